@@ -1,0 +1,14 @@
+module github.com/slurm-vgpu/slurm-vgpu
+
+go 1.26.0
+
+require (
+	github.com/BurntSushi/toml v1.5.0 // indirect
+	github.com/NVIDIA/go-nvml v0.13.3-1 // indirect
+	github.com/coreos/go-systemd/v22 v22.5.0 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/prometheus/client_golang v1.22.0 // indirect
+	github.com/spf13/cobra v1.9.1 // indirect
+	github.com/spf13/pflag v1.0.6 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)

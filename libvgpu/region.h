@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * region.h - the two files that join gresd and the processes of a job.
+ *
+ * This header is the only definition of both layouts: libvgpu.so compiles it,
+ * and Go (gresd, vgpuctl, tests) reads it through cgo (region.go).
+ *
+ * grant  <run_dir>/jobs/<job>/grant   root 0444. gresd writes, the job maps it
+ *        read-only. Limits, and the live schedule of each card. Never replaced
+ *        by rename: a mapping stays valid for the life of the job.
+ * cache  <run_dir>/jobs/<job>/cache   the job's user 0600. One slot per
+ *        process. Processes of the job write, gresd reads (with pread: a file
+ *        that its owner can truncate is never mapped by a root process).
+ *
+ * Words. Card: a physical GPU, named by its NVML UUID; "card i" is the i-th
+ * card of the grant, not an NVML or CUDA index. Slot: one process, named by
+ * (pid, start time). Share, cores: hundredths of a card, 1..100.
+ * Units: bytes, nanoseconds of CLOCK_MONOTONIC, microseconds where named _us.
+ *
+ * Memory protocol (announce, then check). A process adds the bytes that it
+ * wants to its own slot, then sums all slots; if the sum is above the limit it
+ * takes the bytes back. All steps are sequentially consistent, so of any set
+ * of allocations that were kept, the one announced last has seen all others:
+ * the sum of kept allocations never exceeds the limit. There is no shared
+ * total, so nothing can be left half-updated by a SIGKILL: the slot of a dead
+ * process is simply cleared, since the driver has freed its memory.
+ *
+ * Only fixed-width integers and char arrays; explicit padding; every offset is
+ * asserted. A change of layout bumps VGPU_REGION_VERSION (docs/adr).
+ */
+#ifndef VGPU_REGION_H
+#define VGPU_REGION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define VGPU_REGION_VERSION 1u
+#define VGPU_MAX_CARDS 16
+#define VGPU_UUID_LEN 48 /* "GPU-" + 36 characters + NUL, padded */
+#define VGPU_MAX_SLOTS 4096
+
+#define VGPU_GRANT_MAGIC 0x544e415247555056ull /* "VPUGRANT", little endian */
+#define VGPU_CACHE_MAGIC 0x4548434143555056ull /* "VPUCACHE" */
+
+/* mode of a card in a grant */
+#define VGPU_MODE_OFF 0u  /* account, never throttle compute */
+#define VGPU_MODE_SOFT 1u /* at least the share; idle time of others too */
+#define VGPU_MODE_HARD 2u /* never more than the share */
+
+/* priority of a card in a grant */
+#define VGPU_PRIO_NORMAL 0u
+#define VGPU_PRIO_HIGH 1u
+#define VGPU_PRIO_LOW 2u
+
+/* vgpu_slot.flags */
+#define VGPU_SLOT_SLICES_OK 0x1u      /* time slice set and read back */
+#define VGPU_SLOT_SLICES_REFUSED 0x2u /* the driver refused, or read back another value */
+#define VGPU_SLOT_GATED 0x4u          /* the budget gate has been used */
+
+/* One card of a grant. seq is a sequence lock: odd while gresd writes the
+ * fields from cores to weight_ppm; readers retry while it is odd or moved. */
+struct vgpu_grant_card {
+	char uuid[VGPU_UUID_LEN];
+	uint64_t mem_limit;    /* bytes; 0: no limit */
+	uint64_t mem_overhead; /* bytes one context costs on this node; 0: unknown */
+	uint32_t share;        /* hundredths of the card placed for this job */
+	uint32_t mode;         /* VGPU_MODE_* */
+	uint32_t priority;     /* VGPU_PRIO_* */
+	uint32_t ceiling;      /* soft mode: never above this, hundredths; 0: none */
+	uint32_t seq;
+	uint32_t cores;      /* compute share, hundredths, <= share */
+	uint32_t slice_us;   /* slice each busy process sets; 0: leave the driver's */
+	uint32_t gate;       /* 1: the budget gate must hold the job at cores */
+	uint32_t weight_ppm; /* own slice / sum of the card's busy slices, 1e-6 */
+	uint32_t busy_procs; /* processes of this job counted busy */
+	uint32_t others;     /* other jobs counted busy on this card */
+	uint32_t reserved[5];
+};
+
+struct vgpu_grant {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size; /* sizeof(struct vgpu_grant) */
+	uint32_t job_id;
+	uint32_t uid;
+	uint32_t gid;
+	uint32_t ncards;
+	uint64_t created_ns; /* CLOCK_REALTIME */
+	uint32_t generation; /* + 1 after each change of any schedule */
+	uint32_t revoked;    /* 1: the job has ended; limits still hold */
+	uint64_t reserved[10];
+	struct vgpu_grant_card card[VGPU_MAX_CARDS];
+};
+
+/* The head of the cache file belongs to a view laid out as HAMi-core v1.2
+ * (2008952 bytes), so that tools that read its files can read ours. */
+#define VGPU_HAMI_SIZE 2008952u
+#define VGPU_CACHE_OFFSET 2097152u /* header; the hole before it costs nothing on tmpfs */
+
+/* GPU-time budget of one job on one card, shared by all its processes. */
+struct vgpu_budget {
+	int64_t balance_ns;   /* may be negative: debt */
+	uint64_t refilled_ns; /* time up to which share * wall time was credited; 0: never */
+	uint64_t charged_ns;  /* sum of all charges */
+	uint64_t waits;       /* launches that waited */
+	uint64_t wait_ns;
+	uint64_t refused;     /* allocations refused */
+	uint64_t reserved[2];
+};
+
+struct vgpu_cache_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size; /* bytes from VGPU_CACHE_OFFSET to the end of the file */
+	uint32_t job_id;
+	uint32_t uid;
+	uint32_t ncards;
+	uint32_t max_slots;
+	uint32_t high_slot; /* slots [0, high_slot) may be in use; only grows */
+	uint32_t reserved0[7];
+	char uuid[VGPU_MAX_CARDS][VGPU_UUID_LEN];
+	uint64_t mem_limit[VGPU_MAX_CARDS];
+	struct vgpu_budget budget[VGPU_MAX_CARDS];
+	uint8_t reserved1[1088];
+};
+
+/* What one process holds and does on one card. mem is the authority; the
+ * kinds are for display and may lag behind it. */
+struct vgpu_slot_card {
+	uint64_t mem; /* bytes announced */
+	uint64_t mem_module;
+	uint64_t mem_context;
+	uint64_t gpu_ns;      /* GPU time charged */
+	uint64_t launches;    /* kernels and graphs launched; a change means busy */
+	uint64_t inflight_ns; /* estimated work launched and not yet seen complete */
+	uint32_t slice_us;    /* as read back from the driver */
+	uint32_t contexts;
+	uint32_t reserved[2];
+};
+
+/* owner: 0 free; else pid << 32 | low 32 bits of the start time, so that a
+ * claim and a release are one compare-and-swap. */
+struct vgpu_slot {
+	uint64_t owner;
+	uint64_t start_time; /* clock ticks since boot, /proc/<pid>/stat field 22 */
+	uint32_t pid;        /* in the process's own PID namespace */
+	uint32_t host_pid;   /* 0: not known */
+	uint64_t heartbeat_ns;
+	uint32_t flags;
+	uint32_t unknown_symbols; /* driver symbols asked for that this library does not know */
+	uint64_t reserved[3];
+	struct vgpu_slot_card card[VGPU_MAX_CARDS];
+};
+
+#define VGPU_SLOTS_OFFSET (VGPU_CACHE_OFFSET + sizeof(struct vgpu_cache_header))
+#define VGPU_CACHE_SIZE (VGPU_SLOTS_OFFSET + VGPU_MAX_SLOTS * sizeof(struct vgpu_slot))
+
+#define VGPU_AT(type, field, off) \
+	_Static_assert(offsetof(struct type, field) == (off), #type "." #field)
+
+VGPU_AT(vgpu_grant_card, mem_limit, 48);
+VGPU_AT(vgpu_grant_card, mem_overhead, 56);
+VGPU_AT(vgpu_grant_card, share, 64);
+VGPU_AT(vgpu_grant_card, mode, 68);
+VGPU_AT(vgpu_grant_card, priority, 72);
+VGPU_AT(vgpu_grant_card, ceiling, 76);
+VGPU_AT(vgpu_grant_card, seq, 80);
+VGPU_AT(vgpu_grant_card, cores, 84);
+VGPU_AT(vgpu_grant_card, slice_us, 88);
+VGPU_AT(vgpu_grant_card, gate, 92);
+VGPU_AT(vgpu_grant_card, weight_ppm, 96);
+VGPU_AT(vgpu_grant_card, busy_procs, 100);
+VGPU_AT(vgpu_grant_card, others, 104);
+_Static_assert(sizeof(struct vgpu_grant_card) == 128, "vgpu_grant_card");
+VGPU_AT(vgpu_grant, version, 8);
+VGPU_AT(vgpu_grant, size, 12);
+VGPU_AT(vgpu_grant, job_id, 16);
+VGPU_AT(vgpu_grant, uid, 20);
+VGPU_AT(vgpu_grant, gid, 24);
+VGPU_AT(vgpu_grant, ncards, 28);
+VGPU_AT(vgpu_grant, created_ns, 32);
+VGPU_AT(vgpu_grant, generation, 40);
+VGPU_AT(vgpu_grant, revoked, 44);
+VGPU_AT(vgpu_grant, card, 128);
+_Static_assert(sizeof(struct vgpu_grant) == 128 + 16 * 128, "vgpu_grant");
+_Static_assert(sizeof(struct vgpu_budget) == 64, "vgpu_budget");
+VGPU_AT(vgpu_cache_header, version, 8);
+VGPU_AT(vgpu_cache_header, job_id, 16);
+VGPU_AT(vgpu_cache_header, max_slots, 28);
+VGPU_AT(vgpu_cache_header, high_slot, 32);
+VGPU_AT(vgpu_cache_header, uuid, 64);
+VGPU_AT(vgpu_cache_header, mem_limit, 832);
+VGPU_AT(vgpu_cache_header, budget, 960);
+VGPU_AT(vgpu_cache_header, reserved1, 1984);
+_Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
+VGPU_AT(vgpu_slot_card, launches, 32);
+VGPU_AT(vgpu_slot_card, slice_us, 48);
+_Static_assert(sizeof(struct vgpu_slot_card) == 64, "vgpu_slot_card");
+VGPU_AT(vgpu_slot, start_time, 8);
+VGPU_AT(vgpu_slot, pid, 16);
+VGPU_AT(vgpu_slot, heartbeat_ns, 24);
+VGPU_AT(vgpu_slot, flags, 32);
+VGPU_AT(vgpu_slot, card, 64);
+_Static_assert(sizeof(struct vgpu_slot) == 64 + 16 * 64, "vgpu_slot");
+
+#endif
