@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch.c - see limiter.h. What launched work cost the card, by event pairs. */
+#ifdef VGPU_PRELOAD
+#include <string.h>
+
+#include "limiter.h"
+
+/* Elapsed times are float milliseconds: 1 us of resolution at ten seconds. */
+#define ANCHOR_NS 5000000000u
+/* With other jobs on the card a batch whose time is this far above its
+ * estimate was interrupted by their slices, and teaches nothing. */
+#define INTERRUPTED 1.5
+
+static CUevent event(CUevent *slot)
+{
+	if (!*slot && vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+		*slot = NULL;
+	return *slot;
+}
+
+static bool record(CUevent *slot, CUstream stream)
+{
+	return event(slot) && vgpu_real.cuEventRecord(*slot, stream) == CUDA_SUCCESS;
+}
+
+static bool elapsed(double *ns, CUevent from, CUevent to)
+{
+	float ms;
+
+	if (vgpu_real.cuEventElapsedTime(&ms, from, to) != CUDA_SUCCESS)
+		return false;
+	*ns = (double)ms * 1e6;
+	return true;
+}
+
+struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
+{
+	struct gate_context *c = NULL;
+	struct lane *spare = NULL;
+
+	for (int i = 0; i < CONTEXTS && !c; i++)
+		if (g->context[i].ctx == ctx)
+			c = &g->context[i];
+	for (int i = 0; i < CONTEXTS && !c; i++) {
+		if (!g->context[i].ctx) {
+			c = &g->context[i];
+			*c = (struct gate_context){ .ctx = ctx };
+		}
+	}
+	if (!c)
+		return NULL;
+	for (int i = 0; i < LANES; i++) {
+		struct lane *l = &g->lane[i];
+
+		if (l->context == c && l->stream == stream)
+			return l;
+		/* A quiet lane may change its stream, but not its context: its
+		 * events belong to that. */
+		if (!l->open && !l->closed && (!l->context || l->context == c) &&
+		    (!spare || l->context == c))
+			spare = l;
+	}
+	if (!spare)
+		return NULL;
+	spare->context = c;
+	spare->stream = stream;
+	return spare;
+}
+
+struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t now)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
+	CUevent own_start, end;
+
+	if (l->open && !learns && !b->learns)
+		return b;
+	if (l->open) {
+		vgpu_batch_close(l);
+		if (l->open)
+			return b; /* another thread is in it */
+		b = &l->ring[(l->first + l->closed) % RING];
+	}
+	/* One entry stays unused: its end may be the start of the oldest. */
+	if (l->closed >= RING - 2)
+		return NULL;
+	own_start = b->own_start;
+	end = b->end;
+	*b = (struct vgpu_stream_batch){ .own_start = own_start, .end = end, .opened_ns = now,
+					 .learns = learns };
+	before = l->closed ? &l->ring[(l->first + l->closed - 1) % RING] : NULL;
+	if (before && !before->unmeasured &&
+	    vgpu_real.cuEventQuery(before->end) == CUDA_ERROR_NOT_READY) {
+		b->start = before->end;
+		b->tight = true;
+	} else if (record(&b->own_start, l->stream)) {
+		b->start = b->own_start;
+	} else {
+		b->unmeasured = true;
+	}
+	l->open = true;
+	return b;
+}
+
+void vgpu_batch_close(struct lane *l)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
+
+	if (!l->open || b->pending)
+		return;
+	if (b->launches == 0) {
+		l->open = false;
+		return;
+	}
+	if (!b->unmeasured && !record(&b->end, l->stream))
+		b->unmeasured = true;
+	l->open = false;
+	l->closed++;
+}
+
+/* Moves the time line's zero before float milliseconds get coarse. */
+static void anchor(struct gate_context *c, struct lane *l, uint64_t now)
+{
+	double moved;
+
+	if (!c->anchored) {
+		if (!record(&c->anchor, l->stream))
+			return;
+		c->anchored = true;
+		c->anchor_host_ns = now;
+		c->covered_ns = 0;
+	} else if (c->next_recorded) {
+		if (vgpu_real.cuEventQuery(c->next_anchor) != CUDA_SUCCESS)
+			return;
+		if (elapsed(&moved, c->anchor, c->next_anchor)) {
+			CUevent old = c->anchor;
+
+			c->anchor = c->next_anchor;
+			c->next_anchor = old;
+			c->covered_ns -= moved;
+			c->anchor_host_ns = now;
+		}
+		c->next_recorded = false;
+	} else if (now - c->anchor_host_ns > ANCHOR_NS && record(&c->next_anchor, l->stream)) {
+		c->next_recorded = true;
+	}
+}
+
+/* Time of this batch that no other stream's batch has been charged for. */
+static double not_covered(struct gate_context *c, struct lane *l,
+			  const struct vgpu_stream_batch *b, double span, uint64_t now)
+{
+	double end, begin;
+
+	anchor(c, l, now);
+	if (!c->anchored || !elapsed(&end, c->anchor, b->end))
+		return span;
+	begin = end - span;
+	if (begin < c->covered_ns)
+		begin = c->covered_ns;
+	if (end > c->covered_ns)
+		c->covered_ns = end;
+	return end > begin ? end - begin : 0;
+}
+
+static void learn(const struct gate *g, const struct vgpu_stream_batch *b, double span)
+{
+	double ratio = b->est_ns ? span / (double)b->est_ns : 1;
+	/* Slow launching leaves idle time between the kernels of a batch. */
+	bool host_bound = (double)(b->last_ns - b->opened_ns) > 0.8 * span;
+
+	if (g->schedule.others && !b->learns && ratio > INTERRUPTED)
+		return;
+	for (uint32_t i = 0; i < b->nfuncs; i++)
+		vgpu_cost_learn(b->func[i].cost, ratio, (uint64_t)(span / b->launches),
+				b->tight && !host_bound);
+}
+
+static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *b, double busy)
+{
+	double est = (double)b->est_ns, slice = g->schedule.slice_us * 1e3;
+	double per_launch = est / b->launches;
+
+	if (g->schedule.others && slice > 0) {
+		/* Elapsed time holds other jobs' slices. Work that fits a slice
+		 * costs what it was learned to cost; longer work its part. */
+		if (est < slice / 2 && !b->learns)
+			return (uint64_t)(busy < est ? busy : est);
+		return (uint64_t)(busy * g->schedule.weight_ppm / 1e6);
+	}
+	if (per_launch < SHORT_NS && !b->learns && busy > est)
+		return (uint64_t)est;
+	return (uint64_t)busy;
+}
+
+static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t charge)
+{
+	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
+	struct vgpu_slot_card *mine = vgpu_my(g->card);
+
+	__atomic_add_fetch(&budget->balance_ns, (int64_t)b->est_ns - (int64_t)charge,
+			   __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&budget->charged_ns, charge, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&mine->gpu_ns, charge, __ATOMIC_RELAXED);
+	g->inflight_ns -= g->inflight_ns < b->est_ns ? g->inflight_ns : b->est_ns;
+	__atomic_store_n(&mine->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
+}
+
+static bool several_lanes(const struct gate *g)
+{
+	unsigned n = 0;
+
+	for (int i = 0; i < LANES; i++)
+		n += g->lane[i].closed != 0 || g->lane[i].open;
+	return n > 1;
+}
+
+void vgpu_batch_reap(struct gate *g, uint64_t now)
+{
+	bool several = several_lanes(g);
+
+	for (int i = 0; i < LANES; i++) {
+		struct lane *l = &g->lane[i];
+
+		while (l->closed) {
+			struct vgpu_stream_batch *b = &l->ring[l->first];
+			double span, busy;
+
+			if (b->unmeasured) {
+				settle(g, b, b->est_ns);
+			} else {
+				CUresult r = vgpu_real.cuEventQuery(b->end);
+
+				if (r == CUDA_ERROR_NOT_READY)
+					break;
+				if (r == CUDA_SUCCESS && elapsed(&span, b->start, b->end)) {
+					busy = several ? not_covered(l->context, l, b, span, now) :
+							 span;
+					settle(g, b, charge_of(g, b, busy));
+					learn(g, b, span);
+				} else {
+					settle(g, b, b->est_ns);
+				}
+			}
+			g->progress_ns = now;
+			l->first = (l->first + 1) % RING;
+			l->closed--;
+		}
+	}
+}
+
+void vgpu_lane_drop(struct gate *g, struct lane *l)
+{
+	for (unsigned i = 0; i < l->closed + (l->open ? 1u : 0u); i++) {
+		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
+
+		settle(g, b, b->est_ns);
+		b->pending = 0;
+	}
+	l->closed = 0;
+	l->open = false;
+	l->stream = NULL;
+}
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * boundary.c - calls that end a batch of work, because what follows is a wait
+ * and not work; the life of a stream; captures, which are never touched.
+ */
+#ifdef VGPU_PRELOAD
+#include "vgpu.h"
+
+static CUstream stream_of(CUstream s, bool per_thread)
+{
+	if (s)
+		return s;
+	return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
+#define BOUNDARY(real, stream, call)                                                    \
+	do {                                                                            \
+		if (unlikely(!(real))) {                                                \
+			vgpu_need_cuda();                                               \
+			if (!(real))                                                    \
+				return CUDA_ERROR_NO_DEVICE;                            \
+		}                                                                       \
+		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))        \
+			vgpu_gate_boundary(stream);                                     \
+		return call;                                                            \
+	} while (0)
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	BOUNDARY(vgpu_real.cuStreamSynchronize, stream_of(stream, false),
+		 vgpu_real.cuStreamSynchronize(stream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	BOUNDARY(vgpu_real.cuStreamSynchronize_ptsz, stream_of(stream, true),
+		 vgpu_real.cuStreamSynchronize_ptsz(stream));
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	BOUNDARY(vgpu_real.cuCtxSynchronize, NULL, vgpu_real.cuCtxSynchronize());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+	BOUNDARY(vgpu_real.cuCtxSynchronize_v2, NULL, vgpu_real.cuCtxSynchronize_v2(ctx));
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	BOUNDARY(vgpu_real.cuEventRecord, stream_of(stream, false),
+		 vgpu_real.cuEventRecord(event, stream));
+}
+
+CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
+{
+	BOUNDARY(vgpu_real.cuEventRecord_ptsz, stream_of(stream, true),
+		 vgpu_real.cuEventRecord_ptsz(event, stream));
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+	BOUNDARY(vgpu_real.cuEventRecordWithFlags, stream_of(stream, false),
+		 vgpu_real.cuEventRecordWithFlags(event, stream, flags));
+}
+
+CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags)
+{
+	BOUNDARY(vgpu_real.cuEventRecordWithFlags_ptsz, stream_of(stream, true),
+		 vgpu_real.cuEventRecordWithFlags_ptsz(event, stream, flags));
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+	BOUNDARY(vgpu_real.cuStreamWaitEvent, stream_of(stream, false),
+		 vgpu_real.cuStreamWaitEvent(stream, event, flags));
+}
+
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
+{
+	BOUNDARY(vgpu_real.cuStreamWaitEvent_ptsz, stream_of(stream, true),
+		 vgpu_real.cuStreamWaitEvent_ptsz(stream, event, flags));
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, void (*fn)(void *), void *data)
+{
+	BOUNDARY(vgpu_real.cuLaunchHostFunc, stream_of(stream, false),
+		 vgpu_real.cuLaunchHostFunc(stream, fn, data));
+}
+
+CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*fn)(void *), void *data)
+{
+	BOUNDARY(vgpu_real.cuLaunchHostFunc_ptsz, stream_of(stream, true),
+		 vgpu_real.cuLaunchHostFunc_ptsz(stream, fn, data));
+}
+
+CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t size)
+{
+	BOUNDARY(vgpu_real.cuMemcpyDtoH_v2, NULL, vgpu_real.cuMemcpyDtoH_v2(dst, src, size));
+}
+
+CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t size)
+{
+	BOUNDARY(vgpu_real.cuMemcpyDtoH_v2_ptds, NULL,
+		 vgpu_real.cuMemcpyDtoH_v2_ptds(dst, src, size));
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream)
+{
+	BOUNDARY(vgpu_real.cuMemcpyDtoHAsync_v2, stream_of(stream, false),
+		 vgpu_real.cuMemcpyDtoHAsync_v2(dst, src, size, stream));
+}
+
+CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dst, CUdeviceptr src, size_t size, CUstream stream)
+{
+	BOUNDARY(vgpu_real.cuMemcpyDtoHAsync_v2_ptsz, stream_of(stream, true),
+		 vgpu_real.cuMemcpyDtoHAsync_v2_ptsz(dst, src, size, stream));
+}
+
+/* The watcher must not record an event in a stream that is gone. */
+static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
+{
+	if (!real)
+		return CUDA_ERROR_NO_DEVICE;
+	if (vgpu_state.grant)
+		vgpu_gate_drop_stream(stream);
+	return real(stream);
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+	vgpu_need_cuda();
+	return stream_destroy(vgpu_real.cuStreamDestroy, stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	vgpu_need_cuda();
+	return stream_destroy(vgpu_real.cuStreamDestroy_v2, stream);
+}
+
+/* Counted before the driver begins, so that no other thread of ours makes an
+ * event call in between; counted down when it has ended or never began. */
+#define CAPTURE(real, call)                                                         \
+	do {                                                                        \
+		CUresult result;                                                    \
+                                                                                    \
+		vgpu_need_cuda();                                                   \
+		if (!(real))                                                        \
+			return CUDA_ERROR_NO_DEVICE;                                \
+		vgpu_gate_boundary(NULL);                                           \
+		__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);            \
+		result = call;                                                      \
+		if (result != CUDA_SUCCESS)                                         \
+			__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);    \
+		return result;                                                      \
+	} while (0)
+
+CUresult cuStreamBeginCapture(CUstream stream)
+{
+	CAPTURE(vgpu_real.cuStreamBeginCapture, vgpu_real.cuStreamBeginCapture(stream));
+}
+
+CUresult cuStreamBeginCapture_ptsz(CUstream stream)
+{
+	CAPTURE(vgpu_real.cuStreamBeginCapture_ptsz, vgpu_real.cuStreamBeginCapture_ptsz(stream));
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+	CAPTURE(vgpu_real.cuStreamBeginCapture_v2, vgpu_real.cuStreamBeginCapture_v2(stream, mode));
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
+{
+	CAPTURE(vgpu_real.cuStreamBeginCapture_v2_ptsz,
+		vgpu_real.cuStreamBeginCapture_v2_ptsz(stream, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const void *deps,
+				     const void *data, size_t n, int mode)
+{
+	CAPTURE(vgpu_real.cuStreamBeginCaptureToGraph,
+		vgpu_real.cuStreamBeginCaptureToGraph(stream, graph, deps, data, n, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const void *deps,
+					  const void *data, size_t n, int mode)
+{
+	CAPTURE(vgpu_real.cuStreamBeginCaptureToGraph_ptsz,
+		vgpu_real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, data, n, mode));
+}
+
+static CUresult end_capture(CUresult (*real)(CUstream, CUgraph *), CUstream stream, CUgraph *graph)
+{
+	int before = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult r;
+
+	if (!real)
+		return CUDA_ERROR_NO_DEVICE;
+	if (vgpu_real.cuStreamIsCapturing)
+		vgpu_real.cuStreamIsCapturing(stream, &before);
+	r = real(stream, graph);
+	/* Also ended when it had been invalidated and the call fails. */
+	if (before != CU_STREAM_CAPTURE_STATUS_NONE &&
+	    __atomic_load_n(&vgpu_captures, __ATOMIC_SEQ_CST) > 0)
+		__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
+	return r;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+	vgpu_need_cuda();
+	return end_capture(vgpu_real.cuStreamEndCapture, stream, graph);
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+{
+	vgpu_need_cuda();
+	return end_capture(vgpu_real.cuStreamEndCapture_ptsz, stream, graph);
+}
+#endif

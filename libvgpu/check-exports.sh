@@ -1,0 +1,24 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Compares what libvgpu.so exports with hooks.def: neither more nor less.
+set -eu
+lib=${1:?usage: check-exports.sh LIBRARY}
+here=$(cd "$(dirname "$0")" && pwd)
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+nm -D --defined-only "$lib" | awk '{print $3}' | sed 's/@.*//' | sort >"$tmp/have"
+{
+	sed -n 's/^\(CU\|NV\)(\([A-Za-z0-9_]*\),.*/\2/p' "$here/hooks.def"
+	echo dlsym
+	echo ioctl
+} | sort >"$tmp/want"
+if ! diff -u "$tmp/want" "$tmp/have" >"$tmp/diff"; then
+	echo "libvgpu: exports differ from hooks.def (- missing, + too many):" >&2
+	grep '^[-+][a-z]' "$tmp/diff" >&2
+	exit 1
+fi
+if objdump -p "$lib" | grep -E 'NEEDED +libcuda|NEEDED +libnvidia'; then
+	echo "libvgpu: must not need the driver's libraries" >&2
+	exit 1
+fi
+echo "libvgpu: $(wc -l <"$tmp/have") exports, as in hooks.def"

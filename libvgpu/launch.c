@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * launch.c - every way to start work on the card, and the calls that end a
+ * batch. Without a closed gate a launch costs one load, one branch and one
+ * increment.
+ */
+#ifdef VGPU_PRELOAD
+#include "vgpu.h"
+
+/* Taken for the cost of what has never been measured. */
+#define UNKNOWN_KERNEL_NS 200000u
+#define UNKNOWN_GRAPH_NS 1000000u
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+	a ^= b + 0x9e3779b97f4a7c15ull + (a << 6) + (a >> 2);
+	return a ? a : 1;
+}
+
+static uint64_t key_of(CUfunction f, uint64_t gx, uint64_t gy, uint64_t gz, uint64_t bx, uint64_t by,
+		       uint64_t bz)
+{
+	return mix(mix((uint64_t)(uintptr_t)f, gx * gy * gz), bx * by * bz);
+}
+
+/* The default stream has one handle for events. */
+static CUstream stream_of(CUstream s, bool per_thread)
+{
+	if (s)
+		return s;
+	return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
+/* A sign of life for gresd; a lost increment does no harm. */
+static void count_launch(void)
+{
+	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
+	uint64_t *n;
+
+	if (card < 0)
+		return;
+	n = &vgpu_my(card)->launches;
+	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+}
+
+/* Runs call between the two halves of the gate, if it is closed at all. */
+#define GATED(real, stream, key, unknown, call)                                         \
+	do {                                                                            \
+		struct vgpu_launch launch;                                              \
+		CUresult result;                                                        \
+                                                                                        \
+		if (unlikely(!(real))) {                                                \
+			vgpu_need_cuda();                                               \
+			if (!(real))                                                    \
+				return CUDA_ERROR_NO_DEVICE;                            \
+		}                                                                       \
+		if (vgpu_state.grant)                                                   \
+			count_launch();                                                 \
+		if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))         \
+			return call;                                                    \
+		vgpu_gate_enter(&launch, stream, key, unknown);                         \
+		result = call;                                                          \
+		vgpu_gate_leave(&launch, result);                                       \
+		return result;                                                          \
+	} while (0)
+
+#define LAUNCH_KERNEL(name, per_thread)                                                            \
+	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,            \
+		      unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params,   \
+		      void **extra)                                                                \
+	{                                                                                          \
+		GATED(vgpu_real.name, stream_of(stream, per_thread),                               \
+		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                        \
+		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));   \
+	}
+LAUNCH_KERNEL(cuLaunchKernel, false)
+LAUNCH_KERNEL(cuLaunchKernel_ptsz, true)
+
+#define LAUNCH_EX(name, per_thread)                                                              \
+	CUresult name(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)   \
+	{                                                                                        \
+		static const CUlaunchConfig none;                                                \
+		const CUlaunchConfig *c = config ? config : &none;                               \
+                                                                                                 \
+		GATED(vgpu_real.name, stream_of(c->hStream, per_thread),                         \
+		      key_of(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,             \
+			     c->blockDimY, c->blockDimZ),                                        \
+		      UNKNOWN_KERNEL_NS, vgpu_real.name(config, f, params, extra));              \
+	}
+LAUNCH_EX(cuLaunchKernelEx, false)
+LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
+
+#define LAUNCH_COOPERATIVE(name, per_thread)                                                    \
+	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,         \
+		      unsigned by, unsigned bz, unsigned shared, CUstream stream,               \
+		      void **params)                                                            \
+	{                                                                                       \
+		GATED(vgpu_real.name, stream_of(stream, per_thread),                            \
+		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                     \
+		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params));       \
+	}
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
+
+/* Gated on the first entry's card: its parts wait for each other, so one may
+ * not be held back alone. */
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned n, unsigned flags)
+{
+	static const CUDA_LAUNCH_PARAMS none;
+	const CUDA_LAUNCH_PARAMS *p = list && n ? list : &none;
+
+	GATED(vgpu_real.cuLaunchCooperativeKernelMultiDevice, stream_of(p->hStream, false),
+	      key_of(p->function, p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY,
+		     p->blockDimZ),
+	      UNKNOWN_KERNEL_NS, vgpu_real.cuLaunchCooperativeKernelMultiDevice(list, n, flags));
+}
+
+CUresult cuLaunch(CUfunction f)
+{
+	GATED(vgpu_real.cuLaunch, CU_STREAM_LEGACY, mix((uint64_t)(uintptr_t)f, 1),
+	      UNKNOWN_KERNEL_NS, vgpu_real.cuLaunch(f));
+}
+
+CUresult cuLaunchGrid(CUfunction f, int w, int h)
+{
+	GATED(vgpu_real.cuLaunchGrid, CU_STREAM_LEGACY,
+	      mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
+	      vgpu_real.cuLaunchGrid(f, w, h));
+}
+
+CUresult cuLaunchGridAsync(CUfunction f, int w, int h, CUstream stream)
+{
+	GATED(vgpu_real.cuLaunchGridAsync, stream_of(stream, false),
+	      mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
+	      vgpu_real.cuLaunchGridAsync(f, w, h, stream));
+}
+
+static uint64_t graph_key(CUgraphExec graph)
+{
+	return mix((uint64_t)(uintptr_t)graph, 0x67726170);
+}
+
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
+{
+	GATED(vgpu_real.cuGraphLaunch, stream_of(stream, false), graph_key(graph), UNKNOWN_GRAPH_NS,
+	      vgpu_real.cuGraphLaunch(graph, stream));
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
+{
+	GATED(vgpu_real.cuGraphLaunch_ptsz, stream_of(stream, true), graph_key(graph),
+	      UNKNOWN_GRAPH_NS, vgpu_real.cuGraphLaunch_ptsz(graph, stream));
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec graph)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuGraphExecDestroy)
+		return CUDA_ERROR_NO_DEVICE;
+	/* The next graph may get the same address. */
+	vgpu_gate_forget_key(graph_key(graph));
+	return vgpu_real.cuGraphExecDestroy(graph);
+}
+#endif

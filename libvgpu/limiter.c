@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * limiter.c - the gate of the hard cap: a launch goes when the job's budget of
+ * GPU time is above zero and little work is in flight. The budget is refilled
+ * at cores/100 of wall time and charged with measured time (batch.c); it may go
+ * into debt, so a kernel longer than the budget runs and is then paid for.
+ *
+ * The gate is open, at the cost of one load, while contention on the card
+ * already holds the job at its share (gresd decides: schedule.gate).
+ */
+#ifdef VGPU_PRELOAD
+#define _GNU_SOURCE
+#include <string.h>
+#include <time.h>
+
+#include "limiter.h"
+
+/* Work in flight that the gate cannot stop any more. */
+#define QUANTUM_NS 1000000u
+/* Up to this length a second kernel is let in behind the running one. */
+#define PAIR_NS 5000000u
+/* Credit an idle job may save: a short burst goes through undisturbed. */
+#define BURST_NS 5000000
+/* A launch waits this long at most for work that does not progress: it may be
+ * what that work is waiting for. */
+#define STUCK_NS 50000000u
+/* A batch without launches for this long is closed by the watcher. */
+#define IDLE_CLOSE_NS 300000u
+#define SLEEP_MIN_NS 20000u
+#define SLEEP_MAX_NS 2000000u
+#define POLL_NS 250000u
+
+uint32_t vgpu_gate_any;
+int vgpu_captures;
+
+static struct gate gates[VGPU_MAX_CARDS] = {
+	[0 ... VGPU_MAX_CARDS - 1] = { .lock = PTHREAD_MUTEX_INITIALIZER },
+};
+
+void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
+{
+	struct gate *g = &gates[card];
+	uint32_t any = 0;
+
+	pthread_mutex_lock(&g->lock);
+	g->card = card;
+	g->schedule = *s;
+	g->on = s->gate != 0;
+	pthread_mutex_unlock(&g->lock);
+	for (unsigned i = 0; i < vgpu_state.ncards; i++)
+		any |= gates[i].on;
+	__atomic_store_n(&vgpu_gate_any, any, __ATOMIC_RELAXED);
+	if (any)
+		__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_GATED, __ATOMIC_RELAXED);
+}
+
+static uint64_t quantum(const struct gate *g)
+{
+	uint64_t slice = g->schedule.slice_us * 1000ull * 3 / 2;
+
+	/* With neighbours, running dry inside one's own slice gives the rest of
+	 * it away: keep a slice's worth queued. */
+	return g->schedule.others && slice > QUANTUM_NS ? slice : QUANTUM_NS;
+}
+
+static bool others_idle(int card)
+{
+	const struct vgpu_cache *c = &vgpu_state.cache;
+	uint32_t high = __atomic_load_n(&c->header->high_slot, __ATOMIC_RELAXED);
+
+	for (uint32_t i = 0; i < high; i++)
+		if (&c->slots[i] != vgpu_state.slot && c->slots[i].owner &&
+		    __atomic_load_n(&c->slots[i].card[card].inflight_ns, __ATOMIC_RELAXED))
+			return false;
+	return true;
+}
+
+static bool may_go(const struct gate *g, int64_t balance, uint64_t est)
+{
+	if (balance <= 0)
+		return false;
+	return g->inflight_ns == 0 || g->inflight_ns + est <= quantum(g) ||
+	       (est <= PAIR_NS && g->inflight_ns <= est);
+}
+
+static void close_all(struct gate *g)
+{
+	for (int i = 0; i < LANES; i++)
+		vgpu_batch_close(&g->lane[i]);
+}
+
+static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint64_t est)
+{
+	uint64_t ns = vgpu_budget_wait(budget, g->schedule.cores);
+
+	if (ns == 0)
+		ns = est / 4;
+	if (g->inflight_ns && ns > POLL_NS)
+		ns = POLL_NS; /* completions change the balance */
+	if (ns < SLEEP_MIN_NS)
+		ns = SLEEP_MIN_NS;
+	return ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : ns;
+}
+
+/* Waits, with g->lock released while asleep, until the launch may go. events:
+ * event calls are allowed (no capture is open). */
+static void wait_turn(struct gate *g, uint64_t est, bool events)
+{
+	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
+	uint64_t began = 0, now, ns;
+
+	for (;;) {
+		now = vgpu_now();
+		if (events)
+			vgpu_batch_reap(g, now);
+		vgpu_budget_refill(budget, now, g->schedule.cores,
+				   g->inflight_ns == 0 && others_idle(g->card), BURST_NS);
+		if (!g->on || may_go(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST), est))
+			break;
+		if (!began) {
+			began = now;
+			if (g->progress_ns < now)
+				g->progress_ns = now;
+			__atomic_add_fetch(&budget->waits, 1, __ATOMIC_RELAXED);
+		}
+		if (events)
+			close_all(g);
+		if (g->inflight_ns && now > g->progress_ns &&
+		    now - g->progress_ns > STUCK_NS + 10 * g->inflight_ns)
+			break;
+		ns = nap(g, budget, est);
+		pthread_mutex_unlock(&g->lock);
+		nanosleep(&(struct timespec){ .tv_nsec = (long)ns }, NULL);
+		pthread_mutex_lock(&g->lock);
+	}
+	if (began)
+		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
+}
+
+static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost)
+{
+	for (uint32_t i = 0; i < b->nfuncs; i++) {
+		if (b->func[i].cost == cost) {
+			b->func[i].n++;
+			return;
+		}
+	}
+	/* More functions than fit: the others learn from other batches. */
+	if (b->nfuncs < FUNCS) {
+		b->func[b->nfuncs].cost = cost;
+		b->func[b->nfuncs++].n = 1;
+	}
+}
+
+void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns)
+{
+	struct vgpu_budget *budget;
+	struct vgpu_cost *cost;
+	struct gate *g;
+	CUcontext ctx = NULL;
+	struct lane *lane;
+	bool events = true;
+	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	l->card = vgpu_card_current();
+	l->batch = NULL;
+	if (l->card < 0 || !gates[l->card].on) {
+		l->card = -1;
+		return;
+	}
+	if (__atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0) {
+		/* Never touch a capture: no gate, no charge, no event. */
+		if (!vgpu_real.cuStreamIsCapturing ||
+		    vgpu_real.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS ||
+		    capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
+			l->card = -1;
+			return;
+		}
+		events = false;
+	}
+	g = &gates[l->card];
+	cost = vgpu_cost_of(key);
+	l->est_ns = cost->samples ? cost->est_ns : unknown_ns;
+	l->stream = stream;
+	budget = &vgpu_state.cache.header->budget[l->card];
+	vgpu_real.cuCtxGetCurrent(&ctx);
+	pthread_mutex_lock(&g->lock);
+	wait_turn(g, l->est_ns, events);
+	lane = events ? vgpu_lane_of(g, ctx, stream) : NULL;
+	if (lane)
+		l->batch = vgpu_batch_open(lane, cost->samples == 0, vgpu_now());
+	if (l->batch) {
+		l->batch->pending++;
+		l->batch->est_ns += l->est_ns;
+		add_func(l->batch, cost);
+		g->inflight_ns += l->est_ns;
+		__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
+	} else {
+		/* Not measured: the estimate is the charge. */
+		__atomic_add_fetch(&budget->charged_ns, l->est_ns, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&vgpu_my(l->card)->gpu_ns, l->est_ns, __ATOMIC_RELAXED);
+	}
+	__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&g->lock);
+}
+
+/* The lane whose open batch this is. */
+static struct lane *lane_with(struct gate *g, const struct vgpu_stream_batch *b)
+{
+	for (int i = 0; i < LANES; i++) {
+		struct lane *l = &g->lane[i];
+
+		if (l->open && &l->ring[(l->first + l->closed) % RING] == b)
+			return l;
+	}
+	return NULL;
+}
+
+void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
+{
+	struct vgpu_stream_batch *b = l->batch;
+	struct gate *g;
+	struct lane *lane;
+
+	if (l->card < 0 || !b)
+		return;
+	g = &gates[l->card];
+	pthread_mutex_lock(&g->lock);
+	lane = lane_with(g, b);
+	if (lane && b->pending) {
+		b->pending--;
+		if (result == CUDA_SUCCESS) {
+			b->launches++;
+			b->last_ns = vgpu_now();
+		} else {
+			/* Nothing ran. */
+			b->est_ns -= b->est_ns < l->est_ns ? b->est_ns : l->est_ns;
+			g->inflight_ns -= g->inflight_ns < l->est_ns ? g->inflight_ns : l->est_ns;
+			__atomic_add_fetch(
+				&vgpu_state.cache.header->budget[l->card].balance_ns,
+				(int64_t)l->est_ns, __ATOMIC_SEQ_CST);
+		}
+		if ((b->learns || b->est_ns >= BATCH_NS) && vgpu_captures == 0)
+			vgpu_batch_close(lane);
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+void vgpu_gate_boundary(CUstream stream)
+{
+	if (vgpu_captures)
+		return;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &gates[i];
+
+		pthread_mutex_lock(&g->lock);
+		for (int k = 0; k < LANES; k++)
+			if (g->lane[k].open && (!stream || g->lane[k].stream == stream))
+				vgpu_batch_close(&g->lane[k]);
+		pthread_mutex_unlock(&g->lock);
+	}
+}
+
+void vgpu_gate_drop_stream(CUstream stream)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &gates[i];
+
+		pthread_mutex_lock(&g->lock);
+		for (int k = 0; k < LANES; k++)
+			if (g->lane[k].context && g->lane[k].stream == stream)
+				vgpu_lane_drop(g, &g->lane[k]);
+		pthread_mutex_unlock(&g->lock);
+	}
+}
+
+void vgpu_gate_drop_context(CUcontext ctx)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &gates[i];
+
+		pthread_mutex_lock(&g->lock);
+		for (int k = 0; k < LANES; k++) {
+			struct lane *l = &g->lane[k];
+
+			if (!l->context || (ctx && l->context->ctx != ctx))
+				continue;
+			vgpu_lane_drop(g, l);
+			/* Its events go with the context. */
+			memset(l, 0, sizeof *l);
+		}
+		for (int k = 0; k < CONTEXTS; k++)
+			if (!ctx || g->context[k].ctx == ctx)
+				memset(&g->context[k], 0, sizeof g->context[k]);
+		pthread_mutex_unlock(&g->lock);
+	}
+}
+
+void vgpu_gate_forget_key(uint64_t key)
+{
+	struct vgpu_cost *c = vgpu_cost_of(key);
+
+	c->samples = 0;
+}
+
+/* Event calls of another thread need the lane's context to be current. */
+static bool tick_lane(struct gate *g, struct lane *l, uint64_t now)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
+	CUcontext popped;
+
+	if (!l->open || b->pending || now - b->last_ns < IDLE_CLOSE_NS)
+		return l->open;
+	if (vgpu_real.cuCtxPushCurrent_v2(l->context->ctx) != CUDA_SUCCESS) {
+		vgpu_lane_drop(g, l);
+		return false;
+	}
+	vgpu_batch_close(l);
+	vgpu_real.cuCtxPopCurrent_v2(&popped);
+	return true;
+}
+
+bool vgpu_gate_tick(void)
+{
+	uint64_t now = vgpu_now();
+	bool busy = false;
+
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &gates[i];
+
+		if (vgpu_captures || pthread_mutex_trylock(&g->lock) != 0) {
+			busy = true;
+			continue;
+		}
+		for (int k = 0; k < LANES; k++)
+			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
+		vgpu_batch_reap(g, now);
+		pthread_mutex_unlock(&g->lock);
+	}
+	return busy;
+}
+#endif

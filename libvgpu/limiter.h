@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * limiter.h - the state of the budget gate, shared by limiter.c (when may a
+ * launch go) and batch.c (what did the work cost).
+ *
+ * A lane is one stream of one context. Its launches form batches: an event
+ * before, an event after. The end of a batch that is still running is the
+ * start of the next, so a saturated stream costs one event per batch.
+ * Everything below is guarded by gate.lock; the driver's event calls are made
+ * under it, which is safe because the driver never calls back into us.
+ */
+#ifndef VGPU_LIMITER_H
+#define VGPU_LIMITER_H
+
+#include "vgpu.h"
+
+#define LANES 32
+#define RING 16
+#define FUNCS 8
+#define CONTEXTS 4
+
+/* A batch is closed when it holds this much estimated work. */
+#define BATCH_NS 500000u
+/* Launches of kernels shorter than this may have host gaps between them. */
+#define SHORT_NS 300000u
+
+struct vgpu_stream_batch {
+	CUevent own_start, end, start; /* start: own_start, or the end before */
+	uint64_t est_ns, opened_ns, last_ns;
+	uint32_t launches;
+	uint32_t pending; /* entered the gate and not yet launched */
+	uint32_t nfuncs;
+	bool tight;  /* began while the batch before was running */
+	bool learns; /* of one function without an estimate: closed at once */
+	bool unmeasured; /* no events: the estimate is the charge */
+	struct {
+		struct vgpu_cost *cost;
+		uint32_t n;
+	} func[FUNCS];
+};
+
+struct gate_context {
+	CUcontext ctx; /* NULL: free */
+	/* Union of busy time over streams, on a time line that starts at anchor. */
+	CUevent anchor, next_anchor;
+	bool anchored, next_recorded;
+	uint64_t anchor_host_ns;
+	double covered_ns;
+};
+
+struct lane {
+	struct gate_context *context; /* NULL: free */
+	CUstream stream;
+	struct vgpu_stream_batch ring[RING];
+	unsigned first, closed; /* closed batches in flight */
+	bool open;		/* ring[(first + closed) % RING] takes launches */
+};
+
+struct gate {
+	pthread_mutex_t lock;
+	int card;
+	bool on;
+	struct vgpu_schedule schedule;
+	uint64_t inflight_ns;
+	uint64_t progress_ns; /* when work was last seen to complete */
+	struct gate_context context[CONTEXTS];
+	struct lane lane[LANES];
+};
+
+/* batch.c; all with gate.lock held. */
+/* The lane of a stream in the current context, or NULL when none is free. */
+struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
+/* The batch that takes the next launch, opened if need be; NULL: none free. */
+struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t now);
+/* Ends the open batch unless a launch is between gate and driver. */
+void vgpu_batch_close(struct lane *l);
+/* Takes completed batches off, charges them, learns. */
+void vgpu_batch_reap(struct gate *g, uint64_t now);
+/* Charges what is left of a lane by its estimates and empties it. */
+void vgpu_lane_drop(struct gate *g, struct lane *l);
+
+#endif

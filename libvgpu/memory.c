@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory.c - linear, pitched and managed memory, and what a process is told
+ * about its memory. Each allocation: charge, ask the driver, keep the charge
+ * or take it back. No lock is held while the driver works.
+ */
+#ifdef VGPU_PRELOAD
+#include <errno.h>
+
+#include "vgpu.h"
+
+/* Rows of pitched memory are aligned to at most this on every card so far. */
+#define PITCH_ALIGN 512u
+
+static struct vgpu_table linear = VGPU_TABLE_INIT;
+
+int vgpu_charge(int card, uint64_t bytes)
+{
+	return vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
+				vgpu_limit(card));
+}
+
+void vgpu_release(int card, uint64_t bytes)
+{
+	vgpu_mem_release(vgpu_state.slot, (unsigned)card, bytes);
+}
+
+/* Bytes that the card has already given: they count, the next one pays. */
+void vgpu_charge_forced(int card, uint64_t bytes)
+{
+	__atomic_add_fetch(&vgpu_my(card)->mem, bytes, __ATOMIC_SEQ_CST);
+}
+
+CUresult vgpu_oom(int card, uint64_t bytes)
+{
+	__atomic_add_fetch(&vgpu_state.cache.header->budget[card].refused, 1, __ATOMIC_RELAXED);
+	vgpu_log(VGPU_LOG_WARN, "memory: card %d: want %llu bytes, %llu of %llu used", card,
+		 (unsigned long long)bytes,
+		 (unsigned long long)vgpu_mem_sum(&vgpu_state.cache, (unsigned)card),
+		 (unsigned long long)vgpu_limit(card));
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Pool memory that nobody uses any more must not refuse an allocation. */
+static int charge_or_settle(int card, uint64_t bytes)
+{
+	int r = vgpu_charge(card, bytes);
+
+	if (r == -ENOMEM) {
+		vgpu_pools_settle();
+		r = vgpu_charge(card, bytes);
+	}
+	return r;
+}
+
+static void remember(int card, CUdeviceptr dptr, uint64_t size)
+{
+	struct vgpu_item item = { .key = dptr, .size = size, .card = card, .refs = 1 };
+
+	/* Forgotten for want of memory: stays charged until the process ends. */
+	vgpu_table_put(&linear, &item);
+}
+
+static void forget(CUdeviceptr dptr)
+{
+	struct vgpu_item item;
+
+	if (vgpu_table_take(&linear, dptr, &item))
+		vgpu_release(item.card, item.size);
+	else
+		vgpu_pool_forget(dptr);
+}
+
+/* --------------------------------------------------------------- allocation */
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size)
+{
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAlloc_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr)
+		return vgpu_real.cuMemAlloc_v2(dptr, size);
+	if (charge_or_settle(card, size))
+		return vgpu_oom(card, size);
+	r = vgpu_real.cuMemAlloc_v2(dptr, size);
+	if (r == CUDA_SUCCESS)
+		remember(card, *dptr, size);
+	else
+		vgpu_release(card, size);
+	return r;
+}
+
+CUresult cuMemAlloc(unsigned *dptr, unsigned size)
+{
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAlloc)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr)
+		return vgpu_real.cuMemAlloc(dptr, size);
+	if (charge_or_settle(card, size))
+		return vgpu_oom(card, size);
+	r = vgpu_real.cuMemAlloc(dptr, size);
+	if (r == CUDA_SUCCESS)
+		remember(card, *dptr, size);
+	else
+		vgpu_release(card, size);
+	return r;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
+{
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAllocManaged)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr)
+		return vgpu_real.cuMemAllocManaged(dptr, size, flags);
+	/* In full: any page may come to the card. */
+	if (charge_or_settle(card, size))
+		return vgpu_oom(card, size);
+	r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
+	if (r == CUDA_SUCCESS)
+		remember(card, *dptr, size);
+	else
+		vgpu_release(card, size);
+	return r;
+}
+
+static uint64_t pitched_bound(uint64_t width, uint64_t height)
+{
+	return (width + PITCH_ALIGN - 1) / PITCH_ALIGN * PITCH_ALIGN * height;
+}
+
+/* Charges the bound, then gives back what the driver's pitch did not need. */
+static void settle_pitch(int card, CUdeviceptr dptr, uint64_t bound, uint64_t real)
+{
+	if (real < bound)
+		vgpu_release(card, bound - real);
+	else if (real > bound)
+		vgpu_charge_forced(card, real - bound);
+	remember(card, dptr, real);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+			    unsigned element)
+{
+	uint64_t bound = pitched_bound(width, height);
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAllocPitch_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr || !pitch)
+		return vgpu_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
+	if (charge_or_settle(card, bound))
+		return vgpu_oom(card, bound);
+	r = vgpu_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
+	if (r == CUDA_SUCCESS)
+		settle_pitch(card, *dptr, bound, (uint64_t)*pitch * height);
+	else
+		vgpu_release(card, bound);
+	return r;
+}
+
+CUresult cuMemAllocPitch(unsigned *dptr, unsigned *pitch, unsigned width, unsigned height,
+			 unsigned element)
+{
+	uint64_t bound = pitched_bound(width, height);
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAllocPitch)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr || !pitch)
+		return vgpu_real.cuMemAllocPitch(dptr, pitch, width, height, element);
+	if (charge_or_settle(card, bound))
+		return vgpu_oom(card, bound);
+	r = vgpu_real.cuMemAllocPitch(dptr, pitch, width, height, element);
+	if (r == CUDA_SUCCESS)
+		settle_pitch(card, *dptr, bound, (uint64_t)*pitch * height);
+	else
+		vgpu_release(card, bound);
+	return r;
+}
+
+/* Frees always go through; the charge goes only when the driver has freed. */
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemFree_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuMemFree_v2(dptr);
+	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
+		forget(dptr);
+	return r;
+}
+
+CUresult cuMemFree(unsigned dptr)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemFree)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuMemFree(dptr);
+	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
+		forget(dptr);
+	return r;
+}
+
+/* -------------------------------------------------------------- what is told */
+/* A card as large as the limit; free also never more than the card has. */
+static void told(int card, uint64_t real_free, uint64_t *free, uint64_t *total)
+{
+	uint64_t limit = vgpu_limit(card), used;
+
+	used = vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
+	*total = limit;
+	*free = limit > used ? limit - used : 0;
+	if (*free > real_free)
+		*free = real_free;
+}
+
+static bool told_otherwise(int card)
+{
+	return card >= 0 && vgpu_limit(card) != 0;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+	uint64_t told_free, told_total;
+	size_t f = 0, t = 0;
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemGetInfo_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuMemGetInfo_v2(&f, &t);
+	if (r != CUDA_SUCCESS)
+		return r;
+	card = vgpu_card_current();
+	if (told_otherwise(card)) {
+		vgpu_pools_settle();
+		told(card, f, &told_free, &told_total);
+		f = told_free;
+		t = told_total < t ? told_total : t;
+	}
+	if (free)
+		*free = f;
+	if (total)
+		*total = t;
+	return r;
+}
+
+CUresult cuMemGetInfo(unsigned *free, unsigned *total)
+{
+	size_t f = 0, t = 0;
+	CUresult r = cuMemGetInfo_v2(&f, &t);
+
+	if (r == CUDA_SUCCESS && free)
+		*free = f > UINT32_MAX ? UINT32_MAX : (unsigned)f;
+	if (r == CUDA_SUCCESS && total)
+		*total = t > UINT32_MAX ? UINT32_MAX : (unsigned)t;
+	return r;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuDeviceTotalMem_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
+	card = vgpu_card_of_device(dev);
+	if (r == CUDA_SUCCESS && told_otherwise(card) && vgpu_limit(card) < *bytes)
+		*bytes = vgpu_limit(card);
+	return r;
+}
+
+CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
+{
+	size_t b = 0;
+	CUresult r = cuDeviceTotalMem_v2(&b, dev);
+
+	if (r == CUDA_SUCCESS && bytes)
+		*bytes = b > UINT32_MAX ? UINT32_MAX : (unsigned)b;
+	return r;
+}
+#endif

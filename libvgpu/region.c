@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* region.c - see region_ops.h and the protocol in region.h. */
+#define _GNU_SOURCE
+#include "region_ops.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
+#define CAS(p, old, new) \
+	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+
+/* How often an allocation that does not fit looks again: another process may
+ * have announced bytes that it is about to take back. */
+#define RESERVE_TRIES 4
+#define SEQ_TRIES 1000
+
+bool vgpu_grant_valid(const void *grant, size_t size)
+{
+	const struct vgpu_grant *g = grant;
+
+	return size >= sizeof *g && g->magic == VGPU_GRANT_MAGIC &&
+	       g->version == VGPU_REGION_VERSION && g->ncards <= VGPU_MAX_CARDS;
+}
+
+bool vgpu_cache_valid(const struct vgpu_cache_header *h, size_t size)
+{
+	return h->magic == VGPU_CACHE_MAGIC && h->version == VGPU_REGION_VERSION &&
+	       h->ncards <= VGPU_MAX_CARDS && h->max_slots <= VGPU_MAX_SLOTS &&
+	       size >= VGPU_SLOTS_OFFSET + h->max_slots * sizeof(struct vgpu_slot);
+}
+
+void vgpu_cache_init(struct vgpu_cache_header *h, const struct vgpu_grant *g)
+{
+	h->version = VGPU_REGION_VERSION;
+	h->size = (uint32_t)(VGPU_CACHE_SIZE - VGPU_CACHE_OFFSET);
+	h->job_id = g->job_id;
+	h->uid = g->uid;
+	h->ncards = g->ncards;
+	h->max_slots = VGPU_MAX_SLOTS;
+	for (unsigned i = 0; i < g->ncards && i < VGPU_MAX_CARDS; i++) {
+		memcpy(h->uuid[i], g->card[i].uuid, VGPU_UUID_LEN);
+		h->mem_limit[i] = g->card[i].mem_limit;
+	}
+	STORE(&h->magic, VGPU_CACHE_MAGIC);
+}
+
+bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_schedule *s)
+{
+	const struct vgpu_grant_card *c = &g->card[i];
+
+	for (int n = 0; n < SEQ_TRIES; n++) {
+		uint32_t before = __atomic_load_n(&c->seq, __ATOMIC_ACQUIRE);
+
+		if (before & 1)
+			continue;
+		s->cores = __atomic_load_n(&c->cores, __ATOMIC_RELAXED);
+		s->slice_us = __atomic_load_n(&c->slice_us, __ATOMIC_RELAXED);
+		s->gate = __atomic_load_n(&c->gate, __ATOMIC_RELAXED);
+		s->weight_ppm = __atomic_load_n(&c->weight_ppm, __ATOMIC_RELAXED);
+		s->busy_procs = __atomic_load_n(&c->busy_procs, __ATOMIC_RELAXED);
+		s->others = __atomic_load_n(&c->others, __ATOMIC_RELAXED);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) == before)
+			return true;
+	}
+	return false;
+}
+
+uint64_t vgpu_owner(uint32_t pid, uint64_t start_time)
+{
+	return (uint64_t)pid << 32 | (uint32_t)start_time;
+}
+
+uint64_t vgpu_start_time(uint32_t pid)
+{
+	char path[32], buf[1024];
+	const char *p;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof path, "/proc/%u/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	n = read(fd, buf, sizeof buf - 1);
+	close(fd);
+	if (n <= 0)
+		return 0;
+	buf[n] = 0;
+	/* Field 2 is the command in parentheses and may hold anything. */
+	p = strrchr(buf, ')');
+	for (int field = 2; p && field < 22; field++)
+		p = strchr(p + 1, ' ');
+	return p ? strtoull(p, NULL, 10) : 0;
+}
+
+static bool owner_alive(uint64_t owner)
+{
+	uint64_t start = vgpu_start_time((uint32_t)(owner >> 32));
+
+	return start != 0 && (uint32_t)start == (uint32_t)owner;
+}
+
+static void slot_clear(struct vgpu_slot *slot)
+{
+	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++)
+		STORE(&slot->card[i].mem, 0);
+	memset((char *)slot + sizeof slot->owner, 0, sizeof *slot - sizeof slot->owner);
+}
+
+struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time)
+{
+	uint64_t me = vgpu_owner(pid, start_time);
+
+	for (uint32_t i = 0; i < c->header->max_slots; i++) {
+		struct vgpu_slot *slot = &c->slots[i];
+		uint64_t owner = LOAD(&slot->owner);
+		uint32_t high;
+
+		/* A reused pid passes for alive here; reclaim looks closer. */
+		if (owner != 0 && !(kill((pid_t)(owner >> 32), 0) != 0 && errno == ESRCH))
+			continue;
+		/* Raise the mark first: a slot that is owned but not summed would
+		 * hide its memory from the others. */
+		high = LOAD(&c->header->high_slot);
+		while (high < i + 1 && !CAS(&c->header->high_slot, &high, i + 1))
+			;
+		if (!CAS(&slot->owner, &owner, me))
+			continue;
+		slot_clear(slot);
+		slot->pid = pid;
+		slot->start_time = start_time;
+		return slot;
+	}
+	return NULL;
+}
+
+void vgpu_slot_release(struct vgpu_slot *slot)
+{
+	slot_clear(slot);
+	STORE(&slot->owner, 0);
+}
+
+unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
+{
+	uint32_t high = LOAD(&c->header->high_slot), pid = (uint32_t)getpid();
+	uint64_t me = vgpu_owner(pid, vgpu_start_time(pid));
+	unsigned n = 0;
+
+	for (uint32_t i = 0; i < high && i < c->header->max_slots; i++) {
+		struct vgpu_slot *slot = &c->slots[i];
+		uint64_t owner = LOAD(&slot->owner);
+
+		if (owner == 0 || owner == me || owner_alive(owner))
+			continue;
+		/* Become its owner while clearing it, so that nobody else clears
+		 * it at the same time; should this process die here, the slot is
+		 * one of a dead process again. */
+		if (!CAS(&slot->owner, &owner, me))
+			continue;
+		vgpu_slot_release(slot);
+		n++;
+	}
+	return n;
+}
+
+uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card)
+{
+	uint32_t high = LOAD(&c->header->high_slot);
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < high && i < c->header->max_slots; i++)
+		sum += LOAD(&c->slots[i].card[card].mem);
+	return sum;
+}
+
+int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card, uint64_t bytes,
+		     uint64_t limit)
+{
+	uint64_t *mine = &self->card[card].mem;
+	uint64_t seen = 0;
+
+	if (limit == 0) {
+		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		return 0;
+	}
+	if (bytes > limit)
+		return -ENOMEM;
+	for (int try = 0; try < RESERVE_TRIES; try++) {
+		uint64_t sum;
+
+		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		sum = vgpu_mem_sum(c, card);
+		if (sum <= limit)
+			return 0;
+		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		if (vgpu_slot_reclaim(c) > 0)
+			continue;
+		/* The same sum twice: nobody was about to take bytes back. */
+		if (sum == seen)
+			break;
+		seen = sum;
+		nanosleep(&(struct timespec){ .tv_nsec = 20000L + (long)(self - c->slots) % 16 * 5000 }, NULL);
+	}
+	return -ENOMEM;
+}
+
+void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes)
+{
+	uint64_t *mine = &self->card[card].mem;
+	uint64_t old = LOAD(mine);
+
+	while (!CAS(mine, &old, old > bytes ? old - bytes : 0))
+		;
+}
+
+void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, bool idle,
+			int64_t burst_ns)
+{
+	uint64_t last = LOAD(&b->refilled_ns);
+	int64_t balance, clipped;
+
+	if (last == 0) {
+		if (CAS(&b->refilled_ns, &last, now_ns))
+			STORE(&b->balance_ns, burst_ns);
+		return;
+	}
+	if (now_ns <= last || !CAS(&b->refilled_ns, &last, now_ns))
+		return;
+	balance = __atomic_add_fetch(&b->balance_ns, (int64_t)((now_ns - last) * cores / 100),
+				     __ATOMIC_SEQ_CST);
+	/* Credit is clipped only while idle: clipping under long kernels would
+	 * take away time that the job has not had yet. */
+	while (idle && balance > burst_ns) {
+		clipped = burst_ns;
+		if (CAS(&b->balance_ns, &balance, clipped))
+			break;
+	}
+}
+
+uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores)
+{
+	int64_t balance = LOAD(&b->balance_ns);
+
+	if (balance > 0)
+		return 0;
+	if (cores == 0)
+		cores = 1;
+	return (uint64_t)(1 - balance) * 100 / cores;
+}

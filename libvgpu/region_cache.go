@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package libvgpu
+
+// #include "region.h"
+import "C"
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	headerSize  = C.sizeof_struct_vgpu_cache_header
+	slotSize    = C.sizeof_struct_vgpu_slot
+	slotsOffset = C.VGPU_CACHE_OFFSET + headerSize
+)
+
+// ErrNotCache says that a file is not a cache of this version. Its owner may
+// have cut it or written over it.
+var ErrNotCache = errors.New("not a cache file")
+
+// CreateCache writes the empty cache file of a job, owned by its user with
+// mode 0600. Like a grant it appears complete and never replaces one.
+func CreateCache(path string, spec GrantSpec, uid, gid uint32) error {
+	buf := make([]byte, headerSize)
+	h := (*C.struct_vgpu_cache_header)(unsafe.Pointer(&buf[0]))
+	h.magic, h.version, h.size = C.VGPU_CACHE_MAGIC, C.VGPU_REGION_VERSION, CacheSize-C.VGPU_CACHE_OFFSET
+	h.job_id, h.uid = C.uint32_t(spec.JobID), C.uint32_t(uid)
+	h.ncards, h.max_slots = C.uint32_t(len(spec.Cards)), MaxSlots
+	for i, card := range spec.Cards {
+		if err := putUUID(&h.uuid[i], card.UUID); err != nil {
+			return fmt.Errorf("create cache %s: %w", path, err)
+		}
+		h.mem_limit[i] = C.uint64_t(card.MemLimit)
+	}
+	err := createFile(path, func(f *os.File) error {
+		if err := f.Truncate(CacheSize); err != nil { // sparse
+			return err
+		}
+		if _, err := f.WriteAt(buf, C.VGPU_CACHE_OFFSET); err != nil {
+			return err
+		}
+		return f.Chown(int(uid), int(gid))
+	})
+	if err != nil {
+		return fmt.Errorf("create cache: %w", err)
+	}
+	return nil
+}
+
+// CacheView is what the processes of a job say of themselves.
+type CacheView struct {
+	JobID uint32
+	Cards []CacheCard
+	Slots []SlotView // slots in use
+}
+
+// CacheCard sums a card over the slots of living processes; the sums stop at
+// the largest number rather than wrap.
+type CacheCard struct {
+	UUID                               string
+	MemLimit, MemUsed, Context, Module uint64
+	Budget                             Budget
+}
+
+// Budget is the GPU-time budget of a job on one card.
+type Budget struct {
+	BalanceNS                         int64
+	ChargedNS, Waits, WaitNS, Refused uint64
+}
+
+// SlotView is one process. PID is a number of the process's own PID namespace.
+type SlotView struct {
+	PID, HostPID           uint32
+	StartTime, HeartbeatNS uint64
+	Flags                  uint32
+	Alive                  bool
+	Cards                  []SlotCard
+}
+
+// SlotCard is what one process holds and does on one card.
+type SlotCard struct {
+	Mem, GPUNS, Launches, InflightNS uint64
+	SliceUS, Contexts                uint32
+}
+
+// CacheReader reads one cache file again and again without opening it again.
+// It is for one goroutine.
+type CacheReader struct {
+	file  *os.File
+	buf   []byte
+	alive map[uint64]liveness // by owner
+}
+
+type liveness struct {
+	until time.Time // when to ask the kernel again
+	alive bool
+}
+
+// livenessFor is how long an answer of the kernel about a process is kept.
+const livenessFor = 500 * time.Millisecond
+
+// OpenCache opens a cache file for reading.
+func OpenCache(path string) (*CacheReader, error) {
+	// O_NONBLOCK: a root process must not be made to wait by a file's owner.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open cache: %w", err)
+	}
+	return &CacheReader{file: f, alive: map[uint64]liveness{}}, nil
+}
+
+// Close closes the file.
+func (r *CacheReader) Close() error { return r.file.Close() }
+
+// ReadCache reads a cache file once.
+func ReadCache(path string) (CacheView, error) {
+	r, err := OpenCache(path)
+	if err != nil {
+		return CacheView{}, err
+	}
+	defer r.Close()
+	return r.Read()
+}
+
+// Read returns the file as it is now. Its fields change while it is read: the
+// numbers of a slot are each true, not all of the same moment.
+func (r *CacheReader) Read() (CacheView, error) {
+	view, err := r.read()
+	if err != nil {
+		return CacheView{}, fmt.Errorf("read cache %s: %w", r.file.Name(), err)
+	}
+	return view, nil
+}
+
+func (r *CacheReader) read() (CacheView, error) {
+	if err := checkRegular(r.file, CacheSize, ErrNotCache); err != nil {
+		return CacheView{}, err
+	}
+	if len(r.buf) < headerSize {
+		r.buf = make([]byte, headerSize+64*slotSize)
+	}
+	if _, err := r.file.ReadAt(r.buf[:headerSize], C.VGPU_CACHE_OFFSET); err != nil {
+		return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
+	}
+	h := (*C.struct_vgpu_cache_header)(unsafe.Pointer(&r.buf[0]))
+	if h.magic != C.VGPU_CACHE_MAGIC || h.version != C.VGPU_REGION_VERSION || h.ncards == 0 || h.ncards > MaxCards {
+		return CacheView{}, fmt.Errorf("%w: magic %#x, version %d, %d cards", ErrNotCache, uint64(h.magic), h.version, h.ncards)
+	}
+	view := CacheView{JobID: uint32(h.job_id), Cards: make([]CacheCard, h.ncards)}
+	for i := range view.Cards {
+		b := &h.budget[i]
+		view.Cards[i] = CacheCard{
+			UUID: text(&h.uuid[i]), MemLimit: uint64(h.mem_limit[i]),
+			Budget: Budget{
+				BalanceNS: int64(b.balance_ns), ChargedNS: uint64(b.charged_ns),
+				Waits: uint64(b.waits), WaitNS: uint64(b.wait_ns), Refused: uint64(b.refused),
+			},
+		}
+	}
+	slots := min(int(h.high_slot), MaxSlots)
+	if len(r.buf) < slots*slotSize {
+		r.buf = make([]byte, slots*slotSize)
+	}
+	if _, err := r.file.ReadAt(r.buf[:slots*slotSize], slotsOffset); err != nil {
+		return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
+	}
+	now := time.Now()
+	for i := range slots {
+		s := (*C.struct_vgpu_slot)(unsafe.Pointer(&r.buf[i*slotSize]))
+		if s.owner != 0 {
+			r.addSlot(&view, s, now)
+		}
+	}
+	for owner, l := range r.alive {
+		if now.Sub(l.until) > livenessFor {
+			delete(r.alive, owner) // its slot is gone
+		}
+	}
+	return view, nil
+}
+
+func (r *CacheReader) addSlot(view *CacheView, s *C.struct_vgpu_slot, now time.Time) {
+	slot := SlotView{
+		PID: uint32(s.pid), HostPID: uint32(s.host_pid), StartTime: uint64(s.start_time),
+		HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags), Cards: make([]SlotCard, len(view.Cards)),
+	}
+	l, known := r.alive[uint64(s.owner)]
+	if !known || now.After(l.until) {
+		l = liveness{now.Add(livenessFor), slot.isAlive()}
+		r.alive[uint64(s.owner)] = l
+	}
+	slot.Alive = l.alive
+	for i := range slot.Cards {
+		c := &s.card[i]
+		slot.Cards[i] = SlotCard{
+			Mem: uint64(c.mem), GPUNS: uint64(c.gpu_ns), Launches: uint64(c.launches),
+			InflightNS: uint64(c.inflight_ns), SliceUS: uint32(c.slice_us), Contexts: uint32(c.contexts),
+		}
+		if slot.Alive {
+			sum := &view.Cards[i]
+			sum.MemUsed = addSaturated(sum.MemUsed, uint64(c.mem))
+			sum.Context = addSaturated(sum.Context, uint64(c.mem_context))
+			sum.Module = addSaturated(sum.Module, uint64(c.mem_module))
+		}
+	}
+	view.Slots = append(view.Slots, slot)
+}
+
+// heartbeatFor is how long a heartbeat speaks for a process that cannot be
+// looked up, because it lives in another PID namespace.
+const heartbeatFor = 10 * time.Second
+
+// isAlive asks the kernel whether the process is still the one that claimed
+// the slot: the same pid with the same start time.
+func (s *SlotView) isAlive() bool {
+	pid := s.HostPID
+	if pid == 0 {
+		pid = s.PID
+	}
+	if start, ok := startTime(pid); ok && start == s.StartTime {
+		return true
+	}
+	if s.HostPID != 0 {
+		return false
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return false
+	}
+	age := now.Nano() - int64(s.HeartbeatNS)
+	return age >= 0 && age < int64(heartbeatFor)
+}
+
+// startTime returns field 22 of /proc/<pid>/stat. The name of the process, in
+// field 2, may hold spaces and brackets: count from the last bracket.
+func startTime(pid uint32) (uint64, bool) {
+	stat, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 {
+		return 0, false
+	}
+	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
+	return start, err == nil
+}
+
+func addSaturated(a, b uint64) uint64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return ^uint64(0)
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * region_ops.h - arithmetic on the grant and cache files (region.c).
+ *
+ * Pure: no driver, no threads, no globals. libvgpu.so runs it in the job's
+ * processes, Go tests run the same code through cgo. All shared fields are
+ * read and written with sequentially consistent atomics.
+ */
+#ifndef VGPU_REGION_OPS_H
+#define VGPU_REGION_OPS_H
+
+#include <stdbool.h>
+
+#include "region.h"
+
+/* A mapped cache file. */
+struct vgpu_cache {
+	struct vgpu_cache_header *header;
+	struct vgpu_slot *slots;
+};
+
+/* One consistent reading of a card's schedule. */
+struct vgpu_schedule {
+	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others;
+};
+
+/* True when the bytes are a grant of this version. */
+bool vgpu_grant_valid(const void *grant, size_t size);
+
+/* True when the header says this version and the given number of bytes is
+ * enough for it. */
+bool vgpu_cache_valid(const struct vgpu_cache_header *h, size_t size);
+
+/* Fills the header of a new, zeroed cache from a grant. */
+void vgpu_cache_init(struct vgpu_cache_header *h, const struct vgpu_grant *g);
+
+/* Reads card i's schedule under its sequence lock. Gives up after a bounded
+ * number of tries (a writer killed while writing) and says false: keep the
+ * schedule you had. */
+bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_schedule *s);
+
+/* The owner word of a process. */
+uint64_t vgpu_owner(uint32_t pid, uint64_t start_time);
+
+/* Start time of a process in clock ticks since boot, or 0 if there is none. */
+uint64_t vgpu_start_time(uint32_t pid);
+
+/* Claims a free slot (or one of a dead process) for (pid, start_time).
+ * Returns the slot, zeroed but for its owner, or NULL when all are taken. */
+struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time);
+
+/* Gives the slot back; the caller owns it. */
+void vgpu_slot_release(struct vgpu_slot *slot);
+
+/* Frees the slots of processes that have ended. Returns how many. May be run
+ * by any process of the job at any time, also by several at once. */
+unsigned vgpu_slot_reclaim(struct vgpu_cache *c);
+
+/* Bytes that all slots together hold on a card. */
+uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card);
+
+/* Announces bytes on the caller's slot and keeps them if the job stays within
+ * limit (0: no limit). Returns 0, or -ENOMEM with nothing changed. */
+int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card, uint64_t bytes,
+		     uint64_t limit);
+
+/* Takes bytes back; never below zero. */
+void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes);
+
+/* Credits the budget with cores/100 of the time since the last credit. When
+ * idle is true (nothing of the job in flight) the balance is clipped at
+ * burst_ns. Lock-free; whoever wins the exchange of refilled_ns adds. */
+void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, bool idle,
+			int64_t burst_ns);
+
+/* Nanoseconds of wall time until the balance is above zero; 0 when it is. */
+uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores);
+
+#endif

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * state.c - this process's grant, cache and slot, and which card is which.
+ * Reads /run/vgpu/self first: inside a job's mount namespace it is the grant
+ * that gresd wrote, and nothing in the environment can change it.
+ */
+#ifdef VGPU_PRELOAD
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "vgpu.h"
+
+#define SELF_GRANT "/run/vgpu/self/grant"
+#define SELF_CACHE "/run/vgpu/self/cache"
+#define MAX_DEVICES 64
+#define UNKNOWN_CARD (-2)
+
+struct vgpu_state vgpu_state;
+
+static pthread_once_t attach_once = PTHREAD_ONCE_INIT;
+static struct vgpu_grant env_grant;
+static signed char card_of_device[MAX_DEVICES];
+/* The period of the slices that processes without gresd set for themselves. */
+#define ENV_PERIOD_US 20000u
+
+uint64_t vgpu_now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* ------------------------------------------------------------------ mapping */
+static const struct vgpu_grant *map_grant(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	struct stat st;
+	void *p;
+
+	if (fd < 0)
+		return NULL;
+	if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof(struct vgpu_grant)) {
+		close(fd);
+		return NULL;
+	}
+	p = mmap(NULL, sizeof(struct vgpu_grant), PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	if (p == MAP_FAILED)
+		return NULL;
+	if (!vgpu_grant_valid(p, sizeof(struct vgpu_grant))) {
+		munmap(p, sizeof(struct vgpu_grant));
+		return NULL;
+	}
+	return p;
+}
+
+static bool use_cache(void *p)
+{
+	vgpu_state.cache.header = (void *)((char *)p + VGPU_CACHE_OFFSET);
+	vgpu_state.cache.slots = (void *)((char *)p + VGPU_SLOTS_OFFSET);
+	return true;
+}
+
+/* create: make the file when there is none (no gresd, several processes). */
+static bool map_cache(const char *path, bool create)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0600);
+	struct stat st;
+	void *p;
+
+	if (fd < 0)
+		return false;
+	/* A file of another user is not shared with: its owner could truncate it
+	 * under our feet. */
+	if (fstat(fd, &st) != 0 || (create && st.st_uid != geteuid()) ||
+	    (st.st_size < (off_t)VGPU_CACHE_SIZE &&
+	     (!create || ftruncate(fd, (off_t)VGPU_CACHE_SIZE) != 0))) {
+		close(fd);
+		return false;
+	}
+	p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (p == MAP_FAILED)
+		return false;
+	use_cache(p);
+	if (create && vgpu_state.cache.header->magic == 0)
+		vgpu_cache_init(vgpu_state.cache.header, vgpu_state.grant);
+	if (vgpu_cache_valid(vgpu_state.cache.header, VGPU_CACHE_SIZE))
+		return true;
+	munmap(p, VGPU_CACHE_SIZE);
+	return false;
+}
+
+/* Without a usable cache file the limits hold for this process alone. */
+static bool private_cache(void)
+{
+	void *p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		return false;
+	use_cache(p);
+	vgpu_cache_init(vgpu_state.cache.header, vgpu_state.grant);
+	return true;
+}
+
+static void claim_slot(void)
+{
+	uint32_t pid = (uint32_t)getpid();
+
+	vgpu_state.slot = vgpu_slot_claim(&vgpu_state.cache, pid, vgpu_start_time(pid));
+	if (vgpu_state.slot)
+		__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
+	else
+		vgpu_log(VGPU_LOG_ERROR, "cache: all %u slots are taken", VGPU_MAX_SLOTS);
+}
+
+/* Static weights: with no arbiter each process asks for its share of a fixed
+ * period, which divides the card by weight among those that do the same. */
+static void env_schedule(void)
+{
+	for (unsigned i = 0; i < env_grant.ncards; i++) {
+		struct vgpu_grant_card *c = &env_grant.card[i];
+		bool limited = c->mode == VGPU_MODE_HARD && c->cores < 100;
+
+		c->gate = limited;
+		c->slice_us = c->mode == VGPU_MODE_OFF || c->cores >= 100 ?
+				      0 :
+				      ENV_PERIOD_US * c->cores / 100;
+		c->weight_ppm = 1000000;
+	}
+}
+
+static void in_child(void)
+{
+	/* The parent's slot, memory and channel groups are not ours. */
+	if (vgpu_state.grant) {
+		vgpu_rm_forget();
+		claim_slot();
+	}
+}
+
+static void attach(void)
+{
+	const char *grant = getenv("VGPU_GRANT"), *cache = getenv("VGPU_CACHE");
+
+	memset(card_of_device, UNKNOWN_CARD, sizeof card_of_device);
+	vgpu_state.grant = map_grant(SELF_GRANT);
+	if (vgpu_state.grant)
+		cache = SELF_CACHE;
+	else if (grant && *grant)
+		vgpu_state.grant = map_grant(grant);
+	if (!vgpu_state.grant && vgpu_grant_from_env(&env_grant)) {
+		env_schedule();
+		vgpu_state.grant = &env_grant;
+		vgpu_state.from_env = true;
+		cache = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+	}
+	if (!vgpu_state.grant)
+		return;
+	if (!(cache && *cache && map_cache(cache, vgpu_state.from_env)) && !private_cache()) {
+		vgpu_log(VGPU_LOG_ERROR, "cache: no memory for it: limits are not enforced");
+		vgpu_state.grant = NULL;
+		return;
+	}
+	claim_slot();
+	if (!vgpu_state.slot) {
+		vgpu_state.grant = NULL;
+		return;
+	}
+	vgpu_state.ncards = vgpu_state.grant->ncards;
+	/* No release at exit: the card keeps the process's memory until it is really
+	 * gone, so the slot must count that long too. Peers and gresd take it back. */
+	pthread_atfork(NULL, NULL, in_child);
+}
+
+void vgpu_attach(void)
+{
+	pthread_once(&attach_once, attach);
+}
+
+/* ------------------------------------------------------------ which card it is */
+uint64_t vgpu_limit(int card)
+{
+	return vgpu_state.grant->card[card].mem_limit;
+}
+
+static int card_of_uuid(const char *uuid)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++)
+		if (strncmp(vgpu_state.grant->card[i].uuid, uuid, VGPU_UUID_LEN) == 0)
+			return (int)i;
+	return -1;
+}
+
+static void format_uuid(const CUuuid *u, char out[VGPU_UUID_LEN])
+{
+	const unsigned char *b = (const unsigned char *)u->bytes;
+
+	snprintf(out, VGPU_UUID_LEN,
+		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+		 b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+		 b[14], b[15]);
+}
+
+int vgpu_card_of_device(CUdevice dev)
+{
+	char text[VGPU_UUID_LEN];
+	CUuuid uuid;
+	CUresult r = -1;
+	int card;
+
+	if (!vgpu_state.grant || dev < 0 || dev >= MAX_DEVICES)
+		return -1;
+	card = __atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED);
+	if (card != UNKNOWN_CARD)
+		return card;
+	if (vgpu_real.cuDeviceGetUuid_v2)
+		r = vgpu_real.cuDeviceGetUuid_v2(&uuid, dev);
+	if (r != CUDA_SUCCESS && vgpu_real.cuDeviceGetUuid)
+		r = vgpu_real.cuDeviceGetUuid(&uuid, dev);
+	if (r != CUDA_SUCCESS)
+		return -1;
+	format_uuid(&uuid, text);
+	if (vgpu_state.from_env) {
+		/* Limits by CUDA ordinal: note the UUID, so that NVML agrees. */
+		card = dev < VGPU_MAX_CARDS ? dev : -1;
+		if (card >= 0)
+			memcpy(env_grant.card[card].uuid, text, sizeof text);
+	} else {
+		card = card_of_uuid(text);
+	}
+	__atomic_store_n(&card_of_device[dev], (signed char)card, __ATOMIC_RELAXED);
+	return card;
+}
+
+void vgpu_env_cards(void)
+{
+	int n = 0;
+
+	if (vgpu_real.cuDeviceGetCount && vgpu_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && n > 0 &&
+	    n < VGPU_MAX_CARDS)
+		vgpu_state.ncards = env_grant.ncards = (uint32_t)n;
+	for (int i = 0; i < n && i < VGPU_MAX_CARDS; i++)
+		vgpu_card_of_device(i);
+}
+
+int vgpu_card_current(void)
+{
+	CUdevice dev;
+
+	if (!vgpu_state.grant || !vgpu_real.cuCtxGetDevice ||
+	    vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
+		return -1;
+	return vgpu_card_of_device(dev);
+}
+
+int vgpu_card_of_nvml(nvmlDevice_t device)
+{
+	char uuid[96];
+
+	if (!vgpu_state.grant || !vgpu_real.nvmlDeviceGetUUID ||
+	    vgpu_real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
+		return -1;
+	return card_of_uuid(uuid);
+}
+#endif

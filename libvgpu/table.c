@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * table.c - process-local hash table of what addresses and handles hold. The
+ * lock is held for a few instructions, never across a driver call.
+ */
+#ifdef VGPU_PRELOAD
+#include <stdlib.h>
+
+#include "vgpu.h"
+
+#define FIRST_BUCKETS 256u
+
+static size_t bucket_of(const struct vgpu_table *t, uint64_t key)
+{
+	/* Addresses are aligned: mix before taking the low bits. */
+	key ^= key >> 31;
+	key *= 0x9e3779b97f4a7c15ull;
+	return (key >> 32) & (t->buckets - 1);
+}
+
+static void grow(struct vgpu_table *t)
+{
+	size_t wanted = t->buckets ? t->buckets * 2 : FIRST_BUCKETS, old = t->buckets;
+	struct vgpu_item **bucket = calloc(wanted, sizeof *bucket), **from = t->bucket;
+
+	if (!bucket)
+		return; /* longer chains, no harm */
+	t->bucket = bucket;
+	t->buckets = wanted;
+	for (size_t i = 0; i < old; i++) {
+		while (from[i]) {
+			struct vgpu_item *item = from[i];
+			size_t to = bucket_of(t, item->key);
+
+			from[i] = item->next;
+			item->next = bucket[to];
+			bucket[to] = item;
+		}
+	}
+	free(from);
+}
+
+static struct vgpu_item **find(struct vgpu_table *t, uint64_t key)
+{
+	struct vgpu_item **p;
+
+	if (!t->buckets)
+		return NULL;
+	for (p = &t->bucket[bucket_of(t, key)]; *p; p = &(*p)->next)
+		if ((*p)->key == key)
+			return p;
+	return NULL;
+}
+
+static void unlink_item(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_item *out)
+{
+	struct vgpu_item *item = *p;
+
+	if (out)
+		*out = *item;
+	*p = item->next;
+	t->count--;
+	free(item);
+}
+
+bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
+{
+	struct vgpu_item *copy = malloc(sizeof *copy), **bucket;
+
+	if (!copy)
+		return false;
+	*copy = *item;
+	pthread_mutex_lock(&t->lock);
+	if (t->count >= t->buckets)
+		grow(t);
+	if (!t->buckets) {
+		pthread_mutex_unlock(&t->lock);
+		free(copy);
+		return false;
+	}
+	bucket = &t->bucket[bucket_of(t, copy->key)];
+	copy->next = *bucket;
+	*bucket = copy;
+	t->count++;
+	pthread_mutex_unlock(&t->lock);
+	return true;
+}
+
+bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
+{
+	struct vgpu_item **p;
+
+	pthread_mutex_lock(&t->lock);
+	p = find(t, key);
+	if (p)
+		*out = **p;
+	pthread_mutex_unlock(&t->lock);
+	return p != NULL;
+}
+
+bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
+{
+	struct vgpu_item **p;
+
+	pthread_mutex_lock(&t->lock);
+	p = find(t, key);
+	if (p)
+		unlink_item(t, p, out);
+	pthread_mutex_unlock(&t->lock);
+	return p != NULL;
+}
+
+bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out)
+{
+	struct vgpu_item **p;
+
+	pthread_mutex_lock(&t->lock);
+	p = find(t, key);
+	if (p) {
+		(*p)->refs += (unsigned)by;
+		*out = **p;
+		if ((*p)->refs == 0)
+			unlink_item(t, p, NULL);
+	}
+	pthread_mutex_unlock(&t->lock);
+	return p != NULL;
+}
+#endif

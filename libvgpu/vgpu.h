@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vgpu.h - what the files of libvgpu.so share, grouped by the defining file.
+ *
+ * The library is a guest in somebody else's process: it never exits, never
+ * prints to stdout, takes no signals, creates no CUDA context, and starts
+ * nothing before the first CUDA or NVML call. Inside, functions return 0 or
+ * -errno; only the hooks speak CUresult.
+ */
+#ifndef VGPU_H
+#define VGPU_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "cuda_abi.h"
+#include "region_ops.h"
+
+#define VGPU_EXPORT __attribute__((visibility("default")))
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* Prototypes of the hooks, from hooks.def. */
+#define CU(name, params) VGPU_EXPORT CUresult name params;
+#define NV(name, params) VGPU_EXPORT nvmlReturn_t name params;
+#define CU_USE(name, params)
+#define NV_USE(name, params)
+#include "hooks.def"
+#undef CU
+#undef NV
+#undef CU_USE
+#undef NV_USE
+
+/* entry.c: the real functions. A member is NULL until its library is loaded,
+ * and stays NULL when the driver does not have it. */
+struct vgpu_real {
+#define CU(name, params) CUresult(*name) params;
+#define NV(name, params) nvmlReturn_t(*name) params;
+#define CU_USE(name, params) CUresult(*name) params;
+#define NV_USE(name, params) nvmlReturn_t(*name) params;
+#include "hooks.def"
+#undef CU
+#undef NV
+#undef CU_USE
+#undef NV_USE
+};
+extern struct vgpu_real vgpu_real;
+/* Loads libcuda (libnvidia-ml) if it is not, and resolves the table once.
+ * Both are safe from any thread and cheap when done. */
+void vgpu_need_cuda(void);
+void vgpu_need_nvml(void);
+/* The hook that stands for a real function, or the function itself. */
+void *vgpu_hook_of(void *real);
+/* dlsym as the C library has it; NULL until vgpu_need_dlsym or a first lookup. */
+void vgpu_need_dlsym(void);
+extern void *(*vgpu_real_dlsym)(void *handle, const char *name);
+
+/* state.c: this process's part of the grant and the cache. */
+struct vgpu_state {
+	const struct vgpu_grant *grant; /* NULL: no limits here */
+	struct vgpu_cache cache;
+	struct vgpu_slot *slot; /* NULL when there is no grant */
+	unsigned ncards;
+	bool from_env; /* grant made from environment variables, no gresd behind it */
+};
+extern struct vgpu_state vgpu_state;
+/* Finds and maps grant and cache, claims a slot. Once a process, again in a
+ * forked child. Afterwards vgpu_state is read-only but for the slot. */
+void vgpu_attach(void);
+/* Card of a CUDA device, of the current context, of an NVML handle, or of a
+ * UUID; -1 when the grant does not have it. */
+int vgpu_card_of_device(CUdevice dev);
+int vgpu_card_current(void);
+int vgpu_card_of_nvml(nvmlDevice_t device);
+uint64_t vgpu_limit(int card);
+/* Grant from the environment: as many cards as CUDA shows. */
+void vgpu_env_cards(void);
+static inline struct vgpu_slot_card *vgpu_my(int card)
+{
+	return &vgpu_state.slot->card[card];
+}
+uint64_t vgpu_now(void);
+
+/* config.c: a grant from HAMi-style environment variables. Returns false when
+ * none is set; a value that cannot be understood is said on stderr and gives
+ * the strictest limit, not none. */
+bool vgpu_grant_from_env(struct vgpu_grant *g);
+/* Bytes of "4096", "8G", "512m"; returns false for anything else. */
+bool vgpu_parse_size(const char *text, uint64_t *bytes);
+
+/* table.c: process-local map from an address or handle to what it holds. */
+struct vgpu_item {
+	uint64_t key, size, other;
+	int card;
+	unsigned refs;
+	struct vgpu_item *next;
+};
+struct vgpu_table {
+	pthread_mutex_t lock;
+	struct vgpu_item **bucket;
+	size_t buckets, count;
+};
+#define VGPU_TABLE_INIT { PTHREAD_MUTEX_INITIALIZER, NULL, 0, 0 }
+/* Adds an entry; false when there is no memory for it. */
+bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
+bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
+bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
+/* Adds to the reference count; *out is the entry after it, already removed
+ * when the count has come to zero. False when there is no such key. */
+bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
+
+/* memory.c: charge and release bytes of a card; 0 or -ENOMEM. */
+int vgpu_charge(int card, uint64_t bytes);
+void vgpu_release(int card, uint64_t bytes);
+void vgpu_charge_forced(int card, uint64_t bytes);
+CUresult vgpu_oom(int card, uint64_t bytes);
+
+/* memory_pool.c: bring charges to what the pools hold, if they may differ. */
+void vgpu_pools_settle(void);
+/* Charge of an asynchronous pointer that cuMemFree is given; false: not one. */
+bool vgpu_pool_forget(CUdeviceptr dptr);
+
+/* limiter.c: the GPU-time budget. */
+struct vgpu_launch {
+	int card; /* -1: not gated */
+	CUstream stream;
+	uint64_t key; /* function and grid, or graph */
+	struct vgpu_stream_batch *batch;
+	uint64_t est_ns;
+};
+/* One flag for the whole process: some card of this job is gated now. */
+extern uint32_t vgpu_gate_any;
+void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns);
+void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
+/* Ends the open batch of a stream (CU_STREAM_LEGACY for the default one), or
+ * of all streams when stream is NULL: work after it is another batch. */
+void vgpu_gate_boundary(CUstream stream);
+/* Forgets batches of a stream or context that is about to go. */
+void vgpu_gate_drop_stream(CUstream stream);
+void vgpu_gate_drop_context(CUcontext ctx);
+void vgpu_gate_forget_key(uint64_t key);
+/* Watcher's turn: closes idle batches, reaps completed ones. Returns true
+ * while any is open or in flight. */
+bool vgpu_gate_tick(void);
+/* Takes over card's schedule from the grant. */
+void vgpu_gate_schedule(int card, const struct vgpu_schedule *s);
+/* Number of stream captures open in this process. */
+extern int vgpu_captures;
+
+/* costs.c: learned GPU time of a launch, by function and grid. */
+struct vgpu_cost {
+	uint64_t key;
+	uint32_t est_ns; /* 0: not learned */
+	uint32_t samples;
+};
+/* Entry for the key; never NULL. Entries are shared when the table is full. */
+struct vgpu_cost *vgpu_cost_of(uint64_t key);
+void vgpu_cost_learn(struct vgpu_cost *c, double ratio, uint64_t per_launch_ns, bool tight);
+
+/* rm.c: channel groups of this process, learned from ioctl. */
+/* Says which card the channel groups that this thread makes belong to; -1 ends. */
+void vgpu_rm_creating(int card);
+/* Sets the slice of all channel groups of a card and reads it back; 0 puts
+ * the driver's own back. Returns 0, -ENOENT when none is known, or -EPERM
+ * when the driver refused or another value was read back. */
+int vgpu_rm_set_slices(int card, uint32_t slice_us);
+void vgpu_rm_forget(void);
+/* Transport of a driver that answers these calls itself (the simulated card). */
+void vgpu_rm_set_transport(int (*transport)(int fd, unsigned long req, void *arg));
+
+/* slices.c: keeps the slices at what the grant says. */
+void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);
+
+/* watcher.c */
+/* Starts the watcher thread of this process, once; does nothing without a grant. */
+void vgpu_watcher_start(void);
+
+/* log.c: to stderr, only when VGPU_LOG_LEVEL asks, a bounded number of lines. */
+enum vgpu_log_level { VGPU_LOG_ERROR = 1, VGPU_LOG_WARN, VGPU_LOG_INFO, VGPU_LOG_DEBUG };
+void vgpu_log(enum vgpu_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_abi_test.c - compiled on a machine that has the real cuda.h and nvml.h:
+ *   gcc -fsyntax-only -I/usr/local/cuda/include tests/abi/cuda_abi_test.c
+ * Every prototype of hooks.def must be that of the header, and every structure
+ * that libvgpu reads must have the size and offsets that cuda_abi.h says.
+ */
+#define __CUDA_API_VERSION_INTERNAL /* all versions, no renaming */
+#include <cuda.h>
+#include <nvml.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Enums are passed like int; size_t and 64-bit integers are the same register. */
+#define SAME(a, b) _Static_assert((a) == (b), #a " == " #b)
+
+SAME(sizeof(CUmemAllocationProp), 32);
+SAME(offsetof(CUmemAllocationProp, location), 8);
+SAME(sizeof(CUmemLocation), 8);
+SAME(offsetof(CUmemLocation, id), 4);
+SAME(sizeof(CUlaunchConfig), 56);
+SAME(offsetof(CUlaunchConfig, hStream), 32);
+SAME(sizeof(CUDA_LAUNCH_PARAMS), 56);
+SAME(offsetof(CUDA_LAUNCH_PARAMS, hStream), 40);
+SAME(sizeof(CUuuid), 16);
+SAME(CU_MEM_LOCATION_TYPE_DEVICE, 1);
+SAME(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 5);
+SAME(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 7);
+SAME(CUDA_ERROR_OUT_OF_MEMORY, 2);
+SAME(CUDA_ERROR_NO_DEVICE, 100);
+SAME(CUDA_ERROR_NOT_READY, 600);
+SAME(CUDA_ERROR_NOT_SUPPORTED, 801);
+SAME(sizeof(nvmlMemory_t), 24);
+SAME(sizeof(nvmlMemory_v2_t), 40);
+SAME(offsetof(nvmlMemory_v2_t, free), 24);
+SAME(NVML_ERROR_LIBRARY_NOT_FOUND, 12);
+SAME(NVML_ERROR_FUNCTION_NOT_FOUND, 13);
+
+/* The number of parameters and their sizes, by declaring a pointer to the
+ * header's function with our parameter list; the compiler warns of a
+ * difference that matters (-Wincompatible-pointer-types lists the rest). */
+#define CU(name, params) CUresult(*check_##name) params = name;
+#define NV(name, params) nvmlReturn_t(*check_##name) params = name;
+#define CU_USE(name, params) CU(name, params)
+#define NV_USE(name, params) NV(name, params)
+#include "../../libvgpu/hooks.def"
