@@ -67,6 +67,17 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	return spare;
 }
 
+/* On an idle card the start event is passed at once and the first kernel comes
+ * when the host has launched it: that time is no work. */
+static double launch_gap(const struct vgpu_stream_batch *b, double span)
+{
+	double gap = (double)(b->first_ns - b->opened_ns);
+
+	if (b->tight || b->first_ns < b->opened_ns)
+		return 0;
+	return gap < span / 2 ? gap : span / 2;
+}
+
 struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
@@ -94,6 +105,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t 
 		b->tight = true;
 	} else if (record(&b->own_start, l->stream)) {
 		b->start = b->own_start;
+		b->opened_ns = vgpu_now();
 	} else {
 		b->unmeasured = true;
 	}
@@ -165,14 +177,15 @@ static double not_covered(struct gate_context *c, struct lane *l,
 static void learn(const struct gate *g, const struct vgpu_stream_batch *b, double span)
 {
 	double ratio = b->est_ns ? span / (double)b->est_ns : 1;
-	/* Slow launching leaves idle time between the kernels of a batch. */
+	/* Slow launching leaves idle time between the kernels of a batch: then its
+	 * time is an upper bound only. */
 	bool host_bound = (double)(b->last_ns - b->opened_ns) > 0.8 * span;
 
 	if (g->schedule.others && !b->learns && ratio > INTERRUPTED)
 		return;
 	for (uint32_t i = 0; i < b->nfuncs; i++)
 		vgpu_cost_learn(b->func[i].cost, ratio, (uint64_t)(span / b->launches),
-				b->tight && !host_bound);
+				!host_bound);
 }
 
 static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *b, double busy)
@@ -233,6 +246,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 				if (r == CUDA_ERROR_NOT_READY)
 					break;
 				if (r == CUDA_SUCCESS && elapsed(&span, b->start, b->end)) {
+					span -= launch_gap(b, span);
 					busy = several ? not_covered(l->context, l, b, span, now) :
 							 span;
 					settle(g, b, charge_of(g, b, busy));

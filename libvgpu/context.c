@@ -27,6 +27,7 @@ static void ended(int card)
 
 	if (__atomic_load_n(n, __ATOMIC_SEQ_CST))
 		__atomic_sub_fetch(n, 1, __ATOMIC_SEQ_CST);
+	vgpu_overhead_context_gone(card);
 }
 
 CUresult cuInit(unsigned flags)
@@ -44,6 +45,7 @@ CUresult cuInit(unsigned flags)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
+	bool first;
 	CUresult r;
 	int card;
 
@@ -53,11 +55,22 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	card = vgpu_card_of_device(dev);
 	if (card < 0)
 		return vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
+	/* The first reference makes the context and pays for it. */
+	first = __atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST) == 1;
+	if (first && vgpu_overhead_context(card)) {
+		__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+		return vgpu_oom(card, 0);
+	}
 	vgpu_rm_creating(card);
 	r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	vgpu_rm_creating(-1);
-	if (r == CUDA_SUCCESS && __atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST) == 1)
+	if (r != CUDA_SUCCESS) {
+		__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+		if (first)
+			vgpu_overhead_context_gone(card);
+	} else if (first) {
 		began(card);
+	}
 	return r;
 }
 
@@ -117,12 +130,18 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 		int card;                                                      \
                                                                                \
 		card = vgpu_card_of_device(dev);                               \
+		if (card >= 0 && vgpu_overhead_context(card))                  \
+			return vgpu_oom(card, 0);                              \
 		if (card >= 0)                                                 \
 			vgpu_rm_creating(card);                                \
 		r = real_call;                                                 \
 		vgpu_rm_creating(-1);                                          \
-		if (r == CUDA_SUCCESS && card >= 0)                            \
+		if (card < 0)                                                  \
+			return r;                                              \
+		if (r == CUDA_SUCCESS)                                         \
 			began(card);                                           \
+		else                                                           \
+			vgpu_overhead_context_gone(card);                      \
 		return r;                                                      \
 	} while (0)
 

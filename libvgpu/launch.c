@@ -143,13 +143,13 @@ static uint64_t graph_key(CUgraphExec graph)
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
 {
 	GATED(vgpu_real.cuGraphLaunch, stream_of(stream, false), graph_key(graph), UNKNOWN_GRAPH_NS,
-	      vgpu_real.cuGraphLaunch(graph, stream));
+	      vgpu_graph_launch(vgpu_real.cuGraphLaunch, graph, stream));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
 {
 	GATED(vgpu_real.cuGraphLaunch_ptsz, stream_of(stream, true), graph_key(graph),
-	      UNKNOWN_GRAPH_NS, vgpu_real.cuGraphLaunch_ptsz(graph, stream));
+	      UNKNOWN_GRAPH_NS, vgpu_graph_launch(vgpu_real.cuGraphLaunch_ptsz, graph, stream));
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec graph)
@@ -159,6 +159,7 @@ CUresult cuGraphExecDestroy(CUgraphExec graph)
 		return CUDA_ERROR_NO_DEVICE;
 	/* The next graph may get the same address. */
 	vgpu_gate_forget_key(graph_key(graph));
+	vgpu_graph_forget(graph);
 	return vgpu_real.cuGraphExecDestroy(graph);
 }
 #endif

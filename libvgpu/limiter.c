@@ -230,8 +230,9 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	if (lane && b->pending) {
 		b->pending--;
 		if (result == CUDA_SUCCESS) {
-			b->launches++;
 			b->last_ns = vgpu_now();
+			if (b->launches++ == 0)
+				b->first_ns = b->last_ns;
 		} else {
 			/* Nothing ran. */
 			b->est_ns -= b->est_ns < l->est_ns ? b->est_ns : l->est_ns;

@@ -26,7 +26,10 @@
 
 struct vgpu_stream_batch {
 	CUevent own_start, end, start; /* start: own_start, or the end before */
-	uint64_t est_ns, opened_ns, last_ns;
+	uint64_t est_ns;
+	/* Host times: the start event is recorded, the first and the last launch
+	 * have returned. */
+	uint64_t opened_ns, first_ns, last_ns;
 	uint32_t launches;
 	uint32_t pending; /* entered the gate and not yet launched */
 	uint32_t nfuncs;

@@ -13,11 +13,25 @@
 #define PITCH_ALIGN 512u
 
 static struct vgpu_table linear = VGPU_TABLE_INIT;
+uint64_t vgpu_managed_bytes;
+
+/* vgpu_item.other of an entry of the table */
+#define KIND_MANAGED 1u
+
+static int64_t outside(int card)
+{
+	return __atomic_load_n(&vgpu_state.grant->card[card].mem_outside, __ATOMIC_RELAXED);
+}
+
+uint64_t vgpu_mem_used(int card)
+{
+	return vgpu_mem_with(vgpu_mem_sum(&vgpu_state.cache, (unsigned)card), outside(card));
+}
 
 int vgpu_charge(int card, uint64_t bytes)
 {
 	return vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
-				vgpu_limit(card));
+				vgpu_limit(card), outside(card));
 }
 
 void vgpu_release(int card, uint64_t bytes)
@@ -36,26 +50,54 @@ CUresult vgpu_oom(int card, uint64_t bytes)
 	__atomic_add_fetch(&vgpu_state.cache.header->budget[card].refused, 1, __ATOMIC_RELAXED);
 	vgpu_log(VGPU_LOG_WARN, "memory: card %d: want %llu bytes, %llu of %llu used", card,
 		 (unsigned long long)bytes,
-		 (unsigned long long)vgpu_mem_sum(&vgpu_state.cache, (unsigned)card),
+		 (unsigned long long)vgpu_mem_used(card),
 		 (unsigned long long)vgpu_limit(card));
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Pool memory that nobody uses any more must not refuse an allocation. */
-static int charge_or_settle(int card, uint64_t bytes)
+void vgpu_mem_begin(void)
 {
-	int r = vgpu_charge(card, bytes);
+	if (vgpu_state.slot)
+		__atomic_add_fetch(&vgpu_state.slot->mem_begun, 1, __ATOMIC_SEQ_CST);
+}
 
-	if (r == -ENOMEM) {
+void vgpu_mem_end(void)
+{
+	if (vgpu_state.slot)
+		__atomic_add_fetch(&vgpu_state.slot->mem_done, 1, __ATOMIC_SEQ_CST);
+}
+
+int vgpu_mem_take(int card, uint64_t bytes)
+{
+	int r;
+
+	vgpu_mem_begin();
+	r = vgpu_charge(card, bytes);
+	if (r) {
+		/* Pool memory that nobody uses any more must not refuse an allocation. */
 		vgpu_pools_settle();
 		r = vgpu_charge(card, bytes);
 	}
+	if (r)
+		vgpu_mem_end();
 	return r;
 }
 
-static void remember(int card, CUdeviceptr dptr, uint64_t size)
+CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r)
 {
-	struct vgpu_item item = { .key = dptr, .size = size, .card = card, .refs = 1 };
+	if (r != CUDA_SUCCESS)
+		vgpu_release(card, bytes);
+	vgpu_mem_end();
+	return r;
+}
+
+static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
+{
+	struct vgpu_item item = { .key = dptr, .size = size, .card = card, .refs = 1,
+				  .other = kind };
+
+	if (kind == KIND_MANAGED)
+		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
 
 	/* Forgotten for want of memory: stays charged until the process ends. */
 	vgpu_table_put(&linear, &item);
@@ -65,10 +107,13 @@ static void forget(CUdeviceptr dptr)
 {
 	struct vgpu_item item;
 
-	if (vgpu_table_take(&linear, dptr, &item))
+	if (vgpu_table_take(&linear, dptr, &item)) {
+		if (item.other == KIND_MANAGED)
+			__atomic_sub_fetch(&vgpu_managed_bytes, item.size, __ATOMIC_RELAXED);
 		vgpu_release(item.card, item.size);
-	else
-		vgpu_pool_forget(dptr);
+		return;
+	}
+	vgpu_pool_forget(dptr);
 }
 
 /* --------------------------------------------------------------- allocation */
@@ -83,14 +128,12 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size)
 	card = vgpu_card_current();
 	if (card < 0 || !dptr)
 		return vgpu_real.cuMemAlloc_v2(dptr, size);
-	if (charge_or_settle(card, size))
+	if (vgpu_mem_take(card, size))
 		return vgpu_oom(card, size);
 	r = vgpu_real.cuMemAlloc_v2(dptr, size);
 	if (r == CUDA_SUCCESS)
-		remember(card, *dptr, size);
-	else
-		vgpu_release(card, size);
-	return r;
+		remember(card, *dptr, size, 0);
+	return vgpu_mem_done(card, size, r);
 }
 
 CUresult cuMemAlloc(unsigned *dptr, unsigned size)
@@ -104,14 +147,12 @@ CUresult cuMemAlloc(unsigned *dptr, unsigned size)
 	card = vgpu_card_current();
 	if (card < 0 || !dptr)
 		return vgpu_real.cuMemAlloc(dptr, size);
-	if (charge_or_settle(card, size))
+	if (vgpu_mem_take(card, size))
 		return vgpu_oom(card, size);
 	r = vgpu_real.cuMemAlloc(dptr, size);
 	if (r == CUDA_SUCCESS)
-		remember(card, *dptr, size);
-	else
-		vgpu_release(card, size);
-	return r;
+		remember(card, *dptr, size, 0);
+	return vgpu_mem_done(card, size, r);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
@@ -126,14 +167,12 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 	if (card < 0 || !dptr)
 		return vgpu_real.cuMemAllocManaged(dptr, size, flags);
 	/* In full: any page may come to the card. */
-	if (charge_or_settle(card, size))
+	if (vgpu_mem_take(card, size))
 		return vgpu_oom(card, size);
 	r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
 	if (r == CUDA_SUCCESS)
-		remember(card, *dptr, size);
-	else
-		vgpu_release(card, size);
-	return r;
+		remember(card, *dptr, size, KIND_MANAGED);
+	return vgpu_mem_done(card, size, r);
 }
 
 static uint64_t pitched_bound(uint64_t width, uint64_t height)
@@ -148,7 +187,7 @@ static void settle_pitch(int card, CUdeviceptr dptr, uint64_t bound, uint64_t re
 		vgpu_release(card, bound - real);
 	else if (real > bound)
 		vgpu_charge_forced(card, real - bound);
-	remember(card, dptr, real);
+	remember(card, dptr, real, 0);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
@@ -164,14 +203,12 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
 	card = vgpu_card_current();
 	if (card < 0 || !dptr || !pitch)
 		return vgpu_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
-	if (charge_or_settle(card, bound))
+	if (vgpu_mem_take(card, bound))
 		return vgpu_oom(card, bound);
 	r = vgpu_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
 	if (r == CUDA_SUCCESS)
 		settle_pitch(card, *dptr, bound, (uint64_t)*pitch * height);
-	else
-		vgpu_release(card, bound);
-	return r;
+	return vgpu_mem_done(card, bound, r);
 }
 
 CUresult cuMemAllocPitch(unsigned *dptr, unsigned *pitch, unsigned width, unsigned height,
@@ -187,14 +224,12 @@ CUresult cuMemAllocPitch(unsigned *dptr, unsigned *pitch, unsigned width, unsign
 	card = vgpu_card_current();
 	if (card < 0 || !dptr || !pitch)
 		return vgpu_real.cuMemAllocPitch(dptr, pitch, width, height, element);
-	if (charge_or_settle(card, bound))
+	if (vgpu_mem_take(card, bound))
 		return vgpu_oom(card, bound);
 	r = vgpu_real.cuMemAllocPitch(dptr, pitch, width, height, element);
 	if (r == CUDA_SUCCESS)
 		settle_pitch(card, *dptr, bound, (uint64_t)*pitch * height);
-	else
-		vgpu_release(card, bound);
-	return r;
+	return vgpu_mem_done(card, bound, r);
 }
 
 /* Frees always go through; the charge goes only when the driver has freed. */
@@ -205,9 +240,11 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 	vgpu_need_cuda();
 	if (!vgpu_real.cuMemFree_v2)
 		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
 	r = vgpu_real.cuMemFree_v2(dptr);
 	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
 		forget(dptr);
+	vgpu_mem_end();
 	return r;
 }
 
@@ -218,9 +255,11 @@ CUresult cuMemFree(unsigned dptr)
 	vgpu_need_cuda();
 	if (!vgpu_real.cuMemFree)
 		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
 	r = vgpu_real.cuMemFree(dptr);
 	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
 		forget(dptr);
+	vgpu_mem_end();
 	return r;
 }
 
@@ -228,9 +267,8 @@ CUresult cuMemFree(unsigned dptr)
 /* A card as large as the limit; free also never more than the card has. */
 static void told(int card, uint64_t real_free, uint64_t *free, uint64_t *total)
 {
-	uint64_t limit = vgpu_limit(card), used;
+	uint64_t limit = vgpu_limit(card), used = vgpu_mem_used(card);
 
-	used = vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
 	*total = limit;
 	*free = limit > used ? limit - used : 0;
 	if (*free > real_free)

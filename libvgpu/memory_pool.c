@@ -11,8 +11,6 @@
 #include "vgpu.h"
 
 #define MAX_POOLS 128
-/* A pool grows in steps of at least this many bytes. */
-#define POOL_STEP (32ull << 20)
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
 
@@ -93,16 +91,22 @@ void vgpu_pools_settle(void)
 			settle(&pools[i]);
 }
 
+static uint64_t whole_steps(uint64_t bytes)
+{
+	return (bytes + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
+}
+
 /* Makes room for size more bytes in the pool; 0 or -ENOMEM. */
 static int grow(struct pool *p, uint64_t size)
 {
 	uint64_t live = __atomic_add_fetch(&p->live, size, __ATOMIC_SEQ_CST);
-	uint64_t step = (live + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
 
-	if (live <= __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST))
+	if (live <= __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST) ||
+	    charge_up_to(p, whole_steps(live)) == 0)
 		return 0;
-	if (charge_up_to(p, step) == 0 || charge_up_to(p, live) == 0)
-		return 0;
+	/* Not held while the pools are brought up to date: settling charges
+	 * whatever is live without asking. */
+	__atomic_sub_fetch(&p->live, size, __ATOMIC_SEQ_CST);
 	/* Memory that pools keep but nobody uses: let the driver have it back. */
 	for (int i = 0; i < MAX_POOLS && !vgpu_captures; i++) {
 		if (pools[i].handle && pools[i].card == p->card && vgpu_real.cuMemPoolTrimTo) {
@@ -110,10 +114,11 @@ static int grow(struct pool *p, uint64_t size)
 			settle(&pools[i]);
 		}
 	}
-	if (charge_up_to(p, live) == 0)
-		return 0;
-	__atomic_sub_fetch(&p->live, size, __ATOMIC_SEQ_CST);
-	return -ENOMEM;
+	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + size;
+	if (charge_up_to(p, whole_steps(live)))
+		return -ENOMEM;
+	__atomic_add_fetch(&p->live, size, __ATOMIC_SEQ_CST);
+	return 0;
 }
 
 static uint64_t rounded(uint64_t size)
@@ -127,7 +132,7 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 				  .other = (uint64_t)(uintptr_t)p, .refs = 1 };
 
 	vgpu_table_put(&async_ptrs, &item);
-	/* The driver may have taken more than the bytes asked for. */
+	/* Near the charge the driver may have grown the pool: see by how much. */
 	if (__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + size >
 	    __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST))
 		settle(p);
@@ -144,6 +149,16 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 	__atomic_sub_fetch(&p->live, item.size, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
 	return true;
+}
+
+/* A captured allocation becomes a node of a graph and is charged there. */
+static bool captured(CUstream stream)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	return vgpu_captures && vgpu_real.cuStreamIsCapturing &&
+	       (vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+		status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 /* The pool that cuMemAllocAsync uses in the current context. */
@@ -169,16 +184,20 @@ static CUresult alloc_async(CUresult (*real)(CUdeviceptr *, size_t, CUstream), C
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_current();
-	p = card >= 0 && dptr ? current_pool(card) : NULL;
+	p = card >= 0 && dptr && !captured(stream) ? current_pool(card) : NULL;
 	if (!p)
 		return real(dptr, size, stream);
-	if (grow(p, bytes))
+	vgpu_mem_begin();
+	if (grow(p, bytes)) {
+		vgpu_mem_end();
 		return vgpu_oom(card, size);
+	}
 	r = real(dptr, size, stream);
 	if (r == CUDA_SUCCESS)
 		keep(p, *dptr, bytes);
 	else
 		__atomic_sub_fetch(&p->live, bytes, __ATOMIC_SEQ_CST);
+	vgpu_mem_end();
 	return r;
 }
 
@@ -193,16 +212,20 @@ static CUresult alloc_from_pool(CUresult (*real)(CUdeviceptr *, size_t, CUmemory
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_current();
-	p = card >= 0 && dptr && pool ? pool_of(pool, card) : NULL;
+	p = card >= 0 && dptr && pool && !captured(stream) ? pool_of(pool, card) : NULL;
 	if (!p)
 		return real(dptr, size, pool, stream);
-	if (grow(p, bytes))
+	vgpu_mem_begin();
+	if (grow(p, bytes)) {
+		vgpu_mem_end();
 		return vgpu_oom(card, size);
+	}
 	r = real(dptr, size, pool, stream);
 	if (r == CUDA_SUCCESS)
 		keep(p, *dptr, bytes);
 	else
 		__atomic_sub_fetch(&p->live, bytes, __ATOMIC_SEQ_CST);
+	vgpu_mem_end();
 	return r;
 }
 

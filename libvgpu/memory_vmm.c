@@ -32,20 +32,15 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		card = vgpu_card_of_device(prop->location.id);
 	if (card < 0)
 		return vgpu_real.cuMemCreate(handle, size, prop, flags);
-	if (vgpu_charge(card, size)) {
-		vgpu_pools_settle();
-		if (vgpu_charge(card, size))
-			return vgpu_oom(card, size);
-	}
+	if (vgpu_mem_take(card, size))
+		return vgpu_oom(card, size);
 	r = vgpu_real.cuMemCreate(handle, size, prop, flags);
 	if (r == CUDA_SUCCESS) {
 		struct vgpu_item item = { .key = *handle, .size = size, .card = card, .refs = 1 };
 
 		vgpu_table_put(&handles, &item);
-	} else {
-		vgpu_release(card, size);
 	}
-	return r;
+	return vgpu_mem_done(card, size, r);
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
@@ -55,9 +50,11 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	vgpu_need_cuda();
 	if (!vgpu_real.cuMemRelease)
 		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
 	r = vgpu_real.cuMemRelease(handle);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		unref(handle);
+	vgpu_mem_end();
 	return r;
 }
 
@@ -89,16 +86,16 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	vgpu_need_cuda();
 	if (!vgpu_real.cuMemUnmap)
 		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
 	r = vgpu_real.cuMemUnmap(ptr, size);
-	if (r != CUDA_SUCCESS || !vgpu_state.grant)
-		return r;
 	/* One call may cover several neighbouring mappings. */
-	for (CUdeviceptr at = ptr; at < ptr + size;) {
+	for (CUdeviceptr at = ptr; r == CUDA_SUCCESS && vgpu_state.grant && at < ptr + size;) {
 		if (!vgpu_table_take(&mappings, at, &map) || map.size == 0)
 			break;
 		unref(map.other);
 		at += map.size;
 	}
+	vgpu_mem_end();
 	return r;
 }
 

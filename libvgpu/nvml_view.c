@@ -7,7 +7,7 @@ static void view(int card, unsigned long long *total, unsigned long long *free,
 		 unsigned long long *used)
 {
 	uint64_t limit = vgpu_limit(card);
-	uint64_t mine = vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
+	uint64_t mine = vgpu_mem_used(card);
 
 	if (limit >= *total)
 		return;

@@ -61,13 +61,12 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 
 		if (before & 1)
 			continue;
-		s->cores = __atomic_load_n(&c->cores, __ATOMIC_RELAXED);
-		s->slice_us = __atomic_load_n(&c->slice_us, __ATOMIC_RELAXED);
-		s->gate = __atomic_load_n(&c->gate, __ATOMIC_RELAXED);
-		s->weight_ppm = __atomic_load_n(&c->weight_ppm, __ATOMIC_RELAXED);
-		s->busy_procs = __atomic_load_n(&c->busy_procs, __ATOMIC_RELAXED);
-		s->others = __atomic_load_n(&c->others, __ATOMIC_RELAXED);
-		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		s->cores = __atomic_load_n(&c->cores, __ATOMIC_ACQUIRE);
+		s->slice_us = __atomic_load_n(&c->slice_us, __ATOMIC_ACQUIRE);
+		s->gate = __atomic_load_n(&c->gate, __ATOMIC_ACQUIRE);
+		s->weight_ppm = __atomic_load_n(&c->weight_ppm, __ATOMIC_ACQUIRE);
+		s->busy_procs = __atomic_load_n(&c->busy_procs, __ATOMIC_ACQUIRE);
+		s->others = __atomic_load_n(&c->others, __ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) == before)
 			return true;
 	}
@@ -182,8 +181,15 @@ uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card)
 	return sum;
 }
 
+uint64_t vgpu_mem_with(uint64_t sum, int64_t outside)
+{
+	if (outside >= 0)
+		return sum > UINT64_MAX - (uint64_t)outside ? UINT64_MAX : sum + (uint64_t)outside;
+	return sum > (uint64_t)-outside ? sum - (uint64_t)-outside : 0;
+}
+
 int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card, uint64_t bytes,
-		     uint64_t limit)
+		     uint64_t limit, int64_t outside)
 {
 	uint64_t *mine = &self->card[card].mem;
 	uint64_t seen = 0;
@@ -198,7 +204,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		uint64_t sum;
 
 		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
-		sum = vgpu_mem_sum(c, card);
+		sum = vgpu_mem_with(vgpu_mem_sum(c, card), outside);
 		if (sum <= limit)
 			return 0;
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);

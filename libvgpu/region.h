@@ -74,7 +74,11 @@ struct vgpu_grant_card {
 	uint32_t weight_ppm; /* own slice / sum of the card's busy slices, 1e-6 */
 	uint32_t busy_procs; /* processes of this job counted busy */
 	uint32_t others;     /* other jobs counted busy on this card */
-	uint32_t reserved[5];
+	uint32_t reserved0;
+	/* Bytes that the card counts for the job beyond what its slots announce,
+	 * as gresd measured it; added to the sum of the slots. Not under seq. */
+	int64_t mem_outside;
+	uint64_t reserved1;
 };
 
 struct vgpu_grant {
@@ -148,7 +152,11 @@ struct vgpu_slot {
 	uint64_t heartbeat_ns;
 	uint32_t flags;
 	uint32_t unknown_symbols; /* driver symbols asked for that this library does not know */
-	uint64_t reserved[3];
+	/* Allocations begun and ended: while they differ, or move, the bytes that
+	 * are announced and the bytes that the card counts cannot be compared. */
+	uint32_t mem_begun;
+	uint32_t mem_done;
+	uint64_t reserved[2];
 	struct vgpu_slot_card card[VGPU_MAX_CARDS];
 };
 
@@ -171,6 +179,7 @@ VGPU_AT(vgpu_grant_card, gate, 92);
 VGPU_AT(vgpu_grant_card, weight_ppm, 96);
 VGPU_AT(vgpu_grant_card, busy_procs, 100);
 VGPU_AT(vgpu_grant_card, others, 104);
+VGPU_AT(vgpu_grant_card, mem_outside, 112);
 _Static_assert(sizeof(struct vgpu_grant_card) == 128, "vgpu_grant_card");
 VGPU_AT(vgpu_grant, version, 8);
 VGPU_AT(vgpu_grant, size, 12);
@@ -200,6 +209,7 @@ VGPU_AT(vgpu_slot, start_time, 8);
 VGPU_AT(vgpu_slot, pid, 16);
 VGPU_AT(vgpu_slot, heartbeat_ns, 24);
 VGPU_AT(vgpu_slot, flags, 32);
+VGPU_AT(vgpu_slot, mem_begun, 40);
 VGPU_AT(vgpu_slot, card, 64);
 _Static_assert(sizeof(struct vgpu_slot) == 64 + 16 * 64, "vgpu_slot");
 

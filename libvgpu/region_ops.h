@@ -59,10 +59,14 @@ unsigned vgpu_slot_reclaim(struct vgpu_cache *c);
 /* Bytes that all slots together hold on a card. */
 uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card);
 
-/* Announces bytes on the caller's slot and keeps them if the job stays within
- * limit (0: no limit). Returns 0, or -ENOMEM with nothing changed. */
+/* Announces bytes on the caller's slot and keeps them if the job, with outside
+ * bytes that no slot announces (may be negative), stays within limit (0: no
+ * limit). Returns 0, or -ENOMEM with nothing changed. */
 int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card, uint64_t bytes,
-		     uint64_t limit);
+		     uint64_t limit, int64_t outside);
+
+/* sum + outside, between 0 and UINT64_MAX. */
+uint64_t vgpu_mem_with(uint64_t sum, int64_t outside);
 
 /* Takes bytes back; never below zero. */
 void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes);

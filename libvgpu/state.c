@@ -30,6 +30,9 @@ static struct vgpu_grant env_grant;
 static signed char card_of_device[MAX_DEVICES];
 /* The period of the slices that processes without gresd set for themselves. */
 #define ENV_PERIOD_US 20000u
+/* Taken for a context's cost until the card's own count is known: the largest
+ * measured (527 MiB, H200, driver 580). */
+#define ENV_CONTEXT_BYTES (528ull << 20)
 
 uint64_t vgpu_now(void)
 {
@@ -137,6 +140,7 @@ static void env_schedule(void)
 				      0 :
 				      ENV_PERIOD_US * c->cores / 100;
 		c->weight_ppm = 1000000;
+		c->mem_overhead = ENV_CONTEXT_BYTES;
 	}
 }
 

@@ -109,16 +109,45 @@ bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
  * when the count has come to zero. False when there is no such key. */
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
 
-/* memory.c: charge and release bytes of a card; 0 or -ENOMEM. */
+/* memory.c: the steps around an allocation. take announces the bytes and says
+ * 0, or -ENOMEM when they do not fit; then the driver is asked; then done keeps
+ * the bytes or, when the driver refused, takes them back, and returns r. */
+int vgpu_mem_take(int card, uint64_t bytes);
+CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r);
+/* Around a call that gives memory back. */
+void vgpu_mem_begin(void);
+void vgpu_mem_end(void);
+/* Bytes, without a driver call around them. */
 int vgpu_charge(int card, uint64_t bytes);
 void vgpu_release(int card, uint64_t bytes);
 void vgpu_charge_forced(int card, uint64_t bytes);
+/* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult vgpu_oom(int card, uint64_t bytes);
+/* Bytes of managed memory that this process holds. */
+extern uint64_t vgpu_managed_bytes;
+/* All that counts for the job on a card: slots, and what gresd measured beside. */
+uint64_t vgpu_mem_used(int card);
 
+/* overhead.c: memory that no allocation call asks for. */
+/* Before a context of a card is made: its cost, 0 or -ENOMEM. */
+int vgpu_overhead_context(int card);
+void vgpu_overhead_context_gone(int card);
+/* Compares with the card's own count of this process and corrects the charge. */
+void vgpu_overhead_measure(int card);
+/* Without gresd the watcher measures; with it, gresd does. */
+void vgpu_overhead_tick(uint64_t now);
+
+/* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
+#define VGPU_POOL_STEP (32ull << 20)
 /* memory_pool.c: bring charges to what the pools hold, if they may differ. */
 void vgpu_pools_settle(void);
 /* Charge of an asynchronous pointer that cuMemFree is given; false: not one. */
 bool vgpu_pool_forget(CUdeviceptr dptr);
+
+/* memory_graph.c: a graph launch, with the memory that it allocates. */
+CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
+			   CUstream stream);
+void vgpu_graph_forget(CUgraphExec graph);
 
 /* limiter.c: the GPU-time budget. */
 struct vgpu_launch {

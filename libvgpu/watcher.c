@@ -53,6 +53,7 @@ static void *watch(void *unused)
 			seen = generation;
 		}
 		busy = vgpu_gate_tick();
+		vgpu_overhead_tick(now);
 		if (now - beat >= HEARTBEAT_NS) {
 			beat = now;
 			__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory_module.c - code, its global variables, and the limits that make the
+ * device take memory for itself. How much a module takes is known only once it
+ * is loaded, and may come later than the load: so the card's free memory is
+ * read around the calls that can load it, what it took is charged, and a module
+ * that does not fit is unloaded again.
+ */
+#ifdef VGPU_PRELOAD
+#include "vgpu.h"
+
+/* Smaller changes are left to the regular comparison with the card's count. */
+#define NOTICE_BYTES (1ull << 20)
+
+static struct vgpu_table modules = VGPU_TABLE_INIT; /* module or library -> bytes */
+
+static uint64_t card_free(void)
+{
+	size_t f = 0, t = 0;
+
+	if (!vgpu_real.cuMemGetInfo_v2 || vgpu_real.cuMemGetInfo_v2(&f, &t) != CUDA_SUCCESS)
+		return 0;
+	return f;
+}
+
+struct load {
+	int card;
+	uint64_t free_before;
+};
+
+static struct load begin_load(void)
+{
+	struct load l = { .card = vgpu_card_current() };
+
+	if (l.card >= 0 && vgpu_limit(l.card)) {
+		vgpu_mem_begin();
+		l.free_before = card_free();
+	} else {
+		l.card = -1;
+	}
+	return l;
+}
+
+/* Charges what the call took to owner. Returns false when that is above the
+ * limit: the caller undoes the call and then calls forget. */
+static bool end_load(const struct load *l, uint64_t owner)
+{
+	struct vgpu_item item = { .key = owner, .card = l->card, .refs = 1 }, before;
+	uint64_t now;
+	bool fits;
+
+	if (l->card < 0)
+		return true;
+	now = card_free();
+	item.size = now && now < l->free_before ? l->free_before - now : 0;
+	if (item.size < NOTICE_BYTES) {
+		vgpu_mem_end();
+		return true;
+	}
+	/* Refused like any allocation; but a neighbour may have taken the memory
+	 * in the same moment, so only what this process has is held against it. */
+	fits = vgpu_charge(l->card, item.size) == 0;
+	if (!fits) {
+		vgpu_pools_settle();
+		fits = vgpu_charge(l->card, item.size) == 0;
+	}
+	if (fits) {
+		__atomic_add_fetch(&vgpu_my(l->card)->mem_module, item.size, __ATOMIC_RELAXED);
+		if (vgpu_table_take(&modules, owner, &before))
+			item.size += before.size;
+		vgpu_table_put(&modules, &item);
+	}
+	vgpu_mem_end();
+	return fits;
+}
+
+static void forget(uint64_t owner)
+{
+	struct vgpu_item item;
+
+	if (vgpu_state.grant && vgpu_table_take(&modules, owner, &item)) {
+		vgpu_release(item.card, item.size);
+		__atomic_sub_fetch(&vgpu_my(item.card)->mem_module, item.size, __ATOMIC_RELAXED);
+	}
+}
+
+static uint64_t id(const void *handle)
+{
+	return (uint64_t)(uintptr_t)handle;
+}
+
+#define LOAD_MODULE(name, params, args)                                         \
+	CUresult name params                                                    \
+	{                                                                       \
+		struct load l;                                                  \
+		CUresult r;                                                     \
+                                                                                \
+		vgpu_need_cuda();                                               \
+		if (!vgpu_real.name)                                            \
+			return CUDA_ERROR_NO_DEVICE;                            \
+		l = begin_load();                                               \
+		r = vgpu_real.name args;                                        \
+		if (!end_load(&l, r == CUDA_SUCCESS ? id(*module) : 0) &&       \
+		    r == CUDA_SUCCESS) {                                        \
+			vgpu_real.cuModuleUnload(*module);                      \
+			return vgpu_oom(l.card, 0);                             \
+		}                                                               \
+		return r;                                                       \
+	}
+
+LOAD_MODULE(cuModuleLoad, (CUmodule * module, const char *file), (module, file))
+LOAD_MODULE(cuModuleLoadData, (CUmodule * module, const void *image), (module, image))
+LOAD_MODULE(cuModuleLoadDataEx,
+	    (CUmodule * module, const void *image, unsigned n, void *options, void **values),
+	    (module, image, n, options, values))
+LOAD_MODULE(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image))
+
+/* With lazy loading these are where the memory is really taken. */
+#define FIRST_USE(name, params, args, owner)                                    \
+	CUresult name params                                                    \
+	{                                                                       \
+		struct load l;                                                  \
+		CUresult r;                                                     \
+                                                                                \
+		vgpu_need_cuda();                                               \
+		if (!vgpu_real.name)                                            \
+			return CUDA_ERROR_NO_DEVICE;                            \
+		l = begin_load();                                               \
+		r = vgpu_real.name args;                                        \
+		if (!end_load(&l, id(owner)))                                   \
+			r = r == CUDA_SUCCESS ? vgpu_oom(l.card, 0) : r;        \
+		return r;                                                       \
+	}
+
+FIRST_USE(cuModuleGetGlobal_v2, (CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
+	  (dptr, bytes, module, name), module)
+FIRST_USE(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library), library)
+FIRST_USE(cuLibraryGetGlobal,
+	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
+	  (dptr, bytes, library, name), library)
+
+CUresult cuModuleUnload(CUmodule module)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuModuleUnload)
+		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
+	r = vgpu_real.cuModuleUnload(module);
+	if (r == CUDA_SUCCESS)
+		forget(id(module));
+	vgpu_mem_end();
+	return r;
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuLibraryUnload)
+		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
+	r = vgpu_real.cuLibraryUnload(library);
+	if (r == CUDA_SUCCESS)
+		forget(id(library));
+	vgpu_mem_end();
+	return r;
+}
+
+/* ------------------------------------------------------------- device limits */
+static uint64_t limit_charge[VGPU_MAX_CARDS][2]; /* heap, stack */
+
+/* Bytes that the device takes for a limit above its default. */
+static uint64_t limit_bytes(int limit, uint64_t value)
+{
+	int sms = 0, threads = 0;
+	CUdevice dev;
+
+	if (limit == CU_LIMIT_MALLOC_HEAP_SIZE)
+		return value > (8u << 20) ? value : 0;
+	if (value <= 1024 || vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS ||
+	    vgpu_real.cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev) ||
+	    vgpu_real.cuDeviceGetAttribute(
+		    &threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, dev))
+		return 0;
+	/* Local memory is there for every thread that can be resident. */
+	return value * (uint64_t)sms * (uint64_t)threads;
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+	uint64_t bytes, *have;
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxSetLimit)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || (limit != CU_LIMIT_MALLOC_HEAP_SIZE && limit != CU_LIMIT_STACK_SIZE))
+		return vgpu_real.cuCtxSetLimit(limit, value);
+	bytes = limit_bytes(limit, value);
+	have = &limit_charge[card][limit == CU_LIMIT_STACK_SIZE];
+	if (bytes > *have) {
+		if (vgpu_mem_take(card, bytes - *have))
+			return vgpu_oom(card, bytes);
+		r = vgpu_real.cuCtxSetLimit(limit, value);
+		vgpu_mem_done(card, bytes - *have, r);
+	} else {
+		r = vgpu_real.cuCtxSetLimit(limit, value);
+		if (r == CUDA_SUCCESS)
+			vgpu_release(card, *have - bytes);
+	}
+	if (r == CUDA_SUCCESS)
+		*have = bytes;
+	return r;
+}
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * overhead.c - memory that no allocation call asks for: contexts, code, local
+ * memory. A context's cost is charged before it is made; afterwards the card's
+ * own count of this process corrects the charge. Inside a job gresd makes the
+ * comparison for all processes (mem_outside in the grant); without gresd this
+ * process's watcher makes it, on its own slot.
+ */
+#ifdef VGPU_PRELOAD
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "vgpu.h"
+
+#define MEASURE_NS 100000000u
+#define MAX_PROCESSES 256
+/* What the card takes for a process beyond what it counts as the process's own
+ * (9 MiB on an H200 with driver 580). */
+#define UNCOUNTED (10ull << 20)
+
+/* What is charged on our slot beside allocations, per card. */
+static uint64_t overhead[VGPU_MAX_CARDS];
+static nvmlDevice_t handle[VGPU_MAX_CARDS];
+static bool nvml_up;
+static pthread_mutex_t measure_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void show(int card)
+{
+	__atomic_store_n(&vgpu_my(card)->mem_context,
+			 __atomic_load_n(&overhead[card], __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+int vgpu_overhead_context(int card)
+{
+	uint64_t bytes = vgpu_state.grant->card[card].mem_overhead;
+	int r;
+
+	if (bytes == 0)
+		return 0;
+	vgpu_mem_begin();
+	r = vgpu_charge(card, bytes);
+	if (r == 0)
+		__atomic_add_fetch(&overhead[card], bytes, __ATOMIC_SEQ_CST);
+	show(card);
+	vgpu_mem_end();
+	return r;
+}
+
+/* Lowers the overhead charge by at most so many bytes. */
+static void lower(int card, uint64_t bytes)
+{
+	uint64_t have = __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST), less;
+
+	do
+		less = bytes < have ? bytes : have;
+	while (!__atomic_compare_exchange_n(&overhead[card], &have, have - less, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+	vgpu_release(card, less);
+}
+
+void vgpu_overhead_context_gone(int card)
+{
+	vgpu_mem_begin();
+	lower(card, vgpu_state.grant->card[card].mem_overhead);
+	show(card);
+	vgpu_mem_end();
+}
+
+static bool nvml_handle(int card)
+{
+	if (!nvml_up) {
+		vgpu_need_nvml();
+		nvml_up = vgpu_real.nvmlInit_v2 && vgpu_real.nvmlInit_v2() == NVML_SUCCESS;
+	}
+	if (!nvml_up || !vgpu_real.nvmlDeviceGetHandleByUUID ||
+	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3)
+		return false;
+	return handle[card] ||
+	       vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid,
+						   &handle[card]) == NVML_SUCCESS;
+}
+
+/* The card's own count of this process. False when it is not listed: another
+ * PID namespace, or no context yet. */
+static bool card_counts(int card, uint64_t *bytes)
+{
+	nvmlProcessInfo_t *info;
+	unsigned n = MAX_PROCESSES, pid = (unsigned)getpid();
+	bool found = false;
+
+	if (!nvml_handle(card))
+		return false;
+	info = calloc(n, sizeof *info);
+	if (info && vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3(handle[card], &n, info) ==
+			    NVML_SUCCESS) {
+		for (unsigned i = 0; i < n && i < MAX_PROCESSES && !found; i++) {
+			found = info[i].pid == pid && info[i].usedGpuMemory != ~0ull;
+			*bytes = info[i].usedGpuMemory + UNCOUNTED;
+		}
+	}
+	free(info);
+	return found;
+}
+
+void vgpu_overhead_measure(int card)
+{
+	struct vgpu_slot *slot = vgpu_state.slot;
+	uint32_t begun, done;
+	uint64_t real, told, have, want;
+
+	pthread_mutex_lock(&measure_lock);
+	begun = __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST);
+	done = __atomic_load_n(&slot->mem_done, __ATOMIC_SEQ_CST);
+	told = __atomic_load_n(&slot->card[card].mem, __ATOMIC_SEQ_CST);
+	/* Comparable only when nothing was being allocated or freed meanwhile. */
+	if (begun == done && card_counts(card, &real) &&
+	    begun == __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST)) {
+		have = __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST);
+		want = real + have > told ? real + have - told : 0;
+		if (want > have) {
+			__atomic_add_fetch(&overhead[card], want - have, __ATOMIC_SEQ_CST);
+			vgpu_charge_forced(card, want - have);
+		} else if (__atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0) {
+			/* Managed memory is charged in full but may be elsewhere just
+			 * now: then a low count proves nothing. */
+			lower(card, have - want);
+		}
+		show(card);
+	}
+	pthread_mutex_unlock(&measure_lock);
+}
+
+void vgpu_overhead_tick(uint64_t now)
+{
+	static uint64_t last;
+
+	if (!vgpu_state.from_env || now - last < MEASURE_NS)
+		return;
+	last = now;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++)
+		if (vgpu_my((int)i)->contexts && vgpu_limit((int)i))
+			vgpu_overhead_measure((int)i);
+}
+#endif

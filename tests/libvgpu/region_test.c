@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* region_test.c - slots, memory protocol and budget of region.c, also with
+ * many processes that are killed at random. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../libvgpu/region_ops.h"
+#include "check.h"
+
+#define LIMIT 1000u
+
+static struct vgpu_grant grant;
+
+static struct vgpu_cache new_cache(void)
+{
+	struct vgpu_cache c;
+	char *p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		       -1, 0);
+
+	CHECK(p != MAP_FAILED);
+	c.header = (void *)(p + VGPU_CACHE_OFFSET);
+	c.slots = (void *)(p + VGPU_SLOTS_OFFSET);
+	vgpu_cache_init(c.header, &grant);
+	return c;
+}
+
+static struct vgpu_slot *claim(struct vgpu_cache *c)
+{
+	uint32_t pid = (uint32_t)getpid();
+
+	return vgpu_slot_claim(c, pid, vgpu_start_time(pid));
+}
+
+static void test_validity(void)
+{
+	struct vgpu_cache c = new_cache();
+	struct vgpu_grant bad = grant;
+
+	CHECK(vgpu_grant_valid(&grant, sizeof grant));
+	CHECK(!vgpu_grant_valid(&grant, sizeof grant - 1));
+	bad.version++;
+	CHECK(!vgpu_grant_valid(&bad, sizeof bad));
+	bad = grant;
+	bad.ncards = VGPU_MAX_CARDS + 1;
+	CHECK(!vgpu_grant_valid(&bad, sizeof bad));
+	CHECK(vgpu_cache_valid(c.header, VGPU_CACHE_SIZE));
+	CHECK(!vgpu_cache_valid(c.header, VGPU_CACHE_SIZE - 1));
+	c.header->max_slots = VGPU_MAX_SLOTS + 1;
+	CHECK(!vgpu_cache_valid(c.header, VGPU_CACHE_SIZE));
+}
+
+static void test_limit_is_exact(void)
+{
+	struct vgpu_cache c = new_cache();
+	struct vgpu_slot *a = claim(&c);
+
+	CHECK(a);
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 0, 600, LIMIT, 0), 0);
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 0, 400, LIMIT, 0), 0);
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 0, 1, LIMIT, 0), -ENOMEM);
+	CHECK_EQ(vgpu_mem_sum(&c, 0), 1000);
+	vgpu_mem_release(a, 0, 1);
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 0, 1, LIMIT, 0), 0);
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 0, UINT64_MAX, LIMIT, 0), -ENOMEM);
+	/* Another card has its own limit. */
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 1, LIMIT, LIMIT, 0), 0);
+	/* No limit: counted all the same. */
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 2, 1u << 30, 0, 0), 0);
+	CHECK_EQ(vgpu_mem_sum(&c, 2), 1 << 30);
+	/* What gresd measured beside the slots counts too, in both directions. */
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 3, 900, LIMIT, 101), -ENOMEM);
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 3, 900, LIMIT, 100), 0);
+	CHECK_EQ(vgpu_mem_reserve(&c, a, 3, 150, LIMIT, -50), 0);
+	/* More released than held never wraps. */
+	vgpu_mem_release(a, 0, 5000);
+	CHECK_EQ(vgpu_mem_sum(&c, 0), 0);
+}
+
+static void test_dead_process_is_reclaimed(void)
+{
+	struct vgpu_cache c = new_cache();
+	struct vgpu_slot *mine = claim(&c);
+	pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		struct vgpu_slot *s = claim(&c);
+
+		if (!s || vgpu_mem_reserve(&c, s, 0, 900, LIMIT, 0))
+			_exit(1);
+		raise(SIGKILL);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+	CHECK_EQ(vgpu_mem_sum(&c, 0), 900);
+	/* It does not fit beside the dead one's bytes, so they are taken back. */
+	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 1000, LIMIT, 0), 0);
+	CHECK_EQ(vgpu_mem_sum(&c, 0), 1000);
+	CHECK_EQ(c.slots[1].owner, 0);
+}
+
+static void test_reused_pid_is_not_the_owner(void)
+{
+	struct vgpu_cache c = new_cache();
+	struct vgpu_slot *mine = claim(&c);
+	uint32_t parent = (uint32_t)getppid();
+
+	/* A living pid with another start time: its process has ended. */
+	c.slots[1].owner = vgpu_owner(parent, vgpu_start_time(parent) + 1);
+	c.slots[1].card[0].mem = 700;
+	c.header->high_slot = 2;
+	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 800, LIMIT, 0), 0);
+	CHECK_EQ(vgpu_mem_sum(&c, 0), 800);
+	/* The same pid with its start time lives: nothing is taken. */
+	c.slots[1].owner = vgpu_owner(parent, vgpu_start_time(parent));
+	c.slots[1].card[0].mem = 700;
+	CHECK_EQ(vgpu_slot_reclaim(&c), 0);
+	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 1, LIMIT, 0), -ENOMEM);
+}
+
+static void test_slots_are_reused(void)
+{
+	struct vgpu_cache c = new_cache();
+
+	for (int i = 0; i < 50; i++) {
+		pid_t child = fork();
+		int status;
+
+		if (child == 0)
+			_exit(claim(&c) ? 0 : 1);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+	/* Every process took the slot of the one before it. */
+	CHECK_EQ(c.header->high_slot, 1);
+}
+
+/* ---------------------------------------------------- many at once, killed */
+#define WORKERS 8
+#define ROUNDS 400
+
+struct shared {
+	int64_t truly_held; /* bytes that are kept, as the workers see it */
+	int64_t worst;
+	int stop;
+};
+
+static void worker(struct vgpu_cache *c, unsigned seed)
+{
+	struct vgpu_slot *s = claim(c);
+	uint64_t held = 0;
+
+	for (;;) {
+		uint64_t n = (uint64_t)(rand_r(&seed) % 400 + 1);
+
+		if (held + n <= LIMIT && vgpu_mem_reserve(c, s, 0, n, LIMIT, 0) == 0)
+			held += n;
+		if (rand_r(&seed) % 3 == 0 && held) {
+			vgpu_mem_release(s, 0, held);
+			held = 0;
+		}
+	}
+}
+
+static void test_killed_workers_never_exceed(void)
+{
+	struct vgpu_cache c = new_cache();
+	struct vgpu_slot *me;
+	pid_t pid[WORKERS];
+	unsigned seed = 7;
+	uint64_t worst = 0;
+
+	for (int i = 0; i < WORKERS; i++) {
+		pid[i] = fork();
+		if (pid[i] == 0)
+			worker(&c, (unsigned)i + 1);
+	}
+	for (int r = 0; r < ROUNDS; r++) {
+		int victim = (int)(rand_r(&seed) % WORKERS);
+		uint64_t kept = 0;
+
+		nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL);
+		kill(pid[victim], SIGKILL);
+		waitpid(pid[victim], NULL, 0);
+		/* With all stopped, what is announced beyond the limit can only be
+		 * an announcement that was about to be checked. */
+		if (r % 20 == 0) {
+			int tentative = 0;
+
+			for (int i = 0; i < WORKERS; i++)
+				if (i != victim)
+					kill(pid[i], SIGSTOP);
+			vgpu_slot_reclaim(&c);
+			for (uint32_t i = 0; i < c.header->high_slot; i++)
+				if (c.slots[i].owner)
+					kept += c.slots[i].card[0].mem, tentative++;
+			CHECK(kept <= LIMIT + (uint64_t)tentative * 400);
+			if (kept > worst)
+				worst = kept;
+			for (int i = 0; i < WORKERS; i++)
+				if (i != victim)
+					kill(pid[i], SIGCONT);
+		}
+		pid[victim] = fork();
+		if (pid[victim] == 0)
+			worker(&c, (unsigned)r + 100);
+	}
+	for (int i = 0; i < WORKERS; i++) {
+		kill(pid[i], SIGKILL);
+		waitpid(pid[i], NULL, 0);
+	}
+	CHECK(worst > 0);
+	vgpu_slot_reclaim(&c);
+	CHECK_EQ(vgpu_mem_sum(&c, 0), 0);
+	me = claim(&c);
+	CHECK(me);
+	CHECK_EQ(vgpu_mem_reserve(&c, me, 0, LIMIT, LIMIT, 0), 0);
+}
+
+/* What is kept, counted by the threads themselves after each success, must
+ * never be above the limit at any instant. */
+static struct vgpu_cache thread_cache;
+static int64_t kept_now, kept_worst;
+
+static void *thread_worker(void *arg)
+{
+	struct vgpu_slot *s = &thread_cache.slots[(intptr_t)arg];
+	unsigned seed = (unsigned)(intptr_t)arg + 1;
+
+	for (int i = 0; i < 4000; i++) {
+		uint64_t n = (uint64_t)(rand_r(&seed) % 500 + 1);
+
+		if (vgpu_mem_reserve(&thread_cache, s, 0, n, LIMIT, 0) == 0) {
+			int64_t now = __atomic_add_fetch(&kept_now, (int64_t)n, __ATOMIC_SEQ_CST);
+			int64_t worst = __atomic_load_n(&kept_worst, __ATOMIC_SEQ_CST);
+
+			while (now > worst && !__atomic_compare_exchange_n(&kept_worst, &worst, now,
+									   false, __ATOMIC_SEQ_CST,
+									   __ATOMIC_SEQ_CST))
+				;
+			__atomic_sub_fetch(&kept_now, (int64_t)n, __ATOMIC_SEQ_CST);
+			vgpu_mem_release(s, 0, n);
+		}
+	}
+	return NULL;
+}
+
+static void test_threads_never_keep_more(void)
+{
+	pthread_t t[4];
+	uint32_t pid = (uint32_t)getpid();
+
+	thread_cache = new_cache();
+	for (int i = 0; i < 4; i++)
+		thread_cache.slots[i].owner = vgpu_owner(pid, vgpu_start_time(pid));
+	thread_cache.header->high_slot = 4;
+	for (intptr_t i = 0; i < 4; i++)
+		CHECK(pthread_create(&t[i], NULL, thread_worker, (void *)i) == 0);
+	for (int i = 0; i < 4; i++)
+		pthread_join(t[i], NULL);
+	CHECK(kept_worst > 0);
+	CHECK(kept_worst <= LIMIT);
+	CHECK_EQ(vgpu_mem_sum(&thread_cache, 0), 0);
+}
+
+/* ------------------------------------------------------------------- budget */
+static void test_budget(void)
+{
+	struct vgpu_budget b = { 0 };
+
+	vgpu_budget_refill(&b, 1000000, 30, true, 5000);
+	CHECK_EQ(b.balance_ns, 5000); /* starts with the burst */
+	b.balance_ns = -3000;
+	CHECK_EQ(vgpu_budget_wait(&b, 30), 10003); /* (3000 + 1) * 100 / 30 */
+	vgpu_budget_refill(&b, 1010000, 30, false, 5000);
+	CHECK_EQ(b.balance_ns, 0);
+	vgpu_budget_refill(&b, 1110000, 30, false, 5000);
+	CHECK_EQ(b.balance_ns, 30000); /* not clipped while work is in flight */
+	CHECK_EQ(vgpu_budget_wait(&b, 30), 0);
+	vgpu_budget_refill(&b, 1110010, 30, true, 5000);
+	CHECK_EQ(b.balance_ns, 5000);
+	/* Time does not run backwards. */
+	vgpu_budget_refill(&b, 1000000, 30, false, 5000);
+	CHECK_EQ(b.balance_ns, 5000);
+	CHECK_EQ(b.refilled_ns, 1110010);
+}
+
+static void test_schedule_seqlock(void)
+{
+	struct vgpu_grant g = grant;
+	struct vgpu_schedule s = { 0 };
+
+	g.card[0].cores = 30;
+	g.card[0].slice_us = 6000;
+	CHECK(vgpu_schedule_read(&g, 0, &s));
+	CHECK_EQ(s.cores, 30);
+	CHECK_EQ(s.slice_us, 6000);
+	g.card[0].seq = 1; /* a writer was killed while writing */
+	CHECK(!vgpu_schedule_read(&g, 0, &s));
+}
+
+int main(void)
+{
+	grant.magic = VGPU_GRANT_MAGIC;
+	grant.version = VGPU_REGION_VERSION;
+	grant.size = sizeof grant;
+	grant.ncards = 3;
+	test_validity();
+	test_limit_is_exact();
+	test_dead_process_is_reclaimed();
+	test_reused_pid_is_not_the_owner();
+	test_slots_are_reused();
+	test_budget();
+	test_schedule_seqlock();
+	test_threads_never_keep_more();
+	test_killed_workers_never_exceed();
+	return done("region");
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* table_test.c - the process-local table of addresses and handles. */
+#include <pthread.h>
+
+#include "../../libvgpu/vgpu.h"
+#include "check.h"
+
+#define KEYS 20000u
+
+static struct vgpu_table table = VGPU_TABLE_INIT;
+
+static void test_put_get_take(void)
+{
+	struct vgpu_item item = { .key = 4096, .size = 10, .card = 1, .refs = 1 }, out = { 0 };
+
+	CHECK(!vgpu_table_get(&table, 4096, &out));
+	CHECK(vgpu_table_put(&table, &item));
+	CHECK(vgpu_table_get(&table, 4096, &out));
+	CHECK_EQ(out.size, 10);
+	CHECK(vgpu_table_take(&table, 4096, &out));
+	CHECK_EQ(out.card, 1);
+	CHECK(!vgpu_table_take(&table, 4096, &out));
+}
+
+static void test_references(void)
+{
+	struct vgpu_item item = { .key = 7, .size = 99, .refs = 1 }, out = { 0 };
+
+	CHECK(vgpu_table_put(&table, &item));
+	CHECK(vgpu_table_ref(&table, 7, 1, &out));
+	CHECK_EQ(out.refs, 2);
+	CHECK(vgpu_table_ref(&table, 7, -1, &out));
+	CHECK_EQ(out.refs, 1);
+	CHECK(vgpu_table_ref(&table, 7, -1, &out));
+	CHECK_EQ(out.refs, 0);
+	CHECK_EQ(out.size, 99);
+	CHECK(!vgpu_table_ref(&table, 7, 1, &out));
+}
+
+static void *churn(void *arg)
+{
+	uint64_t base = (uint64_t)(uintptr_t)arg << 40, wrong = 0;
+
+	for (uint64_t i = 0; i < KEYS; i++) {
+		struct vgpu_item item = { .key = base + i * 2097152, .size = i };
+
+		wrong += !vgpu_table_put(&table, &item);
+	}
+	for (uint64_t i = 0; i < KEYS; i++) {
+		struct vgpu_item out;
+
+		wrong += !vgpu_table_take(&table, base + i * 2097152, &out) || out.size != i;
+	}
+	return (void *)(uintptr_t)wrong;
+}
+
+static void test_threads_and_growth(void)
+{
+	pthread_t t[4];
+
+	for (uintptr_t i = 0; i < 4; i++)
+		CHECK(pthread_create(&t[i], NULL, churn, (void *)(i + 1)) == 0);
+	for (int i = 0; i < 4; i++) {
+		void *wrong;
+
+		CHECK(pthread_join(t[i], &wrong) == 0);
+		CHECK_EQ((uintptr_t)wrong, 0);
+	}
+	CHECK_EQ(table.count, 0);
+}
+
+int main(void)
+{
+	test_put_get_take();
+	test_references();
+	test_threads_and_growth();
+	free(table.bucket);
+	return done("table");
+}
