@@ -17,6 +17,8 @@ uint64_t vgpu_managed_bytes;
 
 /* vgpu_item.other of an entry of the table */
 #define KIND_MANAGED 1u
+/* One part in so many of managed memory goes into its bookkeeping. */
+#define MANAGED_EXTRA 128u
 
 static int64_t outside(int card)
 {
@@ -157,6 +159,9 @@ CUresult cuMemAlloc(unsigned *dptr, unsigned size)
 
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 {
+	/* In full, for any page may come to the card, and with what the driver takes
+	 * to keep track of them (16 MiB for 3568 MiB on an H200). */
+	uint64_t bytes = size + size / MANAGED_EXTRA;
 	CUresult r;
 	int card;
 
@@ -166,13 +171,12 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 	card = vgpu_card_current();
 	if (card < 0 || !dptr)
 		return vgpu_real.cuMemAllocManaged(dptr, size, flags);
-	/* In full: any page may come to the card. */
-	if (vgpu_mem_take(card, size))
+	if (vgpu_mem_take(card, bytes))
 		return vgpu_oom(card, size);
 	r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
 	if (r == CUDA_SUCCESS)
-		remember(card, *dptr, size, KIND_MANAGED);
-	return vgpu_mem_done(card, size, r);
+		remember(card, *dptr, bytes, KIND_MANAGED);
+	return vgpu_mem_done(card, bytes, r);
 }
 
 static uint64_t pitched_bound(uint64_t width, uint64_t height)

@@ -199,6 +199,19 @@ func (g *Grant) Schedule(card int) Schedule {
 	return scheduleOf(&g.region().card[card])
 }
 
+// SetOutside publishes the bytes that a card counts for the job beyond what its
+// processes announce; less than 0 when they announce too much. It reports
+// whether that changed.
+func (g *Grant) SetOutside(card int, bytes int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mem == nil || card < 0 || card >= len(g.spec.Cards) {
+		return false
+	}
+	outside := (*int64)(unsafe.Pointer(&g.region().card[card].mem_outside))
+	return atomic.SwapInt64(outside, bytes) != bytes
+}
+
 // Revoke marks the job as ended. The limits stay in force for processes that
 // still have the file mapped.
 func (g *Grant) Revoke() {

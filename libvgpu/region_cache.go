@@ -82,7 +82,9 @@ type SlotView struct {
 	PID, HostPID           uint32
 	StartTime, HeartbeatNS uint64
 	Flags                  uint32
+	MemBegun, MemDone      uint32 // allocations begun and ended
 	Alive                  bool
+	OnHost                 bool // HostPID, or PID where that is 0, names it in our PID namespace
 	Cards                  []SlotCard
 }
 
@@ -90,6 +92,7 @@ type SlotView struct {
 type SlotCard struct {
 	Mem, GPUNS, Launches, InflightNS uint64
 	SliceUS, Contexts                uint32
+	Context                          uint64 // of Mem, what contexts were charged
 }
 
 // CacheReader reads one cache file again and again without opening it again.
@@ -101,8 +104,8 @@ type CacheReader struct {
 }
 
 type liveness struct {
-	until time.Time // when to ask the kernel again
-	alive bool
+	until         time.Time // when to ask the kernel again
+	alive, onHost bool
 }
 
 // livenessFor is how long an answer of the kernel about a process is kept.
@@ -191,19 +194,22 @@ func (r *CacheReader) read() (CacheView, error) {
 func (r *CacheReader) addSlot(view *CacheView, s *C.struct_vgpu_slot, now time.Time) {
 	slot := SlotView{
 		PID: uint32(s.pid), HostPID: uint32(s.host_pid), StartTime: uint64(s.start_time),
-		HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags), Cards: make([]SlotCard, len(view.Cards)),
+		HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags),
+		MemBegun: uint32(s.mem_begun), MemDone: uint32(s.mem_done), Cards: make([]SlotCard, len(view.Cards)),
 	}
 	l, known := r.alive[uint64(s.owner)]
 	if !known || now.After(l.until) {
-		l = liveness{now.Add(livenessFor), slot.isAlive()}
+		l.until = now.Add(livenessFor)
+		l.alive, l.onHost = slot.look()
 		r.alive[uint64(s.owner)] = l
 	}
-	slot.Alive = l.alive
+	slot.Alive, slot.OnHost = l.alive, l.onHost
 	for i := range slot.Cards {
 		c := &s.card[i]
 		slot.Cards[i] = SlotCard{
 			Mem: uint64(c.mem), GPUNS: uint64(c.gpu_ns), Launches: uint64(c.launches),
 			InflightNS: uint64(c.inflight_ns), SliceUS: uint32(c.slice_us), Contexts: uint32(c.contexts),
+			Context: uint64(c.mem_context),
 		}
 		if slot.Alive {
 			sum := &view.Cards[i]
@@ -219,25 +225,25 @@ func (r *CacheReader) addSlot(view *CacheView, s *C.struct_vgpu_slot, now time.T
 // looked up, because it lives in another PID namespace.
 const heartbeatFor = 10 * time.Second
 
-// isAlive asks the kernel whether the process is still the one that claimed
-// the slot: the same pid with the same start time.
-func (s *SlotView) isAlive() bool {
+// look asks the kernel whether the process is still the one that claimed the
+// slot: the same pid with the same start time.
+func (s *SlotView) look() (alive, onHost bool) {
 	pid := s.HostPID
 	if pid == 0 {
 		pid = s.PID
 	}
 	if start, ok := startTime(pid); ok && start == s.StartTime {
-		return true
+		return true, true
 	}
 	if s.HostPID != 0 {
-		return false
+		return false, false
 	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return false
+		return false, false
 	}
 	age := now.Nano() - int64(s.HeartbeatNS)
-	return age >= 0 && age < int64(heartbeatFor)
+	return age >= 0 && age < int64(heartbeatFor), false
 }
 
 // startTime returns field 22 of /proc/<pid>/stat. The name of the process, in

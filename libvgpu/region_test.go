@@ -71,6 +71,9 @@ func TestGrantRoundTrip(t *testing.T) {
 
 func TestGrantBytes(t *testing.T) {
 	path, g := create(t)
+	if !g.SetOutside(1, -5) || g.SetOutside(1, -5) || g.SetOutside(2, 1) {
+		t.Error("want a change the first time only, and none of a card that is not there")
+	}
 	g.SetSchedule(1, Schedule{SliceUS: 7000, Gate: 1, WeightPPM: 350000, BusyProcs: 2, Others: 1, Cores: 20})
 	g.Revoke()
 	data, err := os.ReadFile(path)
@@ -82,6 +85,9 @@ func TestGrantBytes(t *testing.T) {
 		t.Errorf("magic %q", data[:8])
 	}
 	second := cardsAt + 128
+	if got := int64(binary.LittleEndian.Uint64(data[second+112:])); got != -5 {
+		t.Errorf("outside %d, want -5", got)
+	}
 	for name, c := range map[string][2]uint32{
 		"version":    {u32(8), 1},
 		"size":       {u32(12), 2176},
@@ -268,6 +274,8 @@ func putSlot(t *testing.T, path string, n int, pid, hostPID uint32, start uint64
 	le.PutUint32(slot[16:], pid)
 	le.PutUint32(slot[20:], hostPID)
 	le.PutUint32(slot[32:], SlotSlicesOK)
+	le.PutUint32(slot[40:], 11)
+	le.PutUint32(slot[44:], 10)
 	card := slot[64:]
 	le.PutUint64(card, mem)
 	le.PutUint64(card[8:], 1)  // module
@@ -328,7 +336,7 @@ func TestCacheRoundTrip(t *testing.T) {
 	if c := view.Cards[0]; c.MemUsed != 1<<20 || c.Module != 1 || c.Context != 2 || c.MemLimit != 8<<30 || c.UUID != exampleSpec().Cards[0].UUID {
 		t.Errorf("card %+v: only the living process counts", c)
 	}
-	if s := view.Slots[0]; !s.Alive || s.Flags != SlotSlicesOK || s.Cards[0] != (SlotCard{1 << 20, 3, 4, 5, 6, 7}) {
+	if s := view.Slots[0]; !s.Alive || !s.OnHost || s.Flags != SlotSlicesOK || s.MemBegun != 11 || s.MemDone != 10 || s.Cards[0] != (SlotCard{1 << 20, 3, 4, 5, 6, 7, 2}) {
 		t.Errorf("living slot %+v", s)
 	}
 	if view.Slots[1].Alive {
@@ -392,8 +400,8 @@ func TestHeartbeatSpeaksForAForeignProcess(t *testing.T) {
 		{"heartbeat of the future", SlotView{PID: 1, StartTime: 1 << 60, HeartbeatNS: uint64(now.Nano() + 60e9)}, false},
 		{"known to the host and gone", SlotView{PID: 1, HostPID: 1 << 30, HeartbeatNS: uint64(now.Nano())}, false},
 	} {
-		if got := c.slot.isAlive(); got != c.want {
-			t.Errorf("%s: alive %v, want %v", c.name, got, c.want)
+		if got, onHost := c.slot.look(); got != c.want || onHost {
+			t.Errorf("%s: alive %v, on the host %v; want %v and not on the host", c.name, got, onHost, c.want)
 		}
 	}
 }
