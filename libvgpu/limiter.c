@@ -29,6 +29,7 @@
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
 #define POLL_NS 250000u
+#define REAP_NS 200000u
 
 uint32_t vgpu_gate_any;
 int vgpu_captures;
@@ -107,16 +108,24 @@ static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint
 static void wait_turn(struct gate *g, uint64_t est, bool events)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
-	uint64_t began = 0, now, ns;
+	uint64_t began = 0, now = vgpu_now(), ns;
+	/* Asking for completions costs more than all the rest: not at every launch
+	 * that may go anyway. */
+	bool ask = now - g->reaped_ns > REAP_NS;
 
-	for (;;) {
-		now = vgpu_now();
-		if (events)
+	for (;; now = vgpu_now()) {
+		if (events && ask) {
 			vgpu_batch_reap(g, now);
+			g->reaped_ns = now;
+		}
 		vgpu_budget_refill(budget, now, g->schedule.cores,
 				   g->inflight_ns == 0 && others_idle(g->card), BURST_NS);
 		if (!g->on || may_go(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST), est))
 			break;
+		if (events && !ask) {
+			ask = true;
+			continue;
+		}
 		if (!began) {
 			began = now;
 			if (g->progress_ns < now)
@@ -186,7 +195,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	vgpu_real.cuCtxGetCurrent(&ctx);
 	pthread_mutex_lock(&g->lock);
 	wait_turn(g, l->est_ns, events);
-	lane = events ? vgpu_lane_of(g, ctx, stream) : NULL;
+	l->lane = lane = events ? vgpu_lane_of(g, ctx, stream) : NULL;
 	if (lane)
 		l->batch = vgpu_batch_open(lane, cost->samples == 0, vgpu_now());
 	if (l->batch) {
@@ -204,30 +213,18 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	pthread_mutex_unlock(&g->lock);
 }
 
-/* The lane whose open batch this is. */
-static struct lane *lane_with(struct gate *g, const struct vgpu_stream_batch *b)
-{
-	for (int i = 0; i < LANES; i++) {
-		struct lane *l = &g->lane[i];
-
-		if (l->open && &l->ring[(l->first + l->closed) % RING] == b)
-			return l;
-	}
-	return NULL;
-}
-
 void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 {
 	struct vgpu_stream_batch *b = l->batch;
+	struct lane *lane = l->lane;
 	struct gate *g;
-	struct lane *lane;
 
 	if (l->card < 0 || !b)
 		return;
 	g = &gates[l->card];
 	pthread_mutex_lock(&g->lock);
-	lane = lane_with(g, b);
-	if (lane && b->pending) {
+	/* Pending launches keep a batch open; only a drop has emptied the lane. */
+	if (lane->open && b == &lane->ring[(lane->first + lane->closed) % RING] && b->pending) {
 		b->pending--;
 		if (result == CUDA_SUCCESS) {
 			b->last_ns = vgpu_now();

@@ -66,6 +66,7 @@ struct gate {
 	struct vgpu_schedule schedule;
 	uint64_t inflight_ns;
 	uint64_t progress_ns; /* when work was last seen to complete */
+	uint64_t reaped_ns;   /* when completions were last asked for */
 	struct gate_context context[CONTEXTS];
 	struct lane lane[LANES];
 };

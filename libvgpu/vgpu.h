@@ -155,6 +155,7 @@ struct vgpu_launch {
 	CUstream stream;
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
+	struct lane *lane;
 	uint64_t est_ns;
 };
 /* One flag for the whole process: some card of this job is gated now. */
