@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config reads /etc/vgpu/vgpu.toml. [Config] is the only definition of
+// the file's keys; etc/vgpu.toml shows them all with their defaults.
+package config
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+)
+
+// DefaultPath is where the configuration is looked for.
+const DefaultPath = "/etc/vgpu/vgpu.toml"
+
+// Config is the whole configuration. The zero value is of no use; start from
+// [Default] or [Load].
+type Config struct {
+	// Path is the file it was read from; "" when there was none and the
+	// defaults are in force (the caller should say so in its log).
+	Path string `toml:"-"`
+
+	Version   int       `toml:"version"`
+	Paths     Paths     `toml:"paths"`
+	Defaults  Defaults  `toml:"defaults"`
+	Limits    Limits    `toml:"limits"`
+	Placement Placement `toml:"placement"`
+	Arbiter   Arbiter   `toml:"arbiter"`
+	Metrics   Metrics   `toml:"metrics"`
+	NVML      NVML      `toml:"nvml"`
+	Slurm     Slurm     `toml:"slurm"`
+	Memory    Memory    `toml:"memory"`
+	Log       Log       `toml:"log"`
+}
+
+// Paths are absolute.
+type Paths struct {
+	RunDir   string `toml:"run_dir"`
+	StateDir string `toml:"state_dir"`
+	Library  string `toml:"library"` // libvgpu.so, as tasks see it
+}
+
+// Socket is gresd's Unix socket.
+func (p Paths) Socket() string { return filepath.Join(p.RunDir, "gresd.sock") }
+
+// Preload is the file bound over /etc/ld.so.preload in tasks.
+func (p Paths) Preload() string { return filepath.Join(p.RunDir, "preload") }
+
+// Jobs is the folder of all job folders.
+func (p Paths) Jobs() string { return filepath.Join(p.RunDir, "jobs") }
+
+// Job is the folder of one job.
+func (p Paths) Job(id uint32) string {
+	return filepath.Join(p.Jobs(), strconv.FormatUint(uint64(id), 10))
+}
+
+// Ledger is the durable record of grants.
+func (p Paths) Ledger() string { return filepath.Join(p.StateDir, "ledger.json") }
+
+// Defaults for what users leave open.
+type Defaults struct {
+	Mode     gpu.Mode     `toml:"mode"` // without a ceiling: that is a user's wish
+	Priority gpu.Priority `toml:"priority"`
+	Policy   gpu.Policy   `toml:"policy"`
+}
+
+// Limits of what users may ask for.
+type Limits struct {
+	AllowOff        bool       `toml:"allow_off"` // mode off
+	Modes           []gpu.Mode `toml:"modes"`     // of hard and soft
+	MinSharePercent gpu.Share  `toml:"min_share_percent"`
+	MaxSharePercent gpu.Share  `toml:"max_share_percent"`
+	MaxMem          string     `toml:"max_mem"` // per card, "64G" or "50%"; "": no limit
+}
+
+// Who chooses the card.
+const (
+	PlacementSlurm = "slurm" // slurmctld, through gres/shard; gresd checks it
+	PlacementGresd = "gresd" // gresd, with a plain count of gres/vgpu
+)
+
+// Placement says who chooses cards.
+type Placement struct {
+	Mode string `toml:"mode"`
+}
+
+// Arbiter times the hardware slices.
+type Arbiter struct {
+	PeriodUS    uint32 `toml:"period_us"`     // one turn of all jobs of a card
+	MaxPeriodUS uint32 `toml:"max_period_us"` // a turn is stretched up to this
+	MinSliceUS  uint32 `toml:"min_slice_us"`  // so that no slice is below this
+	TickMS      uint32 `toml:"tick_ms"`       // between two looks at the jobs
+}
+
+// Tick is the time between two looks at the jobs.
+func (a Arbiter) Tick() time.Duration { return time.Duration(a.TickMS) * time.Millisecond }
+
+// Metrics for Prometheus.
+type Metrics struct {
+	Listen string `toml:"listen"` // loopback address and port; "": none
+}
+
+// NVML is how the cards are read.
+type NVML struct {
+	Library string `toml:"library"` // "": libnvidia-ml.so.1
+}
+
+// Slurm is how slurmctld is asked.
+type Slurm struct {
+	Scontrol string `toml:"scontrol"`  // squeue and scancel are beside it
+	Conf     string `toml:"conf"`      // "": what the Prolog names, else Slurm's default
+	TimeoutS uint32 `toml:"timeout_s"` // for each command
+}
+
+// Timeout for each command.
+func (s Slurm) Timeout() time.Duration { return time.Duration(s.TimeoutS) * time.Second }
+
+// Memory accounting.
+type Memory struct {
+	ContextMiB uint32 `toml:"context_mib"` // what one CUDA context costs; 0: learned
+}
+
+// Context is what one CUDA context costs; 0: not known beforehand.
+func (m Memory) Context() gpu.Bytes { return gpu.Bytes(m.ContextMiB) * gpu.MiB }
+
+// Log is what gresd writes.
+type Log struct {
+	Level string `toml:"level"` // debug, info, warn, error
+}
+
+// Default returns the shipped configuration.
+func Default() Config {
+	return Config{
+		Version:   1,
+		Paths:     Paths{RunDir: "/run/vgpu", StateDir: "/var/lib/vgpu", Library: "/usr/lib/vgpu/libvgpu.so"},
+		Defaults:  Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack},
+		Limits:    Limits{Modes: []gpu.Mode{gpu.Hard, gpu.Soft}, MinSharePercent: 1, MaxSharePercent: 100},
+		Placement: Placement{Mode: PlacementSlurm},
+		Arbiter:   Arbiter{PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50},
+		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
+		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
+		Log:       Log{Level: "info"},
+	}
+}
+
+// RequestDefaults returns the defaults for requests.
+func (c Config) RequestDefaults() request.Defaults {
+	return request.Defaults{Mode: c.Defaults.Mode, Priority: c.Defaults.Priority, Policy: c.Defaults.Policy}
+}
+
+// RequestLimits returns the limits for requests. The configuration must have
+// been validated.
+func (c Config) RequestLimits() request.Limits {
+	// Validate has read max_mem already; an empty one is no limit.
+	memory, _ := c.Limits.maxMemory()
+	modes := slices.Clone(c.Limits.Modes)
+	if c.Limits.AllowOff {
+		modes = append(modes, gpu.Off)
+	}
+	return request.Limits{
+		MinShare:  c.Limits.MinSharePercent,
+		MaxShare:  c.Limits.MaxSharePercent,
+		MaxMemory: memory,
+		Modes:     modes,
+	}
+}
+
+func (l Limits) maxMemory() (request.Memory, error) {
+	if l.MaxMem == "" {
+		return request.Memory{}, nil
+	}
+	return request.ParseMemory(l.MaxMem)
+}

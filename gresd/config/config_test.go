@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+)
+
+func TestShippedFileIsTheDefault(t *testing.T) {
+	const path = "../../etc/vgpu.toml"
+	got, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Path = path
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("etc/vgpu.toml is\n%+v\nDefault() is\n%+v", got, want)
+	}
+	var raw map[string]any
+	meta, err := toml.DecodeFile(path, &raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]bool{}
+	for _, key := range meta.Keys() {
+		shown[key.String()] = true
+	}
+	for _, key := range keys() {
+		if !shown[key] {
+			t.Errorf("etc/vgpu.toml does not show %s", key)
+		}
+	}
+}
+
+func TestDefaultIsValid(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAbsentFileGivesTheDefaultsWithoutAPath(t *testing.T) {
+	got, err := Load(filepath.Join(t.TempDir(), "vgpu.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Path != "" || !reflect.DeepEqual(got, Default()) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestUnreadableFileIsAnError(t *testing.T) {
+	if _, err := Load(t.TempDir()); err == nil {
+		t.Error("a folder was read as a configuration")
+	}
+}
+
+func load(t *testing.T, text string) (Config, string, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "vgpu.toml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(path)
+	return c, path, err
+}
+
+func TestKeysThatAreLeftOutKeepTheirDefaults(t *testing.T) {
+	got, path, err := load(t, "version = 1\n[limits]\nmax_mem = \"50%\"\nallow_off = true\n[arbiter]\nperiod_us = 10000\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Path = path
+	want.Limits.MaxMem = "50%"
+	want.Limits.AllowOff = true
+	want.Arbiter.PeriodUS = 10000
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	limits := request.Limits{
+		MinShare: 1, MaxShare: 100, MaxMemory: request.Memory{Percent: 50},
+		Modes: []gpu.Mode{gpu.Hard, gpu.Soft, gpu.Off},
+	}
+	if l := got.RequestLimits(); !reflect.DeepEqual(l, limits) {
+		t.Errorf("limits are %+v, want %+v", l, limits)
+	}
+	if len(got.Limits.Modes) != 2 {
+		t.Errorf("RequestLimits changed the configuration: %v", got.Limits.Modes)
+	}
+	if d := got.RequestDefaults(); d != (request.Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack}) {
+		t.Errorf("defaults are %+v", d)
+	}
+}
+
+// Each text follows "version = 1\n", so its first line is line 2.
+func TestMistakesAreNamedWithTheirLine(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"a misspelt key":                 {"[arbiter]\nperiod = 3", ":3: arbiter.period: unknown key, did you mean arbiter.period_us?"},
+		"a key in the wrong table":       {"[arbiter]\n\nmax_mem = \"8G\"", ":4: arbiter.max_mem: unknown key, did you mean limits.max_mem?"},
+		"a misspelt table":               {"[arbitr]\ntick_ms = 3", ":2: arbitr: unknown key, did you mean arbiter?"},
+		"a key unlike any":               {"[log]\nqqqqqqqqqq = 3", ":3: log.qqqqqqqqqq: unknown key, want one of level"},
+		"a dotted key":                   {"log.levle = \"info\"", ":2: log.levle: unknown key, did you mean log.level?"},
+		"a string for a number":          {"[arbiter]\nperiod_us = \"20ms\"", `:3: arbiter.period_us: "20ms": want a whole number from 0 to 4294967295, for example period_us = 20000`},
+		"a decimal for a number":         {"[arbiter]\nperiod_us = 1.5", ":3: arbiter.period_us: 1.5: want a whole number"},
+		"a number below zero":            {"[arbiter]\nperiod_us = -5", ":3: arbiter.period_us: -5: want a whole number"},
+		"a number for a string":          {"[limits]\nmax_mem = 8", `:3: limits.max_mem: 8: want a string, for example max_mem = ""`},
+		"a string for true":              {"[limits]\nallow_off = \"yes\"", `:3: limits.allow_off: "yes": want true or false, for example allow_off = false`},
+		"a string for a list":            {"[limits]\nmodes = \"hard\"", `:3: limits.modes: "hard": want a list of strings, for example modes = ["hard", "soft"]`},
+		"a list of numbers":              {"[limits]\nmodes = [1]", `:3: limits.modes: [1]: want a list of strings`},
+		"a value for a table":            {"limits = 3", ":2: limits: want a table, for example [limits]"},
+		"a table for a value":            {"[log.level]\nx = 1", ":2: log.level: a table: want a string"},
+		"a size with a decimal":          {"[limits]\nmax_mem = \"1.5g\"", `:3: limits.max_mem: "1.5g": want a whole number, then K, M, G or T, for example 1536M`},
+		"a size of nothing":              {"[limits]\nmax_mem = \"0\"", `:3: limits.max_mem: "0": want more than 0`},
+		"a percentage above the card":    {"[limits]\nmax_mem = \"150%\"", `:3: limits.max_mem: "150%": want 1% to 100% of a card, for example 25%`},
+		"a port open to everyone":        {"[metrics]\nlisten = \"0.0.0.0:9464\"", `:3: metrics.listen: "0.0.0.0:9464": want a loopback address and a port, for example listen = "127.0.0.1:9464"`},
+		"a port without an address":      {"[metrics]\nlisten = \":9464\"", ":3: metrics.listen: "},
+		"an address without a port":      {"[metrics]\nlisten = \"127.0.0.1\"", ":3: metrics.listen: "},
+		"a port that is none":            {"[metrics]\nlisten = \"127.0.0.1:99999\"", ":3: metrics.listen: "},
+		"a name that may be any host":    {"[metrics]\nlisten = \"node7:9464\"", ":3: metrics.listen: "},
+		"an unknown mode":                {"[defaults]\nmode = \"sotf\"", `:3: defaults.mode: "sotf": want "hard", "soft" or "off"`},
+		"a default with a ceiling":       {"[defaults]\nmode = \"soft:80\"", `:3: defaults.mode: "soft:80": want`},
+		"a default that is not allowed":  {"[defaults]\nmode = \"soft\"\n[limits]\nmodes = [\"hard\"]", `:3: defaults.mode: "soft": is not among limits.modes = ["hard"]`},
+		"a default off that is not":      {"[defaults]\nmode = \"off\"", ":3: defaults.mode: \"off\": is not allowed by limits.allow_off = false"},
+		"off in the list of modes":       {"[limits]\nmodes = [\"hard\", \"off\"]", ":3: limits.modes: [\"hard\", \"off\"]: \"off\" has its own key: allow_off = true"},
+		"a mode that is none":            {"[limits]\nmodes = [\"hard\", \"x\"]", ":3: limits.modes: "},
+		"no mode at all":                 {"[limits]\nmodes = []", ":3: limits.modes: []: want at least one mode"},
+		"an unknown priority":            {"[defaults]\npriority = \"top\"", `:3: defaults.priority: "top": want "high", "normal" or "low"`},
+		"an unknown policy":              {"[defaults]\npolicy = \"best\"", `:3: defaults.policy: "best": want`},
+		"an unknown placement":           {"[placement]\nmode = \"me\"", `:3: placement.mode: "me": want "slurm" or "gresd"`},
+		"an unknown level":               {"[log]\nlevel = \"loud\"", `:3: log.level: "loud": want debug, info, warn or error`},
+		"a share above the card":         {"[limits]\nmax_share_percent = 101", ":3: limits.max_share_percent: 101: want 1 to 100"},
+		"a share of nothing":             {"[limits]\nmin_share_percent = 0", ":3: limits.min_share_percent: 0: want 1 to 100"},
+		"a smallest above the largest":   {"[limits]\nmin_share_percent = 50\nmax_share_percent = 20", ":3: limits.min_share_percent: 50: want at most max_share_percent = 20"},
+		"a relative path":                {"[paths]\nrun_dir = \"run\"", `:3: paths.run_dir: "run": want an absolute path without . or .., for example "/run/vgpu"`},
+		"a path with dots":               {"[paths]\nlibrary = \"/a/../b\"", `:3: paths.library: "/a/../b": want an absolute path`},
+		"a run_dir too long for sockets": {"[paths]\nrun_dir = \"/" + strings.Repeat("x", 100) + "\"", "its gresd.sock has 112 bytes, want at most 107"},
+		"a relative library":             {"[nvml]\nlibrary = \"lib/x.so\"", ":3: nvml.library: "},
+		"no scontrol":                    {"[slurm]\nscontrol = \"\"", ":3: slurm.scontrol: "},
+		"a relative scontrol":            {"[slurm]\nscontrol = \"bin/scontrol\"", ":3: slurm.scontrol: "},
+		"a relative slurm.conf":          {"[slurm]\nconf = \"slurm.conf\"", ":3: slurm.conf: "},
+		"no time for slurm":              {"[slurm]\ntimeout_s = 0", ":3: slurm.timeout_s: 0: want 1 to 300, for example timeout_s = 1"},
+		"a period above the longest":     {"[arbiter]\nperiod_us = 60000", ":3: arbiter.period_us: 60000: want 1000 to 50000"},
+		"a slice above the period":       {"[arbiter]\nmin_slice_us = 20001", ":3: arbiter.min_slice_us: 20001: want 100 to 20000"},
+		"a tick of nothing":              {"[arbiter]\ntick_ms = 0", ":3: arbiter.tick_ms: 0: want 1 to 1000"},
+		"a context larger than a card":   {"[memory]\ncontext_mib = 65537", ":3: memory.context_mib: 65537: want 0 to 65536"},
+		"text that is not TOML":          {"log = = 3", ":2: "},
+		"a key twice":                    {"[log]\nlevel = \"info\"\nlevel = \"warn\"", ":4: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, path, err := load(t, "version = 1\n"+test.text+"\n")
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error is\n\t%v\nwant\n\t…%s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestVersionIsNeeded(t *testing.T) {
+	if _, _, err := load(t, "[log]\nlevel = \"info\"\n"); err == nil || !strings.Contains(err.Error(), "version: want version = 1") {
+		t.Errorf("without version: %v", err)
+	}
+	if _, _, err := load(t, "version = 2\n"); err == nil || !strings.Contains(err.Error(), ":1: version: 2: this gresd reads version = 1") {
+		t.Errorf("version 2: %v", err)
+	}
+}
+
+func TestAllMistakesAreNamedAtOnce(t *testing.T) {
+	_, _, err := load(t, "version = 1\n[log]\nlevel = \"loud\"\n[slurm]\ntimeout_s = 0\n")
+	var first *KeyError
+	if !errors.As(err, &first) {
+		t.Fatalf("error is %v", err)
+	}
+	for _, want := range []string{":3: log.level", ":5: slurm.timeout_s"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error does not name %s:\n%v", want, err)
+		}
+	}
+}
+
+func TestLoopbackAddressesAreAccepted(t *testing.T) {
+	for _, listen := range []string{"", "127.0.0.1:9464", "127.9.9.9:1", "[::1]:9464", "localhost:9464", "127.0.0.1:0"} {
+		c := Default()
+		c.Metrics.Listen = listen
+		if err := c.Validate(); err != nil {
+			t.Errorf("%q: %v", listen, err)
+		}
+	}
+}
+
+func TestPathsAreBelowTheirFolders(t *testing.T) {
+	p := Default().Paths
+	for got, want := range map[string]string{
+		p.Socket():  "/run/vgpu/gresd.sock",
+		p.Preload(): "/run/vgpu/preload",
+		p.Jobs():    "/run/vgpu/jobs",
+		p.Job(4217): "/run/vgpu/jobs/4217",
+		p.Ledger():  "/var/lib/vgpu/ledger.json",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// KeyError is one key or value that is wrong.
+type KeyError struct {
+	File string // "" from Validate
+	Line int    // 0: the key is not in the file
+	Key  string // "limits.max_mem"
+	What string // what is wrong, what is possible, an example
+}
+
+func (e *KeyError) Error() string {
+	switch {
+	case e.File == "":
+		return fmt.Sprintf("%s: %s", e.Key, e.What)
+	case e.Line == 0:
+		return fmt.Sprintf("%s: %s: %s", e.File, e.Key, e.What)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Key, e.What)
+}
+
+// Load reads and validates a file. An absent file gives [Default] with an
+// empty Path and no error. Keys that the file leaves out keep their defaults;
+// version must be there. Errors join one [*KeyError] for each wrong key, with
+// the line; other errors name the file.
+func Load(path string) (Config, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Default(), nil
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	c, err := parse(string(data))
+	if err != nil {
+		return Config{}, located(err, path, string(data))
+	}
+	c.Path = path
+	return c, nil
+}
+
+// parse reads and validates the text of a file.
+func parse(text string) (Config, error) {
+	var document map[string]any
+	if _, err := toml.Decode(text, &document); err != nil {
+		return Config{}, err
+	}
+	c := Default()
+	if _, given := document["version"]; !given {
+		return Config{}, &KeyError{Key: "version", What: "want version = 1 at the head of the file"}
+	}
+	// Keys first: a value of a misspelt key would be judged as its default.
+	if err := fill(reflect.ValueOf(&c).Elem(), "", document); err != nil {
+		return Config{}, err
+	}
+	return c, c.Validate()
+}
+
+// fill sets the fields of a table from what the file has. The errors are
+// *KeyError, joined, in the order of the keys.
+func fill(table reflect.Value, prefix string, values map[string]any) error {
+	var wrong []error
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		key := prefix + name
+		field := fieldOf(table, name)
+		inner, isTable := values[name].(map[string]any)
+		switch {
+		case !field.IsValid():
+			wrong = append(wrong, &KeyError{Key: key, What: "unknown key" + hint(key)})
+		case field.Kind() == reflect.Struct && isTable:
+			wrong = append(wrong, fill(field, key+".", inner))
+		case field.Kind() == reflect.Struct:
+			wrong = append(wrong, &KeyError{Key: key, What: fmt.Sprintf("want a table, for example [%s]", key)})
+		case !set(field, values[name]):
+			wrong = append(wrong, &KeyError{Key: key, What: fmt.Sprintf(
+				"%s: want %s, for example %s = %s", show(values[name]), kindOf(field), name, show(field.Interface()))})
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// fieldOf returns the field of that toml name; the zero Value when there is none.
+func fieldOf(table reflect.Value, name string) reflect.Value {
+	for i := range table.NumField() {
+		tag := table.Type().Field(i).Tag.Get("toml")
+		if tag == name && tag != "-" {
+			return table.Field(i)
+		}
+	}
+	return reflect.Value{}
+}
+
+// set puts a TOML value into a field; false when the types do not go together.
+func set(field reflect.Value, value any) bool {
+	switch v := value.(type) {
+	case string:
+		if field.Kind() != reflect.String {
+			return false
+		}
+		field.SetString(v)
+	case bool:
+		if field.Kind() != reflect.Bool {
+			return false
+		}
+		field.SetBool(v)
+	case int64:
+		switch {
+		case field.CanInt() && !field.OverflowInt(v):
+			field.SetInt(v)
+		case field.CanUint() && v >= 0 && !field.OverflowUint(uint64(v)):
+			field.SetUint(uint64(v))
+		default:
+			return false
+		}
+	case []any:
+		if field.Kind() != reflect.Slice {
+			return false
+		}
+		list := reflect.MakeSlice(field.Type(), len(v), len(v))
+		for i := range v {
+			if !set(list.Index(i), v[i]) {
+				return false
+			}
+		}
+		field.Set(list)
+	default:
+		return false
+	}
+	return true
+}
+
+func kindOf(field reflect.Value) string {
+	switch field.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list of strings"
+	}
+	return "a whole number from 0 to 4294967295"
+}
+
+// show writes a value as TOML does.
+func show(v any) string {
+	r := reflect.ValueOf(v)
+	switch r.Kind() {
+	case reflect.String:
+		return fmt.Sprintf("%q", r.String())
+	case reflect.Slice:
+		items := make([]string, r.Len())
+		for i := range items {
+			items[i] = show(r.Index(i).Interface())
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	case reflect.Map:
+		return "a table"
+	}
+	return fmt.Sprint(v)
+}
+
+// located adds the file and the lines to the errors of parse.
+func located(err error, file, text string) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, located(e, file, text))
+		}
+		return errors.Join(all...)
+	}
+	var syntax toml.ParseError
+	if errors.As(err, &syntax) {
+		return fmt.Errorf("%s:%d: %s", file, syntax.Position.Line, syntax.Message)
+	}
+	var key *KeyError
+	if errors.As(err, &key) {
+		return &KeyError{File: file, Line: line(text, key.Key), Key: key.Key, What: key.What}
+	}
+	return fmt.Errorf("%s: %w", file, err)
+}
+
+// refuse fails on whatever value the decoder brings it.
+type refuse struct{}
+
+func (*refuse) UnmarshalTOML(any) error { return errors.New("here") }
+
+// line returns where a key is set, 0 when it is not. The decoder tells the line
+// only of a value that it could not use; so it is given a type that has just
+// this key and can use no value.
+func line(text, key string) int {
+	shape := reflect.TypeFor[refuse]()
+	names := strings.Split(key, ".")
+	for _, name := range slices.Backward(names) {
+		shape = reflect.StructOf([]reflect.StructField{{
+			Name: "Key",
+			Type: shape,
+			Tag:  reflect.StructTag(fmt.Sprintf("toml:%q", name)),
+		}})
+	}
+	_, err := toml.Decode(text, reflect.New(shape).Interface())
+	var at toml.ParseError
+	if errors.As(err, &at) {
+		return at.Position.Line
+	}
+	return 0
+}

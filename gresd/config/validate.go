@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// checker gathers what is wrong.
+type checker struct {
+	wrong []error
+}
+
+// fail notes a wrong value; want says what is possible, with an example.
+func (c *checker) fail(key string, given any, want string, args ...any) {
+	c.wrong = append(c.wrong, &KeyError{Key: key, What: show(given) + ": " + fmt.Sprintf(want, args...)})
+}
+
+func (c *checker) between(key string, n, low, high uint32) {
+	if n < low || n > high {
+		_, name := split(key)
+		c.fail(key, n, "want %d to %d, for example %s = %d", low, high, name, low)
+	}
+}
+
+func (c *checker) absolute(key, path, example string) {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		c.fail(key, path, "want an absolute path without . or .., for example %q", example)
+	}
+}
+
+// Validate checks every value. The error joins a [*KeyError] for all that is
+// wrong.
+func (c Config) Validate() error {
+	var k checker
+	if c.Version != 1 {
+		k.fail("version", c.Version, "this gresd reads version = 1")
+	}
+	c.Paths.check(&k)
+	c.Defaults.check(&k)
+	c.Limits.check(&k)
+	c.checkDefaultAllowed(&k)
+	if !slices.Contains([]string{PlacementSlurm, PlacementGresd}, c.Placement.Mode) {
+		k.fail("placement.mode", c.Placement.Mode, `want "slurm" or "gresd", for example mode = "slurm"`)
+	}
+	c.Arbiter.check(&k)
+	c.Metrics.check(&k)
+	if l := c.NVML.Library; strings.Contains(l, "/") {
+		k.absolute("nvml.library", l, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
+	}
+	c.Slurm.check(&k)
+	k.between("memory.context_mib", c.Memory.ContextMiB, 0, 65536)
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
+		k.fail("log.level", c.Log.Level, `want debug, info, warn or error, for example level = "info"`)
+	}
+	return errors.Join(k.wrong...)
+}
+
+func (p Paths) check(k *checker) {
+	d := Default().Paths
+	k.absolute("paths.run_dir", p.RunDir, d.RunDir)
+	k.absolute("paths.state_dir", p.StateDir, d.StateDir)
+	k.absolute("paths.library", p.Library, d.Library)
+	// The kernel's limit for the name of a Unix socket, with its closing 0.
+	const longest = 108 - 1
+	if n := len(p.Socket()); n > longest {
+		k.fail("paths.run_dir", p.RunDir, "its gresd.sock has %d bytes, want at most %d, for example %q", n, longest, d.RunDir)
+	}
+}
+
+func (d Defaults) check(k *checker) {
+	if !slices.Contains([]gpu.Mode{gpu.Hard, gpu.Soft, gpu.Off}, d.Mode) {
+		k.fail("defaults.mode", string(d.Mode), `want "hard", "soft" or "off", for example mode = "hard"`)
+	}
+	if _, err := gpu.ParsePriority(string(d.Priority)); err != nil {
+		k.fail("defaults.priority", string(d.Priority), `want "high", "normal" or "low", for example priority = "normal"`)
+	}
+	if _, err := gpu.ParsePolicy(string(d.Policy)); err != nil {
+		k.fail("defaults.policy", string(d.Policy), `want "binpack", "spread" or "topology", for example policy = "binpack"`)
+	}
+}
+
+func (l Limits) check(k *checker) {
+	for _, m := range l.Modes {
+		switch m {
+		case gpu.Hard, gpu.Soft:
+		case gpu.Off:
+			k.fail("limits.modes", l.Modes, `"off" has its own key: allow_off = true`)
+		default:
+			k.fail("limits.modes", l.Modes, `want "hard" and "soft" only, for example modes = ["hard", "soft"]`)
+		}
+	}
+	if len(l.Modes) == 0 && !l.AllowOff {
+		k.fail("limits.modes", l.Modes, `want at least one mode, for example modes = ["hard"]`)
+	}
+	k.between("limits.min_share_percent", uint32(l.MinSharePercent), 1, 100)
+	k.between("limits.max_share_percent", uint32(l.MaxSharePercent), 1, 100)
+	if l.MinSharePercent > l.MaxSharePercent {
+		k.fail("limits.min_share_percent", l.MinSharePercent,
+			"want at most max_share_percent = %d, for example min_share_percent = 1", l.MaxSharePercent)
+	}
+	if _, err := l.maxMemory(); err != nil {
+		k.fail("limits.max_mem", l.MaxMem, "%v; \"\" is no limit", err)
+	}
+}
+
+// checkDefaultAllowed refuses a default that every job without an option would
+// be refused for.
+func (c Config) checkDefaultAllowed(k *checker) {
+	switch m := c.Defaults.Mode; {
+	case m == gpu.Off && !c.Limits.AllowOff:
+		k.fail("defaults.mode", string(m), "is not allowed by limits.allow_off = false")
+	case (m == gpu.Hard || m == gpu.Soft) && !slices.Contains(c.Limits.Modes, m):
+		k.fail("defaults.mode", string(m), "is not among limits.modes = %s", show(c.Limits.Modes))
+	}
+}
+
+func (a Arbiter) check(k *checker) {
+	k.between("arbiter.max_period_us", a.MaxPeriodUS, 1000, 1000000)
+	k.between("arbiter.period_us", a.PeriodUS, 1000, max(a.MaxPeriodUS, 1000))
+	k.between("arbiter.min_slice_us", a.MinSliceUS, 100, max(a.PeriodUS, 100))
+	k.between("arbiter.tick_ms", a.TickMS, 1, 1000)
+}
+
+// check allows loopback only: the page names users and jobs, and has no lock.
+func (m Metrics) check(k *checker) {
+	if m.Listen == "" {
+		return
+	}
+	const want = `want a loopback address and a port, for example listen = "127.0.0.1:9464"; "" is none`
+	host, port, err := net.SplitHostPort(m.Listen)
+	if err != nil {
+		k.fail("metrics.listen", m.Listen, want)
+		return
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		k.fail("metrics.listen", m.Listen, want)
+		return
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		k.fail("metrics.listen", m.Listen, want)
+	}
+}
+
+func (s Slurm) check(k *checker) {
+	switch {
+	case s.Scontrol == "":
+		k.fail("slurm.scontrol", s.Scontrol, `want a name or an absolute path, for example scontrol = "/usr/bin/scontrol"`)
+	case strings.Contains(s.Scontrol, "/"):
+		k.absolute("slurm.scontrol", s.Scontrol, "/usr/bin/scontrol")
+	}
+	if s.Conf != "" {
+		k.absolute("slurm.conf", s.Conf, "/etc/slurm/slurm.conf")
+	}
+	k.between("slurm.timeout_s", s.TimeoutS, 1, 300)
+}

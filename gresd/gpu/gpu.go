@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gpu holds the words that every part of gresd shares: cards, shares
+// and sizes. It is pure: no file, no driver, no clock.
+package gpu
+
+// UUID is the NVML UUID of a card, "GPU-" and 36 characters. It is the only
+// identity of a card; an index is for display and for talking to Slurm.
+type UUID string
+
+// Share is a fraction of one card in hundredths, 1 to 100. A sum over several
+// cards may be larger than 100.
+type Share uint32
+
+// FullCard is the share that is one whole card. slurmctld counts the same
+// number of shards for each card.
+const FullCard Share = 100
+
+// Card is one physical GPU as the node sees it.
+type Card struct {
+	UUID UUID `json:"gpu_uuid"`
+	// Index is the position among the node's cards sorted by Minor. Slurm uses
+	// the same number in SLURM_JOB_GPUS and IDX.
+	Index int    `json:"index"`
+	Minor int    `json:"minor"` // of /dev/nvidia<minor>
+	Name  string `json:"name"`  // as NVML says it, "NVIDIA H200"
+	Type  string `json:"type"`  // fit for Type= in gres.conf, "h200"
+	// Memory is all memory of the card, in bytes.
+	Memory   Bytes  `json:"memory_bytes"`
+	PCIBusID string `json:"pci_bus_id"` // as sysfs writes it, "0000:1b:00.0"
+	NUMANode int    `json:"numa_node"`  // -1: not known
+	// MIG says that MIG mode is on: such a card is not shared by gresd.
+	MIG bool `json:"mig"`
+	// Healthy is false while the card must not be granted.
+	Healthy bool `json:"healthy"`
+}
+
+// MemoryShare returns the memory that a share of a card of that size covers,
+// in bytes, rounded down. Shares above FullCard count as FullCard.
+func (c Card) MemoryShare(s Share) Bytes {
+	if s >= FullCard {
+		return c.Memory
+	}
+	// Divide first: the product of a huge size and 99 could overflow.
+	whole, rest := c.Memory/100, c.Memory%100
+	return whole*Bytes(s) + rest*Bytes(s)/100
+}

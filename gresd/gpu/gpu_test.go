@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestSizesThatAreRight(t *testing.T) {
+	for text, want := range map[string]Bytes{
+		"0":                    0,
+		"1":                    1,
+		"1024":                 KiB,
+		"8K":                   8 * KiB,
+		"8k":                   8 * KiB,
+		"8G":                   8 * GiB,
+		"8g":                   8 * GiB,
+		"8GiB":                 8 * GiB,
+		"8gib":                 8 * GiB,
+		"8GIB":                 8 * GiB,
+		"1536M":                1536 * MiB,
+		"1536MiB":              1536 * MiB,
+		"2T":                   2 * TiB,
+		"2TiB":                 2 * TiB,
+		"10":                   10,
+		"18446744073709551615": math.MaxUint64,
+		"16777215T":            16777215 * TiB,
+	} {
+		if got, err := ParseBytes(text); err != nil || got != want {
+			t.Errorf("%q: got %d, %v; want %d", text, got, err, want)
+		}
+	}
+}
+
+func TestSizesThatAreRefused(t *testing.T) {
+	for text, test := range map[string]struct{ want, example string }{
+		"":                     {"want a size", "8G"},
+		"1.5g":                 {"want a whole number", "1536M"},
+		"1.5":                  {"want a whole number", "8G"},
+		"0.5T":                 {"want a whole number", "512G"},
+		"2.25GiB":              {"want a whole number", "2304M"},
+		"1.x5G":                {"want a whole number", "8G"},
+		"010m":                 {"want no leading zero", "10m"},
+		"00":                   {"want no leading zero", "8G"},
+		"-1":                   {"want a size without a sign", "1"},
+		"-8G":                  {"want a size without a sign", "8G"},
+		"+8G":                  {"want a size without a sign", "8G"},
+		"G":                    {"want a whole number", "8G"},
+		"eight":                {"want a whole number", "8G"},
+		" 8G":                  {"want a whole number", "8G"},
+		"8 G":                  {"want only K, M, G or T", "8G"},
+		"8G ":                  {"want only K, M, G or T", "8G"},
+		"8Gx":                  {"want only K, M, G or T", "8G"},
+		"8GG":                  {"want only K, M, G or T", "8G"},
+		"8Gi":                  {"want only K, M, G or T", "8G"},
+		"8GB":                  {"want K, M, G or T, powers of 1024", "8G"},
+		"512mb":                {"want K, M, G or T, powers of 1024", "512M"},
+		"8P":                   {"want only K, M, G or T", "8G"},
+		"8B":                   {"want only K, M, G or T", "8G"},
+		"8e9":                  {"want only K, M, G or T", "8G"},
+		"0x10":                 {"want only K, M, G or T", "8G"},
+		"1_000":                {"want only K, M, G or T", "8G"},
+		"8G\n":                 {"want only K, M, G or T", "8G"},
+		"٨G":                   {"want a whole number", "8G"},
+		"18446744073709551616": {"want a size below", "80G"},
+		"16777216T":            {"want a size below", "80G"},
+	} {
+		got, err := ParseBytes(text)
+		var value *ValueError
+		if !errors.As(err, &value) {
+			t.Errorf("%q: got %d, %v; want a ValueError", text, got, err)
+			continue
+		}
+		if value.Given != text || !strings.HasPrefix(value.Want, test.want) || value.Example != test.example {
+			t.Errorf("%q: error is %v; want …%s…, for example %s", text, err, test.want, test.example)
+		}
+		if n, err := ParseBytes(value.Example); err != nil || n == 0 {
+			t.Errorf("%q: the example %q is not right itself: %v", text, value.Example, err)
+		}
+	}
+}
+
+func TestALongValueDoesNotFloodTheMessage(t *testing.T) {
+	_, err := ParseBytes(strings.Repeat("x", 100000))
+	if n := len(err.Error()); n > 300 {
+		t.Errorf("the message has %d bytes", n)
+	}
+}
+
+func TestSizesAreWrittenForPeopleAndForMachines(t *testing.T) {
+	for size, want := range map[Bytes][2]string{
+		0:                    {"0 B", "0"},
+		1000:                 {"1000 B", "1000"},
+		8 * GiB:              {"8 GiB", "8G"},
+		1536 * MiB:           {"1536 MiB", "1536M"},
+		143771 * MiB:         {"143771 MiB", "143771M"},
+		2 * TiB:              {"2 TiB", "2T"},
+		4 * KiB:              {"4 KiB", "4K"},
+		1500 * KiB:           {"1.5 MiB", "1500K"},
+		GiB + 1:              {"1.0 GiB", "1073741825"},
+		math.MaxUint64:       {"16777216.0 TiB", "18446744073709551615"},
+		Bytes(8*GiB + 5*KiB): {"8.0 GiB", "8388613K"},
+	} {
+		if got := size.String(); got != want[0] {
+			t.Errorf("%d: String is %q, want %q", size, got, want[0])
+		}
+		if got := size.Compact(); got != want[1] {
+			t.Errorf("%d: Compact is %q, want %q", size, got, want[1])
+		}
+	}
+}
+
+func FuzzParseBytes(f *testing.F) {
+	for _, s := range []string{"8G", "1.5g", "010m", "", "-1", "18446744073709551616T", "1.99999999999999999999T", "0.5K"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		n, err := ParseBytes(s)
+		if err != nil {
+			var value *ValueError
+			if !errors.As(err, &value) {
+				t.Fatalf("%q: error is %T", s, err)
+			}
+			if m, err := ParseBytes(value.Example); err != nil || m == 0 {
+				t.Fatalf("%q: the example %q is not right itself: %v", s, value.Example, err)
+			}
+			return
+		}
+		if again, err := ParseBytes(n.Compact()); err != nil || again != n {
+			t.Fatalf("%q is %d, written %q, read %d, %v", s, n, n.Compact(), again, err)
+		}
+	})
+}
+
+func TestHundredthsAreRoundedUp(t *testing.T) {
+	for _, test := range []struct {
+		part, total Bytes
+		want        Percent
+	}{
+		{0, 80 * GiB, 0},
+		{1, 80 * GiB, 1},
+		{8 * GiB, 80 * GiB, 10},
+		{8*GiB + 1, 80 * GiB, 11},
+		{80 * GiB, 80 * GiB, 100},
+		{80*GiB + 1, 80 * GiB, 101},
+		{160 * GiB, 80 * GiB, 200},
+		{math.MaxUint64, math.MaxUint64, 100},
+		{math.MaxUint64, 1, math.MaxUint32},
+		{math.MaxUint64 / 3, 7, math.MaxUint32},
+		{5, 0, 0},
+	} {
+		if got := test.part.Of(test.total); got != test.want {
+			t.Errorf("%d of %d: got %d, want %d", test.part, test.total, got, test.want)
+		}
+	}
+}
+
+// The two directions must agree: shards that cover an amount cover it.
+func TestAShareOfTheDominantSizeCoversTheMemory(t *testing.T) {
+	for _, total := range []Bytes{143771 * MiB, 81559 * MiB, 80 * GiB, 99, 101, math.MaxUint64} {
+		for share := Share(1); share <= 100; share++ {
+			card := Card{Memory: total}
+			covered := card.MemoryShare(share)
+			if got := covered.Of(total); got > Percent(share) {
+				t.Errorf("share %d of %d covers %d, which needs %d", share, total, covered, got)
+			}
+			if covered < total && share < 100 {
+				if got := (covered + 1).Of(total); got != Percent(share)+1 {
+					t.Errorf("one byte more than share %d of %d needs %d", share, total, got)
+				}
+			}
+		}
+	}
+	if got := (Card{Memory: 7}).MemoryShare(250); got != 7 {
+		t.Errorf("250 %% of a card of 7 bytes is %d", got)
+	}
+}
+
+func TestModes(t *testing.T) {
+	for text, want := range map[string]struct {
+		mode    Mode
+		ceiling Share
+		written string
+	}{
+		"hard":     {Hard, 0, "hard"},
+		"soft":     {Soft, 0, "soft"},
+		"soft:80":  {Soft, 80, "soft:80"},
+		"soft:1":   {Soft, 1, "soft:1"},
+		"soft:100": {Soft, 0, "soft"},
+		"off":      {Off, 0, "off"},
+	} {
+		mode, ceiling, err := ParseMode(text)
+		if err != nil || mode != want.mode || ceiling != want.ceiling {
+			t.Errorf("%q: got %s, %d, %v", text, mode, ceiling, err)
+		}
+		if got := FormatMode(mode, ceiling); got != want.written {
+			t.Errorf("%q: written %q, want %q", text, got, want.written)
+		}
+	}
+	for text, want := range map[string]string{
+		"":         "want hard, soft, soft:CEILING or off",
+		"Hard":     "want hard, soft, soft:CEILING or off",
+		"turbo":    "want hard, soft, soft:CEILING or off",
+		"soft:0":   "want a ceiling from 1 to 100",
+		"soft:":    "want a ceiling from 1 to 100",
+		"soft:101": "want a ceiling from 1 to 100",
+		"soft:080": "want a ceiling from 1 to 100",
+		"soft:8%":  "want a ceiling from 1 to 100",
+		"hard:80":  "only soft has a ceiling",
+		"off:1":    "only soft has a ceiling",
+	} {
+		var value *ValueError
+		if _, _, err := ParseMode(text); !errors.As(err, &value) || value.Given != text || value.Want != want {
+			t.Errorf("%q: error is %v, want …%s", text, err, want)
+		}
+	}
+}
+
+func TestPrioritiesAndPolicies(t *testing.T) {
+	for _, text := range []string{"high", "normal", "low"} {
+		if got, err := ParsePriority(text); err != nil || string(got) != text {
+			t.Errorf("%q: got %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"binpack", "spread", "topology"} {
+		if got, err := ParsePolicy(text); err != nil || string(got) != text {
+			t.Errorf("%q: got %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "High", "urgent"} {
+		var value *ValueError
+		if _, err := ParsePriority(text); !errors.As(err, &value) || value.Given != text {
+			t.Errorf("priority %q: %v", text, err)
+		}
+		if _, err := ParsePolicy(text); !errors.As(err, &value) || value.Given != text {
+			t.Errorf("policy %q: %v", text, err)
+		}
+	}
+}
+
+func TestCountsAndPercents(t *testing.T) {
+	for _, text := range []string{"", "0", "-5", "+5", "05", "5 ", "5%", "5.0", "17", "4294967297", "five"} {
+		if got, err := ParseCount(text, 16); err == nil {
+			t.Errorf("count %q: got %d", text, got)
+		}
+	}
+	if got, err := ParseCount("16", 16); err != nil || got != 16 {
+		t.Errorf("16: got %d, %v", got, err)
+	}
+	for _, text := range []string{"", "0", "101", "-5", "030"} {
+		if got, err := ParsePercent(text); err == nil {
+			t.Errorf("percent %q: got %d", text, got)
+		}
+	}
+	if got, err := ParsePercent("100"); err != nil || got != 100 {
+		t.Errorf("100: got %d, %v", got, err)
+	}
+}

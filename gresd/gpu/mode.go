@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Mode says how a job's compute share is held.
+type Mode string
+
+// Modes. Memory is always hard.
+const (
+	Hard Mode = "hard" // never more than the share
+	Soft Mode = "soft" // at least the share, and the idle time of others
+	Off  Mode = "off"  // counted, never held back; only where the site allows it
+)
+
+// Priority orders jobs that compete for one card.
+type Priority string
+
+// Priorities.
+const (
+	High   Priority = "high"
+	Normal Priority = "normal"
+	Low    Priority = "low"
+)
+
+// Policy says which cards are preferred when gresd chooses them.
+type Policy string
+
+// Policies.
+const (
+	Binpack  Policy = "binpack"  // fill cards that are in use
+	Spread   Policy = "spread"   // prefer the emptiest card
+	Topology Policy = "topology" // prefer cards that are near each other
+)
+
+// ParseMode reads "hard", "soft", "soft:CEILING" or "off". The ceiling is 0
+// where there is none; "soft:100" has none. The error is a [*ValueError].
+func ParseMode(s string) (Mode, Share, error) {
+	name, ceiling, found := strings.Cut(s, ":")
+	const want = "want hard, soft, soft:CEILING or off"
+	switch m := Mode(name); {
+	case m == Soft && found:
+		n, err := ParsePercent(ceiling)
+		if err != nil {
+			return "", 0, &ValueError{s, "want a ceiling from 1 to 100", "soft:80"}
+		}
+		if n == 100 {
+			n = 0
+		}
+		return m, Share(n), nil
+	case (m == Hard || m == Off) && found:
+		return "", 0, &ValueError{s, "only soft has a ceiling", "soft:80"}
+	case m == Hard || m == Soft || m == Off:
+		return m, 0, nil
+	}
+	return "", 0, &ValueError{s, want, "soft:80"}
+}
+
+// FormatMode is the inverse of [ParseMode].
+func FormatMode(m Mode, ceiling Share) string {
+	if m == Soft && ceiling != 0 {
+		return fmt.Sprintf("%s:%d", m, ceiling)
+	}
+	return string(m)
+}
+
+// ParsePriority reads "high", "normal" or "low". The error is a [*ValueError].
+func ParsePriority(s string) (Priority, error) {
+	switch p := Priority(s); p {
+	case High, Normal, Low:
+		return p, nil
+	}
+	return "", &ValueError{s, "want high, normal or low", "normal"}
+}
+
+// ParsePolicy reads "binpack", "spread" or "topology". The error is a
+// [*ValueError].
+func ParsePolicy(s string) (Policy, error) {
+	switch p := Policy(s); p {
+	case Binpack, Spread, Topology:
+		return p, nil
+	}
+	return "", &ValueError{s, "want binpack, spread or topology", "binpack"}
+}

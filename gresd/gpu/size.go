@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// Bytes is an amount of memory in bytes. JSON and the wire carry the number.
+type Bytes uint64
+
+// Units of memory: powers of 1024.
+const (
+	KiB Bytes = 1 << 10
+	MiB Bytes = 1 << 20
+	GiB Bytes = 1 << 30
+	TiB Bytes = 1 << 40
+)
+
+// units from the largest, so that String and Compact find the best one first.
+var units = [...]struct {
+	letter string
+	size   Bytes
+}{{"T", TiB}, {"G", GiB}, {"M", MiB}, {"K", KiB}}
+
+// ValueError is one value that cannot be read. It says what was given, what
+// is possible, and what would be right.
+type ValueError struct {
+	Given   string
+	Want    string // "want …"
+	Example string
+}
+
+func (e *ValueError) Error() string {
+	given := e.Given
+	// A value may come from a hostile environment; the message must not.
+	if len(given) > 64 {
+		given = given[:61] + "..."
+	}
+	return fmt.Sprintf("%q: %s, for example %s", given, e.Want, e.Example)
+}
+
+// ParseBytes reads a size: a whole number, then nothing (bytes) or one of K, M,
+// G, T, KiB, MiB, GiB, TiB in either case, powers of 1024. Everything else is
+// refused: signs, spaces, leading zeros, decimals, "GB", more than 64 bits.
+// "0" is a size; who cannot use it refuses it. The error is a [*ValueError].
+func ParseBytes(s string) (Bytes, error) {
+	digits := s[:len(s)-len(strings.TrimLeft(s, "0123456789"))]
+	suffix := s[len(digits):]
+	switch {
+	case s == "":
+		return 0, sizeError(s, "want a size", "8G")
+	case s[0] == '-' || s[0] == '+':
+		return 0, sizeError(s, "want a size without a sign", strings.TrimLeft(s, "+-"))
+	case digits == "":
+		return 0, sizeError(s, "want a whole number, then K, M, G or T", "8G")
+	case len(digits) > 1 && digits[0] == '0':
+		return 0, sizeError(s, "want no leading zero", strings.TrimLeft(s, "0"))
+	}
+	size, ok := unit(suffix)
+	if !ok {
+		return 0, suffixError(s, digits, suffix)
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	high, low := bits.Mul64(n, uint64(size))
+	if err != nil || high != 0 {
+		return 0, sizeError(s, "want a size below 16777216T", "80G")
+	}
+	return Bytes(low), nil
+}
+
+// unit returns the bytes of a suffix; "" is one byte.
+func unit(suffix string) (Bytes, bool) {
+	if suffix == "" {
+		return 1, true
+	}
+	for _, u := range units {
+		if strings.EqualFold(suffix, u.letter) || strings.EqualFold(suffix, u.letter+"iB") {
+			return u.size, true
+		}
+	}
+	return 0, false
+}
+
+// sizeError falls back to a plain example where the better one is no size.
+func sizeError(given, want, example string) error {
+	if n, err := ParseBytes(example); err != nil || n == 0 {
+		example = "8G"
+	}
+	return &ValueError{given, want, example}
+}
+
+// suffixError says what is wrong behind the digits, and how the same amount is
+// written right where that can be known.
+func suffixError(given, digits, suffix string) error {
+	if fraction, ok := strings.CutPrefix(suffix, "."); ok {
+		return sizeError(given, "want a whole number, then K, M, G or T", smaller(digits, fraction))
+	}
+	letter := strings.ToUpper(suffix[:1])
+	if _, ok := unit(letter); ok && strings.EqualFold(suffix[1:], "b") {
+		return sizeError(given, "want K, M, G or T, powers of 1024", digits+letter)
+	}
+	return sizeError(given, "want only K, M, G or T after the number", "8G")
+}
+
+// smaller writes "1" "5g" as "1536M"; "" when it cannot.
+func smaller(digits, fraction string) string {
+	number := strings.TrimRight(fraction, "kmgtibKMGTIB")
+	size, ok := unit(fraction[len(number):])
+	value, err := strconv.ParseFloat(digits+"."+number, 64)
+	if !ok || err != nil || size < MiB {
+		return ""
+	}
+	return strconv.FormatFloat(math.Ceil(value*1024), 'f', 0, 64) + below(size)
+}
+
+func below(size Bytes) string {
+	for _, u := range units {
+		if u.size == size/1024 {
+			return u.letter
+		}
+	}
+	return ""
+}
+
+// String writes the size for people: "8 GiB", "1536 MiB". It is exact for
+// every multiple of 1 MiB; other sizes get one decimal, or bytes below 1 KiB.
+func (b Bytes) String() string {
+	for _, u := range units {
+		if b >= u.size && b%u.size == 0 && u.size >= MiB {
+			return fmt.Sprintf("%d %siB", b/u.size, u.letter)
+		}
+	}
+	for _, u := range units {
+		if b >= u.size {
+			if b%u.size == 0 {
+				return fmt.Sprintf("%d %siB", b/u.size, u.letter)
+			}
+			return fmt.Sprintf("%.1f %siB", float64(b)/float64(u.size), u.letter)
+		}
+	}
+	return fmt.Sprintf("%d B", uint64(b))
+}
+
+// Compact writes the size so that [ParseBytes] reads exactly the same amount:
+// "8G", "1536M", "1000".
+func (b Bytes) Compact() string {
+	for _, u := range units {
+		if b >= u.size && b%u.size == 0 {
+			return fmt.Sprintf("%d%s", b/u.size, u.letter)
+		}
+	}
+	return strconv.FormatUint(uint64(b), 10)
+}
+
+// Of returns how many hundredths of total b is, rounded up; above 100 when b is
+// larger than total. A total of 0 gives 0.
+func (b Bytes) Of(total Bytes) Percent {
+	if total == 0 {
+		return 0
+	}
+	high, low := bits.Mul64(uint64(b), 100)
+	if high >= uint64(total) {
+		return math.MaxUint32
+	}
+	quotient, rest := bits.Div64(high, low, uint64(total))
+	if rest != 0 {
+		quotient++
+	}
+	return Percent(min(quotient, math.MaxUint32))
+}
+
+// Percent is a whole number of hundredths.
+type Percent uint32
+
+// ParsePercent reads a whole number from 1 to 100, without a sign, a leading
+// zero or "%". The error is a [*ValueError].
+func ParsePercent(s string) (Percent, error) {
+	n, err := ParseCount(s, 100)
+	if err != nil {
+		return 0, &ValueError{s, "want a whole number from 1 to 100", "30"}
+	}
+	return Percent(n), nil
+}
+
+// ParseCount reads a whole number from 1 to limit, without a sign or a leading
+// zero. The error is a [*ValueError].
+func ParseCount(s string, limit uint32) (uint32, error) {
+	if s == "" || s[0] < '1' || s[0] > '9' || strings.Trim(s, "0123456789") != "" {
+		return 0, countError(s, limit)
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || uint32(n) > limit {
+		return 0, countError(s, limit)
+	}
+	return uint32(n), nil
+}
+
+func countError(s string, limit uint32) error {
+	return &ValueError{s, fmt.Sprintf("want a whole number from 1 to %d", limit), "1"}
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// ErrNoNVML: the library cannot be loaded or started; the driver may be absent
+// or of another version than the library.
+var ErrNoNVML = errors.New("NVML is not usable")
+
+// fromNVML reads the cards of one loaded library. NVML itself is safe for
+// concurrent use. Handles are not kept: one of a card that was reset is stale.
+type fromNVML struct {
+	lib   nvml.Interface
+	sysfs string // "/sys", another place in tests
+}
+
+// Open loads NVML from a library path; "" is libnvidia-ml.so.1 wherever the
+// loader finds it. The error is ErrNoNVML. Each inventory that was opened must
+// be closed.
+func Open(library string) (Inventory, error) {
+	var options []nvml.LibraryOption
+	if library != "" {
+		options = append(options, nvml.WithLibraryPath(library))
+	}
+	lib := nvml.New(options...)
+	if ret := lib.Init(); ret != nvml.SUCCESS {
+		if library == "" {
+			library = "libnvidia-ml.so.1"
+		}
+		return nil, fmt.Errorf("load %s: %w: %w", library, ErrNoNVML, ret)
+	}
+	n := &fromNVML{lib: lib, sysfs: "/sys"}
+	if err := n.checkSymbols(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// needed are the functions called below. go-nvml binds them lazily, and a call
+// of one that is missing ends the process.
+var needed = []string{
+	"nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion", "nvmlSystemGetCudaDriverVersion",
+	"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByUUID",
+	"nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetMemoryInfo",
+	"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMigMode", "nvmlDeviceGetTopologyCommonAncestor",
+	"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
+	"nvmlDeviceGetMPSComputeRunningProcesses_v3",
+}
+
+func (n *fromNVML) checkSymbols() error {
+	for _, name := range needed {
+		if err := n.lib.Extensions().LookupSymbol(name); err != nil {
+			return fmt.Errorf("%w: it has no %s, want a driver of 510 or newer", ErrNoNVML, name)
+		}
+	}
+	return nil
+}
+
+// check turns NVML's answer into an error that names the act.
+func check(act string, ret nvml.Return) error {
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", act, ret)
+}
+
+// Close ends the use of NVML.
+func (n *fromNVML) Close() error {
+	return check("shut NVML down", n.lib.Shutdown())
+}
+
+// Versions asks the driver.
+func (n *fromNVML) Versions() (Versions, error) {
+	driver, ret := n.lib.SystemGetDriverVersion()
+	if err := check("read driver version", ret); err != nil {
+		return Versions{}, err
+	}
+	library, ret := n.lib.SystemGetNVMLVersion()
+	if err := check("read NVML version", ret); err != nil {
+		return Versions{}, err
+	}
+	cuda, ret := n.lib.SystemGetCudaDriverVersion()
+	if err := check("read CUDA version", ret); err != nil {
+		return Versions{}, err
+	}
+	return Versions{Driver: driver, NVML: library, CUDA: fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)}, nil
+}
+
+// device is a card with its handle, which is good until the card is lost.
+type device struct {
+	card   gpu.Card
+	handle nvml.Device
+}
+
+// devices returns the cards by rising index, and what could not be read.
+func (n *fromNVML) devices() ([]device, error) {
+	total, ret := n.lib.DeviceGetCount()
+	if err := check("count cards", ret); err != nil {
+		return nil, err
+	}
+	var found []device
+	var unread []error
+	for i := range total {
+		d, err := n.read(i)
+		if err != nil {
+			unread = append(unread, &CardError{NVMLIndex: i, Err: err})
+			continue
+		}
+		found = append(found, d)
+	}
+	slices.SortFunc(found, func(a, b device) int { return cmp.Compare(a.card.Minor, b.card.Minor) })
+	for i := range found {
+		found[i].card.Index = i
+		// The place of a card that cannot be read is not known, but Slurm still
+		// counts it; device files without holes put the others right.
+		if len(unread) != 0 {
+			found[i].card.Index = found[i].card.Minor
+		}
+	}
+	return found, errors.Join(unread...)
+}
+
+// read asks for all of one card; NVML's order is that of the PCI bus.
+func (n *fromNVML) read(index int) (device, error) {
+	handle, ret := n.lib.DeviceGetHandleByIndex(index)
+	if err := check("get handle", ret); err != nil {
+		return device{}, err
+	}
+	uuid, ret := handle.GetUUID()
+	if err := check("read UUID", ret); err != nil {
+		return device{}, err
+	}
+	name, ret := handle.GetName()
+	if err := check("read name", ret); err != nil {
+		return device{}, err
+	}
+	minor, ret := handle.GetMinorNumber()
+	if err := check("read minor number", ret); err != nil {
+		return device{}, err
+	}
+	memory, ret := handle.GetMemoryInfo()
+	if err := check("read memory", ret); err != nil {
+		return device{}, err
+	}
+	pci, ret := handle.GetPciInfo()
+	if err := check("read PCI place", ret); err != nil {
+		return device{}, err
+	}
+	mig, _, ret := handle.GetMigMode()
+	if ret == nvml.ERROR_NOT_SUPPORTED {
+		mig, ret = nvml.DEVICE_MIG_DISABLE, nvml.SUCCESS
+	}
+	if err := check("read MIG mode", ret); err != nil {
+		return device{}, err
+	}
+	// The function is 0 for every GPU.
+	bus := fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+	return device{
+		card: gpu.Card{
+			UUID:     gpu.UUID(uuid),
+			Minor:    minor,
+			Name:     name,
+			Type:     typeOf(name),
+			Memory:   gpu.Bytes(memory.Total),
+			PCIBusID: bus,
+			NUMANode: n.numaNode(bus),
+			MIG:      mig == nvml.DEVICE_MIG_ENABLE,
+			Healthy:  true,
+		},
+		handle: handle,
+	}, nil
+}
+
+// typeOf turns "NVIDIA A100-SXM4-80GB" into "a100-sxm4-80gb": one word in the
+// letters that gres.conf allows.
+func typeOf(name string) string {
+	var b strings.Builder
+	for _, word := range strings.Fields(strings.ToLower(name)) {
+		if word == "nvidia" {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte('-')
+		}
+		for _, c := range word {
+			if c == '-' || c == '_' || c == '.' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' {
+				b.WriteRune(c)
+			}
+		}
+	}
+	return b.String()
+}
+
+// numaNode asks the kernel, since NVML's own answer is about another thing;
+// -1 where it is not known.
+func (n *fromNVML) numaNode(bus string) int {
+	text, err := os.ReadFile(filepath.Join(n.sysfs, "bus/pci/devices", bus, "numa_node"))
+	if err != nil {
+		return -1
+	}
+	node, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || node < 0 {
+		return -1
+	}
+	return node
+}
+
+// Cards reads all cards anew.
+func (n *fromNVML) Cards() ([]gpu.Card, error) {
+	found, err := n.devices()
+	cards := make([]gpu.Card, len(found))
+	for i, d := range found {
+		cards[i] = d.card
+	}
+	return cards, err
+}
+
+// Topology asks for each pair once: the ancestor of two is the same from both
+// sides.
+func (n *fromNVML) Topology() ([][]Level, error) {
+	found, err := n.devices()
+	if err != nil {
+		return nil, err
+	}
+	levels := make([][]Level, len(found))
+	for i := range levels {
+		levels[i] = make([]Level, len(found))
+	}
+	for i, a := range found {
+		for j, b := range found[:i] {
+			level, ret := a.handle.GetTopologyCommonAncestor(b.handle)
+			if err := check(fmt.Sprintf("read common ancestor of cards %d and %d", j, i), ret); err != nil {
+				return nil, err
+			}
+			levels[i][j], levels[j][i] = Level(level), Level(level)
+		}
+	}
+	return levels, nil
+}
+
+func (n *fromNVML) handle(uuid gpu.UUID) (nvml.Device, error) {
+	handle, ret := n.lib.DeviceGetHandleByUUID(string(uuid))
+	return handle, check("find card "+string(uuid), ret)
+}
+
+// MemoryUsed asks the card.
+func (n *fromNVML) MemoryUsed(uuid gpu.UUID) (gpu.Bytes, error) {
+	handle, err := n.handle(uuid)
+	if err != nil {
+		return 0, err
+	}
+	memory, ret := handle.GetMemoryInfo()
+	return gpu.Bytes(memory.Used), check("read memory of "+string(uuid), ret)
+}
+
+// Processes joins NVML's three lists: a process with CUDA and graphics is in
+// two of them, an MPS client in its own.
+func (n *fromNVML) Processes(uuid gpu.UUID) ([]Process, error) {
+	handle, err := n.handle(uuid)
+	if err != nil {
+		return nil, err
+	}
+	memory := map[uint32]gpu.Bytes{}
+	for _, list := range []func() ([]nvml.ProcessInfo, nvml.Return){
+		handle.GetComputeRunningProcesses,
+		handle.GetMPSComputeRunningProcesses,
+		handle.GetGraphicsRunningProcesses,
+	} {
+		processes, ret := list()
+		if ret == nvml.ERROR_NOT_SUPPORTED {
+			continue
+		}
+		if err := check("list processes of "+string(uuid), ret); err != nil {
+			return nil, err
+		}
+		for _, p := range processes {
+			used := gpu.Bytes(p.UsedGpuMemory)
+			if p.UsedGpuMemory == math.MaxUint64 { // NVML_VALUE_NOT_AVAILABLE
+				used = 0
+			}
+			memory[p.Pid] = max(memory[p.Pid], used)
+		}
+	}
+	all := make([]Process, 0, len(memory))
+	for pid, used := range memory {
+		all = append(all, Process{PID: pid, Memory: used})
+	}
+	slices.SortFunc(all, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
+	return all, nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package place decides which cards serve a request: [Check] holds slurmctld's
+// choice against what is in use, [Choose] makes the choice itself. Both are
+// pure and deterministic, and never give out more than a card has.
+package place
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+)
+
+// CardShare is what a job has on one card.
+type CardShare struct {
+	UUID   gpu.UUID  `json:"gpu_uuid"`
+	Index  int       `json:"index"`        // at the time of placing, for display
+	Share  gpu.Share `json:"share"`        // units (shards) taken from the card
+	Cores  gpu.Share `json:"cores"`        // compute share, <= Share
+	Memory gpu.Bytes `json:"memory_bytes"` // limit on this card
+}
+
+// Placement is where a job runs: its cards by rising index.
+type Placement struct {
+	Cards []CardShare `json:"cards"`
+}
+
+// Use is what jobs hold on one card.
+type Use struct {
+	Units  gpu.Share `json:"units"`
+	Memory gpu.Bytes `json:"memory_bytes"`
+	Jobs   int       `json:"jobs"`
+}
+
+// InUse is the use of each card; a card that is absent is free.
+type InUse map[gpu.UUID]Use
+
+// Add counts a placement as in use.
+func (u InUse) Add(p Placement) {
+	for _, c := range p.Cards {
+		use := u[c.UUID]
+		use.Units += c.Share
+		use.Memory += c.Memory
+		use.Jobs++
+		u[c.UUID] = use
+	}
+}
+
+// CardChoice is one card that slurmctld chose, and its shards there.
+type CardChoice struct {
+	Index int // Slurm's index, the same as gpu.Card.Index
+	Units gpu.Share
+}
+
+// Cost is the distance between cards, Cost[i][j] for the cards at Index i and
+// j, the same both ways; smaller is nearer. A nil Cost, or a pair outside of it, counts as 0.
+type Cost [][]int
+
+func (c Cost) between(i, j int) int {
+	if i < 0 || j < 0 || i >= len(c) || j >= len(c[i]) {
+		return 0
+	}
+	return c[i][j]
+}
+
+// Check verifies the cards that slurmctld chose (placement = "slurm"). The
+// request must have its defaults filled in. inUse must not count the job
+// itself. Errors: [*NoCardError] (ErrNoCard), [*NoRoomError] (ErrNoRoom), or
+// a [*request.Error] for a request that the shards do not cover.
+func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoice) (Placement, error) {
+	if len(chosen) == 0 {
+		return Placement{}, &NoCardError{"slurmctld chose no card"}
+	}
+	// A share that is known also tells how many cards it is for.
+	if req.Cards != 0 && req.Cards != len(chosen) && !req.Clamp {
+		return Placement{}, &request.Error{Option: "--vgpu-cards", Given: fmt.Sprint(req.Cards), Want: fmt.Sprintf(
+			"slurmctld gave %s; want as many, for example --vgpu-cards=%d", count(len(chosen)), len(chosen))}
+	}
+	chosen = slices.Clone(chosen)
+	slices.SortFunc(chosen, func(a, b CardChoice) int { return a.Index - b.Index })
+	var placement Placement
+	for i, choice := range chosen {
+		if i > 0 && chosen[i-1].Index == choice.Index {
+			return Placement{}, &NoCardError{fmt.Sprintf("card %d was chosen twice", choice.Index)}
+		}
+		share, err := checkOne(cards, inUse, req, choice)
+		if err != nil {
+			return Placement{}, err
+		}
+		placement.Cards = append(placement.Cards, share)
+	}
+	return placement, nil
+}
+
+func checkOne(cards []gpu.Card, inUse InUse, req request.Request, choice CardChoice) (CardShare, error) {
+	i := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.Index == choice.Index })
+	if i < 0 {
+		return CardShare{}, &NoCardError{fmt.Sprintf(
+			"card %d is not on this node, which has %s", choice.Index, count(len(cards)))}
+	}
+	card := cards[i]
+	if why := unusable(card); why != "" {
+		return CardShare{}, &NoCardError{fmt.Sprintf("card %d (%s) %s", card.Index, card.UUID, why)}
+	}
+	if choice.Units < 1 || choice.Units > gpu.FullCard {
+		return CardShare{}, &NoCardError{fmt.Sprintf(
+			"card %d: want 1 to %d shards on one card, slurmctld gave %d", card.Index, gpu.FullCard, choice.Units)}
+	}
+	grant, err := req.OnCard(choice.Units, card)
+	if err != nil {
+		return CardShare{}, err
+	}
+	if left := free(card, inUse); !left.fits(grant) {
+		return CardShare{}, &NoRoomError{Cards: 1, Units: grant.Units, Memory: grant.Memory, Free: []Free{left}}
+	}
+	return shareOf(card, grant), nil
+}
+
+func shareOf(c gpu.Card, g request.Grant) CardShare {
+	return CardShare{UUID: c.UUID, Index: c.Index, Share: g.Units, Cores: g.Cores, Memory: g.Memory}
+}
+
+// unusable says why a card cannot be shared at all, or "".
+func unusable(c gpu.Card) string {
+	switch {
+	case !c.Healthy:
+		return "is not healthy"
+	case c.MIG:
+		return "is in MIG mode, which gresd does not share"
+	}
+	return ""
+}
+
+// free never goes below zero: a ledger written for a larger card must not
+// wrap around to endless room.
+func free(c gpu.Card, inUse InUse) Free {
+	use := inUse[c.UUID]
+	return Free{
+		UUID:   c.UUID,
+		Index:  c.Index,
+		Units:  gpu.FullCard - min(use.Units, gpu.FullCard),
+		Memory: c.Memory - min(use.Memory, c.Memory),
+	}
+}
+
+func (f Free) fits(g request.Grant) bool {
+	return g.Units <= f.Units && g.Memory <= f.Memory
+}
+
+func count(n int) string {
+	if n == 1 {
+		return "1 card"
+	}
+	return fmt.Sprintf("%d cards", n)
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package request
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// unwrapValue drops the given value from a value's error: [Error] has it.
+func unwrapValue(err error) error {
+	var value *gpu.ValueError
+	if errors.As(err, &value) {
+		return fmt.Errorf("%s, for example %s", value.Want, value.Example)
+	}
+	return err
+}
+
+// parseShare reads the N of --gres=vgpu:N. Whether N fits the number of cards
+// is checked once that is known.
+func parseShare(s string) (gpu.Share, error) {
+	n, err := gpu.ParseCount(s, MaxCards*uint32(gpu.FullCard))
+	if err != nil {
+		return 0, errShare
+	}
+	return gpu.Share(n), nil
+}
+
+var errShare = errors.New("want 1 to 100 (hundredths of a card), or 100 for each whole card, for example 30 or 200")
+
+// ParseMemory reads "8G" or "25%": an amount per card. The error has no object;
+// the caller names the option or key.
+func ParseMemory(s string) (Memory, error) {
+	if number, ok := strings.CutSuffix(s, "%"); ok {
+		n, err := gpu.ParsePercent(number)
+		if err != nil {
+			return Memory{}, errors.New("want 1% to 100% of a card, for example 25%")
+		}
+		return Memory{Percent: n}, nil
+	}
+	n, err := gpu.ParseBytes(s)
+	if err != nil {
+		return Memory{}, unwrapValue(err)
+	}
+	if n == 0 {
+		return Memory{}, errors.New("want more than 0, for example 8G or 25%; without the option memory follows the share")
+	}
+	return Memory{Bytes: n}, nil
+}
+
+// checkShare holds the share against the number of cards.
+func (r *Request) checkShare() error {
+	switch {
+	case r.Share == 0:
+		return nil
+	case r.Cards == 0 && r.Share > gpu.FullCard && r.Share%gpu.FullCard != 0:
+		return &Error{flagOf("share"), fmt.Sprint(r.Share), errShare.Error()}
+	case r.Cards == 0:
+		r.Cards = max(1, int(r.Share/gpu.FullCard))
+	case r.Share%gpu.Share(r.Cards) != 0:
+		below := r.Share - r.Share%gpu.Share(r.Cards)
+		return &Error{flagOf("cards"), fmt.Sprint(r.Cards), fmt.Sprintf(
+			"want a number of cards that divides the share %d, or a share such as %d",
+			r.Share, max(below, gpu.Share(r.Cards)))}
+	case r.Share/gpu.Share(r.Cards) > gpu.FullCard:
+		return &Error{flagOf("share"), fmt.Sprint(r.Share), fmt.Sprintf(
+			"want at most %d on %s", r.Cards*int(gpu.FullCard), cards(r.Cards))}
+	}
+	return nil
+}
+
+// coresKnown is the compute share as far as the options tell it.
+func (r Request) coresKnown() gpu.Share {
+	if r.Cores != 0 {
+		return r.Cores
+	}
+	return r.nominal(0)
+}
+
+// checkCeiling holds the ceiling of soft mode against the compute share.
+func (r Request) checkCeiling(cores gpu.Share) error {
+	if r.Ceiling == 0 || r.Ceiling >= cores {
+		return nil
+	}
+	return &Error{flagOf("mode"), gpu.FormatMode(r.Mode, r.Ceiling), fmt.Sprintf(
+		"want a ceiling of at least the compute share %d, for example soft:%d", cores, cores)}
+}
+
+func cards(n int) string {
+	if n == 1 {
+		return "1 card"
+	}
+	return fmt.Sprintf("%d cards", n)
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package request turns what a user wrote (SPANK options, the token in a job's
+// comment) into a checked [Request]. It is pure.
+//
+// The order of use: [ParseComment] and [Options.Merge] gather the words,
+// [Parse] reads them, [Request.WithDefaults] fills the gaps, [Request.Check]
+// holds the site's limits against them. Package place then asks [Request.OnCard]
+// what the job gets on a card, and [Grant.Check] holds the limits against that.
+package request
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// MaxCards is the most cards one job can have on one node; grant files have
+// room for as many.
+const MaxCards = 16
+
+// Memory is an amount per card: Bytes, or Percent of the card. At most one is
+// set; when both are 0 the memory follows the share.
+type Memory struct {
+	Bytes   gpu.Bytes   `json:"bytes,omitempty"`
+	Percent gpu.Percent `json:"percent,omitempty"`
+}
+
+// Request is what one job asks of one node. A zero field was not asked for.
+type Request struct {
+	// Share is the N of --gres=vgpu:N, in hundredths over all cards: 30 is
+	// 30 % of one card, 200 two whole cards. It is what the user wrote, which
+	// may be less than the shards that slurmctld counts (see [Request.Dominant]).
+	Share gpu.Share `json:"share,omitempty"`
+	// Cards is the number of cards that the share is split over.
+	Cards    int          `json:"cards,omitempty"`
+	Memory   Memory       `json:"memory,omitzero"` // per card
+	Cores    gpu.Share    `json:"cores,omitempty"` // compute share per card
+	Mode     gpu.Mode     `json:"mode,omitempty"`
+	Ceiling  gpu.Share    `json:"ceiling,omitempty"` // of mode soft, per card; 0: none
+	Priority gpu.Priority `json:"priority,omitempty"`
+	Policy   gpu.Policy   `json:"policy,omitempty"`
+	// Clamp makes OnCard lower memory and cores to what the shards cover where
+	// it would refuse. For components of het jobs, which can receive the
+	// options of another component.
+	Clamp bool `json:"clamp,omitempty"`
+}
+
+// Error is a mistake in one option, in words for the user who made it.
+type Error struct {
+	Option string // as the user writes it: "--vgpu-mem"
+	Given  string // as the user wrote it; "" where the error is not one value
+	Want   string // what is possible, with numbers
+}
+
+func (e *Error) Error() string {
+	if e.Given == "" {
+		return fmt.Sprintf("%s: %s", e.Option, e.Want)
+	}
+	return fmt.Sprintf("%s: %q: %s", e.Option, shorten(e.Given), e.Want)
+}
+
+// shorten keeps a hostile value from flooding a log.
+func shorten(s string) string {
+	if len(s) > 64 {
+		return s[:61] + "..."
+	}
+	return s
+}
+
+// optionNames are the words of a token in the order in which Format writes
+// them, with the option that a user knows each by.
+var optionNames = [...]struct{ name, flag string }{
+	{"share", "--gres=vgpu"},
+	{"mem", "--vgpu-mem"},
+	{"cores", "--vgpu-cores"},
+	{"cards", "--vgpu-cards"},
+	{"mode", "--vgpu-mode"},
+	{"priority", "--vgpu-priority"},
+	{"policy", "--vgpu-policy"},
+}
+
+// Names returns the option names in their fixed order: share, mem, cores,
+// cards, mode, priority, policy.
+func Names() []string {
+	names := make([]string, len(optionNames))
+	for i, o := range optionNames {
+		names[i] = o.name
+	}
+	return names
+}
+
+// flagOf returns the option that a user knows the name by.
+func flagOf(name string) string {
+	for _, o := range optionNames {
+		if o.name == name {
+			return o.flag
+		}
+	}
+	return name
+}
+
+// Options are raw words by option name (see [Names]). A key that is present
+// with an empty value was given as empty, which is a mistake of the user.
+type Options map[string]string
+
+// Merge returns a copy of o with the options of more added where o has none.
+// Neither map is changed.
+func (o Options) Merge(more Options) Options {
+	merged := Options{}
+	maps.Copy(merged, more)
+	maps.Copy(merged, o)
+	return merged
+}
+
+// Parse reads options. The error is an [*Error] and names the first wrong
+// option in the order of [Names]; an unknown name is named first of all.
+func Parse(options Options) (Request, error) {
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		if !slices.Contains(Names(), name) {
+			return Request{}, &Error{name, options[name],
+				"unknown option, want one of " + strings.Join(Names(), ", ")}
+		}
+	}
+	var r Request
+	for _, name := range Names() {
+		value, given := options[name]
+		if !given {
+			continue
+		}
+		if err := r.set(name, value); err != nil {
+			return Request{}, &Error{flagOf(name), value, err.Error()}
+		}
+	}
+	if err := r.checkShare(); err != nil {
+		return Request{}, err
+	}
+	if err := r.checkCeiling(r.coresKnown()); err != nil {
+		return Request{}, err
+	}
+	return r, nil
+}
+
+// set reads one value. Errors have no object: Parse adds it.
+func (r *Request) set(name, value string) (err error) {
+	switch name {
+	case "share":
+		r.Share, err = parseShare(value)
+	case "mem":
+		r.Memory, err = ParseMemory(value)
+	case "cores":
+		var n gpu.Percent
+		n, err = gpu.ParsePercent(value)
+		r.Cores = gpu.Share(n)
+	case "cards":
+		var n uint32
+		n, err = gpu.ParseCount(value, MaxCards)
+		r.Cards = int(n)
+	case "mode":
+		r.Mode, r.Ceiling, err = gpu.ParseMode(value)
+	case "priority":
+		r.Priority, err = gpu.ParsePriority(value)
+	case "policy":
+		r.Policy, err = gpu.ParsePolicy(value)
+	}
+	return unwrapValue(err)
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package request
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// Defaults are the site's choices for what a user left open.
+type Defaults struct {
+	Mode     gpu.Mode
+	Priority gpu.Priority
+	Policy   gpu.Policy
+}
+
+// Limits are what a site allows. A zero limit is none; an empty Modes allows
+// every mode.
+type Limits struct {
+	MinShare  gpu.Share // per card
+	MaxShare  gpu.Share // per card
+	MaxMemory Memory    // per card
+	Modes     []gpu.Mode
+}
+
+// WithDefaults returns the request with the site's defaults in the fields that
+// the user left open.
+func (r Request) WithDefaults(d Defaults) Request {
+	if r.Mode == "" {
+		r.Mode = d.Mode
+	}
+	if r.Priority == "" {
+		r.Priority = d.Priority
+	}
+	if r.Policy == "" {
+		r.Policy = d.Policy
+	}
+	return r
+}
+
+// Check holds the request against those of the site's limits that can be
+// checked before a card is known; [Grant.Check] checks the rest. The error is
+// an [*Error].
+func (r Request) Check(l Limits) error {
+	if r.Mode != "" && len(l.Modes) != 0 && !slices.Contains(l.Modes, r.Mode) {
+		return &Error{flagOf("mode"), string(r.Mode), fmt.Sprintf(
+			"this site allows %s", join(l.Modes))}
+	}
+	if r.Share == 0 {
+		return nil
+	}
+	return checkLimits(r.nominal(0), l)
+}
+
+// nominal is the user's share on each card; otherwise where it is not known.
+func (r Request) nominal(otherwise gpu.Share) gpu.Share {
+	if r.Share == 0 {
+		return otherwise
+	}
+	return r.Share / gpu.Share(max(1, r.Cards))
+}
+
+func checkLimits(share gpu.Share, l Limits) error {
+	switch {
+	case share < l.MinShare:
+		return &Error{flagOf("share"), fmt.Sprint(share), fmt.Sprintf(
+			"this site allows no less than %d on one card, for example %d", l.MinShare, l.MinShare)}
+	case l.MaxShare != 0 && share > l.MaxShare:
+		return &Error{flagOf("share"), fmt.Sprint(share), fmt.Sprintf(
+			"this site allows no more than %d on one card, for example %d", l.MaxShare, l.MaxShare)}
+	}
+	return nil
+}
+
+func join(modes []gpu.Mode) string {
+	text := ""
+	for i, m := range modes {
+		switch {
+		case i == 0:
+		case i == len(modes)-1:
+			text += " and "
+		default:
+			text += ", "
+		}
+		text += string(m)
+	}
+	return text
+}
+
+// Grant is what a request amounts to on one card.
+type Grant struct {
+	Units  gpu.Share // shards it takes
+	Cores  gpu.Share // compute share, <= Units
+	Memory gpu.Bytes // limit, > 0
+}
+
+// OnCard returns what the request gets on a card, within the given shards
+// (units, 1 to 100) of it. Without an option, memory and cores follow the
+// user's share. It refuses memory or cores that the units do not cover, or
+// lowers them if Clamp is set. The error is an [*Error].
+func (r Request) OnCard(units gpu.Share, card gpu.Card) (Grant, error) {
+	share := min(r.nominal(units), units)
+	cores, err := r.coresOn(share, units)
+	if err != nil {
+		return Grant{}, err
+	}
+	if err := r.checkCeiling(cores); err != nil && !r.Clamp {
+		return Grant{}, err
+	}
+	memory, err := r.memoryOn(share, units, card)
+	if err != nil {
+		return Grant{}, err
+	}
+	return Grant{Units: units, Cores: cores, Memory: memory}, nil
+}
+
+// coresOn never returns more than the units: the sum of compute shares of a
+// card's jobs is then at most the card.
+func (r Request) coresOn(share, units gpu.Share) (gpu.Share, error) {
+	switch {
+	case r.Cores == 0:
+		return share, nil
+	case r.Cores <= units:
+		return r.Cores, nil
+	case r.Clamp:
+		return units, nil
+	}
+	return 0, &Error{flagOf("cores"), fmt.Sprint(r.Cores), fmt.Sprintf(
+		"want at most %d, the share of the card that the job holds; or --gres=vgpu:%d", units, r.Cores)}
+}
+
+func (r Request) memoryOn(share, units gpu.Share, card gpu.Card) (gpu.Bytes, error) {
+	covered := card.MemoryShare(units)
+	want := wholeMiB(card.MemoryShare(share))
+	switch {
+	case r.Memory.Percent != 0:
+		want = wholeMiB(card.MemoryShare(gpu.Share(r.Memory.Percent)))
+	case r.Memory.Bytes != 0:
+		want = r.Memory.Bytes
+	}
+	switch {
+	case want <= covered:
+		return want, nil
+	case r.Clamp:
+		return wholeMiB(covered), nil
+	case want > card.Memory:
+		return 0, &Error{flagOf("mem"), r.Options()["mem"], fmt.Sprintf(
+			"want at most %s, the memory of card %d, for example %s",
+			card.Memory, card.Index, wholeMiB(card.Memory).Compact())}
+	}
+	return 0, &Error{flagOf("mem"), r.Options()["mem"], fmt.Sprintf(
+		"want at most %s, which the share %d covers of the %s of card %d; or --gres=vgpu:%d",
+		wholeMiB(covered), units, card.Memory, card.Index, want.Of(card.Memory))}
+}
+
+// wholeMiB rounds down, so that people read whole numbers; a size below 1 MiB
+// is left as it is, because no limit may become 0.
+func wholeMiB(b gpu.Bytes) gpu.Bytes {
+	if b < gpu.MiB {
+		return b
+	}
+	return b - b%gpu.MiB
+}
+
+// Check holds what was granted on a card against the site's limits. The error
+// is an [*Error].
+func (g Grant) Check(l Limits, card gpu.Card) error {
+	if err := checkLimits(g.Units, l); err != nil {
+		return err
+	}
+	most := l.MaxMemory.Bytes
+	if l.MaxMemory.Percent != 0 {
+		most = wholeMiB(card.MemoryShare(gpu.Share(l.MaxMemory.Percent)))
+	}
+	if most != 0 && g.Memory > most {
+		return &Error{flagOf("mem"), g.Memory.Compact(), fmt.Sprintf(
+			"this site allows no more than %s on one card, for example %s", most, most.Compact())}
+	}
+	return nil
+}
+
+// DominantOnCard returns the shards that the request needs on each card of
+// that memory: the largest of its share, its memory in hundredths of the card
+// rounded up, and its cores. Above 100 it can never fit.
+func (r Request) DominantOnCard(cardMemory gpu.Bytes) gpu.Share {
+	memory := r.Memory.Percent
+	if r.Memory.Bytes != 0 {
+		memory = r.Memory.Bytes.Of(cardMemory)
+	}
+	return max(r.nominal(0), r.Cores, gpu.Share(memory))
+}
+
+// Dominant returns the shards that slurmctld must count for the request:
+// DominantOnCard for each of its cards.
+func Dominant(r Request, cardMemory gpu.Bytes) gpu.Share {
+	const most = ^gpu.Share(0)
+	one, n := r.DominantOnCard(cardMemory), gpu.Share(max(1, r.Cards))
+	if one > most/n {
+		return most
+	}
+	return one * n
+}

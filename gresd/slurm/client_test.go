@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slurm
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// commands writes scripts in place of Slurm's and returns a client of them.
+func commands(t *testing.T, scripts map[string]string) (*Client, string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, body := range scripts {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return New(Options{
+		Scontrol: filepath.Join(dir, "scontrol"), Conf: "/etc/site/slurm.conf", Timeout: 10 * time.Second,
+	}), dir
+}
+
+func TestJobAsksScontrolForOneJob(t *testing.T) {
+	file, err := filepath.Abs("testdata/22.05/one_card.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SLURM_TIME_FORMAT", "%s")
+	client, _ := commands(t, map[string]string{
+		"scontrol": `[ "$*" = "show job -d -o 2" ] && [ "$SLURM_CONF" = /etc/site/slurm.conf ] && [ -z "$SLURM_TIME_FORMAT" ] && cat ` + file,
+	})
+	got, err := client.Job(context.Background(), 2, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[int]gpu.Share{1: 80}; !reflect.DeepEqual(got.Units, want) {
+		t.Errorf("units are %v, want %v", got.Units, want)
+	}
+}
+
+func TestTheConfOfThePrologWins(t *testing.T) {
+	client, dir := commands(t, map[string]string{"scontrol": `echo "$SLURM_CONF" > "$(dirname "$0")/seen"`})
+	if client.WithConf("") != client {
+		t.Error("an empty conf made another client")
+	}
+	if err := client.WithConf("/other/slurm.conf").Requeue(context.Background(), 1); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := os.ReadFile(filepath.Join(dir, "seen"))
+	if err != nil || string(seen) != "/other/slurm.conf\n" {
+		t.Errorf("the command saw %q, %v", seen, err)
+	}
+}
+
+func TestWithoutAConfTheDaemonsOwnIsKept(t *testing.T) {
+	got := environment([]string{"PATH=/bin", "SLURM_CONF=/own", "SQUEUE_FORMAT=x", "LANG=de_DE", "SLURM_CLUSTERS=other"}, "")
+	if want := []string{"PATH=/bin", "SLURM_CONF=/own", "LC_ALL=C"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("environment is %q, want %q", got, want)
+	}
+}
+
+func TestAnswersOfScontrolAreToldApart(t *testing.T) {
+	for name, test := range map[string]struct {
+		script string
+		want   error
+	}{
+		"an unknown job":         {`echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1`, ErrNoJob},
+		"no batch job":           {`echo "Only batch jobs are accepted or processed for job 7" >&2; exit 1`, ErrNotBatch},
+		"a job that has ended":   {`echo "Job/step already completing or completed for job 7" >&2; exit 1`, ErrNoJob},
+		"no controller":          {`echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`, ErrUnavailable},
+		"something never seen":   {`echo oops >&2; exit 3`, ErrUnavailable},
+		"a command that crashed": {`kill -9 $$`, ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, _ := commands(t, map[string]string{"scontrol": test.script})
+			if _, err := client.Job(context.Background(), 7, "n1"); !errors.Is(err, test.want) {
+				t.Errorf("Job: %v, want %v", err, test.want)
+			}
+			if err := client.Requeue(context.Background(), 7); !errors.Is(err, test.want) {
+				t.Errorf("Requeue: %v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
+func TestSlurmThatIsNotInstalledIsUnavailable(t *testing.T) {
+	client := New(Options{Scontrol: filepath.Join(t.TempDir(), "scontrol")})
+	_, err := client.Job(context.Background(), 7, "n1")
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "scontrol show job -d -o 7") {
+		t.Errorf("Job: %v", err)
+	}
+	if _, err := client.LiveJobs(context.Background(), "n1"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("LiveJobs: %v", err)
+	}
+	if err := client.Cancel(context.Background(), 7); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("Cancel: %v", err)
+	}
+}
+
+func TestACommandThatHangsIsGivenUp(t *testing.T) {
+	client, _ := commands(t, map[string]string{"scontrol": `sleep 30`})
+	client.timeout = 100 * time.Millisecond
+	start := time.Now()
+	_, err := client.Job(context.Background(), 7, "n1")
+	if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v", err)
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("gave up after %v", d)
+	}
+}
+
+func TestLiveJobsAreThoseThatHoldResources(t *testing.T) {
+	client, _ := commands(t, map[string]string{
+		"squeue": `[ "$*" = "-h -a -w n1 -t all -o %A %T" ] && printf '1 COMPLETED\n2 RUNNING\n3 COMPLETING\n4 CONFIGURING\n5 SUSPENDED\n6 PENDING\n7 TIMEOUT\n'`,
+	})
+	got, err := client.LiveJobs(context.Background(), "n1")
+	want := map[uint32]string{2: "RUNNING", 3: "COMPLETING", 4: "CONFIGURING", 5: "SUSPENDED"}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+func TestANodeWithoutJobsIsNoError(t *testing.T) {
+	client, _ := commands(t, map[string]string{"squeue": `exit 0`})
+	if got, err := client.LiveJobs(context.Background(), "n1"); err != nil || len(got) != 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// A list that cannot be read must not look like "no job is live": the caller
+// would release them all.
+func TestAQueueThatCannotBeReadIsUnavailable(t *testing.T) {
+	client, _ := commands(t, map[string]string{"squeue": `echo "2 RUNNING"; echo "slurm is upgrading"`})
+	if got, err := client.LiveJobs(context.Background(), "n1"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestCancellingAJobThatIsGoneIsNoError(t *testing.T) {
+	client, _ := commands(t, map[string]string{
+		"scancel": `[ "$1" = 7 ] && { echo "scancel: error: Kill job error on job id 7: Invalid job id specified" >&2; exit 1; }; exit 0`,
+	})
+	for _, id := range []uint32{7, 8} {
+		if err := client.Cancel(context.Background(), id); err != nil {
+			t.Errorf("job %d: %v", id, err)
+		}
+	}
+}

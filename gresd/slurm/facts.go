@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// JobFacts is what slurmctld says of one job on one node.
+type JobFacts struct {
+	JobID     uint32
+	UID, GID  uint32
+	User      string
+	Group     string
+	Account   string // "" where there is none
+	Partition string
+	State     string // "RUNNING", "CONFIGURING", …
+	// Comment is the user's, with what job_submit.lua added; "" where there is
+	// none. It is the user's own text: believe only what the shards cover.
+	Comment string
+	// TresPerNode is the request as slurmctld keeps it, "gres:shard:30" or
+	// "gres/shard:30"; "" where there is none. For display only.
+	TresPerNode string
+	HetJobID    uint32 // 0: not a component of a het job
+	ArrayJobID  uint32 // 0: not a task of an array
+	Batch       bool
+	Restarts    uint32
+	NodeList    string // all nodes of the job, "n[1-2]"
+	// OnNode says whether the node asked for is one of them.
+	OnNode bool
+	// Units are the shards on each card of the node, by Slurm's index; nil when
+	// the job holds none there.
+	Units map[int]gpu.Share
+	// WholeCards are the indexes of cards of the node allocated as gres/gpu,
+	// rising.
+	WholeCards []int
+	// Counted is the count of gres/vgpu on the node, where that is a plain
+	// count (placement = "gresd").
+	Counted gpu.Share
+}
+
+// Het says whether the job is a component of a het job.
+func (f JobFacts) Het() bool { return f.HetJobID != 0 }
+
+// Holds says whether the job holds GPU resources on the node.
+func (f JobFacts) Holds() bool {
+	return len(f.Units) != 0 || len(f.WholeCards) != 0 || f.Counted != 0
+}
+
+// The text of scontrol has no quoting. What a user can write freely is the job
+// name, which comes before everything, and the command, folders and comment,
+// which come last. So:
+//   - a record starts at a line "JobId=<id> ", once;
+//   - the head ends at afterHead, which must be there once: whoever wants to
+//     imitate a whole record has to write it a second time;
+//   - in the head, each key below comes once: a job name that holds one of
+//     them makes it two;
+//   - allocations count only after NodeList, so those of a job name do not.
+//
+// What breaks a rule is refused, not guessed.
+const afterHead = " MinCPUsNode="
+
+var headKeys = []string{"UserId", "GroupId", "MCS_label", "Account", "JobState", "Restarts", "BatchFlag", "Partition", "NodeList"}
+
+// errForged is for a job whose own words look like scontrol's.
+var errForged = errors.New("its name, command or comment imitates the output of scontrol; rename the job")
+
+// ParseJob reads the output of "scontrol show job -d -o <jobID>": the line of
+// exactly that job (an array or het leader prints several), with what it holds
+// on the named node. Errors: ErrNoJob, or what could not be understood.
+func ParseJob(text string, jobID uint32, node string) (JobFacts, error) {
+	facts, err := parseJob(text, jobID, node)
+	if err != nil {
+		return JobFacts{}, fmt.Errorf("read job %d: %w", jobID, err)
+	}
+	return facts, nil
+}
+
+func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
+	record, err := findRecord(text, jobID)
+	if err != nil {
+		return JobFacts{}, err
+	}
+	head, tail, found := strings.Cut(record, afterHead)
+	if !found {
+		return JobFacts{}, fmt.Errorf("scontrol printed no%s (a line break in its name?): %q", afterHead, clip(record))
+	}
+	if strings.Contains(tail, afterHead) {
+		return JobFacts{}, errForged
+	}
+	values, allocations, err := readHead(head)
+	if err != nil {
+		return JobFacts{}, err
+	}
+	f := JobFacts{
+		JobID:       jobID,
+		Account:     values["Account"],
+		Partition:   values["Partition"],
+		State:       values["JobState"],
+		NodeList:    values["NodeList"],
+		Batch:       values["BatchFlag"] == "1",
+		TresPerNode: last(tail, "TresPerNode"),
+	}
+	f.Comment = comment(tail, f.Batch)
+	if err := f.readNumbers(head, values); err != nil {
+		return JobFacts{}, err
+	}
+	if f.OnNode, err = inHostlist(f.NodeList, node); err != nil {
+		return JobFacts{}, err
+	}
+	return f, f.readAllocations(allocations, node)
+}
+
+var recordStart = regexp.MustCompile(`(?m)^JobId=(\d+) `)
+
+// findRecord returns the text of one job.
+func findRecord(text string, jobID uint32) (string, error) {
+	id := strconv.FormatUint(uint64(jobID), 10)
+	starts := recordStart.FindAllStringSubmatchIndex(text, -1)
+	record, times := "", 0
+	for i, at := range starts {
+		if text[at[2]:at[3]] != id {
+			continue
+		}
+		end := len(text)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		record = strings.TrimRight(text[at[0]:end], "\n")
+		times++
+	}
+	switch times {
+	case 0:
+		return "", ErrNoJob
+	case 1:
+		return record, nil
+	}
+	return "", errForged
+}
+
+// readHead returns the values of headKeys, and the words after NodeList, among
+// which are the allocations. Words without a key belong to the value before
+// them ("Reason=launch failed"), which is none that is read here.
+func readHead(head string) (map[string]string, []string, error) {
+	values := map[string]string{}
+	words := strings.Fields(head)
+	allocations := words[len(words):]
+	for i, word := range words {
+		key, value, found := strings.Cut(word, "=")
+		if !found || !slices.Contains(headKeys, key) {
+			continue
+		}
+		if _, twice := values[key]; twice {
+			return nil, nil, errForged
+		}
+		values[key] = null(value)
+		if key == "NodeList" {
+			allocations = words[i+1:]
+		}
+	}
+	for _, key := range headKeys {
+		if _, given := values[key]; !given {
+			return nil, nil, fmt.Errorf("scontrol printed no %s: %q", key, clip(head))
+		}
+	}
+	return values, allocations, nil
+}
+
+var (
+	// Names of users and groups can hold spaces, where a directory service has
+	// such; their keys are known to come once.
+	owners   = regexp.MustCompile(`\sUserId=(.*)\((\d+)\) GroupId=(.*)\((\d+)\) MCS_label=`)
+	beforeIt = regexp.MustCompile(`^JobId=\d+ (?:ArrayJobId=(\d+) |HetJobId=(\d+) )?`)
+)
+
+func (f *JobFacts) readNumbers(head string, values map[string]string) (err error) {
+	number := func(key, text string) uint32 {
+		n, parseErr := strconv.ParseUint(text, 10, 32)
+		if parseErr != nil && err == nil {
+			err = fmt.Errorf("scontrol printed %s=%q, which is no number", key, text)
+		}
+		return uint32(n)
+	}
+	who := owners.FindStringSubmatch(head)
+	if who == nil {
+		return fmt.Errorf("scontrol printed UserId=%s GroupId=%s, want name(number)", values["UserId"], values["GroupId"])
+	}
+	f.User, f.UID = null(who[1]), number("UserId", who[2])
+	f.Group, f.GID = null(who[3]), number("GroupId", who[4])
+	f.Restarts = number("Restarts", values["Restarts"])
+	// Only what stands before the job name: the name can hold these as well.
+	leaders := beforeIt.FindStringSubmatch(head)
+	if leaders != nil && leaders[1] != "" {
+		f.ArrayJobID = number("ArrayJobId", leaders[1])
+	}
+	if leaders != nil && leaders[2] != "" {
+		f.HetJobID = number("HetJobId", leaders[2])
+	}
+	return err
+}
+
+// null turns Slurm's words for nothing into "".
+func null(s string) string {
+	if s == "(null)" || s == "N/A" {
+		return ""
+	}
+	return s
+}
+
+// afterComment are keys that can follow the comment of a job that is not a
+// batch job, in releases from 22.05 to 26.05.
+var afterComment = regexp.MustCompile(` (?:Extra|StdErr|StdIn|StdOut|Power|SegmentSize|Switches|BurstBuffer|CronJob|OOMKillStep|` +
+	`CpusPerTres|MemPerTres|TresBind|TresFreq|TresPerJob|TresPerNode|TresPerSocket|TresPerTask|MailUser|NtasksPerTRES|Container|` +
+	`ContainerType|SELinuxContext|ResvPorts)=`)
+
+// comment returns the job's comment. A user who writes " Comment=" elsewhere
+// can only replace words of their own.
+func comment(tail string, batch bool) string {
+	const key = " Comment="
+	start := strings.LastIndex(tail, key)
+	if start < 0 {
+		return ""
+	}
+	text := tail[start+len(key):]
+	if end := strings.LastIndex(text, " StdErr="); batch && end >= 0 {
+		text = text[:end]
+		if extra := strings.LastIndex(text, " Extra="); extra >= 0 {
+			text = text[:extra]
+		}
+	} else if at := afterComment.FindStringIndex(text); at != nil {
+		text = text[:at[0]]
+	}
+	return null(strings.TrimSpace(text))
+}
+
+// last returns the value of the last key=value of that key.
+func last(text, key string) string {
+	start := strings.LastIndex(text, " "+key+"=")
+	if start < 0 {
+		return ""
+	}
+	words := strings.Fields(text[start:])
+	return null(strings.TrimPrefix(words[0], key+"="))
+}
+
+func clip(s string) string {
+	return s[:min(len(s), 200)]
+}

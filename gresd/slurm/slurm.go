@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package slurm learns the facts of jobs from slurmctld by running Slurm's own
+// commands, and acts on jobs. The parser is pure ([ParseJob]).
+package slurm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Sentinels for errors.Is.
+var (
+	// ErrUnavailable: the command is not installed, slurmctld does not answer,
+	// or the time ran out. The job itself may be fine.
+	ErrUnavailable = errors.New("slurm is not available")
+	// ErrNoJob: slurmctld does not know the job.
+	ErrNoJob = errors.New("no such job")
+	// ErrNotBatch: only batch jobs can be requeued; cancel the others.
+	ErrNotBatch = errors.New("not a batch job")
+)
+
+// Options of a client. Zero values: "scontrol" from PATH, Slurm's own default
+// configuration, 10 seconds.
+type Options struct {
+	// Scontrol is a path or a name; squeue and scancel are taken from beside it.
+	Scontrol string
+	Conf     string        // SLURM_CONF for the commands
+	Timeout  time.Duration // for each command
+}
+
+// Client runs Slurm's commands. It is safe for concurrent use.
+type Client struct {
+	scontrol, squeue, scancel string
+	conf                      string
+	timeout                   time.Duration
+}
+
+// New returns a client. It runs nothing yet.
+func New(o Options) *Client {
+	if o.Scontrol == "" {
+		o.Scontrol = "scontrol"
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Second
+	}
+	beside := func(name string) string {
+		if !strings.Contains(o.Scontrol, "/") {
+			return name
+		}
+		return filepath.Join(filepath.Dir(o.Scontrol), name)
+	}
+	return &Client{
+		scontrol: o.Scontrol,
+		squeue:   beside("squeue"),
+		scancel:  beside("scancel"),
+		conf:     o.Conf,
+		timeout:  o.Timeout,
+	}
+}
+
+// WithConf returns a client that uses that slurm.conf, which Slurm names to its
+// Prolog; "" returns c itself.
+func (c *Client) WithConf(conf string) *Client {
+	if conf == "" {
+		return c
+	}
+	other := *c
+	other.conf = conf
+	return &other
+}
+
+// Job returns the facts of a job on a node. Errors: ErrNoJob, ErrUnavailable,
+// or what could not be understood.
+func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, error) {
+	text, err := c.run(ctx, c.scontrol, "show", "job", "-d", "-o", id(jobID))
+	if err != nil {
+		return JobFacts{}, err
+	}
+	return ParseJob(text, jobID, node)
+}
+
+// liveStates are those in which a job holds its resources on a node.
+var liveStates = []string{
+	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",
+}
+
+// LiveJobs returns the state of each job that holds resources of the node
+// (running, suspended, completing, configuring, …), by job id. Errors:
+// ErrUnavailable; then nothing is known, and no job may be taken for ended.
+func (c *Client) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
+	text, err := c.run(ctx, c.squeue, "-h", "-a", "-w", node, "-t", "all", "-o", "%A %T")
+	if err != nil {
+		return nil, err
+	}
+	return parseQueue(text)
+}
+
+// parseQueue reads lines "7 RUNNING" and keeps the live ones.
+func parseQueue(text string) (map[uint32]string, error) {
+	live := map[uint32]string{}
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		n, err := strconv.ParseUint(words[0], 10, 32)
+		if err != nil || len(words) != 2 {
+			return nil, fmt.Errorf("squeue printed %q, want a job id and a state: %w", clip(line), ErrUnavailable)
+		}
+		if slices.Contains(liveStates, words[1]) {
+			live[uint32(n)] = words[1]
+		}
+	}
+	return live, nil
+}
+
+// Requeue puts a batch job back into the queue. Errors: ErrNotBatch, ErrNoJob,
+// ErrUnavailable.
+func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
+	_, err := c.run(ctx, c.scontrol, "requeue", id(jobID))
+	return err
+}
+
+// Cancel cancels a job. A job that is unknown or has ended is no error. Errors:
+// ErrUnavailable.
+func (c *Client) Cancel(ctx context.Context, jobID uint32) error {
+	_, err := c.run(ctx, c.scancel, id(jobID))
+	if errors.Is(err, ErrNoJob) {
+		return nil
+	}
+	return err
+}
+
+func id(jobID uint32) string { return strconv.FormatUint(uint64(jobID), 10) }
+
+// waitDelay is how long a killed command may keep its output open: scontrol
+// starts no children, but a wrapper in its place could.
+const waitDelay = 500 * time.Millisecond
+
+// run runs one command and returns what it printed.
+func (c *Client) run(ctx context.Context, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	command := exec.CommandContext(ctx, name, args...)
+	command.WaitDelay = waitDelay
+	command.Env = environment(os.Environ(), c.conf)
+	var out, problems bytes.Buffer
+	command.Stdout, command.Stderr = &out, &problems
+	err := command.Run()
+	if err == nil {
+		return out.String(), nil
+	}
+	what := filepath.Base(name) + " " + strings.Join(args, " ")
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("%s: no answer within %s: %w: %w", what, c.timeout, ErrUnavailable, ctx.Err())
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return "", fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+	}
+	said := strings.Join(strings.Fields(problems.String()), " ")
+	return "", fmt.Errorf("%s: %w: %s", what, reason(said), clip(said))
+}
+
+// environment is the daemon's own without what changes Slurm's output or its
+// configuration: SLURM_TIME_FORMAT, SQUEUE_FORMAT, SLURM_CLUSTERS and the like.
+func environment(own []string, conf string) []string {
+	kept := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		if name == "SLURM_CONF" {
+			return conf != ""
+		}
+		for _, prefix := range []string{"SLURM_", "SQUEUE_", "SCONTROL_", "SCANCEL_"} {
+			if strings.HasPrefix(name, prefix) {
+				return true
+			}
+		}
+		return strings.HasPrefix(name, "LC_") || name == "LANG"
+	})
+	kept = append(kept, "LC_ALL=C")
+	if conf != "" {
+		kept = append(kept, "SLURM_CONF="+conf)
+	}
+	return kept
+}
+
+// reason tells apart what the caller can act on. These texts are the same from
+// Slurm 22.05 to 26.05; everything else is a Slurm that did not do it.
+func reason(said string) error {
+	switch {
+	case strings.Contains(said, "Invalid job id specified"):
+		return ErrNoJob
+	case strings.Contains(said, "Only batch jobs are accepted"):
+		return ErrNotBatch
+	case strings.Contains(said, "already completing or completed"):
+		return ErrNoJob
+	}
+	return ErrUnavailable
+}
