@@ -294,6 +294,19 @@ void vgpu_gate_drop_context(CUcontext ctx)
 	}
 }
 
+void vgpu_gate_in_child(void)
+{
+	/* Threads of the parent may have held these. Its work and events are not
+	 * ours, and CUDA does not work across fork anyway. */
+	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
+		pthread_mutex_init(&gates[i].lock, NULL);
+		memset(gates[i].lane, 0, sizeof gates[i].lane);
+		memset(gates[i].context, 0, sizeof gates[i].context);
+		gates[i].inflight_ns = 0;
+	}
+	vgpu_captures = 0;
+}
+
 void vgpu_gate_forget_key(uint64_t key)
 {
 	struct vgpu_cost *c = vgpu_cost_of(key);

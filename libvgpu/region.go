@@ -212,6 +212,17 @@ func (g *Grant) SetOutside(card int, bytes int64) bool {
 	return atomic.SwapInt64(outside, bytes) != bytes
 }
 
+// Outside returns what SetOutside published last, in this life of gresd or one
+// before.
+func (g *Grant) Outside(card int) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mem == nil || card < 0 || card >= len(g.spec.Cards) {
+		return 0
+	}
+	return atomic.LoadInt64((*int64)(unsafe.Pointer(&g.region().card[card].mem_outside)))
+}
+
 // Revoke marks the job as ended. The limits stay in force for processes that
 // still have the file mapped.
 func (g *Grant) Revoke() {

@@ -149,6 +149,7 @@ static void in_child(void)
 	/* The parent's slot, memory and channel groups are not ours. */
 	if (vgpu_state.grant) {
 		vgpu_rm_forget();
+		vgpu_gate_in_child();
 		claim_slot();
 	}
 }

@@ -174,6 +174,8 @@ void vgpu_gate_forget_key(uint64_t key);
 bool vgpu_gate_tick(void);
 /* Takes over card's schedule from the grant. */
 void vgpu_gate_schedule(int card, const struct vgpu_schedule *s);
+/* After a fork, in the child: empty and unlocked. */
+void vgpu_gate_in_child(void);
 /* Number of stream captures open in this process. */
 extern int vgpu_captures;
 

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/journal"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+)
+
+// run is the daemon, from the configuration to the last log line. Grants stay
+// in force when it returns.
+func run(ctx context.Context, cfg config.Config) error {
+	log, err := journal.New(cfg.Log.Level)
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("must run as root: it makes files that users cannot change")
+	}
+	if cfg.Path == "" {
+		log.Info("no configuration file: the defaults are in force", "path", config.DefaultPath)
+	}
+	cards, err := inventory.Open(cfg.NVML.Library)
+	if err != nil {
+		return err
+	}
+	defer cards.Close()
+
+	records, lost, err := openLedger(cfg.Paths.Ledger(), log)
+	if err != nil {
+		return err
+	}
+	defer records.Close()
+	grants, err := grant.NewStore(grant.Layout{
+		RunDir: cfg.Paths.RunDir, Jobs: cfg.Paths.Jobs(), Preload: cfg.Paths.Preload(), Library: cfg.Paths.Library,
+	}, log)
+	if err != nil {
+		return err
+	}
+	defer grants.Close()
+	if _, err := os.Stat(cfg.Paths.Library); err != nil {
+		log.Error("the preload library is missing: jobs run without limits", "error", err)
+	}
+
+	counts := metrics.New(version, driver(cards, log))
+	scontrol := slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout()})
+	srv, err := server.New(server.Parts{
+		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Observer: counts, Log: log, Version: version,
+		Slurm: func(conf string) server.Slurm {
+			if cfg.Slurm.Conf != "" {
+				return scontrol // the administrator's word beats the Prolog's
+			}
+			return scontrol.WithConf(conf)
+		},
+	}, lost)
+	if err != nil {
+		return err
+	}
+	counts.Watch(srv.Snapshot)
+	return serve(ctx, cfg, srv, grants, cards, counts, log)
+}
+
+// serve runs the long-lived parts until ctx is done or the socket fails.
+func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *grant.Store, cards inventory.Inventory, counts *metrics.Metrics, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var parts sync.WaitGroup
+
+	judge := arbiter.NewRunner(grants, arbiter.Params{
+		Period: cfg.Arbiter.PeriodUS, MaxPeriod: cfg.Arbiter.MaxPeriodUS, MinSlice: cfg.Arbiter.MinSliceUS,
+	}, cfg.Arbiter.Tick(), log)
+	measurer := arbiter.NewMeasurer(grants, cards, log)
+	grants.OnChange(func() { judge.Wake(); measurer.Wake() })
+	parts.Go(func() { judge.Run(ctx) })
+	parts.Go(func() { measurer.Run(ctx) })
+
+	if cfg.Metrics.Listen != "" {
+		parts.Go(func() {
+			// Jobs do not depend on metrics: say it and go on.
+			if err := counts.Serve(ctx, cfg.Metrics.Listen); err != nil {
+				log.Error("metrics are not served", "error", err)
+			}
+		})
+	}
+	parts.Go(func() { watchdog(ctx, srv) })
+
+	err := srv.Run(ctx, func() {
+		notify(daemon.SdNotifyReady)
+		log.Info("ready", "version", version, "socket", cfg.Paths.Socket())
+	})
+	notify(daemon.SdNotifyStopping)
+	cancel()
+	parts.Wait()
+	log.Info("stopped: grants stay in force")
+	return err
+}
+
+// openLedger also says whether the ledger must be rebuilt.
+func openLedger(path string, log *slog.Logger) (*ledger.Ledger, bool, error) {
+	records, err := ledger.Open(path)
+	switch {
+	case errors.Is(err, ledger.ErrCorrupt):
+		log.Error("the ledger is rebuilt from the grants and jobs that exist", "error", err)
+		return records, true, nil
+	case err != nil:
+		return nil, false, err
+	}
+	return records, !records.Existed(), nil
+}
+
+func driver(cards inventory.Inventory, log *slog.Logger) string {
+	v, err := cards.Versions()
+	if err != nil {
+		log.Warn("driver version is not known", "error", err)
+		return ""
+	}
+	log.Info("driver", "driver_version", v.Driver, "nvml_version", v.NVML, "cuda_version", v.CUDA)
+	return v.Driver
+}
+
+// notify tells systemd; without systemd it does nothing.
+func notify(state string) { _, _ = daemon.SdNotify(false, state) }
+
+// watchdog tells systemd that the server still works. While it does not, the
+// calls stop, and systemd starts gresd anew: jobs and grants are adopted.
+func watchdog(ctx context.Context, srv interface{ Alive() }) {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil || interval == 0 {
+		return
+	}
+	ticker := time.NewTicker(interval / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			srv.Alive()
+			notify(daemon.SdNotifyWatchdog)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// gresConf writes the lines of gres.conf for the cards of a node, and as a
+// comment what belongs into slurm.conf. Every GPU gets a Type: without one,
+// slurmctld loses the use of each card when it restarts.
+func gresConf(cards []gpu.Card, mode string) string {
+	var out strings.Builder
+	types := map[string]int{}
+	shared := 0
+	for _, c := range cards {
+		types[c.Type]++
+		fmt.Fprintf(&out, "Name=gpu Type=%s File=/dev/nvidia%d\n", c.Type, c.Minor)
+		if c.MIG {
+			continue // shared by the hardware, not by gresd
+		}
+		shared++
+	}
+	for _, c := range cards {
+		if mode == config.PlacementSlurm && !c.MIG {
+			fmt.Fprintf(&out, "Name=shard Count=%d File=/dev/nvidia%d\n", gpu.FullCard, c.Minor)
+		}
+	}
+	var node []string
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		node = append(node, fmt.Sprintf("gpu:%s:%d", name, types[name]))
+	}
+	counted := "shard"
+	if mode == config.PlacementGresd {
+		counted = "vgpu"
+		if shared > 0 {
+			fmt.Fprintf(&out, "Name=vgpu Count=%d Flags=CountOnly\n", shared*int(gpu.FullCard))
+		}
+	}
+	if shared > 0 {
+		node = append(node, fmt.Sprintf("%s:%d", counted, shared*int(gpu.FullCard)))
+	}
+	if len(cards) == 0 {
+		return "# no GPU on this node\n"
+	}
+	return "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=" +
+		strings.Join(node, ",") + "\n" + out.String()
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command gresd is the node daemon: it shares the GPUs of one node between
+// Slurm jobs. See docs/man/gresd.8.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	// A second signal ends the process at once.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop)
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "gresd: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var path string
+	root := &cobra.Command{
+		Use:           "gresd",
+		Short:         "Share the GPUs of this node between Slurm jobs",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(path)
+			if err != nil {
+				return err
+			}
+			return run(cmd.Context(), cfg)
+		},
+	}
+	root.PersistentFlags().StringVar(&path, "config", config.DefaultPath, "configuration `FILE`")
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(&cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "gresd %s (%s)\n", version, runtime.Version())
+			return err
+		},
+	}, &cobra.Command{
+		Use:   "gres-conf",
+		Short: "Print the lines of gres.conf for this node",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(path)
+			if err != nil {
+				return err
+			}
+			cards, err := inventory.Open(cfg.NVML.Library)
+			if err != nil {
+				return err
+			}
+			defer cards.Close()
+			list, err := cards.Cards()
+			if err != nil {
+				// A line that is missing would make slurmd count too few cards.
+				return fmt.Errorf("read cards: %w", err)
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), gresConf(list, cfg.Placement.Mode))
+			return err
+		},
+	})
+	return root
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// table aligns columns. Lines stay within 100 columns for usual values.
+func table(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		if _, err := fmt.Fprintln(t, strings.Join(row, "\t")); err != nil {
+			return err
+		}
+	}
+	return t.Flush()
+}
+
+func writeStatus(w io.Writer, st wire.Status) error {
+	state := "ready"
+	if !st.Ready {
+		state = "starting"
+	}
+	node := st.Node
+	if node == "" {
+		node = "a node without a Prolog yet"
+	}
+	fmt.Fprintf(w, "gresd %s on %s: %s, up %s, cards chosen by %s, jobs %d\n", st.Version, node, state,
+		time.Since(st.Started).Round(time.Second), st.Placement, st.Jobs)
+	for _, p := range st.Problems {
+		fmt.Fprintf(w, "problem: %s\n", p)
+	}
+	rows := [][]string{{"CARD", "TYPE", "SHARE", "CORES", "MEMORY GRANTED", "JOBS", "STATE", "UUID"}}
+	for _, c := range st.Cards {
+		health := "ok"
+		if !c.Healthy {
+			health = "out" // sick, or in MIG mode
+		}
+		rows = append(rows, []string{
+			fmt.Sprint(c.Index), c.Type, percent(c.Share), percent(c.Cores),
+			size(c.GrantedBytes) + " / " + size(c.MemoryBytes), fmt.Sprint(c.Jobs), health, c.UUID,
+		})
+	}
+	fmt.Fprintln(w)
+	return table(w, rows)
+}
+
+func writeJobs(w io.Writer, jobs []wire.Job) error {
+	rows := [][]string{{"JOB", "USER", "CARD", "SHARE", "CORES", "MEMORY", "MODE", "GPU TIME", "PROCS", "SLICE"}}
+	for _, j := range jobs {
+		first := []string{fmt.Sprint(j.JobID), user(j)}
+		if len(j.Cards) == 0 {
+			rows = append(rows, append(first, "-", "-", "-", "-", j.State, "-", "-", "-"))
+		}
+		for _, c := range j.Cards {
+			rows = append(rows, append(first,
+				fmt.Sprint(c.Index), percent(c.Share), percent(c.Cores),
+				known(c.UsedBytes, size)+" / "+size(c.LimitBytes), mode(j),
+				known(c.GPUSeconds, seconds), known(c.Processes, func(n int) string { return fmt.Sprint(n) }), slice(c)))
+			first = []string{"", ""}
+		}
+	}
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if j.Reason != "" {
+			fmt.Fprintf(w, "\njob %d: %s\n", j.JobID, j.Reason)
+		}
+	}
+	return nil
+}
+
+func user(j wire.Job) string {
+	if j.User == "" {
+		return fmt.Sprint(j.UID)
+	}
+	return j.User
+}
+
+func mode(j wire.Job) string { return gpu.FormatMode(gpu.Mode(j.Mode), gpu.Share(j.Ceiling)) }
+
+func percent(n uint32) string { return fmt.Sprintf("%d%%", n) }
+
+func size(n uint64) string { return gpu.Bytes(n).String() }
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
+}
+
+// known writes "?" for what gresd could not read.
+func known[T any](v *T, write func(T) string) string {
+	if v == nil {
+		return "?"
+	}
+	return write(*v)
+}
+
+func slice(c wire.JobCard) string {
+	text := "driver's"
+	if c.SliceUS != 0 {
+		text = fmt.Sprintf("%.3g ms", float64(c.SliceUS)/1000)
+	}
+	if c.Gate {
+		text += " gate"
+	}
+	return text
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+func run(t *testing.T, args ...string) (out, errs string, code int) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = execute(t.Context(), args, &o, &e)
+	return o.String(), e.String(), code
+}
+
+// narrow checks that no line is wider than a terminal.
+func narrow(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 100 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+const uuid = "GPU-5f3c1d2e-0000-1111-2222-333344445555"
+
+func exampleReply(op wire.Op) wire.Reply {
+	if op == wire.OpStatus {
+		return wire.Reply{OK: true, Status: &wire.Status{
+			Version: "1.2.3", Node: "n1", Started: time.Now().Add(-time.Hour), Ready: true, Placement: "slurm", Jobs: 12,
+			Cards: []wire.Card{
+				{UUID: uuid, Index: 0, Type: "h200", Healthy: true, MemoryBytes: 141 << 30, GrantedBytes: 100 << 30, Share: 100, Cores: 100, Jobs: 12},
+				{UUID: uuid, Index: 1, Type: "h200", MemoryBytes: 141 << 30},
+			},
+			Problems: []string{"card 2: lost"},
+		}}
+	}
+	return wire.Reply{OK: true, Jobs: []wire.Job{
+		{JobID: 1234567, User: "longname12", State: "granted", Mode: "soft", Ceiling: 80, Cards: []wire.JobCard{
+			{UUID: uuid, Index: 0, Share: 100, Cores: 100, LimitBytes: 141 << 30, UsedBytes: ptr(uint64(100 << 30)), GPUSeconds: ptr(3723.5), Processes: ptr(8), SliceUS: 14000, Gate: true},
+			{UUID: uuid, Index: 1, Share: 30, Cores: 30, LimitBytes: 20 << 30},
+		}},
+		{JobID: 9, UID: 33, State: "refused", Reason: "vgpu: request: job 9: --vgpu-mem: want a size"},
+	}}
+}
+
+func serve(t *testing.T, answer func(wire.Op) wire.Reply) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gresd.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if req, err := wire.ReadRequest(bufio.NewReader(conn)); err == nil {
+				_ = wire.WriteReply(conn, answer(req.Op))
+			}
+			conn.Close()
+		}
+	}()
+	return path
+}
+
+func TestStatusAndJobs(t *testing.T) {
+	socket := serve(t, exampleReply)
+	out, errs, code := run(t, "--socket", socket, "status")
+	if code != 0 || errs != "" {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	narrow(t, out)
+	for _, want := range []string{"gresd 1.2.3 on n1: ready, up 1h0m", "100 GiB / 141 GiB", "out", uuid, "problem: card 2: lost"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	out, errs, code = run(t, "--socket", socket, "jobs")
+	if code != 0 || errs != "" {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	narrow(t, out)
+	for _, want := range []string{"100 GiB / 141 GiB", "? / 20 GiB", "soft:80", "1h2m3.5s", "14 ms gate", "refused", "job 9: vgpu: request"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	out, _, code = run(t, "jobs", "--json", "--socket", socket)
+	var jobs []wire.Job
+	if err := json.Unmarshal([]byte(out), &jobs); err != nil || code != 0 || len(jobs) != 2 || jobs[0].JobID != 1234567 {
+		t.Errorf("exit %d, %v: %s", code, err, out)
+	}
+}
+
+func TestNoJobsIsAnEmptyList(t *testing.T) {
+	socket := serve(t, func(wire.Op) wire.Reply { return wire.Reply{OK: true} })
+	if out, _, code := run(t, "jobs", "--json", "--socket", socket); code != 0 || strings.TrimSpace(out) != "[]" {
+		t.Errorf("exit %d: %s", code, out)
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	refusing := serve(t, func(wire.Op) wire.Reply { return wire.Reply{Kind: wire.KindUser, Message: "vgpu: gresd: no"} })
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		say  string
+	}{
+		"no command":         {nil, 2, "want a command"},
+		"unknown command":    {[]string{"drop"}, 2, `unknown command "drop"`},
+		"unknown flag":       {[]string{"status", "--yes"}, 2, "unknown flag: --yes"},
+		"no file":            {[]string{"inspect"}, 2, "accepts 1 arg"},
+		"gresd not running":  {[]string{"status", "--socket", "/nonexistent/s"}, 1, "is gresd running"},
+		"gresd says no":      {[]string{"status", "--socket", refusing}, 1, "vgpu: gresd: no"},
+		"absent file":        {[]string{"inspect", "/nonexistent/grant"}, 1, "no such file"},
+		"file of some kind":  {[]string{"inspect", "main.go"}, 1, "neither a grant nor a cache"},
+		"absent config file": {[]string{"check-config", "/nonexistent/vgpu.toml"}, 1, "no such file"},
+	} {
+		out, errs, code := run(t, c.args...)
+		if code != c.code || !strings.Contains(errs, c.say) || out != "" {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; want %d and %q", name, code, out, errs, c.code, c.say)
+		}
+	}
+}
+
+func TestInspect(t *testing.T) {
+	dir := t.TempDir()
+	spec := libvgpu.GrantSpec{JobID: 7, UID: 33, GID: 33, Cards: []libvgpu.GrantCard{
+		{UUID: uuid, MemLimit: 8 << 30, MemOverhead: 500 << 20, Share: 30, Cores: 25, Mode: libvgpu.ModeSoft, Ceiling: 80, Priority: libvgpu.PrioHigh},
+	}}
+	g, err := libvgpu.CreateGrant(filepath.Join(dir, "grant"), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	g.SetSchedule(0, libvgpu.Schedule{SliceUS: 6000, Gate: 1, WeightPPM: 300000, BusyProcs: 1, Others: 1, Cores: 25})
+	if err := libvgpu.CreateCache(filepath.Join(dir, "cache"), spec, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string][]string{
+		"grant": {"grant of job 7, user 33", "8 GiB", "soft:80", "high", "6000 us gate", "30.0%", "GPU-5f3c1d2e"},
+		"cache": {"cache of job 7, processes 0", "0 B", "8 GiB", "GPU-5f3c1d2e"},
+	} {
+		out, errs, code := run(t, "inspect", filepath.Join(dir, file))
+		if code != 0 {
+			t.Fatalf("exit %d: %s", code, errs)
+		}
+		narrow(t, out)
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%s: no %q in\n%s", file, w, out)
+			}
+		}
+		out, _, _ = run(t, "inspect", "--json", filepath.Join(dir, file))
+		var v struct {
+			Kind  string
+			JobID uint32 `json:"job_id"`
+			Cards []struct {
+				UUID string `json:"gpu_uuid"`
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &v); err != nil || v.Kind != file || v.JobID != 7 || v.Cards[0].UUID != uuid {
+			t.Errorf("%s: %v in\n%s", file, err, out)
+		}
+	}
+}
+
+func TestCheckConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vgpu.toml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("version = 1\n")
+	if out, errs, code := run(t, "check-config", path); code != 0 || out != path+": ok\n" {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+	write("version = 1\n[paths]\nrundir = \"/x\"\n")
+	out, errs, code := run(t, "check-config", path)
+	if code != 1 || out != "" || !strings.Contains(errs, "rundir") {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+	out, _, code = run(t, "--json", "check-config", path)
+	var v struct {
+		OK    bool
+		Error string
+	}
+	if err := json.Unmarshal([]byte(out), &v); err != nil || code != 1 || v.OK || !strings.Contains(v.Error, "rundir") {
+		t.Errorf("exit %d, %v: %s", code, err, out)
+	}
+}

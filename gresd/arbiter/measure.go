@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// measureEvery is the time between two comparisons with the card's own count.
+const measureEvery = 100 * time.Millisecond
+
+// Memory is what the measurer needs of the open grants.
+type Memory interface {
+	Open() []uint32
+	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
+	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
+	SetOutside(jobID uint32, card int, bytes int64) bool
+}
+
+// Counter is the card's own count of its processes' memory.
+type Counter interface {
+	Processes(gpu.UUID) ([]inventory.Process, error)
+}
+
+// Measurer compares what processes announce with what the card counts for them,
+// because contexts, code and local memory come from no allocation call. The
+// difference goes into the grant and is part of the job's use from then on.
+type Measurer struct {
+	memory  Memory
+	counter Counter
+	log     *slog.Logger
+	wake    chan struct{}
+	diffs   map[procKey]int64 // last good comparison of each process
+	whole   map[Key]bool      // jobs of which every process was compared once
+	said    map[gpu.UUID]bool // cards that could not be asked
+}
+
+// NewMeasurer returns a measurer that does nothing before [Measurer.Run].
+func NewMeasurer(memory Memory, counter Counter, log *slog.Logger) *Measurer {
+	return &Measurer{
+		memory: memory, counter: counter, log: log, wake: make(chan struct{}, 1),
+		diffs: map[procKey]int64{}, whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
+	}
+}
+
+// Wake tells the measurer that jobs have come or gone. It never blocks.
+func (m *Measurer) Wake() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run measures while there are jobs, until ctx is done. The driver may block
+// it; nothing else waits for it.
+func (m *Measurer) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		var next <-chan time.Time
+		if m.step() > 0 {
+			next = time.After(measureEvery)
+		}
+		select {
+		case <-ctx.Done():
+		case <-m.wake:
+		case <-next:
+		}
+	}
+}
+
+// step measures every job once and returns how many there are. The caches are
+// read before and after the card is asked: a process that allocated or freed
+// in between cannot be compared, and keeps its last difference.
+func (m *Measurer) step() int {
+	jobs := m.memory.Open()
+	before := m.read(jobs)
+	counts := m.count(jobs, before)
+	after := m.read(jobs)
+	next, whole := map[procKey]int64{}, map[Key]bool{}
+	for _, job := range jobs {
+		spec, ok := m.memory.Spec(job)
+		if !ok || len(after[job].Cards) != len(spec.Cards) {
+			continue
+		}
+		for i, card := range spec.Cards {
+			var sum int64
+			name, guessed := Key{job, gpu.UUID(card.UUID)}, false
+			for _, slot := range after[job].Slots {
+				if !slot.Alive || slot.Cards[i].Contexts == 0 {
+					continue
+				}
+				key := procKey{job, slot.PID, slot.StartTime, i}
+				diff, known := compare(find(before[job], slot), slot, i, counts[gpu.UUID(card.UUID)])
+				if !known {
+					if diff, known = m.diffs[key]; !known {
+						guessed = true
+						continue
+					}
+				}
+				next[key] = diff
+				sum += diff
+			}
+			// After a restart the grant still says what was measured before:
+			// that stays until every process was compared again.
+			if guessed && !m.whole[name] {
+				continue
+			}
+			whole[name] = true
+			if m.memory.SetOutside(job, i, sum) {
+				m.log.Debug("memory outside of allocations", "job_id", job, "gpu_uuid", card.UUID, "bytes", sum)
+			}
+		}
+	}
+	m.diffs, m.whole = next, whole
+	return len(jobs)
+}
+
+func (m *Measurer) read(jobs []uint32) map[uint32]libvgpu.CacheView {
+	views := map[uint32]libvgpu.CacheView{}
+	for _, job := range jobs {
+		if view, err := m.memory.Cache(job, 0); err == nil {
+			views[job] = view
+		}
+	}
+	return views
+}
+
+// count asks each card on which some process has a context.
+func (m *Measurer) count(jobs []uint32, views map[uint32]libvgpu.CacheView) map[gpu.UUID]map[uint32]gpu.Bytes {
+	counts := map[gpu.UUID]map[uint32]gpu.Bytes{}
+	for _, job := range jobs {
+		for i, card := range views[job].Cards {
+			uuid := gpu.UUID(card.UUID)
+			if counts[uuid] != nil || !hasContext(views[job], i) {
+				continue
+			}
+			counts[uuid] = map[uint32]gpu.Bytes{}
+			processes, err := m.counter.Processes(uuid)
+			if err != nil && !m.said[uuid] {
+				m.log.Warn("memory of processes cannot be measured", "gpu_uuid", uuid, "error", err)
+			}
+			m.said[uuid] = err != nil
+			for _, p := range processes {
+				counts[uuid][p.PID] = p.Memory
+			}
+		}
+	}
+	return counts
+}
+
+func hasContext(view libvgpu.CacheView, card int) bool {
+	for _, slot := range view.Slots {
+		if slot.Alive && slot.Cards[card].Contexts > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func find(view libvgpu.CacheView, slot libvgpu.SlotView) *libvgpu.SlotView {
+	for i, s := range view.Slots {
+		if s.PID == slot.PID && s.StartTime == slot.StartTime {
+			return &view.Slots[i]
+		}
+	}
+	return nil
+}
+
+// compare returns what the card counts for a process beyond what it announced.
+// known is false when nothing can be said: it was allocating, it lives in
+// another PID namespace, or the card does not list it.
+func compare(before *libvgpu.SlotView, after libvgpu.SlotView, card int, counts map[uint32]gpu.Bytes) (diff int64, known bool) {
+	if before == nil || !after.OnHost || after.MemBegun != after.MemDone || before.MemBegun != after.MemBegun || before.MemDone != after.MemDone {
+		return 0, false
+	}
+	pid := after.HostPID
+	if pid == 0 {
+		pid = after.PID
+	}
+	counted := counts[pid]
+	if counted == 0 || counted > 1<<50 {
+		return 0, false
+	}
+	told := after.Cards[card].Mem
+	if told > 1<<50 { // its user wrote it: no card is that large
+		return 0, false
+	}
+	diff = int64(counted) - int64(told)
+	// Less than announced is believed only as far as the estimate for contexts
+	// goes: managed memory is announced in full and may be elsewhere just now.
+	return max(diff, -int64(min(after.Cards[card].Context, told))), true
+}

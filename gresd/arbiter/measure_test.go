@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// memSlot is a process with a context that announced some bytes.
+func memSlot(pid uint32, mem, context uint64, begun, done uint32) libvgpu.SlotView {
+	return libvgpu.SlotView{
+		PID: pid, StartTime: 5, Alive: true, OnHost: true, MemBegun: begun, MemDone: done,
+		Cards: []libvgpu.SlotCard{{Mem: mem, Context: context, Contexts: 1}},
+	}
+}
+
+func TestCompare(t *testing.T) {
+	quiet := memSlot(1, 1000, 300, 7, 7)
+	for name, c := range map[string]struct {
+		before, after libvgpu.SlotView
+		counts        map[uint32]gpu.Bytes
+		want          int64
+		known         bool
+	}{
+		"the card counts more":         {quiet, quiet, map[uint32]gpu.Bytes{1: 1400}, 400, true},
+		"the context was charged high": {quiet, quiet, map[uint32]gpu.Bytes{1: 900}, -100, true},
+		"managed memory is elsewhere":  {quiet, quiet, map[uint32]gpu.Bytes{1: 100}, -300, true},
+		"it is allocating":             {quiet, memSlot(1, 1000, 300, 8, 7), map[uint32]gpu.Bytes{1: 1400}, 0, false},
+		"it allocated meanwhile":       {quiet, memSlot(1, 1000, 300, 8, 8), map[uint32]gpu.Bytes{1: 1400}, 0, false},
+		"the card does not list it":    {quiet, quiet, map[uint32]gpu.Bytes{2: 1400}, 0, false},
+		"the card does not say":        {quiet, quiet, map[uint32]gpu.Bytes{1: 0}, 0, false},
+		"a number no card has":         {quiet, memSlot(1, 1<<63, 1<<63, 7, 7), map[uint32]gpu.Bytes{1: 1400}, 0, false},
+	} {
+		got, known := compare(&c.before, c.after, 0, c.counts)
+		if got != c.want || known != c.known {
+			t.Errorf("%s: got %d %v, want %d %v", name, got, known, c.want, c.known)
+		}
+	}
+	if _, known := compare(nil, quiet, 0, map[uint32]gpu.Bytes{1: 1400}); known {
+		t.Error("a process that was not there before was compared")
+	}
+}
+
+type fakeMemory struct {
+	*fakeGrants
+	outside map[uint32]int64
+}
+
+func (f *fakeMemory) SetOutside(job uint32, _ int, bytes int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := f.outside[job] != bytes
+	f.outside[job] = bytes
+	return changed
+}
+
+type fakeCounter struct {
+	mu    sync.Mutex
+	procs []inventory.Process
+	err   error
+	asked int
+}
+
+func (f *fakeCounter) Processes(gpu.UUID) ([]inventory.Process, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	return f.procs, f.err
+}
+
+func memView(slots ...libvgpu.SlotView) libvgpu.CacheView {
+	return libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "A"}}, Slots: slots}
+}
+
+func TestMeasureSumsAJob(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
+	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}, {PID: 3, Memory: 500}}}
+	m := NewMeasurer(f, c, slog.New(slog.DiscardHandler))
+	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 1, 1)))
+	f.add(8, 30, memView(memSlot(3, 500, 0, 1, 1)))
+	if n := m.step(); n != 2 || f.outside[7] != 500 || f.outside[8] != 0 || c.asked != 1 {
+		t.Errorf("%d jobs, outside %v, asked %d times", n, f.outside, c.asked)
+	}
+	// While process 2 allocates it keeps its last difference.
+	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 5000, 0, 2, 1)))
+	if m.step(); f.outside[7] != 500 {
+		t.Errorf("outside %d while allocating, want 500", f.outside[7])
+	}
+	// When it has ended, its difference is gone with it.
+	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1)))
+	if m.step(); f.outside[7] != 400 {
+		t.Errorf("outside %d after one process, want 400", f.outside[7])
+	}
+	c.err, c.procs = errors.New("lost"), nil
+	if m.step(); f.outside[7] != 400 {
+		t.Errorf("outside %d when the card does not answer, want 400", f.outside[7])
+	}
+}
+
+// A new gresd must not forget what the one before it measured.
+func TestMeasureAfterARestart(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{7: 500}}
+	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1200}}}
+	m := NewMeasurer(f, c, slog.New(slog.DiscardHandler))
+	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 2, 1)))
+	if m.step(); f.outside[7] != 500 {
+		t.Errorf("outside %d while a process was not compared yet, want 500", f.outside[7])
+	}
+	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 2, 2)))
+	if m.step(); f.outside[7] != 600 {
+		t.Errorf("outside %d, want 600", f.outside[7])
+	}
+	foreign := memSlot(1, 1000, 0, 1, 1)
+	foreign.OnHost = false // its pid is another process on this host
+	if _, known := compare(&foreign, foreign, 0, map[uint32]gpu.Bytes{1: 1400}); known {
+		t.Error("a process of another PID namespace was compared")
+	}
+}
+
+func TestMeasureAsksNobodyWithoutContexts(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
+	c := &fakeCounter{}
+	m := NewMeasurer(f, c, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { m.Run(ctx); close(done) }()
+	slot := memSlot(1, 1000, 0, 1, 1)
+	slot.Cards[0].Contexts = 0
+	f.add(7, 30, memView(slot))
+	m.Wake()
+	time.Sleep(50 * time.Millisecond)
+	c.mu.Lock()
+	asked := c.asked
+	c.mu.Unlock()
+	if asked != 0 {
+		t.Errorf("asked %d times", asked)
+	}
+	cancel()
+	<-done
+}

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package grant makes the files through which a job sees its share, and keeps
+// the grants of living jobs mapped so that their schedule can change.
+//
+// A job's folder appears complete, by one rename. Only gresd's user may write
+// in it: the job's user may read the grant and write into the cache file, but
+// cannot rename, replace or remove anything, so no path below the jobs folder
+// can be turned into a link behind gresd's back.
+package grant
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// Names of the files in a job's folder.
+const (
+	grantFile   = "grant"
+	cacheFile   = "cache"
+	refusedFile = "refused"
+)
+
+// ErrNotOpen says that the store has no grant of that job.
+var ErrNotOpen = errors.New("no grant of this job is open")
+
+// Store is all job folders of the node. It is safe for concurrent use; calls
+// that make or remove the folder of one and the same job must not overlap.
+type Store struct {
+	layout Layout
+	log    *slog.Logger
+
+	mu       sync.Mutex
+	open     map[uint32]*entry
+	saidACL  bool
+	onChange func()
+}
+
+// entry is one open grant.
+type entry struct {
+	grant *libvgpu.Grant
+	spec  libvgpu.GrantSpec // of the record: the file's cores follow the schedule
+
+	mu     sync.Mutex // guards what follows: a reader is for one goroutine
+	closed bool
+	reader *libvgpu.CacheReader
+	view   libvgpu.CacheView
+	err    error
+	read   time.Time
+}
+
+// NewStore makes the run folder and its fixed files. No job is open yet.
+func NewStore(layout Layout, log *slog.Logger) (*Store, error) {
+	layout = layout.withDefaults()
+	if err := layout.prepare(); err != nil {
+		return nil, err
+	}
+	return &Store{layout: layout, log: log, open: map[uint32]*entry{}}, nil
+}
+
+// OnChange sets what is called after a grant was opened or closed. It must be
+// set before the store is used.
+func (s *Store) OnChange(f func()) { s.onChange = f }
+
+func (s *Store) changed() {
+	if s.onChange != nil {
+		s.onChange()
+	}
+}
+
+// Dir is the folder of a job.
+func (s *Store) Dir(jobID uint32) string { return s.layout.job(jobID) }
+
+// Create makes the folder of a granted record anew, with an empty cache, and
+// opens its grant. A folder that is there is removed first. context is what
+// one CUDA context costs, 0 where that is not known.
+func (s *Store) Create(rec ledger.Record, context gpu.Bytes) error {
+	spec := SpecOf(rec, context)
+	var g *libvgpu.Grant
+	err := s.makeDir(rec.JobID, rec.UID, func(dir string) (err error) {
+		if err = libvgpu.CreateCache(filepath.Join(dir, cacheFile), spec, rec.UID, rec.GID); err != nil {
+			return err
+		}
+		g, err = libvgpu.CreateGrant(filepath.Join(dir, grantFile), spec)
+		return err
+	})
+	if err != nil {
+		if g != nil {
+			_ = g.Close()
+		}
+		return fmt.Errorf("create grant of job %d: %w", rec.JobID, err)
+	}
+	s.put(rec.JobID, g, spec)
+	return nil
+}
+
+// Refuse makes a folder that says why the job's request cannot be served.
+func (s *Store) Refuse(jobID, uid uint32, reason string) error {
+	err := s.makeDir(jobID, uid, func(dir string) error {
+		path := filepath.Join(dir, refusedFile)
+		reason = strings.Join(strings.Fields(reason), " ") // one line
+		if err := os.WriteFile(path, []byte(reason+"\n"), 0o444); err != nil {
+			return err
+		}
+		return os.Chmod(path, 0o444)
+	})
+	if err != nil {
+		return fmt.Errorf("refuse job %d: %w", jobID, err)
+	}
+	return nil
+}
+
+// Refused returns the reason in a job's folder, "" where there is none.
+func (s *Store) Refused(jobID uint32) string {
+	text, err := os.ReadFile(filepath.Join(s.Dir(jobID), refusedFile))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// Adopt opens the grant that a folder holds already, without touching its
+// inode: tasks have it bound and mapped. It fails with [fs.ErrNotExist] when
+// there is none, and when the file is not the grant of this record or is of a
+// run of the job that has ended.
+func (s *Store) Adopt(rec ledger.Record) error {
+	g, err := libvgpu.OpenGrantRW(filepath.Join(s.Dir(rec.JobID), grantFile))
+	if err != nil {
+		return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
+	}
+	spec := SpecOf(rec, 0)
+	if g.Spec().Revoked {
+		_ = g.Close()
+		return fmt.Errorf("adopt grant of job %d: it is revoked", rec.JobID)
+	}
+	if err := matches(g.Spec(), spec); err != nil {
+		_ = g.Close()
+		return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
+	}
+	cache := filepath.Join(s.Dir(rec.JobID), cacheFile)
+	if _, err := os.Lstat(cache); errors.Is(err, fs.ErrNotExist) {
+		if err := libvgpu.CreateCache(cache, spec, rec.UID, rec.GID); err != nil {
+			_ = g.Close()
+			return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
+		}
+	}
+	for i, c := range g.Spec().Cards {
+		spec.Cards[i].MemOverhead = c.MemOverhead
+	}
+	s.put(rec.JobID, g, spec)
+	return nil
+}
+
+// matches compares a file with what the ledger says of the job.
+func matches(have, want libvgpu.GrantSpec) error {
+	if have.JobID != want.JobID || have.UID != want.UID || len(have.Cards) != len(want.Cards) {
+		return fmt.Errorf("file of job %d, user %d, %d cards: want job %d, user %d, %d cards",
+			have.JobID, have.UID, len(have.Cards), want.JobID, want.UID, len(want.Cards))
+	}
+	for i, w := range want.Cards {
+		if h := have.Cards[i]; h.UUID != w.UUID || h.MemLimit != w.MemLimit || h.Share != w.Share || h.Mode != w.Mode || h.Ceiling != w.Ceiling {
+			return fmt.Errorf("card %d of the file is %s with %s: want %s with %s",
+				i, h.UUID, gpu.Bytes(h.MemLimit), w.UUID, gpu.Bytes(w.MemLimit))
+		}
+	}
+	return nil
+}
+
+// ReadFile returns what the grant file of a job says; it need not be open.
+func (s *Store) ReadFile(jobID uint32) (libvgpu.GrantSpec, error) {
+	spec, _, err := libvgpu.ReadGrant(filepath.Join(s.Dir(jobID), grantFile))
+	return spec, err
+}
+
+// Has says whether the grant of a job is open and its file is in place.
+func (s *Store) Has(jobID uint32) bool {
+	if s.entry(jobID) == nil {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(s.Dir(jobID), grantFile))
+	return err == nil
+}
+
+// Revoke marks an open grant as that of a job that has ended. Its limits stay.
+func (s *Store) Revoke(jobID uint32) {
+	if e := s.entry(jobID); e != nil {
+		e.grant.Revoke()
+	}
+}
+
+// Remove marks the grant as revoked, closes it and removes the job's folder.
+// It reports whether there was a folder.
+func (s *Store) Remove(jobID uint32) (had bool, err error) {
+	s.mu.Lock()
+	e := s.open[jobID]
+	delete(s.open, jobID)
+	s.mu.Unlock()
+	if e != nil {
+		e.grant.Revoke()
+		e.close()
+		s.changed()
+	}
+	had, err = s.removeDir(strconv.FormatUint(uint64(jobID), 10))
+	if err != nil {
+		return had, fmt.Errorf("remove folder of job %d: %w", jobID, err)
+	}
+	return had, nil
+}
+
+// removeDir removes one entry of the jobs folder. It works below an open
+// folder and follows no link.
+func (s *Store) removeDir(name string) (bool, error) {
+	root, err := os.OpenRoot(s.layout.Jobs)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	if _, err := root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return true, root.RemoveAll(name)
+}
+
+// makeDir fills a folder under a name of its own and then gives it the name of
+// the job.
+func (s *Store) makeDir(jobID, uid uint32, fill func(dir string) error) error {
+	if _, err := s.Remove(jobID); err != nil {
+		return err
+	}
+	name := "new-" + strconv.FormatUint(uint64(jobID), 10)
+	if _, err := s.removeDir(name); err != nil {
+		return err
+	}
+	dir := filepath.Join(s.layout.Jobs, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	err := fill(dir)
+	if err == nil {
+		var listed bool
+		if listed, err = openTo(dir, uid); err == nil && !listed {
+			s.sayNoACL()
+		}
+	}
+	if err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, s.Dir(jobID), unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		_, _ = s.removeDir(name)
+	}
+	return err
+}
+
+func (s *Store) sayNoACL() {
+	s.mu.Lock()
+	said := s.saidACL
+	s.saidACL = true
+	s.mu.Unlock()
+	if !said {
+		s.log.Warn("filesystem has no access lists: job folders are mode 0711, so every user can read a grant whose job id is known",
+			"path", s.layout.Jobs)
+	}
+}
+
+func (s *Store) put(jobID uint32, g *libvgpu.Grant, spec libvgpu.GrantSpec) {
+	s.mu.Lock()
+	old := s.open[jobID]
+	s.open[jobID] = &entry{grant: g, spec: spec}
+	s.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	s.changed()
+}
+
+// Close unmaps all grants. Files and limits stay in force.
+func (s *Store) Close() {
+	s.mu.Lock()
+	all := s.open
+	s.open = map[uint32]*entry{}
+	s.mu.Unlock()
+	for _, e := range all {
+		e.close()
+	}
+}
+
+// Listed are the job folders that exist, by rising id.
+func (s *Store) Listed() ([]uint32, error) {
+	entries, err := os.ReadDir(s.layout.Jobs)
+	if err != nil {
+		return nil, fmt.Errorf("list job folders: %w", err)
+	}
+	var ids []uint32
+	for _, e := range entries {
+		id, err := strconv.ParseUint(e.Name(), 10, 32)
+		if err == nil && id != 0 && e.IsDir() && strconv.FormatUint(id, 10) == e.Name() {
+			ids = append(ids, uint32(id))
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// Sweep removes what is in the jobs folder and is not the folder of a job, as
+// a kill in the middle of Create leaves behind. It must not overlap Create.
+func (s *Store) Sweep() error {
+	ids, err := s.Listed()
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(s.layout.Jobs)
+	if err != nil {
+		return fmt.Errorf("sweep job folders: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		id, _ := strconv.ParseUint(e.Name(), 10, 32)
+		if _, isJob := slices.BinarySearch(ids, uint32(id)); !isJob || strconv.FormatUint(id, 10) != e.Name() {
+			_, err := s.removeDir(e.Name())
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Open are the jobs whose grant is open, by rising id.
+func (s *Store) Open() []uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make([]uint32, 0, len(s.open))
+	for id := range s.open {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (s *Store) entry(jobID uint32) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[jobID]
+}
+
+// Spec returns what an open grant gives.
+func (s *Store) Spec(jobID uint32) (libvgpu.GrantSpec, bool) {
+	e := s.entry(jobID)
+	if e == nil {
+		return libvgpu.GrantSpec{}, false
+	}
+	return e.spec, true
+}
+
+// SetSchedule changes the schedule of one card of a job, the card being its
+// place in the grant. It reports whether anything changed.
+func (s *Store) SetSchedule(jobID uint32, card int, sched libvgpu.Schedule) bool {
+	e := s.entry(jobID)
+	return e != nil && e.grant.SetSchedule(card, sched)
+}
+
+// SetOutside publishes what a card counts for a job beyond what its processes
+// announce.
+func (s *Store) SetOutside(jobID uint32, card int, bytes int64) bool {
+	e := s.entry(jobID)
+	return e != nil && e.grant.SetOutside(card, bytes)
+}
+
+// Outside returns what SetOutside published last; 0 for an unknown job or card.
+func (s *Store) Outside(jobID uint32, card int) int64 {
+	e := s.entry(jobID)
+	if e == nil {
+		return 0
+	}
+	return e.grant.Outside(card)
+}
+
+// Schedule returns the schedule in force; zero for an unknown job or card.
+func (s *Store) Schedule(jobID uint32, card int) libvgpu.Schedule {
+	e := s.entry(jobID)
+	if e == nil {
+		return libvgpu.Schedule{}
+	}
+	return e.grant.Schedule(card)
+}
+
+// Cache returns what the processes of a job say, not older than maxAge.
+func (s *Store) Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error) {
+	e := s.entry(jobID)
+	if e == nil {
+		return libvgpu.CacheView{}, ErrNotOpen
+	}
+	return e.cache(filepath.Join(s.Dir(jobID), cacheFile), maxAge)
+}
+
+func (e *entry) cache(path string, maxAge time.Duration) (libvgpu.CacheView, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed { // the name may be another job's by now
+		return libvgpu.CacheView{}, ErrNotOpen
+	}
+	if !e.read.IsZero() && time.Since(e.read) < maxAge {
+		return e.view, e.err
+	}
+	if e.reader == nil {
+		if e.reader, e.err = libvgpu.OpenCache(path); e.err != nil {
+			e.reader = nil
+			return libvgpu.CacheView{}, e.err
+		}
+	}
+	e.view, e.err = e.reader.Read()
+	e.read = time.Now()
+	return e.view, e.err
+}
+
+func (e *entry) close() {
+	e.mu.Lock()
+	e.closed = true
+	if e.reader != nil {
+		_ = e.reader.Close()
+		e.reader = nil
+	}
+	e.mu.Unlock()
+	_ = e.grant.Close()
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// grant serves the Prolog of one job: request → place → ledger → grant.
+func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
+	if err := s.nodes.learn(w.Node, w.Conf); err != nil {
+		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
+	}
+	if rep, done := s.repeated(w); done {
+		return rep
+	}
+
+	if s.Config.Placement.Mode == config.PlacementSlurm && len(w.GPUs) == 0 {
+		// slurmd names no card to the Prolog: nothing to ask slurmctld about.
+		return wire.Reply{OK: true, Result: wire.None}
+	}
+	facts, err := s.facts(ctx, w)
+	switch {
+	case err == nil:
+	case errors.Is(err, slurm.ErrNoJob):
+		return userError("vgpu: grant: job %d: slurmctld does not know this job", w.JobID)
+	case errors.Is(err, slurm.ErrUnavailable):
+		return nodeError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
+	default:
+		// What scontrol prints holds the user's own words, and no user may
+		// drain a node with them.
+		return s.refuse(w, factsOf(w), fmt.Sprintf("vgpu: request: job %d: %v", w.JobID, err))
+	}
+	req, wants, err := s.request(facts, w.Options)
+	if err != nil {
+		return s.refuse(w, facts, fmt.Sprintf("vgpu: request: job %d: %v", w.JobID, err))
+	}
+	if !wants {
+		return wire.Reply{OK: true, Result: wire.None}
+	}
+
+	placed, err := s.allocate(facts, req, w.Restart)
+	if errors.Is(err, place.ErrNoRoom) {
+		// A job may have ended without its Epilog: look, then try once more.
+		if s.Reconcile(ctx) == nil {
+			placed, err = s.allocate(facts, req, w.Restart)
+		}
+	}
+	switch {
+	case err == nil:
+		return wire.Reply{OK: true, Result: wire.Granted, JobDir: placed}
+	case errors.Is(err, place.ErrNoRoom):
+		return s.noRoom(ctx, w, facts, err)
+	case isMistake(err):
+		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, err))
+	default:
+		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
+	}
+}
+
+// allocate finds the cards, makes the decision durable and then visible. The
+// place of the files is returned.
+func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if err := s.drop(facts.JobID); err != nil { // an earlier run of the same job
+		return "", err
+	}
+	placement, err := s.place(facts, req)
+	if err != nil {
+		return "", err
+	}
+	rec := recordOf(facts, req)
+	rec.State, rec.Placement = ledger.Granted, placement
+	if err := s.Ledger.Commit(rec); err != nil {
+		return "", fmt.Errorf("commit to ledger: %w", err)
+	}
+	s.restarts[rec.JobID] = restart
+	if err := s.Grants.Create(rec, s.Config.Memory.Context()); err != nil {
+		return "", err
+	}
+	s.Log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
+		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
+		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling))
+	return s.Grants.Dir(rec.JobID), nil
+}
+
+// request puts the user's words together and reads them. wants is false for a
+// job that has no share on this node.
+func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.Request, wants bool, err error) {
+	if !s.holdsShare(facts) {
+		return req, false, nil
+	}
+	comment, err := request.ParseComment(facts.Comment)
+	if err != nil {
+		return req, true, err
+	}
+	words := optionsOf(given).Merge(comment)
+	if _, known := words["share"]; !known && s.Config.Placement.Mode == config.PlacementGresd {
+		words["share"] = fmt.Sprint(facts.Counted)
+	}
+	if req, err = request.Parse(words); err != nil {
+		return req, true, err
+	}
+	req.Clamp = facts.Het()
+	req = req.WithDefaults(s.Config.RequestDefaults())
+	return req, true, req.Check(s.Config.RequestLimits())
+}
+
+// holdsShare says whether slurmctld gave the job shards of this node (or, where
+// gresd chooses the card, a count of gres/vgpu).
+func (s *Server) holdsShare(facts slurm.JobFacts) bool {
+	if s.Config.Placement.Mode == config.PlacementGresd {
+		return facts.Counted > 0
+	}
+	return len(facts.Units) > 0
+}
+
+// place runs slurmctld's choice, or our own, against what is in use.
+func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, error) {
+	hw, inUse := s.cards.Load(), s.Ledger.InUse()
+	var placement place.Placement
+	var err error
+	if s.Config.Placement.Mode == config.PlacementGresd {
+		placement, err = place.Choose(hw.cards, inUse, req, hw.cost)
+		if err == nil {
+			err = withinCount(placement, facts.Counted)
+		}
+	} else {
+		var chosen []place.CardChoice
+		for _, index := range slices.Sorted(maps.Keys(facts.Units)) {
+			chosen = append(chosen, place.CardChoice{Index: index, Units: facts.Units[index]})
+		}
+		placement, err = place.Check(hw.cards, inUse, req, chosen)
+	}
+	if err != nil {
+		return place.Placement{}, err
+	}
+	return placement, s.withinLimits(placement, hw.cards)
+}
+
+// withinCount holds a placement of ours against what slurmctld counts: memory
+// or cores above the share would make it count too little.
+func withinCount(p place.Placement, counted gpu.Share) error {
+	var sum gpu.Share
+	for _, c := range p.Cards {
+		sum += c.Share
+	}
+	if sum > counted {
+		return &request.Error{Option: "--gres=vgpu", Given: fmt.Sprint(counted), Want: fmt.Sprintf(
+			"the memory and cores asked for need a share of %d; want --gres=vgpu:%d", sum, sum)}
+	}
+	return nil
+}
+
+func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
+	limits := s.Config.RequestLimits()
+	for _, c := range p.Cards {
+		i := slices.IndexFunc(cards, func(card gpu.Card) bool { return card.UUID == c.UUID })
+		grant := request.Grant{Units: c.Share, Cores: c.Cores, Memory: c.Memory}
+		if err := grant.Check(limits, cards[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// facts asks slurmctld until it answers or the time is up: it may be starting.
+func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
+	client := s.Slurm(w.Conf)
+	for {
+		facts, err := client.Job(ctx, w.JobID, w.Node)
+		if err == nil || !errors.Is(err, slurm.ErrUnavailable) {
+			return facts, err
+		}
+		select {
+		case <-ctx.Done():
+			return facts, err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// repeated answers a Prolog that comes again for the same run of a job.
+func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec, known := s.Ledger.Get(w.JobID)
+	if !known || !s.sameRun(rec, w) {
+		return wire.Reply{}, false
+	}
+	if err := s.ensure(rec); err != nil {
+		return nodeError("vgpu: grant: job %d: %v", w.JobID, err), true
+	}
+	s.restarts[w.JobID] = w.Restart
+	if rec.State == ledger.Refused {
+		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason, JobDir: s.Grants.Dir(w.JobID)}, true
+	}
+	return wire.Reply{OK: true, Result: wire.Granted, JobDir: s.Grants.Dir(w.JobID)}, true
+}
+
+// sameRun says whether a record is of this run of the job, and not of one
+// before a requeue whose Epilog was lost.
+func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
+	if rec.UID != w.UID {
+		return false
+	}
+	if restart, known := s.restarts[w.JobID]; known {
+		return restart == w.Restart
+	}
+	if w.Restart == 0 {
+		return true
+	}
+	// gresd was restarted and does not know the run. A grant that some process
+	// uses is of this run; one that nobody uses can be made again.
+	view, err := s.Grants.Cache(w.JobID, 0)
+	return err == nil && slices.ContainsFunc(view.Slots, isAlive)
+}
+
+// noRoom requeues a batch job, whose turn comes again. Others cannot be
+// requeued: their task fails with the message.
+func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFacts, why error) wire.Reply {
+	message := fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, why)
+	if facts.Batch {
+		err := s.Slurm(w.Conf).Requeue(ctx, w.JobID)
+		if err == nil {
+			s.Log.Warn("requeued", "job_id", w.JobID, "error", why)
+			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
+		}
+		s.Log.Warn("requeue", "job_id", w.JobID, "error", err)
+	}
+	return s.refuse(w, facts, message)
+}
+
+// refuse records why, for the plugin to say when the job's task starts.
+func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wire.Reply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec := recordOf(facts, request.Request{})
+	rec.State, rec.Reason = ledger.Refused, reason
+	err := s.drop(rec.JobID)
+	if err == nil {
+		err = s.Ledger.Commit(rec)
+	}
+	if err == nil {
+		s.restarts[rec.JobID] = w.Restart
+		err = s.Grants.Refuse(rec.JobID, rec.UID, reason)
+	}
+	if err != nil {
+		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
+	}
+	s.Log.Info("refused", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
+	return wire.Reply{OK: true, Result: wire.Refused, Message: reason, JobDir: s.Grants.Dir(rec.JobID)}
+}
+
+// release serves the Epilog. A job that is not known is no error.
+func (s *Server) release(jobID uint32) wire.Reply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, known := s.Ledger.Get(jobID)
+	if err := s.drop(jobID); err != nil {
+		return nodeError("vgpu: release: job %d: %v", jobID, err)
+	}
+	if !known {
+		return wire.Reply{OK: true, Result: wire.None}
+	}
+	s.Log.Info("released", "job_id", jobID)
+	return wire.Reply{OK: true, Result: wire.Released}
+}
+
+// drop takes back everything of a job. s.mu is held.
+func (s *Server) drop(jobID uint32) error {
+	s.Grants.Revoke(jobID)
+	if _, err := s.Ledger.Delete(jobID); err != nil {
+		return fmt.Errorf("delete from ledger: %w", err)
+	}
+	delete(s.restarts, jobID)
+	_, err := s.Grants.Remove(jobID)
+	return err
+}
+
+// isMistake says whether an error is about the request, and not about the node.
+func isMistake(err error) bool {
+	var mistake *request.Error
+	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard)
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+func batch(f *slurm.JobFacts) { f.Batch = true }
+
+func TestGrantAndRelease(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 30)
+	req.Options = wire.Options{Mem: "8G", Cores: "25", Mode: "soft:80", Priority: "high"}
+	rep := n.want(req, wire.Granted)
+	if rep.JobDir != n.cfg.Paths.Job(7) {
+		t.Errorf("folder %q", rep.JobDir)
+	}
+	spec, _, err := libvgpu.ReadGrant(n.file(7, "grant"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := libvgpu.GrantCard{
+		UUID: string(n.cards.cards[0].UUID), MemLimit: 8 << 30, Share: 30, Cores: 25,
+		Mode: libvgpu.ModeSoft, Ceiling: 80, Priority: libvgpu.PrioHigh,
+	}
+	if spec.JobID != 7 || spec.UID != nobody || len(spec.Cards) != 1 || spec.Cards[0] != want {
+		t.Errorf("grant %+v\nwant card %+v", spec, want)
+	}
+	if n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.Released); exists(n.cfg.Paths.Job(7)) {
+		t.Error("the folder is still there")
+	}
+	if len(n.Ledger.List()) != 0 || len(n.Grants.Open()) != 0 {
+		t.Error("the ledger or the store still has the job")
+	}
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.None)
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 12345}, wire.None)
+}
+
+func TestGrantDefaults(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	spec, schedules, err := libvgpu.ReadGrant(n.file(7, "grant"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := spec.Cards[0]; c.MemLimit != 30<<30 || c.Cores != 30 || c.Mode != libvgpu.ModeHard || schedules[0].Gate != 1 {
+		t.Errorf("card %+v, schedule %+v; want 30 %% of everything, hard", c, schedules[0])
+	}
+}
+
+func TestGrantReadsTheComment(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 40, func(f *slurm.JobFacts) { f.Comment = "mine vgpu(share=20,mem=40G,mode=soft) too" })
+	req.Options = wire.Options{Mode: "hard"} // an option beats the comment
+	n.want(req, wire.Granted)
+	rec, _ := n.Ledger.Get(7)
+	if c := rec.Placement.Cards[0]; c.Share != 40 || c.Cores != 20 || c.Memory != 40*gpu.GiB || rec.Mode != gpu.Hard {
+		t.Errorf("card %+v, mode %s", c, rec.Mode)
+	}
+}
+
+func TestGrantIsIdempotent(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 30)
+	n.want(req, wire.Granted)
+	first := inode(t, n.file(7, "grant"))
+	n.want(req, wire.Granted)
+	if inode(t, n.file(7, "grant")) != first {
+		t.Error("a second Prolog of the same run replaced the grant")
+	}
+	req.Restart = 1 // requeued, and the Epilog was lost
+	n.want(req, wire.Granted)
+	if len(n.Ledger.List()) != 1 {
+		t.Errorf("%d records, want 1", len(n.Ledger.List()))
+	}
+	second, _ := n.Ledger.Get(7)
+	n.restart() // forgets the run of job 7; nobody uses the grant
+	n.want(req, wire.Granted)
+	if again, _ := n.Ledger.Get(7); again.Created.Before(second.Created) {
+		t.Errorf("created %v, then %v", second.Created, again.Created)
+	}
+}
+
+func TestRequeuedRunGetsAnEmptyCache(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 30)
+	n.want(req, wire.Granted)
+	if err := os.Truncate(n.file(7, "cache"), 0); err != nil { // what the first run left
+		t.Fatal(err)
+	}
+	req.Restart = 1
+	n.want(req, wire.Granted)
+	if _, err := libvgpu.ReadCache(n.file(7, "cache")); err != nil {
+		t.Errorf("cache of the second run: %v", err)
+	}
+}
+
+func TestNone(t *testing.T) {
+	n := newTestNode(t).start()
+	noCard := n.job(7, 30, func(f *slurm.JobFacts) { f.Units = nil })
+	n.want(noCard, wire.None)
+	whole := n.job(8, 30, func(f *slurm.JobFacts) { f.Units, f.WholeCards = nil, []int{0} })
+	whole.GPUs = []int{0}
+	n.want(whole, wire.None)
+	if exists(n.cfg.Paths.Job(7)) || exists(n.cfg.Paths.Job(8)) {
+		t.Error("a job without a share has a folder")
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*slurm.JobFacts)
+		opts   wire.Options
+		say    string
+	}{
+		"a size that cannot be read":      {func(*slurm.JobFacts) {}, wire.Options{Mem: "1.5g"}, "vgpu: request: job 7: --vgpu-mem"},
+		"more memory than the shards":     {func(*slurm.JobFacts) {}, wire.Options{Mem: "60G"}, "vgpu: place: job 7: --vgpu-mem"},
+		"a mode that the site forbids":    {func(*slurm.JobFacts) {}, wire.Options{Mode: "off"}, "--vgpu-mode"},
+		"a card that is not there":        {func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{5: 30} }, wire.Options{}, "card 5"},
+		"two options at once wrong":       {func(*slurm.JobFacts) {}, wire.Options{Mem: "x", Cores: "y"}, "--vgpu-mem"},
+		"a comment whose token is broken": {func(f *slurm.JobFacts) { f.Comment = "vgpu(mem=8G" }, wire.Options{}, "--comment"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t).start()
+			req := n.job(7, 30, c.change)
+			req.Options = c.opts
+			rep := n.want(req, wire.Refused)
+			if !strings.Contains(rep.Message, c.say) {
+				t.Errorf("message %q, want %q in it", rep.Message, c.say)
+			}
+			text, err := os.ReadFile(n.file(7, "refused"))
+			if err != nil || string(text) != rep.Message+"\n" {
+				t.Errorf("refused file %q, %v", text, err)
+			}
+			if exists(n.file(7, "grant")) {
+				t.Error("there is a grant")
+			}
+			if again := n.want(req, wire.Refused); again.Message != rep.Message {
+				t.Errorf("second answer %q", again.Message)
+			}
+			n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.Released)
+		})
+	}
+}
+
+// A job must not be able to drain a node with its name.
+func TestFactsThatCannotBeReadRefuseTheJob(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 30)
+	n.cluster.change(t, func(s *clusterState) { s.Broken = map[uint32]string{7: "its name imitates scontrol"} })
+	if rep := n.want(req, wire.Refused); !strings.Contains(rep.Message, "imitates") {
+		t.Errorf("message %q", rep.Message)
+	}
+	if rec, _ := n.Ledger.Get(7); rec.UID != nobody {
+		t.Errorf("user %d", rec.UID)
+	}
+}
+
+func TestHetJobIsClampedToItsShards(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 20, func(f *slurm.JobFacts) { f.HetJobID = 6 })
+	req.Options = wire.Options{Mem: "80G", Cores: "70"} // of another component
+	n.want(req, wire.Granted)
+	rec, _ := n.Ledger.Get(7)
+	if c := rec.Placement.Cards[0]; c.Memory != 20*gpu.GiB || c.Cores != 20 {
+		t.Errorf("card %+v, want what 20 shards cover", c)
+	}
+}
+
+func TestNoRoom(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(1, 80), wire.Granted)
+
+	rep := n.want(n.job(2, 30, batch), wire.Requeued)
+	if !strings.Contains(rep.Message, "20 %") {
+		t.Errorf("message %q, want what is free", rep.Message)
+	}
+	if got := n.cluster.load().Requeued; !slices.Equal(got, []uint32{2}) {
+		t.Errorf("requeued %v, want job 2", got)
+	}
+	if exists(n.cfg.Paths.Job(2)) {
+		t.Error("a requeued job has a folder")
+	}
+	n.want(n.job(3, 30), wire.Refused) // srun and salloc cannot be requeued
+
+	// The first job ends without its Epilog: the next one finds room.
+	n.end(1)
+	n.want(n.job(4, 30, batch), wire.Granted)
+	if exists(n.cfg.Paths.Job(1)) {
+		t.Error("the ended job was not released")
+	}
+}
+
+func TestSlurmctldDown(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 30)
+	n.cluster.change(t, func(s *clusterState) { s.Down = true })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if rep := n.Server.grant(ctx, req); rep.OK || rep.Kind != wire.KindNode {
+		t.Errorf("got %+v, want an error of the node", rep)
+	}
+	// It comes back while a Prolog waits.
+	time.AfterFunc(100*time.Millisecond, func() { n.cluster.change(t, func(s *clusterState) { s.Down = false }) })
+	n.want(req, wire.Granted)
+}
+
+func TestJobThatSlurmctldForgotIsNoNodeFault(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 30)
+	n.end(7)
+	var refused *wire.Error
+	if _, err := n.ask(req); !errors.As(err, &refused) || refused.Kind != wire.KindUser {
+		t.Errorf("got %v, want an error of kind user", err)
+	}
+}
+
+func TestGresdPlaces(t *testing.T) {
+	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd }).start()
+	counted := func(count gpu.Share) func(*slurm.JobFacts) {
+		return func(f *slurm.JobFacts) { f.Units, f.Counted = nil, count }
+	}
+	n.want(n.job(1, 0, counted(60)), wire.Granted)
+	n.want(n.job(2, 0, counted(60)), wire.Granted)
+	one, _ := n.Ledger.Get(1)
+	two, _ := n.Ledger.Get(2)
+	if one.Placement.Cards[0].UUID == two.Placement.Cards[0].UUID {
+		t.Error("two jobs of 60 on one card")
+	}
+	n.want(n.job(3, 0, counted(60), batch), wire.Requeued) // 40 + 40 are free
+	n.want(n.job(4, 0, counted(40)), wire.Granted)
+
+	greedy := n.job(5, 0, counted(10))
+	greedy.Options = wire.Options{Mem: "30G"} // slurmctld counted only 10
+	if rep := n.want(greedy, wire.Refused); !strings.Contains(rep.Message, "--gres=vgpu:30") {
+		t.Errorf("message %q, want what would be right", rep.Message)
+	}
+	n.want(n.job(6, 0, func(f *slurm.JobFacts) { f.Units = nil }), wire.None)
+}
+
+// However many Prologs and Epilogs run at once, no card is given out twice.
+func TestConcurrentGrantsNeverOverCommit(t *testing.T) {
+	n := newTestNode(t).start()
+	var reqs []wire.Request
+	for id := uint32(1); id <= 24; id++ {
+		reqs = append(reqs, n.job(id, 30))
+	}
+	var wg sync.WaitGroup
+	for _, req := range reqs {
+		wg.Go(func() {
+			for round := range 3 {
+				rep, err := n.ask(req)
+				if err != nil {
+					t.Errorf("grant %d: %v", req.JobID, err)
+					return
+				}
+				if use := n.Ledger.InUse()[n.cards.cards[0].UUID]; use.Units > 100 || use.Memory > 100*gpu.GiB {
+					t.Errorf("card holds %+v", use)
+				}
+				if rep.Result == wire.Granted && round < 2 {
+					if _, err := n.ask(wire.Request{Op: wire.OpRelease, JobID: req.JobID}); err != nil {
+						t.Errorf("release %d: %v", req.JobID, err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	granted := 0
+	for _, rec := range n.Ledger.List() {
+		if rec.State == "granted" {
+			granted++
+			if !exists(n.file(rec.JobID, "grant")) {
+				t.Errorf("job %d has a record and no grant", rec.JobID)
+			}
+		}
+	}
+	if granted > 3 {
+		t.Errorf("%d jobs of 30 %% on one card", granted)
+	}
+	if len(n.Grants.Open()) != granted {
+		t.Errorf("%d grants open, %d in the ledger", len(n.Grants.Open()), granted)
+	}
+}
+
+func TestCountersOfResults(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(1, 30), wire.Granted)
+	bad := n.job(2, 30)
+	bad.Options.Mem = "x"
+	n.want(bad, wire.Refused)
+	n.count.mu.Lock()
+	defer n.count.mu.Unlock()
+	if got := fmt.Sprint(n.count.counts); got != "map[granted:1 refused:1]" {
+		t.Errorf("counted %s", got)
+	}
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+const (
+	// clientTimeout is how long a client may take to send a line, and to take
+	// its answer.
+	clientTimeout = 10 * time.Second
+	// workTimeout bounds the work for one request, slurmctld's answers included.
+	workTimeout = 25 * time.Second
+
+	maxConns = 256
+	// Users get only a part of the connections, and each user only a part of
+	// that, so that no user can keep root's Prolog out.
+	maxUserConns = 192
+	maxOneUser   = 32
+)
+
+// limits counts open connections.
+type limits struct {
+	mu    sync.Mutex
+	users int            // connections of users other than root
+	byUID map[uint32]int // of all
+	open  map[net.Conn]struct{}
+	done  bool
+}
+
+func (l *limits) add(conn net.Conn, uid uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open == nil {
+		l.byUID, l.open = map[uint32]int{}, map[net.Conn]struct{}{}
+	}
+	trusted := isRoot(uid)
+	switch {
+	case l.done:
+		return errors.New("gresd is stopping")
+	case len(l.open) >= maxConns:
+		return fmt.Errorf("%d connections are open: want less than %d", len(l.open), maxConns)
+	case !trusted && l.users >= maxUserConns:
+		return fmt.Errorf("users have %d connections open: want less than %d", l.users, maxUserConns)
+	case !trusted && l.byUID[uid] >= maxOneUser:
+		return fmt.Errorf("user %d has %d connections open: want less than %d", uid, l.byUID[uid], maxOneUser)
+	}
+	l.open[conn] = struct{}{}
+	l.byUID[uid]++
+	if !trusted {
+		l.users++
+	}
+	return nil
+}
+
+func (l *limits) remove(conn net.Conn, uid uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, conn)
+	if l.byUID[uid]--; l.byUID[uid] == 0 {
+		delete(l.byUID, uid)
+	}
+	if !isRoot(uid) {
+		l.users--
+	}
+}
+
+// closeAll ends idle connections; one whose request is being served still gets
+// its answer.
+func (l *limits) closeAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done = true
+	for conn := range l.open {
+		_ = conn.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// isRoot also trusts gresd's own user, who could change its files anyway.
+func isRoot(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
+
+// listen makes the socket. One that a killed gresd left is replaced; the lock
+// on the ledger is what keeps two daemons apart.
+func listen(path string) (*net.UnixListener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("replace socket: %w", err)
+		}
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	// Everybody may connect; what they may ask is decided by who they are.
+	if err := os.Chmod(path, 0o666); err != nil {
+		_ = listener.Close()
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return listener, nil
+}
+
+func (s *Server) accept(ctx context.Context, listener *net.UnixListener, work *sync.WaitGroup) {
+	for {
+		conn, err := listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of file descriptors, most likely
+			s.Log.Error("accept", "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		cred, err := wire.PeerCred(conn)
+		if err == nil {
+			err = s.conns.add(conn, cred.UID)
+		}
+		if err != nil {
+			// The socket's buffer takes these few bytes without waiting.
+			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			_ = wire.WriteReply(conn, userError("vgpu: gresd: connection: %v", err))
+			_ = conn.Close()
+			continue
+		}
+		work.Go(func() {
+			defer s.conns.remove(conn, cred.UID)
+			defer conn.Close()
+			s.serve(ctx, conn, cred)
+		})
+	}
+}
+
+// serve answers the requests of one connection until it ends, is silent for
+// too long or sends what is no request.
+func (s *Server) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred) {
+	r := bufio.NewReader(conn)
+	for ctx.Err() == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(clientTimeout))
+		if ctx.Err() != nil {
+			return // closeAll may have run before the line above
+		}
+		req, err := wire.ReadRequest(r)
+		var netErr net.Error
+		switch {
+		case err == nil:
+		case errors.As(err, &netErr), isEOF(err):
+			return
+		default:
+			s.answer(conn, userError("vgpu: gresd: request: %v", err))
+			return
+		}
+		if !s.answer(conn, s.dispatch(ctx, req, cred)) {
+			return
+		}
+	}
+}
+
+func (s *Server) answer(conn *net.UnixConn, rep wire.Reply) bool {
+	_ = conn.SetWriteDeadline(time.Now().Add(clientTimeout))
+	if err := wire.WriteReply(conn, rep); err != nil {
+		s.Log.Debug("answer", "error", err)
+		return false
+	}
+	return true
+}
+
+// dispatch decides who may ask what.
+func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred) wire.Reply {
+	ctx, cancel := context.WithTimeout(ctx, workTimeout)
+	defer cancel()
+	switch req.Op {
+	case wire.OpGrant, wire.OpRelease:
+		if !isRoot(cred.UID) {
+			return userError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
+		}
+		select { // the ledger must have been compared with the world
+		case <-s.ready:
+		case <-ctx.Done():
+			return nodeError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
+		}
+		if req.Op == wire.OpRelease {
+			return s.release(req.JobID)
+		}
+		start := time.Now()
+		rep := s.grant(ctx, req)
+		s.Observer.GrantTook(time.Since(start))
+		s.Observer.Placed(resultName(rep))
+		return rep
+	case wire.OpStatus:
+		return wire.Reply{OK: true, Status: s.status()}
+	case wire.OpJobs:
+		jobs := s.jobs()
+		if !isRoot(cred.UID) {
+			jobs = ofUser(jobs, cred.UID)
+		}
+		return wire.Reply{OK: true, Jobs: jobs}
+	default: // ping; the decoder lets no other through
+		return wire.Reply{OK: true}
+	}
+}
+
+func resultName(rep wire.Reply) string {
+	if !rep.OK {
+		return "error"
+	}
+	return string(rep.Result)
+}
+
+func userError(format string, args ...any) wire.Reply {
+	return wire.Reply{Kind: wire.KindUser, Message: fmt.Sprintf(format, args...)}
+}
+
+func nodeError(format string, args ...any) wire.Reply {
+	return wire.Reply{Kind: wire.KindNode, Message: fmt.Sprintf(format, args...)}
+}

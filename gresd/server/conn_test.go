@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+func TestWhoMayAskWhat(t *testing.T) {
+	n := newTestNode(t).start()
+	own := n.job(7, 30)
+	n.want(own, wire.Granted)
+	other := n.job(8, 30, func(f *slurm.JobFacts) { f.UID, f.GID, f.User = 33, 33, "www-data" })
+	n.want(other, wire.Granted)
+
+	for _, op := range []wire.Op{wire.OpGrant, wire.OpRelease} {
+		if rep := n.askAs(nobody, wire.Request{Op: op, JobID: 7}); rep.OK || rep.Kind != wire.KindUser || !strings.Contains(rep.Message, "only root") {
+			t.Errorf("%s by nobody: %+v", op, rep)
+		}
+	}
+	if !n.Grants.Has(7) {
+		t.Fatal("nobody released a job")
+	}
+	if rep := n.askAs(nobody, wire.Request{Op: wire.OpJobs}); len(rep.Jobs) != 1 || rep.Jobs[0].JobID != 7 {
+		t.Errorf("jobs that nobody sees: %+v", rep.Jobs)
+	}
+	if rep := n.askAs(nobody, wire.Request{Op: wire.OpStatus}); !rep.OK || len(rep.Status.Cards) != 2 || rep.Status.Jobs != 2 {
+		t.Errorf("status that nobody sees: %+v", rep.Status)
+	}
+	if rep, err := n.ask(wire.Request{Op: wire.OpJobs}); err != nil || len(rep.Jobs) != 2 {
+		t.Errorf("jobs that root sees: %+v, %v", rep.Jobs, err)
+	}
+	if rep, err := n.ask(wire.Request{Op: wire.OpPing}); err != nil || !rep.OK {
+		t.Errorf("ping: %+v, %v", rep, err)
+	}
+}
+
+func TestSocketMode(t *testing.T) {
+	n := newTestNode(t).start()
+	info, err := os.Stat(n.cfg.Paths.Socket())
+	if err != nil || info.Mode().Perm() != 0o666 {
+		t.Errorf("got %v, %v; want mode 0666", info, err)
+	}
+}
+
+func TestStatusAndJobReport(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(7, 30)
+	req.Options = wire.Options{Mem: "8G", Cores: "20"}
+	n.want(req, wire.Granted)
+	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
+	n.Grants.SetSchedule(7, 0, libvgpu.Schedule{SliceUS: 6000, Gate: 1, Cores: 20})
+	n.Grants.SetOutside(7, 0, 1<<30)
+
+	cards, jobs := n.Snapshot()
+	if c := cards[0]; c.Share != 30 || c.Cores != 20 || c.GrantedBytes != 8<<30 || c.Jobs != 1 || !c.Healthy {
+		t.Errorf("card 0: %+v", c)
+	}
+	if c := cards[1]; c.Share != 0 || c.GrantedBytes != 0 || c.Jobs != 0 {
+		t.Errorf("card 1: %+v", c)
+	}
+	c := jobs[0].Cards[0]
+	if c.UsedBytes == nil || *c.UsedBytes != 6<<30 || *c.GPUSeconds != 2 || *c.Processes != 1 || c.SliceUS != 6000 || !c.Gate {
+		t.Errorf("job card %+v", c)
+	}
+
+	// What cannot be read is unknown, not 0.
+	n.restart()
+	if err := os.Truncate(n.file(7, "cache"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, jobs = n.Snapshot(); jobs[0].Cards[0].UsedBytes != nil || jobs[0].Cards[0].GPUSeconds != nil {
+		t.Errorf("job card %+v", jobs[0].Cards[0])
+	}
+}
+
+// putSlot writes this process into slot 0 of a cache, as libvgpu would.
+func putSlot(t *testing.T, path string, mem, chargedNS uint64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const header, slots = 2097152, 2097152 + 3072
+	le := binary.LittleEndian
+	slot := make([]byte, 128)
+	le.PutUint64(slot, uint64(os.Getpid())<<32)
+	le.PutUint32(slot[16:], uint32(os.Getpid()))
+	le.PutUint64(slot[24:], monotonic(t)) // the heartbeat
+	le.PutUint64(slot[64:], mem)
+	le.PutUint32(slot[64+52:], 1) // contexts
+	for _, w := range []struct {
+		at   int64
+		data []byte
+	}{
+		{slots, slot},
+		{header + 960 + 16, le.AppendUint64(nil, chargedNS)},
+		{header + 32, le.AppendUint32(nil, 1)}, // high_slot
+	} {
+		if _, err := f.WriteAt(w.data, w.at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestBadRequestEndsTheConnection(t *testing.T) {
+	n := newTestNode(t).start()
+	for _, line := range []string{"hello\n", "{}\n", `{"op":"ping","x":1}` + "\n", strings.Repeat("x", wire.MaxRequest+1)} {
+		conn, err := net.Dial("unix", n.cfg.Paths.Socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_, _ = io.WriteString(conn, line)
+		r := bufio.NewReader(conn)
+		rep, err := wire.ReadReply(r)
+		if err != nil || rep.OK || rep.Kind != wire.KindUser {
+			t.Errorf("%.20q: got %+v, %v", line, rep, err)
+		}
+		if _, err := r.ReadByte(); err == nil {
+			t.Errorf("%.20q: the connection stays open", line)
+		}
+		conn.Close()
+	}
+}
+
+func TestSeveralRequestsOnOneConnection(t *testing.T) {
+	n := newTestNode(t).start()
+	conn, err := net.Dial("unix", n.cfg.Paths.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	for range 3 {
+		if err := wire.WriteRequest(conn, wire.Request{Op: wire.OpPing}); err != nil {
+			t.Fatal(err)
+		}
+		if rep, err := wire.ReadReply(r); err != nil || !rep.OK {
+			t.Fatalf("got %+v, %v", rep, err)
+		}
+	}
+}
+
+func TestSilentClientsBlockNobody(t *testing.T) {
+	n := newTestNode(t).start()
+	for range maxConns - 1 {
+		conn, err := net.Dial("unix", n.cfg.Paths.Socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, `{"op":`) // and never the rest
+	}
+	start := time.Now()
+	n.want(n.job(7, 30), wire.Granted)
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("a grant waited %v for silent clients", d)
+	}
+	n.stop() // does not wait for them either
+	if d := time.Since(start); d > clientTimeout {
+		t.Errorf("stopping took %v", d)
+	}
+}
+
+func TestConnectionLimits(t *testing.T) {
+	var l limits
+	conns := make([]net.Conn, 0, maxConns+1)
+	open := func(uid uint32) error {
+		a, b := net.Pipe()
+		t.Cleanup(func() { a.Close(); b.Close() })
+		err := l.add(a, uid)
+		if err == nil {
+			conns = append(conns, a)
+		}
+		return err
+	}
+	for range maxOneUser {
+		if err := open(1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := open(1000); err == nil {
+		t.Error("one user got more than its part")
+	}
+	for uid := uint32(2000); len(conns) < maxUserConns; uid++ {
+		if err := open(uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := open(3000); err == nil {
+		t.Error("users got more than their part")
+	}
+	for len(conns) < maxConns {
+		if err := open(0); err != nil {
+			t.Fatalf("root was kept out: %v", err)
+		}
+	}
+	if err := open(0); err == nil {
+		t.Error("more connections than the limit")
+	}
+	l.remove(conns[0], 1000)
+	if err := open(1000); err != nil {
+		t.Errorf("a closed connection still counts: %v", err)
+	}
+	l.closeAll()
+	l.remove(conns[1], 1000)
+	if err := open(1000); err == nil {
+		t.Error("a connection was taken while stopping")
+	}
+}
+
+func TestAStaleSocketIsReplaced(t *testing.T) {
+	n := newTestNode(t)
+	if err := os.MkdirAll(n.cfg.Paths.RunDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: n.cfg.Paths.Socket(), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close() // as a killed daemon leaves it
+	n.start()
+	if _, err := n.ask(wire.Request{Op: wire.OpPing}); err != nil {
+		t.Error(err)
+	}
+	n.stop()
+	if err := os.WriteFile(n.cfg.Paths.Socket(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen(n.cfg.Paths.Socket()); err == nil {
+		t.Error("a plain file was replaced")
+	}
+}
+
+func TestCardsThatVanishAreRemembered(t *testing.T) {
+	n := newTestNode(t).start()
+	n.cards.mu.Lock()
+	n.cards.cards, n.cards.err = nil, errors.New("driver is reloading")
+	n.cards.mu.Unlock()
+	n.refreshCards()
+	st := n.status()
+	if len(st.Cards) != 2 || len(st.Problems) != 1 || st.Problems[0] != "driver is reloading" {
+		t.Errorf("status %+v", st)
+	}
+}

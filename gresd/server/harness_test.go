@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+const nobody = 65534
+
+// fakeCluster is slurmctld in a file, so that a daemon in another process sees
+// the same jobs.
+type fakeCluster struct {
+	path string
+}
+
+type clusterState struct {
+	Down     bool
+	Jobs     map[uint32]slurm.JobFacts // the living ones
+	Broken   map[uint32]string         // jobs whose facts cannot be read
+	Requeued []uint32
+}
+
+var clusterMu sync.Mutex
+
+func (f fakeCluster) load() clusterState {
+	state := clusterState{Jobs: map[uint32]slurm.JobFacts{}}
+	if text, err := os.ReadFile(f.path); err == nil {
+		_ = json.Unmarshal(text, &state)
+	}
+	return state
+}
+
+func (f fakeCluster) change(t testing.TB, change func(*clusterState)) {
+	t.Helper()
+	clusterMu.Lock()
+	defer clusterMu.Unlock()
+	state := f.load()
+	change(&state)
+	if err := f.save(state); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f fakeCluster) save(state clusterState) error {
+	text, err := json.Marshal(state)
+	if err == nil {
+		err = os.WriteFile(f.path+".new", text, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(f.path+".new", f.path)
+	}
+	return err
+}
+
+func (f fakeCluster) Job(_ context.Context, id uint32, _ string) (slurm.JobFacts, error) {
+	state := f.load()
+	facts, known := state.Jobs[id]
+	switch {
+	case state.Down:
+		return slurm.JobFacts{}, slurm.ErrUnavailable
+	case state.Broken[id] != "":
+		return slurm.JobFacts{}, errors.New(state.Broken[id])
+	case !known:
+		return slurm.JobFacts{}, slurm.ErrNoJob
+	}
+	return facts, nil
+}
+
+func (f fakeCluster) LiveJobs(context.Context, string) (map[uint32]string, error) {
+	state := f.load()
+	if state.Down {
+		return nil, slurm.ErrUnavailable
+	}
+	live := map[uint32]string{}
+	for id := range state.Jobs {
+		live[id] = "RUNNING"
+	}
+	return live, nil
+}
+
+func (f fakeCluster) Requeue(_ context.Context, id uint32) error {
+	clusterMu.Lock()
+	defer clusterMu.Unlock()
+	state := f.load()
+	if !state.Jobs[id].Batch {
+		return slurm.ErrNotBatch
+	}
+	state.Requeued = append(state.Requeued, id)
+	delete(state.Jobs, id)
+	return f.save(state)
+}
+
+type fakeInventory struct {
+	mu    sync.Mutex
+	cards []gpu.Card
+	err   error
+}
+
+func twoCards() *fakeInventory {
+	card := func(i int) gpu.Card {
+		return gpu.Card{
+			UUID: gpu.UUID(fmt.Sprintf("GPU-%036d", i)), Index: i, Minor: i, Name: "NVIDIA H200", Type: "h200",
+			Memory: 100 * gpu.GiB, Healthy: true,
+		}
+	}
+	return &fakeInventory{cards: []gpu.Card{card(0), card(1)}}
+}
+
+func (f *fakeInventory) Cards() ([]gpu.Card, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.cards), f.err
+}
+
+func (f *fakeInventory) Topology() ([][]inventory.Level, error) {
+	return [][]inventory.Level{{0, 40}, {40, 0}}, nil
+}
+
+type counter struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func (c *counter) Placed(r string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[string]int{}
+	}
+	c.counts[r]++
+}
+
+func (c *counter) GrantTook(time.Duration) {}
+
+// testNode is a node whose daemon can be stopped and started.
+type testNode struct {
+	t       testing.TB
+	dir     string
+	cfg     config.Config
+	cluster fakeCluster
+	cards   *fakeInventory
+	count   *counter
+
+	*Server
+	stop func()
+}
+
+func newTestNode(t testing.TB, change ...func(*config.Config)) *testNode {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil { // other users must reach the socket
+			t.Fatal(err)
+		}
+	}
+	n := &testNode{
+		t: t, dir: dir, cfg: testConfig(dir), cluster: fakeCluster{filepath.Join(dir, "cluster.json")},
+		cards: twoCards(), count: &counter{},
+	}
+	for _, f := range change {
+		f(&n.cfg)
+	}
+	return n
+}
+
+func testConfig(dir string) config.Config {
+	cfg := config.Default()
+	cfg.Paths.RunDir, cfg.Paths.StateDir = filepath.Join(dir, "run"), filepath.Join(dir, "state")
+	return cfg
+}
+
+// assemble builds a server over the folders of cfg.
+func assemble(cfg config.Config, dir string, cluster fakeCluster, cards Inventory, count Observer, log *slog.Logger) (*Server, func(), error) {
+	grants, err := grant.NewStore(grant.Layout{
+		RunDir: cfg.Paths.RunDir, Jobs: cfg.Paths.Jobs(), Preload: cfg.Paths.Preload(), Library: cfg.Paths.Library,
+		SelfDir: filepath.Join(dir, "self"), HostPreload: filepath.Join(dir, "ld.so.preload"),
+	}, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	records, err := ledger.Open(cfg.Paths.Ledger())
+	lost := errors.Is(err, ledger.ErrCorrupt)
+	if err != nil && !lost {
+		return nil, nil, err
+	}
+	s, err := New(Parts{
+		Config: cfg, Inventory: cards, Slurm: func(string) Slurm { return cluster },
+		Ledger: records, Grants: grants, Observer: count, Log: log, Version: "test",
+	}, lost || !records.Existed())
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, func() { grants.Close(); _ = records.Close() }, nil
+}
+
+// start runs the daemon until it is ready.
+func (n *testNode) start() *testNode {
+	n.t.Helper()
+	s, cleanup, err := assemble(n.cfg, n.dir, n.cluster, n.cards, n.count, slog.New(slog.DiscardHandler))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- s.Run(ctx, func() { close(ready) }) }()
+	n.Server = s
+	n.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			n.t.Errorf("run: %v", err)
+		}
+		cleanup()
+	})
+	n.t.Cleanup(n.stop)
+	select {
+	case <-ready:
+	case err := <-done:
+		n.t.Fatalf("run: %v", err)
+	case <-time.After(20 * time.Second):
+		n.t.Fatal("not ready after 20 s")
+	}
+	return n
+}
+
+func (n *testNode) restart() { n.stop(); n.start() }
+
+// job makes a living job with shards of card 0 and returns its Prolog's request.
+func (n *testNode) job(id uint32, units gpu.Share, change ...func(*slurm.JobFacts)) wire.Request {
+	n.t.Helper()
+	facts := slurm.JobFacts{
+		JobID: id, UID: nobody, GID: nobody, User: "nobody", Account: "phys", Partition: "main",
+		State: "RUNNING", OnNode: true, Units: map[int]gpu.Share{0: units},
+	}
+	for _, f := range change {
+		f(&facts)
+	}
+	n.cluster.change(n.t, func(s *clusterState) { s.Jobs[id] = facts })
+	return wire.Request{
+		Op: wire.OpGrant, JobID: id, UID: facts.UID, GID: facts.GID, User: facts.User,
+		GPUs: slices.Sorted(mapsKeys(facts.Units)), Node: "n1", Conf: "/etc/slurm/slurm.conf",
+	}
+}
+
+func mapsKeys(m map[int]gpu.Share) func(func(int) bool) {
+	return func(yield func(int) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+func (n *testNode) end(ids ...uint32) {
+	n.t.Helper()
+	n.cluster.change(n.t, func(s *clusterState) {
+		for _, id := range ids {
+			delete(s.Jobs, id)
+		}
+	})
+}
+
+func (n *testNode) ask(req wire.Request) (wire.Reply, error) {
+	c := wire.Client{Socket: n.cfg.Paths.Socket(), Timeout: 20 * time.Second}
+	return c.Do(context.Background(), req)
+}
+
+// want asks over the socket and checks the result.
+func (n *testNode) want(req wire.Request, result wire.Result) wire.Reply {
+	n.t.Helper()
+	rep, err := n.ask(req)
+	if err != nil || rep.Result != result {
+		n.t.Fatalf("%s of job %d: got %q %q, %v; want %q", req.Op, req.JobID, rep.Result, rep.Message, err, result)
+	}
+	return rep
+}
+
+func (n *testNode) file(job uint32, name string) string {
+	return filepath.Join(n.cfg.Paths.Job(job), name)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func inode(t testing.TB, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+// monotonic is the clock of heartbeats.
+func monotonic(t testing.TB) uint64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return uint64(now.Nano())
+}

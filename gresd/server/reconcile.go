@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+var errNoNode = errors.New("no Prolog has yet said how Slurm names this node")
+
+// Reconcile makes ledger, job folders and living jobs agree: what lives is
+// adopted, what has ended is released, what belongs to nobody is removed. If
+// slurmctld cannot be asked, nothing counts as ended; the error says so.
+func (s *Server) Reconcile(ctx context.Context) error {
+	asked := time.Now()
+	live, err := s.liveJobs(ctx)
+	strays := s.strays(ctx, live)
+
+	s.mu.Lock()
+	errs := []error{err, s.Grants.Sweep()}
+	for _, rec := range s.Ledger.List() {
+		// A record that is younger than the answer may be missing from it.
+		if _, lives := live[rec.JobID]; err == nil && !lives && rec.Created.Before(asked) {
+			s.Log.Info("released: the job has ended", "job_id", rec.JobID)
+			errs = append(errs, s.drop(rec.JobID))
+		}
+	}
+	errs = append(errs, s.mendFolders(strays))
+	for _, rec := range s.Ledger.List() {
+		errs = append(errs, s.ensure(rec))
+	}
+	lost := s.lost
+	if err == nil {
+		s.lost = false
+	}
+	s.mu.Unlock()
+
+	if lost && err == nil {
+		s.recover(ctx, live)
+	}
+	return errors.Join(errs...)
+}
+
+// liveJobs asks about every name of this node. An error of any of them makes
+// the whole answer unknown.
+func (s *Server) liveJobs(ctx context.Context) (map[uint32]string, error) {
+	live := map[uint32]string{}
+	known := s.nodes.all()
+	if len(known) == 0 {
+		if len(s.Ledger.List()) == 0 && !s.lost {
+			return live, nil // nothing to compare
+		}
+		return nil, errNoNode
+	}
+	for node, conf := range known {
+		jobs, err := s.Slurm(conf).LiveJobs(ctx, node)
+		if err != nil {
+			return nil, fmt.Errorf("list jobs of node %s: %w", node, err)
+		}
+		maps.Copy(live, jobs)
+	}
+	return live, nil
+}
+
+// stray is a job folder without a record.
+type stray struct {
+	jobID uint32
+	rec   ledger.Record
+	keep  bool // the job lives, or may live
+}
+
+// strays finds them and asks slurmctld who they are, without the lock.
+func (s *Server) strays(ctx context.Context, live map[uint32]string) []stray {
+	ids, err := s.Grants.Listed()
+	if err != nil {
+		return nil // mendFolders meets the same error
+	}
+	var found []stray
+	for _, id := range ids {
+		if _, known := s.Ledger.Get(id); known {
+			continue
+		}
+		st := stray{jobID: id}
+		spec, err := s.Grants.ReadFile(id)
+		_, lives := live[id]
+		if err == nil && (lives || live == nil) && !spec.Revoked && spec.JobID == id {
+			st.rec, st.keep = s.recordOfGrant(ctx, grant.RecordOf(spec), live != nil), true
+		}
+		found = append(found, st)
+	}
+	return found
+}
+
+// recordOfGrant fills in what a grant file does not say.
+func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool) ledger.Record {
+	for i, c := range rec.Placement.Cards {
+		for _, card := range s.cards.Load().cards {
+			if card.UUID == c.UUID {
+				rec.Placement.Cards[i].Index = card.Index
+			}
+		}
+	}
+	if !ask {
+		return rec
+	}
+	if facts, _, err := s.factsOfLive(ctx, rec.JobID); err == nil {
+		rec.User, rec.Account, rec.Partition = facts.User, facts.Account, facts.Partition
+	}
+	return rec
+}
+
+// factsOfLive asks about a job by each name of this node.
+func (s *Server) factsOfLive(ctx context.Context, jobID uint32) (slurm.JobFacts, string, error) {
+	err := errNoNode
+	for node, conf := range s.nodes.all() {
+		var facts slurm.JobFacts
+		if facts, err = s.Slurm(conf).Job(ctx, jobID, node); err == nil && facts.OnNode {
+			return facts, node, nil
+		}
+	}
+	if err == nil {
+		err = slurm.ErrNoJob
+	}
+	return slurm.JobFacts{}, "", err
+}
+
+// mendFolders gives strays that live a record again and removes the others.
+// s.mu is held.
+func (s *Server) mendFolders(strays []stray) error {
+	var errs []error
+	for _, st := range strays {
+		if _, known := s.Ledger.Get(st.jobID); known {
+			continue // it got a record while we asked
+		}
+		if st.keep {
+			s.Log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
+			errs = append(errs, s.Ledger.Commit(st.rec))
+			continue
+		}
+		s.Log.Info("removed a job folder without a job", "job_id", st.jobID)
+		_, err := s.Grants.Remove(st.jobID)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// ensure makes the files of a record exist and the grant be open. s.mu is held.
+func (s *Server) ensure(rec ledger.Record) error {
+	if rec.State == ledger.Refused {
+		if s.Grants.Refused(rec.JobID) != "" {
+			return nil
+		}
+		return s.Grants.Refuse(rec.JobID, rec.UID, rec.Reason)
+	}
+	if s.Grants.Has(rec.JobID) {
+		return nil
+	}
+	err := s.Grants.Adopt(rec)
+	if err == nil {
+		s.Log.Info("adopted", "job_id", rec.JobID)
+		return nil
+	}
+	s.Log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
+	return s.Grants.Create(rec, s.Config.Memory.Context())
+}
+
+// recover grants living jobs that have neither a record nor a folder, after
+// both were lost. Their running processes keep what they had; their next
+// processes get the grant. Nothing is refused or requeued here.
+func (s *Server) recover(ctx context.Context, live map[uint32]string) {
+	if s.Config.Placement.Mode == config.PlacementGresd {
+		return // only the lost ledger knew their cards
+	}
+	for _, id := range slices.Sorted(maps.Keys(live)) {
+		if _, known := s.Ledger.Get(id); known {
+			continue
+		}
+		facts, _, err := s.factsOfLive(ctx, id)
+		if err != nil {
+			s.Log.Warn("a living job could not be recovered", "job_id", id, "error", err)
+			continue
+		}
+		req, wants, err := s.request(facts, wire.Options{})
+		if err == nil && wants {
+			// What its Prolog was told is lost: hold it by its shards.
+			req.Clamp = true
+			_, err = s.allocate(facts, req, facts.Restarts)
+		}
+		switch {
+		case err != nil:
+			s.Log.Warn("a living job could not be recovered", "job_id", id, "error", err)
+		case wants:
+			s.Log.Warn("a living job was recovered; options of its submit line are lost", "job_id", id,
+				"mode", gpu.FormatMode(req.Mode, req.Ceiling))
+		}
+	}
+}

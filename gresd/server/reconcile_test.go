@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+func TestRestartAdopts(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	bad := n.job(8, 30)
+	bad.Options.Mem = "x"
+	n.want(bad, wire.Refused)
+	before := inode(t, n.file(7, "grant"))
+	n.stop() // as on SIGTERM: the grants stay in force
+	if !exists(n.file(7, "grant")) || !exists(n.file(8, "refused")) {
+		t.Fatal("stopping removed files of living jobs")
+	}
+	n.start()
+	if inode(t, n.file(7, "grant")) != before {
+		t.Error("the grant was replaced")
+	}
+	if !n.Grants.Has(7) || len(n.Ledger.List()) != 2 {
+		t.Errorf("open %v, records %v", n.Grants.Open(), n.Ledger.List())
+	}
+	if n.Ledger.InUse()[n.cards.cards[0].UUID].Units != 30 {
+		t.Error("the card is not counted as in use")
+	}
+}
+
+func TestRestartReleasesWhatEnded(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.want(n.job(8, 30), wire.Granted)
+	n.stop()
+	n.end(7)
+	n.start()
+	if exists(n.cfg.Paths.Job(7)) || !exists(n.file(8, "grant")) {
+		t.Error("want job 7 gone and job 8 kept")
+	}
+}
+
+func TestNothingEndsWhileSlurmctldIsDown(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.end(7)
+	n.cluster.change(t, func(s *clusterState) { s.Down = true })
+	n.restart()
+	if err := n.Reconcile(t.Context()); err == nil {
+		t.Error("want an error that says slurmctld is not available")
+	}
+	if !n.Grants.Has(7) {
+		t.Error("the grant was lost")
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down = false })
+	if err := n.Reconcile(t.Context()); err != nil || exists(n.cfg.Paths.Job(7)) {
+		t.Errorf("job 7 should be gone now: %v", err)
+	}
+}
+
+func TestMissingFilesAreMadeAgain(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	bad := n.job(8, 30)
+	bad.Options.Mem = "x"
+	n.want(bad, wire.Refused)
+	for name, lose := range map[string]func(){
+		"while it runs": func() { removeAll(t, n.cfg.Paths.Jobs(), "7", "8") },
+		"while it is stopped": func() {
+			n.stop()
+			removeAll(t, n.cfg.Paths.RunDir)
+			n.start()
+		},
+	} {
+		lose()
+		if err := n.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if spec, _, err := libvgpu.ReadGrant(n.file(7, "grant")); err != nil || spec.Cards[0].MemLimit != 30<<30 {
+			t.Errorf("%s: grant %+v, %v", name, spec, err)
+		}
+		if !exists(n.file(8, "refused")) {
+			t.Errorf("%s: the refusal was not made again", name)
+		}
+	}
+}
+
+func removeAll(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	if len(names) == 0 {
+		names = []string{"."}
+	}
+	for _, name := range names {
+		if out, err := exec.Command("find", filepath.Join(dir, name), "-mindepth", "1", "-delete").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		_ = os.Remove(filepath.Join(dir, name))
+	}
+}
+
+func TestOrphansAreRemoved(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.stop()
+	for _, name := range []string{"99", "new-7", "junk"} {
+		if err := os.Mkdir(filepath.Join(n.cfg.Paths.Jobs(), name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.start()
+	entries, err := os.ReadDir(n.cfg.Paths.Jobs())
+	if err != nil || len(entries) != 1 || entries[0].Name() != "7" {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+func TestCorruptLedgerIsRebuilt(t *testing.T) {
+	n := newTestNode(t).start()
+	soft := n.job(7, 30)
+	soft.Options = wire.Options{Mem: "8G", Mode: "soft:80"}
+	n.want(soft, wire.Granted)
+	n.want(n.job(8, 20), wire.Granted)
+	n.want(n.job(9, 20), wire.Granted)
+	before := inode(t, n.file(7, "grant"))
+	n.stop()
+	n.end(9)
+	if err := os.Truncate(n.cfg.Paths.Ledger(), 20); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	rec, known := n.Ledger.Get(7)
+	if c := rec.Placement.Cards; !known || len(c) != 1 || c[0].Share != 30 || c[0].Memory != 8*gpu.GiB ||
+		rec.Mode != gpu.Soft || rec.Ceiling != 80 || rec.User != "nobody" || rec.Account != "phys" {
+		t.Errorf("record %+v", rec)
+	}
+	if inode(t, n.file(7, "grant")) != before || !n.Grants.Has(7) {
+		t.Error("the grant of a living job was not adopted")
+	}
+	if n.Ledger.InUse()[n.cards.cards[0].UUID].Units != 50 {
+		t.Errorf("in use %+v, want 50", n.Ledger.InUse())
+	}
+	if exists(n.cfg.Paths.Job(9)) {
+		t.Error("an ended job was rebuilt")
+	}
+}
+
+func TestCorruptLedgerWithSlurmctldDown(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.stop()
+	n.cluster.change(t, func(s *clusterState) { s.Down = true })
+	if err := os.WriteFile(n.cfg.Paths.Ledger(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	if !n.Grants.Has(7) || n.Ledger.InUse()[n.cards.cards[0].UUID].Units != 30 {
+		t.Error("the grant was not rebuilt from its file")
+	}
+}
+
+// Ledger and run folder are both lost; the jobs run on.
+func TestLostLedgerAndFolders(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.job(8, 30, func(f *slurm.JobFacts) { f.Units = nil }) // lives and has no share
+	n.job(9, 90, batch)                                     // never fitted
+	n.stop()
+	removeAll(t, n.cfg.Paths.RunDir)
+	if err := os.Remove(n.cfg.Paths.Ledger()); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	if rec, known := n.Ledger.Get(7); !known || rec.Placement.Cards[0].Share != 30 || !n.Grants.Has(7) {
+		t.Errorf("job 7: %v, %+v", known, rec)
+	}
+	if len(n.Ledger.List()) != 1 {
+		t.Errorf("records %+v, want only job 7", n.Ledger.List())
+	}
+	if got := n.cluster.load().Requeued; len(got) != 0 {
+		t.Errorf("recovery requeued %v", got)
+	}
+}
+
+// A node name that no Prolog has said must not make all jobs look ended.
+func TestUnknownNodeNameKeepsAll(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.stop()
+	n.end(7)
+	if err := os.Remove(filepath.Join(n.cfg.Paths.StateDir, "nodes.json")); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	if !n.Grants.Has(7) {
+		t.Error("a job was released though nobody could be asked about it")
+	}
+}
+
+func TestARevokedGrantIsNotRebuilt(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	// Killed between the two halves of a release, while the job completes.
+	n.Grants.Revoke(7)
+	if _, err := n.Ledger.Delete(7); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	if exists(n.cfg.Paths.Job(7)) || len(n.Ledger.List()) != 0 {
+		t.Error("a job whose release had begun came back")
+	}
+}

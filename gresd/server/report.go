@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// viewAge is how old an answer about a job's processes may be. Whatever the
+// number of scrapes and clients, each cache file is read no more often.
+const viewAge = time.Second
+
+// Snapshot returns the cards and the granted jobs of the node, for metrics.
+func (s *Server) Snapshot() ([]wire.Card, []wire.Job) {
+	jobs := slices.DeleteFunc(s.jobs(), func(j wire.Job) bool { return j.State != string(ledger.Granted) })
+	return s.cardList(), jobs
+}
+
+func (s *Server) status() *wire.Status {
+	st := &wire.Status{
+		Version: s.Version, Node: strings.Join(s.nodes.names(), ","), Started: s.started,
+		Placement: s.Config.Placement.Mode, Jobs: len(s.Ledger.List()), Cards: s.cardList(),
+	}
+	select {
+	case <-s.ready:
+		st.Ready = true
+	default:
+	}
+	if err := s.cards.Load().err; err != nil {
+		st.Problems = append(st.Problems, err.Error())
+	}
+	return st
+}
+
+func (s *Server) cardList() []wire.Card {
+	inUse := s.Ledger.InUse()
+	cores := map[string]uint32{}
+	for _, rec := range s.Ledger.List() {
+		if rec.State == ledger.Granted {
+			for _, c := range rec.Placement.Cards {
+				cores[string(c.UUID)] += uint32(c.Cores)
+			}
+		}
+	}
+	cards := []wire.Card{}
+	for _, c := range s.cards.Load().cards {
+		use := inUse[c.UUID]
+		cards = append(cards, wire.Card{
+			UUID: string(c.UUID), Index: c.Index, Name: c.Name, Type: c.Type,
+			Healthy: c.Healthy && !c.MIG, MemoryBytes: uint64(c.Memory),
+			GrantedBytes: uint64(use.Memory), Share: uint32(use.Units),
+			Cores: cores[string(c.UUID)], Jobs: use.Jobs,
+		})
+	}
+	return cards
+}
+
+func (s *Server) jobs() []wire.Job {
+	jobs := []wire.Job{}
+	for _, rec := range s.Ledger.List() {
+		job := wire.Job{
+			JobID: rec.JobID, UID: rec.UID, User: rec.User, Account: rec.Account,
+			Partition: rec.Partition, State: string(rec.State), Reason: rec.Reason,
+			Mode: string(rec.Mode), Ceiling: uint32(rec.Ceiling), Priority: string(rec.Priority),
+			Created: rec.Created,
+		}
+		job.Cards = s.jobCards(rec)
+		jobs = append(jobs, job)
+	}
+	return jobs
+}
+
+func (s *Server) jobCards(rec ledger.Record) []wire.JobCard {
+	view, err := s.Grants.Cache(rec.JobID, viewAge)
+	known := err == nil && len(view.Cards) == len(rec.Placement.Cards)
+	var cards []wire.JobCard
+	for i, c := range rec.Placement.Cards {
+		sched := s.Grants.Schedule(rec.JobID, i)
+		card := wire.JobCard{
+			UUID: string(c.UUID), Index: c.Index, Share: uint32(c.Share), Cores: uint32(c.Cores),
+			LimitBytes: uint64(c.Memory), SliceUS: sched.SliceUS, Gate: sched.Gate != 0,
+		}
+		if known {
+			used, seconds, procs := with(view.Cards[i].MemUsed, s.Grants.Outside(rec.JobID, i)), float64(view.Cards[i].Budget.ChargedNS)/1e9, 0
+			for _, slot := range view.Slots {
+				if slot.Alive && slot.Cards[i].Contexts > 0 {
+					procs++
+				}
+			}
+			card.UsedBytes, card.GPUSeconds, card.Processes = &used, &seconds, &procs
+		}
+		cards = append(cards, card)
+	}
+	return cards
+}
+
+// with adds what the card counts beyond the announced bytes, as libvgpu does
+// when it holds a job to its limit. The sum neither wraps nor falls below 0.
+func with(announced uint64, outside int64) uint64 {
+	if outside < 0 {
+		return announced - min(announced, uint64(-outside))
+	}
+	if sum := announced + uint64(outside); sum >= announced {
+		return sum
+	}
+	return announced
+}
+
+func ofUser(jobs []wire.Job, uid uint32) []wire.Job {
+	return slices.DeleteFunc(jobs, func(j wire.Job) bool { return j.UID != uid })
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package server is gresd's Unix socket and the pipeline behind it:
+// request → place → ledger → grant ([Server.grant], in allocate.go).
+//
+// Order of durability. A record is on the disk before a job's files exist, and
+// it is gone from the disk before they are removed. So a kill at any moment
+// leaves one of three things, and Reconcile mends each: a record without
+// files, whose files are made again; files without a record, which are removed
+// unless the job lives; or both, which are adopted.
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+)
+
+// reconcileEvery is the time between two comparisons with slurmctld.
+const reconcileEvery = time.Minute
+
+// Slurm is what the server asks of slurmctld.
+type Slurm interface {
+	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
+	LiveJobs(ctx context.Context, node string) (map[uint32]string, error)
+	Requeue(ctx context.Context, jobID uint32) error
+}
+
+// Inventory is what the server asks of the driver.
+type Inventory interface {
+	Cards() ([]gpu.Card, error)
+	Topology() ([][]inventory.Level, error)
+}
+
+// Observer counts what the server does.
+type Observer interface {
+	Placed(result string)
+	GrantTook(time.Duration)
+}
+
+// Parts are what a server is made of. All must be set.
+type Parts struct {
+	Config    config.Config
+	Inventory Inventory
+	Slurm     func(conf string) Slurm // a client for that slurm.conf
+	Ledger    *ledger.Ledger
+	Grants    *grant.Store
+	Observer  Observer
+	Log       *slog.Logger
+	Version   string
+}
+
+// Server serves the socket. Make it with [New], then call [Server.Run].
+type Server struct {
+	Parts
+	started time.Time
+	nodes   *nodes
+	ready   chan struct{} // closed after the first reconciliation
+
+	cards atomic.Pointer[hardware]
+
+	// mu orders every change of the ledger and of job folders. Slurm and the
+	// driver are never asked while it is held.
+	mu sync.Mutex
+	// restarts is the run of each job (SLURM_JOB_RESTART_COUNT), where known.
+	restarts map[uint32]uint32
+	// lost says that the ledger must be rebuilt from what is found.
+	lost bool
+
+	conns limits
+}
+
+// hardware is the last good answer of the driver.
+type hardware struct {
+	cards []gpu.Card
+	cost  place.Cost
+	err   error // what was wrong with it, nil for nothing
+}
+
+// New returns a server that has read the cards once. ledgerLost says that
+// there was no usable ledger, so that it must be rebuilt from living jobs.
+func New(parts Parts, ledgerLost bool) (*Server, error) {
+	known, err := loadNodes(parts.Config.Paths.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		Parts: parts, started: time.Now(), nodes: known, ready: make(chan struct{}),
+		restarts: map[uint32]uint32{}, lost: ledgerLost,
+	}
+	s.refreshCards()
+	return s, nil
+}
+
+// refreshCards asks the driver again. An answer without any card does not
+// replace one with cards: the driver may be reloading.
+func (s *Server) refreshCards() {
+	cards, err := s.Inventory.Cards()
+	old := s.cards.Load()
+	next := &hardware{cards: cards, err: err}
+	if len(cards) == 0 && old != nil {
+		next.cards, next.cost = old.cards, old.cost
+	} else if levels, topoErr := s.Inventory.Topology(); topoErr != nil {
+		s.Log.Debug("topology is not known", "error", topoErr)
+	} else {
+		next.cost = costOf(levels)
+	}
+	if err != nil && (old == nil || old.err == nil || old.err.Error() != err.Error()) {
+		s.Log.Warn("some cards cannot be read", "error", err)
+	}
+	s.cards.Store(next)
+}
+
+func costOf(levels [][]inventory.Level) place.Cost {
+	cost := make(place.Cost, len(levels))
+	for i, row := range levels {
+		for _, level := range row {
+			cost[i] = append(cost[i], int(level))
+		}
+	}
+	return cost
+}
+
+// Run serves until ctx is done. It calls ready once, when requests are served
+// from a ledger that was compared with the world.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	listener, err := listen(s.Config.Paths.Socket())
+	if err != nil {
+		return err
+	}
+	var work sync.WaitGroup
+	work.Go(func() { s.accept(ctx, listener, &work) })
+
+	s.reconcile(ctx)
+	close(s.ready)
+	ready()
+
+	ticker := time.NewTicker(reconcileEvery)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+			s.refreshCards()
+			s.reconcile(ctx)
+		}
+	}
+	_ = listener.Close()
+	s.conns.closeAll()
+	work.Wait()
+	return nil
+}
+
+func (s *Server) reconcile(ctx context.Context) {
+	switch err := s.Reconcile(ctx); {
+	case err == nil, ctx.Err() != nil:
+	case errors.Is(err, errNoNode) && len(s.Ledger.List()) == 0:
+		s.Log.Debug("nothing to compare with slurmctld yet", "error", err) // a new node
+	default:
+		s.Log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", err)
+	}
+}
+
+// Alive returns once the server can do work. A watchdog calls it: it does not
+// return while the server hangs.
+func (s *Server) Alive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+}
