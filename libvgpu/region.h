@@ -78,7 +78,9 @@ struct vgpu_grant_card {
 	/* Bytes that the card counts for the job beyond what its slots announce,
 	 * as gresd measured it; added to the sum of the slots. Not under seq. */
 	int64_t mem_outside;
-	uint64_t reserved1;
+	/* Oversubscription: of mem_limit, what the card really has for the job;
+	 * linear allocations beyond it become managed memory. 0: all of it. */
+	uint64_t mem_physical;
 };
 
 struct vgpu_grant {
@@ -180,6 +182,7 @@ VGPU_AT(vgpu_grant_card, weight_ppm, 96);
 VGPU_AT(vgpu_grant_card, busy_procs, 100);
 VGPU_AT(vgpu_grant_card, others, 104);
 VGPU_AT(vgpu_grant_card, mem_outside, 112);
+VGPU_AT(vgpu_grant_card, mem_physical, 120);
 _Static_assert(sizeof(struct vgpu_grant_card) == 128, "vgpu_grant_card");
 VGPU_AT(vgpu_grant, version, 8);
 VGPU_AT(vgpu_grant, size, 12);
