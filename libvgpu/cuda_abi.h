@@ -121,11 +121,13 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-/* CUgraphNodeType, CUgraphMem_attribute, CUlimit, CUdevice_attribute */
+/* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUlimit, CUdevice_attribute */
 #define CU_GRAPH_NODE_TYPE_GRAPH 4
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
 #define CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT 0
 #define CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT 2
+#define CU_MEM_ATTACH_GLOBAL 1u
+#define CU_MEM_ADVISE_SET_PREFERRED_LOCATION 3
 #define CU_LIMIT_STACK_SIZE 0
 #define CU_LIMIT_MALLOC_HEAP_SIZE 2
 #define CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT 16

@@ -6,6 +6,7 @@
  */
 #ifdef VGPU_PRELOAD
 #include <errno.h>
+#include <stdio.h>
 
 #include "vgpu.h"
 
@@ -118,10 +119,36 @@ static void forget(CUdeviceptr dptr)
 	vgpu_pool_forget(dptr);
 }
 
+/* Where a site lends more memory than the card has: true when the job is past
+ * what the card really has for it. */
+static bool past_physical(int card)
+{
+	uint64_t physical = vgpu_state.grant->card[card].mem_physical;
+
+	return physical && vgpu_mem_used(card) > physical;
+}
+
+/* A linear allocation that the card pages in and out. It is charged already. */
+static CUresult alloc_paged(CUdeviceptr *dptr, size_t size)
+{
+	static bool said;
+	CUresult r = vgpu_real.cuMemAllocManaged(dptr, size, CU_MEM_ATTACH_GLOBAL);
+	CUdevice dev;
+
+	if (r == CUDA_SUCCESS && vgpu_real.cuMemAdvise &&
+	    vgpu_real.cuCtxGetDevice(&dev) == CUDA_SUCCESS)
+		vgpu_real.cuMemAdvise(*dptr, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, dev);
+	if (r == CUDA_SUCCESS && !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		fprintf(stderr, "vgpu: memory: this job is past the card's physical share; "
+				"further allocations are paged and slower\n");
+	return r;
+}
+
 /* --------------------------------------------------------------- allocation */
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size)
 {
 	CUresult r;
+	bool paged;
 	int card;
 
 	vgpu_need_cuda();
@@ -132,9 +159,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size)
 		return vgpu_real.cuMemAlloc_v2(dptr, size);
 	if (vgpu_mem_take(card, size))
 		return vgpu_oom(card, size);
-	r = vgpu_real.cuMemAlloc_v2(dptr, size);
+	paged = past_physical(card) && vgpu_real.cuMemAllocManaged;
+	r = paged ? alloc_paged(dptr, size) : vgpu_real.cuMemAlloc_v2(dptr, size);
 	if (r == CUDA_SUCCESS)
-		remember(card, *dptr, size, 0);
+		remember(card, *dptr, size, paged ? KIND_MANAGED : 0);
 	return vgpu_mem_done(card, size, r);
 }
 
