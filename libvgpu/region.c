@@ -78,6 +78,16 @@ uint64_t vgpu_owner(uint32_t pid, uint64_t start_time)
 	return (uint64_t)pid << 32 | (uint32_t)start_time;
 }
 
+/* The text of a field of /proc/<pid>/stat that comes after the command. */
+static const char *stat_field(const char *after_command, int field)
+{
+	const char *p = after_command;
+
+	for (int at = 2; p && at < field; at++)
+		p = strchr(p + 1, ' ');
+	return p ? p + 1 : "";
+}
+
 uint64_t vgpu_start_time(uint32_t pid)
 {
 	char path[32], buf[1024];
@@ -96,9 +106,13 @@ uint64_t vgpu_start_time(uint32_t pid)
 	buf[n] = 0;
 	/* Field 2 is the command in parentheses and may hold anything. */
 	p = strrchr(buf, ')');
-	for (int field = 2; p && field < 22; field++)
-		p = strchr(p + 1, ' ');
-	return p ? strtoull(p, NULL, 10) : 0;
+	if (!p)
+		return 0;
+	/* A zombie holds nothing any more; but a first thread that has ended while
+	 * others run looks like one. Field 3: state, 20: threads, 22: start. */
+	if (*stat_field(p, 3) == 'Z' && strtoul(stat_field(p, 20), NULL, 10) <= 1)
+		return 0;
+	return strtoull(stat_field(p, 22), NULL, 10);
 }
 
 static bool owner_alive(uint64_t owner)

@@ -42,7 +42,8 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 /* The owner word of a process. */
 uint64_t vgpu_owner(uint32_t pid, uint64_t start_time);
 
-/* Start time of a process in clock ticks since boot, or 0 if there is none. */
+/* Start time of a process in clock ticks since boot; 0 if there is none, or if
+ * it has ended and only waits for its parent. */
 uint64_t vgpu_start_time(uint32_t pid);
 
 /* Claims a free slot (or one of a dead process) for (pid, start_time).

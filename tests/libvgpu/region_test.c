@@ -105,6 +105,25 @@ static void test_dead_process_is_reclaimed(void)
 	CHECK_EQ(c.slots[1].owner, 0);
 }
 
+static void test_zombie_is_dead(void)
+{
+	struct vgpu_cache c = new_cache();
+	struct vgpu_slot *mine = claim(&c);
+	pid_t child = fork();
+	siginfo_t info;
+
+	if (child == 0) {
+		struct vgpu_slot *s = claim(&c);
+
+		_exit(s && vgpu_mem_reserve(&c, s, 0, 900, LIMIT, 0) == 0 ? 0 : 1);
+	}
+	/* Ended, but not waited for. */
+	CHECK(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT) == 0);
+	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 500, LIMIT, 0), 0);
+	CHECK_EQ(vgpu_mem_sum(&c, 0), 500);
+	waitpid(child, NULL, 0);
+}
+
 static void test_reused_pid_is_not_the_owner(void)
 {
 	struct vgpu_cache c = new_cache();
@@ -313,6 +332,7 @@ int main(void)
 	test_validity();
 	test_limit_is_exact();
 	test_dead_process_is_reclaimed();
+	test_zombie_is_dead();
 	test_reused_pid_is_not_the_owner();
 	test_slots_are_reused();
 	test_budget();
