@@ -153,6 +153,19 @@ typedef struct nvmlMemory_v2_st {
 	unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 
+#define NVML_ERROR_INSUFFICIENT_SIZE 7
+
+typedef struct nvmlProcessInfo_v1_st {
+	unsigned pid;
+	unsigned long long usedGpuMemory;
+} nvmlProcessInfo_v1_t;
+
+typedef struct nvmlProcessInfo_v2_st {
+	unsigned pid;
+	unsigned long long usedGpuMemory;
+	unsigned gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_v2_t;
+
 typedef struct nvmlProcessInfo_st {
 	unsigned pid;
 	unsigned long long usedGpuMemory;
@@ -162,6 +175,8 @@ typedef struct nvmlProcessInfo_st {
 _Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR) == 24, "CUDA_ARRAY_DESCRIPTOR");
 _Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "CUDA_ARRAY3D_DESCRIPTOR");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
+_Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16, "nvmlProcessInfo_v1_t");
+_Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "nvmlProcessInfo_v2_t");
 _Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig");

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hami_view.c - see hami_view.h. */
+#include "hami_view.h"
+
+#include <string.h>
+
+#define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
+#define CAS(p, old, new) \
+	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+
+/* HAMi's numbers: 0 before 1; older monitors use the number as an index of an
+ * array of two. */
+#define PRIORITY_HIGH 0
+#define PRIORITY_NORMAL 1
+#define STATUS_RUNNING 1
+#define RECENT 2 /* what its library stores at a launch */
+
+/* A semaphore of value 1, shared between processes: a tool that locks the
+ * region before it reads need not wait for a process that would never post. */
+static const uint8_t sem_free[VGPU_HAMI_SEM_LEN] = { [0] = 1, [8] = 0x80 };
+
+static bool take_turn(struct vgpu_hami_notes *notes, uint64_t now)
+{
+	uint64_t last = LOAD(&notes->updated_ns);
+
+	/* The clock may have been set back, or read before another's update. */
+	if ((now > last ? now - last : last - now) < VGPU_HAMI_PERIOD_NS)
+		return false;
+	return CAS(&notes->updated_ns, &last, now);
+}
+
+/* Moves to the next even number, also from an odd one that a foreign writer
+ * left. */
+static void move_seqlock(struct vgpu_hami_proc *p)
+{
+	STORE(&p->seqlock, (LOAD(&p->seqlock) | 1) + 1);
+}
+
+static void zero(void *p, size_t size)
+{
+	uint64_t *word = p;
+
+	for (size_t i = 0; i < size / sizeof *word; i++)
+		STORE(&word[i], 0);
+}
+
+/* All but the seqlock, which readers watch, to zero. */
+static void clear_proc(struct vgpu_hami_proc *p)
+{
+	move_seqlock(p);
+	zero(p, offsetof(struct vgpu_hami_proc, seqlock));
+	zero(&p->seen_owner, sizeof *p - offsetof(struct vgpu_hami_proc, seen_owner));
+	move_seqlock(p);
+}
+
+static uint64_t at_most(uint64_t n, uint64_t max)
+{
+	return n < max ? n : max;
+}
+
+static void put_mem(struct vgpu_hami_mem *m, const struct vgpu_slot_card *card)
+{
+	/* The kinds may lag behind mem: what is left of it bounds each. */
+	uint64_t total = LOAD(&card->mem);
+	uint64_t context = at_most(LOAD(&card->mem_context), total);
+	uint64_t module = at_most(LOAD(&card->mem_module), total - context);
+
+	STORE(&m->context, context);
+	STORE(&m->module, module);
+	STORE(&m->data, total - context - module);
+	STORE(&m->total, total);
+}
+
+/* Percent of the elapsed time that the GPU time grew by. */
+static uint64_t percent(uint64_t gpu_ns, uint64_t seen_ns, uint64_t elapsed_ns)
+{
+	uint64_t grown = gpu_ns > seen_ns ? gpu_ns - seen_ns : 0;
+
+	if (elapsed_ns == 0 || elapsed_ns > UINT64_MAX / 100)
+		return 0;
+	return grown >= elapsed_ns ? 100 : grown * 100 / elapsed_ns;
+}
+
+/* Returns true when the process launched something since the last update. */
+static bool put_proc(struct vgpu_hami_proc *p, const struct vgpu_slot *slot, uint64_t owner,
+		     uint32_t ncards, uint64_t now)
+{
+	bool busy = false;
+	uint64_t elapsed;
+
+	if (LOAD(&p->seen_owner) != owner)
+		clear_proc(p);
+	elapsed = LOAD(&p->seen_ns);
+	elapsed = elapsed != 0 && now > elapsed ? now - elapsed : 0;
+	move_seqlock(p);
+	STORE(&p->pid, (int32_t)(owner >> 32));
+	STORE(&p->host_pid, (int32_t)LOAD(&slot->host_pid));
+	for (uint32_t i = 0; i < ncards; i++) {
+		const struct vgpu_slot_card *card = &slot->card[i];
+		struct vgpu_hami_util *util = &p->util[i];
+		uint64_t gpu_ns = LOAD(&card->gpu_ns), launches = LOAD(&card->launches);
+
+		put_mem(&p->used[i], card);
+		STORE(&p->monitor_used[i], LOAD(&p->used[i].total));
+		STORE(&util->sm, percent(gpu_ns, LOAD(&util->seen_gpu_ns), elapsed));
+		busy |= launches != LOAD(&util->seen_launches);
+		STORE(&util->seen_gpu_ns, gpu_ns);
+		STORE(&util->seen_launches, launches);
+	}
+	STORE(&p->seen_owner, owner);
+	STORE(&p->seen_ns, now);
+	STORE(&p->status, STATUS_RUNNING);
+	move_seqlock(p);
+	return busy;
+}
+
+/* Returns true when some process launched something since the last update. */
+static bool put_procs(struct vgpu_hami *v, const struct vgpu_cache *c, uint32_t ncards,
+		      uint64_t now)
+{
+	uint32_t high = (uint32_t)at_most(LOAD(&c->header->high_slot), VGPU_HAMI_PROCS);
+	int32_t shown = LOAD(&v->proc_num), used = 0;
+	bool busy = false;
+
+	if (shown < 0 || shown > VGPU_HAMI_PROCS)
+		shown = VGPU_HAMI_PROCS;
+	for (int32_t i = 0; i < (int32_t)high || i < shown; i++) {
+		const struct vgpu_slot *slot = &c->slots[i];
+		uint64_t owner = i < (int32_t)high ? LOAD(&slot->owner) : 0;
+
+		if (owner != 0) {
+			busy |= put_proc(&v->proc[i], slot, owner, ncards, now);
+			used = i + 1;
+		}
+		/* Given back meanwhile: what was copied may be of two processes. */
+		if (owner == 0 || LOAD(&slot->owner) != owner)
+			clear_proc(&v->proc[i]);
+	}
+	STORE(&v->proc_num, used);
+	return busy;
+}
+
+static uint64_t sm_limit(const struct vgpu_grant_card *card, uint32_t cores)
+{
+	if (card->mode == VGPU_MODE_HARD)
+		return cores;
+	if (card->mode == VGPU_MODE_SOFT && card->ceiling != 0)
+		return card->ceiling;
+	return 100;
+}
+
+static void put_cards(struct vgpu_hami *v, const struct vgpu_grant *g, uint32_t ncards)
+{
+	int32_t priority = PRIORITY_NORMAL, gated = 0;
+
+	for (uint32_t i = 0; i < ncards; i++) {
+		const struct vgpu_grant_card *card = &g->card[i];
+		struct vgpu_schedule s = { .cores = LOAD(&card->cores), .gate = LOAD(&card->gate) };
+
+		vgpu_schedule_read(g, i, &s);
+		if (strncmp(v->uuid[i], card->uuid, VGPU_UUID_LEN) != 0)
+			memcpy(v->uuid[i], card->uuid, VGPU_UUID_LEN);
+		STORE(&v->limit[i], card->mem_limit);
+		STORE(&v->sm_limit[i], sm_limit(card, s.cores));
+		if (card->priority == VGPU_PRIO_HIGH)
+			priority = PRIORITY_HIGH;
+		gated |= s.gate != 0;
+	}
+	STORE(&v->device_num, ncards);
+	STORE(&v->priority, priority);
+	STORE(&v->utilization_switch, gated);
+}
+
+/* For a new file, and for one that a HAMi of another version has left. */
+static void start_view(struct vgpu_hami *v)
+{
+	if (LOAD(&v->initialized) == VGPU_HAMI_MAGIC && LOAD(&v->major) == VGPU_HAMI_MAJOR &&
+	    LOAD(&v->minor) == VGPU_HAMI_MINOR)
+		return;
+	STORE(&v->initialized, 0);
+	zero(&v->owner_pid, sizeof v->owner_pid);
+	zero(v->uuid, offsetof(struct vgpu_hami, proc) - offsetof(struct vgpu_hami, uuid));
+	memcpy(v->sem, sem_free, sizeof v->sem);
+	memcpy(v->sem_postinit, sem_free, sizeof v->sem_postinit);
+	STORE(&v->sm_init_flag, 0);
+	STORE(&v->last_kernel_time, 0);
+	STORE(&v->major, VGPU_HAMI_MAJOR);
+	STORE(&v->minor, VGPU_HAMI_MINOR);
+}
+
+void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g,
+			   const struct vgpu_cache *c, uint64_t now)
+{
+	struct vgpu_hami *v = file_start;
+	uint32_t ncards = (uint32_t)at_most(g->ncards, VGPU_HAMI_DEVICES);
+
+	if (!take_turn((void *)((char *)file_start + VGPU_HAMI_NOTES_OFFSET), now))
+		return;
+	start_view(v);
+	put_cards(v, g, ncards);
+	if (put_procs(v, c, ncards, now)) {
+		STORE(&v->recent_kernel, RECENT);
+		STORE(&v->last_kernel_time, now / 1000000000u);
+	} else {
+		STORE(&v->recent_kernel, 0);
+	}
+	STORE(&v->initialized, VGPU_HAMI_MAGIC);
+}
