@@ -10,6 +10,9 @@
 /* With other jobs on the card a batch whose time is this far above its
  * estimate was interrupted by their slices, and teaches nothing. */
 #define INTERRUPTED 1.5
+#define FIRST_GAP_NS 10000
+/* So many in a row are no interruptions. */
+#define REJECTED_MAX 8
 
 static CUevent event(CUevent *slot)
 {
@@ -68,13 +71,20 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 }
 
 /* On an idle card the start event is passed at once and the first kernel comes
- * when the host has launched it: that time is no work. */
-static double launch_gap(const struct vgpu_stream_batch *b, double span)
+ * when the host has launched it: that time is no work. The host may also lose
+ * its processor between the launch and its look at the clock, so a gap counts
+ * only as far as gaps usually are. */
+static double launch_gap(struct gate *g, const struct vgpu_stream_batch *b, double span)
 {
 	double gap = (double)(b->first_ns - b->opened_ns);
 
 	if (b->tight || b->first_ns < b->opened_ns)
 		return 0;
+	if (g->usual_gap_ns == 0)
+		g->usual_gap_ns = FIRST_GAP_NS;
+	g->usual_gap_ns *= gap > g->usual_gap_ns ? 1.05 : 0.95; /* follows the median */
+	if (gap > 1.3 * g->usual_gap_ns)
+		gap = 1.3 * g->usual_gap_ns;
 	return gap < span / 2 ? gap : span / 2;
 }
 
@@ -174,24 +184,44 @@ static double not_covered(struct gate_context *c, struct lane *l,
 	return end > begin ? end - begin : 0;
 }
 
+/* Time in which the host was still launching the batch: the card can have been
+ * idle inside it for at most that long. */
+static double host_time(const struct vgpu_stream_batch *b)
+{
+	return b->last_ns > b->first_ns ? (double)(b->last_ns - b->first_ns) : 0;
+}
+
 static void learn(const struct gate *g, const struct vgpu_stream_batch *b, double span)
 {
-	double ratio = b->est_ns ? span / (double)b->est_ns : 1;
-	/* Slow launching leaves idle time between the kernels of a batch: then its
-	 * time is an upper bound only. */
-	bool host_bound = (double)(b->last_ns - b->opened_ns) > 0.8 * span;
+	double est = b->est_ns ? (double)b->est_ns : 1, ratio = span / est;
+	double at_least = (span - host_time(b)) / est;
+	bool exact = host_time(b) < 0.5 * span;
 
-	if (g->schedule.others && !b->learns && ratio > INTERRUPTED)
-		return;
+	if (g->schedule.others) {
+		at_least = 0; /* other jobs' slices may be in it */
+		if (!b->learns && ratio > INTERRUPTED) {
+			/* Now and then that is chance; always, and the work has
+			 * become longer. */
+			if (++b->func[0].cost->rejected < REJECTED_MAX)
+				return;
+			ratio *= g->schedule.weight_ppm / 1e6;
+			exact = true;
+		}
+		b->func[0].cost->rejected = 0;
+	}
+	if (!exact && at_least > 1) {
+		ratio = at_least;
+		exact = true;
+	}
+	/* In proportion to what each was taken for when it was launched. */
 	for (uint32_t i = 0; i < b->nfuncs; i++)
-		vgpu_cost_learn(b->func[i].cost, ratio, (uint64_t)(span / b->launches),
-				!host_bound);
+		vgpu_cost_learn(b->func[i].cost, b->func[i].est_ns * ratio, exact);
 }
 
 static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *b, double busy)
 {
 	double est = (double)b->est_ns, slice = g->schedule.slice_us * 1e3;
-	double per_launch = est / b->launches;
+	double at_least = busy - host_time(b);
 
 	if (g->schedule.others && slice > 0) {
 		/* Elapsed time holds other jobs' slices. Work that fits a slice
@@ -200,8 +230,8 @@ static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *
 			return (uint64_t)(busy < est ? busy : est);
 		return (uint64_t)(busy * g->schedule.weight_ppm / 1e6);
 	}
-	if (per_launch < SHORT_NS && !b->learns && busy > est)
-		return (uint64_t)est;
+	if (est / b->launches < SHORT_NS && !b->learns && busy > est)
+		return (uint64_t)(est > at_least ? est : at_least);
 	return (uint64_t)busy;
 }
 
@@ -246,7 +276,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 				if (r == CUDA_ERROR_NOT_READY)
 					break;
 				if (r == CUDA_SUCCESS && elapsed(&span, b->start, b->end)) {
-					span -= launch_gap(b, span);
+					span -= launch_gap(g, b, span);
 					busy = several ? not_covered(l->context, l, b, span, now) :
 							 span;
 					settle(g, b, charge_of(g, b, busy));

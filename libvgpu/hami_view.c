@@ -15,10 +15,11 @@
 #define PRIORITY_NORMAL 1
 #define STATUS_RUNNING 1
 #define RECENT 2 /* what its library stores at a launch */
+#define MAX_ELAPSED_NS 3600000000000u
 
 /* A semaphore of value 1, shared between processes: a tool that locks the
  * region before it reads need not wait for a process that would never post. */
-static const uint8_t sem_free[VGPU_HAMI_SEM_LEN] = { [0] = 1, [8] = 0x80 };
+static const uint8_t sem_free[VGPU_HAMI_SEM_LEN] = {[0] = 1, [8] = 0x80};
 
 static bool take_turn(struct vgpu_hami_notes *notes, uint64_t now)
 {
@@ -72,12 +73,13 @@ static void put_mem(struct vgpu_hami_mem *m, const struct vgpu_slot_card *card)
 	STORE(&m->total, total);
 }
 
-/* Percent of the elapsed time that the GPU time grew by. */
+/* Percent of the elapsed time that the GPU time grew by. Too long a time: there
+ * was no update before, or the clock was set back. */
 static uint64_t percent(uint64_t gpu_ns, uint64_t seen_ns, uint64_t elapsed_ns)
 {
 	uint64_t grown = gpu_ns > seen_ns ? gpu_ns - seen_ns : 0;
 
-	if (elapsed_ns == 0 || elapsed_ns > UINT64_MAX / 100)
+	if (elapsed_ns == 0 || elapsed_ns > MAX_ELAPSED_NS)
 		return 0;
 	return grown >= elapsed_ns ? 100 : grown * 100 / elapsed_ns;
 }
@@ -91,8 +93,7 @@ static bool put_proc(struct vgpu_hami_proc *p, const struct vgpu_slot *slot, uin
 
 	if (LOAD(&p->seen_owner) != owner)
 		clear_proc(p);
-	elapsed = LOAD(&p->seen_ns);
-	elapsed = elapsed != 0 && now > elapsed ? now - elapsed : 0;
+	elapsed = now - LOAD(&p->seen_ns);
 	move_seqlock(p);
 	STORE(&p->pid, (int32_t)(owner >> 32));
 	STORE(&p->host_pid, (int32_t)LOAD(&slot->host_pid));
@@ -156,7 +157,7 @@ static void put_cards(struct vgpu_hami *v, const struct vgpu_grant *g, uint32_t 
 
 	for (uint32_t i = 0; i < ncards; i++) {
 		const struct vgpu_grant_card *card = &g->card[i];
-		struct vgpu_schedule s = { .cores = LOAD(&card->cores), .gate = LOAD(&card->gate) };
+		struct vgpu_schedule s = {.cores = LOAD(&card->cores), .gate = LOAD(&card->gate)};
 
 		vgpu_schedule_read(g, i, &s);
 		if (strncmp(v->uuid[i], card->uuid, VGPU_UUID_LEN) != 0)
@@ -189,8 +190,8 @@ static void start_view(struct vgpu_hami *v)
 	STORE(&v->minor, VGPU_HAMI_MINOR);
 }
 
-void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g,
-			   const struct vgpu_cache *c, uint64_t now)
+void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const struct vgpu_cache *c,
+			   uint64_t now)
 {
 	struct vgpu_hami *v = file_start;
 	uint32_t ncards = (uint32_t)at_most(g->ncards, VGPU_HAMI_DEVICES);

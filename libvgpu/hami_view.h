@@ -96,8 +96,8 @@ struct vgpu_hami_notes {
  * the job may call it at any time: a call that is not needed costs one load,
  * calls at the same time do no harm, and what a killed one leaves behind is
  * readable and put right by the next. Touches only the view and the notes. */
-void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g,
-			   const struct vgpu_cache *c, uint64_t now);
+void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const struct vgpu_cache *c,
+			   uint64_t now);
 
 VGPU_AT(vgpu_hami_mem, total, 32);
 _Static_assert(sizeof(struct vgpu_hami_mem) == 64, "vgpu_hami_mem");

@@ -146,18 +146,15 @@ static void wait_turn(struct gate *g, uint64_t est, bool events)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
 }
 
-static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost)
+static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost, uint64_t est_ns)
 {
-	for (uint32_t i = 0; i < b->nfuncs; i++) {
-		if (b->func[i].cost == cost) {
-			b->func[i].n++;
+	for (uint32_t i = 0; i < b->nfuncs; i++)
+		if (b->func[i].cost == cost)
 			return;
-		}
-	}
 	/* More functions than fit: the others learn from other batches. */
 	if (b->nfuncs < FUNCS) {
 		b->func[b->nfuncs].cost = cost;
-		b->func[b->nfuncs++].n = 1;
+		b->func[b->nfuncs++].est_ns = est_ns;
 	}
 }
 
@@ -201,7 +198,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	if (l->batch) {
 		l->batch->pending++;
 		l->batch->est_ns += l->est_ns;
-		add_func(l->batch, cost);
+		add_func(l->batch, cost, l->est_ns);
 		g->inflight_ns += l->est_ns;
 		__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
 	} else {

@@ -38,7 +38,7 @@ struct vgpu_stream_batch {
 	bool unmeasured; /* no events: the estimate is the charge */
 	struct {
 		struct vgpu_cost *cost;
-		uint32_t n;
+		uint64_t est_ns; /* of one launch, as it was taken for */
 	} func[FUNCS];
 };
 
@@ -67,6 +67,7 @@ struct gate {
 	uint64_t inflight_ns;
 	uint64_t progress_ns; /* when work was last seen to complete */
 	uint64_t reaped_ns;   /* when completions were last asked for */
+	double usual_gap_ns;  /* median of what a first launch takes the host */
 	struct gate_context context[CONTEXTS];
 	struct lane lane[LANES];
 };
