@@ -103,11 +103,11 @@ var (
 		util:    C.sizeof_struct_vgpu_hami_util,
 		last:    true,
 	}
-	// Until January 2026: as 1.2, which only gave a meaning to unused bytes.
+	// Released until March 2026: as 1.2, which only gave unused bytes a meaning.
 	hami11 = hami12.as("1.1", hami12.size, hami12.num, hami12.used)
-	// To March 2026: the sequence lock stood before the memory.
+	// In the months before, in builds of a branch: a lock before the memory.
 	hami11Lock = hami12.as("1.1", hami12.size, hami12.num, hami12.used+8)
-	// To April 2026: a second semaphore stood before the devices as well.
+	// March and April 2026: also a second semaphore before the devices.
 	hami11Sem = hami12.as("1.1", 2008984, hami12.num+32, hami12.used+8)
 )
 

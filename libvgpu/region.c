@@ -17,6 +17,11 @@
 #define CAS(p, old, new) \
 	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
+/* A test build stops or kills the process at a numbered step of the protocol. */
+#ifndef VGPU_PAUSE
+#define VGPU_PAUSE(step) ((void)0)
+#endif
+
 /* How often an allocation that does not fit looks again: another process may
  * have announced bytes that it is about to take back. */
 #define RESERVE_TRIES 4
@@ -146,9 +151,12 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		high = LOAD(&c->header->high_slot);
 		while (high < i + 1 && !CAS(&c->header->high_slot, &high, i + 1))
 			;
+		VGPU_PAUSE(1);
 		if (!CAS(&slot->owner, &owner, me))
 			continue;
+		VGPU_PAUSE(2);
 		slot_clear(slot);
+		VGPU_PAUSE(3);
 		slot->pid = pid;
 		slot->start_time = start_time;
 		return slot;
@@ -159,6 +167,7 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 void vgpu_slot_release(struct vgpu_slot *slot)
 {
 	slot_clear(slot);
+	VGPU_PAUSE(10);
 	STORE(&slot->owner, 0);
 }
 
@@ -179,7 +188,9 @@ unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
 		 * one of a dead process again. */
 		if (!CAS(&slot->owner, &owner, me))
 			continue;
+		VGPU_PAUSE(4);
 		vgpu_slot_release(slot);
+		VGPU_PAUSE(5);
 		n++;
 	}
 	return n;
@@ -218,10 +229,13 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		uint64_t sum;
 
 		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		VGPU_PAUSE(6);
 		sum = vgpu_mem_with(vgpu_mem_sum(c, card), outside);
+		VGPU_PAUSE(7);
 		if (sum <= limit)
 			return 0;
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		VGPU_PAUSE(8);
 		if (vgpu_slot_reclaim(c) > 0)
 			continue;
 		/* The same sum twice: nobody was about to take bytes back. */
@@ -238,6 +252,7 @@ void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes)
 	uint64_t *mine = &self->card[card].mem;
 	uint64_t old = LOAD(mine);
 
+	VGPU_PAUSE(9);
 	while (!CAS(mine, &old, old > bytes ? old - bytes : 0))
 		;
 }

@@ -14,6 +14,16 @@
 #include "../../libvgpu/region_ops.h"
 #include "check.h"
 
+/* region.c is compiled with VGPU_PAUSE(step) calling this. */
+static int kill_at;
+
+void test_pause(int step);
+void test_pause(int step)
+{
+	if (step == kill_at)
+		raise(SIGKILL);
+}
+
 #define LIMIT 1000u
 
 static struct vgpu_grant grant;
@@ -186,6 +196,50 @@ static void worker(struct vgpu_cache *c, unsigned seed)
 	}
 }
 
+/* Killed at each numbered step in turn: the next process that needs the memory
+ * gets all of it, and the slot. */
+#define STEPS 10
+
+static void test_killed_at_every_step(void)
+{
+	for (int step = 1; step <= STEPS; step++) {
+		struct vgpu_cache c = new_cache();
+		struct vgpu_slot *mine;
+		pid_t dead = fork(), child;
+		int status;
+
+		/* A dead process's slot, so that claiming and reclaiming have work. */
+		if (dead == 0) {
+			mine = claim(&c);
+			_exit(mine && vgpu_mem_reserve(&c, mine, 0, 800, LIMIT, 0) == 0 ? 0 : 1);
+		}
+		CHECK(waitpid(dead, &status, 0) == dead && status == 0);
+		child = fork();
+		if (child == 0) {
+			kill_at = step == 1 || step == 2 || step == 3 ? step : 0;
+			c.slots[1].owner = c.slots[0].owner; /* a second dead slot */
+			c.header->high_slot = 2;
+			mine = claim(&c);
+			kill_at = step;
+			if (mine)
+				vgpu_mem_reserve(&c, mine, 0, 300, LIMIT, 0);
+			if (mine)
+				vgpu_mem_reserve(&c, mine, 0, 900, LIMIT, 0);
+			if (mine) {
+				vgpu_mem_release(mine, 0, 300);
+				vgpu_slot_release(mine);
+			}
+			_exit(9); /* the step was never reached */
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		mine = claim(&c);
+		CHECK(mine);
+		CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, LIMIT, LIMIT, 0), 0);
+		CHECK_EQ(vgpu_mem_sum(&c, 0), LIMIT);
+	}
+}
+
 static void test_killed_workers_never_exceed(void)
 {
 	struct vgpu_cache c = new_cache();
@@ -338,6 +392,7 @@ int main(void)
 	test_budget();
 	test_schedule_seqlock();
 	test_threads_never_keep_more();
+	test_killed_at_every_step();
 	test_killed_workers_never_exceed();
 	return done("region");
 }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Driver names what was looked at, for the document.
+type Driver struct {
+	Version string // 580.159.04
+	CUDA    string // 13.0
+	Date    string // 2026-11-20
+}
+
+var driverLine = regexp.MustCompile(`(?m)^Driver (\S+), CUDA (\S+), looked at on (\d{4}-\d{2}-\d{2})\.$`)
+
+// driverOf reads back which driver a document is about.
+func driverOf(doc string) (Driver, bool) {
+	m := driverLine.FindStringSubmatch(doc)
+	if m == nil {
+		return Driver{}, false
+	}
+	return Driver{m[1], m[2], m[3]}, true
+}
+
+// Document is docs/coverage.md.
+func Document(r Report, d Driver) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, `# What libvgpu does with each function of the driver
+
+Driver %s, CUDA %s, looked at on %s.
+
+This file is written by `+"`tests/abi/audit`"+` from `+"`tests/abi/classes.def`"+` and
+`+"`libvgpu/hooks.def`"+`; change those. "The comparison" is gresd's: every 100 ms it
+compares what a job has booked with what the card itself counts for the job's
+processes. The difference counts as used, so the job's next allocation pays.
+
+Kernels and graphs that are started by a kernel, on the card, pass no function
+of the driver: they are measured as part of the batch that started them.
+
+`, d.Version, d.CUDA, d.Date)
+	fmt.Fprintf(&out, "| class | of %d in libcuda | meaning |\n|---|---|---|\n", r.CUDA)
+	for _, k := range classes {
+		fmt.Fprintf(&out, "| [%s](#%s) | %d | %s |\n", k.Name, k.Name, r.Count(k.Name, false), k.Meaning)
+	}
+	for _, k := range classes {
+		fmt.Fprintf(&out, "\n## %s\n\n%s: %d functions.\n", k.Name, upper(k.Meaning), r.Count(k.Name, false))
+		rows(&out, "| functions | how |\n|---|---|\n", r, func(row Row) (string, bool) {
+			return "", row.Class == k.Name && !isNVML(row.Names[0])
+		})
+	}
+	if r.NVML > 0 {
+		fmt.Fprintf(&out, "\n## NVML\n\nThe %d functions of libnvidia-ml that tell memory, utilisation or processes.\nOnly `told` is hooked.\n", r.NVML)
+		rows(&out, "| class | functions | how |\n|---|---|---|\n", r, func(row Row) (string, bool) {
+			return fmt.Sprintf("| %s ", row.Class), isNVML(row.Names[0])
+		})
+	}
+	if len(r.Absent) > 0 {
+		fmt.Fprintf(&out, "\n## Not in this driver\n\nHooked for other drivers: %s.\n", code(r.Absent))
+	}
+	return out.String()
+}
+
+// rows writes a table of the lines that pick takes, each after its first cells.
+func rows(out *strings.Builder, head string, r Report, pick func(Row) (string, bool)) {
+	for _, row := range r.Rows {
+		first, take := pick(row)
+		if !take {
+			continue
+		}
+		if head != "" {
+			out.WriteString("\n" + head)
+			head = ""
+		}
+		fmt.Fprintf(out, "%s| %s | %s |\n", first, code(row.Names), strings.ReplaceAll(row.Reason, "|", `\|`))
+	}
+}
+
+func code(names []string) string { return "`" + strings.Join(names, "` `") + "`" }
+
+func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
