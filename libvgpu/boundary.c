@@ -6,13 +6,6 @@
 #ifdef VGPU_PRELOAD
 #include "vgpu.h"
 
-static CUstream stream_of(CUstream s, bool per_thread)
-{
-	if (s)
-		return s;
-	return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-}
-
 #define BOUNDARY(real, stream, call)                                                    \
 	do {                                                                            \
 		if (unlikely(!(real))) {                                                \
@@ -27,13 +20,13 @@ static CUstream stream_of(CUstream s, bool per_thread)
 
 CUresult cuStreamSynchronize(CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuStreamSynchronize, stream_of(stream, false),
+	BOUNDARY(vgpu_real.cuStreamSynchronize, vgpu_stream(stream, false),
 		 vgpu_real.cuStreamSynchronize(stream));
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuStreamSynchronize_ptsz, stream_of(stream, true),
+	BOUNDARY(vgpu_real.cuStreamSynchronize_ptsz, vgpu_stream(stream, true),
 		 vgpu_real.cuStreamSynchronize_ptsz(stream));
 }
 
@@ -49,51 +42,90 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuEventRecord, stream_of(stream, false),
+	BOUNDARY(vgpu_real.cuEventRecord, vgpu_stream(stream, false),
 		 vgpu_real.cuEventRecord(event, stream));
 }
 
 CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuEventRecord_ptsz, stream_of(stream, true),
+	BOUNDARY(vgpu_real.cuEventRecord_ptsz, vgpu_stream(stream, true),
 		 vgpu_real.cuEventRecord_ptsz(event, stream));
 }
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
 {
-	BOUNDARY(vgpu_real.cuEventRecordWithFlags, stream_of(stream, false),
+	BOUNDARY(vgpu_real.cuEventRecordWithFlags, vgpu_stream(stream, false),
 		 vgpu_real.cuEventRecordWithFlags(event, stream, flags));
 }
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags)
 {
-	BOUNDARY(vgpu_real.cuEventRecordWithFlags_ptsz, stream_of(stream, true),
+	BOUNDARY(vgpu_real.cuEventRecordWithFlags_ptsz, vgpu_stream(stream, true),
 		 vgpu_real.cuEventRecordWithFlags_ptsz(event, stream, flags));
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
-	BOUNDARY(vgpu_real.cuStreamWaitEvent, stream_of(stream, false),
+	BOUNDARY(vgpu_real.cuStreamWaitEvent, vgpu_stream(stream, false),
 		 vgpu_real.cuStreamWaitEvent(stream, event, flags));
 }
 
 CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
 {
-	BOUNDARY(vgpu_real.cuStreamWaitEvent_ptsz, stream_of(stream, true),
+	BOUNDARY(vgpu_real.cuStreamWaitEvent_ptsz, vgpu_stream(stream, true),
 		 vgpu_real.cuStreamWaitEvent_ptsz(stream, event, flags));
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, void (*fn)(void *), void *data)
 {
-	BOUNDARY(vgpu_real.cuLaunchHostFunc, stream_of(stream, false),
+	BOUNDARY(vgpu_real.cuLaunchHostFunc, vgpu_stream(stream, false),
 		 vgpu_real.cuLaunchHostFunc(stream, fn, data));
 }
 
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*fn)(void *), void *data)
 {
-	BOUNDARY(vgpu_real.cuLaunchHostFunc_ptsz, stream_of(stream, true),
+	BOUNDARY(vgpu_real.cuLaunchHostFunc_ptsz, vgpu_stream(stream, true),
 		 vgpu_real.cuLaunchHostFunc_ptsz(stream, fn, data));
 }
+
+CUresult cuStreamAddCallback(CUstream stream, void *fn, void *data, unsigned flags)
+{
+	BOUNDARY(vgpu_real.cuStreamAddCallback, vgpu_stream(stream, false),
+		 vgpu_real.cuStreamAddCallback(stream, fn, data, flags));
+}
+
+CUresult cuStreamAddCallback_ptsz(CUstream stream, void *fn, void *data, unsigned flags)
+{
+	BOUNDARY(vgpu_real.cuStreamAddCallback_ptsz, vgpu_stream(stream, true),
+		 vgpu_real.cuStreamAddCallback_ptsz(stream, fn, data, flags));
+}
+
+/* Waits for a value in memory, in every version. */
+#define WAIT_VALUE(name, type, per_thread)                                              \
+	CUresult name(CUstream stream, CUdeviceptr addr, type value, unsigned flags)    \
+	{                                                                               \
+		BOUNDARY(vgpu_real.name, vgpu_stream(stream, per_thread),                 \
+			 vgpu_real.name(stream, addr, value, flags));                   \
+	}
+WAIT_VALUE(cuStreamWaitValue32, uint32_t, false)
+WAIT_VALUE(cuStreamWaitValue32_ptsz, uint32_t, true)
+WAIT_VALUE(cuStreamWaitValue32_v2, uint32_t, false)
+WAIT_VALUE(cuStreamWaitValue32_v2_ptsz, uint32_t, true)
+WAIT_VALUE(cuStreamWaitValue64, uint64_t, false)
+WAIT_VALUE(cuStreamWaitValue64_ptsz, uint64_t, true)
+WAIT_VALUE(cuStreamWaitValue64_v2, uint64_t, false)
+WAIT_VALUE(cuStreamWaitValue64_v2_ptsz, uint64_t, true)
+
+#define BATCH_MEM_OP(name, per_thread)                                                  \
+	CUresult name(CUstream stream, unsigned n, void *ops, unsigned flags)           \
+	{                                                                               \
+		BOUNDARY(vgpu_real.name, vgpu_stream(stream, per_thread),                 \
+			 vgpu_real.name(stream, n, ops, flags));                        \
+	}
+BATCH_MEM_OP(cuStreamBatchMemOp, false)
+BATCH_MEM_OP(cuStreamBatchMemOp_ptsz, true)
+BATCH_MEM_OP(cuStreamBatchMemOp_v2, false)
+BATCH_MEM_OP(cuStreamBatchMemOp_v2_ptsz, true)
 
 CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t size)
 {
@@ -108,13 +140,13 @@ CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t size)
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuMemcpyDtoHAsync_v2, stream_of(stream, false),
+	BOUNDARY(vgpu_real.cuMemcpyDtoHAsync_v2, vgpu_stream(stream, false),
 		 vgpu_real.cuMemcpyDtoHAsync_v2(dst, src, size, stream));
 }
 
 CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dst, CUdeviceptr src, size_t size, CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuMemcpyDtoHAsync_v2_ptsz, stream_of(stream, true),
+	BOUNDARY(vgpu_real.cuMemcpyDtoHAsync_v2_ptsz, vgpu_stream(stream, true),
 		 vgpu_real.cuMemcpyDtoHAsync_v2_ptsz(dst, src, size, stream));
 }
 

@@ -21,6 +21,16 @@ static void began(int card)
 	vgpu_watcher_start();
 }
 
+void vgpu_context_seen(int card)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+	pthread_mutex_lock(&lock);
+	if (!vgpu_my(card)->contexts)
+		began(card);
+	pthread_mutex_unlock(&lock);
+}
+
 static void ended(int card)
 {
 	uint32_t *n = &vgpu_my(card)->contexts;
@@ -126,23 +136,22 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 /* Every form of cuCtxCreate: the same steps around another real call. */
 #define CREATE(real_call)                                                      \
 	do {                                                                   \
-		CUresult r;                                                    \
-		int card;                                                      \
+		int on = vgpu_card_of_device(dev);                             \
+		CUresult made;                                                 \
                                                                                \
-		card = vgpu_card_of_device(dev);                               \
-		if (card >= 0 && vgpu_overhead_context(card))                  \
-			return vgpu_oom(card, 0);                              \
-		if (card >= 0)                                                 \
-			vgpu_rm_creating(card);                                \
-		r = real_call;                                                 \
+		if (on >= 0 && vgpu_overhead_context(on))                      \
+			return vgpu_oom(on, 0);                                \
+		if (on >= 0)                                                   \
+			vgpu_rm_creating(on);                                  \
+		made = real_call;                                              \
 		vgpu_rm_creating(-1);                                          \
-		if (card < 0)                                                  \
-			return r;                                              \
-		if (r == CUDA_SUCCESS)                                         \
-			began(card);                                           \
+		if (on < 0)                                                    \
+			return made;                                           \
+		if (made == CUDA_SUCCESS)                                      \
+			began(on);                                             \
 		else                                                           \
-			vgpu_overhead_context_gone(card);                      \
-		return r;                                                      \
+			vgpu_overhead_context_gone(on);                        \
+		return made;                                                   \
 	} while (0)
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned flags, CUdevice dev)
@@ -176,6 +185,39 @@ CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned fla
 	if (!vgpu_real.cuCtxCreate_v4)
 		return CUDA_ERROR_NO_DEVICE;
 	CREATE(vgpu_real.cuCtxCreate_v4(pctx, params, flags, dev));
+}
+
+/* A green context shares the primary one, and may be what makes it. */
+CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned flags)
+{
+	struct vgpu_schedule s;
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuGreenCtxCreate)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_of_device(dev);
+	if (card < 0 || vgpu_my(card)->contexts == 0)
+		CREATE(vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags));
+	/* The primary context is there and paid for. */
+	vgpu_rm_creating(card);
+	r = vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
+	vgpu_rm_creating(-1);
+	if (r == CUDA_SUCCESS && vgpu_schedule_read(vgpu_state.grant, (unsigned)card, &s))
+		vgpu_slices_apply(card, &s, true);
+	return r;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx ctx)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuGreenCtxDestroy)
+		return CUDA_ERROR_NO_DEVICE;
+	/* Streams of it are gone afterwards: forget batches on all of them. */
+	if (vgpu_state.grant)
+		vgpu_gate_drop_context(NULL);
+	return vgpu_real.cuGreenCtxDestroy(ctx);
 }
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)

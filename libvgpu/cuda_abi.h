@@ -25,6 +25,8 @@ typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUlib_st *CUlibrary;
+typedef struct CUkern_st *CUkernel;
+typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct CUuuid_st {
 	char bytes[16];
@@ -102,19 +104,35 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_st {
 	unsigned Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
+/* The first, 32-bit versions. */
+typedef struct CUDA_ARRAY_DESCRIPTOR_v1_st {
+	unsigned Width, Height;
+	int Format;
+	unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st {
+	unsigned Width, Height, Depth;
+	int Format;
+	unsigned NumChannels;
+	unsigned Flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
+
 /* Arrays that take no memory of their own. */
 #define CUDA_ARRAY3D_SPARSE 0x40u
 #define CUDA_ARRAY3D_DEFERRED_MAPPING 0x80u
 
+typedef struct CUmemPoolProps_st {
+	int allocType, handleTypes;
+	CUmemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} CUmemPoolProps;
+
 typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
-	struct {
-		int allocType, handleTypes;
-		CUmemLocation location;
-		void *win32SecurityAttributes;
-		size_t maxSize;
-		unsigned short usage;
-		unsigned char reserved[54];
-	} poolProps;
+	CUmemPoolProps poolProps;
 	const void *accessDescs;
 	size_t accessDescCount;
 	size_t bytesize;
@@ -172,6 +190,9 @@ typedef struct nvmlProcessInfo_st {
 	unsigned gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_t;
 
+_Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
+_Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR_v1) == 16, "CUDA_ARRAY_DESCRIPTOR_v1");
+_Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR_v1) == 24, "CUDA_ARRAY3D_DESCRIPTOR_v1");
 _Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR) == 24, "CUDA_ARRAY_DESCRIPTOR");
 _Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "CUDA_ARRAY3D_DESCRIPTOR");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");

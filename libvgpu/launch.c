@@ -10,6 +10,7 @@
 /* Taken for the cost of what has never been measured. */
 #define UNKNOWN_KERNEL_NS 200000u
 #define UNKNOWN_GRAPH_NS 1000000u
+#define UNKNOWN_COPY_NS 100000u
 
 static uint64_t mix(uint64_t a, uint64_t b)
 {
@@ -23,14 +24,6 @@ static uint64_t key_of(CUfunction f, uint64_t gx, uint64_t gy, uint64_t gz, uint
 	return mix(mix((uint64_t)(uintptr_t)f, gx * gy * gz), bx * by * bz);
 }
 
-/* The default stream has one handle for events. */
-static CUstream stream_of(CUstream s, bool per_thread)
-{
-	if (s)
-		return s;
-	return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-}
-
 /* A sign of life for gresd; a lost increment does no harm. */
 static void count_launch(void)
 {
@@ -39,6 +32,9 @@ static void count_launch(void)
 
 	if (card < 0)
 		return;
+	/* A context that no hook of ours saw being made. */
+	if (unlikely(!vgpu_my(card)->contexts))
+		vgpu_context_seen(card);
 	n = &vgpu_my(card)->launches;
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
@@ -69,7 +65,7 @@ static void count_launch(void)
 		      unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params,   \
 		      void **extra)                                                                \
 	{                                                                                          \
-		GATED(vgpu_real.name, stream_of(stream, per_thread),                               \
+		GATED(vgpu_real.name, vgpu_stream(stream, per_thread),                               \
 		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                        \
 		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));   \
 	}
@@ -82,7 +78,7 @@ LAUNCH_KERNEL(cuLaunchKernel_ptsz, true)
 		static const CUlaunchConfig none;                                                \
 		const CUlaunchConfig *c = config ? config : &none;                               \
                                                                                                  \
-		GATED(vgpu_real.name, stream_of(c->hStream, per_thread),                         \
+		GATED(vgpu_real.name, vgpu_stream(c->hStream, per_thread),                         \
 		      key_of(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,             \
 			     c->blockDimY, c->blockDimZ),                                        \
 		      UNKNOWN_KERNEL_NS, vgpu_real.name(config, f, params, extra));              \
@@ -95,7 +91,7 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
 		      unsigned by, unsigned bz, unsigned shared, CUstream stream,               \
 		      void **params)                                                            \
 	{                                                                                       \
-		GATED(vgpu_real.name, stream_of(stream, per_thread),                            \
+		GATED(vgpu_real.name, vgpu_stream(stream, per_thread),                            \
 		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                     \
 		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params));       \
 	}
@@ -109,7 +105,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 	static const CUDA_LAUNCH_PARAMS none;
 	const CUDA_LAUNCH_PARAMS *p = list && n ? list : &none;
 
-	GATED(vgpu_real.cuLaunchCooperativeKernelMultiDevice, stream_of(p->hStream, false),
+	GATED(vgpu_real.cuLaunchCooperativeKernelMultiDevice, vgpu_stream(p->hStream, false),
 	      key_of(p->function, p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY,
 		     p->blockDimZ),
 	      UNKNOWN_KERNEL_NS, vgpu_real.cuLaunchCooperativeKernelMultiDevice(list, n, flags));
@@ -130,7 +126,7 @@ CUresult cuLaunchGrid(CUfunction f, int w, int h)
 
 CUresult cuLaunchGridAsync(CUfunction f, int w, int h, CUstream stream)
 {
-	GATED(vgpu_real.cuLaunchGridAsync, stream_of(stream, false),
+	GATED(vgpu_real.cuLaunchGridAsync, vgpu_stream(stream, false),
 	      mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
 	      vgpu_real.cuLaunchGridAsync(f, w, h, stream));
 }
@@ -142,15 +138,92 @@ static uint64_t graph_key(CUgraphExec graph)
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
 {
-	GATED(vgpu_real.cuGraphLaunch, stream_of(stream, false), graph_key(graph), UNKNOWN_GRAPH_NS,
+	GATED(vgpu_real.cuGraphLaunch, vgpu_stream(stream, false), graph_key(graph), UNKNOWN_GRAPH_NS,
 	      vgpu_graph_launch(vgpu_real.cuGraphLaunch, graph, stream));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
 {
-	GATED(vgpu_real.cuGraphLaunch_ptsz, stream_of(stream, true), graph_key(graph),
+	GATED(vgpu_real.cuGraphLaunch_ptsz, vgpu_stream(stream, true), graph_key(graph),
 	      UNKNOWN_GRAPH_NS, vgpu_graph_launch(vgpu_real.cuGraphLaunch_ptsz, graph, stream));
 }
+
+/* Uploading takes the memory that the graph's nodes will allocate. */
+CUresult cuGraphUpload(CUgraphExec graph, CUstream stream)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuGraphUpload)
+		return CUDA_ERROR_NO_DEVICE;
+	return vgpu_graph_launch(vgpu_real.cuGraphUpload, graph, stream);
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuGraphUpload_ptsz)
+		return CUDA_ERROR_NO_DEVICE;
+	return vgpu_graph_launch(vgpu_real.cuGraphUpload_ptsz, graph, stream);
+}
+
+/* Copies and fills keep the card's memory busy like a kernel does. Learned by
+ * size class; small ones are not worth a look at the budget. */
+#define SMALL_BYTES (64u << 10)
+
+static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
+{
+	return mix(kind, 64u - (uint64_t)__builtin_clzll(bytes | 1));
+}
+
+#define MOVED(real, stream, kind, bytes, call)                                          \
+	do {                                                                            \
+		vgpu_need_cuda();                                                       \
+		if (!(real))                                                            \
+			return CUDA_ERROR_NO_DEVICE;                                    \
+		if ((bytes) < SMALL_BYTES)                                              \
+			return call;                                                    \
+		GATED(real, stream, bytes_key(kind, bytes), UNKNOWN_COPY_NS, call);     \
+	} while (0)
+
+#define COPY(name, per_thread)                                                          \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)                    \
+	{                                                                               \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), 0x636f7079, size,    \
+		      vgpu_real.name(dst, src, size));                                  \
+	}
+#define COPY_ASYNC(name, per_thread)                                                    \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)   \
+	{                                                                               \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), 0x636f7079, size,  \
+		      vgpu_real.name(dst, src, size, stream));                          \
+	}
+#define FILL(name, type, per_thread)                                                    \
+	CUresult name(CUdeviceptr dst, type value, size_t n)                            \
+	{                                                                               \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), 0x66696c6c,          \
+		      n * sizeof value, vgpu_real.name(dst, value, n));                 \
+	}
+#define FILL_ASYNC(name, type, per_thread)                                              \
+	CUresult name(CUdeviceptr dst, type value, size_t n, CUstream stream)           \
+	{                                                                               \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), 0x66696c6c,        \
+		      n * sizeof value, vgpu_real.name(dst, value, n, stream));         \
+	}
+COPY(cuMemcpyDtoD_v2, false)
+COPY(cuMemcpyDtoD_v2_ptds, true)
+COPY_ASYNC(cuMemcpyDtoDAsync_v2, false)
+COPY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, true)
+FILL(cuMemsetD8_v2, unsigned char, false)
+FILL(cuMemsetD8_v2_ptds, unsigned char, true)
+FILL(cuMemsetD16_v2, unsigned short, false)
+FILL(cuMemsetD16_v2_ptds, unsigned short, true)
+FILL(cuMemsetD32_v2, unsigned, false)
+FILL(cuMemsetD32_v2_ptds, unsigned, true)
+FILL_ASYNC(cuMemsetD8Async, unsigned char, false)
+FILL_ASYNC(cuMemsetD8Async_ptsz, unsigned char, true)
+FILL_ASYNC(cuMemsetD16Async, unsigned short, false)
+FILL_ASYNC(cuMemsetD16Async_ptsz, unsigned short, true)
+FILL_ASYNC(cuMemsetD32Async, unsigned, false)
+FILL_ASYNC(cuMemsetD32Async_ptsz, unsigned, true)
 
 CUresult cuGraphExecDestroy(CUgraphExec graph)
 {

@@ -125,6 +125,40 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 	CREATE(array_bytes(desc, 1), *array, vgpu_real.cuArray3DCreate_v2(array, desc));
 }
 
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = { 0 };
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuArrayCreate)
+		return CUDA_ERROR_NO_DEVICE;
+	if (!array || !desc)
+		return vgpu_real.cuArrayCreate(array, desc);
+	d.Width = desc->Width;
+	d.Height = desc->Height;
+	d.Format = desc->Format;
+	d.NumChannels = desc->NumChannels;
+	CREATE(array_bytes(&d, 1), *array, vgpu_real.cuArrayCreate(array, desc));
+}
+
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
+{
+	CUDA_ARRAY3D_DESCRIPTOR d = { 0 };
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuArray3DCreate)
+		return CUDA_ERROR_NO_DEVICE;
+	if (!array || !desc)
+		return vgpu_real.cuArray3DCreate(array, desc);
+	d.Width = desc->Width;
+	d.Height = desc->Height;
+	d.Depth = desc->Depth;
+	d.Format = desc->Format;
+	d.NumChannels = desc->NumChannels;
+	d.Flags = desc->Flags;
+	CREATE(array_bytes(&d, 1), *array, vgpu_real.cuArray3DCreate(array, desc));
+}
+
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc,
 				unsigned levels)
 {

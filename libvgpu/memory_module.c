@@ -89,7 +89,7 @@ static uint64_t id(const void *handle)
 	return (uint64_t)(uintptr_t)handle;
 }
 
-#define LOAD_MODULE(name, params, args)                                         \
+#define LOAD(name, params, args, made, unload)                                  \
 	CUresult name params                                                    \
 	{                                                                       \
 		struct load l;                                                  \
@@ -100,20 +100,30 @@ static uint64_t id(const void *handle)
 			return CUDA_ERROR_NO_DEVICE;                            \
 		l = begin_load();                                               \
 		r = vgpu_real.name args;                                        \
-		if (!end_load(&l, r == CUDA_SUCCESS ? id(*module) : 0) &&       \
+		if (!end_load(&l, r == CUDA_SUCCESS ? id(*made) : 0) &&         \
 		    r == CUDA_SUCCESS) {                                        \
-			vgpu_real.cuModuleUnload(*module);                      \
+			vgpu_real.unload(*made);                                \
 			return vgpu_oom(l.card, 0);                             \
 		}                                                               \
 		return r;                                                       \
 	}
 
-LOAD_MODULE(cuModuleLoad, (CUmodule * module, const char *file), (module, file))
-LOAD_MODULE(cuModuleLoadData, (CUmodule * module, const void *image), (module, image))
-LOAD_MODULE(cuModuleLoadDataEx,
-	    (CUmodule * module, const void *image, unsigned n, void *options, void **values),
-	    (module, image, n, options, values))
-LOAD_MODULE(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image))
+LOAD(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
+LOAD(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
+     cuModuleUnload)
+LOAD(cuModuleLoadDataEx,
+     (CUmodule * module, const void *image, unsigned n, void *options, void **values),
+     (module, image, n, options, values), module, cuModuleUnload)
+LOAD(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
+     cuModuleUnload)
+LOAD(cuLibraryLoadData,
+     (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
+      void *options, void **values, unsigned n),
+     (library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+LOAD(cuLibraryLoadFromFile,
+     (CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
+      void *options, void **values, unsigned n),
+     (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
 
 /* With lazy loading these are where the memory is really taken. */
 #define FIRST_USE(name, params, args, owner)                                    \
@@ -134,6 +144,13 @@ LOAD_MODULE(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (modu
 
 FIRST_USE(cuModuleGetGlobal_v2, (CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
 	  (dptr, bytes, module, name), module)
+FIRST_USE(cuModuleGetGlobal, (unsigned *dptr, unsigned *bytes, CUmodule module, const char *name),
+	  (dptr, bytes, module, name), module)
+FIRST_USE(cuLibraryGetManaged,
+	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
+	  (dptr, bytes, library, name), library)
+FIRST_USE(cuKernelGetFunction, (CUfunction * f, CUkernel kernel), (f, kernel), kernel)
+FIRST_USE(cuFuncLoad, (CUfunction f), (f), f)
 FIRST_USE(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library), library)
 FIRST_USE(cuLibraryGetGlobal,
 	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),

@@ -173,6 +173,17 @@ static struct pool *current_pool(int card)
 	return pool_of(handle, card);
 }
 
+/* Default pools are not created by anybody we see. */
+static bool is_default(CUmemoryPool pool)
+{
+	CUmemoryPool dflt = NULL;
+	CUdevice dev;
+
+	return pool && vgpu_real.cuDeviceGetDefaultMemPool && vgpu_state.grant &&
+	       vgpu_real.cuCtxGetDevice(&dev) == CUDA_SUCCESS &&
+	       vgpu_real.cuDeviceGetDefaultMemPool(&dflt, dev) == CUDA_SUCCESS && dflt == pool;
+}
+
 static CUresult alloc_async(CUresult (*real)(CUdeviceptr *, size_t, CUstream), CUdeviceptr *dptr,
 			    size_t size, CUstream stream)
 {
@@ -212,9 +223,12 @@ static CUresult alloc_from_pool(CUresult (*real)(CUdeviceptr *, size_t, CUmemory
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_current();
-	p = card >= 0 && dptr && pool && !captured(stream) ? pool_of(pool, card) : NULL;
+	p = card >= 0 && dptr && pool && !captured(stream) ? pool_of(pool, -1) : NULL;
+	if (!p && is_default(pool))
+		p = pool_of(pool, card);
 	if (!p)
 		return real(dptr, size, pool, stream);
+	card = p->card;
 	vgpu_mem_begin();
 	if (grow(p, bytes)) {
 		vgpu_mem_end();
@@ -277,6 +291,25 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
 {
 	vgpu_need_cuda();
 	return free_async(vgpu_real.cuMemFreeAsync_ptsz, dptr, stream);
+}
+
+/* A pool belongs to the card that it names, whatever context is current; one in
+ * host memory to none. */
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemPoolCreate)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuMemPoolCreate(pool, props);
+	if (r == CUDA_SUCCESS && vgpu_state.grant && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+		int card = vgpu_card_of_device(props->location.id);
+
+		if (card >= 0)
+			pool_of(*pool, card);
+	}
+	return r;
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)

@@ -55,6 +55,12 @@ void *vgpu_hook_of(void *real);
 void vgpu_need_dlsym(void);
 extern void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
+/* The default stream, by the handle that event calls take for it. */
+static inline CUstream vgpu_stream(CUstream s, bool per_thread)
+{
+	return s ? s : per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
 /* state.c: this process's part of the grant and the cache. */
 struct vgpu_state {
 	const struct vgpu_grant *grant; /* NULL: no limits here */
@@ -80,6 +86,9 @@ static inline struct vgpu_slot_card *vgpu_my(int card)
 	return &vgpu_state.slot->card[card];
 }
 uint64_t vgpu_now(void);
+
+/* context.c: a context is there that no hook saw being made. */
+void vgpu_context_seen(int card);
 
 /* config.c: a grant from HAMi-style environment variables. Returns false when
  * none is set; a value that cannot be understood is said on stderr and gives
