@@ -1,0 +1,112 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- cli_filter.lua: runs inside sbatch, salloc and srun, before they talk to
+-- slurmctld.
+--
+-- Install as /etc/slurm/cli_filter.lua on every host where users submit, with
+-- CliFilterPlugins=lua. It is needed because srun asks twice, once for the job
+-- and once for its step: job_submit.lua sees the first only, and a step that
+-- asks for vgpu in a job that holds shards is refused. So srun's list is
+-- rewritten here. Checks stay in job_submit.lua, which nobody can leave out;
+-- what is not well formed goes there unchanged. Where gresd places
+-- (placement = "gresd" in vgpu_cards.lua) this file is not wanted.
+
+local UNITS = 100
+local MAX_CARDS = 16
+local OPTIONS = {"mem", "cores", "cards", "mode", "priority", "policy"}
+
+-- vgpu[:type]:N as slurmctld can place it; nil when word is something else.
+-- Second: the share, where the new word no longer shows that it is one.
+local function rewritten(word)
+  local prefix, rest = string.match(word, "^(gres[:/])(.*)$")
+  if not prefix then prefix, rest = "", word end
+  local card_type, count = string.match(rest, "^vgpu(:?[^:=]*)[:=]([1-9]%d*)$")
+  if card_type ~= "" and string.sub(card_type or "", 1, 1) ~= ":" then return nil end
+  local share = tonumber(count or "")
+  if not share or share > MAX_CARDS * UNITS then return nil end
+  if share <= UNITS then return string.format("%sshard%s:%d", prefix, card_type, share) end
+  if share % UNITS ~= 0 then return nil end
+  return string.format("%sgpu%s:%d", prefix, card_type, share / UNITS), share
+end
+
+-- Rewrites a list of GRES. Returns the list, and the share as above. A list
+-- with more than one kind of GPU in it stays, for job_submit.lua to refuse.
+local function rewrite(list)
+  local words, share, gpus = {}, nil, 0
+  for word in string.gmatch(list, "[^,]+") do
+    local new, whole = rewritten(word)
+    if new or string.find(word, "gpu") or string.find(word, "shard") then gpus = gpus + 1 end
+    words[#words + 1] = new or word
+    share = share or whole
+  end
+  if gpus > 1 then return list, nil end
+  return table.concat(words, ","), share
+end
+
+local function asks_for_cards(options)
+  for _, name in ipairs({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"}) do
+    if options[name] then return true end
+  end
+  for _, name in ipairs({"gres", "tres-per-task"}) do
+    local list = options[name] or ""
+    if string.find(list, "gpu") or string.find(list, "shard") then return true end
+  end
+  return false
+end
+
+-- The SPANK options that were typed, "--vgpu-mem" and "8G"; nil for none.
+local function typed_option(options)
+  for _, of_plugin in pairs(options["spank"] or {}) do
+    for _, name in ipairs(OPTIONS) do
+      local value = of_plugin["vgpu-" .. name]
+      if value then return "--vgpu-" .. name, value end
+    end
+  end
+end
+
+-- A step takes its limits from its job, and inherits the options of the job
+-- through the environment.
+local function is_step(options)
+  return options["type"] == "srun" and os.getenv("SLURM_JOB_ID") ~= nil
+end
+
+function slurm_cli_setup_defaults(_, _)
+  return slurm.SUCCESS
+end
+
+local function rewrite_srun(options, step)
+  for _, name in ipairs({"gres", "tres-per-task"}) do
+    local list = options[name]
+    if list and string.find(list, "vgpu") then
+      local new, share = rewrite(list)
+      options[name] = new
+      if share and not step then
+        local comment = options["comment"] or ""
+        local space = comment ~= "" and " " or ""
+        options["comment"] = string.format("%s%svgpu(share=%d)", comment, space, share)
+      end
+    end
+  end
+end
+
+-- offset: which component of a het job this is. All but the first may have
+-- their options from the one before.
+function slurm_cli_pre_submit(options, offset)
+  local step = is_step(options)
+  if not step and (offset or 0) == 0 and not asks_for_cards(options) then
+    local flag, value = typed_option(options)
+    if flag then
+      slurm.log_error('vgpu: %s: "%s": want also a share of a card: add for example --gres=vgpu:30',
+        flag, tostring(value))
+      return slurm.ERROR
+    end
+  end
+  if options["type"] == "srun" then rewrite_srun(options, step) end
+  return slurm.SUCCESS
+end
+
+function slurm_cli_post_submit(_, _, _)
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS

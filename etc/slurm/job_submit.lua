@@ -1,0 +1,499 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- job_submit.lua: runs inside slurmctld, once for each submitted or changed job.
+--
+-- Install as /etc/slurm/job_submit.lua beside slurm.conf, with
+-- JobSubmitPlugins=lua. It turns --gres=vgpu:N into what slurmctld can place
+-- (gres/shard, or gres/gpu for several whole cards), counts memory and compute
+-- as shares of a card, and refuses what no card could ever serve, with one line
+-- to the user. Card sizes come from vgpu_cards.lua in the same folder, else
+-- from /etc/slurm/vgpu_cards.lua.
+--
+-- A site with a job_submit.lua of its own keeps it, installs this file under
+-- another name, and calls it:
+--
+--   dofile("/etc/slurm/vgpu_job_submit.lua")
+--   function slurm_job_submit(job, parts, uid)
+--     local rc = vgpu_job_submit(job, parts, uid)
+--     if rc ~= slurm.SUCCESS then return rc end
+--     ...
+--   end
+--   function slurm_job_modify(job, record, parts, uid)
+--     return vgpu_job_modify(job, record, parts, uid)
+--   end
+--   return slurm.SUCCESS
+--
+-- For Lua 5.1 to 5.4 and Slurm 22.05 to 26.05.
+
+-- The lists of a job that can name a GRES, and the flag that asks for GPUs in each.
+local FIELDS = {"tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"}
+local FLAGS = {
+  tres_per_node = "--gpus-per-node", tres_per_job = "--gpus",
+  tres_per_socket = "--gpus-per-socket", tres_per_task = "--gpus-per-task",
+}
+local OPTIONS = {"mem", "cores", "cards", "mode", "priority", "policy"}
+local WORDS = {"share", "mem", "cores", "cards", "mode", "priority", "policy"}
+local UNITS = 100 -- shards that slurmctld counts for one card
+local MAX_CARDS = 16
+local NO_HET_JOB = 4294967294
+local MIB = 1024 * 1024
+local UNIT_BYTES = {[""] = 1, K = 1024, M = MIB, G = 1024 * MIB, T = MIB * MIB}
+
+local REFUSED = slurm.ESLURM_INVALID_GRES or 2072 -- "Invalid generic resource (gres) specification"
+
+-- ---- the site's cards ------------------------------------------------------
+
+-- cards: memory of each type of card in MiB. default: of a card of no named
+-- type, so the smallest of the cluster. placement: "slurm" backs vgpu by shard,
+-- "gresd" leaves the name vgpu and counts it (nodes with Gres=vgpu:400).
+local site = {units = UNITS, default = nil, cards = {}, placement = "slurm"}
+
+local function load_site(folder)
+  for _, path in ipairs({folder .. "vgpu_cards.lua", "/etc/slurm/vgpu_cards.lua"}) do
+    local file = io.open(path)
+    if file then
+      file:close()
+      local ok, given = pcall(dofile, path)
+      if ok and type(given) == "table" then
+        for name, value in pairs(given) do site[name] = value end
+        if site.units ~= UNITS then
+          slurm.log_error("vgpu: %s: units = %s: want %d", path, tostring(site.units), UNITS)
+        end
+      else
+        slurm.log_error("vgpu: %s: not used: %s", path, tostring(given))
+      end
+      return
+    end
+  end
+end
+load_site(string.match(debug.getinfo(1, "S").source, "^@(.*/)") or "./")
+
+-- The memory of a card in MiB; nil when the site has not said.
+local function card_mib(card_type)
+  return card_type and site.cards[card_type] or site.default
+end
+
+local function largest_card()
+  local mib, card_type = site.default, nil
+  for name, size in pairs(site.cards) do
+    if not mib or size > mib then mib, card_type = size, name end
+  end
+  return mib, card_type
+end
+
+-- ---- values ----------------------------------------------------------------
+-- The same forms as gresd/request and the SPANK plugin; one table of values
+-- tests all three (spank/plugin/testdata/options.txt).
+
+local function whole(text, max)
+  if not string.match(text, "^[1-9]%d*$") then return nil end
+  local n = tonumber(text)
+  if n > max then return nil end
+  return n
+end
+
+-- Bytes, nil for a size; nil, percent for a percentage; nil, nil otherwise.
+local function memory(text)
+  local number = string.match(text, "^(.*)%%$")
+  if number then return nil, whole(number, 100) end
+  local digits, unit = string.match(text, "^([1-9]%d*)(%a*)$")
+  if not digits then return nil, nil end
+  unit = string.gsub(string.upper(unit), "^([KMGT])IB$", "%1")
+  if not UNIT_BYTES[unit] then return nil, nil end
+  local bytes = tonumber(digits .. ".0") * UNIT_BYTES[unit] -- no integer can overflow
+  if bytes >= 2 ^ 64 then return nil, nil end
+  return bytes, nil
+end
+
+local function one_of(...)
+  local words = {}
+  for _, word in ipairs({...}) do words[word] = true end
+  return function(text) return words[text] end
+end
+
+local function is_mode(text)
+  local ceiling = string.match(text, "^soft:(.*)$")
+  if ceiling then return whole(ceiling, 100) end
+  return text == "hard" or text == "soft" or text == "off"
+end
+
+local CHECKS = {
+  mem = {
+    function(text) local bytes, percent = memory(text) return bytes or percent end,
+    "a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card", "8G"},
+  cores = {function(text) return whole(text, 100) end, "a whole number from 1 to 100", "30"},
+  cards = {function(text) return whole(text, MAX_CARDS) end, "a whole number from 1 to 16", "2"},
+  mode = {is_mode, "hard, soft, soft:CEILING (1 to 100) or off", "soft:80"},
+  priority = {one_of("high", "normal", "low"), "high, normal or low", "normal"},
+  policy = {one_of("binpack", "spread", "topology"), "binpack, spread or topology", "binpack"},
+}
+
+-- ---- messages --------------------------------------------------------------
+
+-- Ends the work on a job; caught by guarded(). One line: what was asked, what
+-- is possible (a format and its values), an example.
+local function refuse(asked, value, want, ...)
+  value = string.gsub(string.sub(value, 1, 64), "%c", "?")
+  error({line = string.format('vgpu: %s: "%s": want ' .. want, asked, value, ...)}, 0)
+end
+
+local function gib_or_mib(mib)
+  return mib >= 1024 and string.format("%dG", math.floor(mib / 1024)) or string.format("%dM", mib)
+end
+
+-- ---- the comment token vgpu(name=value,...) --------------------------------
+
+local TOKEN_FORM = "for example --comment='vgpu(mem=8G,cores=30)'"
+
+local function read_words(body, words)
+  for word in string.gmatch(body, "[^,]+") do
+    local name, value = string.match(word, "^%s*(.-)%s*=%s*(.-)%s*$")
+    if name ~= "share" and not CHECKS[name or ""] then
+      refuse("--comment", word, "mem, cores, cards, mode, priority or policy, " .. TOKEN_FORM)
+    end
+    words[name] = value
+  end
+end
+
+-- Where the next token begins at or after from; "my_vgpu(" is not one.
+local function find_token(comment, from)
+  local first = string.find(comment, "vgpu(", from, true)
+  while first and first > 1 and string.match(string.sub(comment, first - 1, first - 1), "[%w_-]") do
+    first = string.find(comment, "vgpu(", first + 1, true)
+  end
+  return first
+end
+
+-- Splits a comment into the text around its tokens and their words.
+local function read_token(comment)
+  local words, text, from = {}, "", 1
+  comment = comment or ""
+  local first = find_token(comment, from)
+  while first do
+    local last = string.find(comment, ")", first, true)
+    if not last then
+      refuse("--comment", string.sub(comment, first), "a closing bracket, " .. TOKEN_FORM)
+    end
+    text = text .. string.sub(comment, from, first - 1)
+    read_words(string.sub(comment, first + 5, last - 1), words)
+    from = last + 1
+    first = find_token(comment, from)
+  end
+  return text .. string.sub(comment, from), words
+end
+
+local function format_token(text, words)
+  local parts = {}
+  for _, name in ipairs(WORDS) do
+    if words[name] then parts[#parts + 1] = name .. "=" .. words[name] end
+  end
+  text = string.gsub(text, "%s+$", "")
+  if #parts == 0 then return text end
+  local token = "vgpu(" .. table.concat(parts, ",") .. ")"
+  if text == "" then return token end
+  return text .. " " .. token
+end
+
+-- ---- options ---------------------------------------------------------------
+
+-- What the SPANK plugin sent; "" where it sent nothing.
+local function spank_options(job)
+  local options = {}
+  for _, pair in pairs(job.spank_job_env or {}) do
+    local name, value = string.match(pair, "^VGPU_(%u+)=(.*)$")
+    if name and CHECKS[string.lower(name)] then options[string.lower(name)] = value end
+  end
+  return options
+end
+
+local function check_options(options)
+  for _, name in ipairs(OPTIONS) do
+    local value, check = options[name], CHECKS[name]
+    if value and not check[1](value) then
+      refuse("--vgpu-" .. name, value, "%s, for example --vgpu-%s=%s", check[2], name, check[3])
+    end
+  end
+end
+
+-- ---- shares ----------------------------------------------------------------
+
+-- Memory in hundredths of the card, rounded up; 0 when it cannot be known.
+local function memory_share(options, card_type, share)
+  if not options.mem then return 0 end
+  local bytes, percent = memory(options.mem)
+  if percent then return percent end
+  local mib, most, most_type = card_mib(card_type), largest_card()
+  local need = mib and math.ceil(bytes * UNITS / (mib * MIB)) or 0
+  if need > UNITS and card_type then
+    refuse("--vgpu-mem", options.mem, "at most %d MiB, the memory of one %s card, "
+      .. "for example --vgpu-mem=%s", mib, card_type, gib_or_mib(mib))
+  elseif most and bytes > most * MIB then
+    refuse("--vgpu-mem", options.mem, "at most %d MiB, the memory of the largest card%s, "
+      .. "for example --vgpu-mem=%s", most, most_type and " (" .. most_type .. ")" or "",
+      gib_or_mib(most))
+  elseif need > UNITS then
+    refuse("--vgpu-mem", options.mem, "at most %d MiB on a card of any type, or a type that has "
+      .. "more, for example --gres=vgpu:%s:%d", mib, most_type,
+      math.max(share, math.ceil(bytes * UNITS / (most * MIB))))
+  end
+  return need
+end
+
+-- The number of cards that a share is split over.
+local function cards_of(share, options)
+  local whole_cards = math.max(1, math.floor(share / UNITS))
+  if not options.cards then return whole_cards end
+  local cards = whole(options.cards, MAX_CARDS)
+  if share % cards ~= 0 then
+    refuse("--vgpu-cards", options.cards, "a number of cards that divides the share %d, "
+      .. "for example --vgpu-cards=%d", share, whole_cards)
+  elseif share / cards > UNITS then
+    refuse("--vgpu-cards", options.cards, "%d cards for the share %d, for example --vgpu-cards=%d",
+      whole_cards, share, whole_cards)
+  elseif cards > 1 and share / cards < UNITS and site.placement == "slurm" then
+    refuse("--vgpu-cards", options.cards, "whole cards, because here a share of less than a card "
+      .. "is always on one card, for example --gres=vgpu:%d", cards * UNITS)
+  end
+  return cards
+end
+
+-- What slurmctld must count for a share: the largest of share, memory and
+-- compute on each card.
+local function dominant(share, options, card_type)
+  local cards = cards_of(share, options)
+  local each = share / cards
+  local cores = options.cores and whole(options.cores, 100)
+  local ceiling = tonumber(string.match(options.mode or "", "^soft:(%d+)$"))
+  if ceiling and ceiling < (cores or each) then
+    refuse("--vgpu-mode", options.mode, "a ceiling of at least the compute share %d, "
+      .. "for example --vgpu-mode=soft:%d", cores or each, cores or each)
+  end
+  return math.max(each, cores or 0, memory_share(options, card_type, each)) * cards
+end
+
+-- ---- GRES ------------------------------------------------------------------
+
+-- One word of a TRES list: "gres:vgpu:h200:30", "gres/shard=20", "cpu=2".
+-- count is text: nil when there is none.
+local function parse_item(item)
+  local prefix, rest = string.match(item, "^(gres[:/])(.*)$")
+  if not prefix then prefix, rest = "", item end
+  local name, tail = string.match(rest, "^([^:=]*)(.*)$")
+  local card_type, sign, count = string.match(tail, "^:(.+)([:=])([^:=]*)$")
+  if not card_type then sign, count = string.match(tail, "^([:=])(.*)$") end
+  return {prefix = prefix, name = name, card_type = card_type, sign = sign or ":", count = count}
+end
+
+-- A plain --gres=shard means one shard, as everywhere in slurm.
+local function parse_share(item)
+  local count = item.count or (item.name == "shard" and "1" or "")
+  local share = whole(count, MAX_CARDS * UNITS)
+  if not share or (share > UNITS and share % UNITS ~= 0) then
+    local card_type = item.card_type and ":" .. item.card_type or ""
+    refuse("--gres=" .. item.name .. card_type, count, "1 to 100 (hundredths of a card), "
+      .. "or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200")
+  end
+  return share
+end
+
+-- gpu:vgpu:N comes from --gpus=vgpu:N and its like, where vgpu would be a type
+-- of card.
+local function refuse_spelling(field, item)
+  local right = whole(item.count or "", MAX_CARDS * UNITS) or 30
+  refuse(FLAGS[field], "vgpu:" .. (item.count or ""),
+    "--gres=vgpu:%d: a share is a GRES, not a type of GPU", right)
+end
+
+-- Splits the job's TRES lists. Returns the lists, and which item is the share.
+local function find_share(job)
+  local lists, found, others = {}, nil, nil
+  for _, field in ipairs(FIELDS) do
+    local text = job[field]
+    if text and text ~= "" then
+      local list = {}
+      for word in string.gmatch(text, "[^,]+") do
+        local item = parse_item(word)
+        item.word, item.text = word, string.gsub(word, "^gres[:/]", "")
+        list[#list + 1] = item
+        if item.name == "gpu" and item.card_type == "vgpu" then refuse_spelling(field, item) end
+        if item.name == "gpu" and not item.card_type and item.count == "vgpu" then
+          item.count = nil
+          refuse_spelling(field, item)
+        end
+        if item.name == "vgpu" or item.name == "shard" then
+          if found then
+            refuse("--gres", item.text, "one share of a card, for example --gres=vgpu:30")
+          end
+          found = {item = item, field = field}
+        elseif item.name == "gpu" or item.name == "mps" then
+          others = {item = item, field = field}
+        end
+      end
+      lists[field] = list
+    end
+  end
+  if found and others then
+    refuse("--gres", others.item.text,
+      "either shares or whole GPUs in one job, for example --gres=vgpu:200 for two whole cards")
+  end
+  return lists, found, others
+end
+
+-- Several whole cards: slurmctld never starts a job whose shards are on more
+-- than one card, so it must see gpu:k. A single whole card stays a share, which
+-- takes no card out of the pool that is shared.
+local function rewrite(item, share, count)
+  if site.placement ~= "slurm" then
+    item.name = "vgpu"
+  elseif share > UNITS then
+    item.name, count = "gpu", share / UNITS
+  else
+    item.name = "shard"
+  end
+  item.word = item.prefix .. item.name .. (item.card_type and ":" .. item.card_type or "")
+    .. item.sign .. string.format("%d", count)
+end
+
+local function join(list)
+  local words = {}
+  for _, item in ipairs(list) do words[#words + 1] = item.word end
+  return table.concat(words, ",")
+end
+
+-- ---- one job ---------------------------------------------------------------
+
+local function first_option(options)
+  for _, name in ipairs(OPTIONS) do
+    if options[name] then return "--vgpu-" .. name, options[name] end
+  end
+end
+
+-- Whole GPUs that also carry options: limits on cards that the job has alone.
+local function whole_gpus(others, options)
+  local item = others and others.item
+  if not item or item.name ~= "gpu" or item.count == "0" then return nil end
+  -- "gpu" and "gpu:h200" are one card: there the type is where a count could be.
+  local gpus, card_type = whole(item.count or "", MAX_CARDS), item.card_type
+  if not gpus then gpus, card_type = 1, item.count end
+  dominant(gpus * UNITS, options, card_type)
+  return gpus * UNITS
+end
+
+-- The share behind a plain shard:N: what vgpu-srun wrote into the comment when
+-- N was raised for memory or cores. Nobody gains by writing less than N there.
+local function marked_share(item, count, marked)
+  local share = item.name == "shard" and whole(marked or "", UNITS)
+  return share and math.min(share, count) or count
+end
+
+-- Decides for one job: puts new names and counts into the lists, and returns
+-- the share where gresd cannot see it from them. marked: the share that the
+-- comment names, as cli_filter.lua writes it for several whole cards.
+local function decide(found, others, options, marked)
+  if not found then
+    local flag, value = first_option(options)
+    if not flag and not marked then return nil end
+    local share = whole_gpus(others, options)
+    if flag and not share then
+      refuse(flag, value, "also a share of a card: add for example --gres=vgpu:30")
+    end
+    return share
+  end
+  local item = found.item
+  local asked = parse_share(item)
+  local share = marked_share(item, asked, marked)
+  local count = math.max(asked, dominant(share, options, item.card_type))
+  rewrite(item, share, count)
+  if share ~= count or item.name ~= "shard" then return share end
+end
+
+-- What the plugin sent wins over the comment; a mistake in either is told.
+local function all_options(typed, words)
+  local all = {}
+  for _, options in ipairs({words, typed}) do
+    check_options(options)
+    for name, value in pairs(options) do all[name] = value end
+  end
+  return all
+end
+
+local function submit(job)
+  local text, words = read_token(job.comment)
+  local options = all_options(spank_options(job), words)
+  local lists, found, others = find_share(job)
+  -- In a het job, SPANK options carry over to the next components, also to those
+  -- without a card; on a node all see the options of the first one.
+  local het = (job.het_job_offset or NO_HET_JOB) < NO_HET_JOB
+  if het and job.het_job_offset > 0 and not found and not others then options = {} end
+  local share = decide(found, others, options, words.share)
+  if found then job[found.field] = join(lists[found.field]) end
+  if het and (found or share) then words = options end
+  words.share = share and string.format("%d", share) or nil
+  local comment = format_token(text, words)
+  if comment ~= (job.comment or "") then job.comment = comment end
+end
+
+-- An empty list takes the GRES away.
+local function touches_gres(job)
+  for _, field in ipairs(FIELDS) do
+    if job[field] then return true end
+  end
+  return false
+end
+
+-- A change that leaves the GRES alone must keep the share of the job; one that
+-- leaves the comment alone must keep its text.
+local function modify(job, record)
+  if not touches_gres(job) and not job.comment then return end
+  local ok, _, old = pcall(read_token, record.comment)
+  local text, words = read_token(job.comment or record.comment)
+  local options = all_options(spank_options(record), words)
+  local share = ok and old.share or nil
+  if touches_gres(job) then
+    local lists, found, others = find_share(job)
+    share = decide(found, others, found and options or {}, job.comment and words.share)
+    share = share and string.format("%d", share) or nil
+    if found then job[found.field] = join(lists[found.field]) end
+  end
+  words.share = share
+  local comment = format_token(text, words)
+  if comment ~= (record.comment or "") or job.comment then job.comment = comment end
+end
+
+-- ---- entry points ----------------------------------------------------------
+
+local function names_a_share(job)
+  local all = ""
+  for _, field in ipairs(FIELDS) do all = all .. (job[field] or "") end
+  return string.find(all, "vgpu") or string.find(all, "shard")
+end
+
+-- A mistake of the user is one line to the user. A mistake in this file must
+-- not stop the cluster from taking jobs: it is logged, and only a job that
+-- would run without its limits is refused.
+local function guarded(job, work)
+  local ok, problem = pcall(work)
+  if ok then return slurm.SUCCESS end
+  if type(problem) == "table" then
+    slurm.log_user("%s", problem.line)
+    return REFUSED
+  end
+  slurm.log_error("vgpu: job_submit.lua: %s", tostring(problem))
+  if not names_a_share(job) then return slurm.SUCCESS end
+  slurm.log_user("%s", "vgpu: the cluster cannot take vgpu jobs now: job_submit.lua fails, "
+    .. "see the log of slurmctld")
+  return REFUSED
+end
+
+function vgpu_job_submit(job, _, _)
+  return guarded(job, function() submit(job) end)
+end
+
+function vgpu_job_modify(job, record, _, _)
+  return guarded(job, function() modify(job, record) end)
+end
+
+slurm_job_submit = vgpu_job_submit
+slurm_job_modify = vgpu_job_modify
+
+return slurm.SUCCESS

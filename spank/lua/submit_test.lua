@@ -1,0 +1,333 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- Runs etc/slurm/job_submit.lua against a slurm of its own making.
+-- Usage: lua submit_test.lua, from this folder, with any Lua from 5.1 on.
+
+local SCRIPT = "../../etc/slurm/job_submit.lua"
+local FORMS = "../plugin/testdata/options.txt"
+
+local failures, checks = 0, 0
+local said, logged = {}, {}
+
+local function check(ok, format, ...)
+  checks = checks + 1
+  if ok then return end
+  failures = failures + 1
+  io.stderr:write(string.format(format, ...), "\n")
+end
+
+-- Loads the script as slurmctld does, with a table of cards beside it.
+local function load_script(cards)
+  said, logged = {}, {}
+  slurm = {
+    SUCCESS = 0,
+    ERROR = -1,
+    log_user = function(...) said[#said + 1] = string.format(...) end,
+    log_error = function(...) logged[#logged + 1] = string.format(...) end,
+  }
+  local folder = os.tmpname()
+  os.remove(folder)
+  os.execute("mkdir " .. folder .. " && cp " .. SCRIPT .. " " .. folder)
+  if cards then
+    local file = assert(io.open(folder .. "/vgpu_cards.lua", "w"))
+    file:write(cards)
+    file:close()
+  end
+  check(assert(loadfile(folder .. "/job_submit.lua"))() == 0, "loading must return SUCCESS")
+  os.execute("rm -r " .. folder)
+end
+
+local CARDS = "return { units = 100, default = 81920, cards = { h200 = 143771, a100 = 40960 } }"
+
+local function submit(job)
+  said = {}
+  local rc = slurm_job_submit(job, {}, 1000)
+  check(rc == 0 or #said == 1, "rc %s with %d lines for the user", tostring(rc), #said)
+  return rc, said[1]
+end
+
+-- ---- what is taken ----------------------------------------------------------
+
+-- gres, spank options, comment; then the expected list and comment.
+local GOOD = {
+  {"a share becomes shards", "gres:vgpu:30", {}, nil, "gres:shard:30", nil},
+  {"the form of later releases", "gres/vgpu:30", {}, nil, "gres/shard:30", nil},
+  {"an equals sign", "gres/vgpu=30", {}, nil, "gres/shard=30", nil},
+  {"a type", "gres:vgpu:h200:30", {}, nil, "gres:shard:h200:30", nil},
+  {"a type and an equals sign", "gres/vgpu:h200=30", {}, nil, "gres/shard:h200=30", nil},
+  {"a whole card", "gres:vgpu:100", {}, nil, "gres:shard:100", nil},
+  {"two whole cards", "gres:vgpu:h200:200", {}, nil, "gres:gpu:h200:2", "vgpu(share=200)"},
+  {"other resources stay as they are", "cpu=2,gres:lustre,gres:vgpu:30,gres:nic:mlx:2", {}, nil,
+    "cpu=2,gres:lustre,gres:shard:30,gres:nic:mlx:2", nil},
+  {"memory above the share", "gres:vgpu:30", {MEM = "40G"}, nil, "gres:shard:50", "vgpu(share=30)"},
+  {"memory within the share", "gres:vgpu:30", {MEM = "10G"}, nil, "gres:shard:30", nil},
+  {"memory rounds up", "gres:vgpu:1", {MEM = "820M"}, nil, "gres:shard:2", "vgpu(share=1)"},
+  {"memory of the named type", "gres:vgpu:h200:10", {MEM = "40G"}, nil, "gres:shard:h200:29",
+    "vgpu(share=10)"},
+  {"all memory of a card", "gres:vgpu:h200:10", {MEM = "143771M"}, nil, "gres:shard:h200:100",
+    "vgpu(share=10)"},
+  {"memory in percent", "gres:vgpu:30", {MEM = "55%"}, nil, "gres:shard:55", "vgpu(share=30)"},
+  {"cores above the share", "gres:vgpu:30", {CORES = "60"}, nil, "gres:shard:60", "vgpu(share=30)"},
+  {"cores below the share", "gres:vgpu:30", {CORES = "10"}, nil, "gres:shard:30", nil},
+  {"words that change no count", "gres:vgpu:30", {MODE = "soft:80", PRIORITY = "low", POLICY = "spread"},
+    nil, "gres:shard:30", nil},
+  {"four cards", "gres:vgpu:400", {CARDS = "4", MEM = "10%"}, nil, "gres:gpu:4", "vgpu(share=400)"},
+  {"one card said aloud", "gres:vgpu:30", {CARDS = "1"}, nil, "gres:shard:30", nil},
+  {"plain shards count as a share", "gres:shard:20", {MEM = "50%"}, nil, "gres:shard:50",
+    "vgpu(share=20)"},
+  {"one plain shard", "gres:shard", {}, nil, "gres:shard:1", nil},
+  {"whole GPUs with a limit", "gres:gpu:2", {MEM = "10G"}, nil, "gres:gpu:2", "vgpu(share=200)"},
+  {"a GPU of a type with a limit", "gres:gpu:h200", {MEM = "100G"}, nil, "gres:gpu:h200",
+    "vgpu(share=100)"},
+  {"whole GPUs are not ours", "gres:gpu:2", {}, nil, "gres:gpu:2", nil},
+  {"a comment stays", "gres:vgpu:30", {MEM = "50%"}, "night run", "gres:shard:50",
+    "night run vgpu(share=30)"},
+  {"options in the comment", "gres:vgpu:30", {}, "a vgpu(mem=50%) b", "gres:shard:50",
+    "a  b vgpu(share=30,mem=50%)"},
+  {"a share in the comment is overwritten", "gres:vgpu:30", {}, "vgpu(share=99)", "gres:shard:30", ""},
+  {"a lower share behind raised shards stays", "gres:shard:50", {}, "vgpu(share=30,mem=50%)",
+    "gres:shard:50", "vgpu(share=30,mem=50%)"},
+  {"a higher share behind shards does not", "gres:shard:50", {}, "vgpu(share=90)", "gres:shard:50", ""},
+  {"the mark of several cards", "gres:gpu:2", {}, "vgpu(share=200)", "gres:gpu:2", "vgpu(share=200)"},
+  {"a mark on a job without cards", nil, {}, "vgpu(share=50)", nil, ""},
+  {"SPANK options before the comment", "gres:vgpu:30", {MEM = "10%"}, "vgpu(mem=50%)", "gres:shard:30",
+    "vgpu(mem=50%)"},
+  {"another word with the same end", nil, {}, "my_vgpu(x)", nil, "my_vgpu(x)"},
+  {"a job without cards", nil, {}, nil, nil, nil},
+}
+
+local function spank_env(options)
+  local env = {[0] = "_SLURM_SPANK_OPTION_other=1"}
+  for name, value in pairs(options) do env[#env + 1] = "VGPU_" .. name .. "=" .. value end
+  return env
+end
+
+local function test_good()
+  load_script(CARDS)
+  for _, c in ipairs(GOOD) do
+    local name, gres, options, comment, want_gres, want_comment =
+      c[1], c[2], c[3], c[4], c[5], c[6]
+    for _, field in ipairs({"tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"}) do
+      local job = {[field] = gres, comment = comment, spank_job_env = spank_env(options)}
+      local rc, line = submit(job)
+      check(rc == 0, "%s: refused: %s", name, tostring(line))
+      check(job[field] == want_gres, "%s: got %s, want %s", name, tostring(job[field]), tostring(want_gres))
+      check(job.comment == want_comment, "%s: got comment %s, want %s", name, tostring(job.comment),
+        tostring(want_comment))
+    end
+  end
+end
+
+-- ---- what is refused ---------------------------------------------------------
+
+-- gres, spank options, comment; then parts of the line.
+local BAD = {
+  {"gres:vgpu:0", {}, nil, '"0"', "1 to 100", "--gres=vgpu:30"},
+  {"gres:vgpu:101", {}, nil, '"101"', "1 to 100"},
+  {"gres:vgpu:150", {}, nil, '"150"', "1 to 100"},
+  {"gres:vgpu:250", {}, nil, '"250"', "1 to 100"},
+  {"gres:vgpu:1700", {}, nil, '"1700"', "1 to 100"},
+  {"gres:vgpu:-5", {}, nil, '"-5"', "1 to 100"},
+  {"gres:vgpu:030", {}, nil, '"030"', "1 to 100"},
+  {"gres:vgpu:1k", {}, nil, '"1k"', "1 to 100"},
+  {"gres:vgpu:30%", {}, nil, '"30%"', "1 to 100"},
+  {"gres:vgpu:x", {}, nil, '"x"', "1 to 100"},
+  {"gres:vgpu:1\n2", {}, nil, '"1?2"', "1 to 100"},
+  {"gres:vgpu", {}, nil, '""', "1 to 100"},
+  {"gres/vgpu=101", {}, nil, '"101"', "1 to 100"},
+  {"gres:vgpu:h200:101", {}, nil, "--gres=vgpu:h200", '"101"', "1 to 100"},
+  {"gres:shard:150", {}, nil, "--gres=shard", '"150"', "1 to 100"},
+  {"gres:vgpu:30", {MEM = "1.5g"}, nil, '--vgpu-mem: "1.5g"', "whole number", "8G"},
+  {"gres:vgpu:30", {MEM = "200G"}, nil, '--vgpu-mem: "200G"', "143771 MiB", "(h200)", "140G"},
+  {"gres:vgpu:a100:30", {MEM = "50G"}, nil, "40960 MiB", "a100", "--vgpu-mem=40G"},
+  {"gres:vgpu:30", {MEM = "100G"}, nil, "81920 MiB", "--gres=vgpu:h200:72"},
+  {"gres:gpu:a100:1", {MEM = "50G"}, nil, "40960 MiB"},
+  {"gres:vgpu:30", {CORES = "0"}, nil, '--vgpu-cores: "0"', "1 to 100"},
+  {"gres:vgpu:30", {CORES = "101"}, nil, '--vgpu-cores: "101"', "1 to 100"},
+  {"gres:vgpu:30", {MODE = "fast"}, nil, '--vgpu-mode: "fast"', "hard, soft"},
+  {"gres:vgpu:30", {MODE = "soft:20"}, nil, '"soft:20"', "at least the compute share 30", "soft:30"},
+  {"gres:vgpu:60", {CARDS = "2"}, nil, '--vgpu-cards: "2"', "whole cards", "--gres=vgpu:200"},
+  {"gres:vgpu:200", {CARDS = "3"}, nil, "divides the share 200", "--vgpu-cards=2"},
+  {"gres:vgpu:200", {CARDS = "1"}, nil, "2 cards for the share 200"},
+  {nil, {MEM = "8G"}, nil, '--vgpu-mem: "8G"', "--gres=vgpu:30"},
+  {"gres:nic:1", {MODE = "hard"}, nil, '--vgpu-mode: "hard"', "--gres=vgpu:30"},
+  {nil, {}, "vgpu(mem=8G)", '--vgpu-mem: "8G"', "--gres=vgpu:30"},
+  {"gres:gpu:0", {MEM = "8G"}, nil, "--gres=vgpu:30"},
+  {"gres:gpu:vgpu:30", {}, nil, "--gpus", '"vgpu:30"', "--gres=vgpu:30"},
+  {"gres:gpu:vgpu", {}, nil, "--gpus", "--gres=vgpu:30"},
+  {"gres:vgpu:30,gres:gpu:1", {}, nil, '"gpu:1"', "either shares or whole GPUs"},
+  {"gres:vgpu:30,gres:vgpu:20", {}, nil, '"vgpu:20"', "one share"},
+  {"gres:vgpu:30,gres:shard:20", {}, nil, '"shard:20"', "one share"},
+  {"gres:vgpu:30", {}, "vgpu(mem=1.5g)", '--vgpu-mem: "1.5g"'},
+  {"gres:vgpu:30", {}, "vgpu(memory=8G)", '--comment: "memory=8G"', "mem, cores"},
+  {"gres:vgpu:30", {}, "vgpu(mem)", '--comment: "mem"', "mem, cores"},
+  {"gres:vgpu:30", {}, "vgpu(mem=8G", "closing bracket"},
+}
+
+local function test_bad()
+  load_script(CARDS)
+  for _, c in ipairs(BAD) do
+    local name = string.format("%s %s", tostring(c[1]), tostring(c[3]))
+    local job = {tres_per_node = c[1], spank_job_env = spank_env(c[2]), comment = c[3]}
+    local rc, line = submit(job)
+    check(rc == 2072, "%s: rc %s", name, tostring(rc))
+    check(line and string.sub(line, 1, 6) == "vgpu: " and not string.find(line, "\n"), "%s: line %s",
+      name, tostring(line))
+    for i = 4, #c do
+      check(string.find(line or "", c[i], 1, true), "%s: %s, want %s in it", name, tostring(line), c[i])
+    end
+    check(job.tres_per_node == c[1] and job.comment == c[3], "%s: a refused job was changed", name)
+  end
+end
+
+-- The flag in the message is the one that was typed.
+local function test_spelling_names_the_flag()
+  load_script(CARDS)
+  for field, flag in pairs({tres_per_node = "--gpus-per-node", tres_per_job = "--gpus",
+    tres_per_socket = "--gpus-per-socket", tres_per_task = "--gpus-per-task"}) do
+    local _, line = submit({[field] = "gres:gpu:vgpu:30"})
+    check(string.find(line or "", flag .. ":", 1, true), "%s: %s", field, tostring(line))
+  end
+  local _, line = submit({tres_per_node = "gres:vgpu:30", tres_per_task = "gres:vgpu:30"})
+  check(string.find(line or "", "one share", 1, true), "two lists: %s", tostring(line))
+end
+
+local function test_forms()
+  load_script(CARDS)
+  local lines = 0
+  for line in io.lines(FORMS) do
+    local name, value, want = string.match(line, "^(%l+)\t(.-)\t(%l+)$")
+    if name then
+      value = string.gsub(value, "_", " ")
+      -- Big sizes are right in form and too large for any card: ask with no cards.
+      load_script(nil)
+      local rc = submit({tres_per_node = "gres:vgpu:16", spank_job_env = {"VGPU_" .. string.upper(name) .. "=" .. value}})
+      local form_ok = rc == 0 or (name == "cards" and string.find(said[1], "divides"))
+        or (name == "cards" and string.find(said[1], "whole cards"))
+        or (name == "mode" and string.find(said[1], "ceiling of at least"))
+      check((want == "ok") == (form_ok and true or false), "%s %q: %s, want %s", name, value,
+        tostring(said[1]), want)
+      lines = lines + 1
+    end
+  end
+  check(lines >= 80, "only %d lines in %s", lines, FORMS)
+end
+
+-- ---- changes of a job --------------------------------------------------------
+
+local function modify(change, record)
+  said = {}
+  return slurm_job_modify(change, record, {}, 1000)
+end
+
+local function test_modify()
+  load_script(CARDS)
+  local record = {comment = "night vgpu(share=30)", tres_per_node = "gres:shard:50",
+    spank_job_env = {"VGPU_MEM=50%"}}
+
+  local change = {tres_per_node = "gres:vgpu:60"}
+  check(modify(change, record) == 0 and change.tres_per_node == "gres:shard:60", "grow: %s",
+    tostring(change.tres_per_node))
+  check(change.comment == "night", "grow: comment %s", tostring(change.comment))
+
+  change = {tres_per_node = "gres:vgpu:20"}
+  check(modify(change, record) == 0 and change.tres_per_node == "gres:shard:50", "shrink: %s",
+    tostring(change.tres_per_node))
+  check(change.comment == "night vgpu(share=20)", "shrink: comment %s", tostring(change.comment))
+
+  change = {comment = "day vgpu(share=100)"}
+  check(modify(change, record) == 0 and change.comment == "day vgpu(share=30)",
+    "a comment cannot raise the share: %s", tostring(change.comment))
+
+  change = {comment = ""}
+  check(modify(change, record) == 0 and change.comment == "vgpu(share=30)", "an empty comment: %s",
+    tostring(change.comment))
+
+  change = {time_limit = 5}
+  check(modify(change, record) == 0 and change.comment == nil, "another change: %s", tostring(change.comment))
+
+  change = {tres_per_node = "gres:"}
+  check(modify(change, record) == 0 and change.comment == "night", "no GRES: %s", tostring(change.comment))
+
+  check(modify({tres_per_node = "gres:vgpu:101"}, record) == 2072 and #said == 1, "101 was taken")
+  check(modify({tres_per_node = "gres:gpu:vgpu:30"}, record) == 2072, "gpu:vgpu was taken")
+  check(modify({comment = "vgpu(mem=x)"}, record) == 2072, "a bad token was taken")
+  check(modify({comment = "good"}, {comment = "vgpu(broken"}) == 0, "a broken old comment must not last")
+end
+
+-- ---- the site ----------------------------------------------------------------
+
+local function test_het_job()
+  load_script(CARDS)
+  local job = {tres_per_node = "gres:vgpu:30", het_job_offset = 1, spank_job_env = {"VGPU_MEM=10%"}}
+  submit(job)
+  check(job.comment == "vgpu(mem=10%)", "component: %s", tostring(job.comment))
+  job = {het_job_offset = 1, spank_job_env = {"VGPU_MEM=10%"}}
+  check(submit(job) == 0 and job.comment == nil, "a component without a card: %s", tostring(job.comment))
+  check(submit({het_job_offset = 0, spank_job_env = {"VGPU_MEM=10%"}}) == 2072, "the first component")
+  job = {tres_per_node = "gres:vgpu:30", het_job_offset = 4294967294, spank_job_env = {"VGPU_MEM=10%"}}
+  submit(job)
+  check(job.comment == nil, "an ordinary job: %s", tostring(job.comment))
+end
+
+local function test_placement_by_gresd()
+  load_script('return { default = 81920, placement = "gresd" }')
+  local job = {tres_per_node = "gres:vgpu:60", spank_job_env = {"VGPU_CARDS=2", "VGPU_MEM=50%"}}
+  check(submit(job) == 0 and job.tres_per_node == "gres:vgpu:100", "got %s", tostring(job.tres_per_node))
+  check(job.comment == "vgpu(share=60)", "comment %s", tostring(job.comment))
+  job = {tres_per_node = "gres:vgpu:200"}
+  check(submit(job) == 0 and job.tres_per_node == "gres:vgpu:200", "got %s", tostring(job.tres_per_node))
+end
+
+local function test_without_a_table_of_cards()
+  load_script(nil)
+  local job = {tres_per_node = "gres:vgpu:30", spank_job_env = {"VGPU_MEM=500G"}}
+  check(submit(job) == 0 and job.tres_per_node == "gres:shard:30", "gresd decides: %s",
+    tostring(job.tres_per_node))
+  load_script("return { cards = { h200 = 143771 } }")
+  check(submit({tres_per_node = "gres:vgpu:30", spank_job_env = {"VGPU_MEM=500G"}}) == 2072,
+    "larger than every known card")
+end
+
+local function test_broken_table_of_cards()
+  load_script("return { default = ")
+  check(#logged == 1 and string.find(logged[1], "vgpu_cards.lua", 1, true), "log: %s", tostring(logged[1]))
+  check(submit({tres_per_node = "gres:vgpu:30"}) == 0, "a share needs no table")
+  load_script("return { units = 4 }")
+  check(#logged == 1 and string.find(logged[1], "units = 4", 1, true), "log: %s", tostring(logged[1]))
+end
+
+-- An error in the script must reach the log, not stop the cluster.
+local function test_internal_error()
+  load_script("return { default = {} }")
+  check(submit({tres_per_node = "gres:nic:1"}) == 0, "a job of others was refused")
+  local rc, line = submit({tres_per_node = "gres:vgpu:30", spank_job_env = {"VGPU_MEM=8G"}})
+  check(rc == 2072 and string.find(line, "log of slurmctld", 1, true), "%s %s", tostring(rc), tostring(line))
+  check(#logged == 1, "%d lines in the log", #logged)
+end
+
+local function test_called_by_a_sites_own_script()
+  load_script(CARDS)
+  local theirs, calls = vgpu_job_submit, 0
+  slurm_job_submit = function(job, parts, uid)
+    calls = calls + 1
+    return theirs(job, parts, uid)
+  end
+  local job = {tres_per_node = "gres:vgpu:30"}
+  check(submit(job) == 0 and calls == 1 and job.tres_per_node == "gres:shard:30", "wrapped")
+end
+
+test_good()
+test_bad()
+test_spelling_names_the_flag()
+test_forms()
+test_modify()
+test_het_job()
+test_placement_by_gresd()
+test_without_a_table_of_cards()
+test_broken_table_of_cards()
+test_internal_error()
+test_called_by_a_sites_own_script()
+
+print(string.format("%d checks, %d failed", checks, failures))
+os.exit(failures == 0 and 0 or 1)

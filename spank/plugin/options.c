@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <slurm/spank.h>
+
+#include "plugin.h"
+
+enum { MEM, CORES, CARDS, MODE, PRIORITY, POLICY, OPTIONS };
+
+/* One option: how slurm shows it, what it takes, and under which name its
+ * value goes to Prolog and job_submit.lua (there with SPANK_ before it). */
+static const struct {
+	char *name;
+	char *takes;
+	char *usage;
+	const char *variable;
+	bool (*valid)(const char *text);
+	const char *want;
+	const char *example;
+} table[OPTIONS] = {
+	[MEM] = {"vgpu-mem", "SIZE|PCT%", "vgpu: GPU memory per card, e.g. 8G or 25%", "VGPU_MEM",
+		 vgpu_is_memory,
+		 "a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card",
+		 "8G"},
+	[CORES] = {"vgpu-cores", "PCT", "vgpu: GPU compute share, 1-100 percent of a card",
+		   "VGPU_CORES", vgpu_is_percent, "a whole number from 1 to 100", "30"},
+	[CARDS] = {"vgpu-cards", "COUNT", "vgpu: split the request over this many cards of a node",
+		   "VGPU_CARDS", vgpu_is_cards, "a whole number from 1 to 16", "2"},
+	[MODE] = {"vgpu-mode", "MODE", "vgpu: hard, soft[:ceiling] or off", "VGPU_MODE",
+		  vgpu_is_mode, "hard, soft, soft:CEILING (1 to 100) or off", "soft:80"},
+	[PRIORITY] = {"vgpu-priority", "PRIORITY", "vgpu: high, normal or low", "VGPU_PRIORITY",
+		      vgpu_is_priority, "high, normal or low", "normal"},
+	[POLICY] = {"vgpu-policy", "POLICY", "vgpu: binpack, spread or topology", "VGPU_POLICY",
+		    vgpu_is_policy, "binpack, spread or topology", "binpack"},
+};
+
+/* What this process was given. sbatch runs the callback for the script's own
+ * options and for the command line, in slurm's order: the last one counts. */
+static char given[OPTIONS][64];
+
+/* Runs in the client for what the user typed, and again in slurmstepd. There
+ * (remote) a failure would drain the node, and the value is not used. */
+static int take(int which, const char *value, int remote)
+{
+	char shown[sizeof(given[0])];
+
+	if (remote)
+		return 0;
+	if (!value)
+		value = "";
+	if (strlen(value) < sizeof(given[0]) && table[which].valid(value)) {
+		snprintf(given[which], sizeof(given[which]), "%s", value);
+		return 0;
+	}
+	vgpu_printable(shown, sizeof(shown), value);
+	slurm_error("vgpu: --%s: \"%s\": want %s, for example --%s=%s", table[which].name, shown,
+		    table[which].want, table[which].name, table[which].example);
+	return -1;
+}
+
+int vgpu_options_register(spank_t spank)
+{
+	int i;
+
+	for (i = 0; i < OPTIONS; i++) {
+		struct spank_option option = {
+			.name = table[i].name,
+			.arginfo = table[i].takes,
+			.usage = table[i].usage,
+			.has_arg = 1,
+			.val = i,
+			.cb = take,
+		};
+		spank_err_t err = spank_option_register(spank, &option);
+
+		if (err != ESPANK_SUCCESS) {
+			slurm_error("vgpu: --%s: register: %s", table[i].name, spank_strerror(err));
+			return -1;
+		}
+	}
+	return 0;
+}
+
+/* Inside a job the environment names the options of that job, and sbatch and
+ * salloc would take them as if they had been typed for the new one. */
+void vgpu_options_forget_inherited(void)
+{
+	char name[128];
+	char *p;
+	int i;
+
+	for (i = 0; i < OPTIONS; i++) {
+		snprintf(name, sizeof(name), "SLURM_SPANK__SLURM_SPANK_OPTION_vgpu_%s",
+			 table[i].name);
+		for (p = name; *p; p++)
+			*p = *p == '-' ? '_' : *p;
+		unsetenv(name);
+	}
+}
+
+/* Sends the values with the job. The raw option variables that slurm itself
+ * sends are not usable: slurmd drops every second one when any plugin of the
+ * site has a job_prolog. */
+int vgpu_options_publish(spank_t spank)
+{
+	int i;
+
+	for (i = 0; i < OPTIONS; i++) {
+		spank_err_t err;
+
+		if (!given[i][0])
+			continue;
+		err = spank_job_control_setenv(spank, table[i].variable, given[i], 1);
+		if (err != ESPANK_SUCCESS) {
+			slurm_error("vgpu: --%s: send with the job: %s", table[i].name,
+				    spank_strerror(err));
+			return -1;
+		}
+	}
+	return 0;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plugin.h - what the files of the SPANK plugin share, grouped by the file
+ * that defines it.
+ *
+ * Words. Client: sbatch, salloc or srun, running as the user. Task: the forked
+ * child of slurmstepd that is about to become the user's program. Job
+ * directory: <run_dir>/jobs/<job id>, written by gresd (see libvgpu/region.h).
+ *
+ * Rule of the plugin: nothing but a task may fail on a node. Slurm drains a
+ * node when init, init_post_opt or user_init fail in slurmstepd.
+ */
+#ifndef VGPU_PLUGIN_H
+#define VGPU_PLUGIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* One line for people: says what was found, what was expected. */
+struct vgpu_why {
+	char text[512];
+};
+
+/* config.c: arguments of the line in plugstack.conf */
+enum vgpu_enforce {
+	VGPU_ENFORCE_NAMESPACE, /* private mounts: the job cannot undo them */
+	VGPU_ENFORCE_PRELOAD,   /* LD_PRELOAD only: works for programs that cooperate */
+	VGPU_ENFORCE_OFF,       /* options and refusals only; TaskProlog does the rest */
+};
+
+struct vgpu_config {
+	const char *run_dir;
+	const char *library;
+	enum vgpu_enforce enforce;
+	bool seccomp;
+	struct vgpu_why wrong; /* empty, or why the arguments cannot be used */
+};
+
+void vgpu_config_read(struct vgpu_config *config, int argc, char **argv);
+
+/* why.c */
+int vgpu_because(struct vgpu_why *why, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+void vgpu_printable(char *out, size_t size, const char *text);
+
+/* syntax.c: the form of option values; pure */
+bool vgpu_is_memory(const char *text);
+bool vgpu_is_percent(const char *text);
+bool vgpu_is_cards(const char *text);
+bool vgpu_is_mode(const char *text);
+bool vgpu_is_priority(const char *text);
+bool vgpu_is_policy(const char *text);
+
+/* options.c */
+struct spank_handle;
+int vgpu_options_register(struct spank_handle *spank);
+void vgpu_options_forget_inherited(void);
+int vgpu_options_publish(struct spank_handle *spank);
+
+/* jobdir.c: opens what gresd wrote and believes nothing unchecked. Each
+ * returns a descriptor, -ENOENT where there is no such file, or another
+ * negative value with *why set. */
+int vgpu_jobdir_open(const char *run_dir, uint32_t job, struct vgpu_why *why);
+int vgpu_jobdir_grant(int dir, uint32_t job, uid_t uid, struct vgpu_why *why);
+int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why);
+int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why);
+bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
+
+/* mount.c */
+#define VGPU_SELF_GRANT "/run/vgpu/self/grant"
+#define VGPU_SELF_CACHE "/run/vgpu/self/cache"
+#define VGPU_PRELOAD "/etc/ld.so.preload"
+int vgpu_mount_private(struct vgpu_why *why);
+int vgpu_mount_file(int fd, const char *target, bool writable, struct vgpu_why *why);
+
+/* seccomp.c */
+int vgpu_seccomp_no_user_namespaces(struct vgpu_why *why);
+
+/* taskenv.c */
+void vgpu_task_prepare(struct spank_handle *spank, const struct vgpu_config *config);
+
+#endif

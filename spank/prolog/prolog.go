@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package prolog is the logic of vgpu-prolog: one program that Slurm runs as
+// Prolog, Epilog, TaskProlog, TaskEpilog and HealthCheckProgram. It learns its
+// role from SLURM_SCRIPT_CONTEXT, passes what Slurm says of a job to gresd, and
+// turns the answer into an exit code.
+//
+// A Prolog that exits non-zero drains its node, so it does so only for a
+// broken node: gresd says so itself, or gresd cannot be reached by a job that
+// holds a share. All other trouble is told to the job's user by the SPANK
+// plugin, or by TaskProlog where there is none.
+package prolog
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// Exit codes.
+const (
+	ExitOK    = 0
+	ExitFault = 1 // Prolog: the node is broken. TaskProlog: the task must not run.
+	ExitUsage = 2 // run by hand, outside Slurm
+)
+
+// selfGrant is where the SPANK plugin binds the grant of a task.
+const selfGrant = "/run/vgpu/self/grant"
+
+// Hook is one run of the program.
+type Hook struct {
+	Getenv func(string) string
+	Config Config
+	Stdout io.Writer
+	Stderr io.Writer
+	// Log tells the administrator; Slurm keeps nothing of what a hook prints.
+	Log func(line string)
+	// Patience is how long a job that holds a share waits for gresd to come
+	// back, for example from an upgrade.
+	Patience time.Duration
+
+	selfGrant string // for tests
+}
+
+// New returns a Hook with the values that production uses.
+func New(getenv func(string) string, config Config, stdout, stderr io.Writer, log func(string)) *Hook {
+	return &Hook{
+		Getenv: getenv, Config: config, Stdout: stdout, Stderr: stderr, Log: log,
+		Patience: 5 * time.Second, selfGrant: selfGrant,
+	}
+}
+
+// Run does the work of the context that Slurm has set and returns the exit code.
+func (h *Hook) Run(ctx context.Context) int {
+	switch role := h.Getenv("SLURM_SCRIPT_CONTEXT"); role {
+	case "prolog_slurmd":
+		return h.prolog(ctx)
+	case "epilog_slurmd":
+		return h.epilog(ctx)
+	case "prolog_task":
+		return h.taskProlog()
+	case "epilog_task":
+		return ExitOK
+	case "":
+		if h.Getenv("SLURMD_NODENAME") != "" {
+			return h.healthCheck(ctx)
+		}
+		fmt.Fprintln(h.Stderr, "vgpu-prolog: run by Slurm as Prolog, Epilog, TaskProlog, TaskEpilog or HealthCheckProgram")
+		return ExitUsage
+	default:
+		// PrologSlurmctld and the like: there is nothing to do, and no job is
+		// to fail for a mistake in slurm.conf.
+		h.say("%s: nothing to do here: want Prolog, Epilog, TaskProlog, TaskEpilog or HealthCheckProgram", role)
+		return ExitOK
+	}
+}
+
+func (h *Hook) prolog(ctx context.Context) int {
+	req, err := h.request(wire.OpGrant)
+	if err != nil {
+		h.say("prolog: %v", err)
+		return ExitOK
+	}
+	rep, err := h.ask(ctx, req)
+	switch {
+	case err == nil:
+		if rep.Result == wire.Refused || rep.Result == wire.Requeued {
+			h.say("prolog: job %d: %s: %s", req.JobID, rep.Result, rep.Message)
+		}
+		return ExitOK
+	case isUsersFault(err):
+		h.say("prolog: job %d: %v", req.JobID, err)
+		return ExitOK
+	case !isAnswer(err) && !h.holdsShare():
+		return ExitOK
+	}
+	h.say("prolog: job %d: %v", req.JobID, err)
+	return ExitFault
+}
+
+// epilog never fails: gresd takes back by itself what no job holds any more.
+func (h *Hook) epilog(ctx context.Context) int {
+	req, err := h.request(wire.OpRelease)
+	if err == nil {
+		_, err = h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID})
+	}
+	if err != nil && (isAnswer(err) || h.holdsShare()) {
+		h.say("epilog: job %d: %v", req.JobID, err)
+	}
+	return ExitOK
+}
+
+// healthCheck never drains: slurmd goes on without gresd, and the jobs that
+// need it are stopped one by one.
+func (h *Hook) healthCheck(ctx context.Context) int {
+	client := wire.Client{Socket: h.socket(), Timeout: 5 * time.Second}
+	if _, err := client.Do(ctx, wire.Request{Op: wire.OpPing}); err != nil {
+		h.say("health check: %v", err)
+	}
+	return ExitOK
+}
+
+func (h *Hook) socket() string {
+	if path := h.Getenv("VGPU_SOCKET"); path != "" {
+		return path
+	}
+	return filepath.Join(h.Config.RunDir, "gresd.sock")
+}
+
+// holdsShare says whether the job may have a share of a card of this node.
+func (h *Hook) holdsShare() bool {
+	return h.Getenv("SLURM_JOB_GPUS") != "" || hasToken(h.Getenv("SLURM_JOB_COMMENT"))
+}
+
+func (h *Hook) say(format string, args ...any) {
+	line := "vgpu: " + fmt.Sprintf(format, args...)
+	fmt.Fprintln(h.Stderr, line)
+	h.Log(line)
+}

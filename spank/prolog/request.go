@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// maxText is the longest text that is passed on. Names are shorter; a longer
+// option value is a mistake of its user, and stays one when it is cut.
+const maxText = 256
+
+// request reads what Slurm says of the job.
+func (h *Hook) request(op wire.Op) (wire.Request, error) {
+	job, err := strconv.ParseUint(h.Getenv("SLURM_JOB_ID"), 10, 32)
+	if err != nil || job == 0 {
+		return wire.Request{}, fmt.Errorf("SLURM_JOB_ID: %q: want a job id", h.Getenv("SLURM_JOB_ID"))
+	}
+	return wire.Request{
+		Op:        op,
+		JobID:     uint32(job),
+		UID:       h.number("SLURM_JOB_UID"),
+		GID:       h.number("SLURM_JOB_GID"),
+		User:      h.text("SLURM_JOB_USER"),
+		Account:   h.text("SLURM_JOB_ACCOUNT"),
+		Partition: h.text("SLURM_JOB_PARTITION"),
+		GPUs:      cardIndexes(h.Getenv("SLURM_JOB_GPUS")),
+		Conf:      h.conf(),
+		Node:      h.text("SLURMD_NODENAME"),
+		Restart:   h.number("SLURM_JOB_RESTART_COUNT"),
+		Options: wire.Options{
+			Mem:      h.text("SPANK_VGPU_MEM"),
+			Cores:    h.text("SPANK_VGPU_CORES"),
+			Cards:    h.text("SPANK_VGPU_CARDS"),
+			Mode:     h.text("SPANK_VGPU_MODE"),
+			Priority: h.text("SPANK_VGPU_PRIORITY"),
+			Policy:   h.text("SPANK_VGPU_POLICY"),
+		},
+	}, nil
+}
+
+func (h *Hook) number(name string) uint32 {
+	n, err := strconv.ParseUint(h.Getenv(name), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
+}
+
+// text returns a variable so that gresd accepts the line: SPANK variables hold
+// whatever a user made of them, and must not make a request that cannot be
+// sent, because that would look like a broken node.
+func (h *Hook) text(name string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(h.Getenv(name), "?"))
+	if len(clean) > maxText {
+		clean = strings.ToValidUTF8(clean[:maxText], "")
+	}
+	return clean
+}
+
+func (h *Hook) conf() string {
+	if path := h.text("SLURM_CONF"); strings.HasPrefix(path, "/") {
+		return path
+	}
+	return ""
+}
+
+// cardIndexes reads "0,2" and "0-2". What is no index is left out: gresd asks
+// slurmctld for the truth.
+func cardIndexes(list string) []int {
+	var all []int
+	for _, word := range strings.Split(list, ",") {
+		first, last, isRange := strings.Cut(word, "-")
+		if !isRange {
+			last = first
+		}
+		low, err := strconv.ParseUint(first, 10, 8)
+		high, err2 := strconv.ParseUint(last, 10, 8)
+		if err != nil || err2 != nil {
+			continue
+		}
+		for i := low; i <= high && len(all) < wire.MaxCards; i++ {
+			if !slices.Contains(all, int(i)) {
+				all = append(all, int(i))
+			}
+		}
+	}
+	return all
+}
+
+// hasToken finds vgpu(…) in a job's comment, where job_submit.lua and vgpu-srun
+// write what the GRES cannot tell.
+func hasToken(comment string) bool { return strings.Contains(comment, "vgpu(") }

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// grantMagic is VGPU_GRANT_MAGIC of libvgpu/region.h, which this package cannot
+// include: it is built without cgo. A test compares the two.
+const grantMagic = 0x544e415247555056
+
+// taskProlog runs as the user. Slurm reads its standard output: "export" lines
+// set the task's environment, "print" lines go to the user. Where the SPANK
+// plugin has been at work the task sees its grant already, and nothing is
+// printed.
+func (h *Hook) taskProlog() int {
+	if isGrant(h.selfGrant) {
+		return ExitOK
+	}
+	job, dir := h.jobDir()
+	if job == "" {
+		return ExitOK
+	}
+	if line, refused := refusal(filepath.Join(dir, "refused")); refused {
+		return h.stop(line)
+	}
+	grant := filepath.Join(dir, "grant")
+	if !isGrant(grant) {
+		if shards, _ := strconv.Atoi(h.Getenv("SLURM_SHARDS_ON_NODE")); shards > 0 {
+			return h.stop(fmt.Sprintf("vgpu: task: job %s: %d shards, but no grant on this node: "+
+				"is Prolog=vgpu-prolog in slurm.conf, and gresd running (systemctl status gresd)?", job, shards))
+		}
+		return ExitOK
+	}
+	fmt.Fprintf(h.Stdout, "export LD_PRELOAD=%s\n", h.preload())
+	fmt.Fprintf(h.Stdout, "export VGPU_GRANT=%s\n", grant)
+	fmt.Fprintf(h.Stdout, "export VGPU_CACHE=%s\n", filepath.Join(dir, "cache"))
+	return ExitOK
+}
+
+// jobDir finds the job's directory. All components of a het job run under the
+// id of the first; the directory has the id of the component on this node.
+func (h *Hook) jobDir() (job, dir string) {
+	ids := []string{h.Getenv("SLURM_JOB_ID")}
+	if size, _ := strconv.Atoi(h.Getenv("SLURM_HET_SIZE")); size > 0 {
+		for i := range min(size, 128) {
+			ids = append(ids, h.Getenv(fmt.Sprintf("SLURM_JOB_ID_HET_GROUP_%d", i)))
+		}
+	}
+	for _, id := range ids {
+		if _, err := strconv.ParseUint(id, 10, 32); err != nil {
+			continue // the user's own environment: never a path
+		}
+		path := filepath.Join(h.Config.RunDir, "jobs", id)
+		if _, err := os.Stat(path); err == nil {
+			return id, path
+		}
+		if job == "" {
+			job, dir = id, path
+		}
+	}
+	return job, dir
+}
+
+// stop fails the task; the node stays as it is.
+func (h *Hook) stop(line string) int {
+	fmt.Fprintf(h.Stdout, "print %s\n", line)
+	fmt.Fprintln(h.Stderr, line)
+	return ExitFault
+}
+
+// preload puts the library first and keeps what the user has there.
+func (h *Hook) preload() string {
+	own := h.Getenv("LD_PRELOAD")
+	if own == "" {
+		return h.Config.Library
+	}
+	words := strings.FieldsFunc(own, func(r rune) bool { return r == ':' || r == ' ' })
+	if slices.Contains(words, h.Config.Library) {
+		return own
+	}
+	return h.Config.Library + ":" + own
+}
+
+func isGrant(path string) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	var magic [8]byte
+	if _, err := io.ReadFull(file, magic[:]); err != nil {
+		return false
+	}
+	return binary.LittleEndian.Uint64(magic[:]) == grantMagic
+}
+
+// refusal returns gresd's line, if it has refused the job.
+func refusal(path string) (line string, refused bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", false
+	}
+	line, _, _ = strings.Cut(string(text), "\n")
+	return line, true
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package srun
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+)
+
+const flagPrefix = "vgpu-" // --vgpu-mem is the option mem
+
+// plan is a command line taken apart.
+type plan struct {
+	show, help bool
+	options    []option // srun's own, --gres and --comment among them
+	program    []string
+	given      request.Options // --vgpu-…, and share from --gres
+	flag       string          // the first --vgpu option, for messages
+	gres       int             // index in options of the --gres with a share; -1
+	word       string          // the word of that list: "vgpu:h200:30"
+	cardType   string          // "" or "h200"
+	gpus       bool            // GPUs are asked for in another way
+}
+
+// read takes the command line apart.
+func read(args []string) (plan, error) {
+	options, program := split(args)
+	p := plan{program: program, given: request.Options{}, gres: -1}
+	for _, o := range options {
+		name, ours := strings.CutPrefix(o.name, flagPrefix)
+		switch {
+		case o.name == "show":
+			p.show = true
+		case o.name == "help" || len(o.words) == 1 && o.words[0] == "-h":
+			p.help = true
+		case ours:
+			if err := p.take(name, o); err != nil {
+				return p, err
+			}
+		default:
+			p.gpus = p.gpus || strings.HasPrefix(o.name, "gpus")
+			p.options = append(p.options, o)
+		}
+	}
+	for i, o := range p.options {
+		if o.name == "gres" && p.gres < 0 {
+			p.findShare(i, o.value)
+		}
+	}
+	return p, nil
+}
+
+// take keeps one --vgpu option. As with srun, the last one of a name counts.
+func (p *plan) take(name string, o option) error {
+	if name == "share" || !slices.Contains(request.Names(), name) {
+		return &request.Error{Option: "--" + o.name, Want: "unknown option, see vgpu-srun --help"}
+	}
+	if len(o.words) == 1 && !strings.Contains(o.words[0], "=") {
+		return &request.Error{Option: "--" + o.name, Want: "want a value, see vgpu-srun --help"}
+	}
+	p.given[name] = o.value
+	if p.flag == "" {
+		p.flag = "--" + o.name
+	}
+	return nil
+}
+
+// findShare looks for a share in the list of option i. Shards are one only
+// beside --vgpu options: without them they are srun's own business.
+func (p *plan) findShare(i int, list string) {
+	for _, word := range strings.Split(list, ",") {
+		name, rest, _ := strings.Cut(word, ":")
+		p.gpus = p.gpus || name == "gpu"
+		if name != "vgpu" && (name != "shard" || p.flag == "") {
+			continue
+		}
+		p.gres, p.word, p.cardType = i, word, ""
+		count := rest
+		if at := strings.LastIndexAny(rest, ":="); at >= 0 {
+			p.cardType, count = rest[:at], rest[at+1:]
+		}
+		p.given["share"] = count
+	}
+}
+
+// rewrite returns the words for srun: shares for slurmctld, and the options in
+// the comment, where job_submit.lua and gresd find them. inJob says that the
+// words start a step of a job, which has its limits already.
+func (p plan) rewrite(inJob bool) ([]string, error) {
+	if p.flag != "" && p.gres < 0 && !p.gpus && !inJob {
+		return nil, &request.Error{
+			Option: p.flag, Given: p.given[strings.TrimPrefix(p.flag, "--"+flagPrefix)],
+			Want: "want also a share of a card: add for example --gres=vgpu:30",
+		}
+	}
+	req, err := request.Parse(p.given)
+	if err != nil {
+		return nil, err
+	}
+	if inJob {
+		req = request.Request{Share: req.Share, Cards: req.Cards}
+	}
+	var out []string
+	comment, position := "", -1
+	for i, o := range p.options {
+		switch {
+		case i == p.gres:
+			out = append(out, "--gres="+strings.Replace(o.value, p.word, p.counted(req), 1))
+		case o.name == "comment":
+			comment = o.value // as with srun, the last one counts
+			if position < 0 {
+				position = len(out)
+			}
+		default:
+			out = append(out, o.words...)
+		}
+	}
+	if comment, err = p.mark(comment, req, inJob); err != nil {
+		return nil, err
+	}
+	if comment != "" {
+		if position < 0 {
+			position = p.beforeEnd(out)
+		}
+		out = append(out[:position], append([]string{"--comment=" + comment}, out[position:]...)...)
+	}
+	return append(out, p.program...), nil
+}
+
+// beforeEnd is where an option can be added: at the end, but before "--".
+func (p plan) beforeEnd(out []string) int {
+	if n := len(out); n > 0 && out[n-1] == "--" {
+		return n - 1
+	}
+	return len(out)
+}
+
+// counted is the GRES that slurmctld can place: one job's shards always fit one
+// card, so several whole cards are written as GPUs. Memory in bytes needs the
+// card's size: job_submit.lua raises the count for it.
+func (p plan) counted(req request.Request) string {
+	name, count := "shard", request.Dominant(req, 0)
+	if req.Share > gpu.FullCard && req.Share%gpu.FullCard == 0 {
+		name, count = "gpu", req.Share/gpu.FullCard
+	}
+	if p.cardType != "" {
+		name += ":" + p.cardType
+	}
+	return fmt.Sprintf("%s:%d", name, count)
+}
+
+// mark puts the token into the user's comment.
+func (p plan) mark(comment string, req request.Request, inJob bool) (string, error) {
+	words := request.Options{}
+	for name, value := range p.given {
+		words[name] = value
+	}
+	if p.gres >= 0 && req.Share <= gpu.FullCard && request.Dominant(req, 0) == req.Share {
+		delete(words, "share") // the shards say it
+	}
+	token := request.FormatToken(words)
+	if token == "" || inJob {
+		return comment, nil
+	}
+	if before, err := request.ParseComment(comment); err != nil || before != nil {
+		return "", &request.Error{
+			Option: "--comment", Given: comment,
+			Want: "want either vgpu(…) in the comment or --vgpu options, for example --comment=night",
+		}
+	}
+	return strings.TrimSpace(comment + " " + token), nil
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package srun is the logic of vgpu-srun: srun with the --vgpu options, for
+// sites without the SPANK plugin. It checks the options with gresd/request,
+// asks slurmctld for shards, and sends the options in the job's comment. All
+// else is srun's own.
+package srun
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+const usage = `usage: vgpu-srun [--show] [--vgpu-OPTION=VALUE ...] [srun options] program [args]
+
+Runs srun with a share of a GPU. --gres=vgpu[:TYPE]:N among srun's options is
+the share: 1 to 100 hundredths of one card, or 100 for each whole card.
+
+  --vgpu-mem=SIZE|PCT%    memory per card, e.g. 8G or 25%
+  --vgpu-cores=PCT        compute share, 1 to 100, where it differs from N
+  --vgpu-cards=COUNT      split the share over this many cards of a node
+  --vgpu-mode=MODE        hard, soft, soft:CEILING or off
+  --vgpu-priority=WORD    high, normal or low
+  --vgpu-policy=WORD      binpack, spread or topology
+  --show                  print the srun command and do not run it
+  --help                  this text; srun's own is srun --help
+
+$VGPU_SRUN is the srun that is run; default: the one in $PATH.
+Example: vgpu-srun --gres=vgpu:30 --vgpu-mem=20G -n 1 python3 train.py
+`
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitError = 1
+)
+
+// Wrapper is one run of vgpu-srun.
+type Wrapper struct {
+	Getenv func(string) string
+	Stdout io.Writer
+	Stderr io.Writer
+	// Exec replaces the process, as syscall.Exec does; it returns only an error.
+	Exec func(path string, argv []string) error
+}
+
+// isOwnFlag says whether --name is a flag of vgpu-srun itself.
+func isOwnFlag(name string) bool { return name == "show" || name == "help" }
+
+// Run handles the arguments behind the program's name, and returns an exit code
+// where srun was not run.
+func (w Wrapper) Run(args []string) int {
+	p, err := read(args)
+	if p.help || len(args) == 0 {
+		fmt.Fprint(w.Stdout, usage)
+		return exitOK
+	}
+	if err != nil {
+		return w.fail(err)
+	}
+	inJob := w.Getenv("SLURM_JOB_ID") != ""
+	words, err := p.rewrite(inJob)
+	if err != nil {
+		return w.fail(err)
+	}
+	if inJob && p.flag != "" {
+		fmt.Fprintf(w.Stderr, "vgpu: %s: no effect: a step has the limits of its job %s; give it to sbatch or salloc\n",
+			p.flag, w.Getenv("SLURM_JOB_ID"))
+	}
+	path, err := w.find()
+	if err != nil {
+		return w.fail(err)
+	}
+	argv := append([]string{path}, words...)
+	if p.show {
+		fmt.Fprintln(w.Stdout, quoteAll(argv))
+		return exitOK
+	}
+	return w.fail(fmt.Errorf("run %s: %w", path, w.Exec(path, argv)))
+}
+
+func (w Wrapper) fail(err error) int {
+	fmt.Fprintf(w.Stderr, "vgpu: %v\n", err)
+	return exitError
+}
+
+// find returns srun's path. A site may install vgpu-srun under the name srun;
+// then it must say where the real one is.
+func (w Wrapper) find() (string, error) {
+	name := w.Getenv("VGPU_SRUN")
+	if name == "" {
+		name = "srun"
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("find srun: %w", err)
+	}
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil || strings.Contains(name, "/") {
+		return path, nil
+	}
+	if found, err := os.Stat(path); err == nil && os.SameFile(self, found) {
+		return "", fmt.Errorf("%s is vgpu-srun itself: want the real srun in $VGPU_SRUN, for example /usr/bin/srun", path)
+	}
+	return path, nil
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package srun
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// runWrapper runs vgpu-srun with a fake srun that only exists.
+func runWrapper(t *testing.T, env map[string]string, args ...string) (argv []string, code int, stdout, stderr string) {
+	t.Helper()
+	fake := filepath.Join(t.TempDir(), "srun")
+	if err := os.WriteFile(fake, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	w := Wrapper{
+		Getenv: func(name string) string {
+			if name == "VGPU_SRUN" {
+				return fake
+			}
+			return env[name]
+		},
+		Stdout: &out,
+		Stderr: &errs,
+		Exec: func(path string, words []string) error {
+			if path != fake || words[0] != fake {
+				t.Errorf("ran %s as %s, want %s", path, words[0], fake)
+			}
+			argv = words[1:]
+			return nil
+		},
+	}
+	code = w.Run(args)
+	return argv, code, out.String(), strings.ReplaceAll(errs.String(), fake, "srun")
+}
+
+func TestCommandForSrun(t *testing.T) {
+	for name, c := range map[string]struct{ args, want []string }{
+		"a share becomes shards": {
+			[]string{"--gres=vgpu:30", "true"},
+			[]string{"--gres=shard:30", "true"},
+		},
+		"a type stays": {
+			[]string{"--gres=vgpu:h200:30", "true"},
+			[]string{"--gres=shard:h200:30", "true"},
+		},
+		"other resources stay": {
+			[]string{"--gres=fpga:1,vgpu:30,bandwidth:lustre:4G", "true"},
+			[]string{"--gres=fpga:1,shard:30,bandwidth:lustre:4G", "true"},
+		},
+		"memory in percent raises the count": {
+			[]string{"--vgpu-mem=50%", "--gres=vgpu:30", "true"},
+			[]string{"--gres=shard:50", "--comment=vgpu(share=30,mem=50%)", "true"},
+		},
+		"cores raise the count": {
+			[]string{"--vgpu-cores=60", "--gres=vgpu:30", "true"},
+			[]string{"--gres=shard:60", "--comment=vgpu(share=30,cores=60)", "true"},
+		},
+		"memory in bytes is left to the server": {
+			[]string{"--vgpu-mem=40G", "--gres=vgpu:30", "true"},
+			[]string{"--gres=shard:30", "--comment=vgpu(mem=40G)", "true"},
+		},
+		"all options, in any order, and separate values": {
+			[]string{"-n", "2", "--vgpu-mode", "soft:80", "--gres", "vgpu:30", "--vgpu-priority=high", "--vgpu-policy=spread", "true"},
+			[]string{"-n", "2", "--gres=shard:30", "--comment=vgpu(mode=soft:80,priority=high,policy=spread)", "true"},
+		},
+		"whole cards become GPUs": {
+			[]string{"--gres=vgpu:h200:200", "true"},
+			[]string{"--gres=gpu:h200:2", "--comment=vgpu(share=200)", "true"},
+		},
+		"one whole card stays a share": {
+			[]string{"--gres=vgpu:100", "true"},
+			[]string{"--gres=shard:100", "true"},
+		},
+		"the user's comment stays in front": {
+			[]string{"--comment", "night run", "--gres=vgpu:30", "--vgpu-mem=10%", "true"},
+			[]string{"--comment=night run vgpu(mem=10%)", "--gres=shard:30", "true"},
+		},
+		"the last comment counts": {
+			[]string{"--comment=a", "--comment=b", "--gres=vgpu:30", "true"},
+			[]string{"--comment=b", "--gres=shard:30", "true"},
+		},
+		"the program's own arguments are not ours": {
+			[]string{"--gres=vgpu:30", "-l", "prog", "--gres=vgpu:5", "--vgpu-mem=x", "--comment=c"},
+			[]string{"--gres=shard:30", "-l", "prog", "--gres=vgpu:5", "--vgpu-mem=x", "--comment=c"},
+		},
+		"values of short options are not the program": {
+			[]string{"-ln", "2", "-N1", "-p", "main", "-c", "4", "--gres=vgpu:30", "prog", "-n"},
+			[]string{"-ln", "2", "-N1", "-p", "main", "-c", "4", "--gres=shard:30", "prog", "-n"},
+		},
+		"options go before a double dash": {
+			[]string{"--gres=vgpu:30", "--vgpu-mem=10%", "--", "-prog"},
+			[]string{"--gres=shard:30", "--comment=vgpu(mem=10%)", "--", "-prog"},
+		},
+		"shards with options": {
+			[]string{"--gres=shard:20", "--vgpu-mem=50%", "true"},
+			[]string{"--gres=shard:50", "--comment=vgpu(share=20,mem=50%)", "true"},
+		},
+		"whole GPUs with options": {
+			[]string{"--gpus=2", "--vgpu-mem=10G", "true"},
+			[]string{"--gpus=2", "--comment=vgpu(mem=10G)", "true"},
+		},
+		"without a share nothing changes": {
+			[]string{"--gres=gpu:1", "--comment=vgpu(mem=1G)", "-n2", "--pty", "bash", "-i"},
+			[]string{"--gres=gpu:1", "--comment=vgpu(mem=1G)", "-n2", "--pty", "bash", "-i"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			argv, _, _, stderr := runWrapper(t, nil, c.args...)
+			if !reflect.DeepEqual(argv, c.want) {
+				t.Errorf("%q\ngot  %q\nwant %q\n%s", c.args, argv, c.want, stderr)
+			}
+		})
+	}
+}
+
+func TestMistakesAreOneLineAndRunNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		say  []string // parts of the line
+	}{
+		"share 0":                {[]string{"--gres=vgpu:0", "true"}, []string{`--gres=vgpu: "0"`, "1 to 100", "30"}},
+		"share 101":              {[]string{"--gres=vgpu:101", "true"}, []string{`"101"`, "1 to 100"}},
+		"negative share":         {[]string{"--gres=vgpu:-5", "true"}, []string{`"-5"`, "1 to 100"}},
+		"no share":               {[]string{"--gres=vgpu", "true"}, []string{"--gres=vgpu", "1 to 100"}},
+		"a type without a share": {[]string{"--gres=vgpu:h200", "true"}, []string{`"h200"`, "1 to 100"}},
+		"a fraction of memory":   {[]string{"--gres=vgpu:5", "--vgpu-mem=1.5g", "true"}, []string{`--vgpu-mem: "1.5g"`, "1536M"}},
+		"cores 0":                {[]string{"--gres=vgpu:5", "--vgpu-cores=0", "true"}, []string{`--vgpu-cores: "0"`, "1 to 100"}},
+		"an unknown mode":        {[]string{"--gres=vgpu:5", "--vgpu-mode=fast", "true"}, []string{`--vgpu-mode: "fast"`, "hard, soft"}},
+		"options without share":  {[]string{"--vgpu-mem=8G", "true"}, []string{`--vgpu-mem: "8G"`, "--gres=vgpu:30"}},
+		"an unknown option":      {[]string{"--vgpu-memory=8G", "--gres=vgpu:5", "true"}, []string{"--vgpu-memory", "unknown"}},
+		"share as an option":     {[]string{"--vgpu-share=8", "--gres=vgpu:5", "true"}, []string{"--vgpu-share", "unknown"}},
+		"an option at the end":   {[]string{"--gres=vgpu:5", "--vgpu-mem"}, []string{"--vgpu-mem", "want a value"}},
+		"a token and options":    {[]string{"--gres=vgpu:5", "--vgpu-mem=1G", "--comment=vgpu(mem=2G)", "true"}, []string{"--comment", "either"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			argv, code, stdout, stderr := runWrapper(t, nil, c.args...)
+			if argv != nil || code != exitError || stdout != "" {
+				t.Errorf("ran %q, code %d, stdout %q; want nothing, 1", argv, code, stdout)
+			}
+			if strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "vgpu: ") {
+				t.Errorf("stderr %q, want one line of vgpu", stderr)
+			}
+			for _, part := range c.say {
+				if !strings.Contains(stderr, part) {
+					t.Errorf("stderr %q, want %q in it", stderr, part)
+				}
+			}
+		})
+	}
+}
+
+func TestAStepKeepsItsJobsLimits(t *testing.T) {
+	argv, _, _, stderr := runWrapper(t, map[string]string{"SLURM_JOB_ID": "5"}, "--gres=vgpu:20", "--vgpu-mem=50%", "true")
+	if want := []string{"--gres=shard:20", "true"}; !reflect.DeepEqual(argv, want) {
+		t.Errorf("got %q, want %q", argv, want)
+	}
+	if !strings.Contains(stderr, "limits of its job 5") {
+		t.Errorf("stderr %q, want a warning", stderr)
+	}
+	argv, _, _, _ = runWrapper(t, map[string]string{"SLURM_JOB_ID": "5"}, "--vgpu-mem=50%", "true")
+	if want := []string{"true"}; !reflect.DeepEqual(argv, want) {
+		t.Errorf("without a share: got %q, want %q", argv, want)
+	}
+}
+
+func TestShowPrintsAShellLine(t *testing.T) {
+	argv, code, stdout, stderr := runWrapper(t, nil, "--show", "--gres=vgpu:30", "--vgpu-mem=10%", "--comment=it's", "sh", "-c", "echo $X")
+	if argv != nil || code != exitOK || stderr != "" {
+		t.Errorf("ran %q, code %d, stderr %q", argv, code, stderr)
+	}
+	_, line, _ := strings.Cut(stdout, " ")
+	out, err := exec.Command("sh", "-c", `printf '%s\n' `+line).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "--gres=shard:30\n--comment=it's vgpu(mem=10%)\nsh\n-c\necho $X\n"
+	if string(out) != want {
+		t.Errorf("a shell reads %q, want %q", out, want)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{nil, {"--help"}, {"-h"}, {"--vgpu-mem=8G", "--help"}} {
+		if argv, code, stdout, _ := runWrapper(t, nil, args...); argv != nil || code != exitOK || stdout != usage {
+			t.Errorf("%q: ran %q, code %d", args, argv, code)
+		}
+	}
+	// The program's own --help is not ours.
+	if argv, _, _, _ := runWrapper(t, nil, "prog", "--help"); len(argv) != 2 {
+		t.Errorf("prog --help became %q", argv)
+	}
+}
+
+func TestWithoutSrun(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	w := Wrapper{Getenv: func(string) string { return "" }, Stderr: &bytes.Buffer{}}
+	if path, err := w.find(); err == nil {
+		t.Errorf("found %s in an empty path", path)
+	}
+}
