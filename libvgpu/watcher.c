@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "hami_view.h"
 #include "vgpu.h"
 
 #define TICK_BUSY_NS 500000L  /* batches are open or in flight */
@@ -37,6 +38,7 @@ static void *watch(void *unused)
 {
 	uint32_t seen = ~__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
 	uint64_t beat = 0, verified = 0;
+	struct timespec ts;
 
 	(void)unused;
 	pthread_setname_np(pthread_self(), "vgpu-watcher");
@@ -57,6 +59,11 @@ static void *watch(void *unused)
 		if (now - beat >= HEARTBEAT_NS) {
 			beat = now;
 			__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+			clock_gettime(CLOCK_REALTIME, &ts);
+			vgpu_hami_view_update((char *)vgpu_state.cache.header - VGPU_CACHE_OFFSET,
+					      vgpu_state.grant, &vgpu_state.cache,
+					      (uint64_t)ts.tv_sec * 1000000000u +
+						      (uint64_t)ts.tv_nsec);
 		}
 		nanosleep(&(struct timespec){ .tv_nsec = busy ? TICK_BUSY_NS : TICK_IDLE_NS }, NULL);
 	}
