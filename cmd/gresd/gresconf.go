@@ -17,7 +17,7 @@ import (
 // slurmctld loses the use of each card when it restarts.
 func gresConf(cards []gpu.Card, mode string) string {
 	var out strings.Builder
-	types := map[string]int{}
+	types, shares := map[string]int{}, map[string]int{}
 	shared := 0
 	for _, c := range cards {
 		types[c.Type]++
@@ -26,25 +26,25 @@ func gresConf(cards []gpu.Card, mode string) string {
 			continue // shared by the hardware, not by gresd
 		}
 		shared++
+		shares[c.Type] += int(gpu.FullCard)
 	}
 	for _, c := range cards {
 		if mode == config.PlacementSlurm && !c.MIG {
-			fmt.Fprintf(&out, "Name=shard Count=%d File=/dev/nvidia%d\n", gpu.FullCard, c.Minor)
+			// Without a Type, srun --gres=vgpu:TYPE:N finds no card for its step.
+			fmt.Fprintf(&out, "Name=shard Type=%s Count=%d File=/dev/nvidia%d\n", c.Type, gpu.FullCard, c.Minor)
 		}
 	}
 	var node []string
 	for _, name := range slices.Sorted(maps.Keys(types)) {
 		node = append(node, fmt.Sprintf("gpu:%s:%d", name, types[name]))
 	}
-	counted := "shard"
-	if mode == config.PlacementGresd {
-		counted = "vgpu"
-		if shared > 0 {
-			fmt.Fprintf(&out, "Name=vgpu Count=%d Flags=CountOnly\n", shared*int(gpu.FullCard))
+	if mode == config.PlacementSlurm {
+		for _, name := range slices.Sorted(maps.Keys(shares)) {
+			node = append(node, fmt.Sprintf("shard:%s:%d", name, shares[name]))
 		}
-	}
-	if shared > 0 {
-		node = append(node, fmt.Sprintf("%s:%d", counted, shared*int(gpu.FullCard)))
+	} else if shared > 0 {
+		fmt.Fprintf(&out, "Name=vgpu Count=%d Flags=CountOnly\n", shared*int(gpu.FullCard))
+		node = append(node, fmt.Sprintf("vgpu:%d", shared*int(gpu.FullCard)))
 	}
 	if len(cards) == 0 {
 		return "# no GPU on this node\n"

@@ -20,12 +20,12 @@ func TestGresConf(t *testing.T) {
 		mode  string
 		want  string
 	}{
-		"slurmctld places": {cards, config.PlacementSlurm, `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:a100:1,gpu:h200:2,shard:200
+		"slurmctld places": {cards, config.PlacementSlurm, `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:a100:1,gpu:h200:2,shard:h200:200
 Name=gpu Type=h200 File=/dev/nvidia0
 Name=gpu Type=h200 File=/dev/nvidia1
 Name=gpu Type=a100 File=/dev/nvidia3
-Name=shard Count=100 File=/dev/nvidia0
-Name=shard Count=100 File=/dev/nvidia1
+Name=shard Type=h200 Count=100 File=/dev/nvidia0
+Name=shard Type=h200 Count=100 File=/dev/nvidia1
 `},
 		"gresd places": {cards[:1], config.PlacementGresd, `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:1,vgpu:100
 Name=gpu Type=h200 File=/dev/nvidia0
