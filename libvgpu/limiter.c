@@ -76,9 +76,12 @@ static bool others_idle(int card)
 	return true;
 }
 
-static bool may_go(const struct gate *g, int64_t balance, uint64_t est)
+static bool may_go(const struct gate *g, int64_t balance, uint64_t est, uint64_t now)
 {
-	if (balance <= 0)
+	if ((g->schedule.gate & VGPU_GATE_BUDGET) && balance <= 0)
+		return false;
+	if ((g->schedule.gate & VGPU_GATE_TURN) &&
+	    vgpu_turn_wait(&g->schedule, now, g->inflight_ns + est))
 		return false;
 	return g->inflight_ns == 0 || g->inflight_ns + est <= quantum(g) ||
 	       (est <= PAIR_NS && g->inflight_ns <= est);
@@ -90,10 +93,17 @@ static void close_all(struct gate *g)
 		vgpu_batch_close(&g->lane[i]);
 }
 
-static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint64_t est)
+static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint64_t est,
+		    uint64_t now)
 {
-	uint64_t ns = vgpu_budget_wait(budget, g->schedule.cores);
+	uint64_t ns = 0, turn;
 
+	if (g->schedule.gate & VGPU_GATE_BUDGET)
+		ns = vgpu_budget_wait(budget, g->schedule.cores);
+	if (g->schedule.gate & VGPU_GATE_TURN) {
+		turn = vgpu_turn_wait(&g->schedule, now, g->inflight_ns + est);
+		ns = turn > ns ? turn : ns;
+	}
 	if (ns == 0)
 		ns = est / 4;
 	if (g->inflight_ns && ns > POLL_NS)
@@ -120,7 +130,8 @@ static void wait_turn(struct gate *g, uint64_t est, bool events)
 		}
 		vgpu_budget_refill(budget, now, g->schedule.cores,
 				   g->inflight_ns == 0 && others_idle(g->card), BURST_NS);
-		if (!g->on || may_go(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST), est))
+		if (!g->on ||
+		    may_go(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST), est, now))
 			break;
 		if (events && !ask) {
 			ask = true;
@@ -137,7 +148,7 @@ static void wait_turn(struct gate *g, uint64_t est, bool events)
 		if (g->inflight_ns && now > g->progress_ns &&
 		    now - g->progress_ns > STUCK_NS + 10 * g->inflight_ns)
 			break;
-		ns = nap(g, budget, est);
+		ns = nap(g, budget, est, now);
 		pthread_mutex_unlock(&g->lock);
 		nanosleep(&(struct timespec){ .tv_nsec = (long)ns }, NULL);
 		pthread_mutex_lock(&g->lock);

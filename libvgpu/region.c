@@ -72,6 +72,9 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 		s->weight_ppm = __atomic_load_n(&c->weight_ppm, __ATOMIC_ACQUIRE);
 		s->busy_procs = __atomic_load_n(&c->busy_procs, __ATOMIC_ACQUIRE);
 		s->others = __atomic_load_n(&c->others, __ATOMIC_ACQUIRE);
+		s->turn_period_us = __atomic_load_n(&c->turn_period_us, __ATOMIC_ACQUIRE);
+		s->turn_offset_us = __atomic_load_n(&c->turn_offset_us, __ATOMIC_ACQUIRE);
+		s->turn_length_us = __atomic_load_n(&c->turn_length_us, __ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) == before)
 			return true;
 	}
@@ -290,4 +293,20 @@ uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores)
 	if (cores == 0)
 		cores = 1;
 	return (uint64_t)(1 - balance) * 100 / cores;
+}
+
+uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t work_ns)
+{
+	uint64_t period = s->turn_period_us * 1000ull, length = s->turn_length_us * 1000ull;
+	uint64_t at;
+
+	if (period == 0 || length >= period)
+		return 0;
+	/* Time into a period that begins with the job's turn. */
+	at = (now_ns + period - s->turn_offset_us * 1000ull % period) % period;
+	if (at >= length)
+		return period - at;
+	if (at + work_ns <= length || (work_ns > length && at < length / 8))
+		return 0;
+	return period - at;
 }

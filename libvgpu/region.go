@@ -75,11 +75,24 @@ type GrantCard struct {
 // Schedule is the part of a card that the arbiter changes while the job runs.
 type Schedule struct {
 	SliceUS   uint32 // time slice of each busy process; 0: leave the driver's
-	Gate      uint32 // 1: the budget holds the job at Cores
+	Gate      uint32 // GateBudget | GateTurn; 0: launches are not held back
 	WeightPPM uint32 // own slice / sum of the card's busy slices, 1e-6
 	BusyProcs uint32
 	Others    uint32 // other busy jobs on the card
 	Cores     uint32
+	Turn      Turn // with GateTurn
+}
+
+// What a gate can hold launches back for.
+const (
+	GateBudget = uint32(C.VGPU_GATE_BUDGET) // the budget, at Cores
+	GateTurn   = uint32(C.VGPU_GATE_TURN)   // until the job's turn
+)
+
+// Turn is when a job may launch: while CLOCK_MONOTONIC modulo the period is in
+// [offset, offset + length). All in microseconds.
+type Turn struct {
+	PeriodUS, OffsetUS, LengthUS uint32
 }
 
 // Grant is a grant file that gresd keeps mapped. Its methods may be called by
@@ -184,6 +197,9 @@ func (g *Grant) SetSchedule(card int, s Schedule) bool {
 	atomic.StoreUint32(word(&c.weight_ppm), s.WeightPPM)
 	atomic.StoreUint32(word(&c.busy_procs), s.BusyProcs)
 	atomic.StoreUint32(word(&c.others), s.Others)
+	atomic.StoreUint32(word(&c.turn_period_us), s.Turn.PeriodUS)
+	atomic.StoreUint32(word(&c.turn_offset_us), s.Turn.OffsetUS)
+	atomic.StoreUint32(word(&c.turn_length_us), s.Turn.LengthUS)
 	atomic.AddUint32(word(&c.seq), 1)
 	atomic.AddUint32(word(&region.generation), 1)
 	return true
@@ -254,6 +270,11 @@ func scheduleOf(c *C.struct_vgpu_grant_card) Schedule {
 		BusyProcs: atomic.LoadUint32(word(&c.busy_procs)),
 		Others:    atomic.LoadUint32(word(&c.others)),
 		Cores:     atomic.LoadUint32(word(&c.cores)),
+		Turn: Turn{
+			PeriodUS: atomic.LoadUint32(word(&c.turn_period_us)),
+			OffsetUS: atomic.LoadUint32(word(&c.turn_offset_us)),
+			LengthUS: atomic.LoadUint32(word(&c.turn_length_us)),
+		},
 	}
 }
 

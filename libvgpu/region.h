@@ -52,6 +52,10 @@
 #define VGPU_PRIO_HIGH 1u
 #define VGPU_PRIO_LOW 2u
 
+/* gate of a card in a grant */
+#define VGPU_GATE_BUDGET 0x1u /* the GPU-time budget holds the job at cores */
+#define VGPU_GATE_TURN 0x2u   /* launches only in the job's turn */
+
 /* vgpu_slot.flags */
 #define VGPU_SLOT_SLICES_OK 0x1u      /* time slice set and read back */
 #define VGPU_SLOT_SLICES_REFUSED 0x2u /* the driver refused, or read back another value */
@@ -70,7 +74,7 @@ struct vgpu_grant_card {
 	uint32_t seq;
 	uint32_t cores;      /* compute share, hundredths, <= share */
 	uint32_t slice_us;   /* slice each busy process sets; 0: leave the driver's */
-	uint32_t gate;       /* 1: the budget gate must hold the job at cores */
+	uint32_t gate;       /* VGPU_GATE_* bits; 0: launches are not held back */
 	uint32_t weight_ppm; /* own slice / sum of the card's busy slices, 1e-6 */
 	uint32_t busy_procs; /* processes of this job counted busy */
 	uint32_t others;     /* other jobs counted busy on this card */
@@ -81,6 +85,13 @@ struct vgpu_grant_card {
 	/* Oversubscription: of mem_limit, what the card really has for the job;
 	 * linear allocations beyond it become managed memory. 0: all of it. */
 	uint64_t mem_physical;
+	/* The job's turn, where slices cannot be set: launches only while
+	 * CLOCK_MONOTONIC modulo the period is in [offset, offset + length). Under
+	 * seq. */
+	uint32_t turn_period_us;
+	uint32_t turn_offset_us;
+	uint32_t turn_length_us;
+	uint32_t reserved1[13];
 };
 
 struct vgpu_grant {
@@ -183,7 +194,8 @@ VGPU_AT(vgpu_grant_card, busy_procs, 100);
 VGPU_AT(vgpu_grant_card, others, 104);
 VGPU_AT(vgpu_grant_card, mem_outside, 112);
 VGPU_AT(vgpu_grant_card, mem_physical, 120);
-_Static_assert(sizeof(struct vgpu_grant_card) == 128, "vgpu_grant_card");
+VGPU_AT(vgpu_grant_card, turn_period_us, 128);
+_Static_assert(sizeof(struct vgpu_grant_card) == 192, "vgpu_grant_card");
 VGPU_AT(vgpu_grant, version, 8);
 VGPU_AT(vgpu_grant, size, 12);
 VGPU_AT(vgpu_grant, job_id, 16);
@@ -194,7 +206,7 @@ VGPU_AT(vgpu_grant, created_ns, 32);
 VGPU_AT(vgpu_grant, generation, 40);
 VGPU_AT(vgpu_grant, revoked, 44);
 VGPU_AT(vgpu_grant, card, 128);
-_Static_assert(sizeof(struct vgpu_grant) == 128 + 16 * 128, "vgpu_grant");
+_Static_assert(sizeof(struct vgpu_grant) == 128 + 16 * 192, "vgpu_grant");
 _Static_assert(sizeof(struct vgpu_budget) == 64, "vgpu_budget");
 VGPU_AT(vgpu_cache_header, version, 8);
 VGPU_AT(vgpu_cache_header, job_id, 16);

@@ -79,12 +79,14 @@ type Budget struct {
 
 // SlotView is one process. PID is a number of the process's own PID namespace.
 type SlotView struct {
+	SlotOwner
 	PID, HostPID           uint32
 	StartTime, HeartbeatNS uint64
 	Flags                  uint32
 	MemBegun, MemDone      uint32 // allocations begun and ended
 	Alive                  bool
 	OnHost                 bool // HostPID, or PID where that is 0, names it in our PID namespace
+	Gone                   bool // it was OnHost at an earlier reading, and has ended
 	Cards                  []SlotCard
 }
 
@@ -106,6 +108,7 @@ type CacheReader struct {
 type liveness struct {
 	until         time.Time // when to ask the kernel again
 	alive, onHost bool
+	seen          bool // it was onHost once
 }
 
 // livenessFor is how long an answer of the kernel about a process is kept.
@@ -180,7 +183,7 @@ func (r *CacheReader) read() (CacheView, error) {
 	for i := range slots {
 		s := (*C.struct_vgpu_slot)(unsafe.Pointer(&r.buf[i*slotSize]))
 		if s.owner != 0 {
-			r.addSlot(&view, s, now)
+			r.addSlot(&view, uint32(i), s, now)
 		}
 	}
 	for owner, l := range r.alive {
@@ -191,19 +194,27 @@ func (r *CacheReader) read() (CacheView, error) {
 	return view, nil
 }
 
-func (r *CacheReader) addSlot(view *CacheView, s *C.struct_vgpu_slot, now time.Time) {
+func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_slot, now time.Time) {
+	// The owner word speaks: a process that has just claimed the slot has not
+	// written its other fields yet.
 	slot := SlotView{
-		PID: uint32(s.pid), HostPID: uint32(s.host_pid), StartTime: uint64(s.start_time),
+		SlotOwner: SlotOwner{Index: index, Owner: uint64(s.owner)},
+		PID:       uint32(s.owner >> 32), HostPID: uint32(s.host_pid), StartTime: uint64(s.start_time),
 		HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags),
 		MemBegun: uint32(s.mem_begun), MemDone: uint32(s.mem_done), Cards: make([]SlotCard, len(view.Cards)),
 	}
-	l, known := r.alive[uint64(s.owner)]
+	if uint32(slot.StartTime) != uint32(s.owner) {
+		slot.StartTime = uint64(uint32(s.owner))
+	}
+	l, known := r.alive[slot.Owner]
 	if !known || now.After(l.until) {
 		l.until = now.Add(livenessFor)
 		l.alive, l.onHost = slot.look()
-		r.alive[uint64(s.owner)] = l
+		l.seen = l.seen || l.onHost
+		r.alive[slot.Owner] = l
 	}
-	slot.Alive, slot.OnHost = l.alive, l.onHost
+	slot.Gone = l.seen && !l.onHost
+	slot.Alive, slot.OnHost = l.alive && !slot.Gone, l.onHost
 	for i := range slot.Cards {
 		c := &s.card[i]
 		slot.Cards[i] = SlotCard{
@@ -232,7 +243,8 @@ func (s *SlotView) look() (alive, onHost bool) {
 	if pid == 0 {
 		pid = s.PID
 	}
-	if start, ok := startTime(pid); ok && start == s.StartTime {
+	// The owner word has room for 32 bits of the start time.
+	if start, ok := startTime(pid); ok && uint32(start) == uint32(s.StartTime) {
 		return true, true
 	}
 	if s.HostPID != 0 {
@@ -246,15 +258,16 @@ func (s *SlotView) look() (alive, onHost bool) {
 	return age >= 0 && age < int64(heartbeatFor), false
 }
 
-// startTime returns field 22 of /proc/<pid>/stat. The name of the process, in
-// field 2, may hold spaces and brackets: count from the last bracket.
+// startTime returns field 22 of /proc/<pid>/stat, and false for a process that
+// has ended and only waits for its parent. The name of the process, in field 2,
+// may hold spaces and brackets: count from the last bracket.
 func startTime(pid uint32) (uint64, bool) {
 	stat, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/stat")
 	if err != nil {
 		return 0, false
 	}
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 {
+	if len(fields) < 20 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
 		return 0, false
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)

@@ -22,6 +22,7 @@ struct vgpu_cache {
 /* One consistent reading of a card's schedule. */
 struct vgpu_schedule {
 	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others;
+	uint32_t turn_period_us, turn_offset_us, turn_length_us;
 };
 
 /* True when the bytes are a grant of this version. */
@@ -80,5 +81,9 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 
 /* Nanoseconds of wall time until the balance is above zero; 0 when it is. */
 uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores);
+
+/* Nanoseconds until the job's turn, 0 when it is in it and so much work would end
+ * before it does (work longer than a turn goes when the turn begins). */
+uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t work_ns);
 
 #endif

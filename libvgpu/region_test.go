@@ -84,13 +84,13 @@ func TestGrantBytes(t *testing.T) {
 	if string(data[:8]) != "VPUGRANT" {
 		t.Errorf("magic %q", data[:8])
 	}
-	second := cardsAt + 128
+	second := cardsAt + 192
 	if got := int64(binary.LittleEndian.Uint64(data[second+112:])); got != -5 {
 		t.Errorf("outside %d, want -5", got)
 	}
 	for name, c := range map[string][2]uint32{
 		"version":    {u32(8), 1},
-		"size":       {u32(12), 2176},
+		"size":       {u32(12), 3200},
 		"job":        {u32(16), 4217},
 		"uid":        {u32(20), 33},
 		"gid":        {u32(24), 34},

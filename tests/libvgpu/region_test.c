@@ -377,6 +377,27 @@ static void test_schedule_seqlock(void)
 	CHECK(!vgpu_schedule_read(&g, 0, &s));
 }
 
+static void test_turns(void)
+{
+	/* 20 ms period; ours is 6 ms from 4 ms on. */
+	struct vgpu_schedule s = { .turn_period_us = 20000, .turn_offset_us = 4000,
+				   .turn_length_us = 6000 };
+	uint64_t ms = 1000000, base = 20 * ms * 1000;
+
+	CHECK_EQ(vgpu_turn_wait(&s, base + 4 * ms, 1 * ms), 0);
+	CHECK_EQ(vgpu_turn_wait(&s, base + 9 * ms, 1 * ms), 0);
+	CHECK_EQ(vgpu_turn_wait(&s, base + 9 * ms + 1, 1 * ms), 15 * ms - 1); /* would overrun */
+	CHECK_EQ(vgpu_turn_wait(&s, base + 10 * ms, 0), 14 * ms);
+	CHECK_EQ(vgpu_turn_wait(&s, base, 0), 4 * ms);
+	/* Longer than any turn: at its beginning, or never. */
+	CHECK_EQ(vgpu_turn_wait(&s, base + 4 * ms, 50 * ms), 0);
+	CHECK_EQ(vgpu_turn_wait(&s, base + 5 * ms, 50 * ms), 19 * ms);
+	s.turn_length_us = 20000; /* alone */
+	CHECK_EQ(vgpu_turn_wait(&s, base, 50 * ms), 0);
+	s.turn_period_us = 0; /* no turns */
+	CHECK_EQ(vgpu_turn_wait(&s, base, 50 * ms), 0);
+}
+
 int main(void)
 {
 	grant.magic = VGPU_GRANT_MAGIC;
@@ -391,6 +412,7 @@ int main(void)
 	test_slots_are_reused();
 	test_budget();
 	test_schedule_seqlock();
+	test_turns();
 	test_threads_never_keep_more();
 	test_killed_at_every_step();
 	test_killed_workers_never_exceed();
