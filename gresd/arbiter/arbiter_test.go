@@ -28,7 +28,10 @@ func claim(job, cores, mode, busy uint32) Claim {
 }
 
 func withCeiling(c Claim, ceiling uint32) Claim { c.Ceiling = ceiling; return c }
-func noSlices(c Claim) Claim                    { c.NoSlices = true; return c }
+
+const turn = libvgpu.GateTurn
+
+func noSlices(c Claim) Claim { c.NoSlices = true; return c }
 
 func TestPlan(t *testing.T) {
 	type want struct{ slice, gate, weight, others uint32 }
@@ -41,36 +44,88 @@ func TestPlan(t *testing.T) {
 		{"one soft job alone", []Claim{claim(1, 30, soft, 1)}, []want{{0, 0, 1000000, 0}}},
 		{"one job of the whole card", []Claim{claim(1, 100, hard, 1)}, []want{{0, 0, 1000000, 0}}},
 		{"one job alone of 4 processes", []Claim{claim(1, 30, hard, 4)}, []want{{0, 1, 250000, 0}}},
-		{"30 and 70, both busy", []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)},
-			[]want{{6000, 0, 300000, 1}, {14000, 0, 700000, 1}}},
-		{"30 and 70, only 70 busy", []Claim{claim(1, 30, hard, 0), claim(2, 70, hard, 1)},
-			[]want{{6000, 0, 300000, 1}, {14000, 1, 1000000, 0}}},
-		{"30 and 70, none busy", []Claim{claim(1, 30, hard, 0), claim(2, 70, hard, 0)},
-			[]want{{6000, 1, 1000000, 0}, {14000, 1, 1000000, 0}}},
-		{"30 and 50 do not fill the card", []Claim{claim(1, 30, hard, 1), claim(2, 50, hard, 1)},
-			[]want{{7500, 1, 375000, 1}, {12500, 1, 625000, 1}}},
-		{"33, 33 and 32 count as full", []Claim{claim(1, 33, hard, 1), claim(2, 33, hard, 1), claim(3, 32, hard, 1)},
-			[]want{{6734, 0, 336733, 2}, {6734, 0, 336733, 2}, {6530, 0, 326532, 2}}},
-		{"4 busy processes divide their job's slice", []Claim{claim(1, 70, hard, 4), claim(2, 30, hard, 1)},
-			[]want{{3500, 0, 175000, 1}, {6000, 0, 300000, 1}}},
-		{"soft beside hard", []Claim{claim(1, 30, soft, 1), claim(2, 30, hard, 1)},
-			[]want{{10000, 0, 500000, 1}, {10000, 1, 500000, 1}}},
+		{
+			"30 and 70, both busy",
+			[]Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)},
+			[]want{{6000, 0, 300000, 1}, {14000, 0, 700000, 1}},
+		},
+		{
+			"30 and 70, only 70 busy",
+			[]Claim{claim(1, 30, hard, 0), claim(2, 70, hard, 1)},
+			[]want{{6000, 0, 300000, 1}, {14000, 1, 1000000, 0}},
+		},
+		{
+			"30 and 70, none busy",
+			[]Claim{claim(1, 30, hard, 0), claim(2, 70, hard, 0)},
+			[]want{{6000, 1, 1000000, 0}, {14000, 1, 1000000, 0}},
+		},
+		{
+			"30 and 50 do not fill the card",
+			[]Claim{claim(1, 30, hard, 1), claim(2, 50, hard, 1)},
+			[]want{{7500, 1, 375000, 1}, {12500, 1, 625000, 1}},
+		},
+		{
+			"33, 33 and 32 count as full",
+			[]Claim{claim(1, 33, hard, 1), claim(2, 33, hard, 1), claim(3, 32, hard, 1)},
+			[]want{{6734, 0, 336733, 2}, {6734, 0, 336733, 2}, {6530, 0, 326532, 2}},
+		},
+		{
+			"4 busy processes divide their job's slice",
+			[]Claim{claim(1, 70, hard, 4), claim(2, 30, hard, 1)},
+			[]want{{3500, 0, 175000, 1}, {6000, 0, 300000, 1}},
+		},
+		{
+			"soft beside hard",
+			[]Claim{claim(1, 30, soft, 1), claim(2, 30, hard, 1)},
+			[]want{{10000, 0, 500000, 1}, {10000, 1, 500000, 1}},
+		},
 		{"soft with a ceiling, alone", []Claim{withCeiling(claim(1, 30, soft, 1), 80)}, []want{{0, 1, 1000000, 0}}},
-		{"soft with a ceiling that a neighbour holds", []Claim{withCeiling(claim(1, 30, soft, 1), 80), claim(2, 30, soft, 1)},
-			[]want{{10000, 0, 500000, 1}, {10000, 0, 500000, 1}}},
-		{"soft with a ceiling above a small neighbour", []Claim{withCeiling(claim(1, 60, soft, 1), 70), claim(2, 10, soft, 1)},
-			[]want{{17142, 1, 857142, 1}, {2857, 0, 142857, 1}}},
+		{
+			"soft with a ceiling that a neighbour holds",
+			[]Claim{withCeiling(claim(1, 30, soft, 1), 80), claim(2, 30, soft, 1)},
+			[]want{{10000, 0, 500000, 1}, {10000, 0, 500000, 1}},
+		},
+		{
+			"soft with a ceiling above a small neighbour",
+			[]Claim{withCeiling(claim(1, 60, soft, 1), 70), claim(2, 10, soft, 1)},
+			[]want{{17142, 1, 857142, 1}, {2857, 0, 142857, 1}},
+		},
 		{"soft with a ceiling of 100", []Claim{withCeiling(claim(1, 30, soft, 1), 100)}, []want{{0, 0, 1000000, 0}}},
-		{"off is never held and others still get theirs", []Claim{claim(1, 20, off, 1), claim(2, 80, hard, 1)},
-			[]want{{4000, 0, 200000, 1}, {16000, 0, 800000, 1}}},
-		{"a refused slice shuts the gates of the card", []Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)},
-			[]want{{6000, 1, 300000, 1}, {14000, 1, 700000, 1}}},
-		{"a share of 1 stretches the period", []Claim{claim(1, 1, hard, 1), claim(2, 99, hard, 1)},
-			[]want{{500, 0, 10000, 1}, {49500, 0, 990000, 1}}},
-		{"a small share stretches as far as needed", []Claim{claim(1, 2, hard, 1), claim(2, 98, hard, 1)},
-			[]want{{500, 0, 20000, 1}, {24500, 0, 980000, 1}}},
-		{"the period has an end", []Claim{claim(1, 1, hard, 2), claim(2, 99, hard, 1)},
-			[]want{{250, 0, 5000, 1}, {49500, 0, 990000, 1}}},
+		{
+			"off is never held and others still get theirs",
+			[]Claim{claim(1, 20, off, 1), claim(2, 80, hard, 1)},
+			[]want{{4000, 0, 200000, 1}, {16000, 0, 800000, 1}},
+		},
+		{
+			"a refused slice makes the jobs take turns",
+			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)},
+			[]want{{0, turn, 1000000, 1}, {0, turn, 1000000, 1}},
+		},
+		{
+			"turns do not hold jobs that do not fill the card",
+			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 50, hard, 1)},
+			[]want{{0, turn | 1, 1000000, 1}, {0, turn | 1, 1000000, 1}},
+		},
+		{
+			"nobody to take turns with",
+			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 0)},
+			[]want{{6000, 1, 1000000, 0}, {14000, 1, 700000, 1}},
+		},
+		{
+			"a share of 1 stretches the period",
+			[]Claim{claim(1, 1, hard, 1), claim(2, 99, hard, 1)},
+			[]want{{500, 0, 10000, 1}, {49500, 0, 990000, 1}},
+		},
+		{
+			"a small share stretches as far as needed",
+			[]Claim{claim(1, 2, hard, 1), claim(2, 98, hard, 1)},
+			[]want{{500, 0, 20000, 1}, {24500, 0, 980000, 1}},
+		},
+		{
+			"the period has an end",
+			[]Claim{claim(1, 1, hard, 2), claim(2, 99, hard, 1)},
+			[]want{{250, 0, 5000, 1}, {49500, 0, 990000, 1}},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			plan := Plan(c.claims, params)
@@ -300,4 +355,20 @@ func TestRunSleepsWithoutJobs(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+func TestTurnsFollowEachOtherAndFillThePeriod(t *testing.T) {
+	claims := []Claim{noSlices(claim(1, 10, hard, 1)), claim(2, 30, soft, 2), claim(3, 60, hard, 1), claim(4, 20, hard, 0)}
+	plan := Plan(claims, params)
+	var end uint32
+	for i, want := range []libvgpu.Turn{{PeriodUS: 20000, LengthUS: 2000}, {PeriodUS: 20000, OffsetUS: 2000, LengthUS: 6000}, {PeriodUS: 20000, OffsetUS: 8000, LengthUS: 12000}, {}} {
+		got := plan[claims[i].Key].Turn
+		if got != want {
+			t.Errorf("job %d: turn %+v, want %+v", claims[i].JobID, got, want)
+		}
+		end = max(end, got.OffsetUS+got.LengthUS)
+	}
+	if end != 20000 {
+		t.Errorf("turns end at %d us of 20000", end)
+	}
 }

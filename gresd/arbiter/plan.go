@@ -42,9 +42,13 @@ type Claim struct {
 	Ceiling uint32 // soft mode: hundredths; 0: none
 	Busy    uint32 // processes that have work on the card
 	// NoSlices says that the driver refused the slice of a busy process: the
-	// hardware does not hold this card's jobs, so their gates stay shut.
+	// hardware does not divide this card, so its jobs take turns.
 	NoSlices bool
 }
+
+// minTurn is the shortest turn in microseconds: handing over costs a drain of
+// about 0.2 ms.
+const minTurn = 2000
 
 // Plan returns the schedule of every claim. Claims of different cards do not
 // touch each other.
@@ -75,7 +79,10 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 	for _, c := range claims {
 		smallest = min(smallest, uint64(c.Cores)*1e6/uint64(sum)/procs(c))
 	}
-	period := stretch(p, smallest)
+	if noSlices && takeTurns(claims, p, plan) {
+		return
+	}
+	period := stretch(p, p.MinSlice, smallest)
 	slice := func(c Claim) uint32 {
 		return uint32(max(1, uint64(c.Cores)*uint64(period)/uint64(sum)/procs(c)))
 	}
@@ -95,10 +102,53 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 		}
 		s.WeightPPM = uint32(uint64(slice(c)) * 1e6 / busySlices)
 		if limit, shut := gate(c, s.Others, busyCores, noSlices); shut {
-			s.Gate, s.Cores = 1, limit // the budget is refilled at Cores
+			s.Gate, s.Cores = libvgpu.GateBudget, limit // the budget is refilled at Cores
 		}
 		plan[c.Key] = s
 	}
+}
+
+// takeTurns gives every busy job a window of each period, as long as its part of
+// the busy jobs' cores. Windows hang on CLOCK_MONOTONIC alone, so all jobs of the
+// card agree on them without talking. It says false when there is nobody to
+// take turns with.
+func takeTurns(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) bool {
+	var sum uint32
+	smallest, busy := uint64(math.MaxUint64), uint32(0)
+	for _, c := range claims {
+		if c.Busy > 0 && c.Cores > 0 {
+			sum += c.Cores
+			busy++
+		}
+	}
+	if busy < 2 {
+		return false
+	}
+	for _, c := range claims {
+		if c.Busy > 0 && c.Cores > 0 {
+			smallest = min(smallest, uint64(c.Cores)*1e6/uint64(sum))
+		}
+	}
+	period := stretch(p, minTurn, smallest)
+	var offset uint32
+	for _, c := range claims {
+		s := libvgpu.Schedule{Cores: c.Cores, BusyProcs: c.Busy, Others: busy, WeightPPM: 1e6}
+		if c.Busy > 0 {
+			s.Others--
+			length := uint32(uint64(c.Cores) * uint64(period) / uint64(sum))
+			s.Gate = libvgpu.GateTurn
+			s.Turn = libvgpu.Turn{PeriodUS: period, OffsetUS: offset, LengthUS: length}
+			offset += length
+		}
+		// Turns divide the whole card; a job that may not have its whole turn is
+		// held by its budget as well.
+		if limit, shut := gate(c, s.Others, sum, false); shut {
+			s.Gate |= libvgpu.GateBudget
+			s.Cores = limit
+		}
+		plan[c.Key] = s
+	}
+	return true
 }
 
 // procs is the number of processes a job's slice is divided by.
@@ -106,10 +156,10 @@ func procs(c Claim) uint64 { return uint64(max(1, c.Busy)) }
 
 // stretch lengthens the period until the smallest slice is long enough, for a
 // switch between two contexts costs 0.15 ms whatever the slice.
-func stretch(p Params, smallestMillionths uint64) uint32 {
+func stretch(p Params, shortest uint32, smallestMillionths uint64) uint32 {
 	period := uint64(p.Period)
 	if smallestMillionths > 0 {
-		needed := (uint64(p.MinSlice)*1e6 + smallestMillionths - 1) / smallestMillionths
+		needed := (uint64(shortest)*1e6 + smallestMillionths - 1) / smallestMillionths
 		period = max(period, needed)
 	} else {
 		period = uint64(p.MaxPeriod)
