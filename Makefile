@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+# make help lists the targets. Everything that is built goes into build/.
+
+prefix ?= /usr
+sysconfdir ?= /etc
+bindir ?= $(prefix)/bin
+sbindir ?= $(prefix)/sbin
+libdir ?= $(prefix)/lib/vgpu
+docdir ?= $(prefix)/share/doc/slurm-vgpu
+unitdir ?= $(prefix)/lib/systemd/system
+# Where slurmd looks for plugins; Debian's folder unless the site says else.
+plugindir ?= $(prefix)/lib/$(shell gcc -print-multiarch)/slurm-wlm
+
+GO ?= go
+CC = gcc
+VERSION ?= $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
+
+# The parts' own makefiles add warnings and what else they need.
+export CC
+export CFLAGS ?= -O2 -g -fstack-protector-strong -D_FORTIFY_SOURCE=2
+# NVIDIA's header marks functions as deprecated that go-nvml wraps all the same.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
+B := build
+TOOL = $(GO) tool -modfile=tools/go.mod
+GOBUILD = $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)"
+# C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
+PARTS = libvgpu spank/plugin tests/simgpu
+# make V=1 shows every command.
+Q := $(if $(V),,@)
+QUIET := $(if $(V),,--silent)
+
+.DEFAULT_GOAL := build
+.PHONY: build $(PARTS) go etc harness deps lint-deps test test-e2e lint fmt demo gpu-check gpu-check-bundle \
+	install uninstall clean help
+
+## build: everything, into build/ (the default)
+build: $(PARTS) go etc harness
+
+$(PARTS):
+	$(Q)echo "  make  $@"
+	$(Q)$(MAKE) --no-print-directory $(QUIET) -C $@
+
+# The static build of vgpu-prolog also proves that it never pulls in NVML.
+go:
+	$(Q)echo "  go    gresd vgpuctl vgpu-prolog vgpu-srun"
+	$(Q)mkdir -p $(B)/bin
+	$(Q)$(GOBUILD) -o $(B)/bin/ ./cmd/gresd ./cmd/vgpuctl
+	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/bin/ ./cmd/vgpu-prolog ./cmd/vgpu-srun
+
+etc:
+	$(Q)mkdir -p $(B)/etc
+	$(Q)cp -ru etc/. $(B)/etc/
+
+harness:
+	$(Q)echo "  go    vgpu-cluster vgpu-demo vgpu-gpu-check"
+	$(Q)mkdir -p $(B)/tests
+	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-cluster ./tests/e2e/vgpu-cluster
+	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-demo ./tests/demo
+	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-gpu-check ./tests/gpu-check
+
+## deps: install the Debian packages that build, test and demo need (as root)
+deps:
+	@tools/deps build
+
+lint-deps:
+	@tools/deps lint
+
+## test: every test there is, on a private Slurm with simulated cards (as root)
+test: deps build
+	@tools/test all
+
+## test-e2e: only the tests on the private Slurm (as root); RUN=regexp picks some
+test-e2e: deps build
+	@tools/test e2e $(RUN)
+
+## demo: show three jobs that share one card (as root)
+demo: deps build
+	@$(B)/tests/vgpu-demo
+
+## gpu-check: on a machine with an NVIDIA card, check shares with PyTorch (as root)
+gpu-check:
+	@tests/gpu-check/gpu-check
+
+## gpu-check-bundle: folder build/gpu-check with all that gpu-check needs elsewhere
+gpu-check-bundle: build
+	@tests/gpu-check/bundle $(B)/gpu-check
+
+## lint: formatting, vet, staticcheck, shellcheck, house rules
+lint: lint-deps build
+	@tools/lint
+
+## fmt: format Go and C in place
+fmt:
+	$(TOOL) gofumpt -w $$(git ls-files -co --exclude-standard '*.go')
+	clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
+
+## install: programs, libraries, unit and examples under prefix (DESTDIR works)
+install: build
+	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir) $(DESTDIR)$(plugindir) \
+		$(DESTDIR)$(unitdir) $(DESTDIR)$(docdir)/examples
+	install -m 755 $(B)/bin/vgpuctl $(B)/bin/vgpu-srun $(DESTDIR)$(bindir)
+	install -m 755 $(B)/bin/gresd $(B)/bin/vgpu-prolog $(DESTDIR)$(sbindir)
+	install -m 755 $(B)/lib/libvgpu.so $(DESTDIR)$(libdir)
+	install -m 755 $(B)/spank/vgpu.so $(DESTDIR)$(plugindir)
+	install -m 644 etc/systemd/* $(DESTDIR)$(unitdir)
+	cp -r etc/vgpu.toml etc/slurm $(DESTDIR)$(docdir)/examples
+	install -m 644 LICENSE $(DESTDIR)$(docdir)
+
+## uninstall: remove what install put there; configuration stays
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(bindir)/,vgpuctl vgpu-srun) \
+		$(addprefix $(DESTDIR)$(sbindir)/,gresd vgpu-prolog) \
+		$(DESTDIR)$(plugindir)/vgpu.so \
+		$(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(wildcard etc/systemd/*)))
+	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir)
+
+## clean: remove build/
+clean:
+	rm -rf $(B)
+
+## help: this list
+help:
+	@sed -n 's/^## \([a-z0-9-]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package c runs the tests of the C parts, so that one runner counts them all.
+// Each part's makefile knows how to build and run its own.
+package c
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+func TestC(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, check := range []struct{ name, part, target string }{
+		{"SPANK plugin", "spank/plugin", "check"},
+		{"preload library", "libvgpu", "check"},
+		{"preload library under AddressSanitizer", "libvgpu", "check-asan"},
+		{"preload library under UndefinedBehaviorSanitizer", "libvgpu", "check-ubsan"},
+		{"simulated card", "tests/simgpu", "check"},
+	} {
+		t.Run(check.name, func(t *testing.T) {
+			cmd := exec.Command("make", "--no-print-directory", "-C", filepath.Join(root, check.part), check.target)
+			// What make itself was called with is not for these.
+			for _, kv := range os.Environ() {
+				if len(kv) < 4 || kv[:4] != "MAKE" && kv[:4] != "MFLA" {
+					cmd.Env = append(cmd.Env, kv)
+				}
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("make -C %s %s: %v\n%s", check.part, check.target, err, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster starts a whole Slurm with slurm-vgpu on this one machine:
+// munged, slurmctld, slurmd, gresd and simulated or real cards, in private
+// namespaces (see [Enter]) where every file is at its usual path. The
+// end-to-end tests, the demo and the check on a real card all run on it.
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Paths inside. [Enter] has put tmpfs over /run and a copy over /etc.
+const (
+	// Dir holds what an installation would have put under /usr.
+	Dir = "/run/cluster"
+
+	slurmConf = "/etc/slurm/slurm.conf"
+	vgpuConf  = "/etc/vgpu/vgpu.toml"
+	runDir    = "/run/vgpu"
+	stateDir  = Dir + "/state/vgpu"
+
+	// Metrics is where gresd serves its metrics.
+	Metrics = "http://127.0.0.1:9464/metrics"
+)
+
+// Card is one simulated card.
+type Card struct {
+	Name   string // product name, as NVML says it
+	Memory string // a size of vgpu.toml, for example "80G"
+}
+
+// Options says what to start. The zero value is one node with four simulated
+// cards of 80 GiB.
+type Options struct {
+	Build  string // folder of built programs; "" for build/ of the checkout
+	Logs   string // folder for logs, emptied first; "" for Dir/log
+	Cards  []Card // simulated cards; ignored with Real
+	Real   bool   // use the NVIDIA cards of this machine
+	Config string // text of vgpu.toml after what the harness must set
+	Slurm  string // more lines of slurm.conf
+
+	NoPlugin bool // no SPANK plugin: options go through vgpu-srun, libvgpu through TaskProlog
+}
+
+// Cluster is a running Slurm with gresd. Its methods are for one goroutine,
+// but for those that run client commands.
+type Cluster struct {
+	opts   Options
+	build  string
+	logs   string
+	cards  int
+	munged *Daemon
+	ctld   *Daemon
+
+	// Gresd and Slurmd can be killed and started again.
+	Gresd  *Daemon
+	Slurmd *Daemon
+}
+
+// Up starts a cluster and waits until its node takes jobs. On an error nothing
+// is left running, and the error ends with the last lines of the logs.
+func Up(opts Options) (_ *Cluster, err error) {
+	if !inside() {
+		return nil, fmt.Errorf("vgpu: cluster: call Enter first")
+	}
+	c := &Cluster{opts: opts, build: opts.Build, logs: opts.Logs}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, c.Tail(15))
+			_ = c.Close()
+		}
+	}()
+	if c.build == "" {
+		if c.build, err = buildFolder(); err != nil {
+			return nil, err
+		}
+	}
+	if c.logs == "" {
+		c.logs = filepath.Join(Dir, "log")
+	}
+	if err := c.folders(); err != nil {
+		return nil, err
+	}
+	if err := c.copyPrograms(); err != nil {
+		return nil, err
+	}
+	gres, err := c.makeCards()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.configure(gres); err != nil {
+		return nil, err
+	}
+	return c, c.start()
+}
+
+// buildFolder finds build/ above the working folder.
+func buildFolder() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "build"), nil
+		}
+	}
+	return "", fmt.Errorf("vgpu: cluster: no go.mod above the working folder: name the build folder")
+}
+
+func (c *Cluster) folders() error {
+	for _, dir := range []string{Dir, runDir, "/etc/slurm", "/etc/vgpu", "/etc/munge", c.logs} {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		{Dir, 0o755},
+		{Dir + "/bin", 0o755},
+		{Dir + "/lib", 0o755},
+		{Dir + "/dev", 0o755},
+		{Dir + "/home", 0o755},
+		{Dir + "/state/slurmctld", 0o755},
+		{Dir + "/state/slurmd", 0o755},
+		{"/etc/slurm", 0o755},
+		{"/etc/vgpu", 0o755},
+		{"/etc/munge", 0o700},
+		{"/run/munge", 0o755},
+		{c.logs, 0o755},
+	} {
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyPrograms copies what was built to a place that every user may read: a
+// checkout often lies in a home that they may not.
+func (c *Cluster) copyPrograms() error {
+	for _, f := range []struct{ from, to string }{
+		{"bin/gresd", "bin"},
+		{"bin/vgpuctl", "bin"},
+		{"bin/vgpu-prolog", "bin"},
+		{"bin/vgpu-srun", "bin"},
+		{"tests/vgpu-worker", "bin"},
+		{"lib/libvgpu.so", "lib"},
+		{"spank/vgpu.so", "lib"},
+	} {
+		to := filepath.Join(Dir, f.to, filepath.Base(f.from))
+		if err := copyFile(filepath.Join(c.build, f.from), to, 0o755); err != nil {
+			return fmt.Errorf("%w (run make first)", err)
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string, mode os.FileMode) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, mode)
+}
+
+// Close stops every daemon and every process that is still there, and removes
+// the cluster's files but the logs. Safe to call twice.
+func (c *Cluster) Close() error {
+	for _, d := range []*Daemon{c.Slurmd, c.ctld, c.Gresd, c.munged} {
+		if d != nil {
+			d.Stop()
+		}
+	}
+	killStrays()
+	for _, dir := range []string{Dir, runDir} {
+		if dir == Dir && strings.HasPrefix(c.logs, Dir) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Tail returns the last n lines of each log.
+func (c *Cluster) Tail(n int) string {
+	var b strings.Builder
+	files, _ := filepath.Glob(filepath.Join(c.logs, "*.log"))
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+		if len(lines) > n {
+			lines = lines[len(lines)-n:]
+		}
+		fmt.Fprintf(&b, "--- %s\n%s\n", filepath.Base(f), strings.Join(lines, "\n"))
+	}
+	return b.String()
+}
+
+// until calls ok every step until it is true or the time is up.
+func until(limit, step time.Duration, ok func() bool) bool {
+	for end := time.Now().Add(limit); ; time.Sleep(step) {
+		if ok() {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
+}

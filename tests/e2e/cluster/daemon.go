@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Daemon is a process that runs in the foreground, its output in a log file.
+type Daemon struct {
+	name  string
+	argv  []string
+	env   []string
+	log   string
+	ready func() bool
+
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// Start starts the daemon and waits until it is ready.
+func (d *Daemon) Start() error {
+	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	d.cmd = exec.Command(d.argv[0], d.argv[1:]...)
+	d.cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, d.env...)
+	d.cmd.Dir = "/"
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	// Its own session: a Ctrl-C at the terminal is for the harness alone.
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := d.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", d.name, err)
+	}
+	d.done = make(chan struct{})
+	go func(cmd *exec.Cmd, done chan struct{}) {
+		_ = cmd.Wait()
+		close(done)
+	}(d.cmd, d.done)
+	if !until(20*time.Second, 20*time.Millisecond, func() bool { return !d.Alive() || d.ready() }) {
+		return fmt.Errorf("start %s: not ready after 20 s", d.name)
+	}
+	if !d.Alive() {
+		return fmt.Errorf("start %s: ended at once: %s", d.name, d.cmd.ProcessState)
+	}
+	return nil
+}
+
+// Alive says whether the process runs.
+func (d *Daemon) Alive() bool {
+	if d.done == nil {
+		return false
+	}
+	select {
+	case <-d.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// PID is the process started last.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Kill ends the process with SIGKILL and waits for its end.
+func (d *Daemon) Kill() {
+	if d.Alive() {
+		_ = d.cmd.Process.Kill()
+		<-d.done
+	}
+}
+
+// Stop asks the process to end, and kills it when it has not after 5 s.
+func (d *Daemon) Stop() {
+	if !d.Alive() {
+		return
+	}
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-d.done:
+	case <-time.After(5 * time.Second):
+		d.Kill()
+	}
+}
+
+// Process is one running process of the private machine.
+type Process struct {
+	PID     int
+	Command string
+}
+
+func (p Process) String() string { return fmt.Sprintf("%d %s", p.PID, p.Command) }
+
+// Processes lists all that run inside but for the harness, the first process,
+// the daemons of the cluster, and zombies.
+func (c *Cluster) Processes() []Process {
+	own := map[int]bool{}
+	for _, d := range []*Daemon{c.munged, c.ctld, c.Slurmd, c.Gresd} {
+		if d != nil && d.Alive() {
+			own[d.PID()] = true
+		}
+	}
+	var out []Process
+	for _, p := range processes() {
+		// slurmctld runs its scripts through a helper of its own.
+		if !own[p.PID] && !strings.HasSuffix(p.Command, "slurmscriptd") {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func processes() []Process {
+	var out []Process
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == 1 || pid == os.Getpid() {
+			continue
+		}
+		line, err := os.ReadFile(dir + "/cmdline")
+		if err != nil || len(line) == 0 { // gone, or a zombie
+			continue
+		}
+		out = append(out, Process{pid, strings.TrimRight(strings.ReplaceAll(string(line), "\x00", " "), " ")})
+	}
+	return out
+}
+
+// killStrays ends what the daemons left behind: steps and jobs. The process
+// list holds only this private machine.
+func killStrays() {
+	if !inside() {
+		return
+	}
+	until(5*time.Second, 20*time.Millisecond, func() bool {
+		left := processes()
+		for _, p := range left {
+			_ = syscall.Kill(p.PID, syscall.SIGKILL)
+		}
+		return len(left) == 0
+	})
+}

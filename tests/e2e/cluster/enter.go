@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// stageEnv tells a re-executed program which part of the way it is on.
+const stageEnv = "VGPU_CLUSTER_STAGE"
+
+// hostName is the node's name inside; it need not resolve anywhere else.
+const hostName = "vgpu-node"
+
+// Enter moves the program into a private machine: own mounts, processes,
+// network and host name. It returns only inside. The first caller outside
+// waits for the run within and exits with its status, so that a program calls
+// Enter first and then goes on as if it were alone.
+//
+// Everything that a run starts or writes lives in these namespaces. They end
+// with their first process, whatever ended it, so nothing can be left over:
+// no daemon, no mount, no file under /run or /etc.
+func Enter() error {
+	switch os.Getenv(stageEnv) {
+	case "":
+		return outside()
+	case "init":
+		return first()
+	}
+	return nil
+}
+
+// inside says whether process 1 is this very program, as it is after Enter. It
+// guards everything that would be wrong to do to a whole machine.
+func inside() bool {
+	one, err := os.Stat("/proc/1/exe")
+	if err != nil {
+		return false
+	}
+	self, err := os.Stat("/proc/self/exe")
+	return err == nil && os.SameFile(one, self)
+}
+
+// outside starts the first process of the namespaces and takes its status.
+func outside() error {
+	if os.Geteuid() != 0 {
+		return errors.New("vgpu: cluster: need root to start a private Slurm (uid " +
+			fmt.Sprint(os.Geteuid()) + "): run it as root, for example with sudo")
+	}
+	// The parent-death signal is tied to the thread, not to the process.
+	runtime.LockOSThread()
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), stageEnv+"=init")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUTS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("enter private namespaces: %w", err)
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
+	go func() {
+		for s := range signals {
+			_ = cmd.Process.Signal(s)
+		}
+	}()
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		os.Exit(0)
+	case errors.As(err, &exit) && exit.ExitCode() >= 0:
+		os.Exit(exit.ExitCode())
+	}
+	return fmt.Errorf("run in private namespaces: %w", err)
+}
+
+// first is process 1: it makes the mounts, starts the program once more, and
+// reaps every orphan until that program ends.
+func first() error {
+	if err := private(); err != nil {
+		return err
+	}
+	if err := os.Setenv(stageEnv, "inside"); err != nil {
+		return err
+	}
+	// A root shell from su has no /usr/sbin, where the daemons are.
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/usr/bin:/sbin:/bin"); err != nil {
+		return err
+	}
+	pid, err := syscall.ForkExec("/proc/self/exe", os.Args, &syscall.ProcAttr{
+		Env: os.Environ(), Files: []uintptr{0, 1, 2},
+	})
+	if err != nil {
+		return fmt.Errorf("start the program inside: %w", err)
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
+	go func() {
+		for s := range signals {
+			_ = syscall.Kill(pid, s.(syscall.Signal))
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		got, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("wait for the program inside: %w", err)
+		case got != pid:
+			continue
+		case status.Signaled():
+			os.Exit(128 + int(status.Signal()))
+		}
+		os.Exit(status.ExitStatus())
+	}
+}
+
+// private gives this mount namespace its own /proc, /run, /dev/shm and /etc.
+func private() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	mounts := []struct{ fs, at, opts string }{
+		{"proc", "/proc", ""},
+		{"tmpfs", "/run", "mode=755"},
+		{"tmpfs", "/dev/shm", "mode=1777"},
+	}
+	for _, m := range mounts {
+		if err := unix.Mount(m.fs, m.at, m.fs, 0, m.opts); err != nil {
+			return fmt.Errorf("mount private %s: %w", m.at, err)
+		}
+	}
+	if err := privateEtc(); err != nil {
+		return err
+	}
+	if err := unpackDebs(); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(hostName)); err != nil {
+		return fmt.Errorf("set host name: %w", err)
+	}
+	return loopback()
+}
+
+// privateEtc puts a copy of /etc over /etc: Slurm, munge, gresd and the loader
+// then read their files at the usual paths, and the host keeps its own.
+func privateEtc() error {
+	const etc = "/run/etc"
+	if err := os.Mkdir(etc, 0o755); err != nil {
+		return err
+	}
+	if err := command("cp", "-a", "/etc/.", etc); err != nil {
+		return err
+	}
+	if err := unix.Mount(etc, "/etc", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount private /etc: %w", err)
+	}
+	for _, dir := range []string{"slurm", "vgpu", "munge"} {
+		if err := os.RemoveAll(filepath.Join("/etc", dir)); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll("/etc/ld.so.preload"); err != nil {
+		return err
+	}
+	hosts, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer hosts.Close()
+	_, err = fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", hostName)
+	return err
+}
+
+// loopback brings up lo, which a new network namespace has switched off. The
+// second address is for getaddrinfo, which Slurm asks for addresses of
+// families that the machine has, and 127.0.0.1 alone does not count as one.
+func loopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a socket for lo: %w", err)
+	}
+	defer unix.Close(fd)
+	up, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	up.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, up); err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	second, err := unix.NewIfreq("lo:1")
+	if err != nil {
+		return err
+	}
+	if err := second.SetInet4Addr([]byte{192, 0, 2, 1}); err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFADDR, second); err != nil {
+		return fmt.Errorf("give lo an address: %w", err)
+	}
+	return nil
+}

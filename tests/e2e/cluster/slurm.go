@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// unitsPerCard is the number of shards that stand for one card.
+const unitsPerCard = 100
+
+// baseConf is the private Slurm itself; what slurm-vgpu needs follows it. No
+// cgroups: containers and CI machines seldom have any to give away.
+const baseConf = `ClusterName=private
+SlurmctldHost=` + hostName + `(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=cred_expire=5
+StateSaveLocation=` + Dir + `/state/slurmctld
+SlurmdSpoolDir=` + Dir + `/state/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldDebug=debug
+SlurmdDebug=debug
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SlurmctldTimeout=30
+SlurmdTimeout=30
+KillWait=2
+SlurmdParameters=config_overrides
+`
+
+// configure writes every configuration file and lists the daemons.
+func (c *Cluster) configure(gres gresConf) error {
+	vgpu := fmt.Sprintf("version = 1\n\n[paths]\nstate_dir = %q\nlibrary = %q\n", stateDir, Dir+"/lib/libvgpu.so")
+	hooks := "Prolog=%[1]s\nEpilog=%[1]s\nHealthCheckProgram=%[1]s\nHealthCheckInterval=5\n"
+	if c.opts.NoPlugin {
+		hooks += "TaskProlog=%[1]s\n"
+	}
+	slurm := baseConf + fmt.Sprintf(hooks, Dir+"/bin/vgpu-prolog") +
+		"GresTypes=gpu,shard,vgpu\nJobSubmitPlugins=lua\nCliFilterPlugins=lua\n" +
+		"PlugStackConfig=/etc/slurm/plugstack.conf\n" + c.opts.Slurm +
+		fmt.Sprintf("\nNodeName=%s NodeAddr=127.0.0.1 CPUs=16 RealMemory=8000 State=UNKNOWN Gres=%s\n", hostName, gres.node) +
+		"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+	plugstack := ""
+	if !c.opts.NoPlugin {
+		plugstack = "required " + Dir + "/lib/vgpu.so library=" + Dir + "/lib/libvgpu.so\n"
+	}
+	key := make([]byte, 128)
+	if _, err := rand.Read(key); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		path, text string
+		mode       os.FileMode
+	}{
+		{slurmConf, slurm, 0o644},
+		{"/etc/slurm/gres.conf", gres.conf, 0o644},
+		{"/etc/slurm/vgpu_cards.lua", gres.lua, 0o644},
+		{"/etc/slurm/cgroup.conf", "CgroupPlugin=cgroup/v1\n", 0o644},
+		{"/etc/slurm/plugstack.conf", plugstack, 0o644},
+		{vgpuConf, vgpu + c.opts.Config, 0o644},
+		{"/etc/munge/munge.key", string(key), 0o600},
+	} {
+		if err := os.WriteFile(f.path, []byte(f.text), f.mode); err != nil {
+			return err
+		}
+	}
+	for _, script := range []string{"job_submit.lua", "cli_filter.lua"} {
+		if err := copyFile(filepath.Join(c.build, "etc/slurm", script), filepath.Join("/etc/slurm", script), 0o644); err != nil {
+			return err
+		}
+	}
+	c.daemons()
+	return nil
+}
+
+func (c *Cluster) daemons() {
+	listens := func(network, address string) func() bool {
+		return func() bool {
+			conn, err := net.DialTimeout(network, address, time.Second)
+			if err != nil {
+				return false
+			}
+			conn.Close()
+			return true
+		}
+	}
+	log := func(name string) string { return filepath.Join(c.logs, name+".log") }
+	c.munged = &Daemon{
+		name:  "munged",
+		argv:  []string{"munged", "--foreground", "--force", "--num-threads=2", "--key-file=/etc/munge/munge.key", "--seed-file=/run/munge/seed"},
+		log:   log("munged"),
+		ready: listens("unix", "/run/munge/munge.socket.2"),
+	}
+	c.ctld = &Daemon{
+		name:  "slurmctld",
+		argv:  []string{"slurmctld", "-D", "-f", slurmConf},
+		log:   log("slurmctld"),
+		ready: listens("tcp", "127.0.0.1:6817"),
+	}
+	c.Gresd = &Daemon{
+		name:  "gresd",
+		argv:  []string{Dir + "/bin/gresd"},
+		log:   log("gresd"),
+		ready: listens("unix", runDir+"/gresd.sock"),
+	}
+	c.Slurmd = &Daemon{
+		name:  "slurmd",
+		argv:  []string{"slurmd", "-D", "-N", hostName, "-f", slurmConf},
+		log:   log("slurmd"),
+		ready: func() bool { return c.NodeState() == "IDLE" },
+	}
+}
+
+func (c *Cluster) start() error {
+	for _, d := range []*Daemon{c.munged, c.ctld, c.Gresd, c.Slurmd} {
+		if err := d.Start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Scontrol runs scontrol as root.
+func (c *Cluster) Scontrol(args ...string) (string, error) {
+	out, err := exec.Command("scontrol", args...).CombinedOutput()
+	text := string(bytes.TrimSpace(out))
+	if err != nil {
+		return text, fmt.Errorf("scontrol %s: %w: %s", strings.Join(args, " "), err, text)
+	}
+	return text, nil
+}
+
+// NodeState is the node's state in Slurm's words, such as IDLE, MIXED or
+// IDLE+DRAIN.
+func (c *Cluster) NodeState() string {
+	out, err := c.Scontrol("show", "node", "-o", hostName)
+	if err != nil {
+		return ""
+	}
+	return fields(out)["State"]
+}
+
+// fields splits one line of scontrol's name=value words. A value that has
+// spaces keeps its first word only.
+func fields(line string) map[string]string {
+	out := map[string]string{}
+	for _, word := range strings.Fields(line) {
+		if name, value, ok := strings.Cut(word, "="); ok {
+			if _, seen := out[name]; !seen {
+				out[name] = value
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+)
+
+func TestJobsOutliveGresd(t *testing.T) {
+	s := up(t, oneCard)
+	// Each job asks for its limit again and again, and says what it saw.
+	watch := "while [ ! -e stop ]; do " + cluster.LookScript + " || exit 1; sleep 0.5; done"
+	type running struct {
+		user  string
+		share int
+		mem   int
+		job   int
+	}
+	jobs := []*running{{alice, 30, 8, 0}, {bob, 50, 20, 0}, {carol, 20, 4, 0}}
+	for _, j := range jobs {
+		j.job = s.submit(j.user, fmt.Sprintf("--gres=vgpu:%d --vgpu-mem=%dG", j.share, j.mem), watch)
+	}
+	for _, j := range jobs {
+		s.running(j.job)
+		s.eventually(shortWait, "the job has looked", func() bool { return len(cluster.Looks(s.Output(j.user, j.job))) > 0 })
+	}
+	before := s.records()
+
+	s.Gresd.Kill()
+	seen := map[int]int{}
+	for _, j := range jobs {
+		seen[j.job] = len(cluster.Looks(s.Output(j.user, j.job)))
+	}
+	for _, j := range jobs {
+		s.eventually(shortWait, "the job goes on without gresd", func() bool {
+			return len(cluster.Looks(s.Output(j.user, j.job))) > seen[j.job]+1
+		})
+	}
+	if err := s.Gresd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	after := s.records()
+	if len(after) != len(jobs) {
+		t.Fatalf("after the restart %d records, want %d: %+v", len(after), len(jobs), after)
+	}
+	for _, j := range jobs {
+		b, a := before[uint32(j.job)], after[uint32(j.job)]
+		if a.UID != b.UID || a.State != b.State || len(a.Cards) != 1 || len(b.Cards) != 1 ||
+			a.Cards[0].UUID != b.Cards[0].UUID || a.Cards[0].LimitBytes != b.Cards[0].LimitBytes ||
+			a.Cards[0].Cores != b.Cards[0].Cores {
+			t.Errorf("record of job %d changed:\nbefore %+v\nafter  %+v", j.job, b, a)
+		}
+		r := s.As("root", "vgpuctl", "jobs")
+		if r.Code != 0 || !hasWord(r.Out, fmt.Sprint(j.job)) {
+			t.Errorf("vgpuctl jobs lacks job %d: %s", j.job, r)
+		}
+	}
+	time.Sleep(time.Second)
+	for _, j := range jobs {
+		if r := s.As(j.user, "touch", "stop"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		for i, w := range cluster.Looks(s.completed(j.user, j.job)) {
+			if w.Total != uint64(j.mem)*gib || w.Granted > w.Total {
+				t.Errorf("job %d, look %d: saw %d and got %d bytes, want a limit of %d GiB", j.job, i, w.Total, w.Granted, j.mem)
+			}
+		}
+	}
+}
+
+// A job that ends while gresd is down is cleaned up by the next gresd.
+func TestJobThatEndsWithoutGresdIsCleanedUp(t *testing.T) {
+	s := up(t, oneCard)
+	job := s.submit(alice, "--gres=vgpu:30", "sleep 300")
+	s.running(job)
+	s.Gresd.Kill()
+	s.cancel(alice, job) // its Epilog finds no gresd, and must not drain the node
+	if state := s.NodeState(); state != "IDLE" {
+		t.Errorf("node: %s, want IDLE", state)
+	}
+	if err := s.Gresd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(20*time.Second, "the record goes", func() bool {
+		records, err := s.Records()
+		return err == nil && len(records) == 0
+	})
+}
+
+// A ledger that was lost is rebuilt from the jobs that run.
+func TestLostLedgerIsRebuilt(t *testing.T) {
+	s := up(t, oneCard)
+	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "sleep 4; "+cluster.LookScript)
+	s.running(job)
+	before := s.records()
+	s.Gresd.Kill()
+	if err := s.DropLedger(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Gresd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	after := s.records()
+	a, b := after[uint32(job)], before[uint32(job)]
+	if len(a.Cards) != 1 || len(b.Cards) != 1 || a.Cards[0].LimitBytes != b.Cards[0].LimitBytes || a.UID != b.UID {
+		t.Errorf("rebuilt record:\nbefore %+v\nafter  %+v", b, a)
+	}
+	if got := look(t, s.completed(alice, job)); got.Total != 8*gib {
+		t.Errorf("limit after: %d bytes, want 8 GiB", got.Total)
+	}
+}
+
+func TestSlurmdRestartKeepsJobs(t *testing.T) {
+	s := up(t, oneCard)
+	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "sleep 4; "+cluster.LookScript)
+	s.running(job)
+	s.Slurmd.Kill()
+	if err := s.Slurmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := look(t, s.completed(alice, job)); got.Total != 8*gib {
+		t.Errorf("limit after: %d bytes, want 8 GiB", got.Total)
+	}
+}
+
+// records returns gresd's records by job, once there is one for each job that
+// runs.
+func (s site) records() map[uint32]wire.Job {
+	s.t.Helper()
+	out := map[uint32]wire.Job{}
+	s.eventually(shortWait, "each running job has a record", func() bool {
+		records, err := s.Records()
+		queue, qerr := s.Queue()
+		if err != nil || qerr != nil || len(records) != len(queue) {
+			return false
+		}
+		for _, r := range records {
+			out[r.JobID] = r
+		}
+		return true
+	})
+	return out
+}

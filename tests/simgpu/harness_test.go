@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simgpu
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// bin is where TestMain has built the libraries and programs.
+var bin string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "simgpu")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	bin = dir
+	out, err := exec.Command("make", "-s", "BUILD="+dir, "libs", "worker", "apitest").CombinedOutput()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "make: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir) // a temporary folder: what is left of it does no harm
+	os.Exit(code)
+}
+
+// newMachine makes a machine of its own for a test.
+func newMachine(t *testing.T, config string) (*Machine, string) {
+	t.Helper()
+	c, err := ReadConfig(filepath.Join("configs", config+".toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "state")
+	if err := Init(path, c); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, path
+}
+
+// A tenant is a running worker.
+type tenant struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+	err   io.Reader
+}
+
+func startTenant(t *testing.T, state string, args ...string) *tenant {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(bin, "tests", "vgpu-worker"), args...)
+	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+state)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill() // it may have ended by itself
+			_ = cmd.Wait()
+		}
+	})
+	return &tenant{t: t, cmd: cmd, lines: bufio.NewScanner(out)}
+}
+
+func (x *tenant) pid() int { return x.cmd.Process.Pid }
+
+// next reads the worker's next line.
+func (x *tenant) next() map[string]any {
+	x.t.Helper()
+	if !x.lines.Scan() {
+		x.t.Fatalf("worker %d ended without a result: %v", x.pid(), x.cmd.Wait())
+	}
+	var v map[string]any
+	if err := json.Unmarshal(x.lines.Bytes(), &v); err != nil {
+		x.t.Fatalf("worker %d: %q: %v", x.pid(), x.lines.Text(), err)
+	}
+	return v
+}
+
+// contexts finds the contexts of the tenants on card 0; nil while one is missing.
+func contexts(m *Machine, tenants []*tenant) []ContextStatus {
+	var out []ContextStatus
+	have := m.Status()[0].Contexts
+	for _, x := range tenants {
+		for _, c := range have {
+			if c.PID == x.pid() {
+				out = append(out, c)
+			}
+		}
+	}
+	if len(out) != len(tenants) {
+		return nil
+	}
+	return out
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 2000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s: not within 20 s", what)
+}
+
+// saturate starts tenants that keep card 0 busy at the same time. The start is
+// late enough for all to have measured their kernel before.
+func saturate(t *testing.T, m *Machine, state string, n int, seconds string, kernelUS string, more ...string) []*tenant {
+	t.Helper()
+	at := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000+1.5+float64(n)/2)
+	var out []*tenant
+	for range n {
+		args := append([]string{"--kernel-us", kernelUS, "--start-at", at}, more...)
+		out = append(out, startTenant(t, state, append(args, "--saturate", seconds)...))
+	}
+	waitFor(t, "all contexts", func() bool { return contexts(m, out) != nil })
+	return out
+}
+
+// fractions returns what each tenant counted as done, as part of solo work.
+func fractions(tenants []*tenant) []float64 {
+	var out []float64
+	for _, x := range tenants {
+		out = append(out, x.next()["fraction"].(float64))
+	}
+	return out
+}
+
+func within(t *testing.T, what string, got, low, high float64) {
+	t.Helper()
+	if got < low || got > high {
+		t.Errorf("%s: got %.4f, want %.4f to %.4f", what, got, low, high)
+	}
+}

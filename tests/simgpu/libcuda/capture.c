@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * capture.c - recording a stream's work into a graph.
+ *
+ * Work keeps the order in which it was captured, from whatever stream, so the
+ * order of the nodes respects every dependency that the streams had.
+ */
+#define _GNU_SOURCE
+#include "local.h"
+
+#include <stdlib.h>
+
+enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };
+
+static _Thread_local int thread_mode = MODE_GLOBAL;
+
+/* Calls that may depend on the card's state are refused while a capture that
+ * forbids them is open, and spoil that capture. Which captures forbid them
+ * depends on their mode and on this thread's. */
+CUresult capture_unsafe(void)
+{
+	CUresult rc = CUDA_SUCCESS;
+
+	if (thread_mode == MODE_RELAXED)
+		return CUDA_SUCCESS;
+	for (struct capture *c = drv.captures; c; c = c->next) {
+		bool own = pthread_equal(c->thread, pthread_self());
+
+		if (c->mode == MODE_RELAXED || (!own && (c->mode != MODE_GLOBAL || thread_mode != MODE_GLOBAL)))
+			continue;
+		c->invalid = true;
+		rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	return rc;
+}
+
+struct capture *capture_by_id(uint64_t id)
+{
+	for (struct capture *c = drv.captures; c; c = c->next)
+		if (c->id == id)
+			return c;
+	return NULL;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	int old = thread_mode;
+
+	if (!mode || *mode < MODE_GLOBAL || *mode > MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	thread_mode = *mode;
+	*mode = old;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream hStream, int mode)
+{
+	struct capture *c;
+	CUstream s;
+
+	ENTER(NEED_CTX);
+	s = stream_of(hStream);
+	if (!s || mode < MODE_GLOBAL || mode > MODE_RELAXED)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (s == s->ctx->legacy)
+		return drv_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	if (s->capture)
+		return drv_leave(CUDA_ERROR_ILLEGAL_STATE);
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	c->graph = graph_new();
+	if (!c->graph) {
+		free(c);
+		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	c->mode = mode;
+	c->id = ++drv.ids;
+	c->thread = pthread_self();
+	c->origin = s;
+	c->next = drv.captures;
+	drv.captures = c;
+	s->capture = c;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamBeginCapture(CUstream hStream)
+{
+	return cuStreamBeginCapture_v2(hStream, MODE_GLOBAL);
+}
+
+static void end(struct capture *c)
+{
+	struct capture **link = &drv.captures;
+
+	for (CUcontext x = drv.contexts; x; x = x->next)
+		for (CUstream s = x->streams; s; s = s->next)
+			if (s->capture == c)
+				s->capture = NULL;
+	while (*link != c)
+		link = &(*link)->next;
+	*link = c->next;
+	free(c);
+}
+
+CUresult cuStreamEndCapture(CUstream hStream, CUgraph *graph)
+{
+	struct capture *c;
+	CUresult rc = CUDA_SUCCESS;
+	CUgraph g;
+	CUstream s;
+
+	ENTER(NEED_CTX);
+	s = stream_of(hStream);
+	if (!s || !graph)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	c = s->capture;
+	if (!c)
+		return drv_leave(CUDA_ERROR_ILLEGAL_STATE);
+	if (c->origin != s)
+		return drv_leave(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+	g = c->graph;
+	if (c->invalid)
+		rc = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	end(c);
+	*graph = rc ? NULL : g;
+	if (rc)
+		graph_free(g);
+	return drv_leave(rc);
+}
+
+static CUresult capture_info(CUstream handle, int *status, uint64_t *id, CUgraph *graph)
+{
+	CUstream s = stream_of(handle);
+
+	if (!s || !status)
+		return CUDA_ERROR_INVALID_VALUE;
+	*status = !s->capture ? CU_CAPTURE_NONE : s->capture->invalid ? CU_CAPTURE_INVALIDATED : CU_CAPTURE_ACTIVE;
+	if (id)
+		*id = s->capture ? s->capture->id : 0;
+	if (graph)
+		*graph = s->capture ? s->capture->graph : NULL;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream hStream, int *status)
+{
+	ENTER(NEED_CTX);
+	return drv_leave(capture_info(hStream, status, NULL, NULL));
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream hStream, int *status, uint64_t *id)
+{
+	ENTER(NEED_CTX);
+	return drv_leave(capture_info(hStream, status, id, NULL));
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, int *status, uint64_t *id, CUgraph *graph,
+				   const CUgraphNode **deps, size_t *n)
+{
+	ENTER(NEED_CTX);
+	if (deps)
+		*deps = NULL;
+	if (n)
+		*n = 0;
+	return drv_leave(capture_info(hStream, status, id, graph));
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+/* copy.c - copies and fills. They run beside kernels, at the card's copy rate. */
+#define _GNU_SOURCE
+#include "local.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define COPY_START_NS 2000ull
+#define FILL_RATE 20 /* a fill is that much faster than a copy over the bus */
+
+static uint64_t copy_ns(uint32_t card, uint64_t n)
+{
+	uint64_t rate = drv.st->card[card].conf.copy_bytes_per_ms;
+
+	return COPY_START_NS + (rate ? n / rate * 1000000 + n % rate * 1000000 / rate : 0);
+}
+
+static bool pageable(uint64_t addr)
+{
+	return block_find(addr) == NULL;
+}
+
+static bool in_bounds(uint64_t addr, uint64_t n)
+{
+	struct block *b = block_find(addr);
+
+	return !b || addr + n <= b->va + b->size;
+}
+
+/* A pageable source is read when the call is made, as the driver stages it. */
+static struct effect *copy_effect(uint64_t dst, uint64_t src, uint64_t n)
+{
+	struct effect *e = effect_new(EFF_COPY);
+
+	if (!e)
+		return NULL;
+	e->dst = dst;
+	e->src = src;
+	e->n = n;
+	if (!pageable(src))
+		return e;
+	e->n = n < DRV_KEEP ? n : DRV_KEEP;
+	if (pageable(dst))
+		e->n = n;
+	e->snapshot = malloc(e->n);
+	if (!e->snapshot) {
+		free(e);
+		return NULL;
+	}
+	memcpy(e->snapshot, (const void *)(uintptr_t)src, e->n);
+	return e;
+}
+
+static CUresult copy(uint64_t dst, uint64_t src, uint64_t n, CUstream handle, bool wait)
+{
+	CUstream s = stream_of(handle);
+	uint64_t index;
+	CUresult rc = wait ? capture_unsafe() : CUDA_SUCCESS;
+	uint32_t slot, gen;
+
+	if (rc)
+		return rc;
+	if (!s)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!n)
+		return CUDA_SUCCESS;
+	if (!dst || !src || !in_bounds(dst, n) || !in_bounds(src, n))
+		return CUDA_ERROR_INVALID_VALUE;
+	slot = s->slot;
+	gen = s->gen;
+	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT, copy_ns(s->ctx->card, n), copy_effect(dst, src, n));
+	/* a copy to pageable memory ends before the call does */
+	if (rc || s->capture || (!wait && !pageable(dst)))
+		return rc;
+	index = drv.st->stream[slot].tail - 1;
+	return stream_wait(slot, gen, index);
+}
+
+static CUresult fill(uint64_t dst, uint64_t value, unsigned width, uint64_t n, CUstream handle, bool wait)
+{
+	CUstream s = stream_of(handle);
+	struct effect *e;
+	CUresult rc = wait ? capture_unsafe() : CUDA_SUCCESS;
+	uint32_t slot, gen;
+
+	if (rc)
+		return rc;
+	if (!s)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!n)
+		return CUDA_SUCCESS;
+	if (!dst || dst % width || !block_find(dst) || !in_bounds(dst, n * width))
+		return CUDA_ERROR_INVALID_VALUE;
+	e = effect_new(EFF_FILL);
+	if (e) {
+		e->dst = dst;
+		e->value = value;
+		e->width = width;
+		e->n = n;
+	}
+	slot = s->slot;
+	gen = s->gen;
+	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT, copy_ns(s->ctx->card, n * width / FILL_RATE), e);
+	if (rc || !wait)
+		return rc;
+	return stream_wait(slot, gen, drv.st->stream[slot].tail - 1);
+}
+
+#define COPY(name, params, dst, src, stream, wait)                          \
+	CUresult name params                                                \
+	{                                                                   \
+		ENTER(NEED_CTX);                                            \
+		return drv_leave(copy((uint64_t)(uintptr_t)(dst), (uint64_t)(uintptr_t)(src), n, stream, wait)); \
+	}
+COPY(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t n), dst, src, NULL, true)
+COPY(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void *src, size_t n), dst, src, NULL, true)
+COPY(cuMemcpyDtoH_v2, (void *dst, CUdeviceptr src, size_t n), dst, src, NULL, true)
+COPY(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n), dst, src, NULL, true)
+COPY(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src, hStream, false)
+COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void *src, size_t n, CUstream hStream), dst, src, hStream, false)
+COPY(cuMemcpyDtoHAsync_v2, (void *dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src, hStream, false)
+COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src, hStream, false)
+
+CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n)
+{
+	ENTER(NEED_CTX);
+	if (!drv_ctx_valid(dctx) || !drv_ctx_valid(sctx))
+		return drv_leave(CUDA_ERROR_INVALID_CONTEXT);
+	return drv_leave(copy(dst, src, n, NULL, true));
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n, CUstream hStream)
+{
+	ENTER(NEED_CTX);
+	if (!drv_ctx_valid(dctx) || !drv_ctx_valid(sctx))
+		return drv_leave(CUDA_ERROR_INVALID_CONTEXT);
+	return drv_leave(copy(dst, src, n, hStream, false));
+}
+
+#define FILL(bits, type)                                                                            \
+	CUresult cuMemsetD##bits##_v2(CUdeviceptr dst, type v, size_t n)                            \
+	{                                                                                           \
+		ENTER(NEED_CTX);                                                                    \
+		return drv_leave(fill(dst, v, bits / 8, n, NULL, true));                            \
+	}                                                                                           \
+	CUresult cuMemsetD##bits##Async(CUdeviceptr dst, type v, size_t n, CUstream hStream)        \
+	{                                                                                           \
+		ENTER(NEED_CTX);                                                                    \
+		return drv_leave(fill(dst, v, bits / 8, n, hStream, false));                        \
+	}
+FILL(8, unsigned char)
+FILL(16, unsigned short)
+FILL(32, unsigned)

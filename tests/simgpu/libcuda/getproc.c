@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+/* getproc.c - cuGetProcAddress, and the per-thread variants made from api.def. */
+#include "local.h"
+
+#include <string.h>
+
+#define API(base, ver, sym, params)
+#define APH(base, ver, sver, sym, params)
+#define APS(base, ver, sver, sym, params, args) \
+	CUresult sym##_ptsz params              \
+	{                                       \
+		return sym args;                \
+	}
+#define APD(base, ver, sym, params, args) \
+	CUresult sym##_ptds params        \
+	{                                 \
+		return sym args;          \
+	}
+#include "api.def"
+#undef API
+#undef APH
+#undef APS
+#undef APD
+
+typedef void (*any_fn)(void);
+
+struct symbol {
+	const char *base;
+	int version;
+	int per_thread_version;
+	any_fn fn, per_thread;
+};
+
+#define API(base, ver, sym, params) {#base, ver, 0, (any_fn)sym, NULL},
+#define APH(base, ver, sver, sym, params) {#base, ver, sver, (any_fn)sym, (any_fn)sym##_ptsz},
+#define APS(base, ver, sver, sym, params, args) {#base, ver, sver, (any_fn)sym, (any_fn)sym##_ptsz},
+#define APD(base, ver, sym, params, args) {#base, ver, 7000, (any_fn)sym, (any_fn)sym##_ptds},
+static const struct symbol symbols[] = {
+#include "api.def"
+};
+#undef API
+#undef APH
+#undef APS
+#undef APD
+
+enum { FOUND, NOT_FOUND, VERSION_NOT_SUFFICIENT };
+#define PER_THREAD_DEFAULT_STREAM 2u
+
+static int find(const char *name, int version, uint64_t flags, void **pfn)
+{
+	const struct symbol *best = NULL;
+	int status = NOT_FOUND;
+
+	for (size_t i = 0; i < sizeof(symbols) / sizeof(*symbols); i++) {
+		const struct symbol *s = &symbols[i];
+
+		if (strcmp(s->base, name) != 0)
+			continue;
+		if (s->version > version) {
+			if (!best)
+				status = VERSION_NOT_SUFFICIENT;
+			continue;
+		}
+		if (!best || s->version > best->version)
+			best = s;
+		status = FOUND;
+	}
+	*pfn = NULL;
+	if (best && (flags & PER_THREAD_DEFAULT_STREAM) && best->per_thread &&
+	    best->per_thread_version <= version)
+		memcpy(pfn, &best->per_thread, sizeof(*pfn));
+	else if (best)
+		memcpy(pfn, &best->fn, sizeof(*pfn));
+	return status;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
+{
+	int st;
+
+	if (!symbol || !pfn || flags > 2)
+		return CUDA_ERROR_INVALID_VALUE;
+	st = find(symbol, version, flags, pfn);
+	if (status)
+		*status = st;
+	return st == FOUND ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
+{
+	return cuGetProcAddress_v2(symbol, pfn, version, flags, NULL);
+}
+
+CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+	if (!table || !id)
+		return CUDA_ERROR_INVALID_VALUE;
+	*table = NULL;
+	return CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * graph.c - graphs: lists of work that is launched as one.
+ *
+ * Nodes run one after the other in the order in which they were added, which
+ * respects all dependencies, since a node can only depend on earlier ones.
+ * Memory of allocation nodes is taken at the first launch and stays with the
+ * process, for later graphs, until cuDeviceGraphMemTrim.
+ */
+#define _GNU_SOURCE
+#include "local.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NODE_KERNEL, NODE_MEMCPY, NODE_MEMSET, NODE_HOST, NODE_GRAPH, NODE_EMPTY, NODE_WAIT_EVENT, NODE_EVENT_RECORD, NODE_ALLOC = 10, NODE_FREE = 11 };
+
+struct CUgraphNode_st {
+	int type;
+	struct work work;
+	bool runs; /* it puts work into the stream */
+	CUDA_KERNEL_NODE_PARAMS kernel;
+	CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+	CUgraphNode next;
+};
+
+struct CUgraph_st {
+	uint32_t magic;
+	unsigned refs; /* the handle, and executables made from it */
+	size_t n;
+	CUgraphNode first, *last;
+};
+
+struct CUgraphExec_st {
+	uint32_t magic;
+	CUgraph graph;
+	uint32_t card;
+	uint64_t bytes; /* of allocation nodes */
+	bool charged;
+};
+
+/* bytes that graphs on a card use, and hold */
+static uint64_t mem_used[SIM_MAX_CARDS], mem_reserved[SIM_MAX_CARDS];
+static uint64_t mem_used_high[SIM_MAX_CARDS], mem_reserved_high[SIM_MAX_CARDS];
+
+CUgraph graph_new(void)
+{
+	CUgraph g = calloc(1, sizeof(*g));
+
+	if (!g)
+		return NULL;
+	g->magic = MAGIC_GRAPH;
+	g->refs = 1;
+	g->last = &g->first;
+	return g;
+}
+
+void graph_free(CUgraph g)
+{
+	if (--g->refs)
+		return;
+	while (g->first) {
+		CUgraphNode n = g->first;
+		struct block *b = n->type == NODE_ALLOC ? block_find(n->alloc.dptr) : NULL;
+
+		g->first = n->next;
+		effect_free(n->work.eff);
+		if (b && b->va == n->alloc.dptr)
+			block_remove(b);
+		free(n);
+	}
+	g->magic = 0;
+	free(g);
+}
+
+static bool graph_ok(CUgraph g)
+{
+	return g && g->magic == MAGIC_GRAPH;
+}
+
+static CUgraphNode node_new(CUgraph g, int type, CUgraphNode *out)
+{
+	CUgraphNode n = calloc(1, sizeof(*n));
+
+	if (!n)
+		return NULL;
+	n->type = type;
+	*g->last = n;
+	g->last = &n->next;
+	g->n++;
+	if (out)
+		*out = n;
+	return n;
+}
+
+static int type_of_work(const struct work *w)
+{
+	switch (w->kind) {
+	case SIM_KERNEL: return NODE_KERNEL;
+	case SIM_COPY: return w->eff && w->eff->kind == EFF_FILL ? NODE_MEMSET : NODE_MEMCPY;
+	case SIM_OWNER: return NODE_HOST;
+	case SIM_WAIT: return NODE_WAIT_EVENT;
+	case SIM_MARK: return NODE_EMPTY;
+	}
+	return NODE_EMPTY;
+}
+
+CUresult graph_add(CUgraph g, const struct work *w, int type, CUgraphNode *node)
+{
+	struct effect *e = w->eff ? effect_copy(w->eff) : NULL;
+	CUgraphNode n;
+
+	if (w->eff && !e)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	n = node_new(g, type < 0 ? type_of_work(w) : type, node);
+	if (!n) {
+		effect_free(e);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	n->work = *w;
+	n->work.eff = e;
+	n->runs = true;
+	return CUDA_SUCCESS;
+}
+
+/* The address exists from now on; memory lies behind it from the first launch. */
+CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out, CUgraphNode *node)
+{
+	struct block b = {.size = size, .kind = BLOCK_IPC, .card = ctx->card};
+	CUgraphNode n;
+
+	if (!size || !out)
+		return CUDA_ERROR_INVALID_VALUE;
+	b.va = va_take((size + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE, DRV_PAGE);
+	if (!b.va || !block_add(&b))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	n = node_new(g, NODE_ALLOC, node);
+	if (!n)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	n->alloc.bytesize = size;
+	n->alloc.dptr = b.va;
+	*out = b.va;
+	return CUDA_SUCCESS;
+}
+
+CUresult graph_add_free(CUgraph g, CUdeviceptr dptr, CUgraphNode *node)
+{
+	CUgraphNode n = block_find(dptr) ? node_new(g, NODE_FREE, node) : NULL;
+
+	if (!n)
+		return CUDA_ERROR_INVALID_VALUE;
+	n->alloc.dptr = dptr;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
+{
+	ENTER(NEED_INIT);
+	if (!graph || flags)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	*graph = graph_new();
+	return drv_leave(*graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+	ENTER(NEED_INIT);
+	if (!graph_ok(graph))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	graph_free(graph);
+	return drv_leave(CUDA_SUCCESS);
+}
+
+static CUresult enter_node(const char *call, CUgraphNode *node, CUgraph g, const CUgraphNode *deps, size_t n)
+{
+	CUresult rc = drv_enter(call, NEED_CTX);
+
+	if (rc)
+		return rc;
+	return node && graph_ok(g) && (deps || !n) ? CUDA_SUCCESS : drv_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
+				 const CUDA_KERNEL_NODE_PARAMS *p)
+{
+	CUresult rc = enter_node(__func__, node, graph, deps, n);
+	CUfunction f;
+	struct work w;
+
+	if (rc)
+		return rc;
+	f = !p ? NULL : p->func ? p->func : (CUfunction)p->kern;
+	if (!function_ok(f) || (f->nparams && !p->kernelParams && !p->extra))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	rc = module_into_context(f->module);
+	if (!rc)
+		rc = kernel_work(drv_current()->legacy, f, p->kernelParams, p->extra, &w);
+	if (rc)
+		return drv_leave(rc);
+	rc = graph_add(graph, &w, NODE_KERNEL, node);
+	effect_free(w.eff);
+	if (!rc)
+		(*node)->kernel = *p;
+	return drv_leave(rc);
+}
+
+CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
+			    const CUDA_HOST_NODE_PARAMS *p)
+{
+	struct work w = {.kind = SIM_OWNER, .flags = SIM_OP_URGENT};
+	struct effect e = {.kind = EFF_CALL};
+	CUresult rc = enter_node(__func__, node, graph, deps, n);
+
+	if (rc)
+		return rc;
+	if (!p || !p->fn)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	e.fn = p->fn;
+	e.data = p->userData;
+	w.eff = &e;
+	return drv_leave(graph_add(graph, &w, NODE_HOST, node));
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
+			      const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx)
+{
+	struct work w = {.kind = SIM_COPY, .flags = SIM_OP_URGENT, .ns = 2000};
+	struct effect e = {.kind = EFF_FILL};
+	CUresult rc = enter_node(__func__, node, graph, deps, n);
+
+	if (rc)
+		return rc;
+	if (!p || !drv_ctx_valid(ctx) || !block_find(p->dst) || p->height != 1)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	e.dst = p->dst;
+	e.value = p->value;
+	e.width = p->elementSize;
+	e.n = p->width;
+	w.eff = &e;
+	return drv_leave(graph_add(graph, &w, NODE_MEMSET, node));
+}
+
+CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n)
+{
+	CUresult rc = enter_node(__func__, node, graph, deps, n);
+
+	if (rc)
+		return rc;
+	return drv_leave(node_new(graph, NODE_EMPTY, node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
+				CUDA_MEM_ALLOC_NODE_PARAMS *p)
+{
+	CUresult rc = enter_node(__func__, node, graph, deps, n);
+
+	if (rc)
+		return rc;
+	if (!p || p->poolProps.location.type != 1 || !drv_device_ok(p->poolProps.location.id))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	rc = graph_add_alloc(graph, drv_current(), p->bytesize, &p->dptr, node);
+	if (!rc)
+		(*node)->alloc = *p;
+	return drv_leave(rc);
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUdeviceptr dptr)
+{
+	CUresult rc = enter_node(__func__, node, graph, deps, n);
+
+	return rc ? rc : drv_leave(graph_add_free(graph, dptr, node));
+}
+
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)
+{
+	size_t i = 0;
+
+	ENTER(NEED_INIT);
+	if (!graph_ok(graph) || !n)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	for (CUgraphNode x = graph->first; nodes && x && i < *n; x = x->next)
+		nodes[i++] = x;
+	*n = nodes ? i : graph->n;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
+{
+	ENTER(NEED_INIT);
+	if (!node || !type)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	*type = node->type;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *p)
+{
+	ENTER(NEED_INIT);
+	if (!node || !p || node->type != NODE_KERNEL)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	*p = node->kernel;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p)
+{
+	ENTER(NEED_INIT);
+	if (!node || !p || node->type != NODE_ALLOC)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	*p = node->alloc;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
+{
+	CUgraphExec x;
+
+	if (!exec || !graph_ok(graph))
+		return CUDA_ERROR_INVALID_VALUE;
+	x = calloc(1, sizeof(*x));
+	if (!x)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	x->magic = MAGIC_EXEC;
+	x->card = drv_current()->card;
+	x->graph = graph;
+	graph->refs++;
+	for (CUgraphNode n = graph->first; n; n = n->next)
+		if (n->type == NODE_ALLOC)
+			x->bytes += (n->alloc.bytesize + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE;
+	*exec = x;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+	(void)flags;
+	ENTER(NEED_CTX);
+	return drv_leave(instantiate(exec, graph));
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t n)
+{
+	ENTER(NEED_CTX);
+	if (error_node)
+		*error_node = NULL;
+	if (log && n)
+		*log = 0;
+	return drv_leave(instantiate(exec, graph));
+}
+
+static CUresult take_memory(CUgraphExec x)
+{
+	uint64_t want = mem_used[x->card] + x->bytes;
+	CUresult rc;
+
+	if (x->charged || !x->bytes)
+		return CUDA_SUCCESS;
+	if (want > mem_reserved[x->card]) {
+		rc = mem_charge(x->card, want - mem_reserved[x->card]);
+		if (rc)
+			return rc;
+		mem_reserved[x->card] = want;
+	}
+	mem_used[x->card] = want;
+	if (want > mem_used_high[x->card])
+		mem_used_high[x->card] = want;
+	if (mem_reserved[x->card] > mem_reserved_high[x->card])
+		mem_reserved_high[x->card] = mem_reserved[x->card];
+	x->charged = true;
+	return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUgraphExec x, CUstream handle)
+{
+	CUstream s = stream_of(handle);
+	CUresult rc = CUDA_SUCCESS;
+
+	if (!x || x->magic != MAGIC_EXEC || !s)
+		return CUDA_ERROR_INVALID_HANDLE;
+	rc = take_memory(x);
+	for (CUgraphNode n = x->graph->first; n && !rc; n = n->next) {
+		struct work w = n->work;
+
+		if (!n->runs)
+			continue;
+		if (w.eff && !(w.eff = effect_copy(n->work.eff)))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		rc = stream_submit(s, &w, NULL);
+	}
+	return rc;
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream hStream)
+{
+	ENTER(NEED_CTX);
+	return drv_leave(launch(exec, hStream));
+}
+
+CUresult cuGraphUpload(CUgraphExec exec, CUstream hStream)
+{
+	ENTER(NEED_CTX);
+	if (!exec || exec->magic != MAGIC_EXEC || !stream_of(hStream))
+		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
+	return drv_leave(take_memory(exec));
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	ENTER(NEED_INIT);
+	if (!exec || exec->magic != MAGIC_EXEC)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (exec->charged)
+		mem_used[exec->card] -= exec->bytes;
+	graph_free(exec->graph);
+	exec->magic = 0;
+	free(exec);
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice dev)
+{
+	uint32_t card;
+
+	ENTER(NEED_INIT);
+	if (!drv_device_ok(dev))
+		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
+	card = drv.card[dev];
+	mem_uncharge(card, mem_reserved[card] - mem_used[card]);
+	mem_reserved[card] = mem_used[card];
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attr, void *value)
+{
+	uint64_t v[4];
+	uint32_t card;
+
+	ENTER(NEED_INIT);
+	if (!drv_device_ok(dev))
+		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
+	if (!value || attr < 0 || attr > 3)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	card = drv.card[dev];
+	v[0] = mem_used[card];
+	v[1] = mem_used_high[card];
+	v[2] = mem_reserved[card];
+	v[3] = mem_reserved_high[card];
+	memcpy(value, &v[attr], sizeof(v[attr]));
+	return drv_leave(CUDA_SUCCESS);
+}

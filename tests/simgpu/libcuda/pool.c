@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * pool.c - stream-ordered allocation.
+ *
+ * A pool takes memory from the card in steps of 32 MiB and keeps what is
+ * freed. It gives memory back when it is trimmed, when it is destroyed, when
+ * the process runs short, and at a synchronisation down to its release
+ * threshold.
+ */
+#define _GNU_SOURCE
+#include "local.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STEP (32ull << 20)
+#define ALIGN 512ull
+
+static CUmemoryPool pools;
+static CUmemoryPool default_pool[SIM_MAX_CARDS], current_pool[SIM_MAX_CARDS];
+
+static uint64_t round_up(uint64_t n, uint64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static bool pool_ok(CUmemoryPool p)
+{
+	for (CUmemoryPool q = pools; q; q = q->next)
+		if (q == p)
+			return !q->destroyed;
+	return false;
+}
+
+static CUmemoryPool pool_new(CUdevice dev)
+{
+	CUmemoryPool p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return NULL;
+	p->magic = MAGIC_POOL;
+	p->dev = dev;
+	p->card = drv.card[dev];
+	p->next = pools;
+	pools = p;
+	return p;
+}
+
+CUmemoryPool pool_default(CUdevice dev)
+{
+	if (!default_pool[dev]) {
+		default_pool[dev] = pool_new(dev);
+		if (default_pool[dev])
+			default_pool[dev]->is_default = true;
+	}
+	return default_pool[dev];
+}
+
+static CUmemoryPool pool_current(CUdevice dev)
+{
+	return current_pool[dev] ? current_pool[dev] : pool_default(dev);
+}
+
+static void shrink(CUmemoryPool p, uint64_t keep)
+{
+	uint64_t want = round_up(p->used > keep ? p->used : keep, DRV_PAGE);
+
+	if (want >= p->reserved)
+		return;
+	mem_uncharge(p->card, p->reserved - want);
+	p->reserved = want;
+}
+
+static void pool_end(CUmemoryPool p)
+{
+	CUmemoryPool *link = &pools;
+
+	shrink(p, 0);
+	mem_uncharge(p->card, p->reserved);
+	while (*link != p)
+		link = &(*link)->next;
+	*link = p->next;
+	p->magic = 0;
+	free(p);
+}
+
+void pool_release_unused(uint32_t card)
+{
+	for (CUmemoryPool p = pools; p; p = p->next)
+		if (p->card == card)
+			shrink(p, 0);
+}
+
+void pool_at_sync(void)
+{
+	for (CUmemoryPool p = pools; p; p = p->next)
+		if (p->reserved > p->threshold)
+			shrink(p, p->threshold);
+}
+
+void pool_free(struct block *b)
+{
+	CUmemoryPool p = b->pool;
+	uint64_t size = round_up(b->size, ALIGN);
+
+	p->used = size < p->used ? p->used - size : 0;
+	block_remove(b);
+	if (p->destroyed && !p->used)
+		pool_end(p);
+}
+
+/* First whole steps; near the end of the card's memory, what is needed. */
+static CUresult grow(CUmemoryPool p, uint64_t need)
+{
+	uint64_t steps = round_up(need, STEP), pages = round_up(need, DRV_PAGE);
+
+	if (need <= p->reserved)
+		return CUDA_SUCCESS;
+	if (mem_charge(p->card, steps - p->reserved) == CUDA_SUCCESS)
+		p->reserved = steps;
+	else if (pages > p->reserved && mem_charge(p->card, pages - p->reserved))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	else if (pages > p->reserved)
+		p->reserved = pages;
+	if (p->reserved > p->reserved_high)
+		p->reserved_high = p->reserved;
+	return CUDA_SUCCESS;
+}
+
+CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, uint64_t size, CUdeviceptr *out)
+{
+	struct block b = {.size = size, .kind = BLOCK_POOL, .card = p->card, .ctx = ctx, .pool = p};
+	uint64_t need = round_up(size, ALIGN);
+	CUresult rc;
+
+	if (size > (1ull << 46))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	rc = grow(p, p->used + need);
+	if (rc)
+		return rc;
+	b.va = va_take(need, ALIGN);
+	if (!b.va || !block_add(&b))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	p->used += need;
+	if (p->used > p->used_high)
+		p->used_high = p->used;
+	*out = b.va;
+	return CUDA_SUCCESS;
+}
+
+static CUresult alloc_async(CUdeviceptr *dptr, uint64_t size, CUmemoryPool pool, CUstream handle)
+{
+	CUstream s = stream_of(handle);
+
+	if (!dptr || !size)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!s)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (s->capture)
+		return graph_add_alloc(s->capture->graph, s->ctx, size, dptr, NULL);
+	if (!pool)
+		pool = pool_current(s->ctx->dev);
+	/* memory whose ordered free has been passed can be used again */
+	drv_model_lock();
+	sim_advance_all(drv.st);
+	drv_model_unlock();
+	effects_take();
+	return pool ? pool_alloc(pool, s->ctx, size, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t size, CUstream hStream)
+{
+	ENTER(NEED_CTX);
+	return drv_leave(alloc_async(dptr, size, NULL, hStream));
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t size, CUmemoryPool pool, CUstream hStream)
+{
+	ENTER(NEED_CTX);
+	return drv_leave(pool_ok(pool) ? alloc_async(dptr, size, pool, hStream) : CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+	CUstream s;
+	struct block *b;
+	struct effect *e;
+
+	ENTER(NEED_CTX);
+	s = stream_of(hStream);
+	if (!s)
+		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
+	if (s->capture)
+		return drv_leave(graph_add_free(s->capture->graph, dptr, NULL));
+	b = block_find(dptr);
+	if (!b || b->va != dptr || b->freeing || b->kind != BLOCK_POOL)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	b->freeing = true;
+	e = effect_new(EFF_FREE);
+	if (e)
+		e->dst = dptr;
+	return drv_leave(submit_effect(s, SIM_MARK, 0, 0, e));
+}
+
+static CUresult device_pool(CUmemoryPool *pool, CUdevice dev, bool want_default)
+{
+	if (!pool)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!drv_device_ok(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	*pool = want_default ? pool_default(dev) : pool_current(dev);
+	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+	ENTER(NEED_INIT);
+	return drv_leave(device_pool(pool, dev, true));
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+	ENTER(NEED_INIT);
+	return drv_leave(device_pool(pool, dev, false));
+}
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+{
+	ENTER(NEED_INIT);
+	if (!drv_device_ok(dev))
+		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
+	if (!pool_ok(pool) || pool->dev != dev)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	current_pool[dev] = pool;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+	ENTER(NEED_INIT);
+	if (!pool || !props || props->allocType != 1 || props->location.type != 1)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!drv_device_ok(props->location.id))
+		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
+	*pool = pool_new(props->location.id);
+	return drv_leave(*pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* Memory still in use stays; the pool ends with the last free. */
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	ENTER(NEED_INIT);
+	if (!pool_ok(pool) || pool->is_default)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (current_pool[pool->dev] == pool)
+		current_pool[pool->dev] = NULL;
+	effects_take();
+	pool->destroyed = true;
+	if (!pool->used)
+		pool_end(pool);
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	ENTER(NEED_INIT);
+	if (!pool_ok(pool))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	drv_model_lock();
+	sim_advance_all(drv.st);
+	drv_model_unlock();
+	effects_take();
+	shrink(pool, keep);
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attr, void *value)
+{
+	uint64_t v = 0;
+
+	ENTER(NEED_INIT);
+	if (!pool_ok(pool) || !value || attr < 1 || attr > CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (attr < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		return drv_leave(CUDA_SUCCESS); /* reuse policies: this pool always reuses */
+	memcpy(&v, value, sizeof(v));
+	if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		pool->threshold = v;
+	else if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && !v)
+		pool->reserved_high = pool->reserved;
+	else if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH && !v)
+		pool->used_high = pool->used;
+	else
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attr, void *value)
+{
+	uint64_t v = 0;
+
+	ENTER(NEED_INIT);
+	if (!pool_ok(pool) || !value || attr < 1)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (attr < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
+		*(int *)value = 1;
+		return drv_leave(CUDA_SUCCESS);
+	}
+	drv_model_lock();
+	sim_advance_all(drv.st);
+	drv_model_unlock();
+	effects_take();
+	switch (attr) {
+	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: v = pool->threshold; break;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: v = pool->reserved; break;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: v = pool->reserved_high; break;
+	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: v = pool->used; break;
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH: v = pool->used_high; break;
+	default: return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	memcpy(value, &v, sizeof(v));
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *desc, size_t n)
+{
+	ENTER(NEED_INIT);
+	return drv_leave(pool_ok(pool) && (desc || !n) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}

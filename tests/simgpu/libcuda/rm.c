@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * rm.c - the resource manager behind the driver, and how libcuda speaks to it.
+ *
+ * As on a real machine, libcuda allocates a device object for each card and
+ * four channel groups for each context through ioctl() on a control node, so
+ * that a preloaded ioctl sees the handles. There is no such node here: the
+ * call goes to /dev/null, fails, and is answered by vgpu_rm_transport, which
+ * a preloaded library may call itself instead of the kernel.
+ *
+ * Numbers: NVIDIA open-gpu-kernel-modules, nvos.h (NVOS00, NVOS54, NVOS64),
+ * cl0080.h, cla06c.h, ctrla06c.h, nvstatuscodes.h.
+ */
+#define _GNU_SOURCE
+#include "local.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#define ESC_FREE 0x29u
+#define ESC_CONTROL 0x2Au
+#define ESC_ALLOC 0x2Bu
+#define CLASS_ROOT 0x41u
+#define CLASS_DEVICE 0x80u
+#define CLASS_GROUP 0xA06Cu
+#define SET_TIMESLICE 0xA06C0103u
+#define GET_TIMESLICE 0xA06C0104u
+#define NV_OK 0x0u
+#define NV_INSUFFICIENT_PERMISSIONS 0x1Bu
+#define NV_INVALID_ARGUMENT 0x1Fu
+#define NV_INVALID_CLASS 0x22u
+#define NV_INVALID_COMMAND 0x24u
+#define NV_INVALID_OBJECT_HANDLE 0x33u
+#define NV_INVALID_OBJECT_NEW 0x34u
+#define NV_INVALID_OBJECT_PARENT 0x36u
+#define NV_INVALID_PARAM_STRUCT 0x3Au
+#define NV_BAD_STATE 0xffffu
+
+#define HANDLE_ROOT 0xc1d00001u
+#define HANDLE_DEVICE 0x5c000080u /* + card */
+#define HANDLE_GROUP 0x5c100000u  /* + context slot * 4 + group */
+#define GROUPS 4
+#define MAX_OBJECTS (SIM_MAX_CTX * GROUPS)
+
+struct rm_alloc {
+	uint32_t root, parent, handle, cls;
+	uint64_t params, rights;
+	uint32_t params_size, flags, status, pad;
+};
+
+struct rm_control {
+	uint32_t client, object, cmd, flags;
+	uint64_t params;
+	uint32_t size, status;
+};
+
+struct rm_free {
+	uint32_t root, parent, handle, status;
+};
+
+struct device_params {
+	uint32_t device_id;
+	uint32_t rest[5];
+	uint64_t more[4];
+};
+
+static struct object {
+	uint32_t handle, parent, cls;
+} objects[MAX_OBJECTS];
+static pthread_mutex_t objects_lock = PTHREAD_MUTEX_INITIALIZER;
+static int control_fd = -1;
+static bool device_known[SIM_MAX_CARDS];
+
+static struct object *find_object(uint32_t handle)
+{
+	for (int i = 0; i < MAX_OBJECTS; i++)
+		if (objects[i].handle == handle)
+			return &objects[i];
+	return NULL;
+}
+
+static uint32_t do_alloc(const struct rm_alloc *a)
+{
+	struct object *o;
+	uint32_t card = a->handle - HANDLE_DEVICE;
+
+	if (!a->handle || find_object(a->handle))
+		return NV_INVALID_OBJECT_NEW;
+	if (a->cls == CLASS_DEVICE) {
+		const struct device_params *p = (const void *)(uintptr_t)a->params;
+
+		if (!p || p->device_id >= SIM_MAX_CARDS || card != p->device_id)
+			return NV_INVALID_ARGUMENT;
+	} else if (a->cls == CLASS_GROUP) {
+		o = find_object(a->parent);
+		if (!o || o->cls != CLASS_DEVICE)
+			return NV_INVALID_OBJECT_PARENT;
+		if (a->handle - HANDLE_GROUP >= MAX_OBJECTS)
+			return NV_INVALID_ARGUMENT;
+	} else if (a->cls != CLASS_ROOT) {
+		return NV_INVALID_CLASS;
+	}
+	o = find_object(0);
+	if (!o)
+		return NV_INVALID_OBJECT_NEW;
+	*o = (struct object){a->handle, a->parent, a->cls};
+	return NV_OK;
+}
+
+static uint32_t do_control(const struct rm_control *c)
+{
+	struct object *o = find_object(c->object);
+	uint64_t *us = (uint64_t *)(uintptr_t)c->params;
+	struct sim_ctx *x;
+	uint64_t *slice;
+	uint32_t status = NV_OK;
+
+	if (!o)
+		return NV_INVALID_OBJECT_HANDLE;
+	if (o->cls != CLASS_GROUP || (c->cmd != SET_TIMESLICE && c->cmd != GET_TIMESLICE))
+		return NV_INVALID_COMMAND;
+	if (!us || c->size != sizeof(*us))
+		return NV_INVALID_PARAM_STRUCT;
+	x = &drv.st->ctx[(o->handle - HANDLE_GROUP) / GROUPS];
+	slice = o->handle % GROUPS ? &x->aux_slice_us[o->handle % GROUPS - 1] : &x->slice_us;
+	sim_lock(drv.st);
+	sim_advance_all(drv.st);
+	if (c->cmd == GET_TIMESLICE)
+		*us = *slice;
+	else if (sim_slices_refused(drv.st))
+		status = NV_INSUFFICIENT_PERMISSIONS;
+	else if (!*us || *us > 10000000)
+		status = NV_INVALID_ARGUMENT;
+	else
+		*slice = *us;
+	sim_unlock(drv.st);
+	return status;
+}
+
+static uint32_t do_free(const struct rm_free *f)
+{
+	struct object *o = f->handle ? find_object(f->handle) : NULL;
+
+	if (!o)
+		return NV_INVALID_OBJECT_HANDLE;
+	memset(o, 0, sizeof(*o));
+	return NV_OK;
+}
+
+int vgpu_rm_transport(int fd, unsigned long req, void *arg)
+{
+	(void)fd;
+	if (_IOC_TYPE(req) != 'F' || !arg || !drv.st) {
+		errno = ENOTTY;
+		return -1;
+	}
+	pthread_mutex_lock(&objects_lock);
+	switch (_IOC_NR(req)) {
+	case ESC_ALLOC:
+		if (_IOC_SIZE(req) == sizeof(struct rm_alloc))
+			((struct rm_alloc *)arg)->status = do_alloc(arg);
+		break;
+	case ESC_CONTROL:
+		if (_IOC_SIZE(req) == sizeof(struct rm_control))
+			((struct rm_control *)arg)->status = do_control(arg);
+		break;
+	case ESC_FREE:
+		if (_IOC_SIZE(req) == sizeof(struct rm_free))
+			((struct rm_free *)arg)->status = do_free(arg);
+		break;
+	}
+	pthread_mutex_unlock(&objects_lock);
+	return 0;
+}
+
+/* ioctl comes from outside this library on purpose: see the head of the file. */
+static void rm_call(unsigned long req, void *arg)
+{
+	int saved = errno;
+
+	if (control_fd < 0)
+		control_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (ioctl(control_fd, req, arg) < 0)
+		vgpu_rm_transport(control_fd, req, arg);
+	errno = saved;
+}
+
+static bool rm_alloc(uint32_t parent, uint32_t handle, uint32_t cls, void *params, uint32_t size)
+{
+	struct rm_alloc a = {HANDLE_ROOT, parent, handle, cls, (uintptr_t)params, 0, size, 0, NV_BAD_STATE, 0};
+
+	rm_call(_IOWR('F', ESC_ALLOC, struct rm_alloc), &a);
+	return a.status == NV_OK;
+}
+
+/* drv.lock is given up: a preloaded library may call back in. */
+void rm_announce(CUcontext ctx)
+{
+	uint32_t card = ctx->card;
+	struct device_params p = {.device_id = card};
+	bool first_card = true;
+
+	for (int i = 0; i < SIM_MAX_CARDS; i++)
+		first_card = first_card && !device_known[i];
+	ctx->device_handle = HANDLE_DEVICE + card;
+	pthread_mutex_unlock(&drv.lock);
+	if (first_card)
+		rm_alloc(0, HANDLE_ROOT, CLASS_ROOT, NULL, 0);
+	if (!device_known[card])
+		rm_alloc(HANDLE_ROOT, ctx->device_handle, CLASS_DEVICE, &p, sizeof(p));
+	device_known[card] = true;
+	for (uint32_t g = 0; g < GROUPS; g++) {
+		ctx->group_handle[g] = HANDLE_GROUP + (uint32_t)ctx->slot * GROUPS + g;
+		rm_alloc(ctx->device_handle, ctx->group_handle[g], CLASS_GROUP, NULL, 0);
+	}
+	pthread_mutex_lock(&drv.lock);
+}
+
+/* What the real driver does when it schedules a group: slices that were set
+ * between allocation and here are lost. */
+void rm_usable(CUcontext ctx)
+{
+	struct sim_ctx *x = &drv.st->ctx[ctx->slot];
+
+	sim_lock(drv.st);
+	x->slice_us = drv.st->card[ctx->card].conf.slice_us;
+	for (int g = 0; g < GROUPS - 1; g++)
+		x->aux_slice_us[g] = 1024;
+	x->usable = 1;
+	sim_unlock(drv.st);
+}
+
+void rm_release(CUcontext ctx)
+{
+	pthread_mutex_unlock(&drv.lock);
+	for (int g = 0; g < GROUPS; g++) {
+		struct rm_free f = {HANDLE_ROOT, ctx->device_handle, ctx->group_handle[g], NV_BAD_STATE};
+
+		rm_call(_IOWR('F', ESC_FREE, struct rm_free), &f);
+	}
+	pthread_mutex_lock(&drv.lock);
+}

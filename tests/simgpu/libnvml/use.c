@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+/* use.c - who uses a card, and how much of it. */
+#define _GNU_SOURCE
+#include "local.h"
+
+#include <string.h>
+
+#define MEMORY_V2 (sizeof(nvmlMemory_v2_t) | 2u << 24)
+#define NO_INSTANCE 0xffffffffu
+#define BAR1_BYTES (128ull << 30)
+
+/* Used by processes, without what the driver keeps for itself. */
+static uint64_t used_bytes(uint32_t card)
+{
+	uint64_t used;
+
+	sim_lock(nv.st);
+	sim_reap(nv.st, true);
+	used = sim_mem_used(nv.st, card) - nv_conf(card)->reserved;
+	sim_unlock(nv.st);
+	return used;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+	uint32_t card;
+	nvmlReturn_t rc = nv_card(__func__, device, memory, &card);
+
+	if (rc)
+		return rc;
+	memory->total = nv_conf(card)->memory;
+	memory->used = used_bytes(card) + nv_conf(card)->reserved;
+	memory->free = memory->total > memory->used ? memory->total - memory->used : 0;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+	uint32_t card;
+	nvmlReturn_t rc = nv_card(__func__, device, memory, &card);
+	uint64_t taken;
+
+	if (rc)
+		return rc;
+	if (memory->version != MEMORY_V2)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	memory->total = nv_conf(card)->memory;
+	memory->reserved = nv_conf(card)->reserved;
+	memory->used = used_bytes(card);
+	taken = memory->used + memory->reserved;
+	memory->free = memory->total > taken ? memory->total - taken : 0;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
+{
+	uint32_t card;
+	nvmlReturn_t rc = nv_card(__func__, device, memory, &card);
+
+	if (rc)
+		return rc;
+	memory->bar1Total = BAR1_BYTES;
+	memory->bar1Used = 2ull << 20;
+	memory->bar1Free = memory->bar1Total - memory->bar1Used;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+	uint32_t card;
+	nvmlReturn_t rc = nv_card(__func__, device, utilization, &card);
+
+	if (rc)
+		return rc;
+	sim_lock(nv.st);
+	sim_advance_all(nv.st);
+	utilization->gpu = nv.st->card[card].util_percent;
+	sim_unlock(nv.st);
+	utilization->memory = utilization->gpu / 2;
+	return NVML_SUCCESS;
+}
+
+/* Copies out up to *count processes; *count becomes how many there are. */
+static nvmlReturn_t processes(const char *call, nvmlDevice_t device, unsigned *count, void *infos, bool v1)
+{
+	uint32_t card;
+	nvmlReturn_t rc = nv_card(call, device, count, &card);
+	nvmlProcessInfo_v1_t *one = infos;
+	nvmlProcessInfo_t *two = infos;
+	unsigned n = 0;
+
+	if (rc)
+		return rc;
+	if (*count && !infos)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	sim_lock(nv.st);
+	sim_reap(nv.st, true);
+	for (uint32_t i = 0; i < SIM_MAX_PROCS; i++) {
+		const struct sim_proc *p = &nv.st->proc[i];
+
+		if (!p->used || !p->mem[card])
+			continue;
+		if (n < *count && v1)
+			one[n] = (nvmlProcessInfo_v1_t){(unsigned)p->pid, p->mem[card]};
+		else if (n < *count)
+			two[n] = (nvmlProcessInfo_t){(unsigned)p->pid, p->mem[card], NO_INSTANCE, NO_INSTANCE};
+		n++;
+	}
+	sim_unlock(nv.st);
+	rc = n > *count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+	*count = n;
+	return rc;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)
+{
+	return processes(__func__, device, count, infos, true);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+{
+	return processes(__func__, device, count, infos, false);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+{
+	return processes(__func__, device, count, infos, false);
+}
+
+/* No process draws, and none goes through MPS. */
+static nvmlReturn_t no_processes(const char *call, nvmlDevice_t device, unsigned *count)
+{
+	uint32_t card;
+	nvmlReturn_t rc = nv_card(call, device, count, &card);
+
+	if (!rc)
+		*count = 0;
+	return rc;
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)
+{
+	(void)infos;
+	return no_processes(__func__, device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+{
+	(void)infos;
+	return no_processes(__func__, device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+{
+	(void)infos;
+	return no_processes(__func__, device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+{
+	(void)infos;
+	return no_processes(__func__, device, count);
+}
+
+/* Samples newer than `since` (microseconds since 1970), oldest first. */
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+					     unsigned *count, unsigned long long since)
+{
+	uint32_t card;
+	nvmlReturn_t rc = nv_card(__func__, device, count, &card);
+	struct sim_card *c;
+	unsigned n = 0;
+
+	if (rc)
+		return rc;
+	c = &nv.st->card[card];
+	sim_lock(nv.st);
+	sim_advance_all(nv.st);
+	for (uint32_t i = c->nsamples > SIM_SAMPLES ? c->nsamples - SIM_SAMPLES : 0; i < c->nsamples; i++) {
+		const struct sim_sample *s = &c->sample[i % SIM_SAMPLES];
+
+		if (s->time_us <= since)
+			continue;
+		if (samples && n < *count)
+			samples[n] = (nvmlProcessUtilizationSample_t){.pid = (unsigned)s->pid,
+								      .timeStamp = s->time_us,
+								      .smUtil = s->percent,
+								      .memUtil = s->percent / 2};
+		n++;
+	}
+	sim_unlock(nv.st);
+	if (!samples || n > *count) {
+		*count = samples ? n : SIM_SAMPLES;
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	}
+	*count = n;
+	return n ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
