@@ -25,6 +25,7 @@
 /* How often an allocation that does not fit looks again: another process may
  * have announced bytes that it is about to take back. */
 #define RESERVE_TRIES 4
+#define COOLING_NS 10000000L
 #define SEQ_TRIES 1000
 
 bool vgpu_grant_valid(const void *grant, size_t size)
@@ -123,6 +124,27 @@ uint64_t vgpu_start_time(uint32_t pid)
 	return strtoull(stat_field(p, 22), NULL, 10);
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* True when a dead process's slot no longer counts; notes the death at first
+ * sight. */
+static bool grace_is_over(struct vgpu_slot *slot)
+{
+	uint64_t now = now_ns(), died = LOAD(&slot->died_ns);
+
+	if (died == 0) {
+		CAS(&slot->died_ns, &died, now);
+		return false;
+	}
+	return now - died >= VGPU_GRACE_NS;
+}
+
 static bool owner_alive(uint64_t owner)
 {
 	uint64_t start = vgpu_start_time((uint32_t)(owner >> 32));
@@ -147,7 +169,8 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		uint32_t high;
 
 		/* A reused pid passes for alive here; reclaim looks closer. */
-		if (owner != 0 && !(kill((pid_t)(owner >> 32), 0) != 0 && errno == ESRCH))
+		if (owner != 0 && (!(kill((pid_t)(owner >> 32), 0) != 0 && errno == ESRCH) ||
+				   !grace_is_over(slot)))
 			continue;
 		/* Raise the mark first: a slot that is owned but not summed would
 		 * hide its memory from the others. */
@@ -174,18 +197,24 @@ void vgpu_slot_release(struct vgpu_slot *slot)
 	STORE(&slot->owner, 0);
 }
 
-unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
+/* *cooling: slots of the dead that still count. */
+static unsigned reclaim(struct vgpu_cache *c, unsigned *cooling)
 {
 	uint32_t high = LOAD(&c->header->high_slot), pid = (uint32_t)getpid();
 	uint64_t me = vgpu_owner(pid, vgpu_start_time(pid));
 	unsigned n = 0;
 
+	*cooling = 0;
 	for (uint32_t i = 0; i < high && i < c->header->max_slots; i++) {
 		struct vgpu_slot *slot = &c->slots[i];
 		uint64_t owner = LOAD(&slot->owner);
 
 		if (owner == 0 || owner == me || owner_alive(owner))
 			continue;
+		if (!grace_is_over(slot)) {
+			++*cooling;
+			continue;
+		}
 		/* Become its owner while clearing it, so that nobody else clears
 		 * it at the same time; should this process die here, the slot is
 		 * one of a dead process again. */
@@ -197,6 +226,13 @@ unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
 		n++;
 	}
 	return n;
+}
+
+unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
+{
+	unsigned cooling;
+
+	return reclaim(c, &cooling);
 }
 
 uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card)
@@ -220,7 +256,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		     uint64_t limit, int64_t outside)
 {
 	uint64_t *mine = &self->card[card].mem;
-	uint64_t seen = 0;
+	uint64_t seen = 0, began = 0;
 
 	if (limit == 0) {
 		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
@@ -228,7 +264,8 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 	}
 	if (bytes > limit)
 		return -ENOMEM;
-	for (int try = 0; try < RESERVE_TRIES; try++) {
+	for (int try = 0; try < RESERVE_TRIES;) {
+		unsigned cooling;
 		uint64_t sum;
 
 		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
@@ -239,13 +276,21 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 			return 0;
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
 		VGPU_PAUSE(8);
-		if (vgpu_slot_reclaim(c) > 0)
+		if (reclaim(c, &cooling) > 0)
 			continue;
+		/* A little longer than the grace: its end must be seen. */
+		if (cooling && (began == 0 || now_ns() - began < VGPU_GRACE_NS + COOLING_NS * 2)) {
+			began = began ? began : now_ns();
+			nanosleep(&(struct timespec){ .tv_nsec = COOLING_NS }, NULL);
+			continue;
+		}
 		/* The same sum twice: nobody was about to take bytes back. */
 		if (sum == seen)
 			break;
 		seen = sum;
-		nanosleep(&(struct timespec){ .tv_nsec = 20000L + (long)(self - c->slots) % 16 * 5000 }, NULL);
+		try++;
+		nanosleep(&(struct timespec){ .tv_nsec = 20000L + (long)(self - c->slots) % 16 * 5000 },
+			  NULL);
 	}
 	return -ENOMEM;
 }

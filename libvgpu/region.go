@@ -64,6 +64,7 @@ type GrantSpec struct {
 type GrantCard struct {
 	UUID        string
 	MemLimit    uint64 // 0: no limit
+	MemPhysical uint64 // of it, what the card has of its own; 0: all of it
 	MemOverhead uint64 // what one context costs on this node; 0: not known
 	Share       uint32
 	Cores       uint32
@@ -125,6 +126,7 @@ func CreateGrant(path string, spec GrantSpec) (*Grant, error) {
 			return nil, fmt.Errorf("create grant %s: %w", path, err)
 		}
 		c.mem_limit, c.mem_overhead = C.uint64_t(card.MemLimit), C.uint64_t(card.MemOverhead)
+		c.mem_physical = C.uint64_t(card.MemPhysical)
 		c.share, c.cores = C.uint32_t(card.Share), C.uint32_t(card.Cores)
 		c.mode, c.priority, c.ceiling = C.uint32_t(card.Mode), C.uint32_t(card.Priority), C.uint32_t(card.Ceiling)
 		if card.Mode == ModeHard && card.Cores < 100 {
@@ -335,7 +337,8 @@ func loadGrant(f *os.File, buf []byte) (GrantSpec, []Schedule, error) {
 		c := &g.card[i]
 		spec.Cards = append(spec.Cards, GrantCard{
 			UUID: text(&c.uuid), MemLimit: uint64(c.mem_limit), MemOverhead: uint64(c.mem_overhead),
-			Share: uint32(c.share), Cores: uint32(c.cores), Mode: uint32(c.mode),
+			MemPhysical: uint64(c.mem_physical),
+			Share:       uint32(c.share), Cores: uint32(c.cores), Mode: uint32(c.mode),
 			Priority: uint32(c.priority), Ceiling: uint32(c.ceiling),
 		})
 		schedules = append(schedules, scheduleOf(c))

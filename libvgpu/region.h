@@ -61,6 +61,10 @@
 #define VGPU_SLOT_SLICES_REFUSED 0x2u /* the driver refused, or read back another value */
 #define VGPU_SLOT_GATED 0x4u          /* the budget gate has been used */
 
+/* How long a dead process's slot still counts (measured on an H200: its memory
+ * is gone within 40 ms). */
+#define VGPU_GRACE_NS 200000000u
+
 /* One card of a grant. seq is a sequence lock: odd while gresd writes the
  * fields from cores to weight_ppm; readers retry while it is odd or moved. */
 struct vgpu_grant_card {
@@ -169,7 +173,10 @@ struct vgpu_slot {
 	 * are announced and the bytes that the card counts cannot be compared. */
 	uint32_t mem_begun;
 	uint32_t mem_done;
-	uint64_t reserved[2];
+	/* When its process was first seen dead. The driver frees the memory of a
+	 * killed process a moment after its death, so the slot counts until then. */
+	uint64_t died_ns;
+	uint64_t reserved;
 	struct vgpu_slot_card card[VGPU_MAX_CARDS];
 };
 
@@ -225,6 +232,7 @@ VGPU_AT(vgpu_slot, pid, 16);
 VGPU_AT(vgpu_slot, heartbeat_ns, 24);
 VGPU_AT(vgpu_slot, flags, 32);
 VGPU_AT(vgpu_slot, mem_begun, 40);
+VGPU_AT(vgpu_slot, died_ns, 48);
 VGPU_AT(vgpu_slot, card, 64);
 _Static_assert(sizeof(struct vgpu_slot) == 64 + 16 * 64, "vgpu_slot");
 

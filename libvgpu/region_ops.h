@@ -54,8 +54,9 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 /* Gives the slot back; the caller owns it. */
 void vgpu_slot_release(struct vgpu_slot *slot);
 
-/* Frees the slots of processes that have ended. Returns how many. May be run
- * by any process of the job at any time, also by several at once. */
+/* Frees the slots of processes that were seen dead VGPU_GRACE_NS ago or earlier,
+ * and notes the death of others. Returns how many were freed. May be run by any
+ * process of the job at any time, also by several at once. */
 unsigned vgpu_slot_reclaim(struct vgpu_cache *c);
 
 /* Bytes that all slots together hold on a card. */
@@ -63,7 +64,8 @@ uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card);
 
 /* Announces bytes on the caller's slot and keeps them if the job, with outside
  * bytes that no slot announces (may be negative), stays within limit (0: no
- * limit). Returns 0, or -ENOMEM with nothing changed. */
+ * limit). Waits up to VGPU_GRACE_NS for memory of processes that have just died.
+ * Returns 0, or -ENOMEM with nothing changed. */
 int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card, uint64_t bytes,
 		     uint64_t limit, int64_t outside);
 

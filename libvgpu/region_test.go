@@ -33,7 +33,7 @@ func exampleSpec() GrantSpec {
 	return GrantSpec{
 		JobID: 4217, UID: 33, GID: 34, Created: time.Unix(1700000000, 5),
 		Cards: []GrantCard{
-			{UUID: "GPU-00000000-0000-0000-0000-000000000001", MemLimit: 8 << 30, MemOverhead: 500 << 20, Share: 30, Cores: 25, Mode: ModeHard, Priority: PrioHigh},
+			{UUID: "GPU-00000000-0000-0000-0000-000000000001", MemLimit: 8 << 30, MemPhysical: 4 << 30, MemOverhead: 500 << 20, Share: 30, Cores: 25, Mode: ModeHard, Priority: PrioHigh},
 			{UUID: "GPU-00000000-0000-0000-0000-000000000002", MemLimit: 4 << 30, Share: 20, Cores: 20, Mode: ModeSoft, Ceiling: 80},
 		},
 	}
@@ -79,6 +79,9 @@ func TestGrantBytes(t *testing.T) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got := binary.LittleEndian.Uint64(data[cardsAt+120:]); got != 4<<30 {
+		t.Errorf("physical memory %d, want 4 GiB", got)
 	}
 	u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(data[at:]) }
 	if string(data[:8]) != "VPUGRANT" {

@@ -146,7 +146,8 @@ func (s *show) showMemory(j *job) error {
 		}
 		s.say("Job %s (%d), user %s: %d %% of card %d", j.name, j.id, j.user, r.Cards[0].Share, r.Cards[0].Index)
 		s.say("  memory by CUDA %5.1f GiB, by NVML %5.1f GiB (asked %s)", gib(look.Total), gib(look.NVMLTotal), j.mem)
-		s.say("  took %.2f GiB in pieces of 256 MiB; the next piece: %s", gib(look.Granted), look.Refusal)
+		s.say("  took %.2f GiB beside %.2f GiB of its CUDA context; the next 256 MiB: %s",
+			gib(look.Granted), gib(look.Used-look.Granted), look.Refusal)
 		switch want := r.Cards[0].LimitBytes; {
 		case look.Total != want || look.NVMLTotal != want:
 			return fmt.Errorf("job %s: saw %d bytes by CUDA and %d by NVML, want %d", j.name, look.Total, look.NVMLTotal, want)

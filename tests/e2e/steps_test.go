@@ -28,7 +28,7 @@ func TestStepsOfAJobHaveItsLimit(t *testing.T) {
 func TestTasksOfAJobShareItsLimit(t *testing.T) {
 	s := up(t, oneCard)
 	out := s.completed(alice, s.submit(alice, "--ntasks=3 --gres=vgpu:30 --vgpu-mem=8G",
-		"srun "+cluster.Worker+strings.Repeat(" --alloc 1G", 6)+" --hold 4"))
+		"srun "+cluster.Worker+" --report --hold 2"+strings.Repeat(" --alloc 1G", 6)+" --hold 4"))
 	got, refused := cluster.Taken(out)
 	if got > 8*gib || got < 6*gib || refused < 10 {
 		t.Errorf("3 tasks that want 6 GiB each got %d bytes, %d pieces refused; want at most 8 GiB:\n%s", got, refused, out)

@@ -96,13 +96,13 @@ func (x *tenant) next() map[string]any {
 	return v
 }
 
-// contexts finds the contexts of the tenants on card 0; nil while one is missing.
+// contexts finds the usable contexts of the tenants on card 0; nil while one is missing.
 func contexts(m *Machine, tenants []*tenant) []ContextStatus {
 	var out []ContextStatus
 	have := m.Status()[0].Contexts
 	for _, x := range tenants {
 		for _, c := range have {
-			if c.PID == x.pid() {
+			if c.PID == x.pid() && c.Usable {
 				out = append(out, c)
 			}
 		}
@@ -128,7 +128,7 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 // late enough for all to have measured their kernel before.
 func saturate(t *testing.T, m *Machine, state string, n int, seconds string, kernelUS string, more ...string) []*tenant {
 	t.Helper()
-	at := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000+1.5+float64(n)/2)
+	at := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000+1.2+0.3*float64(n))
 	var out []*tenant
 	for range n {
 		args := append([]string{"--kernel-us", kernelUS, "--start-at", at}, more...)

@@ -17,6 +17,7 @@ import "C"
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -53,6 +54,7 @@ type ContextStatus struct {
 	BusyNS  uint64 `json:"busy_ns"`
 	Turns   uint64 `json:"turns"`
 	Busy    bool   `json:"busy"`
+	Usable  bool   `json:"usable"` // slices that are set from now on stay
 }
 
 // A Fault is something that goes wrong on purpose. Count -1 means always.
@@ -162,7 +164,11 @@ func Open(path string) (*Machine, error) {
 	return &Machine{st}, nil
 }
 
+// locked runs f under the machine's lock. The lock belongs to the thread that
+// takes it, so the goroutine must not move to another one meanwhile.
 func (m *Machine) locked(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	C.sim_lock(m.st)
 	defer C.sim_unlock(m.st)
 	f()
@@ -194,7 +200,7 @@ func (m *Machine) card(i int) CardStatus {
 		p := &m.st.proc[ctx.proc]
 		s.Contexts = append(s.Contexts, ContextStatus{
 			PID: int(p.pid), Process: C.GoString(&p.name[0]), MemUsed: uint64(p.mem[i]), SliceUS: uint64(ctx.slice_us),
-			BusyNS: uint64(ctx.busy_ns), Turns: uint64(ctx.turns), Busy: bool(C.sim_busy(m.st, x-1)),
+			BusyNS: uint64(ctx.busy_ns), Turns: uint64(ctx.turns), Busy: bool(C.sim_busy(m.st, x-1)), Usable: ctx.usable != 0,
 		})
 	}
 	return s

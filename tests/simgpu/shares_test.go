@@ -15,7 +15,7 @@ func TestOneTenantAloneGetsTheWholeCard(t *testing.T) {
 
 // Without a limiter, whatever shares were meant, each of two gets 45 % (h200.md).
 func TestTwoTenantsGetEqualSlices(t *testing.T) {
-	for _, us := range []string{"50", "200", "1000", "5000"} {
+	for _, us := range []string{"50", "1000", "5000"} {
 		t.Run(us+" us kernels", func(t *testing.T) {
 			m, state := newMachine(t, "one-card")
 			for _, f := range fractions(saturate(t, m, state, 2, "2", us)) {
@@ -87,7 +87,7 @@ func TestAKilledTenantLosesMemoryAndTurn(t *testing.T) {
 	tenants := saturate(t, m, state, 2, "30", "200", "--alloc", "10G")
 	waitFor(t, "both busy", func() bool {
 		c := contexts(m, tenants)
-		return c != nil && c[0].Turns > 200 && c[1].Turns > 200
+		return c != nil && c[0].BusyNS > 5e8 && c[1].BusyNS > 5e8
 	})
 	before := m.Status()[0].Used
 	for _, s := range busyShares(m, tenants, time.Second) {

@@ -221,6 +221,9 @@ static uint64_t cache_says(const char *path)
 		return UINT64_MAX;
 	c.header = (void *)(p + VGPU_CACHE_OFFSET);
 	c.slots = (void *)(p + VGPU_SLOTS_OFFSET);
+	/* Notes the deaths, lets the grace run out, cleans up. */
+	vgpu_slot_reclaim(&c);
+	usleep(VGPU_GRACE_NS / 1000 + 1000);
 	vgpu_slot_reclaim(&c);
 	return vgpu_mem_sum(&c, 0);
 }

@@ -55,6 +55,14 @@ func unpackDebs() error {
 			return err
 		}
 	}
+	below, err := mountsBelow("/usr")
+	if err != nil {
+		return err
+	}
+	back, err := keepMounts(below)
+	if err != nil {
+		return err
+	}
 	err = unix.Mount("overlay", "/usr", "overlay", unix.MS_RDONLY, "lowerdir="+root+"/usr:/usr")
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("lay %s over /usr: %w", root, err)
@@ -62,7 +70,59 @@ func unpackDebs() error {
 	if err != nil {
 		return fmt.Errorf("vgpu: cluster: this kernel has no overlay file system: install Slurm and unset %s", DebsEnv)
 	}
+	if err := back(); err != nil {
+		return err
+	}
 	return command("ldconfig", "-X", "-i")
+}
+
+// mountsBelow lists what is mounted under a folder: an overlay does not show
+// it, and a driver's libraries may lie there.
+func mountsBelow(folder string) ([]string, error) {
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var points []string
+	for line := range strings.Lines(string(info)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], folder+"/") {
+			points = append(points, f[4])
+		}
+	}
+	return points, nil
+}
+
+// keepMounts binds mounts aside; the function that it returns puts them back.
+func keepMounts(points []string) (back func() error, err error) {
+	const aside = "/run/kept"
+	kept := map[string]string{}
+	for i, point := range points {
+		info, err := os.Stat(point)
+		if err != nil {
+			return nil, err
+		}
+		to := filepath.Join(aside, fmt.Sprint(i))
+		if info.IsDir() {
+			err = os.MkdirAll(to, 0o755)
+		} else if err = os.MkdirAll(aside, 0o755); err == nil {
+			err = os.WriteFile(to, nil, 0o644)
+		}
+		if err == nil {
+			err = unix.Mount(point, to, "", unix.MS_BIND, "")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("keep %s: %w", point, err)
+		}
+		kept[point] = to
+	}
+	return func() error {
+		for _, point := range points {
+			if err := unix.Mount(kept[point], point, "", unix.MS_BIND, ""); err != nil {
+				return fmt.Errorf("put %s back: %w", point, err)
+			}
+		}
+		return nil
+	}, nil
 }
 
 // command runs a program that prints only what is wrong.
