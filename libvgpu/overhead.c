@@ -18,8 +18,18 @@
  * (9 MiB on an H200 with driver 580). */
 #define UNCOUNTED (10ull << 20)
 
+/* The card's count may lag behind what has just been allocated: it lowers the
+ * charge only to the highest of so many comparisons. */
+#define COMPARISONS 8
+
+/* A context grows a little with what a program does (pools, pitched memory, first
+ * launches): room for that is charged from the start and kept. */
+#define GROWTH (16ull << 20)
+
 /* What is charged on our slot beside allocations, per card. */
 static uint64_t overhead[VGPU_MAX_CARDS];
+static uint64_t compared[VGPU_MAX_CARDS][COMPARISONS];
+static unsigned comparisons[VGPU_MAX_CARDS];
 static nvmlDevice_t handle[VGPU_MAX_CARDS];
 static bool nvml_up;
 static pthread_mutex_t measure_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -30,9 +40,16 @@ static void show(int card)
 			 __atomic_load_n(&overhead[card], __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 
-int vgpu_overhead_context(int card)
+static uint64_t context_bytes(int card)
 {
 	uint64_t bytes = vgpu_state.grant->card[card].mem_overhead;
+
+	return bytes ? bytes + GROWTH : 0;
+}
+
+int vgpu_overhead_context(int card)
+{
+	uint64_t bytes = context_bytes(card);
 	int r;
 
 	if (bytes == 0)
@@ -61,7 +78,7 @@ static void lower(int card, uint64_t bytes)
 void vgpu_overhead_context_gone(int card)
 {
 	vgpu_mem_begin();
-	lower(card, vgpu_state.grant->card[card].mem_overhead);
+	lower(card, context_bytes(card));
 	show(card);
 	vgpu_mem_end();
 }
@@ -102,11 +119,26 @@ static bool card_counts(int card, uint64_t *bytes)
 	return found;
 }
 
+/* Notes one comparison. Returns the highest of the last ones, or UINT64_MAX
+ * while there are too few. */
+static uint64_t highest(int card, uint64_t want)
+{
+	uint64_t max = 0;
+
+	compared[card][comparisons[card]++ % COMPARISONS] = want;
+	if (comparisons[card] < COMPARISONS)
+		return UINT64_MAX;
+	for (int i = 0; i < COMPARISONS; i++)
+		if (compared[card][i] > max)
+			max = compared[card][i];
+	return max;
+}
+
 void vgpu_overhead_measure(int card)
 {
 	struct vgpu_slot *slot = vgpu_state.slot;
 	uint32_t begun, done;
-	uint64_t real, told, have, want;
+	uint64_t real, told, have, want, max, floor;
 
 	pthread_mutex_lock(&measure_lock);
 	begun = __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST);
@@ -117,13 +149,18 @@ void vgpu_overhead_measure(int card)
 	    begun == __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST)) {
 		have = __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST);
 		want = real + have > told ? real + have - told : 0;
+		floor = context_bytes(card) *
+			__atomic_load_n(&slot->card[card].contexts, __ATOMIC_RELAXED);
+		if (want < floor)
+			want = floor;
+		max = highest(card, want);
 		if (want > have) {
 			__atomic_add_fetch(&overhead[card], want - have, __ATOMIC_SEQ_CST);
 			vgpu_charge_forced(card, want - have);
-		} else if (__atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0) {
+		} else if (max < have && __atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0) {
 			/* Managed memory is charged in full but may be elsewhere just
 			 * now: then a low count proves nothing. */
-			lower(card, have - want);
+			lower(card, have - max);
 		}
 		show(card);
 	}

@@ -165,6 +165,7 @@ static int worker(const char *libdir, struct tally *t, unsigned seed)
 
 /* ------------------------------------------------------------------ outsider */
 static nvmlReturn_t (*nvml_memory)(nvmlDevice_t, nvmlMemory_t *);
+static nvmlReturn_t (*nvml_processes)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
 static nvmlDevice_t device;
 
 static uint64_t card_used(void)
@@ -185,7 +186,48 @@ static int open_nvml(const char *libdir)
 	*(void **)&init = dlsym(lib, "nvmlInit_v2");
 	*(void **)&by_index = dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
 	*(void **)&nvml_memory = dlsym(lib, "nvmlDeviceGetMemoryInfo");
+	*(void **)&nvml_processes = dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
 	return init && by_index && nvml_memory && init() == 0 && by_index(0, &device) == 0 ? 0 : -1;
+}
+
+/* Who holds what, by the card and by the slots: to find out why. */
+static void explain(const char *path, uint64_t mine)
+{
+	static int told;
+	nvmlProcessInfo_t info[128];
+	unsigned n = 128;
+	struct vgpu_cache c;
+	uint64_t slots = 0, card = 0;
+	int fd;
+	char *p;
+
+	if (!nvml_processes || told++ >= 6 || nvml_processes(device, &n, info) != 0)
+		return;
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	p = fd < 0 ? MAP_FAILED : mmap(NULL, VGPU_CACHE_SIZE, PROT_READ, MAP_SHARED, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	if (p == MAP_FAILED)
+		return;
+	c.header = (void *)(p + VGPU_CACHE_OFFSET);
+	c.slots = (void *)(p + VGPU_SLOTS_OFFSET);
+	slots = vgpu_mem_sum(&c, 0);
+	for (unsigned i = 0; i < n; i++)
+		card += info[i].usedGpuMemory;
+	fprintf(stderr, "above: device %llu MiB, processes %llu in %u, slots %llu:",
+		(unsigned long long)(mine / MIB), (unsigned long long)(card / MIB), n,
+		(unsigned long long)(slots / MIB));
+	for (unsigned i = 0; i < n; i++) {
+		long long slot = -1;
+
+		for (uint32_t k = 0; k < c.header->high_slot; k++)
+			if (c.slots[k].owner >> 32 == info[i].pid)
+				slot = (long long)(c.slots[k].card[0].mem / MIB);
+		fprintf(stderr, " %u:%llu/%lld", info[i].pid,
+			(unsigned long long)(info[i].usedGpuMemory / MIB), slot);
+	}
+	fprintf(stderr, "\n");
+	munmap(p, VGPU_CACHE_SIZE);
 }
 
 static char self[512];
@@ -266,8 +308,10 @@ int main(int argc, char **argv)
 		samples++;
 		if (mine > worst)
 			worst = mine;
-		if (mine > limit + SLACK)
+		if (mine > limit + SLACK) {
 			above++;
+			explain(cache, mine);
+		}
 		if (now_s() >= next_kill) {
 			int victim = (int)(rand_r(&seed) % (unsigned)workers);
 
