@@ -12,7 +12,9 @@
 
 #include "vgpu.h"
 
-#define MEASURE_NS 100000000u
+#define MEASURE_NS 250000000u
+/* Short programs never pay for opening NVML. */
+#define FIRST_MEASURE_NS 1000000000u
 #define MAX_PROCESSES 256
 /* What the card takes for a process beyond what it counts as the process's own
  * (9 MiB on an H200 with driver 580). */
@@ -20,7 +22,7 @@
 
 /* The card's count may lag behind what has just been allocated: it lowers the
  * charge only to the highest of so many comparisons. */
-#define COMPARISONS 8
+#define COMPARISONS 4
 
 /* A context grows a little with what a program does (pools, pitched memory, first
  * launches): room for that is charged from the start and kept. */
@@ -169,11 +171,15 @@ void vgpu_overhead_measure(int card)
 
 void vgpu_overhead_tick(uint64_t now)
 {
-	static uint64_t last;
+	static uint64_t next;
 
-	if (!vgpu_state.from_env || now - last < MEASURE_NS)
+	if (!vgpu_state.from_env)
 		return;
-	last = now;
+	if (next == 0)
+		next = now + FIRST_MEASURE_NS;
+	if (now < next)
+		return;
+	next = now + MEASURE_NS;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
 		if (vgpu_my((int)i)->contexts && vgpu_limit((int)i))
 			vgpu_overhead_measure((int)i);
