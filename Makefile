@@ -31,7 +31,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps lint-deps test test-e2e lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps test test-e2e lint fmt demo gpu-check gpu-check-bundle \
 	install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -63,11 +63,14 @@ harness:
 deps:
 	@tools/deps build
 
+test-deps:
+	@tools/deps test
+
 lint-deps:
 	@tools/deps lint
 
 ## test: every test there is, on a private Slurm with simulated cards (as root)
-test: deps build
+test: test-deps build
 	@tools/test all
 
 ## test-e2e: only the tests on the private Slurm (as root); RUN=regexp picks some

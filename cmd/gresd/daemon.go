@@ -19,6 +19,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/journal"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/reclaim"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
@@ -58,10 +60,12 @@ func run(ctx context.Context, cfg config.Config) error {
 		log.Error("the preload library is missing: jobs run without limits", "error", err)
 	}
 
-	counts := metrics.New(version, driver(cards, log))
+	driverVersion := driver(cards, log)
+	counts := metrics.New(version, driverVersion)
 	scontrol := slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout()})
+	costs := openCosts(cfg, driverVersion, log)
 	srv, err := server.New(server.Parts{
-		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Observer: counts, Log: log, Version: version,
+		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
 		Slurm: func(conf string) server.Slurm {
 			if cfg.Slurm.Conf != "" {
 				return scontrol // the administrator's word beats the Prolog's
@@ -73,11 +77,13 @@ func run(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	counts.Watch(srv.Snapshot)
-	return serve(ctx, cfg, srv, grants, cards, counts, log)
+	return serve(ctx, cfg, srv, grants, cards, costs, counts, log)
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.
-func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *grant.Store, cards inventory.Inventory, counts *metrics.Metrics, log *slog.Logger) error {
+func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *grant.Store, cards inventory.Inventory,
+	costs *probe.Costs, counts *metrics.Metrics, log *slog.Logger,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var parts sync.WaitGroup
@@ -85,10 +91,13 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 	judge := arbiter.NewRunner(grants, arbiter.Params{
 		Period: cfg.Arbiter.PeriodUS, MaxPeriod: cfg.Arbiter.MaxPeriodUS, MinSlice: cfg.Arbiter.MinSliceUS,
 	}, cfg.Arbiter.Tick(), log)
-	measurer := arbiter.NewMeasurer(grants, cards, log)
-	grants.OnChange(func() { judge.Wake(); measurer.Wake() })
+	measurer := arbiter.NewMeasurer(grants, cards, srv.Uncounted, log)
+	reclaimer := reclaim.New(grants, reclaim.Child(self, clearSlots), log)
+	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake() })
 	parts.Go(func() { judge.Run(ctx) })
 	parts.Go(func() { measurer.Run(ctx) })
+	parts.Go(func() { reclaimer.Run(ctx) })
+	parts.Go(func() { learn(ctx, cfg, costs, cards) })
 
 	if cfg.Metrics.Listen != "" {
 		parts.Go(func() {

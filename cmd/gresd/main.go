@@ -49,7 +49,7 @@ func command() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&path, "config", config.DefaultPath, "configuration `FILE`")
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(&cobra.Command{
+	root.AddCommand(probeCommand(), slotsCommand(), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,

@@ -15,7 +15,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func (s *settings) ask(ctx context.Context, op wire.Op) (wire.Reply, error) {
+func (s *settings) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
 	socket := s.socket
 	if socket == "" {
 		cfg, err := config.Load(s.config)
@@ -25,7 +25,7 @@ func (s *settings) ask(ctx context.Context, op wire.Op) (wire.Reply, error) {
 		socket = cfg.Paths.Socket()
 	}
 	client := wire.Client{Socket: socket, Timeout: 15 * time.Second}
-	rep, err := client.Do(ctx, wire.Request{Op: op})
+	rep, err := client.Do(ctx, req)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rep, fmt.Errorf("%w: is gresd running? see: systemctl status gresd", err)
 	}

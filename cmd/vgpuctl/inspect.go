@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type grantView struct {
 type grantCardView struct {
 	UUID       string `json:"gpu_uuid"`
 	LimitBytes uint64 `json:"memory_limit_bytes"`
+	Physical   uint64 `json:"memory_physical_bytes"`
 	Context    uint64 `json:"context_bytes"`
 	Share      uint32 `json:"share"`
 	Cores      uint32 `json:"cores"`
@@ -88,11 +90,17 @@ func (s *settings) inspect(w io.Writer, path string) error {
 		return err
 	}
 	view, cacheErr := libvgpu.ReadCache(path)
-	if cacheErr != nil {
-		return fmt.Errorf("%s is neither a grant nor a cache of this version: %w; %w", path, err, cacheErr)
+	if cacheErr == nil {
+		// It begins with HAMi-core's view of the same numbers.
+		v := viewCache(view)
+		return s.print(w, v, func(w io.Writer) error { return writeCache(w, v) })
 	}
-	v := viewCache(view)
-	return s.print(w, v, func(w io.Writer) error { return writeCache(w, v) })
+	hami, hamiErr := libvgpu.ReadHAMi(path)
+	if hamiErr == nil {
+		v := viewHAMi(hami)
+		return s.print(w, v, func(w io.Writer) error { return writeHAMi(w, v) })
+	}
+	return fmt.Errorf("%s is neither a grant nor a cache of this version, nor a file of HAMi-core: %w; %w; %w", path, err, cacheErr, hamiErr)
 }
 
 func viewGrant(spec libvgpu.GrantSpec, schedules []libvgpu.Schedule) grantView {
@@ -100,7 +108,7 @@ func viewGrant(spec libvgpu.GrantSpec, schedules []libvgpu.Schedule) grantView {
 	for i, c := range spec.Cards {
 		sched := schedules[i]
 		v.Cards = append(v.Cards, grantCardView{
-			UUID: c.UUID, LimitBytes: c.MemLimit, Context: c.MemOverhead, Share: c.Share, Cores: sched.Cores,
+			UUID: c.UUID, LimitBytes: c.MemLimit, Physical: cmp.Or(c.MemPhysical, c.MemLimit), Context: c.MemOverhead, Share: c.Share, Cores: sched.Cores,
 			Mode:     word(c.Mode, map[uint32]string{libvgpu.ModeOff: "off", libvgpu.ModeSoft: "soft", libvgpu.ModeHard: "hard"}),
 			Ceiling:  c.Ceiling,
 			Priority: word(c.Priority, map[uint32]string{libvgpu.PrioNormal: "normal", libvgpu.PrioHigh: "high", libvgpu.PrioLow: "low"}),
@@ -169,7 +177,15 @@ func writeGrant(w io.Writer, v grantView) error {
 			fmt.Sprintf("%.1f%%", float64(c.WeightPPM)/1e4), fmt.Sprint(c.BusyProcs), fmt.Sprint(c.Others), shortUUID(c.UUID),
 		})
 	}
-	return table(w, rows)
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	for _, c := range v.Cards {
+		if isScaled(c.LimitBytes, c.Physical) {
+			fmt.Fprintf(w, "\nof its limit %s, card %s has %s\n", size(c.LimitBytes), shortUUID(c.UUID), size(c.Physical))
+		}
+	}
+	return nil
 }
 
 // shortUUID keeps a line within the width of a terminal; --json has it all.

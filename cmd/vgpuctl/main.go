@@ -80,7 +80,7 @@ func command() *cobra.Command {
 		}})
 	}
 	add("status", "Show the cards and what is granted of them", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
-		rep, err := s.ask(cmd.Context(), wire.OpStatus)
+		rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpStatus})
 		if err != nil {
 			return err
 		}
@@ -90,14 +90,15 @@ func command() *cobra.Command {
 		return s.print(cmd.OutOrStdout(), rep.Status, func(w io.Writer) error { return writeStatus(w, *rep.Status) })
 	})
 	add("jobs", "Show the jobs that have a share: all for root, else your own", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
-		rep, err := s.ask(cmd.Context(), wire.OpJobs)
+		rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs})
 		if err != nil {
 			return err
 		}
 		jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
 		return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeJobs(w, jobs) })
 	})
-	add("inspect FILE", "Decode a grant or cache file", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
+	root.AddCommand(s.setCommand())
+	add("inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
 		return s.inspect(cmd.OutOrStdout(), args[0])
 	})
 	add("check-config [FILE]", "Check a configuration file", cobra.MaximumNArgs(1), func(cmd *cobra.Command, args []string) error {

@@ -50,7 +50,15 @@ func writeStatus(w io.Writer, st wire.Status) error {
 		})
 	}
 	fmt.Fprintln(w)
-	return table(w, rows)
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	for _, c := range st.Cards {
+		if isScaled(c.MemoryBytes, c.PhysicalBytes) {
+			fmt.Fprintf(w, "\ncard %d: %s are shared out, of which the card has %s\n", c.Index, size(c.MemoryBytes), size(c.PhysicalBytes))
+		}
+	}
+	return nil
 }
 
 func writeJobs(w io.Writer, jobs []wire.Job) error {
@@ -72,6 +80,11 @@ func writeJobs(w io.Writer, jobs []wire.Job) error {
 		return err
 	}
 	for _, j := range jobs {
+		for _, c := range j.Cards {
+			if isScaled(c.LimitBytes, c.PhysicalBytes) {
+				fmt.Fprintf(w, "\njob %d: of its limit %s, card %d has %s\n", j.JobID, size(c.LimitBytes), c.Index, size(c.PhysicalBytes))
+			}
+		}
 		if j.Reason != "" {
 			fmt.Fprintf(w, "\njob %d: %s\n", j.JobID, j.Reason)
 		}
@@ -91,6 +104,10 @@ func mode(j wire.Job) string { return gpu.FormatMode(gpu.Mode(j.Mode), gpu.Share
 func percent(n uint32) string { return fmt.Sprintf("%d%%", n) }
 
 func size(n uint64) string { return gpu.Bytes(n).String() }
+
+// isScaled says whether the site shares out more memory than the card has. An
+// older gresd does not tell what that is.
+func isScaled(all, physical uint64) bool { return physical != 0 && physical < all }
 
 func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"net"
 	"os"
@@ -44,6 +45,7 @@ func exampleReply(op wire.Op) wire.Reply {
 			Version: "1.2.3", Node: "n1", Started: time.Now().Add(-time.Hour), Ready: true, Placement: "slurm", Jobs: 12,
 			Cards: []wire.Card{
 				{UUID: uuid, Index: 0, Type: "h200", Healthy: true, MemoryBytes: 141 << 30, GrantedBytes: 100 << 30, Share: 100, Cores: 100, Jobs: 12},
+				{UUID: uuid, Index: 2, Type: "h200", Healthy: true, MemoryBytes: 282 << 30, PhysicalBytes: 141 << 30},
 				{UUID: uuid, Index: 1, Type: "h200", MemoryBytes: 141 << 30},
 			},
 			Problems: []string{"card 2: lost"},
@@ -53,12 +55,18 @@ func exampleReply(op wire.Op) wire.Reply {
 		{JobID: 1234567, User: "longname12", State: "granted", Mode: "soft", Ceiling: 80, Cards: []wire.JobCard{
 			{UUID: uuid, Index: 0, Share: 100, Cores: 100, LimitBytes: 141 << 30, UsedBytes: ptr(uint64(100 << 30)), GPUSeconds: ptr(3723.5), Processes: ptr(8), SliceUS: 14000, Gate: true},
 			{UUID: uuid, Index: 1, Share: 30, Cores: 30, LimitBytes: 20 << 30},
+			{UUID: uuid, Index: 2, Share: 30, Cores: 30, LimitBytes: 20 << 30, PhysicalBytes: 10 << 30},
 		}},
 		{JobID: 9, UID: 33, State: "refused", Reason: "vgpu: request: job 9: --vgpu-mem: want a size"},
 	}}
 }
 
 func serve(t *testing.T, answer func(wire.Op) wire.Reply) string {
+	t.Helper()
+	return serveRequests(t, func(req wire.Request) wire.Reply { return answer(req.Op) })
+}
+
+func serveRequests(t *testing.T, answer func(wire.Request) wire.Reply) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gresd.sock")
 	l, err := net.Listen("unix", path)
@@ -73,7 +81,7 @@ func serve(t *testing.T, answer func(wire.Op) wire.Reply) string {
 				return
 			}
 			if req, err := wire.ReadRequest(bufio.NewReader(conn)); err == nil {
-				_ = wire.WriteReply(conn, answer(req.Op))
+				_ = wire.WriteReply(conn, answer(req))
 			}
 			conn.Close()
 		}
@@ -88,7 +96,7 @@ func TestStatusAndJobs(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	narrow(t, out)
-	for _, want := range []string{"gresd 1.2.3 on n1: ready, up 1h0m", "100 GiB / 141 GiB", "out", uuid, "problem: card 2: lost"} {
+	for _, want := range []string{"gresd 1.2.3 on n1: ready, up 1h0m", "100 GiB / 141 GiB", "out", uuid, "problem: card 2: lost", "card 2: 282 GiB are shared out, of which the card has 141 GiB"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -98,7 +106,7 @@ func TestStatusAndJobs(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	narrow(t, out)
-	for _, want := range []string{"100 GiB / 141 GiB", "? / 20 GiB", "soft:80", "1h2m3.5s", "14 ms gate", "refused", "job 9: vgpu: request"} {
+	for _, want := range []string{"100 GiB / 141 GiB", "? / 20 GiB", "job 1234567: of its limit 20 GiB, card 2 has 10 GiB", "soft:80", "1h2m3.5s", "14 ms gate", "refused", "job 9: vgpu: request"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -107,6 +115,34 @@ func TestStatusAndJobs(t *testing.T) {
 	var jobs []wire.Job
 	if err := json.Unmarshal([]byte(out), &jobs); err != nil || code != 0 || len(jobs) != 2 || jobs[0].JobID != 1234567 {
 		t.Errorf("exit %d, %v: %s", code, err, out)
+	}
+}
+
+func TestSet(t *testing.T) {
+	socket := serveRequests(t, func(req wire.Request) wire.Reply {
+		if req.Op != wire.OpSet || req.JobID != 7 || req.Cores != 20 {
+			return wire.Reply{Kind: wire.KindUser, Message: "vgpu: set: another request"}
+		}
+		return wire.Reply{OK: true, Result: wire.Changed, Message: "job 7: compute share 20 %"}
+	})
+	if out, errs, code := run(t, "--socket", socket, "set", "7", "--cores", "20"); code != 0 || out != "job 7: compute share 20 %\n" {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		say  string
+	}{
+		"no cores":        {[]string{"set", "7"}, 2, "cores"},
+		"no job":          {[]string{"set", "--cores", "20"}, 2, "accepts 1 arg"},
+		"a job's name":    {[]string{"set", "7_1", "--cores", "20"}, 2, "want the number of a job, for example 4217"},
+		"below nothing":   {[]string{"set", "7", "--cores", "-1"}, 2, "-1"},
+		"a refusal":       {[]string{"set", "7", "--cores", "21"}, 1, "another request"},
+		"more than cards": {[]string{"set", "7", "--cores", "101"}, 1, "101: want 1 to 100"},
+	} {
+		if out, errs, code := run(t, append([]string{"--socket", socket}, c.args...)...); code != c.code || out != "" || !strings.Contains(errs, c.say) {
+			t.Errorf("%s: exit %d, %q; want %d, %q", name, code, errs, c.code, c.say)
+		}
 	}
 }
 
@@ -144,7 +180,7 @@ func TestExitStatus(t *testing.T) {
 func TestInspect(t *testing.T) {
 	dir := t.TempDir()
 	spec := libvgpu.GrantSpec{JobID: 7, UID: 33, GID: 33, Cards: []libvgpu.GrantCard{
-		{UUID: uuid, MemLimit: 8 << 30, MemOverhead: 500 << 20, Share: 30, Cores: 25, Mode: libvgpu.ModeSoft, Ceiling: 80, Priority: libvgpu.PrioHigh},
+		{UUID: uuid, MemLimit: 8 << 30, MemPhysical: 4 << 30, MemOverhead: 500 << 20, Share: 30, Cores: 25, Mode: libvgpu.ModeSoft, Ceiling: 80, Priority: libvgpu.PrioHigh},
 	}}
 	g, err := libvgpu.CreateGrant(filepath.Join(dir, "grant"), spec)
 	if err != nil {
@@ -156,7 +192,7 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, want := range map[string][]string{
-		"grant": {"grant of job 7, user 33", "8 GiB", "soft:80", "high", "6000 us gate", "30.0%", "GPU-5f3c1d2e"},
+		"grant": {"grant of job 7, user 33", "of its limit 8 GiB, card GPU-5f3c1d2e has 4 GiB", "soft:80", "high", "6000 us gate", "30.0%", "GPU-5f3c1d2e"},
 		"cache": {"cache of job 7, processes 0", "0 B", "8 GiB", "GPU-5f3c1d2e"},
 	} {
 		out, errs, code := run(t, "inspect", filepath.Join(dir, file))
@@ -180,6 +216,77 @@ func TestInspect(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &v); err != nil || v.Kind != file || v.JobID != 7 || v.Cards[0].UUID != uuid {
 			t.Errorf("%s: %v in\n%s", file, err, out)
 		}
+	}
+}
+
+// hamiFile is a shared region of HAMi-core 1.2 with one card and two processes.
+func hamiFile(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(max(2008953, fileSize(t, path))); err != nil {
+		t.Fatal(err)
+	}
+	const proc = 1856
+	for at, value := range map[int64]any{
+		0: []int32{19920718, 1, 2}, 56: uint64(1), 64: []byte(uuid), 1600: uint64(4 << 30), 1728: uint64(30),
+		proc: int32(41), proc + 4: int32(141), proc + 8: []uint64{1 << 20, 2 << 20, 3 << 20, 0, 6 << 20}, proc + 1176: uint64(17), proc + 1928: int32(1),
+		proc + 1960: int32(42), proc + 1960 + 8: []uint64{0, 0, 5 << 20, 0, 5 << 20}, proc + 1960 + 1928: int32(2),
+		2008896: []int32{2, 1, 2, 0}, 2008912: uint64(1700000000),
+	} {
+		b, err := binary.Append(nil, binary.NativeEndian, value)
+		if err == nil {
+			_, err = f.WriteAt(b, at)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func fileSize(t *testing.T, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+func TestInspectHAMi(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cudevshr.cache")
+	hamiFile(t, path)
+	out, errs, code := run(t, "inspect", path)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	narrow(t, out)
+	for _, want := range []string{
+		"HAMi-core file, version 1.2, processes 2, priority high\ncompute limit in force, last kernel 2023-11-1",
+		"GPU-5f3c1d2e  11 MiB  4 GiB  30%", "41   running    GPU-5f3c1d2e  6 MiB   1 MiB    2 MiB    3 MiB  17%", "42   suspended",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	out, _, _ = run(t, "inspect", "--json", path)
+	var v hamiView
+	if err := json.Unmarshal([]byte(out), &v); err != nil || v.Kind != "hami" || len(v.Processes) != 2 || v.Processes[0].Cards[0].Data != 3<<20 || v.Cards[0].UUID != uuid {
+		t.Errorf("%v in\n%s", err, out)
+	}
+
+	// Our own cache has the same view at its head; it is shown as what it is.
+	own := filepath.Join(t.TempDir(), "cache")
+	spec := libvgpu.GrantSpec{JobID: 7, Cards: []libvgpu.GrantCard{{UUID: uuid, MemLimit: 8 << 30}}}
+	if err := libvgpu.CreateCache(own, spec, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	hamiFile(t, own)
+	if out, _, code = run(t, "inspect", own); code != 0 || !strings.HasPrefix(out, "cache of job 7") || strings.Contains(out, "HAMi") {
+		t.Errorf("exit %d: %s", code, out)
 	}
 }
 

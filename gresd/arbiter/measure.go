@@ -5,6 +5,7 @@ package arbiter
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -12,8 +13,16 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// measureEvery is the time between two comparisons with the card's own count.
-const measureEvery = 100 * time.Millisecond
+const (
+	// measureEvery is the time between two comparisons with the card's own count.
+	measureEvery = 100 * time.Millisecond
+	// comparisons are as many as count: the card's count may lag behind what has
+	// just been allocated, so a use is lowered only to the highest of the last.
+	comparisons = 8
+	// mourning are the looks for which a dead process still counts: the driver
+	// frees its memory a moment after its death.
+	mourning = 3
+)
 
 // Memory is what the measurer needs of the open grants.
 type Memory interface {
@@ -32,20 +41,36 @@ type Counter interface {
 // because contexts, code and local memory come from no allocation call. The
 // difference goes into the grant and is part of the job's use from then on.
 type Measurer struct {
-	memory  Memory
-	counter Counter
-	log     *slog.Logger
-	wake    chan struct{}
-	diffs   map[procKey]int64 // last good comparison of each process
-	whole   map[Key]bool      // jobs of which every process was compared once
-	said    map[gpu.UUID]bool // cards that could not be asked
+	memory    Memory
+	counter   Counter
+	uncounted func(gpu.UUID) gpu.Bytes
+	log       *slog.Logger
+	wake      chan struct{}
+	diffs     map[procKey]history
+	whole     map[Key]bool      // jobs of which every process was compared once
+	said      map[gpu.UUID]bool // cards that could not be asked
 }
 
+// history is what the last comparisons of a process said, the newest first.
+type history struct {
+	diffs [comparisons]int64
+	dead  int // looks since its death
+}
+
+func (h history) add(diff int64) history {
+	copy(h.diffs[1:], h.diffs[:])
+	h.diffs[0] = diff
+	return h
+}
+
+func (h history) highest() int64 { return slices.Max(h.diffs[:]) }
+
 // NewMeasurer returns a measurer that does nothing before [Measurer.Run].
-func NewMeasurer(memory Memory, counter Counter, log *slog.Logger) *Measurer {
+// uncounted is what a card takes for each process beyond what it counts for it.
+func NewMeasurer(memory Memory, counter Counter, uncounted func(gpu.UUID) gpu.Bytes, log *slog.Logger) *Measurer {
 	return &Measurer{
-		memory: memory, counter: counter, log: log, wake: make(chan struct{}, 1),
-		diffs: map[procKey]int64{}, whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
+		memory: memory, counter: counter, uncounted: uncounted, log: log, wake: make(chan struct{}, 1),
+		diffs: map[procKey]history{}, whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
 	}
 }
 
@@ -75,13 +100,13 @@ func (m *Measurer) Run(ctx context.Context) {
 
 // step measures every job once and returns how many there are. The caches are
 // read before and after the card is asked: a process that allocated or freed
-// in between cannot be compared, and keeps its last difference.
+// in between cannot be compared, and keeps its last differences.
 func (m *Measurer) step() int {
 	jobs := m.memory.Open()
 	before := m.read(jobs)
 	counts := m.count(jobs, before)
 	after := m.read(jobs)
-	next, whole := map[procKey]int64{}, map[Key]bool{}
+	next, whole := map[procKey]history{}, map[Key]bool{}
 	for _, job := range jobs {
 		spec, ok := m.memory.Spec(job)
 		if !ok || len(after[job].Cards) != len(spec.Cards) {
@@ -91,19 +116,25 @@ func (m *Measurer) step() int {
 			var sum int64
 			name, guessed := Key{job, gpu.UUID(card.UUID)}, false
 			for _, slot := range after[job].Slots {
-				if !slot.Alive || slot.Cards[i].Contexts == 0 {
+				if slot.Cards[i].Contexts == 0 {
 					continue
 				}
 				key := procKey{job, slot.PID, slot.StartTime, i}
+				past, measured := m.diffs[key]
 				diff, known := compare(find(before[job], slot), slot, i, counts[gpu.UUID(card.UUID)])
-				if !known {
-					if diff, known = m.diffs[key]; !known {
-						guessed = true
+				switch {
+				case !slot.Alive:
+					if past.dead++; !measured || past.dead > mourning {
 						continue
 					}
+				case known:
+					past = past.add(diff)
+				case !measured:
+					guessed = true
+					continue
 				}
-				next[key] = diff
-				sum += diff
+				next[key] = past
+				sum += past.highest()
 			}
 			// After a restart the grant still says what was measured before:
 			// that stays until every process was compared again.
@@ -146,7 +177,9 @@ func (m *Measurer) count(jobs []uint32, views map[uint32]libvgpu.CacheView) map[
 			}
 			m.said[uuid] = err != nil
 			for _, p := range processes {
-				counts[uuid][p.PID] = p.Memory
+				if p.Memory > 0 {
+					counts[uuid][p.PID] = p.Memory + m.uncounted(uuid)
+				}
 			}
 		}
 	}
@@ -190,8 +223,7 @@ func compare(before *libvgpu.SlotView, after libvgpu.SlotView, card int, counts 
 	if told > 1<<50 { // its user wrote it: no card is that large
 		return 0, false
 	}
-	diff = int64(counted) - int64(told)
-	// Less than announced is believed only as far as the estimate for contexts
-	// goes: managed memory is announced in full and may be elsewhere just now.
-	return max(diff, -int64(min(after.Cards[card].Context, told))), true
+	// Less than announced is not given back. Managed memory is announced in full
+	// and may be elsewhere just now; a context was charged with room to grow.
+	return max(int64(counted)-int64(told), 0), true
 }

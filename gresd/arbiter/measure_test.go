@@ -32,8 +32,8 @@ func TestCompare(t *testing.T) {
 		known         bool
 	}{
 		"the card counts more":         {quiet, quiet, map[uint32]gpu.Bytes{1: 1400}, 400, true},
-		"the context was charged high": {quiet, quiet, map[uint32]gpu.Bytes{1: 900}, -100, true},
-		"managed memory is elsewhere":  {quiet, quiet, map[uint32]gpu.Bytes{1: 100}, -300, true},
+		"the context was charged high": {quiet, quiet, map[uint32]gpu.Bytes{1: 900}, 0, true},
+		"managed memory is elsewhere":  {quiet, quiet, map[uint32]gpu.Bytes{1: 100}, 0, true},
 		"it is allocating":             {quiet, memSlot(1, 1000, 300, 8, 7), map[uint32]gpu.Bytes{1: 1400}, 0, false},
 		"it allocated meanwhile":       {quiet, memSlot(1, 1000, 300, 8, 8), map[uint32]gpu.Bytes{1: 1400}, 0, false},
 		"the card does not list it":    {quiet, quiet, map[uint32]gpu.Bytes{2: 1400}, 0, false},
@@ -77,6 +77,8 @@ func (f *fakeCounter) Processes(gpu.UUID) ([]inventory.Process, error) {
 	return f.procs, f.err
 }
 
+func nothing(gpu.UUID) gpu.Bytes { return 0 }
+
 func memView(slots ...libvgpu.SlotView) libvgpu.CacheView {
 	return libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "A"}}, Slots: slots}
 }
@@ -84,7 +86,7 @@ func memView(slots ...libvgpu.SlotView) libvgpu.CacheView {
 func TestMeasureSumsAJob(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
 	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}, {PID: 3, Memory: 500}}}
-	m := NewMeasurer(f, c, slog.New(slog.DiscardHandler))
+	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
 	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 1, 1)))
 	f.add(8, 30, memView(memSlot(3, 500, 0, 1, 1)))
 	if n := m.step(); n != 2 || f.outside[7] != 500 || f.outside[8] != 0 || c.asked != 1 {
@@ -95,7 +97,7 @@ func TestMeasureSumsAJob(t *testing.T) {
 	if m.step(); f.outside[7] != 500 {
 		t.Errorf("outside %d while allocating, want 500", f.outside[7])
 	}
-	// When it has ended, its difference is gone with it.
+	// When its slot is gone, so is its difference.
 	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1)))
 	if m.step(); f.outside[7] != 400 {
 		t.Errorf("outside %d after one process, want 400", f.outside[7])
@@ -110,7 +112,7 @@ func TestMeasureSumsAJob(t *testing.T) {
 func TestMeasureAfterARestart(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{7: 500}}
 	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1200}}}
-	m := NewMeasurer(f, c, slog.New(slog.DiscardHandler))
+	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
 	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 2, 1)))
 	if m.step(); f.outside[7] != 500 {
 		t.Errorf("outside %d while a process was not compared yet, want 500", f.outside[7])
@@ -129,7 +131,7 @@ func TestMeasureAfterARestart(t *testing.T) {
 func TestMeasureAsksNobodyWithoutContexts(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
 	c := &fakeCounter{}
-	m := NewMeasurer(f, c, slog.New(slog.DiscardHandler))
+	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { m.Run(ctx); close(done) }()
@@ -146,4 +148,62 @@ func TestMeasureAsksNobodyWithoutContexts(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// What the card takes for a process and counts for nobody is the job's too.
+func TestMeasureAddsWhatIsUncounted(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
+	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}, {PID: 3, Memory: 0}}}
+	m := NewMeasurer(f, c, func(gpu.UUID) gpu.Bytes { return 9 }, slog.New(slog.DiscardHandler))
+	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 1, 1)))
+	f.add(8, 30, memView(memSlot(3, 500, 400, 1, 1))) // the driver does not say
+	if m.step(); f.outside[7] != 400+100+2*9 || f.outside[8] != 0 {
+		t.Errorf("outside %v, want 518 of job 7 and nothing of job 8", f.outside)
+	}
+}
+
+func TestMeasureFollowsUpAtOnceAndDownSlowly(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
+	c := &fakeCounter{}
+	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
+	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1)))
+	look := func(counted gpu.Bytes, want int64) {
+		t.Helper()
+		c.procs = []inventory.Process{{PID: 1, Memory: counted}}
+		if m.step(); f.outside[7] != want {
+			t.Fatalf("the card counts %d: outside %d, want %d", counted, f.outside[7], want)
+		}
+	}
+	look(1400, 400)
+	look(1500, 500)
+	for range comparisons - 1 {
+		look(1200, 500)
+	}
+	look(1100, 200)
+	for range comparisons - 2 {
+		look(900, 200)
+	}
+	look(900, 100)
+	look(900, 0) // and not below: what was charged for a context stays
+}
+
+// The driver frees the memory of a killed process a moment after its death.
+func TestMeasureKeepsADeadProcessForAMoment(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
+	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}}}
+	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
+	living, dead := memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 1, 1)
+	f.add(7, 30, memView(living, dead))
+	m.step()
+	dead.Alive, dead.OnHost, dead.Gone = false, false, true
+	c.procs = c.procs[:1]
+	f.add(7, 30, memView(living, dead))
+	for range mourning {
+		if m.step(); f.outside[7] != 500 {
+			t.Errorf("outside %d just after a death, want 500", f.outside[7])
+		}
+	}
+	if m.step(); f.outside[7] != 400 {
+		t.Errorf("outside %d some time after a death, want 400", f.outside[7])
+	}
 }

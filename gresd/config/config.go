@@ -32,9 +32,14 @@ type Config struct {
 	Arbiter   Arbiter   `toml:"arbiter"`
 	Metrics   Metrics   `toml:"metrics"`
 	NVML      NVML      `toml:"nvml"`
+	CUDA      CUDA      `toml:"cuda"`
 	Slurm     Slurm     `toml:"slurm"`
 	Memory    Memory    `toml:"memory"`
 	Log       Log       `toml:"log"`
+
+	// Cards are settings of single cards by NVML UUID, and those of all other
+	// cards under [AllCards].
+	Cards map[string]Card `toml:"card"`
 }
 
 // Paths are absolute.
@@ -109,6 +114,11 @@ type NVML struct {
 	Library string `toml:"library"` // "": libnvidia-ml.so.1
 }
 
+// CUDA is how gresd measures what a context costs.
+type CUDA struct {
+	Library string `toml:"library"` // "": beside NVML's where that names a folder, else libcuda.so.1
+}
+
 // Slurm is how slurmctld is asked.
 type Slurm struct {
 	Scontrol string `toml:"scontrol"`  // squeue and scancel are beside it
@@ -121,11 +131,29 @@ func (s Slurm) Timeout() time.Duration { return time.Duration(s.TimeoutS) * time
 
 // Memory accounting.
 type Memory struct {
-	ContextMiB uint32 `toml:"context_mib"` // what one CUDA context costs; 0: learned
+	ContextMiB uint32 `toml:"context_mib"` // what the card counts for a process with one context; 0: learned
+	// UncountedMiB is what of it NVML does not count for the process. It is used
+	// only with ContextMiB.
+	UncountedMiB uint32 `toml:"uncounted_mib"`
 }
 
-// Context is what one CUDA context costs; 0: not known beforehand.
-func (m Memory) Context() gpu.Bytes { return gpu.Bytes(m.ContextMiB) * gpu.MiB }
+// AllCards is the name in Cards for cards without a table of their own. What
+// such a table leaves out is taken from here.
+const AllCards = "default"
+
+// Card is the setting of one card.
+type Card struct {
+	// MemScaling is how many times its memory is shared out.
+	MemScaling float64 `toml:"mem_scaling"`
+}
+
+// Card returns the settings of a card.
+func (c Config) Card(uuid gpu.UUID) Card {
+	if card, own := c.Cards[string(uuid)]; own {
+		return card
+	}
+	return c.Cards[AllCards]
+}
 
 // Log is what gresd writes.
 type Log struct {
@@ -144,6 +172,7 @@ func Default() Config {
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
 		Log:       Log{Level: "info"},
+		Cards:     map[string]Card{AllCards: {MemScaling: 1}},
 	}
 }
 

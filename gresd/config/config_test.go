@@ -154,6 +154,18 @@ func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 		"a slice above the period":       {"[arbiter]\nmin_slice_us = 20001", ":3: arbiter.min_slice_us: 20001: want 100 to 20000"},
 		"a tick of nothing":              {"[arbiter]\ntick_ms = 0", ":3: arbiter.tick_ms: 0: want 1 to 1000"},
 		"a context larger than a card":   {"[memory]\ncontext_mib = 65537", ":3: memory.context_mib: 65537: want 0 to 65536"},
+		"a relative libcuda":             {"[cuda]\nlibrary = \"lib/x.so\"", ":3: cuda.library: "},
+		"more uncounted than in all":     {"[memory]\ncontext_mib = 500\nuncounted_mib = 501", ":4: memory.uncounted_mib: 501: want 0 to 500"},
+		"a card scaled below itself":     {"[card.default]\nmem_scaling = 0.5", ":3: card.default.mem_scaling: 0.5: want 1 to 16, for example mem_scaling = 1.5"},
+		"a card scaled by nothing":       {"[card.\"GPU-a\"]\nmem_scaling = 0", ":3: card.GPU-a.mem_scaling: 0: want 1 to 16"},
+		"a card scaled without end":      {"[card.\"GPU-a\"]\nmem_scaling = inf", ":3: card.GPU-a.mem_scaling: +Inf: want 1 to 16"},
+		"a card scaled by no number":     {"[card.\"GPU-a\"]\nmem_scaling = nan", ":3: card.GPU-a.mem_scaling: NaN: want 1 to 16"},
+		"a scaling in quotes":            {"[card.default]\nmem_scaling = \"2\"", `:3: card.default.mem_scaling: "2": want a number, for example mem_scaling = 1`},
+		"a card that is an index":        {"[card.0]\nmem_scaling = 2", `:2: card.0: "0": want "default" or the UUID of a card`},
+		"a key of all cards misspelt":    {"[card.default]\nmem_scalin = 2", ":3: card.default.mem_scalin: unknown key, did you mean card.default.mem_scaling?"},
+		"a key of one card misspelt":     {"[card.\"GPU-a\"]\nscaling = 2", ":3: card.GPU-a.scaling: unknown key, did you mean card.GPU-a.mem_scaling?"},
+		"a card that is no table":        {"[card]\ndefault = 2", ":3: card.default: want a table, for example [card.default]"},
+		"cards that are no table":        {"card = 2", ":2: card: want a table, for example [card]"},
 		"text that is not TOML":          {"log = = 3", ":2: "},
 		"a key twice":                    {"[log]\nlevel = \"info\"\nlevel = \"warn\"", ":4: "},
 	} {
@@ -166,6 +178,25 @@ func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 				t.Errorf("error is\n\t%v\nwant\n\t…%s", err, test.want)
 			}
 		})
+	}
+}
+
+func TestCardsHaveTablesOfTheirOwn(t *testing.T) {
+	got, _, err := load(t, "version = 1\n[card.\"GPU-b\"]\n[card.\"GPU-a\"]\nmem_scaling = 3\n[card.default]\nmem_scaling = 1.5\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for uuid, want := range map[gpu.UUID]float64{"GPU-a": 3, "GPU-b": 1.5, "GPU-c": 1.5} {
+		if card := got.Card(uuid); card.MemScaling != want {
+			t.Errorf("%s: scaled by %v, want %v", uuid, card.MemScaling, want)
+		}
+	}
+	if s := Default().Card("GPU-a").MemScaling; s != 1 || len(Default().Cards) != 1 {
+		t.Errorf("defaults %+v changed with the file", Default().Cards)
+	}
+	one, _, err := load(t, "version = 1\n[card.\"GPU-a\"]\nmem_scaling = 2.5\n")
+	if err != nil || one.Card("GPU-a").MemScaling != 2.5 || one.Card("GPU-b").MemScaling != 1 {
+		t.Errorf("cards %+v, %v", one.Cards, err)
 	}
 }
 

@@ -19,9 +19,15 @@ func keys() []string {
 			if name == "-" {
 				continue
 			}
-			all = append(all, prefix+name)
-			if field.Type.Kind() == reflect.Struct {
+			switch field.Type.Kind() {
+			case reflect.Struct:
+				all = append(all, prefix+name)
 				walk(field.Type, prefix+name+".")
+			case reflect.Map:
+				all = append(all, prefix+name+"."+AllCards)
+				walk(field.Type.Elem(), prefix+name+"."+AllCards+".")
+			default:
+				all = append(all, prefix+name)
 			}
 		}
 	}
@@ -31,6 +37,9 @@ func keys() []string {
 
 // hint names the nearest known key, or lists what its table has.
 func hint(unknown string) string {
+	if table, leaf := split(unknown); strings.HasPrefix(table, "card.") && table != "card."+AllCards {
+		return strings.ReplaceAll(hint("card."+AllCards+"."+leaf), "card."+AllCards+".", table+".")
+	}
 	nearest, least := "", len(unknown)/3+1
 	for _, key := range keys() {
 		if d := distance(unknown, key); d < least {

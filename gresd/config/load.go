@@ -83,13 +83,39 @@ func fill(table reflect.Value, prefix string, values map[string]any) error {
 			wrong = append(wrong, &KeyError{Key: key, What: "unknown key" + hint(key)})
 		case field.Kind() == reflect.Struct && isTable:
 			wrong = append(wrong, fill(field, key+".", inner))
-		case field.Kind() == reflect.Struct:
+		case field.Kind() == reflect.Map && isTable:
+			wrong = append(wrong, fillEach(field, key+".", inner))
+		case field.Kind() == reflect.Struct, field.Kind() == reflect.Map:
 			wrong = append(wrong, &KeyError{Key: key, What: fmt.Sprintf("want a table, for example [%s]", key)})
 		case !set(field, values[name]):
 			wrong = append(wrong, &KeyError{Key: key, What: fmt.Sprintf(
 				"%s: want %s, for example %s = %s", show(values[name]), kindOf(field), name, show(field.Interface()))})
 		}
 	}
+	return errors.Join(wrong...)
+}
+
+// fillEach sets the tables of a map, each over a copy of the one for all.
+func fillEach(tables reflect.Value, prefix string, values map[string]any) error {
+	next := reflect.MakeMap(tables.Type())
+	for _, name := range tables.MapKeys() {
+		next.SetMapIndex(name, tables.MapIndex(name))
+	}
+	all := reflect.ValueOf(AllCards)
+	var wrong []error
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(values)), func(name string) bool { return name == AllCards })
+	for _, name := range append([]string{AllCards}, names...) {
+		inner, isTable := values[name].(map[string]any)
+		if _, given := values[name]; given && !isTable {
+			wrong = append(wrong, &KeyError{Key: prefix + name, What: fmt.Sprintf("want a table, for example [%s%s]", prefix, AllCards)})
+			continue
+		}
+		table := reflect.New(tables.Type().Elem()).Elem()
+		table.Set(next.MapIndex(all))
+		wrong = append(wrong, fill(table, prefix+name+".", inner))
+		next.SetMapIndex(reflect.ValueOf(name), table)
+	}
+	tables.Set(next)
 	return errors.Join(wrong...)
 }
 
@@ -123,9 +149,16 @@ func set(field reflect.Value, value any) bool {
 			field.SetInt(v)
 		case field.CanUint() && v >= 0 && !field.OverflowUint(uint64(v)):
 			field.SetUint(uint64(v))
+		case field.CanFloat():
+			field.SetFloat(float64(v))
 		default:
 			return false
 		}
+	case float64:
+		if !field.CanFloat() {
+			return false
+		}
+		field.SetFloat(v)
 	case []any:
 		if field.Kind() != reflect.Slice {
 			return false
@@ -151,6 +184,8 @@ func kindOf(field reflect.Value) string {
 		return "true or false"
 	case reflect.Slice:
 		return "a list of strings"
+	case reflect.Float64:
+		return "a number"
 	}
 	return "a whole number from 0 to 4294967295"
 }

@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -14,6 +15,9 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
+
+// mostScaling keeps a slip of the finger from sharing out a card a thousand times.
+const mostScaling = 16
 
 // checker gathers what is wrong.
 type checker struct {
@@ -57,8 +61,15 @@ func (c Config) Validate() error {
 	if l := c.NVML.Library; strings.Contains(l, "/") {
 		k.absolute("nvml.library", l, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
 	}
+	if l := c.CUDA.Library; strings.Contains(l, "/") {
+		k.absolute("cuda.library", l, "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+	}
 	c.Slurm.check(&k)
 	k.between("memory.context_mib", c.Memory.ContextMiB, 0, 65536)
+	k.between("memory.uncounted_mib", c.Memory.UncountedMiB, 0, c.Memory.ContextMiB)
+	for _, name := range slices.Sorted(maps.Keys(c.Cards)) {
+		c.Cards[name].check(&k, name)
+	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		k.fail("log.level", c.Log.Level, `want debug, info, warn or error, for example level = "info"`)
 	}
@@ -148,6 +159,16 @@ func (m Metrics) check(k *checker) {
 	}
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
 		k.fail("metrics.listen", m.Listen, want)
+	}
+}
+
+func (c Card) check(k *checker, name string) {
+	if name != AllCards && (!strings.HasPrefix(name, "GPU-") || len(name) > 47) {
+		k.fail("card."+name, name, `want "default" or the UUID of a card as nvidia-smi -L prints it, for example [card."GPU-5f3c1d2e-…"]`)
+	}
+	// Written so that "not a number" is refused too.
+	if !(c.MemScaling >= 1 && c.MemScaling <= mostScaling) {
+		k.fail("card."+name+".mem_scaling", c.MemScaling, "want 1 to %d, for example mem_scaling = 1.5", mostScaling)
 	}
 }
 

@@ -4,6 +4,8 @@
 // and sizes. It is pure: no file, no driver, no clock.
 package gpu
 
+import "math/bits"
+
 // UUID is the NVML UUID of a card, "GPU-" and 36 characters. It is the only
 // identity of a card; an index is for display and for talking to Slurm.
 type UUID string
@@ -25,14 +27,40 @@ type Card struct {
 	Minor int    `json:"minor"` // of /dev/nvidia<minor>
 	Name  string `json:"name"`  // as NVML says it, "NVIDIA H200"
 	Type  string `json:"type"`  // fit for Type= in gres.conf, "h200"
-	// Memory is all memory of the card, in bytes.
-	Memory   Bytes  `json:"memory_bytes"`
+	// Memory is what shares are taken of, in bytes: the card's own, or more
+	// where the site oversubscribes it ([Card.Scaled]).
+	Memory Bytes `json:"memory_bytes"`
+	// Physical is the card's own memory; 0 means that it is Memory.
+	Physical Bytes  `json:"physical_bytes"`
 	PCIBusID string `json:"pci_bus_id"` // as sysfs writes it, "0000:1b:00.0"
 	NUMANode int    `json:"numa_node"`  // -1: not known
 	// MIG says that MIG mode is on: such a card is not shared by gresd.
 	MIG bool `json:"mig"`
 	// Healthy is false while the card must not be granted.
 	Healthy bool `json:"healthy"`
+}
+
+// Scaled returns the card with as many times its own memory, in whole MiB.
+func (c Card) Scaled(scaling float64) Card {
+	if c.Physical == 0 {
+		c.Physical = c.Memory
+	}
+	c.Memory = c.Physical
+	if scaling > 1 {
+		scaled := Bytes(float64(c.Physical) * scaling)
+		c.Memory = max(c.Physical, scaled-scaled%MiB)
+	}
+	return c
+}
+
+// PhysicalPart returns what the card has of its own for a part of Memory.
+func (c Card) PhysicalPart(part Bytes) Bytes {
+	if c.Physical == 0 || c.Physical >= c.Memory {
+		return part
+	}
+	high, low := bits.Mul64(uint64(min(part, c.Memory)), uint64(c.Physical))
+	quotient, _ := bits.Div64(high, low, uint64(c.Memory)) // part <= Memory: it fits
+	return Bytes(quotient)
 }
 
 // MemoryShare returns the memory that a share of a card of that size covers,

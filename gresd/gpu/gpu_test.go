@@ -259,3 +259,39 @@ func TestCountsAndPercents(t *testing.T) {
 		t.Errorf("100: got %d, %v", got, err)
 	}
 }
+
+func TestScaled(t *testing.T) {
+	card := Card{Memory: 143771 * MiB}
+	for scaling, want := range map[float64]Bytes{1: 143771 * MiB, 1.5: 215656 * MiB, 2: 287542 * MiB, 16: 2300336 * MiB, 0: 143771 * MiB} {
+		got := card.Scaled(scaling)
+		if got.Memory != want || got.Physical != card.Memory {
+			t.Errorf("scaled by %v: %s of %s, want %s of %s", scaling, got.Memory, got.Physical, want, card.Memory)
+		}
+		// Scaling what was scaled starts again from the card's own memory.
+		if again := got.Scaled(scaling); again != got {
+			t.Errorf("scaled by %v twice: %+v, want %+v", scaling, again, got)
+		}
+	}
+}
+
+func TestPhysicalPart(t *testing.T) {
+	card := Card{Memory: 80 * GiB}
+	if got := card.PhysicalPart(3 * GiB); got != 3*GiB {
+		t.Errorf("without scaling: %s, want all of it", got)
+	}
+	double := card.Scaled(2)
+	for part, want := range map[Bytes]Bytes{160 * GiB: 80 * GiB, 48 * GiB: 24 * GiB, 1: 0, 0: 0, 999 * TiB: 80 * GiB} {
+		if got := double.PhysicalPart(part); got != want {
+			t.Errorf("%s of twice the card: %s, want %s", part, got, want)
+		}
+	}
+	// However the parts are cut, the card has them all.
+	odd := Card{Memory: 143771 * MiB}.Scaled(1.7)
+	var sum Bytes
+	for share := Share(1); share <= 13; share++ { // 91 %
+		sum += odd.PhysicalPart(odd.MemoryShare(share))
+	}
+	if sum += odd.PhysicalPart(odd.MemoryShare(9)); sum > odd.Physical || sum < odd.Physical-20 {
+		t.Errorf("parts of 100 %% are %d of %d bytes", sum, odd.Physical)
+	}
+}

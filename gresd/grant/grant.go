@@ -54,7 +54,7 @@ type Store struct {
 // entry is one open grant.
 type entry struct {
 	grant *libvgpu.Grant
-	spec  libvgpu.GrantSpec // of the record: the file's cores follow the schedule
+	spec  libvgpu.GrantSpec // of the record: the file's cores follow the schedule; under Store.mu
 
 	mu     sync.Mutex // guards what follows: a reader is for one goroutine
 	closed bool
@@ -87,10 +87,13 @@ func (s *Store) changed() {
 func (s *Store) Dir(jobID uint32) string { return s.layout.job(jobID) }
 
 // Create makes the folder of a granted record anew, with an empty cache, and
-// opens its grant. A folder that is there is removed first. context is what
-// one CUDA context costs, 0 where that is not known.
-func (s *Store) Create(rec ledger.Record, context gpu.Bytes) error {
-	spec := SpecOf(rec, context)
+// opens its grant. A folder that is there is removed first. cost says what one
+// CUDA context costs on a card, 0 where that is not known.
+func (s *Store) Create(rec ledger.Record, cost func(gpu.UUID) gpu.Bytes) error {
+	spec := SpecOf(rec)
+	for i, c := range rec.Placement.Cards {
+		spec.Cards[i].MemOverhead = uint64(cost(c.UUID))
+	}
 	var g *libvgpu.Grant
 	err := s.makeDir(rec.JobID, rec.UID, func(dir string) (err error) {
 		if err = libvgpu.CreateCache(filepath.Join(dir, cacheFile), spec, rec.UID, rec.GID); err != nil {
@@ -143,7 +146,7 @@ func (s *Store) Adopt(rec ledger.Record) error {
 	if err != nil {
 		return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
 	}
-	spec := SpecOf(rec, 0)
+	spec := SpecOf(rec)
 	if g.Spec().Revoked {
 		_ = g.Close()
 		return fmt.Errorf("adopt grant of job %d: it is revoked", rec.JobID)
@@ -173,7 +176,7 @@ func matches(have, want libvgpu.GrantSpec) error {
 			have.JobID, have.UID, len(have.Cards), want.JobID, want.UID, len(want.Cards))
 	}
 	for i, w := range want.Cards {
-		if h := have.Cards[i]; h.UUID != w.UUID || h.MemLimit != w.MemLimit || h.Share != w.Share || h.Mode != w.Mode || h.Ceiling != w.Ceiling {
+		if h := have.Cards[i]; h.UUID != w.UUID || h.MemLimit != w.MemLimit || h.MemPhysical != w.MemPhysical || h.Share != w.Share || h.Mode != w.Mode || h.Ceiling != w.Ceiling {
 			return fmt.Errorf("card %d of the file is %s with %s: want %s with %s",
 				i, h.UUID, gpu.Bytes(h.MemLimit), w.UUID, gpu.Bytes(w.MemLimit))
 		}
@@ -356,13 +359,30 @@ func (s *Store) entry(jobID uint32) *entry {
 	return s.open[jobID]
 }
 
-// Spec returns what an open grant gives.
+// Spec returns what an open grant gives. The caller must not change its cards.
 func (s *Store) Spec(jobID uint32) (libvgpu.GrantSpec, bool) {
-	e := s.entry(jobID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.open[jobID]
 	if e == nil {
 		return libvgpu.GrantSpec{}, false
 	}
 	return e.spec, true
+}
+
+// SetCores changes the compute share that an open grant gives of each card. The
+// schedule follows with the arbiter's next look, which comes at once.
+func (s *Store) SetCores(jobID uint32, cores gpu.Share) {
+	s.mu.Lock()
+	if e := s.open[jobID]; e != nil {
+		cards := slices.Clone(e.spec.Cards) // others hold the old ones
+		for i := range cards {
+			cards[i].Cores = uint32(cores)
+		}
+		e.spec.Cards = cards
+	}
+	s.mu.Unlock()
+	s.changed()
 }
 
 // SetSchedule changes the schedule of one card of a job, the card being its
@@ -404,6 +424,17 @@ func (s *Store) Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, er
 		return libvgpu.CacheView{}, ErrNotOpen
 	}
 	return e.cache(filepath.Join(s.Dir(jobID), cacheFile), maxAge)
+}
+
+// OpenCache opens the cache file of a job for reading and writing. It must not
+// be mapped by this process: its owner can cut it.
+func (s *Store) OpenCache(jobID uint32) (*os.File, error) {
+	// O_NONBLOCK: a root process must not be made to wait by a file's owner.
+	f, err := os.OpenFile(filepath.Join(s.Dir(jobID), cacheFile), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open cache of job %d: %w", jobID, err)
+	}
+	return f, nil
 }
 
 func (e *entry) cache(path string, maxAge time.Duration) (libvgpu.CacheView, error) {

@@ -20,8 +20,8 @@ var priorities = map[gpu.Priority]uint32{
 }
 
 // SpecOf writes a record as a grant. A mode that is not known counts as hard:
-// limits never open by mistake.
-func SpecOf(rec ledger.Record, context gpu.Bytes) libvgpu.GrantSpec {
+// limits never open by mistake. What a context costs is left open.
+func SpecOf(rec ledger.Record) libvgpu.GrantSpec {
 	mode, known := modes[rec.Mode]
 	if !known {
 		mode = libvgpu.ModeHard
@@ -29,7 +29,7 @@ func SpecOf(rec ledger.Record, context gpu.Bytes) libvgpu.GrantSpec {
 	spec := libvgpu.GrantSpec{JobID: rec.JobID, UID: rec.UID, GID: rec.GID, Created: rec.Created}
 	for _, c := range rec.Placement.Cards {
 		spec.Cards = append(spec.Cards, libvgpu.GrantCard{
-			UUID: string(c.UUID), MemLimit: uint64(c.Memory), MemOverhead: uint64(context),
+			UUID: string(c.UUID), MemLimit: uint64(c.Memory), MemPhysical: uint64(c.Physical),
 			Share: uint32(c.Share), Cores: uint32(c.Cores),
 			Mode: mode, Priority: priorities[rec.Priority], Ceiling: uint32(rec.Ceiling),
 		})
@@ -43,7 +43,7 @@ func SpecOf(rec ledger.Record, context gpu.Bytes) libvgpu.GrantSpec {
 // count as no more than the share then.
 func RecordOf(spec libvgpu.GrantSpec) ledger.Record {
 	rec := ledger.Record{
-		JobID: spec.JobID, UID: spec.UID, GID: spec.GID, State: ledger.Granted,
+		JobID: spec.JobID, UID: spec.UID, GID: spec.GID, State: ledger.Granted, Restarts: ledger.UnknownRun,
 		Created: spec.Created.UTC().Truncate(time.Microsecond), Mode: gpu.Hard, Priority: gpu.Normal,
 	}
 	for _, c := range spec.Cards {
@@ -60,6 +60,7 @@ func RecordOf(spec libvgpu.GrantSpec) ledger.Record {
 		}
 		rec.Placement.Cards = append(rec.Placement.Cards, place.CardShare{
 			UUID: gpu.UUID(c.UUID), Share: gpu.Share(c.Share), Cores: gpu.Share(min(c.Cores, c.Share)), Memory: gpu.Bytes(c.MemLimit),
+			Physical: gpu.Bytes(c.MemPhysical),
 		})
 	}
 	return rec

@@ -113,7 +113,7 @@ func TestCardsAreSortedByMinorNotByBus(t *testing.T) {
 		{UUID: "GPU-c", Index: 2, Minor: 2, PCIBusID: "0001:1b:00.0", NUMANode: -1},
 	}
 	for i := range want {
-		want[i].Name, want[i].Type, want[i].Memory, want[i].Healthy = "NVIDIA H200", "h200", total, true
+		want[i].Name, want[i].Type, want[i].Memory, want[i].Physical, want[i].Healthy = "NVIDIA H200", "h200", total, total, true
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -177,6 +177,7 @@ func (n *fromNVML) read(index int) (device, error) {
 			Name:     name,
 			Type:     typeOf(name),
 			Memory:   gpu.Bytes(memory.Total),
+			Physical: gpu.Bytes(memory.Total),
 			PCIBusID: bus,
 			NUMANode: n.numaNode(bus),
 			MIG:      mig == nvml.DEVICE_MIG_ENABLE,

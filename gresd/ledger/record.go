@@ -20,6 +20,9 @@ const (
 	Refused State = "refused" // Reason says why; it holds nothing
 )
 
+// UnknownRun stands for a run of a job that nobody could tell.
+const UnknownRun = -1
+
 // Record is one job of this node.
 type Record struct {
 	JobID     uint32          `json:"job_id"`
@@ -36,6 +39,9 @@ type Record struct {
 	Created   time.Time       `json:"created"`
 	State     State           `json:"state"`
 	Reason    string          `json:"reason,omitempty"`
+	// Restarts is the run of the job, SLURM_JOB_RESTART_COUNT; [UnknownRun] in a
+	// record that was rebuilt from a grant.
+	Restarts int64 `json:"restarts"`
 }
 
 // clone returns a copy that shares no memory with r.

@@ -83,7 +83,8 @@ var (
 	cardShare   = desc("vgpu_card_share_ratio", "Part of the card's share that is granted.", cardLabels)
 	cardCores   = desc("vgpu_card_cores_ratio", "Part of the card's compute that is granted.", cardLabels)
 	cardGranted = desc("vgpu_card_memory_granted_bytes", "Memory of the card that is granted.", cardLabels)
-	cardMemory  = desc("vgpu_card_memory_bytes", "Memory of the card.", cardLabels)
+	cardMemory  = desc("vgpu_card_memory_bytes", "Memory that shares of the card are taken of.", cardLabels)
+	cardOwn     = desc("vgpu_card_memory_physical_bytes", "Memory that the card has of its own.", cardLabels)
 	cardJobs    = desc("vgpu_card_jobs", "Jobs with a share of the card.", cardLabels)
 	cardHealthy = desc("vgpu_card_healthy", "1 while the card can be granted.", cardLabels)
 	cardInfo    = desc("vgpu_card_info", "Always 1; the labels name the card.", []string{"gpu_uuid", "index", "name", "type"})
@@ -92,6 +93,7 @@ var (
 	jobCores   = desc("vgpu_job_cores_ratio", "Part of the card's compute that the job was granted.", jobLabels)
 	jobUsed    = desc("vgpu_job_memory_used_bytes", "Memory of the card that the job's processes hold.", jobLabels)
 	jobLimit   = desc("vgpu_job_memory_limit_bytes", "Memory of the card that the job may hold.", jobLabels)
+	jobOwn     = desc("vgpu_job_memory_physical_bytes", "Of the job's memory limit, what the card has of its own.", jobLabels)
 	jobSeconds = desc("vgpu_job_gpu_seconds_total", "GPU time that the job's processes were charged.", jobLabels)
 	jobProcs   = desc("vgpu_job_processes", "Processes of the job with a context on the card.", jobLabels)
 )
@@ -105,8 +107,8 @@ type collector struct{ snapshot Snapshot }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		cardShare, cardCores, cardGranted, cardMemory, cardJobs, cardHealthy, cardInfo,
-		jobShare, jobCores, jobUsed, jobLimit, jobSeconds, jobProcs,
+		cardShare, cardCores, cardGranted, cardMemory, cardOwn, cardJobs, cardHealthy, cardInfo,
+		jobShare, jobCores, jobUsed, jobLimit, jobOwn, jobSeconds, jobProcs,
 	} {
 		ch <- d
 	}
@@ -122,6 +124,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(cardCores, float64(card.Cores)/100, card.UUID)
 		gauge(cardGranted, float64(card.GrantedBytes), card.UUID)
 		gauge(cardMemory, float64(card.MemoryBytes), card.UUID)
+		gauge(cardOwn, float64(card.PhysicalBytes), card.UUID)
 		gauge(cardJobs, float64(card.Jobs), card.UUID)
 		gauge(cardHealthy, map[bool]float64{true: 1}[card.Healthy], card.UUID)
 		gauge(cardInfo, 1, card.UUID, strconv.Itoa(card.Index), card.Name, card.Type)
@@ -132,6 +135,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(jobShare, float64(card.Share)/100, labels...)
 			gauge(jobCores, float64(card.Cores)/100, labels...)
 			gauge(jobLimit, float64(card.LimitBytes), labels...)
+			gauge(jobOwn, float64(card.PhysicalBytes), labels...)
 			if card.UsedBytes != nil {
 				gauge(jobUsed, float64(*card.UsedBytes), labels...)
 			}

@@ -24,16 +24,16 @@ func ptr[T any](v T) *T { return &v }
 
 func example() ([]wire.Card, []wire.Job) {
 	cards := []wire.Card{
-		{UUID: "GPU-a", Index: 0, Name: "NVIDIA H200", Type: "h200", Healthy: true, MemoryBytes: 150 << 30, GrantedBytes: 60 << 30, Share: 80, Cores: 75, Jobs: 2},
-		{UUID: "GPU-b", Index: 1, Name: "NVIDIA H200", Type: "h200", MemoryBytes: 150 << 30},
+		{UUID: "GPU-a", Index: 0, Name: "NVIDIA H200", Type: "h200", Healthy: true, MemoryBytes: 150 << 30, PhysicalBytes: 100 << 30, GrantedBytes: 60 << 30, Share: 80, Cores: 75, Jobs: 2},
+		{UUID: "GPU-b", Index: 1, Name: "NVIDIA H200", Type: "h200", MemoryBytes: 150 << 30, PhysicalBytes: 150 << 30},
 	}
 	jobs := []wire.Job{
 		{JobID: 7, User: "ann", Account: "phys", Partition: "main", Cards: []wire.JobCard{{
-			UUID: "GPU-a", Share: 30, Cores: 25, LimitBytes: 20 << 30,
+			UUID: "GPU-a", Share: 30, Cores: 25, LimitBytes: 20 << 30, PhysicalBytes: 10 << 30,
 			UsedBytes: ptr(uint64(5 << 30)), GPUSeconds: ptr(12.5), Processes: ptr(2),
 		}}},
 		// The cache of this job could not be read.
-		{JobID: 8, User: "bob\xff", Partition: "main", Cards: []wire.JobCard{{UUID: "GPU-a", Share: 50, Cores: 50, LimitBytes: 40 << 30}}},
+		{JobID: 8, User: "bob\xff", Partition: "main", Cards: []wire.JobCard{{UUID: "GPU-a", Share: 50, Cores: 50, LimitBytes: 40 << 30, PhysicalBytes: 40 << 30}}},
 	}
 	return cards, jobs
 }
@@ -52,6 +52,7 @@ func TestGolden(t *testing.T) {
 	m := newExample()
 	names := []string{
 		"vgpu_card_share_ratio", "vgpu_card_cores_ratio", "vgpu_card_memory_granted_bytes", "vgpu_card_memory_bytes",
+		"vgpu_card_memory_physical_bytes", "vgpu_job_memory_physical_bytes",
 		"vgpu_card_jobs", "vgpu_card_healthy", "vgpu_card_info", "vgpu_job_share_ratio", "vgpu_job_cores_ratio",
 		"vgpu_job_memory_used_bytes", "vgpu_job_memory_limit_bytes", "vgpu_job_gpu_seconds_total",
 		"vgpu_job_processes", "vgpu_placements_total", "vgpu_grant_duration_seconds",

@@ -20,6 +20,8 @@ type CardShare struct {
 	Share  gpu.Share `json:"share"`        // units (shards) taken from the card
 	Cores  gpu.Share `json:"cores"`        // compute share, <= Share
 	Memory gpu.Bytes `json:"memory_bytes"` // limit on this card
+	// Physical is what of Memory the card has of its own; 0: all of it.
+	Physical gpu.Bytes `json:"physical_bytes,omitempty"`
 }
 
 // Placement is where a job runs: its cards by rising index.
@@ -119,7 +121,11 @@ func checkOne(cards []gpu.Card, inUse InUse, req request.Request, choice CardCho
 }
 
 func shareOf(c gpu.Card, g request.Grant) CardShare {
-	return CardShare{UUID: c.UUID, Index: c.Index, Share: g.Units, Cores: g.Cores, Memory: g.Memory}
+	share := CardShare{UUID: c.UUID, Index: c.Index, Share: g.Units, Cores: g.Cores, Memory: g.Memory}
+	if physical := c.PhysicalPart(g.Memory); physical < g.Memory {
+		share.Physical = max(physical, 1) // 0 would be all of it
+	}
+	return share
 }
 
 // unusable says why a card cannot be shared at all, or "".

@@ -91,11 +91,15 @@ func TestTheChoiceOfSlurmctldIsRefusedWhereItIsWrong(t *testing.T) {
 		"too many shards":          {request.Request{}, nil, []CardChoice{{0, 150}}, ErrNoCard, "want 1 to 100 shards on one card, slurmctld gave 150"},
 		"a card twice":             {share(60, 2), nil, []CardChoice{{1, 30}, {1, 30}}, ErrNoCard, "card 1 was chosen twice"},
 		"a card that is full": {
-			share(60, 1), tight, []CardChoice{{0, 60}}, ErrNoRoom,
+			share(60, 1), tight,
+			[]CardChoice{{0, 60}},
+			ErrNoRoom,
 			"want 60 % and 48 GiB on one card: card 0 has 50 % and 20 GiB free",
 		},
 		"a card without memory": {
-			share(30, 1), tight, []CardChoice{{0, 30}}, ErrNoRoom,
+			share(30, 1), tight,
+			[]CardChoice{{0, 30}},
+			ErrNoRoom,
 			"want 30 % and 24 GiB on one card: card 0 has 50 % and 20 GiB free",
 		},
 		"a second card that is full": {share(120, 2), tight, []CardChoice{{1, 60}, {0, 60}}, ErrNoRoom, "card 0 has 50 %"},
@@ -379,5 +383,26 @@ func BenchmarkEightOfSixteenCards(b *testing.B) {
 		if _, err := Choose(cards, nil, share(800, 8), pairs()); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func TestOversubscribedCards(t *testing.T) {
+	cards := node(2)
+	for i := range cards {
+		cards[i] = cards[i].Scaled(1.5) // 120 of 80 GiB
+	}
+	got, err := Check(cards, used(cards, 50), share(50, 1), []CardChoice{{0, 50}})
+	want := CardShare{UUID: "GPU-00", Index: 0, Share: 50, Cores: 50, Memory: 60 * gpu.GiB, Physical: 40 * gpu.GiB}
+	if err != nil || got.Cards[0] != want {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+	tiny := request.Request{Share: 1, Memory: request.Memory{Bytes: 1}}
+	if got, err = Check(cards, nil, tiny, []CardChoice{{0, 1}}); err != nil || got.Cards[0].Physical != 1 || got.Cards[0].Memory != 1 {
+		t.Errorf("a limit of one byte: %+v, %v", got, err)
+	}
+	// Memory beyond the card's own is a larger dominant share than before.
+	big := request.Request{Share: 10, Memory: request.Memory{Bytes: 100 * gpu.GiB}}
+	if got, err = Choose(cards, nil, big, nil); err != nil || got.Cards[0].Share != 84 || got.Cards[0].Physical >= 80*gpu.GiB {
+		t.Errorf("100 GiB of a card of 80: %+v, %v", got, err)
 	}
 }

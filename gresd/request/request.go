@@ -121,8 +121,10 @@ func (o Options) Merge(more Options) Options {
 func Parse(options Options) (Request, error) {
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		if !slices.Contains(Names(), name) {
-			return Request{}, &Error{name, options[name],
-				"unknown option, want one of " + strings.Join(Names(), ", ")}
+			return Request{}, &Error{
+				name, options[name],
+				"unknown option, want one of " + strings.Join(Names(), ", "),
+			}
 		}
 	}
 	var r Request

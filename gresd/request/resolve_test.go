@@ -58,23 +58,28 @@ func TestWhatTheShardsDoNotCoverIsRefused(t *testing.T) {
 		want    string
 	}{
 		"cores": {
-			Request{Cores: 50}, 30,
+			Request{Cores: 50},
+			30,
 			`--vgpu-cores: "50": want at most 30, the share of the card that the job holds; or --gres=vgpu:50`,
 		},
 		"memory": {
-			Request{Memory: Memory{Bytes: 30 * gpu.GiB}}, 30,
+			Request{Memory: Memory{Bytes: 30 * gpu.GiB}},
+			30,
 			`--vgpu-mem: "30G": want at most 24 GiB, which the share 30 covers of the 80 GiB of card 2; or --gres=vgpu:38`,
 		},
 		"memory as a part": {
-			Request{Memory: Memory{Percent: 31}}, 30,
+			Request{Memory: Memory{Percent: 31}},
+			30,
 			`--vgpu-mem: "31%": want at most 24 GiB, which the share 30 covers of the 80 GiB of card 2; or --gres=vgpu:31`,
 		},
 		"memory above the card": {
-			Request{Memory: Memory{Bytes: 100 * gpu.GiB}}, 100,
+			Request{Memory: Memory{Bytes: 100 * gpu.GiB}},
+			100,
 			`--vgpu-mem: "100G": want at most 80 GiB, the memory of card 2, for example 80G`,
 		},
 		"a ceiling": {
-			Request{Mode: gpu.Soft, Ceiling: 20}, 30,
+			Request{Mode: gpu.Soft, Ceiling: 20},
+			30,
 			`--vgpu-mode: "soft:20": want a ceiling of at least the compute share 30, for example soft:30`,
 		},
 	} {

@@ -52,6 +52,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 
+	s.Costs.Await(ctx) // a grant names what a context costs
 	placed, err := s.allocate(facts, req, w.Restart)
 	if errors.Is(err, place.ErrNoRoom) {
 		// A job may have ended without its Epilog: look, then try once more.
@@ -84,13 +85,12 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err != nil {
 		return "", err
 	}
-	rec := recordOf(facts, req)
+	rec := recordOf(facts, req, restart)
 	rec.State, rec.Placement = ledger.Granted, placement
 	if err := s.Ledger.Commit(rec); err != nil {
 		return "", fmt.Errorf("commit to ledger: %w", err)
 	}
-	s.restarts[rec.JobID] = restart
-	if err := s.Grants.Create(rec, s.Config.Memory.Context()); err != nil {
+	if err := s.Grants.Create(rec, s.contextCost); err != nil {
 		return "", err
 	}
 	s.Log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
@@ -203,10 +203,14 @@ func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
 	if !known || !s.sameRun(rec, w) {
 		return wire.Reply{}, false
 	}
-	if err := s.ensure(rec); err != nil {
+	err := s.ensure(rec)
+	if err == nil && rec.Restarts == ledger.UnknownRun {
+		rec.Restarts = int64(w.Restart)
+		err = s.Ledger.Commit(rec)
+	}
+	if err != nil {
 		return nodeError("vgpu: grant: job %d: %v", w.JobID, err), true
 	}
-	s.restarts[w.JobID] = w.Restart
 	if rec.State == ledger.Refused {
 		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason, JobDir: s.Grants.Dir(w.JobID)}, true
 	}
@@ -216,17 +220,16 @@ func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
 // sameRun says whether a record is of this run of the job, and not of one
 // before a requeue whose Epilog was lost.
 func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
-	if rec.UID != w.UID {
+	switch {
+	case rec.UID != w.UID:
 		return false
-	}
-	if restart, known := s.restarts[w.JobID]; known {
-		return restart == w.Restart
-	}
-	if w.Restart == 0 {
+	case rec.Restarts != ledger.UnknownRun:
+		return rec.Restarts == int64(w.Restart)
+	case w.Restart == 0:
 		return true
 	}
-	// gresd was restarted and does not know the run. A grant that some process
-	// uses is of this run; one that nobody uses can be made again.
+	// A grant that some process uses is of this run; one that nobody uses can be
+	// made again.
 	view, err := s.Grants.Cache(w.JobID, 0)
 	return err == nil && slices.ContainsFunc(view.Slots, isAlive)
 }
@@ -250,14 +253,13 @@ func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFact
 func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wire.Reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rec := recordOf(facts, request.Request{})
+	rec := recordOf(facts, request.Request{}, w.Restart)
 	rec.State, rec.Reason = ledger.Refused, reason
 	err := s.drop(rec.JobID)
 	if err == nil {
 		err = s.Ledger.Commit(rec)
 	}
 	if err == nil {
-		s.restarts[rec.JobID] = w.Restart
 		err = s.Grants.Refuse(rec.JobID, rec.UID, reason)
 	}
 	if err != nil {
@@ -288,7 +290,6 @@ func (s *Server) drop(jobID uint32) error {
 	if _, err := s.Ledger.Delete(jobID); err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
-	delete(s.restarts, jobID)
 	_, err := s.Grants.Remove(jobID)
 	return err
 }

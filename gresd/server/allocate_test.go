@@ -35,7 +35,7 @@ func TestGrantAndRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := libvgpu.GrantCard{
-		UUID: string(n.cards.cards[0].UUID), MemLimit: 8 << 30, Share: 30, Cores: 25,
+		UUID: string(n.cards.cards[0].UUID), MemLimit: 8 << 30, MemOverhead: 527 << 20, Share: 30, Cores: 25,
 		Mode: libvgpu.ModeSoft, Ceiling: 80, Priority: libvgpu.PrioHigh,
 	}
 	if spec.JobID != 7 || spec.UID != nobody || len(spec.Cards) != 1 || spec.Cards[0] != want {
@@ -88,11 +88,17 @@ func TestGrantIsIdempotent(t *testing.T) {
 	if len(n.Ledger.List()) != 1 {
 		t.Errorf("%d records, want 1", len(n.Ledger.List()))
 	}
-	second, _ := n.Ledger.Get(7)
-	n.restart() // forgets the run of job 7; nobody uses the grant
+	second := inode(t, n.file(7, "grant"))
+	n.restart()
 	n.want(req, wire.Granted)
-	if again, _ := n.Ledger.Get(7); again.Created.Before(second.Created) {
-		t.Errorf("created %v, then %v", second.Created, again.Created)
+	if inode(t, n.file(7, "grant")) != second {
+		t.Error("after a restart of gresd, a second Prolog of the same run replaced the grant")
+	}
+	first7, _ := n.Ledger.Get(7)
+	req.Restart = 2
+	n.want(req, wire.Granted)
+	if again, _ := n.Ledger.Get(7); again.Restarts != 2 || !again.Created.After(first7.Created) {
+		t.Errorf("record of the third run %+v", again)
 	}
 }
 
@@ -251,6 +257,45 @@ func TestGresdPlaces(t *testing.T) {
 		t.Errorf("message %q, want what would be right", rep.Message)
 	}
 	n.want(n.job(6, 0, func(f *slurm.JobFacts) { f.Units = nil }), wire.None)
+}
+
+func TestOversubscribedMemory(t *testing.T) {
+	n := newTestNode(t, func(c *config.Config) {
+		c.Cards = map[string]config.Card{config.AllCards: {MemScaling: 1}, string(twoCards().cards[0].UUID): {MemScaling: 2}}
+	}).start()
+	req := n.job(7, 60)
+	req.Options.Mem = "110G" // more than the card has
+	n.want(req, wire.Granted)
+	n.want(n.job(8, 40), wire.Granted)
+	n.want(n.job(9, 40, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{1: 40} }), wire.Granted)
+	for job, want := range map[uint32][2]uint64{7: {110 << 30, 55 << 30}, 8: {80 << 30, 40 << 30}, 9: {40 << 30, 0}} {
+		spec, _, err := libvgpu.ReadGrant(n.file(job, "grant"))
+		if c := spec.Cards[0]; err != nil || c.MemLimit != want[0] || c.MemPhysical != want[1] {
+			t.Errorf("job %d: grant %+v, %v; want %d", job, c, err, want)
+		}
+	}
+	cards, jobs := n.Snapshot()
+	if c := cards[0]; c.MemoryBytes != 200<<30 || c.PhysicalBytes != 100<<30 || c.GrantedBytes != 190<<30 {
+		t.Errorf("card %+v", c)
+	}
+	if c := cards[1]; c.MemoryBytes != 100<<30 || c.PhysicalBytes != 100<<30 {
+		t.Errorf("card %+v", c)
+	}
+	if c := jobs[0].Cards[0]; c.LimitBytes != 110<<30 || c.PhysicalBytes != 55<<30 {
+		t.Errorf("job 7 %+v", c)
+	}
+	if c := jobs[2].Cards[0]; c.PhysicalBytes != 40<<30 {
+		t.Errorf("job 9 %+v", c)
+	}
+	before := inode(t, n.file(7, "grant"))
+	n.stop()
+	if err := os.Remove(n.cfg.Paths.Ledger()); err != nil {
+		t.Fatal(err)
+	}
+	n.start() // rebuilt from the grants
+	if rec, _ := n.Ledger.Get(7); inode(t, n.file(7, "grant")) != before || rec.Placement.Cards[0].Physical != 55*gpu.GiB {
+		t.Errorf("record %+v", rec)
+	}
 }
 
 // However many Prologs and Epilogs run at once, no card is given out twice.

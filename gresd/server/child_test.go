@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -171,7 +173,8 @@ func TestKillLosesNothing(t *testing.T) {
 			next += 6
 			var reqs []wire.Request
 			for id := first; id < first+6; id++ {
-				reqs = append(reqs, n.job(id, 1))
+				// Two cards have room for all jobs of this test: none is refused.
+				reqs = append(reqs, n.job(id, 1, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{int(id % 2): 1} }))
 			}
 			wg.Go(func() { known.work(n, reqs) })
 		}

@@ -182,7 +182,7 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
 	defer cancel()
 	switch req.Op {
-	case wire.OpGrant, wire.OpRelease:
+	case wire.OpGrant, wire.OpRelease, wire.OpSet:
 		if !isRoot(cred.UID) {
 			return userError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
 		}
@@ -191,8 +191,11 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		case <-ctx.Done():
 			return nodeError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
 		}
-		if req.Op == wire.OpRelease {
+		switch req.Op {
+		case wire.OpRelease:
 			return s.release(req.JobID)
+		case wire.OpSet:
+			return s.set(req)
 		}
 		start := time.Now()
 		rep := s.grant(ctx, req)

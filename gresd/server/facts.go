@@ -7,7 +7,9 @@ import (
 	"io"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -29,12 +31,12 @@ func optionsOf(o wire.Options) request.Options {
 }
 
 // recordOf starts a record from what slurmctld says of the job.
-func recordOf(facts slurm.JobFacts, req request.Request) ledger.Record {
+func recordOf(facts slurm.JobFacts, req request.Request, restart uint32) ledger.Record {
 	return ledger.Record{
 		JobID: facts.JobID, UID: facts.UID, GID: facts.GID, User: facts.User,
 		Account: facts.Account, Partition: facts.Partition,
 		Request: req, Mode: req.Mode, Ceiling: req.Ceiling, Priority: req.Priority,
-		Created: time.Now().UTC().Truncate(time.Microsecond),
+		Created: time.Now().UTC().Truncate(time.Microsecond), Restarts: int64(restart),
 	}
 }
 
@@ -44,6 +46,21 @@ func factsOf(w wire.Request) slurm.JobFacts {
 	return slurm.JobFacts{
 		JobID: w.JobID, UID: w.UID, GID: w.GID, User: w.User, Account: w.Account, Partition: w.Partition,
 	}
+}
+
+// contextCost is what the card counts for a process with one CUDA context.
+func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Total() }
+
+// Uncounted is what the card takes for each process beyond what it counts for it.
+func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
+
+func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
+	for _, card := range s.cards.Load().cards {
+		if card.UUID == uuid {
+			return s.Costs.Of(card.Name)
+		}
+	}
+	return probe.Figure{}
 }
 
 func isAlive(slot libvgpu.SlotView) bool { return slot.Alive }

@@ -22,6 +22,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -206,7 +207,7 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, cards Inventor
 	}
 	s, err := New(Parts{
 		Config: cfg, Inventory: cards, Slurm: func(string) Slurm { return cluster },
-		Ledger: records, Grants: grants, Observer: count, Log: log, Version: "test",
+		Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test",
 	}, lost || !records.Existed())
 	if err != nil {
 		return nil, nil, err

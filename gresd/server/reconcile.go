@@ -117,6 +117,7 @@ func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool)
 	}
 	if facts, _, err := s.factsOfLive(ctx, rec.JobID); err == nil {
 		rec.User, rec.Account, rec.Partition = facts.User, facts.Account, facts.Partition
+		rec.Restarts = int64(facts.Restarts)
 	}
 	return rec
 }
@@ -173,7 +174,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 		return nil
 	}
 	s.Log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
-	return s.Grants.Create(rec, s.Config.Memory.Context())
+	return s.Grants.Create(rec, s.contextCost)
 }
 
 // recover grants living jobs that have neither a record nor a folder, after

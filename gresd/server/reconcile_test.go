@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -164,6 +165,36 @@ func TestCorruptLedgerWithSlurmctldDown(t *testing.T) {
 	n.start()
 	if !n.Grants.Has(7) || n.Ledger.InUse()[n.cards.cards[0].UUID].Units != 30 {
 		t.Error("the grant was not rebuilt from its file")
+	}
+}
+
+// The run of a job is known again, or learned from its next Prolog; either way
+// that Prolog does not take the grant from the job's tasks.
+func TestRunOfARebuiltRecord(t *testing.T) {
+	for name, down := range map[string]bool{"slurmctld answers": false, "slurmctld is down": true} {
+		n := newTestNode(t).start()
+		req := n.job(7, 30, func(f *slurm.JobFacts) { f.Restarts = 2 })
+		req.Restart = 2
+		n.want(req, wire.Granted)
+		putSlot(t, n.file(7, "cache"), 1, 1) // a task is at work
+		before := inode(t, n.file(7, "grant"))
+		n.stop()
+		if err := os.Remove(n.cfg.Paths.Ledger()); err != nil {
+			t.Fatal(err)
+		}
+		n.cluster.change(t, func(s *clusterState) { s.Down = down })
+		n.start()
+		known := int64(2)
+		if down {
+			known = ledger.UnknownRun
+		}
+		if rec, _ := n.Ledger.Get(7); rec.Restarts != known {
+			t.Errorf("%s: run %d, want %d", name, rec.Restarts, known)
+		}
+		n.want(req, wire.Granted)
+		if rec, _ := n.Ledger.Get(7); rec.Restarts != 2 || inode(t, n.file(7, "grant")) != before {
+			t.Errorf("%s: run %d, want 2 and the same grant", name, rec.Restarts)
+		}
 	}
 }
 

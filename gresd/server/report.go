@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ func (s *Server) cardList() []wire.Card {
 		use := inUse[c.UUID]
 		cards = append(cards, wire.Card{
 			UUID: string(c.UUID), Index: c.Index, Name: c.Name, Type: c.Type,
-			Healthy: c.Healthy && !c.MIG, MemoryBytes: uint64(c.Memory),
+			Healthy: c.Healthy && !c.MIG, MemoryBytes: uint64(c.Memory), PhysicalBytes: uint64(c.Physical),
 			GrantedBytes: uint64(use.Memory), Share: uint32(use.Units),
 			Cores: cores[string(c.UUID)], Jobs: use.Jobs,
 		})
@@ -83,7 +84,7 @@ func (s *Server) jobCards(rec ledger.Record) []wire.JobCard {
 		sched := s.Grants.Schedule(rec.JobID, i)
 		card := wire.JobCard{
 			UUID: string(c.UUID), Index: c.Index, Share: uint32(c.Share), Cores: uint32(c.Cores),
-			LimitBytes: uint64(c.Memory), SliceUS: sched.SliceUS, Gate: sched.Gate != 0,
+			LimitBytes: uint64(c.Memory), PhysicalBytes: uint64(cmp.Or(c.Physical, c.Memory)), SliceUS: sched.SliceUS, Gate: sched.Gate != 0,
 		}
 		if known {
 			used, seconds, procs := with(view.Cards[i].MemUsed, s.Grants.Outside(rec.JobID, i)), float64(view.Cards[i].Budget.ChargedNS)/1e9, 0

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
@@ -56,6 +58,7 @@ type Parts struct {
 	Slurm     func(conf string) Slurm // a client for that slurm.conf
 	Ledger    *ledger.Ledger
 	Grants    *grant.Store
+	Costs     *probe.Costs
 	Observer  Observer
 	Log       *slog.Logger
 	Version   string
@@ -73,8 +76,6 @@ type Server struct {
 	// mu orders every change of the ledger and of job folders. Slurm and the
 	// driver are never asked while it is held.
 	mu sync.Mutex
-	// restarts is the run of each job (SLURM_JOB_RESTART_COUNT), where known.
-	restarts map[uint32]uint32
 	// lost says that the ledger must be rebuilt from what is found.
 	lost bool
 
@@ -97,16 +98,31 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	}
 	s := &Server{
 		Parts: parts, started: time.Now(), nodes: known, ready: make(chan struct{}),
-		restarts: map[uint32]uint32{}, lost: ledgerLost,
+		lost: ledgerLost,
 	}
 	s.refreshCards()
+	s.warnOfAbsentCards()
 	return s, nil
+}
+
+// warnOfAbsentCards names settings of cards that are not here: a card that was
+// replaced has another UUID.
+func (s *Server) warnOfAbsentCards() {
+	for uuid := range s.Config.Cards {
+		here := slices.ContainsFunc(s.cards.Load().cards, func(c gpu.Card) bool { return string(c.UUID) == uuid })
+		if uuid != config.AllCards && !here {
+			s.Log.Warn("the configuration names a card that this node does not have", "gpu_uuid", uuid)
+		}
+	}
 }
 
 // refreshCards asks the driver again. An answer without any card does not
 // replace one with cards: the driver may be reloading.
 func (s *Server) refreshCards() {
 	cards, err := s.Inventory.Cards()
+	for i, card := range cards {
+		cards[i] = card.Scaled(s.Config.Card(card.UUID).MemScaling)
+	}
 	old := s.cards.Load()
 	next := &hardware{cards: cards, err: err}
 	if len(cards) == 0 && old != nil {

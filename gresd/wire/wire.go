@@ -40,10 +40,11 @@ var ErrTooLong = errors.New("line too long")
 // Op names what a request asks for.
 type Op string
 
-// The operations. Grant and Release are for root only.
+// The operations. Grant, Release and Set are for root only.
 const (
 	OpGrant   Op = "grant"
 	OpRelease Op = "release"
+	OpSet     Op = "set"
 	OpStatus  Op = "status"
 	OpJobs    Op = "jobs"
 	OpPing    Op = "ping"
@@ -73,6 +74,7 @@ type Request struct {
 	Conf      string  `json:"conf,omitempty"`    // SLURM_CONF of the Prolog, "" for the default
 	Node      string  `json:"node,omitempty"`    // Slurm's name of this node
 	Restart   uint32  `json:"restart,omitempty"` // SLURM_JOB_RESTART_COUNT
+	Cores     uint32  `json:"cores,omitempty"`   // of Set: the compute share, in hundredths of a card
 }
 
 // Result says what became of a request that gresd could serve.
@@ -80,13 +82,14 @@ type Result string
 
 // Results of grant: Granted, None (the job asks for no share), Refused (the
 // job's task will fail with the message), Requeued. Results of release:
-// Released, None (nothing was held).
+// Released, None (nothing was held). Result of set: Changed.
 const (
 	Granted  Result = "granted"
 	None     Result = "none"
 	Refused  Result = "refused"
 	Requeued Result = "requeued"
 	Released Result = "released"
+	Changed  Result = "changed"
 )
 
 // Kind says whose fault an error is. Only a node fault may drain a node.
@@ -125,16 +128,19 @@ type Status struct {
 // Card is one GPU of the node and how much of it is granted. Shares and cores
 // are hundredths of the card.
 type Card struct {
-	UUID         string `json:"gpu_uuid"`
-	Index        int    `json:"index"`
-	Name         string `json:"name"`
-	Type         string `json:"type"`
-	Healthy      bool   `json:"healthy"`
-	MemoryBytes  uint64 `json:"memory_bytes"`
-	GrantedBytes uint64 `json:"memory_granted_bytes"`
-	Share        uint32 `json:"share"`
-	Cores        uint32 `json:"cores"`
-	Jobs         int    `json:"jobs"`
+	UUID    string `json:"gpu_uuid"`
+	Index   int    `json:"index"`
+	Name    string `json:"name"`
+	Type    string `json:"type"`
+	Healthy bool   `json:"healthy"`
+	// MemoryBytes is what shares are taken of. It is above PhysicalBytes where
+	// the site oversubscribes the card.
+	MemoryBytes   uint64 `json:"memory_bytes"`
+	PhysicalBytes uint64 `json:"memory_physical_bytes"`
+	GrantedBytes  uint64 `json:"memory_granted_bytes"`
+	Share         uint32 `json:"share"`
+	Cores         uint32 `json:"cores"`
+	Jobs          int    `json:"jobs"`
 }
 
 // Job is one record of the ledger, with what its processes do now.
@@ -156,16 +162,18 @@ type Job struct {
 // JobCard is what a job has and does on one card. UsedBytes, GPUSeconds and
 // Processes are nil when the job's cache file could not be read.
 type JobCard struct {
-	UUID       string   `json:"gpu_uuid"`
-	Index      int      `json:"index"`
-	Share      uint32   `json:"share"`
-	Cores      uint32   `json:"cores"`
-	LimitBytes uint64   `json:"memory_limit_bytes"`
-	UsedBytes  *uint64  `json:"memory_used_bytes,omitempty"`
-	GPUSeconds *float64 `json:"gpu_seconds,omitempty"`
-	Processes  *int     `json:"processes,omitempty"`
-	SliceUS    uint32   `json:"slice_us"`
-	Gate       bool     `json:"gate"`
+	UUID       string `json:"gpu_uuid"`
+	Index      int    `json:"index"`
+	Share      uint32 `json:"share"`
+	Cores      uint32 `json:"cores"`
+	LimitBytes uint64 `json:"memory_limit_bytes"`
+	// PhysicalBytes is what of LimitBytes the card has of its own.
+	PhysicalBytes uint64   `json:"memory_physical_bytes"`
+	UsedBytes     *uint64  `json:"memory_used_bytes,omitempty"`
+	GPUSeconds    *float64 `json:"gpu_seconds,omitempty"`
+	Processes     *int     `json:"processes,omitempty"`
+	SliceUS       uint32   `json:"slice_us"`
+	Gate          bool     `json:"gate"`
 }
 
 // ReadRequest reads one line and decodes it strictly: one object, no unknown
@@ -217,11 +225,14 @@ func ReadReply(r *bufio.Reader) (Reply, error) {
 func WriteReply(w io.Writer, rep Reply) error { return writeLine(w, rep, MaxReply) }
 
 func (r Request) check() error {
-	if !slices.Contains([]Op{OpGrant, OpRelease, OpStatus, OpJobs, OpPing}, r.Op) {
-		return fmt.Errorf("op: %q: want grant, release, status, jobs or ping", clip(string(r.Op)))
+	if !slices.Contains([]Op{OpGrant, OpRelease, OpSet, OpStatus, OpJobs, OpPing}, r.Op) {
+		return fmt.Errorf("op: %q: want grant, release, set, status, jobs or ping", clip(string(r.Op)))
 	}
-	if (r.Op == OpGrant || r.Op == OpRelease) && r.JobID == 0 {
+	if (r.Op == OpGrant || r.Op == OpRelease || r.Op == OpSet) && r.JobID == 0 {
 		return fmt.Errorf("job_id: 0: %s wants a job id, e.g. 4217", r.Op)
+	}
+	if r.Op == OpSet && (r.Cores < 1 || r.Cores > 100) {
+		return fmt.Errorf("cores: %d: want 1 to 100, e.g. 30", r.Cores)
 	}
 	if len(r.GPUs) > MaxCards {
 		return fmt.Errorf("gpus: %d cards: want at most %d", len(r.GPUs), MaxCards)
@@ -239,10 +250,17 @@ func (r Request) check() error {
 	}
 	o := r.Options
 	for _, f := range []struct{ name, text string }{
-		{"user", r.User}, {"account", r.Account}, {"partition", r.Partition},
-		{"conf", r.Conf}, {"node", r.Node}, {"options.mem", o.Mem},
-		{"options.cores", o.Cores}, {"options.cards", o.Cards}, {"options.mode", o.Mode},
-		{"options.priority", o.Priority}, {"options.policy", o.Policy},
+		{"user", r.User},
+		{"account", r.Account},
+		{"partition", r.Partition},
+		{"conf", r.Conf},
+		{"node", r.Node},
+		{"options.mem", o.Mem},
+		{"options.cores", o.Cores},
+		{"options.cards", o.Cards},
+		{"options.mode", o.Mode},
+		{"options.priority", o.Priority},
+		{"options.policy", o.Policy},
 	} {
 		if err := checkText(f.text); err != nil {
 			return fmt.Errorf("%s: %q: %w", f.name, clip(f.text), err)

@@ -83,9 +83,6 @@ static void by_getproc_address(void *lib)
 	}
 	DRIVER_CALLS(X)
 #undef X
-	/* its base name is not the field's */
-	get("cuGraphInstantiate", &p, 11040, 0, NULL);
-	memcpy(&cu.GraphInstantiate, &p, sizeof(cu.GraphInstantiate));
 }
 
 void driver_load(const char *libdir, bool by_getproc)

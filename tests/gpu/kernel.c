@@ -4,9 +4,10 @@
  * that a number of units is an amount of work and not a time.
  *
  * What a kernel of u units takes in a row of kernels is unit * u + gap. Both
- * are measured with probes: the time of two kernels less the time of one
- * leaves out the start of the first. The smallest of many probes of about
- * 100 us is taken, so that others on the card do not disturb it.
+ * are measured with probes behind another kernel, so that the way of a launch
+ * to the card does not count, and as the difference of five kernels and one,
+ * so that the events do not. The smallest of many probes is taken: others on
+ * the card, and a late host, disturb some of them, but not all.
  */
 #define _GNU_SOURCE
 #include "worker.h"
@@ -14,7 +15,8 @@
 #include <stdio.h>
 #include <time.h>
 
-#define PROBE_NS 100000.0
+#define PROBE_NS 60000.0
+#define ROW 5
 #define PROBES 24
 #define MULTIPROCESSORS 16 /* device attribute */
 #define BLOCK 512
@@ -52,20 +54,26 @@ static const char ptx[] =
 	"	ret;\n"
 	"}\n";
 
-static double probe(struct kernel *k, unsigned units, int kernels, CUevent a, CUevent b)
+static void launch(struct kernel *k, unsigned units)
 {
 	uint64_t sink = 0;
 	void *params[] = {&units, &sink};
+
+	must(cu.LaunchKernel(k->fn, k->grid, 1, 1, k->block, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel");
+}
+
+static double probe(struct kernel *k, unsigned before, unsigned units, int n, CUevent a, CUevent b)
+{
 	double best = 0;
 
 	for (int i = 0; i < PROBES; i++) {
 		const struct timespec pause = {0, 300000};
 		float ms = 0;
 
+		launch(k, before);
 		must(cu.EventRecord(a, NULL), "cuEventRecord");
-		for (int n = 0; n < kernels; n++)
-			must(cu.LaunchKernel(k->fn, k->grid, 1, 1, k->block, 1, 1, 0, NULL, params, NULL),
-			     "cuLaunchKernel");
+		for (int j = 0; j < n; j++)
+			launch(k, units);
 		must(cu.EventRecord(b, NULL), "cuEventRecord");
 		must(cu.EventSynchronize(b), "cuEventSynchronize");
 		must(cu.EventElapsedTime(&ms, a, b), "cuEventElapsedTime");
@@ -76,19 +84,18 @@ static double probe(struct kernel *k, unsigned units, int kernels, CUevent a, CU
 	return best;
 }
 
-static double in_a_row(struct kernel *k, unsigned units, CUevent a, CUevent b)
+static double in_a_row(struct kernel *k, unsigned before, unsigned units, CUevent a, CUevent b)
 {
-	return probe(k, units, 2, a, b) - probe(k, units, 1, a, b);
+	return (probe(k, before, units, ROW, a, b) - probe(k, before, units, 1, a, b)) / (ROW - 1);
 }
 
 /* A card that was idle runs slowly at first. */
 static void warm_up(struct kernel *k, unsigned units)
 {
-	uint64_t until = now_ns() + 100000000, sink = 0;
-	void *params[] = {&units, &sink};
+	uint64_t until = now_ns() + 100000000;
 
 	while (now_ns() < until) {
-		must(cu.LaunchKernel(k->fn, k->grid, 1, 1, k->block, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel");
+		launch(k, units);
 		must(cu.CtxSynchronize(), "cuCtxSynchronize");
 	}
 }
@@ -97,7 +104,7 @@ void kernel_open(struct kernel *k, CUdevice dev)
 {
 	unsigned units = 1000;
 	CUevent a, b;
-	double t, half;
+	double t, quarter;
 	int sms = 0;
 
 	must(cu.ModuleLoadData(&k->module, ptx), "cuModuleLoadData");
@@ -109,14 +116,14 @@ void kernel_open(struct kernel *k, CUdevice dev)
 	must(cu.EventCreate(&b, 0), "cuEventCreate");
 	warm_up(k, units);
 	for (int i = 0; i < 4; i++) {
-		t = probe(k, units, 1, a, b);
+		t = probe(k, units, units, 1, a, b);
 		if (t > 0.8 * PROBE_NS && t < 1.25 * PROBE_NS)
 			break;
 		units = (unsigned)(units * PROBE_NS / (t > 1 ? t : 1)) + 1;
 	}
-	t = in_a_row(k, units, a, b);
-	half = in_a_row(k, units / 2, a, b);
-	k->ns_per_unit = (t - half) / (units - units / 2);
+	t = in_a_row(k, units, units, a, b);
+	quarter = in_a_row(k, units, units / 4, a, b);
+	k->ns_per_unit = (t - quarter) / (units - units / 4);
 	k->gap_ns = t - k->ns_per_unit * units;
 	if (k->ns_per_unit <= 0)
 		die("calibration", "a longer kernel did not take longer");

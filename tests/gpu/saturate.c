@@ -72,7 +72,7 @@ static void make_graph(struct run *r)
 	for (int n = 0; n < r->batch; n++)
 		launch_one(r, r->stream[0]);
 	must(cu.StreamEndCapture(r->stream[0], &g), "cuStreamEndCapture");
-	must(cu.GraphInstantiate(&r->graph, g, 0), "cuGraphInstantiate");
+	must(cu.GraphInstantiateWithFlags(&r->graph, g, 0), "cuGraphInstantiateWithFlags");
 	must(cu.GraphDestroy(g), "cuGraphDestroy");
 }
 

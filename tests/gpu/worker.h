@@ -75,7 +75,7 @@
 	X(EventRecord, cuEventRecord, 2000)                              \
 	X(EventSynchronize, cuEventSynchronize, 2000)                    \
 	X(EventElapsedTime, cuEventElapsedTime, 2000)                    \
-	X(GraphInstantiate, cuGraphInstantiateWithFlags, 11040)          \
+	X(GraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040) \
 	X(GraphLaunch, cuGraphLaunch, 10000)                             \
 	X(GraphExecDestroy, cuGraphExecDestroy, 10000)                   \
 	X(GraphDestroy, cuGraphDestroy, 10000)

@@ -138,6 +138,22 @@ typedef struct CUDA_MEMSET_NODE_PARAMS_st {
 	size_t height;
 } CUDA_MEMSET_NODE_PARAMS;
 
+typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
+	uint64_t flags;
+	CUstream hUploadStream;
+	CUgraphNode hErrNode_out;
+	int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
+/* one member of the union, wide enough for all */
+typedef struct CUstreamBatchMemOpParams_st {
+	unsigned operation; /* 1 wait, 2 write 32 bits; 4 wait, 5 write 64 bits; 3, 6 barriers */
+	CUdeviceptr address;
+	uint64_t value;
+	unsigned flags;
+	uint64_t rest[2];
+} CUstreamBatchMemOpParams;
+
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 
@@ -238,6 +254,7 @@ _Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA_LAUNCH_PARAMS");
 _Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA_KERNEL_NODE_PARAMS");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
+_Static_assert(sizeof(CUstreamBatchMemOpParams) == 48, "CUstreamBatchMemOpParams");
 _Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "CUDA_ARRAY3D_DESCRIPTOR");
 
 #endif

@@ -7,6 +7,11 @@
 #define _GNU_SOURCE
 #include "model.h"
 
+#define OWNER_NS 300000ull /* look again so soon; the owner also wakes its waiters */
+#define MAX_CHAIN 8	   /* waits for streams that wait for streams */
+
+static uint64_t predict(const struct sim_state *st, uint32_t stream, uint64_t index, int depth);
+
 /* Index of the first queued op of a stream that was submitted after seq. */
 static uint64_t first_after(const struct sim_state *st, uint32_t stream, uint64_t seq)
 {
@@ -109,23 +114,41 @@ static uint64_t play_turns(const struct sim_state *st, uint32_t ctx, uint64_t wa
 	return t;
 }
 
-uint64_t sim_predict(const struct sim_state *st, uint32_t stream, uint64_t index)
+/* When the head of a stream can go on: copies know their end, waits follow the
+ * op that they wait for, and the owner's own pace cannot be known. */
+static uint64_t head_ready(const struct sim_state *st, uint32_t stream, uint64_t now, int depth)
 {
 	const struct sim_stream *s = &st->stream[stream];
-	const struct sim_card *c = &st->card[st->ctx[s->ctx].card];
+	const struct sim_op *head = &st->ring[stream][s->done % SIM_RING];
+	const struct sim_stream *dep = &st->stream[head->dep_stream];
+	uint64_t at;
+
+	if (head->kind == SIM_COPY && head->state == SIM_STARTED)
+		return head->done_ns;
+	if (head->kind == SIM_OWNER)
+		return now + OWNER_NS;
+	if (head->kind != SIM_WAIT || dep->gen != head->dep_gen || depth == MAX_CHAIN)
+		return head->ready_ns > now ? head->ready_ns : now;
+	at = predict(st, head->dep_stream, head->dep_index, depth + 1);
+	return at > now ? at : now;
+}
+
+static uint64_t predict(const struct sim_state *st, uint32_t stream, uint64_t index, int depth)
+{
+	const struct sim_stream *s = &st->stream[stream];
 	const struct sim_op *o = &st->ring[stream][index % SIM_RING];
-	const struct sim_op *head;
-	uint64_t work, at = c->now_ns;
+	uint64_t work, at = st->card[st->ctx[s->ctx].card].now_ns;
 
 	if (index < s->done || index >= s->tail)
 		return at;
-	head = &st->ring[stream][s->done % SIM_RING];
-	if (head->kind == SIM_COPY && head->state == SIM_STARTED)
-		at = head->done_ns;
-	else if (head->ready_ns > at)
-		at = head->ready_ns;
+	at = head_ready(st, stream, at, depth);
 	work = context_work(st, s->ctx, o->seq, stream);
 	if (!work && o->kind != SIM_KERNEL && o->kind != SIM_MARK)
 		return at;
 	return at + play_turns(st, s->ctx, work ? work : 1); /* a mark waits for its turn */
+}
+
+uint64_t sim_predict(const struct sim_state *st, uint32_t stream, uint64_t index)
+{
+	return predict(st, stream, index, 0);
 }

@@ -21,6 +21,9 @@ void failed(const char *file, int line, const char *what, long long got, long lo
 	} while (0)
 #define OK(call) EQ(call, CUDA_SUCCESS)
 #define TRUE(what) EQ(!!(what), 1)
+/* words that the card writes or reads meanwhile */
+#define LOAD(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
 /* a <= got <= b */
 #define WITHIN(got, a, b)                                                                   \
 	do {                                                                                \
@@ -42,7 +45,8 @@ void sleep_ms(int ms);
 	X(arrays) X(content) X(globals) X(context_end) X(heap_limit) X(ipc)                 \
 	X(event_time) X(stream_order) X(default_stream) X(wait_event) X(host_function)      \
 	X(write_value) X(wait_value) X(counter) X(spin) X(full_stream) X(launches)          \
-	X(capture) X(capture_unsafe) X(graph_memory) X(getproc) X(child) X(groups)          \
+	X(capture) X(capture_unsafe) X(graph_memory) X(child_graph) X(batch_op) X(getproc)  \
+	X(library) X(child) X(groups)          \
 	X(slice_refused) X(visible) X(faults) X(lost) X(threads) X(per_thread)
 #define X(name) void case_##name(void);
 CASES(X)

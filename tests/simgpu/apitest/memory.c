@@ -114,7 +114,7 @@ void case_pool(void)
 	EQ(pool_attr(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), MIB);
 	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * MIB); /* kept until a sync */
 	OK(cuStreamSynchronize(NULL));
-	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 2 * MIB);
+	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 * MIB);
 	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 64 * MIB);
 	EQ(pool_attr(p, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 41 * MIB);
 	OK(cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
@@ -123,11 +123,10 @@ void case_pool(void)
 	OK(cuStreamSynchronize(NULL));
 	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * MIB); /* the threshold stays */
 	OK(cuMemPoolTrimTo(p, 0));
-	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 2 * MIB);
+	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 * MIB);
 	OK(cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero));
 	EQ(pool_attr(p, CU_MEMPOOL_ATTR_USED_MEM_HIGH), MIB);
 	OK(cuMemFree_v2(a)); /* the plain free takes pool memory too */
-	EQ(free_bytes(), before - 2 * MIB);
 	OK(cuMemPoolTrimTo(p, 0));
 	EQ(free_bytes(), before);
 	EQ(cuMemFreeAsync(a, NULL), CUDA_ERROR_INVALID_VALUE);
@@ -291,22 +290,28 @@ void case_context_end(void)
 	OK(cuCtxDestroy_v2(a));
 	EQ(free_bytes(), CARD - CONTEXT);
 	OK(cuDevicePrimaryCtxRelease_v2(0));
-	EQ(cuCtxGetDevice(&d), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+	EQ(cuMemAlloc_v2(&p, 4096), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+	OK(cuCtxGetDevice(&d)); /* the device is still told */
 }
 
 void case_heap_limit(void)
 {
+	const char with_malloc[] = ".version 7.0\n.target sm_70\n.extern .func (.param .b64 r) malloc (.param .b64 n);\n";
 	size_t before, v;
+	CUmodule m;
 
 	start();
 	before = free_bytes();
+	OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096)); /* 132 * 2048 threads, 3 KiB more each */
+	EQ(before - free_bytes(), 792 * MIB);
+	OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
 	OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 1032 * MIB));
+	EQ(free_bytes(), before); /* nothing calls malloc yet */
+	OK(cuModuleLoadData(&m, with_malloc));
 	EQ(before - free_bytes(), 1024 * MIB);
 	EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, CARD), CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuCtxGetLimit(&v, CU_LIMIT_MALLOC_HEAP_SIZE));
 	EQ(v, 1032 * MIB);
-	OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB));
-	EQ(free_bytes(), before);
 }
 
 /* Two processes that fork before either has started the driver. */

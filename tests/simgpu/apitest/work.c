@@ -124,24 +124,24 @@ void case_wait_event(void)
 	WITHIN(ms * 1000, 5000, 5100);
 }
 
-static volatile int host_ran;
+static int host_ran;
 
 static void host_fn(void *data)
 {
 	(void)data;
 	sleep_ms(20);
-	host_ran = 1;
+	STORE(&host_ran, 1);
 }
 
 static void callback(CUstream s, CUresult rc, void *data)
 {
 	(void)s;
-	*(volatile int *)data = rc == CUDA_SUCCESS ? 2 : 3;
+	STORE((int *)data, rc == CUDA_SUCCESS ? 2 : 3);
 }
 
 void case_host_function(void)
 {
-	volatile int called = 0;
+	int called = 0;
 	CUevent a, b;
 	CUstream s, t;
 	float ms;
@@ -156,20 +156,20 @@ void case_host_function(void)
 	OK(cuEventRecord(b, s));
 	run_us(function("us"), 100, t);
 	OK(cuStreamSynchronize(t)); /* other streams do not wait */
-	EQ(host_ran, 0);
+	EQ(LOAD(&host_ran), 0);
 	sleep_ms(60); /* no call by this thread */
-	EQ(host_ran, 1);
+	EQ(LOAD(&host_ran), 1);
 	OK(cuStreamSynchronize(s));
 	OK(cuEventElapsedTime(&ms, a, b));
 	WITHIN(ms, 20, 200);
-	OK(cuStreamAddCallback(s, callback, (void *)&called, 0));
+	OK(cuStreamAddCallback(s, callback, &called, 0));
 	OK(cuStreamSynchronize(s));
-	EQ(called, 2);
+	EQ(LOAD(&called), 2);
 }
 
 void case_write_value(void)
 {
-	volatile uint32_t *flag;
+	uint32_t *flag;
 	CUdeviceptr d, p;
 	CUfunction f;
 	void *h;
@@ -182,21 +182,21 @@ void case_write_value(void)
 	run_us(f, 20000, NULL);
 	OK(cuStreamWriteValue32_v2(NULL, d, 42, 0));
 	OK(cuStreamWriteValue64_v2(NULL, d + 8, 1ull << 40, 0));
-	EQ(*flag, 0);
-	for (int i = 0; i < 100 && *flag != 42; i++)
+	EQ(LOAD(flag), 0);
+	for (int i = 0; i < 100 && LOAD(flag) != 42; i++)
 		sleep_ms(1); /* seen without any call */
-	EQ(*flag, 42);
-	EQ(*(volatile uint64_t *)(flag + 2), 1ull << 40);
+	EQ(LOAD(flag), 42);
+	EQ(LOAD((uint64_t *)(flag + 2)), 1ull << 40);
 	OK(cuMemAlloc_v2(&p, 4096));
 	OK(cuStreamWriteValue32_v2(NULL, p, 9, 0));
 	OK(cuMemcpyDtoH_v2(h, p, 4));
-	EQ(*flag, 9);
+	EQ(LOAD(flag), 9);
 	EQ(cuStreamWriteValue32_v2(NULL, p + 1, 9, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
 void case_wait_value(void)
 {
-	volatile uint32_t *flag;
+	uint32_t *flag;
 	CUstream s;
 	void *h;
 
@@ -206,19 +206,19 @@ void case_wait_value(void)
 	flag = h;
 	OK(cuStreamWaitValue32_v2(s, (uintptr_t)h, 5, 0)); /* >= 5 */
 	OK(cuStreamWriteValue32_v2(s, (uintptr_t)h + 4, 1, 0));
-	*flag = 4;
+	STORE(flag, 4);
 	sleep_ms(20);
 	EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
-	EQ(flag[1], 0);
-	*flag = 5;
+	EQ(LOAD(flag + 1), 0);
+	STORE(flag, 5);
 	OK(cuStreamSynchronize(s));
-	EQ(flag[1], 1);
+	EQ(LOAD(flag + 1), 1);
 }
 
 void case_counter(void)
 {
 	unsigned us = 100;
-	volatile uint32_t *n;
+	uint32_t *n;
 	CUfunction f;
 	void *h;
 	void *params[] = {&us, &h};
@@ -229,16 +229,16 @@ void case_counter(void)
 	n = h;
 	for (int i = 0; i < 200; i++)
 		OK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
-	for (int i = 0; i < 2000 && *n < 100; i++)
+	for (int i = 0; i < 2000 && LOAD(n) < 100; i++)
 		sleep_ms(1);
-	TRUE(*n >= 100);
+	TRUE(LOAD(n) >= 100);
 	OK(cuCtxSynchronize());
-	EQ(*n, 200);
+	EQ(LOAD(n), 200);
 }
 
 void case_spin(void)
 {
-	volatile uint32_t *flag;
+	uint32_t *flag;
 	CUevent a, b;
 	CUfunction f;
 	float ms;
@@ -256,7 +256,7 @@ void case_spin(void)
 	OK(cuEventRecord(b, NULL));
 	sleep_ms(30);
 	EQ(cuEventQuery(b), CUDA_ERROR_NOT_READY);
-	*flag = 1;
+	STORE(flag, 1);
 	OK(cuEventSynchronize(b));
 	OK(cuEventElapsedTime(&ms, a, b));
 	WITHIN(ms, 30, 500);

@@ -186,14 +186,19 @@ void content_fill(uint64_t dst, uint64_t value, unsigned width, uint64_t n)
 		memcpy(to + i, &value, width);
 }
 
+/* One aligned word of 4 or 8 bytes. */
 bool content_load(uint64_t va, void *out, unsigned width)
 {
 	uint64_t n = width;
 	const unsigned char *from = bytes_at(va, &n, false);
 
 	memset(out, 0, width);
-	if (!from || n < width)
+	if (!from || n < width || va % width)
 		return false;
-	memcpy(out, from, width);
+	/* a program may write the same word meanwhile */
+	if (width == 4)
+		*(uint32_t *)out = __atomic_load_n((const uint32_t *)from, __ATOMIC_SEQ_CST);
+	else
+		*(uint64_t *)out = __atomic_load_n((const uint64_t *)from, __ATOMIC_SEQ_CST);
 	return true;
 }

@@ -6,7 +6,7 @@
  * order of the nodes respects every dependency that the streams had.
  */
 #define _GNU_SOURCE
-#include "local.h"
+#include "graph.h"
 
 #include <stdlib.h>
 
@@ -53,27 +53,26 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream hStream, int mode)
+static CUresult begin(CUstream handle, int mode, CUgraph into)
 {
+	CUstream s = stream_of(handle);
 	struct capture *c;
-	CUstream s;
 
-	ENTER(NEED_CTX);
-	s = stream_of(hStream);
 	if (!s || mode < MODE_GLOBAL || mode > MODE_RELAXED)
-		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+		return CUDA_ERROR_INVALID_VALUE;
 	if (s == s->ctx->legacy)
-		return drv_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (s->capture)
-		return drv_leave(CUDA_ERROR_ILLEGAL_STATE);
+		return CUDA_ERROR_ILLEGAL_STATE;
 	c = calloc(1, sizeof(*c));
 	if (!c)
-		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	c->graph = graph_new();
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	c->graph = into ? into : graph_new();
 	if (!c->graph) {
 		free(c);
-		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	c->callers_graph = into != NULL;
 	c->mode = mode;
 	c->id = ++drv.ids;
 	c->thread = pthread_self();
@@ -81,7 +80,23 @@ CUresult cuStreamBeginCapture_v2(CUstream hStream, int mode)
 	c->next = drv.captures;
 	drv.captures = c;
 	s->capture = c;
-	return drv_leave(CUDA_SUCCESS);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream hStream, int mode)
+{
+	ENTER(NEED_CTX);
+	return drv_leave(begin(hStream, mode, NULL));
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph graph, const CUgraphNode *deps, const void *data,
+				     size_t n, int mode)
+{
+	(void)data;
+	ENTER(NEED_CTX);
+	if (!graph_ok(graph) || (n && !deps))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	return drv_leave(begin(hStream, mode, graph));
 }
 
 CUresult cuStreamBeginCapture(CUstream hStream)
@@ -107,6 +122,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *graph)
 {
 	struct capture *c;
 	CUresult rc = CUDA_SUCCESS;
+	bool callers;
 	CUgraph g;
 	CUstream s;
 
@@ -120,11 +136,12 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *graph)
 	if (c->origin != s)
 		return drv_leave(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
 	g = c->graph;
+	callers = c->callers_graph;
 	if (c->invalid)
 		rc = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	end(c);
 	*graph = rc ? NULL : g;
-	if (rc)
+	if (rc && !callers)
 		graph_free(g);
 	return drv_leave(rc);
 }
@@ -164,4 +181,12 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, int *status, uint64_t *id, 
 	if (n)
 		*n = 0;
 	return drv_leave(capture_info(hStream, status, id, graph));
+}
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, int *status, uint64_t *id, CUgraph *graph,
+				   const CUgraphNode **deps, const void **edges, size_t *n)
+{
+	if (edges)
+		*edges = NULL;
+	return cuStreamGetCaptureInfo_v2(hStream, status, id, graph, deps, n);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 static _Thread_local CUcontext stack[DRV_DEPTH];
+static _Thread_local CUdevice stack_device[DRV_DEPTH]; /* still told when the context is gone */
 static _Thread_local int depth;
 
 CUcontext drv_current(void)
@@ -25,6 +26,7 @@ bool drv_ctx_valid(CUcontext ctx)
 
 static void push(CUcontext ctx)
 {
+	stack_device[depth] = ctx->dev;
 	stack[depth++] = ctx;
 }
 
@@ -298,10 +300,10 @@ CUresult cuCtxGetCurrent(CUcontext *pctx)
 
 CUresult cuCtxGetDevice(CUdevice *dev)
 {
-	ENTER(NEED_CTX);
-	if (!dev)
-		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	*dev = drv_current()->dev;
+	ENTER(NEED_INIT);
+	if (!dev || !depth)
+		return drv_leave(dev ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE);
+	*dev = stack_device[depth - 1];
 	return drv_leave(CUDA_SUCCESS);
 }
 

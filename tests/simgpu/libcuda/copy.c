@@ -152,3 +152,43 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUc
 FILL(8, unsigned char)
 FILL(16, unsigned short)
 FILL(32, unsigned)
+
+/* Managed memory lies on the host here: there is nothing to move. */
+static CUresult advise(CUdeviceptr dptr, size_t n)
+{
+	struct block *b = block_find(dptr);
+
+	return b && b->kind == BLOCK_MANAGED && in_bounds(dptr, n) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemAdvise(CUdeviceptr dptr, size_t n, int advice, CUdevice dev)
+{
+	(void)advice;
+	(void)dev;
+	ENTER(NEED_CTX);
+	return drv_leave(advise(dptr, n));
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr dptr, size_t n, int advice, CUmemLocation location)
+{
+	return cuMemAdvise(dptr, n, advice, location.id);
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr dptr, size_t n, CUdevice dev, CUstream hStream)
+{
+	CUstream s;
+	CUresult rc;
+
+	(void)dev;
+	ENTER(NEED_CTX);
+	s = stream_of(hStream);
+	rc = s ? advise(dptr, n) : CUDA_ERROR_INVALID_HANDLE;
+	if (!rc)
+		rc = stream_submit(s, &(struct work){.kind = SIM_COPY, .ns = copy_ns(s->ctx->card, n)}, NULL);
+	return drv_leave(rc);
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr dptr, size_t n, CUmemLocation location, unsigned flags, CUstream hStream)
+{
+	return flags ? CUDA_ERROR_INVALID_VALUE : cuMemPrefetchAsync(dptr, n, location.id, hStream);
+}

@@ -29,25 +29,38 @@ CUresult cuCtxGetLimit(size_t *value, int limit)
 	return drv_leave(CUDA_SUCCESS);
 }
 
-/* A larger malloc heap or stack takes device memory as soon as it is asked
- * for: the stack for every thread that the card can hold. */
-static uint64_t heap_cost(CUcontext c)
+/* A larger stack takes device memory at once, for every thread that the card
+ * can hold; a larger heap only when a module that calls malloc is loaded. */
+static uint64_t limits_cost(CUcontext c)
 {
 	uint64_t threads = (uint64_t)drv.st->card[c->card].conf.sms * 2048;
 	uint64_t cost = 0;
 
-	if (c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] > 8388608)
+	if (c->uses_heap && c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] > 8388608)
 		cost += c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] - 8388608;
 	if (c->limit[CU_LIMIT_STACK_SIZE] > 1024)
 		cost += (c->limit[CU_LIMIT_STACK_SIZE] - 1024) * threads;
 	return (cost + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE;
 }
 
+CUresult limits_charge(CUcontext c)
+{
+	uint64_t want = limits_cost(c);
+	CUresult rc = CUDA_SUCCESS;
+
+	if (want > c->heap_bytes)
+		rc = mem_charge(c->card, want - c->heap_bytes);
+	else
+		mem_uncharge(c->card, c->heap_bytes - want);
+	if (!rc)
+		c->heap_bytes = want;
+	return rc;
+}
+
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
 	CUcontext c;
-	CUresult rc = CUDA_SUCCESS;
-	uint64_t want;
+	CUresult rc;
 	size_t old;
 
 	ENTER(NEED_CTX);
@@ -56,15 +69,9 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 		return drv_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
 	old = c->limit[limit];
 	c->limit[limit] = value;
-	want = heap_cost(c);
-	if (want > c->heap_bytes)
-		rc = mem_charge(c->card, want - c->heap_bytes);
-	else
-		mem_uncharge(c->card, c->heap_bytes - want);
+	rc = limits_charge(c);
 	if (rc)
 		c->limit[limit] = old;
-	else
-		c->heap_bytes = want;
 	return drv_leave(rc);
 }
 

@@ -2,6 +2,7 @@
 /* getproc.c - cuGetProcAddress, and the per-thread variants made from api.def. */
 #include "local.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #define API(base, ver, sym, params)
@@ -46,31 +47,31 @@ static const struct symbol symbols[] = {
 enum { FOUND, NOT_FOUND, VERSION_NOT_SUFFICIENT };
 #define PER_THREAD_DEFAULT_STREAM 2u
 
+/* The newest symbol that the version allows. One with a per-thread variant is
+ * only as old as that variant when the variant is asked for. */
 static int find(const char *name, int version, uint64_t flags, void **pfn)
 {
 	const struct symbol *best = NULL;
 	int status = NOT_FOUND;
+	bool per_thread;
 
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(*symbols); i++) {
 		const struct symbol *s = &symbols[i];
+		int since = s->version;
 
 		if (strcmp(s->base, name) != 0)
 			continue;
-		if (s->version > version) {
-			if (!best)
-				status = VERSION_NOT_SUFFICIENT;
-			continue;
-		}
-		if (!best || s->version > best->version)
+		if ((flags & PER_THREAD_DEFAULT_STREAM) && s->per_thread)
+			since = s->per_thread_version;
+		if (since <= version && (!best || s->version > best->version))
 			best = s;
-		status = FOUND;
+		status = best ? FOUND : VERSION_NOT_SUFFICIENT;
 	}
 	*pfn = NULL;
-	if (best && (flags & PER_THREAD_DEFAULT_STREAM) && best->per_thread &&
-	    best->per_thread_version <= version)
-		memcpy(pfn, &best->per_thread, sizeof(*pfn));
-	else if (best)
-		memcpy(pfn, &best->fn, sizeof(*pfn));
+	if (!best)
+		return status;
+	per_thread = (flags & PER_THREAD_DEFAULT_STREAM) && best->per_thread;
+	memcpy(pfn, per_thread ? &best->per_thread : &best->fn, sizeof(*pfn));
 	return status;
 }
 
@@ -83,7 +84,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64
 	st = find(symbol, version, flags, pfn);
 	if (status)
 		*status = st;
-	return st == FOUND ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+	return CUDA_SUCCESS; /* as driver 580 does: the status alone tells */
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)

@@ -1,47 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * graph.c - graphs: lists of work that is launched as one.
- *
- * Nodes run one after the other in the order in which they were added, which
- * respects all dependencies, since a node can only depend on earlier ones.
- * Memory of allocation nodes is taken at the first launch and stays with the
- * process, for later graphs, until cuDeviceGraphMemTrim.
- */
+/* graph.c - making graphs, by hand and for captures. */
 #define _GNU_SOURCE
-#include "local.h"
+#include "graph.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { NODE_KERNEL, NODE_MEMCPY, NODE_MEMSET, NODE_HOST, NODE_GRAPH, NODE_EMPTY, NODE_WAIT_EVENT, NODE_EVENT_RECORD, NODE_ALLOC = 10, NODE_FREE = 11 };
-
-struct CUgraphNode_st {
-	int type;
-	struct work work;
-	bool runs; /* it puts work into the stream */
-	CUDA_KERNEL_NODE_PARAMS kernel;
-	CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-	CUgraphNode next;
-};
-
-struct CUgraph_st {
-	uint32_t magic;
-	unsigned refs; /* the handle, and executables made from it */
-	size_t n;
-	CUgraphNode first, *last;
-};
-
-struct CUgraphExec_st {
-	uint32_t magic;
-	CUgraph graph;
-	uint32_t card;
-	uint64_t bytes; /* of allocation nodes */
-	bool charged;
-};
-
-/* bytes that graphs on a card use, and hold */
-static uint64_t mem_used[SIM_MAX_CARDS], mem_reserved[SIM_MAX_CARDS];
-static uint64_t mem_used_high[SIM_MAX_CARDS], mem_reserved_high[SIM_MAX_CARDS];
 
 CUgraph graph_new(void)
 {
@@ -65,17 +28,14 @@ void graph_free(CUgraph g)
 
 		g->first = n->next;
 		effect_free(n->work.eff);
+		if (n->child)
+			graph_free(n->child);
 		if (b && b->va == n->alloc.dptr)
 			block_remove(b);
 		free(n);
 	}
 	g->magic = 0;
 	free(g);
-}
-
-static bool graph_ok(CUgraph g)
-{
-	return g && g->magic == MAGIC_GRAPH;
 }
 
 static CUgraphNode node_new(CUgraph g, int type, CUgraphNode *out)
@@ -249,6 +209,34 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode
 	return drv_leave(node_new(graph, NODE_EMPTY, node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+/* The child is taken as it is now; nodes that it gets later do not count. */
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraph child)
+{
+	CUresult rc = enter_node(__func__, node, graph, deps, n);
+	CUgraphNode x;
+
+	if (rc)
+		return rc;
+	if (!graph_ok(child) || child == graph)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	x = node_new(graph, NODE_GRAPH, node);
+	if (!x)
+		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	x->child = child;
+	x->child_n = child->n;
+	child->refs++;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
+{
+	ENTER(NEED_INIT);
+	if (!node || !graph || node->type != NODE_GRAPH)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	*graph = node->child;
+	return drv_leave(CUDA_SUCCESS);
+}
+
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
 				CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
@@ -308,143 +296,5 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARA
 	if (!node || !p || node->type != NODE_ALLOC)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	*p = node->alloc;
-	return drv_leave(CUDA_SUCCESS);
-}
-
-static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
-{
-	CUgraphExec x;
-
-	if (!exec || !graph_ok(graph))
-		return CUDA_ERROR_INVALID_VALUE;
-	x = calloc(1, sizeof(*x));
-	if (!x)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	x->magic = MAGIC_EXEC;
-	x->card = drv_current()->card;
-	x->graph = graph;
-	graph->refs++;
-	for (CUgraphNode n = graph->first; n; n = n->next)
-		if (n->type == NODE_ALLOC)
-			x->bytes += (n->alloc.bytesize + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE;
-	*exec = x;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-	(void)flags;
-	ENTER(NEED_CTX);
-	return drv_leave(instantiate(exec, graph));
-}
-
-CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t n)
-{
-	ENTER(NEED_CTX);
-	if (error_node)
-		*error_node = NULL;
-	if (log && n)
-		*log = 0;
-	return drv_leave(instantiate(exec, graph));
-}
-
-static CUresult take_memory(CUgraphExec x)
-{
-	uint64_t want = mem_used[x->card] + x->bytes;
-	CUresult rc;
-
-	if (x->charged || !x->bytes)
-		return CUDA_SUCCESS;
-	if (want > mem_reserved[x->card]) {
-		rc = mem_charge(x->card, want - mem_reserved[x->card]);
-		if (rc)
-			return rc;
-		mem_reserved[x->card] = want;
-	}
-	mem_used[x->card] = want;
-	if (want > mem_used_high[x->card])
-		mem_used_high[x->card] = want;
-	if (mem_reserved[x->card] > mem_reserved_high[x->card])
-		mem_reserved_high[x->card] = mem_reserved[x->card];
-	x->charged = true;
-	return CUDA_SUCCESS;
-}
-
-static CUresult launch(CUgraphExec x, CUstream handle)
-{
-	CUstream s = stream_of(handle);
-	CUresult rc = CUDA_SUCCESS;
-
-	if (!x || x->magic != MAGIC_EXEC || !s)
-		return CUDA_ERROR_INVALID_HANDLE;
-	rc = take_memory(x);
-	for (CUgraphNode n = x->graph->first; n && !rc; n = n->next) {
-		struct work w = n->work;
-
-		if (!n->runs)
-			continue;
-		if (w.eff && !(w.eff = effect_copy(n->work.eff)))
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		rc = stream_submit(s, &w, NULL);
-	}
-	return rc;
-}
-
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream hStream)
-{
-	ENTER(NEED_CTX);
-	return drv_leave(launch(exec, hStream));
-}
-
-CUresult cuGraphUpload(CUgraphExec exec, CUstream hStream)
-{
-	ENTER(NEED_CTX);
-	if (!exec || exec->magic != MAGIC_EXEC || !stream_of(hStream))
-		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
-	return drv_leave(take_memory(exec));
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-	ENTER(NEED_INIT);
-	if (!exec || exec->magic != MAGIC_EXEC)
-		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	if (exec->charged)
-		mem_used[exec->card] -= exec->bytes;
-	graph_free(exec->graph);
-	exec->magic = 0;
-	free(exec);
-	return drv_leave(CUDA_SUCCESS);
-}
-
-CUresult cuDeviceGraphMemTrim(CUdevice dev)
-{
-	uint32_t card;
-
-	ENTER(NEED_INIT);
-	if (!drv_device_ok(dev))
-		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
-	card = drv.card[dev];
-	mem_uncharge(card, mem_reserved[card] - mem_used[card]);
-	mem_reserved[card] = mem_used[card];
-	return drv_leave(CUDA_SUCCESS);
-}
-
-CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attr, void *value)
-{
-	uint64_t v[4];
-	uint32_t card;
-
-	ENTER(NEED_INIT);
-	if (!drv_device_ok(dev))
-		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
-	if (!value || attr < 0 || attr > 3)
-		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	card = drv.card[dev];
-	v[0] = mem_used[card];
-	v[1] = mem_used_high[card];
-	v[2] = mem_reserved[card];
-	v[3] = mem_reserved_high[card];
-	memcpy(value, &v[attr], sizeof(v[attr]));
 	return drv_leave(CUDA_SUCCESS);
 }

@@ -237,6 +237,21 @@ CUresult cuFuncSetAttribute(CUfunction fn, int attrib, int value)
 	return drv_leave(function_ok(fn) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
 }
 
+CUresult cuFuncLoad(CUfunction fn)
+{
+	ENTER(NEED_CTX);
+	return drv_leave(function_ok(fn) ? module_into_context(fn->module) : CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuFuncIsLoaded(int *state, CUfunction fn)
+{
+	ENTER(NEED_CTX);
+	if (!state || !function_ok(fn))
+		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
+	*state = fn->module->ctx != NULL;
+	return drv_leave(CUDA_SUCCESS);
+}
+
 CUresult cuFuncSetCacheConfig(CUfunction fn, int config)
 {
 	(void)config;

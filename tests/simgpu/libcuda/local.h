@@ -22,7 +22,7 @@
 
 #define DRV_KEEP (64ull << 20)
 #define DRV_PAGE (2ull << 20) /* granularity of device memory */
-#define DRV_SMALL (1ull << 20) /* smaller allocations share pages */
+#define DRV_SMALL (1ull << 20) /* allocations up to this share pages */
 #define DRV_DEPTH 32 /* context stack of a thread */
 #define PT(s) ((s) == NULL ? CU_STREAM_PER_THREAD : (s))
 
@@ -71,6 +71,7 @@ struct CUctx_st {
 	CUstream legacy;
 	size_t limit[CU_LIMIT_COUNT];
 	uint64_t heap_bytes; /* charged for the malloc heap and the stack */
+	bool uses_heap;      /* a module that calls malloc has been loaded */
 	uint32_t device_handle, group_handle[4];
 	int cache_config, shared_config;
 	CUcontext next;
@@ -78,6 +79,7 @@ struct CUctx_st {
 
 struct capture {
 	CUgraph graph;
+	bool callers_graph; /* not ours to free */
 	int mode;
 	bool invalid;
 	uint64_t id;
@@ -178,6 +180,9 @@ CUcontext drv_current(void);
 bool drv_ctx_valid(CUcontext ctx);
 CUresult drv_ctx_sync(CUcontext ctx);
 
+/* ctxopts.c: charges what the limits of a context cost now */
+CUresult limits_charge(CUcontext c);
+
 /* rm.c */
 void rm_announce(CUcontext ctx);
 void rm_usable(CUcontext ctx);
@@ -265,6 +270,7 @@ struct CUmod_st {
 	uint32_t magic;
 	CUcontext ctx; /* NULL: not loaded into a context yet */
 	bool opaque;   /* machine code: any kernel name is found */
+	bool uses_heap;
 	CUfunction functions;
 	struct global *globals;
 };

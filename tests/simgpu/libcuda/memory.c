@@ -81,7 +81,7 @@ CUresult mem_alloc(CUcontext ctx, uint64_t size, enum block_kind kind, struct bl
 
 	if (size > (1ull << 46))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	b.small = size < DRV_SMALL && kind != BLOCK_MANAGED;
+	b.small = size <= DRV_SMALL && kind != BLOCK_MANAGED;
 	if (b.small)
 		rc = charge_small(ctx->card, (int64_t)round_up(size, 512));
 	else

@@ -69,6 +69,11 @@ CUresult module_into_context(CUmodule m)
 
 	if (m->ctx)
 		return CUDA_SUCCESS;
+	if (m->uses_heap && !drv_current()->uses_heap) {
+		drv_current()->uses_heap = true;
+		rc = limits_charge(drv_current());
+		drv_current()->uses_heap = rc == CUDA_SUCCESS;
+	}
 	for (struct global *g = m->globals; g && !rc; g = g->next)
 		rc = mem_alloc(drv_current(), g->size, BLOCK_MODULE, &g->block);
 	if (rc)
@@ -200,11 +205,43 @@ CUresult cuModuleGetLoadingMode(int *mode)
 }
 
 /* A library belongs to no context; it is loaded into the first that uses it. */
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values, unsigned n_jit,
-			   int *opts, void **opt_values, unsigned n_opts)
+static CUresult library_new(CUlibrary *library, const void *code)
 {
 	CUlibrary lib;
 	CUresult rc;
+
+	if (!library || !code)
+		return CUDA_ERROR_INVALID_VALUE;
+	lib = calloc(1, sizeof(*lib));
+	if (!lib)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	lib->magic = MAGIC_LIBRARY;
+	rc = module_parse(code, &lib->module);
+	if (rc)
+		free(lib);
+	else
+		*library = lib;
+	return rc;
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values, unsigned n_jit,
+			   int *opts, void **opt_values, unsigned n_opts)
+{
+	(void)jit;
+	(void)jit_values;
+	(void)n_jit;
+	(void)opts;
+	(void)opt_values;
+	(void)n_opts;
+	ENTER(NEED_INIT);
+	return drv_leave(library_new(library, code));
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit, void **jit_values, unsigned n_jit,
+			       int *opts, void **opt_values, unsigned n_opts)
+{
+	CUresult rc;
+	char *text;
 
 	(void)jit;
 	(void)jit_values;
@@ -213,17 +250,9 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void 
 	(void)opt_values;
 	(void)n_opts;
 	ENTER(NEED_INIT);
-	if (!library || !code)
-		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	lib = calloc(1, sizeof(*lib));
-	if (!lib)
-		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	lib->magic = MAGIC_LIBRARY;
-	rc = module_parse(code, &lib->module);
-	if (rc)
-		free(lib);
-	else
-		*library = lib;
+	text = read_file(path);
+	rc = text ? library_new(library, text) : CUDA_ERROR_FILE_NOT_FOUND;
+	free(text);
 	return drv_leave(rc);
 }
 

@@ -3,7 +3,7 @@
  * pool.c - stream-ordered allocation.
  *
  * A pool takes memory from the card in steps of 32 MiB and keeps what is
- * freed. It gives memory back when it is trimmed, when it is destroyed, when
+ * freed. It gives whole steps back when it is trimmed, when it is destroyed, when
  * the process runs short, and at a synchronisation down to its release
  * threshold.
  */
@@ -63,7 +63,7 @@ static CUmemoryPool pool_current(CUdevice dev)
 
 static void shrink(CUmemoryPool p, uint64_t keep)
 {
-	uint64_t want = round_up(p->used > keep ? p->used : keep, DRV_PAGE);
+	uint64_t want = round_up(p->used > keep ? p->used : keep, STEP);
 
 	if (want >= p->reserved)
 		return;

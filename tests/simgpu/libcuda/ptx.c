@@ -222,6 +222,7 @@ bool ptx_parse(const char *text, CUmodule m)
 			ok = read_global(p, m);
 		}
 	}
+	m->uses_heap = strstr(text, ".func") && strstr(text, "malloc");
 	for (const char *line = strstr(text, "// simgpu:"); line; line = strstr(line + 1, "// simgpu:"))
 		read_cost(line, m);
 	return ok;

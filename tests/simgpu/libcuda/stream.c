@@ -242,3 +242,25 @@ VALUE_OP(cuStreamWaitValue32, uint32_t, true, 4)
 VALUE_OP(cuStreamWaitValue32_v2, uint32_t, true, 4)
 VALUE_OP(cuStreamWaitValue64, uint64_t, true, 8)
 VALUE_OP(cuStreamWaitValue64_v2, uint64_t, true, 8)
+
+CUresult cuStreamBatchMemOp_v2(CUstream hStream, unsigned n, CUstreamBatchMemOpParams *ops, unsigned flags)
+{
+	CUresult rc = n && ops && !flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+
+	for (unsigned i = 0; i < n && !rc; i++) {
+		unsigned op = ops[i].operation, width = op == 4 || op == 5 ? 8 : 4;
+		uint64_t value = width == 8 ? ops[i].value : (uint32_t)ops[i].value;
+
+		if (op == 3 || op == 6) /* everything is in order anyway */
+			continue;
+		if (op != 1 && op != 2 && op != 4 && op != 5)
+			return CUDA_ERROR_INVALID_VALUE;
+		rc = value_op(__func__, hStream, op == 1 || op == 4, ops[i].address, value, width, ops[i].flags);
+	}
+	return rc;
+}
+
+CUresult cuStreamBatchMemOp(CUstream hStream, unsigned n, CUstreamBatchMemOpParams *ops, unsigned flags)
+{
+	return cuStreamBatchMemOp_v2(hStream, n, ops, flags);
+}
