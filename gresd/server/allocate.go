@@ -102,14 +102,19 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 // request puts the user's words together and reads them. wants is false for a
 // job that has no share on this node.
 func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.Request, wants bool, err error) {
-	if !s.holdsShare(facts) {
+	comment, err := request.ParseComment(facts.Comment)
+	if !s.holdsShare(facts, err != nil || len(comment) > 0) {
 		return req, false, nil
 	}
-	comment, err := request.ParseComment(facts.Comment)
 	if err != nil {
 		return req, true, err
 	}
 	words := optionsOf(given).Merge(comment)
+	if facts.Het() && len(comment) > 0 {
+		// slurmd hands every component the options of the first one; what Lua
+		// wrote into the comment is the component's own.
+		words = comment.Merge(nil)
+	}
 	if _, known := words["share"]; !known && s.Config.Placement.Mode == config.PlacementGresd {
 		words["share"] = fmt.Sprint(facts.Counted)
 	}
@@ -122,12 +127,27 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 }
 
 // holdsShare says whether slurmctld gave the job shards of this node (or, where
-// gresd chooses the card, a count of gres/vgpu).
-func (s *Server) holdsShare(facts slurm.JobFacts) bool {
+// gresd chooses the card, a count of gres/vgpu). Whole cards are ours only when
+// they were asked for as vgpu:100·k: Lua then leaves its word in the comment.
+func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
 	if s.Config.Placement.Mode == config.PlacementGresd {
 		return facts.Counted > 0
 	}
-	return len(facts.Units) > 0
+	return len(facts.Units) > 0 || (word && len(facts.WholeCards) > 0)
+}
+
+// chosen is slurmctld's choice: shares of cards, or whole cards.
+func chosen(facts slurm.JobFacts) []place.CardChoice {
+	var cards []place.CardChoice
+	for _, index := range slices.Sorted(maps.Keys(facts.Units)) {
+		cards = append(cards, place.CardChoice{Index: index, Units: facts.Units[index]})
+	}
+	if len(cards) == 0 {
+		for _, index := range facts.WholeCards {
+			cards = append(cards, place.CardChoice{Index: index, Units: gpu.FullCard})
+		}
+	}
+	return cards
 }
 
 // place runs slurmctld's choice, or our own, against what is in use.
@@ -141,11 +161,7 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 			err = withinCount(placement, facts.Counted)
 		}
 	} else {
-		var chosen []place.CardChoice
-		for _, index := range slices.Sorted(maps.Keys(facts.Units)) {
-			chosen = append(chosen, place.CardChoice{Index: index, Units: facts.Units[index]})
-		}
-		placement, err = place.Check(hw.cards, inUse, req, chosen)
+		placement, err = place.Check(hw.cards, inUse, req, chosen(facts))
 	}
 	if err != nil {
 		return place.Placement{}, err

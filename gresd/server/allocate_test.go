@@ -128,6 +128,37 @@ func TestNone(t *testing.T) {
 	}
 }
 
+func TestWholeCardsAskedForAsShares(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(9, 30, func(f *slurm.JobFacts) {
+		f.Units, f.WholeCards, f.Comment = nil, []int{0, 1}, "vgpu(share=200)"
+	})
+	req.GPUs = []int{0, 1}
+	n.want(req, wire.Granted)
+	spec, _, err := libvgpu.ReadGrant(n.file(9, "grant"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(spec.Cards) != 2 || spec.Cards[0].Share != 100 || spec.Cards[1].Share != 100 || spec.Cards[0].MemLimit == 0 {
+		t.Errorf("cards %+v", spec.Cards)
+	}
+}
+
+// slurmd gives every component of a het job the options of the first.
+func TestHetComponentFollowsItsOwnComment(t *testing.T) {
+	n := newTestNode(t).start()
+	req := n.job(10, 40, func(f *slurm.JobFacts) { f.HetJobID, f.Comment = 9, "vgpu(mem=2G,share=20)" })
+	req.Options = wire.Options{Mem: "8G"}
+	n.want(req, wire.Granted)
+	spec, _, err := libvgpu.ReadGrant(n.file(10, "grant"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := spec.Cards[0]; c.MemLimit != 2<<30 || c.Cores != 20 {
+		t.Errorf("got %d bytes and %d cores, want 2 GiB and 20", c.MemLimit, c.Cores)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*slurm.JobFacts)
