@@ -57,8 +57,8 @@ static void *open_library(const char *libdir, const char *name)
 static void by_dlsym(void *lib)
 {
 	void *p;
-#define X(field, symbol, version)                 \
-	p = dlsym(lib, #symbol);                  \
+#define X(field, symbol, version) \
+	p = dlsym(lib, #symbol);  \
 	memcpy(&cu.field, &p, sizeof(cu.field));
 	DRIVER_CALLS(X)
 #undef X
@@ -73,13 +73,13 @@ static void by_getproc_address(void *lib)
 	if (!p)
 		die("cuGetProcAddress_v2", "not found");
 	memcpy(&get, &p, sizeof(get));
-#define X(field, symbol, version)                                                       \
-	{                                                                               \
-		int status = 0;                                                         \
-		p = NULL;                                                               \
-		if (get("cu" #field, &p, version, 0, &status))                          \
-			p = NULL;                                                       \
-		memcpy(&cu.field, &p, sizeof(cu.field));                                \
+#define X(field, symbol, version)                              \
+	{                                                      \
+		int status = 0;                                \
+		p = NULL;                                      \
+		if (get("cu" #field, &p, version, 0, &status)) \
+			p = NULL;                              \
+		memcpy(&cu.field, &p, sizeof(cu.field));       \
 	}
 	DRIVER_CALLS(X)
 #undef X
@@ -108,10 +108,11 @@ void nvml_load(const char *libdir)
 
 	if (!lib)
 		return;
-#define X(field, symbol)                          \
-	p = dlsym(lib, #symbol);                  \
+#define X(field, symbol)         \
+	p = dlsym(lib, #symbol); \
 	memcpy(&nvml.field, &p, sizeof(nvml.field));
 	NVML_CALLS(X)
 #undef X
-	nvml.ready = nvml.Init && nvml.DeviceGetHandleByUUID && nvml.DeviceGetMemoryInfo && nvml.Init() == NVML_SUCCESS;
+	nvml.ready = nvml.Init && nvml.DeviceGetHandleByUUID && nvml.DeviceGetMemoryInfo &&
+		     nvml.Init() == NVML_SUCCESS;
 }

@@ -125,7 +125,8 @@ static void give_back_pools(const struct worker *w)
 
 /* Takes chunks until one is refused or the cap is reached; with fine, tries
  * ever smaller ones. Returns what refused, 0 when the cap did. */
-static CUresult take_all(const struct worker *w, struct piece **list, uint64_t *granted, unsigned *refusals)
+static CUresult take_all(const struct worker *w, struct piece **list, uint64_t *granted,
+			 unsigned *refusals)
 {
 	uint64_t chunk = w->chunk ? w->chunk : DEFAULT_CHUNK;
 	CUresult first = CUDA_SUCCESS;
@@ -165,8 +166,8 @@ void cmd_fill(struct worker *w)
 	printf("{\"cmd\":\"fill\",\"device\":%d,\"route\":\"%s\"", w->device, w->route);
 	print_memory("before_", w->device);
 	rc = take_all(w, &list, &granted, &refusals);
-	printf(",\"granted\":%llu,\"result\":%d,\"error\":\"%s\",\"refusals\":%u", (unsigned long long)granted, rc,
-	       error_name(rc), refusals);
+	printf(",\"granted\":%llu,\"result\":%d,\"error\":\"%s\",\"refusals\":%u",
+	       (unsigned long long)granted, rc, error_name(rc), refusals);
 	print_memory("", w->device);
 	while (list) {
 		struct piece *p = list;
@@ -188,7 +189,8 @@ void cmd_alloc(struct worker *w, uint64_t size)
 	uint64_t out = 0x1122334455667788ull, in = 0;
 	CUresult rc = take(w, &p);
 
-	printf("{\"cmd\":\"alloc\",\"device\":%d,\"route\":\"%s\",\"size\":%llu,\"result\":%d,\"error\":\"%s\"",
+	printf("{\"cmd\":\"alloc\",\"device\":%d,\"route\":\"%s\",\"size\":%llu,\"result\":%d,"
+	       "\"error\":\"%s\"",
 	       w->device, w->route, (unsigned long long)size, rc, error_name(rc));
 	if (!rc && p.ptr) {
 		must(cu.CtxSynchronize(), "cuCtxSynchronize");

@@ -22,44 +22,44 @@
 #define BLOCK 512
 
 /* The simulated card reads the first comment line; see tests/simgpu/libcuda/ptx.c. */
-static const char ptx[] =
-	".version 7.0\n"
-	".target sm_70\n"
-	".address_size 64\n"
-	"// simgpu: entry=vgpu_work ns_per_unit=20 unit_param=0\n"
-	".visible .entry vgpu_work(\n"
-	"	.param .u32 vgpu_work_units,\n"
-	"	.param .u64 vgpu_work_sink\n"
-	")\n"
-	"{\n"
-	"	.reg .pred %p<4>;\n"
-	"	.reg .b32 %r<8>;\n"
-	"	.reg .b64 %rd<2>;\n"
-	"	ld.param.u32 %r1, [vgpu_work_units];\n"
-	"	ld.param.u64 %rd1, [vgpu_work_sink];\n"
-	"	mov.u32 %r2, %tid.x;\n"
-	"	mov.u32 %r3, 0;\n"
-	"	setp.eq.u32 %p1, %r1, 0;\n"
-	"	@%p1 bra DONE;\n"
-	"LOOP:\n"
-	"	mad.lo.u32 %r2, %r2, 1664525, 1013904223;\n"
-	"	mad.lo.u32 %r2, %r2, 22695477, 12345;\n"
-	"	add.u32 %r3, %r3, 1;\n"
-	"	setp.lt.u32 %p2, %r3, %r1;\n"
-	"	@%p2 bra LOOP;\n"
-	"DONE:\n"
-	/* never true, but the assembler cannot know: keeps the loop alive */
-	"	setp.eq.u32 %p3, %r1, 4294967295;\n"
-	"	@%p3 st.global.u32 [%rd1], %r2;\n"
-	"	ret;\n"
-	"}\n";
+static const char ptx[] = ".version 7.0\n"
+			  ".target sm_70\n"
+			  ".address_size 64\n"
+			  "// simgpu: entry=vgpu_work ns_per_unit=20 unit_param=0\n"
+			  ".visible .entry vgpu_work(\n"
+			  "	.param .u32 vgpu_work_units,\n"
+			  "	.param .u64 vgpu_work_sink\n"
+			  ")\n"
+			  "{\n"
+			  "	.reg .pred %p<4>;\n"
+			  "	.reg .b32 %r<8>;\n"
+			  "	.reg .b64 %rd<2>;\n"
+			  "	ld.param.u32 %r1, [vgpu_work_units];\n"
+			  "	ld.param.u64 %rd1, [vgpu_work_sink];\n"
+			  "	mov.u32 %r2, %tid.x;\n"
+			  "	mov.u32 %r3, 0;\n"
+			  "	setp.eq.u32 %p1, %r1, 0;\n"
+			  "	@%p1 bra DONE;\n"
+			  "LOOP:\n"
+			  "	mad.lo.u32 %r2, %r2, 1664525, 1013904223;\n"
+			  "	mad.lo.u32 %r2, %r2, 22695477, 12345;\n"
+			  "	add.u32 %r3, %r3, 1;\n"
+			  "	setp.lt.u32 %p2, %r3, %r1;\n"
+			  "	@%p2 bra LOOP;\n"
+			  "DONE:\n"
+			  /* never true, but the assembler cannot know: keeps the loop alive */
+			  "	setp.eq.u32 %p3, %r1, 4294967295;\n"
+			  "	@%p3 st.global.u32 [%rd1], %r2;\n"
+			  "	ret;\n"
+			  "}\n";
 
 static void launch(struct kernel *k, unsigned units)
 {
 	uint64_t sink = 0;
 	void *params[] = {&units, &sink};
 
-	must(cu.LaunchKernel(k->fn, k->grid, 1, 1, k->block, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel");
+	must(cu.LaunchKernel(k->fn, k->grid, 1, 1, k->block, 1, 1, 0, NULL, params, NULL),
+	     "cuLaunchKernel");
 }
 
 static double probe(struct kernel *k, unsigned before, unsigned units, int n, CUevent a, CUevent b)

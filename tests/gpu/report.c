@@ -14,8 +14,10 @@ void uuid_text(CUdevice dev, char out[64])
 	memset(&u, 0, sizeof(u));
 	if (cu.DeviceGetUuid)
 		must(cu.DeviceGetUuid(&u, dev), "cuDeviceGetUuid");
-	snprintf(out, 64, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
-		 b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+	snprintf(out, 64,
+		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+		 b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+		 b[14], b[15]);
 }
 
 /* Continues a JSON object with what is told about memory now. */
@@ -33,10 +35,11 @@ void print_memory(const char *prefix, CUdevice dev)
 	if (!nvml.ready || nvml.DeviceGetHandleByUUID(uuid, &handle))
 		return;
 	if (nvml.DeviceGetMemoryInfo(handle, &v1) == NVML_SUCCESS)
-		printf(",\"%snvml_total\":%llu,\"%snvml_used\":%llu,\"%snvml_free\":%llu", prefix, v1.total, prefix,
-		       v1.used, prefix, v1.free);
+		printf(",\"%snvml_total\":%llu,\"%snvml_used\":%llu,\"%snvml_free\":%llu", prefix,
+		       v1.total, prefix, v1.used, prefix, v1.free);
 	if (nvml.DeviceGetMemoryInfo_v2 && nvml.DeviceGetMemoryInfo_v2(handle, &v2) == NVML_SUCCESS)
-		printf(",\"%snvml2_total\":%llu,\"%snvml2_reserved\":%llu,\"%snvml2_used\":%llu,\"%snvml2_free\":%llu",
+		printf(",\"%snvml2_total\":%llu,\"%snvml2_reserved\":%llu,\"%snvml2_used\":%llu,\"%"
+		       "snvml2_free\":%llu",
 		       prefix, v2.total, prefix, v2.reserved, prefix, v2.used, prefix, v2.free);
 }
 
@@ -59,7 +62,8 @@ void cmd_report(struct worker *w)
 	must(cu.DeviceTotalMem(&total, w->device), "cuDeviceTotalMem");
 	must(cu.DriverGetVersion(&version), "cuDriverGetVersion");
 	uuid_text(w->device, uuid);
-	printf("{\"cmd\":\"report\",\"device\":%d,\"uuid\":\"%s\",\"name\":\"%s\",\"driver\":%d,\"device_total\":%zu",
+	printf("{\"cmd\":\"report\",\"device\":%d,\"uuid\":\"%s\",\"name\":\"%s\",\"driver\":%d,"
+	       "\"device_total\":%zu",
 	       w->device, uuid, name, version, total);
 	print_memory("", w->device);
 	printf("}\n");

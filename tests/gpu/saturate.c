@@ -25,8 +25,8 @@ struct run {
 	struct kernel k;
 	const char *launch;
 	unsigned units;
-	int batch;	/* kernels */
-	int depth;	/* batches in flight */
+	int batch; /* kernels */
+	int depth; /* batches in flight */
 	int nstreams;
 	CUstream stream[MAX_STREAMS];
 	CUgraphExec graph;
@@ -45,10 +45,13 @@ static void launch_one(struct run *r, CUstream s)
 	if (strcmp(r->launch, "ex") == 0)
 		must(cu.LaunchKernelEx(&c, r->k.fn, params, NULL), "cuLaunchKernelEx");
 	else if (strcmp(r->launch, "coop") == 0)
-		must(cu.LaunchCooperativeKernel(r->k.fn, r->k.grid, 1, 1, r->k.block, 1, 1, 0, s, params),
+		must(cu.LaunchCooperativeKernel(r->k.fn, r->k.grid, 1, 1, r->k.block, 1, 1, 0, s,
+						params),
 		     "cuLaunchCooperativeKernel");
 	else
-		must(cu.LaunchKernel(r->k.fn, r->k.grid, 1, 1, r->k.block, 1, 1, 0, s, params, NULL), "cuLaunchKernel");
+		must(cu.LaunchKernel(r->k.fn, r->k.grid, 1, 1, r->k.block, 1, 1, 0, s, params,
+				     NULL),
+		     "cuLaunchKernel");
 }
 
 static void launch_batch(struct run *r, long i)
@@ -164,11 +167,13 @@ static void print_result(const struct run *r, const struct worker *w)
 		mean += r->window[i] / (WINDOW_MS / 1000) / solo / r->nwindows;
 	for (int i = 0; i < r->nwindows; i++)
 		var += pow(r->window[i] / (WINDOW_MS / 1000) / solo - mean, 2) / r->nwindows;
-	printf("{\"cmd\":\"saturate\",\"device\":%d,\"launch\":\"%s\",\"seconds\":%.3f,\"kernel_us\":%.3f,"
-	       "\"kernels\":%.1f,\"rate\":%.3f,\"fraction\":%.5f,\"window_mean\":%.5f,\"window_sd\":%.5f,"
+	printf("{\"cmd\":\"saturate\",\"device\":%d,\"launch\":\"%s\",\"seconds\":%.3f,\"kernel_"
+	       "us\":%.3f,"
+	       "\"kernels\":%.1f,\"rate\":%.3f,\"fraction\":%.5f,\"window_mean\":%.5f,\"window_"
+	       "sd\":%.5f,"
 	       "\"windows\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f}\n",
-	       w->device, r->launch, s, solo_ns / 1000, r->kernels, rate, rate / solo, mean, sqrt(var), r->nwindows,
-	       r->k.ns_per_unit, r->k.gap_ns);
+	       w->device, r->launch, s, solo_ns / 1000, r->kernels, rate, rate / solo, mean,
+	       sqrt(var), r->nwindows, r->k.ns_per_unit, r->k.gap_ns);
 	fflush(stdout);
 }
 
@@ -178,7 +183,8 @@ void cmd_saturate(struct worker *w, double seconds)
 
 	memset(&r, 0, sizeof(r));
 	if (seconds <= 0 || w->kernel_us <= 0)
-		die("--saturate", "want seconds and --kernel-us above 0, e.g. --kernel-us 200 --saturate 3");
+		die("--saturate",
+		    "want seconds and --kernel-us above 0, e.g. --kernel-us 200 --saturate 3");
 	kernel_open(&r.k, w->device);
 	prepare(&r, w, seconds);
 	wait_for_start(w->start_at);
@@ -201,8 +207,8 @@ void cmd_calibrate(struct worker *w)
 	struct kernel k;
 
 	kernel_open(&k, w->device);
-	printf("{\"cmd\":\"calibrate\",\"device\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f}\n", w->device,
-	       k.ns_per_unit, k.gap_ns);
+	printf("{\"cmd\":\"calibrate\",\"device\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f}\n",
+	       w->device, k.ns_per_unit, k.gap_ns);
 	fflush(stdout);
 	kernel_close(&k);
 }

@@ -19,7 +19,8 @@ static const char usage[] =
 	"  --saturate SECONDS       keep the card busy, tell the fraction of solo work\n"
 	"  --calibrate              what one unit of work takes\n"
 	"  --hold SECONDS           wait\n"
-	"options: --device I  --ctx create|primary  --route linear|pitch|managed|async|pool|vmm|array\n"
+	"options: --device I  --ctx create|primary  --route "
+	"linear|pitch|managed|async|pool|vmm|array\n"
 	"  --chunk SIZE  --cap SIZE  --fine  --kernel-us N  --inflight K  --streams S\n"
 	"  --launch kernel|ex|coop|graph  --start-at EPOCH  --solo-rate KERNELS_PER_SECOND\n";
 

@@ -80,10 +80,10 @@
 	X(GraphExecDestroy, cuGraphExecDestroy, 10000)                   \
 	X(GraphDestroy, cuGraphDestroy, 10000)
 
-#define NVML_CALLS(X)                                         \
-	X(Init, nvmlInit_v2)                                  \
-	X(DeviceGetHandleByUUID, nvmlDeviceGetHandleByUUID)   \
-	X(DeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo)       \
+#define NVML_CALLS(X)                                       \
+	X(Init, nvmlInit_v2)                                \
+	X(DeviceGetHandleByUUID, nvmlDeviceGetHandleByUUID) \
+	X(DeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo)     \
 	X(DeviceGetMemoryInfo_v2, nvmlDeviceGetMemoryInfo_v2)
 
 #define X(field, symbol, version) __typeof__(symbol) *field;

@@ -174,7 +174,9 @@ struct sim_card {
 	uint64_t ecc_errors;
 	uint32_t nxids; /* XID events reported so far; a ring */
 	uint32_t pad2;
-	struct { uint64_t xid, pid; } xid[SIM_MAX_XIDS];
+	struct {
+		uint64_t xid, pid;
+	} xid[SIM_MAX_XIDS];
 };
 
 /* What a test asked to go wrong. */
@@ -247,7 +249,8 @@ void sim_finish(struct sim_state *st, uint32_t stream);
 uint64_t sim_predict(const struct sim_state *st, uint32_t stream, uint64_t index);
 bool sim_busy(const struct sim_state *st, uint32_t ctx);
 /* a queued op of the context submitted no later than seq: the last one of its stream */
-bool sim_pending(const struct sim_state *st, uint32_t ctx, uint64_t seq, uint32_t *stream, uint64_t *index);
+bool sim_pending(const struct sim_state *st, uint32_t ctx, uint64_t seq, uint32_t *stream,
+		 uint64_t *index);
 
 static inline struct sim_op *sim_op_at(struct sim_state *st, uint32_t stream, uint64_t index)
 {

@@ -8,7 +8,7 @@
 #include "model.h"
 
 #define OWNER_NS 300000ull /* look again so soon; the owner also wakes its waiters */
-#define MAX_CHAIN 8	   /* waits for streams that wait for streams */
+#define MAX_CHAIN 8        /* waits for streams that wait for streams */
 
 static uint64_t predict(const struct sim_state *st, uint32_t stream, uint64_t index, int depth);
 
@@ -28,7 +28,8 @@ static uint64_t first_after(const struct sim_state *st, uint32_t stream, uint64_
 	return lo;
 }
 
-bool sim_pending(const struct sim_state *st, uint32_t ctx, uint64_t seq, uint32_t *stream, uint64_t *index)
+bool sim_pending(const struct sim_state *st, uint32_t ctx, uint64_t seq, uint32_t *stream,
+		 uint64_t *index)
 {
 	for (uint32_t i = st->ctx[ctx].streams; i; i = st->stream[i - 1].next) {
 		uint64_t after = first_after(st, i - 1, seq);
@@ -81,7 +82,8 @@ static uint64_t play_turns(const struct sim_state *st, uint32_t ctx, uint64_t wa
 	uint32_t n = 0, at = 0, busy;
 
 	for (uint32_t x = c->contexts; x && n < 16; x = st->ctx[x - 1].next) {
-		uint64_t w = x - 1 == ctx ? want : context_work(st, x - 1, SIM_NEVER, SIM_MAX_STREAMS);
+		uint64_t w =
+			x - 1 == ctx ? want : context_work(st, x - 1, SIM_NEVER, SIM_MAX_STREAMS);
 
 		if (!w)
 			continue;

@@ -130,7 +130,8 @@ static uint32_t runnable(struct sim_state *st, uint32_t ctx, uint64_t now)
 		const struct sim_op *o = head_of(st, i - 1);
 		int priority = st->stream[i - 1].priority;
 
-		if (!o || (o->kind != SIM_KERNEL && o->kind != SIM_MARK) || !startable(st, i - 1, o, now))
+		if (!o || (o->kind != SIM_KERNEL && o->kind != SIM_MARK) ||
+		    !startable(st, i - 1, o, now))
 			continue;
 		if (o->kind == SIM_MARK)
 			return i;
@@ -212,8 +213,10 @@ static void sample(struct sim_state *st, struct sim_card *c)
 		x->sampled_ns = x->busy_ns;
 		if (!did)
 			continue;
-		c->sample[c->nsamples % SIM_SAMPLES] = (struct sim_sample){
-			us, st->proc[x->proc].pid, (uint32_t)((did * 100 + SIM_SAMPLE_NS / 2) / SIM_SAMPLE_NS)};
+		c->sample[c->nsamples % SIM_SAMPLES] =
+			(struct sim_sample){us, st->proc[x->proc].pid,
+					    (uint32_t)((did * 100 + SIM_SAMPLE_NS / 2) /
+						       SIM_SAMPLE_NS)};
 		c->nsamples++;
 	}
 	c->sample_at_ns += SIM_SAMPLE_NS;

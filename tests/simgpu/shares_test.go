@@ -18,7 +18,9 @@ func TestTwoTenantsGetEqualSlices(t *testing.T) {
 	for _, us := range []string{"50", "1000", "5000"} {
 		t.Run(us+" us kernels", func(t *testing.T) {
 			m, state := newMachine(t, "one-card")
-			for _, f := range fractions(saturate(t, m, state, 2, "2", us)) {
+			got := fractions(saturate(t, m, state, 2, "2", us))
+			t.Logf("%.3f of solo work", got)
+			for _, f := range got {
 				within(t, "each", f, 0.44, 0.475)
 			}
 		})
@@ -44,7 +46,9 @@ func TestSlicesDivideTheCardByWeight(t *testing.T) {
 					t.Fatalf("SetSlice changed %d contexts", n)
 				}
 			}
-			for i, f := range fractions(tenants) {
+			got := fractions(tenants)
+			t.Logf("%.3f of solo work", got)
+			for i, f := range got {
 				within(t, c.name, f, c.want[i][0], c.want[i][1])
 			}
 		})

@@ -139,8 +139,8 @@ struct sim_state *sim_attach(const void *symbol_in_library)
 		return NULL;
 	}
 	slash = strrchr(info.dli_fname, '/');
-	snprintf(path, sizeof(path), "%.*s/../state",
-		 slash ? (int)(slash - info.dli_fname) : 1, slash ? info.dli_fname : ".");
+	snprintf(path, sizeof(path), "%.*s/../state", slash ? (int)(slash - info.dli_fname) : 1,
+		 slash ? info.dli_fname : ".");
 	return sim_open(path);
 }
 
@@ -159,8 +159,10 @@ void sim_unlock(struct sim_state *st)
 
 static int lock_byte(uint32_t slot, short type, int cmd, struct flock *fl)
 {
-	*fl = (struct flock){
-		.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)(SIM_LOCK_BASE + slot), .l_len = 1};
+	*fl = (struct flock){.l_type = type,
+			     .l_whence = SEEK_SET,
+			     .l_start = (off_t)(SIM_LOCK_BASE + slot),
+			     .l_len = 1};
 	return fcntl(state_fd, cmd, fl);
 }
 
@@ -178,10 +180,12 @@ static uint64_t own_start_time(char *name, size_t n)
 		open_paren = strchr(buf, '(');
 		close_paren = strrchr(buf, ')');
 		if (open_paren && close_paren) {
-			snprintf(name, n, "%.*s", (int)(close_paren - open_paren - 1), open_paren + 1);
+			snprintf(name, n, "%.*s", (int)(close_paren - open_paren - 1),
+				 open_paren + 1);
 			/* state is field 3, start time field 22 */
 			if (sscanf(close_paren + 2,
-				   "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+				   "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+				   "%*s %*s "
 				   "%*s %*s %lu",
 				   &start) != 1)
 				start = 0;
@@ -200,7 +204,8 @@ int sim_proc_add(struct sim_state *st)
 	sim_reap(st, true);
 	/* a former image of this very process, before execve */
 	for (uint32_t i = 0; i < SIM_MAX_PROCS; i++)
-		if (st->proc[i].used && st->proc[i].pid == getpid() && st->proc[i].start_time == start)
+		if (st->proc[i].used && st->proc[i].pid == getpid() &&
+		    st->proc[i].start_time == start)
 			sim_proc_drop(st, i);
 	for (uint32_t i = 0; i < SIM_MAX_PROCS; i++) {
 		struct sim_proc *p = &st->proc[i];

@@ -13,11 +13,11 @@
 
 void failed(const char *file, int line, const char *what, long long got, long long want);
 
-#define EQ(got, want)                                                                       \
-	do {                                                                                \
-		long long g_ = (long long)(got), w_ = (long long)(want);                    \
-		if (g_ != w_)                                                               \
-			failed(__FILE__, __LINE__, #got " == " #want, g_, w_);              \
+#define EQ(got, want)                                                          \
+	do {                                                                   \
+		long long g_ = (long long)(got), w_ = (long long)(want);       \
+		if (g_ != w_)                                                  \
+			failed(__FILE__, __LINE__, #got " == " #want, g_, w_); \
 	} while (0)
 #define OK(call) EQ(call, CUDA_SUCCESS)
 #define TRUE(what) EQ(!!(what), 1)
@@ -25,11 +25,12 @@ void failed(const char *file, int line, const char *what, long long got, long lo
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
 /* a <= got <= b */
-#define WITHIN(got, a, b)                                                                   \
-	do {                                                                                \
-		double g_ = (double)(got);                                                  \
-		if (g_ < (double)(a) || g_ > (double)(b))                                   \
-			failed(__FILE__, __LINE__, #got " within " #a ".." #b, (long long)g_, (long long)(a)); \
+#define WITHIN(got, a, b)                                                                     \
+	do {                                                                                  \
+		double g_ = (double)(got);                                                    \
+		if (g_ < (double)(a) || g_ > (double)(b))                                     \
+			failed(__FILE__, __LINE__, #got " within " #a ".." #b, (long long)g_, \
+			       (long long)(a));                                               \
 	} while (0)
 
 extern const char kernels_ptx[];
@@ -40,14 +41,17 @@ void run_us(CUfunction f, unsigned us, CUstream s); /* launches f(us) */
 size_t free_bytes(void);
 void sleep_ms(int ms);
 
-#define CASES(X)                                                                            \
-	X(before_init) X(memory) X(small_memory) X(managed) X(pool) X(pool_pressure) X(vmm) \
-	X(arrays) X(content) X(globals) X(context_end) X(heap_limit) X(ipc)                 \
-	X(event_time) X(stream_order) X(default_stream) X(wait_event) X(host_function)      \
-	X(write_value) X(wait_value) X(counter) X(spin) X(full_stream) X(launches)          \
-	X(capture) X(capture_unsafe) X(graph_memory) X(child_graph) X(batch_op) X(getproc)  \
-	X(library) X(child) X(groups)          \
-	X(slice_refused) X(visible) X(faults) X(lost) X(threads) X(per_thread)
+#define CASES(X)                                                                                  \
+	X(before_init)                                                                            \
+	X(memory) X(small_memory) X(managed) X(pool) X(pool_pressure) X(vmm) X(arrays) X(content) \
+		X(globals) X(context_end) X(heap_limit) X(ipc) X(event_time) X(stream_order)      \
+			X(default_stream) X(wait_event) X(host_function) X(write_value)           \
+				X(wait_value) X(counter) X(spin) X(full_stream) X(launches)       \
+					X(capture) X(capture_unsafe) X(graph_memory)              \
+						X(child_graph) X(batch_op) X(getproc) X(library)  \
+							X(child) X(groups) X(slice_refused)       \
+								X(visible) X(faults) X(lost)      \
+									X(threads) X(per_thread)
 #define X(name) void case_##name(void);
 CASES(X)
 #undef X

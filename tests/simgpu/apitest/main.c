@@ -16,7 +16,8 @@ const char kernels_ptx[] =
 	".visible .global .align 8 .b8 big[33554432];\n"
 	".global .u32 small;\n"
 	".visible .entry us(.param .u32 us_n) { ld.param.u32 %r1, [us_n]; ret; }\n"
-	".visible .entry counted(\n\t.param .u32 c_n,\n\t.param .u64 c_p\n)\n{ st.global.u32 [%rd1], 1; ret; }\n"
+	".visible .entry counted(\n\t.param .u32 c_n,\n\t.param .u64 c_p\n)\n{ st.global.u32 "
+	"[%rd1], 1; ret; }\n"
 	".visible .entry spin(.param .u64 p)\n{ ret; }\n"
 	".entry plain()\n{ ret; }\n";
 

@@ -197,7 +197,10 @@ void case_vmm(void)
 void case_arrays(void)
 {
 	CUDA_ARRAY_DESCRIPTOR d = {.Width = 4096, .Height = 4096, .Format = 0x20, .NumChannels = 4};
-	CUDA_ARRAY3D_DESCRIPTOR d3 = {.Width = 1024, .Height = 1024, .Format = 0x01, .NumChannels = 4};
+	CUDA_ARRAY3D_DESCRIPTOR d3 = {.Width = 1024,
+				      .Height = 1024,
+				      .Format = 0x01,
+				      .NumChannels = 4};
 	CUmipmappedArray m;
 	size_t before;
 	CUarray a;
@@ -296,7 +299,8 @@ void case_context_end(void)
 
 void case_heap_limit(void)
 {
-	const char with_malloc[] = ".version 7.0\n.target sm_70\n.extern .func (.param .b64 r) malloc (.param .b64 n);\n";
+	const char with_malloc[] = ".version 7.0\n.target sm_70\n.extern .func (.param .b64 r) "
+				   "malloc (.param .b64 n);\n";
 	size_t before, v;
 	CUmodule m;
 

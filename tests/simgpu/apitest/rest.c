@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* rest.c - cases about capture, graphs, finding functions, channel groups, faults. */
 #define _GNU_SOURCE
-#include "apitest.h"
 #include "../model.h"
+#include "apitest.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -113,7 +113,8 @@ void case_capture_unsafe(void)
 
 void case_graph_memory(void)
 {
-	CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = {.allocType = 1, .location = {1, 0}}, .bytesize = 100 * MIB};
+	CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = {.allocType = 1, .location = {1, 0}},
+					.bytesize = 100 * MIB};
 	CUgraphNode a, b;
 	CUgraphExec x;
 	CUgraph g;
@@ -192,7 +193,8 @@ void case_child_graph(void)
 
 void case_batch_op(void)
 {
-	CUstreamBatchMemOpParams ops[3] = {{.operation = 1, .value = 3}, {.operation = 6},
+	CUstreamBatchMemOpParams ops[3] = {{.operation = 1, .value = 3},
+					   {.operation = 6},
 					   {.operation = 5, .value = 1ull << 33}};
 	uint32_t *flag;
 	CUstream s;
@@ -229,7 +231,8 @@ void case_library(void)
 	close(fd);
 	start();
 	before = free_bytes();
-	EQ(cuLibraryLoadFromFile(&lib, "/nowhere/at.all", NULL, NULL, 0, NULL, NULL, 0), CUDA_ERROR_FILE_NOT_FOUND);
+	EQ(cuLibraryLoadFromFile(&lib, "/nowhere/at.all", NULL, NULL, 0, NULL, NULL, 0),
+	   CUDA_ERROR_FILE_NOT_FOUND);
 	OK(cuLibraryLoadFromFile(&lib, path, NULL, NULL, 0, NULL, NULL, 0));
 	unlink(path);
 	OK(cuLibraryGetKernel(&k, lib, "us"));
@@ -400,7 +403,8 @@ void case_visible(void)
 	CUdevice d;
 	int n;
 
-	setenv("CUDA_VISIBLE_DEVICES", "3,1,9,0", 1); /* nothing after the first that is not there */
+	setenv("CUDA_VISIBLE_DEVICES", "3,1,9,0",
+	       1); /* nothing after the first that is not there */
 	OK(cuInit(0));
 	OK(cuDeviceGetCount(&n));
 	EQ(n, 2);
@@ -415,7 +419,11 @@ void case_visible(void)
 
 void case_faults(void)
 {
-	struct sim_fault f = {.kind = SIM_FAULT_CODE, .code = 2, .count = 2, .call = "cuMemAlloc", .pid = getpid()};
+	struct sim_fault f = {.kind = SIM_FAULT_CODE,
+			      .code = 2,
+			      .count = 2,
+			      .call = "cuMemAlloc",
+			      .pid = getpid()};
 	struct sim_state *st;
 	CUdeviceptr p;
 
@@ -428,7 +436,10 @@ void case_faults(void)
 	EQ(cuMemAlloc_v2(&p, 4096), CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuMemAlloc_v2(&p, 4096));
 	EQ(st->nfaults, 0);
-	f = (struct sim_fault){.kind = SIM_FAULT_SLOW, .slow_ns = 30000000, .count = 1, .call = "*"};
+	f = (struct sim_fault){.kind = SIM_FAULT_SLOW,
+			       .slow_ns = 30000000,
+			       .count = 1,
+			       .call = "*"};
 	EQ(sim_fault_add(st, &f), 0);
 	uint64_t before = sim_now();
 	OK(cuCtxSynchronize());

@@ -83,7 +83,7 @@ void case_default_stream(void)
 	OK(cuEventCreate(&c, 0));
 	OK(cuEventRecord(a, blocking));
 	run_us(f, 5000, blocking);
-	OK(cuEventRecord(b, NULL)); /* the default stream waits for blocking streams */
+	OK(cuEventRecord(b, NULL));        /* the default stream waits for blocking streams */
 	OK(cuEventRecord(c, free_stream)); /* which this one is not */
 	EQ(cuEventSynchronize(c), 0);
 	EQ(cuEventQuery(b), CUDA_ERROR_NOT_READY);
@@ -288,7 +288,8 @@ void case_launches(void)
 	unsigned us = 1000;
 	void *params[] = {&us};
 	size_t n = sizeof(us);
-	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &us, CU_LAUNCH_PARAM_BUFFER_SIZE, &n, NULL};
+	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &us, CU_LAUNCH_PARAM_BUFFER_SIZE, &n,
+			 NULL};
 	CUDA_LAUNCH_PARAMS list = {NULL, 1, 1, 1, 32, 1, 1, 0, NULL, params};
 	CUlibrary lib;
 	CUkernel k;

@@ -20,13 +20,16 @@ static unsigned element_size(int format)
 {
 	switch (format) {
 	case 0x01:
-	case 0x08: return 1;
+	case 0x08:
+		return 1;
 	case 0x02:
 	case 0x09:
-	case 0x10: return 2;
+	case 0x10:
+		return 2;
 	case 0x03:
 	case 0x0a:
-	case 0x20: return 4;
+	case 0x20:
+		return 4;
 	}
 	return 0;
 }
@@ -35,7 +38,8 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
 {
 	size_t w = d->Width >> level, h = d->Height >> level, z = d->Depth >> level;
 
-	return (uint64_t)(w ? w : 1) * (h ? h : 1) * (z ? z : 1) * d->NumChannels * element_size(d->Format);
+	return (uint64_t)(w ? w : 1) * (h ? h : 1) * (z ? z : 1) * d->NumChannels *
+	       element_size(d->Format);
 }
 
 static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, struct CUarray_st *a)
@@ -140,7 +144,8 @@ CUresult cuArrayDestroy(CUarray array)
 	return drv_leave(destroy(array));
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc,
+				unsigned levels)
 {
 	CUmipmappedArray a;
 	CUresult rc;

@@ -30,7 +30,8 @@ uint64_t va_take(uint64_t size, uint64_t align)
 
 		/* under a limit of address space, take what is needed and no more */
 		for (; p == MAP_FAILED && want >= size + align; want /= 4)
-			p = mmap(NULL, want, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+			p = mmap(NULL, want, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+				 -1, 0);
 		if (p == MAP_FAILED)
 			return 0;
 		want *= 4;

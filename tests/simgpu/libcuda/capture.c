@@ -26,7 +26,8 @@ CUresult capture_unsafe(void)
 	for (struct capture *c = drv.captures; c; c = c->next) {
 		bool own = pthread_equal(c->thread, pthread_self());
 
-		if (c->mode == MODE_RELAXED || (!own && (c->mode != MODE_GLOBAL || thread_mode != MODE_GLOBAL)))
+		if (c->mode == MODE_RELAXED ||
+		    (!own && (c->mode != MODE_GLOBAL || thread_mode != MODE_GLOBAL)))
 			continue;
 		c->invalid = true;
 		rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -89,8 +90,8 @@ CUresult cuStreamBeginCapture_v2(CUstream hStream, int mode)
 	return drv_leave(begin(hStream, mode, NULL));
 }
 
-CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph graph, const CUgraphNode *deps, const void *data,
-				     size_t n, int mode)
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph graph, const CUgraphNode *deps,
+				     const void *data, size_t n, int mode)
 {
 	(void)data;
 	ENTER(NEED_CTX);
@@ -152,7 +153,9 @@ static CUresult capture_info(CUstream handle, int *status, uint64_t *id, CUgraph
 
 	if (!s || !status)
 		return CUDA_ERROR_INVALID_VALUE;
-	*status = !s->capture ? CU_CAPTURE_NONE : s->capture->invalid ? CU_CAPTURE_INVALIDATED : CU_CAPTURE_ACTIVE;
+	*status = !s->capture           ? CU_CAPTURE_NONE
+		  : s->capture->invalid ? CU_CAPTURE_INVALIDATED
+					: CU_CAPTURE_ACTIVE;
 	if (id)
 		*id = s->capture ? s->capture->id : 0;
 	if (graph)

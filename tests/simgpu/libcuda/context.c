@@ -57,7 +57,8 @@ static CUresult context_slot(CUdevice dev, int *slot)
 	if (!rc) {
 		*slot = sim_ctx_add(drv.st, (uint32_t)drv.proc, card);
 		if (*slot < 0)
-			rc = *slot == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+			rc = *slot == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY
+					      : CUDA_ERROR_OPERATING_SYSTEM;
 	}
 	drv_model_unlock();
 	return rc;
@@ -156,7 +157,8 @@ CUresult cuCtxCreate(CUcontext *pctx, unsigned flags, CUdevice dev)
 	return cuCtxCreate_v2(pctx, flags, dev);
 }
 
-CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params, int n, unsigned flags, CUdevice dev)
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params, int n, unsigned flags,
+			CUdevice dev)
 {
 	return params || n ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate_v2(pctx, flags, dev);
 }

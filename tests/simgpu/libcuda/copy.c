@@ -69,7 +69,8 @@ static CUresult copy(uint64_t dst, uint64_t src, uint64_t n, CUstream handle, bo
 		return CUDA_ERROR_INVALID_VALUE;
 	slot = s->slot;
 	gen = s->gen;
-	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT, copy_ns(s->ctx->card, n), copy_effect(dst, src, n));
+	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT, copy_ns(s->ctx->card, n),
+			   copy_effect(dst, src, n));
 	/* a copy to pageable memory ends before the call does */
 	if (rc || s->capture || (!wait && !pageable(dst)))
 		return rc;
@@ -77,7 +78,8 @@ static CUresult copy(uint64_t dst, uint64_t src, uint64_t n, CUstream handle, bo
 	return stream_wait(slot, gen, index);
 }
 
-static CUresult fill(uint64_t dst, uint64_t value, unsigned width, uint64_t n, CUstream handle, bool wait)
+static CUresult fill(uint64_t dst, uint64_t value, unsigned width, uint64_t n, CUstream handle,
+		     bool wait)
 {
 	CUstream s = stream_of(handle);
 	struct effect *e;
@@ -101,26 +103,32 @@ static CUresult fill(uint64_t dst, uint64_t value, unsigned width, uint64_t n, C
 	}
 	slot = s->slot;
 	gen = s->gen;
-	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT, copy_ns(s->ctx->card, n * width / FILL_RATE), e);
+	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT, copy_ns(s->ctx->card, n * width / FILL_RATE),
+			   e);
 	if (rc || !wait)
 		return rc;
 	return stream_wait(slot, gen, drv.st->stream[slot].tail - 1);
 }
 
-#define COPY(name, params, dst, src, stream, wait)                          \
-	CUresult name params                                                \
-	{                                                                   \
-		ENTER(NEED_CTX);                                            \
-		return drv_leave(copy((uint64_t)(uintptr_t)(dst), (uint64_t)(uintptr_t)(src), n, stream, wait)); \
+#define COPY(name, params, dst, src, stream, wait)                                               \
+	CUresult name params                                                                     \
+	{                                                                                        \
+		ENTER(NEED_CTX);                                                                 \
+		return drv_leave(copy((uint64_t)(uintptr_t)(dst), (uint64_t)(uintptr_t)(src), n, \
+				      stream, wait));                                            \
 	}
 COPY(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t n), dst, src, NULL, true)
 COPY(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void *src, size_t n), dst, src, NULL, true)
 COPY(cuMemcpyDtoH_v2, (void *dst, CUdeviceptr src, size_t n), dst, src, NULL, true)
 COPY(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n), dst, src, NULL, true)
-COPY(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src, hStream, false)
-COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void *src, size_t n, CUstream hStream), dst, src, hStream, false)
-COPY(cuMemcpyDtoHAsync_v2, (void *dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src, hStream, false)
-COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src, hStream, false)
+COPY(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src,
+     hStream, false)
+COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void *src, size_t n, CUstream hStream), dst, src,
+     hStream, false)
+COPY(cuMemcpyDtoHAsync_v2, (void *dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src,
+     hStream, false)
+COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream hStream), dst, src,
+     hStream, false)
 
 CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n)
 {
@@ -130,7 +138,8 @@ CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontex
 	return drv_leave(copy(dst, src, n, NULL, true));
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx, size_t n, CUstream hStream)
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUcontext sctx,
+			   size_t n, CUstream hStream)
 {
 	ENTER(NEED_CTX);
 	if (!drv_ctx_valid(dctx) || !drv_ctx_valid(sctx))
@@ -138,16 +147,16 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUc
 	return drv_leave(copy(dst, src, n, hStream, false));
 }
 
-#define FILL(bits, type)                                                                            \
-	CUresult cuMemsetD##bits##_v2(CUdeviceptr dst, type v, size_t n)                            \
-	{                                                                                           \
-		ENTER(NEED_CTX);                                                                    \
-		return drv_leave(fill(dst, v, bits / 8, n, NULL, true));                            \
-	}                                                                                           \
-	CUresult cuMemsetD##bits##Async(CUdeviceptr dst, type v, size_t n, CUstream hStream)        \
-	{                                                                                           \
-		ENTER(NEED_CTX);                                                                    \
-		return drv_leave(fill(dst, v, bits / 8, n, hStream, false));                        \
+#define FILL(bits, type)                                                                     \
+	CUresult cuMemsetD##bits##_v2(CUdeviceptr dst, type v, size_t n)                     \
+	{                                                                                    \
+		ENTER(NEED_CTX);                                                             \
+		return drv_leave(fill(dst, v, bits / 8, n, NULL, true));                     \
+	}                                                                                    \
+	CUresult cuMemsetD##bits##Async(CUdeviceptr dst, type v, size_t n, CUstream hStream) \
+	{                                                                                    \
+		ENTER(NEED_CTX);                                                             \
+		return drv_leave(fill(dst, v, bits / 8, n, hStream, false));                 \
 	}
 FILL(8, unsigned char)
 FILL(16, unsigned short)
@@ -158,7 +167,8 @@ static CUresult advise(CUdeviceptr dptr, size_t n)
 {
 	struct block *b = block_find(dptr);
 
-	return b && b->kind == BLOCK_MANAGED && in_bounds(dptr, n) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return b && b->kind == BLOCK_MANAGED && in_bounds(dptr, n) ? CUDA_SUCCESS
+								   : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemAdvise(CUdeviceptr dptr, size_t n, int advice, CUdevice dev)
@@ -184,11 +194,14 @@ CUresult cuMemPrefetchAsync(CUdeviceptr dptr, size_t n, CUdevice dev, CUstream h
 	s = stream_of(hStream);
 	rc = s ? advise(dptr, n) : CUDA_ERROR_INVALID_HANDLE;
 	if (!rc)
-		rc = stream_submit(s, &(struct work){.kind = SIM_COPY, .ns = copy_ns(s->ctx->card, n)}, NULL);
+		rc = stream_submit(s,
+				   &(struct work){.kind = SIM_COPY, .ns = copy_ns(s->ctx->card, n)},
+				   NULL);
 	return drv_leave(rc);
 }
 
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr dptr, size_t n, CUmemLocation location, unsigned flags, CUstream hStream)
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr dptr, size_t n, CUmemLocation location, unsigned flags,
+			       CUstream hStream)
 {
 	return flags ? CUDA_ERROR_INVALID_VALUE : cuMemPrefetchAsync(dptr, n, location.id, hStream);
 }

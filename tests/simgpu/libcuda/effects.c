@@ -47,7 +47,8 @@ static void count_up(uint64_t addr)
 	struct block *b = block_find(addr);
 	uint32_t v = 0;
 
-	if (!b || b->kind == BLOCK_HOST || b->kind == BLOCK_REGISTERED || b->kind == BLOCK_MANAGED) {
+	if (!b || b->kind == BLOCK_HOST || b->kind == BLOCK_REGISTERED ||
+	    b->kind == BLOCK_MANAGED) {
 		__atomic_add_fetch((uint32_t *)(uintptr_t)addr, 1, __ATOMIC_SEQ_CST);
 		return;
 	}
@@ -62,7 +63,8 @@ static void write_value(const struct effect *e)
 	if (b && b->kind != BLOCK_HOST && b->kind != BLOCK_REGISTERED && b->kind != BLOCK_MANAGED)
 		content_fill(e->dst, e->value, e->width, 1);
 	else if (e->width == 4)
-		__atomic_store_n((uint32_t *)(uintptr_t)e->dst, (uint32_t)e->value, __ATOMIC_SEQ_CST);
+		__atomic_store_n((uint32_t *)(uintptr_t)e->dst, (uint32_t)e->value,
+				 __ATOMIC_SEQ_CST);
 	else
 		__atomic_store_n((uint64_t *)(uintptr_t)e->dst, e->value, __ATOMIC_SEQ_CST);
 }
@@ -78,10 +80,18 @@ static void apply(struct effect *e)
 			e->event->done_ns = e->done_ns;
 		}
 		break;
-	case EFF_WRITE: write_value(e); break;
-	case EFF_COPY: content_copy(e->dst, e->src, e->snapshot, e->n); break;
-	case EFF_FILL: content_fill(e->dst, e->value, e->width, e->n); break;
-	case EFF_COUNT: count_up(e->dst); break;
+	case EFF_WRITE:
+		write_value(e);
+		break;
+	case EFF_COPY:
+		content_copy(e->dst, e->src, e->snapshot, e->n);
+		break;
+	case EFF_FILL:
+		content_fill(e->dst, e->value, e->width, e->n);
+		break;
+	case EFF_COUNT:
+		count_up(e->dst);
+		break;
 	case EFF_SPIN:
 		if (e->dst)
 			count_up(e->dst);
@@ -93,7 +103,8 @@ static void apply(struct effect *e)
 		break;
 	case EFF_CALL:
 	case EFF_CALLBACK:
-	case EFF_WAIT_VALUE: break; /* done by run_owner before the op could end */
+	case EFF_WAIT_VALUE:
+		break; /* done by run_owner before the op could end */
 	}
 }
 
@@ -114,7 +125,8 @@ void effects_take(void)
 	for (CUcontext c = drv.contexts; c; c = c->next) {
 		for (CUstream s = c->streams, next; s; s = next) {
 			next = s->next;
-			if (s->dying && drv.st->stream[s->slot].taken == drv.st->stream[s->slot].tail)
+			if (s->dying &&
+			    drv.st->stream[s->slot].taken == drv.st->stream[s->slot].tail)
 				stream_release(s);
 		}
 	}
@@ -127,10 +139,15 @@ static bool value_met(const struct effect *e)
 
 	content_load(e->dst, &v, e->width);
 	switch (e->flags & 3) {
-	case 0: return e->width == 4 ? (int32_t)((uint32_t)v - (uint32_t)want) >= 0 : (int64_t)(v - want) >= 0;
-	case 1: return v == want;
-	case 2: return (v & want) != 0;
-	default: return e->width == 4 ? (uint32_t)~(v | want) != 0 : ~(v | want) != 0;
+	case 0:
+		return e->width == 4 ? (int32_t)((uint32_t)v - (uint32_t)want) >= 0
+				     : (int64_t)(v - want) >= 0;
+	case 1:
+		return v == want;
+	case 2:
+		return (v & want) != 0;
+	default:
+		return e->width == 4 ? (uint32_t) ~(v | want) != 0 : ~(v | want) != 0;
 	}
 }
 

@@ -10,7 +10,8 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 	CUevent e;
 
 	ENTER(NEED_CTX);
-	if (!event || (flags & ~7u) || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
+	if (!event || (flags & ~7u) ||
+	    ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	e = calloc(1, sizeof(*e));
 	if (!e)

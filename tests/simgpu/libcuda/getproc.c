@@ -75,7 +75,8 @@ static int find(const char *name, int version, uint64_t flags, void **pfn)
 	return status;
 }
 
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags,
+			     int *status)
 {
 	int st;
 

@@ -56,11 +56,16 @@ static CUgraphNode node_new(CUgraph g, int type, CUgraphNode *out)
 static int type_of_work(const struct work *w)
 {
 	switch (w->kind) {
-	case SIM_KERNEL: return NODE_KERNEL;
-	case SIM_COPY: return w->eff && w->eff->kind == EFF_FILL ? NODE_MEMSET : NODE_MEMCPY;
-	case SIM_OWNER: return NODE_HOST;
-	case SIM_WAIT: return NODE_WAIT_EVENT;
-	case SIM_MARK: return NODE_EMPTY;
+	case SIM_KERNEL:
+		return NODE_KERNEL;
+	case SIM_COPY:
+		return w->eff && w->eff->kind == EFF_FILL ? NODE_MEMSET : NODE_MEMCPY;
+	case SIM_OWNER:
+		return NODE_HOST;
+	case SIM_WAIT:
+		return NODE_WAIT_EVENT;
+	case SIM_MARK:
+		return NODE_EMPTY;
 	}
 	return NODE_EMPTY;
 }
@@ -84,7 +89,8 @@ CUresult graph_add(CUgraph g, const struct work *w, int type, CUgraphNode *node)
 }
 
 /* The address exists from now on; memory lies behind it from the first launch. */
-CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out, CUgraphNode *node)
+CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out,
+			 CUgraphNode *node)
 {
 	struct block b = {.size = size, .kind = BLOCK_IPC, .card = ctx->card};
 	CUgraphNode n;
@@ -131,17 +137,19 @@ CUresult cuGraphDestroy(CUgraph graph)
 	return drv_leave(CUDA_SUCCESS);
 }
 
-static CUresult enter_node(const char *call, CUgraphNode *node, CUgraph g, const CUgraphNode *deps, size_t n)
+static CUresult enter_node(const char *call, CUgraphNode *node, CUgraph g, const CUgraphNode *deps,
+			   size_t n)
 {
 	CUresult rc = drv_enter(call, NEED_CTX);
 
 	if (rc)
 		return rc;
-	return node && graph_ok(g) && (deps || !n) ? CUDA_SUCCESS : drv_leave(CUDA_ERROR_INVALID_VALUE);
+	return node && graph_ok(g) && (deps || !n) ? CUDA_SUCCESS
+						   : drv_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
-				 const CUDA_KERNEL_NODE_PARAMS *p)
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
+				 size_t n, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	CUresult rc = enter_node(__func__, node, graph, deps, n);
 	CUfunction f;
@@ -206,11 +214,13 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode
 
 	if (rc)
 		return rc;
-	return drv_leave(node_new(graph, NODE_EMPTY, node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	return drv_leave(node_new(graph, NODE_EMPTY, node) ? CUDA_SUCCESS
+							   : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* The child is taken as it is now; nodes that it gets later do not count. */
-CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraph child)
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
+				  size_t n, CUgraph child)
 {
 	CUresult rc = enter_node(__func__, node, graph, deps, n);
 	CUgraphNode x;
@@ -252,7 +262,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
 	return drv_leave(rc);
 }
 
-CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUdeviceptr dptr)
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
+			       CUdeviceptr dptr)
 {
 	CUresult rc = enter_node(__func__, node, graph, deps, n);
 

@@ -88,7 +88,10 @@ CUresult cuMemHostGetFlags(unsigned *flags, void *p)
 
 CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned flags)
 {
-	struct block b = {.va = (uintptr_t)p, .size = size, .kind = BLOCK_REGISTERED, .flags = flags};
+	struct block b = {.va = (uintptr_t)p,
+			  .size = size,
+			  .kind = BLOCK_REGISTERED,
+			  .flags = flags};
 
 	ENTER(NEED_CTX);
 	if (!p || !size)
@@ -129,7 +132,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 		if (e->key)
 			continue;
 		key = ++drv.st->next_key;
-		*e = (struct sim_ipc){.key = key, .proc = (uint32_t)drv.proc, .card = b->card, .size = b->size};
+		*e = (struct sim_ipc){.key = key,
+				      .proc = (uint32_t)drv.proc,
+				      .card = b->card,
+				      .size = b->size};
 	}
 	drv_model_unlock();
 	if (!key)

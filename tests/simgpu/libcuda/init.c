@@ -127,7 +127,8 @@ CUresult cuInit(unsigned flags)
 	if (!drv.st) {
 		drv.st = sim_attach(&drv);
 		if (!drv.st) {
-			fprintf(stderr, "simgpu: no machine: run `simgpu init` or set SIMGPU_STATE\n");
+			fprintf(stderr,
+				"simgpu: no machine: run `simgpu init` or set SIMGPU_STATE\n");
 			return drv_leave(CUDA_ERROR_NO_DEVICE);
 		}
 	}
@@ -246,7 +247,9 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 	s = conf_of(dev)->uuid + 4; /* after GPU- */
 	memset(uuid, 0, sizeof(*uuid));
 	for (; *s && n < 32; s++) {
-		int digit = *s == '-' ? -1 : *s <= '9' ? *s - '0' : tolower((unsigned char)*s) - 'a' + 10;
+		int digit = *s == '-'   ? -1
+			    : *s <= '9' ? *s - '0'
+					: tolower((unsigned char)*s) - 'a' + 10;
 
 		if (digit < 0)
 			continue;
@@ -301,7 +304,8 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *id)
 	for (int i = 0; i < drv.ndevices; i++) {
 		const char *pci = conf_of(i)->pci;
 
-		if (strcasecmp(id, pci) == 0 || strcasecmp(id, pci + 4) == 0 || strcasecmp(id, pci + 9) == 0) {
+		if (strcasecmp(id, pci) == 0 || strcasecmp(id, pci + 4) == 0 ||
+		    strcasecmp(id, pci + 9) == 0) {
 			*dev = i;
 			return drv_leave(CUDA_SUCCESS);
 		}
@@ -362,13 +366,27 @@ static int card_attribute(const struct sim_card_config *c, int attrib, int *valu
 
 	sscanf(c->pci, "%x:%x:%x", &domain, &bus, &device);
 	switch (attrib) {
-	case 16: *value = (int)c->sms; return 1;
-	case 33: *value = (int)bus; return 1;
-	case 34: *value = (int)device; return 1;
-	case 50: *value = (int)domain; return 1;
-	case 75: *value = (int)c->cc_major; return 1;
-	case 76: *value = (int)c->cc_minor; return 1;
-	case 134: *value = c->numa; return 1;
+	case 16:
+		*value = (int)c->sms;
+		return 1;
+	case 33:
+		*value = (int)bus;
+		return 1;
+	case 34:
+		*value = (int)device;
+		return 1;
+	case 50:
+		*value = (int)domain;
+		return 1;
+	case 75:
+		*value = (int)c->cc_major;
+		return 1;
+	case 76:
+		*value = (int)c->cc_minor;
+		return 1;
+	case 134:
+		*value = c->numa;
+		return 1;
 	}
 	return 0;
 }
@@ -377,14 +395,18 @@ CUresult cuDeviceGetAttribute(int *value, int attrib, CUdevice dev)
 {
 	/* number, value: an H100-like card; what is not listed is 0 */
 	static const int table[][2] = {
-		{1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
-		{8, 49152}, {9, 65536}, {10, 32}, {11, 2147483647}, {12, 65536}, {13, 1980000},
-		{14, 512}, {15, 1}, {19, 1}, {30, 512}, {31, 1}, {32, 1}, {36, 2619000}, {37, 5120},
-		{38, 52428800}, {39, 2048}, {40, 3}, {41, 1}, {51, 32}, {78, 1}, {79, 1}, {80, 1},
-		{81, 233472}, {82, 65536}, {83, 1}, {86, 0}, {87, 2}, {88, 0}, {89, 1}, {90, 1}, {91, 1},
-		{92, 1}, {93, 1}, {94, 1}, {95, 1}, {97, 232448}, {98, 1}, {99, 1}, {102, 1}, {103, 1},
-		{106, 32}, {108, 32768000}, {109, 134213632}, {110, 1}, {111, 1024}, {113, 1}, {115, 1},
-		{116, 1}, {119, 1}, {120, 1}, {121, 1}, {122, 1},
+		{1, 1024},        {2, 1024},      {3, 1024},     {4, 64},         {5, 2147483647},
+		{6, 65535},       {7, 65535},     {8, 49152},    {9, 65536},      {10, 32},
+		{11, 2147483647}, {12, 65536},    {13, 1980000}, {14, 512},       {15, 1},
+		{19, 1},          {30, 512},      {31, 1},       {32, 1},         {36, 2619000},
+		{37, 5120},       {38, 52428800}, {39, 2048},    {40, 3},         {41, 1},
+		{51, 32},         {78, 1},        {79, 1},       {80, 1},         {81, 233472},
+		{82, 65536},      {83, 1},        {86, 0},       {87, 2},         {88, 0},
+		{89, 1},          {90, 1},        {91, 1},       {92, 1},         {93, 1},
+		{94, 1},          {95, 1},        {97, 232448},  {98, 1},         {99, 1},
+		{102, 1},         {103, 1},       {106, 32},     {108, 32768000}, {109, 134213632},
+		{110, 1},         {111, 1024},    {113, 1},      {115, 1},        {116, 1},
+		{119, 1},         {120, 1},       {121, 1},      {122, 1},
 	};
 	CUresult rc = enter_device(__func__, value, dev);
 

@@ -43,7 +43,8 @@ CUresult kernel_work(CUstream s, CUfunction f, void **params, void **extra, stru
 	if (argument(f, f->unit_param, params, extra, &units))
 		w->ns = (uint64_t)(f->ns_per_unit * (double)units);
 	else
-		w->ns = f->ns_per_unit > 0 ? (uint64_t)f->ns_per_unit : drv.st->card[s->ctx->card].conf.kernel_ns;
+		w->ns = f->ns_per_unit > 0 ? (uint64_t)f->ns_per_unit
+					   : drv.st->card[s->ctx->card].conf.kernel_ns;
 	argument(f, f->count_param, params, extra, &count_addr);
 	argument(f, f->wait_param, params, extra, &wait_addr);
 	if (!count_addr && !wait_addr)
@@ -62,8 +63,8 @@ CUresult kernel_work(CUstream s, CUfunction f, void **params, void **extra, stru
 }
 
 /* drv.lock held, context checked. */
-static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], CUstream handle,
-		       void **params, void **extra)
+static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3],
+		       CUstream handle, void **params, void **extra)
 {
 	CUstream s = stream_of(handle);
 	struct work w;
@@ -86,8 +87,9 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 	return rc ? rc : stream_submit(s, &w, NULL);
 }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-			unsigned bz, unsigned shared, CUstream hStream, void **params, void **extra)
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+			unsigned by, unsigned bz, unsigned shared, CUstream hStream, void **params,
+			void **extra)
 {
 	const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
 
@@ -96,7 +98,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 	return drv_leave(launch(f, grid, block, hStream, params, extra));
 }
 
-static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, void **params, void **extra, bool per_thread)
+static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, void **params, void **extra,
+			  bool per_thread)
 {
 	unsigned grid[3], block[3];
 
@@ -113,14 +116,16 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **par
 	return drv_leave(launch_ex(config, f, params, extra, false));
 }
 
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params,
+			       void **extra)
 {
 	ENTER(NEED_CTX);
 	return drv_leave(launch_ex(config, f, params, extra, true));
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-				   unsigned bz, unsigned shared, CUstream hStream, void **params)
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+				   unsigned by, unsigned bz, unsigned shared, CUstream hStream,
+				   void **params)
 {
 	const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
 
@@ -141,7 +146,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 		const unsigned grid[3] = {list[i].gridDimX, list[i].gridDimY, list[i].gridDimZ};
 		const unsigned block[3] = {list[i].blockDimX, list[i].blockDimY, list[i].blockDimZ};
 
-		rc = launch(list[i].function, grid, block, list[i].hStream, list[i].kernelParams, NULL);
+		rc = launch(list[i].function, grid, block, list[i].hStream, list[i].kernelParams,
+			    NULL);
 	}
 	return drv_leave(rc);
 }
@@ -170,7 +176,8 @@ CUresult cuFuncSetSharedSize(CUfunction f, unsigned bytes)
 CUresult cuParamSetSize(CUfunction f, unsigned bytes)
 {
 	ENTER(NEED_CTX);
-	return drv_leave(function_ok(f) && bytes <= sizeof(f->buffer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+	return drv_leave(function_ok(f) && bytes <= sizeof(f->buffer) ? CUDA_SUCCESS
+								      : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuParamSetv(CUfunction f, int offset, void *p, unsigned n)
@@ -240,7 +247,8 @@ CUresult cuFuncSetAttribute(CUfunction fn, int attrib, int value)
 CUresult cuFuncLoad(CUfunction fn)
 {
 	ENTER(NEED_CTX);
-	return drv_leave(function_ok(fn) ? module_into_context(fn->module) : CUDA_ERROR_INVALID_HANDLE);
+	return drv_leave(function_ok(fn) ? module_into_context(fn->module)
+					 : CUDA_ERROR_INVALID_HANDLE);
 }
 
 CUresult cuFuncIsLoaded(int *state, CUfunction fn)
@@ -277,7 +285,8 @@ CUresult cuFuncGetName(const char **name, CUfunction fn)
 	return drv_leave(CUDA_SUCCESS);
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fn, int block_size, size_t shared)
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fn, int block_size,
+						     size_t shared)
 {
 	(void)shared;
 	ENTER(NEED_CTX);

@@ -21,14 +21,25 @@
 #include "../model.h"
 
 #define DRV_KEEP (64ull << 20)
-#define DRV_PAGE (2ull << 20) /* granularity of device memory */
+#define DRV_PAGE (2ull << 20)  /* granularity of device memory */
 #define DRV_SMALL (1ull << 20) /* allocations up to this share pages */
-#define DRV_DEPTH 32 /* context stack of a thread */
+#define DRV_DEPTH 32           /* context stack of a thread */
 #define PT(s) ((s) == NULL ? CU_STREAM_PER_THREAD : (s))
 
 enum { NEED_INIT, NEED_CTX };
 
-enum effect_kind { EFF_EVENT, EFF_WRITE, EFF_COPY, EFF_FILL, EFF_COUNT, EFF_FREE, EFF_CALL, EFF_CALLBACK, EFF_WAIT_VALUE, EFF_SPIN };
+enum effect_kind {
+	EFF_EVENT,
+	EFF_WRITE,
+	EFF_COPY,
+	EFF_FILL,
+	EFF_COUNT,
+	EFF_FREE,
+	EFF_CALL,
+	EFF_CALLBACK,
+	EFF_WAIT_VALUE,
+	EFF_SPIN
+};
 
 /* What an op does in this process. Owned by the op; graphs keep templates. */
 struct effect {
@@ -115,7 +126,17 @@ struct CUevent_st {
 	uint64_t capture_id; /* the capture it was recorded in; 0: none */
 };
 
-enum block_kind { BLOCK_LINEAR, BLOCK_MANAGED, BLOCK_HOST, BLOCK_REGISTERED, BLOCK_POOL, BLOCK_RESERVED, BLOCK_MAPPED, BLOCK_MODULE, BLOCK_IPC };
+enum block_kind {
+	BLOCK_LINEAR,
+	BLOCK_MANAGED,
+	BLOCK_HOST,
+	BLOCK_REGISTERED,
+	BLOCK_POOL,
+	BLOCK_RESERVED,
+	BLOCK_MAPPED,
+	BLOCK_MODULE,
+	BLOCK_IPC
+};
 
 struct block {
 	uint64_t va, size;
@@ -224,7 +245,8 @@ CUresult stream_wait(uint32_t slot, uint32_t gen, uint64_t index);
 void stream_release(CUstream s); /* a destroyed stream without work */
 struct effect *effect_new(enum effect_kind kind);
 struct effect *effect_copy(const struct effect *e);
-CUresult submit_effect(CUstream s, enum sim_kind kind, unsigned flags, uint64_t ns, struct effect *e);
+CUresult submit_effect(CUstream s, enum sim_kind kind, unsigned flags, uint64_t ns,
+		       struct effect *e);
 
 /* effects.c */
 void effects_take(void); /* applies what is done; drv.lock held */
@@ -236,7 +258,8 @@ CUresult capture_unsafe(void); /* the call is not allowed during a capture */
 struct capture *capture_by_id(uint64_t id);
 /* adds a node that does the work; the effect is copied */
 CUresult graph_add(CUgraph g, const struct work *w, int type, CUgraphNode *node);
-CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out, CUgraphNode *node);
+CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out,
+			 CUgraphNode *node);
 CUresult graph_add_free(CUgraph g, CUdeviceptr dptr, CUgraphNode *node);
 CUgraph graph_new(void);
 void graph_free(CUgraph g);
@@ -249,7 +272,7 @@ struct CUfunc_st {
 	uint32_t magic;
 	CUmodule module;
 	char name[NAME_MAX_LEN];
-	double ns_per_unit; /* 0: the card's default length */
+	double ns_per_unit;                      /* 0: the card's default length */
 	int unit_param, count_param, wait_param; /* -1: none */
 	int nparams;
 	unsigned offset[MAX_PARAMS], size[MAX_PARAMS];
@@ -297,11 +320,11 @@ CUresult kernel_work(CUstream s, CUfunction f, void **params, void **extra, stru
 #define MAGIC_EXEC 0x47455831u
 #define MAGIC_ARRAY 0x41525231u
 
-#define ENTER(need)                                     \
-	do {                                            \
+#define ENTER(need)                                          \
+	do {                                                 \
 		CUresult enter_ = drv_enter(__func__, need); \
-		if (enter_)                             \
-			return enter_;                  \
+		if (enter_)                                  \
+			return enter_;                       \
 	} while (0)
 
 #endif

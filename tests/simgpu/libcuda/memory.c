@@ -65,7 +65,8 @@ static CUresult place(CUcontext ctx, struct block b, struct block **out)
 
 		b.va = p == MAP_FAILED ? 0 : (uintptr_t)p;
 	} else {
-		b.va = va_take(round_up(b.size, b.small ? 512 : DRV_PAGE), b.small ? 512 : DRV_PAGE);
+		b.va = va_take(round_up(b.size, b.small ? 512 : DRV_PAGE),
+			       b.small ? 512 : DRV_PAGE);
 	}
 	if (!b.va)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -189,7 +190,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 	return drv_leave(alloc_call(dptr, size, BLOCK_MANAGED));
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned element)
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+			    unsigned element)
 {
 	ENTER(NEED_CTX);
 	if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16))
@@ -250,20 +252,37 @@ static CUresult pointer_attribute(void *data, int attribute, CUdeviceptr ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	host = b->kind == BLOCK_HOST || b->kind == BLOCK_REGISTERED;
 	switch (attribute) {
-	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = b->ctx; break;
-	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = host ? 1 : 2; break;
-	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = ptr; break;
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+		*(CUcontext *)data = b->ctx;
+		break;
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		*(unsigned *)data = host ? 1 : 2;
+		break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+		*(CUdeviceptr *)data = ptr;
+		break;
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
 		if (!host && b->kind != BLOCK_MANAGED)
 			return CUDA_ERROR_INVALID_VALUE;
 		*(void **)data = (void *)(uintptr_t)ptr;
 		break;
-	case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = b->kind == BLOCK_MANAGED; break;
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = b->ctx ? b->ctx->dev : 0; break;
-	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = b->va; break;
-	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = b->size; break;
-	case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned char *)data = 1; break;
-	default: return CUDA_ERROR_NOT_SUPPORTED;
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+		*(unsigned *)data = b->kind == BLOCK_MANAGED;
+		break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		*(int *)data = b->ctx ? b->ctx->dev : 0;
+		break;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		*(CUdeviceptr *)data = b->va;
+		break;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		*(size_t *)data = b->size;
+		break;
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		*(unsigned char *)data = 1;
+		break;
+	default:
+		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	return CUDA_SUCCESS;
 }

@@ -44,7 +44,8 @@ static CUresult module_parse(const void *image, CUmodule *out)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	m->magic = MAGIC_MODULE;
 	memcpy(&magic, image, sizeof(magic));
-	if (memcmp(image, "\177ELF", 4) == 0 || magic == FATBIN_MAGIC || magic == FATBIN_WRAPPER_MAGIC) {
+	if (memcmp(image, "\177ELF", 4) == 0 || magic == FATBIN_MAGIC ||
+	    magic == FATBIN_WRAPPER_MAGIC) {
 		m->opaque = true;
 	} else if (!ptx_parse(image, m)) {
 		module_free(m);
@@ -105,7 +106,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 	return drv_leave(load(module, image));
 }
 
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, int *options, void **values)
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, int *options,
+			    void **values)
 {
 	(void)n;
 	(void)options; /* there is no assembler that they could steer */
@@ -224,8 +226,8 @@ static CUresult library_new(CUlibrary *library, const void *code)
 	return rc;
 }
 
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values, unsigned n_jit,
-			   int *opts, void **opt_values, unsigned n_opts)
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values,
+			   unsigned n_jit, int *opts, void **opt_values, unsigned n_opts)
 {
 	(void)jit;
 	(void)jit_values;
@@ -237,8 +239,8 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void 
 	return drv_leave(library_new(library, code));
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit, void **jit_values, unsigned n_jit,
-			       int *opts, void **opt_values, unsigned n_opts)
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit, void **jit_values,
+			       unsigned n_jit, int *opts, void **opt_values, unsigned n_opts)
 {
 	CUresult rc;
 	char *text;

@@ -174,10 +174,12 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t size, CUstream hStream)
 	return drv_leave(alloc_async(dptr, size, NULL, hStream));
 }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t size, CUmemoryPool pool, CUstream hStream)
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t size, CUmemoryPool pool,
+				 CUstream hStream)
 {
 	ENTER(NEED_CTX);
-	return drv_leave(pool_ok(pool) ? alloc_async(dptr, size, pool, hStream) : CUDA_ERROR_INVALID_VALUE);
+	return drv_leave(pool_ok(pool) ? alloc_async(dptr, size, pool, hStream)
+				       : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
@@ -311,12 +313,23 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attr, void *value)
 	drv_model_unlock();
 	effects_take();
 	switch (attr) {
-	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: v = pool->threshold; break;
-	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: v = pool->reserved; break;
-	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: v = pool->reserved_high; break;
-	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: v = pool->used; break;
-	case CU_MEMPOOL_ATTR_USED_MEM_HIGH: v = pool->used_high; break;
-	default: return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+		v = pool->threshold;
+		break;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+		v = pool->reserved;
+		break;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+		v = pool->reserved_high;
+		break;
+	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+		v = pool->used;
+		break;
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+		v = pool->used_high;
+		break;
+	default:
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	}
 	memcpy(value, &v, sizeof(v));
 	return drv_leave(CUDA_SUCCESS);

@@ -44,9 +44,9 @@ static unsigned type_size(const char *type)
 	static const struct {
 		const char *name;
 		unsigned size;
-	} types[] = {{".b8", 1}, {".u8", 1}, {".s8", 1}, {".b16", 2}, {".u16", 2}, {".s16", 2},
-		     {".f16", 2}, {".b32", 4}, {".u32", 4}, {".s32", 4}, {".f32", 4}, {".b64", 8},
-		     {".u64", 8}, {".s64", 8}, {".f64", 8}};
+	} types[] = {{".b8", 1},  {".u8", 1},  {".s8", 1},  {".b16", 2}, {".u16", 2},
+		     {".s16", 2}, {".f16", 2}, {".b32", 4}, {".u32", 4}, {".s32", 4},
+		     {".f32", 4}, {".b64", 8}, {".u64", 8}, {".s64", 8}, {".f64", 8}};
 
 	for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
 		if (strcmp(types[i].name, type) == 0)
@@ -207,7 +207,8 @@ bool ptx_parse(const char *text, CUmodule m)
 
 	if (!strstr(text, ".version") || !strstr(text, ".target"))
 		return false;
-	for (const char *line = text; line && *line && ok; line = strchr(line, '\n'), line += line != NULL) {
+	for (const char *line = text; line && *line && ok;
+	     line = strchr(line, '\n'), line += line != NULL) {
 		if ((p = keyword(line, ".entry")) != NULL) {
 			char name[NAME_MAX_LEN];
 			CUfunction f;
@@ -223,7 +224,8 @@ bool ptx_parse(const char *text, CUmodule m)
 		}
 	}
 	m->uses_heap = strstr(text, ".func") && strstr(text, "malloc");
-	for (const char *line = strstr(text, "// simgpu:"); line; line = strstr(line + 1, "// simgpu:"))
+	for (const char *line = strstr(text, "// simgpu:"); line;
+	     line = strstr(line + 1, "// simgpu:"))
 		read_cost(line, m);
 	return ok;
 }

@@ -23,7 +23,8 @@ CUstream stream_new(CUcontext ctx, bool legacy, unsigned flags, int priority)
 	if (!s)
 		return NULL;
 	drv_model_lock();
-	slot = sim_stream_add(drv.st, (uint32_t)ctx->slot, legacy, flags & CU_STREAM_NON_BLOCKING, priority);
+	slot = sim_stream_add(drv.st, (uint32_t)ctx->slot, legacy, flags & CU_STREAM_NON_BLOCKING,
+			      priority);
 	if (slot >= 0)
 		s->gen = drv.st->stream[slot].gen;
 	drv_model_unlock();
@@ -197,7 +198,8 @@ static struct sim_op make_op(CUstream s, const struct work *w)
 static CUresult legacy_allowed(CUstream s)
 {
 	for (struct capture *c = drv.captures; c; c = c->next) {
-		if (s != s->ctx->legacy || c->origin->ctx != s->ctx || (c->origin->flags & CU_STREAM_NON_BLOCKING))
+		if (s != s->ctx->legacy || c->origin->ctx != s->ctx ||
+		    (c->origin->flags & CU_STREAM_NON_BLOCKING))
 			continue;
 		c->invalid = true;
 		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -251,7 +253,8 @@ CUresult stream_submit(CUstream s, const struct work *w, uint64_t *index)
 	return CUDA_SUCCESS;
 }
 
-CUresult submit_effect(CUstream s, enum sim_kind kind, unsigned flags, uint64_t ns, struct effect *e)
+CUresult submit_effect(CUstream s, enum sim_kind kind, unsigned flags, uint64_t ns,
+		       struct effect *e)
 {
 	struct work w = {.kind = kind, .flags = flags, .ns = ns, .eff = e};
 

@@ -229,10 +229,10 @@ static CUresult value_op(const char *call, CUstream s, bool wait, CUdeviceptr ad
 	return drv_leave(submit_effect(s, wait ? SIM_OWNER : SIM_MARK, SIM_OP_URGENT, 0, e));
 }
 
-#define VALUE_OP(name, type, wait, width)                                                  \
-	CUresult name(CUstream hStream, CUdeviceptr addr, type value, unsigned flags)      \
-	{                                                                                  \
-		return value_op(__func__, hStream, wait, addr, value, width, flags);       \
+#define VALUE_OP(name, type, wait, width)                                             \
+	CUresult name(CUstream hStream, CUdeviceptr addr, type value, unsigned flags) \
+	{                                                                             \
+		return value_op(__func__, hStream, wait, addr, value, width, flags);  \
 	}
 VALUE_OP(cuStreamWriteValue32, uint32_t, false, 4)
 VALUE_OP(cuStreamWriteValue32_v2, uint32_t, false, 4)
@@ -243,7 +243,8 @@ VALUE_OP(cuStreamWaitValue32_v2, uint32_t, true, 4)
 VALUE_OP(cuStreamWaitValue64, uint64_t, true, 8)
 VALUE_OP(cuStreamWaitValue64_v2, uint64_t, true, 8)
 
-CUresult cuStreamBatchMemOp_v2(CUstream hStream, unsigned n, CUstreamBatchMemOpParams *ops, unsigned flags)
+CUresult cuStreamBatchMemOp_v2(CUstream hStream, unsigned n, CUstreamBatchMemOpParams *ops,
+			       unsigned flags)
 {
 	CUresult rc = n && ops && !flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 
@@ -255,12 +256,14 @@ CUresult cuStreamBatchMemOp_v2(CUstream hStream, unsigned n, CUstreamBatchMemOpP
 			continue;
 		if (op != 1 && op != 2 && op != 4 && op != 5)
 			return CUDA_ERROR_INVALID_VALUE;
-		rc = value_op(__func__, hStream, op == 1 || op == 4, ops[i].address, value, width, ops[i].flags);
+		rc = value_op(__func__, hStream, op == 1 || op == 4, ops[i].address, value, width,
+			      ops[i].flags);
 	}
 	return rc;
 }
 
-CUresult cuStreamBatchMemOp(CUstream hStream, unsigned n, CUstreamBatchMemOpParams *ops, unsigned flags)
+CUresult cuStreamBatchMemOp(CUstream hStream, unsigned n, CUstreamBatchMemOpParams *ops,
+			    unsigned flags)
 {
 	return cuStreamBatchMemOp_v2(hStream, n, ops, flags);
 }

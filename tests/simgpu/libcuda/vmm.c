@@ -27,8 +27,8 @@ static void drop_if_unused(struct vmm_handle *v)
 	free(v);
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
-		     unsigned long long flags)
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	struct vmm_handle *v;
 	CUresult rc;
@@ -46,8 +46,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 		free(v);
 		return drv_leave(rc);
 	}
-	*v = (struct vmm_handle){.magic = MAGIC_VMM, .card = drv.card[prop->location.id], .size = size,
-				 .refs = 1, .device = prop->location.id};
+	*v = (struct vmm_handle){.magic = MAGIC_VMM,
+				 .card = drv.card[prop->location.id],
+				 .size = size,
+				 .refs = 1,
+				 .device = prop->location.id};
 	*handle = (uintptr_t)v;
 	return drv_leave(CUDA_SUCCESS);
 }
@@ -65,7 +68,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return drv_leave(CUDA_SUCCESS);
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr addr, unsigned long long flags)
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr addr,
+			     unsigned long long flags)
 {
 	struct block b = {.size = size, .kind = BLOCK_RESERVED};
 
@@ -165,7 +169,8 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 	return drv_leave(CUDA_SUCCESS);
 }
 
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, int option)
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+				       int option)
 {
 	(void)option; /* minimum and recommended are the same */
 	ENTER(NEED_INIT);
@@ -188,7 +193,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return drv_leave(CUDA_SUCCESS);
 }
 
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+						CUmemGenericAllocationHandle handle)
 {
 	struct vmm_handle *v;
 

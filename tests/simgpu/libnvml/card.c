@@ -9,11 +9,11 @@
 #define BRAND_NVIDIA 14
 #define H100_PCI_ID 0x233010deu
 
-#define CARD(device, out)                                                  \
-	uint32_t card;                                                     \
-	nvmlReturn_t rc = nv_card(__func__, device, out, &card);           \
-	if (rc)                                                            \
-		return rc
+#define CARD(device, out)                                        \
+	uint32_t card;                                           \
+	nvmlReturn_t rc = nv_card(__func__, device, out, &card); \
+	if (rc)                                                  \
+	return rc
 
 void nv_pci(uint32_t card, nvmlPciInfo_t *pci)
 {
@@ -106,12 +106,12 @@ nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, unsigned *arch)
 }
 
 /* Numbers that are the same for every card. */
-#define FIXED(name, type, out, value)                   \
+#define FIXED(name, type, out, value)                     \
 	nvmlReturn_t name(nvmlDevice_t device, type *out) \
-	{                                               \
-		CARD(device, out);                      \
-		*out = value;                           \
-		return NVML_SUCCESS;                    \
+	{                                                 \
+		CARD(device, out);                        \
+		*out = value;                             \
+		return NVML_SUCCESS;                      \
 	}
 FIXED(nvmlDeviceGetBrand, int, brand, BRAND_NVIDIA)
 FIXED(nvmlDeviceGetPersistenceMode, int, mode, 1)
@@ -130,7 +130,8 @@ nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pendin
 }
 
 /* type 1: uncorrected. The count is what `simgpu xid --ecc` added. */
-nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *count)
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter,
+					 unsigned long long *count)
 {
 	CARD(device, count);
 	if (type < 0 || type > 1 || counter < 0 || counter > 1)

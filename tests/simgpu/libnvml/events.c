@@ -42,7 +42,8 @@ nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long
 	return rc;
 }
 
-nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types,
+				      nvmlEventSet_t set)
 {
 	uint32_t card;
 	nvmlReturn_t rc = nv_card(__func__, device, set, &card);

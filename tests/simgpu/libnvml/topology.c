@@ -21,7 +21,8 @@ static int level_of(uint32_t a, uint32_t b)
 	return levels[SIM_LINK_PCI(nv_conf(a)->link[b])];
 }
 
-static nvmlReturn_t two_cards(const char *call, nvmlDevice_t a, nvmlDevice_t b, const void *out, uint32_t *x, uint32_t *y)
+static nvmlReturn_t two_cards(const char *call, nvmlDevice_t a, nvmlDevice_t b, const void *out,
+			      uint32_t *x, uint32_t *y)
 {
 	nvmlReturn_t rc = nv_card(call, a, out, x);
 
@@ -40,7 +41,8 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b,
 	return rc;
 }
 
-nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, int level, unsigned *count, nvmlDevice_t *devices)
+nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, int level, unsigned *count,
+					      nvmlDevice_t *devices)
 {
 	uint32_t card;
 	nvmlReturn_t rc = nv_card(__func__, device, count, &card);
@@ -113,7 +115,8 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned l
 	return rc;
 }
 
-nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *pci)
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link,
+						 nvmlPciInfo_t *pci)
 {
 	uint32_t card, peer;
 	nvmlReturn_t rc = one_link(__func__, device, link, pci, &card, &peer);
@@ -130,7 +133,8 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned l
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *pci)
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned link,
+					      nvmlPciInfo_t *pci)
 {
 	return nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, pci);
 }
@@ -182,12 +186,14 @@ nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned n, unsigned 
 	return rc;
 }
 
-nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned n, unsigned long *set, unsigned scope)
+nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned n,
+						 unsigned long *set, unsigned scope)
 {
 	return scope > 1 ? NVML_ERROR_INVALID_ARGUMENT : nvmlDeviceGetCpuAffinity(device, n, set);
 }
 
-nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned n, unsigned long *set, unsigned scope)
+nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned n, unsigned long *set,
+					 unsigned scope)
 {
 	uint32_t card;
 	nvmlReturn_t rc = nv_card(__func__, device, n && scope <= 1 ? set : NULL, &card);

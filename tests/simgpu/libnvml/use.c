@@ -81,7 +81,8 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 }
 
 /* Copies out up to *count processes; *count becomes how many there are. */
-static nvmlReturn_t processes(const char *call, nvmlDevice_t device, unsigned *count, void *infos, bool v1)
+static nvmlReturn_t processes(const char *call, nvmlDevice_t device, unsigned *count, void *infos,
+			      bool v1)
 {
 	uint32_t card;
 	nvmlReturn_t rc = nv_card(call, device, count, &card);
@@ -103,7 +104,8 @@ static nvmlReturn_t processes(const char *call, nvmlDevice_t device, unsigned *c
 		if (n < *count && v1)
 			one[n] = (nvmlProcessInfo_v1_t){(unsigned)p->pid, p->mem[card]};
 		else if (n < *count)
-			two[n] = (nvmlProcessInfo_t){(unsigned)p->pid, p->mem[card], NO_INSTANCE, NO_INSTANCE};
+			two[n] = (nvmlProcessInfo_t){(unsigned)p->pid, p->mem[card], NO_INSTANCE,
+						     NO_INSTANCE};
 		n++;
 	}
 	sim_unlock(nv.st);
@@ -112,17 +114,20 @@ static nvmlReturn_t processes(const char *call, nvmlDevice_t device, unsigned *c
 	return rc;
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+						  nvmlProcessInfo_v1_t *infos)
 {
 	return processes(__func__, device, count, infos, true);
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+						     nvmlProcessInfo_t *infos)
 {
 	return processes(__func__, device, count, infos, false);
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+						     nvmlProcessInfo_t *infos)
 {
 	return processes(__func__, device, count, infos, false);
 }
@@ -138,32 +143,37 @@ static nvmlReturn_t no_processes(const char *call, nvmlDevice_t device, unsigned
 	return rc;
 }
 
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned *count,
+						   nvmlProcessInfo_v1_t *infos)
 {
 	(void)infos;
 	return no_processes(__func__, device, count);
 }
 
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+						      nvmlProcessInfo_t *infos)
 {
 	(void)infos;
 	return no_processes(__func__, device, count);
 }
 
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+						      nvmlProcessInfo_t *infos)
 {
 	(void)infos;
 	return no_processes(__func__, device, count);
 }
 
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+							nvmlProcessInfo_t *infos)
 {
 	(void)infos;
 	return no_processes(__func__, device, count);
 }
 
 /* Samples newer than `since` (microseconds since 1970), oldest first. */
-nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+					     nvmlProcessUtilizationSample_t *samples,
 					     unsigned *count, unsigned long long since)
 {
 	uint32_t card;
@@ -176,7 +186,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 	c = &nv.st->card[card];
 	sim_lock(nv.st);
 	sim_advance_all(nv.st);
-	for (uint32_t i = c->nsamples > SIM_SAMPLES ? c->nsamples - SIM_SAMPLES : 0; i < c->nsamples; i++) {
+	for (uint32_t i = c->nsamples > SIM_SAMPLES ? c->nsamples - SIM_SAMPLES : 0;
+	     i < c->nsamples; i++) {
 		const struct sim_sample *s = &c->sample[i % SIM_SAMPLES];
 
 		if (s->time_us <= since)
