@@ -25,7 +25,7 @@ B := build
 TOOL = $(GO) tool -modfile=tools/go.mod
 GOBUILD = $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)"
 # C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
-PARTS = libvgpu spank/plugin tests/simgpu
+PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs
 # make V=1 shows every command.
 Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)

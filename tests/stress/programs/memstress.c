@@ -24,8 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../libvgpu/cuda_abi.h"
-#include "../../libvgpu/region_ops.h"
+#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/region_ops.h"
 
 #define MAX_WORKERS 64
 #define HELD 24

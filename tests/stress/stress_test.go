@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stress runs the stress programs on the simulated card. The same
+// programs run on a real one by hand: see docs/benchmarks.md.
+package stress
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// card makes a simulated card and returns the environment that finds it.
+func card(t *testing.T, config string) (env []string, libdir, lib string) {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := filepath.Join(root, "build")
+	state := filepath.Join(t.TempDir(), "state")
+	toml := filepath.Join(t.TempDir(), "card.toml")
+	if err := os.WriteFile(toml, []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(filepath.Join(build, "simgpu/bin/simgpu"), "init", "--config", toml, "--state", state).CombinedOutput()
+	if err != nil {
+		t.Fatalf("simgpu init (run make first): %v\n%s", err, out)
+	}
+	return append(os.Environ(), "SIMGPU_STATE="+state), filepath.Join(build, "simgpu/lib"), filepath.Join(build, "lib/libvgpu.so")
+}
+
+// run starts a stress program and decodes its line of JSON.
+func run(t *testing.T, env []string, program string, args ...string) (result map[string]any, err error) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join("../../build/tests", program), args...)
+	cmd.Env = env
+	out, err := cmd.Output()
+	t.Logf("%s %s: %s", program, strings.Join(args, " "), out)
+	if jsonErr := json.Unmarshal(out, &result); jsonErr != nil {
+		t.Fatalf("%s: %v: %v: %q", program, err, jsonErr, out)
+	}
+	return result, err
+}
+
+const oneCard = "version = 1\ncount = 1\n[model]\nmemory = \"80G\"\n"
+
+// 16 processes of one job allocate and free at random and are killed at random;
+// an outsider asks the card every 10 ms.
+func TestKillsNeverOpenTheLimit(t *testing.T) {
+	secs := "60"
+	if testing.Short() {
+		secs = "5"
+	}
+	env, libdir, lib := card(t, oneCard)
+	cache := filepath.Join(t.TempDir(), "cache")
+	r, err := run(t, env, "memstress", "--lib", lib, "--libdir", libdir, "--cache", cache,
+		"--limit", "17179869184", "--workers", "16", "--secs", secs, "--kill-ms", "100")
+	if err != nil {
+		t.Errorf("memstress: %v", err)
+	}
+	for name, least := range map[string]float64{"samples": 50, "killed": 20, "granted": 100, "refused": 10} {
+		if got := r[name].(float64); got < least {
+			t.Errorf("%s: %v, want at least %v: nothing was tested", name, got, least)
+		}
+	}
+}
+
+// Without the library the same load goes far above the limit: the check can fail.
+func TestWithoutTheLibraryTheLimitIsPassed(t *testing.T) {
+	env, libdir, _ := card(t, oneCard)
+	r, err := run(t, env, "memstress", "--libdir", libdir, "--cache", filepath.Join(t.TempDir(), "cache"),
+		"--limit", "2147483648", "--workers", "6", "--secs", "3")
+	if err == nil || r["above"].(float64) == 0 {
+		t.Errorf("passed without a library: %v", r)
+	}
+}
+
+func TestManyShortProcesses(t *testing.T) {
+	config := oneCard + "context_cost = \"16M\"\n"
+	for _, c := range []struct{ name, count, parallel string }{
+		{"1200 one after another", "1200", "1"},
+		{"300 at once", "300", "300"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			env, libdir, lib := card(t, config)
+			cache := filepath.Join(t.TempDir(), "cache")
+			start := time.Now()
+			// 16 MiB of context and 16 to grow for each of them, and room to spare.
+			r, err := run(t, env, "startup", "--lib", lib, "--libdir", libdir, "--cache", cache,
+				"--count", c.count, "--parallel", c.parallel, "--limit", "1099511627776")
+			if err != nil || r["failed"].(float64) != 0 {
+				t.Errorf("%v of %s failed: %v", r["failed"], c.count, err)
+			}
+			if took := time.Since(start); took > 2*time.Minute {
+				t.Errorf("took %v: they wait for each other", took)
+			}
+		})
+	}
+}
