@@ -32,7 +32,11 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force)
 	if (s->slice_us == 0 && before == 0)
 		return;
 	r = vgpu_rm_set_slices(card, s->slice_us);
-	if (r == 0) {
+	if (s->slice_us == 0) {
+		/* Back to the driver's own: that proves nothing about setting one,
+		 * and gresd goes by what is proved. */
+		vgpu_my(card)->slice_us = 0;
+	} else if (r == 0) {
 		vgpu_my(card)->slice_us = s->slice_us;
 		set_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
 	} else if (r == -EPERM) {
