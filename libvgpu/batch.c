@@ -47,7 +47,7 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	for (int i = 0; i < CONTEXTS && !c; i++) {
 		if (!g->context[i].ctx) {
 			c = &g->context[i];
-			*c = (struct gate_context){ .ctx = ctx };
+			*c = (struct gate_context){.ctx = ctx};
 		}
 	}
 	if (!c)
@@ -106,8 +106,10 @@ struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t 
 		return NULL;
 	own_start = b->own_start;
 	end = b->end;
-	*b = (struct vgpu_stream_batch){ .own_start = own_start, .end = end, .opened_ns = now,
-					 .learns = learns };
+	*b = (struct vgpu_stream_batch){.own_start = own_start,
+					.end = end,
+					.opened_ns = now,
+					.learns = learns};
 	before = l->closed ? &l->ring[(l->first + l->closed - 1) % RING] : NULL;
 	if (before && !before->unmeasured &&
 	    vgpu_real.cuEventQuery(before->end) == CUDA_ERROR_NOT_READY) {
@@ -168,8 +170,8 @@ static void anchor(struct gate_context *c, struct lane *l, uint64_t now)
 }
 
 /* Time of this batch that no other stream's batch has been charged for. */
-static double not_covered(struct gate_context *c, struct lane *l,
-			  const struct vgpu_stream_batch *b, double span, uint64_t now)
+static double not_covered(struct gate_context *c, struct lane *l, const struct vgpu_stream_batch *b,
+			  double span, uint64_t now)
 {
 	double end, begin;
 
@@ -201,10 +203,10 @@ static void learn(const struct gate *g, const struct vgpu_stream_batch *b, doubl
 		at_least = 0; /* other jobs' slices may be in it */
 		if (!b->learns && ratio > INTERRUPTED) {
 			/* Now and then that is chance; always, and the work has
-			 * become longer. */
+			 * become longer. Should it have been chance after all, the
+			 * next batch that runs through corrects it at once. */
 			if (++b->func[0].cost->rejected < REJECTED_MAX)
 				return;
-			ratio *= g->schedule.weight_ppm / 1e6;
 			exact = true;
 		}
 		b->func[0].cost->rejected = 0;
@@ -277,8 +279,8 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 					break;
 				if (r == CUDA_SUCCESS && elapsed(&span, b->start, b->end)) {
 					span -= launch_gap(g, b, span);
-					busy = several ? not_covered(l->context, l, b, span, now) :
-							 span;
+					busy = several ? not_covered(l->context, l, b, span, now)
+						       : span;
 					settle(g, b, charge_of(g, b, busy));
 					learn(g, b, span);
 				} else {

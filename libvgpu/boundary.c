@@ -6,16 +6,16 @@
 #ifdef VGPU_PRELOAD
 #include "vgpu.h"
 
-#define BOUNDARY(real, stream, call)                                                    \
-	do {                                                                            \
-		if (unlikely(!(real))) {                                                \
-			vgpu_need_cuda();                                               \
-			if (!(real))                                                    \
-				return CUDA_ERROR_NO_DEVICE;                            \
-		}                                                                       \
-		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))        \
-			vgpu_gate_boundary(stream);                                     \
-		return call;                                                            \
+#define BOUNDARY(real, stream, call)                                             \
+	do {                                                                     \
+		if (unlikely(!(real))) {                                         \
+			vgpu_need_cuda();                                        \
+			if (!(real))                                             \
+				return CUDA_ERROR_NO_DEVICE;                     \
+		}                                                                \
+		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))) \
+			vgpu_gate_boundary(stream);                              \
+		return call;                                                     \
 	} while (0)
 
 CUresult cuStreamSynchronize(CUstream stream)
@@ -101,11 +101,11 @@ CUresult cuStreamAddCallback_ptsz(CUstream stream, void *fn, void *data, unsigne
 }
 
 /* Waits for a value in memory, in every version. */
-#define WAIT_VALUE(name, type, per_thread)                                              \
-	CUresult name(CUstream stream, CUdeviceptr addr, type value, unsigned flags)    \
-	{                                                                               \
-		BOUNDARY(vgpu_real.name, vgpu_stream(stream, per_thread),                 \
-			 vgpu_real.name(stream, addr, value, flags));                   \
+#define WAIT_VALUE(name, type, per_thread)                                           \
+	CUresult name(CUstream stream, CUdeviceptr addr, type value, unsigned flags) \
+	{                                                                            \
+		BOUNDARY(vgpu_real.name, vgpu_stream(stream, per_thread),            \
+			 vgpu_real.name(stream, addr, value, flags));                \
 	}
 WAIT_VALUE(cuStreamWaitValue32, uint32_t, false)
 WAIT_VALUE(cuStreamWaitValue32_ptsz, uint32_t, true)
@@ -116,11 +116,11 @@ WAIT_VALUE(cuStreamWaitValue64_ptsz, uint64_t, true)
 WAIT_VALUE(cuStreamWaitValue64_v2, uint64_t, false)
 WAIT_VALUE(cuStreamWaitValue64_v2_ptsz, uint64_t, true)
 
-#define BATCH_MEM_OP(name, per_thread)                                                  \
-	CUresult name(CUstream stream, unsigned n, void *ops, unsigned flags)           \
-	{                                                                               \
-		BOUNDARY(vgpu_real.name, vgpu_stream(stream, per_thread),                 \
-			 vgpu_real.name(stream, n, ops, flags));                        \
+#define BATCH_MEM_OP(name, per_thread)                                        \
+	CUresult name(CUstream stream, unsigned n, void *ops, unsigned flags) \
+	{                                                                     \
+		BOUNDARY(vgpu_real.name, vgpu_stream(stream, per_thread),     \
+			 vgpu_real.name(stream, n, ops, flags));              \
 	}
 BATCH_MEM_OP(cuStreamBatchMemOp, false)
 BATCH_MEM_OP(cuStreamBatchMemOp_ptsz, true)
@@ -174,19 +174,19 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 
 /* Counted before the driver begins, so that no other thread of ours makes an
  * event call in between; counted down when it has ended or never began. */
-#define CAPTURE(real, call)                                                         \
-	do {                                                                        \
-		CUresult result;                                                    \
-                                                                                    \
-		vgpu_need_cuda();                                                   \
-		if (!(real))                                                        \
-			return CUDA_ERROR_NO_DEVICE;                                \
-		vgpu_gate_boundary(NULL);                                           \
-		__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);            \
-		result = call;                                                      \
-		if (result != CUDA_SUCCESS)                                         \
-			__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);    \
-		return result;                                                      \
+#define CAPTURE(real, call)                                                      \
+	do {                                                                     \
+		CUresult result;                                                 \
+                                                                                 \
+		vgpu_need_cuda();                                                \
+		if (!(real))                                                     \
+			return CUDA_ERROR_NO_DEVICE;                             \
+		vgpu_gate_boundary(NULL);                                        \
+		__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);         \
+		result = call;                                                   \
+		if (result != CUDA_SUCCESS)                                      \
+			__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST); \
+		return result;                                                   \
 	} while (0)
 
 CUresult cuStreamBeginCapture(CUstream stream)

@@ -66,7 +66,8 @@ static const char *variable(const char *name, unsigned i)
 static void complain(const char *name, const char *text, const char *want)
 {
 	/* A limit was meant: staying silent would open it. */
-	fprintf(stderr, "vgpu: %s: \"%s\": want %s; the smallest limit is used\n", name, text, want);
+	fprintf(stderr, "vgpu: %s: \"%s\": want %s; the smallest limit is used\n", name, text,
+		want);
 }
 
 bool vgpu_grant_from_env(struct vgpu_grant *g)

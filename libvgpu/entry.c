@@ -33,10 +33,10 @@ static const struct symbol {
 	const char *name;
 	void *hook;
 } symbols[SYM_COUNT] = {
-#define CU(name, params) { #name, (void *)name },
-#define NV(name, params) { #name, (void *)name },
-#define CU_USE(name, params) { #name, NULL },
-#define NV_USE(name, params) { #name, NULL },
+#define CU(name, params) {#name, (void *)name},
+#define NV(name, params) {#name, (void *)name},
+#define CU_USE(name, params) {#name, NULL},
+#define NV_USE(name, params) {#name, NULL},
 #include "hooks.def"
 #undef CU
 #undef NV
@@ -100,18 +100,18 @@ struct library {
 	const char *soname, *prefix;
 	int loaded; /* set last, with release order */
 };
-static struct library cuda = { "libcuda.so.1", "cu", 0 };
-static struct library nvml = { "libnvidia-ml.so.1", "nvml", 0 };
+static struct library cuda = {"libcuda.so.1", "cu", 0};
+static struct library nvml = {"libnvidia-ml.so.1", "nvml", 0};
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool loading; /* the library's constructors may call dlsym */
 
 void vgpu_need_dlsym(void)
 {
-	static const char *const versions[] = { "GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34" };
+	static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34"};
 
 	for (size_t i = 0; i < sizeof versions / sizeof *versions && !vgpu_real_dlsym; i++)
-		vgpu_real_dlsym = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym",
-									 versions[i]);
+		vgpu_real_dlsym =
+			(void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", versions[i]);
 }
 
 static void resolve(struct library *lib, void *handle)
@@ -124,8 +124,8 @@ static void resolve(struct library *lib, void *handle)
 	if (lib != &cuda)
 		return;
 	/* Only a simulated driver has this: it answers ioctls in user space. */
-	transport = (int (*)(int, unsigned long, void *))vgpu_real_dlsym(handle,
-									"vgpu_rm_transport");
+	transport =
+		(int (*)(int, unsigned long, void *))vgpu_real_dlsym(handle, "vgpu_rm_transport");
 	if (transport)
 		vgpu_rm_set_transport(transport);
 	/* Only CUDA's: NVML's pointers may still change under the order. */
@@ -216,9 +216,9 @@ __attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name)
 		return NULL;
 	/* Ours only when the caller's question leads to the driver's function. */
 	found = vgpu_real_dlsym(handle, name);
-	return found && (found == *real_at((unsigned)sym) || found == symbols[sym].hook) ?
-		       symbols[sym].hook :
-		       NULL;
+	return found && (found == *real_at((unsigned)sym) || found == symbols[sym].hook)
+		       ? symbols[sym].hook
+		       : NULL;
 }
 
 /* A tail jump: the C library sees our caller's return address, so RTLD_NEXT

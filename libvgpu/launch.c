@@ -18,8 +18,8 @@ static uint64_t mix(uint64_t a, uint64_t b)
 	return a ? a : 1;
 }
 
-static uint64_t key_of(CUfunction f, uint64_t gx, uint64_t gy, uint64_t gz, uint64_t bx, uint64_t by,
-		       uint64_t bz)
+static uint64_t key_of(CUfunction f, uint64_t gx, uint64_t gy, uint64_t gz, uint64_t bx,
+		       uint64_t by, uint64_t bz)
 {
 	return mix(mix((uint64_t)(uintptr_t)f, gx * gy * gz), bx * by * bz);
 }
@@ -40,60 +40,59 @@ static void count_launch(void)
 }
 
 /* Runs call between the two halves of the gate, if it is closed at all. */
-#define GATED(real, stream, key, unknown, call)                                         \
-	do {                                                                            \
-		struct vgpu_launch launch;                                              \
-		CUresult result;                                                        \
-                                                                                        \
-		if (unlikely(!(real))) {                                                \
-			vgpu_need_cuda();                                               \
-			if (!(real))                                                    \
-				return CUDA_ERROR_NO_DEVICE;                            \
-		}                                                                       \
-		if (vgpu_state.grant)                                                   \
-			count_launch();                                                 \
-		if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))         \
-			return call;                                                    \
-		vgpu_gate_enter(&launch, stream, key, unknown);                         \
-		result = call;                                                          \
-		vgpu_gate_leave(&launch, result);                                       \
-		return result;                                                          \
+#define GATED(real, stream, key, unknown, call)                                 \
+	do {                                                                    \
+		struct vgpu_launch launch;                                      \
+		CUresult result;                                                \
+                                                                                \
+		if (unlikely(!(real))) {                                        \
+			vgpu_need_cuda();                                       \
+			if (!(real))                                            \
+				return CUDA_ERROR_NO_DEVICE;                    \
+		}                                                               \
+		if (vgpu_state.grant)                                           \
+			count_launch();                                         \
+		if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))) \
+			return call;                                            \
+		vgpu_gate_enter(&launch, stream, key, unknown);                 \
+		result = call;                                                  \
+		vgpu_gate_leave(&launch, result);                               \
+		return result;                                                  \
 	} while (0)
 
-#define LAUNCH_KERNEL(name, per_thread)                                                            \
-	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,            \
-		      unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params,   \
-		      void **extra)                                                                \
-	{                                                                                          \
-		GATED(vgpu_real.name, vgpu_stream(stream, per_thread),                               \
-		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                        \
-		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));   \
+#define LAUNCH_KERNEL(name, per_thread)                                                          \
+	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,          \
+		      unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params, \
+		      void **extra)                                                              \
+	{                                                                                        \
+		GATED(vgpu_real.name, vgpu_stream(stream, per_thread),                           \
+		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                      \
+		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra)); \
 	}
 LAUNCH_KERNEL(cuLaunchKernel, false)
 LAUNCH_KERNEL(cuLaunchKernel_ptsz, true)
 
-#define LAUNCH_EX(name, per_thread)                                                              \
-	CUresult name(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)   \
-	{                                                                                        \
-		static const CUlaunchConfig none;                                                \
-		const CUlaunchConfig *c = config ? config : &none;                               \
-                                                                                                 \
+#define LAUNCH_EX(name, per_thread)                                                                \
+	CUresult name(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)     \
+	{                                                                                          \
+		static const CUlaunchConfig none;                                                  \
+		const CUlaunchConfig *c = config ? config : &none;                                 \
+                                                                                                   \
 		GATED(vgpu_real.name, vgpu_stream(c->hStream, per_thread),                         \
-		      key_of(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,             \
-			     c->blockDimY, c->blockDimZ),                                        \
-		      UNKNOWN_KERNEL_NS, vgpu_real.name(config, f, params, extra));              \
+		      key_of(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, \
+			     c->blockDimZ),                                                        \
+		      UNKNOWN_KERNEL_NS, vgpu_real.name(config, f, params, extra));                \
 	}
 LAUNCH_EX(cuLaunchKernelEx, false)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
 
-#define LAUNCH_COOPERATIVE(name, per_thread)                                                    \
-	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,         \
-		      unsigned by, unsigned bz, unsigned shared, CUstream stream,               \
-		      void **params)                                                            \
-	{                                                                                       \
-		GATED(vgpu_real.name, vgpu_stream(stream, per_thread),                            \
-		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                     \
-		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params));       \
+#define LAUNCH_COOPERATIVE(name, per_thread)                                                     \
+	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,          \
+		      unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params) \
+	{                                                                                        \
+		GATED(vgpu_real.name, vgpu_stream(stream, per_thread),                           \
+		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                      \
+		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params));        \
 	}
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
@@ -138,8 +137,8 @@ static uint64_t graph_key(CUgraphExec graph)
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
 {
-	GATED(vgpu_real.cuGraphLaunch, vgpu_stream(stream, false), graph_key(graph), UNKNOWN_GRAPH_NS,
-	      vgpu_graph_launch(vgpu_real.cuGraphLaunch, graph, stream));
+	GATED(vgpu_real.cuGraphLaunch, vgpu_stream(stream, false), graph_key(graph),
+	      UNKNOWN_GRAPH_NS, vgpu_graph_launch(vgpu_real.cuGraphLaunch, graph, stream));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
@@ -174,39 +173,39 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 	return mix(kind, 64u - (uint64_t)__builtin_clzll(bytes | 1));
 }
 
-#define MOVED(real, stream, kind, bytes, call)                                          \
-	do {                                                                            \
-		vgpu_need_cuda();                                                       \
-		if (!(real))                                                            \
-			return CUDA_ERROR_NO_DEVICE;                                    \
-		if ((bytes) < SMALL_BYTES)                                              \
-			return call;                                                    \
-		GATED(real, stream, bytes_key(kind, bytes), UNKNOWN_COPY_NS, call);     \
+#define MOVED(real, stream, kind, bytes, call)                                      \
+	do {                                                                        \
+		vgpu_need_cuda();                                                   \
+		if (!(real))                                                        \
+			return CUDA_ERROR_NO_DEVICE;                                \
+		if ((bytes) < SMALL_BYTES)                                          \
+			return call;                                                \
+		GATED(real, stream, bytes_key(kind, bytes), UNKNOWN_COPY_NS, call); \
 	} while (0)
 
-#define COPY(name, per_thread)                                                          \
-	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)                    \
-	{                                                                               \
-		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), 0x636f7079, size,    \
-		      vgpu_real.name(dst, src, size));                                  \
+#define COPY(name, per_thread)                                                         \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)                   \
+	{                                                                              \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), 0x636f7079, size, \
+		      vgpu_real.name(dst, src, size));                                 \
 	}
-#define COPY_ASYNC(name, per_thread)                                                    \
-	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)   \
-	{                                                                               \
-		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), 0x636f7079, size,  \
-		      vgpu_real.name(dst, src, size, stream));                          \
+#define COPY_ASYNC(name, per_thread)                                                     \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)    \
+	{                                                                                \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), 0x636f7079, size, \
+		      vgpu_real.name(dst, src, size, stream));                           \
 	}
-#define FILL(name, type, per_thread)                                                    \
-	CUresult name(CUdeviceptr dst, type value, size_t n)                            \
-	{                                                                               \
-		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), 0x66696c6c,          \
-		      n * sizeof value, vgpu_real.name(dst, value, n));                 \
+#define FILL(name, type, per_thread)                                                               \
+	CUresult name(CUdeviceptr dst, type value, size_t n)                                       \
+	{                                                                                          \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), 0x66696c6c, n * sizeof value, \
+		      vgpu_real.name(dst, value, n));                                              \
 	}
-#define FILL_ASYNC(name, type, per_thread)                                              \
-	CUresult name(CUdeviceptr dst, type value, size_t n, CUstream stream)           \
-	{                                                                               \
-		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), 0x66696c6c,        \
-		      n * sizeof value, vgpu_real.name(dst, value, n, stream));         \
+#define FILL_ASYNC(name, type, per_thread)                                         \
+	CUresult name(CUdeviceptr dst, type value, size_t n, CUstream stream)      \
+	{                                                                          \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), 0x66696c6c, \
+		      n * sizeof value, vgpu_real.name(dst, value, n, stream));    \
 	}
 COPY(cuMemcpyDtoD_v2, false)
 COPY(cuMemcpyDtoD_v2_ptds, true)

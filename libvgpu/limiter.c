@@ -35,7 +35,7 @@ uint32_t vgpu_gate_any;
 int vgpu_captures;
 
 static struct gate gates[VGPU_MAX_CARDS] = {
-	[0 ... VGPU_MAX_CARDS - 1] = { .lock = PTHREAD_MUTEX_INITIALIZER },
+	[0 ... VGPU_MAX_CARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 
 void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
@@ -150,7 +150,7 @@ static void wait_turn(struct gate *g, uint64_t est, bool events)
 			break;
 		ns = nap(g, budget, est, now);
 		pthread_mutex_unlock(&g->lock);
-		nanosleep(&(struct timespec){ .tv_nsec = (long)ns }, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 		pthread_mutex_lock(&g->lock);
 	}
 	if (began)
@@ -242,9 +242,8 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 			/* Nothing ran. */
 			b->est_ns -= b->est_ns < l->est_ns ? b->est_ns : l->est_ns;
 			g->inflight_ns -= g->inflight_ns < l->est_ns ? g->inflight_ns : l->est_ns;
-			__atomic_add_fetch(
-				&vgpu_state.cache.header->budget[l->card].balance_ns,
-				(int64_t)l->est_ns, __ATOMIC_SEQ_CST);
+			__atomic_add_fetch(&vgpu_state.cache.header->budget[l->card].balance_ns,
+					   (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
 		}
 		if ((b->learns || b->est_ns >= BATCH_NS) && vgpu_captures == 0)
 			vgpu_batch_close(lane);

@@ -33,8 +33,8 @@ struct vgpu_stream_batch {
 	uint32_t launches;
 	uint32_t pending; /* entered the gate and not yet launched */
 	uint32_t nfuncs;
-	bool tight;  /* began while the batch before was running */
-	bool learns; /* of one function without an estimate: closed at once */
+	bool tight;      /* began while the batch before was running */
+	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
 	struct {
 		struct vgpu_cost *cost;
@@ -56,7 +56,7 @@ struct lane {
 	CUstream stream;
 	struct vgpu_stream_batch ring[RING];
 	unsigned first, closed; /* closed batches in flight */
-	bool open;		/* ring[(first + closed) % RING] takes launches */
+	bool open;              /* ring[(first + closed) % RING] takes launches */
 };
 
 struct gate {

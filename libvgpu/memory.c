@@ -54,8 +54,7 @@ CUresult vgpu_oom(int card, uint64_t bytes)
 {
 	__atomic_add_fetch(&vgpu_state.cache.header->budget[card].refused, 1, __ATOMIC_RELAXED);
 	vgpu_log(VGPU_LOG_WARN, "memory: card %d: want %llu bytes, %llu of %llu used", card,
-		 (unsigned long long)bytes,
-		 (unsigned long long)vgpu_mem_used(card),
+		 (unsigned long long)bytes, (unsigned long long)vgpu_mem_used(card),
 		 (unsigned long long)vgpu_limit(card));
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -98,8 +97,7 @@ CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r)
 
 static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 {
-	struct vgpu_item item = { .key = dptr, .size = size, .card = card, .refs = 1,
-				  .other = kind };
+	struct vgpu_item item = {.key = dptr, .size = size, .card = card, .refs = 1, .other = kind};
 
 	if (kind == KIND_MANAGED)
 		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);

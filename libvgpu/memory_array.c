@@ -76,32 +76,34 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *a, unsigned levels)
 
 static void keep(int card, void *handle, uint64_t bytes)
 {
-	struct vgpu_item item = { .key = (uint64_t)(uintptr_t)handle, .size = bytes, .card = card,
-				  .refs = 1 };
+	struct vgpu_item item = {.key = (uint64_t)(uintptr_t)handle,
+				 .size = bytes,
+				 .card = card,
+				 .refs = 1};
 
 	vgpu_table_put(&arrays, &item);
 }
 
 /* The same steps around each creating call; made is where it leaves the handle. */
-#define CREATE(bytes_, made, call)                                              \
-	do {                                                                    \
-		uint64_t bytes = (bytes_);                                      \
-		int card = vgpu_card_current();                                 \
-		CUresult r;                                                     \
-                                                                                \
-		if (card < 0)                                                   \
-			return call;                                            \
-		if (vgpu_mem_take(card, bytes))                                 \
-			return vgpu_oom(card, bytes);                           \
-		r = call;                                                       \
-		if (r == CUDA_SUCCESS)                                          \
-			keep(card, made, bytes);                                \
-		return vgpu_mem_done(card, bytes, r);                           \
+#define CREATE(bytes_, made, call)                    \
+	do {                                          \
+		uint64_t bytes = (bytes_);            \
+		int card = vgpu_card_current();       \
+		CUresult r;                           \
+                                                      \
+		if (card < 0)                         \
+			return call;                  \
+		if (vgpu_mem_take(card, bytes))       \
+			return vgpu_oom(card, bytes); \
+		r = call;                             \
+		if (r == CUDA_SUCCESS)                \
+			keep(card, made, bytes);      \
+		return vgpu_mem_done(card, bytes, r); \
 	} while (0)
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
 {
-	CUDA_ARRAY3D_DESCRIPTOR d = { 0 };
+	CUDA_ARRAY3D_DESCRIPTOR d = {0};
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuArrayCreate_v2)
@@ -127,7 +129,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 {
-	CUDA_ARRAY3D_DESCRIPTOR d = { 0 };
+	CUDA_ARRAY3D_DESCRIPTOR d = {0};
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuArrayCreate)
@@ -143,7 +145,7 @@ CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 {
-	CUDA_ARRAY3D_DESCRIPTOR d = { 0 };
+	CUDA_ARRAY3D_DESCRIPTOR d = {0};
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuArray3DCreate)

@@ -32,10 +32,12 @@ static uint64_t graph_bytes(CUgraph graph, int depth)
 	for (size_t i = 0; i < n; i++) {
 		if (vgpu_real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
 			continue;
-		if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && vgpu_real.cuGraphMemAllocNodeGetParams &&
+		if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+		    vgpu_real.cuGraphMemAllocNodeGetParams &&
 		    vgpu_real.cuGraphMemAllocNodeGetParams(nodes[i], &params) == CUDA_SUCCESS)
 			sum += params.bytesize;
-		else if (type == CU_GRAPH_NODE_TYPE_GRAPH && vgpu_real.cuGraphChildGraphNodeGetGraph &&
+		else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
+			 vgpu_real.cuGraphChildGraphNodeGetGraph &&
 			 vgpu_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
 			sum += graph_bytes(child, depth + 1);
 	}
@@ -123,7 +125,7 @@ void vgpu_graph_forget(CUgraphExec graph)
 
 static CUresult instantiated(CUresult r, const CUgraphExec *exec, CUgraph graph)
 {
-	struct vgpu_item item = { .refs = 1 };
+	struct vgpu_item item = {.refs = 1};
 
 	if (r != CUDA_SUCCESS || !exec || !vgpu_state.grant)
 		return r;
@@ -134,13 +136,13 @@ static CUresult instantiated(CUresult r, const CUgraphExec *exec, CUgraph graph)
 	return r;
 }
 
-#define INSTANTIATE(name, params, args)                                         \
-	CUresult name params                                                    \
-	{                                                                       \
-		vgpu_need_cuda();                                               \
-		if (!vgpu_real.name)                                            \
-			return CUDA_ERROR_NO_DEVICE;                            \
-		return instantiated(vgpu_real.name args, exec, graph);          \
+#define INSTANTIATE(name, params, args)                                \
+	CUresult name params                                           \
+	{                                                              \
+		vgpu_need_cuda();                                      \
+		if (!vgpu_real.name)                                   \
+			return CUDA_ERROR_NO_DEVICE;                   \
+		return instantiated(vgpu_real.name args, exec, graph); \
 	}
 
 INSTANTIATE(cuGraphInstantiate,
@@ -149,8 +151,8 @@ INSTANTIATE(cuGraphInstantiate,
 INSTANTIATE(cuGraphInstantiate_v2,
 	    (CUgraphExec * exec, CUgraph graph, CUgraphNode *error, char *log, size_t size),
 	    (exec, graph, error, log, size))
-INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
-	    (exec, graph, flags))
+INSTANTIATE(cuGraphInstantiateWithFlags,
+	    (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (exec, graph, flags))
 INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, void *params),
 	    (exec, graph, params))
 INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec * exec, CUgraph graph, void *params),

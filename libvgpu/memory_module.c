@@ -30,7 +30,7 @@ struct load {
 
 static struct load begin_load(void)
 {
-	struct load l = { .card = vgpu_card_current() };
+	struct load l = {.card = vgpu_card_current()};
 
 	if (l.card >= 0 && vgpu_limit(l.card)) {
 		vgpu_mem_begin();
@@ -45,7 +45,7 @@ static struct load begin_load(void)
  * limit: the caller undoes the call and then calls forget. */
 static bool end_load(const struct load *l, uint64_t owner)
 {
-	struct vgpu_item item = { .key = owner, .card = l->card, .refs = 1 }, before;
+	struct vgpu_item item = {.key = owner, .card = l->card, .refs = 1}, before;
 	uint64_t now;
 	bool fits;
 
@@ -89,23 +89,22 @@ static uint64_t id(const void *handle)
 	return (uint64_t)(uintptr_t)handle;
 }
 
-#define LOAD(name, params, args, made, unload)                                  \
-	CUresult name params                                                    \
-	{                                                                       \
-		struct load l;                                                  \
-		CUresult r;                                                     \
-                                                                                \
-		vgpu_need_cuda();                                               \
-		if (!vgpu_real.name)                                            \
-			return CUDA_ERROR_NO_DEVICE;                            \
-		l = begin_load();                                               \
-		r = vgpu_real.name args;                                        \
-		if (!end_load(&l, r == CUDA_SUCCESS ? id(*made) : 0) &&         \
-		    r == CUDA_SUCCESS) {                                        \
-			vgpu_real.unload(*made);                                \
-			return vgpu_oom(l.card, 0);                             \
-		}                                                               \
-		return r;                                                       \
+#define LOAD(name, params, args, made, unload)                                               \
+	CUresult name params                                                                 \
+	{                                                                                    \
+		struct load l;                                                               \
+		CUresult r;                                                                  \
+                                                                                             \
+		vgpu_need_cuda();                                                            \
+		if (!vgpu_real.name)                                                         \
+			return CUDA_ERROR_NO_DEVICE;                                         \
+		l = begin_load();                                                            \
+		r = vgpu_real.name args;                                                     \
+		if (!end_load(&l, r == CUDA_SUCCESS ? id(*made) : 0) && r == CUDA_SUCCESS) { \
+			vgpu_real.unload(*made);                                             \
+			return vgpu_oom(l.card, 0);                                          \
+		}                                                                            \
+		return r;                                                                    \
 	}
 
 LOAD(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
@@ -126,23 +125,24 @@ LOAD(cuLibraryLoadFromFile,
      (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
 
 /* With lazy loading these are where the memory is really taken. */
-#define FIRST_USE(name, params, args, owner)                                    \
-	CUresult name params                                                    \
-	{                                                                       \
-		struct load l;                                                  \
-		CUresult r;                                                     \
-                                                                                \
-		vgpu_need_cuda();                                               \
-		if (!vgpu_real.name)                                            \
-			return CUDA_ERROR_NO_DEVICE;                            \
-		l = begin_load();                                               \
-		r = vgpu_real.name args;                                        \
-		if (!end_load(&l, id(owner)))                                   \
-			r = r == CUDA_SUCCESS ? vgpu_oom(l.card, 0) : r;        \
-		return r;                                                       \
+#define FIRST_USE(name, params, args, owner)                             \
+	CUresult name params                                             \
+	{                                                                \
+		struct load l;                                           \
+		CUresult r;                                              \
+                                                                         \
+		vgpu_need_cuda();                                        \
+		if (!vgpu_real.name)                                     \
+			return CUDA_ERROR_NO_DEVICE;                     \
+		l = begin_load();                                        \
+		r = vgpu_real.name args;                                 \
+		if (!end_load(&l, id(owner)))                            \
+			r = r == CUDA_SUCCESS ? vgpu_oom(l.card, 0) : r; \
+		return r;                                                \
 	}
 
-FIRST_USE(cuModuleGetGlobal_v2, (CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
+FIRST_USE(cuModuleGetGlobal_v2,
+	  (CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
 	  (dptr, bytes, module, name), module)
 FIRST_USE(cuModuleGetGlobal, (unsigned *dptr, unsigned *bytes, CUmodule module, const char *name),
 	  (dptr, bytes, module, name), module)
@@ -199,8 +199,8 @@ static uint64_t limit_bytes(int limit, uint64_t value)
 		return value > (8u << 20) ? value : 0;
 	if (value <= 1024 || vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS ||
 	    vgpu_real.cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev) ||
-	    vgpu_real.cuDeviceGetAttribute(
-		    &threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, dev))
+	    vgpu_real.cuDeviceGetAttribute(&threads,
+					   CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, dev))
 		return 0;
 	/* Local memory is there for every thread that can be resident. */
 	return value * (uint64_t)sms * (uint64_t)threads;

@@ -37,7 +37,7 @@ static struct pool *pool_of(CUmemoryPool handle, int card)
 	for (int i = 0; i < MAX_POOLS && !p && card >= 0; i++) {
 		if (pools[i].handle == NULL) {
 			p = &pools[i];
-			*p = (struct pool){ .handle = handle, .card = card };
+			*p = (struct pool){.handle = handle, .card = card};
 		}
 	}
 	pthread_mutex_unlock(&pools_lock);
@@ -128,8 +128,11 @@ static uint64_t rounded(uint64_t size)
 
 static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 {
-	struct vgpu_item item = { .key = dptr, .size = size, .card = p->card,
-				  .other = (uint64_t)(uintptr_t)p, .refs = 1 };
+	struct vgpu_item item = {.key = dptr,
+				 .size = size,
+				 .card = p->card,
+				 .other = (uint64_t)(uintptr_t)p,
+				 .refs = 1};
 
 	vgpu_table_put(&async_ptrs, &item);
 	/* Near the charge the driver may have grown the pool: see by how much. */
@@ -303,7 +306,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	if (!vgpu_real.cuMemPoolCreate)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuMemPoolCreate(pool, props);
-	if (r == CUDA_SUCCESS && vgpu_state.grant && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+	if (r == CUDA_SUCCESS && vgpu_state.grant &&
+	    props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
 		int card = vgpu_card_of_device(props->location.id);
 
 		if (card >= 0)

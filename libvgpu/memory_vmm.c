@@ -7,7 +7,7 @@
 #ifdef VGPU_PRELOAD
 #include "vgpu.h"
 
-static struct vgpu_table handles = VGPU_TABLE_INIT; /* handle -> size, references */
+static struct vgpu_table handles = VGPU_TABLE_INIT;  /* handle -> size, references */
 static struct vgpu_table mappings = VGPU_TABLE_INIT; /* address -> size, handle */
 
 static void unref(uint64_t handle)
@@ -36,7 +36,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		return vgpu_oom(card, size);
 	r = vgpu_real.cuMemCreate(handle, size, prop, flags);
 	if (r == CUDA_SUCCESS) {
-		struct vgpu_item item = { .key = *handle, .size = size, .card = card, .refs = 1 };
+		struct vgpu_item item = {.key = *handle, .size = size, .card = card, .refs = 1};
 
 		vgpu_table_put(&handles, &item);
 	}
@@ -70,7 +70,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
 	/* Imported handles are not in the table: the exporter pays. */
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
-		struct vgpu_item map = { .key = ptr, .size = size, .other = handle, .refs = 1 };
+		struct vgpu_item map = {.key = ptr, .size = size, .other = handle, .refs = 1};
 
 		if (!vgpu_table_put(&mappings, &map))
 			unref(handle);

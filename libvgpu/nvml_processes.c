@@ -58,23 +58,22 @@ static nvmlReturn_t filtered(nvmlReturn_t (*ask)(void *real, nvmlDevice_t, unsig
 	return r;
 }
 
-#define LIST(name, type)                                                                   \
-	static nvmlReturn_t ask_##name(void *real, nvmlDevice_t device, unsigned *n, void *to) \
-	{                                                                                  \
-		nvmlReturn_t (*f)(nvmlDevice_t, unsigned *, type *);                       \
-                                                                                           \
-		memcpy(&f, &real, sizeof f);                                               \
-		return f(device, n, to);                                                   \
-	}                                                                                  \
-	nvmlReturn_t name(nvmlDevice_t device, unsigned *n, type *infos)                   \
-	{                                                                                  \
-		vgpu_need_nvml();                                                          \
-		if (!vgpu_real.name)                                                       \
-			return vgpu_real.nvmlDeviceGetMemoryInfo ?                         \
-				       NVML_ERROR_FUNCTION_NOT_FOUND :                     \
-				       NVML_ERROR_LIBRARY_NOT_FOUND;                       \
-		return filtered(ask_##name, (void *)vgpu_real.name, device, n, infos,      \
-				sizeof *infos);                                            \
+#define LIST(name, type)                                                                         \
+	static nvmlReturn_t ask_##name(void *real, nvmlDevice_t device, unsigned *n, void *to)   \
+	{                                                                                        \
+		nvmlReturn_t (*f)(nvmlDevice_t, unsigned *, type *);                             \
+                                                                                                 \
+		memcpy(&f, &real, sizeof f);                                                     \
+		return f(device, n, to);                                                         \
+	}                                                                                        \
+	nvmlReturn_t name(nvmlDevice_t device, unsigned *n, type *infos)                         \
+	{                                                                                        \
+		vgpu_need_nvml();                                                                \
+		if (!vgpu_real.name)                                                             \
+			return vgpu_real.nvmlDeviceGetMemoryInfo ? NVML_ERROR_FUNCTION_NOT_FOUND \
+								 : NVML_ERROR_LIBRARY_NOT_FOUND; \
+		return filtered(ask_##name, (void *)vgpu_real.name, device, n, infos,            \
+				sizeof *infos);                                                  \
 	}
 
 LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)

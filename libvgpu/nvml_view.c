@@ -41,8 +41,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 
 	vgpu_need_nvml();
 	if (!vgpu_real.nvmlDeviceGetMemoryInfo_v2)
-		return vgpu_real.nvmlDeviceGetMemoryInfo ? NVML_ERROR_FUNCTION_NOT_FOUND :
-							   NVML_ERROR_LIBRARY_NOT_FOUND;
+		return vgpu_real.nvmlDeviceGetMemoryInfo ? NVML_ERROR_FUNCTION_NOT_FOUND
+							 : NVML_ERROR_LIBRARY_NOT_FOUND;
 	r = vgpu_real.nvmlDeviceGetMemoryInfo_v2(device, memory);
 	card = r == NVML_SUCCESS ? vgpu_card_of_nvml(device) : -1;
 	if (card >= 0 && vgpu_limit(card)) {

@@ -159,7 +159,8 @@ void vgpu_overhead_measure(int card)
 		if (want > have) {
 			__atomic_add_fetch(&overhead[card], want - have, __ATOMIC_SEQ_CST);
 			vgpu_charge_forced(card, want - have);
-		} else if (max < have && __atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0) {
+		} else if (max < have &&
+			   __atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0) {
 			/* Managed memory is charged in full but may be elsewhere just
 			 * now: then a low count proves nothing. */
 			lower(card, have - max);

@@ -281,7 +281,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		/* A little longer than the grace: its end must be seen. */
 		if (cooling && (began == 0 || now_ns() - began < VGPU_GRACE_NS + COOLING_NS * 2)) {
 			began = began ? began : now_ns();
-			nanosleep(&(struct timespec){ .tv_nsec = COOLING_NS }, NULL);
+			nanosleep(&(struct timespec){.tv_nsec = COOLING_NS}, NULL);
 			continue;
 		}
 		/* The same sum twice: nobody was about to take bytes back. */
@@ -289,7 +289,8 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 			break;
 		seen = sum;
 		try++;
-		nanosleep(&(struct timespec){ .tv_nsec = 20000L + (long)(self - c->slots) % 16 * 5000 },
+		nanosleep(&(struct timespec){.tv_nsec =
+						     20000L + (long)(self - c->slots) % 16 * 5000},
 			  NULL);
 	}
 	return -ENOMEM;

@@ -125,7 +125,7 @@ struct vgpu_budget {
 	uint64_t charged_ns;  /* sum of all charges */
 	uint64_t waits;       /* launches that waited */
 	uint64_t wait_ns;
-	uint64_t refused;     /* allocations refused */
+	uint64_t refused; /* allocations refused */
 	uint64_t reserved[2];
 };
 

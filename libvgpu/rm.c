@@ -108,8 +108,11 @@ static void learn(int fd, size_t size, const struct rm_alloc *a)
 	pthread_mutex_lock(&groups_lock);
 	if (ngroups < MAX_GROUPS) {
 		g = &groups[ngroups++];
-		*g = (struct group){ .fd = fd, .card = creating, .client = a->root,
-				     .parent = a->parent, .object = a->object };
+		*g = (struct group){.fd = fd,
+				    .card = creating,
+				    .client = a->root,
+				    .parent = a->parent,
+				    .object = a->object};
 		/* Made outside a context's creation: of the same device as its
 		 * siblings. */
 		for (unsigned i = 0; g->card < 0 && i + 1 < ngroups; i++)
@@ -175,14 +178,16 @@ VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 
 static int control(const struct group *g, uint32_t cmd, uint64_t *us)
 {
-	struct rm_control c = { .client = g->client, .object = g->object, .cmd = cmd,
-				.params = (uint64_t)(uintptr_t)us, .params_size = sizeof *us,
-				.status = 0xffff };
+	struct rm_control c = {.client = g->client,
+			       .object = g->object,
+			       .cmd = cmd,
+			       .params = (uint64_t)(uintptr_t)us,
+			       .params_size = sizeof *us,
+			       .status = 0xffff};
 
-	return call(g->fd, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c) == 0 &&
-			       c.status == 0 ?
-		       0 :
-		       -EPERM;
+	return call(g->fd, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c) == 0 && c.status == 0
+		       ? 0
+		       : -EPERM;
 }
 
 static int set_group(struct group *g, uint32_t slice_us)

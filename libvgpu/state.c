@@ -136,9 +136,9 @@ static void env_schedule(void)
 		bool limited = c->mode == VGPU_MODE_HARD && c->cores < 100;
 
 		c->gate = limited;
-		c->slice_us = c->mode == VGPU_MODE_OFF || c->cores >= 100 ?
-				      0 :
-				      ENV_PERIOD_US * c->cores / 100;
+		c->slice_us = c->mode == VGPU_MODE_OFF || c->cores >= 100
+				      ? 0
+				      : ENV_PERIOD_US * c->cores / 100;
 		c->weight_ppm = 1000000;
 		c->mem_overhead = ENV_CONTEXT_BYTES;
 	}

@@ -109,7 +109,10 @@ struct vgpu_table {
 	struct vgpu_item **bucket;
 	size_t buckets, count;
 };
-#define VGPU_TABLE_INIT { PTHREAD_MUTEX_INITIALIZER, NULL, 0, 0 }
+#define VGPU_TABLE_INIT                               \
+	{                                             \
+		PTHREAD_MUTEX_INITIALIZER, NULL, 0, 0 \
+	}
 /* Adds an entry; false when there is no memory for it. */
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
@@ -196,7 +199,7 @@ struct vgpu_cost {
 	uint32_t samples; /* 0: not learned */
 	/* The lowest of the samples that are upper bounds only, ascending. */
 	uint32_t lowest[VGPU_COST_LOWEST];
-	uint32_t bounds; /* how many such samples */
+	uint32_t bounds;   /* how many such samples */
 	uint32_t rejected; /* samples in a row that looked interrupted */
 };
 /* Entry for the key; never NULL. Entries are shared when the table is full. */
@@ -225,6 +228,7 @@ void vgpu_watcher_start(void);
 
 /* log.c: to stderr, only when VGPU_LOG_LEVEL asks, a bounded number of lines. */
 enum vgpu_log_level { VGPU_LOG_ERROR = 1, VGPU_LOG_WARN, VGPU_LOG_INFO, VGPU_LOG_DEBUG };
-void vgpu_log(enum vgpu_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 
 #endif

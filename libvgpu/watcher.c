@@ -13,7 +13,7 @@
 #include "hami_view.h"
 #include "vgpu.h"
 
-#define TICK_BUSY_NS 500000L  /* batches are open or in flight */
+#define TICK_BUSY_NS 500000L   /* batches are open or in flight */
 #define TICK_IDLE_NS 10000000L /* only the grant to watch */
 #define HEARTBEAT_NS 100000000u
 #define VERIFY_NS 1000000000u /* slices are read back this often */
@@ -65,7 +65,7 @@ static void *watch(void *unused)
 					      (uint64_t)ts.tv_sec * 1000000000u +
 						      (uint64_t)ts.tv_nsec);
 		}
-		nanosleep(&(struct timespec){ .tv_nsec = busy ? TICK_BUSY_NS : TICK_IDLE_NS }, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = busy ? TICK_BUSY_NS : TICK_IDLE_NS}, NULL);
 	}
 	return NULL;
 }

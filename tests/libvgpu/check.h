@@ -9,24 +9,24 @@
 
 static int checks_passed;
 
-#define CHECK(cond)                                                             \
-	do {                                                                    \
-		if (!(cond)) {                                                  \
+#define CHECK(cond)                                                                \
+	do {                                                                       \
+		if (!(cond)) {                                                     \
 			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
-			exit(1);                                                \
-		}                                                               \
-		checks_passed++;                                                \
+			exit(1);                                                   \
+		}                                                                  \
+		checks_passed++;                                                   \
 	} while (0)
 
-#define CHECK_EQ(a, b)                                                               \
-	do {                                                                         \
-		long long a_ = (long long)(a), b_ = (long long)(b);                  \
-		if (a_ != b_) {                                                      \
-			fprintf(stderr, "%s:%d: %s is %lld, want %lld\n", __FILE__,  \
-				__LINE__, #a, a_, b_);                               \
-			exit(1);                                                     \
-		}                                                                    \
-		checks_passed++;                                                     \
+#define CHECK_EQ(a, b)                                                                            \
+	do {                                                                                      \
+		long long a_ = (long long)(a), b_ = (long long)(b);                               \
+		if (a_ != b_) {                                                                   \
+			fprintf(stderr, "%s:%d: %s is %lld, want %lld\n", __FILE__, __LINE__, #a, \
+				a_, b_);                                                          \
+			exit(1);                                                                  \
+		}                                                                                 \
+		checks_passed++;                                                                  \
 	} while (0)
 
 static inline int done(const char *name)

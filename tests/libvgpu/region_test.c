@@ -53,7 +53,7 @@ static uint64_t now_ms(void)
 static void reclaim_all(struct vgpu_cache *c)
 {
 	vgpu_slot_reclaim(c);
-	nanosleep(&(struct timespec){ .tv_nsec = VGPU_GRACE_NS + 1000000 }, NULL);
+	nanosleep(&(struct timespec){.tv_nsec = VGPU_GRACE_NS + 1000000}, NULL);
 	vgpu_slot_reclaim(c);
 }
 
@@ -279,7 +279,7 @@ static void test_killed_workers_never_exceed(void)
 		int victim = (int)(rand_r(&seed) % WORKERS);
 		uint64_t kept = 0;
 
-		nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
 		kill(pid[victim], SIGKILL);
 		waitpid(pid[victim], NULL, 0);
 		/* With all stopped, what is announced beyond the limit can only be
@@ -334,9 +334,9 @@ static void *thread_worker(void *arg)
 			int64_t now = __atomic_add_fetch(&kept_now, (int64_t)n, __ATOMIC_SEQ_CST);
 			int64_t worst = __atomic_load_n(&kept_worst, __ATOMIC_SEQ_CST);
 
-			while (now > worst && !__atomic_compare_exchange_n(&kept_worst, &worst, now,
-									   false, __ATOMIC_SEQ_CST,
-									   __ATOMIC_SEQ_CST))
+			while (now > worst &&
+			       !__atomic_compare_exchange_n(&kept_worst, &worst, now, false,
+							    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 				;
 			__atomic_sub_fetch(&kept_now, (int64_t)n, __ATOMIC_SEQ_CST);
 			vgpu_mem_release(s, 0, n);
@@ -366,7 +366,7 @@ static void test_threads_never_keep_more(void)
 /* ------------------------------------------------------------------- budget */
 static void test_budget(void)
 {
-	struct vgpu_budget b = { 0 };
+	struct vgpu_budget b = {0};
 
 	vgpu_budget_refill(&b, 1000000, 30, true, 5000);
 	CHECK_EQ(b.balance_ns, 5000); /* starts with the burst */
@@ -388,7 +388,7 @@ static void test_budget(void)
 static void test_schedule_seqlock(void)
 {
 	struct vgpu_grant g = grant;
-	struct vgpu_schedule s = { 0 };
+	struct vgpu_schedule s = {0};
 
 	g.card[0].cores = 30;
 	g.card[0].slice_us = 6000;
@@ -402,8 +402,9 @@ static void test_schedule_seqlock(void)
 static void test_turns(void)
 {
 	/* 20 ms period; ours is 6 ms from 4 ms on. */
-	struct vgpu_schedule s = { .turn_period_us = 20000, .turn_offset_us = 4000,
-				   .turn_length_us = 6000 };
+	struct vgpu_schedule s = {.turn_period_us = 20000,
+				  .turn_offset_us = 4000,
+				  .turn_length_us = 6000};
 	uint64_t ms = 1000000, base = 20 * ms * 1000;
 
 	CHECK_EQ(vgpu_turn_wait(&s, base + 4 * ms, 1 * ms), 0);

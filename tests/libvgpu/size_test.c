@@ -21,9 +21,20 @@ static void test_sizes(void)
 	CHECK_EQ(size("512M"), 512ll << 20);
 	CHECK_EQ(size("8g"), 8ll << 30);
 	CHECK_EQ(size("2T"), 2ll << 40);
-	static const char *const bad[] = { "",	  "0",	 "1.5g", "010m", "-1", "+1",  "1gb", "g",
-					   " 1g", "1g ", "0x10", "1e9",	 "18446744073709551616",
-					   "18014398509481984k" };
+	static const char *const bad[] = {"",
+					  "0",
+					  "1.5g",
+					  "010m",
+					  "-1",
+					  "+1",
+					  "1gb",
+					  "g",
+					  " 1g",
+					  "1g ",
+					  "0x10",
+					  "1e9",
+					  "18446744073709551616",
+					  "18014398509481984k"};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
 		CHECK(size(bad[i]) == UINT64_MAX);
 }

@@ -11,7 +11,7 @@ static struct vgpu_table table = VGPU_TABLE_INIT;
 
 static void test_put_get_take(void)
 {
-	struct vgpu_item item = { .key = 4096, .size = 10, .card = 1, .refs = 1 }, out = { 0 };
+	struct vgpu_item item = {.key = 4096, .size = 10, .card = 1, .refs = 1}, out = {0};
 
 	CHECK(!vgpu_table_get(&table, 4096, &out));
 	CHECK(vgpu_table_put(&table, &item));
@@ -24,7 +24,7 @@ static void test_put_get_take(void)
 
 static void test_references(void)
 {
-	struct vgpu_item item = { .key = 7, .size = 99, .refs = 1 }, out = { 0 };
+	struct vgpu_item item = {.key = 7, .size = 99, .refs = 1}, out = {0};
 
 	CHECK(vgpu_table_put(&table, &item));
 	CHECK(vgpu_table_ref(&table, 7, 1, &out));
@@ -42,7 +42,7 @@ static void *churn(void *arg)
 	uint64_t base = (uint64_t)(uintptr_t)arg << 40, wrong = 0;
 
 	for (uint64_t i = 0; i < KEYS; i++) {
-		struct vgpu_item item = { .key = base + i * 2097152, .size = i };
+		struct vgpu_item item = {.key = base + i * 2097152, .size = i};
 
 		wrong += !vgpu_table_put(&table, &item);
 	}

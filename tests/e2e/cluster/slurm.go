@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -35,7 +36,6 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
@@ -46,23 +46,24 @@ SlurmctldTimeout=30
 SlurmdTimeout=30
 KillWait=2
 SlurmdParameters=config_overrides
+HealthCheckInterval=5
 `
 
 // configure writes every configuration file and lists the daemons.
 func (c *Cluster) configure(gres gresConf) error {
 	vgpu := fmt.Sprintf("version = 1\n\n[paths]\nstate_dir = %q\nlibrary = %q\n", stateDir, Dir+"/lib/libvgpu.so")
-	hooks := "Prolog=%[1]s\nEpilog=%[1]s\nHealthCheckProgram=%[1]s\nHealthCheckInterval=5\n"
-	if c.opts.NoPlugin {
-		hooks += "TaskProlog=%[1]s\n"
+	shipped, err := c.shipped("slurm.conf", "TaskPlugin=", "HealthCheckInterval=", "NodeName=")
+	if err != nil {
+		return err
 	}
-	slurm := baseConf + fmt.Sprintf(hooks, Dir+"/bin/vgpu-prolog") +
-		"GresTypes=gpu,shard,vgpu\nJobSubmitPlugins=lua\nCliFilterPlugins=lua\n" +
-		"PlugStackConfig=/etc/slurm/plugstack.conf\n" + c.opts.Slurm +
+	slurm := baseConf + shipped + "PlugStackConfig=/etc/slurm/plugstack.conf\n" + c.opts.Slurm +
 		fmt.Sprintf("\nNodeName=%s NodeAddr=127.0.0.1 CPUs=16 RealMemory=8000 State=UNKNOWN Gres=%s\n", hostName, gres.node) +
 		"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 	plugstack := ""
 	if !c.opts.NoPlugin {
-		plugstack = "required " + Dir + "/lib/vgpu.so library=" + Dir + "/lib/libvgpu.so\n"
+		if plugstack, err = c.shipped("plugstack.conf"); err != nil {
+			return err
+		}
 	}
 	key := make([]byte, 128)
 	if _, err := rand.Read(key); err != nil {
@@ -91,6 +92,24 @@ func (c *Cluster) configure(gres gresConf) error {
 	}
 	c.daemons()
 	return nil
+}
+
+// shipped returns the settings of a file that admins are told to copy, but for
+// those that this Slurm cannot have, with the programs where they are here.
+func (c *Cluster) shipped(file string, not ...string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(c.build, "etc/slurm", file))
+	if err != nil {
+		return "", fmt.Errorf("%w (run make first)", err)
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(line, "#") || slices.ContainsFunc(not, func(name string) bool { return strings.HasPrefix(line, name) }) {
+			continue
+		}
+		line = strings.ReplaceAll(line, "/usr/sbin/", Dir+"/bin/")
+		out.WriteString(strings.Replace(line, " vgpu.so", " "+Dir+"/lib/vgpu.so library="+Dir+"/lib/libvgpu.so", 1))
+	}
+	return out.String(), nil
 }
 
 func (c *Cluster) daemons() {

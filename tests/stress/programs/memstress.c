@@ -60,19 +60,20 @@ static void *library(const char *dir, const char *name)
 /* ------------------------------------------------------------------- worker */
 struct tally {
 	uint64_t granted, refused, odd; /* odd: an error that is not out-of-memory */
-	uint64_t alive;			/* workers that got as far as a context */
+	uint64_t alive;                 /* workers that got as far as a context */
 };
 
-#define GET(var, name)                                               \
-	do {                                                         \
-		*(void **)&(var) = dlsym(cuda, name);                \
-		if (!(var))                                          \
-			_exit(3);                                    \
+#define GET(var, name)                                \
+	do {                                          \
+		*(void **)&(var) = dlsym(cuda, name); \
+		if (!(var))                           \
+			_exit(3);                     \
 	} while (0)
 
 static CUresult (*alloc)(CUdeviceptr *, size_t), (*release)(CUdeviceptr);
 static CUresult (*pitch)(CUdeviceptr *, size_t *, size_t, size_t, unsigned);
-static CUresult (*alloc_async)(CUdeviceptr *, size_t, CUstream), (*free_async)(CUdeviceptr, CUstream);
+static CUresult (*alloc_async)(CUdeviceptr *, size_t, CUstream),
+	(*free_async)(CUdeviceptr, CUstream);
 static CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
 			  unsigned long long);
 static CUresult (*mem_release)(CUmemGenericAllocationHandle);
@@ -85,7 +86,7 @@ struct held {
 
 static CUresult take(struct held *h, size_t bytes)
 {
-	CUmemAllocationProp prop = { .type = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+	CUmemAllocationProp prop = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	size_t p;
 
 	switch (h->route) {
@@ -115,7 +116,7 @@ static int worker(const char *libdir, struct tally *t, unsigned seed)
 {
 	CUresult (*init)(unsigned), (*retain)(CUcontext *, CUdevice), (*set_current)(CUcontext);
 	void *cuda = library(libdir, "libcuda.so.1");
-	struct held held[HELD] = { 0 };
+	struct held held[HELD] = {0};
 	CUcontext ctx;
 	CUresult r;
 
@@ -170,7 +171,7 @@ static nvmlDevice_t device;
 
 static uint64_t card_used(void)
 {
-	nvmlMemory_t m = { 0 };
+	nvmlMemory_t m = {0};
 
 	nvml_memory(device, &m);
 	return m.used;
@@ -243,7 +244,8 @@ static pid_t start_worker(int argc, char **argv, int tally_fd, unsigned seed)
 	snprintf(s, sizeof s, "%u", seed);
 	setenv("LD_PRELOAD", opt(argc, argv, "--lib", ""), 1);
 	setenv("CUDA_DEVICE_MEMORY_LIMIT", opt(argc, argv, "--limit", "17179869184"), 1);
-	setenv("CUDA_DEVICE_MEMORY_SHARED_CACHE", opt(argc, argv, "--cache", "/tmp/memstress.cache"), 1);
+	setenv("CUDA_DEVICE_MEMORY_SHARED_CACHE",
+	       opt(argc, argv, "--cache", "/tmp/memstress.cache"), 1);
 	execl(self, "memstress", "--worker", fd, s, opt(argc, argv, "--libdir", ""), (char *)NULL);
 	_exit(3);
 }
@@ -288,7 +290,8 @@ int main(int argc, char **argv)
 		t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(argv[2]), 0);
 		return t == MAP_FAILED ? 3 : worker(argv[4], t, (unsigned)atoi(argv[3]));
 	}
-	if (workers < 1 || workers > MAX_WORKERS || open_nvml(opt(argc, argv, "--libdir", "")) != 0) {
+	if (workers < 1 || workers > MAX_WORKERS ||
+	    open_nvml(opt(argc, argv, "--libdir", "")) != 0) {
 		fprintf(stderr, "memstress: want 1 to %d workers and an NVML\n", MAX_WORKERS);
 		return 3;
 	}
@@ -331,14 +334,14 @@ int main(int argc, char **argv)
 	left = card_used();
 	said = cache_says(cache);
 	printf("{\"bench\":\"memstress\",\"workers\":%d,\"secs\":%.0f,\"limit_mib\":%llu,"
-	       "\"worst_mib\":%llu,\"samples\":%llu,\"above\":%llu,\"granted\":%llu,\"refused\":%llu,"
+	       "\"worst_mib\":%llu,\"samples\":%llu,\"above\":%llu,\"granted\":%llu,\"refused\":%"
+	       "llu,"
 	       "\"odd_errors\":%llu,\"contexts\":%llu,\"killed\":%llu,\"left_mib\":%lld,"
 	       "\"cache_says\":%llu}\n",
 	       workers, secs, (unsigned long long)(limit / MIB), (unsigned long long)(worst / MIB),
 	       (unsigned long long)samples, (unsigned long long)above,
 	       (unsigned long long)t->granted, (unsigned long long)t->refused,
-	       (unsigned long long)t->odd, (unsigned long long)t->alive,
-	       (unsigned long long)killed, ((long long)left - (long long)base) / (long long)MIB,
-	       (unsigned long long)said);
+	       (unsigned long long)t->odd, (unsigned long long)t->alive, (unsigned long long)killed,
+	       ((long long)left - (long long)base) / (long long)MIB, (unsigned long long)said);
 	return above || said != 0 || t->granted == 0 || t->refused == 0 || t->odd ? 1 : 0;
 }

@@ -81,14 +81,14 @@ static int ascending(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	int count = atoi(opt(argc, argv, "--count", "100")), started = 0, ended = 0, failed = 0;
-	int parallel = atoi(opt(argc, argv, "--parallel", "1")), running = 0, steps[8] = { 0 };
+	int parallel = atoi(opt(argc, argv, "--parallel", "1")), running = 0, steps[8] = {0};
 	const char *lib = opt(argc, argv, "--lib", ""), *libdir = opt(argc, argv, "--libdir", "");
 	static struct {
 		pid_t pid;
 		double at;
 	} live[MAX_PARALLEL];
 	double *ms, begin;
-	char self[512] = { 0 };
+	char self[512] = {0};
 
 	if (argc > 2 && strcmp(argv[1], "--child") == 0)
 		return child(argv[2]);
@@ -100,7 +100,8 @@ int main(int argc, char **argv)
 		return 2;
 	if (*lib) {
 		setenv("CUDA_DEVICE_MEMORY_LIMIT", opt(argc, argv, "--limit", "137438953472"), 1);
-		setenv("CUDA_DEVICE_MEMORY_SHARED_CACHE", opt(argc, argv, "--cache", "/tmp/startup.cache"), 1);
+		setenv("CUDA_DEVICE_MEMORY_SHARED_CACHE",
+		       opt(argc, argv, "--cache", "/tmp/startup.cache"), 1);
 		unlink(getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"));
 	}
 	begin = now_ms();
