@@ -44,22 +44,6 @@ static struct pool *pool_of(CUmemoryPool handle, int card)
 	return p;
 }
 
-/* Raises the charge to at least want, or only as far as the limit lets it. */
-static int charge_up_to(struct pool *p, uint64_t want)
-{
-	uint64_t have = __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST);
-
-	while (have < want) {
-		if (vgpu_charge(p->card, want - have))
-			return -ENOMEM;
-		if (__atomic_compare_exchange_n(&p->charged, &have, want, false, __ATOMIC_SEQ_CST,
-						__ATOMIC_SEQ_CST))
-			return 0;
-		vgpu_release(p->card, want - have);
-	}
-	return 0;
-}
-
 /* Brings the charge to what the pool really holds, up or down. */
 static void settle(struct pool *p)
 {
@@ -102,7 +86,7 @@ static int grow(struct pool *p, uint64_t size)
 	uint64_t live = __atomic_add_fetch(&p->live, size, __ATOMIC_SEQ_CST);
 
 	if (live <= __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST) ||
-	    charge_up_to(p, whole_steps(live)) == 0)
+	    vgpu_charge_up_to(p->card, &p->charged, whole_steps(live)) == 0)
 		return 0;
 	/* Not held while the pools are brought up to date: settling charges
 	 * whatever is live without asking. */
@@ -115,7 +99,7 @@ static int grow(struct pool *p, uint64_t size)
 		}
 	}
 	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + size;
-	if (charge_up_to(p, whole_steps(live)))
+	if (vgpu_charge_up_to(p->card, &p->charged, whole_steps(live)))
 		return -ENOMEM;
 	__atomic_add_fetch(&p->live, size, __ATOMIC_SEQ_CST);
 	return 0;

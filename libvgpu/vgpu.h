@@ -133,6 +133,9 @@ void vgpu_mem_end(void);
 int vgpu_charge(int card, uint64_t bytes);
 void vgpu_release(int card, uint64_t bytes);
 void vgpu_charge_forced(int card, uint64_t bytes);
+/* Raises *charged, a sum of charges that several threads move, to at least want;
+ * 0 or -ENOMEM. */
+int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want);
 /* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult vgpu_oom(int card, uint64_t bytes);
 /* Bytes of managed memory that this process holds. */

@@ -204,7 +204,10 @@ func torchShares(c *cluster.Cluster, report *table, run string, seconds int) err
 	if err != nil {
 		return err
 	}
-	report.within("PyTorch, 30 % alone on the card", 100*capped[0]/solo[0], 30, 2)
+	// The cap is on GPU time. Where full load is held down by the power limit, the
+	// card runs faster at 30 % of the time, and does more work in it.
+	alone := 100 * capped[0] / solo[0]
+	report.row("PyTorch, 30 % alone on the card", "28 to 40 %", fmt.Sprintf("%.1f %%", alone), alone >= 28 && alone <= 40)
 	report.within("PyTorch, 30 % beside 70 %", 100*pair[0]/solo[0], 30, 2)
 	report.within("PyTorch, 70 % beside 30 %", 100*pair[1]/solo[0], 70, 3)
 	return nil
@@ -216,6 +219,19 @@ func workerShares(c *cluster.Cluster, report *table, seconds int) error {
 	if err != nil {
 		return err
 	}
+	alone, err := c.Sbatch(first, []string{"--gres=vgpu:30"}, cluster.WorkScript)
+	if err != nil {
+		return err
+	}
+	capped, err := c.Measure(seconds, cluster.Work{User: first, Job: alone})
+	if err != nil {
+		return err
+	}
+	if _, err := c.Wait(alone, 30*time.Second); err != nil {
+		return err
+	}
+	report.within("plain kernels, 30 % alone on the card", 100*capped[0]/solo, 30, 2)
+
 	var works []cluster.Work
 	for i, share := range []int{30, 70} {
 		user := []string{first, second}[i]
