@@ -57,8 +57,9 @@ static bool end_load(const struct load *l, uint64_t owner)
 		vgpu_mem_end();
 		return true;
 	}
-	/* Refused like any allocation; but a neighbour may have taken the memory
-	 * in the same moment, so only what this process has is held against it. */
+	/* Known fault: the difference is the whole card's. What a neighbour allocates
+	 * during this call is charged to this module until it is unloaded, and may
+	 * refuse it. The card's count of this process alone would tell them apart. */
 	fits = vgpu_charge(l->card, item.size) == 0;
 	if (!fits) {
 		vgpu_pools_settle();
