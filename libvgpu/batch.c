@@ -129,7 +129,7 @@ void vgpu_batch_close(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (!l->open || b->pending)
+	if (!l->open || __atomic_load_n(&b->pending, __ATOMIC_ACQUIRE))
 		return;
 	if (b->launches == 0) {
 		l->open = false;

@@ -1,114 +1,136 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * config.c - limits from the environment, for use without gresd: the variables
- * that HAMi-core reads, parsed strictly. Never looked at inside a job that has
- * a grant.
- */
-#ifdef VGPU_PRELOAD
+/* config.c - see config.h. */
 #define _GNU_SOURCE
+#include "config.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
-#include "vgpu.h"
+/* Moves *text behind a unit and returns its power of two; 0 when there is none. */
+static unsigned read_unit(const char **text)
+{
+	static const char letters[] = "kmgt";
+	const char *p = *text, *unit = *p ? strchr(letters, *p | 0x20) : NULL;
+
+	if (!unit)
+		return 0;
+	p++;
+	if ((p[0] | 0x20) == 'i' && (p[1] | 0x20) == 'b')
+		p += 2;
+	*text = p;
+	return 10 * (unsigned)(unit - letters + 1);
+}
 
 bool vgpu_parse_size(const char *text, uint64_t *bytes)
 {
-	unsigned shift = 0;
 	uint64_t v = 0;
+	unsigned shift;
 
 	if (*text < '1' || *text > '9')
 		return false;
 	for (; *text >= '0' && *text <= '9'; text++) {
-		if (v > (UINT64_MAX - 9) / 10)
+		uint64_t digit = (uint64_t)(*text - '0');
+
+		if (v > (UINT64_MAX - digit) / 10)
 			return false;
-		v = v * 10 + (uint64_t)(*text - '0');
+		v = v * 10 + digit;
 	}
-	switch (*text | 0x20) {
-	case 'k':
-		shift = 10;
-		break;
-	case 'm':
-		shift = 20;
-		break;
-	case 'g':
-		shift = 30;
-		break;
-	case 't':
-		shift = 40;
-		break;
-	default:
-		break;
-	}
-	if (shift)
-		text++;
+	shift = read_unit(&text);
 	if (*text || v > UINT64_MAX >> shift)
 		return false;
 	*bytes = v << shift;
 	return true;
 }
 
-/* NAME_<i>, else NAME. */
-static const char *variable(const char *name, unsigned i)
+/* The value of name with that suffix; NULL when it is not set. */
+static const char *variable(struct vgpu_env *env, const char *name, const char *suffix,
+			    char full[64])
 {
-	char indexed[64];
-	const char *text;
+	const char *value;
 
-	snprintf(indexed, sizeof indexed, "%s_%u", name, i);
-	text = getenv(indexed);
-	if (!text || !*text)
-		text = getenv(name);
-	return text && *text ? text : NULL;
+	snprintf(full, 64, "%s%s", name, suffix);
+	value = env->get(env, full);
+	return value && *value ? value : NULL;
 }
 
-static void complain(const char *name, const char *text, const char *want)
+/* Puts the limits of the variables with that suffix over those of the card. */
+static bool set_limits(struct vgpu_grant_card *c, struct vgpu_env *env, const char *suffix)
 {
+	char name[64];
+	const char *mem = variable(env, "CUDA_DEVICE_MEMORY_LIMIT", suffix, name);
+	const char *sm;
+	uint64_t cores = 0;
+
+	if (mem && !vgpu_parse_size(mem, &c->mem_limit)) {
+		c->mem_limit = VGPU_SMALLEST_MEM;
+		env->bad(env, name, mem, "a size such as 4096M or 8G");
+	}
+	sm = variable(env, "CUDA_DEVICE_SM_LIMIT", suffix, name);
+	if (!sm)
+		return mem;
+	if (strcmp(sm, "0") == 0) {
+		cores = 100;
+	} else if (!vgpu_parse_size(sm, &cores) || cores > 100) {
+		cores = VGPU_SMALLEST_CORES;
+		env->bad(env, name, sm, "a percentage 1 to 100");
+	}
+	c->share = c->cores = (uint32_t)cores;
+	return true;
+}
+
+bool vgpu_grant_from(struct vgpu_grant *g, struct vgpu_env *env)
+{
+	const char *policy = env->get(env, "GPU_CORE_UTILIZATION_POLICY");
+	const char *priority = env->get(env, "CUDA_TASK_PRIORITY");
+	struct vgpu_grant_card all = {.share = 100, .cores = 100, .mode = VGPU_MODE_HARD};
+	bool any = set_limits(&all, env, "");
+
+	if (policy && strcasecmp(policy, "disable") == 0)
+		all.mode = VGPU_MODE_OFF;
+	if (priority && strcmp(priority, "0") == 0)
+		all.priority = VGPU_PRIO_HIGH;
+	memset(g, 0, sizeof *g);
+	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
+		char suffix[16];
+
+		snprintf(suffix, sizeof suffix, "_%u", i);
+		g->card[i] = all;
+		any |= set_limits(&g->card[i], env, suffix);
+	}
+	g->magic = VGPU_GRANT_MAGIC;
+	g->version = VGPU_REGION_VERSION;
+	g->size = sizeof *g;
+	g->ncards = VGPU_MAX_CARDS;
+	return any;
+}
+
+#ifdef VGPU_PRELOAD
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "vgpu.h"
+
+static const char *from_process(struct vgpu_env *env, const char *name)
+{
+	(void)env;
+	return getenv(name);
+}
+
+static void complain(struct vgpu_env *env, const char *name, const char *value, const char *want)
+{
+	(void)env;
 	/* A limit was meant: staying silent would open it. */
-	fprintf(stderr, "vgpu: %s: \"%s\": want %s; the smallest limit is used\n", name, text,
+	fprintf(stderr, "vgpu: %s: \"%.64s\": want %s; the smallest limit is used\n", name, value,
 		want);
 }
 
 bool vgpu_grant_from_env(struct vgpu_grant *g)
 {
-	const char *policy = getenv("GPU_CORE_UTILIZATION_POLICY");
-	const char *priority = getenv("CUDA_TASK_PRIORITY");
-	bool any = false;
+	bool any = vgpu_grant_from(g, &(struct vgpu_env){from_process, complain});
 
-	memset(g, 0, sizeof *g);
-	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
-		struct vgpu_grant_card *c = &g->card[i];
-		const char *mem = variable("CUDA_DEVICE_MEMORY_LIMIT", i);
-		const char *sm = variable("CUDA_DEVICE_SM_LIMIT", i);
-		uint64_t cores = 100;
-
-		if (mem && !vgpu_parse_size(mem, &c->mem_limit)) {
-			complain("CUDA_DEVICE_MEMORY_LIMIT", mem, "a size such as 4096M or 8G");
-			c->mem_limit = 1;
-		}
-		if (sm && (!vgpu_parse_size(sm, &cores) || cores > 100)) {
-			if (strcmp(sm, "0") != 0) {
-				complain("CUDA_DEVICE_SM_LIMIT", sm, "a percentage 1 to 100");
-				cores = 1;
-			} else {
-				cores = 100;
-			}
-		}
-		any = any || mem || sm;
-		c->share = c->cores = (uint32_t)cores;
-		c->mode = VGPU_MODE_HARD;
-		if (policy && strcasecmp(policy, "disable") == 0)
-			c->mode = VGPU_MODE_OFF;
-		if (priority && strcmp(priority, "0") == 0)
-			c->priority = VGPU_PRIO_HIGH;
-	}
-	g->magic = VGPU_GRANT_MAGIC;
-	g->version = VGPU_REGION_VERSION;
-	g->size = sizeof *g;
 	g->uid = (uint32_t)getuid();
 	g->gid = (uint32_t)getgid();
-	g->ncards = VGPU_MAX_CARDS;
 	return any;
 }
 #endif

@@ -62,6 +62,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	vgpu_need_cuda();
 	if (!vgpu_real.cuDevicePrimaryCtxRetain)
 		return CUDA_ERROR_NO_DEVICE;
+	if (vgpu_not_granted(dev))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	card = vgpu_card_of_device(dev);
 	if (card < 0)
 		return vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
@@ -134,24 +136,27 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 }
 
 /* Every form of cuCtxCreate: the same steps around another real call. */
-#define CREATE(real_call)                                 \
-	do {                                              \
-		int on = vgpu_card_of_device(dev);        \
-		CUresult made;                            \
-                                                          \
-		if (on >= 0 && vgpu_overhead_context(on)) \
-			return vgpu_oom(on, 0);           \
-		if (on >= 0)                              \
-			vgpu_rm_creating(on);             \
-		made = real_call;                         \
-		vgpu_rm_creating(-1);                     \
-		if (on < 0)                               \
-			return made;                      \
-		if (made == CUDA_SUCCESS)                 \
-			began(on);                        \
-		else                                      \
-			vgpu_overhead_context_gone(on);   \
-		return made;                              \
+#define CREATE(real_call)                                     \
+	do {                                                  \
+		int on = vgpu_card_of_device(dev);            \
+		CUresult made;                                \
+                                                              \
+		if (vgpu_not_granted(dev))                    \
+			return CUDA_ERROR_DEVICE_UNAVAILABLE; \
+                                                              \
+		if (on >= 0 && vgpu_overhead_context(on))     \
+			return vgpu_oom(on, 0);               \
+		if (on >= 0)                                  \
+			vgpu_rm_creating(on);                 \
+		made = real_call;                             \
+		vgpu_rm_creating(-1);                         \
+		if (on < 0)                                   \
+			return made;                          \
+		if (made == CUDA_SUCCESS)                     \
+			began(on);                            \
+		else                                          \
+			vgpu_overhead_context_gone(on);       \
+		return made;                                  \
 	} while (0)
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned flags, CUdevice dev)

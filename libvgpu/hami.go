@@ -74,6 +74,8 @@ const (
 	hamiDevices = C.VGPU_HAMI_DEVICES
 	hamiProcs   = C.VGPU_HAMI_PROCS
 	hamiUUID    = C.VGPU_HAMI_UUID_LEN
+
+	year10000 = 253402300800 // in seconds since 1970
 )
 
 // hamiLayout is what differs between the layouts; all else follows from it,
@@ -183,8 +185,8 @@ func parseHAMi(r io.ReaderAt, size int64) (HAMiView, error) {
 			view.Procs = append(view.Procs, l.proc(slots, len(view.Devices)))
 		}
 	}
-	// A time that no clock shows is none: 1<<38 seconds are 8700 years.
-	if l.last && u64(tail, 16) > 0 && u64(tail, 16) < 1<<38 {
+	// A time that no clock shows is none; JSON cannot hold years above 9999 either.
+	if l.last && u64(tail, 16) > 0 && u64(tail, 16) < year10000 {
 		view.LastKernel = time.Unix(int64(u64(tail, 16)), 0)
 	}
 	return view, nil

@@ -95,7 +95,7 @@ static bool put_proc(struct vgpu_hami_proc *p, const struct vgpu_slot *slot, uin
 		clear_proc(p);
 	elapsed = now - LOAD(&p->seen_ns);
 	move_seqlock(p);
-	STORE(&p->pid, (int32_t)(owner >> 32));
+	STORE(&p->pid, (int32_t)VGPU_OWNER_PID(owner));
 	STORE(&p->host_pid, (int32_t)LOAD(&slot->host_pid));
 	for (uint32_t i = 0; i < ncards; i++) {
 		const struct vgpu_slot_card *card = &slot->card[i];

@@ -30,6 +30,12 @@
 #define SLEEP_MAX_NS 2000000u
 #define POLL_NS 250000u
 #define REAP_NS 200000u
+/* So old may a look at the budget be: it fills by less than this meanwhile. */
+#define FRESH_NS 100000u
+/* A launch that waits for its turn looks again this often: turns move. */
+#define TURN_POLL_NS 1000000u
+/* Weighs a launch in the typical length; so long a time is remembered. */
+#define TYPICAL_NS 20000000u
 
 uint32_t vgpu_gate_any;
 int vgpu_captures;
@@ -55,36 +61,109 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
 		__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_GATED, __ATOMIC_RELAXED);
 }
 
+static bool takes_turns(const struct gate *g)
+{
+	return g->schedule.gate & VGPU_GATE_TURN;
+}
+
+static bool in_windows(const struct gate *g)
+{
+	return g->schedule.gate & VGPU_GATE_WINDOW;
+}
+
+/* The middle of the work counts: of what is launched last, half of it runs over. */
+static uint64_t window_wait(const struct gate *g, uint64_t est, uint64_t now)
+{
+	return vgpu_window_wait(&g->schedule, now, now + g->inflight_ns + est / 2,
+				g->inflight_ns == 0);
+}
+
 static uint64_t quantum(const struct gate *g)
 {
 	uint64_t slice = g->schedule.slice_us * 1000ull * 3 / 2;
 
+	if (takes_turns(g) || in_windows(g))
+		return g->schedule.turn_queue_us * 1000ull;
 	/* With neighbours, running dry inside one's own slice gives the rest of
 	 * it away: keep a slice's worth queued. */
 	return g->schedule.others && slice > QUANTUM_NS ? slice : QUANTUM_NS;
 }
 
-static bool others_idle(int card)
+/* Estimated work of all processes of the job. */
+static uint64_t job_inflight(const struct gate *g)
 {
 	const struct vgpu_cache *c = &vgpu_state.cache;
 	uint32_t high = __atomic_load_n(&c->header->high_slot, __ATOMIC_RELAXED);
+	uint64_t sum = g->inflight_ns;
 
 	for (uint32_t i = 0; i < high; i++)
-		if (&c->slots[i] != vgpu_state.slot && c->slots[i].owner &&
-		    __atomic_load_n(&c->slots[i].card[card].inflight_ns, __ATOMIC_RELAXED))
-			return false;
-	return true;
+		if (&c->slots[i] != vgpu_state.slot && c->slots[i].owner)
+			sum += __atomic_load_n(&c->slots[i].card[g->card].inflight_ns,
+					       __ATOMIC_RELAXED);
+	return sum;
+}
+
+static struct vgpu_turn_state *turn_state(const struct gate *g)
+{
+	return &vgpu_state.cache.header->turn[g->card];
+}
+
+static uint64_t turn_wait(const struct gate *g, uint64_t now)
+{
+	return vgpu_turn_wait(&g->schedule, now,
+			      vgpu_turn_until(turn_state(g), now, job_inflight(g)));
+}
+
+/* Turns move between two looks of the watcher. Which gate there is stays its
+ * decision. */
+static void follow_turns(struct gate *g, const struct vgpu_budget *b, uint64_t now)
+{
+	struct vgpu_schedule s;
+
+	/* A job that its budget holds does not want the card: others may have it. */
+	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
+	    __atomic_load_n(&b->balance_ns, __ATOMIC_SEQ_CST) > 0)
+		__atomic_store_n(&turn_state(g)->wanted_ns, now, __ATOMIC_SEQ_CST);
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)g->card, &s) && s.gate)
+		g->schedule = s;
+}
+
+/* Credit and debt of a time in which the budget holds nothing back do not say
+ * what the job is due when it does again. */
+static void forget_balance(struct vgpu_budget *b)
+{
+	int64_t balance = __atomic_load_n(&b->balance_ns, __ATOMIC_SEQ_CST);
+	int64_t kept = balance > BURST_NS ? BURST_NS : balance < -BURST_NS ? -BURST_NS : balance;
+
+	if (kept != balance)
+		__atomic_compare_exchange_n(&b->balance_ns, &balance, kept, false, __ATOMIC_SEQ_CST,
+					    __ATOMIC_SEQ_CST);
+}
+
+static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
+{
+	uint32_t *typical = &vgpu_my(g->card)->typical_ns;
+	int64_t old = __atomic_load_n(typical, __ATOMIC_RELAXED), est_ns = (int64_t)est;
+
+	__atomic_store_n(typical,
+			 old ? old + (est_ns - old) * est_ns / (est_ns + TYPICAL_NS) : est_ns,
+			 __ATOMIC_RELAXED);
+	if (takes_turns(g))
+		vgpu_turn_launched(turn_state(g), now, est);
 }
 
 static bool may_go(const struct gate *g, int64_t balance, uint64_t est, uint64_t now)
 {
+	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_TURN | VGPU_GATE_WINDOW)))
+		return true;
+	if (in_windows(g) && window_wait(g, est, now))
+		return false;
 	if ((g->schedule.gate & VGPU_GATE_BUDGET) && balance <= 0)
 		return false;
-	if ((g->schedule.gate & VGPU_GATE_TURN) &&
-	    vgpu_turn_wait(&g->schedule, now, g->inflight_ns + est))
+	if (takes_turns(g) && turn_wait(g, now))
 		return false;
 	return g->inflight_ns == 0 || g->inflight_ns + est <= quantum(g) ||
-	       (est <= PAIR_NS && g->inflight_ns <= est);
+	       ((est <= PAIR_NS || takes_turns(g)) && g->inflight_ns <= est);
 }
 
 static void close_all(struct gate *g)
@@ -100,8 +179,13 @@ static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint
 
 	if (g->schedule.gate & VGPU_GATE_BUDGET)
 		ns = vgpu_budget_wait(budget, g->schedule.cores);
-	if (g->schedule.gate & VGPU_GATE_TURN) {
-		turn = vgpu_turn_wait(&g->schedule, now, g->inflight_ns + est);
+	if (takes_turns(g)) {
+		turn = turn_wait(g, now);
+		turn = turn > TURN_POLL_NS ? TURN_POLL_NS : turn;
+		ns = turn > ns ? turn : ns;
+	}
+	if (in_windows(g)) {
+		turn = window_wait(g, est, now);
 		ns = turn > ns ? turn : ns;
 	}
 	if (ns == 0)
@@ -128,8 +212,11 @@ static void wait_turn(struct gate *g, uint64_t est, bool events)
 			vgpu_batch_reap(g, now);
 			g->reaped_ns = now;
 		}
-		vgpu_budget_refill(budget, now, g->schedule.cores,
-				   g->inflight_ns == 0 && others_idle(g->card), BURST_NS);
+		vgpu_budget_refill(budget, now, g->schedule.cores, job_inflight(g) == 0, BURST_NS);
+		if (!(g->schedule.gate & VGPU_GATE_BUDGET))
+			forget_balance(budget);
+		if (takes_turns(g))
+			follow_turns(g, budget, now);
 		if (!g->on ||
 		    may_go(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST), est, now))
 			break;
@@ -153,6 +240,7 @@ static void wait_turn(struct gate *g, uint64_t est, bool events)
 		nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 		pthread_mutex_lock(&g->lock);
 	}
+	note_launch(g, est, now);
 	if (began)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
 }
@@ -169,23 +257,57 @@ static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost, uint64
 	}
 }
 
+/* The common launch: another one into the batch that the last one went to, while
+ * the budget is in credit and was looked at a moment ago. By the clock of the last
+ * launch's return: asking for the time would cost as much as all the rest. */
+static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget *budget,
+				       CUcontext ctx, CUstream stream, uint64_t est)
+{
+	uint64_t seen = __atomic_load_n(&g->seen_ns, __ATOMIC_RELAXED);
+	struct lane *lane = g->last;
+	struct vgpu_stream_batch *b;
+
+	if (g->schedule.gate != VGPU_GATE_BUDGET || !lane || !lane->open ||
+	    lane->stream != stream || lane->context->ctx != ctx)
+		return NULL;
+	b = &lane->ring[(lane->first + lane->closed) % RING];
+	if (b->learns || b->est_ns >= BATCH_NS || g->inflight_ns + est > quantum(g) ||
+	    seen > g->reaped_ns + REAP_NS ||
+	    seen > __atomic_load_n(&budget->refilled_ns, __ATOMIC_RELAXED) + FRESH_NS ||
+	    __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST) <= 0)
+		return NULL;
+	return b;
+}
+
+static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *cost)
+{
+	struct vgpu_stream_batch *b = l->batch;
+
+	__atomic_add_fetch(&b->pending, 1, __ATOMIC_RELAXED);
+	b->launches++;
+	b->est_ns += l->est_ns;
+	add_func(b, cost, l->est_ns);
+	g->inflight_ns += l->est_ns;
+	__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_RELEASE);
+}
+
 void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns)
 {
 	struct vgpu_budget *budget;
 	struct vgpu_cost *cost;
 	struct gate *g;
 	CUcontext ctx = NULL;
-	struct lane *lane;
 	bool events = true;
 	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
 	l->card = vgpu_card_current();
 	l->batch = NULL;
-	if (l->card < 0 || !gates[l->card].on) {
+	if (l->card < 0 || !gates[l->card].on || vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS ||
+	    !ctx) {
 		l->card = -1;
 		return;
 	}
-	if (__atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0) {
+	if (unlikely(__atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0)) {
 		/* Never touch a capture: no gate, no charge, no event. */
 		if (!vgpu_real.cuStreamIsCapturing ||
 		    vgpu_real.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS ||
@@ -200,18 +322,18 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	l->est_ns = cost->samples ? cost->est_ns : unknown_ns;
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
-	vgpu_real.cuCtxGetCurrent(&ctx);
 	pthread_mutex_lock(&g->lock);
-	wait_turn(g, l->est_ns, events);
-	l->lane = lane = events ? vgpu_lane_of(g, ctx, stream) : NULL;
-	if (lane)
-		l->batch = vgpu_batch_open(lane, cost->samples == 0, vgpu_now());
+	if (likely(events && cost->samples))
+		l->batch = quick(g, budget, ctx, stream, l->est_ns);
+	l->lane = g->last;
+	if (!l->batch) {
+		wait_turn(g, l->est_ns, events);
+		l->lane = g->last = events ? vgpu_lane_of(g, ctx, stream) : NULL;
+		if (l->lane)
+			l->batch = vgpu_batch_open(l->lane, cost->samples == 0, vgpu_now());
+	}
 	if (l->batch) {
-		l->batch->pending++;
-		l->batch->est_ns += l->est_ns;
-		add_func(l->batch, cost, l->est_ns);
-		g->inflight_ns += l->est_ns;
-		__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
+		join_batch(g, l, cost);
 	} else {
 		/* Not measured: the estimate is the charge. */
 		__atomic_add_fetch(&budget->charged_ns, l->est_ns, __ATOMIC_RELAXED);
@@ -221,32 +343,56 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	pthread_mutex_unlock(&g->lock);
 }
 
+/* Nothing ran. */
+static void leave_failed(struct gate *g, const struct vgpu_launch *l)
+{
+	struct vgpu_stream_batch *b = l->batch;
+
+	b->launches -= b->launches != 0;
+	b->est_ns -= b->est_ns < l->est_ns ? b->est_ns : l->est_ns;
+	g->inflight_ns -= g->inflight_ns < l->est_ns ? g->inflight_ns : l->est_ns;
+	__atomic_add_fetch(&vgpu_state.cache.header->budget[l->card].balance_ns, (int64_t)l->est_ns,
+			   __ATOMIC_SEQ_CST);
+}
+
+/* Without the lock: pending keeps the batch open until the last line. Only a drop
+ * empties it meanwhile. */
+static void leave_batch(struct gate *g, struct vgpu_stream_batch *b)
+{
+	uint64_t now = vgpu_now(), none = 0;
+	uint32_t pending = __atomic_load_n(&b->pending, __ATOMIC_RELAXED);
+
+	__atomic_store_n(&b->last_ns, now, __ATOMIC_RELAXED);
+	if (!__atomic_load_n(&b->first_ns, __ATOMIC_RELAXED))
+		__atomic_compare_exchange_n(&b->first_ns, &none, now, false, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED);
+	__atomic_store_n(&g->seen_ns, now, __ATOMIC_RELAXED);
+	while (pending && !__atomic_compare_exchange_n(&b->pending, &pending, pending - 1, false,
+						       __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+}
+
 void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 {
 	struct vgpu_stream_batch *b = l->batch;
-	struct lane *lane = l->lane;
 	struct gate *g;
+	bool full;
 
 	if (l->card < 0 || !b)
 		return;
 	g = &gates[l->card];
+	full = b->learns || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
+	if (likely(result == CUDA_SUCCESS && !full)) {
+		leave_batch(g, b);
+		return;
+	}
 	pthread_mutex_lock(&g->lock);
-	/* Pending launches keep a batch open; only a drop has emptied the lane. */
-	if (lane->open && b == &lane->ring[(lane->first + lane->closed) % RING] && b->pending) {
-		b->pending--;
-		if (result == CUDA_SUCCESS) {
-			b->last_ns = vgpu_now();
-			if (b->launches++ == 0)
-				b->first_ns = b->last_ns;
-		} else {
-			/* Nothing ran. */
-			b->est_ns -= b->est_ns < l->est_ns ? b->est_ns : l->est_ns;
-			g->inflight_ns -= g->inflight_ns < l->est_ns ? g->inflight_ns : l->est_ns;
-			__atomic_add_fetch(&vgpu_state.cache.header->budget[l->card].balance_ns,
-					   (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
-		}
-		if ((b->learns || b->est_ns >= BATCH_NS) && vgpu_captures == 0)
-			vgpu_batch_close(lane);
+	if (l->lane->open && b == &l->lane->ring[(l->lane->first + l->lane->closed) % RING]) {
+		if (result != CUDA_SUCCESS && b->pending)
+			leave_failed(g, l);
+		leave_batch(g, b);
+		if (full && vgpu_captures == 0)
+			vgpu_batch_close(l->lane);
 	}
 	pthread_mutex_unlock(&g->lock);
 }
@@ -293,6 +439,7 @@ void vgpu_gate_drop_context(CUcontext ctx)
 			vgpu_lane_drop(g, l);
 			/* Its events go with the context. */
 			memset(l, 0, sizeof *l);
+			g->last = NULL;
 		}
 		for (int k = 0; k < CONTEXTS; k++)
 			if (!ctx || g->context[k].ctx == ctx)
@@ -310,6 +457,7 @@ void vgpu_gate_in_child(void)
 		memset(gates[i].lane, 0, sizeof gates[i].lane);
 		memset(gates[i].context, 0, sizeof gates[i].context);
 		gates[i].inflight_ns = 0;
+		gates[i].last = NULL;
 	}
 	vgpu_captures = 0;
 }
@@ -353,6 +501,10 @@ bool vgpu_gate_tick(void)
 		for (int k = 0; k < LANES; k++)
 			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
 		vgpu_batch_reap(g, now);
+		/* gresd hands the card over when the job's work is done; nobody but this
+		 * thread sees that while the program waits for it. */
+		if (takes_turns(g))
+			vgpu_turn_until(turn_state(g), now, job_inflight(g));
 		pthread_mutex_unlock(&g->lock);
 	}
 	return busy;

@@ -6,7 +6,7 @@
  * A lane is one stream of one context. Its launches form batches: an event
  * before, an event after. The end of a batch that is still running is the
  * start of the next, so a saturated stream costs one event per batch.
- * Everything below is guarded by gate.lock; the driver's event calls are made
+ * What is not marked is guarded by gate.lock; the driver's event calls are made
  * under it, which is safe because the driver never calls back into us.
  */
 #ifndef VGPU_LIMITER_H
@@ -30,8 +30,8 @@ struct vgpu_stream_batch {
 	/* Host times: the start event is recorded, the first and the last launch
 	 * have returned. */
 	uint64_t opened_ns, first_ns, last_ns;
-	uint32_t launches;
-	uint32_t pending; /* entered the gate and not yet launched */
+	uint32_t launches; /* entered the gate, and did not fail */
+	uint32_t pending;  /* entered the gate and not yet launched; falls without the lock */
 	uint32_t nfuncs;
 	bool tight;      /* began while the batch before was running */
 	bool learns;     /* of one function without an estimate: closed at once */
@@ -67,6 +67,8 @@ struct gate {
 	uint64_t inflight_ns;
 	uint64_t progress_ns; /* when work was last seen to complete */
 	uint64_t reaped_ns;   /* when completions were last asked for */
+	uint64_t seen_ns;     /* when a launch last returned; written without the lock */
+	struct lane *last;    /* of the last launch, or NULL */
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	struct gate_context context[CONTEXTS];
 	struct lane lane[LANES];

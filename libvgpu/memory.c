@@ -40,6 +40,8 @@ uint64_t vgpu_mem_used(int card)
 
 int vgpu_charge(int card, uint64_t bytes)
 {
+	if (unlikely(!vgpu_state.counted) && vgpu_limit(card))
+		return -ENOMEM;
 	return vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
 				vgpu_limit(card), outside(card));
 }

@@ -4,15 +4,29 @@
  * device take memory for itself. How much a module takes is known only once it
  * is loaded, and may come later than the load: so the card's free memory is
  * read around the calls that can load it, what it took is charged, and a module
- * that does not fit is unloaded again.
+ * that does not fit is unloaded again. Nothing is refused, and nothing large is
+ * charged, by free memory alone.
  */
 #ifdef VGPU_PRELOAD
+#include <time.h>
+
 #include "vgpu.h"
 
 /* Smaller changes are left to the regular comparison with the card's count. */
 #define NOTICE_BYTES (1ull << 20)
+/* From here on a change is held against the card's count of this process, at the
+ * price of opening NVML (15 ms, once). */
+#define CONFIRM_BYTES (64ull << 20)
+#define CONFIRM_PAUSE_NS 10000000L
 
 static struct vgpu_table modules = VGPU_TABLE_INIT; /* module or library -> bytes */
+
+/* What modules took by the card's free memory, and what of that is on our slot.
+ * The free memory is the whole card's: a neighbour's allocation can be in it, until
+ * a comparison with this process's own count takes it out again. */
+static struct {
+	uint64_t live, charged;
+} booked[VGPU_MAX_CARDS];
 
 static uint64_t card_free(void)
 {
@@ -41,6 +55,57 @@ static struct load begin_load(void)
 	return l;
 }
 
+/* Of bytes, what the card counts for this process beyond what is announced; all of
+ * it where the card does not say. */
+static uint64_t confirmed(int card, uint64_t bytes)
+{
+	uint64_t told = __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_SEQ_CST);
+	uint64_t counted = 0, again = 0;
+
+	if (!vgpu_overhead_counted(card, &counted))
+		return bytes;
+	/* The count may lag behind. */
+	nanosleep(&(struct timespec){.tv_nsec = CONFIRM_PAUSE_NS}, NULL);
+	if (vgpu_overhead_counted(card, &again) && again > counted)
+		counted = again;
+	if (counted <= told)
+		return 0;
+	return counted - told < bytes ? counted - told : bytes;
+}
+
+static void show(int card)
+{
+	__atomic_store_n(&vgpu_my(card)->mem_module,
+			 __atomic_load_n(&booked[card].charged, __ATOMIC_RELAXED),
+			 __ATOMIC_RELAXED);
+}
+
+/* Lowers the charge to at most want. */
+static void lower(int card, uint64_t want)
+{
+	uint64_t have = __atomic_load_n(&booked[card].charged, __ATOMIC_SEQ_CST);
+
+	while (have > want &&
+	       !__atomic_compare_exchange_n(&booked[card].charged, &have, want, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+	if (have > want)
+		vgpu_release(card, have - want);
+	show(card);
+}
+
+uint64_t vgpu_modules_charged(int card)
+{
+	return __atomic_load_n(&booked[card].charged, __ATOMIC_SEQ_CST);
+}
+
+void vgpu_modules_lower(int card, uint64_t bytes)
+{
+	uint64_t have = vgpu_modules_charged(card);
+
+	lower(card, have > bytes ? have - bytes : 0);
+}
+
 /* Charges what the call took to owner. Returns false when that is above the
  * limit: the caller undoes the call and then calls forget. */
 static bool end_load(const struct load *l, uint64_t owner)
@@ -53,20 +118,22 @@ static bool end_load(const struct load *l, uint64_t owner)
 		return true;
 	now = card_free();
 	item.size = now && now < l->free_before ? l->free_before - now : 0;
+	if (item.size >= CONFIRM_BYTES)
+		item.size = confirmed(l->card, item.size);
 	if (item.size < NOTICE_BYTES) {
 		vgpu_mem_end();
 		return true;
 	}
-	/* Known fault: the difference is the whole card's. What a neighbour allocates
-	 * during this call is charged to this module until it is unloaded, and may
-	 * refuse it. The card's count of this process alone would tell them apart. */
 	fits = vgpu_charge(l->card, item.size) == 0;
 	if (!fits) {
 		vgpu_pools_settle();
+		item.size = confirmed(l->card, item.size);
 		fits = vgpu_charge(l->card, item.size) == 0;
 	}
 	if (fits) {
-		__atomic_add_fetch(&vgpu_my(l->card)->mem_module, item.size, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&booked[l->card].live, item.size, __ATOMIC_SEQ_CST);
+		__atomic_add_fetch(&booked[l->card].charged, item.size, __ATOMIC_SEQ_CST);
+		show(l->card);
 		if (vgpu_table_take(&modules, owner, &before))
 			item.size += before.size;
 		vgpu_table_put(&modules, &item);
@@ -79,10 +146,10 @@ static void forget(uint64_t owner)
 {
 	struct vgpu_item item;
 
-	if (vgpu_state.grant && vgpu_table_take(&modules, owner, &item)) {
-		vgpu_release(item.card, item.size);
-		__atomic_sub_fetch(&vgpu_my(item.card)->mem_module, item.size, __ATOMIC_RELAXED);
-	}
+	/* What a comparison has taken out already is not released again. */
+	if (vgpu_state.grant && vgpu_table_take(&modules, owner, &item))
+		lower(item.card,
+		      __atomic_sub_fetch(&booked[item.card].live, item.size, __ATOMIC_SEQ_CST));
 }
 
 static uint64_t id(const void *handle)
@@ -188,7 +255,11 @@ CUresult cuLibraryUnload(CUlibrary library)
 }
 
 /* ------------------------------------------------------------- device limits */
-static uint64_t limit_charge[VGPU_MAX_CARDS][2]; /* heap, stack */
+static uint64_t limit_charge[VGPU_MAX_CARDS][3]; /* by CU_LIMIT_* */
+/* printf's buffer: the default, and what the card gives at most (measured: H200,
+ * driver 580, the default and 512 MiB asked). */
+#define FIFO_DEFAULT (8448ull << 10)
+#define FIFO_MOST (64ull << 20)
 
 /* Bytes that the device takes for a limit above its default. */
 static uint64_t limit_bytes(int limit, uint64_t value)
@@ -198,6 +269,8 @@ static uint64_t limit_bytes(int limit, uint64_t value)
 
 	if (limit == CU_LIMIT_MALLOC_HEAP_SIZE)
 		return value > (8u << 20) ? value : 0;
+	if (limit == CU_LIMIT_PRINTF_FIFO_SIZE)
+		return value <= FIFO_DEFAULT ? 0 : value < FIFO_MOST ? value : FIFO_MOST;
 	if (value <= 1024 || vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS ||
 	    vgpu_real.cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev) ||
 	    vgpu_real.cuDeviceGetAttribute(&threads,
@@ -217,10 +290,10 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	if (!vgpu_real.cuCtxSetLimit)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_current();
-	if (card < 0 || (limit != CU_LIMIT_MALLOC_HEAP_SIZE && limit != CU_LIMIT_STACK_SIZE))
+	if (card < 0 || limit < CU_LIMIT_STACK_SIZE || limit > CU_LIMIT_MALLOC_HEAP_SIZE)
 		return vgpu_real.cuCtxSetLimit(limit, value);
 	bytes = limit_bytes(limit, value);
-	have = &limit_charge[card][limit == CU_LIMIT_STACK_SIZE];
+	have = &limit_charge[card][limit];
 	if (bytes > *have) {
 		if (vgpu_mem_take(card, bytes - *have))
 			return vgpu_oom(card, bytes);

@@ -26,19 +26,31 @@ static bool dirty; /* something was freed since the last settlement */
 
 static struct vgpu_table async_ptrs = VGPU_TABLE_INIT;
 
+/* Entries never move, and a handle is looked for far more often than it comes or
+ * goes: no lock to find one. */
+static struct pool *find_pool(CUmemoryPool handle)
+{
+	for (int i = 0; i < MAX_POOLS; i++)
+		if (__atomic_load_n(&pools[i].handle, __ATOMIC_ACQUIRE) == handle)
+			return &pools[i];
+	return NULL;
+}
+
+/* card: where the pool is, should it be new. NULL when there is no room. */
 static struct pool *pool_of(CUmemoryPool handle, int card)
 {
-	struct pool *p = NULL;
+	struct pool *p = find_pool(handle);
 
+	if (p || card < 0)
+		return p;
 	pthread_mutex_lock(&pools_lock);
-	for (int i = 0; i < MAX_POOLS && !p; i++)
-		if (pools[i].handle == handle)
-			p = &pools[i];
-	for (int i = 0; i < MAX_POOLS && !p && card >= 0; i++) {
-		if (pools[i].handle == NULL) {
-			p = &pools[i];
-			*p = (struct pool){.handle = handle, .card = card};
-		}
+	p = find_pool(handle);
+	if (!p)
+		p = find_pool(NULL);
+	if (p && !p->handle) {
+		p->card = card;
+		p->live = p->charged = 0;
+		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&pools_lock);
 	return p;
@@ -67,6 +79,7 @@ static void settle(struct pool *p)
 
 void vgpu_pools_settle(void)
 {
+	vgpu_shared_settle();
 	if (!__atomic_load_n(&dirty, __ATOMIC_RELAXED) || vgpu_captures)
 		return;
 	__atomic_store_n(&dirty, false, __ATOMIC_RELAXED);
@@ -80,17 +93,35 @@ static uint64_t whole_steps(uint64_t bytes)
 	return (bytes + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
 }
 
-/* Makes room for size more bytes in the pool; 0 or -ENOMEM. */
-static int grow(struct pool *p, uint64_t size)
-{
-	uint64_t live = __atomic_add_fetch(&p->live, size, __ATOMIC_SEQ_CST);
+/* One allocation from a pool, between being booked and being made. */
+struct booking {
+	struct pool *pool;
+	uint64_t bytes;
+	bool marked; /* vgpu_mem_begin was called */
+};
 
-	if (live <= __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST) ||
-	    vgpu_charge_up_to(p->card, &p->charged, whole_steps(live)) == 0)
+/* Charges more for the pool: what is announced and what the card counts now differ
+ * until the driver has grown it. */
+static int charge_steps(struct booking *b, uint64_t live)
+{
+	if (!b->marked)
+		vgpu_mem_begin();
+	b->marked = true;
+	return vgpu_charge_up_to(b->pool->card, &b->pool->charged, whole_steps(live));
+}
+
+/* Makes room for the booking in the pool; 0 or -ENOMEM. */
+static int grow(struct booking *b)
+{
+	struct pool *p = b->pool;
+	uint64_t live = __atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
+
+	if (likely(live <= __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST)) ||
+	    charge_steps(b, live) == 0)
 		return 0;
 	/* Not held while the pools are brought up to date: settling charges
 	 * whatever is live without asking. */
-	__atomic_sub_fetch(&p->live, size, __ATOMIC_SEQ_CST);
+	__atomic_sub_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
 	/* Memory that pools keep but nobody uses: let the driver have it back. */
 	for (int i = 0; i < MAX_POOLS && !vgpu_captures; i++) {
 		if (pools[i].handle && pools[i].card == p->card && vgpu_real.cuMemPoolTrimTo) {
@@ -98,10 +129,10 @@ static int grow(struct pool *p, uint64_t size)
 			settle(&pools[i]);
 		}
 	}
-	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + size;
-	if (vgpu_charge_up_to(p->card, &p->charged, whole_steps(live)))
+	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + b->bytes;
+	if (charge_steps(b, live))
 		return -ENOMEM;
-	__atomic_add_fetch(&p->live, size, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
 	return 0;
 }
 
@@ -148,87 +179,99 @@ static bool captured(CUstream stream)
 		status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-/* The pool that cuMemAllocAsync uses in the current context. */
-static struct pool *current_pool(int card)
+/* The device of a stream; of the current context for the default ones. */
+static bool device_of(CUstream stream, CUdevice *dev)
+{
+	if (__atomic_load_n(&vgpu_only_card, __ATOMIC_RELAXED) >= 0) {
+		*dev = 0;
+		return true;
+	}
+	if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
+	    vgpu_real.cuStreamGetDevice)
+		return vgpu_real.cuStreamGetDevice(stream, dev) == CUDA_SUCCESS;
+	return vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS;
+}
+
+/* The pool that cuMemAllocAsync takes from: the current one of the stream's
+ * device. */
+static struct pool *current_pool(CUstream stream)
 {
 	CUmemoryPool handle = NULL;
 	CUdevice dev;
+	int card;
 
-	if (!vgpu_real.cuDeviceGetMemPool || vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS ||
-	    vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
+	if (!vgpu_real.cuDeviceGetMemPool || !device_of(stream, &dev))
+		return NULL;
+	card = vgpu_card_of_device(dev);
+	if (card < 0 || vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
 		return NULL;
 	return pool_of(handle, card);
 }
 
-/* Default pools are not created by anybody we see. */
-static bool is_default(CUmemoryPool pool)
+/* A pool that is named. Default pools are not created by anybody we see. */
+static struct pool *named_pool(CUmemoryPool handle)
 {
+	struct pool *p = handle ? pool_of(handle, -1) : NULL;
 	CUmemoryPool dflt = NULL;
-	CUdevice dev;
+	int n = 0;
 
-	return pool && vgpu_real.cuDeviceGetDefaultMemPool && vgpu_state.grant &&
-	       vgpu_real.cuCtxGetDevice(&dev) == CUDA_SUCCESS &&
-	       vgpu_real.cuDeviceGetDefaultMemPool(&dflt, dev) == CUDA_SUCCESS && dflt == pool;
+	if (p || !handle || !vgpu_real.cuDeviceGetDefaultMemPool || !vgpu_real.cuDeviceGetCount ||
+	    vgpu_real.cuDeviceGetCount(&n) != CUDA_SUCCESS)
+		return p;
+	for (CUdevice dev = 0; dev < n; dev++)
+		if (vgpu_real.cuDeviceGetDefaultMemPool(&dflt, dev) == CUDA_SUCCESS &&
+		    dflt == handle)
+			return pool_of(handle, vgpu_card_of_device(dev));
+	return NULL;
 }
 
-static CUresult alloc_async(CUresult (*real)(CUdeviceptr *, size_t, CUstream), CUdeviceptr *dptr,
-			    size_t size, CUstream stream)
+static CUresult booked(struct booking *b, struct pool *p, size_t size)
 {
-	uint64_t bytes = rounded(size);
-	struct pool *p;
-	CUresult r;
-	int card;
-
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	card = vgpu_card_current();
-	p = card >= 0 && dptr && !captured(stream) ? current_pool(card) : NULL;
-	if (!p)
-		return real(dptr, size, stream);
-	vgpu_mem_begin();
-	if (grow(p, bytes)) {
-		vgpu_mem_end();
-		return vgpu_oom(card, size);
-	}
-	r = real(dptr, size, stream);
-	if (r == CUDA_SUCCESS)
-		keep(p, *dptr, bytes);
-	else
-		__atomic_sub_fetch(&p->live, bytes, __ATOMIC_SEQ_CST);
+	*b = (struct booking){.pool = p, .bytes = rounded(size)};
+	if (likely(grow(b) == 0))
+		return CUDA_SUCCESS;
 	vgpu_mem_end();
+	return vgpu_oom(p->card, size);
+}
+
+static CUresult made(const struct booking *b, const CUdeviceptr *dptr, CUresult r)
+{
+	if (r == CUDA_SUCCESS)
+		keep(b->pool, *dptr, b->bytes);
+	else
+		__atomic_sub_fetch(&b->pool->live, b->bytes, __ATOMIC_SEQ_CST);
+	if (b->marked)
+		vgpu_mem_end();
 	return r;
 }
 
-static CUresult alloc_from_pool(CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream),
-				CUdeviceptr *dptr, size_t size, CUmemoryPool pool, CUstream stream)
-{
-	uint64_t bytes = rounded(size);
-	struct pool *p;
-	CUresult r;
-	int card;
-
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	card = vgpu_card_current();
-	p = card >= 0 && dptr && pool && !captured(stream) ? pool_of(pool, -1) : NULL;
-	if (!p && is_default(pool))
-		p = pool_of(pool, card);
-	if (!p)
-		return real(dptr, size, pool, stream);
-	card = p->card;
-	vgpu_mem_begin();
-	if (grow(p, bytes)) {
-		vgpu_mem_end();
-		return vgpu_oom(card, size);
+#define ALLOC_ASYNC(name, params, pool_expr, call)                                    \
+	CUresult name params                                                          \
+	{                                                                             \
+		struct booking b;                                                     \
+		struct pool *p;                                                       \
+		CUresult r;                                                           \
+                                                                                      \
+		vgpu_need_cuda();                                                     \
+		if (!vgpu_real.name)                                                  \
+			return CUDA_ERROR_NO_DEVICE;                                  \
+		p = vgpu_state.grant && dptr && !captured(stream) ? pool_expr : NULL; \
+		if (!p)                                                               \
+			return call;                                                  \
+		r = booked(&b, p, size);                                              \
+		return r == CUDA_SUCCESS ? made(&b, dptr, call) : r;                  \
 	}
-	r = real(dptr, size, pool, stream);
-	if (r == CUDA_SUCCESS)
-		keep(p, *dptr, bytes);
-	else
-		__atomic_sub_fetch(&p->live, bytes, __ATOMIC_SEQ_CST);
-	vgpu_mem_end();
-	return r;
-}
+
+ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t size, CUstream stream),
+	    current_pool(stream), vgpu_real.cuMemAllocAsync(dptr, size, stream))
+ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t size, CUstream stream),
+	    current_pool(stream), vgpu_real.cuMemAllocAsync_ptsz(dptr, size, stream))
+ALLOC_ASYNC(cuMemAllocFromPoolAsync,
+	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), named_pool(pool),
+	    vgpu_real.cuMemAllocFromPoolAsync(dptr, size, pool, stream))
+ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
+	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), named_pool(pool),
+	    vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
 
 static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr,
 			   CUstream stream)
@@ -241,31 +284,6 @@ static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr 
 	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
 		vgpu_pool_forget(dptr);
 	return r;
-}
-
-CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t size, CUstream stream)
-{
-	vgpu_need_cuda();
-	return alloc_async(vgpu_real.cuMemAllocAsync, dptr, size, stream);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t size, CUstream stream)
-{
-	vgpu_need_cuda();
-	return alloc_async(vgpu_real.cuMemAllocAsync_ptsz, dptr, size, stream);
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t size, CUmemoryPool pool, CUstream stream)
-{
-	vgpu_need_cuda();
-	return alloc_from_pool(vgpu_real.cuMemAllocFromPoolAsync, dptr, size, pool, stream);
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t size, CUmemoryPool pool,
-				      CUstream stream)
-{
-	vgpu_need_cuda();
-	return alloc_from_pool(vgpu_real.cuMemAllocFromPoolAsync_ptsz, dptr, size, pool, stream);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
@@ -289,6 +307,9 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	vgpu_need_cuda();
 	if (!vgpu_real.cuMemPoolCreate)
 		return CUDA_ERROR_NO_DEVICE;
+	if (props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	    vgpu_not_granted(props->location.id))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	r = vgpu_real.cuMemPoolCreate(pool, props);
 	if (r == CUDA_SUCCESS && vgpu_state.grant &&
 	    props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
@@ -326,7 +347,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	r = vgpu_real.cuMemPoolDestroy(pool);
 	p = r == CUDA_SUCCESS && vgpu_state.grant && pool ? pool_of(pool, -1) : NULL;
 	if (p) {
-		vgpu_release(p->card, __atomic_exchange_n(&p->charged, 0, __ATOMIC_SEQ_CST));
+		vgpu_shared_release((uint64_t)(uintptr_t)pool, p->card,
+				    __atomic_exchange_n(&p->charged, 0, __ATOMIC_SEQ_CST));
 		__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
 	}
 	return r;

@@ -15,7 +15,7 @@ static void unref(uint64_t handle)
 	struct vgpu_item item;
 
 	if (vgpu_table_ref(&handles, handle, -1, &item) && item.refs == 0)
-		vgpu_release(item.card, item.size);
+		vgpu_shared_release(handle, item.card, item.size);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -28,6 +28,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	if (!vgpu_real.cuMemCreate)
 		return CUDA_ERROR_NO_DEVICE;
 	/* The location decides, not the current context: there may be none. */
+	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	    vgpu_not_granted(prop->location.id))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	if (handle && prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
 		card = vgpu_card_of_device(prop->location.id);
 	if (card < 0)

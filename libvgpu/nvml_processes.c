@@ -15,9 +15,9 @@
 static bool of_job(unsigned pid)
 {
 	const struct vgpu_cache *c = &vgpu_state.cache;
-	uint32_t high = __atomic_load_n(&c->header->high_slot, __ATOMIC_ACQUIRE);
+	uint32_t count = vgpu_slots_in_use(c);
 
-	for (uint32_t i = 0; i < high && i < c->header->max_slots; i++)
+	for (uint32_t i = 0; i < count; i++)
 		if (__atomic_load_n(&c->slots[i].owner, __ATOMIC_RELAXED) &&
 		    (c->slots[i].pid == pid || c->slots[i].host_pid == pid))
 			return true;
@@ -82,4 +82,65 @@ LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
 LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+
+/* The callers of these bring room for every process of the card: what is not the
+ * job's is taken out of it afterwards. Returns how many are left. */
+#define KEEP_OWN(array, n)                                       \
+	__extension__({                                          \
+		unsigned kept_ = 0;                              \
+                                                                 \
+		for (unsigned i_ = 0; (array) && i_ < (n); i_++) \
+			if (of_job((array)[i_].pid))             \
+				(array)[kept_++] = (array)[i_];  \
+		kept_;                                           \
+	})
+
+#define NEED(name)                                                                               \
+	do {                                                                                     \
+		vgpu_need_nvml();                                                                \
+		if (!vgpu_real.name)                                                             \
+			return vgpu_real.nvmlDeviceGetMemoryInfo ? NVML_ERROR_FUNCTION_NOT_FOUND \
+								 : NVML_ERROR_LIBRARY_NOT_FOUND; \
+	} while (0)
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+					     nvmlProcessUtilizationSample_t *samples, unsigned *n,
+					     unsigned long long since)
+{
+	nvmlReturn_t r;
+
+	NEED(nvmlDeviceGetProcessUtilization);
+	r = vgpu_real.nvmlDeviceGetProcessUtilization(device, samples, n, since);
+	if (r == NVML_SUCCESS && samples && n && vgpu_card_of_nvml(device) >= 0)
+		*n = KEEP_OWN(samples, *n);
+	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+						   nvmlProcessesUtilizationInfo_t *infos)
+{
+	nvmlReturn_t r;
+
+	NEED(nvmlDeviceGetProcessesUtilizationInfo);
+	r = vgpu_real.nvmlDeviceGetProcessesUtilizationInfo(device, infos);
+	if (r == NVML_SUCCESS && infos->procUtilArray && vgpu_card_of_nvml(device) >= 0)
+		infos->processSamplesCount =
+			KEEP_OWN(infos->procUtilArray, infos->processSamplesCount);
+	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+						   nvmlProcessDetailList_t *list)
+{
+	nvmlReturn_t r;
+
+	NEED(nvmlDeviceGetRunningProcessDetailList);
+	r = vgpu_real.nvmlDeviceGetRunningProcessDetailList(device, list);
+	if (r == NVML_SUCCESS && list->procArray && vgpu_card_of_nvml(device) >= 0)
+		list->numProcArrayEntries = KEEP_OWN(list->procArray, list->numProcArrayEntries);
+	return r;
+}
 #endif

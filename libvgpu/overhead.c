@@ -136,6 +136,38 @@ static uint64_t highest(int card, uint64_t want)
 	return max;
 }
 
+bool vgpu_overhead_counted(int card, uint64_t *bytes)
+{
+	bool ok;
+
+	pthread_mutex_lock(&measure_lock);
+	ok = card_counts(card, bytes);
+	pthread_mutex_unlock(&measure_lock);
+	return ok;
+}
+
+/* Brings the overhead charge to what was compared. */
+static void correct(int card, uint64_t have, uint64_t want, uint64_t max)
+{
+	if (want > have) {
+		__atomic_add_fetch(&overhead[card], want - have, __ATOMIC_SEQ_CST);
+		vgpu_charge_forced(card, want - have);
+	} else if (max < have && __atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0) {
+		/* Managed memory is charged in full but may be elsewhere just
+		 * now: then a low count proves nothing. */
+		lower(card, have - max);
+	}
+}
+
+/* Modules were charged by the card's free memory, which a neighbour may have taken:
+ * what contexts alone do not explain goes. */
+static void correct_modules(int card, uint64_t floor, uint64_t max)
+{
+	if (max < floor && __atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0)
+		vgpu_modules_lower(card, floor - max);
+	comparisons[card] = 0; /* those were with the charge as it was */
+}
+
 void vgpu_overhead_measure(int card)
 {
 	struct vgpu_slot *slot = vgpu_state.slot;
@@ -153,18 +185,11 @@ void vgpu_overhead_measure(int card)
 		want = real + have > told ? real + have - told : 0;
 		floor = context_bytes(card) *
 			__atomic_load_n(&slot->card[card].contexts, __ATOMIC_RELAXED);
-		if (want < floor)
-			want = floor;
 		max = highest(card, want);
-		if (want > have) {
-			__atomic_add_fetch(&overhead[card], want - have, __ATOMIC_SEQ_CST);
-			vgpu_charge_forced(card, want - have);
-		} else if (max < have &&
-			   __atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0) {
-			/* Managed memory is charged in full but may be elsewhere just
-			 * now: then a low count proves nothing. */
-			lower(card, have - max);
-		}
+		if (vgpu_state.from_env)
+			correct(card, have, want < floor ? floor : want, max < floor ? floor : max);
+		if (vgpu_modules_charged(card) && max != UINT64_MAX)
+			correct_modules(card, floor, max);
 		show(card);
 	}
 	pthread_mutex_unlock(&measure_lock);
@@ -172,17 +197,26 @@ void vgpu_overhead_measure(int card)
 
 void vgpu_overhead_tick(uint64_t now)
 {
-	static uint64_t next;
+	static uint64_t next, compared_modules[VGPU_MAX_CARDS];
+	static unsigned looks[VGPU_MAX_CARDS];
 
-	if (!vgpu_state.from_env)
-		return;
 	if (next == 0)
 		next = now + FIRST_MEASURE_NS;
 	if (now < next)
 		return;
 	next = now + MEASURE_NS;
-	for (unsigned i = 0; i < vgpu_state.ncards; i++)
-		if (vgpu_my((int)i)->contexts && vgpu_limit((int)i))
+	vgpu_shared_settle();
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		uint64_t charged = vgpu_modules_charged((int)i);
+
+		if (!vgpu_my((int)i)->contexts || !vgpu_limit((int)i))
+			continue;
+		/* With gresd, once after each change of what modules are charged. */
+		if (charged != compared_modules[i])
+			looks[i] = 0;
+		compared_modules[i] = charged;
+		if (vgpu_state.from_env || (charged >= GROWTH && looks[i]++ < COMPARISONS))
 			vgpu_overhead_measure((int)i);
+	}
 }
 #endif

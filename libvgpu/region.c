@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +28,8 @@
 #define RESERVE_TRIES 4
 #define COOLING_NS 10000000L
 #define SEQ_TRIES 1000
+/* Work that should be done and is not: looked at again within this time. */
+#define TURN_RECHECK_NS 600000u
 
 bool vgpu_grant_valid(const void *grant, size_t size)
 {
@@ -74,17 +77,64 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 		s->busy_procs = __atomic_load_n(&c->busy_procs, __ATOMIC_ACQUIRE);
 		s->others = __atomic_load_n(&c->others, __ATOMIC_ACQUIRE);
 		s->turn_period_us = __atomic_load_n(&c->turn_period_us, __ATOMIC_ACQUIRE);
-		s->turn_offset_us = __atomic_load_n(&c->turn_offset_us, __ATOMIC_ACQUIRE);
+		s->turn_queue_us = __atomic_load_n(&c->turn_queue_us, __ATOMIC_ACQUIRE);
 		s->turn_length_us = __atomic_load_n(&c->turn_length_us, __ATOMIC_ACQUIRE);
+		s->turn_begin_ns = __atomic_load_n(&c->turn_begin_ns, __ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) == before)
 			return true;
 	}
 	return false;
 }
 
+uint64_t vgpu_pid_ns(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+/* The namespace bits of the caller's owner words. A /proc of another namespace,
+ * or none, cannot say who lives. */
+static uint32_t ns_bits(void)
+{
+	uint64_t ns = vgpu_pid_ns();
+	char self[16] = "";
+
+	if (ns == 0 || readlink("/proc/self", self, sizeof self - 1) <= 0 ||
+	    strtol(self, NULL, 10) != getpid())
+		return VGPU_NS_UNKNOWN;
+	return (uint32_t)(ns % VGPU_NS_UNKNOWN);
+}
+
+static uint64_t owner_word(uint32_t ns, uint32_t pid, uint64_t start_time)
+{
+	return (uint64_t)ns << 54 | (uint64_t)pid << 32 | (uint32_t)start_time;
+}
+
 uint64_t vgpu_owner(uint32_t pid, uint64_t start_time)
 {
-	return (uint64_t)pid << 32 | (uint32_t)start_time;
+	return owner_word(ns_bits(), pid, start_time);
+}
+
+/* Who judges which slots are dead. */
+struct judge {
+	uint32_t ns;
+	uint64_t pid_ns;
+};
+
+static struct judge judge(void)
+{
+	return (struct judge){.ns = ns_bits(), .pid_ns = vgpu_pid_ns()};
+}
+
+/* The bits alone may meet by chance; a slot that is just being claimed has only
+ * them. */
+static bool same_ns(const struct judge *j, const struct vgpu_slot *slot, uint64_t owner)
+{
+	uint64_t ns = LOAD(&slot->pid_ns);
+
+	return j->ns != VGPU_NS_UNKNOWN && VGPU_OWNER_NS(owner) == j->ns &&
+	       (ns == 0 || ns == j->pid_ns);
 }
 
 /* The text of a field of /proc/<pid>/stat that comes after the command. */
@@ -97,14 +147,13 @@ static const char *stat_field(const char *after_command, int field)
 	return p ? p + 1 : "";
 }
 
-uint64_t vgpu_start_time(uint32_t pid)
+static uint64_t start_time_in(const char *path)
 {
-	char path[32], buf[1024];
+	char buf[1024];
 	const char *p;
 	ssize_t n;
 	int fd;
 
-	snprintf(path, sizeof path, "/proc/%u/stat", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
@@ -122,6 +171,19 @@ uint64_t vgpu_start_time(uint32_t pid)
 	if (*stat_field(p, 3) == 'Z' && strtoul(stat_field(p, 20), NULL, 10) <= 1)
 		return 0;
 	return strtoull(stat_field(p, 22), NULL, 10);
+}
+
+uint64_t vgpu_start_time(uint32_t pid)
+{
+	char path[32];
+
+	snprintf(path, sizeof path, "/proc/%u/stat", pid);
+	return start_time_in(path);
+}
+
+uint64_t vgpu_own_start_time(void)
+{
+	return start_time_in("/proc/self/stat");
 }
 
 static uint64_t now_ns(void)
@@ -147,7 +209,7 @@ static bool grace_is_over(struct vgpu_slot *slot)
 
 static bool owner_alive(uint64_t owner)
 {
-	uint64_t start = vgpu_start_time((uint32_t)(owner >> 32));
+	uint64_t start = vgpu_start_time(VGPU_OWNER_PID(owner));
 
 	return start != 0 && (uint32_t)start == (uint32_t)owner;
 }
@@ -159,18 +221,37 @@ static void slot_clear(struct vgpu_slot *slot)
 	memset((char *)slot + sizeof slot->owner, 0, sizeof *slot - sizeof slot->owner);
 }
 
+/* Every process of the job may write the header, at any time: the mapping holds
+ * VGPU_MAX_SLOTS, whatever it says. */
+static uint32_t slot_count(const struct vgpu_cache *c)
+{
+	uint32_t n = LOAD(&c->header->max_slots);
+
+	return n < VGPU_MAX_SLOTS ? n : VGPU_MAX_SLOTS;
+}
+
+uint32_t vgpu_slots_in_use(const struct vgpu_cache *c)
+{
+	uint32_t high = LOAD(&c->header->high_slot), n = slot_count(c);
+
+	return high < n ? high : n;
+}
+
 struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time)
 {
-	uint64_t me = vgpu_owner(pid, start_time);
+	struct judge j = judge();
+	uint64_t me = owner_word(j.ns, pid, start_time);
+	uint32_t count = slot_count(c);
 
-	for (uint32_t i = 0; i < c->header->max_slots; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		struct vgpu_slot *slot = &c->slots[i];
 		uint64_t owner = LOAD(&slot->owner);
 		uint32_t high;
 
 		/* A reused pid passes for alive here; reclaim looks closer. */
-		if (owner != 0 && (!(kill((pid_t)(owner >> 32), 0) != 0 && errno == ESRCH) ||
-				   !grace_is_over(slot)))
+		if (owner != 0 &&
+		    (!same_ns(&j, slot, owner) || kill((pid_t)VGPU_OWNER_PID(owner), 0) == 0 ||
+		     errno != ESRCH || !grace_is_over(slot)))
 			continue;
 		/* Raise the mark first: a slot that is owned but not summed would
 		 * hide its memory from the others. */
@@ -185,6 +266,9 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		VGPU_PAUSE(3);
 		slot->pid = pid;
 		slot->start_time = start_time;
+		STORE(&slot->pid_ns, j.pid_ns);
+		/* Seen before that, it may have passed for dead. */
+		STORE(&slot->died_ns, 0);
 		return slot;
 	}
 	return NULL;
@@ -200,16 +284,17 @@ void vgpu_slot_release(struct vgpu_slot *slot)
 /* *cooling: slots of the dead that still count. */
 static unsigned reclaim(struct vgpu_cache *c, unsigned *cooling)
 {
-	uint32_t high = LOAD(&c->header->high_slot), pid = (uint32_t)getpid();
-	uint64_t me = vgpu_owner(pid, vgpu_start_time(pid));
+	uint32_t count = vgpu_slots_in_use(c);
+	struct judge j = judge();
+	uint64_t me = owner_word(j.ns, (uint32_t)getpid(), vgpu_own_start_time());
 	unsigned n = 0;
 
 	*cooling = 0;
-	for (uint32_t i = 0; i < high && i < c->header->max_slots; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		struct vgpu_slot *slot = &c->slots[i];
 		uint64_t owner = LOAD(&slot->owner);
 
-		if (owner == 0 || owner == me || owner_alive(owner))
+		if (owner == 0 || owner == me || !same_ns(&j, slot, owner) || owner_alive(owner))
 			continue;
 		if (!grace_is_over(slot)) {
 			++*cooling;
@@ -237,11 +322,13 @@ unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
 
 uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card)
 {
-	uint32_t high = LOAD(&c->header->high_slot);
+	uint32_t count = vgpu_slots_in_use(c);
 	uint64_t sum = 0;
 
-	for (uint32_t i = 0; i < high && i < c->header->max_slots; i++)
-		sum += LOAD(&c->slots[i].card[card].mem);
+	/* A slot that somebody wrote rubbish into must not make room. */
+	for (uint32_t i = 0; i < count; i++)
+		if (__builtin_add_overflow(sum, LOAD(&c->slots[i].card[card].mem), &sum))
+			return UINT64_MAX;
 	return sum;
 }
 
@@ -249,7 +336,7 @@ uint64_t vgpu_mem_with(uint64_t sum, int64_t outside)
 {
 	if (outside >= 0)
 		return sum > UINT64_MAX - (uint64_t)outside ? UINT64_MAX : sum + (uint64_t)outside;
-	return sum > (uint64_t)-outside ? sum - (uint64_t)-outside : 0;
+	return sum > 0 - (uint64_t)outside ? sum + (uint64_t)outside : 0;
 }
 
 int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card, uint64_t bytes,
@@ -262,7 +349,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
 		return 0;
 	}
-	if (bytes > limit)
+	if (bytes > limit || bytes > UINT64_MAX - LOAD(mine))
 		return -ENOMEM;
 	for (int try = 0; try < RESERVE_TRIES;) {
 		unsigned cooling;
@@ -333,26 +420,77 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores)
 {
 	int64_t balance = LOAD(&b->balance_ns);
+	uint64_t debt = 1 - (uint64_t)balance;
 
 	if (balance > 0)
 		return 0;
 	if (cores == 0)
 		cores = 1;
-	return (uint64_t)(1 - balance) * 100 / cores;
+	return debt > UINT64_MAX / 100 ? UINT64_MAX : debt * 100 / cores;
 }
 
-uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t work_ns)
+uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t start_ns)
+{
+	uint64_t period = s->turn_period_us * 1000ull, length = s->turn_length_us * 1000ull;
+	uint64_t at;
+
+	if (period == 0)
+		return 0;
+	if (start_ns < now_ns)
+		start_ns = now_ns;
+	if (start_ns < s->turn_begin_ns)
+		return s->turn_begin_ns - now_ns;
+	if (length >= period)
+		return 0;
+	at = start_ns - s->turn_begin_ns;
+	if (at < length)
+		return 0;
+	/* What follows is only for the case that gresd is gone. */
+	if (at < VGPU_TURN_ALONE_NS)
+		start_ns = s->turn_begin_ns + VGPU_TURN_ALONE_NS;
+	at = (start_ns - s->turn_begin_ns) % period;
+	if (at < length)
+		return start_ns - now_ns;
+	return start_ns - at + period - now_ns;
+}
+
+uint64_t vgpu_window_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t start_ns,
+			  bool first)
 {
 	uint64_t period = s->turn_period_us * 1000ull, length = s->turn_length_us * 1000ull;
 	uint64_t at;
 
 	if (period == 0 || length >= period)
 		return 0;
-	/* Time into a period that begins with the job's turn. */
-	at = (now_ns + period - s->turn_offset_us * 1000ull % period) % period;
-	if (at >= length)
-		return period - at;
-	if (at + work_ns <= length || (work_ns > length && at < length / 8))
-		return 0;
-	return period - at;
+	at = now_ns % period;
+	if (start_ns > now_ns && !(first && at < length / 8))
+		at += start_ns - now_ns;
+	return at < length ? 0 : period - now_ns % period;
+}
+
+uint64_t vgpu_turn_until(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t inflight_ns)
+{
+	uint64_t until = LOAD(&t->until_ns), better = until;
+
+	STORE(&t->inflight_ns, inflight_ns);
+	/* Both are upper bounds: of the launched work some may be done, and of the
+	 * work in flight. */
+	if (until > now_ns + inflight_ns)
+		better = now_ns + inflight_ns;
+	else if (until <= now_ns && inflight_ns)
+		better = now_ns + (inflight_ns < TURN_RECHECK_NS ? inflight_ns : TURN_RECHECK_NS);
+	/* Lost to another process: that one has just estimated too. */
+	if (better != until)
+		CAS(&t->until_ns, &until, better);
+	return better > now_ns ? better : now_ns;
+}
+
+void vgpu_turn_launched(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t work_ns)
+{
+	uint64_t until = LOAD(&t->until_ns);
+
+	STORE(&t->wanted_ns, now_ns);
+	__atomic_add_fetch(&t->inflight_ns, work_ns, __ATOMIC_SEQ_CST);
+	while (!CAS(&t->until_ns, &until, (until > now_ns ? until : now_ns) + work_ns))
+		;
 }

@@ -56,6 +56,7 @@ type GrantSpec struct {
 	JobID, UID, GID uint32
 	Created         time.Time // the zero time means now
 	Revoked         bool      // the job has ended; only read
+	Socket          string    // path of gresd's socket; "": too long, or none
 	Cards           []GrantCard
 }
 
@@ -88,12 +89,20 @@ type Schedule struct {
 const (
 	GateBudget = uint32(C.VGPU_GATE_BUDGET) // the budget, at Cores
 	GateTurn   = uint32(C.VGPU_GATE_TURN)   // until the job's turn
+
+	// GateMeasure holds nothing back: launches are only measured.
+	GateMeasure = uint32(C.VGPU_GATE_MEASURE)
+	// GateWindow lets a job launch in the first part of each Turn.PeriodUS only.
+	GateWindow = uint32(C.VGPU_GATE_WINDOW)
 )
 
-// Turn is when a job may launch: while CLOCK_MONOTONIC modulo the period is in
-// [offset, offset + length). All in microseconds.
+// Turn is when a job may launch: in the window of that length that begins at
+// BeginNS of CLOCK_MONOTONIC. Should gresd tell no other in time, the window
+// comes again every period. A length of a period has no end.
 type Turn struct {
-	PeriodUS, OffsetUS, LengthUS uint32
+	PeriodUS, LengthUS uint32
+	QueueUS            uint32 // work of one process that may be in flight
+	BeginNS            uint64
 }
 
 // Grant is a grant file that gresd keeps mapped. Its methods may be called by
@@ -120,6 +129,11 @@ func CreateGrant(path string, spec GrantSpec) (*Grant, error) {
 	g.magic, g.version, g.size = C.VGPU_GRANT_MAGIC, C.VGPU_REGION_VERSION, GrantSize
 	g.job_id, g.uid, g.gid = C.uint32_t(spec.JobID), C.uint32_t(spec.UID), C.uint32_t(spec.GID)
 	g.ncards, g.created_ns = C.uint32_t(len(spec.Cards)), C.uint64_t(created.UnixNano())
+	if len(spec.Socket) < C.VGPU_SOCKET_LEN {
+		for i := range len(spec.Socket) {
+			g.socket[i] = C.char(spec.Socket[i])
+		}
+	}
 	for i, card := range spec.Cards {
 		c := &g.card[i]
 		if err := putUUID(&c.uuid, card.UUID); err != nil {
@@ -200,8 +214,9 @@ func (g *Grant) SetSchedule(card int, s Schedule) bool {
 	atomic.StoreUint32(word(&c.busy_procs), s.BusyProcs)
 	atomic.StoreUint32(word(&c.others), s.Others)
 	atomic.StoreUint32(word(&c.turn_period_us), s.Turn.PeriodUS)
-	atomic.StoreUint32(word(&c.turn_offset_us), s.Turn.OffsetUS)
 	atomic.StoreUint32(word(&c.turn_length_us), s.Turn.LengthUS)
+	atomic.StoreUint32(word(&c.turn_queue_us), s.Turn.QueueUS)
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.turn_begin_ns)), s.Turn.BeginNS)
 	atomic.AddUint32(word(&c.seq), 1)
 	atomic.AddUint32(word(&region.generation), 1)
 	return true
@@ -274,8 +289,9 @@ func scheduleOf(c *C.struct_vgpu_grant_card) Schedule {
 		Cores:     atomic.LoadUint32(word(&c.cores)),
 		Turn: Turn{
 			PeriodUS: atomic.LoadUint32(word(&c.turn_period_us)),
-			OffsetUS: atomic.LoadUint32(word(&c.turn_offset_us)),
 			LengthUS: atomic.LoadUint32(word(&c.turn_length_us)),
+			QueueUS:  atomic.LoadUint32(word(&c.turn_queue_us)),
+			BeginNS:  atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.turn_begin_ns))),
 		},
 	}
 }
@@ -330,6 +346,7 @@ func loadGrant(f *os.File, buf []byte) (GrantSpec, []Schedule, error) {
 	spec := GrantSpec{
 		JobID: uint32(g.job_id), UID: uint32(g.uid), GID: uint32(g.gid),
 		Created: time.Unix(0, int64(g.created_ns)), Revoked: g.revoked != 0,
+		Socket: cText((*[C.VGPU_SOCKET_LEN]byte)(unsafe.Pointer(&g.socket))[:]),
 	}
 	var schedules []Schedule
 	var busy error
@@ -396,7 +413,11 @@ func putUUID(dst *[C.VGPU_UUID_LEN]C.char, uuid string) error {
 }
 
 func text(src *[C.VGPU_UUID_LEN]C.char) string {
-	b := (*[C.VGPU_UUID_LEN]byte)(unsafe.Pointer(src))[:]
+	return plain((*[C.VGPU_UUID_LEN]byte)(unsafe.Pointer(src))[:])
+}
+
+// cText is the bytes up to the first NUL.
+func cText(b []byte) string {
 	n := bytes.IndexByte(b, 0)
 	if n < 0 {
 		n = len(b)

@@ -34,10 +34,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VGPU_REGION_VERSION 1u
+#define VGPU_REGION_VERSION 2u
 #define VGPU_MAX_CARDS 16
 #define VGPU_UUID_LEN 48 /* "GPU-" + 36 characters + NUL, padded */
 #define VGPU_MAX_SLOTS 4096
+#define VGPU_SOCKET_LEN 80
 
 #define VGPU_GRANT_MAGIC 0x544e415247555056ull /* "VPUGRANT", little endian */
 #define VGPU_CACHE_MAGIC 0x4548434143555056ull /* "VPUCACHE" */
@@ -53,8 +54,15 @@
 #define VGPU_PRIO_LOW 2u
 
 /* gate of a card in a grant */
-#define VGPU_GATE_BUDGET 0x1u /* the GPU-time budget holds the job at cores */
-#define VGPU_GATE_TURN 0x2u   /* launches only in the job's turn */
+#define VGPU_GATE_BUDGET 0x1u  /* the GPU-time budget holds the job at cores */
+#define VGPU_GATE_TURN 0x2u    /* launches only in the job's turn */
+#define VGPU_GATE_MEASURE 0x4u /* launches are measured; nothing holds them back */
+/* Launches only in the first turn_length_us of each turn_period_us of
+ * CLOCK_MONOTONIC: the same moments on all cards of a job, so that its processes
+ * do not wait for each other with a kernel on the card. */
+#define VGPU_GATE_WINDOW 0x8u
+
+#define VGPU_TURN_ALONE_NS 200000000u
 
 /* vgpu_slot.flags */
 #define VGPU_SLOT_SLICES_OK 0x1u      /* time slice set and read back */
@@ -89,13 +97,17 @@ struct vgpu_grant_card {
 	/* Oversubscription: of mem_limit, what the card really has for the job;
 	 * linear allocations beyond it become managed memory. 0: all of it. */
 	uint64_t mem_physical;
-	/* The job's turn, where slices cannot be set: launches only while
-	 * CLOCK_MONOTONIC modulo the period is in [offset, offset + length). Under
-	 * seq. */
+	/* The job's turn, where slices cannot be set: launches only in the window
+	 * [begin, begin + length) of CLOCK_MONOTONIC. gresd deals it the next one in
+	 * time; if it has not after VGPU_TURN_ALONE_NS, it is gone, and the window
+	 * comes again every period. A length of a period: from begin on without an
+	 * end. Under seq. */
 	uint32_t turn_period_us;
-	uint32_t turn_offset_us;
+	uint32_t turn_queue_us; /* work of one process that may be in flight in a turn */
 	uint32_t turn_length_us;
-	uint32_t reserved1[13];
+	uint32_t reserved1;
+	uint64_t turn_begin_ns;
+	uint32_t reserved2[10];
 };
 
 struct vgpu_grant {
@@ -109,7 +121,9 @@ struct vgpu_grant {
 	uint64_t created_ns; /* CLOCK_REALTIME */
 	uint32_t generation; /* + 1 after each change of any schedule */
 	uint32_t revoked;    /* 1: the job has ended; limits still hold */
-	uint64_t reserved[10];
+	/* Path of gresd's socket: a process in another PID namespace asks there which
+	 * pid the host knows it by. "": no gresd. */
+	char socket[VGPU_SOCKET_LEN];
 	struct vgpu_grant_card card[VGPU_MAX_CARDS];
 };
 
@@ -129,6 +143,16 @@ struct vgpu_budget {
 	uint64_t reserved[2];
 };
 
+/* What a job has launched on a card and still wants to: by this gresd ends a
+ * turn early or late. Kept while VGPU_GATE_TURN is set. */
+struct vgpu_turn_state {
+	uint64_t until_ns;  /* when all launched work will be done, as estimated */
+	uint64_t wanted_ns; /* when a launch last went or waited */
+	/* Estimated work that was not seen complete; 0: the card has done it all,
+	 * whatever was estimated. */
+	uint64_t inflight_ns;
+};
+
 struct vgpu_cache_header {
 	uint64_t magic;
 	uint32_t version;
@@ -142,7 +166,8 @@ struct vgpu_cache_header {
 	char uuid[VGPU_MAX_CARDS][VGPU_UUID_LEN];
 	uint64_t mem_limit[VGPU_MAX_CARDS];
 	struct vgpu_budget budget[VGPU_MAX_CARDS];
-	uint8_t reserved1[1088];
+	struct vgpu_turn_state turn[VGPU_MAX_CARDS];
+	uint8_t reserved1[704];
 };
 
 /* What one process holds and does on one card. mem is the authority; the
@@ -156,11 +181,18 @@ struct vgpu_slot_card {
 	uint64_t inflight_ns; /* estimated work launched and not yet seen complete */
 	uint32_t slice_us;    /* as read back from the driver */
 	uint32_t contexts;
-	uint32_t reserved[2];
+	uint32_t typical_ns; /* length of what it launches, weighted by time; 0: not known */
+	uint32_t reserved;
 };
 
-/* owner: 0 free; else pid << 32 | low 32 bits of the start time, so that a
- * claim and a release are one compare-and-swap. */
+/* owner: 0 free; else, from the highest bit, 10 bits of the PID namespace, 22 of
+ * the pid (the kernel's largest is 2^22 - 1), the low 32 of the start time: a claim
+ * and a release are one compare-and-swap. Namespace bits that differ from a
+ * process's own say that the pid means nothing to it. */
+#define VGPU_OWNER_PID(owner) ((uint32_t)((owner) >> 32) & 0x3fffffu)
+#define VGPU_OWNER_NS(owner) ((uint32_t)((owner) >> 54))
+#define VGPU_NS_UNKNOWN 0x3ffu /* nobody judges, and it judges nobody */
+
 struct vgpu_slot {
 	uint64_t owner;
 	uint64_t start_time; /* clock ticks since boot, /proc/<pid>/stat field 22 */
@@ -176,7 +208,7 @@ struct vgpu_slot {
 	/* When its process was first seen dead. The driver frees the memory of a
 	 * killed process a moment after its death, so the slot counts until then. */
 	uint64_t died_ns;
-	uint64_t reserved;
+	uint64_t pid_ns; /* inode of its PID namespace; 0: not known, or not written yet */
 	struct vgpu_slot_card card[VGPU_MAX_CARDS];
 };
 
@@ -202,6 +234,9 @@ VGPU_AT(vgpu_grant_card, others, 104);
 VGPU_AT(vgpu_grant_card, mem_outside, 112);
 VGPU_AT(vgpu_grant_card, mem_physical, 120);
 VGPU_AT(vgpu_grant_card, turn_period_us, 128);
+VGPU_AT(vgpu_grant_card, turn_queue_us, 132);
+VGPU_AT(vgpu_grant_card, turn_length_us, 136);
+VGPU_AT(vgpu_grant_card, turn_begin_ns, 144);
 _Static_assert(sizeof(struct vgpu_grant_card) == 192, "vgpu_grant_card");
 VGPU_AT(vgpu_grant, version, 8);
 VGPU_AT(vgpu_grant, size, 12);
@@ -212,6 +247,7 @@ VGPU_AT(vgpu_grant, ncards, 28);
 VGPU_AT(vgpu_grant, created_ns, 32);
 VGPU_AT(vgpu_grant, generation, 40);
 VGPU_AT(vgpu_grant, revoked, 44);
+VGPU_AT(vgpu_grant, socket, 48);
 VGPU_AT(vgpu_grant, card, 128);
 _Static_assert(sizeof(struct vgpu_grant) == 128 + 16 * 192, "vgpu_grant");
 _Static_assert(sizeof(struct vgpu_budget) == 64, "vgpu_budget");
@@ -222,10 +258,12 @@ VGPU_AT(vgpu_cache_header, high_slot, 32);
 VGPU_AT(vgpu_cache_header, uuid, 64);
 VGPU_AT(vgpu_cache_header, mem_limit, 832);
 VGPU_AT(vgpu_cache_header, budget, 960);
-VGPU_AT(vgpu_cache_header, reserved1, 1984);
+VGPU_AT(vgpu_cache_header, turn, 1984);
+VGPU_AT(vgpu_cache_header, reserved1, 2368);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, launches, 32);
 VGPU_AT(vgpu_slot_card, slice_us, 48);
+VGPU_AT(vgpu_slot_card, typical_ns, 56);
 _Static_assert(sizeof(struct vgpu_slot_card) == 64, "vgpu_slot_card");
 VGPU_AT(vgpu_slot, start_time, 8);
 VGPU_AT(vgpu_slot, pid, 16);
@@ -233,6 +271,7 @@ VGPU_AT(vgpu_slot, heartbeat_ns, 24);
 VGPU_AT(vgpu_slot, flags, 32);
 VGPU_AT(vgpu_slot, mem_begun, 40);
 VGPU_AT(vgpu_slot, died_ns, 48);
+VGPU_AT(vgpu_slot, pid_ns, 56);
 VGPU_AT(vgpu_slot, card, 64);
 _Static_assert(sizeof(struct vgpu_slot) == 64 + 16 * 64, "vgpu_slot");
 

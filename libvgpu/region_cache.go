@@ -21,6 +21,7 @@ const (
 	headerSize  = C.sizeof_struct_vgpu_cache_header
 	slotSize    = C.sizeof_struct_vgpu_slot
 	slotsOffset = C.VGPU_CACHE_OFFSET + headerSize
+	maxPID      = 1<<22 - 1 // what an owner word has room for
 )
 
 // ErrNotCache says that a file is not a cache of this version. Its owner may
@@ -77,15 +78,17 @@ type Budget struct {
 	ChargedNS, Waits, WaitNS, Refused uint64
 }
 
-// SlotView is one process. PID is a number of the process's own PID namespace.
+// SlotView is one process. PID is a number of the process's own PID namespace,
+// HostPID one of the reader's; 0 when it is not known.
 type SlotView struct {
 	SlotOwner
 	PID, HostPID           uint32
+	PIDNS                  uint64 // inode of its PID namespace; 0 when not known
 	StartTime, HeartbeatNS uint64
 	Flags                  uint32
 	MemBegun, MemDone      uint32 // allocations begun and ended
 	Alive                  bool
-	OnHost                 bool // HostPID, or PID where that is 0, names it in our PID namespace
+	OnHost                 bool // HostPID names it in our PID namespace
 	Gone                   bool // it was OnHost at an earlier reading, and has ended
 	Cards                  []SlotCard
 }
@@ -95,6 +98,7 @@ type SlotCard struct {
 	Mem, GPUNS, Launches, InflightNS uint64
 	SliceUS, Contexts                uint32
 	Context                          uint64 // of Mem, what contexts were charged
+	TypicalNS                        uint32 // length of what it launches; 0: not known
 }
 
 // CacheReader reads one cache file again and again without opening it again.
@@ -108,7 +112,8 @@ type CacheReader struct {
 type liveness struct {
 	until         time.Time // when to ask the kernel again
 	alive, onHost bool
-	seen          bool // it was onHost once
+	seen          bool   // it was onHost once
+	hostPID       uint32 // while onHost
 }
 
 // livenessFor is how long an answer of the kernel about a process is kept.
@@ -199,8 +204,8 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 	// written its other fields yet.
 	slot := SlotView{
 		SlotOwner: SlotOwner{Index: index, Owner: uint64(s.owner)},
-		PID:       uint32(s.owner >> 32), HostPID: uint32(s.host_pid), StartTime: uint64(s.start_time),
-		HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags),
+		PID:       uint32(s.owner>>32) & maxPID, HostPID: uint32(s.host_pid), StartTime: uint64(s.start_time),
+		PIDNS: uint64(s.pid_ns), HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags),
 		MemBegun: uint32(s.mem_begun), MemDone: uint32(s.mem_done), Cards: make([]SlotCard, len(view.Cards)),
 	}
 	if uint32(slot.StartTime) != uint32(s.owner) {
@@ -211,7 +216,13 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 		l.until = now.Add(livenessFor)
 		l.alive, l.onHost = slot.look()
 		l.seen = l.seen || l.onHost
+		if l.onHost {
+			l.hostPID = slot.HostPID
+		}
 		r.alive[slot.Owner] = l
+	}
+	if l.onHost {
+		slot.HostPID = l.hostPID
 	}
 	slot.Gone = l.seen && !l.onHost
 	slot.Alive, slot.OnHost = l.alive && !slot.Gone, l.onHost
@@ -220,7 +231,7 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 		slot.Cards[i] = SlotCard{
 			Mem: uint64(c.mem), GPUNS: uint64(c.gpu_ns), Launches: uint64(c.launches),
 			InflightNS: uint64(c.inflight_ns), SliceUS: uint32(c.slice_us), Contexts: uint32(c.contexts),
-			Context: uint64(c.mem_context),
+			Context: uint64(c.mem_context), TypicalNS: uint32(c.typical_ns),
 		}
 		if slot.Alive {
 			sum := &view.Cards[i]
@@ -237,25 +248,40 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 const heartbeatFor = 10 * time.Second
 
 // look asks the kernel whether the process is still the one that claimed the
-// slot: the same pid with the same start time.
+// slot: the same pid with the same start time, in the same PID namespace. It
+// sets HostPID to what the process is called here, if it is.
 func (s *SlotView) look() (alive, onHost bool) {
 	pid := s.HostPID
-	if pid == 0 {
+	switch {
+	case pid == 0 && s.PIDNS != 0 && s.PIDNS != ownPIDNS():
+		// What its slot says it is called here is a claim; this is not.
+		pid = namespaced.find(s.PIDNS, s.PID, uint32(s.StartTime))
+		if pid == 0 {
+			return s.heartbeat(), false
+		}
+	case pid == 0:
 		pid = s.PID
 	}
 	// The owner word has room for 32 bits of the start time.
 	if start, ok := startTime(pid); ok && uint32(start) == uint32(s.StartTime) {
+		s.HostPID = pid
 		return true, true
 	}
 	if s.HostPID != 0 {
 		return false, false
 	}
+	return s.heartbeat(), false
+}
+
+// heartbeat says whether a process that cannot be looked up gave a sign of life
+// lately.
+func (s *SlotView) heartbeat() bool {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return false, false
+		return false
 	}
 	age := now.Nano() - int64(s.HeartbeatNS)
-	return age >= 0 && age < int64(heartbeatFor), false
+	return age >= 0 && age < int64(heartbeatFor)
 }
 
 // startTime returns field 22 of /proc/<pid>/stat, and false for a process that

@@ -60,6 +60,6 @@ func ClearSlots(f *os.File, dead []SlotOwner) (int, error) {
 }
 
 func lives(owner uint64) bool {
-	start := C.vgpu_start_time(C.uint32_t(owner >> 32))
+	start := C.vgpu_start_time(C.uint32_t(owner>>32) & maxPID)
 	return start != 0 && uint32(start) == uint32(owner)
 }

@@ -22,7 +22,8 @@ struct vgpu_cache {
 /* One consistent reading of a card's schedule. */
 struct vgpu_schedule {
 	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others;
-	uint32_t turn_period_us, turn_offset_us, turn_length_us;
+	uint32_t turn_period_us, turn_queue_us, turn_length_us;
+	uint64_t turn_begin_ns;
 };
 
 /* True when the bytes are a grant of this version. */
@@ -40,22 +41,34 @@ void vgpu_cache_init(struct vgpu_cache_header *h, const struct vgpu_grant *g);
  * schedule you had. */
 bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_schedule *s);
 
-/* The owner word of a process. */
+/* The owner word of a process of the caller's PID namespace. */
 uint64_t vgpu_owner(uint32_t pid, uint64_t start_time);
+
+/* Inode of the caller's PID namespace; 0 when /proc does not say it. */
+uint64_t vgpu_pid_ns(void);
+
+/* Start time of the caller, whatever PID namespace /proc shows. */
+uint64_t vgpu_own_start_time(void);
 
 /* Start time of a process in clock ticks since boot; 0 if there is none, or if
  * it has ended and only waits for its parent. */
 uint64_t vgpu_start_time(uint32_t pid);
 
-/* Claims a free slot (or one of a dead process) for (pid, start_time).
- * Returns the slot, zeroed but for its owner, or NULL when all are taken. */
+/* Claims a free slot (or one of a dead process) for (pid, start_time), a process
+ * of the caller's PID namespace. Returns the slot, zeroed but for who owns it, or
+ * NULL when all are taken. */
 struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time);
+
+/* How many slots, from the first, may be in use; never more than the mapping
+ * holds, whatever the header says. */
+uint32_t vgpu_slots_in_use(const struct vgpu_cache *c);
 
 /* Gives the slot back; the caller owns it. */
 void vgpu_slot_release(struct vgpu_slot *slot);
 
 /* Frees the slots of processes that were seen dead VGPU_GRACE_NS ago or earlier,
- * and notes the death of others. Returns how many were freed. May be run by any
+ * and notes the death of others; those of other PID namespaces are left to their
+ * own peers and to gresd, which sees all. Returns how many were freed. May be run by any
  * process of the job at any time, also by several at once. */
 unsigned vgpu_slot_reclaim(struct vgpu_cache *c);
 
@@ -84,8 +97,21 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 /* Nanoseconds of wall time until the balance is above zero; 0 when it is. */
 uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores);
 
-/* Nanoseconds until the job's turn, 0 when it is in it and so much work would end
- * before it does (work longer than a turn goes when the turn begins). */
-uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t work_ns);
+/* Nanoseconds until the job's next turn, 0 when work that the card begins at
+ * start_ns (now, or later when other work is in front of it) may go now. What of it
+ * runs over the end of the turn, gresd takes from the next. */
+uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t start_ns);
+
+/* Nanoseconds until the next window, 0 when work that begins at start_ns may go
+ * now. first: nothing is in flight, and work too long for any window may begin. */
+uint64_t vgpu_window_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t start_ns,
+			  bool first);
+
+/* When the card will have done what the job has launched, corrected by what is
+ * known to be in flight; never before now. */
+uint64_t vgpu_turn_until(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t inflight_ns);
+
+/* Notes a launch of work_ns. */
+void vgpu_turn_launched(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t work_ns);
 
 #endif

@@ -24,6 +24,7 @@
 #define UNKNOWN_CARD (-2)
 
 struct vgpu_state vgpu_state;
+int vgpu_only_card = -1;
 
 static pthread_once_t attach_once = PTHREAD_ONCE_INIT;
 static struct vgpu_grant env_grant;
@@ -116,15 +117,23 @@ static bool private_cache(void)
 	return true;
 }
 
+/* All slots are taken: a limit that cannot be counted refuses. */
+static struct vgpu_slot no_slot;
+
 static void claim_slot(void)
 {
 	uint32_t pid = (uint32_t)getpid();
 
-	vgpu_state.slot = vgpu_slot_claim(&vgpu_state.cache, pid, vgpu_start_time(pid));
-	if (vgpu_state.slot)
-		__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
-	else
-		vgpu_log(VGPU_LOG_ERROR, "cache: all %u slots are taken", VGPU_MAX_SLOTS);
+	vgpu_state.slot = vgpu_slot_claim(&vgpu_state.cache, pid, vgpu_own_start_time());
+	vgpu_state.counted = vgpu_state.slot != NULL;
+	if (!vgpu_state.counted) {
+		vgpu_state.slot = &no_slot;
+		fprintf(stderr,
+			"vgpu: cache: all %u places for processes of this job are taken: "
+			"this process gets no GPU memory\n",
+			VGPU_MAX_SLOTS);
+	}
+	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
 }
 
 /* Static weights: with no arbiter each process asks for its share of a fixed
@@ -150,6 +159,7 @@ static void in_child(void)
 	if (vgpu_state.grant) {
 		vgpu_rm_forget();
 		vgpu_gate_in_child();
+		vgpu_shared_in_child();
 		claim_slot();
 	}
 }
@@ -178,10 +188,6 @@ static void attach(void)
 		return;
 	}
 	claim_slot();
-	if (!vgpu_state.slot) {
-		vgpu_state.grant = NULL;
-		return;
-	}
 	vgpu_state.ncards = vgpu_state.grant->ncards;
 	/* No release at exit: the card keeps the process's memory until it is really
 	 * gone, so the slot must count that long too. Peers and gresd take it back. */
@@ -222,7 +228,7 @@ int vgpu_card_of_device(CUdevice dev)
 	char text[VGPU_UUID_LEN];
 	CUuuid uuid;
 	CUresult r = -1;
-	int card;
+	int card, n;
 
 	if (!vgpu_state.grant || dev < 0 || dev >= MAX_DEVICES)
 		return -1;
@@ -245,7 +251,27 @@ int vgpu_card_of_device(CUdevice dev)
 		card = card_of_uuid(text);
 	}
 	__atomic_store_n(&card_of_device[dev], (signed char)card, __ATOMIC_RELAXED);
+	if (vgpu_real.cuDeviceGetCount && vgpu_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && n == 1)
+		__atomic_store_n(&vgpu_only_card, card, __ATOMIC_RELEASE);
 	return card;
+}
+
+bool vgpu_not_granted(CUdevice dev)
+{
+	static bool said;
+
+	if (!vgpu_state.grant || vgpu_state.from_env || dev < 0 || dev >= MAX_DEVICES ||
+	    vgpu_card_of_device(dev) >= 0)
+		return false;
+	/* Only where its UUID was told: an error here is the driver's to report. */
+	if (__atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED) == UNKNOWN_CARD)
+		return false;
+	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		fprintf(stderr,
+			"vgpu: CUDA device %d: not one of the cards that this job was "
+			"granted: see CUDA_VISIBLE_DEVICES\n",
+			dev);
+	return true;
 }
 
 void vgpu_env_cards(void)
@@ -259,7 +285,7 @@ void vgpu_env_cards(void)
 		vgpu_card_of_device(i);
 }
 
-int vgpu_card_current(void)
+int vgpu_card_asked(void)
 {
 	CUdevice dev;
 
@@ -269,13 +295,44 @@ int vgpu_card_current(void)
 	return vgpu_card_of_device(dev);
 }
 
+/* Limits by CUDA ordinal in a program that only asks NVML, such as nvidia-smi: what
+ * CUDA would number the device, by CUDA_VISIBLE_DEVICES. (CUDA may put a faster
+ * card first; cards that are alike keep NVML's order.) */
+static int ordinal_of(const char *uuid, unsigned index)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	int ordinal = 0;
+
+	if (!visible)
+		return (int)index;
+	for (const char *p = visible; *p; ordinal++) {
+		size_t n = strcspn(p, ",");
+		char *end;
+		unsigned long number = strtoul(p, &end, 10);
+
+		if ((end > p && end == p + n && number == index) ||
+		    (n > 4 && strncmp(p, "GPU-", 4) == 0 && strncmp(p, uuid, n) == 0))
+			return ordinal;
+		p += n + (p[n] == ',');
+	}
+	return -1;
+}
+
 int vgpu_card_of_nvml(nvmlDevice_t device)
 {
+	unsigned index;
 	char uuid[96];
 
 	if (!vgpu_state.grant || !vgpu_real.nvmlDeviceGetUUID ||
 	    vgpu_real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
 		return -1;
+	if (vgpu_state.from_env && !vgpu_state.grant->card[0].uuid[0] &&
+	    vgpu_real.nvmlDeviceGetIndex &&
+	    vgpu_real.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS) {
+		int card = ordinal_of(uuid, index);
+
+		return card < (int)vgpu_state.ncards ? card : -1;
+	}
 	return card_of_uuid(uuid);
 }
 #endif

@@ -9,6 +9,7 @@
 #include "vgpu.h"
 
 #define FIRST_BUCKETS 256u
+#define ITEMS_AT_ONCE 64u
 
 static size_t bucket_of(const struct vgpu_table *t, uint64_t key)
 {
@@ -60,30 +61,44 @@ static void unlink_item(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_
 		*out = *item;
 	*p = item->next;
 	t->count--;
-	free(item);
+	item->next = t->spare;
+	t->spare = item;
+}
+
+/* Entries come and go with every allocation: they are kept for the next one. */
+static struct vgpu_item *new_item(struct vgpu_table *t)
+{
+	struct vgpu_item *item = t->spare;
+
+	if (!item) {
+		item = calloc(ITEMS_AT_ONCE, sizeof *item);
+		if (!item)
+			return NULL;
+		for (unsigned i = 0; i + 1 < ITEMS_AT_ONCE; i++)
+			item[i].next = &item[i + 1];
+	}
+	t->spare = item->next;
+	return item;
 }
 
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	struct vgpu_item *copy = malloc(sizeof *copy), **bucket;
+	struct vgpu_item *copy = NULL, **bucket;
 
-	if (!copy)
-		return false;
-	*copy = *item;
 	pthread_mutex_lock(&t->lock);
 	if (t->count >= t->buckets)
 		grow(t);
-	if (!t->buckets) {
-		pthread_mutex_unlock(&t->lock);
-		free(copy);
-		return false;
+	if (t->buckets)
+		copy = new_item(t);
+	if (copy) {
+		*copy = *item;
+		bucket = &t->bucket[bucket_of(t, copy->key)];
+		copy->next = *bucket;
+		*bucket = copy;
+		t->count++;
 	}
-	bucket = &t->bucket[bucket_of(t, copy->key)];
-	copy->next = *bucket;
-	*bucket = copy;
-	t->count++;
 	pthread_mutex_unlock(&t->lock);
-	return true;
+	return copy != NULL;
 }
 
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "config.h"
 #include "cuda_abi.h"
 #include "region_ops.h"
 
@@ -66,6 +67,7 @@ struct vgpu_state {
 	const struct vgpu_grant *grant; /* NULL: no limits here */
 	struct vgpu_cache cache;
 	struct vgpu_slot *slot; /* NULL when there is no grant */
+	bool counted;           /* false: the slot is no part of the cache, nothing is given */
 	unsigned ncards;
 	bool from_env; /* grant made from environment variables, no gresd behind it */
 };
@@ -76,7 +78,20 @@ void vgpu_attach(void);
 /* Card of a CUDA device, of the current context, of an NVML handle, or of a
  * UUID; -1 when the grant does not have it. */
 int vgpu_card_of_device(CUdevice dev);
-int vgpu_card_current(void);
+/* A device that the job's grant does not name, as a job can see one where Slurm's
+ * device cgroup is off: it is to get no context and no memory there. */
+bool vgpu_not_granted(CUdevice dev);
+int vgpu_card_asked(void);
+/* The card of the only device that CUDA shows; -1 when there are several, or not
+ * known yet. Then no driver call is needed to tell which one is meant: where no
+ * context is current, the call that this is asked for fails by itself. */
+extern int vgpu_only_card;
+static inline int vgpu_card_current(void)
+{
+	int only = __atomic_load_n(&vgpu_only_card, __ATOMIC_RELAXED);
+
+	return likely(only >= 0) ? only : vgpu_card_asked();
+}
 int vgpu_card_of_nvml(nvmlDevice_t device);
 uint64_t vgpu_limit(int card);
 /* Grant from the environment: as many cards as CUDA shows. */
@@ -94,8 +109,6 @@ void vgpu_context_seen(int card);
  * none is set; a value that cannot be understood is said on stderr and gives
  * the strictest limit, not none. */
 bool vgpu_grant_from_env(struct vgpu_grant *g);
-/* Bytes of "4096", "8G", "512m"; returns false for anything else. */
-bool vgpu_parse_size(const char *text, uint64_t *bytes);
 
 /* table.c: process-local map from an address or handle to what it holds. */
 struct vgpu_item {
@@ -106,12 +119,12 @@ struct vgpu_item {
 };
 struct vgpu_table {
 	pthread_mutex_t lock;
-	struct vgpu_item **bucket;
+	struct vgpu_item **bucket, *spare;
 	size_t buckets, count;
 };
-#define VGPU_TABLE_INIT                               \
-	{                                             \
-		PTHREAD_MUTEX_INITIALIZER, NULL, 0, 0 \
+#define VGPU_TABLE_INIT                                     \
+	{                                                   \
+		PTHREAD_MUTEX_INITIALIZER, NULL, NULL, 0, 0 \
 	}
 /* Adds an entry; false when there is no memory for it. */
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
@@ -149,8 +162,16 @@ int vgpu_overhead_context(int card);
 void vgpu_overhead_context_gone(int card);
 /* Compares with the card's own count of this process and corrects the charge. */
 void vgpu_overhead_measure(int card);
-/* Without gresd the watcher measures; with it, gresd does. */
+/* The card's own count of this process, and what it takes beside. False when the
+ * process is not listed. The first call opens NVML. */
+bool vgpu_overhead_counted(int card, uint64_t *bytes);
+/* Without gresd the watcher measures all; with it gresd does, and the watcher only
+ * what modules were charged. */
 void vgpu_overhead_tick(uint64_t now);
+
+/* memory_module.c: what is charged for modules, and takes back at most so much. */
+uint64_t vgpu_modules_charged(int card);
+void vgpu_modules_lower(int card, uint64_t bytes);
 
 /* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
 #define VGPU_POOL_STEP (32ull << 20)
@@ -158,6 +179,12 @@ void vgpu_overhead_tick(uint64_t now);
 void vgpu_pools_settle(void);
 /* Charge of an asynchronous pointer that cuMemFree is given; false: not one. */
 bool vgpu_pool_forget(CUdeviceptr dptr);
+
+/* memory_shared.c: gives bytes back unless a descriptor of the handle is open;
+ * looks again at those that were; a forked child has none. */
+void vgpu_shared_release(uint64_t handle, int card, uint64_t bytes);
+void vgpu_shared_settle(void);
+void vgpu_shared_in_child(void);
 
 /* memory_graph.c: a graph launch, with the memory that it allocates. */
 CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
@@ -224,6 +251,10 @@ void vgpu_rm_set_transport(int (*transport)(int fd, unsigned long req, void *arg
 
 /* slices.c: keeps the slices at what the grant says. */
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);
+
+/* hostpid.c: writes this process's pid outside its PID namespace to its slot, 0
+ * when it cannot be learned. May wait for gresd for a second or two. */
+void vgpu_host_pid(void);
 
 /* watcher.c */
 /* Starts the watcher thread of this process, once; does nothing without a grant. */

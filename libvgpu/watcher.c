@@ -42,6 +42,7 @@ static void *watch(void *unused)
 
 	(void)unused;
 	pthread_setname_np(pthread_self(), "vgpu-watcher");
+	vgpu_host_pid();
 	for (;;) {
 		uint32_t generation =
 			__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);

@@ -4,9 +4,11 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -171,6 +173,75 @@ static void test_reused_pid_is_not_the_owner(void)
 	c.slots[1].card[0].mem = 700;
 	CHECK_EQ(vgpu_slot_reclaim(&c), 0);
 	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 1, LIMIT, 0), -ENOMEM);
+}
+
+/* Runs f in a process of a new PID namespace, with a /proc of that namespace or
+ * the one that is there. Says false where that is not allowed. */
+static bool in_new_pid_ns(struct vgpu_cache *c, bool own_proc, int (*f)(struct vgpu_cache *))
+{
+	pid_t outer = fork(), inner;
+	int status;
+
+	if (outer == 0) {
+		if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0 ||
+		    mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+			_exit(77);
+		inner = fork();
+		if (inner == 0) {
+			if (own_proc && mount("proc", "/proc", "proc", 0, NULL) != 0)
+				_exit(77);
+			_exit(f(c));
+		}
+		waitpid(inner, &status, 0);
+		_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
+	}
+	waitpid(outer, &status, 0);
+	CHECK(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 77)
+		return false;
+	CHECK_EQ(WEXITSTATUS(status), 0);
+	return true;
+}
+
+static int take_300(struct vgpu_cache *c)
+{
+	struct vgpu_slot *s = vgpu_slot_claim(c, (uint32_t)getpid(), vgpu_own_start_time());
+
+	return s && vgpu_mem_reserve(c, s, 0, 300, LIMIT, 0) == 0 ? 0 : 1;
+}
+
+/* The other namespace's processes are all dead by this one's numbers. */
+static int reclaims_nothing(struct vgpu_cache *c)
+{
+	uint64_t before = vgpu_mem_sum(c, 0);
+
+	if (take_300(c) != 0)
+		return 2;
+	reclaim_all(c);
+	return vgpu_slot_reclaim(c) == 0 && vgpu_mem_sum(c, 0) == before + 300 ? 0 : 3;
+}
+
+static void test_other_pid_namespaces(void)
+{
+	struct vgpu_cache c = new_cache();
+	struct vgpu_slot *mine = claim(&c);
+
+	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 100, LIMIT, 0), 0);
+	if (!in_new_pid_ns(&c, true, reclaims_nothing)) {
+		printf("region: PID namespaces are not allowed here\n");
+		return;
+	}
+	CHECK(in_new_pid_ns(&c, false, reclaims_nothing));
+	/* Both have ended, and nobody of their namespaces is left to say so: their
+	 * bytes count on, and what does not fit beside them is refused. */
+	reclaim_all(&c);
+	CHECK_EQ(vgpu_mem_sum(&c, 0), 700);
+	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 301, LIMIT, 0), -ENOMEM);
+	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 300, LIMIT, 0), 0);
+	CHECK(c.slots[1].pid_ns != 0 && c.slots[1].pid_ns != vgpu_pid_ns());
+	CHECK_EQ(VGPU_OWNER_NS(c.slots[2].owner), VGPU_NS_UNKNOWN);
+	/* Their slots are not taken either. */
+	CHECK(claim(&c) == &c.slots[3]);
 }
 
 static void test_slots_are_reused(void)
@@ -402,23 +473,82 @@ static void test_schedule_seqlock(void)
 static void test_turns(void)
 {
 	/* 20 ms period; ours is 6 ms from 4 ms on. */
+	const uint64_t ms = 1000000, base = 20 * ms * 1000, alone = VGPU_TURN_ALONE_NS;
 	struct vgpu_schedule s = {.turn_period_us = 20000,
-				  .turn_offset_us = 4000,
+				  .turn_begin_ns = base + 4 * ms,
 				  .turn_length_us = 6000};
+
+#define WAIT(now, start) vgpu_turn_wait(&s, base + (now), base + (start))
+	CHECK_EQ(WAIT(0, 0), 4 * ms);
+	CHECK_EQ(WAIT(0, 3 * ms), 4 * ms);
+	CHECK_EQ(WAIT(3 * ms, 5 * ms), 0); /* behind work that ends in the turn */
+	CHECK_EQ(WAIT(4 * ms, 4 * ms), 0);
+	CHECK_EQ(WAIT(5 * ms, 0), 0); /* the other work has ended */
+	CHECK_EQ(WAIT(10 * ms - 1, 10 * ms - 1), 0);
+	/* gresd will deal the next turn; until it must be gone, nothing goes. */
+	CHECK_EQ(WAIT(9 * ms, 10 * ms), alone - 5 * ms);
+	CHECK_EQ(WAIT(10 * ms, 10 * ms), alone - 6 * ms);
+	CHECK_EQ(WAIT(24 * ms, 24 * ms), alone - 20 * ms);
+	/* It is gone: every period, begin + 200 ms being one of them. */
+	CHECK_EQ(WAIT(4 * ms + alone, 4 * ms + alone), 0);
+	CHECK_EQ(WAIT(10 * ms + alone, 10 * ms + alone), 14 * ms);
+	CHECK_EQ(WAIT(25 * ms + alone, 25 * ms + alone), 0);
+	s.turn_length_us = 20000; /* no end, but a beginning */
+	CHECK_EQ(WAIT(400 * ms, 400 * ms), 0);
+	CHECK_EQ(WAIT(0, 0), 4 * ms);
+	s.turn_period_us = 0; /* no turns */
+	CHECK_EQ(WAIT(0, 0), 0);
+#undef WAIT
+}
+
+static void test_turn_state(void)
+{
+	struct vgpu_turn_state t = {0};
+	const uint64_t ms = 1000000;
+
+	CHECK_EQ(vgpu_turn_until(&t, 100 * ms, 0), 100 * ms); /* nothing launched */
+	vgpu_turn_launched(&t, 100 * ms, 2 * ms);
+	vgpu_turn_launched(&t, 101 * ms, 5 * ms);
+	CHECK_EQ(t.until_ns, 107 * ms);
+	CHECK_EQ(t.wanted_ns, 101 * ms);
+	CHECK_EQ(t.inflight_ns, 7 * ms);
+	/* The first was seen complete. */
+	CHECK_EQ(vgpu_turn_until(&t, 103 * ms, 5 * ms), 107 * ms);
+	CHECK_EQ(t.inflight_ns, 5 * ms);
+	/* Done earlier than estimated. */
+	CHECK_EQ(vgpu_turn_until(&t, 104 * ms, 1 * ms), 105 * ms);
+	CHECK_EQ(vgpu_turn_until(&t, 104 * ms, 0), 104 * ms);
+	/* Later than estimated: it says that it still runs, for a short time. */
+	vgpu_turn_launched(&t, 200 * ms, 2 * ms);
+	CHECK(vgpu_turn_until(&t, 203 * ms, 2 * ms) > 203 * ms);
+	CHECK(vgpu_turn_until(&t, 203 * ms, 2 * ms) < 204 * ms);
+	/* After a pause it counts from now, not from the end of the last. */
+	vgpu_turn_until(&t, 210 * ms, 0);
+	vgpu_turn_launched(&t, 300 * ms, ms);
+	CHECK_EQ(t.until_ns, 301 * ms);
+}
+
+static void test_windows(void)
+{
+	/* 20 ms period, the first 8 are open. */
+	struct vgpu_schedule s = {.turn_period_us = 20000, .turn_length_us = 8000};
 	uint64_t ms = 1000000, base = 20 * ms * 1000;
 
-	CHECK_EQ(vgpu_turn_wait(&s, base + 4 * ms, 1 * ms), 0);
-	CHECK_EQ(vgpu_turn_wait(&s, base + 9 * ms, 1 * ms), 0);
-	CHECK_EQ(vgpu_turn_wait(&s, base + 9 * ms + 1, 1 * ms), 15 * ms - 1); /* would overrun */
-	CHECK_EQ(vgpu_turn_wait(&s, base + 10 * ms, 0), 14 * ms);
-	CHECK_EQ(vgpu_turn_wait(&s, base, 0), 4 * ms);
-	/* Longer than any turn: at its beginning, or never. */
-	CHECK_EQ(vgpu_turn_wait(&s, base + 4 * ms, 50 * ms), 0);
-	CHECK_EQ(vgpu_turn_wait(&s, base + 5 * ms, 50 * ms), 19 * ms);
-	s.turn_length_us = 20000; /* alone */
-	CHECK_EQ(vgpu_turn_wait(&s, base, 50 * ms), 0);
-	s.turn_period_us = 0; /* no turns */
-	CHECK_EQ(vgpu_turn_wait(&s, base, 50 * ms), 0);
+	CHECK_EQ(vgpu_window_wait(&s, base, base, false), 0);
+	CHECK_EQ(vgpu_window_wait(&s, base + 7 * ms, base + 7 * ms, false), 0);
+	CHECK_EQ(vgpu_window_wait(&s, base + 8 * ms, base + 8 * ms, false), 12 * ms);
+	/* Open now, but the work would begin after the end. */
+	CHECK_EQ(vgpu_window_wait(&s, base + 7 * ms, base + 9 * ms, false), 13 * ms);
+	/* A window further: not through the closed time. */
+	CHECK_EQ(vgpu_window_wait(&s, base + 7 * ms, base + 21 * ms, false), 13 * ms);
+	/* Too long for any window: at the beginning of one, with nothing in flight. */
+	CHECK_EQ(vgpu_window_wait(&s, base, base + 50 * ms, true), 0);
+	CHECK_EQ(vgpu_window_wait(&s, base, base + 50 * ms, false), 20 * ms);
+	CHECK_EQ(vgpu_window_wait(&s, base + 2 * ms, base + 50 * ms, true), 18 * ms);
+	s.turn_length_us = 20000;
+	CHECK_EQ(vgpu_window_wait(&s, base, base + 50 * ms, false), 0);
+	s.turn_period_us = 0;
+	CHECK_EQ(vgpu_window_wait(&s, base, base + 50 * ms, false), 0);
 }
 
 int main(void)
@@ -432,10 +562,13 @@ int main(void)
 	test_dead_process_is_reclaimed();
 	test_zombie_is_dead();
 	test_reused_pid_is_not_the_owner();
+	test_other_pid_namespaces();
 	test_slots_are_reused();
 	test_budget();
 	test_schedule_seqlock();
 	test_turns();
+	test_windows();
+	test_turn_state();
 	test_threads_never_keep_more();
 	test_killed_at_every_step();
 	test_killed_workers_never_exceed();

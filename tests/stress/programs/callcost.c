@@ -19,12 +19,13 @@
 
 #include "../../../libvgpu/cuda_abi.h"
 
-#define CALLS 7
+#define CALLS 8
 #define MAX_ROUNDS 50
 #define MAX_SAMPLES 20000
 
-static const char *const names[CALLS] = {"alloc_64k", "free_64k",   "alloc_2m",        "free_2m",
-					 "async_1m",  "free_async", "get_proc_address"};
+static const char *const names[CALLS] = {"alloc_64k",        "free_64k",    "alloc_2m",
+					 "free_2m",          "async_1m",    "free_async",
+					 "get_proc_address", "mem_get_info"};
 static double sample[CALLS][MAX_SAMPLES];
 
 static const char *opt(int argc, char **argv, const char *name, const char *dflt)
@@ -71,6 +72,8 @@ static int child(const char *libdir)
 	CUresult (*alloc_async)(CUdeviceptr *, size_t, CUstream),
 		(*free_async)(CUdeviceptr, CUstream);
 	CUresult (*get_proc)(const char *, void **, int, uint64_t, int *);
+	CUresult (*get_info)(size_t *, size_t *);
+	size_t free_bytes, total_bytes;
 	char path[512];
 	CUdeviceptr p;
 	CUcontext ctx;
@@ -90,8 +93,9 @@ static int child(const char *libdir)
 	*(void **)&alloc_async = dlsym(cuda, "cuMemAllocAsync");
 	*(void **)&free_async = dlsym(cuda, "cuMemFreeAsync");
 	*(void **)&get_proc = dlsym(cuda, "cuGetProcAddress_v2");
+	*(void **)&get_info = dlsym(cuda, "cuMemGetInfo_v2");
 	if (!init || !retain || !set_current || !alloc || !release || !sync_ctx || !alloc_async ||
-	    !free_async || !get_proc)
+	    !free_async || !get_proc || !get_info)
 		return 2;
 	if (init(0) || retain(&ctx, 0) || set_current(ctx))
 		return 3;
@@ -109,8 +113,10 @@ static int child(const char *libdir)
 		TIMED(5, i, free_async(p, NULL));
 		TIMED(6, i, get_proc("cuMemAlloc", &fn, 12000, 0, &status));
 	}
+	for (int i = 0; i < 1500; i++)
+		TIMED(7, i, get_info(&free_bytes, &total_bytes));
 	for (int c = 0; c < CALLS; c++)
-		printf("%.1f ", median(sample[c], c < 4 ? 1500 : 5000));
+		printf("%.1f ", median(sample[c], c < 4 || c == 7 ? 1500 : 5000));
 	printf("\n");
 	return 0;
 }

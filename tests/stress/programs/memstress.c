@@ -222,7 +222,7 @@ static void explain(const char *path, uint64_t mine)
 		long long slot = -1;
 
 		for (uint32_t k = 0; k < c.header->high_slot; k++)
-			if (c.slots[k].owner >> 32 == info[i].pid)
+			if (VGPU_OWNER_PID(c.slots[k].owner) == info[i].pid)
 				slot = (long long)(c.slots[k].card[0].mem / MIB);
 		fprintf(stderr, " %u:%llu/%lld", info[i].pid,
 			(unsigned long long)(info[i].usedGpuMemory / MIB), slot);
