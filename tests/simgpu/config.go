@@ -33,6 +33,7 @@ type CardConfig struct {
 	Minor           *uint32  `toml:"minor"`
 	NUMA            *int32   `toml:"numa"`
 	CPUs            string   `toml:"cpus"`
+	MIG             bool     `toml:"mig"` // for NVML; the card works as without
 	SMs             uint32   `toml:"sms"`
 	Capability      string   `toml:"capability"`
 	Memory          string   `toml:"memory"`
@@ -108,7 +109,7 @@ func (c CardConfig) over(base CardConfig) CardConfig {
 	return CardConfig{
 		Name: pick(c.Name, base.Name), Type: pick(c.Type, base.Type), UUID: pick(c.UUID, base.UUID),
 		PCI: pick(c.PCI, base.PCI), Minor: pick(c.Minor, base.Minor), NUMA: pick(c.NUMA, base.NUMA),
-		CPUs: pick(c.CPUs, base.CPUs), SMs: pick(c.SMs, base.SMs), Capability: pick(c.Capability, base.Capability),
+		CPUs: pick(c.CPUs, base.CPUs), MIG: pick(c.MIG, base.MIG), SMs: pick(c.SMs, base.SMs), Capability: pick(c.Capability, base.Capability),
 		Memory: pick(c.Memory, base.Memory), Reserved: pick(c.Reserved, base.Reserved),
 		ContextCost:    pick(c.ContextCost, base.ContextCost),
 		DefaultSliceUS: pick(c.DefaultSliceUS, base.DefaultSliceUS),
@@ -132,14 +133,14 @@ func ParseSize(s string) (uint64, error) {
 
 // A link between two cards, as the model writes it: PCI level, NVLinks above.
 func parseLink(s string) (uint32, error) {
-	levels := map[string]uint32{"SYS": 0, "NODE": 1, "PHB": 2, "PXB": 3, "PIX": 4}
+	levels := map[string]uint32{"SYS": 0, "NODE": 1, "PHB": 2, "PXB": 3, "PIX": 4, "INT": 5}
 	nv, pci, both := strings.Cut(s, "/")
 	if level, ok := levels[s]; ok {
 		return level, nil
 	}
 	n, err := strconv.ParseUint(strings.TrimPrefix(nv, "NV"), 10, 8)
 	if !strings.HasPrefix(nv, "NV") || err != nil || n == 0 {
-		return 0, fmt.Errorf("topology %q: want PIX, PXB, PHB, NODE, SYS, NV4 or NV4/PHB", s)
+		return 0, fmt.Errorf("topology %q: want INT, PIX, PXB, PHB, NODE, SYS, NV4 or NV4/PHB", s)
 	}
 	level := levels["SYS"]
 	if both {

@@ -60,8 +60,13 @@ type tenant struct {
 
 func startTenant(t *testing.T, state string, args ...string) *tenant {
 	t.Helper()
+	return startTenantWith(t, state, nil, args...)
+}
+
+func startTenantWith(t *testing.T, state string, env []string, args ...string) *tenant {
+	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "tests", "vgpu-worker"), args...)
-	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+state)
+	cmd.Env = append(append(os.Environ(), "SIMGPU_STATE="+state), env...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -122,6 +122,9 @@ func (c CardConfig) toC(links []uint32, nvswitch bool) (C.struct_sim_card_config
 	if nvswitch {
 		out.nvswitch = 1
 	}
+	if c.MIG {
+		out.mig = 1
+	}
 	return out, nil
 }
 

@@ -51,6 +51,7 @@
 #define SIM_LINK_PHB 2u
 #define SIM_LINK_PXB 3u
 #define SIM_LINK_PIX 4u
+#define SIM_LINK_INT 5u
 #define SIM_LINK_PCI(link) ((link)&0xffu)
 #define SIM_LINK_NV(link) ((link) >> 8)
 
@@ -150,8 +151,8 @@ struct sim_card_config {
 	uint64_t copy_bytes_per_ms;
 	uint32_t link[SIM_MAX_CARDS];
 	uint32_t nvswitch; /* NVLinks go to a switch */
-	uint32_t pad;
-	char cpus[64]; /* list, as in 0-3,8 */
+	uint32_t mig;      /* NVML says that MIG mode is on */
+	char cpus[64];     /* list, as in 0-3,8 */
 };
 
 struct sim_card {

@@ -173,6 +173,6 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int type, unsigned *
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
 	CARD(device, current && pending ? current : NULL);
-	*current = *pending = 0;
+	*current = *pending = nv_conf(card)->mig;
 	return NVML_SUCCESS;
 }

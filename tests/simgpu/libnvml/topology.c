@@ -15,8 +15,8 @@ enum { CAPS_READ, CAPS_WRITE, CAPS_NVLINK, CAPS_ATOMICS, CAPS_PCI };
 
 static int level_of(uint32_t a, uint32_t b)
 {
-	/* SYS, NODE, PHB, PXB, PIX as NVML counts them */
-	static const int levels[] = {50, 40, 30, 20, 10};
+	/* SYS, NODE, PHB, PXB, PIX, INT as NVML counts them */
+	static const int levels[] = {50, 40, 30, 20, 10, 0};
 
 	return levels[SIM_LINK_PCI(nv_conf(a)->link[b])];
 }

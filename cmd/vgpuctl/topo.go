@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+func (s *settings) topoCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "topo",
+		Short: "Show how the cards are joined, and what is free of each",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpTopo})
+			if err == nil && rep.Topology == nil {
+				err = errors.New("gresd: answer without a topology")
+			}
+			if err == nil {
+				err = s.print(cmd.OutOrStdout(), rep.Topology, func(w io.Writer) error { return writeTopology(w, *rep.Topology) })
+			}
+			if err != nil {
+				return failure{err}
+			}
+			return nil
+		},
+	}
+}
+
+// legend explains the cells that a matrix can have.
+var legend = []struct{ cell, meaning string }{
+	{"SYS", "over the link between NUMA nodes"},
+	{"NODE", "over several host bridges of one NUMA node"},
+	{"PHB", "over one host bridge (mostly the processor's)"},
+	{"PXB", "over several PCIe switches, no host bridge"},
+	{"PIX", "over at most one PCIe switch"},
+	{"INT", "on one board"},
+	{"NV", "over as many NVLinks as the number says"},
+	{"?", "not known"},
+}
+
+func writeTopology(w io.Writer, t wire.Topology) error {
+	for _, warning := range t.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", warning)
+	}
+	if err := alignLeft(w, treeRows(t)); err != nil {
+		return err
+	}
+	for _, i := range t.Islands {
+		fmt.Fprintf(w, "NVLink: %s\n", island(i))
+	}
+	if len(t.Cards) < 2 {
+		return nil // one card is near nobody
+	}
+	fmt.Fprintf(w, "P2P: %s\n\n", peerAccess(t.P2P))
+	if err := alignLeft(w, matrixRows(t)); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	for _, l := range legend {
+		if hasCell(t, l.cell) {
+			fmt.Fprintf(w, "%-4s  %s\n", l.cell, l.meaning)
+		}
+	}
+	return nil
+}
+
+func hasCell(t wire.Topology, cell string) bool {
+	for _, row := range t.Matrix {
+		for _, c := range row {
+			if c == cell || cell == "NV" && strings.HasPrefix(c, "NV") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// treeRows draws the tree, with the cards at its leaves.
+func treeRows(t wire.Topology) [][]string {
+	cards := map[int]wire.TopologyCard{}
+	for _, c := range t.Cards {
+		cards[c.Index] = c
+	}
+	var rows [][]string
+	var draw func(n wire.TopologyNode, branch, below string)
+	draw = func(n wire.TopologyNode, branch, below string) {
+		if n.Level == "" {
+			rows = append(rows, append([]string{branch + cardName(n.Cards[0])}, cardCells(cards[n.Cards[0]])...))
+			return
+		}
+		rows = append(rows, []string{fmt.Sprintf("%s%s:%d", branch, n.Level, len(n.Cards))})
+		for i, child := range n.Children {
+			if i == len(n.Children)-1 {
+				draw(child, below+"`-- ", below+"    ")
+			} else {
+				draw(child, below+"|-- ", below+"|   ")
+			}
+		}
+	}
+	draw(t.Tree, "", "")
+	return rows
+}
+
+func cardName(index int) string { return fmt.Sprintf("GPU%d", index) }
+
+// cardCells are what is used and free of a card.
+func cardCells(c wire.TopologyCard) []string {
+	switch {
+	case c.MIG:
+		return []string{c.Type, "in MIG mode: shared by Slurm, not by gresd"}
+	case !c.Healthy:
+		return []string{c.Type, "out"}
+	}
+	freeShare := uint32(gpu.FullCard) - min(c.Share, uint32(gpu.FullCard))
+	freeMemory := c.MemoryBytes - min(c.GrantedBytes, c.MemoryBytes)
+	return []string{
+		c.Type, "used " + percent(c.Share), "free " + percent(freeShare),
+		"memory free " + size(freeMemory) + " / " + size(c.MemoryBytes), fmt.Sprintf("jobs %d", c.Jobs),
+	}
+}
+
+func matrixRows(t wire.Topology) [][]string {
+	header := []string{""}
+	for _, c := range t.Cards {
+		header = append(header, cardName(c.Index))
+	}
+	rows := [][]string{append(header, "CPU AFFINITY", "NUMA AFFINITY", "USED", "FREE")}
+	for i, c := range t.Cards {
+		row := append([]string{cardName(c.Index)}, t.Matrix[i]...)
+		numa := known(c.NUMANode, func(n int) string { return fmt.Sprint(n) })
+		cpus := c.CPUs
+		if cpus == "" {
+			cpus = "?"
+		}
+		used, free := percent(c.Share), percent(uint32(gpu.FullCard)-min(c.Share, uint32(gpu.FullCard)))
+		if !c.Healthy { // sick, or in MIG mode
+			used, free = "-", "-"
+		}
+		rows = append(rows, append(row, cpus, numa, used, free))
+	}
+	return rows
+}
+
+func island(i wire.TopologyIsland) string {
+	text := "GPU" + topology.Set(i.Cards).String()
+	if i.AllToAll {
+		text += ", all to all"
+	}
+	if i.NVSwitch {
+		text += " through NVSwitch"
+	}
+	if i.MinLinks == i.MaxLinks {
+		return text + fmt.Sprintf(", NV%d", i.MaxLinks)
+	}
+	return text + fmt.Sprintf(", NV%d to NV%d", i.MinLinks, i.MaxLinks)
+}
+
+// peerAccess says in one line what cards may do with each other's memory.
+func peerAccess(matrices map[string][][]string) string {
+	var parts []string
+	for _, name := range []string{"read", "write", "atomics", "nvlink"} {
+		pairs, count := 0, map[string]int{}
+		for i, row := range matrices[name] {
+			for j, status := range row {
+				if i != j {
+					pairs++
+					count[status]++
+				}
+			}
+		}
+		text := fmt.Sprintf("%d of %d", count["OK"], pairs)
+		for status, n := range count {
+			switch {
+			case n == pairs && status == "U":
+				text = "not known"
+			case n == pairs:
+				text = status
+			}
+		}
+		parts = append(parts, name+" "+text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// alignLeft aligns the columns of all rows. A tabwriter would start anew at each
+// row that is shorter.
+func alignLeft(w io.Writer, rows [][]string) error {
+	longest := 0
+	for _, row := range rows {
+		longest = max(longest, len(row))
+	}
+	width := make([]int, longest)
+	for _, row := range rows {
+		for i, cell := range row {
+			if i < len(row)-1 { // the last cell of a row may stick out
+				width[i] = max(width[i], len(cell))
+			}
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			fmt.Fprintf(&line, "%-*s  ", width[i], cell)
+		}
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line.String(), " ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"slices"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// topologyAge is how old the topology may be while the cards are the same: it
+// changes with a link that goes down, and costs hundreds of questions.
+const topologyAge = 10 * time.Minute
+
+// refreshTopology fills in next, which has its cards, from the driver or from old.
+func (s *Server) refreshTopology(next, old *hardware) {
+	same := old != nil && old.topology != nil && slices.EqualFunc(old.cards, next.cards, samePlace)
+	if same {
+		next.topology, next.distances, next.topologyRead = old.topology, old.distances, old.topologyRead
+		if time.Since(old.topologyRead) < topologyAge {
+			return
+		}
+	}
+	facts, err := s.Inventory.Topology()
+	if err != nil { // it is asked again the next time
+		s.Log.Warn("topology cannot be read", "error", err, "known", same)
+		return
+	}
+	t := topology.New(facts)
+	next.topology, next.distances, next.topologyRead = t, t.Matrix(), time.Now()
+	if len(facts.Unread) > 0 {
+		next.topologyRead = time.Time{} // the driver may answer the next time
+	}
+	var said []string
+	if old != nil && old.topology != nil {
+		said = old.topology.Warnings
+	}
+	for _, warning := range t.Warnings {
+		if !slices.Contains(said, warning) {
+			s.Log.Warn("topology", "warning", warning)
+		}
+	}
+}
+
+func samePlace(a, b gpu.Card) bool {
+	return a.UUID == b.UUID && a.Index == b.Index && a.PCIBusID == b.PCIBusID && a.MIG == b.MIG
+}
+
+func (s *Server) topo() wire.Reply {
+	t := s.cards.Load().topology
+	if t == nil {
+		return nodeError("vgpu: gresd: topo: the driver has not told how the cards are joined: see gresd's log")
+	}
+	return wire.Reply{OK: true, Topology: topologyOf(t, s.cardList())}
+}
+
+// topologyOf writes a topology for the wire, with the use of its cards.
+func topologyOf(t *topology.Topology, use []wire.Card) *wire.Topology {
+	out := &wire.Topology{
+		Cards:  []wire.TopologyCard{},
+		Matrix: cells(t, topology.Pair.String),
+		Levels: cells(t, func(p topology.Pair) string { return p.Level.String() }),
+		P2P: map[string][][]string{
+			"read":    cells(t, func(p topology.Pair) string { return p.P2P.Read.String() }),
+			"write":   cells(t, func(p topology.Pair) string { return p.P2P.Write.String() }),
+			"nvlink":  cells(t, func(p topology.Pair) string { return p.P2P.NVLink.String() }),
+			"atomics": cells(t, func(p topology.Pair) string { return p.P2P.Atomics.String() }),
+		},
+		Tree: nodeOf(t.Tree), TreeText: t.Tree.String(),
+		Islands: []wire.TopologyIsland{}, Warnings: append([]string{}, t.Warnings...),
+	}
+	for _, c := range t.Cards {
+		card := wire.TopologyCard{
+			PCIBusID: c.PCIBusID, MIG: c.MIG, CPUs: c.CPUs.String(), NVLinks: len(c.Links),
+			Card: wire.Card{UUID: string(c.UUID), Index: c.Index}, // all there is of one that was lost since
+		}
+		if i := slices.IndexFunc(use, func(u wire.Card) bool { return u.UUID == string(c.UUID) }); i >= 0 {
+			card.Card = use[i]
+		}
+		if c.NUMANode != topology.NoNUMANode {
+			card.NUMANode = &c.NUMANode
+		}
+		out.Cards = append(out.Cards, card)
+	}
+	for _, i := range t.Islands {
+		out.Islands = append(out.Islands, wire.TopologyIsland{
+			Cards: i.Cards, NVSwitch: i.Switched, AllToAll: i.All, MinLinks: i.Min, MaxLinks: i.Max,
+		})
+	}
+	return out
+}
+
+func cells(t *topology.Topology, cell func(topology.Pair) string) [][]string {
+	matrix := make([][]string, len(t.Pairs))
+	for i, row := range t.Pairs {
+		for j, pair := range row {
+			if i == j {
+				matrix[i] = append(matrix[i], "X")
+			} else {
+				matrix[i] = append(matrix[i], cell(pair))
+			}
+		}
+	}
+	return matrix
+}
+
+func nodeOf(n topology.Node) wire.TopologyNode {
+	node := wire.TopologyNode{Cards: append([]int{}, n.Cards...)}
+	if !n.Single() {
+		node.Level = n.Label()
+	}
+	for _, c := range n.Children {
+		node.Children = append(node.Children, nodeOf(c))
+	}
+	return node
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+// NoNUMANode is the NUMA node of a card of which it is not known. It is equal
+// to no node, not even to that of another such card.
+const NoNUMANode = -1
+
+// Matrix is how near the cards of a node are to each other, for whoever chooses
+// sets of them. Cards are named by gpu.Card.Index, and all answers are defined
+// for every index, also of a card that is not there. The zero Matrix knows
+// nothing: all cards are equally far from each other. It is never changed.
+type Matrix struct {
+	cost [][]int
+	numa []int
+}
+
+// NewMatrix makes a matrix of plain numbers: cost[i][j] and numa[i] for the
+// cards at Index i and j. Rows may be short, what is absent is not known.
+func NewMatrix(cost [][]int, numa []int) Matrix { return Matrix{cost, numa} }
+
+// Cost is the distance of two cards: lower is closer, 0 only for i == j, and
+// the same both ways where NewMatrix was given such numbers. NV# < INT < PIX <
+// PXB < PHB < NODE < SYS < not known; more NVLinks are closer than fewer. A sum
+// of costs is of use to compare sets of the same size.
+func (m Matrix) Cost(i, j int) int {
+	switch {
+	case i == j:
+		return 0
+	case i < 0 || j < 0 || i >= len(m.cost) || j >= len(m.cost[i]):
+		return costUnknown
+	}
+	return m.cost[i][j]
+}
+
+// NUMANode is the NUMA node next to a card, or NoNUMANode.
+func (m Matrix) NUMANode(i int) int {
+	if i < 0 || i >= len(m.numa) {
+		return NoNUMANode
+	}
+	return m.numa[i]
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simgpu
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// library builds libvgpu.so once.
+var library = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("make", "-s", "-C", "../../libvgpu", "OUT="+filepath.Join(bin, "vgpu")).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("make: %w\n%s", err, out)
+	}
+	return filepath.Join(bin, "vgpu", "libvgpu.so"), nil
+})
+
+// node is a machine with one card, the grants of its jobs and their arbiter,
+// without Slurm.
+type node struct {
+	t      *testing.T
+	m      *Machine
+	state  string
+	lib    string
+	grants *grant.Store
+}
+
+func newNode(t *testing.T, engine arbiter.Engine) *node {
+	t.Helper()
+	lib, err := library()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, lib: lib}
+	n.m, n.state = newMachine(t, "one-card")
+	dir := t.TempDir()
+	n.grants, err = grant.NewStore(grant.Layout{
+		RunDir: dir, Jobs: filepath.Join(dir, "jobs"), Preload: filepath.Join(dir, "preload"), Library: lib,
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.grants.Close)
+	judge := arbiter.NewRunner(n.grants, arbiter.Params{Period: 20000, MaxPeriod: 50000, MinSlice: 500, Engine: engine},
+		50*time.Millisecond, slog.New(slog.DiscardHandler))
+	n.grants.OnChange(judge.Wake)
+	done := make(chan struct{})
+	go func() { judge.Run(t.Context()); close(done) }()
+	t.Cleanup(func() { <-done })
+	return n
+}
+
+// job grants a share of the card.
+func (n *node) job(id uint32, cores gpu.Share, mode gpu.Mode, priority gpu.Priority) {
+	n.t.Helper()
+	card := n.m.Status()[0]
+	rec := ledger.Record{JobID: id, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), State: ledger.Granted, Mode: mode, Priority: priority, Created: time.Now()}
+	rec.Placement.Cards = []place.CardShare{{UUID: gpu.UUID(card.UUID), Share: cores, Cores: cores, Memory: 8 << 30}}
+	if err := n.grants.Create(rec, func(gpu.UUID) gpu.Bytes { return 500 << 20 }); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// worker starts a process of a job.
+func (n *node) worker(job uint32, args ...string) *tenant {
+	dir := n.grants.Dir(job)
+	return startTenantWith(n.t, n.state, []string{
+		"LD_PRELOAD=" + n.lib, "VGPU_GRANT=" + dir + "/grant", "VGPU_CACHE=" + dir + "/cache",
+	}, args...)
+}
+
+// work lets jobs 1, 2, … with these shares keep the card busy over the same
+// seconds and returns what each did, as part of solo work.
+func (n *node) work(shares []gpu.Share, kernels []string, seconds int) []float64 {
+	n.t.Helper()
+	at := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000+1+float64(len(shares)))
+	var tenants []*tenant
+	for i := range shares {
+		// A worker measures its kernel first: one after the other, on a whole card.
+		n.job(uint32(i+1), 100, gpu.Hard, gpu.Normal)
+		tenants = append(tenants, n.worker(uint32(i+1), "--kernel-us", kernels[i%len(kernels)], "--start-at", at, "--saturate", fmt.Sprint(seconds)))
+		time.Sleep(time.Second)
+	}
+	for i, s := range shares {
+		n.grants.SetCores(uint32(i+1), s)
+	}
+	return fractions(tenants)
+}
+
+// processorTime is what this process has used, which is the arbiter.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// Slices refused, each job gets its share all the same, by turns. What handing
+// over costs, and the late hosts of a busy machine, all lose alike.
+func TestTurnsKeepShares(t *testing.T) {
+	for _, c := range []struct {
+		shares  []gpu.Share
+		kernels []string
+	}{
+		{[]gpu.Share{30, 70}, []string{"20"}},
+		{[]gpu.Share{50, 50}, []string{"1000"}},
+		{[]gpu.Share{30, 70}, []string{"50000"}},
+		{[]gpu.Share{30, 70}, []string{"50", "20000"}},
+		{[]gpu.Share{10, 30, 60}, []string{"200"}},
+		{[]gpu.Share{25, 25, 25, 25}, []string{"5000"}},
+	} {
+		t.Run(fmt.Sprintf("%v at %v us", c.shares, c.kernels), func(t *testing.T) {
+			n := newNode(t, arbiter.Auto)
+			if err := n.m.RefuseSlices(Fault{Count: -1}); err != nil {
+				t.Fatal(err)
+			}
+			checkShares(t, n.work(c.shares, c.kernels, 6), c.shares)
+		})
+	}
+}
+
+// checkShares fails unless the work is divided by shares to 2 points, and most
+// of the card is used.
+func checkShares(t *testing.T, got []float64, shares []gpu.Share) {
+	t.Helper()
+	sum := 0.0
+	for _, f := range got {
+		sum += f
+	}
+	t.Logf("%.3f of solo work, in all %.3f", got, sum)
+	within(t, "all", sum, 0.88, 1.01)
+	for i, f := range got {
+		if want := float64(shares[i]) / 100; math.Abs(f/sum-want) > 0.02 {
+			t.Errorf("job %d: got %.3f of all work, want %.2f +- 0.02", i+1, f/sum, want)
+		}
+	}
+}
+
+// The configuration can have turns where slices would do.
+func TestTurnsOfEightJobsCostTheArbiterLittle(t *testing.T) {
+	n := newNode(t, arbiter.Turns)
+	shares := []gpu.Share{13, 13, 12, 12, 13, 13, 12, 12}
+	at := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000+4)
+	for i := range shares {
+		n.job(uint32(i+1), shares[i], gpu.Soft, gpu.Normal)
+		n.worker(uint32(i+1), "--kernel-us", "1000", "--start-at", at, "--saturate", "30")
+	}
+	waitFor(t, "turns of all", func() bool {
+		for i := range shares {
+			s := n.grants.Schedule(uint32(i+1), 0)
+			if s.Gate != libvgpu.GateTurn || s.Others != 7 || s.SliceUS != 0 {
+				return false
+			}
+		}
+		return true
+	})
+	used, began := processorTime(), time.Now()
+	time.Sleep(5 * time.Second)
+	part := float64(processorTime()-used) / float64(time.Since(began))
+	t.Logf("%.2f %% of a core", 100*part)
+	if part > 0.04 { // 2 % on a quiet machine
+		t.Errorf("the arbiter takes %.3f of a core, want at most 0.04", part)
+	}
+}
