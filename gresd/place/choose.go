@@ -10,245 +10,127 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 )
 
-// exhaustive is the most candidate cards for which every set is looked at:
-// C(16,8) is 12870 sets, a few milliseconds.
-const exhaustive = 16
-
 // candidate is one card that can serve the request now.
 type candidate struct {
 	card  gpu.Card
 	grant request.Grant
-	// left is what stays free after the grant, as units plus memory, each in
-	// 1/10000 of the card: whole numbers, so that ties are exact.
-	left int
+	// What stays free after the grant: units, and memory in 1/10000 of the
+	// card, whole numbers so that ties are exact.
+	units, memory int
+	idle          bool // no job is on it now
 }
 
 // Choose picks cards (placement = "gresd") by req.Policy; "" is binpack. The
 // request must have its defaults filled in and a share. The units taken on
 // each card are the request's dominant share there.
 //
-// Sets are compared by leftover (binpack: least, spread: most), then by the
-// weakest pair, the sum of pairs, the pairs among idle cards that stay free,
-// the number of NUMA nodes, and the lowest indexes. Topology compares the
-// leftover last but for the indexes. For one card there are no pairs, and
-// topology prefers the card that is farthest from the idle ones.
+// Sets of cards are compared by the criteria of the policy ([criteria]), the
+// first difference decides, and the lowest indexes where there is none. Every
+// set is looked at up to 8 of 16 cards.
 //
 // Errors: [*NoCardError] (ErrNoCard) when even the empty node could not serve
 // it, [*NoRoomError] (ErrNoRoom) when it can once other jobs end, or a
-// [*request.Error].
-func Choose(cards []gpu.Card, inUse InUse, req request.Request, cost Cost) (Placement, error) {
-	want := max(1, req.Cards)
-	if request.Dominant(req, 1) == 0 {
-		return Placement{}, &request.Error{Option: "--gres=vgpu", Want: "want a share, for example --gres=vgpu:30"}
-	}
-	fitting, err := candidates(cards, inUse, req, want)
+// [*request.Error]; the decision then has no placement, but still a verdict on
+// each card.
+func Choose(cards []gpu.Card, inUse InUse, req request.Request, distances Distances) (Decision, error) {
+	cards = byIndex(cards)
+	d, fitting, err := assess(cards, inUse, req)
 	if err != nil {
-		return Placement{}, err
+		return d, err
 	}
-	s := newSearch(cards, inUse, req.Policy, cost)
-	best := s.best(fitting, want)
-	slices.SortFunc(best, func(a, b candidate) int { return a.card.Index - b.card.Index })
-	var placement Placement
-	for _, c := range best {
-		placement.Cards = append(placement.Cards, shareOf(c.card, c.grant))
+	s := newSearch(cards, inUse, fitting, max(1, req.Cards), req.Policy, distances)
+	best := s.best()
+	slices.Sort(best)
+	for i, c := range fitting {
+		v := &d.Verdicts[slices.IndexFunc(d.Verdicts, func(v Verdict) bool { return v.UUID == c.card.UUID })]
+		if slices.Contains(best, i) {
+			v.Reason = Taken
+			d.Placement.Cards = append(d.Placement.Cards, shareOf(c.card, c.grant))
+		} else {
+			v.Reason = s.worse(best, i)
+		}
 	}
-	return placement, nil
+	return d, nil
 }
 
-// candidates returns the cards that can serve the request now, by index; an
-// error when there are fewer than want.
-func candidates(cards []gpu.Card, inUse InUse, req request.Request, want int) ([]candidate, error) {
-	var fitting []candidate
-	var ever int // cards that could serve it when empty
-	var refused error
+// assess holds the request against each card. It returns those that can serve
+// it now, or an error when they are too few.
+func assess(cards []gpu.Card, inUse InUse, req request.Request) (d Decision, fitting []candidate, err error) {
+	if request.Dominant(req, 1) == 0 {
+		err = &request.Error{Option: "--gres=vgpu", Want: "want a share, for example --gres=vgpu:30"}
+	}
+	want, usable := max(1, req.Cards), 0
 	full := &NoRoomError{Cards: want}
-	cards = slices.Clone(cards)
-	slices.SortFunc(cards, func(a, b gpu.Card) int { return a.Index - b.Index })
-	usable := 0
+	var refused error
 	for _, card := range cards {
-		if unusable(card) != "" {
-			continue
+		v := newVerdict(card, inUse)
+		switch {
+		case err != nil && v.Reason == "":
+			v.Reason = BadRequest
+		case v.Reason == "":
+			usable++
+			if why := v.assess(card, req); why != nil {
+				refused = why
+				break
+			}
+			// The message names one amount; cards of one node rarely differ.
+			if len(full.Free) == 0 {
+				full.Units, full.Memory = v.Want.Units, v.Want.Memory
+			}
+			full.Free = append(full.Free, v.Free)
+			if v.Reason == Fits {
+				fitting = append(fitting, newCandidate(card, v))
+			}
 		}
-		usable++
-		units := req.DominantOnCard(card.Memory)
-		// OnCard has the better words for what is too large for the card.
-		grant, err := req.OnCard(min(units, gpu.FullCard), card)
-		if err != nil {
-			refused = err
-			continue
-		}
-		ever++
-		left := free(card, inUse)
-		// The message names one amount; cards of one node rarely differ.
-		if full.Units == 0 {
-			full.Units, full.Memory = grant.Units, grant.Memory
-		}
-		full.Free = append(full.Free, left)
-		if left.fits(grant) {
-			fitting = append(fitting, candidate{
-				card:  card,
-				grant: grant,
-				left:  leftover(card, left, grant),
-			})
-		}
+		d.Verdicts = append(d.Verdicts, v)
+	}
+	if len(fitting) < want {
+		d.give(Fits, TooFew)
 	}
 	switch {
-	case len(fitting) >= want:
-		return fitting, nil
-	case ever >= want:
-		return nil, full
+	case err != nil || len(fitting) >= want:
+	case len(full.Free) >= want:
+		err = full
 	case refused != nil:
-		return nil, refused
+		err = refused
+	default:
+		err = &NoCardError{fmt.Sprintf("want %s, this node can share %d of its %d", count(want), usable, len(cards))}
 	}
-	return nil, &NoCardError{fmt.Sprintf("want %s, this node can share %d of its %d", count(want), usable, len(cards))}
+	return d, fitting, err
 }
 
-func leftover(c gpu.Card, f Free, g request.Grant) int {
-	const scale = 10000
-	units := int(f.Units-g.Units) * (scale / int(gpu.FullCard))
-	if c.Memory == 0 {
-		return units
+// assess fills in what the request takes of the card and whether it fits. The
+// error is a [*request.Error]: not even the empty card can serve it.
+func (v *Verdict) assess(card gpu.Card, req request.Request) error {
+	units := req.DominantOnCard(card.Memory)
+	// OnCard has the better words for what is too large for the card.
+	grant, err := req.OnCard(min(units, gpu.FullCard), card)
+	if err != nil {
+		v.Reason = BadRequest
+		if units > gpu.FullCard {
+			v.Reason = TooSmall
+		}
+		return err
 	}
-	// A float has room enough: the result is only compared, never summed up
-	// into an amount, and the same input gives the same number.
-	return units + int(float64(f.Memory-g.Memory)/float64(c.Memory)*scale)
+	v.Want = grant
+	withoutMemory := req
+	withoutMemory.Memory = request.Memory{}
+	v.Reason = v.room(withoutMemory.DominantOnCard(card.Memory))
+	switch {
+	case v.Reason == "":
+		v.Reason = Fits
+	case req.Policy == gpu.Exclusive && v.Jobs > 0:
+		v.Reason = Occupied
+	}
+	return nil
 }
 
-// search finds the best set of cards.
-type search struct {
-	cost   Cost
-	policy gpu.Policy
-	// idle has a bit for each usable card without a job, by index.
-	idle map[int]uint64
-	// pairs are those among the idle cards; farthest is the largest cost.
-	pairs    []pair
-	farthest int
-}
-
-type pair struct {
-	bits uint64 // of both cards
-	cost int
-}
-
-func newSearch(cards []gpu.Card, inUse InUse, policy gpu.Policy, cost Cost) search {
-	s := search{cost: cost, policy: policy, idle: map[int]uint64{}}
-	var before []gpu.Card
-	for _, c := range cards {
-		// 64 idle cards are more than any node has; others would only be left
-		// out of a tie-break.
-		if unusable(c) != "" || inUse[c.UUID].Jobs != 0 || len(before) == 64 {
-			continue
-		}
-		bit := uint64(1) << len(before)
-		for _, other := range before {
-			p := pair{bit | s.idle[other.Index], cost.between(other.Index, c.Index)}
-			s.pairs = append(s.pairs, p)
-			s.farthest = max(s.farthest, p.cost)
-		}
-		s.idle[c.Index] = bit
-		before = append(before, c)
+func newCandidate(card gpu.Card, v Verdict) candidate {
+	c := candidate{card: card, grant: v.Want, units: int(v.Free.Units - v.Want.Units), idle: v.Jobs == 0}
+	if card.Memory != 0 {
+		// A float has room enough: the result is only compared, never summed up
+		// into an amount, and the same input gives the same number.
+		c.memory = int(float64(v.Free.Memory-v.Want.Memory) / float64(card.Memory) * 10000)
 	}
-	return s
-}
-
-// rank compares sets of equal size; smaller is better, first number first.
-type rank [5]int
-
-func (r rank) compare(other rank) int { return slices.Compare(r[:], other[:]) }
-
-// best returns the best set of want candidates; there must be as many.
-func (s search) best(from []candidate, want int) []candidate {
-	if len(from) > exhaustive {
-		return s.greedy(from, want)
-	}
-	var best []candidate
-	var bestRank rank
-	set := make([]candidate, 0, want)
-	var walk func(next int)
-	walk = func(next int) {
-		if len(set) == want {
-			// Sets come in the order of their indexes: the first of equals wins.
-			if r := s.rank(set); best == nil || r.compare(bestRank) < 0 {
-				best, bestRank = slices.Clone(set), r
-			}
-			return
-		}
-		for i := next; i <= len(from)-(want-len(set)); i++ {
-			set = append(set, from[i])
-			walk(i + 1)
-			set = set[:len(set)-1]
-		}
-	}
-	walk(0)
-	return best
-}
-
-// greedy starts a set from each candidate and adds the best card each time;
-// for nodes with more cards than every set can be looked at.
-func (s search) greedy(from []candidate, want int) []candidate {
-	var best []candidate
-	var bestRank rank
-	for i := range from {
-		set := []candidate{from[i]}
-		rest := slices.Delete(slices.Clone(from), i, i+1)
-		for len(set) < want {
-			at := 0
-			var atRank rank
-			for j := range rest {
-				if r := s.rank(append(set, rest[j])); j == 0 || r.compare(atRank) < 0 {
-					at, atRank = j, r
-				}
-			}
-			set = append(set, rest[at])
-			rest = slices.Delete(rest, at, at+1)
-		}
-		if r := s.rank(set); best == nil || r.compare(bestRank) < 0 {
-			best, bestRank = set, r
-		}
-	}
-	return best
-}
-
-func (s search) rank(set []candidate) rank {
-	left, weakest, sum, nodes := 0, 0, 0, 0
-	for i, a := range set {
-		left += a.left
-		first := true // of its NUMA node
-		for _, b := range set[:i] {
-			c := s.cost.between(a.card.Index, b.card.Index)
-			weakest = max(weakest, c)
-			sum += c
-			first = first && a.card.NUMANode != b.card.NUMANode
-		}
-		if first {
-			nodes++
-		}
-	}
-	rest := s.rest(set)
-	switch s.policy {
-	case gpu.Topology:
-		return rank{weakest, sum, rest, nodes, left}
-	case gpu.Spread:
-		left = -left
-	}
-	return rank{left, weakest, sum, rest, nodes}
-}
-
-// rest is the sum of pairs among the idle cards that a set leaves free: what
-// later jobs will find. A set that takes more idle cards leaves fewer pairs, so
-// each pair that it takes away is charged as the farthest one.
-func (s search) rest(set []candidate) int {
-	var taken uint64
-	for _, c := range set {
-		taken |= s.idle[c.card.Index]
-	}
-	sum := 0
-	for _, p := range s.pairs {
-		if p.bits&taken != 0 {
-			sum += s.farthest
-		} else {
-			sum += p.cost
-		}
-	}
-	return sum
+	return c
 }

@@ -2,7 +2,8 @@
 
 // Package place decides which cards serve a request: [Check] holds slurmctld's
 // choice against what is in use, [Choose] makes the choice itself. Both are
-// pure and deterministic, and never give out more than a card has.
+// pure and deterministic, never give out more than a card has, and say of every
+// card why it was or was not taken ([Decision]).
 package place
 
 import (
@@ -50,73 +51,99 @@ func (u InUse) Add(p Placement) {
 	}
 }
 
+// Remove is the opposite of Add.
+func (u InUse) Remove(p Placement) {
+	for _, c := range p.Cards {
+		use := u[c.UUID]
+		use.Units -= c.Share
+		use.Memory -= c.Memory
+		if use.Jobs--; use.Jobs == 0 {
+			delete(u, c.UUID)
+		} else {
+			u[c.UUID] = use
+		}
+	}
+}
+
 // CardChoice is one card that slurmctld chose, and its shards there.
 type CardChoice struct {
 	Index int // Slurm's index, the same as gpu.Card.Index
 	Units gpu.Share
 }
 
-// Cost is the distance between cards, Cost[i][j] for the cards at Index i and
-// j, the same both ways; smaller is nearer. A nil Cost, or a pair outside of it, counts as 0.
-type Cost [][]int
-
-func (c Cost) between(i, j int) int {
-	if i < 0 || j < 0 || i >= len(c) || j >= len(c[i]) {
-		return 0
-	}
-	return c[i][j]
-}
-
 // Check verifies the cards that slurmctld chose (placement = "slurm"). The
 // request must have its defaults filled in. inUse must not count the job
 // itself. Errors: [*NoCardError] (ErrNoCard), [*NoRoomError] (ErrNoRoom), or
-// a [*request.Error] for a request that the shards do not cover.
-func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoice) (Placement, error) {
+// a [*request.Error] for a request that the shards do not cover; the decision
+// then has no placement, but still a verdict on each card.
+func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoice) (Decision, error) {
+	var d Decision
+	for _, card := range byIndex(cards) {
+		v := newVerdict(card, inUse)
+		if v.Reason == "" {
+			v.Reason = NotNamed
+		}
+		d.Verdicts = append(d.Verdicts, v)
+	}
 	if len(chosen) == 0 {
-		return Placement{}, &NoCardError{"slurmctld chose no card"}
+		return d, &NoCardError{"slurmctld chose no card"}
 	}
 	// A share that is known also tells how many cards it is for.
 	if req.Cards != 0 && req.Cards != len(chosen) && !req.Clamp {
-		return Placement{}, &request.Error{Option: "--vgpu-cards", Given: fmt.Sprint(req.Cards), Want: fmt.Sprintf(
+		return d, &request.Error{Option: "--vgpu-cards", Given: fmt.Sprint(req.Cards), Want: fmt.Sprintf(
 			"slurmctld gave %s; want as many, for example --vgpu-cards=%d", count(len(chosen)), len(chosen))}
 	}
 	chosen = slices.Clone(chosen)
 	slices.SortFunc(chosen, func(a, b CardChoice) int { return a.Index - b.Index })
-	var placement Placement
 	for i, choice := range chosen {
 		if i > 0 && chosen[i-1].Index == choice.Index {
-			return Placement{}, &NoCardError{fmt.Sprintf("card %d was chosen twice", choice.Index)}
+			d.Refuse(BadRequest)
+			return d, &NoCardError{fmt.Sprintf("card %d was chosen twice", choice.Index)}
 		}
-		share, err := checkOne(cards, inUse, req, choice)
+		share, err := d.checkOne(cards, req, choice)
 		if err != nil {
-			return Placement{}, err
+			d.Refuse(TooFew)
+			return d, err
 		}
-		placement.Cards = append(placement.Cards, share)
+		d.Placement.Cards = append(d.Placement.Cards, share)
 	}
-	return placement, nil
+	return d, nil
 }
 
-func checkOne(cards []gpu.Card, inUse InUse, req request.Request, choice CardChoice) (CardShare, error) {
+// checkOne also gives the verdict on the card.
+func (d *Decision) checkOne(cards []gpu.Card, req request.Request, choice CardChoice) (CardShare, error) {
 	i := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.Index == choice.Index })
 	if i < 0 {
 		return CardShare{}, &NoCardError{fmt.Sprintf(
 			"card %d is not on this node, which has %s", choice.Index, count(len(cards)))}
 	}
 	card := cards[i]
+	v := &d.Verdicts[slices.IndexFunc(d.Verdicts, func(v Verdict) bool { return v.UUID == card.UUID })]
 	if why := unusable(card); why != "" {
-		return CardShare{}, &NoCardError{fmt.Sprintf("card %d (%s) %s", card.Index, card.UUID, why)}
+		return CardShare{}, &NoCardError{fmt.Sprintf("card %d (%s) %s", card.Index, card.UUID, why.Words())}
 	}
+	v.Reason = BadRequest
 	if choice.Units < 1 || choice.Units > gpu.FullCard {
 		return CardShare{}, &NoCardError{fmt.Sprintf(
 			"card %d: want 1 to %d shards on one card, slurmctld gave %d", card.Index, gpu.FullCard, choice.Units)}
 	}
+	if req.Policy == gpu.Exclusive && choice.Units < gpu.FullCard && !req.Clamp {
+		return CardShare{}, &request.Error{Option: "--vgpu-policy", Given: string(req.Policy), Want: fmt.Sprintf(
+			"slurmctld gave %d of the %d shards of card %d, and may give the rest to others; want --gres=vgpu:%d",
+			choice.Units, gpu.FullCard, card.Index, gpu.FullCard)}
+	}
 	grant, err := req.OnCard(choice.Units, card)
 	if err != nil {
+		if req.DominantOnCard(card.Memory) > gpu.FullCard {
+			v.Reason = TooSmall
+		}
 		return CardShare{}, err
 	}
-	if left := free(card, inUse); !left.fits(grant) {
-		return CardShare{}, &NoRoomError{Cards: 1, Units: grant.Units, Memory: grant.Memory, Free: []Free{left}}
+	v.Want = grant
+	if v.Reason = v.room(grant.Units); v.Reason != "" {
+		return CardShare{}, &NoRoomError{Cards: 1, Units: grant.Units, Memory: grant.Memory, Free: []Free{v.Free}}
 	}
+	v.Reason = Taken
 	return shareOf(card, grant), nil
 }
 
@@ -129,12 +156,12 @@ func shareOf(c gpu.Card, g request.Grant) CardShare {
 }
 
 // unusable says why a card cannot be shared at all, or "".
-func unusable(c gpu.Card) string {
+func unusable(c gpu.Card) Reason {
 	switch {
 	case !c.Healthy:
-		return "is not healthy"
+		return Unhealthy
 	case c.MIG:
-		return "is in MIG mode, which gresd does not share"
+		return MIG
 	}
 	return ""
 }

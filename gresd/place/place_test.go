@@ -3,6 +3,7 @@
 package place
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -41,9 +42,9 @@ func share(n gpu.Share, cards int) request.Request {
 	return request.Request{Share: n, Cards: cards}
 }
 
-func indexes(p Placement) []int {
+func indexes(d Decision) []int {
 	var all []int
-	for _, c := range p.Cards {
+	for _, c := range d.Placement.Cards {
 		all = append(all, c.Index)
 	}
 	return all
@@ -53,7 +54,7 @@ func TestTheChoiceOfSlurmctldIsTakenWhereItFits(t *testing.T) {
 	cards := node(4)
 	got, err := Check(cards, used(cards, 0, 70), share(30, 1), []CardChoice{{1, 30}})
 	want := Placement{Cards: []CardShare{{UUID: "GPU-01", Index: 1, Share: 30, Cores: 30, Memory: 24 * gpu.GiB}}}
-	if err != nil || !reflect.DeepEqual(got, want) {
+	if err != nil || !reflect.DeepEqual(got.Placement, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 	// Two whole cards, named in the other order; the caller's slice stays.
@@ -64,7 +65,7 @@ func TestTheChoiceOfSlurmctldIsTakenWhereItFits(t *testing.T) {
 	}
 	// A share that is not known is what the shards say, on each card its own.
 	got, err = Check(cards, nil, request.Request{}, []CardChoice{{0, 10}, {2, 40}})
-	if err != nil || got.Cards[0].Cores != 10 || got.Cards[1].Cores != 40 || got.Cards[1].Memory != 32*gpu.GiB {
+	if err != nil || got.Placement.Cards[0].Cores != 10 || got.Placement.Cards[1].Cores != 40 || got.Placement.Cards[1].Memory != 32*gpu.GiB {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
@@ -109,7 +110,7 @@ func TestTheChoiceOfSlurmctldIsRefusedWhereItIsWrong(t *testing.T) {
 			if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %+v, error\n\t%v\nwant\n\t…%s", got, err, test.want)
 			}
-			if len(got.Cards) != 0 {
+			if len(got.Placement.Cards) != 0 {
 				t.Errorf("a placement came with the error: %+v", got)
 			}
 		})
@@ -151,10 +152,21 @@ func TestUseAboveTheCardIsNoRoomRatherThanEndlessRoom(t *testing.T) {
 	}
 }
 
+// Table is Distances of plain numbers: Table[i][j] for the cards at Index i and
+// j. Rows may be short; what is absent is not known.
+type Table [][]int
+
+func (t Table) Cost(i, j int) int {
+	if i < 0 || j < 0 || i >= len(t) || j >= len(t[i]) {
+		return -1
+	}
+	return t[i][j]
+}
+
 // pairs is the cost of eight cards: neighbours (0,1), (2,3)… share a switch,
 // halves share a socket.
-func pairs() Cost {
-	cost := make(Cost, 8)
+func pairs() Table {
+	cost := make(Table, 8)
 	for i := range cost {
 		cost[i] = make([]int, 8)
 		for j := range cost[i] {
@@ -186,7 +198,7 @@ func TestChoices(t *testing.T) {
 		cards   []gpu.Card
 		inUse   InUse
 		request request.Request
-		cost    Cost
+		cost    Distances
 		want    []int
 	}{
 		"an empty node gives the first card":      {four, nil, share(30, 1), nil, []int{0}},
@@ -206,6 +218,10 @@ func TestChoices(t *testing.T) {
 		"spread over two prefers idle cards":      {eight, used(eight, 50, 0, 50), with(share(40, 2), gpu.Spread), pairs(), []int{4, 5}},
 		"without costs NUMA nodes decide":         {four, used(four, 1), share(200, 2), nil, []int{2, 3}},
 		"all cards":                               {four, nil, share(400, 4), nil, []int{0, 1, 2, 3}},
+		"exclusive takes an idle card":            {four, used(four, 10, 0, 20), with(share(30, 1), gpu.Exclusive), nil, []int{1}},
+		"exclusive cards are near each other":     {eight, used(eight, 1, 0, 1), with(share(60, 2), gpu.Exclusive), pairs(), []int{4, 5}},
+		"one idle card of a pair that is broken":  {eight, used(eight, 0, 0, 0, 0, 0, 30), share(100, 1), pairs(), []int{4}},
+		"distances that are not known are far":    {four, nil, share(200, 2), Table{nil, nil, {}, {50, 50, 40}}, []int{2, 3}},
 		"the dominant share is what must fit":     {four, used(four, 60), request.Request{Share: 10, Cards: 1, Memory: request.Memory{Percent: 50}}, nil, []int{1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,7 +236,7 @@ func TestChoices(t *testing.T) {
 func TestAChoiceTakesTheDominantShare(t *testing.T) {
 	got, err := Choose(node(1), nil, request.Request{Share: 10, Cards: 1, Cores: 40, Memory: request.Memory{Bytes: 4 * gpu.GiB}}, nil)
 	want := Placement{Cards: []CardShare{{UUID: "GPU-00", Share: 40, Cores: 40, Memory: 4 * gpu.GiB}}}
-	if err != nil || !reflect.DeepEqual(got, want) {
+	if err != nil || !reflect.DeepEqual(got.Placement, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 }
@@ -262,7 +278,7 @@ func TestChoicesThatCannotBeMade(t *testing.T) {
 
 func TestMoreCardsThanEverySetCanBeLookedAt(t *testing.T) {
 	cards := node(24)
-	cost := make(Cost, 24)
+	cost := make(Table, 24)
 	for i := range cost {
 		cost[i] = make([]int, 24)
 		for j := range cost[i] {
@@ -286,6 +302,9 @@ func stream(t *testing.T, seed uint64, slurm bool) string {
 	for i := range cards {
 		cards[i].Memory = gpu.Bytes(1000+random.IntN(200000)) * gpu.MiB / 7
 		cards[i].Healthy = random.IntN(10) != 0
+		if random.IntN(2) == 0 {
+			cards[i] = cards[i].Scaled(1 + 2*random.Float64())
+		}
 	}
 	var log strings.Builder
 	var live []Placement
@@ -299,7 +318,7 @@ func stream(t *testing.T, seed uint64, slurm bool) string {
 		for _, p := range live {
 			inUse.Add(p)
 		}
-		var p Placement
+		var d Decision
 		var err error
 		req := randomRequest(random)
 		if slurm {
@@ -307,11 +326,12 @@ func stream(t *testing.T, seed uint64, slurm bool) string {
 			for range max(1, req.Cards) {
 				chosen = append(chosen, CardChoice{random.IntN(len(cards) + 1), gpu.Share(random.IntN(110))})
 			}
-			p, err = Check(cards, inUse, req, chosen)
+			d, err = Check(cards, inUse, req, chosen)
 		} else {
-			p, err = Choose(cards, inUse, req, pairs())
+			d, err = Choose(cards, inUse, req, pairs())
 		}
-		fmt.Fprintln(&log, step, p, err)
+		fmt.Fprintln(&log, step, d.Placement, reasonsOf(d), err)
+		checkVerdicts(t, cards, d, err)
 		if err != nil {
 			var mistake *request.Error
 			if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrNoCard) && !errors.As(err, &mistake) {
@@ -319,7 +339,7 @@ func stream(t *testing.T, seed uint64, slurm bool) string {
 			}
 			continue
 		}
-		live = append(live, p)
+		live = append(live, d.Placement)
 		checkCards(t, cards, live)
 	}
 	return log.String()
@@ -336,7 +356,7 @@ func randomRequest(random *rand.Rand) request.Request {
 	case 2:
 		r.Cores = gpu.Share(1 + random.IntN(100))
 	}
-	r.Policy = []gpu.Policy{"", gpu.Binpack, gpu.Spread, gpu.Topology}[random.IntN(4)]
+	r.Policy = []gpu.Policy{"", gpu.Binpack, gpu.Spread, gpu.Topology, gpu.Exclusive}[random.IntN(5)]
 	r.Clamp = random.IntN(4) == 0
 	return r
 }
@@ -344,9 +364,13 @@ func randomRequest(random *rand.Rand) request.Request {
 func checkCards(t *testing.T, cards []gpu.Card, live []Placement) {
 	t.Helper()
 	inUse := InUse{}
+	cores, physical, alone := map[gpu.UUID]gpu.Share{}, map[gpu.UUID]gpu.Bytes{}, map[gpu.UUID]bool{}
 	for _, p := range live {
 		inUse.Add(p)
 		for i, c := range p.Cards {
+			cores[c.UUID] += c.Cores
+			physical[c.UUID] += cmp.Or(c.Physical, c.Memory)
+			alone[c.UUID] = alone[c.UUID] || c.Share == gpu.FullCard
 			if c.Cores < 1 || c.Cores > c.Share || c.Memory < 1 {
 				t.Fatalf("granted %+v", c)
 			}
@@ -357,8 +381,13 @@ func checkCards(t *testing.T, cards []gpu.Card, live []Placement) {
 	}
 	for _, c := range cards {
 		use := inUse[c.UUID]
-		if use.Units > gpu.FullCard || use.Memory > c.Memory {
-			t.Fatalf("card %d of %s is over-committed: %+v", c.Index, c.Memory, use)
+		own := cmp.Or(c.Physical, c.Memory)
+		if use.Units > gpu.FullCard || cores[c.UUID] > gpu.FullCard || use.Memory > c.Memory || physical[c.UUID] > own {
+			t.Fatalf("card %d of %s is over-committed: %+v, cores %d, %s of its own %s",
+				c.Index, c.Memory, use, cores[c.UUID], physical[c.UUID], own)
+		}
+		if alone[c.UUID] && use.Jobs > 1 {
+			t.Fatalf("card %d is held whole, by %d jobs", c.Index, use.Jobs)
 		}
 		if !c.Healthy && use.Jobs != 0 {
 			t.Fatalf("card %d is sick and was granted", c.Index)
@@ -377,15 +406,6 @@ func TestNoStreamOfJobsOverCommitsACard(t *testing.T) {
 	}
 }
 
-func BenchmarkEightOfSixteenCards(b *testing.B) {
-	cards := node(16)
-	for b.Loop() {
-		if _, err := Choose(cards, nil, share(800, 8), pairs()); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func TestOversubscribedCards(t *testing.T) {
 	cards := node(2)
 	for i := range cards {
@@ -393,16 +413,16 @@ func TestOversubscribedCards(t *testing.T) {
 	}
 	got, err := Check(cards, used(cards, 50), share(50, 1), []CardChoice{{0, 50}})
 	want := CardShare{UUID: "GPU-00", Index: 0, Share: 50, Cores: 50, Memory: 60 * gpu.GiB, Physical: 40 * gpu.GiB}
-	if err != nil || got.Cards[0] != want {
+	if err != nil || got.Placement.Cards[0] != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 	tiny := request.Request{Share: 1, Memory: request.Memory{Bytes: 1}}
-	if got, err = Check(cards, nil, tiny, []CardChoice{{0, 1}}); err != nil || got.Cards[0].Physical != 1 || got.Cards[0].Memory != 1 {
+	if got, err = Check(cards, nil, tiny, []CardChoice{{0, 1}}); err != nil || got.Placement.Cards[0].Physical != 1 || got.Placement.Cards[0].Memory != 1 {
 		t.Errorf("a limit of one byte: %+v, %v", got, err)
 	}
 	// Memory beyond the card's own is a larger dominant share than before.
 	big := request.Request{Share: 10, Memory: request.Memory{Bytes: 100 * gpu.GiB}}
-	if got, err = Choose(cards, nil, big, nil); err != nil || got.Cards[0].Share != 84 || got.Cards[0].Physical >= 80*gpu.GiB {
+	if got, err = Choose(cards, nil, big, nil); err != nil || got.Placement.Cards[0].Share != 84 || got.Placement.Cards[0].Physical >= 80*gpu.GiB {
 		t.Errorf("100 GiB of a card of 80: %+v, %v", got, err)
 	}
 }

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+func (s *settings) explainCommand() *cobra.Command {
+	req := wire.Request{Op: wire.OpExplain}
+	cmd := &cobra.Command{
+		Use:   "explain {JOB | --gres=vgpu:N [--vgpu-OPTION=VALUE ...]}",
+		Short: "Say of every card why a job took it or not, or what a request would find now",
+		Example: "  vgpuctl explain 4217\n" +
+			"  vgpuctl explain --gres=vgpu:30 --vgpu-mem=20G",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) == 1) == (req.GRES != "") {
+				return errors.New("want a job or a request, for example: vgpuctl explain 4217, or vgpuctl explain --gres=vgpu:30")
+			}
+			if len(args) == 1 {
+				job, err := strconv.ParseUint(args[0], 10, 32)
+				if err != nil || job == 0 {
+					return fmt.Errorf("job %q: want the number of a job, for example 4217; squeue -O JobID gives it for an array's", args[0])
+				}
+				if req.Options != (wire.Options{}) {
+					return fmt.Errorf("job %d: its own options count: want no --vgpu option beside it", job)
+				}
+				req.JobID = uint32(job)
+			}
+			rep, err := s.ask(cmd.Context(), req)
+			if err == nil && rep.Explain == nil {
+				err = errors.New("gresd: answer without an explanation")
+			}
+			if err == nil {
+				err = s.print(cmd.OutOrStdout(), rep.Explain, func(w io.Writer) error { return writeExplanation(w, *rep.Explain) })
+			}
+			if err != nil {
+				return failure{err}
+			}
+			return nil
+		},
+	}
+	flags, o := cmd.Flags(), &req.Options
+	flags.StringVar(&req.GRES, "gres", "", "`vgpu[:TYPE]:N`, as for sbatch")
+	flags.StringVar(&o.Mem, "vgpu-mem", "", "memory per card: `SIZE` or PCT%")
+	flags.StringVar(&o.Cores, "vgpu-cores", "", "compute share `PCT` per card")
+	flags.StringVar(&o.Cards, "vgpu-cards", "", "`COUNT` of cards to split the share over")
+	flags.StringVar(&o.Mode, "vgpu-mode", "", "`MODE`: hard, soft[:CEILING] or off")
+	flags.StringVar(&o.Priority, "vgpu-priority", "", "`WORD`: high, normal or low")
+	flags.StringVar(&o.Policy, "vgpu-policy", "", "`WORD`: binpack, spread, topology or exclusive")
+	flags.StringVar(&o.Engine, "vgpu-engine", "", "`WORD`: time or mps")
+	return cmd
+}
+
+func writeExplanation(w io.Writer, e wire.Explanation) error {
+	who := "a request now"
+	if e.JobID != 0 {
+		who = fmt.Sprintf("job %d", e.JobID)
+	}
+	if e.Decided != nil {
+		who += ", decided " + e.Decided.Format(time.RFC3339)
+	}
+	fmt.Fprintf(w, "%s: %s\n%s\n", who, e.Request, verdict(e))
+	if e.Lost {
+		fmt.Fprintln(w, "gresd was started anew since: of the cards that were not taken, their room now is shown")
+	}
+	if len(e.Cards) == 0 {
+		return nil
+	}
+	rows := [][]string{{"CARD", "TYPE", "FREE", "WANTED", "JOBS", "REASON"}}
+	for _, c := range e.Cards {
+		wanted := "-"
+		if c.WantShare != 0 {
+			wanted = amount(c.WantShare, c.WantBytes)
+		}
+		rows = append(rows, []string{
+			fmt.Sprint(c.Index), c.Type, amount(c.FreeShare, c.FreeBytes), wanted, jobsOn(c), c.Reason,
+		})
+	}
+	fmt.Fprintln(w)
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	return table(w, legendOf(e.Cards))
+}
+
+// legendOf has each reason once, with its words.
+func legendOf(cards []wire.CardVerdict) (rows [][]string) {
+	seen := map[string]bool{}
+	for _, c := range cards {
+		if !seen[c.Reason] {
+			seen[c.Reason] = true
+			rows = append(rows, []string{c.Reason, c.Why})
+		}
+	}
+	return rows
+}
+
+// verdict is what became of the request as a whole.
+func verdict(e wire.Explanation) string {
+	var taken, fit []string
+	for _, c := range e.Cards {
+		switch c.Reason {
+		case "taken":
+			taken = append(taken, fmt.Sprint(c.Index))
+		case "fits":
+			fit = append(fit, fmt.Sprint(c.Index))
+		}
+	}
+	switch {
+	case e.Message != "":
+		return "not placed: " + e.Message
+	case len(taken) > 0 && e.JobID == 0:
+		return "would get " + cardNames(taken)
+	case len(taken) > 0:
+		return "got " + cardNames(taken)
+	case len(fit) > 0:
+		return "slurmctld can choose " + cardNames(fit)
+	}
+	return "not placed"
+}
+
+func cardNames(indexes []string) string {
+	if len(indexes) == 1 {
+		return "card " + indexes[0]
+	}
+	return "cards " + strings.Join(indexes, ", ")
+}
+
+func amount(share uint32, bytes uint64) string { return percent(share) + " " + size(bytes) }
+
+// jobsOn names at most three jobs; --json has all.
+func jobsOn(c wire.CardVerdict) string {
+	ids := slices.Clone(c.JobIDs)
+	slices.Sort(ids)
+	var names []string
+	for i, id := range ids {
+		if i == 3 {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, fmt.Sprint(id))
+	}
+	if len(names) == 0 {
+		return fmt.Sprint(c.Jobs)
+	}
+	return fmt.Sprintf("%d: %s", c.Jobs, strings.Join(names, ","))
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// explain says of every card why it was or was not taken by a job, or what
+// would be decided now. A user other than root learns of own jobs only.
+func (s *Server) explain(w wire.Request, cred wire.Cred) wire.Reply {
+	if w.JobID != 0 {
+		return s.explainJob(w.JobID, cred)
+	}
+	return s.explainRequest(w, cred)
+}
+
+func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
+	made, decided := s.decisions.get(jobID)
+	rec, known := s.Ledger.Get(jobID)
+	uid := made.uid
+	if !decided {
+		uid = rec.UID
+	}
+	if !decided && !known || !isRoot(cred.UID) && uid != cred.UID {
+		// The same words for a job that is not there and for somebody else's.
+		return userError("vgpu: explain: job %d: want a job of yours that was placed on this node; "+
+			"what would be decided now is told for a request, for example vgpuctl explain --gres=vgpu:30", jobID)
+	}
+	e := &wire.Explanation{JobID: jobID, Placement: s.Config.Placement.Mode, Cards: []wire.CardVerdict{}}
+	switch {
+	case decided:
+		e.Request, e.Decided = held(made.request, made.decision.Placement), &made.at
+		if made.err != nil {
+			e.Message = made.err.Error()
+		}
+		e.Cards = s.verdicts(made.decision)
+	case rec.State == ledger.Granted:
+		inUse := s.Ledger.InUse()
+		inUse.Remove(rec.Placement)
+		e.Request, e.Decided, e.Lost = held(rec.Request, rec.Placement), &rec.Created, true
+		e.Cards = s.verdicts(place.Given(s.cards.Load().cards, inUse, rec.Placement))
+	}
+	if known && rec.State == ledger.Refused {
+		e.Decided, e.Message = &rec.Created, rec.Reason
+	}
+	return wire.Reply{OK: true, Explain: e}
+}
+
+func (s *Server) explainRequest(w wire.Request, cred wire.Cred) wire.Reply {
+	cardType, req, err := s.asked(w)
+	if err != nil {
+		return userError("vgpu: explain: %v", err)
+	}
+	e := &wire.Explanation{Request: written(req), Placement: s.Config.Placement.Mode}
+	d, err := s.wouldPlace(cardType, req)
+	if err != nil {
+		e.Message = err.Error()
+	}
+	e.Cards = s.verdicts(d)
+	s.nameJobs(e.Cards, cred)
+	return wire.Reply{OK: true, Explain: e}
+}
+
+// asked reads a request as a job's would be read.
+func (s *Server) asked(w wire.Request) (cardType string, req request.Request, err error) {
+	cardType, share, err := readGRES(w.GRES)
+	if err != nil {
+		return "", req, err
+	}
+	words := optionsOf(w.Options)
+	words["share"] = share
+	if req, err = request.Parse(words); err != nil {
+		return "", req, err
+	}
+	req = req.WithDefaults(s.Config.RequestDefaults())
+	return cardType, req, req.Check(s.Config.RequestLimits())
+}
+
+// readGRES takes "vgpu[:TYPE]:N" apart, in each spelling that Slurm allows.
+func readGRES(text string) (cardType, share string, err error) {
+	rest := strings.TrimPrefix(strings.TrimPrefix(text, "gres:"), "gres/")
+	words := strings.Split(strings.Replace(rest, "=", ":", 1), ":")
+	switch {
+	case (words[0] == "vgpu" || words[0] == "shard") && len(words) == 2:
+		return "", words[1], nil
+	case (words[0] == "vgpu" || words[0] == "shard") && len(words) == 3:
+		return words[1], words[2], nil
+	}
+	return "", "", &request.Error{Option: "--gres", Given: text, Want: "want vgpu:N or vgpu:TYPE:N, for example vgpu:30"}
+}
+
+// wouldPlace is place for a job that is not there. Where slurmctld chooses, the
+// cards that it could choose from are all that can be told.
+func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
+	hw, inUse := s.cards.Load(), s.Ledger.InUse()
+	cards, others := ofType(hw.cards, cardType)
+	d, err := place.Choose(cards, inUse, req, hw.distances)
+	if len(cards) == 0 && len(others) > 0 {
+		err = fmt.Errorf("want a card of type %q: this node has %s", cardType, strings.Join(types(others), ", "))
+	}
+	if err == nil {
+		if err = s.withinLimits(d.Placement, cards); err != nil {
+			d.Refuse(place.SiteLimit)
+		}
+	}
+	if s.Config.Placement.Mode == config.PlacementSlurm {
+		d.LeaveOpen()
+	}
+	for _, v := range place.Given(others, inUse, place.Placement{}).Verdicts {
+		if v.Reason == place.Fits {
+			v.Reason = place.OtherType
+		}
+		d.Verdicts = append(d.Verdicts, v)
+	}
+	slices.SortFunc(d.Verdicts, func(a, b place.Verdict) int { return a.Index - b.Index })
+	return d, err
+}
+
+func ofType(cards []gpu.Card, cardType string) (of, others []gpu.Card) {
+	for _, c := range cards {
+		if cardType == "" || c.Type == cardType {
+			of = append(of, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	return of, others
+}
+
+func types(cards []gpu.Card) []string {
+	var all []string
+	for _, c := range cards {
+		all = append(all, c.Type)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// held is a request whose share only the shards tell, with that share.
+func held(req request.Request, p place.Placement) string {
+	if req.Share == 0 && len(p.Cards) > 0 {
+		req.Cards = len(p.Cards)
+		for _, c := range p.Cards {
+			req.Share += c.Share
+		}
+	}
+	return written(req)
+}
+
+// written is a request in the words of its options.
+func written(req request.Request) string { return request.FormatToken(req.Options()) }
+
+func (s *Server) verdicts(d place.Decision) []wire.CardVerdict {
+	verdicts := []wire.CardVerdict{}
+	cards := s.cards.Load().cards
+	for _, v := range d.Verdicts {
+		out := wire.CardVerdict{
+			UUID: string(v.UUID), Index: v.Index, Reason: string(v.Reason), Why: v.Reason.Words(),
+			FreeShare: uint32(v.Free.Units), FreeBytes: uint64(v.Free.Memory),
+			WantShare: uint32(v.Want.Units), WantBytes: uint64(v.Want.Memory), Jobs: v.Jobs,
+		}
+		if i := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.UUID == v.UUID }); i >= 0 {
+			out.Type = cards[i].Type
+		}
+		verdicts = append(verdicts, out)
+	}
+	return verdicts
+}
+
+// nameJobs adds the jobs on each card that the asker may see.
+func (s *Server) nameJobs(cards []wire.CardVerdict, cred wire.Cred) {
+	for _, rec := range s.Ledger.List() {
+		if rec.State != ledger.Granted || !isRoot(cred.UID) && rec.UID != cred.UID {
+			continue
+		}
+		for _, held := range rec.Placement.Cards {
+			i := slices.IndexFunc(cards, func(c wire.CardVerdict) bool { return c.UUID == string(held.UUID) })
+			if i >= 0 {
+				cards[i].JobIDs = append(cards[i].JobIDs, rec.JobID)
+			}
+		}
+	}
+}
