@@ -17,6 +17,8 @@ local function check(ok, format, ...)
 end
 
 -- Loads the script as slurmctld does, with a table of cards beside it.
+local folder
+
 local function load_script(cards)
   said, logged = {}, {}
   slurm = {
@@ -25,7 +27,9 @@ local function load_script(cards)
     log_user = function(...) said[#said + 1] = string.format(...) end,
     log_error = function(...) logged[#logged + 1] = string.format(...) end,
   }
-  local folder = os.tmpname()
+  -- The script reads the site's file at every job: it stays until the next load.
+  if folder then os.execute("rm -r " .. folder) end
+  folder = os.tmpname()
   os.remove(folder)
   os.execute("mkdir " .. folder .. " && cp " .. SCRIPT .. " " .. folder)
   if cards then
@@ -34,7 +38,6 @@ local function load_script(cards)
     file:close()
   end
   check(assert(loadfile(folder .. "/job_submit.lua"))() == 0, "loading must return SUCCESS")
-  os.execute("rm -r " .. folder)
 end
 
 local CARDS = "return { units = 100, default = 81920, cards = { h200 = 143771, a100 = 40960 } }"
@@ -71,6 +74,8 @@ local GOOD = {
   {"cores below the share", "gres:vgpu:30", {CORES = "10"}, nil, "gres:shard:30", nil},
   {"words that change no count", "gres:vgpu:30", {MODE = "soft:80", PRIORITY = "low", POLICY = "spread"},
     nil, "gres:shard:30", nil},
+  {"a card without other jobs", "gres:vgpu:30", {POLICY = "exclusive"}, nil, "gres:shard:100",
+    "vgpu(share=30)"},
   {"four cards", "gres:vgpu:400", {CARDS = "4", MEM = "10%"}, nil, "gres:gpu:4", "vgpu(share=400)"},
   {"one card said aloud", "gres:vgpu:30", {CARDS = "1"}, nil, "gres:shard:30", nil},
   {"plain shards count as a share", "gres:shard:20", {MEM = "50%"}, nil, "gres:shard:50",
@@ -213,6 +218,20 @@ local function test_forms()
   check(lines >= 80, "only %d lines in %s", lines, FORMS)
 end
 
+-- With --exclusive slurmctld would want all shards and all cards of a node.
+local function test_exclusive()
+  load_script(CARDS)
+  local rc, line = submit({tres_per_node = "gres:vgpu:30", shared = 0})
+  check(rc == 2072 and string.find(line or "", '--exclusive: "vgpu:30"', 1, true)
+    and string.find(line, "--exclusive --gres=gpu:1", 1, true), "a share: %s", tostring(line))
+  for _, job in ipairs({{tres_per_node = "gres:vgpu:30", shared = 65534}, -- not said
+    {tres_per_node = "gres:vgpu:30", shared = 2}, -- --exclusive=user
+    {tres_per_node = "gres:gpu:2", shared = 0}, {shared = 0}}) do
+    rc, line = submit(job)
+    check(rc == 0, "shared = %s, %s: %s", job.shared, tostring(job.tres_per_node), tostring(line))
+  end
+end
+
 -- ---- changes of a job --------------------------------------------------------
 
 local function modify(change, record)
@@ -248,6 +267,14 @@ local function test_modify()
 
   change = {tres_per_node = "gres:"}
   check(modify(change, record) == 0 and change.comment == "night", "no GRES: %s", tostring(change.comment))
+
+  -- Two whole cards become a share: slurm would keep the comment if it were "".
+  change = {tres_per_node = "gres:vgpu:20"}
+  check(modify(change, {comment = "vgpu(share=200)", tres_per_node = "gres:gpu:2"}) == 0
+    and change.comment == " ", "cards to share: comment %q", tostring(change.comment))
+  change = {tres_per_node = "gres:vgpu:20"}
+  check(modify(change, {tres_per_node = "gres:shard:30"}) == 0 and change.comment == nil,
+    "no comment before or after: %q", tostring(change.comment))
 
   check(modify({tres_per_node = "gres:vgpu:101"}, record) == 2072 and #said == 1, "101 was taken")
   check(modify({tres_per_node = "gres:gpu:vgpu:30"}, record) == 2072, "gpu:vgpu was taken")
@@ -321,6 +348,7 @@ test_good()
 test_bad()
 test_spelling_names_the_flag()
 test_forms()
+test_exclusive()
 test_modify()
 test_het_job()
 test_placement_by_gresd()

@@ -9,6 +9,7 @@ plugin_type
 plugin_version
 slurm_spank_init
 slurm_spank_init_post_opt
+slurm_spank_task_init
 slurm_spank_task_init_privileged'
 got=$(nm -D --defined-only "$plugin" | awk '{print $3}' | LC_ALL=C sort)
 if [ "$got" != "$want" ]; then

@@ -144,6 +144,22 @@ int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why)
 	return fd;
 }
 
+int vgpu_jobdir_environment(int dir, struct vgpu_why *why)
+{
+	struct stat st;
+	int fd = open_regular(dir, "environment", &st, why);
+
+	if (fd >= 0 && !only_root_writes(&st)) {
+		vgpu_because(why,
+			     "environment: owner %u mode %04o: want a file that only root can "
+			     "write",
+			     st.st_uid, st.st_mode & 07777);
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
 /* True when gresd has refused the job; *why is then gresd's line. */
 bool vgpu_jobdir_refused(int dir, struct vgpu_why *why)
 {

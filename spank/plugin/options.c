@@ -7,7 +7,7 @@
 
 #include "plugin.h"
 
-enum { MEM, CORES, CARDS, MODE, PRIORITY, POLICY, OPTIONS };
+enum { MEM, CORES, CARDS, MODE, PRIORITY, POLICY, ENGINE, OPTIONS };
 
 /* One option: how slurm shows it, what it takes, and under which name its
  * value goes to Prolog and job_submit.lua (there with SPANK_ before it). */
@@ -32,8 +32,11 @@ static const struct {
 		  vgpu_is_mode, "hard, soft, soft:CEILING (1 to 100) or off", "soft:80"},
 	[PRIORITY] = {"vgpu-priority", "PRIORITY", "vgpu: high, normal or low", "VGPU_PRIORITY",
 		      vgpu_is_priority, "high, normal or low", "normal"},
-	[POLICY] = {"vgpu-policy", "POLICY", "vgpu: binpack, spread or topology", "VGPU_POLICY",
-		    vgpu_is_policy, "binpack, spread or topology", "binpack"},
+	[POLICY] = {"vgpu-policy", "POLICY", "vgpu: binpack, spread, topology or exclusive",
+		    "VGPU_POLICY", vgpu_is_policy, "binpack, spread, topology or exclusive",
+		    "binpack"},
+	[ENGINE] = {"vgpu-engine", "ENGINE", "vgpu: time or mps", "VGPU_ENGINE", vgpu_is_engine,
+		    "time or mps", "time"},
 };
 
 /* What this process was given. sbatch runs the callback for the script's own

@@ -7,6 +7,7 @@
  *                                  init_post_opt  send the values with the job
  *   slurmstepd                     init           register options
  *     task                         task_init_privileged  grant, limits (taskenv.c)
+ *                                  task_init      variables (jobenv.c)
  *
  * There is no job_prolog or job_epilog on purpose: each would start one more
  * process per job, and clear the options before Prolog sees them.
@@ -85,5 +86,13 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char **argv)
 	(void)argc;
 	(void)argv;
 	vgpu_task_prepare(spank, &config);
+	return 0;
+}
+
+int slurm_spank_task_init(spank_t spank, int argc, char **argv)
+{
+	(void)argc;
+	(void)argv;
+	vgpu_task_environment(spank, &config);
 	return 0;
 }

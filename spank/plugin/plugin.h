@@ -52,6 +52,7 @@ bool vgpu_is_cards(const char *text);
 bool vgpu_is_mode(const char *text);
 bool vgpu_is_priority(const char *text);
 bool vgpu_is_policy(const char *text);
+bool vgpu_is_engine(const char *text);
 
 /* options.c */
 struct spank_handle;
@@ -66,6 +67,7 @@ int vgpu_jobdir_open(const char *run_dir, uint32_t job, struct vgpu_why *why);
 int vgpu_jobdir_grant(int dir, uint32_t job, uid_t uid, struct vgpu_why *why);
 int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why);
 int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why);
+int vgpu_jobdir_environment(int dir, struct vgpu_why *why);
 bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
 
 /* mount.c */
@@ -80,5 +82,9 @@ int vgpu_seccomp_no_user_namespaces(struct vgpu_why *why);
 
 /* taskenv.c */
 void vgpu_task_prepare(struct spank_handle *spank, const struct vgpu_config *config);
+void vgpu_task_environment(struct spank_handle *spank, const struct vgpu_config *config);
+
+/* jobenv.c */
+int vgpu_jobenv_set(struct spank_handle *spank, const char *run_dir, struct vgpu_why *why);
 
 #endif

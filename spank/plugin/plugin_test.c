@@ -36,8 +36,9 @@ static const struct {
 	const char *name;
 	bool (*valid)(const char *text);
 } forms[] = {
-	{"mem", vgpu_is_memory}, {"cores", vgpu_is_percent},     {"cards", vgpu_is_cards},
-	{"mode", vgpu_is_mode},  {"priority", vgpu_is_priority}, {"policy", vgpu_is_policy},
+	{"mem", vgpu_is_memory},    {"cores", vgpu_is_percent},     {"cards", vgpu_is_cards},
+	{"mode", vgpu_is_mode},     {"priority", vgpu_is_priority}, {"policy", vgpu_is_policy},
+	{"engine", vgpu_is_engine},
 };
 
 static void check_form(const char *name, char *value, const char *want)
@@ -269,6 +270,25 @@ static void test_cache(void)
 	close(dir);
 }
 
+static void test_environment(void)
+{
+	struct vgpu_why why = {""};
+	char path[256];
+	int dir = vgpu_jobdir_open(run_dir, JOB, &why), fd;
+
+	path_of(path, sizeof(path), "environment");
+	CHECK(vgpu_jobdir_environment(dir, &why) == -ENOENT, "%s", why.text);
+	write_file(path, "A=1\n", 4, 0444);
+	fd = vgpu_jobdir_environment(dir, &why);
+	CHECK(fd >= 0, "%s", why.text);
+	close(fd);
+	chmod(path, 0666);
+	CHECK(vgpu_jobdir_environment(dir, &why) == -1 && strstr(why.text, "only root"), "%s",
+	      why.text);
+	unlink(path);
+	close(dir);
+}
+
 /* ---- mount.c ---- */
 
 /* Must be able to read what is bound, and unable to change it. */
@@ -365,6 +385,7 @@ int main(int argc, char **argv)
 	test_grant();
 	test_refused();
 	test_cache();
+	test_environment();
 	test_mount();
 	test_seccomp();
 	umount2(run_dir, MNT_DETACH);

@@ -95,7 +95,14 @@ bool vgpu_is_priority(const char *text)
 
 bool vgpu_is_policy(const char *text)
 {
-	static const char *const policies[] = {"binpack", "spread", "topology", NULL};
+	static const char *const policies[] = {"binpack", "spread", "topology", "exclusive", NULL};
 
 	return is_one_of(text, policies);
+}
+
+bool vgpu_is_engine(const char *text)
+{
+	static const char *const engines[] = {"time", "mps", NULL};
+
+	return is_one_of(text, engines);
 }

@@ -235,3 +235,18 @@ void vgpu_task_prepare(spank_t spank, const struct vgpu_config *config)
 	if (admitted > 0 && enforce(&task, &why))
 		give_up(&task, &why, false);
 }
+
+/* As the user, after slurm has set its own variables. Returns only when the
+ * task may start: without them it would start without its limits. */
+void vgpu_task_environment(spank_t spank, const struct vgpu_config *config)
+{
+	struct task task = {.spank = spank, .config = config};
+	struct vgpu_why why = {""};
+
+	if (config->wrong.text[0] || config->enforce == VGPU_ENFORCE_OFF)
+		return;
+	if (vgpu_jobenv_set(spank, config->run_dir, &why) == 0)
+		return;
+	spank_get_item(spank, S_JOB_ID, &task.job);
+	give_up(&task, &why, false);
+}

@@ -109,14 +109,15 @@ func TestPrologSendsWhatSlurmSays(t *testing.T) {
 	config := testConfig(t)
 	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
 	r := runHook(t, config, jobEnv("prolog_slurmd", "SPANK_VGPU_MEM", "8G", "SPANK_VGPU_CORES", "30",
-		"SPANK_VGPU_CARDS", "2", "SPANK_VGPU_MODE", "soft:80", "SPANK_VGPU_PRIORITY", "high", "SPANK_VGPU_POLICY", "spread"))
+		"SPANK_VGPU_CARDS", "2", "SPANK_VGPU_MODE", "soft:80", "SPANK_VGPU_PRIORITY", "high", "SPANK_VGPU_POLICY", "spread",
+		"SPANK_VGPU_ENGINE", "mps"))
 	if r.code != ExitOK || r.stdout != "" || r.stderr != "" {
 		t.Errorf("got code %d, stdout %q, stderr %q; want 0 and silence", r.code, r.stdout, r.stderr)
 	}
 	want := []wire.Request{{
 		Op: wire.OpGrant, JobID: 7, UID: 33, GID: 34, User: "www-data", Account: "web", Partition: "main",
 		GPUs: []int{0, 2}, Conf: "/etc/slurm/slurm.conf", Node: "n1", Restart: 1,
-		Options: wire.Options{Mem: "8G", Cores: "30", Cards: "2", Mode: "soft:80", Priority: "high", Policy: "spread"},
+		Options: wire.Options{Mem: "8G", Cores: "30", Cards: "2", Mode: "soft:80", Priority: "high", Policy: "spread", Engine: "mps"},
 	}}
 	if got := gresd.requests(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -291,6 +292,16 @@ func TestTaskProlog(t *testing.T) {
 			func(t *testing.T, config Config) { writeGrant(t, jobFile(config, "grant")) },
 			jobEnv("prolog_task", "LD_PRELOAD", "liba.so:/opt/libvgpu.so"), 0,
 			"export LD_PRELOAD=liba.so:/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n",
+		},
+		"variables that gresd wants are set": {
+			func(t *testing.T, config Config) {
+				writeGrant(t, jobFile(config, "grant"))
+				if err := os.WriteFile(jobFile(config, "environment"), []byte("CUDA_X=1\nCUDA_Y=a b\n"), 0o444); err != nil {
+					t.Fatal(err)
+				}
+			}, jobEnv("prolog_task"), 0,
+			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n" +
+				"export CUDA_X=1\nexport CUDA_Y=a b\n",
 		},
 		"a refused job does not run": {
 			func(t *testing.T, config Config) {

@@ -40,6 +40,7 @@ func (h *Hook) request(op wire.Op) (wire.Request, error) {
 			Mode:     h.text("SPANK_VGPU_MODE"),
 			Priority: h.text("SPANK_VGPU_PRIORITY"),
 			Policy:   h.text("SPANK_VGPU_POLICY"),
+			Engine:   h.text("SPANK_VGPU_ENGINE"),
 		},
 	}, nil
 }

@@ -43,6 +43,9 @@ func (h *Hook) taskProlog() int {
 	fmt.Fprintf(h.Stdout, "export LD_PRELOAD=%s\n", h.preload())
 	fmt.Fprintf(h.Stdout, "export VGPU_GRANT=%s\n", grant)
 	fmt.Fprintf(h.Stdout, "export VGPU_CACHE=%s\n", filepath.Join(dir, "cache"))
+	for _, line := range environment(filepath.Join(dir, "environment")) {
+		fmt.Fprintf(h.Stdout, "export %s\n", line)
+	}
 	return ExitOK
 }
 
@@ -68,6 +71,15 @@ func (h *Hook) jobDir() (job, dir string) {
 		}
 	}
 	return job, dir
+}
+
+// environment returns the variables that gresd wants the task to have.
+func environment(path string) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
 // stop fails the task; the node stays as it is.

@@ -24,7 +24,8 @@ the share: 1 to 100 hundredths of one card, or 100 for each whole card.
   --vgpu-cards=COUNT      split the share over this many cards of a node
   --vgpu-mode=MODE        hard, soft, soft:CEILING or off
   --vgpu-priority=WORD    high, normal or low
-  --vgpu-policy=WORD      binpack, spread or topology
+  --vgpu-policy=WORD      binpack, spread, topology or exclusive
+  --vgpu-engine=WORD      time or mps: what divides a card between jobs
   --show                  print the srun command and do not run it
   --help                  this text; srun's own is srun --help
 

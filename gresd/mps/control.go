@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// commandEnvironment is all that NVIDIA's programs get of gresd's own: with the
+// rest, such as a preload list or CUDA's settings, they would do something else.
+// The daemon looks for the server's program along PATH; it is beside its own.
+func commandEnvironment(program string) []string {
+	env := []string{"PATH=" + filepath.Dir(program) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	// Where containers keep a driver that comes from their host.
+	if path := os.Getenv("LD_LIBRARY_PATH"); path != "" {
+		env = append(env, "LD_LIBRARY_PATH="+path)
+	}
+	return env
+}
+
+// asUser makes a command run in a session of its own as the daemon's user.
+func (s *server) asUser(cmd *exec.Cmd) {
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true, Credential: &syscall.Credential{Uid: s.key.UID, Gid: s.gid},
+	}
+}
+
+// ask gives the daemon one command and returns its answer. It never takes much
+// longer than the time for an answer: a program that cannot even be killed is
+// left behind.
+func (s *server) ask(command string) (string, error) {
+	type answer struct {
+		text string
+		err  error
+	}
+	limit := s.m.cfg.Times.Answer
+	done := make(chan answer, 1)
+	go func() {
+		text, err := s.askOnce(command, limit)
+		done <- answer{text, err}
+	}()
+	select {
+	case a := <-done:
+		return a.text, a.err
+	case <-time.After(limit + 2*time.Second):
+		return "", fmt.Errorf("%s: the program can neither be answered nor killed", command)
+	}
+}
+
+func (s *server) askOnce(command string, limit time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	var out limited
+	cmd := exec.CommandContext(ctx, s.m.cfg.Control)
+	cmd.Env = append(commandEnvironment(cmd.Path), s.folder.environment()...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(command+"\n"), &out, &out
+	cmd.WaitDelay = time.Second
+	s.asUser(cmd)
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s: no answer within %s", command, limit)
+	case err != nil:
+		return "", fmt.Errorf("%s: %w: %s", command, err, lastLine(out.String()))
+	}
+	return out.String(), nil
+}
+
+// serverList are the process ids that the daemon names. They are for commands
+// to it only: it is its user's, and may say anything.
+func (s *server) serverList() ([]int, error) {
+	text, err := s.ask("get_server_list")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, word := range strings.Fields(text) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, fmt.Errorf("get_server_list: %q: want process ids", clip(text))
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// setPercent bounds what a client can have that does not name a percentage, or
+// names a larger one: of servers to come, and of the one that runs. Clients that
+// run keep what they started with.
+func (s *server) setPercent(percent uint32) error {
+	if _, err := s.ask(fmt.Sprintf("set_default_active_thread_percentage %d", percent)); err != nil {
+		return err
+	}
+	pids, err := s.serverList()
+	for _, pid := range pids {
+		if _, err := s.ask(fmt.Sprintf("set_active_thread_percentage %d %d", pid, percent)); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// limited keeps the head of what is written.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := mostOutput - l.Len(); room > 0 {
+		l.Buffer.Write(p[:min(len(p), room)])
+	}
+	return len(p), nil
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return clip(strings.TrimSpace(lines[len(lines)-1]))
+}
+
+// clip makes a text of a program fit for one line of a log.
+func clip(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) > 200 {
+		text = text[:200] + "…"
+	}
+	return strings.ToValidUTF8(text, "?")
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+const (
+	// pollEvery is the time between two looks at something that is about to
+	// happen.
+	pollEvery = 50 * time.Millisecond
+	// lookEvery is the same for the life of a daemon that an earlier gresd
+	// started: it is not our child, so that nobody tells us of its end.
+	lookEvery = 500 * time.Millisecond
+	// killTime is how long a killed process may take to be gone.
+	killTime = 2 * time.Second
+)
+
+// daemon is a control daemon that runs. It belongs to its server's goroutine.
+type daemon struct {
+	rec     record
+	since   time.Time
+	exited  chan struct{} // closed at its end
+	percent gpu.Share     // what it allows a client; 0: not known
+	silent  int
+	seen    []process // its family when last looked at
+}
+
+// gone says whether the daemon has ended.
+func (d *daemon) gone() bool {
+	select {
+	case <-d.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+func (d *daemon) endError(f folder) error {
+	if said := f.said(); said != "" {
+		return fmt.Errorf("the control daemon has ended; it said: %s", said)
+	}
+	return errors.New("the control daemon has ended")
+}
+
+// remember notes the family while the daemon lives: a server of it that has cut
+// all ties is found by this.
+func (d *daemon) remember() {
+	now := d.rec.family()
+	for _, p := range d.seen {
+		if p.alive() && !slices.Contains(now, p) {
+			now = append(now, p)
+		}
+	}
+	d.seen = now
+}
+
+// start starts the daemon and waits until it answers. Whatever fails, nothing
+// is left running, unless ctx ends: the next gresd then finds it.
+func (s *server) start(ctx context.Context, percent gpu.Share) (*daemon, error) {
+	d, err := s.launch(percent)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.await(ctx, d); err == nil {
+		err = s.setPercent(uint32(percent))
+	}
+	if err != nil && ctx.Err() == nil {
+		s.end(d, false)
+		return nil, err
+	}
+	return d, nil
+}
+
+// launch starts the process. The record is there before it, so that a kill at
+// any moment leaves no daemon that nobody knows.
+func (s *server) launch(percent gpu.Share) (*daemon, error) {
+	program, err := exec.LookPath(s.m.cfg.Control)
+	if err != nil {
+		return nil, s.m.Available()
+	}
+	if err := s.folder.make(s.key.UID, s.gid); err != nil {
+		return nil, fmt.Errorf("make folders: %w", err)
+	}
+	rec := record{Key: s.key, GID: s.gid, Token: rand.Text()}
+	if err := s.folder.write(rec); err != nil {
+		return nil, fmt.Errorf("write record: %w", err)
+	}
+	out, err := s.folder.openOutput()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	// In the foreground: a daemon that detaches itself is nobody's child.
+	cmd := exec.Command(program, "-f")
+	cmd.Env = append(commandEnvironment(program), s.folder.environment()...)
+	cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+string(s.key.Card), tokenVariable+"="+rec.Token)
+	cmd.Stdout, cmd.Stderr = out, out
+	s.asUser(cmd)
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the control daemon as user %d: %w", s.key.UID, err)
+	}
+	d := &daemon{rec: rec, since: time.Now(), exited: make(chan struct{}), percent: percent}
+	d.rec.PID = cmd.Process.Pid
+	if i, ok := look(d.rec.PID); ok { // a zombie at worst: it was not waited for
+		d.rec.Start = i.Start
+	}
+	s.note(d.rec)
+	err = s.folder.write(d.rec)
+	// gresd is spared when memory runs out; its users' programs are not.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", d.rec.PID), []byte("0"), 0)
+	go func() { // ends with the daemon, or with gresd
+		_ = cmd.Wait()
+		close(d.exited)
+	}()
+	if err != nil {
+		s.end(d, false)
+		return nil, fmt.Errorf("write record: %w", err)
+	}
+	return d, nil
+}
+
+// await waits until the daemon answers.
+func (s *server) await(ctx context.Context, d *daemon) error {
+	last := errors.New("it has made no socket")
+	for deadline := d.since.Add(s.m.cfg.Times.Start); time.Now().Before(deadline); {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.exited:
+			return d.endError(s.folder)
+		case <-time.After(pollEvery):
+		}
+		if _, err := os.Lstat(s.folder.socket()); err != nil {
+			continue
+		}
+		if _, last = s.serverList(); last == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("the control daemon does not answer %s after its start: %w", s.m.cfg.Times.Start, last)
+}
+
+// adopt takes over the daemon of a record, or ends what is left of it and
+// returns nil.
+func (s *server) adopt(ctx context.Context, rec record) *daemon {
+	d := &daemon{rec: rec, since: time.Now(), exited: make(chan struct{})}
+	if !rec.leaderAlive() {
+		close(d.exited)
+		s.log.Warn("remains of an MPS daemon are ended", "processes", len(rec.family()))
+		s.end(d, false)
+		s.report(nil, nil)
+		return nil
+	}
+	d.remember()
+	s.note(rec)
+	s.log.Info("MPS adopted", "pid", rec.PID)
+	s.m.work.Go(func() {
+		for rec.leaderAlive() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(lookEvery):
+			}
+		}
+		close(d.exited)
+	})
+	return d
+}
+
+// end ends a daemon with all of its servers and removes its files: asked first
+// if it is polite, then with SIGTERM, then with SIGKILL.
+func (s *server) end(d *daemon, polite bool) {
+	d.remember()
+	gone := polite && len(d.seen) > 0
+	if gone {
+		_, err := s.ask("quit")
+		if gone = d.emptied(s.m.cfg.Times.Quit); !gone {
+			s.log.Warn("MPS does not quit", "pid", d.rec.PID, "error", err)
+		}
+	}
+	for _, step := range []struct {
+		signal syscall.Signal
+		limit  time.Duration
+	}{{syscall.SIGTERM, s.m.cfg.Times.Term}, {syscall.SIGKILL, killTime}} {
+		if gone {
+			break
+		}
+		d.remember()
+		for _, p := range d.seen {
+			p.signal(step.signal)
+		}
+		gone = d.emptied(step.limit)
+	}
+	if !gone {
+		s.log.Error("processes of MPS cannot be ended: the driver holds them", "processes", fmt.Sprint(d.seen))
+	}
+	s.note(record{})
+	if err := s.folder.remove(); err != nil {
+		s.log.Warn("remove folders of MPS", "error", err)
+	}
+}
+
+// emptied waits until nothing of the family is left.
+func (d *daemon) emptied(limit time.Duration) bool {
+	for deadline := time.Now().Add(limit); ; time.Sleep(pollEvery) {
+		// A look at every process of the node only when those that are known are gone.
+		if !slices.ContainsFunc(d.seen, process.alive) {
+			if d.remember(); len(d.seen) == 0 {
+				return true
+			}
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// folder is where one control daemon lives:
+//
+//	<dir>/<card>/<uid>/pipe   of the user, 0700: sockets; only this user gets in
+//	<dir>/<card>/<uid>/log    of the user, 0700: NVIDIA's logs
+//	<dir>/<card>/<uid>.json   of root, 0600: which process it is
+//	<dir>/<card>/<uid>.out    of root, 0600: what the daemon prints
+//
+// All above pipe and log is root's: the user cannot put a link in their place.
+type folder struct {
+	dir string // <dir>/<card>
+	uid string
+}
+
+// longestSocket is the kernel's limit for the name of a Unix socket, without
+// its closing 0. longestName is the longest that the daemon makes in pipe.
+const (
+	longestSocket = 108 - 1
+	longestName   = len("/control_privileged")
+)
+
+// CheckDir says whether dir is short enough for the sockets below it.
+func CheckDir(dir string) error {
+	f := folderOf(dir, Key{Card: "GPU-00000000-0000-0000-0000-000000000000", UID: 1<<32 - 1})
+	if n := len(f.pipe()) + longestName; n > longestSocket {
+		return fmt.Errorf("the sockets of MPS below it would have names of %d bytes, want at most %d: want a path shorter by %d",
+			n, longestSocket, n-longestSocket)
+	}
+	return nil
+}
+
+func folderOf(dir string, key Key) folder {
+	return folder{filepath.Join(dir, string(key.Card)), strconv.FormatUint(uint64(key.UID), 10)}
+}
+
+func (f folder) base() string   { return filepath.Join(f.dir, f.uid) }
+func (f folder) pipe() string   { return filepath.Join(f.base(), "pipe") }
+func (f folder) logs() string   { return filepath.Join(f.base(), "log") }
+func (f folder) socket() string { return filepath.Join(f.pipe(), "control") }
+func (f folder) record() string { return filepath.Join(f.dir, f.uid+".json") }
+func (f folder) output() string { return filepath.Join(f.dir, f.uid+".out") }
+
+func (f folder) environment() []string {
+	return []string{PipeVariable + "=" + f.pipe(), LogVariable + "=" + f.logs()}
+}
+
+// make makes empty folders for a daemon of that user.
+func (f folder) make(uid, gid uint32) error {
+	if err := f.remove(); err != nil {
+		return err
+	}
+	for _, dir := range []string{filepath.Dir(f.dir), f.dir, f.base()} {
+		// Passing through is for everybody, looking around for nobody.
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{f.pipe(), f.logs()} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		if err := os.Lchown(dir, int(uid), int(gid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove removes all of it, following no link of the user's.
+func (f folder) remove() error {
+	root, err := os.OpenRoot(f.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var errs []error
+	for _, name := range []string{f.uid, f.uid + ".out", f.uid + ".json"} {
+		errs = append(errs, root.RemoveAll(name))
+	}
+	_ = os.Remove(f.dir) // unless another user's is there
+	return errors.Join(errs...)
+}
+
+// mostOutput is how much of what a daemon prints is kept: run_dir is memory.
+const mostOutput = 64 << 10
+
+// openOutput opens the file for what the daemon prints. It is written at its
+// end, so that it can be cut while the daemon runs.
+func (f folder) openOutput() (*os.File, error) {
+	return os.OpenFile(f.output(), os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
+}
+
+func (f folder) cutOutput() {
+	if info, err := os.Stat(f.output()); err == nil && info.Size() > mostOutput {
+		_ = os.Truncate(f.output(), 0)
+	}
+}
+
+// said is the end of what the daemon printed.
+func (f folder) said() string {
+	file, err := os.Open(f.output())
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	text, _ := io.ReadAll(io.LimitReader(file, mostOutput))
+	return lastLine(string(text))
+}
+
+// record is what is kept of a running daemon, so that a gresd that was killed
+// at any moment leaves none that the next one cannot find. It is written with
+// PID 0 before the start, and with the process after it.
+type record struct {
+	Key   Key    `json:"key"`
+	GID   uint32 `json:"gid"`
+	Token string `json:"token"` // in the environment of the daemon and its servers, of nobody else
+	process
+}
+
+func (f folder) write(rec record) error {
+	text, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.record()+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(f.record()+".new", f.record())
+}
+
+// leftovers reads the records below dir. One that cannot be read is removed: it
+// was being written, so that no daemon had been started.
+func leftovers(dir string) ([]record, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var all []record
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		var rec record
+		key := Key{Card: gpu.UUID(filepath.Base(filepath.Dir(path)))}
+		uid, _ := strconv.ParseUint(filepath.Base(path[:len(path)-len(".json")]), 10, 32)
+		key.UID = uint32(uid)
+		if json.Unmarshal(text, &rec) != nil || rec.Key != key || rec.Token == "" {
+			if err := os.Remove(path); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		all = append(all, rec)
+	}
+	return all, nil
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mps runs NVIDIA's Multi-Process Service for the jobs that chose it
+// over time slices.
+//
+// There is one control daemon for each user and card, run as that user and able
+// to see that card only; it starts the server, which the CUDA programs of all
+// jobs of that user on that card share. A [Manager] starts it before the first
+// of those jobs begins, watches it, starts it again when it dies, and ends it
+// after the last of them.
+//
+// One goroutine for each control daemon does all that can block, within time
+// limits: neither a daemon that hangs nor one that cannot be ended holds up
+// anything else. Daemons outlive gresd, as grants do. The next gresd finds them
+// by the records beside their folders, and takes over what it can prove to be
+// its own: a process id with the start time that belongs to it, or a word in the
+// environment that nobody else was given; never a name.
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os/exec"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// Sentinels for errors.Is.
+var (
+	// ErrNoProgram: the control program is not on this node.
+	ErrNoProgram = errors.New("no MPS on this node")
+	// ErrNoJob: the job was not given to [Manager.Keep], or was released.
+	ErrNoJob = errors.New("the job has no MPS server")
+)
+
+// Key names one control daemon.
+type Key struct {
+	Card gpu.UUID
+	UID  uint32
+}
+
+// Times bound everything that can block. A zero field means its default.
+type Times struct {
+	Start   time.Duration // from the start of a daemon to its first answer; 10 s
+	Answer  time.Duration // for an answer of a daemon; 3 s
+	Quit    time.Duration // for a daemon to end when it is asked to; 5 s
+	Term    time.Duration // ...and after SIGTERM; 3 s
+	Health  time.Duration // between two questions whether it still answers; 10 s
+	Backoff time.Duration // before the second start after a failure, then doubled; 1 s
+}
+
+func (t Times) withDefaults() Times {
+	for _, d := range []struct {
+		field  *time.Duration
+		normal time.Duration
+	}{
+		{&t.Start, 10 * time.Second},
+		{&t.Answer, 3 * time.Second},
+		{&t.Quit, 5 * time.Second},
+		{&t.Term, 3 * time.Second},
+		{&t.Health, 10 * time.Second},
+		{&t.Backoff, time.Second},
+	} {
+		if *d.field == 0 {
+			*d.field = d.normal
+		}
+	}
+	return t
+}
+
+// Config is what a manager is made of. All but Times must be set.
+type Config struct {
+	Dir     string // <run_dir>/mps; made when it is first needed
+	Control string // nvidia-cuda-mps-control, a name or a path
+	Times   Times
+	Log     *slog.Logger
+}
+
+// Manager keeps the control daemons of the node. It is safe for concurrent use,
+// and no method but [Manager.Wait] and [Manager.Close] blocks.
+type Manager struct {
+	cfg  Config
+	ctx  context.Context
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows and all fields of servers marked so
+	servers map[Key]*server
+	jobs    map[uint32]*server
+	settled bool
+	changed chan struct{} // closed and replaced at every change that Wait may wait for
+}
+
+// New returns a manager that has found what an earlier gresd left running, and
+// keeps it until [Manager.Settle].
+func New(cfg Config) (*Manager, error) {
+	cfg.Times = cfg.Times.withDefaults()
+	ctx, stop := context.WithCancel(context.Background())
+	m := &Manager{
+		cfg: cfg, ctx: ctx, stop: stop,
+		servers: map[Key]*server{}, jobs: map[uint32]*server{}, changed: make(chan struct{}),
+	}
+	left, err := leftovers(cfg.Dir)
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("find MPS daemons that were left: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, rec := range left {
+		s := m.add(rec.Key, rec.GID)
+		s.left = rec
+		if rec.leaderAlive() { // until it was asked: its clients must not be taken for others
+			s.up, s.applied = true, gpu.FullCard
+		}
+		m.launch(s)
+	}
+	return m, nil
+}
+
+// Available says whether the control program is on this node; else the error is
+// ErrNoProgram, in words for the user of a job.
+func (m *Manager) Available() error {
+	if _, err := exec.LookPath(m.cfg.Control); err != nil {
+		return fmt.Errorf("%w: %q is not installed here", ErrNoProgram, m.cfg.Control)
+	}
+	return nil
+}
+
+// Keep gives a job to the daemon of its user and card, and has the daemon
+// started if need be. gid is that of the job, percent its part of the card's
+// multiprocessors. A job that is there already gets the new percent.
+func (m *Manager) Keep(jobID uint32, key Key, gid uint32, percent gpu.Share) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if old := m.jobs[jobID]; old != nil && old.key != key {
+		delete(old.jobs, jobID)
+		old.nudge()
+	}
+	s := m.servers[key]
+	if s == nil {
+		s = m.add(key, gid)
+		m.launch(s)
+	}
+	if have, known := s.jobs[jobID]; known && have.percent == percent {
+		return
+	}
+	s.jobs[jobID] = claim{percent: percent, tries: s.tries}
+	s.hurry = true
+	m.jobs[jobID] = s
+	s.nudge()
+}
+
+// Wait returns once the daemon of a job answers and allows the job's percent.
+// The error is why it could not be started, ErrNoJob, or ctx's.
+func (m *Manager) Wait(ctx context.Context, jobID uint32) error {
+	for {
+		m.mu.Lock()
+		s, changed := m.jobs[jobID], m.changed
+		if s == nil {
+			m.mu.Unlock()
+			return ErrNoJob
+		}
+		claim, up, tries, err := s.jobs[jobID], s.holds(jobID), s.tries, s.err
+		m.mu.Unlock()
+		switch {
+		case up:
+			return nil
+		case tries > claim.tries && err != nil:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the MPS daemon: %w", ctx.Err())
+		case <-changed:
+		}
+	}
+}
+
+// Release takes a job away. The daemon ends after its last job.
+func (m *Manager) Release(jobID uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.jobs[jobID]; s != nil {
+		delete(s.jobs, jobID)
+		delete(m.jobs, jobID)
+		s.nudge()
+		m.broadcast()
+	}
+}
+
+// Holds says whether the job is held at its percent by a daemon that is up.
+func (m *Manager) Holds(jobID uint32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.jobs[jobID]
+	return s != nil && s.holds(jobID)
+}
+
+// Owns says whether a process is a daemon or a server of this manager, and so
+// no program of a job. A user can make a process of theirs look like one.
+func (m *Manager) Owns(pid int) bool {
+	m.mu.Lock()
+	var all []record
+	for _, s := range m.servers {
+		if s.current.Token != "" {
+			all = append(all, s.current)
+		}
+	}
+	m.mu.Unlock()
+	i, ok := look(pid)
+	uid, known := uidOf(pid)
+	return ok && known && slices.ContainsFunc(all, func(r record) bool {
+		return uid == r.Key.UID && (i.process == r.process || r.leaderAlive() && r.near(i) || hasToken(pid, r.Token))
+	})
+}
+
+// Problems are the daemons that are wanted and do not run, in words for an
+// administrator.
+func (m *Manager) Problems() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []string
+	for _, s := range m.servers {
+		if len(s.jobs) > 0 && s.err != nil && !s.up {
+			all = append(all, fmt.Sprintf("MPS of user %d on %s: %v", s.key.UID, s.key.Card, s.err))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Settle says that every job of this node was given to Keep: what was left
+// running for no job is ended from now on.
+func (m *Manager) Settle() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.settled = true
+	for s := range maps.Values(m.servers) {
+		s.nudge()
+	}
+}
+
+// Close stops the watching. Daemons and their clients go on.
+func (m *Manager) Close() {
+	m.stop()
+	m.work.Wait()
+}
+
+// add makes a server. m.mu is held.
+func (m *Manager) add(key Key, gid uint32) *server {
+	s := &server{
+		m: m, key: key, gid: gid, folder: folderOf(m.cfg.Dir, key), log: m.cfg.Log.With("gpu_uuid", key.Card, "uid", key.UID),
+		jobs: map[uint32]claim{}, wake: make(chan struct{}, 1),
+	}
+	m.servers[key] = s
+	return s
+}
+
+func (m *Manager) launch(s *server) { m.work.Go(func() { s.run(m.ctx) }) }
+
+// broadcast wakes those who wait. m.mu is held.
+func (m *Manager) broadcast() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// Environment is what the tasks of a job need to become clients of their
+// daemon, as NAME=VALUE. CUDA then sees the card as the daemon does: alone. So
+// CUDA_VISIBLE_DEVICES names it by UUID; an index of Slurm's would count cards
+// that the daemon does not see.
+func Environment(dir string, key Key, percent gpu.Share) []string {
+	f := folderOf(dir, key)
+	return append(f.environment(),
+		fmt.Sprintf("%s=%d", PercentVariable, percent),
+		"CUDA_VISIBLE_DEVICES="+string(key.Card))
+}
+
+// Names of variables that NVIDIA defines.
+const (
+	PipeVariable    = "CUDA_MPS_PIPE_DIRECTORY"
+	LogVariable     = "CUDA_MPS_LOG_DIRECTORY"
+	PercentVariable = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+)

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+const (
+	// silences are the questions in a row that a daemon may leave unanswered.
+	// Its clients lose their work when it is ended.
+	silences = 3
+	// settledAfter is how long a daemon must run for its start to count as good.
+	settledAfter = time.Minute
+	// mostBackoff is the longest pause between two starts.
+	mostBackoff = time.Minute
+)
+
+// claim is what one job wants of a server.
+type claim struct {
+	percent gpu.Share
+	tries   int // starts that had ended when the job came
+}
+
+// server is the control daemon of one user on one card, whether it runs or not.
+type server struct {
+	m      *Manager
+	key    Key
+	gid    uint32
+	folder folder
+	log    *slog.Logger
+	left   record // of an earlier gresd; read by run only
+	wake   chan struct{}
+
+	// Under m.mu.
+	jobs    map[uint32]claim
+	up      bool
+	applied gpu.Share // what the daemon allows a client
+	tries   int       // starts, and changes of its percentage, that have ended
+	err     error     // of the last of them
+	hurry   bool      // a job has come: do not wait for the end of a pause
+	current record    // of the daemon that runs or is starting
+}
+
+// nudge makes run look again. It never blocks.
+func (s *server) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// holds says whether a job has what it wants. m.mu is held.
+func (s *server) holds(jobID uint32) bool {
+	claim, known := s.jobs[jobID]
+	return known && s.up && s.applied >= claim.percent
+}
+
+// report publishes what became of the daemon. d is nil where there is none.
+func (s *server) report(d *daemon, err error) {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	s.up, s.err, s.applied = d != nil, err, 0
+	if d != nil {
+		s.applied = d.percent
+	}
+	s.tries++
+	s.m.broadcast()
+}
+
+// note publishes whose processes are ours.
+func (s *server) note(rec record) {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	s.current = rec
+}
+
+// wish is what is wanted of a server at a moment.
+type wish struct {
+	wanted  bool
+	settled bool // all jobs of the node are known
+	percent gpu.Share
+	hurry   bool
+}
+
+func (s *server) wish() wish {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	w := wish{wanted: len(s.jobs) > 0, settled: s.m.settled, hurry: s.hurry}
+	s.hurry = false
+	for _, c := range s.jobs {
+		w.percent = max(w.percent, c.percent)
+	}
+	return w
+}
+
+// forget takes the server off the list, unless a job has come.
+func (s *server) forget() bool {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	if len(s.jobs) > 0 {
+		return false
+	}
+	delete(s.m.servers, s.key)
+	return true
+}
+
+// retry spaces out starts that fail.
+type retry struct {
+	failures int
+	next     time.Time
+}
+
+func (r *retry) failed(first time.Duration) {
+	r.next = time.Now().Add(min(first<<min(r.failures, 10), mostBackoff))
+	r.failures++
+}
+
+// run keeps the daemon as it is wanted, until nothing is, or ctx is done. It is
+// the only goroutine that starts, asks or ends this daemon.
+func (s *server) run(ctx context.Context) {
+	var d *daemon
+	var pause retry
+	if s.left.Token != "" {
+		d = s.adopt(ctx, s.left)
+	}
+	for ctx.Err() == nil {
+		w := s.wish()
+		switch {
+		case !w.wanted && d == nil:
+			if s.forget() {
+				return
+			}
+		case !w.wanted && !w.settled:
+			s.sleep(ctx, d, s.m.cfg.Times.Health)
+			if d.gone() {
+				s.end(d, false)
+				d = nil
+			}
+		case !w.wanted:
+			s.report(nil, nil)
+			s.log.Info("MPS ends: its last job has ended", "pid", d.rec.PID)
+			s.end(d, true)
+			d = nil
+		case d == nil && !w.hurry && time.Now().Before(pause.next):
+			s.sleep(ctx, nil, time.Until(pause.next))
+		case d == nil:
+			var err error
+			if d, err = s.start(ctx, w.percent); err == nil {
+				s.log.Info("MPS started", "pid", d.rec.PID, "percent", w.percent)
+			} else if ctx.Err() == nil {
+				pause.failed(s.m.cfg.Times.Backoff)
+				s.log.Warn("MPS does not start", "error", err, "failures", pause.failures)
+			}
+			s.report(d, err)
+		default:
+			if err := s.tend(ctx, d, w.percent); err != nil {
+				if time.Since(d.since) > settledAfter {
+					pause = retry{}
+				}
+				pause.failed(s.m.cfg.Times.Backoff)
+				s.report(nil, err)
+				s.log.Error("MPS is started again: programs that used it have lost their work", "pid", d.rec.PID, "error", err)
+				s.end(d, false)
+				d = nil
+			}
+		}
+	}
+}
+
+// tend looks after a running daemon until something is to be done. The error
+// says why it must be started anew.
+func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
+	if d.percent != percent {
+		err := s.setPercent(uint32(percent))
+		if err == nil {
+			d.percent, d.silent = percent, 0
+		}
+		s.report(d, err)
+		if err != nil {
+			return s.silence(ctx, d, err)
+		}
+		return nil
+	}
+	switch s.sleep(ctx, d, s.m.cfg.Times.Health) {
+	case exited:
+		return d.endError(s.folder)
+	case timeUp:
+		s.folder.cutOutput()
+		d.remember()
+		if _, err := s.serverList(); err != nil {
+			return s.silence(ctx, d, err)
+		}
+		d.silent = 0
+	case woken:
+	}
+	return nil
+}
+
+// silence counts a question that was not answered.
+func (s *server) silence(ctx context.Context, d *daemon, err error) error {
+	d.silent++
+	if d.silent >= silences || d.gone() {
+		return err
+	}
+	s.log.Warn("MPS does not answer", "pid", d.rec.PID, "error", err, "times", d.silent)
+	s.sleep(ctx, d, s.m.cfg.Times.Backoff)
+	return nil
+}
+
+// reason is why a sleep has ended.
+type reason int
+
+const (
+	woken reason = iota // or ctx is done
+	timeUp
+	exited
+)
+
+func (s *server) sleep(ctx context.Context, d *daemon, length time.Duration) reason {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	var gone <-chan struct{}
+	if d != nil {
+		gone = d.exited
+	}
+	select {
+	case <-gone:
+		return exited
+	default:
+	}
+	select {
+	case <-ctx.Done():
+	case <-s.wake:
+	case <-timer.C:
+		return timeUp
+	case <-gone:
+		return exited
+	}
+	return woken
+}

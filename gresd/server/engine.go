@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+)
+
+// engineOf is what divides the compute of a job's cards: what was asked for,
+// else the site's choice where the request allows it. A CUDA program talks to
+// one MPS daemon, which is for one card, and its percentage is fixed.
+func (s *Server) engineOf(req request.Request, cards int) gpu.Engine {
+	switch {
+	case req.Engine != "":
+		return req.Engine
+	case s.Config.MPS.Enabled && s.Config.MPS.Default && cards == 1 && req.Mode != gpu.Soft:
+		return gpu.MPS
+	}
+	return gpu.Time
+}
+
+// checkEngine says why a placement cannot be divided as the job asks. The error
+// is a [*request.Error].
+func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.Placement) error {
+	engine := s.engineOf(req, len(p.Cards))
+	if engine == gpu.MPS {
+		if err := s.checkMPS(req, len(p.Cards)); err != nil {
+			return err
+		}
+	}
+	for _, c := range p.Cards {
+		if err := s.company(facts, engine, c.UUID, c.Index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkMPS holds a request for MPS against what MPS and the site can do.
+func (s *Server) checkMPS(req request.Request, cards int) error {
+	switch err := s.mps.Available(); {
+	case !s.Config.MPS.Enabled:
+		return engineError(gpu.MPS, "this node does not offer it; want --vgpu-engine=time")
+	case cards != 1:
+		return engineError(gpu.MPS, "it serves one card, and the job has %d on this node; want --vgpu-engine=time, or one card", cards)
+	case req.Mode == gpu.Soft:
+		return engineError(gpu.MPS, "it gives no idle compute to others, as --vgpu-mode=soft would; want --vgpu-mode=hard, or --vgpu-engine=time")
+	case err != nil:
+		return engineError(gpu.MPS, "%v; want --vgpu-engine=time, or another node", err)
+	}
+	return nil
+}
+
+// company says why a job cannot share a card with those that are on it. A
+// server of MPS is one user of the card's time, with a slice that none of its
+// clients can set: beside it no job would have its share. s.mu is held.
+func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID, index int) error {
+	for _, rec := range s.Ledger.List() {
+		on := slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID == card })
+		if !on || rec.State != ledger.Granted || rec.JobID == facts.JobID {
+			continue
+		}
+		other := fmt.Sprintf("job %d of user %s", rec.JobID, cmp.Or(rec.User, fmt.Sprint(rec.UID)))
+		switch byMPS := rec.Request.Engine == gpu.MPS; {
+		case byMPS && engine != gpu.MPS:
+			return engineError(engine, "card %d is divided by MPS for %s; want a whole card (--gres=vgpu:100), or submit again when that job has ended",
+				index, other)
+		case !byMPS && engine == gpu.MPS:
+			return engineError(engine, "card %d is shared by time with %s; want --vgpu-engine=time, a whole card (--gres=vgpu:100), "+
+				"or submit again when that job has ended", index, other)
+		case byMPS && rec.UID != facts.UID && !s.Config.MPS.AllowAcrossUsers:
+			return engineError(engine, "card %d is divided by MPS for %s, and its programs would not be safe from yours; "+
+				"want --vgpu-engine=time on another card, or submit again when that job has ended", index, other)
+		}
+	}
+	return nil
+}
+
+// companions are the cards that gresd may choose from for a job. The error says
+// why there is none. s.mu is held.
+func (s *Server) companions(facts slurm.JobFacts, req request.Request, cards []gpu.Card) ([]gpu.Card, error) {
+	engine := s.engineOf(req, max(1, req.Cards))
+	var fit []gpu.Card
+	var why error
+	for _, c := range cards {
+		if err := s.company(facts, engine, c.UUID, c.Index); err != nil {
+			why = cmp.Or(why, err)
+			continue
+		}
+		fit = append(fit, c)
+	}
+	if len(fit) > 0 {
+		why = nil
+	}
+	return fit, why
+}
+
+func engineError(engine gpu.Engine, want string, args ...any) error {
+	return &request.Error{Option: "--vgpu-engine", Given: string(engine), Want: fmt.Sprintf(want, args...)}
+}
+
+// mpsKey is the daemon of a granted job, and the part of the card's
+// multiprocessors that it gives the job. ok is false for a job without one.
+func mpsKey(rec ledger.Record) (key mps.Key, percent gpu.Share, ok bool) {
+	if rec.State != ledger.Granted || rec.Request.Engine != gpu.MPS || len(rec.Placement.Cards) != 1 {
+		return mps.Key{}, 0, false
+	}
+	c := rec.Placement.Cards[0]
+	if rec.Mode == gpu.Off {
+		return mps.Key{Card: c.UUID, UID: rec.UID}, gpu.FullCard, true
+	}
+	return mps.Key{Card: c.UUID, UID: rec.UID}, c.Cores, true
+}
+
+// keepMPS has the daemon of a job started, without waiting for it.
+func (s *Server) keepMPS(rec ledger.Record) {
+	if key, percent, ok := mpsKey(rec); ok {
+		s.mps.Keep(rec.JobID, key, rec.GID, percent)
+	}
+}
+
+// awaitMPS waits for the daemon of a job: a program that finds none starts
+// without it, and without its limit. s.mu is not held.
+func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
+	rec, _ := s.Ledger.Get(jobID)
+	if _, _, ok := mpsKey(rec); !ok {
+		return nil
+	}
+	if err := s.mps.Wait(ctx, jobID); err != nil {
+		return engineError(gpu.MPS, "it does not start on card %d: %v; want --vgpu-engine=time, or tell the administrator",
+			rec.Placement.Cards[0].Index, err)
+	}
+	return nil
+}
+
+// HeldByMPS says whether MPS holds a job at its compute share, so that the
+// arbiter must leave it alone.
+func (s *Server) HeldByMPS(jobID uint32) bool { return s.mps.Holds(jobID) }
+
+// IsMPS says whether a process on a card is MPS's own, and no program of a job:
+// it belongs to the job's user, but to no job.
+func (s *Server) IsMPS(pid int) bool { return s.mps.Owns(pid) }
+
+// environment is what the tasks of a granted job get beside their limits.
+func (s *Server) environment(rec ledger.Record) []string {
+	key, percent, ok := mpsKey(rec)
+	if !ok {
+		return nil
+	}
+	return mps.Environment(s.Config.Paths.MPS(), key, percent)
+}
+
+// engineOfEnvironment reads back what environment wrote.
+func engineOfEnvironment(lines []string) gpu.Engine {
+	if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, mps.PipeVariable+"=") }) {
+		return gpu.MPS
+	}
+	return ""
+}

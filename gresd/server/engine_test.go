@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
+)
+
+// newMPSNode is a node with programs in the place of NVIDIA's.
+func newMPSNode(t *testing.T, change ...func(*config.Config)) (n *testNode, programs string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mps") // short: sockets are below it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	programs = filepath.Join(dir, "bin")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(programs, 0o755), os.WriteFile(filepath.Join(programs, fake.Control), self, 0o755))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n = newTestNode(t, append([]func(*config.Config){func(c *config.Config) {
+		c.Paths.RunDir = filepath.Join(dir, "run")
+		c.MPS = config.MPS{Enabled: true, Control: filepath.Join(programs, fake.Control)}
+	}}, change...)...)
+	t.Cleanup(func() {
+		// The server has stopped; daemons outlive it. One that finds them without
+		// any job ends them.
+		left, err := mps.New(mps.Config{Dir: n.cfg.Paths.MPS(), Control: n.cfg.MPS.Control, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer left.Close()
+		left.Settle()
+		for end := time.Now().Add(15 * time.Second); len(n.daemons()) > 0; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("daemons are left: %v", n.daemons())
+			}
+		}
+	})
+	return n, programs
+}
+
+// daemons are the folders of MPS daemons.
+func (n *testNode) daemons() []string {
+	all, _ := filepath.Glob(filepath.Join(n.cfg.Paths.MPS(), "*", "*", "pipe"))
+	return all
+}
+
+// withMPS is a job that asks for MPS.
+func (n *testNode) withMPS(id uint32, units gpu.Share, change ...func(*slurm.JobFacts)) wire.Request {
+	req := n.job(id, units, change...)
+	req.Options.Engine = "mps"
+	return req
+}
+
+func user(uid uint32, name string) func(*slurm.JobFacts) {
+	return func(f *slurm.JobFacts) { f.UID, f.GID, f.User = uid, uid, name }
+}
+
+func wantMessage(t *testing.T, rep wire.Reply, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(rep.Message, part) {
+			t.Errorf("message lacks %q: %s", part, rep.Message)
+		}
+	}
+}
+
+func TestAJobOfMPSGetsADaemonAndItsAddress(t *testing.T) {
+	n, _ := newMPSNode(t)
+	n.start()
+	n.want(n.withMPS(1, 30), wire.Granted)
+	if !n.HeldByMPS(1) {
+		t.Error("the grant was answered before the daemon was up")
+	}
+	text, err := os.ReadFile(n.file(1, "environment"))
+	pipe := filepath.Join(n.cfg.Paths.MPS(), string(n.cards.cards[0].UUID), "65534", "pipe")
+	if err != nil || !strings.Contains(string(text), mps.PipeVariable+"="+pipe+"\n") || !strings.Contains(string(text), mps.PercentVariable+"=30\n") {
+		t.Errorf("environment %q, %v", text, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(n.file(1, "environment"), &st); err != nil || st.Mode&0o777 != 0o444 {
+		t.Errorf("mode %o, %v; want 0444", st.Mode&0o777, err)
+	}
+	n.want(n.withMPS(1, 30), wire.Granted) // the Prolog again
+	n.want(n.withMPS(2, 70), wire.Granted)
+	if got := n.daemons(); len(got) != 1 {
+		t.Errorf("daemons %v, want one", got)
+	}
+	if rep, err := n.ask(wire.Request{Op: wire.OpSet, JobID: 1, Cores: 10}); err == nil {
+		t.Errorf("the share of a job of MPS was set: %+v", rep)
+	}
+	n.restart()
+	if !n.HeldByMPS(1) || !n.HeldByMPS(2) {
+		t.Error("jobs are not held after a restart")
+	}
+	// A lost ledger: the engine is known from the job's files.
+	n.stop()
+	if err := os.RemoveAll(n.cfg.Paths.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	n.want(n.job(9, 1, func(f *slurm.JobFacts) { f.Units = nil }), wire.None) // says the node's name
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !n.HeldByMPS(1) || !n.HeldByMPS(2) {
+		t.Error("jobs are not held after the ledger was lost")
+	}
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
+	if n.HeldByMPS(1) || !n.HeldByMPS(2) {
+		t.Error("after the release of job 1, want only job 2 held")
+	}
+}
+
+func TestEnginesAreNotMixedOnACard(t *testing.T) {
+	n, _ := newMPSNode(t)
+	n.start()
+	n.want(n.withMPS(1, 30), wire.Granted)
+	wantMessage(t, n.want(n.job(2, 30), wire.Refused), "job 1 of user nobody", "divided by MPS", "--gres=vgpu:100")
+	wantMessage(t, n.want(n.withMPS(3, 30, user(5, "games")), wire.Refused), "job 1 of user nobody", "not be safe", "--vgpu-engine=time")
+	onOther := func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{1: 30} }
+	n.want(n.job(4, 30, onOther), wire.Granted)
+	wantMessage(t, n.want(n.withMPS(5, 30, onOther), wire.Refused), "job 4 of user nobody", "shared by time", "--vgpu-engine=time")
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
+	n.end(1)
+	n.want(n.withMPS(6, 30, user(5, "games")), wire.Granted)
+}
+
+func TestSeveralUsersWhereTheSiteAllowsIt(t *testing.T) {
+	n, _ := newMPSNode(t, func(c *config.Config) { c.MPS.AllowAcrossUsers = true })
+	n.start()
+	n.want(n.withMPS(1, 30), wire.Granted)
+	n.want(n.withMPS(2, 30, user(5, "games")), wire.Granted)
+	if got := n.daemons(); len(got) != 2 {
+		t.Errorf("daemons %v, want one for each user", got)
+	}
+}
+
+func TestWhatMPSCannotDoIsSaid(t *testing.T) {
+	two := func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{0: 30, 1: 30} }
+	for name, c := range map[string]struct {
+		change  func(*config.Config)
+		job     func(*testNode) wire.Request
+		message string
+	}{
+		"switched off": {
+			func(c *config.Config) { c.MPS.Enabled = false },
+			func(n *testNode) wire.Request { return n.withMPS(1, 30) }, "this node does not offer it; want --vgpu-engine=time",
+		},
+		"not installed": {
+			func(c *config.Config) { c.MPS.Control = "nvidia-cuda-mps-control-that-is-not-here" },
+			func(n *testNode) wire.Request { return n.withMPS(1, 30) }, "not installed here; want --vgpu-engine=time",
+		},
+		"two cards": {
+			func(*config.Config) {},
+			func(n *testNode) wire.Request { return n.withMPS(1, 60, two) }, "the job has 2 on this node",
+		},
+		"soft": {
+			func(*config.Config) {},
+			func(n *testNode) wire.Request { r := n.withMPS(1, 30); r.Options.Mode = "soft"; return r }, "want --vgpu-mode=hard",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, _ := newMPSNode(t, c.change)
+			n.start()
+			wantMessage(t, n.want(c.job(n), wire.Refused), "--vgpu-engine", c.message)
+		})
+	}
+}
+
+func TestADefaultOfMPSIsForJobsThatItSuits(t *testing.T) {
+	n, _ := newMPSNode(t, func(c *config.Config) { c.MPS.Default = true })
+	n.start()
+	two := n.job(1, 60, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{0: 30, 1: 30} })
+	n.want(two, wire.Granted)
+	if n.HeldByMPS(1) || exists(n.file(1, "environment")) {
+		t.Error("a job of two cards got MPS")
+	}
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
+	n.want(n.job(2, 30), wire.Granted)
+	if !n.HeldByMPS(2) {
+		t.Error("a job that asked for nothing did not get the site's default")
+	}
+}
+
+func TestADaemonThatFailsRefusesItsJob(t *testing.T) {
+	n, programs := newMPSNode(t)
+	if err := fake.Behave(programs, fake.Fail); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	wantMessage(t, n.want(n.withMPS(1, 30), wire.Refused), "Failed to start: no device", "--vgpu-engine=time")
+	n.want(n.job(2, 100), wire.Granted) // nothing is held for it
+}
+
+// gresd chooses a card where the engines go together.
+func TestGresdChoosesACardOfTheSameEngine(t *testing.T) {
+	n, _ := newMPSNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd })
+	n.start()
+	counted := func(f *slurm.JobFacts) { f.Units, f.Counted = nil, 30 }
+	on := func(id uint32) gpu.UUID {
+		rec, _ := n.Ledger.Get(id)
+		return rec.Placement.Cards[0].UUID
+	}
+	n.want(n.withMPS(1, 30, counted), wire.Granted)
+	n.want(n.job(2, 30, counted), wire.Granted)
+	n.want(n.withMPS(3, 30, counted), wire.Granted)
+	if on(1) == on(2) || on(1) != on(3) {
+		t.Errorf("cards %s, %s, %s; want the first and third alike, the second another", on(1), on(2), on(3))
+	}
+	wantMessage(t, n.want(n.withMPS(4, 30, counted, user(5, "games")), wire.Refused), "of user nobody")
+}

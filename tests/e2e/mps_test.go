@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
+)
+
+const mpsPrograms = cluster.Dir + "/mps"
+
+// mpsCard is a card that MPS may divide, with programs that stand in for
+// NVIDIA's. They do not limit the simulated card.
+func mpsCard(more string) cluster.Options {
+	opts := oneCard
+	opts.Config = fmt.Sprintf("[mps]\nenabled = true\ncontrol = %q\n%s", mpsPrograms+"/"+fake.Control, more)
+	return opts
+}
+
+// mpsProcesses are the control daemons that run.
+func (s site) mpsProcesses() []cluster.Process {
+	var all []cluster.Process
+	for _, p := range s.Processes() {
+		if strings.Contains(p.Command, "nvidia-cuda-mps") {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+const showMPS = `env | grep -E '^CUDA_(MPS|VISIBLE)' | sort; echo get_default_active_thread_percentage | ` +
+	mpsPrograms + "/" + fake.Control
+
+func TestMPSServesTheJobsOfOneUser(t *testing.T) {
+	s := up(t, mpsCard(""))
+	a := s.submit(alice, "--gres=vgpu:30 --vgpu-engine=mps", showMPS+"; sleep 300")
+	b := s.submit(alice, "--gres=vgpu:60 --vgpu-engine=mps", "srun sh -c \""+strings.ReplaceAll(showMPS, `"`, `\"`)+"\"; sleep 300")
+	for job, want := range map[int][]string{a: {"PERCENTAGE=30\n"}, b: {"PERCENTAGE=60\n", "60.0\n"}} {
+		var out string
+		s.eventually(shortWait, "the job tells its environment", func() bool {
+			out = s.Output(alice, job)
+			return strings.Contains(out, ".0\n")
+		})
+		// Slurm's own CUDA_VISIBLE_DEVICES counts cards that the daemon does not see.
+		for _, part := range append(want, "CUDA_VISIBLE_DEVICES=GPU-", "CUDA_MPS_PIPE_DIRECTORY=/run/vgpu/mps/GPU-") {
+			if !strings.Contains(out, part) {
+				t.Errorf("job %d lacks %q:\n%s", job, part, out)
+			}
+		}
+	}
+	if got := s.mpsProcesses(); len(got) != 1 {
+		t.Errorf("%d control daemons, want one: %v", len(got), got)
+	}
+	// Memory is libvgpu's, whatever divides the compute.
+	c := look(t, s.completed(alice, s.submit(alice, "--gres=vgpu:10 --vgpu-mem=8G --vgpu-engine=mps", cluster.LookScript)))
+	if c.Total != 8*gib || c.Granted > 8*gib || c.Refusal != "CUDA_ERROR_OUT_OF_MEMORY" {
+		t.Errorf("saw %d bytes, took %d until %q, want 8 GiB at most", c.Total, c.Granted, c.Refusal)
+	}
+	s.cancel(alice, a)
+	if got := s.mpsProcesses(); len(got) != 1 {
+		t.Errorf("%d control daemons while a job needs one: %v", len(got), got)
+	}
+	s.cancel(alice, b)
+	s.eventually(shortWait, "the daemon ends with its last job", func() bool { return len(s.mpsProcesses()) == 0 })
+}
+
+func TestMPSKeepsToItself(t *testing.T) {
+	s := up(t, mpsCard(""))
+	first := s.submit(alice, "--gres=vgpu:30 --vgpu-engine=mps", "sleep 300")
+	s.running(first)
+	who := fmt.Sprintf("job %d of user %s", first, alice)
+	for _, r := range []struct{ name, user, args, want string }{
+		{"MPS of another user", bob, "--vgpu-engine=mps", who},
+		{"shared by time", alice, "--vgpu-engine=time", who},
+		{"shared by time, without the option", bob, "", who},
+		{"soft", alice, "--vgpu-engine=mps --vgpu-mode=soft", "--vgpu-mode=hard"},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			s := site{s.Cluster, t}
+			job := s.submit(r.user, "--gres=vgpu:20 "+r.args, "true")
+			state, out := s.ended(r.user, job)
+			if state != "FAILED" {
+				t.Errorf("%s, want FAILED", state)
+			}
+			checkLine(t, out, "vgpu: place: job ", "--vgpu-engine", r.want, "want ")
+			if node := s.NodeState(); node != "MIXED" {
+				t.Errorf("node: %s, want MIXED", node)
+			}
+		})
+	}
+	// A restart of gresd, even by a kill, leaves the daemon as it is.
+	before := s.mpsProcesses()
+	s.Gresd.Kill()
+	if err := s.Gresd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if after := s.mpsProcesses(); len(before) != 1 || len(after) != 1 || before[0].PID != after[0].PID {
+		t.Errorf("control daemons %v after a restart, were %v", after, before)
+	}
+	s.cancel(alice, first)
+	s.completed(bob, s.submit(bob, "--gres=vgpu:20", "true"))
+
+	// The other way round.
+	first = s.submit(bob, "--gres=vgpu:30", "sleep 300")
+	s.running(first)
+	state, out := s.ended(alice, s.submit(alice, "--gres=vgpu:20 --vgpu-engine=mps", "true"))
+	if state != "FAILED" {
+		t.Errorf("MPS beside a job that is shared by time: %s, want FAILED", state)
+	}
+	checkLine(t, out, "vgpu: place: job ", fmt.Sprintf("job %d of user %s", first, bob))
+	s.cancel(bob, first)
+}
+
+func TestMPSThatDoesNotWorkRefusesTheJobAlone(t *testing.T) {
+	s := up(t, mpsCard(""))
+	if err := fake.Behave(mpsPrograms, fake.Fail); err != nil {
+		t.Fatal(err)
+	}
+	state, out := s.ended(alice, s.submit(alice, "--gres=vgpu:20 --vgpu-engine=mps", "true"))
+	if state != "FAILED" {
+		t.Errorf("%s, want FAILED", state)
+	}
+	checkLine(t, out, "vgpu: mps: job ", "Failed to start: no device", "--vgpu-engine=time")
+	if err := os.Remove(filepath.Join(mpsPrograms, fake.Control)); err != nil {
+		t.Fatal(err)
+	}
+	state, out = s.ended(alice, s.submit(alice, "--gres=vgpu:20 --vgpu-engine=mps", "true"))
+	if state != "FAILED" {
+		t.Errorf("%s, want FAILED", state)
+	}
+	checkLine(t, out, "vgpu: place: job ", "no MPS on this node", "--vgpu-engine=time")
+	s.eventually(10*time.Second, "the node is not drained", func() bool { return s.NodeState() == "IDLE" })
+	s.completed(bob, s.submit(bob, "--gres=vgpu:20", "true"))
+}
+
+// Without the SPANK plugin the option is vgpu-srun's and the variables come
+// from TaskProlog.
+func TestMPSByDefaultWithoutThePlugin(t *testing.T) {
+	opts := mpsCard("default = true\n")
+	opts.NoPlugin = true
+	s := up(t, opts)
+	out := s.completed(alice, s.submit(alice, "--gres=vgpu:30", showMPS))
+	for _, part := range []string{"PERCENTAGE=30\n", "CUDA_VISIBLE_DEVICES=GPU-", "30.0\n"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("lacks %q:\n%s", part, out)
+		}
+	}
+	r := s.As(alice, "vgpu-srun", "--gres=vgpu:30", "--vgpu-engine=time", "env")
+	if r.Code != 0 || strings.Contains(r.Out, "CUDA_MPS") {
+		t.Errorf("--vgpu-engine=time does not beat the site's default: %s", r)
+	}
+}
