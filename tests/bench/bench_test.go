@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/report"
+)
+
+// onSim is a benchmark that is set up on a simulated card.
+func onSim(t *testing.T, change ...func(*options)) *bench {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("gresd runs as root only")
+	}
+	o := options{
+		build: "../../build", out: t.TempDir(), sim: true, user: "nobody",
+		warm: time.Second, seconds: 2 * time.Second, churn: 6 * time.Second, seed: 1, peerEnv: "CUDA_DEVICE_SM_LIMIT=%d CUDA_DEVICE_MEMORY_SHARED_CACHE=%s/cache",
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	b, err := newBench(o)
+	if err == nil {
+		err = b.setUp(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// open opens a system until the test ends.
+func open(t *testing.T, b *bench, name string) session {
+	t.Helper()
+	systems, err := systemsOf(b.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range systems {
+		if s.name != name {
+			continue
+		}
+		ses, err := s.open(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := ses.close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return ses
+	}
+	t.Fatalf("no system %s", name)
+	return nil
+}
+
+func parts(t *testing.T, b *bench, ses session, tenants []tenant) report.Record {
+	t.Helper()
+	r, _, _, err := b.measure(t.Context(), ses, tenants, b.seconds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", brief(r))
+	return r
+}
+
+func near(t *testing.T, what string, got, want, tolerance float64) {
+	t.Helper()
+	if math.Abs(got-want) > tolerance {
+		t.Errorf("%s: got %.1f, want %.1f ± %.1f", what, got, want, tolerance)
+	}
+}
+
+// The bounds are wide: this is a test of the benchmark, on a machine that may be
+// busy. That native is told from ours shows that it measures.
+func TestSharesOnTheSimulatedCard(t *testing.T) {
+	b := onSim(t)
+	pair := shares("1ms", 30, 70)
+	without := parts(t, b, open(t, b, "native"), pair)
+	near(t, "part of 30 without a library", without.Tenants[0].Part, 50, 7)
+	with := parts(t, b, open(t, b, "ours"), pair)
+	near(t, "part of 30", with.Tenants[0].Part, 30, 7)
+	if len(with.Tenants[0].Windows) != 20 || with.Numbers["stall_max_ms"] <= 0 {
+		t.Errorf("got %d windows and a stall of %v ms, want 20 and more than 0", len(with.Tenants[0].Windows), with.Numbers["stall_max_ms"])
+	}
+}
+
+// The library without gresd is good enough for another library.
+func TestPeerIsLimitedByItsEnvironment(t *testing.T) {
+	b := onSim(t, func(o *options) { o.peers = pairs{{"env", "../../build/lib/libvgpu.so"}} })
+	r := parts(t, b, open(t, b, "env"), shares("1ms", 40))
+	near(t, "one of 40 % alone", r.Tenants[0].OfSolo, 40, 12)
+}
+
+func TestChurnLeavesNothing(t *testing.T) {
+	b := onSim(t)
+	r, err := b.churnFor(t.Context(), open(t, b, "ours").(*ours))
+	t.Log(r.Numbers)
+	if err != nil || r.Numbers["jobs"] < 3 || r.Numbers["processes_killed"] == 0 || r.Numbers["jobs_left"] != 0 {
+		t.Errorf("got %v, %v; want at least 3 jobs, some processes killed and none left", r.Numbers, err)
+	}
+}
+
+// A shell speaks the protocol of torch_load.py in Python's place.
+func TestStepsOfAProgramBecomeRates(t *testing.T) {
+	scripts := t.TempDir()
+	const script = `echo ready; read -r go start end
+printf '{"steps":['
+t=$start; sep=; while [ "$t" -lt "$end" ]; do printf '%s[%s,10]' "$sep" "$t"; sep=,; t=$((t + 10000000)); done
+echo ']}'`
+	if err := os.WriteFile(filepath.Join(scripts, "torch_load.py"), []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := onSim(t, func(o *options) { o.python, o.scripts = "sh", scripts })
+	r := parts(t, b, native{}, []tenant{{shape: "torch:train", share: 100}})
+	near(t, "steps a second alone", b.solos["torch:train"], 100, 0.1)
+	near(t, "of solo", r.Tenants[0].OfSolo, 100, 0.1)
+	near(t, "time of a step", r.Numbers["p99_0_ms"], 10, 0.1)
+}
+
+// A program that does not answer is ended, and its last words are told.
+func TestABrokenTenantIsAnErrorOfItsCase(t *testing.T) {
+	b := onSim(t)
+	p, err := b.start(t.Context(), "broken", nil, "/bin/sh", "-c", "echo why >&2; exit 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ready(); err == nil || !strings.Contains(err.Error(), "why") {
+		t.Errorf("got %v, want what it said", err)
+	}
+	p, err = b.start(t.Context(), "silent", nil, "/bin/sleep", "1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.line(100 * time.Millisecond); err == nil {
+		t.Error("a silent program is taken for one that answers")
+	}
+	select {
+	case <-p.ended:
+	default:
+		t.Error("a silent program was not ended")
+	}
+}
+
+func TestBudgetAndNameLeaveOut(t *testing.T) {
+	b, err := newBench(options{out: t.TempDir(), cases: "^(short|long)$"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.deadline = time.Now().Add(time.Minute)
+	if b.out, err = os.Create(filepath.Join(b.options.out, "results.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	defer b.out.Close()
+	ran := 0
+	run := func() (report.Record, error) { ran++; return report.Record{}, nil }
+	b.do(context.Background(), "s", "short", system{}, time.Second, run)
+	b.do(context.Background(), "s", "not this", system{}, time.Second, run)
+	b.do(context.Background(), "s", "long", system{}, time.Hour, run)
+	if ran != 1 || len(b.records) != 2 || b.records[0].Skipped || !b.records[1].Skipped {
+		t.Errorf("ran %d, %+v; want the long case left out, and the one that was not asked for", ran, b.records)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	if _, err := pick([]string{"contended", "nonsense"}); err == nil {
+		t.Error("an unknown scenario is taken")
+	}
+	if _, err := systemsOf(options{systems: words{"nobody"}}); err == nil {
+		t.Error("an unknown system is taken")
+	}
+	if _, err := systemsOf(options{ours: pairs{{"ours", ""}}}); err == nil {
+		t.Error("two systems of one name are taken")
+	}
+	got, err := systemsOf(options{ours: pairs{{"turns", "arbiter.engine = 'turns'"}}, systems: words{"turns", "native"}})
+	if err != nil || len(got) != 2 || got[0].name != "native" || got[1].name != "turns" {
+		t.Errorf("got %v, %v; want native and turns", got, err)
+	}
+	if _, err := newBench(options{cases: "("}); err == nil {
+		t.Error("a broken expression is taken")
+	}
+	if err := new(pairs).Set("no value"); err == nil {
+		t.Error("a flag without = is taken")
+	}
+}

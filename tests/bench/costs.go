@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/report"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/series"
+)
+
+// launchCost is what vgpu-load --cost prints.
+type launchCost struct {
+	Launch    float64 `json:"launch_ns"`
+	LaunchP99 float64 `json:"launch_p99_ns"`
+	Single    float64 `json:"single_ns"`
+	SingleP99 float64 `json:"single_p99_ns"`
+}
+
+// rounds of each cost; the machine drifts, so they are taken in turn with rounds
+// without a library.
+const rounds = 5
+
+func costs(ctx context.Context, b *bench, sys system, ses session) {
+	cases := []struct {
+		name   string
+		flag   string
+		tenant tenant
+	}{
+		{"launch, 100 %", "--cost", tenant{share: 100}},
+		{"launch, 50 % hard, in budget", "--cost-paced", tenant{share: 50}},
+	}
+	if sys.ours {
+		cases = append(cases, cases[0])
+		cases[2].name, cases[2].tenant = "launch, 50 % soft", tenant{share: 50, mode: "soft"}
+	}
+	for _, c := range cases {
+		b.do(ctx, "cost", c.name, sys, 2*rounds*1500*time.Millisecond, func() (report.Record, error) {
+			return b.launchCosts(ctx, ses, c.tenant, c.flag)
+		})
+	}
+	if o, ok := ses.(*ours); ok || (b.dry && sys.ours) {
+		daemonCosts(ctx, b, sys, o)
+	}
+}
+
+// launchCosts compares the medians over the rounds.
+func (b *bench) launchCosts(ctx context.Context, ses session, t tenant, flag string) (report.Record, error) {
+	var without, with []launchCost
+	for range rounds {
+		for _, side := range []struct {
+			ses  session
+			into *[]launchCost
+		}{{native{}, &without}, {ses, &with}} {
+			got, err := b.launchCost(ctx, side.ses, t, flag)
+			if err != nil {
+				return report.Record{}, err
+			}
+			*side.into = append(*side.into, got)
+		}
+	}
+	r := report.Record{Numbers: map[string]float64{}}
+	for name, of := range map[string]func(launchCost) float64{
+		"launch":     func(c launchCost) float64 { return c.Launch },
+		"launch_p99": func(c launchCost) float64 { return c.LaunchP99 },
+		"single":     func(c launchCost) float64 { return c.Single },
+		"single_p99": func(c launchCost) float64 { return c.SingleP99 },
+	} {
+		var a, z []float64
+		for i := range without {
+			a, z = append(a, of(without[i])), append(z, of(with[i]))
+		}
+		native := series.Quantile(a, 0.5)
+		r.Numbers[name+"_native_ns"], r.Numbers[name+"_added_ns"] = native, series.Quantile(z, 0.5)-native
+		if name == "launch" { // what the same thing differs from itself
+			r.Numbers["launch_native_spread_ns"] = series.Quantile(a, 1) - series.Quantile(a, 0)
+		}
+	}
+	return r, nil
+}
+
+func (b *bench) launchCost(ctx context.Context, ses session, t tenant, flag string) (got launchCost, err error) {
+	env, leave, err := ses.join(ctx, b, t)
+	if err != nil {
+		return got, err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	p, err := b.start(ctx, "launch cost", env, b.program("vgpu-load"), flag)
+	if err != nil {
+		return got, err
+	}
+	defer p.kill()
+	return got, p.result(60*time.Second, &got)
+}
+
+// daemonCosts is gresd's part of one processor.
+func daemonCosts(ctx context.Context, b *bench, sys system, o *ours) {
+	load := func() (report.Record, error) { return b.daemonCost(ctx, o, b.seconds) }
+	b.do(ctx, "cost", "gresd, no job", sys, b.seconds, load)
+	b.do(ctx, "cost", "gresd, 8 jobs without a process", sys, b.seconds+time.Second, func() (r report.Record, err error) {
+		for range 8 {
+			_, leave, err := o.join(ctx, b, tenant{share: 12})
+			if err != nil {
+				return r, err
+			}
+			defer func() { _ = leave() }() // the session's end would tell
+		}
+		return load()
+	})
+	eight := shares("1ms", 12, 12, 12, 12, 12, 12, 12, 12)
+	b.do(ctx, "cost", "gresd, 8 busy tenants", sys, b.takes(eight, b.seconds), func() (r report.Record, err error) {
+		_, _, busy := b.together(ctx, o, eight, b.warm, b.seconds, func(span) { r, err = b.daemonCost(ctx, o, b.seconds) })
+		return r, errors.Join(err, busy)
+	})
+}
+
+func (b *bench) daemonCost(ctx context.Context, o *ours, length time.Duration) (report.Record, error) {
+	before, err := o.node.cpu()
+	if err != nil {
+		return report.Record{}, err
+	}
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+		return report.Record{}, ctx.Err()
+	case <-time.After(length):
+	}
+	after, err := o.node.cpu()
+	return report.Record{Numbers: map[string]float64{
+		"cpu_percent": 100 * (after - before).Seconds() / time.Since(began).Seconds(),
+	}}, err
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * main.c - vgpu-load: one tenant of the benchmark.
+ *
+ * When everything is ready it prints the line "ready", and waits for the line
+ * "go START END" (CLOCK_MONOTONIC, in ns), so that all tenants start together
+ * whatever they took to get there. At the end it prints one line of JSON.
+ */
+#define _GNU_SOURCE
+#include "load.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+static const char usage[] =
+	"usage: vgpu-load --shape NAME --inner N --samples FILE [--idle ON:OFF]\n"
+	"       vgpu-load --calibrate | --cost | --cost-paced\n"
+	"  --shape    20us, 200us, 1ms, 5ms, 20ms, 50ms, graph, persistent, burst or product\n"
+	"  --inner    rounds in a unit of work, from --calibrate\n"
+	"  --samples  where the progress is written\n"
+	"  --idle     milliseconds of work and of rest, in turn\n";
+
+void sleep_until(uint64_t ns)
+{
+	const struct timespec at = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+		;
+}
+
+static bool read_options(int argc, char **argv, struct options *o)
+{
+	for (int i = 1; i < argc; i++) {
+		const char *value = i + 1 < argc ? argv[i + 1] : "";
+
+		if (strcmp(argv[i], "--calibrate") == 0) {
+			o->calibrate = true;
+			continue;
+		}
+		if (strcmp(argv[i], "--cost") == 0 || strcmp(argv[i], "--cost-paced") == 0) {
+			o->cost = true;
+			o->cost_paced = argv[i][6] != '\0';
+			continue;
+		}
+		if (strcmp(argv[i], "--shape") == 0)
+			o->shape = value;
+		else if (strcmp(argv[i], "--samples") == 0)
+			o->samples = value;
+		else if (strcmp(argv[i], "--inner") == 0)
+			o->inner = (unsigned)strtoul(value, NULL, 10);
+		else if (strcmp(argv[i], "--idle") != 0 ||
+			 sscanf(value, "%u:%u", &o->on_ms, &o->off_ms) != 2 || !o->on_ms)
+			return false;
+		i++;
+	}
+	return o->calibrate || o->cost || (o->shape && o->samples && o->inner);
+}
+
+static void tenant(struct card *c, const struct options *o, const struct shape *s)
+{
+	unsigned long long start, end;
+	struct samples *samples;
+
+	/* code and context are loaded before the clock runs */
+	if (s->kind != PERSISTENT) {
+		card_launch(c, s);
+		must(cu.StreamSynchronize(c->stream), "cuStreamSynchronize");
+	}
+	printf("ready\n");
+	fflush(stdout);
+	if (scanf("go %llu %llu", &start, &end) != 2 || end <= start)
+		die("start", "want the line: go START END");
+	samples = samples_start(o->samples, c, s, (double)(end - start) / 1e9);
+	work(c, s, o, start, end);
+	samples_stop(samples);
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = {.inner = 1000};
+	struct card c = {.sms = 0};
+	const struct shape *s = NULL;
+
+	if (!read_options(argc, argv, &o)) {
+		fputs(usage, stderr);
+		return 2;
+	}
+	if (o.shape && !(s = shape_named(o.shape))) {
+		fprintf(stderr, "vgpu-load: --shape: \"%s\": unknown\n%s", o.shape, usage);
+		return 2;
+	}
+	prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
+	driver_load(NULL, false);
+	card_open(&c, o.inner);
+	if (o.calibrate)
+		printf("{\"inner\":%u,\"sms\":%d}\n", card_calibrate(&c), c.sms);
+	else if (o.cost)
+		cost(&c, o.cost_paced);
+	else
+		tenant(&c, &o, s);
+	return 0;
+}

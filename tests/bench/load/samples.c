@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * samples.c - reads the progress every 2 ms by plain loads and appends it to a
+ * mapped file, which stays readable whatever happens to this process.
+ *
+ * The file: struct head, then count entries of struct sample. The benchmark's
+ * package series reads it.
+ */
+#define _GNU_SOURCE
+#include "load.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PERIOD_NS 2000000ull
+#define MAGIC 0x31444145474c5056ull
+#define SLACK_S 30 /* a contended tenant ends late */
+
+struct head {
+	uint64_t magic;
+	uint64_t count;  /* entries that are complete */
+	uint64_t grid;   /* blocks of work in a unit */
+	uint64_t kernel; /* units in a kernel, where work stays 0 */
+};
+
+struct sample {
+	uint64_t t, work, kernels;
+};
+
+struct samples {
+	pthread_t thread;
+	const struct card *card;
+	struct head *head;
+	struct sample *entry;
+	uint64_t capacity;
+	volatile int stop;
+};
+
+static void *sampler(void *arg)
+{
+	struct samples *s = arg;
+	uint64_t next = now_ns(), work = 0;
+
+	for (uint64_t n = 0; n < s->capacity && !s->stop; n++) {
+		struct sample *e = &s->entry[n];
+		uint64_t w;
+
+		e->t = now_ns();
+		w = s->card->progress->work;
+		/* stores of several multiprocessors may arrive out of order */
+		work = w > work ? w : work;
+		e->work = work;
+		e->kernels = s->card->progress->kernels;
+		__atomic_store_n(&s->head->count, n + 1, __ATOMIC_RELEASE);
+		next += PERIOD_NS;
+		if (next < e->t)
+			next = e->t;
+		sleep_until(next);
+	}
+	return NULL;
+}
+
+struct samples *samples_start(const char *path, const struct card *c, const struct shape *s,
+			      double seconds)
+{
+	struct samples *x = calloc(1, sizeof(*x));
+	size_t bytes;
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+	if (!x || fd < 0)
+		die(path, "cannot be made");
+	x->card = c;
+	x->capacity = (uint64_t)((seconds + SLACK_S) * 1e9 / PERIOD_NS);
+	bytes = sizeof(*x->head) + x->capacity * sizeof(*x->entry);
+	if (ftruncate(fd, (off_t)bytes))
+		die(path, "no room");
+	x->head = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (x->head == MAP_FAILED)
+		die(path, "cannot be mapped");
+	x->entry = (struct sample *)(x->head + 1);
+	x->head->magic = MAGIC;
+	x->head->grid = c->grid;
+	x->head->kernel = s->kind == PRODUCT ? 1 : s->units;
+	if (pthread_create(&x->thread, NULL, sampler, x))
+		die(path, "no thread");
+	return x;
+}
+
+void samples_stop(struct samples *s)
+{
+	s->stop = 1;
+	pthread_join(s->thread, NULL);
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// node is a gresd of our own. In slurmctld's place are two scripts that tell
+// what the benchmark wrote into a folder.
+type node struct {
+	b      *bench
+	dir    string
+	cmd    *exec.Cmd
+	ended  chan struct{}
+	client wire.Client
+	mends  []func()
+}
+
+// Files of the host that gresd makes when it starts; those that were not there
+// are removed again.
+var hostFiles = []string{"/run/vgpu/self/grant", "/run/vgpu/self/cache", "/run/vgpu/self", "/run/vgpu", "/etc/ld.so.preload"}
+
+const scontrol = `#!/bin/sh
+# scontrol show job -d -o ID
+cat "%[1]s/jobs/$5" 2>/dev/null && exit
+echo "slurm_load_jobs error: Invalid job id specified" >&2
+exit 1
+`
+
+const squeue = `#!/bin/sh
+cd "%[1]s/jobs" || exit 1
+for job in *; do
+	[ ! -e "$job" ] || echo "$job RUNNING"
+done
+`
+
+// nodeName is how Slurm would call this node.
+const nodeName = "bench"
+
+// startNode starts gresd. toml are keys of vgpu.toml, separated by
+// semicolons: arbiter.period_us = 20000; arbiter.engine = "turns".
+func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) {
+	if conn, err := net.Dial("unix", "/run/vgpu/gresd.sock"); err == nil {
+		_ = conn.Close()
+		return nil, errors.New("a gresd is running on this node: drain it, wait for its jobs to end, and stop gresd first")
+	}
+	dir, err := os.MkdirTemp(b.dir, "gresd")
+	if err != nil {
+		return nil, err
+	}
+	n = &node{b: b, dir: dir, ended: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	for _, path := range hostFiles {
+		if !exists(path) {
+			n.mends = append(n.mends, func() { removeEmpty(path) })
+		}
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return n, err
+	}
+	if err := n.writeFiles(toml); err != nil {
+		return n, err
+	}
+	log, err := os.OpenFile(n.path("log"), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return n, err
+	}
+	defer log.Close()
+	n.cmd = exec.CommandContext(ctx, b.program("gresd"), "--config", n.path("vgpu.toml"))
+	n.cmd.Env, n.cmd.Stdout, n.cmd.Stderr = b.env, log, log
+	n.cmd.Cancel = func() error { return n.cmd.Process.Signal(syscall.SIGTERM) }
+	n.cmd.WaitDelay = 5 * time.Second
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if err := n.cmd.Start(); err != nil {
+		n.cmd = nil
+		return n, fmt.Errorf("start gresd: %w", err)
+	}
+	go func() { _ = n.cmd.Wait(); close(n.ended) }()
+	n.client = wire.Client{Socket: n.path("run/gresd.sock"), Timeout: 20 * time.Second}
+	return n, n.await(ctx)
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) writeFiles(toml string) error {
+	if err := os.Mkdir(n.path("jobs"), 0o755); err != nil {
+		return err
+	}
+	nvml := ""
+	if n.b.sim {
+		nvml = fmt.Sprintf("[nvml]\nlibrary = %q\n", filepath.Join(n.b.dir, "simgpu/libnvidia-ml.so.1"))
+	}
+	conf := fmt.Sprintf("version = 1\nmetrics.listen = \"\"\n%s\n[paths]\nrun_dir = %q\nstate_dir = %q\nlibrary = %q\n[slurm]\nscontrol = %q\n%s",
+		strings.ReplaceAll(toml, ";", "\n"), n.path("run"), n.path("state"), n.b.program("libvgpu.so"), n.path("scontrol"), nvml)
+	for _, f := range []struct {
+		name, text string
+		mode       os.FileMode
+	}{
+		{"vgpu.toml", conf, 0o644},
+		{"scontrol", fmt.Sprintf(scontrol, n.dir), 0o755},
+		{"squeue", fmt.Sprintf(squeue, n.dir), 0o755},
+	} {
+		if err := os.WriteFile(n.path(f.name), []byte(f.text), f.mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await waits until gresd answers.
+func (n *node) await(ctx context.Context) error {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if rep, err := n.client.Do(ctx, wire.Request{Op: wire.OpStatus}); err == nil && rep.Status != nil && rep.Status.Ready {
+			return nil
+		}
+		select {
+		case <-n.ended:
+			return n.failed("ended at once")
+		default:
+		}
+	}
+	return n.failed("not ready after 30 s")
+}
+
+// failed adds the end of the log.
+func (n *node) failed(what string) error {
+	text, _ := os.ReadFile(n.path("log")) // without it the error is shorter
+	if len(text) > 800 {
+		text = text[len(text)-800:]
+	}
+	return fmt.Errorf("gresd: %s: %s", what, strings.TrimSpace(string(text)))
+}
+
+// facts is what scontrol says of a job that holds shards of card 0.
+func (n *node) facts(id uint32, share int) string {
+	return fmt.Sprintf("JobId=%d JobName=bench UserId=%s(%d) GroupId=%s(%d) MCS_label=N/A Account=(null) JobState=RUNNING "+
+		"Restarts=0 BatchFlag=1 Partition=bench NodeList=%s NumNodes=1   Nodes=%s CPU_IDs=0 Mem=0 GRES=shard:%d(IDX:0) MinCPUsNode=1 \n",
+		id, n.b.user, n.b.uid, n.b.user, n.b.gid, nodeName, nodeName, share)
+}
+
+// grant makes a job, as its Prolog would, and returns what its tasks get.
+func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, err error) {
+	n.b.nextJob++
+	id = n.b.nextJob
+	if err := os.WriteFile(n.jobFile(id), []byte(n.facts(id, t.share)), 0o644); err != nil {
+		return id, nil, err
+	}
+	rep, err := n.client.Do(ctx, wire.Request{
+		Op: wire.OpGrant, JobID: id, UID: n.b.uid, GID: n.b.gid, User: n.b.user, GPUs: []int{0}, Node: nodeName,
+		Options: wire.Options{Mode: t.mode, Priority: t.priority},
+	})
+	switch {
+	case err != nil:
+		return id, nil, fmt.Errorf("grant: %w", err)
+	case rep.Result != wire.Granted:
+		return id, nil, fmt.Errorf("grant of %d %%: gresd said %s: %s", t.share, rep.Result, rep.Message)
+	}
+	env = []string{
+		"LD_PRELOAD=" + n.b.program("libvgpu.so"),
+		"VGPU_GRANT=" + filepath.Join(rep.JobDir, "grant"), "VGPU_CACHE=" + filepath.Join(rep.JobDir, "cache"),
+	}
+	// What gresd wants its tasks to have besides, where it does: under MPS.
+	more, err := os.ReadFile(filepath.Join(rep.JobDir, "environment"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return id, nil, err
+	}
+	return id, append(env, strings.Fields(string(more))...), nil
+}
+
+func (n *node) jobFile(id uint32) string { return filepath.Join(n.dir, "jobs", strconv.Itoa(int(id))) }
+
+// release ends a job, as its Epilog would.
+func (n *node) release(ctx context.Context, id uint32) error {
+	_, err := n.client.Do(ctx, wire.Request{Op: wire.OpRelease, JobID: id, Node: nodeName})
+	return errors.Join(err, os.Remove(n.jobFile(id)))
+}
+
+// left returns how many jobs gresd still holds, by its ledger and by their folders.
+func (n *node) left(ctx context.Context) (int, error) {
+	rep, err := n.client.Do(ctx, wire.Request{Op: wire.OpJobs})
+	if err != nil {
+		return 0, err
+	}
+	folders, err := os.ReadDir(n.path("run/jobs"))
+	return max(len(rep.Jobs), len(folders)), err
+}
+
+// cpu is the processor time that gresd has used.
+func (n *node) cpu() (time.Duration, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", n.cmd.Process.Pid))
+	if err != nil || len(tasks) == 0 {
+		return 0, fmt.Errorf("processor time of gresd: no schedstat: %w", err)
+	}
+	var sum time.Duration
+	for _, path := range tasks {
+		text, err := os.ReadFile(path)
+		if err != nil { // the thread has ended
+			continue
+		}
+		ns, _, _ := strings.Cut(string(text), " ")
+		v, err := strconv.ParseInt(ns, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read %s: %w", path, err)
+		}
+		sum += time.Duration(v)
+	}
+	return sum, nil
+}
+
+// removeEmpty removes an empty file or folder, and leaves any other alone.
+func removeEmpty(path string) {
+	if info, err := os.Lstat(path); err == nil && (info.IsDir() || info.Size() == 0) {
+		_ = os.Remove(path) // a folder that is in use stays
+	}
+}
+
+// close stops gresd and removes what it made on the host.
+func (n *node) close() error {
+	var err error
+	if n.cmd != nil {
+		select {
+		case <-n.ended:
+			err = n.failed("ended before its time")
+		default:
+			_ = n.cmd.Process.Signal(syscall.SIGTERM) // it may end just now
+			select {
+			case <-n.ended:
+			case <-time.After(10 * time.Second):
+				_ = n.cmd.Process.Kill() // the same
+				<-n.ended
+				err = n.failed("did not stop within 10 s")
+			}
+		}
+	}
+	for _, mend := range n.mends {
+		mend()
+	}
+	return err
+}

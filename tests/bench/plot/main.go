@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command plot draws what vgpu-bench measured: results.jsonl to SVG files.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/report"
+)
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: plot RESULTS.jsonl FOLDER")
+		os.Exit(2)
+	}
+	if err := draw(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "plot:", err)
+		os.Exit(1)
+	}
+}
+
+func draw(results, folder string) error {
+	f, err := os.Open(results)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	list, err := report.Read(f)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", results, err)
+	}
+	list = slices.DeleteFunc(list, func(r report.Record) bool { return r.Error != "" || r.Skipped })
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	var errs []error
+	for _, scenario := range []string{"contended", "alone", "torch"} {
+		errs = append(errs, shareErrors(list, scenario, filepath.Join(folder, "error-"+scenario+".svg")))
+	}
+	for _, r := range list {
+		if r.Scenario == "contended" && strings.HasPrefix(r.Case, "30/70, 1 ms") {
+			errs = append(errs, overTime(r, filepath.Join(folder, "time-30-70-"+file(r.System)+".svg")))
+		}
+	}
+	for _, neighbour := range []string{"1 ms", "20 ms"} {
+		errs = append(errs, latencies(list, neighbour, filepath.Join(folder, "latency-beside-"+file(neighbour)+".svg")))
+	}
+	return errors.Join(errs...)
+}
+
+// file makes a part of a file's name.
+func file(s string) string { return strings.NewReplacer(" ", "", "/", "-").Replace(s) }
+
+func save(p *plot.Plot, width vg.Length, path string) error {
+	p.BackgroundColor = color.White
+	if err := p.Save(width, 9*vg.Centimeter, path); err != nil {
+		return fmt.Errorf("draw %s: %w", path, err)
+	}
+	fmt.Println(path)
+	return nil
+}
+
+// distinct are the values of the records in their order.
+func distinct(list []report.Record, of func(report.Record) string) []string {
+	var out []string
+	for _, r := range list {
+		if v := of(r); !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// shareErrors are bars: for each case, the error of each system.
+func shareErrors(list []report.Record, scenario, path string) error {
+	var judged []report.Record
+	for _, r := range list {
+		if r.Scenario == scenario && r.Judged {
+			judged = append(judged, r)
+		}
+	}
+	if len(judged) == 0 {
+		return nil
+	}
+	systems := distinct(judged, func(r report.Record) string { return r.System })
+	cases := distinct(judged, func(r report.Record) string { return r.Case })
+	// A bar that is missing would look like no error.
+	cases = slices.DeleteFunc(cases, func(name string) bool {
+		of := distinct(judged, func(r report.Record) string {
+			if r.Case != name {
+				return ""
+			}
+			return r.System
+		})
+		missing := slices.ContainsFunc(systems, func(s string) bool { return !slices.Contains(of, s) })
+		if missing {
+			fmt.Printf("%s: left out: %s: not every system has a result\n", path, name)
+		}
+		return missing
+	})
+	if len(cases) == 0 {
+		return nil
+	}
+	p := plot.New()
+	p.Title.Text = "Share error, " + scenario
+	p.Y.Label.Text = "points"
+	p.Y.Min = 0
+	width := vg.Points(max(3, 22/float64(len(systems))))
+	for i, system := range systems {
+		values := make(plotter.Values, len(cases))
+		for _, r := range judged {
+			if at := slices.Index(cases, r.Case); at >= 0 && r.System == system {
+				values[at] = r.ShareError()
+			}
+		}
+		bars, err := plotter.NewBarChart(values, width)
+		if err != nil {
+			return fmt.Errorf("draw %s: %w", path, err)
+		}
+		bars.Color, bars.LineStyle.Width = plotutil.Color(i), 0
+		bars.Offset = width * vg.Length(float64(i)-float64(len(systems)-1)/2)
+		p.Add(bars)
+		p.Legend.Add(system, bars)
+	}
+	p.Legend.Top = true
+	p.NominalX(cases...)
+	p.X.Tick.Label.Rotation = math.Pi / 5
+	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = -1, -0.3
+	return save(p, vg.Length(max(12, float64(len(cases))*1.6))*vg.Centimeter, path)
+}
+
+// overTime are the windows of each tenant of one run.
+func overTime(r report.Record, path string) error {
+	p := plot.New()
+	p.Title.Text = r.Case + ", " + r.System
+	p.X.Label.Text, p.Y.Label.Text = "s, windows of 100 ms", "% of solo"
+	p.Y.Min, p.Y.Max = 0, 100
+	for i, t := range r.Tenants {
+		points := make(plotter.XYs, len(t.Windows))
+		for n, v := range t.Windows {
+			points[n] = plotter.XY{X: float64(n) / 10, Y: v}
+		}
+		line, err := plotter.NewLine(points)
+		if err != nil {
+			return fmt.Errorf("draw %s: %w", path, err)
+		}
+		line.Color, line.Width = plotutil.Color(i), vg.Points(1.2)
+		p.Add(line)
+		p.Legend.Add(fmt.Sprintf("asked for %d", t.Share), line)
+	}
+	p.Legend.Top = true
+	return save(p, 14*vg.Centimeter, path)
+}
+
+// latencies are the distributions of a burst's time, one line a system.
+func latencies(list []report.Record, neighbour, path string) error {
+	p := plot.New()
+	p.Title.Text = "Bursts of 20 x 100 us beside a busy tenant, " + neighbour + " kernels"
+	p.X.Label.Text, p.Y.Label.Text = "ms (the tail beyond p99 is cut off)", "% of bursts"
+	p.Y.Min, p.Y.Max = 0, 100
+	n, longest := 0, 0.0
+	for _, r := range list {
+		beside := strings.HasSuffix(r.Case, ", "+neighbour)
+		if r.Scenario != "latency" || len(r.LatencyMS) == 0 || (!beside && (r.Case != "burst alone" || r.System != "native")) {
+			continue
+		}
+		sorted := slices.Sorted(slices.Values(r.LatencyMS))
+		points := make(plotter.XYs, len(sorted))
+		for i, v := range sorted {
+			points[i] = plotter.XY{X: v, Y: 100 * float64(i+1) / float64(len(sorted))}
+		}
+		line, err := plotter.NewLine(points)
+		if err != nil {
+			return fmt.Errorf("draw %s: %w", path, err)
+		}
+		line.Color, line.Dashes = plotutil.Color(n), plotutil.Dashes(n/7)
+		name := r.System
+		if !beside {
+			name = "alone"
+		} else if strings.HasPrefix(r.Case, "high") {
+			name += ", high priority"
+		}
+		p.Add(line)
+		p.Legend.Add(name, line)
+		longest = max(longest, sorted[len(sorted)*99/100])
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	p.X.Min, p.X.Max = 0, 1.05*longest
+	return save(p, 14*vg.Centimeter, path)
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/report"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/series"
+)
+
+// scenario is a group of cases.
+type scenario struct {
+	name, about string
+	run         func(ctx context.Context, b *bench, sys system, ses session)
+	only        func(system) bool // nil: for every system
+}
+
+func onlyOurs(s system) bool { return s.ours }
+
+func scenarios() []scenario {
+	return []scenario{
+		{"contended", "tenants that are always busy", contended, nil},
+		{"soft", "idle time is lent, and given back", soft, nil},
+		{"latency", "short requests beside a busy neighbour", latency, nil},
+		{"alone", "one tenant under a hard limit", alone, nil},
+		{"cost", "what a launch costs, and gresd's processor time", costs, func(s system) bool { return s.name != "native" }},
+		{"torch", "PyTorch: trainings and a decode loop", torch, nil},
+		{"churn", "tenants come, go and are killed for a long time", churn, onlyOurs},
+	}
+}
+
+func pick(names []string) ([]scenario, error) {
+	all := scenarios()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []scenario
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s scenario) bool { return s.name == name })
+		if i < 0 {
+			var known []string
+			for _, s := range all {
+				known = append(known, s.name)
+			}
+			return nil, fmt.Errorf("--scenario %q: want some of %s", name, strings.Join(known, ", "))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// shares makes one tenant of a shape for each share.
+func shares(shape string, shares ...int) []tenant {
+	var list []tenant
+	for _, s := range shares {
+		list = append(list, tenant{shape: shape, share: s})
+	}
+	return list
+}
+
+func contended(ctx context.Context, b *bench, sys system, ses session) {
+	for _, c := range []struct {
+		name    string
+		tenants []tenant
+	}{
+		{"30/70, 1 ms", shares("1ms", 30, 70)},
+		{"30/70, 20 us", shares("20us", 30, 70)},
+		{"30/70, 200 us", shares("200us", 30, 70)},
+		{"30/70, 20 ms", shares("20ms", 30, 70)},
+		{"50/50, 1 ms", shares("1ms", 50, 50)},
+		{"10/30/60, 200 us", shares("200us", 10, 30, 60)},
+		{"4 x 25, 1 ms", shares("1ms", 25, 25, 25, 25)},
+		{"8 x 12, 1 ms", shares("1ms", 12, 12, 12, 12, 12, 12, 12, 12)},
+		{"50/50, 20 us beside 50 ms", []tenant{{shape: "20us", share: 50}, {shape: "50ms", share: 50}}},
+		{"50/50, graph beside plain", []tenant{{shape: "graph", share: 50}, {shape: "1ms", share: 50}}},
+		{"50/50, persistent beside 20 us", []tenant{{shape: "persistent", share: 50}, {shape: "20us", share: 50}}},
+		{"30/70, 1 process beside 4", []tenant{{shape: "1ms", share: 30}, {shape: "1ms", share: 70, procs: 4}}},
+		{"70/30, 1 process beside 4", []tenant{{shape: "1ms", share: 70}, {shape: "1ms", share: 30, procs: 4}}},
+		{"30+50, rest idle, 1 ms", shares("1ms", 30, 50)},
+	} {
+		if b.sim && slices.ContainsFunc(c.tenants, func(t tenant) bool { return t.shape == "persistent" }) {
+			continue // nothing on a simulated card tells the kernel to stop
+		}
+		b.do(ctx, "contended", c.name, sys, b.takes(c.tenants, b.seconds), func() (report.Record, error) {
+			r, _, _, err := b.measure(ctx, ses, c.tenants, b.seconds)
+			return r, err
+		})
+	}
+}
+
+// The neighbour that comes and goes: half of the time each.
+const (
+	wakeEvery  = 2 * time.Second
+	wakeWindow = 10 * time.Millisecond
+)
+
+func soft(ctx context.Context, b *bench, sys system, ses session) {
+	one := []tenant{{shape: "1ms", share: 30, mode: "soft"}}
+	b.do(ctx, "soft", "30 soft alone", sys, b.takes(one, b.seconds), func() (report.Record, error) {
+		r, _, _, err := b.measure(ctx, ses, one, b.seconds)
+		return r, err
+	})
+	half := wakeEvery.Milliseconds() / 2
+	for _, shape := range []string{"1ms", "20us"} {
+		pair := []tenant{{shape: shape, share: 30, mode: "soft"}, {shape: shape, share: 70, idle: fmt.Sprintf("%d:%d", half, half)}}
+		length := 6 * wakeEvery
+		b.do(ctx, "soft", "30 soft, 70 comes and goes, "+shape, sys, b.takes(pair, length), func() (report.Record, error) {
+			return b.lendAndReturn(ctx, ses, pair, length)
+		})
+	}
+}
+
+// lendAndReturn looks at how fast the second tenant has its share when it
+// wakes, and how busy the card is all the time.
+func (b *bench) lendAndReturn(ctx context.Context, ses session, pair []tenant, length time.Duration) (report.Record, error) {
+	warm := b.warm
+	b.warm = wakeEvery // the phase of the neighbour begins with the run
+	defer func() { b.warm = warm }()
+	r, at, done, err := b.measure(ctx, ses, pair, length)
+	if err != nil {
+		return r, err
+	}
+	lender := rates(done[1], at, wakeWindow, b.solos[pair[1].shape])
+	borrower := rates(done[0], at, wakeWindow, b.solos[pair[0].shape])
+	perWake := int(wakeEvery / wakeWindow)
+	var returned, lent, got []float64
+	never := 0.0
+	for i := 0; i+perWake <= len(lender); i += perWake {
+		busy := lender[i : i+perWake/2]
+		// 90 % of the share, over 3 windows: a time slice is longer than one
+		if n := series.Reached(busy, 0.9*float64(pair[1].share), 3); n >= 0 {
+			returned = append(returned, float64(n)*float64(wakeWindow.Milliseconds()))
+		} else {
+			never++
+		}
+		got = append(got, busy[perWake/10:]...)
+		lent = append(lent, borrower[i+perWake/2+perWake/10:i+perWake]...)
+	}
+	r.Numbers["return_ms_p50"], r.Numbers["return_ms_max"] = series.Quantile(returned, 0.5), series.Quantile(returned, 1)
+	r.Numbers["never_returned"] = never
+	r.Numbers["returned_percent"], r.Numbers["lent_percent"] = series.Mean(got), series.Mean(lent)
+	r.Numbers["card_percent"] = r.Sum()
+	for i := range r.Tenants { // they were not both busy: shares are no yardstick
+		r.Tenants[i].Windows = nil
+	}
+	return r, nil
+}
+
+func latency(ctx context.Context, b *bench, sys system, ses session) {
+	length := 2 * b.seconds
+	for _, c := range []struct{ name, neighbour, priority string }{
+		{"burst alone", "", ""},
+		{"burst 30 beside 70, 1 ms", "1ms", ""},
+		{"burst 30 beside 70, 20 ms", "20ms", ""},
+		{"high burst 30 beside 70, 1 ms", "1ms", "high"},
+		{"high burst 30 beside 70, 20 ms", "20ms", "high"},
+	} {
+		if c.priority != "" && !sys.ours {
+			continue
+		}
+		tenants := []tenant{{shape: "burst", share: 30, priority: c.priority}}
+		if c.neighbour != "" {
+			tenants = append(tenants, tenant{shape: c.neighbour, share: 70})
+		}
+		b.do(ctx, "latency", c.name, sys, b.takes(tenants, length), func() (report.Record, error) {
+			r, at, done, err := b.measure(ctx, ses, tenants, length)
+			for _, o := range slices.Concat(done...) {
+				r.LatencyMS = append(r.LatencyMS, between(o.Bursts, at)...)
+			}
+			return r, err
+		})
+	}
+}
+
+func alone(ctx context.Context, b *bench, sys system, ses session) {
+	if sys.name == "native" {
+		return // it has no limit
+	}
+	for _, shape := range []string{"20us", "200us", "1ms", "5ms", "20ms", "graph", "product"} {
+		for _, share := range []int{10, 25, 50, 75} {
+			one := shares(shape, share)
+			b.do(ctx, "alone", fmt.Sprintf("%d, %s", share, shape), sys, b.takes(one, b.seconds), func() (report.Record, error) {
+				return b.settle(ctx, ses, one)
+			})
+		}
+	}
+}
+
+// settle also says when the limit held: from then on, every 500 ms are within
+// 15 % of it, or 2 points.
+func (b *bench) settle(ctx context.Context, ses session, one []tenant) (report.Record, error) {
+	r, at, done, err := b.measure(ctx, ses, one, b.seconds)
+	if err != nil {
+		return r, err
+	}
+	at.from -= int64(b.warm)
+	want := float64(one[0].share)
+	n := series.Settle(rates(done[0], at, window, b.solos[one[0].shape]), want, max(0.15*want, 2), 5)
+	r.Numbers["settle_ms"] = float64(n) * float64(window.Milliseconds())
+	if n < 0 {
+		r.Numbers["settle_ms"] = -1
+	}
+	return r, nil
+}
+
+func torch(ctx context.Context, b *bench, sys system, ses session) {
+	if b.sim || b.python == "" {
+		return
+	}
+	length := 2 * b.seconds
+	for _, c := range []struct {
+		name    string
+		tenants []tenant
+	}{
+		{"training 30/70", shares("torch:train", 30, 70)},
+		{"training 30/70, CUDA graphs", shares("torch:train-graph", 30, 70)},
+		{"decode 30 beside training 70", []tenant{{shape: "torch:decode", share: 30}, {shape: "torch:train", share: 70}}},
+		{"high decode 30 beside training 70", []tenant{{shape: "torch:decode", share: 30, priority: "high"}, {shape: "torch:train", share: 70}}},
+		{"training 30 alone", shares("torch:train", 30)},
+	} {
+		if c.tenants[0].priority != "" && !sys.ours {
+			continue
+		}
+		b.do(ctx, "torch", c.name, sys, b.takes(c.tenants, length), func() (report.Record, error) {
+			r, _, _, err := b.measure(ctx, ses, c.tenants, length)
+			return r, err
+		})
+	}
+}

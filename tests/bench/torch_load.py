@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch tenant of vgpu-bench. torch_load.py MODE
+
+MODE  train        bf16 training of a transformer: 6 layers, width 1024, 16 x 512 tokens
+      train-graph  the same, each step one CUDA graph
+      decode       a small transformer that makes one token after another, as inference does
+
+Speaks the protocol of vgpu-load: prints "ready", reads "go START END" (monotonic
+clock, ns), prints one line of JSON: {"steps": [[begun ns, took ms], ...]}.
+"""
+
+import json
+import sys
+import time
+
+import torch
+from torch import nn
+
+
+def transformer(layers, width, heads):
+    layer = nn.TransformerEncoderLayer(
+        width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def training(graphed):
+    """Returns a function that does one step and one that waits for it."""
+    model = transformer(6, 1024, 16).cuda().to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, capturable=graphed)
+    x = torch.randn(16, 512, 1024, device="cuda", dtype=torch.bfloat16)
+    y = torch.randn_like(x)
+
+    def step():
+        optimizer.zero_grad(set_to_none=not graphed)
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+    if not graphed:
+        return step
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def decode():
+    model = transformer(4, 512, 8).cuda().to(torch.bfloat16).eval()
+    x = torch.randn(8, 64, 512, device="cuda", dtype=torch.bfloat16)
+
+    @torch.inference_mode()
+    def step():
+        # the last token is looked at on the host, as a sampler does
+        float(model(x)[:, -1].float().sum())
+
+    return step
+
+
+def main():
+    modes = {"train": lambda: training(False), "train-graph": lambda: training(True), "decode": decode}
+    if len(sys.argv) != 2 or sys.argv[1] not in modes:
+        sys.exit(__doc__)
+    torch.manual_seed(1)
+    step = modes[sys.argv[1]]()
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    print("ready", flush=True)
+    _, start, end = sys.stdin.readline().split()
+    start, end = int(start), int(end)
+    time.sleep(max(0, start - time.monotonic_ns()) / 1e9)
+    steps = []
+    while (begun := time.monotonic_ns()) < end:
+        step()
+        torch.cuda.synchronize()
+        steps.append([begun, (time.monotonic_ns() - begun) / 1e6])
+    print(json.dumps({"steps": steps}), flush=True)
+
+
+main()
