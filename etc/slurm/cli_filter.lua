@@ -13,7 +13,7 @@
 
 local UNITS = 100
 local MAX_CARDS = 16
-local OPTIONS = {"mem", "cores", "cards", "mode", "priority", "policy"}
+local OPTIONS = {"mem", "cores", "cards", "mode", "priority", "policy", "engine"}
 
 -- vgpu[:type]:N as slurmctld can place it; nil when word is something else.
 -- Second: the share, where the new word no longer shows that it is one.

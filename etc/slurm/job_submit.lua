@@ -31,11 +31,12 @@ local FLAGS = {
   tres_per_node = "--gpus-per-node", tres_per_job = "--gpus",
   tres_per_socket = "--gpus-per-socket", tres_per_task = "--gpus-per-task",
 }
-local OPTIONS = {"mem", "cores", "cards", "mode", "priority", "policy"}
-local WORDS = {"share", "mem", "cores", "cards", "mode", "priority", "policy"}
+local OPTIONS = {"mem", "cores", "cards", "mode", "priority", "policy", "engine"}
+local WORDS = {"share", "mem", "cores", "cards", "mode", "priority", "policy", "engine"}
 local UNITS = 100 -- shards that slurmctld counts for one card
 local MAX_CARDS = 16
 local NO_HET_JOB = 4294967294
+local EXCLUSIVE = 0 -- job.shared of --exclusive
 local MIB = 1024 * 1024
 local UNIT_BYTES = {[""] = 1, K = 1024, M = MIB, G = 1024 * MIB, T = MIB * MIB}
 
@@ -46,10 +47,14 @@ local REFUSED = slurm.ESLURM_INVALID_GRES or 2072 -- "Invalid generic resource (
 -- cards: memory of each type of card in MiB. default: of a card of no named
 -- type, so the smallest of the cluster. placement: "slurm" backs vgpu by shard,
 -- "gresd" leaves the name vgpu and counts it (nodes with Gres=vgpu:400).
-local site = {units = UNITS, default = nil, cards = {}, placement = "slurm"}
+local site
+local FOLDER = string.match(debug.getinfo(1, "S").source, "^@(.*/)") or "./"
 
-local function load_site(folder)
-  for _, path in ipairs({folder .. "vgpu_cards.lua", "/etc/slurm/vgpu_cards.lua"}) do
+-- For each job anew: slurmctld keeps this script until its own file changes,
+-- whatever is reconfigured.
+local function load_site()
+  site = {units = UNITS, default = nil, cards = {}, placement = "slurm"}
+  for _, path in ipairs({FOLDER .. "vgpu_cards.lua", "/etc/slurm/vgpu_cards.lua"}) do
     local file = io.open(path)
     if file then
       file:close()
@@ -66,7 +71,7 @@ local function load_site(folder)
     end
   end
 end
-load_site(string.match(debug.getinfo(1, "S").source, "^@(.*/)") or "./")
+load_site() -- a fault in the file is logged when slurmctld starts, too
 
 -- The memory of a card in MiB; nil when the site has not said.
 local function card_mib(card_type)
@@ -125,7 +130,9 @@ local CHECKS = {
   cards = {function(text) return whole(text, MAX_CARDS) end, "a whole number from 1 to 16", "2"},
   mode = {is_mode, "hard, soft, soft:CEILING (1 to 100) or off", "soft:80"},
   priority = {one_of("high", "normal", "low"), "high, normal or low", "normal"},
-  policy = {one_of("binpack", "spread", "topology"), "binpack, spread or topology", "binpack"},
+  policy = {one_of("binpack", "spread", "topology", "exclusive"),
+    "binpack, spread, topology or exclusive", "binpack"},
+  engine = {one_of("time", "mps"), "time or mps", "time"},
 }
 
 -- ---- messages --------------------------------------------------------------
@@ -149,7 +156,7 @@ local function read_words(body, words)
   for word in string.gmatch(body, "[^,]+") do
     local name, value = string.match(word, "^%s*(.-)%s*=%s*(.-)%s*$")
     if name ~= "share" and not CHECKS[name or ""] then
-      refuse("--comment", word, "mem, cores, cards, mode, priority or policy, " .. TOKEN_FORM)
+      refuse("--comment", word, "mem, cores, cards, mode, priority, policy or engine, " .. TOKEN_FORM)
     end
     words[name] = value
   end
@@ -268,7 +275,8 @@ local function dominant(share, options, card_type)
     refuse("--vgpu-mode", options.mode, "a ceiling of at least the compute share %d, "
       .. "for example --vgpu-mode=soft:%d", cores or each, cores or each)
   end
-  return math.max(each, cores or 0, memory_share(options, card_type, each)) * cards
+  local alone = options.policy == "exclusive" and UNITS or 0
+  return math.max(each, cores or 0, memory_share(options, card_type, each), alone) * cards
 end
 
 -- ---- GRES ------------------------------------------------------------------
@@ -417,6 +425,15 @@ local function all_options(typed, words)
   return all
 end
 
+-- --exclusive gives a job all shards of its node, and shards of one job are on
+-- one card: where a node has more cards slurmctld does not start the job, and
+-- may hold back those behind it.
+local function refuse_exclusive(job, item)
+  if job.shared ~= EXCLUSIVE then return end
+  refuse("--exclusive", item.text, "a share, or a node alone with all its cards, "
+    .. "for example --gres=vgpu:30, or --exclusive --gres=gpu:1")
+end
+
 local function submit(job)
   local text, words = read_token(job.comment)
   local options = all_options(spank_options(job), words)
@@ -425,12 +442,20 @@ local function submit(job)
   -- without a card; on a node all see the options of the first one.
   local het = (job.het_job_offset or NO_HET_JOB) < NO_HET_JOB
   if het and job.het_job_offset > 0 and not found and not others then options = {} end
+  if found then refuse_exclusive(job, found.item) end
   local share = decide(found, others, options, words.share)
   if found then job[found.field] = join(lists[found.field]) end
   if het and (found or share) then words = options end
   words.share = share and string.format("%d", share) or nil
   local comment = format_token(text, words)
   if comment ~= (job.comment or "") then job.comment = comment end
+end
+
+-- Slurm takes an empty comment for no change, and an old share would go on
+-- counting: a blank is what takes it away.
+local function change_comment(job, record, comment)
+  if comment == "" and (record.comment or "") ~= "" then comment = " " end
+  if comment ~= (record.comment or "") or job.comment then job.comment = comment end
 end
 
 -- An empty list takes the GRES away.
@@ -456,8 +481,7 @@ local function modify(job, record)
     if found then job[found.field] = join(lists[found.field]) end
   end
   words.share = share
-  local comment = format_token(text, words)
-  if comment ~= (record.comment or "") or job.comment then job.comment = comment end
+  change_comment(job, record, format_token(text, words))
 end
 
 -- ---- entry points ----------------------------------------------------------
@@ -472,6 +496,7 @@ end
 -- not stop the cluster from taking jobs: it is logged, and only a job that
 -- would run without its limits is refused.
 local function guarded(job, work)
+  load_site()
   local ok, problem = pcall(work)
   if ok then return slurm.SUCCESS end
   if type(problem) == "table" then

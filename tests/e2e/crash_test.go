@@ -76,8 +76,8 @@ func TestJobsOutliveGresd(t *testing.T) {
 // A job that ends while gresd is down is cleaned up by the next gresd.
 func TestJobThatEndsWithoutGresdIsCleanedUp(t *testing.T) {
 	s := up(t, oneCard)
-	job := s.submit(alice, "--gres=vgpu:30", "sleep 300")
-	s.running(job)
+	job := s.submit(alice, "--gres=vgpu:30", "echo started; sleep 300")
+	s.started(alice, job)
 	s.Gresd.Kill()
 	s.cancel(alice, job) // its Epilog finds no gresd, and must not drain the node
 	if state := s.NodeState(); state != "IDLE" {
@@ -95,8 +95,8 @@ func TestJobThatEndsWithoutGresdIsCleanedUp(t *testing.T) {
 // A ledger that was lost is rebuilt from the jobs that run.
 func TestLostLedgerIsRebuilt(t *testing.T) {
 	s := up(t, oneCard)
-	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "sleep 4; "+cluster.LookScript)
-	s.running(job)
+	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "echo started; sleep 4; "+cluster.LookScript)
+	s.started(alice, job)
 	before := s.records()
 	s.Gresd.Kill()
 	if err := s.DropLedger(); err != nil {
@@ -117,8 +117,8 @@ func TestLostLedgerIsRebuilt(t *testing.T) {
 
 func TestSlurmdRestartKeepsJobs(t *testing.T) {
 	s := up(t, oneCard)
-	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "sleep 4; "+cluster.LookScript)
-	s.running(job)
+	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "echo started; sleep 4; "+cluster.LookScript)
+	s.started(alice, job)
 	s.Slurmd.Kill()
 	if err := s.Slurmd.Start(); err != nil {
 		t.Fatal(err)
@@ -126,6 +126,13 @@ func TestSlurmdRestartKeepsJobs(t *testing.T) {
 	if got := look(t, s.completed(alice, job)); got.Total != 8*gib {
 		t.Errorf("limit after: %d bytes, want 8 GiB", got.Total)
 	}
+}
+
+// started waits until a job has said something: Slurm says RUNNING before its
+// Prolog has run, which needs gresd and slurmd.
+func (s site) started(user string, job int) {
+	s.t.Helper()
+	s.eventually(shortWait, fmt.Sprintf("job %d starts", job), func() bool { return s.Output(user, job) != "" })
 }
 
 // records returns gresd's records by job, once there is one for each job that

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -76,7 +77,9 @@ func up(t *testing.T, opts cluster.Options) site {
 // nothingLeft fails the test when an ended job left something.
 func (s site) nothingLeft() {
 	s.t.Helper()
-	s.eventually(10*time.Second, "the node is idle", func() bool { return s.NodeState() == "IDLE" })
+	if err := s.WaitIdle(10 * time.Second); err != nil {
+		s.t.Fatal(err)
+	}
 	for _, left := range s.Leftovers(5 * time.Second) {
 		s.t.Errorf("left at the end: %s", left)
 	}
@@ -92,13 +95,18 @@ func (s site) submit(user string, args, script string) int {
 	return job
 }
 
-// running waits until a job runs.
+// running waits until jobs with a share run. Slurm says RUNNING before Prolog
+// has run: gresd's record is what a test may build on.
 func (s site) running(jobs ...int) {
 	s.t.Helper()
 	for _, job := range jobs {
 		if _, err := s.WaitState(job, 20*time.Second, "RUNNING"); err != nil {
 			s.t.Fatal(err)
 		}
+		s.eventually(shortWait, fmt.Sprintf("job %d has a record", job), func() bool {
+			records, err := s.Records()
+			return err == nil && slices.ContainsFunc(records, func(r wire.Job) bool { return r.JobID == uint32(job) })
+		})
 	}
 }
 

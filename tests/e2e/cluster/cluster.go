@@ -28,6 +28,10 @@ const (
 	Metrics = "http://127.0.0.1:9464/metrics"
 )
 
+// PluginEnv names a SPANK plugin to use instead of that of the build folder:
+// one that was built for the Slurm of another release.
+const PluginEnv = "VGPU_CLUSTER_PLUGIN"
+
 // Card is one simulated card.
 type Card struct {
 	Name   string // product name, as NVML says it
@@ -44,6 +48,9 @@ type Options struct {
 	Config string // text of vgpu.toml after what the harness must set
 	Slurm  string // more lines of slurm.conf
 
+	Nodes  int    // nodes of this kind, 1 when 0; more than one only with simulated cards
+	Plugin string // the SPANK plugin; "" for that of PluginEnv, else of the build folder
+
 	NoPlugin bool // no SPANK plugin: options go through vgpu-srun, libvgpu through TaskProlog
 }
 
@@ -54,12 +61,13 @@ type Cluster struct {
 	build  string
 	logs   string
 	cards  int
+	nodes  []*Node // after the first
 	munged *Daemon
-	ctld   *Daemon
 
-	// Gresd and Slurmd can be killed and started again.
-	Gresd  *Daemon
-	Slurmd *Daemon
+	// These can be killed and started again.
+	Gresd     *Daemon
+	Slurmd    *Daemon
+	Slurmctld *Daemon
 }
 
 // Up starts a cluster and waits until its node takes jobs. On an error nothing
@@ -99,18 +107,13 @@ func Up(opts Options) (_ *Cluster, err error) {
 	return c, c.start()
 }
 
-// buildFolder finds build/ above the working folder.
+// buildFolder is build/ of the checkout.
 func buildFolder() (string, error) {
-	dir, err := os.Getwd()
+	dir, err := checkoutFolder()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%w: name the build folder", err)
 	}
-	for ; dir != "/"; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return filepath.Join(dir, "build"), nil
-		}
-	}
-	return "", fmt.Errorf("vgpu: cluster: no go.mod above the working folder: name the build folder")
+	return filepath.Join(dir, "build"), nil
 }
 
 func (c *Cluster) folders() error {
@@ -126,10 +129,11 @@ func (c *Cluster) folders() error {
 		{Dir, 0o755},
 		{Dir + "/bin", 0o755},
 		{Dir + "/lib", 0o755},
+		{Dir + "/mps", 0o755},
 		{Dir + "/dev", 0o755},
 		{Dir + "/home", 0o755},
 		{Dir + "/state/slurmctld", 0o755},
-		{Dir + "/state/slurmd", 0o755},
+		{Dir + "/state/" + hostName, 0o755},
 		{"/etc/slurm", 0o755},
 		{"/etc/vgpu", 0o755},
 		{"/etc/munge", 0o700},
@@ -152,15 +156,22 @@ func (c *Cluster) copyPrograms() error {
 		{"bin/vgpu-prolog", "bin"},
 		{"bin/vgpu-srun", "bin"},
 		{"tests/vgpu-worker", "bin"},
+		{"tests/nvidia-cuda-mps-control", "mps"},
 		{"lib/libvgpu.so", "lib"},
-		{"spank/vgpu.so", "lib"},
 	} {
 		to := filepath.Join(Dir, f.to, filepath.Base(f.from))
 		if err := copyFile(filepath.Join(c.build, f.from), to, 0o755); err != nil {
 			return fmt.Errorf("%w (run make first)", err)
 		}
 	}
-	return nil
+	plugin := c.opts.Plugin
+	if plugin == "" {
+		plugin = os.Getenv(PluginEnv)
+	}
+	if plugin == "" {
+		plugin = filepath.Join(c.build, "spank/vgpu.so")
+	}
+	return copyFile(plugin, Dir+"/lib/vgpu.so", 0o755)
 }
 
 func copyFile(from, to string, mode os.FileMode) error {
@@ -174,10 +185,8 @@ func copyFile(from, to string, mode os.FileMode) error {
 // Close stops every daemon and every process that is still there, and removes
 // the cluster's files but the logs. Safe to call twice.
 func (c *Cluster) Close() error {
-	for _, d := range []*Daemon{c.Slurmd, c.ctld, c.Gresd, c.munged} {
-		if d != nil {
-			d.Stop()
-		}
+	for _, d := range c.all() {
+		d.Stop()
 	}
 	killStrays()
 	for _, dir := range []string{Dir, runDir} {
@@ -189,6 +198,20 @@ func (c *Cluster) Close() error {
 		}
 	}
 	return nil
+}
+
+// all lists the daemons, each before those that it needs.
+func (c *Cluster) all() []*Daemon {
+	var all []*Daemon
+	for _, n := range c.nodes {
+		all = append(all, n.daemons()...)
+	}
+	for _, d := range []*Daemon{c.Slurmd, c.Slurmctld, c.Gresd, c.munged} {
+		if d != nil {
+			all = append(all, d)
+		}
+	}
+	return all
 }
 
 // Tail returns the last n lines of each log.

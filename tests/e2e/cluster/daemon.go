@@ -104,8 +104,8 @@ func (p Process) String() string { return fmt.Sprintf("%d %s", p.PID, p.Command)
 // the daemons of the cluster, and zombies.
 func (c *Cluster) Processes() []Process {
 	own := map[int]bool{}
-	for _, d := range []*Daemon{c.munged, c.ctld, c.Slurmd, c.Gresd} {
-		if d != nil && d.Alive() {
+	for _, d := range c.all() {
+		if d.Alive() {
 			own[d.PID()] = true
 		}
 	}

@@ -135,6 +135,9 @@ func private() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
+	if err := enterRoot(); err != nil {
+		return err
+	}
 	mounts := []struct{ fs, at, opts string }{
 		{"proc", "/proc", ""},
 		{"tmpfs", "/run", "mode=755"},

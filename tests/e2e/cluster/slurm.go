@@ -27,9 +27,9 @@ SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=cred_expire=5
 StateSaveLocation=` + Dir + `/state/slurmctld
-SlurmdSpoolDir=` + Dir + `/state/slurmd
+SlurmdSpoolDir=` + Dir + `/state/%n
 SlurmctldPidFile=/run/slurmctld.pid
-SlurmdPidFile=/run/slurmd.pid
+SlurmdPidFile=/run/slurmd-%n.pid
 SlurmctldDebug=debug
 SlurmdDebug=debug
 ProctrackType=proctrack/linuxproc
@@ -57,7 +57,7 @@ func (c *Cluster) configure(gres gresConf) error {
 		return err
 	}
 	slurm := baseConf + shipped + "PlugStackConfig=/etc/slurm/plugstack.conf\n" + c.opts.Slurm +
-		fmt.Sprintf("\nNodeName=%s NodeAddr=127.0.0.1 CPUs=16 RealMemory=8000 State=UNKNOWN Gres=%s\n", hostName, gres.node) +
+		"\n" + c.nodeLines(gres.node) +
 		"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 	plugstack := ""
 	if !c.opts.NoPlugin {
@@ -91,7 +91,7 @@ func (c *Cluster) configure(gres gresConf) error {
 		}
 	}
 	c.daemons()
-	return nil
+	return c.moreNodes(vgpu + c.opts.Config)
 }
 
 // shipped returns the settings of a file that admins are told to copy, but for
@@ -130,7 +130,7 @@ func (c *Cluster) daemons() {
 		log:   log("munged"),
 		ready: listens("unix", "/run/munge/munge.socket.2"),
 	}
-	c.ctld = &Daemon{
+	c.Slurmctld = &Daemon{
 		name:  "slurmctld",
 		argv:  []string{"slurmctld", "-D", "-f", slurmConf},
 		log:   log("slurmctld"),
@@ -151,8 +151,13 @@ func (c *Cluster) daemons() {
 }
 
 func (c *Cluster) start() error {
-	for _, d := range []*Daemon{c.munged, c.ctld, c.Gresd, c.Slurmd} {
+	for _, d := range []*Daemon{c.munged, c.Slurmctld, c.Gresd, c.Slurmd} {
 		if err := d.Start(); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.nodes {
+		if err := n.start(); err != nil {
 			return err
 		}
 	}
@@ -169,10 +174,25 @@ func (c *Cluster) Scontrol(args ...string) (string, error) {
 	return text, nil
 }
 
-// NodeState is the node's state in Slurm's words, such as IDLE, MIXED or
+// Release is the release of the Slurm that runs, such as 24, 11.
+func (c *Cluster) Release() (year, month int, err error) {
+	out, err := c.Scontrol("--version")
+	if err != nil {
+		return 0, 0, err
+	}
+	words := strings.Fields(out) // "slurm-wlm 24.11.5", "slurm 24.11.5"
+	if _, err := fmt.Sscanf(words[len(words)-1], "%d.%d", &year, &month); err != nil {
+		return 0, 0, fmt.Errorf("scontrol --version: %q: %w", out, err)
+	}
+	return year, month, nil
+}
+
+// NodeState is the first node's state in Slurm's words, such as IDLE, MIXED or
 // IDLE+DRAIN.
-func (c *Cluster) NodeState() string {
-	out, err := c.Scontrol("show", "node", "-o", hostName)
+func (c *Cluster) NodeState() string { return c.nodeState(hostName) }
+
+func (c *Cluster) nodeState(name string) string {
+	out, err := c.Scontrol("show", "node", "-o", name)
 	if err != nil {
 		return ""
 	}

@@ -73,6 +73,9 @@ func (c *Cluster) leftovers() []string {
 	for _, folder := range folders {
 		note("folder %s", folder)
 	}
+	for _, n := range c.nodes {
+		left = append(left, n.leftovers()...)
+	}
 	records, err := c.Records()
 	if err != nil {
 		note("%v", err)

@@ -21,6 +21,7 @@ func main() {
 	memory := flag.String("memory", "80G", "memory of each simulated card")
 	config := flag.String("config", "", "file with more lines for vgpu.toml")
 	user := flag.String("user", "", "run the command as this user, root otherwise")
+	flag.IntVar(&opts.Nodes, "nodes", 1, "number of nodes with such cards")
 	flag.BoolVar(&opts.Real, "real", false, "use the NVIDIA cards of this machine")
 	flag.BoolVar(&opts.NoPlugin, "no-plugin", false, "without the SPANK plugin, as where a site may not install it")
 	flag.StringVar(&opts.Build, "build", "", "folder of built programs (build/ of the checkout)")
