@@ -29,7 +29,16 @@ func claim(job, cores, mode, busy uint32) Claim {
 
 func withCeiling(c Claim, ceiling uint32) Claim { c.Ceiling = ceiling; return c }
 
-const turn = libvgpu.GateTurn
+const (
+	turn    = libvgpu.GateTurn
+	measure = libvgpu.GateMeasure
+)
+
+func high(c Claim) Claim { c.Priority = libvgpu.PrioHigh; return c }
+
+func low(c Claim) Claim { c.Priority = libvgpu.PrioLow; return c }
+
+func eager(c Claim) Claim { c.Eager = true; return c }
 
 func noSlices(c Claim) Claim { c.NoSlices = true; return c }
 
@@ -122,6 +131,46 @@ func TestPlan(t *testing.T) {
 			[]want{{500, 0, 20000, 1}, {24500, 0, 980000, 1}},
 		},
 		{
+			"a high job that takes less than its share waits 1 ms and is served in one slice",
+			[]Claim{high(eager(claim(1, 30, hard, 1))), claim(2, 70, hard, 1)},
+			[]want{{20000, measure, 952380, 1}, {1000, 0, 47619, 1}},
+		},
+		{
+			"a high job that takes all of its share waits like others",
+			[]Claim{high(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)},
+			[]want{{6000, measure, 300000, 1}, {14000, 0, 700000, 1}},
+		},
+		{
+			"two below a high job share 2 ms",
+			[]Claim{high(eager(claim(1, 50, hard, 1))), claim(2, 10, hard, 1), claim(3, 40, hard, 1)},
+			[]want{{20000, measure, 909090, 2}, {400, 0, 18181, 2}, {1600, 0, 72727, 2}},
+		},
+		{
+			"slices are short before the high job comes",
+			[]Claim{high(eager(claim(1, 30, soft, 0))), claim(2, 70, soft, 1)},
+			[]want{{20000, measure, 952380, 1}, {1000, 0, 1000000, 0}},
+		},
+		{
+			"a normal job that takes less than its share goes before a low one",
+			[]Claim{eager(claim(1, 30, hard, 1)), low(claim(2, 70, hard, 1))},
+			[]want{{20000, measure, 952380, 1}, {1000, 0, 47619, 1}},
+		},
+		{
+			"a low job has its share beside one that takes all of its own",
+			[]Claim{claim(1, 30, hard, 1), low(eager(claim(2, 70, hard, 1)))},
+			[]want{{6000, measure, 300000, 1}, {14000, 0, 700000, 1}},
+		},
+		{
+			"an eager high job above normal and low",
+			[]Claim{high(eager(claim(1, 40, hard, 1))), eager(claim(2, 40, hard, 1)), low(claim(3, 20, hard, 1))},
+			[]want{{20000, measure, 909132, 2}, {1333, measure, 60593, 2}, {666, 0, 30274, 2}},
+		},
+		{
+			"jobs of one priority do not go before each other",
+			[]Claim{eager(claim(1, 30, hard, 1)), eager(claim(2, 70, hard, 1))},
+			[]want{{6000, 0, 300000, 1}, {14000, 0, 700000, 1}},
+		},
+		{
 			"the period has an end",
 			[]Claim{claim(1, 1, hard, 2), claim(2, 99, hard, 1)},
 			[]want{{250, 0, 5000, 1}, {49500, 0, 990000, 1}},
@@ -189,6 +238,9 @@ func view(slots ...libvgpu.SlotView) libvgpu.CacheView {
 	return libvgpu.CacheView{Cards: make([]libvgpu.CacheCard, 1), Slots: slots}
 }
 
+// oneCard is the grant of a job with 30 % of one card.
+var oneCard = []libvgpu.GrantCard{{UUID: "A", Cores: 30}}
+
 func TestSampler(t *testing.T) {
 	s := newSampler()
 	start := time.Now()
@@ -210,7 +262,7 @@ func TestSampler(t *testing.T) {
 		{"one process left", 2400, view(slot(2, 1, 0)), 1},
 		{"a dead process with work in flight", 2450, view(libvgpu.SlotView{PID: 3, Cards: []libvgpu.SlotCard{{InflightNS: 9}}}), 0},
 	} {
-		acts := s.look(7, c.view, start.Add(c.after*time.Millisecond))
+		acts := s.look(7, c.view, oneCard, start.Add(c.after*time.Millisecond))
 		if acts[0].busy != c.want {
 			t.Errorf("%d, %s: %d busy, want %d", i, c.name, acts[0].busy, c.want)
 		}
@@ -225,11 +277,11 @@ func TestSamplerSeesRefusedSlicesOfBusyProcessesOnly(t *testing.T) {
 	s := newSampler()
 	idle, busy := slot(1, 0, 0), slot(2, 1, 0)
 	idle.Flags = libvgpu.SlotSlicesRefused
-	if acts := s.look(7, view(idle, busy), time.Now()); acts[0].noSlices {
+	if acts := s.look(7, view(idle, busy), oneCard, time.Now()); acts[0].noSlices {
 		t.Error("an idle process shuts the gates")
 	}
 	busy.Flags = libvgpu.SlotSlicesRefused
-	if acts := s.look(7, view(idle, busy), time.Now()); !acts[0].noSlices {
+	if acts := s.look(7, view(idle, busy), oneCard, time.Now()); !acts[0].noSlices {
 		t.Error("a busy process without slices is not seen")
 	}
 }
@@ -241,6 +293,7 @@ type fakeGrants struct {
 	views map[uint32]libvgpu.CacheView
 	errs  map[uint32]error
 	sched map[uint32]libvgpu.Schedule
+	turns map[uint32]libvgpu.TurnState
 	looks int
 }
 
@@ -248,6 +301,7 @@ func newFakeGrants() *fakeGrants {
 	return &fakeGrants{
 		specs: map[uint32]libvgpu.GrantSpec{}, views: map[uint32]libvgpu.CacheView{},
 		errs: map[uint32]error{}, sched: map[uint32]libvgpu.Schedule{},
+		turns: map[uint32]libvgpu.TurnState{},
 	}
 }
 
@@ -280,6 +334,12 @@ func (f *fakeGrants) Cache(job uint32, _ time.Duration) (libvgpu.CacheView, erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.views[job], f.errs[job]
+}
+
+func (f *fakeGrants) Turn(job uint32, _ int) (libvgpu.TurnState, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.turns[job], f.errs[job]
 }
 
 func (f *fakeGrants) SetSchedule(job uint32, card int, s libvgpu.Schedule) bool {
@@ -357,18 +417,143 @@ func TestRunSleepsWithoutJobs(t *testing.T) {
 	<-done
 }
 
-func TestTurnsFollowEachOtherAndFillThePeriod(t *testing.T) {
-	claims := []Claim{noSlices(claim(1, 10, hard, 1)), claim(2, 30, soft, 2), claim(3, 60, hard, 1), claim(4, 20, hard, 0)}
-	plan := Plan(claims, params)
-	var end uint32
-	for i, want := range []libvgpu.Turn{{PeriodUS: 20000, LengthUS: 2000}, {PeriodUS: 20000, OffsetUS: 2000, LengthUS: 6000}, {PeriodUS: 20000, OffsetUS: 8000, LengthUS: 12000}, {}} {
-		got := plan[claims[i].Key].Turn
-		if got != want {
-			t.Errorf("job %d: turn %+v, want %+v", claims[i].JobID, got, want)
+func TestJobsBelowAnEagerOneAreHeldForItButSoftOnesAreOnlyMeasured(t *testing.T) {
+	for _, name := range []Engine{Auto, Slices} {
+		p := params
+		p.Engine = name
+		plan := Plan([]Claim{high(eager(claim(1, 30, soft, 1))), claim(2, 70, soft, 1)}, p)
+		if a, b := plan[Key{1, "A"}].Gate, plan[Key{2, "A"}].Gate; a != measure || b != 0 {
+			t.Errorf("%s: gates %d and %d, want %d and 0", name, a, b, measure)
 		}
-		end = max(end, got.OffsetUS+got.LengthUS)
 	}
-	if end != 20000 {
-		t.Errorf("turns end at %d us of 20000", end)
+}
+
+func TestEngineDecidesWhetherJobsTakeTurns(t *testing.T) {
+	for _, c := range []struct {
+		engine   Engine
+		refused  bool
+		gate     uint32 // of job 1
+		ofSlices bool
+	}{
+		{Auto, false, 0, true},
+		{"", false, 0, true},
+		{Auto, true, turn, false},
+		{Turns, false, turn, false},
+		{Slices, true, libvgpu.GateBudget, true}, // nothing divides the card: the budget holds
+	} {
+		p := params
+		p.Engine = c.engine
+		a := claim(1, 30, hard, 1)
+		a.NoSlices = c.refused
+		s := Plan([]Claim{a, claim(2, 70, hard, 1)}, p)[a.Key]
+		if s.Gate != c.gate || (s.SliceUS != 0) != c.ofSlices {
+			t.Errorf("%q, refused %v: gate %d, slice %d us", c.engine, c.refused, s.Gate, s.SliceUS)
+		}
+	}
+	p := params
+	p.Engine = Turns
+	if s := Plan([]Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 0)}, p)[Key{1, "A"}]; s.SliceUS != 0 || s.Gate != libvgpu.GateBudget {
+		t.Errorf("turns with one busy job: %+v, want a budget and no slice", s)
+	}
+}
+
+// Any sixteen jobs: nobody without a slice, nobody above the longest period.
+func TestPlanOfSixteenJobs(t *testing.T) {
+	for _, engine := range []Engine{Slices, Turns} {
+		p := params
+		p.Engine = engine
+		var claims []Claim
+		for i := range uint32(16) {
+			c := claim(i+1, 1+i%12, hard, 1)
+			c.Priority, c.Eager = i%3, i%2 == 0
+			claims = append(claims, c)
+		}
+		var end uint32
+		for key, s := range Plan(claims, p) {
+			if engine == Turns {
+				end = max(end, uint32(s.Turn.BeginNS/1000)+s.Turn.LengthUS)
+				if s.Turn.LengthUS == 0 || s.Turn.PeriodUS > p.MaxPeriod {
+					t.Errorf("job %d: turn %+v", key.JobID, s.Turn)
+				}
+			} else if s.SliceUS == 0 || s.SliceUS > p.MaxPeriod {
+				t.Errorf("job %d: slice %d us", key.JobID, s.SliceUS)
+			}
+		}
+		if end > p.MaxPeriod {
+			t.Errorf("turns end at %d us", end)
+		}
+	}
+}
+
+func TestTurnPeriod(t *testing.T) {
+	bursty := func(c Claim, kernel time.Duration) Claim {
+		c.Bursty, c.Kernel = true, uint32(kernel)
+		return c
+	}
+	for _, c := range []struct {
+		name   string
+		claims []Claim
+		want   uint32
+	}{
+		{"nobody waits for results", []Claim{claim(1, 50, hard, 1), claim(2, 50, hard, 1)}, 50000},
+		{"short kernels", []Claim{bursty(claim(1, 50, hard, 1), 20*time.Microsecond), claim(2, 50, hard, 1)}, 8000},
+		{"four kernels fit a turn", []Claim{bursty(claim(1, 25, hard, 1), time.Millisecond), claim(2, 75, hard, 1)}, 16000},
+		{"kernels too long for the longest period", []Claim{bursty(claim(1, 25, hard, 1), 50*time.Millisecond), claim(2, 75, hard, 1)}, 50000},
+		{"an idle job does not count", []Claim{bursty(claim(1, 25, hard, 0), 50*time.Millisecond), claim(2, 50, hard, 1), claim(3, 50, hard, 1)}, 50000},
+	} {
+		var sum uint32
+		for _, claim := range c.claims {
+			if claim.Busy > 0 {
+				sum += claim.Cores
+			}
+		}
+		if got := turnPeriod(c.claims, sum, params); got != c.want {
+			t.Errorf("%s: %d us, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestEagerIsWhoTakesLessThanItsShare(t *testing.T) {
+	const tick = 50 * time.Millisecond
+	for _, c := range []struct {
+		name  string
+		used  float64 // of the card
+		until time.Duration
+		want  bool
+	}{
+		{"nothing", 0.01, time.Second, true},
+		{"half of it", 0.15, time.Second, true},
+		{"all of it", 0.30, time.Second, false},
+		{"nearly all, as a job that is switched from does", 0.28, 10 * time.Second, false},
+	} {
+		s, now, ns := newSampler(), time.Now(), uint64(0)
+		var got bool
+		for at := time.Duration(0); at < c.until; at += tick {
+			v := slot(1, uint64(at)+1, 0)
+			v.Cards[0].GPUNS = ns
+			got = s.look(7, view(v), oneCard, now.Add(at))[0].eager
+			ns += uint64(c.used * float64(tick))
+		}
+		if got != c.want {
+			t.Errorf("takes %s: eager %v, want %v", c.name, got, c.want)
+		}
+		if !c.want {
+			continue
+		}
+		// Then it takes all it can: what it saved up lasts for half a second at most.
+		for at := c.until; at < c.until+500*time.Millisecond; at += tick {
+			v := slot(1, uint64(at)+1, 0)
+			v.Cards[0].GPUNS = ns
+			got = s.look(7, view(v), oneCard, now.Add(at))[0].eager
+			ns += uint64(0.95 * float64(tick))
+		}
+		if got {
+			t.Errorf("takes %s: still eager after half a second of saturation", c.name)
+		}
+		asleep := slot(1, 1, 0)
+		s.look(7, view(asleep), oneCard, now.Add(c.until))
+		if s.look(7, view(asleep), oneCard, now.Add(2*time.Minute))[0].eager {
+			t.Errorf("takes %s: eager after two minutes of sleep", c.name)
+		}
 	}
 }

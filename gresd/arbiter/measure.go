@@ -211,11 +211,7 @@ func compare(before *libvgpu.SlotView, after libvgpu.SlotView, card int, counts 
 	if before == nil || !after.OnHost || after.MemBegun != after.MemDone || before.MemBegun != after.MemBegun || before.MemDone != after.MemDone {
 		return 0, false
 	}
-	pid := after.HostPID
-	if pid == 0 {
-		pid = after.PID
-	}
-	counted := counts[pid]
+	counted := counts[after.HostPID]
 	if counted == 0 || counted > 1<<50 {
 		return 0, false
 	}

@@ -18,7 +18,7 @@ import (
 // memSlot is a process with a context that announced some bytes.
 func memSlot(pid uint32, mem, context uint64, begun, done uint32) libvgpu.SlotView {
 	return libvgpu.SlotView{
-		PID: pid, StartTime: 5, Alive: true, OnHost: true, MemBegun: begun, MemDone: done,
+		PID: pid, HostPID: pid, StartTime: 5, Alive: true, OnHost: true, MemBegun: begun, MemDone: done,
 		Cards: []libvgpu.SlotCard{{Mem: mem, Context: context, Contexts: 1}},
 	}
 }

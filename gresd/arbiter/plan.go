@@ -22,11 +22,22 @@ type Params struct {
 	Period    uint32 // one turn of all jobs of a card
 	MaxPeriod uint32 // a turn is stretched up to this
 	MinSlice  uint32 // so that no slice is below this
+	Engine    Engine // "" means Auto
 }
 
 // full is the sum of busy shares from which the hardware holds a hard job by
 // itself: 98 of 100, because shares need not add up exactly.
 const full = 98
+
+// Engine is what divides a contended card.
+type Engine string
+
+// Engines.
+const (
+	Auto   Engine = "auto"   // slices, and turns where a driver refuses them
+	Slices Engine = "slices" // hardware time slices only
+	Turns  Engine = "turns"  // turns only, even where slices could be set
+)
 
 // Key names one job on one card.
 type Key struct {
@@ -41,14 +52,20 @@ type Claim struct {
 	Mode    uint32 // libvgpu.ModeHard, …
 	Ceiling uint32 // soft mode: hundredths; 0: none
 	Busy    uint32 // processes that have work on the card
+
+	// Priority is libvgpu.PrioNormal, …. It decides who waits for whom, never how
+	// much a job gets: jobs below an eager one are given short slices.
+	Priority uint32
+	// Eager says that the job came lately to work and took less than its share.
+	Eager bool
+	// Kernel is the length of what the job launches, in nanoseconds; 0: not known.
+	Kernel uint32
+	// Bursty says that in its turns the job had at times nothing to do.
+	Bursty bool
 	// NoSlices says that the driver refused the slice of a busy process: the
 	// hardware does not divide this card, so its jobs take turns.
 	NoSlices bool
 }
-
-// minTurn is the shortest turn in microseconds: handing over costs a drain of
-// about 0.2 ms.
-const minTurn = 2000
 
 // Plan returns the schedule of every claim. Claims of different cards do not
 // touch each other.
@@ -58,97 +75,121 @@ func Plan(claims []Claim, p Params) map[Key]libvgpu.Schedule {
 		byCard[c.Card] = append(byCard[c.Card], c)
 	}
 	plan := make(map[Key]libvgpu.Schedule, len(claims))
+	cards := map[uint32]int{}
+	for _, c := range claims {
+		cards[c.JobID]++
+	}
 	for _, card := range byCard {
 		planCard(card, p, plan)
 	}
+	openWindows(claims, cards, plan)
 	return plan
 }
 
 func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
-	var sum uint32      // cores of all jobs
-	noSlices := false   // of any busy process
-	var smallest uint64 // slice at period 1, in millionths
+	refused := false // by the driver, of any busy process
 	for _, c := range claims {
-		sum += c.Cores
-		noSlices = noSlices || c.NoSlices
+		refused = refused || c.NoSlices
 	}
-	if sum == 0 {
-		sum = 1
+	if p.Engine == Turns || refused && p.Engine != Slices {
+		if takeTurns(claims, p, plan) {
+			return
+		}
 	}
-	smallest = math.MaxUint64
-	for _, c := range claims {
-		smallest = min(smallest, uint64(c.Cores)*1e6/uint64(sum)/procs(c))
-	}
-	if noSlices && takeTurns(claims, p, plan) {
-		return
-	}
-	period := stretch(p, p.MinSlice, smallest)
-	slice := func(c Claim) uint32 {
-		return uint32(max(1, uint64(c.Cores)*uint64(period)/uint64(sum)/procs(c)))
-	}
-	for _, c := range claims {
+	noSlices := refused || p.Engine == Turns
+	slices := slicesOf(claims, p)
+	for i, c := range claims {
 		s := libvgpu.Schedule{Cores: c.Cores, BusyProcs: c.Busy}
 		busyCores := c.Cores // as if this job were busy: what holds it once it is
-		busySlices := uint64(slice(c)) * procs(c)
-		for _, other := range claims {
-			if other.Busy > 0 && other.Key != c.Key {
+		busySlices := uint64(slices[i]) * procs(c)
+		for k, other := range claims {
+			if other.Busy > 0 && k != i {
 				s.Others++
 				busyCores += other.Cores
-				busySlices += uint64(slice(other)) * procs(other)
+				busySlices += uint64(slices[k]) * procs(other)
 			}
 		}
-		if len(claims) > 1 {
-			s.SliceUS = slice(c)
+		if len(claims) > 1 && p.Engine != Turns {
+			s.SliceUS = slices[i]
 		}
-		s.WeightPPM = uint32(uint64(slice(c)) * 1e6 / busySlices)
+		s.WeightPPM = uint32(uint64(slices[i]) * 1e6 / busySlices)
 		if limit, shut := gate(c, s.Others, busyCores, noSlices); shut {
 			s.Gate, s.Cores = libvgpu.GateBudget, limit // the budget is refilled at Cores
+		} else if watched(claims, i) && !noSlices {
+			s.Gate = libvgpu.GateMeasure
 		}
 		plan[c.Key] = s
 	}
 }
 
-// takeTurns gives every busy job a window of each period, as long as its part of
-// the busy jobs' cores. Windows hang on CLOCK_MONOTONIC alone, so all jobs of the
-// card agree on them without talking. It says false when there is nobody to
-// take turns with.
-func takeTurns(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) bool {
-	var sum uint32
-	smallest, busy := uint64(math.MaxUint64), uint32(0)
+// slicesOf returns the slice of each process of each claim, in microseconds.
+// They are in proportion to the shares, but for the jobs below an eager one:
+// what such a job waits for is the sum of their slices, so these share a short
+// time, and its own are as long as the card's period so that a burst is served
+// in one slice. It takes less than its share, so the others get theirs.
+func slicesOf(claims []Claim, p Params) []uint32 {
+	var sum, shortSum uint64 // cores of all, of those with short slices
+	short := make([]bool, len(claims))
+	busyShort := uint32(0)
+	for i, c := range claims {
+		sum += uint64(c.Cores)
+		if short[i] = waitsForEager(claims, i); short[i] {
+			shortSum += uint64(c.Cores)
+			busyShort += min(c.Busy, 1)
+		}
+	}
+	smallest := uint64(math.MaxUint64) // slice at period 1, in millionths
 	for _, c := range claims {
-		if c.Busy > 0 && c.Cores > 0 {
-			sum += c.Cores
-			busy++
+		smallest = min(smallest, uint64(c.Cores)*1e6/max(1, sum)/procs(c))
+	}
+	period := stretch(p, p.MinSlice, smallest)
+	out := make([]uint32, len(claims))
+	for i, c := range claims {
+		part, of := period, sum
+		if short[i] {
+			// One alone for 1 ms; several for 2, lest switching eats the card.
+			part, of = min(period, shortWait*min(2, max(1, busyShort))), shortSum
+		} else if shortSum > 0 {
+			of = sum - shortSum
 		}
+		out[i] = uint32(max(1, uint64(c.Cores)*uint64(part)/max(1, of)/procs(c)))
 	}
-	if busy < 2 {
-		return false
+	return out
+}
+
+// shortWait is what a job of higher priority waits for one that is below it, in
+// microseconds. A switch costs 0.15 to 0.3 ms, so less would waste the card.
+const shortWait = 1000
+
+// rank orders priorities.
+func rank(priority uint32) int {
+	switch priority {
+	case libvgpu.PrioHigh:
+		return 2
+	case libvgpu.PrioLow:
+		return 0
 	}
+	return 1
+}
+
+func waitsForEager(claims []Claim, i int) bool {
 	for _, c := range claims {
-		if c.Busy > 0 && c.Cores > 0 {
-			smallest = min(smallest, uint64(c.Cores)*1e6/uint64(sum))
+		if c.Eager && rank(c.Priority) > rank(claims[i].Priority) {
+			return true
 		}
 	}
-	period := stretch(p, minTurn, smallest)
-	var offset uint32
+	return false
+}
+
+// watched says whether a job's use of the card must be known: it is above
+// another job, which must wait for it while it takes less than its share.
+func watched(claims []Claim, i int) bool {
 	for _, c := range claims {
-		s := libvgpu.Schedule{Cores: c.Cores, BusyProcs: c.Busy, Others: busy, WeightPPM: 1e6}
-		if c.Busy > 0 {
-			s.Others--
-			length := uint32(uint64(c.Cores) * uint64(period) / uint64(sum))
-			s.Gate = libvgpu.GateTurn
-			s.Turn = libvgpu.Turn{PeriodUS: period, OffsetUS: offset, LengthUS: length}
-			offset += length
+		if rank(c.Priority) < rank(claims[i].Priority) {
+			return true
 		}
-		// Turns divide the whole card; a job that may not have its whole turn is
-		// held by its budget as well.
-		if limit, shut := gate(c, s.Others, sum, false); shut {
-			s.Gate |= libvgpu.GateBudget
-			s.Cores = limit
-		}
-		plan[c.Key] = s
 	}
-	return true
+	return false
 }
 
 // procs is the number of processes a job's slice is divided by.

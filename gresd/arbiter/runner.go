@@ -5,7 +5,10 @@ package arbiter
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -16,10 +19,12 @@ type Grants interface {
 	Open() []uint32
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
+	Turn(jobID uint32, card int) (libvgpu.TurnState, error)
 	SetSchedule(jobID uint32, card int, s libvgpu.Schedule) bool
 }
 
-// Runner applies [Plan] to the open grants, again and again.
+// Runner applies [Plan] to the open grants, again and again, and deals turns
+// where the plan has them.
 type Runner struct {
 	grants  Grants
 	params  Params
@@ -28,6 +33,11 @@ type Runner struct {
 	wake    chan struct{}
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
+	held    func(jobID uint32) bool
+
+	place   map[Key]int // where a card is in the job's grant
+	dealers map[gpu.UUID]*dealer
+	told    map[Key]libvgpu.Schedule // by dealers
 }
 
 // NewRunner returns a runner that does nothing before [Runner.Run].
@@ -35,8 +45,14 @@ func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logge
 	return &Runner{
 		grants: grants, params: params, tick: tick, log: log, wake: make(chan struct{}, 1),
 		sampler: newSampler(), broken: map[uint32]bool{},
+		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{},
 	}
 }
+
+// Except sets what says which jobs something else holds at their share, such as
+// an MPS server: they get neither slices nor gates, for the server's channels are
+// not theirs. It must be set before [Runner.Run].
+func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 
 // Wake tells the runner that jobs have come or gone. It never blocks.
 func (r *Runner) Wake() {
@@ -46,27 +62,29 @@ func (r *Runner) Wake() {
 	}
 }
 
-// Run looks at the jobs at every tick, and sleeps while there are none. It
-// returns when ctx is done; the last schedules stay in force.
+// Run looks at the jobs at every tick, more often while some take turns, and
+// sleeps while there are none. It returns when ctx is done; the last schedules
+// stay in force.
 func (r *Runner) Run(ctx context.Context) {
-	ticker := time.NewTicker(r.tick)
-	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	look := time.Now() // at who is busy
 	for {
-		if r.step(time.Now()) == 0 {
-			ticker.Stop()
-			select {
-			case <-ctx.Done():
-				return
-			case <-r.wake:
+		now := time.Now()
+		if !now.Before(look) {
+			jobs := r.step(now)
+			look = now.Add(r.tick)
+			if jobs == 0 {
+				look = now.Add(time.Hour) // or when woken
 			}
-			ticker.Reset(r.tick)
-			continue
 		}
+		timer.Reset(min(time.Until(look), r.deal()))
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.wake:
-		case <-ticker.C:
+			look = time.Now()
+		case <-timer.C:
 		}
 	}
 }
@@ -75,44 +93,120 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) step(now time.Time) int {
 	jobs := r.grants.Open()
 	var claims []Claim
-	place := map[Key]int{} // where a card is in the job's grant
+	r.place = map[Key]int{}
 	for _, job := range jobs {
 		spec, ok := r.grants.Spec(job)
 		if !ok {
 			continue
 		}
-		acts := r.look(job, len(spec.Cards), now)
+		if r.held != nil && r.held(job) {
+			for i, card := range spec.Cards {
+				r.grants.SetSchedule(job, i, libvgpu.Schedule{Cores: card.Cores})
+			}
+			continue
+		}
+		acts := r.look(job, spec.Cards, now)
 		for i, card := range spec.Cards {
 			key := Key{job, gpu.UUID(card.UUID)}
-			place[key] = i
+			r.place[key] = i
 			claims = append(claims, Claim{
-				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling,
-				Busy: acts[i].busy, NoSlices: acts[i].noSlices,
+				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
+				Busy: acts[i].busy, NoSlices: acts[i].noSlices, Kernel: acts[i].kernel, Eager: acts[i].eager,
+				Bursty: r.bursty(key),
 			})
 		}
 	}
 	r.sampler.forget(now)
-	for key, s := range Plan(claims, r.params) {
-		if r.grants.SetSchedule(key.JobID, place[key], s) {
-			r.log.Debug("schedule", "job_id", key.JobID, "gpu_uuid", key.Card, "slice_us", s.SliceUS,
-				"gate", s.Gate, "busy_procs", s.BusyProcs, "others", s.Others)
+	plan := Plan(claims, r.params)
+	r.updateDealers(claims, plan)
+	for key, s := range plan {
+		if s.Gate&libvgpu.GateTurn != 0 {
+			continue // its dealer tells it
 		}
+		delete(r.told, key)
+		r.tell(key, s)
 	}
 	return len(jobs)
+}
+
+func (r *Runner) tell(key Key, s libvgpu.Schedule) {
+	place, known := r.place[key]
+	if known && r.grants.SetSchedule(key.JobID, place, s) && s.Gate&libvgpu.GateTurn == 0 {
+		r.log.Debug("schedule", "job_id", key.JobID, "gpu_uuid", key.Card, "slice_us", s.SliceUS,
+			"gate", s.Gate, "busy_procs", s.BusyProcs, "others", s.Others)
+	}
+}
+
+func (r *Runner) bursty(key Key) bool {
+	d := r.dealers[key.Card]
+	return d != nil && d.bursty(key, monotonic())
+}
+
+// updateDealers gives every card whose jobs take turns a dealer.
+func (r *Runner) updateDealers(claims []Claim, plan map[Key]libvgpu.Schedule) {
+	dealt := map[gpu.UUID]bool{}
+	for key, s := range plan {
+		if s.Gate&libvgpu.GateTurn != 0 {
+			dealt[key.Card] = true
+		}
+	}
+	for card := range dealt {
+		d := r.dealers[card]
+		if d == nil {
+			d = &dealer{}
+			r.dealers[card] = d
+			r.log.Debug("jobs take turns", "gpu_uuid", card)
+		}
+		d.update(jobsOfCard(claims, card, plan), plan, monotonic())
+	}
+	maps.DeleteFunc(r.dealers, func(card gpu.UUID, _ *dealer) bool { return !dealt[card] })
+	maps.DeleteFunc(r.told, func(key Key, _ libvgpu.Schedule) bool { return !dealt[key.Card] })
+}
+
+// deal lets every dealer look, tells the jobs what has changed, and returns how
+// long nothing needs to be done.
+func (r *Runner) deal() time.Duration {
+	sleep := time.Hour
+	for _, d := range r.dealers {
+		now := monotonic()
+		next := d.step(now, func(key Key) libvgpu.TurnState {
+			// What cannot be read shows a job that wants nothing.
+			state, _ := r.grants.Turn(key.JobID, r.place[key])
+			return state
+		})
+		for key, s := range d.schedules(now) {
+			if told, ok := r.told[key]; ok && same(told, s) {
+				continue
+			}
+			r.told[key] = s
+			r.tell(key, s)
+		}
+		sleep = min(sleep, time.Duration(next-now))
+	}
+	return sleep
+}
+
+// monotonic is CLOCK_MONOTONIC, the clock of grants and caches.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every kernel has this clock
+	}
+	return ts.Nano()
 }
 
 // look returns what a job does. A cache that cannot be read, because its owner
 // cut it or wrote over it, shows nothing: the job then counts as idle, its gate
 // stays shut and its slice stays its share.
-func (r *Runner) look(job uint32, cards int, now time.Time) []activity {
+func (r *Runner) look(job uint32, cards []libvgpu.GrantCard, now time.Time) []activity {
 	view, err := r.grants.Cache(job, 0)
-	if err == nil && len(view.Cards) == cards {
+	if err == nil && len(view.Cards) == len(cards) {
 		delete(r.broken, job)
-		return r.sampler.look(job, view, now)
+		return r.sampler.look(job, view, cards, now)
 	}
 	if !r.broken[job] {
 		r.broken[job] = true
 		r.log.Warn("cache of a job cannot be read", "job_id", job, "error", err)
 	}
-	return make([]activity, cards)
+	return make([]activity, len(cards))
 }

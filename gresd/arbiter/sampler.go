@@ -8,14 +8,26 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// hold is how long a process counts as busy after its last sign of work. It
-// bridges the host's work between two kernels.
-const hold = 250 * time.Millisecond
+const (
+	// hold is how long a process counts as busy after its last sign of work. It
+	// bridges the host's work between two kernels.
+	hold = 250 * time.Millisecond
+	// awake is how long a job that has worked may be eager: for one that sleeps
+	// longer the others' slices are not kept short.
+	awake = time.Minute
+	// creditMax bounds what a job saves up by taking less than its share, as time
+	// in which it takes nothing. With it gone, the job waits like all others.
+	creditMax = 250 * time.Millisecond
+	// saturating is the part of its share from which a job counts as taking all
+	// of it: switches between contexts take some from everybody.
+	saturating = 0.9
+)
 
-// sampler remembers the last sign of work of each process. It is for one
-// goroutine.
+// sampler remembers the last sign of work of each process, and what each job
+// took lately. It is for one goroutine.
 type sampler struct {
 	procs map[procKey]procState
+	jobs  map[jobKey]jobState
 }
 
 // procKey is one process on one card of a job.
@@ -27,23 +39,42 @@ type procKey struct {
 }
 
 type procState struct {
-	launches uint64
-	sign     time.Time // last sign of work; zero: none seen
-	seen     time.Time // when it was last looked at
+	launches, gpuNS uint64
+	sign            time.Time // last sign of work; zero: none seen
+	seen            time.Time // when it was last looked at
 }
 
-func newSampler() *sampler { return &sampler{procs: map[procKey]procState{}} }
+// jobKey is one card of a job.
+type jobKey struct {
+	job  uint32
+	card int
+}
+
+type jobState struct {
+	credit float64 // nanoseconds of the card
+	eager  bool
+	sign   time.Time // last sign of work of any process
+	seen   time.Time
+}
+
+func newSampler() *sampler {
+	return &sampler{procs: map[procKey]procState{}, jobs: map[jobKey]jobState{}}
+}
 
 // activity is what a job does on one card.
 type activity struct {
 	busy     uint32
 	noSlices bool
+	kernel   uint32 // nanoseconds
+	eager    bool
 }
 
 // look counts the busy processes of a job on each of its cards. A process is
 // busy when it has work in flight, or launched some within the hold time.
-func (s *sampler) look(job uint32, view libvgpu.CacheView, now time.Time) []activity {
+func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.GrantCard, now time.Time) []activity {
 	acts := make([]activity, len(view.Cards))
+	used := make([]uint64, len(view.Cards))
+	signs := make([]time.Time, len(view.Cards))
 	for _, slot := range view.Slots {
 		if !slot.Alive {
 			continue
@@ -55,24 +86,65 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, now time.Time) []acti
 			if c.InflightNS > 0 || c.Launches != state.launches {
 				state.sign = now
 			}
-			state.launches, state.seen = c.Launches, now
+			if c.GPUNS > state.gpuNS {
+				used[card] += c.GPUNS - state.gpuNS
+			}
+			state.launches, state.gpuNS, state.seen = c.Launches, c.GPUNS, now
 			s.procs[key] = state
+			if state.sign.After(signs[card]) {
+				signs[card] = state.sign
+			}
 			if !state.sign.IsZero() && now.Sub(state.sign) <= hold {
 				acts[card].busy++
+				acts[card].kernel = max(acts[card].kernel, c.TypicalNS)
 				if slot.Flags&libvgpu.SlotSlicesRefused != 0 {
 					acts[card].noSlices = true
 				}
 			}
 		}
 	}
+	for i := range acts {
+		acts[i].eager = s.account(jobKey{job, i}, used[i], float64(cards[i].Cores)/100, signs[i], now)
+	}
 	return acts
 }
 
-// forget drops processes that were not looked at for a while.
+// account says whether a job is eager: it worked within the last minute, and
+// took less than its share. What it did not take is its credit; a job becomes
+// eager with half the most of it, and stays it until all is gone.
+func (s *sampler) account(key jobKey, used uint64, share float64, sign, now time.Time) bool {
+	state, known := s.jobs[key]
+	most := share * float64(creditMax)
+	if !known {
+		state.seen = now
+	}
+	took := now.Sub(state.seen)
+	state.credit += saturating*share*float64(took) - float64(used)
+	state.credit = max(0, min(most, state.credit))
+	switch {
+	case state.credit == 0:
+		state.eager = false
+	case state.credit >= most/2:
+		state.eager = true
+	}
+	if sign.After(state.sign) {
+		state.sign = sign
+	}
+	state.seen = now
+	s.jobs[key] = state
+	return state.eager && !state.sign.IsZero() && now.Sub(state.sign) <= awake
+}
+
+// forget drops processes and jobs that were not looked at for a while.
 func (s *sampler) forget(now time.Time) {
 	for key, state := range s.procs {
 		if now.Sub(state.seen) > 10*hold {
 			delete(s.procs, key)
+		}
+	}
+	for key, state := range s.jobs {
+		if now.Sub(state.seen) > 10*hold {
+			delete(s.jobs, key)
 		}
 	}
 }

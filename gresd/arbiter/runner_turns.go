@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"slices"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// Times of a dealer, in nanoseconds.
+const (
+	lead    = int64(400 * time.Microsecond) // a turn is fixed this long before it begins
+	looksIn = int64(3 * time.Millisecond)   // between two looks while somebody is idle
+	looksAt = int64(12 * time.Millisecond)  // while nobody is
+	// idleAfter without a sign the one whose turn it is has nothing to do;
+	// awayAfter nobody waits for a turn any more (a wait gives a sign each
+	// millisecond).
+	idleAfter = int64(1500 * time.Microsecond)
+	awayAfter = int64(4 * time.Millisecond)
+	// drainMax is how long the others wait for work that runs over its turn. A
+	// claim is not more than that: its process may have been killed.
+	drainMax = int64(60 * time.Millisecond)
+	// shortest turn that is worth a hand-over.
+	shortest   = int64(500 * time.Microsecond)
+	lateMax    = int64(10 * time.Millisecond)
+	pauseAfter = int64(10 * time.Millisecond)
+	// burstyFor a job counts as one with pauses after it had one.
+	burstyFor = int64(time.Second)
+	// shortQueue is the work in flight of a turn that may be cut. Else it is as
+	// much as the library can measure (16 batches of half a millisecond, some of
+	// them not full), so that a late host does not leave the card idle.
+	shortQueue = int64(2 * time.Millisecond)
+	longQueue  = int64(4 * time.Millisecond)
+	// still is by how much a turn may move without being told.
+	still = 20 * time.Microsecond
+)
+
+// member is a job that takes turns on a card.
+type member struct {
+	Claim
+	plan    libvgpu.Schedule // as the plan has it
+	quantum int64            // its part of a period
+	// due is time that it may have, below 0 what it has had too much: what runs
+	// over the end of a turn is taken from the next, and what a job could not
+	// use because the card was not free is not.
+	due    int64
+	state  libvgpu.TurnState
+	wants  bool
+	early  bool  // its last turn was ended before its end
+	passed bool  // its turn was given to another: it had nothing to do
+	paused int64 // when it last had nothing to do for longer than a late host explains
+}
+
+// nextDue is what a member is due when it is next in the round: the rest of a
+// turn that was ended early, or a quantum more.
+func (m *member) nextDue() int64 {
+	if m.early && m.due >= shortest {
+		return m.due
+	}
+	return m.due + m.quantum
+}
+
+// most is the longest turn: what was left of the last is added, but the others do
+// not wait much longer for it.
+func (m *member) most() int64 { return m.quantum + m.quantum/4 }
+
+// debtMax bounds what a job owes: it must come to the card again.
+const debtMax = int64(time.Second)
+
+// runs says whether work of the member was on the card at a moment. Work that
+// takes longer than was estimated still runs, but its claim grows old: its
+// process may have been killed.
+func (m *member) runs(at int64) bool {
+	late := at - int64(m.state.UntilNS)
+	return late < 0 || m.state.InflightNS > 0 && late < lateMax
+}
+
+// dealer deals the time of one card to its members, turn by turn, by deficit
+// round robin. It has no clock and reads nothing: step is told both.
+type dealer struct {
+	members []*member
+	period  int64
+	cur     *member // whose turn it is; nil: nobody wants one
+	begin   int64   // of its turn
+	end     int64   // when it must have launched its last
+	counted int64   // up to here the time was counted
+}
+
+// update takes over what the plan says of the jobs of the card. Who stays keeps
+// what is due to it.
+func (d *dealer) update(claims []Claim, plan map[Key]libvgpu.Schedule, now int64) {
+	old := d.members
+	d.members = make([]*member, 0, len(claims))
+	for _, c := range claims {
+		s := plan[c.Key]
+		m := &member{paused: now - burstyFor - 1}
+		if i := slices.IndexFunc(old, func(m *member) bool { return m.Key == c.Key }); i >= 0 {
+			m = old[i]
+		}
+		m.Claim, m.plan = c, s
+		m.quantum = int64(s.Turn.LengthUS) * 1000
+		d.period = int64(s.Turn.PeriodUS) * 1000
+		d.members = append(d.members, m)
+	}
+	if !slices.Contains(d.members, d.cur) {
+		d.cur = nil // it has gone
+	}
+}
+
+// step looks at the jobs, moves the turns, and returns when it wants to be
+// called again. now is CLOCK_MONOTONIC.
+func (d *dealer) step(now int64, look func(Key) libvgpu.TurnState) (next int64) {
+	for _, m := range d.members {
+		m.state = look(m.Key)
+		m.wants = m.runs(now) || now-int64(m.state.WantedNS) < awayAfter
+		if now-int64(max(m.state.UntilNS, m.state.WantedNS)) > pauseAfter {
+			m.paused = now
+		}
+	}
+	d.count(now)
+	if d.cur != nil && now >= d.begin && d.mustCut() {
+		d.end, d.cur.early = min(d.end, now), true
+	}
+	switch {
+	case d.cur == nil:
+		d.deal(now)
+	case now < d.begin: // fixed, not begun
+	case !d.cur.runs(now) && now-int64(d.cur.state.WantedNS) > idleAfter && now-d.begin > idleAfter:
+		d.cur.early = true
+		d.deal(now)
+	case now >= d.end-lead:
+		if free := d.free(now); free-now <= lead || d.wanting() < 2 && now >= d.end {
+			d.deal(max(min(free, now+lead), now))
+		} else {
+			return d.wake(now, free-lead)
+		}
+	}
+	return d.wake(now, d.end-lead)
+}
+
+func (d *dealer) wanting() (n int) {
+	for _, m := range d.members {
+		if m.wants {
+			n++
+		}
+	}
+	return n
+}
+
+// free is when the card will be free for the next.
+func (d *dealer) free(now int64) int64 {
+	until := int64(d.cur.state.UntilNS)
+	if d.cur.state.InflightNS > 0 && until <= now && d.cur.runs(now) {
+		until = now + 2*lead // it is late: look again
+	}
+	return max(d.end, min(until, d.end+drainMax))
+}
+
+func (d *dealer) wake(now, at int64) int64 {
+	looks := looksAt
+	for _, m := range d.members {
+		if !m.wants || now-m.paused < burstyFor {
+			looks = looksIn
+		}
+	}
+	if d.cur == nil {
+		return now + looksIn
+	}
+	return max(now+lead/4, min(at, now+looks))
+}
+
+// count charges the time since the last look to those whose work was on the
+// card: the one whose turn it was, and those who ran over theirs.
+func (d *dealer) count(now int64) {
+	from := max(d.counted, now-int64(time.Second)) // the first look, or gresd was stopped
+	if from >= now {
+		return
+	}
+	var on []*member
+	for _, m := range d.members {
+		if m == d.cur && now > d.begin || m.runs(from) && m.runs(now) {
+			on = append(on, m)
+		}
+	}
+	alone := d.wanting() < 2
+	for _, m := range on {
+		if alone {
+			continue // what nobody else wants costs nothing
+		}
+		m.due = max(-debtMax, m.due-(now-from)/int64(len(on)))
+	}
+	for _, m := range d.members {
+		// Who waits is paid by the round; who has nothing to do, by the clock, but
+		// saves up no more than one turn.
+		if !m.wants && m.due < m.quantum {
+			m.due = min(m.quantum, m.due+(now-from)*m.quantum/d.period)
+		}
+	}
+	d.counted = now
+}
+
+// mustCut says whether somebody who wants the card need not wait for the end of
+// this turn: its own turn was lent, or it is above in priority.
+func (d *dealer) mustCut() bool {
+	for _, m := range d.members {
+		if m == d.cur || !m.wants || m.due < shortest {
+			continue
+		}
+		if m.passed || rank(m.Priority) > rank(d.cur.Priority) {
+			return true
+		}
+	}
+	return false
+}
+
+// deal gives the turn that begins at that time to the next member that wants
+// one and is due some time.
+func (d *dealer) deal(at int64) {
+	// What is fixed ahead is counted ahead.
+	if d.cur != nil && at > d.counted && d.wanting() > 1 {
+		d.cur.due -= at - max(d.counted, min(d.begin, at))
+		d.counted = at
+	}
+	start := 0
+	if d.cur != nil {
+		start = slices.Index(d.members, d.cur) + 1
+	}
+	d.cur = nil
+	for _, m := range d.members {
+		m.passed = !m.wants
+	}
+	next := d.urgent()
+	if next == nil {
+		next = d.inTurn(start)
+	}
+	if next == nil {
+		return
+	}
+	next.due = min(next.due, next.most())
+	d.cur, d.begin, d.end = next, at, at+next.due
+	next.early = false
+}
+
+// inTurn is the next member that wants the card and is due some time.
+func (d *dealer) inTurn(start int) *member {
+	if !slices.ContainsFunc(d.members, func(m *member) bool { return m.wants }) {
+		return nil
+	}
+	for i := start; ; i++ {
+		m := d.members[i%len(d.members)]
+		if !m.wants {
+			continue
+		}
+		if m.due = m.nextDue(); m.due >= shortest {
+			return m
+		}
+	}
+}
+
+// urgent is who goes first because of its priority: it wants the card, is due
+// time already, and is above all others that want it.
+func (d *dealer) urgent() *member {
+	var best *member
+	for _, m := range d.members {
+		if m.wants && (best == nil || rank(m.Priority) > rank(best.Priority)) {
+			best = m
+		}
+	}
+	for _, m := range d.members {
+		if m != best && m.wants && rank(m.Priority) < rank(best.Priority) && best.due >= shortest {
+			return best
+		}
+	}
+	return nil
+}
+
+// schedules returns what to tell the members. Who wants nothing finds the card
+// open: it may begin at once, and its turn is made when that is seen.
+func (d *dealer) schedules(now int64) map[Key]libvgpu.Schedule {
+	out := make(map[Key]libvgpu.Schedule, len(d.members))
+	var cores, wanting uint32 // of those that want the card
+	period := int64(0)
+	for _, m := range d.members {
+		if m.wants || m == d.cur {
+			wanting++
+			cores += m.Cores
+			period += m.quantum
+		}
+	}
+	at, start := int64(0), 0
+	if d.cur != nil {
+		at, start = d.free(now), slices.Index(d.members, d.cur)
+		period = max(period, d.end-d.begin)
+	}
+	for i := range d.members {
+		m := d.members[(start+i)%len(d.members)]
+		turn := libvgpu.Turn{PeriodUS: 1, LengthUS: 1} // open
+		switch {
+		case m == d.cur && wanting == 1: // open
+		case m == d.cur:
+			turn = window(d.begin, d.end-d.begin, period)
+		case d.cur != nil && (m.wants || m.due < shortest):
+			begin, length := at, min(m.nextDue(), m.most())
+			if length < shortest {
+				begin, length = begin+max(0, period), m.quantum
+			} else if m.wants {
+				at += length
+			}
+			turn = window(begin, length, max(period, length))
+		}
+		turn.QueueUS = uint32(shortQueue / 1000)
+		if wanting == uint32(len(d.members)) && d.equals() {
+			turn.QueueUS = uint32(longQueue / 1000)
+		}
+		s := m.plan
+		s.Turn = turn
+		s.Others, s.Gate, s.Cores = wanting, libvgpu.GateTurn, m.Cores
+		busy := cores
+		if m.wants || m == d.cur {
+			s.Others--
+		} else {
+			busy += m.Cores
+		}
+		if limit, shut := gate(m.Claim, s.Others, busy, false); shut {
+			s.Gate |= libvgpu.GateBudget
+			s.Cores = limit
+		}
+		out[m.Key] = s
+	}
+	return out
+}
+
+// equals says whether no member is above another in priority.
+func (d *dealer) equals() bool {
+	return !slices.ContainsFunc(d.members, func(m *member) bool {
+		return rank(m.Priority) != rank(d.members[0].Priority)
+	})
+}
+
+func window(begin, length, period int64) libvgpu.Turn {
+	us := max(1, length/1000)
+	return libvgpu.Turn{
+		BeginNS: uint64(begin), LengthUS: uint32(us), PeriodUS: uint32(max(us+1, period/1000)), // a period would be without an end
+	}
+}
+
+// bursty says whether a member had nothing to do lately.
+func (d *dealer) bursty(key Key, now int64) bool {
+	for _, m := range d.members {
+		if m.Key == key {
+			return now-m.paused < burstyFor
+		}
+	}
+	return false
+}
+
+// same says whether two schedules differ by less than what is worth telling.
+func same(a, b libvgpu.Schedule) bool {
+	moved := time.Duration(int64(a.Turn.BeginNS) - int64(b.Turn.BeginNS)).Abs()
+	longer := time.Duration(int64(a.Turn.LengthUS)-int64(b.Turn.LengthUS)).Abs() * time.Microsecond
+	if moved > still || longer > still {
+		return false
+	}
+	a.Turn.BeginNS, a.Turn.LengthUS = b.Turn.BeginNS, b.Turn.LengthUS
+	return a == b
+}
