@@ -25,14 +25,14 @@ B := build
 TOOL = $(GO) tool -modfile=tools/go.mod
 GOBUILD = $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)"
 # C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
-PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs
+PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/bench
 # make V=1 shows every command.
 Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps test test-e2e lint fmt demo gpu-check gpu-check-bundle \
-	install uninstall clean help
+.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps test test-e2e test-e2e-matrix lint fmt demo gpu-check gpu-check-bundle \
+	bench bench-plots install uninstall clean help
 
 ## build: everything, into build/ (the default)
 build: $(PARTS) go etc harness
@@ -57,7 +57,9 @@ harness:
 	$(Q)mkdir -p $(B)/tests
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-cluster ./tests/e2e/vgpu-cluster
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-demo ./tests/demo
+	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/ ./tests/mps/nvidia-cuda-mps-control
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-gpu-check ./tests/gpu-check
+	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-topo-check ./tests/topology/vgpu-topo-check
 
 ## deps: install the Debian packages that build, test and demo need (as root)
 deps:
@@ -77,6 +79,11 @@ test: test-deps build
 test-e2e: deps build
 	@tools/test e2e $(RUN)
 
+## test-e2e-matrix: the tests on the private Slurm of several releases (as root); SUITES="trixie sid"
+test-e2e-matrix: build
+	@tools/deps matrix
+	@tests/e2e/matrix $(SUITES)
+
 ## demo: show three jobs that share one card (as root)
 demo: deps build
 	@$(B)/tests/vgpu-demo
@@ -88,6 +95,14 @@ gpu-check:
 ## gpu-check-bundle: folder build/gpu-check with all that gpu-check needs elsewhere
 gpu-check-bundle: build
 	@tests/gpu-check/bundle $(B)/gpu-check
+
+## bench: with an NVIDIA card, measure how shares are kept (as root); BENCH='--budget 8m', see tests/bench/README.md
+bench: build
+	@$(B)/tests/vgpu-bench --out $(B)/bench $(BENCH)
+
+## bench-plots: SVG plots of build/bench/results.jsonl into docs/benchmarks/
+bench-plots:
+	@cd tests/bench/plot && $(GO) run . ../../../$(B)/bench/results.jsonl ../../../docs/benchmarks
 
 ## lint: formatting, vet, staticcheck, shellcheck, house rules
 lint: lint-deps build

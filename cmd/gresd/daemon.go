@@ -13,8 +13,11 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/journal"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
@@ -51,6 +54,7 @@ func run(ctx context.Context, cfg config.Config) error {
 	defer records.Close()
 	grants, err := grant.NewStore(grant.Layout{
 		RunDir: cfg.Paths.RunDir, Jobs: cfg.Paths.Jobs(), Preload: cfg.Paths.Preload(), Library: cfg.Paths.Library,
+		Socket: cfg.Paths.Socket(),
 	}, log)
 	if err != nil {
 		return err
@@ -60,12 +64,26 @@ func run(ctx context.Context, cfg config.Config) error {
 		log.Error("the preload library is missing: jobs run without limits", "error", err)
 	}
 
+	var srv *server.Server
 	driverVersion := driver(cards, log)
 	counts := metrics.New(version, driverVersion)
 	scontrol := slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout()})
 	costs := openCosts(cfg, driverVersion, log)
-	srv, err := server.New(server.Parts{
+	monitor, err := health.Open(health.Params{
+		Path: cfg.Paths.StateOfCards(), Ignore: cfg.Health.Ignored(), CleanProbes: cfg.Health.CleanProbes,
+		Every: cfg.Health.Probe(), ReportOnly: cfg.Health.Action == config.HealthNone,
+	}, cards, log)
+	if err != nil {
+		return err
+	}
+	auditor := audit.New(audit.Parts{
+		Policy: cfg.Audit, Grants: grants, Driver: cards, Count: counts.Audited, Log: log,
+		Name: func(uuid gpu.UUID) string { return srv.CardName(uuid) },
+		Tell: func(jobID uint32, text string) { srv.TellJob(jobID, text) },
+	})
+	srv, err = server.New(server.Parts{
 		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
+		Health: monitor, Problems: []func() []string{auditor.Problems},
 		Slurm: func(conf string) server.Slurm {
 			if cfg.Slurm.Conf != "" {
 				return scontrol // the administrator's word beats the Prolog's
@@ -77,12 +95,13 @@ func run(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	counts.Watch(srv.Snapshot)
-	return serve(ctx, cfg, srv, grants, cards, costs, counts, log)
+	monitor.OnChange(srv.CardChanged)
+	return serve(ctx, cfg, srv, grants, cards, costs, counts, monitor, auditor, log)
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.
 func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *grant.Store, cards inventory.Inventory,
-	costs *probe.Costs, counts *metrics.Metrics, log *slog.Logger,
+	costs *probe.Costs, counts *metrics.Metrics, monitor *health.Monitor, auditor *audit.Auditor, log *slog.Logger,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,13 +109,17 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 
 	judge := arbiter.NewRunner(grants, arbiter.Params{
 		Period: cfg.Arbiter.PeriodUS, MaxPeriod: cfg.Arbiter.MaxPeriodUS, MinSlice: cfg.Arbiter.MinSliceUS,
+		Engine: arbiter.Engine(cfg.Arbiter.Engine),
 	}, cfg.Arbiter.Tick(), log)
+	judge.Except(srv.HeldByMPS)
 	measurer := arbiter.NewMeasurer(grants, cards, srv.Uncounted, log)
 	reclaimer := reclaim.New(grants, reclaim.Child(self, clearSlots), log)
-	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake() })
+	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake(); auditor.Wake() })
 	parts.Go(func() { judge.Run(ctx) })
 	parts.Go(func() { measurer.Run(ctx) })
 	parts.Go(func() { reclaimer.Run(ctx) })
+	parts.Go(func() { auditor.Run(ctx) })
+	parts.Go(func() { monitor.Run(ctx, srv.CardIDs) })
 	parts.Go(func() { learn(ctx, cfg, costs, cards) })
 
 	if cfg.Metrics.Listen != "" {

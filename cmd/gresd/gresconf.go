@@ -4,51 +4,142 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
 
-// gresConf writes the lines of gres.conf for the cards of a node, and as a
-// comment what belongs into slurm.conf. Every GPU gets a Type: without one,
-// slurmctld loses the use of each card when it restarts.
-func gresConf(cards []gpu.Card, mode string) string {
-	var out strings.Builder
+func gresConfCommand(path *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "gres-conf",
+		Short: "Print the lines of gres.conf for this node",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(*path)
+			if err != nil {
+				return err
+			}
+			cards, err := inventory.Open(cfg.NVML.Library)
+			if err != nil {
+				return err
+			}
+			defer cards.Close()
+			list, err := cards.Cards()
+			if err != nil {
+				// A line that is missing would make slurmd count too few cards.
+				return fmt.Errorf("read cards: %w", err)
+			}
+			facts, err := cards.Topology()
+			if err != nil {
+				return fmt.Errorf("read topology: %w", err)
+			}
+			return writeGresConf(cmd.OutOrStdout(), node{list, topology.New(facts), cards.Cores(), cfg.Placement.Mode})
+		},
+	}
+}
+
+// node is what gres.conf is made of.
+type node struct {
+	cards    []gpu.Card
+	topology *topology.Topology
+	cores    topology.CoreMap
+	mode     string // who chooses the card
+}
+
+// writeGresConf writes the lines of gres.conf for the cards of a node, and as
+// comments what belongs into slurm.conf and what is to know of the topology.
+// Every GPU gets a Type: without one, slurmctld loses the use of each card when
+// it restarts.
+//
+// The order is that of the device files, and not that of the tree where the two
+// differ: Slurm's IDX counts lines, and gresd reads it as a place in that order.
+// There is never a Links=: where all links are equal it says nothing, and where
+// they differ, Slurm from 24.05 on prefers the cards with the fewest.
+func writeGresConf(w io.Writer, n node) error {
+	if len(n.cards) == 0 {
+		_, err := fmt.Fprintln(w, "# no GPU on this node")
+		return err
+	}
+	var lines strings.Builder
 	types, shares := map[string]int{}, map[string]int{}
-	shared := 0
-	for _, c := range cards {
+	shared, bound := 0, false
+	for _, c := range n.cards {
 		types[c.Type]++
-		fmt.Fprintf(&out, "Name=gpu Type=%s File=/dev/nvidia%d\n", c.Type, c.Minor)
-		if c.MIG {
-			continue // shared by the hardware, not by gresd
+		fmt.Fprintf(&lines, "Name=gpu Type=%s File=/dev/nvidia%d", c.Type, c.Minor)
+		if cores := n.coresOf(c); cores != nil {
+			bound = true
+			fmt.Fprintf(&lines, " Cores=%s", cores)
 		}
-		shared++
-		shares[c.Type] += int(gpu.FullCard)
-	}
-	for _, c := range cards {
-		if mode == config.PlacementSlurm && !c.MIG {
-			// Without a Type, srun --gres=vgpu:TYPE:N finds no card for its step.
-			fmt.Fprintf(&out, "Name=shard Type=%s Count=%d File=/dev/nvidia%d\n", c.Type, gpu.FullCard, c.Minor)
+		lines.WriteByte('\n')
+		if !c.MIG { // a card in MIG mode is shared by Slurm, not by gresd
+			shared++
+			shares[c.Type] += int(gpu.FullCard)
 		}
 	}
-	var node []string
+	var gres []string
 	for _, name := range slices.Sorted(maps.Keys(types)) {
-		node = append(node, fmt.Sprintf("gpu:%s:%d", name, types[name]))
+		gres = append(gres, fmt.Sprintf("gpu:%s:%d", name, types[name]))
 	}
-	if mode == config.PlacementSlurm {
+	if n.mode == config.PlacementSlurm {
+		for _, c := range n.cards {
+			if !c.MIG {
+				// Without a Type, srun --gres=vgpu:TYPE:N finds no card for its step.
+				fmt.Fprintf(&lines, "Name=shard Type=%s Count=%d File=/dev/nvidia%d\n", c.Type, gpu.FullCard, c.Minor)
+			}
+		}
 		for _, name := range slices.Sorted(maps.Keys(shares)) {
-			node = append(node, fmt.Sprintf("shard:%s:%d", name, shares[name]))
+			gres = append(gres, fmt.Sprintf("shard:%s:%d", name, shares[name]))
 		}
 	} else if shared > 0 {
-		fmt.Fprintf(&out, "Name=vgpu Count=%d Flags=CountOnly\n", shared*int(gpu.FullCard))
-		node = append(node, fmt.Sprintf("vgpu:%d", shared*int(gpu.FullCard)))
+		fmt.Fprintf(&lines, "Name=vgpu Count=%d Flags=CountOnly\n", shared*int(gpu.FullCard))
+		gres = append(gres, fmt.Sprintf("vgpu:%d", shared*int(gpu.FullCard)))
 	}
-	if len(cards) == 0 {
-		return "# no GPU on this node\n"
+	_, err := fmt.Fprintf(w, "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=%s\n%s%s",
+		strings.Join(gres, ","), n.remarks(bound), lines.String())
+	return err
+}
+
+// coresOf are the cores near a card, as Slurm counts them; nil where they are
+// not known, or are all there are.
+func (n node) coresOf(c gpu.Card) topology.Set {
+	i := slices.IndexFunc(n.topology.Cards, func(t topology.Card) bool { return t.UUID == c.UUID })
+	if i < 0 {
+		return nil
 	}
-	return "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=" +
-		strings.Join(node, ",") + "\n" + out.String()
+	cores := n.cores.Cores(n.topology.Cards[i].CPUs)
+	if len(cores) == n.cores.Len() {
+		return nil
+	}
+	return cores
+}
+
+// remarks are comment lines for the administrator. A single card has none.
+func (n node) remarks(bound bool) string {
+	var out strings.Builder
+	if len(n.cards) > 1 {
+		fmt.Fprintf(&out, "# topology: %s\n", n.topology.Tree)
+	}
+	if bound {
+		fmt.Fprintf(&out, "# Cores= counts the %d cores of this node, not their threads\n", n.cores.Len())
+	}
+	if order := n.topology.Tree.Cards; !slices.IsSorted(order) {
+		fmt.Fprintf(&out, "# Near each other are the cards in the order %s. The lines must stay in the order of\n"+
+			"# the device files, so Slurm may choose sets of cards that are apart; [placement] mode =\n"+
+			"# \"gresd\" in vgpu.toml chooses near ones.\n", strings.Trim(fmt.Sprint(order), "[]"))
+	}
+	if !n.topology.SameLinks() {
+		out.WriteString("# no Links=: they differ, and Slurm from 24.05 on prefers the cards with the fewest\n")
+	}
+	for _, warning := range n.topology.Warnings {
+		fmt.Fprintf(&out, "# warning: %s\n", warning)
+	}
+	return out.String()
 }

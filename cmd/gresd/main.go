@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 // version is set by the linker.
@@ -49,34 +48,12 @@ func command() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&path, "config", config.DefaultPath, "configuration `FILE`")
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(probeCommand(), slotsCommand(), &cobra.Command{
+	root.AddCommand(probeCommand(), slotsCommand(), gresConfCommand(&path), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "gresd %s (%s)\n", version, runtime.Version())
-			return err
-		},
-	}, &cobra.Command{
-		Use:   "gres-conf",
-		Short: "Print the lines of gres.conf for this node",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(path)
-			if err != nil {
-				return err
-			}
-			cards, err := inventory.Open(cfg.NVML.Library)
-			if err != nil {
-				return err
-			}
-			defer cards.Close()
-			list, err := cards.Cards()
-			if err != nil {
-				// A line that is missing would make slurmd count too few cards.
-				return fmt.Errorf("read cards: %w", err)
-			}
-			_, err = fmt.Fprint(cmd.OutOrStdout(), gresConf(list, cfg.Placement.Mode))
 			return err
 		},
 	})

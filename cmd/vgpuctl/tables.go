@@ -42,7 +42,7 @@ func writeStatus(w io.Writer, st wire.Status) error {
 	for _, c := range st.Cards {
 		health := "ok"
 		if !c.Healthy {
-			health = "out" // sick, or in MIG mode
+			health = "out" // cordoned, sick, or in MIG mode
 		}
 		rows = append(rows, []string{
 			fmt.Sprint(c.Index), c.Type, percent(c.Share), percent(c.Cores),
@@ -54,6 +54,9 @@ func writeStatus(w io.Writer, st wire.Status) error {
 		return err
 	}
 	for _, c := range st.Cards {
+		if !c.Healthy && c.Why != "" {
+			fmt.Fprintf(w, "\ncard %d is out: %s\n", c.Index, c.Why)
+		}
 		if isScaled(c.MemoryBytes, c.PhysicalBytes) {
 			fmt.Fprintf(w, "\ncard %d: %s are shared out, of which the card has %s\n", c.Index, size(c.MemoryBytes), size(c.PhysicalBytes))
 		}
@@ -87,6 +90,9 @@ func writeJobs(w io.Writer, jobs []wire.Job) error {
 		}
 		if j.Reason != "" {
 			fmt.Fprintf(w, "\njob %d: %s\n", j.JobID, j.Reason)
+		}
+		for _, message := range j.Messages {
+			fmt.Fprintf(w, "\njob %d: %s\n", j.JobID, message)
 		}
 	}
 	return nil

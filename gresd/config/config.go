@@ -35,6 +35,9 @@ type Config struct {
 	CUDA      CUDA      `toml:"cuda"`
 	Slurm     Slurm     `toml:"slurm"`
 	Memory    Memory    `toml:"memory"`
+	MPS       MPS       `toml:"mps"`
+	Health    Health    `toml:"health"`
+	Audit     Audit     `toml:"audit"`
 	Log       Log       `toml:"log"`
 
 	// Cards are settings of single cards by NVML UUID, and those of all other
@@ -57,6 +60,9 @@ func (p Paths) Preload() string { return filepath.Join(p.RunDir, "preload") }
 
 // Jobs is the folder of all job folders.
 func (p Paths) Jobs() string { return filepath.Join(p.RunDir, "jobs") }
+
+// MPS is the folder of all MPS daemons.
+func (p Paths) MPS() string { return filepath.Join(p.RunDir, "mps") }
 
 // Job is the folder of one job.
 func (p Paths) Job(id uint32) string {
@@ -93,8 +99,16 @@ type Placement struct {
 	Mode string `toml:"mode"`
 }
 
-// Arbiter times the hardware slices.
+// What divides a contended card.
+const (
+	EngineAuto   = "auto"   // slices, and turns where a driver refuses them
+	EngineSlices = "slices" // hardware time slices
+	EngineTurns  = "turns"  // one job at a time, by the clock
+)
+
+// Arbiter divides the time of cards between jobs.
 type Arbiter struct {
+	Engine      string `toml:"engine"`        // EngineAuto, …
 	PeriodUS    uint32 `toml:"period_us"`     // one turn of all jobs of a card
 	MaxPeriodUS uint32 `toml:"max_period_us"` // a turn is stretched up to this
 	MinSliceUS  uint32 `toml:"min_slice_us"`  // so that no slice is below this
@@ -137,6 +151,45 @@ type Memory struct {
 	UncountedMiB uint32 `toml:"uncounted_mib"`
 }
 
+// MPS is NVIDIA's Multi-Process Service as the engine that divides a card.
+type MPS struct {
+	Enabled          bool   `toml:"enabled"`            // users may ask for it
+	Default          bool   `toml:"default"`            // jobs of one card get it unless they say otherwise
+	AllowAcrossUsers bool   `toml:"allow_across_users"` // servers of several users on one card
+	Control          string `toml:"control"`            // nvidia-cuda-mps-control
+}
+
+// What is done with a sick card.
+const (
+	HealthCordon = "cordon" // no new jobs on it
+	HealthDrain  = "drain"  // and none on its node
+	HealthNone   = "none"   // it is reported
+)
+
+// Health of cards.
+type Health struct {
+	Action      string   `toml:"action"`       // HealthCordon, …
+	IgnoreXIDs  []uint32 `toml:"ignore_xids"`  // faults of programs
+	ProbeS      uint32   `toml:"probe_s"`      // between two looks at a card
+	CleanProbes uint32   `toml:"clean_probes"` // that make a card well; 0: only an administrator does
+}
+
+// What is done with a process that breaks a rule.
+const (
+	AuditReport = "report" // log, metric, message
+	AuditKill   = "kill"   // and SIGKILL
+	AuditIgnore = "ignore"
+)
+
+// Audit of what runs on granted cards.
+type Audit struct {
+	Unregistered string `toml:"unregistered"`  // of a job, without the library: AuditReport, …
+	Exceeded     string `toml:"exceeded"`      // a job above its memory limit: AuditReport, …
+	Strangers    string `toml:"strangers"`     // of no job: AuditReport or AuditIgnore
+	GraceS       uint32 `toml:"grace_s"`       // for which it must last
+	ToleranceMiB uint32 `toml:"tolerance_mib"` // above a memory limit
+}
+
 // AllCards is the name in Cards for cards without a table of their own. What
 // such a table leaves out is taken from here.
 const AllCards = "default"
@@ -168,13 +221,34 @@ func Default() Config {
 		Defaults:  Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack},
 		Limits:    Limits{Modes: []gpu.Mode{gpu.Hard, gpu.Soft}, MinSharePercent: 1, MaxSharePercent: 100},
 		Placement: Placement{Mode: PlacementSlurm},
-		Arbiter:   Arbiter{PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50},
+		Arbiter:   Arbiter{Engine: EngineAuto, PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50},
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
+		MPS:       MPS{Control: "nvidia-cuda-mps-control"},
+		Health:    Health{Action: HealthCordon, IgnoreXIDs: []uint32{13, 31, 43, 45, 68, 109}, ProbeS: 5, CleanProbes: 60},
+		Audit:     Audit{Unregistered: AuditReport, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
 		Log:       Log{Level: "info"},
 		Cards:     map[string]Card{AllCards: {MemScaling: 1}},
 	}
 }
+
+// Probe is the time between two looks at a card.
+func (h Health) Probe() time.Duration { return time.Duration(h.ProbeS) * time.Second }
+
+// Ignored are the XIDs to ignore.
+func (h Health) Ignored() []uint64 {
+	var all []uint64
+	for _, xid := range h.IgnoreXIDs {
+		all = append(all, uint64(xid))
+	}
+	return all
+}
+
+// Grace is how long a rule must be broken.
+func (a Audit) Grace() time.Duration { return time.Duration(a.GraceS) * time.Second }
+
+// StateOfCards is the durable record of sick cards.
+func (p Paths) StateOfCards() string { return filepath.Join(p.StateDir, "cards.json") }
 
 // RequestDefaults returns the defaults for requests.
 func (c Config) RequestDefaults() request.Defaults {

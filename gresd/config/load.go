@@ -183,6 +183,9 @@ func kindOf(field reflect.Value) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Slice:
+		if field.Type().Elem().Kind() != reflect.String {
+			return "a list of whole numbers"
+		}
 		return "a list of strings"
 	case reflect.Float64:
 		return "a number"

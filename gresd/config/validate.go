@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 )
 
 // mostScaling keeps a slip of the finger from sharing out a card a thousand times.
@@ -67,6 +68,9 @@ func (c Config) Validate() error {
 	c.Slurm.check(&k)
 	k.between("memory.context_mib", c.Memory.ContextMiB, 0, 65536)
 	k.between("memory.uncounted_mib", c.Memory.UncountedMiB, 0, c.Memory.ContextMiB)
+	c.MPS.check(&k, c.Paths)
+	c.Health.check(&k)
+	c.Audit.check(&k)
 	for _, name := range slices.Sorted(maps.Keys(c.Cards)) {
 		c.Cards[name].check(&k, name)
 	}
@@ -95,7 +99,8 @@ func (d Defaults) check(k *checker) {
 	if _, err := gpu.ParsePriority(string(d.Priority)); err != nil {
 		k.fail("defaults.priority", string(d.Priority), `want "high", "normal" or "low", for example priority = "normal"`)
 	}
-	if _, err := gpu.ParsePolicy(string(d.Policy)); err != nil {
+	// Exclusive takes whole cards: slurmctld must know it from the job itself.
+	if _, err := gpu.ParsePolicy(string(d.Policy)); err != nil || d.Policy == gpu.Exclusive {
 		k.fail("defaults.policy", string(d.Policy), `want "binpack", "spread" or "topology", for example policy = "binpack"`)
 	}
 }
@@ -136,6 +141,9 @@ func (c Config) checkDefaultAllowed(k *checker) {
 }
 
 func (a Arbiter) check(k *checker) {
+	if !slices.Contains([]string{EngineAuto, EngineSlices, EngineTurns}, a.Engine) {
+		k.fail("arbiter.engine", a.Engine, `want "auto", "slices" or "turns", for example engine = "auto"`)
+	}
 	k.between("arbiter.max_period_us", a.MaxPeriodUS, 1000, 1000000)
 	k.between("arbiter.period_us", a.PeriodUS, 1000, max(a.MaxPeriodUS, 1000))
 	k.between("arbiter.min_slice_us", a.MinSliceUS, 100, max(a.PeriodUS, 100))
@@ -170,6 +178,49 @@ func (c Card) check(k *checker, name string) {
 	if !(c.MemScaling >= 1 && c.MemScaling <= mostScaling) {
 		k.fail("card."+name+".mem_scaling", c.MemScaling, "want 1 to %d, for example mem_scaling = 1.5", mostScaling)
 	}
+}
+
+func (m MPS) check(k *checker, paths Paths) {
+	switch {
+	case m.Control == "":
+		k.fail("mps.control", m.Control, `want a name or an absolute path, for example control = "/usr/bin/nvidia-cuda-mps-control"`)
+	case strings.Contains(m.Control, "/"):
+		k.absolute("mps.control", m.Control, "/usr/bin/nvidia-cuda-mps-control")
+	}
+	if m.Default && !m.Enabled {
+		k.fail("mps.default", m.Default, "is of no use with enabled = false; want enabled = true as well")
+	}
+	if err := mps.CheckDir(paths.MPS()); m.Enabled && err != nil {
+		k.fail("paths.run_dir", paths.RunDir, "%v, for example %q", err, Default().Paths.RunDir)
+	}
+}
+
+func (h Health) check(k *checker) {
+	if !slices.Contains([]string{HealthCordon, HealthDrain, HealthNone}, h.Action) {
+		k.fail("health.action", h.Action, `want "cordon", "drain" or "none", for example action = "cordon"`)
+	}
+	for _, xid := range h.IgnoreXIDs {
+		if xid == 0 {
+			k.fail("health.ignore_xids", h.IgnoreXIDs, "want the numbers of XIDs, for example ignore_xids = [13, 31, 43]")
+			break
+		}
+	}
+	k.between("health.probe_s", h.ProbeS, 1, 3600)
+	k.between("health.clean_probes", h.CleanProbes, 0, 1000000)
+}
+
+func (a Audit) check(k *checker) {
+	for _, rule := range []struct{ key, value string }{{"audit.unregistered", a.Unregistered}, {"audit.exceeded", a.Exceeded}} {
+		if !slices.Contains([]string{AuditReport, AuditKill, AuditIgnore}, rule.value) {
+			_, name := split(rule.key)
+			k.fail(rule.key, rule.value, `want "report", "kill" or "ignore", for example %s = "report"`, name)
+		}
+	}
+	if !slices.Contains([]string{AuditReport, AuditIgnore}, a.Strangers) {
+		k.fail("audit.strangers", a.Strangers, `want "report" or "ignore", for example strangers = "report"; gresd kills processes of jobs only`)
+	}
+	k.between("audit.grace_s", a.GraceS, 1, 3600)
+	k.between("audit.tolerance_mib", a.ToleranceMiB, 0, 1048576)
 }
 
 func (s Slurm) check(k *checker) {

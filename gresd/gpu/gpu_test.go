@@ -225,7 +225,7 @@ func TestPrioritiesAndPolicies(t *testing.T) {
 			t.Errorf("%q: got %q, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"binpack", "spread", "topology"} {
+	for _, text := range []string{"binpack", "spread", "topology", "exclusive"} {
 		if got, err := ParsePolicy(text); err != nil || string(got) != text {
 			t.Errorf("%q: got %q, %v", text, got, err)
 		}

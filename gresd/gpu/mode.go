@@ -35,6 +35,19 @@ const (
 	Binpack  Policy = "binpack"  // fill cards that are in use
 	Spread   Policy = "spread"   // prefer the emptiest card
 	Topology Policy = "topology" // prefer cards that are near each other
+	// Exclusive: cards without other jobs, as long as the job runs. It takes a
+	// whole card of slurmctld's count, whatever the share is.
+	Exclusive Policy = "exclusive"
+)
+
+// Engine is what divides the compute of a card between jobs.
+type Engine string
+
+// Engines. The multiprocessors that a job may use with MPS are fixed when a
+// program starts, and all jobs on its card must use MPS.
+const (
+	Time Engine = "time" // the card's time, by the arbiter
+	MPS  Engine = "mps"  // the card's multiprocessors, by NVIDIA's Multi-Process Service
 )
 
 // ParseMode reads "hard", "soft", "soft:CEILING" or "off". The ceiling is 0
@@ -77,12 +90,21 @@ func ParsePriority(s string) (Priority, error) {
 	return "", &ValueError{s, "want high, normal or low", "normal"}
 }
 
-// ParsePolicy reads "binpack", "spread" or "topology". The error is a
-// [*ValueError].
+// ParsePolicy reads "binpack", "spread", "topology" or "exclusive". The error is
+// a [*ValueError].
 func ParsePolicy(s string) (Policy, error) {
 	switch p := Policy(s); p {
-	case Binpack, Spread, Topology:
+	case Binpack, Spread, Topology, Exclusive:
 		return p, nil
 	}
-	return "", &ValueError{s, "want binpack, spread or topology", "binpack"}
+	return "", &ValueError{s, "want binpack, spread, topology or exclusive", "binpack"}
+}
+
+// ParseEngine reads "time" or "mps". The error is a [*ValueError].
+func ParseEngine(s string) (Engine, error) {
+	switch e := Engine(s); e {
+	case Time, MPS:
+		return e, nil
+	}
+	return "", &ValueError{s, "want time or mps", "time"}
 }

@@ -79,7 +79,8 @@ func unit(suffix string) (Bytes, bool) {
 		return 1, true
 	}
 	for _, u := range units {
-		if strings.EqualFold(suffix, u.letter) || strings.EqualFold(suffix, u.letter+"iB") {
+		// The first byte alone: EqualFold takes the Kelvin sign for a K.
+		if strings.EqualFold(suffix[:1], u.letter) && (len(suffix) == 1 || strings.EqualFold(suffix[1:], "iB")) {
 			return u.size, true
 		}
 	}

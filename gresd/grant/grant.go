@@ -45,10 +45,13 @@ type Store struct {
 	layout Layout
 	log    *slog.Logger
 
+	messages sync.Mutex // one line after the other
+
 	mu       sync.Mutex
 	open     map[uint32]*entry
 	saidACL  bool
 	onChange func()
+	environ  func(ledger.Record) []string
 }
 
 // entry is one open grant.
@@ -91,12 +94,16 @@ func (s *Store) Dir(jobID uint32) string { return s.layout.job(jobID) }
 // CUDA context costs on a card, 0 where that is not known.
 func (s *Store) Create(rec ledger.Record, cost func(gpu.UUID) gpu.Bytes) error {
 	spec := SpecOf(rec)
+	spec.Socket = s.layout.Socket
 	for i, c := range rec.Placement.Cards {
 		spec.Cards[i].MemOverhead = uint64(cost(c.UUID))
 	}
 	var g *libvgpu.Grant
 	err := s.makeDir(rec.JobID, rec.UID, func(dir string) (err error) {
 		if err = libvgpu.CreateCache(filepath.Join(dir, cacheFile), spec, rec.UID, rec.GID); err != nil {
+			return err
+		}
+		if err = s.writeEnvironment(dir, rec); err != nil {
 			return err
 		}
 		g, err = libvgpu.CreateGrant(filepath.Join(dir, grantFile), spec)

@@ -29,6 +29,7 @@ type Layout struct {
 	Library     string // libvgpu.so, as tasks see it
 	SelfDir     string // "" means [SelfDir]
 	HostPreload string // "" means [HostPreload]
+	Socket      string // gresd's, told to the job's processes
 }
 
 func (l Layout) withDefaults() Layout {

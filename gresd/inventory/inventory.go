@@ -6,22 +6,10 @@ package inventory
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-)
-
-// Level is how near the closest common ancestor of two cards is, in NVML's own
-// numbers: smaller is nearer.
-type Level int
-
-// Levels of two different cards.
-const (
-	Internal   Level = 0  // on one board
-	SingleHop  Level = 10 // PIX: one PCIe switch
-	MultiHop   Level = 20 // PXB: several PCIe switches
-	HostBridge Level = 30 // PHB: one host bridge
-	Node       Level = 40 // NODE: one NUMA node
-	System     Level = 50 // SYS: over the link between sockets
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
 
 // Versions of what NVML runs on.
@@ -35,23 +23,44 @@ type Versions struct {
 type Process struct {
 	PID    uint32
 	Memory gpu.Bytes // 0: the driver does not say
+	Kind   ProcessKind
 }
 
+// ProcessKind is what a process does on a card; it may do several things.
+type ProcessKind uint8
+
+// Kinds of processes, one bit each.
+const (
+	Compute   ProcessKind = 1 << iota
+	MPSClient             // computes through an MPS server
+	Graphics              // draws, as a display server does
+)
+
 // Inventory is the node's cards. Implementations are safe for concurrent use.
-// Every call may block for as long as the driver does.
+// Calls give up when the driver does not answer ([ErrNoAnswer]); only Versions
+// may block for as long as it does not.
 type Inventory interface {
 	// Cards returns the cards by rising Index. Cards that cannot be read are
 	// left out and named by the error, which joins one [*CardError] for each;
 	// the cards that are returned can be used all the same.
 	Cards() ([]gpu.Card, error)
 	Versions() (Versions, error)
-	// Topology returns the common ancestor of each pair: [i][j] for the i-th
-	// and j-th card of Cards; the diagonal is Internal.
-	Topology() ([][]Level, error)
+	// Topology returns how the cards are joined. What a card or the driver
+	// does not know, and what it does not tell in time, is unknown and no error;
+	// an error is only that there are no cards to ask.
+	Topology() (topology.Facts, error)
+	// Cores returns the node's cores.
+	Cores() topology.CoreMap
 	// Processes returns the processes on a card by rising pid.
 	Processes(gpu.UUID) ([]Process, error)
 	// MemoryUsed returns the memory in use on a card, the driver's own included.
 	MemoryUsed(gpu.UUID) (gpu.Bytes, error)
+	// Probe asks a card how it is: ErrLost, ErrNoAnswer, or what NVML said.
+	Probe(gpu.UUID) (Probe, error)
+	// Events listens to XIDs of cards: ErrNoEvents, ErrNoAnswer.
+	Events([]gpu.UUID) (*Events, error)
+	// Utilization returns who used a card since then.
+	Utilization(gpu.UUID, time.Time) ([]Use, error)
 	// Close lets go of NVML. No other call may follow.
 	Close() error
 }

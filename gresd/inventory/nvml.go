@@ -6,12 +6,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -22,11 +24,19 @@ import (
 // or of another version than the library.
 var ErrNoNVML = errors.New("NVML is not usable")
 
+// ErrNoAnswer: the driver hangs. The same question may be answered later.
+var ErrNoAnswer = errors.New("the driver does not answer")
+
 // fromNVML reads the cards of one loaded library. NVML itself is safe for
 // concurrent use. Handles are not kept: one of a card that was reset is stale.
 type fromNVML struct {
-	lib   nvml.Interface
-	sysfs string // "/sys", another place in tests
+	lib     nvml.Interface
+	sysfs   string          // "/sys", another place in tests
+	missing map[string]bool // of optional
+	asker   asker
+	cards   askers // of questions about single cards
+	// listening are the threads that wait for events.
+	listening atomic.Int32
 }
 
 // Open loads NVML from a library path; "" is libnvidia-ml.so.1 wherever the
@@ -44,9 +54,12 @@ func Open(library string) (Inventory, error) {
 		}
 		return nil, fmt.Errorf("load %s: %w: %w", library, ErrNoNVML, ret)
 	}
-	n := &fromNVML{lib: lib, sysfs: "/sys"}
+	n := &fromNVML{lib: lib, sysfs: "/sys", missing: map[string]bool{}}
 	if err := n.checkSymbols(); err != nil {
 		return nil, errors.Join(err, n.Close())
+	}
+	for _, name := range slices.Concat(optional, healthSymbols) {
+		n.missing[name] = lib.Extensions().LookupSymbol(name) != nil
 	}
 	return n, nil
 }
@@ -79,8 +92,11 @@ func check(act string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %w", act, ret)
 }
 
-// Close ends the use of NVML.
+// Close ends the use of NVML. A library that still owes an answer stays loaded.
 func (n *fromNVML) Close() error {
+	if n.asker.unanswered.Load() > 0 || n.listening.Load() > 0 || n.cards.waiting() {
+		return nil
+	}
 	return check("shut NVML down", n.lib.Shutdown())
 }
 
@@ -107,8 +123,24 @@ type device struct {
 	handle nvml.Device
 }
 
-// devices returns the cards by rising index, and what could not be read.
+// devices returns the cards by rising index, and what could not be read. It
+// does not wait for ever, unlike the driver.
 func (n *fromNVML) devices() ([]device, error) {
+	type answer struct {
+		found []device
+		err   error
+	}
+	got, ok := ask(&n.asker, firstPatience, func() answer {
+		found, err := n.readAll()
+		return answer{found, err}
+	})
+	if !ok {
+		return nil, fmt.Errorf("read cards: %w", ErrNoAnswer)
+	}
+	return got.found, got.err
+}
+
+func (n *fromNVML) readAll() ([]device, error) {
 	total, ret := n.lib.DeviceGetCount()
 	if err := check("count cards", ret); err != nil {
 		return nil, err
@@ -168,8 +200,7 @@ func (n *fromNVML) read(index int) (device, error) {
 	if err := check("read MIG mode", ret); err != nil {
 		return device{}, err
 	}
-	// The function is 0 for every GPU.
-	bus := fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+	bus := busID(pci)
 	return device{
 		card: gpu.Card{
 			UUID:     gpu.UUID(uuid),
@@ -185,6 +216,11 @@ func (n *fromNVML) read(index int) (device, error) {
 		},
 		handle: handle,
 	}, nil
+}
+
+// busID writes a place on the bus as sysfs does. The function is 0 for every GPU.
+func busID(pci nvml.PciInfo) string {
+	return fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
 }
 
 // typeOf turns "NVIDIA A100-SXM4-80GB" into "a100-sxm4-80gb": one word in the
@@ -231,58 +267,39 @@ func (n *fromNVML) Cards() ([]gpu.Card, error) {
 	return cards, err
 }
 
-// Topology asks for each pair once: the ancestor of two is the same from both
-// sides.
-func (n *fromNVML) Topology() ([][]Level, error) {
-	found, err := n.devices()
-	if err != nil {
-		return nil, err
-	}
-	levels := make([][]Level, len(found))
-	for i := range levels {
-		levels[i] = make([]Level, len(found))
-	}
-	for i, a := range found {
-		for j, b := range found[:i] {
-			level, ret := a.handle.GetTopologyCommonAncestor(b.handle)
-			if err := check(fmt.Sprintf("read common ancestor of cards %d and %d", j, i), ret); err != nil {
-				return nil, err
-			}
-			levels[i][j], levels[j][i] = Level(level), Level(level)
-		}
-	}
-	return levels, nil
-}
-
 func (n *fromNVML) handle(uuid gpu.UUID) (nvml.Device, error) {
 	handle, ret := n.lib.DeviceGetHandleByUUID(string(uuid))
-	return handle, check("find card "+string(uuid), ret)
+	if ret != nvml.SUCCESS {
+		return handle, fmt.Errorf("find: %w", sick(uuid, ret))
+	}
+	return handle, nil
 }
 
 // MemoryUsed asks the card.
 func (n *fromNVML) MemoryUsed(uuid gpu.UUID) (gpu.Bytes, error) {
-	handle, err := n.handle(uuid)
-	if err != nil {
-		return 0, err
-	}
-	memory, ret := handle.GetMemoryInfo()
-	return gpu.Bytes(memory.Used), check("read memory of "+string(uuid), ret)
+	return askCard(n, uuid, func(card nvml.Device) (gpu.Bytes, error) {
+		memory, ret := card.GetMemoryInfo()
+		return gpu.Bytes(memory.Used), check("read memory of "+string(uuid), ret)
+	})
 }
 
 // Processes joins NVML's three lists: a process with CUDA and graphics is in
 // two of them, an MPS client in its own.
 func (n *fromNVML) Processes(uuid gpu.UUID) ([]Process, error) {
-	handle, err := n.handle(uuid)
-	if err != nil {
-		return nil, err
-	}
-	memory := map[uint32]gpu.Bytes{}
-	for _, list := range []func() ([]nvml.ProcessInfo, nvml.Return){
-		handle.GetComputeRunningProcesses,
-		handle.GetMPSComputeRunningProcesses,
-		handle.GetGraphicsRunningProcesses,
+	return askCard(n, uuid, func(card nvml.Device) ([]Process, error) { return processes(uuid, card) })
+}
+
+func processes(uuid gpu.UUID, card nvml.Device) ([]Process, error) {
+	found := map[uint32]Process{}
+	for _, list := range []struct {
+		read func() ([]nvml.ProcessInfo, nvml.Return)
+		kind ProcessKind
+	}{
+		{card.GetComputeRunningProcesses, Compute},
+		{card.GetMPSComputeRunningProcesses, MPSClient},
+		{card.GetGraphicsRunningProcesses, Graphics},
 	} {
-		processes, ret := list()
+		processes, ret := list.read()
 		if ret == nvml.ERROR_NOT_SUPPORTED {
 			continue
 		}
@@ -294,13 +311,9 @@ func (n *fromNVML) Processes(uuid gpu.UUID) ([]Process, error) {
 			if p.UsedGpuMemory == math.MaxUint64 { // NVML_VALUE_NOT_AVAILABLE
 				used = 0
 			}
-			memory[p.Pid] = max(memory[p.Pid], used)
+			before := found[p.Pid]
+			found[p.Pid] = Process{PID: p.Pid, Memory: max(before.Memory, used), Kind: before.Kind | list.kind}
 		}
 	}
-	all := make([]Process, 0, len(memory))
-	for pid, used := range memory {
-		all = append(all, Process{PID: pid, Memory: used})
-	}
-	slices.SortFunc(all, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
-	return all, nil
+	return slices.SortedFunc(maps.Values(found), func(a, b Process) int { return cmp.Compare(a.PID, b.PID) }), nil
 }

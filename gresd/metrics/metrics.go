@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -28,7 +30,9 @@ type Snapshot func() ([]wire.Card, []wire.Job)
 type Metrics struct {
 	registry   *prometheus.Registry
 	placements *prometheus.CounterVec
+	cards      *prometheus.CounterVec
 	duration   prometheus.Histogram
+	audit      *prometheus.CounterVec
 }
 
 // Results that are exported from the start, so that a rate is known at once.
@@ -43,11 +47,22 @@ func New(version, driver string) *Metrics {
 			Name: "vgpu_placements_total",
 			Help: "Grant requests of Prologs, by result.",
 		}, []string{"result"}),
+		cards: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "vgpu_placement_cards_total",
+			Help: "Cards in decisions about grant requests, by why each was or was not taken.",
+		}, []string{"reason"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "vgpu_grant_duration_seconds",
 			Help:    "Time to serve a grant request, slurmctld's answer included.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25},
 		}),
+	}
+	m.audit = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "vgpu_audit_events_total",
+		Help: "Processes and jobs that broke a rule on granted cards, by rule.",
+	}, []string{"kind"})
+	for _, kind := range audit.Kinds() {
+		m.audit.WithLabelValues(string(kind))
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "vgpu_build_info",
@@ -60,7 +75,12 @@ func New(version, driver string) *Metrics {
 	for _, r := range results {
 		m.placements.WithLabelValues(string(r))
 	}
-	m.registry.MustRegister(build, m.placements, m.duration)
+	for _, r := range place.Reasons() {
+		if r != place.Fits { // that is nothing decided
+			m.cards.WithLabelValues(string(r))
+		}
+	}
+	m.registry.MustRegister(build, m.placements, m.cards, m.duration, m.audit)
 	return m
 }
 
@@ -69,6 +89,12 @@ func (m *Metrics) Watch(s Snapshot) { m.registry.MustRegister(collector{s}) }
 
 // Placed counts one grant request.
 func (m *Metrics) Placed(result string) { m.placements.WithLabelValues(result).Inc() }
+
+// CardDecided counts one card in a decision, by place.Reason.
+func (m *Metrics) CardDecided(reason string) { m.cards.WithLabelValues(reason).Inc() }
+
+// Audited counts one broken rule, by audit.Kind.
+func (m *Metrics) Audited(kind string) { m.audit.WithLabelValues(kind).Inc() }
 
 // GrantTook measures one grant request.
 func (m *Metrics) GrantTook(d time.Duration) { m.duration.Observe(d.Seconds()) }

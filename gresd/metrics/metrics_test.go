@@ -44,6 +44,10 @@ func newExample() *Metrics {
 	m.Placed("granted")
 	m.Placed("granted")
 	m.Placed("refused")
+	m.CardDecided("taken")
+	m.CardDecided("no_share")
+	m.CardDecided("no_share")
+	m.Audited("unregistered")
 	m.GrantTook(3 * time.Millisecond)
 	return m
 }
@@ -55,7 +59,7 @@ func TestGolden(t *testing.T) {
 		"vgpu_card_memory_physical_bytes", "vgpu_job_memory_physical_bytes",
 		"vgpu_card_jobs", "vgpu_card_healthy", "vgpu_card_info", "vgpu_job_share_ratio", "vgpu_job_cores_ratio",
 		"vgpu_job_memory_used_bytes", "vgpu_job_memory_limit_bytes", "vgpu_job_gpu_seconds_total",
-		"vgpu_job_processes", "vgpu_placements_total", "vgpu_grant_duration_seconds",
+		"vgpu_job_processes", "vgpu_placements_total", "vgpu_placement_cards_total", "vgpu_audit_events_total", "vgpu_grant_duration_seconds",
 	}
 	const golden = "testdata/metrics.golden"
 	if *update {

@@ -43,6 +43,8 @@ type Request struct {
 	Ceiling  gpu.Share    `json:"ceiling,omitempty"` // of mode soft, per card; 0: none
 	Priority gpu.Priority `json:"priority,omitempty"`
 	Policy   gpu.Policy   `json:"policy,omitempty"`
+	// Engine is what divides a card between jobs; "": the site's choice.
+	Engine gpu.Engine `json:"engine,omitempty"`
 	// Clamp makes OnCard lower memory and cores to what the shards cover where
 	// it would refuse. For components of het jobs, which can receive the
 	// options of another component.
@@ -81,10 +83,11 @@ var optionNames = [...]struct{ name, flag string }{
 	{"mode", "--vgpu-mode"},
 	{"priority", "--vgpu-priority"},
 	{"policy", "--vgpu-policy"},
+	{"engine", "--vgpu-engine"},
 }
 
 // Names returns the option names in their fixed order: share, mem, cores,
-// cards, mode, priority, policy.
+// cards, mode, priority, policy, engine.
 func Names() []string {
 	names := make([]string, len(optionNames))
 	for i, o := range optionNames {
@@ -167,6 +170,8 @@ func (r *Request) set(name, value string) (err error) {
 		r.Priority, err = gpu.ParsePriority(value)
 	case "policy":
 		r.Policy, err = gpu.ParsePolicy(value)
+	case "engine":
+		r.Engine, err = gpu.ParseEngine(value)
 	}
 	return unwrapValue(err)
 }

@@ -86,8 +86,9 @@ func TestMistakesAreNamedForTheUser(t *testing.T) {
 		"a ceiling below the cores":        {Options{"mode": "soft:20", "cores": "30"}, `--vgpu-mode: "soft:20": want a ceiling of at least the compute share 30, for example soft:30`},
 		"a ceiling below the share":        {Options{"mode": "soft:20", "share": "40"}, `--vgpu-mode: "soft:20": want a ceiling of at least the compute share 40`},
 		"an unknown priority":              {Options{"priority": "urgent"}, `--vgpu-priority: "urgent": want high, normal or low, for example normal`},
-		"an unknown policy":                {Options{"policy": "random"}, `--vgpu-policy: "random": want binpack, spread or topology, for example binpack`},
-		"an unknown option":                {Options{"memory": "8G"}, `memory: "8G": unknown option, want one of share, mem, cores, cards, mode, priority, policy`},
+		"an unknown policy":                {Options{"policy": "random"}, `--vgpu-policy: "random": want binpack, spread, topology or exclusive, for example binpack`},
+		"an unknown engine":                {Options{"engine": "turbo"}, `--vgpu-engine: "turbo": want time or mps, for example time`},
+		"an unknown option":                {Options{"memory": "8G"}, `memory: "8G": unknown option, want one of share, mem, cores, cards, mode, priority, policy, engine`},
 		"an option in capitals":            {Options{"MEM": "8G"}, `MEM: "8G": unknown option`},
 	} {
 		t.Run(name, func(t *testing.T) {

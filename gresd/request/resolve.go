@@ -183,13 +183,18 @@ func (g Grant) Check(l Limits, card gpu.Card) error {
 
 // DominantOnCard returns the shards that the request needs on each card of
 // that memory: the largest of its share, its memory in hundredths of the card
-// rounded up, and its cores. Above 100 it can never fit.
+// rounded up, and its cores; the whole card where no other job may be on it.
+// Above 100 it can never fit.
 func (r Request) DominantOnCard(cardMemory gpu.Bytes) gpu.Share {
 	memory := r.Memory.Percent
 	if r.Memory.Bytes != 0 {
 		memory = r.Memory.Bytes.Of(cardMemory)
 	}
-	return max(r.nominal(0), r.Cores, gpu.Share(memory))
+	share := max(r.nominal(0), r.Cores, gpu.Share(memory))
+	if r.Policy == gpu.Exclusive && share > 0 {
+		return max(share, gpu.FullCard)
+	}
+	return share
 }
 
 // Dominant returns the shards that slurmctld must count for the request:

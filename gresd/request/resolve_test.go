@@ -105,6 +105,8 @@ func TestTheDominantShareCoversEverything(t *testing.T) {
 		"each of two cards":            {Request{Share: 60, Cards: 2}, 30, 60},
 		"each of two cards, by memory": {Request{Share: 20, Cards: 2, Memory: Memory{Percent: 25}}, 25, 50},
 		"memory without a share":       {Request{Memory: Memory{Bytes: 8 * gpu.GiB}}, 10, 10},
+		"no other job on the cards":    {Request{Share: 60, Cards: 2, Policy: gpu.Exclusive}, 100, 200},
+		"exclusive without a share":    {Request{Policy: gpu.Exclusive}, 0, 0},
 		"nothing":                      {Request{}, 0, 0},
 		"more memory than a card":      {Request{Memory: Memory{Bytes: 81 * gpu.GiB}}, 102, 102},
 	} {

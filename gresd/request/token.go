@@ -109,5 +109,6 @@ func (r Request) Options() Options {
 	word("mode", gpu.FormatMode(r.Mode, r.Ceiling))
 	word("priority", string(r.Priority))
 	word("policy", string(r.Policy))
+	word("engine", string(r.Engine))
 	return o
 }

@@ -66,6 +66,7 @@ func TestTokensAreWrittenInOneOrder(t *testing.T) {
 		"vgpu(cores=5)":       {Cores: 5, Clamp: true},
 		"vgpu(mem=1000)":      {Memory: Memory{Bytes: 1000}},
 		"vgpu(policy=spread)": {Policy: gpu.Spread},
+		"vgpu(engine=mps)":    {Engine: gpu.MPS},
 		"vgpu(share=60,mem=8G,cores=30,cards=2,mode=soft:80,priority=low,policy=binpack)": {
 			Share: 60, Cards: 2, Memory: Memory{Bytes: 8 * gpu.GiB}, Cores: 30,
 			Mode: gpu.Soft, Ceiling: 80, Priority: gpu.Low, Policy: gpu.Binpack,

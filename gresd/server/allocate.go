@@ -25,6 +25,9 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
 	}
 	if rep, done := s.repeated(w); done {
+		if err := s.awaitMPS(ctx, w.JobID); err != nil {
+			return s.refuse(w, factsOf(w), fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
+		}
 		return rep
 	}
 
@@ -60,10 +63,14 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 			placed, err = s.allocate(facts, req, w.Restart)
 		}
 	}
+	s.countCards(facts.JobID)
 	switch {
 	case err == nil:
+		if err := s.awaitMPS(ctx, w.JobID); err != nil {
+			return s.refuse(w, facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
+		}
 		return wire.Reply{OK: true, Result: wire.Granted, JobDir: placed}
-	case errors.Is(err, place.ErrNoRoom):
+	case errors.Is(err, place.ErrNoRoom), errors.Is(err, errSick):
 		return s.noRoom(ctx, w, facts, err)
 	case isMistake(err):
 		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, err))
@@ -85,6 +92,9 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err != nil {
 		return "", err
 	}
+	if s.engineOf(req, len(placement.Cards)) == gpu.MPS {
+		req.Engine = gpu.MPS // also where it is the site's choice, which may change
+	}
 	rec := recordOf(facts, req, restart)
 	rec.State, rec.Placement = ledger.Granted, placement
 	if err := s.Ledger.Commit(rec); err != nil {
@@ -93,9 +103,11 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err := s.Grants.Create(rec, s.contextCost); err != nil {
 		return "", err
 	}
+	s.keepMPS(rec)
 	s.Log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
 		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
-		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling))
+		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
+		"engine", s.engineOf(req, len(placement.Cards)))
 	return s.Grants.Dir(rec.JobID), nil
 }
 
@@ -153,20 +165,36 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 // place runs slurmctld's choice, or our own, against what is in use.
 func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, error) {
 	hw, inUse := s.cards.Load(), s.Ledger.InUse()
-	var placement place.Placement
+	var d place.Decision
 	var err error
 	if s.Config.Placement.Mode == config.PlacementGresd {
-		placement, err = place.Choose(hw.cards, inUse, req, hw.cost)
+		cards, why := s.companions(facts, req, hw.cards)
+		if d, err = place.Choose(cards, inUse, req, hw.distances); why != nil {
+			err = why
+		}
 		if err == nil {
-			err = withinCount(placement, facts.Counted)
+			if err = withinCount(d.Placement, facts.Counted); err != nil {
+				d.Refuse(place.BadRequest)
+			}
 		}
 	} else {
-		placement, err = place.Check(hw.cards, inUse, req, chosen(facts))
+		d, err = place.Check(hw.cards, inUse, req, chosen(facts))
 	}
-	if err != nil {
-		return place.Placement{}, err
+	if err == nil {
+		if err = s.withinLimits(d.Placement, hw.cards); err != nil {
+			d.Refuse(place.SiteLimit)
+		}
 	}
-	return placement, s.withinLimits(placement, hw.cards)
+	if err == nil {
+		if err = s.checkEngine(facts, req, d.Placement); err != nil {
+			d.Refuse(place.BadRequest)
+		}
+	}
+	err = s.withSick(d, err)
+	s.decisions.put(decided{
+		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, err: err,
+	})
+	return d.Placement, err
 }
 
 // withinCount holds a placement of ours against what slurmctld counts: memory
@@ -178,7 +206,7 @@ func withinCount(p place.Placement, counted gpu.Share) error {
 	}
 	if sum > counted {
 		return &request.Error{Option: "--gres=vgpu", Given: fmt.Sprint(counted), Want: fmt.Sprintf(
-			"the memory and cores asked for need a share of %d; want --gres=vgpu:%d", sum, sum)}
+			"the memory, cores or policy asked for need a share of %d; want --gres=vgpu:%d", sum, sum)}
 	}
 	return nil
 }
@@ -302,6 +330,7 @@ func (s *Server) release(jobID uint32) wire.Reply {
 
 // drop takes back everything of a job. s.mu is held.
 func (s *Server) drop(jobID uint32) error {
+	s.mps.Release(jobID)
 	s.Grants.Revoke(jobID)
 	if _, err := s.Ledger.Delete(jobID); err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)

@@ -18,15 +18,21 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
 // The test program plays two more parts, in processes of their own: a daemon
 // that can be killed, and a client of another user.
 func TestMain(m *testing.M) {
+	if fake.IsName(os.Args[0]) {
+		unix.Exit(fake.Main()) // os.Exit sleeps for a second in a program with the race detector
+	}
 	var err error
 	switch os.Getenv("VGPU_TEST_PART") {
 	case "":

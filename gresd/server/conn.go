@@ -182,6 +182,11 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
 	defer cancel()
 	switch req.Op {
+	case wire.OpCordon, wire.OpUncordon:
+		if !isRoot(cred.UID) {
+			return userError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
+		}
+		return s.cordon(req)
 	case wire.OpGrant, wire.OpRelease, wire.OpSet:
 		if !isRoot(cred.UID) {
 			return userError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
@@ -210,8 +215,12 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 			jobs = ofUser(jobs, cred.UID)
 		}
 		return wire.Reply{OK: true, Jobs: jobs}
+	case wire.OpExplain:
+		return s.explain(req, cred)
+	case wire.OpTopo:
+		return s.topo()
 	default: // ping; the decoder lets no other through
-		return wire.Reply{OK: true}
+		return wire.Reply{OK: true, PID: cred.PID}
 	}
 }
 

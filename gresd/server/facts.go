@@ -21,7 +21,7 @@ func optionsOf(o wire.Options) request.Options {
 	options := request.Options{}
 	for name, value := range map[string]string{
 		"mem": o.Mem, "cores": o.Cores, "cards": o.Cards,
-		"mode": o.Mode, "priority": o.Priority, "policy": o.Policy,
+		"mode": o.Mode, "priority": o.Priority, "policy": o.Policy, "engine": o.Engine,
 	} {
 		if value != "" {
 			options[name] = value

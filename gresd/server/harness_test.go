@@ -20,10 +20,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -116,6 +117,10 @@ type fakeInventory struct {
 	mu    sync.Mutex
 	cards []gpu.Card
 	err   error
+
+	topologyErr   error
+	unread        []string // of the topology
+	topologyReads int
 }
 
 func twoCards() *fakeInventory {
@@ -134,13 +139,26 @@ func (f *fakeInventory) Cards() ([]gpu.Card, error) {
 	return slices.Clone(f.cards), f.err
 }
 
-func (f *fakeInventory) Topology() ([][]inventory.Level, error) {
-	return [][]inventory.Level{{0, 40}, {40, 0}}, nil
+func (f *fakeInventory) Topology() (topology.Facts, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.topologyReads++
+	if f.topologyErr != nil {
+		return topology.Facts{}, f.topologyErr
+	}
+	facts := topology.Facts{Unread: slices.Clone(f.unread)}
+	for i, c := range f.cards {
+		facts.Cards = append(facts.Cards, topology.Card{Index: c.Index, UUID: c.UUID, NUMANode: topology.NoNUMANode, MIG: c.MIG})
+		facts.Levels = append(facts.Levels, slices.Repeat([]topology.Level{topology.NODE}, len(f.cards)))
+		facts.Levels[i][i] = topology.Unknown
+	}
+	return facts, nil
 }
 
 type counter struct {
 	mu     sync.Mutex
 	counts map[string]int
+	cards  map[string]int // decided, by reason
 }
 
 func (c *counter) Placed(r string) {
@@ -150,6 +168,15 @@ func (c *counter) Placed(r string) {
 		c.counts = map[string]int{}
 	}
 	c.counts[r]++
+}
+
+func (c *counter) CardDecided(r string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cards == nil {
+		c.cards = map[string]int{}
+	}
+	c.cards[r]++
 }
 
 func (c *counter) GrantTook(time.Duration) {}
@@ -205,13 +232,19 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, cards Inventor
 	if err != nil && !lost {
 		return nil, nil, err
 	}
+	monitor, err := health.Open(health.Params{Path: cfg.Paths.StateOfCards()}, nil, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	s, err := New(Parts{
+		Health: monitor,
 		Config: cfg, Inventory: cards, Slurm: func(string) Slurm { return cluster },
 		Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test",
 	}, lost || !records.Existed())
 	if err != nil {
 		return nil, nil, err
 	}
+	monitor.OnChange(s.CardChanged)
 	return s, func() { grants.Close(); _ = records.Close() }, nil
 }
 

@@ -105,6 +105,7 @@ func (s *Server) strays(ctx context.Context, live map[uint32]string) []stray {
 
 // recordOfGrant fills in what a grant file does not say.
 func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool) ledger.Record {
+	rec.Request.Engine = engineOfEnvironment(s.Grants.ReadEnvironment(rec.JobID))
 	for i, c := range rec.Placement.Cards {
 		for _, card := range s.cards.Load().cards {
 			if card.UUID == c.UUID {
@@ -159,6 +160,7 @@ func (s *Server) mendFolders(strays []stray) error {
 
 // ensure makes the files of a record exist and the grant be open. s.mu is held.
 func (s *Server) ensure(rec ledger.Record) error {
+	s.keepMPS(rec)
 	if rec.State == ledger.Refused {
 		if s.Grants.Refused(rec.JobID) != "" {
 			return nil

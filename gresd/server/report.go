@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -35,6 +36,11 @@ func (s *Server) status() *wire.Status {
 	if err := s.cards.Load().err; err != nil {
 		st.Problems = append(st.Problems, err.Error())
 	}
+	st.Problems = append(st.Problems, s.mps.Problems()...)
+	st.Problems = append(st.Problems, s.sickCards()...)
+	for _, more := range s.Problems {
+		st.Problems = append(st.Problems, more()...)
+	}
 	return st
 }
 
@@ -53,7 +59,7 @@ func (s *Server) cardList() []wire.Card {
 		use := inUse[c.UUID]
 		cards = append(cards, wire.Card{
 			UUID: string(c.UUID), Index: c.Index, Name: c.Name, Type: c.Type,
-			Healthy: c.Healthy && !c.MIG, MemoryBytes: uint64(c.Memory), PhysicalBytes: uint64(c.Physical),
+			Healthy: c.Healthy && !c.MIG, Why: s.whyNot(c), MemoryBytes: uint64(c.Memory), PhysicalBytes: uint64(c.Physical),
 			GrantedBytes: uint64(use.Memory), Share: uint32(use.Units),
 			Cores: cores[string(c.UUID)], Jobs: use.Jobs,
 		})
@@ -70,7 +76,10 @@ func (s *Server) jobs() []wire.Job {
 			Mode: string(rec.Mode), Ceiling: uint32(rec.Ceiling), Priority: string(rec.Priority),
 			Created: rec.Created,
 		}
-		job.Cards = s.jobCards(rec)
+		if rec.Request.Engine == gpu.MPS {
+			job.Engine = string(gpu.MPS)
+		}
+		job.Cards, job.Messages = s.jobCards(rec), s.Grants.Messages(rec.JobID)
 		jobs = append(jobs, job)
 	}
 	return jobs

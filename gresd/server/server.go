@@ -22,11 +22,14 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
 
 // reconcileEvery is the time between two comparisons with slurmctld.
@@ -37,21 +40,33 @@ type Slurm interface {
 	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	LiveJobs(ctx context.Context, node string) (map[uint32]string, error)
 	Requeue(ctx context.Context, jobID uint32) error
+	Notify(ctx context.Context, jobID uint32, message string) error
+	health.Nodes
+}
+
+// Health knows which cards must not be granted.
+type Health interface {
+	Out(gpu.UUID) string // why, "" for a card that may be granted
+	Sick() map[gpu.UUID]string
+	Cordon(uuid gpu.UUID, reason string) error
+	Uncordon(uuid gpu.UUID) (was bool, err error)
 }
 
 // Inventory is what the server asks of the driver.
 type Inventory interface {
 	Cards() ([]gpu.Card, error)
-	Topology() ([][]inventory.Level, error)
+	Topology() (topology.Facts, error)
 }
 
 // Observer counts what the server does.
 type Observer interface {
 	Placed(result string)
+	// CardDecided counts one card in a decision, by place.Reason.
+	CardDecided(reason string)
 	GrantTook(time.Duration)
 }
 
-// Parts are what a server is made of. All must be set.
+// Parts are what a server is made of. All but Problems must be set.
 type Parts struct {
 	Config    config.Config
 	Inventory Inventory
@@ -60,6 +75,8 @@ type Parts struct {
 	Grants    *grant.Store
 	Costs     *probe.Costs
 	Observer  Observer
+	Health    Health
+	Problems  []func() []string // what else an administrator should look at
 	Log       *slog.Logger
 	Version   string
 }
@@ -71,7 +88,9 @@ type Server struct {
 	nodes   *nodes
 	ready   chan struct{} // closed after the first reconciliation
 
-	cards atomic.Pointer[hardware]
+	cards   atomic.Pointer[hardware]
+	cardsMu sync.Mutex // orders changes of cards; never held while a driver is asked
+	told    told
 
 	// mu orders every change of the ledger and of job folders. Slurm and the
 	// driver are never asked while it is held.
@@ -80,13 +99,22 @@ type Server struct {
 	lost bool
 
 	conns limits
+
+	decisions decisions
+
+	mps *mps.Manager
 }
 
 // hardware is the last good answer of the driver.
 type hardware struct {
-	cards []gpu.Card
-	cost  place.Cost
-	err   error // what was wrong with it, nil for nothing
+	cards     []gpu.Card
+	topology  *topology.Topology // nil: not known
+	distances place.Distances    // of topology; nil: not known
+	err       error              // what was wrong with the cards, nil for nothing
+	// read are the cards that the driver could read, the sick ones included.
+	read map[gpu.UUID]bool
+
+	topologyRead time.Time
 }
 
 // New returns a server that has read the cards once. ledgerLost says that
@@ -98,8 +126,13 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	}
 	s := &Server{
 		Parts: parts, started: time.Now(), nodes: known, ready: make(chan struct{}),
-		lost: ledgerLost,
+		lost: ledgerLost, told: told{wake: make(chan struct{}, 1)},
 	}
+	s.mps, err = mps.New(mps.Config{Dir: parts.Config.Paths.MPS(), Control: parts.Config.MPS.Control, Log: parts.Log})
+	if err != nil {
+		return nil, err
+	}
+	s.Grants.SetEnvironment(s.environment)
 	s.refreshCards()
 	s.warnOfAbsentCards()
 	return s, nil
@@ -124,28 +157,23 @@ func (s *Server) refreshCards() {
 		cards[i] = card.Scaled(s.Config.Card(card.UUID).MemScaling)
 	}
 	old := s.cards.Load()
+	var unread *inventory.CardError
+	if old != nil && errors.As(err, &unread) {
+		cards = withLost(cards, old.cards)
+	}
 	next := &hardware{cards: cards, err: err}
 	if len(cards) == 0 && old != nil {
-		next.cards, next.cost = old.cards, old.cost
-	} else if levels, topoErr := s.Inventory.Topology(); topoErr != nil {
-		s.Log.Debug("topology is not known", "error", topoErr)
+		next.cards, next.read = old.cards, old.read
+		next.topology, next.distances, next.topologyRead = old.topology, old.distances, old.topologyRead
 	} else {
-		next.cost = costOf(levels)
+		s.refreshTopology(next, old)
 	}
 	if err != nil && (old == nil || old.err == nil || old.err.Error() != err.Error()) {
 		s.Log.Warn("some cards cannot be read", "error", err)
 	}
-	s.cards.Store(next)
-}
-
-func costOf(levels [][]inventory.Level) place.Cost {
-	cost := make(place.Cost, len(levels))
-	for i, row := range levels {
-		for _, level := range row {
-			cost[i] = append(cost[i], int(level))
-		}
-	}
-	return cost
+	s.cardsMu.Lock()
+	defer s.cardsMu.Unlock()
+	s.cards.Store(s.judged(next))
 }
 
 // Run serves until ctx is done. It calls ready once, when requests are served
@@ -153,12 +181,15 @@ func costOf(levels [][]inventory.Level) place.Cost {
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	listener, err := listen(s.Config.Paths.Socket())
 	if err != nil {
+		s.mps.Close()
 		return err
 	}
 	var work sync.WaitGroup
 	work.Go(func() { s.accept(ctx, listener, &work) })
+	work.Go(func() { s.tellSlurm(ctx) })
 
 	s.reconcile(ctx)
+	s.mps.Settle()
 	close(s.ready)
 	ready()
 
@@ -175,6 +206,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	_ = listener.Close()
 	s.conns.closeAll()
 	work.Wait()
+	s.mps.Close()
 	return nil
 }
 

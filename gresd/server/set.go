@@ -23,6 +23,10 @@ func (s *Server) set(w wire.Request) wire.Reply {
 	if most, of := mostCores(rec); cores > most {
 		return userError("vgpu: set: job %d: --cores: %d: want 1 to %d, %s, for example --cores %d", w.JobID, cores, most, of, most)
 	}
+	if rec.Request.Engine == gpu.MPS {
+		return userError("vgpu: set: job %d: its engine is MPS, where the share of a program is fixed when it starts; "+
+			"want a job with --vgpu-engine=time", w.JobID)
+	}
 	before := rec.Placement.Cards[0].Cores
 	for i := range rec.Placement.Cards {
 		rec.Placement.Cards[i].Cores = cores

@@ -40,14 +40,19 @@ var ErrTooLong = errors.New("line too long")
 // Op names what a request asks for.
 type Op string
 
-// The operations. Grant, Release and Set are for root only.
+// The operations. Grant, Release, Set, Cordon and Uncordon are for root only.
 const (
 	OpGrant   Op = "grant"
 	OpRelease Op = "release"
 	OpSet     Op = "set"
 	OpStatus  Op = "status"
 	OpJobs    Op = "jobs"
+	OpTopo    Op = "topo"
 	OpPing    Op = "ping"
+	OpExplain Op = "explain"
+
+	OpCordon   Op = "cordon"
+	OpUncordon Op = "uncordon"
 )
 
 // Options are the words of the user, not yet parsed; "" means not given.
@@ -58,6 +63,7 @@ type Options struct {
 	Mode     string `json:"mode,omitempty"`
 	Priority string `json:"priority,omitempty"`
 	Policy   string `json:"policy,omitempty"`
+	Engine   string `json:"engine,omitempty"`
 }
 
 // Request is one line from a client.
@@ -75,6 +81,9 @@ type Request struct {
 	Node      string  `json:"node,omitempty"`    // Slurm's name of this node
 	Restart   uint32  `json:"restart,omitempty"` // SLURM_JOB_RESTART_COUNT
 	Cores     uint32  `json:"cores,omitempty"`   // of Set: the compute share, in hundredths of a card
+	GRES      string  `json:"gres,omitempty"`    // of Explain without a job: "vgpu:30", as in --gres
+	Card      string  `json:"card,omitempty"`    // of Cordon and Uncordon: a UUID or an index
+	Reason    string  `json:"reason,omitempty"`  // of Cordon
 }
 
 // Result says what became of a request that gresd could serve.
@@ -82,7 +91,7 @@ type Result string
 
 // Results of grant: Granted, None (the job asks for no share), Refused (the
 // job's task will fail with the message), Requeued. Results of release:
-// Released, None (nothing was held). Result of set: Changed.
+// Released, None (nothing was held). Result of set, cordon and uncordon: Changed.
 const (
 	Granted  Result = "granted"
 	None     Result = "none"
@@ -103,13 +112,17 @@ const (
 
 // Reply is one line from gresd.
 type Reply struct {
-	OK      bool    `json:"ok"`
-	Result  Result  `json:"result,omitempty"`
-	Kind    Kind    `json:"kind,omitempty"`
-	Message string  `json:"message,omitempty"`
-	JobDir  string  `json:"job_dir,omitempty"`
-	Status  *Status `json:"status,omitempty"`
-	Jobs    []Job   `json:"jobs,omitempty"`
+	OK      bool         `json:"ok"`
+	Result  Result       `json:"result,omitempty"`
+	Kind    Kind         `json:"kind,omitempty"`
+	Message string       `json:"message,omitempty"`
+	JobDir  string       `json:"job_dir,omitempty"`
+	PID     int32        `json:"pid,omitempty"` // of ping: the caller's, in gresd's PID namespace
+	Status  *Status      `json:"status,omitempty"`
+	Jobs    []Job        `json:"jobs,omitempty"`
+	Explain *Explanation `json:"explain,omitempty"`
+	// Topology is the answer to topo.
+	Topology *Topology `json:"topology,omitempty"`
 }
 
 // Status is the answer to status.
@@ -132,7 +145,8 @@ type Card struct {
 	Index   int    `json:"index"`
 	Name    string `json:"name"`
 	Type    string `json:"type"`
-	Healthy bool   `json:"healthy"`
+	Healthy bool   `json:"healthy"`       // it can be granted
+	Why     string `json:"why,omitempty"` // it is not healthy, in words
 	// MemoryBytes is what shares are taken of. It is above PhysicalBytes where
 	// the site oversubscribes the card.
 	MemoryBytes   uint64 `json:"memory_bytes"`
@@ -155,8 +169,11 @@ type Job struct {
 	Mode      string    `json:"mode,omitempty"`
 	Ceiling   uint32    `json:"ceiling,omitempty"`
 	Priority  string    `json:"priority,omitempty"`
+	Engine    string    `json:"engine,omitempty"` // "mps", or "" for the card's time
 	Created   time.Time `json:"created"`
 	Cards     []JobCard `json:"cards,omitempty"`
+	// Messages are what the job was told while it ran, each "TIME TEXT".
+	Messages []string `json:"messages,omitempty"`
 }
 
 // JobCard is what a job has and does on one card. UsedBytes, GPUSeconds and
@@ -225,14 +242,20 @@ func ReadReply(r *bufio.Reader) (Reply, error) {
 func WriteReply(w io.Writer, rep Reply) error { return writeLine(w, rep, MaxReply) }
 
 func (r Request) check() error {
-	if !slices.Contains([]Op{OpGrant, OpRelease, OpSet, OpStatus, OpJobs, OpPing}, r.Op) {
-		return fmt.Errorf("op: %q: want grant, release, set, status, jobs or ping", clip(string(r.Op)))
+	if !slices.Contains([]Op{OpGrant, OpRelease, OpSet, OpStatus, OpJobs, OpTopo, OpExplain, OpCordon, OpUncordon, OpPing}, r.Op) {
+		return fmt.Errorf("op: %q: want grant, release, set, status, jobs, topo, explain, cordon, uncordon or ping", clip(string(r.Op), 60))
 	}
 	if (r.Op == OpGrant || r.Op == OpRelease || r.Op == OpSet) && r.JobID == 0 {
 		return fmt.Errorf("job_id: 0: %s wants a job id, e.g. 4217", r.Op)
 	}
 	if r.Op == OpSet && (r.Cores < 1 || r.Cores > 100) {
 		return fmt.Errorf("cores: %d: want 1 to 100, e.g. 30", r.Cores)
+	}
+	if (r.Op == OpCordon || r.Op == OpUncordon) && r.Card == "" {
+		return fmt.Errorf("card: \"\": %s wants a card, e.g. 0 or its UUID", r.Op)
+	}
+	if r.Op == OpExplain && (r.JobID == 0) == (r.GRES == "") {
+		return errors.New("explain wants either a job id or a gres, e.g. vgpu:30")
 	}
 	if len(r.GPUs) > MaxCards {
 		return fmt.Errorf("gpus: %d cards: want at most %d", len(r.GPUs), MaxCards)
@@ -246,7 +269,7 @@ func (r Request) check() error {
 		}
 	}
 	if r.Conf != "" && !strings.HasPrefix(r.Conf, "/") {
-		return fmt.Errorf("conf: %q: want an absolute path, e.g. /etc/slurm/slurm.conf", clip(r.Conf))
+		return fmt.Errorf("conf: %q: want an absolute path, e.g. /etc/slurm/slurm.conf", clip(r.Conf, 60))
 	}
 	o := r.Options
 	for _, f := range []struct{ name, text string }{
@@ -255,15 +278,19 @@ func (r Request) check() error {
 		{"partition", r.Partition},
 		{"conf", r.Conf},
 		{"node", r.Node},
+		{"gres", r.GRES},
+		{"card", r.Card},
+		{"reason", r.Reason},
 		{"options.mem", o.Mem},
 		{"options.cores", o.Cores},
 		{"options.cards", o.Cards},
 		{"options.mode", o.Mode},
 		{"options.priority", o.Priority},
 		{"options.policy", o.Policy},
+		{"options.engine", o.Engine},
 	} {
 		if err := checkText(f.text); err != nil {
-			return fmt.Errorf("%s: %q: %w", f.name, clip(f.text), err)
+			return fmt.Errorf("%s: %q: %w", f.name, clip(f.text, 60), err)
 		}
 	}
 	return nil
@@ -282,9 +309,9 @@ func checkText(s string) error {
 	return nil
 }
 
-func clip(s string) string {
-	if len(s) > 60 {
-		return s[:60] + "…"
+func clip(s string, most int) string {
+	if len(s) > most {
+		return s[:most] + "…"
 	}
 	return s
 }
@@ -299,7 +326,9 @@ func decode(line []byte, into any, strict bool) error {
 		dec.DisallowUnknownFields()
 	}
 	if err := dec.Decode(into); err != nil {
-		return err
+		// As text, and not all of it: a line that ends within its object is no
+		// end of the connection, and JSON repeats a field that it does not know.
+		return errors.New(clip(err.Error(), 200))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("text after the JSON object")

@@ -171,9 +171,9 @@ static void print_result(const struct run *r, const struct worker *w)
 	       "us\":%.3f,"
 	       "\"kernels\":%.1f,\"rate\":%.3f,\"fraction\":%.5f,\"window_mean\":%.5f,\"window_"
 	       "sd\":%.5f,"
-	       "\"windows\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f}\n",
+	       "\"windows\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f,\"grid\":%u}\n",
 	       w->device, r->launch, s, solo_ns / 1000, r->kernels, rate, rate / solo, mean,
-	       sqrt(var), r->nwindows, r->k.ns_per_unit, r->k.gap_ns);
+	       sqrt(var), r->nwindows, r->k.ns_per_unit, r->k.gap_ns, r->k.grid);
 	fflush(stdout);
 }
 

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit compares what the driver says of granted cards with what was
+// granted: processes of jobs that the library does not count, jobs above their
+// limits, and processes of no job. What is wrong is decided in judge.go,
+// without effects; here it is reported and, where the site says so, killed.
+//
+// Never touched: what only draws, MPS servers, gresd's own processes, and jobs
+// of Slurm that have no share.
+package audit
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// every is the time between two looks.
+const every = time.Second
+
+// Grants is what the auditor needs of the open grants.
+type Grants interface {
+	Open() []uint32
+	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
+	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
+}
+
+// Driver is what the auditor asks. Its calls return in a bounded time.
+type Driver interface {
+	Processes(gpu.UUID) ([]inventory.Process, error)
+	Utilization(gpu.UUID, time.Time) ([]inventory.Use, error)
+}
+
+// Parts are what an auditor is made of. All must be set.
+type Parts struct {
+	Policy config.Audit
+	Grants Grants
+	Driver Driver
+	Name   func(gpu.UUID) string           // of a card, for messages
+	Tell   func(jobID uint32, text string) // the user of a job
+	Count  func(kind string)               // a metric
+	Log    *slog.Logger
+}
+
+// Auditor looks at granted cards, again and again.
+type Auditor struct {
+	Parts
+	table *table
+	judge *judge
+	uses  map[gpu.UUID]*use
+	wake  chan struct{}
+
+	mu       sync.Mutex
+	standing []string
+}
+
+// New returns an auditor that does nothing before [Auditor.Run].
+func New(parts Parts) *Auditor {
+	return &Auditor{
+		Parts: parts, table: newTable("/proc", os.Getpid()), uses: map[gpu.UUID]*use{}, wake: make(chan struct{}, 1),
+		judge: newJudge(limits{grace: parts.Policy.Grace(), tolerance: gpu.Bytes(parts.Policy.ToleranceMiB) * gpu.MiB}),
+	}
+}
+
+// Wake tells the auditor that jobs have come or gone. It never blocks.
+func (a *Auditor) Wake() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Problems are the rules that are broken now.
+func (a *Auditor) Problems() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.standing)
+}
+
+// Run looks every second while there are jobs, until ctx is done.
+func (a *Auditor) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		var next <-chan time.Time
+		if a.step(time.Now()) > 0 {
+			next = time.After(every)
+		}
+		select {
+		case <-ctx.Done():
+		case <-a.wake:
+			// A burst of jobs is no reason for a burst of questions.
+			wait(ctx, every)
+		case <-next:
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// step looks once and returns the number of jobs.
+func (a *Auditor) step(now time.Time) int {
+	jobs := a.jobs()
+	fresh, standing := a.judge.look(now, a.cards(jobs, now), jobs)
+	a.table.turn()
+	for _, f := range fresh {
+		a.report(f)
+	}
+	var texts []string
+	for _, f := range standing {
+		policy := a.policy(f.Kind)
+		if policy == config.AuditIgnore {
+			continue
+		}
+		texts = append(texts, "audit: "+f.Text)
+		if policy == config.AuditKill {
+			a.kill(f, slices.ContainsFunc(fresh, func(other Finding) bool { return other.key() == f.key() }), now)
+		}
+	}
+	a.mu.Lock()
+	a.standing = texts
+	a.mu.Unlock()
+	return len(jobs)
+}
+
+func (a *Auditor) policy(kind Kind) string {
+	switch kind {
+	case Unregistered:
+		return a.Policy.Unregistered
+	case Exceeded:
+		return a.Policy.Exceeded
+	case Stranger:
+		return a.Policy.Strangers
+	}
+	return config.AuditReport
+}
+
+func (a *Auditor) report(f Finding) {
+	if a.policy(f.Kind) == config.AuditIgnore {
+		return
+	}
+	a.Count(string(f.Kind))
+	a.Log.Warn("audit: "+f.Text, "kind", f.Kind, "job_id", f.Job, "gpu_uuid", f.UUID, "pid", f.Process.PID,
+		"uid", f.Process.UID, "policy", a.policy(f.Kind))
+	if f.Job != 0 && f.Kind != Stranger {
+		a.Tell(f.Job, "vgpu: audit: "+f.Text)
+	}
+}
+
+// kill says what it does only the first time.
+func (a *Auditor) kill(f Finding, first bool, now time.Time) {
+	err := a.table.kill(f)
+	if f.Kind == Exceeded {
+		a.judge.again(f, now) // the driver needs a moment to free the memory
+	}
+	switch {
+	case !first:
+	case err != nil:
+		a.Log.Warn("audit: not killed", "error", err, "job_id", f.Job, "pid", f.Process.PID)
+	default:
+		a.Log.Warn("audit: killed", "kind", f.Kind, "job_id", f.Job, "pid", f.Process.PID, "uid", f.Process.UID)
+		a.Tell(f.Job, "vgpu: audit: killed "+f.Process.String()+": "+f.Text)
+	}
+}
+
+// jobs are the open grants with what the library says of their processes.
+func (a *Auditor) jobs() []Job {
+	var jobs []Job
+	for _, id := range a.Grants.Open() {
+		spec, ok := a.Grants.Spec(id)
+		if !ok {
+			continue
+		}
+		view, err := a.Grants.Cache(id, every/2)
+		jobs = append(jobs, jobOf(id, spec, view, err == nil && len(view.Cards) == len(spec.Cards)))
+	}
+	return jobs
+}
+
+func jobOf(id uint32, spec libvgpu.GrantSpec, view libvgpu.CacheView, known bool) Job {
+	job := Job{ID: id, UID: spec.UID}
+	for i, card := range spec.Cards {
+		share := Share{
+			UUID: gpu.UUID(card.UUID), Limit: gpu.Bytes(card.MemLimit), Cores: gpu.Share(card.Cores),
+			Hard: card.Mode == libvgpu.ModeHard, Known: known,
+		}
+		if known {
+			for _, slot := range view.Slots {
+				if slot.Alive {
+					share.Slots = append(share.Slots, Slot{
+						PID: slot.HostPID, Start: uint32(slot.StartTime), OnHost: slot.OnHost,
+						Counted: slot.Cards[i].Contexts > 0 || slot.Cards[i].Mem > 0,
+					})
+				}
+			}
+		}
+		job.Shares = append(job.Shares, share)
+	}
+	return job
+}
+
+// cards asks the driver about the cards of jobs; those that do not answer are
+// left out.
+func (a *Auditor) cards(jobs []Job, now time.Time) []Card {
+	holders := map[gpu.UUID]int{}
+	for _, job := range jobs {
+		for _, share := range job.Shares {
+			holders[share.UUID]++
+		}
+	}
+	var cards []Card
+	for uuid, n := range holders {
+		listed, err := a.Driver.Processes(uuid)
+		if err != nil {
+			continue // health and the measurer say it
+		}
+		card := Card{UUID: uuid, Name: a.Name(uuid)}
+		for _, p := range listed {
+			if f, ok := a.table.look(p.PID); ok {
+				card.Processes = append(card.Processes, merge(f, p, jobs))
+			}
+		}
+		if n > 1 {
+			card.Percent = a.percent(uuid, now)
+		} else {
+			delete(a.uses, uuid)
+		}
+		cards = append(cards, card)
+	}
+	for uuid := range a.uses {
+		if holders[uuid] == 0 {
+			delete(a.uses, uuid)
+		}
+	}
+	return cards
+}
+
+// merge puts what driver and kernel say together. A claim to be of a job counts
+// only where the user is the job's.
+func merge(f facts, p inventory.Process, jobs []Job) Process {
+	process := f.Process
+	process.Memory, process.Kind = p.Memory, p.Kind
+	if f.claimed && !slices.ContainsFunc(jobs, func(j Job) bool { return j.ID == f.Job && j.UID == f.UID }) {
+		process.Job = 0
+	}
+	return process
+}
+
+func (a *Auditor) percent(uuid gpu.UUID, now time.Time) map[uint32]float64 {
+	u := a.uses[uuid]
+	if u == nil {
+		u = &use{}
+		a.uses[uuid] = u
+	}
+	samples, err := a.Driver.Utilization(uuid, u.since(now))
+	if err != nil {
+		delete(a.uses, uuid)
+		return nil
+	}
+	u.add(samples)
+	return u.mean()
+}

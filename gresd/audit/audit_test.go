@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// proc is a /proc of our own making.
+type proc struct {
+	t   *testing.T
+	dir string
+}
+
+// put makes a process; files may replace or add some.
+func (p proc) put(pid, parent, uid int, files map[string]string) {
+	p.t.Helper()
+	all := map[string]string{
+		"stat":    fmt.Sprintf("%d (a) b) S %d%s 77 0\n", pid, parent, strings.Repeat(" 0", 17)),
+		"status":  fmt.Sprintf("Name:\tx\nUid:\t%d\t0\t0\t0\n", uid),
+		"cmdline": "x\x00", "cgroup": "0::/user.slice\n", "environ": "A=1\x00",
+	}
+	for name, text := range files {
+		all[name] = text
+	}
+	dir := filepath.Join(p.dir, fmt.Sprint(pid))
+	if err := os.MkdirAll(filepath.Join(dir, "ns"), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	for name, text := range all {
+		if target, is := strings.CutPrefix(text, "-> "); is {
+			_ = os.Remove(filepath.Join(dir, name))
+			if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+				p.t.Fatal(err)
+			}
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func TestWhoseProcessItIs(t *testing.T) {
+	p := proc{t, t.TempDir()}
+	mps := filepath.Join(t.TempDir(), "nvidia-cuda-mps-server")
+	if err := os.WriteFile(mps, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fake := filepath.Join(t.TempDir(), "nvidia-cuda-mps-server")
+	if err := os.WriteFile(fake, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(fake, 1000, 1000); err != nil {
+		t.Skip("needs root")
+	}
+	title := map[string]string{"cmdline": "slurmstepd: [9.batch]\x00"}
+	p.put(1, 0, 0, nil)
+	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
+	p.put(100, 1, 0, title)
+	p.put(101, 100, 1000, nil)
+	p.put(200, 1, 1000, title) // a user's process with such a title
+	env := func(job string) map[string]string {
+		return map[string]string{"environ": "A=1\x00SLURM_JOB_ID=" + job + "\x00"}
+	}
+	cgroup := func(path string, more ...string) map[string]string {
+		files := map[string]string{"cgroup": "0::" + path + "\n"}
+		for i := 0; i < len(more); i += 2 {
+			files[more[i]] = more[i+1]
+		}
+		return files
+	}
+	const sluid = "/system.slice/slurmstepd.scope/job_s1D8GB7/step_0"
+	table := newTable(p.dir, 5)
+	for i, c := range []struct {
+		name    string
+		parent  int
+		files   map[string]string
+		job     uint32
+		claimed bool
+		exempt  bool
+		inside  bool
+	}{
+		{"of a cgroup", 1, cgroup("/slurm/uid_1/job_7/step_0"), 7, false, false, true},
+		{"a cgroup beats the environment", 1, cgroup("/slurm/uid_1/job_7/step_0", "environ", "SLURM_JOB_ID=8\x00"), 7, false, false, true},
+		{"a cgroup whose name tells no number", 1, cgroup(sluid, "environ", "SLURM_JOB_ID=8\x00"), 0, false, false, true},
+		{"a child of slurmstepd in such a cgroup", 101, cgroup(sluid), 9, false, false, true},
+		{"then its orphans are known", 1, cgroup(sluid), 9, false, false, true},
+		{"a grandchild of slurmstepd", 101, nil, 9, false, false, true},
+		{"a slurmstepd that is none", 200, nil, 0, false, false, true},
+		{"an orphan", 1, env("8"), 8, true, false, true},
+		{"an orphan that tells nonsense", 1, env("8x"), 0, false, false, true},
+		{"a child of gresd", 5, nil, 0, false, true, true},
+		{"an MPS server", 1, map[string]string{"exe": "-> " + mps}, 0, false, true, true},
+		{"a program of that name", 101, map[string]string{"exe": "-> " + fake}, 9, false, false, true},
+		{"in our own PID namespace", 101, map[string]string{"ns/pid": "-> pid:[1]"}, 9, false, false, false},
+	} {
+		pid := 1000 + i
+		p.put(pid, c.parent, 1000, c.files)
+		f, ok := table.look(uint32(pid))
+		if !ok || f.Job != c.job || f.claimed != c.claimed || f.Exempt != c.exempt || f.Inside != c.inside || f.UID != 1000 || f.Start != 77 || f.Name != "a)?b" {
+			t.Errorf("%s: %+v, %v", c.name, f, ok)
+		}
+	}
+	if _, ok := table.look(4000); ok {
+		t.Error("a process that is not there")
+	}
+	p.put(4001, 1, 1000, map[string]string{"stat": "4001 (x) Z 1" + strings.Repeat(" 0", 17) + " 77 0\n"})
+	if _, ok := table.look(4001); ok {
+		t.Error("a zombie lives")
+	}
+	table.turn()
+	table.turn()
+	if len(table.known) != 0 || len(table.folders) != 0 {
+		t.Errorf("remembered for ever: %v", table.known)
+	}
+}
+
+// sleeper is a process of a user, to be killed.
+func sleeper(t *testing.T, uid uint32) (*exec.Cmd, Process) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	cmd := exec.Command("sleep", "100")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	f, ok := newTable("/proc", os.Getpid()).stat(uint32(cmd.Process.Pid))
+	if !ok {
+		t.Fatal("no such process")
+	}
+	f.UID = uid
+	return cmd, f.Process
+}
+
+func alive(cmd *exec.Cmd) bool {
+	var status syscall.WaitStatus
+	pid, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WNOHANG, nil)
+	return err == nil && pid == 0
+}
+
+func TestKillEndsOnlyWhatWasJudged(t *testing.T) {
+	cmd, p := sleeper(t, 65534)
+	table := newTable("/proc", os.Getpid())
+	for name, f := range map[string]Finding{
+		"of no job":          {Process: p, owner: 65534},
+		"of another user":    {Job: 7, Process: p, owner: 1000},
+		"of root":            {Job: 7, Process: with(p, func(p *Process) { p.UID = 0 })},
+		"of a number reused": {Job: 7, owner: 65534, Process: with(p, func(p *Process) { p.Start-- })},
+		"of a changed user":  {Job: 7, owner: 1000, Process: with(p, func(p *Process) { p.UID = 1000 })},
+		"that is exempt":     {Job: 7, owner: 65534, Process: with(p, func(p *Process) { p.Exempt = true })},
+	} {
+		if err := table.kill(f); !errors.Is(err, errChanged) {
+			t.Errorf("a process %s: %v", name, err)
+		}
+	}
+	time.Sleep(20 * time.Millisecond)
+	if !alive(cmd) {
+		t.Fatal("it was killed")
+	}
+	f := Finding{Job: 7, owner: 65534, Process: p}
+	if err := table.kill(f); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("ended with %v", cmd.ProcessState)
+	}
+	if err := table.kill(f); err != nil {
+		t.Errorf("a process that has ended: %v", err)
+	}
+}
+
+// fakeNode has one card and one job of user 65534.
+type fakeNode struct {
+	processes []inventory.Process
+	err       error
+	view      libvgpu.CacheView
+	none      bool // no job
+}
+
+func (n *fakeNode) Open() []uint32 {
+	if n.none {
+		return nil
+	}
+	return []uint32{7}
+}
+
+func (n *fakeNode) Spec(uint32) (libvgpu.GrantSpec, bool) {
+	return libvgpu.GrantSpec{JobID: 7, UID: 65534, Cards: []libvgpu.GrantCard{{UUID: "GPU-a", MemLimit: 8 << 30, Cores: 30, Mode: libvgpu.ModeHard}}}, true
+}
+
+func (n *fakeNode) Cache(uint32, time.Duration) (libvgpu.CacheView, error) { return n.view, nil }
+func (n *fakeNode) Processes(gpu.UUID) ([]inventory.Process, error)        { return n.processes, n.err }
+func (n *fakeNode) Utilization(gpu.UUID, time.Time) ([]inventory.Use, error) {
+	return nil, errors.New("only asked where jobs compete")
+}
+
+func TestStep(t *testing.T) {
+	for _, policy := range []string{config.AuditReport, config.AuditKill, config.AuditIgnore} {
+		t.Run(policy, func(t *testing.T) {
+			cmd, p := sleeper(t, 65534)
+			node := &fakeNode{
+				processes: []inventory.Process{{PID: p.PID, Memory: gpu.GiB, Kind: inventory.Compute}},
+				view:      libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}},
+			}
+			counts, tells := map[string]int{}, []string{}
+			a := New(Parts{
+				Policy: config.Audit{Unregistered: policy, Exceeded: policy, Strangers: config.AuditReport, GraceS: 2, ToleranceMiB: 1},
+				Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
+				Name:  func(gpu.UUID) string { return "0" },
+				Tell:  func(_ uint32, text string) { tells = append(tells, text) },
+				Count: func(kind string) { counts[kind]++ },
+			})
+			// A /proc in which it is of the job, and which is otherwise that of the kernel.
+			fake := proc{t, t.TempDir()}
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fake.put(int(p.PID), 1, 65534, map[string]string{"stat": string(stat), "cgroup": "0::/slurm/uid_1/job_7/step_0\n"})
+			a.table = newTable(fake.dir, os.Getpid())
+
+			for s := range 5 {
+				if s == 3 {
+					node.err = inventory.ErrNoAnswer // nothing is forgotten, nothing new
+				}
+				if n := a.step(start.Add(time.Duration(s) * time.Second)); n != 1 {
+					t.Fatalf("%d jobs", n)
+				}
+				if s == 1 && len(tells) != 0 {
+					t.Errorf("told too early: %q", tells)
+				}
+				if s == 2 && (len(a.Problems()) == 1) != (policy != config.AuditIgnore) {
+					t.Errorf("problems %q", a.Problems())
+				}
+			}
+			want := map[string]int{config.AuditReport: 1, config.AuditKill: 2, config.AuditIgnore: 0}[policy]
+			if len(tells) != want || counts["unregistered"] != min(want, 1) || len(counts) != min(want, 1) {
+				t.Errorf("told %q, counted %v", tells, counts)
+			}
+			time.Sleep(20 * time.Millisecond)
+			if alive(cmd) == (policy == config.AuditKill) {
+				t.Errorf("alive: %v", policy != config.AuditKill)
+			}
+			node.none = true
+			if a.step(start.Add(time.Minute)) != 0 || len(a.Problems()) != 0 {
+				t.Errorf("problems without jobs: %q", a.Problems())
+			}
+		})
+	}
+}
+
+func TestJobOfItsFiles(t *testing.T) {
+	node := &fakeNode{}
+	spec, _ := node.Spec(7)
+	view := libvgpu.CacheView{Slots: []libvgpu.SlotView{
+		{HostPID: 10, StartTime: 5, Alive: true, OnHost: true, Cards: []libvgpu.SlotCard{{Contexts: 1}}},
+		{HostPID: 11, StartTime: 6, Alive: true, Cards: []libvgpu.SlotCard{{Mem: 1}}},
+		{HostPID: 12, StartTime: 7, Alive: true, OnHost: true, Cards: []libvgpu.SlotCard{{}}},
+		{HostPID: 13, StartTime: 8, Cards: []libvgpu.SlotCard{{Contexts: 1}}},
+	}}
+	job := jobOf(7, spec, view, true)
+	share := job.Shares[0]
+	if job.UID != 65534 || share.UUID != "GPU-a" || share.Limit != 8*gpu.GiB || share.Cores != 30 || !share.Hard || !share.Known {
+		t.Errorf("got %+v", job)
+	}
+	want := []Slot{{10, 5, true, true}, {11, 6, false, true}, {12, 7, true, false}}
+	if fmt.Sprint(share.Slots) != fmt.Sprint(want) {
+		t.Errorf("slots %+v, want %+v", share.Slots, want)
+	}
+	if job = jobOf(7, spec, view, false); job.Shares[0].Known || job.Shares[0].Slots != nil {
+		t.Errorf("got %+v", job)
+	}
+}
+
+func TestAClaimCountsOnlyForTheJobsOwnUser(t *testing.T) {
+	jobs := []Job{{ID: 7, UID: 1000}}
+	for uid, want := range map[uint32]uint32{1000: 7, 1001: 0} {
+		f := facts{Process: Process{PID: 1, UID: uid, Job: 7}, claimed: true}
+		if got := merge(f, inventory.Process{Memory: 5, Kind: inventory.Compute}, jobs); got.Job != want || got.Memory != 5 || got.Kind != inventory.Compute {
+			t.Errorf("user %d: %+v", uid, got)
+		}
+		f.claimed = false // by its cgroup: whatever the user
+		if got := merge(f, inventory.Process{}, jobs); got.Job != 7 {
+			t.Errorf("user %d: %+v", uid, got)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+)
+
+// Kind is the rule that was broken.
+type Kind string
+
+// The kinds, which are also labels of metrics.
+const (
+	Unregistered Kind = "unregistered" // a process of a job that the library does not count
+	Exceeded     Kind = "exceeded"     // a job with more memory than its limit
+	Stranger     Kind = "stranger"     // a process of no job that may use the card
+	Overuse      Kind = "overuse"      // a job that computes more than its share while others wait
+)
+
+// Kinds returns every kind, in a fixed order.
+func Kinds() []Kind { return []Kind{Unregistered, Exceeded, Stranger, Overuse} }
+
+// Process is one process on a card.
+type Process struct {
+	PID    uint32 // in gresd's PID namespace
+	Start  uint64 // start time in clock ticks since boot
+	UID    uint32 // real
+	Name   string
+	Memory gpu.Bytes // 0: the driver does not say
+	Kind   inventory.ProcessKind
+	// Job is the job of Slurm that it is part of, with a share or without; 0 for
+	// none.
+	Job uint32
+	// Exempt processes are never judged: gresd's own, and MPS servers.
+	Exempt bool
+	// Inside is in another PID namespace than gresd.
+	Inside bool
+}
+
+// Card is what the driver says of a card.
+type Card struct {
+	UUID      gpu.UUID
+	Name      string // for messages
+	Processes []Process
+	Percent   map[uint32]float64 // mean use of the last seconds, by pid; nil: not known
+}
+
+// Slot is what the library says of one process and one card.
+type Slot struct {
+	PID     uint32 // in gresd's PID namespace, when OnHost
+	Start   uint32 // low bits of its start time
+	OnHost  bool   // PID is known
+	Counted bool   // it has a context or memory on the card
+}
+
+// Share is what a job holds of a card.
+type Share struct {
+	UUID  gpu.UUID
+	Limit gpu.Bytes // 0: none
+	Cores gpu.Share
+	Hard  bool
+	Slots []Slot
+	// Known is false when the job's cache could not be read: then nobody can be
+	// called unregistered.
+	Known bool
+}
+
+// Job is one job with a share of cards.
+type Job struct {
+	ID, UID uint32
+	Shares  []Share
+}
+
+// Finding is one rule that was broken.
+type Finding struct {
+	Kind    Kind
+	Job     uint32 // 0 for a stranger of no job
+	UUID    gpu.UUID
+	Process Process // the one to blame; of Overuse: none
+	Text    string  // what it is, with numbers, for people
+
+	owner uint32 // uid of the job
+}
+
+type key struct {
+	kind  Kind
+	job   uint32
+	uuid  gpu.UUID
+	pid   uint32
+	start uint64
+}
+
+func (f Finding) key() key {
+	k := key{kind: f.Kind, job: f.Job, uuid: f.UUID}
+	if f.Kind == Unregistered || f.Kind == Stranger {
+		k.pid, k.start = f.Process.PID, f.Process.Start
+	}
+	return k
+}
+
+// limits of what is allowed.
+type limits struct {
+	grace     time.Duration // for which a rule must be broken
+	tolerance gpu.Bytes     // above a memory limit
+}
+
+const (
+	overuseGrace = 30 * time.Second
+	// slack is how far use may be above a share, in hundredths of the card: the
+	// driver's samples are rough.
+	slack = 15
+	// busy is the use from which a job counts as at work.
+	busy = 5
+)
+
+// judge remembers since when rules are broken. The zero value is not of use.
+type judge struct {
+	limits
+	since map[key]time.Time
+	told  map[key]bool
+}
+
+func newJudge(l limits) *judge {
+	return &judge{limits: l, since: map[key]time.Time{}, told: map[key]bool{}}
+}
+
+// look returns what is wrong for longer than is forgiven: fresh for the first
+// time, and standing in all. A card that could not be asked must be left out:
+// what is known of it stays.
+func (j *judge) look(now time.Time, cards []Card, jobs []Job) (fresh, standing []Finding) {
+	since, told := map[key]time.Time{}, map[key]bool{}
+	asked := map[gpu.UUID]bool{}
+	for _, c := range cards {
+		asked[c.UUID] = true
+		for _, f := range j.suspects(c, jobs) {
+			k := f.key()
+			first, known := j.since[k]
+			if !known {
+				first = now
+			}
+			since[k] = first
+			if now.Sub(first) < j.graceOf(f.Kind) {
+				continue
+			}
+			standing = append(standing, f)
+			if !j.told[k] {
+				fresh = append(fresh, f)
+			}
+			told[k] = true
+		}
+	}
+	for k, first := range j.since {
+		if !asked[k.uuid] && slices.ContainsFunc(jobs, func(job Job) bool { return job.holds(k.uuid) != nil }) {
+			since[k] = first
+			if j.told[k] {
+				told[k] = true
+			}
+		}
+	}
+	j.since, j.told = since, told
+	return fresh, standing
+}
+
+func (j *judge) graceOf(kind Kind) time.Duration {
+	if kind == Overuse {
+		return overuseGrace
+	}
+	return j.grace
+}
+
+// again starts the time of a finding anew, after something was done about it.
+func (j *judge) again(f Finding, now time.Time) {
+	j.since[f.key()] = now
+	delete(j.told, f.key())
+}
+
+func (job Job) holds(uuid gpu.UUID) *Share {
+	for i := range job.Shares {
+		if job.Shares[i].UUID == uuid {
+			return &job.Shares[i]
+		}
+	}
+	return nil
+}
+
+// suspects are all that breaks a rule on one card now.
+func (j *judge) suspects(c Card, jobs []Job) []Finding {
+	var found []Finding
+	shared := false
+	for _, job := range jobs {
+		share := job.holds(c.UUID)
+		if share == nil {
+			continue
+		}
+		shared = true
+		own := of(c, job.ID)
+		found = append(found, unregistered(c, job, *share, own)...)
+		found = append(found, j.exceeded(c, job, *share, own)...)
+	}
+	if !shared {
+		return nil
+	}
+	found = append(found, strangers(c, jobs)...)
+	return append(found, overuse(c, jobs)...)
+}
+
+// of are the processes of a job that can be judged, by rising pid.
+func of(c Card, job uint32) []Process {
+	var own []Process
+	for _, p := range c.Processes {
+		if p.Job == job && p.judged() {
+			own = append(own, p)
+		}
+	}
+	return own
+}
+
+// judged is false for what is never touched: what only draws, MPS servers, and
+// what is gresd's own.
+func (p Process) judged() bool { return !p.Exempt && p.Kind != inventory.Graphics }
+
+func unregistered(c Card, job Job, share Share, own []Process) []Finding {
+	if !share.Known {
+		return nil
+	}
+	// A process whose pid here is not known may be any in another namespace.
+	unknown := 0
+	for _, s := range share.Slots {
+		if s.Counted && !s.OnHost {
+			unknown++
+		}
+	}
+	var found []Finding
+	for _, p := range own {
+		registered := slices.ContainsFunc(share.Slots, func(s Slot) bool {
+			return s.Counted && s.OnHost && s.PID == p.PID && s.Start == uint32(p.Start)
+		})
+		switch {
+		case registered:
+			continue
+		case p.Inside && unknown > 0:
+			unknown--
+			continue
+		}
+		found = append(found, Finding{
+			Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
+			Text: fmt.Sprintf("%s of job %d uses %s of card %s without libvgpu, which holds programs to their share: "+
+				"it may be linked statically, or started without the job's environment", p, job.ID, memory(p.Memory), c.Name),
+		})
+	}
+	return found
+}
+
+func (j *judge) exceeded(c Card, job Job, share Share, own []Process) []Finding {
+	var sum gpu.Bytes
+	for _, p := range own {
+		sum += p.Memory
+	}
+	if len(own) == 0 || share.Limit == 0 || sum <= share.Limit+j.tolerance {
+		return nil
+	}
+	largest := slices.MaxFunc(own, func(a, b Process) int { return cmp.Compare(a.Memory, b.Memory) })
+	return []Finding{{
+		Kind: Exceeded, Job: job.ID, UUID: c.UUID, Process: largest, owner: job.UID,
+		Text: fmt.Sprintf("job %d holds %s of card %s: its limit is %s; %s has the most, %s",
+			job.ID, sum, c.Name, share.Limit, largest, largest.Memory),
+	}}
+}
+
+// strangers belong to no job of Slurm, or to one with shares of other cards
+// only. A job of Slurm without any share has whole cards, and is not ours to
+// judge.
+func strangers(c Card, jobs []Job) []Finding {
+	var found []Finding
+	for _, p := range c.Processes {
+		whose := "no job of Slurm"
+		if p.Job != 0 {
+			i := slices.IndexFunc(jobs, func(job Job) bool { return job.ID == p.Job })
+			if i < 0 || jobs[i].holds(c.UUID) != nil {
+				continue
+			}
+			whose = fmt.Sprintf("job %d, which has no share of this card", p.Job)
+		}
+		if !p.judged() {
+			continue
+		}
+		found = append(found, Finding{
+			Kind: Stranger, Job: p.Job, UUID: c.UUID, Process: p,
+			Text: fmt.Sprintf("%s of user %d uses %s of card %s, where jobs have shares, and belongs to %s",
+				p, p.UID, memory(p.Memory), c.Name, whose),
+		})
+	}
+	return found
+}
+
+// overuse compares jobs that are at work together. A hard share is broken by
+// more than it beside any other job at work; others may use what is idle, and
+// break the rules only where another does not get its share.
+func overuse(c Card, jobs []Job) []Finding {
+	if c.Percent == nil {
+		return nil
+	}
+	type at struct {
+		job   Job
+		share Share
+		use   float64
+	}
+	var working []at
+	for _, job := range jobs {
+		share := job.holds(c.UUID)
+		if share == nil {
+			continue
+		}
+		w := at{job: job, share: *share}
+		for _, p := range c.Processes {
+			if p.Job == job.ID {
+				if p.Kind&inventory.MPSClient != 0 {
+					return nil // several run at once: the numbers mean something else
+				}
+				w.use += c.Percent[p.PID]
+			}
+		}
+		if w.use > busy {
+			working = append(working, w)
+		}
+	}
+	var found []Finding
+	for i, w := range working {
+		if w.use <= float64(w.share.Cores)+slack {
+			continue
+		}
+		short := false
+		for k, other := range working {
+			short = short || k != i && (w.share.Hard || other.use < float64(other.share.Cores)-busy)
+		}
+		if !short {
+			continue
+		}
+		found = append(found, Finding{
+			Kind: Overuse, Job: w.job.ID, UUID: c.UUID, owner: w.job.UID,
+			Text: fmt.Sprintf("job %d has about %.0f %% of the time of card %s: its share is %d %%, and others are at work",
+				w.job.ID, w.use, c.Name, w.share.Cores),
+		})
+	}
+	return found
+}
+
+func (p Process) String() string { return fmt.Sprintf("process %d (%s)", p.PID, p.Name) }
+
+func memory(n gpu.Bytes) string {
+	if n == 0 {
+		return "memory"
+	}
+	return n.String()
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+)
+
+// facts are what the kernel says of a process; they do not change while it
+// lives, but for its name.
+type facts struct {
+	Process
+	parent uint32
+	// claimed: only its own environment names the job, so that its user must be
+	// the job's.
+	claimed bool
+}
+
+type identity struct {
+	pid   uint32
+	start uint64
+}
+
+// table reads /proc. It is for one goroutine.
+type table struct {
+	root string // "/proc", another place in tests
+	self uint32
+
+	known map[identity]facts
+	next  map[identity]facts // what of known was asked for since the last turn
+	// folders are cgroups of jobs whose number the name does not tell.
+	folders map[string]uint32
+}
+
+func newTable(root string, self int) *table {
+	return &table{root: root, self: uint32(self), known: map[identity]facts{}, next: map[identity]facts{}, folders: map[string]uint32{}}
+}
+
+// turn forgets the processes that nobody asked for since the last turn.
+func (t *table) turn() {
+	t.known, t.next = t.next, map[identity]facts{}
+	if len(t.known) == 0 {
+		t.folders = map[string]uint32{}
+	}
+}
+
+func (t *table) path(pid uint32, file string) string {
+	return filepath.Join(t.root, strconv.FormatUint(uint64(pid), 10), file)
+}
+
+// look reads all of a process; false when it has ended.
+func (t *table) look(pid uint32) (facts, bool) {
+	f, ok := t.stat(pid)
+	if !ok {
+		return facts{}, false
+	}
+	id := identity{pid, f.Start}
+	for _, seen := range []map[identity]facts{t.next, t.known} {
+		if old, known := seen[id]; known {
+			t.next[id] = old
+			return old, true
+		}
+	}
+	if f.UID, ok = t.uid(pid); !ok {
+		return facts{}, false
+	}
+	f.Inside = t.namespace(pid) != t.namespace(t.self)
+	f.Exempt = pid == t.self || t.isMPS(pid)
+	t.findJob(&f)
+	// The number may have gone to another process in between.
+	if again, ok := t.stat(pid); !ok || again.Start != f.Start {
+		return facts{}, false
+	}
+	if f.Job != 0 || f.Exempt { // who is nobody's may become a job's
+		t.next[id] = f
+	}
+	return f, true
+}
+
+// stat reads name, parent and start time. A zombie has ended.
+func (t *table) stat(pid uint32) (facts, bool) {
+	text, err := os.ReadFile(t.path(pid, "stat"))
+	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	if err != nil || open < 0 || end < open {
+		return facts{}, false
+	}
+	fields := strings.Fields(string(text[end+1:]))
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return facts{}, false
+	}
+	parent, err1 := strconv.ParseUint(fields[1], 10, 32)
+	start, err2 := strconv.ParseUint(fields[19], 10, 64)
+	// Its user chose the name: only plain letters get into logs and messages.
+	name := strings.Map(func(r rune) rune {
+		if r <= ' ' || r >= 0x7f {
+			return '?'
+		}
+		return r
+	}, string(text[open+1:end]))
+	return facts{Process: Process{PID: pid, Start: start, Name: name}, parent: uint32(parent)}, err1 == nil && err2 == nil
+}
+
+// uid is the real user.
+func (t *table) uid(pid uint32) (uint32, bool) {
+	text, err := os.ReadFile(t.path(pid, "status"))
+	if err != nil {
+		return 0, false
+	}
+	_, rest, _ := strings.Cut(string(text), "\nUid:")
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0, false
+	}
+	uid, err := strconv.ParseUint(fields[0], 10, 32)
+	return uint32(uid), err == nil
+}
+
+func (t *table) namespace(pid uint32) string {
+	name, _ := os.Readlink(t.path(pid, "ns/pid"))
+	return name
+}
+
+// isMPS says whether a process is NVIDIA's MPS server or its control daemon. A
+// name alone would be an easy disguise: the program must be root's.
+func (t *table) isMPS(pid uint32) bool {
+	program, err := os.Readlink(t.path(pid, "exe"))
+	if err != nil || !strings.HasPrefix(filepath.Base(program), "nvidia-cuda-mps-") {
+		return false
+	}
+	var st unix.Stat_t
+	return unix.Stat(t.path(pid, "exe"), &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
+}
+
+// findJob finds the job by what its user cannot change, best first: the cgroup,
+// then the slurmstepd that it descends from. Where Slurm has no cgroups, a
+// process whose parents have ended has only its environment to speak for it.
+func (t *table) findJob(f *facts) {
+	text, _ := os.ReadFile(t.path(f.PID, "cgroup"))
+	folder, job := slurm.CgroupOfJob(string(text))
+	if job == 0 {
+		job = t.folders[folder]
+	}
+	if job == 0 {
+		var own bool
+		if job, own = t.ancestors(f.PID, f.parent); own {
+			f.Exempt = true
+		}
+		if job != 0 && folder != "" {
+			t.folders[folder] = job
+		}
+	}
+	if job == 0 && folder == "" {
+		job = t.environment(f.PID)
+		f.claimed = job != 0
+	}
+	f.Job = job
+}
+
+// ancestors follows the parents up to a slurmstepd; own is true for a child of
+// gresd itself.
+func (t *table) ancestors(pid, parent uint32) (job uint32, own bool) {
+	for range 1000 { // a process that ends meanwhile could make a circle
+		if parent == t.self {
+			return 0, true
+		}
+		if parent <= 1 || parent == pid {
+			return 0, false
+		}
+		if title, err := os.ReadFile(t.path(parent, "cmdline")); err == nil {
+			job := slurm.JobOfStepd(strings.TrimRight(string(title), "\x00"))
+			if uid, ok := t.uid(parent); job != 0 && ok && uid == 0 {
+				return job, false
+			}
+		}
+		up, ok := t.stat(parent)
+		if !ok {
+			return 0, false
+		}
+		pid, parent = parent, up.parent
+	}
+	return 0, false
+}
+
+func (t *table) environment(pid uint32) uint32 {
+	text, err := os.ReadFile(t.path(pid, "environ"))
+	if err != nil {
+		return 0
+	}
+	for word := range bytes.SplitSeq(text, []byte{0}) {
+		if number, is := bytes.CutPrefix(word, []byte("SLURM_JOB_ID=")); is {
+			if n, err := strconv.ParseUint(string(number), 10, 32); err == nil {
+				return uint32(n)
+			}
+		}
+	}
+	return 0
+}

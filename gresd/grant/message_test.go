@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package grant
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTell(t *testing.T) {
+	dir := t.TempDir()
+	s := &Store{layout: Layout{Jobs: dir}, log: slog.New(slog.DiscardHandler)}
+	if err := os.Mkdir(s.Dir(7), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tell := func(job uint32, text string, want bool) {
+		t.Helper()
+		if added, err := s.Tell(job, text); added != want || err != nil {
+			t.Errorf("%q: added %v, %v; want %v", text, added, err, want)
+		}
+	}
+	tell(7, "card 0 is\nsick", true)
+	tell(7, "card 0 is sick", false)
+	tell(7, "card 0 is well", true)
+	tell(8, "no such job", false)
+	if lines := s.Messages(7); len(lines) != 2 || !strings.HasSuffix(lines[0], "Z card 0 is sick") || !strings.HasSuffix(lines[1], "card 0 is well") {
+		t.Errorf("lines %q", lines)
+	}
+	if s.Messages(8) != nil {
+		t.Error("lines of a job without a folder")
+	}
+	path := filepath.Join(s.Dir(7), messagesFile)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o444 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	for i := range 100 { // no job fills the disk with them
+		if _, err := s.Tell(7, strings.Repeat("x", 300)+strings.Repeat("y", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() > mostMessages || info.Size() < mostMessages-500 {
+		t.Errorf("%d bytes", info.Size())
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", path); err != nil {
+		t.Fatal(err)
+	}
+	if added, err := s.Tell(7, "x"); added || err == nil {
+		t.Error("a link was followed")
+	}
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+const fileVersion = 1
+
+type document struct {
+	Version int                 `json:"version"`
+	Cards   map[gpu.UUID]Record `json:"cards"`
+}
+
+// load reads the records; an absent file has none.
+func load(path string) (map[gpu.UUID]Record, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[gpu.UUID]Record{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read state of cards: %w", err)
+	}
+	doc := document{Cards: map[gpu.UUID]Record{}}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return nil, fmt.Errorf("read state of cards %s: %w: remove the file, then cordon again the cards that must not be used", path, err)
+	}
+	if doc.Version != fileVersion {
+		return nil, fmt.Errorf("read state of cards %s: version %d: this gresd reads version %d", path, doc.Version, fileVersion)
+	}
+	if doc.Cards == nil {
+		doc.Cards = map[gpu.UUID]Record{}
+	}
+	return doc.Cards, nil
+}
+
+// save writes the records durably: the whole file, under another name first.
+func save(path string, records map[gpu.UUID]Record) error {
+	text, err := json.MarshalIndent(document{fileVersion, records}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write state of cards: %w", err)
+	}
+	if err := write(path, append(text, '\n')); err != nil {
+		return fmt.Errorf("write state of cards: %w", err)
+	}
+	return nil
+}
+
+func write(path string, text []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err = f.Write(text); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}

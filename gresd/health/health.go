@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package health watches the cards. A card that had a fault gets no new jobs
+// (it is cordoned) until it was well for some time, or until an administrator
+// says so; what is known outlives gresd. What makes a card sick is decided in
+// rules.go, without effects.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+)
+
+// Driver is what the monitor asks. Its calls return in a bounded time.
+type Driver interface {
+	Probe(gpu.UUID) (inventory.Probe, error)
+	Events([]gpu.UUID) (*inventory.Events, error)
+}
+
+// Params of a monitor.
+type Params struct {
+	Path        string        // of the file that keeps what is known
+	Ignore      []uint64      // XIDs that mean nothing for the card
+	CleanProbes uint32        // that make a card well; 0: only an administrator does
+	Every       time.Duration // between two probes
+	// ReportOnly leaves sick cards in use; the word of an administrator counts
+	// all the same.
+	ReportOnly bool
+}
+
+// Change is a card that became sick, that has another cause, or that is well.
+type Change struct {
+	UUID gpu.UUID
+	Why  string // "" for a card that is well
+	Out  bool   // the card must not be granted
+}
+
+// Monitor knows which cards must not be granted. It is safe for concurrent use.
+type Monitor struct {
+	params Params
+	rules  rules
+	driver Driver
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	records map[gpu.UUID]Record
+	changed func(Change)
+	unsaved bool
+}
+
+// Open reads what was known before. A file that cannot be read is an error:
+// the word of an administrator may be in it.
+func Open(params Params, driver Driver, log *slog.Logger) (*Monitor, error) {
+	records, err := load(params.Path)
+	if err != nil {
+		return nil, err
+	}
+	m := &Monitor{
+		params: params, driver: driver, log: log, records: records,
+		rules: rules{ignore: params.Ignore, cleanProbes: int(params.CleanProbes)},
+	}
+	for uuid, rec := range records {
+		if why := words(rec); why != "" {
+			log.Warn("card is still sick", "gpu_uuid", uuid, "reason", why)
+		}
+	}
+	return m, nil
+}
+
+// OnChange sets what is told of changes. It must be set before [Monitor.Run].
+// Changes may come at the same time, and not in their order: ask [Monitor.Out].
+func (m *Monitor) OnChange(f func(Change)) { m.changed = f }
+
+// Out says why a card must not be granted; "" when it may.
+func (m *Monitor) Out(uuid gpu.UUID) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.out(m.records[uuid])
+}
+
+func (m *Monitor) out(rec Record) string {
+	if m.params.ReportOnly && !rec.has(Operator) {
+		return ""
+	}
+	return words(rec)
+}
+
+// Sick are the cards with a fault, each with what it is.
+func (m *Monitor) Sick() map[gpu.UUID]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sick := map[gpu.UUID]string{}
+	for uuid, rec := range m.records {
+		if why := words(rec); why != "" {
+			sick[uuid] = why
+		}
+	}
+	return sick
+}
+
+// words tell what is wrong, and since when it is.
+func words(rec Record) string {
+	var all []string
+	for _, c := range rec.Causes {
+		all = append(all, fmt.Sprintf("%s, since %s", c.Text, c.Since.Format("2006-01-02T15:04:05Z")))
+	}
+	return strings.Join(all, "; ")
+}
+
+// Cordon takes a card out of use until [Monitor.Uncordon]. It is on the disk
+// when Cordon returns.
+func (m *Monitor) Cordon(uuid gpu.UUID, reason string) error {
+	text := "cordoned by an administrator"
+	if reason != "" {
+		text += ": " + reason
+	}
+	return m.change(uuid, func(rec Record) Record { return rec.with(Operator, text, time.Now()) })
+}
+
+// Uncordon forgets all that was wrong with a card. A fault that is still there
+// is found again by the next probes. It reports whether there was one.
+func (m *Monitor) Uncordon(uuid gpu.UUID) (was bool, err error) {
+	err = m.change(uuid, func(rec Record) Record {
+		was = len(rec.Causes) > 0
+		return rec.without()
+	})
+	return was, err
+}
+
+// change changes one record, writes it down and tells of it. When the file
+// cannot be written the change is in force all the same, except for an
+// administrator's, who is told; the next change tries again.
+func (m *Monitor) change(uuid gpu.UUID, f func(Record) Record) error {
+	m.mu.Lock()
+	before := m.records[uuid]
+	after := f(before)
+	m.records[uuid] = after
+	var err error
+	if !before.same(after) || m.unsaved {
+		err = save(m.params.Path, m.records)
+		m.unsaved = err != nil
+	}
+	change := Change{UUID: uuid, Why: words(after), Out: m.out(after) != ""}
+	told := m.changed
+	m.mu.Unlock()
+
+	was := words(before)
+	switch {
+	case change.Why == was:
+		return err
+	case change.Why == "":
+		m.log.Warn("card is well again", "gpu_uuid", uuid, "was", was)
+	default:
+		m.log.Error("card is sick", "gpu_uuid", uuid, "reason", change.Why, "cordoned", change.Out)
+	}
+	if told != nil {
+		told(change)
+	}
+	return err
+}
+
+// Run watches the cards, which may change, until ctx is done.
+func (m *Monitor) Run(ctx context.Context, cards func() []gpu.UUID) {
+	var parts sync.WaitGroup
+	parts.Go(func() { m.listen(ctx, cards) })
+	ticker := time.NewTicker(m.params.Every)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		m.probeAll(cards())
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+	parts.Wait()
+}
+
+// probeAll looks at all cards at once: one that hangs delays no other.
+func (m *Monitor) probeAll(cards []gpu.UUID) {
+	var looks sync.WaitGroup
+	for _, uuid := range cards {
+		looks.Go(func() {
+			p, err := m.driver.Probe(uuid)
+			m.note(uuid, func(rec Record) Record { return m.rules.probe(rec, p, err, time.Now()) })
+		})
+	}
+	looks.Wait()
+}
+
+func (m *Monitor) note(uuid gpu.UUID, f func(Record) Record) {
+	if err := m.change(uuid, f); err != nil {
+		m.log.Error("what is known of a card is lost with the next restart", "gpu_uuid", uuid, "error", err)
+	}
+}
+
+// noEventsFor is the time until a driver without events is asked for them again.
+const noEventsFor = time.Minute
+
+// listen waits for XIDs. Without them probes still find a card that is lost.
+func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
+	var events *inventory.Events
+	var heard []gpu.UUID
+	defer func() {
+		if events != nil {
+			events.Close()
+		}
+	}()
+	said := false
+	for ctx.Err() == nil {
+		now := slices.Sorted(slices.Values(cards()))
+		if events != nil && !slices.Equal(now, heard) {
+			events.Close()
+			events = nil
+		}
+		if events == nil {
+			var err error
+			if events, err = m.driver.Events(now); err != nil {
+				if !said {
+					m.log.Warn("XIDs of cards are not heard", "error", err)
+				}
+				said = true
+				wait(ctx, m.pause(err))
+				continue
+			}
+			heard, said = now, false
+		}
+		event, any, err := events.Next(ctx)
+		switch {
+		case err != nil:
+			m.log.Warn("XIDs of cards are not heard", "error", err)
+			events.Close()
+			events = nil
+			wait(ctx, m.params.Every)
+		case any:
+			m.hear(event)
+		}
+	}
+}
+
+func (m *Monitor) pause(err error) time.Duration {
+	if errors.Is(err, inventory.ErrNoAnswer) {
+		return m.params.Every
+	}
+	return noEventsFor
+}
+
+func (m *Monitor) hear(e inventory.Event) {
+	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "ignored", slices.Contains(m.rules.ignore, e.XID))
+	m.note(e.UUID, func(rec Record) Record { return m.rules.event(rec, e.XID, time.Now()) })
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// ErrLost: the card does not answer its driver any more, or the driver does not
+// know it.
+var ErrLost = errors.New("the card is lost")
+
+// ErrNoEvents: the driver reports no events of its cards.
+var ErrNoEvents = errors.New("the driver reports no events")
+
+// Probe is what a card says of its state.
+type Probe struct {
+	// Uncorrected are the uncorrected memory errors since the driver was loaded;
+	// ECC is false where the card does not count them.
+	Uncorrected uint64
+	ECC         bool
+	// WaitsForReset: rows of memory are broken and get replaced at the next
+	// reset of the card, or cannot be.
+	WaitsForReset bool
+}
+
+// Event is one XID of a card.
+type Event struct {
+	UUID gpu.UUID
+	XID  uint64
+}
+
+// Use is the part of a card's time that a process had, in percent, as the
+// driver sampled it.
+type Use struct {
+	PID     uint32
+	TimeUS  uint64 // since 1970
+	Percent uint32
+}
+
+// healthSymbols are called only where the library has them.
+var healthSymbols = []string{
+	"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetProcessUtilization",
+	"nvmlEventSetCreate", "nvmlEventSetWait_v2", "nvmlEventSetFree", "nvmlDeviceRegisterEvents",
+}
+
+// askers has one asker a card: a card that hangs takes no answers from others.
+type askers struct {
+	mu     sync.Mutex
+	byCard map[gpu.UUID]*asker
+}
+
+func (a *askers) of(uuid gpu.UUID, impatient time.Duration) *asker {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.byCard == nil {
+		a.byCard = map[gpu.UUID]*asker{}
+	}
+	if a.byCard[uuid] == nil {
+		a.byCard[uuid] = &asker{impatient: impatient}
+	}
+	return a.byCard[uuid]
+}
+
+func (a *askers) waiting() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, asker := range a.byCard {
+		if asker.unanswered.Load() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// askCard puts a question about one card, and does not wait for ever.
+func askCard[T any](n *fromNVML, uuid gpu.UUID, question func(nvml.Device) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	got, ok := ask(n.cards.of(uuid, n.asker.impatient), patience, func() answer {
+		handle, err := n.handle(uuid)
+		if err != nil {
+			return answer{err: err}
+		}
+		value, err := question(handle)
+		return answer{value, err}
+	})
+	if !ok {
+		return got.value, fmt.Errorf("ask card %s: %w", uuid, ErrNoAnswer)
+	}
+	return got.value, got.err
+}
+
+// Probe asks a card how it is. The error is ErrLost, ErrNoAnswer, or what NVML
+// said.
+func (n *fromNVML) Probe(uuid gpu.UUID) (Probe, error) {
+	return askCard(n, uuid, func(card nvml.Device) (p Probe, err error) {
+		if _, ret := card.GetMemoryInfo(); ret != nvml.SUCCESS {
+			return p, sick(uuid, ret)
+		}
+		if !n.missing["nvmlDeviceGetTotalEccErrors"] {
+			errors, ret := card.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
+			switch ret {
+			case nvml.SUCCESS:
+				p.Uncorrected, p.ECC = errors, true
+			case nvml.ERROR_NOT_SUPPORTED:
+			default:
+				return p, sick(uuid, ret)
+			}
+		}
+		if !n.missing["nvmlDeviceGetRemappedRows"] {
+			if _, _, pending, failed, ret := card.GetRemappedRows(); ret == nvml.SUCCESS {
+				p.WaitsForReset = pending || failed
+			}
+		}
+		return p, nil
+	})
+}
+
+func sick(uuid gpu.UUID, ret nvml.Return) error {
+	switch ret {
+	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_NOT_FOUND, nvml.ERROR_RESET_REQUIRED:
+		return fmt.Errorf("card %s: %w: %s", uuid, ErrLost, returnText(ret))
+	}
+	return fmt.Errorf("card %s: %s", uuid, returnText(ret))
+}
+
+// Utilization returns the driver's samples of a card that are younger than
+// since, the oldest first; none is no error.
+func (n *fromNVML) Utilization(uuid gpu.UUID, since time.Time) ([]Use, error) {
+	if n.missing["nvmlDeviceGetProcessUtilization"] {
+		return nil, nil
+	}
+	return askCard(n, uuid, func(card nvml.Device) ([]Use, error) {
+		samples, ret := card.GetProcessUtilization(uint64(since.UnixMicro()))
+		switch ret {
+		case nvml.SUCCESS:
+		case nvml.ERROR_NOT_FOUND, nvml.ERROR_NOT_SUPPORTED:
+			return nil, nil
+		default:
+			return nil, fmt.Errorf("read use of %s: %s", uuid, returnText(ret))
+		}
+		var uses []Use
+		for _, s := range samples {
+			if s.TimeStamp > uint64(since.UnixMicro()) { // the buffer may hold more than it was filled with
+				uses = append(uses, Use{PID: s.Pid, TimeUS: s.TimeStamp, Percent: s.SmUtil})
+			}
+		}
+		return uses, nil
+	})
+}
+
+// Events waits for events of cards. It is for one goroutine, and at most one
+// thread of it waits in the driver.
+type Events struct {
+	n       *fromNVML
+	set     nvml.EventSet
+	pending chan eventAnswer
+}
+
+type eventAnswer struct {
+	event Event
+	none  bool
+	err   error
+}
+
+// Events starts to listen to cards. Cards that report no events are left out;
+// the error is ErrNoEvents when none does, or ErrNoAnswer.
+func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
+	if slices.ContainsFunc(healthSymbols[3:], func(name string) bool { return n.missing[name] }) {
+		return nil, ErrNoEvents
+	}
+	type answer struct {
+		set nvml.EventSet
+		err error
+	}
+	got, ok := ask(&n.asker, patience, func() answer {
+		set, ret := n.lib.EventSetCreate()
+		if ret != nvml.SUCCESS {
+			return answer{err: fmt.Errorf("%w: %s", ErrNoEvents, returnText(ret))}
+		}
+		heard := 0
+		for _, uuid := range uuids {
+			card, ret := n.lib.DeviceGetHandleByUUID(string(uuid))
+			if ret == nvml.SUCCESS {
+				ret = card.RegisterEvents(nvml.EventTypeXidCriticalError, set)
+			}
+			if ret == nvml.SUCCESS {
+				heard++
+			}
+		}
+		if heard == 0 {
+			_ = set.Free()
+			return answer{err: ErrNoEvents}
+		}
+		return answer{set: set}
+	})
+	if !ok {
+		return nil, fmt.Errorf("listen to events: %w", ErrNoAnswer)
+	}
+	if got.err != nil {
+		return nil, got.err
+	}
+	return &Events{n: n, set: got.set}, nil
+}
+
+// eventWait is how long one question for events waits in the driver.
+const eventWait = 500 * time.Millisecond
+
+// Next returns the next event, or false when there was none for a while or ctx
+// is done. A driver that hangs delays nothing but events. After an error the
+// set is of no use any more.
+func (e *Events) Next(ctx context.Context) (Event, bool, error) {
+	if e.pending == nil {
+		e.pending = make(chan eventAnswer, 1)
+		e.n.listening.Add(1)
+		go func(to chan<- eventAnswer) {
+			defer e.n.listening.Add(-1)
+			to <- e.ask()
+		}(e.pending)
+	}
+	timer := time.NewTimer(2 * eventWait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case got := <-e.pending:
+		e.pending = nil
+		return got.event, got.err == nil && !got.none, got.err
+	}
+	return Event{}, false, nil
+}
+
+func (e *Events) ask() eventAnswer {
+	data, ret := e.set.Wait(uint32(eventWait.Milliseconds()))
+	switch ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_TIMEOUT:
+		return eventAnswer{none: true}
+	default:
+		return eventAnswer{err: fmt.Errorf("wait for events: %s", returnText(ret))}
+	}
+	if data.EventType != nvml.EventTypeXidCriticalError {
+		return eventAnswer{none: true}
+	}
+	uuid, ret := data.Device.GetUUID()
+	if ret != nvml.SUCCESS {
+		return eventAnswer{err: fmt.Errorf("XID %d of a card that cannot be named: %s", data.EventData, returnText(ret))}
+	}
+	return eventAnswer{event: Event{UUID: gpu.UUID(uuid), XID: data.EventData}}
+}
+
+// Close frees the set, unless the driver still owes an answer.
+func (e *Events) Close() {
+	if e.pending != nil {
+		select {
+		case <-e.pending:
+		case <-time.After(3 * eventWait):
+			return
+		}
+	}
+	_ = e.set.Free()
+}
