@@ -155,8 +155,10 @@ static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
 {
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
-	if (vgpu_state.grant)
+	if (vgpu_state.grant) {
 		vgpu_gate_drop_stream(stream);
+		vgpu_working_forget(stream, NULL);
+	}
 	return real(stream);
 }
 
@@ -182,7 +184,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 		if (!(real))                                                     \
 			return CUDA_ERROR_NO_DEVICE;                             \
 		vgpu_gate_boundary(NULL);                                        \
-		__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);         \
+		vgpu_working_capture();                                          \
 		result = call;                                                   \
 		if (result != CUDA_SUCCESS)                                      \
 			__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST); \

@@ -25,7 +25,7 @@ static uint64_t key_of(CUfunction f, uint64_t gx, uint64_t gy, uint64_t gz, uint
 }
 
 /* A sign of life for gresd; a lost increment does no harm. */
-static void count_launch(void)
+static void count_launch(CUstream stream)
 {
 	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
 	uint64_t *n;
@@ -35,6 +35,7 @@ static void count_launch(void)
 	/* A context that no hook of ours saw being made. */
 	if (unlikely(!vgpu_my(card)->contexts))
 		vgpu_context_seen(card);
+	vgpu_working_note(card, stream);
 	n = &vgpu_my(card)->launches;
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
@@ -51,7 +52,7 @@ static void count_launch(void)
 				return CUDA_ERROR_NO_DEVICE;                    \
 		}                                                               \
 		if (vgpu_state.grant)                                           \
-			count_launch();                                         \
+			count_launch(stream);                                   \
 		if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))) \
 			return call;                                            \
 		vgpu_gate_enter(&launch, stream, key, unknown);                 \

@@ -21,6 +21,7 @@
 #define PAIR_NS 5000000u
 /* Credit an idle job may save: a short burst goes through undisturbed. */
 #define BURST_NS 5000000
+#define TURN_BURST_NS 60000000
 /* A launch waits this long at most for work that does not progress: it may be
  * what that work is waiting for. */
 #define STUCK_NS 50000000u
@@ -212,7 +213,10 @@ static void wait_turn(struct gate *g, uint64_t est, bool events)
 			vgpu_batch_reap(g, now);
 			g->reaped_ns = now;
 		}
-		vgpu_budget_refill(budget, now, g->schedule.cores, job_inflight(g) == 0, BURST_NS);
+		/* In turns the job stands idle while others have theirs: what it is due
+		 * meanwhile is not a saved-up burst. */
+		vgpu_budget_refill(budget, now, g->schedule.cores, job_inflight(g) == 0,
+				   takes_turns(g) ? TURN_BURST_NS : BURST_NS);
 		if (!(g->schedule.gate & VGPU_GATE_BUDGET))
 			forget_balance(budget);
 		if (takes_turns(g))
@@ -427,6 +431,7 @@ void vgpu_gate_drop_stream(CUstream stream)
 
 void vgpu_gate_drop_context(CUcontext ctx)
 {
+	vgpu_working_forget(NULL, ctx);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
 

@@ -53,6 +53,15 @@ static bool still_open(const struct descriptor *d)
 	       now.ino == d->ino;
 }
 
+static void forget(struct exported *e)
+{
+	if (e->bytes) {
+		vgpu_release(e->card, e->bytes);
+		released--;
+	}
+	*e = (struct exported){0};
+}
+
 static void note(uint64_t handle, int fd)
 {
 	struct exported e = {.handle = handle, .used = true};
@@ -61,6 +70,10 @@ static void note(uint64_t handle, int fd)
 	if (!describe(fd, &e.at))
 		return;
 	pthread_mutex_lock(&exported_lock);
+	/* The number is given out again: what had it before is closed. */
+	for (int i = 0; i < MAX_KEPT; i++)
+		if (exported[i].used && exported[i].at.fd == fd)
+			forget(&exported[i]);
 	for (int i = 0; i < MAX_KEPT && !to; i++) {
 		/* An entry whose descriptor is closed keeps nothing alive. */
 		if (!exported[i].used || (!exported[i].bytes && !still_open(&exported[i].at)))
@@ -106,11 +119,8 @@ void vgpu_shared_settle(void)
 	for (int i = 0; i < MAX_KEPT; i++) {
 		struct exported *e = &exported[i];
 
-		if (!e->bytes || still_open(&e->at))
-			continue;
-		vgpu_release(e->card, e->bytes);
-		*e = (struct exported){0};
-		released--;
+		if (e->bytes && !still_open(&e->at))
+			forget(e);
 	}
 	pthread_mutex_unlock(&exported_lock);
 }

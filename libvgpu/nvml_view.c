@@ -7,8 +7,10 @@ static void view(int card, unsigned long long *total, unsigned long long *free,
 		 unsigned long long *used)
 {
 	uint64_t limit = vgpu_limit(card);
-	uint64_t mine = vgpu_mem_used(card);
+	uint64_t mine;
 
+	vgpu_shared_settle();
+	mine = vgpu_mem_used(card);
 	if (limit >= *total)
 		return;
 	*total = limit;

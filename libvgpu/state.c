@@ -160,6 +160,7 @@ static void in_child(void)
 		vgpu_rm_forget();
 		vgpu_gate_in_child();
 		vgpu_shared_in_child();
+		vgpu_working_in_child();
 		claim_slot();
 	}
 }

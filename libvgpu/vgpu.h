@@ -252,6 +252,15 @@ void vgpu_rm_set_transport(int (*transport)(int fd, unsigned long req, void *arg
 /* slices.c: keeps the slices at what the grant says. */
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);
 
+/* working.c: the stream of a launch; a stream or context that is about to go (both
+ * NULL: all); a capture begins (counts vgpu_captures); the watcher's look; a forked
+ * child. */
+void vgpu_working_note(int card, CUstream stream);
+void vgpu_working_forget(CUstream stream, CUcontext ctx);
+void vgpu_working_capture(void);
+void vgpu_working_tick(uint64_t now);
+void vgpu_working_in_child(void);
+
 /* hostpid.c: writes this process's pid outside its PID namespace to its slot, 0
  * when it cannot be learned. May wait for gresd for a second or two. */
 void vgpu_host_pid(void);

@@ -56,6 +56,7 @@ static void *watch(void *unused)
 			seen = generation;
 		}
 		busy = vgpu_gate_tick();
+		vgpu_working_tick(now);
 		vgpu_overhead_tick(now);
 		if (now - beat >= HEARTBEAT_NS) {
 			beat = now;

@@ -81,7 +81,7 @@ func TestPlan(t *testing.T) {
 		{
 			"4 busy processes divide their job's slice",
 			[]Claim{claim(1, 70, hard, 4), claim(2, 30, hard, 1)},
-			[]want{{3500, 0, 175000, 1}, {6000, 0, 300000, 1}},
+			[]want{{5250, 0, 175000, 1}, {9000, 0, 300000, 1}},
 		},
 		{
 			"soft beside hard",

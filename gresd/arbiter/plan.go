@@ -143,6 +143,9 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 		smallest = min(smallest, uint64(c.Cores)*1e6/max(1, sum)/procs(c))
 	}
 	period := stretch(p, p.MinSlice, smallest)
+	if shortSum == 0 {
+		period = max(period, roomy(claims, p))
+	}
 	out := make([]uint32, len(claims))
 	for i, c := range claims {
 		part, of := period, sum
@@ -155,6 +158,21 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 		out[i] = uint32(max(1, uint64(c.Cores)*uint64(part)/max(1, of)/procs(c)))
 	}
 	return out
+}
+
+// goodSlice is the slice from which switching costs less than 3 % of the card, in
+// microseconds (measured on an H200: 96.9 % of solo work are left at 6000, 95.2 at
+// 3000, 92.1 at 1500).
+const goodSlice = 6000
+
+// roomy is the period in which every busy process has a good slice on the average:
+// the more take part, the longer it is, up to the longest that is allowed.
+func roomy(claims []Claim, p Params) uint32 {
+	var procs uint64
+	for _, c := range claims {
+		procs += uint64(c.Busy)
+	}
+	return uint32(min(procs*goodSlice, uint64(max(p.Period, p.MaxPeriod))))
 }
 
 // shortWait is what a job of higher priority waits for one that is below it, in

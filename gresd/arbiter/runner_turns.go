@@ -37,6 +37,9 @@ const (
 	still = 20 * time.Microsecond
 )
 
+// leastQueueUS is what a process needs in flight to have no gaps, in microseconds.
+const leastQueueUS = 500
+
 // member is a job that takes turns on a card.
 type member struct {
 	Claim
@@ -314,6 +317,8 @@ func (d *dealer) schedules(now int64) map[Key]libvgpu.Schedule {
 		if wanting == uint32(len(d.members)) && d.equals() {
 			turn.QueueUS = uint32(longQueue / 1000)
 		}
+		// Each process may have so much in flight: together not more than one would.
+		turn.QueueUS = max(leastQueueUS, turn.QueueUS/max(1, m.plan.BusyProcs))
 		s := m.plan
 		s.Turn = turn
 		s.Others, s.Gate, s.Cores = wanting, libvgpu.GateTurn, m.Cores

@@ -30,16 +30,18 @@ type proc struct {
 func (p proc) put(pid, parent, uid int, files map[string]string) {
 	p.t.Helper()
 	all := map[string]string{
-		"stat":    fmt.Sprintf("%d (a) b) S %d%s 77 0\n", pid, parent, strings.Repeat(" 0", 17)),
-		"status":  fmt.Sprintf("Name:\tx\nUid:\t%d\t0\t0\t0\n", uid),
-		"cmdline": "x\x00", "cgroup": "0::/user.slice\n", "environ": "A=1\x00",
+		"stat":   fmt.Sprintf("%d (a) b) S %d%s 77 0\n", pid, parent, strings.Repeat(" 0", 17)),
+		"status": fmt.Sprintf("Name:\tx\nUid:\t%d\t0\t0\t0\n", uid),
+		"maps":   "7f00-7f01 r-xp 0 0:0 1 /usr/lib/libcuda.so.1\n", "cmdline": "x\x00", "cgroup": "0::/user.slice\n", "environ": "A=1\x00",
 	}
 	for name, text := range files {
 		all[name] = text
 	}
 	dir := filepath.Join(p.dir, fmt.Sprint(pid))
-	if err := os.MkdirAll(filepath.Join(dir, "ns"), 0o755); err != nil {
-		p.t.Fatal(err)
+	for _, folder := range []string{"ns", "fd"} {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+			p.t.Fatal(err)
+		}
 	}
 	for name, text := range all {
 		if target, is := strings.CutPrefix(text, "-> "); is {
@@ -119,6 +121,15 @@ func TestWhoseProcessItIs(t *testing.T) {
 	if _, ok := table.look(4000); ok {
 		t.Error("a process that is not there")
 	}
+	// The driver's number is that of another process here.
+	p.put(4002, 101, 1000, map[string]string{"maps": "", "fd/0": "-> /dev/null"})
+	if _, ok := table.look(4002); ok {
+		t.Error("a process that has no card")
+	}
+	p.put(4002, 101, 1000, map[string]string{"maps": "", "fd/7": "-> /dev/nvidia0"}) // linked statically
+	if f, ok := table.look(4002); !ok || f.Job != 9 {
+		t.Errorf("a process with a device: %+v, %v", f, ok)
+	}
 	p.put(4001, 1, 1000, map[string]string{"stat": "4001 (x) Z 1" + strings.Repeat(" 0", 17) + " 77 0\n"})
 	if _, ok := table.look(4001); ok {
 		t.Error("a zombie lives")
@@ -158,11 +169,12 @@ func alive(cmd *exec.Cmd) bool {
 
 func TestKillEndsOnlyWhatWasJudged(t *testing.T) {
 	cmd, p := sleeper(t, 65534)
+	of0, root := sleeper(t, 0)
 	table := newTable("/proc", os.Getpid())
 	for name, f := range map[string]Finding{
 		"of no job":          {Process: p, owner: 65534},
 		"of another user":    {Job: 7, Process: p, owner: 1000},
-		"of root":            {Job: 7, Process: with(p, func(p *Process) { p.UID = 0 })},
+		"of root":            {Job: 7, Process: root},
 		"of a number reused": {Job: 7, owner: 65534, Process: with(p, func(p *Process) { p.Start-- })},
 		"of a changed user":  {Job: 7, owner: 1000, Process: with(p, func(p *Process) { p.UID = 1000 })},
 		"that is exempt":     {Job: 7, owner: 65534, Process: with(p, func(p *Process) { p.Exempt = true })},
@@ -172,7 +184,7 @@ func TestKillEndsOnlyWhatWasJudged(t *testing.T) {
 		}
 	}
 	time.Sleep(20 * time.Millisecond)
-	if !alive(cmd) {
+	if !alive(cmd) || !alive(of0) {
 		t.Fatal("it was killed")
 	}
 	f := Finding{Job: 7, owner: 65534, Process: p}

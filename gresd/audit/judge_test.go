@@ -47,17 +47,32 @@ func TestSuspects(t *testing.T) {
 		{"one without", card(process(10, 7, 1), process(11, 7, 1)), []Job{a}, "unregistered 11"},
 		{"one without memory to tell", card(process(11, 7, 0)), []Job{a}, "unregistered 11"},
 		{"one of a number used before", card(with(process(10, 7, 1), func(p *Process) { p.Start++ })), []Job{a}, "unregistered 10"},
-		{"a slot that counts nothing", card(process(10, 7, 1)),
-			[]Job{job(7, "GPU-a", with(slot(10), func(s *Slot) { s.Counted = false }))}, "unregistered 10"},
-		{"a slot that only claims", card(process(10, 7, 1)),
-			[]Job{job(7, "GPU-a", with(slot(10), func(s *Slot) { s.OnHost = false }))}, "unregistered 10"},
-		{"a slot of a process inside a namespace", card(with(process(10, 7, 1), func(p *Process) { p.Inside = true })),
-			[]Job{job(7, "GPU-a", Slot{PID: 2, Counted: true})}, ""},
-		{"which excuses one process", card(with(process(10, 7, 1), func(p *Process) { p.Inside = true }), with(process(11, 7, 1), func(p *Process) { p.Inside = true })),
-			[]Job{job(7, "GPU-a", Slot{PID: 2, Counted: true})}, "unregistered 11"},
+		{
+			"a slot that counts nothing", card(process(10, 7, 1)),
+			[]Job{job(7, "GPU-a", with(slot(10), func(s *Slot) { s.Counted = false }))},
+			"unregistered 10",
+		},
+		{
+			"a slot that only claims", card(process(10, 7, 1)),
+			[]Job{job(7, "GPU-a", with(slot(10), func(s *Slot) { s.OnHost = false }))},
+			"unregistered 10",
+		},
+		{
+			"a slot of a process inside a namespace", card(with(process(10, 7, 1), func(p *Process) { p.Inside = true })),
+			[]Job{job(7, "GPU-a", Slot{PID: 2, Counted: true})},
+			"",
+		},
+		{
+			"which excuses one process", card(with(process(10, 7, 1), func(p *Process) { p.Inside = true }), with(process(11, 7, 1), func(p *Process) { p.Inside = true })),
+			[]Job{job(7, "GPU-a", Slot{PID: 2, Counted: true})},
+			"unregistered 11",
+		},
 		{"a slot of another job", card(process(10, 8, 1)), []Job{a, job(8, "GPU-a")}, "unregistered 10"},
-		{"a cache that cannot be read", card(process(11, 7, 1)),
-			[]Job{with(job(7, "GPU-a"), func(j *Job) { j.Shares[0].Known = false })}, ""},
+		{
+			"a cache that cannot be read", card(process(11, 7, 1)),
+			[]Job{with(job(7, "GPU-a"), func(j *Job) { j.Shares[0].Known = false })},
+			"",
+		},
 		{"a display server", card(with(process(11, 0, 1), func(p *Process) { p.Kind = inventory.Graphics })), []Job{a}, ""},
 		{"a process that also draws", card(with(process(11, 0, 1), func(p *Process) { p.Kind |= inventory.Graphics })), []Job{a}, "stranger 11"},
 		{"an MPS server in a job", card(with(process(11, 7, 1), func(p *Process) { p.Exempt = true })), []Job{a}, ""},
@@ -104,6 +119,7 @@ func TestOveruse(t *testing.T) {
 	}{
 		{"within its share and what is forgiven", hard(7, 30, true), hard(8, 70, true), 45, 55, false, false, ""},
 		{"above it", hard(7, 30, true), hard(8, 70, true), 46, 54, false, false, "overuse 0"},
+		{"above it, though the other has its own", hard(7, 30, true), hard(8, 30, true), 50, 40, false, false, "overuse 0"},
 		{"alone at work", hard(7, 30, true), hard(8, 70, true), 90, 4, false, false, ""},
 		{"a soft share of what is idle", hard(7, 30, false), hard(8, 30, false), 70, 29, false, false, ""},
 		{"a soft share of what another waits for", hard(7, 30, false), hard(8, 70, false), 60, 40, false, false, "overuse 0"},
@@ -178,18 +194,20 @@ func TestOveruseMustLast(t *testing.T) {
 func TestAgain(t *testing.T) {
 	jobs := []Job{job(7, "GPU-a", slot(10), slot(11))}
 	on := card(process(10, 7, 5), process(11, 7, 6))
-	j := newJudge(limits{grace: 2 * time.Second})
-	var at []int
-	for s := range 8 {
-		now := start.Add(time.Duration(s) * time.Second)
-		fresh, _ := j.look(now, []Card{on}, jobs)
-		for _, f := range fresh {
-			at = append(at, s)
-			j.again(f, now)
+	for grace, want := range map[time.Duration][]int{time.Second: {1, 2, 3, 4, 5, 6}, 2 * time.Second: {2, 4, 6}} {
+		j := newJudge(limits{grace: grace})
+		var at []int
+		for s := range 7 {
+			now := start.Add(time.Duration(s) * time.Second)
+			fresh, _ := j.look(now, []Card{on}, jobs)
+			for _, f := range fresh {
+				at = append(at, s)
+				j.again(f, now)
+			}
 		}
-	}
-	if !slices.Equal(at, []int{2, 4, 6}) {
-		t.Errorf("fresh at %v", at)
+		if !slices.Equal(at, want) {
+			t.Errorf("after %s: fresh at %v, want %v", grace, at, want)
+		}
 	}
 }
 

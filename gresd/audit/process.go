@@ -56,7 +56,8 @@ func (t *table) path(pid uint32, file string) string {
 	return filepath.Join(t.root, strconv.FormatUint(uint64(pid), 10), file)
 }
 
-// look reads all of a process; false when it has ended.
+// look reads all of a process; false when it has ended, or is not at all the one
+// that the driver means: in a container the driver may count by other numbers.
 func (t *table) look(pid uint32) (facts, bool) {
 	f, ok := t.stat(pid)
 	if !ok {
@@ -70,6 +71,9 @@ func (t *table) look(pid uint32) (facts, bool) {
 		}
 	}
 	if f.UID, ok = t.uid(pid); !ok {
+		return facts{}, false
+	}
+	if !t.usesCards(pid) {
 		return facts{}, false
 	}
 	f.Inside = t.namespace(pid) != t.namespace(t.self)
@@ -137,6 +141,26 @@ func (t *table) isMPS(pid uint32) bool {
 	}
 	var st unix.Stat_t
 	return unix.Stat(t.path(pid, "exe"), &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
+}
+
+// usesCards says whether a process can have anything to do with a card: every
+// use of the driver needs one of its device files to stay open.
+func (t *table) usesCards(pid uint32) bool {
+	if maps, err := os.ReadFile(t.path(pid, "maps")); err == nil && bytes.Contains(maps, []byte("/libcuda.so")) {
+		return true
+	}
+	dir, err := os.Open(t.path(pid, "fd"))
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if file, err := os.Readlink(filepath.Join(dir.Name(), name)); err == nil && strings.HasPrefix(file, "/dev/nvidia") {
+			return true
+		}
+	}
+	return false
 }
 
 // findJob finds the job by what its user cannot change, best first: the cgroup,

@@ -166,6 +166,7 @@ func (n *fromNVML) Utilization(uuid gpu.UUID, since time.Time) ([]Use, error) {
 type Events struct {
 	n       *fromNVML
 	set     nvml.EventSet
+	names   map[nvml.Device]gpu.UUID // a card that is lost cannot tell its own
 	pending chan eventAnswer
 }
 
@@ -182,29 +183,30 @@ func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
 		return nil, ErrNoEvents
 	}
 	type answer struct {
-		set nvml.EventSet
-		err error
+		set   nvml.EventSet
+		names map[nvml.Device]gpu.UUID
+		err   error
 	}
 	got, ok := ask(&n.asker, patience, func() answer {
 		set, ret := n.lib.EventSetCreate()
 		if ret != nvml.SUCCESS {
 			return answer{err: fmt.Errorf("%w: %s", ErrNoEvents, returnText(ret))}
 		}
-		heard := 0
+		names := map[nvml.Device]gpu.UUID{}
 		for _, uuid := range uuids {
 			card, ret := n.lib.DeviceGetHandleByUUID(string(uuid))
 			if ret == nvml.SUCCESS {
 				ret = card.RegisterEvents(nvml.EventTypeXidCriticalError, set)
 			}
 			if ret == nvml.SUCCESS {
-				heard++
+				names[card] = uuid
 			}
 		}
-		if heard == 0 {
+		if len(names) == 0 {
 			_ = set.Free()
 			return answer{err: ErrNoEvents}
 		}
-		return answer{set: set}
+		return answer{set: set, names: names}
 	})
 	if !ok {
 		return nil, fmt.Errorf("listen to events: %w", ErrNoAnswer)
@@ -212,7 +214,7 @@ func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
 	if got.err != nil {
 		return nil, got.err
 	}
-	return &Events{n: n, set: got.set}, nil
+	return &Events{n: n, set: got.set, names: got.names}, nil
 }
 
 // eventWait is how long one question for events waits in the driver.
@@ -254,11 +256,11 @@ func (e *Events) ask() eventAnswer {
 	if data.EventType != nvml.EventTypeXidCriticalError {
 		return eventAnswer{none: true}
 	}
-	uuid, ret := data.Device.GetUUID()
-	if ret != nvml.SUCCESS {
-		return eventAnswer{err: fmt.Errorf("XID %d of a card that cannot be named: %s", data.EventData, returnText(ret))}
+	uuid, known := e.names[data.Device]
+	if !known {
+		return eventAnswer{err: fmt.Errorf("XID %d of a card that is not listened to", data.EventData)}
 	}
-	return eventAnswer{event: Event{UUID: gpu.UUID(uuid), XID: data.EventData}}
+	return eventAnswer{event: Event{UUID: uuid, XID: data.EventData}}
 }
 
 // Close frees the set, unless the driver still owes an answer.

@@ -121,7 +121,7 @@ func TestEvents(t *testing.T) {
 	}
 	answers := make(chan answer, 4)
 	card := &mock.Device{
-		GetUUIDFunc: func() (string, nvml.Return) { return "GPU-a", nvml.SUCCESS },
+		GetUUIDFunc: func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST },
 		RegisterEventsFunc: func(types uint64, _ nvml.EventSet) nvml.Return {
 			if types != nvml.EventTypeXidCriticalError {
 				return nvml.ERROR_NOT_SUPPORTED

@@ -187,20 +187,20 @@ func (s *Server) withSick(d place.Decision, err error) error {
 
 // cordon takes a card out of use, or back into it.
 func (s *Server) cordon(w wire.Request) wire.Reply {
-	card, found := s.findCard(w.Card)
+	uuid, found := s.findCard(w.Card)
 	if !found {
 		return userError("vgpu: %s: card %q: want one of this node, by index or UUID, for example %s", w.Op, w.Card, s.exampleCard())
 	}
-	name := s.CardName(card.UUID)
+	name := s.CardName(uuid)
 	if w.Op == wire.OpCordon {
-		if err := s.Health.Cordon(card.UUID, w.Reason); err != nil {
+		if err := s.Health.Cordon(uuid, w.Reason); err != nil {
 			return nodeError("vgpu: cordon: card %s: it is out of use until gresd restarts: %v", name, err)
 		}
-		jobs := s.Ledger.InUse()[card.UUID].Jobs
+		jobs := s.Ledger.InUse()[uuid].Jobs
 		return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf(
 			"card %s: cordoned: no new jobs; jobs that stay on it: %d", name, jobs)}
 	}
-	was, err := s.Health.Uncordon(card.UUID)
+	was, err := s.Health.Uncordon(uuid)
 	if err != nil {
 		return nodeError("vgpu: uncordon: card %s: %v", name, err)
 	}
@@ -210,16 +210,19 @@ func (s *Server) cordon(w wire.Request) wire.Reply {
 	return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf("card %s: takes jobs again", name)}
 }
 
-func (s *Server) findCard(word string) (gpu.Card, bool) {
+// findCard finds a card by index or UUID; one that was taken out of the node, but
+// is still known to be sick, by its UUID.
+func (s *Server) findCard(word string) (gpu.UUID, bool) {
 	index, err := strconv.Atoi(word)
 	cards := s.cards.Load().cards
 	i := slices.IndexFunc(cards, func(c gpu.Card) bool {
 		return string(c.UUID) == word || err == nil && c.Index == index
 	})
 	if i < 0 {
-		return gpu.Card{}, false
+		_, sick := s.Health.Sick()[gpu.UUID(word)]
+		return gpu.UUID(word), sick
 	}
-	return cards[i], true
+	return cards[i].UUID, true
 }
 
 func (s *Server) exampleCard() string {

@@ -123,6 +123,24 @@ func TestPlacementOfOursGoesAround(t *testing.T) {
 	}
 }
 
+// What is known of a card can be forgotten after the card has gone.
+func TestUncordonACardThatIsNotThereAnyMore(t *testing.T) {
+	n := newTestNode(t).start()
+	if err := n.Health.Cordon("GPU-old", "burnt"); err != nil {
+		t.Fatal(err)
+	}
+	if p := n.Server.status().Problems; len(p) != 1 || !strings.Contains(p[0], "GPU-old") {
+		t.Errorf("problems %q", p)
+	}
+	n.want(wire.Request{Op: wire.OpUncordon, Card: "GPU-old"}, wire.Changed)
+	if p := n.Server.status().Problems; len(p) != 0 {
+		t.Errorf("problems %q", p)
+	}
+	if _, err := n.ask(wire.Request{Op: wire.OpUncordon, Card: "GPU-old"}); err == nil {
+		t.Error("a card that nobody knows")
+	}
+}
+
 // A card that fell off the bus is still counted by Slurm, and has its jobs.
 func TestALostCardIsKept(t *testing.T) {
 	n := newTestNode(t).start()

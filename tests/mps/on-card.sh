@@ -219,7 +219,7 @@ done
 left="$(mps_processes) $(find "$work/run/mps" -mindepth 1 -printf '%P ' 2>/dev/null)"
 row "left after the last job" "nothing" "$left" "$(is [ "$left" = " " ])"
 
-printf '%s\n' "what|wanted|got|ok" "${rows[@]}" | column -t -s '|'
+printf '%s\n' "what|wanted|got|ok" "${rows[@]}" | awk -F'|' '{ printf "%-44s %-26s %-26s %s\n", $1, $2, $3, $4 }'
 echo
 cat "$work/out/nvidia-smi" "$work/out/jobs"
 if [ "$bad" != 0 ]; then

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * working.c - a sign of life for work that takes long. gresd takes a process for
+ * busy while it launches. One that has launched a kernel which runs for seconds, or
+ * for ever, launches nothing more; so the watcher asks the stream of its last launch
+ * whether it is done, and counts another launch while it is not.
+ */
+#ifdef VGPU_PRELOAD
+#include "vgpu.h"
+
+/* Well below the time for which gresd believes a launch. */
+#define ASK_NS 50000000u
+
+static struct {
+	CUcontext ctx;
+	CUstream stream; /* NULL: nothing was launched, or it is gone */
+} last[VGPU_MAX_CARDS];
+
+/* Held while a stream is asked: it is not destroyed, and begins no capture, then. */
+static pthread_mutex_t ask_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct {
+	uint64_t launches, asked_ns;
+	bool done;
+} seen[VGPU_MAX_CARDS];
+
+void vgpu_working_note(int card, CUstream stream)
+{
+	CUcontext ctx = NULL;
+
+	if (likely(__atomic_load_n(&last[card].stream, __ATOMIC_RELAXED) == stream))
+		return;
+	/* Another thread's: its work is not seen from the watcher's. */
+	if (stream == CU_STREAM_PER_THREAD || vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS)
+		return;
+	/* Should the two not belong together, the question is refused: no harm. */
+	__atomic_store_n(&last[card].ctx, ctx, __ATOMIC_RELAXED);
+	__atomic_store_n(&last[card].stream, stream, __ATOMIC_RELEASE);
+}
+
+void vgpu_working_forget(CUstream stream, CUcontext ctx)
+{
+	pthread_mutex_lock(&ask_lock);
+	for (unsigned i = 0; i < vgpu_state.ncards; i++)
+		if ((!stream && !ctx) || (stream && last[i].stream == stream) ||
+		    (ctx && last[i].ctx == ctx))
+			__atomic_store_n(&last[i].stream, NULL, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&ask_lock);
+}
+
+void vgpu_working_capture(void)
+{
+	pthread_mutex_lock(&ask_lock);
+	__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&ask_lock);
+}
+
+void vgpu_working_in_child(void)
+{
+	pthread_mutex_init(&ask_lock, NULL);
+	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
+		last[i].stream = NULL;
+		seen[i].launches = 0;
+	}
+}
+
+/* ask_lock is held. */
+static bool runs(int card)
+{
+	CUstream stream = __atomic_load_n(&last[card].stream, __ATOMIC_ACQUIRE);
+	CUcontext popped;
+	CUresult r;
+
+	if (!stream || vgpu_captures || !vgpu_real.cuStreamQuery ||
+	    vgpu_real.cuCtxPushCurrent_v2(last[card].ctx) != CUDA_SUCCESS)
+		return false;
+	r = vgpu_real.cuStreamQuery(stream);
+	vgpu_real.cuCtxPopCurrent_v2(&popped);
+	return r == CUDA_ERROR_NOT_READY;
+}
+
+void vgpu_working_tick(uint64_t now)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		uint64_t *count = &vgpu_my((int)i)->launches;
+		uint64_t launches = __atomic_load_n(count, __ATOMIC_RELAXED);
+
+		if (launches != seen[i].launches) {
+			seen[i].launches = launches;
+			seen[i].asked_ns = now;
+			seen[i].done = false;
+			continue;
+		}
+		if (seen[i].done || now - seen[i].asked_ns < ASK_NS)
+			continue;
+		seen[i].asked_ns = now;
+		pthread_mutex_lock(&ask_lock);
+		seen[i].done = !runs((int)i);
+		pthread_mutex_unlock(&ask_lock);
+		if (!seen[i].done)
+			seen[i].launches = __atomic_add_fetch(count, 1, __ATOMIC_RELAXED);
+	}
+}
+#endif

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+)
+
+func (s site) sim(command string) {
+	s.t.Helper()
+	if err := s.Sim(command); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// card waits until gresd finds card 0 well or not, and returns why not.
+func (s site) card(well bool) string {
+	s.t.Helper()
+	var status wire.Status
+	s.eventually(shortWait, fmt.Sprintf("card 0 is well: %v", well), func() bool {
+		var err error
+		status, err = s.Status()
+		return err == nil && len(status.Cards) > 0 && status.Cards[0].Healthy == well
+	})
+	return status.Cards[0].Why
+}
+
+// refused starts a job that must be refused with these words.
+func (s site) refused(words ...string) {
+	s.t.Helper()
+	r := s.As(bob, "srun", "--gres=vgpu:10", "true")
+	if r.Code == 0 {
+		s.t.Fatalf("a job on a card that is out of use: %s", r)
+	}
+	for _, word := range words {
+		if !strings.Contains(r.Err, word) {
+			s.t.Errorf("refused without %q: %s", word, r)
+		}
+	}
+}
+
+func (s site) works() {
+	s.t.Helper()
+	if r := s.As(bob, "srun", "--gres=vgpu:10", cluster.Worker, "--alloc", "1G"); r.Code != 0 {
+		s.t.Errorf("a job on a card that is well: %s", r)
+	}
+}
+
+func (s site) nodeSays(what, text string) bool {
+	out, err := s.Scontrol("show", "node")
+	for line := range strings.Lines(out) {
+		if rest, is := strings.CutPrefix(strings.TrimSpace(line), what+"="); err == nil && is {
+			return text != "" && strings.Contains(rest, text)
+		}
+	}
+	return err == nil && text == ""
+}
+
+// A card that fails takes no jobs until it was well for a while. Those that
+// have it are told, and live on.
+func TestSickCardTakesNoJobs(t *testing.T) {
+	opts := oneCard
+	opts.Config = "[health]\nprobe_s = 1\nclean_probes = 3\n"
+	s := up(t, opts)
+	job := s.submit(alice, "--gres=vgpu:30", "sleep 300")
+	s.running(job)
+	s.sim("xid --card 0 --code 13") // a program's own fault
+	s.works()
+	if why := s.card(true); why != "" {
+		t.Errorf("out after a program's fault: %s", why)
+	}
+
+	s.sim("xid --card 0 --code 79 --lost 999")
+	began := time.Now()
+	s.eventually(shortWait, "the card is out for the XID and its loss", func() bool {
+		why := s.card(false)
+		return strings.Contains(why, "XID 79") && strings.Contains(why, "lost")
+	})
+	t.Logf("out within %s", time.Since(began).Round(100*time.Millisecond))
+	s.refused("card 0", "not healthy", "XID 79")
+	for _, show := range []struct{ command, want string }{
+		{"status", "XID 79"},
+		{"jobs", fmt.Sprintf("job %d: ", job)},
+	} {
+		if r := s.As("root", "vgpuctl", show.command); r.Code != 0 || !strings.Contains(r.Out, show.want) {
+			t.Errorf("vgpuctl %s: want %q in: %s", show.command, show.want, r)
+		}
+	}
+	if r := s.As(alice, "cat", cluster.JobDir(job)+"/messages"); r.Code != 0 || !strings.Contains(r.Out, "XID 79") {
+		t.Errorf("what the job's user is told: %s", r)
+	}
+	s.eventually(shortWait, "the node has a comment", func() bool { return s.nodeSays("Comment", "vgpu: card 0: ") })
+	if facts, err := s.Job(job); err != nil || facts["JobState"] != "RUNNING" {
+		t.Errorf("the job that was there: %v, %v", facts["JobState"], err)
+	}
+
+	s.sim("xid --card 0") // not lost any more
+	s.card(true)
+	s.works()
+	s.eventually(shortWait, "the comment is gone", func() bool { return s.nodeSays("Comment", "") })
+	if r := s.As("root", "vgpuctl", "jobs"); !strings.Contains(r.Out, "well again") {
+		t.Errorf("the job is not told that its card is well: %s", r)
+	}
+	s.cancel(alice, job)
+}
+
+// What an administrator took out of use stays out, whatever gresd does.
+func TestCordonOutlivesGresd(t *testing.T) {
+	opts := oneCard
+	opts.Config = "[health]\nprobe_s = 1\nclean_probes = 1\n"
+	s := up(t, opts)
+	if r := s.As(alice, "vgpuctl", "cordon", "0"); r.Code == 0 || !strings.Contains(r.Err, "only root") {
+		t.Errorf("cordon by a user: %s", r)
+	}
+	if r := s.As("root", "vgpuctl", "cordon", "0", "fan", "noise"); r.Code != 0 {
+		t.Fatal(r)
+	}
+	s.refused("card 0", "cordoned by an administrator: fan noise")
+	// A batch job goes back into the queue.
+	job := s.submit(carol, "--gres=vgpu:10", "true")
+	s.eventually(shortWait, "the batch job waits again", func() bool {
+		facts, err := s.Job(job)
+		return err == nil && facts["Restarts"] == "1"
+	})
+	s.cancel(carol, job)
+
+	s.Gresd.Kill()
+	if err := s.Gresd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second) // and as many clean probes
+	s.refused("fan noise")
+	if r := s.As("root", "vgpuctl", "uncordon", "0"); r.Code != 0 {
+		t.Fatal(r)
+	}
+	s.works()
+}
+
+func TestSickCardDrainsItsNodeWhereTheSiteSaysSo(t *testing.T) {
+	opts := oneCard
+	opts.Config = "[health]\naction = \"drain\"\nprobe_s = 1\nclean_probes = 3\n"
+	s := up(t, opts)
+	s.works() // gresd has learned the name of its node
+	s.sim("xid --card 0 --ecc 2")
+	s.card(false)
+	s.eventually(shortWait, "the node is drained", func() bool {
+		return strings.Contains(s.NodeState(), "DRAIN") && s.nodeSays("Reason", "vgpu: card 0: 2 uncorrected memory errors")
+	})
+	s.card(true)
+	s.eventually(shortWait, "the node is back", func() bool { return s.NodeState() == "IDLE" })
+	s.works()
+}
+
+// While the driver hangs gresd answers, keeps its jobs, and finds the card sick.
+func TestDriverThatHangs(t *testing.T) {
+	opts := oneCard
+	opts.Config = "[health]\nprobe_s = 1\nclean_probes = 2\n"
+	s := up(t, opts)
+	job := s.submit(alice, "--gres=vgpu:30", cluster.Worker+" --alloc 1G --hold 300")
+	s.running(job)
+	s.card(true)
+	const hang = 30 * time.Second
+	for _, call := range []string{
+		"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlEventSetWait_v2", "nvmlDeviceGetHandleByUUID",
+	} {
+		s.sim(fmt.Sprintf("slow --call %s --ms %d", call, hang.Milliseconds()))
+	}
+	var slowest time.Duration
+	for began := time.Now(); time.Since(began) < hang; time.Sleep(500 * time.Millisecond) {
+		for _, command := range []string{"status", "jobs"} {
+			asked := time.Now()
+			if r := s.As("root", "vgpuctl", command); r.Code != 0 {
+				t.Fatalf("vgpuctl %s while the driver hangs: %s", command, r)
+			}
+			slowest = max(slowest, time.Since(asked))
+		}
+	}
+	t.Logf("the slowest answer took %s", slowest.Round(time.Millisecond))
+	if slowest > 2*time.Second {
+		t.Errorf("an answer took %s", slowest)
+	}
+	if why := s.card(false); !strings.Contains(why, "does not answer") {
+		t.Errorf("the card is out: %s", why)
+	}
+	s.refused("does not answer")
+	s.sim("clear")
+	s.eventually(hang+shortWait, "the card is well again", func() bool {
+		status, err := s.Status()
+		return err == nil && status.Cards[0].Healthy
+	})
+	s.works()
+	s.cancel(alice, job)
+}
