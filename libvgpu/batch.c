@@ -227,9 +227,10 @@ static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *
 
 	if (g->schedule.others && slice > 0) {
 		/* Elapsed time holds other jobs' slices. Work that fits a slice
-		 * costs what it was learned to cost; longer work its part. */
+		 * and was interrupted costs what it was learned to cost; longer
+		 * work its part. */
 		if (est < slice / 2 && !b->learns)
-			return (uint64_t)(busy < est ? busy : est);
+			return (uint64_t)(busy < INTERRUPTED * est ? busy : est);
 		return (uint64_t)(busy * g->schedule.weight_ppm / 1e6);
 	}
 	if (est / b->launches < SHORT_NS && !b->learns && busy > est)

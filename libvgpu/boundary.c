@@ -18,26 +18,45 @@
 		return call;                                                     \
 	} while (0)
 
+/* The host waits: until it launches again, the card has nothing to do for it. */
+#define WAIT(real, stream, call)              \
+	do {                                  \
+		if (vgpu_state.grant)         \
+			vgpu_count_sync();    \
+		BOUNDARY(real, stream, call); \
+	} while (0)
+
 CUresult cuStreamSynchronize(CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuStreamSynchronize, vgpu_stream(stream, false),
-		 vgpu_real.cuStreamSynchronize(stream));
+	WAIT(vgpu_real.cuStreamSynchronize, vgpu_stream(stream, false),
+	     vgpu_real.cuStreamSynchronize(stream));
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuStreamSynchronize_ptsz, vgpu_stream(stream, true),
-		 vgpu_real.cuStreamSynchronize_ptsz(stream));
+	WAIT(vgpu_real.cuStreamSynchronize_ptsz, vgpu_stream(stream, true),
+	     vgpu_real.cuStreamSynchronize_ptsz(stream));
 }
 
 CUresult cuCtxSynchronize(void)
 {
-	BOUNDARY(vgpu_real.cuCtxSynchronize, NULL, vgpu_real.cuCtxSynchronize());
+	WAIT(vgpu_real.cuCtxSynchronize, NULL, vgpu_real.cuCtxSynchronize());
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
-	BOUNDARY(vgpu_real.cuCtxSynchronize_v2, NULL, vgpu_real.cuCtxSynchronize_v2(ctx));
+	WAIT(vgpu_real.cuCtxSynchronize_v2, NULL, vgpu_real.cuCtxSynchronize_v2(ctx));
+}
+
+/* Its record has ended the batch. */
+CUresult cuEventSynchronize(CUevent event)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuEventSynchronize)
+		return CUDA_ERROR_NO_DEVICE;
+	if (vgpu_state.grant)
+		vgpu_count_sync();
+	return vgpu_real.cuEventSynchronize(event);
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
@@ -129,13 +148,12 @@ BATCH_MEM_OP(cuStreamBatchMemOp_v2_ptsz, true)
 
 CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t size)
 {
-	BOUNDARY(vgpu_real.cuMemcpyDtoH_v2, NULL, vgpu_real.cuMemcpyDtoH_v2(dst, src, size));
+	WAIT(vgpu_real.cuMemcpyDtoH_v2, NULL, vgpu_real.cuMemcpyDtoH_v2(dst, src, size));
 }
 
 CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t size)
 {
-	BOUNDARY(vgpu_real.cuMemcpyDtoH_v2_ptds, NULL,
-		 vgpu_real.cuMemcpyDtoH_v2_ptds(dst, src, size));
+	WAIT(vgpu_real.cuMemcpyDtoH_v2_ptds, NULL, vgpu_real.cuMemcpyDtoH_v2_ptds(dst, src, size));
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream)

@@ -40,6 +40,24 @@ static void count_launch(CUstream stream)
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
+void vgpu_count_sync(void)
+{
+	static uint64_t waited_for[VGPU_MAX_CARDS];
+	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
+	uint64_t launches;
+	uint32_t *n;
+
+	if (card < 0)
+		return;
+	launches = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
+	/* A program that asks again and again has waited once. */
+	if (launches == __atomic_load_n(&waited_for[card], __ATOMIC_RELAXED))
+		return;
+	__atomic_store_n(&waited_for[card], launches, __ATOMIC_RELAXED);
+	n = &vgpu_my(card)->syncs;
+	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+}
+
 /* Runs call between the two halves of the gate, if it is closed at all. */
 #define GATED(real, stream, key, unknown, call)                                 \
 	do {                                                                    \

@@ -21,6 +21,8 @@
 #define PAIR_NS 5000000u
 /* Credit an idle job may save: a short burst goes through undisturbed. */
 #define BURST_NS 5000000
+#define SAVE_UP_NS 5000000
+#define SAVE_UP_MOST_NS 1500000
 #define TURN_BURST_NS 60000000
 /* A launch waits this long at most for work that does not progress: it may be
  * what that work is waiting for. */
@@ -153,13 +155,37 @@ static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
 		vgpu_turn_launched(turn_state(g), now, est);
 }
 
+/* What must be saved up before a job that has run dry goes on: work then comes in
+ * runs, with the host ahead of the card as it is without a limit. One kernel at a
+ * time, each would be charged for the host's latency too. At 5 ms of its share a
+ * small job does not wait too long for it. */
+static uint32_t saved_up(const struct gate *g)
+{
+	uint32_t share = g->schedule.cores * (SAVE_UP_NS / 100);
+
+	return share < SAVE_UP_MOST_NS ? share : SAVE_UP_MOST_NS;
+}
+
+/* Run dry is what the job is, not the process: else one that waits would be passed
+ * by another that does not. */
+static bool in_credit(const struct gate *g, int64_t balance)
+{
+	uint32_t *dry = &vgpu_state.cache.header->budget[g->card].dry;
+
+	if (balance <= 0)
+		__atomic_store_n(dry, 1, __ATOMIC_RELAXED);
+	else if (balance >= (int64_t)saved_up(g))
+		__atomic_store_n(dry, 0, __ATOMIC_RELAXED);
+	return !__atomic_load_n(dry, __ATOMIC_RELAXED);
+}
+
 static bool may_go(const struct gate *g, int64_t balance, uint64_t est, uint64_t now)
 {
 	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_TURN | VGPU_GATE_WINDOW)))
 		return true;
 	if (in_windows(g) && window_wait(g, est, now))
 		return false;
-	if ((g->schedule.gate & VGPU_GATE_BUDGET) && balance <= 0)
+	if ((g->schedule.gate & VGPU_GATE_BUDGET) && !in_credit(g, balance))
 		return false;
 	if (takes_turns(g) && turn_wait(g, now))
 		return false;
@@ -179,7 +205,7 @@ static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint
 	uint64_t ns = 0, turn;
 
 	if (g->schedule.gate & VGPU_GATE_BUDGET)
-		ns = vgpu_budget_wait(budget, g->schedule.cores);
+		ns = vgpu_budget_wait(budget, g->schedule.cores, budget->dry ? saved_up(g) : 1);
 	if (takes_turns(g)) {
 		turn = turn_wait(g, now);
 		turn = turn > TURN_POLL_NS ? TURN_POLL_NS : turn;
@@ -278,6 +304,7 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	if (b->learns || b->est_ns >= BATCH_NS || g->inflight_ns + est > quantum(g) ||
 	    seen > g->reaped_ns + REAP_NS ||
 	    seen > __atomic_load_n(&budget->refilled_ns, __ATOMIC_RELAXED) + FRESH_NS ||
+	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) ||
 	    __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST) <= 0)
 		return NULL;
 	return b;

@@ -417,12 +417,12 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 	}
 }
 
-uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores)
+uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores, uint32_t wanted_ns)
 {
 	int64_t balance = LOAD(&b->balance_ns);
-	uint64_t debt = 1 - (uint64_t)balance;
+	uint64_t debt = wanted_ns - (uint64_t)balance;
 
-	if (balance > 0)
+	if (balance >= (int64_t)wanted_ns)
 		return 0;
 	if (cores == 0)
 		cores = 1;

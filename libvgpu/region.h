@@ -140,7 +140,9 @@ struct vgpu_budget {
 	uint64_t waits;       /* launches that waited */
 	uint64_t wait_ns;
 	uint64_t refused; /* allocations refused */
-	uint64_t reserved[2];
+	uint32_t dry;     /* the balance has run out and is being saved up again */
+	uint32_t reserved0;
+	uint64_t reserved1;
 };
 
 /* What a job has launched on a card and still wants to: by this gresd ends a
@@ -182,7 +184,7 @@ struct vgpu_slot_card {
 	uint32_t slice_us;    /* as read back from the driver */
 	uint32_t contexts;
 	uint32_t typical_ns; /* length of what it launches, weighted by time; 0: not known */
-	uint32_t reserved;
+	uint32_t syncs;      /* how often the host has waited for work; wraps */
 };
 
 /* owner: 0 free; else, from the highest bit, 10 bits of the PID namespace, 22 of
@@ -264,6 +266,7 @@ _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, launches, 32);
 VGPU_AT(vgpu_slot_card, slice_us, 48);
 VGPU_AT(vgpu_slot_card, typical_ns, 56);
+VGPU_AT(vgpu_slot_card, syncs, 60);
 _Static_assert(sizeof(struct vgpu_slot_card) == 64, "vgpu_slot_card");
 VGPU_AT(vgpu_slot, start_time, 8);
 VGPU_AT(vgpu_slot, pid, 16);

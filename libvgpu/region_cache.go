@@ -99,6 +99,7 @@ type SlotCard struct {
 	SliceUS, Contexts                uint32
 	Context                          uint64 // of Mem, what contexts were charged
 	TypicalNS                        uint32 // length of what it launches; 0: not known
+	Syncs                            uint32 // how often the host has waited for work; wraps
 }
 
 // CacheReader reads one cache file again and again without opening it again.
@@ -231,7 +232,7 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 		slot.Cards[i] = SlotCard{
 			Mem: uint64(c.mem), GPUNS: uint64(c.gpu_ns), Launches: uint64(c.launches),
 			InflightNS: uint64(c.inflight_ns), SliceUS: uint32(c.slice_us), Contexts: uint32(c.contexts),
-			Context: uint64(c.mem_context), TypicalNS: uint32(c.typical_ns),
+			Context: uint64(c.mem_context), TypicalNS: uint32(c.typical_ns), Syncs: uint32(c.syncs),
 		}
 		if slot.Alive {
 			sum := &view.Cards[i]

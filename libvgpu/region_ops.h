@@ -94,8 +94,8 @@ void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes);
 void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, bool idle,
 			int64_t burst_ns);
 
-/* Nanoseconds of wall time until the balance is above zero; 0 when it is. */
-uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores);
+/* Nanoseconds of wall time until the balance is wanted_ns; 0 when it is. */
+uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores, uint32_t wanted_ns);
 
 /* Nanoseconds until the job's next turn, 0 when work that the card begins at
  * start_ns (now, or later when other work is in front of it) may go now. What of it

@@ -339,7 +339,7 @@ func TestCacheRoundTrip(t *testing.T) {
 	if c := view.Cards[0]; c.MemUsed != 1<<20 || c.Module != 1 || c.Context != 2 || c.MemLimit != 8<<30 || c.UUID != exampleSpec().Cards[0].UUID {
 		t.Errorf("card %+v: only the living process counts", c)
 	}
-	if s := view.Slots[0]; !s.Alive || !s.OnHost || s.Flags != SlotSlicesOK || s.MemBegun != 11 || s.MemDone != 10 || s.Cards[0] != (SlotCard{1 << 20, 3, 4, 5, 6, 7, 2, 0}) {
+	if s := view.Slots[0]; !s.Alive || !s.OnHost || s.Flags != SlotSlicesOK || s.MemBegun != 11 || s.MemDone != 10 || s.Cards[0] != (SlotCard{1 << 20, 3, 4, 5, 6, 7, 2, 0, 0}) {
 		t.Errorf("living slot %+v", s)
 	}
 	if view.Slots[1].Alive {

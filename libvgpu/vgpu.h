@@ -252,6 +252,9 @@ void vgpu_rm_set_transport(int (*transport)(int fd, unsigned long req, void *arg
 /* slices.c: keeps the slices at what the grant says. */
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);
 
+/* launch.c: the host is about to wait for work. */
+void vgpu_count_sync(void);
+
 /* working.c: the stream of a launch; a stream or context that is about to go (both
  * NULL: all); a capture begins (counts vgpu_captures); the watcher's look; a forked
  * child. */

@@ -56,6 +56,8 @@ type Claim struct {
 	// Priority is libvgpu.PrioNormal, …. It decides who waits for whom, never how
 	// much a job gets: jobs below an eager one are given short slices.
 	Priority uint32
+	// Interactive says that its host often waits for its work.
+	Interactive bool
 	// Eager says that the job came lately to work and took less than its share.
 	Eager bool
 	// Kernel is the length of what the job launches, in nanoseconds; 0: not known.
@@ -131,7 +133,9 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 	var sum, shortSum uint64 // cores of all, of those with short slices
 	short := make([]bool, len(claims))
 	busyShort := uint32(0)
+	above := false // some eager job is above others in priority
 	for i, c := range claims {
+		above = above || higher(claims, i)
 		sum += uint64(c.Cores)
 		if short[i] = waitsForEager(claims, i); short[i] {
 			shortSum += uint64(c.Cores)
@@ -151,9 +155,16 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 		part, of := period, sum
 		if short[i] {
 			// One alone for 1 ms; several for 2, lest switching eats the card.
-			part, of = min(period, shortWait*min(2, max(1, busyShort))), shortSum
+			wait := shortWait * min(2, max(1, busyShort))
+			if !above {
+				wait = 2 * shortWait
+			}
+			part, of = min(period, wait), shortSum
 		} else if shortSum > 0 {
 			of = sum - shortSum
+			if !above {
+				part = min(period, ownTurn)
+			}
 		}
 		out[i] = uint32(max(1, uint64(c.Cores)*uint64(part)/max(1, of)/procs(c)))
 	}
@@ -179,6 +190,10 @@ func roomy(claims []Claim, p Params) uint32 {
 // microseconds. A switch costs 0.15 to 0.3 ms, so less would waste the card.
 const shortWait = 1000
 
+// ownTurn is the slice of an eager job among equals, in microseconds: a burst of
+// work gets through, and the others keep a third of the card should it not end.
+const ownTurn = 4000
+
 // rank orders priorities.
 func rank(priority uint32) int {
 	switch priority {
@@ -190,20 +205,41 @@ func rank(priority uint32) int {
 	return 1
 }
 
-func waitsForEager(claims []Claim, i int) bool {
+// higher says whether a job of lower priority waits for this eager one.
+func higher(claims []Claim, i int) bool {
 	for _, c := range claims {
-		if c.Eager && rank(c.Priority) > rank(claims[i].Priority) {
+		if claims[i].Eager && rank(c.Priority) < rank(claims[i].Priority) {
 			return true
 		}
 	}
 	return false
 }
 
-// watched says whether a job's use of the card must be known: it is above
-// another job, which must wait for it while it takes less than its share.
+// waitsForEager says whether a job lets an eager one go first: one that is above it,
+// or one of its own priority that gives up its slices because its host waits for
+// results, and takes less than its share for that.
+func waitsForEager(claims []Claim, i int) bool {
+	self := claims[i]
+	for _, c := range claims {
+		if !c.Eager {
+			continue
+		}
+		switch r := rank(c.Priority) - rank(self.Priority); {
+		case r > 0:
+			return true
+		case r == 0 && c.Interactive && !(self.Interactive && self.Eager):
+			return true
+		}
+	}
+	return false
+}
+
+// watched says whether a job's use of the card must be known: others must wait for
+// it while it takes less than its share.
 func watched(claims []Claim, i int) bool {
 	for _, c := range claims {
-		if rank(c.Priority) < rank(claims[i].Priority) {
+		if rank(c.Priority) < rank(claims[i].Priority) ||
+			claims[i].Interactive && c.Busy > 0 && c.Key != claims[i].Key {
 			return true
 		}
 	}

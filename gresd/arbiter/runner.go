@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +24,10 @@ type Grants interface {
 	SetSchedule(jobID uint32, card int, s libvgpu.Schedule) bool
 }
 
+// quickTick is the time between two looks while an interactive job has neighbours:
+// what it is allowed to take too much before it is seen.
+const quickTick = 15 * time.Millisecond
+
 // Runner applies [Plan] to the open grants, again and again, and deals turns
 // where the plan has them.
 type Runner struct {
@@ -34,6 +39,7 @@ type Runner struct {
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
+	quick   bool // some job's credit is to be followed closely
 
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
@@ -74,6 +80,9 @@ func (r *Runner) Run(ctx context.Context) {
 		if !now.Before(look) {
 			jobs := r.step(now)
 			look = now.Add(r.tick)
+			if r.quick {
+				look = now.Add(min(r.tick, quickTick))
+			}
 			if jobs == 0 {
 				look = now.Add(time.Hour) // or when woken
 			}
@@ -112,12 +121,14 @@ func (r *Runner) step(now time.Time) int {
 			claims = append(claims, Claim{
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
 				Busy: acts[i].busy, NoSlices: acts[i].noSlices, Kernel: acts[i].kernel, Eager: acts[i].eager,
-				Bursty: r.bursty(key),
+				Interactive: acts[i].interactive,
+				Bursty:      r.bursty(key),
 			})
 		}
 	}
 	r.sampler.forget(now)
 	plan := Plan(claims, r.params)
+	r.quick = slices.ContainsFunc(claims, func(c Claim) bool { return c.Interactive && plan[c.Key].Others > 0 })
 	r.updateDealers(claims, plan)
 	for key, s := range plan {
 		if s.Gate&libvgpu.GateTurn != 0 {

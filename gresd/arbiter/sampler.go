@@ -3,6 +3,7 @@
 package arbiter
 
 import (
+	"math"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -18,9 +19,18 @@ const (
 	// creditMax bounds what a job saves up by taking less than its share, as time
 	// in which it takes nothing. With it gone, the job waits like all others.
 	creditMax = 250 * time.Millisecond
+	// interactive is how often a second the host of a job waits for its work from
+	// which others' slices cost it much: at each wait it gives up the rest of its
+	// slice, and then waits for theirs.
+	interactive = 4.0
+	// syncMemory is how long a wait counts in that.
+	syncMemory = time.Second
 	// saturating is the part of its share from which a job counts as taking all
 	// of it: switches between contexts take some from everybody.
 	saturating = 0.9
+	// Among equals the part is larger: an interactive job loses to each wait, and is
+	// made good what it lacks.
+	saturatingWaits = 0.97
 )
 
 // sampler remembers the last sign of work of each process, and what each job
@@ -40,6 +50,7 @@ type procKey struct {
 
 type procState struct {
 	launches, gpuNS uint64
+	syncs           uint32
 	sign            time.Time // last sign of work; zero: none seen
 	seen            time.Time // when it was last looked at
 }
@@ -53,6 +64,7 @@ type jobKey struct {
 type jobState struct {
 	credit float64 // nanoseconds of the card
 	eager  bool
+	syncs  float64   // a second, lately
 	sign   time.Time // last sign of work of any process
 	seen   time.Time
 }
@@ -67,6 +79,8 @@ type activity struct {
 	noSlices bool
 	kernel   uint32 // nanoseconds
 	eager    bool
+	// interactive: the host often waits for its work.
+	interactive bool
 }
 
 // look counts the busy processes of a job on each of its cards. A process is
@@ -75,6 +89,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 	acts := make([]activity, len(view.Cards))
 	used := make([]uint64, len(view.Cards))
 	signs := make([]time.Time, len(view.Cards))
+	syncs := make([]uint32, len(view.Cards))
 	for _, slot := range view.Slots {
 		if !slot.Alive {
 			continue
@@ -82,14 +97,17 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 		for card, c := range slot.Cards {
 			key := procKey{job, slot.PID, slot.StartTime, card}
 			// A process not seen before has state zero: its first launches count.
-			state := s.procs[key]
+			state, old := s.procs[key]
+			if old {
+				syncs[card] += c.Syncs - state.syncs
+			}
 			if c.InflightNS > 0 || c.Launches != state.launches {
 				state.sign = now
 			}
 			if c.GPUNS > state.gpuNS {
 				used[card] += c.GPUNS - state.gpuNS
 			}
-			state.launches, state.gpuNS, state.seen = c.Launches, c.GPUNS, now
+			state.launches, state.gpuNS, state.syncs, state.seen = c.Launches, c.GPUNS, c.Syncs, now
 			s.procs[key] = state
 			if state.sign.After(signs[card]) {
 				signs[card] = state.sign
@@ -104,22 +122,41 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 		}
 	}
 	for i := range acts {
-		acts[i].eager = s.account(jobKey{job, i}, used[i], float64(cards[i].Cores)/100, signs[i], now)
+		acts[i].interactive = s.waits(jobKey{job, i}, syncs[i], now)
+		acts[i].eager = s.account(jobKey{job, i}, used[i], float64(cards[i].Cores)/100, signs[i], now, acts[i].interactive)
 	}
 	return acts
+}
+
+// waits says whether a job is interactive, and notes how often it waited since the
+// last look. It is called before account, which notes the time of the look.
+func (s *sampler) waits(key jobKey, syncs uint32, now time.Time) bool {
+	state, known := s.jobs[key]
+	if !known {
+		return false
+	}
+	// A wait fades away with time, and weighs so that a steady rate shows as itself.
+	fade := math.Exp(-float64(now.Sub(state.seen)) / float64(syncMemory))
+	state.syncs = state.syncs*fade + float64(syncs)/syncMemory.Seconds()
+	s.jobs[key] = state
+	return state.syncs >= interactive
 }
 
 // account says whether a job is eager: it worked within the last minute, and
 // took less than its share. What it did not take is its credit; a job becomes
 // eager with half the most of it, and stays it until all is gone.
-func (s *sampler) account(key jobKey, used uint64, share float64, sign, now time.Time) bool {
+func (s *sampler) account(key jobKey, used uint64, share float64, sign, now time.Time, waits bool) bool {
 	state, known := s.jobs[key]
 	most := share * float64(creditMax)
 	if !known {
 		state.seen = now
 	}
 	took := now.Sub(state.seen)
-	state.credit += saturating*share*float64(took) - float64(used)
+	part := saturating
+	if waits {
+		part = saturatingWaits
+	}
+	state.credit += part*share*float64(took) - float64(used)
 	state.credit = max(0, min(most, state.credit))
 	switch {
 	case state.credit == 0:

@@ -442,12 +442,12 @@ static void test_budget(void)
 	vgpu_budget_refill(&b, 1000000, 30, true, 5000);
 	CHECK_EQ(b.balance_ns, 5000); /* starts with the burst */
 	b.balance_ns = -3000;
-	CHECK_EQ(vgpu_budget_wait(&b, 30), 10003); /* (3000 + 1) * 100 / 30 */
+	CHECK_EQ(vgpu_budget_wait(&b, 30, 1), 10003); /* (3000 + 1) * 100 / 30 */
 	vgpu_budget_refill(&b, 1010000, 30, false, 5000);
 	CHECK_EQ(b.balance_ns, 0);
 	vgpu_budget_refill(&b, 1110000, 30, false, 5000);
 	CHECK_EQ(b.balance_ns, 30000); /* not clipped while work is in flight */
-	CHECK_EQ(vgpu_budget_wait(&b, 30), 0);
+	CHECK_EQ(vgpu_budget_wait(&b, 30, 1), 0);
 	vgpu_budget_refill(&b, 1110010, 30, true, 5000);
 	CHECK_EQ(b.balance_ns, 5000);
 	/* Time does not run backwards. */
