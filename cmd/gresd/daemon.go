@@ -112,6 +112,7 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 		Engine: arbiter.Engine(cfg.Arbiter.Engine),
 	}, cfg.Arbiter.Tick(), log)
 	judge.Except(srv.HeldByMPS)
+	judge.Measure(cards)
 	measurer := arbiter.NewMeasurer(grants, cards, srv.Uncounted, log)
 	reclaimer := reclaim.New(grants, reclaim.Child(self, clearSlots), log)
 	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake(); auditor.Wake() })

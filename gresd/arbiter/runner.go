@@ -55,6 +55,10 @@ func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logge
 	}
 }
 
+// Measure sets who tells the driver's account of what processes use of a card. It
+// must be set before [Runner.Run].
+func (r *Runner) Measure(uses Uses) { r.sampler.truth = newTruth(uses) }
+
 // Except sets what says which jobs something else holds at their share, such as
 // an MPS server: they get neither slices nor gates, for the server's channels are
 // not theirs. It must be set before [Runner.Run].

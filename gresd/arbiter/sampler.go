@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -36,6 +37,7 @@ const (
 // sampler remembers the last sign of work of each process, and what each job
 // took lately. It is for one goroutine.
 type sampler struct {
+	truth *truth // nil: what processes say is taken as it is
 	procs map[procKey]procState
 	jobs  map[jobKey]jobState
 }
@@ -65,6 +67,9 @@ type jobState struct {
 	credit float64 // nanoseconds of the card
 	eager  bool
 	syncs  float64   // a second, lately
+	rate   float64   // of the card, as charged, lately
+	scale  float64   // what corrects it; 0: 1
+	scaled time.Time // when it was last corrected
 	sign   time.Time // last sign of work of any process
 	seen   time.Time
 }
@@ -90,6 +95,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 	used := make([]uint64, len(view.Cards))
 	signs := make([]time.Time, len(view.Cards))
 	syncs := make([]uint32, len(view.Cards))
+	pids := make([][]uint32, len(view.Cards))
 	for _, slot := range view.Slots {
 		if !slot.Alive {
 			continue
@@ -114,6 +120,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			}
 			if !state.sign.IsZero() && now.Sub(state.sign) <= hold {
 				acts[card].busy++
+				pids[card] = append(pids[card], slot.HostPID)
 				acts[card].kernel = max(acts[card].kernel, c.TypicalNS)
 				if slot.Flags&libvgpu.SlotSlicesRefused != 0 {
 					acts[card].noSlices = true
@@ -123,7 +130,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 	}
 	for i := range acts {
 		acts[i].interactive = s.waits(jobKey{job, i}, syncs[i], now)
-		acts[i].eager = s.account(jobKey{job, i}, used[i], float64(cards[i].Cores)/100, signs[i], now, acts[i].interactive)
+		acts[i].eager = s.account(jobKey{job, i}, used[i], cards[i], signs[i], now, acts[i].interactive, pids[i])
 	}
 	return acts
 }
@@ -145,7 +152,8 @@ func (s *sampler) waits(key jobKey, syncs uint32, now time.Time) bool {
 // account says whether a job is eager: it worked within the last minute, and
 // took less than its share. What it did not take is its credit; a job becomes
 // eager with half the most of it, and stays it until all is gone.
-func (s *sampler) account(key jobKey, used uint64, share float64, sign, now time.Time, waits bool) bool {
+func (s *sampler) account(key jobKey, used uint64, card libvgpu.GrantCard, sign, now time.Time, waits bool, pids []uint32) bool {
+	share := float64(card.Cores) / 100
 	state, known := s.jobs[key]
 	most := share * float64(creditMax)
 	if !known {
@@ -156,10 +164,19 @@ func (s *sampler) account(key jobKey, used uint64, share float64, sign, now time
 	if waits {
 		part = saturatingWaits
 	}
-	state.credit += part*share*float64(took) - float64(used)
-	state.credit = max(0, min(most, state.credit))
+	spent := float64(used)
+	if waits {
+		had, at, told := s.truth.of(gpu.UUID(card.UUID), pids, now)
+		spent = state.corrected(used, took, had, at, told)
+	}
+	state.credit += part*share*float64(took) - spent
+	least := 0.0
+	if waits {
+		least = -most // what was taken too much before it was seen is paid back
+	}
+	state.credit = max(least, min(most, state.credit))
 	switch {
-	case state.credit == 0:
+	case state.credit <= 0:
 		state.eager = false
 	case state.credit >= most/2:
 		state.eager = true
