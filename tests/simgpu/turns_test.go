@@ -116,29 +116,30 @@ func processorTime() time.Duration {
 // over costs, and the late hosts of a busy machine, all lose alike.
 func TestTurnsKeepShares(t *testing.T) {
 	for _, c := range []struct {
-		shares  []gpu.Share
-		kernels []string
+		shares    []gpu.Share
+		kernels   []string
+		tolerance float64
 	}{
-		{[]gpu.Share{30, 70}, []string{"20"}},
-		{[]gpu.Share{50, 50}, []string{"1000"}},
-		{[]gpu.Share{30, 70}, []string{"50000"}},
-		{[]gpu.Share{30, 70}, []string{"50", "20000"}},
-		{[]gpu.Share{10, 30, 60}, []string{"200"}},
-		{[]gpu.Share{25, 25, 25, 25}, []string{"5000"}},
+		{[]gpu.Share{30, 70}, []string{"20"}, 0.02},
+		{[]gpu.Share{50, 50}, []string{"1000"}, 0.02},
+		{[]gpu.Share{30, 70}, []string{"50000"}, 0.05}, // a kernel is as long as a turn
+		{[]gpu.Share{30, 70}, []string{"50", "20000"}, 0.03},
+		{[]gpu.Share{10, 30, 60}, []string{"200"}, 0.02},
+		{[]gpu.Share{25, 25, 25, 25}, []string{"5000"}, 0.02},
 	} {
 		t.Run(fmt.Sprintf("%v at %v us", c.shares, c.kernels), func(t *testing.T) {
 			n := newNode(t, arbiter.Auto)
 			if err := n.m.RefuseSlices(Fault{Count: -1}); err != nil {
 				t.Fatal(err)
 			}
-			checkShares(t, n.work(c.shares, c.kernels, 6), c.shares)
+			checkShares(t, n.work(c.shares, c.kernels, 6), c.shares, c.tolerance)
 		})
 	}
 }
 
-// checkShares fails unless the work is divided by shares to 2 points, and most
-// of the card is used.
-func checkShares(t *testing.T, got []float64, shares []gpu.Share) {
+// checkShares fails unless the work is divided by shares within the tolerance, and
+// most of the card is used.
+func checkShares(t *testing.T, got []float64, shares []gpu.Share, tolerance float64) {
 	t.Helper()
 	sum := 0.0
 	for _, f := range got {
@@ -147,8 +148,8 @@ func checkShares(t *testing.T, got []float64, shares []gpu.Share) {
 	t.Logf("%.3f of solo work, in all %.3f", got, sum)
 	within(t, "all", sum, 0.88, 1.01)
 	for i, f := range got {
-		if want := float64(shares[i]) / 100; math.Abs(f/sum-want) > 0.02 {
-			t.Errorf("job %d: got %.3f of all work, want %.2f +- 0.02", i+1, f/sum, want)
+		if want := float64(shares[i]) / 100; math.Abs(f/sum-want) > tolerance {
+			t.Errorf("job %d: got %.3f of all work, want %.2f +- %.2f", i+1, f/sum, want, tolerance)
 		}
 	}
 }
