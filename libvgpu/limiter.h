@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * limiter.h - the state of the budget gate, shared by limiter.c (when may a
- * launch go) and batch.c (what did the work cost).
+ * limiter.h - the state of the budget gate, shared by limiter.c (enter and leave),
+ * wait.c (when may a launch go) and batch.c (what did the work cost).
  *
  * A lane is one stream of one context. Its launches form batches: an event
  * before, an event after. The end of a batch that is still running is the
@@ -73,6 +73,19 @@ struct gate {
 	struct gate_context context[CONTEXTS];
 	struct lane lane[LANES];
 };
+
+/* How often completions are asked for at most, but for launches that wait. */
+#define REAP_NS 200000u
+
+/* wait.c; all with gate.lock held. */
+bool vgpu_takes_turns(const struct gate *g);
+/* Work that a process may have in flight, in nanoseconds. */
+uint64_t vgpu_quantum(const struct gate *g);
+/* Waits, with the lock released while asleep, until work of est nanoseconds may go.
+ * events: event calls are allowed (no capture is open). */
+void vgpu_gate_wait(struct gate *g, uint64_t est, bool events);
+/* Tells gresd when the job's work will be done; the watcher's, in turns. */
+void vgpu_gate_turns(const struct gate *g, uint64_t now);
 
 /* batch.c; all with gate.lock held. */
 /* The lane of a stream in the current context, or NULL when none is free. */
