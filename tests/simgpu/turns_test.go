@@ -113,19 +113,20 @@ func processorTime() time.Duration {
 }
 
 // Slices refused, each job gets its share all the same, by turns. What handing
-// over costs, and the late hosts of a busy machine, all lose alike.
+// over costs, and the late hosts of a busy machine, all lose alike. Six seconds on two
+// processors scatter by two to three points: how well it is kept, tests/bench says.
 func TestTurnsKeepShares(t *testing.T) {
 	for _, c := range []struct {
 		shares    []gpu.Share
 		kernels   []string
 		tolerance float64
 	}{
-		{[]gpu.Share{30, 70}, []string{"20"}, 0.02},
-		{[]gpu.Share{50, 50}, []string{"1000"}, 0.02},
+		{[]gpu.Share{30, 70}, []string{"20"}, 0.04},
+		{[]gpu.Share{50, 50}, []string{"1000"}, 0.04},
 		{[]gpu.Share{30, 70}, []string{"50000"}, 0.05}, // a kernel is as long as a turn
-		{[]gpu.Share{30, 70}, []string{"50", "20000"}, 0.03},
-		{[]gpu.Share{10, 30, 60}, []string{"200"}, 0.02},
-		{[]gpu.Share{25, 25, 25, 25}, []string{"5000"}, 0.02},
+		{[]gpu.Share{30, 70}, []string{"50", "20000"}, 0.04},
+		{[]gpu.Share{10, 30, 60}, []string{"200"}, 0.04},
+		{[]gpu.Share{25, 25, 25, 25}, []string{"5000"}, 0.04},
 	} {
 		t.Run(fmt.Sprintf("%v at %v us", c.shares, c.kernels), func(t *testing.T) {
 			n := newNode(t, arbiter.Auto)
