@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
@@ -48,31 +48,8 @@ func save(path string, records map[gpu.UUID]Record) error {
 	if err != nil {
 		return fmt.Errorf("write state of cards: %w", err)
 	}
-	if err := write(path, append(text, '\n')); err != nil {
+	if err := durable.WriteFile(path, append(text, '\n')); err != nil {
 		return fmt.Errorf("write state of cards: %w", err)
 	}
 	return nil
-}
-
-func write(path string, text []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err = f.Write(text); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
 }

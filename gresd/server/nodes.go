@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
 )
 
 // nodes are Slurm's names of this node, learned from Prologs, each with the
@@ -54,7 +56,7 @@ func (n *nodes) learn(name, conf string) error {
 	next[name] = conf
 	text, err := json.Marshal(next)
 	if err == nil {
-		err = writeDurably(n.path, append(text, '\n'))
+		err = durable.WriteFile(n.path, append(text, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("remember node name: %w", err)
@@ -70,26 +72,3 @@ func (n *nodes) all() map[string]string {
 }
 
 func (n *nodes) names() []string { return slices.Sorted(maps.Keys(n.all())) }
-
-func writeDurably(path string, text []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err = f.Write(text); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
-}
