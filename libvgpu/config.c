@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define SMALLEST "; the smallest limit is used"
+
 /* Moves *text behind a unit and returns its power of two; 0 when there is none. */
 static unsigned read_unit(const char **text)
 {
@@ -64,7 +66,7 @@ static bool set_limits(struct vgpu_grant_card *c, struct vgpu_env *env, const ch
 
 	if (mem && !vgpu_parse_size(mem, &c->mem_limit)) {
 		c->mem_limit = VGPU_SMALLEST_MEM;
-		env->bad(env, name, mem, "a size such as 4096M or 8G");
+		env->bad(env, name, mem, "a size such as 4096M or 8G" SMALLEST);
 	}
 	sm = variable(env, "CUDA_DEVICE_SM_LIMIT", suffix, name);
 	if (!sm)
@@ -73,10 +75,24 @@ static bool set_limits(struct vgpu_grant_card *c, struct vgpu_env *env, const ch
 		cores = 100;
 	} else if (!vgpu_parse_size(sm, &cores) || cores > 100) {
 		cores = VGPU_SMALLEST_CORES;
-		env->bad(env, name, sm, "a percentage 1 to 100");
+		env->bad(env, name, sm, "a percentage 1 to 100" SMALLEST);
 	}
 	c->share = c->cores = (uint32_t)cores;
 	return true;
+}
+
+/* Whether memory beyond what the card has may be paged. */
+static bool may_page(struct vgpu_env *env)
+{
+	char name[64];
+	const char *value = variable(env, "CUDA_OVERSUBSCRIBE", "", name);
+
+	if (!value || strcasecmp(value, "false") == 0 || strcmp(value, "0") == 0)
+		return false;
+	if (strcasecmp(value, "true") == 0 || strcmp(value, "1") == 0)
+		return true;
+	env->bad(env, name, value, "true or false; nothing is paged");
+	return false;
 }
 
 bool vgpu_grant_from(struct vgpu_grant *g, struct vgpu_env *env)
@@ -86,6 +102,7 @@ bool vgpu_grant_from(struct vgpu_grant *g, struct vgpu_env *env)
 	struct vgpu_grant_card all = {.share = 100, .cores = 100, .mode = VGPU_MODE_HARD};
 	bool any = set_limits(&all, env, "");
 
+	all.mem_physical = may_page(env) ? VGPU_MEM_OF_CARD : 0;
 	if (policy && strcasecmp(policy, "disable") == 0)
 		all.mode = VGPU_MODE_OFF;
 	if (priority && strcmp(priority, "0") == 0)
@@ -121,8 +138,7 @@ static void complain(struct vgpu_env *env, const char *name, const char *value, 
 {
 	(void)env;
 	/* A limit was meant: staying silent would open it. */
-	fprintf(stderr, "vgpu: %s: \"%.64s\": want %s; the smallest limit is used\n", name, value,
-		want);
+	fprintf(stderr, "vgpu: %s: \"%.64s\": want %s\n", name, value, want);
 }
 
 bool vgpu_grant_from_env(struct vgpu_grant *g)

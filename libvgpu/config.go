@@ -45,6 +45,7 @@ import "unsafe"
 const (
 	smallestMem   = C.VGPU_SMALLEST_MEM
 	smallestCores = C.VGPU_SMALLEST_CORES
+	memOfCard     = C.VGPU_MEM_OF_CARD // to be learned from the card
 )
 
 // parseSize is the preload library's reader of sizes. It is here, as envGrant
@@ -74,7 +75,7 @@ func envGrant(vars []string) (cards []GrantCard, bad int, limited bool) {
 	for i := range int(g.ncards) {
 		c := &g.card[i]
 		cards = append(cards, GrantCard{
-			MemLimit: uint64(c.mem_limit), Share: uint32(c.share), Cores: uint32(c.cores),
+			MemLimit: uint64(c.mem_limit), MemPhysical: uint64(c.mem_physical), Share: uint32(c.share), Cores: uint32(c.cores),
 			Mode: uint32(c.mode), Priority: uint32(c.priority),
 		})
 	}

@@ -7,11 +7,13 @@
  *   CUDA_DEVICE_MEMORY_LIMIT     bytes, or a whole number and K, M, G, T
  *   CUDA_DEVICE_SM_LIMIT         1 to 100; 0 is HAMi's word for no limit
  *   either with _<i>             the same for the i-th CUDA device alone
+ *   CUDA_OVERSUBSCRIBE           "true", "1": a memory limit may be above what the
+ *                                card has; the rest is paged. "false", "0": not
  *   GPU_CORE_UTILIZATION_POLICY  "disable": compute is counted, never held back
  *   CUDA_TASK_PRIORITY           "0": high
  *
  * An empty variable is one that is not set. A value that cannot be understood
- * was meant as a limit, so it gives the smallest: 1 byte, 1 %.
+ * was meant as a limit, so it gives the smallest: 1 byte, 1 %, nothing paged.
  */
 #ifndef VGPU_CONFIG_H
 #define VGPU_CONFIG_H
@@ -23,12 +25,14 @@
 /* The limits given to a value that cannot be understood. */
 #define VGPU_SMALLEST_MEM 1u
 #define VGPU_SMALLEST_CORES 1u
+/* mem_physical of a grant from the environment until the card's size is known. */
+#define VGPU_MEM_OF_CARD UINT64_MAX
 
 /* Where variables are found, and who is told of a value that is not understood. */
 struct vgpu_env {
 	/* The value, or NULL. It must stay as it is until the grant is made. */
 	const char *(*get)(struct vgpu_env *env, const char *name);
-	/* want: what would have been right, in words. */
+	/* want: what would have been right, and what is done instead, in words. */
 	void (*bad)(struct vgpu_env *env, const char *name, const char *value, const char *want);
 };
 

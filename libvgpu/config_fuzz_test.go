@@ -87,14 +87,14 @@ func wantLimits(all, own GrantCard, mem, sm string) (card GrantCard, bad int) {
 // FuzzEnvironment: what cannot be read is counted, so that it is said, and
 // gives the smallest limit, for just the cards that it was meant for.
 func FuzzEnvironment(f *testing.F) {
-	f.Add("8G", "512m", "30", "10", "", "")
-	f.Add("1.5g", "", "150", "", "default", "1")
-	f.Add("", "010m", "", "-1", "DISABLE", "0")
-	f.Add("-1", "8G", "0", "100", "disable", "")
-	f.Add("", "", "", "101", "force", "0x0")
-	f.Add("18446744073709551616", "18446744073709551615", "1k", "00", "", "00")
-	f.Add(" 4G", "4G ", " 30", "30%", "disabled", " 0")
-	f.Fuzz(func(t *testing.T, mem, mem1, sm, sm1, policy, priority string) {
+	f.Add("8G", "512m", "30", "10", "", "", "true")
+	f.Add("1.5g", "", "150", "", "default", "1", "false")
+	f.Add("", "010m", "", "-1", "DISABLE", "0", "1")
+	f.Add("-1", "8G", "0", "100", "disable", "", "0")
+	f.Add("", "", "", "101", "force", "0x0", "yes")
+	f.Add("18446744073709551616", "18446744073709551615", "1k", "00", "", "00", "TRUE")
+	f.Add(" 4G", "4G ", " 30", "30%", "disabled", " 0", "")
+	f.Fuzz(func(t *testing.T, mem, mem1, sm, sm1, policy, priority, paged string) {
 		vars := []string{"PATH=/usr/bin", "CUDA_DEVICE_MEMORY_LIMIT_16=1", "XCUDA_DEVICE_SM_LIMIT=7"}
 		for _, v := range [][2]string{
 			{"CUDA_DEVICE_MEMORY_LIMIT", mem},
@@ -103,6 +103,7 @@ func FuzzEnvironment(f *testing.F) {
 			{"CUDA_DEVICE_SM_LIMIT_1", sm1},
 			{"GPU_CORE_UTILIZATION_POLICY", policy},
 			{"CUDA_TASK_PRIORITY", priority},
+			{"CUDA_OVERSUBSCRIBE", paged},
 		} {
 			if strings.ContainsRune(v[1], 0) {
 				return
@@ -116,11 +117,19 @@ func FuzzEnvironment(f *testing.F) {
 		if priority == "0" {
 			frame.Priority = PrioHigh
 		}
+		badPaged := 0
+		switch string(asciiLower([]byte(paged))) {
+		case "true", "1":
+			frame.MemPhysical = memOfCard
+		case "", "false", "0":
+		default:
+			badPaged = 1
+		}
 		all, bad := wantLimits(GrantCard{Cores: 100}, frame, mem, sm)
 		one, bad1 := wantLimits(all, frame, mem1, sm1)
 		cards, gotBad, limited := envGrant(vars)
-		if len(cards) != MaxCards || gotBad != bad+bad1 || limited != (mem+mem1+sm+sm1 != "") {
-			t.Fatalf("%q: %d cards, %d values not read, limited %v; want %d not read", vars, len(cards), gotBad, limited, bad+bad1)
+		if len(cards) != MaxCards || gotBad != bad+bad1+badPaged || limited != (mem+mem1+sm+sm1 != "") {
+			t.Fatalf("%q: %d cards, %d values not read, limited %v; want %d not read", vars, len(cards), gotBad, limited, bad+bad1+badPaged)
 		}
 		for i, got := range cards {
 			want := all

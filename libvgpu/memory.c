@@ -164,13 +164,16 @@ static void forget(CUdeviceptr dptr)
 	vgpu_pool_forget(dptr);
 }
 
-/* Where a site lends more memory than the card has: true when the job is past
- * what the card really has for it. */
+/* Where a site lends more memory than the card has. */
+static bool may_page(int card)
+{
+	return vgpu_state.grant->card[card].mem_physical && vgpu_real.cuMemAllocManaged;
+}
+
+/* True when the job is past what the card really has for it. */
 static bool past_physical(int card)
 {
-	uint64_t physical = vgpu_state.grant->card[card].mem_physical;
-
-	return physical && vgpu_mem_used(card) > physical;
+	return may_page(card) && vgpu_mem_used(card) > vgpu_state.grant->card[card].mem_physical;
 }
 
 /* A linear allocation that the card pages in and out. It is charged already. */
@@ -204,8 +207,13 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size)
 		return vgpu_real.cuMemAlloc_v2(dptr, size);
 	if (vgpu_mem_take(card, size))
 		return vgpu_oom(card, size);
-	paged = past_physical(card) && vgpu_real.cuMemAllocManaged;
+	paged = past_physical(card);
 	r = paged ? alloc_paged(dptr, size) : vgpu_real.cuMemAlloc_v2(dptr, size);
+	/* Others have the rest of the card, or it is in pieces. */
+	if (r == CUDA_ERROR_OUT_OF_MEMORY && !paged && may_page(card)) {
+		paged = true;
+		r = alloc_paged(dptr, size);
+	}
 	if (r == CUDA_SUCCESS)
 		remember(card, *dptr, size, paged ? KIND_PAGED : 0);
 	return vgpu_mem_done(card, size, r);
@@ -351,15 +359,16 @@ CUresult cuMemFree(unsigned dptr)
 }
 
 /* -------------------------------------------------------------- what is told */
-/* A card as large as the limit; free also never more than the card has. */
-static void told(int card, uint64_t real_free, uint64_t *free, uint64_t *total)
+void vgpu_told(int card, uint64_t *free, uint64_t *total)
 {
 	uint64_t limit = vgpu_limit(card), used = vgpu_mem_used(card);
+	uint64_t left = limit > used ? limit - used : 0;
+	bool paged = may_page(card); /* which needs no room on the card */
 
-	*total = limit;
-	*free = limit > used ? limit - used : 0;
-	if (*free > real_free)
-		*free = real_free;
+	if (paged || *free > left)
+		*free = left;
+	if (paged || *total > limit)
+		*total = limit;
 }
 
 static bool told_otherwise(int card)
@@ -383,9 +392,11 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	card = vgpu_card_current();
 	if (told_otherwise(card)) {
 		vgpu_pools_settle();
-		told(card, f, &told_free, &told_total);
+		told_free = f;
+		told_total = t;
+		vgpu_told(card, &told_free, &told_total);
 		f = told_free;
-		t = told_total < t ? told_total : t;
+		t = told_total;
 	}
 	if (free)
 		*free = f;
@@ -408,6 +419,7 @@ CUresult cuMemGetInfo(unsigned *free, unsigned *total)
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
+	uint64_t free = 0, total;
 	CUresult r;
 	int card;
 
@@ -416,8 +428,11 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
 	card = vgpu_card_of_device(dev);
-	if (r == CUDA_SUCCESS && told_otherwise(card) && vgpu_limit(card) < *bytes)
-		*bytes = vgpu_limit(card);
+	if (r == CUDA_SUCCESS && told_otherwise(card)) {
+		total = *bytes;
+		vgpu_told(card, &free, &total);
+		*bytes = total;
+	}
 	return r;
 }
 

@@ -6,19 +6,16 @@
 static void view(int card, unsigned long long *total, unsigned long long *free,
 		 unsigned long long *used)
 {
-	uint64_t limit = vgpu_limit(card);
-	uint64_t mine;
+	uint64_t f = *free, t = *total;
 
 	vgpu_shared_settle();
-	mine = vgpu_mem_used(card);
-	if (limit >= *total)
+	vgpu_told(card, &f, &t);
+	if (t == *total)
 		return;
-	*total = limit;
-	*used = mine < limit ? mine : limit;
-	if (*free > limit - *used)
-		*free = limit - *used;
+	*total = t;
+	*free = f;
 	/* total = used + free holds on a card: what others hold shows as used. */
-	*used = *total - *free;
+	*used = t - f;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)

@@ -224,6 +224,19 @@ static void format_uuid(const CUuuid *u, char out[VGPU_UUID_LEN])
 		 b[14], b[15]);
 }
 
+/* What an environment's limit goes beyond, where it may. */
+static void learn_physical(struct vgpu_grant_card *c, CUdevice dev)
+{
+	size_t total = 0;
+
+	if (c->mem_physical != VGPU_MEM_OF_CARD)
+		return;
+	if (!vgpu_real.cuDeviceTotalMem_v2 ||
+	    vgpu_real.cuDeviceTotalMem_v2(&total, dev) != CUDA_SUCCESS)
+		total = 0;
+	c->mem_physical = c->mem_limit > total ? total : 0;
+}
+
 int vgpu_card_of_device(CUdevice dev)
 {
 	char text[VGPU_UUID_LEN];
@@ -246,8 +259,10 @@ int vgpu_card_of_device(CUdevice dev)
 	if (vgpu_state.from_env) {
 		/* Limits by CUDA ordinal: note the UUID, so that NVML agrees. */
 		card = dev < VGPU_MAX_CARDS ? dev : -1;
-		if (card >= 0)
+		if (card >= 0) {
 			memcpy(env_grant.card[card].uuid, text, sizeof text);
+			learn_physical(&env_grant.card[card], dev);
+		}
 	} else {
 		card = card_of_uuid(text);
 	}

@@ -153,6 +153,9 @@ int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want);
 CUresult vgpu_oom(int card, uint64_t bytes);
 /* Bytes of managed memory that this process holds. */
 extern uint64_t vgpu_managed_bytes;
+/* Makes free and total of a card, as the driver says them, what the job is told: a
+ * card as large as its limit. Only where there is a limit. */
+void vgpu_told(int card, uint64_t *free, uint64_t *total);
 /* All that counts for the job on a card: slots, and what gresd measured beside. */
 uint64_t vgpu_mem_used(int card);
 

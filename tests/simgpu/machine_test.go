@@ -62,7 +62,8 @@ func TestDriverAPI(t *testing.T) {
 func num(v map[string]any, key string) uint64 { return uint64(v[key].(float64)) }
 
 func TestEveryRouteFillsTheCardAndGivesItBack(t *testing.T) {
-	for _, route := range []string{"linear", "pitch", "managed", "async", "pool", "vmm", "array"} {
+	// Managed memory is not refused: what does not fit stays with the host.
+	for _, route := range []string{"linear", "pitch", "async", "pool", "vmm", "array"} {
 		t.Run(route, func(t *testing.T) {
 			_, state := newMachine(t, "one-card")
 			v := startTenant(t, state, "--route", route, "--chunk", "1G", "--fine", "--fill").next()
@@ -83,6 +84,17 @@ func TestEveryRouteFillsTheCardAndGivesItBack(t *testing.T) {
 				t.Errorf("free afterwards: got %d, want %d", got, uint64(free))
 			}
 		})
+	}
+}
+
+func TestManagedMemoryBeyondTheCardStaysWithTheHost(t *testing.T) {
+	_, state := newMachine(t, "one-card")
+	tenant := startTenant(t, state, "--route", "managed", "--alloc", "60G", "--alloc", "30G", "--route", "linear", "--alloc", "30G")
+	for i, want := range []struct{ result, used uint64 }{{0, 60 << 30}, {0, 60 << 30}, {2, 60 << 30}} {
+		v := tenant.next()
+		if num(v, "result") != want.result || num(v, "nvml_used") < want.used || num(v, "nvml_used") > want.used+1<<30 {
+			t.Errorf("allocation %d: %v, %d bytes of the card; want %d and %d", i, v["error"], num(v, "nvml_used"), want.result, want.used)
+		}
 	}
 }
 

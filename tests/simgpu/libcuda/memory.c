@@ -87,6 +87,8 @@ CUresult mem_alloc(CUcontext ctx, uint64_t size, enum block_kind kind, struct bl
 		rc = charge_small(ctx->card, (int64_t)round_up(size, 512));
 	else
 		rc = mem_charge(ctx->card, b.charged = round_up(size, DRV_PAGE));
+	if (rc && kind == BLOCK_MANAGED)
+		rc = b.charged = 0; /* its pages stay with the host */
 	if (rc)
 		return rc;
 	rc = place(ctx, b, out);
