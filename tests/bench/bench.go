@@ -28,6 +28,7 @@ type bench struct {
 	env      []string       // of every tenant, and of gresd
 	match    *regexp.Regexp // of names of cases
 	inner    int            // rounds in a unit of work on this card
+	sms      int            // its multiprocessors
 	// idleMemory is what is in use on the card before anything runs, in MiB.
 	idleMemory uint64
 	solos      map[string]float64
@@ -206,7 +207,7 @@ func (b *bench) calibrate(ctx context.Context) error {
 	if err := p.result(30*time.Second, &got); err != nil {
 		return fmt.Errorf("calibrate: %w", err)
 	}
-	b.inner = got.Inner
+	b.inner, b.sms = got.Inner, got.SMs
 	fmt.Printf("vgpu-bench %s: %d multiprocessors, %d rounds in a unit of 20 us\n", version, got.SMs, got.Inner)
 	return nil
 }

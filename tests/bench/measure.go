@@ -63,7 +63,7 @@ func (b *bench) startTenant(ctx context.Context, env []string, t tenant) (*proc,
 	if t.torch() {
 		return b.start(ctx, t.shape, env, b.python, b.program("torch_load.py"), strings.TrimPrefix(t.shape, "torch:"))
 	}
-	argv := []string{b.program("vgpu-load"), "--shape", t.shape, "--inner", fmt.Sprint(b.inner)}
+	argv := []string{b.program("vgpu-load"), "--shape", t.shape, "--inner", fmt.Sprint(b.inner), "--sms", fmt.Sprint(b.sms)}
 	if t.idle != "" {
 		argv = append(argv, "--idle", t.idle)
 	}

@@ -43,7 +43,7 @@ static void open_product(struct card *c)
 	free(m);
 }
 
-void card_open(struct card *c, unsigned inner)
+void card_open(struct card *c, unsigned inner, unsigned sms)
 {
 	static const char zero[COUNTERS];
 	CUdevice device;
@@ -64,7 +64,7 @@ void card_open(struct card *c, unsigned inner)
 	/* portable and mapped; with unified addresses the card uses the same one */
 	must(cu.MemHostAlloc((void **)&c->progress, sizeof(*c->progress), 3), "cuMemHostAlloc");
 	memset((void *)c->progress, 0, sizeof(*c->progress));
-	c->grid = 2 * (unsigned)c->sms;
+	c->grid = 2 * (sms ? sms : (unsigned)c->sms);
 	c->inner = inner;
 	open_product(c);
 }

@@ -45,13 +45,14 @@ struct card {
 
 struct options {
 	const char *shape, *samples;
-	unsigned inner;
+	unsigned inner, sms;
 	unsigned on_ms, off_ms; /* work and rest in turn; 0: no rest */
 	bool calibrate, cost, cost_paced;
 };
 
 /* card.c */
-void card_open(struct card *c, unsigned inner);
+/* sms: of the whole card; 0: ask the driver, which under MPS tells a part. */
+void card_open(struct card *c, unsigned inner, unsigned sms);
 void card_launch(struct card *c, const struct shape *s);
 unsigned card_calibrate(struct card *c); /* inner rounds of a unit of 20 us */
 

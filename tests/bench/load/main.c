@@ -17,10 +17,11 @@
 #include <time.h>
 
 static const char usage[] =
-	"usage: vgpu-load --shape NAME --inner N --samples FILE [--idle ON:OFF]\n"
+	"usage: vgpu-load --shape NAME --inner N --samples FILE [--sms N] [--idle ON:OFF]\n"
 	"       vgpu-load --calibrate | --cost | --cost-paced\n"
 	"  --shape    20us, 200us, 1ms, 5ms, 20ms, 50ms, graph, persistent, burst or product\n"
 	"  --inner    rounds in a unit of work, from --calibrate\n"
+	"  --sms      multiprocessors of the whole card, from --calibrate\n"
 	"  --samples  where the progress is written\n"
 	"  --idle     milliseconds of work and of rest, in turn\n";
 
@@ -52,6 +53,8 @@ static bool read_options(int argc, char **argv, struct options *o)
 			o->samples = value;
 		else if (strcmp(argv[i], "--inner") == 0)
 			o->inner = (unsigned)strtoul(value, NULL, 10);
+		else if (strcmp(argv[i], "--sms") == 0)
+			o->sms = (unsigned)strtoul(value, NULL, 10);
 		else if (strcmp(argv[i], "--idle") != 0 ||
 			 sscanf(value, "%u:%u", &o->on_ms, &o->off_ms) != 2 || !o->on_ms)
 			return false;
@@ -95,7 +98,7 @@ int main(int argc, char **argv)
 	}
 	prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
 	driver_load(NULL, false);
-	card_open(&c, o.inner);
+	card_open(&c, o.inner, o.sms);
 	if (o.calibrate)
 		printf("{\"inner\":%u,\"sms\":%d}\n", card_calibrate(&c), c.sms);
 	else if (o.cost)
