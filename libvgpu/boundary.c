@@ -6,7 +6,7 @@
 #ifdef VGPU_PRELOAD
 #include "vgpu.h"
 
-#define BOUNDARY(real, stream, call)                                             \
+#define END_BATCH(real, stream)                                                  \
 	do {                                                                     \
 		if (unlikely(!(real))) {                                         \
 			vgpu_need_cuda();                                        \
@@ -15,15 +15,25 @@
 		}                                                                \
 		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))) \
 			vgpu_gate_boundary(stream);                              \
-		return call;                                                     \
 	} while (0)
 
-/* The host waits: until it launches again, the card has nothing to do for it. */
-#define WAIT(real, stream, call)              \
-	do {                                  \
-		if (vgpu_state.grant)         \
-			vgpu_count_sync();    \
-		BOUNDARY(real, stream, call); \
+#define BOUNDARY(real, stream, call)     \
+	do {                             \
+		END_BATCH(real, stream); \
+		return call;             \
+	} while (0)
+
+/* The host waits for all work of a stream; NULL: of the context. */
+#define WAIT(real, stream, call)            \
+	do {                                \
+		CUstream waits = stream;    \
+		CUresult result;            \
+                                            \
+		END_BATCH(real, waits);     \
+		result = call;              \
+		if (vgpu_state.grant)       \
+			vgpu_waited(waits); \
+		return result;              \
 	} while (0)
 
 CUresult cuStreamSynchronize(CUstream stream)
@@ -51,12 +61,15 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 /* Its record has ended the batch. */
 CUresult cuEventSynchronize(CUevent event)
 {
+	CUresult r;
+
 	vgpu_need_cuda();
 	if (!vgpu_real.cuEventSynchronize)
 		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuEventSynchronize(event);
 	if (vgpu_state.grant)
-		vgpu_count_sync();
-	return vgpu_real.cuEventSynchronize(event);
+		vgpu_waited(VGPU_SOME_WORK);
+	return r;
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)

@@ -40,7 +40,7 @@ static void count_launch(CUstream stream)
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
-void vgpu_count_sync(void)
+void vgpu_waited(CUstream stream)
 {
 	static uint64_t waited_for[VGPU_MAX_CARDS];
 	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
@@ -52,6 +52,9 @@ void vgpu_count_sync(void)
 	launches = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
 	/* A program that asks again and again has waited once. */
 	if (launches == __atomic_load_n(&waited_for[card], __ATOMIC_RELAXED))
+		return;
+	/* A host that waits for the last but one is ahead of the card. */
+	if (stream && !vgpu_working_is(card, stream) && vgpu_working(card))
 		return;
 	__atomic_store_n(&waited_for[card], launches, __ATOMIC_RELAXED);
 	n = &vgpu_my(card)->syncs;

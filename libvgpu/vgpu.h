@@ -255,8 +255,11 @@ void vgpu_rm_set_transport(int (*transport)(int fd, unsigned long req, void *arg
 /* slices.c: keeps the slices at what the grant says. */
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);
 
-/* launch.c: the host is about to wait for work. */
-void vgpu_count_sync(void);
+/* launch.c: the host has waited for all work of a stream (NULL: of the context), or
+ * for some of it. Counts when the card then has nothing more to do for it: the job
+ * gives up the rest of its slice at each such wait. */
+#define VGPU_SOME_WORK ((CUstream)(uintptr_t)-1)
+void vgpu_waited(CUstream stream);
 
 /* working.c: the stream of a launch; a stream or context that is about to go (both
  * NULL: all); a capture begins (counts vgpu_captures); the watcher's look; a forked
@@ -265,6 +268,10 @@ void vgpu_working_note(int card, CUstream stream);
 void vgpu_working_forget(CUstream stream, CUcontext ctx);
 void vgpu_working_capture(void);
 void vgpu_working_tick(uint64_t now);
+/* Whether the stream of the last launch still works; false when that is not known. */
+bool vgpu_working(int card);
+/* Whether that is the stream. */
+bool vgpu_working_is(int card, CUstream stream);
 void vgpu_working_in_child(void);
 
 /* hostpid.c: writes this process's pid outside its PID namespace to its slot, 0

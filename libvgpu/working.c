@@ -79,6 +79,22 @@ static bool runs(int card)
 	return r == CUDA_ERROR_NOT_READY;
 }
 
+bool vgpu_working(int card)
+{
+	bool r;
+
+	if (pthread_mutex_trylock(&ask_lock) != 0)
+		return false;
+	r = runs(card);
+	pthread_mutex_unlock(&ask_lock);
+	return r;
+}
+
+bool vgpu_working_is(int card, CUstream stream)
+{
+	return __atomic_load_n(&last[card].stream, __ATOMIC_RELAXED) == stream;
+}
+
 void vgpu_working_tick(uint64_t now)
 {
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {

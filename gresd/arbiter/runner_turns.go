@@ -33,6 +33,9 @@ const (
 	// them not full), so that a late host does not leave the card idle.
 	shortQueue = int64(2 * time.Millisecond)
 	longQueue  = int64(4 * time.Millisecond)
+	// sharedQueue is for turns in which the card is shared all the same: who runs
+	// dry loses the rest of its slice.
+	sharedQueue = int64(8 * time.Millisecond)
 	// still is by how much a turn may move without being told.
 	still = 20 * time.Microsecond
 )
@@ -48,12 +51,13 @@ type member struct {
 	// due is time that it may have, below 0 what it has had too much: what runs
 	// over the end of a turn is taken from the next, and what a job could not
 	// use because the card was not free is not.
-	due    int64
-	state  libvgpu.TurnState
-	wants  bool
-	early  bool  // its last turn was ended before its end
-	passed bool  // its turn was given to another: it had nothing to do
-	paused int64 // when it last had nothing to do for longer than a late host explains
+	due     int64
+	state   libvgpu.TurnState
+	wants   bool
+	early   bool  // its last turn was ended before its end
+	passed  bool  // its turn was given to another: it had nothing to do
+	endless bool  // its work did not end within drainMax, and still runs
+	paused  int64 // when it last had nothing to do for longer than a late host explains
 }
 
 // nextDue is what a member is due when it is next in the round: the rest of a
@@ -117,6 +121,7 @@ func (d *dealer) update(claims []Claim, plan map[Key]libvgpu.Schedule, now int64
 func (d *dealer) step(now int64, look func(Key) libvgpu.TurnState) (next int64) {
 	for _, m := range d.members {
 		m.state = look(m.Key)
+		m.endless = m.endless && m.runs(now)
 		m.wants = m.runs(now) || now-int64(m.state.WantedNS) < awayAfter
 		if now-int64(max(m.state.UntilNS, m.state.WantedNS)) > pauseAfter {
 			m.paused = now
@@ -135,6 +140,7 @@ func (d *dealer) step(now int64, look func(Key) libvgpu.TurnState) (next int64) 
 		d.deal(now)
 	case now >= d.end-lead:
 		if free := d.free(now); free-now <= lead || d.wanting() < 2 && now >= d.end {
+			d.cur.endless = d.cur.endless || free >= d.end+drainMax
 			d.deal(max(min(free, now+lead), now))
 		} else {
 			return d.wake(now, free-lead)
@@ -152,8 +158,13 @@ func (d *dealer) wanting() (n int) {
 	return n
 }
 
-// free is when the card will be free for the next.
+// free is when the card will be free for the next. Nobody waits for work without an
+// end, such as a persistent kernel: the hardware divides the card between it and
+// whose turn it is, and it is charged for that.
 func (d *dealer) free(now int64) int64 {
+	if d.cur.endless {
+		return d.end
+	}
 	until := int64(d.cur.state.UntilNS)
 	if d.cur.state.InflightNS > 0 && until <= now && d.cur.runs(now) {
 		until = now + 2*lead // it is late: look again
@@ -182,9 +193,11 @@ func (d *dealer) count(now int64) {
 		return
 	}
 	var on []*member
+	var running uint64 // processes: where the hardware divides, it is among them
 	for _, m := range d.members {
 		if m == d.cur && now > d.begin || m.runs(from) && m.runs(now) {
 			on = append(on, m)
+			running += procs(m.Claim)
 		}
 	}
 	alone := d.wanting() < 2
@@ -192,7 +205,7 @@ func (d *dealer) count(now int64) {
 		if alone {
 			continue // what nobody else wants costs nothing
 		}
-		m.due = max(-debtMax, m.due-(now-from)/int64(len(on)))
+		m.due = max(-debtMax, m.due-(now-from)*int64(procs(m.Claim))/int64(running))
 	}
 	for _, m := range d.members {
 		// Who waits is paid by the round; who has nothing to do, by the clock, but
@@ -242,7 +255,7 @@ func (d *dealer) deal(at int64) {
 		return
 	}
 	next.due = min(next.due, next.most())
-	d.cur, d.begin, d.end = next, at, at+next.due
+	d.cur, d.begin, d.end = next, at, at+next.due*d.slower(next)
 	next.early = false
 }
 
@@ -314,7 +327,10 @@ func (d *dealer) schedules(now int64) map[Key]libvgpu.Schedule {
 			turn = window(begin, length, max(period, length))
 		}
 		turn.QueueUS = uint32(shortQueue / 1000)
-		if wanting == uint32(len(d.members)) && d.equals() {
+		switch {
+		case d.beside(m):
+			turn.QueueUS = uint32(sharedQueue / 1000)
+		case wanting == uint32(len(d.members)) && d.equals():
 			turn.QueueUS = uint32(longQueue / 1000)
 		}
 		// Each process may have so much in flight: together not more than one would.
@@ -335,6 +351,23 @@ func (d *dealer) schedules(now int64) map[Key]libvgpu.Schedule {
 		out[m.Key] = s
 	}
 	return out
+}
+
+// slower is how many times longer a member's time takes beside work without an end.
+func (d *dealer) slower(m *member) int64 {
+	own := procs(m.Claim)
+	running := own
+	for _, o := range d.members {
+		if o != m && o.endless {
+			running += procs(o.Claim)
+		}
+	}
+	return int64(running / own)
+}
+
+// beside says whether a member has its turns beside work without an end.
+func (d *dealer) beside(m *member) bool {
+	return slices.ContainsFunc(d.members, func(o *member) bool { return o != m && o.endless })
 }
 
 // equals says whether no member is above another in priority.

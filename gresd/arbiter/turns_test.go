@@ -5,6 +5,7 @@ package arbiter
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -19,6 +20,8 @@ type tenant struct {
 	kernel int64 // length
 	idle   func(now int64) bool
 	killed bool
+	// A persistent kernel: it runs all the time, at half speed beside another's.
+	endless bool
 	got    int64
 	state  libvgpu.TurnState
 	wait   int64 // longest time that it waited for the card
@@ -44,7 +47,10 @@ func play(t *testing.T, tenants []*tenant, from, d int64, begin int64, each func
 		}
 		return libvgpu.TurnState{}
 	}
-	next, free := begin, begin
+	next, free, speed := begin, begin, int64(1)
+	if slices.ContainsFunc(tenants, func(x *tenant) bool { return x.endless }) {
+		speed = 2 // of the others
+	}
 	var told map[Key]libvgpu.Schedule
 	for now := begin; now < begin+d; now += 50000 {
 		if each != nil {
@@ -58,6 +64,13 @@ func play(t *testing.T, tenants []*tenant, from, d int64, begin int64, each func
 			}
 		}
 		for _, x := range tenants {
+			if x.endless {
+				x.state = libvgpu.TurnState{UntilNS: uint64(now + ms/2), InflightNS: 1, WantedNS: uint64(begin)}
+				if x.got += 50000; free > now {
+					x.got -= 25000
+				}
+				continue
+			}
 			if int64(x.state.UntilNS) <= now {
 				x.state.InflightNS = 0
 			}
@@ -77,7 +90,7 @@ func play(t *testing.T, tenants []*tenant, from, d int64, begin int64, each func
 			}
 			// The card may still have another's kernel on it.
 			begins := max(start, free)
-			free = begins + x.kernel
+			free = begins + x.kernel*speed
 			x.state.UntilNS, x.state.InflightNS = uint64(free), uint64(x.kernel)
 			x.wait, x.since = max(x.wait, begins-x.since), 0
 			if now-begin > from {
@@ -120,6 +133,23 @@ func TestTurnsDivideTheCardByShare(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A persistent kernel never hands the card over. Who has a turn beside it has half of
+// the card, and that counts for both.
+func TestTurnsBesideAPersistentKernel(t *testing.T) {
+	for _, c := range []struct{ share, want uint32 }{{50, 50}, {70, 70}, {30, 50}} {
+		a := &tenant{claim: claim(1, c.share, hard, 1), endless: true}
+		b := &tenant{claim: claim(2, 100-c.share, hard, 1), kernel: 50000}
+		const d = 20000 * ms
+		play(t, []*tenant{a, b}, 0, d, 1e12, nil)
+		if got, want := float64(a.got)/float64(d), float64(c.want)/100; math.Abs(got-want) > 0.02 {
+			t.Errorf("%d beside %d: the persistent kernel has %.3f of the card, want %.2f", c.share, 100-c.share, got, want)
+		}
+		if got, want := float64(b.got)/float64(d), 1-float64(c.want)/100; math.Abs(got-want) > 0.02 {
+			t.Errorf("%d beside %d: the other has %.3f of the card, want %.2f", c.share, 100-c.share, got, want)
+		}
 	}
 }
 

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// A host that waits for its last work leaves the card idle, and is counted; one that
+// waits for the last but one keeps the card busy, and is not.
+func TestWhichWaitsAreCounted(t *testing.T) {
+	// It calibrates first, and waits for each kernel; then it keeps some in flight.
+	brief, long := waits(t, "0.1"), waits(t, "2.1")
+	if brief < 300 {
+		t.Errorf("%d waits counted while the card was idle after each, want 300 and more", brief)
+	}
+	if more := int(long) - int(brief); more > 500 {
+		t.Errorf("%d waits counted in 2 s in which the card was always busy, of 2000", more)
+	}
+}
+
+func waits(t *testing.T, seconds string) uint32 {
+	t.Helper()
+	env, libdir, lib := card(t, oneCard)
+	file := filepath.Join(t.TempDir(), "cache")
+	cmd := exec.Command("../../build/tests/vgpu-worker", "--inflight", "4", "--kernel-us", "1000", "--saturate", seconds)
+	cmd.Env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+file)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	view, err := libvgpu.ReadCache(file)
+	if err != nil || len(view.Slots) != 1 {
+		t.Fatalf("%d slots, %v; want the one of the worker", len(view.Slots), err)
+	}
+	return view.Slots[0].Cards[0].Syncs
+}
