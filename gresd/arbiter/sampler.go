@@ -67,11 +67,12 @@ type jobState struct {
 	credit float64 // nanoseconds of the card
 	eager  bool
 	syncs  float64   // a second, lately
-	rate   float64   // of the card, as charged, lately
 	scale  float64   // what corrects it; 0: 1
 	scaled time.Time // when it was last corrected
 	sign   time.Time // last sign of work of any process
 	seen   time.Time
+	// history is what was charged lately, while the job is interactive.
+	history []charged
 }
 
 func newSampler() *sampler {
@@ -167,9 +168,13 @@ func (s *sampler) account(key jobKey, used uint64, card libvgpu.GrantCard, sign,
 	spent := float64(used)
 	if waits {
 		had, at, told := s.truth.of(gpu.UUID(card.UUID), pids, now)
-		spent = state.corrected(used, took, had, at, told)
+		state.note(used, now)
+		spent = state.corrected(used, had, at, told)
 	}
 	state.credit += part*share*float64(took) - spent
+	if !waits {
+		state.history = nil
+	}
 	least := 0.0
 	if waits {
 		least = -most // what was taken too much before it was seen is paid back

@@ -3,6 +3,7 @@
 package arbiter
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -96,23 +97,62 @@ const (
 	leastScale = 0.5
 	mostScale  = 2.0
 	scaleGain  = 0.4
-	// rateSpan is over how long a job's own account is averaged for the comparison.
-	rateSpan = 2 * time.Second
+	// leastUse of the span of an answer is enough to compare by.
+	leastUse = 0.01
 )
 
+// charged is what a job's processes had charged in all at a time, in nanoseconds.
+type charged struct {
+	at  time.Time
+	sum uint64
+}
+
+// between is what was charged from one time to another; false when that is not known
+// of all of it. The history is in order of time.
+func between(history []charged, from, to time.Time) (uint64, bool) {
+	if len(history) == 0 || history[0].at.After(from) || history[len(history)-1].at.Before(to) {
+		return 0, false
+	}
+	until := func(t time.Time) uint64 {
+		i, _ := slices.BinarySearchFunc(history, t, func(c charged, t time.Time) int { return c.at.Compare(t) })
+		return history[i].sum
+	}
+	return until(to) - until(from), true
+}
+
+// note adds to the history of what was charged.
+func (s *jobState) note(used uint64, now time.Time) {
+	sum := used
+	if n := len(s.history); n > 0 {
+		sum += s.history[n-1].sum
+	}
+	s.history = append(s.history, charged{now, sum})
+	old := now.Add(-truthSpan - truthFor)
+	if i := slices.IndexFunc(s.history, func(c charged) bool { return c.at.After(old) }); i > len(s.history)/2 {
+		s.history = append(s.history[:0], s.history[i:]...)
+	}
+}
+
 // corrected returns used, as its processes charged it, scaled to what the driver
-// says of the same time.
-func (s *jobState) corrected(used uint64, took time.Duration, part float64, at time.Time, known bool) float64 {
+// says of the same time: part of the card in the span that ended at a time. Where
+// the two do not cover the same time, such as just after a job began to work, there
+// is nothing to learn. What was counted wrongly since the last answer is made good.
+func (s *jobState) corrected(used uint64, part float64, at time.Time, known bool) float64 {
+	gain, since := scaleGain, s.scaled
 	if s.scale == 0 {
 		s.scale = 1
 	}
-	if took > 0 {
-		weight := min(1, float64(took)/float64(rateSpan))
-		s.rate += weight * (float64(used)/float64(took) - s.rate)
+	if s.scaled.IsZero() {
+		gain, since = 1, at.Add(-truthSpan)
 	}
-	if known && at.After(s.scaled) && s.rate > 0.01 {
-		s.scaled = at
-		s.scale += scaleGain * (min(mostScale, max(leastScale, part/s.rate)) - s.scale)
+	own, all := between(s.history, at.Add(-truthSpan), at)
+	rate := float64(own) / float64(truthSpan)
+	if !known || !at.After(s.scaled) || !all || rate < leastUse {
+		return float64(used) * s.scale
 	}
-	return float64(used) * s.scale
+	more := gain * (min(mostScale, max(leastScale, part/rate)) - s.scale)
+	wrong, _ := between(s.history, since, at) // 0 when that is too long ago
+	s.scale += more
+	s.scaled = at
+	return float64(used)*s.scale + float64(wrong)*more
 }

@@ -87,13 +87,43 @@ func TestWhatIsChargedIsCorrected(t *testing.T) {
 	} {
 		var s jobState
 		now, step := time.Now(), 50*time.Millisecond
-		var got float64
+		var got, sum float64
 		for i := range 400 {
 			at := now.Add(time.Duration(i) * step)
-			got = s.corrected(uint64(c.charged*float64(step)), step, c.real, at.Truncate(time.Second), i > 40) / float64(step)
+			used := uint64(c.charged * float64(step))
+			s.note(used, at)
+			got = s.corrected(used, c.real, at.Truncate(time.Second), i > 40) / float64(step)
+			sum += got
 		}
 		if got < c.want-0.01 || got > c.want+0.01 {
 			t.Errorf("charged %.2f, had %.2f: corrected to %.3f, want %.2f", c.charged, c.real, got, c.want)
 		}
+		if sum /= 400; sum < c.want-0.02 || sum > c.want+0.02 {
+			t.Errorf("charged %.2f, had %.2f: %.3f on the average of 20 s, want %.2f with what was made good", c.charged, c.real, sum, c.want)
+		}
+	}
+}
+
+// A job that has just begun: the driver's figure is of a time of which its own account
+// knows only a part. Nothing is learned from that.
+func TestABeginningTeachesNothing(t *testing.T) {
+	var s jobState
+	begin, step := time.Now().Truncate(time.Second), 15*time.Millisecond
+	var sum float64
+	n := 0.0
+	for at := begin; at.Before(begin.Add(10 * time.Second)); at = at.Add(step) {
+		used := uint64(0.25 * float64(step))
+		s.note(used, at)
+		sum += s.corrected(used, 0.25, at.Truncate(time.Second), true) / float64(step)
+		n++
+		if s.scale < 0.98 || s.scale > 1.02 {
+			t.Fatalf("%v after the beginning: the account is scaled by %.3f, and was right", at.Sub(begin), s.scale)
+		}
+	}
+	if sum /= n; sum < 0.248 || sum > 0.252 {
+		t.Errorf("0.25 corrected to %.4f on the average", sum)
+	}
+	if n := len(s.history); n > 1000 {
+		t.Errorf("%d looks are remembered", n)
 	}
 }

@@ -22,10 +22,10 @@ type tenant struct {
 	killed bool
 	// A persistent kernel: it runs all the time, at half speed beside another's.
 	endless bool
-	got    int64
-	state  libvgpu.TurnState
-	wait   int64 // longest time that it waited for the card
-	since  int64 // it waits; 0: it does not
+	got     int64
+	state   libvgpu.TurnState
+	wait    int64 // longest time that it waited for the card
+	since   int64 // it waits; 0: it does not
 }
 
 // play lets a dealer deal a model card for a time, in steps of 50 us: each

@@ -16,7 +16,8 @@
 
 #include "../../gpu/worker.h"
 
-enum kind { SPIN, GRAPH, PERSISTENT, BURST, PRODUCT };
+/* STEPS: a graph, and the host waits for each launch of it. */
+enum kind { SPIN, GRAPH, STEPS, PERSISTENT, BURST, PRODUCT };
 
 /* A kernel of n units takes n * 20 us on a card of its own. */
 struct shape {

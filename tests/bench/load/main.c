@@ -19,7 +19,8 @@
 static const char usage[] =
 	"usage: vgpu-load --shape NAME --inner N --samples FILE [--sms N] [--idle ON:OFF]\n"
 	"       vgpu-load --calibrate | --cost | --cost-paced\n"
-	"  --shape    20us, 200us, 1ms, 5ms, 20ms, 50ms, graph, persistent, burst or product\n"
+	"  --shape    20us, 200us, 1ms, 5ms, 20ms, 50ms, graph, steps, persistent, burst\n"
+	"             or product\n"
 	"  --inner    rounds in a unit of work, from --calibrate\n"
 	"  --sms      multiprocessors of the whole card, from --calibrate\n"
 	"  --samples  where the progress is written\n"

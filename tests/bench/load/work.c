@@ -19,6 +19,7 @@ static const struct shape shapes[] = {
 	{"20ms", SPIN, 1000, 1, 2},  {"50ms", SPIN, 2500, 1, 2},
 	{"graph", GRAPH, 1, 100, 4}, {"persistent", PERSISTENT, 1u << 30, 1, 1},
 	{"burst", BURST, 5, 20, 1},  {"product", PRODUCT, 1, 1, 12},
+	{"steps", STEPS, 10, 65, 1},
 };
 
 const struct shape *shape_named(const char *name)
@@ -98,7 +99,7 @@ static void saturate(struct card *c, const struct shape *s, const struct options
 		     uint64_t end)
 {
 	const struct timespec poll = {0, POLL_NS};
-	CUgraphExec graph = s->kind == GRAPH ? capture(c, s) : NULL;
+	CUgraphExec graph = s->kind == GRAPH || s->kind == STEPS ? capture(c, s) : NULL;
 	uint64_t sent = c->progress->kernels, now;
 
 	while ((now = now_ns()) < end) {
@@ -118,6 +119,8 @@ static void saturate(struct card *c, const struct shape *s, const struct options
 		else
 			card_launch(c, s);
 		sent += s->per_launch;
+		if (s->kind == STEPS)
+			must(cu.StreamSynchronize(c->stream), "cuStreamSynchronize");
 	}
 	c->progress->stop = 1;
 	must(cu.StreamSynchronize(c->stream), "cuStreamSynchronize");
