@@ -21,7 +21,8 @@ const (
 	awayAfter = int64(4 * time.Millisecond)
 	// drainMax is how long the others wait for work that runs over its turn. A
 	// claim is not more than that: its process may have been killed.
-	drainMax = int64(60 * time.Millisecond)
+	drainMax     = int64(60 * time.Millisecond)
+	endlessAfter = int64(500 * time.Millisecond)
 	// shortest turn that is worth a hand-over.
 	shortest   = int64(500 * time.Microsecond)
 	lateMax    = int64(10 * time.Millisecond)
@@ -56,7 +57,8 @@ type member struct {
 	wants   bool
 	early   bool  // its last turn was ended before its end
 	passed  bool  // its turn was given to another: it had nothing to do
-	endless bool  // its work did not end within drainMax, and still runs
+	rested  int64 // when it last had nothing on the card
+	endless bool  // its work did not end within drainMax, and has run for endlessAfter
 	paused  int64 // when it last had nothing to do for longer than a late host explains
 }
 
@@ -102,7 +104,7 @@ func (d *dealer) update(claims []Claim, plan map[Key]libvgpu.Schedule, now int64
 	d.members = make([]*member, 0, len(claims))
 	for _, c := range claims {
 		s := plan[c.Key]
-		m := &member{paused: now - burstyFor - 1}
+		m := &member{paused: now - burstyFor - 1, rested: now}
 		if i := slices.IndexFunc(old, func(m *member) bool { return m.Key == c.Key }); i >= 0 {
 			m = old[i]
 		}
@@ -121,7 +123,9 @@ func (d *dealer) update(claims []Claim, plan map[Key]libvgpu.Schedule, now int64
 func (d *dealer) step(now int64, look func(Key) libvgpu.TurnState) (next int64) {
 	for _, m := range d.members {
 		m.state = look(m.Key)
-		m.endless = m.endless && m.runs(now)
+		if !m.runs(now) {
+			m.rested, m.endless = now, false
+		}
 		m.wants = m.runs(now) || now-int64(m.state.WantedNS) < awayAfter
 		if now-int64(max(m.state.UntilNS, m.state.WantedNS)) > pauseAfter {
 			m.paused = now
@@ -140,7 +144,7 @@ func (d *dealer) step(now int64, look func(Key) libvgpu.TurnState) (next int64) 
 		d.deal(now)
 	case now >= d.end-lead:
 		if free := d.free(now); free-now <= lead || d.wanting() < 2 && now >= d.end {
-			d.cur.endless = d.cur.endless || free >= d.end+drainMax
+			d.cur.endless = d.cur.endless || free >= d.end+drainMax && now-d.cur.rested > endlessAfter
 			d.deal(max(min(free, now+lead), now))
 		} else {
 			return d.wake(now, free-lead)
@@ -160,9 +164,10 @@ func (d *dealer) wanting() (n int) {
 
 // free is when the card will be free for the next. Nobody waits for work without an
 // end, such as a persistent kernel: the hardware divides the card between it and
-// whose turn it is, and it is charged for that.
+// whose turn it is, and it is charged for that. So nobody waits for what runs over a
+// turn beside it either: mostly it is the same job's turn again.
 func (d *dealer) free(now int64) int64 {
-	if d.cur.endless {
+	if d.cur.endless || d.beside(d.cur) {
 		return d.end
 	}
 	until := int64(d.cur.state.UntilNS)
@@ -316,7 +321,11 @@ func (d *dealer) schedules(now int64) map[Key]libvgpu.Schedule {
 		switch {
 		case m == d.cur && wanting == 1: // open
 		case m == d.cur:
-			turn = window(d.begin, d.end-d.begin, period)
+			length := d.end - d.begin
+			if d.beside(m) {
+				length += sharedQueue // it does not stop before the end
+			}
+			turn = window(d.begin, length, max(period, length))
 		case d.cur != nil && (m.wants || m.due < shortest):
 			begin, length := at, min(m.nextDue(), m.most())
 			if length < shortest {
