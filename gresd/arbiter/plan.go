@@ -163,7 +163,9 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 		} else if shortSum > 0 {
 			of = sum - shortSum
 			if !above {
-				part = min(period, ownTurn)
+				// At least twice what its share is against theirs, for it does not use it all.
+				wait := 2 * shortWait * uint64(2)
+				part = min(period, max(ownTurn, uint32(wait*of/shortSum)))
 			}
 		}
 		out[i] = uint32(max(1, uint64(c.Cores)*uint64(part)/max(1, of)/procs(c)))

@@ -29,9 +29,11 @@ const (
 	// saturating is the part of its share from which a job counts as taking all
 	// of it: switches between contexts take some from everybody.
 	saturating = 0.9
-	// Among equals the part is larger: an interactive job loses to each wait, and is
-	// made good what it lacks.
+	// Among equals it is as much as all together have of the card: an interactive job
+	// loses to each wait, and is made good what it lacks, but pauses and switches
+	// cost everybody the same part. Where that is not known, or more or less:
 	saturatingWaits = 0.97
+	leastSaturating = 0.8
 )
 
 // sampler remembers the last sign of work of each process, and what each job
@@ -162,14 +164,15 @@ func (s *sampler) account(key jobKey, used uint64, card libvgpu.GrantCard, sign,
 	}
 	took := now.Sub(state.seen)
 	part := saturating
-	if waits {
-		part = saturatingWaits
-	}
 	spent := float64(used)
 	if waits {
-		had, at, told := s.truth.of(gpu.UUID(card.UUID), pids, now)
+		h := s.truth.of(gpu.UUID(card.UUID), pids, now)
 		state.note(used, now)
-		spent = state.corrected(used, had, at, told)
+		spent = state.corrected(used, h)
+		part = saturatingWaits
+		if h.known {
+			part = max(leastSaturating, min(part, h.all))
+		}
 	}
 	state.credit += part*share*float64(took) - spent
 	if !waits {

@@ -44,12 +44,19 @@ type answer struct {
 
 func newTruth(uses Uses) *truth { return &truth{uses: uses, card: map[gpu.UUID]*answer{}} }
 
-// of returns the part of a card that processes had lately, and when that was
-// learned; false when it is not known. It never waits: a question that is due is
-// asked in the background.
-func (t *truth) of(card gpu.UUID, pids []uint32, now time.Time) (part float64, at time.Time, known bool) {
+// had is what the driver says of a span of time.
+type had struct {
+	part  float64   // of the card, that some processes had
+	all   float64   // that all had
+	at    time.Time // the span's end
+	known bool
+}
+
+// of returns what processes had of a card lately. It never waits: a question that is
+// due is asked in the background.
+func (t *truth) of(card gpu.UUID, pids []uint32, now time.Time) (h had) {
 	if t == nil || t.uses == nil {
-		return 0, time.Time{}, false
+		return h
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,14 +70,18 @@ func (t *truth) of(card gpu.UUID, pids []uint32, now time.Time) (part float64, a
 		go t.ask(card, now)
 	}
 	if a.at.IsZero() || now.Sub(a.at) > truthFor {
-		return 0, time.Time{}, false
+		return h
 	}
+	h.at = a.at
 	for _, pid := range pids {
 		percent, listed := a.percent[pid]
-		known = known || listed
-		part += percent / 100
+		h.known = h.known || listed
+		h.part += percent / 100
 	}
-	return part, a.at, known
+	for _, percent := range a.percent {
+		h.all += percent / 100
+	}
+	return h
 }
 
 func (t *truth) ask(card gpu.UUID, now time.Time) {
@@ -134,25 +145,25 @@ func (s *jobState) note(used uint64, now time.Time) {
 }
 
 // corrected returns used, as its processes charged it, scaled to what the driver
-// says of the same time: part of the card in the span that ended at a time. Where
+// says of the same time. Where
 // the two do not cover the same time, such as just after a job began to work, there
 // is nothing to learn. What was counted wrongly since the last answer is made good.
-func (s *jobState) corrected(used uint64, part float64, at time.Time, known bool) float64 {
+func (s *jobState) corrected(used uint64, h had) float64 {
 	gain, since := scaleGain, s.scaled
 	if s.scale == 0 {
 		s.scale = 1
 	}
 	if s.scaled.IsZero() {
-		gain, since = 1, at.Add(-truthSpan)
+		gain, since = 1, h.at.Add(-truthSpan)
 	}
-	own, all := between(s.history, at.Add(-truthSpan), at)
+	own, all := between(s.history, h.at.Add(-truthSpan), h.at)
 	rate := float64(own) / float64(truthSpan)
-	if !known || !at.After(s.scaled) || !all || rate < leastUse {
+	if !h.known || !h.at.After(s.scaled) || !all || rate < leastUse {
 		return float64(used) * s.scale
 	}
-	more := gain * (min(mostScale, max(leastScale, part/rate)) - s.scale)
-	wrong, _ := between(s.history, since, at) // 0 when that is too long ago
+	more := gain * (min(mostScale, max(leastScale, h.part/rate)) - s.scale)
+	wrong, _ := between(s.history, since, h.at) // 0 when that is too long ago
 	s.scale += more
-	s.scaled = at
+	s.scaled = h.at
 	return float64(used)*s.scale + float64(wrong)*more
 }

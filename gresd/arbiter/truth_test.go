@@ -39,8 +39,8 @@ func told(t *testing.T, tr *truth, pids []uint32, now time.Time) (float64, bool)
 			break
 		}
 	}
-	part, _, known := tr.of("A", pids, now)
-	return part, known
+	h := tr.of("A", pids, now)
+	return h.part, h.known
 }
 
 func TestTruthIsTheMeanOfTheDriversSamples(t *testing.T) {
@@ -49,7 +49,7 @@ func TestTruthIsTheMeanOfTheDriversSamples(t *testing.T) {
 	if part, known := told(t, tr, []uint32{1, 2}, now); !known || part != 0.65 {
 		t.Errorf("got %v, %v; want 0.65", part, known)
 	}
-	if _, _, known := tr.of("A", []uint32{3}, now); known {
+	if tr.of("A", []uint32{3}, now).known {
 		t.Error("a process that is not listed has a figure")
 	}
 	if tr.of("A", []uint32{1}, now.Add(900*time.Millisecond)); f.asked.Load() != 1 {
@@ -60,7 +60,7 @@ func TestTruthIsTheMeanOfTheDriversSamples(t *testing.T) {
 		t.Error("an old answer counts while the driver gives none")
 	}
 	var none *truth
-	if _, _, known := none.of("A", []uint32{1}, now); known {
+	if none.of("A", []uint32{1}, now).known {
 		t.Error("nobody to ask, and an answer")
 	}
 }
@@ -92,7 +92,7 @@ func TestWhatIsChargedIsCorrected(t *testing.T) {
 			at := now.Add(time.Duration(i) * step)
 			used := uint64(c.charged * float64(step))
 			s.note(used, at)
-			got = s.corrected(used, c.real, at.Truncate(time.Second), i > 40) / float64(step)
+			got = s.corrected(used, had{part: c.real, at: at.Truncate(time.Second), known: i > 40}) / float64(step)
 			sum += got
 		}
 		if got < c.want-0.01 || got > c.want+0.01 {
@@ -114,7 +114,7 @@ func TestABeginningTeachesNothing(t *testing.T) {
 	for at := begin; at.Before(begin.Add(10 * time.Second)); at = at.Add(step) {
 		used := uint64(0.25 * float64(step))
 		s.note(used, at)
-		sum += s.corrected(used, 0.25, at.Truncate(time.Second), true) / float64(step)
+		sum += s.corrected(used, had{part: 0.25, at: at.Truncate(time.Second), known: true}) / float64(step)
 		n++
 		if s.scale < 0.98 || s.scale > 1.02 {
 			t.Fatalf("%v after the beginning: the account is scaled by %.3f, and was right", at.Sub(begin), s.scale)
