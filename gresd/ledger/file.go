@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// version of the file. A daemon that meets another one starts from live jobs.
+// version of the file. A daemon that meets a newer one does not start; one that
+// meets an unknown older one starts from live jobs.
 const version = 1
 
 // document is the file. The checksum is over the records as compact JSON, so
@@ -28,31 +29,41 @@ type document struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func checksum(compact []byte) string {
-	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(compact, castagnoli))
-}
+func checksum(compact []byte) string { return checksumText(crc32.Checksum(compact, castagnoli)) }
 
-// encode writes one record a line: people read this file when things go wrong.
+func checksumText(sum uint32) string { return fmt.Sprintf("crc32c:%08x", sum) }
+
+// encode is the text of the file.
 func encode(records []Record) ([]byte, error) {
-	compact, err := json.Marshal(records)
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"version\":%d,\"checksum\":%q,\"records\":[", version, checksum(compact))
+	lines := make([][]byte, len(records))
 	for i, r := range records {
-		line, err := json.Marshal(r)
-		if err != nil {
+		var err error
+		if lines[i], err = json.Marshal(r); err != nil {
 			return nil, err
 		}
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteByte('\n')
-		b.Write(line)
 	}
-	b.WriteString("\n]}\n")
-	return b.Bytes(), nil
+	return assemble(nil, lines), nil
+}
+
+// assemble appends the text of the file, one record a line: people read it when
+// things go wrong. The checksum does not count the line breaks.
+func assemble(text []byte, lines [][]byte) []byte {
+	sum := crc32.Update(0, castagnoli, []byte("["))
+	for i, line := range lines {
+		if i > 0 {
+			sum = crc32.Update(sum, castagnoli, []byte(","))
+		}
+		sum = crc32.Update(sum, castagnoli, line)
+	}
+	sum = crc32.Update(sum, castagnoli, []byte("]"))
+	text = fmt.Appendf(text, "{\"version\":%d,\"checksum\":%q,\"records\":[", version, checksumText(sum))
+	for i, line := range lines {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(text, '\n'), line...)
+	}
+	return append(text, "\n]}\n"...)
 }
 
 // decode is the inverse of encode. Every error means that the file is not to
@@ -66,7 +77,10 @@ func decode(data []byte) (map[uint32]Record, error) {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows the records")
 	}
-	if d.Version != version {
+	switch {
+	case d.Version > version:
+		return nil, fmt.Errorf("%w: version %d, this gresd reads version %d", ErrNewer, d.Version, version)
+	case d.Version != version:
 		return nil, fmt.Errorf("version %d, this gresd reads version %d", d.Version, version)
 	}
 	var compact bytes.Buffer

@@ -2,7 +2,8 @@
 
 // Package ledger keeps the durable list of what jobs hold on this node.
 // A record is on the disk, and survives a kill or a power cut, before
-// [Ledger.Commit] returns. gresd is the only writer.
+// [Ledger.Commit] returns. Commits that come while the disk is written share the
+// next write. gresd is the only writer.
 package ledger
 
 import (
@@ -28,6 +29,8 @@ var (
 	ErrCorrupt = errors.New("ledger is corrupt")
 	// ErrLocked: another process has the ledger open.
 	ErrLocked = errors.New("another gresd has it open")
+	// ErrNewer: a newer gresd wrote the file.
+	ErrNewer = errors.New("written by a newer gresd")
 	// ErrClosed: the ledger was used after Close.
 	ErrClosed = errors.New("ledger is closed")
 )
@@ -54,19 +57,39 @@ type Ledger struct {
 	path    string
 	existed bool
 
-	// mu guards all below. It is held while the disk is written: answers wait
-	// for the disk anyway, and a reader must not see what may still fail.
+	// mu guards all below. It is not held while the disk is written: changes that
+	// come meanwhile share the next write (see commit.go).
 	mu      sync.RWMutex
-	records map[uint32]Record
+	records map[uint32]*Record // never changed; with what is on its way to the disk
+	lines   map[uint32][]byte  // each record as JSON
+	ids     []uint32           // of all, rising
+	inUse   place.InUse
 	lock    *os.File // nil once closed
+
+	next, under *batch // of changes: the one that collects, the one that is being written
+	writing     bool   // some goroutine writes
+	written     sync.Cond
+
+	// The writer's own, kept for the next write.
+	inOrder [][]byte
+	text    []byte
+}
+
+func newLedger(path string, lock *os.File) *Ledger {
+	l := &Ledger{
+		path: path, records: map[uint32]*Record{}, lines: map[uint32][]byte{}, inUse: place.InUse{}, lock: lock,
+	}
+	l.written.L = &l.mu
+	return l
 }
 
 // Open opens the ledger in path (…/ledger.json), makes its folder (0700) and
 // takes an exclusive lock on path+".lock". An absent file is an empty ledger.
 //
-// When the file is torn, corrupt or of an unknown version, Open moves it aside
+// When the file is torn, corrupt or of no known version, Open moves it aside
 // and returns BOTH a usable empty ledger and a [*CorruptError], so that the
-// caller can say so and rebuild. With every other error the ledger is nil.
+// caller can say so and rebuild. With every other error the ledger is nil; one
+// that a newer gresd wrote is left alone ([ErrNewer]).
 func Open(path string) (*Ledger, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
@@ -75,7 +98,7 @@ func Open(path string) (*Ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open ledger %s: %w", path, err)
 	}
-	l := &Ledger{path: path, records: map[uint32]Record{}, lock: lock}
+	l := newLedger(path, lock)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
@@ -84,9 +107,14 @@ func Open(path string) (*Ledger, error) {
 		return nil, errors.Join(fmt.Errorf("open ledger: %w", err), lock.Close())
 	}
 	records, err := decode(data)
+	if errors.Is(err, ErrNewer) {
+		// Not corrupt: another gresd can read it, and knows more of the jobs.
+		return nil, errors.Join(fmt.Errorf("open ledger %s: %w: start that gresd again, or move the file away: "+
+			"this gresd then starts from the grants and jobs that exist", path, err), lock.Close())
+	}
 	if err == nil {
-		l.records, l.existed = records, true
-		return l, nil
+		l.existed = true
+		return l, l.fill(records)
 	}
 	moved, moveErr := moveAside(path, time.Now())
 	if moveErr != nil {
@@ -112,100 +140,64 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Commit adds the record, or replaces the one of the same job. When it returns
-// nil the record is durable. With an error, readers see the ledger as before;
-// the disk may already hold the record, until the next write.
-func (l *Ledger) Commit(r Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	next := maps.Clone(l.records)
-	next[r.JobID] = r.clone()
-	if err := l.save(next); err != nil {
-		return fmt.Errorf("commit job %d to ledger %s: %w", r.JobID, l.path, err)
-	}
-	return nil
-}
-
-// Delete removes the record of a job, durably like [Ledger.Commit]. Deleting an
-// unknown job is no error and writes nothing; had says whether there was one.
-func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, had := l.records[jobID]; !had {
-		return false, nil
-	}
-	next := maps.Clone(l.records)
-	delete(next, jobID)
-	if err := l.save(next); err != nil {
-		return true, fmt.Errorf("delete job %d from ledger %s: %w", jobID, l.path, err)
-	}
-	return true, nil
-}
-
-// save writes the records, then makes them current. l.mu is held.
-func (l *Ledger) save(next map[uint32]Record) error {
-	if l.lock == nil {
-		return ErrClosed
-	}
-	data, err := encode(sorted(next))
-	if err != nil {
-		return err
-	}
-	if err := write(l.path, data); err != nil {
-		return err
-	}
-	l.records = next
-	return nil
-}
-
-func sorted(records map[uint32]Record) []Record {
-	// Not nil: an empty ledger is written as [], not null.
-	list := slices.AppendSeq(make([]Record, 0, len(records)), maps.Values(records))
-	slices.SortFunc(list, func(a, b Record) int { return cmp.Compare(a.JobID, b.JobID) })
-	return list
-}
-
 // Get returns a copy of the record of a job.
 func (l *Ledger) Get(jobID uint32) (Record, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	r, ok := l.records[jobID]
-	return r.clone(), ok
+	if !ok {
+		return Record{}, false
+	}
+	return r.clone(), true
+}
+
+// Len is the number of records.
+func (l *Ledger) Len() int {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return len(l.records)
 }
 
 // List returns copies of all records by rising job id.
 func (l *Ledger) List() []Record {
+	return l.Find(func(*Record) bool { return true })
+}
+
+// Find returns copies of the records that are wanted, by rising job id. wanted must
+// not change a record or keep it.
+func (l *Ledger) Find(wanted func(*Record) bool) []Record {
+	list := []Record{}
 	l.mu.RLock()
-	defer l.mu.RUnlock()
-	list := sorted(l.records)
-	for i := range list {
-		list[i] = list[i].clone()
+	for _, r := range l.records {
+		if wanted(r) {
+			list = append(list, r.clone())
+		}
 	}
+	l.mu.RUnlock()
+	slices.SortFunc(list, func(a, b Record) int { return cmp.Compare(a.JobID, b.JobID) })
 	return list
 }
 
-// InUse returns what granted records hold on each card.
+// InUse returns what granted records hold on each card, those that are on their
+// way to the disk included.
 func (l *Ledger) InUse() place.InUse {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	inUse := place.InUse{}
-	for _, r := range l.records {
-		if r.State == Granted {
-			inUse.Add(r.Placement)
-		}
-	}
-	return inUse
+	return maps.Clone(l.inUse)
 }
 
 // Existed says whether there was a good file when the ledger was opened; false
 // on a first start and after a corrupt file.
 func (l *Ledger) Existed() bool { return l.existed }
 
-// Close releases the lock. Reading still works afterwards, writing gives
-// [ErrClosed]. Closing twice is no error.
+// Close waits for what is being written and releases the lock. Reading still
+// works afterwards, writing gives [ErrClosed]. Closing twice is no error.
 func (l *Ledger) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for l.writing {
+		l.written.Wait()
+	}
 	if l.lock == nil {
 		return nil
 	}

@@ -4,10 +4,19 @@ package ledger
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 )
+
+func sorted(records map[uint32]Record) []Record {
+	list := slices.Collect(maps.Values(records))
+	slices.SortFunc(list, func(a, b Record) int { return cmp.Compare(a.JobID, b.JobID) })
+	return list
+}
 
 // reread writes what was read and reads it again: both must be the same, or a
 // restart of gresd would change what jobs hold.
@@ -75,7 +84,10 @@ func FuzzRecords(f *testing.F) {
 			return
 		}
 		reread(t, records)
-		l := &Ledger{records: records}
+		l := newLedger("", nil)
+		if err := l.fill(records); err != nil {
+			t.Fatal(err)
+		}
 		l.InUse()
 		for _, r := range l.List() {
 			if got, known := l.Get(r.JobID); !known || got.JobID != r.JobID {

@@ -300,7 +300,6 @@ func TestFilesThatCannotBeUsedAreKeptAside(t *testing.T) {
 		"text":                {"hello", "torn or not JSON"},
 		"zeros after a crash": {strings.Repeat("\x00", 4096), "torn or not JSON (4096 bytes)"},
 		"an older version":    {strings.Replace(data, `"version":1`, `"version":0`, 1), "version 0, this gresd reads version 1"},
-		"a newer version":     {strings.Replace(data, `"version":1`, `"version":2`, 1), "version 2, this gresd reads version 1"},
 		"no version":          {"{}", "version 0"},
 		"no records":          {`{"version":1}`, "no records"},
 		"a changed share":     {strings.Replace(data, `"share":30`, `"share":31`, 1), "checksum is crc32c:"},
@@ -334,6 +333,37 @@ func TestFilesThatCannotBeUsedAreKeptAside(t *testing.T) {
 				t.Errorf("afterwards: %+v", got)
 			}
 		})
+	}
+}
+
+// A gresd that was put back to an older release must not throw away what the
+// newer one has promised.
+func TestALedgerOfANewerGresdIsLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.json")
+	newer := strings.Replace(string(good(t)), `"version":1`, `"version":2`, 1)
+	if err := os.WriteFile(path, []byte(newer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		l, err := Open(path)
+		if l != nil || !errors.Is(err, ErrNewer) || errors.Is(err, ErrCorrupt) {
+			t.Fatalf("Open: %v, %v", l, err)
+		}
+		for _, want := range []string{path, "version 2, this gresd reads version 1", "start that gresd again", "move the file away"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q lacks %q", err, want)
+			}
+		}
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != newer {
+		t.Errorf("the file was changed: %v", err)
+	}
+	// As the message says.
+	if err := os.Rename(path, path+".newer"); err != nil {
+		t.Fatal(err)
+	}
+	if l := open(t, path); l.Existed() {
+		t.Error("the ledger is not a new one")
 	}
 }
 

@@ -45,7 +45,8 @@ type Record struct {
 }
 
 // clone returns a copy that shares no memory with r.
-func (r Record) clone() Record {
-	r.Placement.Cards = slices.Clone(r.Placement.Cards)
-	return r
+func (r *Record) clone() Record {
+	copied := *r
+	copied.Placement.Cards = slices.Clone(r.Placement.Cards)
+	return copied
 }

@@ -82,24 +82,19 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 // allocate finds the cards, makes the decision durable and then visible. The
 // place of the files is returned.
 func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.lockJob(facts.JobID)()
 
 	if err := s.drop(facts.JobID); err != nil { // an earlier run of the same job
 		return "", err
 	}
-	placement, err := s.place(facts, req)
+	rec, onDisk, err := s.take(facts, req, restart)
 	if err != nil {
 		return "", err
 	}
-	if s.engineOf(req, len(placement.Cards)) == gpu.MPS {
-		req.Engine = gpu.MPS // also where it is the site's choice, which may change
-	}
-	rec := recordOf(facts, req, restart)
-	rec.State, rec.Placement = ledger.Granted, placement
-	if err := s.Ledger.Commit(rec); err != nil {
+	if err := onDisk.Wait(); err != nil {
 		return "", fmt.Errorf("commit to ledger: %w", err)
 	}
+	placement := rec.Placement
 	if err := s.Grants.Create(rec, s.contextCost); err != nil {
 		return "", err
 	}
@@ -109,6 +104,23 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
 		"engine", s.engineOf(req, len(placement.Cards)))
 	return s.Grants.Dir(rec.JobID), nil
+}
+
+// take finds the cards and takes the share of them, so that nobody else gets it.
+// The record is on its way to the disk.
+func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
+	s.placing.Lock()
+	defer s.placing.Unlock()
+	placement, err := s.place(facts, req)
+	if err != nil {
+		return rec, onDisk, err
+	}
+	if s.engineOf(req, len(placement.Cards)) == gpu.MPS {
+		req.Engine = gpu.MPS // also where it is the site's choice, which may change
+	}
+	rec = recordOf(facts, req, restart)
+	rec.State, rec.Placement = ledger.Granted, placement
+	return rec, s.Ledger.Begin(rec), nil
 }
 
 // request puts the user's words together and reads them. wants is false for a
@@ -241,8 +253,7 @@ func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, err
 
 // repeated answers a Prolog that comes again for the same run of a job.
 func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.lockJob(w.JobID)()
 	rec, known := s.Ledger.Get(w.JobID)
 	if !known || !s.sameRun(rec, w) {
 		return wire.Reply{}, false
@@ -295,8 +306,7 @@ func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFact
 
 // refuse records why, for the plugin to say when the job's task starts.
 func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wire.Reply {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.lockJob(w.JobID)()
 	rec := recordOf(facts, request.Request{}, w.Restart)
 	rec.State, rec.Reason = ledger.Refused, reason
 	err := s.drop(rec.JobID)
@@ -315,8 +325,7 @@ func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wir
 
 // release serves the Epilog. A job that is not known is no error.
 func (s *Server) release(jobID uint32) wire.Reply {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.lockJob(jobID)()
 	_, known := s.Ledger.Get(jobID)
 	if err := s.drop(jobID); err != nil {
 		return nodeError("vgpu: release: job %d: %v", jobID, err)
@@ -328,7 +337,7 @@ func (s *Server) release(jobID uint32) wire.Reply {
 	return wire.Reply{OK: true, Result: wire.Released}
 }
 
-// drop takes back everything of a job. s.mu is held.
+// drop takes back everything of a job, whose lock or s.mu is held.
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.Grants.Revoke(jobID)

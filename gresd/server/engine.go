@@ -64,31 +64,36 @@ func (s *Server) checkMPS(req request.Request, cards int) error {
 
 // company says why a job cannot share a card with those that are on it. A
 // server of MPS is one user of the card's time, with a slice that none of its
-// clients can set: beside it no job would have its share. s.mu is held.
+// clients can set: beside it no job would have its share. s.placing is held.
 func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID, index int) error {
-	for _, rec := range s.Ledger.List() {
-		on := slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID == card })
-		if !on || rec.State != ledger.Granted || rec.JobID == facts.JobID {
-			continue
+	rivals := s.Ledger.Find(func(rec *ledger.Record) bool {
+		byMPS := rec.Request.Engine == gpu.MPS
+		if rec.State != ledger.Granted || rec.JobID == facts.JobID || !byMPS && engine != gpu.MPS {
+			return false
 		}
-		other := fmt.Sprintf("job %d of user %s", rec.JobID, cmp.Or(rec.User, fmt.Sprint(rec.UID)))
-		switch byMPS := rec.Request.Engine == gpu.MPS; {
-		case byMPS && engine != gpu.MPS:
-			return engineError(engine, "card %d is divided by MPS for %s; want a whole card (--gres=vgpu:100), or submit again when that job has ended",
-				index, other)
-		case !byMPS && engine == gpu.MPS:
-			return engineError(engine, "card %d is shared by time with %s; want --vgpu-engine=time, a whole card (--gres=vgpu:100), "+
-				"or submit again when that job has ended", index, other)
-		case byMPS && rec.UID != facts.UID && !s.Config.MPS.AllowAcrossUsers:
-			return engineError(engine, "card %d is divided by MPS for %s, and its programs would not be safe from yours; "+
-				"want --vgpu-engine=time on another card, or submit again when that job has ended", index, other)
-		}
+		strange := rec.UID != facts.UID && !s.Config.MPS.AllowAcrossUsers
+		return (byMPS != (engine == gpu.MPS) || strange) &&
+			slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID == card })
+	})
+	if len(rivals) == 0 {
+		return nil
 	}
-	return nil
+	rec := rivals[0]
+	other := fmt.Sprintf("job %d of user %s", rec.JobID, cmp.Or(rec.User, fmt.Sprint(rec.UID)))
+	switch {
+	case engine != gpu.MPS:
+		return engineError(engine, "card %d is divided by MPS for %s; want a whole card (--gres=vgpu:100), or submit again when that job has ended",
+			index, other)
+	case rec.Request.Engine != gpu.MPS:
+		return engineError(engine, "card %d is shared by time with %s; want --vgpu-engine=time, a whole card (--gres=vgpu:100), "+
+			"or submit again when that job has ended", index, other)
+	}
+	return engineError(engine, "card %d is divided by MPS for %s, and its programs would not be safe from yours; "+
+		"want --vgpu-engine=time on another card, or submit again when that job has ended", index, other)
 }
 
 // companions are the cards that gresd may choose from for a job. The error says
-// why there is none. s.mu is held.
+// why there is none. s.placing is held.
 func (s *Server) companions(facts slurm.JobFacts, req request.Request, cards []gpu.Card) ([]gpu.Card, error) {
 	engine := s.engineOf(req, max(1, req.Cards))
 	var fit []gpu.Card

@@ -53,13 +53,19 @@ func (s *Server) Reconcile(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+func (s *Server) isLost() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.lost
+}
+
 // liveJobs asks about every name of this node. An error of any of them makes
 // the whole answer unknown.
 func (s *Server) liveJobs(ctx context.Context) (map[uint32]string, error) {
 	live := map[uint32]string{}
 	known := s.nodes.all()
 	if len(known) == 0 {
-		if len(s.Ledger.List()) == 0 && !s.lost {
+		if s.Ledger.Len() == 0 && !s.isLost() {
 			return live, nil // nothing to compare
 		}
 		return nil, errNoNode
@@ -158,7 +164,8 @@ func (s *Server) mendFolders(strays []stray) error {
 	return errors.Join(errs...)
 }
 
-// ensure makes the files of a record exist and the grant be open. s.mu is held.
+// ensure makes the files of a record exist and the grant be open. The job's lock
+// or s.mu is held.
 func (s *Server) ensure(rec ledger.Record) error {
 	s.keepMPS(rec)
 	if rec.State == ledger.Refused {

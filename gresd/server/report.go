@@ -26,7 +26,7 @@ func (s *Server) Snapshot() ([]wire.Card, []wire.Job) {
 func (s *Server) status() *wire.Status {
 	st := &wire.Status{
 		Version: s.Version, Node: strings.Join(s.nodes.names(), ","), Started: s.started,
-		Placement: s.Config.Placement.Mode, Jobs: len(s.Ledger.List()), Cards: s.cardList(),
+		Placement: s.Config.Placement.Mode, Jobs: s.Ledger.Len(), Cards: s.cardList(),
 	}
 	select {
 	case <-s.ready:

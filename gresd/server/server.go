@@ -92,10 +92,14 @@ type Server struct {
 	cardsMu sync.Mutex // orders changes of cards; never held while a driver is asked
 	told    told
 
-	// mu orders every change of the ledger and of job folders. Slurm and the
-	// driver are never asked while it is held.
-	mu sync.Mutex
-	// lost says that the ledger must be rebuilt from what is found.
+	// mu orders changes of the ledger and of job folders: held for reading, with
+	// the job's own lock, by work on one job (lockJob), and alone by what looks at
+	// all jobs. Slurm and the driver are never asked while it is held.
+	mu       sync.RWMutex
+	jobLocks jobLocks
+	// placing is held from the look at what is in use to the change of it.
+	placing sync.Mutex
+	// lost says that the ledger must be rebuilt from what is found; under mu.
 	lost bool
 
 	conns limits
@@ -213,7 +217,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 func (s *Server) reconcile(ctx context.Context) {
 	switch err := s.Reconcile(ctx); {
 	case err == nil, ctx.Err() != nil:
-	case errors.Is(err, errNoNode) && len(s.Ledger.List()) == 0:
+	case errors.Is(err, errNoNode) && s.Ledger.Len() == 0:
 		s.Log.Debug("nothing to compare with slurmctld yet", "error", err) // a new node
 	default:
 		s.Log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", err)
