@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -60,8 +61,11 @@ func CreateCache(path string, spec GrantSpec, uid, gid uint32) error {
 // CacheView is what the processes of a job say of themselves.
 type CacheView struct {
 	JobID uint32
-	Cards []CacheCard
-	Slots []SlotView // slots in use
+	// Asleep says that no process has used the file for a while; whoever keeps the
+	// view tells when one does. Never set by a reader.
+	Asleep bool
+	Cards  []CacheCard
+	Slots  []SlotView // slots in use
 }
 
 // CacheCard sums a card over the slots of living processes; the sums stop at
@@ -106,9 +110,14 @@ type SlotCard struct {
 // It is for one goroutine.
 type CacheReader struct {
 	file  *os.File
-	buf   []byte
-	alive map[uint64]liveness // by owner
+	alive map[uint64]liveness // by owner; nil: none
 }
+
+// buffers are for one reading each: a node may have thousands of jobs.
+var buffers = sync.Pool{New: func() any {
+	buf := make([]byte, headerSize+64*slotSize)
+	return &buf
+}}
 
 type liveness struct {
 	until         time.Time // when to ask the kernel again
@@ -127,7 +136,7 @@ func OpenCache(path string) (*CacheReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
 	}
-	return &CacheReader{file: f, alive: map[uint64]liveness{}}, nil
+	return &CacheReader{file: f}, nil
 }
 
 // Close closes the file.
@@ -153,17 +162,25 @@ func (r *CacheReader) Read() (CacheView, error) {
 	return view, nil
 }
 
+// Claimed says whether processes have ever claimed slots, or the file cannot be
+// read: it is worth to read all of it.
+func (r *CacheReader) Claimed() bool {
+	var buf [4]byte
+	_, err := r.file.ReadAt(buf[:], C.VGPU_CACHE_OFFSET+int64(unsafe.Offsetof(C.struct_vgpu_cache_header{}.high_slot)))
+	return err != nil || buf != [4]byte{}
+}
+
 func (r *CacheReader) read() (CacheView, error) {
 	if err := checkRegular(r.file, CacheSize, ErrNotCache); err != nil {
 		return CacheView{}, err
 	}
-	if len(r.buf) < headerSize {
-		r.buf = make([]byte, headerSize+64*slotSize)
-	}
-	if _, err := r.file.ReadAt(r.buf[:headerSize], C.VGPU_CACHE_OFFSET); err != nil {
+	pooled := buffers.Get().(*[]byte)
+	defer buffers.Put(pooled)
+	buf := *pooled
+	if _, err := r.file.ReadAt(buf[:headerSize], C.VGPU_CACHE_OFFSET); err != nil {
 		return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
 	}
-	h := (*C.struct_vgpu_cache_header)(unsafe.Pointer(&r.buf[0]))
+	h := (*C.struct_vgpu_cache_header)(unsafe.Pointer(&buf[0]))
 	if h.magic != C.VGPU_CACHE_MAGIC || h.version != C.VGPU_REGION_VERSION || h.ncards == 0 || h.ncards > MaxCards {
 		return CacheView{}, fmt.Errorf("%w: magic %#x, version %d, %d cards", ErrNotCache, uint64(h.magic), h.version, h.ncards)
 	}
@@ -179,15 +196,22 @@ func (r *CacheReader) read() (CacheView, error) {
 		}
 	}
 	slots := min(int(h.high_slot), MaxSlots)
-	if len(r.buf) < slots*slotSize {
-		r.buf = make([]byte, slots*slotSize)
+	if slots == 0 {
+		r.alive = nil
+		return view, nil
 	}
-	if _, err := r.file.ReadAt(r.buf[:slots*slotSize], slotsOffset); err != nil {
+	if len(buf) < slots*slotSize {
+		buf = make([]byte, slots*slotSize) // a rare job; not kept
+	}
+	if _, err := r.file.ReadAt(buf[:slots*slotSize], slotsOffset); err != nil {
 		return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
+	}
+	if r.alive == nil {
+		r.alive = map[uint64]liveness{}
 	}
 	now := time.Now()
 	for i := range slots {
-		s := (*C.struct_vgpu_slot)(unsafe.Pointer(&r.buf[i*slotSize]))
+		s := (*C.struct_vgpu_slot)(unsafe.Pointer(&buf[i*slotSize]))
 		if s.owner != 0 {
 			r.addSlot(&view, uint32(i), s, now)
 		}

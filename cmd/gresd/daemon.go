@@ -116,6 +116,7 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 	measurer := arbiter.NewMeasurer(grants, cards, srv.Uncounted, log)
 	reclaimer := reclaim.New(grants, reclaim.Child(self, clearSlots), log)
 	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake(); auditor.Wake() })
+	parts.Go(func() { grants.Watch(ctx) })
 	parts.Go(func() { judge.Run(ctx) })
 	parts.Go(func() { measurer.Run(ctx) })
 	parts.Go(func() { reclaimer.Run(ctx) })

@@ -82,31 +82,36 @@ func (m *Measurer) Wake() {
 	}
 }
 
-// Run measures while there are jobs, until ctx is done. The driver may block
-// it; nothing else waits for it.
+// Run measures while jobs are awake, until ctx is done. The driver may block it;
+// nothing else waits for it.
 func (m *Measurer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		var next <-chan time.Time
-		if m.step() > 0 {
-			next = time.After(measureEvery)
+		if m.step() == 0 {
+			select {
+			case <-ctx.Done():
+			case <-m.wake:
+			}
 		}
-		select {
+		select { // however often jobs come and go
 		case <-ctx.Done():
-		case <-m.wake:
-		case <-next:
+		case <-time.After(measureEvery):
 		}
 	}
 }
 
-// step measures every job once and returns how many there are. The caches are
+// step measures every job once and returns how many are awake. The caches are
 // read before and after the card is asked: a process that allocated or freed
 // in between cannot be compared, and keeps its last differences.
 func (m *Measurer) step() int {
 	jobs := m.memory.Open()
 	before := m.read(jobs)
+	next, whole := map[procKey]history{}, map[Key]bool{}
+	jobs = slices.DeleteFunc(jobs, func(job uint32) bool {
+		_, awake := before[job]
+		return !awake
+	})
 	counts := m.count(jobs, before)
 	after := m.read(jobs)
-	next, whole := map[procKey]history{}, map[Key]bool{}
 	for _, job := range jobs {
 		spec, ok := m.memory.Spec(job)
 		if !ok || len(after[job].Cards) != len(spec.Cards) {
@@ -151,10 +156,11 @@ func (m *Measurer) step() int {
 	return len(jobs)
 }
 
+// read returns what can be read of jobs that are awake.
 func (m *Measurer) read(jobs []uint32) map[uint32]libvgpu.CacheView {
 	views := map[uint32]libvgpu.CacheView{}
 	for _, job := range jobs {
-		if view, err := m.memory.Cache(job, 0); err == nil {
+		if view, err := m.memory.Cache(job, 0); err == nil && !view.Asleep {
 			views[job] = view
 		}
 	}

@@ -72,23 +72,33 @@ func (r *Runner) Wake() {
 	}
 }
 
+// idlePart keeps the looks from taking more than a tenth of a core, however many
+// jobs there are and however often they come and go: each look is followed by
+// that many times its length.
+const idlePart = 9
+
 // Run looks at the jobs at every tick, more often while some take turns, and
-// sleeps while there are none. It returns when ctx is done; the last schedules
-// stay in force.
+// sleeps while none of them has processes. It returns when ctx is done; the last
+// schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	look := time.Now() // at who is busy
+	rest := look       // until then
 	for {
 		now := time.Now()
 		if !now.Before(look) {
-			jobs := r.step(now)
+			awake := r.step(now)
 			look = now.Add(r.tick)
 			if r.quick {
 				look = now.Add(min(r.tick, quickTick))
 			}
-			if jobs == 0 {
+			if awake == 0 {
 				look = now.Add(time.Hour) // or when woken
+			}
+			end := time.Now()
+			if rest = end.Add(idlePart * end.Sub(now)); look.Before(rest) {
+				look = rest
 			}
 		}
 		timer.Reset(min(time.Until(look), r.deal()))
@@ -96,15 +106,18 @@ func (r *Runner) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.wake:
-			look = time.Now()
+			if look = time.Now(); look.Before(rest) {
+				look = rest
+			}
 		case <-timer.C:
 		}
 	}
 }
 
-// step looks once, publishes what has changed, and returns the number of jobs.
+// step looks once, publishes what has changed, and returns the number of jobs that
+// are awake.
 func (r *Runner) step(now time.Time) int {
-	jobs := r.grants.Open()
+	jobs, awake := r.grants.Open(), 0
 	var claims []Claim
 	r.place = map[Key]int{}
 	for _, job := range jobs {
@@ -118,7 +131,10 @@ func (r *Runner) step(now time.Time) int {
 			}
 			continue
 		}
-		acts := r.look(job, spec.Cards, now)
+		acts, asleep := r.look(job, spec.Cards, now)
+		if !asleep {
+			awake++
+		}
 		for i, card := range spec.Cards {
 			key := Key{job, gpu.UUID(card.UUID)}
 			r.place[key] = i
@@ -141,7 +157,7 @@ func (r *Runner) step(now time.Time) int {
 		delete(r.told, key)
 		r.tell(key, s)
 	}
-	return len(jobs)
+	return awake
 }
 
 func (r *Runner) tell(key Key, s libvgpu.Schedule) {
@@ -213,15 +229,15 @@ func monotonic() int64 {
 // look returns what a job does. A cache that cannot be read, because its owner
 // cut it or wrote over it, shows nothing: the job then counts as idle, its gate
 // stays shut and its slice stays its share.
-func (r *Runner) look(job uint32, cards []libvgpu.GrantCard, now time.Time) []activity {
+func (r *Runner) look(job uint32, cards []libvgpu.GrantCard, now time.Time) (acts []activity, asleep bool) {
 	view, err := r.grants.Cache(job, 0)
 	if err == nil && len(view.Cards) == len(cards) {
 		delete(r.broken, job)
-		return r.sampler.look(job, view, cards, now)
+		return r.sampler.look(job, view, cards, now), view.Asleep
 	}
 	if !r.broken[job] {
 		r.broken[job] = true
 		r.log.Warn("cache of a job cannot be read", "job_id", job, "error", err)
 	}
-	return make([]activity, len(cards))
+	return make([]activity, len(cards)), false
 }

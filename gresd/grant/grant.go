@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	open     map[uint32]*entry
+	watcher  *watcher // nil: jobs do not sleep
 	saidACL  bool
 	onChange func()
 	environ  func(ledger.Record) []string
@@ -58,6 +60,9 @@ type Store struct {
 type entry struct {
 	grant *libvgpu.Grant
 	spec  libvgpu.GrantSpec // of the record: the file's cores follow the schedule; under Store.mu
+
+	watched atomic.Bool  // it is told when the cache file is opened
+	awake   atomic.Int64 // until when the cache file is read; since epoch
 
 	mu     sync.Mutex // guards what follows: a reader is for one goroutine
 	closed bool
@@ -219,6 +224,9 @@ func (s *Store) Remove(jobID uint32) (had bool, err error) {
 	s.mu.Lock()
 	e := s.open[jobID]
 	delete(s.open, jobID)
+	if s.watcher != nil {
+		s.watcher.remove(jobID)
+	}
 	s.mu.Unlock()
 	if e != nil {
 		e.grant.Revoke()
@@ -288,9 +296,15 @@ func (s *Store) sayNoACL() {
 }
 
 func (s *Store) put(jobID uint32, g *libvgpu.Grant, spec libvgpu.GrantSpec) {
+	e := &entry{grant: g, spec: spec}
+	e.wake()
 	s.mu.Lock()
 	old := s.open[jobID]
-	s.open[jobID] = &entry{grant: g, spec: spec}
+	s.open[jobID] = e
+	if s.watcher != nil {
+		s.watcher.remove(jobID)
+		e.watched.Store(s.watcher.add(jobID, filepath.Join(s.Dir(jobID), cacheFile)))
+	}
 	s.mu.Unlock()
 	if old != nil {
 		old.close()
@@ -424,13 +438,14 @@ func (s *Store) Schedule(jobID uint32, card int) libvgpu.Schedule {
 	return e.grant.Schedule(card)
 }
 
-// Cache returns what the processes of a job say, not older than maxAge.
+// Cache returns what the processes of a job say, not older than maxAge; of a job
+// that sleeps (see [Store.Watch]), that it has none.
 func (s *Store) Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error) {
 	e := s.entry(jobID)
 	if e == nil {
 		return libvgpu.CacheView{}, ErrNotOpen
 	}
-	return e.cache(filepath.Join(s.Dir(jobID), cacheFile), maxAge)
+	return e.cache(func() string { return filepath.Join(s.Dir(jobID), cacheFile) }, maxAge)
 }
 
 // OpenCache opens the cache file of a job for reading and writing. It must not
@@ -444,7 +459,7 @@ func (s *Store) OpenCache(jobID uint32) (*os.File, error) {
 	return f, nil
 }
 
-func (e *entry) cache(path string, maxAge time.Duration) (libvgpu.CacheView, error) {
+func (e *entry) cache(path func() string, maxAge time.Duration) (libvgpu.CacheView, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed { // the name may be another job's by now
@@ -453,14 +468,22 @@ func (e *entry) cache(path string, maxAge time.Duration) (libvgpu.CacheView, err
 	if !e.read.IsZero() && time.Since(e.read) < maxAge {
 		return e.view, e.err
 	}
+	if e.reader != nil && e.err == nil && len(e.view.Slots) == 0 && e.asleep() {
+		view := e.view
+		view.Asleep = true
+		return view, nil
+	}
 	if e.reader == nil {
-		if e.reader, e.err = libvgpu.OpenCache(path); e.err != nil {
+		if e.reader, e.err = libvgpu.OpenCache(path()); e.err != nil {
 			e.reader = nil
 			return libvgpu.CacheView{}, e.err
 		}
 	}
 	e.view, e.err = e.reader.Read()
 	e.read = time.Now()
+	if e.err != nil || len(e.view.Slots) > 0 {
+		e.wake()
+	}
 	return e.view, e.err
 }
 

@@ -79,28 +79,33 @@ func (r *Reclaimer) Wake() {
 	}
 }
 
-// Run looks while there are jobs, until ctx is done.
+// Run looks while jobs are awake, until ctx is done.
 func (r *Reclaimer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		var next <-chan time.Time
-		if r.step(ctx, time.Now()) > 0 {
-			next = time.After(every)
+		if r.step(ctx, time.Now()) == 0 {
+			select {
+			case <-ctx.Done():
+			case <-r.wake:
+			}
 		}
-		select {
+		select { // however often jobs come and go
 		case <-ctx.Done():
-		case <-r.wake:
-		case <-next:
+		case <-time.After(every):
 		}
 	}
 }
 
-// step looks once and returns the number of jobs.
+// step looks once and returns the number of jobs that are awake.
 func (r *Reclaimer) step(ctx context.Context, now time.Time) int {
-	jobs := r.grants.Open()
+	jobs, awake := r.grants.Open(), 0
 	first := map[victim]time.Time{}
 	for _, job := range jobs {
 		var ripe []libvgpu.SlotOwner
-		for _, slot := range r.dead(job) {
+		dead, asleep := r.dead(job)
+		if !asleep {
+			awake++
+		}
+		for _, slot := range dead {
 			v := victim{job, slot}
 			seen, known := r.first[v]
 			if !known {
@@ -121,27 +126,26 @@ func (r *Reclaimer) step(ctx context.Context, now time.Time) int {
 			delete(r.shun, job)
 		}
 	}
-	return len(jobs)
+	return awake
 }
 
 // dead returns the slots of processes of a job that are surely dead; none while
 // a process of another PID namespace is at work in the job: it takes every slot
 // of ours for that of a dead process, the child's too.
-func (r *Reclaimer) dead(job uint32) []libvgpu.SlotOwner {
+func (r *Reclaimer) dead(job uint32) (dead []libvgpu.SlotOwner, asleep bool) {
 	view, err := r.grants.Cache(job, every/2)
 	if err != nil {
-		return nil // the arbiter says it
+		return nil, false // the arbiter says it
 	}
-	var dead []libvgpu.SlotOwner
 	for _, slot := range view.Slots {
 		if slot.Alive && !slot.OnHost {
-			return nil
+			return nil, false
 		}
 		if slot.Gone {
 			dead = append(dead, slot.SlotOwner)
 		}
 	}
-	return dead
+	return dead, view.Asleep
 }
 
 func (r *Reclaimer) reclaim(ctx context.Context, job uint32, dead []libvgpu.SlotOwner, now time.Time) {

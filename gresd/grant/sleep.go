@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package grant
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A job without processes is asleep: its cache file is not read again until
+// somebody opens it, as each process does that wants to compute. A node may have
+// thousands of jobs, most of which only live, and several parts of gresd look at
+// every job many times a second.
+
+// drowsy is how long a job is looked at after its cache file was opened, or a
+// process seen in it: a process opens the file before it claims a slot. A variable
+// for tests.
+var drowsy = 5 * time.Second
+
+const (
+	// A process may have had the file open for long, as the child of one that has
+	// ended: one of so many sleepers is looked at, shortly, each roundEvery.
+	roundEvery = time.Second
+	roundParts = 5
+)
+
+// watcher hears who opens cache files. Its methods want Store.mu held.
+type watcher struct {
+	file *os.File // an inotify instance
+	fd   int      // the same
+	jobs map[int]uint32
+	of   map[uint32]int
+}
+
+func newWatcher() (*watcher, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("inotify_init1", err)
+	}
+	return &watcher{file: os.NewFile(uintptr(fd), "inotify"), fd: fd, jobs: map[int]uint32{}, of: map[uint32]int{}}, nil
+}
+
+// add reports whether the job is watched.
+func (w *watcher) add(jobID uint32, path string) bool {
+	watch, err := unix.InotifyAddWatch(w.fd, path, unix.IN_OPEN|unix.IN_DONT_FOLLOW)
+	if err != nil {
+		return false // it never sleeps
+	}
+	w.jobs[watch], w.of[jobID] = jobID, watch
+	return true
+}
+
+func (w *watcher) remove(jobID uint32) {
+	if watch, known := w.of[jobID]; known {
+		delete(w.of, jobID)
+		delete(w.jobs, watch)
+		_, _ = unix.InotifyRmWatch(w.fd, uint32(watch)) // ended already where the file is gone
+	}
+}
+
+// Watch lets jobs without processes sleep, until ctx is done, and wakes them.
+func (s *Store) Watch(ctx context.Context) {
+	w, err := newWatcher()
+	if err != nil {
+		s.log.Warn("jobs without processes are looked at as often as others", "error", err)
+		return
+	}
+	defer w.file.Close()
+	s.mu.Lock()
+	s.watcher = w
+	for id, e := range s.open {
+		e.watched.Store(w.add(id, filepath.Join(s.Dir(id), cacheFile)))
+	}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.watcher = nil
+		for _, e := range s.open {
+			e.watched.Store(false)
+		}
+	}()
+	events := make([]byte, 64<<10)
+	for turn := uint32(0); ctx.Err() == nil; turn++ {
+		_ = w.file.SetReadDeadline(time.Now().Add(roundEvery))
+		stop := context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })
+		s.listen(w, events)
+		stop()
+		s.round(turn % roundParts)
+	}
+}
+
+// listen wakes the jobs whose cache file is opened, until the deadline.
+func (s *Store) listen(w *watcher, buf []byte) {
+	for {
+		n, err := w.file.Read(buf)
+		if err != nil {
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				time.Sleep(roundEvery) // never seen; the rounds go on
+			}
+			return
+		}
+		woken := false
+		s.mu.Lock()
+		for at := 0; at+unix.SizeofInotifyEvent <= n; {
+			event := (*unix.InotifyEvent)(unsafe.Pointer(&buf[at]))
+			at += unix.SizeofInotifyEvent + int(event.Len)
+			switch {
+			case event.Mask&unix.IN_Q_OVERFLOW != 0:
+				for _, e := range s.open {
+					woken = e.wake() || woken
+				}
+			case event.Mask&unix.IN_OPEN != 0:
+				if e := s.open[w.jobs[int(event.Wd)]]; e != nil {
+					woken = e.wake() || woken
+				}
+			}
+		}
+		s.mu.Unlock()
+		if woken {
+			s.changed()
+		}
+	}
+}
+
+// round wakes those that sleep although something has happened, of one part.
+func (s *Store) round(part uint32) {
+	var sleepers []*entry
+	s.mu.Lock()
+	for id, e := range s.open {
+		if id%roundParts == part && e.asleep() {
+			sleepers = append(sleepers, e)
+		}
+	}
+	s.mu.Unlock()
+	woken := false
+	for _, e := range sleepers {
+		e.mu.Lock()
+		if !e.closed && e.reader != nil && e.reader.Claimed() {
+			woken = e.wake() || woken
+		}
+		e.mu.Unlock()
+	}
+	if woken {
+		s.changed()
+	}
+}
+
+// epoch makes times short enough for an atomic number.
+var epoch = time.Now()
+
+// wake keeps a job awake for a while, and reports whether it was asleep.
+func (e *entry) wake() bool {
+	slept := e.asleep()
+	e.awake.Store(int64(time.Since(epoch) + drowsy))
+	return slept
+}
+
+// asleep says whether the job is to be left alone.
+func (e *entry) asleep() bool {
+	return e.watched.Load() && int64(time.Since(epoch)) > e.awake.Load()
+}
