@@ -24,15 +24,20 @@ var errNoNode = errors.New("no Prolog has yet said how Slurm names this node")
 // adopted, what has ended is released, what belongs to nobody is removed. If
 // slurmctld cannot be asked, nothing counts as ended; the error says so.
 func (s *Server) Reconcile(ctx context.Context) error {
-	asked := time.Now()
+	asked := map[uint32]time.Time{} // the records that the answer is about
+	for _, rec := range s.Ledger.List() {
+		asked[rec.JobID] = rec.Created
+	}
 	live, err := s.liveJobs(ctx)
 	strays := s.strays(ctx, live)
 
 	s.mu.Lock()
 	errs := []error{err, s.Grants.Sweep()}
 	for _, rec := range s.Ledger.List() {
-		// A record that is younger than the answer may be missing from it.
-		if _, lives := live[rec.JobID]; err == nil && !lives && rec.Created.Before(asked) {
+		// A record that is younger than the question may be missing from the answer.
+		// Not told by the clock, which may have been set meanwhile.
+		created, known := asked[rec.JobID]
+		if _, lives := live[rec.JobID]; err == nil && !lives && known && created.Equal(rec.Created) {
 			s.Log.Info("released: the job has ended", "job_id", rec.JobID)
 			errs = append(errs, s.drop(rec.JobID))
 		}

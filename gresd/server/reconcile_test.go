@@ -3,10 +3,12 @@
 package server
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
@@ -48,6 +50,56 @@ func TestRestartReleasesWhatEnded(t *testing.T) {
 	if exists(n.cfg.Paths.Job(7)) || !exists(n.file(8, "grant")) {
 		t.Error("want job 7 gone and job 8 kept")
 	}
+}
+
+// The clock was set back an hour: what was granted before it seems to be of the
+// future, and what is granted after it to be old.
+func TestTheClockMayBeSet(t *testing.T) {
+	n := newTestNode(t).start()
+	for _, job := range []uint32{7, 8} {
+		n.want(n.job(job, 30), wire.Granted)
+		rec, _ := n.Ledger.Get(job)
+		rec.Created = rec.Created.Add(time.Hour)
+		if err := n.Ledger.Commit(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.end(7)
+	ask := n.Parts.Slurm
+	n.Parts.Slurm = func(conf string) Slurm {
+		return listed{ask(conf), func() {
+			// Slurm has answered; a job that starts now is not in its answer.
+			if _, known := n.Ledger.Get(9); !known {
+				n.want(n.job(9, 20), wire.Granted)
+				rec, _ := n.Ledger.Get(9)
+				rec.Created = rec.Created.Add(-time.Hour)
+				if err := n.Ledger.Commit(rec); err != nil {
+					t.Error(err)
+				}
+				n.end(9) // as far as that answer knows
+			}
+		}}
+	}
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for job, want := range map[uint32]bool{7: false, 8: true, 9: true} {
+		if _, known := n.Ledger.Get(job); known != want || exists(n.cfg.Paths.Job(job)) != want {
+			t.Errorf("job %d: known %v, want %v", job, known, want)
+		}
+	}
+}
+
+// listed calls something when Slurm has listed its jobs.
+type listed struct {
+	Slurm
+	then func()
+}
+
+func (l listed) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
+	live, err := l.Slurm.LiveJobs(ctx, node)
+	l.then()
+	return live, err
 }
 
 func TestNothingEndsWhileSlurmctldIsDown(t *testing.T) {
