@@ -79,10 +79,11 @@ func (l *Ledger) Begin(r Record) Pending {
 }
 
 // Delete removes the record of a job, durably like [Ledger.Commit]. Deleting an
-// unknown job is no error and writes nothing; had says whether there was one.
+// unknown job is no error and writes nothing, unless a write has failed and the
+// disk may know the job; had says whether there was one.
 func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
 	l.mu.Lock()
-	if _, had = l.records[jobID]; !had {
+	if _, had = l.records[jobID]; !had && !l.doubtful {
 		l.mu.Unlock()
 		return false, nil
 	}
@@ -93,7 +94,7 @@ func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
 		l.unset(jobID)
 	}
 	l.mu.Unlock()
-	return true, p.Wait()
+	return had, p.Wait()
 }
 
 // collect notes how a record is before it is changed. l.mu is held.
@@ -123,6 +124,7 @@ func (l *Ledger) write() {
 		l.text = assemble(l.text[:0], l.inOrder)
 		err := write(l.path, l.text)
 		l.mu.Lock()
+		l.doubtful = err != nil
 		if err != nil {
 			l.undo(l.next, err)
 			l.next = nil

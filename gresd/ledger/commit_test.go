@@ -80,6 +80,29 @@ func TestAWriteThatFailsTakesBackWhatWasBuiltOnIt(t *testing.T) {
 	}
 }
 
+// A write may fail after the file was replaced: then the disk knows a job that
+// nobody was promised, and that must not come back once it is deleted.
+func TestADeleteAfterAFailedWriteReachesTheDisk(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "ledger.json"))
+	commit(t, l, 1)
+	l.mu.Lock()
+	l.doubtful = true // as when the folder cannot be synced after the rename
+	l.mu.Unlock()
+	data, err := encode([]Record{record(1), record(2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(l.path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if had, err := l.Delete(2); had || err != nil {
+		t.Errorf("Delete: %v, %v", had, err)
+	}
+	if got := reopen(t, l).List(); len(got) != 1 || got[0].JobID != 1 {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // The point of waiting together: many callers, few writes.
 func TestChangesThatComeDuringAWriteShareTheNext(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "ledger.json"))

@@ -68,6 +68,7 @@ type Ledger struct {
 
 	next, under *batch // of changes: the one that collects, the one that is being written
 	writing     bool   // some goroutine writes
+	doubtful    bool   // the last write failed: the disk may hold what nobody was told
 	written     sync.Cond
 
 	// The writer's own, kept for the next write.
@@ -123,6 +124,10 @@ func Open(path string) (*Ledger, error) {
 	return l, &CorruptError{Path: path, MovedTo: moved, Why: err}
 }
 
+// lockWait is for the children of a gresd that was killed: one that was just being
+// started has the lock until it has become another program.
+const lockWait = time.Second
+
 // takeLock locks a file of its own: the ledger itself is replaced at each
 // write, and a lock on a replaced file locks nothing.
 func takeLock(path string) (*os.File, error) {
@@ -130,7 +135,12 @@ func takeLock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for end := time.Now().Add(lockWait); ; time.Sleep(lockWait / 100) {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			break
+		}
+	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrLocked
 	}

@@ -186,6 +186,14 @@ func TestTwoDaemonsCannotShareALedger(t *testing.T) {
 	reopen(t, l)
 }
 
+// As the child of a killed gresd does, until it is another program.
+func TestALockThatIsHeldForAMomentIsWaitedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.json")
+	l := open(t, path)
+	time.AfterFunc(lockWait/4, func() { l.Close() })
+	open(t, path)
+}
+
 func TestAClosedLedgerTakesNoRecords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.json")
 	l := open(t, path)

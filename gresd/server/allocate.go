@@ -56,11 +56,11 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	}
 
 	s.Costs.Await(ctx) // a grant names what a context costs
-	placed, err := s.allocate(facts, req, w.Restart)
+	placed, err := s.allocateAlone(facts, req, w.Restart)
 	if errors.Is(err, place.ErrNoRoom) {
 		// A job may have ended without its Epilog: look, then try once more.
 		if s.Reconcile(ctx) == nil {
-			placed, err = s.allocate(facts, req, w.Restart)
+			placed, err = s.allocateAlone(facts, req, w.Restart)
 		}
 	}
 	s.countCards(facts.JobID)
@@ -79,11 +79,14 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	}
 }
 
-// allocate finds the cards, makes the decision durable and then visible. The
-// place of the files is returned.
-func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
+func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
 	defer s.lockJob(facts.JobID)()
+	return s.allocate(facts, req, restart)
+}
 
+// allocate finds the cards, makes the decision durable and then visible. The
+// place of the files is returned. The job's lock is held.
+func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
 	if err := s.drop(facts.JobID); err != nil { // an earlier run of the same job
 		return "", err
 	}

@@ -8,6 +8,7 @@ import "sync"
 type jobLocks struct {
 	mu    sync.Mutex
 	byJob map[uint32]*jobLock
+	asked map[uint32]bool // jobs whose Prolog or Epilog came while the ledger was lost
 }
 
 type jobLock struct {
@@ -42,10 +43,37 @@ func (l *jobLocks) lock(jobID uint32) (unlock func()) {
 // goes on meanwhile, and shares its writes to the disk; what looks at all jobs
 // waits.
 func (s *Server) lockJob(jobID uint32) (unlock func()) {
+	unlock = s.lockQuietly(jobID)
+	if s.lost {
+		s.jobLocks.mu.Lock()
+		defer s.jobLocks.mu.Unlock()
+		if s.jobLocks.asked == nil {
+			s.jobLocks.asked = map[uint32]bool{}
+		}
+		s.jobLocks.asked[jobID] = true
+	}
+	return unlock
+}
+
+// lockQuietly is lockJob for gresd's own wishes.
+func (s *Server) lockQuietly(jobID uint32) (unlock func()) {
 	s.mu.RLock()
 	own := s.jobLocks.lock(jobID)
 	return func() {
 		own()
 		s.mu.RUnlock()
 	}
+}
+
+// wasAsked says whether this gresd has heard of a job itself. Its lock is held.
+func (l *jobLocks) wasAsked(jobID uint32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asked[jobID]
+}
+
+func (l *jobLocks) forgetAsked() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = nil
 }

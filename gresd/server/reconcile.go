@@ -46,14 +46,16 @@ func (s *Server) Reconcile(ctx context.Context) error {
 	for _, rec := range s.Ledger.List() {
 		errs = append(errs, s.ensure(rec))
 	}
-	lost := s.lost
-	if err == nil {
-		s.lost = false
-	}
+	recovers := s.lost && !s.recovering && err == nil
+	s.recovering = s.recovering || recovers
 	s.mu.Unlock()
 
-	if lost && err == nil {
+	if recovers {
 		s.recover(ctx, live)
+		s.mu.Lock()
+		s.lost, s.recovering = false, false
+		s.mu.Unlock()
+		s.jobLocks.forgetAsked()
 	}
 	return errors.Join(errs...)
 }
@@ -162,8 +164,10 @@ func (s *Server) mendFolders(strays []stray) error {
 			errs = append(errs, s.Ledger.Commit(st.rec))
 			continue
 		}
-		s.Log.Info("removed a job folder without a job", "job_id", st.jobID)
-		_, err := s.Grants.Remove(st.jobID)
+		had, err := s.Grants.Remove(st.jobID)
+		if had { // else its Epilog came meanwhile
+			s.Log.Info("removed a job folder without a job", "job_id", st.jobID)
+		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -203,22 +207,30 @@ func (s *Server) recover(ctx context.Context, live map[uint32]string) {
 			continue
 		}
 		facts, _, err := s.factsOfLive(ctx, id)
+		if err == nil {
+			err = s.recoverOne(facts)
+		}
 		if err != nil {
 			s.Log.Warn("a living job could not be recovered", "job_id", id, "error", err)
-			continue
-		}
-		req, wants, err := s.request(facts, wire.Options{})
-		if err == nil && wants {
-			// What its Prolog was told is lost: hold it by its shards.
-			req.Clamp = true
-			_, err = s.allocate(facts, req, facts.Restarts)
-		}
-		switch {
-		case err != nil:
-			s.Log.Warn("a living job could not be recovered", "job_id", id, "error", err)
-		case wants:
-			s.Log.Warn("a living job was recovered; options of its submit line are lost", "job_id", id,
-				"mode", gpu.FormatMode(req.Mode, req.Ceiling))
 		}
 	}
+}
+
+func (s *Server) recoverOne(facts slurm.JobFacts) error {
+	defer s.lockQuietly(facts.JobID)()
+	if _, known := s.Ledger.Get(facts.JobID); known || s.jobLocks.wasAsked(facts.JobID) {
+		return nil // what it has got, or given back, is no loss
+	}
+	req, wants, err := s.request(facts, wire.Options{})
+	if err != nil || !wants {
+		return err
+	}
+	// What its Prolog was told is lost: hold it by its shards.
+	req.Clamp = true
+	if _, err := s.allocate(facts, req, facts.Restarts); err != nil {
+		return err
+	}
+	s.Log.Warn("a living job was recovered; options of its submit line are lost", "job_id", facts.JobID,
+		"mode", gpu.FormatMode(req.Mode, req.Ceiling))
+	return nil
 }

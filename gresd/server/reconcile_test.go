@@ -102,6 +102,37 @@ func (l listed) LiveJobs(ctx context.Context, node string) (map[uint32]string, e
 	return live, err
 }
 
+// A job whose Epilog came while the ledger was still to be rebuilt lives on in
+// Slurm for a while: it gets nothing back.
+func TestWhatWasReleasedIsNotRecovered(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.want(n.job(8, 30), wire.Granted)
+	n.stop()
+	if err := os.WriteFile(n.cfg.Paths.Ledger(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(n.cfg.Paths.RunDir); err != nil {
+		t.Fatal(err)
+	}
+	down := func(is bool) { n.cluster.change(t, func(s *clusterState) { s.Down = is }) }
+	down(true)
+	n.start()
+	if rep := n.release(7); !rep.OK {
+		t.Fatalf("release: %+v", rep)
+	}
+	down(false)
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := n.Ledger.Get(7); known {
+		t.Error("job 7 was released and is back")
+	}
+	if _, known := n.Ledger.Get(8); !known {
+		t.Error("job 8 lives and is lost")
+	}
+}
+
 func TestNothingEndsWhileSlurmctldIsDown(t *testing.T) {
 	n := newTestNode(t).start()
 	n.want(n.job(7, 30), wire.Granted)

@@ -99,8 +99,9 @@ type Server struct {
 	jobLocks jobLocks
 	// placing is held from the look at what is in use to the change of it.
 	placing sync.Mutex
-	// lost says that the ledger must be rebuilt from what is found; under mu.
-	lost bool
+	// lost says that the ledger must be rebuilt from what is found, recovering that
+	// somebody is at it; under mu.
+	lost, recovering bool
 
 	conns limits
 
