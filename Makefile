@@ -53,13 +53,15 @@ etc:
 	$(Q)cp -ru etc/. $(B)/etc/
 
 harness:
-	$(Q)echo "  go    vgpu-cluster vgpu-demo vgpu-gpu-check"
+	$(Q)echo "  go    vgpu-cluster vgpu-demo vgpu-gpu-check vgpu-storm"
 	$(Q)mkdir -p $(B)/tests
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-cluster ./tests/e2e/vgpu-cluster
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-demo ./tests/demo
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/ ./tests/mps/nvidia-cuda-mps-control
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-gpu-check ./tests/gpu-check
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-topo-check ./tests/topology/vgpu-topo-check
+	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/tests/vgpu-storm ./tests/storm/vgpu-storm
+	$(Q)$(CC) $(CFLAGS) -std=c11 -D_GNU_SOURCE -Wall -Wextra -static -o $(B)/tests/vgpu-storm-slurm tests/storm/slurm/main.c
 
 ## deps: install the Debian packages that build, test and demo need (as root)
 deps:

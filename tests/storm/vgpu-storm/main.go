@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// vgpu-storm measures gresd under load: many clients that ask for grants and
+// release them, on simulated cards that are full of jobs. See docs/reliability.md.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/storm"
+)
+
+// settle is longer than gresd looks at jobs that do nothing.
+const settle = 8 * time.Second
+
+func main() {
+	build := flag.String("build", "build", "folder of built programs")
+	disk := flag.String("disk", "/var/tmp", "folder on a disk, for the ledger; the first runs have it on a tmpfs")
+	cards := flag.Int("cards", 16, "simulated cards")
+	live := flag.Int("live", 1536, "jobs that live beside those of the clients, each with a hundredth of a card")
+	clients := flag.Int("clients", 50, "clients that ask at the same time")
+	rate := flag.Float64("rate", 1000, "grants and releases a second, together; 0: as many as are answered")
+	seconds := flag.Int("seconds", 10, "length of a run")
+	runs := flag.Int("runs", 3, "runs on each file system")
+	idle := flag.Int("idle", 10, "seconds for which the use of an idle gresd is measured")
+	nice := flag.Int("nice", 0, "priority, of gresd too: -15 where others use the machine")
+	flag.Parse()
+	if err := cluster.Enter(); err != nil {
+		fatal(err)
+	}
+	// A thread's, which the program that Enter starts again inherits.
+	runtime.LockOSThread()
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, *nice); err != nil {
+		fatal(fmt.Errorf("set priority: %w", err))
+	}
+	load := storm.Load{Clients: *clients, Live: *live, Rate: *rate, For: time.Duration(*seconds) * time.Second}
+	path, err := filepath.Abs(*build)
+	if err != nil {
+		fatal(err)
+	}
+	fmt.Fprintf(os.Stdout, "%d cards, %d jobs live, %d clients, rate %.0f/s (0: no limit), machine load %s\n",
+		*cards, *live, *clients, *rate, machineLoad())
+	for _, where := range []string{"/run", *disk} {
+		if err := measure(path, where, *cards, load, *runs, time.Duration(*idle)*time.Second); err != nil {
+			fatal(err)
+		}
+	}
+}
+
+func fatal(err error) {
+	fmt.Fprintf(os.Stderr, "vgpu-storm: %v\n", err)
+	os.Exit(1)
+}
+
+// measure runs on one file system, /run being a tmpfs.
+func measure(build, where string, cards int, load storm.Load, runs int, idle time.Duration) error {
+	dir, err := os.MkdirTemp("/run", "storm-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	state, err := os.MkdirTemp(where, "storm-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(state)
+	name := "disk"
+	if where == "/run" {
+		name = "tmpfs"
+	}
+	n, err := storm.New(build, dir, filepath.Join(state, "vgpu"), cards, "[log]\nlevel = \"warn\"\n")
+	if err != nil {
+		return err
+	}
+	if err := n.Start(); err != nil {
+		return err
+	}
+	defer n.Stop()
+	empty, err := n.IdleCPU(idle)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := n.Fill(load.Live); err != nil {
+		return err
+	}
+	filled := time.Since(start)
+	time.Sleep(settle)
+	full, err := n.IdleCPU(idle)
+	if err != nil {
+		return err
+	}
+	rss, err := n.RSS()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stdout, "%s: idle %.2f %% of a core without jobs, %.2f %% with %d; RSS %.1f MiB; one after the other %.0f grants/s\n",
+		name, 100*empty, 100*full, load.Live, mib(rss), float64(load.Live)/filled.Seconds())
+	for run := range runs {
+		f, err := load.Run(n)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stdout, "%s run %d: %.0f/s; grant p50 %s p99 %s max %s; release p50 %s p99 %s max %s; "+
+			"cores: gresd %.2f, scontrol %.2f; RSS %.1f MiB; load %s\n",
+			name, run+1, f.Rate(), ms(f.Grant.P50), ms(f.Grant.P99), ms(f.Grant.Max),
+			ms(f.Release.P50), ms(f.Release.P99), ms(f.Release.Max), f.GresdCPU, f.ChildrenCPU, mib(f.RSS), machineLoad())
+	}
+	return nil
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d)/1e6) }
+
+// machineLoad is the load of the last minute: what else this machine does.
+func machineLoad() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "?"
+	}
+	var one string
+	_, _ = fmt.Sscan(string(text), &one)
+	return one
+}
