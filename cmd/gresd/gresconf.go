@@ -37,6 +37,9 @@ func gresConfCommand(path *string) *cobra.Command {
 				// A line that is missing would make slurmd count too few cards.
 				return fmt.Errorf("read cards: %w", err)
 			}
+			for i, card := range list {
+				list[i] = cfg.Card(card.UUID).Apply(card)
+			}
 			facts, err := cards.Topology()
 			if err != nil {
 				return fmt.Errorf("read topology: %w", err)
@@ -70,7 +73,7 @@ func writeGresConf(w io.Writer, n node) error {
 	}
 	var lines strings.Builder
 	types, shares := map[string]int{}, map[string]int{}
-	shared, bound := 0, false
+	bound := false
 	for _, c := range n.cards {
 		types[c.Type]++
 		fmt.Fprintf(&lines, "Name=gpu Type=%s File=/dev/nvidia%d", c.Type, c.Minor)
@@ -80,7 +83,6 @@ func writeGresConf(w io.Writer, n node) error {
 		}
 		lines.WriteByte('\n')
 		if !c.MIG { // a card in MIG mode is shared by Slurm, not by gresd
-			shared++
 			shares[c.Type] += int(gpu.FullCard)
 		}
 	}
@@ -98,9 +100,13 @@ func writeGresConf(w io.Writer, n node) error {
 		for _, name := range slices.Sorted(maps.Keys(shares)) {
 			gres = append(gres, fmt.Sprintf("shard:%s:%d", name, shares[name]))
 		}
-	} else if shared > 0 {
-		fmt.Fprintf(&lines, "Name=vgpu Count=%d Flags=CountOnly\n", shared*int(gpu.FullCard))
-		gres = append(gres, fmt.Sprintf("vgpu:%d", shared*int(gpu.FullCard)))
+	} else {
+		// With a Type, --gres=vgpu:TYPE:N gets a card of that type, and nothing changes
+		// for --gres=vgpu:N.
+		for _, name := range slices.Sorted(maps.Keys(shares)) {
+			fmt.Fprintf(&lines, "Name=vgpu Type=%s Count=%d Flags=CountOnly\n", name, shares[name])
+			gres = append(gres, fmt.Sprintf("vgpu:%s:%d", name, shares[name]))
+		}
 	}
 	_, err := fmt.Fprintf(w, "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=%s\n%s%s",
 		strings.Join(gres, ","), n.remarks(bound), lines.String())

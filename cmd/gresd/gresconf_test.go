@@ -69,9 +69,9 @@ Name=gpu Type=a100 File=/dev/nvidia3
 Name=shard Type=h200 Count=100 File=/dev/nvidia0
 Name=shard Type=h200 Count=100 File=/dev/nvidia1
 `},
-		"gresd places": {plain(cards[:1], config.PlacementGresd), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:1,vgpu:100
+		"gresd places": {plain(cards[:1], config.PlacementGresd), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:1,vgpu:h200:100
 Name=gpu Type=h200 File=/dev/nvidia0
-Name=vgpu Count=100 Flags=CountOnly
+Name=vgpu Type=h200 Count=100 Flags=CountOnly
 `},
 		"no card": {plain(nil, config.PlacementSlurm), "# no GPU on this node\n"},
 		"two sockets, near cards are not neighbours": {twoSockets(), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:4,shard:h200:400

@@ -5,6 +5,7 @@
 package config
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -198,6 +199,14 @@ const AllCards = "default"
 type Card struct {
 	// MemScaling is how many times its memory is shared out.
 	MemScaling float64 `toml:"mem_scaling"`
+	// Type is what Slurm calls it, as in Type= of gres.conf; "": made of its name.
+	Type string `toml:"type"`
+}
+
+// Apply returns a card as its settings make it.
+func (c Card) Apply(card gpu.Card) gpu.Card {
+	card.Type = cmp.Or(c.Type, card.Type)
+	return card.Scaled(c.MemScaling)
 }
 
 // Card returns the settings of a card.

@@ -20,6 +20,9 @@ import (
 // mostScaling keeps a slip of the finger from sharing out a card a thousand times.
 const mostScaling = 16
 
+// typeLetters are those of a type of card that gres.conf and --gres both take.
+const typeLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+
 // checker gathers what is wrong.
 type checker struct {
 	wrong []error
@@ -177,6 +180,9 @@ func (c Card) check(k *checker, name string) {
 	// Written so that "not a number" is refused too.
 	if !(c.MemScaling >= 1 && c.MemScaling <= mostScaling) {
 		k.fail("card."+name+".mem_scaling", c.MemScaling, "want 1 to %d, for example mem_scaling = 1.5", mostScaling)
+	}
+	if strings.ContainsFunc(c.Type, func(r rune) bool { return !strings.ContainsRune(typeLetters, r) }) {
+		k.fail("card."+name+".type", c.Type, `want a word as in Type= of gres.conf, for example type = "h200"; "" is made of the card's name`)
 	}
 }
 

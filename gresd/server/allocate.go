@@ -184,7 +184,7 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 	var err error
 	if s.Config.Placement.Mode == config.PlacementGresd {
 		cards, why := s.companions(facts, req, hw.cards)
-		if d, err = place.Choose(cards, inUse, req, hw.distances); why != nil {
+		if d, err = chooseOf(facts.CountedTypes, cards, inUse, req, hw.distances); why != nil {
 			err = why
 		}
 		if err == nil {

@@ -103,18 +103,33 @@ func readGRES(text string) (cardType, share string, err error) {
 // cards that it could choose from are all that can be told.
 func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
 	hw, inUse := s.cards.Load(), s.Ledger.InUse()
-	cards, others := ofType(hw.cards, cardType)
-	d, err := place.Choose(cards, inUse, req, hw.distances)
-	if len(cards) == 0 && len(others) > 0 {
-		err = fmt.Errorf("want a card of type %q: this node has %s", cardType, strings.Join(types(others), ", "))
+	var only []string
+	if cardType != "" {
+		only = []string{cardType}
 	}
+	d, err := chooseOf(only, hw.cards, inUse, req, hw.distances)
 	if err == nil {
-		if err = s.withinLimits(d.Placement, cards); err != nil {
+		if err = s.withinLimits(d.Placement, hw.cards); err != nil {
 			d.Refuse(place.SiteLimit)
 		}
 	}
 	if s.Config.Placement.Mode == config.PlacementSlurm {
 		d.LeaveOpen()
+	}
+	return d, err
+}
+
+// chooseOf is [place.Choose] among the cards of some types; among all where no
+// type is named. A node without such a card is a mistake of the request, or of
+// Slurm's configuration, and no lack of room.
+func chooseOf(only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
+	cards, others := ofTypes(all, only)
+	d, err := place.Choose(cards, inUse, req, distances)
+	if len(cards) == 0 && len(others) > 0 {
+		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
+			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+
+				"otherwise, the administrator names them in vgpu.toml: type in [card.\"%[3]s\"]",
+			strings.Join(types(others), ", "), others[0].Type, others[0].UUID)}
 	}
 	for _, v := range place.Given(others, inUse, place.Placement{}).Verdicts {
 		if v.Reason == place.Fits {
@@ -126,9 +141,9 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 	return d, err
 }
 
-func ofType(cards []gpu.Card, cardType string) (of, others []gpu.Card) {
+func ofTypes(cards []gpu.Card, only []string) (of, others []gpu.Card) {
 	for _, c := range cards {
-		if cardType == "" || c.Type == cardType {
+		if len(only) == 0 || slices.Contains(only, c.Type) {
 			of = append(of, c)
 		} else {
 			others = append(others, c)

@@ -114,7 +114,7 @@ func TestExplainARequest(t *testing.T) {
 		"spread":            {wire.Request{GRES: "gres:vgpu:20", Options: wire.Options{Policy: "spread"}}, "leaves_less taken", ""},
 		"exclusive":         {wire.Request{GRES: "vgpu:20", Options: wire.Options{Policy: "exclusive"}}, "occupied taken", ""},
 		"a type":            {wire.Request{GRES: "vgpu:a100:20"}, "other_type taken", ""},
-		"a type of nowhere": {wire.Request{GRES: "vgpu:b200:20"}, "other_type other_type", `want a card of type "b200": this node has a100, h200`},
+		"a type of nowhere": {wire.Request{GRES: "vgpu:b200:20"}, "other_type other_type", `--gres=vgpu: "b200": want a type of card that this node has: a100, h200, for example --gres=vgpu:`},
 		"no room":           {wire.Request{GRES: "vgpu:h200:80"}, "no_share other_type", "want 80 % and 80 GiB on one card"},
 		"the site's limit":  {wire.Request{GRES: "vgpu:70"}, "site_limit site_limit", "this site allows no more than 60 GiB"},
 	} {

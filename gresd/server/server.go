@@ -159,7 +159,7 @@ func (s *Server) warnOfAbsentCards() {
 func (s *Server) refreshCards() {
 	cards, err := s.Inventory.Cards()
 	for i, card := range cards {
-		cards[i] = card.Scaled(s.Config.Card(card.UUID).MemScaling)
+		cards[i] = s.Config.Card(card.UUID).Apply(card)
 	}
 	old := s.cards.Load()
 	var unread *inventory.CardError

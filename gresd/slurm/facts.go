@@ -42,8 +42,11 @@ type JobFacts struct {
 	// rising.
 	WholeCards []int
 	// Counted is the count of gres/vgpu on the node, where that is a plain
-	// count (placement = "gresd").
+	// count (placement = "gresd"), over all types.
 	Counted gpu.Share
+	// CountedTypes are the types of cards that the count is of, sorted; nil where
+	// gres.conf gives the count no type.
+	CountedTypes []string
 }
 
 // Het says whether the job is a component of a het job.

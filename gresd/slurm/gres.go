@@ -46,7 +46,7 @@ func (f *JobFacts) readAllocations(words []string, node string) error {
 var gresWord = regexp.MustCompile(`^([A-Za-z0-9_]+)(?::([^:()]+))?:(\d+)\(([^()]*)\)$`)
 
 // countWord is an entry without places: "vgpu(CNT:80)", "vgpu:type(CNT:80)".
-var countWord = regexp.MustCompile(`^([A-Za-z0-9_]+)(?::[^()]+)?\(CNT:(\d+)\)$`)
+var countWord = regexp.MustCompile(`^([A-Za-z0-9_]+)(?::([^()]+))?\(CNT:(\d+)\)$`)
 
 // readGRES reads the GRES= of one node, such as
 //
@@ -54,16 +54,17 @@ var countWord = regexp.MustCompile(`^([A-Za-z0-9_]+)(?::[^()]+)?\(CNT:(\d+)\)$`)
 //	shard:h200:80(80/100,0/100,0/100)       24.05 and later: held/all, by card
 //	gpu:h200:2(IDX:0-1)
 //	vgpu(CNT:80)
+//	vgpu:a100(CNT:20),vgpu:h200(CNT:60)
 func (f *JobFacts) readGRES(list string) error {
 	for _, word := range splitOutside(list) {
 		if parts := countWord.FindStringSubmatch(word); parts != nil {
-			n, err := count(parts[2], word)
+			n, err := count(parts[3], word)
 			if err != nil {
 				return err
 			}
 			switch parts[1] {
 			case "vgpu":
-				f.Counted += n
+				f.count(n, parts[2])
 			case "shard", "gpu":
 				return fmt.Errorf("GRES=%s names no card: want File= in gres.conf", clip(word))
 			}
@@ -89,6 +90,14 @@ func (f *JobFacts) readGRES(list string) error {
 	}
 	slices.Sort(f.WholeCards)
 	return nil
+}
+
+// count adds to the count of gres/vgpu; cardType is "" where it has none.
+func (f *JobFacts) count(n gpu.Share, cardType string) {
+	f.Counted += n
+	if i, known := slices.BinarySearch(f.CountedTypes, cardType); cardType != "" && n != 0 && !known {
+		f.CountedTypes = slices.Insert(f.CountedTypes, i, cardType)
+	}
 }
 
 func count(digits, word string) (gpu.Share, error) {

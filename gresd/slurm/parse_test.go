@@ -184,6 +184,7 @@ func TestGRESOfOneNode(t *testing.T) {
 		units map[int]gpu.Share
 		whole []int
 		count gpu.Share
+		types []string
 		wrong string
 	}{
 		"nothing":                          {gres: ""},
@@ -200,7 +201,9 @@ func TestGRESOfOneNode(t *testing.T) {
 		"a range from high to low":         {gres: "gpu:1(IDX:3-1)", wrong: "cannot read the card indexes"},
 		"a range without an end":           {gres: "gpu:1(IDX:0-99999999)", wrong: "cannot read the card indexes"},
 		"cards without IDX":                {gres: "gpu:1(0/1)", wrong: "cannot read the cards"},
-		"a count of vgpu":                  {gres: "vgpu:v(CNT:80)", count: 80},
+		"a count of vgpu":                  {gres: "vgpu(CNT:80)", count: 80},
+		"a count of one type":              {gres: "vgpu:v(CNT:80)", count: 80, types: []string{"v"}},
+		"a count of two types":             {gres: "vgpu:h200(CNT:20),vgpu:a100(CNT:60)", count: 80, types: []string{"a100", "h200"}},
 		"a count of something else":        {gres: "licence(CNT:80),nic:mlx:2(IDX:0-1)"},
 		"a shard word that is unknown":     {gres: "shard(X:80)", wrong: "cannot read GRES="},
 		"shards without cards":             {gres: "shard(CNT:80)", wrong: "want File= in gres.conf"},
@@ -218,7 +221,7 @@ func TestGRESOfOneNode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := JobFacts{Units: test.units, WholeCards: test.whole, Counted: test.count}
+			want := JobFacts{Units: test.units, WholeCards: test.whole, Counted: test.count, CountedTypes: test.types}
 			if !reflect.DeepEqual(f, want) {
 				t.Errorf("got %+v, want %+v", f, want)
 			}

@@ -35,10 +35,15 @@ type gresConf struct {
 }
 
 func (c *Cluster) makeCards() (gresConf, error) {
+	make := c.simulatedCards
 	if c.opts.Real {
-		return c.realCards()
+		make = c.realCards
 	}
-	return c.simulatedCards()
+	gres, err := make()
+	if err == nil && c.opts.GresdPlaces {
+		return gresdPlaces(gres)
+	}
+	return gres, err
 }
 
 func (c *Cluster) realCards() (gresConf, error) {

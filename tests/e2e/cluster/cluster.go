@@ -51,6 +51,8 @@ type Options struct {
 	Nodes  int    // nodes of this kind, 1 when 0; more than one only with simulated cards
 	Plugin string // the SPANK plugin; "" for that of PluginEnv, else of the build folder
 
+	GresdPlaces bool // [placement] mode = "gresd": gresd chooses the card, slurmctld counts
+
 	NoPlugin bool // no SPANK plugin: options go through vgpu-srun, libvgpu through TaskProlog
 }
 

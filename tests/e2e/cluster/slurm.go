@@ -52,7 +52,12 @@ HealthCheckInterval=5
 // configure writes every configuration file and lists the daemons.
 func (c *Cluster) configure(gres gresConf) error {
 	vgpu := fmt.Sprintf("version = 1\n\n[paths]\nstate_dir = %q\nlibrary = %q\n", stateDir, Dir+"/lib/libvgpu.so")
-	shipped, err := c.shipped("slurm.conf", "TaskPlugin=", "HealthCheckInterval=", "NodeName=")
+	not := []string{"TaskPlugin=", "HealthCheckInterval=", "NodeName="}
+	if c.opts.GresdPlaces {
+		vgpu += placedByGresd
+		not = append(not, "CliFilterPlugins=") // it is for shards
+	}
+	shipped, err := c.shipped("slurm.conf", not...)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// placedByGresd is the part of vgpu.toml that makes gresd choose the card.
+const placedByGresd = "\n[placement]\nmode = \"gresd\"\n"
+
+// gresdPlaces tells Slurm of the cards what "gresd gres-conf" prints for a node
+// where gresd chooses, with the device files where they are here.
+func gresdPlaces(cards gresConf) (gresConf, error) {
+	const conf = Dir + "/placement.toml"
+	if err := os.WriteFile(conf, []byte("version = 1\n"+placedByGresd), 0o644); err != nil {
+		return gresConf{}, err
+	}
+	out, err := exec.Command(Dir+"/bin/gresd", "--config", conf, "gres-conf").CombinedOutput()
+	if err != nil {
+		return gresConf{}, fmt.Errorf("gresd gres-conf: %w: %s", err, out)
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	_, node, found := strings.Cut(first, " Gres=")
+	if !found {
+		return gresConf{}, fmt.Errorf("gresd gres-conf printed no Gres=: %s", out)
+	}
+	return gresConf{
+		conf: "AutoDetect=off\n" + strings.ReplaceAll(string(out), "/dev/nvidia", Dir+"/dev/nvidia"),
+		node: node,
+		lua:  strings.Replace(cards.lua, "return {", `return {placement = "gresd", `, 1),
+	}, nil
+}
