@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 4u
+#define SIM_VERSION 5u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -119,7 +119,7 @@ struct sim_ctx {
 
 struct sim_proc {
 	uint32_t used;
-	int32_t pid;
+	int32_t pid;         /* as the process knows itself */
 	uint64_t start_time; /* clock ticks since boot */
 	char name[32];
 	uint64_t mem[SIM_MAX_CARDS];
@@ -127,8 +127,9 @@ struct sim_proc {
 
 struct sim_sample {
 	uint64_t time_us; /* CLOCK_REALTIME */
-	int32_t pid;
-	uint32_t percent;
+	int32_t pid;      /* sim_proc.pid */
+	uint16_t percent;
+	uint16_t proc; /* its slot then */
 };
 
 struct sim_card_config {
@@ -226,6 +227,7 @@ uint64_t sim_now(void);
 void sim_lock(struct sim_state *st);
 void sim_unlock(struct sim_state *st);
 int sim_proc_add(struct sim_state *st);
+int32_t sim_proc_pid(const struct sim_state *st, uint32_t proc);
 void sim_proc_drop(struct sim_state *st, uint32_t proc);
 void sim_reap(struct sim_state *st, bool now);
 uint64_t sim_mem_used(const struct sim_state *st, uint32_t card);

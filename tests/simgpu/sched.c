@@ -215,8 +215,9 @@ static void sample(struct sim_state *st, struct sim_card *c)
 			continue;
 		c->sample[c->nsamples % SIM_SAMPLES] =
 			(struct sim_sample){us, st->proc[x->proc].pid,
-					    (uint32_t)((did * 100 + SIM_SAMPLE_NS / 2) /
-						       SIM_SAMPLE_NS)};
+					    (uint16_t)((did * 100 + SIM_SAMPLE_NS / 2) /
+						       SIM_SAMPLE_NS),
+					    (uint16_t)x->proc};
 		c->nsamples++;
 	}
 	c->sample_at_ns += SIM_SAMPLE_NS;

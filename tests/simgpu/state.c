@@ -222,6 +222,17 @@ int sim_proc_add(struct sim_state *st)
 	return -EAGAIN;
 }
 
+/* The pid that this process knows another by, as the driver tells it: the kernel
+ * translates that of a lock's owner, whatever PID namespace it is in. */
+int32_t sim_proc_pid(const struct sim_state *st, uint32_t proc)
+{
+	struct flock fl;
+
+	if (lock_byte(proc, F_WRLCK, F_GETLK, &fl) == 0 && fl.l_type != F_UNLCK && fl.l_pid > 0)
+		return fl.l_pid;
+	return st->proc[proc].pid;
+}
+
 void sim_proc_drop(struct sim_state *st, uint32_t proc)
 {
 	struct flock fl;

@@ -102,10 +102,11 @@ static nvmlReturn_t processes(const char *call, nvmlDevice_t device, unsigned *c
 		if (!p->used || !p->mem[card])
 			continue;
 		if (n < *count && v1)
-			one[n] = (nvmlProcessInfo_v1_t){(unsigned)p->pid, p->mem[card]};
+			one[n] = (nvmlProcessInfo_v1_t){(unsigned)sim_proc_pid(nv.st, i),
+							p->mem[card]};
 		else if (n < *count)
-			two[n] = (nvmlProcessInfo_t){(unsigned)p->pid, p->mem[card], NO_INSTANCE,
-						     NO_INSTANCE};
+			two[n] = (nvmlProcessInfo_t){(unsigned)sim_proc_pid(nv.st, i), p->mem[card],
+						     NO_INSTANCE, NO_INSTANCE};
 		n++;
 	}
 	sim_unlock(nv.st);
@@ -189,11 +190,15 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 	for (uint32_t i = c->nsamples > SIM_SAMPLES ? c->nsamples - SIM_SAMPLES : 0;
 	     i < c->nsamples; i++) {
 		const struct sim_sample *s = &c->sample[i % SIM_SAMPLES];
+		const struct sim_proc *p = &nv.st->proc[s->proc];
+		int32_t pid = s->pid;
 
 		if (s->time_us <= since)
 			continue;
+		if (p->used && p->pid == s->pid)
+			pid = sim_proc_pid(nv.st, s->proc);
 		if (samples && n < *count)
-			samples[n] = (nvmlProcessUtilizationSample_t){.pid = (unsigned)s->pid,
+			samples[n] = (nvmlProcessUtilizationSample_t){.pid = (unsigned)pid,
 								      .timeStamp = s->time_us,
 								      .smUtil = s->percent,
 								      .memUtil = s->percent / 2};
