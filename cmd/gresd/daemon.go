@@ -24,6 +24,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/reclaim"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
@@ -67,7 +68,7 @@ func run(ctx context.Context, cfg config.Config) error {
 	var srv *server.Server
 	driverVersion := driver(cards, log)
 	counts := metrics.New(version, driverVersion)
-	scontrol := slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout()})
+	scontrol := slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout(), Took: counts.SlurmTook})
 	costs := openCosts(cfg, driverVersion, log)
 	monitor, err := health.Open(health.Params{
 		Path: cfg.Paths.StateOfCards(), Ignore: cfg.Health.Ignored(), CleanProbes: cfg.Health.CleanProbes,
@@ -83,7 +84,7 @@ func run(ctx context.Context, cfg config.Config) error {
 	})
 	srv, err = server.New(server.Parts{
 		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
-		Health: monitor, Problems: []func() []string{auditor.Problems},
+		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{auditor.Problems},
 		Slurm: func(conf string) server.Slurm {
 			if cfg.Slurm.Conf != "" {
 				return scontrol // the administrator's word beats the Prolog's
@@ -113,6 +114,7 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 	}, cfg.Arbiter.Tick(), log)
 	judge.Except(srv.HeldByMPS)
 	judge.Measure(cards)
+	srv.SetWork(judge.Work)
 	measurer := arbiter.NewMeasurer(grants, cards, srv.Uncounted, log)
 	reclaimer := reclaim.New(grants, reclaim.Child(self, clearSlots), log)
 	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake(); auditor.Wake() })
@@ -129,6 +131,13 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 			// Jobs do not depend on metrics: say it and go on.
 			if err := counts.Serve(ctx, cfg.Metrics.Listen); err != nil {
 				log.Error("metrics are not served", "error", err)
+			}
+		})
+	}
+	if cfg.Debug.Pprof != "" {
+		parts.Go(func() {
+			if err := metrics.ServeProfiles(ctx, cfg.Debug.Pprof); err != nil {
+				log.Error("profiles are not served", "error", err)
 			}
 		})
 	}

@@ -97,7 +97,7 @@ func command() *cobra.Command {
 		jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
 		return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeJobs(w, jobs) })
 	})
-	root.AddCommand(s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.explainCommand())
+	root.AddCommand(s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.psCommand(), s.explainCommand())
 	add("inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
 		return s.inspect(cmd.OutOrStdout(), args[0])
 	})

@@ -44,6 +44,8 @@ type Runner struct {
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
 	told    map[Key]libvgpu.Schedule // by dealers
+
+	work ledgerOfWork
 }
 
 // NewRunner returns a runner that does nothing before [Runner.Run].
@@ -128,6 +130,7 @@ func (r *Runner) step(now time.Time) int {
 		if r.held != nil && r.held(job) {
 			for i, card := range spec.Cards {
 				r.grants.SetSchedule(job, i, libvgpu.Schedule{Cores: card.Cores})
+				r.work.note(Key{job, gpu.UUID(card.UUID)}, false, false, time.Time{}, now)
 			}
 			continue
 		}
@@ -138,6 +141,7 @@ func (r *Runner) step(now time.Time) int {
 		for i, card := range spec.Cards {
 			key := Key{job, gpu.UUID(card.UUID)}
 			r.place[key] = i
+			r.work.note(key, !r.broken[job], acts[i].busy > 0, r.sampler.last(job, i), now)
 			claims = append(claims, Claim{
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
 				Busy: acts[i].busy, NoSlices: acts[i].noSlices, Kernel: acts[i].kernel, Eager: acts[i].eager,
@@ -149,6 +153,10 @@ func (r *Runner) step(now time.Time) int {
 	r.sampler.forget(now)
 	plan := Plan(claims, r.params)
 	r.quick = slices.ContainsFunc(claims, func(c Claim) bool { return c.Interactive && plan[c.Key].Others > 0 })
+	for _, d := range r.dealers {
+		r.work.turns(d)
+	}
+	r.work.keep(jobs)
 	r.updateDealers(claims, plan)
 	for key, s := range plan {
 		if s.Gate&libvgpu.GateTurn != 0 {

@@ -55,11 +55,12 @@ type member struct {
 	due     int64
 	state   libvgpu.TurnState
 	wants   bool
-	early   bool  // its last turn was ended before its end
-	passed  bool  // its turn was given to another: it had nothing to do
-	rested  int64 // when it last had nothing on the card
-	endless bool  // its work did not end within drainMax, and has run for endlessAfter
-	paused  int64 // when it last had nothing to do for longer than a late host explains
+	early   bool   // its last turn was ended before its end
+	passed  bool   // its turn was given to another: it had nothing to do
+	rested  int64  // when it last had nothing on the card
+	endless bool   // its work did not end within drainMax, and has run for endlessAfter
+	turns   uint64 // given, and not yet counted elsewhere
+	paused  int64  // when it last had nothing to do for longer than a late host explains
 }
 
 // nextDue is what a member is due when it is next in the round: the rest of a
@@ -262,6 +263,7 @@ func (d *dealer) deal(at int64) {
 	next.due = min(next.due, next.most())
 	d.cur, d.begin, d.end = next, at, at+next.due*d.slower(next)
 	next.early = false
+	next.turns++
 }
 
 // inTurn is the next member that wants the card and is due some time.

@@ -197,6 +197,9 @@ func (s *sampler) account(key jobKey, used uint64, card libvgpu.GrantCard, sign,
 	return state.eager && !state.sign.IsZero() && now.Sub(state.sign) <= awake
 }
 
+// last is when a job last gave a sign of work on a card; zero: never.
+func (s *sampler) last(job uint32, card int) time.Time { return s.jobs[jobKey{job, card}].sign }
+
 // forget drops processes and jobs that were not looked at for a while.
 func (s *sampler) forget(now time.Time) {
 	for key, state := range s.procs {

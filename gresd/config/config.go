@@ -40,6 +40,7 @@ type Config struct {
 	Health    Health    `toml:"health"`
 	Audit     Audit     `toml:"audit"`
 	Log       Log       `toml:"log"`
+	Debug     Debug     `toml:"debug"`
 
 	// Cards are settings of single cards by NVML UUID, and those of all other
 	// cards under [AllCards].
@@ -121,7 +122,13 @@ func (a Arbiter) Tick() time.Duration { return time.Duration(a.TickMS) * time.Mi
 
 // Metrics for Prometheus.
 type Metrics struct {
-	Listen string `toml:"listen"` // loopback address and port; "": none
+	Listen    string `toml:"listen"`    // loopback address and port; "": none
+	Processes bool   `toml:"processes"` // series of single processes, too
+}
+
+// Debug is for those who look into gresd itself.
+type Debug struct {
+	Pprof string `toml:"pprof"` // loopback address and port, or path of a Unix socket; "": none
 }
 
 // NVML is how the cards are read.

@@ -145,6 +145,8 @@ func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 		"an unknown level":               {"[log]\nlevel = \"loud\"", `:3: log.level: "loud": want debug, info, warn or error`},
 		"a share above the card":         {"[limits]\nmax_share_percent = 101", ":3: limits.max_share_percent: 101: want 1 to 100"},
 		"a type of two words":            {"[card.default]\ntype = \"h 200\"", `:3: card.default.type: "h 200": want a word`},
+		"profiles for everyone":          {"[debug]\npprof = \"0.0.0.0:6060\"", `:3: debug.pprof: "0.0.0.0:6060": want a loopback address and a port, or`},
+		"profiles at a relative path":    {"[debug]\npprof = \"pprof.sock\"", `:3: debug.pprof: "pprof.sock": want`},
 		"a share of nothing":             {"[limits]\nmin_share_percent = 0", ":3: limits.min_share_percent: 0: want 1 to 100"},
 		"a smallest above the largest":   {"[limits]\nmin_share_percent = 50\nmax_share_percent = 20", ":3: limits.min_share_percent: 50: want at most max_share_percent = 20"},
 		"a relative path":                {"[paths]\nrun_dir = \"run\"", `:3: paths.run_dir: "run": want an absolute path without . or .., for example "/run/vgpu"`},

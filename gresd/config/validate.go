@@ -62,6 +62,7 @@ func (c Config) Validate() error {
 	}
 	c.Arbiter.check(&k)
 	c.Metrics.check(&k)
+	c.Debug.check(&k)
 	if l := c.NVML.Library; strings.Contains(l, "/") {
 		k.absolute("nvml.library", l, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
 	}
@@ -155,22 +156,32 @@ func (a Arbiter) check(k *checker) {
 
 // check allows loopback only: the page names users and jobs, and has no lock.
 func (m Metrics) check(k *checker) {
-	if m.Listen == "" {
-		return
+	if m.Listen != "" && !isLoopback(m.Listen) {
+		k.fail("metrics.listen", m.Listen, `want a loopback address and a port, for example listen = "127.0.0.1:9464"; "" is none`)
 	}
-	const want = `want a loopback address and a port, for example listen = "127.0.0.1:9464"; "" is none`
-	host, port, err := net.SplitHostPort(m.Listen)
+}
+
+// check allows nothing that another host could reach: profiles show memory.
+func (d Debug) check(k *checker) {
+	const want = `want a loopback address and a port, or the absolute path of a Unix socket, ` +
+		`for example pprof = "/run/vgpu/pprof.sock"; "" is none`
+	const longest = 108 - 1
+	isPath := filepath.IsAbs(d.Pprof) && filepath.Clean(d.Pprof) == d.Pprof && len(d.Pprof) <= longest
+	if d.Pprof != "" && !isPath && !isLoopback(d.Pprof) {
+		k.fail("debug.pprof", d.Pprof, want)
+	}
+}
+
+func isLoopback(address string) bool {
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		k.fail("metrics.listen", m.Listen, want)
-		return
+		return false
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		k.fail("metrics.listen", m.Listen, want)
-		return
+		return false
 	}
-	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		k.fail("metrics.listen", m.Listen, want)
-	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 func (c Card) check(k *checker, name string) {

@@ -137,17 +137,20 @@ func sick(uuid gpu.UUID, ret nvml.Return) error {
 }
 
 // Utilization returns the driver's samples of a card that are younger than
-// since, the oldest first; none is no error.
+// since, the oldest first; none is no error. ErrUnknown: the driver does not
+// sample this card.
 func (n *fromNVML) Utilization(uuid gpu.UUID, since time.Time) ([]Use, error) {
 	if n.missing["nvmlDeviceGetProcessUtilization"] {
-		return nil, nil
+		return nil, ErrUnknown
 	}
 	return askCard(n, uuid, func(card nvml.Device) ([]Use, error) {
 		samples, ret := card.GetProcessUtilization(uint64(since.UnixMicro()))
 		switch ret {
 		case nvml.SUCCESS:
-		case nvml.ERROR_NOT_FOUND, nvml.ERROR_NOT_SUPPORTED:
+		case nvml.ERROR_NOT_FOUND:
 			return nil, nil
+		case nvml.ERROR_NOT_SUPPORTED:
+			return nil, ErrUnknown
 		default:
 			return nil, fmt.Errorf("read use of %s: %s", uuid, returnText(ret))
 		}

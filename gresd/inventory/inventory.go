@@ -59,8 +59,10 @@ type Inventory interface {
 	Probe(gpu.UUID) (Probe, error)
 	// Events listens to XIDs of cards: ErrNoEvents, ErrNoAnswer.
 	Events([]gpu.UUID) (*Events, error)
-	// Utilization returns who used a card since then.
+	// Utilization returns who used a card since then: ErrUnknown.
 	Utilization(gpu.UUID, time.Time) ([]Use, error)
+	// Usage returns how much of a card is in use.
+	Usage(gpu.UUID) (Usage, error)
 	// Close lets go of NVML. No other call may follow.
 	Close() error
 }

@@ -58,7 +58,7 @@ func Open(library string) (Inventory, error) {
 	if err := n.checkSymbols(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	for _, name := range slices.Concat(optional, healthSymbols) {
+	for _, name := range slices.Concat(optional, healthSymbols, usageSymbols) {
 		n.missing[name] = lib.Extensions().LookupSymbol(name) != nil
 	}
 	return n, nil

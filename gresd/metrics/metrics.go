@@ -2,76 +2,95 @@
 
 // Package metrics serves what gresd knows to Prometheus. Ratios are 0 to 1;
 // what is not known is absent, never 0. Only living jobs have series.
+//
+// docs/metrics.md lists all of them; a test holds it against what is here.
 package metrics
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"net"
-	"net/http"
 	"runtime"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// Snapshot returns the cards and the granted jobs of the node.
-type Snapshot func() ([]wire.Card, []wire.Job)
-
-// Metrics counts what the server does and reads the rest at each scrape.
+// Metrics counts what the server does and reads the rest at each scrape. It is
+// safe for concurrent use.
 type Metrics struct {
-	registry   *prometheus.Registry
-	placements *prometheus.CounterVec
-	cards      *prometheus.CounterVec
-	duration   prometheus.Histogram
-	audit      *prometheus.CounterVec
+	registry    *prometheus.Registry
+	placements  *prometheus.CounterVec
+	cards       *prometheus.CounterVec
+	corrections *prometheus.CounterVec
+	audit       *prometheus.CounterVec
+	reloads     *prometheus.CounterVec
+
+	grant, release, reconcile, sample prometheus.Histogram
+	slurm                             *prometheus.HistogramVec
+
+	reconciled, reloaded, restart *known
 }
 
 // Results that are exported from the start, so that a rate is known at once.
 var results = []wire.Result{wire.Granted, wire.None, wire.Refused, wire.Requeued, "error"}
 
+// Results of reloads.
+const (
+	reloadDone    = "done"
+	reloadRefused = "refused" // the new file has a mistake; the old configuration stays
+)
+
+// Buckets of work that waits for slurmctld or the driver, and of work that
+// waits for the disk at most.
+var (
+	slowBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25}
+	fastBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}
+)
+
 // New returns metrics of one daemon. Snapshots are taken once
 // [Metrics.Watch] was called.
 func New(version, driver string) *Metrics {
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		placements: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "vgpu_placements_total",
-			Help: "Grant requests of Prologs, by result.",
-		}, []string{"result"}),
-		cards: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "vgpu_placement_cards_total",
-			Help: "Cards in decisions about grant requests, by why each was or was not taken.",
-		}, []string{"reason"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "vgpu_grant_duration_seconds",
-			Help:    "Time to serve a grant request, slurmctld's answer included.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25},
-		}),
-	}
-	m.audit = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "vgpu_audit_events_total",
-		Help: "Processes and jobs that broke a rule on granted cards, by rule.",
-	}, []string{"kind"})
-	for _, kind := range audit.Kinds() {
-		m.audit.WithLabelValues(string(kind))
-	}
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	m.placements = m.counters("vgpu_placements_total", "Grant requests of Prologs, by result.", "result")
+	m.cards = m.counters("vgpu_placement_cards_total",
+		"Cards in decisions about grant requests, by why each was or was not taken.", "reason")
+	m.corrections = m.counters("vgpu_reconcile_corrections_total",
+		"What was put right when grants were compared with the jobs that live, by kind.", "kind")
+	m.audit = m.counters("vgpu_audit_events_total",
+		"Processes and jobs that broke a rule on granted cards, by rule.", "kind")
+	m.reloads = m.counters("vgpu_config_reloads_total", "Reloads of the configuration, by result.", "result")
+
+	m.grant = m.histogram("vgpu_grant_duration_seconds", "Time to serve a grant request, slurmctld's answer included.", slowBuckets)
+	m.release = m.histogram("vgpu_release_duration_seconds", "Time to serve the release of a job.", fastBuckets)
+	m.reconcile = m.histogram("vgpu_reconcile_duration_seconds",
+		"Time to compare grants with the jobs that live, slurmctld's answer included.", slowBuckets)
+	m.sample = m.histogram("vgpu_sample_duration_seconds", "Time that the driver took to tell what a card does.", fastBuckets)
+	m.slurm = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "vgpu_slurm_command_duration_seconds", Help: "Time that commands of Slurm took, by command.", Buckets: slowBuckets,
+	}, []string{"command"})
+	m.registry.MustRegister(m.slurm)
+
+	m.reconciled = m.later("vgpu_reconcile_last_success_timestamp_seconds",
+		"When grants were last compared with slurmctld's jobs, as Unix time.")
+	m.reloaded = m.later("vgpu_config_last_reload_successful", "1 when the last reload took the new configuration, 0 when it refused it.")
+	m.restart = m.later("vgpu_config_restart_needed", "1 when the last reload found changes that need a restart.")
+
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "vgpu_build_info",
-		Help: "Always 1; the labels say what runs.",
-		ConstLabels: prometheus.Labels{
-			"version": version, "driver_version": driver, "go_version": runtime.Version(),
-		},
+		Name: "vgpu_build_info", Help: "Always 1; the labels say what runs.",
+		ConstLabels: prometheus.Labels{"version": version, "driver_version": driver, "go_version": runtime.Version()},
 	})
 	build.Set(1)
+	m.registry.MustRegister(build)
+	m.begin()
+	return m
+}
+
+// begin exports what can be counted before it is.
+func (m *Metrics) begin() {
 	for _, r := range results {
 		m.placements.WithLabelValues(string(r))
 	}
@@ -80,8 +99,37 @@ func New(version, driver string) *Metrics {
 			m.cards.WithLabelValues(string(r))
 		}
 	}
-	m.registry.MustRegister(build, m.placements, m.cards, m.duration, m.audit)
-	return m
+	for _, kind := range server.Corrections() {
+		m.corrections.WithLabelValues(string(kind))
+	}
+	for _, kind := range audit.Kinds() {
+		m.audit.WithLabelValues(string(kind))
+	}
+	for _, result := range []string{reloadDone, reloadRefused} {
+		m.reloads.WithLabelValues(result)
+	}
+	for _, command := range slurm.Commands() {
+		m.slurm.WithLabelValues(command)
+	}
+}
+
+func (m *Metrics) counters(name, help, label string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	m.registry.MustRegister(c)
+	return c
+}
+
+func (m *Metrics) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	m.registry.MustRegister(h)
+	return h
+}
+
+// later makes a gauge that is absent until it is known.
+func (m *Metrics) later(name, help string) *known {
+	k := &known{desc: desc(name, help, nil)}
+	m.registry.MustRegister(k)
+	return k
 }
 
 // Watch adds the series of cards and jobs.
@@ -93,122 +141,47 @@ func (m *Metrics) Placed(result string) { m.placements.WithLabelValues(result).I
 // CardDecided counts one card in a decision, by place.Reason.
 func (m *Metrics) CardDecided(reason string) { m.cards.WithLabelValues(reason).Inc() }
 
+// Corrected counts one thing that was put right, by server.Correction.
+func (m *Metrics) Corrected(kind string) { m.corrections.WithLabelValues(kind).Inc() }
+
 // Audited counts one broken rule, by audit.Kind.
 func (m *Metrics) Audited(kind string) { m.audit.WithLabelValues(kind).Inc() }
 
 // GrantTook measures one grant request.
-func (m *Metrics) GrantTook(d time.Duration) { m.duration.Observe(d.Seconds()) }
+func (m *Metrics) GrantTook(d time.Duration) { m.grant.Observe(d.Seconds()) }
+
+// ReleaseTook measures one release.
+func (m *Metrics) ReleaseTook(d time.Duration) { m.release.Observe(d.Seconds()) }
+
+// SampleTook measures one answer of the driver about what a card does.
+func (m *Metrics) SampleTook(d time.Duration) { m.sample.Observe(d.Seconds()) }
+
+// SlurmTook measures one command of Slurm.
+func (m *Metrics) SlurmTook(command string, d time.Duration) {
+	m.slurm.WithLabelValues(command).Observe(d.Seconds())
+}
+
+// Reconciled measures one comparison with slurmctld's jobs; ok is false where it
+// could not be asked.
+func (m *Metrics) Reconciled(d time.Duration, ok bool) {
+	m.reconcile.Observe(d.Seconds())
+	if ok {
+		m.reconciled.set(float64(time.Now().UnixMilli()) / 1000)
+	}
+}
+
+// Reloaded tells of one reload of the configuration: whether the new one is in
+// force, and whether parts of it wait for a restart.
+func (m *Metrics) Reloaded(ok, restart bool) {
+	if !ok {
+		m.reloads.WithLabelValues(reloadRefused).Inc()
+		m.reloaded.set(0)
+		return
+	}
+	m.reloads.WithLabelValues(reloadDone).Inc()
+	m.reloaded.set(1)
+	m.restart.set(one(restart))
+}
 
 // Gatherer is what a scrape reads.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
-
-var (
-	cardLabels = []string{"gpu_uuid"}
-	jobLabels  = []string{"job_id", "user", "account", "partition", "gpu_uuid"}
-
-	cardShare   = desc("vgpu_card_share_ratio", "Part of the card's share that is granted.", cardLabels)
-	cardCores   = desc("vgpu_card_cores_ratio", "Part of the card's compute that is granted.", cardLabels)
-	cardGranted = desc("vgpu_card_memory_granted_bytes", "Memory of the card that is granted.", cardLabels)
-	cardMemory  = desc("vgpu_card_memory_bytes", "Memory that shares of the card are taken of.", cardLabels)
-	cardOwn     = desc("vgpu_card_memory_physical_bytes", "Memory that the card has of its own.", cardLabels)
-	cardJobs    = desc("vgpu_card_jobs", "Jobs with a share of the card.", cardLabels)
-	cardHealthy = desc("vgpu_card_healthy", "1 while the card can be granted.", cardLabels)
-	cardInfo    = desc("vgpu_card_info", "Always 1; the labels name the card.", []string{"gpu_uuid", "index", "name", "type"})
-
-	jobShare   = desc("vgpu_job_share_ratio", "Part of the card that the job was granted.", jobLabels)
-	jobCores   = desc("vgpu_job_cores_ratio", "Part of the card's compute that the job was granted.", jobLabels)
-	jobUsed    = desc("vgpu_job_memory_used_bytes", "Memory of the card that the job's processes hold.", jobLabels)
-	jobLimit   = desc("vgpu_job_memory_limit_bytes", "Memory of the card that the job may hold.", jobLabels)
-	jobOwn     = desc("vgpu_job_memory_physical_bytes", "Of the job's memory limit, what the card has of its own.", jobLabels)
-	jobSeconds = desc("vgpu_job_gpu_seconds_total", "GPU time that the job's processes were charged.", jobLabels)
-	jobProcs   = desc("vgpu_job_processes", "Processes of the job with a context on the card.", jobLabels)
-)
-
-func desc(name, help string, labels []string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
-}
-
-// collector makes series from a snapshot, so that a job that ended has none.
-type collector struct{ snapshot Snapshot }
-
-func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		cardShare, cardCores, cardGranted, cardMemory, cardOwn, cardJobs, cardHealthy, cardInfo,
-		jobShare, jobCores, jobUsed, jobLimit, jobOwn, jobSeconds, jobProcs,
-	} {
-		ch <- d
-	}
-}
-
-func (c collector) Collect(ch chan<- prometheus.Metric) {
-	cards, jobs := c.snapshot()
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	for _, card := range cards {
-		gauge(cardShare, float64(card.Share)/100, card.UUID)
-		gauge(cardCores, float64(card.Cores)/100, card.UUID)
-		gauge(cardGranted, float64(card.GrantedBytes), card.UUID)
-		gauge(cardMemory, float64(card.MemoryBytes), card.UUID)
-		gauge(cardOwn, float64(card.PhysicalBytes), card.UUID)
-		gauge(cardJobs, float64(card.Jobs), card.UUID)
-		gauge(cardHealthy, map[bool]float64{true: 1}[card.Healthy], card.UUID)
-		gauge(cardInfo, 1, card.UUID, strconv.Itoa(card.Index), card.Name, card.Type)
-	}
-	for _, job := range jobs {
-		for _, card := range job.Cards {
-			labels := []string{strconv.FormatUint(uint64(job.JobID), 10), valid(job.User), valid(job.Account), valid(job.Partition), card.UUID}
-			gauge(jobShare, float64(card.Share)/100, labels...)
-			gauge(jobCores, float64(card.Cores)/100, labels...)
-			gauge(jobLimit, float64(card.LimitBytes), labels...)
-			gauge(jobOwn, float64(card.PhysicalBytes), labels...)
-			if card.UsedBytes != nil {
-				gauge(jobUsed, float64(*card.UsedBytes), labels...)
-			}
-			if card.Processes != nil {
-				gauge(jobProcs, float64(*card.Processes), labels...)
-			}
-			if card.GPUSeconds != nil {
-				ch <- prometheus.MustNewConstMetric(jobSeconds, prometheus.CounterValue, *card.GPUSeconds, labels...)
-			}
-		}
-	}
-}
-
-// valid keeps a name that is no UTF-8 from breaking the whole scrape.
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
-// Serve answers scrapes on a loopback address until ctx is done. Job and user
-// names are not for the network: another address is refused.
-func (m *Metrics) Serve(ctx context.Context, address string) error {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("metrics address: %w", err)
-	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("metrics address %q: want a loopback address, for example 127.0.0.1:9464", address)
-	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	return m.serve(ctx, listener)
-}
-
-func (m *Metrics) serve(ctx context.Context, listener net.Listener) error {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		MaxRequestsInFlight: 4, Timeout: 10 * time.Second,
-	}))
-	server := &http.Server{
-		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	return nil
-}

@@ -198,7 +198,10 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		}
 		switch req.Op {
 		case wire.OpRelease:
-			return s.release(req.JobID)
+			start := time.Now()
+			rep := s.release(req.JobID)
+			s.Observer.ReleaseTook(time.Since(start))
+			return rep
 		case wire.OpSet:
 			return s.set(req)
 		}
@@ -210,7 +213,7 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 	case wire.OpStatus:
 		return wire.Reply{OK: true, Status: s.status()}
 	case wire.OpJobs:
-		jobs := s.jobs()
+		jobs := s.jobs(req.Processes)
 		if !isRoot(cred.UID) {
 			jobs = ofUser(jobs, cred.UID)
 		}

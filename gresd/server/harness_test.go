@@ -179,7 +179,10 @@ func (c *counter) CardDecided(r string) {
 	c.cards[r]++
 }
 
-func (c *counter) GrantTook(time.Duration) {}
+func (c *counter) GrantTook(time.Duration)        {}
+func (c *counter) ReleaseTook(time.Duration)      {}
+func (c *counter) Reconciled(time.Duration, bool) {}
+func (c *counter) Corrected(kind string)          { c.Placed("corrected " + kind) }
 
 // testNode is a node whose daemon can be stopped and started.
 type testNode struct {

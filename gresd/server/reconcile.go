@@ -20,6 +20,22 @@ import (
 
 var errNoNode = errors.New("no Prolog has yet said how Slurm names this node")
 
+// Correction is a thing that a reconciliation puts right. The words are labels
+// of a metric.
+type Correction string
+
+// Corrections.
+const (
+	Released  Correction = "released"  // a grant whose job has ended
+	Removed   Correction = "removed"   // a folder without a job
+	Rebuilt   Correction = "rebuilt"   // a record, from the grant of a living job
+	Remade    Correction = "remade"    // the files of a record
+	Recovered Correction = "recovered" // a living job, after record and folder were lost
+)
+
+// Corrections returns every correction.
+func Corrections() []Correction { return []Correction{Released, Removed, Rebuilt, Remade, Recovered} }
+
 // Reconcile makes ledger, job folders and living jobs agree: what lives is
 // adopted, what has ended is released, what belongs to nobody is removed. If
 // slurmctld cannot be asked, nothing counts as ended; the error says so.
@@ -39,6 +55,7 @@ func (s *Server) Reconcile(ctx context.Context) error {
 		created, known := asked[rec.JobID]
 		if _, lives := live[rec.JobID]; err == nil && !lives && known && created.Equal(rec.Created) {
 			s.Log.Info("released: the job has ended", "job_id", rec.JobID)
+			s.Observer.Corrected(string(Released))
 			errs = append(errs, s.drop(rec.JobID))
 		}
 	}
@@ -161,12 +178,14 @@ func (s *Server) mendFolders(strays []stray) error {
 		}
 		if st.keep {
 			s.Log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
+			s.Observer.Corrected(string(Rebuilt))
 			errs = append(errs, s.Ledger.Commit(st.rec))
 			continue
 		}
 		had, err := s.Grants.Remove(st.jobID)
 		if had { // else its Epilog came meanwhile
 			s.Log.Info("removed a job folder without a job", "job_id", st.jobID)
+			s.Observer.Corrected(string(Removed))
 		}
 		errs = append(errs, err)
 	}
@@ -192,6 +211,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 		return nil
 	}
 	s.Log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
+	s.Observer.Corrected(string(Remade))
 	return s.Grants.Create(rec, s.contextCost)
 }
 
@@ -230,6 +250,7 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 	if _, err := s.allocate(facts, req, facts.Restarts); err != nil {
 		return err
 	}
+	s.Observer.Corrected(string(Recovered))
 	s.Log.Warn("a living job was recovered; options of its submit line are lost", "job_id", facts.JobID,
 		"mode", gpu.FormatMode(req.Mode, req.Ceiling))
 	return nil

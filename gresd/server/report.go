@@ -10,6 +10,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -19,14 +20,14 @@ const viewAge = time.Second
 
 // Snapshot returns the cards and the granted jobs of the node, for metrics.
 func (s *Server) Snapshot() ([]wire.Card, []wire.Job) {
-	jobs := slices.DeleteFunc(s.jobs(), func(j wire.Job) bool { return j.State != string(ledger.Granted) })
-	return s.cardList(), jobs
+	jobs := slices.DeleteFunc(s.jobs(s.Config.Metrics.Processes), func(j wire.Job) bool { return j.State != string(ledger.Granted) })
+	return s.cardsInUse(), jobs
 }
 
 func (s *Server) status() *wire.Status {
 	st := &wire.Status{
 		Version: s.Version, Node: strings.Join(s.nodes.names(), ","), Started: s.started,
-		Placement: s.Config.Placement.Mode, Jobs: s.Ledger.Len(), Cards: s.cardList(),
+		Placement: s.Config.Placement.Mode, Jobs: s.Ledger.Len(), Cards: s.cardsInUse(),
 	}
 	select {
 	case <-s.ready:
@@ -61,15 +62,17 @@ func (s *Server) cardList() []wire.Card {
 			UUID: string(c.UUID), Index: c.Index, Name: c.Name, Type: c.Type,
 			Healthy: c.Healthy && !c.MIG, Why: s.whyNot(c), MemoryBytes: uint64(c.Memory), PhysicalBytes: uint64(c.Physical),
 			GrantedBytes: uint64(use.Memory), Share: uint32(use.Units),
-			Cores: cores[string(c.UUID)], Jobs: use.Jobs,
+			Cores: cores[string(c.UUID)], Jobs: use.Jobs, CardUse: wire.CardUse{MIG: c.MIG},
 		})
 	}
 	return cards
 }
 
-func (s *Server) jobs() []wire.Job {
+func (s *Server) jobs(processes bool) []wire.Job {
 	jobs := []wire.Job{}
-	for _, rec := range s.Ledger.List() {
+	records := s.Ledger.List()
+	samples := s.samplesOfJobs(records)
+	for _, rec := range records {
 		job := wire.Job{
 			JobID: rec.JobID, UID: rec.UID, User: rec.User, Account: rec.Account,
 			Partition: rec.Partition, State: string(rec.State), Reason: rec.Reason,
@@ -79,21 +82,26 @@ func (s *Server) jobs() []wire.Job {
 		if rec.Request.Engine == gpu.MPS {
 			job.Engine = string(gpu.MPS)
 		}
-		job.Cards, job.Messages = s.jobCards(rec), s.Grants.Messages(rec.JobID)
+		job.Cards, job.Messages = s.jobCards(rec, samples, processes), s.Grants.Messages(rec.JobID)
 		jobs = append(jobs, job)
 	}
 	return jobs
 }
 
-func (s *Server) jobCards(rec ledger.Record) []wire.JobCard {
+func (s *Server) jobCards(rec ledger.Record, samples map[gpu.UUID]sample.Card, processes bool) []wire.JobCard {
 	view, err := s.Grants.Cache(rec.JobID, viewAge)
 	known := err == nil && len(view.Cards) == len(rec.Placement.Cards)
+	read := &view
+	if !known {
+		read = nil
+	}
 	var cards []wire.JobCard
 	for i, c := range rec.Placement.Cards {
 		sched := s.Grants.Schedule(rec.JobID, i)
 		card := wire.JobCard{
 			UUID: string(c.UUID), Index: c.Index, Share: uint32(c.Share), Cores: uint32(c.Cores),
 			LimitBytes: uint64(c.Memory), PhysicalBytes: uint64(cmp.Or(c.Physical, c.Memory)), SliceUS: sched.SliceUS, Gate: sched.Gate != 0,
+			JobUse: s.jobUse(rec, i, read, samples[c.UUID], processes),
 		}
 		if known {
 			used, seconds, procs := with(view.Cards[i].MemUsed, s.Grants.Outside(rec.JobID, i)), float64(view.Cards[i].Budget.ChargedNS)/1e9, 0

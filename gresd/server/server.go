@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -64,9 +65,15 @@ type Observer interface {
 	// CardDecided counts one card in a decision, by place.Reason.
 	CardDecided(reason string)
 	GrantTook(time.Duration)
+	ReleaseTook(time.Duration)
+	// Corrected counts one thing that a reconciliation put right, by Correction.
+	Corrected(kind string)
+	// Reconciled tells of one reconciliation; ok is false where slurmctld could
+	// not be asked.
+	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but Problems must be set.
+// Parts are what a server is made of. All but Problems and Samples must be set.
 type Parts struct {
 	Config    config.Config
 	Inventory Inventory
@@ -76,6 +83,7 @@ type Parts struct {
 	Costs     *probe.Costs
 	Observer  Observer
 	Health    Health
+	Samples   Samples
 	Problems  []func() []string // what else an administrator should look at
 	Log       *slog.Logger
 	Version   string
@@ -108,6 +116,8 @@ type Server struct {
 	decisions decisions
 
 	mps *mps.Manager
+
+	work func(arbiter.Key) (arbiter.Work, bool) // nil: not known
 }
 
 // hardware is the last good answer of the driver.
@@ -216,9 +226,13 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 }
 
 func (s *Server) reconcile(ctx context.Context) {
-	switch err := s.Reconcile(ctx); {
+	start := time.Now()
+	err := s.Reconcile(ctx)
+	newNode := errors.Is(err, errNoNode) && s.Ledger.Len() == 0
+	s.Observer.Reconciled(time.Since(start), err == nil || newNode)
+	switch {
 	case err == nil, ctx.Err() != nil:
-	case errors.Is(err, errNoNode) && s.Ledger.Len() == 0:
+	case newNode:
 		s.Log.Debug("nothing to compare with slurmctld yet", "error", err) // a new node
 	default:
 		s.Log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", err)

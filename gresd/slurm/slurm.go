@@ -36,13 +36,20 @@ type Options struct {
 	Scontrol string
 	Conf     string        // SLURM_CONF for the commands
 	Timeout  time.Duration // for each command
+	// Took is told how long each command took, by its name in [Commands]; nil:
+	// nobody is.
+	Took func(command string, took time.Duration)
 }
+
+// Commands are those that a client runs, as [Options.Took] is told of them.
+func Commands() []string { return []string{"scontrol", "squeue", "scancel"} }
 
 // Client runs Slurm's commands. It is safe for concurrent use.
 type Client struct {
 	scontrol, squeue, scancel string
 	conf                      string
 	timeout                   time.Duration
+	took                      func(string, time.Duration)
 }
 
 // New returns a client. It runs nothing yet.
@@ -65,6 +72,7 @@ func New(o Options) *Client {
 		scancel:  beside("scancel"),
 		conf:     o.Conf,
 		timeout:  o.Timeout,
+		took:     o.Took,
 	}
 }
 
@@ -156,7 +164,11 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	command.Env = environment(os.Environ(), c.conf)
 	var out, problems bytes.Buffer
 	command.Stdout, command.Stderr = &out, &problems
+	began := time.Now()
 	err := command.Run()
+	if c.took != nil {
+		c.took(c.nameOf(name), time.Since(began))
+	}
 	if err == nil {
 		return out.String(), nil
 	}
@@ -170,6 +182,17 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	}
 	said := strings.Join(strings.Fields(problems.String()), " ")
 	return "", fmt.Errorf("%s: %w: %s", what, reason(said), clip(said))
+}
+
+// nameOf is what Slurm calls a command, whatever the site does.
+func (c *Client) nameOf(command string) string {
+	switch command {
+	case c.squeue:
+		return "squeue"
+	case c.scancel:
+		return "scancel"
+	}
+	return "scontrol"
 }
 
 // environment is the daemon's own without what changes Slurm's output or its

@@ -77,13 +77,14 @@ type Request struct {
 	Partition string  `json:"partition,omitempty"`
 	GPUs      []int   `json:"gpus,omitempty"` // Slurm's card indexes (SLURM_JOB_GPUS)
 	Options   Options `json:"options,omitzero"`
-	Conf      string  `json:"conf,omitempty"`    // SLURM_CONF of the Prolog, "" for the default
-	Node      string  `json:"node,omitempty"`    // Slurm's name of this node
-	Restart   uint32  `json:"restart,omitempty"` // SLURM_JOB_RESTART_COUNT
-	Cores     uint32  `json:"cores,omitempty"`   // of Set: the compute share, in hundredths of a card
-	GRES      string  `json:"gres,omitempty"`    // of Explain without a job: "vgpu:30", as in --gres
-	Card      string  `json:"card,omitempty"`    // of Cordon and Uncordon: a UUID or an index
-	Reason    string  `json:"reason,omitempty"`  // of Cordon
+	Conf      string  `json:"conf,omitempty"`      // SLURM_CONF of the Prolog, "" for the default
+	Node      string  `json:"node,omitempty"`      // Slurm's name of this node
+	Restart   uint32  `json:"restart,omitempty"`   // SLURM_JOB_RESTART_COUNT
+	Cores     uint32  `json:"cores,omitempty"`     // of Set: the compute share, in hundredths of a card
+	GRES      string  `json:"gres,omitempty"`      // of Explain without a job: "vgpu:30", as in --gres
+	Card      string  `json:"card,omitempty"`      // of Cordon and Uncordon: a UUID or an index
+	Reason    string  `json:"reason,omitempty"`    // of Cordon
+	Processes bool    `json:"processes,omitempty"` // of Jobs: each process, too
 }
 
 // Result says what became of a request that gresd could serve.
@@ -155,6 +156,7 @@ type Card struct {
 	Share         uint32 `json:"share"`
 	Cores         uint32 `json:"cores"`
 	Jobs          int    `json:"jobs"`
+	CardUse
 }
 
 // Job is one record of the ledger, with what its processes do now.
@@ -191,6 +193,7 @@ type JobCard struct {
 	Processes     *int     `json:"processes,omitempty"`
 	SliceUS       uint32   `json:"slice_us"`
 	Gate          bool     `json:"gate"`
+	JobUse
 }
 
 // ReadRequest reads one line and decodes it strictly: one object, no unknown

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+func (s *settings) psCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ps",
+		Short: "Show the processes of jobs on cards: all for root, else your own",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs, Processes: true})
+			if err != nil {
+				return failure{err}
+			}
+			jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
+			return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeProcesses(w, jobs) })
+		},
+	}
+}
+
+// writeProcesses shows a process once for each card that it uses.
+func writeProcesses(w io.Writer, jobs []wire.Job) error {
+	rows := [][]string{{"JOB", "USER", "CARD", "PID", "PID IN JOB", "MEMORY", "GPU TIME", "UTILIZATION"}}
+	for _, j := range jobs {
+		for _, c := range j.Cards {
+			for _, p := range c.ByProcess {
+				pid := "?"
+				if p.PID != 0 {
+					pid = fmt.Sprint(p.PID)
+				}
+				rows = append(rows, []string{
+					fmt.Sprint(j.JobID), user(j), fmt.Sprint(c.Index), pid, fmt.Sprint(p.JobPID),
+					size(p.UsedBytes), seconds(p.GPUSeconds), known(p.Utilization, ratio),
+				})
+			}
+		}
+	}
+	return table(w, rows)
+}
+
+// ratio writes 0 to 1 as a percentage.
+func ratio(r float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", 100*r), ".0") + "%" }

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// Snapshot returns the cards and the granted jobs of the node.
+type Snapshot func() ([]wire.Card, []wire.Job)
+
+// value is a number, or nothing where it is not known.
+type value struct {
+	number float64
+	known  bool
+}
+
+func is(n float64) value { return value{n, true} }
+
+// maybe is what may not be known.
+func maybe[T uint64 | float64 | int](n *T) value {
+	if n == nil {
+		return value{}
+	}
+	return is(float64(*n))
+}
+
+func one(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// series is a metric of each T.
+type series[T any] struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	of   func(T) value
+}
+
+func desc(name, help string, labels []string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	cardLabels    = []string{"gpu_uuid"}
+	jobLabels     = []string{"job_id", "user", "account", "partition", "gpu_uuid"}
+	processLabels = append(append([]string{}, jobLabels...), "pid")
+)
+
+func ofCard(name, help string, of func(wire.Card) value) series[wire.Card] {
+	return series[wire.Card]{desc(name, help, cardLabels), prometheus.GaugeValue, of}
+}
+
+// jobCard is one card of a job.
+type jobCard struct {
+	job *wire.Job
+	wire.JobCard
+}
+
+// ofJob makes a counter of a name that says so.
+func ofJob(name, help string, of func(jobCard) value) series[jobCard] {
+	kind := prometheus.GaugeValue
+	if strings.HasSuffix(name, "_total") {
+		kind = prometheus.CounterValue
+	}
+	return series[jobCard]{desc(name, help, jobLabels), kind, of}
+}
+
+func ofProcess(name, help string, of func(wire.Process) value) series[wire.Process] {
+	return series[wire.Process]{desc(name, help, processLabels), prometheus.GaugeValue, of}
+}
+
+var cardSeries = []series[wire.Card]{
+	ofCard("vgpu_card_share_ratio", "Part of the card's share that is granted.",
+		func(c wire.Card) value { return is(float64(c.Share) / 100) }),
+	ofCard("vgpu_card_cores_ratio", "Part of the card's compute that is granted.",
+		func(c wire.Card) value { return is(float64(c.Cores) / 100) }),
+	ofCard("vgpu_card_memory_granted_bytes", "Memory of the card that is granted.",
+		func(c wire.Card) value { return is(float64(c.GrantedBytes)) }),
+	ofCard("vgpu_card_memory_bytes", "Memory that shares of the card are taken of.",
+		func(c wire.Card) value { return is(float64(c.MemoryBytes)) }),
+	ofCard("vgpu_card_memory_physical_bytes", "Memory that the card has of its own.",
+		func(c wire.Card) value { return is(float64(c.PhysicalBytes)) }),
+	ofCard("vgpu_card_memory_used_bytes", "Memory of the card that is in use by all processes and the driver.",
+		func(c wire.Card) value { return maybe(c.UsedBytes) }),
+	ofCard("vgpu_card_utilization_ratio", "Part of the last moments in which a kernel ran on the card.",
+		func(c wire.Card) value { return maybe(c.Utilization) }),
+	ofCard("vgpu_card_memory_utilization_ratio", "Part of the last moments in which memory of the card was read or written.",
+		func(c wire.Card) value { return maybe(c.MemoryUtilization) }),
+	ofCard("vgpu_card_jobs", "Jobs with a share of the card.",
+		func(c wire.Card) value { return is(float64(c.Jobs)) }),
+	ofCard("vgpu_card_healthy", "1 while the card can be granted.",
+		func(c wire.Card) value { return is(one(c.Healthy)) }),
+}
+
+// idleShare is not of a card alone.
+var idleShare = desc("vgpu_card_share_idle_ratio", "Part of the card's share that is granted to jobs without work on it now.", cardLabels)
+
+var cardInfo = desc("vgpu_card_info", "Always 1; the labels name the card.", []string{"gpu_uuid", "index", "name", "type", "mig"})
+
+var jobSeries = []series[jobCard]{
+	ofJob("vgpu_job_share_asked_ratio", "Part of the card that the user asked for.",
+		func(c jobCard) value { return value{float64(c.AskedShare) / 100, c.AskedShare != 0} }),
+	ofJob("vgpu_job_share_ratio", "Part of the card that the job was granted.",
+		func(c jobCard) value { return is(float64(c.Share) / 100) }),
+	ofJob("vgpu_job_cores_asked_ratio", "Part of the card's compute that the user asked for.",
+		func(c jobCard) value { return value{float64(c.AskedCores) / 100, c.AskedCores != 0} }),
+	ofJob("vgpu_job_cores_ratio", "Part of the card's compute that the job was granted.",
+		func(c jobCard) value { return is(float64(c.Cores) / 100) }),
+	ofJob("vgpu_job_utilization_ratio", "Part of the card's time that the job's processes had lately, as the driver samples it.",
+		func(c jobCard) value { return maybe(c.Utilization) }),
+	ofJob("vgpu_job_gpu_seconds_total", "GPU time that the job's processes were charged.",
+		func(c jobCard) value { return maybe(c.GPUSeconds) }),
+	ofJob("vgpu_job_memory_asked_bytes", "Memory of the card that the user asked for by size or percentage.",
+		func(c jobCard) value { return maybe(c.AskedBytes) }),
+	ofJob("vgpu_job_memory_limit_bytes", "Memory of the card that the job may hold.",
+		func(c jobCard) value { return is(float64(c.LimitBytes)) }),
+	ofJob("vgpu_job_memory_physical_bytes", "Of the job's memory limit, what the card has of its own.",
+		func(c jobCard) value { return is(float64(c.PhysicalBytes)) }),
+	ofJob("vgpu_job_memory_used_bytes", "Memory of the card that the job's processes hold.",
+		func(c jobCard) value { return maybe(c.UsedBytes) }),
+	ofJob("vgpu_job_memory_context_bytes", "Of the used memory, what CUDA contexts were charged.",
+		func(c jobCard) value { return maybe(c.ContextBytes) }),
+	ofJob("vgpu_job_memory_module_bytes", "Of the used memory, what code and its variables were charged.",
+		func(c jobCard) value { return maybe(c.ModuleBytes) }),
+	ofJob("vgpu_job_allocations_refused_total", "Allocations that were refused because of the job's memory limit.",
+		func(c jobCard) value { return maybe(c.Refused) }),
+	ofJob("vgpu_job_launch_waits_total", "Kernel launches that waited for the job's share.",
+		func(c jobCard) value { return maybe(c.Waits) }),
+	ofJob("vgpu_job_launch_wait_seconds_total", "Time for which kernel launches waited for the job's share.",
+		func(c jobCard) value { return maybe(c.WaitSeconds) }),
+	ofJob("vgpu_job_turns_total", "Turns on the card that the job was given; only where jobs take turns.",
+		func(c jobCard) value { return maybe(c.Turns) }),
+	ofJob("vgpu_job_idle_seconds_total", "Time for which the job held its share of the card and had no work on it.",
+		func(c jobCard) value { return maybe(c.IdleSeconds) }),
+	ofJob("vgpu_job_last_work_timestamp_seconds", "When the job last had work on the card, as Unix time.",
+		func(c jobCard) value {
+			if c.LastWork == nil {
+				return value{}
+			}
+			return is(float64(c.LastWork.UnixMilli()) / 1000)
+		}),
+	ofJob("vgpu_job_granted_timestamp_seconds", "When the job was granted its share, as Unix time.",
+		func(c jobCard) value {
+			return value{float64(c.job.Created.UnixMilli()) / 1000, !c.job.Created.IsZero()}
+		}),
+	ofJob("vgpu_job_processes", "Processes of the job with a context on the card.",
+		func(c jobCard) value { return maybe(c.Processes) }),
+}
+
+var processSeries = []series[wire.Process]{
+	ofProcess("vgpu_process_utilization_ratio", "Part of the card's time that the process had lately, as the driver samples it.",
+		func(p wire.Process) value { return maybe(p.Utilization) }),
+	ofProcess("vgpu_process_memory_used_bytes", "Memory of the card that the process announced.",
+		func(p wire.Process) value { return is(float64(p.UsedBytes)) }),
+}
+
+// fragmentation is of the node. FGD (Weng et al., USENIX ATC 2023) sums it over
+// the mix of requests that a site expects; which mix that is, a query can say.
+var fragmentation = desc("vgpu_node_fragmentation_ratio",
+	"Part of the node's free share that a request for such a share of one card, and as much memory, cannot use.", []string{"share"})
+
+// typicalShares are those that fragmentation is told for, in hundredths.
+var typicalShares = []uint32{25, 50, 75, 100}
+
+// fragmented is not known where nothing is free.
+func fragmented(cards []wire.Card, share uint32) value {
+	free, unusable := 0.0, 0.0
+	for _, c := range cards {
+		if !c.Healthy || c.MIG {
+			continue
+		}
+		units := float64(100 - min(c.Share, 100))
+		free += units
+		memory := float64(c.MemoryBytes - min(c.GrantedBytes, c.MemoryBytes))
+		if units < float64(share) || memory < float64(c.MemoryBytes/100*uint64(share)) {
+			unusable += units
+		}
+	}
+	return value{unusable / max(free, 1), free > 0}
+}
+
+// collector makes series from a snapshot, so that a job that ended has none.
+type collector struct{ snapshot Snapshot }
+
+// Describe is part of [prometheus.Collector].
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, s := range cardSeries {
+		ch <- s.desc
+	}
+	for _, s := range jobSeries {
+		ch <- s.desc
+	}
+	for _, s := range processSeries {
+		ch <- s.desc
+	}
+	ch <- cardInfo
+	ch <- idleShare
+	ch <- fragmentation
+}
+
+// Collect is part of [prometheus.Collector].
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	cards, jobs := c.snapshot()
+	idle := map[string]value{}
+	for i := range jobs {
+		for _, held := range jobs[i].Cards {
+			collectJob(ch, jobCard{&jobs[i], held})
+			addIdle(idle, held)
+		}
+	}
+	for _, card := range cards {
+		for _, s := range cardSeries {
+			send(ch, s.desc, s.kind, s.of(card), card.UUID)
+		}
+		send(ch, cardInfo, prometheus.GaugeValue, is(1), card.UUID, strconv.Itoa(card.Index), valid(card.Name), valid(card.Type),
+			strconv.FormatBool(card.MIG))
+		of, shared := idle[card.UUID]
+		if !shared {
+			of = is(0)
+		}
+		send(ch, idleShare, prometheus.GaugeValue, of, card.UUID)
+	}
+	for _, share := range typicalShares {
+		send(ch, fragmentation, prometheus.GaugeValue, fragmented(cards, share), strconv.FormatFloat(float64(share)/100, 'g', -1, 64))
+	}
+}
+
+func collectJob(ch chan<- prometheus.Metric, c jobCard) {
+	labels := []string{
+		strconv.FormatUint(uint64(c.job.JobID), 10), valid(c.job.User), valid(c.job.Account), valid(c.job.Partition), c.UUID,
+	}
+	for _, s := range jobSeries {
+		send(ch, s.desc, s.kind, s.of(c), labels...)
+	}
+	for _, p := range c.ByProcess {
+		if p.PID == 0 {
+			continue // no name that is its own on this node
+		}
+		for _, s := range processSeries {
+			send(ch, s.desc, s.kind, s.of(p), append(labels[:len(labels):len(labels)], strconv.FormatUint(uint64(p.PID), 10))...)
+		}
+	}
+}
+
+// addIdle adds a job to its card; one of which nothing is known makes the sum
+// unknown.
+func addIdle(idle map[string]value, held wire.JobCard) {
+	sum, seen := idle[held.UUID]
+	if !seen {
+		sum.known = true
+	}
+	if held.Busy == nil {
+		sum.known = false
+	} else if !*held.Busy {
+		sum.number += float64(held.Share) / 100
+	}
+	idle[held.UUID] = sum
+}
+
+func send(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, v value, labels ...string) {
+	if v.known {
+		ch <- prometheus.MustNewConstMetric(d, kind, v.number, labels...)
+	}
+}
+
+// valid keeps a name that is no UTF-8 from breaking the whole scrape.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// known is a gauge that is absent until it was set.
+type known struct {
+	desc *prometheus.Desc
+	mu   sync.Mutex
+	v    value
+}
+
+func (k *known) set(n float64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.v = is(n)
+}
+
+// Describe is part of [prometheus.Collector].
+func (k *known) Describe(ch chan<- *prometheus.Desc) { ch <- k.desc }
+
+// Collect is part of [prometheus.Collector].
+func (k *known) Collect(ch chan<- prometheus.Metric) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	send(ch, k.desc, prometheus.GaugeValue, k.v)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Serve answers scrapes on a loopback address until ctx is done. Job and user
+// names are not for the network: another address is refused.
+func (m *Metrics) Serve(ctx context.Context, address string) error {
+	listener, err := listenTCP(ctx, address, "127.0.0.1:9464")
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return m.serve(ctx, listener)
+}
+
+func (m *Metrics) serve(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		MaxRequestsInFlight: 4, Timeout: 10 * time.Second,
+	}))
+	if err := serve(ctx, listener, mux, 20*time.Second); err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}
+
+// ServeProfiles answers "go tool pprof" until ctx is done, on a loopback
+// address or, for root alone, on the Unix socket of an absolute path.
+func ServeProfiles(ctx context.Context, address string) error {
+	var listener net.Listener
+	var err error
+	if strings.HasPrefix(address, "/") {
+		listener, err = listenUnix(address)
+	} else {
+		listener, err = listenTCP(ctx, address, "127.0.0.1:6060")
+	}
+	if err == nil {
+		// As long as the longest profile that somebody asks for.
+		err = serve(ctx, listener, profiles(), 10*time.Minute)
+	}
+	if err != nil {
+		return fmt.Errorf("serve profiles: %w", err)
+	}
+	return nil
+}
+
+func profiles() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
+	return mux
+}
+
+func listenTCP(ctx context.Context, address, example string) (net.Listener, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("address %q: want a loopback address, for example %s", address, example)
+	}
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "tcp", address)
+}
+
+// listenUnix makes a socket for root alone; one that a killed gresd left is
+// replaced. Before its mode is set, the umask keeps others from connecting.
+func listenUnix(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, write time.Duration) error {
+	server := &http.Server{
+		Handler: handler, ReadTimeout: 10 * time.Second, WriteTimeout: write,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

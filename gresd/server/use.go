@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"slices"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// Samples is what cards did lately, as the driver tells it. Cards that do not
+// answer are absent.
+type Samples interface {
+	Cards([]gpu.UUID) map[gpu.UUID]sample.Card
+}
+
+// SetWork sets what tells of the work of jobs. It must be called before
+// [Server.Run].
+func (s *Server) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { s.work = work }
+
+// samples asks about cards; none where there is nobody to ask.
+func (s *Server) samples(uuids []gpu.UUID) map[gpu.UUID]sample.Card {
+	if s.Samples == nil {
+		return nil
+	}
+	return s.Samples.Cards(uuids)
+}
+
+// cardsInUse are the cards with what they do.
+func (s *Server) cardsInUse() []wire.Card {
+	cards := s.cardList()
+	samples := s.samples(s.CardIDs())
+	for i, c := range cards {
+		got, known := samples[gpu.UUID(c.UUID)]
+		if !known {
+			continue
+		}
+		cards[i].UsedBytes = ptr(uint64(got.Memory))
+		if got.Known {
+			cards[i].Utilization = ptr(float64(got.Busy) / 100)
+			cards[i].MemoryUtilization = ptr(float64(got.MemoryBusy) / 100)
+		}
+	}
+	return cards
+}
+
+// samplesOfJobs asks about the cards on which jobs have a share.
+func (s *Server) samplesOfJobs(records []ledger.Record) map[gpu.UUID]sample.Card {
+	var uuids []gpu.UUID
+	for _, rec := range records {
+		for _, c := range rec.Placement.Cards {
+			uuids = append(uuids, c.UUID)
+		}
+	}
+	slices.Sort(uuids)
+	return s.samples(slices.Compact(uuids))
+}
+
+// askedOf is what the user wrote, for the i-th card of a job.
+func (s *Server) askedOf(rec ledger.Record, i int) wire.JobUse {
+	held, req := rec.Placement.Cards[i], rec.Request
+	use := wire.JobUse{AskedShare: uint32(held.Share)}
+	if req.Share != 0 { // else the shards are what was asked for
+		use.AskedShare = uint32(req.Share) / uint32(max(1, req.Cards))
+	}
+	use.AskedCores = use.AskedShare
+	if req.Cores != 0 {
+		use.AskedCores = uint32(req.Cores)
+	}
+	switch {
+	case req.Memory.Bytes != 0:
+		use.AskedBytes = ptr(uint64(req.Memory.Bytes))
+	case req.Memory.Percent != 0:
+		for _, card := range s.cards.Load().cards {
+			if card.UUID == held.UUID {
+				use.AskedBytes = ptr(uint64(card.MemoryShare(gpu.Share(req.Memory.Percent))))
+			}
+		}
+	}
+	return use
+}
+
+// jobUse is what a job asked for and does on its i-th card. view is nil where
+// its cache cannot be read.
+func (s *Server) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card sample.Card, processes bool) wire.JobUse {
+	use := s.askedOf(rec, i)
+	if s.work != nil {
+		if w, known := s.work(arbiter.Key{JobID: rec.JobID, Card: rec.Placement.Cards[i].UUID}); known {
+			use.Busy, use.IdleSeconds = &w.Busy, ptr(w.Idle.Seconds())
+			if w.TakesTurns {
+				use.Turns = &w.Turns
+			}
+			if !w.Last.IsZero() {
+				use.LastWork = &w.Last
+			}
+		}
+	}
+	if view == nil {
+		return use
+	}
+	c := view.Cards[i]
+	use.ContextBytes, use.ModuleBytes = &c.Context, &c.Module
+	use.Waits, use.Refused, use.WaitSeconds = &c.Budget.Waits, &c.Budget.Refused, ptr(float64(c.Budget.WaitNS)/1e9)
+	// MPS computes in its server's name: what its clients have is not known.
+	byMPS := s.HeldByMPS(rec.JobID)
+	sum, known := 0.0, !byMPS
+	for _, slot := range view.Slots {
+		if !slot.Alive || slot.Cards[i].Contexts == 0 {
+			continue
+		}
+		p := wire.Process{JobPID: slot.PID, UsedBytes: slot.Cards[i].Mem, GPUSeconds: float64(slot.Cards[i].GPUNS) / 1e9}
+		if slot.OnHost {
+			p.PID = slot.HostPID
+		}
+		part, told := card.Process(p.PID)
+		if told = told && slot.OnHost && !byMPS; told {
+			p.Utilization = ptr(part)
+		}
+		sum, known = sum+part, known && told
+		if processes {
+			use.ByProcess = append(use.ByProcess, p)
+		}
+	}
+	if _, told := card.Process(0); known && told {
+		use.Utilization = ptr(min(1, sum))
+	}
+	return use
+}
+
+func ptr[T any](v T) *T { return &v }
