@@ -7,7 +7,9 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -29,13 +31,17 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
-// run is the daemon, from the configuration to the last log line. Grants stay
-// in force when it returns.
-func run(ctx context.Context, cfg config.Config) error {
-	log, err := journal.New(cfg.Log.Level)
-	if err != nil {
+// run is the daemon, from the configuration of path to the last log line. Grants
+// stay in force when it returns.
+func run(ctx context.Context, path string, cfg config.Config) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP) // which else would end it while it starts
+	defer signal.Stop(hup)
+	var level slog.LevelVar
+	if err := journal.SetLevel(&level, cfg.Log.Level); err != nil {
 		return err
 	}
+	log := journal.New(&level)
 	if os.Geteuid() != 0 {
 		return errors.New("must run as root: it makes files that users cannot change")
 	}
@@ -70,10 +76,7 @@ func run(ctx context.Context, cfg config.Config) error {
 	counts := metrics.New(version, driverVersion)
 	scontrol := slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout(), Took: counts.SlurmTook})
 	costs := openCosts(cfg, driverVersion, log)
-	monitor, err := health.Open(health.Params{
-		Path: cfg.Paths.StateOfCards(), Ignore: cfg.Health.Ignored(), CleanProbes: cfg.Health.CleanProbes,
-		Every: cfg.Health.Probe(), ReportOnly: cfg.Health.Action == config.HealthNone,
-	}, cards, log)
+	monitor, err := health.Open(healthParams(cfg), cards, log)
 	if err != nil {
 		return err
 	}
@@ -82,9 +85,10 @@ func run(ctx context.Context, cfg config.Config) error {
 		Name: func(uuid gpu.UUID) string { return srv.CardName(uuid) },
 		Tell: func(jobID uint32, text string) { srv.TellJob(jobID, text) },
 	})
+	again := &reloader{path: path, log: log, count: counts.Reloaded, inForce: cfg}
 	srv, err = server.New(server.Parts{
 		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
-		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{auditor.Problems},
+		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{auditor.Problems, again.Problems},
 		Slurm: func(conf string) server.Slurm {
 			if cfg.Slurm.Conf != "" {
 				return scontrol // the administrator's word beats the Prolog's
@@ -97,21 +101,39 @@ func run(ctx context.Context, cfg config.Config) error {
 	}
 	counts.Watch(srv.Snapshot)
 	monitor.OnChange(srv.CardChanged)
-	return serve(ctx, cfg, srv, grants, cards, costs, counts, monitor, auditor, log)
+	again.apply = []func(config.Config){
+		func(c config.Config) { _ = journal.SetLevel(&level, c.Log.Level) }, // validated
+		func(c config.Config) { monitor.Set(healthParams(c)) },
+		func(c config.Config) { auditor.SetPolicy(c.Audit) },
+		srv.SetConfig,
+	}
+	return serve(ctx, cfg, srv, grants, cards, costs, counts, monitor, auditor, again, hup, log)
+}
+
+func healthParams(cfg config.Config) health.Params {
+	return health.Params{
+		Path: cfg.Paths.StateOfCards(), Ignore: cfg.Health.Ignored(), CleanProbes: cfg.Health.CleanProbes,
+		Every: cfg.Health.Probe(), ReportOnly: cfg.Health.Action == config.HealthNone,
+	}
+}
+
+func arbiterParams(cfg config.Config) arbiter.Params {
+	return arbiter.Params{
+		Period: cfg.Arbiter.PeriodUS, MaxPeriod: cfg.Arbiter.MaxPeriodUS, MinSlice: cfg.Arbiter.MinSliceUS,
+		Engine: arbiter.Engine(cfg.Arbiter.Engine),
+	}
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.
 func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *grant.Store, cards inventory.Inventory,
-	costs *probe.Costs, counts *metrics.Metrics, monitor *health.Monitor, auditor *audit.Auditor, log *slog.Logger,
+	costs *probe.Costs, counts *metrics.Metrics, monitor *health.Monitor, auditor *audit.Auditor,
+	again *reloader, hup <-chan os.Signal, log *slog.Logger,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var parts sync.WaitGroup
 
-	judge := arbiter.NewRunner(grants, arbiter.Params{
-		Period: cfg.Arbiter.PeriodUS, MaxPeriod: cfg.Arbiter.MaxPeriodUS, MinSlice: cfg.Arbiter.MinSliceUS,
-		Engine: arbiter.Engine(cfg.Arbiter.Engine),
-	}, cfg.Arbiter.Tick(), log)
+	judge := arbiter.NewRunner(grants, arbiterParams(cfg), cfg.Arbiter.Tick(), log)
 	judge.Except(srv.HeldByMPS)
 	judge.Measure(cards)
 	srv.SetWork(judge.Work)
@@ -142,10 +164,12 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 		})
 	}
 	parts.Go(func() { watchdog(ctx, srv) })
+	again.apply = append(again.apply, func(c config.Config) { judge.Set(arbiterParams(c), c.Arbiter.Tick()) })
 
 	err := srv.Run(ctx, func() {
 		notify(daemon.SdNotifyReady)
 		log.Info("ready", "version", version, "socket", cfg.Paths.Socket())
+		parts.Go(func() { again.run(ctx, hup) })
 	})
 	notify(daemon.SdNotifyStopping)
 	cancel()

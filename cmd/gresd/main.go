@@ -43,7 +43,7 @@ func command() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(cmd.Context(), cfg)
+			return run(cmd.Context(), path, cfg)
 		},
 	}
 	root.PersistentFlags().StringVar(&path, "config", config.DefaultPath, "configuration `FILE`")

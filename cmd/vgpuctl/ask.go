@@ -13,20 +13,28 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/spank/prolog"
 )
 
 func (s *settings) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
-	socket := s.socket
+	socket, mistake := s.socket, error(nil)
 	if socket == "" {
-		cfg, err := config.Load(s.config)
-		if err != nil {
-			return wire.Reply{}, err
+		var cfg config.Config
+		if cfg, mistake = config.Load(s.config); mistake == nil {
+			socket = cfg.Paths.Socket()
+		} else {
+			// A gresd that runs has an older configuration in force: ask where the
+			// hooks of Slurm would.
+			hooks, _ := prolog.ReadConfig(s.config)
+			socket = config.Paths{RunDir: hooks.RunDir}.Socket()
 		}
-		socket = cfg.Paths.Socket()
 	}
 	client := wire.Client{Socket: socket, Timeout: 15 * time.Second}
 	rep, err := client.Do(ctx, req)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err != nil && mistake != nil:
+		return rep, mistake
+	case errors.Is(err, fs.ErrNotExist):
 		return rep, fmt.Errorf("%w: is gresd running? see: systemctl status gresd", err)
 	}
 	return rep, err
@@ -39,15 +47,16 @@ func (s *settings) checkConfig(w io.Writer, args []string) error {
 		path = args[0]
 	}
 	cfg, err := config.Load(path)
-	if err == nil && cfg.Path == "" && path != config.DefaultPath {
+	if err == nil && cfg.Path == "" && cfg.Parts == nil && path != config.DefaultPath {
 		_, err = os.Stat(path)
 	}
 	result := struct {
 		OK    bool           `json:"ok"`
-		Path  string         `json:"path"` // "": there is no file, the defaults are in force
+		Path  string         `json:"path"`            // "": there is no file, the defaults are in force
+		Parts []string       `json:"parts,omitempty"` // files of conf.d that were read after it
 		Error string         `json:"error,omitempty"`
 		Used  *config.Config `json:"config,omitempty"`
-	}{OK: err == nil, Path: cfg.Path}
+	}{OK: err == nil, Path: cfg.Path, Parts: cfg.Parts}
 	if err != nil {
 		result.Path, result.Error = path, err.Error()
 		if s.json {
@@ -57,11 +66,14 @@ func (s *settings) checkConfig(w io.Writer, args []string) error {
 	}
 	result.Used = &cfg
 	return s.print(w, result, func(w io.Writer) error {
+		what := "ok"
 		if cfg.Path == "" {
-			_, err := fmt.Fprintf(w, "%s: no such file, the defaults are in force\n", path)
-			return err
+			what = "no such file, the defaults are in force"
 		}
-		_, err := fmt.Fprintf(w, "%s: ok\n", cfg.Path)
+		_, err := fmt.Fprintf(w, "%s: %s\n", path, what)
+		for _, part := range cfg.Parts {
+			_, err = fmt.Fprintf(w, "%s: ok\n", part)
+		}
 		return err
 	})
 }

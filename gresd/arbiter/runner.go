@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,8 +33,7 @@ const quickTick = 15 * time.Millisecond
 // where the plan has them.
 type Runner struct {
 	grants  Grants
-	params  Params
-	tick    time.Duration
+	pace    atomic.Pointer[pace]
 	log     *slog.Logger
 	wake    chan struct{}
 	sampler *sampler
@@ -50,11 +50,25 @@ type Runner struct {
 
 // NewRunner returns a runner that does nothing before [Runner.Run].
 func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logger) *Runner {
-	return &Runner{
-		grants: grants, params: params, tick: tick, log: log, wake: make(chan struct{}, 1),
+	r := &Runner{
+		grants: grants, log: log, wake: make(chan struct{}, 1),
 		sampler: newSampler(), broken: map[uint32]bool{},
 		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{},
 	}
+	r.pace.Store(&pace{params, tick})
+	return r
+}
+
+// pace is what can change while a runner runs.
+type pace struct {
+	params Params
+	tick   time.Duration
+}
+
+// Set changes how cards are divided from the next look on.
+func (r *Runner) Set(params Params, tick time.Duration) {
+	r.pace.Store(&pace{params, tick})
+	r.Wake()
 }
 
 // Measure sets who tells the driver's account of what processes use of a card. It
@@ -91,9 +105,10 @@ func (r *Runner) Run(ctx context.Context) {
 		now := time.Now()
 		if !now.Before(look) {
 			awake := r.step(now)
-			look = now.Add(r.tick)
+			tick := r.pace.Load().tick
+			look = now.Add(tick)
 			if r.quick {
-				look = now.Add(min(r.tick, quickTick))
+				look = now.Add(min(tick, quickTick))
 			}
 			if awake == 0 {
 				look = now.Add(time.Hour) // or when woken
@@ -151,7 +166,7 @@ func (r *Runner) step(now time.Time) int {
 		}
 	}
 	r.sampler.forget(now)
-	plan := Plan(claims, r.params)
+	plan := Plan(claims, r.pace.Load().params)
 	r.quick = slices.ContainsFunc(claims, func(c Claim) bool { return c.Interactive && plan[c.Key].Others > 0 })
 	for _, d := range r.dealers {
 		r.work.turns(d)

@@ -60,13 +60,36 @@ type Auditor struct {
 
 	mu       sync.Mutex
 	standing []string
+	next     *config.Audit // nil: no change
 }
 
 // New returns an auditor that does nothing before [Auditor.Run].
 func New(parts Parts) *Auditor {
 	return &Auditor{
 		Parts: parts, table: newTable("/proc", os.Getpid()), uses: map[gpu.UUID]*use{}, wake: make(chan struct{}, 1),
-		judge: newJudge(limits{grace: parts.Policy.Grace(), tolerance: gpu.Bytes(parts.Policy.ToleranceMiB) * gpu.MiB}),
+		judge: newJudge(limitsOf(parts.Policy)),
+	}
+}
+
+func limitsOf(p config.Audit) limits {
+	return limits{grace: p.Grace(), tolerance: gpu.Bytes(p.ToleranceMiB) * gpu.MiB}
+}
+
+// SetPolicy changes what is done from the next look on.
+func (a *Auditor) SetPolicy(p config.Audit) {
+	a.mu.Lock()
+	a.next = &p
+	a.mu.Unlock()
+	a.Wake()
+}
+
+// follow takes over a changed policy. Only the goroutine of Run uses it.
+func (a *Auditor) follow() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.next != nil {
+		a.Policy, a.judge.limits = *a.next, limitsOf(*a.next)
+		a.next = nil
 	}
 }
 
@@ -111,6 +134,7 @@ func wait(ctx context.Context, d time.Duration) {
 
 // step looks once and returns the number of jobs.
 func (a *Auditor) step(now time.Time) int {
+	a.follow()
 	jobs := a.jobs()
 	fresh, standing := a.judge.look(now, a.cards(jobs, now), jobs)
 	a.table.turn()

@@ -18,29 +18,32 @@ import (
 // DefaultPath is where the configuration is looked for.
 const DefaultPath = "/etc/vgpu/vgpu.toml"
 
-// Config is the whole configuration. The zero value is of no use; start from
+// Config is the whole configuration. What is tagged reload:"restart" is read once,
+// when gresd starts ([Reload]). The zero value is of no use; start from
 // [Default] or [Load].
 type Config struct {
 	// Path is the file it was read from; "" when there was none and the
 	// defaults are in force (the caller should say so in its log).
 	Path string `toml:"-"`
+	// Parts are the files of conf.d that were read.
+	Parts []string `toml:"-"`
 
 	Version   int       `toml:"version"`
-	Paths     Paths     `toml:"paths"`
+	Paths     Paths     `toml:"paths" reload:"restart"`
 	Defaults  Defaults  `toml:"defaults"`
 	Limits    Limits    `toml:"limits"`
-	Placement Placement `toml:"placement"`
+	Placement Placement `toml:"placement" reload:"restart"`
 	Arbiter   Arbiter   `toml:"arbiter"`
 	Metrics   Metrics   `toml:"metrics"`
-	NVML      NVML      `toml:"nvml"`
-	CUDA      CUDA      `toml:"cuda"`
-	Slurm     Slurm     `toml:"slurm"`
-	Memory    Memory    `toml:"memory"`
+	NVML      NVML      `toml:"nvml" reload:"restart"`
+	CUDA      CUDA      `toml:"cuda" reload:"restart"`
+	Slurm     Slurm     `toml:"slurm" reload:"restart"`
+	Memory    Memory    `toml:"memory" reload:"restart"`
 	MPS       MPS       `toml:"mps"`
 	Health    Health    `toml:"health"`
 	Audit     Audit     `toml:"audit"`
 	Log       Log       `toml:"log"`
-	Debug     Debug     `toml:"debug"`
+	Debug     Debug     `toml:"debug" reload:"restart"`
 
 	// Cards are settings of single cards by NVML UUID, and those of all other
 	// cards under [AllCards].
@@ -79,6 +82,13 @@ type Defaults struct {
 	Mode     gpu.Mode     `toml:"mode"` // without a ceiling: that is a user's wish
 	Priority gpu.Priority `toml:"priority"`
 	Policy   gpu.Policy   `toml:"policy"`
+	// What follows is never more than the job's share covers: slurmctld has
+	// counted no more.
+	Mem          string    `toml:"mem"`           // per card, "8G" or "25%"; "": as the share
+	CoresPercent gpu.Share `toml:"cores_percent"` // per card; 0: as the share
+	// Cards is over how many a share is split, where gresd chooses the card and the
+	// user asks for a share alone that they divide; 0: as few as can be.
+	Cards uint32 `toml:"cards"`
 }
 
 // Limits of what users may ask for.
@@ -88,6 +98,11 @@ type Limits struct {
 	MinSharePercent gpu.Share  `toml:"min_share_percent"`
 	MaxSharePercent gpu.Share  `toml:"max_share_percent"`
 	MaxMem          string     `toml:"max_mem"` // per card, "64G" or "50%"; "": no limit
+	// MaxCoresPercent is of one card, MaxCards of one job on this node.
+	MaxCoresPercent gpu.Share      `toml:"max_cores_percent"`
+	MaxCards        uint32         `toml:"max_cards"`
+	Priorities      []gpu.Priority `toml:"priorities"`
+	Policies        []gpu.Policy   `toml:"policies"`
 }
 
 // Who chooses the card.
@@ -122,8 +137,8 @@ func (a Arbiter) Tick() time.Duration { return time.Duration(a.TickMS) * time.Mi
 
 // Metrics for Prometheus.
 type Metrics struct {
-	Listen    string `toml:"listen"`    // loopback address and port; "": none
-	Processes bool   `toml:"processes"` // series of single processes, too
+	Listen    string `toml:"listen" reload:"restart"` // loopback address and port; "": none
+	Processes bool   `toml:"processes"`               // series of single processes, too
 }
 
 // Debug is for those who look into gresd itself.
@@ -161,10 +176,10 @@ type Memory struct {
 
 // MPS is NVIDIA's Multi-Process Service as the engine that divides a card.
 type MPS struct {
-	Enabled          bool   `toml:"enabled"`            // users may ask for it
-	Default          bool   `toml:"default"`            // jobs of one card get it unless they say otherwise
-	AllowAcrossUsers bool   `toml:"allow_across_users"` // servers of several users on one card
-	Control          string `toml:"control"`            // nvidia-cuda-mps-control
+	Enabled          bool   `toml:"enabled"`                  // users may ask for it
+	Default          bool   `toml:"default"`                  // jobs of one card get it unless they say otherwise
+	AllowAcrossUsers bool   `toml:"allow_across_users"`       // servers of several users on one card
+	Control          string `toml:"control" reload:"restart"` // nvidia-cuda-mps-control
 }
 
 // What is done with a sick card.
@@ -235,7 +250,7 @@ func Default() Config {
 		Version:   1,
 		Paths:     Paths{RunDir: "/run/vgpu", StateDir: "/var/lib/vgpu", Library: "/usr/lib/vgpu/libvgpu.so"},
 		Defaults:  Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack},
-		Limits:    Limits{Modes: []gpu.Mode{gpu.Hard, gpu.Soft}, MinSharePercent: 1, MaxSharePercent: 100},
+		Limits:    Limits{Modes: []gpu.Mode{gpu.Hard, gpu.Soft}, MinSharePercent: 1, MaxSharePercent: 100, MaxCoresPercent: 100, MaxCards: request.MaxCards, Priorities: gpu.Priorities(), Policies: gpu.Policies()},
 		Placement: Placement{Mode: PlacementSlurm},
 		Arbiter:   Arbiter{Engine: EngineAuto, PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50},
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
@@ -268,14 +283,18 @@ func (p Paths) StateOfCards() string { return filepath.Join(p.StateDir, "cards.j
 
 // RequestDefaults returns the defaults for requests.
 func (c Config) RequestDefaults() request.Defaults {
-	return request.Defaults{Mode: c.Defaults.Mode, Priority: c.Defaults.Priority, Policy: c.Defaults.Policy}
+	memory, _ := parseMemory(c.Defaults.Mem) // Validate has read it
+	return request.Defaults{
+		Mode: c.Defaults.Mode, Priority: c.Defaults.Priority, Policy: c.Defaults.Policy,
+		Memory: memory, Cores: c.Defaults.CoresPercent, Cards: int(c.Defaults.Cards),
+	}
 }
 
 // RequestLimits returns the limits for requests. The configuration must have
 // been validated.
 func (c Config) RequestLimits() request.Limits {
 	// Validate has read max_mem already; an empty one is no limit.
-	memory, _ := c.Limits.maxMemory()
+	memory, _ := parseMemory(c.Limits.MaxMem)
 	modes := slices.Clone(c.Limits.Modes)
 	if c.Limits.AllowOff {
 		modes = append(modes, gpu.Off)
@@ -285,12 +304,16 @@ func (c Config) RequestLimits() request.Limits {
 		MaxShare:  c.Limits.MaxSharePercent,
 		MaxMemory: memory,
 		Modes:     modes,
+
+		MaxCores: c.Limits.MaxCoresPercent, MaxCards: int(c.Limits.MaxCards),
+		Priorities: c.Limits.Priorities, Policies: c.Limits.Policies,
 	}
 }
 
-func (l Limits) maxMemory() (request.Memory, error) {
-	if l.MaxMem == "" {
+// parseMemory reads an amount of memory; "" is none.
+func parseMemory(text string) (request.Memory, error) {
+	if text == "" {
 		return request.Memory{}, nil
 	}
-	return request.ParseMemory(l.MaxMem)
+	return request.ParseMemory(text)
 }

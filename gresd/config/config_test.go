@@ -90,7 +90,7 @@ func TestKeysThatAreLeftOutKeepTheirDefaults(t *testing.T) {
 	}
 	limits := request.Limits{
 		MinShare: 1, MaxShare: 100, MaxMemory: request.Memory{Percent: 50},
-		Modes: []gpu.Mode{gpu.Hard, gpu.Soft, gpu.Off},
+		Modes: []gpu.Mode{gpu.Hard, gpu.Soft, gpu.Off}, MaxCores: 100, MaxCards: 16, Priorities: gpu.Priorities(), Policies: gpu.Policies(),
 	}
 	if l := got.RequestLimits(); !reflect.DeepEqual(l, limits) {
 		t.Errorf("limits are %+v, want %+v", l, limits)
@@ -147,6 +147,15 @@ func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 		"a type of two words":            {"[card.default]\ntype = \"h 200\"", `:3: card.default.type: "h 200": want a word`},
 		"profiles for everyone":          {"[debug]\npprof = \"0.0.0.0:6060\"", `:3: debug.pprof: "0.0.0.0:6060": want a loopback address and a port, or`},
 		"profiles at a relative path":    {"[debug]\npprof = \"pprof.sock\"", `:3: debug.pprof: "pprof.sock": want`},
+		"a priority that is none":        {"[limits]\npriorities = [\"top\"]", `:3: limits.priorities: ["top"]: want "high", "normal" and "low" only`},
+		"a default priority not allowed": {"[defaults]\npriority = \"high\"\n[limits]\npriorities = [\"low\"]", `:3: defaults.priority: "high": is not among limits.priorities = ["low"]`},
+		"a policy that is none":          {"[limits]\npolicies = [\"best\"]", `:3: limits.policies: ["best"]: want`},
+		"a default policy not allowed":   {"[defaults]\npolicy = \"spread\"\n[limits]\npolicies = [\"binpack\"]", `:3: defaults.policy: "spread": is not among limits.policies = ["binpack"]`},
+		"too many cards":                 {"[limits]\nmax_cards = 17", `:3: limits.max_cards: 17: want 1 to 16`},
+		"more cards than allowed":        {"[defaults]\ncards = 4\n[limits]\nmax_cards = 2", `:3: defaults.cards: 4: want at most limits.max_cards = 2`},
+		"no compute at all":              {"[limits]\nmax_cores_percent = 0", `:3: limits.max_cores_percent: 0: want 1 to 100`},
+		"default memory with a decimal":  {"[defaults]\nmem = \"1.5g\"", `:3: defaults.mem: "1.5g": want a whole number`},
+		"default compute above a card":   {"[defaults]\ncores_percent = 101", `:3: defaults.cores_percent: 101: want 0 to 100`},
 		"a share of nothing":             {"[limits]\nmin_share_percent = 0", ":3: limits.min_share_percent: 0: want 1 to 100"},
 		"a smallest above the largest":   {"[limits]\nmin_share_percent = 50\nmax_share_percent = 20", ":3: limits.min_share_percent: 50: want at most max_share_percent = 20"},
 		"a relative path":                {"[paths]\nrun_dir = \"run\"", `:3: paths.run_dir: "run": want an absolute path without . or .., for example "/run/vgpu"`},

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -33,31 +34,100 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Key, e.What)
 }
 
-// Load reads and validates a file. An absent file gives [Default] with an
-// empty Path and no error. Keys that the file leaves out keep their defaults;
-// version must be there. Errors join one [*KeyError] for each wrong key, with
-// the line; other errors name the file.
+// Load reads and validates a file, and then the *.toml of the folder conf.d
+// beside it, in the order of their names: what a later file says, counts. No
+// file at all gives [Default] with an empty Path and no error. Keys that the
+// files leave out keep their defaults; version must be there. Errors join one
+// [*KeyError] for each wrong key, with file and line; other errors name the file.
 func Load(path string) (Config, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	all, err := readAll(path)
+	if err != nil {
+		return Config{}, err
+	}
+	if len(all) == 0 {
 		return Default(), nil
 	}
+	c, err := all.parse()
 	if err != nil {
-		return Config{}, fmt.Errorf("read configuration: %w", err)
+		return Config{}, located(err, all)
 	}
-	c, err := parse(string(data))
-	if err != nil {
-		return Config{}, located(err, path, string(data))
+	if all[0].file == path {
+		c.Path, all = path, all[1:]
 	}
-	c.Path = path
+	for _, part := range all {
+		c.Parts = append(c.Parts, part.file)
+	}
 	return c, nil
 }
 
-// parse reads and validates the text of a file.
-func parse(text string) (Config, error) {
+// source is one file that was read.
+type source struct {
+	file, text string
+	document   map[string]any
+}
+
+// sources are the files of one configuration, what counts most last.
+type sources []source
+
+// partsDir is the folder of further files, beside the first.
+const partsDir = "conf.d"
+
+func readAll(path string) (sources, error) {
+	dir := filepath.Join(filepath.Dir(path), partsDir)
+	entries, err := os.ReadDir(dir) // by name
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	files := []string{path}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".toml") && !strings.HasPrefix(e.Name(), ".") {
+			files = append(files, filepath.Join(dir, e.Name()))
+		}
+	}
+	var all sources
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if file == path && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+		s := source{file: file, text: string(data)}
+		if _, err := toml.Decode(s.text, &s.document); err != nil {
+			return nil, located(err, sources{s})
+		}
+		if _, given := s.document["paths"]; given && file != path {
+			return nil, located(&KeyError{Key: "paths", What: fmt.Sprintf(
+				"want it in %s: Slurm's hooks read it, and no other file", path)}, sources{s})
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// merge puts one document over another, table by table.
+func merge(under, over map[string]any) map[string]any {
+	merged := maps.Clone(under)
+	if merged == nil {
+		merged = map[string]any{}
+	}
+	for name, value := range over {
+		below, isTable := merged[name].(map[string]any)
+		above, alsoTable := value.(map[string]any)
+		if isTable && alsoTable {
+			value = merge(below, above)
+		}
+		merged[name] = value
+	}
+	return merged
+}
+
+// parse puts the files together and validates the whole.
+func (all sources) parse() (Config, error) {
 	var document map[string]any
-	if _, err := toml.Decode(text, &document); err != nil {
-		return Config{}, err
+	for _, s := range all {
+		document = merge(document, s.document)
 	}
 	c := Default()
 	if _, given := document["version"]; !given {
@@ -211,24 +281,31 @@ func show(v any) string {
 	return fmt.Sprint(v)
 }
 
-// located adds the file and the lines to the errors of parse.
-func located(err error, file, text string) error {
+// located adds the file and the lines to the errors of parse: where a key was
+// set last.
+func located(err error, all sources) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []error
+		var each []error
 		for _, e := range joined.Unwrap() {
-			all = append(all, located(e, file, text))
+			each = append(each, located(e, all))
 		}
-		return errors.Join(all...)
+		return errors.Join(each...)
 	}
+	first := all[0].file
 	var syntax toml.ParseError
 	if errors.As(err, &syntax) {
-		return fmt.Errorf("%s:%d: %s", file, syntax.Position.Line, syntax.Message)
+		return fmt.Errorf("%s:%d: %s", first, syntax.Position.Line, syntax.Message)
 	}
 	var key *KeyError
-	if errors.As(err, &key) {
-		return &KeyError{File: file, Line: line(text, key.Key), Key: key.Key, What: key.What}
+	if !errors.As(err, &key) {
+		return fmt.Errorf("%s: %w", first, err)
 	}
-	return fmt.Errorf("%s: %w", file, err)
+	for _, s := range slices.Backward(all) {
+		if n := line(s.text, key.Key); n != 0 {
+			return &KeyError{File: s.file, Line: n, Key: key.Key, What: key.What}
+		}
+	}
+	return &KeyError{File: first, Key: key.Key, What: key.What}
 }
 
 // refuse fails on whatever value the decoder brings it.

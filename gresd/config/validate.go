@@ -15,6 +15,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 )
 
 // mostScaling keeps a slip of the finger from sharing out a card a thousand times.
@@ -107,6 +108,11 @@ func (d Defaults) check(k *checker) {
 	if _, err := gpu.ParsePolicy(string(d.Policy)); err != nil || d.Policy == gpu.Exclusive {
 		k.fail("defaults.policy", string(d.Policy), `want "binpack", "spread" or "topology", for example policy = "binpack"`)
 	}
+	if _, err := parseMemory(d.Mem); err != nil {
+		k.fail("defaults.mem", d.Mem, "%v; \"\" is as the share", err)
+	}
+	k.between("defaults.cores_percent", uint32(d.CoresPercent), 0, 100)
+	k.between("defaults.cards", d.Cards, 0, request.MaxCards)
 }
 
 func (l Limits) check(k *checker) {
@@ -128,8 +134,20 @@ func (l Limits) check(k *checker) {
 		k.fail("limits.min_share_percent", l.MinSharePercent,
 			"want at most max_share_percent = %d, for example min_share_percent = 1", l.MaxSharePercent)
 	}
-	if _, err := l.maxMemory(); err != nil {
+	if _, err := parseMemory(l.MaxMem); err != nil {
 		k.fail("limits.max_mem", l.MaxMem, "%v; \"\" is no limit", err)
+	}
+	k.between("limits.max_cores_percent", uint32(l.MaxCoresPercent), 1, 100)
+	k.between("limits.max_cards", l.MaxCards, 1, request.MaxCards)
+	for _, p := range l.Priorities {
+		if !slices.Contains(gpu.Priorities(), p) {
+			k.fail("limits.priorities", l.Priorities, `want "high", "normal" and "low" only, for example priorities = ["normal", "low"]`)
+		}
+	}
+	for _, p := range l.Policies {
+		if !slices.Contains(gpu.Policies(), p) {
+			k.fail("limits.policies", l.Policies, `want "binpack", "spread", "topology" and "exclusive" only, for example policies = ["binpack", "spread"]`)
+		}
 	}
 }
 
@@ -141,6 +159,15 @@ func (c Config) checkDefaultAllowed(k *checker) {
 		k.fail("defaults.mode", string(m), "is not allowed by limits.allow_off = false")
 	case (m == gpu.Hard || m == gpu.Soft) && !slices.Contains(c.Limits.Modes, m):
 		k.fail("defaults.mode", string(m), "is not among limits.modes = %s", show(c.Limits.Modes))
+	}
+	if p := c.Defaults.Priority; !slices.Contains(c.Limits.Priorities, p) {
+		k.fail("defaults.priority", string(p), "is not among limits.priorities = %s", show(c.Limits.Priorities))
+	}
+	if p := c.Defaults.Policy; !slices.Contains(c.Limits.Policies, p) {
+		k.fail("defaults.policy", string(p), "is not among limits.policies = %s", show(c.Limits.Policies))
+	}
+	if n := c.Defaults.Cards; n > c.Limits.MaxCards {
+		k.fail("defaults.cards", n, "want at most limits.max_cards = %d, for example cards = %d", c.Limits.MaxCards, c.Limits.MaxCards)
 	}
 }
 

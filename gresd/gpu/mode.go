@@ -27,6 +27,9 @@ const (
 	Low    Priority = "low"
 )
 
+// Priorities returns every priority.
+func Priorities() []Priority { return []Priority{High, Normal, Low} }
+
 // Policy says which cards are preferred when gresd chooses them.
 type Policy string
 
@@ -39,6 +42,9 @@ const (
 	// whole card of slurmctld's count, whatever the share is.
 	Exclusive Policy = "exclusive"
 )
+
+// Policies returns every policy.
+func Policies() []Policy { return []Policy{Binpack, Spread, Topology, Exclusive} }
 
 // Engine is what divides the compute of a card between jobs.
 type Engine string

@@ -44,14 +44,45 @@ type Change struct {
 	Out  bool   // the card must not be granted
 }
 
+// Set changes the rules for what comes: Ignore, CleanProbes, Every and
+// ReportOnly. What is known of cards stays.
+func (m *Monitor) Set(params Params) {
+	m.mu.Lock()
+	params.Path = m.params.Path
+	m.params = params
+	m.rules = rulesOf(params)
+	m.mu.Unlock()
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func rulesOf(p Params) rules { return rules{ignore: p.Ignore, cleanProbes: int(p.CleanProbes)} }
+
+// every is the time between two probes.
+func (m *Monitor) every() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.params.Every
+}
+
+// current are the rules in force.
+func (m *Monitor) current() rules {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rules
+}
+
 // Monitor knows which cards must not be granted. It is safe for concurrent use.
 type Monitor struct {
-	params Params
-	rules  rules
 	driver Driver
 	log    *slog.Logger
+	wake   chan struct{} // the time between probes has changed
 
 	mu      sync.Mutex
+	params  Params
+	rules   rules
 	records map[gpu.UUID]Record
 	changed func(Change)
 	unsaved bool
@@ -66,7 +97,7 @@ func Open(params Params, driver Driver, log *slog.Logger) (*Monitor, error) {
 	}
 	m := &Monitor{
 		params: params, driver: driver, log: log, records: records,
-		rules: rules{ignore: params.Ignore, cleanProbes: int(params.CleanProbes)},
+		rules: rulesOf(params), wake: make(chan struct{}, 1),
 	}
 	for uuid, rec := range records {
 		if why := words(rec); why != "" {
@@ -172,12 +203,14 @@ func (m *Monitor) change(uuid gpu.UUID, f func(Record) Record) error {
 func (m *Monitor) Run(ctx context.Context, cards func() []gpu.UUID) {
 	var parts sync.WaitGroup
 	parts.Go(func() { m.listen(ctx, cards) })
-	ticker := time.NewTicker(m.params.Every)
+	ticker := time.NewTicker(m.every())
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		m.probeAll(cards())
 		select {
 		case <-ctx.Done():
+		case <-m.wake:
+			ticker.Reset(m.every())
 		case <-ticker.C:
 		}
 	}
@@ -190,7 +223,8 @@ func (m *Monitor) probeAll(cards []gpu.UUID) {
 	for _, uuid := range cards {
 		looks.Go(func() {
 			p, err := m.driver.Probe(uuid)
-			m.note(uuid, func(rec Record) Record { return m.rules.probe(rec, p, err, time.Now()) })
+			rules := m.current()
+			m.note(uuid, func(rec Record) Record { return rules.probe(rec, p, err, time.Now()) })
 		})
 	}
 	looks.Wait()
@@ -239,7 +273,7 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 			m.log.Warn("XIDs of cards are not heard", "error", err)
 			events.Close()
 			events = nil
-			wait(ctx, m.params.Every)
+			wait(ctx, m.every())
 		case any:
 			m.hear(event)
 		}
@@ -248,14 +282,15 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 
 func (m *Monitor) pause(err error) time.Duration {
 	if errors.Is(err, inventory.ErrNoAnswer) {
-		return m.params.Every
+		return m.every()
 	}
 	return noEventsFor
 }
 
 func (m *Monitor) hear(e inventory.Event) {
-	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "ignored", slices.Contains(m.rules.ignore, e.XID))
-	m.note(e.UUID, func(rec Record) Record { return m.rules.event(rec, e.XID, time.Now()) })
+	rules := m.current()
+	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "ignored", slices.Contains(rules.ignore, e.XID))
+	m.note(e.UUID, func(rec Record) Record { return rules.event(rec, e.XID, time.Now()) })
 }
 
 func wait(ctx context.Context, d time.Duration) {

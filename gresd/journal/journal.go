@@ -16,16 +16,21 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// New returns the logger of a daemon. level is debug, info, warn or error.
-func New(level string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", level)
-	}
+// New returns the logger of a daemon. The level may change while it is used
+// ([SetLevel]).
+func New(level slog.Leveler) *slog.Logger {
 	if ok, err := journal.StderrIsJournalStream(); err == nil && ok {
-		return slog.New(NewHandler(l, journal.Send)), nil
+		return slog.New(NewHandler(level, journal.Send))
 	}
-	return slog.New(textHandler(os.Stderr, l)), nil
+	return slog.New(textHandler(os.Stderr, level))
+}
+
+// SetLevel reads debug, info, warn or error.
+func SetLevel(into *slog.LevelVar, level string) error {
+	if err := into.UnmarshalText([]byte(level)); err != nil {
+		return fmt.Errorf("log level %q: want debug, info, warn or error", level)
+	}
+	return nil
 }
 
 func textHandler(w io.Writer, level slog.Leveler) slog.Handler {

@@ -71,12 +71,19 @@ func TestHandlerLevel(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
-	if _, err := New("loud"); err == nil || !strings.Contains(err.Error(), "want debug") {
+	var level slog.LevelVar
+	if err := SetLevel(&level, "loud"); err == nil || !strings.Contains(err.Error(), "want debug") {
 		t.Errorf("got %v, want an error with the levels", err)
 	}
 	t.Setenv("JOURNAL_STREAM", "")
-	l, err := New("warn")
-	if err != nil {
+	if err := SetLevel(&level, "info"); err != nil {
+		t.Fatal(err)
+	}
+	l := New(&level)
+	if !l.Enabled(t.Context(), slog.LevelInfo) {
+		t.Error("no information at the level info")
+	}
+	if err := SetLevel(&level, "warn"); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := l.Handler().(*slog.TextHandler); !ok || l.Enabled(t.Context(), slog.LevelInfo) {

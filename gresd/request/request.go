@@ -49,6 +49,15 @@ type Request struct {
 	// it would refuse. For components of het jobs, which can receive the
 	// options of another component.
 	Clamp bool `json:"clamp,omitempty"`
+
+	// site is what the site gives where the user left memory or cores open. It is
+	// not written down: a grant has what came of it.
+	site siteDefaults
+}
+
+type siteDefaults struct {
+	memory Memory
+	cores  gpu.Share
 }
 
 // Error is a mistake in one option, in words for the user who made it.

@@ -14,6 +14,11 @@ type Defaults struct {
 	Mode     gpu.Mode
 	Priority gpu.Priority
 	Policy   gpu.Policy
+	// Of what follows a job gets no more than its share covers.
+	Memory Memory    // per card
+	Cores  gpu.Share // per card
+	// Cards is over how many a share is split where gresd chooses the cards.
+	Cards int
 }
 
 // Limits are what a site allows. A zero limit is none; an empty Modes allows
@@ -23,6 +28,11 @@ type Limits struct {
 	MaxShare  gpu.Share // per card
 	MaxMemory Memory    // per card
 	Modes     []gpu.Mode
+	MaxCores  gpu.Share // per card
+	MaxCards  int
+	// Empty ones allow all.
+	Priorities []gpu.Priority
+	Policies   []gpu.Policy
 }
 
 // WithDefaults returns the request with the site's defaults in the fields that
@@ -37,7 +47,23 @@ func (r Request) WithDefaults(d Defaults) Request {
 	if r.Policy == "" {
 		r.Policy = d.Policy
 	}
+	r.site = siteDefaults{memory: d.Memory, cores: d.Cores}
 	return r
+}
+
+// SplitByDefault returns options with the site's number of cards, where the user
+// asked for a share alone and the number divides it.
+func (o Options) SplitByDefault(d Defaults) Options {
+	share, err := parseShare(o["share"])
+	for _, name := range []string{"cards", "mem", "cores"} {
+		if _, given := o[name]; given {
+			return o
+		}
+	}
+	if err != nil || d.Cards < 2 || share > gpu.FullCard || share%gpu.Share(d.Cards) != 0 {
+		return o
+	}
+	return o.Merge(Options{"cards": fmt.Sprint(d.Cards)})
 }
 
 // Check holds the request against those of the site's limits that can be
@@ -47,6 +73,18 @@ func (r Request) Check(l Limits) error {
 	if r.Mode != "" && len(l.Modes) != 0 && !slices.Contains(l.Modes, r.Mode) {
 		return &Error{flagOf("mode"), string(r.Mode), fmt.Sprintf(
 			"this site allows %s", join(l.Modes))}
+	}
+	if r.Priority != "" && len(l.Priorities) != 0 && !slices.Contains(l.Priorities, r.Priority) {
+		return &Error{flagOf("priority"), string(r.Priority), "this site allows " + join(l.Priorities)}
+	}
+	if r.Policy != "" && len(l.Policies) != 0 && !slices.Contains(l.Policies, r.Policy) {
+		return &Error{flagOf("policy"), string(r.Policy), "this site allows " + join(l.Policies)}
+	}
+	if err := checkCores(r.Cores, l); err != nil {
+		return err
+	}
+	if err := CheckCards(r.Cards, l); err != nil {
+		return err
 	}
 	if r.Share == 0 {
 		return nil
@@ -74,12 +112,30 @@ func checkLimits(share gpu.Share, l Limits) error {
 	return nil
 }
 
-func join(modes []gpu.Mode) string {
+func checkCores(cores gpu.Share, l Limits) error {
+	if l.MaxCores != 0 && cores > l.MaxCores {
+		return &Error{flagOf("cores"), fmt.Sprint(cores), fmt.Sprintf(
+			"this site allows no more than %d %% of one card's compute, for example --vgpu-cores=%d", l.MaxCores, l.MaxCores)}
+	}
+	return nil
+}
+
+// CheckCards holds a number of cards against the site's limits. The error is an
+// [*Error].
+func CheckCards(n int, l Limits) error {
+	if l.MaxCards != 0 && n > l.MaxCards {
+		return &Error{flagOf("cards"), fmt.Sprint(n), fmt.Sprintf(
+			"this site allows a job no more than %s of one node, for example --gres=vgpu:%d", cards(l.MaxCards), l.MaxCards*int(gpu.FullCard))}
+	}
+	return nil
+}
+
+func join[T ~string](words []T) string {
 	text := ""
-	for i, m := range modes {
+	for i, m := range words {
 		switch {
 		case i == 0:
-		case i == len(modes)-1:
+		case i == len(words)-1:
 			text += " and "
 		default:
 			text += ", "
@@ -120,6 +176,8 @@ func (r Request) OnCard(units gpu.Share, card gpu.Card) (Grant, error) {
 // card's jobs is then at most the card.
 func (r Request) coresOn(share, units gpu.Share) (gpu.Share, error) {
 	switch {
+	case r.Cores == 0 && r.site.cores != 0:
+		return min(r.site.cores, units), nil
 	case r.Cores == 0:
 		return share, nil
 	case r.Cores <= units:
@@ -139,6 +197,10 @@ func (r Request) memoryOn(share, units gpu.Share, card gpu.Card) (gpu.Bytes, err
 		want = wholeMiB(card.MemoryShare(gpu.Share(r.Memory.Percent)))
 	case r.Memory.Bytes != 0:
 		want = r.Memory.Bytes
+	case r.site.memory.Percent != 0:
+		want = min(wholeMiB(card.MemoryShare(gpu.Share(r.site.memory.Percent))), wholeMiB(covered))
+	case r.site.memory.Bytes != 0:
+		want = min(r.site.memory.Bytes, wholeMiB(covered))
 	}
 	switch {
 	case want <= covered:
@@ -168,6 +230,9 @@ func wholeMiB(b gpu.Bytes) gpu.Bytes {
 // is an [*Error].
 func (g Grant) Check(l Limits, card gpu.Card) error {
 	if err := checkLimits(g.Units, l); err != nil {
+		return err
+	}
+	if err := checkCores(g.Cores, l); err != nil {
 		return err
 	}
 	most := l.MaxMemory.Bytes

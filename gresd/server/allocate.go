@@ -31,7 +31,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		return rep
 	}
 
-	if s.Config.Placement.Mode == config.PlacementSlurm && len(w.GPUs) == 0 {
+	if s.cfg().Placement.Mode == config.PlacementSlurm && len(w.GPUs) == 0 {
 		// slurmd names no card to the Prolog: nothing to ask slurmctld about.
 		return wire.Reply{OK: true, Result: wire.None}
 	}
@@ -142,22 +142,25 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 		// wrote into the comment is the component's own.
 		words = comment.Merge(nil)
 	}
-	if _, known := words["share"]; !known && s.Config.Placement.Mode == config.PlacementGresd {
+	if _, known := words["share"]; !known && s.cfg().Placement.Mode == config.PlacementGresd {
 		words["share"] = fmt.Sprint(facts.Counted)
+	}
+	if s.cfg().Placement.Mode == config.PlacementGresd {
+		words = words.SplitByDefault(s.cfg().RequestDefaults())
 	}
 	if req, err = request.Parse(words); err != nil {
 		return req, true, err
 	}
 	req.Clamp = facts.Het()
-	req = req.WithDefaults(s.Config.RequestDefaults())
-	return req, true, req.Check(s.Config.RequestLimits())
+	req = req.WithDefaults(s.cfg().RequestDefaults())
+	return req, true, req.Check(s.cfg().RequestLimits())
 }
 
 // holdsShare says whether slurmctld gave the job shards of this node (or, where
 // gresd chooses the card, a count of gres/vgpu). Whole cards are ours only when
 // they were asked for as vgpu:100·k: Lua then leaves its word in the comment.
 func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
-	if s.Config.Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.Mode == config.PlacementGresd {
 		return facts.Counted > 0
 	}
 	return len(facts.Units) > 0 || (word && len(facts.WholeCards) > 0)
@@ -182,7 +185,7 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 	hw, inUse := s.cards.Load(), s.Ledger.InUse()
 	var d place.Decision
 	var err error
-	if s.Config.Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.Mode == config.PlacementGresd {
 		cards, why := s.companions(facts, req, hw.cards)
 		if d, err = chooseOf(facts.CountedTypes, cards, inUse, req, hw.distances); why != nil {
 			err = why
@@ -227,7 +230,10 @@ func withinCount(p place.Placement, counted gpu.Share) error {
 }
 
 func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
-	limits := s.Config.RequestLimits()
+	limits := s.cfg().RequestLimits()
+	if err := request.CheckCards(len(p.Cards), limits); err != nil {
+		return err
+	}
 	for _, c := range p.Cards {
 		i := slices.IndexFunc(cards, func(card gpu.Card) bool { return card.UUID == c.UUID })
 		grant := request.Grant{Units: c.Share, Cores: c.Cores, Memory: c.Memory}

@@ -24,7 +24,7 @@ func (s *Server) engineOf(req request.Request, cards int) gpu.Engine {
 	switch {
 	case req.Engine != "":
 		return req.Engine
-	case s.Config.MPS.Enabled && s.Config.MPS.Default && cards == 1 && req.Mode != gpu.Soft:
+	case s.cfg().MPS.Enabled && s.cfg().MPS.Default && cards == 1 && req.Mode != gpu.Soft:
 		return gpu.MPS
 	}
 	return gpu.Time
@@ -50,7 +50,7 @@ func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.
 // checkMPS holds a request for MPS against what MPS and the site can do.
 func (s *Server) checkMPS(req request.Request, cards int) error {
 	switch err := s.mps.Available(); {
-	case !s.Config.MPS.Enabled:
+	case !s.cfg().MPS.Enabled:
 		return engineError(gpu.MPS, "this node does not offer it; want --vgpu-engine=time")
 	case cards != 1:
 		return engineError(gpu.MPS, "it serves one card, and the job has %d on this node; want --vgpu-engine=time, or one card", cards)
@@ -71,7 +71,7 @@ func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID,
 		if rec.State != ledger.Granted || rec.JobID == facts.JobID || !byMPS && engine != gpu.MPS {
 			return false
 		}
-		strange := rec.UID != facts.UID && !s.Config.MPS.AllowAcrossUsers
+		strange := rec.UID != facts.UID && !s.cfg().MPS.AllowAcrossUsers
 		return (byMPS != (engine == gpu.MPS) || strange) &&
 			slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID == card })
 	})
@@ -163,7 +163,7 @@ func (s *Server) environment(rec ledger.Record) []string {
 	if !ok {
 		return nil
 	}
-	return mps.Environment(s.Config.Paths.MPS(), key, percent)
+	return mps.Environment(s.cfg().Paths.MPS(), key, percent)
 }
 
 // engineOfEnvironment reads back what environment wrote.

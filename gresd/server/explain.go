@@ -36,7 +36,7 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 		return userError("vgpu: explain: job %d: want a job of yours that was placed on this node; "+
 			"what would be decided now is told for a request, for example vgpuctl explain --gres=vgpu:30", jobID)
 	}
-	e := &wire.Explanation{JobID: jobID, Placement: s.Config.Placement.Mode, Cards: []wire.CardVerdict{}}
+	e := &wire.Explanation{JobID: jobID, Placement: s.cfg().Placement.Mode, Cards: []wire.CardVerdict{}}
 	switch {
 	case decided:
 		e.Request, e.Decided = held(made.request, made.decision.Placement), &made.at
@@ -61,7 +61,7 @@ func (s *Server) explainRequest(w wire.Request, cred wire.Cred) wire.Reply {
 	if err != nil {
 		return userError("vgpu: explain: %v", err)
 	}
-	e := &wire.Explanation{Request: written(req), Placement: s.Config.Placement.Mode}
+	e := &wire.Explanation{Request: written(req), Placement: s.cfg().Placement.Mode}
 	d, err := s.wouldPlace(cardType, req)
 	if err != nil {
 		e.Message = err.Error()
@@ -79,11 +79,14 @@ func (s *Server) asked(w wire.Request) (cardType string, req request.Request, er
 	}
 	words := optionsOf(w.Options)
 	words["share"] = share
+	if s.cfg().Placement.Mode == config.PlacementGresd {
+		words = words.SplitByDefault(s.cfg().RequestDefaults())
+	}
 	if req, err = request.Parse(words); err != nil {
 		return "", req, err
 	}
-	req = req.WithDefaults(s.Config.RequestDefaults())
-	return cardType, req, req.Check(s.Config.RequestLimits())
+	req = req.WithDefaults(s.cfg().RequestDefaults())
+	return cardType, req, req.Check(s.cfg().RequestLimits())
 }
 
 // readGRES takes "vgpu[:TYPE]:N" apart, in each spelling that Slurm allows.
@@ -113,7 +116,7 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 			d.Refuse(place.SiteLimit)
 		}
 	}
-	if s.Config.Placement.Mode == config.PlacementSlurm {
+	if s.cfg().Placement.Mode == config.PlacementSlurm {
 		d.LeaveOpen()
 	}
 	return d, err

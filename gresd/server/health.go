@@ -251,7 +251,7 @@ func (s *Server) tellSlurm(ctx context.Context) {
 
 // tellNodes makes what slurmctld says of this node fit its cards.
 func (s *Server) tellNodes(ctx context.Context) {
-	if s.Config.Health.Action == config.HealthNone {
+	if s.cfg().Health.Action == config.HealthNone {
 		return
 	}
 	var wrong []string
@@ -267,7 +267,7 @@ func (s *Server) tellNodes(ctx context.Context) {
 	known := s.nodes.all()
 	s.told.clean = len(wrong) == 0 && len(known) > 0
 	for node, conf := range known {
-		err := health.Tell(ctx, s.Slurm(conf), node, strings.Join(wrong, "; "), s.Config.Health.Action == config.HealthDrain)
+		err := health.Tell(ctx, s.Slurm(conf), node, strings.Join(wrong, "; "), s.cfg().Health.Action == config.HealthDrain)
 		if err != nil && ctx.Err() == nil {
 			s.Log.Warn("slurmctld could not be told about sick cards", "node", node, "error", err)
 			s.told.clean = false

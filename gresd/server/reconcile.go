@@ -219,7 +219,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 // both were lost. Their running processes keep what they had; their next
 // processes get the grant. Nothing is refused or requeued here.
 func (s *Server) recover(ctx context.Context, live map[uint32]string) {
-	if s.Config.Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.Mode == config.PlacementGresd {
 		return // only the lost ledger knew their cards
 	}
 	for _, id := range slices.Sorted(maps.Keys(live)) {

@@ -20,14 +20,14 @@ const viewAge = time.Second
 
 // Snapshot returns the cards and the granted jobs of the node, for metrics.
 func (s *Server) Snapshot() ([]wire.Card, []wire.Job) {
-	jobs := slices.DeleteFunc(s.jobs(s.Config.Metrics.Processes), func(j wire.Job) bool { return j.State != string(ledger.Granted) })
+	jobs := slices.DeleteFunc(s.jobs(s.cfg().Metrics.Processes), func(j wire.Job) bool { return j.State != string(ledger.Granted) })
 	return s.cardsInUse(), jobs
 }
 
 func (s *Server) status() *wire.Status {
 	st := &wire.Status{
 		Version: s.Version, Node: strings.Join(s.nodes.names(), ","), Started: s.started,
-		Placement: s.Config.Placement.Mode, Jobs: s.Ledger.Len(), Cards: s.cardsInUse(),
+		Placement: s.cfg().Placement.Mode, Jobs: s.Ledger.Len(), Cards: s.cardsInUse(),
 	}
 	select {
 	case <-s.ready:

@@ -117,6 +117,9 @@ type Server struct {
 
 	mps *mps.Manager
 
+	config atomic.Pointer[config.Config] // in force
+	reload chan struct{}                 // the cards are to be read anew
+
 	work func(arbiter.Key) (arbiter.Work, bool) // nil: not known
 }
 
@@ -140,9 +143,10 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		Parts: parts, started: time.Now(), nodes: known, ready: make(chan struct{}),
+		Parts: parts, started: time.Now(), nodes: known, ready: make(chan struct{}), reload: make(chan struct{}, 1),
 		lost: ledgerLost, told: told{wake: make(chan struct{}, 1)},
 	}
+	s.config.Store(&parts.Config)
 	s.mps, err = mps.New(mps.Config{Dir: parts.Config.Paths.MPS(), Control: parts.Config.MPS.Control, Log: parts.Log})
 	if err != nil {
 		return nil, err
@@ -153,10 +157,25 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	return s, nil
 }
 
+// cfg is the configuration in force. Parts.Config is what gresd was started with.
+func (s *Server) cfg() *config.Config { return s.config.Load() }
+
+// SetConfig puts another configuration in force, for requests from now on and
+// for the state of cards; what was granted stays as it is. It must be one of
+// [config.Reload].
+func (s *Server) SetConfig(c config.Config) {
+	s.config.Store(&c)
+	select {
+	case s.reload <- struct{}{}:
+	default:
+	}
+	s.wakeTeller()
+}
+
 // warnOfAbsentCards names settings of cards that are not here: a card that was
 // replaced has another UUID.
 func (s *Server) warnOfAbsentCards() {
-	for uuid := range s.Config.Cards {
+	for uuid := range s.cfg().Cards {
 		here := slices.ContainsFunc(s.cards.Load().cards, func(c gpu.Card) bool { return string(c.UUID) == uuid })
 		if uuid != config.AllCards && !here {
 			s.Log.Warn("the configuration names a card that this node does not have", "gpu_uuid", uuid)
@@ -169,7 +188,7 @@ func (s *Server) warnOfAbsentCards() {
 func (s *Server) refreshCards() {
 	cards, err := s.Inventory.Cards()
 	for i, card := range cards {
-		cards[i] = s.Config.Card(card.UUID).Apply(card)
+		cards[i] = s.cfg().Card(card.UUID).Apply(card)
 	}
 	old := s.cards.Load()
 	var unread *inventory.CardError
@@ -194,7 +213,7 @@ func (s *Server) refreshCards() {
 // Run serves until ctx is done. It calls ready once, when requests are served
 // from a ledger that was compared with the world.
 func (s *Server) Run(ctx context.Context, ready func()) error {
-	listener, err := listen(s.Config.Paths.Socket())
+	listener, err := listen(s.cfg().Paths.Socket())
 	if err != nil {
 		s.mps.Close()
 		return err
@@ -213,6 +232,9 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
+		case <-s.reload:
+			s.refreshCards()
+			s.warnOfAbsentCards()
 		case <-ticker.C:
 			s.refreshCards()
 			s.reconcile(ctx)

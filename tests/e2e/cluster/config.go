@@ -16,7 +16,7 @@ func (c *Cluster) Config() string {
 	return string(data)
 }
 
-// SetConfig replaces vgpu.toml. gresd reads it when it starts.
+// SetConfig replaces vgpu.toml. gresd reads it when it starts, and at [Daemon.Reload].
 func (c *Cluster) SetConfig(text string) error {
 	return os.WriteFile(vgpuConf, []byte(text), 0o644)
 }

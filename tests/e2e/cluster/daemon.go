@@ -79,6 +79,9 @@ func (d *Daemon) Kill() {
 	}
 }
 
+// Reload asks the process to read its configuration anew.
+func (d *Daemon) Reload() error { return d.cmd.Process.Signal(syscall.SIGHUP) }
+
 // Stop asks the process to end, and kills it when it has not after 5 s.
 func (d *Daemon) Stop() {
 	if !d.Alive() {

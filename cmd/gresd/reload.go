@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+)
+
+// reloader reads the configuration anew at each SIGHUP and puts it in force. A
+// file with a mistake changes nothing.
+type reloader struct {
+	path  string
+	log   *slog.Logger
+	count func(ok, restart bool)
+	apply []func(config.Config) // each part that follows
+
+	mu      sync.Mutex
+	inForce config.Config
+	wrong   string   // of the last file, "" for nothing
+	waiting []string // keys whose new values wait for a restart
+}
+
+// Problems are what an administrator should know of the last reload.
+func (r *reloader) Problems() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var problems []string
+	if r.wrong != "" {
+		problems = append(problems, fmt.Sprintf("configuration: the one read last is not in force: %s; vgpuctl check-config checks another", r.wrong))
+	}
+	if len(r.waiting) > 0 {
+		problems = append(problems, fmt.Sprintf("configuration: new values wait for systemctl restart gresd: %s", strings.Join(r.waiting, ", ")))
+	}
+	return problems
+}
+
+// run reloads at each signal until ctx is done.
+func (r *reloader) run(ctx context.Context, hup <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+		}
+		notify(reloading())
+		r.reload()
+		notify(daemon.SdNotifyReady)
+	}
+}
+
+// reloading is what systemd wants to hear of a reload.
+func reloading() string {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return daemon.SdNotifyReloading
+	}
+	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, ts.Nano()/1000)
+}
+
+func (r *reloader) reload() {
+	next, err := config.Load(r.path)
+	var changed, restart []string
+	if err == nil {
+		next, changed, restart, err = config.Reload(r.current(), next)
+	}
+	if err != nil {
+		r.mu.Lock()
+		r.wrong = strings.ReplaceAll(err.Error(), "\n", "; ")
+		r.mu.Unlock()
+		r.log.Error("the new configuration has a mistake: the old one stays in force", "error", err)
+		r.count(false, false)
+		return
+	}
+	r.mu.Lock()
+	r.inForce, r.wrong, r.waiting = next, "", restart
+	r.mu.Unlock()
+	for _, apply := range r.apply {
+		apply(next)
+	}
+	r.log.Info("configuration read anew", "changed", strings.Join(changed, " "))
+	if len(restart) > 0 {
+		r.log.Warn("new values wait for a restart", "keys", strings.Join(restart, " "))
+	}
+	r.count(true, len(restart) > 0)
+}
+
+func (r *reloader) current() config.Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.inForce
+}

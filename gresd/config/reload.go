@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// Reload returns what is in force once next replaces old in a gresd that runs:
+// next, but for the keys that are read only when gresd starts, which keep their
+// old values. changed are the keys with a new value, restart those that wait
+// for a restart, both in the order of the file. The error says that the mixture
+// makes no sense; then old stays.
+func Reload(old, next Config) (inForce Config, changed, restart []string, err error) {
+	var walk func(into, from reflect.Value, prefix string, fixed bool)
+	walk = func(into, from reflect.Value, prefix string, fixed bool) {
+		for i := range into.NumField() {
+			field := into.Type().Field(i)
+			name := field.Tag.Get("toml")
+			if name == "-" {
+				continue
+			}
+			fixed := fixed || field.Tag.Get("reload") == "restart"
+			key, a, b := prefix+name, into.Field(i), from.Field(i)
+			switch {
+			case a.Kind() == reflect.Struct:
+				walk(a, b, key+".", fixed)
+			case reflect.DeepEqual(a.Interface(), b.Interface()):
+			case fixed:
+				restart = append(restart, key)
+				a.Set(b)
+			case a.Kind() == reflect.Map:
+				changed = append(changed, changedCards(next.Cards, old.Cards)...)
+			default:
+				changed = append(changed, key)
+			}
+		}
+	}
+	inForce = next
+	walk(reflect.ValueOf(&inForce).Elem(), reflect.ValueOf(old), "", false)
+	if err := inForce.Validate(); err != nil {
+		return old, nil, nil, fmt.Errorf("together with what needs a restart: %w", err)
+	}
+	return inForce, changed, restart, nil
+}
+
+func changedCards(next, old map[string]Card) []string {
+	var keys []string
+	for _, name := range slices.Sorted(maps.Keys(merge2(next, old))) {
+		a, is := next[name]
+		b, was := old[name]
+		if is != was || a != b {
+			keys = append(keys, "card."+name)
+		}
+	}
+	return keys
+}
+
+func merge2(a, b map[string]Card) map[string]Card {
+	both := maps.Clone(b)
+	if both == nil {
+		both = map[string]Card{}
+	}
+	maps.Copy(both, a)
+	return both
+}
