@@ -66,6 +66,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	s.countCards(facts.JobID)
 	switch {
 	case err == nil:
+		s.unqueue(ctx, w, facts)
 		if err := s.awaitMPS(ctx, w.JobID); err != nil {
 			return s.refuse(w, facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
 		}
@@ -305,7 +306,8 @@ func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFact
 	if facts.Batch {
 		err := s.Slurm(w.Conf).Requeue(ctx, w.JobID)
 		if err == nil {
-			s.Log.Warn("requeued", "job_id", w.JobID, "error", why)
+			s.Log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", why)
+			s.putOffJob(ctx, w, facts, message)
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
 		}
 		s.Log.Warn("requeue", "job_id", w.JobID, "error", err)

@@ -41,6 +41,7 @@ type clusterState struct {
 	Jobs     map[uint32]slurm.JobFacts // the living ones
 	Broken   map[uint32]string         // jobs whose facts cannot be read
 	Requeued []uint32
+	Updates  []string // of pending jobs
 }
 
 var clusterMu sync.Mutex
@@ -110,6 +111,26 @@ func (f fakeCluster) Requeue(_ context.Context, id uint32) error {
 	}
 	state.Requeued = append(state.Requeued, id)
 	delete(state.Jobs, id)
+	return f.save(state)
+}
+
+func (f fakeCluster) CredentialLife(context.Context) (time.Duration, error) {
+	return 5 * time.Minute, nil
+}
+
+func (f fakeCluster) Delay(_ context.Context, id uint32, by time.Duration) error {
+	return f.note(fmt.Sprintf("%d later %s", id, by))
+}
+
+func (f fakeCluster) Remark(_ context.Context, id uint32, text string) error {
+	return f.note(fmt.Sprintf("%d remark %s", id, text))
+}
+
+func (f fakeCluster) note(text string) error {
+	clusterMu.Lock()
+	defer clusterMu.Unlock()
+	state := f.load()
+	state.Updates = append(state.Updates, text)
 	return f.save(state)
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -36,7 +37,8 @@ const tellEvery = time.Minute
 // told is what is still to be said to slurmctld.
 type told struct {
 	wake  chan struct{}
-	clean bool // slurmctld knows that nothing is wrong; for tellSlurm alone
+	clean bool        // slurmctld knows that nothing is wrong; for tellSlurm alone
+	well  atomic.Bool // a card became well
 
 	mu      sync.Mutex
 	notices []notice
@@ -93,6 +95,9 @@ func (s *Server) CardChanged(c health.Change) {
 		if rec.State == ledger.Granted && slices.ContainsFunc(rec.Placement.Cards, on) {
 			s.TellJob(rec.JobID, text)
 		}
+	}
+	if c.Why == "" {
+		s.told.well.Store(true)
 	}
 	s.wakeTeller()
 }
@@ -246,6 +251,9 @@ func (s *Server) tellSlurm(ctx context.Context) {
 		}
 		s.tellNodes(ctx)
 		s.tellNotices(ctx)
+		if s.told.well.Swap(false) {
+			s.retryQueued(ctx)
+		}
 	}
 }
 

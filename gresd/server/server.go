@@ -41,6 +41,9 @@ type Slurm interface {
 	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	LiveJobs(ctx context.Context, node string) (map[uint32]string, error)
 	Requeue(ctx context.Context, jobID uint32) error
+	CredentialLife(ctx context.Context) (time.Duration, error)
+	Delay(ctx context.Context, jobID uint32, by time.Duration) error
+	Remark(ctx context.Context, jobID uint32, text string) error
 	Notify(ctx context.Context, jobID uint32, message string) error
 	health.Nodes
 }
@@ -112,6 +115,8 @@ type Server struct {
 	lost, recovering bool
 
 	conns limits
+
+	queued queued
 
 	decisions decisions
 

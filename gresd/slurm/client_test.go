@@ -156,3 +156,17 @@ func TestCancellingAJobThatIsGoneIsNoError(t *testing.T) {
 		}
 	}
 }
+
+func TestCredentialLife(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"AuthInfo                = cred_expire=5,socket=/x\nAuthType = auth/munge\n": 5 * time.Second,
+		"AuthInfo                = socket=/x,cred_expire=300\n":                      300 * time.Second,
+		"AuthInfo                = (null)\n":                                         120 * time.Second,
+		"Comment = cred_expire=7\n":                                                  120 * time.Second,
+		"":                                                                           120 * time.Second,
+	} {
+		if got := credentialLife(text); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}

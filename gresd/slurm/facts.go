@@ -28,11 +28,14 @@ type JobFacts struct {
 	// TresPerNode is the request as slurmctld keeps it, "gres:shard:30" or
 	// "gres/shard:30"; "" where there is none. For display only.
 	TresPerNode string
-	HetJobID    uint32 // 0: not a component of a het job
-	ArrayJobID  uint32 // 0: not a task of an array
-	Batch       bool
-	Restarts    uint32
-	NodeList    string // all nodes of the job, "n[1-2]"
+	// Remark is the first word of the line that [Client.Remark] writes, whoever wrote
+	// it; "" where there is none. Its user can imitate it.
+	Remark     string
+	HetJobID   uint32 // 0: not a component of a het job
+	ArrayJobID uint32 // 0: not a task of an array
+	Batch      bool
+	Restarts   uint32
+	NodeList   string // all nodes of the job, "n[1-2]"
 	// OnNode says whether the node asked for is one of them.
 	OnNode bool
 	// Units are the shards on each card of the node, by Slurm's index; nil when
@@ -110,6 +113,7 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		NodeList:    values["NodeList"],
 		Batch:       values["BatchFlag"] == "1",
 		TresPerNode: last(tail, "TresPerNode"),
+		Remark:      last(tail, "AdminComment"),
 	}
 	f.Comment = comment(tail, f.Batch)
 	if err := f.readNumbers(head, values); err != nil {

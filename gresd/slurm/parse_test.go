@@ -92,7 +92,7 @@ func TestJobsAreReadAsSlurmPrintsThem(t *testing.T) {
 			f.TresPerNode, f.Units, f.ArrayJobID = "gres:shard:10", map[int]gpu.Share{0: 10}, 5
 		})},
 		"one card of a newer Slurm": {"26.05/one_card", "n1", ada(func(f *JobFacts) {
-			f.Units, f.Comment = map[int]gpu.Share{1: 80}, "my run vgpu(mem=20G,share=30)"
+			f.Units, f.Comment, f.Remark = map[int]gpu.Share{1: 80}, "my run vgpu(mem=20G,share=30)", "checked"
 		})},
 		"two cards of a newer Slurm": {"26.05/two_cards", "n1", ada(func(f *JobFacts) {
 			f.Units = map[int]gpu.Share{0: 50, 1: 50}

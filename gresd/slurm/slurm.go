@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,6 +137,43 @@ func parseQueue(text string) (map[uint32]string, error) {
 // ErrUnavailable.
 func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
 	_, err := c.run(ctx, c.scontrol, "requeue", id(jobID))
+	return err
+}
+
+// CredentialLife is how long slurmd remembers a run of a job ("cred_expire"). A
+// requeued job must not start again before: its Prolog would not run. Errors:
+// ErrUnavailable.
+func (c *Client) CredentialLife(ctx context.Context) (time.Duration, error) {
+	text, err := c.run(ctx, c.scontrol, "show", "config")
+	if err != nil {
+		return 0, err
+	}
+	return credentialLife(text), nil
+}
+
+var credExpire = regexp.MustCompile(`(?m)^(?:Auth|Cred)Info .*\bcred_expire=(\d+)`)
+
+func credentialLife(config string) time.Duration {
+	const usual = 120 * time.Second
+	if found := credExpire.FindStringSubmatch(config); found != nil {
+		if n, err := strconv.ParseUint(found[1], 10, 16); err == nil {
+			return time.Duration(n) * time.Second
+		}
+	}
+	return usual
+}
+
+// Delay lets a pending job start no earlier than that, in the place of what Slurm
+// had for it; 0: at once. Errors: ErrNoJob, ErrUnavailable.
+func (c *Client) Delay(ctx context.Context, jobID uint32, by time.Duration) error {
+	_, err := c.run(ctx, c.scontrol, "update", "JobId="+id(jobID), fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
+	return err
+}
+
+// Remark writes a line to a job that scontrol show job shows to its user, in
+// the place of an older one. Errors: ErrNoJob, ErrUnavailable.
+func (c *Client) Remark(ctx context.Context, jobID uint32, text string) error {
+	_, err := c.run(ctx, c.scontrol, "update", "JobId="+id(jobID), "AdminComment="+text)
 	return err
 }
 

@@ -165,7 +165,10 @@ func TestDriverThatHangs(t *testing.T) {
 	job := s.submit(alice, "--gres=vgpu:30", cluster.Worker+" --alloc 1G --hold 300")
 	s.running(job)
 	s.card(true)
-	const hang = 30 * time.Second
+	hang := 10 * time.Second // three questions without an answer
+	if long() {
+		hang = 30 * time.Second
+	}
 	for _, call := range []string{
 		"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlEventSetWait_v2", "nvmlDeviceGetHandleByUUID",
 	} {
@@ -188,7 +191,23 @@ func TestDriverThatHangs(t *testing.T) {
 	if why := s.card(false); !strings.Contains(why, "does not answer") {
 		t.Errorf("the card is out: %s", why)
 	}
+	// Prologs are answered, too, and so are scrapes, which show what is known.
+	asked := time.Now()
 	s.refused("does not answer")
+	if took := time.Since(asked); took > 5*time.Second {
+		t.Errorf("a job was refused after %s", took)
+	}
+	asked = time.Now()
+	page := metrics(t)
+	if took := time.Since(asked); took > 2*time.Second {
+		t.Errorf("a scrape took %s", took)
+	}
+	if strings.Contains(page, "vgpu_card_utilization_ratio{") || strings.Contains(page, "vgpu_card_memory_used_bytes{") {
+		t.Errorf("what the driver does not tell is shown:\n%s", page)
+	}
+	if used, ok := ofJob(t, page, "vgpu_job_memory_used_bytes", job); !ok || used < gib {
+		t.Errorf("what the job told is known: %v, %v", used, ok)
+	}
 	s.sim("clear")
 	s.eventually(hang+shortWait, "the card is well again", func() bool {
 		status, err := s.Status()
