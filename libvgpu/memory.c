@@ -78,6 +78,7 @@ CUresult vgpu_oom(int card, uint64_t bytes)
 	vgpu_log(VGPU_LOG_WARN, "memory: card %d: want %llu bytes, %llu of %llu used", card,
 		 (unsigned long long)bytes, (unsigned long long)vgpu_mem_used(card),
 		 (unsigned long long)vgpu_limit(card));
+	vgpu_tell_oom(card, bytes);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -165,7 +165,7 @@ static void in_child(void)
 	}
 }
 
-static void attach(void)
+static void find(void)
 {
 	const char *grant = getenv("VGPU_GRANT"), *cache = getenv("VGPU_CACHE");
 
@@ -193,6 +193,13 @@ static void attach(void)
 	/* No release at exit: the card keeps the process's memory until it is really
 	 * gone, so the slot must count that long too. Peers and gresd take it back. */
 	pthread_atfork(NULL, NULL, in_child);
+}
+
+static void attach(void)
+{
+	vgpu_tell_settings();
+	find();
+	vgpu_tell_grant();
 }
 
 void vgpu_attach(void)

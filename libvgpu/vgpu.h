@@ -282,6 +282,14 @@ void vgpu_host_pid(void);
 /* Starts the watcher thread of this process, once; does nothing without a grant. */
 void vgpu_watcher_start(void);
 
+/* tell.c: to stderr, for the job's user. The settings are read from the environment
+ * once, when the grant is. A refused allocation, of so many bytes or (0) of what no
+ * call asked for; at most one line in 30 s. What this process has been given, if
+ * the user wants to know. */
+void vgpu_tell_settings(void);
+void vgpu_tell_oom(int card, uint64_t bytes);
+void vgpu_tell_grant(void);
+
 /* log.c: to stderr, only when VGPU_LOG_LEVEL asks, a bounded number of lines. */
 enum vgpu_log_level { VGPU_LOG_ERROR = 1, VGPU_LOG_WARN, VGPU_LOG_INFO, VGPU_LOG_DEBUG };
 void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
