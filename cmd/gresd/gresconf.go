@@ -3,18 +3,10 @@
 package main
 
 import (
-	"fmt"
-	"io"
-	"maps"
-	"slices"
-	"strings"
-
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
 )
 
 func gresConfCommand(path *string) *cobra.Command {
@@ -27,125 +19,11 @@ func gresConfCommand(path *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cards, err := inventory.Open(cfg.NVML.Library)
+			node, err := gresconf.Read(cfg)
 			if err != nil {
 				return err
 			}
-			defer cards.Close()
-			list, err := cards.Cards()
-			if err != nil {
-				// A line that is missing would make slurmd count too few cards.
-				return fmt.Errorf("read cards: %w", err)
-			}
-			for i, card := range list {
-				list[i] = cfg.Card(card.UUID).Apply(card)
-			}
-			facts, err := cards.Topology()
-			if err != nil {
-				return fmt.Errorf("read topology: %w", err)
-			}
-			return writeGresConf(cmd.OutOrStdout(), node{list, topology.New(facts), cards.Cores(), cfg.Placement.Mode})
+			return gresconf.Write(cmd.OutOrStdout(), node)
 		},
 	}
-}
-
-// node is what gres.conf is made of.
-type node struct {
-	cards    []gpu.Card
-	topology *topology.Topology
-	cores    topology.CoreMap
-	mode     string // who chooses the card
-}
-
-// writeGresConf writes the lines of gres.conf for the cards of a node, and as
-// comments what belongs into slurm.conf and what is to know of the topology.
-// Every GPU gets a Type: without one, slurmctld loses the use of each card when
-// it restarts.
-//
-// The order is that of the device files, and not that of the tree where the two
-// differ: Slurm's IDX counts lines, and gresd reads it as a place in that order.
-// There is never a Links=: where all links are equal it says nothing, and where
-// they differ, Slurm from 24.05 on prefers the cards with the fewest.
-func writeGresConf(w io.Writer, n node) error {
-	if len(n.cards) == 0 {
-		_, err := fmt.Fprintln(w, "# no GPU on this node")
-		return err
-	}
-	var lines strings.Builder
-	types, shares := map[string]int{}, map[string]int{}
-	bound := false
-	for _, c := range n.cards {
-		types[c.Type]++
-		fmt.Fprintf(&lines, "Name=gpu Type=%s File=/dev/nvidia%d", c.Type, c.Minor)
-		if cores := n.coresOf(c); cores != nil {
-			bound = true
-			fmt.Fprintf(&lines, " Cores=%s", cores)
-		}
-		lines.WriteByte('\n')
-		if !c.MIG { // a card in MIG mode is shared by Slurm, not by gresd
-			shares[c.Type] += int(gpu.FullCard)
-		}
-	}
-	var gres []string
-	for _, name := range slices.Sorted(maps.Keys(types)) {
-		gres = append(gres, fmt.Sprintf("gpu:%s:%d", name, types[name]))
-	}
-	if n.mode == config.PlacementSlurm {
-		for _, c := range n.cards {
-			if !c.MIG {
-				// Without a Type, srun --gres=vgpu:TYPE:N finds no card for its step.
-				fmt.Fprintf(&lines, "Name=shard Type=%s Count=%d File=/dev/nvidia%d\n", c.Type, gpu.FullCard, c.Minor)
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(shares)) {
-			gres = append(gres, fmt.Sprintf("shard:%s:%d", name, shares[name]))
-		}
-	} else {
-		// With a Type, --gres=vgpu:TYPE:N gets a card of that type, and nothing changes
-		// for --gres=vgpu:N.
-		for _, name := range slices.Sorted(maps.Keys(shares)) {
-			fmt.Fprintf(&lines, "Name=vgpu Type=%s Count=%d Flags=CountOnly\n", name, shares[name])
-			gres = append(gres, fmt.Sprintf("vgpu:%s:%d", name, shares[name]))
-		}
-	}
-	_, err := fmt.Fprintf(w, "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=%s\n%s%s",
-		strings.Join(gres, ","), n.remarks(bound), lines.String())
-	return err
-}
-
-// coresOf are the cores near a card, as Slurm counts them; nil where they are
-// not known, or are all there are.
-func (n node) coresOf(c gpu.Card) topology.Set {
-	i := slices.IndexFunc(n.topology.Cards, func(t topology.Card) bool { return t.UUID == c.UUID })
-	if i < 0 {
-		return nil
-	}
-	cores := n.cores.Cores(n.topology.Cards[i].CPUs)
-	if len(cores) == n.cores.Len() {
-		return nil
-	}
-	return cores
-}
-
-// remarks are comment lines for the administrator. A single card has none.
-func (n node) remarks(bound bool) string {
-	var out strings.Builder
-	if len(n.cards) > 1 {
-		fmt.Fprintf(&out, "# topology: %s\n", n.topology.Tree)
-	}
-	if bound {
-		fmt.Fprintf(&out, "# Cores= counts the %d cores of this node, not their threads\n", n.cores.Len())
-	}
-	if order := n.topology.Tree.Cards; !slices.IsSorted(order) {
-		fmt.Fprintf(&out, "# Near each other are the cards in the order %s. The lines must stay in the order of\n"+
-			"# the device files, so Slurm may choose sets of cards that are apart; [placement] mode =\n"+
-			"# \"gresd\" in vgpu.toml chooses near ones.\n", strings.Trim(fmt.Sprint(order), "[]"))
-	}
-	if !n.topology.SameLinks() {
-		out.WriteString("# no Links=: they differ, and Slurm from 24.05 on prefers the cards with the fewest\n")
-	}
-	for _, warning := range n.topology.Warnings {
-		fmt.Fprintf(&out, "# warning: %s\n", warning)
-	}
-	return out.String()
 }

@@ -211,9 +211,12 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		s.Observer.Placed(resultName(rep))
 		return rep
 	case wire.OpStatus:
-		return wire.Reply{OK: true, Status: s.status()}
+		st := s.status()
+		s.addCardRates(ctx, st.Cards)
+		return wire.Reply{OK: true, Status: st}
 	case wire.OpJobs:
 		jobs := s.jobs(req.Processes)
+		s.addJobRates(ctx, jobs)
 		if !isRoot(cred.UID) {
 			jobs = ofUser(jobs, cred.UID)
 		}

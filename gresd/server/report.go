@@ -110,7 +110,8 @@ func (s *Server) jobCards(rec ledger.Record, samples map[gpu.UUID]sample.Card, p
 					procs++
 				}
 			}
-			card.UsedBytes, card.GPUSeconds, card.Processes = &used, &seconds, &procs
+			refused := view.Cards[i].Budget.Refused
+			card.UsedBytes, card.GPUSeconds, card.Processes, card.Refused = &used, &seconds, &procs, &refused
 		}
 		cards = append(cards, card)
 	}

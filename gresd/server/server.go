@@ -76,7 +76,7 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but Problems and Samples must be set.
+// Parts are what a server is made of. All but Problems, Samples and Uses must be set.
 type Parts struct {
 	Config    config.Config
 	Inventory Inventory
@@ -88,6 +88,7 @@ type Parts struct {
 	Health    Health
 	Samples   Samples
 	Problems  []func() []string // what else an administrator should look at
+	Uses      Uses              // nil: what jobs have of a card is not known
 	Log       *slog.Logger
 	Version   string
 }
@@ -126,6 +127,8 @@ type Server struct {
 	reload chan struct{}                 // the cards are to be read anew
 
 	work func(arbiter.Key) (arbiter.Work, bool) // nil: not known
+
+	lately lately
 }
 
 // hardware is the last good answer of the driver.

@@ -157,6 +157,10 @@ type Card struct {
 	Cores         uint32 `json:"cores"`
 	Jobs          int    `json:"jobs"`
 	CardUse
+	// ComputePercent is what all jobs had of the card lately, by the driver's
+	// samples; nil: not known. Waiting is how many jobs had launches held back.
+	ComputePercent *float64 `json:"compute_percent,omitempty"`
+	Waiting        int      `json:"jobs_waiting"`
 }
 
 // Job is one record of the ledger, with what its processes do now.
@@ -194,6 +198,13 @@ type JobCard struct {
 	SliceUS       uint32   `json:"slice_us"`
 	Gate          bool     `json:"gate"`
 	JobUse
+	// What it did lately: the percentage of the card that it had, by the driver's
+	// samples, and of the time that launches of it were held back (above 100 where
+	// several processes wait at once). nil: not known.
+	ComputePercent *float64 `json:"compute_percent,omitempty"`
+	WaitPercent    *float64 `json:"wait_percent,omitempty"`
+	// Refused counts allocations that went above the limit.
+	Refused *uint64 `json:"refused_allocations,omitempty"`
 }
 
 // ReadRequest reads one line and decodes it strictly: one object, no unknown

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package gresconf
 
 import (
-	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,15 +15,15 @@ import (
 
 // twoSockets are four cards, the even ones near the first socket, on eight cores
 // with two threads. Neighbours have an NVLink.
-func twoSockets() node {
-	n := node{mode: config.PlacementSlurm}
+func twoSockets() Node {
+	n := Node{Mode: config.PlacementSlurm}
 	near := []topology.Set{{0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}}
 	var facts topology.Facts
 	for i := range 4 {
 		card := gpu.Card{
 			UUID: gpu.UUID(fmt.Sprint("GPU-", i)), Index: i, Minor: i, Type: "h200", PCIBusID: fmt.Sprintf("0000:%02x:00.0", i),
 		}
-		n.cards = append(n.cards, card)
+		n.Cards = append(n.Cards, card)
 		facts.Cards = append(facts.Cards, topology.Card{
 			Index: i, UUID: card.UUID, PCIBusID: card.PCIBusID, CPUs: near[i%2],
 			Links: []topology.Link{{Remote: topology.RemoteCard, PCIBusID: fmt.Sprintf("0000:%02x:00.0", (i+2)%4)}},
@@ -39,26 +36,26 @@ func twoSockets() node {
 	for id := range 16 {
 		cpus = append(cpus, topology.CPU{ID: id, Package: id % 8 / 4, Core: id % 4})
 	}
-	n.topology, n.cores = topology.New(facts), topology.NewCoreMap(cpus)
+	n.Topology, n.Cores = topology.New(facts), topology.NewCoreMap(cpus)
 	return n
 }
 
 func TestGresConf(t *testing.T) {
 	cards := []gpu.Card{{Minor: 0, Type: "h200"}, {Index: 1, Minor: 1, Type: "h200"}, {Index: 2, Minor: 3, Type: "a100", MIG: true}}
-	plain := func(cards []gpu.Card, mode string) node {
+	plain := func(cards []gpu.Card, mode string) Node {
 		var facts topology.Facts
 		for i, c := range cards {
 			facts.Cards = append(facts.Cards, topology.Card{Index: c.Index})
 			facts.Levels = append(facts.Levels, slices.Repeat([]topology.Level{topology.PHB}, len(cards)))
 			facts.Levels[i][i] = topology.Unknown
 		}
-		return node{cards: cards, topology: topology.New(facts), mode: mode}
+		return Node{Cards: cards, Topology: topology.New(facts), Mode: mode}
 	}
 	half := twoSockets()
-	half.cards = half.cards[:1]
-	half.topology = topology.New(topology.Facts{Cards: half.topology.Cards[:1], Unread: []string{"card 0: NVLink 3: nvmlDeviceGetNvLinkState: no answer in time"}})
+	half.Cards = half.Cards[:1]
+	half.Topology = topology.New(topology.Facts{Cards: half.Topology.Cards[:1], Unread: []string{"card 0: NVLink 3: nvmlDeviceGetNvLinkState: no answer in time"}})
 	for name, c := range map[string]struct {
-		node node
+		node Node
 		want string
 	}{
 		"slurmctld places": {plain(cards, config.PlacementSlurm), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:a100:1,gpu:h200:2,shard:h200:200
@@ -98,7 +95,7 @@ Name=shard Type=h200 Count=100 File=/dev/nvidia0
 `},
 	} {
 		var got strings.Builder
-		if err := writeGresConf(&got, c.node); err != nil || got.String() != c.want {
+		if err := Write(&got, c.node); err != nil || got.String() != c.want {
 			t.Errorf("%s: %v, got\n%swant\n%s", name, err, got.String(), c.want)
 		}
 	}
@@ -107,46 +104,11 @@ Name=shard Type=h200 Count=100 File=/dev/nvidia0
 // Cores= of all cores would only say that nothing is known.
 func TestACardNearAllCoresIsBoundToNone(t *testing.T) {
 	n := twoSockets()
-	for i := range n.topology.Cards {
-		n.topology.Cards[i].CPUs = topology.Set{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	for i := range n.Topology.Cards {
+		n.Topology.Cards[i].CPUs = topology.Set{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 	}
 	var got strings.Builder
-	if err := writeGresConf(&got, n); err != nil || strings.Contains(got.String(), "Cores=") {
+	if err := Write(&got, n); err != nil || strings.Contains(got.String(), "Cores=") {
 		t.Errorf("%v, got\n%s", err, got.String())
-	}
-}
-
-func TestCommandLine(t *testing.T) {
-	for name, c := range map[string]struct {
-		args []string
-		say  string
-	}{
-		"version":          {[]string{"version"}, "gresd dev (go"},
-		"help":             {[]string{"--help"}, "gres-conf"},
-		"unknown argument": {[]string{"start"}, `unknown command "start"`},
-	} {
-		var out bytes.Buffer
-		cmd := command()
-		cmd.SetArgs(c.args)
-		cmd.SetOut(&out)
-		text := ""
-		if err := cmd.Execute(); err != nil {
-			text = err.Error()
-		}
-		if !strings.Contains(out.String()+text, c.say) {
-			t.Errorf("%s: got %q %q, want %q", name, out.String(), text, c.say)
-		}
-	}
-}
-
-func TestConfigurationWithAMistake(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "vgpu.toml")
-	if err := os.WriteFile(path, []byte("version = 1\n[arbiter]\nperiod = 5\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := command()
-	cmd.SetArgs([]string{"--config", path})
-	if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("got %v, want an error that names the file", err)
 	}
 }

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// fakeUses is a driver that has seen this process, and another one, on every card.
+type fakeUses struct{ asked atomic.Int32 }
+
+func (f *fakeUses) Utilization(gpu.UUID, time.Time) ([]inventory.Use, error) {
+	f.asked.Add(1)
+	pid := uint32(os.Getpid())
+	return []inventory.Use{{PID: pid, Percent: 30}, {PID: pid, Percent: 34}, {PID: 1, Percent: 50}}, nil
+}
+
+// putOwner makes the slot that putSlot wrote one that the kernel knows: this pid
+// with its start time.
+func putOwner(t *testing.T, path string) {
+	t.Helper()
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	start, err := strconv.ParseUint(after[19], 10, 64) // field 22; the first here is 3
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	words := binary.LittleEndian.AppendUint64(nil, uint64(os.Getpid())<<32|uint64(uint32(start)))
+	if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(words, start), 2097152+3072); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// putWait writes how long launches of a job were held back.
+func putWait(t *testing.T, path string, waited time.Duration) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(waited)), 2097152+960+32); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func is(v *float64, want float64) bool { return v != nil && *v > want-0.01 && *v < want+0.01 }
+
+func TestRatesOfTheLastSecond(t *testing.T) {
+	n := newTestNode(t).start()
+	uses := &fakeUses{}
+	n.Uses = uses
+	n.want(n.job(7, 30), wire.Granted)
+	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
+	putOwner(t, n.file(7, "cache"))
+
+	card := func() wire.JobCard {
+		t.Helper()
+		rep, err := n.ask(wire.Request{Op: wire.OpJobs})
+		if err != nil || len(rep.Jobs) != 1 {
+			t.Fatalf("%v, %d jobs", err, len(rep.Jobs))
+		}
+		return rep.Jobs[0].Cards[0]
+	}
+	begin := time.Now()
+	c := card()
+	if !is(c.ComputePercent, 32) || !is(c.WaitPercent, 0) {
+		t.Errorf("first answer: compute %v, wait %v; want 32 and 0", *c.ComputePercent, *c.WaitPercent)
+	}
+	if took := time.Since(begin); took < firstSpan {
+		t.Errorf("answered after %s, before anything could be measured", took)
+	}
+	putWait(t, n.file(7, "cache"), 600*time.Millisecond)
+	if card(); uses.asked.Load() != 1 {
+		t.Errorf("the driver was asked %d times within a second, want 1", uses.asked.Load())
+	}
+	time.Sleep(ratesFor)
+	if c = card(); c.WaitPercent == nil || *c.WaitPercent < 20 || *c.WaitPercent > 60 {
+		t.Errorf("600 ms in a little more than 1 s: wait %v", c.WaitPercent)
+	}
+	rep, err := n.ask(wire.Request{Op: wire.OpStatus})
+	if err != nil || rep.Status.Cards[0].Waiting != 1 || !is(rep.Status.Cards[0].ComputePercent, 32) || !is(rep.Status.Cards[1].ComputePercent, 0) {
+		t.Errorf("%v, cards %+v; want one job of card 0 held back", err, rep.Status)
+	}
+
+	// A job's user can write any number.
+	putWait(t, n.file(7, "cache"), 1<<62)
+	time.Sleep(ratesFor)
+	if c = card(); c.WaitPercent == nil || *c.WaitPercent != 100*threads {
+		t.Errorf("an absurd wait: got %v, want at most %d", c.WaitPercent, 100*threads)
+	}
+	putWait(t, n.file(7, "cache"), 0)
+	time.Sleep(ratesFor)
+	if c = card(); c.WaitPercent != nil {
+		t.Errorf("a counter that fell: got %v, want not known", *c.WaitPercent)
+	}
+}
