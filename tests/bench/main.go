@@ -35,7 +35,7 @@ type options struct {
 	budget, churn       time.Duration
 	warm, seconds       time.Duration
 	seed                uint64
-	list                bool
+	list, plots         bool
 }
 
 // words is a list in one flag: a,b.
@@ -82,6 +82,7 @@ func main() {
 	flags.DurationVar(&o.seconds, "seconds", 4*time.Second, "length of each measurement")
 	flags.DurationVar(&o.churn, "churn", 10*time.Minute, "length of the scenario churn")
 	flags.Uint64Var(&o.seed, "seed", 1, "of the random choices of churn")
+	flags.BoolVar(&o.plots, "plots", false, "also draw the shares over time: a file .svg for each case, in --out")
 	flags.BoolVar(&o.list, "list", false, "list scenarios and what they take, and do nothing")
 	showVersion := flags.Bool("version", false, "print the version")
 	_ = flags.Parse(os.Args[1:]) // ExitOnError: it does not return an error
@@ -123,6 +124,11 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	defer func() {
 		err = errors.Join(err, b.close(), finish(o.out, b.records))
+		if o.plots {
+			paths, plotErr := report.Plots(o.out, b.records)
+			fmt.Printf("results.jsonl, results.md and %d plots are in %s\n", len(paths), o.out)
+			err = errors.Join(err, plotErr)
+		}
 	}()
 	for _, s := range chosen {
 		for _, system := range systems {
