@@ -8,6 +8,9 @@ sbindir ?= $(prefix)/sbin
 libdir ?= $(prefix)/lib/vgpu
 docdir ?= $(prefix)/share/doc/slurm-vgpu
 unitdir ?= $(prefix)/lib/systemd/system
+# Of vgpuctl, for bash, zsh and fish.
+completions = $(addprefix $(prefix)/share/,bash-completion/completions/vgpuctl zsh/vendor-completions/_vgpuctl \
+	fish/vendor_completions.d/vgpuctl.fish)
 # Where slurmd looks for plugins; Debian's folder unless the site says else.
 plugindir ?= $(prefix)/lib/$(shell gcc -print-multiarch)/slurm-wlm
 
@@ -124,6 +127,14 @@ install: build
 	install -m 755 $(B)/lib/libvgpu.so $(DESTDIR)$(libdir)
 	install -m 755 $(B)/spank/vgpu.so $(DESTDIR)$(plugindir)
 	install -m 644 etc/systemd/* $(DESTDIR)$(unitdir)
+	install -d $(addprefix $(DESTDIR)$(libdir)/bench/,bin lib tests)
+	install -m 755 $(B)/tests/vgpu-bench $(B)/tests/vgpu-load $(B)/tests/torch_load.py $(DESTDIR)$(libdir)/bench/tests
+	ln -sf ../../libvgpu.so $(DESTDIR)$(libdir)/bench/lib/libvgpu.so
+	ln -sf $(sbindir)/gresd $(DESTDIR)$(libdir)/bench/bin/gresd
+	install -d $(dir $(addprefix $(DESTDIR),$(completions)))
+	$(B)/bin/vgpuctl completion bash >$(DESTDIR)$(word 1,$(completions))
+	$(B)/bin/vgpuctl completion zsh >$(DESTDIR)$(word 2,$(completions))
+	$(B)/bin/vgpuctl completion fish >$(DESTDIR)$(word 3,$(completions))
 	cp -r etc/vgpu.toml etc/slurm $(DESTDIR)$(docdir)/examples
 	install -m 644 LICENSE $(DESTDIR)$(docdir)
 
@@ -131,7 +142,7 @@ install: build
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,vgpuctl vgpu-srun) \
 		$(addprefix $(DESTDIR)$(sbindir)/,gresd vgpu-prolog) \
-		$(DESTDIR)$(plugindir)/vgpu.so \
+		$(DESTDIR)$(plugindir)/vgpu.so $(addprefix $(DESTDIR),$(completions)) \
 		$(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(wildcard etc/systemd/*)))
 	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir)
 

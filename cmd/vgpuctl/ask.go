@@ -16,19 +16,24 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/spank/prolog"
 )
 
-func (s *settings) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
-	socket, mistake := s.socket, error(nil)
-	if socket == "" {
-		var cfg config.Config
-		if cfg, mistake = config.Load(s.config); mistake == nil {
-			socket = cfg.Paths.Socket()
-		} else {
-			// A gresd that runs has an older configuration in force: ask where the
-			// hooks of Slurm would.
-			hooks, _ := prolog.ReadConfig(s.config)
-			socket = config.Paths{RunDir: hooks.RunDir}.Socket()
-		}
+// socketPath is where gresd listens. With an error, the configuration cannot be read,
+// and it is where gresd probably listens all the same.
+func (s *settings) socketPath() (string, error) {
+	if s.socket != "" {
+		return s.socket, nil
 	}
+	cfg, err := config.Load(s.config)
+	if err == nil {
+		return cfg.Paths.Socket(), nil
+	}
+	// A gresd that runs has an older configuration in force: ask where the hooks of
+	// Slurm would.
+	hooks, _ := prolog.ReadConfig(s.config)
+	return config.Paths{RunDir: hooks.RunDir}.Socket(), err
+}
+
+func (s *settings) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
+	socket, mistake := s.socketPath()
 	client := wire.Client{Socket: socket, Timeout: 15 * time.Second}
 	rep, err := client.Do(ctx, req)
 	switch {

@@ -17,6 +17,8 @@ func (s *settings) cordonCommand() *cobra.Command {
 		Use:   "cordon CARD [REASON...]",
 		Short: "Give no new shares of a card, named by index or UUID (root only)",
 		Args:  cobra.MinimumNArgs(1),
+
+		ValidArgsFunction: s.completeCards,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.change(cmd, wire.Request{Op: wire.OpCordon, Card: args[0], Reason: strings.Join(args[1:], " ")})
 		},
@@ -28,6 +30,8 @@ func (s *settings) uncordonCommand() *cobra.Command {
 		Use:   "uncordon CARD",
 		Short: "Put a card back to use that was cordoned or sick (root only)",
 		Args:  cobra.ExactArgs(1),
+
+		ValidArgsFunction: s.completeCards,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.change(cmd, wire.Request{Op: wire.OpUncordon, Card: args[0]})
 		},

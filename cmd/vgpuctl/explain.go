@@ -24,6 +24,8 @@ func (s *settings) explainCommand() *cobra.Command {
 		Example: "  vgpuctl explain 4217\n" +
 			"  vgpuctl explain --gres=vgpu:30 --vgpu-mem=20G",
 		Args: cobra.MaximumNArgs(1),
+
+		ValidArgsFunction: s.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (req.GRES != "") {
 				return errors.New("want a job or a request, for example: vgpuctl explain 4217, or vgpuctl explain --gres=vgpu:30")
@@ -60,6 +62,14 @@ func (s *settings) explainCommand() *cobra.Command {
 	flags.StringVar(&o.Priority, "vgpu-priority", "", "`WORD`: high, normal or low")
 	flags.StringVar(&o.Policy, "vgpu-policy", "", "`WORD`: binpack, spread, topology or exclusive")
 	flags.StringVar(&o.Engine, "vgpu-engine", "", "`WORD`: time or mps")
+	complete(cmd, "gres", "vgpu:10", "vgpu:30", "vgpu:50", "vgpu:100")
+	complete(cmd, "vgpu-mode", "hard", "soft", "off")
+	complete(cmd, "vgpu-priority", "high", "normal", "low")
+	complete(cmd, "vgpu-policy", "binpack", "spread", "topology", "exclusive")
+	complete(cmd, "vgpu-engine", "time", "mps")
+	for _, flag := range []string{"vgpu-mem", "vgpu-cores", "vgpu-cards"} {
+		complete(cmd, flag)
+	}
 	return cmd
 }
 
@@ -89,11 +99,11 @@ func writeExplanation(w io.Writer, e wire.Explanation) error {
 		})
 	}
 	fmt.Fprintln(w)
-	if err := table(w, rows); err != nil {
+	if err := table(w, false, rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
-	return table(w, legendOf(e.Cards))
+	return table(w, false, legendOf(e.Cards))
 }
 
 // legendOf has each reason once, with its words.

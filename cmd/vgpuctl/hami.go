@@ -92,7 +92,7 @@ func writeHAMi(w io.Writer, v hamiView) error {
 		}
 		rows = append(rows, []string{shortUUID(c.UUID), size(c.UsedBytes), limit, fmt.Sprintf("%d%%", c.SMLimit)})
 	}
-	if err := table(w, rows); err != nil || len(v.Processes) == 0 {
+	if err := table(w, false, rows); err != nil || len(v.Processes) == 0 {
 		return err
 	}
 	rows = [][]string{{"PID", "STATE", "CARD", "MEMORY", "CONTEXT", "MODULES", "DATA", "SM"}}
@@ -105,5 +105,5 @@ func writeHAMi(w io.Writer, v hamiView) error {
 		}
 	}
 	fmt.Fprintln(w)
-	return table(w, rows)
+	return table(w, false, rows)
 }

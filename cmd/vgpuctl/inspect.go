@@ -177,7 +177,7 @@ func writeGrant(w io.Writer, v grantView) error {
 			fmt.Sprintf("%.1f%%", float64(c.WeightPPM)/1e4), fmt.Sprint(c.BusyProcs), fmt.Sprint(c.Others), shortUUID(c.UUID),
 		})
 	}
-	if err := table(w, rows); err != nil {
+	if err := table(w, false, rows); err != nil {
 		return err
 	}
 	for _, c := range v.Cards {
@@ -205,7 +205,7 @@ func writeCache(w io.Writer, v cacheView) error {
 			fmt.Sprintf("%.2f ms", float64(c.BalanceNS)/1e6), fmt.Sprint(c.Waits), seconds(c.WaitSeconds), fmt.Sprint(c.Refused),
 		})
 	}
-	if err := table(w, rows); err != nil || len(v.Processes) == 0 {
+	if err := table(w, false, rows); err != nil || len(v.Processes) == 0 {
 		return err
 	}
 	rows = [][]string{{"PID", "STATE", "SLICES", "CARD", "MEMORY", "GPU TIME", "LAUNCHES", "IN FLIGHT", "SLICE"}}
@@ -222,5 +222,5 @@ func writeCache(w io.Writer, v cacheView) error {
 		}
 	}
 	fmt.Fprintln(w)
-	return table(w, rows)
+	return table(w, false, rows)
 }

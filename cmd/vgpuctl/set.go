@@ -18,6 +18,8 @@ func (s *settings) setCommand() *cobra.Command {
 		Use:   "set JOB --cores N",
 		Short: "Change the compute share of a running job (root only)",
 		Args:  cobra.ExactArgs(1),
+
+		ValidArgsFunction: s.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := strconv.ParseUint(args[0], 10, 32)
 			if err != nil || job == 0 {
@@ -34,6 +36,7 @@ func (s *settings) setCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().Uint32Var(&cores, "cores", 0, "compute share `N` of each card, in hundredths: 1 to the job's share")
+	complete(cmd, "cores")
 	if err := cmd.MarkFlagRequired("cores"); err != nil {
 		panic(err) // the flag is defined above
 	}

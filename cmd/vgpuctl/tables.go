@@ -6,25 +6,13 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// table aligns columns. Lines stay within 100 columns for usual values.
-func table(w io.Writer, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		if _, err := fmt.Fprintln(t, strings.Join(row, "\t")); err != nil {
-			return err
-		}
-	}
-	return t.Flush()
-}
-
-func writeStatus(w io.Writer, st wire.Status) error {
+func writeStatus(w io.Writer, p paint, st wire.Status) error {
 	state := "ready"
 	if !st.Ready {
 		state = "starting"
@@ -35,22 +23,22 @@ func writeStatus(w io.Writer, st wire.Status) error {
 	}
 	fmt.Fprintf(w, "gresd %s on %s: %s, up %s, cards chosen by %s, jobs %d\n", st.Version, node, state,
 		time.Since(st.Started).Round(time.Second), st.Placement, st.Jobs)
-	for _, p := range st.Problems {
-		fmt.Fprintf(w, "problem: %s\n", p)
+	for _, problem := range st.Problems {
+		fmt.Fprintf(w, "%s %s\n", p.red("problem:"), problem)
 	}
-	rows := [][]string{{"CARD", "TYPE", "SHARE", "CORES", "MEMORY GRANTED", "JOBS", "STATE", "UUID"}}
+	rows := [][]string{{"CARD", "TYPE", "SHARE", "BUSY", "GRANTED", "JOBS", "STATE", "UUID"}}
 	for _, c := range st.Cards {
-		health := "ok"
+		health := p.green("ok")
 		if !c.Healthy {
-			health = "out" // cordoned, sick, or in MIG mode
+			health = p.red("out") // cordoned, sick, or in MIG mode
 		}
 		rows = append(rows, []string{
-			fmt.Sprint(c.Index), c.Type, percent(c.Share), percent(c.Cores),
-			size(c.GrantedBytes) + " / " + size(c.MemoryBytes), fmt.Sprint(c.Jobs), health, c.UUID,
+			fmt.Sprint(c.Index), c.Type, shareOf(c.Share, c.Cores), known(c.ComputePercent, rounded),
+			ofSize(size(c.GrantedBytes), size(c.MemoryBytes)), jobsAndWaiting(p, c), health, c.UUID,
 		})
 	}
 	fmt.Fprintln(w)
-	if err := table(w, rows); err != nil {
+	if err := table(w, p, rows); err != nil {
 		return err
 	}
 	for _, c := range st.Cards {
@@ -64,22 +52,22 @@ func writeStatus(w io.Writer, st wire.Status) error {
 	return nil
 }
 
-func writeJobs(w io.Writer, jobs []wire.Job) error {
-	rows := [][]string{{"JOB", "USER", "CARD", "SHARE", "CORES", "MEMORY", "MODE", "GPU TIME", "PROCS", "SLICE"}}
+func writeJobs(w io.Writer, p paint, jobs []wire.Job) error {
+	rows := [][]string{{"JOB", "USER", "CARD", "SHARE", "GOT", "WAIT", "MEMORY", "MODE", "GPU TIME", "PROCS", "SLICE"}}
 	for _, j := range jobs {
 		first := []string{fmt.Sprint(j.JobID), user(j)}
 		if len(j.Cards) == 0 {
-			rows = append(rows, append(first, "-", "-", "-", "-", j.State, "-", "-", "-"))
+			rows = append(rows, append(first, "-", "-", "-", "-", "-", j.State, "-", "-", "-"))
 		}
 		for _, c := range j.Cards {
 			rows = append(rows, append(first,
-				fmt.Sprint(c.Index), percent(c.Share), percent(c.Cores),
-				known(c.UsedBytes, size)+" / "+size(c.LimitBytes), mode(j),
+				fmt.Sprint(c.Index), shareOf(c.Share, c.Cores), known(c.ComputePercent, rounded), known(c.WaitPercent, rounded),
+				ofSize(known(c.UsedBytes, size), size(c.LimitBytes)), mode(j),
 				known(c.GPUSeconds, seconds), known(c.Processes, func(n int) string { return fmt.Sprint(n) }), slice(c)))
 			first = []string{"", ""}
 		}
 	}
-	if err := table(w, rows); err != nil {
+	if err := table(w, p, rows); err != nil {
 		return err
 	}
 	for _, j := range jobs {
@@ -106,6 +94,34 @@ func user(j wire.Job) string {
 }
 
 func mode(j wire.Job) string { return gpu.FormatMode(gpu.Mode(j.Mode), gpu.Share(j.Ceiling)) }
+
+// jobsAndWaiting is "3", or "3, 1 waits" where launches of one are held back.
+func jobsAndWaiting(p paint, c wire.Card) string {
+	if c.Waiting == 0 {
+		return fmt.Sprint(c.Jobs)
+	}
+	return fmt.Sprintf("%d, ", c.Jobs) + p.yellow(fmt.Sprintf("%d waits", c.Waiting))
+}
+
+// shareOf is the share of the card, and of its compute where that is another one.
+func shareOf(share, cores uint32) string {
+	if share == cores {
+		return percent(share)
+	}
+	return percent(share) + "/" + percent(cores)
+}
+
+// ofSize is "3/8 GiB" or "512 MiB/8 GiB".
+func ofSize(part, all string) string {
+	number, unit, _ := strings.Cut(part, " ")
+	if _, other, _ := strings.Cut(all, " "); unit == other {
+		return number + "/" + all
+	}
+	return part + "/" + all
+}
+
+// rounded is a percentage without a fraction.
+func rounded(v float64) string { return fmt.Sprintf("%.0f%%", v) }
 
 func percent(n uint32) string { return fmt.Sprintf("%d%%", n) }
 

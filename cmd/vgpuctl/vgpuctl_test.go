@@ -44,7 +44,7 @@ func exampleReply(op wire.Op) wire.Reply {
 		return wire.Reply{OK: true, Status: &wire.Status{
 			Version: "1.2.3", Node: "n1", Started: time.Now().Add(-time.Hour), Ready: true, Placement: "slurm", Jobs: 12,
 			Cards: []wire.Card{
-				{UUID: uuid, Index: 0, Type: "h200", Healthy: true, MemoryBytes: 141 << 30, GrantedBytes: 100 << 30, Share: 100, Cores: 100, Jobs: 12},
+				{UUID: uuid, Index: 0, Type: "h200", Healthy: true, MemoryBytes: 141 << 30, GrantedBytes: 100 << 30, Share: 100, Cores: 100, Jobs: 12, ComputePercent: ptr(62.0), Waiting: 3},
 				{UUID: uuid, Index: 2, Type: "h200", Healthy: true, MemoryBytes: 282 << 30, PhysicalBytes: 141 << 30},
 				{UUID: uuid, Index: 1, Type: "h200", MemoryBytes: 141 << 30},
 			},
@@ -54,7 +54,7 @@ func exampleReply(op wire.Op) wire.Reply {
 	return wire.Reply{OK: true, Jobs: []wire.Job{
 		{JobID: 1234567, User: "longname12", State: "granted", Mode: "soft", Ceiling: 80, Cards: []wire.JobCard{
 			{UUID: uuid, Index: 0, Share: 100, Cores: 100, LimitBytes: 141 << 30, UsedBytes: ptr(uint64(100 << 30)), GPUSeconds: ptr(3723.5), Processes: ptr(8), SliceUS: 14000, Gate: true},
-			{UUID: uuid, Index: 1, Share: 30, Cores: 30, LimitBytes: 20 << 30},
+			{UUID: uuid, Index: 1, Share: 30, Cores: 20, LimitBytes: 20 << 30, ComputePercent: ptr(31.2), WaitPercent: ptr(12.0)},
 			{UUID: uuid, Index: 2, Share: 30, Cores: 30, LimitBytes: 20 << 30, PhysicalBytes: 10 << 30},
 		}},
 		{JobID: 9, UID: 33, State: "refused", Reason: "vgpu: request: job 9: --vgpu-mem: want a size"},
@@ -96,7 +96,7 @@ func TestStatusAndJobs(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	narrow(t, out)
-	for _, want := range []string{"gresd 1.2.3 on n1: ready, up 1h0m", "100 GiB / 141 GiB", "out", uuid, "problem: card 2: lost", "card 2: 282 GiB are shared out, of which the card has 141 GiB"} {
+	for _, want := range []string{"gresd 1.2.3 on n1: ready, up 1h0m", "100/141 GiB", "62%", "12, 3 waits", "out", uuid, "problem: card 2: lost", "card 2: 282 GiB are shared out, of which the card has 141 GiB"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -106,7 +106,7 @@ func TestStatusAndJobs(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	narrow(t, out)
-	for _, want := range []string{"100 GiB / 141 GiB", "? / 20 GiB", "job 1234567: of its limit 20 GiB, card 2 has 10 GiB", "soft:80", "1h2m3.5s", "14 ms gate", "refused", "job 9: vgpu: request"} {
+	for _, want := range []string{"100/141 GiB", "?/20 GiB", "30%/20%", "31%", "12%", "job 1234567: of its limit 20 GiB, card 2 has 10 GiB", "soft:80", "1h2m3.5s", "14 ms gate", "refused", "job 9: vgpu: request"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

@@ -51,6 +51,13 @@ type Node struct {
 	Mode     string // who chooses the card
 }
 
+// Text is what [Write] writes.
+func Text(n Node) (string, error) {
+	var out strings.Builder
+	err := Write(&out, n)
+	return out.String(), err
+}
+
 // Write writes the lines of gres.conf for the cards of a node, and as
 // comments what belongs into slurm.conf and what is to know of the topology.
 // Every GPU gets a Type: without one, slurmctld loses the use of each card when
@@ -66,10 +73,9 @@ func Write(w io.Writer, n Node) error {
 		return err
 	}
 	var lines strings.Builder
-	types, shares := map[string]int{}, map[string]int{}
+	shares := map[string]int{}
 	bound := false
 	for _, c := range n.Cards {
-		types[c.Type]++
 		fmt.Fprintf(&lines, "Name=gpu Type=%s File=/dev/nvidia%d", c.Type, c.Minor)
 		if cores := n.coresOf(c); cores != nil {
 			bound = true
@@ -80,10 +86,6 @@ func Write(w io.Writer, n Node) error {
 			shares[c.Type] += int(gpu.FullCard)
 		}
 	}
-	var gres []string
-	for _, name := range slices.Sorted(maps.Keys(types)) {
-		gres = append(gres, fmt.Sprintf("gpu:%s:%d", name, types[name]))
-	}
 	if n.Mode == config.PlacementSlurm {
 		for _, c := range n.Cards {
 			if !c.MIG {
@@ -91,20 +93,39 @@ func Write(w io.Writer, n Node) error {
 				fmt.Fprintf(&lines, "Name=shard Type=%s Count=%d File=/dev/nvidia%d\n", c.Type, gpu.FullCard, c.Minor)
 			}
 		}
-		for _, name := range slices.Sorted(maps.Keys(shares)) {
-			gres = append(gres, fmt.Sprintf("shard:%s:%d", name, shares[name]))
-		}
 	} else {
 		// With a Type, --gres=vgpu:TYPE:N gets a card of that type, and nothing changes
 		// for --gres=vgpu:N.
 		for _, name := range slices.Sorted(maps.Keys(shares)) {
 			fmt.Fprintf(&lines, "Name=vgpu Type=%s Count=%d Flags=CountOnly\n", name, shares[name])
-			gres = append(gres, fmt.Sprintf("vgpu:%s:%d", name, shares[name]))
 		}
 	}
 	_, err := fmt.Fprintf(w, "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=%s\n%s%s",
-		strings.Join(gres, ","), n.remarks(bound), lines.String())
+		strings.Join(Gres(n), ","), n.remarks(bound), lines.String())
 	return err
+}
+
+// Gres is what belongs behind Gres= on the line of the node in slurm.conf.
+func Gres(n Node) []string {
+	types, shares := map[string]int{}, map[string]int{}
+	for _, c := range n.Cards {
+		types[c.Type]++
+		if !c.MIG {
+			shares[c.Type] += int(gpu.FullCard)
+		}
+	}
+	var gres []string
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		gres = append(gres, fmt.Sprintf("gpu:%s:%d", name, types[name]))
+	}
+	kind := "shard"
+	if n.Mode != config.PlacementSlurm {
+		kind = "vgpu"
+	}
+	for _, name := range slices.Sorted(maps.Keys(shares)) {
+		gres = append(gres, fmt.Sprintf("%s:%s:%d", kind, name, shares[name]))
+	}
+	return gres
 }
 
 // coresOf are the cores near a card, as Slurm counts them; nil where they are

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// settings are the flags of every command.
+type settings struct {
+	json           bool
+	config, socket string
+	color          string
+}
+
+func command() *cobra.Command {
+	var s settings
+	root := &cobra.Command{
+		Use:           "vgpuctl",
+		Short:         "Show the GPU shares of this node",
+		Version:       version,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(*cobra.Command, []string) error { return errors.New("want a command, for example: vgpuctl status") },
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if !slices.Contains(colorWords, s.color) {
+				return fmt.Errorf("--color: %q: want auto, always or never", s.color)
+			}
+			return nil
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true // ours says where its output goes
+	flags := root.PersistentFlags()
+	flags.BoolVar(&s.json, "json", false, "print JSON")
+	flags.StringVar(&s.config, "config", config.DefaultPath, "configuration `FILE` that names the socket")
+	flags.StringVar(&s.socket, "socket", "", "`PATH` of gresd's socket, whatever the configuration says")
+	flags.StringVar(&s.color, "color", colorAuto, "`WHEN` to use colour: auto (on a terminal, unless NO_COLOR is set), always, never")
+	complete(root, "color", colorWords...)
+
+	// Answers of gresd, tables.
+	status := s.add(root, "status", "Show the cards, what is granted of them, and who waits", cobra.NoArgs, nil)
+	noQueue := status.Flags().Bool("no-queue", false, "do not ask Slurm for jobs that wait for a share")
+	status.RunE = s.run(func(cmd *cobra.Command, _ []string) error { return s.status(cmd, !*noQueue) })
+	s.add(root, "jobs", "Show the jobs that have a share: all for root, else your own", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
+		rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs})
+		if err != nil {
+			return err
+		}
+		jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
+		return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeJobs(w, s.paint(w), jobs) })
+	})
+	root.AddCommand(s.topCommand(), s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.psCommand(), s.explainCommand())
+
+	// Files and the node itself, without gresd.
+	inspect := s.add(root, "inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
+		return s.inspect(cmd.OutOrStdout(), args[0])
+	})
+	inspect.ValidArgsFunction = s.completeJobFiles
+	check := s.add(root, "check-config [FILE]", "Check a configuration file", cobra.MaximumNArgs(1), func(cmd *cobra.Command, args []string) error {
+		return s.checkConfig(cmd.OutOrStdout(), args)
+	})
+	check.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
+	}
+	s.add(root, "gres-conf", "Print the lines of gres.conf for this node", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
+		return s.gresConf(cmd.OutOrStdout())
+	})
+	root.AddCommand(s.doctorCommand(), probeLibraryCommand(), s.benchCommand(), completionCommand())
+	return root
+}
+
+// add adds a command. What it returns is a failure of the work.
+func (s *settings) add(root *cobra.Command, use, short string, args cobra.PositionalArgs, run func(*cobra.Command, []string) error) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: args, ValidArgsFunction: cobra.NoFileCompletions, RunE: s.run(run)}
+	root.AddCommand(cmd)
+	return cmd
+}
+
+func (s *settings) run(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := run(cmd, args); err != nil {
+			return failure{err}
+		}
+		return nil
+	}
+}
+
+// print writes v as JSON, or as people read it.
+func (s *settings) print(w io.Writer, v any, text func(io.Writer) error) error {
+	if !s.json {
+		return text(w)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// gresConf prints what gresd gres-conf does; in JSON one string a line.
+func (s *settings) gresConf(w io.Writer) error {
+	cfg, err := config.Load(s.config)
+	if err != nil {
+		return err
+	}
+	node, err := gresconf.Read(cfg)
+	if err != nil {
+		return err
+	}
+	text, err := gresconf.Text(node)
+	if err != nil {
+		return err
+	}
+	return s.print(w, struct {
+		Lines []string `json:"lines"`
+	}{linesOf(text)}, func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	})
+}

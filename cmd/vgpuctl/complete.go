@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// completeFor bounds what a press of the Tab key may wait for gresd.
+const completeFor = time.Second
+
+// completionCommand prints what a shell reads.
+func completionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion {bash | zsh | fish}",
+		Short: "Print the completion of a shell",
+		Long: "Print the completion of a shell. make install puts it where the shells look; by hand:\n\n" +
+			"  bash: source <(vgpuctl completion bash)\n" +
+			"  zsh:  vgpuctl completion zsh >\"${fpath[1]}/_vgpuctl\"\n" +
+			"  fish: vgpuctl completion fish >~/.config/fish/completions/vgpuctl.fish\n",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"bash", "zsh", "fish"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, out := cmd.Root(), cmd.OutOrStdout()
+			switch args[0] {
+			case "zsh":
+				return root.GenZshCompletion(out)
+			case "fish":
+				return root.GenFishCompletion(out, true)
+			}
+			return root.GenBashCompletionV2(out, true)
+		},
+	}
+}
+
+// complete gives the values of a flag.
+func complete(cmd *cobra.Command, flag string, words ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // the flag is defined beside the call
+	}
+}
+
+// quick is what gresd answers in time; without an answer nothing is completed.
+func (s *settings) quick(cmd *cobra.Command, op wire.Op) (wire.Reply, bool) {
+	socket, err := s.socketPath()
+	if err != nil {
+		return wire.Reply{}, false
+	}
+	client := wire.Client{Socket: socket, Timeout: completeFor}
+	rep, err := client.Do(cmd.Context(), wire.Request{Op: op})
+	return rep, err == nil
+}
+
+// completeJobs gives the jobs that the user may see, each with what it is.
+func (s *settings) completeJobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var words []string
+	if rep, ok := s.quick(cmd, wire.OpJobs); ok && len(args) == 0 {
+		for _, j := range rep.Jobs {
+			what := j.State
+			if len(j.Cards) > 0 {
+				what = fmt.Sprintf("%s of card %d", percent(j.Cards[0].Cores), j.Cards[0].Index)
+			}
+			words = append(words, fmt.Sprintf("%d\t%s, %s", j.JobID, user(j), what))
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (s *settings) completeCards(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var words []string
+	if rep, ok := s.quick(cmd, wire.OpStatus); ok && rep.Status != nil && len(args) == 0 {
+		for _, c := range rep.Status.Cards {
+			words = append(words, fmt.Sprintf("%d\t%s, %s granted", c.Index, c.Type, percent(c.Share)))
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeJobFiles gives the grants and caches that the user may see, beside any file.
+func (s *settings) completeJobFiles(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var words []string
+	cfg, err := config.Load(s.config)
+	if rep, ok := s.quick(cmd, wire.OpJobs); err == nil && ok && len(args) == 0 {
+		for _, j := range rep.Jobs {
+			words = append(words, filepath.Join(cfg.Paths.Job(j.JobID), "grant"), filepath.Join(cfg.Paths.Job(j.JobID), "cache"))
+		}
+	}
+	return words, cobra.ShellCompDirectiveDefault
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// queueTimeout bounds the question to Slurm: without its answer the rest is
+// printed all the same.
+const queueTimeout = 3 * time.Second
+
+// queued is a job that waits in Slurm's queue for a share, of any node.
+type queued struct {
+	JobID  string `json:"job_id"` // "12_[3-5]" for tasks of an array
+	User   string `json:"user"`
+	GRES   string `json:"gres"`
+	Reason string `json:"reason"`
+}
+
+// statusView is the answer of gresd and what Slurm says. Queue is nil where it
+// was not asked or has not answered.
+type statusView struct {
+	*wire.Status
+	Queue []queued `json:"queue"`
+}
+
+func (s *settings) status(cmd *cobra.Command, withQueue bool) error {
+	rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpStatus})
+	if err != nil {
+		return err
+	}
+	if rep.Status == nil {
+		return errors.New("gresd: answer without a status")
+	}
+	v := statusView{Status: rep.Status}
+	if withQueue {
+		v.Queue = s.queue(cmd.Context())
+	}
+	out := cmd.OutOrStdout()
+	return s.print(out, v, func(w io.Writer) error {
+		p := s.paint(w)
+		if err := writeStatus(w, p, *v.Status); err != nil {
+			return err
+		}
+		return writeQueue(w, p, v.Queue)
+	})
+}
+
+// queue asks as the user who asks us: Slurm decides what he may see, and one who
+// is not root is told of his own jobs only, as by gresd.
+func (s *settings) queue(ctx context.Context) []queued {
+	cfg, err := config.Load(s.config)
+	if err != nil {
+		cfg = config.Default()
+	}
+	squeue := "squeue"
+	if strings.Contains(cfg.Slurm.Scontrol, "/") {
+		squeue = filepath.Join(filepath.Dir(cfg.Slurm.Scontrol), squeue)
+	}
+	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
+	defer cancel()
+	args := []string{"--noheader", "--states=PENDING", "--format=%i|%u|%b|%r"}
+	if os.Geteuid() != 0 {
+		args = append(args, "--user="+strconv.Itoa(os.Getuid()))
+	}
+	command := exec.CommandContext(ctx, squeue, args...)
+	if cfg.Slurm.Conf != "" {
+		command.Env = append(os.Environ(), "SLURM_CONF="+cfg.Slurm.Conf)
+	}
+	command.WaitDelay = time.Second
+	text, err := command.Output()
+	if err != nil {
+		return nil // no Slurm here, or it does not answer: that is doctor's matter
+	}
+	return parseQueue(text)
+}
+
+// parseQueue keeps the jobs that ask for a share.
+func parseQueue(text []byte) []queued {
+	jobs := []queued{}
+	for line := range bytes.Lines(text) {
+		f := strings.SplitN(strings.TrimSpace(string(line)), "|", 4)
+		if len(f) == 4 && (strings.Contains(f[2], "shard") || strings.Contains(f[2], "vgpu")) {
+			jobs = append(jobs, queued{f[0], f[1], strings.TrimPrefix(f[2], "gres/"), f[3]})
+		}
+	}
+	return jobs
+}
+
+// shownQueue is how many waiting jobs are listed; --json has all.
+const shownQueue = 10
+
+func writeQueue(w io.Writer, p paint, jobs []queued) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintf(w, "\njobs that wait in Slurm's queue for a share: %d\n", len(jobs)); err != nil {
+		return err
+	}
+	rows := [][]string{{"JOB", "USER", "SHARE", "REASON"}}
+	for i, j := range jobs {
+		if i == shownQueue {
+			rows = append(rows, []string{"…"})
+			break
+		}
+		rows = append(rows, []string{j.JobID, j.User, j.GRES, j.Reason})
+	}
+	return table(w, p, rows)
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+func (s *settings) topCommand() *cobra.Command {
+	var once bool
+	var order string
+	every := 2 * time.Second
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show live what the jobs with a share do: compute, memory, waiting",
+		Args:  cobra.NoArgs,
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			by, ok := top.ParseOrder(order)
+			switch {
+			case !ok:
+				return fmt.Errorf("--sort: %q: want %s", order, strings.Join(top.Orders(), ", "))
+			case every < 200*time.Millisecond:
+				return fmt.Errorf("--interval: %s: want at least 200ms", every)
+			}
+			err := s.top(cmd, &top.View{Order: by, ASCII: !isUTF8()}, every, once)
+			if err != nil {
+				return failure{err}
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&once, "once", false, "print a table once, for scripts")
+	flags.StringVar(&order, "sort", top.ByCompute.String(), "`WORD`: "+strings.Join(top.Orders(), ", "))
+	flags.DurationVar(&every, "interval", every, "`TIME` between two looks")
+	complete(cmd, "sort", top.Orders()...)
+	complete(cmd, "interval", "1s", "2s", "5s", "10s")
+	return cmd
+}
+
+func (s *settings) top(cmd *cobra.Command, v *top.View, every time.Duration, once bool) error {
+	out := cmd.OutOrStdout()
+	if !once && !s.json {
+		if !isTerminal(out) {
+			return errors.New("top: not a terminal: want vgpuctl top --once, or --json")
+		}
+		return top.Run(cmd.Context(), v, top.Options{Every: every, Ask: s.sample, Color: bool(s.paint(out))})
+	}
+	sample, err := s.sample(cmd.Context())
+	if err != nil {
+		return err
+	}
+	v.Add(sample)
+	return s.print(out, sample, func(w io.Writer) error { return table(w, s.paint(w), v.Table()) })
+}
+
+func (s *settings) sample(ctx context.Context) (top.Sample, error) {
+	status, err := s.ask(ctx, wire.Request{Op: wire.OpStatus})
+	if err == nil && status.Status == nil {
+		err = errors.New("gresd: answer without a status")
+	}
+	if err != nil {
+		return top.Sample{}, err
+	}
+	jobs, err := s.ask(ctx, wire.Request{Op: wire.OpJobs})
+	return top.Sample{At: time.Now(), Status: *status.Status, Jobs: append([]wire.Job{}, jobs.Jobs...)}, err
+}
+
+// isUTF8 says whether the terminal shows more than ASCII.
+func isUTF8() bool {
+	words := strings.ToUpper(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
+	return strings.Contains(words, "UTF-8") || strings.Contains(words, "UTF8")
+}

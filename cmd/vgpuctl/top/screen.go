@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gdamore/tcell/v2"
+)
+
+// Options of [Run].
+type Options struct {
+	Every time.Duration                         // between two samples
+	Ask   func(context.Context) (Sample, error) // one sample
+	Color bool
+}
+
+// Run shows the view until the user quits or ctx is done. The terminal is as it
+// was when it returns.
+func Run(ctx context.Context, v *View, o Options) error {
+	screen, err := tcell.NewScreen()
+	if err == nil {
+		err = screen.Init()
+	}
+	if err != nil {
+		return fmt.Errorf("terminal: %w; vgpuctl top --once needs none", err)
+	}
+	defer screen.Fini()
+
+	events, quit := make(chan tcell.Event, 16), make(chan struct{})
+	defer close(quit)
+	go screen.ChannelEvents(events, quit)
+
+	// A gresd that does not answer must not stop the keys.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan answer)
+	go asking(ctx, o, answers)
+
+	for {
+		show(screen, v, o.Color)
+		select {
+		case <-ctx.Done():
+			return nil
+		case a := <-answers:
+			if a.err != nil {
+				v.Problem = a.err.Error()
+			} else {
+				v.Add(a.sample)
+			}
+		case event, open := <-events:
+			if !open || !handle(screen, v, event) {
+				return nil
+			}
+		}
+	}
+}
+
+type answer struct {
+	sample Sample
+	err    error
+}
+
+func asking(ctx context.Context, o Options, answers chan<- answer) {
+	for {
+		var a answer
+		a.sample, a.err = o.Ask(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case answers <- a:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(o.Every):
+		}
+	}
+}
+
+// handle returns false for the keys that quit.
+func handle(screen tcell.Screen, v *View, event tcell.Event) bool {
+	switch e := event.(type) {
+	case *tcell.EventResize:
+		screen.Sync()
+	case *tcell.EventKey:
+		_, height := screen.Size()
+		switch e.Key() {
+		case tcell.KeyEscape, tcell.KeyCtrlC:
+			return false
+		case tcell.KeyUp:
+			v.Scroll(-1)
+		case tcell.KeyDown:
+			v.Scroll(1)
+		case tcell.KeyPgUp:
+			v.Scroll(-height / 2)
+		case tcell.KeyPgDn:
+			v.Scroll(height / 2)
+		case tcell.KeyCtrlL:
+			screen.Sync()
+		case tcell.KeyRune:
+			return v.Key(e.Rune())
+		}
+	}
+	return true
+}
+
+// Key does what a key stands for; false: quit.
+func (v *View) Key(key rune) bool {
+	switch key {
+	case 'q':
+		return false
+	case 'c':
+		v.Order = ByCompute
+	case 'm':
+		v.Order = ByMemory
+	case 'w':
+		v.Order = ByWait
+	case 'j':
+		v.Order = ByJob
+	case 'u':
+		v.Order = ByUser
+	case 'r':
+		v.Reverse = !v.Reverse
+	case 's':
+		v.Order = (v.Order + 1) % orders
+	}
+	return true
+}
+
+var looks = map[Kind]tcell.Style{
+	Plain:  tcell.StyleDefault,
+	Dim:    tcell.StyleDefault.Dim(true),
+	Strong: tcell.StyleDefault.Bold(true),
+	Good:   tcell.StyleDefault.Foreground(tcell.ColorGreen),
+	Warn:   tcell.StyleDefault.Foreground(tcell.ColorYellow),
+	Bad:    tcell.StyleDefault.Foreground(tcell.ColorRed),
+	Head:   tcell.StyleDefault.Reverse(true),
+}
+
+func show(screen tcell.Screen, v *View, color bool) {
+	width, height := screen.Size()
+	screen.Clear()
+	for y, line := range v.Lines(width, height) {
+		x := 0
+		for _, s := range line {
+			style := looks[s.Kind]
+			if !color && s.Kind >= Good && s.Kind <= Bad {
+				style = tcell.StyleDefault
+			}
+			for _, r := range s.Text {
+				screen.SetContent(x, y, r, nil, style)
+				x++
+			}
+		}
+	}
+	screen.Show()
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+)
+
+// What docs/coverage.md and INSTALL.md say was run.
+const (
+	oldestDriver = 535 // meant to work from here on
+	lookedAtCUDA = 13  // docs/coverage.md
+)
+
+var ranDrivers = []int{580}
+
+func checkDriver(_ context.Context, n *node, tell func(Status, string, string)) {
+	cards, err := inventory.Open(n.cfg.NVML.Library)
+	if err != nil {
+		tell(Fail, err.Error(), "install the NVIDIA driver, load its module (nvidia-smi shows whether it works), or set [nvml] library")
+		return
+	}
+	n.cards = cards
+	v, err := cards.Versions()
+	if err != nil {
+		tell(Warn, "its version is not known: "+err.Error(), "nvidia-smi")
+		return
+	}
+	tell(judgeDriver(v))
+}
+
+func judgeDriver(v inventory.Versions) (Status, string, string) {
+	text := fmt.Sprintf("driver %s, CUDA %s", v.Driver, v.CUDA)
+	driver, cuda := major(v.Driver), major(v.CUDA)
+	ran := false
+	for _, d := range ranDrivers {
+		ran = ran || d == driver
+	}
+	switch {
+	case driver == 0:
+		return Warn, text + ": not a version that is known", "see docs/coverage.md for what was looked at"
+	case driver < oldestDriver:
+		return Fail, fmt.Sprintf("%s: older than %d", text, oldestDriver), fmt.Sprintf("install a driver from %d on", oldestDriver)
+	case cuda > lookedAtCUDA:
+		return Warn, fmt.Sprintf("%s: CUDA %d may have functions that the library does not know", text, cuda), "see docs/coverage.md; look for a newer slurm-vgpu"
+	case !ran:
+		return Warn, text + ": meant to work, not run by us", "run make gpu-check on this node once"
+	}
+	return Pass, text, ""
+}
+
+// major is the first number of "580.95.05"; 0 when there is none.
+func major(version string) int {
+	first, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(first)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func checkCards(_ context.Context, n *node, tell func(Status, string, string)) {
+	if n.cards == nil {
+		tell(Skip, "no driver", "")
+		return
+	}
+	list, err := n.cards.Cards()
+	if err != nil {
+		tell(Fail, err.Error(), "nvidia-smi; reset the card (nvidia-smi -r) or restart the node")
+	}
+	var names []string
+	for _, c := range list {
+		names = append(names, fmt.Sprintf("%d: %s", c.Index, c.Type))
+		device := fmt.Sprintf("/dev/nvidia%d", c.Minor)
+		if info, err := os.Stat(device); err != nil || info.Mode()&os.ModeDevice == 0 {
+			tell(Warn, device+" of card "+fmt.Sprint(c.Index)+" is not there", "nvidia-modprobe -u -c "+fmt.Sprint(c.Minor))
+		}
+		if c.MIG {
+			tell(Warn, fmt.Sprintf("card %d is in MIG mode: Slurm shares it, gresd does not", c.Index), "nvidia-smi -i "+fmt.Sprint(c.Index)+" -mig 0, if it is to be shared by gresd")
+		}
+	}
+	switch {
+	case len(list) == 0 && err == nil:
+		tell(Fail, "the driver knows no card", "lspci | grep -i nvidia; dmesg")
+	case len(list) > 0:
+		tell(Pass, fmt.Sprintf("%d cards, %s", len(list), strings.Join(names, ", ")), "")
+	}
+}
+
+// Probed is what a child process with the library preloaded was told.
+type Probed struct {
+	ByName    gpu.Bytes `json:"by_name"`
+	ByAddress gpu.Bytes `json:"by_address"`
+}
+
+// ProbeLimit is the limit that the child is given.
+const ProbeLimit = 1 * gpu.GiB
+
+func checkLibrary(ctx context.Context, n *node, tell func(Status, string, string)) {
+	path := n.cfg.Paths.Library
+	if err := trusted(path); err != nil {
+		tell(Fail, err.Error(), "make install, or set [paths] library; root must own it and nobody else may write it")
+		return
+	}
+	switch {
+	case n.cards == nil:
+		tell(Skip, "no driver to try it with", "")
+		return
+	case n.Probe == nil:
+		tell(Skip, "not tried", "")
+		return
+	}
+	got, err := n.Probe(ctx, path, probe.Library(n.cfg.CUDA.Library, n.cfg.NVML.Library))
+	tell(judgeLibrary(path, got, err))
+}
+
+func judgeLibrary(path string, got Probed, err error) (Status, string, string) {
+	const remedy = "make install of one release; ldd of it shows what is missing"
+	switch {
+	case err != nil:
+		return Fail, fmt.Sprintf("%s cannot be tried: %v", path, err), remedy
+	case got.ByName != ProbeLimit:
+		return Fail, fmt.Sprintf("%s does not answer: a program with a limit of %s is told %s", path, ProbeLimit, got.ByName), remedy
+	case got.ByAddress != 0 && got.ByAddress != ProbeLimit:
+		return Fail, fmt.Sprintf("%s does not answer cuGetProcAddress: a program with a limit of %s is told %s", path, ProbeLimit, got.ByAddress), remedy
+	}
+	return Pass, path + " loads, and its hooks answer", ""
+}
+
+// trusted says what is wrong with a file that every process of a job loads.
+func trusted(path string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return fmt.Errorf("%s: not a file", path)
+	case st.Uid != 0:
+		return fmt.Errorf("%s: owned by user %d, want root", path, st.Uid)
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("%s: mode %04o: others than root may write it", path, st.Mode&0o7777)
+	case st.Mode&0o004 == 0:
+		return fmt.Errorf("%s: mode %04o: users may not read it", path, st.Mode&0o7777)
+	case st.Size == 0:
+		return errors.New(path + ": empty")
+	}
+	return nil
+}
