@@ -57,8 +57,17 @@ func TestJSONEverywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"status"}, {"jobs"}, {"top"}, {"top", "--once"}, {"topo"}, {"explain", "7"}, {"set", "7", "--cores", "20"},
-		{"cordon", "0"}, {"uncordon", "0"}, {"check-config", config}, {"doctor", "--local", "--timeout", "2s"},
+		{"status"},
+		{"jobs"},
+		{"top"},
+		{"top", "--once"},
+		{"topo"},
+		{"explain", "7"},
+		{"set", "7", "--cores", "20"},
+		{"cordon", "0"},
+		{"uncordon", "0"},
+		{"check-config", config},
+		{"doctor", "--local", "--timeout", "2s"},
 	} {
 		out, errs, _ := run(t, append([]string{"--json", "--socket", socket}, args...)...)
 		var v any

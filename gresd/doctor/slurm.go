@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -82,7 +83,10 @@ func (n *node) scontrol(ctx context.Context, args ...string) (string, error) {
 	if n.cfg.Slurm.Conf != "" {
 		cmd.Env = append(os.Environ(), "SLURM_CONF="+n.cfg.Slurm.Conf)
 	}
-	cmd.WaitDelay = time.Second
+	// A wrapper of the site may have children that outlive it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 200 * time.Millisecond
 	out, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(out))
 	if ctx.Err() != nil {
