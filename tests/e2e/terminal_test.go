@@ -3,16 +3,20 @@
 package e2e
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -110,8 +114,15 @@ func TestTopOnATerminal(t *testing.T) {
 	b := s.submit(bob, "--gres=vgpu:70 --vgpu-mode=soft", cluster.BusyScript(300))
 	s.running(a, b)
 	s.eventually(shortWait, "both jobs work", func() bool {
-		r := s.As("root", "vgpuctl", "top", "--once")
-		return strings.Count(r.Out, "GiB") == 0 && strings.Count(r.Out, " 1      ") == 2 && !strings.Contains(r.Out, " 0%  ")
+		var v top.Sample
+		r := s.As("root", "vgpuctl", "top", "--json")
+		if err := json.Unmarshal([]byte(r.Out), &v); err != nil {
+			t.Fatalf("%v: %s", err, r)
+		}
+		return len(v.Jobs) == 2 && !slices.ContainsFunc(v.Jobs, func(j wire.Job) bool {
+			c := j.Cards[0]
+			return c.ComputePercent == nil || *c.ComputePercent == 0 || c.UsedBytes == nil || *c.UsedBytes < 1<<30 || *c.Processes != 1
+		})
 	})
 
 	for _, size := range []struct{ width, height int }{{80, 24}, {200, 50}} {
@@ -140,10 +151,10 @@ func TestTopOnATerminal(t *testing.T) {
 			}
 			// A terminal that changes its size, and back to the shell.
 			x.tmux("resize-window", "-x", "100", "-y", "30")
-			time.Sleep(700 * time.Millisecond)
-			if screen := x.screen(); !strings.Contains(strings.Split(screen, "\n")[29], "q quit") {
-				t.Errorf("after a change of size:\n%s", screen)
-			}
+			site{s.Cluster, t}.eventually(shortWait, "the view follows the terminal's size", func() bool {
+				lines := strings.Split(x.screen(), "\n")
+				return len(lines) >= 30 && strings.Contains(lines[29], "q quit")
+			})
 			x.tmux("send-keys", "q")
 			x.shows("ended with 0")
 			x.close()
