@@ -42,6 +42,18 @@ func TestDriversAndTheCoverageTable(t *testing.T) {
 	}
 }
 
+func TestEveryCheckIsInTheDocument(t *testing.T) {
+	text, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Checks() {
+		if !strings.Contains(string(text), "\n| `"+name+"` |") {
+			t.Errorf("docs/troubleshooting.md has no line for %s", name)
+		}
+	}
+}
+
 func TestSpaceAndClock(t *testing.T) {
 	disk := unix.Statfs_t{Type: 0xef53, Bsize: 4096, Bavail: 1 << 20, Files: 1 << 20, Ffree: 1 << 19}
 	tmpfs := disk
