@@ -23,29 +23,29 @@ func (s *settings) psCommand() *cobra.Command {
 				return failure{err}
 			}
 			jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
-			return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeProcesses(w, jobs) })
+			return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeProcesses(w, s.paint(w), jobs) })
 		},
 	}
 }
 
 // writeProcesses shows a process once for each card that it uses.
-func writeProcesses(w io.Writer, jobs []wire.Job) error {
+func writeProcesses(w io.Writer, p paint, jobs []wire.Job) error {
 	rows := [][]string{{"JOB", "USER", "CARD", "PID", "PID IN JOB", "MEMORY", "GPU TIME", "UTILIZATION"}}
 	for _, j := range jobs {
 		for _, c := range j.Cards {
-			for _, p := range c.ByProcess {
+			for _, proc := range c.ByProcess {
 				pid := "?"
-				if p.PID != 0 {
-					pid = fmt.Sprint(p.PID)
+				if proc.PID != 0 {
+					pid = fmt.Sprint(proc.PID)
 				}
 				rows = append(rows, []string{
-					fmt.Sprint(j.JobID), user(j), fmt.Sprint(c.Index), pid, fmt.Sprint(p.JobPID),
-					size(p.UsedBytes), seconds(p.GPUSeconds), known(p.Utilization, ratio),
+					fmt.Sprint(j.JobID), user(j), fmt.Sprint(c.Index), pid, fmt.Sprint(proc.JobPID),
+					size(proc.UsedBytes), seconds(proc.GPUSeconds), known(proc.Utilization, ratio),
 				})
 			}
 		}
 	}
-	return table(w, rows)
+	return table(w, p, rows)
 }
 
 // ratio writes 0 to 1 as a percentage.
