@@ -44,19 +44,33 @@ uint64_t vgpu_now(void)
 }
 
 /* ------------------------------------------------------------------ mapping */
+/* A job that is short of descriptors or memory at its first call must not be
+ * taken for one without limits: see refuse_all(). */
+static int shortage;
+
+static void note_shortage(void)
+{
+	if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+		shortage = errno;
+}
+
 static const struct vgpu_grant *map_grant(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	struct stat st;
 	void *p;
 
-	if (fd < 0)
+	if (fd < 0) {
+		note_shortage();
 		return NULL;
+	}
 	if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof(struct vgpu_grant)) {
 		close(fd);
 		return NULL;
 	}
 	p = mmap(NULL, sizeof(struct vgpu_grant), PROT_READ, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		note_shortage();
 	close(fd);
 	if (p == MAP_FAILED)
 		return NULL;
@@ -67,11 +81,10 @@ static const struct vgpu_grant *map_grant(const char *path)
 	return p;
 }
 
-static bool use_cache(void *p)
+static void use_cache(void *p)
 {
 	vgpu_state.cache.header = (void *)((char *)p + VGPU_CACHE_OFFSET);
 	vgpu_state.cache.slots = (void *)((char *)p + VGPU_SLOTS_OFFSET);
-	return true;
 }
 
 /* create: make the file when there is none (no gresd, several processes). */
@@ -81,8 +94,10 @@ static bool map_cache(const char *path, bool create)
 	struct stat st;
 	void *p;
 
-	if (fd < 0)
+	if (fd < 0) {
+		note_shortage();
 		return false;
+	}
 	/* A file of another user is not shared with: its owner could truncate it
 	 * under our feet. */
 	if (fstat(fd, &st) != 0 || (create && st.st_uid != geteuid()) ||
@@ -92,6 +107,8 @@ static bool map_cache(const char *path, bool create)
 		return false;
 	}
 	p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		note_shortage();
 	close(fd);
 	if (p == MAP_FAILED)
 		return false;
@@ -105,16 +122,17 @@ static bool map_cache(const char *path, bool create)
 }
 
 /* Without a usable cache file the limits hold for this process alone. */
-static bool private_cache(void)
+static void private_cache(void)
 {
 	void *p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	if (p == MAP_FAILED)
-		return false;
+	if (p == MAP_FAILED) {
+		shortage = ENOMEM;
+		return;
+	}
 	use_cache(p);
 	vgpu_cache_init(vgpu_state.cache.header, vgpu_state.grant);
-	return true;
 }
 
 /* All slots are taken: a limit that cannot be counted refuses. */
@@ -165,6 +183,21 @@ static void in_child(void)
 	}
 }
 
+/* No card is granted, and so no memory of any. Takes nothing that could fail. */
+static void refuse_all(void)
+{
+	static struct vgpu_grant nothing;
+	static struct vgpu_cache_header nobody;
+
+	fprintf(stderr,
+		"vgpu: grant: %s: this process gets no GPU memory: want room for a few files "
+		"before the first CUDA call, see ulimit -n\n",
+		strerror(shortage));
+	vgpu_state.cache.header = &nobody;
+	vgpu_state.slot = &no_slot;
+	vgpu_state.grant = &nothing;
+}
+
 static void find(void)
 {
 	const char *grant = getenv("VGPU_GRANT"), *cache = getenv("VGPU_CACHE");
@@ -181,13 +214,12 @@ static void find(void)
 		vgpu_state.from_env = true;
 		cache = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
 	}
-	if (!vgpu_state.grant)
+	if (vgpu_state.grant && !(cache && *cache && map_cache(cache, vgpu_state.from_env)))
+		private_cache();
+	if (shortage)
+		refuse_all();
+	if (shortage || !vgpu_state.grant)
 		return;
-	if (!(cache && *cache && map_cache(cache, vgpu_state.from_env)) && !private_cache()) {
-		vgpu_log(VGPU_LOG_ERROR, "cache: no memory for it: limits are not enforced");
-		vgpu_state.grant = NULL;
-		return;
-	}
 	claim_slot();
 	vgpu_state.ncards = vgpu_state.grant->ncards;
 	/* No release at exit: the card keeps the process's memory until it is really
