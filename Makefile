@@ -28,7 +28,7 @@ B := build
 TOOL = $(GO) tool -modfile=tools/go.mod
 GOBUILD = $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)"
 # C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
-PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/bench
+PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/bench tests/e2e/escape
 # make V=1 shows every command.
 Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
@@ -43,6 +43,8 @@ build: $(PARTS) go etc harness
 $(PARTS):
 	$(Q)echo "  make  $@"
 	$(Q)$(MAKE) --no-print-directory $(QUIET) -C $@
+
+tests/e2e/escape: tests/simgpu
 
 # The static build of vgpu-prolog also proves that it never pulls in NVML.
 go:
