@@ -29,7 +29,7 @@ func parseShare(s string) (gpu.Share, error) {
 	return gpu.Share(n), nil
 }
 
-var errShare = errors.New("want 1 to 100 (hundredths of a card), or 100 for each whole card, for example 30 or 200")
+var errShare = errors.New("want 1 to 100 (hundredths of a card), or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200")
 
 // ParseMemory reads "8G" or "25%": an amount per card. The error has no object;
 // the caller names the option or key.
@@ -59,18 +59,19 @@ func (r *Request) checkShare() error {
 	case r.Cards == 0 && r.Share > gpu.FullCard && r.Share%gpu.FullCard != 0:
 		return &Error{flagOf("share"), fmt.Sprint(r.Share), errShare.Error()}
 	case r.Cards == 0:
-		r.Cards = max(1, int(r.Share/gpu.FullCard))
+		r.Cards = r.wholeCards()
 	case r.Share%gpu.Share(r.Cards) != 0:
-		below := r.Share - r.Share%gpu.Share(r.Cards)
 		return &Error{flagOf("cards"), fmt.Sprint(r.Cards), fmt.Sprintf(
-			"want a number of cards that divides the share %d, or a share such as %d",
-			r.Share, max(below, gpu.Share(r.Cards)))}
+			"want a number of cards that divides the share %d, for example --vgpu-cards=%d", r.Share, r.wholeCards())}
 	case r.Share/gpu.Share(r.Cards) > gpu.FullCard:
-		return &Error{flagOf("share"), fmt.Sprint(r.Share), fmt.Sprintf(
-			"want at most %d on %s", r.Cards*int(gpu.FullCard), cards(r.Cards))}
+		return &Error{flagOf("cards"), fmt.Sprint(r.Cards), fmt.Sprintf(
+			"want %[1]d cards for the share %[2]d, for example --vgpu-cards=%[1]d", (r.Share+gpu.FullCard-1)/gpu.FullCard, r.Share)}
 	}
 	return nil
 }
+
+// wholeCards is the number of cards where the user names none.
+func (r Request) wholeCards() int { return max(1, int(r.Share/gpu.FullCard)) }
 
 // coresKnown is the compute share as far as the options tell it.
 func (r Request) coresKnown() gpu.Share {
@@ -86,12 +87,5 @@ func (r Request) checkCeiling(cores gpu.Share) error {
 		return nil
 	}
 	return &Error{flagOf("mode"), gpu.FormatMode(r.Mode, r.Ceiling), fmt.Sprintf(
-		"want a ceiling of at least the compute share %d, for example soft:%d", cores, cores)}
-}
-
-func cards(n int) string {
-	if n == 1 {
-		return "1 card"
-	}
-	return fmt.Sprintf("%d cards", n)
+		"want a ceiling of at least the compute share %d, for example --vgpu-mode=soft:%d", cores, cores)}
 }

@@ -51,7 +51,7 @@ func TestOptionsThatAreRight(t *testing.T) {
 }
 
 func TestMistakesAreNamedForTheUser(t *testing.T) {
-	const share = `want 1 to 100 (hundredths of a card), or 100 for each whole card, for example 30 or 200`
+	const share = `want 1 to 100 (hundredths of a card), or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200`
 	for name, test := range map[string]struct {
 		options Options
 		want    string
@@ -76,14 +76,14 @@ func TestMistakesAreNamedForTheUser(t *testing.T) {
 		"empty cores":                      {Options{"cores": ""}, `--vgpu-cores: want a whole number`},
 		"no cards":                         {Options{"cards": "0"}, `--vgpu-cards: "0": want a whole number from 1 to 16`},
 		"more cards than a grant can hold": {Options{"cards": "17"}, `--vgpu-cards: "17": want a whole number from 1 to 16`},
-		"cards that do not divide":         {Options{"share": "50", "cards": "3"}, `--vgpu-cards: "3": want a number of cards that divides the share 50, or a share such as 48`},
-		"more cards than hundredths":       {Options{"share": "2", "cards": "3"}, `--vgpu-cards: "3": want a number of cards that divides the share 2, or a share such as 3`},
-		"two cards' worth on one":          {Options{"share": "200", "cards": "1"}, `--gres=vgpu: "200": want at most 100 on 1 card`},
+		"cards that do not divide":         {Options{"share": "50", "cards": "3"}, `--vgpu-cards: "3": want a number of cards that divides the share 50, for example --vgpu-cards=1`},
+		"more cards than hundredths":       {Options{"share": "2", "cards": "3"}, `--vgpu-cards: "3": want a number of cards that divides the share 2, for example --vgpu-cards=1`},
+		"two cards' worth on one":          {Options{"share": "200", "cards": "1"}, `--vgpu-cards: "1": want 2 cards for the share 200, for example --vgpu-cards=2`},
 		"an unknown mode":                  {Options{"mode": "turbo"}, `--vgpu-mode: "turbo": want hard, soft, soft:CEILING or off, for example soft:80`},
 		"an empty mode":                    {Options{"mode": ""}, `--vgpu-mode: want hard`},
 		"a ceiling of nothing":             {Options{"mode": "soft:0"}, `--vgpu-mode: "soft:0": want a ceiling from 1 to 100, for example soft:80`},
 		"a ceiling of hard mode":           {Options{"mode": "hard:50"}, `--vgpu-mode: "hard:50": only soft has a ceiling, for example soft:80`},
-		"a ceiling below the cores":        {Options{"mode": "soft:20", "cores": "30"}, `--vgpu-mode: "soft:20": want a ceiling of at least the compute share 30, for example soft:30`},
+		"a ceiling below the cores":        {Options{"mode": "soft:20", "cores": "30"}, `--vgpu-mode: "soft:20": want a ceiling of at least the compute share 30, for example --vgpu-mode=soft:30`},
 		"a ceiling below the share":        {Options{"mode": "soft:20", "share": "40"}, `--vgpu-mode: "soft:20": want a ceiling of at least the compute share 40`},
 		"an unknown priority":              {Options{"priority": "urgent"}, `--vgpu-priority: "urgent": want high, normal or low, for example normal`},
 		"an unknown policy":                {Options{"policy": "random"}, `--vgpu-policy: "random": want binpack, spread, topology or exclusive, for example binpack`},

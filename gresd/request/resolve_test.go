@@ -80,7 +80,7 @@ func TestWhatTheShardsDoNotCoverIsRefused(t *testing.T) {
 		"a ceiling": {
 			Request{Mode: gpu.Soft, Ceiling: 20},
 			30,
-			`--vgpu-mode: "soft:20": want a ceiling of at least the compute share 30, for example soft:30`,
+			`--vgpu-mode: "soft:20": want a ceiling of at least the compute share 30, for example --vgpu-mode=soft:30`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
