@@ -7,7 +7,12 @@
 
 #include "plugin.h"
 
-enum { MEM, CORES, CARDS, MODE, PRIORITY, POLICY, ENGINE, OPTIONS };
+enum {
+#define OPTION(id, ...) id,
+#include "../options/options.def"
+#undef OPTION
+	OPTIONS
+};
 
 /* One option: how slurm shows it, what it takes, and under which name its
  * value goes to Prolog and job_submit.lua (there with SPANK_ before it). */
@@ -20,23 +25,10 @@ static const struct {
 	const char *want;
 	const char *example;
 } table[OPTIONS] = {
-	[MEM] = {"vgpu-mem", "SIZE|PCT%", "vgpu: GPU memory per card, e.g. 8G or 25%", "VGPU_MEM",
-		 vgpu_is_memory,
-		 "a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card",
-		 "8G"},
-	[CORES] = {"vgpu-cores", "PCT", "vgpu: GPU compute share, 1-100 percent of a card",
-		   "VGPU_CORES", vgpu_is_percent, "a whole number from 1 to 100", "30"},
-	[CARDS] = {"vgpu-cards", "COUNT", "vgpu: split the request over this many cards of a node",
-		   "VGPU_CARDS", vgpu_is_cards, "a whole number from 1 to 16", "2"},
-	[MODE] = {"vgpu-mode", "MODE", "vgpu: hard, soft[:ceiling] or off", "VGPU_MODE",
-		  vgpu_is_mode, "hard, soft, soft:CEILING (1 to 100) or off", "soft:80"},
-	[PRIORITY] = {"vgpu-priority", "PRIORITY", "vgpu: high, normal or low", "VGPU_PRIORITY",
-		      vgpu_is_priority, "high, normal or low", "normal"},
-	[POLICY] = {"vgpu-policy", "POLICY", "vgpu: binpack, spread, topology or exclusive",
-		    "VGPU_POLICY", vgpu_is_policy, "binpack, spread, topology or exclusive",
-		    "binpack"},
-	[ENGINE] = {"vgpu-engine", "ENGINE", "vgpu: time or mps", "VGPU_ENGINE", vgpu_is_engine,
-		    "time or mps", "time"},
+#define OPTION(id, name, takes, usage, valid, want, example) \
+	[id] = {"vgpu-" name, takes, "vgpu: " usage, "VGPU_" #id, valid, want, example},
+#include "../options/options.def"
+#undef OPTION
 };
 
 /* What this process was given. sbatch runs the callback for the script's own

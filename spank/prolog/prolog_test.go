@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/spank/options"
 )
 
 // fakeGresd keeps the requests it got and gives every one the same answer.
@@ -121,6 +123,30 @@ func TestPrologSendsWhatSlurmSays(t *testing.T) {
 	}}
 	if got := gresd.requests(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Options holds a field for each option that the plugin sends.
+func TestPrologSendsEveryOption(t *testing.T) {
+	config := testConfig(t)
+	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
+	var env []string
+	for _, o := range options.List {
+		env = append(env, "SPANK_"+o.Variable, "given-"+o.Name)
+	}
+	runHook(t, config, jobEnv("prolog_slurmd", env...))
+	sent, err := json.Marshal(gresd.requests()[0].Options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	if err := json.Unmarshal(sent, &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range options.List {
+		if got[o.Name] != "given-"+o.Name {
+			t.Errorf("--vgpu-%s: gresd is told %q", o.Name, got[o.Name])
+		}
 	}
 }
 

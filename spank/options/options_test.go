@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+)
+
+func TestEveryEntryOfTheListIsRead(t *testing.T) {
+	if n := strings.Count(definition, "\nOPTION("); n != len(List) || n == 0 {
+		t.Errorf("read %d of %d entries", len(List), n)
+	}
+}
+
+func TestGresdKnowsTheSameOptions(t *testing.T) {
+	names := []string{"share"} // of --gres
+	for _, o := range List {
+		names = append(names, o.Name)
+		if _, err := request.Parse(request.Options{o.Name: o.Example}); err != nil {
+			t.Errorf("the example of --vgpu-%s: %v", o.Name, err)
+		}
+	}
+	if got := request.Names(); !slices.Equal(got, names) {
+		t.Errorf("gresd/request has %v, the plugin %v", got, names)
+	}
+}
+
+// The scripts cannot read the list, so their copy is compared.
+func TestLuaKnowsTheSameOptions(t *testing.T) {
+	var names []string
+	for _, o := range List {
+		names = append(names, fmt.Sprintf("%q", o.Name))
+	}
+	list := "local OPTIONS = {" + strings.Join(names, ", ") + "}"
+	for _, file := range []string{"job_submit.lua", "cli_filter.lua"} {
+		text, err := os.ReadFile("../../etc/slurm/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), list) {
+			t.Errorf("%s: want the line %s", file, list)
+		}
+		if file != "job_submit.lua" {
+			continue
+		}
+		for _, o := range List {
+			if check := fmt.Sprintf("%q, %q}", o.Want, o.Example); !strings.Contains(string(text), check) {
+				t.Errorf("%s: --vgpu-%s: want the words %s", file, o.Name, check)
+			}
+		}
+	}
+}
+
+func TestAMistakeSaysWhatIsWantedAndAnExample(t *testing.T) {
+	o, ok := Find("mem")
+	if !ok {
+		t.Fatal("no option mem")
+	}
+	want := `--vgpu-mem: "1.5g": want a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card, for example --vgpu-mem=8G`
+	if got := o.Mistake("1.5g"); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if _, ok := Find("memory"); ok {
+		t.Error("found an option that there is not")
+	}
+}
