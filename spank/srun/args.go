@@ -3,22 +3,75 @@
 package srun
 
 import (
+	"slices"
 	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/spank/options"
 )
 
 // srun takes its own options up to the first word that is neither an option
 // nor the value of one; the program and its arguments follow. To find that
-// word one must know which options have no value in the next word. All others
-// of all releases do, or have theirs behind "=".
-var flagsWithoutValue = words(`
-	bcast compress consolidate-segments contiguous disable-status exact exclusive external help hold
-	immediate interactive kill-on-bad-exit label multi-prog nice no-allocate no-kill overcommit overlap
-	oversubscribe parsable preserve-env propagate pty quiet quit-on-interrupt reboot resv-ports send-libs
-	share spread-job stepmgr unbuffered usage use-min-nodes verbose version whole`)
+// word one must know which options have a value in the next word. These are
+// all of 22.05, 24.11 and 26.05; a test holds them against the installed Slurm.
+var (
+	flagsWithoutValue = words(`
+		async bcast compress consolidate-segments contiguous debugger-test disable-status exact exclusive
+		external external-launcher help hold immediate interactive kill-on-bad-exit label multi-prog nice
+		no-allocate no-kill oom-kill-step overcommit overlap oversubscribe parsable preserve-env propagate
+		pty quiet quit-on-interrupt reboot resv-ports send-libs share spread-job spread-segments stepmgr
+		test-only unbuffered usage use-min-nodes verbose version wait-for-children whole x11`)
+	optionsWithValue = words(`
+		accel-bind account acctg-freq autocomplete bb bbf bcast-exclude begin chdir cluster
+		cluster-constraint clusters comment constraint container container-id container-type context
+		core-spec cores-per-socket cpu-bind cpu-freq cpu_bind cpus-per-gpu cpus-per-task deadline
+		delay-boot dependency distribution epilog error exclude export extra extra-node-info gid gpu-bind
+		gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags het-group hint
+		ignore-signals input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind
+		mem-per-cpu mem-per-gpu mem-update mincpus mpi msg-timeout network nodefile nodelist nodes ntasks
+		ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output
+		pack-group partition power prefer priority profile prolog qos relative reservation resources
+		segment signal slurmd-debug sockets-per-node switches task-epilog task-prolog tasks-per-node
+		thread-spec threads threads-per-core time time-min tmp treewidth tres-bind tres-per-task uid wait
+		wckey`)
+)
 
 // lettersWithValue are the short options whose value is the rest of the word or
 // the next word.
-const lettersWithValue = "AbBcCdDeGiJLmMnNopPqrStTUwWx"
+const lettersWithValue = "AbBcCdDeFGiJLmMnNopPqrStTUwWx"
+
+// fullName is the option that a name or the beginning of one stands for, by
+// the rule of getopt: an exact name, else the only one that begins so. Any
+// other is returned as it is, for srun to refuse.
+func fullName(name string) string {
+	found := ""
+	for _, set := range []map[string]bool{flagsWithoutValue, optionsWithValue, ownOptions} {
+		if set[name] {
+			return name
+		}
+		for option := range set {
+			if name == "" || !strings.HasPrefix(option, name) {
+				continue
+			}
+			if found != "" {
+				return name
+			}
+			found = option
+		}
+	}
+	if found == "" {
+		return name
+	}
+	return found
+}
+
+// ownOptions are those of vgpu-srun.
+var ownOptions = func() map[string]bool {
+	own := words("show help")
+	for _, o := range options.List {
+		own[flagPrefix+o.Name] = true
+	}
+	return own
+}()
 
 func words(list string) map[string]bool {
 	set := map[string]bool{}
@@ -37,20 +90,35 @@ type option struct {
 
 // split takes the words of a command line apart: srun's options, ours among
 // them, and the program with its arguments.
-func split(args []string) (options []option, program []string) {
+func split(args []string) (given []option, program []string) {
 	for len(args) > 0 {
 		word := args[0]
 		if word == "--" {
-			return append(options, option{words: args[:1]}), args[1:]
+			return append(given, option{words: args[:1]}), args[1:]
 		}
 		if len(word) < 2 || word[0] != '-' {
-			return options, args
+			return given, args
 		}
 		next := readOption(args)
-		options = append(options, next)
+		given = append(given, next)
 		args = args[len(next.words):]
 	}
-	return options, nil
+	return given, nil
+}
+
+// components takes the components of a het job apart, which srun separates by
+// ":" in a word of its own, behind the program of each.
+func components(args []string) [][]string {
+	var all [][]string
+	for {
+		_, program := split(args)
+		end := slices.Index(program, ":")
+		if end < 0 {
+			return append(all, args)
+		}
+		end += len(args) - len(program)
+		all, args = append(all, args[:end]), args[end+1:]
+	}
 }
 
 func readOption(args []string) option {
@@ -60,6 +128,7 @@ func readOption(args []string) option {
 		return option{words: args[:shortLength(word, len(args))]}
 	}
 	name, value, hasValue := strings.Cut(long, "=")
+	name = fullName(name)
 	switch {
 	case hasValue || flagsWithoutValue[name] || isOwnFlag(name) || len(args) == 1:
 		return option{name: name, value: value, words: args[:1]}

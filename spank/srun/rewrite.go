@@ -3,15 +3,19 @@
 package srun
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/spank/options"
 )
 
-const flagPrefix = "vgpu-" // --vgpu-mem is the option mem
+const (
+	flagPrefix = "vgpu-" // --vgpu-mem is the option mem
+	shareFlag  = "--gres=vgpu"
+)
 
 // plan is a command line taken apart.
 type plan struct {
@@ -24,13 +28,14 @@ type plan struct {
 	word       string          // the word of that list: "vgpu:h200:30"
 	cardType   string          // "" or "h200"
 	gpus       bool            // GPUs are asked for in another way
+	job        string          // of --jobid: the words start a step of that job
 }
 
 // read takes the command line apart.
 func read(args []string) (plan, error) {
-	options, program := split(args)
+	given, program := split(args)
 	p := plan{program: program, given: request.Options{}, gres: -1}
-	for _, o := range options {
+	for _, o := range given {
 		name, ours := strings.CutPrefix(o.name, flagPrefix)
 		switch {
 		case o.name == "show":
@@ -43,6 +48,9 @@ func read(args []string) (plan, error) {
 			}
 		default:
 			p.gpus = p.gpus || strings.HasPrefix(o.name, "gpus")
+			if o.name == "jobid" {
+				p.job = o.value
+			}
 			p.options = append(p.options, o)
 		}
 	}
@@ -56,11 +64,16 @@ func read(args []string) (plan, error) {
 
 // take keeps one --vgpu option. As with srun, the last one of a name counts.
 func (p *plan) take(name string, o option) error {
-	if name == "share" || !slices.Contains(request.Names(), name) {
+	known, ok := options.Find(name)
+	if !ok {
 		return &request.Error{Option: "--" + o.name, Want: "unknown option, see vgpu-srun --help"}
 	}
 	if len(o.words) == 1 && !strings.Contains(o.words[0], "=") {
 		return &request.Error{Option: "--" + o.name, Want: "want a value, see vgpu-srun --help"}
+	}
+	// By itself first, in the words of the plugin.
+	if _, err := request.Parse(request.Options{name: o.value}); err != nil {
+		return errors.New(known.Mistake(o.value))
 	}
 	p.given[name] = o.value
 	if p.flag == "" {
@@ -99,7 +112,7 @@ func (p plan) rewrite(inJob bool) ([]string, error) {
 	}
 	req, err := request.Parse(p.given)
 	if err != nil {
-		return nil, err
+		return nil, p.withType(err)
 	}
 	if inJob {
 		req = request.Request{Share: req.Share, Cards: req.Cards}
@@ -129,6 +142,19 @@ func (p plan) rewrite(inJob bool) ([]string, error) {
 		out = append(out[:position], append([]string{"--comment=" + comment}, out[position:]...)...)
 	}
 	return append(out, p.program...), nil
+}
+
+// withType names a wrong share as the user wrote it, with the type of card.
+func (p plan) withType(err error) error {
+	var mistake *request.Error
+	if !errors.As(err, &mistake) || mistake.Option != shareFlag {
+		return err
+	}
+	flag := shareFlag
+	if p.cardType != "" {
+		flag += ":" + p.cardType
+	}
+	return fmt.Errorf("%s: %q: %s", flag, mistake.Given, mistake.Want)
 }
 
 // beforeEnd is where an option can be added: at the end, but before "--".

@@ -11,27 +11,31 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/spank/options"
 )
 
-const usage = `usage: vgpu-srun [--show] [--vgpu-OPTION=VALUE ...] [srun options] program [args]
+var usage = `usage: vgpu-srun [--show] [--vgpu-OPTION=VALUE ...] [srun options] program [args]
 
 Runs srun with a share of a GPU. --gres=vgpu[:TYPE]:N among srun's options is
 the share: 1 to 100 hundredths of one card, or 100 for each whole card.
 
-  --vgpu-mem=SIZE|PCT%    memory per card, e.g. 8G or 25%
-  --vgpu-cores=PCT        compute share, 1 to 100, where it differs from N
-  --vgpu-cards=COUNT      split the share over this many cards of a node
-  --vgpu-mode=MODE        hard, soft, soft:CEILING or off
-  --vgpu-priority=WORD    high, normal or low
-  --vgpu-policy=WORD      binpack, spread, topology or exclusive
-  --vgpu-engine=WORD      time or mps: what divides a card between jobs
-  --show                  print the srun command and do not run it
-  --help                  this text; srun's own is srun --help
+` + optionLines() + `  --show                     print the srun command and do not run it
+  --help                     this text; srun's own is srun --help
 
 $VGPU_SRUN is the srun that is run; default: the one in $PATH.
 Example: vgpu-srun --gres=vgpu:30 --vgpu-mem=20G -n 1 python3 train.py
 `
+
+func optionLines() string {
+	var b strings.Builder
+	for _, o := range options.List {
+		fmt.Fprintf(&b, "  %-26s %s\n", "--vgpu-"+o.Name+"="+o.Takes, o.Usage)
+	}
+	return b.String()
+}
 
 // Exit codes.
 const (
@@ -54,33 +58,57 @@ func isOwnFlag(name string) bool { return name == "show" || name == "help" }
 // Run handles the arguments behind the program's name, and returns an exit code
 // where srun was not run.
 func (w Wrapper) Run(args []string) int {
-	p, err := read(args)
-	if p.help || len(args) == 0 {
-		fmt.Fprint(w.Stdout, usage)
-		return exitOK
-	}
-	if err != nil {
-		return w.fail(err)
-	}
-	inJob := w.Getenv("SLURM_JOB_ID") != ""
-	words, err := p.rewrite(inJob)
-	if err != nil {
-		return w.fail(err)
-	}
-	if inJob && p.flag != "" {
-		fmt.Fprintf(w.Stderr, "vgpu: %s: no effect: a step has the limits of its job %s; give it to sbatch or salloc\n",
-			p.flag, w.Getenv("SLURM_JOB_ID"))
+	var words []string
+	show := false
+	for i, component := range components(w.withEnvironment(args)) {
+		p, err := read(component)
+		if p.help || len(args) == 0 {
+			fmt.Fprint(w.Stdout, usage)
+			return exitOK
+		}
+		if err != nil {
+			return w.fail(err)
+		}
+		job := w.Getenv("SLURM_JOB_ID")
+		if p.job != "" {
+			job = p.job
+		}
+		rewritten, err := p.rewrite(job != "")
+		if err != nil {
+			return w.fail(err)
+		}
+		if job != "" && p.flag != "" {
+			fmt.Fprintf(w.Stderr, "vgpu: %s: no effect: a step has the limits of its job %s; give it to sbatch or salloc\n", p.flag, job)
+		}
+		if i > 0 {
+			words = append(words, ":")
+		}
+		words, show = append(words, rewritten...), show || p.show
 	}
 	path, err := w.find()
 	if err != nil {
 		return w.fail(err)
 	}
 	argv := append([]string{path}, words...)
-	if p.show {
+	if show {
 		fmt.Fprintln(w.Stdout, quoteAll(argv))
 		return exitOK
 	}
 	return w.fail(fmt.Errorf("run %s: %w", path, w.Exec(path, argv)))
+}
+
+// withEnvironment puts the share of $SLURM_GRES in front of a job's options,
+// where srun takes it from when there is no --gres.
+func (w Wrapper) withEnvironment(args []string) []string {
+	list := w.Getenv("SLURM_GRES")
+	if w.Getenv("SLURM_JOB_ID") != "" || !strings.Contains(list, "vgpu") || len(args) == 0 {
+		return args
+	}
+	given, _ := split(args)
+	if slices.ContainsFunc(given, func(o option) bool { return o.name == "gres" }) {
+		return args
+	}
+	return append([]string{"--gres=" + list}, args...)
 }
 
 func (w Wrapper) fail(err error) int {
