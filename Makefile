@@ -13,6 +13,7 @@ completions = $(addprefix $(prefix)/share/,bash-completion/completions/vgpuctl z
 	fish/vendor_completions.d/vgpuctl.fish)
 # Where slurmd looks for plugins; Debian's folder unless the site says else.
 plugindir ?= $(prefix)/lib/$(shell gcc -print-multiarch)/slurm-wlm
+pamdir ?= $(prefix)/lib/$(shell gcc -print-multiarch)/security
 
 GO ?= go
 CC = gcc
@@ -128,6 +129,7 @@ install: build
 	install -m 755 $(B)/bin/gresd $(B)/bin/vgpu-prolog $(DESTDIR)$(sbindir)
 	install -m 755 $(B)/lib/libvgpu.so $(DESTDIR)$(libdir)
 	install -m 755 $(B)/spank/vgpu.so $(DESTDIR)$(plugindir)
+	if [ -e $(B)/spank/pam_vgpu.so ]; then install -D -m 644 -t $(DESTDIR)$(pamdir) $(B)/spank/pam_vgpu.so; fi
 	install -m 644 etc/systemd/* $(DESTDIR)$(unitdir)
 	install -d $(addprefix $(DESTDIR)$(libdir)/bench/,bin lib tests)
 	install -m 755 $(B)/tests/vgpu-bench $(B)/tests/vgpu-load $(B)/tests/torch_load.py $(DESTDIR)$(libdir)/bench/tests
@@ -144,7 +146,7 @@ install: build
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,vgpuctl vgpu-srun) \
 		$(addprefix $(DESTDIR)$(sbindir)/,gresd vgpu-prolog) \
-		$(DESTDIR)$(plugindir)/vgpu.so $(addprefix $(DESTDIR),$(completions)) \
+		$(DESTDIR)$(plugindir)/vgpu.so $(DESTDIR)$(pamdir)/pam_vgpu.so $(addprefix $(DESTDIR),$(completions)) \
 		$(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(wildcard etc/systemd/*)))
 	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir)
 

@@ -77,6 +77,16 @@ bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
 int vgpu_mount_private(struct vgpu_why *why);
 int vgpu_mount_file(int fd, const char *target, bool writable, struct vgpu_why *why);
 
+/* enter.c: a process that shares in what was granted to a job */
+struct vgpu_member {
+	const struct vgpu_config *config;
+	uint32_t job;
+	uid_t uid;
+};
+
+int vgpu_member_admit(const struct vgpu_member *member, struct vgpu_why *why);
+int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why);
+
 /* seccomp.c */
 int vgpu_seccomp_no_user_namespaces(struct vgpu_why *why);
 

@@ -16,9 +16,7 @@
 
 struct task {
 	spank_t spank;
-	const struct vgpu_config *config;
-	uint32_t job;
-	uid_t uid;
+	struct vgpu_member member;
 	long shards; /* slurm's word; the user cannot forge it in slurmstepd */
 };
 
@@ -27,9 +25,9 @@ static int read_task(struct task *task, struct vgpu_why *why)
 	char shards[32];
 	spank_err_t err;
 
-	err = spank_get_item(task->spank, S_JOB_ID, &task->job);
+	err = spank_get_item(task->spank, S_JOB_ID, &task->member.job);
 	if (err == ESPANK_SUCCESS)
-		err = spank_get_item(task->spank, S_JOB_UID, &task->uid);
+		err = spank_get_item(task->spank, S_JOB_UID, &task->member.uid);
 	if (err != ESPANK_SUCCESS)
 		return vgpu_because(why, "ask slurm for job and user: %s", spank_strerror(err));
 	err = spank_getenv(task->spank, "SLURM_SHARDS_ON_NODE", shards, sizeof(shards));
@@ -49,76 +47,6 @@ static int without_grant(const struct task *task, struct vgpu_why *why)
 			    task->shards);
 }
 
-static int open_grant(const struct task *task, int dir, struct vgpu_why *why)
-{
-	int fd = vgpu_jobdir_grant(dir, task->job, task->uid, why);
-
-	if (fd == -ENOENT)
-		return vgpu_because(why, "grant: vanished while the task was starting");
-	return fd;
-}
-
-static int open_cache(const struct task *task, int dir, struct vgpu_why *why)
-{
-	int fd = vgpu_jobdir_cache(dir, task->uid, why);
-
-	if (fd == -ENOENT)
-		return vgpu_because(why, "cache: missing beside the grant: see the log of gresd");
-	return fd;
-}
-
-static int open_preload(const struct task *task, int dir, struct vgpu_why *why)
-{
-	int fd = vgpu_jobdir_preload(task->config->run_dir, why);
-
-	(void)dir;
-	if (fd == -ENOENT)
-		return vgpu_because(why,
-				    "%s/preload: missing: gresd makes it when it starts: see "
-				    "systemctl status gresd",
-				    task->config->run_dir);
-	return fd;
-}
-
-static const struct {
-	int (*open)(const struct task *task, int dir, struct vgpu_why *why);
-	const char *target;
-	bool writable;
-} binds[] = {
-	{open_grant, VGPU_SELF_GRANT, false},
-	{open_cache, VGPU_SELF_CACHE, true},
-	{open_preload, VGPU_PRELOAD, false},
-};
-
-/* Opens everything again: a file that was opened before the namespace was
- * entered belongs to the old one and cannot be bound in the new. */
-static int enter_namespace(const struct task *task, struct vgpu_why *why)
-{
-	int dir, fd, err = 0;
-	size_t i;
-
-	if (vgpu_mount_private(why))
-		return -1;
-	dir = vgpu_jobdir_open(task->config->run_dir, task->job, why);
-	if (dir == -ENOENT)
-		return vgpu_because(why, "job directory: vanished while the task was starting");
-	if (dir < 0)
-		return -1;
-	for (i = 0; !err && i < sizeof(binds) / sizeof(binds[0]); i++) {
-		fd = binds[i].open(task, dir, why);
-		if (fd < 0) {
-			err = -1;
-			break;
-		}
-		err = vgpu_mount_file(fd, binds[i].target, binds[i].writable, why);
-		close(fd);
-	}
-	close(dir);
-	if (!err && task->config->seccomp)
-		err = vgpu_seccomp_no_user_namespaces(why);
-	return err;
-}
-
 static int set_variable(const struct task *task, const char *name, const char *value,
 			struct vgpu_why *why)
 {
@@ -132,7 +60,7 @@ static int set_variable(const struct task *task, const char *name, const char *v
 /* The library goes first, the user's own LD_PRELOAD stays behind it. */
 static int set_preload(const struct task *task, struct vgpu_why *why)
 {
-	const char *library = task->config->library;
+	const char *library = task->member.config->library;
 	char own[4096], both[sizeof(own) + 512];
 	spank_err_t err;
 
@@ -155,10 +83,10 @@ static int set_environment(const struct task *task, struct vgpu_why *why)
 	static const char *const files[][2] = {{"VGPU_GRANT", "grant"}, {"VGPU_CACHE", "cache"}};
 
 	for (i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-		if (snprintf(path, sizeof(path), "%s/jobs/%u/%s", task->config->run_dir, task->job,
-			     files[i][1]) >= (int)sizeof(path))
+		if (snprintf(path, sizeof(path), "%s/jobs/%u/%s", task->member.config->run_dir,
+			     task->member.job, files[i][1]) >= (int)sizeof(path))
 			return vgpu_because(why, "run_dir=%s: path too long",
-					    task->config->run_dir);
+					    task->member.config->run_dir);
 		if (set_variable(task, files[i][0], path, why))
 			return -1;
 	}
@@ -167,9 +95,9 @@ static int set_environment(const struct task *task, struct vgpu_why *why)
 
 static int enforce(const struct task *task, struct vgpu_why *why)
 {
-	switch (task->config->enforce) {
+	switch (task->member.config->enforce) {
 	case VGPU_ENFORCE_NAMESPACE:
-		return enter_namespace(task, why);
+		return vgpu_member_enter(&task->member, why);
 	case VGPU_ENFORCE_PRELOAD:
 		return set_environment(task, why);
 	case VGPU_ENFORCE_OFF:
@@ -182,27 +110,14 @@ static int enforce(const struct task *task, struct vgpu_why *why)
  * 0 when there are none, -1 when the step must not run. */
 static int admit(const struct task *task, struct vgpu_why *why)
 {
-	int dir, fd;
-	bool refused;
+	int known;
 
-	if (task->config->wrong.text[0])
-		return task->shards > 0
-			       ? vgpu_because(why, "plugstack.conf: %s", task->config->wrong.text)
-			       : 0;
-	dir = vgpu_jobdir_open(task->config->run_dir, task->job, why);
-	if (dir == -ENOENT)
-		return without_grant(task, why);
-	if (dir < 0)
-		return -1;
-	refused = vgpu_jobdir_refused(dir, why);
-	fd = refused ? -1 : vgpu_jobdir_grant(dir, task->job, task->uid, why);
-	close(dir);
-	if (fd == -ENOENT)
-		return without_grant(task, why);
-	if (fd < 0)
-		return -1;
-	close(fd);
-	return 1;
+	if (task->member.config->wrong.text[0])
+		return task->shards > 0 ? vgpu_because(why, "plugstack.conf: %s",
+						       task->member.config->wrong.text)
+					: 0;
+	known = vgpu_member_admit(&task->member, why);
+	return known == 0 ? without_grant(task, why) : known;
 }
 
 /* A refusal comes from gresd and begins with vgpu: already. Slurm ignores a
@@ -211,18 +126,18 @@ static int admit(const struct task *task, struct vgpu_why *why)
 static void give_up(const struct task *task, const struct vgpu_why *why, bool quiet)
 {
 	if (quiet)
-		slurm_verbose("vgpu: task: job %u: %s", task->job, why->text);
+		slurm_verbose("vgpu: task: job %u: %s", task->member.job, why->text);
 	else if (!strncmp(why->text, "vgpu:", 5))
 		slurm_error("%s", why->text);
 	else
-		slurm_error("vgpu: task: job %u: %s", task->job, why->text);
+		slurm_error("vgpu: task: job %u: %s", task->member.job, why->text);
 	_exit(1);
 }
 
 /* Returns only when the task may start. */
 void vgpu_task_prepare(spank_t spank, const struct vgpu_config *config)
 {
-	struct task task = {.spank = spank, .config = config};
+	struct task task = {.spank = spank, .member = {.config = config}};
 	struct vgpu_why why = {""};
 	int id = 0, admitted;
 
@@ -240,13 +155,13 @@ void vgpu_task_prepare(spank_t spank, const struct vgpu_config *config)
  * task may start: without them it would start without its limits. */
 void vgpu_task_environment(spank_t spank, const struct vgpu_config *config)
 {
-	struct task task = {.spank = spank, .config = config};
+	struct task task = {.spank = spank, .member = {.config = config}};
 	struct vgpu_why why = {""};
 
 	if (config->wrong.text[0] || config->enforce == VGPU_ENFORCE_OFF)
 		return;
 	if (vgpu_jobenv_set(spank, config->run_dir, &why) == 0)
 		return;
-	spank_get_item(spank, S_JOB_ID, &task.job);
+	spank_get_item(spank, S_JOB_ID, &task.member.job);
 	give_up(&task, &why, false);
 }

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * enter.c - puts this process behind the grant of a job, for a task (taskenv.c)
+ * and for a session that was adopted into a job (pam_vgpu.c).
+ */
+#include <errno.h>
+#include <unistd.h>
+
+#include "plugin.h"
+
+static int open_grant(const struct vgpu_member *member, int dir, struct vgpu_why *why)
+{
+	int fd = vgpu_jobdir_grant(dir, member->job, member->uid, why);
+
+	if (fd == -ENOENT)
+		return vgpu_because(why, "grant: vanished while the task was starting");
+	return fd;
+}
+
+static int open_cache(const struct vgpu_member *member, int dir, struct vgpu_why *why)
+{
+	int fd = vgpu_jobdir_cache(dir, member->uid, why);
+
+	if (fd == -ENOENT)
+		return vgpu_because(why, "cache: missing beside the grant: see the log of gresd");
+	return fd;
+}
+
+static int open_preload(const struct vgpu_member *member, int dir, struct vgpu_why *why)
+{
+	int fd = vgpu_jobdir_preload(member->config->run_dir, why);
+
+	(void)dir;
+	if (fd == -ENOENT)
+		return vgpu_because(why,
+				    "%s/preload: missing: gresd makes it when it starts: see "
+				    "systemctl status gresd",
+				    member->config->run_dir);
+	return fd;
+}
+
+static const struct {
+	int (*open)(const struct vgpu_member *member, int dir, struct vgpu_why *why);
+	const char *target;
+	bool writable;
+} binds[] = {
+	{open_grant, VGPU_SELF_GRANT, false},
+	{open_cache, VGPU_SELF_CACHE, true},
+	{open_preload, VGPU_PRELOAD, false},
+};
+
+/* Opens everything again: a file that was opened before the namespace was
+ * entered belongs to the old one and cannot be bound in the new. */
+int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why)
+{
+	int dir, fd, err = 0;
+	size_t i;
+
+	if (vgpu_mount_private(why))
+		return -1;
+	dir = vgpu_jobdir_open(member->config->run_dir, member->job, why);
+	if (dir == -ENOENT)
+		return vgpu_because(why, "job directory: vanished while the task was starting");
+	if (dir < 0)
+		return -1;
+	for (i = 0; !err && i < sizeof(binds) / sizeof(binds[0]); i++) {
+		fd = binds[i].open(member, dir, why);
+		if (fd < 0) {
+			err = -1;
+			break;
+		}
+		err = vgpu_mount_file(fd, binds[i].target, binds[i].writable, why);
+		close(fd);
+	}
+	close(dir);
+	if (!err && member->config->seccomp)
+		err = vgpu_seccomp_no_user_namespaces(why);
+	return err;
+}
+
+/* 1 when the job has a grant here, 0 when it has none, -1 with *why when it was
+ * refused or what is there cannot be used. */
+int vgpu_member_admit(const struct vgpu_member *member, struct vgpu_why *why)
+{
+	int dir = vgpu_jobdir_open(member->config->run_dir, member->job, why), fd;
+	bool refused;
+
+	if (dir == -ENOENT)
+		return 0;
+	if (dir < 0)
+		return -1;
+	refused = vgpu_jobdir_refused(dir, why);
+	fd = refused ? -1 : vgpu_jobdir_grant(dir, member->job, member->uid, why);
+	close(dir);
+	if (fd == -ENOENT)
+		return 0;
+	if (fd < 0)
+		return -1;
+	close(fd);
+	return 1;
+}
