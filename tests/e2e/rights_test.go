@@ -83,25 +83,3 @@ func TestUserSeesOnlyHisOwnRecords(t *testing.T) {
 	s.cancel(alice, a)
 	s.cancel(bob, b)
 }
-
-func TestEnvironmentDoesNotLiftTheLimit(t *testing.T) {
-	s := up(t, oneCard)
-	for _, way := range []struct{ name, script string }{
-		{"env -i", "env -i " + cluster.LookScript},
-		{"unset LD_PRELOAD", "unset LD_PRELOAD; " + cluster.LookScript},
-		{"LD_PRELOAD=", "LD_PRELOAD= " + cluster.LookScript},
-		{"LD_PRELOAD of another library", "LD_PRELOAD=/lib/x86_64-linux-gnu/libm.so.6 " + cluster.LookScript},
-		{"the loader by hand", "/lib64/ld-linux-x86-64.so.2 " + cluster.LookScript},
-		{"VGPU_GRANT", "VGPU_GRANT=/dev/null VGPU_CACHE=/dev/null " + cluster.LookScript},
-		{"CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT=80G CUDA_DEVICE_MEMORY_LIMIT_0=80G " + cluster.LookScript},
-	} {
-		t.Run(way.name, func(t *testing.T) {
-			s := site{s.Cluster, t}
-			job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", way.script)
-			got := look(t, s.completed(alice, job))
-			if got.Total != 8*gib || got.Granted > 8*gib {
-				t.Errorf("saw %d bytes and got %d, want 8 GiB and no more", got.Total, got.Granted)
-			}
-		})
-	}
-}
