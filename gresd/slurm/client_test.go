@@ -36,7 +36,7 @@ func TestJobAsksScontrolForOneJob(t *testing.T) {
 	}
 	t.Setenv("SLURM_TIME_FORMAT", "%s")
 	client, _ := commands(t, map[string]string{
-		"scontrol": `[ "$*" = "show job -d -o 2" ] && [ "$SLURM_CONF" = /etc/site/slurm.conf ] && [ -z "$SLURM_TIME_FORMAT" ] && cat ` + file,
+		"scontrol": `[ "$*" = "--local show job -d -o 2" ] && [ "$SLURM_CONF" = /etc/site/slurm.conf ] && [ -z "$SLURM_TIME_FORMAT" ] && cat ` + file,
 	})
 	got, err := client.Job(context.Background(), 2, "n1")
 	if err != nil {
@@ -95,7 +95,7 @@ func TestAnswersOfScontrolAreToldApart(t *testing.T) {
 func TestSlurmThatIsNotInstalledIsUnavailable(t *testing.T) {
 	client := New(Options{Scontrol: filepath.Join(t.TempDir(), "scontrol")})
 	_, err := client.Job(context.Background(), 7, "n1")
-	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "scontrol show job -d -o 7") {
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "scontrol --local show job -d -o 7") {
 		t.Errorf("Job: %v", err)
 	}
 	if _, err := client.LiveJobs(context.Background(), "n1"); !errors.Is(err, ErrUnavailable) {

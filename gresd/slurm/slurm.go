@@ -91,7 +91,9 @@ func (c *Client) WithConf(conf string) *Client {
 // Job returns the facts of a job on a node. Errors: ErrNoJob, ErrUnavailable,
 // or what could not be understood.
 func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, error) {
-	text, err := c.run(ctx, c.scontrol, "show", "job", "-d", "-o", id(jobID))
+	// Every question costs a connection, and every job waits for them: without
+	// --local, scontrol asks for the federation as well.
+	text, err := c.run(ctx, c.scontrol, "--local", "show", "job", "-d", "-o", id(jobID))
 	if err != nil {
 		return JobFacts{}, err
 	}

@@ -35,8 +35,9 @@ type node struct {
 var hostFiles = []string{"/run/vgpu/self/grant", "/run/vgpu/self/cache", "/run/vgpu/self", "/run/vgpu", "/etc/ld.so.preload"}
 
 const scontrol = `#!/bin/sh
-# scontrol show job -d -o ID
-cat "%[1]s/jobs/$5" 2>/dev/null && exit
+# scontrol --local show job -d -o ID
+for id; do :; done
+cat "%[1]s/jobs/$id" 2>/dev/null && exit
 echo "slurm_load_jobs error: Invalid job id specified" >&2
 exit 1
 `
