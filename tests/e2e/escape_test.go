@@ -66,6 +66,8 @@ var escapes = []escape{
 	{"`LD_PRELOAD` of another library", `LD_PRELOAD=libm.so.6 $run`, [3]verdict{escaped, held, held}, "unregistered"},
 	{"`srun --task-prolog` that prints `unset`", `printf '#!/bin/sh\necho unset LD_PRELOAD\n' >unset; chmod +x unset
 		srun --overlap --task-prolog=$PWD/unset $run`, [3]verdict{escaped, held, held}, "unregistered"},
+	{"a rank of MPI, `srun --mpi=pmi2`, after `unset LD_PRELOAD`", `srun --overlap --overcommit --mpi=pmi2 -n 2 sh -c '
+		unset LD_PRELOAD; [ $SLURM_PROCID = 0 ] || $run'`, [3]verdict{escaped, held, held}, "unregistered"},
 	{"the loader started by hand", `/lib64/ld-linux-*.so.2 $run`, [3]verdict{held, held, held}, ""},
 	{"`VGPU_GRANT` names another file", `VGPU_GRANT=/dev/null VGPU_CACHE=/dev/null $run`, [3]verdict{escaped, held, held}, "unregistered"},
 	{"`VGPU_GRANT` names a copy with a larger limit", `cat /run/vgpu/jobs/$SLURM_JOB_ID/grant >forged; chmod u+w forged
@@ -79,6 +81,7 @@ var escapes = []escape{
 	{"libcuda's symbols read by hand, without `dlsym`", `$escape elf $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"no descriptor left at the first call", `$escape descriptors $hold`, [3]verdict{stopped, stopped, stopped}, ""},
 	{"`prctl`: a seccomp filter that hides the grant from the library", `$escape filter $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
+	{"`ptrace` by a process of the job, which hides the grant from the other", `$escape ptrace $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"a statically linked program", `SIMGPU_STATE=` + cluster.Dir + `/simgpu/state ${escape}-static path:` + driver + ` $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"a loader of its own", `sed 's#/etc/ld.so.preload#/etc/ld.so.xreload#' "$(readlink -f /lib64/ld-linux-*.so.2)" >loader
 		chmod +x loader; unset LD_PRELOAD; ./loader $run`, [3]verdict{escaped, escaped, escaped}, "unregistered"},

@@ -9,6 +9,7 @@
  *   elf            its symbol table read by hand, without dlsym
  *   descriptors    with no descriptor left when the first call is made, then again
  *   filter         under a seccomp filter of its own, which hides the grant
+ *   ptrace         as dlsym, while its parent denies it all files of slurm-vgpu
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,6 +20,8 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,8 +29,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/user.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../simgpu/cuda_abi.h"
@@ -161,6 +167,64 @@ static void hide_grant(void)
 		die("seccomp", strerror(errno));
 }
 
+#ifdef __x86_64__
+/* True when the traced process is about to open a file of slurm-vgpu. */
+static bool opens_ours(pid_t child, const struct user_regs_struct *regs)
+{
+	char path[64];
+
+	if (regs->orig_rax != SYS_openat)
+		return false;
+	for (size_t i = 0; i < sizeof(path); i += sizeof(long)) {
+		errno = 0;
+		long word = ptrace(PTRACE_PEEKDATA, child, regs->rsi + i, NULL);
+
+		if (errno)
+			word = 0;
+		memcpy(path + i, &word, sizeof(word));
+	}
+	path[sizeof(path) - 1] = 0;
+	return !strncmp(path, "/run/vgpu/", strlen("/run/vgpu/"));
+}
+
+/* Starts a child that goes on with main, and never returns. */
+static void trace_child(void)
+{
+	bool entering = false;
+	pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+		raise(SIGSTOP);
+		return;
+	}
+	waitpid(child, &status, 0);
+	ptrace(PTRACE_SETOPTIONS, child, NULL, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
+	for (;;) {
+		struct user_regs_struct regs;
+		bool call;
+
+		ptrace(PTRACE_SYSCALL, child, NULL, NULL);
+		if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status))
+			exit(0);
+		call = WSTOPSIG(status) == (SIGTRAP | 0x80);
+		entering = call && !entering;
+		if (!entering || ptrace(PTRACE_GETREGS, child, NULL, &regs))
+			continue;
+		if (opens_ours(child, &regs)) {
+			regs.orig_rax = (unsigned long long)-1; /* no such call */
+			ptrace(PTRACE_SETREGS, child, NULL, &regs);
+		}
+	}
+}
+#else
+static void trace_child(void)
+{
+	die("ptrace", "written for x86-64");
+}
+#endif
+
 static void take(unsigned int hold)
 {
 	CUresult (*init)(unsigned int) = need("cuInit");
@@ -195,7 +259,8 @@ int main(int argc, char **argv)
 	const char *file = strncmp(way, "path:", 5) ? "libcuda.so.1" : way + 5;
 
 	if (argc < 2 || argc > 3) {
-		fprintf(stderr, "usage: vgpu-escape dlsym|path:FILE|elf|descriptors|filter "
+		fprintf(stderr, "usage: vgpu-escape dlsym|path:FILE|elf|descriptors|filter|"
+				"ptrace "
 				"[HOLD_SECONDS]\n");
 		return 2;
 	}
@@ -211,6 +276,8 @@ int main(int argc, char **argv)
 		call_without_descriptors();
 	else if (!strcmp(way, "filter"))
 		hide_grant();
+	else if (!strcmp(way, "ptrace"))
+		trace_child();
 	take(argc > 2 ? (unsigned int)atoi(argv[2]) : 0);
 	return 0;
 }
