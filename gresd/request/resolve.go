@@ -123,9 +123,13 @@ func checkCores(cores gpu.Share, l Limits) error {
 // CheckCards holds a number of cards against the site's limits. The error is an
 // [*Error].
 func CheckCards(n int, l Limits) error {
+	if l.MaxCards == 1 && n > 1 {
+		return &Error{flagOf("cards"), fmt.Sprint(n), fmt.Sprintf(
+			"this site allows a job no more than one card of one node, for example --gres=vgpu:%d", gpu.FullCard)}
+	}
 	if l.MaxCards != 0 && n > l.MaxCards {
 		return &Error{flagOf("cards"), fmt.Sprint(n), fmt.Sprintf(
-			"this site allows a job no more than %s of one node, for example --gres=vgpu:%d", cards(l.MaxCards), l.MaxCards*int(gpu.FullCard))}
+			"this site allows a job no more than %d cards of one node, for example --gres=vgpu:%d", l.MaxCards, l.MaxCards*int(gpu.FullCard))}
 	}
 	return nil
 }
