@@ -359,8 +359,10 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		VGPU_PAUSE(6);
 		sum = vgpu_mem_with(vgpu_mem_sum(c, card), outside);
 		VGPU_PAUSE(7);
-		if (sum <= limit)
+		if (sum <= limit) {
+			vgpu_peak_note(c, self, card, sum, outside);
 			return 0;
+		}
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
 		VGPU_PAUSE(8);
 		if (reclaim(c, &cooling) > 0)

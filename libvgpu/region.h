@@ -169,7 +169,10 @@ struct vgpu_cache_header {
 	uint64_t mem_limit[VGPU_MAX_CARDS];
 	struct vgpu_budget budget[VGPU_MAX_CARDS];
 	struct vgpu_turn_state turn[VGPU_MAX_CARDS];
-	uint8_t reserved1[704];
+	/* The most memory in use right after an allocation, in bytes; only grows.
+	 * For display: libraries older than the field leave 0. */
+	uint64_t mem_peak[VGPU_MAX_CARDS];
+	uint8_t reserved1[576];
 };
 
 /* What one process holds and does on one card. mem is the authority; the
@@ -261,7 +264,8 @@ VGPU_AT(vgpu_cache_header, uuid, 64);
 VGPU_AT(vgpu_cache_header, mem_limit, 832);
 VGPU_AT(vgpu_cache_header, budget, 960);
 VGPU_AT(vgpu_cache_header, turn, 1984);
-VGPU_AT(vgpu_cache_header, reserved1, 2368);
+VGPU_AT(vgpu_cache_header, mem_peak, 2368);
+VGPU_AT(vgpu_cache_header, reserved1, 2496);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, launches, 32);
 VGPU_AT(vgpu_slot_card, slice_us, 48);

@@ -73,6 +73,7 @@ type CacheView struct {
 type CacheCard struct {
 	UUID                               string
 	MemLimit, MemUsed, Context, Module uint64
+	MemPeak                            uint64 // the most in use after any allocation; 0: not known
 	Budget                             Budget
 }
 
@@ -188,7 +189,7 @@ func (r *CacheReader) read() (CacheView, error) {
 	for i := range view.Cards {
 		b := &h.budget[i]
 		view.Cards[i] = CacheCard{
-			UUID: text(&h.uuid[i]), MemLimit: uint64(h.mem_limit[i]),
+			UUID: text(&h.uuid[i]), MemLimit: uint64(h.mem_limit[i]), MemPeak: uint64(h.mem_peak[i]),
 			Budget: Budget{
 				BalanceNS: int64(b.balance_ns), ChargedNS: uint64(b.charged_ns),
 				Waits: uint64(b.waits), WaitNS: uint64(b.wait_ns), Refused: uint64(b.refused),

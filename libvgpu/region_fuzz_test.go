@@ -333,7 +333,9 @@ func TestEveryBitOfACache(t *testing.T) {
 		}
 		spans = append(spans, span{at, at + 8, other}, span{at + 8, at + 16, same}, span{at + 16, at + 48, other}, span{at + 48, at + 64, same})
 	}
-	spans = append(spans, span{1984, headerBytes, same},
+	spans = append(spans, span{1984, 2368, same},
+		span{2368, 2368 + cards*8, other}, // peaks
+		span{2368 + cards*8, headerBytes, same},
 		span{headerBytes, headerBytes + 8, other},     // owner
 		span{headerBytes + 8, headerBytes + 64, free}) // of the process, some for display
 	for i := range MaxCards {

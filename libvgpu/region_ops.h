@@ -85,6 +85,11 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 /* sum + outside, between 0 and UINT64_MAX. */
 uint64_t vgpu_mem_with(uint64_t sum, int64_t outside);
 
+/* Raises the peak of a card after an allocation of self, where sum (of all slots,
+ * with outside) is above it. */
+void vgpu_peak_note(struct vgpu_cache *c, const struct vgpu_slot *self, unsigned card, uint64_t sum,
+		    int64_t outside);
+
 /* Takes bytes back; never below zero. */
 void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes);
 
