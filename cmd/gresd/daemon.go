@@ -29,6 +29,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 )
 
 // run is the daemon, from the configuration of path to the last log line. Grants
@@ -88,7 +89,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	again := &reloader{path: path, log: log, count: counts.Reloaded, inForce: cfg}
 	srv, err = server.New(server.Parts{
 		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
-		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{auditor.Problems, again.Problems}, Uses: cards,
+		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{auditor.Problems, again.Problems}, Uses: cards, Usage: usageWriter(cfg, scontrol, log),
 		Slurm: func(conf string) server.Slurm {
 			if cfg.Slurm.Conf != "" {
 				return scontrol // the administrator's word beats the Prolog's
@@ -122,6 +123,22 @@ func arbiterParams(cfg config.Config) arbiter.Params {
 		Period: cfg.Arbiter.PeriodUS, MaxPeriod: cfg.Arbiter.MaxPeriodUS, MinSlice: cfg.Arbiter.MinSliceUS,
 		Engine: arbiter.Engine(cfg.Arbiter.Engine),
 	}
+}
+
+// usageWriter is nil where the site does not ask for usage in its accounting.
+func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *usage.Writer {
+	field := map[string]string{
+		config.UsageSystem: slurm.SystemComment, config.UsageAdmin: slurm.AdminComment, config.UsageComment: slurm.Comment,
+	}[cfg.Accounting.Usage]
+	if field == "" {
+		return nil
+	}
+	return usage.New(field, func(conf string) usage.Books {
+		if cfg.Slurm.Conf != "" {
+			return client
+		}
+		return client.WithConf(conf)
+	}, log)
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.

@@ -28,22 +28,24 @@ type Config struct {
 	// Parts are the files of conf.d that were read.
 	Parts []string `toml:"-"`
 
-	Version   int       `toml:"version"`
-	Paths     Paths     `toml:"paths" reload:"restart"`
-	Defaults  Defaults  `toml:"defaults"`
-	Limits    Limits    `toml:"limits"`
-	Placement Placement `toml:"placement" reload:"restart"`
-	Arbiter   Arbiter   `toml:"arbiter"`
-	Metrics   Metrics   `toml:"metrics"`
-	NVML      NVML      `toml:"nvml" reload:"restart"`
-	CUDA      CUDA      `toml:"cuda" reload:"restart"`
-	Slurm     Slurm     `toml:"slurm" reload:"restart"`
-	Memory    Memory    `toml:"memory" reload:"restart"`
-	MPS       MPS       `toml:"mps"`
-	Health    Health    `toml:"health"`
-	Audit     Audit     `toml:"audit"`
-	Log       Log       `toml:"log"`
-	Debug     Debug     `toml:"debug" reload:"restart"`
+	Version    int        `toml:"version"`
+	Paths      Paths      `toml:"paths" reload:"restart"`
+	Defaults   Defaults   `toml:"defaults"`
+	Limits     Limits     `toml:"limits"`
+	Placement  Placement  `toml:"placement" reload:"restart"`
+	Arbiter    Arbiter    `toml:"arbiter"`
+	Metrics    Metrics    `toml:"metrics"`
+	NVML       NVML       `toml:"nvml" reload:"restart"`
+	CUDA       CUDA       `toml:"cuda" reload:"restart"`
+	Slurm      Slurm      `toml:"slurm" reload:"restart"`
+	Memory     Memory     `toml:"memory" reload:"restart"`
+	MPS        MPS        `toml:"mps"`
+	Health     Health     `toml:"health"`
+	Audit      Audit      `toml:"audit"`
+	Accounting Accounting `toml:"accounting" reload:"restart"`
+
+	Log   Log   `toml:"log"`
+	Debug Debug `toml:"debug" reload:"restart"`
 
 	// Cards are settings of single cards by NVML UUID, and those of all other
 	// cards under [AllCards].
@@ -213,6 +215,19 @@ type Audit struct {
 	ToleranceMiB uint32 `toml:"tolerance_mib"` // above a memory limit
 }
 
+// Where what a job has used is written to.
+const (
+	UsageNone    = "none"
+	UsageSystem  = "system_comment"
+	UsageAdmin   = "admin_comment"
+	UsageComment = "comment" // the user's own
+)
+
+// Accounting is what gresd adds to Slurm's (slurmdbd).
+type Accounting struct {
+	Usage string `toml:"usage"` // UsageNone, …
+}
+
 // AllCards is the name in Cards for cards without a table of their own. What
 // such a table leaves out is taken from here.
 const AllCards = "default"
@@ -259,7 +274,10 @@ func Default() Config {
 		Health:    Health{Action: HealthCordon, IgnoreXIDs: []uint32{13, 31, 43, 45, 68, 109}, ProbeS: 5, CleanProbes: 60},
 		Audit:     Audit{Unregistered: AuditReport, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
 		Log:       Log{Level: "info"},
-		Cards:     map[string]Card{AllCards: {MemScaling: 1}},
+
+		Accounting: Accounting{Usage: UsageNone},
+
+		Cards: map[string]Card{AllCards: {MemScaling: 1}},
 	}
 }
 

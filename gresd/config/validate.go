@@ -76,6 +76,9 @@ func (c Config) Validate() error {
 	c.MPS.check(&k, c.Paths)
 	c.Health.check(&k)
 	c.Audit.check(&k)
+	if !slices.Contains([]string{UsageNone, UsageSystem, UsageAdmin, UsageComment}, c.Accounting.Usage) {
+		k.fail("accounting.usage", c.Accounting.Usage, `want "none", "system_comment", "admin_comment" or "comment", for example usage = "system_comment"`)
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Cards)) {
 		c.Cards[name].check(&k, name)
 	}

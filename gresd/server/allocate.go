@@ -338,6 +338,7 @@ func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wir
 func (s *Server) release(jobID uint32) wire.Reply {
 	defer s.lockJob(jobID)()
 	_, known := s.Ledger.Get(jobID)
+	s.noteUsage(jobID)
 	if err := s.drop(jobID); err != nil {
 		return nodeError("vgpu: release: job %d: %v", jobID, err)
 	}

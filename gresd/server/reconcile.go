@@ -56,6 +56,7 @@ func (s *Server) Reconcile(ctx context.Context) error {
 		if _, lives := live[rec.JobID]; err == nil && !lives && known && created.Equal(rec.Created) {
 			s.Log.Info("released: the job has ended", "job_id", rec.JobID)
 			s.Observer.Corrected(string(Released))
+			s.noteUsage(rec.JobID)
 			errs = append(errs, s.drop(rec.JobID))
 		}
 	}

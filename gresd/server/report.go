@@ -11,6 +11,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -116,6 +117,30 @@ func (s *Server) jobCards(rec ledger.Record, samples map[gpu.UUID]sample.Card, p
 		cards = append(cards, card)
 	}
 	return cards
+}
+
+// noteUsage keeps what an ended job has used. s.mu is held.
+func (s *Server) noteUsage(jobID uint32) {
+	rec, known := s.Ledger.Get(jobID)
+	if s.Usage == nil || !known || rec.State != ledger.Granted {
+		return
+	}
+	view, err := s.Grants.Cache(jobID, 0)
+	if err != nil {
+		s.Log.Warn("what a job has used is not known", "job_id", jobID, "error", err)
+		return
+	}
+	used := usage.Used{JobID: jobID, Node: "unknown"}
+	if names := s.nodes.names(); len(names) > 0 {
+		used.Node, used.Conf = names[0], s.nodes.all()[names[0]]
+	}
+	// The job could write into its cache what it liked: no more than it can have
+	// had is believed.
+	for i, c := range view.Cards[:min(len(view.Cards), len(rec.Placement.Cards))] {
+		used.Memory += min(gpu.Bytes(c.MemPeak), rec.Placement.Cards[i].Memory)
+		used.GPU += time.Duration(min(c.Budget.ChargedNS, uint64(time.Since(rec.Created))))
+	}
+	s.Usage.Note(used)
 }
 
 // with adds what the card counts beyond the announced bytes, as libvgpu does

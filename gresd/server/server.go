@@ -31,6 +31,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 )
 
 // reconcileEvery is the time between two comparisons with slurmctld.
@@ -76,7 +77,7 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but Problems, Samples and Uses must be set.
+// Parts are what a server is made of. All but Problems, Samples, Uses and Usage must be set.
 type Parts struct {
 	Config    config.Config
 	Inventory Inventory
@@ -89,6 +90,7 @@ type Parts struct {
 	Samples   Samples
 	Problems  []func() []string // what else an administrator should look at
 	Uses      Uses              // nil: what jobs have of a card is not known
+	Usage     *usage.Writer     // nil: what jobs have used is not written down
 	Log       *slog.Logger
 	Version   string
 }
@@ -229,6 +231,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	var work sync.WaitGroup
 	work.Go(func() { s.accept(ctx, listener, &work) })
 	work.Go(func() { s.tellSlurm(ctx) })
+	work.Go(func() { s.Usage.Run(ctx) })
 
 	s.reconcile(ctx)
 	s.mps.Settle()

@@ -33,7 +33,8 @@ var (
 // Options of a client. Zero values: "scontrol" from PATH, Slurm's own default
 // configuration, 10 seconds.
 type Options struct {
-	// Scontrol is a path or a name; squeue and scancel are taken from beside it.
+	// Scontrol is a path or a name; squeue, scancel, sacct and sacctmgr are taken
+	// from beside it.
 	Scontrol string
 	Conf     string        // SLURM_CONF for the commands
 	Timeout  time.Duration // for each command
@@ -48,6 +49,7 @@ func Commands() []string { return []string{"scontrol", "squeue", "scancel"} }
 // Client runs Slurm's commands. It is safe for concurrent use.
 type Client struct {
 	scontrol, squeue, scancel string
+	sacct, sacctmgr           string
 	conf                      string
 	timeout                   time.Duration
 	took                      func(string, time.Duration)
@@ -71,6 +73,8 @@ func New(o Options) *Client {
 		scontrol: o.Scontrol,
 		squeue:   beside("squeue"),
 		scancel:  beside("scancel"),
+		sacct:    beside("sacct"),
+		sacctmgr: beside("sacctmgr"),
 		conf:     o.Conf,
 		timeout:  o.Timeout,
 		took:     o.Took,
@@ -243,7 +247,7 @@ func environment(own []string, conf string) []string {
 		if name == "SLURM_CONF" {
 			return conf != ""
 		}
-		for _, prefix := range []string{"SLURM_", "SQUEUE_", "SCONTROL_", "SCANCEL_"} {
+		for _, prefix := range []string{"SLURM_", "SQUEUE_", "SCONTROL_", "SCANCEL_", "SACCT_"} {
 			if strings.HasPrefix(name, prefix) {
 				return true
 			}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slurm
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Fields of a job's record in Slurm's accounting that hold free text.
+const (
+	SystemComment = "SystemComment" // nobody else's
+	AdminComment  = "AdminComment"
+	Comment       = "Comment" // the user's own
+)
+
+// Account is a job's newest record in Slurm's accounting (slurmdbd).
+type Account struct {
+	// Over says that this run of the job has ended and is recorded as such.
+	Over bool
+	// Text is what the field that was asked for holds.
+	Text string
+}
+
+// columns separates what sacct prints: no user can put it into a comment with
+// Slurm's own commands.
+const columns = "\x01"
+
+// Account returns the record of a job with one of its text fields. Errors:
+// ErrNoJob where slurmdbd has none (yet), ErrUnavailable, which is also what a
+// cluster without accounting gives.
+func (c *Client) Account(ctx context.Context, jobID uint32, field string) (Account, error) {
+	text, err := c.run(ctx, c.sacct, "-n", "-X", "-P", "--delimiter="+columns, "-j", id(jobID),
+		"-o", "JobIDRaw,State,End,"+field)
+	if err != nil {
+		return Account{}, err
+	}
+	return parseAccount(text, jobID)
+}
+
+// accountStart begins a record: the id of an array or het job prints several,
+// and a comment may have several lines.
+var accountStart = regexp.MustCompile(`(?m)^\d+` + columns)
+
+func parseAccount(text string, jobID uint32) (Account, error) {
+	starts := accountStart.FindAllStringIndex(text, -1)
+	for i, at := range starts {
+		end := len(text)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		values := strings.SplitN(strings.TrimSuffix(text[at[0]:end], "\n"), columns, 4)
+		if values[0] != id(jobID) {
+			continue
+		}
+		if len(values) != 4 {
+			return Account{}, fmt.Errorf("sacct printed %q, want four values: %w", clip(text), ErrUnavailable)
+		}
+		return Account{Over: isDate(values[2]), Text: values[3]}, nil
+	}
+	return Account{}, fmt.Errorf("sacct: job %d: %w", jobID, ErrNoJob)
+}
+
+// isDate tells an end from "Unknown" and "None".
+func isDate(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
+
+// SetAccount replaces a text field of the record of a job that has ended:
+// slurmctld takes no more changes then, slurmdbd does. sacctmgr makes all letters
+// small and quotes into backticks. Errors: ErrUnavailable.
+func (c *Client) SetAccount(ctx context.Context, jobID uint32, field, text string) error {
+	_, err := c.run(ctx, c.sacctmgr, "-i", "modify", "job", "where", "jobid="+id(jobID), "set", field+"="+text)
+	return err
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slurm
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParseAccount(t *testing.T) {
+	record := func(values ...string) string { return strings.Join(values, columns) + "\n" }
+	array := record("8", "RUNNING", "Unknown", "") + record("7", "COMPLETED", "2026-11-22T01:00:00", "a\n9 | b\n") +
+		record("9", "PENDING", "None", "x")
+	for _, c := range []struct {
+		id   uint32
+		want Account
+	}{
+		{7, Account{true, "a\n9 | b\n"}},
+		{8, Account{false, ""}},
+		{9, Account{false, "x"}},
+	} {
+		if got, err := parseAccount(array, c.id); err != nil || got != c.want {
+			t.Errorf("job %d: %+v, %v; want %+v", c.id, got, err, c.want)
+		}
+	}
+	for text, want := range map[string]error{
+		"":                        ErrNoJob,
+		array:                     ErrNoJob, // no record of job 5
+		"5" + columns + "RUNNING": ErrUnavailable,
+	} {
+		if got, err := parseAccount(text, 5); !errors.Is(err, want) {
+			t.Errorf("%q: %+v, %v; want %v", text, got, err, want)
+		}
+	}
+}
+
+func TestAccountCommands(t *testing.T) {
+	client, dir := commands(t, map[string]string{
+		"sacct":    `case "$*" in *"-j 7 -o JobIDRaw,State,End,AdminComment") printf '7\001COMPLETED\0012026-11-22T01:00:00\001old\n';; *) exit 1;; esac`,
+		"sacctmgr": `printf '%s|' "$@" > "$(dirname "$0")/seen"`,
+	})
+	if got, err := client.Account(context.Background(), 7, AdminComment); err != nil || got != (Account{true, "old"}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if err := client.SetAccount(context.Background(), 7, AdminComment, "a, b=c"); err != nil {
+		t.Fatal(err)
+	}
+	const want = "-i|modify|job|where|jobid=7|set|AdminComment=a, b=c|"
+	if seen, err := os.ReadFile(filepath.Join(dir, "seen")); err != nil || string(seen) != want {
+		t.Errorf("sacctmgr was given %q, %v; want %q", seen, err, want)
+	}
+}
