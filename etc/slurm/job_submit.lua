@@ -10,16 +10,17 @@
 -- from /etc/slurm/vgpu_cards.lua.
 --
 -- A site with a job_submit.lua of its own keeps it, installs this file under
--- another name, and calls it:
+-- another name, and calls it. As a module it defines nothing outside of itself:
 --
---   dofile("/etc/slurm/vgpu_job_submit.lua")
+--   package.path = "/etc/slurm/?.lua;" .. package.path
+--   local vgpu = require("vgpu_job_submit")
 --   function slurm_job_submit(job, parts, uid)
---     local rc = vgpu_job_submit(job, parts, uid)
+--     local rc = vgpu.submit(job, parts, uid)
 --     if rc ~= slurm.SUCCESS then return rc end
 --     ...
 --   end
 --   function slurm_job_modify(job, record, parts, uid)
---     return vgpu_job_modify(job, record, parts, uid)
+--     return vgpu.modify(job, record, parts, uid)
 --   end
 --   return slurm.SUCCESS
 --
@@ -46,14 +47,16 @@ local REFUSED = slurm.ESLURM_INVALID_GRES or 2072 -- "Invalid generic resource (
 
 -- cards: memory of each type of card in MiB. default: of a card of no named
 -- type, so the smallest of the cluster. placement: "slurm" backs vgpu by shard,
--- "gresd" leaves the name vgpu and counts it (nodes with Gres=vgpu:400).
+-- "gresd" leaves the name vgpu and counts it (nodes with Gres=vgpu:400). count:
+-- shards are counted as gres/vgpu as well, for quotas. partitions: what a
+-- partition gives and forbids, see vgpu_cards.lua.
 local site
 local FOLDER = string.match(debug.getinfo(1, "S").source, "^@(.*/)") or "./"
 
 -- For each job anew: slurmctld keeps this script until its own file changes,
 -- whatever is reconfigured.
 local function load_site()
-  site = {units = UNITS, default = nil, cards = {}, placement = "slurm"}
+  site = {units = UNITS, default = nil, cards = {}, placement = "slurm", count = false, partitions = {}}
   for _, path in ipairs({FOLDER .. "vgpu_cards.lua", "/etc/slurm/vgpu_cards.lua"}) do
     local file = io.open(path)
     if file then
@@ -264,9 +267,92 @@ local function cards_of(share, options)
   return cards
 end
 
+-- ---- partitions ------------------------------------------------------------
+
+-- The names of a job's partitions: several may be given, and where none is it
+-- is the default one.
+local function partition_names(job, record, parts)
+  local text = job.partition or (record and record.partition)
+  local names = {}
+  for name in string.gmatch(text or "", "[^,]+") do names[#names + 1] = name end
+  if #names > 0 then return names end
+  for name, part in pairs(parts or {}) do
+    if type(part) == "table" or type(part) == "userdata" then
+      if part.flag_default == 1 then return {part.name or name} end
+    end
+  end
+  return names
+end
+
+-- The rules of each of the job's partitions that has some, in its order.
+local function rules_of(job, record, parts)
+  local rules = {}
+  if not next(site.partitions) then return rules end
+  for _, name in ipairs(partition_names(job, record, parts)) do
+    local rule = site.partitions[name]
+    if rule then rules[#rules + 1] = {name = name, rule = rule} end
+  end
+  return rules
+end
+
+-- What the user did not say, the first partition that has a word for it does.
+local function partition_defaults(rules, options)
+  local added = {}
+  for _, r in ipairs(rules) do
+    for name, value in pairs(r.rule.defaults or {}) do
+      value = tostring(value)
+      if name == "cards" or not CHECKS[name] or not CHECKS[name][1](value) then
+        slurm.log_error("vgpu: vgpu_cards.lua: partition %s: default %s = %s: not used", r.name, name, value)
+      elseif not options[name] and not added[name] then
+        added[name] = value
+      end
+    end
+  end
+  return added
+end
+
+local function contains(list, word)
+  for _, one in ipairs(list) do
+    if one == word then return true end
+  end
+  return false
+end
+
+-- need: hundredths of each card, by what asks for them.
+local function check_ceilings(rules, asked, cards, options, need, bytes)
+  for _, r in ipairs(rules) do
+    local most, most_cards = r.rule.max_share or UNITS, r.rule.max_cards or MAX_CARDS
+    if need.share > most then
+      refuse("--gres=vgpu", asked, "at most %d in partition %s, for example --gres=vgpu:%d", most, r.name, most)
+    elseif cards > most_cards then
+      refuse("--gres=vgpu", asked, "at most %d in partition %s, for example --gres=vgpu:%d",
+        most_cards * UNITS, r.name, most_cards * UNITS)
+    elseif need.cores > most then
+      refuse("--vgpu-cores", options.cores, "at most %d in partition %s, for example --vgpu-cores=%d",
+        most, r.name, most)
+    elseif need.mem > most then
+      refuse("--vgpu-mem", options.mem, "at most %d%% of a card in partition %s, for example --vgpu-mem=%d%%",
+        most, r.name, most)
+    elseif need.alone > most then
+      refuse("--vgpu-policy", options.policy, "another policy in partition %s, where a job has at most %d%% "
+        .. "of a card, for example --vgpu-policy=binpack", r.name, most)
+    end
+    local max_bytes = memory(tostring(r.rule.max_mem or ""))
+    if max_bytes and bytes and bytes > max_bytes then
+      refuse("--vgpu-mem", options.mem, "at most %s in partition %s, for example --vgpu-mem=%s",
+        r.rule.max_mem, r.name, r.rule.max_mem)
+    end
+    local mode = string.match(options.mode or "", "^%l+")
+    if mode and r.rule.modes and not contains(r.rule.modes, mode) then
+      refuse("--vgpu-mode", options.mode, "%s in partition %s, for example --vgpu-mode=%s",
+        table.concat(r.rule.modes, " or "), r.name, r.rule.modes[1])
+    end
+  end
+end
+
 -- What slurmctld must count for a share: the largest of share, memory and
 -- compute on each card.
-local function dominant(share, options, card_type)
+local function dominant(share, options, card_type, rules)
   local cards = cards_of(share, options)
   local each = share / cards
   local cores = options.cores and whole(options.cores, 100)
@@ -275,8 +361,10 @@ local function dominant(share, options, card_type)
     refuse("--vgpu-mode", options.mode, "a ceiling of at least the compute share %d, "
       .. "for example --vgpu-mode=soft:%d", cores or each, cores or each)
   end
-  local alone = options.policy == "exclusive" and UNITS or 0
-  return math.max(each, cores or 0, memory_share(options, card_type, each), alone) * cards
+  local need = {share = each, cores = cores or 0, mem = memory_share(options, card_type, each),
+    alone = options.policy == "exclusive" and UNITS or 0}
+  check_ceilings(rules, string.format("%d", share), cards, options, need, memory(options.mem or ""))
+  return math.max(need.share, need.cores, need.mem, need.alone) * cards
 end
 
 -- ---- GRES ------------------------------------------------------------------
@@ -312,6 +400,15 @@ local function refuse_spelling(field, item)
     "--gres=vgpu:%d: a share is a GRES, not a type of GPU", right)
 end
 
+-- Where shares are counted twice (count = true), what this script wrote comes back
+-- in a job that is changed: "shard:30,vgpu:30", "gpu:2,vgpu:200".
+local function repeats(before, item, field)
+  if not site.count or not before or before.field ~= field or item.name ~= "vgpu" then return false end
+  local held = before.item
+  local each = held.name == "gpu" and UNITS or 1
+  return (tonumber(held.count or "") or 1) * each == tonumber(item.count or "")
+end
+
 -- Splits the job's TRES lists. Returns the lists, and which item is the share.
 local function find_share(job)
   local lists, found, others = {}, nil, nil
@@ -328,7 +425,9 @@ local function find_share(job)
           item.count = nil
           refuse_spelling(field, item)
         end
-        if item.name == "vgpu" or item.name == "shard" then
+        if repeats(found or others, item, field) then
+          list[#list] = nil
+        elseif item.name == "vgpu" or item.name == "shard" then
           if found then
             refuse("--gres", item.text, "one share of a card, for example --gres=vgpu:30")
           end
@@ -360,7 +459,12 @@ local function rewrite(item, share, count)
   end
   item.word = item.prefix .. item.name .. (item.card_type and ":" .. item.card_type or "")
     .. item.sign .. string.format("%d", count)
+  if site.count and site.placement == "slurm" then
+    local counted = item.name == "gpu" and count * UNITS or count
+    item.word = string.format("%s,%svgpu%s%d", item.word, item.prefix, item.sign, counted)
+  end
 end
+
 
 local function join(list)
   local words = {}
@@ -377,13 +481,13 @@ local function first_option(options)
 end
 
 -- Whole GPUs that also carry options: limits on cards that the job has alone.
-local function whole_gpus(others, options)
+local function whole_gpus(others, options, rules)
   local item = others and others.item
   if not item or item.name ~= "gpu" or item.count == "0" then return nil end
   -- "gpu" and "gpu:h200" are one card: there the type is where a count could be.
   local gpus, card_type = whole(item.count or "", MAX_CARDS), item.card_type
   if not gpus then gpus, card_type = 1, item.count end
-  dominant(gpus * UNITS, options, card_type)
+  dominant(gpus * UNITS, options, card_type, rules)
   return gpus * UNITS
 end
 
@@ -397,11 +501,11 @@ end
 -- Decides for one job: puts new names and counts into the lists, and returns
 -- the share where gresd cannot see it from them. marked: the share that the
 -- comment names, as cli_filter.lua writes it for several whole cards.
-local function decide(found, others, options, marked)
+local function decide(found, others, options, marked, rules)
   if not found then
     local flag, value = first_option(options)
     if not flag and not marked then return nil end
-    local share = whole_gpus(others, options)
+    local share = whole_gpus(others, options, rules)
     if flag and not share then
       refuse(flag, value, "also a share of a card: add for example --gres=vgpu:30")
     end
@@ -410,7 +514,7 @@ local function decide(found, others, options, marked)
   local item = found.item
   local asked = parse_share(item)
   local share = marked_share(item, asked, marked)
-  local count = math.max(asked, dominant(share, options, item.card_type))
+  local count = math.max(asked, dominant(share, options, item.card_type, rules))
   rewrite(item, share, count)
   if share ~= count or item.name ~= "shard" then return share end
 end
@@ -434,7 +538,7 @@ local function refuse_exclusive(job, item)
     .. "for example --gres=vgpu:30, or --exclusive --gres=gpu:1")
 end
 
-local function submit(job)
+local function submit(job, parts)
   local text, words = read_token(job.comment)
   local options = all_options(spank_options(job), words)
   local lists, found, others = find_share(job)
@@ -442,8 +546,14 @@ local function submit(job)
   -- without a card; on a node all see the options of the first one.
   local het = (job.het_job_offset or NO_HET_JOB) < NO_HET_JOB
   if het and job.het_job_offset > 0 and not found and not others then options = {} end
-  if found then refuse_exclusive(job, found.item) end
-  local share = decide(found, others, options, words.share)
+  local rules = rules_of(job, nil, parts)
+  if found then
+    refuse_exclusive(job, found.item)
+    for name, value in pairs(partition_defaults(rules, options)) do
+      options[name], words[name] = value, value
+    end
+  end
+  local share = decide(found, others, options, words.share, rules)
   if found then job[found.field] = join(lists[found.field]) end
   if het and (found or share) then words = options end
   words.share = share and string.format("%d", share) or nil
@@ -466,19 +576,31 @@ local function touches_gres(job)
   return false
 end
 
+-- A job that moves to another partition, or changes the options in its comment,
+-- must keep the rules with the share that it has. Its lists stay as they are.
+local function check_move(record, options, marked, rules)
+  local lists = {}
+  for _, field in ipairs(FIELDS) do lists[field] = record[field] end
+  local _, found, others = find_share(lists)
+  if found or others then decide(found, others, options, marked, rules) end
+end
+
 -- A change that leaves the GRES alone must keep the share of the job; one that
 -- leaves the comment alone must keep its text.
-local function modify(job, record)
-  if not touches_gres(job) and not job.comment then return end
+local function modify(job, record, parts)
+  if not touches_gres(job) and not job.comment and not job.partition then return end
   local ok, _, old = pcall(read_token, record.comment)
   local text, words = read_token(job.comment or record.comment)
   local options = all_options(spank_options(record), words)
+  local rules = rules_of(job, record, parts)
   local share = ok and old.share or nil
   if touches_gres(job) then
     local lists, found, others = find_share(job)
-    share = decide(found, others, found and options or {}, job.comment and words.share)
+    share = decide(found, others, found and options or {}, job.comment and words.share, rules)
     share = share and string.format("%d", share) or nil
     if found then job[found.field] = join(lists[found.field]) end
+  elseif job.partition or next(words) then
+    check_move(record, options, share, rules)
   end
   words.share = share
   change_comment(job, record, format_token(text, words))
@@ -510,15 +632,18 @@ local function guarded(job, work)
   return REFUSED
 end
 
-function vgpu_job_submit(job, _, _)
-  return guarded(job, function() submit(job) end)
+local function job_submit(job, parts, _)
+  return guarded(job, function() submit(job, parts) end)
 end
 
-function vgpu_job_modify(job, record, _, _)
-  return guarded(job, function() modify(job, record) end)
+local function job_modify(job, record, parts, _)
+  return guarded(job, function() modify(job, record, parts) end)
 end
 
-slurm_job_submit = vgpu_job_submit
-slurm_job_modify = vgpu_job_modify
+-- require names the module; slurmctld, and dofile, give no word.
+if ... then return {submit = job_submit, modify = job_modify} end
+
+vgpu_job_submit, vgpu_job_modify = job_submit, job_modify
+slurm_job_submit, slurm_job_modify = job_submit, job_modify
 
 return slurm.SUCCESS

@@ -8,6 +8,16 @@
 -- by Type= of gres.conf. default: for jobs that name no type, so the smallest
 -- card of the cluster. placement: "slurm" (vgpu is backed by gres/shard), or
 -- "gresd" where nodes have Gres=vgpu:N and gresd chooses the card.
+--
+-- count: true makes a job also hold as much gres/vgpu as shards, and 100 for each
+-- whole card that it asked for as vgpu, so that one quota and one column of sacct
+-- cover both (docs/accounting.md). All nodes then need vgpu in their Gres=, as
+-- gresd gres-conf --count prints it.
+--
+-- partitions: by name of partition. defaults: options that count where the user
+-- gave none, written as behind --vgpu-. max_share: in hundredths of a card, also
+-- for memory and compute; below 100 it leaves no whole cards. max_cards: whole
+-- cards of one job. max_mem: per card. modes: those that may be asked for.
 
 return {
   units = 100, -- shards that slurmctld counts for one card
@@ -18,4 +28,12 @@ return {
     a100 = 81920,
   },
   placement = "slurm",
+  count = false,
+  partitions = {
+    -- debug = {
+    --   defaults = {mode = "soft", priority = "high"},
+    --   max_share = 50, max_mem = "40G", modes = {"soft"},
+    -- },
+    -- batch = {max_cards = 2},
+  },
 }

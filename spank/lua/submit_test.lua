@@ -284,6 +284,104 @@ end
 
 -- ---- the site ----------------------------------------------------------------
 
+-- ---- partitions and counts ---------------------------------------------------
+
+local PARTITIONS = [[return { default = 81920, cards = { h200 = 143771 }, partitions = {
+  debug = { defaults = { mode = "soft", mem = "10%" }, max_share = 50, max_mem = "16G", modes = {"soft"} },
+  batch = { max_cards = 2 }, free = { defaults = { priority = "low", mode = "turbo", cards = 2 } } } }]]
+local PARTS = { debug = {name = "debug", flag_default = 0}, batch = {name = "batch", flag_default = 1} }
+
+local function test_partitions()
+  load_script(PARTITIONS)
+  local function ask(partition, gres, options, comment)
+    local job = {tres_per_node = gres, partition = partition, spank_job_env = spank_env(options or {}), comment = comment}
+    said = {}
+    return slurm_job_submit(job, PARTS, 1000), said[1], job
+  end
+  local rc, line, job = ask("debug", "gres:vgpu:30")
+  check(rc == 0 and job.comment == "vgpu(mem=10%,mode=soft)", "defaults: %s %s", tostring(line), tostring(job.comment))
+  rc, line, job = ask("debug", "gres:vgpu:30", {MODE = "soft:40"}, "vgpu(mem=20%)")
+  check(rc == 0 and job.comment == "vgpu(mem=20%)", "said: %s %s", tostring(line), tostring(job.comment))
+  rc, _, job = ask("free,debug", "gres:vgpu:30")
+  check(rc == 0 and job.comment == "vgpu(mem=10%,mode=soft,priority=low)", "two: %s", tostring(job.comment))
+  check(#logged == 2 and string.find(table.concat(logged), "partition free: default mode = turbo: not used", 1, true),
+    "log: %s", table.concat(logged, "; "))
+  rc, _, job = ask("debug", "gres:gpu:2")
+  check(rc == 0 and job.comment == nil, "whole GPUs are not ours: %s", tostring(job.comment))
+  rc, _, job = ask("elsewhere", "gres:vgpu:1600")
+  check(rc == 0 and job.tres_per_node == "gres:gpu:16", "a partition without rules")
+  for _, c in ipairs({
+    {"debug", "gres:vgpu:60", {}, nil, '--gres=vgpu: "60": want at most 50 in partition debug, for example --gres=vgpu:50'},
+    {"free,debug", "gres:vgpu:60", {}, nil, "at most 50 in partition debug"},
+    {"debug", "gres:vgpu:100", {}, nil, '"100": want at most 50'},
+    {"debug", "gres:vgpu:200", {CARDS = "2"}, nil, '"200": want at most 50'},
+    {"debug", "gres:shard:60", {}, nil, '"60": want at most 50'},
+    {"debug", "gres:vgpu:30", {CORES = "60", MODE = "soft:70"}, nil, '--vgpu-cores: "60": want at most 50'},
+    {"debug", "gres:vgpu:30", {MEM = "60%"}, nil, '--vgpu-mem: "60%": want at most 50% of a card in partition debug'},
+    {"debug", "gres:vgpu:30", {MEM = "17G"}, nil, '--vgpu-mem: "17G": want at most 16G in partition debug, for example --vgpu-mem=16G'},
+    {"debug", "gres:vgpu:30", {}, "vgpu(mem=17G)", "at most 16G"},
+    {"debug", "gres:vgpu:30", {MODE = "hard"}, nil, '--vgpu-mode: "hard": want soft in partition debug, for example --vgpu-mode=soft'},
+    {"debug", "gres:vgpu:30", {POLICY = "exclusive"}, nil, '--vgpu-policy: "exclusive": want another policy'},
+    {"batch", "gres:vgpu:300", {}, nil, '"300": want at most 200 in partition batch, for example --gres=vgpu:200'},
+    {nil, "gres:vgpu:300", {}, nil, "in partition batch"}, -- the default partition
+  }) do
+    rc, line = ask(c[1], c[2], c[3], c[4])
+    check(rc == 2072 and string.find(line or "", c[5], 1, true), "%s %s: %s", tostring(c[1]), c[2], tostring(line))
+  end
+  -- A job that is there moves, or changes its words.
+  local function change(job, record)
+    said = {}
+    return slurm_job_modify(job, record, PARTS, 1000), said[1]
+  end
+  local record = {tres_per_node = "gres:shard:60", partition = "batch", comment = "vgpu(share=40,mem=60%)"}
+  rc, line = change({partition = "debug"}, record)
+  check(rc == 2072 and string.find(line or "", "partition debug", 1, true), "moved: %s", tostring(line))
+  check(change({partition = "batch"}, record) == 0, "stays")
+  check(change({partition = "debug"}, {partition = "batch"}) == 0, "a job without cards moves")
+  rc, line = change({comment = "vgpu(mode=hard)"}, {tres_per_node = "gres:shard:30", partition = "debug"})
+  check(rc == 2072 and string.find(line or "", "want soft", 1, true), "changed: %s", tostring(line))
+  rc, line = change({tres_per_node = "gres:vgpu:60"}, {tres_per_node = "gres:shard:30", partition = "debug"})
+  check(rc == 2072 and string.find(line or "", "at most 50", 1, true), "grown: %s", tostring(line))
+end
+
+local function test_counts()
+  load_script("return { default = 81920, cards = { h200 = 143771 }, count = true }")
+  for _, c in ipairs({
+    {"gres:vgpu:30", {}, "gres:shard:30,gres:vgpu:30"},
+    {"gres/vgpu=30", {}, "gres/shard=30,gres/vgpu=30"},
+    {"cpu=2,gres:vgpu:h200:30,gres:nic:1", {MEM = "50%"}, "cpu=2,gres:shard:h200:50,gres:vgpu:50,gres:nic:1"},
+    {"gres:vgpu:h200:200", {}, "gres:gpu:h200:2,gres:vgpu:200"},
+    {"gres:shard:20", {}, "gres:shard:20,gres:vgpu:20"},
+    {"gres:gpu:2", {}, "gres:gpu:2"},
+  }) do
+    local job = {tres_per_node = c[1], spank_job_env = spank_env(c[2])}
+    local rc, line = submit(job)
+    check(rc == 0 and job.tres_per_node == c[3], "%s: %s %s", c[1], tostring(line), tostring(job.tres_per_node))
+    -- What this script wrote may come back.
+    local again = {tres_per_node = job.tres_per_node}
+    rc, line = submit(again)
+    check(rc == 0 and (again.tres_per_node == c[3] or string.find(c[3], "gpu:")), "again %s: %s %s", c[3],
+      tostring(line), tostring(again.tres_per_node))
+    check(modify({partition = "x"}, {tres_per_node = job.tres_per_node, comment = job.comment}) == 0, "%s moves", c[3])
+  end
+  check(submit({tres_per_node = "gres:shard:30,gres:vgpu:20"}) == 2072, "two shares")
+end
+
+local function test_module()
+  load_script(CARDS)
+  slurm_job_submit, slurm_job_modify, vgpu_job_submit, vgpu_job_modify = nil, nil, nil, nil
+  local path = package.path
+  package.path = folder .. "/?.lua;" .. path
+  package.loaded.job_submit = nil
+  local vgpu = require("job_submit")
+  package.path, package.loaded.job_submit = path, nil
+  check(type(vgpu) == "table" and slurm_job_submit == nil and vgpu_job_submit == nil, "a module defines nothing")
+  local job = {tres_per_node = "gres:vgpu:30", spank_job_env = {"VGPU_MEM=40G"}}
+  check(vgpu.submit(job, {}, 1000) == 0 and job.tres_per_node == "gres:shard:50", "submit: %s", job.tres_per_node)
+  job = {tres_per_node = "gres:vgpu:20"}
+  check(vgpu.modify(job, {}, {}, 1000) == 0 and job.tres_per_node == "gres:shard:20", "modify: %s", job.tres_per_node)
+end
+
 local function test_het_job()
   load_script(CARDS)
   local job = {tres_per_node = "gres:vgpu:30", het_job_offset = 1, spank_job_env = {"VGPU_MEM=10%"}}
@@ -350,6 +448,9 @@ test_spelling_names_the_flag()
 test_forms()
 test_exclusive()
 test_modify()
+test_partitions()
+test_counts()
+test_module()
 test_het_job()
 test_placement_by_gresd()
 test_without_a_table_of_cards()
