@@ -10,7 +10,8 @@ import (
 )
 
 func gresConfCommand(path *string) *cobra.Command {
-	return &cobra.Command{
+	var count bool
+	command := &cobra.Command{
 		Use:   "gres-conf",
 		Short: "Print the lines of gres.conf for this node",
 		Args:  cobra.NoArgs,
@@ -23,7 +24,10 @@ func gresConfCommand(path *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			node.Count = count
 			return gresconf.Write(cmd.OutOrStdout(), node)
 		},
 	}
+	command.Flags().BoolVar(&count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
+	return command
 }

@@ -40,7 +40,7 @@ func From(cards inventory.Inventory, cfg config.Config) (Node, error) {
 	if err != nil {
 		return Node{}, fmt.Errorf("read topology: %w", err)
 	}
-	return Node{list, topology.New(facts), cards.Cores(), cfg.Placement.Mode}, nil
+	return Node{Cards: list, Topology: topology.New(facts), Cores: cards.Cores(), Mode: cfg.Placement.Mode}, nil
 }
 
 // Node is what gres.conf is made of.
@@ -49,6 +49,7 @@ type Node struct {
 	Topology *topology.Topology
 	Cores    topology.CoreMap
 	Mode     string // who chooses the card
+	Count    bool   // gres/vgpu is counted beside shards
 }
 
 // Text is what [Write] writes.
@@ -93,6 +94,9 @@ func Write(w io.Writer, n Node) error {
 				fmt.Fprintf(&lines, "Name=shard Type=%s Count=%d File=/dev/nvidia%d\n", c.Type, gpu.FullCard, c.Minor)
 			}
 		}
+		if n.Count && len(shares) > 0 {
+			fmt.Fprintf(&lines, "Name=vgpu Count=%d Flags=CountOnly\n", sum(shares))
+		}
 	} else {
 		// With a Type, --gres=vgpu:TYPE:N gets a card of that type, and nothing changes
 		// for --gres=vgpu:N.
@@ -125,7 +129,17 @@ func Gres(n Node) []string {
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		gres = append(gres, fmt.Sprintf("%s:%s:%d", kind, name, shares[name]))
 	}
+	if n.Count && kind == "shard" && len(shares) > 0 {
+		gres = append(gres, fmt.Sprintf("vgpu:%d", sum(shares)))
+	}
 	return gres
+}
+
+func sum(shares map[string]int) (all int) {
+	for _, n := range shares {
+		all += n
+	}
+	return all
 }
 
 // coresOf are the cores near a card, as Slurm counts them; nil where they are

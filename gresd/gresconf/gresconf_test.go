@@ -40,6 +40,11 @@ func twoSockets() Node {
 	return n
 }
 
+func counted(n Node) Node {
+	n.Count = true
+	return n
+}
+
 func TestGresConf(t *testing.T) {
 	cards := []gpu.Card{{Minor: 0, Type: "h200"}, {Index: 1, Minor: 1, Type: "h200"}, {Index: 2, Minor: 3, Type: "a100", MIG: true}}
 	plain := func(cards []gpu.Card, mode string) Node {
@@ -69,6 +74,11 @@ Name=shard Type=h200 Count=100 File=/dev/nvidia1
 		"gresd places": {plain(cards[:1], config.PlacementGresd), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:1,vgpu:h200:100
 Name=gpu Type=h200 File=/dev/nvidia0
 Name=vgpu Type=h200 Count=100 Flags=CountOnly
+`},
+		"slurmctld places, and counts as well": {counted(plain(cards[:1], config.PlacementSlurm)), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:1,shard:h200:100,vgpu:100
+Name=gpu Type=h200 File=/dev/nvidia0
+Name=shard Type=h200 Count=100 File=/dev/nvidia0
+Name=vgpu Count=100 Flags=CountOnly
 `},
 		"no card": {plain(nil, config.PlacementSlurm), "# no GPU on this node\n"},
 		"two sockets, near cards are not neighbours": {twoSockets(), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:4,shard:h200:400
