@@ -84,7 +84,7 @@ test: test-deps build
 	@tools/test all
 
 ## test-e2e: only the tests on the private Slurm (as root); RUN=regexp picks some
-test-e2e: deps build
+test-e2e: test-deps build
 	@tools/test e2e $(RUN)
 
 ## test-e2e-matrix: the tests on the private Slurm of several releases (as root); SUITES="trixie sid"

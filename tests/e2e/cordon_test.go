@@ -12,8 +12,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
-// long says whether tests may take their time.
-func long() bool { return os.Getenv("VGPU_LONG") != "" }
+// isLong says that tests may take their time: VGPU_LONG=1.
+func isLong() bool { return os.Getenv("VGPU_LONG") != "" }
 
 var twoCards = []cluster.Card{{Name: "Simulated H100", Memory: "80G"}, {Name: "Simulated H100", Memory: "80G"}}
 
@@ -90,7 +90,7 @@ func TestJobsBoundToACordonedCardWait(t *testing.T) {
 		return strings.Contains(told(), "AdminComment=vgpu: place: job "+strconv.Itoa(job)+": card 0 ") &&
 			strings.Contains(told(), "cordoned by an administrator: fan noise")
 	})
-	if long() {
+	if isLong() {
 		// As often as Slurm lets it (6 s here, 121 s by default), then more seldom.
 		time.Sleep(60 * time.Second)
 		if n := restarts(); n > 5 {

@@ -141,10 +141,6 @@ func (s site) onDisk() {
 	}
 }
 
-// long is for the tables of docs/slurm.md: VGPU_LONG=1, on a machine that does
-// nothing else.
-func long() bool { return os.Getenv("VGPU_LONG") != "" }
-
 // What a job start and a step may take longer than without slurm-vgpu.
 const (
 	startLimit = 15 * time.Millisecond
@@ -158,14 +154,14 @@ const (
 func within(t *testing.T, limit time.Duration, what string, measure func(rounds int) (base, with time.Duration)) {
 	t.Helper()
 	rounds, tries := 12, 3
-	if long() {
+	if isLong() {
 		rounds, tries = 30, 1
 	}
 	var added, allowed time.Duration
 	for range tries {
 		base, with := measure(rounds)
 		added, allowed = with-base, limit
-		if !long() {
+		if !isLong() {
 			allowed = max(2*limit, base/3)
 		}
 		if added <= allowed {
@@ -211,7 +207,7 @@ func TestCostOfAStep(t *testing.T) {
 // and no Prolog waits for those of other jobs.
 func TestManyShortJobs(t *testing.T) {
 	jobs, perMinute := 60, 500
-	if long() {
+	if isLong() {
 		jobs = 500
 	}
 	s := up(t, cluster.Options{})

@@ -81,8 +81,8 @@ func (s site) mode(path string, mode os.FileMode) func() {
 	return func() { _ = os.Chmod(path, info.Mode().Perm()) } // the next check would tell
 }
 
-// told lets scontrol say something else than slurmctld does.
-func (s site) told(script string) func() {
+// scontrolSays lets scontrol say something else than slurmctld does.
+func (s site) scontrolSays(script string) func() {
 	s.t.Helper()
 	text := "#!/bin/sh\nscontrol \"$@\" | sed '" + script + "'\n"
 	if strings.HasPrefix(script, "sleep") {
@@ -167,16 +167,16 @@ func TestDoctorFindsEachFault(t *testing.T) {
 			}
 			return func() { _ = unix.Unmount(stateFolder, 0) } // the next checks would tell
 		}, local, "space", doctor.Fail, "the ledger cannot be written"},
-		{"slurmctld hangs", func() func() { return s.told("sleep 1000") }, []string{"--timeout", "4s"}, "slurm", doctor.Fail, "no answer in time"},
-		{"an old Slurm", func() func() { return s.told("s/^SLURM_VERSION.*/SLURM_VERSION = 20.11.9/") }, nil, "slurm", doctor.Fail, "older than"},
-		{"a Slurm not known", func() func() { return s.told("s/^SLURM_VERSION.*/SLURM_VERSION = 29.05.1/") }, nil, "slurm", doctor.Warn, "newer than"},
-		{"cards are not counted apart", func() func() { return s.told("s/cons_tres/linear/") }, nil, "slurm", doctor.Fail, "shares are not kept apart"},
-		{"no shards", func() func() { return s.told("/^GresTypes/s/shard/mps/") }, nil, "slurm", doctor.Fail, "GresTypes lacks shard"},
-		{"a node with fewer shards", func() func() { return s.told("s/shard:sim:100/shard:sim:50/") }, nil, "slurm", doctor.Fail, "its cards are"},
-		{"a node that is drained", func() func() { return s.told("s/State=IDLE/State=IDLE+DRAIN/") }, nil, "slurm", doctor.Warn, "IDLE+DRAIN"},
-		{"no Prolog", func() func() { return s.told("/^Prolog[^A-Za-z]/d") }, nil, "hooks", doctor.Fail, "Prolog is not set"},
-		{"an Epilog of the site", func() func() { return s.told("/^Epilog[^A-Za-z]/s#= .*#= /bin/true#") }, nil, "hooks", doctor.Warn, "no call of vgpu-prolog"},
-		{"no job_submit", func() func() { return s.told("s/^JobSubmitPlugins.*/JobSubmitPlugins = (null)/") }, nil, "lua", doctor.Fail, "JobSubmitPlugins lacks lua"},
+		{"slurmctld hangs", func() func() { return s.scontrolSays("sleep 1000") }, []string{"--timeout", "4s"}, "slurm", doctor.Fail, "no answer in time"},
+		{"an old Slurm", func() func() { return s.scontrolSays("s/^SLURM_VERSION.*/SLURM_VERSION = 20.11.9/") }, nil, "slurm", doctor.Fail, "older than"},
+		{"a Slurm not known", func() func() { return s.scontrolSays("s/^SLURM_VERSION.*/SLURM_VERSION = 29.05.1/") }, nil, "slurm", doctor.Warn, "newer than"},
+		{"cards are not counted apart", func() func() { return s.scontrolSays("s/cons_tres/linear/") }, nil, "slurm", doctor.Fail, "shares are not kept apart"},
+		{"no shards", func() func() { return s.scontrolSays("/^GresTypes/s/shard/mps/") }, nil, "slurm", doctor.Fail, "GresTypes lacks shard"},
+		{"a node with fewer shards", func() func() { return s.scontrolSays("s/shard:sim:100/shard:sim:50/") }, nil, "slurm", doctor.Fail, "its cards are"},
+		{"a node that is drained", func() func() { return s.scontrolSays("s/State=IDLE/State=IDLE+DRAIN/") }, nil, "slurm", doctor.Warn, "IDLE+DRAIN"},
+		{"no Prolog", func() func() { return s.scontrolSays("/^Prolog[^A-Za-z]/d") }, nil, "hooks", doctor.Fail, "Prolog is not set"},
+		{"an Epilog of the site", func() func() { return s.scontrolSays("/^Epilog[^A-Za-z]/s#= .*#= /bin/true#") }, nil, "hooks", doctor.Warn, "no call of vgpu-prolog"},
+		{"no job_submit", func() func() { return s.scontrolSays("s/^JobSubmitPlugins.*/JobSubmitPlugins = (null)/") }, nil, "lua", doctor.Fail, "JobSubmitPlugins lacks lua"},
 		{"a cli_filter without vgpu", func() func() { return s.edit(filterFile, func(string) string { return "return slurm.SUCCESS\n" }) }, nil, "lua", doctor.Fail, "knows nothing of vgpu"},
 		{"no plugin", func() func() { return s.edit(plugstackFile, func(string) string { return "# nothing\n" }) }, nil, "plugstack", doctor.Fail, "does not name vgpu.so"},
 		{"a plugin that is not there", func() func() { return s.edit(plugstackFile, replace("/lib/vgpu.so", "/lib/old/vgpu.so")) }, nil, "plugstack", doctor.Fail, "no such file"},
@@ -204,7 +204,7 @@ func TestDoctorFindsEachFault(t *testing.T) {
 	}
 
 	// With cgroups as they should be, that passes.
-	mend := s.told("s#proctrack/linuxproc#proctrack/cgroup#; s#^TaskPlugin .*#TaskPlugin = task/cgroup,task/affinity#")
+	mend := s.scontrolSays("s#proctrack/linuxproc#proctrack/cgroup#; s#^TaskPlugin .*#TaskPlugin = task/cgroup,task/affinity#")
 	back := s.edit(cgroupFile, func(text string) string { return text + "ConstrainDevices=yes\n" })
 	if found, _ := s.findings(); !has(found, "cgroup", doctor.Pass, "") && !has(found, "cgroup", doctor.Warn, "no cgroups (v1") {
 		t.Errorf("cgroups in order: %+v", found)
@@ -232,7 +232,7 @@ func TestDoctorFindsEachFault(t *testing.T) {
 // In a HealthCheckProgram it must end in time, whatever hangs.
 func TestDoctorEndsInTime(t *testing.T) {
 	s := up(t, oneCard)
-	defer s.told("sleep 1000")()
+	defer s.scontrolSays("sleep 1000")()
 	begin := time.Now()
 	if found, code := s.findings("--timeout", "3s"); code != 1 || !has(found, "slurm", doctor.Fail, "no answer") {
 		t.Errorf("exit %d: %+v", code, found)

@@ -166,7 +166,7 @@ func TestDriverThatHangs(t *testing.T) {
 	s.running(job)
 	s.card(true)
 	hang := 10 * time.Second // three questions without an answer
-	if long() {
+	if isLong() {
 		hang = 30 * time.Second
 	}
 	for _, call := range []string{

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -52,6 +53,7 @@ type Options struct {
 	Plugin string // the SPANK plugin; "" for that of PluginEnv, else of the build folder
 
 	GresdPlaces bool // [placement] mode = "gresd": gresd chooses the card, slurmctld counts
+	Accounting  bool // slurmdbd and its database; limits are enforced
 
 	NoPlugin bool // no SPANK plugin: options go through vgpu-srun, libvgpu through TaskProlog
 }
@@ -65,6 +67,8 @@ type Cluster struct {
 	cards  int
 	nodes  []*Node // after the first
 	munged *Daemon
+
+	accounts []*Daemon // slurmdbd and its database
 
 	// These can be killed and started again.
 	Gresd     *Daemon
@@ -208,7 +212,7 @@ func (c *Cluster) all() []*Daemon {
 	for _, n := range c.nodes {
 		all = append(all, n.daemons()...)
 	}
-	for _, d := range []*Daemon{c.Slurmd, c.Slurmctld, c.Gresd, c.munged} {
+	for _, d := range slices.Concat([]*Daemon{c.Slurmd, c.Slurmctld}, c.accounts, []*Daemon{c.Gresd, c.munged}) {
 		if d != nil {
 			all = append(all, d)
 		}

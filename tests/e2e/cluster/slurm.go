@@ -35,7 +35,6 @@ SlurmdDebug=debug
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
@@ -61,7 +60,11 @@ func (c *Cluster) configure(gres gresConf) error {
 	if err != nil {
 		return err
 	}
-	slurm := baseConf + shipped + "PlugStackConfig=/etc/slurm/plugstack.conf\n" + c.opts.Slurm +
+	accounts := "AccountingStorageType=accounting_storage/none\n"
+	if c.opts.Accounting {
+		accounts, gres = accountingConf, gres.counted(c.cards)
+	}
+	slurm := baseConf + accounts + shipped + "PlugStackConfig=/etc/slurm/plugstack.conf\n" + c.opts.Slurm +
 		"\n" + c.nodeLines(gres.node) +
 		"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 	plugstack := ""
@@ -96,6 +99,11 @@ func (c *Cluster) configure(gres gresConf) error {
 		}
 	}
 	c.daemons()
+	if c.opts.Accounting {
+		if err := c.accounting(); err != nil {
+			return err
+		}
+	}
 	return c.moreNodes(vgpu + c.opts.Config)
 }
 
@@ -117,17 +125,19 @@ func (c *Cluster) shipped(file string, not ...string) (string, error) {
 	return out.String(), nil
 }
 
-func (c *Cluster) daemons() {
-	listens := func(network, address string) func() bool {
-		return func() bool {
-			conn, err := net.DialTimeout(network, address, time.Second)
-			if err != nil {
-				return false
-			}
-			conn.Close()
-			return true
+// listens returns a check that somebody listens there.
+func listens(network, address string) func() bool {
+	return func() bool {
+		conn, err := net.DialTimeout(network, address, time.Second)
+		if err != nil {
+			return false
 		}
+		conn.Close()
+		return true
 	}
+}
+
+func (c *Cluster) daemons() {
 	log := func(name string) string { return filepath.Join(c.logs, name+".log") }
 	c.munged = &Daemon{
 		name:  "munged",
@@ -156,7 +166,15 @@ func (c *Cluster) daemons() {
 }
 
 func (c *Cluster) start() error {
-	for _, d := range []*Daemon{c.munged, c.Slurmctld, c.Gresd, c.Slurmd} {
+	if err := c.munged.Start(); err != nil {
+		return err
+	}
+	if c.opts.Accounting {
+		if err := c.startAccounting(); err != nil {
+			return err
+		}
+	}
+	for _, d := range []*Daemon{c.Slurmctld, c.Gresd, c.Slurmd} {
 		if err := d.Start(); err != nil {
 			return err
 		}
