@@ -155,6 +155,15 @@ func look(t *testing.T, output string) cluster.Look {
 	return looks[len(looks)-1]
 }
 
+// long skips a test that CI has no time for. VGPU_LONG=1 runs it, and so does
+// tests/e2e/matrix.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("VGPU_LONG") == "" {
+		t.Skip("VGPU_LONG is not set")
+	}
+}
+
 // hasWord says whether a text has a word.
 func hasWord(text, word string) bool { return slices.Contains(strings.Fields(text), word) }
 

@@ -168,7 +168,7 @@ func (c *Cluster) WaitState(job int, limit time.Duration, states ...string) (map
 // Wait waits for the end of a job, its Epilog included, and returns its state.
 func (c *Cluster) Wait(job int, limit time.Duration) (string, error) {
 	facts, err := c.WaitState(job, limit,
-		"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
+		"COMPLETED", "FAILED", "CANCELLED", "PREEMPTED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 	if err != nil {
 		return "", err
 	}
