@@ -23,13 +23,8 @@ func unwrapValue(err error) error {
 // is checked once that is known.
 func parseShare(s string) (gpu.Share, error) {
 	n, err := gpu.ParseCount(s, MaxCards*uint32(gpu.FullCard))
-	if err != nil {
-		return 0, errShare
-	}
-	return gpu.Share(n), nil
+	return gpu.Share(n), err
 }
-
-var errShare = errors.New("want 1 to 100 (hundredths of a card), or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200")
 
 // ParseMemory reads "8G" or "25%": an amount per card. The error has no object;
 // the caller names the option or key.
@@ -57,15 +52,20 @@ func (r *Request) checkShare() error {
 	case r.Share == 0:
 		return nil
 	case r.Cards == 0 && r.Share > gpu.FullCard && r.Share%gpu.FullCard != 0:
-		return &Error{flagOf("share"), fmt.Sprint(r.Share), errShare.Error()}
+		return mistake("share", fmt.Sprint(r.Share))
 	case r.Cards == 0:
-		r.Cards = r.wholeCards()
+		r.Cards = max(1, int(r.Share/gpu.FullCard))
+		return nil
+	}
+	whole := max(1, int(r.Share/gpu.FullCard))
+	example := fmt.Sprintf("for example %s=%d", flagOf("cards"), whole)
+	switch {
 	case r.Share%gpu.Share(r.Cards) != 0:
-		return &Error{flagOf("cards"), fmt.Sprint(r.Cards), fmt.Sprintf(
-			"want a number of cards that divides the share %d, for example --vgpu-cards=%d", r.Share, r.wholeCards())}
+		return &Error{Option: flagOf("cards"), Given: fmt.Sprint(r.Cards), Want: fmt.Sprintf(
+			"want a number of cards that divides the share %d, %s", r.Share, example)}
 	case r.Share/gpu.Share(r.Cards) > gpu.FullCard:
-		return &Error{flagOf("cards"), fmt.Sprint(r.Cards), fmt.Sprintf(
-			"want %[1]d cards for the share %[2]d, for example --vgpu-cards=%[1]d", (r.Share+gpu.FullCard-1)/gpu.FullCard, r.Share)}
+		return &Error{Option: flagOf("cards"), Given: fmt.Sprint(r.Cards), Want: fmt.Sprintf(
+			"want %d cards for the share %d, %s", whole, r.Share, example)}
 	}
 	return nil
 }
@@ -86,6 +86,6 @@ func (r Request) checkCeiling(cores gpu.Share) error {
 	if r.Ceiling == 0 || r.Ceiling >= cores {
 		return nil
 	}
-	return &Error{flagOf("mode"), gpu.FormatMode(r.Mode, r.Ceiling), fmt.Sprintf(
+	return &Error{Option: flagOf("mode"), Given: gpu.FormatMode(r.Mode, r.Ceiling), Want: fmt.Sprintf(
 		"want a ceiling of at least the compute share %d, for example --vgpu-mode=soft:%d", cores, cores)}
 }

@@ -60,7 +60,8 @@ type siteDefaults struct {
 	cores  gpu.Share
 }
 
-// Error is a mistake in one option, in words for the user who made it.
+// Error is a mistake in one option, in words for the user who made it. The words
+// are those of the SPANK plugin and of job_submit.lua, whoever finds it first.
 type Error struct {
 	Option string // as the user writes it: "--vgpu-mem"
 	Given  string // as the user wrote it; "" where the error is not one value
@@ -71,28 +72,56 @@ func (e *Error) Error() string {
 	if e.Given == "" {
 		return fmt.Sprintf("%s: %s", e.Option, e.Want)
 	}
-	return fmt.Sprintf("%s: %q: %s", e.Option, shorten(e.Given), e.Want)
+	return fmt.Sprintf("%s: \"%s\": %s", e.Option, shown(e.Given), e.Want)
 }
 
-// shorten keeps a hostile value from flooding a log.
-func shorten(s string) string {
-	if len(s) > 64 {
-		return s[:61] + "..."
+// shown keeps a hostile value from flooding a log, or forging a line of it.
+func shown(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, s)
+	if len(s) > maxShown {
+		s = strings.ToValidUTF8(s[:maxShown], "")
 	}
 	return s
 }
 
+const maxShown = 64
+
 // optionNames are the words of a token in the order in which Format writes
 // them, with the option that a user knows each by.
-var optionNames = [...]struct{ name, flag string }{
-	{"share", "--gres=vgpu"},
-	{"mem", "--vgpu-mem"},
-	{"cores", "--vgpu-cores"},
-	{"cards", "--vgpu-cards"},
-	{"mode", "--vgpu-mode"},
-	{"priority", "--vgpu-priority"},
-	{"policy", "--vgpu-policy"},
-	{"engine", "--vgpu-engine"},
+// want is what each takes, and what would be right.
+var optionNames = [...]struct{ name, flag, want, example string }{
+	{"share", "--gres=vgpu", wantShare, ""},
+	{"mem", "--vgpu-mem", "a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card", "8G"},
+	{"cores", "--vgpu-cores", "a whole number from 1 to 100", "30"},
+	{"cards", "--vgpu-cards", "a whole number from 1 to 16", "2"},
+	{"mode", "--vgpu-mode", "hard, soft, soft:CEILING (1 to 100) or off", "soft:80"},
+	{"priority", "--vgpu-priority", "high, normal or low", "normal"},
+	{"policy", "--vgpu-policy", "binpack, spread, topology or exclusive", "binpack"},
+	{"engine", "--vgpu-engine", "time or mps", "time"},
+}
+
+const wantShare = "1 to 100 (hundredths of a card), or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200"
+
+// mistake is the error for a value that cannot be read.
+func mistake(name, value string) *Error {
+	for _, o := range optionNames {
+		if o.name == name {
+			want := "want " + o.want
+			if o.example != "" {
+				want += fmt.Sprintf(", for example %s=%s", o.flag, o.example)
+			}
+			if value == "" {
+				want = `"": ` + want
+			}
+			return &Error{Option: o.flag, Given: value, Want: want}
+		}
+	}
+	return nil // Parse has looked at the names
 }
 
 // Names returns the option names in their fixed order: share, mem, cores,
@@ -134,8 +163,8 @@ func Parse(options Options) (Request, error) {
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		if !slices.Contains(Names(), name) {
 			return Request{}, &Error{
-				name, options[name],
-				"unknown option, want one of " + strings.Join(Names(), ", "),
+				Option: name, Given: options[name],
+				Want: "unknown option, want one of " + strings.Join(Names(), ", "),
 			}
 		}
 	}
@@ -146,7 +175,7 @@ func Parse(options Options) (Request, error) {
 			continue
 		}
 		if err := r.set(name, value); err != nil {
-			return Request{}, &Error{flagOf(name), value, err.Error()}
+			return Request{}, mistake(name, value)
 		}
 	}
 	if err := r.checkShare(); err != nil {
@@ -158,7 +187,7 @@ func Parse(options Options) (Request, error) {
 	return r, nil
 }
 
-// set reads one value. Errors have no object: Parse adds it.
+// set reads one value. Parse has the words for errors.
 func (r *Request) set(name, value string) (err error) {
 	switch name {
 	case "share":
@@ -182,5 +211,5 @@ func (r *Request) set(name, value string) (err error) {
 	case "engine":
 		r.Engine, err = gpu.ParseEngine(value)
 	}
-	return unwrapValue(err)
+	return err
 }

@@ -51,7 +51,18 @@ func TestOptionsThatAreRight(t *testing.T) {
 }
 
 func TestMistakesAreNamedForTheUser(t *testing.T) {
-	const share = `want 1 to 100 (hundredths of a card), or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200`
+	// The words of all that a user meets: spank/plugin/options.c and job_submit.lua
+	// have the same (TestAllClientsSayTheSame of tests/e2e).
+	const (
+		share    = `want 1 to 100 (hundredths of a card), or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200`
+		mem      = `want a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card, for example --vgpu-mem=8G`
+		cores    = `want a whole number from 1 to 100, for example --vgpu-cores=30`
+		cards    = `want a whole number from 1 to 16, for example --vgpu-cards=2`
+		mode     = `want hard, soft, soft:CEILING (1 to 100) or off, for example --vgpu-mode=soft:80`
+		priority = `want high, normal or low, for example --vgpu-priority=normal`
+		policy   = `want binpack, spread, topology or exclusive, for example --vgpu-policy=binpack`
+		engine   = `want time or mps, for example --vgpu-engine=time`
+	)
 	for name, test := range map[string]struct {
 		options Options
 		want    string
@@ -60,34 +71,34 @@ func TestMistakesAreNamedForTheUser(t *testing.T) {
 		"a share just above a card":        {Options{"share": "101"}, `--gres=vgpu: "101": ` + share},
 		"a share of one and a half cards":  {Options{"share": "150"}, `--gres=vgpu: "150": ` + share},
 		"a share below nothing":            {Options{"share": "-5"}, `--gres=vgpu: "-5": ` + share},
-		"an empty share":                   {Options{"share": ""}, `--gres=vgpu: ` + share},
+		"an empty share":                   {Options{"share": ""}, `--gres=vgpu: "": ` + share},
 		"a share with a percent sign":      {Options{"share": "30%"}, `--gres=vgpu: "30%": ` + share},
 		"more whole cards than a grant":    {Options{"share": "1700"}, `--gres=vgpu: "1700": ` + share},
-		"memory with a decimal":            {Options{"mem": "1.5g"}, `--vgpu-mem: "1.5g": want a whole number, then K, M, G or T, for example 1536M`},
-		"memory with a leading zero":       {Options{"mem": "010m"}, `--vgpu-mem: "010m": want no leading zero, for example 10m`},
-		"no memory":                        {Options{"mem": "0"}, `--vgpu-mem: "0": want more than 0, for example 8G or 25%`},
-		"no memory, in gibibytes":          {Options{"mem": "0G"}, `--vgpu-mem: "0G": want more than 0`},
-		"empty memory":                     {Options{"mem": ""}, `--vgpu-mem: want a size, for example 8G`},
-		"no part of the card":              {Options{"mem": "0%"}, `--vgpu-mem: "0%": want 1% to 100% of a card, for example 25%`},
-		"more than the card":               {Options{"mem": "101%"}, `--vgpu-mem: "101%": want 1% to 100%`},
-		"memory below nothing":             {Options{"mem": "-8G"}, `--vgpu-mem: "-8G": want a size without a sign, for example 8G`},
-		"no cores":                         {Options{"cores": "0"}, `--vgpu-cores: "0": want a whole number from 1 to 100, for example 30`},
-		"cores above a card":               {Options{"cores": "101"}, `--vgpu-cores: "101": want a whole number from 1 to 100`},
-		"empty cores":                      {Options{"cores": ""}, `--vgpu-cores: want a whole number`},
-		"no cards":                         {Options{"cards": "0"}, `--vgpu-cards: "0": want a whole number from 1 to 16`},
-		"more cards than a grant can hold": {Options{"cards": "17"}, `--vgpu-cards: "17": want a whole number from 1 to 16`},
+		"memory with a decimal":            {Options{"mem": "1.5g"}, `--vgpu-mem: "1.5g": ` + mem},
+		"memory with a leading zero":       {Options{"mem": "010m"}, `--vgpu-mem: "010m": ` + mem},
+		"no memory":                        {Options{"mem": "0"}, `--vgpu-mem: "0": ` + mem},
+		"no memory, in gibibytes":          {Options{"mem": "0G"}, `--vgpu-mem: "0G": ` + mem},
+		"empty memory":                     {Options{"mem": ""}, `--vgpu-mem: "": ` + mem},
+		"no part of the card":              {Options{"mem": "0%"}, `--vgpu-mem: "0%": ` + mem},
+		"more than the card":               {Options{"mem": "101%"}, `--vgpu-mem: "101%": ` + mem},
+		"memory below nothing":             {Options{"mem": "-8G"}, `--vgpu-mem: "-8G": ` + mem},
+		"no cores":                         {Options{"cores": "0"}, `--vgpu-cores: "0": ` + cores},
+		"cores above a card":               {Options{"cores": "101"}, `--vgpu-cores: "101": ` + cores},
+		"empty cores":                      {Options{"cores": ""}, `--vgpu-cores: "": ` + cores},
+		"no cards":                         {Options{"cards": "0"}, `--vgpu-cards: "0": ` + cards},
+		"more cards than a grant can hold": {Options{"cards": "17"}, `--vgpu-cards: "17": ` + cards},
 		"cards that do not divide":         {Options{"share": "50", "cards": "3"}, `--vgpu-cards: "3": want a number of cards that divides the share 50, for example --vgpu-cards=1`},
 		"more cards than hundredths":       {Options{"share": "2", "cards": "3"}, `--vgpu-cards: "3": want a number of cards that divides the share 2, for example --vgpu-cards=1`},
 		"two cards' worth on one":          {Options{"share": "200", "cards": "1"}, `--vgpu-cards: "1": want 2 cards for the share 200, for example --vgpu-cards=2`},
-		"an unknown mode":                  {Options{"mode": "turbo"}, `--vgpu-mode: "turbo": want hard, soft, soft:CEILING or off, for example soft:80`},
-		"an empty mode":                    {Options{"mode": ""}, `--vgpu-mode: want hard`},
-		"a ceiling of nothing":             {Options{"mode": "soft:0"}, `--vgpu-mode: "soft:0": want a ceiling from 1 to 100, for example soft:80`},
-		"a ceiling of hard mode":           {Options{"mode": "hard:50"}, `--vgpu-mode: "hard:50": only soft has a ceiling, for example soft:80`},
+		"an unknown mode":                  {Options{"mode": "turbo"}, `--vgpu-mode: "turbo": ` + mode},
+		"an empty mode":                    {Options{"mode": ""}, `--vgpu-mode: "": ` + mode},
+		"a ceiling of nothing":             {Options{"mode": "soft:0"}, `--vgpu-mode: "soft:0": ` + mode},
+		"a ceiling of hard mode":           {Options{"mode": "hard:50"}, `--vgpu-mode: "hard:50": ` + mode},
 		"a ceiling below the cores":        {Options{"mode": "soft:20", "cores": "30"}, `--vgpu-mode: "soft:20": want a ceiling of at least the compute share 30, for example --vgpu-mode=soft:30`},
 		"a ceiling below the share":        {Options{"mode": "soft:20", "share": "40"}, `--vgpu-mode: "soft:20": want a ceiling of at least the compute share 40`},
-		"an unknown priority":              {Options{"priority": "urgent"}, `--vgpu-priority: "urgent": want high, normal or low, for example normal`},
-		"an unknown policy":                {Options{"policy": "random"}, `--vgpu-policy: "random": want binpack, spread, topology or exclusive, for example binpack`},
-		"an unknown engine":                {Options{"engine": "turbo"}, `--vgpu-engine: "turbo": want time or mps, for example time`},
+		"an unknown priority":              {Options{"priority": "urgent"}, `--vgpu-priority: "urgent": ` + priority},
+		"an unknown policy":                {Options{"policy": "random"}, `--vgpu-policy: "random": ` + policy},
+		"an unknown engine":                {Options{"engine": "turbo"}, `--vgpu-engine: "turbo": ` + engine},
 		"an unknown option":                {Options{"memory": "8G"}, `memory: "8G": unknown option, want one of share, mem, cores, cards, mode, priority, policy, engine`},
 		"an option in capitals":            {Options{"MEM": "8G"}, `MEM: "8G": unknown option`},
 	} {

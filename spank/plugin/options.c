@@ -31,6 +31,9 @@ static const struct {
 #undef OPTION
 };
 
+/* How much of a wrong value is repeated; as in gresd/request and job_submit.lua. */
+#define VGPU_SHOWN 64
+
 /* What this process was given. sbatch runs the callback for the script's own
  * options and for the command line, in slurm's order: the last one counts. */
 static char given[OPTIONS][64];
@@ -39,7 +42,8 @@ static char given[OPTIONS][64];
  * (remote) a failure would drain the node, and the value is not used. */
 static int take(int which, const char *value, int remote)
 {
-	char shown[sizeof(given[0])];
+	char line[VGPU_SHOWN + 1], shown[VGPU_SHOWN + 1];
+	char *p;
 
 	if (remote)
 		return 0;
@@ -49,7 +53,10 @@ static int take(int which, const char *value, int remote)
 		snprintf(given[which], sizeof(given[which]), "%s", value);
 		return 0;
 	}
-	vgpu_printable(shown, sizeof(shown), value);
+	snprintf(line, sizeof(line), "%s", value);
+	for (p = line; *p; p++)
+		*p = *p == '\n' ? '?' : *p;
+	vgpu_printable(shown, sizeof(shown), line);
 	slurm_error("vgpu: --%s: \"%s\": want %s, for example --%s=%s", table[which].name, shown,
 		    table[which].want, table[which].name, table[which].example);
 	return -1;

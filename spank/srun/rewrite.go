@@ -112,7 +112,7 @@ func (p plan) rewrite(inJob bool) ([]string, error) {
 	}
 	req, err := request.Parse(p.given)
 	if err != nil {
-		return nil, p.withType(err)
+		return nil, p.named(err)
 	}
 	if inJob {
 		req = request.Request{Share: req.Share, Cards: req.Cards}
@@ -144,17 +144,17 @@ func (p plan) rewrite(inJob bool) ([]string, error) {
 	return append(out, p.program...), nil
 }
 
-// withType names a wrong share as the user wrote it, with the type of card.
-func (p plan) withType(err error) error {
+// named names the share as it was written, with a type or as shards.
+func (p plan) named(err error) error {
 	var mistake *request.Error
-	if !errors.As(err, &mistake) || mistake.Option != shareFlag {
+	if !errors.As(err, &mistake) || mistake.Option != "--gres=vgpu" || p.gres < 0 {
 		return err
 	}
-	flag := shareFlag
+	name, _, _ := strings.Cut(p.word, ":")
 	if p.cardType != "" {
-		flag += ":" + p.cardType
+		name += ":" + p.cardType
 	}
-	return fmt.Errorf("%s: %q: %s", flag, mistake.Given, mistake.Want)
+	return &request.Error{Option: "--gres=" + name, Given: mistake.Given, Want: mistake.Want}
 }
 
 // beforeEnd is where an option can be added: at the end, but before "--".

@@ -131,7 +131,7 @@ func TestMistakesAreOneLineAndRunNothing(t *testing.T) {
 		"negative share":         {[]string{"--gres=vgpu:-5", "true"}, []string{`"-5"`, "1 to 100"}},
 		"no share":               {[]string{"--gres=vgpu", "true"}, []string{"--gres=vgpu", "1 to 100"}},
 		"a type without a share": {[]string{"--gres=vgpu:h200", "true"}, []string{`"h200"`, "1 to 100"}},
-		"a fraction of memory":   {[]string{"--gres=vgpu:5", "--vgpu-mem=1.5g", "true"}, []string{`--vgpu-mem: "1.5g"`, "whole number", "8G"}},
+		"a fraction of memory":   {[]string{"--gres=vgpu:5", "--vgpu-mem=1.5g", "true"}, []string{`--vgpu-mem: "1.5g"`, "8G"}},
 		"cores 0":                {[]string{"--gres=vgpu:5", "--vgpu-cores=0", "true"}, []string{`--vgpu-cores: "0"`, "1 to 100"}},
 		"an unknown mode":        {[]string{"--gres=vgpu:5", "--vgpu-mode=fast", "true"}, []string{`--vgpu-mode: "fast"`, "hard, soft"}},
 		"options without share":  {[]string{"--vgpu-mem=8G", "true"}, []string{`--vgpu-mem: "8G"`, "--gres=vgpu:30"}},
