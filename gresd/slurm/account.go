@@ -22,6 +22,9 @@ type Account struct {
 	Over bool
 	// Text is what the field that was asked for holds.
 	Text string
+	// Name is what sacctmgr knows this job by alone: "7", "7_2" for a task of an
+	// array, whose number may be that of the whole array.
+	Name string
 }
 
 // columns separates what sacct prints: no user can put it into a comment with
@@ -33,7 +36,7 @@ const columns = "\x01"
 // cluster without accounting gives.
 func (c *Client) Account(ctx context.Context, jobID uint32, field string) (Account, error) {
 	text, err := c.run(ctx, c.sacct, "-n", "-X", "-P", "--delimiter="+columns, "-j", id(jobID),
-		"-o", "JobIDRaw,State,End,"+field)
+		"-o", "JobIDRaw,JobID,End,"+field)
 	if err != nil {
 		return Account{}, err
 	}
@@ -58,7 +61,11 @@ func parseAccount(text string, jobID uint32) (Account, error) {
 		if len(values) != 4 {
 			return Account{}, fmt.Errorf("sacct printed %q, want four values: %w", clip(text), ErrUnavailable)
 		}
-		return Account{Over: isDate(values[2]), Text: values[3]}, nil
+		name := values[0]
+		if strings.Contains(values[1], "_") {
+			name = values[1]
+		}
+		return Account{Over: isDate(values[2]), Text: values[3], Name: name}, nil
 	}
 	return Account{}, fmt.Errorf("sacct: job %d: %w", jobID, ErrNoJob)
 }
@@ -66,10 +73,10 @@ func parseAccount(text string, jobID uint32) (Account, error) {
 // isDate tells an end from "Unknown" and "None".
 func isDate(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 
-// SetAccount replaces a text field of the record of a job that has ended:
+// SetAccount replaces a text field of the record of a job (by Account.Name) that has ended:
 // slurmctld takes no more changes then, slurmdbd does. sacctmgr makes all letters
 // small and quotes into backticks. Errors: ErrUnavailable.
-func (c *Client) SetAccount(ctx context.Context, jobID uint32, field, text string) error {
-	_, err := c.run(ctx, c.sacctmgr, "-i", "modify", "job", "where", "jobid="+id(jobID), "set", field+"="+text)
+func (c *Client) SetAccount(ctx context.Context, name, field, text string) error {
+	_, err := c.run(ctx, c.sacctmgr, "-i", "modify", "job", "where", "jobid="+name, "set", field+"="+text)
 	return err
 }

@@ -13,15 +13,15 @@ import (
 
 func TestParseAccount(t *testing.T) {
 	record := func(values ...string) string { return strings.Join(values, columns) + "\n" }
-	array := record("8", "RUNNING", "Unknown", "") + record("7", "COMPLETED", "2026-11-22T01:00:00", "a\n9 | b\n") +
-		record("9", "PENDING", "None", "x")
+	array := record("8", "8", "Unknown", "") + record("7", "7_2", "2026-11-22T01:00:00", "a\n9 | b\n") +
+		record("9", "5+1", "None", "x")
 	for _, c := range []struct {
 		id   uint32
 		want Account
 	}{
-		{7, Account{true, "a\n9 | b\n"}},
-		{8, Account{false, ""}},
-		{9, Account{false, "x"}},
+		{7, Account{true, "a\n9 | b\n", "7_2"}},
+		{8, Account{false, "", "8"}},
+		{9, Account{false, "x", "9"}},
 	} {
 		if got, err := parseAccount(array, c.id); err != nil || got != c.want {
 			t.Errorf("job %d: %+v, %v; want %+v", c.id, got, err, c.want)
@@ -40,16 +40,16 @@ func TestParseAccount(t *testing.T) {
 
 func TestAccountCommands(t *testing.T) {
 	client, dir := commands(t, map[string]string{
-		"sacct":    `case "$*" in *"-j 7 -o JobIDRaw,State,End,AdminComment") printf '7\001COMPLETED\0012026-11-22T01:00:00\001old\n';; *) exit 1;; esac`,
+		"sacct":    `case "$*" in *"-j 7 -o JobIDRaw,JobID,End,AdminComment") printf '7\0017\0012026-11-22T01:00:00\001old\n';; *) exit 1;; esac`,
 		"sacctmgr": `printf '%s|' "$@" > "$(dirname "$0")/seen"`,
 	})
-	if got, err := client.Account(context.Background(), 7, AdminComment); err != nil || got != (Account{true, "old"}) {
+	if got, err := client.Account(context.Background(), 7, AdminComment); err != nil || got != (Account{true, "old", "7"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if err := client.SetAccount(context.Background(), 7, AdminComment, "a, b=c"); err != nil {
+	if err := client.SetAccount(context.Background(), "7_2", AdminComment, "a, b=c"); err != nil {
 		t.Fatal(err)
 	}
-	const want = "-i|modify|job|where|jobid=7|set|AdminComment=a, b=c|"
+	const want = "-i|modify|job|where|jobid=7_2|set|AdminComment=a, b=c|"
 	if seen, err := os.ReadFile(filepath.Join(dir, "seen")); err != nil || string(seen) != want {
 		t.Errorf("sacctmgr was given %q, %v; want %q", seen, err, want)
 	}

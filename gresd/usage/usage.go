@@ -59,7 +59,7 @@ func (u Used) with(text string) string {
 // Books is Slurm's accounting, as [slurm.Client] has it.
 type Books interface {
 	Account(ctx context.Context, jobID uint32, field string) (slurm.Account, error)
-	SetAccount(ctx context.Context, jobID uint32, field, text string) error
+	SetAccount(ctx context.Context, name, field, text string) error
 }
 
 const (
@@ -201,5 +201,5 @@ func (w *Writer) write(ctx context.Context, u Used) (done bool, err error) {
 	if !had.Over {
 		return false, errNotOver
 	}
-	return false, books.SetAccount(ctx, u.JobID, w.field, u.with(had.Text))
+	return false, books.SetAccount(ctx, had.Name, w.field, u.with(had.Text))
 }

@@ -57,7 +57,7 @@ func (b *book) Account(context.Context, uint32, string) (slurm.Account, error) {
 	return slurm.Account{Over: b.over, Text: b.text}, nil
 }
 
-func (b *book) SetAccount(_ context.Context, _ uint32, field, text string) error {
+func (b *book) SetAccount(_ context.Context, _, field, text string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.down || field != slurm.AdminComment {

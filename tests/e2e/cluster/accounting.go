@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,8 +17,10 @@ import (
 // asks for them: it takes some seconds.
 const (
 	dbDir = Dir + "/db"
-	// dbSocket is where MariaDB's client library looks for "localhost".
-	dbSocket = "/run/mysqld/mysqld.sock"
+	// dbSocket is where MariaDB's client library looks for "localhost", also by
+	// the name that later releases of Debian give the folder.
+	dbSocket    = "/run/mysqld/mysqld.sock"
+	dbOtherName = "/run/mariadbd"
 	dbdConf  = "/etc/slurm/slurmdbd.conf"
 )
 
@@ -58,6 +61,9 @@ func (c *Cluster) accounting() error {
 			return err
 		}
 	}
+	if err := os.Symlink(filepath.Dir(dbSocket), dbOtherName); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
 	if err := command("mariadb-install-db", "--no-defaults", "--datadir="+dbDir, "--user=root",
 		"--auth-root-authentication-method=normal", "--skip-test-db"); err != nil {
 		return fmt.Errorf("%w (are mariadb-server-core and mariadb-client-core installed?)", err)
@@ -79,7 +85,7 @@ func (c *Cluster) accounting() error {
 			name: "mariadbd",
 			argv: []string{
 				"mariadbd", "--no-defaults", "--user=root", "--datadir=" + dbDir, "--socket=" + dbSocket,
-				"--skip-networking", "--pid-file=" + dbDir + "/pid", "--innodb-buffer-pool-size=32M",
+				"--skip-networking", "--skip-ssl", "--pid-file=" + dbDir + "/pid", "--innodb-buffer-pool-size=32M",
 				"--innodb-flush-log-at-trx-commit=0",
 			},
 			log:   log("mariadbd"),
