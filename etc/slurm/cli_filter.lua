@@ -10,6 +10,10 @@
 -- rewritten here. Checks stay in job_submit.lua, which nobody can leave out;
 -- what is not well formed goes there unchanged. Where gresd places
 -- (placement = "gresd" in vgpu_cards.lua) this file is not wanted.
+--
+-- A site with a cli_filter.lua of its own installs this file under another name
+-- and calls it as a module: local vgpu = require("vgpu_cli_filter"), and then
+-- vgpu.pre_submit(options, offset) and the like (see job_submit.lua).
 
 local UNITS = 100
 local MAX_CARDS = 16
@@ -70,7 +74,7 @@ local function is_step(options)
   return options["type"] == "srun" and os.getenv("SLURM_JOB_ID") ~= nil
 end
 
-function slurm_cli_setup_defaults(_, _)
+local function setup_defaults(_, _)
   return slurm.SUCCESS
 end
 
@@ -91,7 +95,7 @@ end
 
 -- offset: which component of a het job this is. All but the first may have
 -- their options from the one before.
-function slurm_cli_pre_submit(options, offset)
+local function pre_submit(options, offset)
   local step = is_step(options)
   if not step and (offset or 0) == 0 and not asks_for_cards(options) then
     local flag, value = typed_option(options)
@@ -105,8 +109,13 @@ function slurm_cli_pre_submit(options, offset)
   return slurm.SUCCESS
 end
 
-function slurm_cli_post_submit(_, _, _)
+local function post_submit(_, _, _)
   return slurm.SUCCESS
 end
+
+-- require names the module; Slurm gives no word.
+if ... then return {setup_defaults = setup_defaults, pre_submit = pre_submit, post_submit = post_submit} end
+
+slurm_cli_setup_defaults, slurm_cli_pre_submit, slurm_cli_post_submit = setup_defaults, pre_submit, post_submit
 
 return slurm.SUCCESS

@@ -21,7 +21,7 @@ const (
 	// the name that later releases of Debian give the folder.
 	dbSocket    = "/run/mysqld/mysqld.sock"
 	dbOtherName = "/run/mariadbd"
-	dbdConf  = "/etc/slurm/slurmdbd.conf"
+	dbdConf     = "/etc/slurm/slurmdbd.conf"
 )
 
 const dbdText = `AuthType=auth/munge
