@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
@@ -60,6 +61,11 @@ func TestSiteWithScriptsOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		// slurmctld reads a script again that is younger, by whole seconds.
+		later := time.Now().Add(5 * time.Second)
+		if err := os.Chtimes(path, later, later); err != nil {
 			t.Fatal(err)
 		}
 	}
