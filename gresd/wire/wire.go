@@ -203,8 +203,6 @@ type JobCard struct {
 	// several processes wait at once). nil: not known.
 	ComputePercent *float64 `json:"compute_percent,omitempty"`
 	WaitPercent    *float64 `json:"wait_percent,omitempty"`
-	// Refused counts allocations that went above the limit.
-	Refused *uint64 `json:"refused_allocations,omitempty"`
 }
 
 // ReadRequest reads one line and decodes it strictly: one object, no unknown
