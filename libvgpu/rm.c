@@ -21,6 +21,8 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "vgpu.h"
 
@@ -169,6 +171,8 @@ VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 	if (unlikely(!real_ioctl)) {
 		if (!vgpu_real_dlsym)
 			vgpu_need_dlsym();
+		if (!vgpu_real_dlsym) /* no libdl (old_glibc.h): no driver either */
+			return (int)syscall(SYS_ioctl, fd, req, arg);
 		real_ioctl = (int (*)(int, unsigned long, ...))vgpu_real_dlsym(RTLD_NEXT, "ioctl");
 	}
 	if (likely(_IOC_TYPE(req) != RM_TYPE))

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * old_glibc.c - functions of libpthread for a program that was started without
+ * it, on a glibc before 2.34.
+ */
+#if defined(VGPU_PRELOAD) && defined(__x86_64__)
+#define _GNU_SOURCE
+#include <errno.h>
+
+#include "old_glibc.h"
+#include "vgpu.h"
+
+static int none(void)
+{
+	return ENOSYS;
+}
+
+void *vgpu_late(const char *name)
+{
+	void *handle, *found;
+
+	if (!vgpu_real_dlsym)
+		vgpu_need_dlsym();
+	/* Most often it is there by now: libcuda needs it. */
+	handle = dlopen ? dlopen("libpthread.so.0", RTLD_LAZY) : NULL;
+	found = handle && vgpu_real_dlsym ? vgpu_real_dlsym(handle, name) : NULL;
+	return found ? found : (void *)none;
+}
+#endif
