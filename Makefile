@@ -7,6 +7,7 @@ bindir ?= $(prefix)/bin
 sbindir ?= $(prefix)/sbin
 libdir ?= $(prefix)/lib/vgpu
 docdir ?= $(prefix)/share/doc/slurm-vgpu
+mandir ?= $(prefix)/share/man
 unitdir ?= $(prefix)/lib/systemd/system
 # Of vgpuctl, for bash, zsh and fish.
 completions = $(addprefix $(prefix)/share/,bash-completion/completions/vgpuctl zsh/vendor-completions/_vgpuctl \
@@ -36,7 +37,7 @@ QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
 .PHONY: build $(PARTS) go etc harness deps test-deps lint-deps test test-e2e test-e2e-matrix lint fmt demo gpu-check gpu-check-bundle \
-	bench bench-plots install uninstall clean help
+	bench bench-plots man install uninstall clean help
 
 ## build: everything, into build/ (the default)
 build: $(PARTS) go etc harness
@@ -121,10 +122,15 @@ fmt:
 	$(TOOL) gofumpt -w $$(git ls-files -co --exclude-standard '*.go')
 	clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
 
+## man: the manual pages in docs/man, from their texts and the programs
+man:
+	VGPU_UPDATE_MAN=1 $(GO) test -count=1 -run 'TestManPage$$' ./cmd/gresd ./cmd/vgpuctl ./cmd/vgpu-prolog \
+		./gresd/config ./spank/srun
+
 ## install: programs, libraries, unit and examples under prefix (DESTDIR works)
 install: build
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir) $(DESTDIR)$(plugindir) \
-		$(DESTDIR)$(unitdir) $(DESTDIR)$(docdir)/examples
+		$(DESTDIR)$(unitdir) $(DESTDIR)$(docdir)/examples $(foreach n,1 5 8,$(DESTDIR)$(mandir)/man$n)
 	install -m 755 $(B)/bin/vgpuctl $(B)/bin/vgpu-srun $(DESTDIR)$(bindir)
 	install -m 755 $(B)/bin/gresd $(B)/bin/vgpu-prolog $(DESTDIR)$(sbindir)
 	install -m 755 $(B)/lib/libvgpu.so $(DESTDIR)$(libdir)
@@ -141,13 +147,15 @@ install: build
 	$(B)/bin/vgpuctl completion fish >$(DESTDIR)$(word 3,$(completions))
 	cp -r etc/vgpu.toml etc/slurm $(DESTDIR)$(docdir)/examples
 	install -m 644 LICENSE $(DESTDIR)$(docdir)
+	$(foreach n,1 5 8,install -m 644 docs/man/*.$n $(DESTDIR)$(mandir)/man$n &&) true
 
 ## uninstall: remove what install put there; configuration stays
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,vgpuctl vgpu-srun) \
 		$(addprefix $(DESTDIR)$(sbindir)/,gresd vgpu-prolog) \
 		$(DESTDIR)$(plugindir)/vgpu.so $(DESTDIR)$(pamdir)/pam_vgpu.so $(addprefix $(DESTDIR),$(completions)) \
-		$(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(wildcard etc/systemd/*)))
+		$(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(wildcard etc/systemd/*))) \
+		$(foreach n,1 5 8,$(addprefix $(DESTDIR)$(mandir)/man$n/,$(notdir $(wildcard docs/man/*.$n))))
 	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir)
 
 ## clean: remove build/

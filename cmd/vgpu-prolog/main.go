@@ -22,15 +22,20 @@ import (
 var version = "dev"
 
 func main() {
-	showVersion := flag.Bool("version", false, "print the version")
-	socket := flag.String("socket", "", "gresd's socket `FILE`; default: run_dir/gresd.sock")
-	configPath := flag.String("config", configDefault(), "configuration `FILE`")
+	showVersion, socket, configPath := flags(flag.CommandLine)
 	flag.Parse()
 	if *showVersion {
 		fmt.Printf("vgpu-prolog %s (%s)\n", version, runtime.Version())
 		return
 	}
 	os.Exit(run(*socket, *configPath))
+}
+
+// flags defines the program's flags.
+func flags(set *flag.FlagSet) (showVersion *bool, socket, configPath *string) {
+	return set.Bool("version", false, "print the version"),
+		set.String("socket", "", "gresd's socket `FILE`; default: run_dir/gresd.sock"),
+		set.String("config", configDefault(), "configuration `FILE`")
 }
 
 func configDefault() string {
