@@ -22,7 +22,8 @@ VERSION ?= $(shell git describe --always --dirty --tags 2>/dev/null || echo unkn
 
 # The parts' own makefiles add warnings and what else they need.
 export CC
-export CFLAGS ?= -O2 -g -fstack-protector-strong -D_FORTIFY_SOURCE=2
+# No path of the builder: the same source gives the same bytes anywhere.
+export CFLAGS ?= -O2 -g -fstack-protector-strong -D_FORTIFY_SOURCE=2 -ffile-prefix-map=$(CURDIR)=.
 # NVIDIA's header marks functions as deprecated that go-nvml wraps all the same.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
@@ -37,7 +38,7 @@ QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
 .PHONY: build $(PARTS) go etc harness deps test-deps lint-deps test test-e2e test-e2e-matrix lint fmt demo gpu-check gpu-check-bundle \
-	bench bench-plots man install uninstall clean help
+	bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
 build: $(PARTS) go etc harness
@@ -157,6 +158,10 @@ uninstall:
 		$(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(wildcard etc/systemd/*))) \
 		$(foreach n,1 5 8,$(addprefix $(DESTDIR)$(mandir)/man$n/,$(notdir $(wildcard docs/man/*.$n))))
 	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir)
+
+## package: .deb and .rpm for nodes, the controller and all hosts, into build/packages
+package: build
+	@packaging/build
 
 ## clean: remove build/
 clean:
