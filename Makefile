@@ -37,7 +37,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps test test-e2e test-e2e-matrix lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-e2e test-e2e-matrix test-install lint fmt demo gpu-check gpu-check-bundle \
 	bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -81,6 +81,9 @@ test-deps:
 lint-deps:
 	@tools/deps lint
 
+package-deps:
+	@tools/deps package
+
 ## test: every test there is, on a private Slurm with simulated cards (as root)
 test: test-deps build
 	@tools/test all
@@ -93,6 +96,11 @@ test-e2e: test-deps build
 test-e2e-matrix: build
 	@tools/deps matrix
 	@tests/e2e/matrix $(SUITES)
+
+## test-install: INSTALL.md word for word on machines with Slurm 22.05 and 26.05 (as root); SUITES="bookworm"
+test-install: build
+	@tools/deps matrix
+	@tests/install/install $(SUITES)
 
 ## demo: show three jobs that share one card (as root)
 demo: deps build
@@ -146,7 +154,7 @@ install: build
 	$(B)/bin/vgpuctl completion bash >$(DESTDIR)$(word 1,$(completions))
 	$(B)/bin/vgpuctl completion zsh >$(DESTDIR)$(word 2,$(completions))
 	$(B)/bin/vgpuctl completion fish >$(DESTDIR)$(word 3,$(completions))
-	cp -r etc/vgpu.toml etc/slurm $(DESTDIR)$(docdir)/examples
+	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus $(DESTDIR)$(docdir)/examples
 	install -m 644 LICENSE $(DESTDIR)$(docdir)
 	$(foreach n,1 5 8,install -m 644 docs/man/*.$n $(DESTDIR)$(mandir)/man$n &&) true
 
@@ -160,7 +168,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir)
 
 ## package: .deb and .rpm for nodes, the controller and all hosts, into build/packages
-package: build
+package: package-deps build
 	@packaging/build
 
 ## clean: remove build/
