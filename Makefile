@@ -37,7 +37,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-e2e test-e2e-matrix test-install lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-e2e test-e2e-matrix test-install test-package lint fmt demo gpu-check gpu-check-bundle \
 	bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -101,6 +101,12 @@ test-e2e-matrix: build
 test-install: build
 	@tools/deps matrix
 	@tests/install/install $(SUITES)
+
+## test-package: the same bytes twice; install, upgrade under jobs, remove, purge (as root); SUITE=sid
+test-package: build
+	@tools/deps matrix
+	@tools/deps package
+	@tests/install/packages $(SUITE)
 
 ## demo: show three jobs that share one card (as root)
 demo: deps build

@@ -154,6 +154,7 @@ slurm_start() {
 		ProctrackType=proctrack/linuxproc
 		TaskPlugin=task/none
 		SelectType=select/cons_tres
+		SelectTypeParameters=CR_CPU
 		SlurmdParameters=config_overrides
 		ReturnToService=2
 		NodeName=node1 CPUs=8 State=UNKNOWN
@@ -171,7 +172,7 @@ slurm_start() {
 
 srun_works() {
 	[ "$(echo srun hostname | machine_as alice)" = node1 ] || {
-		echo "vgpu: install: srun hostname does not say node1: $(echo 'sinfo -lN; tail -n 5 /var/log/slurm/*' | machine_run)" >&2
+		echo "vgpu: install: srun hostname does not say node1: $(echo 'sinfo -lN; journalctl -q -n 20 --no-pager -u slurmctld -u slurmd' | machine_run)" >&2
 		return 1
 	}
 }
@@ -194,4 +195,51 @@ driver_install() {
 		mknod -m 666 /dev/nvidia0 c 195 0
 		ldconfig
 	END
+}
+
+# blocks: the commands of INSTALL.md, one file in $out/blocks for each block, in
+# order: 05.root, with the text that its output must have in 05.root.want.
+blocks() {
+	rm -rf "$out/blocks"
+	mkdir -p "$out/blocks"
+	awk -v out="$out/blocks" '
+	function done() { if (file) close(file); file = "" }
+	/^<!-- .* -->$/ { how = $0; sub(/^<!-- /, "", how); sub(/ -->$/, "", how); next }
+	/^    / {
+		if (!file) {
+			if (how == "") { print "INSTALL.md:" NR ": want a comment that says how to run this" > "/dev/stderr"; bad = 1 }
+			want = ""
+			if (i = index(how, ": ")) { want = substr(how, i + 2); how = substr(how, 1, i - 1) }
+			gsub(/ /, "-", how)
+			file = sprintf("%s/%02d.%s", out, ++n, how)
+			if (want != "") { print want > (file ".want"); close(file ".want") }
+			how = ""
+		}
+		print substr($0, 5) > file
+		next
+	}
+	/^$/ { if (file) done(); next }
+	{ done() }
+	END { exit bad }' INSTALL.md
+}
+
+# run BLOCK: in the machine, of $suite; fails where it does not do what it says.
+run() {
+	local block=$1 log=$1.$suite.log rc=0
+	case $block in
+	*.root) { echo "cd /packages"; cat "$block"; } | machine_run >"$log" 2>&1 || rc=$? ;;
+	*.user | *.user-fails) machine_as alice <"$block" >"$log" 2>&1 || rc=$? ;;
+	*) echo "vgpu: install: ${block##*/}: want build, root, user or user fails" >&2 && return 1 ;;
+	esac
+	case $block in
+	*-fails) [ $rc != 0 ] || rc=succeeds; [ $rc = succeeds ] || rc=0 ;;
+	esac
+	if [ $rc = 0 ] && [ -e "$block.want" ] && ! grep -qF -- "$(<"$block.want")" "$log"; then
+		rc="no \"$(<"$block.want")\""
+	fi
+	[ "$rc" != 0 ] || return 0
+	echo "vgpu: install: $suite: ${block##*/}: $rc:" >&2
+	sed 's/^/  /' "$block" >&2
+	tail -n 20 "$log" >&2
+	return 1
 }
