@@ -161,6 +161,7 @@ install: build
 	$(B)/bin/vgpuctl completion zsh >$(DESTDIR)$(word 2,$(completions))
 	$(B)/bin/vgpuctl completion fish >$(DESTDIR)$(word 3,$(completions))
 	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus $(DESTDIR)$(docdir)/examples
+	chmod -R u=rwX,go=rX $(DESTDIR)$(docdir)
 	install -m 644 LICENSE $(DESTDIR)$(docdir)
 	$(foreach n,1 5 8,install -m 644 docs/man/*.$n $(DESTDIR)$(mandir)/man$n &&) true
 
