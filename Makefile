@@ -8,6 +8,8 @@ sbindir ?= $(prefix)/sbin
 libdir ?= $(prefix)/lib/vgpu
 docdir ?= $(prefix)/share/doc/slurm-vgpu
 mandir ?= $(prefix)/share/man
+# Lua that slurm.conf's folder links to.
+datadir ?= $(prefix)/share/slurm-vgpu
 unitdir ?= $(prefix)/lib/systemd/system
 # Of vgpuctl, for bash, zsh and fish.
 completions = $(addprefix $(prefix)/share/,bash-completion/completions/vgpuctl zsh/vendor-completions/_vgpuctl \
@@ -145,7 +147,7 @@ man:
 ## install: programs, libraries, unit and examples under prefix (DESTDIR works)
 install: build
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir) $(DESTDIR)$(plugindir) \
-		$(DESTDIR)$(unitdir) $(DESTDIR)$(docdir)/examples $(foreach n,1 5 8,$(DESTDIR)$(mandir)/man$n)
+		$(DESTDIR)$(unitdir) $(DESTDIR)$(docdir)/examples $(DESTDIR)$(datadir) $(foreach n,1 5 8,$(DESTDIR)$(mandir)/man$n)
 	install -m 755 $(B)/bin/vgpuctl $(B)/bin/vgpu-srun $(DESTDIR)$(bindir)
 	install -m 755 $(B)/bin/gresd $(B)/bin/vgpu-prolog $(DESTDIR)$(sbindir)
 	install -m 755 $(B)/lib/libvgpu.so $(DESTDIR)$(libdir)
@@ -160,6 +162,7 @@ install: build
 	$(B)/bin/vgpuctl completion bash >$(DESTDIR)$(word 1,$(completions))
 	$(B)/bin/vgpuctl completion zsh >$(DESTDIR)$(word 2,$(completions))
 	$(B)/bin/vgpuctl completion fish >$(DESTDIR)$(word 3,$(completions))
+	install -m 644 etc/slurm/job_submit.lua etc/slurm/cli_filter.lua $(DESTDIR)$(datadir)
 	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus $(DESTDIR)$(docdir)/examples
 	chmod -R u=rwX,go=rX $(DESTDIR)$(docdir)
 	install -m 644 LICENSE $(DESTDIR)$(docdir)
@@ -172,7 +175,7 @@ uninstall:
 		$(DESTDIR)$(plugindir)/vgpu.so $(DESTDIR)$(pamdir)/pam_vgpu.so $(addprefix $(DESTDIR),$(completions)) \
 		$(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(wildcard etc/systemd/*))) \
 		$(foreach n,1 5 8,$(addprefix $(DESTDIR)$(mandir)/man$n/,$(notdir $(wildcard docs/man/*.$n))))
-	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir)
+	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir) $(DESTDIR)$(datadir)
 
 ## package: .deb and .rpm for nodes, the controller and all hosts, into build/packages
 package: package-deps build

@@ -188,7 +188,7 @@ func TestDashboardOnPrometheus(t *testing.T) {
 	api := startPrometheus(t, gresd.Listener.Addr().String())
 
 	replace := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*", "$user", ".*")
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for _, q := range readDashboard(t).queries() {
 		q = replace.Replace(q)
 		for {
@@ -217,7 +217,7 @@ func startPrometheus(t *testing.T, target string) string {
 	}
 	address := free.Addr().String()
 	free.Close()
-	conf := fmt.Sprintf("scrape_configs:\n- job_name: gresd\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\n  static_configs: [{targets: [%q]}]\n", target)
+	conf := fmt.Sprintf("scrape_configs:\n- job_name: gresd\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  static_configs: [{targets: [%q]}]\n", target)
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(conf), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -200,6 +200,7 @@ driver_install() {
 # blocks: the commands of INSTALL.md, one file in $out/blocks for each block, in
 # order: 05.root, with the text that its output must have in 05.root.want.
 blocks() {
+	# shellcheck disable=SC2154 # out and suite are the caller's
 	rm -rf "$out/blocks"
 	mkdir -p "$out/blocks"
 	awk -v out="$out/blocks" '
