@@ -148,7 +148,8 @@ func TestAQueueThatCannotBeReadIsUnavailable(t *testing.T) {
 
 func TestCancellingAJobThatIsGoneIsNoError(t *testing.T) {
 	client, _ := commands(t, map[string]string{
-		"scancel": `[ "$1" = 7 ] && { echo "scancel: error: Kill job error on job id 7: Invalid job id specified" >&2; exit 1; }; exit 0`,
+		"scontrol": `exit 0`,
+		"scancel":  `[ "$1" = 7 ] && { echo "scancel: error: Kill job error on job id 7: Invalid job id specified" >&2; exit 1; }; exit 0`,
 	})
 	for _, id := range []uint32{7, 8} {
 		if err := client.Cancel(context.Background(), id); err != nil {
@@ -168,5 +169,31 @@ func TestCredentialLife(t *testing.T) {
 		if got := credentialLife(text); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
+	}
+}
+
+// To Slurm's commands the number of an array is all of its tasks, and the last
+// task to start has that number.
+func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
+	client, dir := commands(t, map[string]string{
+		"scontrol": `case "$*" in "show job -o 7") echo "JobId=7 JobName=ArrayTaskId=4 x" ;;
+			show*) printf 'JobId=16 ArrayJobId=15 ArrayTaskId=3 JobName=a\nJobId=15 ArrayJobId=15 ArrayTaskId=4 JobName=a\n' ;;
+			*) echo "$@" >>"$(dirname "$0")/seen" ;; esac`,
+		"scancel": `echo cancel "$@" >>"$(dirname "$0")/seen"`,
+	})
+	for _, id := range []uint32{15, 16, 7} {
+		for what, err := range map[string]error{
+			"requeue": client.Requeue(t.Context(), id), "cancel": client.Cancel(t.Context(), id),
+			"notify": client.Notify(t.Context(), id, "hello"),
+		} {
+			if err != nil {
+				t.Errorf("%s %d: %v", what, id, err)
+			}
+		}
+	}
+	seen, _ := os.ReadFile(filepath.Join(dir, "seen"))
+	const want = "requeue 15_4\ncancel 15_4\nnotify 15_4 hello\nrequeue 15_3\ncancel 15_3\nnotify 15_3 hello\nrequeue 7\ncancel 7\nnotify 7 hello\n"
+	if string(seen) != want {
+		t.Errorf("commands were:\n%s\nwant:\n%s", seen, want)
 	}
 }

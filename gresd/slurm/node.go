@@ -70,6 +70,9 @@ func (c *Client) CommentNode(ctx context.Context, node, comment string) error {
 // Notify writes a message to the standard error of a job's srun or salloc, or
 // of its batch script. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) Notify(ctx context.Context, jobID uint32, message string) error {
-	_, err := c.run(ctx, c.scontrol, "notify", id(jobID), message)
+	name, err := c.taskName(ctx, jobID)
+	if err == nil {
+		_, err = c.run(ctx, c.scontrol, "notify", name, message)
+	}
 	return err
 }

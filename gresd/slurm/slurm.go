@@ -142,7 +142,10 @@ func parseQueue(text string) (map[uint32]string, error) {
 // Requeue puts a batch job back into the queue. Errors: ErrNotBatch, ErrNoJob,
 // ErrUnavailable.
 func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
-	_, err := c.run(ctx, c.scontrol, "requeue", id(jobID))
+	name, err := c.taskName(ctx, jobID)
+	if err == nil {
+		_, err = c.run(ctx, c.scontrol, "requeue", name)
+	}
 	return err
 }
 
@@ -186,11 +189,32 @@ func (c *Client) Remark(ctx context.Context, jobID uint32, text string) error {
 // Cancel cancels a job. A job that is unknown or has ended is no error. Errors:
 // ErrUnavailable.
 func (c *Client) Cancel(ctx context.Context, jobID uint32) error {
-	_, err := c.run(ctx, c.scancel, id(jobID))
+	name, err := c.taskName(ctx, jobID)
+	if err == nil {
+		_, err = c.run(ctx, c.scancel, name)
+	}
 	if errors.Is(err, ErrNoJob) {
 		return nil
 	}
 	return err
+}
+
+// arrayTask is how a record of a task that was started begins.
+var arrayTask = regexp.MustCompile(`^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+) `)
+
+// taskName is how commands must name a job to mean it alone. The last task of an
+// array to start has the number of the array, and to Slurm's commands that number
+// is all of its tasks: only "15_4" is the one. Errors: ErrNoJob, ErrUnavailable.
+func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
+	text, err := c.run(ctx, c.scontrol, "show", "job", "-o", id(jobID))
+	if err != nil {
+		return "", err
+	}
+	record, _ := findRecord(text, jobID) // what cannot be read is no array
+	if task := arrayTask.FindStringSubmatch(record); task != nil {
+		return task[1] + "_" + task[2], nil
+	}
+	return id(jobID), nil
 }
 
 func id(jobID uint32) string { return strconv.FormatUint(uint64(jobID), 10) }
