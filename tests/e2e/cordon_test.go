@@ -12,9 +12,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
-// isLong says that tests may take their time: VGPU_LONG=1.
-func isLong() bool { return os.Getenv("VGPU_LONG") != "" }
-
 var twoCards = []cluster.Card{{Name: "Simulated H100", Memory: "80G"}, {Name: "Simulated H100", Memory: "80G"}}
 
 func (s site) healthy(card int) bool {

@@ -44,10 +44,14 @@ type site struct {
 }
 
 // up starts a cluster for one test. When the test ends, every job must be gone
-// without a trace; a failed test leaves its logs in build/e2e.
+// without a trace; a failed test leaves its logs in build/e2e, or in the folder that VGPU_E2E_LOGS names.
 func up(t *testing.T, opts cluster.Options) site {
 	t.Helper()
-	logs, err := filepath.Abs(filepath.Join("../../build/e2e", strings.ReplaceAll(t.Name(), "/", "_")))
+	folder := "../../build/e2e"
+	if own := os.Getenv("VGPU_E2E_LOGS"); own != "" {
+		folder = own // for runs beside each other
+	}
+	logs, err := filepath.Abs(filepath.Join(folder, strings.ReplaceAll(t.Name(), "/", "_")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,9 @@ const (
 	simTool  = simDir + "/bin/simgpu"
 )
 
+// wholeType is the type of the cards that are never shared.
+const wholeType = "whole"
+
 // nvidiaMajor is the device number of NVIDIA's cards.
 const nvidiaMajor = 195
 
@@ -68,7 +71,7 @@ func (c *Cluster) realCards() (gresConf, error) {
 	if err != nil {
 		return gresConf{}, err
 	}
-	return gres("nvidia", files, mib), nil
+	return c.gres("nvidia", files, mib), nil
 }
 
 // driverLibraries lets jobs find a driver that only LD_LIBRARY_PATH names, as
@@ -139,7 +142,7 @@ func (c *Cluster) simulatedCards() (gresConf, error) {
 			return gresConf{}, fmt.Errorf("make device %s: %w", files[i], err)
 		}
 	}
-	return gres("sim", files, smallest), nil
+	return c.gres("sim", files, smallest), nil
 }
 
 // realMemory is the memory of the smallest card in MiB.
@@ -161,23 +164,31 @@ func realMemory() (uint64, error) {
 	return smallest, nil
 }
 
-func gres(kind string, files []string, mib uint64) gresConf {
+// gres is the configuration for cards of one kind, or two where some are never
+// shared.
+func (c *Cluster) gres(kind string, files []string, mib uint64) gresConf {
+	shared := len(files) - c.opts.Whole
 	var conf strings.Builder
 	conf.WriteString("AutoDetect=off\n")
-	for _, name := range []string{"gpu", "shard"} {
-		for _, file := range files {
-			fmt.Fprintf(&conf, "Name=%s Type=%s File=%s", name, kind, file)
-			if name == "shard" {
-				fmt.Fprintf(&conf, " Count=%d", unitsPerCard)
-			}
-			conf.WriteByte('\n')
+	for i, file := range files {
+		if i < shared {
+			fmt.Fprintf(&conf, "Name=gpu Type=%s File=%s\n", kind, file)
+		} else {
+			fmt.Fprintf(&conf, "Name=gpu Type=%s File=%s\n", wholeType, file)
 		}
 	}
-	return gresConf{
-		conf: conf.String(),
-		lua:  fmt.Sprintf("return {default = %[2]d, cards = {%[1]s = %[2]d}}\n", kind, mib),
-		node: fmt.Sprintf("gpu:%[1]s:%[2]d,shard:%[1]s:%[3]d", kind, len(files), len(files)*unitsPerCard),
+	for _, file := range files[:shared] {
+		fmt.Fprintf(&conf, "Name=shard Type=%s File=%s Count=%d\n", kind, file, unitsPerCard)
 	}
+	g := gresConf{
+		conf: conf.String(),
+		lua:  fmt.Sprintf("return {default = %[2]d, cards = {%[1]s = %[2]d, %[3]s = %[2]d}}\n", kind, mib, wholeType),
+		node: fmt.Sprintf("gpu:%[1]s:%[2]d,shard:%[1]s:%[3]d", kind, shared, shared*unitsPerCard),
+	}
+	if c.opts.Whole > 0 {
+		g.node += fmt.Sprintf(",gpu:%s:%d", wholeType, c.opts.Whole)
+	}
+	return g
 }
 
 // loaderCache lets the loader find libraries in dir. The cache is the private

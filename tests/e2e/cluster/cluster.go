@@ -48,12 +48,15 @@ type Options struct {
 	Real   bool   // use the NVIDIA cards of this machine
 	Config string // text of vgpu.toml after what the harness must set
 	Slurm  string // more lines of slurm.conf
+	// Without are lines of the shipped slurm.conf to leave out, such as "Prolog=".
+	Without []string
 
 	Nodes  int    // nodes of this kind, 1 when 0; more than one only with simulated cards
 	Plugin string // the SPANK plugin; "" for that of PluginEnv, else of the build folder
 
 	GresdPlaces bool // [placement] mode = "gresd": gresd chooses the card, slurmctld counts
 	Accounting  bool // slurmdbd and its database; limits are enforced
+	Whole       int  // so many of the cards, the last ones, have no shards, and the type "whole"
 
 	NoPlugin bool // no SPANK plugin: options go through vgpu-srun, libvgpu through TaskProlog
 }

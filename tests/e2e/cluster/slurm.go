@@ -51,7 +51,7 @@ HealthCheckInterval=5
 // configure writes every configuration file and lists the daemons.
 func (c *Cluster) configure(gres gresConf) error {
 	vgpu := fmt.Sprintf("version = 1\n\n[paths]\nstate_dir = %q\nlibrary = %q\n", stateDir, Dir+"/lib/libvgpu.so")
-	not := []string{"TaskPlugin=", "HealthCheckInterval=", "NodeName="}
+	not := append([]string{"TaskPlugin=", "HealthCheckInterval=", "NodeName="}, c.opts.Without...)
 	if c.opts.GresdPlaces {
 		vgpu += placedByGresd
 		not = append(not, "CliFilterPlugins=") // it is for shards
@@ -120,7 +120,7 @@ func (c *Cluster) shipped(file string, not ...string) (string, error) {
 			continue
 		}
 		line = strings.ReplaceAll(line, "/usr/sbin/", Dir+"/bin/")
-		out.WriteString(strings.Replace(line, " vgpu.so", " "+Dir+"/lib/vgpu.so library="+Dir+"/lib/libvgpu.so", 1))
+		out.WriteString(strings.Replace(line, " vgpu.so", " "+Dir+"/lib/vgpu.so library="+Dir+"/lib/libvgpu.so prolog="+Dir+"/bin/vgpu-prolog", 1))
 	}
 	return out.String(), nil
 }
