@@ -65,6 +65,14 @@ func (p Paths) Socket() string { return filepath.Join(p.RunDir, "gresd.sock") }
 // Preload is the file bound over /etc/ld.so.preload in tasks.
 func (p Paths) Preload() string { return filepath.Join(p.RunDir, "preload") }
 
+// Ask is there where gresd chooses the cards: the SPANK plugin then asks about
+// every job that has neither a folder nor a mark in Plain, because Slurm tells it
+// of no share.
+func (p Paths) Ask() string { return filepath.Join(p.RunDir, "ask-gresd") }
+
+// Plain is the folder of marks that Prolog sets there for jobs without a share.
+func (p Paths) Plain() string { return filepath.Join(p.RunDir, "plain") }
+
 // Jobs is the folder of all job folders.
 func (p Paths) Jobs() string { return filepath.Join(p.RunDir, "jobs") }
 

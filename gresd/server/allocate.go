@@ -47,6 +47,9 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		// drain a node with them.
 		return s.refuse(w, factsOf(w), fmt.Sprintf("vgpu: request: job %d: %v", w.JobID, err))
 	}
+	if w.Node == "" {
+		w.Restart = facts.Restarts // a task cannot know it yet
+	}
 	req, wants, err := s.request(facts, w.Options)
 	if err != nil {
 		return s.refuse(w, facts, fmt.Sprintf("vgpu: request: job %d: %v", w.JobID, err))
@@ -247,9 +250,15 @@ func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
 
 // facts asks slurmctld until it answers or the time is up: it may be starting.
 func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
-	client := s.Slurm(w.Conf)
+	ask := func() (slurm.JobFacts, error) { return s.Slurm(w.Conf).Job(ctx, w.JobID, w.Node) }
+	if w.Node == "" { // a task asks, which Slurm does not tell the name of its node
+		ask = func() (slurm.JobFacts, error) {
+			facts, _, err := s.factsOfLive(ctx, w.JobID)
+			return facts, err
+		}
+	}
 	for {
-		facts, err := client.Job(ctx, w.JobID, w.Node)
+		facts, err := ask()
 		if err == nil || !errors.Is(err, slurm.ErrUnavailable) {
 			return facts, err
 		}

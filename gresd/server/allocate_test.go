@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -49,6 +50,53 @@ func TestGrantAndRelease(t *testing.T) {
 	}
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.None)
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 12345}, wire.None)
+}
+
+// A task whose job had no Prolog knows neither the name of its node nor the run
+// of its job. Nor does it take away what gresd knows of the node.
+func TestGrantOnATasksWord(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(1, 10), wire.Granted) // a Prolog has named the node
+	late := n.job(2, 30, func(f *slurm.JobFacts) { f.Restarts = 3 })
+	late.Node, late.Conf = "", ""
+	n.want(late, wire.Granted)
+	if rec, _ := n.Ledger.Get(2); rec.Restarts != 3 || rec.Placement.Cards[0].Share != 30 {
+		t.Errorf("record %+v, want 30 %% in run 3", rec)
+	}
+	late = n.job(3, 30)
+	late.Conf = ""
+	n.want(late, wire.Granted)
+	if conf := n.nodes.all()["n1"]; conf != "/etc/slurm/slurm.conf" {
+		t.Errorf("slurm.conf of the node is %q now", conf)
+	}
+}
+
+func TestMarkForTasksWithoutShards(t *testing.T) {
+	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd }).start()
+	if !exists(n.cfg.Paths.Ask()) {
+		t.Error("tasks are not told to ask")
+	}
+	// The mark of a job whose Epilog was lost goes with the job.
+	n.want(n.job(1, 0, func(f *slurm.JobFacts) { f.Units, f.Counted = nil, 0 }), wire.None)
+	n.job(2, 0)
+	for _, name := range []string{"2", "3"} {
+		path := filepath.Join(n.cfg.Paths.Plain(), name)
+		if err := errors.Join(os.MkdirAll(n.cfg.Paths.Plain(), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(20 * time.Millisecond) // the clock of files is coarse
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if !exists(filepath.Join(n.cfg.Paths.Plain(), "2")) || exists(filepath.Join(n.cfg.Paths.Plain(), "3")) {
+		t.Error("want the mark of the living job 2, and none of the ended job 3")
+	}
+	n.cfg.Placement.Mode = config.PlacementSlurm
+	n.restart()
+	if exists(n.cfg.Paths.Ask()) {
+		t.Error("tasks are still told to ask")
+	}
 }
 
 func TestGrantDefaults(t *testing.T) {

@@ -49,7 +49,8 @@ func (n *nodes) learn(name, conf string) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if old, known := n.conf[name]; known && old == conf {
+	// Who asks late may not know the path.
+	if old, known := n.conf[name]; known && (old == conf || conf == "") {
 		return nil
 	}
 	next := maps.Clone(n.conf)

@@ -6,8 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -40,6 +44,7 @@ func Corrections() []Correction { return []Correction{Released, Removed, Rebuilt
 // adopted, what has ended is released, what belongs to nobody is removed. If
 // slurmctld cannot be asked, nothing counts as ended; the error says so.
 func (s *Server) Reconcile(ctx context.Context) error {
+	began := time.Now()
 	asked := map[uint32]time.Time{} // the records that the answer is about
 	for _, rec := range s.Ledger.List() {
 		asked[rec.JobID] = rec.Created
@@ -66,6 +71,9 @@ func (s *Server) Reconcile(ctx context.Context) error {
 	}
 	recovers := s.lost && !s.recovering && err == nil
 	s.recovering = s.recovering || recovers
+	if err == nil {
+		errs = append(errs, s.sweepPlain(live, began))
+	}
 	s.mu.Unlock()
 
 	if recovers {
@@ -82,6 +90,26 @@ func (s *Server) isLost() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.lost
+}
+
+// sweepPlain removes marks of jobs whose Epilog was lost.
+func (s *Server) sweepPlain(live map[uint32]string, asked time.Time) error {
+	marks, err := os.ReadDir(s.Config.Paths.Plain())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, mark := range marks {
+		id, notNumber := strconv.ParseUint(mark.Name(), 10, 32)
+		info, gone := mark.Info()
+		if _, lives := live[uint32(id)]; lives || notNumber != nil || gone != nil || !info.ModTime().Before(asked) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(s.Config.Paths.Plain(), mark.Name())); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // liveJobs asks about every name of this node. An error of any of them makes

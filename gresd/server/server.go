@@ -13,7 +13,9 @@ package server
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -161,6 +163,9 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.markPlacement(); err != nil {
+		return nil, err
+	}
 	s.Grants.SetEnvironment(s.environment)
 	s.refreshCards()
 	s.warnOfAbsentCards()
@@ -180,6 +185,18 @@ func (s *Server) SetConfig(c config.Config) {
 	default:
 	}
 	s.wakeTeller()
+}
+
+// markPlacement makes or removes config.Paths.Ask.
+func (s *Server) markPlacement() error {
+	path := s.Config.Paths.Ask()
+	if s.Config.Placement.Mode == config.PlacementGresd {
+		return os.WriteFile(path, nil, 0o644)
+	}
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // warnOfAbsentCards names settings of cards that are not here: a card that was

@@ -51,6 +51,8 @@ static int read_argument(struct vgpu_config *config, const char *argument)
 		return read_path(&config->run_dir, "run_dir", value, wrong);
 	if ((value = value_of(argument, "library")))
 		return read_path(&config->library, "library", value, wrong);
+	if ((value = value_of(argument, "prolog")))
+		return read_path(&config->prolog, "prolog", value, wrong);
 	if ((value = value_of(argument, "enforce")))
 		return read_enforce(&config->enforce, value, wrong);
 	if ((value = value_of(argument, "seccomp"))) {
@@ -61,7 +63,8 @@ static int read_argument(struct vgpu_config *config, const char *argument)
 		return 0;
 	}
 	return vgpu_because(wrong,
-			    "%s: unknown argument: want run_dir=, library=, enforce= or seccomp=",
+			    "%s: unknown argument: want run_dir=, library=, prolog=, enforce= or "
+			    "seccomp=",
 			    argument);
 }
 
@@ -74,6 +77,7 @@ void vgpu_config_read(struct vgpu_config *config, int argc, char **argv)
 	*config = (struct vgpu_config){
 		.run_dir = "/run/vgpu",
 		.library = "/usr/lib/vgpu/libvgpu.so",
+		.prolog = "/usr/sbin/vgpu-prolog",
 		.enforce = VGPU_ENFORCE_NAMESPACE,
 	};
 	for (i = 0; i < argc && !config->wrong.text[0]; i++)

@@ -33,6 +33,7 @@ enum vgpu_enforce {
 struct vgpu_config {
 	const char *run_dir;
 	const char *library;
+	const char *prolog; /* vgpu-prolog, for a job whose Prolog slurmd has left out */
 	enum vgpu_enforce enforce;
 	bool seccomp;
 	struct vgpu_why wrong; /* empty, or why the arguments cannot be used */
@@ -69,6 +70,12 @@ int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why);
 int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why);
 int vgpu_jobdir_environment(int dir, struct vgpu_why *why);
 bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
+
+/* late.c: makes up for a Prolog that did not run. must_ask: also a job without
+ * shards may have a share. prolog: 0 when gresd has decided on the job, -1 with
+ * *why set when its task must not run. */
+bool vgpu_late_must_ask(const char *run_dir, uint32_t job);
+int vgpu_late_prolog(struct spank_handle *spank, const char *program, struct vgpu_why *why);
 
 /* mount.c */
 #define VGPU_SELF_GRANT "/run/vgpu/self/grant"

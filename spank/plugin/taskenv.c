@@ -110,13 +110,21 @@ static int enforce(const struct task *task, struct vgpu_why *why)
  * 0 when there are none, -1 when the step must not run. */
 static int admit(const struct task *task, struct vgpu_why *why)
 {
+	const struct vgpu_config *config = task->member.config;
+	struct vgpu_why late = {""};
 	int known;
 
-	if (task->member.config->wrong.text[0])
-		return task->shards > 0 ? vgpu_because(why, "plugstack.conf: %s",
-						       task->member.config->wrong.text)
-					: 0;
+	if (config->wrong.text[0])
+		return task->shards > 0
+			       ? vgpu_because(why, "plugstack.conf: %s", config->wrong.text)
+			       : 0;
 	known = vgpu_member_admit(&task->member, why);
+	if (known == 0 &&
+	    (task->shards > 0 || vgpu_late_must_ask(config->run_dir, task->member.job))) {
+		if (vgpu_late_prolog(task->spank, config->prolog, &late))
+			return vgpu_because(why, "no grant: %s", late.text);
+		known = vgpu_member_admit(&task->member, why);
+	}
 	return known == 0 ? without_grant(task, why) : known;
 }
 

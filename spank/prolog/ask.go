@@ -24,7 +24,7 @@ func (h *Hook) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
 		if err == nil || isAnswer(err) || errors.Is(err, context.DeadlineExceeded) {
 			return rep, err
 		}
-		if !h.holdsShare() || time.Now().Add(retryEvery).After(deadline) {
+		if (!h.patient && !h.holdsShare()) || time.Now().Add(retryEvery).After(deadline) {
 			return rep, err
 		}
 		select {

@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -44,6 +45,7 @@ type Hook struct {
 	Patience time.Duration
 
 	selfGrant string // for tests
+	patient   bool   // wait for gresd also for a job that shows no share
 }
 
 // New returns a Hook with the values that production uses.
@@ -59,6 +61,8 @@ func (h *Hook) Run(ctx context.Context) int {
 	switch role := h.Getenv("SLURM_SCRIPT_CONTEXT"); role {
 	case "prolog_slurmd":
 		return h.prolog(ctx)
+	case latePrologContext:
+		return h.latePrologOf(ctx)
 	case "epilog_slurmd":
 		return h.epilog(ctx)
 	case "prolog_task":
@@ -91,21 +95,72 @@ func (h *Hook) prolog(ctx context.Context) int {
 		if rep.Result == wire.Refused || rep.Result == wire.Requeued {
 			h.say("prolog: job %d: %s: %s", req.JobID, rep.Result, rep.Message)
 		}
+		if rep.Result == wire.None {
+			h.markPlain(req.JobID)
+		}
 		return ExitOK
 	case isUsersFault(err):
 		h.say("prolog: job %d: %v", req.JobID, err)
 		return ExitOK
 	case !isAnswer(err) && !h.holdsShare():
+		h.markPlain(req.JobID)
 		return ExitOK
 	}
 	h.say("prolog: job %d: %v", req.JobID, err)
 	return ExitFault
 }
 
+// latePrologContext is the SLURM_SCRIPT_CONTEXT that the SPANK plugin sets.
+const latePrologContext = "vgpu_late_prolog"
+
+// latePrologOf is Prolog for a task whose job had none (spank/plugin/late.c). Its
+// exit code fails the task and never the node, so it is not 0 unless the task may
+// run: gresd has granted, has refused in words of its own, or has nothing to do
+// with the job.
+func (h *Hook) latePrologOf(ctx context.Context) int {
+	req, err := h.request(wire.OpGrant)
+	if err != nil {
+		h.say("late prolog: %v", err)
+		return ExitFault
+	}
+	h.patient = true
+	rep, err := h.ask(ctx, req)
+	switch {
+	case err != nil:
+		h.say("late prolog: job %d: %v", req.JobID, err)
+		return ExitFault
+	case rep.Result == wire.Requeued:
+		h.say("late prolog: job %d: %s: %s", req.JobID, rep.Result, rep.Message)
+		return ExitFault
+	case rep.Result == wire.None:
+		h.markPlain(req.JobID)
+	default:
+		h.Log(fmt.Sprintf("vgpu: late prolog: job %d: slurmd had left it out: %s", req.JobID, rep.Result))
+	}
+	return ExitOK
+}
+
+// plainMark says of a job that its Prolog has run and that it has no share. Where
+// gresd chooses the cards, the plugin asks about every other job without a grant.
+func (h *Hook) plainMark(job uint32) string {
+	return filepath.Join(h.Config.RunDir, "plain", fmt.Sprint(job))
+}
+
+// markPlain: without the mark, tasks ask again, which only takes longer.
+func (h *Hook) markPlain(job uint32) {
+	if _, err := os.Stat(filepath.Join(h.Config.RunDir, "ask-gresd")); err != nil {
+		return
+	}
+	path := h.plainMark(job)
+	_ = os.MkdirAll(filepath.Dir(path), 0o755)
+	_ = os.WriteFile(path, nil, 0o644)
+}
+
 // epilog never fails: gresd takes back by itself what no job holds any more.
 func (h *Hook) epilog(ctx context.Context) int {
 	req, err := h.request(wire.OpRelease)
 	if err == nil {
+		_ = os.Remove(h.plainMark(req.JobID))
 		_, err = h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID})
 	}
 	if err != nil && (isAnswer(err) || h.holdsShare()) {

@@ -107,6 +107,60 @@ func jobEnv(role string, more ...string) map[string]string {
 	return env
 }
 
+// A task must not run unless gresd has decided, whatever Prolog would have done
+// to the node.
+func TestLatePrologFailsWhatIsNotDecided(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer *wire.Reply
+		code   int
+	}{
+		"granted":      {&wire.Reply{OK: true, Result: wire.Granted}, ExitOK},
+		"refused":      {&wire.Reply{OK: true, Result: wire.Refused, Message: "vgpu: no"}, ExitOK}, // the plugin reads why
+		"no share":     {&wire.Reply{OK: true, Result: wire.None}, ExitOK},
+		"requeued":     {&wire.Reply{OK: true, Result: wire.Requeued, Message: "full"}, ExitFault},
+		"user's fault": {&wire.Reply{Kind: wire.KindUser, Message: "no such job"}, ExitFault},
+		"node's fault": {&wire.Reply{Kind: wire.KindNode, Message: "disk"}, ExitFault},
+		"no gresd":     {nil, ExitFault},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := testConfig(t)
+			if test.answer != nil {
+				startGresd(t, config.socket(), *test.answer)
+			}
+			// As where gresd chooses the card: nothing shows that the job has a share.
+			r := runHook(t, config, jobEnv(latePrologContext, "SLURM_JOB_GPUS", "", "SLURMD_NODENAME", ""))
+			if r.code != test.code || (r.stderr != "") != (test.code != ExitOK) {
+				t.Errorf("exit code %d, said %q; want %d", r.code, r.stderr, test.code)
+			}
+		})
+	}
+}
+
+// Where gresd chooses the cards, tasks of jobs without a share need not ask.
+func TestPrologMarksJobsWithoutAShare(t *testing.T) {
+	config := testConfig(t)
+	mark := filepath.Join(config.RunDir, "plain", "7")
+	env := jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "")
+	is := func() bool { _, err := os.Stat(mark); return err == nil }
+	runHook(t, config, env)
+	if is() {
+		t.Error("marked where slurmctld chooses the cards")
+	}
+	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := runHook(t, config, env); r.code != ExitOK || !is() {
+		t.Errorf("without gresd: exit code %d, marked %v", r.code, is())
+	}
+	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); is() {
+		t.Error("marked after Epilog")
+	}
+	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
+	if runHook(t, config, env); is() {
+		t.Error("a job with a grant is marked")
+	}
+}
+
 func TestPrologSendsWhatSlurmSays(t *testing.T) {
 	config := testConfig(t)
 	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * late.c - the Prolog of a job for which slurmd has run none.
+ *
+ * slurmd runs Prolog for the first credential of a job that it sees. A job that
+ * comes back after a requeue has a new one, and slurmd forgets the old one when
+ * it looks through its list, at most every two seconds (seen on 22.05: it logs
+ * "reissued job credential"). On a busy node the job is started in between, as
+ * one that has had its Prolog. So a task without a grant asks for it here, as
+ * Prolog would have done, before it may run.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <slurm/spank.h>
+
+#include "plugin.h"
+
+#define MOST_VARIABLES 24
+#define MOST_BYTES 512
+
+struct environment {
+	char text[MOST_VARIABLES][MOST_BYTES];
+	char *list[MOST_VARIABLES + 1];
+	int n;
+};
+
+/* A value that is too long is cut: vgpu-prolog takes no longer ones either. */
+static void add(struct environment *env, const char *name, const char *value)
+{
+	if (env->n == MOST_VARIABLES)
+		return;
+	snprintf(env->text[env->n], MOST_BYTES, "%s=%s", name, value);
+	env->list[env->n] = env->text[env->n];
+	env->n++;
+}
+
+static void add_number(struct environment *env, const char *name, spank_t spank, spank_item_t item)
+{
+	uint32_t value;
+	char text[16];
+
+	if (spank_get_item(spank, item, &value) != ESPANK_SUCCESS)
+		return;
+	snprintf(text, sizeof(text), "%u", value);
+	add(env, name, text);
+}
+
+/* What the job's own environment says; the first of two names that is there. */
+static void add_from(struct environment *env, const char *name, spank_t spank, const char *first,
+		     const char *second)
+{
+	char value[MOST_BYTES / 2];
+
+	if (spank_getenv(spank, first, value, sizeof(value)) == ESPANK_SUCCESS ||
+	    (second && spank_getenv(spank, second, value, sizeof(value)) == ESPANK_SUCCESS))
+		add(env, name, value);
+}
+
+static void fill(struct environment *env, spank_t spank)
+{
+	static const char *const options[] = {"MEM",      "CORES",  "CARDS", "MODE",
+					      "PRIORITY", "POLICY", "ENGINE"};
+	char from[64];
+	size_t i;
+
+	add(env, "SLURM_SCRIPT_CONTEXT", "vgpu_late_prolog");
+	add(env, "PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+	add_number(env, "SLURM_JOB_ID", spank, S_JOB_ID);
+	add_number(env, "SLURM_JOB_UID", spank, S_JOB_UID);
+	add_number(env, "SLURM_JOB_GID", spank, S_JOB_GID);
+	add_from(env, "SLURM_JOB_USER", spank, "SLURM_JOB_USER", NULL);
+	add_from(env, "SLURM_JOB_ACCOUNT", spank, "SLURM_JOB_ACCOUNT", NULL);
+	add_from(env, "SLURM_JOB_PARTITION", spank, "SLURM_JOB_PARTITION", NULL);
+	add_from(env, "SLURM_JOB_GPUS", spank, "SLURM_JOB_GPUS", "SLURM_STEP_GPUS");
+	add_from(env, "SLURM_JOB_RESTART_COUNT", spank, "SLURM_RESTART_COUNT", NULL);
+	if (getenv("SLURM_CONF"))
+		add(env, "SLURM_CONF", getenv("SLURM_CONF"));
+	for (i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+		char to[64];
+
+		snprintf(from, sizeof(from), "SLURM_SPANK_VGPU_%s", options[i]);
+		snprintf(to, sizeof(to), "SPANK_VGPU_%s", options[i]);
+		add_from(env, to, spank, from, NULL);
+	}
+}
+
+/* The child of the child: its words go through the pipe. */
+static void become(const char *program, struct environment *env, int words)
+{
+	char *argv[] = {(char *)"vgpu-prolog", NULL};
+
+	if (dup2(words, STDOUT_FILENO) >= 0 && dup2(words, STDERR_FILENO) >= 0)
+		execve(program, argv, env->list);
+	dprintf(words, "%s: %s", program, strerror(errno));
+	_exit(127);
+}
+
+static void read_all(int fd, char *text, size_t size)
+{
+	size_t have = 0;
+	ssize_t n;
+
+	while (have + 1 < size) {
+		n = read(fd, text + have, size - 1 - have);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		have += (size_t)n;
+	}
+	text[have] = '\0';
+}
+
+/* Where gresd chooses the cards, Slurm tells a task nothing of its job's share.
+ * There gresd leaves one mark, and Prolog another for each job without a share. */
+bool vgpu_late_must_ask(const char *run_dir, uint32_t job)
+{
+	char path[256];
+
+	if (snprintf(path, sizeof(path), "%s/ask-gresd", run_dir) >= (int)sizeof(path) ||
+	    access(path, F_OK))
+		return false;
+	return snprintf(path, sizeof(path), "%s/plain/%u", run_dir, job) < (int)sizeof(path) &&
+	       access(path, F_OK);
+}
+
+int vgpu_late_prolog(spank_t spank, const char *program, struct vgpu_why *why)
+{
+	static struct environment env; /* one task, one call: too large for the stack */
+	char said[sizeof(why->text)], clean[sizeof(why->text)];
+	int words[2], status = 0;
+	pid_t child;
+
+	env.n = 0;
+	fill(&env, spank);
+	env.list[env.n] = NULL;
+	if (pipe2(words, O_CLOEXEC))
+		return vgpu_because(why, "run %s: pipe: %s", program, strerror(errno));
+	child = fork();
+	if (child == 0)
+		become(program, &env, words[1]);
+	close(words[1]);
+	if (child < 0) {
+		close(words[0]);
+		return vgpu_because(why, "run %s: fork: %s", program, strerror(errno));
+	}
+	read_all(words[0], said, sizeof(said));
+	close(words[0]);
+	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+		;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	vgpu_printable(clean, sizeof(clean), said);
+	return vgpu_because(why, "%s", clean[0] ? clean : "vgpu-prolog failed without a word");
+}
