@@ -73,6 +73,9 @@ func (p Paths) Ask() string { return filepath.Join(p.RunDir, "ask-gresd") }
 // Plain is the folder of marks that Prolog sets there for jobs without a share.
 func (p Paths) Plain() string { return filepath.Join(p.RunDir, "plain") }
 
+// Waiting is the line of jobs that found no card.
+func (p Paths) Waiting() string { return filepath.Join(p.StateDir, "waiting.json") }
+
 // Jobs is the folder of all job folders.
 func (p Paths) Jobs() string { return filepath.Join(p.RunDir, "jobs") }
 
@@ -124,6 +127,9 @@ const (
 // Placement says who chooses cards.
 type Placement struct {
 	Mode string `toml:"mode"`
+	// Patience is how often a job is sent back for lack of room before cards are
+	// kept free for it; 0: never. Only with PlacementGresd.
+	Patience uint32 `toml:"patience"`
 }
 
 // What divides a contended card.
@@ -274,7 +280,7 @@ func Default() Config {
 		Paths:     Paths{RunDir: "/run/vgpu", StateDir: "/var/lib/vgpu", Library: "/usr/lib/vgpu/libvgpu.so"},
 		Defaults:  Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack},
 		Limits:    Limits{Modes: []gpu.Mode{gpu.Hard, gpu.Soft}, MinSharePercent: 1, MaxSharePercent: 100, MaxCoresPercent: 100, MaxCards: request.MaxCards, Priorities: gpu.Priorities(), Policies: gpu.Policies()},
-		Placement: Placement{Mode: PlacementSlurm},
+		Placement: Placement{Mode: PlacementSlurm, Patience: 3},
 		Arbiter:   Arbiter{Engine: EngineAuto, PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50},
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},

@@ -29,6 +29,7 @@ const (
 	NoShare    Reason = "no_share"    // too little of its share is free
 	NoMemory   Reason = "no_memory"   // too little of its memory is free
 	TooFew     Reason = "too_few"     // it fits, but not as many cards as asked for do
+	Held       Reason = "held"        // kept free for a job that has waited longer
 
 	LeavesMore  Reason = "leaves_more"  // binpack: a card was taken of which less stays unused
 	LeavesLess  Reason = "leaves_less"  // spread: an emptier card was taken
@@ -55,6 +56,7 @@ var reasons = []struct {
 	{NoShare, "too little of its share is free"},
 	{NoMemory, "too little of its memory is free"},
 	{TooFew, "fits, but fewer cards fit than asked for"},
+	{Held, "is kept free for a job that has waited longer"},
 	{LeavesMore, "more of it would stay unused than of what was taken"},
 	{LeavesLess, "less of it is free than of what was taken"},
 	{Farther, "farther from the other cards than what was taken"},
@@ -104,6 +106,17 @@ type Decision struct {
 func (d *Decision) Refuse(why Reason) {
 	d.LeaveOpen()
 	d.give(Fits, why)
+}
+
+// HeldBack adds verdicts on cards that could not be chosen, because they are kept
+// free for another job.
+func (d *Decision) HeldBack(cards []gpu.Card, inUse InUse) {
+	for _, card := range cards {
+		v := newVerdict(card, inUse)
+		v.Reason = Held
+		d.Verdicts = append(d.Verdicts, v)
+	}
+	slices.SortFunc(d.Verdicts, func(a, b Verdict) int { return a.Index - b.Index })
 }
 
 // LeaveOpen turns a choice of ours into what another could choose from: every

@@ -59,6 +59,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	}
 
 	s.Costs.Await(ctx) // a grant names what a context costs
+	waited := s.waited(w.JobID)
 	placed, err := s.allocateAlone(facts, req, w.Restart)
 	if errors.Is(err, place.ErrNoRoom) {
 		// A job may have ended without its Epilog: look, then try once more.
@@ -72,6 +73,9 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		s.unqueue(ctx, w, facts)
 		if err := s.awaitMPS(ctx, w.JobID); err != nil {
 			return s.refuse(w, facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
+		}
+		if waited > 0 {
+			s.tell(ctx, w, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", count(waited)))
 		}
 		return wire.Reply{OK: true, Result: wire.Granted, JobDir: placed}
 	case errors.Is(err, place.ErrNoRoom), errors.Is(err, errSick):
@@ -105,6 +109,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err := s.Grants.Create(rec, s.contextCost); err != nil {
 		return "", err
 	}
+	s.leaveLine(rec.JobID)
 	s.keepMPS(rec)
 	s.Log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
 		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
@@ -191,7 +196,7 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 	var err error
 	if s.cfg().Placement.Mode == config.PlacementGresd {
 		cards, why := s.companions(facts, req, hw.cards)
-		if d, err = chooseOf(facts.CountedTypes, cards, inUse, req, hw.distances); why != nil {
+		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, hw.distances); why != nil {
 			err = why
 		}
 		if err == nil {
@@ -313,12 +318,18 @@ func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
 func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFacts, why error) wire.Reply {
 	message := fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, why)
 	if facts.Batch {
+		// Before the requeue: Slurm changes no job that is on its way out.
+		times := s.sentBack(w.JobID)
+		if times != "" {
+			s.tell(ctx, w, fmt.Sprintf("%s (%s)", message, times))
+		}
 		err := s.Slurm(w.Conf).Requeue(ctx, w.JobID)
 		if err == nil {
 			s.Log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", why)
-			s.putOffJob(ctx, w, facts, message)
+			s.putOffJob(ctx, w, facts, message, times == "")
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
 		}
+		s.leaveLine(w.JobID) // it is refused, and will not come again
 		s.Log.Warn("requeue", "job_id", w.JobID, "error", err)
 	}
 	return s.refuse(w, facts, message)

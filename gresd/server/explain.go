@@ -110,7 +110,7 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 	if cardType != "" {
 		only = []string{cardType}
 	}
-	d, err := chooseOf(only, hw.cards, inUse, req, hw.distances)
+	d, err := s.chooseOf(0, only, hw.cards, inUse, req, hw.distances)
 	if err == nil {
 		if err = s.withinLimits(d.Placement, hw.cards); err != nil {
 			d.Refuse(place.SiteLimit)
@@ -125,9 +125,9 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 // chooseOf is [place.Choose] among the cards of some types; among all where no
 // type is named. A node without such a card is a mistake of the request, or of
 // Slurm's configuration, and no lack of room.
-func chooseOf(only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
+func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
 	cards, others := ofTypes(all, only)
-	d, err := place.Choose(cards, inUse, req, distances)
+	d, err := s.choose(jobID, cards, inUse, req, distances)
 	if len(cards) == 0 && len(others) > 0 {
 		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
 			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+

@@ -39,9 +39,11 @@ type fakeCluster struct {
 type clusterState struct {
 	Down     bool
 	Jobs     map[uint32]slurm.JobFacts // the living ones
+	Pending  map[uint32]slurm.JobFacts // those that were requeued
 	Broken   map[uint32]string         // jobs whose facts cannot be read
 	Requeued []uint32
-	Updates  []string // of pending jobs
+	Updates  []string          // of pending jobs
+	Told     map[uint32]string // in admin comments
 }
 
 var clusterMu sync.Mutex
@@ -79,6 +81,9 @@ func (f fakeCluster) save(state clusterState) error {
 func (f fakeCluster) Job(_ context.Context, id uint32, _ string) (slurm.JobFacts, error) {
 	state := f.load()
 	facts, known := state.Jobs[id]
+	if !known {
+		facts, known = state.Pending[id]
+	}
 	switch {
 	case state.Down:
 		return slurm.JobFacts{}, slurm.ErrUnavailable
@@ -110,7 +115,24 @@ func (f fakeCluster) Requeue(_ context.Context, id uint32) error {
 		return slurm.ErrNotBatch
 	}
 	state.Requeued = append(state.Requeued, id)
+	facts := state.Jobs[id]
+	facts.State, facts.OnNode = "PENDING", false
 	delete(state.Jobs, id)
+	if state.Pending == nil {
+		state.Pending = map[uint32]slurm.JobFacts{}
+	}
+	state.Pending[id] = facts
+	return f.save(state)
+}
+
+func (f fakeCluster) Explain(_ context.Context, id uint32, line string) error {
+	clusterMu.Lock()
+	defer clusterMu.Unlock()
+	state := f.load()
+	if state.Told == nil {
+		state.Told = map[uint32]string{}
+	}
+	state.Told[id] = line
 	return f.save(state)
 }
 

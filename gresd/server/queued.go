@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -76,11 +77,11 @@ func (q *queued) take() map[uint32]putOff {
 // ours begins the remarks that gresd writes. Another's stays.
 const ours = "vgpu:"
 
-// putOffJob tells a requeued job's user why, and lets it wait. Without either it
-// waits as Slurm has it.
-func (s *Server) putOffJob(ctx context.Context, w wire.Request, facts slurm.JobFacts, why string) {
+// putOffJob tells a requeued job's user why, where nobody has yet, and lets it wait.
+// Without either it waits as Slurm has it.
+func (s *Server) putOffJob(ctx context.Context, w wire.Request, facts slurm.JobFacts, why string, remark bool) {
 	client := s.Slurm(w.Conf)
-	if facts.Remark == "" || facts.Remark == ours {
+	if remark && (facts.Remark == "" || facts.Remark == ours) {
 		if err := client.Remark(ctx, w.JobID, why); err != nil {
 			s.Log.Debug("remark", "job_id", w.JobID, "error", err)
 		}
@@ -104,7 +105,7 @@ func (s *Server) putOffJob(ctx context.Context, w wire.Request, facts slurm.JobF
 // unqueue takes back what a job was told that has its grant now.
 func (s *Server) unqueue(ctx context.Context, w wire.Request, facts slurm.JobFacts) {
 	s.queued.forget(w.JobID)
-	if facts.Remark != ours {
+	if facts.Remark != ours || s.cfg().Placement.Mode == config.PlacementGresd {
 		return
 	}
 	if err := s.Slurm(w.Conf).Remark(ctx, w.JobID, ""); err != nil {

@@ -34,6 +34,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 )
 
 // reconcileEvery is the time between two comparisons with slurmctld.
@@ -48,6 +49,7 @@ type Slurm interface {
 	Delay(ctx context.Context, jobID uint32, by time.Duration) error
 	Remark(ctx context.Context, jobID uint32, text string) error
 	Notify(ctx context.Context, jobID uint32, message string) error
+	Explain(ctx context.Context, jobID uint32, message string) error
 	health.Nodes
 }
 
@@ -124,6 +126,8 @@ type Server struct {
 	queued queued
 
 	decisions decisions
+	lineMu    sync.Mutex
+	line      *waiting.Line // with lineMu
 
 	mps *mps.Manager
 
@@ -159,6 +163,9 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		lost: ledgerLost, told: told{wake: make(chan struct{}, 1)},
 	}
 	s.config.Store(&parts.Config)
+	if s.line, err = waiting.Open(parts.Config.Paths.Waiting(), parts.Config.Placement.Patience); err != nil {
+		return nil, err
+	}
 	s.mps, err = mps.New(mps.Config{Dir: parts.Config.Paths.MPS(), Control: parts.Config.MPS.Control, Log: parts.Log})
 	if err != nil {
 		return nil, err
@@ -266,6 +273,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		case <-ticker.C:
 			s.refreshCards()
 			s.reconcile(ctx)
+			s.tidyLine(ctx)
 		}
 	}
 	_ = listener.Close()

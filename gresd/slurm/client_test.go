@@ -197,3 +197,27 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 		t.Errorf("commands were:\n%s\nwant:\n%s", seen, want)
 	}
 }
+
+// The line of an earlier time is replaced, the words of the site stay.
+func TestExplainKeepsTheWordsOfTheSite(t *testing.T) {
+	for name, test := range map[string]struct{ record, want string }{
+		"none":          {"JobId=7 JobName=a ReqSwitch=0 Command=x", "JobId=7 AdminComment=vgpu: full"},
+		"null":          {"JobId=7 JobName=a AdminComment=(null) Command=x", "JobId=7 AdminComment=vgpu: full"},
+		"ours":          {"JobId=7 JobName=a AdminComment=vgpu: place: none Comment=a WorkDir=/", "JobId=7 AdminComment=vgpu: full"},
+		"the site's":    {"JobId=7 JobName=a AdminComment=ask Ann Comment=a WorkDir=/", "JobId=7 AdminComment=ask Ann vgpu: full"},
+		"both":          {"JobId=7 JobName=a AdminComment=ask Ann vgpu: none SystemComment=b WorkDir=/", "JobId=7 AdminComment=ask Ann vgpu: full"},
+		"of array task": {"JobId=7 ArrayJobId=7 ArrayTaskId=2 JobName=a WorkDir=/", "JobId=7_2 AdminComment=vgpu: full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, dir := commands(t, map[string]string{
+				"scontrol": `case "$1" in show) echo "` + test.record + `" ;; update) shift; echo "$@" >>"$(dirname "$0")/seen" ;; esac`,
+			})
+			if err := client.Explain(t.Context(), 7, "vgpu: full"); err != nil {
+				t.Fatal(err)
+			}
+			if seen, _ := os.ReadFile(filepath.Join(dir, "seen")); string(seen) != test.want+"\n" {
+				t.Errorf("updated %q, want %q", seen, test.want)
+			}
+		})
+	}
+}

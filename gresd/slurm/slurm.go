@@ -186,6 +186,37 @@ func (c *Client) Remark(ctx context.Context, jobID uint32, text string) error {
 	return err
 }
 
+// Explain puts a line for the job's user into the job's admin comment, which
+// scontrol show job and squeue -O AdminComment show. A line from before is
+// replaced; what the site has written there stays. Errors: ErrNoJob,
+// ErrUnavailable.
+func (c *Client) Explain(ctx context.Context, jobID uint32, line string) error {
+	text, err := c.run(ctx, c.scontrol, "show", "job", "-o", id(jobID))
+	if err != nil {
+		return err
+	}
+	record, _ := findRecord(text, jobID)
+	if sites, _, _ := strings.Cut(adminComment(record), ownWords); strings.TrimSpace(sites) != "" {
+		line = strings.TrimSpace(sites) + " " + line
+	}
+	_, err = c.run(ctx, c.scontrol, "update", "JobId="+taskOf(record, jobID), "AdminComment="+line)
+	return err
+}
+
+// ownWords begin each line that Explain writes.
+const ownWords = "vgpu: "
+
+// adminComments are those of a record; scontrol writes the administrator's
+// fields before the user's own.
+var adminComments = regexp.MustCompile(` AdminComment=(.*?) (?:SystemComment|Comment|StdErr|StdIn|StdOut|Command|WorkDir)=`)
+
+func adminComment(record string) string {
+	if found := adminComments.FindStringSubmatch(record); found != nil {
+		return null(found[1])
+	}
+	return ""
+}
+
 // Cancel cancels a job. A job that is unknown or has ended is no error. Errors:
 // ErrUnavailable.
 func (c *Client) Cancel(ctx context.Context, jobID uint32) error {
@@ -211,10 +242,14 @@ func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
 		return "", err
 	}
 	record, _ := findRecord(text, jobID) // what cannot be read is no array
+	return taskOf(record, jobID), nil
+}
+
+func taskOf(record string, jobID uint32) string {
 	if task := arrayTask.FindStringSubmatch(record); task != nil {
-		return task[1] + "_" + task[2], nil
+		return task[1] + "_" + task[2]
 	}
-	return id(jobID), nil
+	return id(jobID)
 }
 
 func id(jobID uint32) string { return strconv.FormatUint(uint64(jobID), 10) }

@@ -37,6 +37,17 @@ const (
 	shortWait = 20 * time.Second
 )
 
+// isLong says that tests may take their time: VGPU_LONG=1.
+func isLong() bool { return os.Getenv("VGPU_LONG") != "" }
+
+// onlyLong leaves a test out of the runs that must be short.
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if !isLong() {
+		t.Skip("takes long: set VGPU_LONG=1")
+	}
+}
+
 // site is a cluster whose errors end the test.
 type site struct {
 	*cluster.Cluster
@@ -157,15 +168,6 @@ func look(t *testing.T, output string) cluster.Look {
 		t.Fatalf("the job told nothing of its memory:\n%s", output)
 	}
 	return looks[len(looks)-1]
-}
-
-// long skips a test that CI has no time for. VGPU_LONG=1 runs it, and so does
-// tests/e2e/matrix.
-func long(t *testing.T) {
-	t.Helper()
-	if os.Getenv("VGPU_LONG") == "" {
-		t.Skip("VGPU_LONG is not set")
-	}
 }
 
 // hasWord says whether a text has a word.

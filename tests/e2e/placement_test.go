@@ -3,70 +3,142 @@
 package e2e
 
 import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
-// twoTypes are a small card, then two larger ones of another type; gresd chooses.
-var twoTypes = cluster.Options{
-	GresdPlaces: true,
-	Cards: []cluster.Card{
-		{Name: "Simulated Small", Memory: "40G"}, {Name: "Simulated Large", Memory: "80G"}, {Name: "Simulated Large", Memory: "80G"},
-	},
+// gresdPlaces is a node on which gresd chooses the card, and sends a job back
+// twice before it holds one.
+var gresdPlaces = cluster.Options{
+	Cards:       slices.Repeat([]cluster.Card{{Name: "Simulated H100", Memory: "80G"}}, 2),
+	GresdPlaces: true, Config: "patience = 2\n",
 }
 
-// cardOf is the index of the one card of a job.
-func (s site) cardOf(job int) int {
+// adminComment is what Slurm shows of a job's administrators.
+func (s site) adminComment(job int) string {
 	s.t.Helper()
-	records, err := s.Records()
+	out, err := s.Scontrol("show", "job", "-o", strconv.Itoa(job))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for _, r := range records {
-		if r.JobID == uint32(job) && len(r.Cards) == 1 {
-			return r.Cards[0].Index
-		}
-	}
-	s.t.Fatalf("job %d has no card: %+v", job, records)
-	return -1
+	_, rest, _ := strings.Cut(out, " AdminComment=")
+	text, _, _ := strings.Cut(rest, " Std")
+	text, _, _ = strings.Cut(text, " Command=")
+	text, _, _ = strings.Cut(text, " Comment=")
+	return strings.TrimSpace(text)
 }
 
-// Where gresd chooses the card, --gres=vgpu:TYPE:N gets one of that type, with
-// what "gresd gres-conf" printed for a real slurmctld.
-func TestGresdPlacesJobsOnTheTypeTheyAskFor(t *testing.T) {
-	s := up(t, twoTypes)
-	large := s.submit(alice, "--gres=vgpu:simulated-large:30", "sleep 300")
-	s.running(large)
-	small := s.submit(bob, "--gres=vgpu:simulated-small:60 --vgpu-mem=8G", cluster.LookScript+"; sleep 300")
-	s.running(small)
-	// Best fit over all cards would be the small one, which has 40 left.
-	again := s.submit(carol, "--gres=vgpu:simulated-large:40", "sleep 300")
-	s.running(again)
-	if got := [3]int{s.cardOf(large), s.cardOf(small), s.cardOf(again)}; got != [3]int{1, 0, 1} {
-		t.Errorf("large, small and large again are on cards %v, want 1, 0 and 1", got)
+// slurmctld counts 70 % as free and starts the job, but no card has them: the job
+// goes back into the queue and says why; one that cannot go back ends and says
+// why. The node takes other jobs.
+func TestFragmentedNodeSendsJobsBackWithAReason(t *testing.T) {
+	s := up(t, gresdPlaces)
+	first := s.submit(alice, "--gres=vgpu:60", "sleep 300")
+	second := s.submit(alice, "--gres=vgpu:60", "sleep 300")
+	s.running(first, second)
+	large := s.submit(bob, "--hold --gres=vgpu:70", cluster.LookScript)
+	if _, err := s.Scontrol("update", fmt.Sprint("JobId=", large), "AdminComment=the site's words"); err != nil {
+		t.Fatal(err)
 	}
-	s.eventually(shortWait, "the job has looked", func() bool { return len(cluster.Looks(s.Output(bob, small))) > 0 })
-	if got := look(t, s.Output(bob, small)); got.Total != 8*gib {
-		t.Errorf("the job on the small card saw %d bytes, want 8 GiB", got.Total)
+	if _, err := s.Scontrol("release", strconv.Itoa(large)); err != nil {
+		t.Fatal(err)
 	}
-	// slurmctld counts by type: a small card's 40 do not make up for it.
-	full := s.submit(alice, "--gres=vgpu:simulated-small:50", "true")
-	s.eventually(shortWait, "it waits in the queue", func() bool {
-		facts, err := s.Job(full)
-		return err == nil && facts["JobState"] == "PENDING" && facts["Reason"] == "Resources"
+	s.eventually(shortWait, "the job comes back with a reason", func() bool {
+		facts, err := s.Job(large)
+		return err == nil && facts["JobState"] == "PENDING" && facts["Restarts"] == "1" && facts["Reason"] == "BeginTime"
 	})
-	if r := s.TrySbatch(alice, strings.Fields("--gres=vgpu:simulated-none:10"), "true"); r.Code == 0 {
-		t.Errorf("a type that no node has was accepted: %s", r)
+	want := regexp.MustCompile(`^the site's words vgpu: place: job \d+: want 70 % and 56 GiB on one card: ` +
+		`largest free share 40 % \(card 0\), largest free memory 32 GiB \(card 0\) \(sent back once\)`)
+	if got := s.adminComment(large); !want.MatchString(got) {
+		t.Errorf("the user reads %q, want %s", got, want)
 	}
-	plain := s.submit(bob, "--gres=vgpu:20", "sleep 300")
-	s.running(plain)
-	s.cancel(bob, plain, small)
-	s.cancel(carol, again)
-	s.cancel(alice, large)
-	s.completed(alice, full)
-	if left, err := s.Records(); err != nil || len(left) != 0 {
-		t.Errorf("left: %+v, %v", left, err)
+	if r := s.As(carol, "srun", "--gres=vgpu:70", "true"); r.Code == 0 || !strings.Contains(r.Err, "want 70 % and 56 GiB on one card") {
+		t.Errorf("srun: %s", r)
+	}
+	small := s.submit(carol, "--gres=vgpu:40", cluster.LookScript)
+	if got := look(t, s.completed(carol, small)); got.Total != 32*gib {
+		t.Errorf("a job that fits saw %d bytes, want 32 GiB", got.Total)
+	}
+	if state := s.NodeState(); state != "MIXED" {
+		t.Errorf("node: %s, want MIXED", state)
+	}
+	s.cancel(alice, first)
+	if got := look(t, s.completed(bob, large)); got.Total != 56*gib {
+		t.Errorf("after it was sent back, the job saw %d bytes, want 56 GiB", got.Total)
+	}
+	if got := s.adminComment(large); !strings.HasPrefix(got, "the site's words vgpu: place: found a card after it was sent back ") {
+		t.Errorf("the user reads %q", got)
+	}
+	s.cancel(alice, second)
+}
+
+// The tasks of an array are sent back one by one, also the one with the number
+// of the array: its siblings go on.
+func TestTaskOfAnArrayIsSentBackAlone(t *testing.T) {
+	onlyLong(t)
+	s := up(t, gresdPlaces)
+	s.submit(alice, "--array=1-3 --gres=vgpu:60 --output=array.%a", "echo ran; sleep 3; echo end")
+	s.eventually(40*time.Second, "the array ends", func() bool {
+		queue, err := s.Queue()
+		return err == nil && len(queue) == 0
+	})
+	for i := 1; i <= 3; i++ {
+		if got := s.File(alice, fmt.Sprintf("array.%d", i)); got != "ran\nend\n" {
+			t.Errorf("task %d wrote %q, want one whole run", i, got)
+		}
+	}
+}
+
+// Small jobs come without end, each card has always one of them, and what they
+// leave is enough for the large one only in sum. It is sent back twice; then a
+// card is kept free, and the small job on it ends before the large one is back.
+func TestSmallJobsDoNotStarveALargeOne(t *testing.T) {
+	onlyLong(t)
+	s := up(t, gresdPlaces)
+	stop, fed := make(chan struct{}), make(chan struct{})
+	var large atomic.Int64
+	go func() {
+		defer close(fed)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+			queue, err := s.Queue()
+			small := slices.DeleteFunc(queue, func(id string) bool { return id == fmt.Sprint(large.Load()) })
+			if err == nil && len(small) < 2 {
+				_, _ = s.Sbatch(bob, []string{"--gres=vgpu:60"}, "sleep 5")
+			}
+		}
+	}()
+	s.eventually(shortWait, "both cards are in use", func() bool {
+		records, err := s.Records()
+		return err == nil && len(records) == 2
+	})
+	large.Store(int64(s.submit(alice, "--gres=vgpu:75", cluster.LookScript)))
+	began := time.Now()
+	state, err := s.Wait(int(large.Load()), 90*time.Second)
+	close(stop)
+	<-fed
+	told := s.adminComment(int(large.Load()))
+	t.Logf("%s after %s; %s", state, time.Since(began).Round(time.Second), told)
+	if err != nil || state != "COMPLETED" {
+		t.Errorf("the large job: %s, %v: %s", state, err, s.Output(alice, int(large.Load())))
+	}
+	var times int
+	if _, err := fmt.Sscanf(told, "vgpu: place: found a card after it was sent back %d times", &times); err == nil && times > 2 {
+		t.Errorf("sent back %d times, want at most 2", times)
+	}
+	if r := s.As("root", "scancel", "-u", bob); r.Code != 0 {
+		t.Error(r)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // While a job is suspended its neighbours have its time, and it has it back
 // when it goes on.
 func TestSuspendedJobGivesItsTimeAway(t *testing.T) {
-	long(t)
+	onlyLong(t)
 	for _, engine := range []string{"slices", "turns"} {
 		t.Run(engine, func(t *testing.T) { testSuspendedTime(t, engine) })
 	}
@@ -70,7 +70,7 @@ PartitionName=high Nodes=ALL PriorityTier=100 PreemptMode=OFF MaxTime=INFINITE S
 
 // A job that must go for another gives its share to it.
 func TestPreemptedJobGivesItsShareAway(t *testing.T) {
-	long(t)
+	onlyLong(t)
 	opts := oneCard
 	opts.Slurm = fmt.Sprintf(preempting, "REQUEUE", "REQUEUE") +
 		"PartitionName=lowest Nodes=ALL PriorityTier=0 PreemptMode=CANCEL MaxTime=INFINITE State=UP\n"
@@ -101,7 +101,7 @@ func TestPreemptedJobGivesItsShareAway(t *testing.T) {
 // Slurm never gives the GRES of a suspended job to another: one that needs them
 // waits, one that fits beside them runs.
 func TestPreemptionBySuspensionKeepsShares(t *testing.T) {
-	long(t)
+	onlyLong(t)
 	opts := oneCard
 	opts.Slurm = "SchedulerTimeSlice=5\n" + fmt.Sprintf(preempting, "SUSPEND,GANG", "SUSPEND")
 	s := up(t, opts)

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+func gresdPlaces(c *config.Config) { c.Placement.Mode, c.Placement.Patience = config.PlacementGresd, 2 }
+
+// counted is a job of which slurmctld knows no more than how much it wants.
+func (n *testNode) counted(id uint32, units gpu.Share, change ...func(*slurm.JobFacts)) wire.Request {
+	n.t.Helper()
+	return n.job(id, 0, append(change, func(f *slurm.JobFacts) { f.Units, f.Counted = nil, units })...)
+}
+
+func (n *testNode) told(id uint32) string { return n.cluster.load().Told[id] }
+
+// Two cards, each with 60 % in use, and a job of 80 %: small jobs could go on for
+// ever, one taking the place of another.
+func TestAJobThatWasSentBackOftenGetsCardsHeld(t *testing.T) {
+	n := newTestNode(t, gresdPlaces).start()
+	for id := uint32(1); id <= 4; id++ {
+		n.want(n.counted(id, 30), wire.Granted)
+	}
+	// Binpack has put three on one card and one on the other.
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
+	n.end(1)
+	n.want(n.counted(5, 30, batch), wire.Granted)
+	n.want(n.counted(6, 40), wire.Granted) // the other card: 70 % in use
+	large := func() wire.Request { return n.counted(10, 80, batch) }
+	n.want(large(), wire.Requeued)
+	if told := n.told(10); !strings.Contains(told, "want 80 %") || !strings.HasSuffix(told, "(sent back once)") {
+		t.Errorf("the user is told %q", told)
+	}
+	n.want(large(), wire.Requeued)
+	if told := n.told(10); !strings.HasSuffix(told, "(sent back 2 times; card 1 is kept free for it)") {
+		t.Errorf("the user is told %q", told)
+	}
+	n.restart() // what is held outlives gresd
+
+	// A share of card 1 becomes free, and no other job gets it.
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 6}, wire.Released)
+	n.end(6)
+	small := n.want(n.counted(11, 30, batch), wire.Requeued)
+	if !strings.Contains(small.Message, "card 1 is kept free for a job that has waited longer") {
+		t.Errorf("the small job is told %q", small.Message)
+	}
+	e := n.explainAs(0, wire.Request{JobID: 11})
+	if got := cardReasons(e); got != "no_share held" {
+		t.Errorf("vgpuctl explain: %q", got)
+	}
+	// Nor one that wants both cards, which are not too few for that.
+	n.want(n.counted(12, 200, batch), wire.Requeued)
+	// One that finds room elsewhere is not kept waiting.
+	n.want(n.counted(13, 10), wire.Granted)
+
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 4}, wire.Released)
+	n.end(4)
+	n.want(large(), wire.Granted)
+	if told := n.told(10); told != "vgpu: place: found a card after it was sent back 2 times" {
+		t.Errorf("the user is told %q", told)
+	}
+	n.want(n.counted(11, 10, batch), wire.Granted) // what is left of card 1 is free for all
+}
+
+func TestCardsAreNotHeldForAJobThatIsGone(t *testing.T) {
+	n := newTestNode(t, gresdPlaces).start()
+	n.want(n.counted(1, 60), wire.Granted)
+	n.want(n.counted(2, 60), wire.Granted)
+	for range 2 {
+		n.want(n.counted(10, 80, batch), wire.Requeued)
+	}
+	n.tidyLine(t.Context())
+	if id, _, ok := n.line.Holder(); !ok || id != 10 {
+		t.Fatalf("held for job %d, %v; want 10, which is pending", id, ok)
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down = true })
+	n.tidyLine(t.Context())
+	if _, _, ok := n.line.Holder(); !ok {
+		t.Error("nothing is held while slurmctld does not answer")
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down, s.Pending = false, nil }) // scancel
+	n.tidyLine(t.Context())
+	if len(n.line.Jobs()) != 0 {
+		t.Errorf("the line is %+v after the job was cancelled", n.line.Jobs())
+	}
+	n.want(n.counted(3, 40), wire.Granted)
+}
+
+// A job that holds cards and does not come, for it was held or depends on
+// another, gives them back.
+func TestCardsAreNotHeldForever(t *testing.T) {
+	n := newTestNode(t, gresdPlaces).start()
+	n.want(n.counted(1, 60), wire.Granted)
+	n.want(n.counted(2, 60), wire.Granted)
+	for range 2 {
+		n.want(n.counted(10, 80, batch), wire.Requeued)
+	}
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
+	n.end(1)
+	n.tidyLine(t.Context())
+	jobs := n.line.Jobs()
+	if len(jobs) != 1 || jobs[0].Room.IsZero() {
+		t.Fatalf("the line is %+v, want one job whose card has its room", jobs)
+	}
+	if late, err := n.line.Look(true, time.Now().Add(waiting.HoldFor+time.Second)); err != nil || !late {
+		t.Fatalf("late %v, %v", late, err)
+	}
+	n.want(n.counted(3, 90), wire.Granted)
+}
+
+// Jobs that cannot come again are not counted, nor does slurmctld's own choice
+// make anybody wait.
+func TestWhoIsNotInTheLine(t *testing.T) {
+	n := newTestNode(t, gresdPlaces).start()
+	n.want(n.counted(1, 200), wire.Granted)
+	n.want(n.counted(10, 80), wire.Refused)
+	if len(n.line.Jobs()) != 0 {
+		t.Errorf("the line is %+v, want nobody: srun does not come again", n.line.Jobs())
+	}
+	m := newTestNode(t).start()
+	m.want(m.job(1, 60), wire.Granted)
+	m.want(m.job(2, 60, batch), wire.Requeued)
+	if updates := m.cluster.load().Updates; len(m.line.Jobs()) != 0 || len(updates) != 1 || !strings.Contains(updates[0], "want 60 %") {
+		t.Errorf("where slurmctld chooses: line %+v, told %q", m.line.Jobs(), updates)
+	}
+	if !slices.Equal(m.cluster.load().Requeued, []uint32{2}) {
+		t.Errorf("requeued %v", m.cluster.load().Requeued)
+	}
+}
