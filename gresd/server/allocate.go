@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -32,8 +33,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	}
 
 	if s.cfg().Placement.Mode == config.PlacementSlurm && len(w.GPUs) == 0 {
-		// slurmd names no card to the Prolog: nothing to ask slurmctld about.
-		return wire.Reply{OK: true, Result: wire.None}
+		return s.withoutCard(ctx, w)
 	}
 	facts, err := s.facts(ctx, w)
 	switch {
@@ -90,6 +90,26 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
 	defer s.lockJob(facts.JobID)()
 	return s.allocate(facts, req, restart)
+}
+
+// withoutCard serves the Prolog of a job to which slurmd names no card. There is
+// nothing to ask slurmctld about, unless it may have lost the job's shards.
+func (s *Server) withoutCard(ctx context.Context, w wire.Request) wire.Reply {
+	none := wire.Reply{OK: true, Result: wire.None}
+	if s.keeps.Load() {
+		return none
+	}
+	client := s.Slurm(w.Conf)
+	if loses, err := client.LosesShards(ctx); err != nil || !loses {
+		s.keeps.Store(err == nil)
+		return none
+	}
+	facts, err := client.Job(ctx, w.JobID, w.Node)
+	if err != nil || !facts.OnNode || facts.Holds() || !strings.Contains(facts.TresPerNode, "shard") {
+		return none
+	}
+	return s.noRoom(ctx, w, facts, errors.New("slurmctld has started it without the shards that it asks for ("+
+		facts.TresPerNode+"): it was restarted, and had not heard of this node's cards yet"))
 }
 
 // allocate finds the cards, makes the decision durable and then visible. The

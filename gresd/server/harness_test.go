@@ -38,6 +38,7 @@ type fakeCluster struct {
 
 type clusterState struct {
 	Down     bool
+	Old      bool                      // 22.05
 	Jobs     map[uint32]slurm.JobFacts // the living ones
 	Pending  map[uint32]slurm.JobFacts // those that were requeued
 	Broken   map[uint32]string         // jobs whose facts cannot be read
@@ -124,6 +125,8 @@ func (f fakeCluster) Requeue(_ context.Context, id uint32) error {
 	state.Pending[id] = facts
 	return f.save(state)
 }
+
+func (f fakeCluster) LosesShards(context.Context) (bool, error) { return f.load().Old, nil }
 
 func (f fakeCluster) Explain(_ context.Context, id uint32, line string) error {
 	clusterMu.Lock()

@@ -50,6 +50,7 @@ type Slurm interface {
 	Remark(ctx context.Context, jobID uint32, text string) error
 	Notify(ctx context.Context, jobID uint32, message string) error
 	Explain(ctx context.Context, jobID uint32, message string) error
+	LosesShards(ctx context.Context) (bool, error)
 	health.Nodes
 }
 
@@ -128,6 +129,7 @@ type Server struct {
 	decisions decisions
 	lineMu    sync.Mutex
 	line      *waiting.Line // with lineMu
+	keeps     atomic.Bool   // this Slurm never starts a job without its shards
 
 	mps *mps.Manager
 

@@ -221,3 +221,16 @@ func TestExplainKeepsTheWordsOfTheSite(t *testing.T) {
 		})
 	}
 }
+
+func TestLosesShards(t *testing.T) {
+	for version, want := range map[string]bool{"slurm-wlm 22.05.8": true, "slurm 23.11.4": true, "slurm-wlm 24.11.5": false, "slurm 26.05.5": false} {
+		client, _ := commands(t, map[string]string{"scontrol": `[ "$*" = --version ] && echo "` + version + `"`})
+		if got, err := client.LosesShards(t.Context()); err != nil || got != want {
+			t.Errorf("%s: %v, %v; want %v", version, got, err, want)
+		}
+	}
+	client, _ := commands(t, map[string]string{"scontrol": `echo slurm`})
+	if _, err := client.LosesShards(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("without a version: %v", err)
+	}
+}

@@ -217,6 +217,25 @@ func adminComment(record string) string {
 	return ""
 }
 
+// LosesShards says whether this Slurm can start a job without the shards that it
+// asked for: seen on 22.05, after slurmctld was restarted and before the node has
+// registered again; not seen on 24.11 and 26.05. Errors: ErrUnavailable.
+func (c *Client) LosesShards(ctx context.Context) (bool, error) {
+	text, err := c.run(ctx, c.scontrol, "--version") // "slurm-wlm 22.05.8"
+	if err != nil {
+		return false, err
+	}
+	words := strings.Fields(text)
+	var year, month int
+	if len(words) == 0 {
+		return false, fmt.Errorf("scontrol --version printed nothing: %w", ErrUnavailable)
+	}
+	if _, err := fmt.Sscanf(words[len(words)-1], "%d.%d", &year, &month); err != nil {
+		return false, fmt.Errorf("scontrol --version printed %q: %w", clip(text), ErrUnavailable)
+	}
+	return year*100+month < 2411, nil
+}
+
 // Cancel cancels a job. A job that is unknown or has ended is no error. Errors:
 // ErrUnavailable.
 func (c *Client) Cancel(ctx context.Context, jobID uint32) error {
