@@ -48,6 +48,11 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		return s.refuse(w, factsOf(w), fmt.Sprintf("vgpu: request: job %d: %v", w.JobID, err))
 	}
 	if w.Node == "" {
+		// A task of a job that was sent back can still be started, while slurmd
+		// learns of it. The job holds nothing then, and looks like one without a share.
+		if facts.State != "RUNNING" && facts.State != "SUSPENDED" {
+			return userError("vgpu: grant: job %d: it is %s: want a running job", w.JobID, facts.State)
+		}
 		w.Restart = facts.Restarts // a task cannot know it yet
 	}
 	req, wants, err := s.request(facts, w.Options)

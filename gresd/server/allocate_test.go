@@ -63,6 +63,15 @@ func TestGrantOnATasksWord(t *testing.T) {
 	if rec, _ := n.Ledger.Get(2); rec.Restarts != 3 || rec.Placement.Cards[0].Share != 30 {
 		t.Errorf("record %+v, want 30 %% in run 3", rec)
 	}
+	// One that was sent back holds nothing any more, and must not run as if it had
+	// never wanted a share.
+	for _, state := range []string{"COMPLETING", "PENDING", "REQUEUED"} {
+		late := n.job(4, 0, func(f *slurm.JobFacts) { f.Units, f.State = nil, state })
+		late.Node, late.GPUs = "", []int{0}
+		if rep, err := n.ask(late); err == nil || rep.Result == wire.None {
+			t.Errorf("a task of a job that is %s: %q, %v; want an error", state, rep.Result, err)
+		}
+	}
 	late = n.job(3, 30)
 	late.Conf = ""
 	n.want(late, wire.Granted)
