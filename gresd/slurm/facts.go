@@ -111,7 +111,7 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		Partition:   values["Partition"],
 		State:       values["JobState"],
 		NodeList:    values["NodeList"],
-		Batch:       values["BatchFlag"] == "1",
+		Batch:       values["BatchFlag"] != "0", // Slurm counts its starts there
 		TresPerNode: last(tail, "TresPerNode"),
 		Remark:      last(tail, "AdminComment"),
 	}

@@ -297,3 +297,17 @@ func FuzzParseJob(f *testing.F) {
 		}
 	})
 }
+
+// Slurm counts in BatchFlag: every number but 0 is of a batch job.
+func TestABatchJobThatWasStartedAgainIsOne(t *testing.T) {
+	text, err := os.ReadFile("testdata/22.05/one_card.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[string]bool{"0": false, "1": true, "2": true} {
+		facts, err := ParseJob(strings.Replace(string(text), "BatchFlag=1", "BatchFlag="+flag, 1), 2, "n1")
+		if err != nil || facts.Batch != want {
+			t.Errorf("BatchFlag=%s: batch %v, %v; want %v", flag, facts.Batch, err, want)
+		}
+	}
+}
