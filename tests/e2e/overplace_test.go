@@ -237,7 +237,8 @@ func (st *stress) submitted(j jobSpec, id int) {
 }
 
 // srun runs a job that cannot be requeued. One whose daemons are restarted may
-// fail; so may one that finds no card where gresd chooses.
+// fail; so may one that finds no card where gresd chooses, or whose slurmctld is of a
+// release that mixes cards up.
 func (st *stress) srun(j jobSpec, began time.Time) {
 	argv := append([]string{"srun", "--quiet", "--job-name=" + j.name}, j.args...)
 	r := st.As(j.user, append(argv, "bash", "-c", j.script)...)
@@ -250,7 +251,7 @@ func (st *stress) srun(j jobSpec, began time.Time) {
 	if st.down || st.disturbed.After(began) {
 		ends = append(slices.Clone(ends), "FAILED", "CANCELLED", "NODE_FAIL", "")
 	}
-	if st.mix.gresd && strings.Contains(r.Err, "vgpu: place: ") {
+	if (st.mix.gresd || st.mix.pools) && strings.Contains(r.Err, "vgpu: place: ") {
 		ends = []string{"FAILED"}
 		st.refused["srun: no room"]++
 	}
