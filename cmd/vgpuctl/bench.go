@@ -66,7 +66,7 @@ func (s *settings) benchCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVar(&b.full, "full", false, "every scenario, about 20 minutes; without it the main ones, at most 5")
 	flags.BoolVar(&b.sim, "sim", false, "on a simulated card: tries the benchmark, says nothing of a real one")
-	flags.StringVar(&b.out, "out", "vgpu-bench-"+time.Now().Format("20060102-150405"), "`FOLDER` for results and plots")
+	flags.StringVar(&b.out, "out", "", "`FOLDER` for results and plots (default vgpu-bench-DATE-TIME)")
 	flags.DurationVar(&b.budget, "budget", 0, "leave out what would take longer than this `TIME` in all")
 	flags.StringArrayVar(&b.peers, "peer", nil, "`NAME=LIBRARY` that is preloaded instead, to compare with; may come again")
 	complete(cmd, "budget", "2m", "4m", "10m", "20m")
@@ -74,6 +74,9 @@ func (s *settings) benchCommand() *cobra.Command {
 }
 
 func (s *settings) bench(cmd *cobra.Command, b benchFlags, more []string) error {
+	if b.out == "" {
+		b.out = "vgpu-bench-" + time.Now().Format("20060102-150405")
+	}
 	folder := cmp.Or(os.Getenv(benchEnv), benchFolder)
 	if err := s.benchReady(folder, b, more); err != nil {
 		return err
