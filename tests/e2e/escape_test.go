@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
-
-var updateDocs = flag.Bool("update", false, "write the tables of docs that tests make")
 
 // escape is one way to more memory than the job has. Its script runs as the
 // job's user; $run is a program that takes memory until it is refused, and
@@ -285,7 +282,7 @@ func checkTable(t *testing.T, file, name, want string) {
 	if old == want {
 		return
 	}
-	if !*updateDocs {
+	if !*update {
 		t.Errorf("%s: the table %s is not what was found: run this test with -update, and look at the difference; want:\n%s", file, name, want)
 		return
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
-var update = flag.Bool("update", false, "write the golden files of terminal views anew")
+var update = flag.Bool("update", false, "write anew the golden files of terminal views, and tables of docs")
 
 // terminal is a tmux of its own with one program in it.
 type terminal struct {
