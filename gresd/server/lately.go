@@ -9,15 +9,10 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
-
-// Uses is the driver's own account of the time that processes have a card.
-type Uses interface {
-	Utilization(card gpu.UUID, since time.Time) ([]inventory.Use, error)
-}
 
 const (
 	// ratesFor is how long rates are told again: whatever the number of clients,
@@ -27,8 +22,6 @@ const (
 	// staleAfter how long that is.
 	firstSpan  = 250 * time.Millisecond
 	staleAfter = 5 * time.Second
-	// usesSpan is what the driver is asked for: its samples are up to a second long.
-	usesSpan = 2500 * time.Millisecond
 	// waitsFrom is the part of the time, in percent, from which a job counts as held back.
 	waitsFrom = 1.0
 )
@@ -72,15 +65,12 @@ func (s *Server) latest(ctx context.Context) map[cardOfJob]rate {
 	}
 	now := time.Now()
 	waited, rates := waitedOf(views), map[cardOfJob]rate{}
-	uses := map[gpu.UUID]map[uint32]float64{}
+	samples := s.samples(s.CardIDs())
 	for job, view := range views {
 		for i, card := range view.Cards {
 			uuid := gpu.UUID(card.UUID)
-			if _, asked := uses[uuid]; !asked {
-				uses[uuid] = s.usesOf(uuid, now)
-			}
 			key := cardOfJob{job, uuid}
-			r := rate{compute: percentOf(view, i, uses[uuid])}
+			r := rate{compute: percentOf(view, i, samples[uuid])}
 			if before, known := l.waited[key]; known && waited[key] >= before && now.After(l.at) {
 				percent := 100 * float64(waited[key]-before) / float64(now.Sub(l.at))
 				// The job's user can write any number: none is above this.
@@ -123,41 +113,19 @@ func waitedOf(views map[uint32]libvgpu.CacheView) map[cardOfJob]uint64 {
 	return waited
 }
 
-// usesOf is the mean of the driver's samples by pid; nil when it does not tell.
-func (s *Server) usesOf(card gpu.UUID, now time.Time) map[uint32]float64 {
-	if s.Uses == nil {
-		return nil
-	}
-	samples, err := s.Uses.Utilization(card, now.Add(-usesSpan))
-	if err != nil {
-		return nil // the card's health says why
-	}
-	sum, n := map[uint32]float64{}, map[uint32]float64{}
-	for _, u := range samples {
-		sum[u.PID] += float64(u.Percent)
-		n[u.PID]++
-	}
-	for pid := range sum {
-		sum[pid] /= n[pid]
-	}
-	return sum
-}
-
 // percentOf adds up the processes of a job. One that the driver does not list was
 // idle; one whose pid on the host is not known makes the whole unknown.
-func percentOf(view libvgpu.CacheView, card int, uses map[uint32]float64) *float64 {
-	if uses == nil {
-		return nil
-	}
+func percentOf(view libvgpu.CacheView, card int, lately sample.Card) *float64 {
 	var sum float64
 	for _, slot := range view.Slots {
 		if !slot.Alive || slot.Cards[card].Contexts == 0 {
 			continue
 		}
-		if slot.HostPID == 0 {
+		part, known := lately.Process(slot.HostPID)
+		if slot.HostPID == 0 || !known {
 			return nil
 		}
-		sum += uses[slot.HostPID]
+		sum += 100 * part
 	}
 	sum = min(sum, 100)
 	return &sum
@@ -193,7 +161,7 @@ func (s *Server) addCardRates(ctx context.Context, cards []wire.Card) {
 			}
 			sum += *r.compute
 		}
-		if known && s.Uses != nil {
+		if known && s.Samples != nil {
 			sum = min(sum, 100)
 			c.ComputePercent = &sum
 		}

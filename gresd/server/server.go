@@ -82,7 +82,7 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but Problems, Samples, Uses and Usage must be set.
+// Parts are what a server is made of. All but Problems, Samples and Usage must be set.
 type Parts struct {
 	Config    config.Config
 	Inventory Inventory
@@ -94,7 +94,6 @@ type Parts struct {
 	Health    Health
 	Samples   Samples
 	Problems  []func() []string // what else an administrator should look at
-	Uses      Uses              // nil: what jobs have of a card is not known
 	Usage     *usage.Writer     // nil: what jobs have used is not written down
 	Log       *slog.Logger
 	Version   string

@@ -64,7 +64,9 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(slash + 1, "squeue") == 0)
 		return list();
-	if (strcmp(slash + 1, "scontrol") == 0 && strcmp(argv[1], "show") == 0)
-		return show(argv[argc - 1]);
+	/* scontrol [--local] show … ID */
+	for (int i = 1; i < argc && strcmp(slash + 1, "scontrol") == 0; i++)
+		if (strcmp(argv[i], "show") == 0)
+			return show(argv[argc - 1]);
 	return 0;
 }
