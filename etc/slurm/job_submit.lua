@@ -258,8 +258,9 @@ local function cards_of(share, options)
     refuse("--vgpu-cards", options.cards, "a number of cards that divides the share %d, "
       .. "for example --vgpu-cards=%d", share, whole_cards)
   elseif share / cards > UNITS then
+    local least = math.ceil(share / UNITS)
     refuse("--vgpu-cards", options.cards, "%d cards for the share %d, for example --vgpu-cards=%d",
-      whole_cards, share, whole_cards)
+      least, share, least)
   elseif cards > 1 and share / cards < UNITS and site.placement == "slurm" then
     refuse("--vgpu-cards", options.cards, "whole cards, because here a share of less than a card "
       .. "is always on one card, for example --gres=vgpu:%d", cards * UNITS)

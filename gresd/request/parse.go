@@ -54,18 +54,14 @@ func (r *Request) checkShare() error {
 	case r.Cards == 0 && r.Share > gpu.FullCard && r.Share%gpu.FullCard != 0:
 		return mistake("share", fmt.Sprint(r.Share))
 	case r.Cards == 0:
-		r.Cards = max(1, int(r.Share/gpu.FullCard))
-		return nil
-	}
-	whole := max(1, int(r.Share/gpu.FullCard))
-	example := fmt.Sprintf("for example %s=%d", flagOf("cards"), whole)
-	switch {
+		r.Cards = r.wholeCards()
 	case r.Share%gpu.Share(r.Cards) != 0:
 		return &Error{Option: flagOf("cards"), Given: fmt.Sprint(r.Cards), Want: fmt.Sprintf(
-			"want a number of cards that divides the share %d, %s", r.Share, example)}
+			"want a number of cards that divides the share %d, for example %s=%d", r.Share, flagOf("cards"), r.wholeCards())}
 	case r.Share/gpu.Share(r.Cards) > gpu.FullCard:
+		least := (r.Share + gpu.FullCard - 1) / gpu.FullCard
 		return &Error{Option: flagOf("cards"), Given: fmt.Sprint(r.Cards), Want: fmt.Sprintf(
-			"want %d cards for the share %d, %s", whole, r.Share, example)}
+			"want %d cards for the share %d, for example %s=%d", least, r.Share, flagOf("cards"), least)}
 	}
 	return nil
 }
