@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "../../../libvgpu/cuda_abi.h"
+#include "common.h"
 
 #define CALLS 8
 #define MAX_ROUNDS 50
@@ -27,14 +28,6 @@ static const char *const names[CALLS] = {"alloc_64k",        "free_64k",    "all
 					 "free_2m",          "async_1m",    "free_async",
 					 "get_proc_address", "mem_get_info"};
 static double sample[CALLS][MAX_SAMPLES];
-
-static const char *opt(int argc, char **argv, const char *name, const char *dflt)
-{
-	for (int i = 1; i + 1 < argc; i++)
-		if (strcmp(argv[i], name) == 0)
-			return argv[i + 1];
-	return dflt;
-}
 
 static double now_ns(void)
 {
@@ -74,14 +67,12 @@ static int child(const char *libdir)
 	CUresult (*get_proc)(const char *, void **, int, uint64_t, int *);
 	CUresult (*get_info)(size_t *, size_t *);
 	size_t free_bytes, total_bytes;
-	char path[512];
 	CUdeviceptr p;
 	CUcontext ctx;
 	void *cuda, *fn;
 	int status;
 
-	snprintf(path, sizeof path, "%s%slibcuda.so.1", libdir, *libdir ? "/" : "");
-	cuda = dlopen(path, RTLD_NOW);
+	cuda = library(libdir, "libcuda.so.1");
 	if (!cuda)
 		return 1;
 	*(void **)&init = dlsym(cuda, "cuInit");

@@ -26,36 +26,13 @@
 
 #include "../../../libvgpu/cuda_abi.h"
 #include "../../../libvgpu/region_ops.h"
+#include "common.h"
 
 #define MAX_WORKERS 64
 #define HELD 24
 #define MIB (1ull << 20)
 /* What another part of the driver may come and go with. */
 #define SLACK (2 * MIB)
-
-static const char *opt(int argc, char **argv, const char *name, const char *dflt)
-{
-	for (int i = 1; i + 1 < argc; i++)
-		if (strcmp(argv[i], name) == 0)
-			return argv[i + 1];
-	return dflt;
-}
-
-static double now_s(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
-static void *library(const char *dir, const char *name)
-{
-	char path[512];
-
-	snprintf(path, sizeof path, "%s%s%s", dir, *dir ? "/" : "", name);
-	return dlopen(path, RTLD_NOW);
-}
 
 /* ------------------------------------------------------------------- worker */
 struct tally {

@@ -23,6 +23,7 @@
 
 #include "../../../libvgpu/cuda_abi.h"
 #include "../../../libvgpu/region.h"
+#include "common.h"
 
 #define MIB (1ull << 20)
 #define PIECE (64 * MIB)
@@ -47,30 +48,6 @@ static const char ptx[] =
 	"ld.global.v4.u32 {%a, %b, %c, %d}, [%o];\n"
 	"add.u32 %a, %a, 1;\nst.global.v4.u32 [%o], {%a, %b, %c, %d};\n"
 	"add.u32 %i, %i, %s;\nbra L;\nE:\nret;\n}\n";
-
-static const char *opt(int argc, char **argv, const char *name, const char *dflt)
-{
-	for (int i = 1; i + 1 < argc; i++)
-		if (strcmp(argv[i], name) == 0)
-			return argv[i + 1];
-	return dflt;
-}
-
-static double now_s(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-static void *library(const char *libdir, const char *name)
-{
-	char path[512];
-
-	snprintf(path, sizeof path, "%s%s%s", libdir, *libdir ? "/" : "", name);
-	return dlopen(path, RTLD_NOW);
-}
 
 /* The grant of a job of one card. */
 static int write_grant(const char *path, const char *libdir, uint64_t limit, uint64_t physical)

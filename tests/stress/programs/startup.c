@@ -20,16 +20,9 @@
 #include <unistd.h>
 
 #include "../../../libvgpu/cuda_abi.h"
+#include "common.h"
 
 #define MAX_PARALLEL 1024
-
-static const char *opt(int argc, char **argv, const char *name, const char *dflt)
-{
-	for (int i = 1; i + 1 < argc; i++)
-		if (strcmp(argv[i], name) == 0)
-			return argv[i + 1];
-	return dflt;
-}
 
 static double now_ms(void)
 {
