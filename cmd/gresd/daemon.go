@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardtime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -152,7 +154,7 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 
 	judge := arbiter.NewRunner(grants, arbiterParams(cfg), cfg.Arbiter.Tick(), log)
 	judge.Except(srv.HeldByMPS)
-	judge.Measure(cards)
+	judge.Measure(cardtime.New(cardOf(cards), log))
 	srv.SetWork(judge.Work)
 	measurer := arbiter.NewMeasurer(grants, cards, srv.Uncounted, log)
 	reclaimer := reclaim.New(grants, reclaim.Child(self, clearSlots), log)
@@ -238,5 +240,16 @@ func watchdog(ctx context.Context, srv interface{ Alive() }) {
 			srv.Alive()
 			notify(daemon.SdNotifyWatchdog)
 		}
+	}
+}
+
+func cardOf(cards inventory.Inventory) func(gpu.UUID) (gpu.Card, bool) {
+	return func(uuid gpu.UUID) (gpu.Card, bool) {
+		list, _ := cards.Cards() // those that can be read are returned all the same
+		i := slices.IndexFunc(list, func(c gpu.Card) bool { return c.UUID == uuid })
+		if i < 0 {
+			return gpu.Card{}, false
+		}
+		return list[i], true
 	}
 }

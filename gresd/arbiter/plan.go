@@ -60,6 +60,11 @@ type Claim struct {
 	Interactive bool
 	// Eager says that the job came lately to work and took less than its share.
 	Eager bool
+	// Gain multiplies its slices, because it lacks some of its share or has had too
+	// much; 0: 1.
+	Gain float64
+	// Measured says that its use is known without its processes' help.
+	Measured bool
 	// Kernel is the length of what the job launches, in nanoseconds; 0: not known.
 	Kernel uint32
 	// Bursty says that in its turns the job had at times nothing to do.
@@ -117,7 +122,7 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 		s.WeightPPM = uint32(uint64(slices[i]) * 1e6 / busySlices)
 		if limit, shut := gate(c, s.Others, busyCores, noSlices); shut {
 			s.Gate, s.Cores = libvgpu.GateBudget, limit // the budget is refilled at Cores
-		} else if watched(claims, i) && !noSlices {
+		} else if watched(claims, i) && !noSlices && !c.Measured {
 			s.Gate = libvgpu.GateMeasure
 		}
 		plan[c.Key] = s
@@ -136,15 +141,15 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 	above := false // some eager job is above others in priority
 	for i, c := range claims {
 		above = above || higher(claims, i)
-		sum += uint64(c.Cores)
+		sum += c.weight()
 		if short[i] = waitsForEager(claims, i); short[i] {
-			shortSum += uint64(c.Cores)
+			shortSum += c.weight()
 			busyShort += min(c.Busy, 1)
 		}
 	}
 	smallest := uint64(math.MaxUint64) // slice at period 1, in millionths
 	for _, c := range claims {
-		smallest = min(smallest, uint64(c.Cores)*1e6/max(1, sum)/procs(c))
+		smallest = min(smallest, c.weight()*1e6/max(1, sum)/procs(c))
 	}
 	period := stretch(p, p.MinSlice, smallest)
 	if shortSum == 0 {
@@ -168,7 +173,7 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 				part = min(period, max(ownTurn, uint32(wait*of/shortSum)))
 			}
 		}
-		out[i] = uint32(max(1, uint64(c.Cores)*uint64(part)/max(1, of)/procs(c)))
+		out[i] = uint32(max(1, c.weight()*uint64(part)/max(1, of)/procs(c)))
 	}
 	return out
 }
@@ -246,6 +251,14 @@ func watched(claims []Claim, i int) bool {
 		}
 	}
 	return false
+}
+
+// weight is what its slices are in proportion to, in thousandths of its share.
+func (c Claim) weight() uint64 {
+	if c.Gain == 0 {
+		return uint64(c.Cores) * 1000
+	}
+	return uint64(math.Round(float64(c.Cores) * 1000 * c.Gain))
 }
 
 // procs is the number of processes a job's slice is divided by.

@@ -40,6 +40,7 @@ type Runner struct {
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
 	quick   bool // some job's credit is to be followed closely
+	balance balance
 
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
@@ -71,9 +72,9 @@ func (r *Runner) Set(params Params, tick time.Duration) {
 	r.Wake()
 }
 
-// Measure sets who tells the driver's account of what processes use of a card. It
-// must be set before [Runner.Run].
-func (r *Runner) Measure(uses Uses) { r.sampler.truth = newTruth(uses) }
+// Measure sets who tells how long processes had a card. It must be set before
+// [Runner.Run]; without, what processes say of themselves is all that is known.
+func (r *Runner) Measure(times Times) { r.sampler.exact.times = times }
 
 // Except sets what says which jobs something else holds at their share, such as
 // an MPS server: they get neither slices nor gates, for the server's channels are
@@ -136,7 +137,9 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) step(now time.Time) int {
 	jobs, awake := r.grants.Open(), 0
 	var claims []Claim
+	var used []usage // of each claim
 	r.place = map[Key]int{}
+	r.sampler.exact.look()
 	for _, job := range jobs {
 		spec, ok := r.grants.Spec(job)
 		if !ok {
@@ -160,13 +163,16 @@ func (r *Runner) step(now time.Time) int {
 			claims = append(claims, Claim{
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
 				Busy: acts[i].busy, NoSlices: acts[i].noSlices, Kernel: acts[i].kernel, Eager: acts[i].eager,
-				Interactive: acts[i].interactive,
-				Bursty:      r.bursty(key),
+				Interactive: acts[i].interactive, Measured: acts[i].used.exact,
+				Bursty: r.bursty(key),
 			})
+			used = append(used, acts[i].used)
 		}
 	}
 	r.sampler.forget(now)
+	r.balance.update(claims, used)
 	plan := Plan(claims, r.pace.Load().params)
+	r.sampler.exact.ask(claims)
 	r.quick = slices.ContainsFunc(claims, func(c Claim) bool { return c.Interactive && plan[c.Key].Others > 0 })
 	for _, d := range r.dealers {
 		r.work.turns(d)

@@ -6,7 +6,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -31,7 +30,7 @@ const (
 	saturating = 0.9
 	// Among equals it is as much as all together have of the card: an interactive job
 	// loses to each wait, and is made good what it lacks, but pauses and switches
-	// cost everybody the same part. Where that is not known, or more or less:
+	// cost everybody the same part. Where that is not known, or less:
 	saturatingWaits = 0.97
 	leastSaturating = 0.8
 )
@@ -39,7 +38,7 @@ const (
 // sampler remembers the last sign of work of each process, and what each job
 // took lately. It is for one goroutine.
 type sampler struct {
-	truth *truth // nil: what processes say is taken as it is
+	exact exact
 	procs map[procKey]procState
 	jobs  map[jobKey]jobState
 }
@@ -69,12 +68,8 @@ type jobState struct {
 	credit float64 // nanoseconds of the card
 	eager  bool
 	syncs  float64   // a second, lately
-	scale  float64   // what corrects it; 0: 1
-	scaled time.Time // when it was last corrected
 	sign   time.Time // last sign of work of any process
 	seen   time.Time
-	// history is what was charged lately, while the job is interactive.
-	history []charged
 }
 
 func newSampler() *sampler {
@@ -89,6 +84,17 @@ type activity struct {
 	eager    bool
 	// interactive: the host often waits for its work.
 	interactive bool
+	used        usage
+}
+
+// usage is what a job had of a card since the last look.
+type usage struct {
+	ns   float64
+	span time.Duration // in which
+	// exact: by the card's records, else by what the processes say of themselves.
+	exact bool
+	// all is the part of the time that all jobs together had lately; exact only.
+	all float64
 }
 
 // look counts the busy processes of a job on each of its cards. A process is
@@ -96,9 +102,10 @@ type activity struct {
 func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.GrantCard, now time.Time) []activity {
 	acts := make([]activity, len(view.Cards))
 	used := make([]uint64, len(view.Cards))
+	had := make([]time.Duration, len(view.Cards))
 	signs := make([]time.Time, len(view.Cards))
 	syncs := make([]uint32, len(view.Cards))
-	pids := make([][]uint32, len(view.Cards))
+	accounts := s.exact.of(cards)
 	for _, slot := range view.Slots {
 		if !slot.Alive {
 			continue
@@ -116,6 +123,8 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			if c.GPUNS > state.gpuNS {
 				used[card] += c.GPUNS - state.gpuNS
 			}
+			had[card] += accounts[card].had[slot.HostPID]
+			accounts[card].known = accounts[card].known && slot.OnHost
 			state.launches, state.gpuNS, state.syncs, state.seen = c.Launches, c.GPUNS, c.Syncs, now
 			s.procs[key] = state
 			if state.sign.After(signs[card]) {
@@ -123,7 +132,6 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			}
 			if !state.sign.IsZero() && now.Sub(state.sign) <= hold {
 				acts[card].busy++
-				pids[card] = append(pids[card], slot.HostPID)
 				acts[card].kernel = max(acts[card].kernel, c.TypicalNS)
 				if slot.Flags&libvgpu.SlotSlicesRefused != 0 {
 					acts[card].noSlices = true
@@ -132,8 +140,17 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 		}
 	}
 	for i := range acts {
-		acts[i].interactive = s.waits(jobKey{job, i}, syncs[i], now)
-		acts[i].eager = s.account(jobKey{job, i}, used[i], cards[i], signs[i], now, acts[i].interactive, pids[i])
+		key := jobKey{job, i}
+		acts[i].interactive = s.waits(key, syncs[i], now)
+		u := usage{ns: float64(used[i])}
+		if state, known := s.jobs[key]; known {
+			u.span = now.Sub(state.seen)
+		}
+		if a := accounts[i]; a.known {
+			u = usage{float64(had[i]), a.span, true, a.all}
+		}
+		acts[i].used = u
+		acts[i].eager = s.account(key, u, cards[i].Cores, signs[i], now, acts[i].interactive)
 	}
 	return acts
 }
@@ -155,29 +172,18 @@ func (s *sampler) waits(key jobKey, syncs uint32, now time.Time) bool {
 // account says whether a job is eager: it worked within the last minute, and
 // took less than its share. What it did not take is its credit; a job becomes
 // eager with half the most of it, and stays it until all is gone.
-func (s *sampler) account(key jobKey, used uint64, card libvgpu.GrantCard, sign, now time.Time, waits bool, pids []uint32) bool {
-	share := float64(card.Cores) / 100
-	state, known := s.jobs[key]
+func (s *sampler) account(key jobKey, used usage, cores uint32, sign, now time.Time, waits bool) bool {
+	share := float64(cores) / 100
+	state := s.jobs[key]
 	most := share * float64(creditMax)
-	if !known {
-		state.seen = now
-	}
-	took := now.Sub(state.seen)
 	part := saturating
-	spent := float64(used)
-	if waits {
-		h := s.truth.of(gpu.UUID(card.UUID), pids, now)
-		state.note(used, now)
-		spent = state.corrected(used, h)
+	switch {
+	case waits && used.exact:
+		part = max(leastSaturating, used.all)
+	case waits:
 		part = saturatingWaits
-		if h.known {
-			part = max(leastSaturating, min(part, h.all))
-		}
 	}
-	state.credit += part*share*float64(took) - spent
-	if !waits {
-		state.history = nil
-	}
+	state.credit += part*share*float64(used.span) - used.ns
 	least := 0.0
 	if waits {
 		least = -most // what was taken too much before it was seen is paid back

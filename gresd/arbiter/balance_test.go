@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// model is a card that serves its jobs in turn, each for its slice or until it has
+// nothing to do; its host then gives it the next step after a pause.
+type model struct {
+	jobs    []modelJob
+	on      int
+	left    time.Duration // of the slice
+	switch_ time.Duration // still to be paid
+	now     time.Duration
+}
+
+type modelJob struct {
+	share   uint32
+	step    time.Duration // work between two waits; 0: endless
+	pause   time.Duration // of the host after a step
+	slice   time.Duration
+	todo    time.Duration // of the step
+	resumes time.Duration // when the host launches the next one
+	had     time.Duration
+}
+
+const (
+	modelTick   = 50 * time.Microsecond
+	modelSwitch = 100 * time.Microsecond
+	modelPause  = 100 * time.Microsecond // a host's, at least
+)
+
+func (m *model) ready(i int) bool {
+	j := &m.jobs[i]
+	return j.step == 0 || j.todo > 0 || m.now >= j.resumes
+}
+
+func (m *model) tick() {
+	m.now += modelTick
+	if m.switch_ > 0 {
+		m.switch_ -= modelTick
+		return
+	}
+	j := &m.jobs[m.on]
+	if j.step > 0 && j.todo <= 0 && m.now >= j.resumes {
+		j.todo = j.step
+	}
+	if m.left <= 0 || !m.ready(m.on) {
+		for k := 1; k <= len(m.jobs); k++ {
+			if next := (m.on + k) % len(m.jobs); m.ready(next) {
+				if next != m.on {
+					m.switch_ = modelSwitch
+				}
+				m.on, m.left = next, m.jobs[next].slice
+				break
+			}
+		}
+		return
+	}
+	j.had += modelTick
+	m.left -= modelTick
+	if j.step > 0 {
+		if j.todo -= modelTick; j.todo <= 0 {
+			j.resumes = m.now + max(j.pause, modelPause)
+		}
+	}
+}
+
+// run lets a balance follow the model's jobs, and returns each one's part of what all
+// had after a second.
+func (m *model) run(t *testing.T, balanced bool) []float64 {
+	t.Helper()
+	claims := make([]Claim, len(m.jobs))
+	before := make([]time.Duration, len(m.jobs))
+	start := make([]time.Duration, len(m.jobs))
+	var b balance
+	for m.now < 7*time.Second {
+		used := make([]usage, len(m.jobs))
+		for i := range m.jobs {
+			claims[i] = claim(uint32(i+1), m.jobs[i].share, hard, 1)
+			claims[i].Interactive, claims[i].Measured = m.jobs[i].step > 0, true
+			used[i] = usage{float64(m.jobs[i].had - before[i]), quickTick, true, 1}
+			before[i] = m.jobs[i].had
+			if m.now <= time.Second {
+				start[i] = m.jobs[i].had
+			}
+		}
+		if balanced {
+			b.update(claims, used)
+		}
+		plan := Plan(claims, params)
+		for range 2 { // the library follows a tick later
+			for end := m.now + quickTick/2; m.now < end; {
+				m.tick()
+			}
+			for i, c := range claims {
+				m.jobs[i].slice = time.Duration(plan[c.Key].SliceUS) * time.Microsecond
+			}
+		}
+	}
+	parts, sum := make([]float64, len(m.jobs)), 0.0
+	for i := range m.jobs {
+		parts[i] = float64(m.jobs[i].had - start[i])
+		sum += parts[i]
+	}
+	for i := range parts {
+		parts[i] *= 100 / sum
+	}
+	return parts
+}
+
+func TestABalanceGivesJobsThatWaitTheirShares(t *testing.T) {
+	ms := time.Millisecond
+	for _, c := range []struct {
+		name string
+		jobs []modelJob
+	}{
+		{"steps of 13 ms", []modelJob{{share: 30, step: 13 * ms}, {share: 70, step: 13 * ms}}},
+		{"steps of 42 ms", []modelJob{{share: 30, step: 42 * ms}, {share: 70, step: 42 * ms}}},
+		{"steps of 3 and 20 ms", []modelJob{{share: 70, step: 3 * ms}, {share: 30, step: 20 * ms}}},
+		{"steps with pauses", []modelJob{{share: 30, step: 12 * ms, pause: 1 * ms}, {share: 70, step: 12 * ms, pause: 1 * ms}}},
+		{"steps beside endless work", []modelJob{{share: 30, step: 13 * ms}, {share: 70}}},
+		{"endless work beside steps", []modelJob{{share: 30}, {share: 70, step: 13 * ms}}},
+		{"four equal ones", []modelJob{{share: 25, step: 13 * ms}, {share: 25, step: 5 * ms}, {share: 25}, {share: 25, step: 40 * ms}}},
+	} {
+		plain := (&model{jobs: append([]modelJob{}, c.jobs...)}).run(t, false)
+		parts := (&model{jobs: append([]modelJob{}, c.jobs...)}).run(t, true)
+		t.Logf("%s: %.1f, with slices by share alone %.1f", c.name, parts, plain)
+		for i, part := range parts {
+			if math.Abs(part-float64(c.jobs[i].share)) > 1 {
+				t.Errorf("%s: job %d had %.1f %%, want %d ± 1", c.name, i+1, part, c.jobs[i].share)
+			}
+		}
+	}
+}

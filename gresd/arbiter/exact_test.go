@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardtime"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+type fakeTimes struct {
+	account cardtime.Account
+	known   bool
+	asked   []gpu.UUID
+}
+
+func (f *fakeTimes) OnCard(card gpu.UUID) (cardtime.Account, bool) {
+	f.asked = append(f.asked, card)
+	return f.account, f.known
+}
+
+func (f *fakeTimes) pass(span time.Duration, parts map[uint32]float64) {
+	had := map[uint32]time.Duration{}
+	for pid, before := range f.account.Had {
+		had[pid] = before
+	}
+	for pid, part := range parts {
+		had[pid] += time.Duration(part * float64(span))
+	}
+	f.account = cardtime.Account{Had: had, At: f.account.At + span}
+}
+
+func TestACardIsAskedOnlyWhereSomebodyMustWait(t *testing.T) {
+	interactiveJob := claim(1, 30, hard, 1)
+	interactiveJob.Interactive = true
+	for _, c := range []struct {
+		name   string
+		claims []Claim
+		want   bool
+	}{
+		{"alone", []Claim{interactiveJob}, false},
+		{"two busy ones", []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}, false},
+		{"an interactive one beside an idle one", []Claim{interactiveJob, claim(2, 70, hard, 0)}, false},
+		{"an interactive one beside a busy one", []Claim{interactiveJob, claim(2, 70, hard, 1)}, true},
+		{"of different priorities", []Claim{high(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)}, true},
+	} {
+		times := &fakeTimes{}
+		e := exact{times: times}
+		e.ask(c.claims)
+		e.look()
+		if got := slices.Contains(times.asked, "A"); got != c.want {
+			t.Errorf("%s: asked %v, want %v", c.name, got, c.want)
+		}
+		e.ask([]Claim{claim(1, 30, hard, 1)})
+		times.asked = nil
+		if e.look(); len(times.asked) != 0 {
+			t.Errorf("%s: asked on when all had gone", c.name)
+		}
+	}
+	var none exact // no records on this node
+	none.ask([]Claim{interactiveJob, claim(2, 70, hard, 1)})
+	none.look()
+}
+
+// What a job had is what the card says of its processes on the host, whatever they say
+// of themselves; of a process that cannot be found there, nothing is known.
+func TestWhatTheCardSaysCounts(t *testing.T) {
+	const tick = 20 * time.Millisecond
+	for _, c := range []struct {
+		name   string
+		pid    uint32 // on the host
+		onHost bool
+		known  bool
+		want   float64 // part of the time
+		exact  bool
+	}{
+		{"the card says 0.4, the process 0.1", 90, true, true, 0.4, true},
+		{"another process has the card", 91, true, true, 0, true},
+		{"of another pid namespace, not found", 90, false, true, 0.1, false},
+		{"no records", 90, true, false, 0.1, false},
+	} {
+		times := &fakeTimes{known: c.known, account: cardtime.Account{At: time.Hour}}
+		s, now := newSampler(), time.Now()
+		s.exact = exact{times: times, cards: map[gpu.UUID]*cardAccount{gpu.UUID(oneCard[0].UUID): {}}}
+		var sum, span float64
+		for i := range 50 {
+			v := slot(1, uint64(i+1), 0)
+			v.HostPID, v.OnHost = c.pid, c.onHost
+			v.Cards[0].GPUNS = uint64(float64(i) * 0.1 * float64(tick))
+			if i%5 != 4 { // the driver is late at times
+				times.pass(tick*5/4, map[uint32]float64{90: 0.4, 92: 0.5})
+			}
+			s.exact.look()
+			u := s.look(7, view(v), oneCard, now.Add(time.Duration(i)*tick))[0].used
+			if i < 2 {
+				continue
+			}
+			sum, span = sum+u.ns, span+float64(u.span)
+			if u.exact != c.exact {
+				t.Fatalf("%s: exact %v, want %v", c.name, u.exact, c.exact)
+			}
+			if c.exact && u.span > 0 && math.Abs(u.all-0.9) > 0.001 {
+				t.Errorf("%s: all had %.3f, want 0.9", c.name, u.all)
+			}
+		}
+		if got := sum / span; math.Abs(got-c.want) > 0.01 {
+			t.Errorf("%s: had %.3f of the time, want %.3f", c.name, got, c.want)
+		}
+	}
+}
+
+// A job whose use the card tells need not measure itself: its launches stay free.
+func TestNobodyMeasuresItselfWhereTheCardTells(t *testing.T) {
+	for _, measured := range []bool{false, true} {
+		claims := []Claim{waiting(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)}
+		claims[0].Measured = measured
+		want := uint32(measure)
+		if measured {
+			want = 0
+		}
+		if got := Plan(claims, params)[claims[0].Key].Gate; got != want {
+			t.Errorf("measured %v: gate %d, want %d", measured, got, want)
+		}
+	}
+}
+
+// Jobs that come, go or sleep take no old account with them.
+func TestABalanceForgetsWhoDoesNotCompete(t *testing.T) {
+	var b balance
+	claims := []Claim{claim(1, 50, hard, 1), claim(2, 50, hard, 1)}
+	lacking := []usage{{10e6, 50 * time.Millisecond, true, 1}, {40e6, 50 * time.Millisecond, true, 1}}
+	for range 5 {
+		b.update(claims, lacking)
+	}
+	if claims[0].Gain < 1.2 || claims[1].Gain > 0.85 {
+		t.Fatalf("gains %.2f and %.2f of one that lacks and one that had too much", claims[0].Gain, claims[1].Gain)
+	}
+	for range 200 {
+		b.update(claims, lacking)
+	}
+	if claims[0].Gain > mostGain+0.1 || claims[1].Gain < 1/mostGain-0.1 {
+		t.Errorf("gains %.2f and %.2f: not bounded", claims[0].Gain, claims[1].Gain)
+	}
+	idle := []Claim{claim(1, 50, hard, 0), claim(2, 50, hard, 1)}
+	b.update(idle, lacking)
+	if idle[0].Gain != 0 || idle[1].Gain != 0 || len(b.jobs) != 0 {
+		t.Errorf("gains %.2f and %.2f with nobody to compete with", idle[0].Gain, idle[1].Gain)
+	}
+	claims = []Claim{claim(1, 50, hard, 1), claim(2, 50, hard, 1)}
+	b.update(claims, []usage{{ns: 1}, lacking[1]})
+	if claims[1].Gain != 0 {
+		t.Error("balanced against a job of which nothing is known")
+	}
+}

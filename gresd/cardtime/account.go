@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cardtime
+
+import "time"
+
+// account adds up how long each process had the card.
+type account struct {
+	had map[uint32]time.Duration
+	// on is the process that has the card now, since since (card's clock); 0: nobody,
+	// or it is not known.
+	on    uint32
+	since uint64
+	last  uint64 // up to when all is counted
+	// ahead is how far our clock is ahead of the card's at most: the least by which a
+	// record was ever seen to be old. It grows slowly, for clocks drift.
+	ahead int64
+	asked int64 // our clock at the last count
+	told  int64 // up to when all is counted, by our clock
+	known bool  // ahead is
+}
+
+const (
+	// drift is by how much two clocks may go apart, as a part of time.
+	drift = 50e-6
+	// setBack is the age of a record that can only be if the card's clock was set.
+	setBack = int64(time.Second)
+)
+
+func newAccount() *account { return &account{had: map[uint32]time.Duration{}} }
+
+// add takes a record that was read at a time of our clock.
+func (a *account) add(s Switch, read int64) {
+	age := read - int64(s.At)
+	if !a.known || age > a.ahead+setBack {
+		a.ahead, a.last, a.on, a.known = age, s.At, 0, true
+	}
+	a.ahead = min(a.ahead, age)
+	a.last = max(a.last, s.At)
+	switch {
+	case s.Came:
+		// One that left without a record was there until now at most; when is not
+		// known, so that time is nobody's.
+		a.on, a.since = s.PID, s.At
+	case a.on == s.PID && s.At >= a.since:
+		a.had[s.PID] += time.Duration(s.At - a.since)
+		a.on = 0
+	default: // it was there before the account began
+		a.on = 0
+	}
+}
+
+// until counts the process that has the card up to a time of our clock. Every record
+// of before then must have been added.
+func (a *account) until(now int64) {
+	if !a.known {
+		return
+	}
+	if a.asked != 0 {
+		a.ahead += int64(float64(now-a.asked) * drift)
+	}
+	a.asked = now
+	at := uint64(now - a.ahead)
+	if at <= a.last {
+		return
+	}
+	if a.on != 0 && at > a.since {
+		a.had[a.on] += time.Duration(at - a.since)
+		a.since = at
+	}
+	a.last = at
+}
+
+// upTo is until when all is counted, by our clock; 0: nothing is. It never goes back.
+func (a *account) upTo() int64 {
+	if a.known {
+		a.told = max(a.told, int64(a.last)+a.ahead)
+	}
+	return a.told
+}
+
+// lost forgets who has the card: records are missing.
+func (a *account) lost() { a.on = 0 }

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cardtime
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// The driver refuses a call whose structure has another size. Sizes by its headers.
+func TestStructuresHaveTheDriversSizes(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		got, want uintptr
+	}{
+		{"NVOS21_PARAMETERS", unsafe.Sizeof(rmAlloc{}), 32},
+		{"NVOS54_PARAMETERS", unsafe.Sizeof(rmControl{}), 32},
+		{"nv_ioctl_nvos33_parameters_with_fd", unsafe.Sizeof(rmMap{}), 56},
+		{"NV_MEMORY_ALLOCATION_PARAMS", unsafe.Sizeof(rmMemory{}), 128},
+		{"NV0080_ALLOC_PARAMETERS", unsafe.Sizeof(rmDevice{}), 56},
+		{"NV_EVENT_BUFFER_ALLOC_PARAMETERS", unsafe.Sizeof(rmEventBuffer{}), 72},
+		{"NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", unsafe.Sizeof(rmCardInfo{}), 32},
+		{"NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS", unsafe.Sizeof(rmCardPlace{}), 12},
+		{"NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_PARAMS", unsafe.Sizeof(rmBind{}), 20},
+		{"NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS", unsafe.Sizeof(rmEnable{}), 8},
+		{"NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS", unsafe.Sizeof(rmGet{}), 8},
+		{"NV_EVENT_BUFFER_HEADER", unsafe.Sizeof(bufferHeader{}), 32},
+		{"NV_EVENT_BUFFER_RECORD with a FECS record", unsafe.Sizeof(bufferRecord{}), 32},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %d bytes, want %d", c.name, c.got, c.want)
+		}
+	}
+}
+
+// Records of a real card: what its two processes had.
+func TestRecordsOfACard(t *testing.T) {
+	text, err := os.ReadFile("testdata/h200.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newAccount()
+	var first, last uint64
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] {
+		var tag, pid uint32
+		var at uint64
+		if _, err := fmt.Sscan(line, &tag, &pid, &at); err != nil {
+			t.Fatal(err)
+		}
+		if first == 0 {
+			first = at
+		}
+		last = at
+		a.add(Switch{PID: pid, At: at, Came: tag == tagStart}, int64(at)+100_000)
+	}
+	span := float64(last - first)
+	for pid, want := range map[uint32]float64{485: 0.482, 486: 0.481} {
+		if part := float64(a.had[pid]) / span; part < want-0.01 || part > want+0.01 {
+			t.Errorf("process %d had %.3f of the card, want %.3f", pid, part, want)
+		}
+	}
+	if len(a.had) != 2 {
+		t.Errorf("%d processes, want 2", len(a.had))
+	}
+}
+
+func TestAccount(t *testing.T) {
+	came := func(pid uint32, at uint64) Switch { return Switch{pid, at, true} }
+	left := func(pid uint32, at uint64) Switch { return Switch{pid, at, false} }
+	const ms = uint64(time.Millisecond)
+	for _, c := range []struct {
+		name     string
+		switches []Switch
+		until    uint64 // by the card's clock
+		want     map[uint32]time.Duration
+	}{
+		{"one that comes and leaves", []Switch{came(1, ms), left(1, 3*ms)}, 9 * ms, map[uint32]time.Duration{1: 2 * time.Millisecond}},
+		{"one that is still there", []Switch{came(1, ms)}, 5 * ms, map[uint32]time.Duration{1: 4 * time.Millisecond}},
+		{"one that was there before", []Switch{left(1, ms), came(2, 2*ms), left(2, 3*ms)}, 3 * ms, map[uint32]time.Duration{2: time.Millisecond}},
+		{"the end of one is lost", []Switch{came(1, ms), came(2, 2*ms), left(2, 5*ms)}, 5 * ms, map[uint32]time.Duration{2: 3 * time.Millisecond}},
+		{"an end that fits nothing", []Switch{came(1, ms), left(2, 2*ms)}, 9 * ms, map[uint32]time.Duration{}},
+		{"two contexts of one process", []Switch{came(1, ms), left(1, 2*ms), came(1, 3*ms), left(1, 4*ms)}, 4 * ms, map[uint32]time.Duration{1: 2 * time.Millisecond}},
+	} {
+		a := newAccount()
+		const ahead = 1_000_000_000_000 // of our clock
+		for _, s := range c.switches {
+			a.add(s, int64(s.At)+ahead)
+		}
+		a.until(int64(c.until) + ahead)
+		for pid, want := range c.want {
+			if got := a.had[pid]; got != want {
+				t.Errorf("%s: process %d had %v, want %v", c.name, pid, got, want)
+			}
+		}
+		if len(a.had) != len(c.want) {
+			t.Errorf("%s: %v, want %v", c.name, a.had, c.want)
+		}
+	}
+}
+
+// Late records, a drifting clock and one that is set: nothing is counted twice, and
+// the account goes on.
+func TestTheCardsClockIsNotOurs(t *testing.T) {
+	a := newAccount()
+	at, set := uint64(time.Hour), uint64(0)
+	var ours int64
+	for i := range 4000 {
+		if i == 2000 {
+			set = uint64(time.Minute) // the card's clock goes back
+		}
+		a.add(Switch{1, at - set, true}, ours+int64(i%7)*100_000) // read a little late
+		at += uint64(3 * time.Millisecond)
+		ours += int64(3*time.Millisecond) + 100 // 33 ppm
+		a.until(ours)
+		a.add(Switch{1, at - set, false}, ours)
+		at += uint64(time.Millisecond)
+		ours += int64(time.Millisecond)
+		a.until(ours)
+	}
+	if got := a.had[1]; got < 11800*time.Millisecond || got > 12100*time.Millisecond {
+		t.Errorf("%v of 12 s of work were counted", got)
+	}
+}
+
+type fakeSource struct {
+	mu     sync.Mutex
+	at     uint64
+	reads  int
+	closed bool
+	fail   error
+	block  chan struct{}
+}
+
+func (f *fakeSource) read(add func(Switch)) (bool, error) {
+	if f.block != nil {
+		<-f.block
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads++
+	add(Switch{7, f.at, true})
+	add(Switch{7, f.at + 1000, false})
+	f.at += 10_000
+	return false, f.fail
+}
+
+func (f *fakeSource) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+func testMeter(src source, err error) (*Meter, *bytes.Buffer) {
+	var said bytes.Buffer
+	m := New(func(gpu.UUID) (gpu.Card, bool) { return gpu.Card{UUID: "A"}, true }, slog.New(slog.NewTextHandler(&said, nil)))
+	m.open = func(gpu.Card) (source, error) { return src, err }
+	return m, &said
+}
+
+// until asks until an account is there that satisfies.
+func until(t *testing.T, m *Meter, ok func(Account, bool) bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if ok(m.OnCard("A")) {
+			return
+		}
+	}
+	t.Fatal("the account did not come within 5 s")
+}
+
+func TestAMeterReadsWhenItIsAsked(t *testing.T) {
+	src := &fakeSource{at: 1}
+	m, said := testMeter(src, nil)
+	until(t, m, func(a Account, known bool) bool { return known && a.Had[7] >= 3000 })
+	before, _ := m.OnCard("A")
+	kept := before.Had[7]
+	until(t, m, func(a Account, known bool) bool { return known && a.Had[7] > kept+5000 && a.At > before.At })
+	if before.Had[7] != kept {
+		t.Error("an account that was given out has changed")
+	}
+	if said.Len() != 0 {
+		t.Errorf("said %q", said)
+	}
+}
+
+func TestADriverThatRefusesIsAskedRarely(t *testing.T) {
+	m, said := testMeter(nil, errors.New("status 0x56"))
+	opened := 0
+	m.open = func(gpu.Card) (source, error) { opened++; return nil, errors.New("driver's status 0x56") }
+	for range 100 {
+		if _, known := m.OnCard("A"); known {
+			t.Fatal("known, of a driver that refuses")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if opened != 1 || strings.Count(said.String(), "0x56") != 1 {
+		t.Errorf("opened %d times, said %q; want once each", opened, said)
+	}
+}
+
+func TestADriverThatFailsLaterMakesTheAccountUnknown(t *testing.T) {
+	src := &fakeSource{at: 1}
+	m, _ := testMeter(src, nil)
+	until(t, m, func(a Account, known bool) bool { return known })
+	src.mu.Lock()
+	src.fail = errors.New("gone")
+	src.mu.Unlock()
+	until(t, m, func(a Account, known bool) bool { return !known })
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		src.mu.Lock()
+		closed := src.closed
+		src.mu.Unlock()
+		if closed {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the trace was not closed")
+		}
+	}
+}
+
+func TestADriverThatHangsHoldsNobodyUp(t *testing.T) {
+	src := &fakeSource{at: 1, block: make(chan struct{})}
+	defer close(src.block)
+	m, _ := testMeter(src, nil)
+	began := time.Now()
+	for range 1000 {
+		if _, known := m.OnCard("A"); known {
+			t.Fatal("known, of a driver that hangs")
+		}
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("a thousand questions took %v", took)
+	}
+}
