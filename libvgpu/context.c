@@ -97,6 +97,7 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) == 1))
 		vgpu_gate_drop_context(NULL);
 	r = real(dev);
+	vgpu_pools_forget_current();
 	if (r != CUDA_SUCCESS || card < 0)
 		return r;
 	/* A reset ends the context but not the references: the next call that

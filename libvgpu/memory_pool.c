@@ -192,20 +192,76 @@ static bool device_of(CUstream stream, CUdevice *dev)
 	return vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS;
 }
 
+/* The current pool of each device, or NULL: to be asked for, which costs as much as
+ * the rest of an allocation. Forgotten whenever it may have changed. */
+#define MAX_CURRENT 64
+static struct pool *current[MAX_CURRENT];
+static uint32_t changes; /* of it; under pools_lock */
+
+void vgpu_pools_forget_current(void)
+{
+	pthread_mutex_lock(&pools_lock);
+	__atomic_add_fetch(&changes, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < MAX_CURRENT; i++)
+		__atomic_store_n(&current[i], NULL, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&pools_lock);
+}
+
+static struct pool *ask_current(CUdevice dev)
+{
+	uint32_t before = __atomic_load_n(&changes, __ATOMIC_ACQUIRE);
+	CUmemoryPool handle = NULL;
+	struct pool *p;
+	int card = vgpu_card_of_device(dev);
+
+	if (card < 0 || !vgpu_real.cuDeviceGetMemPool ||
+	    vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
+		return NULL;
+	p = pool_of(handle, card);
+	pthread_mutex_lock(&pools_lock);
+	/* Else the answer may be older than the change. */
+	if (before == changes && dev >= 0 && dev < MAX_CURRENT)
+		__atomic_store_n(&current[dev], p, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&pools_lock);
+	return p;
+}
+
 /* The pool that cuMemAllocAsync takes from: the current one of the stream's
  * device. */
 static struct pool *current_pool(CUstream stream)
 {
-	CUmemoryPool handle = NULL;
+	struct pool *p = NULL;
 	CUdevice dev;
-	int card;
 
-	if (!vgpu_real.cuDeviceGetMemPool || !device_of(stream, &dev))
+	if (!device_of(stream, &dev))
 		return NULL;
-	card = vgpu_card_of_device(dev);
-	if (card < 0 || vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
-		return NULL;
-	return pool_of(handle, card);
+	if (likely(dev >= 0 && dev < MAX_CURRENT))
+		p = __atomic_load_n(&current[dev], __ATOMIC_ACQUIRE);
+	return likely(p != NULL) ? p : ask_current(dev);
+}
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuDeviceSetMemPool)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuDeviceSetMemPool(dev, pool);
+	vgpu_pools_forget_current();
+	return r;
+}
+
+CUresult cuMemSetMemPool(const CUmemLocation *location, int type, CUmemoryPool pool)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemSetMemPool)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuMemSetMemPool(location, type, pool);
+	vgpu_pools_forget_current();
+	return r;
 }
 
 /* A pool that is named. Default pools are not created by anybody we see. */
@@ -345,6 +401,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	if (!vgpu_real.cuMemPoolDestroy)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuMemPoolDestroy(pool);
+	vgpu_pools_forget_current(); /* the device's own pool is current again */
 	p = r == CUDA_SUCCESS && vgpu_state.grant && pool ? pool_of(pool, -1) : NULL;
 	if (p) {
 		vgpu_shared_release((uint64_t)(uintptr_t)pool, p->card,

@@ -180,6 +180,8 @@ void vgpu_modules_lower(int card, uint64_t bytes);
 #define VGPU_POOL_STEP (32ull << 20)
 /* memory_pool.c: bring charges to what the pools hold, if they may differ. */
 void vgpu_pools_settle(void);
+/* memory_pool.c: which pool is current on a device may have changed. */
+void vgpu_pools_forget_current(void);
 /* Charge of an asynchronous pointer that cuMemFree is given; false: not one. */
 bool vgpu_pool_forget(CUdeviceptr dptr);
 
