@@ -88,6 +88,19 @@ static double launch_gap(struct gate *g, const struct vgpu_stream_batch *b, doub
 	return gap < span / 2 ? gap : span / 2;
 }
 
+/* The newest of the closed batches of a lane while it runs; else NULL. */
+static struct vgpu_stream_batch *running_before(struct lane *l)
+{
+	struct vgpu_stream_batch *before;
+
+	if (!l->closed)
+		return NULL;
+	before = &l->ring[(l->first + l->closed - 1) % RING];
+	if (before->unmeasured || vgpu_real.cuEventQuery(before->end) != CUDA_ERROR_NOT_READY)
+		return NULL;
+	return before;
+}
+
 struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
@@ -110,9 +123,8 @@ struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t 
 					.end = end,
 					.opened_ns = now,
 					.learns = learns};
-	before = l->closed ? &l->ring[(l->first + l->closed - 1) % RING] : NULL;
-	if (before && !before->unmeasured &&
-	    vgpu_real.cuEventQuery(before->end) == CUDA_ERROR_NOT_READY) {
+	before = running_before(l);
+	if (before) {
 		b->start = before->end;
 		b->tight = true;
 	} else if (record(&b->own_start, l->stream)) {
@@ -135,6 +147,7 @@ void vgpu_batch_close(struct lane *l)
 		l->open = false;
 		return;
 	}
+	b->solid = b->tight && running_before(l);
 	if (!b->unmeasured && !record(&b->end, l->stream))
 		b->unmeasured = true;
 	l->open = false;
@@ -197,7 +210,7 @@ static void learn(const struct gate *g, const struct vgpu_stream_batch *b, doubl
 {
 	double est = b->est_ns ? (double)b->est_ns : 1, ratio = span / est;
 	double at_least = (span - host_time(b)) / est;
-	bool exact = host_time(b) < 0.5 * span;
+	bool exact = b->solid || host_time(b) < 0.5 * span;
 
 	if (g->schedule.others) {
 		at_least = 0; /* other jobs' slices may be in it */
@@ -233,7 +246,10 @@ static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *
 			return (uint64_t)(busy < INTERRUPTED * est ? busy : est);
 		return (uint64_t)(busy * g->schedule.weight_ppm / 1e6);
 	}
-	if (est / b->launches < SHORT_NS && !b->learns && busy > est)
+	/* Between short kernels the card may have waited for the host: then the time is
+	 * too long. Where it cannot have waited, it is right, and the lesser of two
+	 * figures that both scatter would be too little. */
+	if (!b->solid && est / b->launches < SHORT_NS && !b->learns && busy > est)
 		return (uint64_t)(est > at_least ? est : at_least);
 	return (uint64_t)busy;
 }

@@ -34,6 +34,7 @@ struct vgpu_stream_batch {
 	uint32_t pending;  /* entered the gate and not yet launched; falls without the lock */
 	uint32_t nfuncs;
 	bool tight;      /* began while the batch before was running */
+	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
 	struct {
