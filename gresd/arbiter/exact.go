@@ -37,15 +37,15 @@ type cardAccount struct {
 const allMemory = 500 * time.Millisecond
 
 // ask decides of which cards the next look asks: those where somebody must wait for
-// others according to what they had.
-func (e *exact) ask(claims []Claim) {
+// others according to what they had, and those that are needed for another reason.
+func (e *exact) ask(claims []Claim, needed func(gpu.UUID) bool) {
 	if e.times == nil {
 		return
 	}
 	wanted := map[gpu.UUID]*cardAccount{}
 	for card, list := range byCard(claims) {
 		for i := range list {
-			if busyOthers(list, i) && watched(list, i) {
+			if busyOthers(list, i) && watched(list, i) || needed(card) {
 				wanted[card] = e.cards[card]
 				if wanted[card] == nil {
 					wanted[card] = &cardAccount{}

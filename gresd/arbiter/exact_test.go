@@ -34,6 +34,8 @@ func (f *fakeTimes) pass(span time.Duration, parts map[uint32]float64) {
 	f.account = cardtime.Account{Had: had, At: f.account.At + span}
 }
 
+func notNeeded(gpu.UUID) bool { return false }
+
 func TestACardIsAskedOnlyWhereSomebodyMustWait(t *testing.T) {
 	interactiveJob := claim(1, 30, hard, 1)
 	interactiveJob.Interactive = true
@@ -50,19 +52,19 @@ func TestACardIsAskedOnlyWhereSomebodyMustWait(t *testing.T) {
 	} {
 		times := &fakeTimes{}
 		e := exact{times: times}
-		e.ask(c.claims)
+		e.ask(c.claims, notNeeded)
 		e.look()
 		if got := slices.Contains(times.asked, "A"); got != c.want {
 			t.Errorf("%s: asked %v, want %v", c.name, got, c.want)
 		}
-		e.ask([]Claim{claim(1, 30, hard, 1)})
+		e.ask([]Claim{claim(1, 30, hard, 1)}, notNeeded)
 		times.asked = nil
 		if e.look(); len(times.asked) != 0 {
 			t.Errorf("%s: asked on when all had gone", c.name)
 		}
 	}
 	var none exact // no records on this node
-	none.ask([]Claim{interactiveJob, claim(2, 70, hard, 1)})
+	none.ask([]Claim{interactiveJob, claim(2, 70, hard, 1)}, notNeeded)
 	none.look()
 }
 
@@ -154,5 +156,24 @@ func TestABalanceForgetsWhoDoesNotCompete(t *testing.T) {
 	b.update(claims, []usage{{ns: 1}, lacking[1]})
 	if claims[1].Gain != 0 {
 		t.Error("balanced against a job of which nothing is known")
+	}
+}
+
+// Beside work without an end, what members are due follows the card's records, and not
+// what the dealer takes them to have had.
+func TestTurnsBesideEndlessWorkFollowTheCard(t *testing.T) {
+	for _, endless := range []bool{false, true} {
+		a, b := &member{Claim: claim(1, 50, hard, 1), wants: true, endless: endless}, &member{Claim: claim(2, 50, hard, 1), wants: true}
+		d := &dealer{members: []*member{a, b}}
+		a.charge(10e6)
+		b.charge(10e6)
+		d.correct(map[Key]float64{a.Key: 12e6, b.Key: 8e6})
+		wantA, wantB := int64(-10e6), int64(-10e6)
+		if endless {
+			wantA, wantB = -12e6, -8e6
+		}
+		if a.due != wantA || b.due != wantB || a.charged != 0 {
+			t.Errorf("endless %v: due %d and %d, want %d and %d", endless, a.due, b.due, wantA, wantB)
+		}
 	}
 }

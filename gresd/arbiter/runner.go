@@ -172,7 +172,11 @@ func (r *Runner) step(now time.Time) int {
 	r.sampler.forget(now)
 	r.balance.update(claims, used)
 	plan := Plan(claims, r.pace.Load().params)
-	r.sampler.exact.ask(claims)
+	r.correctDealers(claims, used)
+	r.sampler.exact.ask(claims, func(card gpu.UUID) bool {
+		d := r.dealers[card]
+		return d != nil && d.sharing()
+	})
 	r.quick = slices.ContainsFunc(claims, func(c Claim) bool { return c.Interactive && plan[c.Key].Others > 0 })
 	for _, d := range r.dealers {
 		r.work.turns(d)
@@ -221,6 +225,23 @@ func (r *Runner) updateDealers(claims []Claim, plan map[Key]libvgpu.Schedule) {
 	}
 	maps.DeleteFunc(r.dealers, func(card gpu.UUID, _ *dealer) bool { return !dealt[card] })
 	maps.DeleteFunc(r.told, func(key Key, _ libvgpu.Schedule) bool { return !dealt[key.Card] })
+}
+
+// correctDealers tells every dealer what the jobs of its card had.
+func (r *Runner) correctDealers(claims []Claim, used []usage) {
+	had := map[gpu.UUID]map[Key]float64{}
+	for i, c := range claims {
+		if r.dealers[c.Card] == nil || !used[i].exact || used[i].span == 0 {
+			continue
+		}
+		if had[c.Card] == nil {
+			had[c.Card] = map[Key]float64{}
+		}
+		had[c.Card][c.Key] = used[i].ns
+	}
+	for card, jobs := range had {
+		r.dealers[card].correct(jobs)
+	}
 }
 
 // deal lets every dealer look, tells the jobs what has changed, and returns how

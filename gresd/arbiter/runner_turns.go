@@ -61,6 +61,13 @@ type member struct {
 	endless bool   // its work did not end within drainMax, and has run for endlessAfter
 	turns   uint64 // given, and not yet counted elsewhere
 	paused  int64  // when it last had nothing to do for longer than a late host explains
+	charged int64  // since the last correction
+}
+
+// charge takes time that the member had from what is due to it.
+func (m *member) charge(time int64) {
+	m.due = max(-debtMax, m.due-time)
+	m.charged += time
 }
 
 // nextDue is what a member is due when it is next in the round: the rest of a
@@ -211,7 +218,7 @@ func (d *dealer) count(now int64) {
 		if alone {
 			continue // what nobody else wants costs nothing
 		}
-		m.due = max(-debtMax, m.due-(now-from)*int64(procs(m.Claim))/int64(running))
+		m.charge((now - from) * int64(procs(m.Claim)) / int64(running))
 	}
 	for _, m := range d.members {
 		// Who waits is paid by the round; who has nothing to do, by the clock, but
@@ -242,7 +249,7 @@ func (d *dealer) mustCut() bool {
 func (d *dealer) deal(at int64) {
 	// What is fixed ahead is counted ahead.
 	if d.cur != nil && at > d.counted && d.wanting() > 1 {
-		d.cur.due -= at - max(d.counted, min(d.begin, at))
+		d.cur.charge(at - max(d.counted, min(d.begin, at)))
 		d.counted = at
 	}
 	start := 0
@@ -374,6 +381,23 @@ func (d *dealer) slower(m *member) int64 {
 		}
 	}
 	return int64(running / own)
+}
+
+// sharing says whether there is work without an end, beside which nobody can say from
+// outside how the hardware divides the card.
+func (d *dealer) sharing() bool {
+	return slices.ContainsFunc(d.members, func(m *member) bool { return m.endless })
+}
+
+// correct replaces what was charged since the last call by what the members had, by
+// the card's records. It matters only where they share the card in their turns.
+func (d *dealer) correct(had map[Key]float64) {
+	for _, m := range d.members {
+		if ns, known := had[m.Key]; known && d.sharing() && d.wanting() > 1 {
+			m.due = max(-debtMax, min(debtMax, m.due+m.charged-int64(ns)))
+		}
+		m.charged = 0
+	}
 }
 
 // beside says whether a member has its turns beside work without an end.
