@@ -145,7 +145,7 @@ man:
 		./gresd/config ./spank/srun
 
 ## install: programs, libraries, unit and examples under prefix (DESTDIR works)
-install: libvgpu spank/plugin go
+install: libvgpu spank/plugin tests/bench go
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir) $(DESTDIR)$(plugindir) \
 		$(DESTDIR)$(unitdir) $(DESTDIR)$(docdir)/examples $(DESTDIR)$(datadir) $(foreach n,1 5 8,$(DESTDIR)$(mandir)/man$n)
 	install -m 755 $(B)/bin/vgpuctl $(B)/bin/vgpu-srun $(DESTDIR)$(bindir)
@@ -178,7 +178,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir) $(DESTDIR)$(datadir)
 
 ## package: .deb and .rpm for nodes, the controller and all hosts, into build/packages
-package: package-deps libvgpu spank/plugin go
+package: package-deps libvgpu spank/plugin tests/bench go
 	@packaging/build
 
 ## clean: remove build/
