@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -29,15 +32,15 @@ func command() *cobra.Command {
 		Use:           "vgpuctl",
 		Short:         "Show the GPU shares of this node",
 		Version:       version,
-		Args:          cobra.NoArgs,
+		Args:          unknownCommand,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(*cobra.Command, []string) error { return errors.New("want a command, for example: vgpuctl status") },
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains(colorWords, s.color) {
 				return fmt.Errorf("--color: %q: want auto, always or never", s.color)
 			}
-			return nil
+			return required(cmd)
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true // ours says where its output goes
@@ -64,7 +67,11 @@ func command() *cobra.Command {
 
 	// Files and the node itself, without gresd.
 	inspect := s.add(root, "inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
-		return s.inspect(cmd.OutOrStdout(), args[0])
+		err := s.inspect(cmd.OutOrStdout(), args[0])
+		if job, number := strconv.ParseUint(args[0], 10, 32); errors.Is(err, fs.ErrNotExist) && number == nil {
+			return fmt.Errorf("inspect: %q: want a file; those of a job are %s and cache beside it", args[0], s.grantOf(uint32(job)))
+		}
+		return err
 	})
 	inspect.ValidArgsFunction = s.completeJobFiles
 	check := s.add(root, "check-config [FILE]", "Check a configuration file", cobra.MaximumNArgs(1), func(cmd *cobra.Command, args []string) error {
@@ -77,6 +84,7 @@ func command() *cobra.Command {
 		return s.gresConf(cmd.OutOrStdout())
 	})
 	root.AddCommand(s.doctorCommand(), probeLibraryCommand(), s.benchCommand(), completionCommand())
+	sayWhatIsWanted(root)
 	return root
 }
 
@@ -105,6 +113,15 @@ func (s *settings) print(w io.Writer, v any, text func(io.Writer) error) error {
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
+}
+
+// grantOf is the grant of a job, where the configuration puts it.
+func (s *settings) grantOf(job uint32) string {
+	cfg, err := config.Load(s.config)
+	if err != nil {
+		cfg = config.Default()
+	}
+	return filepath.Join(cfg.Paths.Job(job), "grant")
 }
 
 // gresConf prints what gresd gres-conf does; in JSON one string a line.

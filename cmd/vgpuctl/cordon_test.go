@@ -27,8 +27,8 @@ func TestCordon(t *testing.T) {
 		{"cordon 0 fan noise", 0, "card 0: cordoned\n"},
 		{"uncordon " + uuid, 0, "card 0: takes jobs again\n"},
 		{"cordon 1", 1, "another request"},
-		{"cordon", 2, "at least 1 arg"},
-		{"uncordon 0 1", 2, "accepts 1 arg"},
+		{"cordon", 2, "cordon CARD"},
+		{"uncordon 0 1", 2, "uncordon CARD"},
 	} {
 		out, errs, code := run(t, append([]string{"--socket", socket}, strings.Fields(c.args)...)...)
 		if code != c.code || !strings.Contains(out+errs, c.say) {

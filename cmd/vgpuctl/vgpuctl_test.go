@@ -134,7 +134,7 @@ func TestSet(t *testing.T) {
 		say  string
 	}{
 		"no cores":        {[]string{"set", "7"}, 2, "cores"},
-		"no job":          {[]string{"set", "--cores", "20"}, 2, "accepts 1 arg"},
+		"no job":          {[]string{"set", "--cores", "20"}, 2, "want vgpuctl set JOB"},
 		"a job's name":    {[]string{"set", "7_1", "--cores", "20"}, 2, "want the number of a job, for example 4217"},
 		"below nothing":   {[]string{"set", "7", "--cores", "-1"}, 2, "-1"},
 		"a refusal":       {[]string{"set", "7", "--cores", "21"}, 1, "another request"},
@@ -161,9 +161,9 @@ func TestExitStatus(t *testing.T) {
 		say  string
 	}{
 		"no command":         {nil, 2, "want a command"},
-		"unknown command":    {[]string{"drop"}, 2, `unknown command "drop"`},
+		"unknown command":    {[]string{"drop"}, 2, `"drop": unknown command`},
 		"unknown flag":       {[]string{"status", "--yes"}, 2, "unknown flag: --yes"},
-		"no file":            {[]string{"inspect"}, 2, "accepts 1 arg"},
+		"no file":            {[]string{"inspect"}, 2, "inspect FILE"},
 		"gresd not running":  {[]string{"status", "--socket", "/nonexistent/s"}, 1, "is gresd running"},
 		"gresd says no":      {[]string{"status", "--socket", refusing}, 1, "vgpu: gresd: no"},
 		"absent file":        {[]string{"inspect", "/nonexistent/grant"}, 1, "no such file"},
