@@ -93,7 +93,9 @@ func checkCards(_ context.Context, n *node, tell func(Status, string, string)) {
 	switch {
 	case len(list) == 0 && err == nil:
 		tell(Fail, "the driver knows no card", "lspci | grep -i nvidia; dmesg")
-	case len(list) > 0:
+	case len(list) == 1:
+		tell(Pass, "1 card, "+names[0], "")
+	case len(list) > 1:
 		tell(Pass, fmt.Sprintf("%d cards, %s", len(list), strings.Join(names, ", ")), "")
 	}
 }

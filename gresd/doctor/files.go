@@ -30,7 +30,7 @@ func checkPlugstack(_ context.Context, n *node, tell func(Status, string, string
 		path = filepath.Join(f.dir(), "plugstack.conf")
 	}
 	words, err := findPlugin(path, 0)
-	const remedy = "a line: optional vgpu.so; see etc/slurm/plugstack.conf"
+	const remedy = "a line: optional vgpu.so; see /usr/share/doc/slurm-vgpu/examples/slurm/plugstack.conf"
 	switch {
 	case err != nil:
 		tell(Fail, err.Error(), remedy)

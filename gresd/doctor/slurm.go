@@ -126,10 +126,9 @@ func checkSlurm(ctx context.Context, n *node, tell func(Status, string, string))
 			say(Fail, fmt.Sprintf("SelectType is %q: shares are not kept apart", s), "SelectType=select/cons_tres in slurm.conf")
 		}
 	}
-	for _, name := range want {
-		if !slices.Contains(f.list("GresTypes"), name) {
-			say(Fail, "GresTypes lacks "+name, "GresTypes=gpu,shard,vgpu in slurm.conf, and restart slurmctld")
-		}
+	there := f.list("GresTypes")
+	if lacks := slices.DeleteFunc(want, func(name string) bool { return slices.Contains(there, name) }); len(lacks) > 0 {
+		say(Fail, "GresTypes lacks "+strings.Join(lacks, ", "), "GresTypes=gpu,shard,vgpu in slurm.conf, and restart slurmctld")
 	}
 	n.checkNode(ctx, say)
 	if well {
@@ -281,14 +280,14 @@ func checkLua(_ context.Context, n *node, tell func(Status, string, string)) {
 		case err != nil && plugin.script == "job_submit.lua" && !isController(f):
 			continue // it belongs on slurmctld's host
 		case err != nil:
-			say(Fail, err.Error()+": "+plugin.does, "install -m 644 etc/slurm/"+plugin.script+" "+f.dir())
+			say(Fail, err.Error()+": "+plugin.does, "ln -s /usr/share/slurm-vgpu/"+plugin.script+" "+f.dir())
 		case !strings.Contains(string(text), "vgpu"):
-			say(Fail, path+" knows nothing of vgpu: "+plugin.does, "merge etc/slurm/"+plugin.script+" into it")
+			say(Fail, path+" knows nothing of vgpu: "+plugin.does, "load ours from it: see the head of /usr/share/slurm-vgpu/"+plugin.script)
 		}
 	}
 	if isController(f) {
 		if _, err := os.Stat(filepath.Join(f.dir(), "vgpu_cards.lua")); err != nil {
-			say(Warn, err.Error()+": memory in percent cannot be checked at submit", "install etc/slurm/vgpu_cards.lua with the memory of your cards")
+			say(Warn, err.Error()+": memory in percent cannot be checked at submit", "write the memory of your cards into vgpu_cards.lua there: package slurm-vgpu-controller, or /usr/share/doc/slurm-vgpu/examples/slurm")
 		}
 	}
 	if well {
