@@ -107,7 +107,7 @@ func (s *settings) run(run func(*cobra.Command, []string) error) func(*cobra.Com
 // print writes v as JSON, or as people read it.
 func (s *settings) print(w io.Writer, v any, text func(io.Writer) error) error {
 	if !s.json {
-		return text(w)
+		return text(onScreen(w))
 	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

@@ -55,7 +55,7 @@ func (s *settings) doctorCommand() *cobra.Command {
 }
 
 func (s *settings) doctor(cmd *cobra.Command, o doctor.Options, strict, quiet bool) error {
-	out := cmd.OutOrStdout()
+	out := onScreen(cmd.OutOrStdout())
 	p := s.paint(out)
 	found := []doctor.Finding{}
 	doctor.Run(cmd.Context(), o, func(f doctor.Finding) {
@@ -97,9 +97,16 @@ func writeFinding(w io.Writer, p paint, f doctor.Finding) {
 	case doctor.Skip:
 		word = p.dim(word)
 	}
-	fmt.Fprintf(w, "%s  %-9s  %s\n", word, f.Check, f.Message)
+	say := func(line string, indent int) {
+		if columns := columnsOf(w); columns > 0 {
+			line = fold(line, columns, indent)
+		}
+		fmt.Fprintln(w, line)
+	}
+	const text = 17 // the column where it begins
+	say(fmt.Sprintf("%s  %-9s  %s", word, f.Check, f.Message), text)
 	if f.Remedy != "" {
-		fmt.Fprintf(w, "                 %s\n", p.dim("do: "+f.Remedy))
+		say(strings.Repeat(" ", text)+p.dim("do: "+f.Remedy), text+4)
 	}
 }
 

@@ -99,7 +99,7 @@ func writeExplanation(w io.Writer, e wire.Explanation) error {
 		})
 	}
 	fmt.Fprintln(w)
-	if err := table(w, false, rows); err != nil {
+	if err := table(w, false, rows, "TYPE", "JOBS"); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)

@@ -37,6 +37,9 @@ func (s *settings) paint(w io.Writer) paint {
 }
 
 func isTerminal(w io.Writer) bool {
+	if columnsOf(w) > 0 {
+		return true
+	}
 	f, is := w.(*os.File)
 	return is && term.IsTerminal(int(f.Fd()))
 }
@@ -60,17 +63,11 @@ var codes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 func width(text string) int { return utf8.RuneCountInString(codes.ReplaceAllString(text, "")) }
 
 // table aligns columns, the first row being the header. Lines stay within 100
-// columns for usual values.
-func table(w io.Writer, p paint, rows [][]string) error {
-	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], width(cell))
-		}
-	}
+// columns for usual values; on a terminal that is narrower, the spare columns, named
+// by their headers, are left out one after the other.
+func table(w io.Writer, p paint, rows [][]string, spare ...string) error {
+	rows, left := fit(rows, columnsOf(w), spare)
+	widths := widthsOf(rows)
 	for r, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
@@ -86,7 +83,7 @@ func table(w io.Writer, p paint, rows [][]string) error {
 			return err
 		}
 	}
-	return nil
+	return sayLeftOut(w, left)
 }
 
 func linesOf(text string) []string { return strings.Split(strings.TrimRight(text, "\n"), "\n") }

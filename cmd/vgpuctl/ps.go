@@ -45,7 +45,7 @@ func writeProcesses(w io.Writer, p paint, jobs []wire.Job) error {
 			}
 		}
 	}
-	return table(w, p, rows)
+	return table(w, p, rows, "PID IN JOB", "UTILIZATION")
 }
 
 // ratio writes 0 to 1 as a percentage.

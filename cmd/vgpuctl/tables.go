@@ -38,7 +38,7 @@ func writeStatus(w io.Writer, p paint, st wire.Status) error {
 		})
 	}
 	fmt.Fprintln(w)
-	if err := table(w, p, rows); err != nil {
+	if err := table(w, p, rows, "UUID", "TYPE", "BUSY"); err != nil {
 		return err
 	}
 	for _, c := range st.Cards {
@@ -67,7 +67,7 @@ func writeJobs(w io.Writer, p paint, jobs []wire.Job) error {
 			first = []string{"", ""}
 		}
 	}
-	if err := table(w, p, rows); err != nil {
+	if err := table(w, p, rows, "SLICE", "GPU TIME", "PROCS", "WAIT"); err != nil {
 		return err
 	}
 	for _, j := range jobs {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,7 +53,7 @@ func writeTopology(w io.Writer, t wire.Topology) error {
 	for _, warning := range t.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}
-	if err := alignLeft(w, treeRows(t)); err != nil {
+	if err := alignLeft(w, treeRows(t), 1); err != nil {
 		return err
 	}
 	for _, i := range t.Islands {
@@ -62,7 +63,7 @@ func writeTopology(w io.Writer, t wire.Topology) error {
 		return nil // one card is near nobody
 	}
 	fmt.Fprintf(w, "P2P: %s\n\n", peerAccess(t.P2P))
-	if err := alignLeft(w, matrixRows(t)); err != nil {
+	if err := alignLeft(w, matrixRows(t), len(t.Cards)+1, len(t.Cards)+1); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -193,8 +194,32 @@ func peerAccess(matrices map[string][][]string) string {
 }
 
 // alignLeft aligns the columns of all rows. A tabwriter would start anew at each
-// row that is shorter.
-func alignLeft(w io.Writer, rows [][]string) error {
+// row that is shorter. Where a terminal has no room, the spare columns are left
+// out, one after the other.
+func alignLeft(w io.Writer, rows [][]string, spare ...int) error {
+	for columns := columnsOf(w); columns > 0 && len(spare) > 0 && widest(rows) > columns; spare = spare[1:] {
+		for i, row := range rows {
+			if len(row) > spare[0] {
+				rows[i] = slices.Delete(slices.Clone(row), spare[0], spare[0]+1)
+			}
+		}
+	}
+	for _, line := range aligned(rows) {
+		if _, err := fmt.Fprintln(w, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func widest(rows [][]string) (columns int) {
+	for _, line := range aligned(rows) {
+		columns = max(columns, width(line))
+	}
+	return columns
+}
+
+func aligned(rows [][]string) (lines []string) {
 	longest := 0
 	for _, row := range rows {
 		longest = max(longest, len(row))
@@ -212,9 +237,7 @@ func alignLeft(w io.Writer, rows [][]string) error {
 		for i, cell := range row {
 			fmt.Fprintf(&line, "%-*s  ", width[i], cell)
 		}
-		if _, err := fmt.Fprintln(w, strings.TrimRight(line.String(), " ")); err != nil {
-			return err
-		}
+		lines = append(lines, strings.TrimRight(line.String(), " "))
 	}
-	return nil
+	return lines
 }
