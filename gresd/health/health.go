@@ -42,6 +42,9 @@ type Change struct {
 	UUID gpu.UUID
 	Why  string // "" for a card that is well
 	Out  bool   // the card must not be granted
+	// Faulty: something is wrong with it; false where an administrator has cordoned
+	// a card that is well.
+	Faulty bool
 }
 
 // Set changes the rules for what comes: Ignore, CleanProbes, Every and
@@ -180,7 +183,7 @@ func (m *Monitor) change(uuid gpu.UUID, f func(Record) Record) error {
 		err = save(m.params.Path, m.records)
 		m.unsaved = err != nil
 	}
-	change := Change{UUID: uuid, Why: words(after), Out: m.out(after) != ""}
+	change := Change{UUID: uuid, Why: words(after), Out: m.out(after) != "", Faulty: after.faulty()}
 	told := m.changed
 	m.mu.Unlock()
 
@@ -190,6 +193,8 @@ func (m *Monitor) change(uuid gpu.UUID, f func(Record) Record) error {
 		return err
 	case change.Why == "":
 		m.log.Warn("card is well again", "gpu_uuid", uuid, "was", was)
+	case !change.Faulty:
+		m.log.Warn("card is cordoned", "gpu_uuid", uuid, "reason", change.Why)
 	default:
 		m.log.Error("card is sick", "gpu_uuid", uuid, "reason", change.Why, "cordoned", change.Out)
 	}

@@ -89,6 +89,11 @@ func TestRunFindsAndForgets(t *testing.T) {
 	}
 	driver.set("GPU-a", nil)
 	within(t, "the card is well again", func() bool { return m.Out("GPU-a") == "" })
+	within(t, "both are told", func() bool { // shortly after they are so
+		mu.Lock()
+		defer mu.Unlock()
+		return len(changes) == 2
+	})
 	m.hear(inventory.Event{UUID: "GPU-b", XID: 13})
 	if len(m.Sick()) != 0 {
 		t.Errorf("sick: %v", m.Sick())

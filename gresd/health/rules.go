@@ -98,6 +98,11 @@ func (rec Record) has(kind Kind) bool {
 	return slices.ContainsFunc(rec.Causes, func(c Cause) bool { return c.Kind == kind })
 }
 
+// faulty says whether something is wrong that no administrator has decided.
+func (rec Record) faulty() bool {
+	return slices.ContainsFunc(rec.Causes, func(c Cause) bool { return c.Kind != Operator })
+}
+
 // with has the cause once, in its newest words and with its first time.
 func (rec Record) with(kind Kind, text string, now time.Time) Record {
 	rec.Causes = slices.Clone(rec.Causes)

@@ -106,7 +106,7 @@ func TestOnlyAnAdministratorTakesBackHisWord(t *testing.T) {
 	r := rules{cleanProbes: 1}
 	rec := Record{}.with(Operator, "cordoned", time.Now())
 	rec = script(t, r, rec, "xid 79", "ok", "ok")
-	if !rec.has(Operator) || rec.has(XID) {
+	if !rec.has(Operator) || rec.has(XID) || rec.faulty() || !rec.with(XID, "", time.Now()).faulty() {
 		t.Errorf("got %+v", rec.Causes)
 	}
 	rec = script(t, r, rec, "ecc 4").without()

@@ -87,8 +87,11 @@ func (s *Server) CardChanged(c health.Change) {
 	s.cardsMu.Unlock()
 
 	text := fmt.Sprintf("vgpu: health: card %s is well again", s.CardName(c.UUID))
-	if c.Why != "" {
+	switch {
+	case c.Faulty:
 		text = fmt.Sprintf("vgpu: health: card %s: %s: what this job computes on it may be wrong or fail", s.CardName(c.UUID), c.Why)
+	case c.Why != "":
+		text = fmt.Sprintf("vgpu: health: card %s: %s: this job goes on, new ones do not get the card", s.CardName(c.UUID), c.Why)
 	}
 	for _, rec := range s.Ledger.List() {
 		on := func(held place.CardShare) bool { return held.UUID == c.UUID }

@@ -61,7 +61,8 @@ func TestCordon(t *testing.T) {
 
 	// What lives on the card stays and is told; its user sees it too.
 	_, jobs := n.Snapshot()
-	if len(jobs) != 1 || len(jobs[0].Messages) != 1 || !strings.Contains(jobs[0].Messages[0], "administrator: fan") {
+	if len(jobs) != 1 || len(jobs[0].Messages) != 1 || !strings.Contains(jobs[0].Messages[0], "administrator: fan") ||
+		!strings.Contains(jobs[0].Messages[0], "this job goes on") {
 		t.Errorf("jobs %+v", jobs)
 	}
 	n.eventually("slurmctld shows it to the job", func() bool { return strings.Contains(n.said("notice"), "fan") })
