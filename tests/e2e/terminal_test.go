@@ -38,7 +38,15 @@ func (s site) open(width, height int, command string) terminal {
 	return x
 }
 
-func (x terminal) close() { _, _ = x.try("kill-server") } // it may be gone already
+// close waits until the terminal is gone, which it may be already: the next one
+// has the same socket.
+func (x terminal) close() {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if out, err := x.try("kill-server"); err != nil && !strings.Contains(out, "lost") {
+			return
+		}
+	}
+}
 
 func (x terminal) try(args ...string) (string, error) {
 	cmd := exec.Command("tmux", append([]string{"-u", "-S", x.socket}, args...)...)

@@ -22,8 +22,8 @@ func TestViewsOnATerminal(t *testing.T) {
 	b := s.submit(bob, "--gres=vgpu:25", cluster.BusyScript(300))
 	s.running(a, b)
 	c := s.submit(carol, "--gres=vgpu:60", "true")
-	s.eventually(shortWait, "both jobs have a process", func() bool {
-		return strings.Count(s.As("root", "vgpuctl", "ps").Out, "\n") == 2
+	s.eventually(shortWait, "both jobs have a process, the third waits", func() bool {
+		return strings.Contains(s.As("root", "vgpuctl", "status").Out, "Resources") && strings.Count(s.As("root", "vgpuctl", "ps").Out, "\n") == 2
 	})
 	if r := s.As("root", "vgpuctl", "cordon", "0", "the", "fan", "is", "too", "loud", "and", "somebody", "comes", "on", "Monday", "morning"); r.Code != 0 {
 		t.Fatal(r)
@@ -81,9 +81,9 @@ func TestViewsOnATerminal(t *testing.T) {
 	if r := s.As("root", "vgpuctl", "uncordon", "0"); r.Code != 0 {
 		t.Fatal(r)
 	}
+	s.cancel(carol, c)
 	s.cancel(alice, a)
 	s.cancel(bob, b)
-	s.cancel(carol, c)
 }
 
 // trim takes away blanks at the ends of lines, which tmux keeps when it joins them.
