@@ -39,7 +39,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-e2e test-e2e-matrix test-install test-package lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-go test-e2e test-e2e-matrix test-install test-package lint fmt demo gpu-check gpu-check-bundle \
 	bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -89,6 +89,10 @@ package-deps:
 ## test: every test there is, on a private Slurm with simulated cards (as root)
 test: test-deps build
 	@tools/test all
+
+## test-go: go test of PKG (./gresd/... ./cmd/...) with the flags of the build; RUN=regexp picks some
+test-go:
+	@$(GO) test $(if $(RUN),-run '$(RUN)') $(or $(PKG),./gresd/... ./cmd/...)
 
 ## test-e2e: only the tests on the private Slurm (as root); RUN=regexp picks some
 test-e2e: test-deps build

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -40,9 +41,19 @@ func (s *settings) ask(ctx context.Context, req wire.Request) (wire.Reply, error
 	case err != nil && mistake != nil:
 		return rep, mistake
 	case errors.Is(err, fs.ErrNotExist):
-		return rep, fmt.Errorf("%w: is gresd running? see: systemctl status gresd", err)
+		return rep, fmt.Errorf("%w: %s", err, noSocket(os.Getuid(), filepath.Dir(socket)))
 	}
 	return rep, err
+}
+
+// noSocket says what to do where there is no socket in that folder. Where the
+// folder is missing too, this is probably no node with cards, but a host where
+// users log in.
+func noSocket(uid int, runDir string) string {
+	if _, err := os.Stat(runDir); uid != 0 && errors.Is(err, fs.ErrNotExist) {
+		return "no node with shared cards? ask the node of a job: srun --jobid=JOB --overlap vgpuctl jobs"
+	}
+	return "is gresd running? see: systemctl status gresd"
 }
 
 // checkConfig loads a file as gresd would. A file that is named must exist.

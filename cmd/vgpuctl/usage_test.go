@@ -7,6 +7,23 @@ import (
 	"testing"
 )
 
+// Users type vgpuctl where they log in, and there is no gresd.
+func TestWithoutASocketTheNodeIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		uid  int
+		dir  string
+		want string
+	}{
+		{1000, "/nonexistent", "srun --jobid=JOB --overlap vgpuctl jobs"},
+		{1000, t.TempDir(), "systemctl status gresd"},
+		{0, "/nonexistent", "systemctl status gresd"},
+	} {
+		if got := noSocket(c.uid, c.dir); !strings.Contains(got, c.want) {
+			t.Errorf("user %d, %s: %s; want %s", c.uid, c.dir, got, c.want)
+		}
+	}
+}
+
 // A command line that is wrong is answered with what would be right.
 func TestWrongCommandLineSaysWhatIsWanted(t *testing.T) {
 	for line, want := range map[string]string{

@@ -138,3 +138,18 @@ func TestKeysOfTheConfiguration(t *testing.T) {
 		t.Errorf("%d keys, %d parts: are they found?", n, len(parts))
 	}
 }
+
+// The figures of the README's table are those that were measured.
+func TestFiguresOfTheReadmeWereMeasured(t *testing.T) {
+	texts := documents(t)
+	n := 0
+	for _, m := range regexp.MustCompile(`(\d+\.\d) / (\d+\.\d)`).FindAllStringSubmatch(texts["README.md"], -1) {
+		n++
+		if !strings.Contains(texts["docs/benchmarks.md"], m[1]+"/"+m[2]) {
+			t.Errorf("README.md has %s: docs/benchmarks.md has no %s/%s", m[0], m[1], m[2])
+		}
+	}
+	if n < 3 {
+		t.Errorf("%d figures: are they found?", n)
+	}
+}
