@@ -196,6 +196,22 @@ func (l *Ledger) InUse() place.InUse {
 	return maps.Clone(l.inUse)
 }
 
+// Beside returns the record of a job, as [Ledger.Get] does, and what all other jobs
+// hold on each card, both of the same moment.
+func (l *Ledger) Beside(jobID uint32) (rec Record, others place.InUse, known bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	others = maps.Clone(l.inUse)
+	r, known := l.records[jobID]
+	if !known {
+		return Record{}, others, false
+	}
+	if r.State == Granted {
+		others.Remove(r.Placement)
+	}
+	return r.clone(), others, true
+}
+
 // Existed says whether there was a good file when the ledger was opened; false
 // on a first start and after a corrupt file.
 func (l *Ledger) Existed() bool { return l.existed }

@@ -26,7 +26,7 @@ func (s *Server) explain(w wire.Request, cred wire.Cred) wire.Reply {
 
 func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 	made, decided := s.decisions.get(jobID)
-	rec, known := s.Ledger.Get(jobID)
+	rec, others, known := s.Ledger.Beside(jobID)
 	uid := made.uid
 	if !decided {
 		uid = rec.UID
@@ -45,10 +45,8 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 		}
 		e.Cards = s.verdicts(made.decision)
 	case rec.State == ledger.Granted:
-		inUse := s.Ledger.InUse()
-		inUse.Remove(rec.Placement)
 		e.Request, e.Decided, e.Lost = held(rec.Request, rec.Placement), &rec.Created, true
-		e.Cards = s.verdicts(place.Given(s.cards.Load().cards, inUse, rec.Placement))
+		e.Cards = s.verdicts(place.Given(s.cards.Load().cards, others, rec.Placement))
 	}
 	if known && rec.State == ledger.Refused {
 		e.Decided, e.Message = &rec.Created, rec.Reason
