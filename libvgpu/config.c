@@ -138,7 +138,7 @@ static void complain(struct vgpu_env *env, const char *name, const char *value, 
 {
 	(void)env;
 	/* A limit was meant: staying silent would open it. */
-	fprintf(stderr, "vgpu: %s: \"%.64s\": want %s\n", name, value, want);
+	vgpu_warn("vgpu: %s: \"%.64s\": want %s", name, value, want);
 }
 
 bool vgpu_grant_from_env(struct vgpu_grant *g)

@@ -188,8 +188,8 @@ static CUresult alloc_paged(CUdeviceptr *dptr, size_t size)
 	    vgpu_real.cuCtxGetDevice(&dev) == CUDA_SUCCESS)
 		vgpu_real.cuMemAdvise(*dptr, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, dev);
 	if (r == CUDA_SUCCESS && !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-		fprintf(stderr, "vgpu: memory: this job is past the card's physical share; "
-				"further allocations are paged and slower\n");
+		vgpu_warn("vgpu: memory: this job is past the card's physical share; "
+			  "further allocations are paged and slower");
 	return r;
 }
 

@@ -146,10 +146,9 @@ static void claim_slot(void)
 	vgpu_state.counted = vgpu_state.slot != NULL;
 	if (!vgpu_state.counted) {
 		vgpu_state.slot = &no_slot;
-		fprintf(stderr,
-			"vgpu: cache: all %u places for processes of this job are taken: "
-			"this process gets no GPU memory\n",
-			VGPU_MAX_SLOTS);
+		vgpu_warn("vgpu: cache: all %u places for processes of this job are taken: "
+			  "this process gets no GPU memory",
+			  VGPU_MAX_SLOTS);
 	}
 	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
 }
@@ -189,10 +188,9 @@ static void refuse_all(void)
 	static struct vgpu_grant nothing;
 	static struct vgpu_cache_header nobody;
 
-	fprintf(stderr,
-		"vgpu: grant: %s: this process gets no GPU memory: want room for a few files "
-		"before the first CUDA call, see ulimit -n\n",
-		strerror(shortage));
+	vgpu_warn("vgpu: grant: %s: this process gets no GPU memory: want room for a few files "
+		  "before the first CUDA call, see ulimit -n",
+		  strerror(shortage));
 	vgpu_state.cache.header = &nobody;
 	vgpu_state.slot = &no_slot;
 	vgpu_state.grant = &nothing;
@@ -322,10 +320,9 @@ bool vgpu_not_granted(CUdevice dev)
 	if (__atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED) == UNKNOWN_CARD)
 		return false;
 	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-		fprintf(stderr,
-			"vgpu: CUDA device %d: not one of the cards that this job was "
-			"granted: see CUDA_VISIBLE_DEVICES\n",
-			dev);
+		vgpu_warn("vgpu: CUDA device %d: not one of the cards that this job was "
+			  "granted: see CUDA_VISIBLE_DEVICES",
+			  dev);
 	return true;
 }
 

@@ -8,13 +8,10 @@
 #ifdef VGPU_PRELOAD
 #define _GNU_SOURCE
 #include <errno.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "vgpu.h"
@@ -76,25 +73,8 @@ static void add_size(struct line *l, uint64_t bytes)
 
 static void say(struct line *l)
 {
-	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-	const struct timespec now = {0, 0};
-	sigset_t pipe_signal, before, pending;
-	int had;
-
 	l->text[l->len++] = '\n';
-	/* A pipe that is full, or that nobody reads, must not stop the program. */
-	if (poll(&out, 1, 0) != 1 || (out.revents & (POLLERR | POLLNVAL)) ||
-	    !(out.revents & POLLOUT))
-		return;
-	sigemptyset(&pipe_signal);
-	sigaddset(&pipe_signal, SIGPIPE);
-	sigpending(&pending);
-	had = sigismember(&pending, SIGPIPE);
-	if (pthread_sigmask(SIG_BLOCK, &pipe_signal, &before) != 0)
-		return;
-	if (write(STDERR_FILENO, l->text, l->len) < 0 && errno == EPIPE && had != 1)
-		sigtimedwait(&pipe_signal, NULL, &now);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	vgpu_say(l->text, l->len);
 }
 
 struct user {

@@ -293,6 +293,8 @@ void vgpu_tell_oom(int card, uint64_t bytes);
 void vgpu_tell_grant(void);
 
 /* log.c: to stderr, only when VGPU_LOG_LEVEL asks, a bounded number of lines. */
+void vgpu_say(const char *text, size_t len); /* to stderr, or nowhere: it never waits */
+void vgpu_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* a line, always */
 enum vgpu_log_level { VGPU_LOG_ERROR = 1, VGPU_LOG_WARN, VGPU_LOG_INFO, VGPU_LOG_DEBUG };
 void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));

@@ -175,14 +175,20 @@ func TestStderrThatCannotBeWritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			cmd := j.command(nil, "--fill")
-			cmd.Stderr = w
-			late := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
-			defer late.Stop()
-			if out, err := cmd.Output(); err != nil || !bytes.Contains(out, []byte(`"refusals":1`)) {
-				t.Errorf("got %v: %s", err, out)
+			defer w.Close()
+			for _, says := range [][]string{
+				{"VGPU_LOG_LEVEL=0"}, // a refused allocation
+				{"VGPU_LOG_LEVEL=4"}, // and what the library does
+				{"VGPU_GRANT=", "CUDA_DEVICE_MEMORY_LIMIT=8G", "CUDA_DEVICE_SM_LIMIT=much"}, // and a mistake
+			} {
+				cmd := j.command(says, "--fill")
+				cmd.Stderr = w
+				late := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+				if out, err := cmd.Output(); err != nil || !bytes.Contains(out, []byte(`"refusals":1`)) {
+					t.Errorf("%q: got %v: %s", says, err, out)
+				}
+				late.Stop()
 			}
-			w.Close()
 		})
 	}
 }
