@@ -11,6 +11,7 @@ import (
 	"net/http/pprof"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -105,8 +106,43 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, wri
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(&few{listener, make(chan struct{}, mostConns)}); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
+}
+
+// mostConns are open at once: every user of the node can connect to a loopback
+// address, and what they open must not be what the jobs' requests lack.
+const mostConns = 64
+
+// few ends the connections above a number at once.
+type few struct {
+	net.Listener
+	open chan struct{}
+}
+
+func (f *few) Accept() (net.Conn, error) {
+	for {
+		conn, err := f.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case f.open <- struct{}{}:
+			return &counted{Conn: conn, done: sync.OnceFunc(func() { <-f.open })}, nil
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+type counted struct {
+	net.Conn
+	done func()
+}
+
+func (c *counted) Close() error {
+	defer c.done()
+	return c.Conn.Close()
 }
