@@ -47,6 +47,9 @@ func CreateCache(path string, spec GrantSpec, uid, gid uint32) error {
 		if err := f.Truncate(CacheSize); err != nil { // sparse
 			return err
 		}
+		if err := allocateUsual(f); err != nil {
+			return err
+		}
 		if _, err := f.WriteAt(buf, C.VGPU_CACHE_OFFSET); err != nil {
 			return err
 		}
@@ -54,6 +57,31 @@ func CreateCache(path string, spec GrantSpec, uid, gid uint32) error {
 	})
 	if err != nil {
 		return fmt.Errorf("create cache: %w", err)
+	}
+	return nil
+}
+
+// usualSlots and usualView are what most jobs use of the file.
+const (
+	usualSlots = 64
+	usualView  = 64 << 10 // bytes of HAMi-core's view
+)
+
+// allocateUsual takes the memory that most jobs will use of the file now, while an
+// error can be told: the processes of the job have it mapped, and are killed where
+// the filesystem is full at their first touch.
+func allocateUsual(f *os.File) error {
+	for _, part := range []struct{ at, n int64 }{
+		{0, usualView},
+		{C.VGPU_CACHE_OFFSET, headerSize + usualSlots*slotSize},
+	} {
+		err := unix.Fallocate(int(f.Fd()), 0, part.at, part.n)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return nil // no tmpfs
+		}
+		if err != nil {
+			return &os.PathError{Op: "allocate", Path: f.Name(), Err: err}
+		}
 	}
 	return nil
 }

@@ -64,6 +64,9 @@ type entry struct {
 	watched atomic.Bool  // it is told when the cache file is opened
 	awake   atomic.Int64 // until when the cache file is read; since epoch
 
+	written   atomic.Int32 // how often since cutBack last looked
+	toldGrown atomic.Bool
+
 	mu     sync.Mutex // guards what follows: a reader is for one goroutine
 	closed bool
 	reader *libvgpu.CacheReader
@@ -436,55 +439,6 @@ func (s *Store) Schedule(jobID uint32, card int) libvgpu.Schedule {
 		return libvgpu.Schedule{}
 	}
 	return e.grant.Schedule(card)
-}
-
-// Cache returns what the processes of a job say, not older than maxAge; of a job
-// that sleeps (see [Store.Watch]), that it has none.
-func (s *Store) Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error) {
-	e := s.entry(jobID)
-	if e == nil {
-		return libvgpu.CacheView{}, ErrNotOpen
-	}
-	return e.cache(func() string { return filepath.Join(s.Dir(jobID), cacheFile) }, maxAge)
-}
-
-// OpenCache opens the cache file of a job for reading and writing. It must not
-// be mapped by this process: its owner can cut it.
-func (s *Store) OpenCache(jobID uint32) (*os.File, error) {
-	// O_NONBLOCK: a root process must not be made to wait by a file's owner.
-	f, err := os.OpenFile(filepath.Join(s.Dir(jobID), cacheFile), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open cache of job %d: %w", jobID, err)
-	}
-	return f, nil
-}
-
-func (e *entry) cache(path func() string, maxAge time.Duration) (libvgpu.CacheView, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed { // the name may be another job's by now
-		return libvgpu.CacheView{}, ErrNotOpen
-	}
-	if !e.read.IsZero() && time.Since(e.read) < maxAge {
-		return e.view, e.err
-	}
-	if e.reader != nil && e.err == nil && len(e.view.Slots) == 0 && e.asleep() {
-		view := e.view
-		view.Asleep = true
-		return view, nil
-	}
-	if e.reader == nil {
-		if e.reader, e.err = libvgpu.OpenCache(path()); e.err != nil {
-			e.reader = nil
-			return libvgpu.CacheView{}, e.err
-		}
-	}
-	e.view, e.err = e.reader.Read()
-	e.read = time.Now()
-	if e.err != nil || len(e.view.Slots) > 0 {
-		e.wake()
-	}
-	return e.view, e.err
 }
 
 func (e *entry) close() {

@@ -30,7 +30,7 @@ const (
 	roundParts = 5
 )
 
-// watcher hears who opens cache files. Its methods want Store.mu held.
+// watcher hears who opens cache files, and who writes them with a call. Its methods want Store.mu held.
 type watcher struct {
 	file *os.File // an inotify instance
 	fd   int      // the same
@@ -48,7 +48,7 @@ func newWatcher() (*watcher, error) {
 
 // add reports whether the job is watched.
 func (w *watcher) add(jobID uint32, path string) bool {
-	watch, err := unix.InotifyAddWatch(w.fd, path, unix.IN_OPEN|unix.IN_DONT_FOLLOW)
+	watch, err := unix.InotifyAddWatch(w.fd, path, unix.IN_OPEN|unix.IN_MODIFY|unix.IN_DONT_FOLLOW)
 	if err != nil {
 		return false // it never sleeps
 	}
@@ -76,6 +76,7 @@ func (s *Store) Watch(ctx context.Context) {
 	s.watcher = w
 	for id, e := range s.open {
 		e.watched.Store(w.add(id, filepath.Join(s.Dir(id), cacheFile)))
+		s.cutBack(id, e) // whatever happened before
 	}
 	s.mu.Unlock()
 	defer func() {
@@ -113,12 +114,18 @@ func (s *Store) listen(w *watcher, buf []byte) {
 			at += unix.SizeofInotifyEvent + int(event.Len)
 			switch {
 			case event.Mask&unix.IN_Q_OVERFLOW != 0:
-				for _, e := range s.open {
+				for id, e := range s.open {
+					woken = e.wake() || woken
+					s.cutBack(id, e)
+				}
+			case event.Mask&(unix.IN_OPEN|unix.IN_MODIFY) != 0:
+				id := w.jobs[int(event.Wd)]
+				e := s.open[id]
+				if e != nil {
 					woken = e.wake() || woken
 				}
-			case event.Mask&unix.IN_OPEN != 0:
-				if e := s.open[w.jobs[int(event.Wd)]]; e != nil {
-					woken = e.wake() || woken
+				if e != nil && event.Mask&unix.IN_MODIFY != 0 {
+					s.cutBack(id, e)
 				}
 			}
 		}

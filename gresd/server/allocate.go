@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
@@ -131,7 +133,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 		return "", fmt.Errorf("commit to ledger: %w", err)
 	}
 	placement := rec.Placement
-	if err := s.Grants.Create(rec, s.contextCost); err != nil {
+	if err := whileFull(func() error { return s.Grants.Create(rec, s.contextCost) }); err != nil {
 		return "", err
 	}
 	s.leaveLine(rec.JobID)
@@ -141,6 +143,20 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
 		"engine", s.engineOf(req, len(placement.Cards)))
 	return s.Grants.Dir(rec.JobID), nil
+}
+
+// roomWait is how long a full run_dir may stay full. A user who fills it through a
+// cache file must not drain the node: gresd takes that back within milliseconds.
+const roomWait = 2 * time.Second
+
+// whileFull does something again while run_dir has no room for it.
+func whileFull(do func() error) error {
+	for end := time.Now().Add(roomWait); ; time.Sleep(roomWait / 500) {
+		err := do()
+		if !errors.Is(err, unix.ENOSPC) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // take finds the cards and takes the share of them, so that nobody else gets it.
@@ -307,7 +323,7 @@ func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
 	if !known || !s.sameRun(rec, w) {
 		return wire.Reply{}, false
 	}
-	err := s.ensure(rec)
+	err := whileFull(func() error { return s.ensure(rec) })
 	if err == nil && rec.Restarts == ledger.UnknownRun {
 		rec.Restarts = int64(w.Restart)
 		err = s.Ledger.Commit(rec)
@@ -370,7 +386,7 @@ func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wir
 		err = s.Ledger.Commit(rec)
 	}
 	if err == nil {
-		err = s.Grants.Refuse(rec.JobID, rec.UID, reason)
+		err = whileFull(func() error { return s.Grants.Refuse(rec.JobID, rec.UID, reason) })
 	}
 	if err != nil {
 		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
