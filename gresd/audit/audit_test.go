@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
@@ -108,6 +110,7 @@ func TestWhoseProcessItIs(t *testing.T) {
 		{"an orphan that tells nonsense", 1, env("8x"), 0, false, false, true},
 		{"a child of gresd", 5, nil, 0, false, true, true},
 		{"an MPS server", 1, map[string]string{"exe": "-> " + mps}, 0, false, true, true},
+		{"a program of root's, by that name in mounts of its own", 101, map[string]string{"exe": "-> " + mps, "ns/user": "-> user:[2]"}, 9, false, false, true},
 		{"a program of that name", 101, map[string]string{"exe": "-> " + fake}, 9, false, false, true},
 		{"in our own PID namespace", 101, map[string]string{"ns/pid": "-> pid:[1]"}, 9, false, false, false},
 	} {
@@ -129,6 +132,15 @@ func TestWhoseProcessItIs(t *testing.T) {
 	p.put(4002, 101, 1000, map[string]string{"maps": "", "fd/7": "-> /dev/nvidia0"}) // linked statically
 	if f, ok := table.look(4002); !ok || f.Job != 9 {
 		t.Errorf("a process with a device: %+v, %v", f, ok)
+	}
+	card := filepath.Join(t.TempDir(), "innocent")
+	if err := unix.Mknod(card, unix.S_IFCHR|0o666, int(unix.Mkdev(nvidiaMajor, 0))); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Remove(filepath.Join(p.dir, "4002/fd/7"))
+	p.put(4002, 101, 1000, map[string]string{"maps": "", "fd/8": "-> " + card})
+	if f, ok := table.look(4002); !ok || f.Job != 9 {
+		t.Errorf("a process with a device that it calls otherwise: %+v, %v", f, ok)
 	}
 	p.put(4001, 1, 1000, map[string]string{"stat": "4001 (x) Z 1" + strings.Repeat(" 0", 17) + " 77 0\n"})
 	if _, ok := table.look(4001); ok {

@@ -127,14 +127,21 @@ func (t *table) uid(pid uint32) (uint32, bool) {
 	return uint32(uid), err == nil
 }
 
-func (t *table) namespace(pid uint32) string {
-	name, _ := os.Readlink(t.path(pid, "ns/pid"))
+func (t *table) namespace(pid uint32) string { return t.link(pid, "ns/pid") }
+
+func (t *table) link(pid uint32, file string) string {
+	name, _ := os.Readlink(t.path(pid, file))
 	return name
 }
 
 // isMPS says whether a process is NVIDIA's MPS server or its control daemon. A
-// name alone would be an easy disguise: the program must be root's.
+// name alone would be an easy disguise: the program must be root's. In a user
+// namespace of its own, whose mounts it makes itself, every program can have
+// every name.
 func (t *table) isMPS(pid uint32) bool {
+	if own, theirs := t.link(t.self, "ns/user"), t.link(pid, "ns/user"); own != theirs {
+		return false
+	}
 	program, err := os.Readlink(t.path(pid, "exe"))
 	if err != nil || !strings.HasPrefix(filepath.Base(program), "nvidia-cuda-mps-") {
 		return false
@@ -156,11 +163,22 @@ func (t *table) usesCards(pid uint32) bool {
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
 	for _, name := range names {
-		if file, err := os.Readlink(filepath.Join(dir.Name(), name)); err == nil && strings.HasPrefix(file, "/dev/nvidia") {
+		path := filepath.Join(dir.Name(), name)
+		if file, err := os.Readlink(path); err == nil && strings.HasPrefix(file, "/dev/nvidia") || isCard(path) {
 			return true
 		}
 	}
 	return false
+}
+
+// nvidiaMajor is the number of the driver's character devices of cards.
+const nvidiaMajor = 195
+
+// isCard says whether a path leads to the device file of a card, by whatever name:
+// in mounts of its own a process can give it another one.
+func isCard(path string) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && unix.Major(st.Rdev) == nvidiaMajor
 }
 
 // findJob finds the job by what its user cannot change, best first: the cgroup,

@@ -5,13 +5,17 @@ package reclaim
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -25,25 +29,28 @@ const (
 	cacheFD = 3
 )
 
-// Child returns a [Clear] that runs a program with args and a word for each
-// slot, as the job's user and with the cache as file 3. The program must call
+// Child returns a [Clear] that runs a program with args, a word for the job's user
+// and one for each slot, and with the cache as file 3. The program must call
 // [ClearInherited].
+//
+// It is started as gresd's own user and becomes the job's itself: a process that
+// was started as a user can be traced by that user, and this one is outside of the
+// job's cgroup and namespaces, with cards of others within its reach.
 func Child(program string, args ...string) Clear {
 	return func(ctx context.Context, cache *os.File, uid, gid uint32, dead []libvgpu.SlotOwner) (int, error) {
 		ctx, cancel := context.WithTimeout(ctx, childTimeout)
 		defer cancel()
-		words := append([]string{}, args...)
+		words := append(slices.Clone(args), fmt.Sprintf("%d:%d", uid, gid))
 		for _, d := range dead {
 			words = append(words, fmt.Sprintf("%d:%d", d.Index, d.Owner))
 		}
-		var out, errs bytes.Buffer
+		var out, errs limited
 		cmd := exec.CommandContext(ctx, program, words...)
 		cmd.Dir, cmd.Env, cmd.ExtraFiles = "/", []string{"GOMAXPROCS=1"}, []*os.File{cache}
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		cmd.WaitDelay = time.Second
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Setsid: true, Pdeathsig: syscall.SIGKILL,
-			Credential: &syscall.Credential{Uid: uid, Gid: gid},
 		}
 		if err := cmd.Run(); err != nil {
 			reason, _, _ := strings.Cut(errs.String(), "\n")
@@ -57,21 +64,60 @@ func Child(program string, args ...string) Clear {
 	}
 }
 
+// mostSaid is what is kept of what a child prints.
+const mostSaid = 4 << 10
+
+// limited keeps the head of what is written.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := mostSaid - l.Len(); room > 0 {
+		l.Buffer.Write(p[:min(len(p), room)])
+	}
+	return len(p), nil
+}
+
+// Become gives up root for the user and group of the first word that [Child] gives.
+// Afterwards the process is still not that user's to trace, nor its files.
+func Become(word string) error {
+	user, group, _ := strings.Cut(word, ":")
+	uid, err := strconv.ParseUint(user, 10, 32)
+	gid, err2 := strconv.ParseUint(group, 10, 32)
+	if err != nil || err2 != nil {
+		return fmt.Errorf("user %q: want UID:GID", word)
+	}
+	if os.Geteuid() != 0 { // a gresd of no rights has no others to give up
+		return nil
+	}
+	for _, give := range []func() error{
+		func() error { return syscall.Setgroups(nil) },
+		func() error { return syscall.Setresgid(int(gid), int(gid), int(gid)) },
+		func() error { return syscall.Setresuid(int(uid), int(uid), int(uid)) },
+		func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) },
+		// The kernel has done it at the change of user, unless fs.suid_dumpable says no.
+		func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) },
+		// ... and has forgotten this one.
+		func() error { return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0) },
+	} {
+		if err := give(); err != nil {
+			return fmt.Errorf("become user %d: %w", uid, err)
+		}
+	}
+	return nil
+}
+
 // ClearInherited is the work of the child: words are as [Child] gives them. It
 // returns how many slots were cleared.
 func ClearInherited(words []string) (int, error) {
-	var dead []libvgpu.SlotOwner
-	for _, w := range words {
-		index, owner, _ := strings.Cut(w, ":")
-		i, err := strconv.ParseUint(index, 10, 32)
-		if err != nil {
-			return 0, fmt.Errorf("slot %q: want INDEX:OWNER", w)
-		}
-		o, err := strconv.ParseUint(owner, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("slot %q: want INDEX:OWNER", w)
-		}
-		dead = append(dead, libvgpu.SlotOwner{Index: uint32(i), Owner: o})
+	if len(words) == 0 {
+		return 0, errors.New("want UID:GID and slots")
+	}
+	if err := Become(words[0]); err != nil {
+		return 0, err
+	}
+	dead, err := parseSlots(words[1:])
+	if err != nil {
+		return 0, err
 	}
 	cache := os.NewFile(cacheFD, "cache")
 	if cache == nil {
@@ -79,4 +125,20 @@ func ClearInherited(words []string) (int, error) {
 	}
 	defer cache.Close()
 	return libvgpu.ClearSlots(cache, dead)
+}
+
+func parseSlots(words []string) (dead []libvgpu.SlotOwner, err error) {
+	for _, w := range words {
+		index, owner, _ := strings.Cut(w, ":")
+		i, err := strconv.ParseUint(index, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("slot %q: want INDEX:OWNER", w)
+		}
+		o, err := strconv.ParseUint(owner, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("slot %q: want INDEX:OWNER", w)
+		}
+		dead = append(dead, libvgpu.SlotOwner{Index: uint32(i), Owner: o})
+	}
+	return dead, nil
 }

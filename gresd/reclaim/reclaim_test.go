@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +22,13 @@ import (
 )
 
 const nobody = 65534
+
+func become() {
+	if err := Become(os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
 
 // TestMain plays the children.
 func TestMain(m *testing.M) {
@@ -35,6 +44,7 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Println(n)
 	case "who":
+		become()
 		files, _ := filepath.Glob("/proc/self/fd/*")
 		fmt.Fprintf(os.Stderr, "user %d group %d", os.Getuid(), os.Getgid())
 		for _, f := range files {
@@ -51,7 +61,12 @@ func TestMain(m *testing.M) {
 			mem[0] = 1
 		}
 		os.Exit(0) // not reached
+	case "flood":
+		for range 50 {
+			fmt.Println(strings.Repeat("1", 100_000))
+		}
 	case "hang":
+		become()
 		time.Sleep(time.Minute)
 	default:
 		os.Exit(m.Run())
@@ -209,9 +224,70 @@ func TestChild(t *testing.T) {
 }
 
 func TestClearInheritedRefuses(t *testing.T) {
-	for _, w := range []string{"", "1", "x:1", "1:x", "-1:1", "1:-1", "4294967296:1"} {
-		if n, err := ClearInherited([]string{w}); err == nil || !strings.Contains(err.Error(), "INDEX:OWNER") {
-			t.Errorf("%q: %d, %v", w, n, err)
+	for _, words := range [][]string{nil, {""}, {"1"}, {"0:x"}, {"-1:0"}, {"4294967296:0"}} {
+		if n, err := ClearInherited(words); err == nil || !strings.Contains(err.Error(), "UID:GID") {
+			t.Errorf("%q: %d, %v", words, n, err)
 		}
+	}
+	for _, w := range []string{"", "1", "x:1", "1:x", "-1:1", "1:-1", "4294967296:1"} {
+		if n, err := parseSlots([]string{w}); err == nil || !strings.Contains(err.Error(), "INDEX:OWNER") {
+			t.Errorf("%q: %v, %v", w, n, err)
+		}
+	}
+}
+
+// The child is outside of the job's cgroup, and may do what gresd's children may.
+// Its user must not get into it, though it has that user's rights.
+func TestTheUserCannotTakeTheChildOver(t *testing.T) {
+	path, dead := deadCache(t)
+	cache, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan bool)
+	go func() {
+		defer close(ended)
+		_, _ = Child("/proc/self/exe", "hang")(ctx, cache, nobody, nobody, []libvgpu.SlotOwner{dead})
+	}()
+	defer func() { cancel(); <-ended }()
+	pid := 0
+	for end := time.Now().Add(5 * time.Second); pid == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		tasks, _ := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
+		all, _ := filepath.Glob("/proc/self/task/*/children")
+		for _, file := range all {
+			more, _ := os.ReadFile(file)
+			tasks = append(append(tasks, ' '), more...)
+		}
+		for _, word := range strings.Fields(string(tasks)) {
+			status, _ := os.ReadFile("/proc/" + word + "/status")
+			if strings.Contains(string(status), fmt.Sprintf("\nUid:\t%[1]d\t%[1]d", nobody)) {
+				pid, _ = strconv.Atoi(word)
+			}
+		}
+	}
+	if pid == 0 {
+		t.Fatal("no child of that user")
+	}
+	script := fmt.Sprintf("cat /proc/%[1]d/environ || ls /proc/%[1]d/fd || cat /proc/%[1]d/maps || true >/proc/%[1]d/mem", pid)
+	cmd := exec.Command("sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if out, err := cmd.CombinedOutput(); err == nil {
+		t.Errorf("its user gets into it: %s", out)
+	}
+}
+
+// What a child prints is its user's: gresd keeps little of it.
+func TestAChildThatTalks(t *testing.T) {
+	path, dead := deadCache(t)
+	cache, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close()
+	_, err = Child("/proc/self/exe", "flood")(t.Context(), cache, nobody, nobody, []libvgpu.SlotOwner{dead})
+	if err == nil || len(err.Error()) > 2*mostSaid {
+		t.Errorf("got an error of %d bytes, want one, of %d at most", len(fmt.Sprint(err)), 2*mostSaid)
 	}
 }
