@@ -111,15 +111,18 @@ func (s *server) setPercent(percent uint32) error {
 	return err
 }
 
-// limited keeps the head of what is written.
-type limited struct{ bytes.Buffer }
+// limited keeps the head of what is written. The buffer is not embedded: io.Copy
+// would find its ReadFrom, which knows no limit.
+type limited struct{ text bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if room := mostOutput - l.Len(); room > 0 {
-		l.Buffer.Write(p[:min(len(p), room)])
+	if room := mostOutput - l.text.Len(); room > 0 {
+		l.text.Write(p[:min(len(p), room)])
 	}
 	return len(p), nil
 }
+
+func (l *limited) String() string { return l.text.String() }
 
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")

@@ -67,15 +67,18 @@ func Child(program string, args ...string) Clear {
 // mostSaid is what is kept of what a child prints.
 const mostSaid = 4 << 10
 
-// limited keeps the head of what is written.
-type limited struct{ bytes.Buffer }
+// limited keeps the head of what is written. The buffer is not embedded: io.Copy
+// would find its ReadFrom, which knows no limit.
+type limited struct{ text bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if room := mostSaid - l.Len(); room > 0 {
-		l.Buffer.Write(p[:min(len(p), room)])
+	if room := mostSaid - l.text.Len(); room > 0 {
+		l.text.Write(p[:min(len(p), room)])
 	}
 	return len(p), nil
 }
+
+func (l *limited) String() string { return l.text.String() }
 
 // Become gives up root for the user and group of the first word that [Child] gives.
 // Afterwards the process is still not that user's to trace, nor its files.
