@@ -95,8 +95,8 @@ func (f folder) remove() error {
 		return err
 	}
 	defer root.Close()
-	var errs []error
-	for _, name := range []string{f.uid, f.uid + ".out", f.uid + ".json"} {
+	errs := []error{removeTree(root, f.uid)}
+	for _, name := range []string{f.uid + ".out", f.uid + ".json"} {
 		errs = append(errs, root.RemoveAll(name))
 	}
 	_ = os.Remove(f.dir) // unless another user's is there
