@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/page"
 )
 
 // escape is one way to more memory than the job has. Its script runs as the
@@ -116,7 +117,7 @@ func TestEscapes(t *testing.T) {
 	}
 	s.setPlugstack(levels[0].plugstack)
 	s.allAreAudited()
-	checkTable(t, "../../docs/security.md", "escapes", escapeTable())
+	page.Check(t, "../../docs/security.md", "escapes", "go test ./tests/e2e -update", escapeTable(), *update)
 }
 
 // installEscapes puts the programs where every user may run them.
@@ -263,33 +264,4 @@ func escapeTable() string {
 		fmt.Fprintf(&b, " %s |\n", audited)
 	}
 	return b.String()
-}
-
-// checkTable compares what stands between two comments of a page with what the
-// test has found, or writes it there.
-func checkTable(t *testing.T, file, name, want string) {
-	t.Helper()
-	page, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, last := fmt.Sprintf("<!-- %s: made by go test ./tests/e2e -update -->\n", name), fmt.Sprintf("<!-- end of %s -->", name)
-	before, rest, ok := strings.Cut(string(page), first)
-	old, after, ok2 := strings.Cut(rest, last)
-	if !ok || !ok2 {
-		t.Fatalf("%s: want the comments %q and %q", file, first, last)
-	}
-	if old == want {
-		return
-	}
-	if !*update {
-		t.Errorf("%s: the table %s is not what was found: run this test with -update, and look at the difference; want:\n%s", file, name, want)
-		return
-	}
-	if t.Failed() {
-		return
-	}
-	if err := os.WriteFile(file, []byte(before+first+want+last+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
 }
