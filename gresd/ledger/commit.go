@@ -6,26 +6,27 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // How changes reach the disk. A change is made in memory at once, so that the
 // next one is decided on top of it, and is put into the batch that collects. One
-// goroutine writes whole files, each with all changes of a batch: while the disk
-// takes one, the next batch collects. A caller is told when the write that holds
-// its change has returned.
+// goroutine writes batches (output.go): while the disk takes one, the next
+// collects. A caller is told when the write that holds its change has returned.
 //
 // When a write fails, nobody of its batch was told yes, and the next batch was
 // decided on top of it: both are undone, and their callers get the error.
 
 // batch is the changes of one write.
 type batch struct {
-	undo []change
+	undo []undoing
+	text []byte        // the changes, as a journal has them
 	done chan struct{} // closed when the outcome is known
 	err  error         // the outcome, once done is closed
 }
 
-// change is how one record was before.
-type change struct {
+// undoing is how one record was before.
+type undoing struct {
 	jobID uint32
 	old   *Record // nil: there was none
 	line  []byte
@@ -72,7 +73,7 @@ func (l *Ledger) Begin(r Record) Pending {
 		p.err = ErrClosed
 		return p
 	}
-	p.batch = l.collect(r.JobID)
+	p.batch = l.collect(r.JobID, `{"set":`, line, `}`)
 	own := r.clone()
 	l.set(&own, line)
 	return p
@@ -90,19 +91,23 @@ func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
 	p := Pending{what: fmt.Sprintf("delete job %d from ledger %s", jobID, l.path), err: ErrClosed}
 	if l.lock != nil {
 		p.err = nil
-		p.batch = l.collect(jobID)
+		p.batch = l.collect(jobID, `{"delete":`, strconv.AppendUint(nil, uint64(jobID), 10), `}`)
 		l.unset(jobID)
 	}
 	l.mu.Unlock()
 	return had, p.Wait()
 }
 
-// collect notes how a record is before it is changed. l.mu is held.
-func (l *Ledger) collect(jobID uint32) *batch {
+// collect notes a change, and how the record is before it. l.mu is held.
+func (l *Ledger) collect(jobID uint32, before string, change []byte, after string) *batch {
 	if l.next == nil {
 		l.next = &batch{done: make(chan struct{})}
 	}
-	l.next.undo = append(l.next.undo, change{jobID, l.records[jobID], l.lines[jobID]})
+	if len(l.next.text) > 0 {
+		l.next.text = append(l.next.text, ',')
+	}
+	l.next.text = append(append(append(l.next.text, before...), change...), after...)
+	l.next.undo = append(l.next.undo, undoing{jobID, l.records[jobID], l.lines[jobID]})
 	if !l.writing {
 		l.writing = true
 		go l.write()
@@ -116,23 +121,47 @@ func (l *Ledger) write() {
 	defer l.mu.Unlock()
 	for l.next != nil {
 		l.under, l.next = l.next, nil
-		l.inOrder = l.inOrder[:0]
-		for _, id := range l.ids {
-			l.inOrder = append(l.inOrder, l.lines[id])
+		var all [][]byte // for a snapshot: the records with this batch, and nothing later
+		begin := l.out.wantsJournal(l.snapshots > 0)
+		if begin {
+			all = l.inOrder()
 		}
 		l.mu.Unlock()
-		l.text = assemble(l.text[:0], l.inOrder)
-		err := write(l.path, l.text)
+		err := l.out.write(l.under.text, begin, all)
 		l.mu.Lock()
 		l.doubtful = err != nil
 		if err != nil {
 			l.undo(l.next, err)
 			l.next = nil
+		} else if begin && l.snapshots == 0 && l.out.journal != l.out.base {
+			l.snapshots++
+			go l.snapshot(l.out.snapshot(all))
 		}
 		l.undo(l.under, err)
 		l.under = nil
 	}
 	l.writing = false
+	l.written.Broadcast()
+}
+
+// inOrder are all records as JSON, by rising job id. l.mu is held.
+func (l *Ledger) inOrder() [][]byte {
+	all := make([][]byte, len(l.ids))
+	for i, id := range l.ids {
+		all[i] = l.lines[id]
+	}
+	return all
+}
+
+// snapshot writes one while batches go on into the journal that it names.
+func (l *Ledger) snapshot(write func() (size int64, err error)) {
+	size, err := write()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unsaved = err; err == nil {
+		l.out.keep = max(minJournal, journalFactor*size)
+	}
+	l.snapshots--
 	l.written.Broadcast()
 }
 

@@ -11,11 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pipe in the place of the temporary file holds the writer until somebody reads,
+// nextJournal makes the next batch begin a journal, and returns its path.
+func nextJournal(l *Ledger) string {
+	_ = l.out.close()
+	return journalPath(l.path, l.out.journal+1)
+}
+
+// A pipe in the place of the next journal holds the writer until somebody reads,
 // and then fails, because a pipe cannot be synced.
 func holdWriter(t *testing.T, l *Ledger) (release func()) {
 	t.Helper()
-	pipe := l.path + ".tmp"
+	pipe := nextJournal(l)
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -80,21 +86,16 @@ func TestAWriteThatFailsTakesBackWhatWasBuiltOnIt(t *testing.T) {
 	}
 }
 
-// A write may fail after the file was replaced: then the disk knows a job that
+// A write may fail after it has reached the disk, which then knows a job that
 // nobody was promised, and that must not come back once it is deleted.
 func TestADeleteAfterAFailedWriteReachesTheDisk(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "ledger.json"))
 	commit(t, l, 1)
 	l.mu.Lock()
-	l.doubtful = true // as when the folder cannot be synced after the rename
+	l.doubtful = true // as when the journal cannot be synced
 	l.mu.Unlock()
-	data, err := encode([]Record{record(1), record(2)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(l.path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	appendText(t, journalPath(l.path, l.out.journal), lines(t, header{Ledger: l.out.ledger, Journal: l.out.journal, After: l.out.seq}, record(2)))
+	_ = l.out.close()
 	if had, err := l.Delete(2); had || err != nil {
 		t.Errorf("Delete: %v, %v", had, err)
 	}
@@ -106,6 +107,7 @@ func TestADeleteAfterAFailedWriteReachesTheDisk(t *testing.T) {
 // The point of waiting together: many callers, few writes.
 func TestChangesThatComeDuringAWriteShareTheNext(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "ledger.json"))
+	commit(t, l, 1)
 	release := holdWriter(t, l)
 	first := l.Begin(record(1))
 	for l.batches() != 1 { // taken by the writer

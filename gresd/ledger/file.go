@@ -15,40 +15,52 @@ import (
 	"time"
 )
 
-// version of the file. A daemon that meets a newer one does not start; one that
-// meets an unknown older one starts from live jobs.
-const version = 1
+// version of the files. A daemon that meets a newer one does not start; one that
+// meets an unknown older one starts from live jobs. Version 1 was the whole
+// ledger in this one file, without journals: it is read, and the first change
+// makes it a version 2.
+const version = 2
 
-// document is the file. The checksum is over the records as compact JSON, so
-// that a reformatted file is still good and a changed one is not.
+// document is the snapshot, ledger.json: the records before the first line of
+// the journal that it names, or later. A change that is in both is made twice,
+// which changes nothing. The file is one JSON value, because version 1 looks at
+// the version of nothing else. The checksum is over the names and the records as
+// compact JSON, so that a reformatted file is still good and a changed one is not.
 type document struct {
 	Version  int             `json:"version"`
 	Checksum string          `json:"checksum"`
+	Ledger   string          `json:"ledger"`  // name of this ledger, drawn when it was begun
+	Journal  uint64          `json:"journal"` // number of the first that is to be read
 	Records  json.RawMessage `json:"records"`
+}
+
+// seal is what the checksum covers before the records.
+func (d *document) seal() []byte {
+	if d.Version == 1 {
+		return nil
+	}
+	return fmt.Appendf(nil, "%s/%d/", d.Ledger, d.Journal)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func checksum(compact []byte) string { return checksumText(crc32.Checksum(compact, castagnoli)) }
-
-func checksumText(sum uint32) string { return fmt.Sprintf("crc32c:%08x", sum) }
-
-// encode is the text of the file.
-func encode(records []Record) ([]byte, error) {
-	lines := make([][]byte, len(records))
-	for i, r := range records {
-		var err error
-		if lines[i], err = json.Marshal(r); err != nil {
-			return nil, err
-		}
+func checksum(parts ...[]byte) string {
+	var sum uint32
+	for _, part := range parts {
+		sum = crc32.Update(sum, castagnoli, part)
 	}
-	return assemble(nil, lines), nil
+	return checksumText(sum)
 }
 
-// assemble appends the text of the file, one record a line: people read it when
+const sumPrefix = "crc32c:"
+
+func checksumText(sum uint32) string { return fmt.Sprintf(sumPrefix+"%08x", sum) }
+
+// assemble appends the text of a snapshot, one record a line: people read it when
 // things go wrong. The checksum does not count the line breaks.
-func assemble(text []byte, lines [][]byte) []byte {
-	sum := crc32.Update(0, castagnoli, []byte("["))
+func assemble(text []byte, ledger string, journal uint64, lines [][]byte) []byte {
+	d := document{Version: version, Ledger: ledger, Journal: journal}
+	sum := crc32.Update(0, castagnoli, append(d.seal(), '['))
 	for i, line := range lines {
 		if i > 0 {
 			sum = crc32.Update(sum, castagnoli, []byte(","))
@@ -56,7 +68,8 @@ func assemble(text []byte, lines [][]byte) []byte {
 		sum = crc32.Update(sum, castagnoli, line)
 	}
 	sum = crc32.Update(sum, castagnoli, []byte("]"))
-	text = fmt.Appendf(text, "{\"version\":%d,\"checksum\":%q,\"records\":[", version, checksumText(sum))
+	text = fmt.Appendf(text, "{\"version\":%d,\"checksum\":%q,\"ledger\":%q,\"journal\":%d,\"records\":[",
+		version, checksumText(sum), ledger, journal)
 	for i, line := range lines {
 		if i > 0 {
 			text = append(text, ',')
@@ -66,46 +79,49 @@ func assemble(text []byte, lines [][]byte) []byte {
 	return append(text, "\n]}\n"...)
 }
 
-// decode is the inverse of encode. Every error means that the file is not to
+// decode is the inverse of assemble. Every error means that the file is not to
 // be trusted.
-func decode(data []byte) (map[uint32]Record, error) {
+func decode(data []byte) (document, map[uint32]Record, error) {
 	var d document
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	if err := decoder.Decode(&d); err != nil {
-		return nil, fmt.Errorf("torn or not JSON (%d bytes): %w", len(data), err)
+		return d, nil, fmt.Errorf("torn or not JSON (%d bytes): %w", len(data), err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the records")
+		return d, nil, errors.New("something follows the records")
 	}
 	switch {
 	case d.Version > version:
-		return nil, fmt.Errorf("%w: version %d, this gresd reads version %d", ErrNewer, d.Version, version)
-	case d.Version != version:
-		return nil, fmt.Errorf("version %d, this gresd reads version %d", d.Version, version)
+		return d, nil, fmt.Errorf("%w: version %d, this gresd reads version %d", ErrNewer, d.Version, version)
+	case d.Version != version && d.Version != 1:
+		return d, nil, fmt.Errorf("version %d, this gresd reads version %d", d.Version, version)
+	case d.Version != 1 && (d.Ledger == "" || d.Journal == 0):
+		return d, nil, fmt.Errorf("ledger %q, journal %d: want a name and a number", d.Ledger, d.Journal)
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, d.Records); err != nil {
-		return nil, fmt.Errorf("no records: %w", err)
+		return d, nil, fmt.Errorf("no records: %w", err)
 	}
-	if sum := checksum(compact.Bytes()); sum != d.Checksum {
-		return nil, fmt.Errorf("checksum is %s, the file says %q", sum, d.Checksum)
+	if sum := checksum(d.seal(), compact.Bytes()); sum != d.Checksum {
+		return d, nil, fmt.Errorf("checksum is %s, the file says %q", sum, d.Checksum)
 	}
 	var list []Record
 	if err := json.Unmarshal(d.Records, &list); err != nil {
-		return nil, fmt.Errorf("read records: %w", err)
+		return d, nil, fmt.Errorf("read records: %w", err)
 	}
 	records := make(map[uint32]Record, len(list))
 	for _, r := range list {
 		if _, twice := records[r.JobID]; twice {
-			return nil, fmt.Errorf("job %d twice", r.JobID)
+			return d, nil, fmt.Errorf("job %d twice", r.JobID)
 		}
 		records[r.JobID] = r
 	}
-	return records, nil
+	return d, records, nil
 }
 
 // write puts data in place of path so that, at any kill or power cut, the file
-// is either the old or the new one, and the new one once write has returned.
+// is either the old or the new one, and the new one once write has returned
+// nil.
 // The temporary name is fixed: the lock lets only one writer be here, and what
 // a killed one left is overwritten.
 func write(path string, data []byte) error {
@@ -116,7 +132,7 @@ func write(path string, data []byte) error {
 	if err := os.Rename(temporary, path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return syncPath(filepath.Dir(path))
 }
 
 func writeSynced(path string, data []byte) error {
@@ -134,14 +150,14 @@ func writeSynced(path string, data []byte) error {
 	return err
 }
 
-// syncDir makes a rename durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
+// syncPath makes a file durable as it is; of a folder, its names.
+func syncPath(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	err = d.Sync()
-	if closed := d.Close(); err == nil {
+	err = f.Sync()
+	if closed := f.Close(); err == nil {
 		err = closed
 	}
 	return err
@@ -164,6 +180,6 @@ func moveAside(path string, now time.Time) (string, error) {
 		if err := os.Rename(path, name); err != nil {
 			return "", err
 		}
-		return name, syncDir(filepath.Dir(path))
+		return name, syncPath(filepath.Dir(path))
 	}
 }

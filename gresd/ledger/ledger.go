@@ -4,9 +4,13 @@
 // A record is on the disk, and survives a kill or a power cut, before
 // [Ledger.Commit] returns. Commits that come while the disk is written share the
 // next write. gresd is the only writer.
+//
+// On the disk it is a snapshot of all records (file.go), and journals of the
+// changes since (journal.go).
 package ledger
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -70,27 +74,32 @@ type Ledger struct {
 	writing     bool   // some goroutine writes
 	doubtful    bool   // the last write failed: the disk may hold what nobody was told
 	written     sync.Cond
+	snapshots   int   // that are being written
+	unsaved     error // why the last snapshot could not be written
 
-	// The writer's own, kept for the next write.
-	inOrder [][]byte
-	text    []byte
+	torn int // bytes, when it was opened
+
+	out output // the writer's own
 }
 
 func newLedger(path string, lock *os.File) *Ledger {
 	l := &Ledger{
 		path: path, records: map[uint32]*Record{}, lines: map[uint32][]byte{}, inUse: place.InUse{}, lock: lock,
+		out: output{path: path, keep: minJournal},
 	}
 	l.written.L = &l.mu
 	return l
 }
 
 // Open opens the ledger in path (…/ledger.json), makes its folder (0700) and
-// takes an exclusive lock on path+".lock". An absent file is an empty ledger.
+// takes an exclusive lock on path+".lock". An absent file is an empty ledger,
+// whatever journals there are.
 //
-// When the file is torn, corrupt or of no known version, Open moves it aside
+// When a file is torn, corrupt or of no known version, Open moves all aside
 // and returns BOTH a usable empty ledger and a [*CorruptError], so that the
 // caller can say so and rebuild. With every other error the ledger is nil; one
-// that a newer gresd wrote is left alone ([ErrNewer]).
+// that a newer gresd wrote is left alone ([ErrNewer]). A write at the end that
+// was never finished is no error; see [Ledger.Torn].
 func Open(path string) (*Ledger, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
@@ -100,28 +109,101 @@ func Open(path string) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger %s: %w", path, err)
 	}
 	l := newLedger(path, lock)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return l, nil
+	why, err := l.load()
+	if errors.Is(why, ErrNewer) {
+		// Not corrupt: another gresd can read it, and knows more of the jobs.
+		err = fmt.Errorf("open ledger %s: %w: start that gresd again, or move the file away: "+
+			"this gresd then starts from the grants and jobs that exist", path, why)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open ledger: %w", err), lock.Close())
+		return nil, errors.Join(err, lock.Close())
 	}
-	records, err := decode(data)
-	if errors.Is(err, ErrNewer) {
-		// Not corrupt: another gresd can read it, and knows more of the jobs.
-		return nil, errors.Join(fmt.Errorf("open ledger %s: %w: start that gresd again, or move the file away: "+
-			"this gresd then starts from the grants and jobs that exist", path, err), lock.Close())
+	if why == nil {
+		return l, nil
+	}
+	moved, err := moveAside(path, time.Now())
+	if err == nil {
+		err = l.setAside(time.Now())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("move corrupt ledger %s aside: %w", path, err), lock.Close())
+	}
+	l = newLedger(path, lock)
+	return l, &CorruptError{Path: path, MovedTo: moved, Why: why}
+}
+
+// load reads the files; why says that they are not to be trusted.
+func (l *Ledger) load() (why, err error) {
+	exist, err := journalsOf(l.path)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	data, err := os.ReadFile(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = l.setAside(time.Now()); err != nil {
+			return nil, fmt.Errorf("open ledger: move journals of another aside: %w", err)
+		}
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	d, records, why := decode(data)
+	if why != nil {
+		return why, nil
+	}
+	if d.Version == 1 { // journals are of a time before a downgrade
+		if err = l.setAside(time.Now()); err != nil {
+			return nil, fmt.Errorf("open ledger: move journals of another aside: %w", err)
+		}
+	} else {
+		f, why := replay(d, records, exist, func(n uint64) ([]byte, error) { return os.ReadFile(journalPath(l.path, n)) })
+		if why != nil {
+			return why, nil
+		}
+		l.torn = f.torn
+		l.out.ledger, l.out.journal, l.out.seq, l.out.based = d.Ledger, f.last, f.seq, true
+		// What a killed gresd wrote and did not sync is believed from now on.
+		for n := d.Journal; n <= f.last && err == nil; n++ {
+			err = syncPath(journalPath(l.path, n))
+		}
+	}
+	if err == nil {
+		err = syncPath(l.path)
+	}
+	if err == nil {
+		err = syncPath(filepath.Dir(l.path))
 	}
 	if err == nil {
 		l.existed = true
-		return l, l.fill(records)
+		err = l.fill(records)
 	}
-	moved, moveErr := moveAside(path, time.Now())
-	if moveErr != nil {
-		return nil, errors.Join(fmt.Errorf("move corrupt ledger %s aside: %w", path, moveErr), lock.Close())
+	if err != nil {
+		err = fmt.Errorf("open ledger: %w", err)
 	}
-	return l, &CorruptError{Path: path, MovedTo: moved, Why: err}
+	return nil, err
+}
+
+// setAside keeps journals that belong to no ledger for people to look at, and
+// removes those that say nothing, as a killed gresd leaves that began a ledger.
+func (l *Ledger) setAside(now time.Time) error {
+	exist, err := journalsOf(l.path)
+	for _, number := range exist {
+		path := journalPath(l.path, number)
+		var text []byte
+		if text, err = os.ReadFile(path); err != nil {
+			break
+		}
+		if bytes.Count(text, []byte("\n")) < 2 {
+			err = os.Remove(path)
+		} else {
+			_, err = moveAside(path, now)
+		}
+		if err != nil {
+			break
+		}
+	}
+	return err
 }
 
 // lockWait is for the children of a gresd that was killed: one that was just being
@@ -216,18 +298,32 @@ func (l *Ledger) Beside(jobID uint32) (rec Record, others place.InUse, known boo
 // on a first start and after a corrupt file.
 func (l *Ledger) Existed() bool { return l.existed }
 
+// Torn is the number of bytes at the end of the files, when the ledger was
+// opened, of a write that was not finished, and that nobody was told of.
+func (l *Ledger) Torn() int { return l.torn }
+
+// Problems is what an administrator should look at.
+func (l *Ledger) Problems() []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.unsaved == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("the journal of ledger %s cannot be made shorter: %v", l.path, l.unsaved)}
+}
+
 // Close waits for what is being written and releases the lock. Reading still
 // works afterwards, writing gives [ErrClosed]. Closing twice is no error.
 func (l *Ledger) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.writing {
+	for l.writing || l.snapshots > 0 {
 		l.written.Wait()
 	}
 	if l.lock == nil {
 		return nil
 	}
-	err := l.lock.Close()
+	err := errors.Join(l.out.close(), l.lock.Close())
 	l.lock = nil
 	return err
 }

@@ -219,8 +219,9 @@ func TestACommitThatFailsChangesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state", "ledger.json")
 	l := open(t, path)
 	commit(t, l, 7)
-	// A folder in the place of the temporary file; root could write anywhere else.
-	if err := os.Mkdir(path+".tmp", 0o700); err != nil {
+	// A folder in the place of the next journal; root could write anywhere else.
+	next := nextJournal(l)
+	if err := os.Mkdir(next, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Commit(record(8)); err == nil || !strings.Contains(err.Error(), "commit job 8 to ledger "+path) {
@@ -232,7 +233,7 @@ func TestACommitThatFailsChangesNothing(t *testing.T) {
 	if got := l.List(); len(got) != 1 || got[0].JobID != 7 {
 		t.Errorf("got %+v", got)
 	}
-	if err := os.Remove(path + ".tmp"); err != nil {
+	if err := os.Remove(next); err != nil {
 		t.Fatal(err)
 	}
 	commit(t, l, 8)
@@ -241,12 +242,24 @@ func TestACommitThatFailsChangesNothing(t *testing.T) {
 	}
 }
 
-// good returns the text of a ledger with three records.
+// encode is the text of a snapshot that goes on in an empty journal 1.
+func encode(records ...Record) ([]byte, error) {
+	all := make([][]byte, len(records))
+	for i, r := range records {
+		var err error
+		if all[i], err = json.Marshal(r); err != nil {
+			return nil, err
+		}
+	}
+	return assemble(nil, testName, 1, all), nil
+}
+
+const testName = "0123456789abcdef"
+
+// good returns the text of a snapshot with three records.
 func good(t *testing.T) []byte {
 	t.Helper()
-	l := open(t, filepath.Join(t.TempDir(), "ledger.json"))
-	commit(t, l, 7, 8, 9)
-	data, err := os.ReadFile(l.path)
+	data, err := encode(record(7), record(8), record(9))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,6 +272,7 @@ func openText(t *testing.T, text []byte) (*Ledger, error) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	appendText(t, journalPath(path, 1), appendHeader(nil, header{Version: version, Ledger: testName, Journal: 1}))
 	l, err := Open(path)
 	if l != nil {
 		t.Cleanup(func() { l.Close() })
@@ -270,7 +284,7 @@ func TestAFileTornAnywhereIsNotBelieved(t *testing.T) {
 	data := good(t)
 	// Without the last line break nothing is missing.
 	for length := range len(data) - 1 {
-		if records, err := decode(data[:length]); err == nil {
+		if _, records, err := decode(data[:length]); err == nil {
 			t.Fatalf("%d of %d bytes were read as %v", length, len(data), records)
 		}
 	}
@@ -285,7 +299,7 @@ func TestAFileTornAnywhereIsNotBelieved(t *testing.T) {
 
 func TestAFileChangedInOneBitIsNotBelieved(t *testing.T) {
 	data := good(t)
-	want, err := decode(data)
+	_, want, err := decode(data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +308,7 @@ func TestAFileChangedInOneBitIsNotBelieved(t *testing.T) {
 			changed := append([]byte(nil), data...)
 			changed[i] ^= 1 << bit
 			// White space, and the letters of a key, in either case, say the same.
-			if got, err := decode(changed); err == nil && !reflect.DeepEqual(got, want) {
+			if _, got, err := decode(changed); err == nil && !reflect.DeepEqual(got, want) {
 				t.Fatalf("bit %d of byte %d (%q): read as %v", bit, i, changed[i], got)
 			}
 		}
@@ -303,21 +317,24 @@ func TestAFileChangedInOneBitIsNotBelieved(t *testing.T) {
 
 func TestFilesThatCannotBeUsedAreKeptAside(t *testing.T) {
 	data := string(good(t))
+	sealed := func(records string) string {
+		d := document{Version: version, Ledger: testName, Journal: 1}
+		return fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":%q,"journal":1,"records":%s}`, checksum(d.seal(), []byte(records)), testName, records)
+	}
 	for name, test := range map[string]struct{ text, want string }{
 		"empty":               {"", "torn or not JSON (0 bytes)"},
 		"text":                {"hello", "torn or not JSON"},
 		"zeros after a crash": {strings.Repeat("\x00", 4096), "torn or not JSON (4096 bytes)"},
-		"an older version":    {strings.Replace(data, `"version":1`, `"version":0`, 1), "version 0, this gresd reads version 1"},
+		"an older version":    {strings.Replace(data, `"version":2`, `"version":0`, 1), "version 0, this gresd reads version 2"},
 		"no version":          {"{}", "version 0"},
-		"no records":          {`{"version":1}`, "no records"},
+		"no records":          {`{"version":2,"ledger":"a","journal":1}`, "no records"},
+		"no name":             {strings.Replace(data, testName, "", 1), "want a name and a number"},
+		"another journal":     {strings.Replace(data, `"journal":1`, `"journal":2`, 1), "checksum is crc32c:"},
 		"a changed share":     {strings.Replace(data, `"share":30`, `"share":31`, 1), "checksum is crc32c:"},
 		"no checksum":         {strings.Replace(data, `"checksum"`, `"checkers"`, 1), "the file says \"\""},
 		"two files in one":    {data + data, "something follows the records"},
-		"records of a kind":   {`{"version":1,"checksum":"` + checksum([]byte(`[7]`)) + `","records":[7]}`, "read records"},
-		"a job twice": {
-			`{"version":1,"checksum":"` + checksum([]byte(`[{"job_id":7},{"job_id":7}]`)) + `","records":[{"job_id":7},{"job_id":7}]}`,
-			"job 7 twice",
-		},
+		"records of a kind":   {sealed(`[7]`), "read records"},
+		"a job twice":         {sealed(`[{"job_id":7},{"job_id":7}]`), "job 7 twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := openText(t, []byte(test.text))
@@ -348,7 +365,7 @@ func TestFilesThatCannotBeUsedAreKeptAside(t *testing.T) {
 // newer one has promised.
 func TestALedgerOfANewerGresdIsLeftAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.json")
-	newer := strings.Replace(string(good(t)), `"version":1`, `"version":2`, 1)
+	newer := strings.Replace(string(good(t)), `"version":2`, `"version":3`, 1)
 	if err := os.WriteFile(path, []byte(newer), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +374,7 @@ func TestALedgerOfANewerGresdIsLeftAlone(t *testing.T) {
 		if l != nil || !errors.Is(err, ErrNewer) || errors.Is(err, ErrCorrupt) {
 			t.Fatalf("Open: %v, %v", l, err)
 		}
-		for _, want := range []string{path, "version 2, this gresd reads version 1", "start that gresd again", "move the file away"} {
+		for _, want := range []string{path, "version 3, this gresd reads version 2", "start that gresd again", "move the file away"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%q lacks %q", err, want)
 			}

@@ -7,14 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/watch"
 )
 
 // held is what something says that a job holds; all of it is compared.
@@ -29,34 +28,14 @@ type held struct {
 	cardsOfJob int
 }
 
-// onDisk reads the ledger with nothing of gresd's own code: version, checksum over
-// the records as compact JSON, and what each of them holds.
+// onDisk is what the ledger says, read with nothing of gresd's own code.
 func (n *Node) onDisk() (map[uint32]held, error) {
-	text, err := os.ReadFile(n.Ledger())
-	if errors.Is(err, fs.ErrNotExist) {
-		return map[uint32]held{}, nil
-	}
+	records, err := watch.Records(n.Ledger())
 	if err != nil {
 		return nil, err
-	}
-	var file struct {
-		Version  int
-		Checksum string
-		Records  []json.RawMessage
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
-		return nil, fmt.Errorf("%s, %d bytes: %w", n.Ledger(), len(text), err)
-	}
-	compact, err := json.Marshal(file.Records)
-	if err != nil {
-		return nil, err
-	}
-	sum := fmt.Sprintf("crc32c:%08x", crc32.Checksum(compact, crc32.MakeTable(crc32.Castagnoli)))
-	if file.Version != 1 || file.Checksum != sum {
-		return nil, fmt.Errorf("%s: version %d, checksum %s, want 1, %s", n.Ledger(), file.Version, file.Checksum, sum)
 	}
 	jobs := map[uint32]held{}
-	for _, record := range file.Records {
+	for _, record := range records {
 		var r struct {
 			JobID     uint32 `json:"job_id"`
 			UID       uint32
@@ -72,9 +51,6 @@ func (n *Node) onDisk() (map[uint32]held, error) {
 		}
 		if err := json.Unmarshal(record, &r); err != nil {
 			return nil, err
-		}
-		if _, twice := jobs[r.JobID]; twice {
-			return nil, fmt.Errorf("ledger: job %d twice", r.JobID)
 		}
 		h := held{granted: r.State == "granted", uid: r.UID, cardsOfJob: len(r.Placement.Cards)}
 		for _, c := range r.Placement.Cards {

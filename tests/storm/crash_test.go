@@ -173,8 +173,8 @@ func (c *crash) each(step int, try func(at int) (died bool)) (points int) {
 	}
 }
 
-// One client's storm has the same points each time: gresd is killed at each, in
-// the long run, or at some.
+// One client's storm has the same points each time, but for a snapshot of the ledger
+// that is written beside: gresd is killed at each, in the long run, or at some.
 func TestKilledAtEachPointOfAStorm(t *testing.T) {
 	c := newCrash(t, "")
 	c.must("start", c.node.Start())
@@ -189,7 +189,8 @@ func TestKilledAtEachPointOfAStorm(t *testing.T) {
 	})
 	c.report(map[bool]int{false: 25, true: 400}[long])
 	for _, want := range []string{
-		"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp", "fsync ",
+		"create ledger.journal-#", "write ledger.journal-#", "fsync ledger.journal-#", "fsync ",
+		"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp", "unlink ledger.journal-#",
 		"create jobs/new-#/.grant.new", "write jobs/new-#/.grant.new", "rename jobs/new-#/.grant.new", "rename jobs/new-#/.cache.new",
 		"rename jobs/new-#", "unlink jobs/#/grant", "write reply",
 	} {
@@ -278,19 +279,69 @@ func TestKilledAtRandomPointsOfAStorm(t *testing.T) {
 func TestDurableBeforeAnswered(t *testing.T) {
 	c := newCrash(t, "")
 	c.must("start", c.node.Start())
-	if _, err := c.one(); err != nil { // also names the node, once
-		t.Fatal(err)
-	}
-	durable := []string{
-		"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp", "fsync ",
-	}
+	begin := []string{"create ledger.journal-#", "write ledger.journal-#", "fsync ledger.journal-#"}
+	snapshot := []string{"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp"}
+	batch := []string{"write ledger.journal-#", "fsync ledger.journal-#"}
+	grant, release := []string{"rename jobs/new-#", "write reply"}, []string{"unlink jobs/#/grant", "write reply"}
+
+	c.killer.arm(0)
+	_, err := c.one() // also names the node, once
+	c.must("first grant", err)
+	c.inOrder("first grant", slices.Concat(begin, snapshot, grant))
+	c.before("fsync ", "create ledger.json.tmp")
+	c.after("rename ledger.json.tmp", "fsync ")
+
 	c.killer.arm(0)
 	job, err := c.one()
 	c.must("grant", err)
-	c.inOrder("grant", append(slices.Clone(durable), "rename jobs/new-#", "write reply"))
+	c.inOrder("grant", slices.Concat(batch, grant))
 	c.killer.arm(0)
 	c.must("release", c.record.Release(job))
-	c.inOrder("release", append(slices.Clone(durable), "unlink jobs/#/grant", "write reply"))
+	c.inOrder("release", slices.Concat(batch, release))
+
+	// A gresd that was started anew begins a journal, and a snapshot beside.
+	c.node.Kill()
+	c.killer.arm(0)
+	c.must("start", c.node.Start())
+	c.before("fsync ledger.json", "write reply") // what the dead one may not have synced
+	c.before("fsync ledger.journal-#", "write reply")
+	c.killer.arm(0)
+	_, err = c.one()
+	c.must("grant", err)
+	c.inOrder("grant after a start", slices.Concat(begin, grant))
+	c.before("fsync ", "rename jobs/new-#")
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && !c.passed("unlink ledger.journal-#"); {
+		time.Sleep(time.Millisecond)
+	}
+	c.inOrder("snapshot", append(snapshot, "unlink ledger.journal-#"))
+}
+
+func (c *crash) passed(name string) bool {
+	c.killer.mu.Lock()
+	defer c.killer.mu.Unlock()
+	return slices.Contains(c.killer.names, name)
+}
+
+// before wants the first of one kind of points before the first of another.
+func (c *crash) before(first, second string) {
+	c.Helper()
+	c.killer.mu.Lock()
+	defer c.killer.mu.Unlock()
+	at, then := slices.Index(c.killer.names, first), slices.Index(c.killer.names, second)
+	if at < 0 || then < 0 || at > then {
+		c.Errorf("%q, at %d, is not before %q, at %d: %q", first, at, second, then, c.killer.names)
+	}
+}
+
+// after wants one kind of points at once after another.
+func (c *crash) after(first, second string) {
+	c.Helper()
+	c.killer.mu.Lock()
+	defer c.killer.mu.Unlock()
+	at := slices.Index(c.killer.names, first)
+	if at < 0 || at+1 == len(c.killer.names) || c.killer.names[at+1] != second {
+		c.Errorf("after %q there is not %q: %q", first, second, c.killer.names)
+	}
 }
 
 // inOrder wants these among the points since arm, each once and in this order.

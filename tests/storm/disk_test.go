@@ -93,18 +93,23 @@ func TestFullDisk(t *testing.T) {
 func TestReadOnlyDisk(t *testing.T) {
 	dir := small(t, 100)
 	c := newCrash(t, dir)
-	c.node.Watch = nil
+	readOnly := false
+	c.node.Watch.Decide = func(p Point) Verdict {
+		c.killer.mu.Lock()
+		defer c.killer.mu.Unlock()
+		if readOnly && strings.HasPrefix(p.File, "ledger.") {
+			return Verdict{Fail: syscall.EROFS}
+		}
+		return Verdict{}
+	}
 	c.must("start", c.node.Start())
 	job, err := c.one()
 	c.must("grant", err)
-	// A tmpfs stays writable while a file in it is open for writing, as the lock of
-	// the ledger is; a second, read-only view of it in its place is not.
-	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	// A tmpfs stays writable while a file in it is open for writing, as the journal
+	// is; other file systems become read-only when their disk fails.
+	c.killer.mu.Lock()
+	readOnly = true
+	c.killer.mu.Unlock()
 	if _, err := c.one(); !refusedAsNode(err, "read-only file system") {
 		t.Errorf("grant: %v", err)
 	}
@@ -112,6 +117,13 @@ func TestReadOnlyDisk(t *testing.T) {
 		t.Errorf("release: %v", err)
 	}
 	c.node.Kill()
+	c.node.Watch = nil
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
 	size := logSize(t, c.node)
 	if err := c.node.Start(); !errors.Is(err, ErrEnded) {
 		t.Fatalf("start: %v", err)
@@ -202,88 +214,4 @@ func TestEachPointFailsOnce(t *testing.T) {
 	if failed < 15 {
 		t.Errorf("%d points failed: want 15", failed)
 	}
-}
-
-// A ledger that ends too early, as after a power cut on a disk that lies, is not
-// believed: it is rebuilt from the grants, or from Slurm where these are gone too.
-func TestTornLedger(t *testing.T) {
-	c := newCrash(t, "")
-	c.node.Watch, c.record.NoSet = nil, true
-	c.must("start", c.node.Start())
-	for i := range 8 {
-		if _, err := c.one(); err != nil {
-			t.Fatalf("job %d: %v", i, err)
-		}
-	}
-	c.node.Kill()
-	whole, err := os.ReadFile(c.node.Ledger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var lengths []int
-	tail, every := 16, 5
-	if long {
-		tail, every = 130, 1
-	}
-	for cut := 2; cut < tail; cut += every { // without the last line break nothing is missing
-		lengths = append(lengths, len(whole)-cut)
-	}
-	for block := 0; block < len(whole); block += 512 {
-		lengths = append(lengths, block)
-	}
-	for i, length := range lengths {
-		size := logSize(t, c.node)
-		if err := os.WriteFile(c.node.Ledger(), whole[:length], 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if i%2 == 1 { // and the node was rebooted
-			if err := os.RemoveAll(c.node.run()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		c.must("start", c.node.Start())
-		if err := c.record.CheckAlive(); err != nil {
-			t.Fatalf("%d of %d bytes: %v", length, len(whole), err)
-		}
-		if said := logFrom(t, c.node, size); !strings.Contains(said, "torn") {
-			t.Fatalf("%d of %d bytes: gresd does not say it: %s", length, len(whole), said)
-		}
-		c.node.Kill()
-	}
-	t.Logf("torn at %d places", len(lengths))
-	c.must("start", c.node.Start())
-	c.check()
-}
-
-// A gresd that is older than its ledger does not start, and says what to do.
-func TestDowngrade(t *testing.T) {
-	c := newCrash(t, "")
-	c.must("start", c.node.Start())
-	if _, err := c.one(); err != nil {
-		t.Fatal(err)
-	}
-	c.node.Kill()
-	text, err := os.ReadFile(c.node.Ledger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	newer := strings.Replace(string(text), `"version":1`, `"version":2`, 1)
-	if err := os.WriteFile(c.node.Ledger(), []byte(newer), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	size := logSize(t, c.node)
-	if err := c.node.Start(); !errors.Is(err, ErrEnded) {
-		t.Fatalf("start: %v", err)
-	}
-	for _, want := range []string{c.node.Ledger(), "version 2, this gresd reads version 1", "move the file away"} {
-		if said := logFrom(t, c.node, size); !strings.Contains(said, want) {
-			t.Errorf("%q lacks %q", said, want)
-		}
-	}
-	// As it says.
-	if err := os.Rename(c.node.Ledger(), c.node.Ledger()+".newer"); err != nil {
-		t.Fatal(err)
-	}
-	c.must("start", c.node.Start())
-	c.check()
 }

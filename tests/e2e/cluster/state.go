@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,10 +39,16 @@ func (c *Cluster) ask(op wire.Op) (wire.Reply, error) {
 // JobDir is where gresd keeps the files of a job.
 func JobDir(job int) string { return filepath.Join(runDir, "jobs", fmt.Sprint(job)) }
 
-// Ledger returns the bytes of gresd's durable record.
+// Ledger returns the bytes of gresd's durable record, of all its files.
 func (c *Cluster) Ledger() (string, error) {
-	data, err := os.ReadFile(stateDir + "/ledger.json")
-	return string(data), err
+	text, err := os.ReadFile(stateDir + "/ledger.json")
+	journals, globErr := filepath.Glob(stateDir + "/ledger.journal-*")
+	errs := []error{err, globErr}
+	for _, path := range journals {
+		more, err := os.ReadFile(path)
+		text, errs = append(text, more...), append(errs, err)
+	}
+	return string(text), errors.Join(errs...)
 }
 
 // Leftovers lists what jobs left behind: queue entries, job folders, records,

@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -188,13 +189,44 @@ JobId=7 Name=s1 JobState=FAILED
 }
 
 func TestLedgerText(t *testing.T) {
-	const text = `{"version":1,"records":[{"job_id":7,"state":"granted","placement":{"cards":[{"gpu_uuid":"B","share":30,"memory_bytes":5}]}},
-		{"job_id":8,"state":"refused","placement":{"cards":null}}]}`
-	claims, err := cards{"A": 0, "B": 1}.ledger([]byte(text))
-	if want := []Claim{{7, 1, 30, 5}}; err != nil || !reflect.DeepEqual(claims, want) {
+	path := filepath.Join(t.TempDir(), "ledger.json")
+	if records, err := Records(path); err != nil || len(records) != 0 {
+		t.Errorf("no ledger: %v, %v", records, err)
+	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	line := func(seal, text string) string { return sumOf(seal+text) + " " + text + "\n" }
+	const (
+		seven  = `{"job_id":7,"state":"granted","placement":{"cards":[{"gpu_uuid":"B","share":30,"memory_bytes":5}]}}`
+		eight  = `{"job_id":8,"state":"refused","placement":{"cards":null}}`
+		nine   = `{"job_id":9,"placement":{"cards":[{"gpu_uuid":"A","share":10,"memory_bytes":1}]}}`
+		header = `{"version":2,"ledger":"x","journal":%d,"after":%d}`
+	)
+	write(path, fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":"x","journal":3,"records":[%s]}`, sumOf("x/3/["+seven+"]"), seven))
+	journal := strings.TrimSuffix(path, ".json") + ".journal-"
+	if _, err := Records(path); err == nil {
+		t.Error("a snapshot without its journal was read")
+	}
+	write(journal+"3", line("", fmt.Sprintf(header, 3, 40))+line("x/3/", `41 [{"set":`+eight+`},{"set":`+nine+`}]`)+
+		line("x/3/", `42 [{"delete":7}]`)) // which failed
+	write(journal+"4", line("", fmt.Sprintf(header, 4, 41))+line("x/4/", `42 [{"delete":8}]`)+line("x/4/", `43 [{"delete":9}]`)[:20])
+	records, err := Records(path)
+	if err != nil || len(records) != 2 || string(records[7]) != seven || string(records[9]) != nine {
+		t.Errorf("got %v, %v", records, err)
+	}
+	claims, err := cards{"A": 0, "B": 1}.claims(records)
+	if want := []Claim{{7, 1, 30, 5}, {9, 0, 10, 1}}; err != nil || !reflect.DeepEqual(claims, want) {
 		t.Errorf("got %v, %v; want %v", claims, err, want)
 	}
-	if _, err := (cards{"A": 0}).ledger([]byte(text)); err == nil {
+	if _, err := (cards{"A": 0}).claims(records); err == nil {
 		t.Error("a card that is not there was read")
+	}
+	write(path, fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":"x","journal":3,"records":[%s]}`, sumOf("x/3/["+seven+"]"), eight))
+	if _, err := Records(path); err == nil {
+		t.Error("a changed snapshot was read")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -121,12 +122,11 @@ func indexes(list string) ([]int, error) {
 // cards gives an index to each UUID.
 type cards map[string]int
 
-// ledger reads gresd's durable record as text of JSON, without gresd's reader.
-func (c cards) ledger(text []byte) ([]Claim, error) {
-	var file struct {
-		Records []struct {
-			Job       int    `json:"job_id"`
-			State     string `json:"state"`
+// claims are what records give.
+func (c cards) claims(records map[uint32]json.RawMessage) ([]Claim, error) {
+	var claims []Claim
+	for _, id := range slices.Sorted(maps.Keys(records)) {
+		var r struct {
 			Placement struct {
 				Cards []struct {
 					UUID   string `json:"gpu_uuid"`
@@ -134,19 +134,16 @@ func (c cards) ledger(text []byte) ([]Claim, error) {
 					Memory uint64 `json:"memory_bytes"`
 				} `json:"cards"`
 			} `json:"placement"`
-		} `json:"records"`
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
-		return nil, fmt.Errorf("ledger: %w", err)
-	}
-	var claims []Claim
-	for _, r := range file.Records {
+		}
+		if err := json.Unmarshal(records[id], &r); err != nil {
+			return nil, fmt.Errorf("ledger: job %d: %w", id, err)
+		}
 		for _, card := range r.Placement.Cards {
 			index, known := c[card.UUID]
 			if !known {
-				return nil, fmt.Errorf("ledger: job %d: no card has the UUID %q", r.Job, card.UUID)
+				return nil, fmt.Errorf("ledger: job %d: no card has the UUID %q", id, card.UUID)
 			}
-			claims = append(claims, Claim{Job: r.Job, Card: index, Units: card.Share, Memory: card.Memory})
+			claims = append(claims, Claim{Job: int(id), Card: index, Units: card.Share, Memory: card.Memory})
 		}
 	}
 	return claims, nil

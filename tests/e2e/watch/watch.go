@@ -5,7 +5,6 @@ package watch
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -158,14 +157,11 @@ func (w *Watcher) look() {
 }
 
 func (w *Watcher) ledger() ([]Claim, error) {
-	text, err := os.ReadFile(w.paths.Ledger)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // no job was here yet
-	}
+	records, err := Records(w.paths.Ledger)
 	if err != nil {
 		return nil, err
 	}
-	return w.cards.ledger(text)
+	return w.cards.claims(records)
 }
 
 // processes are the entries of the cards' own table. A process that is gone when

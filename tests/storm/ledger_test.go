@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package storm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/watch"
+)
+
+// journals are the paths of the journals of the ledger.
+func (n *Node) journals(t *testing.T) []string {
+	t.Helper()
+	paths, err := filepath.Glob(strings.TrimSuffix(n.Ledger(), ".json") + ".journal-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// keep returns what puts the ledger back as it is now.
+func (n *Node) keep(t *testing.T) (restore func()) {
+	t.Helper()
+	texts := map[string][]byte{}
+	for _, path := range append(n.journals(t), n.Ledger()) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[path] = text
+	}
+	return func() {
+		t.Helper()
+		for _, path := range n.journals(t) {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for path, text := range texts {
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// damage tries a ledger of which one file has this text, and wants gresd to say
+// these words and to lose nothing; after a reboot, the grants are gone too.
+func (c *crash) damage(path string, text []byte, say string, reboot bool) {
+	c.Helper()
+	size := logSize(c.T, c.node)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		c.Fatal(err)
+	}
+	if reboot {
+		if err := os.RemoveAll(c.node.run()); err != nil {
+			c.Fatal(err)
+		}
+	}
+	what := fmt.Sprintf("%s of %d bytes", filepath.Base(path), len(text))
+	c.must(what, c.node.Start())
+	c.must(what, c.record.CheckAlive())
+	if said := logFrom(c.T, c.node, size); !strings.Contains(said, say) {
+		c.Fatalf("%s: gresd does not say %q: %s", what, say, said)
+	}
+	c.node.Kill()
+}
+
+func eightJobs(t *testing.T) *crash {
+	c := newCrash(t, "")
+	c.node.Watch, c.record.NoSet = nil, true
+	c.must("start", c.node.Start())
+	for i := range 8 {
+		if _, err := c.one(); err != nil {
+			t.Fatalf("job %d: %v", i, err)
+		}
+	}
+	c.node.Kill()
+	return c
+}
+
+// A ledger that ends too early, as after a power cut on a disk that lies, is not
+// believed: it is rebuilt from the grants, or from Slurm where these are gone too.
+// The end of a journal that is missing is made good from the grants.
+func TestTornLedger(t *testing.T) {
+	c := eightJobs(t)
+	restore := c.node.keep(t)
+	path := c.node.Ledger()
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tail, every, block := 16, 7, 400
+	if long {
+		tail, every, block = 130, 1, 64
+	}
+	cuts := func(text []byte, from int) (texts [][]byte) {
+		for cut := from; cut < tail; cut += every {
+			texts = append(texts, text[:len(text)-cut])
+		}
+		for at := 0; at < len(text); at += block {
+			texts = append(texts, text[:at])
+		}
+		return texts
+	}
+	torn := cuts(whole, 2) // without the last line break nothing is missing
+	for _, text := range torn {
+		restore()
+		c.damage(path, text, "torn", false)
+		restore()
+		c.damage(path, text, "torn", true)
+	}
+	t.Logf("snapshot torn at %d places, twice", len(torn))
+
+	restore()
+	journals := c.node.journals(t)
+	if len(journals) != 1 {
+		t.Fatalf("journals %q: want one", journals)
+	}
+	journal, err := os.ReadFile(journals[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := bytes.IndexByte(journal, '\n')
+	torn = cuts(journal, 1)
+	for _, text := range torn {
+		restore()
+		say := "was not finished"
+		switch {
+		case len(text) <= header:
+			say = "torn"
+		case bytes.HasSuffix(text, []byte("\n")):
+			say = "" // nothing tells that there was more
+		}
+		c.damage(journals[0], text, say, false)
+	}
+	t.Logf("journal torn at %d places", len(torn))
+
+	// One that was changed is no more believed than a snapshot.
+	step := map[bool]int{false: 1500, true: 100}[long]
+	for at := header + 40; at < bytes.LastIndexByte(journal[:len(journal)-1], '\n'); at += step {
+		changed := bytes.Clone(journal)
+		changed[at] ^= 1
+		restore()
+		c.damage(journals[0], changed, "is not what was written", false)
+		restore()
+		c.damage(journals[0], changed, "is not what was written", true)
+	}
+	restore()
+	c.must("start", c.node.Start())
+	c.check()
+}
+
+// A gresd that is older than its ledger does not start, and says what to do.
+func TestDowngrade(t *testing.T) {
+	c := newCrash(t, "")
+	c.must("start", c.node.Start())
+	if _, err := c.one(); err != nil {
+		t.Fatal(err)
+	}
+	c.node.Kill()
+	text, err := os.ReadFile(c.node.Ledger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := strings.Replace(string(text), `"version":2`, `"version":3`, 1)
+	if err := os.WriteFile(c.node.Ledger(), []byte(newer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	size := logSize(t, c.node)
+	if err := c.node.Start(); !errors.Is(err, ErrEnded) {
+		t.Fatalf("start: %v", err)
+	}
+	for _, want := range []string{c.node.Ledger(), "version 3, this gresd reads version 2", "move the file away"} {
+		if said := logFrom(t, c.node, size); !strings.Contains(said, want) {
+			t.Errorf("%q lacks %q", said, want)
+		}
+	}
+	// As it says.
+	if err := os.Rename(c.node.Ledger(), c.node.Ledger()+".newer"); err != nil {
+		t.Fatal(err)
+	}
+	c.must("start", c.node.Start())
+	c.check()
+}
+
+// asVersion1 makes the ledger what an older gresd wrote, and returns its text.
+func (c *crash) asVersion1() []byte {
+	c.Helper()
+	records, err := watch.Records(c.node.Ledger())
+	c.must("ledger", err)
+	list := []json.RawMessage{}
+	for _, r := range records {
+		list = append(list, r)
+	}
+	text, err := json.Marshal(list)
+	c.must("ledger", err)
+	sum := crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli))
+	text = fmt.Appendf(nil, "{\"version\":1,\"checksum\":\"crc32c:%08x\",\"records\":%s}\n", sum, text)
+	c.must("ledger", os.WriteFile(c.node.Ledger(), text, 0o600))
+	for _, path := range c.node.journals(c.T) {
+		c.must("ledger", os.Remove(path))
+	}
+	return text
+}
+
+// The first change after an upgrade makes the ledger a new one, and gresd is killed
+// at each point of it.
+func TestKilledAtEachPointOfAnUpgrade(t *testing.T) {
+	c := newCrash(t, "")
+	c.must("start", c.node.Start())
+	every := 1
+	if !long {
+		every = 5
+	}
+	for at := 1; ; at += every {
+		for range 2 {
+			_, err := c.one()
+			c.must("grant", err)
+		}
+		c.node.Kill()
+		text := c.asVersion1()
+		c.killer.arm(0)
+		c.must("start", c.node.Start())
+		if now, err := os.ReadFile(c.node.Ledger()); err != nil || !bytes.Equal(now, text) {
+			t.Fatalf("a start changes the ledger: %v", err)
+		}
+		c.killer.arm(at)
+		_, err := c.one()
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrDead) {
+			t.Fatal(err)
+		}
+		c.node.Wait()
+		c.recover()
+	}
+	c.killer.arm(0)
+	c.check()
+	c.report(map[bool]int{false: 4, true: 15}[long])
+}
