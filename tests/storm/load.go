@@ -5,14 +5,19 @@ package storm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -222,4 +227,34 @@ func cpuOf(pid int) (own, children time.Duration, err error) {
 	}
 	const tick = 10 * time.Millisecond
 	return time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick, nil
+}
+
+// Favour gives the session of a process a priority as that of nice. Where the
+// kernel groups processes by session, nice says nothing beside other sessions.
+func Favour(pid, priority int) error {
+	if priority == 0 {
+		return nil
+	}
+	err := os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", pid), fmt.Append(nil, priority), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, syscall.Setpriority(syscall.PRIO_PROCESS, pid, priority))
+}
+
+// Pin lets all threads of a process run on these processors alone.
+func Pin(pid int, cpus []int) error {
+	if len(cpus) == 0 {
+		return nil
+	}
+	var set unix.CPUSet
+	for _, cpu := range cpus {
+		set.Set(cpu)
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	for _, thread := range threads {
+		id, notNumber := strconv.Atoi(thread.Name())
+		err = errors.Join(err, notNumber, unix.SchedSetaffinity(id, &set))
+	}
+	return err
 }

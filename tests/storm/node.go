@@ -38,6 +38,10 @@ type Node struct {
 	Cards int
 	// Watch, if set, is told of each point of gresd from the next Start on.
 	Watch *Watch
+	// Favour and CPUs, if set, are for gresd and what it starts: a priority as that
+	// of nice, and the processors that it may use.
+	Favour int
+	CPUs   []int
 
 	build string
 	cmd   *exec.Cmd
@@ -151,6 +155,9 @@ func (n *Node) Start() error {
 	}
 	done := make(chan struct{})
 	n.cmd, n.done = cmd, done
+	if err := errors.Join(Favour(cmd.Process.Pid, n.Favour), Pin(cmd.Process.Pid, n.CPUs)); err != nil {
+		return err
+	}
 	go func() {
 		_ = cmd.Wait()
 		close(done)

@@ -5,12 +5,14 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
@@ -30,14 +32,21 @@ func main() {
 	seconds := flag.Int("seconds", 10, "length of a run")
 	runs := flag.Int("runs", 3, "runs on each file system")
 	idle := flag.Int("idle", 10, "seconds for which the use of an idle gresd is measured")
-	nice := flag.Int("nice", 0, "priority, of gresd too: -15 where others use the machine")
+	nice := flag.Int("nice", 0, "priority, of gresd too: -20 where others use the machine")
+	pin := flag.Bool("pin", false, "gresd and what it starts on one processor, the clients on the others")
+	profile := flag.String("profile", "", "file for a profile of gresd's use of processors in the first run")
 	flag.Parse()
 	if err := cluster.Enter(); err != nil {
 		fatal(err)
 	}
-	// A thread's, which the program that Enter starts again inherits.
-	runtime.LockOSThread()
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, *nice); err != nil {
+	opts := options{nice: *nice, profile: *profile}
+	if *pin && runtime.NumCPU() > 1 {
+		opts.gresd = []int{0}
+		for cpu := 1; cpu < runtime.NumCPU(); cpu++ {
+			opts.clients = append(opts.clients, cpu)
+		}
+	}
+	if err := errors.Join(storm.Favour(os.Getpid(), *nice), storm.Pin(os.Getpid(), opts.clients)); err != nil {
 		fatal(fmt.Errorf("set priority: %w", err))
 	}
 	load := storm.Load{Clients: *clients, Live: *live, Rate: *rate, For: time.Duration(*seconds) * time.Second}
@@ -48,10 +57,16 @@ func main() {
 	fmt.Fprintf(os.Stdout, "%d cards, %d jobs live, %d clients, rate %.0f/s (0: no limit), machine load %s\n",
 		*cards, *live, *clients, *rate, machineLoad())
 	for _, where := range []string{"/run", *disk} {
-		if err := measure(path, where, *cards, load, *runs, time.Duration(*idle)*time.Second); err != nil {
+		if err := measure(path, where, *cards, load, *runs, time.Duration(*idle)*time.Second, opts); err != nil {
 			fatal(err)
 		}
 	}
+}
+
+type options struct {
+	nice           int
+	gresd, clients []int // processors; nil: all
+	profile        string
 }
 
 func fatal(err error) {
@@ -60,7 +75,7 @@ func fatal(err error) {
 }
 
 // measure runs on one file system, /run being a tmpfs.
-func measure(build, where string, cards int, load storm.Load, runs int, idle time.Duration) error {
+func measure(build, where string, cards int, load storm.Load, runs int, idle time.Duration, opts options) error {
 	dir, err := os.MkdirTemp("/run", "storm-")
 	if err != nil {
 		return err
@@ -75,10 +90,15 @@ func measure(build, where string, cards int, load storm.Load, runs int, idle tim
 	if where == "/run" {
 		name = "tmpfs"
 	}
-	n, err := storm.New(build, dir, filepath.Join(state, "vgpu"), cards, "[log]\nlevel = \"warn\"\n")
+	more := "[log]\nlevel = \"warn\"\n"
+	if opts.profile != "" {
+		more += fmt.Sprintf("[debug]\npprof = %q\n", pprofAt)
+	}
+	n, err := storm.New(build, dir, filepath.Join(state, "vgpu"), cards, more)
 	if err != nil {
 		return err
 	}
+	n.Favour, n.CPUs = opts.nice, opts.gresd
 	if err := n.Start(); err != nil {
 		return err
 	}
@@ -104,6 +124,13 @@ func measure(build, where string, cards int, load storm.Load, runs int, idle tim
 	fmt.Fprintf(os.Stdout, "%s: idle %.2f %% of a core without jobs, %.2f %% with %d; RSS %.1f MiB; one after the other %.0f grants/s\n",
 		name, 100*empty, 100*full, load.Live, mib(rss), float64(load.Live)/filled.Seconds())
 	for run := range runs {
+		if opts.profile != "" && run == 0 && name == "tmpfs" {
+			go func() {
+				if err := profile(opts.profile, load.For); err != nil {
+					fmt.Fprintf(os.Stderr, "vgpu-storm: profile: %v\n", err)
+				}
+			}()
+		}
 		f, err := load.Run(n)
 		if err != nil {
 			return err
@@ -114,6 +141,23 @@ func measure(build, where string, cards int, load storm.Load, runs int, idle tim
 			ms(f.Release.P50), ms(f.Release.P99), ms(f.Release.Max), f.GresdCPU, f.ChildrenCPU, mib(f.RSS), machineLoad())
 	}
 	return nil
+}
+
+const pprofAt = "127.0.0.1:9494"
+
+// profile writes what gresd uses its processors for during a run.
+func profile(path string, during time.Duration) error {
+	rep, err := http.Get(fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", pprofAt, max(1, int(during.Seconds())-1)))
+	if err != nil {
+		return err
+	}
+	defer rep.Body.Close()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, rep.Body)
+	return errors.Join(err, f.Close())
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
