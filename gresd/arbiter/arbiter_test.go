@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -320,6 +321,7 @@ func (f *fakeGrants) Open() []uint32 {
 	for id := range f.specs {
 		ids = append(ids, id)
 	}
+	slices.Sort(ids)
 	return ids
 }
 

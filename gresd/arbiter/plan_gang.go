@@ -2,7 +2,10 @@
 
 package arbiter
 
-import "github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+import (
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
 
 const (
 	// windowPeriod is the time from one window to the next, in microseconds: short
@@ -20,14 +23,12 @@ const (
 // pay for the others' pauses, and one held at 50 % does 17 % of its work
 // (measured: two H200, all-reduces in a loop).
 func openWindows(claims []Claim, cards map[uint32]int, plan map[Key]libvgpu.Schedule) {
-	busyCores := map[Key]uint32{}
-	kernel := map[uint32]uint32{} // the longest of a job's cards
+	busyCores := map[gpu.UUID]uint32{} // of each card
+	kernel := map[uint32]uint32{}      // the longest of a job's cards
 	for _, c := range claims {
 		kernel[c.JobID] = max(kernel[c.JobID], c.Kernel)
-		for _, other := range claims {
-			if other.Card == c.Card && (other.Key == c.Key || other.Busy > 0) {
-				busyCores[c.Key] += other.Cores
-			}
+		if c.Busy > 0 {
+			busyCores[c.Card] += c.Cores
 		}
 	}
 	for _, c := range claims {
@@ -40,7 +41,11 @@ func openWindows(claims []Claim, cards map[uint32]int, plan map[Key]libvgpu.Sche
 		// slices' part of it, and the window is longer for that.
 		part := uint64(s.Cores)
 		if s.Others > 0 {
-			part = part * uint64(busyCores[c.Key]) / uint64(c.Cores)
+			cores := busyCores[c.Card] // as if this job were busy
+			if c.Busy == 0 {
+				cores += c.Cores
+			}
+			part = part * uint64(cores) / uint64(c.Cores)
 		}
 		s.Gate = libvgpu.GateWindow
 		s.Turn = libvgpu.Turn{

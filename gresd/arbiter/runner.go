@@ -18,7 +18,7 @@ import (
 
 // Grants is what the runner needs of the open grants of the node.
 type Grants interface {
-	Open() []uint32
+	Open() []uint32 // sorted
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
 	Turn(jobID uint32, card int) (libvgpu.TurnState, error)

@@ -87,12 +87,12 @@ func (l *ledgerOfWork) turns(d *dealer) {
 	}
 }
 
-// keep forgets all jobs but these.
+// keep forgets all jobs but these, which are sorted.
 func (l *ledgerOfWork) keep(jobs []uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key := range l.jobs {
-		if !slices.Contains(jobs, key.JobID) {
+		if _, open := slices.BinarySearch(jobs, key.JobID); !open {
 			delete(l.jobs, key)
 		}
 	}

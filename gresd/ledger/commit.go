@@ -190,6 +190,7 @@ func (l *Ledger) set(r *Record, line []byte) {
 	l.ids = slices.Insert(l.ids, at, r.JobID)
 	if r.State == Granted {
 		l.inUse.Add(r.Placement)
+		l.engines[r.Request.Engine]++
 	}
 }
 
@@ -200,6 +201,7 @@ func (l *Ledger) unset(jobID uint32) {
 	}
 	if r.State == Granted {
 		l.inUse.Remove(r.Placement)
+		l.engines[r.Request.Engine]--
 	}
 	at, _ := slices.BinarySearch(l.ids, jobID)
 	l.ids = slices.Delete(l.ids, at, at+1)

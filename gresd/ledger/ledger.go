@@ -24,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 )
 
@@ -68,7 +69,8 @@ type Ledger struct {
 	lines   map[uint32][]byte  // each record as JSON
 	ids     []uint32           // of all, rising
 	inUse   place.InUse
-	lock    *os.File // nil once closed
+	engines map[gpu.Engine]int // of granted records that name one
+	lock    *os.File           // nil once closed
 
 	next, under *batch // of changes: the one that collects, the one that is being written
 	writing     bool   // some goroutine writes
@@ -84,7 +86,7 @@ type Ledger struct {
 
 func newLedger(path string, lock *os.File) *Ledger {
 	l := &Ledger{
-		path: path, records: map[uint32]*Record{}, lines: map[uint32][]byte{}, inUse: place.InUse{}, lock: lock,
+		path: path, records: map[uint32]*Record{}, lines: map[uint32][]byte{}, inUse: place.InUse{}, engines: map[gpu.Engine]int{}, lock: lock,
 		out: output{path: path, keep: minJournal},
 	}
 	l.written.L = &l.mu
@@ -292,6 +294,13 @@ func (l *Ledger) Beside(jobID uint32) (rec Record, others place.InUse, known boo
 		others.Remove(r.Placement)
 	}
 	return r.clone(), others, true
+}
+
+// OfEngine is the number of granted records whose request names that engine.
+func (l *Ledger) OfEngine(engine gpu.Engine) int {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.engines[engine]
 }
 
 // Existed says whether there was a good file when the ledger was opened; false

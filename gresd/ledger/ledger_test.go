@@ -173,6 +173,26 @@ func TestOnlyGrantedRecordsAreInUse(t *testing.T) {
 	}
 }
 
+func TestGrantedRecordsAreCountedByEngine(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "ledger.json"))
+	commit(t, l, 1)
+	mps := record(2)
+	mps.Request.Engine = gpu.MPS
+	refused := mps
+	refused.JobID, refused.State = 3, Refused
+	for _, r := range []Record{mps, refused, mps} {
+		if err := l.Commit(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l = reopen(t, l); l.OfEngine(gpu.MPS) != 1 {
+		t.Errorf("%d records, want 1", l.OfEngine(gpu.MPS))
+	}
+	if _, err := l.Delete(2); err != nil || l.OfEngine(gpu.MPS) != 0 {
+		t.Errorf("%d records, want none; %v", l.OfEngine(gpu.MPS), err)
+	}
+}
+
 func TestTwoDaemonsCannotShareALedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.json")
 	l := open(t, path)

@@ -66,6 +66,9 @@ func (s *Server) checkMPS(req request.Request, cards int) error {
 // server of MPS is one user of the card's time, with a slice that none of its
 // clients can set: beside it no job would have its share. s.placing is held.
 func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID, index int) error {
+	if engine != gpu.MPS && s.Ledger.OfEngine(gpu.MPS) == 0 {
+		return nil // most nodes: not every job is looked at for each grant
+	}
 	rivals := s.Ledger.Find(func(rec *ledger.Record) bool {
 		byMPS := rec.Request.Engine == gpu.MPS
 		if rec.State != ledger.Granted || rec.JobID == facts.JobID || !byMPS && engine != gpu.MPS {

@@ -38,6 +38,7 @@ type Figures struct {
 	Grant, Release   Times
 	GresdCPU         float64 // cores of gresd itself
 	ChildrenCPU      float64 // cores of the programs that gresd starts (scontrol)
+	ClientsCPU       float64 // cores of the clients, that is of this process
 	RSS              int64   // bytes, at the end
 }
 
@@ -86,6 +87,10 @@ func (l Load) Run(n *Node) (Figures, error) {
 	if err != nil {
 		return f, err
 	}
+	clients, _, err := cpuOf(os.Getpid())
+	if err != nil {
+		return f, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	start := time.Now()
@@ -112,6 +117,11 @@ func (l Load) Run(n *Node) (Figures, error) {
 	if err != nil {
 		return f, err
 	}
+	clients2, _, err := cpuOf(os.Getpid())
+	if err != nil {
+		return f, err
+	}
+	f.ClientsCPU = (clients2 - clients).Seconds() / f.Took.Seconds()
 	f.GresdCPU = (own2 - own).Seconds() / f.Took.Seconds()
 	f.ChildrenCPU = (children2 - children).Seconds() / f.Took.Seconds()
 	f.Grants, f.Releases = len(grants), len(releases)
