@@ -113,7 +113,7 @@ func (a *Auditor) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var next <-chan time.Time
 		if a.step(time.Now()) > 0 {
-			next = time.After(every)
+			next = time.After(untilNext(every))
 		}
 		select {
 		case <-ctx.Done():
@@ -123,6 +123,17 @@ func (a *Auditor) Run(ctx context.Context) {
 		case <-next:
 		}
 	}
+}
+
+// untilNext is the time until the clock is a multiple of d, and at least half of
+// it: what gresd does each second is so done at one moment, and not at several,
+// for each of which an idle program has to be woken.
+func untilNext(d time.Duration) time.Duration {
+	left := d - time.Duration(time.Now().UnixNano())%d
+	if left < d/2 {
+		left += d
+	}
+	return left
 }
 
 func wait(ctx context.Context, d time.Duration) {
@@ -135,8 +146,13 @@ func wait(ctx context.Context, d time.Duration) {
 // step looks once and returns the number of jobs.
 func (a *Auditor) step(now time.Time) int {
 	a.follow()
-	jobs := a.jobs()
-	fresh, standing := a.judge.look(now, a.cards(jobs, now), jobs)
+	open := a.Grants.Open()
+	held, quiet := a.ask(open)
+	var jobs []Job
+	if !quiet { // else nobody can break a rule, and all answered
+		jobs = a.jobs(open)
+	}
+	fresh, standing := a.judge.look(now, a.cards(held, jobs, now), jobs)
 	a.table.turn()
 	for _, f := range fresh {
 		a.report(f)
@@ -155,7 +171,7 @@ func (a *Auditor) step(now time.Time) int {
 	a.mu.Lock()
 	a.standing = texts
 	a.mu.Unlock()
-	return len(jobs)
+	return len(open)
 }
 
 func (a *Auditor) policy(kind Kind) string {
@@ -199,9 +215,9 @@ func (a *Auditor) kill(f Finding, first bool, now time.Time) {
 }
 
 // jobs are the open grants with what the library says of their processes.
-func (a *Auditor) jobs() []Job {
+func (a *Auditor) jobs(open []uint32) []Job {
 	var jobs []Job
-	for _, id := range a.Grants.Open() {
+	for _, id := range open {
 		spec, ok := a.Grants.Spec(id)
 		if !ok {
 			continue
@@ -234,28 +250,49 @@ func jobOf(id uint32, spec libvgpu.GrantSpec, view libvgpu.CacheView, known bool
 	return job
 }
 
-// cards asks the driver about the cards of jobs; those that do not answer are
-// left out.
-func (a *Auditor) cards(jobs []Job, now time.Time) []Card {
-	holders := map[gpu.UUID]int{}
-	for _, job := range jobs {
-		for _, share := range job.Shares {
-			holders[share.UUID]++
+// held is one card of jobs.
+type held struct {
+	jobs   int
+	listed []inventory.Process
+	err    error
+}
+
+// ask asks the driver about the cards of jobs. quiet says that all have answered,
+// and that no process is on any of them.
+func (a *Auditor) ask(open []uint32) (cards map[gpu.UUID]*held, quiet bool) {
+	cards = map[gpu.UUID]*held{}
+	for _, id := range open {
+		spec, _ := a.Grants.Spec(id)
+		for _, card := range spec.Cards {
+			uuid := gpu.UUID(card.UUID)
+			if cards[uuid] == nil {
+				cards[uuid] = &held{}
+			}
+			cards[uuid].jobs++
 		}
 	}
+	quiet = true
+	for uuid, card := range cards {
+		card.listed, card.err = a.Driver.Processes(uuid)
+		quiet = quiet && card.err == nil && len(card.listed) == 0
+	}
+	return cards, quiet
+}
+
+// cards are those that have answered.
+func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Card {
 	var cards []Card
-	for uuid, n := range holders {
-		listed, err := a.Driver.Processes(uuid)
-		if err != nil {
+	for uuid, h := range held {
+		if h.err != nil {
 			continue // health and the measurer say it
 		}
 		card := Card{UUID: uuid, Name: a.Name(uuid)}
-		for _, p := range listed {
+		for _, p := range h.listed {
 			if f, ok := a.table.look(p.PID); ok {
 				card.Processes = append(card.Processes, merge(f, p, jobs))
 			}
 		}
-		if n > 1 {
+		if h.jobs > 1 && jobs != nil {
 			card.Percent = a.percent(uuid, now)
 		} else {
 			delete(a.uses, uuid)
@@ -263,7 +300,7 @@ func (a *Auditor) cards(jobs []Job, now time.Time) []Card {
 		cards = append(cards, card)
 	}
 	for uuid := range a.uses {
-		if holders[uuid] == 0 {
+		if held[uuid] == nil {
 			delete(a.uses, uuid)
 		}
 	}

@@ -217,6 +217,7 @@ type fakeNode struct {
 	err       error
 	view      libvgpu.CacheView
 	none      bool // no job
+	reads     int  // of caches
 }
 
 func (n *fakeNode) Open() []uint32 {
@@ -230,8 +231,29 @@ func (n *fakeNode) Spec(uint32) (libvgpu.GrantSpec, bool) {
 	return libvgpu.GrantSpec{JobID: 7, UID: 65534, Cards: []libvgpu.GrantCard{{UUID: "GPU-a", MemLimit: 8 << 30, Cores: 30, Mode: libvgpu.ModeHard}}}, true
 }
 
-func (n *fakeNode) Cache(uint32, time.Duration) (libvgpu.CacheView, error) { return n.view, nil }
-func (n *fakeNode) Processes(gpu.UUID) ([]inventory.Process, error)        { return n.processes, n.err }
+func (n *fakeNode) Cache(uint32, time.Duration) (libvgpu.CacheView, error) {
+	n.reads++
+	return n.view, nil
+}
+
+func (n *fakeNode) Processes(gpu.UUID) ([]inventory.Process, error) { return n.processes, n.err }
+
+// A node may have thousands of jobs without processes: they cost nothing each second.
+func TestJobsAreLookedAtWhenACardHasProcesses(t *testing.T) {
+	node := &fakeNode{view: libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}}}
+	a := New(Parts{Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler), Name: func(gpu.UUID) string { return "0" }})
+	for _, test := range []struct {
+		processes []inventory.Process
+		err       error
+		reads     int
+	}{{nil, nil, 0}, {[]inventory.Process{{PID: 1 << 30}}, nil, 1}, {nil, inventory.ErrNoAnswer, 1}, {nil, nil, 0}} {
+		node.processes, node.err, node.reads = test.processes, test.err, 0
+		if n := a.step(start); n != 1 || node.reads != test.reads {
+			t.Errorf("processes %v, %v: %d jobs, %d reads, want 1 and %d", test.processes, test.err, n, node.reads, test.reads)
+		}
+	}
+}
+
 func (n *fakeNode) Utilization(gpu.UUID, time.Time) ([]inventory.Use, error) {
 	return nil, errors.New("only asked where jobs compete")
 }
