@@ -367,7 +367,7 @@ func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFact
 		err := s.Slurm(w.Conf).Requeue(ctx, w.JobID)
 		if err == nil {
 			s.Log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", why)
-			s.putOffJob(ctx, w, facts, message, times == "")
+			s.putOffJob(ctx, w, message, times == "")
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
 		}
 		s.leaveLine(w.JobID) // it is refused, and will not come again

@@ -147,10 +147,6 @@ func (f fakeCluster) Delay(_ context.Context, id uint32, by time.Duration) error
 	return f.note(fmt.Sprintf("%d later %s", id, by))
 }
 
-func (f fakeCluster) Remark(_ context.Context, id uint32, text string) error {
-	return f.note(fmt.Sprintf("%d remark %s", id, text))
-}
-
 func (f fakeCluster) note(text string) error {
 	clusterMu.Lock()
 	defer clusterMu.Unlock()

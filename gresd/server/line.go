@@ -203,7 +203,8 @@ func (s *Server) haveRoom(jobID uint32, held []gpu.UUID) bool {
 	return err == nil
 }
 
-// tell leaves words for the job's user in Slurm. Nothing depends on them.
+// tell leaves words for the job's user in Slurm, or takes them away, "". Nothing
+// depends on them.
 func (s *Server) tell(ctx context.Context, w wire.Request, words string) {
 	if err := s.Slurm(w.Conf).Explain(ctx, w.JobID, words); err != nil {
 		s.Log.Warn("tell the user of a job", "job_id", w.JobID, "error", err)

@@ -131,8 +131,8 @@ func TestWhoIsNotInTheLine(t *testing.T) {
 	m := newTestNode(t).start()
 	m.want(m.job(1, 60), wire.Granted)
 	m.want(m.job(2, 60, batch), wire.Requeued)
-	if updates := m.cluster.load().Updates; len(m.line.Jobs()) != 0 || len(updates) != 1 || !strings.Contains(updates[0], "want 60 %") {
-		t.Errorf("where slurmctld chooses: line %+v, told %q", m.line.Jobs(), updates)
+	if told := m.cluster.load().Told; len(m.line.Jobs()) != 0 || len(told) != 1 || !strings.Contains(told[2], "want 60 %") {
+		t.Errorf("where slurmctld chooses: line %+v, told %v", m.line.Jobs(), told)
 	}
 	if !slices.Equal(m.cluster.load().Requeued, []uint32{2}) {
 		t.Errorf("requeued %v", m.cluster.load().Requeued)

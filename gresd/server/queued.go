@@ -74,17 +74,12 @@ func (q *queued) take() map[uint32]putOff {
 	return all
 }
 
-// ours begins the remarks that gresd writes. Another's stays.
-const ours = "vgpu:"
-
 // putOffJob tells a requeued job's user why, where nobody has yet, and lets it wait.
 // Without either it waits as Slurm has it.
-func (s *Server) putOffJob(ctx context.Context, w wire.Request, facts slurm.JobFacts, why string, remark bool) {
+func (s *Server) putOffJob(ctx context.Context, w wire.Request, why string, explain bool) {
 	client := s.Slurm(w.Conf)
-	if remark && (facts.Remark == "" || facts.Remark == ours) {
-		if err := client.Remark(ctx, w.JobID, why); err != nil {
-			s.Log.Debug("remark", "job_id", w.JobID, "error", err)
-		}
+	if explain {
+		s.tell(ctx, w, why)
 	}
 	delay := delayOf(w.Restart)
 	if delay == 0 {
@@ -105,11 +100,8 @@ func (s *Server) putOffJob(ctx context.Context, w wire.Request, facts slurm.JobF
 // unqueue takes back what a job was told that has its grant now.
 func (s *Server) unqueue(ctx context.Context, w wire.Request, facts slurm.JobFacts) {
 	s.queued.forget(w.JobID)
-	if facts.Remark != ours || s.cfg().Placement.Mode == config.PlacementGresd {
-		return
-	}
-	if err := s.Slurm(w.Conf).Remark(ctx, w.JobID, ""); err != nil {
-		s.Log.Debug("remark", "job_id", w.JobID, "error", err)
+	if facts.Explained && s.cfg().Placement.Mode != config.PlacementGresd {
+		s.tell(ctx, w, "")
 	}
 }
 

@@ -34,9 +34,9 @@ func TestJobOnACordonedCardIsPutOff(t *testing.T) {
 		t.Helper()
 		n.want(wire.Request{Op: op, Card: card, Reason: "fan"}, wire.Changed)
 	}
-	send := func(restart uint32, remark string, want wire.Result) {
+	send := func(restart uint32, explained bool, want wire.Result) {
 		t.Helper()
-		req := n.job(7, 30, batch, func(f *slurm.JobFacts) { f.Remark = remark })
+		req := n.job(7, 30, batch, func(f *slurm.JobFacts) { f.Explained = explained })
 		req.Restart = restart
 		n.want(req, want)
 	}
@@ -57,25 +57,26 @@ func TestJobOnACordonedCardIsPutOff(t *testing.T) {
 		}
 	}
 	cordon(wire.OpCordon)
-	send(0, "", wire.Requeued)
-	if u := next(1); len(u) != 1 || !strings.Contains(u[0], "7 remark vgpu: place: job 7: ") || !strings.Contains(u[0], "cordoned by an administrator: fan") {
+	told := func() string { return n.cluster.load().Told[7] }
+	send(0, false, wire.Requeued)
+	if u := told(); !strings.HasPrefix(u, "vgpu: place: job 7: ") || !strings.Contains(u, "cordoned by an administrator: fan") {
 		t.Errorf("told %q", u)
 	}
-	send(3, "vgpu:", wire.Requeued)
+	send(3, true, wire.Requeued)
 	// Two minutes would do, but slurmd remembers the last run for five.
-	if u := next(2); len(u) != 2 || !strings.HasPrefix(u[0], "7 remark ") || u[1] != "7 later 5m5s" {
+	if u := next(1); len(u) != 1 || u[0] != "7 later 5m5s" {
 		t.Errorf("the fourth time: %q", u)
 	}
-	send(6, "ticket", wire.Requeued)
+	send(6, true, wire.Requeued)
 	if u := next(1); len(u) != 1 || u[0] != "7 later 10m0s" {
-		t.Errorf("the seventh time, beside a remark of the site's own: %q", u)
+		t.Errorf("the seventh time: %q", u)
 	}
 	cordon(wire.OpUncordon)
 	if u := next(1); len(u) != 1 || u[0] != "7 later 5m5s" && u[0] != "7 later 5m4s" {
 		t.Errorf("after the card became well: %q", u)
 	}
-	send(7, "vgpu:", wire.Granted)
-	if u := next(1); len(u) != 1 || u[0] != "7 remark " {
+	send(7, true, wire.Granted)
+	if u := told(); u != "" {
 		t.Errorf("once it is granted: %q", u)
 	}
 }

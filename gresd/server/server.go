@@ -47,7 +47,6 @@ type Slurm interface {
 	Requeue(ctx context.Context, jobID uint32) error
 	CredentialLife(ctx context.Context) (time.Duration, error)
 	Delay(ctx context.Context, jobID uint32, by time.Duration) error
-	Remark(ctx context.Context, jobID uint32, text string) error
 	Notify(ctx context.Context, jobID uint32, message string) error
 	Explain(ctx context.Context, jobID uint32, message string) error
 	LosesShards(ctx context.Context) (bool, error)

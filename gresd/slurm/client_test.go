@@ -218,6 +218,13 @@ func TestExplainKeepsTheWordsOfTheSite(t *testing.T) {
 			if seen, _ := os.ReadFile(filepath.Join(dir, "seen")); string(seen) != test.want+"\n" {
 				t.Errorf("updated %q, want %q", seen, test.want)
 			}
+			if err := client.Explain(t.Context(), 7, ""); err != nil {
+				t.Fatal(err)
+			}
+			without := strings.TrimSuffix(strings.TrimSuffix(test.want, "vgpu: full"), " ")
+			if seen, _ := os.ReadFile(filepath.Join(dir, "seen")); string(seen) != test.want+"\n"+without+"\n" {
+				t.Errorf("taken away: %q, want %q", seen, without)
+			}
 		})
 	}
 }

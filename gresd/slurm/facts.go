@@ -28,9 +28,9 @@ type JobFacts struct {
 	// TresPerNode is the request as slurmctld keeps it, "gres:shard:30" or
 	// "gres/shard:30"; "" where there is none. For display only.
 	TresPerNode string
-	// Remark is the first word of the line that [Client.Remark] writes, whoever wrote
-	// it; "" where there is none. Its user can imitate it.
-	Remark     string
+	// Explained says that the job has a line of [Client.Explain]. Its user can
+	// imitate it.
+	Explained  bool
 	HetJobID   uint32 // 0: not a component of a het job
 	ArrayJobID uint32 // 0: not a task of an array
 	Batch      bool
@@ -113,7 +113,7 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		NodeList:    values["NodeList"],
 		Batch:       values["BatchFlag"] != "0", // Slurm counts its starts there
 		TresPerNode: last(tail, "TresPerNode"),
-		Remark:      last(tail, "AdminComment"),
+		Explained:   strings.Contains(adminComment(tail), ownWords),
 	}
 	f.Comment = comment(tail, f.Batch)
 	if err := f.readNumbers(head, values); err != nil {

@@ -92,7 +92,7 @@ func TestJobsAreReadAsSlurmPrintsThem(t *testing.T) {
 			f.TresPerNode, f.Units, f.ArrayJobID = "gres:shard:10", map[int]gpu.Share{0: 10}, 5
 		})},
 		"one card of a newer Slurm": {"26.05/one_card", "n1", ada(func(f *JobFacts) {
-			f.Units, f.Comment, f.Remark = map[int]gpu.Share{1: 80}, "my run vgpu(mem=20G,share=30)", "checked"
+			f.Units, f.Comment = map[int]gpu.Share{1: 80}, "my run vgpu(mem=20G,share=30)"
 		})},
 		"two cards of a newer Slurm": {"26.05/two_cards", "n1", ada(func(f *JobFacts) {
 			f.Units = map[int]gpu.Share{0: 50, 1: 50}
@@ -308,6 +308,20 @@ func TestABatchJobThatWasStartedAgainIsOne(t *testing.T) {
 		facts, err := ParseJob(strings.Replace(string(text), "BatchFlag=1", "BatchFlag="+flag, 1), 2, "n1")
 		if err != nil || facts.Batch != want {
 			t.Errorf("BatchFlag=%s: batch %v, %v; want %v", flag, facts.Batch, err, want)
+		}
+	}
+}
+
+// Words of Explain, behind the site's own or alone.
+func TestJobThatWasExplained(t *testing.T) {
+	text, err := os.ReadFile("testdata/26.05/one_card.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for words, want := range map[string]bool{"checked": false, "vgpu: place: none": true, "ask Ann vgpu: place: none": true, "(null)": false} {
+		record := strings.Replace(string(text), "AdminComment=checked", "AdminComment="+words, 1)
+		if f, err := ParseJob(record, 7, "n1"); err != nil || f.Explained != want {
+			t.Errorf("%q: %v, %v; want %v", words, f.Explained, err, want)
 		}
 	}
 }

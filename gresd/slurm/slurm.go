@@ -179,17 +179,10 @@ func (c *Client) Delay(ctx context.Context, jobID uint32, by time.Duration) erro
 	return err
 }
 
-// Remark writes a line to a job that scontrol show job shows to its user, in
-// the place of an older one. Errors: ErrNoJob, ErrUnavailable.
-func (c *Client) Remark(ctx context.Context, jobID uint32, text string) error {
-	_, err := c.run(ctx, c.scontrol, "update", "JobId="+id(jobID), "AdminComment="+text)
-	return err
-}
-
 // Explain puts a line for the job's user into the job's admin comment, which
 // scontrol show job and squeue -O AdminComment show. A line from before is
-// replaced; what the site has written there stays. Errors: ErrNoJob,
-// ErrUnavailable.
+// replaced, by "" taken away; what the site has written there stays. Errors:
+// ErrNoJob, ErrUnavailable.
 func (c *Client) Explain(ctx context.Context, jobID uint32, line string) error {
 	text, err := c.run(ctx, c.scontrol, "show", "job", "-o", id(jobID))
 	if err != nil {
@@ -197,7 +190,7 @@ func (c *Client) Explain(ctx context.Context, jobID uint32, line string) error {
 	}
 	record, _ := findRecord(text, jobID)
 	if sites, _, _ := strings.Cut(adminComment(record), ownWords); strings.TrimSpace(sites) != "" {
-		line = strings.TrimSpace(sites) + " " + line
+		line = strings.TrimSpace(strings.TrimSpace(sites) + " " + line)
 	}
 	_, err = c.run(ctx, c.scontrol, "update", "JobId="+taskOf(record, jobID), "AdminComment="+line)
 	return err
