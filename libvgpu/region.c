@@ -4,12 +4,10 @@
 #include "region_ops.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,13 +84,6 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 	return false;
 }
 
-uint64_t vgpu_pid_ns(void)
-{
-	struct stat st;
-
-	return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
-}
-
 /* The namespace bits of the caller's owner words. A /proc of another namespace,
  * or none, cannot say who lives. */
 static uint32_t ns_bits(void)
@@ -137,55 +128,6 @@ static bool same_ns(const struct judge *j, const struct vgpu_slot *slot, uint64_
 	       (ns == 0 || ns == j->pid_ns);
 }
 
-/* The text of a field of /proc/<pid>/stat that comes after the command. */
-static const char *stat_field(const char *after_command, int field)
-{
-	const char *p = after_command;
-
-	for (int at = 2; p && at < field; at++)
-		p = strchr(p + 1, ' ');
-	return p ? p + 1 : "";
-}
-
-static uint64_t start_time_in(const char *path)
-{
-	char buf[1024];
-	const char *p;
-	ssize_t n;
-	int fd;
-
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	n = read(fd, buf, sizeof buf - 1);
-	close(fd);
-	if (n <= 0)
-		return 0;
-	buf[n] = 0;
-	/* Field 2 is the command in parentheses and may hold anything. */
-	p = strrchr(buf, ')');
-	if (!p)
-		return 0;
-	/* A zombie holds nothing any more; but a first thread that has ended while
-	 * others run looks like one. Field 3: state, 20: threads, 22: start. */
-	if (*stat_field(p, 3) == 'Z' && strtoul(stat_field(p, 20), NULL, 10) <= 1)
-		return 0;
-	return strtoull(stat_field(p, 22), NULL, 10);
-}
-
-uint64_t vgpu_start_time(uint32_t pid)
-{
-	char path[32];
-
-	snprintf(path, sizeof path, "/proc/%u/stat", pid);
-	return start_time_in(path);
-}
-
-uint64_t vgpu_own_start_time(void)
-{
-	return start_time_in("/proc/self/stat");
-}
-
 static uint64_t now_ns(void)
 {
 	struct timespec ts;
@@ -194,17 +136,27 @@ static uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* True when a dead process's slot no longer counts; notes the death at first
- * sight. */
-static bool grace_is_over(struct vgpu_slot *slot)
-{
-	uint64_t now = now_ns(), died = LOAD(&slot->died_ns);
+/* The part of died_ns that names who died; the rest is the time, to 65 us. */
+#define MARK 0xffffu
 
-	if (died == 0) {
-		CAS(&slot->died_ns, &died, now);
+uint64_t vgpu_death_note(uint64_t owner, uint64_t now_ns)
+{
+	return (now_ns & ~(uint64_t)MARK) | owner * 0x9e3779b97f4a7c15u >> 48;
+}
+
+/* True when the slot of a process that is dead no longer counts; notes the death
+ * at first sight. Whoever judged an owner dead may come to note it when the slot has
+ * long been another's, so a note counts only for whom it names: else that one would
+ * have no grace (tests/model/memory.pml, BREAK_MARK). */
+static bool grace_is_over(struct vgpu_slot *slot, uint64_t owner)
+{
+	uint64_t now = now_ns(), died = LOAD(&slot->died_ns), note = vgpu_death_note(owner, now);
+
+	if (died == 0 || (died ^ note) & MARK) {
+		CAS(&slot->died_ns, &died, note);
 		return false;
 	}
-	return now - died >= VGPU_GRACE_NS;
+	return now - (died & ~(uint64_t)MARK) >= VGPU_GRACE_NS;
 }
 
 static bool owner_alive(uint64_t owner)
@@ -237,12 +189,28 @@ uint32_t vgpu_slots_in_use(const struct vgpu_cache *c)
 	return high < n ? high : n;
 }
 
+/* A program that called exec left a slot behind whose owner lives: itself. The slot
+ * becomes that of a process which is dead for everybody, since nobody else has this
+ * pid, and no process that had it before lives. */
+static void leave_old_slots(struct vgpu_cache *c, const struct judge *j, uint64_t me, uint64_t dead)
+{
+	uint32_t count = vgpu_slots_in_use(c);
+
+	for (uint32_t i = 0; i < count; i++) {
+		uint64_t owner = me;
+
+		if (same_ns(j, &c->slots[i], me))
+			CAS(&c->slots[i].owner, &owner, dead);
+	}
+}
+
 struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time)
 {
 	struct judge j = judge();
 	uint64_t me = owner_word(j.ns, pid, start_time);
 	uint32_t count = slot_count(c);
 
+	leave_old_slots(c, &j, me, owner_word(j.ns, pid, start_time - 1));
 	for (uint32_t i = 0; i < count; i++) {
 		struct vgpu_slot *slot = &c->slots[i];
 		uint64_t owner = LOAD(&slot->owner);
@@ -251,7 +219,7 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		/* A reused pid passes for alive here; reclaim looks closer. */
 		if (owner != 0 &&
 		    (!same_ns(&j, slot, owner) || kill((pid_t)VGPU_OWNER_PID(owner), 0) == 0 ||
-		     errno != ESRCH || !grace_is_over(slot)))
+		     errno != ESRCH || !grace_is_over(slot, owner)))
 			continue;
 		/* Raise the mark first: a slot that is owned but not summed would
 		 * hide its memory from the others. */
@@ -296,7 +264,7 @@ static unsigned reclaim(struct vgpu_cache *c, unsigned *cooling)
 
 		if (owner == 0 || owner == me || !same_ns(&j, slot, owner) || owner_alive(owner))
 			continue;
-		if (!grace_is_over(slot)) {
+		if (!grace_is_over(slot, owner)) {
 			++*cooling;
 			continue;
 		}

@@ -23,7 +23,8 @@
  * of allocations that were kept, the one announced last has seen all others:
  * the sum of kept allocations never exceeds the limit. There is no shared
  * total, so nothing can be left half-updated by a SIGKILL: the slot of a dead
- * process is simply cleared, since the driver has freed its memory.
+ * process is simply cleared, since the driver has freed its memory. Checked step
+ * by step in tests/model/memory.pml.
  *
  * Only fixed-width integers and char arrays; explicit padding; every offset is
  * asserted. A change of layout bumps VGPU_REGION_VERSION (docs/adr).
@@ -210,8 +211,9 @@ struct vgpu_slot {
 	 * are announced and the bytes that the card counts cannot be compared. */
 	uint32_t mem_begun;
 	uint32_t mem_done;
-	/* When its process was first seen dead. The driver frees the memory of a
-	 * killed process a moment after its death, so the slot counts until then. */
+	/* When its process was first seen dead; the low 16 bits say whose death it was
+	 * (vgpu_death_note). The driver frees the memory of a killed process a moment
+	 * after its death, so the slot counts until then. */
 	uint64_t died_ns;
 	uint64_t pid_ns; /* inode of its PID namespace; 0: not known, or not written yet */
 	struct vgpu_slot_card card[VGPU_MAX_CARDS];

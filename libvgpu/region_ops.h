@@ -54,6 +54,9 @@ uint64_t vgpu_own_start_time(void);
  * it has ended and only waits for its parent. */
 uint64_t vgpu_start_time(uint32_t pid);
 
+/* What died_ns of a slot says when its owner is seen dead at that time. */
+uint64_t vgpu_death_note(uint64_t owner, uint64_t now_ns);
+
 /* Claims a free slot (or one of a dead process) for (pid, start_time), a process
  * of the caller's PID namespace. Returns the slot, zeroed but for who owns it, or
  * NULL when all are taken. */

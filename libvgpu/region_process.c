@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* region_process.c - what /proc says of who owns a slot. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "region_ops.h"
+
+uint64_t vgpu_pid_ns(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+/* The text of a field of /proc/<pid>/stat that comes after the command. */
+static const char *stat_field(const char *after_command, int field)
+{
+	const char *p = after_command;
+
+	for (int at = 2; p && at < field; at++)
+		p = strchr(p + 1, ' ');
+	return p ? p + 1 : "";
+}
+
+static uint64_t start_time_in(const char *path)
+{
+	char buf[1024];
+	const char *p;
+	ssize_t n;
+	int fd;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	n = read(fd, buf, sizeof buf - 1);
+	close(fd);
+	if (n <= 0)
+		return 0;
+	buf[n] = 0;
+	/* Field 2 is the command in parentheses and may hold anything. */
+	p = strrchr(buf, ')');
+	if (!p)
+		return 0;
+	/* A zombie holds nothing any more; but a first thread that has ended while
+	 * others run looks like one. Field 3: state, 20: threads, 22: start. */
+	if (*stat_field(p, 3) == 'Z' && strtoul(stat_field(p, 20), NULL, 10) <= 1)
+		return 0;
+	return strtoull(stat_field(p, 22), NULL, 10);
+}
+
+uint64_t vgpu_start_time(uint32_t pid)
+{
+	char path[32];
+
+	snprintf(path, sizeof path, "/proc/%u/stat", pid);
+	return start_time_in(path);
+}
+
+uint64_t vgpu_own_start_time(void)
+{
+	return start_time_in("/proc/self/stat");
+}
