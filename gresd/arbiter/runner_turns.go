@@ -95,7 +95,8 @@ func (m *member) runs(at int64) bool {
 }
 
 // dealer deals the time of one card to its members, turn by turn, by deficit
-// round robin. It has no clock and reads nothing: step is told both.
+// round robin. It has no clock and reads nothing: step is told both. The hand-over
+// is checked in tests/model/turns.pml.
 type dealer struct {
 	members []*member
 	period  int64
