@@ -40,7 +40,7 @@ QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
 .PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-go test-e2e test-e2e-matrix test-install test-package lint fmt demo gpu-check gpu-check-bundle \
-	bench bench-plots man package install uninstall clean help
+	fuzz bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
 build: $(PARTS) go etc harness
@@ -137,6 +137,10 @@ bench-plots:
 ## lint: formatting, vet, staticcheck, shellcheck, house rules
 lint: lint-deps build
 	@tools/lint
+
+## fuzz: every fuzz target, FUZZTIME=10m of processor time each; FUZZ=regexp picks some
+fuzz: build
+	@tools/fuzz $(or $(FUZZTIME),1m) $(FUZZ)
 
 ## fmt: format Go and C in place
 fmt:
