@@ -14,7 +14,8 @@
  * priorities, pauses, and work without an end.
  *
  * Properties, while gresd lives: at most one job's window is open, and nobody else's
- * work of an earlier window is on the card for longer than OVERLAP ticks of it. Ever:
+ * work of an earlier window is on the card for longer than OVERLAP ticks of it, if
+ * kernels are no longer than others wait for them (DRAIN). Ever:
  * who lives gets a window within WAIT ticks, whoever dies, gresd too.
  *
  * Each BREAK_ flag takes one rule away, and must be found (model_test.go).
@@ -204,7 +205,7 @@ init
 		:: launch(1); launch(0)
 		fi;
 		/* The card does one tick of work: of both by turns. */
-		both = (real[0] && real[1] && up -> both + 1 : 0);
+		both = (real[0] && real[1] && up && KERNEL <= DRAIN -> both + 1 : 0);
 		assert(both <= OVERLAP);
 		if
 		:: real[0] && (!real[1] || served == 1) -> real[0]--; served = 0
