@@ -4,7 +4,6 @@ package storm
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
-	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/watch"
 )
 
 // held is what something says that a job holds; all of it is compared.
@@ -28,35 +26,19 @@ type held struct {
 	cardsOfJob int
 }
 
-// onDisk is what the ledger says, read with nothing of gresd's own code.
+// onDisk is what the ledger says.
 func (n *Node) onDisk() (map[uint32]held, error) {
-	records, err := watch.Records(n.Ledger())
+	entries, err := ReadLedger(n.Ledger())
 	if err != nil {
 		return nil, err
 	}
 	jobs := map[uint32]held{}
-	for _, record := range records {
-		var r struct {
-			JobID     uint32 `json:"job_id"`
-			UID       uint32
-			State     string
-			Placement struct {
-				Cards []struct {
-					UUID         string `json:"gpu_uuid"`
-					Index        int
-					Share, Cores int
-					Memory       uint64 `json:"memory_bytes"`
-				}
-			}
-		}
-		if err := json.Unmarshal(record, &r); err != nil {
-			return nil, err
-		}
-		h := held{granted: r.State == "granted", uid: r.UID, cardsOfJob: len(r.Placement.Cards)}
-		for _, c := range r.Placement.Cards {
+	for id, e := range entries {
+		h := held{granted: e.Granted, uid: e.UID, cardsOfJob: len(e.Cards)}
+		for _, c := range e.Cards {
 			h.card, h.share, h.cores, h.memory, h.uuid = c.Index, c.Share, c.Cores, c.Memory, c.UUID
 		}
-		jobs[r.JobID] = h
+		jobs[id] = h
 	}
 	return jobs, nil
 }

@@ -146,7 +146,7 @@ func (n *Node) Start() error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if n.Watch != nil {
-		err = n.Watch.start(cmd, []string{n.run(), n.State})
+		err = n.Watch.Start(cmd, []string{n.run(), n.State})
 	} else {
 		err = cmd.Start()
 	}

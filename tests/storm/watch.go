@@ -128,8 +128,8 @@ func filter() []unix.SockFilter {
 	return append(program, ret(unix.SECCOMP_RET_ALLOW))
 }
 
-// start starts a command as a watched one. Only what happens in the folders counts.
-func (w *Watch) start(cmd *exec.Cmd, dirs []string) error {
+// Start starts a command as a watched one. Only what happens in the folders counts.
+func (w *Watch) Start(cmd *exec.Cmd, dirs []string) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err

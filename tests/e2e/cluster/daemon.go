@@ -21,6 +21,10 @@ type Daemon struct {
 	log   string
 	ready func() bool
 
+	// Begin, if set, starts the process in place of [exec.Cmd.Start]: a test may
+	// put a filter or a limit around it.
+	Begin func(*exec.Cmd) error
+
 	cmd  *exec.Cmd
 	done chan struct{}
 }
@@ -53,7 +57,11 @@ func (d *Daemon) Spawn() error {
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	// Its own session: a Ctrl-C at the terminal is for the harness alone.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := d.cmd.Start(); err != nil {
+	begin := d.Begin
+	if begin == nil {
+		begin = (*exec.Cmd).Start
+	}
+	if err := begin(d.cmd); err != nil {
 		return fmt.Errorf("start %s: %w", d.name, err)
 	}
 	d.done = make(chan struct{})

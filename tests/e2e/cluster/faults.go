@@ -17,3 +17,21 @@ func (c *Cluster) Sim(command string) error {
 	}
 	return nil
 }
+
+// Munged is the daemon that signs what Slurm's programs say to each other.
+func (c *Cluster) Munged() *Daemon { return c.munged }
+
+// State says how the process started last has ended, "" while it runs.
+func (d *Daemon) State() string {
+	if d.Alive() {
+		return ""
+	}
+	return d.cmd.ProcessState.String()
+}
+
+// Paths that tests put faults into, and read as somebody who is not gresd would.
+const (
+	StateDir = stateDir
+	RunDir   = runDir
+	SimState = simState
+)
