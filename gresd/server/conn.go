@@ -196,19 +196,10 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		case <-ctx.Done():
 			return nodeError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
 		}
-		switch req.Op {
-		case wire.OpRelease:
-			start := time.Now()
-			rep := s.release(req.JobID)
-			s.Observer.ReleaseTook(time.Since(start))
-			return rep
-		case wire.OpSet:
-			return s.set(req)
+		rep := s.change(ctx, req)
+		if rep.Kind == wire.KindNode { // Slurm drains the node for it, and says no more than that
+			s.Log.Error("cannot answer a request of Slurm", "op", req.Op, "job_id", req.JobID, "error", rep.Message)
 		}
-		start := time.Now()
-		rep := s.grant(ctx, req)
-		s.Observer.GrantTook(time.Since(start))
-		s.Observer.Placed(resultName(rep))
 		return rep
 	case wire.OpStatus:
 		st := s.status()
@@ -228,6 +219,23 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 	default: // ping; the decoder lets no other through
 		return wire.Reply{OK: true, PID: cred.PID}
 	}
+}
+
+// change serves a request that changes the ledger.
+func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
+	start := time.Now()
+	switch req.Op {
+	case wire.OpRelease:
+		rep := s.release(req.JobID)
+		s.Observer.ReleaseTook(time.Since(start))
+		return rep
+	case wire.OpSet:
+		return s.set(req)
+	}
+	rep := s.grant(ctx, req)
+	s.Observer.GrantTook(time.Since(start))
+	s.Observer.Placed(resultName(rep))
+	return rep
 }
 
 func resultName(rep wire.Reply) string {

@@ -74,6 +74,9 @@ func TestFullDisk(t *testing.T) {
 			if !refusedAsNode(err, "no space left on device") {
 				t.Fatalf("on a full disk: %v", err)
 			}
+			if said := logFrom(t, c.node, 0); !strings.Contains(said, "cannot answer a request of Slurm") || !strings.Contains(said, "no space left on device") {
+				t.Errorf("gresd does not say why Slurm drains the node: %s", said)
+			}
 			if len(c.record.jobs) < 5 {
 				t.Fatalf("full with %d jobs: the disk is too small for this test", len(c.record.jobs))
 			}
