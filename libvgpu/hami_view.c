@@ -117,10 +117,9 @@ static bool put_proc(struct vgpu_hami_proc *p, const struct vgpu_slot *slot, uin
 }
 
 /* Returns true when some process launched something since the last update. */
-static bool put_procs(struct vgpu_hami *v, const struct vgpu_cache *c, uint32_t ncards,
-		      uint64_t now)
+static bool put_procs(struct vgpu_hami *v, const struct vgpu_cache *c, uint32_t high,
+		      uint32_t ncards, uint64_t now)
 {
-	uint32_t high = (uint32_t)at_most(LOAD(&c->header->high_slot), VGPU_HAMI_PROCS);
 	int32_t shown = LOAD(&v->proc_num), used = 0;
 	bool busy = false;
 
@@ -190,17 +189,39 @@ static void start_view(struct vgpu_hami *v)
 	STORE(&v->minor, VGPU_HAMI_MINOR);
 }
 
+/* Whether the pages of the view for so many processes can be written. They stay, so
+ * each is asked for once. */
+static bool has_room(const struct vgpu_hami *v, uint32_t procs)
+{
+	static const struct vgpu_hami *seen;
+	static uint32_t ready;
+	size_t tail = offsetof(struct vgpu_hami, proc) + sizeof v->proc;
+
+	if (seen == v && procs <= ready)
+		return true;
+	if (!vgpu_has_pages(v, offsetof(struct vgpu_hami, proc) + procs * sizeof v->proc[0]) ||
+	    !vgpu_has_pages((const char *)v + tail,
+			    VGPU_HAMI_NOTES_OFFSET + sizeof(struct vgpu_hami_notes) - tail))
+		return false;
+	seen = v;
+	ready = procs;
+	return true;
+}
+
 void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const struct vgpu_cache *c,
 			   uint64_t now)
 {
 	struct vgpu_hami *v = file_start;
 	uint32_t ncards = (uint32_t)at_most(g->ncards, VGPU_HAMI_DEVICES);
+	uint32_t high = (uint32_t)at_most(LOAD(&c->header->high_slot), VGPU_HAMI_PROCS);
 
-	if (!take_turn((void *)((char *)file_start + VGPU_HAMI_NOTES_OFFSET), now))
+	/* A view that ends the program that it is of, by SIGBUS, is not worth it. */
+	if (!has_room(v, high) ||
+	    !take_turn((void *)((char *)file_start + VGPU_HAMI_NOTES_OFFSET), now))
 		return;
 	start_view(v);
 	put_cards(v, g, ncards);
-	if (put_procs(v, c, ncards, now)) {
+	if (put_procs(v, c, high, ncards, now)) {
 		STORE(&v->recent_kernel, RECENT);
 		STORE(&v->last_kernel_time, now / 1000000000u);
 	} else {

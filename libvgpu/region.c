@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -204,6 +206,18 @@ static void leave_old_slots(struct vgpu_cache *c, const struct judge *j, uint64_
 	}
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+bool vgpu_has_pages(const void *p, size_t size)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)p & ~(page - 1);
+
+	return madvise((void *)start, (uintptr_t)p + size - start, MADV_POPULATE_WRITE) == 0 ||
+	       (errno != EFAULT && errno != ENOMEM);
+}
+
 struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time)
 {
 	struct judge j = judge();
@@ -213,9 +227,15 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 	leave_old_slots(c, &j, me, owner_word(j.ns, pid, start_time - 1));
 	for (uint32_t i = 0; i < count; i++) {
 		struct vgpu_slot *slot = &c->slots[i];
-		uint64_t owner = LOAD(&slot->owner);
+		uint64_t owner;
 		uint32_t high;
 
+		/* Reading a page that is not there makes it, too. */
+		if (i >= LOAD(&c->header->high_slot) && !vgpu_has_pages(slot, sizeof *slot)) {
+			errno = ENOSPC;
+			return NULL;
+		}
+		owner = LOAD(&slot->owner);
 		/* A reused pid passes for alive here; reclaim looks closer. */
 		if (owner != 0 &&
 		    (!same_ns(&j, slot, owner) || kill((pid_t)VGPU_OWNER_PID(owner), 0) == 0 ||
@@ -239,6 +259,7 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		STORE(&slot->died_ns, 0);
 		return slot;
 	}
+	errno = 0;
 	return NULL;
 }
 

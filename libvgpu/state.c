@@ -135,7 +135,7 @@ static void private_cache(void)
 	vgpu_cache_init(vgpu_state.cache.header, vgpu_state.grant);
 }
 
-/* All slots are taken: a limit that cannot be counted refuses. */
+/* No slot is to be had: a limit that cannot be counted refuses. */
 static struct vgpu_slot no_slot;
 
 static void claim_slot(void)
@@ -145,10 +145,16 @@ static void claim_slot(void)
 	vgpu_state.slot = vgpu_slot_claim(&vgpu_state.cache, pid, vgpu_own_start_time());
 	vgpu_state.counted = vgpu_state.slot != NULL;
 	if (!vgpu_state.counted) {
+		bool full = errno == ENOSPC;
+
 		vgpu_state.slot = &no_slot;
-		vgpu_warn("vgpu: cache: all %u places for processes of this job are taken: "
-			  "this process gets no GPU memory",
-			  VGPU_MAX_SLOTS);
+		if (full)
+			vgpu_warn("vgpu: cache: the node has no room left in gresd's run_dir: "
+				  "this process gets no GPU memory\n");
+		else
+			vgpu_warn("vgpu: cache: all %u places for processes of this job are taken: "
+				  "this process gets no GPU memory\n",
+				  VGPU_MAX_SLOTS);
 	}
 	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
 }
