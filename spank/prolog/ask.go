@@ -5,6 +5,7 @@ package prolog
 import (
 	"context"
 	"errors"
+	"net"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -13,18 +14,27 @@ import (
 // retryEvery is short against the second that a restart of gresd takes.
 const retryEvery = 200 * time.Millisecond
 
-// ask sends a request. All requests can be repeated, so a connection that
-// breaks is tried again until the patience is over. Other jobs do not wait: a
-// node without gresd still runs them at full speed.
+// ask sends a request. All requests can be repeated: a gresd that is not there is
+// waited for until the patience is over, and begins anew whenever one is seen. One
+// that is there and does not answer has longer: it may be stopped, or its disk
+// may be slow, and for a Prolog that fails Slurm drains the node. Other jobs do
+// not wait: a node without gresd still runs them at full speed.
 func (h *Hook) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
 	client := wire.Client{Socket: h.socket()}
-	deadline := time.Now().Add(h.Patience)
+	waits := h.patient || h.holdsShare()
+	seen, last := time.Now(), time.Now().Add(h.AnswerWait)
 	for {
+		if waits {
+			client.Timeout = max(time.Until(last), retryEvery)
+		}
 		rep, err := client.Do(ctx, req)
-		if err == nil || isAnswer(err) || errors.Is(err, context.DeadlineExceeded) {
+		if err == nil || isAnswer(err) || errors.Is(err, context.DeadlineExceeded) || !waits {
 			return rep, err
 		}
-		if (!h.patient && !h.holdsShare()) || time.Now().Add(retryEvery).After(deadline) {
+		if isThere(err) {
+			seen = time.Now()
+		}
+		if next := time.Now().Add(retryEvery); next.After(seen.Add(h.Patience)) || next.After(last) {
 			return rep, err
 		}
 		select {
@@ -33,6 +43,12 @@ func (h *Hook) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
 		case <-time.After(retryEvery):
 		}
 	}
+}
+
+// isThere says whether gresd took the connection that failed.
+func isThere(err error) bool {
+	var op *net.OpError
+	return !errors.As(err, &op) || op.Op != "dial"
 }
 
 // isAnswer tells what gresd has said from gresd not having been reached.

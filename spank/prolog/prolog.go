@@ -43,6 +43,9 @@ type Hook struct {
 	// Patience is how long a job that holds a share waits for gresd to come
 	// back, for example from an upgrade.
 	Patience time.Duration
+	// AnswerWait is how long such a job waits in all, for a gresd that is there
+	// and does not answer.
+	AnswerWait time.Duration
 
 	selfGrant string // for tests
 	patient   bool   // wait for gresd also for a job that shows no share
@@ -52,7 +55,7 @@ type Hook struct {
 func New(getenv func(string) string, config Config, stdout, stderr io.Writer, log func(string)) *Hook {
 	return &Hook{
 		Getenv: getenv, Config: config, Stdout: stdout, Stderr: stderr, Log: log,
-		Patience: 5 * time.Second, selfGrant: selfGrant,
+		Patience: 5 * time.Second, AnswerWait: 90 * time.Second, selfGrant: selfGrant,
 	}
 }
 
