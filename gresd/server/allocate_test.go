@@ -335,6 +335,30 @@ func TestSlurmctldDown(t *testing.T) {
 	n.want(req, wire.Granted)
 }
 
+// deadlines notes how long slurmctld is waited for.
+type deadlines struct {
+	Slurm
+	got *time.Duration
+}
+
+func (d deadlines) Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error) {
+	if until, ok := ctx.Deadline(); ok {
+		*d.got = time.Until(until)
+	}
+	return d.Slurm.Job(ctx, jobID, node)
+}
+
+// A slurmctld that hangs, or whose backup takes over, drains no node.
+func TestPrologOutlastsAFailoverOfSlurmctld(t *testing.T) {
+	n := newTestNode(t).start()
+	real, got := n.Server.Slurm, time.Duration(0)
+	n.Server.Slurm = func(conf string) Slurm { return deadlines{real(conf), &got} }
+	rep := n.Server.dispatch(t.Context(), n.job(7, 30), wire.Cred{UID: 0})
+	if !rep.OK || got < 2*time.Minute || got > 145*time.Second {
+		t.Errorf("%+v: slurmctld is waited for for %s, want 2 min, less than a Prolog waits", rep, got)
+	}
+}
+
 func TestJobThatSlurmctldForgotIsNoNodeFault(t *testing.T) {
 	n := newTestNode(t).start()
 	req := n.job(7, 30)

@@ -21,6 +21,10 @@ const (
 	clientTimeout = 10 * time.Second
 	// workTimeout bounds the work for one request, slurmctld's answers included.
 	workTimeout = 25 * time.Second
+	// grantTimeout is workTimeout for a Prolog, which waits a little longer: Slurm
+	// drains its node if it is not answered, and a slurmctld that hangs, or whose
+	// backup takes over (SlurmctldTimeout, 2 min by default), is no fault of a node.
+	grantTimeout = 140 * time.Second
 
 	maxConns = 256
 	// Users get only a part of the connections, and each user only a part of
@@ -179,7 +183,11 @@ func (s *Server) answer(conn *net.UnixConn, rep wire.Reply) bool {
 
 // dispatch decides who may ask what.
 func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred) wire.Reply {
-	ctx, cancel := context.WithTimeout(ctx, workTimeout)
+	timeout := workTimeout
+	if req.Op == wire.OpGrant {
+		timeout = grantTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	switch req.Op {
 	case wire.OpCordon, wire.OpUncordon:

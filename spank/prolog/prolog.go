@@ -55,7 +55,7 @@ type Hook struct {
 func New(getenv func(string) string, config Config, stdout, stderr io.Writer, log func(string)) *Hook {
 	return &Hook{
 		Getenv: getenv, Config: config, Stdout: stdout, Stderr: stderr, Log: log,
-		Patience: 5 * time.Second, AnswerWait: 90 * time.Second, selfGrant: selfGrant,
+		Patience: 5 * time.Second, AnswerWait: 150 * time.Second, selfGrant: selfGrant,
 	}
 }
 
