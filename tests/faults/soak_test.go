@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+)
+
+// soakTime is how long random jobs run: 30 minutes, or VGPU_SOAK.
+func soakTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("VGPU_SOAK")
+	switch {
+	case text == "" && !long:
+		t.Skip("takes half an hour: set VGPU_LONG=1, or VGPU_SOAK to a time")
+	case text == "":
+		return 30 * time.Minute
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+const pprofSocket = cluster.RunDir + "/pprof.sock"
+
+// witness is a job of the whole time: one process that stays, and others that
+// come and go, each with a slot of the same cache.
+const witness = cluster.Worker + " --alloc 512M --saturate 100000 & " +
+	"while :; do " + cluster.Worker + " --alloc 64M --saturate 0.2; sleep 0.5; done"
+
+// kinds of jobs, by what they do; $S is a number of seconds.
+var soakJobs = []string{
+	cluster.LookScript,
+	cluster.Worker + " --alloc 512M --saturate $S",
+	"for i in 1 2 3; do " + cluster.Worker + " --alloc 256M --saturate $S & done; wait",
+	"srun --overlap " + cluster.Worker + " --alloc 512M --saturate $S; srun --overlap true",
+	cluster.Worker + " --alloc 1G --saturate 100 & sleep $S; kill -9 $!",
+	"exit 3",
+	"sleep $S",
+}
+
+// TestSoak runs random jobs for a long time, in rounds. After each, when only the
+// witness is left, everything that could leak is counted.
+func TestSoak(t *testing.T) {
+	total := soakTime(t)
+	round := min(time.Minute, total/8)
+	seed := seedOf(t)
+	dice := rand.New(rand.NewPCG(seed, 11))
+	n := up(t, fmt.Sprintf("[debug]\npprof = %q\n[metrics]\nprocesses = true\n", pprofSocket))
+	w := n.submit(alice, 10, witness)
+	n.working(30*time.Second, w)
+	stays := n.find(cluster.Worker, "--alloc 512M --saturate 100000")
+	start, jobs, refused := time.Now(), 0, 0
+	series := map[string][]float64{}
+	for rounds := 0; time.Since(start) < total; rounds++ {
+		var own []job
+		for end := time.Now().Add(round); time.Now().Before(end); time.Sleep(time.Duration(100+dice.IntN(500)) * time.Millisecond) {
+			queue, err := n.Queue()
+			n.must(err)
+			if len(queue) >= 7 && len(own) == 0 {
+				continue
+			}
+			switch {
+			case len(queue) < 7:
+				j, ok := n.anyJob(dice)
+				jobs++
+				if !ok {
+					refused++
+					continue
+				}
+				own = append(own, j)
+			case dice.IntN(8) == 0:
+				n.As("root", "scancel", strconv.Itoa(own[dice.IntN(len(own))].id))
+			case dice.IntN(8) == 0:
+				n.As("root", "scontrol", "requeue", strconv.Itoa(own[dice.IntN(len(own))].id))
+			}
+		}
+		n.end(own...)
+		n.eventually(90*time.Second, "only the witness is left", func() bool {
+			queue, err := n.Queue()
+			folders, _ := filepath.Glob(cluster.RunDir + "/jobs/*")
+			return err == nil && len(queue) == 1 && len(folders) == 1
+		})
+		time.Sleep(2 * time.Second) // gresd and slurmd have put away what was of the jobs
+		line := ""
+		for what, value := range n.count(w, stays) {
+			series[what] = append(series[what], value)
+			line += fmt.Sprintf(" %s=%.0f", what, value)
+		}
+		t.Logf("round %d, %d jobs:%s", rounds, jobs, line)
+		n.report()
+	}
+	n.end(w)
+	n.clean(60 * time.Second)
+	samples, checked, _ := n.Counts()
+	t.Logf("seed %d: %.0f s, %d jobs (%d of them refused); %d samples, %d invariants checked",
+		seed, time.Since(start).Seconds(), jobs, refused, samples, checked)
+	for _, what := range sortedKeys(series) {
+		// The first rounds fill what is kept for reuse.
+		v := series[what][min(3, len(series[what])/4):]
+		trend, least := TrendOf(v), 1.5
+		if strings.HasSuffix(what, "KiB") {
+			least = max(1024, v[0]/20)
+		}
+		t.Logf("%-28s %s", what, trend)
+		if trend.Leaks(least) {
+			t.Errorf("%s is not flat: %s: %.0f", what, trend, series[what])
+		}
+	}
+}
+
+// anyJob submits a random job; ok is false for one that is refused, as some must be.
+func (n *node) anyJob(dice *rand.Rand) (j job, ok bool) {
+	n.t.Helper()
+	user := []string{alice, bob, carol}[dice.IntN(3)]
+	share := 5 + 5*dice.IntN(10)
+	script := strings.ReplaceAll(soakJobs[dice.IntN(len(soakJobs))], "$S", fmt.Sprint(1+dice.IntN(4)))
+	args := []string{"--hold", "--requeue", fmt.Sprintf("--gres=vgpu:%d", share)}
+	memory := uint64(share) * 80 * gib / 100
+	switch dice.IntN(6) {
+	case 0:
+		memory = 2 * gib
+		args = append(args, "--vgpu-mem=2G")
+	case 1:
+		if r := n.TrySbatch(user, []string{"--gres=vgpu:30", "--vgpu-mem=81G"}, script); r.Code == 0 {
+			n.t.Errorf("a job that asks for more memory than a card has was taken: %s", r)
+		}
+		return j, false
+	}
+	id, err := n.Sbatch(user, args, script)
+	n.must(err)
+	n.Expect(id, Want{UID: uids[user], Share: share, Memory: memory})
+	j = job{id, user, share}
+	n.release(j)
+	return j, true
+}
+
+// count counts what could leak.
+func (n *node) count(w job, worker int) map[string]float64 {
+	n.t.Helper()
+	out := map[string]float64{}
+	for name, pid := range map[string]int{
+		"gresd": n.Gresd.PID(), "slurmd": n.Slurmd.PID(), "slurmstepd": n.stepd(w), "job process": worker,
+	} {
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		n.must(err)
+		out[name+" fds"] = float64(len(fds))
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		n.must(err)
+		for line := range strings.Lines(string(status)) {
+			var kib float64
+			if _, err := fmt.Sscanf(line, "VmRSS: %f kB", &kib); err == nil {
+				out[name+" RSS KiB"] = kib
+			}
+			if _, err := fmt.Sscanf(line, "Threads: %f", &kib); err == nil && name != "gresd" {
+				out[name+" threads"] = kib
+			}
+		}
+	}
+	for name, dir := range map[string]string{"run_dir": cluster.RunDir, "state_dir": cluster.StateDir} {
+		files := 0.0
+		n.must(filepath.WalkDir(dir, func(_ string, _ fs.DirEntry, err error) error {
+			if os.IsNotExist(err) {
+				return nil
+			}
+			files++
+			return err
+		}))
+		out[name+" files"] = files
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	n.must(err)
+	out["mounts"] = float64(bytes.Count(mounts, []byte("\n")))
+	view, err := libvgpu.ReadCache(cluster.JobDir(w.id) + "/cache")
+	n.must(err)
+	out["slots of the witness"] = float64(len(view.Slots))
+	text := get(n.t, http.DefaultClient, cluster.Metrics)
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") && !strings.Contains(line, "vgpu_process_") {
+			out["metric series"]++
+		}
+	}
+	unix := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", pprofSocket)
+		},
+	}}
+	var goroutines float64
+	if _, err := fmt.Sscanf(get(n.t, unix, "http://gresd/debug/pprof/goroutine?debug=1"), "goroutine profile: total %f", &goroutines); err != nil {
+		n.t.Fatal(err)
+	}
+	out["gresd goroutines"] = goroutines
+	return out
+}
+
+func get(t *testing.T, client *http.Client, url string) string {
+	t.Helper()
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
