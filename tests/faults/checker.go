@@ -91,6 +91,13 @@ func (k *Checker) Orphan(job int) {
 	k.inv.exempt[uint32(job)] = true
 }
 
+// Ended says that the Epilog of a job has begun: its grant may go.
+func (k *Checker) Ended(job int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.inv.ended[uint32(job)] = true
+}
+
 // AllowDrain says that the node may be drained for a reason with these words; "": for none.
 func (k *Checker) AllowDrain(words string) {
 	k.mu.Lock()

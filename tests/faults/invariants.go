@@ -42,6 +42,7 @@ type Invariants struct {
 
 	want    map[uint32]Want
 	exempt  map[uint32]bool // jobs whose processes nobody looks after
+	ended   map[uint32]bool // jobs whose Epilog has begun, whatever a slurmctld says that forgot it
 	drainOK string          // a reason that the fault under way must give; "": none
 
 	ledger  map[uint32]storm.Entry // last seen
@@ -77,7 +78,7 @@ type point struct {
 // NewInvariants knows of no job.
 func NewInvariants() *Invariants {
 	return &Invariants{
-		want: map[uint32]Want{}, exempt: map[uint32]bool{}, ledger: map[uint32]storm.Entry{},
+		want: map[uint32]Want{}, exempt: map[uint32]bool{}, ended: map[uint32]bool{}, ledger: map[uint32]storm.Entry{},
 		run: map[uint32]int{}, missing: map[uint32]gone{}, busy: map[uint32]*use{}, silent: map[uint32]int{},
 	}
 }
@@ -293,7 +294,7 @@ func (inv *Invariants) lost(o Observation) (wrong []string) {
 		if _, back := o.Ledger[job]; back || g.told || !o.Slurm.Asked.After(g.at) {
 			continue
 		}
-		if s := o.Slurm.Jobs[job]; s.State == "RUNNING" && s.Restarts == g.restarts {
+		if s := o.Slurm.Jobs[job]; s.State == "RUNNING" && s.Restarts == g.restarts && !inv.ended[job] {
 			wrong = append(wrong, fmt.Sprintf("job %d runs, and its grant has been missing since %s", job, g.at.Format("15:04:05.000")))
 			g.told = true
 			inv.missing[job] = g

@@ -100,6 +100,7 @@ func (n *node) set(c cell, stop time.Duration, dice *rand.Rand) *scene {
 		n.pause(300*time.Millisecond, 100*time.Millisecond)
 		n.end(s.moving)
 		n.reached("epilog", s.moving)
+		n.Ended(s.moving.id)
 	default:
 		return s
 	}
@@ -251,7 +252,7 @@ func (n *node) recovers(s *scene) {
 	}
 	n.takesJobs(limit)
 	n.end(s.jobs...)
-	if s.phase == "allocating" {
+	if s.moving.id != 0 { // once more, for a slurmctld that has forgotten it
 		n.end(s.moving)
 	}
 	if s.target == "slurmstepd" && s.fault == "kill" {
