@@ -144,6 +144,20 @@ func (n *node) drains(stay [2]job, reason string, mend func()) {
 	}
 	n.goesOn(20*time.Second, stay[0])
 	mend()
+	n.resume()
+	n.release(j) // Slurm holds a job whose Prolog has failed
+	n.working(60*time.Second, j)
+	n.end(j)
+}
+
+// lateScript starts many processes at once, each with a slot of its own, when it is
+// told to.
+const lateScript = "until [ -e go.$SLURM_JOB_ID ]; do sleep 0.1; done; " +
+	"for i in $(seq 12); do " + cluster.Worker + " --alloc 64M --hold 2 2>&1 & done; wait; echo all done; sleep 600"
+
+// resume is what an administrator does with a node that is drained.
+func (n *node) resume() {
+	n.t.Helper()
 	n.eventually(20*time.Second, "the node is resumed", func() bool {
 		_, err := n.Scontrol("update", "NodeName=vgpu-node", "State=RESUME")
 		return err == nil && !strings.Contains(n.NodeState(), "DRAIN")
@@ -154,15 +168,7 @@ func (n *node) drains(stay [2]job, reason string, mend func()) {
 		return n.slurm != nil && !strings.Contains(n.slurm.State, "DRAIN")
 	})
 	n.AllowDrain("")
-	n.release(j) // Slurm holds a job whose Prolog has failed
-	n.working(60*time.Second, j)
-	n.end(j)
 }
-
-// lateScript starts many processes at once, each with a slot of its own, when it is
-// told to.
-const lateScript = "until [ -e go.$SLURM_JOB_ID ]; do sleep 0.1; done; " +
-	"for i in $(seq 12); do " + cluster.Worker + " --alloc 64M --hold 2 2>&1 & done; wait; echo all done; sleep 600"
 
 func (n *node) fullDisk(dir string, stay [2]job) {
 	n.t.Helper()

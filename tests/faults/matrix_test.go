@@ -156,6 +156,7 @@ func (n *node) inject(s *scene) {
 		switch s.fault {
 		case "kill":
 			n.Orphan(victim.id)
+			n.AllowDrain("batch job complete failure") // Slurm's own, at times
 			n.must(syscall.Kill(n.stepd(victim), syscall.SIGKILL))
 		case "stop":
 			n.stopped(n.stepd(victim), s.stop)
@@ -229,6 +230,7 @@ func (n *node) recovers(s *scene) {
 	n.t.Helper()
 	limit := 60 * time.Second
 	n.pause(0, 0)
+	defer n.AllowDrain("")
 	stays := s.jobs
 	if s.target == "slurmstepd" && s.fault == "kill" {
 		stays = s.jobs[1:]
@@ -257,6 +259,10 @@ func (n *node) recovers(s *scene) {
 	}
 	if s.target == "slurmstepd" && s.fault == "kill" {
 		n.endOrphans(s.jobs[0])
+		time.Sleep(2 * time.Second) // slurmd misses it
+		if strings.Contains(n.NodeState(), "DRAIN") {
+			n.resume()
+		}
 	}
 	n.clean(90 * time.Second)
 	for _, j := range append(slices.Clone(s.jobs), s.moving) {
