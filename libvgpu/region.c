@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,7 +27,7 @@
 #define RESERVE_TRIES 4
 #define COOLING_NS 10000000L
 #define SEQ_TRIES 1000
-/* Work that should be done and is not: looked at again within this time. */
+/* Work that should be done and is not is looked at again then. */
 #define TURN_RECHECK_NS 600000u
 
 bool vgpu_grant_valid(const void *grant, size_t size)
@@ -206,18 +205,6 @@ static void leave_old_slots(struct vgpu_cache *c, const struct judge *j, uint64_
 	}
 }
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
-bool vgpu_has_pages(const void *p, size_t size)
-{
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)p & ~(page - 1);
-
-	return madvise((void *)start, (uintptr_t)p + size - start, MADV_POPULATE_WRITE) == 0 ||
-	       (errno != EFAULT && errno != ENOMEM);
-}
-
 struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time)
 {
 	struct judge j = judge();
@@ -230,19 +217,15 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		uint64_t owner;
 		uint32_t high;
 
-		/* Reading a page that is not there makes it, too. */
-		if (i >= LOAD(&c->header->high_slot) && !vgpu_has_pages(slot, sizeof *slot)) {
-			errno = ENOSPC;
+		if (i >= LOAD(&c->header->high_slot) && !vgpu_has_pages(slot, sizeof *slot))
 			return NULL;
-		}
 		owner = LOAD(&slot->owner);
 		/* A reused pid passes for alive here; reclaim looks closer. */
 		if (owner != 0 &&
 		    (!same_ns(&j, slot, owner) || kill((pid_t)VGPU_OWNER_PID(owner), 0) == 0 ||
 		     errno != ESRCH || !grace_is_over(slot, owner)))
 			continue;
-		/* Raise the mark first: a slot that is owned but not summed would
-		 * hide its memory from the others. */
+		/* Raise the mark first: owned but not summed, it would hide memory. */
 		high = LOAD(&c->header->high_slot);
 		while (high < i + 1 && !CAS(&c->header->high_slot, &high, i + 1))
 			;
@@ -259,7 +242,6 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		STORE(&slot->died_ns, 0);
 		return slot;
 	}
-	errno = 0;
 	return NULL;
 }
 

@@ -59,13 +59,13 @@ uint64_t vgpu_death_note(uint64_t owner, uint64_t now_ns);
 
 /* Claims a free slot (or one of a dead process) for (pid, start_time), a process
  * of the caller's PID namespace. Returns the slot, zeroed but for who owns it, or
- * NULL when all are taken (errno 0), or when the next one would lie on a page that
+ * NULL when all are taken (errno as it was), or when the next one would lie on a page that
  * the cache's file system has no room for (ENOSPC). */
 struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time);
 
 /* Makes sure that a part of a mapped cache can be written. Its pages come when they
  * are first touched; where the file system is full, the kernel ends the process for
- * that by SIGBUS. False: so it would be. Linux below 5.14 cannot tell, and the
+ * that by SIGBUS. False, with errno ENOSPC: so it would be. Linux below 5.14 cannot tell, and the
  * answer is true. */
 bool vgpu_has_pages(const void *p, size_t size);
 

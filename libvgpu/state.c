@@ -142,6 +142,7 @@ static void claim_slot(void)
 {
 	uint32_t pid = (uint32_t)getpid();
 
+	errno = 0;
 	vgpu_state.slot = vgpu_slot_claim(&vgpu_state.cache, pid, vgpu_own_start_time());
 	vgpu_state.counted = vgpu_state.slot != NULL;
 	if (!vgpu_state.counted) {

@@ -156,7 +156,6 @@ func (n *node) inject(s *scene) {
 		switch s.fault {
 		case "kill":
 			n.Orphan(victim.id)
-			n.AllowDrain("batch job complete failure") // Slurm's own, at times
 			n.must(syscall.Kill(n.stepd(victim), syscall.SIGKILL))
 		case "stop":
 			n.stopped(n.stepd(victim), s.stop)
@@ -230,7 +229,6 @@ func (n *node) recovers(s *scene) {
 	n.t.Helper()
 	limit := 60 * time.Second
 	n.pause(0, 0)
-	defer n.AllowDrain("")
 	stays := s.jobs
 	if s.target == "slurmstepd" && s.fault == "kill" {
 		stays = s.jobs[1:]
@@ -259,10 +257,6 @@ func (n *node) recovers(s *scene) {
 	}
 	if s.target == "slurmstepd" && s.fault == "kill" {
 		n.endOrphans(s.jobs[0])
-		time.Sleep(2 * time.Second) // slurmd misses it
-		if strings.Contains(n.NodeState(), "DRAIN") {
-			n.resume()
-		}
 	}
 	n.clean(90 * time.Second)
 	for _, j := range append(slices.Clone(s.jobs), s.moving) {
@@ -279,7 +273,8 @@ func (n *node) endOrphans(j job) {
 	n.t.Helper()
 	for _, p := range n.Processes() {
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
-		if err == nil && strings.Contains(string(env), fmt.Sprintf("\x00SLURM_JOB_ID=%d\x00", j.id)) {
+		if err == nil && strings.Contains(string(env), fmt.Sprintf("\x00SLURM_JOB_ID=%d\x00", j.id)) &&
+			!strings.Contains(string(env), "SLURM_SCRIPT_CONTEXT=") { // its Epilog is no orphan
 			_ = syscall.Kill(p.PID, syscall.SIGKILL)
 		}
 	}

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* peak_test.c - the most memory that a job has had in use. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -16,6 +18,32 @@ static struct vgpu_slot *claim(struct vgpu_cache *c)
 	uint32_t pid = (uint32_t)getpid();
 
 	return vgpu_slot_claim(c, pid, vgpu_start_time(pid));
+}
+
+/* A file system that is full has no page for one more slot, like the part of a
+ * file behind its end here: no slot, rather than SIGBUS. */
+static void test_no_page_for_a_slot(const struct vgpu_grant *grant)
+{
+	char name[] = "/tmp/vgpu-region-XXXXXX";
+	int fd = mkstemp(name), slots = 0;
+	struct vgpu_cache c;
+	char *p;
+
+	CHECK(fd >= 0 && unlink(name) == 0);
+	CHECK(ftruncate(fd, (off_t)(VGPU_SLOTS_OFFSET + 8 * sizeof(struct vgpu_slot))) == 0);
+	p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	c.header = (void *)(p + VGPU_CACHE_OFFSET);
+	c.slots = (void *)(p + VGPU_SLOTS_OFFSET);
+	vgpu_cache_init(c.header, grant);
+	if (madvise(p, 1, MADV_POPULATE_WRITE) != 0)
+		return; /* before Linux 5.14 */
+	while (slots < 100 && claim(&c))
+		slots++;
+	CHECK_EQ(errno, ENOSPC);
+	CHECK(slots >= 8 && slots < 8 + 4096 / (int)sizeof(struct vgpu_slot) + 1);
+	CHECK_EQ(c.header->high_slot, (uint32_t)slots);
+	CHECK(munmap(p, VGPU_CACHE_SIZE) == 0 && close(fd) == 0);
 }
 
 int main(void)
@@ -57,5 +85,6 @@ int main(void)
 	CHECK_EQ(vgpu_mem_reserve(&c, a, 0, 10, LIMIT, 0), 0);
 	CHECK_EQ(peak[0], 850);
 	CHECK_EQ(peak[1], 0);
+	test_no_page_for_a_slot(&grant);
 	return done("peak");
 }

@@ -234,32 +234,6 @@ static void test_slots_are_reused(void)
 	CHECK_EQ(c.header->high_slot, 1);
 }
 
-/* A file system that is full has no page for one more slot, like the part of a
- * file behind its end here: no slot, rather than SIGBUS. */
-static void test_no_page_for_a_slot(void)
-{
-	char name[] = "/tmp/vgpu-region-XXXXXX";
-	int fd = mkstemp(name), slots = 0;
-	struct vgpu_cache c;
-	char *p;
-
-	CHECK(fd >= 0 && unlink(name) == 0);
-	CHECK(ftruncate(fd, (off_t)(VGPU_SLOTS_OFFSET + 8 * sizeof(struct vgpu_slot))) == 0);
-	p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(p != MAP_FAILED);
-	c.header = (void *)(p + VGPU_CACHE_OFFSET);
-	c.slots = (void *)(p + VGPU_SLOTS_OFFSET);
-	vgpu_cache_init(c.header, &grant);
-	if (madvise(p, 1, MADV_POPULATE_WRITE) != 0)
-		return; /* before Linux 5.14 */
-	while (slots < 100 && claim(&c))
-		slots++;
-	CHECK_EQ(errno, ENOSPC);
-	CHECK(slots >= 8 && slots < 8 + 4096 / (int)sizeof(struct vgpu_slot) + 1);
-	CHECK_EQ(c.header->high_slot, (uint32_t)slots);
-	CHECK(munmap(p, VGPU_CACHE_SIZE) == 0 && close(fd) == 0);
-}
-
 /* ---------------------------------------------------- many at once, killed */
 #define WORKERS 8
 #define ROUNDS 400
@@ -483,7 +457,6 @@ int main(void)
 	test_reused_pid_is_not_the_owner();
 	test_other_pid_namespaces();
 	test_slots_are_reused();
-	test_no_page_for_a_slot();
 	test_budget();
 	test_schedule_seqlock();
 	test_threads_never_keep_more();

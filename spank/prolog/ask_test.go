@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"bufio"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// A gresd that is stopped takes connections and does not answer; one that is killed
+// meanwhile breaks them. Neither is a reason to drain the node.
+func TestPrologWaitsForAGresdThatDoesNotAnswer(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		broken []time.Duration // how long a connection is held before it is broken
+		answer time.Duration   // of the next; 0: never
+		code   int
+	}{
+		{"stopped for longer than the patience", nil, 600 * time.Millisecond, ExitOK},
+		{"stopped, then killed and started", []time.Duration{500 * time.Millisecond}, time.Millisecond, ExitOK},
+		{"stopped for good", nil, 0, ExitFault},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			config := testConfig(t)
+			listener, err := net.Listen("unix", config.socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			go func() {
+				for n := 0; ; n++ {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					switch {
+					case n < len(c.broken):
+						time.Sleep(c.broken[n])
+						conn.Close()
+					case c.answer > 0:
+						time.Sleep(c.answer)
+						_, _ = wire.ReadRequest(bufio.NewReader(conn))
+						_ = wire.WriteReply(conn, wire.Reply{OK: true, Result: wire.Granted})
+						conn.Close()
+					}
+				}
+			}()
+			r := runHook(t, config, jobEnv("prolog_slurmd"))
+			if r.code != c.code {
+				t.Errorf("exit %d after %s, want %d: %s", r.code, r.took, c.code, r.stderr)
+			}
+			if c.code == ExitFault && r.took < 1100*time.Millisecond {
+				t.Errorf("gave up after %s", r.took)
+			}
+		})
+	}
+}
