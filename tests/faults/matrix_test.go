@@ -274,7 +274,7 @@ func (n *node) endOrphans(j job) {
 	for _, p := range n.Processes() {
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
 		if err == nil && strings.Contains(string(env), fmt.Sprintf("\x00SLURM_JOB_ID=%d\x00", j.id)) &&
-			!strings.Contains(string(env), "SLURM_SCRIPT_CONTEXT=") { // its Epilog is no orphan
+			!strings.Contains(string(env), "SLURM_SCRIPT_CONTEXT=epilog_") { // its Epilog is no orphan
 			_ = syscall.Kill(p.PID, syscall.SIGKILL)
 		}
 	}
