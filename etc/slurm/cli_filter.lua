@@ -69,9 +69,10 @@ local function typed_option(options)
 end
 
 -- A step takes its limits from its job, and inherits the options of the job
--- through the environment.
+-- through the environment. One of another job has --jobid, which may say "unset".
 local function is_step(options)
-  return options["type"] == "srun" and os.getenv("SLURM_JOB_ID") ~= nil
+  if options["type"] ~= "srun" then return false end
+  return os.getenv("SLURM_JOB_ID") ~= nil or string.find(options["jobid"] or "", "^%d") ~= nil
 end
 
 local function setup_defaults(_, _)

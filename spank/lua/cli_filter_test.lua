@@ -85,6 +85,14 @@ end
 check(slurm_cli_pre_submit({type = "sbatch", spank = spank}, 1) == 0, "options of an earlier component")
 check(filter({type = "srun", spank = {other = {x = "1"}}}) == 0, "options of other plugins")
 
+-- srun --jobid starts a step; the others have no such option, and 22.05 says unset.
+check(filter({type = "srun", spank = spank, jobid = "5"}) == 0, "a step of another job with options")
+options = {type = "srun", gres = "gres:vgpu:200", jobid = "5"}
+filter(options)
+check(options.gres == "gres:gpu:2" and options.comment == nil, "a step of another job: whole cards")
+check(filter({type = "srun", spank = spank, jobid = "unset"}) == -1, "a job whose id is unset")
+check(filter({type = "sbatch", spank = spank, jobid = "5"}) == -1, "sbatch starts no step")
+
 -- In a job: a step inherits options, and cannot comment.
 in_job = "5"
 check(filter({type = "srun", spank = spank}) == 0, "a step with inherited options")

@@ -7,6 +7,7 @@
  * among them, and slurm sets its own after task_init_privileged.
  */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,7 +17,9 @@
 #include "plugin.h"
 
 #define MOST_BYTES 4096
+#define NO_CARD "NoDevFiles" /* Slurm's own word in CUDA_VISIBLE_DEVICES */
 
+/* -ENOENT for a job without a share. */
 static int read_lines(const char *run_dir, uint32_t job, char *text, struct vgpu_why *why)
 {
 	int dir = vgpu_jobdir_open(run_dir, job, why), fd;
@@ -26,8 +29,9 @@ static int read_lines(const char *run_dir, uint32_t job, char *text, struct vgpu
 		return dir;
 	fd = vgpu_jobdir_environment(dir, why);
 	close(dir);
+	text[0] = '\0';
 	if (fd < 0)
-		return fd;
+		return fd == -ENOENT ? 0 : fd;
 	n = read(fd, text, MOST_BYTES);
 	close(fd);
 	if (n < 0)
@@ -39,11 +43,38 @@ static int read_lines(const char *run_dir, uint32_t job, char *text, struct vgpu
 	return 0;
 }
 
-/* 0, also where there is nothing to set; -1 with *why set. */
+static int set_one(spank_t spank, const char *name, const char *value, struct vgpu_why *why)
+{
+	spank_err_t err = spank_setenv(spank, name, value, 1);
+
+	if (err != ESPANK_SUCCESS)
+		return vgpu_because(why, "set %s: %s", name, spank_strerror(err));
+	return 0;
+}
+
+/* Whether Slurm gave the step neither cards nor shards, as with --gres=none. Where
+ * gresd chooses the cards it never does, and nothing tells such a step. */
+static bool is_without_cards(spank_t spank, const char *run_dir)
+{
+	static const char *const told[] = {"SLURM_SHARDS_ON_NODE", "SLURM_GPUS_ON_NODE",
+					   "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES"};
+	char value[64];
+	size_t i;
+
+	for (i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+		if (spank_getenv(spank, told[i], value, sizeof(value)) != ESPANK_ENV_NOEXIST)
+			return false;
+	}
+	return !vgpu_is_placed_by_gresd(run_dir);
+}
+
+/* 0, also where there is nothing to set; -1 with *why set. A step without cards
+ * gets none: with no word at all CUDA would show it every card of the node. */
 int vgpu_jobenv_set(spank_t spank, const char *run_dir, struct vgpu_why *why)
 {
 	char text[MOST_BYTES], *rest = text, *line;
 	uint32_t job;
+	bool denied;
 	int err;
 
 	if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
@@ -51,16 +82,14 @@ int vgpu_jobenv_set(spank_t spank, const char *run_dir, struct vgpu_why *why)
 	err = read_lines(run_dir, job, text, why);
 	if (err == -ENOENT)
 		return 0;
+	denied = is_without_cards(spank, run_dir); /* before gresd's words are set */
 	while (!err && (line = strsep(&rest, "\n"))) {
 		char *value = strchr(line, '=');
-		spank_err_t set;
 
 		if (!value)
 			continue;
 		*value++ = '\0';
-		set = spank_setenv(spank, line, value, 1);
-		if (set != ESPANK_SUCCESS)
-			err = vgpu_because(why, "set %s: %s", line, spank_strerror(set));
+		err = set_one(spank, line, value, why);
 	}
-	return err;
+	return !err && denied ? set_one(spank, "CUDA_VISIBLE_DEVICES", NO_CARD, why) : err;
 }

@@ -117,14 +117,22 @@ static void read_all(int fd, char *text, size_t size)
 	text[have] = '\0';
 }
 
+/* gresd leaves a mark where it chooses the cards. */
+bool vgpu_is_placed_by_gresd(const char *run_dir)
+{
+	char path[256];
+
+	return snprintf(path, sizeof(path), "%s/ask-gresd", run_dir) < (int)sizeof(path) &&
+	       !access(path, F_OK);
+}
+
 /* Where gresd chooses the cards, Slurm tells a task nothing of its job's share.
- * There gresd leaves one mark, and Prolog another for each job without a share. */
+ * There Prolog leaves a mark for each job without a share. */
 bool vgpu_late_must_ask(const char *run_dir, uint32_t job)
 {
 	char path[256];
 
-	if (snprintf(path, sizeof(path), "%s/ask-gresd", run_dir) >= (int)sizeof(path) ||
-	    access(path, F_OK))
+	if (!vgpu_is_placed_by_gresd(run_dir))
 		return false;
 	return snprintf(path, sizeof(path), "%s/plain/%u", run_dir, job) < (int)sizeof(path) &&
 	       access(path, F_OK);

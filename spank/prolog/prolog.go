@@ -149,9 +149,15 @@ func (h *Hook) plainMark(job uint32) string {
 	return filepath.Join(h.Config.RunDir, "plain", fmt.Sprint(job))
 }
 
+// placedByGresd says that gresd chooses the cards on this node: it leaves a mark.
+func (h *Hook) placedByGresd() bool {
+	_, err := os.Stat(filepath.Join(h.Config.RunDir, "ask-gresd"))
+	return err == nil
+}
+
 // markPlain: without the mark, tasks ask again, which only takes longer.
 func (h *Hook) markPlain(job uint32) {
-	if _, err := os.Stat(filepath.Join(h.Config.RunDir, "ask-gresd")); err != nil {
+	if !h.placedByGresd() {
 		return
 	}
 	path := h.plainMark(job)

@@ -101,6 +101,9 @@ func jobEnv(role string, more ...string) map[string]string {
 		"SLURM_JOB_GPUS": "0,2", "SLURM_CONF": "/etc/slurm/slurm.conf", "SLURMD_NODENAME": "n1",
 		"SLURM_JOB_RESTART_COUNT": "1",
 	}
+	if role == "prolog_task" {
+		env["SLURM_STEP_GPUS"] = "0" // a step with --gres=none has no such variable
+	}
 	for i := 0; i+1 < len(more); i += 2 {
 		env[more[i]] = more[i+1]
 	}
@@ -382,6 +385,25 @@ func TestTaskProlog(t *testing.T) {
 			}, jobEnv("prolog_task"), 0,
 			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n" +
 				"export CUDA_X=1\nexport CUDA_Y=a b\n",
+		},
+		"a step with --gres=none has no card": {
+			func(t *testing.T, config Config) {
+				writeGrant(t, jobFile(config, "grant"))
+				if err := os.WriteFile(jobFile(config, "environment"), []byte("CUDA_VISIBLE_DEVICES=0\n"), 0o444); err != nil {
+					t.Fatal(err)
+				}
+			}, jobEnv("prolog_task", "SLURM_STEP_GPUS", ""), 0,
+			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n" +
+				"export CUDA_VISIBLE_DEVICES=0\nexport CUDA_VISIBLE_DEVICES=NoDevFiles\n",
+		},
+		"where gresd chooses the cards no step can be told apart": {
+			func(t *testing.T, config Config) {
+				writeGrant(t, jobFile(config, "grant"))
+				if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}, jobEnv("prolog_task", "SLURM_STEP_GPUS", ""), 0,
+			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n",
 		},
 		"a refused job does not run": {
 			func(t *testing.T, config Config) {

@@ -46,7 +46,25 @@ func (h *Hook) taskProlog() int {
 	for _, line := range environment(filepath.Join(dir, "environment")) {
 		fmt.Fprintf(h.Stdout, "export %s\n", line)
 	}
+	if h.isWithoutCards() {
+		fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", noCard)
+	}
 	return ExitOK
+}
+
+// noCard is Slurm's own word for it; what the SPANK plugin sets, too.
+const noCard = "NoDevFiles"
+
+// isWithoutCards says that Slurm gave the step neither cards nor shards, as with
+// --gres=none: with no word at all CUDA would show it every card of the node.
+// Where gresd chooses the cards, nothing tells such a step.
+func (h *Hook) isWithoutCards() bool {
+	for _, name := range []string{"SLURM_SHARDS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES"} {
+		if h.Getenv(name) != "" {
+			return false
+		}
+	}
+	return !h.placedByGresd()
 }
 
 // jobDir finds the job's directory. All components of a het job run under the

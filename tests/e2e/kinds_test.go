@@ -49,7 +49,7 @@ func TestEveryKindOfJobHasItsLimit(t *testing.T) {
 // its shards each was given. The steps wait for each other, so none can be late.
 func TestStepsBesideEachOtherShareTheLimitOfTheJob(t *testing.T) {
 	s := up(t, oneCard)
-	for _, options := range []string{"--exact --gres=vgpu:20", "--exact --gres=shard:20", "--overlap", "--exact --gres=none"} {
+	for _, options := range []string{"--exact --gres=vgpu:20", "--exact --gres=shard:20", "--overlap"} {
 		t.Run(options, func(t *testing.T) {
 			s := site{s.Cluster, t}
 			step := "touch here.$SLURM_JOB_ID.$SLURM_STEP_ID; " +
@@ -63,6 +63,67 @@ func TestStepsBesideEachOtherShareTheLimitOfTheJob(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A step with --gres=none gets neither a card nor a share, also beside a step
+// that has it all. What it starts in turn may have the job's share again. One that
+// helps itself to the card (without the device cgroup it can) has the job's limit.
+func TestStepWithoutAGresHasNoCard(t *testing.T) {
+	for _, noPlugin := range []bool{false, true} {
+		t.Run(map[bool]string{false: "plugin", true: "TaskProlog"}[noPlugin], func(t *testing.T) {
+			opts := cluster.Options{Cards: twoCards}
+			opts.NoPlugin = noPlugin
+			s := up(t, opts)
+			const none = "srun -n1 --overlap --gres=none "
+			out := s.completed(alice, s.submit(alice, "--ntasks=2 --gres=vgpu:30", strings.Join([]string{
+				"srun -n1 --overlap sh -c '" + cluster.Worker + " --count; touch held; until [ -e over ]; do sleep 0.1; done' &",
+				"until [ -e held ]; do sleep 0.1; done",
+				"for how in --overlap --exact; do srun -n1 $how --gres=none sh -c " +
+					"'echo visible $CUDA_VISIBLE_DEVICES, shards $SLURM_SHARDS_ON_NODE; " + cluster.Worker + " --count'; done",
+				none + "srun -n1 --overlap --gres=shard:30 " + cluster.LookScript + " >nested",
+				none + "env -u CUDA_VISIBLE_DEVICES " + cluster.LookScript + " >forced",
+				"touch over", "wait",
+			}, "\n")))
+			if cluster.Devices(out) != 1 || strings.Count(out, `"cmd":"count"`) != 1 ||
+				strings.Count(out, "CUDA_ERROR_NO_DEVICE") != 2 || strings.Count(out, "visible NoDevFiles, shards\n") != 2 {
+				t.Errorf("want one card in the first step, and none in two with --gres=none:\n%s", out)
+			}
+			for _, name := range []string{"nested", "forced"} {
+				if got := look(t, s.File(alice, name)); got.Total != 24*gib || got.Granted > 24*gib {
+					t.Errorf("%s: saw %d bytes and got %d, want 24 GiB", name, got.Total, got.Granted)
+				}
+			}
+		})
+	}
+}
+
+// A step of a job by srun --jobid, from elsewhere: it has the limits of that job,
+// and options that a user always sets do not stop it.
+func TestStepFromOutsideOfItsJob(t *testing.T) {
+	s := up(t, oneCard)
+	job := s.submit(alice, "--ntasks=2 --gres=vgpu:30 --vgpu-mem=8G", "until [ -e over ]; do sleep 0.1; done")
+	s.running(job)
+	for _, args := range []string{"--overlap --vgpu-mem=4G", "--exact -n1 --gres=vgpu:10"} {
+		argv := append([]string{"srun", fmt.Sprintf("--jobid=%d", job)}, strings.Fields(args)...)
+		r := s.As(alice, append(argv, "bash", "-c", cluster.LookScript)...)
+		if r.Code != 0 {
+			t.Errorf("%s: %s", args, r)
+			continue
+		}
+		looks := cluster.Looks(r.Out)
+		if len(looks) == 0 {
+			t.Errorf("%s: told nothing: %s", args, r)
+		}
+		for _, got := range looks {
+			if got.Total != 8*gib || got.Granted > 8*gib {
+				t.Errorf("%s: saw %d bytes and got %d, want the 8 GiB of the job", args, got.Total, got.Granted)
+			}
+		}
+	}
+	if r := s.As(alice, "touch", "over"); r.Code != 0 {
+		t.Fatal(r)
+	}
+	s.completed(alice, job)
 }
 
 // No step can have more of the card than its job.
