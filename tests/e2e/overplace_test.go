@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,7 +118,7 @@ func stressRun(t *testing.T, gresd bool) {
 		t.Error(what)
 	}
 	for _, what := range st.lost() {
-		t.Error(what)
+		t.Errorf("%s%s", what, st.story(what))
 	}
 	if result.Busy*20 < len(st.jobs) || result.Most < 2 {
 		t.Errorf("only %d of %d looks saw a process, at most %d: too idle to prove anything", result.Busy, result.Looks, result.Most)
@@ -198,7 +199,7 @@ func (st *stress) submitJob(j jobSpec) {
 			st.srun(j, began)
 			return
 		}
-		r := st.TrySbatch(j.user, append([]string{"--job-name=" + j.name, "--output=/dev/null"}, j.args...), j.script)
+		r := st.TrySbatch(j.user, append([]string{"--job-name=" + j.name, "--output=out.%j", "--open-mode=append"}, j.args...), j.script)
 		if id, err := strconv.Atoi(strings.Split(r.Out, ";")[0]); err == nil && r.Code == 0 {
 			st.submitted(j, id)
 			return
@@ -341,6 +342,28 @@ func (st *stress) drainQueue() {
 		}
 	}
 	st.t.Error("not every job has ended within 5 minutes")
+}
+
+// story is what Slurm's job completion log and the daemons' logs have of the job
+// that a line of lost names.
+func (st *stress) story(what string) string {
+	var name, task string
+	if found := regexp.MustCompile(`^job (\S+)\.(\d+) `).FindStringSubmatch(what); found != nil {
+		name, task = found[1], found[2]
+	}
+	var out strings.Builder
+	comp, _ := os.ReadFile(compFile)
+	for line := range strings.Lines(string(comp)) {
+		if !hasWord(line, "Name="+name) || task != "0" && !hasWord(line, "ArrayTaskId="+task) {
+			continue
+		}
+		id, _, _ := strings.Cut(strings.TrimPrefix(line, "JobId="), " ")
+		fmt.Fprintf(&out, "\n%s\n%s", strings.TrimSpace(line), st.Lines(regexp.MustCompile(`([Jj]ob |[Jj]ob_?[Ii]d[= ]|StepId=)`+id+`\b`), 60))
+		for _, user := range []string{alice, bob, carol} {
+			out.WriteString(st.File(user, "out."+id))
+		}
+	}
+	return out.String()
 }
 
 // lost holds what Slurm and the programs say of the end of each job.

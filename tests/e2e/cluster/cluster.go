@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -237,6 +238,20 @@ func (c *Cluster) Tail(n int) string {
 			lines = lines[len(lines)-n:]
 		}
 		fmt.Fprintf(&b, "--- %s\n%s\n", filepath.Base(f), strings.Join(lines, "\n"))
+	}
+	return b.String()
+}
+
+// Lines returns the last n lines of each log that match.
+func (c *Cluster) Lines(match *regexp.Regexp, n int) string {
+	var b strings.Builder
+	files, _ := filepath.Glob(filepath.Join(c.logs, "*.log"))
+	for _, f := range files {
+		data, _ := os.ReadFile(f)
+		lines := slices.DeleteFunc(strings.Split(string(data), "\n"), func(l string) bool { return !match.MatchString(l) })
+		for _, line := range lines[max(0, len(lines)-n):] {
+			fmt.Fprintf(&b, "%s: %s\n", filepath.Base(f), line)
+		}
 	}
 	return b.String()
 }
