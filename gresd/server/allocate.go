@@ -303,14 +303,42 @@ func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, err
 			return facts, err
 		}
 	}
+	var facts slurm.JobFacts
+	err := untilAnswered(ctx, func() (err error) {
+		facts, err = ask()
+		return err
+	})
+	return facts, err
+}
+
+// requeue tries until slurmctld has taken it or the time is up: a batch job that
+// stays where it has no card would fail.
+func (s *Server) requeue(ctx context.Context, w wire.Request) error {
+	client := s.Slurm(w.Conf)
+	return untilAnswered(ctx, func() error {
+		err := client.Requeue(ctx, w.JobID)
+		if !errors.Is(err, slurm.ErrUnavailable) {
+			return err
+		}
+		// Taken, and then the answer was lost.
+		if facts, unknown := client.Job(ctx, w.JobID, w.Node); unknown == nil && facts.State == "PENDING" {
+			return nil
+		}
+		return err
+	})
+}
+
+// untilAnswered asks slurmctld, which may be starting, until it answers or the
+// time is up.
+func untilAnswered(ctx context.Context, ask func() error) error {
 	for {
-		facts, err := ask()
-		if err == nil || !errors.Is(err, slurm.ErrUnavailable) {
-			return facts, err
+		err := ask()
+		if !errors.Is(err, slurm.ErrUnavailable) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return facts, err
+			return err
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
@@ -364,7 +392,7 @@ func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFact
 		if times != "" {
 			s.tell(ctx, w, fmt.Sprintf("%s (%s)", message, times))
 		}
-		err := s.Slurm(w.Conf).Requeue(ctx, w.JobID)
+		err := s.requeue(ctx, w)
 		if err == nil {
 			s.Log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", why)
 			s.putOffJob(ctx, w, message, times == "")

@@ -297,6 +297,22 @@ func TestHetJobIsClampedToItsShards(t *testing.T) {
 	}
 }
 
+// slurmctld may be starting when a job is to be sent back. A job that stays has no
+// card, and fails.
+func TestRequeueWaitsForSlurmctld(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(1, 80), wire.Granted)
+	second := n.job(2, 30, batch)
+	n.cluster.change(t, func(c *clusterState) { c.Absent = 1 })
+	n.want(second, wire.Requeued)
+	third := n.job(3, 30, batch)
+	n.cluster.change(t, func(c *clusterState) { c.Deaf = true })
+	n.want(third, wire.Requeued)
+	if got := n.cluster.load().Requeued; !slices.Equal(got, []uint32{2, 3}) {
+		t.Errorf("requeued %v, want jobs 2 and 3 once each", got)
+	}
+}
+
 func TestNoRoom(t *testing.T) {
 	n := newTestNode(t).start()
 	n.want(n.job(1, 80), wire.Granted)

@@ -38,6 +38,8 @@ type fakeCluster struct {
 
 type clusterState struct {
 	Down     bool
+	Absent   int                       // so many requeues find no slurmctld
+	Deaf     bool                      // a requeue is done and not answered
 	Old      bool                      // 22.05
 	Jobs     map[uint32]slurm.JobFacts // the living ones
 	Pending  map[uint32]slurm.JobFacts // those that were requeued
@@ -115,6 +117,11 @@ func (f fakeCluster) Requeue(_ context.Context, id uint32) error {
 	if !state.Jobs[id].Batch {
 		return slurm.ErrNotBatch
 	}
+	if state.Absent > 0 {
+		state.Absent--
+		_ = f.save(state)
+		return slurm.ErrUnavailable
+	}
 	state.Requeued = append(state.Requeued, id)
 	facts := state.Jobs[id]
 	facts.State, facts.OnNode = "PENDING", false
@@ -123,7 +130,10 @@ func (f fakeCluster) Requeue(_ context.Context, id uint32) error {
 		state.Pending = map[uint32]slurm.JobFacts{}
 	}
 	state.Pending[id] = facts
-	return f.save(state)
+	if err := f.save(state); err != nil || !state.Deaf {
+		return err
+	}
+	return slurm.ErrUnavailable
 }
 
 func (f fakeCluster) LosesShards(context.Context) (bool, error) { return f.load().Old, nil }
