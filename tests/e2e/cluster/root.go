@@ -49,6 +49,10 @@ func enterRoot() error {
 	if err := os.Chdir(root); err != nil {
 		return err
 	}
+	// Its folder for temporary files need not be here.
+	if err := os.Setenv("TMPDIR", "/tmp"); err != nil {
+		return err
+	}
 	// The old root is stacked on the new one, and taken off at once.
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("move to the new root: %w", err)
