@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
@@ -162,11 +163,17 @@ func (s *Server) IsMPS(pid int) bool { return s.mps.Owns(pid) }
 
 // environment is what the tasks of a granted job get beside their limits.
 func (s *Server) environment(rec ledger.Record) []string {
-	key, percent, ok := mpsKey(rec)
-	if !ok {
-		return nil
+	if key, percent, ok := mpsKey(rec); ok {
+		return mps.Environment(s.cfg().Paths.MPS(), key, percent)
 	}
-	return mps.Environment(s.cfg().Paths.MPS(), key, percent)
+	if s.cfg().Placement.Mode != config.PlacementGresd || rec.State == ledger.Refused {
+		return nil // slurmd has named the job's cards
+	}
+	var cards []string
+	for _, c := range rec.Placement.Cards {
+		cards = append(cards, string(c.UUID))
+	}
+	return []string{"CUDA_VISIBLE_DEVICES=" + strings.Join(cards, ",")}
 }
 
 // engineOfEnvironment reads back what environment wrote.

@@ -85,6 +85,24 @@ func wantMessage(t *testing.T, rep wire.Reply, parts ...string) {
 	}
 }
 
+// Where slurmctld has named no cards, CUDA must be told.
+func TestTasksLearnTheCardsThatGresdChose(t *testing.T) {
+	n := newTestNode(t, gresdPlaces).start()
+	n.want(n.counted(1, 60), wire.Granted)
+	n.want(n.counted(2, 60), wire.Granted)
+	for i, job := range []uint32{1, 2} {
+		want := "CUDA_VISIBLE_DEVICES=" + string(n.cards.cards[i].UUID) + "\n"
+		if text, err := os.ReadFile(n.file(job, "environment")); err != nil || string(text) != want {
+			t.Errorf("job %d: environment %q, %v; want %q", job, text, err, want)
+		}
+	}
+	s := newTestNode(t).start()
+	s.want(s.job(1, 60), wire.Granted)
+	if exists(s.file(1, "environment")) {
+		t.Error("there is an environment where slurmctld has named the cards")
+	}
+}
+
 func TestAJobOfMPSGetsADaemonAndItsAddress(t *testing.T) {
 	n, _ := newMPSNode(t)
 	n.start()

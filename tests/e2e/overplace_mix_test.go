@@ -104,6 +104,10 @@ func (m *mix) whole(j *jobSpec) {
 	j.ask = watch.Ask{Units: 100, Memory: stressMemory * gib}
 }
 
+// ownEnd fails for a program that could not use its card, and not for one that the
+// test has killed.
+const ownEnd = "e=$?; [ $e = 0 ] || [ $e -ge 128 ]"
+
 // program is what the job runs: it says that it ran, and ends within a second or
 // so unless it is disturbed.
 func (m *mix) program(j *jobSpec, usesCard bool) string {
@@ -111,9 +115,9 @@ func (m *mix) program(j *jobSpec, usesCard bool) string {
 	rest := float64(m.IntN(10)) / 10
 	switch what := m.IntN(100); {
 	case usesCard && what < 40:
-		return script + fmt.Sprintf("%s --alloc %dM --hold %.1f || true", worker, 64+m.IntN(900), rest)
+		return script + fmt.Sprintf("%s --alloc %dM --hold %.1f; %s", worker, 64+m.IntN(900), rest, ownEnd)
 	case usesCard && what < 50:
-		return script + fmt.Sprintf("%[1]s --alloc 64M --hold %.1[2]f & %[1]s --alloc 64M --hold %.1[2]f || true; wait || true", worker, rest)
+		return script + fmt.Sprintf("%[1]s --alloc 64M --hold %.1[2]f & %[1]s --alloc 64M --hold %.1[2]f; %[3]s || exit 1; wait $!; %[3]s", worker, rest, ownEnd)
 	case what < 58:
 		j.ends = []string{"FAILED"}
 		return script + fmt.Sprintf("sleep %.1f; exit 3", rest)

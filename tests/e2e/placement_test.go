@@ -36,6 +36,49 @@ func (s site) adminComment(job int) string {
 	return strings.TrimSpace(text)
 }
 
+// Slurm does not know the cards that gresd chose: CUDA must see those, and no other.
+func TestJobSeesTheCardThatGresdChose(t *testing.T) {
+	for _, noPlugin := range []bool{false, true} {
+		t.Run(map[bool]string{false: "plugin", true: "TaskProlog"}[noPlugin], func(t *testing.T) {
+			opts := gresdPlaces
+			opts.NoPlugin = noPlugin
+			s := up(t, opts)
+			cards := map[int]bool{}
+			for range 2 {
+				first := s.submit(alice, "--gres=vgpu:60", cluster.Worker+" --count; srun "+cluster.LookScript+"; sleep 300")
+				s.running(first)
+				s.eventually(shortWait, "the job has looked", func() bool { return len(cluster.Looks(s.Output(alice, first))) > 0 })
+				out := s.Output(alice, first)
+				if got := look(t, out); cluster.Devices(out) != 1 || got.Total != 48*gib {
+					t.Errorf("saw %d cards, the first of %d bytes; want one of 48 GiB:\n%s", cluster.Devices(out), got.Total, out)
+				}
+				records, err := s.Records()
+				for _, r := range records {
+					cards[r.Cards[0].Index] = true
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(cards) != 2 {
+				t.Errorf("jobs on %d cards, want 2", len(cards))
+			}
+			queue, err := s.Queue()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, job := range queue {
+				s.As(alice, "scancel", job)
+			}
+			// Several cards, and a program that needs both.
+			out := s.completed(bob, s.submit(bob, "--gres=vgpu:200", cluster.Worker+" --count"))
+			if n := cluster.Devices(out); n != 2 {
+				t.Errorf("vgpu:200: saw %d cards, want 2", n)
+			}
+		})
+	}
+}
+
 // slurmctld counts 70 % as free and starts the job, but no card has them: the job
 // goes back into the queue and says why; one that cannot go back ends and says
 // why. The node takes other jobs.
