@@ -39,7 +39,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-go test-e2e test-e2e-matrix test-install test-package lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -102,6 +102,11 @@ test-e2e: test-deps build
 test-e2e-matrix: build
 	@tools/deps matrix
 	@tests/e2e/matrix $(SUITES)
+
+## test-containers: shares in Podman, Apptainer and bubblewrap, on systems that have them (as root); SUITES=sid
+test-containers: build
+	@tools/deps matrix
+	@tests/e2e/containers $(SUITES)
 
 ## test-install: INSTALL.md word for word on machines with Slurm 22.05 and 26.05 (as root); SUITES="bookworm"
 test-install: build
