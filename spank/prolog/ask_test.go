@@ -5,6 +5,7 @@ package prolog
 import (
 	"bufio"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -58,4 +59,34 @@ func TestPrologWaitsForAGresdThatDoesNotAnswer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// gresd dies after it has been at work on a job for longer than Prolog's patience,
+// as it is while slurmctld starts, and comes back: a Prolog that fails then drains
+// its node.
+func TestPrologWaitsForAGresdThatDiesAtWork(t *testing.T) {
+	config := testConfig(t)
+	listener, err := net.Listen("unix", config.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := make(chan struct{})
+	go func() {
+		defer close(up)
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = wire.ReadRequest(bufio.NewReader(conn))
+		time.Sleep(600 * time.Millisecond) // twice the patience of the test
+		listener.Close()
+		conn.Close()
+		_ = os.Remove(config.socket())
+		time.Sleep(100 * time.Millisecond)
+		startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
+	}()
+	if r := runHook(t, config, jobEnv("prolog_slurmd")); r.code != ExitOK {
+		t.Errorf("exit code %d after %s: %s", r.code, r.took, r.stderr)
+	}
+	<-up
 }
