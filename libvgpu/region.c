@@ -79,10 +79,17 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 		s->turn_queue_us = __atomic_load_n(&c->turn_queue_us, __ATOMIC_ACQUIRE);
 		s->turn_length_us = __atomic_load_n(&c->turn_length_us, __ATOMIC_ACQUIRE);
 		s->turn_begin_ns = __atomic_load_n(&c->turn_begin_ns, __ATOMIC_ACQUIRE);
+		s->lease_ns = __atomic_load_n(&c->lease_ns, __ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) == before)
 			return true;
 	}
 	return false;
+}
+
+void vgpu_schedule_at(struct vgpu_schedule *s, uint64_t now_ns)
+{
+	if (s->lease_ns && now_ns > s->lease_ns)
+		s->gate = VGPU_GATE_BUDGET;
 }
 
 /* The namespace bits of the caller's owner words. A /proc of another namespace,

@@ -83,6 +83,9 @@ type Schedule struct {
 	Others    uint32 // other busy jobs on the card
 	Cores     uint32
 	Turn      Turn // with GateTurn
+	// LeaseNS (CLOCK_MONOTONIC): until then an open gate may count on neighbours that
+	// hold the job; later its budget does. 0: it counts on nobody.
+	LeaseNS uint64
 }
 
 // What a gate can hold launches back for.
@@ -217,6 +220,7 @@ func (g *Grant) SetSchedule(card int, s Schedule) bool {
 	atomic.StoreUint32(word(&c.turn_length_us), s.Turn.LengthUS)
 	atomic.StoreUint32(word(&c.turn_queue_us), s.Turn.QueueUS)
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.turn_begin_ns)), s.Turn.BeginNS)
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.lease_ns)), s.LeaseNS)
 	atomic.AddUint32(word(&c.seq), 1)
 	atomic.AddUint32(word(&region.generation), 1)
 	return true
@@ -293,6 +297,7 @@ func scheduleOf(c *C.struct_vgpu_grant_card) Schedule {
 			QueueUS:  atomic.LoadUint32(word(&c.turn_queue_us)),
 			BeginNS:  atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.turn_begin_ns))),
 		},
+		LeaseNS: atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.lease_ns))),
 	}
 }
 

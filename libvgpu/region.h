@@ -108,7 +108,11 @@ struct vgpu_grant_card {
 	uint32_t turn_length_us;
 	uint32_t reserved1;
 	uint64_t turn_begin_ns;
-	uint32_t reserved2[10];
+	/* CLOCK_MONOTONIC. An open gate of a hard job counts on its neighbours, which
+	 * hold it at its share: gresd says so anew before this time. 0: it counts on
+	 * nobody. Under seq. */
+	uint64_t lease_ns;
+	uint32_t reserved2[8];
 };
 
 struct vgpu_grant {

@@ -23,7 +23,7 @@ struct vgpu_cache {
 struct vgpu_schedule {
 	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others;
 	uint32_t turn_period_us, turn_queue_us, turn_length_us;
-	uint64_t turn_begin_ns;
+	uint64_t turn_begin_ns, lease_ns;
 };
 
 /* True when the bytes are a grant of this version. */
@@ -40,6 +40,10 @@ void vgpu_cache_init(struct vgpu_cache_header *h, const struct vgpu_grant *g);
  * number of tries (a writer killed while writing) and says false: keep the
  * schedule you had. */
 bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_schedule *s);
+
+/* What holds of a schedule at a time: where gresd has not said in time that
+ * neighbours still hold the job, it is gone, and the budget holds it instead. */
+void vgpu_schedule_at(struct vgpu_schedule *s, uint64_t now_ns);
 
 /* The owner word of a process of the caller's PID namespace. */
 uint64_t vgpu_owner(uint32_t pid, uint64_t start_time);

@@ -58,7 +58,7 @@ uint64_t vgpu_quantum(const struct gate *g)
 static uint64_t job_inflight(const struct gate *g)
 {
 	const struct vgpu_cache *c = &vgpu_state.cache;
-	uint32_t high = __atomic_load_n(&c->header->high_slot, __ATOMIC_RELAXED);
+	uint32_t high = vgpu_slots_in_use(c); /* bounded: any process of the job can write it */
 	uint64_t sum = g->inflight_ns;
 
 	for (uint32_t i = 0; i < high; i++)

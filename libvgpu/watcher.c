@@ -16,7 +16,8 @@
 #define TICK_BUSY_NS 500000L   /* batches are open or in flight */
 #define TICK_IDLE_NS 10000000L /* only the grant to watch */
 #define HEARTBEAT_NS 100000000u
-#define VERIFY_NS 1000000000u /* slices are read back this often */
+/* Slices are read back this often, and a lease that has run out is noticed. */
+#define VERIFY_NS 1000000000u
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t started_in; /* pid of the process that has a watcher */
@@ -28,6 +29,7 @@ static void follow_grant(bool verify)
 
 		if (!vgpu_schedule_read(vgpu_state.grant, i, &s))
 			continue;
+		vgpu_schedule_at(&s, vgpu_now());
 		vgpu_gate_schedule((int)i, &s);
 		if (vgpu_my((int)i)->contexts)
 			vgpu_slices_apply((int)i, &s, verify);

@@ -137,3 +137,36 @@ func TestABalanceGivesJobsThatWaitTheirShares(t *testing.T) {
 		}
 	}
 }
+
+// Who counts on neighbours is told so again and again, and nobody else is.
+func TestOpenGatesOfHardJobsHaveALease(t *testing.T) {
+	second := uint64(time.Second)
+	for _, c := range []struct {
+		name   string
+		claims []Claim
+		want   []bool
+	}{
+		{"two that fill the card", []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}, []bool{true, true}},
+		{"two that do not: their budgets hold them", []Claim{claim(1, 30, hard, 1), claim(2, 50, hard, 1)}, []bool{false, false}},
+		{"alone: its budget holds it", []Claim{claim(1, 30, hard, 1)}, []bool{false}},
+		{"soft ones", []Claim{claim(1, 30, soft, 1), claim(2, 70, soft, 1)}, []bool{false, false}},
+		{"turns", []Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)}, []bool{false, false}},
+	} {
+		r := &Runner{leases: map[Key]uint64{}}
+		told := map[uint64]bool{}
+		for now := 10 * second; now < 20*second; now += second / 20 {
+			plan := Plan(c.claims, params)
+			r.lease(c.claims, plan, now)
+			for i, want := range c.want {
+				until := plan[c.claims[i].Key].LeaseNS
+				if (until != 0) != want || want && (until < now+3*second || until > now+4*second) {
+					t.Fatalf("%s: job %d: a lease until %d at %d, want one: %v", c.name, i+1, until, now, want)
+				}
+				told[until] = true
+			}
+		}
+		if len(told) > 12 {
+			t.Errorf("%s: told %d times in 10 s", c.name, len(told))
+		}
+	}
+}

@@ -45,6 +45,7 @@ type Runner struct {
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
 	told    map[Key]libvgpu.Schedule // by dealers
+	leases  map[Key]uint64           // until when open gates may count on neighbours
 
 	work ledgerOfWork
 }
@@ -54,7 +55,7 @@ func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logge
 	r := &Runner{
 		grants: grants, log: log, wake: make(chan struct{}, 1),
 		sampler: newSampler(), broken: map[uint32]bool{},
-		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{},
+		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{}, leases: map[Key]uint64{},
 	}
 	r.pace.Store(&pace{params, tick})
 	return r
@@ -183,6 +184,7 @@ func (r *Runner) step(now time.Time) int {
 	}
 	r.work.keep(jobs)
 	r.updateDealers(claims, plan)
+	r.lease(claims, plan, uint64(monotonic()))
 	for key, s := range plan {
 		if s.Gate&libvgpu.GateTurn != 0 {
 			continue // its dealer tells it
@@ -191,6 +193,33 @@ func (r *Runner) step(now time.Time) int {
 		r.tell(key, s)
 	}
 	return awake
+}
+
+// An open gate may count on neighbours for leaseFor; it is told anew with less than
+// leaseLeft to go. A gresd that is started again is there sooner.
+const (
+	leaseFor  = uint64(4 * time.Second)
+	leaseLeft = uint64(3 * time.Second)
+)
+
+// lease limits the time for which the gates of hard jobs stay open because busy
+// neighbours hold them: should this gresd die, the neighbours may end unseen.
+func (r *Runner) lease(claims []Claim, plan map[Key]libvgpu.Schedule, now uint64) {
+	leases := map[Key]uint64{}
+	for _, c := range claims {
+		s := plan[c.Key]
+		hard := c.Mode != libvgpu.ModeSoft && c.Mode != libvgpu.ModeOff
+		if !hard || c.Cores >= 100 || s.Others == 0 || s.Gate&^libvgpu.GateMeasure != 0 {
+			continue
+		}
+		until := r.leases[c.Key]
+		if until < now+leaseLeft {
+			until = now + leaseFor
+		}
+		leases[c.Key], s.LeaseNS = until, until
+		plan[c.Key] = s
+	}
+	r.leases = leases
 }
 
 func (r *Runner) tell(key Key, s libvgpu.Schedule) {

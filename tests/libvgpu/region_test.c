@@ -444,6 +444,25 @@ static void test_schedule_seqlock(void)
 	CHECK(!vgpu_schedule_read(&g, 0, &s));
 }
 
+/* A gate that is open because neighbours hold the job shuts when gresd is gone. */
+static void test_schedule_lease(void)
+{
+	struct vgpu_grant g = grant;
+	struct vgpu_schedule s = {0};
+
+	g.card[0].lease_ns = 1000;
+	CHECK(vgpu_schedule_read(&g, 0, &s));
+	vgpu_schedule_at(&s, 1000);
+	CHECK_EQ(s.gate, 0);
+	s.gate = VGPU_GATE_MEASURE;
+	vgpu_schedule_at(&s, 1001);
+	CHECK_EQ(s.gate, VGPU_GATE_BUDGET);
+	g.card[0].lease_ns = 0; /* it counts on nobody */
+	CHECK(vgpu_schedule_read(&g, 0, &s));
+	vgpu_schedule_at(&s, UINT64_MAX);
+	CHECK_EQ(s.gate, 0);
+}
+
 int main(void)
 {
 	grant.magic = VGPU_GRANT_MAGIC;
@@ -459,6 +478,7 @@ int main(void)
 	test_slots_are_reused();
 	test_budget();
 	test_schedule_seqlock();
+	test_schedule_lease();
 	test_threads_never_keep_more();
 	test_killed_at_every_step();
 	test_killed_workers_never_exceed();
