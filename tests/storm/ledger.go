@@ -5,7 +5,7 @@ package storm
 import (
 	"encoding/json"
 
-	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/watch"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/records"
 )
 
 // Entry is what a ledger says that a job holds.
@@ -26,12 +26,12 @@ type EntryCard struct {
 // ReadLedger reads what each job holds, with nothing of gresd's own code. A file that
 // is not there is an empty ledger.
 func ReadLedger(path string) (map[uint32]Entry, error) {
-	records, err := watch.Records(path)
+	all, err := records.Read(path)
 	if err != nil {
 		return nil, err
 	}
 	jobs := map[uint32]Entry{}
-	for id, record := range records {
+	for id, record := range all {
 		var r struct {
 			UID       uint32
 			State     string

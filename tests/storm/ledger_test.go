@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/watch"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/records"
 )
 
 // journals are the paths of the journals of the ledger.
@@ -196,10 +196,10 @@ func TestDowngrade(t *testing.T) {
 // asVersion1 makes the ledger what an older gresd wrote, and returns its text.
 func (c *crash) asVersion1() []byte {
 	c.Helper()
-	records, err := watch.Records(c.node.Ledger())
+	all, err := records.Read(c.node.Ledger())
 	c.must("ledger", err)
 	list := []json.RawMessage{}
-	for _, r := range records {
+	for _, r := range all {
 		list = append(list, r)
 	}
 	text, err := json.Marshal(list)

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/records"
 )
 
 const gib = 1 << 30
@@ -190,8 +192,8 @@ JobId=7 Name=s1 JobState=FAILED
 
 func TestLedgerText(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.json")
-	if records, err := Records(path); err != nil || len(records) != 0 {
-		t.Errorf("no ledger: %v, %v", records, err)
+	if all, err := records.Read(path); err != nil || len(all) != 0 {
+		t.Errorf("no ledger: %v, %v", path, err)
 	}
 	write := func(path, text string) {
 		t.Helper()
@@ -199,34 +201,34 @@ func TestLedgerText(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	line := func(seal, text string) string { return sumOf(seal+text) + " " + text + "\n" }
+	line := func(seal, text string) string { return records.Sum(seal+text) + " " + text + "\n" }
 	const (
 		seven  = `{"job_id":7,"state":"granted","placement":{"cards":[{"gpu_uuid":"B","share":30,"memory_bytes":5}]}}`
 		eight  = `{"job_id":8,"state":"refused","placement":{"cards":null}}`
 		nine   = `{"job_id":9,"placement":{"cards":[{"gpu_uuid":"A","share":10,"memory_bytes":1}]}}`
 		header = `{"version":2,"ledger":"x","journal":%d,"after":%d}`
 	)
-	write(path, fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":"x","journal":3,"records":[%s]}`, sumOf("x/3/["+seven+"]"), seven))
+	write(path, fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":"x","journal":3,"records":[%s]}`, records.Sum("x/3/["+seven+"]"), seven))
 	journal := strings.TrimSuffix(path, ".json") + ".journal-"
-	if _, err := Records(path); err == nil {
+	if _, err := records.Read(path); err == nil {
 		t.Error("a snapshot without its journal was read")
 	}
 	write(journal+"3", line("", fmt.Sprintf(header, 3, 40))+line("x/3/", `41 [{"set":`+eight+`},{"set":`+nine+`}]`)+
 		line("x/3/", `42 [{"delete":7}]`)) // which failed
 	write(journal+"4", line("", fmt.Sprintf(header, 4, 41))+line("x/4/", `42 [{"delete":8}]`)+line("x/4/", `43 [{"delete":9}]`)[:20])
-	records, err := Records(path)
-	if err != nil || len(records) != 2 || string(records[7]) != seven || string(records[9]) != nine {
-		t.Errorf("got %v, %v", records, err)
+	all, err := records.Read(path)
+	if err != nil || len(all) != 2 || string(all[7]) != seven || string(all[9]) != nine {
+		t.Errorf("got %v, %v", all, err)
 	}
-	claims, err := cards{"A": 0, "B": 1}.claims(records)
+	claims, err := cards{"A": 0, "B": 1}.claims(all)
 	if want := []Claim{{7, 1, 30, 5}, {9, 0, 10, 1}}; err != nil || !reflect.DeepEqual(claims, want) {
 		t.Errorf("got %v, %v; want %v", claims, err, want)
 	}
-	if _, err := (cards{"A": 0}).claims(records); err == nil {
+	if _, err := (cards{"A": 0}).claims(all); err == nil {
 		t.Error("a card that is not there was read")
 	}
-	write(path, fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":"x","journal":3,"records":[%s]}`, sumOf("x/3/["+seven+"]"), eight))
-	if _, err := Records(path); err == nil {
+	write(path, fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":"x","journal":3,"records":[%s]}`, records.Sum("x/3/["+seven+"]"), eight))
+	if _, err := records.Read(path); err == nil {
 		t.Error("a changed snapshot was read")
 	}
 }

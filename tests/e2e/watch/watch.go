@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/records"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/simgpu"
 )
 
@@ -157,11 +158,11 @@ func (w *Watcher) look() {
 }
 
 func (w *Watcher) ledger() ([]Claim, error) {
-	records, err := Records(w.paths.Ledger)
+	all, err := records.Read(w.paths.Ledger)
 	if err != nil {
 		return nil, err
 	}
-	return w.cards.claims(records)
+	return w.cards.claims(all)
 }
 
 // processes are the entries of the cards' own table. A process that is gone when

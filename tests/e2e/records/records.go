@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package watch
+// Package records reads the ledger of gresd as an outsider does.
+package records
 
 import (
 	"encoding/json"
@@ -12,9 +13,9 @@ import (
 	"strings"
 )
 
-// Records reads gresd's durable record, by job, with nothing of gresd's own code.
+// Read reads gresd's durable record, by job, with nothing of gresd's own code.
 // gresd may be writing: what it has not written whole is not there yet.
-func Records(path string) (map[uint32]json.RawMessage, error) {
+func Read(path string) (map[uint32]json.RawMessage, error) {
 	for tries := 0; ; tries++ {
 		before, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -48,9 +49,9 @@ func recordsOf(text []byte, journals string) (map[uint32]json.RawMessage, error)
 	if err != nil {
 		return nil, err
 	}
-	sum := sumOf(fmt.Sprintf("%s/%d/%s", file.Ledger, file.Journal, compact))
+	sum := Sum(fmt.Sprintf("%s/%d/%s", file.Ledger, file.Journal, compact))
 	if file.Version == 1 { // no journals
-		sum = sumOf(string(compact))
+		sum = Sum(string(compact))
 	}
 	if file.Checksum != sum || file.Version != 1 && file.Version != 2 {
 		return nil, fmt.Errorf("ledger: version %d, checksum %s, want 1 or 2, %s", file.Version, file.Checksum, sum)
@@ -99,7 +100,7 @@ func batchesOf(ledger string, first int, journals string) (map[int]string, int, 
 			if i == 0 {
 				seal = ""
 			}
-			switch good := whole && sum == sumOf(seal+line); {
+			switch good := whole && sum == Sum(seal+line); {
 			case !good && i == 0 && n == first:
 				return nil, 0, fmt.Errorf("journal %d has no beginning", n)
 			case !good:
@@ -159,6 +160,7 @@ func jobOf(record json.RawMessage) (uint32, error) {
 	return r.Job, err
 }
 
-func sumOf(text string) string {
+// Sum is the checksum of a text as the ledger writes it.
+func Sum(text string) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)))
 }
