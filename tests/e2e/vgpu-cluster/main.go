@@ -23,6 +23,7 @@ func main() {
 	user := flag.String("user", "", "run the command as this user, root otherwise")
 	flag.IntVar(&opts.Nodes, "nodes", 1, "number of nodes with such cards")
 	flag.BoolVar(&opts.Real, "real", false, "use the NVIDIA cards of this machine")
+	flag.BoolVar(&opts.GresdPlaces, "gresd-places", false, "gresd chooses the card, with a gres.conf of gresd gres-conf")
 	flag.BoolVar(&opts.NoPlugin, "no-plugin", false, "without the SPANK plugin, as where a site may not install it")
 	flag.StringVar(&opts.Build, "build", "", "folder of built programs (build/ of the checkout)")
 	flag.StringVar(&opts.Logs, "logs", "", "folder for logs (/run/cluster/log)")
