@@ -38,13 +38,13 @@ type gresConf struct {
 }
 
 func (c *Cluster) makeCards() (gresConf, error) {
-	make := c.simulatedCards
+	make, devices := c.simulatedCards, Dir+"/dev"
 	if c.opts.Real {
-		make = c.realCards
+		make, devices = c.realCards, "/dev"
 	}
 	gres, err := make()
 	if err == nil && c.opts.GresdPlaces {
-		return gresdPlaces(gres)
+		return gresdPlaces(gres, devices)
 	}
 	return gres, err
 }

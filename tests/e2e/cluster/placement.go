@@ -13,8 +13,8 @@ import (
 const placedByGresd = "\n[placement]\nmode = \"gresd\"\n"
 
 // gresdPlaces tells Slurm of the cards what "gresd gres-conf" prints for a node
-// where gresd chooses, with the device files where they are here.
-func gresdPlaces(cards gresConf) (gresConf, error) {
+// where gresd chooses, with the device files in a folder.
+func gresdPlaces(cards gresConf, devices string) (gresConf, error) {
 	const conf = Dir + "/placement.toml"
 	if err := os.WriteFile(conf, []byte("version = 1\n"+placedByGresd), 0o644); err != nil {
 		return gresConf{}, err
@@ -29,7 +29,7 @@ func gresdPlaces(cards gresConf) (gresConf, error) {
 		return gresConf{}, fmt.Errorf("gresd gres-conf printed no Gres=: %s", out)
 	}
 	return gresConf{
-		conf: "AutoDetect=off\n" + strings.ReplaceAll(string(out), "/dev/nvidia", Dir+"/dev/nvidia"),
+		conf: "AutoDetect=off\n" + strings.ReplaceAll(string(out), "/dev/nvidia", devices+"/nvidia"),
 		node: node,
 		lua:  strings.Replace(cards.lua, "return {", `return {placement = "gresd", `, 1),
 	}, nil
