@@ -11,8 +11,6 @@
  * estimate was interrupted by their slices, and teaches nothing. */
 #define INTERRUPTED 1.5
 #define FIRST_GAP_NS 10000
-/* A time below this part of its estimate is no scatter: the work has become less. */
-#define SCATTER 0.5
 /* So many in a row are no interruptions. */
 #define REJECTED_MAX 8
 
@@ -249,14 +247,9 @@ static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *
 		return (uint64_t)(busy * g->schedule.weight_ppm / 1e6);
 	}
 	/* Between short kernels the card may have waited for the host: then the time is
-	 * too long, and they cost what they usually do. So they do when it is a little
-	 * shorter, for the lesser of two figures that both scatter is too little. */
-	if (!b->solid && est / b->launches < SHORT_NS && !b->learns) {
-		if (busy > est)
-			return (uint64_t)(est > at_least ? est : at_least);
-		if (busy > est * SCATTER)
-			return (uint64_t)est;
-	}
+	 * too long. Where it cannot have waited, it is right. */
+	if (!b->solid && est / b->launches < SHORT_NS && !b->learns && busy > est)
+		return (uint64_t)(est > at_least ? est : at_least);
 	return (uint64_t)busy;
 }
 

@@ -82,11 +82,13 @@ func (m *Measurer) Wake() {
 	}
 }
 
-// Run measures while jobs are awake, until ctx is done. The driver may block it;
-// nothing else waits for it.
+// Run measures while jobs are awake, until ctx is done, and takes no more than a tenth
+// of a core for it. The driver may block it; nothing else waits for it.
 func (m *Measurer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if m.step() == 0 {
+		began := time.Now()
+		awake, took := m.step(), time.Since(began)
+		if awake == 0 {
 			select {
 			case <-ctx.Done():
 			case <-m.wake:
@@ -94,7 +96,7 @@ func (m *Measurer) Run(ctx context.Context) {
 		}
 		select { // however often jobs come and go
 		case <-ctx.Done():
-		case <-time.After(measureEvery):
+		case <-time.After(max(measureEvery, idlePart*took)):
 		}
 	}
 }

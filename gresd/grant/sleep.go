@@ -108,7 +108,7 @@ func (s *Store) listen(w *watcher, buf []byte) {
 			}
 			return
 		}
-		woken := false
+		began, woken := time.Now(), false
 		s.mu.Lock()
 		for at := 0; at+unix.SizeofInotifyEvent <= n; {
 			event := (*unix.InotifyEvent)(unsafe.Pointer(&buf[at]))
@@ -134,8 +134,18 @@ func (s *Store) listen(w *watcher, buf []byte) {
 		if woken {
 			s.changed()
 		}
+		// Users make these events, as many as they like.
+		time.Sleep(max(shortestRest, min(restPart*time.Since(began), longestRest)))
 	}
 }
+
+// What is heard of cache files takes no more than a tenth of a core: each look is
+// followed by that many times its length, but a job is not left asleep for long.
+const (
+	restPart     = 9
+	shortestRest = 10 * time.Millisecond // to be woken costs as much as a look
+	longestRest  = 20 * time.Millisecond
+)
 
 // round wakes those that sleep although something has happened, of one part.
 func (s *Store) round(part uint32) {

@@ -79,10 +79,16 @@ func (r *Reclaimer) Wake() {
 	}
 }
 
+// restPart is how many times the length of a look the reclaimer rests after it: a job
+// with thousands of slots is no reason to be at it all the time.
+const restPart = 9
+
 // Run looks while jobs are awake, until ctx is done.
 func (r *Reclaimer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if r.step(ctx, time.Now()) == 0 {
+		began := time.Now()
+		awake, took := r.step(ctx, began), time.Since(began)
+		if awake == 0 {
 			select {
 			case <-ctx.Done():
 			case <-r.wake:
@@ -90,7 +96,7 @@ func (r *Reclaimer) Run(ctx context.Context) {
 		}
 		select { // however often jobs come and go
 		case <-ctx.Done():
-		case <-time.After(every):
+		case <-time.After(max(every, restPart*took)):
 		}
 	}
 }

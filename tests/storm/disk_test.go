@@ -50,7 +50,7 @@ func (c *crash) one() (*known, error) {
 }
 
 func TestFullDisk(t *testing.T) {
-	for of, pages := range map[string]int{"ledger": 10, "grants": 24} {
+	for of, pages := range map[string]int{"ledger": 10, "grants": 320} {
 		t.Run(of, func(t *testing.T) {
 			dir, state := small(t, pages), ""
 			if of == "ledger" {

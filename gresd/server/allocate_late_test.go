@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"golang.org/x/sys/unix"
+)
+
+// A full run_dir is waited for, a while: nothing else is.
+func TestWhileFull(t *testing.T) {
+	full := fmt.Errorf("write: %w", unix.ENOSPC)
+	for name, c := range map[string]struct {
+		answers []error
+		want    error
+		calls   int
+	}{
+		"room":           {nil, nil, 1},
+		"room at last":   {[]error{full, full, full}, nil, 4},
+		"another error":  {[]error{unix.EIO, nil}, unix.EIO, 1},
+		"another, later": {[]error{full, unix.EIO, nil}, unix.EIO, 2},
+	} {
+		calls := 0
+		err := whileFull(func() error {
+			calls++
+			if calls > len(c.answers) {
+				return nil
+			}
+			return c.answers[calls-1]
+		})
+		if !errors.Is(err, c.want) || calls != c.calls {
+			t.Errorf("%s: %v after %d calls, want %v after %d", name, err, calls, c.want, c.calls)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if err := whileFull(func() error { return full }); !errors.Is(err, unix.ENOSPC) || time.Since(began) > 2*roomWait {
+			t.Errorf("full for ever: %v after %s", err, time.Since(began))
+		}
+	})
+}
+
+func TestCountersOfResults(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(1, 30), wire.Granted)
+	bad := n.job(2, 30)
+	bad.Options.Mem = "x"
+	n.want(bad, wire.Refused)
+	n.count.mu.Lock()
+	defer n.count.mu.Unlock()
+	if got := fmt.Sprint(n.count.counts); got != "map[granted:1 refused:1]" {
+		t.Errorf("counted %s", got)
+	}
+}
