@@ -9,8 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // A full run_dir is waited for, a while: nothing else is.

@@ -10,7 +10,9 @@ import (
 
 const (
 	measureSeconds = 5
-	tolerance      = 3 // points
+	// tolerance, in points. The simulated card keeps no records of its context switches,
+	// so gresd has only what the processes say of themselves (docs/adr/0008).
+	tolerance = 4
 )
 
 func TestJobSeesItsMemoryAndNoMore(t *testing.T) {
@@ -80,9 +82,7 @@ func TestProcessesOfAJobShareItsShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []float64{60, 40} {
-		// The simulated card keeps no records of its context switches, so gresd has only
-		// what the processes say of themselves (docs/adr/0008).
-		const tolerance = 6
+		const tolerance = 6 // of what two processes say, still less
 		if got := 100 * rates[i] / solo; got < want-tolerance || got > want+tolerance {
 			t.Errorf("%s got %.1f %% of the card, want %.0f ± %d", []string{"two processes", "one process"}[i], got, want, tolerance)
 		}
