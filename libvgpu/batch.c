@@ -73,19 +73,24 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 /* On an idle card the start event is passed at once and the first kernel comes
  * when the host has launched it: that time is no work. The host may also lose
  * its processor between the launch and its look at the clock, so a gap counts
- * only as far as gaps usually are. */
-static double launch_gap(struct gate *g, const struct vgpu_stream_batch *b, double span)
+ * only as far as gaps usually are; beyond that it may be work: *maybe. */
+static double launch_gap(struct gate *g, const struct vgpu_stream_batch *b, double span,
+			 double *maybe)
 {
-	double gap = (double)(b->first_ns - b->opened_ns);
+	double gap = (double)(b->first_ns - b->opened_ns), sure;
 
+	*maybe = 0;
 	if (b->tight || b->first_ns < b->opened_ns)
 		return 0;
 	if (g->usual_gap_ns == 0)
 		g->usual_gap_ns = FIRST_GAP_NS;
 	g->usual_gap_ns *= gap > g->usual_gap_ns ? 1.05 : 0.95; /* follows the median */
-	if (gap > 1.3 * g->usual_gap_ns)
-		gap = 1.3 * g->usual_gap_ns;
-	return gap < span / 2 ? gap : span / 2;
+	sure = gap > 1.3 * g->usual_gap_ns ? 1.3 * g->usual_gap_ns : gap;
+	if (sure > span / 2)
+		sure = span / 2;
+	if (gap > sure)
+		*maybe = gap < span ? gap - sure : span - sure;
+	return sure;
 }
 
 /* The newest of the closed batches of a lane while it runs; else NULL. */
@@ -199,44 +204,42 @@ static double not_covered(struct gate_context *c, struct lane *l, const struct v
 	return end > begin ? end - begin : 0;
 }
 
-/* Time in which the host was still launching the batch: the card can have been
- * idle inside it for at most that long. */
-static double host_time(const struct vgpu_stream_batch *b)
+/* Time in which the card can have waited for the host inside the batch. */
+static double slack_of(const struct vgpu_stream_batch *b, double late)
 {
-	return b->last_ns > b->first_ns ? (double)(b->last_ns - b->first_ns) : 0;
+	if (b->solid)
+		return 0;
+	return late + (b->last_ns > b->first_ns ? (double)(b->last_ns - b->first_ns) : 0);
 }
 
-static void learn(const struct gate *g, const struct vgpu_stream_batch *b, double span)
+static void learn(const struct gate *g, struct vgpu_stream_batch *b, double span, double slack)
 {
-	double est = b->est_ns ? (double)b->est_ns : 1, ratio = span / est;
-	double at_least = (span - host_time(b)) / est;
-	bool exact = b->solid || host_time(b) < 0.5 * span;
+	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
+	double least = span > slack ? span - slack : 0;
 
 	if (g->schedule.others) {
-		at_least = 0; /* other jobs' slices may be in it */
-		if (!b->learns && ratio > INTERRUPTED) {
+		/* Other jobs' slices may be in it. */
+		bool exact = b->solid || slack < 0.5 * span;
+
+		least = exact ? span : 0;
+		if (!b->learns && span > INTERRUPTED * est) {
 			/* Now and then that is chance; always, and the work has
 			 * become longer. Should it have been chance after all, the
 			 * next batch that runs through corrects it at once. */
 			if (++b->func[0].cost->rejected < REJECTED_MAX)
 				return;
-			exact = true;
+			least = span;
 		}
 		b->func[0].cost->rejected = 0;
 	}
-	if (!exact && at_least > 1) {
-		ratio = at_least;
-		exact = true;
-	}
-	/* In proportion to what each was taken for when it was launched. */
-	for (uint32_t i = 0; i < b->nfuncs; i++)
-		vgpu_cost_learn(b->func[i].cost, b->func[i].est_ns * ratio, exact);
+	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, least, span);
 }
 
-static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *b, double busy)
+static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *b, double busy,
+			  double slack)
 {
-	double est = (double)b->est_ns, slice = g->schedule.slice_us * 1e3;
-	double at_least = busy - host_time(b);
+	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
+	double slice = g->schedule.slice_us * 1e3, at_least = busy > slack ? busy - slack : 0;
 
 	if (g->schedule.others && slice > 0) {
 		/* Elapsed time holds other jobs' slices. Work that fits a slice
@@ -246,9 +249,11 @@ static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *
 			return (uint64_t)(busy < INTERRUPTED * est ? busy : est);
 		return (uint64_t)(busy * g->schedule.weight_ppm / 1e6);
 	}
+	if (b->learns)
+		return (uint64_t)at_least;
 	/* Between short kernels the card may have waited for the host: then the time is
 	 * too long. Where it cannot have waited, it is right. */
-	if (!b->solid && est / b->launches < SHORT_NS && !b->learns && busy > est)
+	if (!b->solid && est / b->launches < SHORT_NS && busy > est)
 		return (uint64_t)(est > at_least ? est : at_least);
 	return (uint64_t)busy;
 }
@@ -284,7 +289,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 
 		while (l->closed) {
 			struct vgpu_stream_batch *b = &l->ring[l->first];
-			double span, busy;
+			double span, busy, late, slack;
 
 			if (b->unmeasured) {
 				settle(g, b, b->est_ns);
@@ -294,11 +299,12 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 				if (r == CUDA_ERROR_NOT_READY)
 					break;
 				if (r == CUDA_SUCCESS && elapsed(&span, b->start, b->end)) {
-					span -= launch_gap(g, b, span);
+					span -= launch_gap(g, b, span, &late);
+					slack = slack_of(b, late);
 					busy = several ? not_covered(l->context, l, b, span, now)
 						       : span;
-					settle(g, b, charge_of(g, b, busy));
-					learn(g, b, span);
+					settle(g, b, charge_of(g, b, busy, slack));
+					learn(g, b, span, slack);
 				} else {
 					settle(g, b, b->est_ns);
 				}

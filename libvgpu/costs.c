@@ -5,15 +5,21 @@
  * share an estimate, and every estimate is corrected by measurement anyway.
  */
 #ifdef VGPU_PRELOAD
-#include <string.h>
-
 #include "vgpu.h"
 
 #define ENTRIES 4096u
 #define PROBES 8u
-/* How fast an estimate follows its measurements. */
-#define GAIN 0.25
-#define WINDOW 32u
+/* What the time of a batch usually differs from the sum of its parts, as a part of it
+ * and in nanoseconds. */
+#define NOISE 0.02
+#define NOISE_NS 1000.0
+/* An estimate is never surer than this, so that it follows work that changes. */
+#define DOUBT_LEAST 0.03f
+#define DOUBT_MOST 1.0f
+/* A measurement further off than so many standard deviations is taken for chance at
+ * first, and the estimates for less sure. */
+#define FAR 3.0
+#define DOUBT_GROWS 2.0f
 
 static struct vgpu_cost entries[ENTRIES];
 
@@ -40,39 +46,63 @@ static uint32_t bounded(double ns)
 	return ns < 500 ? 500 : ns > 4e9 ? 4000000000u : (uint32_t)ns;
 }
 
-/* Of upper bounds the true cost is near the lowest, but single samples can be
- * too low: so of every window the third lowest counts. */
-static void learn_bound(struct vgpu_cost *c, uint32_t sample)
+double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double rest_ns)
 {
-	for (int i = 0; i < VGPU_COST_LOWEST; i++) {
-		if (c->lowest[i] == 0 || sample < c->lowest[i]) {
-			uint32_t pushed = c->lowest[i];
-
-			c->lowest[i] = sample;
-			sample = pushed;
-			if (sample == 0)
-				break;
-		}
-	}
-	if (++c->bounds < WINDOW)
-		return;
-	c->est_ns = c->lowest[VGPU_COST_LOWEST - 1];
-	memset(c->lowest, 0, sizeof c->lowest);
-	c->bounds = 0;
+	for (unsigned i = 0; i < n; i++)
+		rest_ns += (double)parts[i].launches * parts[i].cost->est_ns;
+	return rest_ns;
 }
 
-void vgpu_cost_learn(struct vgpu_cost *c, double sample_ns, bool exact)
+static void first(struct vgpu_cost *c, double ns)
 {
-	double est = c->est_ns;
+	c->est_ns = bounded(ns);
+	c->doubt = DOUBT_MOST;
+	c->samples = 1;
+}
 
-	/* Far off means other work than before: take it as it is. */
-	if (c->samples == 0 || (exact && (sample_ns > 2 * est || sample_ns < est / 2)))
-		c->est_ns = bounded(sample_ns);
-	else if (exact)
-		c->est_ns = bounded(est + GAIN * (sample_ns - est));
-	else
-		learn_bound(c, bounded(sample_ns));
-	if (c->samples < UINT32_MAX)
-		c->samples++;
+/* A Kalman filter of the functions' costs, without their covariances: what the time
+ * is off goes to the functions in proportion to how unsure their part of it was. */
+void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,
+		      double most)
+{
+	double sum = vgpu_costs_sum(parts, n, rest_ns), noise = NOISE * most + NOISE_NS;
+	double off = sum < least ? least - sum : sum > most ? most - sum : 0;
+	double unsure = noise, variance = noise * noise, part, gain;
+	bool far;
+
+	for (unsigned i = 0; i < n; i++) {
+		if (parts[i].cost->samples)
+			continue;
+		if (n == 1 && parts[0].launches)
+			first(parts[0].cost, least / parts[0].launches);
+		return; /* among others there is no telling what it took */
+	}
+	/* Of a bound that holds there is nothing to learn. */
+	if (off == 0 && least < most)
+		return;
+	for (unsigned i = 0; i < n; i++) {
+		part = (double)parts[i].launches * parts[i].cost->est_ns * parts[i].cost->doubt;
+		unsure += part;
+		variance += part * part;
+	}
+	far = off > FAR * unsure || off < -FAR * unsure;
+	if (far)
+		off = off > 0 ? FAR * unsure : -FAR * unsure;
+	for (unsigned i = 0; i < n; i++) {
+		struct vgpu_cost *c = parts[i].cost;
+		float doubt = c->doubt;
+
+		if (!parts[i].launches)
+			continue; /* they failed */
+		part = (double)parts[i].launches * c->est_ns * doubt;
+		gain = part * part / variance;
+		c->est_ns = bounded(c->est_ns + gain * off / parts[i].launches);
+		/* The root of 1 - gain, nearly. */
+		doubt *= far ? DOUBT_GROWS : (float)(1 - gain / 2);
+		c->doubt = doubt < DOUBT_LEAST  ? DOUBT_LEAST
+			   : doubt > DOUBT_MOST ? DOUBT_MOST
+						: doubt;
+		c->samples += c->samples < UINT32_MAX;
+	}
 }
 #endif

@@ -46,14 +46,17 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
 
 static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost, uint64_t est_ns)
 {
-	for (uint32_t i = 0; i < b->nfuncs; i++)
-		if (b->func[i].cost == cost)
+	for (uint32_t i = 0; i < b->nfuncs; i++) {
+		if (b->func[i].cost == cost) {
+			b->func[i].launches++;
 			return;
-	/* More functions than fit: the others learn from other batches. */
-	if (b->nfuncs < FUNCS) {
-		b->func[b->nfuncs].cost = cost;
-		b->func[b->nfuncs++].est_ns = est_ns;
+		}
 	}
+	/* More functions than fit: the others learn from other batches. */
+	if (b->nfuncs < FUNCS)
+		b->func[b->nfuncs++] = (struct vgpu_cost_part){cost, 1};
+	else
+		b->rest_ns += est_ns;
 }
 
 /* The common launch: another one into the batch that the last one went to, while
@@ -119,6 +122,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	}
 	g = &gates[l->card];
 	cost = vgpu_cost_of(key);
+	l->key = key;
 	l->est_ns = cost->samples ? cost->est_ns : unknown_ns;
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
@@ -149,6 +153,9 @@ static void leave_failed(struct gate *g, const struct vgpu_launch *l)
 	struct vgpu_stream_batch *b = l->batch;
 
 	b->launches -= b->launches != 0;
+	for (uint32_t i = 0; i < b->nfuncs; i++)
+		if (b->func[i].cost == vgpu_cost_of(l->key))
+			b->func[i].launches--;
 	b->est_ns -= b->est_ns < l->est_ns ? b->est_ns : l->est_ns;
 	g->inflight_ns -= g->inflight_ns < l->est_ns ? g->inflight_ns : l->est_ns;
 	__atomic_add_fetch(&vgpu_state.cache.header->budget[l->card].balance_ns, (int64_t)l->est_ns,

@@ -16,7 +16,7 @@
 
 #define LANES 32
 #define RING 16
-#define FUNCS 8
+#define FUNCS 16
 #define CONTEXTS 4
 
 /* A batch is closed when it holds this much estimated work. */
@@ -37,10 +37,8 @@ struct vgpu_stream_batch {
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
-	struct {
-		struct vgpu_cost *cost;
-		uint64_t est_ns; /* of one launch, as it was taken for */
-	} func[FUNCS];
+	struct vgpu_cost_part func[FUNCS];
+	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
 };
 
 struct gate_context {

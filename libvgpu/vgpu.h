@@ -227,21 +227,26 @@ void vgpu_gate_in_child(void);
 extern int vgpu_captures;
 
 /* costs.c: learned GPU time of a launch, by function and grid. */
-#define VGPU_COST_LOWEST 3
 struct vgpu_cost {
 	uint64_t key;
 	uint32_t est_ns;
-	uint32_t samples; /* 0: not learned */
-	/* The lowest of the samples that are upper bounds only, ascending. */
-	uint32_t lowest[VGPU_COST_LOWEST];
-	uint32_t bounds;   /* how many such samples */
+	uint32_t samples;  /* 0: not learned */
+	float doubt;       /* standard deviation of the estimate, as a part of it */
 	uint32_t rejected; /* samples in a row that looked interrupted */
+};
+/* Launches of one function among others. */
+struct vgpu_cost_part {
+	struct vgpu_cost *cost;
+	uint32_t launches;
 };
 /* Entry for the key; never NULL. Entries are shared when the table is full. */
 struct vgpu_cost *vgpu_cost_of(uint64_t key);
-/* sample_ns: what one launch took by a batch's measure; exact: the batch had no
- * idle time in it, so that is the cost and not only an upper bound. */
-void vgpu_cost_learn(struct vgpu_cost *c, double sample_ns, bool exact);
+/* What the parts are taken for now, and rest_ns for the others, in nanoseconds. */
+double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double rest_ns);
+/* Learns from launches that ran one after another: together they took the card at
+ * least and at most so many nanoseconds. rest_ns: what is not among the parts. */
+void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,
+		      double most);
 
 /* rm.c: channel groups of this process, learned from ioctl. */
 /* Says which card the channel groups that this thread makes belong to; -1 ends. */

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/report"
@@ -17,6 +18,15 @@ type launchCost struct {
 	LaunchP99 float64 `json:"launch_p99_ns"`
 	Single    float64 `json:"single_ns"`
 	SingleP99 float64 `json:"single_p99_ns"`
+}
+
+// pairCost is what vgpu-load --cost-pairs prints: the median of what a launch costs more
+// through the library than past it in the same process, and a 95 % interval of it.
+type pairCost struct {
+	Added     float64 `json:"added_ns"`
+	Low       float64 `json:"low_ns"`
+	High      float64 `json:"high_ns"`
+	Preloaded bool    `json:"preloaded"`
 }
 
 // rounds of each cost; the machine drifts, so they are taken in turn with rounds
@@ -37,7 +47,7 @@ func costs(ctx context.Context, b *bench, sys system, ses session) {
 		cases[2].name, cases[2].tenant = "launch, 50 % soft", tenant{share: 50, mode: "soft"}
 	}
 	for _, c := range cases {
-		b.do(ctx, "cost", c.name, sys, 2*rounds*1500*time.Millisecond, func() (report.Record, error) {
+		b.do(ctx, "cost", c.name, sys, (2*rounds+5)*1500*time.Millisecond, func() (report.Record, error) {
 			return b.launchCosts(ctx, ses, c.tenant, c.flag)
 		})
 	}
@@ -62,6 +72,14 @@ func (b *bench) launchCosts(ctx context.Context, ses session, t tenant, flag str
 		}
 	}
 	r := report.Record{Numbers: map[string]float64{}}
+	var pairs pairCost
+	if err := b.costProcess(ctx, ses, t, "--cost-pairs"+strings.TrimPrefix(flag, "--cost"), &pairs); err != nil {
+		return r, err
+	}
+	if pairs.Preloaded {
+		r.Numbers["launch_pairs_added_ns"] = pairs.Added
+		r.Numbers["launch_pairs_low_ns"], r.Numbers["launch_pairs_high_ns"] = pairs.Low, pairs.High
+	}
 	for name, of := range map[string]func(launchCost) float64{
 		"launch":     func(c launchCost) float64 { return c.Launch },
 		"launch_p99": func(c launchCost) float64 { return c.LaunchP99 },
@@ -82,17 +100,22 @@ func (b *bench) launchCosts(ctx context.Context, ses session, t tenant, flag str
 }
 
 func (b *bench) launchCost(ctx context.Context, ses session, t tenant, flag string) (got launchCost, err error) {
+	err = b.costProcess(ctx, ses, t, flag, &got)
+	return got, err
+}
+
+func (b *bench) costProcess(ctx context.Context, ses session, t tenant, flag string, into any) (err error) {
 	env, leave, err := ses.join(ctx, b, t)
 	if err != nil {
-		return got, err
+		return err
 	}
 	defer func() { err = errors.Join(err, leave()) }()
 	p, err := b.start(ctx, "launch cost", env, b.program("vgpu-load"), flag)
 	if err != nil {
-		return got, err
+		return err
 	}
 	defer p.kill()
-	return got, p.result(60*time.Second, &got)
+	return p.result(60*time.Second, into)
 }
 
 // daemonCosts is gresd's part of one processor.

@@ -6,6 +6,7 @@
  *
  * main.c     command line, and when to begin   card.c  the kernels on a card
  * work.c     the shapes of load                cost.c  what a launch costs
+ * direct.c   the driver without what is preloaded
  * samples.c  the thread and its file           kernels.ptx
  */
 #ifndef VGPU_LOAD_H
@@ -48,7 +49,7 @@ struct options {
 	const char *shape, *samples;
 	unsigned inner, sms;
 	unsigned on_ms, off_ms; /* work and rest in turn; 0: no rest */
-	bool calibrate, cost, cost_paced;
+	bool calibrate, cost, cost_pairs, cost_paced;
 };
 
 /* card.c */
@@ -64,6 +65,12 @@ void work(struct card *c, const struct shape *s, const struct options *o, uint64
 
 /* cost.c */
 void cost(struct card *c, bool paced);
+/* The same launches with and without what is preloaded, in turn. */
+void cost_pairs(struct card *c, bool paced);
+
+/* direct.c */
+/* A function of libcuda itself, which must be loaded; NULL: it has none of that name. */
+void *direct(const char *symbol);
 
 /* samples.c */
 struct samples;

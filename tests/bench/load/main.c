@@ -18,7 +18,7 @@
 
 static const char usage[] =
 	"usage: vgpu-load --shape NAME --inner N --samples FILE [--sms N] [--idle ON:OFF]\n"
-	"       vgpu-load --calibrate | --cost | --cost-paced\n"
+	"       vgpu-load --calibrate | --cost | --cost-pairs, either with -paced\n"
 	"  --shape    20us, 200us, 1ms, 5ms, 20ms, 50ms, graph, steps, persistent, burst\n"
 	"             or product\n"
 	"  --inner    rounds in a unit of work, from --calibrate\n"
@@ -34,6 +34,19 @@ void sleep_until(uint64_t ns)
 		;
 }
 
+static bool cost_option(const char *arg, struct options *o)
+{
+	bool pairs = strncmp(arg, "--cost-pairs", 12) == 0;
+	const char *rest = arg + (pairs ? 12 : 6);
+
+	if (strncmp(arg, "--cost", 6) != 0 || (*rest && strcmp(rest, "-paced") != 0))
+		return false;
+	o->cost = !pairs;
+	o->cost_pairs = pairs;
+	o->cost_paced = *rest;
+	return true;
+}
+
 static bool read_options(int argc, char **argv, struct options *o)
 {
 	for (int i = 1; i < argc; i++) {
@@ -43,11 +56,8 @@ static bool read_options(int argc, char **argv, struct options *o)
 			o->calibrate = true;
 			continue;
 		}
-		if (strcmp(argv[i], "--cost") == 0 || strcmp(argv[i], "--cost-paced") == 0) {
-			o->cost = true;
-			o->cost_paced = argv[i][6] != '\0';
+		if (cost_option(argv[i], o))
 			continue;
-		}
 		if (strcmp(argv[i], "--shape") == 0)
 			o->shape = value;
 		else if (strcmp(argv[i], "--samples") == 0)
@@ -61,7 +71,7 @@ static bool read_options(int argc, char **argv, struct options *o)
 			return false;
 		i++;
 	}
-	return o->calibrate || o->cost || (o->shape && o->samples && o->inner);
+	return o->calibrate || o->cost || o->cost_pairs || (o->shape && o->samples && o->inner);
 }
 
 static void tenant(struct card *c, const struct options *o, const struct shape *s)
@@ -104,6 +114,8 @@ int main(int argc, char **argv)
 		printf("{\"inner\":%u,\"sms\":%d}\n", card_calibrate(&c), c.sms);
 	else if (o.cost)
 		cost(&c, o.cost_paced);
+	else if (o.cost_pairs)
+		cost_pairs(&c, o.cost_paced);
 	else
 		tenant(&c, &o, s);
 	return 0;

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* costs_test.c - what functions cost is learned from batches of many, as a training
+ * step launches them: some batches are measured exactly, of most only bounds are
+ * known, and now and then a measurement is wrong altogether. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+
+#include "../../libvgpu/vgpu.h"
+#include "check.h"
+
+#define FUNCTIONS 40
+#define PARTS 16
+#define STEP 300 /* launches, always in this order */
+#define GAP_NS 1400
+
+static double truth[FUNCTIONS]; /* with the card's gap after it */
+static unsigned order[STEP];
+static uint64_t random_state = 42;
+
+static double uniform(void)
+{
+	random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+	return (double)(random_state >> 11) / (double)(1ull << 53);
+}
+
+static struct vgpu_cost *cost(unsigned f)
+{
+	return vgpu_cost_of(0x1000 + f);
+}
+
+static void make_step(void)
+{
+	for (unsigned f = 0; f < FUNCTIONS; f++) {
+		double us = 1;
+
+		for (double left = uniform() * 7; left > 0; left--) /* 1 to 128 us */
+			us *= left > 1 ? 2 : 1 + left;
+		truth[f] = us * 1000 + GAP_NS;
+	}
+	for (unsigned i = 0; i < STEP; i++)
+		order[i] = (unsigned)(uniform() * FUNCTIONS);
+}
+
+/* The next launches of the step, until they are half a millisecond by truth. */
+static unsigned batch(struct vgpu_cost_part *parts, double *took, unsigned *launches)
+{
+	static unsigned at;
+	unsigned n = 0;
+
+	*took = 0;
+	for (*launches = 0; *took < 500000; ++*launches, at++) {
+		unsigned f = order[at % STEP], i = 0;
+
+		while (i < n && parts[i].cost != cost(f))
+			i++;
+		if (i == n && n == PARTS)
+			break;
+		if (i == n)
+			parts[n++] = (struct vgpu_cost_part){cost(f), 0};
+		parts[i].launches++;
+		*took += truth[f];
+	}
+	return n;
+}
+
+/* Part by which what batches are taken for is too much. */
+static double learn(unsigned batches, double exact, double wrong)
+{
+	double told = 0, took_all = 0;
+
+	for (unsigned k = 0; k < batches; k++) {
+		struct vgpu_cost_part parts[PARTS];
+		double took, idle, host;
+		unsigned launches, n = batch(parts, &took, &launches);
+
+		host = 5000.0 * launches;
+		idle = uniform() * (host < took ? host : took);
+		told += vgpu_costs_sum(parts, n, 0);
+		took_all += took;
+		took *= 0.99 + 0.02 * uniform();
+		if (uniform() < wrong)
+			vgpu_costs_learn(parts, n, 0, 3 * took, 3 * took);
+		else if (uniform() < exact)
+			vgpu_costs_learn(parts, n, 0, took, took);
+		else
+			vgpu_costs_learn(parts, n, 0, took + idle > host ? took + idle - host : 0,
+					 took + idle);
+	}
+	return told / took_all - 1;
+}
+
+static void test_training_step(void)
+{
+	double off;
+
+	make_step();
+	for (unsigned f = 0; f < FUNCTIONS; f++) {
+		struct vgpu_cost_part part = {cost(f), 1};
+		/* The driver loaded the code meanwhile. */
+		double ns = f % 4 ? truth[f] + 3000 : 50 * truth[f];
+
+		vgpu_costs_learn(&part, 1, 0, ns, ns);
+		CHECK_EQ(cost(f)->est_ns, (uint32_t)ns);
+	}
+	learn(300, 0.3, 0);
+	off = learn(1000, 0.3, 0);
+	CHECK(off > -0.01 && off < 0.01);
+	off = learn(1000, 0.1, 0.01);
+	CHECK(off > -0.02 && off < 0.02);
+	/* Bounds alone leave what is known as it is. */
+	off = learn(3000, 0, 0);
+	CHECK(off > -0.02 && off < 0.03);
+}
+
+static void test_work_that_becomes_longer(void)
+{
+	for (unsigned f = 0; f < FUNCTIONS; f++)
+		truth[f] *= f % 2 ? 3 : 0.5;
+	learn(200, 0.3, 0);
+	double off = learn(500, 0.3, 0);
+	CHECK(off > -0.02 && off < 0.02);
+}
+
+static void test_one_function(void)
+{
+	struct vgpu_cost_part part = {vgpu_cost_of(7), 1};
+
+	vgpu_costs_learn(&part, 1, 0, 100000, 100000);
+	for (int i = 0; i < 20; i++)
+		vgpu_costs_learn(&part, 1, 0, 20000, 20000);
+	CHECK(part.cost->est_ns > 19000 && part.cost->est_ns < 21000);
+	vgpu_costs_learn(&part, 1, 0, 10000000, 10000000); /* once */
+	CHECK(part.cost->est_ns < 40000);
+	for (int i = 0; i < 40; i++)
+		vgpu_costs_learn(&part, 1, 0, 10000000, 10000000); /* always */
+	CHECK(part.cost->est_ns > 9500000 && part.cost->est_ns < 10500000);
+}
+
+static void test_failed_and_unknown_launches(void)
+{
+	struct vgpu_cost_part part[2] = {{vgpu_cost_of(8), 0}, {vgpu_cost_of(9), 2}};
+
+	vgpu_costs_learn(part, 1, 0, 100000, 100000); /* it failed: nothing is known */
+	CHECK_EQ(part[0].cost->samples, 0);
+	vgpu_costs_learn(part + 1, 1, 0, 100000, 100000);
+	CHECK_EQ(part[1].cost->est_ns, 50000);
+	vgpu_costs_learn(part, 2, 0, 300000, 300000);
+	CHECK_EQ(part[1].cost->est_ns, 50000);
+	part[0].cost->samples = 1;
+	part[0].cost->est_ns = 1000;
+	part[0].cost->doubt = 1;
+	vgpu_costs_learn(part, 2, 0, 120000, 120000);
+	CHECK_EQ(part[0].cost->est_ns, 1000);
+	CHECK(part[1].cost->est_ns > 55000);
+}
+
+int main(void)
+{
+	test_training_step();
+	test_work_that_becomes_longer();
+	test_one_function();
+	test_failed_and_unknown_launches();
+	return done("costs");
+}
