@@ -153,6 +153,8 @@ void vgpu_batch_close(struct lane *l)
 		return;
 	}
 	b->solid = b->tight && running_before(l);
+	if (b->launches != b->ticked)
+		b->last_ns = vgpu_now();
 	if (!b->unmeasured && !record(&b->end, l->stream))
 		b->unmeasured = true;
 	l->open = false;

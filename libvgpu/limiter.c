@@ -17,8 +17,11 @@
 
 /* A batch without launches for this long is closed by the watcher. */
 #define IDLE_CLOSE_NS 300000u
-/* So old may a look at the budget be: it fills by less than this meanwhile. */
-#define FRESH_NS 100000u
+/* So many launches in a row go by one look at the budget and at what has completed: a
+ * tenth of a millisecond of them. Asking for the time at each would cost as much as
+ * half of all the rest. What is not seen meanwhile is credit, but for work that took
+ * longer than it was taken for. */
+#define QUICK_MAX 32
 
 uint32_t vgpu_gate_any;
 int vgpu_captures;
@@ -60,25 +63,22 @@ static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost, uint64
 }
 
 /* The common launch: another one into the batch that the last one went to, while
- * the budget is in credit and was looked at a moment ago. By the clock of the last
- * launch's return: asking for the time would cost as much as all the rest. */
+ * the budget is in credit and was looked at a moment ago. */
 static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget *budget,
 				       CUcontext ctx, CUstream stream, uint64_t est)
 {
-	uint64_t seen = __atomic_load_n(&g->seen_ns, __ATOMIC_RELAXED);
 	struct lane *lane = g->last;
 	struct vgpu_stream_batch *b;
 
-	if (g->schedule.gate != VGPU_GATE_BUDGET || !lane || !lane->open ||
+	if (g->schedule.gate != VGPU_GATE_BUDGET || !g->quick_left || !lane || !lane->open ||
 	    lane->stream != stream || lane->context->ctx != ctx)
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	if (b->learns || b->est_ns >= BATCH_NS || g->inflight_ns + est > vgpu_quantum(g) ||
-	    seen > g->reaped_ns + REAP_NS ||
-	    seen > __atomic_load_n(&budget->refilled_ns, __ATOMIC_RELAXED) + FRESH_NS ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) ||
 	    __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST) <= 0)
 		return NULL;
+	g->quick_left--;
 	return b;
 }
 
@@ -103,7 +103,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	bool events = true;
 	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
-	l->card = vgpu_card_current();
+	l->card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
 	l->batch = NULL;
 	if (l->card < 0 || !gates[l->card].on || vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS ||
 	    !ctx) {
@@ -132,6 +132,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	l->lane = g->last;
 	if (!l->batch) {
 		vgpu_gate_wait(g, l->est_ns, events);
+		g->quick_left = QUICK_MAX;
 		l->lane = g->last = events ? vgpu_lane_of(g, ctx, stream) : NULL;
 		if (l->lane)
 			l->batch = vgpu_batch_open(l->lane, cost->samples == 0, vgpu_now());
@@ -164,16 +165,14 @@ static void leave_failed(struct gate *g, const struct vgpu_launch *l)
 
 /* Without the lock: pending keeps the batch open until the last line. Only a drop
  * empties it meanwhile. */
-static void leave_batch(struct gate *g, struct vgpu_stream_batch *b)
+static void leave_batch(struct vgpu_stream_batch *b)
 {
-	uint64_t now = vgpu_now(), none = 0;
 	uint32_t pending = __atomic_load_n(&b->pending, __ATOMIC_RELAXED);
+	uint64_t none = 0;
 
-	__atomic_store_n(&b->last_ns, now, __ATOMIC_RELAXED);
 	if (!__atomic_load_n(&b->first_ns, __ATOMIC_RELAXED))
-		__atomic_compare_exchange_n(&b->first_ns, &none, now, false, __ATOMIC_RELAXED,
-					    __ATOMIC_RELAXED);
-	__atomic_store_n(&g->seen_ns, now, __ATOMIC_RELAXED);
+		__atomic_compare_exchange_n(&b->first_ns, &none, vgpu_now(), false,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	while (pending && !__atomic_compare_exchange_n(&b->pending, &pending, pending - 1, false,
 						       __ATOMIC_RELEASE, __ATOMIC_RELAXED))
 		;
@@ -190,14 +189,14 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	g = &gates[l->card];
 	full = b->learns || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
 	if (likely(result == CUDA_SUCCESS && !full)) {
-		leave_batch(g, b);
+		leave_batch(b);
 		return;
 	}
 	pthread_mutex_lock(&g->lock);
 	if (l->lane->open && b == &l->lane->ring[(l->lane->first + l->lane->closed) % RING]) {
 		if (result != CUDA_SUCCESS && b->pending)
 			leave_failed(g, l);
-		leave_batch(g, b);
+		leave_batch(b);
 		if (full && vgpu_captures == 0)
 			vgpu_batch_close(l->lane);
 	}
@@ -283,8 +282,14 @@ static bool tick_lane(struct gate *g, struct lane *l, uint64_t now)
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 	CUcontext popped;
 
-	if (!l->open || b->pending || now - b->last_ns < IDLE_CLOSE_NS)
+	if (!l->open || b->pending)
 		return l->open;
+	if (b->launches != b->ticked) {
+		b->ticked = b->launches;
+		b->last_ns = now;
+	}
+	if (now - b->last_ns < IDLE_CLOSE_NS)
+		return true;
 	if (vgpu_real.cuCtxPushCurrent_v2(l->context->ctx) != CUDA_SUCCESS) {
 		vgpu_lane_drop(g, l);
 		return false;

@@ -27,11 +27,12 @@
 struct vgpu_stream_batch {
 	CUevent own_start, end, start; /* start: own_start, or the end before */
 	uint64_t est_ns;
-	/* Host times: the start event is recorded, the first and the last launch
-	 * have returned. */
+	/* Host times: the start event is recorded, the first launch has returned, and
+	 * no launch came after it. */
 	uint64_t opened_ns, first_ns, last_ns;
 	uint32_t launches; /* entered the gate, and did not fail */
 	uint32_t pending;  /* entered the gate and not yet launched; falls without the lock */
+	uint32_t ticked;   /* launches when the watcher last looked */
 	uint32_t nfuncs;
 	bool tight;      /* began while the batch before was running */
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
@@ -66,7 +67,7 @@ struct gate {
 	uint64_t inflight_ns;
 	uint64_t progress_ns; /* when work was last seen to complete */
 	uint64_t reaped_ns;   /* when completions were last asked for */
-	uint64_t seen_ns;     /* when a launch last returned; written without the lock */
+	unsigned quick_left;  /* launches until the budget is to be looked at again */
 	struct lane *last;    /* of the last launch, or NULL */
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	struct gate_context context[CONTEXTS];
