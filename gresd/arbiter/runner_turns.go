@@ -58,7 +58,8 @@ type member struct {
 	early   bool   // its last turn was ended before its end
 	passed  bool   // its turn was given to another: it had nothing to do
 	rested  int64  // when it last had nothing on the card
-	endless bool   // its work did not end within drainMax, and has run for endlessAfter
+	over    int64  // time since then in which its work ran outside its turns
+	endless bool   // that is more than drainMax, and its work has run for endlessAfter
 	turns   uint64 // given, and not yet counted elsewhere
 	paused  int64  // when it last had nothing to do for longer than a late host explains
 	charged int64  // since the last correction
@@ -94,6 +95,18 @@ func (m *member) runs(at int64) bool {
 	return late < 0 || m.state.InflightNS > 0 && late < lateMax
 }
 
+// watch notes whether work is without an end, such as a persistent kernel. What the
+// library takes it for does not tell: nothing of its kind was ever measured.
+func (m *member) watch(now, since int64, itsTurn bool) {
+	switch {
+	case !m.runs(now):
+		m.rested, m.over, m.endless = now, 0, false
+	case !itsTurn:
+		m.over += min(since, looksAt)
+		m.endless = m.endless || m.over > drainMax && now-m.rested > endlessAfter
+	}
+}
+
 // dealer deals the time of one card to its members, turn by turn, by deficit
 // round robin. It has no clock and reads nothing: step is told both. The hand-over
 // is checked in tests/model/turns.pml.
@@ -104,6 +117,7 @@ type dealer struct {
 	begin   int64   // of its turn
 	end     int64   // when it must have launched its last
 	counted int64   // up to here the time was counted
+	looked  int64   // when it last looked at the jobs
 }
 
 // update takes over what the plan says of the jobs of the card. Who stays keeps
@@ -132,14 +146,13 @@ func (d *dealer) update(claims []Claim, plan map[Key]libvgpu.Schedule, now int64
 func (d *dealer) step(now int64, look func(Key) libvgpu.TurnState) (next int64) {
 	for _, m := range d.members {
 		m.state = look(m.Key)
-		if !m.runs(now) {
-			m.rested, m.endless = now, false
-		}
+		m.watch(now, now-d.looked, m == d.cur)
 		m.wants = m.runs(now) || now-int64(m.state.WantedNS) < awayAfter
 		if now-int64(max(m.state.UntilNS, m.state.WantedNS)) > pauseAfter {
 			m.paused = now
 		}
 	}
+	d.looked = now
 	d.count(now)
 	if d.cur != nil && now >= d.begin && d.mustCut() {
 		d.end, d.cur.early = min(d.end, now), true
@@ -153,7 +166,6 @@ func (d *dealer) step(now int64, look func(Key) libvgpu.TurnState) (next int64) 
 		d.deal(now)
 	case now >= d.end-lead:
 		if free := d.free(now); free-now <= lead || d.wanting() < 2 && now >= d.end {
-			d.cur.endless = d.cur.endless || free >= d.end+drainMax && now-d.cur.rested > endlessAfter
 			d.deal(max(min(free, now+lead), now))
 		} else {
 			return d.wake(now, free-lead)

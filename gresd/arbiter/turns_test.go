@@ -65,7 +65,8 @@ func play(t *testing.T, tenants []*tenant, from, d int64, begin int64, each func
 		}
 		for _, x := range tenants {
 			if x.endless {
-				x.state = libvgpu.TurnState{UntilNS: uint64(now + ms/2), InflightNS: 1, WantedNS: uint64(begin)}
+				// what the library takes for the length of what it never saw end
+				x.state = libvgpu.TurnState{UntilNS: uint64(now + ms/5), InflightNS: uint64(ms / 5), WantedNS: uint64(begin)}
 				if x.got += 50000; free > now {
 					x.got -= 25000
 				}
