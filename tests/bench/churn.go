@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,9 +38,25 @@ type guest struct {
 
 // tally is what happened.
 type tally struct {
+	began                                 int64
 	jobs, killed, finished, hangs, errors float64
-	stall                                 time.Duration
+	stalls                                []standstill // the longest, longest first
 	problems                              []error
+}
+
+// standstill is a time in which a process did nothing.
+type standstill struct {
+	length time.Duration
+	who    string
+}
+
+// stallsKept are enough to tell a rule from chance.
+const stallsKept = 8
+
+func (s *tally) stood(length time.Duration, who string) {
+	s.stalls = append(s.stalls, standstill{length, who})
+	slices.SortFunc(s.stalls, func(a, b standstill) int { return cmp.Compare(b.length, a.length) })
+	s.stalls = s.stalls[:min(len(s.stalls), stallsKept)]
 }
 
 func churn(ctx context.Context, b *bench, sys system, ses session) {
@@ -50,18 +68,18 @@ func churn(ctx context.Context, b *bench, sys system, ses session) {
 func (b *bench) churnFor(ctx context.Context, o *ours) (report.Record, error) {
 	choose := rand.New(rand.NewPCG(b.seed, 0))
 	var guests []*guest
-	var sum tally
+	sum := tally{began: monotonic()}
 	granted := 0
 	end := time.Now().Add(b.churn)
 	for ctx.Err() == nil && time.Now().Before(end) {
-		kept := guests[:0]
+		var kept []*guest
 		for _, g := range guests {
 			if monotonic() < g.ends {
 				kept = append(kept, g)
 				continue
 			}
 			granted -= g.t.share
-			sum.see(g)
+			sum.see(g, guests)
 		}
 		guests = kept
 		share := []int{10, 15, 20, 25, 30, 40}[choose.IntN(6)]
@@ -78,7 +96,7 @@ func (b *bench) churnFor(ctx context.Context, o *ours) (report.Record, error) {
 	}
 	for _, g := range guests {
 		time.Sleep(time.Duration(g.ends - monotonic()))
-		sum.see(g)
+		sum.see(g, guests)
 	}
 	return b.churned(ctx, o, sum)
 }
@@ -145,9 +163,20 @@ func (s *tally) fail(err error) {
 	s.problems = append(s.problems, err)
 }
 
+// others names who was there while a guest worked, and still is.
+func others(g *guest, all []*guest) string {
+	var names []string
+	for _, o := range all {
+		if o != g && o.from < g.ends && o.ends > g.from {
+			names = append(names, fmt.Sprintf("%d%% %s %s %s", o.t.share, o.t.shape, cmp.Or(o.t.mode, "hard"), cmp.Or(o.t.priority, "normal")))
+		}
+	}
+	return "beside " + cmp.Or(strings.Join(names, ", "), "nobody")
+}
+
 // see ends a guest whose time has come, and looks at what it did.
-func (s *tally) see(g *guest) {
-	for _, p := range g.procs {
+func (s *tally) see(g *guest, all []*guest) {
+	for i, p := range g.procs {
 		var did series.Series
 		var err error
 		if g.kill {
@@ -167,8 +196,10 @@ func (s *tally) see(g *guest) {
 			s.fail(err)
 			continue
 		}
-		stall := did.Stall(g.from, g.ends)
-		s.stall = max(s.stall, stall)
+		stall, at := did.LongestStall(g.from, g.ends)
+		s.stood(stall, fmt.Sprintf("%d%% %s %s %s, %d of %d processes, %.1f s after the start of %.1f s, at %.1f s; %s",
+			g.t.share, g.t.shape, cmp.Or(g.t.mode, "hard"), cmp.Or(g.t.priority, "normal"), i+1, len(g.procs),
+			float64(at-g.from)/1e9, float64(g.ends-g.from)/1e9, float64(at-s.began)/1e9, others(g, all)))
 		if stall > hung {
 			s.hangs++
 			s.problems = append(s.problems, fmt.Errorf("%s did nothing for %s", p.name, stall))
@@ -183,8 +214,13 @@ func (s *tally) see(g *guest) {
 func (b *bench) churned(ctx context.Context, o *ours, s tally) (report.Record, error) {
 	r := report.Record{Seconds: b.churn.Seconds(), Numbers: map[string]float64{
 		"jobs": s.jobs, "processes_killed": s.killed, "processes_finished": s.finished, "hangs": s.hangs, "errors": s.errors,
-		"stall_max_ms": float64(s.stall) / 1e6,
 	}}
+	for _, stall := range s.stalls {
+		r.Notes = append(r.Notes, fmt.Sprintf("%.0f ms: %s", float64(stall.length)/1e6, stall.who))
+	}
+	if len(s.stalls) > 0 {
+		r.Numbers["stall_max_ms"] = float64(s.stalls[0].length) / 1e6
+	}
 	left, err := o.node.left(ctx)
 	if err != nil {
 		return r, err

@@ -34,6 +34,8 @@ type Record struct {
 	Judged bool `json:"judged,omitempty"`
 	// Numbers by name; the name ends with the unit.
 	Numbers map[string]float64 `json:"numbers,omitempty"`
+	// Notes are what explains the numbers.
+	Notes []string `json:"notes,omitempty"`
 	// LatencyMS are single requests, for their distribution.
 	LatencyMS []float64 `json:"latency_ms,omitempty"`
 }

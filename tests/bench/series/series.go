@@ -107,18 +107,29 @@ func (s Series) Windows(from, to int64, width time.Duration) []float64 {
 
 // Stall is the longest time between two times in which no work was done.
 func (s Series) Stall(from, to int64) time.Duration {
-	var longest int64
+	longest, _ := s.LongestStall(from, to)
+	return longest
+}
+
+// LongestStall is [Series.Stall], and when it began.
+func (s Series) LongestStall(from, to int64) (longest time.Duration, at int64) {
 	last, units := from, s.At(from)
+	see := func(now int64) {
+		if d := time.Duration(now - last); d > longest {
+			longest, at = d, last
+		}
+	}
 	for _, x := range s {
 		if x.T <= from || x.T > to {
 			continue
 		}
 		if x.Units > units {
-			longest = max(longest, x.T-last)
+			see(x.T)
 			last, units = x.T, x.Units
 		}
 	}
-	return time.Duration(max(longest, to-last))
+	see(to)
+	return longest, at
 }
 
 // Sum adds windows of several processes, position by position.
