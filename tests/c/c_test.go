@@ -25,6 +25,7 @@ func TestC(t *testing.T) {
 		{"preload library under ThreadSanitizer", "libvgpu", "check-tsan"},
 	} {
 		t.Run(check.name, func(t *testing.T) {
+			t.Parallel()
 			cmd := exec.Command("make", "--no-print-directory", "-C", filepath.Join(root, check.part), check.target)
 			// What the outer make was called with is not for this one.
 			for _, kv := range os.Environ() {
