@@ -33,7 +33,8 @@ type CardConfig struct {
 	Minor           *uint32  `toml:"minor"`
 	NUMA            *int32   `toml:"numa"`
 	CPUs            string   `toml:"cpus"`
-	MIG             bool     `toml:"mig"` // for NVML; the card works as without
+	MIG             bool     `toml:"mig"`            // for NVML; the card works as without
+	SwitchRecords   string   `toml:"switch_records"` // "yes", or why the driver refuses them
 	SMs             uint32   `toml:"sms"`
 	Capability      string   `toml:"capability"`
 	Memory          string   `toml:"memory"`
@@ -90,7 +91,7 @@ func defaultCard(i int) CardConfig {
 		Name: "NVIDIA H100 80GB HBM3", Type: "h100",
 		UUID:  fmt.Sprintf("GPU-%x-%x-%x-%x-%x", sum[0:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16]),
 		PCI:   fmt.Sprintf("00000000:%02X:00.0", 0x10+i*0x10),
-		Minor: &minor, NUMA: &numa, CPUs: "0-1", SMs: 132, Capability: "9.0",
+		Minor: &minor, NUMA: &numa, CPUs: "0-1", SwitchRecords: "yes", SMs: 132, Capability: "9.0",
 		Memory: "80G", Reserved: "0", ContextCost: "500M", DefaultSliceUS: 2090,
 		SwitchUS: ptr(220), KernelLatencyUS: ptr(4), KernelGapUS: ptr(1), KernelUS: ptr(10), CopyGBPerS: 50,
 	}
@@ -109,7 +110,7 @@ func (c CardConfig) over(base CardConfig) CardConfig {
 	return CardConfig{
 		Name: pick(c.Name, base.Name), Type: pick(c.Type, base.Type), UUID: pick(c.UUID, base.UUID),
 		PCI: pick(c.PCI, base.PCI), Minor: pick(c.Minor, base.Minor), NUMA: pick(c.NUMA, base.NUMA),
-		CPUs: pick(c.CPUs, base.CPUs), MIG: pick(c.MIG, base.MIG), SMs: pick(c.SMs, base.SMs), Capability: pick(c.Capability, base.Capability),
+		CPUs: pick(c.CPUs, base.CPUs), MIG: pick(c.MIG, base.MIG), SwitchRecords: pick(c.SwitchRecords, base.SwitchRecords), SMs: pick(c.SMs, base.SMs), Capability: pick(c.Capability, base.Capability),
 		Memory: pick(c.Memory, base.Memory), Reserved: pick(c.Reserved, base.Reserved),
 		ContextCost:    pick(c.ContextCost, base.ContextCost),
 		DefaultSliceUS: pick(c.DefaultSliceUS, base.DefaultSliceUS),

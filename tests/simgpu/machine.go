@@ -125,6 +125,16 @@ func (c CardConfig) toC(links []uint32, nvswitch bool) (C.struct_sim_card_config
 	if c.MIG {
 		out.mig = 1
 	}
+	switch c.SwitchRecords {
+	case "yes":
+		out.records = C.SIM_RECORDS
+	case "unsupported":
+		out.records = C.SIM_RECORDS_UNSUPPORTED
+	case "denied":
+		out.records = C.SIM_RECORDS_DENIED
+	default:
+		return out, fmt.Errorf("switch_records %q: want yes, unsupported or denied", c.SwitchRecords)
+	}
 	return out, nil
 }
 

@@ -212,6 +212,7 @@ func TestConfigMistakesAreNamed(t *testing.T) {
 		{"no card", "version = 1", "no cards"},
 		{"too many cards", "version = 1\ncount = 17", "at most 16"},
 		{"a size with a point", "version = 1\ncount = 1\n[model]\nmemory = \"1.5G\"", `size "1.5G"`},
+		{"an unknown refusal", "version = 1\ncount = 1\n[model]\nswitch_records = \"no\"", `switch_records "no"`},
 		{"an unknown link", "version = 1\ncount = 2\ntopology = [[\"X\",\"NEAR\"],[\"NEAR\",\"X\"]]", `topology "NEAR"`},
 		{"a link with two ends", "version = 1\ncount = 2\ntopology = [[\"X\",\"PIX\"],[\"SYS\",\"X\"]]", "two directions"},
 		{"cards out of order", "version = 1\n[[card]]\npci = \"00000000:50:00.0\"\n[[card]]\npci = \"00000000:40:00.0\"", "order"},

@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 5u
+#define SIM_VERSION 6u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -40,6 +40,7 @@
 #define SIM_MAX_FAULTS 16
 #define SIM_MAX_XIDS 64
 #define SIM_SAMPLES 256
+#define SIM_SWITCHES 32768 /* context switches that a card remembers */
 #define SIM_LOCK_BASE (1ull << 40)
 #define SIM_NEVER UINT64_MAX
 #define SIM_SAMPLE_NS 100000000ull /* one utilisation sample */
@@ -132,6 +133,18 @@ struct sim_sample {
 	uint16_t proc; /* its slot then */
 };
 
+/* A context switch, as the card's scheduler writes it down. */
+struct sim_switch {
+	uint64_t at_ns;      /* the card's clock: since 1970 */
+	uint64_t start_time; /* of the process, which may have ended since */
+	int32_t pid;         /* sim_proc.pid */
+	uint16_t proc;       /* its slot then */
+	uint16_t came;       /* else it left */
+};
+
+/* Whether the driver hands out the records of context switches. */
+enum sim_records { SIM_RECORDS, SIM_RECORDS_UNSUPPORTED, SIM_RECORDS_DENIED };
+
 struct sim_card_config {
 	char name[64];
 	char type[32];
@@ -153,7 +166,9 @@ struct sim_card_config {
 	uint32_t link[SIM_MAX_CARDS];
 	uint32_t nvswitch; /* NVLinks go to a switch */
 	uint32_t mig;      /* NVML says that MIG mode is on */
-	char cpus[64];     /* list, as in 0-3,8 */
+	uint32_t records;  /* enum sim_records */
+	uint32_t pad;
+	char cpus[64]; /* list, as in 0-3,8 */
 };
 
 struct sim_card {
@@ -168,6 +183,7 @@ struct sim_card {
 	uint64_t busy_ns; /* kernels and switches */
 	uint64_t work_ns; /* kernels alone */
 	uint64_t switches;
+	uint64_t records; /* written so far; a ring, see sim_switch_at */
 	uint64_t sample_at_ns;
 	uint64_t sample_busy_ns;
 	uint32_t util_percent;
@@ -209,6 +225,7 @@ struct sim_state {
 	uint32_t nfaults;
 	uint64_t reaped_ns;
 	uint64_t next_key;
+	uint64_t since_1970; /* of the cards' clock at 0 of this model's */
 	struct sim_fault fault[SIM_MAX_FAULTS];
 	struct sim_card card[SIM_MAX_CARDS];
 	struct sim_proc proc[SIM_MAX_PROCS];
@@ -216,6 +233,7 @@ struct sim_state {
 	struct sim_ipc ipc[SIM_MAX_CTX];
 	struct sim_stream stream[SIM_MAX_STREAMS];
 	struct sim_op ring[SIM_MAX_STREAMS][SIM_RING];
+	struct sim_switch record[SIM_MAX_CARDS][SIM_SWITCHES];
 };
 
 /* state.c: the file, its lock, processes, memory. Functions return 0 or a
@@ -245,6 +263,8 @@ bool sim_slices_refused(struct sim_state *st);
 /* sched.c: the cards' own clockwork */
 void sim_advance(struct sim_state *st, uint32_t card, uint64_t until);
 void sim_advance_all(struct sim_state *st);
+/* writes down that a context comes to its card, or leaves it, at the card's present */
+void sim_note(struct sim_state *st, uint32_t ctx, bool came);
 int sim_push(struct sim_state *st, uint32_t stream, const struct sim_op *op, uint64_t *index);
 /* ends a SIM_OWNER op or a SIM_OP_SPIN kernel at the head of the stream */
 void sim_finish(struct sim_state *st, uint32_t stream);
@@ -258,6 +278,12 @@ bool sim_pending(const struct sim_state *st, uint32_t ctx, uint64_t seq, uint32_
 static inline struct sim_op *sim_op_at(struct sim_state *st, uint32_t stream, uint64_t index)
 {
 	return &st->ring[stream][index % SIM_RING];
+}
+
+/* Of the last SIM_SWITCHES records of a card that were written. */
+static inline struct sim_switch *sim_switch_at(struct sim_state *st, uint32_t card, uint64_t index)
+{
+	return &st->record[card][index % SIM_SWITCHES];
 }
 
 #endif

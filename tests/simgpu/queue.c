@@ -46,8 +46,11 @@ void sim_ctx_drop(struct sim_state *st, uint32_t ctx)
 		link = &st->ctx[*link - 1].next;
 	if (*link)
 		*link = x->next;
-	if (c->cur == ctx + 1)
+	if (c->cur == ctx + 1) {
+		if (!c->switch_left_ns)
+			sim_note(st, ctx, false);
 		c->cur = 0;
+	}
 	sim_mem_sub(st, x->proc, x->card, c->conf.context_cost);
 	x->used = 0;
 }

@@ -228,6 +228,23 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* A card writes one record for each change, and none while a context stays on it,
+ * busy or not. */
+void sim_note(struct sim_state *st, uint32_t ctx, bool came)
+{
+	const struct sim_ctx *x = &st->ctx[ctx];
+	const struct sim_proc *p = &st->proc[x->proc];
+	struct sim_card *c = &st->card[x->card];
+
+	*sim_switch_at(st, x->card, c->records) =
+		(struct sim_switch){.at_ns = c->now_ns + st->since_1970,
+				    .start_time = p->start_time,
+				    .pid = p->pid,
+				    .proc = (uint16_t)x->proc,
+				    .came = came};
+	c->records++;
+}
+
 /* Puts a context on the card if there is one to run; false: the card is idle. */
 static bool choose(struct sim_state *st, struct sim_card *c, uint32_t card)
 {
@@ -238,12 +255,17 @@ static bool choose(struct sim_state *st, struct sim_card *c, uint32_t card)
 	if (!next)
 		return false;
 	if (next != c->cur) {
+		/* one whose way to the card is not over leaves no record */
+		if (c->cur && !c->switch_left_ns)
+			sim_note(st, c->cur - 1, false);
 		/* a card that has just started, or whose context has just died, pays nothing */
 		c->switch_left_ns = c->cur ? c->conf.switch_ns : 0;
 		c->switches++;
 		st->ctx[next - 1].turns++;
 		c->cur = next;
 		c->slice_left_ns = st->ctx[next - 1].slice_us * 1000;
+		if (!c->switch_left_ns)
+			sim_note(st, next - 1, true);
 	} else if (!c->slice_left_ns) {
 		c->slice_left_ns = st->ctx[next - 1].slice_us * 1000;
 	}
@@ -268,6 +290,8 @@ static void step(struct sim_state *st, struct sim_card *c, uint32_t card, uint64
 		c->switch_left_ns -= dt;
 		c->busy_ns += dt;
 		c->now_ns += dt;
+		if (!c->switch_left_ns)
+			sim_note(st, c->cur - 1, true);
 		return;
 	}
 	x = &st->ctx[c->cur - 1];

@@ -46,7 +46,10 @@ static int init_lock(pthread_mutex_t *m)
 static void fill_state(struct sim_state *st, const struct sim_card_config *cards, uint32_t n)
 {
 	uint64_t now = sim_now();
+	struct timespec ts;
 
+	clock_gettime(CLOCK_REALTIME, &ts);
+	st->since_1970 = (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec - now;
 	st->size = sizeof(*st);
 	st->version = SIM_VERSION;
 	st->ncards = n;

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * local.h - the resource manager of the simulated driver, as far as a reader of
+ * context switches needs it.
+ *
+ * Numbers and layouts: NVIDIA open-gpu-kernel-modules, nvos.h (NVOS21, NVOS33,
+ * NVOS54), cl0000.h, cl0080.h, cl2080.h, cl90cd.h, cl90cdFecs.h, cl90ce.h,
+ * ctrl0000gpu.h, ctrl2080gr.h, ctrl90cd.h, nvstatuscodes.h.
+ */
+#ifndef SIMGPU_LIBRM_LOCAL_H
+#define SIMGPU_LIBRM_LOCAL_H
+
+#include "../model.h"
+
+#define ESC_CONTROL 0x2Au
+#define ESC_ALLOC 0x2Bu
+#define ESC_MAP 0x4Eu
+
+#define NV_OK 0x0u
+#define NV_INSUFFICIENT_RESOURCES 0x1Au
+#define NV_INSUFFICIENT_PERMISSIONS 0x1Bu
+#define NV_INVALID_ARGUMENT 0x1Fu
+#define NV_INVALID_CLASS 0x22u
+#define NV_INVALID_CLIENT 0x23u
+#define NV_INVALID_COMMAND 0x24u
+#define NV_INVALID_OBJECT_HANDLE 0x33u
+#define NV_INVALID_OBJECT_NEW 0x34u
+#define NV_INVALID_OBJECT_PARENT 0x36u
+#define NV_INVALID_PARAM_STRUCT 0x3Au
+#define NV_NOT_SUPPORTED 0x56u
+#define NV_OBJECT_NOT_FOUND 0x57u
+
+struct rm_alloc {
+	uint32_t root, parent, object, cls;
+	uint64_t params;
+	uint32_t size, status;
+};
+
+struct rm_control {
+	uint32_t client, object, cmd, flags;
+	uint64_t params;
+	uint32_t size, status;
+};
+
+struct rm_map {
+	uint32_t client, device, memory, pad;
+	uint64_t offset, length, address;
+	uint32_t status, flags;
+	int32_t fd;
+	uint32_t pad2;
+};
+
+struct memory_params {
+	uint32_t owner, kind, flags, width, height;
+	int32_t pitch;
+	uint32_t attr, attr2, rest[4];
+	uint64_t low, high, size, align, more[6];
+};
+
+struct device_params {
+	uint32_t instance, rest[5];
+	uint64_t more[4];
+};
+
+struct event_buffer_params {
+	uint64_t header_at, records_at;
+	uint32_t record_size, records;
+	uint64_t variable_at;
+	uint32_t variable_size, threshold;
+	uint64_t notify;
+	uint32_t variable_threshold, subdevice;
+	uint32_t flags, header, record, variable;
+};
+
+struct card_info_params {
+	uint32_t id, flags, device, subdevice, sli, board, instance;
+	int32_t numa;
+};
+
+struct card_place_params {
+	uint32_t id, domain;
+	uint16_t bus, slot;
+};
+
+struct bind_params {
+	uint32_t buffer, record_size, detail, filter;
+	uint8_t all_users;
+};
+
+struct enable_params {
+	uint8_t on;
+	uint32_t flags;
+};
+
+struct get_params {
+	uint32_t record, variable;
+};
+
+struct buffer_header {
+	uint32_t get, put;
+	uint64_t count, dropped, variable_dropped;
+};
+
+struct buffer_record {
+	uint16_t type, subtype;
+	uint32_t variable;
+	uint8_t tag, vm;
+	uint16_t seq;
+	uint32_t context;
+	uint64_t pid, at;
+};
+
+#define TAG_START 6u
+#define TAG_END 7u
+
+#define MAX_OBJECTS 16
+
+struct object {
+	uint32_t handle, parent, cls;
+	uint32_t card; /* of a device or subdevice */
+	/* memory */
+	bool user_reads_only;
+	void *at;
+	size_t size;
+	/* event buffer */
+	struct object *header, *record;
+	uint32_t records; /* that fit */
+	bool bound, enabled;
+	uint64_t next; /* record of the card */
+};
+
+/* What one open file of the control node has made. */
+struct client {
+	uint32_t handle;
+	struct object object[MAX_OBJECTS];
+};
+
+/* rm.c: a call on a control file. maps says whether a descriptor is another open
+ * control file, to which memory can be tied. False: no such call. */
+bool rm_call(struct sim_state *st, struct client *c, unsigned nr, unsigned size, void *arg,
+	     bool (*maps)(int fd));
+void rm_free(struct client *c);
+
+/* records.c */
+void records_flush(struct sim_state *st, struct object *buffer);
+
+#endif
