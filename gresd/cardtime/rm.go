@@ -139,7 +139,7 @@ type statusError uint32
 func (s statusError) Error() string { return fmt.Sprintf("driver's status 0x%x", uint32(s)) }
 
 func openRM(control string) (*rm, error) {
-	fd, err := unix.Open(control, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := openFile(control)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", control, err)
 	}
@@ -157,14 +157,9 @@ func escape[T any](r *rm, number uintptr, arg *T) error {
 	size := unsafe.Sizeof(*arg)
 	request := 3<<30 | size<<16 | 'F'<<8 | number // read and write
 	for {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(r.fd), request, uintptr(unsafe.Pointer(arg)))
-		if errno == unix.EINTR {
-			continue
+		if err := ioctl(r.fd, request, unsafe.Pointer(arg)); !errors.Is(err, unix.EINTR) {
+			return err
 		}
-		if errno != 0 {
-			return errno
-		}
-		return nil
 	}
 }
 
@@ -221,7 +216,7 @@ func (r *rm) memory(control string, size int) (handle uint32, mapped []byte, err
 	if err != nil {
 		return 0, nil, err
 	}
-	fd, err := unix.Open(control, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := openFile(control)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -47,7 +47,7 @@ func openTrace(card gpu.Card) (t *trace, err error) {
 		}
 	}()
 	name := fmt.Sprintf(cardFile, card.Minor)
-	if t.card, err = unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+	if t.card, err = openFile(name); err != nil {
 		return t, fmt.Errorf("open %s: %w", name, err)
 	}
 	if t.rm, err = openRM(controlFile); err != nil {

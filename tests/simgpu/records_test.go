@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simgpu
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardtime"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// meterEnv lets this program be what reads the records, as gresd does: the device
+// files of the simulated driver must be preloaded.
+const meterEnv = "SIMGPU_TEST_METER"
+
+// reading is one line of it: what each process had, and what the log says.
+type reading struct {
+	Had map[uint32]time.Duration
+	At  time.Duration
+	Log string
+}
+
+// readRecords asks for card 0, the one in the environment, every 15 ms until its
+// standard input ends, and writes the last account then.
+func readRecords() {
+	var said bytes.Buffer
+	card := gpu.Card{UUID: "A", PCIBusID: os.Getenv(meterEnv)}
+	meter := cardtime.New(func(gpu.UUID) (gpu.Card, bool) { return card, true }, slog.New(slog.NewTextHandler(&said, nil)))
+	lines := make(chan bool)
+	go func() {
+		in := bufio.NewScanner(os.Stdin)
+		for in.Scan() {
+			lines <- true
+		}
+		close(lines)
+	}()
+	var last cardtime.Account
+	for {
+		if a, known := meter.OnCard("A"); known {
+			last = a
+		}
+		select {
+		case _, more := <-lines:
+			if !more {
+				return
+			}
+			_ = json.NewEncoder(os.Stdout).Encode(reading{last.Had, last.At, said.String()}) // to a pipe of the test's
+		case <-time.After(15 * time.Millisecond):
+		}
+	}
+}
+
+// meter is a running reader of the records.
+type meter struct {
+	t   *testing.T
+	in  *os.File
+	out *bufio.Scanner
+}
+
+func startMeter(t *testing.T, state string) *meter {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+state, meterEnv+"=0000:10:00.0",
+		"LD_PRELOAD="+filepath.Join(bin, "simgpu", "lib", "libsimrm.so"))
+	cmd.Stdin, cmd.Stderr = r, os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = w.Close() // ends it
+		_ = cmd.Wait()
+		_ = r.Close()
+	})
+	return &meter{t, w, bufio.NewScanner(out)}
+}
+
+func (m *meter) read() reading {
+	m.t.Helper()
+	var r reading
+	if _, err := fmt.Fprintln(m.in); err != nil {
+		m.t.Fatal(err)
+	}
+	if !m.out.Scan() {
+		m.t.Fatal("the reader of records has ended")
+	}
+	if err := json.Unmarshal(m.out.Bytes(), &r); err != nil {
+		m.t.Fatal(err)
+	}
+	return r
+}
+
+// busy is what the machine itself counts for a tenant.
+func busy(m *Machine, x *tenant) time.Duration {
+	for _, c := range m.Status()[0].Contexts {
+		if c.PID == x.pid() {
+			return time.Duration(c.BusyNS)
+		}
+	}
+	return 0
+}
+
+// What gresd reads through the driver's files is what each process worked, whatever
+// its slice is.
+func TestRecordsTellWhatProcessesHad(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the driver gives the records of all users to root only")
+	}
+	m, state := newMachine(t, "one-card")
+	tenants := saturate(t, m, state, 3, "2", "200")
+	for i, us := range []uint64{1000, 3000, 7000} {
+		m.SetSlice(tenants[i].pid(), us)
+	}
+	meter := startMeter(t, state)
+	waitFor(t, "work", func() bool { return busy(m, tenants[2]) > 300*time.Millisecond })
+	a := meter.read()
+	before := []time.Duration{busy(m, tenants[0]), busy(m, tenants[1]), busy(m, tenants[2])}
+	time.Sleep(time.Second)
+	b := meter.read()
+	for i, x := range tenants {
+		had, worked := b.Had[uint32(x.pid())]-a.Had[uint32(x.pid())], busy(m, x)-before[i]
+		t.Logf("tenant %d: had %v by the records, %v by the machine", i+1, had, worked)
+		if d := had - worked; d < -60*time.Millisecond || d > 60*time.Millisecond {
+			t.Errorf("tenant %d had %v by the records, %v by the machine", i+1, had, worked)
+		}
+	}
+	if b.Log != "" {
+		t.Errorf("log: %s", b.Log)
+	}
+}
+
+// A driver without records, and one that does not give them, are said once, with its status.
+func TestRecordsAreRefused(t *testing.T) {
+	for refusal, status := range map[string]string{"unsupported": "0x56", "denied": "0x1b"} {
+		path := filepath.Join(t.TempDir(), "state")
+		if err := Init(path, Config{Version: 1, Count: 1, Model: CardConfig{SwitchRecords: refusal}}); err != nil {
+			t.Fatal(err)
+		}
+		meter := startMeter(t, path)
+		var r reading
+		waitFor(t, "a word of it", func() bool { r = meter.read(); return r.Log != "" })
+		if len(r.Had) != 0 || strings.Count(r.Log, "context switches cannot be read") != 1 || !strings.Contains(r.Log, status) {
+			t.Errorf("%s: had %v, log %s; want status %s once", refusal, r.Had, r.Log, status)
+		}
+	}
+}
