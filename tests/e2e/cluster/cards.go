@@ -115,6 +115,9 @@ func (c *Cluster) simulatedCards() (gresConf, error) {
 	}
 	text := strings.Builder{}
 	text.WriteString("version = 1\n")
+	if c.opts.Records != "" {
+		fmt.Fprintf(&text, "[model]\nswitch_records = %q\n", c.opts.Records)
+	}
 	var smallest uint64
 	for _, card := range cards {
 		memory, err := gpu.ParseBytes(card.Memory)
@@ -143,6 +146,15 @@ func (c *Cluster) simulatedCards() (gresConf, error) {
 		}
 	}
 	return c.gres("sim", files, smallest), nil
+}
+
+// driverEnv is what a gresd needs so that the simulated driver's device files are
+// there for it.
+func (c *Cluster) driverEnv() []string {
+	if c.opts.Real {
+		return nil
+	}
+	return []string{"LD_PRELOAD=" + simDir + "/lib/libsimrm.so"}
 }
 
 // realMemory is the memory of the smallest card in MiB.

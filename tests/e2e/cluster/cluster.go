@@ -43,12 +43,15 @@ type Card struct {
 // Options says what to start. The zero value is one node with four simulated
 // cards of 80 GiB.
 type Options struct {
-	Build  string // folder of built programs; "" for build/ of the checkout
-	Logs   string // folder for logs, emptied first; "" for Dir/log
-	Cards  []Card // simulated cards; ignored with Real
-	Real   bool   // use the NVIDIA cards of this machine
-	Config string // text of vgpu.toml after what the harness must set
-	Slurm  string // more lines of slurm.conf
+	Build string // folder of built programs; "" for build/ of the checkout
+	Logs  string // folder for logs, emptied first; "" for Dir/log
+	Cards []Card // simulated cards; ignored with Real
+	// Records is switch_records of the simulated cards: "" for yes, else how the driver
+	// refuses them (tests/simgpu).
+	Records string
+	Real    bool   // use the NVIDIA cards of this machine
+	Config  string // text of vgpu.toml after what the harness must set
+	Slurm   string // more lines of slurm.conf
 	// Without are lines of the shipped slurm.conf to leave out, such as "Prolog=".
 	Without []string
 

@@ -79,6 +79,7 @@ func (c *Cluster) moreNodes(vgpu string) error {
 		}
 		n.gresd = &Daemon{
 			name:  "gresd of " + n.Name,
+			env:   c.driverEnv(),
 			log:   log("gresd"),
 			ready: func() bool { _, err := os.Stat(n.path(runDir + "/gresd.sock")); return err == nil },
 		}

@@ -154,6 +154,7 @@ func (c *Cluster) daemons() {
 	c.Gresd = &Daemon{
 		name:  "gresd",
 		argv:  []string{Dir + "/bin/gresd"},
+		env:   c.driverEnv(),
 		log:   log("gresd"),
 		ready: listens("unix", runDir+"/gresd.sock"),
 	}
