@@ -28,6 +28,7 @@ type exact struct {
 type cardAccount struct {
 	sum   cardtime.Account
 	known bool
+	begun bool                     // sum is of a time in which we asked
 	span  time.Duration            // since the look before; 0: nothing new
 	had   map[uint32]time.Duration // in that, by pid of the host
 	all   float64                  // part of the time that all had lately; 0: not known
@@ -80,6 +81,12 @@ func (e *exact) look() {
 		c.sum, c.known = e.times.OnCard(card)
 		c.span, c.had = 0, nil
 		if !c.known || !was || c.sum.At <= before.At {
+			continue
+		}
+		if !c.begun {
+			// What was there before may be from when this card was last asked. Since then
+			// somebody had it who did nothing: who stays on it leaves no record.
+			c.begun = true
 			continue
 		}
 		c.span, c.had = c.sum.At-before.At, map[uint32]time.Duration{}

@@ -177,3 +177,36 @@ func TestTurnsBesideEndlessWorkFollowTheCard(t *testing.T) {
 		}
 	}
 }
+
+// A card that is asked again first tells of a time in which nobody asked. A process that
+// was on it all that time and did nothing is not charged for it.
+func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
+	const tick = 15 * time.Millisecond
+	waits := claim(1, 30, hard, 1)
+	waits.Interactive = true
+	competing := []Claim{waits, claim(2, 70, hard, 1)}
+	times := &fakeTimes{known: true, account: cardtime.Account{At: time.Hour}}
+	e := exact{times: times}
+	for _, pause := range []time.Duration{0, 900 * time.Millisecond, 900 * time.Millisecond} {
+		e.ask([]Claim{waits}, notNeeded) // its neighbour has gone
+		e.look()
+		e.ask(competing, notNeeded)
+		e.look() // it is told what was read before the pause
+		times.pass(pause, map[uint32]float64{90: 1})
+		spans := 0
+		for range 10 {
+			times.pass(tick, map[uint32]float64{90: 0.3, 91: 0.6})
+			e.look()
+			c := e.cards["A"]
+			if c.span > tick || c.had[90] > tick/2 || c.all > 0.91 {
+				t.Fatalf("after %v: %v of %v, want at most 0.3 of %v", pause, c.had[90], c.span, tick)
+			}
+			if c.span > 0 {
+				spans++
+			}
+		}
+		if spans < 8 {
+			t.Errorf("after %v: %d of 10 looks told something", pause, spans)
+		}
+	}
+}
