@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
@@ -24,6 +26,16 @@ func TestJobSeesItsMemoryAndNoMore(t *testing.T) {
 	}
 }
 
+// Scripts of jobs that work when [cluster.Cluster.Measure] says so.
+const (
+	begin = "until [ -s go.$SLURM_JOB_ID ]; do sleep 0.1; done; "
+	// twoProcesses is a job of two programs.
+	twoProcesses = begin + "for i in 1 2; do " + cluster.Worker + " $(cat go.$SLURM_JOB_ID) >part.$i & done; wait; cat part.1 part.2"
+	// stepByStep waits for each 13 ms of its work before it launches the next, as
+	// trainings do: it gives up the rest of its slice each time.
+	stepByStep = begin + cluster.Worker + " --kernel-us 13000 --inflight 1 $(cat go.$SLURM_JOB_ID)"
+)
+
 func TestSharesHold(t *testing.T) {
 	s := up(t, oneCard)
 	solo, err := s.Solo(alice, 3)
@@ -31,62 +43,73 @@ func TestSharesHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, run := range []struct {
-		name   string
-		shares []string
-		want   []float64
+		name    string
+		shares  []string
+		scripts []string // cluster.WorkScript where there is none
+		want    []float64
 	}{
-		{"hard, alone", []string{"30"}, []float64{30}},
-		{"hard, on a full card", []string{"30", "70"}, []float64{30, 70}},
-		{"hard, on a card with room", []string{"30", "50"}, []float64{30, 50}},
-		{"soft, alone", []string{"30 --vgpu-mode=soft"}, []float64{100}},
-		{"soft with a ceiling, alone", []string{"30 --vgpu-mode=soft:60"}, []float64{60}},
-		{"soft, on a full card", []string{"30 --vgpu-mode=soft", "70 --vgpu-mode=soft"}, []float64{30, 70}},
+		{"hard, alone", []string{"30"}, nil, []float64{30}},
+		{"hard, on a full card", []string{"30", "70"}, nil, []float64{30, 70}},
+		{"hard, on a card with room", []string{"30", "50"}, nil, []float64{30, 50}},
+		{"soft, alone", []string{"30 --vgpu-mode=soft"}, nil, []float64{100}},
+		{"soft with a ceiling, alone", []string{"30 --vgpu-mode=soft:60"}, nil, []float64{60}},
+		{"soft, on a full card", []string{"30 --vgpu-mode=soft", "70 --vgpu-mode=soft"}, nil, []float64{30, 70}},
+		{"processes of a job share its share", []string{"60", "40"}, []string{twoProcesses}, []float64{60, 40}},
+		{"each host waits for its steps", []string{"30", "70"}, []string{stepByStep, stepByStep}, []float64{30, 70}},
 	} {
 		t.Run(run.name, func(t *testing.T) {
 			s := site{s.Cluster, t}
-			users := []string{alice, bob}
-			var works []cluster.Work
-			for i, share := range run.shares {
-				works = append(works, cluster.Work{User: users[i], Job: s.submit(users[i], "--gres=vgpu:"+share, cluster.WorkScript)})
+			seconds := measureSeconds
+			if len(run.shares) == 1 {
+				seconds = 3 // nobody to find a balance with
 			}
-			rates, err := s.Measure(measureSeconds, works...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, w := range works {
-				got := 100 * rates[i] / solo
+			rates := s.work(seconds, run.shares, run.scripts)
+			for i, rate := range rates {
+				got := 100 * rate / solo
 				t.Logf("asked %s, got %.1f %%", run.shares[i], got)
-				if got < run.want[i]-tolerance || got > run.want[i]+tolerance {
+				if math.Abs(got-run.want[i]) > tolerance {
 					t.Errorf("%s: got %.1f %% of the card, want %.0f ± %d", run.shares[i], got, run.want[i], tolerance)
 				}
-				s.completed(w.User, w.Job)
 			}
 		})
 	}
 }
 
-// Several processes of a job share its share.
-func TestProcessesOfAJobShareItsShare(t *testing.T) {
-	s := up(t, oneCard)
-	solo, err := s.Solo(alice, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two := "until [ -s go.$SLURM_JOB_ID ]; do sleep 0.1; done; for i in 1 2; do " + cluster.Worker + " $(cat go.$SLURM_JOB_ID) >part.$i & done; wait; cat part.1 part.2"
-	a := cluster.Work{User: alice, Job: s.submit(alice, "--gres=vgpu:60", two)}
-	b := cluster.Work{User: bob, Job: s.submit(bob, "--gres=vgpu:40", cluster.WorkScript)}
-	rates, err := s.Measure(measureSeconds, a, b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []float64{60, 40} {
-		got := 100 * rates[i] / solo
-		t.Logf("asked %.0f %%, got %.1f %%", want, got)
-		if got < want-tolerance || got > want+tolerance {
-			t.Errorf("%s got %.1f %% of the card, want %.0f ± %d", []string{"two processes", "one process"}[i], got, want, tolerance)
+// work lets a job of each share work for some seconds, and returns what each did.
+func (s site) work(seconds int, shares, scripts []string) []float64 {
+	s.t.Helper()
+	users := []string{alice, bob}
+	var works []cluster.Work
+	for i, share := range shares {
+		script := cluster.WorkScript
+		if i < len(scripts) {
+			script = scripts[i]
 		}
+		works = append(works, cluster.Work{User: users[i], Job: s.submit(users[i], "--gres=vgpu:"+share, script)})
 	}
-	for _, w := range []cluster.Work{a, b} {
+	rates, err := s.Measure(seconds, works...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, w := range works {
 		s.completed(w.User, w.Job)
+	}
+	return rates
+}
+
+// A driver that refuses its records of context switches is said once, and jobs have
+// nearly their shares all the same: slices hold them, by what processes say of themselves.
+func TestSharesWithoutRecords(t *testing.T) {
+	opts := oneCard
+	opts.Records = "unsupported"
+	s := up(t, opts)
+	rates := s.work(4, []string{"60", "40"}, []string{twoProcesses})
+	got := 100 * rates[0] / (rates[0] + rates[1])
+	t.Logf("asked 60 and 40, the first got %.1f %% of what both did", got)
+	if math.Abs(got-60) > 4 {
+		t.Errorf("the job of 60 %% got %.1f %% of what both did, want 60 ± 4", got)
+	}
+	if n := strings.Count(s.Gresd.LogFrom(0), "context switches cannot be read"); n != 1 {
+		t.Errorf("gresd said %d times that there are no records, want once", n)
 	}
 }

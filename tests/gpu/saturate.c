@@ -123,7 +123,8 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 		inflight = (int)fmin(MAX_INFLIGHT, fmax(4, DEPTH_NS / kernel_ns));
 	if (r->batch > inflight)
 		r->batch = inflight;
-	r->depth = inflight / r->batch > 1 ? inflight / r->batch : 2;
+	/* one in flight: the card has nothing while the host looks at the result */
+	r->depth = inflight / r->batch > 1 || w->inflight == 1 ? inflight / r->batch : 2;
 	r->nstreams = w->streams < 1 ? 1 : w->streams > MAX_STREAMS ? MAX_STREAMS : w->streams;
 	r->end_ms = seconds * 1000;
 	r->nwindows = (int)(r->end_ms / WINDOW_MS);
