@@ -5,6 +5,7 @@ package slurm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -180,11 +181,13 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 			show*) printf 'JobId=16 ArrayJobId=15 ArrayTaskId=3 JobName=a\nJobId=15 ArrayJobId=15 ArrayTaskId=4 JobName=a\n' ;;
 			*) echo "$@" >>"$(dirname "$0")/seen" ;; esac`,
 		"scancel": `echo cancel "$@" >>"$(dirname "$0")/seen"`,
+		"squeue":  `echo "(null)"`,
 	})
 	for _, id := range []uint32{15, 16, 7} {
 		for what, err := range map[string]error{
 			"requeue": client.Requeue(t.Context(), id), "cancel": client.Cancel(t.Context(), id),
-			"notify": client.Notify(t.Context(), id, "hello"),
+			"notify": client.Notify(t.Context(), id, "hello"), "delay": client.Delay(t.Context(), id, time.Minute),
+			"explain": client.Explain(t.Context(), id, "vgpu: full"),
 		} {
 			if err != nil {
 				t.Errorf("%s %d: %v", what, id, err)
@@ -192,25 +195,36 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 		}
 	}
 	seen, _ := os.ReadFile(filepath.Join(dir, "seen"))
-	const want = "requeue 15_4\ncancel 15_4\nnotify 15_4 hello\nrequeue 15_3\ncancel 15_3\nnotify 15_3 hello\nrequeue 7\ncancel 7\nnotify 7 hello\n"
-	if string(seen) != want {
-		t.Errorf("commands were:\n%s\nwant:\n%s", seen, want)
+	var want strings.Builder
+	for _, task := range []string{"15_4", "15_3", "7"} {
+		fmt.Fprintf(&want, "requeue %[1]s\ncancel %[1]s\nnotify %[1]s hello\n"+
+			"update JobId=%[1]s StartTime=now+60\nupdate JobId=%[1]s AdminComment=vgpu: full\n", task)
+	}
+	if string(seen) != want.String() {
+		t.Errorf("commands were:\n%s\nwant:\n%s", seen, want.String())
 	}
 }
 
-// The line of an earlier time is replaced, the words of the site stay.
+// The line of an earlier time is replaced, the words of the site stay, and none
+// come from what the user writes.
 func TestExplainKeepsTheWordsOfTheSite(t *testing.T) {
-	for name, test := range map[string]struct{ record, want string }{
-		"none":          {"JobId=7 JobName=a ReqSwitch=0 Command=x", "JobId=7 AdminComment=vgpu: full"},
-		"null":          {"JobId=7 JobName=a AdminComment=(null) Command=x", "JobId=7 AdminComment=vgpu: full"},
-		"ours":          {"JobId=7 JobName=a AdminComment=vgpu: place: none Comment=a WorkDir=/", "JobId=7 AdminComment=vgpu: full"},
-		"the site's":    {"JobId=7 JobName=a AdminComment=ask Ann Comment=a WorkDir=/", "JobId=7 AdminComment=ask Ann vgpu: full"},
-		"both":          {"JobId=7 JobName=a AdminComment=ask Ann vgpu: none SystemComment=b WorkDir=/", "JobId=7 AdminComment=ask Ann vgpu: full"},
-		"of array task": {"JobId=7 ArrayJobId=7 ArrayTaskId=2 JobName=a WorkDir=/", "JobId=7_2 AdminComment=vgpu: full"},
+	const record = "JobId=7 JobName=a ReqSwitch=0 Network=(null) Command=x"
+	for name, test := range map[string]struct{ record, words, want string }{
+		"none":             {record, "", "JobId=7 AdminComment=vgpu: full"},
+		"null":             {record, "(null)", "JobId=7 AdminComment=vgpu: full"},
+		"ours":             {record, "vgpu: place: none", "JobId=7 AdminComment=vgpu: full"},
+		"the site's":       {record, "ask Ann", "JobId=7 AdminComment=ask Ann vgpu: full"},
+		"both":             {record, "ask Ann vgpu: none", "JobId=7 AdminComment=ask Ann vgpu: full"},
+		"two lines":        {record, "ask Ann\nor Bob vgpu: none", "JobId=7 AdminComment=ask Ann\nor Bob vgpu: full"},
+		"of array task":    {"JobId=7 ArrayJobId=7 ArrayTaskId=2 JobName=a WorkDir=/", "", "JobId=7_2 AdminComment=vgpu: full"},
+		"in a job name":    {"JobId=7 JobName=a AdminComment=forged Comment= Network=(null)", "ask Ann", "JobId=7 AdminComment=ask Ann vgpu: full"},
+		"in its --network": {"JobId=7 JobName=a Network=q AdminComment=forged Comment=x", "", "JobId=7 AdminComment=vgpu: full"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			task := strings.TrimPrefix(strings.Fields(test.want)[0], "JobId=")
 			client, dir := commands(t, map[string]string{
 				"scontrol": `case "$1" in show) echo "` + test.record + `" ;; update) shift; echo "$@" >>"$(dirname "$0")/seen" ;; esac`,
+				"squeue":   `[ "$*" = "--local -a -t all -h -j ` + task + ` -O admin_comment:65536" ] && printf '%-100s\n' "` + test.words + `"`,
 			})
 			if err := client.Explain(t.Context(), 7, "vgpu: full"); err != nil {
 				t.Fatal(err)

@@ -113,7 +113,7 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		NodeList:    values["NodeList"],
 		Batch:       values["BatchFlag"] != "0", // Slurm counts its starts there
 		TresPerNode: last(tail, "TresPerNode"),
-		Explained:   strings.Contains(adminComment(tail), ownWords),
+		Explained:   explained(tail),
 	}
 	f.Comment = comment(tail, f.Batch)
 	if err := f.readNumbers(head, values); err != nil {
@@ -123,6 +123,13 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		return JobFacts{}, err
 	}
 	return f, f.readAllocations(allocations, node)
+}
+
+// explained says whether an admin comment, or what looks like one, has words of
+// Explain.
+func explained(tail string) bool {
+	_, rest, found := strings.Cut(tail, " AdminComment=")
+	return found && strings.Contains(rest, ownWords)
 }
 
 var recordStart = regexp.MustCompile(`(?m)^JobId=(\d+) `)

@@ -175,40 +175,41 @@ func credentialLife(config string) time.Duration {
 // Delay lets a pending job start no earlier than that, in the place of what Slurm
 // had for it; 0: at once. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) Delay(ctx context.Context, jobID uint32, by time.Duration) error {
-	_, err := c.run(ctx, c.scontrol, "update", "JobId="+id(jobID), fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
+	name, err := c.taskName(ctx, jobID)
+	if err == nil {
+		_, err = c.run(ctx, c.scontrol, "update", "JobId="+name, fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
+	}
 	return err
 }
 
 // Explain puts a line for the job's user into the job's admin comment, which
-// scontrol show job and squeue -O AdminComment show. A line from before is
+// scontrol show job and squeue -O admin_comment show. A line from before is
 // replaced, by "" taken away; what the site has written there stays. Errors:
 // ErrNoJob, ErrUnavailable.
 func (c *Client) Explain(ctx context.Context, jobID uint32, line string) error {
-	text, err := c.run(ctx, c.scontrol, "show", "job", "-o", id(jobID))
+	name, err := c.taskName(ctx, jobID)
 	if err != nil {
 		return err
 	}
-	record, _ := findRecord(text, jobID)
-	if sites, _, _ := strings.Cut(adminComment(record), ownWords); strings.TrimSpace(sites) != "" {
-		line = strings.TrimSpace(strings.TrimSpace(sites) + " " + line)
+	// Not what scontrol prints: a user's job name, or network, can hold
+	// " AdminComment=" as well.
+	now, err := c.run(ctx, c.squeue, "--local", "-a", "-t", "all", "-h", "-j", name, "-O", adminComment)
+	if err != nil {
+		return err
 	}
-	_, err = c.run(ctx, c.scontrol, "update", "JobId="+taskOf(record, jobID), "AdminComment="+line)
+	sites, _, _ := strings.Cut(null(strings.TrimSpace(now)), ownWords)
+	if sites = strings.TrimSpace(sites); sites != "" {
+		line = strings.TrimSpace(sites + " " + line)
+	}
+	_, err = c.run(ctx, c.scontrol, "update", "JobId="+name, "AdminComment="+line)
 	return err
 }
 
 // ownWords begin each line that Explain writes.
 const ownWords = "vgpu: "
 
-// adminComments are those of a record; scontrol writes the administrator's
-// fields before the user's own.
-var adminComments = regexp.MustCompile(` AdminComment=(.*?) (?:SystemComment|Comment|StdErr|StdIn|StdOut|Command|WorkDir)=`)
-
-func adminComment(record string) string {
-	if found := adminComments.FindStringSubmatch(record); found != nil {
-		return null(found[1])
-	}
-	return ""
-}
+// adminComment is squeue's format of that field alone, wide enough for any.
+const adminComment = "admin_comment:65536"
 
 // LosesShards says whether this Slurm can start a job without the shards that it
 // asked for: seen on 22.05, after slurmctld was restarted and before the node has
