@@ -76,6 +76,9 @@ func (p Paths) Plain() string { return filepath.Join(p.RunDir, "plain") }
 // Waiting is the line of jobs that found no card.
 func (p Paths) Waiting() string { return filepath.Join(p.StateDir, "waiting.json") }
 
+// Queued are jobs that were put off while a card is out of use.
+func (p Paths) Queued() string { return filepath.Join(p.StateDir, "queued.json") }
+
 // Jobs is the folder of all job folders.
 func (p Paths) Jobs() string { return filepath.Join(p.RunDir, "jobs") }
 

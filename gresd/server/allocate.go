@@ -395,7 +395,12 @@ func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFact
 		err := s.requeue(ctx, w)
 		if err == nil {
 			s.Log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", why)
-			s.putOffJob(ctx, w, message, times == "")
+			if times == "" {
+				s.tell(ctx, w, message)
+			}
+			if errors.Is(why, errSick) {
+				s.putOffJob(ctx, w)
+			}
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
 		}
 		s.leaveLine(w.JobID) // it is refused, and will not come again

@@ -154,6 +154,9 @@ func (f fakeCluster) CredentialLife(context.Context) (time.Duration, error) {
 }
 
 func (f fakeCluster) Delay(_ context.Context, id uint32, by time.Duration) error {
+	if f.load().Down {
+		return slurm.ErrUnavailable
+	}
 	return f.note(fmt.Sprintf("%d later %s", id, by))
 }
 

@@ -4,12 +4,18 @@ package server
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -17,7 +23,9 @@ import (
 // slurmctld does not know that a card is out of use, and gives a job that was
 // requeued the same card again. Slurm itself lets a requeued job wait for the
 // life of a credential (AuthInfo=cred_expire, 120 s); from the patientAfter-th
-// restart on it waits longer, up to longestDelay.
+// restart on it waits longer, up to longestDelay, or until a card becomes well. A
+// job that only found no room is not put off: its room comes unannounced, and what
+// is held for it must not wait for it.
 const (
 	patientAfter = 3
 	firstDelay   = 2 * time.Minute
@@ -36,51 +44,89 @@ func delayOf(restarts uint32) time.Duration {
 }
 
 // mostQueued bounds what is remembered.
-const mostQueued = 10000
+const mostQueued = 1000
 
-// queued are jobs that were put off.
+// queued are jobs that were put off. They are kept on the disk: while gresd is down
+// the card can become well, and nobody else would say so to slurmctld.
 type queued struct {
+	path string
+
 	mu   sync.Mutex
 	jobs map[uint32]putOff
 }
 
 type putOff struct {
-	conf     string        // slurm.conf
-	at       time.Time     // when it was requeued
-	earliest time.Duration // after that it may start again
+	Conf     string        `json:"conf,omitempty"` // slurm.conf
+	At       time.Time     `json:"at"`             // when it was requeued
+	Earliest time.Duration `json:"earliest_ns"`    // after that it may start again
 }
 
-func (q *queued) add(jobID uint32, job putOff) {
+// open reads what an earlier gresd has left. A file that cannot be read is none:
+// each job comes by itself, within longestDelay.
+func (q *queued) open(path string) error {
+	q.path = path
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read jobs that were put off: %w", err)
+	}
+	if json.Unmarshal(text, &q.jobs) != nil {
+		q.jobs = nil
+	}
+	return nil
+}
+
+// any says whether somebody waits.
+func (q *queued) any() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.jobs) > 0
+}
+
+func (q *queued) add(jobID uint32, job putOff) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.jobs == nil || len(q.jobs) >= mostQueued {
 		q.jobs = map[uint32]putOff{}
 	}
 	q.jobs[jobID] = job
+	return q.save()
 }
 
-func (q *queued) forget(jobID uint32) {
+func (q *queued) forget(jobID uint32) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.jobs, jobID)
-}
-
-// take returns them all and forgets them.
-func (q *queued) take() map[uint32]putOff {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	all := q.jobs
-	q.jobs = nil
-	return all
-}
-
-// putOffJob tells a requeued job's user why, where nobody has yet, and lets it wait.
-// Without either it waits as Slurm has it.
-func (s *Server) putOffJob(ctx context.Context, w wire.Request, why string, explain bool) {
-	client := s.Slurm(w.Conf)
-	if explain {
-		s.tell(ctx, w, why)
+	if _, known := q.jobs[jobID]; !known {
+		return nil
 	}
+	delete(q.jobs, jobID)
+	return q.save()
+}
+
+// all returns a copy.
+func (q *queued) all() map[uint32]putOff {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return maps.Clone(q.jobs)
+}
+
+// save writes the file. q.mu is held.
+func (q *queued) save() error {
+	text, err := json.Marshal(q.jobs)
+	if err == nil {
+		err = durable.WriteFile(q.path, append(text, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("remember jobs that were put off: %w", err)
+	}
+	return nil
+}
+
+// putOffJob lets a requeued job wait longer than Slurm does.
+func (s *Server) putOffJob(ctx context.Context, w wire.Request) {
+	client := s.Slurm(w.Conf)
 	delay := delayOf(w.Restart)
 	if delay == 0 {
 		return
@@ -94,26 +140,38 @@ func (s *Server) putOffJob(ctx context.Context, w wire.Request, why string, expl
 		s.Log.Warn("a requeued job could not be put off", "job_id", w.JobID, "error", err)
 		return
 	}
-	s.queued.add(w.JobID, putOff{w.Conf, time.Now(), earliest})
+	s.logQueued(s.queued.add(w.JobID, putOff{w.Conf, time.Now(), earliest}))
+}
+
+func (s *Server) logQueued(err error) {
+	if err != nil {
+		s.Log.Warn("jobs that were put off", "error", err)
+	}
 }
 
 // unqueue takes back what a job was told that has its grant now.
 func (s *Server) unqueue(ctx context.Context, w wire.Request, facts slurm.JobFacts) {
-	s.queued.forget(w.JobID)
+	s.logQueued(s.queued.forget(w.JobID))
 	if facts.Explained && s.cfg().Placement.Mode != config.PlacementGresd {
 		s.tell(ctx, w, "")
 	}
 }
 
 // retryQueued lets jobs that were put off start as soon as they can, after a card
-// became well.
+// became well. Those that slurmctld was not there for are tried again.
 func (s *Server) retryQueued(ctx context.Context) {
-	waiting := s.queued.take()
+	waiting := s.queued.all()
 	for _, jobID := range slices.Sorted(maps.Keys(waiting)) {
 		job := waiting[jobID]
-		left := max(0, job.earliest-time.Since(job.at))
-		if err := s.Slurm(job.conf).Delay(ctx, jobID, left.Round(time.Second)); err != nil {
+		left := max(0, job.Earliest-time.Since(job.At))
+		err := s.Slurm(job.Conf).Delay(ctx, jobID, left.Round(time.Second))
+		if errors.Is(err, slurm.ErrUnavailable) {
+			s.told.well.Store(true)
+			continue
+		}
+		if err != nil {
 			s.Log.Debug("start of a requeued job", "job_id", jobID, "error", err) // it runs, or has ended
 		}
+		s.logQueued(s.queued.forget(jobID))
 	}
 }

@@ -3,11 +3,13 @@
 package server
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -78,5 +80,74 @@ func TestJobOnACordonedCardIsPutOff(t *testing.T) {
 	send(7, true, wire.Granted)
 	if u := told(); u != "" {
 		t.Errorf("once it is granted: %q", u)
+	}
+}
+
+// While gresd is away, the card becomes well: the next gresd lets the job start.
+func TestJobThatWasPutOffStartsAfterARestartOfGresd(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(wire.Request{Op: wire.OpCordon, Card: string(n.cards.cards[0].UUID)}, wire.Changed)
+	req := n.job(7, 30, batch)
+	req.Restart = 5
+	n.want(req, wire.Requeued)
+	updates := func() []string { return n.cluster.load().Updates }
+	if got := updates(); !slices.Equal(got, []string{"7 later 8m0s"}) {
+		t.Fatalf("slurmctld was told %q", got)
+	}
+	n.restart()
+	if got := updates(); len(got) != 1 {
+		t.Errorf("while the card is out of use, slurmctld was told %q", got)
+	}
+	n.stop()
+	if err := os.Remove(n.cfg.Paths.StateOfCards()); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	until := time.Now().Add(5 * time.Second)
+	for len(updates()) == 1 && time.Now().Before(until) {
+		time.Sleep(time.Millisecond)
+	}
+	if got := updates(); len(got) != 2 || !strings.HasPrefix(got[1], "7 later 5m") {
+		t.Errorf("after the card became well, slurmctld was told %q", got)
+	}
+	n.restart()
+	if n.queued.any() {
+		t.Error("the job is put off for ever")
+	}
+}
+
+// slurmctld may be away just then: the job is not forgotten.
+func TestJobThatWasPutOffIsNotForgottenWithoutSlurmctld(t *testing.T) {
+	n := newTestNode(t).start()
+	if err := n.queued.add(7, putOff{At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down = true })
+	n.retryQueued(t.Context())
+	if !n.queued.any() || !n.Server.told.well.Swap(false) {
+		t.Error("a job that slurmctld could not be told of is forgotten")
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down = false })
+	n.retryQueued(t.Context())
+	if n.queued.any() || !slices.Equal(n.cluster.load().Updates, []string{"7 later 0s"}) {
+		t.Errorf("then slurmctld was told %q", n.cluster.load().Updates)
+	}
+}
+
+// Room comes unannounced: a job that found none comes again when Slurm lets it,
+// however often it came.
+func TestJobThatFindsNoRoomIsNotPutOff(t *testing.T) {
+	for mode, n := range map[string]*testNode{"gresd": newTestNode(t, gresdPlaces).start(), "slurm": newTestNode(t).start()} {
+		n.want(n.job(1, 60, func(f *slurm.JobFacts) { f.Counted = 60 }), wire.Granted)
+		n.want(n.job(2, 60, func(f *slurm.JobFacts) { f.Counted, f.Units = 60, map[int]gpu.Share{1: 60} }), wire.Granted)
+		for restart := range uint32(7) {
+			req := n.job(3, 60, batch, func(f *slurm.JobFacts) { f.Counted = 60 })
+			req.Restart = restart
+			n.want(req, wire.Requeued)
+		}
+		if state := n.cluster.load(); len(state.Updates) != 0 || len(state.Requeued) != 7 || !strings.Contains(state.Told[3], "want 60 %") {
+			t.Errorf("mode %s: sent back %d times, told %q, slurmctld was told %q, want nothing",
+				mode, len(state.Requeued), state.Told[3], state.Updates)
+		}
 	}
 }

@@ -166,6 +166,14 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if s.line, err = waiting.Open(parts.Config.Paths.Waiting(), parts.Config.Placement.Patience); err != nil {
 		return nil, err
 	}
+	if err = s.queued.open(parts.Config.Paths.Queued()); err != nil {
+		return nil, err
+	}
+	// A card that became well meanwhile is not told of any more.
+	if s.queued.any() && len(s.Health.Sick()) == 0 {
+		s.told.well.Store(true)
+		s.wakeTeller()
+	}
 	s.mps, err = mps.New(mps.Config{Dir: parts.Config.Paths.MPS(), Control: parts.Config.MPS.Control, Log: parts.Log})
 	if err != nil {
 		return nil, err

@@ -341,7 +341,18 @@ func (st *stress) drainQueue() {
 			return
 		}
 	}
-	st.t.Error("not every job has ended within 5 minutes")
+	r := st.As("root", "squeue", "-h", "-o", "%i %j %T %r starts %S")
+	st.t.Errorf("not every job has ended within 5 minutes:\n%s", r.Out)
+	for line := range strings.Lines(r.Out) {
+		out, _ := st.Scontrol("show", "job", "-d", "-o", strings.Fields(line)[0])
+		id, _, _ := strings.Cut(strings.TrimPrefix(out, "JobId="), " ")
+		st.t.Logf("%s\n%s", out, st.linesOf(id))
+	}
+}
+
+// linesOf is what the daemons' logs have of a job.
+func (st *stress) linesOf(id string) string {
+	return st.Lines(regexp.MustCompile(`([Jj]ob |[Jj]ob_?[Ii]d[= ]|StepId=)`+id+`\b`), 60)
 }
 
 // story is what Slurm's job completion log and the daemons' logs have of the job
@@ -358,7 +369,7 @@ func (st *stress) story(what string) string {
 			continue
 		}
 		id, _, _ := strings.Cut(strings.TrimPrefix(line, "JobId="), " ")
-		fmt.Fprintf(&out, "\n%s\n%s", strings.TrimSpace(line), st.Lines(regexp.MustCompile(`([Jj]ob |[Jj]ob_?[Ii]d[= ]|StepId=)`+id+`\b`), 60))
+		fmt.Fprintf(&out, "\n%s\n%s", strings.TrimSpace(line), st.linesOf(id))
 		for _, user := range []string{alice, bob, carol} {
 			out.WriteString(st.File(user, "out."+id))
 		}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -25,15 +27,11 @@ var gresdPlaces = cluster.Options{
 // adminComment is what Slurm shows of a job's administrators.
 func (s site) adminComment(job int) string {
 	s.t.Helper()
-	out, err := s.Scontrol("show", "job", "-o", strconv.Itoa(job))
-	if err != nil {
-		s.t.Fatal(err)
+	r := s.As("root", "squeue", "-h", "-t", "all", "-j", strconv.Itoa(job), "-O", "admin_comment:1000")
+	if r.Code != 0 {
+		s.t.Fatal(r)
 	}
-	_, rest, _ := strings.Cut(out, " AdminComment=")
-	text, _, _ := strings.Cut(rest, " Std")
-	text, _, _ = strings.Cut(text, " Command=")
-	text, _, _ = strings.Cut(text, " Comment=")
-	return strings.TrimSpace(text)
+	return strings.TrimSpace(r.Out)
 }
 
 // Slurm does not know the cards that gresd chose: CUDA must see those, and no other.
@@ -87,7 +85,11 @@ func TestFragmentedNodeSendsJobsBackWithAReason(t *testing.T) {
 	first := s.submit(alice, "--gres=vgpu:60", "sleep 300")
 	second := s.submit(alice, "--gres=vgpu:60", "sleep 300")
 	s.running(first, second)
-	large := s.submit(bob, "--hold --gres=vgpu:70", cluster.LookScript)
+	// To scontrol's reader, this name is an admin comment.
+	large, err := s.Sbatch(bob, []string{"--hold", "--gres=vgpu:70", "--job-name=x AdminComment=forged Comment=y"}, cluster.LookScript)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.Scontrol("update", fmt.Sprint("JobId=", large), "AdminComment=the site's words"); err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +125,8 @@ func TestFragmentedNodeSendsJobsBackWithAReason(t *testing.T) {
 	s.cancel(alice, second)
 }
 
-// The tasks of an array are sent back one by one, also the one with the number
-// of the array: its siblings go on.
+// The tasks of an array are sent back, put off and told one by one, also the one
+// with the number of the array: its siblings go on.
 func TestTaskOfAnArrayIsSentBackAlone(t *testing.T) {
 	onlyLong(t)
 	s := up(t, gresdPlaces)
@@ -137,6 +139,40 @@ func TestTaskOfAnArrayIsSentBackAlone(t *testing.T) {
 		if got := s.File(alice, fmt.Sprintf("array.%d", i)); got != "ran\nend\n" {
 			t.Errorf("task %d wrote %q, want one whole run", i, got)
 		}
+	}
+
+	array := s.submit(alice, "--array=1-2 --gres=vgpu:30", "sleep 300")
+	both := func(state string) func() bool {
+		return func() bool {
+			r := s.As("root", "squeue", "-h", "-r", "-j", strconv.Itoa(array), "-t", state)
+			return strings.Count(r.Out+"\n", "\n") == 2 && r.Out != ""
+		}
+	}
+	s.eventually(shortWait, "both tasks run", both("RUNNING"))
+	if _, err := s.Scontrol("requeue", strconv.Itoa(array)); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(shortWait, "both tasks are sent back", both("PENDING"))
+	client := slurm.New(slurm.Options{})
+	if err := errors.Join(client.Delay(t.Context(), uint32(array), time.Hour), client.Explain(t.Context(), uint32(array), "vgpu: wait")); err != nil {
+		t.Fatal(err)
+	}
+	var late, told int
+	for i := 1; i <= 2; i++ {
+		r := s.As("root", "squeue", "-h", "-j", fmt.Sprintf("%d_%d", array, i), "-O", "StartTime:30,admin_comment:30")
+		words := strings.Fields(r.Out)
+		if start, err := time.ParseInLocation("2006-01-02T15:04:05", words[0], time.Local); err == nil && time.Until(start) > 50*time.Minute {
+			late++
+		}
+		if len(words) == 3 && strings.Join(words[1:], " ") == "vgpu: wait" {
+			told++
+		}
+	}
+	if late != 1 || told != 1 {
+		t.Errorf("%d tasks are put off and %d told, want one", late, told)
+	}
+	if r := s.As(alice, "scancel", strconv.Itoa(array)); r.Code != 0 {
+		t.Error(r)
 	}
 }
 
