@@ -30,20 +30,38 @@ func TestJobThatDoesNotFitWaitsForOneToEnd(t *testing.T) {
 	s.cancel(carol, third)
 }
 
-// Memory counts like compute: 60 % of the memory takes 60 shards, so a second
-// such job waits although their compute shares are small.
+// Memory counts like compute, of the card of the type that is asked for: 60 % of
+// the memory takes 60 shards, so a second such job waits although their compute
+// shares are small. Without a type the smallest card counts.
 func TestMemoryCountsAsMuchAsCompute(t *testing.T) {
-	s := up(t, oneCard)
-	first := s.submit(alice, "--gres=vgpu:10 --vgpu-mem=48G", "sleep 300")
+	s := up(t, cluster.Options{Cards: []cluster.Card{
+		{Name: "Simulated L4", Memory: "40G", Type: "small"}, {Name: "Simulated H100", Memory: "80G", Type: "large"},
+	}})
+	first := s.submit(alice, "--gres=vgpu:large:10 --vgpu-mem=48G", "sleep 300")
 	s.running(first)
-	second := s.submit(bob, "--gres=vgpu:10 --vgpu-mem=48G", "sleep 300")
-	third := s.submit(bob, "--gres=vgpu:10 --vgpu-mem=8G", "sleep 300")
-	s.running(third)
+	second := s.submit(bob, "--gres=vgpu:large:10 --vgpu-mem=48G", "sleep 300")
+	third := s.submit(bob, "--gres=vgpu:large:10 --vgpu-mem=8G", "sleep 300")
+	small := s.submit(carol, "--gres=vgpu:small:10 --vgpu-mem=24G", "sleep 300")
+	s.running(third, small)
 	if facts, err := s.Job(second); err != nil || facts["JobState"] != "PENDING" {
 		t.Errorf("second job: %s, %v; want PENDING", facts["JobState"], err)
 	}
+	untyped := s.submit(alice, "--gres=vgpu:5 --vgpu-mem=12G", "sleep 300")
+	s.running(untyped)
+	records, err := s.Records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct{ job, share, memory int }{{first, 60, 48}, {third, 10, 8}, {small, 60, 24}, {untyped, 30, 12}} {
+		for _, r := range records {
+			if r.JobID == uint32(want.job) && (int(r.Cards[0].Share) != want.share || r.Cards[0].LimitBytes != uint64(want.memory)*gib) {
+				t.Errorf("job %d has %d %% and %d bytes, want %d %% and %d GiB", want.job, r.Cards[0].Share, r.Cards[0].LimitBytes, want.share, want.memory)
+			}
+		}
+	}
 	s.cancel(bob, second, third)
-	s.cancel(alice, first)
+	s.cancel(alice, first, untyped)
+	s.cancel(carol, small)
 }
 
 func TestArrayTasksEachGetTheirShare(t *testing.T) {

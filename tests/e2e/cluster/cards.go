@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -71,7 +72,7 @@ func (c *Cluster) realCards() (gresConf, error) {
 	if err != nil {
 		return gresConf{}, err
 	}
-	return c.gres("nvidia", files, mib), nil
+	return c.gres(slices.Repeat([]string{"nvidia"}, len(files)), files, slices.Repeat([]uint64{mib}, len(files))), nil
 }
 
 // driverLibraries lets jobs find a driver that only LD_LIBRARY_PATH names, as
@@ -90,7 +91,7 @@ func driverLibraries() error {
 func (c *Cluster) simulatedCards() (gresConf, error) {
 	cards := c.opts.Cards
 	if cards == nil {
-		cards = slices.Repeat([]Card{{"Simulated H100 80GB", "80G"}}, 4)
+		cards = slices.Repeat([]Card{{Name: "Simulated H100 80GB", Memory: "80G"}}, 4)
 	}
 	c.cards = len(cards)
 	for _, dir := range []string{simDir + "/lib", simDir + "/bin"} {
@@ -118,15 +119,14 @@ func (c *Cluster) simulatedCards() (gresConf, error) {
 	if c.opts.Records != "" {
 		fmt.Fprintf(&text, "[model]\nswitch_records = %q\n", c.opts.Records)
 	}
-	var smallest uint64
+	var kinds []string
+	var mib []uint64
 	for _, card := range cards {
 		memory, err := gpu.ParseBytes(card.Memory)
 		if err != nil {
 			return gresConf{}, err
 		}
-		if mib := uint64(memory / gpu.MiB); smallest == 0 || mib < smallest {
-			smallest = mib
-		}
+		mib, kinds = append(mib, uint64(memory/gpu.MiB)), append(kinds, cmp.Or(card.Type, "sim"))
 		fmt.Fprintf(&text, "[[card]]\nname = %q\nmemory = %q\n\n", card.Name, card.Memory)
 	}
 	if err := os.WriteFile(simDir+"/cards.toml", []byte(text.String()), 0o644); err != nil {
@@ -145,7 +145,7 @@ func (c *Cluster) simulatedCards() (gresConf, error) {
 			return gresConf{}, fmt.Errorf("make device %s: %w", files[i], err)
 		}
 	}
-	return c.gres("sim", files, smallest), nil
+	return c.gres(kinds, files, mib), nil
 }
 
 // driverEnv is what a gresd needs so that the simulated driver's device files are
@@ -176,31 +176,37 @@ func realMemory() (uint64, error) {
 	return smallest, nil
 }
 
-// gres is the configuration for cards of one kind, or two where some are never
-// shared.
-func (c *Cluster) gres(kind string, files []string, mib uint64) gresConf {
-	shared := len(files) - c.opts.Whole
+// gres is the configuration for cards of these kinds and MiB, of which some may
+// never be shared.
+func (c *Cluster) gres(kinds, files []string, mib []uint64) gresConf {
+	kinds, shared := slices.Clone(kinds), len(files)-c.opts.Whole
 	var conf strings.Builder
 	conf.WriteString("AutoDetect=off\n")
 	for i, file := range files {
+		if i >= shared {
+			kinds[i] = wholeType
+		}
+		fmt.Fprintf(&conf, "Name=gpu Type=%s File=%s\n", kinds[i], file)
+	}
+	var node, memory []string
+	for i, file := range files {
 		if i < shared {
-			fmt.Fprintf(&conf, "Name=gpu Type=%s File=%s\n", kind, file)
-		} else {
-			fmt.Fprintf(&conf, "Name=gpu Type=%s File=%s\n", wholeType, file)
+			fmt.Fprintf(&conf, "Name=shard Type=%s File=%s Count=%d\n", kinds[i], file, unitsPerCard)
+		}
+		if slices.Index(kinds, kinds[i]) < i {
+			continue
+		}
+		memory = append(memory, fmt.Sprintf("%s = %d", kinds[i], mib[i]))
+		n := len(slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return kind != kinds[i] }))
+		node = append(node, fmt.Sprintf("gpu:%s:%d", kinds[i], n))
+		if i < shared {
+			node = append(node, fmt.Sprintf("shard:%s:%d", kinds[i], n*unitsPerCard))
 		}
 	}
-	for _, file := range files[:shared] {
-		fmt.Fprintf(&conf, "Name=shard Type=%s File=%s Count=%d\n", kind, file, unitsPerCard)
+	return gresConf{
+		conf: conf.String(), node: strings.Join(node, ","),
+		lua: fmt.Sprintf("return {default = %d, cards = {%s}}\n", slices.Min(mib), strings.Join(memory, ", ")),
 	}
-	g := gresConf{
-		conf: conf.String(),
-		lua:  fmt.Sprintf("return {default = %[2]d, cards = {%[1]s = %[2]d, %[3]s = %[2]d}}\n", kind, mib, wholeType),
-		node: fmt.Sprintf("gpu:%[1]s:%[2]d,shard:%[1]s:%[3]d", kind, shared, shared*unitsPerCard),
-	}
-	if c.opts.Whole > 0 {
-		g.node += fmt.Sprintf(",gpu:%s:%d", wholeType, c.opts.Whole)
-	}
-	return g
 }
 
 // loaderCache lets the loader find libraries in dir. The cache is the private

@@ -38,6 +38,7 @@ const PluginEnv = "VGPU_CLUSTER_PLUGIN"
 type Card struct {
 	Name   string // product name, as NVML says it
 	Memory string // a size of vgpu.toml, for example "80G"
+	Type   string // in Slurm, where slurmctld chooses; "" for "sim"
 }
 
 // Options says what to start. The zero value is one node with four simulated
