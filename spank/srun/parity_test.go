@@ -3,6 +3,7 @@
 package srun
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -26,8 +27,25 @@ func TestOptionsAreThoseOfTheInstalledSrun(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	checkOptions(t, string(out))
+}
+
+// Nor that of another release: what testdata/srun_options.c printed there.
+func TestOptionsAreThoseOfOtherReleases(t *testing.T) {
+	for _, release := range []string{"24.11", "26.05"} {
+		t.Run(release, func(t *testing.T) {
+			text, err := os.ReadFile("testdata/options-" + release + ".txt")
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkOptions(t, string(text))
+		})
+	}
+}
+
+func checkOptions(t *testing.T, text string) {
 	count := 0
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(text) {
 		name, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch {
 		case name == "letters":
