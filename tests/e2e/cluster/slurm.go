@@ -220,7 +220,8 @@ func (c *Cluster) nodeState(name string) string {
 	if err != nil {
 		return ""
 	}
-	return fields(out)["State"]
+	// The scheduler intends to start some job there later.
+	return strings.ReplaceAll(fields(out)["State"], "+PLANNED", "")
 }
 
 // fields splits one line of scontrol's name=value words. A value that has
