@@ -115,11 +115,17 @@ func masked(screen string) string {
 	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n"
 }
 
-// The live view on a real terminal, with two jobs on one card.
-func TestTopOnATerminal(t *testing.T) {
+// needsTmux leaves a test out on the system of another release, which has none.
+func needsTmux(t *testing.T) {
+	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil && os.Getenv(cluster.RootEnv) != "" {
 		t.Skip("the system of the other release has no tmux; it needs nothing of Slurm")
 	}
+}
+
+// The live view on a real terminal, with two jobs on one card.
+func TestTopOnATerminal(t *testing.T) {
+	needsTmux(t)
 	s := up(t, oneCard)
 	a := s.submit(alice, "--gres=vgpu:30", cluster.BusyScript(300))
 	b := s.submit(bob, "--gres=vgpu:70 --vgpu-mode=soft", cluster.BusyScript(300))

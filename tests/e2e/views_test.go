@@ -17,6 +17,7 @@ var plainWord = regexp.MustCompile(`[A-Za-z][A-Za-z_./=:-]{2,}`)
 // Every view fits a terminal: no line goes on over its edge, and nothing that a
 // pipe is told is cut off, but for columns that the view says it has left out.
 func TestViewsOnATerminal(t *testing.T) {
+	needsTmux(t)
 	s := up(t, oneCard)
 	a := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=20G --vgpu-mode=soft:80", cluster.BusyScript(300))
 	b := s.submit(bob, "--gres=vgpu:25", cluster.BusyScript(300))
