@@ -28,7 +28,8 @@ func mpsCard(more string) cluster.Options {
 func (s site) mpsProcesses() []cluster.Process {
 	var all []cluster.Process
 	for _, p := range s.Processes() {
-		if strings.Contains(p.Command, "nvidia-cuda-mps") {
+		program, _, _ := strings.Cut(p.Command, " ")
+		if strings.Contains(program, "nvidia-cuda-mps") { // not the shell or srun that speaks with it
 			all = append(all, p)
 		}
 	}
