@@ -35,8 +35,8 @@ var environment = []struct {
 	{"tmpfs of the grants full", false, func(n *node, stay [2]job) { n.fullDisk(cluster.RunDir, stay) }},
 	{"no inode for the ledger", false, func(n *node, stay [2]job) { n.noInodes(cluster.StateDir, stay) }},
 	{"no inode for the grants", false, func(n *node, stay [2]job) { n.noInodes(cluster.RunDir, stay) }},
-	{"disk of the ledger read-only", false, (*node).readOnly},
-	{"EIO from the ledger's disk", false, (*node).failingDisk},
+	{"disk of the ledger read-only", false, func(n *node, stay [2]job) { n.failingDisk(syscall.EROFS, stay) }},
+	{"EIO from the ledger's disk", false, func(n *node, stay [2]job) { n.failingDisk(syscall.EIO, stay) }},
 	{"no descriptors for gresd", false, (*node).noDescriptors},
 	{"clock a day ahead", false, func(n *node, stay [2]job) { n.clock(24*time.Hour, stay) }},
 	{"clock a day back", false, func(n *node, stay [2]job) { n.clock(-24*time.Hour, stay) }},
@@ -81,12 +81,12 @@ func (n *node) before(name string) (undo func()) {
 	n.t.Helper()
 	var dir string
 	switch {
-	case strings.HasPrefix(name, "EIO"):
+	case strings.HasPrefix(name, "EIO"), strings.HasSuffix(name, "read-only"):
 		n.Gresd.Stop()
 		watch := &storm.Watch{Decide: func(p storm.Point) storm.Verdict {
-			if failing.Load() && p.File != "reply" {
+			if how := failing.Load(); how != 0 && p.File != "reply" {
 				failed.Add(1)
-				return storm.Verdict{Fail: syscall.EIO}
+				return storm.Verdict{Fail: syscall.Errno(how)}
 			}
 			return storm.Verdict{}
 		}}
@@ -127,15 +127,26 @@ func (n *node) before(name string) (undo func()) {
 	}
 }
 
-// drains submits a job while nothing can be granted: it must get nothing, with
-// a reason in gresd's log, and Slurm drains the node, as its Prolog has failed.
-// After mend and what an administrator does then, the job runs.
+// drains submits jobs while nothing can be granted: one of them must get nothing, with
+// a reason in gresd's log, and Slurm drains the node, as its Prolog has failed. (Those
+// before it have a line each in the last page of the ledger's journal, which a full
+// disk does not take away.) After mend and what an administrator does then, it runs.
 func (n *node) drains(stay [2]job, reason string, mend func()) {
 	n.t.Helper()
 	n.AllowDrain("Prolog error")
 	size := n.Gresd.LogSize()
-	j := n.submit(carol, 20, takeScript)
-	n.eventually(30*time.Second, "Slurm drains the node", func() bool { return strings.Contains(n.NodeState(), "DRAIN") })
+	drained := func() bool { return strings.Contains(n.NodeState(), "DRAIN") }
+	var j job
+	for granted := 0; !drained(); granted++ {
+		if granted > 40 {
+			n.t.Fatalf("%d jobs were granted in spite of the fault", granted)
+		}
+		if j.id != 0 {
+			n.end(j)
+		}
+		j = n.submit(carol, 5, takeScript)
+		n.eventually(30*time.Second, "the job runs, or Slurm drains the node", func() bool { return drained() || len(n.workers(j)) > 0 })
+	}
 	if said := n.Gresd.LogFrom(size); !strings.Contains(said, reason) {
 		n.t.Errorf("gresd lacks %q: %s", reason, said)
 	}
@@ -208,6 +219,9 @@ func (n *node) firstProcessesRun(dir string, j job) {
 	}
 }
 
+// noInodes leaves no file to be made. A grant needs some in run_dir. The ledger's are
+// there, and the node must take jobs as before; a gresd that is new wants a journal of
+// its own.
 func (n *node) noInodes(dir string, stay [2]job) {
 	n.t.Helper()
 	var files []string
@@ -224,35 +238,30 @@ func (n *node) noInodes(dir string, stay [2]job) {
 	if !errors.Is(err, syscall.ENOSPC) || len(files) < 100 {
 		n.t.Fatal(err, len(files))
 	}
-	n.drains(stay, "no space left on device", func() {
+	mend := func() {
 		for _, name := range files {
 			n.must(os.Remove(name))
 		}
-	})
+	}
+	if dir == cluster.StateDir {
+		n.takesJobs(30 * time.Second)
+		n.Gresd.Kill()
+		n.must(n.Gresd.Start())
+	}
+	n.drains(stay, "no space left on device", mend)
 }
 
-// readOnly puts a read-only view of the ledger's disk in its place: a tmpfs itself
-// stays writable while a file in it is open for writing, as the ledger's lock is.
-func (n *node) readOnly(stay [2]job) {
-	n.t.Helper()
-	dir := cluster.StateDir
-	n.must(unix.Mount(dir, dir, "", unix.MS_BIND, ""))
-	n.must(unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-	n.drains(stay, "read-only file system", func() { n.must(unix.Unmount(dir, unix.MNT_DETACH)) })
-}
+// failing is the error of the ledger's disk, failed how many calls it has had.
+var failing, failed atomic.Int64
 
-// failing is whether the ledger's disk fails, failed how many calls it has.
-var (
-	failing atomic.Bool
-	failed  atomic.Int64
-)
-
-func (n *node) failingDisk(stay [2]job) {
+// failingDisk fails each call on the ledger's disk. (A mount that is made read-only in
+// its place would leave the journal, which is open, as it is: a disk does not.)
+func (n *node) failingDisk(how syscall.Errno, stay [2]job) {
 	n.t.Helper()
 	before := failed.Load()
-	failing.Store(true)
-	defer failing.Store(false)
-	n.drains(stay, "input/output error", func() { failing.Store(false) })
+	failing.Store(int64(how))
+	defer failing.Store(0)
+	n.drains(stay, how.Error(), func() { failing.Store(0) })
 	if failed.Load() == before {
 		n.t.Error("no call failed")
 	}

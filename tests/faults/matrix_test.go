@@ -250,6 +250,9 @@ func (n *node) recovers(s *scene) {
 	if s.phase == "allocating" && s.target != "slurmd" && (s.target != "slurmctld" || s.fault == "stop") {
 		n.working(limit, s.moving)
 	}
+	if s.target == "slurmctld" && s.fault == "kill" && s.moving.id != 0 {
+		n.forgotten(s.moving)
+	}
 	n.takesJobs(limit)
 	n.end(s.jobs...)
 	if s.moving.id != 0 { // once more, for a slurmctld that has forgotten it
@@ -263,6 +266,24 @@ func (n *node) recovers(s *scene) {
 		if j.id != 0 {
 			n.sawItsLimit(j)
 		}
+	}
+}
+
+// forgotten lets no job have the number of one that slurmctld does not know any more:
+// a node whose slurmd still does is drained by Slurm itself ("Duplicate jobid").
+func (n *node) forgotten(j job) {
+	n.t.Helper()
+	if r := n.As("root", "squeue", "-h", "-j", strconv.Itoa(j.id), "-t", "all"); r.Code == 0 && r.Out != "" {
+		return // it was saved in time
+	}
+	for {
+		id, err := n.Sbatch(j.user, []string{"--hold", "--gres=vgpu:1"}, "true")
+		n.must(err)
+		if id > j.id {
+			n.end(job{id: id})
+			return
+		}
+		n.end(job{id: id})
 	}
 }
 
@@ -377,6 +398,9 @@ func TestMatrix(t *testing.T) {
 			n.Checker = nil
 			n.t.Logf("a new cluster after a failed cell; the ends of the logs:\n%s", n.Tail(15))
 			n.must(n.Close())
+			kept := fmt.Sprintf("%s.failed-%d", n.logs, bad)
+			n.must(os.RemoveAll(kept))
+			n.must(os.Rename(n.logs, kept))
 			n = nil
 		}
 	}

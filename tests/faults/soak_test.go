@@ -3,13 +3,9 @@
 package faults
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -68,8 +63,10 @@ func TestSoak(t *testing.T) {
 	w := n.submit(alice, 10, witness)
 	n.working(30*time.Second, w)
 	stays := n.find(cluster.Worker, "--alloc 512M --saturate 100000")
+	n.fillMemory()
 	start, jobs, refused := time.Now(), 0, 0
 	series := map[string][]float64{}
+	var jobsAfter []int // that ran until the end of each round
 	for rounds := 0; time.Since(start) < total; rounds++ {
 		var own []job
 		for end := time.Now().Add(round); time.Now().Before(end); time.Sleep(time.Duration(100+dice.IntN(500)) * time.Millisecond) {
@@ -101,6 +98,7 @@ func TestSoak(t *testing.T) {
 		})
 		time.Sleep(2 * time.Second) // gresd and slurmd have put away what was of the jobs
 		line := ""
+		jobsAfter = append(jobsAfter, jobs-refused)
 		for what, value := range n.count(w, stays) {
 			series[what] = append(series[what], value)
 			line += fmt.Sprintf(" %s=%.0f", what, value)
@@ -113,18 +111,36 @@ func TestSoak(t *testing.T) {
 	samples, checked, _ := n.Counts()
 	t.Logf("seed %d: %.0f s, %d jobs (%d of them refused); %d samples, %d invariants checked",
 		seed, time.Since(start).Seconds(), jobs, refused, samples, checked)
+	// The first rounds fill what is kept for reuse.
+	warm := min(3, len(jobsAfter)/4)
+	t.Logf("%d jobs from the first value to the last", jobsAfter[len(jobsAfter)-1]-jobsAfter[warm])
 	for _, what := range sortedKeys(series) {
-		// The first rounds fill what is kept for reuse.
-		v := series[what][min(3, len(series[what])/4):]
-		trend, least := TrendOf(v), 1.5
-		if strings.HasSuffix(what, "KiB") {
-			least = max(1024, v[0]/20)
-		}
-		t.Logf("%-28s %s", what, trend)
+		v := series[what][warm:]
+		trend, least := TrendOf(v), leastOf(what, v[0], jobsAfter[len(jobsAfter)-1]-jobsAfter[warm])
+		t.Logf("%-28s %s; leaks from %.0f", what, trend, least)
 		if trend.Leaks(least) {
 			t.Errorf("%s is not flat: %s: %.0f", what, trend, series[what])
 		}
 	}
+}
+
+// remembered is of how many jobs gresd keeps the decision (server.maxDecisions).
+const remembered = 1000
+
+// fillMemory has gresd decide about as many jobs as it remembers: what it holds grows
+// until then, and must not afterwards.
+func (n *node) fillMemory() {
+	n.t.Helper()
+	began := time.Now()
+	r := n.TrySbatch(carol, []string{fmt.Sprintf("--array=1-%d", remembered), "--gres=vgpu:5"}, "true")
+	if r.Code != 0 {
+		n.t.Fatal(r)
+	}
+	n.eventually(15*time.Minute, "many short jobs have run", func() bool {
+		r := n.As("root", "squeue", "-h", "-u", carol)
+		return r.Code == 0 && r.Out == ""
+	})
+	n.t.Logf("%d short jobs first, in %.0f s", remembered, time.Since(began).Seconds())
 }
 
 // anyJob submits a random job; ok is false for one that is refused, as some must be.
@@ -151,65 +167,6 @@ func (n *node) anyJob(dice *rand.Rand) (j job, ok bool) {
 	j = job{id, user, share}
 	n.release(j)
 	return j, true
-}
-
-// count counts what could leak.
-func (n *node) count(w job, worker int) map[string]float64 {
-	n.t.Helper()
-	out := map[string]float64{}
-	for name, pid := range map[string]int{
-		"gresd": n.Gresd.PID(), "slurmd": n.Slurmd.PID(), "slurmstepd": n.stepd(w), "job process": worker,
-	} {
-		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-		n.must(err)
-		out[name+" fds"] = float64(len(fds))
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		n.must(err)
-		for line := range strings.Lines(string(status)) {
-			var kib float64
-			if _, err := fmt.Sscanf(line, "VmRSS: %f kB", &kib); err == nil {
-				out[name+" RSS KiB"] = kib
-			}
-			if _, err := fmt.Sscanf(line, "Threads: %f", &kib); err == nil && name != "gresd" {
-				out[name+" threads"] = kib
-			}
-		}
-	}
-	for name, dir := range map[string]string{"run_dir": cluster.RunDir, "state_dir": cluster.StateDir} {
-		files := 0.0
-		n.must(filepath.WalkDir(dir, func(_ string, _ fs.DirEntry, err error) error {
-			if os.IsNotExist(err) {
-				return nil
-			}
-			files++
-			return err
-		}))
-		out[name+" files"] = files
-	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	n.must(err)
-	out["mounts"] = float64(bytes.Count(mounts, []byte("\n")))
-	view, err := libvgpu.ReadCache(cluster.JobDir(w.id) + "/cache")
-	n.must(err)
-	out["slots of the witness"] = float64(len(view.Slots))
-	text := get(n.t, http.DefaultClient, cluster.Metrics)
-	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, "#") && !strings.Contains(line, "vgpu_process_") {
-			out["metric series"]++
-		}
-	}
-	unix := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", pprofSocket)
-		},
-	}}
-	var goroutines float64
-	if _, err := fmt.Sscanf(get(n.t, unix, "http://gresd/debug/pprof/goroutine?debug=1"), "goroutine profile: total %f", &goroutines); err != nil {
-		n.t.Fatal(err)
-	}
-	out["gresd goroutines"] = goroutines
-	return out
 }
 
 func get(t *testing.T, client *http.Client, url string) string {

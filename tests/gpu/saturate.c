@@ -9,7 +9,9 @@
 #define _GNU_SOURCE
 #include "worker.h"
 
+#include <malloc.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,7 @@
 #define DEPTH_NS 40000000.0 /* enough work in flight for a late host */
 #define MAX_INFLIGHT 512
 #define WINDOW_MS 100.0
+#define MAX_WINDOWS 6000 /* of a run that lasts for hours, only its first part */
 #define MAX_STREAMS 32
 
 struct run {
@@ -35,6 +38,24 @@ struct run {
 	int nwindows;
 	double kernels, last_ms, end_ms;
 };
+
+static volatile sig_atomic_t asked; /* by SIGUSR1, what malloc has given out */
+
+static void ask(int sig)
+{
+	(void)sig;
+	asked = 1;
+}
+
+static void tell_memory(void)
+{
+	struct mallinfo2 m = mallinfo2();
+
+	asked = 0;
+	printf("{\"cmd\":\"memory\",\"in_use\":%zu,\"from_kernel\":%zu}\n", m.uordblks + m.hblkhd,
+	       m.arena + m.hblkhd);
+	fflush(stdout);
+}
 
 static void launch_one(struct run *r, CUstream s)
 {
@@ -127,7 +148,7 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 	r->depth = inflight / r->batch > 1 || w->inflight == 1 ? inflight / r->batch : 2;
 	r->nstreams = w->streams < 1 ? 1 : w->streams > MAX_STREAMS ? MAX_STREAMS : w->streams;
 	r->end_ms = seconds * 1000;
-	r->nwindows = (int)(r->end_ms / WINDOW_MS);
+	r->nwindows = (int)fmin(MAX_WINDOWS, r->end_ms / WINDOW_MS);
 	r->window = calloc((size_t)r->nwindows + 1, sizeof(*r->window));
 	r->done = calloc((size_t)r->depth, sizeof(*r->done));
 	if (!r->window || !r->done)
@@ -150,6 +171,8 @@ static void keep_busy(struct run *r)
 	must(cu.EventSynchronize(r->start), "cuEventSynchronize");
 	until = now_ns() + (uint64_t)(r->end_ms * 1e6);
 	while (now_ns() < until) {
+		if (asked)
+			tell_memory();
 		if (sent - seen == r->depth)
 			count_batch(r, seen++);
 		launch_batch(r, sent++);
@@ -188,6 +211,7 @@ void cmd_saturate(struct worker *w, double seconds)
 		    "want seconds and --kernel-us above 0, e.g. --kernel-us 200 --saturate 3");
 	kernel_open(&r.k, w->device);
 	prepare(&r, w, seconds);
+	signal(SIGUSR1, ask);
 	wait_for_start(w->start_at);
 	keep_busy(&r);
 	print_result(&r, w);

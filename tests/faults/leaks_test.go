@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+)
+
+// What of a process is memory, by the names of its series. What it holds (live, in
+// use) is told by its allocator, to the byte. What the kernel has given it is more,
+// and moves with chance: of rest that the allocator keeps, and files it has mapped.
+const (
+	liveObjects = " live objects"
+	inUse       = " bytes in use"
+	resident    = " KiB"
+)
+
+// leastOf is the growth of a series that counts, when jobs have come and gone since
+// its first value: what one allocation for every second job leaves. Its smallest is
+// of 24 bytes in C, and one object in Go. (A neighbour's process is one of a job's.)
+func leastOf(what string, first float64, jobs int) float64 {
+	switch {
+	case strings.HasSuffix(what, liveObjects):
+		return float64(jobs) / 2
+	case strings.HasSuffix(what, inUse):
+		return 24 * float64(jobs) / 2
+	case strings.HasSuffix(what, resident):
+		return max(1024, first/20)
+	}
+	return 1.5
+}
+
+// count counts what could leak.
+func (n *node) count(w job, worker int) map[string]float64 {
+	n.t.Helper()
+	out := map[string]float64{}
+	for name, pid := range map[string]int{
+		"gresd": n.Gresd.PID(), "slurmd": n.Slurmd.PID(), "slurmstepd": n.stepd(w), "job process": worker,
+	} {
+		n.countProcess(out, name, pid)
+	}
+	for name, dir := range map[string]string{"run_dir": cluster.RunDir, "state_dir": cluster.StateDir} {
+		files := 0.0
+		n.must(filepath.WalkDir(dir, func(_ string, _ fs.DirEntry, err error) error {
+			if os.IsNotExist(err) {
+				return nil
+			}
+			files++
+			return err
+		}))
+		out[name+" files"] = files
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	n.must(err)
+	out["mounts"] = float64(bytes.Count(mounts, []byte("\n")))
+	view, err := libvgpu.ReadCache(cluster.JobDir(w.id) + "/cache")
+	n.must(err)
+	out["slots of the witness"] = float64(len(view.Slots))
+	text := get(n.t, http.DefaultClient, cluster.Metrics)
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") && !strings.Contains(line, "vgpu_process_") {
+			out["metric series"]++
+		}
+	}
+	n.countHeap(out)
+	out["job process"+inUse] = n.mallocOf(w, worker)
+	return out
+}
+
+// countProcess counts what the kernel knows of a process.
+func (n *node) countProcess(out map[string]float64, name string, pid int) {
+	n.t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	n.must(err)
+	out[name+" fds"] = float64(len(fds))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	n.must(err)
+	for line := range strings.Lines(string(status)) {
+		field, rest, _ := strings.Cut(line, ":")
+		var value float64
+		_, _ = fmt.Sscan(rest, &value)
+		switch {
+		case strings.HasPrefix(field, "Rss"): // RssAnon, RssFile, RssShmem
+			out[name+" "+field+resident] = value
+		case field == "Threads" && name != "gresd": // Go keeps its threads; goroutines count
+			out[name+" threads"] = value
+		}
+	}
+}
+
+// Lines at the end of a Go heap profile.
+var heapLine = regexp.MustCompile(`(?m)^# (HeapAlloc|HeapObjects|HeapIdle|HeapReleased) = (\d+)`)
+
+// countHeap counts what is alive in gresd after a collection.
+func (n *node) countHeap(out map[string]float64) {
+	n.t.Helper()
+	unix := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", pprofSocket)
+		},
+	}}
+	const profiles = "http://gresd/debug/pprof/"
+	var goroutines float64
+	if _, err := fmt.Sscanf(get(n.t, unix, profiles+"goroutine?debug=1"), "goroutine profile: total %f", &goroutines); err != nil {
+		n.t.Fatal(err)
+	}
+	out["gresd goroutines"] = goroutines
+	// The first collection lets finalizers run and empties half of each sync.Pool.
+	for range 2 {
+		_ = get(n.t, unix, profiles+"heap?gc=1&debug=1")
+	}
+	text := get(n.t, unix, profiles+"heap?gc=1&debug=1")
+	// For who has to find out: of the first count, and of the last.
+	profile := []byte(get(n.t, unix, profiles+"heap"))
+	if _, err := os.Stat(n.logs + "/heap.first"); err != nil {
+		n.must(os.WriteFile(n.logs+"/heap.first", profile, 0o644))
+	}
+	n.must(os.WriteFile(n.logs+"/heap.last", profile, 0o644))
+	for _, m := range heapLine.FindAllStringSubmatch(text, -1) {
+		value, err := strconv.ParseFloat(m[2], 64)
+		n.must(err)
+		if m[1] == "HeapObjects" {
+			out["gresd"+liveObjects] = value
+		} else {
+			out["gresd "+m[1]+resident] = value / 1024
+		}
+	}
+	if out["gresd"+liveObjects] == 0 {
+		n.t.Fatal("gresd's heap profile does not tell its objects")
+	}
+}
+
+// mallocOf asks a worker at work for the bytes that malloc has given out.
+func (n *node) mallocOf(j job, pid int) float64 {
+	n.t.Helper()
+	told := func() []string {
+		var lines []string
+		for line := range strings.Lines(n.Output(j.user, j.id)) {
+			if strings.Contains(line, `"cmd":"memory"`) && strings.HasSuffix(line, "}\n") {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	before := len(told())
+	n.must(syscall.Kill(pid, syscall.SIGUSR1))
+	n.eventually(20*time.Second, "the process tells its memory", func() bool { return len(told()) > before })
+	var m struct {
+		InUse float64 `json:"in_use"`
+	}
+	n.must(json.Unmarshal([]byte(told()[before]), &m))
+	return m.InUse
+}
