@@ -9,6 +9,8 @@
  *
  * region_fuzz [TRIES [FIRST]]   4000 from the first; the number of a try says all
  *                               of it, and VGPU_FUZZ_TRACE=1 tells the numbers
+ * Then single bytes of a grant, of a cache's header and of its slots, before and after
+ * they were found valid: every 61st, and each with VGPU_LONG=1.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -310,6 +312,46 @@ static size_t random_input(uint8_t *data)
 	return n * sizeof(struct write) + (random_word() & 1);
 }
 
+/* Values that a byte is given: all bits, its sign, none, one more. */
+static uint8_t nonsense(uint8_t byte, unsigned kind)
+{
+	const uint8_t all[] = {(uint8_t)~byte, byte ^ 0x80, 0, (uint8_t)(byte + 1)};
+
+	return all[kind % 4];
+}
+
+static void try_byte(bool in_grant, size_t at, unsigned kind, bool late)
+{
+	struct files f = whole_file();
+	uint8_t *byte;
+
+	make_valid(&f, VGPU_MAX_SLOTS);
+	/* Of a process that is alive, of a dead one, and free. */
+	f.c.slots[0].owner = vgpu_owner((uint32_t)getpid(), vgpu_start_time((uint32_t)getpid()));
+	f.c.slots[0].pid = (uint32_t)getpid();
+	f.c.slots[0].card[0].mem = 1 << 20;
+	f.c.slots[1].owner = vgpu_owner(0x3ffff0, 7);
+	f.c.slots[1].card[1].mem = 1 << 21;
+	byte = (uint8_t *)(in_grant ? (void *)&f.grant : f.c.header) + at;
+	if (!late)
+		*byte = nonsense(*byte, kind);
+	if (!vgpu_grant_valid(&f.grant, sizeof f.grant) || !vgpu_cache_valid(f.c.header, f.size))
+		return;
+	if (late)
+		*byte = nonsense(*byte, kind);
+	work(&f);
+}
+
+static void each_byte(size_t every)
+{
+	size_t grant = sizeof(struct vgpu_grant);
+	size_t all = grant + sizeof(struct vgpu_cache_header) + 3 * sizeof(struct vgpu_slot);
+
+	for (size_t at = 0; at < all; at += every)
+		for (unsigned kind = 0; kind < 8; kind++)
+			try_byte(at < grant, at < grant ? at : at - grant, kind, kind / 4);
+}
+
 int main(int argc, char **argv)
 {
 	uint8_t data[MOST_WRITES * sizeof(struct write) + 1] = {0};
@@ -322,5 +364,6 @@ int main(int argc, char **argv)
 		random_state = ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u; /* never 0: odd factor */
 		try_input(data, random_input(data));
 	}
+	each_byte(getenv("VGPU_LONG") ? 1 : 61);
 	return done("region_fuzz");
 }
