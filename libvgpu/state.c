@@ -203,9 +203,11 @@ static void refuse_all(void)
 	vgpu_state.grant = &nothing;
 }
 
+/* Paths in the environment are the user's. A set-user-id program, which the preload
+ * list reaches, would make and stretch files there with the rights of another. */
 static void find(void)
 {
-	const char *grant = getenv("VGPU_GRANT"), *cache = getenv("VGPU_CACHE");
+	const char *grant = secure_getenv("VGPU_GRANT"), *cache = secure_getenv("VGPU_CACHE");
 
 	memset(card_of_device, UNKNOWN_CARD, sizeof card_of_device);
 	vgpu_state.grant = map_grant(SELF_GRANT);
@@ -217,7 +219,7 @@ static void find(void)
 		env_schedule();
 		vgpu_state.grant = &env_grant;
 		vgpu_state.from_env = true;
-		cache = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+		cache = secure_getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
 	}
 	if (vgpu_state.grant && !(cache && *cache && map_cache(cache, vgpu_state.from_env)))
 		private_cache();

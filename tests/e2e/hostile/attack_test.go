@@ -21,13 +21,14 @@ type level string
 const (
 	kernel    level = "kernel"       // rights between users, which nothing of ours may weaken
 	slurm     level = "Slurm"        // its credentials and device cgroup
+	library   level = "library"      // what libvgpu itself refuses to do
 	namespace level = "2 namespaced" // mounts of the SPANK plugin
 	rights    level = "3 gresd"      // rights of its files, who may ask for what, bounds of what it takes
 	audited   level = "4 audit"      // not prevented: found within seconds, and by policy killed
 	nothing   level = "**not stopped**"
 )
 
-var levels = []level{kernel, slurm, namespace, rights, audited, nothing}
+var levels = []level{kernel, slurm, library, namespace, rights, audited, nothing}
 
 // attack is one row of the table.
 type attack struct {

@@ -4,7 +4,9 @@ package hostile
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -28,6 +30,7 @@ var pathAttacks = []attack{
 	{"links, FIFOs, files and renames in the place of whatever gresd, Prolog and the plugin are about to make", rights, "", racePaths},
 	{"links, FIFOs and deep folders in one's own MPS folder while gresd removes it", rights, "", trapMPS},
 	{"a folder on the way to a path of gresd that somebody else than root can write", rights, "", ofRootAlone},
+	{"paths of another's files in the environment of a set-user-id program that has the library, without a grant", library, "", borrowRights},
 }
 
 // made are the names below run_dir and state_dir that gresd, the Prolog, the SPANK
@@ -340,6 +343,32 @@ func ofRootAlone(s *siege) tally {
 				}
 			}
 		})
+	}
+	return t
+}
+
+// borrowRights names files of root's as the library's cache to a set-user-id program.
+// The library must not make or stretch them; the limit of the environment holds.
+func borrowRights(s *siege) tally {
+	var t tally
+	dir := s.t.TempDir()
+	program, list, old := dir+"/worker", dir+"/preload", dir+"/old"
+	data, err := os.ReadFile(cluster.Worker)
+	if err == nil {
+		err = errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.WriteFile(program, data, 0o755), os.Chmod(program, 0o755|os.ModeSetuid),
+			os.WriteFile(list, []byte(cluster.Dir+"/lib/libvgpu.so\n"), 0o644), os.WriteFile(old, nil, 0o600))
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, path := range []string{dir + "/new", old} {
+		r := s.As("root", "unshare", "-m", "sh", "-c", fmt.Sprintf(`mount --bind %s /etc/ld.so.preload && exec setpriv --reuid=33 --regid=33 --clear-groups \
+			env CUDA_DEVICE_MEMORY_LIMIT=1G CUDA_DEVICE_MEMORY_SHARED_CACHE=%s %s --report`, list, path, program))
+		if !strings.Contains(r.Out, `1073741824`) {
+			s.t.Errorf("the library and its limit are not at work: %s", r)
+		}
+		info, err := os.Stat(path)
+		t.note(errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0, "%s: %v", path, info)
 	}
 	return t
 }
