@@ -31,11 +31,23 @@ var cacheAttacks = []attack{
 }
 
 func init() {
-	agents["grow"] = func(args []string) tally { return grow(args[0], int64(number(args[1]))) }
-	agents["hog"] = func(args []string) tally { return hog(args[0], number(args[1])) }
-	agents["corrupt"] = func(args []string) tally { return corrupt(args[0], number(args[1])) }
-	agents["forge-slots"] = func(args []string) tally { return forgedSlots(args[0], number(args[1]), args[2:]) }
-	agents["disturb"] = func(args []string) tally { return disturb(args[0]) }
+	for name, do := range map[string]func(cache *os.File, args []string) tally{
+		"grow":        func(f *os.File, args []string) tally { return grow(f, int64(number(args[0]))) },
+		"hog":         func(f *os.File, args []string) tally { return hog(f, number(args[0])) },
+		"corrupt":     func(f *os.File, args []string) tally { return corrupt(f, number(args[0])) },
+		"forge-slots": func(f *os.File, args []string) tally { return forgedSlots(f, number(args[0]), args[1:]) },
+		"disturb":     func(f *os.File, _ []string) tally { return disturb(f) },
+	} {
+		agents[name] = func(args []string) (t tally) {
+			f, err := os.OpenFile(args[0], os.O_RDWR, 0)
+			if err != nil {
+				t.note(false, "%v", err)
+				return t
+			}
+			defer f.Close()
+			return do(f, args[1:])
+		}
+	}
 }
 
 func (s *siege) ownCache() string { return cluster.JobDir(s.own) + "/cache" }
@@ -80,14 +92,8 @@ func growCache(s *siege) tally {
 }
 
 // grow stretches a file, and looks whether it stays so.
-func grow(path string, bytes int64) tally {
+func grow(f *os.File, bytes int64) tally {
 	var t tally
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.note(false, "%v", err)
-		return t
-	}
-	defer f.Close()
 	shrunk := func() bool {
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if info, err := f.Stat(); err == nil && info.Size() <= libvgpu.CacheSize {
@@ -141,14 +147,8 @@ func hogRunDir(s *siege) tally {
 }
 
 // hog takes all room that there is, in one call, again and again.
-func hog(path string, milliseconds int) tally {
+func hog(f *os.File, milliseconds int) tally {
 	var t tally
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.note(false, "%v", err)
-		return t
-	}
-	defer f.Close()
 	full, tries := atomic.Int64{}, atomic.Int64{}
 	var all sync.WaitGroup
 	end := time.Now().Add(time.Duration(milliseconds) * time.Millisecond)
@@ -203,14 +203,8 @@ func control(text string) bool {
 }
 
 // corrupt writes nonsense over each part of a cache, with all of it between.
-func corrupt(path string, rounds int) tally {
+func corrupt(f *os.File, rounds int) tally {
 	var t tally
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.note(false, "%v", err)
-		return t
-	}
-	defer f.Close()
 	good := make([]byte, libvgpu.CacheSize)
 	if _, err := f.ReadAt(good, 0); err != nil {
 		t.note(false, "%v", err)
@@ -270,14 +264,8 @@ func cpuTime(pid int) time.Duration {
 }
 
 // forgedSlots claims every place, again and again with other owners.
-func forgedSlots(path string, milliseconds int, pids []string) tally {
+func forgedSlots(f *os.File, milliseconds int, pids []string) tally {
 	var t tally
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.note(false, "%v", err)
-		return t
-	}
-	defer f.Close()
 	const header, slots, slot = 2 << 20, 2<<20 + 3072, (libvgpu.CacheSize - (2<<20 + 3072)) / libvgpu.MaxSlots
 	good := make([]byte, libvgpu.CacheSize)
 	if _, err := f.ReadAt(good, 0); err != nil {
@@ -316,25 +304,19 @@ func disturbCache(s *siege) tally {
 	return got
 }
 
-func disturb(path string) tally {
+func disturb(f *os.File) tally {
 	var t tally
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.note(false, "%v", err)
-		return t
-	}
-	defer f.Close()
 	_ = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 	_ = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
-		g, err := os.OpenFile(path, os.O_RDWR, 0)
+		g, err := os.OpenFile(f.Name(), os.O_RDWR, 0)
 		if err == nil {
 			_, _ = g.WriteAt([]byte{0}, 0)
 			g.Close()
 		}
 		t.note(err == nil, "%v", err)
 	}
-	g, err := os.OpenFile(path, os.O_RDONLY, 0)
+	g, err := os.OpenFile(f.Name(), os.O_RDONLY, 0)
 	if err == nil {
 		_, _ = unix.FcntlInt(g.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 		g.Close()

@@ -28,6 +28,10 @@ var pathAttacks = []attack{
 		"with `[mps] enabled`: other cards' device files; `kernel.yama.ptrace_scope=1` stops it", takeDaemon,
 	},
 	{"links, FIFOs, files and renames in the place of whatever gresd, Prolog and the plugin are about to make", rights, "", racePaths},
+	{
+		"fill `/run/vgpu` through one's own MPS folder", nothing,
+		"with `[mps] enabled`: Prologs fail while it is full, and Slurm drains the node for the first of them", fillMPS,
+	},
 	{"links, FIFOs and deep folders in one's own MPS folder while gresd removes it", rights, "", trapMPS},
 	{"a folder on the way to a path of gresd that somebody else than root can write", rights, "", ofRootAlone},
 	{"paths of another's files in the environment of a set-user-id program that has the library, without a grant", library, "", borrowRights},
@@ -51,6 +55,7 @@ func init() {
 		d, _ := time.ParseDuration(args[0])
 		return race(d, args[1:])
 	}
+	agents["fill"] = func(args []string) tally { return fill(args[0]) }
 	agents["trap"] = func(dirs []string) tally { return trap(dirs) }
 }
 
@@ -245,16 +250,52 @@ func race(how time.Duration, paths []string) tally {
 	return t
 }
 
-// trapMPS fills a user's MPS folder with what must not be followed, then ends the job.
-func trapMPS(s *siege) tally {
-	s.makeCanary()
-	job := s.submit(alice, "--gres=vgpu:80 --vgpu-engine=mps", "sleep 60")
+// mpsJob starts a job of alice's under MPS, on the card that nobody uses.
+func (s *siege) mpsJob() (job int, folder string) {
+	s.t.Helper()
+	job = s.submit(alice, "--gres=vgpu:80 --vgpu-engine=mps", "sleep 60")
 	var dirs []string
 	s.eventually("the job's MPS folder is there", func() bool {
 		dirs, _ = filepath.Glob(runDir + "/mps/*/33/pipe/control")
 		return len(dirs) == 1
 	})
-	base := filepath.Dir(filepath.Dir(dirs[0]))
+	return job, filepath.Dir(filepath.Dir(dirs[0]))
+}
+
+// fillMPS takes the room of all jobs' grants for files of a user's own.
+func fillMPS(s *siege) tally {
+	job, base := s.mpsJob()
+	got := s.attack(alice, "fill", base+"/log/filler")
+	if err := s.Cancel(alice, job); err != nil {
+		s.t.Error(err)
+	}
+	return got
+}
+
+// fill writes a file until there is no room, and takes it away at once.
+func fill(path string) (t tally) {
+	const bounded = 4 << 20
+	f, err := os.Create(path)
+	if err != nil {
+		t.note(true, "")
+		return t
+	}
+	defer os.Remove(path)
+	defer f.Close()
+	written, piece := 0, make([]byte, 1<<18)
+	for err == nil && written < 64<<20 {
+		var n int
+		n, err = f.Write(piece)
+		written += n
+	}
+	t.note(written <= bounded, "%d MiB were written, then: %v", written>>20, err)
+	return t
+}
+
+// trapMPS fills a user's MPS folder with what must not be followed, then ends the job.
+func trapMPS(s *siege) tally {
+	s.makeCanary()
+	job, base := s.mpsJob()
 	trapper := s.start(alice, "trap", base+"/pipe", base+"/log")
 	time.Sleep(300 * time.Millisecond)
 	if err := s.Cancel(alice, job); err != nil {
