@@ -53,6 +53,7 @@ type Client struct {
 	conf                      string
 	timeout                   time.Duration
 	took                      func(string, time.Duration)
+	talks                     *talks
 }
 
 // New returns a client. It runs nothing yet.
@@ -78,6 +79,7 @@ func New(o Options) *Client {
 		conf:     o.Conf,
 		timeout:  o.Timeout,
 		took:     o.Took,
+		talks:    newTalks(),
 	}
 }
 
@@ -95,9 +97,17 @@ func (c *Client) WithConf(conf string) *Client {
 // Job returns the facts of a job on a node. Errors: ErrNoJob, ErrUnavailable,
 // or what could not be understood.
 func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, error) {
+	text, err := c.talks.ask(ctx, c, jobID)
+	if err == nil {
+		if facts, err := ParseJob(text, jobID, node); err == nil {
+			return facts, nil
+		}
+	} else if !errors.Is(err, errNoTalk) {
+		return JobFacts{}, err
+	}
 	// Every question costs a connection, and every job waits for them: without
 	// --local, scontrol asks for the federation as well.
-	text, err := c.run(ctx, c.scontrol, "--local", "show", "job", "-d", "-o", id(jobID))
+	text, err = c.run(ctx, c.scontrol, "--local", "show", "job", "-d", "-o", id(jobID))
 	if err != nil {
 		return JobFacts{}, err
 	}

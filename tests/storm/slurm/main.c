@@ -29,13 +29,23 @@ static int list(void)
 	return fflush(stdout) != 0;
 }
 
+static int is_down(void)
+{
+	if (access("down", F_OK) != 0)
+		return 0;
+	fputs("slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
+	      stderr);
+	return 1;
+}
+
 static int show(const char *job)
 {
-	char text[8192];
+	char path[64], text[8192];
 	ssize_t n;
 	int fd;
 
-	fd = chdir("jobs") == 0 ? open(job, O_RDONLY) : -1;
+	snprintf(path, sizeof(path), "jobs/%s", job);
+	fd = open(path, O_RDONLY);
 	if (fd < 0) {
 		fputs("slurm_load_jobs error: Invalid job id specified\n", stderr);
 		return 1;
@@ -43,6 +53,27 @@ static int show(const char *job)
 	n = read(fd, text, sizeof(text));
 	close(fd);
 	return n <= 0 || write(STDOUT_FILENO, text, (size_t)n) != n;
+}
+
+/*
+ * Without a command scontrol reads commands, as here, and echoes them where it was
+ * built with readline.
+ */
+static int converse(void)
+{
+	char line[256], kind[32], what[128];
+
+	while (fgets(line, sizeof(line), stdin)) {
+		printf("scontrol: %s", line);
+		if (sscanf(line, "show %31s %127s", kind, what) != 2)
+			continue;
+		if (strcmp(kind, "hostnames") == 0)
+			puts(what);
+		fflush(stdout);
+		if (strcmp(kind, "job") == 0 && !is_down())
+			show(what);
+	}
+	return 0;
 }
 
 int main(int argc, char **argv)
@@ -56,12 +87,10 @@ int main(int argc, char **argv)
 		perror(argv[0]);
 		return 1;
 	}
-	if (access("down", F_OK) == 0) {
-		fputs("slurm_load_jobs error: Unable to contact slurm controller (connect "
-		      "failure)\n",
-		      stderr);
+	if (strcmp(slash + 1, "scontrol") == 0 && argv[argc - 1][0] == '-')
+		return converse();
+	if (is_down())
 		return 1;
-	}
 	if (strcmp(slash + 1, "squeue") == 0)
 		return list();
 	/* scontrol [--local] show … ID */
