@@ -28,6 +28,7 @@ const every = time.Second
 
 // Grants is what the auditor needs of the open grants.
 type Grants interface {
+	Jobs() map[string]int // on each card, by UUID
 	Open() []uint32
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
@@ -143,14 +144,13 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// step looks once and returns the number of jobs.
+// step looks once and returns the number of cards that have jobs.
 func (a *Auditor) step(now time.Time) int {
 	a.follow()
-	open := a.Grants.Open()
-	held, quiet := a.ask(open)
+	held, quiet := a.ask()
 	var jobs []Job
 	if !quiet { // else nobody can break a rule, and all answered
-		jobs = a.jobs(open)
+		jobs = a.jobs(a.Grants.Open())
 	}
 	fresh, standing := a.judge.look(now, a.cards(held, jobs, now), jobs)
 	a.table.turn()
@@ -171,7 +171,7 @@ func (a *Auditor) step(now time.Time) int {
 	a.mu.Lock()
 	a.standing = texts
 	a.mu.Unlock()
-	return len(open)
+	return len(held)
 }
 
 func (a *Auditor) policy(kind Kind) string {
@@ -259,17 +259,10 @@ type held struct {
 
 // ask asks the driver about the cards of jobs. quiet says that all have answered,
 // and that no process is on any of them.
-func (a *Auditor) ask(open []uint32) (cards map[gpu.UUID]*held, quiet bool) {
+func (a *Auditor) ask() (cards map[gpu.UUID]*held, quiet bool) {
 	cards = map[gpu.UUID]*held{}
-	for _, id := range open {
-		spec, _ := a.Grants.Spec(id)
-		for _, card := range spec.Cards {
-			uuid := gpu.UUID(card.UUID)
-			if cards[uuid] == nil {
-				cards[uuid] = &held{}
-			}
-			cards[uuid].jobs++
-		}
+	for uuid, jobs := range a.Grants.Jobs() {
+		cards[gpu.UUID(uuid)] = &held{jobs: jobs}
 	}
 	quiet = true
 	for uuid, card := range cards {

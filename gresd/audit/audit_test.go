@@ -220,6 +220,13 @@ type fakeNode struct {
 	reads     int  // of caches
 }
 
+func (n *fakeNode) Jobs() map[string]int {
+	if n.none {
+		return nil
+	}
+	return map[string]int{"GPU-a": 1}
+}
+
 func (n *fakeNode) Open() []uint32 {
 	if n.none {
 		return nil
@@ -249,7 +256,7 @@ func TestJobsAreLookedAtWhenACardHasProcesses(t *testing.T) {
 	}{{nil, nil, 0}, {[]inventory.Process{{PID: 1 << 30}}, nil, 1}, {nil, inventory.ErrNoAnswer, 1}, {nil, nil, 0}} {
 		node.processes, node.err, node.reads = test.processes, test.err, 0
 		if n := a.step(start); n != 1 || node.reads != test.reads {
-			t.Errorf("processes %v, %v: %d jobs, %d reads, want 1 and %d", test.processes, test.err, n, node.reads, test.reads)
+			t.Errorf("processes %v, %v: %d cards, %d reads, want 1 and %d", test.processes, test.err, n, node.reads, test.reads)
 		}
 	}
 }

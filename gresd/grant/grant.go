@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,7 +51,8 @@ type Store struct {
 
 	mu       sync.Mutex
 	open     map[uint32]*entry
-	watcher  *watcher // nil: jobs do not sleep
+	jobs     map[string]int // of open, on each card, by UUID
+	watcher  *watcher       // nil: jobs do not sleep
 	saidACL  bool
 	onChange func()
 	environ  func(ledger.Record) []string
@@ -81,7 +83,7 @@ func NewStore(layout Layout, log *slog.Logger) (*Store, error) {
 	if err := layout.prepare(); err != nil {
 		return nil, err
 	}
-	return &Store{layout: layout, log: log, open: map[uint32]*entry{}}, nil
+	return &Store{layout: layout, log: log, open: map[uint32]*entry{}, jobs: map[string]int{}}, nil
 }
 
 // OnChange sets what is called after a grant was opened or closed. It must be
@@ -227,6 +229,7 @@ func (s *Store) Remove(jobID uint32) (had bool, err error) {
 	s.mu.Lock()
 	e := s.open[jobID]
 	delete(s.open, jobID)
+	s.count(e, -1)
 	if s.watcher != nil {
 		s.watcher.remove(jobID)
 	}
@@ -263,7 +266,7 @@ func (s *Store) makeDir(jobID, uid uint32, fill func(dir string) error) error {
 	if _, err := s.Remove(jobID); err != nil {
 		return err
 	}
-	name := "new-" + strconv.FormatUint(uint64(jobID), 10)
+	name := newPrefix + strconv.FormatUint(uint64(jobID), 10)
 	if _, err := s.removeDir(name); err != nil {
 		return err
 	}
@@ -304,6 +307,8 @@ func (s *Store) put(jobID uint32, g *libvgpu.Grant, spec libvgpu.GrantSpec) {
 	s.mu.Lock()
 	old := s.open[jobID]
 	s.open[jobID] = e
+	s.count(old, -1)
+	s.count(e, 1)
 	if s.watcher != nil {
 		s.watcher.remove(jobID)
 		e.watched.Store(s.watcher.add(jobID, filepath.Join(s.Dir(jobID), cacheFile)))
@@ -315,11 +320,30 @@ func (s *Store) put(jobID uint32, g *libvgpu.Grant, spec libvgpu.GrantSpec) {
 	s.changed()
 }
 
+// count keeps the number of jobs of each card. e may be nil. s.mu is held.
+func (s *Store) count(e *entry, by int) {
+	if e == nil {
+		return
+	}
+	for _, card := range e.spec.Cards {
+		if s.jobs[card.UUID] += by; s.jobs[card.UUID] == 0 {
+			delete(s.jobs, card.UUID)
+		}
+	}
+}
+
+// Jobs returns how many open grants each card has, by UUID; cards without are absent.
+func (s *Store) Jobs() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.jobs)
+}
+
 // Close unmaps all grants. Files and limits stay in force.
 func (s *Store) Close() {
 	s.mu.Lock()
 	all := s.open
-	s.open = map[uint32]*entry{}
+	s.open, s.jobs = map[uint32]*entry{}, map[string]int{}
 	s.mu.Unlock()
 	for _, e := range all {
 		e.close()
@@ -334,33 +358,43 @@ func (s *Store) Listed() ([]uint32, error) {
 	}
 	var ids []uint32
 	for _, e := range entries {
-		id, err := strconv.ParseUint(e.Name(), 10, 32)
-		if err == nil && id != 0 && e.IsDir() && strconv.FormatUint(id, 10) == e.Name() {
-			ids = append(ids, uint32(id))
+		if id, isJob := jobOf(e.Name()); isJob && e.IsDir() {
+			ids = append(ids, id)
 		}
 	}
 	slices.Sort(ids)
 	return ids, nil
 }
 
+// jobOf returns the job that a folder is named after.
+func jobOf(name string) (jobID uint32, isJob bool) {
+	id, err := strconv.ParseUint(name, 10, 32)
+	return uint32(id), err == nil && id != 0 && strconv.FormatUint(id, 10) == name
+}
+
+// newPrefix is that of a folder until it is whole.
+const newPrefix = "new-"
+
 // Sweep removes what is in the jobs folder and is not the folder of a job, as
-// a kill in the middle of Create leaves behind. It must not overlap Create.
-func (s *Store) Sweep() error {
-	ids, err := s.Listed()
-	if err != nil {
-		return err
-	}
+// a kill in the middle of Create leaves behind. lock keeps others from making the
+// folder of a job meanwhile.
+func (s *Store) Sweep(lock func(jobID uint32) (unlock func())) error {
 	entries, err := os.ReadDir(s.layout.Jobs)
 	if err != nil {
 		return fmt.Errorf("sweep job folders: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
-		id, _ := strconv.ParseUint(e.Name(), 10, 32)
-		if _, isJob := slices.BinarySearch(ids, uint32(id)); !isJob || strconv.FormatUint(id, 10) != e.Name() {
-			_, err := s.removeDir(e.Name())
-			errs = append(errs, err)
+		if _, isJob := jobOf(e.Name()); isJob && e.IsDir() {
+			continue
 		}
+		unlock := func() {}
+		if id, isNew := jobOf(strings.TrimPrefix(e.Name(), newPrefix)); isNew {
+			unlock = lock(id)
+		}
+		_, err := s.removeDir(e.Name())
+		unlock()
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -304,6 +304,34 @@ func TestCreateReplacesAnOldFolder(t *testing.T) {
 	}
 }
 
+func TestJobsOfEachCardAreCounted(t *testing.T) {
+	s := newStore(t, testLayout(t))
+	want := func(when string, counts map[string]int) {
+		t.Helper()
+		if got := s.Jobs(); !reflect.DeepEqual(got, counts) {
+			t.Errorf("%s: %v, want %v", when, got, counts)
+		}
+	}
+	both := record(8, nobody)
+	both.Placement.Cards = append(both.Placement.Cards, place.CardShare{UUID: "GPU-b", Share: 30, Cores: 25, Memory: 8 * gpu.GiB})
+	for _, rec := range []ledger.Record{record(7, nobody), both, record(7, nobody)} { // the last one anew
+		if err := s.Create(rec, free); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("two jobs", map[string]int{"GPU-a": 2, "GPU-b": 1})
+	s.SetCores(8, 10)
+	want("other shares", map[string]int{"GPU-a": 2, "GPU-b": 1})
+	for _, job := range []uint32{8, 8, 9} {
+		if _, err := s.Remove(job); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("one has ended", map[string]int{"GPU-a": 1})
+	s.Close()
+	want("closed", map[string]int{})
+}
+
 // What looks like a job folder but leads elsewhere must not lead removal there.
 func TestRemovalFollowsNoLink(t *testing.T) {
 	l := testLayout(t)
@@ -346,8 +374,15 @@ func TestSweepLeavesOnlyJobFolders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Sweep(); err != nil {
+	var locked, unlocked []uint32
+	if err := s.Sweep(func(jobID uint32) func() {
+		locked = append(locked, jobID)
+		return func() { unlocked = append(unlocked, jobID) }
+	}); err != nil {
 		t.Fatal(err)
+	}
+	if want := []uint32{8}; !reflect.DeepEqual(locked, want) || !reflect.DeepEqual(unlocked, want) {
+		t.Errorf("locked %v and unlocked %v, want the job whose folder was being made", locked, unlocked)
 	}
 	entries, err := os.ReadDir(l.Jobs)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "7" {

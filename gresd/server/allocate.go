@@ -443,7 +443,7 @@ func (s *Server) release(jobID uint32) wire.Reply {
 	return wire.Reply{OK: true, Result: wire.Released}
 }
 
-// drop takes back everything of a job, whose lock or s.mu is held.
+// drop takes back everything of a job, whose lock is held.
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.Grants.Revoke(jobID)

@@ -40,8 +40,7 @@ func (l *jobLocks) lock(jobID uint32) (unlock func()) {
 }
 
 // lockJob is for work on the record and the folder of one job. Work on other jobs
-// goes on meanwhile, and shares its writes to the disk; what looks at all jobs
-// waits.
+// goes on meanwhile, and shares its writes to the disk.
 func (s *Server) lockJob(jobID uint32) (unlock func()) {
 	unlock = s.lockQuietly(jobID)
 	if s.lost {

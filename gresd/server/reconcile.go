@@ -52,28 +52,23 @@ func (s *Server) Reconcile(ctx context.Context) error {
 	live, err := s.liveJobs(ctx)
 	strays := s.strays(ctx, live)
 
-	s.mu.Lock()
-	errs := []error{err, s.Grants.Sweep()}
-	for _, rec := range s.Ledger.List() {
-		// A record that is younger than the question may be missing from the answer.
-		// Not told by the clock, which may have been set meanwhile.
-		created, known := asked[rec.JobID]
-		if _, lives := live[rec.JobID]; err == nil && !lives && known && created.Equal(rec.Created) {
-			s.Log.Info("released: the job has ended", "job_id", rec.JobID)
-			s.Observer.Corrected(string(Released))
-			s.noteUsage(rec.JobID)
-			errs = append(errs, s.drop(rec.JobID))
-		}
+	// One job after the other, each under its own lock: others go on meanwhile.
+	errs := []error{err, s.Grants.Sweep(s.lockQuietly)}
+	if err == nil {
+		errs = append(errs, s.releaseEnded(live, asked))
 	}
-	errs = append(errs, s.mendFolders(strays))
-	for _, rec := range s.Ledger.List() {
-		errs = append(errs, s.ensure(rec))
+	for _, st := range strays {
+		errs = append(errs, s.mendStray(st))
 	}
-	recovers := s.lost && !s.recovering && err == nil
-	s.recovering = s.recovering || recovers
+	for _, rec := range s.Ledger.List() {
+		errs = append(errs, s.ensureOne(rec.JobID))
+	}
 	if err == nil {
 		errs = append(errs, s.sweepPlain(live, began))
 	}
+	s.mu.Lock()
+	recovers := s.lost && !s.recovering && err == nil
+	s.recovering = s.recovering || recovers
 	s.mu.Unlock()
 
 	if recovers {
@@ -84,6 +79,32 @@ func (s *Server) Reconcile(ctx context.Context) error {
 		s.jobLocks.forgetAsked()
 	}
 	return errors.Join(errs...)
+}
+
+// releaseEnded takes back the shares of jobs that do not live. asked are the records
+// that live is about, and when they were made.
+func (s *Server) releaseEnded(live map[uint32]string, asked map[uint32]time.Time) error {
+	var errs []error
+	for jobID, created := range asked {
+		if _, lives := live[jobID]; !lives {
+			errs = append(errs, s.releaseIfOf(jobID, created))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// releaseIfOf leaves a record that is younger than the question: it may be missing
+// from the answer. Not told by the clock, which may have been set meanwhile.
+func (s *Server) releaseIfOf(jobID uint32, created time.Time) error {
+	defer s.lockQuietly(jobID)()
+	rec, known := s.Ledger.Get(jobID)
+	if !known || !rec.Created.Equal(created) {
+		return nil
+	}
+	s.Log.Info("released: the job has ended", "job_id", jobID)
+	s.Observer.Corrected(string(Released))
+	s.noteUsage(jobID)
+	return s.drop(jobID)
 }
 
 func (s *Server) isLost() bool {
@@ -144,7 +165,7 @@ type stray struct {
 func (s *Server) strays(ctx context.Context, live map[uint32]string) []stray {
 	ids, err := s.Grants.Listed()
 	if err != nil {
-		return nil // mendFolders meets the same error
+		return nil // Sweep meets the same error
 	}
 	var found []stray
 	for _, id := range ids {
@@ -197,32 +218,39 @@ func (s *Server) factsOfLive(ctx context.Context, jobID uint32) (slurm.JobFacts,
 	return slurm.JobFacts{}, "", err
 }
 
-// mendFolders gives strays that live a record again and removes the others.
-// s.mu is held.
-func (s *Server) mendFolders(strays []stray) error {
-	var errs []error
-	for _, st := range strays {
-		if _, known := s.Ledger.Get(st.jobID); known {
-			continue // it got a record while we asked
-		}
-		if st.keep {
-			s.Log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
-			s.Observer.Corrected(string(Rebuilt))
-			errs = append(errs, s.Ledger.Commit(st.rec))
-			continue
-		}
-		had, err := s.Grants.Remove(st.jobID)
-		if had { // else its Epilog came meanwhile
-			s.Log.Info("removed a job folder without a job", "job_id", st.jobID)
-			s.Observer.Corrected(string(Removed))
-		}
-		errs = append(errs, err)
+// mendStray gives a stray that lives a record again, and removes another.
+func (s *Server) mendStray(st stray) error {
+	defer s.lockQuietly(st.jobID)()
+	if _, known := s.Ledger.Get(st.jobID); known {
+		return nil // it got a record while we asked
 	}
-	return errors.Join(errs...)
+	if st.keep {
+		s.Log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
+		s.Observer.Corrected(string(Rebuilt))
+		s.placing.Lock()
+		onDisk := s.Ledger.Begin(st.rec)
+		s.placing.Unlock()
+		return onDisk.Wait()
+	}
+	had, err := s.Grants.Remove(st.jobID)
+	if had { // else its Epilog came meanwhile
+		s.Log.Info("removed a job folder without a job", "job_id", st.jobID)
+		s.Observer.Corrected(string(Removed))
+	}
+	return err
+}
+
+func (s *Server) ensureOne(jobID uint32) error {
+	defer s.lockQuietly(jobID)()
+	rec, known := s.Ledger.Get(jobID)
+	if !known {
+		return nil
+	}
+	return s.ensure(rec)
 }
 
 // ensure makes the files of a record exist and the grant be open. The job's lock
-// or s.mu is held.
+// is held.
 func (s *Server) ensure(rec ledger.Record) error {
 	s.keepMPS(rec)
 	if rec.State == ledger.Refused {

@@ -332,3 +332,45 @@ func TestARevokedGrantIsNotRebuilt(t *testing.T) {
 		t.Error("a job whose release had begun came back")
 	}
 }
+
+// A node may have thousands of jobs: a job that starts does not wait until all of
+// them were looked at.
+func TestAJobStartsWhileAllAreCompared(t *testing.T) {
+	n := newTestNode(t).start()
+	for id := range uint32(3) {
+		n.want(n.job(10+id, 5), wire.Granted)
+	}
+	unlock := n.lockQuietly(11) // work on one job that takes long
+	compared := make(chan error, 1)
+	go func() { compared <- n.Reconcile(context.Background()) }()
+	waiting := func() bool {
+		n.jobLocks.mu.Lock()
+		defer n.jobLocks.mu.Unlock()
+		return n.jobLocks.byJob[11].users > 1
+	}
+	for end := time.Now().Add(5 * time.Second); !waiting() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	next := n.job(20, 5)
+	answered := make(chan wire.Reply, 1)
+	go func() {
+		rep, _ := n.ask(next)
+		answered <- rep
+	}()
+	select {
+	case rep := <-answered:
+		if rep.Result != wire.Granted {
+			t.Errorf("answer is %q %q", rep.Result, rep.Message)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a job waits for the comparison of another")
+	}
+	unlock()
+	if err := <-compared; err != nil {
+		t.Error(err)
+	}
+	n.end(10, 11, 12)
+	if err := n.Reconcile(context.Background()); err != nil || n.Ledger.Len() != 1 {
+		t.Errorf("%d jobs are left, %v; want 1", n.Ledger.Len(), err)
+	}
+}

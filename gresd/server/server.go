@@ -109,9 +109,9 @@ type Server struct {
 	cardsMu sync.Mutex // orders changes of cards; never held while a driver is asked
 	told    told
 
-	// mu orders changes of the ledger and of job folders: held for reading, with
-	// the job's own lock, by work on one job (lockJob), and alone by what looks at
-	// all jobs. Slurm and the driver are never asked while it is held.
+	// mu is held for reading, with the job's own lock, by work on the record and the
+	// folder of one job (lockJob), and alone for a moment by what all jobs depend on.
+	// Slurm and the driver are never asked while it is held.
 	mu       sync.RWMutex
 	jobLocks jobLocks
 	// placing is held from the look at what is in use to the change of it.
