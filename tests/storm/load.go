@@ -75,6 +75,26 @@ func (n *Node) Fill(jobs int) error {
 	return nil
 }
 
+// Empty ends jobs of [Node.Fill], from the first-th on.
+func (n *Node) Empty(first, jobs int) error {
+	for i := first; i < jobs; i++ {
+		id := uint32(firstLive + i)
+		if rep, err := n.Epilog(context.Background(), id); err != nil || rep.Result != wire.Released {
+			return fmt.Errorf("end of job %d of %d that live: %w", i+1, jobs, saidNo(rep, err))
+		}
+		if err := n.End(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Beside is how many jobs can live beside those of the clients.
+func (l Load) Beside(cards int) int {
+	ofClients := (l.Clients + cards - 1) / cards // on one card
+	return min(l.Live, cards*(100-ofClients))
+}
+
 // Run puts the load on a gresd that runs. Any answer but yes is an error.
 func (l Load) Run(n *Node) (Figures, error) {
 	var f Figures
@@ -221,22 +241,44 @@ func (n *Node) RSS() (int64, error) {
 	return 0, fmt.Errorf("no VmRSS in the status of process %d", n.PID())
 }
 
-// cpuOf is the processor time of a process and of its children that have ended.
+// cpuOf is the processor time of a process, and that of its children.
 func cpuOf(pid int) (own, children time.Duration, err error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, own, children, err = timesOfProcess(pid)
 	if err != nil {
 		return 0, 0, err
 	}
+	// Children that have not ended yet are in nobody's sum.
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range processes {
+		child, notNumber := strconv.Atoi(filepath.Base(dir))
+		if notNumber != nil {
+			continue
+		}
+		if parent, itsOwn, itsChildren, gone := timesOfProcess(child); gone == nil && parent == pid {
+			children += itsOwn + itsChildren
+		}
+	}
+	return own, children, err
+}
+
+func timesOfProcess(pid int) (parent int, own, children time.Duration, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, 0, err
+	}
 	// The name, in brackets, may hold spaces. Times are in hundredths of a second.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if parent, err = strconv.Atoi(string(fields[1])); err != nil {
+		return 0, 0, 0, err
+	}
 	var ticks [4]int64
 	for i := range ticks {
 		if ticks[i], err = strconv.ParseInt(string(fields[11+i]), 10, 64); err != nil {
-			return 0, 0, err
+			return 0, 0, 0, err
 		}
 	}
 	const tick = 10 * time.Millisecond
-	return time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick, nil
+	return parent, time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick, nil
 }
 
 // Favour gives the session of a process a priority as that of nice. Where the

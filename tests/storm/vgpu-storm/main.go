@@ -26,12 +26,12 @@ func main() {
 	build := flag.String("build", "build", "folder of built programs")
 	disk := flag.String("disk", "/var/tmp", "folder on a disk, for the ledger; the first runs have it on a tmpfs")
 	cards := flag.Int("cards", 16, "simulated cards")
-	live := flag.Int("live", 1536, "jobs that live beside those of the clients, each with a hundredth of a card")
+	live := flag.Int("live", 1600, "jobs that live, each with a hundredth of a card; as many end before the clients come as these need room")
 	clients := flag.Int("clients", 50, "clients that ask at the same time")
 	rate := flag.Float64("rate", 1000, "grants and releases a second, together; 0: as many as are answered")
 	seconds := flag.Int("seconds", 10, "length of a run")
 	runs := flag.Int("runs", 3, "runs on each file system")
-	idle := flag.Int("idle", 10, "seconds for which the use of an idle gresd is measured")
+	idle := flag.Int("idle", 10, "seconds for which the use of an idle gresd is measured, with the ledger on a tmpfs")
 	nice := flag.Int("nice", 0, "priority, of gresd too: -20 where others use the machine")
 	pin := flag.Bool("pin", false, "gresd and what it starts on one processor, the clients on the others")
 	profile := flag.String("profile", "", "file for a profile of gresd's use of processors in the first run")
@@ -54,12 +54,14 @@ func main() {
 	if err != nil {
 		fatal(err)
 	}
-	fmt.Fprintf(os.Stdout, "%d cards, %d jobs live, %d clients, rate %.0f/s (0: no limit), machine load %s\n",
-		*cards, *live, *clients, *rate, machineLoad())
+	fmt.Fprintf(os.Stdout, "%d cards, %d jobs live, %d clients, rate %.0f/s (0: no limit), %d processors, machine load %s\n",
+		*cards, *live, *clients, *rate, runtime.NumCPU(), machineLoad())
+	quiet := time.Duration(*idle) * time.Second
 	for _, where := range []string{"/run", *disk} {
-		if err := measure(path, where, *cards, load, *runs, time.Duration(*idle)*time.Second, opts); err != nil {
+		if err := measure(path, where, *cards, load, *runs, quiet, opts); err != nil {
 			fatal(err)
 		}
+		quiet = 0 // an idle gresd does not write
 	}
 }
 
@@ -103,9 +105,11 @@ func measure(build, where string, cards int, load storm.Load, runs int, idle tim
 		return err
 	}
 	defer n.Stop()
-	empty, err := n.IdleCPU(idle)
-	if err != nil {
-		return err
+	var empty, full float64
+	if idle > 0 {
+		if empty, err = n.IdleCPU(idle); err != nil {
+			return err
+		}
 	}
 	start := time.Now()
 	if err := n.Fill(load.Live); err != nil {
@@ -113,16 +117,23 @@ func measure(build, where string, cards int, load storm.Load, runs int, idle tim
 	}
 	filled := time.Since(start)
 	time.Sleep(settle)
-	full, err := n.IdleCPU(idle)
-	if err != nil {
-		return err
+	if idle > 0 {
+		if full, err = n.IdleCPU(idle); err != nil {
+			return err
+		}
 	}
 	rss, err := n.RSS()
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stdout, "%s: idle %.2f %% of a core without jobs, %.2f %% with %d; RSS %.1f MiB; one after the other %.0f grants/s\n",
-		name, 100*empty, 100*full, load.Live, mib(rss), float64(load.Live)/filled.Seconds())
+	if idle > 0 {
+		fmt.Fprintf(os.Stdout, "%s: idle %.2f %% of a core without jobs, %.2f %% with %d\n", name, 100*empty, 100*full, load.Live)
+	}
+	fmt.Fprintf(os.Stdout, "%s: RSS %.1f MiB with %d jobs; one after the other %.0f grants/s\n",
+		name, mib(rss), load.Live, float64(load.Live)/filled.Seconds())
+	if err := n.Empty(load.Beside(cards), load.Live); err != nil {
+		return err
+	}
 	for run := range runs {
 		if opts.profile != "" && run == 0 && name == "tmpfs" {
 			go func() {
