@@ -23,6 +23,7 @@ func TestC(t *testing.T) {
 		{"preload library under AddressSanitizer", "libvgpu", "check-asan"},
 		{"preload library under UndefinedBehaviorSanitizer", "libvgpu", "check-ubsan"},
 		{"preload library under ThreadSanitizer", "libvgpu", "check-tsan"},
+		{"corpora of the fuzz targets under AddressSanitizer and UndefinedBehaviorSanitizer", "tests/fuzz", "check"},
 	} {
 		t.Run(check.name, func(t *testing.T) {
 			t.Parallel()

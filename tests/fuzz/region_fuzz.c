@@ -20,6 +20,7 @@
 #include "../../libvgpu/hami_view.h"
 #include "../../libvgpu/region_ops.h"
 #include "../libvgpu/check.h"
+#include "input.h"
 
 #define SMALL_SLOTS 8u    /* slots of the file that is as short as its header says */
 #define WRITTEN_SLOTS 32u /* slots that an input reaches, and the last */
@@ -312,6 +313,13 @@ static size_t random_input(uint8_t *data)
 	return n * sizeof(struct write) + (random_word() & 1);
 }
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	try_input(data, size);
+	return 0;
+}
+
+#ifndef FUZZ_NO_MAIN /* libFuzzer, or replay.c, has the main function */
 /* Values that a byte is given: all bits, its sign, none, one more. */
 static uint8_t nonsense(uint8_t byte, unsigned kind)
 {
@@ -367,3 +375,4 @@ int main(int argc, char **argv)
 	each_byte(getenv("VGPU_LONG") ? 1 : 61);
 	return done("region_fuzz");
 }
+#endif

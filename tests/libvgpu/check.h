@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static int checks_passed;
+static unsigned long checks_passed;
 
 #define CHECK(cond)                                                                \
 	do {                                                                       \
@@ -31,7 +31,7 @@ static int checks_passed;
 
 static inline int done(const char *name)
 {
-	printf("%s: %d checks passed\n", name, checks_passed);
+	printf("%s: %lu checks passed\n", name, checks_passed);
 	return 0;
 }
 

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hostpid_fuzz.c - the only message that the library takes from gresd, over a socket
+ * whose path is in the grant: any path, any answer, in any length.
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "input.h"
+
+static const uint8_t *answer;
+static size_t length;
+
+static int fuzz_connect(int fd, const struct sockaddr *to, socklen_t size)
+{
+	const char *path = ((const struct sockaddr_un *)to)->sun_path;
+
+	CHECK(fd == 3 && size == sizeof(struct sockaddr_un) && path[0] == '/');
+	CHECK(memchr(path, 0, sizeof((struct sockaddr_un *)0)->sun_path));
+	return 0;
+}
+
+static ssize_t fuzz_recv(int fd, void *to, size_t size, int flags)
+{
+	(void)flags;
+	CHECK(fd == 3);
+	size = size < length ? size : length;
+	memcpy(to, answer, size);
+	return (ssize_t)size;
+}
+
+#define socket(domain, type, protocol) 3
+#define setsockopt(fd, level, name, value, size) (void)(value)
+#define connect fuzz_connect
+#define send(fd, text, size, flags) (ssize_t)(size)
+#define recv fuzz_recv
+#define close(fd) (void)(fd)
+#include "../../libvgpu/hostpid.c"
+
+struct vgpu_state vgpu_state;
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = {.at = data, .left = size};
+	struct vgpu_grant *grant = calloc(1, sizeof *grant);
+	struct vgpu_slot *slot = calloc(1, sizeof *slot);
+
+	CHECK(grant && slot);
+	slot->pid = 42;
+	slot->pid_ns = take(&in, 1) & 1 ? FIRST_PID_NS : 7;
+	take_bytes(&in, grant->socket, take(&in, 1) % (sizeof grant->socket + 1));
+	answer = in.at;
+	length = in.left;
+	vgpu_state.grant = grant;
+	vgpu_state.slot = slot;
+	vgpu_host_pid();
+	CHECK(slot->host_pid <= 0x3fffff);
+	CHECK(slot->pid_ns != FIRST_PID_NS || slot->host_pid == 42);
+	CHECK(slot->pid_ns == FIRST_PID_NS || grant->socket[0] == '/' || slot->host_pid == 0);
+	free(grant);
+	free(slot);
+	return 0;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rm_fuzz.c - the ioctls of the program that the library sits in, and the answers of
+ * the driver below: of every type, number and size, with structures of just that size.
+ * What passes through is what the program has asked and what the driver has answered.
+ */
+#include "../../libvgpu/rm.c"
+
+#include "input.h"
+
+#define MOST_CALLS 200
+
+struct vgpu_state vgpu_state;
+struct vgpu_real vgpu_real;
+void *(*vgpu_real_dlsym)(void *handle, const char *name);
+
+static struct input in;
+static int calls;
+static bool own; /* the call is the library's, whose pointers are good */
+
+void vgpu_need_dlsym(void)
+{
+}
+
+/* The driver: fails or not, and writes what it likes into the structure. */
+static int driver(int fd, unsigned long req, void *arg)
+{
+	unsigned how = (unsigned)take(&in, 1);
+	size_t size = _IOC_SIZE(req);
+
+	(void)fd;
+	calls++;
+	errno = 5;
+	if (arg && how & 1 && size && !own)
+		take_bytes(&in, arg, size);
+	if (own && how & 2) {
+		struct rm_control *c = arg;
+
+		c->status = how & 4 ? 0x1f : 0;
+		CHECK(_IOC_NR(req) == RM_CONTROL && size == sizeof *c && c->params_size == 8);
+		if (how & 8)
+			*(uint64_t *)(uintptr_t)c->params = take(&in, 4);
+	}
+	return how & 16 ? -1 : 0;
+}
+
+static int plain(int fd, unsigned long req, ...)
+{
+	(void)fd;
+	CHECK(_IOC_TYPE(req) != RM_TYPE);
+	calls++;
+	return 3;
+}
+
+static void one_ioctl(unsigned times)
+{
+	static const uint8_t numbers[] = {RM_FREE, RM_CONTROL, RM_ALLOC};
+	static const uint8_t sizes[] = {16, 32, 48, 32};
+	unsigned kind = (unsigned)take(&in, 1), nr = (unsigned)take(&in, 1);
+	size_t size = kind & 0x80 ? take(&in, 1) : sizes[kind % 4];
+	unsigned long req = _IOC(_IOC_READ | _IOC_WRITE, kind & 0x40 ? 'x' : RM_TYPE,
+				 kind & 0x20 ? nr : numbers[nr % 3], size);
+	void *arg = kind & 0x10 || !size ? NULL : malloc(size);
+
+	if (arg) {
+		take_bytes(&in, arg, size);
+		if (nr & 0x80 && size >= sizeof(uint32_t) * 4) /* a channel group */
+			((uint32_t *)arg)[3] = CLASS_CHANNEL_GROUP;
+	}
+	for (unsigned i = 0; i < times; i++) {
+		int before = calls;
+
+		ioctl(7, req, arg);
+		CHECK(calls == before + 1 && ngroups <= MAX_GROUPS);
+	}
+	free(arg);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static struct vgpu_grant grant;
+
+	in = (struct input){.at = data, .left = size};
+	real_ioctl = plain;
+	vgpu_rm_set_transport(driver);
+	vgpu_state.grant = take(&in, 1) & 1 ? NULL : &grant;
+	vgpu_state.ncards = (unsigned)take(&in, 1) % 3;
+	for (int i = 0; i < MOST_CALLS && in.left; i++) {
+		unsigned what = (unsigned)take(&in, 1);
+		int r;
+
+		switch (what % 8) {
+		case 0:
+			vgpu_rm_creating((int)(what >> 3) % 17 - 1);
+			break;
+		case 1:
+			own = true;
+			r = vgpu_rm_set_slices((int)(what >> 3) % 16, (uint32_t)take(&in, 3));
+			own = false;
+			CHECK(r == 0 || r == -ENOENT || r == -EPERM);
+			break;
+		case 2:
+			one_ioctl(what == 0xfa ? 600 : 1);
+			break;
+		case 3:
+			if (what == 0xfb)
+				vgpu_rm_forget();
+			break;
+		default:
+			one_ioctl(1);
+		}
+	}
+	vgpu_rm_forget();
+	vgpu_rm_creating(-1);
+	return 0;
+}
