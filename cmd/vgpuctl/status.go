@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -91,16 +92,24 @@ func (s *settings) queue(ctx context.Context) []queued {
 	return parseQueue(text)
 }
 
-// parseQueue keeps the jobs that ask for a share.
+// parseQueue keeps the jobs that ask for a share. Their users wrote what they ask for:
+// nothing of it may command the terminal of who looks.
 func parseQueue(text []byte) []queued {
 	jobs := []queued{}
 	for line := range bytes.Lines(text) {
-		f := strings.SplitN(strings.TrimSpace(string(line)), "|", 4)
+		f := strings.SplitN(strings.TrimSpace(strings.Map(visible, string(line))), "|", 4)
 		if len(f) == 4 && (strings.Contains(f[2], "shard") || strings.Contains(f[2], "vgpu")) {
 			jobs = append(jobs, queued{f[0], f[1], strings.TrimPrefix(f[2], "gres/"), f[3]})
 		}
 	}
 	return jobs
+}
+
+func visible(r rune) rune {
+	if unicode.IsPrint(r) || r == '\n' {
+		return r
+	}
+	return '?'
 }
 
 // shownQueue is how many waiting jobs are listed; --json has all.

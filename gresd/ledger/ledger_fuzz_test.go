@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -67,7 +68,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzRecords has the right checksum always, so that the records are reached.
+// FuzzRecords has the right checksum always, so that the records are reached: in a file
+// of today, and in one of version 1, which says the same.
 func FuzzRecords(f *testing.F) {
 	full, err := json.Marshal([]Record{record(7), record(8)})
 	if err != nil {
@@ -86,6 +88,11 @@ func FuzzRecords(f *testing.F) {
 			return
 		}
 		_, records, err := decode(fmt.Appendf(nil, `{"version":1,"checksum":%q,"records":%s}`, checksum(compact.Bytes()), text))
+		now := document{Version: version, Ledger: testName, Journal: 1}
+		_, same, err2 := decode(fmt.Appendf(nil, `{"version":%d,"checksum":%q,"ledger":%q,"journal":1,"records":%s}`, version, checksum(now.seal(), compact.Bytes()), testName, text))
+		if (err == nil) != (err2 == nil) || !reflect.DeepEqual(records, same) {
+			t.Fatalf("as version 1: %v, %+v; as version %d: %v, %+v", err, records, version, err2, same)
+		}
 		if err != nil {
 			return
 		}

@@ -102,7 +102,7 @@ func (f *JobFacts) count(n gpu.Share, cardType string) {
 
 func count(digits, word string) (gpu.Share, error) {
 	n, err := strconv.ParseUint(digits, 10, 32)
-	if err != nil {
+	if err != nil || n > mostShards {
 		return 0, fmt.Errorf("cannot read the count of GRES=%q", clip(word))
 	}
 	return gpu.Share(n), nil
@@ -146,6 +146,9 @@ func (f *JobFacts) addShards(total gpu.Share, where string) error {
 		if !found || err != nil {
 			return fmt.Errorf("cannot read the shards of each card in %q", clip(where))
 		}
+		if i >= maxIndex || n > mostShards {
+			return fmt.Errorf("cannot read the shards of each card in %q", clip(where))
+		}
 		if n != 0 {
 			f.Units[i] += gpu.Share(n)
 			sum += gpu.Share(n)
@@ -185,8 +188,12 @@ func (f *JobFacts) addWhole(where string) error {
 	return err
 }
 
-// maxIndex bounds lists: no node has more cards.
-const maxIndex = 1024
+const (
+	// maxIndex bounds lists: no node has more cards.
+	maxIndex = 1024
+	// mostShards bounds counts, so that no sum of them wraps: a card has 100.
+	mostShards = maxIndex * uint64(gpu.FullCard)
+)
 
 // indexes reads "0-1,3"; "" and "N/A" are none.
 func indexes(list string) ([]int, error) {

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// FuzzQueue: every job that squeue prints with a live state is kept, and no line
+// that cannot be read is passed over: a job that is left out has its share taken.
+func FuzzQueue(f *testing.F) {
+	for _, s := range []string{
+		"7 RUNNING\n8 PENDING\n", "7 COMPLETING", "", "\n\n", "7\n", "7 RUNNING x\n", "x RUNNING\n", "4294967296 RUNNING\n",
+		"-1 RUNNING\n", "7 running\n", "07 RUNNING\n", "7 RUNNING\r\n8\tSUSPENDED\n", "slurm_load_jobs error: Unable to contact slurm controller\n",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		live, err := parseQueue(text)
+		if err != nil {
+			if !errors.Is(err, ErrUnavailable) || live != nil || len(err.Error()) > 4096 {
+				t.Fatalf("%v, with %v", err, live)
+			}
+			return
+		}
+		for line := range strings.Lines(text) {
+			words := strings.Fields(line)
+			if len(words) == 0 {
+				continue
+			}
+			n, err := strconv.ParseUint(words[0], 10, 32)
+			if err != nil || len(words) != 2 {
+				t.Fatalf("%q was read as %v", line, live)
+			}
+			if _, kept := live[uint32(n)]; slices.Contains(liveStates, words[1]) && !kept {
+				t.Fatalf("job %d of %q is not among %v", n, line, live)
+			}
+		}
+	})
+}
+
+// FuzzNode: one line's words are not taken for another field's.
+func FuzzNode(f *testing.F) {
+	f.Add("NodeName=n1 Arch=x86_64\n   State=IDLE+DRAIN ThreadsPerCore=1\n   Comment=vgpu: x\n   Reason=vgpu: gone [root@2026-01-01T00:00:00]\n")
+	f.Add("State=")
+	f.Add("   Reason=State=DOWN [x\n State=IDLE \n")
+	f.Add("Comment=\nReason= [\nState=\xff y")
+	f.Fuzz(func(t *testing.T, text string) {
+		facts, err := parseNode(text)
+		if (err != nil) != (facts.State == "") || err != nil && !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("%+v, %v", facts, err)
+		}
+		for _, value := range []string{facts.State, facts.Comment, facts.Reason} {
+			if strings.Contains(value, "\n") || !strings.Contains(text, value) {
+				t.Fatalf("%q of %q", value, text)
+			}
+		}
+		if strings.Contains(facts.State, " ") {
+			t.Fatalf("state %q", facts.State)
+		}
+	})
+}
+
+// FuzzAccount: the record of another job is never taken for the one asked for.
+func FuzzAccount(f *testing.F) {
+	c := columns
+	f.Add("7"+c+"7"+c+"2026-01-01T00:00:00"+c+"x\n8"+c+"8"+c+"Unknown"+c+"two\nlines\n", uint32(7))
+	f.Add("9"+c+"5_2"+c+"Unknown"+c+"a"+c+"b\n", uint32(9))
+	f.Add("7"+c+"7\n", uint32(7))
+	f.Add("07"+c+c+c+"\n7", uint32(7))
+	f.Add("", uint32(0))
+	f.Fuzz(func(t *testing.T, text string, job uint32) {
+		got, err := parseAccount(text, job)
+		if err != nil {
+			if !errors.Is(err, ErrNoJob) && !errors.Is(err, ErrUnavailable) {
+				t.Fatal(err)
+			}
+			return
+		}
+		record := id(job) + columns
+		if !strings.HasPrefix(text, record) && !strings.Contains(text, "\n"+record) {
+			t.Fatalf("job %d of %q is %+v", job, text, got)
+		}
+		if got.Name == "" || got.Name != id(job) && !strings.Contains(got.Name, "_") {
+			t.Fatalf("job %d is called %q", job, got.Name)
+		}
+	})
+}
+
+// FuzzCgroupOfJob: the job is the first one below a folder of Slurm's own, whatever
+// its user made below; and nothing outside counts.
+func FuzzCgroupOfJob(f *testing.F) {
+	for _, s := range []string{
+		"4:devices:/slurm/uid_1000/job_7/step_0/task_0\n", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n",
+		"0::/system.slice/n1_slurmstepd.scope/job_7/step_0", "0::/user.slice/job_7\n", "0::/slurm/job_abc/job_8", "0::/slurm/job_0/x",
+		"0::/job_9/slurm/job_", "1:a:/slurm_n1/uid_0/job_4294967296\n2:b:/slurm_n1/job_5\n", "::\n::/slurm/job_+7", "0::/slurm\x00/job_7",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		folder, job := CgroupOfJob(text)
+		if folder == "" {
+			if job != 0 {
+				t.Fatalf("job %d of no folder", job)
+			}
+			return
+		}
+		names := strings.Split(folder, "/")
+		own := slices.IndexFunc(names, isSlurm)
+		first := slices.IndexFunc(names, func(n string) bool { return len(n) > len("job_") && strings.HasPrefix(n, "job_") })
+		if own < 0 || !strings.Contains(text, folder) {
+			t.Fatalf("folder %q of %q", folder, text)
+		}
+		for first >= 0 && first < own { // a folder above Slurm's that happens to be called so
+			names, own = names[first+1:], own-first-1
+			first = slices.IndexFunc(names, func(n string) bool { return len(n) > len("job_") && strings.HasPrefix(n, "job_") })
+		}
+		if first != len(names)-1 {
+			t.Fatalf("folder %q is not the first of a job", folder)
+		}
+		if label := names[first]; job != 0 && strings.TrimLeft(strings.TrimPrefix(label, "job_"), "0") != id(job) {
+			t.Fatalf("job %d of %q", job, label)
+		}
+		if title := fmt.Sprintf("slurmstepd: [%d.batch]", job); JobOfStepd(title) != job {
+			t.Fatalf("%q is job %d", title, JobOfStepd(title))
+		}
+	})
+}
+
+// FuzzGRES: what a node's list says of cards adds up, and no index is beyond what a
+// node can have.
+func FuzzGRES(f *testing.F) {
+	for _, s := range []string{
+		"shard:h200:30(IDX:0)", "shard:h200:80(80/100,0/100,0/100)", "gpu:h200:2(IDX:0-1)", "vgpu(CNT:80)", "vgpu:a100(CNT:20),vgpu:h200(CNT:60)",
+		"shard:30(IDX:0),gpu:1(IDX:1)", "shard:4294967296(IDX:0)", "shard:h200:130(65/100,65/100)", "gpu:1(IDX:N/A)", "shard:1(IDX:0-65535)", "shard:3(4/5,)", "(null)", "",
+	} {
+		f.Add(s, "n[1-3]", "n1")
+	}
+	f.Add("", "a[01-10,12].b,n2", "a07.b")
+	f.Add("", "n[1-99999999999999999999]", "n5")
+	f.Fuzz(func(t *testing.T, list, nodes, node string) {
+		facts := JobFacts{}
+		if err := facts.readGRES(list); err == nil {
+			var sum uint64
+			for i, n := range facts.Units {
+				if i < 0 || i >= maxIndex {
+					t.Fatalf("%q: card %d", list, i)
+				}
+				sum += uint64(n)
+			}
+			for _, i := range facts.WholeCards {
+				if i < 0 || i >= maxIndex {
+					t.Fatalf("%q: card %d", list, i)
+				}
+			}
+			if shards := shardsIn(list); sum != shards {
+				t.Fatalf("%q: %d shards on the cards, the list has %d: %v", list, sum, shards, facts.Units)
+			}
+		}
+		in, err := inHostlist(nodes, node)
+		if err == nil && in && node == "" && nodes != "" && !strings.Contains(nodes, ",") {
+			t.Fatalf("a node without a name is in %q", nodes)
+		}
+	})
+}
+
+// shardsIn adds up all counts of shards in a list.
+func shardsIn(list string) (sum uint64) {
+	for _, word := range splitOutside(list) {
+		if parts := gresWord.FindStringSubmatch(word); parts != nil && parts[1] == "shard" {
+			n, _ := strconv.ParseUint(parts[3], 10, 32)
+			sum += n
+		}
+	}
+	return sum
+}
+
+// FuzzRecord: the words around a job's record, as Explain and Delay use them.
+func FuzzRecord(f *testing.F) {
+	files, err := filepath.Glob("testdata/2*/*.txt")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("no captured files: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text), uint32(2))
+	}
+	f.Add("JobId=7 AdminComment=x Comment=y AdminComment=z WorkDir=/\nJobId=7 JobName=n", uint32(7))
+	f.Add("AuthInfo = (null),cred_expire=99999999999\nCredInfo = cred_expire=5\n", uint32(1))
+	f.Fuzz(func(t *testing.T, text string, job uint32) {
+		record, err := findRecord(text, job)
+		if err == nil && (!strings.Contains(text, record) || !strings.Contains(record, id(job))) {
+			t.Fatalf("job %d: %q", job, record)
+		}
+		if words := adminComment(record); !strings.Contains(record, words) {
+			t.Fatalf("comment %q", words)
+		}
+		if name := taskOf(record, job); name == "" {
+			t.Fatalf("job %d has no name in %q", job, record)
+		}
+		if life := credentialLife(text); life < 0 || life.Hours() > 19 {
+			t.Fatalf("a credential lives %s", life)
+		}
+	})
+}
