@@ -65,6 +65,7 @@ static void check_view(const struct vgpu_hami *v)
 		for (uint32_t card = 0; card < ncards; card++) {
 			const struct vgpu_hami_mem *m = &p->used[card];
 
+			CHECK(m->context <= m->total && m->module <= m->total - m->context);
 			CHECK(m->total == m->context + m->module + m->data);
 			CHECK(m->total == cache.slots[i].card[card].mem);
 			CHECK(p->util[card].sm <= 100 && p->monitor_used[card] == m->total);
