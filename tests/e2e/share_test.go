@@ -13,9 +13,9 @@ import (
 const (
 	measureSeconds = 5
 	tolerance      = 3 // points
-	// partTolerance is for the parts of what all jobs of a full card did, which
-	// switches make no smaller.
-	partTolerance = 1.5
+	// stepTolerance is for jobs whose hosts wait for each step, in parts of what all
+	// did. By slices alone they would be 5 off, without gresd's balance 2 to 2.5.
+	stepTolerance = 1.2
 )
 
 func TestJobSeesItsMemoryAndNoMore(t *testing.T) {
@@ -67,10 +67,9 @@ func TestSharesHold(t *testing.T) {
 				seconds = 3 // nothing holds it
 			}
 			rates := s.work(seconds, run.shares, run.scripts)
-			var all, asked float64
-			for i, rate := range rates {
+			all := 0.0
+			for _, rate := range rates {
 				all += rate
-				asked += run.want[i]
 			}
 			for i, rate := range rates {
 				got, part, want := 100*rate/solo, 100*rate/all, run.want[i]
@@ -78,8 +77,8 @@ func TestSharesHold(t *testing.T) {
 				if math.Abs(got-want) > tolerance {
 					t.Errorf("%s: got %.1f %% of the card, want %.0f ± %d", run.shares[i], got, want, tolerance)
 				}
-				if len(rates) > 1 && asked == 100 && math.Abs(part-want) > partTolerance {
-					t.Errorf("%s: got %.1f %% of what all did, want %.0f ± %.1f", run.shares[i], part, want, partTolerance)
+				if run.scripts != nil && run.scripts[0] == stepByStep && math.Abs(part-want) > stepTolerance {
+					t.Errorf("%s: got %.1f %% of what all did, want %.0f ± %.1f", run.shares[i], part, want, stepTolerance)
 				}
 			}
 		})
