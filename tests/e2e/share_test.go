@@ -116,8 +116,9 @@ func TestSharesWithoutRecords(t *testing.T) {
 	rates := s.work(3, []string{"60", "40"}, []string{twoProcesses})
 	got := 100 * rates[0] / (rates[0] + rates[1])
 	t.Logf("asked 60 and 40, the first got %.1f %% of what both did", got)
-	if math.Abs(got-60) > 4 {
-		t.Errorf("the job of 60 %% got %.1f %% of what both did, want 60 ± 4", got)
+	const tolerance = 5 // eight runs on a machine with other work: 59.2 to 63.9
+	if math.Abs(got-60) > tolerance {
+		t.Errorf("the job of 60 %% got %.1f %% of what both did, want 60 ± %d", got, tolerance)
 	}
 	if n := strings.Count(s.Gresd.LogFrom(0), "context switches cannot be read"); n != 1 {
 		t.Errorf("gresd said %d times that there are no records, want once", n)
