@@ -127,7 +127,8 @@ func TestUseIsRightInPIDNamespaces(t *testing.T) {
 	if held < 1 || worked > held/2 {
 		t.Errorf("idle for %.1f s of a job that does nothing, %.1f s of one that works", held, worked)
 	}
-	if r := s.As(bob, "vgpuctl", "ps"); r.Code != 0 || !strings.Contains(r.Out, fmt.Sprint(plain)) || strings.Contains(r.Out, fmt.Sprint(inside)+" ") {
+	row := func(job int) string { return fmt.Sprintf("\n%d ", job) } // the job is the first column
+	if r := s.As(bob, "vgpuctl", "ps"); r.Code != 0 || !strings.Contains("\n"+r.Out, row(plain)) || strings.Contains("\n"+r.Out, row(inside)) {
 		t.Errorf("a user sees the processes of own jobs only: %s", r)
 	}
 	s.cancel(bob, plain)
