@@ -3,9 +3,8 @@
 package libvgpu
 
 import (
-	"bufio"
-	"bytes"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,102 +13,260 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nsProcess names a process inside its own PID namespace. Start times are the
-// same in all of them.
+// A slot of another PID namespace is judged by a scan of /proc. Why "the scan does not
+// list it" proves that its process has ended:
+//
+//   - Only a process itself claims its slot, so when its owner word was read it lived, or
+//     had ended already. The scan begins after that.
+//   - gresd sees it: it is in the first PID namespace, or in one in which it finds
+//     slurmd (so all processes of jobs are below: a process cannot leave its namespace,
+//     but for one below), and hidepid hides none from it (CAP_SYS_PTRACE). Elsewhere, and
+//     where the pid that a process has in its own namespace cannot be read, a scan proves
+//     nothing.
+//   - Reading /proc goes up the pids, and a process keeps its own, through exec too:
+//     one that lives from the beginning of a scan to its end is listed.
+//   - Where the start time may read differently there (time namespaces), or a namespace
+//     is not known, whatever may be the process passes for it.
+//
+// The other direction needs no care: pids and namespaces are numbered anew, but with
+// another start time, and if not, a dead process counts a while longer.
+
+// nsProcess is a process that lives in another PID namespace than ours.
 type nsProcess struct {
-	ns         uint64
-	pid, start uint32
+	ns        uint64 // inode; 0: not to be seen
+	hostPID   uint32
+	start     uint64 // as it reads here
+	otherTime bool   // it may read differently there
 }
 
 // hostPIDs finds what the processes of other PID namespaces are called in ours.
-// It looks through /proc when it is asked for one that it does not know, at most
-// once in rescanAfter.
+// It looks through /proc when it is asked for one that it does not know, and then
+// rests for restPart times what that took.
 type hostPIDs struct {
-	mu      sync.Mutex
-	scanned time.Time
-	known   map[nsProcess]uint32
+	mu       sync.Mutex
+	began    time.Time // of the last scan; zero: none
+	ended    time.Time
+	took     time.Duration          // of a processor
+	complete bool                   // it saw all that lived all the time
+	known    map[uint32][]nsProcess // by pid in their own namespace
 }
 
-const rescanAfter = 250 * time.Millisecond
+const (
+	rescanAfter = 250 * time.Millisecond
+	restPart    = 9
+)
 
 var namespaced hostPIDs
 
 // ownPIDNS is the inode of this process's PID namespace; 0 when /proc does not
 // say it.
-var ownPIDNS = sync.OnceValue(func() uint64 { return pidNS("self") })
+var ownPIDNS = sync.OnceValue(func() uint64 { return nsInode("self", "pid") })
 
-func pidNS(process string) uint64 {
+var ownTimeNS = sync.OnceValue(func() uint64 { return nsInode("self", "time") })
+
+// firstPIDNS is what the kernel numbers the first PID namespace (PROC_PID_INIT_INO).
+const firstPIDNS = 0xEFFFFFFC
+
+// hasPtrace says whether this process may look at those of other users.
+var hasPtrace = sync.OnceValue(func() bool {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&head, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
+})
+
+// isSlurmd says whether a process of our own PID namespace is root's slurmd.
+func isSlurmd(process string) bool {
 	var st unix.Stat_t
-	if err := unix.Stat("/proc/"+process+"/ns/pid", &st); err != nil {
+	if err := unix.Stat("/proc/"+process, &st); err != nil || st.Uid != 0 {
+		return false
+	}
+	name, err := os.ReadFile("/proc/" + process + "/comm")
+	return err == nil && string(name) == "slurmd\n"
+}
+
+// nsInode is that of a namespace of a process; 0 when that cannot be seen.
+func nsInode(process, namespace string) uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/"+process+"/ns/"+namespace, &st); err != nil {
 		return 0
 	}
 	return st.Ino
 }
 
-// find returns the pid in our namespace, or 0. It needs the right to look at the
-// process's namespace: root, or the same user.
-func (h *hostPIDs) find(ns uint64, pid, start uint32) uint32 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	name := nsProcess{ns, pid, start}
-	if found, ok := h.known[name]; ok {
-		return found
+// verdict is what is known of the process of a slot.
+type verdict int
+
+const (
+	unknown verdict = iota
+	found
+	absent // proved
+)
+
+// find looks for the process of a slot in other PID namespaces, by a scan that began
+// at since or later. It returns the process's pid in our namespace.
+func (h *hostPIDs) find(s *SlotView, since time.Time, p *patience) (uint32, verdict) {
+	for {
+		if p != nil {
+			h.mu.Lock()
+		} else if !h.mu.TryLock() {
+			return 0, unknown
+		}
+		rest := time.Duration(0)
+		pid, v := h.match(s)
+		if v != found && h.began.Before(since) {
+			if rest = h.rest(p != nil); rest <= 0 {
+				h.scan()
+				pid, v = h.match(s)
+			}
+		}
+		if v == absent && !h.complete {
+			v = unknown
+		}
+		h.mu.Unlock()
+		if rest <= 0 {
+			return pid, v
+		}
+		if !p.wait(rest) {
+			return 0, unknown
+		}
 	}
-	if time.Since(h.scanned) < rescanAfter {
-		return 0
+}
+
+// patience is of somebody who waits for an answer. nil: nobody does.
+type patience struct{ until time.Time }
+
+// wait returns false, at once, where there is not so much patience left.
+func (p *patience) wait(d time.Duration) bool {
+	if p == nil || time.Now().Add(d).After(p.until) {
+		return false
 	}
-	h.known, h.scanned = scan(), time.Now()
-	return h.known[name]
+	time.Sleep(d)
+	return true
+}
+
+// rest is how long it is until the next scan may begin.
+func (h *hostPIDs) rest(asked bool) time.Duration {
+	rest := restPart * h.took
+	if !asked {
+		rest = max(rest, rescanAfter)
+	}
+	return time.Until(h.ended.Add(rest))
+}
+
+// match looks for the process of a slot in what is known. The namespace bits of the
+// owner word count: the slot's field may still be the last owner's.
+func (h *hostPIDs) match(s *SlotView) (uint32, verdict) {
+	v := absent
+	bits, start := ownerNS(s.Owner), uint32(s.StartTime)
+	for _, p := range h.known[s.PID] {
+		switch {
+		case p.ns != 0 && bits != nsUnknown && uint64(bits) != p.ns%nsUnknown:
+		case p.ns != 0 && p.ns == s.PIDNS && uint32(p.start) == start && start != 0:
+			return p.hostPID, found
+		case uint32(p.start) == start, start == 0, p.otherTime:
+			v = unknown
+		}
+	}
+	return 0, v
 }
 
 // scan lists the processes that live in a PID namespace below ours.
-func scan() map[nsProcess]uint32 {
-	found := map[nsProcess]uint32{}
+func (h *hostPIDs) scan() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime()
+	h.began, h.known = time.Now(), map[uint32][]nsProcess{}
+	h.complete = h.list()
+	h.ended, h.took = time.Now(), threadTime()-before
+}
+
+// threadTime is the processor time that this thread has had.
+func threadTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// list fills known and says whether it saw all.
+func (h *hostPIDs) list() bool {
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return found
+		return false
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
+	names, err := dir.Readdirnames(-1)
+	all, sees := err == nil && hasPtrace(), ownPIDNS() == firstPIDNS
 	for _, name := range names {
 		pid, err := strconv.ParseUint(name, 10, 32)
 		if err != nil {
 			continue
 		}
-		inner := innermostPID(name)
-		if inner == 0 {
+		p := nsProcess{ns: nsInode(name, "pid"), hostPID: uint32(pid)}
+		if p.ns == ownPIDNS() {
+			sees = sees || isSlurmd(name)
 			continue
 		}
-		start, ok := startTime(uint32(pid))
-		if ns := pidNS(name); ok && ns != 0 {
-			found[nsProcess{ns, inner, uint32(start)}] = uint32(pid)
+		inner, told := innermostPID(name)
+		start, alive := startTime(p.hostPID)
+		switch {
+		case !alive, told && inner == 0: // ended meanwhile, or in our own after all
+		case !told:
+			all = false
+		default:
+			p.start, p.otherTime = start, nsInode(name, "time") != ownTimeNS()
+			h.known[inner] = append(h.known[inner], p)
 		}
 	}
-	return found
+	return all && sees
 }
 
-// innermostPID returns the last number of the line NSpid of a process's status,
-// or 0 when there is only one: the process lives in our own namespace.
-func innermostPID(process string) uint32 {
+// innermostPID returns the last number of the line NSpid of a process's status, 0
+// when there is only one: the process lives in our own namespace. False: not told.
+func innermostPID(process string) (uint32, bool) {
 	text, err := os.ReadFile("/proc/" + process + "/status")
 	if err != nil {
-		return 0
+		return 0, false
 	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		rest, ok := strings.CutPrefix(lines.Text(), "NSpid:")
-		if !ok {
-			continue
-		}
-		pids := strings.Fields(rest)
-		if len(pids) < 2 {
-			return 0
-		}
-		pid, err := strconv.ParseUint(pids[len(pids)-1], 10, 32)
-		if err != nil {
-			return 0
-		}
-		return uint32(pid)
+	_, rest, ok := strings.Cut(string(text), "\nNSpid:")
+	line, _, _ := strings.Cut(rest, "\n")
+	pids := strings.Fields(line)
+	if !ok || len(pids) == 0 {
+		return 0, false
 	}
-	return 0
+	if len(pids) == 1 {
+		return 0, true
+	}
+	pid, err := strconv.ParseUint(pids[len(pids)-1], 10, 32)
+	return uint32(pid), err == nil
+}
+
+// resolve finds the process of a slot: its pid in our namespace, if it is found. For
+// since see [hostPIDs.find].
+func (s *SlotView) resolve(since time.Time, p *patience) (uint32, verdict) {
+	is := func(pid uint32) (there, same bool) {
+		start, there := startTime(pid)
+		return there, there && uint32(start) == uint32(s.StartTime)
+	}
+	// What its slot says it is called here, gresd told it.
+	if s.HostPID != 0 {
+		if _, same := is(s.HostPID); same {
+			return s.HostPID, found
+		}
+	}
+	// A field that does not fit the owner's bits is not its own.
+	bits := uint64(ownerNS(s.Owner))
+	fits := s.PIDNS != 0 && bits == s.PIDNS%nsUnknown
+	if fits && s.PIDNS != ownPIDNS() || bits != nsUnknown && bits != ownPIDNS()%nsUnknown {
+		return namespaced.find(s, since, p)
+	}
+	there, same := is(s.PID)
+	switch {
+	case same:
+		return s.PID, found
+	case there && (s.StartTime == 0 || nsInode(strconv.FormatUint(uint64(s.PID), 10), "time") != ownTimeNS()):
+		return 0, unknown
+	case fits && hasPtrace():
+		return 0, absent
+	}
+	return namespaced.find(s, since, p)
 }

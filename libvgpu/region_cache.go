@@ -7,9 +7,12 @@ import "C"
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -23,6 +26,7 @@ const (
 	slotSize    = C.sizeof_struct_vgpu_slot
 	slotsOffset = C.VGPU_CACHE_OFFSET + headerSize
 	maxPID      = 1<<22 - 1 // what an owner word has room for
+	nsUnknown   = C.VGPU_NS_UNKNOWN
 )
 
 // ErrNotCache says that a file is not a cache of this version. Its owner may
@@ -122,7 +126,7 @@ type SlotView struct {
 	MemBegun, MemDone      uint32 // allocations begun and ended
 	Alive                  bool
 	OnHost                 bool // HostPID names it in our PID namespace
-	Gone                   bool // it was OnHost at an earlier reading, and has ended
+	Gone                   bool // it has ended, for certain
 	Cards                  []SlotCard
 }
 
@@ -149,14 +153,20 @@ var buffers = sync.Pool{New: func() any {
 }}
 
 type liveness struct {
-	until         time.Time // when to ask the kernel again
-	alive, onHost bool
-	seen          bool   // it was onHost once
-	hostPID       uint32 // while onHost
+	first               time.Time // when its slot was first seen, or soon after
+	until               time.Time // when to ask the kernel again
+	alive, onHost, gone bool
+	hostPID             uint32 // its pid here; 0: it was never found
 }
 
-// livenessFor is how long an answer of the kernel about a process is kept.
-const livenessFor = 500 * time.Millisecond
+const (
+	// livenessFor is how long an answer of the kernel about a process is kept.
+	livenessFor = 500 * time.Millisecond
+	// askedFresh is the same for a scan of /proc, when somebody waits for the answer:
+	// shorter than VGPU_GRACE_NS, so that two questions about a dead process, which
+	// are that far apart, are answered by two scans.
+	askedFresh = 100 * time.Millisecond
+)
 
 // OpenCache opens a cache file for reading.
 func OpenCache(path string) (*CacheReader, error) {
@@ -183,8 +193,40 @@ func ReadCache(path string) (CacheView, error) {
 
 // Read returns the file as it is now. Its fields change while it is read: the
 // numbers of a slot are each true, not all of the same moment.
-func (r *CacheReader) Read() (CacheView, error) {
-	view, err := r.read()
+func (r *CacheReader) Read() (CacheView, error) { return r.readWith(nil) }
+
+// Ended reads the file and returns the owners of slots whose processes have ended
+// for certain, those that hold the most memory first, at most so many. It asks the
+// kernel anew, and waits for a scan of /proc until then at most. took is what it cost
+// of a processor.
+func (r *CacheReader) Ended(most int, until time.Time) (_ []uint64, took time.Duration, _ error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime()
+	view, err := r.readWith(&patience{until})
+	took = threadTime() - before
+	if err != nil {
+		return nil, took, err
+	}
+	held := map[uint64]uint64{}
+	var owners []uint64
+	for _, s := range view.Slots {
+		if !s.Gone {
+			continue
+		}
+		if _, known := held[s.Owner]; !known {
+			owners = append(owners, s.Owner)
+		}
+		for _, c := range s.Cards {
+			held[s.Owner] = addSaturated(held[s.Owner], c.Mem)
+		}
+	}
+	slices.SortStableFunc(owners, func(a, b uint64) int { return cmp.Compare(held[b], held[a]) })
+	return owners[:min(len(owners), most)], took, nil
+}
+
+func (r *CacheReader) readWith(p *patience) (CacheView, error) {
+	view, err := r.read(p)
 	if err != nil {
 		return CacheView{}, fmt.Errorf("read cache %s: %w", r.file.Name(), err)
 	}
@@ -199,7 +241,7 @@ func (r *CacheReader) Claimed() bool {
 	return err != nil || buf != [4]byte{}
 }
 
-func (r *CacheReader) read() (CacheView, error) {
+func (r *CacheReader) read(p *patience) (CacheView, error) {
 	if err := checkRegular(r.file, CacheSize, ErrNotCache); err != nil {
 		return CacheView{}, err
 	}
@@ -242,7 +284,7 @@ func (r *CacheReader) read() (CacheView, error) {
 	for i := range slots {
 		s := (*C.struct_vgpu_slot)(unsafe.Pointer(&buf[i*slotSize]))
 		if s.owner != 0 {
-			r.addSlot(&view, uint32(i), s, now)
+			r.addSlot(&view, uint32(i), s, now, p)
 		}
 	}
 	for owner, l := range r.alive {
@@ -253,7 +295,7 @@ func (r *CacheReader) read() (CacheView, error) {
 	return view, nil
 }
 
-func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_slot, now time.Time) {
+func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_slot, now time.Time, p *patience) {
 	// The owner word speaks: a process that has just claimed the slot has not
 	// written its other fields yet.
 	slot := SlotView{
@@ -266,20 +308,17 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 		slot.StartTime = uint64(uint32(s.owner))
 	}
 	l, known := r.alive[slot.Owner]
-	if !known || now.After(l.until) {
-		l.until = now.Add(livenessFor)
-		l.alive, l.onHost = slot.look()
-		l.seen = l.seen || l.onHost
-		if l.onHost {
-			l.hostPID = slot.HostPID
-		}
+	if !known {
+		l.first = now
+	}
+	if !known || now.After(l.until) || p != nil {
+		l.look(&slot, now, p)
 		r.alive[slot.Owner] = l
 	}
 	if l.onHost {
 		slot.HostPID = l.hostPID
 	}
-	slot.Gone = l.seen && !l.onHost
-	slot.Alive, slot.OnHost = l.alive && !slot.Gone, l.onHost
+	slot.Alive, slot.OnHost, slot.Gone = l.alive, l.onHost, l.gone
 	for i := range slot.Cards {
 		c := &s.card[i]
 		slot.Cards[i] = SlotCard{
@@ -301,30 +340,32 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 // looked up, because it lives in another PID namespace.
 const heartbeatFor = 10 * time.Second
 
-// look asks the kernel whether the process is still the one that claimed the
-// slot: the same pid with the same start time, in the same PID namespace. It
-// sets HostPID to what the process is called here, if it is.
-func (s *SlotView) look() (alive, onHost bool) {
-	pid := s.HostPID
-	switch {
-	case pid == 0 && s.PIDNS != 0 && s.PIDNS != ownPIDNS():
-		// What its slot says it is called here is a claim; this is not.
-		pid = namespaced.find(s.PIDNS, s.PID, uint32(s.StartTime))
-		if pid == 0 {
-			return s.heartbeat(), false
+// look asks the kernel whether the process is still the one that claimed the slot.
+// Once it was found here, its pid and start time tell that.
+func (l *liveness) look(s *SlotView, now time.Time, p *patience) {
+	fresh := livenessFor
+	if p != nil {
+		fresh = askedFresh
+	}
+	l.until = now.Add(livenessFor)
+	pid, v := l.hostPID, found
+	if pid == 0 {
+		since := now.Add(-fresh)
+		if since.Before(l.first) {
+			since = l.first
 		}
-	case pid == 0:
-		pid = s.PID
+		pid, v = s.resolve(since, p)
 	}
-	// The owner word has room for 32 bits of the start time.
-	if start, ok := startTime(pid); ok && uint32(start) == uint32(s.StartTime) {
-		s.HostPID = pid
-		return true, true
+	switch v {
+	case found:
+		start, ok := startTime(pid)
+		l.hostPID, l.alive = pid, ok && uint32(start) == uint32(s.StartTime)
+		l.onHost, l.gone = l.alive, !l.alive
+	case absent:
+		l.alive, l.onHost, l.gone = false, false, true
+	default:
+		l.alive, l.onHost, l.gone = s.HostPID == 0 && s.heartbeat(), false, false
 	}
-	if s.HostPID != 0 {
-		return false, false
-	}
-	return s.heartbeat(), false
 }
 
 // heartbeat says whether a process that cannot be looked up gave a sign of life
@@ -347,12 +388,20 @@ func startTime(pid uint32) (uint64, bool) {
 		return 0, false
 	}
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
+	if len(fields) < 20 {
+		return 0, false
+	}
+	// A first thread that has ended while others run looks like a zombie.
+	ended := fields[0][0] == 'Z' || fields[0][0] == 'X'
+	if threads, err := strconv.Atoi(string(fields[17])); ended && (err != nil || threads <= 1) {
 		return 0, false
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
 	return start, err == nil
 }
+
+// ownerNS are the PID namespace's bits of an owner word.
+func ownerNS(owner uint64) uint32 { return uint32(owner >> 54) }
 
 func addSaturated(a, b uint64) uint64 {
 	if sum := a + b; sum >= a {

@@ -45,7 +45,8 @@ func ClearSlots(f *os.File, dead []SlotOwner) (int, error) {
 	me := uint64(C.vgpu_owner(pid, C.vgpu_start_time(pid)))
 	cleared := 0
 	for _, d := range dead {
-		if d.Index >= MaxSlots || d.Owner == 0 || lives(d.Owner) {
+		// Whether a process of another PID namespace lives, only the caller knows.
+		if d.Index >= MaxSlots || d.Owner == 0 || ownerNS(d.Owner) == ownerNS(me) && lives(d.Owner) {
 			continue
 		}
 		slot := (*C.struct_vgpu_slot)(unsafe.Pointer(&mem[headerSize+int(d.Index)*slotSize]))

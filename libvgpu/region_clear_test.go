@@ -33,7 +33,10 @@ func ended(t *testing.T) (pid uint32, start uint64) {
 	return pid, start
 }
 
-func ownerOf(pid uint32, start uint64) uint64 { return uint64(pid)<<32 | start&0xffffffff }
+// ownerOf is the owner word of a process of our own namespace.
+func ownerOf(pid uint32, start uint64) uint64 {
+	return ownPIDNS()%nsUnknown<<54 | uint64(pid)<<32 | start&0xffffffff
+}
 
 func openRW(t *testing.T, path string) *os.File {
 	t.Helper()
@@ -152,7 +155,7 @@ func TestClearSlotsLosesToAPeer(t *testing.T) {
 	}
 }
 
-// Only a process that was seen here can be known to have ended.
+// What is known of the end of a process in our own namespace.
 func TestGone(t *testing.T) {
 	path := createCache(t)
 	r, err := OpenCache(path)
@@ -174,8 +177,15 @@ func TestGone(t *testing.T) {
 	}
 	unseenPID, unseenStart := ended(t)
 	putSlot(t, path, 0, unseenPID, 0, unseenStart, 1)
+	mustSeeAll(t)
+	namespaced.mu.Lock() // nobody scans
 	if s := look(); s.Gone || s.Alive {
-		t.Errorf("never seen: %+v", s)
+		t.Errorf("not looked for: %+v", s)
+	}
+	namespaced.mu.Unlock()
+	putNamespace(t, path, 0, ownerOf(unseenPID, unseenStart), ownPIDNS())
+	if s := look(); !s.Gone || s.Alive {
+		t.Errorf("ended, and never seen: %+v", s)
 	}
 
 	cmd := exec.Command("/bin/sleep", "60")

@@ -135,7 +135,7 @@ func TestSetScheduleWritesOnlyChanges(t *testing.T) {
 
 func TestCreateGrantNeverReplaces(t *testing.T) {
 	path, _ := create(t)
-	before := inode(t, path)
+	before := inodeOf(t, path)
 	if _, err := CreateGrant(path, exampleSpec()); !errors.Is(err, os.ErrExist) {
 		t.Errorf("got %v, want exists", err)
 	}
@@ -145,7 +145,7 @@ func TestCreateGrantNeverReplaces(t *testing.T) {
 	}
 	defer g.Close()
 	g.SetSchedule(0, Schedule{SliceUS: 1, Cores: 25})
-	if after := inode(t, path); after != before {
+	if after := inodeOf(t, path); after != before {
 		t.Errorf("inode %d became %d", before, after)
 	}
 	left, err := os.ReadDir(filepath.Dir(path))
@@ -272,7 +272,7 @@ func putSlot(t *testing.T, path string, n int, pid, hostPID uint32, start uint64
 	defer f.Close()
 	slot := make([]byte, slotBytes)
 	le := binary.LittleEndian
-	le.PutUint64(slot, uint64(pid)<<32|start&0xffffffff)
+	le.PutUint64(slot, ownerOf(pid, start))
 	le.PutUint64(slot[8:], start)
 	le.PutUint32(slot[16:], pid)
 	le.PutUint32(slot[20:], hostPID)
@@ -407,29 +407,45 @@ func TestCacheSurvivesItsOwner(t *testing.T) {
 	})
 }
 
-// A process in another PID namespace cannot be looked up: its heartbeat speaks.
+// Where nothing can be proved of a process, its heartbeat speaks.
 func TestHeartbeatSpeaksForAForeignProcess(t *testing.T) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		t.Fatal(err)
 	}
+	namespaced.mu.Lock() // so that nobody scans
+	defer namespaced.mu.Unlock()
+	foreign := SlotOwner{Owner: uint64(nsUnknown)<<54 | 4000001<<32 | 5}
 	for _, c := range []struct {
 		name string
 		slot SlotView
 		want bool
 	}{
-		{"fresh heartbeat", SlotView{PID: 1, StartTime: 1 << 60, HeartbeatNS: uint64(now.Nano())}, true},
-		{"old heartbeat", SlotView{PID: 1, StartTime: 1 << 60, HeartbeatNS: uint64(now.Nano() - 20e9)}, false},
-		{"heartbeat of the future", SlotView{PID: 1, StartTime: 1 << 60, HeartbeatNS: uint64(now.Nano() + 60e9)}, false},
-		{"known to the host and gone", SlotView{PID: 1, HostPID: 1 << 30, HeartbeatNS: uint64(now.Nano())}, false},
+		{"fresh heartbeat", SlotView{HeartbeatNS: uint64(now.Nano())}, true},
+		{"old heartbeat", SlotView{HeartbeatNS: uint64(now.Nano() - 20e9)}, false},
+		{"heartbeat of the future", SlotView{HeartbeatNS: uint64(now.Nano() + 60e9)}, false},
+		{"known to the host and gone", SlotView{HostPID: 1 << 30, HeartbeatNS: uint64(now.Nano())}, false},
 	} {
-		if got, onHost := c.slot.look(); got != c.want || onHost {
-			t.Errorf("%s: alive %v, on the host %v; want %v and not on the host", c.name, got, onHost, c.want)
+		c.slot.SlotOwner, c.slot.PID, c.slot.StartTime = foreign, 4000001, 5
+		var l liveness
+		if l.look(&c.slot, time.Now(), nil); l.alive != c.want || l.onHost || l.gone {
+			t.Errorf("%s: %+v; want alive %v and not on the host, nor gone", c.name, l, c.want)
 		}
 	}
 }
 
-func inode(t *testing.T, path string) uint64 {
+// putNamespace gives a slot an owner word and a namespace.
+func putNamespace(t *testing.T, path string, n int, owner, ns uint64) {
+	t.Helper()
+	f := openRW(t, path)
+	for at, word := range map[int64]uint64{0: owner, 56: ns} {
+		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, word), cacheAt+headerBytes+int64(n)*slotBytes+at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func inodeOf(t *testing.T, path string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

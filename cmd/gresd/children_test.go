@@ -63,7 +63,7 @@ func takeSlot(t *testing.T, path string, pid int, mem uint64) {
 	}
 	defer f.Close()
 	slot := make([]byte, 72)
-	binary.LittleEndian.PutUint64(slot, uint64(pid)<<32|start&0xffffffff)
+	binary.LittleEndian.PutUint64(slot, 0x3ff<<54|uint64(pid)<<32|start&0xffffffff)
 	binary.LittleEndian.PutUint64(slot[8:], start)
 	binary.LittleEndian.PutUint64(slot[64:], mem)
 	const header, slots = 2097152, 2097152 + 3072

@@ -2,8 +2,9 @@
 
 // Package reclaim frees the slots of processes that died without freeing them.
 //
-// The processes of a job do it for each other when they need room; this is for
-// jobs whose processes do not, so that what they are told is free is true.
+// The processes of a job do it for each other when they need room, and ask gresd who
+// has ended in other PID namespaces; this is for jobs whose processes do not, so that
+// what everybody is told is true.
 //
 // Why a child. Between "this slot belongs to a dead process" and a write that
 // clears it, a new process of the job can take the slot over; clearing it then
@@ -14,9 +15,9 @@
 // as the job's user, with nothing open but that file. If it is killed, it has
 // cleared a slot or not, and nothing else is lost.
 //
-// Who is dead. Only a process that gresd itself saw alive on this host, and
-// that was gone at two looks at least a second apart. One that gresd never saw
-// may live in another PID namespace; its peers know better.
+// Who is dead. A process that has ended for certain (see hostpid.go in libvgpu: of
+// other PID namespaces, one that a scan of all processes does not find), at two looks
+// at least a second apart.
 package reclaim
 
 import (
@@ -135,18 +136,13 @@ func (r *Reclaimer) step(ctx context.Context, now time.Time) int {
 	return awake
 }
 
-// dead returns the slots of processes of a job that are surely dead; none while
-// a process of another PID namespace is at work in the job: it takes every slot
-// of ours for that of a dead process, the child's too.
+// dead returns the slots of processes of a job that are surely dead.
 func (r *Reclaimer) dead(job uint32) (dead []libvgpu.SlotOwner, asleep bool) {
 	view, err := r.grants.Cache(job, every/2)
 	if err != nil {
 		return nil, false // the arbiter says it
 	}
 	for _, slot := range view.Slots {
-		if slot.Alive && !slot.OnHost {
-			return nil, false
-		}
 		if slot.Gone {
 			dead = append(dead, slot.SlotOwner)
 		}

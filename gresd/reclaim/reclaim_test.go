@@ -124,10 +124,12 @@ func TestOnlySlotsThatWereDeadTwiceAreCleared(t *testing.T) {
 	at(3500*time.Millisecond, 0, alive)
 	at(4000*time.Millisecond, 0, alive, again) // its first look was forgotten
 	foreign := slot(4, true, false, false)
-	at(6000*time.Millisecond, 0, alive, again, foreign)
-	at(7000*time.Millisecond, 0, alive, again)
+	at(4900*time.Millisecond, 0, alive, again, foreign)
+	at(6000*time.Millisecond, 1, alive, again, foreign) // of which nothing is known
+	at(7000*time.Millisecond, 0, alive, foreign)
+	at(7100*time.Millisecond, 0, alive, again)
 	failure = errors.New("no")
-	at(8000*time.Millisecond, 1, alive, again)
+	at(8100*time.Millisecond, 1, alive, again)
 	at(9000*time.Millisecond, 0, alive, again) // left alone for a while
 	at(39*time.Second, 1, alive, again)
 }

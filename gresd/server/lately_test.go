@@ -47,7 +47,7 @@ func putOwner(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	words := binary.LittleEndian.AppendUint64(nil, uint64(os.Getpid())<<32|uint64(uint32(start)))
+	words := binary.LittleEndian.AppendUint64(nil, 0x3ff<<54|uint64(os.Getpid())<<32|uint64(uint32(start)))
 	if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(words, start), 2097152+3072); err != nil {
 		t.Fatal(err)
 	}
