@@ -69,6 +69,8 @@ type entry struct {
 	written   atomic.Int32 // how often since cutBack last looked
 	toldGrown atomic.Bool
 
+	ended ended
+
 	mu     sync.Mutex // guards what follows: a reader is for one goroutine
 	closed bool
 	reader *libvgpu.CacheReader
@@ -483,5 +485,6 @@ func (e *entry) close() {
 		e.reader = nil
 	}
 	e.mu.Unlock()
+	e.ended.close()
 	_ = e.grant.Close()
 }

@@ -224,6 +224,8 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		return s.explain(req, cred)
 	case wire.OpTopo:
 		return s.topo()
+	case wire.OpEnded:
+		return s.ended(req.JobID, cred)
 	default: // ping; the decoder lets no other through
 		return wire.Reply{OK: true, PID: cred.PID}
 	}

@@ -86,6 +86,26 @@ func TestStatusAndJobReport(t *testing.T) {
 	}
 }
 
+// Who has ended is told the job's user and root.
+func TestEndedIsToldToWhoseJobItIs(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	putSlot(t, n.file(7, "cache"), 5<<30, 0)
+	if rep, err := n.ask(wire.Request{Op: wire.OpEnded, JobID: 7}); err != nil || !rep.OK || len(rep.Ended) != 0 {
+		t.Errorf("of a job whose process lives: %+v, %v", rep, err)
+	}
+	if rep, _ := n.ask(wire.Request{Op: wire.OpEnded, JobID: 8}); rep.OK || !strings.Contains(rep.Message, "no job 8") {
+		t.Errorf("of a job that is not here: %+v", rep)
+	}
+	spec, _ := n.Grants.Spec(7)
+	if rep := n.ended(7, wire.Cred{UID: spec.UID + 1}); rep.OK {
+		t.Errorf("of another user's: %+v", rep)
+	}
+	if rep := n.ended(7, wire.Cred{UID: spec.UID}); !rep.OK {
+		t.Errorf("of one's own: %+v", rep)
+	}
+}
+
 // putSlot writes this process into slot 0 of a cache, as libvgpu would.
 func putSlot(t *testing.T, path string, mem, chargedNS uint64) {
 	t.Helper()
@@ -97,7 +117,7 @@ func putSlot(t *testing.T, path string, mem, chargedNS uint64) {
 	const header, slots = 2097152, 2097152 + 3072
 	le := binary.LittleEndian
 	slot := make([]byte, 128)
-	le.PutUint64(slot, uint64(os.Getpid())<<32)
+	le.PutUint64(slot, 0x3ff<<54|uint64(os.Getpid())<<32) // of a namespace that it does not know
 	le.PutUint32(slot[16:], uint32(os.Getpid()))
 	le.PutUint64(slot[24:], monotonic(t)) // the heartbeat
 	le.PutUint64(slot[64:], mem)

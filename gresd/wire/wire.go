@@ -50,6 +50,7 @@ const (
 	OpTopo    Op = "topo"
 	OpPing    Op = "ping"
 	OpExplain Op = "explain"
+	OpEnded   Op = "ended"
 
 	OpCordon   Op = "cordon"
 	OpUncordon Op = "uncordon"
@@ -118,7 +119,8 @@ type Reply struct {
 	Kind    Kind         `json:"kind,omitempty"`
 	Message string       `json:"message,omitempty"`
 	JobDir  string       `json:"job_dir,omitempty"`
-	PID     int32        `json:"pid,omitempty"` // of ping: the caller's, in gresd's PID namespace
+	PID     int32        `json:"pid,omitempty"`   // of ping: the caller's, in gresd's PID namespace
+	Ended   []uint64     `json:"ended,omitempty"` // of ended: owner words of slots, see libvgpu/region.h
 	Status  *Status      `json:"status,omitempty"`
 	Jobs    []Job        `json:"jobs,omitempty"`
 	Explain *Explanation `json:"explain,omitempty"`
@@ -254,10 +256,10 @@ func ReadReply(r *bufio.Reader) (Reply, error) {
 func WriteReply(w io.Writer, rep Reply) error { return writeLine(w, rep, MaxReply) }
 
 func (r Request) check() error {
-	if !slices.Contains([]Op{OpGrant, OpRelease, OpSet, OpStatus, OpJobs, OpTopo, OpExplain, OpCordon, OpUncordon, OpPing}, r.Op) {
-		return fmt.Errorf("op: %q: want grant, release, set, status, jobs, topo, explain, cordon, uncordon or ping", clip(string(r.Op), 60))
+	if !slices.Contains([]Op{OpGrant, OpRelease, OpSet, OpStatus, OpJobs, OpTopo, OpExplain, OpEnded, OpCordon, OpUncordon, OpPing}, r.Op) {
+		return fmt.Errorf("op: %q: want grant, release, set, status, jobs, topo, explain, ended, cordon, uncordon or ping", clip(string(r.Op), 60))
 	}
-	if (r.Op == OpGrant || r.Op == OpRelease || r.Op == OpSet) && r.JobID == 0 {
+	if (r.Op == OpGrant || r.Op == OpRelease || r.Op == OpSet || r.Op == OpEnded) && r.JobID == 0 {
 		return fmt.Errorf("job_id: 0: %s wants a job id, e.g. 4217", r.Op)
 	}
 	if r.Op == OpSet && (r.Cores < 1 || r.Cores > 100) {

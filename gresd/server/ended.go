@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import "github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+
+// ended tells a process of a job that has no room for an allocation which others of
+// the job have ended, where it cannot see that: in another PID namespace. It then
+// clears their slots itself.
+func (s *Server) ended(jobID uint32, cred wire.Cred) wire.Reply {
+	spec, ok := s.Grants.Spec(jobID)
+	if !ok || spec.UID != cred.UID && !isRoot(cred.UID) {
+		return userError("vgpu: gresd: ended: user %d has no job %d with a share here", cred.UID, jobID)
+	}
+	owners, err := s.Grants.Ended(jobID)
+	if err != nil {
+		return userError("vgpu: gresd: ended: job %d: %v", jobID, err)
+	}
+	return wire.Reply{OK: true, Ended: owners}
+}
