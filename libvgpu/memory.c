@@ -38,12 +38,21 @@ uint64_t vgpu_mem_used(int card)
 	return vgpu_mem_with(vgpu_mem_sum(&vgpu_state.cache, (unsigned)card), outside(card));
 }
 
-int vgpu_charge(int card, uint64_t bytes)
+static int reserve(int card, uint64_t bytes)
 {
 	if (unlikely(!vgpu_state.counted) && vgpu_limit(card))
 		return -ENOMEM;
 	return vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
 				vgpu_limit(card), outside(card));
+}
+
+int vgpu_charge(int card, uint64_t bytes)
+{
+	int r = reserve(card, bytes);
+
+	if (unlikely(r) && vgpu_ended_make_room(card, bytes))
+		r = reserve(card, bytes);
+	return r;
 }
 
 void vgpu_release(int card, uint64_t bytes)
@@ -99,7 +108,7 @@ int vgpu_mem_take(int card, uint64_t bytes)
 	int r;
 
 	vgpu_mem_begin();
-	r = vgpu_charge(card, bytes);
+	r = reserve(card, bytes);
 	if (r) {
 		/* Pool memory that nobody uses any more must not refuse an allocation. */
 		vgpu_pools_settle();

@@ -92,50 +92,6 @@ void vgpu_schedule_at(struct vgpu_schedule *s, uint64_t now_ns)
 		s->gate = VGPU_GATE_BUDGET;
 }
 
-/* The namespace bits of the caller's owner words. A /proc of another namespace,
- * or none, cannot say who lives. */
-static uint32_t ns_bits(void)
-{
-	uint64_t ns = vgpu_pid_ns();
-	char self[16] = "";
-
-	if (ns == 0 || readlink("/proc/self", self, sizeof self - 1) <= 0 ||
-	    strtol(self, NULL, 10) != getpid())
-		return VGPU_NS_UNKNOWN;
-	return (uint32_t)(ns % VGPU_NS_UNKNOWN);
-}
-
-static uint64_t owner_word(uint32_t ns, uint32_t pid, uint64_t start_time)
-{
-	return (uint64_t)ns << 54 | (uint64_t)pid << 32 | (uint32_t)start_time;
-}
-
-uint64_t vgpu_owner(uint32_t pid, uint64_t start_time)
-{
-	return owner_word(ns_bits(), pid, start_time);
-}
-
-/* Who judges which slots are dead. */
-struct judge {
-	uint32_t ns;
-	uint64_t pid_ns;
-};
-
-static struct judge judge(void)
-{
-	return (struct judge){.ns = ns_bits(), .pid_ns = vgpu_pid_ns()};
-}
-
-/* The bits alone may meet by chance; a slot that is just being claimed has only
- * them. */
-static bool same_ns(const struct judge *j, const struct vgpu_slot *slot, uint64_t owner)
-{
-	uint64_t ns = LOAD(&slot->pid_ns);
-
-	return j->ns != VGPU_NS_UNKNOWN && VGPU_OWNER_NS(owner) == j->ns &&
-	       (ns == 0 || ns == j->pid_ns);
-}
-
 static uint64_t now_ns(void)
 {
 	struct timespec ts;
@@ -152,19 +108,20 @@ uint64_t vgpu_death_note(uint64_t owner, uint64_t now_ns)
 	return (now_ns & ~(uint64_t)MARK) | owner * 0x9e3779b97f4a7c15u >> 48;
 }
 
-/* True when the slot of a process that is dead no longer counts; notes the death
- * at first sight. Whoever judged an owner dead may come to note it when the slot has
- * long been another's, so a note counts only for whom it names: else that one would
- * have no grace (tests/model/memory.pml, BREAK_MARK). */
-static bool grace_is_over(struct vgpu_slot *slot, uint64_t owner)
+/* How long the slot of a process that is dead still counts; notes the death at first
+ * sight. Whoever judged an owner dead may come to note it when the slot has long been
+ * another's, so a note counts only for whom it names: else that one would have no
+ * grace (tests/model/memory.pml, BREAK_MARK). */
+static uint64_t grace_left(struct vgpu_slot *slot, uint64_t owner)
 {
 	uint64_t now = now_ns(), died = LOAD(&slot->died_ns), note = vgpu_death_note(owner, now);
+	uint64_t age = now - (died & ~(uint64_t)MARK);
 
 	if (died == 0 || (died ^ note) & MARK) {
 		CAS(&slot->died_ns, &died, note);
-		return false;
+		return VGPU_GRACE_NS;
 	}
-	return now - (died & ~(uint64_t)MARK) >= VGPU_GRACE_NS;
+	return age < VGPU_GRACE_NS ? VGPU_GRACE_NS - age : 0;
 }
 
 static bool owner_alive(uint64_t owner)
@@ -200,25 +157,26 @@ uint32_t vgpu_slots_in_use(const struct vgpu_cache *c)
 /* A program that called exec left a slot behind whose owner lives: itself. The slot
  * becomes that of a process which is dead for everybody, since nobody else has this
  * pid, and no process that had it before lives. */
-static void leave_old_slots(struct vgpu_cache *c, const struct judge *j, uint64_t me, uint64_t dead)
+static void leave_old_slots(struct vgpu_cache *c, const struct vgpu_judge *j, uint64_t me,
+			    uint64_t dead)
 {
 	uint32_t count = vgpu_slots_in_use(c);
 
 	for (uint32_t i = 0; i < count; i++) {
 		uint64_t owner = me;
 
-		if (same_ns(j, &c->slots[i], me))
+		if (vgpu_same_ns(j, &c->slots[i], me))
 			CAS(&c->slots[i].owner, &owner, dead);
 	}
 }
 
 struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t start_time)
 {
-	struct judge j = judge();
-	uint64_t me = owner_word(j.ns, pid, start_time);
+	struct vgpu_judge j = vgpu_judge();
+	uint64_t me = vgpu_owner_word(j.ns, pid, start_time);
 	uint32_t count = slot_count(c);
 
-	leave_old_slots(c, &j, me, owner_word(j.ns, pid, start_time - 1));
+	leave_old_slots(c, &j, me, vgpu_owner_word(j.ns, pid, start_time - 1));
 	for (uint32_t i = 0; i < count; i++) {
 		struct vgpu_slot *slot = &c->slots[i];
 		uint64_t owner;
@@ -229,8 +187,8 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		owner = LOAD(&slot->owner);
 		/* A reused pid passes for alive here; reclaim looks closer. */
 		if (owner != 0 &&
-		    (!same_ns(&j, slot, owner) || kill((pid_t)VGPU_OWNER_PID(owner), 0) == 0 ||
-		     errno != ESRCH || !grace_is_over(slot, owner)))
+		    (!vgpu_same_ns(&j, slot, owner) || kill((pid_t)VGPU_OWNER_PID(owner), 0) == 0 ||
+		     errno != ESRCH || grace_left(slot, owner)))
 			continue;
 		/* Raise the mark first: owned but not summed, it would hide memory. */
 		high = LOAD(&c->header->high_slot);
@@ -259,23 +217,35 @@ void vgpu_slot_release(struct vgpu_slot *slot)
 	STORE(&slot->owner, 0);
 }
 
-/* *cooling: slots of the dead that still count. */
-static unsigned reclaim(struct vgpu_cache *c, unsigned *cooling)
+static bool ended(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint64_t owner,
+		  const struct vgpu_ended *told)
+{
+	if (vgpu_same_ns(j, slot, owner))
+		return !owner_alive(owner);
+	for (unsigned i = 0; told && i < told->n; i++)
+		if (told->owner[i] == owner)
+			return true;
+	return false;
+}
+
+unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_ended *told,
+				uint64_t *left_ns)
 {
 	uint32_t count = vgpu_slots_in_use(c);
-	struct judge j = judge();
-	uint64_t me = owner_word(j.ns, (uint32_t)getpid(), vgpu_own_start_time());
+	struct vgpu_judge j = vgpu_judge();
+	uint64_t me = vgpu_owner_word(j.ns, (uint32_t)getpid(), vgpu_own_start_time());
 	unsigned n = 0;
 
-	*cooling = 0;
+	*left_ns = 0;
 	for (uint32_t i = 0; i < count; i++) {
 		struct vgpu_slot *slot = &c->slots[i];
-		uint64_t owner = LOAD(&slot->owner);
+		uint64_t owner = LOAD(&slot->owner), left;
 
-		if (owner == 0 || owner == me || !same_ns(&j, slot, owner) || owner_alive(owner))
+		if (owner == 0 || owner == me || !ended(&j, slot, owner, told))
 			continue;
-		if (!grace_is_over(slot, owner)) {
-			++*cooling;
+		left = grace_left(slot, owner);
+		if (left) {
+			*left_ns = left > *left_ns ? left : *left_ns;
 			continue;
 		}
 		/* Become its owner while clearing it, so that nobody else clears
@@ -293,9 +263,26 @@ static unsigned reclaim(struct vgpu_cache *c, unsigned *cooling)
 
 unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
 {
-	unsigned cooling;
+	uint64_t left_ns;
 
-	return reclaim(c, &cooling);
+	return vgpu_slot_reclaim_told(c, NULL, &left_ns);
+}
+
+uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card)
+{
+	uint32_t count = vgpu_slots_in_use(c);
+	struct vgpu_judge j = vgpu_judge();
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		const struct vgpu_slot *slot = &c->slots[i];
+		uint64_t owner = LOAD(&slot->owner);
+
+		if (owner && !vgpu_same_ns(&j, slot, owner) &&
+		    __builtin_add_overflow(sum, LOAD(&slot->card[card].mem), &sum))
+			return UINT64_MAX;
+	}
+	return sum;
 }
 
 uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card)
@@ -330,8 +317,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 	if (bytes > limit || bytes > UINT64_MAX - LOAD(mine))
 		return -ENOMEM;
 	for (int try = 0; try < RESERVE_TRIES;) {
-		unsigned cooling;
-		uint64_t sum;
+		uint64_t sum, cooling;
 
 		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
 		VGPU_PAUSE(6);
@@ -343,7 +329,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		}
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
 		VGPU_PAUSE(8);
-		if (reclaim(c, &cooling) > 0)
+		if (vgpu_slot_reclaim_told(c, NULL, &cooling) > 0)
 			continue;
 		/* A little longer than the grace: its end must be seen. */
 		if (cooling && (began == 0 || now_ns() - began < VGPU_GRACE_NS + COOLING_NS * 2)) {

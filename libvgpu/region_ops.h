@@ -45,6 +45,17 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
  * neighbours still hold the job, it is gone, and the budget holds it instead. */
 void vgpu_schedule_at(struct vgpu_schedule *s, uint64_t now_ns);
 
+/* Whose PID namespace judges which slots are dead. */
+struct vgpu_judge {
+	uint32_t ns; /* bits of an owner word; VGPU_NS_UNKNOWN: judges nobody */
+	uint64_t pid_ns;
+};
+struct vgpu_judge vgpu_judge(void);
+/* Whether the owner of a slot lives in the judge's namespace. */
+bool vgpu_same_ns(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint64_t owner);
+
+uint64_t vgpu_owner_word(uint32_t ns, uint32_t pid, uint64_t start_time);
+
 /* The owner word of a process of the caller's PID namespace. */
 uint64_t vgpu_owner(uint32_t pid, uint64_t start_time);
 
@@ -80,11 +91,27 @@ uint32_t vgpu_slots_in_use(const struct vgpu_cache *c);
 /* Gives the slot back; the caller owns it. */
 void vgpu_slot_release(struct vgpu_slot *slot);
 
-/* Frees the slots of processes that were seen dead VGPU_GRACE_NS ago or earlier,
- * and notes the death of others; those of other PID namespaces are left to their
- * own peers and to gresd, which sees all. Returns how many were freed. May be run by any
- * process of the job at any time, also by several at once. */
+/* Owners of slots whose processes have ended, as gresd says, which sees all PID
+ * namespaces. It names owners and not slots: a slot may be another's by now. */
+#define VGPU_MAX_ENDED 128
+struct vgpu_ended {
+	unsigned n;
+	uint64_t owner[VGPU_MAX_ENDED];
+};
+
+/* Frees the slots of processes that were seen dead VGPU_GRACE_NS ago or earlier, and
+ * notes the death of others. Of processes of other PID namespaces, those that were
+ * told (NULL: none) are dead. Returns how many were freed; *left_ns: so long and all
+ * others that are dead can be, 0 for none. May be run by any process of the job at any
+ * time, also by several at once. */
+unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_ended *told,
+				uint64_t *left_ns);
+/* The same without being told of any. */
 unsigned vgpu_slot_reclaim(struct vgpu_cache *c);
+
+/* Bytes on a card of slots in other PID namespaces, of which the caller cannot say
+ * whether their processes live. */
+uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card);
 
 /* Bytes that all slots together hold on a card. */
 uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card);

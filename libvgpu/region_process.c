@@ -53,6 +53,44 @@ static uint64_t start_time_in(const char *path)
 	return strtoull(stat_field(p, 22), NULL, 10);
 }
 
+/* The namespace bits of the caller's owner words. A /proc of another namespace,
+ * or none, cannot say who lives. */
+static uint32_t ns_bits(void)
+{
+	uint64_t ns = vgpu_pid_ns();
+	char self[16] = "";
+
+	if (ns == 0 || readlink("/proc/self", self, sizeof self - 1) <= 0 ||
+	    strtol(self, NULL, 10) != getpid())
+		return VGPU_NS_UNKNOWN;
+	return (uint32_t)(ns % VGPU_NS_UNKNOWN);
+}
+
+uint64_t vgpu_owner_word(uint32_t ns, uint32_t pid, uint64_t start_time)
+{
+	return (uint64_t)ns << 54 | (uint64_t)pid << 32 | (uint32_t)start_time;
+}
+
+uint64_t vgpu_owner(uint32_t pid, uint64_t start_time)
+{
+	return vgpu_owner_word(ns_bits(), pid, start_time);
+}
+
+struct vgpu_judge vgpu_judge(void)
+{
+	return (struct vgpu_judge){.ns = ns_bits(), .pid_ns = vgpu_pid_ns()};
+}
+
+bool vgpu_same_ns(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint64_t owner)
+{
+	uint64_t ns = __atomic_load_n(&slot->pid_ns, __ATOMIC_SEQ_CST);
+
+	/* The bits alone may meet by chance. They are all there is of a slot that is just
+	 * being claimed, or cleared by somebody of another namespace, who died of it. */
+	return j->ns != VGPU_NS_UNKNOWN && VGPU_OWNER_NS(owner) == j->ns &&
+	       (ns == 0 || ns == j->pid_ns || ns % VGPU_NS_UNKNOWN != j->ns);
+}
+
 uint64_t vgpu_start_time(uint32_t pid)
 {
 	char path[32];

@@ -185,6 +185,7 @@ static void in_child(void)
 		vgpu_gate_in_child();
 		vgpu_shared_in_child();
 		vgpu_working_in_child();
+		vgpu_ended_in_child();
 		claim_slot();
 	}
 }

@@ -281,6 +281,18 @@ bool vgpu_working(int card);
 bool vgpu_working_is(int card, CUstream stream);
 void vgpu_working_in_child(void);
 
+/* ask.c: asks gresd, a line in JSON with its newline. The answer, without its newline,
+ * is in at most so many bytes with a NUL; false when gresd refuses or does not answer
+ * in that time, at once where there is none. */
+bool vgpu_ask(const char *question, uint64_t within_ns, char *answer, size_t size);
+
+/* ended.c: before an allocation is refused: frees what processes of other PID
+ * namespaces have held, if bytes may fit then. True when it is worth to try again. Takes
+ * a millisecond or two where gresd answers that none has ended, and up to VGPU_GRACE_NS
+ * more where one has just; 0.75 s at most, where gresd is slow. */
+bool vgpu_ended_make_room(int card, uint64_t bytes);
+void vgpu_ended_in_child(void);
+
 /* hostpid.c: writes this process's pid outside its PID namespace to its slot, 0
  * when it cannot be learned. May wait for gresd for a second or two. */
 void vgpu_host_pid(void);

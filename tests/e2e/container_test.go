@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -158,6 +160,52 @@ func (s site) containerHasLimit(e engine, words string) {
 		s.t.Errorf("in the container, with the grant of its job and of no other:\n%s", out)
 	}
 	s.cancel(bob, other)
+}
+
+// Containers of one job one after another, each with a PID namespace of its own, have
+// the memory of those before, which have ended without freeing it: by themselves or
+// killed, and also when gresd never saw them. While there is no gresd they are refused.
+func TestContainersOneAfterAnother(t *testing.T) {
+	e := engines[0]
+	if _, err := exec.LookPath(e.name); err != nil {
+		t.Skipf("no %s on this system", e.name)
+	}
+	s := up(t, oneCard)
+	s.prepareContainers(e)
+	kill := `killed() {
+		` + e.command(e.bound+" --die-with-parent", cluster.Worker+" --alloc 3G --hold 300") + ` >box.$1 & box=$!
+		until grep -q '"cmd":"alloc"' box.$1; do sleep 0.05; done
+		kill -KILL $box; wait $box; cat box.$1
+	}
+	`
+	// Where the script says "upon WORD", what is to be done first is done.
+	run := func(name, script string, want int, upon map[string]func() error) {
+		t.Run(name, func(t *testing.T) {
+			s := site{s.Cluster, t}
+			job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", kill+
+				`upon() { echo 1 >$1; until [ -e $1.done ]; do sleep 0.1; done; }
+				rm -f box.* *.done
+				`+script)
+			for _, word := range slices.Sorted(maps.Keys(upon)) {
+				s.eventually(shortWait, "the job waits for "+word, func() bool { return s.File(alice, word) != "" })
+				if err := upon[word](); err != nil {
+					t.Fatal(err)
+				}
+				if r := s.As(alice, "touch", word+".done"); r.Code != 0 {
+					t.Fatal(r)
+				}
+			}
+			out := s.completed(alice, job)
+			if got := strings.Count(out, `"size":3221225472,"result":0,`); got != want {
+				t.Errorf("%d containers got 3 GiB of 8, want %d:\n%s", got, want, out)
+			}
+		})
+	}
+	run("that end", strings.Repeat(e.command(e.bound, cluster.Worker+" --alloc 3G")+"\n", 4), 4, nil)
+	run("that are killed", "for i in 1 2 3 4; do killed $i; done", 4, nil)
+	// The third is refused.
+	run("without gresd, and with a new one", "killed 1; killed 2; upon a-kill; killed 3; upon b-start; killed 4; killed 5", 4,
+		map[string]func() error{"a-kill": func() error { s.Gresd.Kill(); return nil }, "b-start": s.Gresd.Start})
 }
 
 // bareContainerIsFound wants the audit to report one without the files. In the PID
