@@ -39,7 +39,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -85,6 +85,9 @@ lint-deps:
 
 package-deps:
 	@tools/deps package
+
+analyze-deps:
+	@tools/deps analyze
 
 ## test: every test there is, on a private Slurm with simulated cards (as root)
 test: test-deps build
@@ -143,8 +146,12 @@ bench-plots:
 lint: lint-deps build
 	@tools/lint
 
+## analyze: static analysis of C and Go, races, hardening of what is built; STEPS="tidy race" picks some
+analyze: analyze-deps build
+	@tools/analyze $(STEPS)
+
 ## fuzz: every fuzz target, FUZZTIME=10m of processor time each; FUZZ=regexp picks some
-fuzz: build
+fuzz: analyze-deps build
 	@tools/fuzz $(or $(FUZZTIME),1m) $(FUZZ)
 
 ## fmt: format Go and C in place

@@ -215,6 +215,7 @@ __attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name)
 	if (sym < 0 || !symbols[sym].hook || !need(lib, RTLD_NOLOAD) || !*real_at((unsigned)sym))
 		return NULL;
 	/* Ours only when the caller's question leads to the driver's function. */
+	/* Found, or need() would have loaded nothing. NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
 	found = vgpu_real_dlsym(handle, name);
 	return found && (found == *real_at((unsigned)sym) || found == symbols[sym].hook)
 		       ? symbols[sym].hook

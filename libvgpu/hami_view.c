@@ -159,6 +159,7 @@ static void put_cards(struct vgpu_hami *v, const struct vgpu_grant *g, uint32_t 
 		struct vgpu_schedule s = {.cores = LOAD(&card->cores), .gate = LOAD(&card->gate)};
 
 		vgpu_schedule_read(g, i, &s);
+		/* Part of the mapped file. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
 		if (strncmp(v->uuid[i], card->uuid, VGPU_UUID_LEN) != 0)
 			memcpy(v->uuid[i], card->uuid, VGPU_UUID_LEN);
 		STORE(&v->limit[i], card->mem_limit);
@@ -181,6 +182,7 @@ static void start_view(struct vgpu_hami *v)
 	STORE(&v->initialized, 0);
 	zero(&v->owner_pid, sizeof v->owner_pid);
 	zero(v->uuid, offsetof(struct vgpu_hami, proc) - offsetof(struct vgpu_hami, uuid));
+	/* Part of the mapped file. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
 	memcpy(v->sem, sem_free, sizeof v->sem);
 	memcpy(v->sem_postinit, sem_free, sizeof v->sem_postinit);
 	STORE(&v->sm_init_flag, 0);

@@ -367,7 +367,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	    vgpu_not_granted(props->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	r = vgpu_real.cuMemPoolCreate(pool, props);
-	if (r == CUDA_SUCCESS && vgpu_state.grant &&
+	if (r == CUDA_SUCCESS && props && vgpu_state.grant &&
 	    props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
 		int card = vgpu_card_of_device(props->location.id);
 

@@ -22,6 +22,7 @@ static void close_keep_errno(int fd)
  * too. */
 static bool only_root_writes(const struct stat *st)
 {
+	/* Set where there is a descriptor. NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult) */
 	return st->st_uid == 0 && !(st->st_mode & (S_IWGRP | S_IWOTH));
 }
 
@@ -116,6 +117,7 @@ int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why)
 	struct stat st;
 	int fd = open_regular(dir, "cache", &st, why);
 
+	/* Set where there is a descriptor. NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult) */
 	if (fd >= 0 && st.st_uid != uid) {
 		vgpu_because(why, "cache: owner %u: want the job's user %u", st.st_uid, uid);
 		close(fd);
