@@ -139,7 +139,7 @@ func FuzzCgroupOfJob(f *testing.F) {
 func FuzzGRES(f *testing.F) {
 	for _, s := range []string{
 		"shard:h200:30(IDX:0)", "shard:h200:80(80/100,0/100,0/100)", "gpu:h200:2(IDX:0-1)", "vgpu(CNT:80)", "vgpu:a100(CNT:20),vgpu:h200(CNT:60)",
-		"shard:30(IDX:0),gpu:1(IDX:1)", "shard:4294967296(IDX:0)", "shard:h200:130(65/100,65/100)", "gpu:1(IDX:N/A)", "shard:1(IDX:0-65535)", "shard:3(4/5,)", "(null)", "",
+		"shard:30(IDX:0),gpu:1(IDX:1)", "shard:4294967295(IDX:0),shard:2(IDX:0)", "shard:4294967296(IDX:0)", "shard:h200:130(65/100,65/100)", "gpu:1(IDX:N/A)", "shard:1(IDX:0-65535)", "shard:3(4/5,)", "(null)", "",
 	} {
 		f.Add(s, "n[1-3]", "n1")
 	}
