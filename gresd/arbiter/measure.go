@@ -126,7 +126,7 @@ func (m *Measurer) step() int {
 				if slot.Cards[i].Contexts == 0 {
 					continue
 				}
-				key := procKey{job, slot.PID, slot.StartTime, i}
+				key := procKey{job, slot.PIDNS, slot.PID, slot.StartTime, i}
 				past, measured := m.diffs[key]
 				diff, known := compare(find(before[job], slot), slot, i, counts[gpu.UUID(card.UUID)])
 				switch {
@@ -205,7 +205,7 @@ func hasContext(view libvgpu.CacheView, card int) bool {
 
 func find(view libvgpu.CacheView, slot libvgpu.SlotView) *libvgpu.SlotView {
 	for i, s := range view.Slots {
-		if s.PID == slot.PID && s.StartTime == slot.StartTime {
+		if s.PIDNS == slot.PIDNS && s.PID == slot.PID && s.StartTime == slot.StartTime {
 			return &view.Slots[i]
 		}
 	}

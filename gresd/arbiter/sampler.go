@@ -46,6 +46,7 @@ type sampler struct {
 // procKey is one process on one card of a job.
 type procKey struct {
 	job       uint32
+	ns        uint64 // pids are numbers of a PID namespace
 	pid       uint32
 	startTime uint64
 	card      int
@@ -111,7 +112,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			continue
 		}
 		for card, c := range slot.Cards {
-			key := procKey{job, slot.PID, slot.StartTime, card}
+			key := procKey{job, slot.PIDNS, slot.PID, slot.StartTime, card}
 			// A process not seen before has state zero: its first launches count.
 			state, old := s.procs[key]
 			if old {

@@ -84,6 +84,7 @@ type Writer struct {
 	mu      sync.Mutex
 	waiting []entry
 	dropped bool
+	taken   int // 1: an entry is being written, and may come back
 }
 
 type entry struct {
@@ -106,7 +107,7 @@ func (w *Writer) Note(u Used) {
 	w.mu.Lock()
 	// A job that runs again: what its earlier run used is not wanted any more.
 	w.waiting = slices.DeleteFunc(w.waiting, func(e entry) bool { return e.JobID == u.JobID && e.Node == u.Node })
-	full := len(w.waiting) >= mostWaiting
+	full := len(w.waiting)+w.taken >= mostWaiting
 	if !full {
 		w.waiting = append(w.waiting, entry{u, now, now, firstWait})
 	}
@@ -160,6 +161,7 @@ func (w *Writer) pass(ctx context.Context) time.Duration {
 func (w *Writer) due() (e entry, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.taken = 0
 	wait, now := lastWait, time.Now()
 	for i, e := range w.waiting {
 		if left := e.next.Sub(now); left > 0 {
@@ -167,6 +169,7 @@ func (w *Writer) due() (e entry, wait time.Duration, ok bool) {
 			continue
 		}
 		w.waiting = slices.Delete(w.waiting, i, i+1)
+		w.taken = 1
 		return e, 0, true
 	}
 	return entry{}, wait, false
@@ -179,6 +182,7 @@ func (w *Writer) again(e entry) {
 	e.wait = min(2*e.wait, lastWait)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.taken = 0
 	newer := slices.ContainsFunc(w.waiting, func(o entry) bool { return o.JobID == e.JobID && o.Node == e.Node })
 	if !newer {
 		w.waiting = append(w.waiting, e)
