@@ -64,6 +64,10 @@ void vgpu_shared_in_child(void)
 {
 }
 
+void vgpu_ended_in_child(void)
+{
+}
+
 void vgpu_working_in_child(void)
 {
 }

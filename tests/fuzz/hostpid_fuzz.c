@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hostpid_fuzz.c - the only message that the library takes from gresd, over a socket
+ * hostpid_fuzz.c - the messages that the library takes from gresd, over a socket
  * whose path is in the grant: any path, any answer, in any length.
  */
 #define _GNU_SOURCE
@@ -33,14 +33,49 @@ static ssize_t fuzz_recv(int fd, void *to, size_t size, int flags)
 }
 
 #define socket(domain, type, protocol) 3
-#define setsockopt(fd, level, name, value, size) (void)(value)
+#define setsockopt(fd, level, name, value, size) (void)((fd) + (name)), (void)(value)
 #define connect fuzz_connect
 #define send(fd, text, size, flags) (ssize_t)(size)
 #define recv fuzz_recv
 #define close(fd) (void)(fd)
+#include "../../libvgpu/ask.c"
+#include "../../libvgpu/ended.c"
 #include "../../libvgpu/hostpid.c"
 
 struct vgpu_state vgpu_state;
+
+uint64_t vgpu_now(void)
+{
+	static uint64_t now;
+
+	return now += 1000;
+}
+
+uint64_t vgpu_mem_used(int card)
+{
+	return (uint64_t)card;
+}
+
+uint64_t vgpu_limit(int card)
+{
+	return (uint64_t)card;
+}
+
+/* Whose ends gresd tells: as many as there is room for, from text of any kind. */
+static void ends(const uint8_t *data, size_t size)
+{
+	char *text = malloc(size + 1);
+	struct vgpu_ended *told = malloc(sizeof *told);
+
+	CHECK(text && told);
+	memcpy(text, data, size);
+	text[size] = 0;
+	CHECK(read_answer(text, told) == (told->n > 0));
+	CHECK(told->n <= VGPU_MAX_ENDED);
+	CHECK(!told->n || strstr(text, "\"ended\":["));
+	free(text);
+	free(told);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -54,6 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	take_bytes(&in, grant->socket, take(&in, 1) % (sizeof grant->socket + 1));
 	answer = in.at;
 	length = in.left;
+	ends(in.at, in.left);
 	vgpu_state.grant = grant;
 	vgpu_state.slot = slot;
 	vgpu_host_pid();
