@@ -50,6 +50,8 @@ static void fill_state(struct sim_state *st, const struct sim_card_config *cards
 
 	clock_gettime(CLOCK_REALTIME, &ts);
 	st->since_1970 = (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec - now;
+	/* The first switches must not wait for room in the file. */
+	memset(st->record, 0, n * sizeof(st->record[0]));
 	st->size = sizeof(*st);
 	st->version = SIM_VERSION;
 	st->ncards = n;
