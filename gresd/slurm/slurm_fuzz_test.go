@@ -114,14 +114,12 @@ func FuzzCgroupOfJob(f *testing.F) {
 		}
 		names := strings.Split(folder, "/")
 		own := slices.IndexFunc(names, isSlurm)
-		first := slices.IndexFunc(names, func(n string) bool { return len(n) > len("job_") && strings.HasPrefix(n, "job_") })
 		if own < 0 || !strings.Contains(text, folder) {
 			t.Fatalf("folder %q of %q", folder, text)
 		}
-		for first >= 0 && first < own { // a folder above Slurm's that happens to be called so
-			names, own = names[first+1:], own-first-1
-			first = slices.IndexFunc(names, func(n string) bool { return len(n) > len("job_") && strings.HasPrefix(n, "job_") })
-		}
+		// Folders above Slurm's may happen to be called so, and Slurm's own, of a node "job".
+		names = names[own+1:]
+		first := slices.IndexFunc(names, func(n string) bool { return len(n) > len("job_") && strings.HasPrefix(n, "job_") })
 		if first != len(names)-1 {
 			t.Fatalf("folder %q is not the first of a job", folder)
 		}

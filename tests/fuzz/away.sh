@@ -44,11 +44,11 @@ run_c() {
 
 # target KIND FOLDER NAME - runs it, and writes its line of the table.
 target() {
-	local kind=$1 name="$2 $3" log status=0 times execs new found=0
+	local kind=$1 name="$2 $3" log status=0 execs new found=0
 	log=$out/log/$(tr ' /' '--' <<<"$kind-${name% }")
-	TIMEFORMAT='%U %S'
 	shift
-	times=$({ time ("run_$kind" "$@") >"$log" 2>&1; } 2>&1) || status=$?
+	("run_$kind" "$@") >"$log" 2>&1 || status=$?
+	times >"$work/times.$BASHPID" # the second line is of what has ended
 	if [ "$kind" = go ]; then
 		execs=$(awk '/execs: / { for (i = 1; i < NF; i++) if ($i == "execs:") n = $(i + 1) } END { print n + 0 }' "$log")
 		new=$(sed -n 's/.*new interesting: \([0-9]*\).*/\1/p' "$log" | tail -n 1)
@@ -61,8 +61,9 @@ target() {
 		new=$(sed -n 's/^stat::new_units_added: *//p' "$log")
 	fi
 	[ $status = 0 ] || found=1
-	awk -v n="$kind $name" -v e="${execs:-0}" -v t="$times" -v w="${new:-0}" -v f=$found \
-		'BEGIN { split(t, s, " "); printf "%-42s %12d %9.1f %9d %9d\n", n, e, s[1] + s[2], w, f }' >"$work/line.$BASHPID"
+	awk -F '[ms ]+' -v n="$kind $name" -v e="${execs:-0}" -v w="${new:-0}" -v f=$found \
+		'NR == 2 { printf "%-42s %12d %9.1f %9d %9d\n", n, e, 60 * $1 + $2 + 60 * $3 + $4, w, f }' \
+		"$work/times.$BASHPID" >"$work/line.$BASHPID"
 }
 
 began=$SECONDS n=0

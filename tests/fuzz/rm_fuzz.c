@@ -81,6 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static struct vgpu_grant grant;
 
 	in = (struct input){.at = data, .left = size};
+	calls = 0;
 	real_ioctl = plain;
 	vgpu_rm_set_transport(driver);
 	vgpu_state.grant = take(&in, 1) & 1 ? NULL : &grant;
