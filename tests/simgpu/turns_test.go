@@ -173,11 +173,16 @@ func TestTurnsOfEightJobsCostTheArbiterLittle(t *testing.T) {
 		}
 		return true
 	})
-	used, began := processorTime(), time.Now()
-	time.Sleep(5 * time.Second)
-	part := float64(processorTime()-used) / float64(time.Since(began))
-	t.Logf("%.2f %% of a core", 100*part)
-	if part > 0.04 { // 2 % on a quiet machine
-		t.Errorf("the arbiter takes %.3f of a core, want at most 0.04", part)
+	// 3 % on a quiet machine. What else runs there makes it more, never less.
+	least := 1.0
+	for tries := 0; tries < 3 && least > 0.04; tries++ {
+		used, began := processorTime(), time.Now()
+		time.Sleep(5 * time.Second)
+		part := float64(processorTime()-used) / float64(time.Since(began))
+		t.Logf("%.2f %% of a core", 100*part)
+		least = min(least, part)
+	}
+	if least > 0.04 {
+		t.Errorf("the arbiter takes %.3f of a core, want at most 0.04", least)
 	}
 }
