@@ -273,17 +273,26 @@ func TestNodesInAHostlist(t *testing.T) {
 	}
 }
 
-func FuzzParseJob(f *testing.F) {
+// capturedTexts are what real releases of Slurm printed.
+func capturedTexts(t testing.TB) (texts []string) {
+	t.Helper()
 	files, err := filepath.Glob("testdata/2*/*.txt")
 	if err != nil || len(files) == 0 {
-		f.Fatalf("no captured files: %v", err)
+		t.Fatalf("no captured files: %v", err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			f.Fatal(err)
+			t.Fatal(err)
 		}
-		f.Add(string(text), uint32(7), "n1")
+		texts = append(texts, string(text))
+	}
+	return texts
+}
+
+func FuzzParseJob(f *testing.F) {
+	for _, text := range capturedTexts(f) {
+		f.Add(text, uint32(7), "n1")
 	}
 	f.Fuzz(func(t *testing.T, text string, id uint32, node string) {
 		facts, err := ParseJob(text, id, node)

@@ -5,8 +5,6 @@ package slurm
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -182,16 +180,8 @@ func shardsIn(list string) (sum uint64) {
 
 // FuzzRecord: the words around a job's record, as Explain and Delay use them.
 func FuzzRecord(f *testing.F) {
-	files, err := filepath.Glob("testdata/2*/*.txt")
-	if err != nil || len(files) == 0 {
-		f.Fatalf("no captured files: %v", err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(string(text), uint32(2))
+	for _, text := range capturedTexts(f) {
+		f.Add(text, uint32(2))
 	}
 	f.Add("JobId=7 AdminComment=x Comment=y AdminComment=z WorkDir=/\nJobId=7 JobName=n", uint32(7))
 	f.Add("AuthInfo = (null),cred_expire=99999999999\nCredInfo = cred_expire=5\n", uint32(1))

@@ -12,6 +12,7 @@
  * cl0080.h, cla06c.h, ctrla06c.h, nvstatuscodes.h.
  */
 #define _GNU_SOURCE
+#include "../rm_abi.h"
 #include "local.h"
 
 #include <errno.h>
@@ -19,24 +20,11 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-#define ESC_FREE 0x29u
-#define ESC_CONTROL 0x2Au
-#define ESC_ALLOC 0x2Bu
 #define CLASS_ROOT 0x41u
 #define CLASS_DEVICE 0x80u
 #define CLASS_GROUP 0xA06Cu
 #define SET_TIMESLICE 0xA06C0103u
 #define GET_TIMESLICE 0xA06C0104u
-#define NV_OK 0x0u
-#define NV_INSUFFICIENT_PERMISSIONS 0x1Bu
-#define NV_INVALID_ARGUMENT 0x1Fu
-#define NV_INVALID_CLASS 0x22u
-#define NV_INVALID_COMMAND 0x24u
-#define NV_INVALID_OBJECT_HANDLE 0x33u
-#define NV_INVALID_OBJECT_NEW 0x34u
-#define NV_INVALID_OBJECT_PARENT 0x36u
-#define NV_INVALID_PARAM_STRUCT 0x3Au
-#define NV_BAD_STATE 0xffffu
 
 #define HANDLE_ROOT 0xc1d00001u
 #define HANDLE_DEVICE 0x5c000080u /* + card */
@@ -48,12 +36,6 @@ struct rm_alloc {
 	uint32_t root, parent, handle, cls;
 	uint64_t params, rights;
 	uint32_t params_size, flags, status, pad;
-};
-
-struct rm_control {
-	uint32_t client, object, cmd, flags;
-	uint64_t params;
-	uint32_t size, status;
 };
 
 struct rm_free {

@@ -11,33 +11,10 @@
 #define SIMGPU_LIBRM_LOCAL_H
 
 #include "../model.h"
-
-#define ESC_CONTROL 0x2Au
-#define ESC_ALLOC 0x2Bu
-#define ESC_MAP 0x4Eu
-
-#define NV_OK 0x0u
-#define NV_INSUFFICIENT_RESOURCES 0x1Au
-#define NV_INSUFFICIENT_PERMISSIONS 0x1Bu
-#define NV_INVALID_ARGUMENT 0x1Fu
-#define NV_INVALID_CLASS 0x22u
-#define NV_INVALID_CLIENT 0x23u
-#define NV_INVALID_COMMAND 0x24u
-#define NV_INVALID_OBJECT_HANDLE 0x33u
-#define NV_INVALID_OBJECT_NEW 0x34u
-#define NV_INVALID_OBJECT_PARENT 0x36u
-#define NV_INVALID_PARAM_STRUCT 0x3Au
-#define NV_NOT_SUPPORTED 0x56u
-#define NV_OBJECT_NOT_FOUND 0x57u
+#include "../rm_abi.h"
 
 struct rm_alloc {
 	uint32_t root, parent, object, cls;
-	uint64_t params;
-	uint32_t size, status;
-};
-
-struct rm_control {
-	uint32_t client, object, cmd, flags;
 	uint64_t params;
 	uint32_t size, status;
 };
