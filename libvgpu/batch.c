@@ -11,6 +11,9 @@
  * estimate was interrupted by their slices, and teaches nothing. */
 #define INTERRUPTED 1.5
 #define FIRST_GAP_NS 10000
+/* Whose slices fell into which batch evens out over many: enough of them that chance
+ * does not count. */
+#define BESIDE_NS 100e6
 /* So many in a row are no interruptions. */
 #define REJECTED_MAX 8
 
@@ -106,7 +109,8 @@ static struct vgpu_stream_batch *running_before(struct lane *l)
 	return before;
 }
 
-struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t now)
+struct vgpu_stream_batch *vgpu_batch_open(const struct gate *g, struct lane *l, bool learns,
+					  uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
 	CUevent own_start, end;
@@ -127,6 +131,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t 
 	*b = (struct vgpu_stream_batch){.own_start = own_start,
 					.end = end,
 					.opened_ns = now,
+					.beside = vgpu_gate_beside(g),
 					.learns = learns};
 	before = running_before(l);
 	if (before) {
@@ -138,6 +143,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t 
 	} else {
 		b->unmeasured = true;
 	}
+	b->own_ns = vgpu_gate_own(g, b->opened_ns);
 	l->open = true;
 	return b;
 }
@@ -214,13 +220,24 @@ static double slack_of(const struct vgpu_stream_batch *b, double late)
 	return late + (b->last_ns > b->first_ns ? (double)(b->last_ns - b->first_ns) : 0);
 }
 
-static void learn(const struct gate *g, struct vgpu_stream_batch *b, double span, double slack)
+/* What part of the batch's time was the job's own. Other jobs come and go while it is on
+ * its way: what holds when it is seen to have ended does not say. */
+static double own_part(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
 {
-	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
+	uint64_t own = vgpu_gate_own(g, now) - b->own_ns;
+
+	if (now <= b->opened_ns || own >= now - b->opened_ns)
+		return 1;
+	return (double)own / (double)(now - b->opened_ns);
+}
+
+/* est is what the batch was learned to cost. Whole says that nobody else was on the card. */
+static void learn(struct vgpu_stream_batch *b, double est, double span, double slack, bool whole)
+{
 	double least = span > slack ? span - slack : 0;
 
-	if (g->schedule.others) {
-		/* Other jobs' slices may be in it. */
+	if (!whole) {
+		/* Slices of others may be in it. */
 		bool exact = b->solid || slack < 0.5 * span;
 
 		least = exact ? span : 0;
@@ -237,20 +254,42 @@ static void learn(const struct gate *g, struct vgpu_stream_batch *b, double span
 	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, least, span);
 }
 
-static uint64_t charge_of(const struct gate *g, const struct vgpu_stream_batch *b, double busy,
-			  double slack)
+/* Beside others elapsed time holds their slices: known work that was interrupted costs
+ * what it was learned to cost. */
+static double known_or(double busy, double est)
 {
-	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
+	return busy < INTERRUPTED * est ? busy : est;
+}
+
+/* Processes of one job on the card: each had it for about its part of the time. That is
+ * no measure of one batch, but over many the charges come to it, whatever was learned. */
+static double charge_beside(struct gate *g, const struct vgpu_stream_batch *b, double busy,
+			    double est)
+{
+	double part = busy / (1 + b->beside);
+	double charge = b->learns ? part : known_or(busy, est);
+
+	g->beside_ns += part - charge;
+	if (g->beside_ns < -BESIDE_NS)
+		g->beside_ns = -BESIDE_NS;
+	if (g->beside_ns > BESIDE_NS) {
+		charge += g->beside_ns - BESIDE_NS;
+		g->beside_ns = BESIDE_NS;
+	}
+	return charge;
+}
+
+static uint64_t charge_of(struct gate *g, const struct vgpu_stream_batch *b, double est,
+			  double busy, double slack, double part)
+{
 	double slice = g->schedule.slice_us * 1e3, at_least = busy > slack ? busy - slack : 0;
 
-	if (g->schedule.others && slice > 0) {
-		/* Elapsed time holds other jobs' slices. Work that fits a slice
-		 * and was interrupted costs what it was learned to cost; longer
-		 * work its part. */
-		if (est < slice / 2 && !b->learns)
-			return (uint64_t)(busy < INTERRUPTED * est ? busy : est);
-		return (uint64_t)(busy * g->schedule.weight_ppm / 1e6);
-	}
+	/* Work that fits a slice, and longer work. */
+	if (part < 1 && slice > 0)
+		return (uint64_t)(est < slice / 2 && !b->learns ? known_or(busy, est)
+								: busy * part);
+	if (b->beside)
+		return (uint64_t)charge_beside(g, b, busy, est);
 	if (b->learns)
 		return (uint64_t)at_least;
 	/* Between short kernels the card may have waited for the host: then the time is
@@ -282,6 +321,27 @@ static bool several_lanes(const struct gate *g)
 	return n > 1;
 }
 
+/* A batch whose end has come; several: other streams had work too. */
+static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b, bool several,
+		    uint64_t now)
+{
+	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
+	double span, busy, late, slack, part = own_part(g, b, now);
+	uint32_t beside = vgpu_gate_beside(g);
+
+	if (!elapsed(&span, b->start, b->end)) {
+		settle(g, b, b->est_ns);
+		return;
+	}
+	span -= launch_gap(g, b, span, &late);
+	slack = slack_of(b, late);
+	busy = several ? not_covered(l->context, l, b, span, now) : span;
+	if (b->beside < beside)
+		b->beside = beside;
+	settle(g, b, charge_of(g, b, est, busy, slack, part));
+	learn(b, est, span, slack, part >= 1 && !b->beside && !g->schedule.others);
+}
+
 void vgpu_batch_reap(struct gate *g, uint64_t now)
 {
 	bool several = several_lanes(g);
@@ -291,26 +351,15 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 
 		while (l->closed) {
 			struct vgpu_stream_batch *b = &l->ring[l->first];
-			double span, busy, late, slack;
+			CUresult r = b->unmeasured ? CUDA_ERROR_INVALID_VALUE
+						   : vgpu_real.cuEventQuery(b->end);
 
-			if (b->unmeasured) {
+			if (r == CUDA_ERROR_NOT_READY)
+				break;
+			if (r == CUDA_SUCCESS)
+				account(g, l, b, several, now);
+			else
 				settle(g, b, b->est_ns);
-			} else {
-				CUresult r = vgpu_real.cuEventQuery(b->end);
-
-				if (r == CUDA_ERROR_NOT_READY)
-					break;
-				if (r == CUDA_SUCCESS && elapsed(&span, b->start, b->end)) {
-					span -= launch_gap(g, b, span, &late);
-					slack = slack_of(b, late);
-					busy = several ? not_covered(l->context, l, b, span, now)
-						       : span;
-					settle(g, b, charge_of(g, b, busy, slack));
-					learn(g, b, span, slack);
-				} else {
-					settle(g, b, b->est_ns);
-				}
-			}
 			g->progress_ns = now;
 			l->first = (l->first + 1) % RING;
 			l->closed--;

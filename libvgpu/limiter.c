@@ -30,6 +30,21 @@ static struct gate gates[VGPU_MAX_CARDS] = {
 	[0 ... VGPU_MAX_CARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 
+uint64_t vgpu_gate_own(const struct gate *g, uint64_t now)
+{
+	const struct vgpu_schedule *s = &g->schedule;
+	uint64_t past = now > g->own_at_ns ? now - g->own_at_ns : 0;
+
+	return g->own_ns + (s->others ? past / 1000 * s->weight_ppm / 1000 : past);
+}
+
+void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now)
+{
+	g->own_ns = vgpu_gate_own(g, now);
+	g->own_at_ns = now;
+	g->schedule = *s;
+}
+
 void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
 {
 	struct gate *g = &gates[card];
@@ -37,7 +52,7 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
 
 	pthread_mutex_lock(&g->lock);
 	g->card = card;
-	g->schedule = *s;
+	vgpu_gate_follow(g, s, vgpu_now());
 	g->on = s->gate != 0;
 	pthread_mutex_unlock(&g->lock);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
@@ -101,6 +116,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	struct gate *g;
 	CUcontext ctx = NULL;
 	bool events = true;
+	uint64_t since = 0;
 	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
 	l->card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
@@ -131,11 +147,11 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		l->batch = quick(g, budget, ctx, stream, l->est_ns);
 	l->lane = g->last;
 	if (!l->batch) {
-		vgpu_gate_wait(g, l->est_ns, events);
+		since = vgpu_gate_wait(g, l->est_ns, events);
 		g->quick_left = QUICK_MAX;
 		l->lane = g->last = events ? vgpu_lane_of(g, ctx, stream) : NULL;
 		if (l->lane)
-			l->batch = vgpu_batch_open(l->lane, cost->samples == 0, vgpu_now());
+			l->batch = vgpu_batch_open(g, l->lane, cost->samples == 0, vgpu_now());
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);
@@ -145,6 +161,8 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		__atomic_add_fetch(&vgpu_my(l->card)->gpu_ns, l->est_ns, __ATOMIC_RELAXED);
 	}
 	__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
+	if (since)
+		vgpu_order_leave(budget, since);
 	pthread_mutex_unlock(&g->lock);
 }
 
@@ -152,10 +170,11 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 static void leave_failed(struct gate *g, const struct vgpu_launch *l)
 {
 	struct vgpu_stream_batch *b = l->batch;
+	const struct vgpu_cost *cost = vgpu_cost_of(l->key);
 
 	b->launches -= b->launches != 0;
 	for (uint32_t i = 0; i < b->nfuncs; i++)
-		if (b->func[i].cost == vgpu_cost_of(l->key))
+		if (b->func[i].cost == cost)
 			b->func[i].launches--;
 	b->est_ns -= b->est_ns < l->est_ns ? b->est_ns : l->est_ns;
 	g->inflight_ns -= g->inflight_ns < l->est_ns ? g->inflight_ns : l->est_ns;

@@ -30,10 +30,12 @@ struct vgpu_stream_batch {
 	/* Host times: the start event is recorded, the first launch has returned, and
 	 * no launch came after it. */
 	uint64_t opened_ns, first_ns, last_ns;
+	uint64_t own_ns;   /* of the gate when it was opened */
 	uint32_t launches; /* entered the gate, and did not fail */
 	uint32_t pending;  /* entered the gate and not yet launched; falls without the lock */
 	uint32_t ticked;   /* launches when the watcher last looked */
 	uint32_t nfuncs;
+	uint32_t beside; /* so many other processes of the job had work on the card */
 	bool tight;      /* began while the batch before was running */
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
 	bool learns;     /* of one function without an estimate: closed at once */
@@ -70,6 +72,11 @@ struct gate {
 	unsigned quick_left;  /* launches until the budget is to be looked at again */
 	struct lane *last;    /* of the last launch, or NULL */
 	double usual_gap_ns;  /* median of what a first launch takes the host */
+	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
+	uint64_t own_ns, own_at_ns;
+	/* What processes of the job that share the card were charged too little, by the
+	 * time that passed; within BESIDE_NS. */
+	double beside_ns;
 	struct gate_context context[CONTEXTS];
 	struct lane lane[LANES];
 };
@@ -77,13 +84,26 @@ struct gate {
 /* How often completions are asked for at most, but for launches that wait. */
 #define REAP_NS 200000u
 
+/* Work in flight that the gate cannot stop any more. */
+#define QUANTUM_NS 1000000u
+
+/* limiter.c; both with gate.lock held.
+ * The job's own time up to now, in nanoseconds: wall time, multiplied by its weight
+ * while other jobs had work on the card. */
+uint64_t vgpu_gate_own(const struct gate *g, uint64_t now);
+/* s holds from now on. */
+void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now);
+
 /* wait.c; all with gate.lock held. */
+/* How many other processes of the job have work on the card. */
+uint32_t vgpu_gate_beside(const struct gate *g);
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
 /* Waits, with the lock released while asleep, until work of est nanoseconds may go.
- * events: event calls are allowed (no capture is open). */
-void vgpu_gate_wait(struct gate *g, uint64_t est, bool events);
+ * events: event calls are allowed (no capture is open). Returns what to leave the
+ * order with (vgpu_order_leave) when the work has been charged. */
+uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events);
 /* Tells gresd when the job's work will be done; the watcher's, in turns. */
 void vgpu_gate_turns(const struct gate *g, uint64_t now);
 
@@ -91,7 +111,8 @@ void vgpu_gate_turns(const struct gate *g, uint64_t now);
 /* The lane of a stream in the current context, or NULL when none is free. */
 struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
 /* The batch that takes the next launch, opened if need be; NULL: none free. */
-struct vgpu_stream_batch *vgpu_batch_open(struct lane *l, bool learns, uint64_t now);
+struct vgpu_stream_batch *vgpu_batch_open(const struct gate *g, struct lane *l, bool learns,
+					  uint64_t now);
 /* Ends the open batch unless a launch is between gate and driver. */
 void vgpu_batch_close(struct lane *l);
 /* Takes completed batches off, charges them, learns. */

@@ -146,8 +146,11 @@ struct vgpu_budget {
 	uint64_t wait_ns;
 	uint64_t refused; /* allocations refused */
 	uint32_t dry;     /* the balance has run out and is being saved up again */
-	uint32_t reserved0;
-	uint64_t reserved1;
+	/* Of the launches that the budget holds back, the one that goes next: when it
+	 * began to wait (CLOCK_MONOTONIC; 0: there is none), and the low bits of when it
+	 * last looked, in milliseconds. */
+	uint32_t first_seen_ms;
+	uint64_t first_since_ns;
 };
 
 /* What a job has launched on a card and still wants to: by this gresd ends a

@@ -143,6 +143,15 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 /* Nanoseconds of wall time until the balance is wanted_ns; 0 when it is. */
 uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores, uint32_t wanted_ns);
 
+/* True if no launch of the job that began to wait before since_ns is held back by the
+ * budget. The caller then is the next, and others wait for it, until it calls
+ * vgpu_order_leave, or for 50 ms after its last look. To be asked at each look, before
+ * the balance is read. Lock-free; a process that is stopped or dies holds nobody up. */
+bool vgpu_order_first(struct vgpu_budget *b, uint64_t since_ns, uint64_t now_ns);
+
+/* The launch has been charged, or waits for something else. */
+void vgpu_order_leave(struct vgpu_budget *b, uint64_t since_ns);
+
 /* Nanoseconds until the job's next turn, 0 when work that the card begins at
  * start_ns (now, or later when other work is in front of it) may go now. What of it
  * runs over the end of the turn, gresd takes from the next. */

@@ -6,8 +6,6 @@
 
 #include "limiter.h"
 
-/* Work in flight that the gate cannot stop any more. */
-#define QUANTUM_NS 1000000u
 /* Up to this length a second kernel is let in behind the running one. */
 #define PAIR_NS 5000000u
 /* Credit an idle job may save: a short burst goes through undisturbed. */
@@ -54,18 +52,37 @@ uint64_t vgpu_quantum(const struct gate *g)
 	return g->schedule.others && slice > QUANTUM_NS ? slice : QUANTUM_NS;
 }
 
-/* Estimated work of all processes of the job. */
-static uint64_t job_inflight(const struct gate *g)
+/* Estimated work of the other processes of the job; *procs: how many have some. */
+static uint64_t inflight_beside(const struct gate *g, uint32_t *procs)
 {
 	const struct vgpu_cache *c = &vgpu_state.cache;
 	uint32_t high = vgpu_slots_in_use(c); /* bounded: any process of the job can write it */
-	uint64_t sum = g->inflight_ns;
+	uint64_t sum = 0, one;
 
-	for (uint32_t i = 0; i < high; i++)
-		if (&c->slots[i] != vgpu_state.slot && c->slots[i].owner)
-			sum += __atomic_load_n(&c->slots[i].card[g->card].inflight_ns,
-					       __ATOMIC_RELAXED);
+	*procs = 0;
+	for (uint32_t i = 0; i < high; i++) {
+		if (&c->slots[i] == vgpu_state.slot || !c->slots[i].owner)
+			continue;
+		one = __atomic_load_n(&c->slots[i].card[g->card].inflight_ns, __ATOMIC_RELAXED);
+		*procs += one != 0;
+		sum += one;
+	}
 	return sum;
+}
+
+static uint64_t job_inflight(const struct gate *g)
+{
+	uint32_t procs;
+
+	return g->inflight_ns + inflight_beside(g, &procs);
+}
+
+uint32_t vgpu_gate_beside(const struct gate *g)
+{
+	uint32_t procs;
+
+	inflight_beside(g, &procs);
+	return procs;
 }
 
 static struct vgpu_turn_state *turn_state(const struct gate *g)
@@ -90,7 +107,7 @@ static void follow_turns(struct gate *g, const struct vgpu_budget *b, uint64_t n
 	    __atomic_load_n(&b->balance_ns, __ATOMIC_SEQ_CST) > 0)
 		__atomic_store_n(&turn_state(g)->wanted_ns, now, __ATOMIC_SEQ_CST);
 	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)g->card, &s) && s.gate)
-		g->schedule = s;
+		vgpu_gate_follow(g, &s, now);
 }
 
 /* Credit and debt of a time in which the budget holds nothing back do not say
@@ -141,18 +158,27 @@ static bool in_credit(const struct gate *g, int64_t balance)
 	return !__atomic_load_n(dry, __ATOMIC_RELAXED);
 }
 
-static bool may_go(const struct gate *g, int64_t balance, uint64_t est, uint64_t now)
+static bool may_go(const struct gate *g, struct vgpu_budget *budget, uint64_t est, uint64_t since,
+		   uint64_t now)
 {
+	bool held = g->schedule.gate & VGPU_GATE_BUDGET;
+
 	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_TURN | VGPU_GATE_WINDOW)))
 		return true;
 	if (in_windows(g) && window_wait(g, est, now))
 		return false;
-	if ((g->schedule.gate & VGPU_GATE_BUDGET) && !in_credit(g, balance))
+	if (held && (!vgpu_order_first(budget, since, now) ||
+		     !in_credit(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST))))
 		return false;
 	if (vgpu_takes_turns(g) && turn_wait(g, now))
 		return false;
-	return g->inflight_ns == 0 || g->inflight_ns + est <= vgpu_quantum(g) ||
-	       ((est <= PAIR_NS || vgpu_takes_turns(g)) && g->inflight_ns <= est);
+	if (g->inflight_ns == 0 || g->inflight_ns + est <= vgpu_quantum(g) ||
+	    ((est <= PAIR_NS || vgpu_takes_turns(g)) && g->inflight_ns <= est))
+		return true;
+	/* It waits for its own work now, which may need that of others. */
+	if (held)
+		vgpu_order_leave(budget, since);
+	return false;
 }
 
 static void close_all(struct gate *g)
@@ -188,10 +214,10 @@ static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint
 
 /* Waits, with g->lock released while asleep, until the launch may go. events:
  * event calls are allowed (no capture is open). */
-void vgpu_gate_wait(struct gate *g, uint64_t est, bool events)
+uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
-	uint64_t began = 0, now = vgpu_now(), ns;
+	uint64_t began = 0, now = vgpu_now(), since = now, ns;
 	/* Asking for completions costs more than all the rest: not at every launch
 	 * that may go anyway. */
 	bool ask = now - g->reaped_ns > REAP_NS;
@@ -209,8 +235,7 @@ void vgpu_gate_wait(struct gate *g, uint64_t est, bool events)
 			forget_balance(budget);
 		if (vgpu_takes_turns(g))
 			follow_turns(g, budget, now);
-		if (!g->on ||
-		    may_go(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST), est, now))
+		if (!g->on || may_go(g, budget, est, since, now))
 			break;
 		if (events && !ask) {
 			ask = true;
@@ -235,6 +260,7 @@ void vgpu_gate_wait(struct gate *g, uint64_t est, bool events)
 	note_launch(g, est, now);
 	if (began)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
+	return since;
 }
 
 void vgpu_gate_turns(const struct gate *g, uint64_t now)

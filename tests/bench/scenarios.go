@@ -83,12 +83,36 @@ func contended(ctx context.Context, b *bench, sys system, ses session) {
 		{"30/70, 1 process beside 4", []tenant{{shape: "1ms", share: 30}, {shape: "1ms", share: 70, procs: 4}}},
 		{"70/30, 1 process beside 4", []tenant{{shape: "1ms", share: 70}, {shape: "1ms", share: 30, procs: 4}}},
 		{"30+50, rest idle, 1 ms", shares("1ms", 30, 50)},
+		{"30+50, rest idle, 20 ms", shares("20ms", 30, 50)},
 	} {
 		if b.sim && slices.ContainsFunc(c.tenants, func(t tenant) bool { return t.shape == "persistent" }) {
 			continue // nothing on a simulated card tells the kernel to stop
 		}
 		b.do(ctx, "contended", c.name, sys, b.takes(c.tenants, b.seconds), func() (report.Record, error) {
 			r, _, _, err := b.measure(ctx, ses, c.tenants, b.seconds)
+			return r, err
+		})
+	}
+	light(ctx, b, sys, ses)
+}
+
+// light has neighbours that leave most of their share: a hard job may not have it. Kernels
+// that fit a slice, and longer ones, which begin beside others and end alone.
+func light(ctx context.Context, b *bench, sys system, ses session) {
+	for _, c := range []struct {
+		name string
+		pair []tenant
+	}{
+		{"30 of 1 ms beside 70 that works 5 ms of 50", []tenant{{shape: "1ms", share: 30}, {shape: "1ms", share: 70, idle: "5:45"}}},
+		{"30 of 20 ms beside 70 that works 5 ms of 50", []tenant{{shape: "20ms", share: 30}, {shape: "1ms", share: 70, idle: "5:45"}}},
+		{"20 of 50 ms beside 60 that works 130 ms of 300", []tenant{{shape: "50ms", share: 20}, {shape: "1ms", share: 60, idle: "130:170"}}},
+	} {
+		length := 2 * b.seconds
+		b.do(ctx, "contended", c.name, sys, b.takes(c.pair, length), func() (report.Record, error) {
+			r, _, _, err := b.measure(ctx, ses, c.pair, length)
+			for i := range r.Tenants { // not both are always busy: parts are no yardstick
+				r.Tenants[i].Windows = nil
+			}
 			return r, err
 		})
 	}
@@ -187,6 +211,23 @@ func alone(ctx context.Context, b *bench, sys system, ses session) {
 			one := shares(shape, share)
 			b.do(ctx, "alone", fmt.Sprintf("%d, %s", share, shape), sys, b.takes(one, b.seconds), func() (report.Record, error) {
 				return b.settle(ctx, ses, one)
+			})
+		}
+	}
+	for _, c := range []struct {
+		shape  string
+		shares []int
+		procs  int
+	}{{"20us", []int{30, 75}, 4}, {"1ms", []int{30, 75}, 4}, {"20ms", []int{30, 75}, 2}, {"50ms", []int{10}, 2}} {
+		for _, share := range c.shares {
+			one := []tenant{{shape: c.shape, share: share, procs: c.procs}}
+			length := b.seconds
+			if c.shape == "50ms" {
+				length *= 3 // a kernel is half a second of this share
+			}
+			b.do(ctx, "alone", fmt.Sprintf("%d, %s, %d processes", share, c.shape, c.procs), sys, b.takes(one, length), func() (report.Record, error) {
+				r, _, _, err := b.measure(ctx, ses, one, length)
+				return r, err
 			})
 		}
 	}
