@@ -29,7 +29,7 @@ static bool record(CUevent *slot, CUstream stream)
 	return event(slot) && vgpu_real.cuEventRecord(*slot, stream) == CUDA_SUCCESS;
 }
 
-static bool elapsed(double *ns, CUevent from, CUevent to)
+static bool between(double *ns, CUevent from, CUevent to)
 {
 	float ms;
 
@@ -181,7 +181,7 @@ static void anchor(struct gate_context *c, struct lane *l, uint64_t now)
 	} else if (c->next_recorded) {
 		if (vgpu_real.cuEventQuery(c->next_anchor) != CUDA_SUCCESS)
 			return;
-		if (elapsed(&moved, c->anchor, c->next_anchor)) {
+		if (between(&moved, c->anchor, c->next_anchor)) {
 			CUevent old = c->anchor;
 
 			c->anchor = c->next_anchor;
@@ -202,7 +202,7 @@ static double not_covered(struct gate_context *c, struct lane *l, const struct v
 	double end, begin;
 
 	anchor(c, l, now);
-	if (!c->anchored || !elapsed(&end, c->anchor, b->end))
+	if (!c->anchored || !between(&end, c->anchor, b->end))
 		return span;
 	begin = end - span;
 	if (begin < c->covered_ns)
@@ -299,7 +299,8 @@ static uint64_t charge_of(struct gate *g, const struct vgpu_stream_batch *b, dou
 	return (uint64_t)busy;
 }
 
-static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t charge)
+static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t charge,
+		   uint64_t elapsed)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
 	struct vgpu_slot_card *mine = vgpu_my(g->card);
@@ -308,6 +309,8 @@ static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t c
 			   __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&budget->charged_ns, charge, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&mine->gpu_ns, charge, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&vgpu_state.cache.header->elapsed_ns[g->card], elapsed,
+			   __ATOMIC_RELAXED);
 	g->inflight_ns -= g->inflight_ns < b->est_ns ? g->inflight_ns : b->est_ns;
 	__atomic_store_n(&mine->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
 }
@@ -329,8 +332,8 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	double span, busy, late, slack, part = own_part(g, b, now);
 	uint32_t beside = vgpu_gate_beside(g);
 
-	if (!elapsed(&span, b->start, b->end)) {
-		settle(g, b, b->est_ns);
+	if (!between(&span, b->start, b->end)) {
+		settle(g, b, b->est_ns, b->est_ns);
 		return;
 	}
 	span -= launch_gap(g, b, span, &late);
@@ -338,7 +341,7 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	busy = several ? not_covered(l->context, l, b, span, now) : span;
 	if (b->beside < beside)
 		b->beside = beside;
-	settle(g, b, charge_of(g, b, est, busy, slack, part));
+	settle(g, b, charge_of(g, b, est, busy, slack, part), (uint64_t)busy);
 	learn(b, est, span, slack, part >= 1 && !b->beside && !g->schedule.others);
 }
 
@@ -359,7 +362,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			if (r == CUDA_SUCCESS)
 				account(g, l, b, several, now);
 			else
-				settle(g, b, b->est_ns);
+				settle(g, b, b->est_ns, b->est_ns);
 			g->progress_ns = now;
 			l->first = (l->first + 1) % RING;
 			l->closed--;
@@ -372,7 +375,7 @@ void vgpu_lane_drop(struct gate *g, struct lane *l)
 	for (unsigned i = 0; i < l->closed + (l->open ? 1u : 0u); i++) {
 		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
 
-		settle(g, b, b->est_ns);
+		settle(g, b, b->est_ns, b->est_ns);
 		b->pending = 0;
 	}
 	l->closed = 0;

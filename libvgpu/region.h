@@ -180,7 +180,10 @@ struct vgpu_cache_header {
 	/* The most memory in use right after an allocation, in bytes; only grows.
 	 * For display: libraries older than the field leave 0. */
 	uint64_t mem_peak[VGPU_MAX_CARDS];
-	uint8_t reserved1[576];
+	/* Time for which measured work of the job was on its way, slices of others
+	 * included, in nanoseconds; of several processes, the sum. Only grows. */
+	uint64_t elapsed_ns[VGPU_MAX_CARDS];
+	uint8_t reserved1[448];
 };
 
 /* What one process holds and does on one card. mem is the authority; the
@@ -274,7 +277,8 @@ VGPU_AT(vgpu_cache_header, mem_limit, 832);
 VGPU_AT(vgpu_cache_header, budget, 960);
 VGPU_AT(vgpu_cache_header, turn, 1984);
 VGPU_AT(vgpu_cache_header, mem_peak, 2368);
-VGPU_AT(vgpu_cache_header, reserved1, 2496);
+VGPU_AT(vgpu_cache_header, elapsed_ns, 2496);
+VGPU_AT(vgpu_cache_header, reserved1, 2624);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, launches, 32);
 VGPU_AT(vgpu_slot_card, slice_us, 48);
