@@ -276,6 +276,16 @@ func (n *node) forgotten(j job) {
 	if r := n.As("root", "squeue", "-h", "-j", strconv.Itoa(j.id), "-t", "all"); r.Code == 0 && r.Out != "" {
 		return // it was saved in time
 	}
+	// slurmctld ends what a slurmd that registers runs of a job that it does not know.
+	// Of a number that is another job's by then, it waits for that one's end to be old.
+	next := time.Now().Add(5 * time.Second)
+	n.eventually(90*time.Second, fmt.Sprintf("what slurmctld has forgotten of job %d is ended", j.id), func() bool {
+		if time.Now().After(next) {
+			n.must(n.Slurmd.Reload()) // registers: not all do when slurmctld comes
+			next = time.Now().Add(10 * time.Second)
+		}
+		return !n.runs("slurmstepd: ["+strconv.Itoa(j.id)+".") && len(n.workers(j)) == 0 && !n.hasRecord(j)
+	})
 	for {
 		id, err := n.Sbatch(j.user, []string{"--hold", "--gres=vgpu:1"}, "true")
 		n.must(err)

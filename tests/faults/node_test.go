@@ -281,6 +281,11 @@ func (n *node) find(prefix, word string) int {
 	return pid
 }
 
+// runs says whether there is a process whose command line starts so.
+func (n *node) runs(prefix string) bool {
+	return slices.ContainsFunc(n.Processes(), func(p cluster.Process) bool { return strings.HasPrefix(p.Command, prefix) })
+}
+
 // stepd is the slurmstepd of a batch job.
 func (n *node) stepd(j job) int { return n.find("slurmstepd: ["+strconv.Itoa(j.id)+".", "") }
 
