@@ -19,21 +19,32 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
-// finds waits until the checker has found something by an invariant, and takes it.
-func (n *node) finds(invariant string) {
+// breaker is a node that is broken on purpose, with the invariants that saw it.
+type breaker struct {
+	*node
+	found map[string]bool
+}
+
+// finds waits until the checker has found something by each of the invariants, and
+// takes it.
+func (n breaker) finds(invariants ...string) {
 	n.t.Helper()
 	var all []string
-	n.eventually(15*time.Second, "the checker finds: "+invariant, func() bool {
-		all = append(all, n.Wrong()...)
-		return slices.ContainsFunc(all, func(w string) bool { return strings.Contains(w, " "+invariant+": ") })
-	})
-	n.t.Logf("%s: %s", invariant, all[len(all)-1])
+	for _, name := range invariants {
+		by := func(w string) bool { return strings.Contains(w, " "+name+": ") }
+		n.eventually(15*time.Second, "the checker finds: "+name, func() bool {
+			all = append(all, n.Wrong()...)
+			return slices.ContainsFunc(all, by)
+		})
+		n.t.Log(all[slices.IndexFunc(all, by)])
+		n.found[name] = true
+	}
 }
 
 // TestCheckerFindsWhatIsBroken breaks the promises on a real node, and not only in
 // observations that were made up: the checker must see each.
 func TestCheckerFindsWhatIsBroken(t *testing.T) {
-	n := up(t, "")
+	n := breaker{up(t, ""), map[string]bool{}}
 	j := n.submit(alice, 30, holdScript)
 	n.working(30*time.Second, j)
 	n.eventually(10*time.Second, "the checker has seen the job run", func() bool {
@@ -48,8 +59,7 @@ func TestCheckerFindsWhatIsBroken(t *testing.T) {
 	free := exec.Command(cluster.Worker, "--alloc", "40G", "--saturate", "100")
 	free.Env = []string{"SLURM_JOB_ID=" + strconv.Itoa(j.id)}
 	n.must(free.Start())
-	n.finds("memory limit")
-	n.finds("compute limit")
+	n.finds("memory limit", "announced", "compute limit")
 	n.must(free.Process.Kill())
 	_ = free.Wait()
 
@@ -90,6 +100,13 @@ func TestCheckerFindsWhatIsBroken(t *testing.T) {
 	_, err = n.Scontrol("update", "NodeName=vgpu-node", "State=RESUME")
 	n.must(err)
 
+	n.leaveBehind()
+	for name := range names() {
+		if !n.found[name] {
+			t.Errorf("nothing here breaks the invariant %q", name)
+		}
+	}
+
 	if wrong := n.Released(); len(wrong) != 3 {
 		t.Errorf("with a job on it, the node is not released by ledger, folders and card: %q", wrong)
 	}
@@ -97,6 +114,29 @@ func TestCheckerFindsWhatIsBroken(t *testing.T) {
 	n.clean(30 * time.Second)
 	time.Sleep(500 * time.Millisecond) // Slurm's last answer is a new one
 	n.Wrong()
+}
+
+// leaveBehind runs something with the name of a short-lived program for too long, by a
+// patience of seconds.
+func (n breaker) leaveBehind() {
+	n.t.Helper()
+	n.patience(2 * time.Second)
+	defer n.patience(oldAfter)
+	program, err := os.ReadFile("/bin/sleep")
+	n.must(err)
+	const path = cluster.Dir + "/vgpu-prolog"
+	n.must(os.WriteFile(path, program, 0o755))
+	sleep := exec.Command(path, "60")
+	n.must(sleep.Start())
+	n.finds("stuck")
+	n.must(sleep.Process.Kill())
+	_ = sleep.Wait()
+}
+
+func (n *node) patience(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.eyes.patience = d
 }
 
 // write replaces a file in one step, as gresd does.

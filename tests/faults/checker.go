@@ -140,6 +140,13 @@ func (k *Checker) Counts() (samples, checked, alone int) {
 	return k.samples, k.inv.Checked, k.inv.Alone
 }
 
+// Over is the most GPU time that a job had beyond its share in three seconds.
+func (k *Checker) Over() (alone, beside time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.inv.Over.Alone, k.inv.Over.Beside
+}
+
 // Stop ends it.
 func (k *Checker) Stop() {
 	close(k.stop)

@@ -39,6 +39,9 @@ const (
 type Invariants struct {
 	Checked int // invariants that were looked at, over all observations
 	Alone   int // of them, compute limits of jobs that had their card alone
+	// Over is the most that a job had in a window beyond its share alone, in GPU time:
+	// alone on its card, and beside others, which is looked at only.
+	Over struct{ Alone, Beside time.Duration }
 
 	want    map[uint32]Want
 	exempt  map[uint32]bool // jobs whose processes nobody looks after
@@ -73,6 +76,8 @@ type place struct{ pid, card, n int }
 type point struct {
 	at            time.Time
 	total, others time.Duration
+	schedule      libvgpu.Schedule
+	budget        libvgpu.Budget
 }
 
 // NewInvariants knows of no job.
@@ -83,14 +88,14 @@ func NewInvariants() *Invariants {
 	}
 }
 
-// Check returns what is wrong with an observation, each with the name of the
-// invariant in front.
-func (inv *Invariants) Check(o Observation) []string {
-	var wrong []string
-	for _, c := range []struct {
-		name  string
-		check func(Observation) []string
-	}{
+// invariant is one of those that are checked in every observation.
+type invariant struct {
+	name  string
+	check func(Observation) []string
+}
+
+func (inv *Invariants) all() []invariant {
+	return []invariant{
 		{"memory limit", inv.memory},
 		{"compute limit", inv.compute},
 		{"announced", inv.announced},
@@ -101,7 +106,14 @@ func (inv *Invariants) Check(o Observation) []string {
 		{"100 %", inv.full},
 		{"drained", inv.drained},
 		{"stuck", inv.stuck},
-	} {
+	}
+}
+
+// Check returns what is wrong with an observation, each with the name of the
+// invariant in front.
+func (inv *Invariants) Check(o Observation) []string {
+	var wrong []string
+	for _, c := range inv.all() {
 		inv.Checked++
 		for _, text := range c.check(o) {
 			wrong = append(wrong, c.name+": "+text)
@@ -164,24 +176,50 @@ func (inv *Invariants) compute(o Observation) (wrong []string) {
 			delete(inv.busy, job) // has ended
 			continue
 		}
-		u.points = append(u.points, point{o.At, u.total, u.others})
+		f := o.Files[job]
+		u.points = append(u.points, point{o.At, u.total, u.others, f.Schedule, f.Budget})
 		for len(u.points) > 2 && o.At.Sub(u.points[1].at) >= computeWindow {
 			u.points = u.points[1:]
 		}
 		first := u.points[0]
 		span, used, others := o.At.Sub(first.at), u.total-first.total, u.others-first.others
 		w, known := inv.want[job]
-		if !known || span < computeWindow || others > span*aloneBelow/100 {
+		if !known || span < computeWindow {
 			continue
 		}
+		over := used - span*time.Duration(w.Share)/100
+		if others > span*aloneBelow/100 {
+			inv.Over.Beside = max(inv.Over.Beside, over)
+			continue
+		}
+		inv.Over.Alone = max(inv.Over.Alone, over)
 		inv.Alone++
 		if most := span*time.Duration(w.Share+computePoints)/100 + computeBurst; used > most {
-			wrong = append(wrong, fmt.Sprintf("job %d, alone on its card, had %.0f %% of it for %.1f s, want at most %d %% and a burst of %s",
-				job, 100*used.Seconds()/span.Seconds(), span.Seconds(), w.Share+computePoints, computeBurst))
+			wrong = append(wrong, fmt.Sprintf("job %d, alone on its card, had %.0f %% of it for %.1f s, want at most %d %% and a burst of %s; %s",
+				job, 100*used.Seconds()/span.Seconds(), span.Seconds(), w.Share+computePoints, computeBurst, told(u.points)))
 			u.points = u.points[len(u.points)-1:]
 		}
 	}
 	return wrong
+}
+
+// told is what there is to find out why a job had more than its share: over the
+// observations of a window, what it was charged and had saved up by its own account,
+// and what gresd had told it.
+func told(points []point) string {
+	first, last := points[0], points[len(points)-1]
+	ms := func(ns int64) int64 { return ns / int64(time.Millisecond) }
+	text := fmt.Sprintf("%d looks; charged %d ms, balance %d to %d ms;", len(points),
+		ms(int64(last.budget.ChargedNS-first.budget.ChargedNS)), ms(first.budget.BalanceNS), ms(last.budget.BalanceNS))
+	for i, p := range points {
+		if i > 0 && p.schedule == points[i-1].schedule {
+			continue
+		}
+		text += fmt.Sprintf(" at %.1f s: had %d ms, others %d ms, gate %d, busy others %d, weight %d %%, slice %d us;", p.at.Sub(first.at).Seconds(),
+			(p.total - first.total).Milliseconds(), (p.others - first.others).Milliseconds(), p.schedule.Gate, p.schedule.Others,
+			p.schedule.WeightPPM/10000, p.schedule.SliceUS)
+	}
+	return text
 }
 
 // add counts the time that each job had of a card since the last observation.

@@ -86,6 +86,7 @@ func TestInvariantsHold(t *testing.T) {
 // Each invariant finds what it is for, and no other one takes it for something else.
 func TestInvariantsFail(t *testing.T) {
 	second := func(o *Observation) int { return int(o.At.Sub(time.Unix(1000, 0)).Seconds()) }
+	left := names()
 	another := storm.Entry{Granted: true, UID: 5, Cards: []storm.EntryCard{{UUID: uuid, Share: 80, Memory: 24 * gib}}}
 	for _, c := range []struct {
 		name, want string
@@ -120,6 +121,11 @@ func TestInvariantsFail(t *testing.T) {
 			f := o.Files[7]
 			f.Grant.Cards = slices.Clone(f.Grant.Cards)
 			f.Grant.Cards[0].Mode = libvgpu.ModeSoft
+			o.Files[7] = f
+		}},
+		{"grant file", "says {JobID:8", func(o *Observation) { // another job's
+			f := o.Files[7]
+			f.Grant.JobID = 8
 			o.Files[7] = f
 		}},
 		{"grant file", "not a grant", func(o *Observation) {
@@ -160,6 +166,7 @@ func TestInvariantsFail(t *testing.T) {
 		}},
 		{"stuck", "vgpu-prolog", func(o *Observation) { o.Old = []string{"vgpu-prolog, pid 9, for 61 s"} }},
 	} {
+		delete(left, c.name)
 		wrong := found(c.change)
 		if !slices.ContainsFunc(wrong, func(w string) bool { return strings.HasPrefix(w, c.name+": ") && strings.Contains(w, c.want) }) {
 			t.Errorf("%s does not say %q; found: %q", c.name, c.want, wrong)
@@ -171,6 +178,18 @@ func TestInvariantsFail(t *testing.T) {
 			}
 		}
 	}
+	if len(left) > 0 {
+		t.Errorf("nothing here breaks the invariants %q", sortedKeys(left))
+	}
+}
+
+// names are those of all invariants that are checked in every observation.
+func names() map[string]bool {
+	all := map[string]bool{}
+	for _, i := range NewInvariants().all() {
+		all[i.name] = true
+	}
+	return all
 }
 
 // What is allowed by name is allowed, and no more.

@@ -44,8 +44,10 @@ type Observation struct {
 // Files is what the two files of a job say.
 type Files struct {
 	Grant     libvgpu.GrantSpec
+	Schedule  libvgpu.Schedule // of the first card, as gresd told it last
 	GrantErr  error
-	Announced uint64 // bytes, by the slots of the cache
+	Announced uint64         // bytes, by the slots of the cache
+	Budget    libvgpu.Budget // of the first card: what the job says of itself
 }
 
 // SlurmView is an answer of slurmctld. What it says was true at some time
@@ -66,6 +68,7 @@ type SlurmJob struct {
 type Observer struct {
 	machine  *simgpu.Machine
 	jobs     map[process]uint32
+	patience time.Duration // oldAfter
 	oldSince time.Time
 	old      []string
 }
@@ -82,7 +85,7 @@ func NewObserver() (*Observer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Observer{machine: m, jobs: map[process]uint32{}}, nil
+	return &Observer{machine: m, jobs: map[process]uint32{}, patience: oldAfter}, nil
 }
 
 // Look reads everything but what Slurm says, which may take long.
@@ -107,7 +110,7 @@ func (o *Observer) Look() Observation {
 	}
 	obs.Ledger, obs.LedgerErr = storm.ReadLedger(cluster.StateDir + "/ledger.json")
 	if obs.At.Sub(o.oldSince) > time.Second {
-		o.old, o.oldSince = oldPrograms(), obs.At
+		o.old, o.oldSince = oldPrograms(o.patience), obs.At
 	}
 	obs.Old = o.old
 	return obs
@@ -116,11 +119,18 @@ func (o *Observer) Look() Observation {
 // files reads the files of a job; there is false for a folder that is being
 // made or removed, or of a job that was refused.
 func files(folder string) (f Files, there bool) {
-	f.Grant, _, f.GrantErr = libvgpu.ReadGrant(folder + "/grant")
+	var schedules []libvgpu.Schedule
+	f.Grant, schedules, f.GrantErr = libvgpu.ReadGrant(folder + "/grant")
 	if errors.Is(f.GrantErr, fs.ErrNotExist) {
 		return f, false
 	}
+	if len(schedules) > 0 {
+		f.Schedule = schedules[0]
+	}
 	if view, err := libvgpu.ReadCache(folder + "/cache"); err == nil {
+		if len(view.Cards) > 0 {
+			f.Budget = view.Cards[0].Budget
+		}
 		for _, slot := range view.Slots {
 			for _, card := range slot.Cards {
 				f.Announced += card.Mem
@@ -182,8 +192,8 @@ const oldAfter = 60 * time.Second
 
 var shortLived = []string{"vgpu-prolog", "vgpuctl", "scontrol", "squeue", "scancel"}
 
-// oldPrograms lists short-lived programs that are too old.
-func oldPrograms() []string {
+// oldPrograms lists short-lived programs that are older than they may be.
+func oldPrograms(patience time.Duration) []string {
 	var old []string
 	text, err := os.ReadFile("/proc/uptime")
 	if err != nil {
@@ -204,7 +214,7 @@ func oldPrograms() []string {
 			}
 			pid, _ := strconv.Atoi(filepath.Base(dir))
 			const ticks = 100 // of USER_HZ, which is the same on every Linux
-			if start := startTime(pid); start != 0 && up-float64(start)/ticks > oldAfter.Seconds() {
+			if start := startTime(pid); start != 0 && up-float64(start)/ticks > patience.Seconds() {
 				old = append(old, fmt.Sprintf("%s, pid %d, for %.0f s", name, pid, up-float64(start)/ticks))
 			}
 		}
