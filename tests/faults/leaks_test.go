@@ -5,17 +5,20 @@ package faults
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -80,7 +83,91 @@ func (n *node) count(w job, worker int) map[string]float64 {
 	}
 	n.countHeap(out)
 	out["job process"+inUse] = n.mallocOf(w, worker)
+	out["slurmd"+inUse] = n.mallocOfSlurmd()
 	return out
+}
+
+// mallocsFile is where slurmd tells what its malloc has given out.
+const mallocsFile = cluster.Dir + "/mallocs"
+
+// tellSlurmd has slurmd started again with a library that tells what its malloc has given
+// out. What the kernel has given it, which the rest of malloc's arenas is part of, moves
+// by 1 MiB without a job more or less.
+func (n *node) tellSlurmd() {
+	n.t.Helper()
+	library := filepath.Join(n.t.TempDir(), "mallocs.so")
+	out, err := exec.Command("cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", library, "testdata/mallocs.c").CombinedOutput()
+	if err != nil {
+		n.t.Fatalf("%v: %s", err, out)
+	}
+	n.Slurmd.Stop()
+	n.Slurmd.Begin = func(cmd *exec.Cmd) error {
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+library, "VGPU_MALLOCS="+mallocsFile)
+		return cmd.Start()
+	}
+	n.must(n.Slurmd.Start())
+}
+
+func (n *node) mallocOfSlurmd() float64 {
+	n.t.Helper()
+	var bytes float64
+	began := time.Now()
+	n.eventually(10*time.Second, "slurmd tells its memory", func() bool {
+		info, err := os.Stat(mallocsFile)
+		if err != nil || !info.ModTime().After(began) {
+			return false
+		}
+		text, err := os.ReadFile(mallocsFile)
+		_, scanned := fmt.Sscan(string(text), &bytes)
+		return err == nil && scanned == nil
+	})
+	return bytes
+}
+
+// The plugin is part of slurmd and of each slurmstepd. It asks nobody for memory, so it
+// leaks none.
+func TestPluginAllocatesNothing(t *testing.T) {
+	plugin, err := elf.Open("../../build/spank/vgpu.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plugin.Close()
+	symbols, err := plugin.ImportedSymbols()
+	if err != nil || len(symbols) < 10 {
+		t.Fatal(err, symbols)
+	}
+	allocates := regexp.MustCompile(`alloc|strn?dup|asprintf|getline|getdelim|opendir|fdopen|fopen|open_memstream|scandir|realpath|xmalloc|^mmap`)
+	for _, s := range symbols {
+		if allocates.MatchString(s.Name) {
+			t.Errorf("the plugin calls %s, which allocates", s.Name)
+		}
+	}
+}
+
+// A leak of one allocation for each job, or of one thing a round, is found in each count,
+// whatever it starts from; what only moves is not.
+func TestEachCountCanFail(t *testing.T) {
+	const rounds, jobs = 25, 1050
+	for what, leak := range map[string]float64{ // for each round
+		"gresd" + liveObjects: jobs / rounds, "job process" + inUse: 24 * jobs / rounds, "slurmd" + inUse: 24 * jobs / rounds,
+		"gresd RssAnon" + resident: 80, "gresd fds": 1, "gresd goroutines": 1, "slurmd threads": 1, "slurmstepd fds": 1, "run_dir files": 1,
+		"state_dir files": 1, "mounts": 1, "slots of the witness": 1, "metric series": 1,
+	} {
+		for _, first := range []float64{5, 9000} {
+			least := leastOf(what, first, jobs)
+			var leaks, moves []float64
+			for i := range rounds {
+				noise := least / 10 * float64(i%3)
+				leaks, moves = append(leaks, first+leak*float64(i)+noise), append(moves, first+noise)
+			}
+			if tr := TrendOf(leaks); !tr.Leaks(least) {
+				t.Errorf("%s: a leak of %.0f a round is not found: %s; leaks from %.0f", what, leak, tr, least)
+			}
+			if tr := TrendOf(moves); tr.Leaks(least) {
+				t.Errorf("%s: no leak: %s; leaks from %.0f", what, tr, least)
+			}
+		}
+	}
 }
 
 // countProcess counts what the kernel knows of a process.

@@ -56,10 +56,15 @@ var soakJobs = []string{
 // witness is left, everything that could leak is counted.
 func TestSoak(t *testing.T) {
 	total := soakTime(t)
+	// The short jobs before take up to ten minutes.
+	if end, ok := t.Deadline(); ok && time.Until(end) < total+15*time.Minute {
+		t.Fatalf("%s and the jobs before them do not end in %s: go test -timeout 3h", total, time.Until(end).Round(time.Second))
+	}
 	round := min(time.Minute, total/8)
 	seed := seedOf(t)
 	dice := rand.New(rand.NewPCG(seed, 11))
 	n := up(t, fmt.Sprintf("[debug]\npprof = %q\n[metrics]\nprocesses = true\n", pprofSocket))
+	n.tellSlurmd()
 	w := n.submit(alice, 10, witness)
 	n.working(30*time.Second, w)
 	stays := n.find(cluster.Worker, "--alloc 512M --saturate 100000")
@@ -99,9 +104,10 @@ func TestSoak(t *testing.T) {
 		time.Sleep(2 * time.Second) // gresd and slurmd have put away what was of the jobs
 		line := ""
 		jobsAfter = append(jobsAfter, jobs-refused)
-		for what, value := range n.count(w, stays) {
-			series[what] = append(series[what], value)
-			line += fmt.Sprintf(" %s=%.0f", what, value)
+		counts := n.count(w, stays)
+		for _, what := range sortedKeys(counts) {
+			series[what] = append(series[what], counts[what])
+			line += fmt.Sprintf(" %s=%.0f", what, counts[what])
 		}
 		t.Logf("round %d, %d jobs:%s", rounds, jobs, line)
 		n.report()
