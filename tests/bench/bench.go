@@ -176,7 +176,7 @@ func (b *bench) findDriver(ctx context.Context) error {
 		if err := os.Mkdir(copies, 0o755); err != nil {
 			return err
 		}
-		for _, lib := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+		for _, lib := range []string{"libcuda.so.1", "libnvidia-ml.so.1", "libsimrm.so"} {
 			if err := copyFile(filepath.Join(folders[0], lib), filepath.Join(copies, lib)); err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -87,6 +88,9 @@ func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) 
 	defer log.Close()
 	n.cmd = exec.CommandContext(ctx, b.program("gresd"), "--config", n.path("vgpu.toml"))
 	n.cmd.Env, n.cmd.Stdout, n.cmd.Stderr = b.env, log, log
+	if b.sim {
+		n.cmd.Env = append(slices.Clone(b.env), "LD_PRELOAD="+filepath.Join(b.dir, "simgpu/libsimrm.so"))
+	}
 	n.cmd.Cancel = func() error { return n.cmd.Process.Signal(syscall.SIGTERM) }
 	n.cmd.WaitDelay = 5 * time.Second
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
@@ -204,26 +208,36 @@ func (n *node) left(ctx context.Context) (int, error) {
 	return max(len(rep.Jobs), len(folders)), err
 }
 
-// cpu is the processor time that gresd has used.
-func (n *node) cpu() (time.Duration, error) {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", n.cmd.Process.Pid))
+// daemonUse is what gresd has taken of the node's processors.
+type daemonUse struct {
+	cpu     time.Duration
+	wakeups int64 // how often its threads gave up a processor of their own accord
+}
+
+// use is what gresd has taken so far.
+func (n *node) use() (u daemonUse, err error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", n.cmd.Process.Pid))
 	if err != nil || len(tasks) == 0 {
-		return 0, fmt.Errorf("processor time of gresd: no schedstat: %w", err)
+		return u, fmt.Errorf("processor time of gresd: no threads: %w", err)
 	}
-	var sum time.Duration
-	for _, path := range tasks {
-		text, err := os.ReadFile(path)
-		if err != nil { // the thread has ended
+	for _, task := range tasks {
+		times, err1 := os.ReadFile(task + "/schedstat")
+		status, err2 := os.ReadFile(task + "/status")
+		if err1 != nil || err2 != nil { // the thread has ended
 			continue
 		}
-		ns, _, _ := strings.Cut(string(text), " ")
-		v, err := strconv.ParseInt(ns, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read %s: %w", path, err)
+		ns, _, _ := strings.Cut(string(times), " ")
+		_, rest, _ := strings.Cut(string(status), "\nvoluntary_ctxt_switches:")
+		switches, _, _ := strings.Cut(rest, "\n")
+		spent, err1 := strconv.ParseInt(ns, 10, 64)
+		woken, err2 := strconv.ParseInt(strings.TrimSpace(switches), 10, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return u, fmt.Errorf("processor time of gresd: read %s: %w", task, err)
 		}
-		sum += time.Duration(v)
+		u.cpu += time.Duration(spent)
+		u.wakeups += woken
 	}
-	return sum, nil
+	return u, nil
 }
 
 // removeEmpty removes an empty file or folder, and leaves any other alone.
