@@ -139,18 +139,24 @@ type SlotCard struct {
 	Syncs                            uint32 // how often the host has waited for work; wraps
 }
 
-// CacheReader reads one cache file again and again without opening it again.
-// It is for one goroutine.
+// CacheReader reads one cache file again and again without opening it again, with one
+// system call where nothing has changed but numbers. It is for one goroutine.
 type CacheReader struct {
-	file  *os.File
-	alive map[uint64]liveness // by owner; nil: none
+	file    *os.File
+	alive   map[uint64]liveness // by owner; nil: none
+	checked time.Time           // when the size of the file was last looked at
+	high    int                 // slots that it had when it was last read
+	uuids   [MaxCards]string    // the same
 }
 
 // buffers are for one reading each: a node may have thousands of jobs.
 var buffers = sync.Pool{New: func() any {
-	buf := make([]byte, headerSize+64*slotSize)
+	buf := make([]byte, headerSize+mostPooled*slotSize)
 	return &buf
 }}
+
+// mostPooled are the slots that a buffer of the pool has room for.
+const mostPooled = 64
 
 type liveness struct {
 	first               time.Time // when its slot was first seen, or soon after
@@ -242,13 +248,19 @@ func (r *CacheReader) Claimed() bool {
 }
 
 func (r *CacheReader) read(p *patience) (CacheView, error) {
-	if err := checkRegular(r.file, CacheSize, ErrNotCache); err != nil {
-		return CacheView{}, err
+	now := time.Now()
+	// What is missing of a file that was cut is seen below, where it is read.
+	if now.Sub(r.checked) >= livenessFor {
+		if err := checkRegular(r.file, CacheSize, ErrNotCache); err != nil {
+			return CacheView{}, err
+		}
+		r.checked = now
 	}
 	pooled := buffers.Get().(*[]byte)
 	defer buffers.Put(pooled)
 	buf := *pooled
-	if _, err := r.file.ReadAt(buf[:headerSize], C.VGPU_CACHE_OFFSET); err != nil {
+	had := headerSize + min(r.high, mostPooled)*slotSize
+	if _, err := r.file.ReadAt(buf[:had], C.VGPU_CACHE_OFFSET); err != nil {
 		return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
 	}
 	h := (*C.struct_vgpu_cache_header)(unsafe.Pointer(&buf[0]))
@@ -259,34 +271,28 @@ func (r *CacheReader) read(p *patience) (CacheView, error) {
 	for i := range view.Cards {
 		b := &h.budget[i]
 		view.Cards[i] = CacheCard{
-			UUID: text(&h.uuid[i]), MemLimit: uint64(h.mem_limit[i]), MemPeak: uint64(h.mem_peak[i]),
+			UUID: r.uuid(i, &h.uuid[i]), MemLimit: uint64(h.mem_limit[i]), MemPeak: uint64(h.mem_peak[i]),
 			Budget: Budget{
 				BalanceNS: int64(b.balance_ns), ChargedNS: uint64(b.charged_ns),
 				Waits: uint64(b.waits), WaitNS: uint64(b.wait_ns), Refused: uint64(b.refused),
 			},
 		}
 	}
-	slots := min(int(h.high_slot), MaxSlots)
-	if slots == 0 {
+	r.high = min(int(h.high_slot), MaxSlots)
+	if r.high == 0 {
 		r.alive = nil
 		return view, nil
 	}
-	if len(buf) < slots*slotSize {
-		buf = make([]byte, slots*slotSize) // a rare job; not kept
+	end := headerSize + r.high*slotSize
+	if len(buf) < end {
+		buf = append(make([]byte, 0, end), buf[:had]...)[:end] // a rare job; not kept
 	}
-	if _, err := r.file.ReadAt(buf[:slots*slotSize], slotsOffset); err != nil {
-		return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
-	}
-	if r.alive == nil {
-		r.alive = map[uint64]liveness{}
-	}
-	now := time.Now()
-	for i := range slots {
-		s := (*C.struct_vgpu_slot)(unsafe.Pointer(&buf[i*slotSize]))
-		if s.owner != 0 {
-			r.addSlot(&view, uint32(i), s, now, p)
+	if had < end {
+		if _, err := r.file.ReadAt(buf[had:end], C.VGPU_CACHE_OFFSET+int64(had)); err != nil {
+			return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
 		}
 	}
+	r.addSlots(&view, buf[headerSize:end], now, p)
 	for owner, l := range r.alive {
 		if now.Sub(l.until) > livenessFor {
 			delete(r.alive, owner) // its slot is gone
@@ -295,14 +301,46 @@ func (r *CacheReader) read(p *patience) (CacheView, error) {
 	return view, nil
 }
 
-func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_slot, now time.Time, p *patience) {
+// uuid is that of a card, which is nearly always what it was.
+func (r *CacheReader) uuid(card int, raw *[C.VGPU_UUID_LEN]C.char) string {
+	b, was := (*[C.VGPU_UUID_LEN]byte)(unsafe.Pointer(raw)), r.uuids[card]
+	if string(b[:len(was)]) != was || len(was) < len(b) && b[len(was)] != 0 {
+		r.uuids[card] = text(raw)
+	}
+	return r.uuids[card]
+}
+
+// addSlots adds the slots that are in use.
+func (r *CacheReader) addSlots(view *CacheView, buf []byte, now time.Time, p *patience) {
+	if r.alive == nil {
+		r.alive = map[uint64]liveness{}
+	}
+	slot := func(i int) *C.struct_vgpu_slot { return (*C.struct_vgpu_slot)(unsafe.Pointer(&buf[i*slotSize])) }
+	used := 0
+	for i := range r.high {
+		if slot(i).owner != 0 {
+			used++
+		}
+	}
+	view.Slots = make([]SlotView, 0, used)
+	cards := make([]SlotCard, used*len(view.Cards)) // of all slots
+	for i := range r.high {
+		if s := slot(i); s.owner != 0 {
+			r.addSlot(view, uint32(i), s, cards[:len(view.Cards):len(view.Cards)], now, p)
+			cards = cards[len(view.Cards):]
+		}
+	}
+}
+
+// addSlot adds one slot; cards is room for what it holds on each.
+func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_slot, cards []SlotCard, now time.Time, p *patience) {
 	// The owner word speaks: a process that has just claimed the slot has not
 	// written its other fields yet.
 	slot := SlotView{
 		SlotOwner: SlotOwner{Index: index, Owner: uint64(s.owner)},
 		PID:       uint32(s.owner>>32) & maxPID, HostPID: uint32(s.host_pid), StartTime: uint64(s.start_time),
 		PIDNS: uint64(s.pid_ns), HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags),
-		MemBegun: uint32(s.mem_begun), MemDone: uint32(s.mem_done), Cards: make([]SlotCard, len(view.Cards)),
+		MemBegun: uint32(s.mem_begun), MemDone: uint32(s.mem_done), Cards: cards,
 	}
 	if uint32(slot.StartTime) != uint32(s.owner) {
 		slot.StartTime = uint64(uint32(s.owner))
@@ -383,13 +421,19 @@ func (s *SlotView) heartbeat() bool {
 // has ended and only waits for its parent. The name of the process, in field 2,
 // may hold spaces and brackets: count from the last bracket.
 func startTime(pid uint32) (uint64, bool) {
-	stat, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/stat")
-	if err != nil {
+	var buf [1024]byte // a line of 52 numbers and a name is shorter
+	n, ok := readSmall("/proc/"+strconv.FormatUint(uint64(pid), 10)+"/stat", buf[:])
+	if !ok {
 		return 0, false
 	}
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 {
-		return 0, false
+	rest := buf[bytes.LastIndexByte(buf[:n], ')')+1 : n]
+	var fields [20][]byte // from field 3 on
+	for i := range fields {
+		rest = bytes.TrimLeft(rest, " ")
+		var more bool
+		if fields[i], rest, more = bytes.Cut(rest, []byte(" ")); !more {
+			return 0, false // there are more fields than these
+		}
 	}
 	// A first thread that has ended while others run looks like a zombie.
 	ended := fields[0][0] == 'Z' || fields[0][0] == 'X'
@@ -398,6 +442,25 @@ func startTime(pid uint32) (uint64, bool) {
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
 	return start, err == nil
+}
+
+// readSmall reads a file of the kernel's that fits into buf, with as few system calls as
+// can be: every process is looked at twice a second.
+func readSmall(path string, buf []byte) (n int, ok bool) {
+	again := func(f func() (int, error)) (int, error) {
+		for {
+			if n, err := f(); !errors.Is(err, unix.EINTR) {
+				return n, err
+			}
+		}
+	}
+	fd, err := again(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	n, err = again(func() (int, error) { return unix.Read(fd, buf) })
+	return n, err == nil && n < len(buf)
 }
 
 // ownerNS are the PID namespace's bits of an owner word.

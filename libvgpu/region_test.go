@@ -263,7 +263,7 @@ func TestCreateGrantChecksItsCards(t *testing.T) {
 }
 
 // putSlot writes one slot as a process of the job would.
-func putSlot(t *testing.T, path string, n int, pid, hostPID uint32, start uint64, mem uint64) {
+func putSlot(t testing.TB, path string, n int, pid, hostPID uint32, start uint64, mem uint64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -300,7 +300,7 @@ func putSlot(t *testing.T, path string, n int, pid, hostPID uint32, start uint64
 	}
 }
 
-func createCache(t *testing.T) string {
+func createCache(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cache")
 	if err := CreateCache(path, exampleSpec(), uint32(os.Getuid()), uint32(os.Getgid())); err != nil {

@@ -112,14 +112,14 @@ func (e *entry) cache(path func() string, maxAge time.Duration) (libvgpu.CacheVi
 	if !e.read.IsZero() && time.Since(e.read) < maxAge {
 		return e.view, e.err
 	}
-	if e.reader != nil && e.err == nil && len(e.view.Slots) == 0 && e.asleep() {
+	// One look at least: who opened the file before anybody listened may have a slot.
+	if e.reader != nil && !e.read.IsZero() && e.err == nil && len(e.view.Slots) == 0 && e.asleep() {
 		view := e.view
 		view.Asleep = true
 		return view, nil
 	}
 	if e.reader == nil {
-		if e.reader, e.err = libvgpu.OpenCache(path()); e.err != nil {
-			e.reader = nil
+		if e.err = e.openReader(path()); e.err != nil {
 			return libvgpu.CacheView{}, e.err
 		}
 	}
@@ -129,4 +129,13 @@ func (e *entry) cache(path func() string, maxAge time.Duration) (libvgpu.CacheVi
 		e.wake()
 	}
 	return e.view, e.err
+}
+
+// openReader opens the cache file. e.mu is held, or nobody else knows e yet.
+func (e *entry) openReader(path string) error {
+	reader, err := libvgpu.OpenCache(path)
+	if err == nil {
+		e.reader = reader
+	}
+	return err
 }

@@ -127,7 +127,7 @@ func (s *Store) Create(rec ledger.Record, cost func(gpu.UUID) gpu.Bytes) error {
 		}
 		return fmt.Errorf("create grant of job %d: %w", rec.JobID, err)
 	}
-	s.put(rec.JobID, g, spec)
+	s.put(rec.JobID, g, spec, true)
 	return nil
 }
 
@@ -184,7 +184,7 @@ func (s *Store) Adopt(rec ledger.Record) error {
 	for i, c := range g.Spec().Cards {
 		spec.Cards[i].MemOverhead = c.MemOverhead
 	}
-	s.put(rec.JobID, g, spec)
+	s.put(rec.JobID, g, spec, false)
 	return nil
 }
 
@@ -303,9 +303,15 @@ func (s *Store) sayNoACL() {
 	}
 }
 
-func (s *Store) put(jobID uint32, g *libvgpu.Grant, spec libvgpu.GrantSpec) {
+// put opens a job. A new one sleeps from the start, where it is heard when its cache
+// file is opened; one that was there may have processes that had it open before.
+func (s *Store) put(jobID uint32, g *libvgpu.Grant, spec libvgpu.GrantSpec, isNew bool) {
 	e := &entry{grant: g, spec: spec}
-	e.wake()
+	// Before anybody listens, who would hear this.
+	_ = e.openReader(filepath.Join(s.Dir(jobID), cacheFile)) // who reads it tries again
+	if !isNew {
+		e.wake()
+	}
 	s.mu.Lock()
 	old := s.open[jobID]
 	s.open[jobID] = e

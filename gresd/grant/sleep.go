@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A job without processes is asleep: its cache file is not read again until
-// somebody opens it, as each process does that wants to compute. A node may have
-// thousands of jobs, most of which only live, and several parts of gresd look at
-// every job many times a second.
+// A job without processes is asleep, and from its beginning: its cache file is not
+// read again until somebody opens it, as each process does that wants to compute. A
+// node may have thousands of jobs, most of which only live, and several parts of gresd
+// look at every job many times a second.
 
 // drowsy is how long a job is looked at after its cache file was opened, or a
 // process seen in it: a process opens the file before it claims a slot. A variable
@@ -75,6 +75,7 @@ func (s *Store) Watch(ctx context.Context) {
 	s.mu.Lock()
 	s.watcher = w
 	for id, e := range s.open {
+		e.wake()
 		e.watched.Store(w.add(id, filepath.Join(s.Dir(id), cacheFile)))
 		s.cutBack(id, e) // whatever happened before
 	}

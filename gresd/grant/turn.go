@@ -21,9 +21,7 @@ func (s *Store) Turn(jobID uint32, card int) (libvgpu.TurnState, error) {
 		return libvgpu.TurnState{}, ErrNotOpen
 	}
 	if e.reader == nil {
-		var err error
-		if e.reader, err = libvgpu.OpenCache(filepath.Join(s.Dir(jobID), cacheFile)); err != nil {
-			e.reader = nil
+		if err := e.openReader(filepath.Join(s.Dir(jobID), cacheFile)); err != nil {
 			return libvgpu.TurnState{}, err
 		}
 	}
