@@ -153,6 +153,42 @@ func TestWhoseProcessItIs(t *testing.T) {
 	}
 }
 
+// A process that is nobody's may become a job's, and is looked at again: but not at
+// its mappings, of which one with CUDA has thousands.
+func TestWhoIsNobodysIsLookedAtAgain(t *testing.T) {
+	p := proc{t, t.TempDir()}
+	p.put(1, 0, 0, nil)
+	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
+	p.put(200, 1, 1000, nil)
+	table := newTable(p.dir, 5)
+	p.put(300, 200, 1000, nil)
+	p.put(301, 200, 1000, nil)
+	for _, pid := range []uint32{300, 301} {
+		if f, ok := table.look(pid); !ok || f.Job != 0 {
+			t.Fatalf("%+v, %v", f, ok)
+		}
+	}
+	if len(table.lines) != 1 {
+		t.Errorf("the parents of two children of one were gone through %d times", len(table.lines))
+	}
+	table.turn()
+	if err := os.RemoveAll(filepath.Join(p.dir, "300/maps")); err != nil {
+		t.Fatal(err)
+	}
+	if f, ok := table.look(300); !ok || f.Job != 0 {
+		t.Errorf("looked at from the start again: %+v, %v", f, ok)
+	}
+	table.folders["/left/by/a/job"] = 7
+	table.turn()
+	p.put(300, 200, 1001, map[string]string{"environ": "SLURM_JOB_ID=8\x00"})
+	if f, ok := table.look(300); !ok || f.Job != 8 || !f.claimed || f.UID != 1001 {
+		t.Errorf("it is a job's now: %+v, %v", f, ok)
+	}
+	if len(table.folders) != 0 {
+		t.Error("folders of jobs are kept for one who is nobody's")
+	}
+}
+
 // sleeper is a process of a user, to be killed.
 func sleeper(t *testing.T, uid uint32) (*exec.Cmd, Process) {
 	t.Helper()

@@ -38,18 +38,40 @@ type table struct {
 	next  map[identity]facts // what of known was asked for since the last turn
 	// folders are cgroups of jobs whose number the name does not tell.
 	folders map[string]uint32
+	// lines are the ancestors that this turn went through, by the first of them:
+	// processes that are nobody's have them in common, mostly.
+	lines map[uint32]line
+}
+
+// line is where the parents of a process lead.
+type line struct {
+	job uint32
+	own bool // to gresd itself
 }
 
 func newTable(root string, self int) *table {
-	return &table{root: root, self: uint32(self), known: map[identity]facts{}, next: map[identity]facts{}, folders: map[string]uint32{}}
+	return &table{
+		root: root, self: uint32(self), known: map[identity]facts{}, next: map[identity]facts{},
+		folders: map[string]uint32{}, lines: map[uint32]line{},
+	}
 }
 
 // turn forgets the processes that nobody asked for since the last turn.
 func (t *table) turn() {
 	t.known, t.next = t.next, map[identity]facts{}
-	if len(t.known) == 0 {
+	clear(t.lines)
+	if !t.knowsJobs() {
 		t.folders = map[string]uint32{}
 	}
+}
+
+func (t *table) knowsJobs() bool {
+	for _, f := range t.known {
+		if f.Job != 0 || f.Exempt {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *table) path(pid uint32, file string) string {
@@ -64,28 +86,32 @@ func (t *table) look(pid uint32) (facts, bool) {
 		return facts{}, false
 	}
 	id := identity{pid, f.Start}
-	for _, seen := range []map[identity]facts{t.next, t.known} {
-		if old, known := seen[id]; known {
-			t.next[id] = old
-			return old, true
-		}
+	old, seen := t.next[id]
+	if !seen {
+		old, seen = t.known[id]
+	}
+	if seen && (old.Job != 0 || old.Exempt) {
+		t.next[id] = old
+		return old, true
 	}
 	if f.UID, ok = t.uid(pid); !ok {
 		return facts{}, false
 	}
-	if !t.usesCards(pid) {
-		return facts{}, false
+	if seen { // who is nobody's may become a job's; the rest stays
+		f.Inside = old.Inside
+	} else {
+		if !t.usesCards(pid) {
+			return facts{}, false
+		}
+		f.Inside = t.namespace(pid) != t.namespace(t.self)
+		f.Exempt = pid == t.self || t.isMPS(pid)
 	}
-	f.Inside = t.namespace(pid) != t.namespace(t.self)
-	f.Exempt = pid == t.self || t.isMPS(pid)
 	t.findJob(&f)
 	// The number may have gone to another process in between.
 	if again, ok := t.stat(pid); !ok || again.Start != f.Start {
 		return facts{}, false
 	}
-	if f.Job != 0 || f.Exempt { // who is nobody's may become a job's
-		t.next[id] = f
-	}
+	t.next[id] = f
 	return f, true
 }
 
@@ -209,11 +235,23 @@ func (t *table) findJob(f *facts) {
 // ancestors follows the parents up to a slurmstepd; own is true for a child of
 // gresd itself.
 func (t *table) ancestors(pid, parent uint32) (job uint32, own bool) {
+	if parent == pid {
+		return 0, false
+	}
+	l, known := t.lines[parent]
+	if !known {
+		l.job, l.own = t.follow(parent)
+		t.lines[parent] = l
+	}
+	return l.job, l.own
+}
+
+func (t *table) follow(parent uint32) (job uint32, own bool) {
 	for range 1000 { // a process that ends meanwhile could make a circle
 		if parent == t.self {
 			return 0, true
 		}
-		if parent <= 1 || parent == pid {
+		if parent <= 1 {
 			return 0, false
 		}
 		if title, err := os.ReadFile(t.path(parent, "cmdline")); err == nil {
@@ -223,10 +261,10 @@ func (t *table) ancestors(pid, parent uint32) (job uint32, own bool) {
 			}
 		}
 		up, ok := t.stat(parent)
-		if !ok {
+		if !ok || up.parent == parent {
 			return 0, false
 		}
-		pid, parent = parent, up.parent
+		parent = up.parent
 	}
 	return 0, false
 }
