@@ -143,6 +143,7 @@ type SlotCard struct {
 // system call where nothing has changed but numbers. It is for one goroutine.
 type CacheReader struct {
 	file    *os.File
+	fd      int                 // the same
 	alive   map[uint64]liveness // by owner; nil: none
 	checked time.Time           // when the size of the file was last looked at
 	high    int                 // slots that it had when it was last read
@@ -181,8 +182,10 @@ func OpenCache(path string) (*CacheReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
 	}
-	return &CacheReader{file: f}, nil
+	return newReader(f), nil
 }
+
+func newReader(f *os.File) *CacheReader { return &CacheReader{file: f, fd: int(f.Fd())} }
 
 // Close closes the file.
 func (r *CacheReader) Close() error { return r.file.Close() }
@@ -243,7 +246,7 @@ func (r *CacheReader) readWith(p *patience) (CacheView, error) {
 // read: it is worth to read all of it.
 func (r *CacheReader) Claimed() bool {
 	var buf [4]byte
-	_, err := r.file.ReadAt(buf[:], C.VGPU_CACHE_OFFSET+int64(unsafe.Offsetof(C.struct_vgpu_cache_header{}.high_slot)))
+	err := pread(r.fd, buf[:], C.VGPU_CACHE_OFFSET+int64(unsafe.Offsetof(C.struct_vgpu_cache_header{}.high_slot)))
 	return err != nil || buf != [4]byte{}
 }
 
@@ -260,7 +263,7 @@ func (r *CacheReader) read(p *patience) (CacheView, error) {
 	defer buffers.Put(pooled)
 	buf := *pooled
 	had := headerSize + min(r.high, mostPooled)*slotSize
-	if _, err := r.file.ReadAt(buf[:had], C.VGPU_CACHE_OFFSET); err != nil {
+	if err := pread(r.fd, buf[:had], C.VGPU_CACHE_OFFSET); err != nil {
 		return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
 	}
 	h := (*C.struct_vgpu_cache_header)(unsafe.Pointer(&buf[0]))
@@ -288,7 +291,7 @@ func (r *CacheReader) read(p *patience) (CacheView, error) {
 		buf = append(make([]byte, 0, end), buf[:had]...)[:end] // a rare job; not kept
 	}
 	if had < end {
-		if _, err := r.file.ReadAt(buf[had:end], C.VGPU_CACHE_OFFSET+int64(had)); err != nil {
+		if err := pread(r.fd, buf[had:end], C.VGPU_CACHE_OFFSET+int64(had)); err != nil {
 			return CacheView{}, fmt.Errorf("%w: %w", ErrNotCache, err)
 		}
 	}
@@ -442,25 +445,6 @@ func startTime(pid uint32) (uint64, bool) {
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
 	return start, err == nil
-}
-
-// readSmall reads a file of the kernel's that fits into buf, with as few system calls as
-// can be: every process is looked at twice a second.
-func readSmall(path string, buf []byte) (n int, ok bool) {
-	again := func(f func() (int, error)) (int, error) {
-		for {
-			if n, err := f(); !errors.Is(err, unix.EINTR) {
-				return n, err
-			}
-		}
-	}
-	fd, err := again(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return 0, false
-	}
-	defer unix.Close(fd)
-	n, err = again(func() (int, error) { return unix.Read(fd, buf) })
-	return n, err == nil && n < len(buf)
 }
 
 // ownerNS are the PID namespace's bits of an owner word.

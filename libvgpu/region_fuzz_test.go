@@ -148,7 +148,7 @@ func FuzzReadCache(f *testing.F) {
 		}
 		write(t, file, max(int64(CacheSize)+longer%8192, 0),
 			part{cacheAt + headerBytes, slots}, part{cacheAt, good}, part{cacheAt + at1%(1<<23), b1}, part{cacheAt + at2%(1<<23), b2})
-		r := &CacheReader{file: file, alive: map[uint64]liveness{}}
+		r := newReader(file)
 		view, err := r.Read()
 		if err != nil {
 			if !errors.Is(err, ErrNotCache) {
@@ -349,7 +349,7 @@ func TestEveryBitOfACache(t *testing.T) {
 	file := memory(t)
 	write(t, file, CacheSize, part{cacheAt, good})
 	flipEach(t, file, cacheAt, good, spans, func() any {
-		r := &CacheReader{file: file, alive: map[uint64]liveness{}}
+		r := newReader(file)
 		view, err := r.Read()
 		if err != nil {
 			return nil
@@ -376,7 +376,7 @@ func TestTheWorstCacheIsReadInTime(t *testing.T) {
 	}
 	file := memory(t)
 	write(t, file, CacheSize, part{cacheAt, good[:headerBytes]}, part{cacheAt + headerBytes, slots})
-	r := &CacheReader{file: file, alive: map[uint64]liveness{}}
+	r := newReader(file)
 	began := time.Now()
 	view, err := r.Read()
 	if took := time.Since(began); err != nil || len(view.Slots) != MaxSlots || took > 2*time.Second {

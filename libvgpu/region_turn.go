@@ -31,7 +31,7 @@ func (r *CacheReader) Turn(card int) (TurnState, error) {
 		return TurnState{}, fmt.Errorf("read turn: card %d: want 0 to %d", card, MaxCards-1)
 	}
 	var buf [turnSize]byte
-	if _, err := r.file.ReadAt(buf[:], turnOffset+int64(card)*turnSize); err != nil {
+	if err := pread(r.fd, buf[:], turnOffset+int64(card)*turnSize); err != nil {
 		return TurnState{}, fmt.Errorf("read turn %s: %w: %w", r.file.Name(), ErrNotCache, err)
 	}
 	t := (*C.struct_vgpu_turn_state)(unsafe.Pointer(&buf[0]))

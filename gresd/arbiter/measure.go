@@ -5,9 +5,11 @@ package arbiter
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -47,6 +49,7 @@ type Measurer struct {
 	log       *slog.Logger
 	wake      chan struct{}
 	diffs     map[procKey]history
+	asking    asking
 	whole     map[Key]bool      // jobs of which every process was compared once
 	said      map[gpu.UUID]bool // cards that could not be asked
 }
@@ -70,7 +73,7 @@ func (h history) highest() int64 { return slices.Max(h.diffs[:]) }
 func NewMeasurer(memory Memory, counter Counter, uncounted func(gpu.UUID) gpu.Bytes, log *slog.Logger) *Measurer {
 	return &Measurer{
 		memory: memory, counter: counter, uncounted: uncounted, log: log, wake: make(chan struct{}, 1),
-		diffs: map[procKey]history{}, whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
+		diffs: map[procKey]history{}, asking: newAsking(), whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
 	}
 }
 
@@ -96,24 +99,55 @@ func (m *Measurer) Run(ctx context.Context) {
 		}
 		select { // however often jobs come and go
 		case <-ctx.Done():
-		case <-time.After(max(measureEvery, idlePart*took)):
+		case <-time.After(max(beat.Next(measureEvery), idlePart*took)):
 		}
 	}
 }
 
-// step measures every job once and returns how many are awake. The caches are
-// read before and after the card is asked: a process that allocated or freed
-// in between cannot be compared, and keeps its last differences.
+// step measures the jobs of the cards that are to be asked, and returns how many jobs
+// are awake. The caches are read before and after a card is asked: a process that
+// allocated or freed in between cannot be compared, and keeps its last differences.
 func (m *Measurer) step() int {
 	jobs := m.memory.Open()
-	before := m.read(jobs)
-	next, whole := map[procKey]history{}, map[Key]bool{}
+	before := map[uint32]libvgpu.CacheView{}
+	m.read(before, jobs, atOnce)
 	jobs = slices.DeleteFunc(jobs, func(job uint32) bool {
 		_, awake := before[job]
 		return !awake
 	})
-	counts := m.count(jobs, before)
-	after := m.read(jobs)
+	due := m.asking.due(jobs, before)
+	asked, moving := jobsOn(due, jobs, before)
+	m.read(before, moving, 0)
+	counts := m.count(due)
+	after := maps.Clone(before)
+	m.read(after, asked, 0)
+	m.compare(jobs, before, after, counts)
+	return len(jobs)
+}
+
+// jobsOn are the jobs with a card that is to be asked, and of them those with one on
+// which something changes.
+func jobsOn(due map[gpu.UUID]bool, jobs []uint32, views map[uint32]libvgpu.CacheView) (asked, moving []uint32) {
+	for _, job := range jobs {
+		on, moves := false, false
+		for _, card := range views[job].Cards {
+			m, is := due[gpu.UUID(card.UUID)]
+			on, moves = on || is, moves || m
+		}
+		if on {
+			asked = append(asked, job)
+		}
+		if moves {
+			moving = append(moving, job)
+		}
+	}
+	return asked, moving
+}
+
+// compare takes over what cards counted. Processes on cards that were not asked keep
+// their differences.
+func (m *Measurer) compare(jobs []uint32, before, after map[uint32]libvgpu.CacheView, counts map[gpu.UUID]map[uint32]gpu.Bytes) {
+	next, whole := map[procKey]history{}, map[Key]bool{}
 	for _, job := range jobs {
 		spec, ok := m.memory.Spec(job)
 		if !ok || len(after[job].Cards) != len(spec.Cards) {
@@ -135,6 +169,9 @@ func (m *Measurer) step() int {
 						continue
 					}
 				case known:
+					if !measured || past.diffs[0] != diff {
+						m.asking.moved(gpu.UUID(card.UUID))
+					}
 					past = past.add(diff)
 				case !measured:
 					guessed = true
@@ -155,52 +192,35 @@ func (m *Measurer) step() int {
 		}
 	}
 	m.diffs, m.whole = next, whole
-	return len(jobs)
 }
 
-// read returns what can be read of jobs that are awake.
-func (m *Measurer) read(jobs []uint32) map[uint32]libvgpu.CacheView {
-	views := map[uint32]libvgpu.CacheView{}
+// read reads jobs anew: what can be read of those that are awake.
+func (m *Measurer) read(views map[uint32]libvgpu.CacheView, jobs []uint32, maxAge time.Duration) {
 	for _, job := range jobs {
-		if view, err := m.memory.Cache(job, 0); err == nil && !view.Asleep {
+		delete(views, job)
+		if view, err := m.memory.Cache(job, maxAge); err == nil && !view.Asleep {
 			views[job] = view
 		}
 	}
-	return views
 }
 
-// count asks each card on which some process has a context.
-func (m *Measurer) count(jobs []uint32, views map[uint32]libvgpu.CacheView) map[gpu.UUID]map[uint32]gpu.Bytes {
+// count asks cards.
+func (m *Measurer) count(due map[gpu.UUID]bool) map[gpu.UUID]map[uint32]gpu.Bytes {
 	counts := map[gpu.UUID]map[uint32]gpu.Bytes{}
-	for _, job := range jobs {
-		for i, card := range views[job].Cards {
-			uuid := gpu.UUID(card.UUID)
-			if counts[uuid] != nil || !hasContext(views[job], i) {
-				continue
-			}
-			counts[uuid] = map[uint32]gpu.Bytes{}
-			processes, err := m.counter.Processes(uuid)
-			if err != nil && !m.said[uuid] {
-				m.log.Warn("memory of processes cannot be measured", "gpu_uuid", uuid, "error", err)
-			}
-			m.said[uuid] = err != nil
-			for _, p := range processes {
-				if p.Memory > 0 {
-					counts[uuid][p.PID] = p.Memory + m.uncounted(uuid)
-				}
+	for uuid := range due {
+		counts[uuid] = map[uint32]gpu.Bytes{}
+		processes, err := m.counter.Processes(uuid)
+		if err != nil && !m.said[uuid] {
+			m.log.Warn("memory of processes cannot be measured", "gpu_uuid", uuid, "error", err)
+		}
+		m.said[uuid] = err != nil
+		for _, p := range processes {
+			if p.Memory > 0 {
+				counts[uuid][p.PID] = p.Memory + m.uncounted(uuid)
 			}
 		}
 	}
 	return counts
-}
-
-func hasContext(view libvgpu.CacheView, card int) bool {
-	for _, slot := range view.Slots {
-		if slot.Alive && slot.Cards[card].Contexts > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 func find(view libvgpu.CacheView, slot libvgpu.SlotView) *libvgpu.SlotView {

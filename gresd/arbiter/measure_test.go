@@ -187,6 +187,44 @@ func TestMeasureFollowsUpAtOnceAndDownSlowly(t *testing.T) {
 	look(900, 0) // and not below: what was charged for a context stays
 }
 
+// The driver is asked seldom where nothing changes, and at each look where something does.
+func TestMeasureAsksSeldomWhereNothingChanges(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
+	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}}}
+	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
+	slot := memSlot(1, 1000, 0, 1, 1)
+	looks := func(what string, n, want int) {
+		t.Helper()
+		f.add(7, 30, memView(slot))
+		asked := c.asked
+		for range n {
+			m.step()
+		}
+		if got := c.asked - asked; got != want {
+			t.Errorf("%s: asked at %d of %d looks, want %d", what, got, n, want)
+		}
+	}
+	looks("a new process", comparisons+1, comparisons+1) // from the first difference on
+	looks("nothing changes", 10*seldom, 10)
+	slot.MemBegun, slot.MemDone = 2, 2
+	looks("it has allocated", comparisons, comparisons)
+	looks("nothing changes", 10*seldom, 10)
+	c.procs[0].Memory = 1500
+	looks("the card counts more", 2*seldom, seldom+1)
+	if f.outside[7] != 500 {
+		t.Errorf("outside %d, want 500", f.outside[7])
+	}
+	looks("shortly after", comparisons-seldom, comparisons-seldom)
+	looks("nothing changes", 10*seldom, 10)
+	slot.Cards = []libvgpu.SlotCard{slot.Cards[0]}
+	slot.Cards[0].Launches = 1
+	looks("it has begun to work", comparisons, comparisons)
+	f.add(7, 30, memView())
+	if m.step(); f.outside[7] != 0 {
+		t.Errorf("outside %d of a job without processes, want 0", f.outside[7])
+	}
+}
+
 // The driver frees the memory of a killed process a moment after its death.
 func TestMeasureKeepsADeadProcessForAMoment(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}

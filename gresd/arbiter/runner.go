@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -28,6 +29,10 @@ type Grants interface {
 // quickTick is the time between two looks while an interactive job has neighbours:
 // what it is allowed to take too much before it is seen.
 const quickTick = 15 * time.Millisecond
+
+// atOnce is how old a view of a job may be that somebody else had read: several look
+// at the same moments.
+const atOnce = 5 * time.Millisecond
 
 // Runner applies [Plan] to the open grants, again and again, and deals turns
 // where the plan has them.
@@ -108,10 +113,10 @@ func (r *Runner) Run(ctx context.Context) {
 		if !now.Before(look) {
 			awake := r.step(now)
 			tick := r.pace.Load().tick
-			look = now.Add(tick)
 			if r.quick {
-				look = now.Add(min(tick, quickTick))
+				tick = min(tick, quickTick)
 			}
+			look = now.Add(beat.Next(tick))
 			if awake == 0 {
 				look = now.Add(time.Hour) // or when woken
 			}
@@ -309,7 +314,7 @@ func monotonic() int64 {
 // cut it or wrote over it, shows nothing: the job then counts as idle, its gate
 // stays shut and its slice stays its share.
 func (r *Runner) look(job uint32, cards []libvgpu.GrantCard, now time.Time) (acts []activity, asleep bool) {
-	view, err := r.grants.Cache(job, 0)
+	view, err := r.grants.Cache(job, atOnce)
 	if err == nil && len(view.Cards) == len(cards) {
 		delete(r.broken, job)
 		return r.sampler.look(job, view, cards, now), view.Asleep

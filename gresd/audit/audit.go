@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
@@ -114,7 +115,7 @@ func (a *Auditor) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var next <-chan time.Time
 		if a.step(time.Now()) > 0 {
-			next = time.After(untilNext(every))
+			next = time.After(beat.Next(every))
 		}
 		select {
 		case <-ctx.Done():
@@ -124,17 +125,6 @@ func (a *Auditor) Run(ctx context.Context) {
 		case <-next:
 		}
 	}
-}
-
-// untilNext is the time until the clock is a multiple of d, and at least half of
-// it: what gresd does each second is so done at one moment, and not at several,
-// for each of which an idle program has to be woken.
-func untilNext(d time.Duration) time.Duration {
-	left := d - time.Duration(time.Now().UnixNano())%d
-	if left < d/2 {
-		left += d
-	}
-	return left
 }
 
 func wait(ctx context.Context, d time.Duration) {

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 )
 
 // A job without processes is asleep, and from its beginning: its cache file is not
@@ -91,7 +93,7 @@ func (s *Store) Watch(ctx context.Context) {
 	events := make([]byte, 64<<10)
 	for turn := uint32(0); ctx.Err() == nil; turn++ {
 		// At the moment at which the auditor looks too: an idle gresd wakes once.
-		_ = w.file.SetReadDeadline(time.Now().Add(roundEvery - time.Duration(time.Now().UnixNano())%roundEvery))
+		_ = w.file.SetReadDeadline(time.Now().Add(beat.Next(roundEvery)))
 		stop := context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })
 		s.listen(w, events)
 		stop()

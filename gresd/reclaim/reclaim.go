@@ -27,6 +27,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -97,7 +98,7 @@ func (r *Reclaimer) Run(ctx context.Context) {
 		}
 		select { // however often jobs come and go
 		case <-ctx.Done():
-		case <-time.After(max(every, restPart*took)):
+		case <-time.After(max(beat.Next(every), restPart*took)):
 		}
 	}
 }

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package beat lets what gresd does again and again be done at the same moments: to
+// wake a program that sleeps costs about as much as most of its looks.
+package beat
+
+import "time"
+
+// Next is the time until a moment at which others wake too: until the clock is a
+// multiple of d, and at least a quarter of d.
+func Next(d time.Duration) time.Duration { return next(time.Now(), d) }
+
+func next(now time.Time, d time.Duration) time.Duration {
+	left := d - time.Duration(now.UnixNano())%d
+	if left < d/4 {
+		left += d
+	}
+	return left
+}
