@@ -88,6 +88,8 @@ func (m *Measurer) Wake() {
 // Run measures while jobs are awake, until ctx is done, and takes no more than a tenth
 // of a core for it. The driver may block it; nothing else waits for it.
 func (m *Measurer) Run(ctx context.Context) {
+	timer := beat.NewTimer()
+	defer timer.Stop()
 	for ctx.Err() == nil {
 		began := time.Now()
 		awake, took := m.step(), time.Since(began)
@@ -97,9 +99,10 @@ func (m *Measurer) Run(ctx context.Context) {
 			case <-m.wake:
 			}
 		}
+		timer.Reset(max(beat.Next(measureEvery), idlePart*took))
 		select { // however often jobs come and go
 		case <-ctx.Done():
-		case <-time.After(max(beat.Next(measureEvery), idlePart*took)):
+		case <-timer.C:
 		}
 	}
 }

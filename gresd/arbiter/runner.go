@@ -104,7 +104,7 @@ const idlePart = 9
 // sleeps while none of them has processes. It returns when ctx is done; the last
 // schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
-	timer := time.NewTimer(0)
+	timer := beat.NewTimer()
 	defer timer.Stop()
 	look := time.Now() // at who is busy
 	rest := look       // until then
