@@ -3,6 +3,7 @@
 package libvgpu
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"unsafe"
@@ -28,6 +29,18 @@ func pread(fd int, buf []byte, at int64) error {
 		default:
 			buf, at = buf[n:], at+int64(n)
 		}
+	}
+	return nil
+}
+
+// checkSize is checkRegular of an open file.
+func checkSize(fd int, size int64, sentinel error) error {
+	var st unix.Stat_t
+	if _, _, errno := unix.RawSyscall(unix.SYS_FSTAT, uintptr(fd), uintptr(unsafe.Pointer(&st)), 0); errno != 0 {
+		return os.NewSyscallError("fstat", errno)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != size {
+		return fmt.Errorf("%w: mode 0%o, %d bytes; want a file of %d bytes", sentinel, st.Mode, st.Size, size)
 	}
 	return nil
 }

@@ -254,7 +254,7 @@ func (r *CacheReader) read(p *patience) (CacheView, error) {
 	now := time.Now()
 	// What is missing of a file that was cut is seen below, where it is read.
 	if now.Sub(r.checked) >= livenessFor {
-		if err := checkRegular(r.file, CacheSize, ErrNotCache); err != nil {
+		if err := checkSize(r.fd, CacheSize, ErrNotCache); err != nil {
 			return CacheView{}, err
 		}
 		r.checked = now
