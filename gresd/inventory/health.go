@@ -220,8 +220,14 @@ func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
 	return &Events{n: n, set: got.set, names: got.names}, nil
 }
 
-// eventWait is how long one question for events waits in the driver.
-const eventWait = 500 * time.Millisecond
+const (
+	// eventWait is how long one question for events waits in the driver. At the
+	// beginning of each, Go's monitor thread looks many times whether the call holds
+	// others up: with half a second that was most of what an idle gresd woke for.
+	eventWait = 5 * time.Second
+	// nextWait is how long nobody hears anything of a question.
+	nextWait = time.Second
+)
 
 // Next returns the next event, or false when there was none for a while or ctx
 // is done. A driver that hangs delays nothing but events. After an error the
@@ -235,7 +241,7 @@ func (e *Events) Next(ctx context.Context) (Event, bool, error) {
 			to <- e.ask()
 		}(e.pending)
 	}
-	timer := time.NewTimer(2 * eventWait)
+	timer := time.NewTimer(nextWait)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -266,14 +272,16 @@ func (e *Events) ask() eventAnswer {
 	return eventAnswer{event: Event{UUID: uuid, XID: data.EventData}}
 }
 
-// Close frees the set, unless the driver still owes an answer.
+// Close frees the set, once the driver has answered. It does not wait for that.
 func (e *Events) Close() {
-	if e.pending != nil {
-		select {
-		case <-e.pending:
-		case <-time.After(3 * eventWait):
-			return
-		}
+	if e.pending == nil {
+		_ = e.set.Free()
+		return
 	}
-	_ = e.set.Free()
+	e.n.listening.Add(1) // the library is in use until then
+	go func() {
+		defer e.n.listening.Add(-1)
+		<-e.pending
+		_ = e.set.Free()
+	}()
 }

@@ -187,6 +187,27 @@ func TestEvents(t *testing.T) {
 	if freed != 2 {
 		t.Errorf("freed %d sets", freed)
 	}
+
+	// The end of a set does not wait for the driver, but the library does for both.
+	if events, err = n.Events([]gpu.UUID{"GPU-a"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := events.Next(ctx); ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	events.Close()
+	if freed != 2 || n.listening.Load() == 0 {
+		t.Errorf("freed %d sets while the driver owes an answer, %d threads wait", freed, n.listening.Load())
+	}
+	answers <- answer{nvml.EventData{}, nvml.ERROR_TIMEOUT}
+	for end := time.Now().Add(10 * time.Second); n.listening.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("somebody waits for the driver after its answer")
+		}
+	}
+	if freed != 3 {
+		t.Errorf("freed %d sets", freed)
+	}
 	n.missing = map[string]bool{"nvmlEventSetCreate": true}
 	if _, err := n.Events([]gpu.UUID{"GPU-a"}); !errors.Is(err, ErrNoEvents) {
 		t.Errorf("a library without events: %v", err)
