@@ -53,7 +53,7 @@ func TestPlan(t *testing.T) {
 		{"one hard job alone", []Claim{claim(1, 30, hard, 1)}, []want{{0, 1, 1000000, 0}}},
 		{"one soft job alone", []Claim{claim(1, 30, soft, 1)}, []want{{0, 0, 1000000, 0}}},
 		{"one job of the whole card", []Claim{claim(1, 100, hard, 1)}, []want{{0, 0, 1000000, 0}}},
-		{"one job alone of 4 processes", []Claim{claim(1, 30, hard, 4)}, []want{{0, 1, 250000, 0}}},
+		{"one job alone of 4 processes", []Claim{claim(1, 30, hard, 4)}, []want{{0, 1, 1000000, 0}}},
 		{
 			"30 and 70, both busy",
 			[]Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)},

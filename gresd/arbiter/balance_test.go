@@ -83,14 +83,14 @@ func (m *model) run(t *testing.T, balanced bool) []float64 {
 		for i := range m.jobs {
 			claims[i] = claim(uint32(i+1), m.jobs[i].share, hard, 1)
 			claims[i].Interactive, claims[i].Measured = m.jobs[i].step > 0, true
-			used[i] = usage{float64(m.jobs[i].had - before[i]), quickTick, true, 1}
+			used[i] = usage{ns: float64(m.jobs[i].had - before[i]), span: quickTick, exact: true, all: 1}
 			before[i] = m.jobs[i].had
 			if m.now <= time.Second {
 				start[i] = m.jobs[i].had
 			}
 		}
 		if balanced {
-			b.update(claims, used)
+			b.update(claims, used, allOpen)
 		}
 		plan := Plan(claims, params)
 		for range 2 { // the library follows a tick later
@@ -170,3 +170,5 @@ func TestOpenGatesOfHardJobsHaveALease(t *testing.T) {
 		}
 	}
 }
+
+func allOpen(Key) bool { return true }

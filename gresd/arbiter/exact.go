@@ -28,6 +28,7 @@ type exact struct {
 type cardAccount struct {
 	sum   cardtime.Account
 	known bool
+	asked bool
 	begun bool                     // sum is of a time in which we asked
 	span  time.Duration            // since the look before; 0: nothing new
 	had   map[uint32]time.Duration // in that, by pid of the host
@@ -46,7 +47,7 @@ func (e *exact) ask(claims []Claim, needed func(gpu.UUID) bool) {
 	wanted := map[gpu.UUID]*cardAccount{}
 	for card, list := range byCard(claims) {
 		for i := range list {
-			if busyOthers(list, i) && watched(list, i) || needed(card) {
+			if busyOthers(list, i) && followed(list, i) || needed(card) {
 				wanted[card] = e.cards[card]
 				if wanted[card] == nil {
 					wanted[card] = &cardAccount{}
@@ -79,6 +80,7 @@ func (e *exact) look() {
 	for card, c := range e.cards {
 		before, was := c.sum, c.known
 		c.sum, c.known = e.times.OnCard(card)
+		c.asked = true
 		c.span, c.had = 0, nil
 		if !c.known || !was || c.sum.At <= before.At {
 			continue
@@ -102,6 +104,12 @@ func (e *exact) look() {
 		}
 		c.all = all
 	}
+}
+
+// refused says that there are no records of a card.
+func (e *exact) refused(card gpu.UUID) bool {
+	c := e.cards[card]
+	return e.times == nil || c != nil && c.asked && !c.known
 }
 
 // of returns copies of what is known of a job's cards.
@@ -142,14 +150,24 @@ type balanced struct {
 	gain float64 // its logarithm
 }
 
-// update sets the gain of every claim. used is what each had.
-func (b *balance) update(claims []Claim, used []usage) {
+// update sets the gain of every claim on cards where some job's use is watched. used is
+// what each had; open says which no budget holds: of the others, slices are not what
+// decides how much they get.
+func (b *balance) update(claims []Claim, used []usage, open func(Key) bool) {
 	type sum struct {
 		jobs      int
 		cores, ns float64
 	}
 	sums := map[gpu.UUID]sum{}
-	competes := func(i int) bool { return claims[i].Busy > 0 && used[i].exact }
+	waited := map[gpu.UUID]bool{}
+	for card, list := range byCard(claims) {
+		for i := range list {
+			waited[card] = waited[card] || watched(list, i)
+		}
+	}
+	competes := func(i int) bool {
+		return claims[i].Busy > 0 && used[i].exact && waited[claims[i].Card] && open(claims[i].Key)
+	}
 	for i, c := range claims {
 		if competes(i) {
 			s := sums[c.Card]

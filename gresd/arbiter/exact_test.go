@@ -45,7 +45,8 @@ func TestACardIsAskedOnlyWhereSomebodyMustWait(t *testing.T) {
 		want   bool
 	}{
 		{"alone", []Claim{interactiveJob}, false},
-		{"two busy ones", []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}, false},
+		{"two busy soft ones", []Claim{claim(1, 30, soft, 1), claim(2, 70, soft, 1)}, false},
+		{"two busy hard ones, of which one may leave the other too much", []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}, true},
 		{"an interactive one beside an idle one", []Claim{interactiveJob, claim(2, 70, hard, 0)}, false},
 		{"an interactive one beside a busy one", []Claim{interactiveJob, claim(2, 70, hard, 1)}, true},
 		{"of different priorities", []Claim{high(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)}, true},
@@ -133,27 +134,32 @@ func TestNobodyMeasuresItselfWhereTheCardTells(t *testing.T) {
 // Jobs that come, go or sleep take no old account with them.
 func TestABalanceForgetsWhoDoesNotCompete(t *testing.T) {
 	var b balance
-	claims := []Claim{claim(1, 50, hard, 1), claim(2, 50, hard, 1)}
-	lacking := []usage{{10e6, 50 * time.Millisecond, true, 1}, {40e6, 50 * time.Millisecond, true, 1}}
+	waits := func(busy uint32) []Claim {
+		list := []Claim{claim(1, 50, hard, busy), claim(2, 50, hard, 1)}
+		list[0].Interactive, list[1].Interactive = true, true
+		return list
+	}
+	claims := waits(1)
+	lacking := []usage{{ns: 10e6, span: 50 * time.Millisecond, exact: true, all: 1}, {ns: 40e6, span: 50 * time.Millisecond, exact: true, all: 1}}
 	for range 5 {
-		b.update(claims, lacking)
+		b.update(claims, lacking, allOpen)
 	}
 	if claims[0].Gain < 1.2 || claims[1].Gain > 0.85 {
 		t.Fatalf("gains %.2f and %.2f of one that lacks and one that had too much", claims[0].Gain, claims[1].Gain)
 	}
 	for range 200 {
-		b.update(claims, lacking)
+		b.update(claims, lacking, allOpen)
 	}
 	if claims[0].Gain > mostGain+0.1 || claims[1].Gain < 1/mostGain-0.1 {
 		t.Errorf("gains %.2f and %.2f: not bounded", claims[0].Gain, claims[1].Gain)
 	}
-	idle := []Claim{claim(1, 50, hard, 0), claim(2, 50, hard, 1)}
-	b.update(idle, lacking)
+	idle := waits(0)
+	b.update(idle, lacking, allOpen)
 	if idle[0].Gain != 0 || idle[1].Gain != 0 || len(b.jobs) != 0 {
 		t.Errorf("gains %.2f and %.2f with nobody to compete with", idle[0].Gain, idle[1].Gain)
 	}
-	claims = []Claim{claim(1, 50, hard, 1), claim(2, 50, hard, 1)}
-	b.update(claims, []usage{{ns: 1}, lacking[1]})
+	claims = waits(1)
+	b.update(claims, []usage{{ns: 1}, lacking[1]}, allOpen)
 	if claims[1].Gain != 0 {
 		t.Error("balanced against a job of which nothing is known")
 	}

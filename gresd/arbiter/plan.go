@@ -65,6 +65,13 @@ type Claim struct {
 	Gain float64
 	// Measured says that its use is known without its processes' help.
 	Measured bool
+	// NoRecords says that the card does not tell, so its own account must do.
+	NoRecords bool
+	// Load is the part of the time in which its work was on the card lately, or waited
+	// there for others' slices; 0: not known.
+	Load float64
+	// Capped says that its neighbours leave it more than its limit.
+	Capped bool
 	// Kernel is the length of what the job launches, in nanoseconds; 0: not known.
 	Kernel uint32
 	// Bursty says that in its turns the job had at times nothing to do.
@@ -122,10 +129,44 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 		s.WeightPPM = uint32(uint64(slices[i]) * 1e6 / busySlices)
 		if limit, shut := gate(c, s.Others, busyCores, noSlices); shut {
 			s.Gate, s.Cores = libvgpu.GateBudget, limit // the budget is refilled at Cores
-		} else if watched(claims, i) && !noSlices && !c.Measured {
+			s.WeightPPM = uint32(1e6 * ownPart(float64(slices[i]), rivals(claims, slices, i)))
+		} else if !noSlices && !c.Measured && (watched(claims, i) || c.NoRecords && followed(claims, i)) {
 			s.Gate = libvgpu.GateMeasure
 		}
 		plan[c.Key] = s
+	}
+	measureRivals(claims, slices, plan)
+}
+
+// rivals are the busy neighbours of a job. What is not known of them is taken for all.
+func rivals(claims []Claim, slices []uint32, i int) []rival {
+	var list []rival
+	for k, c := range claims {
+		if k == i || c.Busy == 0 {
+			continue
+		}
+		r := rival{slice: float64(slices[k]) * float64(procs(c)), load: 1}
+		if c.Load > 0 {
+			r.load = c.Load
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// measureRivals measures the neighbours of a job whose kernels are longer than its
+// slices: what these cost is known only by when its neighbours are on the card.
+func measureRivals(claims []Claim, slices []uint32, plan map[Key]libvgpu.Schedule) {
+	for i, c := range claims {
+		if plan[c.Key].Gate&libvgpu.GateBudget == 0 || c.Busy == 0 || c.Kernel/1000 < slices[i]/2 {
+			continue
+		}
+		for k, other := range claims {
+			if s := plan[other.Key]; k != i && other.Busy > 0 && s.Gate == 0 {
+				s.Gate = libvgpu.GateMeasure
+				plan[other.Key] = s
+			}
+		}
 	}
 }
 
@@ -253,6 +294,13 @@ func watched(claims []Claim, i int) bool {
 	return false
 }
 
+// followed says whether a job's use of the card must be known: others wait for it, or
+// its gate is open because of neighbours, who may leave it too much.
+func followed(claims []Claim, i int) bool {
+	_, limited := limitOf(claims[i])
+	return watched(claims, i) || limited && claims[i].Busy > 0 && busyOthers(claims, i)
+}
+
 // weight is what its slices are in proportion to, in thousandths of its share.
 func (c Claim) weight() uint64 {
 	if c.Gain == 0 {
@@ -277,25 +325,27 @@ func stretch(p Params, shortest uint32, smallestMillionths uint64) uint32 {
 	return uint32(min(period, uint64(max(p.Period, p.MaxPeriod))))
 }
 
-// gate says whether the budget must hold a job, and at how much of the card: at
-// its cores in hard mode, at its ceiling in soft mode.
-func gate(c Claim, others, busyCores uint32, noSlices bool) (limit uint32, shut bool) {
+// limitOf is how much of the card a job may have at most: its cores in hard mode, its
+// ceiling in soft mode.
+func limitOf(c Claim) (limit uint32, limited bool) {
 	switch c.Mode {
 	case libvgpu.ModeOff:
 		return 0, false
 	case libvgpu.ModeSoft:
 		limit = c.Ceiling
-		if limit == 0 {
-			return 0, false
-		}
-	default:
-		limit = c.Cores
+		return limit, limit != 0 && limit < 100
 	}
-	if limit >= 100 {
+	return c.Cores, c.Cores < 100
+}
+
+// gate says whether the budget must hold a job, and at how much of the card.
+func gate(c Claim, others, busyCores uint32, noSlices bool) (limit uint32, shut bool) {
+	limit, limited := limitOf(c)
+	if !limited {
 		return 0, false
 	}
 	// Beside busy neighbours the hardware gives cores/busyCores of the card.
-	// That is at most limit/full when the neighbours are enough.
-	held := others > 0 && !noSlices && uint64(c.Cores)*full <= uint64(limit)*uint64(busyCores)
+	// That is at most limit/full when the neighbours are enough, and take their part.
+	held := others > 0 && !noSlices && !c.Capped && uint64(c.Cores)*full <= uint64(limit)*uint64(busyCores)
 	return limit, !held
 }

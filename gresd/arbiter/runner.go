@@ -47,6 +47,7 @@ type Runner struct {
 	held    func(jobID uint32) bool
 	quick   bool // some job's credit is to be followed closely
 	balance balance
+	gates   gates
 
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
@@ -171,14 +172,17 @@ func (r *Runner) step(now time.Time) int {
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
 				Busy: acts[i].busy, NoSlices: acts[i].noSlices, Kernel: acts[i].kernel, Eager: acts[i].eager,
 				Interactive: acts[i].interactive, Measured: acts[i].used.exact,
-				Bursty: r.bursty(key),
+				NoRecords: r.sampler.exact.refused(key.Card),
+				Bursty:    r.bursty(key),
 			})
 			used = append(used, acts[i].used)
 		}
 	}
 	r.sampler.forget(now)
-	r.balance.update(claims, used)
+	r.gates.update(claims, used, now)
+	r.balance.update(claims, used, r.gates.open)
 	plan := Plan(claims, r.pace.Load().params)
+	r.gates.note(plan, now)
 	r.correctDealers(claims, used)
 	r.sampler.exact.ask(claims, func(card gpu.UUID) bool {
 		d := r.dealers[card]

@@ -68,9 +68,11 @@ type jobKey struct {
 type jobState struct {
 	credit float64 // nanoseconds of the card
 	eager  bool
-	syncs  float64   // a second, lately
-	sign   time.Time // last sign of work of any process
-	seen   time.Time
+	syncs  float64 // a second, lately
+	// elapsed is the time for which measured work was on its way.
+	elapsed uint64
+	sign    time.Time // last sign of work of any process
+	seen    time.Time
 }
 
 func newSampler() *sampler {
@@ -96,6 +98,9 @@ type usage struct {
 	exact bool
 	// all is the part of the time that all jobs together had lately; exact only.
 	all float64
+	// elapsed is the time for which measured work was on its way, in the time look.
+	elapsed float64
+	look    time.Duration
 }
 
 // look counts the busy processes of a job on each of its cards. A process is
@@ -148,8 +153,9 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			u.span = now.Sub(state.seen)
 		}
 		if a := accounts[i]; a.known {
-			u = usage{float64(had[i]), a.span, true, a.all}
+			u = usage{ns: float64(had[i]), span: a.span, exact: true, all: a.all}
 		}
+		u.elapsed, u.look = s.elapsed(key, view.Cards[i].ElapsedNS, now)
 		acts[i].used = u
 		acts[i].eager = s.account(key, u, cards[i].Cores, signs[i], now, acts[i].interactive)
 	}
@@ -168,6 +174,18 @@ func (s *sampler) waits(key jobKey, syncs uint32, now time.Time) bool {
 	state.syncs = state.syncs*fade + float64(syncs)/syncMemory.Seconds()
 	s.jobs[key] = state
 	return state.syncs >= interactive
+}
+
+// elapsed is for how long measured work was on its way since the last look, and how long
+// that was ago. It is called before account, which notes the time of the look.
+func (s *sampler) elapsed(key jobKey, sum uint64, now time.Time) (ns float64, look time.Duration) {
+	state, known := s.jobs[key]
+	if known && sum >= state.elapsed {
+		ns, look = float64(sum-state.elapsed), now.Sub(state.seen)
+	}
+	state.elapsed = sum
+	s.jobs[key] = state
+	return ns, look
 }
 
 // account says whether a job is eager: it worked within the last minute, and

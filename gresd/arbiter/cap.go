@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+const (
+	// mostOver is the time of a card that a job may have beyond its limit before its
+	// gate is shut: half a second, at 20 points too much.
+	mostOver = 100 * time.Millisecond
+	// overPart and overPoints are what is not counted as beyond it: shares that need
+	// not add up exactly, switches, and what the balance makes good.
+	overPart   = 1.04
+	overPoints = 0.01
+	// shutLeast is how long the gate is then shut at least. Each time that it was not
+	// long enough it is doubled, so that a neighbour that never takes its share lets
+	// the job have too much for less and less of the time.
+	shutLeast = 2 * time.Second
+	shutMost  = 32 * time.Second
+	// loadMemory is how long work counts in a load: some of the longest kernels.
+	loadMemory = time.Second
+	// knownFor is how long launches must be measured for what they say to count.
+	knownFor = 500 * time.Millisecond
+	// leastLoad is what a job without work has: 0 would say that nothing is known.
+	leastLoad = 0.001
+)
+
+// gates remembers what gate every job has, and shuts those that should not be open.
+//
+// A gate opens where busy neighbours leave a job no more than its share. Busy is who
+// launches; one that launches little leaves most of its share, and a hard job must not
+// have that. So where a gate is open, what the job has is watched.
+type gates struct {
+	jobs map[Key]*gateState
+}
+
+type gateState struct {
+	gate  uint32
+	since time.Time // the gate holds back, or does not; measures, or does not
+	over  float64   // nanoseconds beyond the limit
+	shut  time.Time // until then
+	hold  time.Duration
+	// Work on its way, and time, that both fade.
+	elapsed, time float64
+}
+
+// open says that the budget does not hold a job.
+func (g *gates) open(k Key) bool {
+	s := g.jobs[k]
+	return s != nil && s.gate&libvgpu.GateBudget == 0
+}
+
+// measures says that a job's own account is known.
+func (g *gates) measures(k Key, now time.Time) bool {
+	s := g.jobs[k]
+	return s != nil && s.gate != 0 && now.Sub(s.since) >= knownFor
+}
+
+// update sets what is known of each claim's use, and which must be held. used is what
+// each had since the last look.
+func (g *gates) update(claims []Claim, used []usage, now time.Time) {
+	for i := range claims {
+		c, s := &claims[i], g.jobs[claims[i].Key]
+		if s == nil {
+			continue
+		}
+		c.Load = s.load(used[i])
+		if !g.measures(c.Key, now) {
+			c.Load = 0
+		}
+		limit, limited := limitOf(*c)
+		known := used[i].exact || g.measures(c.Key, now)
+		if !limited || c.Busy == 0 || !busyOthers(claims, i) || !known || s.gate&libvgpu.GateBudget != 0 {
+			s.over = 0
+		} else if used[i].span > 0 {
+			allowed := (overPart*float64(limit)/100 + overPoints) * float64(used[i].span)
+			s.over = max(0, s.over+used[i].ns-allowed)
+		}
+		if s.over > float64(mostOver) {
+			if now.Sub(s.shut) > s.hold {
+				s.hold = 0 // it was open for long
+			}
+			s.hold = min(shutMost, max(shutLeast, 2*s.hold))
+			s.shut, s.over = now.Add(s.hold), 0
+		}
+		c.Capped = now.Before(s.shut)
+	}
+}
+
+// load is the part of the time in which a job's work was on the card lately; of several
+// processes, at most all of it.
+func (s *gateState) load(used usage) float64 {
+	if s.gate == 0 { // nobody counts
+		s.elapsed, s.time = 0, 0
+		return 0
+	}
+	fade := math.Exp(-float64(used.look) / float64(loadMemory))
+	s.elapsed = s.elapsed*fade + used.elapsed
+	s.time = s.time*fade + float64(used.look)
+	if s.time == 0 {
+		return 0
+	}
+	return max(leastLoad, min(1, s.elapsed/s.time))
+}
+
+// note remembers the gates of a plan, and forgets jobs that are not in it.
+func (g *gates) note(plan map[Key]libvgpu.Schedule, now time.Time) {
+	jobs := make(map[Key]*gateState, len(plan))
+	for key, schedule := range plan {
+		s := g.jobs[key]
+		if s == nil {
+			s = &gateState{}
+		}
+		if (s.gate == 0) != (schedule.Gate == 0) || s.since.IsZero() {
+			s.since = now
+		}
+		s.gate = schedule.Gate
+		jobs[key] = s
+	}
+	g.jobs = jobs
+}
+
+// rival is a job that a job may meet on the card.
+type rival struct {
+	slice float64 // of its processes together
+	load  float64 // part of the time in which it is there
+}
+
+// mostRivals are looked at one by one; of more, those with the longest slices.
+const mostRivals = 6
+
+// ownPart is the part that a job has, on the average, of the time for which its work is
+// on the card: slice ÷ (slice + slices of those who are there too). For rivals that are
+// always there that is the rule of the card; one that its budget holds, or that has
+// little work, is there for its load, whatever the job does.
+func ownPart(slice float64, rivals []rival) float64 {
+	slices.SortFunc(rivals, func(a, b rival) int { return int(b.slice - a.slice) })
+	sum := slice
+	for len(rivals) > mostRivals {
+		last := rivals[len(rivals)-1]
+		sum += last.slice * last.load
+		rivals = rivals[:len(rivals)-1]
+	}
+	return slice * meanInverse(sum, rivals)
+}
+
+func meanInverse(sum float64, rivals []rival) float64 {
+	if len(rivals) == 0 {
+		return 1 / sum
+	}
+	r, rest := rivals[0], rivals[1:]
+	there := 0.0
+	if r.load > 0 {
+		there = r.load * meanInverse(sum+r.slice, rest)
+	}
+	if r.load < 1 {
+		there += (1 - r.load) * meanInverse(sum, rest)
+	}
+	return there
+}
