@@ -7,16 +7,7 @@
 
 /* Elapsed times are float milliseconds: 1 us of resolution at ten seconds. */
 #define ANCHOR_NS 5000000000u
-/* With other jobs on the card a batch whose time is this far above its
- * estimate was interrupted by their slices, and teaches nothing. */
-#define INTERRUPTED 1.5
 #define FIRST_GAP_NS 10000
-/* Whose slices fell into which batch evens out over many: enough of them that chance
- * does not count. */
-#define BESIDE_NS 100e6
-/* So many in a row are no interruptions. */
-#define REJECTED_MAX 8
-
 static CUevent event(CUevent *slot)
 {
 	if (!*slot && vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
@@ -220,85 +211,6 @@ static double slack_of(const struct vgpu_stream_batch *b, double late)
 	return late + (b->last_ns > b->first_ns ? (double)(b->last_ns - b->first_ns) : 0);
 }
 
-/* What part of the batch's time was the job's own. Other jobs come and go while it is on
- * its way: what holds when it is seen to have ended does not say. */
-static double own_part(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
-{
-	uint64_t own = vgpu_gate_own(g, now) - b->own_ns;
-
-	if (now <= b->opened_ns || own >= now - b->opened_ns)
-		return 1;
-	return (double)own / (double)(now - b->opened_ns);
-}
-
-/* est is what the batch was learned to cost. Whole says that nobody else was on the card. */
-static void learn(struct vgpu_stream_batch *b, double est, double span, double slack, bool whole)
-{
-	double least = span > slack ? span - slack : 0;
-
-	if (!whole) {
-		/* Slices of others may be in it. */
-		bool exact = b->solid || slack < 0.5 * span;
-
-		least = exact ? span : 0;
-		if (!b->learns && span > INTERRUPTED * est) {
-			/* Now and then that is chance; always, and the work has
-			 * become longer. Should it have been chance after all, the
-			 * next batch that runs through corrects it at once. */
-			if (++b->func[0].cost->rejected < REJECTED_MAX)
-				return;
-			least = span;
-		}
-		b->func[0].cost->rejected = 0;
-	}
-	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, least, span);
-}
-
-/* Beside others elapsed time holds their slices: known work that was interrupted costs
- * what it was learned to cost. */
-static double known_or(double busy, double est)
-{
-	return busy < INTERRUPTED * est ? busy : est;
-}
-
-/* Processes of one job on the card: each had it for about its part of the time. That is
- * no measure of one batch, but over many the charges come to it, whatever was learned. */
-static double charge_beside(struct gate *g, const struct vgpu_stream_batch *b, double busy,
-			    double est)
-{
-	double part = busy / (1 + b->beside);
-	double charge = b->learns ? part : known_or(busy, est);
-
-	g->beside_ns += part - charge;
-	if (g->beside_ns < -BESIDE_NS)
-		g->beside_ns = -BESIDE_NS;
-	if (g->beside_ns > BESIDE_NS) {
-		charge += g->beside_ns - BESIDE_NS;
-		g->beside_ns = BESIDE_NS;
-	}
-	return charge;
-}
-
-static uint64_t charge_of(struct gate *g, const struct vgpu_stream_batch *b, double est,
-			  double busy, double slack, double part)
-{
-	double slice = g->schedule.slice_us * 1e3, at_least = busy > slack ? busy - slack : 0;
-
-	/* Work that fits a slice, and longer work. */
-	if (part < 1 && slice > 0)
-		return (uint64_t)(est < slice / 2 && !b->learns ? known_or(busy, est)
-								: busy * part);
-	if (b->beside)
-		return (uint64_t)charge_beside(g, b, busy, est);
-	if (b->learns)
-		return (uint64_t)at_least;
-	/* Between short kernels the card may have waited for the host: then the time is
-	 * too long. Where it cannot have waited, it is right. */
-	if (!b->solid && est / b->launches < SHORT_NS && busy > est)
-		return (uint64_t)(est > at_least ? est : at_least);
-	return (uint64_t)busy;
-}
-
 static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t charge,
 		   uint64_t elapsed)
 {
@@ -328,9 +240,8 @@ static bool several_lanes(const struct gate *g)
 static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b, bool several,
 		    uint64_t now)
 {
-	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
-	double span, busy, late, slack, part = own_part(g, b, now);
 	uint32_t beside = vgpu_gate_beside(g);
+	double span, busy, late, slack;
 
 	if (!between(&span, b->start, b->end)) {
 		settle(g, b, b->est_ns, b->est_ns);
@@ -341,8 +252,7 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	busy = several ? not_covered(l->context, l, b, span, now) : span;
 	if (b->beside < beside)
 		b->beside = beside;
-	settle(g, b, charge_of(g, b, est, busy, slack, part), (uint64_t)busy);
-	learn(b, est, span, slack, part >= 1 && !b->beside && !g->schedule.others);
+	settle(g, b, vgpu_batch_charge(g, b, span, busy, slack, now), (uint64_t)busy);
 }
 
 void vgpu_batch_reap(struct gate *g, uint64_t now)

@@ -60,6 +60,34 @@ static void first(struct vgpu_cost *c, double ns)
 	c->samples = 1;
 }
 
+void vgpu_costs_scale(const struct vgpu_cost_part *parts, unsigned n, double by)
+{
+	for (unsigned i = 0; i < n; i++) {
+		parts[i].cost->est_ns = bounded(parts[i].cost->est_ns * by);
+		parts[i].cost->doubt = DOUBT_MOST;
+	}
+}
+
+/* What was the shortest and the longest loosens by so much with each launch. */
+#define LOOSENS 1.02
+/* Of a part that is cut into slices, as much is sure. */
+#define SURE 0.9
+
+double vgpu_costs_long(struct vgpu_cost *c, double took, double part, double least_part)
+{
+	double most = c->most_ns ? c->most_ns * LOOSENS : took;
+	double least = c->least_ns / LOOSENS, cost = took * part;
+
+	most = took < most ? took : most;
+	least = SURE * took * least_part > least ? SURE * took * least_part : least;
+	c->most_ns = (float)most;
+	c->least_ns = (float)least;
+	/* They contradict each other: launches are not all of one length. */
+	if (least > most)
+		return cost;
+	return cost > most ? most : cost < least ? least : cost;
+}
+
 /* A Kalman filter of the functions' costs, without their covariances: what the time
  * is off goes to the functions in proportion to how unsure their part of it was. */
 void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,

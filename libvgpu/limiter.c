@@ -42,6 +42,8 @@ void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t no
 {
 	g->own_ns = vgpu_gate_own(g, now);
 	g->own_at_ns = now;
+	if (s->others != g->schedule.others || s->least_ppm != g->schedule.least_ppm)
+		g->others_at_ns = now;
 	g->schedule = *s;
 }
 

@@ -74,9 +74,10 @@ struct gate {
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
-	/* What processes of the job that share the card were charged too little, by the
-	 * time that passed; within BESIDE_NS. */
-	double beside_ns;
+	uint64_t others_at_ns; /* since then the same neighbours are busy */
+	/* What work that was charged by estimates was charged too little, by the time that
+	 * it took; bounded. */
+	double short_ns;
 	struct gate_context context[CONTEXTS];
 	struct lane lane[LANES];
 };
@@ -106,6 +107,11 @@ uint64_t vgpu_quantum(const struct gate *g);
 uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events);
 /* Tells gresd when the job's work will be done; the watcher's, in turns. */
 void vgpu_gate_turns(const struct gate *g, uint64_t now);
+
+/* charge.c; with gate.lock held. What a completed batch is charged, in nanoseconds.
+ * busy: the time that it took, without what other streams were charged for. */
+uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
+			   double slack, uint64_t now);
 
 /* batch.c; all with gate.lock held. */
 /* The lane of a stream in the current context, or NULL when none is free. */

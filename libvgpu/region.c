@@ -73,6 +73,7 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 		s->slice_us = __atomic_load_n(&c->slice_us, __ATOMIC_ACQUIRE);
 		s->gate = __atomic_load_n(&c->gate, __ATOMIC_ACQUIRE);
 		s->weight_ppm = __atomic_load_n(&c->weight_ppm, __ATOMIC_ACQUIRE);
+		s->least_ppm = __atomic_load_n(&c->least_ppm, __ATOMIC_ACQUIRE);
 		s->busy_procs = __atomic_load_n(&c->busy_procs, __ATOMIC_ACQUIRE);
 		s->others = __atomic_load_n(&c->others, __ATOMIC_ACQUIRE);
 		s->turn_period_us = __atomic_load_n(&c->turn_period_us, __ATOMIC_ACQUIRE);

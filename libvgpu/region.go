@@ -78,7 +78,8 @@ type GrantCard struct {
 type Schedule struct {
 	SliceUS   uint32 // time slice of each busy process; 0: leave the driver's
 	Gate      uint32 // GateBudget | GateTurn; 0: launches are not held back
-	WeightPPM uint32 // own slice / sum of the card's busy slices, 1e-6
+	WeightPPM uint32 // own part, on the average, of the time for which its work is on the card, 1e-6
+	LeastPPM  uint32 // the same while all busy neighbours are there: own slice / sum of the busy slices
 	BusyProcs uint32
 	Others    uint32 // other busy jobs on the card
 	Cores     uint32
@@ -214,6 +215,7 @@ func (g *Grant) SetSchedule(card int, s Schedule) bool {
 	atomic.StoreUint32(word(&c.slice_us), s.SliceUS)
 	atomic.StoreUint32(word(&c.gate), s.Gate)
 	atomic.StoreUint32(word(&c.weight_ppm), s.WeightPPM)
+	atomic.StoreUint32(word(&c.least_ppm), s.LeastPPM)
 	atomic.StoreUint32(word(&c.busy_procs), s.BusyProcs)
 	atomic.StoreUint32(word(&c.others), s.Others)
 	atomic.StoreUint32(word(&c.turn_period_us), s.Turn.PeriodUS)
@@ -288,6 +290,7 @@ func scheduleOf(c *C.struct_vgpu_grant_card) Schedule {
 		SliceUS:   atomic.LoadUint32(word(&c.slice_us)),
 		Gate:      atomic.LoadUint32(word(&c.gate)),
 		WeightPPM: atomic.LoadUint32(word(&c.weight_ppm)),
+		LeastPPM:  atomic.LoadUint32(word(&c.least_ppm)),
 		BusyProcs: atomic.LoadUint32(word(&c.busy_procs)),
 		Others:    atomic.LoadUint32(word(&c.others)),
 		Cores:     atomic.LoadUint32(word(&c.cores)),

@@ -85,10 +85,12 @@ struct vgpu_grant_card {
 	uint32_t priority;     /* VGPU_PRIO_* */
 	uint32_t ceiling;      /* soft mode: never above this, hundredths; 0: none */
 	uint32_t seq;
-	uint32_t cores;      /* compute share, hundredths, <= share */
-	uint32_t slice_us;   /* slice each busy process sets; 0: leave the driver's */
-	uint32_t gate;       /* VGPU_GATE_* bits; 0: launches are not held back */
-	uint32_t weight_ppm; /* own slice / sum of the card's busy slices, 1e-6 */
+	uint32_t cores;    /* compute share, hundredths, <= share */
+	uint32_t slice_us; /* slice each busy process sets; 0: leave the driver's */
+	uint32_t gate;     /* VGPU_GATE_* bits; 0: launches are not held back */
+	/* Part of the time for which the job's work is on the card that is its own, on the
+	 * average: own slice / sum of the slices of those who are there, 1e-6. */
+	uint32_t weight_ppm;
 	uint32_t busy_procs; /* processes of this job counted busy */
 	uint32_t others;     /* other jobs counted busy on this card */
 	uint32_t reserved0;
@@ -106,7 +108,8 @@ struct vgpu_grant_card {
 	uint32_t turn_period_us;
 	uint32_t turn_queue_us; /* work of one process that may be in flight in a turn */
 	uint32_t turn_length_us;
-	uint32_t reserved1;
+	/* The same while all busy neighbours are there; 0: gresd is older than this. */
+	uint32_t least_ppm;
 	uint64_t turn_begin_ns;
 	/* CLOCK_MONOTONIC. An open gate of a hard job counts on its neighbours, which
 	 * hold it at its share: gresd says so anew before this time. 0: it counts on

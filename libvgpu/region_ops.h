@@ -21,7 +21,7 @@ struct vgpu_cache {
 
 /* One consistent reading of a card's schedule. */
 struct vgpu_schedule {
-	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others;
+	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others, least_ppm;
 	uint32_t turn_period_us, turn_queue_us, turn_length_us;
 	uint64_t turn_begin_ns, lease_ns;
 };

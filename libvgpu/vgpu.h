@@ -233,6 +233,11 @@ struct vgpu_cost {
 	uint32_t samples;  /* 0: not learned */
 	float doubt;       /* standard deviation of the estimate, as a part of it */
 	uint32_t rejected; /* samples in a row that looked interrupted */
+	float longer;      /* the least of them, in times of the estimate */
+	/* One launch that is longer than a slice, beside others: it costs at most what the
+	 * shortest of the last has taken, and at least the part that is surely its own of
+	 * the longest. 0: not known. */
+	float most_ns, least_ns;
 };
 /* Launches of one function among others. */
 struct vgpu_cost_part {
@@ -247,6 +252,12 @@ double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double res
  * least and at most so many nanoseconds. rest_ns: what is not among the parts. */
 void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,
 		      double most);
+/* All of the estimates are wrong by this factor, and unsure. */
+void vgpu_costs_scale(const struct vgpu_cost_part *parts, unsigned n, double by);
+/* What one launch that took so many nanoseconds is taken to have cost: around part of it,
+ * where other launches of the function do not say better. least_part of it is surely its
+ * own; 0: that is not known. */
+double vgpu_costs_long(struct vgpu_cost *c, double took, double part, double least_part);
 
 /* rm.c: channel groups of this process, learned from ioctl. */
 /* Says which card the channel groups that this thread makes belong to; -1 ends. */

@@ -72,7 +72,7 @@ func TestPlan(t *testing.T) {
 		{
 			"30 and 50 do not fill the card",
 			[]Claim{claim(1, 30, hard, 1), claim(2, 50, hard, 1)},
-			[]want{{7500, 1, 375000, 1}, {12500, 1, 625000, 1}},
+			[]want{{7500, 1, 380000, 1}, {12500, 1, 630000, 1}},
 		},
 		{
 			"33, 33 and 32 count as full",
@@ -98,7 +98,7 @@ func TestPlan(t *testing.T) {
 		{
 			"soft with a ceiling above a small neighbour",
 			[]Claim{withCeiling(claim(1, 60, soft, 1), 70), claim(2, 10, soft, 1)},
-			[]want{{17142, 1, 857142, 1}, {2857, 0, 142857, 1}},
+			[]want{{17142, 1, 860000, 1}, {2857, 0, 142857, 1}},
 		},
 		{"soft with a ceiling of 100", []Claim{withCeiling(claim(1, 30, soft, 1), 100)}, []want{{0, 0, 1000000, 0}}},
 		{
@@ -363,6 +363,7 @@ func (f *fakeGrants) schedule(job uint32) libvgpu.Schedule {
 func TestStepJoinAndLeave(t *testing.T) {
 	f := newFakeGrants()
 	r := NewRunner(f, params, time.Millisecond, slog.New(slog.DiscardHandler))
+	r.Measure(&fakeTimes{known: true}) // else open gates measure
 	now := time.Now()
 	f.add(1, 30, view(slot(1, 1, 9)))
 	if n := r.step(now); n != 1 || f.sched[1].SliceUS != 0 || f.sched[1].Gate != 1 {
@@ -387,7 +388,7 @@ func TestStepWithACacheThatItsOwnerBroke(t *testing.T) {
 	f.add(2, 70, view(slot(2, 1, 9)))
 	f.errs[2] = errors.New("cut")
 	r.step(time.Now())
-	if got, want := f.sched[1], (libvgpu.Schedule{SliceUS: 6000, Gate: 1, WeightPPM: 1000000, BusyProcs: 1, Cores: 30}); !reflect.DeepEqual(got, want) {
+	if got, want := f.sched[1], (libvgpu.Schedule{SliceUS: 6000, Gate: 1, WeightPPM: 1000000, LeastPPM: 1000000, BusyProcs: 1, Cores: 30}); !reflect.DeepEqual(got, want) {
 		t.Errorf("its neighbour: %+v, want %+v", got, want)
 	}
 	if got := f.sched[2]; got.SliceUS != 14000 {

@@ -15,13 +15,14 @@ const (
 	// gate is shut: half a second, at 20 points too much.
 	mostOver = 100 * time.Millisecond
 	// overPart and overPoints are what is not counted as beyond it: shares that need
-	// not add up exactly, switches, and what the balance makes good.
+	// not add up exactly, and switches. What it did not take before is not counted
+	// either, up to what the balance makes good.
 	overPart   = 1.04
 	overPoints = 0.01
 	// shutLeast is how long the gate is then shut at least. Each time that it was not
 	// long enough it is doubled, so that a neighbour that never takes its share lets
 	// the job have too much for less and less of the time.
-	shutLeast = 2 * time.Second
+	shutLeast = 4 * time.Second
 	shutMost  = 32 * time.Second
 	// loadMemory is how long work counts in a load: some of the longest kernels.
 	loadMemory = time.Second
@@ -46,6 +47,7 @@ type gateState struct {
 	over  float64   // nanoseconds beyond the limit
 	shut  time.Time // until then
 	hold  time.Duration
+	part  float64 // of the card that it had when it was open
 	// Work on its way, and time, that both fade.
 	elapsed, time float64
 }
@@ -79,8 +81,9 @@ func (g *gates) update(claims []Claim, used []usage, now time.Time) {
 		if !limited || c.Busy == 0 || !busyOthers(claims, i) || !known || s.gate&libvgpu.GateBudget != 0 {
 			s.over = 0
 		} else if used[i].span > 0 {
+			s.part += (min(1, used[i].ns/float64(used[i].span)) - s.part) / 3 // some looks
 			allowed := (overPart*float64(limit)/100 + overPoints) * float64(used[i].span)
-			s.over = max(0, s.over+used[i].ns-allowed)
+			s.over = max(-float64(limit)/100*float64(mostLack), s.over+used[i].ns-allowed)
 		}
 		if s.over > float64(mostOver) {
 			if now.Sub(s.shut) > s.hold {
@@ -89,7 +92,7 @@ func (g *gates) update(claims []Claim, used []usage, now time.Time) {
 			s.hold = min(shutMost, max(shutLeast, 2*s.hold))
 			s.shut, s.over = now.Add(s.hold), 0
 		}
-		c.Capped = now.Before(s.shut)
+		c.Capped, c.OpenPart = now.Before(s.shut), s.part
 	}
 }
 

@@ -70,8 +70,10 @@ type Claim struct {
 	// Load is the part of the time in which its work was on the card lately, or waited
 	// there for others' slices; 0: not known.
 	Load float64
-	// Capped says that its neighbours leave it more than its limit.
-	Capped bool
+	// Capped says that its neighbours leave it more than its limit; OpenPart is how much
+	// of the card it then had.
+	Capped   bool
+	OpenPart float64
 	// Kernel is the length of what the job launches, in nanoseconds; 0: not known.
 	Kernel uint32
 	// Bursty says that in its turns the job had at times nothing to do.
@@ -111,15 +113,16 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 		}
 	}
 	noSlices := refused || p.Engine == Turns
+	gates, all := gatesOf(claims, noSlices)
 	slices := slicesOf(claims, p)
+	if all {
+		holdKernels(claims, slices, p)
+	}
 	for i, c := range claims {
-		s := libvgpu.Schedule{Cores: c.Cores, BusyProcs: c.Busy}
-		busyCores := c.Cores // as if this job were busy: what holds it once it is
+		s := libvgpu.Schedule{Cores: c.Cores, BusyProcs: c.Busy, Others: gates[i].others}
 		busySlices := uint64(slices[i]) * procs(c)
 		for k, other := range claims {
 			if other.Busy > 0 && k != i {
-				s.Others++
-				busyCores += other.Cores
 				busySlices += uint64(slices[k]) * procs(other)
 			}
 		}
@@ -127,9 +130,15 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 			s.SliceUS = slices[i]
 		}
 		s.WeightPPM = uint32(uint64(slices[i]) * 1e6 / busySlices)
-		if limit, shut := gate(c, s.Others, busyCores, noSlices); shut {
-			s.Gate, s.Cores = libvgpu.GateBudget, limit // the budget is refilled at Cores
-			s.WeightPPM = uint32(1e6 * ownPart(float64(slices[i]), rivals(claims, slices, i)))
+		s.LeastPPM = s.WeightPPM
+		if gates[i].shut {
+			s.Gate, s.Cores = libvgpu.GateBudget, gates[i].limit // the budget is refilled at Cores
+			part := ownPart(float64(slices[i]), rivals(claims, slices, i))
+			if c.Capped { // that its neighbours leave so much is known
+				part = max(part, c.OpenPart)
+				s.LeastPPM = max(s.LeastPPM, uint32(1e6*c.OpenPart))
+			}
+			s.WeightPPM = max(s.LeastPPM, uint32(math.Round(part*weightSteps)*(1e6/weightSteps)))
 		} else if !noSlices && !c.Measured && (watched(claims, i) || c.NoRecords && followed(claims, i)) {
 			s.Gate = libvgpu.GateMeasure
 		}
@@ -137,6 +146,45 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 	}
 	measureRivals(claims, slices, plan)
 }
+
+// jobGate is whether the budget must hold a job, and at how much of the card.
+type jobGate struct {
+	others, limit uint32
+	shut          bool
+}
+
+// gatesOf returns the gates of a card's jobs. all says that budgets hold all that are busy.
+func gatesOf(claims []Claim, noSlices bool) (gates []jobGate, all bool) {
+	all = true
+	for i, c := range claims {
+		g, busyCores := jobGate{}, c.Cores // as if this job were busy: what holds it once it is
+		for k, other := range claims {
+			if other.Busy > 0 && k != i {
+				g.others++
+				busyCores += other.Cores
+			}
+		}
+		g.limit, g.shut = gate(c, g.others, busyCores, noSlices)
+		all = all && (g.shut || c.Busy == 0) && !watched(claims, i)
+		gates = append(gates, g)
+	}
+	return gates, all
+}
+
+// kernelsInSlice is so many that a kernel which begins in a slice usually ends in it.
+const kernelsInSlice = 2.5
+
+// holdKernels lengthens slices that budgets make needless, so that kernels run through:
+// what they cost is then simply the time that they took. Up to the longest period.
+func holdKernels(claims []Claim, slices []uint32, p Params) {
+	for i, c := range claims {
+		long := uint32(min(kernelsInSlice*float64(c.Kernel)/1000, float64(max(p.Period, p.MaxPeriod))))
+		slices[i] = max(slices[i], long)
+	}
+}
+
+// weightSteps is how finely parts are told, so that not every look has something to tell.
+const weightSteps = 100
 
 // rivals are the busy neighbours of a job. What is not known of them is taken for all.
 func rivals(claims []Claim, slices []uint32, i int) []rival {

@@ -154,8 +154,47 @@ static void test_failed_and_unknown_launches(void)
 	CHECK(part[1].cost->est_ns > 55000);
 }
 
+/* One launch longer than slices: others have w of the time while they are there. */
+static void test_longer_than_slices(void)
+{
+	struct vgpu_cost *c = vgpu_cost_of(10), *steady = vgpu_cost_of(11),
+			 *mixed = vgpu_cost_of(12);
+	double sum = 0;
+
+	/* 20 ms, a third of them alone, the others beside one that has 5 of 8 slices; on
+	 * the average that was taken for a part of 0.6. */
+	for (int i = 0; i < 300; i++)
+		sum += vgpu_costs_long(c, i % 3 ? 53e6 : 20e6, 0.6, 0.375);
+	CHECK(sum / 300 > 17.5e6 && sum / 300 < 21e6);
+	/* Always beside it: nothing is learned but what the slices say. */
+	sum = 0;
+	for (int i = 0; i < 300; i++)
+		sum += vgpu_costs_long(steady, i % 2 ? 50e6 : 56e6, 0.375, 0.375);
+	CHECK(sum / 300 > 19e6 && sum / 300 < 21e6);
+	/* Launches of different lengths contradict each other; the average holds. */
+	sum = 0;
+	for (int i = 0; i < 300; i++)
+		sum += vgpu_costs_long(mixed, i % 2 ? 200e6 : 10e6, 0.5, 0.4);
+	CHECK(sum / 300 > 45e6 && sum / 300 < 60e6);
+}
+
+static void test_all_estimates_wrong(void)
+{
+	struct vgpu_cost_part part[2] = {{vgpu_cost_of(13), 1}, {vgpu_cost_of(14), 1}};
+
+	part[0].cost->est_ns = 10000;
+	part[1].cost->est_ns = 20000;
+	part[0].cost->samples = part[1].cost->samples = 9;
+	vgpu_costs_scale(part, 2, 100);
+	CHECK_EQ(part[0].cost->est_ns, 1000000);
+	CHECK_EQ(part[1].cost->est_ns, 2000000);
+	CHECK(part[0].cost->doubt == 1);
+}
+
 int main(void)
 {
+	test_longer_than_slices();
+	test_all_estimates_wrong();
 	test_training_step();
 	test_work_that_becomes_longer();
 	test_one_function();

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+func TestOwnPart(t *testing.T) {
+	always := func(slices ...float64) (list []rival) {
+		for _, s := range slices {
+			list = append(list, rival{s, 1})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		name   string
+		slice  float64
+		rivals []rival
+		want   float64
+	}{
+		{"alone", 6000, nil, 1},
+		{"beside one that is always there", 6000, always(14000), 0.3},
+		{"beside ten", 1000, always(1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000), 1.0 / 11},
+		{"beside one that never is", 6000, []rival{{14000, 0}}, 1},
+		{"beside one that is there half of the time", 6000, []rival{{14000, 0.5}}, 0.65},
+		{"beside two, one after the other or both", 5000, []rival{{5000, 0.5}, {10000, 0.5}}, 0.25 * (1 + 1.0/2 + 1.0/3 + 1.0/4)},
+	} {
+		if got := ownPart(c.slice, c.rivals); math.Abs(got-c.want) > 0.001 {
+			t.Errorf("%s: %.4f, want %.4f", c.name, got, c.want)
+		}
+	}
+}
+
+// openGates plays looks at two jobs, of which the first has the part of the card that had
+// says, and counts for how much of the time its gate was shut.
+func openGates(g *gates, first Claim, exact bool, looks int, had func(look int) float64) (shut, firstShut int) {
+	const tick = 50 * time.Millisecond
+	start, firstShut := time.Now(), -1
+	for i := range looks {
+		now := start.Add(time.Duration(i) * tick)
+		claims := []Claim{first, claim(2, 70, hard, 1)}
+		used := []usage{{span: tick, ns: had(i) * float64(tick), exact: exact, look: tick}, {span: tick, exact: exact, look: tick}}
+		g.update(claims, used, now)
+		plan := Plan(claims, params)
+		if plan[claims[0].Key].Gate&libvgpu.GateBudget != 0 {
+			if shut++; firstShut < 0 {
+				firstShut = i
+			}
+		}
+		g.note(plan, now)
+	}
+	return shut, firstShut
+}
+
+// A neighbour that launches little is busy, and leaves most of its share. A hard job does
+// not get it.
+func TestAGateThatLeavesTooMuchIsShut(t *testing.T) {
+	const second = 20 // looks
+	always := func(part float64) func(int) float64 { return func(int) float64 { return part } }
+	for _, c := range []struct {
+		name     string
+		job      Claim
+		exact    bool
+		had      func(int) float64
+		from, by int     // looks at which it is first shut
+		part     float64 // of 100 s in which it is shut at least
+	}{
+		{"at its share", claim(1, 30, hard, 1), true, always(0.30), -1, -1, 0},
+		{"a point above it", claim(1, 30, hard, 1), true, always(0.31), -1, -1, 0},
+		{"80 of 30", claim(1, 30, hard, 1), true, always(0.8), 2, second / 2, 0.97},
+		{"40 of 30", claim(1, 30, hard, 1), true, always(0.4), 2, 2 * second, 0.85},
+		{"soft", claim(1, 30, soft, 1), true, always(0.8), -1, -1, 0},
+		{"soft with a ceiling of 30", withCeiling(claim(1, 30, soft, 1), 30), true, always(0.8), 2, second / 2, 0.97},
+		{"nobody knows", claim(1, 30, hard, 1), false, always(0.8), -1, -1, 0},
+		{
+			"what it lacked before is made good", claim(1, 30, hard, 1), true,
+			func(look int) float64 {
+				if look < 20*second {
+					return 0.2
+				}
+				return 0.8
+			},
+			20*second + 4, 21 * second, 0.75,
+		},
+	} {
+		shut, first := openGates(&gates{}, c.job, c.exact, 100*second, c.had)
+		if first < c.from || first > c.by {
+			t.Errorf("%s: first shut at look %d, want %d to %d", c.name, first, c.from, c.by)
+		}
+		if part := float64(shut) / (100 * second); part < c.part || c.from < 0 && shut > 0 {
+			t.Errorf("%s: shut for %.3f of the time, want %.2f", c.name, part, c.part)
+		}
+	}
+}
+
+// Where the card keeps no records, open gates of hard jobs measure, and that counts.
+func TestWithoutRecordsOpenGatesMeasure(t *testing.T) {
+	job := claim(1, 30, hard, 1)
+	job.NoRecords = true
+	if s := Plan([]Claim{job, claim(2, 70, hard, 1)}, params)[job.Key]; s.Gate != measure {
+		t.Errorf("gate %d, want %d", s.Gate, measure)
+	}
+	if shut, _ := openGates(&gates{}, job, false, 200, func(int) float64 { return 0.8 }); shut < 150 {
+		t.Errorf("shut at %d of 200 looks at a job that had too much", shut)
+	}
+}
+
+// The load of a job counts once its launches have been measured for a while.
+func TestLoad(t *testing.T) {
+	const tick = 50 * time.Millisecond
+	job := claim(2, 50, hard, 1)
+	g, start := &gates{}, time.Now()
+	var loads []float64
+	for i := range 60 {
+		now := start.Add(time.Duration(i) * tick)
+		claims := []Claim{claim(1, 30, hard, 1), job}
+		g.update(claims, []usage{{look: tick}, {look: tick, elapsed: float64(i%2) * float64(tick)}}, now)
+		loads = append(loads, claims[1].Load)
+		g.note(Plan(claims, params), now)
+	}
+	if loads[5] != 0 || math.Abs(loads[20]-0.5) > 0.05 || math.Abs(loads[59]-0.5) > 0.05 {
+		t.Errorf("loads %.2f, %.2f, %.2f; want 0 (not known), 0.5, 0.5", loads[5], loads[20], loads[59])
+	}
+}
+
+// What a kernel cost is best known when it ran through, and budgets do not need slices.
+func TestBudgetsLetKernelsRunThrough(t *testing.T) {
+	long := func(c Claim, ms uint32) Claim { c.Kernel = ms * 1e6; return c }
+	for _, c := range []struct {
+		name   string
+		claims []Claim
+		slices [2]uint32
+	}{
+		{"short kernels", []Claim{long(claim(1, 30, hard, 1), 1), claim(2, 50, hard, 1)}, [2]uint32{7500, 12500}},
+		{"20 ms", []Claim{long(claim(1, 30, hard, 1), 20), claim(2, 50, hard, 1)}, [2]uint32{50000, 12500}},
+		{"10 ms", []Claim{claim(1, 30, hard, 1), long(claim(2, 50, hard, 1), 10)}, [2]uint32{7500, 25000}},
+		{"slices divide the card", []Claim{long(claim(1, 30, hard, 1), 20), claim(2, 70, hard, 1)}, [2]uint32{6000, 14000}},
+		{"a soft neighbour", []Claim{long(claim(1, 30, hard, 1), 20), claim(2, 50, soft, 1)}, [2]uint32{7500, 12500}},
+		{"somebody waits for results", []Claim{long(claim(1, 30, hard, 1), 20), low(claim(2, 50, hard, 1))}, [2]uint32{7500, 12500}},
+	} {
+		plan := Plan(c.claims, params)
+		for i, claim := range c.claims {
+			if got := plan[claim.Key].SliceUS; got != c.slices[i] {
+				t.Errorf("%s: slice of job %d: %d, want %d", c.name, claim.JobID, got, c.slices[i])
+			}
+		}
+	}
+}
+
+// Beside a job whose kernels are longer than its slices it must be known when others are
+// on the card.
+func TestRivalsOfLongKernelsMeasure(t *testing.T) {
+	for _, c := range []struct {
+		kernel uint32
+		want   uint32
+	}{{1e6, 0}, {50e6, measure}} {
+		job := claim(1, 20, hard, 1)
+		job.Kernel = c.kernel
+		neighbour := claim(2, 60, soft, 1)
+		if got := Plan([]Claim{job, neighbour}, params)[neighbour.Key].Gate; got != c.want {
+			t.Errorf("kernels of %d ns: the neighbour's gate is %d, want %d", c.kernel, got, c.want)
+		}
+	}
+}
+
+// A capped job is charged as it was seen to have the card, until its neighbours' loads
+// are known.
+func TestACappedJobIsHeldAtItsShare(t *testing.T) {
+	job := claim(1, 30, hard, 1)
+	job.Capped, job.OpenPart = true, 0.8
+	s := Plan([]Claim{job, claim(2, 70, hard, 1)}, params)[job.Key]
+	if s.Gate != libvgpu.GateBudget || s.WeightPPM != 800000 || s.LeastPPM != 800000 || s.Cores != 30 {
+		t.Errorf("%+v, want a budget of 30 and a part of 0.8", s)
+	}
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * charge.c - see limiter.h. What a measured batch is charged, and what it teaches
+ * (docs/adr/0002). Alone on the card that is the time that it took. Beside others
+ * their slices are in that time.
+ */
+#ifdef VGPU_PRELOAD
+#include "limiter.h"
+
+/* Beside others a batch whose time is this far above its estimate was interrupted by
+ * their slices, and teaches nothing. */
+#define INTERRUPTED 1.5
+/* So many in a row are no interruptions: the work has become longer. */
+#define REJECTED_MAX 8
+/* So many are enough to charge it so, from the least of them on. */
+#define REJECTED_CHARGED 4
+/* Whose slices fell into which batch evens out over many: charges by estimates may be
+ * behind the time that passed by so much, that chance does not count. */
+#define SHORT_MOST_NS 100e6
+/* And by this factor: with other jobs that time is known on the average only. */
+#define BEHIND 0.7
+
+/* What part of the batch's time was the job's own. Other jobs come and go while it is on
+ * its way: what holds when it is seen to have ended does not say. */
+static double own_part(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+{
+	uint64_t own = vgpu_gate_own(g, now) - b->own_ns;
+
+	if (now <= b->opened_ns || own >= now - b->opened_ns)
+		return 1;
+	return (double)own / (double)(now - b->opened_ns);
+}
+
+/* True: the batch was interrupted, and says nothing of what its work costs. */
+static bool interrupted(struct vgpu_stream_batch *b, double est, double span)
+{
+	struct vgpu_cost *c = b->func[0].cost;
+	float longer = (float)(span / est);
+
+	if (b->learns || span <= INTERRUPTED * est) {
+		c->rejected = 0;
+		return false;
+	}
+	/* Now and then that is chance; always, and the work has become longer: then the
+	 * old estimate has no say. Should it have been chance after all, the next batch
+	 * that runs through corrects it. */
+	if (c->rejected++ == 0 || longer < c->longer)
+		c->longer = longer;
+	if (c->rejected >= REJECTED_MAX) {
+		vgpu_costs_scale(b->func, b->nfuncs, (double)c->longer);
+		c->rejected = 0;
+	}
+	return true;
+}
+
+/* Whole says that nobody else was on the card. */
+static void learn(struct vgpu_stream_batch *b, double est, double span, double slack, bool whole)
+{
+	double least = span > slack ? span - slack : 0;
+
+	if (!whole) {
+		if (interrupted(b, est, span))
+			return;
+		/* Slices of others may be in it. */
+		least = b->solid || slack < 0.5 * span ? span : 0;
+	}
+	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, least, span);
+}
+
+/* Known work that was interrupted costs what it was learned to cost. One batch's own part
+ * of the time that it took is no measure of it, but over many the charges come to that,
+ * whatever was learned. */
+static double known(struct gate *g, const struct vgpu_stream_batch *b, double est, double busy,
+		    double own)
+{
+	const struct vgpu_cost *c = b->func[0].cost;
+	double charge = busy;
+
+	if (b->learns) {
+		charge = own;
+	} else if (busy > INTERRUPTED * est) {
+		charge = c->rejected >= REJECTED_CHARGED ? est * (double)c->longer : est;
+		charge = charge < busy ? charge : busy;
+	}
+	g->short_ns += own - charge;
+	if (g->short_ns < -SHORT_MOST_NS)
+		g->short_ns = -SHORT_MOST_NS;
+	if (g->short_ns > SHORT_MOST_NS) {
+		charge += g->short_ns - SHORT_MOST_NS;
+		g->short_ns = SHORT_MOST_NS;
+	}
+	return charge;
+}
+
+static double longer_than_slices(const struct gate *g, const struct vgpu_stream_batch *b,
+				 double busy, double part)
+{
+	bool same = g->others_at_ns <= b->opened_ns; /* neighbours all the time */
+
+	if (b->nfuncs != 1 || b->launches != 1)
+		return busy * part;
+	return vgpu_costs_long(b->func[0].cost, busy, part, same ? g->schedule.least_ppm / 1e6 : 0);
+}
+
+static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, double est, double busy,
+			double slack, double part)
+{
+	double slice = g->schedule.slice_us * 1e3, at_least = busy > slack ? busy - slack : 0;
+
+	if (part < 1 && slice > 0) {
+		if (est < slice / 2 && !b->learns)
+			return known(g, b, est, busy, BEHIND * busy * part);
+		return longer_than_slices(g, b, busy, part);
+	}
+	/* Processes of one job had the card for about their part of the time each. */
+	if (b->beside)
+		return known(g, b, est, busy, busy / (1 + b->beside));
+	if (b->learns)
+		return at_least;
+	/* Between short kernels the card may have waited for the host: then the time is
+	 * too long. Where it cannot have waited, it is right. */
+	if (!b->solid && est / b->launches < SHORT_NS && busy > est)
+		return est > at_least ? est : at_least;
+	return busy;
+}
+
+uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
+			   double slack, uint64_t now)
+{
+	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
+	double part = own_part(g, b, now);
+	double charge = charge_of(g, b, est, busy, slack, part);
+
+	learn(b, est, span, slack, part >= 1 && !b->beside && !g->schedule.others);
+	return (uint64_t)charge;
+}
+#endif
