@@ -7,9 +7,10 @@ import "time"
 // account adds up how long each process had the card.
 type account struct {
 	had map[uint32]time.Duration
-	// on is the process that has the card now, since since (card's clock); 0: nobody,
-	// or it is not known.
+	// on is the process that has the card now, since since (card's clock), if it is taken;
+	// else nobody has it, or it is not known who.
 	on    uint32
+	taken bool
 	since uint64
 	last  uint64 // up to when all is counted
 	// ahead is how far our clock is ahead of the card's at most: the least by which a
@@ -25,15 +26,23 @@ const (
 	drift = 50e-6
 	// setBack is the age of a record that can only be if the card's clock was set.
 	setBack = int64(time.Second)
+	// setAhead is by how much a record can be younger than all others only if the
+	// card's clock was set: the first may be as old as a trace gets between two looks.
+	setAhead = 6 * int64(idle)
+	// lastTime is no time by any clock, in the year 2116.
+	lastTime = 1 << 62
 )
 
 func newAccount() *account { return &account{had: map[uint32]time.Duration{}} }
 
 // add takes a record that was read at a time of our clock.
 func (a *account) add(s Switch, read int64) {
+	if s.At >= lastTime {
+		return
+	}
 	age := read - int64(s.At)
-	if !a.known || age > a.ahead+setBack {
-		a.ahead, a.last, a.on, a.known = age, s.At, 0, true
+	if !a.known || age > a.ahead+setBack || age < a.ahead-setAhead {
+		a.ahead, a.last, a.taken, a.known = age, s.At, false, true
 	}
 	a.ahead = min(a.ahead, age)
 	a.last = max(a.last, s.At)
@@ -41,12 +50,12 @@ func (a *account) add(s Switch, read int64) {
 	case s.Came:
 		// One that left without a record was there until now at most; when is not
 		// known, so that time is nobody's.
-		a.on, a.since = s.PID, s.At
-	case a.on == s.PID && s.At >= a.since:
+		a.on, a.since, a.taken = s.PID, s.At, true
+	case a.taken && a.on == s.PID && s.At >= a.since:
 		a.had[s.PID] += time.Duration(s.At - a.since)
-		a.on = 0
+		a.taken = false
 	default: // it was there before the account began
-		a.on = 0
+		a.taken = false
 	}
 }
 
@@ -64,7 +73,7 @@ func (a *account) until(now int64) {
 	if at <= a.last {
 		return
 	}
-	if a.on != 0 && at > a.since {
+	if a.taken && at > a.since {
 		a.had[a.on] += time.Duration(at - a.since)
 		a.since = at
 	}
@@ -80,4 +89,4 @@ func (a *account) upTo() int64 {
 }
 
 // lost forgets who has the card: records are missing.
-func (a *account) lost() { a.on = 0 }
+func (a *account) lost() { a.taken = false }

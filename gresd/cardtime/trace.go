@@ -118,19 +118,25 @@ func (t *trace) read(f func(Switch)) (lost bool, err error) {
 	if err := control[struct{}](t.rm, t.buffer, cmdBufferFlush, nil); err != nil {
 		return false, err
 	}
-	header := (*bufferHeader)(unsafe.Pointer(&t.header[0]))
-	lost = atomic.LoadUint64(&header.dropped) != 0
-	put := t.put()
-	if put == t.get {
+	lost, some := t.take(f)
+	if !some {
 		return lost, nil
 	}
-	for ; t.get != put; t.get = (t.get + 1) % records {
+	return lost, control(t.rm, t.buffer, cmdBufferGet, &rmGet{record: t.get})
+}
+
+// take is read of what the driver has written by now. some: there was a record.
+func (t *trace) take(f func(Switch)) (lost, some bool) {
+	header := (*bufferHeader)(unsafe.Pointer(&t.header[0]))
+	lost = atomic.LoadUint64(&header.dropped) != 0
+	for put := t.put(); t.get != put; t.get = (t.get + 1) % records {
+		some = true
 		r := (*bufferRecord)(unsafe.Pointer(&t.records[t.get*uint32(unsafe.Sizeof(bufferRecord{}))]))
 		if r.tag == tagStart || r.tag == tagEnd {
 			f(Switch{PID: uint32(r.pid), At: r.at, Came: r.tag == tagStart})
 		}
 	}
-	return lost, control(t.rm, t.buffer, cmdBufferGet, &rmGet{record: t.get})
+	return lost, some
 }
 
 func (t *trace) close() (err error) {
