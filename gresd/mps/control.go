@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 )
 
 // commandEnvironment is all that NVIDIA's programs get of gresd's own: with the
@@ -84,10 +85,13 @@ func (s *server) serverList() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pids []int
+	return readServers(text)
+}
+
+func readServers(text string) (pids []int, err error) {
 	for _, word := range strings.Fields(text) {
 		pid, err := strconv.Atoi(word)
-		if err != nil {
+		if err != nil || pid <= 0 {
 			return nil, fmt.Errorf("get_server_list: %q: want process ids", clip(text))
 		}
 		pids = append(pids, pid)
@@ -132,7 +136,7 @@ func lastLine(text string) string {
 // clip makes a text of a program fit for one line of a log.
 func clip(text string) string {
 	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r

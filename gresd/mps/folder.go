@@ -11,8 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
 // folder is where one control daemon lives:
@@ -164,10 +162,7 @@ func leftovers(dir string) ([]record, error) {
 			return nil, err
 		}
 		var rec record
-		key := Key{Card: gpu.UUID(filepath.Base(filepath.Dir(path)))}
-		uid, _ := strconv.ParseUint(filepath.Base(path[:len(path)-len(".json")]), 10, 32)
-		key.UID = uint32(uid)
-		if json.Unmarshal(text, &rec) != nil || rec.Key != key || rec.Token == "" {
+		if json.Unmarshal(text, &rec) != nil || folderOf(dir, rec.Key).record() != path || rec.Token == "" || rec.PID < 0 {
 			if err := os.Remove(path); err != nil {
 				return nil, err
 			}

@@ -33,6 +33,10 @@ func look(pid int) (info, bool) {
 	if err != nil {
 		return info{}, false
 	}
+	return readStat(pid, text)
+}
+
+func readStat(pid int, text []byte) (info, bool) {
 	// The name, in brackets, can hold anything.
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 20 {
@@ -42,6 +46,7 @@ func look(pid int) (info, bool) {
 	i.parent, _ = strconv.Atoi(fields[1])
 	i.group, _ = strconv.Atoi(fields[2])
 	i.session, _ = strconv.Atoi(fields[3])
+	var err error
 	i.Start, err = strconv.ParseUint(fields[19], 10, 64)
 	return i, err == nil
 }
@@ -72,6 +77,10 @@ func uidOf(pid int) (uint32, bool) {
 	if err != nil {
 		return 0, false
 	}
+	return readUID(text)
+}
+
+func readUID(text []byte) (uint32, bool) {
 	_, rest, _ := strings.Cut(string(text), "\nUid:")
 	fields := strings.Fields(rest)
 	if len(fields) == 0 {
