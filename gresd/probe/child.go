@@ -59,9 +59,16 @@ func child(ctx context.Context, program string, args []string, uuid gpu.UUID) (F
 		}
 		return Figure{}, fmt.Errorf("measure the context cost of %s: %w: %s", uuid, err, strings.TrimSpace(errs.String()))
 	}
-	var f Figure
-	if err := json.Unmarshal(out.Bytes(), &f); err != nil {
+	f, err := readFigure(out.Bytes())
+	if err != nil {
 		return Figure{}, fmt.Errorf("measure the context cost of %s: read answer: %w", uuid, err)
 	}
 	return f, nil
+}
+
+func readFigure(answer []byte) (f Figure, err error) {
+	if err := json.Unmarshal(answer, &f); err != nil {
+		return Figure{}, err
+	}
+	return f, f.check()
 }

@@ -48,7 +48,7 @@ func Open(path, driver string, log *slog.Logger) *Costs {
 	c := &Costs{path: path, driver: driver, log: log, settled: make(chan struct{}), until: time.Now().Add(patience)}
 	text, err := os.ReadFile(path)
 	if err == nil {
-		err = json.Unmarshal(text, &c.figures)
+		c.figures, err = readFigures(text)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Warn("context costs are measured anew", "path", path, "error", err)
@@ -57,6 +57,19 @@ func Open(path, driver string, log *slog.Logger) *Costs {
 		c.figures = map[string]Figure{}
 	}
 	return c
+}
+
+func readFigures(text []byte) (map[string]Figure, error) {
+	var figures map[string]Figure
+	if err := json.Unmarshal(text, &figures); err != nil {
+		return nil, err
+	}
+	for key, f := range figures {
+		if err := f.check(); err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return figures, nil
 }
 
 func (c *Costs) key(model string) string { return c.driver + "/" + model }

@@ -35,6 +35,17 @@ type Figure struct {
 // Total is what the card counts for the process.
 func (f Figure) Total() gpu.Bytes { return f.Context + f.Uncounted }
 
+// mostFigure is more than any context takes: 1 TiB.
+const mostFigure = 1 << 40
+
+// check refuses a figure that cannot be: it would be charged to every process.
+func (f Figure) check() error {
+	if f.Context > mostFigure || f.Uncounted > mostFigure-f.Context {
+		return fmt.Errorf("a context of %d bytes and %d uncounted: want at most %d", f.Context, f.Uncounted, uint64(mostFigure))
+	}
+	return nil
+}
+
 // Meter is what is read of a card.
 type Meter interface {
 	Processes(gpu.UUID) ([]inventory.Process, error)
