@@ -61,6 +61,14 @@ type putOff struct {
 	Earliest time.Duration `json:"earliest_ns"`    // after that it may start again
 }
 
+// left is how long the job may not start yet. The clock may have been set back since.
+func (p putOff) left(now time.Time) time.Duration {
+	if waited := max(0, now.Sub(p.At)); waited < p.Earliest {
+		return p.Earliest - waited
+	}
+	return 0
+}
+
 // open reads what an earlier gresd has left. A file that cannot be read is none:
 // each job comes by itself, within longestDelay.
 func (q *queued) open(path string) error {
@@ -163,8 +171,7 @@ func (s *Server) retryQueued(ctx context.Context) {
 	waiting := s.queued.all()
 	for _, jobID := range slices.Sorted(maps.Keys(waiting)) {
 		job := waiting[jobID]
-		left := max(0, job.Earliest-time.Since(job.At))
-		err := s.Slurm(job.Conf).Delay(ctx, jobID, left.Round(time.Second))
+		err := s.Slurm(job.Conf).Delay(ctx, jobID, job.left(time.Now()).Round(time.Second))
 		if errors.Is(err, slurm.ErrUnavailable) {
 			s.told.well.Store(true)
 			continue

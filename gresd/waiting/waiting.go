@@ -126,6 +126,8 @@ func (l *Line) Look(room bool, now time.Time) (late bool, err error) {
 	i := l.find(id)
 	j := &l.jobs[i]
 	switch {
+	case room && j.Room.After(now): // the clock was set back
+		j.Room = now
 	case room == !j.Room.IsZero() && (!room || now.Sub(j.Room) < HoldFor):
 		return false, nil
 	case !room:

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// FuzzNodesFile: node names that an earlier gresd has learned are read as it wrote
+// them, or not at all; what a Prolog says of a node then counts, also after a restart.
+func FuzzNodesFile(f *testing.F) {
+	for _, s := range []string{
+		``, `null`, `{}`, `[]`, `{"n1":"/etc/slurm/slurm.conf"}`, `{"n1":"","n2":"/b"}`, `{"n1":3,"n2":"/b"}`, `{"":"/x"}`, `{"n1":"/a","n1":"/b"}`, `{"n1":"/a"`, `{"\u001b[2J":"\ud800"}`,
+	} {
+		f.Add([]byte(s), "n1", "/run/slurm/conf/slurm.conf")
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, text []byte, name, conf string) {
+		if !utf8.ValidString(name) || !utf8.ValidString(conf) {
+			return // a request is JSON
+		}
+		if err := os.WriteFile(filepath.Join(dir, "nodes.json"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n, err := loadNodes(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := n.all()
+		if err := n.learn(name, conf); err != nil {
+			t.Fatal(err)
+		}
+		want := maps.Clone(before)
+		if old, known := before[name]; name != "" && (!known || conf != "" && conf != old) {
+			want[name] = conf
+		}
+		if got := n.all(); !maps.Equal(got, want) {
+			t.Fatalf("%q, and %q at %q, is %q", before, name, conf, got)
+		}
+		again, err := loadNodes(dir)
+		if err != nil || !maps.Equal(again.all(), want) {
+			t.Fatalf("after a restart %q, %v; want %q", again.all(), err, want)
+		}
+		if names := again.names(); len(names) != len(want) || !slices.IsSorted(names) {
+			t.Fatalf("names %q of %q", names, want)
+		}
+	})
+}
+
+// FuzzQueuedFile: jobs that an earlier gresd has put off: none waits longer, once its
+// cards are well, than it did when it was put off, whatever the clock was set to.
+func FuzzQueuedFile(f *testing.F) {
+	for _, s := range []string{
+		``, `null`, `{}`, `[]`, `{"7":{"at":"2026-11-01T12:00:00Z","earliest_ns":125000000000}}`, `{"7":{"conf":"/a","at":"9999-12-31T23:59:59-23:00","earliest_ns":9223372036854775807}}`,
+		`{"7":{"at":"0000-01-01T00:00:00Z","earliest_ns":-9223372036854775808},"8":{}}`, `{"-1":{}}`, `{"7":{"at":"2031-11-01T12:00:00Z","earliest_ns":125000000000}}`, `{"x":{}}`, `{"4294967296":{}}`, `{"7":{"at":"2026-11-01T12:00:00Z"},"8":3}`,
+	} {
+		f.Add([]byte(s), uint32(7))
+	}
+	path := filepath.Join(f.TempDir(), "queued.json")
+	now := time.Date(2026, 11, 1, 12, 1, 0, 0, time.UTC)
+	f.Fuzz(func(t *testing.T, text []byte, id uint32) {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var q queued
+		if err := q.open(path); err != nil {
+			t.Fatal(err)
+		}
+		for id, job := range q.all() {
+			if left := job.left(now); left < 0 || left > max(0, job.Earliest) {
+				t.Fatalf("job %d: %+v: %s are left", id, job, left)
+			}
+		}
+		many := len(q.jobs)
+		if err := q.add(id, putOff{"/c", now, time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(q.jobs); n > mostQueued || n < min(many, 1) || q.jobs[id].left(now.Add(time.Second)) != time.Minute-time.Second {
+			t.Fatalf("%d of %d jobs; job %d: %+v", n, many, id, q.jobs[id])
+		}
+		var again queued
+		if err := again.open(path); err != nil || len(again.jobs) != len(q.jobs) {
+			t.Fatalf("after a restart %+v, %v; want %+v", again.jobs, err, q.jobs)
+		}
+		for id, job := range q.jobs {
+			if other := again.jobs[id]; other.Conf != job.Conf || !other.At.Equal(job.At) || other.Earliest != job.Earliest {
+				t.Fatalf("job %d: %+v became %+v", id, job, other)
+			}
+		}
+		for id := range again.all() {
+			if err := again.forget(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if again.any() {
+			t.Fatalf("not forgotten: %+v", again.jobs)
+		}
+	})
+}
