@@ -219,7 +219,10 @@ func compareGres(text string, cards []gpu.Card, mode string) (wrong []string) {
 	return wrong
 }
 
-// minors are the device numbers of "/dev/nvidia[0-2,5]".
+// mostMinor is beyond the numbers of NVIDIA's device files.
+const mostMinor = 1000
+
+// minors are the device numbers of "/dev/nvidia[0-2,5]"; nil for what is no such list.
 func minors(file string) (list []int) {
 	at := strings.LastIndex(file, "nvidia")
 	if at < 0 {
@@ -233,7 +236,7 @@ func minors(file string) (list []int) {
 		}
 		a, err1 := strconv.Atoi(first)
 		b, err2 := strconv.Atoi(last)
-		if err1 != nil || err2 != nil || b-a > 1000 {
+		if err1 != nil || err2 != nil || a < 0 || b > mostMinor || len(list)+b-a > mostMinor {
 			return nil
 		}
 		for ; a <= b; a++ {
