@@ -5,9 +5,12 @@ package prolog
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -62,6 +65,60 @@ func FuzzConfig(f *testing.F) {
 		c, err := ReadConfig(path)
 		if c.RunDir == "" || c.Library == "" || err != nil && (c.RunDir != "/run/vgpu" || c.Library != "/usr/lib/vgpu/libvgpu.so") {
 			t.Fatalf("%+v, %v", c, err)
+		}
+	})
+}
+
+// FuzzTask: a job's own variables, which its user sets, and the files of its folder, in
+// TaskProlog: slurmstepd reads a line at a time, and the library comes first in what
+// the task preloads.
+func FuzzTask(f *testing.F) {
+	f.Add("7", "", "", "A=1\nB=2\n", "", "1")
+	f.Add("7", "/mine.so:/x.so", "2", "", "", "")
+	f.Add("../7", "x\nunset LD_PRELOAD", "9999999999", "\n", "", "0")
+	f.Add("7", "/usr/lib/vgpu/libvgpu.so.mine /usr/lib/vgpu/libvgpu.so", "-1", "A=\x00", "vgpu: no\nprint x", "")
+	dir := f.TempDir()
+	job := filepath.Join(dir, "jobs", "7")
+	if err := os.MkdirAll(job, 0o700); err != nil {
+		f.Fatal(err)
+	}
+	const library = "/usr/lib/vgpu/libvgpu.so"
+	f.Fuzz(func(t *testing.T, id, preload, het, environment, refused, shards string) {
+		grant := binary.LittleEndian.AppendUint64(nil, grantMagic)
+		for name, text := range map[string]string{"grant": string(grant), "environment": environment, "refused": refused} {
+			path := filepath.Join(job, name)
+			if name == "refused" && text == "" {
+				os.Remove(path)
+			} else if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		vars := map[string]string{
+			"SLURM_JOB_ID": id, "SLURM_HET_SIZE": het, "SLURM_JOB_ID_HET_GROUP_0": id, "SLURM_JOB_ID_HET_GROUP_1": "7", "LD_PRELOAD": preload,
+			"SLURM_SHARDS_ON_NODE": shards,
+		}
+		var out, errs bytes.Buffer
+		h := &Hook{
+			Config: Config{RunDir: dir, Library: library}, Getenv: func(name string) string { return vars[name] }, Stdout: &out, Stderr: &errs,
+			selfGrant: filepath.Join(dir, "none"),
+		}
+		code := h.taskProlog()
+		var exports []string
+		for line := range strings.Lines(out.String()) {
+			if line, is := strings.CutPrefix(line, "export LD_PRELOAD="); is {
+				exports = append(exports, strings.TrimSuffix(line, "\n"))
+			}
+		}
+		switch {
+		case code != ExitOK:
+			if code != ExitFault || len(exports) > 0 || strings.Count(out.String(), "\n") != 1 || !strings.HasPrefix(out.String(), "print ") {
+				t.Fatalf("%d: %q", code, out.String())
+			}
+		case len(exports) > 0 && !strings.Contains(preload, "\n") && !strings.Contains(environment, "LD_PRELOAD"):
+			words := strings.FieldsFunc(exports[0], func(r rune) bool { return r == ':' || r == ' ' })
+			if len(exports) != 1 || !slices.Contains(words, library) {
+				t.Fatalf("%q", exports)
+			}
 		}
 	})
 }
