@@ -69,10 +69,10 @@ func (a *account) until(now int64) {
 		a.ahead += int64(float64(now-a.asked) * drift)
 	}
 	a.asked = now
-	at := uint64(now - a.ahead)
-	if at <= a.last {
+	if now-a.ahead <= int64(a.last) {
 		return
 	}
+	at := uint64(now - a.ahead)
 	if a.taken && at > a.since {
 		a.had[a.on] += time.Duration(at - a.since)
 		a.since = at
