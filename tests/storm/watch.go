@@ -48,7 +48,6 @@ type Watch struct {
 
 	mu    sync.Mutex
 	count int
-	dirs  []string
 }
 
 // watched names system calls that can be points.
@@ -157,9 +156,9 @@ func (w *Watch) Start(cmd *exec.Cmd, dirs []string) error {
 		return err
 	}
 	w.mu.Lock()
-	w.count, w.dirs = 0, dirs
+	w.count = 0
 	w.mu.Unlock()
-	go w.serve(fds[0], cmd.Process.Pid)
+	go w.serve(fds[0], cmd.Process.Pid, dirs)
 	return nil
 }
 
@@ -180,8 +179,8 @@ type answer struct {
 	flags uint32
 }
 
-// serve answers until gresd and all its children have ended.
-func (w *Watch) serve(fd, pid int) {
+// serve answers until gresd and all its children have ended; calls count that are about dirs.
+func (w *Watch) serve(fd, pid int, dirs []string) {
 	defer unix.Close(fd)
 	for {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -195,7 +194,7 @@ func (w *Watch) serve(fd, pid int) {
 			continue // the thread was killed meanwhile
 		}
 		a := answer{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		if what, counts := w.about(n); counts {
+		if what, counts := about(n, dirs); counts {
 			w.mu.Lock()
 			w.count++
 			v := w.Decide(Point{w.count, watched[uint32(n.nr)], what})
@@ -213,7 +212,7 @@ func (w *Watch) serve(fd, pid int) {
 }
 
 // about says what a call is about, and whether it counts.
-func (w *Watch) about(n notification) (string, bool) {
+func about(n notification, dirs []string) (string, bool) {
 	path := ""
 	switch n.nr {
 	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_FTRUNCATE, unix.SYS_FCHMOD, unix.SYS_FCHOWN:
@@ -230,7 +229,7 @@ func (w *Watch) about(n notification) (string, bool) {
 			path = dir + "/" + path
 		}
 	}
-	for _, dir := range w.dirs {
+	for _, dir := range dirs {
 		if rest, inside := strings.CutPrefix(path, dir); inside {
 			return numbers.ReplaceAllString(strings.TrimPrefix(rest, "/"), "#"), true
 		}
