@@ -105,13 +105,16 @@ static struct library nvml = {"libnvidia-ml.so.1", "nvml", 0};
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool loading; /* the library's constructors may call dlsym */
 
-void vgpu_need_dlsym(void)
+VGPU_EARLY void vgpu_need_dlsym(void)
 {
 	static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34"};
+	void *found = (void *)__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED);
 
-	for (size_t i = 0; i < sizeof versions / sizeof *versions && !vgpu_real_dlsym; i++)
-		vgpu_real_dlsym =
-			(void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+	for (size_t i = 0; i < sizeof versions / sizeof *versions && !found; i++)
+		found = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+	/* Of threads that ask at the same time, all find the same. */
+	if (found)
+		__atomic_store_n((void **)&vgpu_real_dlsym, found, __ATOMIC_RELAXED);
 }
 
 static void resolve(struct library *lib, void *handle)
@@ -193,23 +196,13 @@ void *vgpu_hook_of(void *real)
 }
 
 /* -------------------------------------------------------------------- dlsym */
-/* Returns the hook, or NULL when the caller is to get what dlsym gives. */
-__attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name);
-__attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name)
+/* The hook for a name that may be one of ours, or NULL. */
+static __attribute__((noinline)) void *hook_for(struct library *lib, void *handle, const char *name)
 {
-	struct library *lib;
 	void *found;
 	int sym;
 
-	if (unlikely(!vgpu_real_dlsym))
-		vgpu_need_dlsym();
-	if (!name || loading)
-		return NULL;
-	if (name[0] == 'c' && name[1] == 'u')
-		lib = &cuda;
-	else if (strncmp(name, "nvml", 4) == 0)
-		lib = &nvml;
-	else
+	if (loading)
 		return NULL;
 	sym = symbol_named(name);
 	if (sym < 0 || !symbols[sym].hook || !need(lib, RTLD_NOLOAD) || !*real_at((unsigned)sym))
@@ -220,6 +213,22 @@ __attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name)
 	return found && (found == *real_at((unsigned)sym) || found == symbols[sym].hook)
 		       ? symbols[sym].hook
 		       : NULL;
+}
+
+/* Returns the hook, or NULL when the caller is to get what dlsym gives. Calls no
+ * function for any other name: the runtime of a sanitizer asks for its own before it is ready. */
+__attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name);
+VGPU_EARLY __attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name)
+{
+	if (unlikely(!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED)))
+		vgpu_need_dlsym();
+	if (!name)
+		return NULL;
+	if (name[0] == 'c' && name[1] == 'u')
+		return hook_for(&cuda, handle, name);
+	if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l')
+		return hook_for(&nvml, handle, name);
+	return NULL;
 }
 
 /* A tail jump: the C library sees our caller's return address, so RTLD_NEXT

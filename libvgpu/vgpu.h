@@ -20,6 +20,8 @@
 #define VGPU_EXPORT __attribute__((visibility("default")))
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
+/* What runs before the runtime of a sanitizer is ready; nothing in a plain build. */
+#define VGPU_EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
 
 /* Prototypes of the hooks, from hooks.def. */
 #define CU(name, params) VGPU_EXPORT CUresult name params;
