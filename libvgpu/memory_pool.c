@@ -7,36 +7,66 @@
  */
 #ifdef VGPU_PRELOAD
 #include <errno.h>
+#include <stdlib.h>
 
 #include "vgpu.h"
 
-#define MAX_POOLS 128
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
+/* The handle of a pool that the program destroyed while it held memory of it: the
+ * driver keeps such a pool until the last of that is freed, and so does the charge. */
+#define DESTROYED ((CUmemoryPool)UINTPTR_MAX)
 
 struct pool {
-	CUmemoryPool handle; /* NULL: free entry */
+	CUmemoryPool handle; /* NULL: free entry. Written under pools_lock */
+	CUmemoryPool was;    /* of a destroyed pool; under pools_lock */
 	int card;
 	uint64_t live;    /* bytes that the program holds */
 	uint64_t charged; /* bytes on our slot for this pool */
 };
-static struct pool pools[MAX_POOLS];
+
+/* Entries never move. More are made when these are in use; none is ever given back. */
+#define POOLS 128
+struct pools {
+	struct pool pool[POOLS];
+	struct pools *next;
+};
+static struct pools pools;
+/* Also held over calls of the driver that name a pool which another thread may destroy. */
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool dirty; /* something was freed since the last settlement */
-
 static struct vgpu_table async_ptrs = VGPU_TABLE_INIT;
 
-/* Entries never move, and a handle is looked for far more often than it comes or
- * goes: no lock to find one. */
+static struct pools *after(const struct pools *block)
+{
+	return __atomic_load_n(&block->next, __ATOMIC_ACQUIRE);
+}
+
+/* A handle is looked for far more often than it comes or goes: no lock to find one. */
 static struct pool *find_pool(CUmemoryPool handle)
 {
-	for (int i = 0; i < MAX_POOLS; i++)
-		if (__atomic_load_n(&pools[i].handle, __ATOMIC_ACQUIRE) == handle)
-			return &pools[i];
+	for (struct pools *block = &pools; block; block = after(block))
+		for (int i = 0; i < POOLS; i++)
+			if (__atomic_load_n(&block->pool[i].handle, __ATOMIC_ACQUIRE) == handle)
+				return &block->pool[i];
 	return NULL;
 }
 
-/* card: where the pool is, should it be new. NULL when there is no room. */
+/* pools_lock is held; NULL when the process has no memory for more entries. */
+static struct pool *free_entry(void)
+{
+	struct pool *p = find_pool(NULL);
+	struct pools *last = &pools, *more = p ? NULL : calloc(1, sizeof *more);
+
+	if (!more)
+		return p;
+	while (last->next)
+		last = last->next;
+	__atomic_store_n(&last->next, more, __ATOMIC_RELEASE);
+	return more->pool;
+}
+
+/* card: where the pool is, should it be new; -1: it is not. NULL when there is no room. */
 static struct pool *pool_of(CUmemoryPool handle, int card)
 {
 	struct pool *p = find_pool(handle);
@@ -45,23 +75,22 @@ static struct pool *pool_of(CUmemoryPool handle, int card)
 		return p;
 	pthread_mutex_lock(&pools_lock);
 	p = find_pool(handle);
-	if (!p)
-		p = find_pool(NULL);
-	if (p && !p->handle) {
+	if (!p && (p = free_entry()) != NULL) {
 		p->card = card;
-		p->live = p->charged = 0;
+		__atomic_store_n(&p->live, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&p->charged, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&pools_lock);
 	return p;
 }
 
-/* Brings the charge to what the pool really holds, up or down. */
-static void settle(struct pool *p)
+/* Brings the charge to what the pool really holds, up or down. pools_lock is held. */
+static void settle_locked(struct pool *p)
 {
 	uint64_t reserved = 0, live, want, have;
 
-	if (!vgpu_real.cuMemPoolGetAttribute ||
+	if (!p->handle || p->handle == DESTROYED || !vgpu_real.cuMemPoolGetAttribute ||
 	    vgpu_real.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
 					    &reserved) != CUDA_SUCCESS)
 		return;
@@ -77,15 +106,58 @@ static void settle(struct pool *p)
 		vgpu_release(p->card, have - want);
 }
 
+static void settle(struct pool *p)
+{
+	pthread_mutex_lock(&pools_lock);
+	settle_locked(p);
+	pthread_mutex_unlock(&pools_lock);
+}
+
 void vgpu_pools_settle(void)
 {
 	vgpu_shared_settle();
-	if (!__atomic_load_n(&dirty, __ATOMIC_RELAXED) || vgpu_captures)
+	if (!__atomic_load_n(&dirty, __ATOMIC_RELAXED) || vgpu_capturing())
 		return;
 	__atomic_store_n(&dirty, false, __ATOMIC_RELAXED);
-	for (int i = 0; i < MAX_POOLS; i++)
-		if (pools[i].handle)
-			settle(&pools[i]);
+	for (struct pools *block = &pools; block; block = after(block))
+		for (int i = 0; i < POOLS; i++)
+			if (__atomic_load_n(&block->pool[i].handle, __ATOMIC_RELAXED))
+				settle(&block->pool[i]);
+}
+
+/* Memory that the card's pools keep but nobody uses: the driver gets it back. */
+static void trim_pools(int card)
+{
+	for (struct pools *block = &pools; block && !vgpu_capturing(); block = after(block))
+		for (int i = 0; i < POOLS && vgpu_real.cuMemPoolTrimTo; i++) {
+			struct pool *p = &block->pool[i];
+
+			if (!__atomic_load_n(&p->handle, __ATOMIC_RELAXED))
+				continue;
+			pthread_mutex_lock(&pools_lock);
+			if (p->handle && p->handle != DESTROYED && p->card == card) {
+				vgpu_real.cuMemPoolTrimTo(p->handle, 0);
+				settle_locked(p);
+			}
+			pthread_mutex_unlock(&pools_lock);
+		}
+}
+
+/* The driver has given back what was the pool's. pools_lock is held, and let go of. */
+static void end_pool(struct pool *p)
+{
+	uint64_t charged = __atomic_exchange_n(&p->charged, 0, __ATOMIC_SEQ_CST);
+	CUmemoryPool was = p->was;
+	int card = p->card;
+
+	__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&pools_lock);
+	vgpu_shared_release((uint64_t)(uintptr_t)was, card, charged);
+}
+
+void vgpu_pools_in_child(void)
+{
+	pthread_mutex_init(&pools_lock, NULL);
 }
 
 static uint64_t whole_steps(uint64_t bytes)
@@ -122,13 +194,7 @@ static int grow(struct booking *b)
 	/* Not held while the pools are brought up to date: settling charges
 	 * whatever is live without asking. */
 	__atomic_sub_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
-	/* Memory that pools keep but nobody uses: let the driver have it back. */
-	for (int i = 0; i < MAX_POOLS && !vgpu_captures; i++) {
-		if (pools[i].handle && pools[i].card == p->card && vgpu_real.cuMemPoolTrimTo) {
-			vgpu_real.cuMemPoolTrimTo(pools[i].handle, 0);
-			settle(&pools[i]);
-		}
-	}
+	trim_pools(p->card);
 	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + b->bytes;
 	if (charge_steps(b, live))
 		return -ENOMEM;
@@ -164,7 +230,15 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 	if (!vgpu_table_take(&async_ptrs, dptr, &item))
 		return false;
 	p = (struct pool *)(uintptr_t)item.other;
-	__atomic_sub_fetch(&p->live, item.size, __ATOMIC_SEQ_CST);
+	if (__atomic_sub_fetch(&p->live, item.size, __ATOMIC_SEQ_CST) == 0 &&
+	    __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST) == DESTROYED) {
+		pthread_mutex_lock(&pools_lock);
+		/* Unless another thread was first, or it could not be destroyed. */
+		if (p->handle == DESTROYED && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
+			end_pool(p);
+		else
+			pthread_mutex_unlock(&pools_lock);
+	}
 	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
 	return true;
 }
@@ -174,7 +248,7 @@ static bool captured(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
 
-	return vgpu_captures && vgpu_real.cuStreamIsCapturing &&
+	return vgpu_capturing() && vgpu_real.cuStreamIsCapturing &&
 	       (vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
 		status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
@@ -371,8 +445,12 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	    props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
 		int card = vgpu_card_of_device(props->location.id);
 
-		if (card >= 0)
-			pool_of(*pool, card);
+		/* What cannot be charged is not given. */
+		if (card >= 0 && !pool_of(*pool, card)) {
+			if (vgpu_real.cuMemPoolDestroy)
+				vgpu_real.cuMemPoolDestroy(*pool);
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		}
 	}
 	return r;
 }
@@ -400,14 +478,23 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	vgpu_need_cuda();
 	if (!vgpu_real.cuMemPoolDestroy)
 		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuMemPoolDestroy(pool);
-	vgpu_pools_forget_current(); /* the device's own pool is current again */
-	p = r == CUDA_SUCCESS && vgpu_state.grant && pool ? pool_of(pool, -1) : NULL;
+	if (!vgpu_state.grant)
+		return vgpu_real.cuMemPoolDestroy(pool);
+	pthread_mutex_lock(&pools_lock);
+	p = pool ? find_pool(pool) : NULL;
+	/* Before the driver can give the same handle to another pool. */
 	if (p) {
-		vgpu_shared_release((uint64_t)(uintptr_t)pool, p->card,
-				    __atomic_exchange_n(&p->charged, 0, __ATOMIC_SEQ_CST));
-		__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
+		p->was = pool;
+		__atomic_store_n(&p->handle, DESTROYED, __ATOMIC_SEQ_CST);
 	}
+	r = vgpu_real.cuMemPoolDestroy(pool);
+	if (p && r != CUDA_SUCCESS)
+		__atomic_store_n(&p->handle, pool, __ATOMIC_SEQ_CST);
+	if (p && r == CUDA_SUCCESS && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
+		end_pool(p);
+	else
+		pthread_mutex_unlock(&pools_lock);
+	vgpu_pools_forget_current(); /* the device's own pool is current again */
 	return r;
 }
 #endif

@@ -183,6 +183,7 @@ static void in_child(void)
 	if (vgpu_state.grant) {
 		vgpu_rm_forget();
 		vgpu_gate_in_child();
+		vgpu_pools_in_child();
 		vgpu_shared_in_child();
 		vgpu_working_in_child();
 		vgpu_ended_in_child();

@@ -184,6 +184,8 @@ void vgpu_modules_lower(int card, uint64_t bytes);
 void vgpu_pools_settle(void);
 /* memory_pool.c: which pool is current on a device may have changed. */
 void vgpu_pools_forget_current(void);
+/* After a fork, in the child: unlocked. */
+void vgpu_pools_in_child(void);
 /* Charge of an asynchronous pointer that cuMemFree is given; false: not one. */
 bool vgpu_pool_forget(CUdeviceptr dptr);
 
@@ -227,6 +229,10 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *s);
 void vgpu_gate_in_child(void);
 /* Number of stream captures open in this process. */
 extern int vgpu_captures;
+static inline bool vgpu_capturing(void)
+{
+	return __atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0;
+}
 
 /* costs.c: learned GPU time of a launch, by function and grid. */
 struct vgpu_cost {

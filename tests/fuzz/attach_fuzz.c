@@ -60,6 +60,10 @@ void vgpu_gate_in_child(void)
 {
 }
 
+void vgpu_pools_in_child(void)
+{
+}
+
 void vgpu_shared_in_child(void)
 {
 }
