@@ -26,7 +26,7 @@ void vgpu_context_seen(int card)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 	pthread_mutex_lock(&lock);
-	if (!vgpu_my(card)->contexts)
+	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
 		began(card);
 	pthread_mutex_unlock(&lock);
 }
@@ -204,7 +204,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	if (!vgpu_real.cuGreenCtxCreate)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_of_device(dev);
-	if (card < 0 || vgpu_my(card)->contexts == 0)
+	if (card < 0 || __atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED) == 0)
 		CREATE(vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags));
 	/* The primary context is there and paid for. */
 	vgpu_rm_creating(card);

@@ -88,7 +88,8 @@ CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec 
 	CUresult r;
 	int card;
 
-	if (!execs.count || !vgpu_table_get(&execs, (uint64_t)(uintptr_t)graph, &item))
+	if (!__atomic_load_n(&execs.count, __ATOMIC_RELAXED) ||
+	    !vgpu_table_get(&execs, (uint64_t)(uintptr_t)graph, &item))
 		return real(graph, stream);
 	card = vgpu_card_current();
 	if (card < 0 || vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
@@ -99,7 +100,7 @@ CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec 
 	vgpu_mem_end();
 	bytes = beyond_pool(dev, item.size);
 	if (vgpu_mem_take(card, bytes)) {
-		if (vgpu_real.cuDeviceGraphMemTrim && !vgpu_captures) {
+		if (vgpu_real.cuDeviceGraphMemTrim && !vgpu_capturing()) {
 			vgpu_real.cuDeviceGraphMemTrim(dev);
 			settle(card, dev);
 		}
@@ -119,7 +120,7 @@ void vgpu_graph_forget(CUgraphExec graph)
 {
 	struct vgpu_item item;
 
-	if (execs.count)
+	if (__atomic_load_n(&execs.count, __ATOMIC_RELAXED))
 		vgpu_table_take(&execs, (uint64_t)(uintptr_t)graph, &item);
 }
 

@@ -209,7 +209,8 @@ void vgpu_overhead_tick(uint64_t now)
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		uint64_t charged = vgpu_modules_charged((int)i);
 
-		if (!vgpu_my((int)i)->contexts || !vgpu_limit((int)i))
+		if (!__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED) ||
+		    !vgpu_limit((int)i))
 			continue;
 		/* With gresd, once after each change of what modules are charged. */
 		if (charged != compared_modules[i])

@@ -22,12 +22,14 @@ static void set_flag(uint32_t set, uint32_t clear)
 
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force)
 {
-	uint32_t before = wanted[card];
+	/* By the watcher, and by threads that make a context. */
+	uint32_t before = __atomic_load_n(&wanted[card], __ATOMIC_RELAXED);
+	uint32_t *told = &vgpu_my(card)->slice_us;
 	int r;
 
 	if (!force && s->slice_us == before)
 		return;
-	wanted[card] = s->slice_us;
+	__atomic_store_n(&wanted[card], s->slice_us, __ATOMIC_RELAXED);
 	/* Nothing was ever set: leave the driver alone. */
 	if (s->slice_us == 0 && before == 0)
 		return;
@@ -35,12 +37,12 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force)
 	if (s->slice_us == 0) {
 		/* Back to the driver's own: that proves nothing about setting one,
 		 * and gresd goes by what is proved. */
-		vgpu_my(card)->slice_us = 0;
+		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
 	} else if (r == 0) {
-		vgpu_my(card)->slice_us = s->slice_us;
+		__atomic_store_n(told, s->slice_us, __ATOMIC_RELAXED);
 		set_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
 	} else if (r == -EPERM) {
-		vgpu_my(card)->slice_us = 0;
+		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
 		set_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
 		vgpu_log(VGPU_LOG_WARN, "slices: card %d: %u us refused by the driver", card,
 			 s->slice_us);

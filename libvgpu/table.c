@@ -60,7 +60,7 @@ static void unlink_item(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_
 	if (out)
 		*out = *item;
 	*p = item->next;
-	t->count--;
+	__atomic_store_n(&t->count, t->count - 1, __ATOMIC_RELAXED);
 	item->next = t->spare;
 	t->spare = item;
 }
@@ -95,7 +95,7 @@ bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 		bucket = &t->bucket[bucket_of(t, copy->key)];
 		copy->next = *bucket;
 		*bucket = copy;
-		t->count++;
+		__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
 	}
 	pthread_mutex_unlock(&t->lock);
 	return copy != NULL;

@@ -31,7 +31,7 @@ static void follow_grant(bool verify)
 			continue;
 		vgpu_schedule_at(&s, vgpu_now());
 		vgpu_gate_schedule((int)i, &s);
-		if (vgpu_my((int)i)->contexts)
+		if (__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED))
 			vgpu_slices_apply((int)i, &s, verify);
 	}
 }
