@@ -47,7 +47,7 @@ CUresult drv_enter(const char *call, int need)
 	CUcontext ctx;
 	CUresult rc;
 
-	if (!drv.ready || drv.forked)
+	if (!__atomic_load_n(&drv.ready, __ATOMIC_ACQUIRE) || drv.forked)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	rc = injected(call);
 	if (rc)
@@ -146,7 +146,7 @@ CUresult cuInit(unsigned flags)
 	if (!drv.ready) {
 		read_visible_devices();
 		if (drv.ndevices)
-			drv.ready = true;
+			__atomic_store_n(&drv.ready, true, __ATOMIC_RELEASE);
 		else
 			rc = CUDA_ERROR_NO_DEVICE;
 	}
@@ -172,7 +172,7 @@ __attribute__((destructor)) static void leave_machine(void)
 	sim_proc_drop(drv.st, (uint32_t)drv.proc);
 	sim_unlock(drv.st);
 	drv.proc = -1;
-	drv.ready = false;
+	__atomic_store_n(&drv.ready, false, __ATOMIC_RELEASE);
 	if (locked)
 		pthread_mutex_unlock(&drv.lock);
 }

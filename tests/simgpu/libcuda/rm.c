@@ -186,14 +186,14 @@ void rm_announce(CUcontext ctx)
 	bool first_card = true;
 
 	for (int i = 0; i < SIM_MAX_CARDS; i++)
-		first_card = first_card && !device_known[i];
+		first_card = first_card && !__atomic_load_n(&device_known[i], __ATOMIC_RELAXED);
 	ctx->device_handle = HANDLE_DEVICE + card;
 	pthread_mutex_unlock(&drv.lock);
 	if (first_card)
 		rm_alloc(0, HANDLE_ROOT, CLASS_ROOT, NULL, 0);
-	if (!device_known[card])
+	if (!__atomic_load_n(&device_known[card], __ATOMIC_RELAXED))
 		rm_alloc(HANDLE_ROOT, ctx->device_handle, CLASS_DEVICE, &p, sizeof(p));
-	device_known[card] = true;
+	__atomic_store_n(&device_known[card], true, __ATOMIC_RELAXED);
 	for (uint32_t g = 0; g < GROUPS; g++) {
 		ctx->group_handle[g] = HANDLE_GROUP + (uint32_t)ctx->slot * GROUPS + g;
 		rm_alloc(ctx->device_handle, ctx->group_handle[g], CLASS_GROUP, NULL, 0);

@@ -24,9 +24,9 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 	if (!nv.st) {
 		rc = NVML_ERROR_DRIVER_NOT_LOADED;
 	} else {
-		for (uint32_t i = 0; i < SIM_MAX_CARDS; i++)
+		for (uint32_t i = 0; i < SIM_MAX_CARDS && !nv.inits; i++)
 			nv.device[i].card = i;
-		nv.inits++;
+		__atomic_add_fetch(&nv.inits, 1, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&nv.lock);
 	return rc;
@@ -48,7 +48,7 @@ nvmlReturn_t nvmlShutdown(void)
 
 	pthread_mutex_lock(&nv.lock);
 	if (nv.inits) {
-		nv.inits--;
+		__atomic_sub_fetch(&nv.inits, 1, __ATOMIC_RELEASE);
 		rc = NVML_SUCCESS;
 	}
 	pthread_mutex_unlock(&nv.lock);
@@ -61,7 +61,7 @@ nvmlReturn_t nv_enter(const char *call)
 	int code = 0;
 	bool hit = false;
 
-	if (!nv.inits)
+	if (!__atomic_load_n(&nv.inits, __ATOMIC_ACQUIRE))
 		return NVML_ERROR_UNINITIALIZED;
 	if (!nv.st->nfaults)
 		return NVML_SUCCESS;
