@@ -63,16 +63,17 @@ void vgpu_warn(const char *fmt, ...)
 
 void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
 {
-	static int wanted = -1;
+	static int asked = -1;
 	static unsigned lines;
 	char line[LINE];
 	va_list ap;
-	int n, saved = errno;
+	int n, wanted = __atomic_load_n(&asked, __ATOMIC_RELAXED), saved = errno;
 
 	if (wanted < 0) {
 		const char *text = getenv("VGPU_LOG_LEVEL");
 
 		wanted = text && text[0] >= '0' && text[0] <= '9' ? text[0] - '0' : 0;
+		__atomic_store_n(&asked, wanted, __ATOMIC_RELAXED);
 	}
 	if ((int)level > wanted || __atomic_add_fetch(&lines, 1, __ATOMIC_RELAXED) > MAX_LINES)
 		return;
