@@ -57,7 +57,7 @@ static void complete(struct sim_state *st, uint32_t stream, struct sim_op *o, ui
 
 	o->done_ns = when;
 	if (!o->cookie && s->taken == s->done)
-		s->taken = s->done + 1;
+		__atomic_store_n(&s->taken, s->done + 1, __ATOMIC_RELAXED);
 	s->done++;
 }
 

@@ -126,7 +126,8 @@ void effects_take(void)
 		for (CUstream s = c->streams, next; s; s = next) {
 			next = s->next;
 			if (s->dying &&
-			    drv.st->stream[s->slot].taken == drv.st->stream[s->slot].tail)
+			    __atomic_load_n(&drv.st->stream[s->slot].taken, __ATOMIC_RELAXED) ==
+				    drv.st->stream[s->slot].tail)
 				stream_release(s);
 		}
 	}
