@@ -286,7 +286,7 @@ void vgpu_lane_drop(struct gate *g, struct lane *l)
 		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
 
 		settle(g, b, b->est_ns, b->est_ns);
-		b->pending = 0;
+		__atomic_store_n(&b->pending, 0, __ATOMIC_RELAXED);
 	}
 	l->closed = 0;
 	l->open = false;

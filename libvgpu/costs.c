@@ -30,10 +30,10 @@ struct vgpu_cost *vgpu_cost_of(uint64_t key)
 
 	for (unsigned i = 0; i < PROBES; i++) {
 		c = &entries[(at + i) % ENTRIES];
-		if (c->key == key)
+		if (__atomic_load_n(&c->key, __ATOMIC_RELAXED) == key)
 			return c;
-		if (c->key == 0) {
-			c->key = key;
+		if (__atomic_load_n(&c->key, __ATOMIC_RELAXED) == 0) {
+			__atomic_store_n(&c->key, key, __ATOMIC_RELAXED);
 			return c;
 		}
 	}
@@ -55,15 +55,17 @@ double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double res
 
 static void first(struct vgpu_cost *c, double ns)
 {
-	c->est_ns = bounded(ns);
+	__atomic_store_n(&c->est_ns, bounded(ns), __ATOMIC_RELAXED);
 	c->doubt = DOUBT_MOST;
-	c->samples = 1;
+	/* Last: a launch asks for it without the lock. */
+	__atomic_store_n(&c->samples, 1, __ATOMIC_RELEASE);
 }
 
 void vgpu_costs_scale(const struct vgpu_cost_part *parts, unsigned n, double by)
 {
 	for (unsigned i = 0; i < n; i++) {
-		parts[i].cost->est_ns = bounded(parts[i].cost->est_ns * by);
+		__atomic_store_n(&parts[i].cost->est_ns, bounded(parts[i].cost->est_ns * by),
+				 __ATOMIC_RELAXED);
 		parts[i].cost->doubt = DOUBT_MOST;
 	}
 }
@@ -99,7 +101,7 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 	bool far;
 
 	for (unsigned i = 0; i < n; i++) {
-		if (parts[i].cost->samples)
+		if (__atomic_load_n(&parts[i].cost->samples, __ATOMIC_RELAXED))
 			continue;
 		if (n == 1 && parts[0].launches)
 			first(parts[0].cost, least / parts[0].launches);
@@ -119,18 +121,21 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 	for (unsigned i = 0; i < n; i++) {
 		struct vgpu_cost *c = parts[i].cost;
 		float doubt = c->doubt;
+		uint32_t samples;
 
 		if (!parts[i].launches)
 			continue; /* they failed */
 		part = (double)parts[i].launches * c->est_ns * doubt;
 		gain = part * part / variance;
-		c->est_ns = bounded(c->est_ns + gain * off / parts[i].launches);
+		__atomic_store_n(&c->est_ns, bounded(c->est_ns + gain * off / parts[i].launches),
+				 __ATOMIC_RELAXED);
 		/* The root of 1 - gain, nearly. */
 		doubt *= far ? DOUBT_GROWS : (float)(1 - gain / 2);
 		c->doubt = doubt < DOUBT_LEAST  ? DOUBT_LEAST
 			   : doubt > DOUBT_MOST ? DOUBT_MOST
 						: doubt;
-		c->samples += c->samples < UINT32_MAX;
+		samples = __atomic_load_n(&c->samples, __ATOMIC_RELAXED);
+		__atomic_store_n(&c->samples, samples + (samples < UINT32_MAX), __ATOMIC_RELAXED);
 	}
 }
 #endif

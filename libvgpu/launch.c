@@ -33,7 +33,7 @@ static void count_launch(CUstream stream)
 	if (card < 0)
 		return;
 	/* A context that no hook of ours saw being made. */
-	if (unlikely(!vgpu_my(card)->contexts))
+	if (unlikely(!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED)))
 		vgpu_context_seen(card);
 	vgpu_working_note(card, stream);
 	n = &vgpu_my(card)->launches;

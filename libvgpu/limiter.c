@@ -55,10 +55,10 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
 	pthread_mutex_lock(&g->lock);
 	g->card = card;
 	vgpu_gate_follow(g, s, vgpu_now());
-	g->on = s->gate != 0;
+	__atomic_store_n(&g->on, s->gate != 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&g->lock);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
-		any |= gates[i].on;
+		any |= __atomic_load_n(&gates[i].on, __ATOMIC_RELAXED);
 	__atomic_store_n(&vgpu_gate_any, any, __ATOMIC_RELAXED);
 	if (any)
 		__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_GATED, __ATOMIC_RELAXED);
@@ -105,7 +105,7 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 
 	__atomic_add_fetch(&b->pending, 1, __ATOMIC_RELAXED);
 	b->launches++;
-	b->est_ns += l->est_ns;
+	__atomic_store_n(&b->est_ns, b->est_ns + l->est_ns, __ATOMIC_RELAXED);
 	add_func(b, cost, l->est_ns);
 	g->inflight_ns += l->est_ns;
 	__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_RELEASE);
@@ -117,14 +117,14 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	struct vgpu_cost *cost;
 	struct gate *g;
 	CUcontext ctx = NULL;
-	bool events = true;
+	bool events = true, known;
 	uint64_t since = 0;
 	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
 	l->card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
 	l->batch = NULL;
-	if (l->card < 0 || !gates[l->card].on || vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS ||
-	    !ctx) {
+	if (l->card < 0 || !__atomic_load_n(&gates[l->card].on, __ATOMIC_RELAXED) ||
+	    vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx) {
 		l->card = -1;
 		return;
 	}
@@ -141,11 +141,12 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	g = &gates[l->card];
 	cost = vgpu_cost_of(key);
 	l->key = key;
-	l->est_ns = cost->samples ? cost->est_ns : unknown_ns;
+	known = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE) != 0;
+	l->est_ns = known ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
 	pthread_mutex_lock(&g->lock);
-	if (likely(events && cost->samples))
+	if (likely(events && known))
 		l->batch = quick(g, budget, ctx, stream, l->est_ns);
 	l->lane = g->last;
 	if (!l->batch) {
@@ -153,7 +154,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		g->quick_left = QUICK_MAX;
 		l->lane = g->last = events ? vgpu_lane_of(g, ctx, stream) : NULL;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, cost->samples == 0, vgpu_now());
+			l->batch = vgpu_batch_open(g, l->lane, !known, vgpu_now());
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);
@@ -178,7 +179,8 @@ static void leave_failed(struct gate *g, const struct vgpu_launch *l)
 	for (uint32_t i = 0; i < b->nfuncs; i++)
 		if (b->func[i].cost == cost)
 			b->func[i].launches--;
-	b->est_ns -= b->est_ns < l->est_ns ? b->est_ns : l->est_ns;
+	__atomic_store_n(&b->est_ns, b->est_ns - (b->est_ns < l->est_ns ? b->est_ns : l->est_ns),
+			 __ATOMIC_RELAXED);
 	g->inflight_ns -= g->inflight_ns < l->est_ns ? g->inflight_ns : l->est_ns;
 	__atomic_add_fetch(&vgpu_state.cache.header->budget[l->card].balance_ns, (int64_t)l->est_ns,
 			   __ATOMIC_SEQ_CST);
@@ -218,7 +220,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		if (result != CUDA_SUCCESS && b->pending)
 			leave_failed(g, l);
 		leave_batch(b);
-		if (full && vgpu_captures == 0)
+		if (full && !vgpu_capturing())
 			vgpu_batch_close(l->lane);
 	}
 	pthread_mutex_unlock(&g->lock);
@@ -226,7 +228,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 
 void vgpu_gate_boundary(CUstream stream)
 {
-	if (vgpu_captures)
+	if (vgpu_capturing())
 		return;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
@@ -294,7 +296,7 @@ void vgpu_gate_forget_key(uint64_t key)
 {
 	struct vgpu_cost *c = vgpu_cost_of(key);
 
-	c->samples = 0;
+	__atomic_store_n(&c->samples, 0, __ATOMIC_RELAXED);
 }
 
 /* Event calls of another thread need the lane's context to be current. */
@@ -303,7 +305,7 @@ static bool tick_lane(struct gate *g, struct lane *l, uint64_t now)
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 	CUcontext popped;
 
-	if (!l->open || b->pending)
+	if (!l->open || __atomic_load_n(&b->pending, __ATOMIC_RELAXED))
 		return l->open;
 	if (b->launches != b->ticked) {
 		b->ticked = b->launches;
@@ -328,7 +330,7 @@ bool vgpu_gate_tick(void)
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
 
-		if (vgpu_captures || pthread_mutex_trylock(&g->lock) != 0) {
+		if (vgpu_capturing() || pthread_mutex_trylock(&g->lock) != 0) {
 			busy = true;
 			continue;
 		}

@@ -61,7 +61,8 @@ static uint64_t inflight_beside(const struct gate *g, uint32_t *procs)
 
 	*procs = 0;
 	for (uint32_t i = 0; i < high; i++) {
-		if (&c->slots[i] == vgpu_state.slot || !c->slots[i].owner)
+		if (&c->slots[i] == vgpu_state.slot ||
+		    !__atomic_load_n(&c->slots[i].owner, __ATOMIC_RELAXED))
 			continue;
 		one = __atomic_load_n(&c->slots[i].card[g->card].inflight_ns, __ATOMIC_RELAXED);
 		*procs += one != 0;

@@ -42,8 +42,9 @@ void vgpu_working_forget(CUstream stream, CUcontext ctx)
 {
 	pthread_mutex_lock(&ask_lock);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
-		if ((!stream && !ctx) || (stream && last[i].stream == stream) ||
-		    (ctx && last[i].ctx == ctx))
+		if ((!stream && !ctx) ||
+		    (stream && __atomic_load_n(&last[i].stream, __ATOMIC_RELAXED) == stream) ||
+		    (ctx && __atomic_load_n(&last[i].ctx, __ATOMIC_RELAXED) == ctx))
 			__atomic_store_n(&last[i].stream, NULL, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&ask_lock);
 }
@@ -71,8 +72,9 @@ static bool runs(int card)
 	CUcontext popped;
 	CUresult r;
 
-	if (!stream || vgpu_captures || !vgpu_real.cuStreamQuery ||
-	    vgpu_real.cuCtxPushCurrent_v2(last[card].ctx) != CUDA_SUCCESS)
+	if (!stream || vgpu_capturing() || !vgpu_real.cuStreamQuery ||
+	    vgpu_real.cuCtxPushCurrent_v2(__atomic_load_n(&last[card].ctx, __ATOMIC_RELAXED)) !=
+		    CUDA_SUCCESS)
 		return false;
 	r = vgpu_real.cuStreamQuery(stream);
 	vgpu_real.cuCtxPopCurrent_v2(&popped);
