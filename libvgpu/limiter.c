@@ -35,7 +35,9 @@ uint64_t vgpu_gate_own(const struct gate *g, uint64_t now)
 	const struct vgpu_schedule *s = &g->schedule;
 	uint64_t past = now > g->own_at_ns ? now - g->own_at_ns : 0;
 
-	return g->own_ns + (s->others ? past / 1000 * s->weight_ppm / 1000 : past);
+	if (!s->others || s->weight_ppm == 1000000)
+		return g->own_ns + past;
+	return g->own_ns + past / 1000 * s->weight_ppm / 1000;
 }
 
 void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -19,11 +20,6 @@ const (
 	// either, up to what the balance makes good.
 	overPart   = 1.04
 	overPoints = 0.01
-	// shutLeast is how long the gate is then shut at least. Each time that it was not
-	// long enough it is doubled, so that a neighbour that never takes its share lets
-	// the job have too much for less and less of the time.
-	shutLeast = 4 * time.Second
-	shutMost  = 32 * time.Second
 	// loadMemory is how long work counts in a load: some of the longest kernels.
 	loadMemory = time.Second
 	// knownFor is how long launches must be measured for what they say to count.
@@ -45,9 +41,8 @@ type gateState struct {
 	gate  uint32
 	since time.Time // the gate holds back, or does not; measures, or does not
 	over  float64   // nanoseconds beyond the limit
-	shut  time.Time // until then
-	hold  time.Duration
-	part  float64 // of the card that it had when it was open
+	shut  bool      // its neighbours leave it too much
+	part  float64   // of the card that it had when it was open
 	// Work on its way, and time, that both fade.
 	elapsed, time float64
 }
@@ -59,46 +54,77 @@ func (g *gates) open(k Key) bool {
 }
 
 // measures says that a job's own account is known.
-func (g *gates) measures(k Key, now time.Time) bool {
-	s := g.jobs[k]
-	return s != nil && s.gate != 0 && now.Sub(s.since) >= knownFor
+func (s *gateState) measures(now time.Time) bool {
+	return s.gate != 0 && now.Sub(s.since) >= knownFor
 }
 
 // update sets what is known of each claim's use, and which must be held. used is what
-// each had since the last look.
+// each had since the last look. A gate that was shut opens again when the neighbours,
+// which are measured meanwhile, are on the card enough to hold the job.
 func (g *gates) update(claims []Claim, used []usage, now time.Time) {
-	for i := range claims {
-		c, s := &claims[i], g.jobs[claims[i].Key]
-		if s == nil {
-			continue
-		}
-		c.Load = s.load(used[i])
-		if !g.measures(c.Key, now) {
-			c.Load = 0
-		}
-		limit, limited := limitOf(*c)
-		known := used[i].exact || g.measures(c.Key, now)
-		if !limited || c.Busy == 0 || !busyOthers(claims, i) || !known || s.gate&libvgpu.GateBudget != 0 {
-			s.over = 0
-		} else if used[i].span > 0 {
-			s.part += (min(1, used[i].ns/float64(used[i].span)) - s.part) / 3 // some looks
-			allowed := (overPart*float64(limit)/100 + overPoints) * float64(used[i].span)
-			s.over = max(-float64(limit)/100*float64(mostLack), s.over+used[i].ns-allowed)
-		}
-		if s.over > float64(mostOver) {
-			if now.Sub(s.shut) > s.hold {
-				s.hold = 0 // it was open for long
+	cards := map[gpu.UUID][]int{}
+	for i, c := range claims {
+		cards[c.Card] = append(cards[c.Card], i)
+	}
+	for _, jobs := range cards {
+		list := make([]Claim, len(jobs))
+		for n, i := range jobs {
+			if s := g.jobs[claims[i].Key]; s != nil {
+				claims[i].Load = s.load(used[i], now)
 			}
-			s.hold = min(shutMost, max(shutLeast, 2*s.hold))
-			s.shut, s.over = now.Add(s.hold), 0
+			list[n] = claims[i]
 		}
-		c.Capped, c.OpenPart = now.Before(s.shut), s.part
+		for n, i := range jobs {
+			if s := g.jobs[claims[i].Key]; s != nil {
+				s.watch(list, n, used[i], now)
+				claims[i].Capped, claims[i].OpenPart = s.shut, s.part
+			}
+		}
 	}
 }
 
+// watch looks at what the i-th job of a card had of it.
+func (s *gateState) watch(claims []Claim, i int, used usage, now time.Time) {
+	limit, limited := limitOf(claims[i])
+	switch {
+	case !limited || claims[i].Busy == 0 || !busyOthers(claims, i):
+		s.over, s.shut = 0, false
+	case s.shut:
+		s.over = 0
+		s.shut = leavesTooMuch(claims, i, limit)
+	case s.gate&libvgpu.GateBudget != 0 || !used.exact && !s.measures(now):
+		s.over = 0
+	case used.span > 0:
+		s.part += (min(1, used.ns/float64(used.span)) - s.part) / 3 // some looks
+		allowed := (overPart*float64(limit)/100 + overPoints) * float64(used.span)
+		s.over = max(-float64(limit)/100*float64(mostLack), s.over+used.ns-allowed)
+		s.shut = s.over > float64(mostOver)
+	}
+}
+
+// heldPart is by how much neighbours may leave a job more than its limit: shares need not
+// add up exactly, and loads are measured to a few points.
+const heldPart = 1.1
+
+// leavesTooMuch says that a job's neighbours are not on the card enough to hold it, or
+// that this is not known.
+func leavesTooMuch(claims []Claim, i int, limit uint32) bool {
+	var list []rival
+	for k, c := range claims {
+		if k == i || c.Busy == 0 {
+			continue
+		}
+		if c.Load == 0 {
+			return true
+		}
+		list = append(list, rival{slice: float64(c.Cores), load: c.Load})
+	}
+	return ownPart(float64(claims[i].Cores), list) > heldPart*float64(limit)/100
+}
+
 // load is the part of the time in which a job's work was on the card lately; of several
-// processes, at most all of it.
-func (s *gateState) load(used usage) float64 {
+// processes, at most all of it. 0: not known.
+func (s *gateState) load(used usage, now time.Time) float64 {
 	if s.gate == 0 { // nobody counts
 		s.elapsed, s.time = 0, 0
 		return 0
@@ -106,7 +132,7 @@ func (s *gateState) load(used usage) float64 {
 	fade := math.Exp(-float64(used.look) / float64(loadMemory))
 	s.elapsed = s.elapsed*fade + used.elapsed
 	s.time = s.time*fade + float64(used.look)
-	if s.time == 0 {
+	if s.time == 0 || !s.measures(now) {
 		return 0
 	}
 	return max(leastLoad, min(1, s.elapsed/s.time))

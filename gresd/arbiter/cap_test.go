@@ -37,16 +37,21 @@ func TestOwnPart(t *testing.T) {
 }
 
 // openGates plays looks at two jobs, of which the first has the part of the card that had
-// says, and counts for how much of the time its gate was shut.
-func openGates(g *gates, first Claim, exact bool, looks int, had func(look int) float64) (shut, firstShut int) {
+// says while its gate is open, and the second is on the card for the part load. It counts
+// the looks for which the first one's gate was shut.
+func openGates(g *gates, first Claim, exact bool, looks int, had, load func(look int) float64) (shut, firstShut int) {
 	const tick = 50 * time.Millisecond
 	start, firstShut := time.Now(), -1
+	var plan map[Key]libvgpu.Schedule
 	for i := range looks {
 		now := start.Add(time.Duration(i) * tick)
 		claims := []Claim{first, claim(2, 70, hard, 1)}
 		used := []usage{{span: tick, ns: had(i) * float64(tick), exact: exact, look: tick}, {span: tick, exact: exact, look: tick}}
+		if plan[claims[1].Key].Gate != 0 { // it measures
+			used[1].elapsed = load(i) * float64(tick)
+		}
 		g.update(claims, used, now)
-		plan := Plan(claims, params)
+		plan = Plan(claims, params)
 		if plan[claims[0].Key].Gate&libvgpu.GateBudget != 0 {
 			if shut++; firstShut < 0 {
 				firstShut = i
@@ -58,42 +63,44 @@ func openGates(g *gates, first Claim, exact bool, looks int, had func(look int) 
 }
 
 // A neighbour that launches little is busy, and leaves most of its share. A hard job does
-// not get it.
+// not get it. The gate opens again when the neighbour takes its share.
 func TestAGateThatLeavesTooMuchIsShut(t *testing.T) {
 	const second = 20 // looks
 	always := func(part float64) func(int) float64 { return func(int) float64 { return part } }
+	until := func(look int, before, after float64) func(int) float64 {
+		return func(i int) float64 {
+			if i < look {
+				return before
+			}
+			return after
+		}
+	}
 	for _, c := range []struct {
 		name     string
 		job      Claim
 		exact    bool
 		had      func(int) float64
-		from, by int     // looks at which it is first shut
-		part     float64 // of 100 s in which it is shut at least
+		load     func(int) float64
+		from, by int // looks at which it is first shut
+		shut     int // looks of 100 s at which it is shut, about
 	}{
-		{"at its share", claim(1, 30, hard, 1), true, always(0.30), -1, -1, 0},
-		{"a point above it", claim(1, 30, hard, 1), true, always(0.31), -1, -1, 0},
-		{"80 of 30", claim(1, 30, hard, 1), true, always(0.8), 2, second / 2, 0.97},
-		{"40 of 30", claim(1, 30, hard, 1), true, always(0.4), 2, 2 * second, 0.85},
-		{"soft", claim(1, 30, soft, 1), true, always(0.8), -1, -1, 0},
-		{"soft with a ceiling of 30", withCeiling(claim(1, 30, soft, 1), 30), true, always(0.8), 2, second / 2, 0.97},
-		{"nobody knows", claim(1, 30, hard, 1), false, always(0.8), -1, -1, 0},
-		{
-			"what it lacked before is made good", claim(1, 30, hard, 1), true,
-			func(look int) float64 {
-				if look < 20*second {
-					return 0.2
-				}
-				return 0.8
-			},
-			20*second + 4, 21 * second, 0.75,
-		},
+		{"at its share", claim(1, 30, hard, 1), true, always(0.30), always(1), -1, -1, 0},
+		{"a point above it", claim(1, 30, hard, 1), true, always(0.31), always(1), -1, -1, 0},
+		{"80 of 30", claim(1, 30, hard, 1), true, always(0.8), always(0.2), 2, second / 2, 100 * second},
+		{"40 of 30", claim(1, 30, hard, 1), true, always(0.4), always(0.8), 2, 2 * second, 100 * second},
+		{"soft", claim(1, 30, soft, 1), true, always(0.8), always(0.2), -1, -1, 0},
+		{"soft with a ceiling of 30", withCeiling(claim(1, 30, soft, 1), 30), true, always(0.8), always(0.2), 2, second / 2, 100 * second},
+		{"nobody knows", claim(1, 30, hard, 1), false, always(0.8), always(0.2), -1, -1, 0},
+		{"what it lacked before is made good", claim(1, 30, hard, 1), true, until(20*second, 0.2, 0.8), always(0.2), 20*second + 4, 21 * second, 80 * second},
+		{"a neighbour that began late", claim(1, 30, hard, 1), true, until(second/2, 0.8, 0.3), until(second/2, 0.1, 0.97), 2, second / 2, second},
+		{"a neighbour that goes to work after a while", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.3), until(10*second, 0.1, 0.97), 2, second / 2, 14 * second},
 	} {
-		shut, first := openGates(&gates{}, c.job, c.exact, 100*second, c.had)
+		shut, first := openGates(&gates{}, c.job, c.exact, 100*second, c.had, c.load)
 		if first < c.from || first > c.by {
 			t.Errorf("%s: first shut at look %d, want %d to %d", c.name, first, c.from, c.by)
 		}
-		if part := float64(shut) / (100 * second); part < c.part || c.from < 0 && shut > 0 {
-			t.Errorf("%s: shut for %.3f of the time, want %.2f", c.name, part, c.part)
+		if math.Abs(float64(shut-c.shut)) > 2*second || c.shut == 0 && shut > 0 {
+			t.Errorf("%s: shut at %d looks, want %d", c.name, shut, c.shut)
 		}
 	}
 }
@@ -105,7 +112,7 @@ func TestWithoutRecordsOpenGatesMeasure(t *testing.T) {
 	if s := Plan([]Claim{job, claim(2, 70, hard, 1)}, params)[job.Key]; s.Gate != measure {
 		t.Errorf("gate %d, want %d", s.Gate, measure)
 	}
-	if shut, _ := openGates(&gates{}, job, false, 200, func(int) float64 { return 0.8 }); shut < 150 {
+	if shut, _ := openGates(&gates{}, job, false, 200, func(int) float64 { return 0.8 }, func(int) float64 { return 0.2 }); shut < 150 {
 		t.Errorf("shut at %d of 200 looks at a job that had too much", shut)
 	}
 }

@@ -202,11 +202,13 @@ func rivals(claims []Claim, slices []uint32, i int) []rival {
 	return list
 }
 
-// measureRivals measures the neighbours of a job whose kernels are longer than its
-// slices: what these cost is known only by when its neighbours are on the card.
+// measureRivals measures the neighbours of a job that is held because they leave it too
+// much, which may change, and of one whose kernels are longer than its slices: what these
+// cost is known only by when its neighbours are on the card.
 func measureRivals(claims []Claim, slices []uint32, plan map[Key]libvgpu.Schedule) {
 	for i, c := range claims {
-		if plan[c.Key].Gate&libvgpu.GateBudget == 0 || c.Busy == 0 || c.Kernel/1000 < slices[i]/2 {
+		long := c.Kernel/1000 >= slices[i]/2
+		if plan[c.Key].Gate&libvgpu.GateBudget == 0 || c.Busy == 0 || !long && !c.Capped {
 			continue
 		}
 		for k, other := range claims {
