@@ -20,6 +20,10 @@ const (
 	// either, up to what the balance makes good.
 	overPart   = 1.04
 	overPoints = 0.01
+	// mostUnder is the time of a card that a job may lack while its gate is shut because
+	// of its neighbours, beyond what underPart leaves out.
+	mostUnder = 30 * time.Millisecond
+	underPart = 0.97
 	// loadMemory is how long work counts in a load: some of the longest kernels.
 	loadMemory = time.Second
 	// knownFor is how long launches must be measured for what they say to count.
@@ -38,11 +42,13 @@ type gates struct {
 }
 
 type gateState struct {
-	gate  uint32
-	since time.Time // the gate holds back, or does not; measures, or does not
-	over  float64   // nanoseconds beyond the limit
-	shut  bool      // its neighbours leave it too much
-	part  float64   // of the card that it had when it was open
+	gate   uint32
+	since  time.Time // the gate holds back, or does not; measures, or does not
+	over   float64   // nanoseconds beyond the limit, while the gate was open
+	under  float64   // nanoseconds that it lacked of it, while the gate was shut
+	shut   bool      // its neighbours leave it too much
+	part   float64   // of the card that it had when it was open
+	opened time.Time // for the first time
 	// Work on its way, and time, that both fade.
 	elapsed, time float64
 }
@@ -87,18 +93,29 @@ func (g *gates) update(claims []Claim, used []usage, now time.Time) {
 func (s *gateState) watch(claims []Claim, i int, used usage, now time.Time) {
 	limit, limited := limitOf(claims[i])
 	switch {
-	case !limited || claims[i].Busy == 0 || !busyOthers(claims, i):
+	case !limited:
 		s.over, s.shut = 0, false
+	case claims[i].Busy == 0 || !busyOthers(claims, i):
+		// A neighbour that comes for a moment again and again is still the same.
 	case s.shut:
 		s.over = 0
-		s.shut = leavesTooMuch(claims, i, limit)
+		// Whom neighbours leave too much has all of its limit. Less says that they do not,
+		// or that the job does not want more: no gate is needed.
+		if used.exact {
+			s.under = max(0, s.under+underPart*float64(limit)/100*float64(used.span)-used.ns)
+		}
+		s.shut = s.under < float64(mostUnder) && leavesTooMuch(claims, i, limit)
 	case s.gate&libvgpu.GateBudget != 0 || !used.exact && !s.measures(now):
-		s.over = 0
+		// Not open, or not known.
+	case s.opened.IsZero():
+		s.opened = now
+	case now.Sub(s.opened) < knownFor:
+		// Those who start together do not begin together.
 	case used.span > 0:
 		s.part += (min(1, used.ns/float64(used.span)) - s.part) / 3 // some looks
 		allowed := (overPart*float64(limit)/100 + overPoints) * float64(used.span)
 		s.over = max(-float64(limit)/100*float64(mostLack), s.over+used.ns-allowed)
-		s.shut = s.over > float64(mostOver)
+		s.shut, s.under = s.over > float64(mostOver), 0
 	}
 }
 

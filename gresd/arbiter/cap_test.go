@@ -47,6 +47,9 @@ func openGates(g *gates, first Claim, exact bool, looks int, had, load func(look
 		now := start.Add(time.Duration(i) * tick)
 		claims := []Claim{first, claim(2, 70, hard, 1)}
 		used := []usage{{span: tick, ns: had(i) * float64(tick), exact: exact, look: tick}, {span: tick, exact: exact, look: tick}}
+		if plan[claims[0].Key].Gate&libvgpu.GateBudget != 0 {
+			used[0].ns = min(used[0].ns, 0.3*float64(tick))
+		}
 		if plan[claims[1].Key].Gate != 0 { // it measures
 			used[1].elapsed = load(i) * float64(tick)
 		}
@@ -86,14 +89,16 @@ func TestAGateThatLeavesTooMuchIsShut(t *testing.T) {
 	}{
 		{"at its share", claim(1, 30, hard, 1), true, always(0.30), always(1), -1, -1, 0},
 		{"a point above it", claim(1, 30, hard, 1), true, always(0.31), always(1), -1, -1, 0},
-		{"80 of 30", claim(1, 30, hard, 1), true, always(0.8), always(0.2), 2, second / 2, 100 * second},
+		{"80 of 30", claim(1, 30, hard, 1), true, always(0.8), always(0.2), second / 2, second, 100 * second},
 		{"40 of 30", claim(1, 30, hard, 1), true, always(0.4), always(0.8), 2, 2 * second, 100 * second},
 		{"soft", claim(1, 30, soft, 1), true, always(0.8), always(0.2), -1, -1, 0},
-		{"soft with a ceiling of 30", withCeiling(claim(1, 30, soft, 1), 30), true, always(0.8), always(0.2), 2, second / 2, 100 * second},
+		{"soft with a ceiling of 30", withCeiling(claim(1, 30, soft, 1), 30), true, always(0.8), always(0.2), second / 2, second, 100 * second},
 		{"nobody knows", claim(1, 30, hard, 1), false, always(0.8), always(0.2), -1, -1, 0},
 		{"what it lacked before is made good", claim(1, 30, hard, 1), true, until(20*second, 0.2, 0.8), always(0.2), 20*second + 4, 21 * second, 80 * second},
-		{"a neighbour that began late", claim(1, 30, hard, 1), true, until(second/2, 0.8, 0.3), until(second/2, 0.1, 0.97), 2, second / 2, second},
-		{"a neighbour that goes to work after a while", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.3), until(10*second, 0.1, 0.97), 2, second / 2, 14 * second},
+		{"a neighbour that began late", claim(1, 30, hard, 1), true, until(second, 0.8, 0.3), until(second, 0.1, 0.97), second / 2, second, second},
+		{"a neighbour that goes to work after a while", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.3), until(10*second, 0.1, 0.97), second / 2, second, 14 * second},
+		{"one that waits for its results, beside another", claim(1, 30, hard, 1), true, until(second, 0.8, 0.26), until(second, 0.1, 0.85), second / 2, second, 2 * second},
+		{"a job that has little work by now", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.1), always(0.2), second / 2, second, 11 * second},
 	} {
 		shut, first := openGates(&gates{}, c.job, c.exact, 100*second, c.had, c.load)
 		if first < c.from || first > c.by {
@@ -102,6 +107,32 @@ func TestAGateThatLeavesTooMuchIsShut(t *testing.T) {
 		if math.Abs(float64(shut-c.shut)) > 2*second || c.shut == 0 && shut > 0 {
 			t.Errorf("%s: shut at %d looks, want %d", c.name, shut, c.shut)
 		}
+	}
+}
+
+// So does one that works for a moment now and then: it counts as busy for a while each time.
+func TestANeighbourThatComesForMomentsOpensNoGate(t *testing.T) {
+	const tick = 50 * time.Millisecond
+	var g gates
+	var plan map[Key]libvgpu.Schedule
+	start, open := time.Now(), 0
+	for i := range 1200 {
+		now := start.Add(time.Duration(i) * tick)
+		claims := []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 0)}
+		if i%12 < 5 {
+			claims[1].Busy = 1
+		}
+		had := 0.3
+		if g.open(claims[0].Key) {
+			had = 0.9
+			open++
+		}
+		g.update(claims, []usage{{span: tick, ns: had * float64(tick), exact: true, look: tick}, {span: tick, exact: true, look: tick}}, now)
+		plan = Plan(claims, params)
+		g.note(plan, now)
+	}
+	if open > 20 {
+		t.Errorf("open at %d of 1200 looks, want at most 20", open)
 	}
 }
 
