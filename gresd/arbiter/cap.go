@@ -14,7 +14,9 @@ import (
 const (
 	// mostOver is the time of a card that a job may have beyond its limit before its
 	// gate is shut: half a second, at 20 points too much.
-	mostOver = 100 * time.Millisecond
+	mostOver    = 100 * time.Millisecond
+	turnsOver   = 5
+	kernelsOver = 10
 	// overPart and overPoints are what is not counted as beyond it: shares that need
 	// not add up exactly, and switches. What it did not take before is not counted
 	// either, up to what the balance makes good.
@@ -115,8 +117,17 @@ func (s *gateState) watch(claims []Claim, i int, used usage, now time.Time) {
 		s.part += (min(1, used.ns/float64(used.span)) - s.part) / 3 // some looks
 		allowed := (overPart*float64(limit)/100 + overPoints) * float64(used.span)
 		s.over = max(-float64(limit)/100*float64(mostLack), s.over+used.ns-allowed)
-		s.shut, s.under = s.over > float64(mostOver), 0
+		s.shut, s.under = s.over > s.mostOver(claims[i]), 0
 	}
+}
+
+// mostOver is how much a job may have beyond its limit: in turns, which kernels overrun,
+// some of these.
+func (s *gateState) mostOver(c Claim) float64 {
+	if s.gate&libvgpu.GateTurn == 0 {
+		return float64(mostOver)
+	}
+	return max(turnsOver*float64(mostOver), kernelsOver*float64(c.Kernel))
 }
 
 // heldPart is by how much neighbours may leave a job more than its limit: shares need not
