@@ -165,21 +165,41 @@ func TestABalanceForgetsWhoDoesNotCompete(t *testing.T) {
 	}
 }
 
-// Beside work without an end, what members are due follows the card's records, and not
-// what the dealer takes them to have had.
-func TestTurnsBesideEndlessWorkFollowTheCard(t *testing.T) {
-	for _, endless := range []bool{false, true} {
-		a, b := &member{Claim: claim(1, 50, hard, 1), wants: true, endless: endless}, &member{Claim: claim(2, 50, hard, 1), wants: true}
-		d := &dealer{members: []*member{a, b}}
+// Where what members had is not seen from outside, beside work without an end and with
+// several processes, what they are due follows the card's records in the end. Switches
+// and pauses are nobody's, and what was had alone is not to be paid for.
+func TestTurnsFollowTheCardsRecords(t *testing.T) {
+	const second = int64(time.Second)
+	for _, c := range []struct {
+		name    string
+		endless bool
+		procs   uint32
+		alone   int64
+		follows bool
+	}{
+		{name: "one process each", procs: 1},
+		{name: "work without an end", procs: 1, endless: true, follows: true},
+		{name: "several processes", procs: 4, follows: true},
+		{name: "several processes, one alone lately", procs: 4, alone: 10*second - recordsLate/2},
+	} {
+		a, b := &member{Claim: claim(1, 50, hard, c.procs), wants: true, endless: c.endless}, &member{Claim: claim(2, 50, hard, 1), wants: true}
+		d := &dealer{members: []*member{a, b}, alone: c.alone}
 		a.charge(10e6)
 		b.charge(10e6)
-		d.correct(map[Key]float64{a.Key: 12e6, b.Key: 8e6})
-		wantA, wantB := int64(-10e6), int64(-10e6)
-		if endless {
-			wantA, wantB = -12e6, -8e6
+		had := map[Key]float64{a.Key: 1.08e7, b.Key: 0.72e7} // 60 and 40 % of 18 of 20 ms
+		d.correct(had, 10*second)
+		if first := -a.due - 10e6; c.follows && (first <= 0 || first >= 1e6) {
+			t.Errorf("%s: the first look moved %d of 2000000 ns", c.name, first)
 		}
-		if a.due != wantA || b.due != wantB || a.charged != 0 {
-			t.Errorf("endless %v: due %d and %d, want %d and %d", endless, a.due, b.due, wantA, wantB)
+		for range 100 {
+			d.correct(map[Key]float64{a.Key: 1, b.Key: 1}, 10*second)
+		}
+		wantA, wantB := 10e6, 10e6
+		if c.follows {
+			wantA, wantB = 12e6, 8e6
+		}
+		if math.Abs(float64(a.due)+wantA) > 100 || math.Abs(float64(b.due)+wantB) > 100 || a.charged != 0 {
+			t.Errorf("%s: due %d and %d, want %.0f and %.0f less", c.name, a.due, b.due, wantA, wantB)
 		}
 	}
 }

@@ -186,7 +186,7 @@ func (r *Runner) step(now time.Time) int {
 	r.correctDealers(claims, used)
 	r.sampler.exact.ask(claims, func(card gpu.UUID) bool {
 		d := r.dealers[card]
-		return d != nil && d.sharing()
+		return d != nil && d.needsRecords()
 	})
 	r.quick = slices.ContainsFunc(claims, func(c Claim) bool { return c.Interactive && plan[c.Key].Others > 0 })
 	for _, d := range r.dealers {
@@ -279,7 +279,7 @@ func (r *Runner) correctDealers(claims []Claim, used []usage) {
 		had[c.Card][c.Key] = used[i].ns
 	}
 	for card, jobs := range had {
-		r.dealers[card].correct(jobs)
+		r.dealers[card].correct(jobs, monotonic())
 	}
 }
 

@@ -37,6 +37,11 @@ const (
 	// sharedQueue is for turns in which the card is shared all the same: who runs
 	// dry loses the rest of its slice.
 	sharedQueue = int64(8 * time.Millisecond)
+	// recordsLate is how old what the card's records tell may be.
+	recordsLate = int64(200 * time.Millisecond)
+	// correctOver looks a difference to the records is made good: a look's own difference
+	// is mostly that records and turns are not of the same moment.
+	correctOver = 8
 	// still is by how much a turn may move without being told.
 	still = 20 * time.Microsecond
 )
@@ -63,6 +68,7 @@ type member struct {
 	turns   uint64 // given, and not yet counted elsewhere
 	paused  int64  // when it last had nothing to do for longer than a late host explains
 	charged int64  // since the last correction
+	lacks   int64  // what it had less than it was charged, not yet made good
 }
 
 // charge takes time that the member had from what is due to it.
@@ -118,6 +124,7 @@ type dealer struct {
 	end     int64   // when it must have launched its last
 	counted int64   // up to here the time was counted
 	looked  int64   // when it last looked at the jobs
+	alone   int64   // when fewer than two last wanted the card
 }
 
 // update takes over what the plan says of the jobs of the card. Who stays keeps
@@ -227,6 +234,9 @@ func (d *dealer) count(now int64) {
 		}
 	}
 	alone := d.wanting() < 2
+	if alone {
+		d.alone = now
+	}
 	for _, m := range on {
 		if alone {
 			continue // what nobody else wants costs nothing
@@ -402,12 +412,35 @@ func (d *dealer) sharing() bool {
 	return slices.ContainsFunc(d.members, func(m *member) bool { return m.endless })
 }
 
-// correct replaces what was charged since the last call by what the members had, by
-// the card's records. It matters only where they share the card in their turns.
-func (d *dealer) correct(had map[Key]float64) {
+// crowded says whether some member has several processes on the card. Each of them has
+// work in flight at the end of a turn, so more of it runs over than is seen from outside.
+func (d *dealer) crowded() bool {
+	return slices.ContainsFunc(d.members, func(m *member) bool { return procs(m.Claim) > 1 })
+}
+
+// needsRecords says whether what members had is only known by the card's records: where
+// they share the card in their turns, or run over them unseen.
+func (d *dealer) needsRecords() bool { return d.sharing() || d.crowded() }
+
+// correct divides what was charged since the last call as the members had the card, by
+// its records. Switches and pauses are nobody's: they stay with all.
+func (d *dealer) correct(had map[Key]float64, now int64) {
+	var charged int64
+	var sum float64
+	known := true
 	for _, m := range d.members {
-		if ns, known := had[m.Key]; known && d.sharing() && d.wanting() > 1 {
-			m.due = max(-debtMax, min(debtMax, m.due+m.charged-int64(ns)))
+		ns, ok := had[m.Key]
+		known = known && ok
+		charged += m.charged
+		sum += ns
+	}
+	// Records are some looks late: what was had alone is not to be paid for.
+	for _, m := range d.members {
+		if known && sum > 0 && d.needsRecords() && now-d.alone > recordsLate {
+			m.lacks = max(-debtMax, min(debtMax, m.lacks+m.charged-int64(had[m.Key]*float64(charged)/sum)))
+			now := m.lacks / correctOver
+			m.lacks -= now
+			m.due = max(-debtMax, min(debtMax, m.due+now))
 		}
 		m.charged = 0
 	}
