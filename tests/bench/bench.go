@@ -113,7 +113,7 @@ func (b *bench) setUp(ctx context.Context) error {
 func (b *bench) about(ctx context.Context) string {
 	card := "simulated card"
 	if !b.sim {
-		out, err := exec.CommandContext(ctx, "nvidia-smi", "--id=0", "--query-gpu=name,driver_version", "--format=csv,noheader").Output()
+		out, err := exec.CommandContext(ctx, "nvidia-smi", fmt.Sprintf("--id=%d", b.gpu), "--query-gpu=name,driver_version", "--format=csv,noheader").Output()
 		if err == nil {
 			card = "driver of " + strings.TrimSpace(string(out))
 		}
@@ -164,7 +164,7 @@ func (b *bench) findDriver(ctx context.Context) error {
 	if b.sim {
 		folders = []string{filepath.Join(b.build, "simgpu/lib")}
 		state, conf := filepath.Join(b.dir, "card"), filepath.Join(b.dir, "card.toml")
-		if err := os.WriteFile(conf, []byte("version = 1\ncount = 1\n[model]\nmemory = \"80G\"\n"), 0o644); err != nil {
+		if err := os.WriteFile(conf, fmt.Appendf(nil, "version = 1\ncount = %d\n[model]\nmemory = \"80G\"\n", b.gpu+1), 0o644); err != nil {
 			return err
 		}
 		out, err := exec.CommandContext(ctx, filepath.Join(b.build, "simgpu/bin/simgpu"), "init", "--config", conf, "--state", state).CombinedOutput()
@@ -185,7 +185,7 @@ func (b *bench) findDriver(ctx context.Context) error {
 		b.env = append(b.env, "SIMGPU_STATE="+state)
 	}
 	b.env = append(b.env, "PATH="+os.Getenv("PATH"), "HOME="+b.dir, "LC_ALL=C",
-		"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=0")
+		"CUDA_DEVICE_ORDER=PCI_BUS_ID", fmt.Sprintf("CUDA_VISIBLE_DEVICES=%d", b.gpu))
 	if len(folders) > 0 {
 		b.env = append(b.env, "LD_LIBRARY_PATH="+strings.Join(folders, ":"))
 	}

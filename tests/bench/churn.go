@@ -261,7 +261,7 @@ func (b *bench) memoryUsed(ctx context.Context) (uint64, error) {
 		}
 		return cards[0].Used >> 20, nil
 	}
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits").Output()
+	out, err := exec.CommandContext(ctx, "nvidia-smi", fmt.Sprintf("--id=%d", b.gpu), "--query-gpu=memory.used", "--format=csv,noheader,nounits").Output()
 	if err != nil {
 		return 0, fmt.Errorf("nvidia-smi: %w", err)
 	}

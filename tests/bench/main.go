@@ -26,6 +26,7 @@ var version = "dev"
 type options struct {
 	build, out, scripts string
 	sim                 bool
+	gpu                 uint
 	user, python        string
 	scenarios, systems  words
 	cases               string
@@ -68,6 +69,7 @@ func main() {
 	flags.StringVar(&o.build, "build", "", "`FOLDER` of built programs; without it, that of this program")
 	flags.StringVar(&o.out, "out", ".", "`FOLDER` for results.jsonl and results.md")
 	flags.BoolVar(&o.sim, "sim", false, "on a simulated card")
+	flags.UintVar(&o.gpu, "gpu", 0, "the card, as nvidia-smi numbers it; the others are left alone")
 	flags.StringVar(&o.user, "user", "nobody", "`USER` that tenants run as")
 	flags.StringVar(&o.python, "python", "python3", "a Python that has PyTorch; \"\": none")
 	flags.Var(&o.scenarios, "scenario", "`NAMES`, separated by commas, in this order; see -list")

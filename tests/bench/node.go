@@ -154,11 +154,11 @@ func (n *node) failed(what string) error {
 	return fmt.Errorf("gresd: %s: %s", what, strings.TrimSpace(string(text)))
 }
 
-// facts is what scontrol says of a job that holds shards of card 0.
+// facts is what scontrol says of a job that holds shards of the card.
 func (n *node) facts(id uint32, share int) string {
 	return fmt.Sprintf("JobId=%d JobName=bench UserId=%s(%d) GroupId=%s(%d) MCS_label=N/A Account=(null) JobState=RUNNING "+
-		"Restarts=0 BatchFlag=1 Partition=bench NodeList=%s NumNodes=1   Nodes=%s CPU_IDs=0 Mem=0 GRES=shard:%d(IDX:0) MinCPUsNode=1 \n",
-		id, n.b.user, n.b.uid, n.b.user, n.b.gid, nodeName, nodeName, share)
+		"Restarts=0 BatchFlag=1 Partition=bench NodeList=%s NumNodes=1   Nodes=%s CPU_IDs=0 Mem=0 GRES=shard:%d(IDX:%d) MinCPUsNode=1 \n",
+		id, n.b.user, n.b.uid, n.b.user, n.b.gid, nodeName, nodeName, share, n.b.gpu)
 }
 
 // grant makes a job, as its Prolog would, and returns what its tasks get.
@@ -169,7 +169,7 @@ func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, er
 		return id, nil, err
 	}
 	rep, err := n.client.Do(ctx, wire.Request{
-		Op: wire.OpGrant, JobID: id, UID: n.b.uid, GID: n.b.gid, User: n.b.user, GPUs: []int{0}, Node: nodeName,
+		Op: wire.OpGrant, JobID: id, UID: n.b.uid, GID: n.b.gid, User: n.b.user, GPUs: []int{int(n.b.gpu)}, Node: nodeName,
 		Options: wire.Options{Mode: t.mode, Priority: t.priority},
 	})
 	switch {

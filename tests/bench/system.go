@@ -157,7 +157,8 @@ func startMPS(ctx context.Context, b *bench) (session, error) {
 }
 
 func (m *mps) join(_ context.Context, _ *bench, t tenant) ([]string, func() error, error) {
-	return append([]string{fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", t.share)}, m.env...), nothing, nil
+	// The server sees one card, and its clients count what it sees.
+	return append([]string{fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", t.share), "CUDA_VISIBLE_DEVICES=0"}, m.env...), nothing, nil
 }
 
 // close asks the daemon to end, which ends its server too.
