@@ -27,6 +27,14 @@ type tenant struct {
 
 func (t tenant) torch() bool { return strings.HasPrefix(t.shape, "torch:") }
 
+// cards is how many it needs: data-parallel trainings have a process on each of two.
+func (t tenant) cards() int {
+	if strings.HasSuffix(t.shape, "-ddp") {
+		return 2
+	}
+	return 1
+}
+
 func (t tenant) alwaysBusy() bool { return t.idle == "" && t.shape != "burst" }
 
 func (t tenant) processes() int { return max(1, t.procs) }
@@ -61,6 +69,9 @@ func (b *bench) takes(tenants []tenant, seconds time.Duration) time.Duration {
 
 func (b *bench) startTenant(ctx context.Context, env []string, t tenant) (*proc, error) {
 	if t.torch() {
+		if t.cards() > 1 {
+			env = append(slices.Clone(env), fmt.Sprintf("CUDA_VISIBLE_DEVICES=%d,%d", b.gpu, b.gpu+1))
+		}
 		return b.start(ctx, t.shape, env, b.python, b.program("torch_load.py"), strings.TrimPrefix(t.shape, "torch:"))
 	}
 	argv := []string{b.program("vgpu-load"), "--shape", t.shape, "--inner", fmt.Sprint(b.inner), "--sms", fmt.Sprint(b.sms)}

@@ -154,22 +154,30 @@ func (n *node) failed(what string) error {
 	return fmt.Errorf("gresd: %s: %s", what, strings.TrimSpace(string(text)))
 }
 
-// facts is what scontrol says of a job that holds shards of the card.
-func (n *node) facts(id uint32, share int) string {
+// facts is what scontrol says of a job that holds shards of its cards.
+func (n *node) facts(id uint32, t tenant) string {
+	held := slices.Repeat([]string{"0/100"}, int(n.b.gpu))
+	for range t.cards() {
+		held = append(held, fmt.Sprintf("%d/100", t.share))
+	}
 	return fmt.Sprintf("JobId=%d JobName=bench UserId=%s(%d) GroupId=%s(%d) MCS_label=N/A Account=(null) JobState=RUNNING "+
-		"Restarts=0 BatchFlag=1 Partition=bench NodeList=%s NumNodes=1   Nodes=%s CPU_IDs=0 Mem=0 GRES=shard:%d(IDX:%d) MinCPUsNode=1 \n",
-		id, n.b.user, n.b.uid, n.b.user, n.b.gid, nodeName, nodeName, share, n.b.gpu)
+		"Restarts=0 BatchFlag=1 Partition=bench NodeList=%s NumNodes=1   Nodes=%s CPU_IDs=0 Mem=0 GRES=shard:%d(%s) MinCPUsNode=1 \n",
+		id, n.b.user, n.b.uid, n.b.user, n.b.gid, nodeName, nodeName, t.share*t.cards(), strings.Join(held, ","))
 }
 
 // grant makes a job, as its Prolog would, and returns what its tasks get.
 func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, err error) {
 	n.b.nextJob++
 	id = n.b.nextJob
-	if err := os.WriteFile(n.jobFile(id), []byte(n.facts(id, t.share)), 0o644); err != nil {
+	if err := os.WriteFile(n.jobFile(id), []byte(n.facts(id, t)), 0o644); err != nil {
 		return id, nil, err
 	}
+	cards := make([]int, t.cards())
+	for i := range cards {
+		cards[i] = int(n.b.gpu) + i
+	}
 	rep, err := n.client.Do(ctx, wire.Request{
-		Op: wire.OpGrant, JobID: id, UID: n.b.uid, GID: n.b.gid, User: n.b.user, GPUs: []int{int(n.b.gpu)}, Node: nodeName,
+		Op: wire.OpGrant, JobID: id, UID: n.b.uid, GID: n.b.gid, User: n.b.user, GPUs: cards, Node: nodeName,
 		Options: wire.Options{Mode: t.mode, Priority: t.priority},
 	})
 	switch {

@@ -30,6 +30,7 @@ func scenarios() []scenario {
 		{"alone", "one tenant under a hard limit", alone, nil},
 		{"cost", "what a launch costs, and gresd's processor time", costs, func(s system) bool { return s.name != "native" }},
 		{"torch", "PyTorch: trainings and a decode loop", torch, nil},
+		{"ddp", "PyTorch: data-parallel trainings on two cards", ddp, nil},
 		{"churn", "tenants come, go and are killed for a long time", churn, onlyOurs},
 	}
 }
@@ -277,6 +278,33 @@ func torch(ctx context.Context, b *bench, sys system, ses session) {
 		}
 		b.do(ctx, "torch", c.name, sys, b.takes(c.tenants, length), func() (report.Record, error) {
 			r, _, _, err := b.measure(ctx, ses, c.tenants, length)
+			return r, err
+		})
+	}
+}
+
+// ddp has a process of each training on two cards, which wait for each other on the card.
+func ddp(ctx context.Context, b *bench, sys system, ses session) {
+	if b.sim || b.python == "" {
+		return
+	}
+	for _, c := range []struct {
+		name   string
+		shares []int
+	}{
+		{"two trainings 30/70 on 2 cards", []int{30, 70}},
+		{"two trainings 50/50 on 2 cards", []int{50, 50}},
+		{"training 100 alone on 2 cards", []int{100}},
+		{"training 50 alone on 2 cards", []int{50}},
+		{"training 30 alone on 2 cards", []int{30}},
+	} {
+		if len(c.shares) == 1 && !sys.ours {
+			continue
+		}
+		tenants := shares("torch:train-ddp", c.shares...)
+		length := 2 * b.seconds
+		b.do(ctx, "ddp", c.name, sys, b.takes(tenants, length), func() (report.Record, error) {
+			r, _, _, err := b.measure(ctx, ses, tenants, length)
 			return r, err
 		})
 	}

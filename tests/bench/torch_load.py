@@ -3,13 +3,19 @@
 
 MODE  train        bf16 training of a transformer: 6 layers, width 1024, 16 x 512 tokens
       train-graph  the same, each step one CUDA graph
+      train-ddp    the same on two cards, gradients summed by NCCL; a second process is started
       decode       a small transformer that makes one token after another, as inference does
 
 Speaks the protocol of vgpu-load: prints "ready", reads "go START END" (monotonic
 clock, ns), prints one line of JSON: {"steps": [[begun ns, took ms], ...]}.
 """
 
+import ctypes
 import json
+import os
+import signal
+import socket
+import subprocess
 import sys
 import time
 
@@ -23,9 +29,9 @@ def transformer(layers, width, heads):
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
-def training(graphed):
-    """Returns a function that does one step and one that waits for it."""
-    model = transformer(6, 1024, 16).cuda().to(torch.bfloat16)
+def training(graphed, wrap=lambda model: model):
+    """Returns a function that does one step."""
+    model = wrap(transformer(6, 1024, 16).cuda().to(torch.bfloat16))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, capturable=graphed)
     x = torch.randn(16, 512, 1024, device="cuda", dtype=torch.bfloat16)
     y = torch.randn_like(x)
@@ -49,6 +55,35 @@ def training(graphed):
     return graph.replay
 
 
+def train_ddp():
+    """One of two processes, each with a card; the second follows the first step by step."""
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        env = dict(os.environ, RANK="1", MASTER_PORT=str(port), MASTER_ADDR="127.0.0.1")
+        other = subprocess.Popen(
+            [sys.executable, __file__, "train-ddp"], env=env, stdin=subprocess.PIPE, stdout=sys.stderr, text=True,
+            preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))  # PR_SET_PDEATHSIG
+        os.environ.update(env, RANK="0")
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl", rank=rank, world_size=2)
+    step = training(False, lambda model: nn.parallel.DistributedDataParallel(model, device_ids=[rank]))
+    if rank == 1:
+        for _ in sys.stdin:
+            step()
+            torch.cuda.synchronize()
+        os._exit(0)  # the first is gone: nobody is left to take leave of
+
+    def both():
+        other.stdin.write("step\n")
+        other.stdin.flush()
+        step()
+
+    return both
+
+
 def decode():
     model = transformer(4, 512, 8).cuda().to(torch.bfloat16).eval()
     x = torch.randn(8, 64, 512, device="cuda", dtype=torch.bfloat16)
@@ -62,7 +97,8 @@ def decode():
 
 
 def main():
-    modes = {"train": lambda: training(False), "train-graph": lambda: training(True), "decode": decode}
+    modes = {"train": lambda: training(False), "train-graph": lambda: training(True),
+             "train-ddp": train_ddp, "decode": decode}
     if len(sys.argv) != 2 or sys.argv[1] not in modes:
         sys.exit(__doc__)
     torch.manual_seed(1)
@@ -80,6 +116,6 @@ def main():
         torch.cuda.synchronize()
         steps.append([begun, (time.monotonic_ns() - begun) / 1e6])
     print(json.dumps({"steps": steps}), flush=True)
-
+    os._exit(0)  # NCCL's end waits for the other process
 
 main()
