@@ -150,7 +150,7 @@ func TestEachCountCanFail(t *testing.T) {
 	const rounds, jobs = 25, 1050
 	for what, leak := range map[string]float64{ // for each round
 		"gresd" + liveObjects: jobs / rounds, "job process" + inUse: 24 * jobs / rounds, "slurmd" + inUse: 24 * jobs / rounds,
-		"gresd RssAnon" + resident: 80, "gresd fds": 1, "gresd goroutines": 1, "slurmd threads": 1, "slurmstepd fds": 1, "run_dir files": 1,
+		"gresd RssAnon" + resident: 80, "gresd fds": 1, "gresd goroutines": 1, "gresd mapped pages": 1, "slurmd threads": 1, "slurmstepd fds": 1, "run_dir files": 1,
 		"state_dir files": 1, "mounts": 1, "slots of the witness": 1, "metric series": 1,
 	} {
 		for _, first := range []float64{5, 9000} {
@@ -183,12 +183,27 @@ func (n *node) countProcess(out map[string]float64, name string, pid int) {
 		var value float64
 		_, _ = fmt.Sscan(rest, &value)
 		switch {
-		case strings.HasPrefix(field, "Rss"): // RssAnon, RssFile, RssShmem
+		case field == "RssAnon" || field == "RssFile": // RssShmem: see MappedPages
 			out[name+" "+field+resident] = value
 		case field == "Threads" && name != "gresd": // Go keeps its threads; goroutines count
 			out[name+" threads"] = value
 		}
 	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
+	n.must(err)
+	n.keep(strings.ReplaceAll(name, " ", "-")+".smaps", maps)
+	out[name+" mapped pages"], err = MappedPages(string(maps))
+	n.must(err)
+}
+
+// keep is for who has to find out: what is known at the first count, and at the last.
+func (n *node) keep(name string, what []byte) {
+	n.t.Helper()
+	first := filepath.Join(n.logs, name+".first")
+	if _, err := os.Stat(first); err != nil {
+		n.must(os.WriteFile(first, what, 0o644))
+	}
+	n.must(os.WriteFile(filepath.Join(n.logs, name+".last"), what, 0o644))
 }
 
 // Lines at the end of a Go heap profile.
@@ -214,12 +229,7 @@ func (n *node) countHeap(out map[string]float64) {
 		_ = get(n.t, unix, profiles+"heap?gc=1&debug=1")
 	}
 	text := get(n.t, unix, profiles+"heap?gc=1&debug=1")
-	// For who has to find out: of the first count, and of the last.
-	profile := []byte(get(n.t, unix, profiles+"heap"))
-	if _, err := os.Stat(n.logs + "/heap.first"); err != nil {
-		n.must(os.WriteFile(n.logs+"/heap.first", profile, 0o644))
-	}
-	n.must(os.WriteFile(n.logs+"/heap.last", profile, 0o644))
+	n.keep("heap", []byte(get(n.t, unix, profiles+"heap")))
 	for _, m := range heapLine.FindAllStringSubmatch(text, -1) {
 		value, err := strconv.ParseFloat(m[2], 64)
 		n.must(err)
