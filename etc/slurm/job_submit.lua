@@ -140,11 +140,15 @@ local CHECKS = {
 
 -- ---- messages --------------------------------------------------------------
 
+-- What a user wrote, so that a line can hold it.
+local function shown(text)
+  return (string.gsub(string.sub(text, 1, 64), "%c", "?"))
+end
+
 -- Ends the work on a job; caught by guarded(). One line: what was asked, what
 -- is possible (a format and its values), an example.
 local function refuse(asked, value, want, ...)
-  value = string.gsub(string.sub(value, 1, 64), "%c", "?")
-  error({line = string.format('vgpu: %s: "%s": want ' .. want, asked, value, ...)}, 0)
+  error({line = string.format('vgpu: %s: "%s": want ' .. want, shown(asked), shown(value), ...)}, 0)
 end
 
 local function gib_or_mib(mib)
@@ -155,13 +159,19 @@ end
 
 local TOKEN_FORM = "for example --comment='vgpu(mem=8G,cores=30)'"
 
+-- A word that comes twice, also in two tokens, would lose one of its limits. The share
+-- may: cli_filter.lua adds a token of its own for it.
 local function read_words(body, words)
-  for word in string.gmatch(body, "[^,]+") do
+  if string.match(body, "^%s*$") then return end
+  local seen = {}
+  for word in string.gmatch(body .. ",", "([^,]*),") do
     local name, value = string.match(word, "^%s*(.-)%s*=%s*(.-)%s*$")
     if name ~= "share" and not CHECKS[name or ""] then
       refuse("--comment", word, "mem, cores, cards, mode, priority, policy or engine, " .. TOKEN_FORM)
+    elseif seen[name] or name ~= "share" and words[name] then
+      refuse("--comment", body, "%s once, " .. TOKEN_FORM, name)
     end
-    words[name] = value
+    seen[name], words[name] = true, value
   end
 end
 
@@ -236,7 +246,7 @@ local function memory_share(options, card_type, share)
   local need = mib and math.ceil(bytes * UNITS / (mib * MIB)) or 0
   if need > UNITS and card_type then
     refuse("--vgpu-mem", options.mem, "at most %d MiB, the memory of one %s card, "
-      .. "for example --vgpu-mem=%s", mib, card_type, gib_or_mib(mib))
+      .. "for example --vgpu-mem=%s", mib, shown(card_type), gib_or_mib(mib))
   elseif most and bytes > most * MIB then
     refuse("--vgpu-mem", options.mem, "at most %d MiB, the memory of the largest card%s, "
       .. "for example --vgpu-mem=%s", most, most_type and " (" .. most_type .. ")" or "",
@@ -494,8 +504,9 @@ end
 
 -- The share behind a plain shard:N: what vgpu-srun wrote into the comment when
 -- N was raised for memory or cores. Nobody gains by writing less than N there.
+-- Several whole cards were never raised.
 local function marked_share(item, count, marked)
-  local share = item.name == "shard" and whole(marked or "", UNITS)
+  local share = item.name == "shard" and count <= UNITS and whole(marked or "", UNITS)
   return share and math.min(share, count) or count
 end
 
@@ -583,7 +594,14 @@ local function check_move(record, options, marked, rules)
   local lists = {}
   for _, field in ipairs(FIELDS) do lists[field] = record[field] end
   local _, found, others = find_share(lists)
-  if found or others then decide(found, others, options, marked, rules) end
+  if not found then
+    if others then decide(nil, others, options, marked, rules) end
+    return
+  end
+  -- A count that was raised, over several cards too, is not always one to ask for.
+  local count = whole(found.item.count or "", MAX_CARDS * UNITS) or parse_share(found.item)
+  local share = whole(marked or "", MAX_CARDS * UNITS) or count
+  dominant(math.min(share, count), options, found.item.card_type, rules)
 end
 
 -- A change that leaves the GRES alone must keep the share of the job; one that

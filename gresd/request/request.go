@@ -14,6 +14,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
@@ -75,10 +77,11 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: \"%s\": %s", e.Option, shown(e.Given), e.Want)
 }
 
-// shown keeps a hostile value from flooding a log, or forging a line of it.
+// shown keeps a hostile value from flooding a log, forging a line of it, or commanding
+// the terminal of an administrator who lists refused jobs.
 func shown(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			return '?'
 		}
 		return r
@@ -163,7 +166,7 @@ func Parse(options Options) (Request, error) {
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		if !slices.Contains(Names(), name) {
 			return Request{}, &Error{
-				Option: name, Given: options[name],
+				Option: shown(name), Given: options[name],
 				Want: "unknown option, want one of " + strings.Join(Names(), ", "),
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
@@ -173,6 +174,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("30", "8G", "30", "1", "soft:80", "high", "spread", "")
 	f.Add("200", "25%", "", "2", "hard", "", "", "note vgpu(mem=8G,cores=30,mode=soft:80,share=30)")
 	f.Add("0", "1.5g", "0", "0", "soft:0", "x", "y", "vgpu(")
+	f.Add("\x1b[2J", "\u009b2J", "\xff", "", "", "", "", "vgpu(mem=\u009b,x\u0085=1)")
 	f.Add("101", "010m", "101", "17", "soft:100", "normal", "topology", "vgpu(mem=1,mem=2) vgpu()")
 	f.Fuzz(func(t *testing.T, share, mem, cores, cards, mode, priority, policy, comment string) {
 		options := Options{}
@@ -188,6 +190,7 @@ func FuzzParse(f *testing.F) {
 				if !errors.As(err, &mistake) {
 					t.Fatalf("%v: error is %T", options, err)
 				}
+				checkLine(t, err)
 				return
 			}
 			read, err := ParseComment("before " + FormatToken(r.Options()) + " after")
@@ -204,10 +207,20 @@ func FuzzParse(f *testing.F) {
 			checkGrants(t, r)
 		}
 		check(options)
-		if token, err := ParseComment(comment); err == nil {
-			check(token)
+		token, err := ParseComment(comment)
+		if err != nil {
+			checkLine(t, err)
+			return
 		}
+		check(token)
 	})
+}
+
+// checkLine holds what a mistake may be in a list of jobs, or in a log.
+func checkLine(t *testing.T, err error) {
+	if strings.ContainsFunc(err.Error(), func(r rune) bool { return !unicode.IsPrint(r) }) || len(err.Error()) > 512 {
+		t.Fatalf("%q", err)
+	}
 }
 
 // checkGrants holds what every request must keep, whatever the shards.

@@ -31,22 +31,25 @@ func ParseComment(comment string) (Options, error) {
 		return nil, &Error{"--comment", comment[start:], "want one vgpu(…), for example vgpu(mem=8G,cores=30)"}
 	}
 	options := Options{}
-	if strings.TrimSpace(body) == "" {
+	if trim(body) == "" {
 		return options, nil
 	}
 	for _, word := range strings.Split(body, ",") {
-		name, value, found := strings.Cut(strings.TrimSpace(word), "=")
+		name, value, found := strings.Cut(trim(word), "=")
 		if !found {
 			return nil, &Error{"--comment", word, "want name=value, for example vgpu(mem=8G,cores=30)"}
 		}
-		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		name, value = trim(name), trim(value)
 		if _, twice := options[name]; twice {
-			return nil, &Error{"--comment", body, "want " + name + " once, for example vgpu(mem=8G,cores=30)"}
+			return nil, &Error{"--comment", body, "want " + shown(name) + " once, for example vgpu(mem=8G,cores=30)"}
 		}
 		options[name] = value
 	}
 	return options, nil
 }
+
+// trim takes away the blanks that job_submit.lua does: it knows no others.
+func trim(s string) string { return strings.Trim(s, " \t\n\v\f\r") }
 
 // findToken returns where a token starts, or -1. "my_vgpu(1)" is not one.
 func findToken(s string) int {

@@ -94,6 +94,9 @@ local GOOD = {
     "gres:shard:50", "vgpu(share=30,mem=50%)"},
   {"a higher share behind shards does not", "gres:shard:50", {}, "vgpu(share=90)", "gres:shard:50", ""},
   {"the mark of several cards", "gres:gpu:2", {}, "vgpu(share=200)", "gres:gpu:2", "vgpu(share=200)"},
+  {"no mark is behind several cards", "gres:shard:200", {}, "vgpu(share=30)", "gres:gpu:2", "vgpu(share=200)"},
+  {"the token of cli_filter.lua beside one", "gres:gpu:2", {}, "vgpu(mem=9%,share=1) vgpu(share=200)",
+    "gres:gpu:2", "vgpu(share=200,mem=9%)"},
   {"a mark on a job without cards", nil, {}, "vgpu(share=50)", nil, ""},
   {"SPANK options before the comment", "gres:vgpu:30", {MEM = "10%"}, "vgpu(mem=50%)", "gres:shard:30",
     "vgpu(mem=50%)"},
@@ -167,6 +170,10 @@ local BAD = {
   {"gres:vgpu:30", {}, "vgpu(memory=8G)", '--comment: "memory=8G"', "mem, cores"},
   {"gres:vgpu:30", {}, "vgpu(mem)", '--comment: "mem"', "mem, cores"},
   {"gres:vgpu:30", {}, "vgpu(mem=8G", "closing bracket"},
+  {"gres:vgpu:30", {}, "vgpu(mem=8G,mem=1G)", "mem once"},
+  {"gres:vgpu:30", {}, "vgpu(mem=8G) vgpu(mem=8G)", "mem once"},
+  {"gres:vgpu:30", {}, "vgpu(mem=8G,)", '--comment: ""', "mem, cores"},
+  {"gres:vgpu:a\nvgpu:0", {}, nil, "--gres=vgpu:a?vgpu"},
 }
 
 local function test_bad()
