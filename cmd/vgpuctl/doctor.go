@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,6 +61,7 @@ func (s *settings) doctor(cmd *cobra.Command, o doctor.Options, strict, quiet bo
 		if quiet && f.Status == doctor.Pass {
 			return
 		}
+		f = told(f)
 		found = append(found, f)
 		if !s.json {
 			writeFinding(out, p, f)
@@ -83,6 +83,16 @@ func (s *settings) doctor(cmd *cobra.Command, o doctor.Options, strict, quiet bo
 		return failure{errSilent}
 	}
 	return nil
+}
+
+// told is a finding fit for a terminal: it may hold words of the driver, of the loader
+// and of Slurm's tools.
+func told(f doctor.Finding) doctor.Finding {
+	oneLine := func(text string) string {
+		return strings.Map(visible, strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
+	}
+	f.Message, f.Remedy = oneLine(f.Message), oneLine(f.Remedy)
+	return f
 }
 
 func writeFinding(w io.Writer, p paint, f doctor.Finding) {
@@ -114,7 +124,6 @@ func writeFinding(w io.Writer, p paint, f doctor.Finding) {
 // loads it. The child has a limit by its environment, or by the grant of the job
 // that doctor runs in.
 func probeWith(ctx context.Context, library, cuda string) (doctor.Probed, error) {
-	var got doctor.Probed
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", probeLibrary, "--cuda", cuda)
 	cmd.Env = []string{"LD_PRELOAD=" + library, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT=%dM", int64(doctor.ProbeLimit)>>20)}
 	for _, name := range []string{"PATH", "LD_LIBRARY_PATH", "SIMGPU_STATE"} {
@@ -122,20 +131,39 @@ func probeWith(ctx context.Context, library, cuda string) (doctor.Probed, error)
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	var out, errs bytes.Buffer
+	var out, errs head
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
-	said := strings.TrimSpace(errs.String())
+	if ctx.Err() != nil {
+		return doctor.Probed{}, errors.New("no answer in time")
+	}
+	return probedOf(out, strings.TrimSpace(string(errs)), err)
+}
+
+// probedOf reads the child's answer; said and failed are what else is known of it.
+func probedOf(out []byte, said string, failed error) (got doctor.Probed, err error) {
 	switch {
-	case ctx.Err() != nil:
-		return got, errors.New("no answer in time")
-	case err != nil:
-		return got, fmt.Errorf("%w: %s", err, said)
+	case failed != nil:
+		return got, fmt.Errorf("%w: %s", failed, said)
 	case strings.Contains(said, "ld.so"): // "cannot be preloaded": the loader goes on without it
 		return got, errors.New(said)
 	}
-	return got, json.Unmarshal(out.Bytes(), &got)
+	if err := json.Unmarshal(out, &got); err != nil {
+		return doctor.Probed{}, fmt.Errorf("its answer: %w", err)
+	}
+	return got, nil
+}
+
+// mostSaid is room for what a child that is sane prints.
+const mostSaid = 64 << 10
+
+// head keeps the first bytes that a child prints, whatever more it does.
+type head []byte
+
+func (h *head) Write(text []byte) (int, error) {
+	*h = append(*h, text[:min(len(text), mostSaid-len(*h))]...)
+	return len(text), nil
 }
 
 func probeLibraryCommand() *cobra.Command {
