@@ -20,11 +20,11 @@ func (s *Store) SetEnvironment(f func(ledger.Record) []string) { s.environ = f }
 
 // ReadEnvironment returns what the tasks of a job get; nil for nothing.
 func (s *Store) ReadEnvironment(jobID uint32) []string {
-	text, err := os.ReadFile(filepath.Join(s.Dir(jobID), environmentFile))
-	if err != nil {
+	text := readText(filepath.Join(s.Dir(jobID), environmentFile), mostEnvironment)
+	if text == "" {
 		return nil
 	}
-	return strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Split(text, "\n")
 }
 
 func (s *Store) writeEnvironment(dir string, rec ledger.Record) error {

@@ -149,11 +149,7 @@ func (s *Store) Refuse(jobID, uid uint32, reason string) error {
 
 // Refused returns the reason in a job's folder, "" where there is none.
 func (s *Store) Refused(jobID uint32) string {
-	text, err := os.ReadFile(filepath.Join(s.Dir(jobID), refusedFile))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
+	return readText(filepath.Join(s.Dir(jobID), refusedFile), mostMessages)
 }
 
 // Adopt opens the grant that a folder holds already, without touching its

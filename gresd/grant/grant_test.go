@@ -27,7 +27,7 @@ import (
 const nobody = 65534
 
 // testLayout is a run folder that other users can reach.
-func testLayout(t *testing.T) Layout {
+func testLayout(t testing.TB) Layout {
 	t.Helper()
 	dir := t.TempDir()
 	for d := dir; d != "/"; d = filepath.Dir(d) {
@@ -45,7 +45,7 @@ func testLayout(t *testing.T) Layout {
 	}
 }
 
-func newStore(t *testing.T, l Layout) *Store {
+func newStore(t testing.TB, l Layout) *Store {
 	t.Helper()
 	s, err := NewStore(l, slog.New(slog.DiscardHandler))
 	if err != nil {

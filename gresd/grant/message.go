@@ -27,7 +27,7 @@ func (s *Store) Tell(jobID uint32, message string) (bool, error) {
 	s.messages.Lock()
 	defer s.messages.Unlock()
 	// A folder is not made here: the job may have ended.
-	f, err := os.OpenFile(filepath.Join(s.Dir(jobID), messagesFile), os.O_CREATE|os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW, 0o444)
+	f, err := os.OpenFile(filepath.Join(s.Dir(jobID), messagesFile), os.O_CREATE|os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o444)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
@@ -55,9 +55,9 @@ func (s *Store) Tell(jobID uint32, message string) (bool, error) {
 
 // Messages are the lines that a job was told, each "TIME TEXT".
 func (s *Store) Messages(jobID uint32) []string {
-	text, err := os.ReadFile(filepath.Join(s.Dir(jobID), messagesFile))
-	if err != nil || len(text) == 0 {
+	text := readText(filepath.Join(s.Dir(jobID), messagesFile), mostMessages)
+	if text == "" {
 		return nil
 	}
-	return strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	return strings.Split(text, "\n")
 }
