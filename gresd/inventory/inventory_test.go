@@ -61,7 +61,7 @@ func (f *fake) device(ancestor func(a, b int) nvml.GpuTopologyLevel) nvml.Device
 }
 
 // library returns an inventory of fake cards and a sysfs without NUMA nodes.
-func library(t *testing.T, fakes ...*fake) *fromNVML {
+func library(t testing.TB, fakes ...*fake) *fromNVML {
 	t.Helper()
 	// Minors 0 and 1 share a switch, as do 2 and 3.
 	ancestor := func(a, b int) nvml.GpuTopologyLevel {

@@ -251,7 +251,7 @@ func (n *fromNVML) numaNode(bus string) int {
 		return -1
 	}
 	node, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || node < 0 {
+	if err != nil || node < 0 || node >= manyNodes {
 		return -1
 	}
 	return node

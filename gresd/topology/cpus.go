@@ -48,7 +48,7 @@ func ParseSet(list string) (Set, error) {
 		if err == nil && isRange {
 			last, err = strconv.ParseUint(to, 10, 31)
 		}
-		if err != nil || last < first || last >= maxNumber {
+		if err != nil || last < first || last >= maxNumber || uint64(len(set))+last-first >= maxNumber {
 			return nil, fmt.Errorf("list %q: want e.g. 0-47,96-143", list)
 		}
 		for n := first; n <= last; n++ {

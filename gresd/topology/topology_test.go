@@ -314,7 +314,7 @@ func TestSets(t *testing.T) {
 			t.Errorf("%q: written %q, read %v, %v", text, got, again, err)
 		}
 	}
-	for _, text := range []string{"a", "1-", "-1", "3-1", "0-99999999", "1,,2", "1 2", "0x1"} {
+	for _, text := range []string{"a", "1-", "-1", "3-1", "0-99999999", "1,,2", "1 2", "0x1", "0-65535,0-65535"} {
 		if got, err := ParseSet(text); err == nil {
 			t.Errorf("%q: got %v", text, got)
 		}
