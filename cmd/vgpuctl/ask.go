@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -37,6 +39,7 @@ func (s *settings) ask(ctx context.Context, req wire.Request) (wire.Reply, error
 	socket, mistake := s.socketPath()
 	client := wire.Client{Socket: socket, Timeout: 15 * time.Second}
 	rep, err := client.Do(ctx, req)
+	cleanText(reflect.ValueOf(&rep))
 	switch {
 	case err != nil && mistake != nil:
 		return rep, mistake
@@ -44,6 +47,36 @@ func (s *settings) ask(ctx context.Context, req wire.Request) (wire.Reply, error
 		return rep, fmt.Errorf("%w: %s", err, noSocket(os.Getuid(), filepath.Dir(socket)))
 	}
 	return rep, err
+}
+
+// cleanText changes all text below a pointer so that no word of it, which a user may
+// have chosen, commands the terminal of who looks.
+func cleanText(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			cleanText(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				cleanText(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			cleanText(v.Index(i))
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			value := reflect.New(v.Type().Elem())
+			value.Elem().Set(v.MapIndex(key))
+			cleanText(value)
+			v.SetMapIndex(key, value.Elem())
+		}
+	case reflect.String:
+		v.SetString(strings.Map(visible, v.String()))
+	}
 }
 
 // noSocket says what to do where there is no socket in that folder. Where the

@@ -96,7 +96,9 @@ func treeRows(t wire.Topology) [][]string {
 	var draw func(n wire.TopologyNode, branch, below string)
 	draw = func(n wire.TopologyNode, branch, below string) {
 		if n.Level == "" {
-			rows = append(rows, append([]string{branch + cardName(n.Cards[0])}, cardCells(cards[n.Cards[0]])...))
+			for _, index := range n.Cards { // one
+				rows = append(rows, append([]string{branch + cardName(index)}, cardCells(cards[index])...))
+			}
 			return
 		}
 		rows = append(rows, []string{fmt.Sprintf("%s%s:%d", branch, n.Level, len(n.Cards))})
@@ -137,7 +139,14 @@ func matrixRows(t wire.Topology) [][]string {
 	}
 	rows := [][]string{append(header, "CPU AFFINITY", "NUMA AFFINITY", "USED", "FREE")}
 	for i, c := range t.Cards {
-		row := append([]string{cardName(c.Index)}, t.Matrix[i]...)
+		row := []string{cardName(c.Index)}
+		for j := range t.Cards {
+			cell := "?"
+			if i < len(t.Matrix) && j < len(t.Matrix[i]) {
+				cell = t.Matrix[i][j]
+			}
+			row = append(row, cell)
+		}
 		numa := known(c.NUMANode, func(n int) string { return fmt.Sprint(n) })
 		cpus := c.CPUs
 		if cpus == "" {
