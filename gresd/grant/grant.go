@@ -47,7 +47,7 @@ type Store struct {
 	layout Layout
 	log    *slog.Logger
 
-	messages sync.Mutex // one line after the other
+	messages sync.Mutex // one line after the other, and none while a folder is removed
 
 	mu       sync.Mutex
 	open     map[uint32]*entry
@@ -252,6 +252,9 @@ func (s *Store) removeDir(name string) (bool, error) {
 		return false, err
 	}
 	defer root.Close()
+	// A line that is told meanwhile would be a file in a folder that is empty already.
+	s.messages.Lock()
+	defer s.messages.Unlock()
 	if _, err := root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

@@ -54,3 +54,29 @@ func TestTell(t *testing.T) {
 		t.Error("a link was followed")
 	}
 }
+
+// A word for a job that ends must not keep its folder from being removed.
+func TestFolderIsRemovedWhileItsUserIsTold(t *testing.T) {
+	s := newStore(t, testLayout(t))
+	ends, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ends:
+				return
+			default:
+				_, _ = s.Tell(7, "a word")
+			}
+		}
+	}()
+	for i := range 300 {
+		mustDo(t, os.MkdirAll(s.Dir(7), 0o755))
+		if had, err := s.Remove(7); !had || err != nil {
+			t.Errorf("removal %d: %t, %v", i, had, err)
+			break
+		}
+	}
+	close(ends)
+	<-done
+}
