@@ -48,6 +48,8 @@ func FuzzSubmit(f *testing.F) {
 	add("shard", "vgpu( mem = 8GiB ,mode=soft:100) vgpu(share=200)", "", "101")
 	add("gres:gpu:2", "vgpu(share=200)", "10G")
 	add("gres:gpu:vgpu:30,gres:vgpu:1,mps:7", "my_vgpu(x) vgpu(mem=1,mem=2", "18446744073709551615", "", "", "", "", "exclusive", "mps")
+	add("gres:vgpu:1", "vgpu(mem=820M)") // a little more than a hundredth
+	add("gres:vgpu:1", "vgpu(mem=8G\u00a0,\vcores=1\u0085)")
 	add(",,vgpu::30,", "vgpu()vgpu(,)-vgpu(", "0", "010", "17", "soft:0", "x", "y", "z")
 	table, err := os.ReadFile("../plugin/testdata/options.txt")
 	if err != nil {

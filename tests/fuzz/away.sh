@@ -21,6 +21,9 @@ for f in "$here"/*.tar.xz; do tar -xf "$f" -C "$work" || exit 2; done
 mkdir -p "$work/learned" "$work/tmp" && touch "$work/began"
 [ ! -f "$out/learned.tar.gz" ] || tar -xzf "$out/learned.tar.gz" -C "$work/learned"
 export TMPDIR=$work/tmp GOMAXPROCS=1
+# shellcheck disable=SC2016 # for the script that is written
+printf '#!/bin/sh\nexport LD_LIBRARY_PATH="%s"\nexec "%s" "$@"\n' "$work/bin/lua.d" "$work/bin/lua.d/lua" >"$work/lua"
+chmod +x "$work/lua" && export VGPU_LUA=$work/lua
 # A tracer that is forbidden would look like a leak; leaks are looked for by make check.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
 # The sanitizer of clang 14 does not start where the kernel spreads addresses widely.
