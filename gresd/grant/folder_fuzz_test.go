@@ -3,7 +3,6 @@
 package grant
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -170,6 +169,6 @@ func checkStart(t *testing.T, s *Store, whole bool) {
 		}
 	}
 	if entries, err := os.ReadDir(s.layout.Jobs); err != nil || len(entries) > 0 {
-		t.Fatal(fmt.Sprint("left: ", entries, err))
+		t.Fatalf("left: %v, %v", entries, err)
 	}
 }

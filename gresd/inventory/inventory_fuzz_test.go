@@ -3,7 +3,6 @@
 package inventory
 
 import (
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -72,7 +71,7 @@ func FuzzSysfs(f *testing.F) {
 			t.Fatalf("bus id %q", id)
 		}
 		if word := typeOf(name); !typeForm.MatchString(word) || len(word) > len(name) {
-			t.Fatal(fmt.Sprintf("type %q of %q", word, name))
+			t.Fatalf("type %q of %q", word, name)
 		}
 	})
 }
