@@ -404,10 +404,11 @@ local function parse_share(item)
 end
 
 -- gpu:vgpu:N comes from --gpus=vgpu:N and its like, where vgpu would be a type
--- of card.
+-- of card, as in vgpu:vgpu:N.
 local function refuse_spelling(field, item)
   local right = whole(item.count or "", MAX_CARDS * UNITS) or 30
-  refuse(FLAGS[field], "vgpu:" .. (item.count or ""),
+  local flag = item.name == "gpu" and FLAGS[field] or "--gres"
+  refuse(flag, "vgpu:" .. (item.count or ""),
     "--gres=vgpu:%d: a share is a GRES, not a type of GPU", right)
 end
 
@@ -431,7 +432,9 @@ local function find_share(job)
         local item = parse_item(word)
         item.word, item.text = word, string.gsub(word, "^gres[:/]", "")
         list[#list + 1] = item
-        if item.name == "gpu" and item.card_type == "vgpu" then refuse_spelling(field, item) end
+        if item.card_type == "vgpu" and (item.name == "gpu" or item.name == "vgpu" or item.name == "shard") then
+          refuse_spelling(field, item)
+        end
         if item.name == "gpu" and not item.card_type and item.count == "vgpu" then
           item.count = nil
           refuse_spelling(field, item)

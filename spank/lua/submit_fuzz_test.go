@@ -230,7 +230,7 @@ func judge(j job) (want taken, why string) {
 	share, others := -1, false
 	for i, word := range list {
 		switch it := itemOf(word); {
-		case it.name == "gpu" && (it.cardType == "vgpu" || it.cardType == "" && it.count == "vgpu"):
+		case it.cardType == "vgpu" && (it.name == "gpu" || isShare(word)), it.name == "gpu" && it.cardType == "" && it.count == "vgpu":
 			return want, "a share is no type of GPU"
 		case it.name == "gpu" || it.name == "mps":
 			others = true

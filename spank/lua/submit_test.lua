@@ -162,6 +162,7 @@ local BAD = {
   {nil, {}, "vgpu(mem=8G)", '--vgpu-mem: "8G"', "--gres=vgpu:30"},
   {"gres:gpu:0", {MEM = "8G"}, nil, "--gres=vgpu:30"},
   {"gres:gpu:vgpu:30", {}, nil, "--gpus", '"vgpu:30"', "--gres=vgpu:30"},
+  {"gres:vgpu:vgpu:200", {}, nil, '--gres: "vgpu:200"', "not a type of GPU"},
   {"gres:gpu:vgpu", {}, nil, "--gpus", "--gres=vgpu:30"},
   {"gres:vgpu:30,gres:gpu:1", {}, nil, '"gpu:1"', "either shares or whole GPUs"},
   {"gres:vgpu:30,gres:vgpu:20", {}, nil, '"vgpu:20"', "one share"},
