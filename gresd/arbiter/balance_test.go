@@ -29,6 +29,7 @@ type modelJob struct {
 }
 
 const (
+	modelLook   = 50 * time.Millisecond
 	modelTick   = 50 * time.Microsecond
 	modelSwitch = 100 * time.Microsecond
 	modelPause  = 100 * time.Microsecond // a host's, at least
@@ -83,7 +84,7 @@ func (m *model) run(t *testing.T, balanced bool) []float64 {
 		for i := range m.jobs {
 			claims[i] = claim(uint32(i+1), m.jobs[i].share, hard, 1)
 			claims[i].Interactive, claims[i].Measured = m.jobs[i].step > 0, true
-			used[i] = usage{ns: float64(m.jobs[i].had - before[i]), span: quickTick, exact: true, all: 1}
+			used[i] = usage{ns: float64(m.jobs[i].had - before[i]), span: modelLook, exact: true, all: 1}
 			before[i] = m.jobs[i].had
 			if m.now <= time.Second {
 				start[i] = m.jobs[i].had
@@ -94,7 +95,7 @@ func (m *model) run(t *testing.T, balanced bool) []float64 {
 		}
 		plan := Plan(claims, params)
 		for range 2 { // the library follows a tick later
-			for end := m.now + quickTick/2; m.now < end; {
+			for end := m.now + modelLook/2; m.now < end; {
 				m.tick()
 			}
 			for i, c := range claims {

@@ -27,7 +27,7 @@ type Grants interface {
 	SetSchedule(jobID uint32, card int, s libvgpu.Schedule) bool
 }
 
-// quickTick is the time between two looks while an interactive job has neighbours:
+// quickTick is about the time between two peeks while an interactive job has neighbours:
 // what it is allowed to take too much before it is seen.
 const quickTick = 15 * time.Millisecond
 
@@ -48,6 +48,8 @@ type Runner struct {
 	quick   bool // some job's credit is to be followed closely
 	balance balance
 	gates   gates
+
+	followed []Claim // interactive jobs beside others, at the last look
 
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
@@ -102,38 +104,21 @@ func (r *Runner) Wake() {
 // that many times its length.
 const idlePart = 9
 
-// Run looks at the jobs at every tick, more often while some take turns, and
-// sleeps while none of them has processes. It returns when ctx is done; the last
-// schedules stay in force.
+// Run looks at the jobs at every tick, peeks at some more often, and sleeps while none
+// of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
 	timer := beat.NewTimer()
 	defer timer.Stop()
-	look := time.Now() // at who is busy
-	rest := look       // until then
+	l := looks{full: time.Now()}
 	for {
-		now := time.Now()
-		if !now.Before(look) {
-			awake := r.step(now)
-			tick := r.pace.Load().tick
-			if r.quick {
-				tick = min(tick, quickTick)
-			}
-			look = now.Add(beat.Next(tick))
-			if awake == 0 {
-				look = now.Add(time.Hour) // or when woken
-			}
-			end := time.Now()
-			if rest = end.Add(idlePart * end.Sub(now)); look.Before(rest) {
-				look = rest
-			}
-		}
-		timer.Reset(min(time.Until(look), r.deal()))
+		r.lookWhenDue(&l, time.Now)
+		timer.Reset(min(time.Until(r.next(&l)), r.deal()))
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.wake:
-			if look = time.Now(); look.Before(rest) {
-				look = rest
+			if l.full = time.Now(); l.full.Before(l.rest) {
+				l.full = l.rest
 			}
 		case <-timer.C:
 		}
@@ -193,6 +178,7 @@ func (r *Runner) step(now time.Time) int {
 		r.work.turns(d)
 	}
 	r.work.keep(jobs)
+	r.follow(claims, plan)
 	r.updateDealers(claims, plan)
 	r.lease(claims, plan, uint64(monotonic()))
 	for key, s := range plan {

@@ -73,6 +73,7 @@ type jobState struct {
 	elapsed uint64
 	sign    time.Time // last sign of work of any process
 	seen    time.Time
+	pids    []uint32 // of its processes, on the host
 }
 
 func newSampler() *sampler {
@@ -111,11 +112,13 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 	had := make([]time.Duration, len(view.Cards))
 	signs := make([]time.Time, len(view.Cards))
 	syncs := make([]uint32, len(view.Cards))
+	pids := make([]uint32, 0, len(view.Slots))
 	accounts := s.exact.of(cards)
 	for _, slot := range view.Slots {
 		if !slot.Alive {
 			continue
 		}
+		pids = append(pids, slot.HostPID)
 		for card, c := range slot.Cards {
 			key := procKey{job, slot.PIDNS, slot.PID, slot.StartTime, card}
 			// A process not seen before has state zero: its first launches count.
@@ -157,7 +160,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 		}
 		u.elapsed, u.look = s.elapsed(key, view.Cards[i].ElapsedNS, now)
 		acts[i].used = u
-		acts[i].eager = s.account(key, u, cards[i].Cores, signs[i], now, acts[i].interactive)
+		acts[i].eager = s.account(key, u, cards[i].Cores, signs[i], now, acts[i].interactive, pids)
 	}
 	return acts
 }
@@ -189,11 +192,21 @@ func (s *sampler) elapsed(key jobKey, sum uint64, now time.Time) (ns float64, lo
 }
 
 // account says whether a job is eager: it worked within the last minute, and
-// took less than its share. What it did not take is its credit; a job becomes
-// eager with half the most of it, and stays it until all is gone.
-func (s *sampler) account(key jobKey, used usage, cores uint32, sign, now time.Time, waits bool) bool {
+// took less than its share. It notes the time of the look, and who was seen.
+func (s *sampler) account(key jobKey, used usage, cores uint32, sign, now time.Time, waits bool, pids []uint32) bool {
+	state := s.jobs[key].after(used, cores, waits)
+	if sign.After(state.sign) {
+		state.sign = sign
+	}
+	state.seen, state.pids = now, pids
+	s.jobs[key] = state
+	return state.eager && !state.sign.IsZero() && now.Sub(state.sign) <= awake
+}
+
+// after is the state of a job that had so much. What it does not take of its share is its
+// credit; a job becomes eager with half the most of it, and stays it until all is gone.
+func (j jobState) after(used usage, cores uint32, waits bool) jobState {
 	share := float64(cores) / 100
-	state := s.jobs[key]
 	most := share * float64(creditMax)
 	part := saturating
 	switch {
@@ -202,24 +215,19 @@ func (s *sampler) account(key jobKey, used usage, cores uint32, sign, now time.T
 	case waits:
 		part = saturatingWaits
 	}
-	state.credit += part*share*float64(used.span) - used.ns
+	j.credit += part*share*float64(used.span) - used.ns
 	least := 0.0
 	if waits {
 		least = -most // what was taken too much before it was seen is paid back
 	}
-	state.credit = max(least, min(most, state.credit))
+	j.credit = max(least, min(most, j.credit))
 	switch {
-	case state.credit <= 0:
-		state.eager = false
-	case state.credit >= most/2:
-		state.eager = true
+	case j.credit <= 0:
+		j.eager = false
+	case j.credit >= most/2:
+		j.eager = true
 	}
-	if sign.After(state.sign) {
-		state.sign = sign
-	}
-	state.seen = now
-	s.jobs[key] = state
-	return state.eager && !state.sign.IsZero() && now.Sub(state.sign) <= awake
+	return j
 }
 
 // last is when a job last gave a sign of work on a card; zero: never.

@@ -8,9 +8,10 @@ import "time"
 
 // Next is the time until a moment at which others wake too: until the clock is a
 // multiple of d, and at least a quarter of d.
-func Next(d time.Duration) time.Duration { return next(time.Now(), d) }
+func Next(d time.Duration) time.Duration { return After(time.Now(), d) }
 
-func next(now time.Time, d time.Duration) time.Duration {
+// After is the same from another time on.
+func After(now time.Time, d time.Duration) time.Duration {
 	left := d - time.Duration(now.UnixNano())%d
 	if left < d/4 {
 		left += d

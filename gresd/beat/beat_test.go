@@ -17,7 +17,7 @@ func TestNext(t *testing.T) {
 		{0, 1000, 1000},
 		{999, 1000, 1001},
 	} {
-		got := next(at.Add(c.after*time.Millisecond), c.d*time.Millisecond)
+		got := After(at.Add(c.after*time.Millisecond), c.d*time.Millisecond)
 		if got != c.want*time.Millisecond {
 			t.Errorf("%d ms after a beat of %d ms: %v, want %d ms", c.after, c.d, got, c.want)
 		}

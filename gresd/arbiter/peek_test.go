@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardtime"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// lateTimes answers with what was true when it was asked before, as the meter does.
+type lateTimes struct {
+	fakeTimes
+	answer cardtime.Account
+	asks   int
+}
+
+func (l *lateTimes) OnCard(gpu.UUID) (cardtime.Account, bool) {
+	old := l.answer
+	l.answer = l.account
+	l.asks++
+	return old, old.At != 0 && l.known
+}
+
+// contended is a node with a card and eight jobs, which compete for it: job 1, of 16 %,
+// waits for its results, the others, of 12 % each, never do.
+type contended struct {
+	*fakeGrants
+	times lateTimes
+	r     *Runner
+	l     looks
+	now   time.Time
+	reads map[uint32]int
+	slots map[uint32]*libvgpu.SlotView
+	part  float64 // of the card that job 1 takes; 0: it sleeps
+}
+
+const (
+	contenders = 8
+	tickOfNode = 50 * time.Millisecond
+)
+
+func newContended(records bool) *contended {
+	c := &contended{
+		fakeGrants: newFakeGrants(), now: time.Unix(1000, 0), reads: map[uint32]int{}, part: 0.1,
+		slots: map[uint32]*libvgpu.SlotView{},
+	}
+	c.times.known, c.times.account.At = records, time.Hour
+	for job := uint32(1); job <= contenders; job++ {
+		s := slot(job, 1, 0)
+		s.HostPID, s.OnHost = job, true
+		c.slots[job] = &s
+		c.add(job, 12, view(s))
+	}
+	c.add(1, 16, c.views[1])
+	c.r = NewRunner(c, params, tickOfNode, slog.New(slog.DiscardHandler))
+	c.r.Measure(&c.times)
+	c.l.full = c.now
+	return c
+}
+
+func (c *contended) Cache(job uint32, maxAge time.Duration) (libvgpu.CacheView, error) {
+	c.reads[job]++
+	return c.fakeGrants.Cache(job, maxAge)
+}
+
+// pass lets so many milliseconds pass.
+func (c *contended) pass(ms int) {
+	for range ms {
+		parts := map[uint32]float64{}
+		for job, s := range c.slots {
+			parts[job] = (1 - c.part) / (contenders - 1)
+			if job == 1 {
+				parts[job] = c.part
+			}
+			card := libvgpu.SlotCard{Launches: s.Cards[0].Launches, GPUNS: s.Cards[0].GPUNS, Syncs: s.Cards[0].Syncs}
+			card.GPUNS += uint64(parts[job] * 1e6)
+			if parts[job] > 0 {
+				card.Launches++
+				if job == 1 && c.now.UnixMilli()%20 == 0 {
+					card.Syncs++
+				}
+			}
+			s.Cards = []libvgpu.SlotCard{card}
+			c.views[job] = view(*s)
+		}
+		c.times.pass(time.Millisecond, parts)
+		c.now = c.now.Add(time.Millisecond)
+		c.r.lookWhenDue(&c.l, func() time.Time { return c.now })
+	}
+}
+
+// What eight contended jobs cost gresd is what it reads of them: all of them at each tick,
+// and more often no more than what says whether the one that waits goes first.
+func TestOneThatWaitsDoesNotHaveAllReadMoreOften(t *testing.T) {
+	const ticks = int(time.Second / tickOfNode)
+	for _, records := range []bool{true, false} {
+		c := newContended(records)
+		c.pass(4000)
+		if !c.r.quick || !c.r.sampler.jobs[jobKey{1, 0}].eager {
+			t.Fatalf("records %v: job 1 is not followed, or not eager", records)
+		}
+		clear(c.reads)
+		c.times.asks, c.looks = 0, 0
+		c.pass(1000)
+		if c.looks > ticks+1 {
+			t.Errorf("records %v: %d looks a second at all jobs, want %d", records, c.looks, ticks)
+		}
+		for job, n := range c.reads {
+			most := ticks + 1
+			if job == 1 && !records {
+				most = 67
+			}
+			if n > most {
+				t.Errorf("records %v: the file of job %d was read %d times a second, want at most %d", records, job, n, most)
+			}
+		}
+		if asks := c.times.asks; records && (asks < 55 || asks > 67) {
+			t.Errorf("the card was asked %d times a second, want one each 15 to 18 ms", asks)
+		}
+	}
+}
+
+// within passes time until something is so, and returns how many milliseconds that took.
+func (c *contended) within(t *testing.T, what string, is func() bool) int {
+	t.Helper()
+	for ms := 1; ms < 1000; ms++ {
+		if c.pass(1); is() {
+			return ms
+		}
+	}
+	t.Fatalf("not within a second: %s", what)
+	return 0
+}
+
+// Whatever the looks' moments: who waits goes first until its credit is gone, and no
+// more than two peeks longer; and that it begins to work is seen by one.
+func TestAPeekTellsWhoGoesFirst(t *testing.T) {
+	const peek = 17 // ms
+	for _, records := range []bool{true, false} {
+		for offset := 0; offset < 50; offset += 7 {
+			c := newContended(records)
+			c.pass(4000 + offset)
+			short := c.sched[2].SliceUS
+			// It has saved up 16 % of creditMax, and gets so much a second.
+			saved, gets := 0.16*float64(creditMax.Milliseconds()), 0.16
+			c.part = 0.7
+			gone := int(saved / (c.part - gets))
+			took := c.within(t, "its credit is gone", func() bool { return c.sched[2].SliceUS > 2*short })
+			if took < gone-2*peek || took > gone+2*peek+2 {
+				t.Errorf("records %v, %d ms after a look: it went first for %d ms, want %d", records, offset, took, gone)
+			}
+			c.part = 0
+			c.within(t, "it sleeps", func() bool { return c.sched[2].Others == contenders-2 })
+			c.pass(100)
+			c.part = 0.1
+			if took := c.within(t, "it works", func() bool { return c.sched[2].Others == contenders-1 }); took > peek {
+				t.Errorf("records %v: that it works was seen after %d ms, want at most %d", records, took, peek)
+			}
+		}
+	}
+}
