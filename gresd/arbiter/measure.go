@@ -47,7 +47,7 @@ type Measurer struct {
 	counter   Counter
 	uncounted func(gpu.UUID) gpu.Bytes
 	log       *slog.Logger
-	wake      chan struct{}
+	sleeper   beat.Sleeper
 	diffs     map[procKey]history
 	asking    asking
 	whole     map[Key]bool      // jobs of which every process was compared once
@@ -72,37 +72,29 @@ func (h history) highest() int64 { return slices.Max(h.diffs[:]) }
 // uncounted is what a card takes for each process beyond what it counts for it.
 func NewMeasurer(memory Memory, counter Counter, uncounted func(gpu.UUID) gpu.Bytes, log *slog.Logger) *Measurer {
 	return &Measurer{
-		memory: memory, counter: counter, uncounted: uncounted, log: log, wake: make(chan struct{}, 1),
+		memory: memory, counter: counter, uncounted: uncounted, log: log,
 		diffs: map[procKey]history{}, asking: newAsking(), whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
 	}
 }
 
 // Wake tells the measurer that jobs have come or gone. It never blocks.
-func (m *Measurer) Wake() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
+func (m *Measurer) Wake() { m.sleeper.Wake() }
 
 // Run measures while jobs are awake, until ctx is done, and takes no more than a tenth
 // of a core for it. The driver may block it; nothing else waits for it.
 func (m *Measurer) Run(ctx context.Context) {
-	timer := beat.NewTimer()
-	defer timer.Stop()
+	defer m.sleeper.Stop()
+	defer context.AfterFunc(ctx, m.sleeper.Wake)()
 	for ctx.Err() == nil {
 		began := time.Now()
-		awake, took := m.step(), time.Since(began)
-		if awake == 0 {
-			select {
-			case <-ctx.Done():
-			case <-m.wake:
-			}
+		awake := m.step()
+		end := time.Now()
+		for awake == 0 && !m.sleeper.Sleep(time.Hour) {
 		}
-		timer.Reset(max(beat.Next(measureEvery), idlePart*took))
-		select { // however often jobs come and go
-		case <-ctx.Done():
-		case <-timer.C:
+		// However often jobs come and go.
+		next := time.Now().Add(max(beat.Next(measureEvery), idlePart*end.Sub(began)))
+		for left := time.Until(next); left > 0 && ctx.Err() == nil; left = time.Until(next) {
+			m.sleeper.Sleep(left)
 		}
 	}
 }

@@ -41,7 +41,7 @@ type Runner struct {
 	grants  Grants
 	pace    atomic.Pointer[pace]
 	log     *slog.Logger
-	wake    chan struct{}
+	sleeper beat.Sleeper
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
@@ -62,7 +62,7 @@ type Runner struct {
 // NewRunner returns a runner that does nothing before [Runner.Run].
 func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logger) *Runner {
 	r := &Runner{
-		grants: grants, log: log, wake: make(chan struct{}, 1),
+		grants: grants, log: log,
 		sampler: newSampler(), broken: map[uint32]bool{},
 		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{}, leases: map[Key]uint64{},
 	}
@@ -92,12 +92,7 @@ func (r *Runner) Measure(times Times) { r.sampler.exact.times = times }
 func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 
 // Wake tells the runner that jobs have come or gone. It never blocks.
-func (r *Runner) Wake() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
+func (r *Runner) Wake() { r.sleeper.Wake() }
 
 // idlePart keeps the looks from taking more than a tenth of a core, however many
 // jobs there are and however often they come and go: each look is followed by
@@ -107,20 +102,15 @@ const idlePart = 9
 // Run looks at the jobs at every tick, peeks at some more often, and sleeps while none
 // of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
-	timer := beat.NewTimer()
-	defer timer.Stop()
+	defer r.sleeper.Stop()
+	defer context.AfterFunc(ctx, r.sleeper.Wake)()
 	l := looks{full: time.Now()}
-	for {
+	for ctx.Err() == nil {
 		r.lookWhenDue(&l, time.Now)
-		timer.Reset(min(time.Until(r.next(&l)), r.deal()))
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.wake:
+		if r.sleeper.Sleep(min(time.Until(r.next(&l)), r.deal())) {
 			if l.full = time.Now(); l.full.Before(l.rest) {
 				l.full = l.rest
 			}
-		case <-timer.C:
 		}
 	}
 }
