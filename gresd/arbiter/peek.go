@@ -21,6 +21,14 @@ type looks struct {
 	full  time.Time // at all jobs
 	quick time.Time // at interactive ones, if there are some with neighbours
 	rest  time.Time // nothing before
+	last  time.Time // when the cards were last asked
+	known time.Time // up to when the last look at all jobs knew what the cards tell
+}
+
+// follower is an interactive job beside others.
+type follower struct {
+	Claim
+	most float64 // part of the card that it can have while its neighbours want theirs
 }
 
 // next is when there is something to do.
@@ -44,11 +52,16 @@ func (r *Runner) lookWhenDue(l *looks, clock func() time.Time) {
 		if awake := r.step(now); awake == 0 {
 			l.full = now.Add(time.Hour) // or when woken
 		}
+		l.known = l.last // an answer is of the question before
 	}
-	took := clock().Sub(now)
-	l.rest = now.Add((1 + idlePart) * took)
+	l.last = now
+	l.rest = now.Add((1 + idlePart) * clock().Sub(now))
 	// Whole parts of a tick: each last one is the next look.
-	l.quick = now.Add(beat.After(now, tick/max(1, (tick+quickTick/2)/quickTick)))
+	quick := tick / max(1, (tick+quickTick/2)/quickTick)
+	l.quick = now.Add(beat.After(now, quick))
+	if !r.mayTurn(l.quick, l.known) {
+		l.quick = l.quick.Add(quick)
+	}
 	for _, at := range []*time.Time{&l.full, &l.quick} {
 		if at.Before(l.rest) {
 			*at = l.rest
@@ -60,10 +73,37 @@ func (r *Runner) lookWhenDue(l *looks, clock func() time.Time) {
 func (r *Runner) follow(claims []Claim, plan map[Key]libvgpu.Schedule) {
 	r.followed = r.followed[:0]
 	for _, c := range claims {
-		if c.Interactive && plan[c.Key].Others > 0 {
-			r.followed = append(r.followed, c)
+		s := plan[c.Key]
+		if !c.Interactive || s.Others == 0 {
+			continue
+		}
+		most := float64(s.WeightPPM) * float64(procs(c)) / 1e6
+		if most == 0 || s.Gate&libvgpu.GateTurn != 0 {
+			most = 1
+		}
+		r.followed = append(r.followed, follower{c, min(1, most)})
+	}
+}
+
+// mayTurn says whether what a peek looks for can be so at some time, by what the last look
+// knew. Of what happens later the next peek but one tells soon enough: an answer of a card
+// is always one peek old.
+func (r *Runner) mayTurn(at, known time.Time) bool {
+	for _, c := range r.followed {
+		state := r.sampler.jobs[jobKey{c.JobID, r.place[c.Key]}]
+		since := known
+		if !c.Measured {
+			since = state.seen
+		}
+		used := usage{span: at.Sub(since), exact: c.Measured, all: 1}
+		if state.eager {
+			used.ns, used.all = c.most*float64(used.span), 0
+		}
+		if c.Busy == 0 || state.after(used, c.Cores, true).eager != state.eager {
+			return true
 		}
 	}
+	return false
 }
 
 // peek says whether a look would tell the neighbours of an interactive job something else.

@@ -49,7 +49,7 @@ type Runner struct {
 	balance balance
 	gates   gates
 
-	followed []Claim // interactive jobs beside others, at the last look
+	followed []follower // interactive jobs beside others, at the last look
 
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
