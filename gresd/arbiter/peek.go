@@ -59,7 +59,7 @@ func (r *Runner) lookWhenDue(l *looks, clock func() time.Time) {
 	// Whole parts of a tick: each last one is the next look.
 	quick := tick / max(1, (tick+quickTick/2)/quickTick)
 	l.quick = now.Add(beat.After(now, quick))
-	if !r.mayTurn(l.quick, l.known) {
+	for l.quick.Before(l.full) && !r.mayTurn(l.quick, l.known) {
 		l.quick = l.quick.Add(quick)
 	}
 	for _, at := range []*time.Time{&l.full, &l.quick} {
@@ -86,8 +86,8 @@ func (r *Runner) follow(claims []Claim, plan map[Key]libvgpu.Schedule) {
 }
 
 // mayTurn says whether what a peek looks for can be so at some time, by what the last look
-// knew. Of what happens later the next peek but one tells soon enough: an answer of a card
-// is always one peek old.
+// knew. So when it is so, the next peek is not left out, nor the one after it, which has the
+// card's answer to it.
 func (r *Runner) mayTurn(at, known time.Time) bool {
 	for _, c := range r.followed {
 		state := r.sampler.jobs[jobKey{c.JobID, r.place[c.Key]}]
