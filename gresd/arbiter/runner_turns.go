@@ -42,6 +42,8 @@ const (
 	// correctOver looks a difference to the records is made good: a look's own difference
 	// is mostly that records and turns are not of the same moment.
 	correctOver = 8
+	// longKernel is one that is a good part of a turn.
+	longKernel = int64(4 * time.Millisecond)
 	// still is by how much a turn may move without being told.
 	still = 20 * time.Microsecond
 )
@@ -358,7 +360,7 @@ func (d *dealer) schedules(now int64) map[Key]libvgpu.Schedule {
 				length += sharedQueue // it does not stop before the end
 			}
 			turn = window(d.begin, length, max(period, length))
-		case d.cur != nil && (m.wants || m.due < shortest):
+		case d.cur != nil && (m.wants || m.due < shortest || overlaps(m)):
 			begin, length := at, min(m.nextDue(), m.most())
 			if length < shortest {
 				begin, length = begin+max(0, period), m.quantum
@@ -392,6 +394,14 @@ func (d *dealer) schedules(now int64) map[Key]libvgpu.Schedule {
 		out[m.Key] = s
 	}
 	return out
+}
+
+// overlaps says whether a member may not begin at once in another's turn, although it
+// wants nothing now: its budget lets it begin soon, and its kernels would run for long
+// beside the other's. How much of that time is its own is not known, so it is charged all.
+func overlaps(m *member) bool {
+	limit, limited := limitOf(m.Claim)
+	return limited && limit < 100 && int64(m.Kernel) > longKernel
 }
 
 // slower is how many times longer a member's time takes beside work without an end.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -248,5 +249,39 @@ func TestTheLastWordsOfADeadGresdLetEverybodyOnTheCard(t *testing.T) {
 	}
 	if end != 1e12+50e6 {
 		t.Errorf("the turns end after %d us, want one period", (end-1e12)/1000)
+	}
+}
+
+// A job that waits for its budget wants nothing, and finds the card open; but where its
+// kernels are long, its window begins when the other's turn is over.
+func TestLongKernelsUnderABudgetDoNotBeginInAnothersTurn(t *testing.T) {
+	for _, c := range []struct {
+		kernel time.Duration
+		shares []uint32
+		open   bool
+	}{
+		{20 * time.Millisecond, []uint32{30, 50}, false},
+		{time.Millisecond, []uint32{30, 50}, true},
+		{20 * time.Millisecond, []uint32{100, 100}, true}, // no budget holds them
+	} {
+		var claims []Claim
+		for i, share := range c.shares {
+			x := noSlices(claim(uint32(i+1), share, hard, 1))
+			x.Kernel = uint32(c.kernel)
+			claims = append(claims, x)
+		}
+		plan := Plan(claims, params)
+		d := &dealer{}
+		begin := 1000 * ms
+		d.update(jobsOfCard(claims, "A", plan), plan, begin)
+		states := map[Key]libvgpu.TurnState{claims[0].Key: {UntilNS: uint64(begin + 20*ms), InflightNS: uint64(20 * ms), WantedNS: uint64(begin)}}
+		d.step(begin, func(k Key) libvgpu.TurnState { return states[k] })
+		if d.cur == nil || d.cur.Key != claims[0].Key {
+			t.Fatalf("%v, shares %d: it is not the turn of who runs", c.kernel, c.shares)
+		}
+		turn := d.schedules(begin)[claims[1].Key].Turn
+		if open := turn.LengthUS >= turn.PeriodUS; open != c.open || !open && int64(turn.BeginNS) < d.end {
+			t.Errorf("%v, shares %d: open %v, want %v; begins at %d, the turn ends at %d", c.kernel, c.shares, open, c.open, turn.BeginNS, d.end)
+		}
 	}
 }
