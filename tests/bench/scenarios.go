@@ -80,6 +80,7 @@ func contended(ctx context.Context, b *bench, sys system, ses session) {
 		{"50/50, 20 us beside 50 ms", []tenant{{shape: "20us", share: 50}, {shape: "50ms", share: 50}}},
 		{"50/50, graph beside plain", []tenant{{shape: "graph", share: 50}, {shape: "1ms", share: 50}}},
 		{"30/70, steps of 13 ms, each waited for", shares("steps", 30, 70)},
+		{"30/70, eager steps of 12 ms", shares("eager", 30, 70)},
 		{"50/50, persistent beside 20 us", []tenant{{shape: "persistent", share: 50}, {shape: "20us", share: 50}}},
 		{"30/70, 1 process beside 4", []tenant{{shape: "1ms", share: 30}, {shape: "1ms", share: 70, procs: 4}}},
 		{"70/30, 1 process beside 4", []tenant{{shape: "1ms", share: 70}, {shape: "1ms", share: 30, procs: 4}}},

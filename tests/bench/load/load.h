@@ -17,8 +17,9 @@
 
 #include "../../gpu/worker.h"
 
-/* STEPS: a graph, and the host waits for each launch of it. */
-enum kind { SPIN, GRAPH, STEPS, PERSISTENT, BURST, PRODUCT };
+/* STEPS: a graph, and the host waits for each launch of it. EAGER: kernels that the host
+ * launches about as fast as the card runs them, in steps whose results it waits for. */
+enum kind { SPIN, GRAPH, STEPS, EAGER, PERSISTENT, BURST, PRODUCT };
 
 /* A kernel of n units takes n * 20 us on a card of its own. */
 struct shape {

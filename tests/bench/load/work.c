@@ -12,6 +12,8 @@
 #define BURST_MIN_NS 15000000ull /* from the start of a burst to the next */
 #define BURST_MAX_NS 35000000ull
 #define POLL_NS 50000
+#define EAGER_LAUNCH_NS 36000
+#define EAGER_STEP_NS 500000
 
 static const struct shape shapes[] = {
 	{"20us", SPIN, 1, 1, 400},   {"200us", SPIN, 10, 1, 40},
@@ -19,7 +21,7 @@ static const struct shape shapes[] = {
 	{"20ms", SPIN, 1000, 1, 2},  {"50ms", SPIN, 2500, 1, 2},
 	{"graph", GRAPH, 1, 100, 4}, {"persistent", PERSISTENT, 1u << 30, 1, 1},
 	{"burst", BURST, 5, 20, 1},  {"product", PRODUCT, 1, 1, 12},
-	{"steps", STEPS, 10, 65, 1},
+	{"steps", STEPS, 10, 65, 1}, {"eager", EAGER, 2, 300, 1},
 };
 
 const struct shape *shape_named(const char *name)
@@ -95,6 +97,28 @@ static uint64_t resting(const struct options *o, uint64_t start, uint64_t now)
 	return at < on ? 0 : now - at + period;
 }
 
+static void compute(uint64_t ns)
+{
+	uint64_t end = now_ns() + ns;
+
+	while (now_ns() < end)
+		;
+}
+
+/* Steps of a training that is not compiled: the host computes for each kernel about as
+ * long as it runs, and for a while between two steps, whose result it waits for. */
+static void train(struct card *c, const struct shape *s, uint64_t end)
+{
+	while (now_ns() < end) {
+		for (unsigned i = 0; i < s->per_launch; i++) {
+			compute(EAGER_LAUNCH_NS);
+			card_launch(c, s);
+		}
+		must(cu.StreamSynchronize(c->stream), "cuStreamSynchronize");
+		compute(EAGER_STEP_NS);
+	}
+}
+
 static void saturate(struct card *c, const struct shape *s, const struct options *o, uint64_t start,
 		     uint64_t end)
 {
@@ -135,6 +159,8 @@ void work(struct card *c, const struct shape *s, const struct options *o, uint64
 	printf("{\"shape\":\"%s\",\"sms\":%d", s->name, c->sms);
 	if (s->kind == BURST)
 		burst(c, s, start, end);
+	else if (s->kind == EAGER)
+		train(c, s, end);
 	else
 		saturate(c, s, o, start, end);
 	printf(",\"kernels\":%u}\n", c->progress->kernels);
