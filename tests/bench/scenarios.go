@@ -108,6 +108,7 @@ func light(ctx context.Context, b *bench, sys system, ses session) {
 		{"30 of 1 ms beside 70 that works 5 ms of 50", []tenant{{shape: "1ms", share: 30}, {shape: "1ms", share: 70, idle: "5:45"}}},
 		{"30 of 20 ms beside 70 that works 5 ms of 50", []tenant{{shape: "20ms", share: 30}, {shape: "1ms", share: 70, idle: "5:45"}}},
 		{"20 of 50 ms beside 60 that works 130 ms of 300", []tenant{{shape: "50ms", share: 20}, {shape: "1ms", share: 60, idle: "130:170"}}},
+		{"70 of eager steps beside 30 that works 5 ms of 50", []tenant{{shape: "eager", share: 70}, {shape: "1ms", share: 30, idle: "5:45"}}},
 		{"30 that works 200 ms of 310 beside 70 that works 5 ms of 50", []tenant{{shape: "1ms", share: 30, idle: "200:110"}, {shape: "1ms", share: 70, idle: "5:45"}}},
 	} {
 		length := 2 * b.seconds

@@ -293,11 +293,16 @@ func (n *node) stepd(j job) int { return n.find("slurmstepd: ["+strconv.Itoa(j.i
 func (n *node) worker(j job) int {
 	n.t.Helper()
 	n.working(20*time.Second, j)
-	for pid := range n.workers(j) {
-		return pid
-	}
-	n.t.Fatalf("job %d: its process has ended", j.id)
-	return 0
+	found := 0
+	// Some jobs run one process after another.
+	n.eventually(20*time.Second, fmt.Sprintf("a process of job %d is on the card", j.id), func() bool {
+		for pid := range n.workers(j) {
+			found = pid
+			return true
+		}
+		return false
+	})
+	return found
 }
 
 // stopped stops a process for a while.
