@@ -136,6 +136,24 @@ func TestOneThatWaitsDoesNotHaveAllReadMoreOften(t *testing.T) {
 	}
 }
 
+// Where jobs take turns, quick looks are at all jobs.
+func TestWhereJobsTakeTurnsQuickLooksAreAtAll(t *testing.T) {
+	for _, turns := range []bool{false, true} {
+		c := newContended(true)
+		if turns {
+			p := params
+			p.Engine = Turns
+			c.r.Set(p, tickOfNode)
+		}
+		c.pass(4000)
+		c.looks = 0
+		c.pass(1000)
+		if many := c.looks > 50; many != turns {
+			t.Errorf("turns %v: %d looks a second at all jobs", turns, c.looks)
+		}
+	}
+}
+
 // within passes time until something is so, and returns how many milliseconds that took.
 func (c *contended) within(t *testing.T, what string, is func() bool) int {
 	t.Helper()

@@ -397,8 +397,9 @@ func (d *dealer) schedules(now int64) map[Key]libvgpu.Schedule {
 }
 
 // overlaps says whether a member may not begin at once in another's turn, although it
-// wants nothing now: its budget lets it begin soon, and its kernels would run for long
-// beside the other's. How much of that time is its own is not known, so it is charged all.
+// wants nothing now: its kernels would run for long beside the other's, and how much of that
+// time is its own is not known, so a budget would be charged all. It asks for a limit, not
+// whether the budget holds just now: a job whose neighbours hold it waits for its window too.
 func overlaps(m *member) bool {
 	limit, limited := limitOf(m.Claim)
 	return limited && limit < 100 && int64(m.Kernel) > longKernel
@@ -448,9 +449,9 @@ func (d *dealer) correct(had map[Key]float64, now int64) {
 	for _, m := range d.members {
 		if known && sum > 0 && d.needsRecords() && now-d.alone > recordsLate {
 			m.lacks = max(-debtMax, min(debtMax, m.lacks+m.charged-int64(had[m.Key]*float64(charged)/sum)))
-			now := m.lacks / correctOver
-			m.lacks -= now
-			m.due = max(-debtMax, min(debtMax, m.due+now))
+			part := m.lacks / correctOver
+			m.lacks -= part
+			m.due = max(-debtMax, min(debtMax, m.due+part))
 		}
 		m.charged = 0
 	}
