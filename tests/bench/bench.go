@@ -33,6 +33,7 @@ type bench struct {
 	idleMemory uint64
 	solos      map[string]float64
 	nextJob    uint32
+	nodes      int       // gresds started so far
 	deadline   time.Time // zero: none
 	drifting   bool      // the last part of a run
 	out        *os.File
@@ -123,7 +124,8 @@ func (b *bench) about(ctx context.Context) string {
 
 // makeFolder copies what was built to a place that every user may read.
 func (b *bench) makeFolder() (err error) {
-	if b.dir, err = os.MkdirTemp("", "vgpu-bench"); err != nil {
+	// Short: below it are the sockets of MPS, whose names may have 107 bytes.
+	if b.dir, err = os.MkdirTemp("", "vb"); err != nil {
 		return err
 	}
 	if err := os.Chmod(b.dir, 0o755); err != nil {

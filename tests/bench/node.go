@@ -60,8 +60,9 @@ func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) 
 		_ = conn.Close()
 		return nil, errors.New("a gresd is running on this node: drain it, wait for its jobs to end, and stop gresd first")
 	}
-	dir, err := os.MkdirTemp(b.dir, "gresd")
-	if err != nil {
+	b.nodes++
+	dir := filepath.Join(b.dir, "g"+strconv.Itoa(b.nodes))
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
 	n = &node{b: b, dir: dir, ended: make(chan struct{})}
