@@ -98,6 +98,7 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 		vgpu_gate_drop_context(NULL);
 	r = real(dev);
 	vgpu_pools_forget_current();
+	vgpu_uses_forget();
 	if (r != CUDA_SUCCESS || card < 0)
 		return r;
 	/* A reset ends the context but not the references: the next call that
@@ -243,6 +244,7 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 	if (card >= 0)
 		vgpu_gate_drop_context(ctx);
 	r = real(ctx);
+	vgpu_uses_forget();
 	if (r == CUDA_SUCCESS && card >= 0)
 		ended(card);
 	return r;

@@ -192,37 +192,45 @@ LOAD(cuLibraryLoadFromFile,
       void *options, void **values, unsigned n),
      (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
 
-/* With lazy loading these are where the memory is really taken. */
-#define FIRST_USE(name, params, args, owner)                             \
-	CUresult name params                                             \
+/* With lazy loading these are where the memory is really taken, at the first time. */
+#define FIRST_USE(call, params, args, owner, variable)                   \
+	CUresult call params                                             \
 	{                                                                \
+		static const char id_of_call;                            \
 		struct load l;                                           \
+		uint64_t key;                                            \
 		CUresult r;                                              \
                                                                          \
 		vgpu_need_cuda();                                        \
-		if (!vgpu_real.name)                                     \
+		if (!vgpu_real.call)                                     \
 			return CUDA_ERROR_NO_DEVICE;                     \
+		key = vgpu_use_key(&id_of_call, owner, variable);        \
+		if (vgpu_used(key))                                      \
+			return vgpu_real.call args;                      \
 		l = begin_load();                                        \
-		r = vgpu_real.name args;                                 \
+		r = vgpu_real.call args;                                 \
 		if (!end_load(&l, id(owner)))                            \
 			r = r == CUDA_SUCCESS ? vgpu_oom(l.card, 0) : r; \
+		if (r == CUDA_SUCCESS)                                   \
+			vgpu_use_note(key);                              \
 		return r;                                                \
 	}
 
 FIRST_USE(cuModuleGetGlobal_v2,
 	  (CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
-	  (dptr, bytes, module, name), module)
+	  (dptr, bytes, module, name), module, name)
 FIRST_USE(cuModuleGetGlobal, (unsigned *dptr, unsigned *bytes, CUmodule module, const char *name),
-	  (dptr, bytes, module, name), module)
+	  (dptr, bytes, module, name), module, name)
 FIRST_USE(cuLibraryGetManaged,
 	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
-	  (dptr, bytes, library, name), library)
-FIRST_USE(cuKernelGetFunction, (CUfunction * f, CUkernel kernel), (f, kernel), kernel)
-FIRST_USE(cuFuncLoad, (CUfunction f), (f), f)
-FIRST_USE(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library), library)
+	  (dptr, bytes, library, name), library, name)
+FIRST_USE(cuKernelGetFunction, (CUfunction * f, CUkernel kernel), (f, kernel), kernel, NULL)
+FIRST_USE(cuFuncLoad, (CUfunction f), (f), f, NULL)
+FIRST_USE(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library), library,
+	  NULL)
 FIRST_USE(cuLibraryGetGlobal,
 	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
-	  (dptr, bytes, library, name), library)
+	  (dptr, bytes, library, name), library, name)
 
 CUresult cuModuleUnload(CUmodule module)
 {
@@ -233,6 +241,7 @@ CUresult cuModuleUnload(CUmodule module)
 		return CUDA_ERROR_NO_DEVICE;
 	vgpu_mem_begin();
 	r = vgpu_real.cuModuleUnload(module);
+	vgpu_uses_forget();
 	if (r == CUDA_SUCCESS)
 		forget(id(module));
 	vgpu_mem_end();
@@ -248,6 +257,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 		return CUDA_ERROR_NO_DEVICE;
 	vgpu_mem_begin();
 	r = vgpu_real.cuLibraryUnload(library);
+	vgpu_uses_forget();
 	if (r == CUDA_SUCCESS)
 		forget(id(library));
 	vgpu_mem_end();

@@ -178,6 +178,15 @@ void vgpu_overhead_tick(uint64_t now);
 uint64_t vgpu_modules_charged(int card);
 void vgpu_modules_lower(int card, uint64_t bytes);
 
+/* first_use.c: a call for a handle (and a name in it, or NULL) in the current context;
+ * 0: there is no context. To be asked for before the call is made. */
+uint64_t vgpu_use_key(const char *call, const void *handle, const char *name);
+/* That call was made before, went well and was noted; lossy. No locks. */
+bool vgpu_used(uint64_t key);
+void vgpu_use_note(uint64_t key);
+/* Handles or contexts have gone: others may get their addresses. After they have. */
+void vgpu_uses_forget(void);
+
 /* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
 #define VGPU_POOL_STEP (32ull << 20)
 /* memory_pool.c: bring charges to what the pools hold, if they may differ. */

@@ -74,3 +74,28 @@ func TestANeighbourIsNotChargedForAModule(t *testing.T) {
 		})
 	}
 }
+
+// Code that comes with its first use is charged then, and again when it was unloaded; a
+// program that asks for the same again and again does not wait for the driver each time.
+func TestOnlyTheFirstUseIsLookedAt(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	env = append(env, "CUDA_DEVICE_MEMORY_LIMIT=4G", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
+	r, err := run(t, append(env, "LD_PRELOAD="+lib), "firstuse", "--libdir", libdir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mib := func(name string) float64 { return r[name].(float64) }
+	const module = 32 // MiB, and what else a module takes
+	if took := mib("first_mib") - mib("before_mib"); took < module || took > module+4 {
+		t.Errorf("the first use took %v MiB, want %v", took, module)
+	}
+	if left := mib("unloaded_mib") - mib("before_mib"); left != 0 {
+		t.Errorf("%v MiB are in use after the unload", left)
+	}
+	if took := mib("again_mib") - mib("unloaded_mib"); took < module || took > module+4 {
+		t.Errorf("the first use of what was loaded again took %v MiB, want %v", took, module)
+	}
+	if looks := r["looks"].(float64); looks != 0 {
+		t.Errorf("%v looks at the card's free memory in %v further calls, want none", looks, r["calls"])
+	}
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * first_use.c - which handles have been used before. With lazy loading the first use of
+ * a kernel, a library or a variable in a context takes the memory of its code; programs
+ * ask for the same ones at every step, and to look at the card's free memory each time
+ * costs a call of the driver, which waits for whatever else the node does with any card
+ * (docs/adr/0011).
+ *
+ * Lossy: a use that has been pushed out by another is looked at again.
+ */
+#ifdef VGPU_PRELOAD
+#include "vgpu.h"
+
+#define ENTRIES 4096u
+
+static uint64_t used[ENTRIES]; /* by key; 0: none */
+static uint64_t era = 1;
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+	a = (a ^ b) * 0x9e3779b97f4a7c15ull;
+	return a ^ a >> 32;
+}
+
+uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
+{
+	CUcontext ctx = NULL;
+	uint64_t key;
+
+	if (vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+		return 0;
+	key = mix(__atomic_load_n(&era, __ATOMIC_ACQUIRE), (uint64_t)(uintptr_t)ctx);
+	key = mix(mix(key, (uint64_t)(uintptr_t)call), (uint64_t)(uintptr_t)handle);
+	for (; name && *name; name++)
+		key = mix(key, (unsigned char)*name);
+	return key;
+}
+
+bool vgpu_used(uint64_t key)
+{
+	return key && __atomic_load_n(&used[key % ENTRIES], __ATOMIC_RELAXED) == key;
+}
+
+void vgpu_use_note(uint64_t key)
+{
+	if (key)
+		__atomic_store_n(&used[key % ENTRIES], key, __ATOMIC_RELAXED);
+}
+
+void vgpu_uses_forget(void)
+{
+	__atomic_add_fetch(&era, 1, __ATOMIC_RELEASE);
+}
+#endif
