@@ -459,3 +459,19 @@ func TestEngineDecidesWhetherJobsTakeTurns(t *testing.T) {
 		t.Errorf("turns with one busy job: %+v, want a budget and no slice", s)
 	}
 }
+
+// Of jobs that have ended nothing stays, also of those whose caches could not be read.
+func TestOfEndedJobsNothingStays(t *testing.T) {
+	grants := newFakeGrants()
+	r := NewRunner(grants, params, time.Second, slog.New(slog.DiscardHandler))
+	for job := uint32(1); job <= 100; job++ {
+		grants.add(job, 10, libvgpu.CacheView{})
+		grants.errs[job] = errors.New("cut off")
+		r.step(time.Now())
+		delete(grants.specs, job)
+	}
+	r.step(time.Now())
+	if n := len(r.broken) + len(r.sampler.jobs) + len(r.gates.jobs) + len(r.balance.jobs) + len(r.leases) + len(r.place); n != 0 {
+		t.Errorf("%d things are remembered of jobs that have ended: %v", n, r.broken)
+	}
+}

@@ -94,7 +94,7 @@ func (e *exact) look() {
 		c.span, c.had = c.sum.At-before.At, map[uint32]time.Duration{}
 		var sum time.Duration
 		for pid, had := range c.sum.Had {
-			c.had[pid] = had - before.Had[pid]
+			c.had[pid] = hadSince(had, before.Had[pid])
 			sum += c.had[pid]
 		}
 		all := float64(sum) / float64(c.span)
@@ -104,6 +104,15 @@ func (e *exact) look() {
 		}
 		c.all = all
 	}
+}
+
+// hadSince is what a process had since an account; one that was forgotten meanwhile has
+// begun anew.
+func hadSince(had, before time.Duration) time.Duration {
+	if had < before {
+		return had
+	}
+	return had - before
 }
 
 // refused says that there are no records of a card.

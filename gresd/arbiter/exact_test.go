@@ -69,6 +69,32 @@ func TestACardIsAskedOnlyWhereSomebodyMustWait(t *testing.T) {
 	none.look()
 }
 
+// A process that the card's account has forgotten begins anew.
+func TestWhoWasForgottenHadNothingBefore(t *testing.T) {
+	times := &fakeTimes{known: true, account: cardtime.Account{At: time.Hour, Had: map[uint32]time.Duration{90: 5 * time.Second}}}
+	s := newSampler()
+	s.exact = exact{times: times, cards: map[gpu.UUID]*cardAccount{gpu.UUID(oneCard[0].UUID): {}}}
+	s.jobs[jobKey{7, 0}] = jobState{pids: []uint32{90}}
+	card := s.exact.cards[gpu.UUID(oneCard[0].UUID)]
+	s.exact.look()
+	for range 2 { // what is from when the card was last asked does not count
+		times.pass(time.Second, map[uint32]float64{90: 0.5})
+		s.exact.look()
+	}
+	if got := card.had[90]; got != 500*time.Millisecond {
+		t.Fatalf("had %v, want 500 ms", got)
+	}
+	times.account.Had = nil
+	times.pass(time.Second, map[uint32]float64{90: 0.25})
+	if u := s.hadOf(jobKey{7, 0}, card, times.account); u.ns != 0.25e9 {
+		t.Errorf("a peek tells %v of 1 s, want 250 ms", time.Duration(u.ns))
+	}
+	s.exact.look()
+	if got := card.had[90]; got != 250*time.Millisecond {
+		t.Errorf("a look tells %v of 1 s, want 250 ms", got)
+	}
+}
+
 // What a job had is what the card says of its processes on the host, whatever they say
 // of themselves; of a process that cannot be found there, nothing is known.
 func TestWhatTheCardSaysCounts(t *testing.T) {

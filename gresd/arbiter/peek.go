@@ -154,7 +154,7 @@ func (s *sampler) hadOf(key jobKey, card *cardAccount, account cardtime.Account)
 	}
 	u.span = account.At - card.sum.At
 	for _, pid := range s.jobs[key].pids {
-		u.ns += float64(account.Had[pid] - card.sum.Had[pid])
+		u.ns += float64(hadSince(account.Had[pid], card.sum.Had[pid]))
 	}
 	return u
 }

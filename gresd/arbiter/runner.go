@@ -154,6 +154,7 @@ func (r *Runner) step(now time.Time) int {
 		}
 	}
 	r.sampler.forget(now)
+	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
 	r.gates.update(claims, used, now)
 	r.balance.update(claims, used, r.gates.open)
 	plan := Plan(claims, r.pace.Load().params)

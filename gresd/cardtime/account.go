@@ -7,6 +7,9 @@ import "time"
 // account adds up how long each process had the card.
 type account struct {
 	had map[uint32]time.Duration
+	// lately are those who had it since turned, by our clock.
+	lately map[uint32]bool
+	turned int64
 	// on is the process that has the card now, since since (card's clock), if it is taken;
 	// else nobody has it, or it is not known who.
 	on    uint32
@@ -31,9 +34,14 @@ const (
 	setAhead = 6 * int64(idle)
 	// lastTime is no time by any clock, in the year 2116.
 	lastTime = 1 << 62
+	// forgetAfter is the least time without the card after which a process is forgotten:
+	// a trace that somebody always asks for would else remember all that ever were.
+	forgetAfter = time.Minute
 )
 
-func newAccount() *account { return &account{had: map[uint32]time.Duration{}} }
+func newAccount() *account {
+	return &account{had: map[uint32]time.Duration{}, lately: map[uint32]bool{}}
+}
 
 // add takes a record that was read at a time of our clock.
 func (a *account) add(s Switch, read int64) {
@@ -52,7 +60,7 @@ func (a *account) add(s Switch, read int64) {
 		// known, so that time is nobody's.
 		a.on, a.since, a.taken = s.PID, s.At, true
 	case a.taken && a.on == s.PID && s.At >= a.since:
-		a.had[s.PID] += time.Duration(s.At - a.since)
+		a.charge(s.PID, s.At-a.since)
 		a.taken = false
 	default: // it was there before the account began
 		a.taken = false
@@ -74,10 +82,29 @@ func (a *account) until(now int64) {
 	}
 	at := uint64(now - a.ahead)
 	if a.taken && at > a.since {
-		a.had[a.on] += time.Duration(at - a.since)
+		a.charge(a.on, at-a.since)
 		a.since = at
 	}
 	a.last = at
+}
+
+func (a *account) charge(pid uint32, ns uint64) {
+	a.had[pid] += time.Duration(ns)
+	a.lately[pid] = true
+}
+
+// forget leaves out who has not had the card for a while. One that comes back begins
+// anew.
+func (a *account) forget(now int64) {
+	if now-a.turned < int64(forgetAfter) {
+		return
+	}
+	for pid := range a.had {
+		if !a.lately[pid] {
+			delete(a.had, pid)
+		}
+	}
+	a.lately, a.turned = map[uint32]bool{}, now
 }
 
 // upTo is until when all is counted, by our clock; 0: nothing is. It never goes back.

@@ -132,6 +132,50 @@ func TestTheCardsClockIsNotOurs(t *testing.T) {
 	}
 }
 
+// A card that somebody always asks for: who has left it for good is forgotten, who stays or
+// comes again within a minute is not.
+func TestThoseWhoLeftAreForgotten(t *testing.T) {
+	const tick = 10 * time.Millisecond
+	a := newAccount()
+	at, most := uint64(time.Hour), 0
+	had := func(pid uint32, ns time.Duration) {
+		a.add(Switch{pid, at, true}, int64(at))
+		a.add(Switch{pid, at + uint64(ns), false}, int64(at)+int64(ns))
+	}
+	next := uint32(1000)
+	for i := range 60_000 { // ten minutes
+		had(next, time.Millisecond) // a process that ends
+		next++
+		if i%4000 == 0 { // every 40 s
+			at += uint64(2 * time.Millisecond)
+			had(7, time.Millisecond)
+		}
+		at += uint64(tick)
+		a.until(int64(at))
+		a.forget(int64(at))
+		most = max(most, len(a.had))
+	}
+	if perMinute := int(time.Minute / tick); most > 2*perMinute+2 {
+		t.Errorf("%d processes were remembered, want those of two minutes, %d", most, 2*perMinute)
+	}
+	if got := a.had[7]; got != 15*time.Millisecond {
+		t.Errorf("one that came every 40 s had %v, want 15 ms", got)
+	}
+	// One that has the card for itself leaves no record.
+	a.add(Switch{8, at, true}, int64(at))
+	for range 300 {
+		at += uint64(time.Second)
+		a.until(int64(at))
+		a.forget(int64(at))
+	}
+	if got := a.had[8]; got < 299900*time.Millisecond || got > 300*time.Second {
+		t.Errorf("one that stayed for 300 s had %v", got)
+	}
+	if len(a.had) != 1 {
+		t.Errorf("%d processes are remembered, one has the card", len(a.had))
+	}
+}
+
 type fakeSource struct {
 	mu     sync.Mutex
 	at     uint64

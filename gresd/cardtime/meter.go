@@ -29,8 +29,10 @@ const (
 
 // Account is how long processes had a card since some time in the past.
 type Account struct {
-	Had map[uint32]time.Duration // by pid of the host; not to be changed
-	At  time.Duration            // up to then, since some time in the past
+	// Had is by pid of the host, and not to be changed. It only grows; but a process that
+	// has not had the card for a minute is forgotten, and begins anew should it come back.
+	Had map[uint32]time.Duration
+	At  time.Duration // up to then, since some time in the past
 }
 
 // source is what reads the records of a card.
@@ -152,6 +154,7 @@ func step(src source, a *account) error {
 	}
 	// Whoever left before the question was reported in the answer.
 	a.until(before)
+	a.forget(before)
 	return nil
 }
 
