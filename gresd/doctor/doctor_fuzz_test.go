@@ -16,6 +16,7 @@ func FuzzSettings(f *testing.F) {
 	for _, s := range []string{
 		"SlurmctldHost=a\nProlog=/x\nProlog=/y # twice\n", "ClusterName = c\n", "Prolog                  = (null)\nEpilog[0] = \"/usr/sbin/vgpu-prolog\"\n",
 		"=\n==\n# x=y\nA\n", "NodeName=n[1-2] Gres=gpu:2\n", "ınclude=x\nTASKPROLOG=,\r\n",
+		"=\"(null)", "Prolog=\"/x\"\nProlog=\"/y\"\nProlog=(null)\n",
 	} {
 		f.Add(s)
 	}

@@ -66,14 +66,14 @@ func parseSettings(text string, into map[string]string) {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
 		if name, value, ok := strings.Cut(line, "="); ok {
-			name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
-			if old := into[name]; old != "" && slices.Contains([]string{"prolog", "epilog", "taskprolog"}, name) {
-				value = old + "," + value
-			}
+			name, value = strings.ToLower(strings.TrimSpace(name)), strings.Trim(strings.TrimSpace(value), `"`)
 			if value == "(null)" {
 				value = ""
 			}
-			into[name] = strings.Trim(value, `"`)
+			if old := into[name]; old != "" && slices.Contains([]string{"prolog", "epilog", "taskprolog"}, name) {
+				value = strings.TrimSuffix(old+","+value, ",")
+			}
+			into[name] = value
 		}
 	}
 }
