@@ -218,13 +218,17 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 
 CUresult cuGreenCtxDestroy(CUgreenCtx ctx)
 {
+	CUresult r;
+
 	vgpu_need_cuda();
 	if (!vgpu_real.cuGreenCtxDestroy)
 		return CUDA_ERROR_NO_DEVICE;
 	/* Streams of it are gone afterwards: forget batches on all of them. */
 	if (vgpu_state.grant)
 		vgpu_gate_drop_context(NULL);
-	return vgpu_real.cuGreenCtxDestroy(ctx);
+	r = vgpu_real.cuGreenCtxDestroy(ctx);
+	vgpu_uses_forget();
+	return r;
 }
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)

@@ -16,12 +16,6 @@
 static uint64_t used[ENTRIES]; /* by key; 0: none */
 static uint64_t era = 1;
 
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-	a = (a ^ b) * 0x9e3779b97f4a7c15ull;
-	return a ^ a >> 32;
-}
-
 uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 {
 	CUcontext ctx = NULL;
@@ -29,10 +23,10 @@ uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 
 	if (vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
 		return 0;
-	key = mix(__atomic_load_n(&era, __ATOMIC_ACQUIRE), (uint64_t)(uintptr_t)ctx);
-	key = mix(mix(key, (uint64_t)(uintptr_t)call), (uint64_t)(uintptr_t)handle);
+	key = vgpu_mix(__atomic_load_n(&era, __ATOMIC_ACQUIRE), (uint64_t)(uintptr_t)ctx);
+	key = vgpu_mix(vgpu_mix(key, (uint64_t)(uintptr_t)call), (uint64_t)(uintptr_t)handle);
 	for (; name && *name; name++)
-		key = mix(key, (unsigned char)*name);
+		key = vgpu_mix(key, (unsigned char)*name);
 	return key;
 }
 

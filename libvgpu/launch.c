@@ -12,16 +12,10 @@
 #define UNKNOWN_GRAPH_NS 1000000u
 #define UNKNOWN_COPY_NS 100000u
 
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-	a ^= b + 0x9e3779b97f4a7c15ull + (a << 6) + (a >> 2);
-	return a ? a : 1;
-}
-
 static uint64_t key_of(CUfunction f, uint64_t gx, uint64_t gy, uint64_t gz, uint64_t bx,
 		       uint64_t by, uint64_t bz)
 {
-	return mix(mix((uint64_t)(uintptr_t)f, gx * gy * gz), bx * by * bz);
+	return vgpu_mix(vgpu_mix((uint64_t)(uintptr_t)f, gx * gy * gz), bx * by * bz);
 }
 
 /* A sign of life for gresd; a lost increment does no harm. */
@@ -134,27 +128,27 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 
 CUresult cuLaunch(CUfunction f)
 {
-	GATED(vgpu_real.cuLaunch, CU_STREAM_LEGACY, mix((uint64_t)(uintptr_t)f, 1),
+	GATED(vgpu_real.cuLaunch, CU_STREAM_LEGACY, vgpu_mix((uint64_t)(uintptr_t)f, 1),
 	      UNKNOWN_KERNEL_NS, vgpu_real.cuLaunch(f));
 }
 
 CUresult cuLaunchGrid(CUfunction f, int w, int h)
 {
 	GATED(vgpu_real.cuLaunchGrid, CU_STREAM_LEGACY,
-	      mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
+	      vgpu_mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
 	      vgpu_real.cuLaunchGrid(f, w, h));
 }
 
 CUresult cuLaunchGridAsync(CUfunction f, int w, int h, CUstream stream)
 {
 	GATED(vgpu_real.cuLaunchGridAsync, vgpu_stream(stream, false),
-	      mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
+	      vgpu_mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
 	      vgpu_real.cuLaunchGridAsync(f, w, h, stream));
 }
 
 static uint64_t graph_key(CUgraphExec graph)
 {
-	return mix((uint64_t)(uintptr_t)graph, 0x67726170);
+	return vgpu_mix((uint64_t)(uintptr_t)graph, 0x67726170);
 }
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
@@ -192,7 +186,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream)
 
 static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 {
-	return mix(kind, 64u - (uint64_t)__builtin_clzll(bytes | 1));
+	return vgpu_mix(kind, 64u - (uint64_t)__builtin_clzll(bytes | 1));
 }
 
 #define MOVED(real, stream, kind, bytes, call)                                      \

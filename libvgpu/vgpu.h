@@ -178,6 +178,13 @@ void vgpu_overhead_tick(uint64_t now);
 uint64_t vgpu_modules_charged(int card);
 void vgpu_modules_lower(int card, uint64_t bytes);
 
+/* A hash of two numbers; never 0. */
+static inline uint64_t vgpu_mix(uint64_t a, uint64_t b)
+{
+	a ^= b + 0x9e3779b97f4a7c15ull + (a << 6) + (a >> 2);
+	return a ? a : 1;
+}
+
 /* first_use.c: a call for a handle (and a name in it, or NULL) in the current context;
  * 0: there is no context. To be asked for before the call is made. */
 uint64_t vgpu_use_key(const char *call, const void *handle, const char *name);
