@@ -11,10 +11,19 @@
 #ifdef VGPU_PRELOAD
 #include "vgpu.h"
 
-#define ENTRIES 4096u
+/* With one place for each key, two kernels of a training step can push each other out
+ * at every step (seen on an H200, one process of ten). */
+#define PLACES 8u
+#define SETS 2048u
 
-static uint64_t used[ENTRIES]; /* by key; 0: none */
+static uint64_t used[SETS][PLACES]; /* by key; 0: none */
 static uint64_t era = 1;
+static unsigned victim;
+
+static uint64_t *set_of(uint64_t key)
+{
+	return used[key % SETS];
+}
 
 uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 {
@@ -32,13 +41,29 @@ uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 
 bool vgpu_used(uint64_t key)
 {
-	return key && __atomic_load_n(&used[key % ENTRIES], __ATOMIC_RELAXED) == key;
+	uint64_t *set = set_of(key);
+
+	for (unsigned i = 0; key && i < PLACES; i++)
+		if (__atomic_load_n(&set[i], __ATOMIC_RELAXED) == key)
+			return true;
+	return false;
 }
 
 void vgpu_use_note(uint64_t key)
 {
-	if (key)
-		__atomic_store_n(&used[key % ENTRIES], key, __ATOMIC_RELAXED);
+	uint64_t *set = set_of(key), none;
+
+	if (!key || vgpu_used(key))
+		return;
+	for (unsigned i = 0; i < PLACES; i++) {
+		none = 0;
+		if (__atomic_compare_exchange_n(&set[i], &none, key, false, __ATOMIC_RELAXED,
+						__ATOMIC_RELAXED))
+			return;
+	}
+	/* Full, most likely of what was forgotten: any of them. */
+	__atomic_store_n(&set[__atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES], key,
+			 __ATOMIC_RELAXED);
 }
 
 void vgpu_uses_forget(void)

@@ -65,6 +65,7 @@ struct group {
 	int fd, card;
 	uint32_t client, parent, object;
 	uint64_t own_us; /* the driver's own slice, read before the first set; 0: not read */
+	uint64_t set_us; /* last set; 0: none of ours was read back yet */
 };
 
 static struct group groups[MAX_GROUPS];
@@ -195,24 +196,39 @@ static int control(const struct group *g, uint32_t cmd, uint64_t *us)
 		       : -EPERM;
 }
 
-static int set_group(struct group *g, uint32_t slice_us)
+/* Each control waits for, and then holds up, whoever else on the node wants the
+ * resource manager's lock (docs/adr/0011): one call, where the driver has once been
+ * seen to obey and nobody asks to look again. */
+static int set_group(struct group *g, uint32_t slice_us, bool verify)
 {
-	uint64_t now = 0, want = slice_us, back = 0;
+	uint64_t now = 0, want = slice_us ? slice_us : g->own_us, back = 0;
 
+	if (g->set_us != 0 && !verify) {
+		if (g->set_us == want)
+			return 0;
+		g->set_us = 0; /* unless it goes well */
+		if (control(g, CMD_SET_TIMESLICE, &want))
+			return -EPERM;
+		g->set_us = want;
+		return 0;
+	}
+	g->set_us = 0;
 	if (control(g, CMD_GET_TIMESLICE, &now))
 		return -EPERM;
 	if (g->own_us == 0)
 		g->own_us = now;
 	if (want == 0)
 		want = g->own_us;
-	if (now == want)
-		return 0;
-	if (control(g, CMD_SET_TIMESLICE, &want) || control(g, CMD_GET_TIMESLICE, &back))
+	if (now != want &&
+	    (control(g, CMD_SET_TIMESLICE, &want) || control(g, CMD_GET_TIMESLICE, &back)))
 		return -EPERM;
-	return back == want ? 0 : -EPERM;
+	if (now != want && back != want)
+		return -EPERM;
+	g->set_us = want;
+	return 0;
 }
 
-int vgpu_rm_set_slices(int card, uint32_t slice_us)
+int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify)
 {
 	int r = -ENOENT, saved = errno;
 
@@ -226,7 +242,7 @@ int vgpu_rm_set_slices(int card, uint32_t slice_us)
 		/* A group of no known card follows the only card of the job. */
 		if (groups[i].card != card && !(groups[i].card < 0 && vgpu_state.ncards == 1))
 			continue;
-		one = set_group(&groups[i], slice_us);
+		one = set_group(&groups[i], slice_us, verify);
 		if (r != -EPERM)
 			r = one;
 	}

@@ -33,7 +33,7 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force)
 	/* Nothing was ever set: leave the driver alone. */
 	if (s->slice_us == 0 && before == 0)
 		return;
-	r = vgpu_rm_set_slices(card, s->slice_us);
+	r = vgpu_rm_set_slices(card, s->slice_us, force);
 	if (s->slice_us == 0) {
 		/* Back to the driver's own: that proves nothing about setting one,
 		 * and gresd goes by what is proved. */

@@ -178,10 +178,13 @@ void vgpu_overhead_tick(uint64_t now);
 uint64_t vgpu_modules_charged(int card);
 void vgpu_modules_lower(int card, uint64_t bytes);
 
-/* A hash of two numbers; never 0. */
+/* A hash of two numbers, all of whose bits are good; never 0. A driver's handles
+ * differ in few bits, so they are multiplied into all of them (xorshift-multiply). */
 static inline uint64_t vgpu_mix(uint64_t a, uint64_t b)
 {
 	a ^= b + 0x9e3779b97f4a7c15ull + (a << 6) + (a >> 2);
+	a = (a ^ a >> 32) * 0xd6e8feb86659fd93ull;
+	a ^= a >> 32;
 	return a ? a : 1;
 }
 
@@ -286,10 +289,11 @@ double vgpu_costs_long(struct vgpu_cost *c, double took, double part, double lea
 /* rm.c: channel groups of this process, learned from ioctl. */
 /* Says which card the channel groups that this thread makes belong to; -1 ends. */
 void vgpu_rm_creating(int card);
-/* Sets the slice of all channel groups of a card and reads it back; 0 puts
- * the driver's own back. Returns 0, -ENOENT when none is known, or -EPERM
- * when the driver refused or another value was read back. */
-int vgpu_rm_set_slices(int card, uint32_t slice_us);
+/* Sets the slice of all channel groups of a card; 0 puts the driver's own back. Reads
+ * it back from groups that never had one of ours, and with verify from all. Returns 0,
+ * -ENOENT when none is known, or -EPERM when the driver refused or another value was
+ * read back. */
+int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify);
 void vgpu_rm_forget(void);
 /* Transport of a driver that answers these calls itself (the simulated card). */
 void vgpu_rm_set_transport(int (*transport)(int fd, unsigned long req, void *arg));

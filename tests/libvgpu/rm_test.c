@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rm_test.c - what setting a slice asks of the driver, and what is noticed when it does
+ * not obey. */
+#include "../../libvgpu/rm.c"
+
+#include "check.h"
+
+#define OWN_US 2000
+
+struct vgpu_state vgpu_state;
+struct vgpu_real vgpu_real;
+void *(*vgpu_real_dlsym)(void *handle, const char *name);
+
+static struct {
+	uint64_t slice_us;
+	unsigned gets, sets;
+	bool deaf, refuses;
+} driver;
+
+void vgpu_need_dlsym(void)
+{
+}
+
+static int answer(int fd, unsigned long req, void *arg)
+{
+	struct rm_control *c = arg;
+	uint64_t *us;
+
+	CHECK_EQ(fd, 7);
+	if (_IOC_NR(req) != RM_CONTROL)
+		return 0;
+	us = (uint64_t *)(uintptr_t)c->params;
+	c->status = 0;
+	if (c->cmd == CMD_GET_TIMESLICE) {
+		driver.gets++;
+		*us = driver.slice_us;
+	} else {
+		driver.sets++;
+		c->status = driver.refuses ? 0x1b : 0;
+		if (!driver.refuses && !driver.deaf)
+			driver.slice_us = *us;
+	}
+	return 0;
+}
+
+static int others(int fd, unsigned long req, ...)
+{
+	(void)fd;
+	(void)req;
+	CHECK(!"an ioctl that is not the driver's");
+	return -1;
+}
+
+static void new_group(void)
+{
+	struct rm_alloc a = {.root = 1, .parent = 2, .object = 3, .cls = CLASS_CHANNEL_GROUP};
+
+	vgpu_rm_forget();
+	driver.slice_us = OWN_US;
+	driver.deaf = driver.refuses = false;
+	vgpu_rm_creating(0);
+	CHECK_EQ(ioctl(7, _IOWR(RM_TYPE, RM_ALLOC, struct rm_alloc), &a), 0);
+	vgpu_rm_creating(-1);
+}
+
+/* Sets, and checks the result and what was asked of the driver. */
+static void set(uint32_t us, bool verify, int want, unsigned gets, unsigned sets)
+{
+	driver.gets = driver.sets = 0;
+	CHECK_EQ(vgpu_rm_set_slices(0, us, verify), want);
+	CHECK_EQ(driver.gets, gets);
+	CHECK_EQ(driver.sets, sets);
+}
+
+static void test_one_call_for_a_change(void)
+{
+	new_group();
+	set(700, false, 0, 2, 1); /* the first is read back */
+	CHECK_EQ(driver.slice_us, 700);
+	set(900, false, 0, 0, 1);
+	set(900, false, 0, 0, 0);
+	CHECK_EQ(driver.slice_us, 900);
+	set(900, true, 0, 1, 0);
+	set(800, true, 0, 2, 1);
+	set(0, false, 0, 0, 1);
+	CHECK_EQ(driver.slice_us, OWN_US);
+	set(0, false, 0, 0, 0);
+	CHECK_EQ(vgpu_rm_set_slices(1, 700, false), -ENOENT);
+}
+
+static void test_a_driver_that_does_not_obey(void)
+{
+	new_group();
+	driver.deaf = true;
+	set(700, false, -EPERM, 2, 1);
+	set(700, false, -EPERM, 2, 1);
+
+	new_group();
+	set(700, false, 0, 2, 1);
+	driver.deaf = true;
+	set(900, false, 0, 0, 1); /* not noticed before the next look */
+	set(900, true, -EPERM, 2, 1);
+	set(900, false, -EPERM, 2, 1); /* from then on it is read back */
+	driver.deaf = false;
+	set(900, false, 0, 2, 1);
+	set(700, false, 0, 0, 1);
+	driver.refuses = true;
+	set(900, false, -EPERM, 0, 1);
+	set(700, false, 0, 1, 0); /* as it was */
+	set(900, true, -EPERM, 1, 1);
+	/* Somebody else has set it. */
+	driver.refuses = false;
+	set(700, true, 0, 1, 0);
+	driver.slice_us = 5000;
+	set(700, true, 0, 2, 1);
+	CHECK_EQ(driver.slice_us, 700);
+}
+
+int main(void)
+{
+	static struct vgpu_grant grant;
+
+	vgpu_state.grant = &grant;
+	vgpu_state.ncards = 2;
+	vgpu_rm_set_transport(answer);
+	real_ioctl = others;
+	test_one_call_for_a_change();
+	test_a_driver_that_does_not_obey();
+	return done("rm_test");
+}
