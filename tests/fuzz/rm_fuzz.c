@@ -96,7 +96,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			break;
 		case 1:
 			own = true;
-			r = vgpu_rm_set_slices((int)(what >> 3) % 16, (uint32_t)take(&in, 3), what & 0x80);
+			r = vgpu_rm_set_slices((int)(what >> 3) % 16, (uint32_t)take(&in, 3),
+					       what & 0x80);
 			own = false;
 			CHECK(r == 0 || r == -ENOENT || r == -EPERM);
 			break;
