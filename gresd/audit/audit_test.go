@@ -189,6 +189,27 @@ func TestWhoIsNobodysIsLookedAtAgain(t *testing.T) {
 	}
 }
 
+// On a node that is never idle, folders of jobs that have gone do not stay for ever.
+func TestFoldersOfJobsThatHaveGoneAreForgotten(t *testing.T) {
+	p := proc{t, t.TempDir()}
+	table := newTable(p.dir, 5)
+	seen := func() {
+		table.next[identity{300, 1}] = facts{Process: Process{PID: 300, Start: 1, Job: 8}}
+		table.turn()
+	}
+	table.folders["/of/a/job"] = 8
+	for job := range uint32(mostFolders - 1) {
+		table.folders[fmt.Sprint("/left/", job)] = 1000 + job
+	}
+	if seen(); len(table.folders) != mostFolders {
+		t.Errorf("%d folders, want all %d", len(table.folders), mostFolders)
+	}
+	table.folders["/one/more"] = 9
+	if seen(); len(table.folders) != 1 || table.folders["/of/a/job"] != 8 {
+		t.Errorf("%d folders, want that of the job that is seen", len(table.folders))
+	}
+}
+
 // sleeper is a process of a user, to be killed.
 func sleeper(t *testing.T, uid uint32) (*exec.Cmd, Process) {
 	t.Helper()

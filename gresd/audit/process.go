@@ -4,6 +4,7 @@ package audit
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -43,6 +44,9 @@ type table struct {
 	lines map[uint32]line
 }
 
+// mostFolders is from where on only those of jobs that are seen are kept: more than a node has jobs.
+const mostFolders = 4096
+
 // line is where the parents of a process lead.
 type line struct {
 	job uint32
@@ -60,18 +64,18 @@ func newTable(root string, self int) *table {
 func (t *table) turn() {
 	t.known, t.next = t.next, map[identity]facts{}
 	clear(t.lines)
-	if !t.knowsJobs() {
+	busy, jobs := false, map[uint32]bool{}
+	for _, f := range t.known {
+		busy = busy || f.Job != 0 || f.Exempt
+		jobs[f.Job] = true
+	}
+	if !busy {
 		t.folders = map[string]uint32{}
 	}
-}
-
-func (t *table) knowsJobs() bool {
-	for _, f := range t.known {
-		if f.Job != 0 || f.Exempt {
-			return true
-		}
+	// A job that is not seen any more may come back; not for ever, where there is always another.
+	if len(t.folders) > mostFolders {
+		maps.DeleteFunc(t.folders, func(_ string, job uint32) bool { return !jobs[job] })
 	}
-	return false
 }
 
 func (t *table) path(pid uint32, file string) string {
