@@ -11,7 +11,8 @@
  * after the first use, after the unload, and the least after the first use of a later
  * load; nanoseconds of one further call (the median); and how often this process announced
  * a change of its memory in all further calls, by the cache in
- * CUDA_DEVICE_MEMORY_SHARED_CACHE: each is a look at the card's free memory.
+ * CUDA_DEVICE_MEMORY_SHARED_CACHE: each is a look at the card's free memory. anew is the
+ * same for two calls of each kind after another context has ended.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -33,6 +34,7 @@ static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 
 static CUresult (*init)(unsigned);
 static CUresult (*retain)(CUcontext *, CUdevice), (*set_current)(CUcontext);
+static CUresult (*create)(CUcontext *, unsigned, CUdevice), (*destroy)(CUcontext);
 static CUresult (*get_info)(size_t *, size_t *);
 static CUresult (*load)(CUlibrary *, const void *, void *, void *, unsigned, void *, void **,
 			unsigned);
@@ -108,17 +110,17 @@ int main(int argc, char **argv)
 	void *cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
 	int calls = atoi(opt(argc, argv, "--calls", "2000"));
 	double *took = calls > 0 ? calloc((size_t)calls, sizeof *took) : NULL, median[KINDS];
-	uint64_t before, looks = 0;
+	uint64_t before, looks = 0, anew = 0;
 	long used[2 * ROUNDS], least = 0;
 	CUlibrary lib;
 	CUkernel kernel;
-	CUcontext ctx;
+	CUcontext ctx, other;
 
 	if (!took || !cuda || find(cuda, "cuInit", &init) ||
 	    find(cuda, "cuDevicePrimaryCtxRetain", &retain) ||
-	    find(cuda, "cuCtxSetCurrent", &set_current) ||
-	    find(cuda, "cuMemGetInfo_v2", &get_info) || find(cuda, "cuLibraryLoadData", &load) ||
-	    find(cuda, "cuLibraryUnload", &unload) ||
+	    find(cuda, "cuCtxSetCurrent", &set_current) || find(cuda, "cuCtxCreate_v2", &create) ||
+	    find(cuda, "cuCtxDestroy_v2", &destroy) || find(cuda, "cuMemGetInfo_v2", &get_info) ||
+	    find(cuda, "cuLibraryLoadData", &load) || find(cuda, "cuLibraryUnload", &unload) ||
 	    find(cuda, "cuLibraryGetKernel", &get_kernel) ||
 	    find(cuda, "cuKernelGetFunction", &get_function) ||
 	    find(cuda, "cuLibraryGetModule", &get_module) ||
@@ -147,6 +149,15 @@ int main(int argc, char **argv)
 			median[kind] = took[calls / 2];
 		}
 		looks += announced() - before;
+		if (round == 0) { /* another context may now get the handles of one that ended */
+			if (create(&other, 0, 0) || destroy(other) || set_current(ctx))
+				return 8;
+			before = announced();
+			for (int kind = 0; kind < KINDS; kind++)
+				if (use(kind, lib, kernel) || use(kind, lib, kernel))
+					return 9;
+			anew = announced() - before;
+		}
 		if (unload(lib))
 			return 7;
 	}
@@ -154,9 +165,9 @@ int main(int argc, char **argv)
 		if (round == 1 || used[2 * round + 1] < least)
 			least = used[2 * round + 1];
 	printf("{\"bench\":\"firstuse\",\"before_mib\":%ld,\"first_mib\":%ld,\"unloaded_mib\":%ld,"
-	       "\"again_mib\":%ld,\"calls\":%d,\"looks\":%llu,\"module_ns\":%.0f,"
+	       "\"again_mib\":%ld,\"calls\":%d,\"looks\":%llu,\"anew\":%llu,\"module_ns\":%.0f,"
 	       "\"function_ns\":%.0f,\"variable_ns\":%.0f}\n",
 	       used[0], used[1], used[2], least, ROUNDS * KINDS * calls, (unsigned long long)looks,
-	       median[0], median[1], median[2]);
+	       (unsigned long long)anew, median[0], median[1], median[2]);
 	return 0;
 }
