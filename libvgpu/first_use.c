@@ -12,7 +12,7 @@
 #include "vgpu.h"
 
 /* With one place for each key, two kernels of a training step can push each other out
- * at every step (seen on an H200, one process of ten). */
+ * at every step (seen on an H200: docs/adr/0011). */
 #define PLACES 8u
 #define SETS 2048u
 
