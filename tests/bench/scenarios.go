@@ -76,7 +76,8 @@ func contended(ctx context.Context, b *bench, sys system, ses session) {
 		{"50/50, 1 ms", shares("1ms", 50, 50)},
 		{"10/30/60, 200 us", shares("200us", 10, 30, 60)},
 		{"4 x 25, 1 ms", shares("1ms", 25, 25, 25, 25)},
-		{"8 x 12, 1 ms", shares("1ms", 12, 12, 12, 12, 12, 12, 12, 12)},
+		{"8 x 12, 1 ms", shares("1ms", 12, 12, 12, 12, 12, 12, 12, 12)}, // 96 of 100: hard jobs cannot have more
+		{"4 x 12 + 4 x 13, 1 ms", shares("1ms", 12, 12, 12, 12, 13, 13, 13, 13)},
 		{"50/50, 20 us beside 50 ms", []tenant{{shape: "20us", share: 50}, {shape: "50ms", share: 50}}},
 		{"50/50, graph beside plain", []tenant{{shape: "graph", share: 50}, {shape: "1ms", share: 50}}},
 		{"30/70, steps of 13 ms, each waited for", shares("steps", 30, 70)},
@@ -271,9 +272,11 @@ func torch(ctx context.Context, b *bench, sys system, ses session) {
 	}{
 		{"training 30/70", shares("torch:train", 30, 70)},
 		{"training 30/70, CUDA graphs", shares("torch:train-graph", 30, 70)},
+		{"training 30/70, half the batch", shares("torch:train-half", 30, 70)},
 		{"decode 30 beside training 70", []tenant{{shape: "torch:decode", share: 30}, {shape: "torch:train", share: 70}}},
 		{"high decode 30 beside training 70", []tenant{{shape: "torch:decode", share: 30, priority: "high"}, {shape: "torch:train", share: 70}}},
 		{"training 30 alone", shares("torch:train", 30)},
+		{"training 30 alone, CUDA graphs", shares("torch:train-graph", 30)},
 	} {
 		if c.tenants[0].priority != "" && !sys.ours {
 			continue

@@ -3,7 +3,8 @@
 
 MODE  train        bf16 training of a transformer: 6 layers, width 1024, 16 x 512 tokens
       train-graph  the same, each step one CUDA graph
-      train-ddp    the same on two cards, gradients summed by NCCL; a second process is started
+      train-half   as train, with half the batch: steps half as long
+      train-ddp    as train, on two cards, gradients summed by NCCL; a second process is started
       decode       a small transformer that makes one token after another, as inference does
 
 Speaks the protocol of vgpu-load: prints "ready", reads "go START END" (monotonic
@@ -29,11 +30,11 @@ def transformer(layers, width, heads):
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
-def training(graphed, wrap=lambda model: model):
+def training(graphed, wrap=lambda model: model, batch=16):
     """Returns a function that does one step."""
     model = wrap(transformer(6, 1024, 16).cuda().to(torch.bfloat16))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, capturable=graphed)
-    x = torch.randn(16, 512, 1024, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(batch, 512, 1024, device="cuda", dtype=torch.bfloat16)
     y = torch.randn_like(x)
 
     def step():
@@ -98,7 +99,7 @@ def decode():
 
 def main():
     modes = {"train": lambda: training(False), "train-graph": lambda: training(True),
-             "train-ddp": train_ddp, "decode": decode}
+             "train-half": lambda: training(False, batch=8), "train-ddp": train_ddp, "decode": decode}
     if len(sys.argv) != 2 or sys.argv[1] not in modes:
         sys.exit(__doc__)
     torch.manual_seed(1)
