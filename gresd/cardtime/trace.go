@@ -20,6 +20,9 @@ const (
 	// 2000 a second.
 	records  = 16384
 	pageSize = 4096
+	// The driver is told what was read when so many records were: each call of it costs
+	// as much as a look, and it needs the room long after.
+	tellAfter = records / 8
 )
 
 // Switch is a record of the card: a process came to it or left it.
@@ -36,7 +39,8 @@ type trace struct {
 	buffer  uint32
 	header  []byte
 	records []byte
-	get     uint32
+	get     uint32 // the next one to be read
+	untold  uint32 // records that were read, which the driver does not know
 }
 
 func openTrace(card gpu.Card) (t *trace, err error) {
@@ -118,25 +122,25 @@ func (t *trace) read(f func(Switch)) (lost bool, err error) {
 	if err := control[struct{}](t.rm, t.buffer, cmdBufferFlush, nil); err != nil {
 		return false, err
 	}
-	lost, some := t.take(f)
-	if !some {
+	if lost = t.take(f); t.untold < tellAfter && !lost {
 		return lost, nil
 	}
+	t.untold = 0
 	return lost, control(t.rm, t.buffer, cmdBufferGet, &rmGet{record: t.get})
 }
 
-// take is read of what the driver has written by now. some: there was a record.
-func (t *trace) take(f func(Switch)) (lost, some bool) {
+// take is read of what the driver has written by now.
+func (t *trace) take(f func(Switch)) (lost bool) {
 	header := (*bufferHeader)(unsafe.Pointer(&t.header[0]))
 	lost = atomic.LoadUint64(&header.dropped) != 0
 	for put := t.put(); t.get != put; t.get = (t.get + 1) % records {
-		some = true
+		t.untold++
 		r := (*bufferRecord)(unsafe.Pointer(&t.records[t.get*uint32(unsafe.Sizeof(bufferRecord{}))]))
 		if r.tag == tagStart || r.tag == tagEnd {
 			f(Switch{PID: uint32(r.pid), At: r.at, Came: r.tag == tagStart})
 		}
 	}
-	return lost, some
+	return lost
 }
 
 func (t *trace) close() (err error) {
