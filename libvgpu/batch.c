@@ -143,7 +143,7 @@ void vgpu_batch_close(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (!l->open || __atomic_load_n(&b->pending, __ATOMIC_ACQUIRE))
+	if (!l->open || vgpu_batch_held(b))
 		return;
 	if (b->launches == 0) {
 		l->open = false;
@@ -286,7 +286,7 @@ void vgpu_lane_drop(struct gate *g, struct lane *l)
 		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
 
 		settle(g, b, b->est_ns, b->est_ns);
-		__atomic_store_n(&b->pending, 0, __ATOMIC_RELAXED);
+		b->entered = __atomic_load_n(&b->left, __ATOMIC_RELAXED);
 	}
 	l->closed = 0;
 	l->open = false;

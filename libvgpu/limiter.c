@@ -18,10 +18,14 @@
 /* A batch without launches for this long is closed by the watcher. */
 #define IDLE_CLOSE_NS 300000u
 /* So many launches in a row go by one look at the budget and at what has completed: a
- * tenth of a millisecond of them. Asking for the time at each would cost as much as
- * half of all the rest. What is not seen meanwhile is credit, but for work that took
- * longer than it was taken for. */
-#define QUICK_MAX 32
+ * tenth of a millisecond of them, or four where what they cost is well known. A look
+ * asks for the time and for completions: at each launch that would cost more than all
+ * the rest. What is not seen meanwhile is credit, but for work that took longer than it
+ * was taken for. */
+#define QUICK_MAX 128
+#define QUICK_UNSURE 4
+/* A cost is well known that was learned from so many batches. */
+#define SURE_SAMPLES 32
 
 uint32_t vgpu_gate_any;
 int vgpu_captures;
@@ -84,28 +88,42 @@ static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost, uint64
 /* The common launch: another one into the batch that the last one went to, while
  * the budget is in credit and was looked at a moment ago. */
 static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget *budget,
-				       CUcontext ctx, CUstream stream, uint64_t est)
+				       CUcontext ctx, CUstream stream, uint64_t est,
+				       unsigned weight)
 {
 	struct lane *lane = g->last;
 	struct vgpu_stream_batch *b;
+	int64_t balance;
 
-	if (g->schedule.gate != VGPU_GATE_BUDGET || !g->quick_left || !lane || !lane->open ||
-	    lane->stream != stream || lane->context->ctx != ctx)
+	if (g->schedule.gate != VGPU_GATE_BUDGET || g->quick_left < weight || !lane ||
+	    !lane->open || lane->stream != stream || lane->context->ctx != ctx)
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
+	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
 	if (b->learns || b->est_ns >= BATCH_NS || g->inflight_ns + est > vgpu_quantum(g) ||
-	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) ||
-	    __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST) <= 0)
+	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns)
 		return NULL;
-	g->quick_left--;
+	g->quick_left -= weight;
+	g->owed_ns += est;
 	return b;
+}
+
+/* What quick launches cost, all at once: the other processes of the job learn of it up to
+ * QUICK_MAX launches later, or at the watcher's next look. */
+static void pay(struct gate *g)
+{
+	if (!g->owed_ns)
+		return;
+	__atomic_sub_fetch(&vgpu_state.cache.header->budget[g->card].balance_ns,
+			   (int64_t)g->owed_ns, __ATOMIC_SEQ_CST);
+	g->owed_ns = 0;
 }
 
 static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *cost)
 {
 	struct vgpu_stream_batch *b = l->batch;
 
-	__atomic_add_fetch(&b->pending, 1, __ATOMIC_RELAXED);
+	b->entered++;
 	b->launches++;
 	__atomic_store_n(&b->est_ns, b->est_ns + l->est_ns, __ATOMIC_RELAXED);
 	add_func(b, cost, l->est_ns);
@@ -119,8 +137,9 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	struct vgpu_cost *cost;
 	struct gate *g;
 	CUcontext ctx = NULL;
-	bool events = true, known;
-	uint64_t since = 0;
+	bool events = true;
+	uint64_t since = 0, now;
+	uint32_t known; /* samples */
 	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
 	l->card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
@@ -143,20 +162,22 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	g = &gates[l->card];
 	cost = vgpu_cost_of(key);
 	l->key = key;
-	known = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE) != 0;
+	known = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE);
 	l->est_ns = known ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
 	pthread_mutex_lock(&g->lock);
 	if (likely(events && known))
-		l->batch = quick(g, budget, ctx, stream, l->est_ns);
+		l->batch = quick(g, budget, ctx, stream, l->est_ns,
+				 known < SURE_SAMPLES ? QUICK_UNSURE : 1);
 	l->lane = g->last;
 	if (!l->batch) {
-		since = vgpu_gate_wait(g, l->est_ns, events);
+		pay(g);
+		since = vgpu_gate_wait(g, l->est_ns, events, &now);
 		g->quick_left = QUICK_MAX;
 		l->lane = g->last = events ? vgpu_lane_of(g, ctx, stream) : NULL;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, !known, vgpu_now());
+			l->batch = vgpu_batch_open(g, l->lane, !known, now);
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);
@@ -165,9 +186,10 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		__atomic_add_fetch(&budget->charged_ns, l->est_ns, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&vgpu_my(l->card)->gpu_ns, l->est_ns, __ATOMIC_RELAXED);
 	}
-	__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
-	if (since)
+	if (since) {
+		__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
 		vgpu_order_leave(budget, since);
+	}
 	pthread_mutex_unlock(&g->lock);
 }
 
@@ -188,19 +210,16 @@ static void leave_failed(struct gate *g, const struct vgpu_launch *l)
 			   __ATOMIC_SEQ_CST);
 }
 
-/* Without the lock: pending keeps the batch open until the last line. Only a drop
- * empties it meanwhile. */
+/* Without the lock: who has entered keeps the batch open until the last line. Only a
+ * drop ends it meanwhile. */
 static void leave_batch(struct vgpu_stream_batch *b)
 {
-	uint32_t pending = __atomic_load_n(&b->pending, __ATOMIC_RELAXED);
 	uint64_t none = 0;
 
 	if (!__atomic_load_n(&b->first_ns, __ATOMIC_RELAXED))
 		__atomic_compare_exchange_n(&b->first_ns, &none, vgpu_now(), false,
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	while (pending && !__atomic_compare_exchange_n(&b->pending, &pending, pending - 1, false,
-						       __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-		;
+	__atomic_add_fetch(&b->left, 1, __ATOMIC_RELEASE);
 }
 
 void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
@@ -219,7 +238,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	}
 	pthread_mutex_lock(&g->lock);
 	if (l->lane->open && b == &l->lane->ring[(l->lane->first + l->lane->closed) % RING]) {
-		if (result != CUDA_SUCCESS && b->pending)
+		if (result != CUDA_SUCCESS && vgpu_batch_held(b))
 			leave_failed(g, l);
 		leave_batch(b);
 		if (full && !vgpu_capturing())
@@ -288,7 +307,7 @@ void vgpu_gate_in_child(void)
 		pthread_mutex_init(&gates[i].lock, NULL);
 		memset(gates[i].lane, 0, sizeof gates[i].lane);
 		memset(gates[i].context, 0, sizeof gates[i].context);
-		gates[i].inflight_ns = 0;
+		gates[i].inflight_ns = gates[i].owed_ns = 0;
 		gates[i].last = NULL;
 	}
 	vgpu_captures = 0;
@@ -307,7 +326,7 @@ static bool tick_lane(struct gate *g, struct lane *l, uint64_t now)
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 	CUcontext popped;
 
-	if (!l->open || __atomic_load_n(&b->pending, __ATOMIC_RELAXED))
+	if (!l->open || vgpu_batch_held(b))
 		return l->open;
 	if (b->launches != b->ticked) {
 		b->ticked = b->launches;
@@ -336,6 +355,7 @@ bool vgpu_gate_tick(void)
 			busy = true;
 			continue;
 		}
+		pay(g);
 		for (int k = 0; k < LANES; k++)
 			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
 		vgpu_batch_reap(g, now);

@@ -32,7 +32,8 @@ struct vgpu_stream_batch {
 	uint64_t opened_ns, first_ns, last_ns;
 	uint64_t own_ns;   /* of the gate when it was opened */
 	uint32_t launches; /* entered the gate, and did not fail */
-	uint32_t pending;  /* entered the gate and not yet launched; falls without the lock */
+	uint32_t entered;  /* the gate, with the lock held */
+	uint32_t left;     /* of them, those that were launched; grows without the lock */
 	uint32_t ticked;   /* launches when the watcher last looked */
 	uint32_t nfuncs;
 	uint32_t beside; /* so many other processes of the job had work on the card */
@@ -43,6 +44,13 @@ struct vgpu_stream_batch {
 	struct vgpu_cost_part func[FUNCS];
 	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
 };
+
+/* Some launch is between the gate and the driver; with gate.lock held. A drop while one
+ * is there leaves more that left than entered. */
+static inline bool vgpu_batch_held(const struct vgpu_stream_batch *b)
+{
+	return (int32_t)(b->entered - __atomic_load_n(&b->left, __ATOMIC_ACQUIRE)) > 0;
+}
 
 struct gate_context {
 	CUcontext ctx; /* NULL: free */
@@ -67,9 +75,10 @@ struct gate {
 	bool on;
 	struct vgpu_schedule schedule;
 	uint64_t inflight_ns;
+	uint64_t owed_ns;     /* of quick launches, not yet taken from the job's balance */
 	uint64_t progress_ns; /* when work was last seen to complete */
 	uint64_t reaped_ns;   /* when completions were last asked for */
-	unsigned quick_left;  /* launches until the budget is to be looked at again */
+	unsigned quick_left;  /* QUICK_MAX, less by what has gone by the last look */
 	struct lane *last;    /* of the last launch, or NULL */
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
@@ -102,9 +111,9 @@ bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
 /* Waits, with the lock released while asleep, until work of est nanoseconds may go.
- * events: event calls are allowed (no capture is open). Returns what to leave the
- * order with (vgpu_order_leave) when the work has been charged. */
-uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events);
+ * events: event calls are allowed (no capture is open). *went: the time at which it may.
+ * Returns what to leave the order with (vgpu_order_leave) when the work has been charged. */
+uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *went);
 /* Tells gresd when the job's work will be done; the watcher's, in turns. */
 void vgpu_gate_turns(const struct gate *g, uint64_t now);
 

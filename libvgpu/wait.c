@@ -215,7 +215,7 @@ static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint
 
 /* Waits, with g->lock released while asleep, until the launch may go. events:
  * event calls are allowed (no capture is open). */
-uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events)
+uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *went)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
 	uint64_t began = 0, now = vgpu_now(), since = now, ns;
@@ -261,6 +261,7 @@ uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events)
 	note_launch(g, est, now);
 	if (began)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
+	*went = now;
 	return since;
 }
 
