@@ -16,6 +16,7 @@ type model struct {
 	left    time.Duration // of the slice
 	switch_ time.Duration // still to be paid
 	now     time.Duration
+	changes int // of slices, after a second
 }
 
 type modelJob struct {
@@ -99,7 +100,11 @@ func (m *model) run(t *testing.T, balanced bool) []float64 {
 				m.tick()
 			}
 			for i, c := range claims {
-				m.jobs[i].slice = time.Duration(plan[c.Key].SliceUS) * time.Microsecond
+				slice := time.Duration(plan[c.Key].SliceUS) * time.Microsecond
+				if m.now > time.Second && slice != m.jobs[i].slice {
+					m.changes++
+				}
+				m.jobs[i].slice = slice
 			}
 		}
 	}
@@ -129,8 +134,13 @@ func TestABalanceGivesJobsThatWaitTheirShares(t *testing.T) {
 		{"four equal ones", []modelJob{{share: 25, step: 13 * ms}, {share: 25, step: 5 * ms}, {share: 25}, {share: 25, step: 40 * ms}}},
 	} {
 		plain := (&model{jobs: append([]modelJob{}, c.jobs...)}).run(t, false)
-		parts := (&model{jobs: append([]modelJob{}, c.jobs...)}).run(t, true)
-		t.Logf("%s: %.1f, with slices by share alone %.1f", c.name, parts, plain)
+		m := &model{jobs: append([]modelJob{}, c.jobs...)}
+		parts := m.run(t, true)
+		changes := float64(m.changes) / 6 / float64(len(c.jobs))
+		t.Logf("%s: %.1f, with slices by share alone %.1f; %.1f changes of each slice a second", c.name, parts, plain, changes)
+		if changes > 6 { // each costs the card 0.4 ms
+			t.Errorf("%s: each slice is changed %.1f times a second, want at most 6", c.name, changes)
+		}
 		for i, part := range parts {
 			if math.Abs(part-float64(c.jobs[i].share)) > 1 {
 				t.Errorf("%s: job %d had %.1f %%, want %d ± 1", c.name, i+1, part, c.jobs[i].share)

@@ -150,6 +150,39 @@ func TestRecordsTellWhatProcessesHad(t *testing.T) {
 	}
 }
 
+// The driver keeps 16384 records for a reader who does not tell it what was read, and then
+// writes no more.
+func TestRecordsGoOn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the driver gives the records of all users to root only")
+	}
+	soon := 10.0
+	state := filepath.Join(t.TempDir(), "state")
+	if err := Init(state, Config{Version: 1, Count: 1, Model: CardConfig{SwitchUS: &soon}}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenants := saturate(t, m, state, 2, "4", "200")
+	for _, x := range tenants {
+		m.SetSlice(x.pid(), 50)
+	}
+	meter := startMeter(t, state)
+	waitFor(t, "work", func() bool { return busy(m, tenants[1]) > 100*time.Millisecond })
+	meter.read()
+	first := m.Status()[0].Switches
+	waitFor(t, "20000 switches", func() bool { return m.Status()[0].Switches > first+20000 })
+	a, before := meter.read(), busy(m, tenants[0])
+	time.Sleep(300 * time.Millisecond)
+	had, worked := meter.read().Had[uint32(tenants[0].pid())]-a.Had[uint32(tenants[0].pid())], busy(m, tenants[0])-before
+	t.Logf("%d switches; then had %v by the records, %v by the machine", m.Status()[0].Switches-first, had, worked)
+	if worked < 50*time.Millisecond || had < worked/2 || had > 2*worked {
+		t.Errorf("had %v by the records, %v by the machine", had, worked)
+	}
+}
+
 // A driver without records, and one that does not give them, are said once, with its status.
 func TestRecordsAreRefused(t *testing.T) {
 	for refusal, status := range map[string]string{"unsupported": "0x56", "denied": "0x1b"} {
