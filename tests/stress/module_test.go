@@ -98,7 +98,7 @@ func TestOnlyTheFirstUseIsLookedAt(t *testing.T) {
 	if looks := r["looks"].(float64); looks != 0 {
 		t.Errorf("%v looks at the card's free memory in %v further calls, want none", looks, r["calls"])
 	}
-	if anew := r["anew"].(float64); anew != 3 {
-		t.Errorf("%v looks at three handles after a context has ended, want one for each", anew)
+	if anew := r["anew"].(float64); anew != 6 {
+		t.Errorf("%v looks at three handles after a context has ended, twice, want one for each", anew)
 	}
 }
