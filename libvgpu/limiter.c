@@ -139,7 +139,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	CUcontext ctx = NULL;
 	bool events = true;
 	uint64_t since = 0, now;
-	uint32_t known; /* samples */
+	uint32_t samples;
 	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
 	l->card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
@@ -162,14 +162,14 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	g = &gates[l->card];
 	cost = vgpu_cost_of(key);
 	l->key = key;
-	known = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE);
-	l->est_ns = known ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
+	samples = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE);
+	l->est_ns = samples ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
 	pthread_mutex_lock(&g->lock);
-	if (likely(events && known))
+	if (likely(events && samples))
 		l->batch = quick(g, budget, ctx, stream, l->est_ns,
-				 known < SURE_SAMPLES ? QUICK_UNSURE : 1);
+				 samples < SURE_SAMPLES ? QUICK_UNSURE : 1);
 	l->lane = g->last;
 	if (!l->batch) {
 		pay(g);
@@ -177,7 +177,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		g->quick_left = QUICK_MAX;
 		l->lane = g->last = events ? vgpu_lane_of(g, ctx, stream) : NULL;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, !known, now);
+			l->batch = vgpu_batch_open(g, l->lane, !samples, now);
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);

@@ -159,7 +159,6 @@ type balance struct {
 type balanced struct {
 	lack float64 // nanoseconds of the card
 	gain float64 // its logarithm
-	want float64 // what gain would be if changes were free
 }
 
 // update sets the gain of every claim on cards where some job's use is watched. used is
@@ -186,7 +185,8 @@ func (b *balance) update(claims []Claim, used []usage, open func(Key) bool) {
 			sums[c.Card] = sum{s.jobs + 1, s.cores + float64(c.Cores), s.ns + used[i].ns}
 		}
 	}
-	jobs, due := map[Key]*balanced{}, map[gpu.UUID]bool{}
+	// want is what the gains would be if changes were free; due, where they are worth it.
+	jobs, want, due := map[Key]*balanced{}, map[Key]float64{}, map[gpu.UUID]bool{}
 	for i, c := range claims {
 		s := sums[c.Card]
 		if !competes(i) || s.jobs < 2 {
@@ -200,8 +200,8 @@ func (b *balance) update(claims []Claim, used []usage, open func(Key) bool) {
 		most := share * float64(mostLack)
 		j.lack = max(-most, min(most, j.lack+share*s.ns-used[i].ns))
 		gain := j.lack / (share * float64(settle))
-		j.want = max(-math.Log(mostGain), min(math.Log(mostGain), gain))
-		due[c.Card] = due[c.Card] || math.Abs(j.want-j.gain) > gainStep
+		want[c.Key] = max(-math.Log(mostGain), min(math.Log(mostGain), gain))
+		due[c.Card] = due[c.Card] || math.Abs(want[c.Key]-j.gain) > gainStep
 		jobs[c.Key] = j
 	}
 	for i, c := range claims {
@@ -211,7 +211,7 @@ func (b *balance) update(claims []Claim, used []usage, open func(Key) bool) {
 		}
 		// All of a card at once: one job's gain changes everybody's slices.
 		if due[c.Card] {
-			j.gain = j.want
+			j.gain = want[c.Key]
 		}
 		claims[i].Gain = math.Exp(j.gain)
 	}

@@ -262,3 +262,28 @@ func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 		}
 	}
 }
+
+// A change of slices costs the card time: small ones wait, and one that is due takes the
+// others of the card with it, for one job's gain changes everybody's slices.
+func TestGainsOfACardChangeTogether(t *testing.T) {
+	claims := func() []Claim {
+		list := []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}
+		list[0].Interactive, list[1].Interactive = true, true
+		return list
+	}
+	const look = 50 * time.Millisecond
+	lacks := func(ms float64) []usage { // by job 1; had by job 2
+		return []usage{{ns: 15e6 - ms*1e6, span: look, exact: true, all: 1}, {ns: 35e6 + ms*1e6, span: look, exact: true, all: 1}}
+	}
+	var b balance
+	small := claims()
+	b.update(small, lacks(6), allOpen) // e^0.07 for job 1
+	if small[0].Gain != 1 || small[1].Gain != 1 {
+		t.Errorf("gains %.3f and %.3f after a small lack, want 1", small[0].Gain, small[1].Gain)
+	}
+	due := claims()
+	b.update(due, lacks(6), allOpen) // 12 ms in all: e^0.13 and e^-0.06
+	if due[0].Gain < 1.1 || due[1].Gain < 0.92 || due[1].Gain > 0.96 {
+		t.Errorf("gains %.3f and %.3f, want 1.14 and 0.94", due[0].Gain, due[1].Gain)
+	}
+}
