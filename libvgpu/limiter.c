@@ -27,6 +27,14 @@
 /* A cost is well known that was learned from so many batches. */
 #define SURE_SAMPLES 32
 
+/* Some 5 us. */
+#define LOCK_TRIES 100
+#ifdef __x86_64__
+#define PAUSE() __builtin_ia32_pause()
+#else
+#define PAUSE() __asm__ volatile("" ::: "memory")
+#endif
+
 uint32_t vgpu_gate_any;
 int vgpu_captures;
 
@@ -85,8 +93,32 @@ static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost, uint64
 		b->rest_ns += est_ns;
 }
 
+/* A stream that was created is of one context, as long as its handle lives; the others are
+ * of whichever is current. To ask for that costs as much as all that quick() does. */
+static bool of_one_context(CUstream stream)
+{
+	return stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+}
+
+/* The watcher holds the lock for some microseconds while it asks for completions: a launch
+ * that goes to sleep for that loses more. */
+static void lock_awake(struct gate *g)
+{
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		if (likely(pthread_mutex_trylock(&g->lock) == 0))
+			return;
+		PAUSE();
+	}
+	pthread_mutex_lock(&g->lock);
+}
+
+static bool current(CUcontext *ctx)
+{
+	return vgpu_real.cuCtxGetCurrent(ctx) == CUDA_SUCCESS && *ctx;
+}
+
 /* The common launch: another one into the batch that the last one went to, while
- * the budget is in credit and was looked at a moment ago. */
+ * the budget is in credit and was looked at a moment ago. ctx: NULL where the stream says it. */
 static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget *budget,
 				       CUcontext ctx, CUstream stream, uint64_t est,
 				       unsigned weight)
@@ -96,7 +128,7 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	int64_t balance;
 
 	if (g->schedule.gate != VGPU_GATE_BUDGET || g->quick_left < weight || !lane ||
-	    !lane->open || lane->stream != stream || lane->context->ctx != ctx)
+	    !lane->open || lane->stream != stream || (ctx && lane->context->ctx != ctx))
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
@@ -145,7 +177,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	l->card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
 	l->batch = NULL;
 	if (l->card < 0 || !__atomic_load_n(&gates[l->card].on, __ATOMIC_RELAXED) ||
-	    vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx) {
+	    (!of_one_context(stream) && !current(&ctx))) {
 		l->card = -1;
 		return;
 	}
@@ -166,12 +198,17 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	l->est_ns = samples ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
-	pthread_mutex_lock(&g->lock);
+	lock_awake(g);
 	if (likely(events && samples))
 		l->batch = quick(g, budget, ctx, stream, l->est_ns,
 				 samples < SURE_SAMPLES ? QUICK_UNSURE : 1);
 	l->lane = g->last;
 	if (!l->batch) {
+		if (!ctx && !current(&ctx)) {
+			pthread_mutex_unlock(&g->lock);
+			l->card = -1;
+			return;
+		}
 		pay(g);
 		since = vgpu_gate_wait(g, l->est_ns, events, &now);
 		g->quick_left = QUICK_MAX;
