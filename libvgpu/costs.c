@@ -61,6 +61,13 @@ static void first(struct vgpu_cost *c, double ns)
 	__atomic_store_n(&c->samples, 1, __ATOMIC_RELEASE);
 }
 
+static void confirm(struct vgpu_cost *c)
+{
+	uint32_t samples = __atomic_load_n(&c->samples, __ATOMIC_RELAXED);
+
+	__atomic_store_n(&c->samples, samples + (samples < UINT32_MAX), __ATOMIC_RELAXED);
+}
+
 void vgpu_costs_scale(const struct vgpu_cost_part *parts, unsigned n, double by)
 {
 	for (unsigned i = 0; i < n; i++) {
@@ -107,9 +114,13 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 			first(parts[0].cost, least / parts[0].launches);
 		return; /* among others there is no telling what it took */
 	}
-	/* Of a bound that holds there is nothing to learn. */
-	if (off == 0 && least < most)
+	/* Of a bound that holds there is nothing to learn, but that the estimates do. */
+	if (off == 0 && least < most) {
+		for (unsigned i = 0; i < n; i++)
+			if (parts[i].launches)
+				confirm(parts[i].cost);
 		return;
+	}
 	for (unsigned i = 0; i < n; i++) {
 		part = (double)parts[i].launches * parts[i].cost->est_ns * parts[i].cost->doubt;
 		unsure += part;
@@ -121,7 +132,6 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 	for (unsigned i = 0; i < n; i++) {
 		struct vgpu_cost *c = parts[i].cost;
 		float doubt = c->doubt;
-		uint32_t samples;
 
 		if (!parts[i].launches)
 			continue; /* they failed */
@@ -134,8 +144,7 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 		c->doubt = doubt < DOUBT_LEAST  ? DOUBT_LEAST
 			   : doubt > DOUBT_MOST ? DOUBT_MOST
 						: doubt;
-		samples = __atomic_load_n(&c->samples, __ATOMIC_RELAXED);
-		__atomic_store_n(&c->samples, samples + (samples < UINT32_MAX), __ATOMIC_RELAXED);
+		confirm(c);
 	}
 }
 #endif

@@ -24,8 +24,6 @@
  * was taken for. */
 #define QUICK_MAX 128
 #define QUICK_UNSURE 4
-/* A cost is well known that was learned from so many batches. */
-#define SURE_SAMPLES 32
 
 /* Some 5 us. */
 #define LOCK_TRIES 100
@@ -121,8 +119,9 @@ static bool current(CUcontext *ctx)
  * the budget is in credit and was looked at a moment ago. ctx: NULL where the stream says it. */
 static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget *budget,
 				       CUcontext ctx, CUstream stream, uint64_t est,
-				       unsigned weight)
+				       uint32_t samples)
 {
+	unsigned weight = samples < SURE_SAMPLES ? QUICK_UNSURE : 1;
 	struct lane *lane = g->last;
 	struct vgpu_stream_batch *b;
 	int64_t balance;
@@ -132,7 +131,8 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	if (b->learns || b->est_ns >= BATCH_NS || g->inflight_ns + est > vgpu_quantum(g) ||
+	if (b->learns || (b->trusted && !vgpu_batch_known(samples, est)) || b->est_ns >= BATCH_NS ||
+	    g->inflight_ns + est > vgpu_quantum(g) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns)
 		return NULL;
 	g->quick_left -= weight;
@@ -200,8 +200,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
 	if (likely(events && samples))
-		l->batch = quick(g, budget, ctx, stream, l->est_ns,
-				 samples < SURE_SAMPLES ? QUICK_UNSURE : 1);
+		l->batch = quick(g, budget, ctx, stream, l->est_ns, samples);
 	l->lane = g->last;
 	if (!l->batch) {
 		if (!ctx && !current(&ctx)) {
@@ -212,9 +211,12 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		pay(g);
 		since = vgpu_gate_wait(g, l->est_ns, events, &now);
 		g->quick_left = QUICK_MAX;
-		l->lane = g->last = events ? vgpu_lane_of(g, ctx, stream) : NULL;
+		l->lane = events ? vgpu_lane_of(g, ctx, stream) : NULL;
+		if (l->lane != g->last)
+			g->other_ns = now;
+		g->last = l->lane;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, !samples, now);
+			l->batch = vgpu_batch_open(g, l->lane, samples, l->est_ns, now);
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);

@@ -41,6 +41,7 @@ struct vgpu_stream_batch {
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
+	bool trusted;    /* and that on purpose */
 	struct vgpu_cost_part func[FUNCS];
 	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
 };
@@ -80,6 +81,8 @@ struct gate {
 	uint64_t reaped_ns;   /* when completions were last asked for */
 	unsigned quick_left;  /* QUICK_MAX, less by what has gone by the last look */
 	struct lane *last;    /* of the last launch, or NULL */
+	uint64_t other_ns;    /* when a launch last went to another lane than the one before */
+	unsigned trust_left;  /* so many batches more may be charged by their estimates */
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
@@ -96,6 +99,10 @@ struct gate {
 
 /* Work in flight that the gate cannot stop any more. */
 #define QUANTUM_NS 1000000u
+/* Credit an idle job may save: a short burst goes through undisturbed. */
+#define BURST_NS 5000000
+/* A cost is well known that was learned from so many batches. */
+#define SURE_SAMPLES 32
 
 /* limiter.c; both with gate.lock held.
  * The job's own time up to now, in nanoseconds: wall time, multiplied by its weight
@@ -125,9 +132,12 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 /* batch.c; all with gate.lock held. */
 /* The lane of a stream in the current context, or NULL when none is free. */
 struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
-/* The batch that takes the next launch, opened if need be; NULL: none free. */
-struct vgpu_stream_batch *vgpu_batch_open(const struct gate *g, struct lane *l, bool learns,
-					  uint64_t now);
+/* The batch that takes the next launch, opened if need be; NULL: none free. samples: what is
+ * known of the launch's cost, est_ns. */
+struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32_t samples,
+					  uint64_t est_ns, uint64_t now);
+/* So may a launch join a trusted batch. */
+bool vgpu_batch_known(uint32_t samples, uint64_t est_ns);
 /* Ends the open batch unless a launch is between gate and driver. */
 void vgpu_batch_close(struct lane *l);
 /* Takes completed batches off, charges them, learns. */

@@ -8,8 +8,6 @@
 
 /* Up to this length a second kernel is let in behind the running one. */
 #define PAIR_NS 5000000u
-/* Credit an idle job may save: a short burst goes through undisturbed. */
-#define BURST_NS 5000000
 #define SAVE_UP_NS 5000000
 #define SAVE_UP_MOST_NS 1500000
 #define TURN_BURST_NS 60000000

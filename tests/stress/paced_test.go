@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// A job far below its limit is charged what it uses, although most of its short kernels
+// are not measured: also when they become longer, and when their lengths differ.
+func TestWorkThatIsNotMeasuredIsCharged(t *testing.T) {
+	for _, lengths := range []string{"steady", "grow", "random"} {
+		t.Run(lengths, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			file := filepath.Join(t.TempDir(), "cache")
+			env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
+				"CUDA_DEVICE_SM_LIMIT=80", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+file)
+			result, err := run(t, env, "paced", "--lengths", lengths, "--secs", "4")
+			if err != nil {
+				t.Fatal(err)
+			}
+			view, err := libvgpu.ReadCache(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			charged := float64(view.Cards[0].Budget.ChargedNS) / result["done_ns"].(float64)
+			t.Logf("charged %.3f of what the kernels took", charged)
+			if charged < 0.93 || charged > 1.25 {
+				t.Errorf("charged %.3f of what the kernels took", charged)
+			}
+		})
+	}
+}
