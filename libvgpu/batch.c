@@ -57,7 +57,7 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	}
 	if (!c)
 		return NULL;
-	for (int i = 0; i < LANES; i++) {
+	for (unsigned i = 0; i < LANES; i++) {
 		struct lane *l = &g->lane[i];
 
 		if (l->context == c && l->stream == stream)
@@ -72,6 +72,8 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 		return NULL;
 	spare->context = c;
 	spare->stream = stream;
+	if (g->lanes < spare - g->lane + 1)
+		g->lanes = (unsigned)(spare - g->lane + 1);
 	return spare;
 }
 
@@ -274,7 +276,7 @@ static bool several_lanes(const struct gate *g)
 {
 	unsigned n = 0;
 
-	for (int i = 0; i < LANES; i++)
+	for (unsigned i = 0; i < g->lanes; i++)
 		n += g->lane[i].closed != 0 || g->lane[i].open;
 	return n > 1;
 }
@@ -302,7 +304,8 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 {
 	bool several = several_lanes(g);
 
-	for (int i = 0; i < LANES; i++) {
+	g->reaped_ns = now;
+	for (unsigned i = 0; i < g->lanes; i++) {
 		struct lane *l = &g->lane[i];
 
 		while (l->closed) {

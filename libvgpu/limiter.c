@@ -294,7 +294,7 @@ void vgpu_gate_boundary(CUstream stream)
 		struct gate *g = &gates[i];
 
 		pthread_mutex_lock(&g->lock);
-		for (int k = 0; k < LANES; k++)
+		for (unsigned k = 0; k < g->lanes; k++)
 			if (g->lane[k].open && (!stream || g->lane[k].stream == stream))
 				vgpu_batch_close(&g->lane[k]);
 		pthread_mutex_unlock(&g->lock);
@@ -307,7 +307,7 @@ void vgpu_gate_drop_stream(CUstream stream)
 		struct gate *g = &gates[i];
 
 		pthread_mutex_lock(&g->lock);
-		for (int k = 0; k < LANES; k++)
+		for (unsigned k = 0; k < g->lanes; k++)
 			if (g->lane[k].context && g->lane[k].stream == stream)
 				vgpu_lane_drop(g, &g->lane[k]);
 		pthread_mutex_unlock(&g->lock);
@@ -321,7 +321,7 @@ void vgpu_gate_drop_context(CUcontext ctx)
 		struct gate *g = &gates[i];
 
 		pthread_mutex_lock(&g->lock);
-		for (int k = 0; k < LANES; k++) {
+		for (unsigned k = 0; k < g->lanes; k++) {
 			struct lane *l = &g->lane[k];
 
 			if (!l->context || (ctx && l->context->ctx != ctx))
@@ -395,7 +395,7 @@ bool vgpu_gate_tick(void)
 			continue;
 		}
 		pay(g);
-		for (int k = 0; k < LANES; k++)
+		for (unsigned k = 0; k < g->lanes; k++)
 			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
 		vgpu_batch_reap(g, now);
 		/* gresd hands the card over when the job's work is done; nobody but this

@@ -91,6 +91,7 @@ struct gate {
 	 * it took; bounded. */
 	double short_ns;
 	struct gate_context context[CONTEXTS];
+	unsigned lanes; /* so many have been in use */
 	struct lane lane[LANES];
 };
 

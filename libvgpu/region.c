@@ -435,17 +435,20 @@ uint64_t vgpu_window_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64
 	return at < length ? 0 : period - now_ns % period;
 }
 
-uint64_t vgpu_turn_until(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t inflight_ns)
+uint64_t vgpu_turn_until(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t inflight_ns,
+			 uint64_t least_ns)
 {
 	uint64_t until = LOAD(&t->until_ns), better = until;
 
 	STORE(&t->inflight_ns, inflight_ns);
 	/* Both are upper bounds: of the launched work some may be done, and of the
-	 * work in flight. */
+	 * work in flight. But the first one is too low where work took longer. */
 	if (until > now_ns + inflight_ns)
 		better = now_ns + inflight_ns;
 	else if (until <= now_ns && inflight_ns)
 		better = now_ns + (inflight_ns < TURN_RECHECK_NS ? inflight_ns : TURN_RECHECK_NS);
+	if (better < now_ns + least_ns)
+		better = now_ns + least_ns;
 	/* Lost to another process: that one has just estimated too. */
 	if (better != until)
 		CAS(&t->until_ns, &until, better);

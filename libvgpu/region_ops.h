@@ -163,8 +163,10 @@ uint64_t vgpu_window_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64
 			  bool first);
 
 /* When the card will have done what the job has launched, corrected by what is
- * known to be in flight; never before now. */
-uint64_t vgpu_turn_until(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t inflight_ns);
+ * known to be in flight: at most inflight_ns, at least least_ns (0: not known). Never
+ * before now. */
+uint64_t vgpu_turn_until(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t inflight_ns,
+			 uint64_t least_ns);
 
 /* Notes a launch of work_ns. */
 void vgpu_turn_launched(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t work_ns);

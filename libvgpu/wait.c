@@ -89,10 +89,30 @@ static struct vgpu_turn_state *turn_state(const struct gate *g)
 	return &vgpu_state.cache.header->turn[g->card];
 }
 
+/* What is in flight for certain: not the oldest batches, part of which may be done, nor what
+ * may have been done since completions were asked for. Of the other processes of the job
+ * that is not known. */
+static uint64_t surely_inflight(const struct gate *g, uint64_t now)
+{
+	uint64_t less = now - g->reaped_ns;
+
+	if (vgpu_gate_beside(g))
+		return 0;
+	for (unsigned i = 0; i < g->lanes; i++)
+		if (g->lane[i].closed || g->lane[i].open)
+			less += g->lane[i].ring[g->lane[i].first].est_ns;
+	return g->inflight_ns > less ? g->inflight_ns - less : 0;
+}
+
+/* When the job's work will be done. */
+static uint64_t turn_until(const struct gate *g, uint64_t now)
+{
+	return vgpu_turn_until(turn_state(g), now, job_inflight(g), surely_inflight(g, now));
+}
+
 static uint64_t turn_wait(const struct gate *g, uint64_t now)
 {
-	return vgpu_turn_wait(&g->schedule, now,
-			      vgpu_turn_until(turn_state(g), now, job_inflight(g)));
+	return vgpu_turn_wait(&g->schedule, now, turn_until(g, now));
 }
 
 /* Turns move between two looks of the watcher. Which gate there is stays its
@@ -182,7 +202,7 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, uint64_t es
 
 static void close_all(struct gate *g)
 {
-	for (int i = 0; i < LANES; i++)
+	for (unsigned i = 0; i < g->lanes; i++)
 		vgpu_batch_close(&g->lane[i]);
 }
 
@@ -224,7 +244,6 @@ uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *wen
 	for (;; now = vgpu_now()) {
 		if (events && ask) {
 			vgpu_batch_reap(g, now);
-			g->reaped_ns = now;
 		}
 		/* In turns the job stands idle while others have theirs: what it is due
 		 * meanwhile is not a saved-up burst. */
@@ -265,6 +284,6 @@ uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *wen
 
 void vgpu_gate_turns(const struct gate *g, uint64_t now)
 {
-	vgpu_turn_until(turn_state(g), now, job_inflight(g));
+	turn_until(g, now);
 }
 #endif

@@ -39,24 +39,27 @@ static void test_turn_state(void)
 	struct vgpu_turn_state t = {0};
 	const uint64_t ms = 1000000;
 
-	CHECK_EQ(vgpu_turn_until(&t, 100 * ms, 0), 100 * ms); /* nothing launched */
+	CHECK_EQ(vgpu_turn_until(&t, 100 * ms, 0, 0), 100 * ms); /* nothing launched */
 	vgpu_turn_launched(&t, 100 * ms, 2 * ms);
 	vgpu_turn_launched(&t, 101 * ms, 5 * ms);
 	CHECK_EQ(t.until_ns, 107 * ms);
 	CHECK_EQ(t.wanted_ns, 101 * ms);
 	CHECK_EQ(t.inflight_ns, 7 * ms);
 	/* The first was seen complete. */
-	CHECK_EQ(vgpu_turn_until(&t, 103 * ms, 5 * ms), 107 * ms);
+	CHECK_EQ(vgpu_turn_until(&t, 103 * ms, 5 * ms, 0), 107 * ms);
 	CHECK_EQ(t.inflight_ns, 5 * ms);
 	/* Done earlier than estimated. */
-	CHECK_EQ(vgpu_turn_until(&t, 104 * ms, 1 * ms), 105 * ms);
-	CHECK_EQ(vgpu_turn_until(&t, 104 * ms, 0), 104 * ms);
+	CHECK_EQ(vgpu_turn_until(&t, 104 * ms, 1 * ms, 0), 105 * ms);
+	CHECK_EQ(vgpu_turn_until(&t, 104 * ms, 0, 0), 104 * ms);
 	/* Later than estimated: it says that it still runs, for a short time. */
 	vgpu_turn_launched(&t, 200 * ms, 2 * ms);
-	CHECK(vgpu_turn_until(&t, 203 * ms, 2 * ms) > 203 * ms);
-	CHECK(vgpu_turn_until(&t, 203 * ms, 2 * ms) < 204 * ms);
+	CHECK(vgpu_turn_until(&t, 203 * ms, 2 * ms, 0) > 203 * ms);
+	CHECK(vgpu_turn_until(&t, 203 * ms, 2 * ms, 0) < 204 * ms);
+	/* And for as long as it certainly does. */
+	CHECK_EQ(vgpu_turn_until(&t, 203 * ms, 3 * ms, 2 * ms), 205 * ms);
+	CHECK_EQ(vgpu_turn_until(&t, 203 * ms, 3 * ms, 1 * ms), 205 * ms);
 	/* After a pause it counts from now, not from the end of the last. */
-	vgpu_turn_until(&t, 210 * ms, 0);
+	vgpu_turn_until(&t, 210 * ms, 0, 0);
 	vgpu_turn_launched(&t, 300 * ms, ms);
 	CHECK_EQ(t.until_ns, 301 * ms);
 }
