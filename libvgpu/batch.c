@@ -166,11 +166,9 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 					.opened_ns = now,
 					.beside = vgpu_gate_beside(g),
 					.learns = learns};
-	b->trusted = b->unmeasured = trust(g, known, b->beside, now);
-	before = b->trusted ? NULL : running_before(l);
-	if (b->trusted) {
-		/* Its start is not wanted. */
-	} else if (before) {
+	if (trust(g, known, b->beside, now)) {
+		b->trusted = b->unmeasured = true;
+	} else if ((before = running_before(l))) {
 		b->start = before->end;
 		b->tight = true;
 	} else if (record(&b->own_start, l->stream)) {

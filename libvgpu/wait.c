@@ -89,25 +89,25 @@ static struct vgpu_turn_state *turn_state(const struct gate *g)
 	return &vgpu_state.cache.header->turn[g->card];
 }
 
-/* What is in flight for certain: not the oldest batches, part of which may be done, nor what
- * may have been done since completions were asked for. Of the other processes of the job
- * that is not known. */
+/* What this process has in flight for certain: not the oldest batches, part of which may be
+ * done, nor what may have been done since completions were asked for. */
 static uint64_t surely_inflight(const struct gate *g, uint64_t now)
 {
 	uint64_t less = now - g->reaped_ns;
 
-	if (vgpu_gate_beside(g))
-		return 0;
 	for (unsigned i = 0; i < g->lanes; i++)
 		if (g->lane[i].closed || g->lane[i].open)
 			less += g->lane[i].ring[g->lane[i].first].est_ns;
 	return g->inflight_ns > less ? g->inflight_ns - less : 0;
 }
 
-/* When the job's work will be done. */
+/* When the job's work will be done. Of its other processes it is not known what has been. */
 static uint64_t turn_until(const struct gate *g, uint64_t now)
 {
-	return vgpu_turn_until(turn_state(g), now, job_inflight(g), surely_inflight(g, now));
+	uint32_t procs;
+	uint64_t most = g->inflight_ns + inflight_beside(g, &procs);
+
+	return vgpu_turn_until(turn_state(g), now, most, procs ? 0 : surely_inflight(g, now));
 }
 
 static uint64_t turn_wait(const struct gate *g, uint64_t now)
