@@ -114,6 +114,20 @@ func TestPeerIsLimitedByItsEnvironment(t *testing.T) {
 	near(t, "one of 40 % alone", r.Tenants[0].OfSolo, 40, 12)
 }
 
+// What is held back must be seen, or nobody could believe the 99 % of what is not.
+func TestUnlimitedIsComparedWithNative(t *testing.T) {
+	b := onSim(t)
+	r, err := b.compare(t.Context(), open(t, b, "ours"), "1ms", []side{
+		{"whole", tenant{share: 100}}, {"half", tenant{share: 50}},
+	}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(r.Numbers)
+	near(t, "the whole card, % of native", r.Numbers["whole_percent"], 100, 10)
+	near(t, "half of it, % of native", r.Numbers["half_percent"], 50, 7)
+}
+
 func TestChurnLeavesNothing(t *testing.T) {
 	b := onSim(t)
 	r, err := b.churnFor(t.Context(), open(t, b, "ours").(*ours))

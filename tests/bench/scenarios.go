@@ -31,6 +31,7 @@ func scenarios() []scenario {
 		{"cost", "what a launch costs, and gresd's processor time", costs, func(s system) bool { return s.name != "native" }},
 		{"torch", "PyTorch: trainings and a decode loop", torch, nil},
 		{"ddp", "PyTorch: data-parallel trainings on two cards", ddp, nil},
+		{"unlimited", "one tenant that may have the whole card", unlimited, func(s system) bool { return s.name != "native" }},
 		{"churn", "tenants come, go and are killed for a long time", churn, onlyOurs},
 	}
 }
@@ -275,6 +276,7 @@ func torch(ctx context.Context, b *bench, sys system, ses session) {
 		{"training 30/70, half the batch", shares("torch:train-half", 30, 70)},
 		{"decode 30 beside training 70", []tenant{{shape: "torch:decode", share: 30}, {shape: "torch:train", share: 70}}},
 		{"high decode 30 beside training 70", []tenant{{shape: "torch:decode", share: 30, priority: "high"}, {shape: "torch:train", share: 70}}},
+		{"decode 30 alone", shares("torch:decode", 30)},
 		{"training 30 alone", shares("torch:train", 30)},
 		{"training 30 alone, CUDA graphs", shares("torch:train-graph", 30)},
 	} {
@@ -299,7 +301,6 @@ func ddp(ctx context.Context, b *bench, sys system, ses session) {
 	}{
 		{"two trainings 30/70 on 2 cards", []int{30, 70}},
 		{"two trainings 50/50 on 2 cards", []int{50, 50}},
-		{"training 100 alone on 2 cards", []int{100}},
 		{"training 50 alone on 2 cards", []int{50}},
 		{"training 30 alone on 2 cards", []int{30}},
 	} {
@@ -313,4 +314,11 @@ func ddp(ctx context.Context, b *bench, sys system, ses session) {
 			return r, err
 		})
 	}
+	if !sys.ours {
+		return
+	}
+	whole := []side{{"whole", tenant{share: 100}}}
+	b.do(ctx, "ddp", "unlimited on 2 cards", sys, 2*inTurn*b.soloTakes("torch:train-ddp"), func() (report.Record, error) {
+		return b.compare(ctx, ses, "torch:train-ddp", whole, inTurn)
+	})
 }
