@@ -142,9 +142,9 @@ func TestPlan(t *testing.T) {
 			[]want{{6000, measure, 300000, 1}, {14000, 0, 700000, 1}},
 		},
 		{
-			"two below a high job share 2 ms",
+			"two below a high job: the smallest slice is still 500 us",
 			[]Claim{high(eager(claim(1, 50, hard, 1))), claim(2, 10, hard, 1), claim(3, 40, hard, 1)},
-			[]want{{20000, measure, 909090, 2}, {400, 0, 18181, 2}, {1600, 0, 72727, 2}},
+			[]want{{20000, measure, 888888, 2}, {500, 0, 22222, 2}, {2000, 0, 88888, 2}},
 		},
 		{
 			"slices are short before the high job comes",

@@ -29,7 +29,7 @@ func TestAnInteractiveJobGoesFirstAmongEquals(t *testing.T) {
 		{
 			"beside two busy ones",
 			[]Claim{waiting(claim(1, 20, hard, 1)), claim(2, 40, hard, 1), claim(3, 40, hard, 1)},
-			[]uint32{4000, 1000, 1000},
+			[]uint32{4000, 2000, 2000},
 			[]uint32{measure, 0, 0},
 		},
 		{"beside another one", []Claim{waiting(claim(1, 30, hard, 1)), waiting(claim(2, 70, hard, 1))}, []uint32{6000, 14000}, []uint32{measure, measure}},

@@ -178,7 +178,7 @@ const kernelsInSlice = 2.5
 // what they cost is then simply the time that they took. Up to the longest period.
 func holdKernels(claims []Claim, slices []uint32, p Params) {
 	for i, c := range claims {
-		long := uint32(min(kernelsInSlice*float64(c.Kernel)/1000, float64(max(p.Period, p.MaxPeriod))))
+		long := uint32(min(kernelsInSlice*float64(c.Kernel)/1000, float64(longest(p))))
 		slices[i] = max(slices[i], long)
 	}
 }
@@ -219,78 +219,6 @@ func measureRivals(claims []Claim, slices []uint32, plan map[Key]libvgpu.Schedul
 		}
 	}
 }
-
-// slicesOf returns the slice of each process of each claim, in microseconds.
-// They are in proportion to the shares, but for the jobs below an eager one:
-// what such a job waits for is the sum of their slices, so these share a short
-// time, and its own are as long as the card's period so that a burst is served
-// in one slice. It takes less than its share, so the others get theirs.
-func slicesOf(claims []Claim, p Params) []uint32 {
-	var sum, shortSum uint64 // cores of all, of those with short slices
-	short := make([]bool, len(claims))
-	busyShort := uint32(0)
-	above := false // some eager job is above others in priority
-	for i, c := range claims {
-		above = above || higher(claims, i)
-		sum += c.weight()
-		if short[i] = waitsForEager(claims, i); short[i] {
-			shortSum += c.weight()
-			busyShort += min(c.Busy, 1)
-		}
-	}
-	smallest := uint64(math.MaxUint64) // slice at period 1, in millionths
-	for _, c := range claims {
-		smallest = min(smallest, c.weight()*1e6/max(1, sum)/procs(c))
-	}
-	period := stretch(p, p.MinSlice, smallest)
-	if shortSum == 0 {
-		period = max(period, roomy(claims, p))
-	}
-	out := make([]uint32, len(claims))
-	for i, c := range claims {
-		part, of := period, sum
-		if short[i] {
-			// One alone for 1 ms; several for 2, lest switching eats the card.
-			wait := shortWait * min(2, max(1, busyShort))
-			if !above {
-				wait = 2 * shortWait
-			}
-			part, of = min(period, wait), shortSum
-		} else if shortSum > 0 {
-			of = sum - shortSum
-			if !above {
-				// At least twice what its share is against theirs, for it does not use it all.
-				wait := 2 * shortWait * uint64(2)
-				part = min(period, max(ownTurn, uint32(wait*of/shortSum)))
-			}
-		}
-		out[i] = uint32(max(1, c.weight()*uint64(part)/max(1, of)/procs(c)))
-	}
-	return out
-}
-
-// goodSlice is the slice from which switching costs less than 3 % of the card, in
-// microseconds (measured on an H200: 96.9 % of solo work are left at 6000, 95.2 at
-// 3000, 92.1 at 1500).
-const goodSlice = 6000
-
-// roomy is the period in which every busy process has a good slice on the average:
-// the more take part, the longer it is, up to the longest that is allowed.
-func roomy(claims []Claim, p Params) uint32 {
-	var procs uint64
-	for _, c := range claims {
-		procs += uint64(c.Busy)
-	}
-	return uint32(min(procs*goodSlice, uint64(max(p.Period, p.MaxPeriod))))
-}
-
-// shortWait is what a job of higher priority waits for one that is below it, in
-// microseconds. A switch costs 0.15 to 0.3 ms, so less would waste the card.
-const shortWait = 1000
-
-// ownTurn is the slice of an eager job among equals, in microseconds: a burst of
-// work gets through, and the others keep a third of the card should it not end.
-const ownTurn = 4000
 
 // rank orders priorities.
 func rank(priority uint32) int {
@@ -361,19 +289,6 @@ func (c Claim) weight() uint64 {
 
 // procs is the number of processes a job's slice is divided by.
 func procs(c Claim) uint64 { return uint64(max(1, c.Busy)) }
-
-// stretch lengthens the period until the smallest slice is long enough, for a
-// switch between two contexts costs 0.15 ms whatever the slice.
-func stretch(p Params, shortest uint32, smallestMillionths uint64) uint32 {
-	period := uint64(p.Period)
-	if smallestMillionths > 0 {
-		needed := (uint64(shortest)*1e6 + smallestMillionths - 1) / smallestMillionths
-		period = max(period, needed)
-	} else {
-		period = uint64(p.MaxPeriod)
-	}
-	return uint32(min(period, uint64(max(p.Period, p.MaxPeriod))))
-}
 
 // limitOf is how much of the card a job may have at most: its cores in hard mode, its
 // ceiling in soft mode.

@@ -261,7 +261,7 @@ func (b *bench) measure(ctx context.Context, ses session, tenants []tenant, seco
 		single(r.Numbers, i, t, done[i], at)
 	}
 	r.Parts()
-	if equal && len(tenants) > 1 && len(seconds1[0]) > 0 {
+	if equal && r.Judged && len(tenants) > 1 && len(seconds1[0]) > 0 {
 		r.Numbers["jain_1s_min"] = leastJain(seconds1)
 	}
 	return r, at, done, nil

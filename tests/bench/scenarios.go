@@ -183,21 +183,30 @@ func (b *bench) lendAndReturn(ctx context.Context, ses session, pair []tenant, l
 }
 
 func latency(ctx context.Context, b *bench, sys system, ses session) {
-	length := 2 * b.seconds
-	for _, c := range []struct{ name, neighbour, priority string }{
-		{"burst alone", "", ""},
-		{"burst 30 beside 70, 1 ms", "1ms", ""},
-		{"burst 30 beside 70, 20 ms", "20ms", ""},
-		{"high burst 30 beside 70, 1 ms", "1ms", "high"},
-		{"high burst 30 beside 70, 20 ms", "20ms", "high"},
+	busy := func(shape string, n, share int) []tenant {
+		return slices.Repeat([]tenant{{shape: shape, share: share}}, n)
+	}
+	for _, c := range []struct {
+		name       string
+		share      int
+		priority   string
+		neighbours []tenant
+	}{
+		{"burst alone", 30, "", nil},
+		{"burst 30 beside 70, 1 ms", 30, "", busy("1ms", 1, 70)},
+		{"burst 30 beside 70, 20 ms", 30, "", busy("20ms", 1, 70)},
+		{"burst 12 beside 7 x 12 of 1 ms", 12, "", busy("1ms", 7, 12)},
+		{"burst 20 beside 80 of 4 processes", 20, "", []tenant{{shape: "1ms", share: 80, procs: 4}}},
+		{"high burst 30 beside 70, 1 ms", 30, "high", busy("1ms", 1, 70)},
+		{"high burst 30 beside 70, 20 ms", 30, "high", busy("20ms", 1, 70)},
+		{"high burst 12 beside 7 x 12 of 1 ms", 12, "high", busy("1ms", 7, 12)},
+		{"high burst 20 beside 80 of 4 processes", 20, "high", []tenant{{shape: "1ms", share: 80, procs: 4}}},
 	} {
 		if c.priority != "" && !sys.ours {
 			continue
 		}
-		tenants := []tenant{{shape: "burst", share: 30, priority: c.priority}}
-		if c.neighbour != "" {
-			tenants = append(tenants, tenant{shape: c.neighbour, share: 70})
-		}
+		length := 2 * b.seconds
+		tenants := append([]tenant{{shape: "burst", share: c.share, priority: c.priority}}, c.neighbours...)
 		b.do(ctx, "latency", c.name, sys, b.takes(tenants, length), func() (report.Record, error) {
 			r, at, done, err := b.measure(ctx, ses, tenants, length)
 			for _, o := range slices.Concat(done...) {

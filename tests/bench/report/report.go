@@ -121,23 +121,12 @@ func (r Record) row() []string {
 		row[8] = "no time left"
 		return row
 	}
-	var asked, part, solo, sigma []string
-	for _, t := range r.Tenants {
-		asked = append(asked, fmt.Sprint(t.Share))
-		part = append(part, fmt.Sprintf("%.1f", t.Part))
-		solo = append(solo, fmt.Sprintf("%.1f", t.OfSolo))
-		sigma = append(sigma, fmt.Sprintf("%.1f", t.Sigma))
-	}
-	join := func(v []string) string {
-		if len(v) > 4 && len(slices.Compact(slices.Sorted(slices.Values(asked)))) == 1 {
-			s := slices.Sorted(slices.Values(v))
-			return fmt.Sprintf("%d × %s…%s", len(v), s[0], s[len(s)-1])
-		}
-		return strings.Join(v, " / ")
-	}
 	if len(r.Tenants) > 0 {
-		row[2], row[3], row[4], row[7] = join(asked), join(part), join(solo), join(sigma)
+		row[2] = r.join("%.0f", func(t Tenant) float64 { return float64(t.Share) })
+		row[3] = r.join("%.1f", func(t Tenant) float64 { return t.Part })
+		row[4] = r.join("%.1f", func(t Tenant) float64 { return t.OfSolo })
 		row[5] = fmt.Sprintf("%.1f", r.Sum())
+		row[7] = r.join("%.1f", func(t Tenant) float64 { return t.Sigma })
 	}
 	if r.Judged {
 		row[6] = fmt.Sprintf("%.1f", r.ShareError())
@@ -148,6 +137,22 @@ func (r Record) row() []string {
 	}
 	row[8] = strings.Join(more, " ")
 	return row
+}
+
+// join is a figure of all tenants; of many that are alike the least and the most.
+func (r Record) join(format string, of func(Tenant) float64) string {
+	first, alike := r.Tenants[0], len(r.Tenants) > 4
+	var values []float64
+	var texts []string
+	for _, t := range r.Tenants {
+		alike = alike && t.Share == first.Share && t.Shape == first.Shape
+		values = append(values, of(t))
+		texts = append(texts, fmt.Sprintf(format, of(t)))
+	}
+	if alike {
+		return fmt.Sprintf("%d × "+format+"…"+format, len(values), slices.Min(values), slices.Max(values))
+	}
+	return strings.Join(texts, " / ")
 }
 
 // about are the texts of the records of [About], a line each.

@@ -41,9 +41,12 @@ func TestEveryFormatShowsEveryRecord(t *testing.T) {
 	good := record([]int{30, 70}, 28.5, 66.5)
 	good.Judged = true
 	good.Numbers = map[string]float64{"p99_ms": 4.25}
+	many := record([]int{12, 12, 12, 12, 12}, 9.5, 10.25, 11, 100, 12)
+	unlike := record([]int{12, 12, 12, 12, 12}, 9, 10, 11, 100, 12)
+	unlike.Tenants[3].Shape = "burst"
 	list := []Record{
 		{Scenario: About, Case: "some card"},
-		good,
+		good, many, unlike,
 		{Scenario: "soft", Case: "d", System: "s", Error: "it\nbroke | here"},
 		{Scenario: "soft", Case: "e", System: "s", Skipped: true},
 	}
@@ -54,7 +57,7 @@ func TestEveryFormatShowsEveryRecord(t *testing.T) {
 		}
 	}
 	back, err := Read(&lines)
-	if err != nil || len(back) != 4 || back[1].Numbers["p99_ms"] != 4.25 || back[1].Tenants[1].OfSolo != 66.5 {
+	if err != nil || len(back) != 6 || back[1].Numbers["p99_ms"] != 4.25 || back[1].Tenants[1].OfSolo != 66.5 {
 		t.Errorf("Read: got %+v, %v", back, err)
 	}
 	if err := Table(&table, list); err != nil {
@@ -63,7 +66,7 @@ func TestEveryFormatShowsEveryRecord(t *testing.T) {
 	if err := Markdown(&markdown, list); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"some card\n", "30 / 70", "28.5 / 66.5", "95.0", "0.0", "p99_ms=4.25", "ERROR: it broke", "no time left"} {
+	for _, want := range []string{"some card\n", "30 / 70", "28.5 / 66.5", "5 × 9.5…100.0", "9.0 / 10.0 / 11.0 / 100.0 / 12.0", "95.0", "0.0", "p99_ms=4.25", "ERROR: it broke", "no time left"} {
 		if !strings.Contains(table.String(), want) || !strings.Contains(markdown.String(), want) {
 			t.Errorf("%q is missing in\n%s\n%s", want, table.String(), markdown.String())
 		}
