@@ -164,7 +164,8 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 	*b = (struct vgpu_stream_batch){.own_start = own_start,
 					.end = end,
 					.opened_ns = now,
-					.beside = vgpu_gate_beside(g),
+					.beside = vgpu_gate_beside(g, now),
+					.divided_ns = g->divided_ns,
 					.learns = learns};
 	if (trust(g, known, b->beside, now)) {
 		b->trusted = b->unmeasured = true;
@@ -283,7 +284,7 @@ static bool several_lanes(const struct gate *g)
 static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b, bool several,
 		    uint64_t now)
 {
-	uint32_t beside = vgpu_gate_beside(g);
+	uint32_t beside = vgpu_gate_beside(g, now);
 	double span, busy, late, slack;
 
 	if (!between(&span, b->start, b->end)) {
@@ -303,6 +304,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 	bool several = several_lanes(g);
 
 	g->reaped_ns = now;
+	vgpu_gate_beside(g, now);
 	for (unsigned i = 0; i < g->lanes; i++) {
 		struct lane *l = &g->lane[i];
 

@@ -31,6 +31,17 @@ static double own_part(const struct gate *g, const struct vgpu_stream_batch *b, 
 	return (double)own / (double)(now - b->opened_ns);
 }
 
+/* And of that, this process's: while several of the job have work on the card, each is
+ * charged as much of the time. Together that is the time in which any of them had some. */
+static double own_of_job(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+{
+	uint64_t own = g->divided_ns - b->divided_ns;
+
+	if (now <= b->opened_ns || own >= now - b->opened_ns)
+		return 1;
+	return (double)own / (double)(now - b->opened_ns);
+}
+
 /* True: the batch was interrupted, and says nothing of what its work costs. */
 static bool interrupted(struct vgpu_stream_batch *b, double est, double span)
 {
@@ -96,25 +107,27 @@ static double longer_than_slices(const struct gate *g, const struct vgpu_stream_
 				 double busy, double part)
 {
 	bool same = g->others_at_ns <= b->opened_ns; /* neighbours all the time */
+	double sure = same ? g->schedule.least_ppm / 1e6 / (1 + b->beside) : 0;
 
 	if (b->nfuncs != 1 || b->launches != 1)
 		return busy * part;
-	return vgpu_costs_long(b->func[0].cost, busy, part, same ? g->schedule.least_ppm / 1e6 : 0);
+	return vgpu_costs_long(b->func[0].cost, busy, part, sure);
 }
 
 static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, double est, double busy,
-			double slack, double part)
+			double slack, double part, double of_job)
 {
 	double slice = g->schedule.slice_us * 1e3, at_least = busy > slack ? busy - slack : 0;
 
 	if (part < 1 && slice > 0) {
-		if (est < slice / 2 && !b->learns)
-			return known(g, b, est, busy, BEHIND * busy * part);
-		return longer_than_slices(g, b, busy, part);
+		/* What fits a slice is run through often enough for that to be known; among
+		 * processes of one job its time says less than that. */
+		if (est < (b->beside ? slice : slice / 2) && !b->learns)
+			return known(g, b, est, busy, BEHIND * busy * part * of_job);
+		return longer_than_slices(g, b, busy, part * of_job);
 	}
-	/* Processes of one job had the card for about their part of the time each. */
 	if (b->beside)
-		return known(g, b, est, busy, busy / (1 + b->beside));
+		return known(g, b, est, busy, busy * of_job);
 	if (b->learns)
 		return at_least;
 	/* Between short kernels the card may have waited for the host: then the time is
@@ -129,7 +142,7 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 {
 	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
 	double part = own_part(g, b, now);
-	double charge = charge_of(g, b, est, busy, slack, part);
+	double charge = charge_of(g, b, est, busy, slack, part, own_of_job(g, b, now));
 
 	learn(b, est, span, slack, part >= 1 && !b->beside && !g->schedule.others);
 	return (uint64_t)charge;

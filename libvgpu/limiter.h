@@ -30,11 +30,11 @@ struct vgpu_stream_batch {
 	/* Host times: the start event is recorded, the first launch has returned, and
 	 * no launch came after it. */
 	uint64_t opened_ns, first_ns, last_ns;
-	uint64_t own_ns;   /* of the gate when it was opened */
-	uint32_t launches; /* entered the gate, and did not fail */
-	uint32_t entered;  /* the gate, with the lock held */
-	uint32_t left;     /* of them, those that were launched; grows without the lock */
-	uint32_t ticked;   /* launches when the watcher last looked */
+	uint64_t own_ns, divided_ns; /* of the gate when it was opened */
+	uint32_t launches;           /* entered the gate, and did not fail */
+	uint32_t entered;            /* the gate, with the lock held */
+	uint32_t left;               /* of them, those that were launched; grows without the lock */
+	uint32_t ticked;             /* launches when the watcher last looked */
 	uint32_t nfuncs;
 	uint32_t beside; /* so many other processes of the job had work on the card */
 	bool tight;      /* began while the batch before was running */
@@ -86,6 +86,10 @@ struct gate {
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
+	/* The time divided by the processes of the job that had work on the card then, up
+	 * to divided_at_ns, when there were so many others. */
+	uint64_t divided_ns, divided_at_ns;
+	uint32_t beside;
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
 	/* What work that was charged by estimates was charged too little, by the time that
 	 * it took; bounded. */
@@ -113,8 +117,9 @@ uint64_t vgpu_gate_own(const struct gate *g, uint64_t now);
 void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now);
 
 /* wait.c; all with gate.lock held. */
-/* How many other processes of the job have work on the card. */
-uint32_t vgpu_gate_beside(const struct gate *g);
+/* How many other processes of the job have work on the card. Time since the last look is
+ * divided by their number (gate.divided_ns), so it is to look at least at each tick. */
+uint32_t vgpu_gate_beside(struct gate *g, uint64_t now);
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);

@@ -76,11 +76,16 @@ static uint64_t job_inflight(const struct gate *g)
 	return g->inflight_ns + inflight_beside(g, &procs);
 }
 
-uint32_t vgpu_gate_beside(const struct gate *g)
+uint32_t vgpu_gate_beside(struct gate *g, uint64_t now)
 {
+	uint64_t past = now > g->divided_at_ns ? now - g->divided_at_ns : 0;
 	uint32_t procs;
 
 	inflight_beside(g, &procs);
+	/* Between two looks there were as many as at the one for half of the time. */
+	g->divided_ns += past / 2 / (1 + g->beside) + past / 2 / (1 + procs);
+	g->divided_at_ns = now;
+	g->beside = procs;
 	return procs;
 }
 

@@ -84,9 +84,10 @@ func (g group) stretched(p Params, us uint32) uint32 {
 // priority it may be half of that job's, for it takes less than it; but never do they
 // switch more often than by slices like the driver's own, of 2 ms, or half of it.
 func shortTime(short, long group, above bool) uint32 {
-	var busy, eager uint32
+	var busy, eager, kernel uint32
 	for _, c := range short.claims {
 		busy += c.Busy
+		kernel = max(kernel, c.Kernel/1000)
 	}
 	for _, c := range long.claims {
 		if c.Eager {
@@ -96,7 +97,8 @@ func shortTime(short, long group, above bool) uint32 {
 	slice := uint32(2 * shortWait)
 	if above {
 		lost := max(1, min(eager, 100)) // of 200
-		slice = max(shortWait, min(slice, switchCost*(200-lost)/lost))
+		// A kernel that does not fit is on the card twice.
+		slice = min(slice, max(shortWait, kernel+switchCost, switchCost*(200-lost)/lost))
 	}
 	switch {
 	case busy > 1:

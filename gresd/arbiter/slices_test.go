@@ -77,6 +77,8 @@ func TestSlicesOfSeveralBesideAnEagerJob(t *testing.T) {
 		{"four below a high job of 20", []Claim{high(eager(claim(1, 20, hard, 1))), claim(2, 80, hard, 4)}, []uint32{20000, 1800}},
 		{"four below a high job of 50", []Claim{high(eager(claim(1, 50, hard, 1))), claim(2, 50, hard, 4)}, []uint32{20000, 1000}},
 		{"four below a high job of 5", []Claim{high(eager(claim(1, 5, hard, 1))), claim(2, 95, hard, 4)}, []uint32{20000, 2000}},
+		{"their kernels fit", []Claim{high(eager(claim(1, 50, hard, 1))), long(claim(2, 50, hard, 4), 1000)}, []uint32{20000, 1200}},
+		{"kernels that fit no slice", []Claim{high(eager(claim(1, 50, hard, 1))), long(claim(2, 50, hard, 4), 5000)}, []uint32{20000, 2000}},
 		{"four beside an equal", []Claim{waiting(claim(1, 20, hard, 1)), claim(2, 80, hard, 4)}, []uint32{4000, 2000}},
 		{"one has had too much", []Claim{
 			waiting(claim(1, 20, hard, 1)), gained(claim(2, 40, hard, 1), 0.1), gained(claim(3, 40, hard, 1), 1.9),
@@ -88,6 +90,11 @@ func TestSlicesOfSeveralBesideAnEagerJob(t *testing.T) {
 			}
 		}
 	}
+}
+
+func long(c Claim, kernelUS uint32) Claim {
+	c.Kernel = kernelUS * 1000
+	return c
 }
 
 func gained(c Claim, gain float64) Claim {

@@ -118,6 +118,23 @@ func TestSeveralBesideABurstKeepTheirWork(t *testing.T) {
 	near(t, "all seven, of solo", sum, 78, 7)
 }
 
+// One of 50 % whose four processes work below a burst has 50 % too: a launch is not charged
+// the time in which its siblings were on the card (that gave 37 of 50), nor does the card
+// switch in the middle of its kernels (33).
+func TestProcessesBelowABurstHaveTheirShare(t *testing.T) {
+	b := onSim(t)
+	ses := open(t, b, "ours")
+	for _, shape := range []string{"20us", "1ms"} {
+		both := []tenant{{shape: shape, share: 50, procs: 4}, {shape: "burst", share: 50, priority: "high"}}
+		r, _, _, err := b.measure(t.Context(), ses, both, 3*b.seconds) // the gate shuts after a second
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(brief(r))
+		near(t, shape+", of solo", r.Tenants[0].OfSolo, 52, 7)
+	}
+}
+
 // The library without gresd is good enough for another library.
 func TestPeerIsLimitedByItsEnvironment(t *testing.T) {
 	b := onSim(t, func(o *options) { o.peers = pairs{{"env", "../../build/lib/libvgpu.so"}} })
