@@ -15,6 +15,9 @@
 #define TRUST_MOST 13
 /* Batches of kernels up to this length hold so many that their sum is well known. */
 #define BRIEF_NS 20000u
+/* Of the launches that look at the budget, one in so many is measured alone if the host is
+ * slower than the card. */
+#define SINGLE_EVERY 4
 /* Streams that run beside each other take less than the sum of their estimates: so long
  * after the last change of streams there is but one. */
 #define ONE_STREAM_NS 100000000u
@@ -128,6 +131,14 @@ static bool at_ease(const struct gate *g, uint32_t beside, uint64_t now)
 	       __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED) >= AMPLE_NS;
 }
 
+/* Whether a known launch is to be measured alone: no host's time is between two kernels
+ * then, so it bounds better what one costs. Its events cost the host as much as two launches. */
+static bool alone(const struct gate *g, uint64_t est_ns, uint64_t now)
+{
+	return vgpu_host_bound(g) && !g->schedule.others && !g->beside && est_ns <= BRIEF_NS &&
+	       now / 4 % SINGLE_EVERY == 0;
+}
+
 /* Whether the batch that opens now goes by its estimates. */
 static bool trust(struct gate *g, bool known, uint32_t beside, uint64_t now)
 {
@@ -146,9 +157,10 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
 	bool learns = !samples, known = vgpu_batch_known(samples, est_ns);
+	bool single = !learns && alone(g, est_ns, now);
 	CUevent own_start, end;
 
-	if (l->open && !learns && !b->learns && (known || !b->trusted))
+	if (l->open && !learns && !b->learns && !b->single && (b->trusted ? known : !single))
 		return b;
 	if (l->open) {
 		vgpu_batch_close(l);
@@ -166,9 +178,11 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 					.opened_ns = now,
 					.beside = vgpu_gate_beside(g, now),
 					.divided_ns = g->divided_ns,
+					.single = single,
 					.learns = learns};
 	if (trust(g, known, b->beside, now)) {
 		b->trusted = b->unmeasured = true;
+		b->single = false;
 	} else if ((before = running_before(l))) {
 		b->start = before->end;
 		b->tight = true;
@@ -248,10 +262,12 @@ static double not_covered(struct gate_context *c, struct lane *l, const struct v
 }
 
 /* Time in which the card can have waited for the host inside the batch. */
-static double slack_of(const struct vgpu_stream_batch *b, double late)
+static double slack_of(const struct vgpu_stream_batch *b, double span, double late)
 {
 	if (b->solid)
 		return 0;
+	if (b->single) /* the card waited for the kernel, and for the event behind it */
+		return span;
 	return late + (b->last_ns > b->first_ns ? (double)(b->last_ns - b->first_ns) : 0);
 }
 
@@ -292,7 +308,9 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		return;
 	}
 	span -= launch_gap(g, b, span, &late);
-	slack = slack_of(b, late);
+	slack = slack_of(b, span, late);
+	if (!b->single)
+		g->waited += ((slack > 0.5 * span ? 1.0f : 0.0f) - g->waited) / 16;
 	busy = several ? not_covered(l->context, l, b, span, now) : span;
 	if (b->beside < beside)
 		b->beside = beside;

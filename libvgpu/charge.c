@@ -70,7 +70,7 @@ static void learn(struct vgpu_stream_batch *b, double est, double span, double s
 	double least = span > slack ? span - slack : 0;
 
 	if (!whole) {
-		if (interrupted(b, est, span))
+		if (b->single || interrupted(b, est, span))
 			return;
 		/* Slices of others may be in it. */
 		least = b->solid || slack < 0.5 * span ? span : 0;

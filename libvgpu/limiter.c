@@ -131,8 +131,8 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	if (b->learns || (b->trusted && !vgpu_batch_known(samples, est)) || b->est_ns >= BATCH_NS ||
-	    g->inflight_ns + est > vgpu_quantum(g) ||
+	if (b->learns || b->single || (b->trusted && !vgpu_batch_known(samples, est)) ||
+	    b->est_ns >= BATCH_NS || g->inflight_ns + est > vgpu_quantum(g) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns)
 		return NULL;
 	g->quick_left -= weight;
@@ -210,7 +210,9 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		}
 		pay(g);
 		since = vgpu_gate_wait(g, l->est_ns, events, &now);
-		g->quick_left = QUICK_MAX;
+		/* At random, lest the same launches of a step be measured alone. */
+		g->quick_left =
+			vgpu_host_bound(g) ? 1 + (unsigned)(now / 16 % QUICK_MAX) : QUICK_MAX;
 		l->lane = events ? vgpu_lane_of(g, ctx, stream) : NULL;
 		if (l->lane != g->last)
 			g->other_ns = now;
@@ -270,7 +272,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	if (l->card < 0 || !b)
 		return;
 	g = &gates[l->card];
-	full = b->learns || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
+	full = b->learns || b->single || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
 	if (likely(result == CUDA_SUCCESS && !full)) {
 		leave_batch(b);
 		return;

@@ -39,6 +39,7 @@ struct vgpu_stream_batch {
 	uint32_t beside; /* so many other processes of the job had work on the card */
 	bool tight;      /* began while the batch before was running */
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
+	bool single;     /* of one launch: closed at once */
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
 	bool trusted;    /* and that on purpose */
@@ -90,6 +91,8 @@ struct gate {
 	 * to divided_at_ns, when there were so many others. */
 	uint64_t divided_ns, divided_at_ns;
 	uint32_t beside;
+	float waited; /* of the last batches, the part in which the card can have waited for
+		       * the host for half of the time */
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
 	/* What work that was charged by estimates was charged too little, by the time that
 	 * it took; bounded. */
@@ -108,6 +111,12 @@ struct gate {
 #define BURST_NS 5000000
 /* A cost is well known that was learned from so many batches. */
 #define SURE_SAMPLES 32
+
+/* Its batches say little of what kernels cost: as much as the host takes to launch them. */
+static inline bool vgpu_host_bound(const struct gate *g)
+{
+	return g->waited > 0.5f;
+}
 
 /* limiter.c; both with gate.lock held.
  * The job's own time up to now, in nanoseconds: wall time, multiplied by its weight

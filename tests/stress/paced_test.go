@@ -34,3 +34,26 @@ func TestWorkThatIsNotMeasuredIsCharged(t *testing.T) {
 		})
 	}
 }
+
+// A job whose host takes longer to launch kernels than the card for them is charged what
+// they take, and what the card needs to begin one after another; not the time in which it
+// waits for the host. Before single launches were measured that was 1.5.
+func TestTimeOfTheHostIsNotCharged(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	file := filepath.Join(t.TempDir(), "cache")
+	env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
+		"CUDA_DEVICE_SM_LIMIT=20", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+file)
+	result, err := run(t, env, "tokens", "--secs", "4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	view, err := libvgpu.ReadCache(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	charged := float64(view.Cards[0].Budget.ChargedNS) / result["done_ns"].(float64)
+	t.Logf("charged %.3f of what the kernels took", charged)
+	if charged < 1 || charged > 1.4 {
+		t.Errorf("charged %.3f of what the kernels took", charged)
+	}
+}
