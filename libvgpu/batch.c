@@ -132,11 +132,13 @@ static bool at_ease(const struct gate *g, uint32_t beside, uint64_t now)
 }
 
 /* Whether a known launch is to be measured alone: no host's time is between two kernels
- * then, so it bounds better what one costs. Its events cost the host as much as two launches. */
+ * then, so it bounds better what one costs. Its events cost the host as much as two launches.
+ * Not at ease: work that is not measured may still run before it, and its time would be
+ * taken for that between the start event and the launch. */
 static bool alone(const struct gate *g, uint64_t est_ns, uint64_t now)
 {
-	return vgpu_host_bound(g) && !g->schedule.others && !g->beside && est_ns <= BRIEF_NS &&
-	       now / 4 % SINGLE_EVERY == 0;
+	return vgpu_host_bound(g) && now / 4 % SINGLE_EVERY == 0 && est_ns <= BRIEF_NS &&
+	       !g->schedule.others && !g->beside && !at_ease(g, 0, now);
 }
 
 /* Whether the batch that opens now goes by its estimates. */
