@@ -337,6 +337,8 @@ void vgpu_ended_in_child(void);
 void vgpu_host_pid(void);
 
 /* watcher.c */
+/* So often it says in its slot that the process is there. */
+#define HEARTBEAT_NS 100000000u
 /* Starts the watcher thread of this process, once; does nothing without a grant. */
 void vgpu_watcher_start(void);
 

@@ -50,8 +50,15 @@ uint64_t vgpu_quantum(const struct gate *g)
 	return g->schedule.others && slice > QUANTUM_NS ? slice : QUANTUM_NS;
 }
 
+/* Killed, or stopped for some heartbeats: nobody says that what it had in flight has ended. */
+static bool gone(const struct vgpu_slot *s, uint64_t now)
+{
+	return __atomic_load_n(&s->died_ns, __ATOMIC_RELAXED) ||
+	       now > __atomic_load_n(&s->heartbeat_ns, __ATOMIC_RELAXED) + 3 * HEARTBEAT_NS;
+}
+
 /* Estimated work of the other processes of the job; *procs: how many have some. */
-static uint64_t inflight_beside(const struct gate *g, uint32_t *procs)
+static uint64_t inflight_beside(const struct gate *g, uint64_t now, uint32_t *procs)
 {
 	const struct vgpu_cache *c = &vgpu_state.cache;
 	uint32_t high = vgpu_slots_in_use(c); /* bounded: any process of the job can write it */
@@ -63,17 +70,17 @@ static uint64_t inflight_beside(const struct gate *g, uint32_t *procs)
 		    !__atomic_load_n(&c->slots[i].owner, __ATOMIC_RELAXED))
 			continue;
 		one = __atomic_load_n(&c->slots[i].card[g->card].inflight_ns, __ATOMIC_RELAXED);
-		*procs += one != 0;
+		*procs += one && !gone(&c->slots[i], now);
 		sum += one;
 	}
 	return sum;
 }
 
-static uint64_t job_inflight(const struct gate *g)
+static uint64_t job_inflight(const struct gate *g, uint64_t now)
 {
 	uint32_t procs;
 
-	return g->inflight_ns + inflight_beside(g, &procs);
+	return g->inflight_ns + inflight_beside(g, now, &procs);
 }
 
 uint32_t vgpu_gate_beside(struct gate *g, uint64_t now)
@@ -81,7 +88,7 @@ uint32_t vgpu_gate_beside(struct gate *g, uint64_t now)
 	uint64_t past = now > g->divided_at_ns ? now - g->divided_at_ns : 0;
 	uint32_t procs;
 
-	inflight_beside(g, &procs);
+	inflight_beside(g, now, &procs);
 	/* Between two looks there were as many as at the one for half of the time. */
 	g->divided_ns += past / 2 / (1 + g->beside) + past / 2 / (1 + procs);
 	g->divided_at_ns = now;
@@ -110,7 +117,7 @@ static uint64_t surely_inflight(const struct gate *g, uint64_t now)
 static uint64_t turn_until(const struct gate *g, uint64_t now)
 {
 	uint32_t procs;
-	uint64_t most = g->inflight_ns + inflight_beside(g, &procs);
+	uint64_t most = g->inflight_ns + inflight_beside(g, now, &procs);
 
 	return vgpu_turn_until(turn_state(g), now, most, procs ? 0 : surely_inflight(g, now));
 }
@@ -252,7 +259,7 @@ uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *wen
 		}
 		/* In turns the job stands idle while others have theirs: what it is due
 		 * meanwhile is not a saved-up burst. */
-		vgpu_budget_refill(budget, now, g->schedule.cores, job_inflight(g) == 0,
+		vgpu_budget_refill(budget, now, g->schedule.cores, job_inflight(g, now) == 0,
 				   vgpu_takes_turns(g) ? TURN_BURST_NS : BURST_NS);
 		if (!(g->schedule.gate & VGPU_GATE_BUDGET))
 			forget_balance(budget);

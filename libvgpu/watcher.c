@@ -15,7 +15,6 @@
 
 #define TICK_BUSY_NS 500000L   /* batches are open or in flight */
 #define TICK_IDLE_NS 10000000L /* only the grant to watch */
-#define HEARTBEAT_NS 100000000u
 /* Slices are read back this often, and a lease that has run out is noticed. */
 #define VERIFY_NS 1000000000u
 

@@ -23,12 +23,18 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 		long.us = max(long.stretched(p, p.Period), roomy(claims, p))
 	} else {
 		short.us = min(short.stretched(p, shortTime(short, long, above)), longest(p)/2)
-		long.us = p.Period
-		if !above {
-			// At least what its share is against theirs, for it does not use it all.
-			own := uint64(max(2*2*shortWait, short.us)) * long.weight / max(1, short.weight)
-			long.us = uint32(min(uint64(p.Period), max(ownTurn, own)))
+		// At least what its share is against theirs: while it does not use it all, that
+		// takes nothing from them.
+		own := uint64(max(2*2*shortWait, short.us)) * long.weight / max(1, short.weight)
+		least := uint64(ownTurn)
+		if above {
+			least = uint64(p.Period)
 		}
+		most := p.Period
+		if short.procs() > 1 { // or many would have more than their share while it works
+			most = longest(p)
+		}
+		long.us = uint32(min(uint64(most), max(least, own)))
 		long.us = min(long.stretched(p, long.us), longest(p)-short.us)
 	}
 	out := make([]uint32, len(claims))
@@ -53,6 +59,14 @@ func (g *group) add(c Claim) {
 	g.claims = append(g.claims, c)
 	g.weight += c.weight()
 	g.cores += uint64(c.Cores)
+}
+
+// procs are its busy processes.
+func (g group) procs() (n uint32) {
+	for _, c := range g.claims {
+		n += c.Busy
+	}
+	return n
 }
 
 // slice is that of each process of a job.
@@ -84,9 +98,9 @@ func (g group) stretched(p Params, us uint32) uint32 {
 // priority it may be half of that job's, for it takes less than it; but never do they
 // switch more often than by slices like the driver's own, of 2 ms, or half of it.
 func shortTime(short, long group, above bool) uint32 {
-	var busy, eager, kernel uint32
+	var eager, kernel uint32
+	busy := short.procs()
 	for _, c := range short.claims {
-		busy += c.Busy
 		kernel = max(kernel, c.Kernel/1000)
 	}
 	for _, c := range long.claims {

@@ -80,6 +80,8 @@ func TestSlicesOfSeveralBesideAnEagerJob(t *testing.T) {
 		{"their kernels fit", []Claim{high(eager(claim(1, 50, hard, 1))), long(claim(2, 50, hard, 4), 1000)}, []uint32{20000, 1200}},
 		{"kernels that fit no slice", []Claim{high(eager(claim(1, 50, hard, 1))), long(claim(2, 50, hard, 4), 5000)}, []uint32{20000, 2000}},
 		{"four beside an equal", []Claim{waiting(claim(1, 20, hard, 1)), claim(2, 80, hard, 4)}, []uint32{4000, 2000}},
+		{"four of 10 % below a high job of 90", []Claim{high(eager(claim(1, 90, hard, 1))), claim(2, 10, hard, 4)}, []uint32{36000, 1000}},
+		{"the same, equal", []Claim{waiting(claim(1, 90, hard, 1)), claim(2, 10, hard, 4)}, []uint32{42000, 2000}},
 		{"one has had too much", []Claim{
 			waiting(claim(1, 20, hard, 1)), gained(claim(2, 40, hard, 1), 0.1), gained(claim(3, 40, hard, 1), 1.9),
 		}, []uint32{4000, 500, 3800}},
