@@ -175,6 +175,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 		return NULL;
 	own_start = b->own_start;
 	end = b->end;
+	l->open = true; /* one of those with work, from now on */
 	*b = (struct vgpu_stream_batch){.own_start = own_start,
 					.end = end,
 					.opened_ns = now,
@@ -195,7 +196,6 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 		b->unmeasured = true;
 	}
 	b->own_ns = vgpu_gate_own(g, b->opened_ns);
-	l->open = true;
 	return b;
 }
 
@@ -298,11 +298,10 @@ static bool several_lanes(const struct gate *g)
 	return n > 1;
 }
 
-/* A batch whose end has come; several: other streams had work too. */
+/* A batch whose end has come; several: other streams had work too. gate.beside is of now. */
 static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b, bool several,
 		    uint64_t now)
 {
-	uint32_t beside = vgpu_gate_beside(g, now);
 	double span, busy, late, slack;
 
 	if (!between(&span, b->start, b->end)) {
@@ -314,8 +313,8 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	if (!b->single)
 		g->waited += ((slack > 0.5 * span ? 1.0f : 0.0f) - g->waited) / 16;
 	busy = several ? not_covered(l->context, l, b, span, now) : span;
-	if (b->beside < beside)
-		b->beside = beside;
+	if (b->beside < g->beside)
+		b->beside = g->beside;
 	settle(g, b, vgpu_batch_charge(g, b, span, busy, slack, now), (uint64_t)busy);
 }
 

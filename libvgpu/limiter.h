@@ -36,7 +36,7 @@ struct vgpu_stream_batch {
 	uint32_t left;               /* of them, those that were launched; grows without the lock */
 	uint32_t ticked;             /* launches when the watcher last looked */
 	uint32_t nfuncs;
-	uint32_t beside; /* so many other processes of the job had work on the card */
+	uint32_t beside; /* so many other processes of the job, or contexts, had work on the card */
 	bool tight;      /* began while the batch before was running */
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
 	bool single;     /* of one launch: closed at once */
@@ -87,8 +87,8 @@ struct gate {
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
-	/* The time divided by the processes of the job that had work on the card then, up
-	 * to divided_at_ns, when there were so many others. */
+	/* The time divided by the processes of the job that had work on the card then (and
+	 * contexts of this one), up to divided_at_ns, when there were so many others. */
 	uint64_t divided_ns, divided_at_ns;
 	uint32_t beside;
 	float waited; /* of the last batches, the part in which the card can have waited for
@@ -126,8 +126,9 @@ uint64_t vgpu_gate_own(const struct gate *g, uint64_t now);
 void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now);
 
 /* wait.c; all with gate.lock held. */
-/* How many other processes of the job have work on the card. Time since the last look is
- * divided by their number (gate.divided_ns), so it is to look at least at each tick. */
+/* How many other processes of the job, and other contexts of this one, have work on the
+ * card. Time since the last look is divided by their number (gate.divided_ns), so it is to
+ * look at least at each tick. */
 uint32_t vgpu_gate_beside(struct gate *g, uint64_t now);
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */

@@ -219,10 +219,8 @@ static int set_group(struct group *g, uint32_t slice_us, bool verify)
 		g->own_us = now;
 	if (want == 0)
 		want = g->own_us;
-	if (now != want &&
-	    (control(g, CMD_SET_TIMESLICE, &want) || control(g, CMD_GET_TIMESLICE, &back)))
-		return -EPERM;
-	if (now != want && back != want)
+	if (now != want && (control(g, CMD_SET_TIMESLICE, &want) ||
+			    control(g, CMD_GET_TIMESLICE, &back) || back != want))
 		return -EPERM;
 	g->set_us = want;
 	return 0;

@@ -83,17 +83,35 @@ static uint64_t job_inflight(const struct gate *g, uint64_t now)
 	return g->inflight_ns + inflight_beside(g, now, &procs);
 }
 
+/* Contexts of this process with work, but one: the card divides itself between them too. */
+static uint32_t more_contexts(const struct gate *g)
+{
+	uint32_t n = 0;
+	bool some[CONTEXTS] = {false};
+
+	for (unsigned i = 0; i < g->lanes; i++) {
+		const struct lane *l = &g->lane[i];
+
+		if (!l->closed && !l->open)
+			continue;
+		n += !some[l->context - g->context];
+		some[l->context - g->context] = true;
+	}
+	return n ? n - 1 : 0;
+}
+
 uint32_t vgpu_gate_beside(struct gate *g, uint64_t now)
 {
 	uint64_t past = now > g->divided_at_ns ? now - g->divided_at_ns : 0;
-	uint32_t procs;
+	uint32_t beside;
 
-	inflight_beside(g, now, &procs);
+	inflight_beside(g, now, &beside);
+	beside += more_contexts(g);
 	/* Between two looks there were as many as at the one for half of the time. */
-	g->divided_ns += past / 2 / (1 + g->beside) + past / 2 / (1 + procs);
+	g->divided_ns += past / 2 / (1 + g->beside) + past / 2 / (1 + beside);
 	g->divided_at_ns = now;
-	g->beside = procs;
-	return procs;
+	g->beside = beside;
+	return beside;
 }
 
 static struct vgpu_turn_state *turn_state(const struct gate *g)

@@ -8,14 +8,14 @@ import (
 )
 
 // Two contexts of one process share its limit, by turns, whether their streams can be told
-// apart by handle or not. The card loses some 8 % to the changes between them, and what is
-// charged twice while both have work.
+// apart by handle or not. The card loses some 8 % to the changes between them. Were each
+// charged for the time of both, 0.36 would be left with default streams.
 func TestContextsOfAProcessShareItsLimit(t *testing.T) {
 	for _, streams := range []string{"created", "default"} {
 		t.Run(streams, func(t *testing.T) {
 			env, libdir, lib := card(t, oneCard)
 			env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
-				"CUDA_DEVICE_SM_LIMIT=75", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
+				"CUDA_DEVICE_SM_LIMIT=50", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
 			result, err := run(t, env, "contexts", "--streams", streams)
 			if err != nil {
 				t.Fatal(err)
@@ -24,8 +24,8 @@ func TestContextsOfAProcessShareItsLimit(t *testing.T) {
 			for _, part := range result["parts"].([]any) {
 				sum += part.(float64)
 			}
-			if sum > 0.78 || sum < 0.45 {
-				t.Errorf("%.3f of the card, want 0.75 less what two contexts lose", sum)
+			if sum > 0.53 || sum < 0.4 {
+				t.Errorf("%.3f of the card, want 0.5 less what two contexts lose", sum)
 			}
 		})
 	}
