@@ -22,6 +22,8 @@
  * after the last change of streams there is but one. */
 #define ONE_STREAM_NS 100000000u
 
+__thread char vgpu_this_thread;
+
 static CUevent event(CUevent *slot)
 {
 	if (!*slot && vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
@@ -34,6 +36,27 @@ static bool record(CUevent *slot, CUstream stream)
 	return event(slot) && vgpu_real.cuEventRecord(*slot, stream) == CUDA_SUCCESS;
 }
 
+/* Events are of the context that is current when they are made, and so is the default stream
+ * in which they are recorded. True: it is the lane's now, until leave_context(). */
+static bool enter_context(const struct lane *l, bool *pushed)
+{
+	CUcontext now = NULL;
+
+	*pushed = false;
+	if (vgpu_real.cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == l->context->ctx)
+		return true;
+	*pushed = vgpu_real.cuCtxPushCurrent_v2(l->context->ctx) == CUDA_SUCCESS;
+	return *pushed;
+}
+
+static void leave_context(bool pushed)
+{
+	CUcontext popped;
+
+	if (pushed)
+		vgpu_real.cuCtxPopCurrent_v2(&popped);
+}
+
 static bool between(double *ns, CUevent from, CUevent to)
 {
 	float ms;
@@ -44,37 +67,61 @@ static bool between(double *ns, CUevent from, CUevent to)
 	return true;
 }
 
+static struct gate_context *context_of(struct gate *g, CUcontext ctx)
+{
+	struct gate_context *spare = NULL;
+
+	for (int i = 0; i < CONTEXTS; i++) {
+		if (g->context[i].ctx == ctx)
+			return &g->context[i];
+		if (!spare && !g->context[i].ctx)
+			spare = &g->context[i];
+	}
+	if (spare)
+		*spare = (struct gate_context){.ctx = ctx};
+	return spare;
+}
+
+/* Its events are of a context, and no use to another one. */
+static void forget_events(struct lane *l)
+{
+	for (unsigned i = 0; i < RING; i++) {
+		if (l->ring[i].own_start)
+			vgpu_real.cuEventDestroy_v2(l->ring[i].own_start);
+		if (l->ring[i].end)
+			vgpu_real.cuEventDestroy_v2(l->ring[i].end);
+		l->ring[i].own_start = l->ring[i].end = NULL;
+	}
+}
+
 struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 {
-	struct gate_context *c = NULL;
+	const void *thread = vgpu_stream_thread(stream);
+	struct gate_context *c = context_of(g, ctx);
 	struct lane *spare = NULL;
 
-	for (int i = 0; i < CONTEXTS && !c; i++)
-		if (g->context[i].ctx == ctx)
-			c = &g->context[i];
-	for (int i = 0; i < CONTEXTS && !c; i++) {
-		if (!g->context[i].ctx) {
-			c = &g->context[i];
-			*c = (struct gate_context){.ctx = ctx};
-		}
-	}
 	if (!c)
 		return NULL;
 	for (unsigned i = 0; i < LANES; i++) {
 		struct lane *l = &g->lane[i];
 
-		if (l->context == c && l->stream == stream)
+		if (l->context == c && l->stream == stream && l->thread == thread)
 			return l;
-		/* A quiet lane may change its stream, but not its context: its
-		 * events belong to that. */
-		if (!l->open && !l->closed && (!l->context || l->context == c) &&
-		    (!spare || l->context == c))
+		if (l->open || l->closed)
+			continue;
+		/* The first of: one of this context, a new one, one of another context. */
+		if (!spare || (spare->context != c && l->context == c) ||
+		    (spare->context && spare->context != c && !l->context))
 			spare = l;
 	}
 	if (!spare)
 		return NULL;
+	if (spare->context && spare->context != c && vgpu_real.cuEventDestroy_v2)
+		forget_events(spare);
 	spare->context = c;
 	spare->stream = stream;
+	spare->thread = thread;
+	__atomic_store_n(&spare->marks, false, __ATOMIC_RELAXED);
 	if (g->lanes < spare - g->lane + 1)
 		g->lanes = (unsigned)(spare - g->lane + 1);
 	return spare;
@@ -141,6 +188,15 @@ static bool alone(const struct gate *g, uint64_t est_ns, uint64_t now)
 	       !g->schedule.others && !g->beside && !at_ease(g, 0, now);
 }
 
+static bool several_lanes(const struct gate *g)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < g->lanes; i++)
+		n += g->lane[i].closed != 0 || g->lane[i].open;
+	return n > 1;
+}
+
 /* Whether the batch that opens now goes by its estimates. */
 static bool trust(struct gate *g, bool known, uint32_t beside, uint64_t now)
 {
@@ -176,10 +232,11 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 	own_start = b->own_start;
 	end = b->end;
 	l->open = true; /* one of those with work, from now on */
+	vgpu_gate_beside(g, now);
 	*b = (struct vgpu_stream_batch){.own_start = own_start,
 					.end = end,
 					.opened_ns = now,
-					.beside = vgpu_gate_beside(g, now),
+					.beside = g->beside,
 					.divided_ns = g->divided_ns,
 					.single = single,
 					.learns = learns};
@@ -196,7 +253,38 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 		b->unmeasured = true;
 	}
 	b->own_ns = vgpu_gate_own(g, b->opened_ns);
+	if (several_lanes(g))
+		g->several_ns = b->opened_ns;
 	return b;
+}
+
+static bool can_record(const struct lane *l)
+{
+	return !l->thread || l->thread == &vgpu_this_thread;
+}
+
+void vgpu_batch_mark(struct lane *l)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
+
+	if (l->open && !b->unmeasured && can_record(l) && record(&b->end, l->stream))
+		b->marked = b->launches;
+}
+
+/* Records the end of the open batch. False: that cannot be. */
+static bool record_end(struct lane *l, struct vgpu_stream_batch *b)
+{
+	bool pushed, ok;
+
+	if (!can_record(l)) {
+		__atomic_store_n(&l->marks, true,
+				 __ATOMIC_RELAXED); /* launches look without the lock */
+		return b->marked == b->launches;
+	}
+	__atomic_store_n(&l->marks, false, __ATOMIC_RELAXED);
+	ok = enter_context(l, &pushed) && record(&b->end, l->stream);
+	leave_context(pushed);
+	return ok;
 }
 
 void vgpu_batch_close(struct lane *l)
@@ -212,10 +300,27 @@ void vgpu_batch_close(struct lane *l)
 	b->solid = b->tight && running_before(l);
 	if (b->launches != b->ticked && !b->trusted)
 		b->last_ns = vgpu_now();
-	if (!b->unmeasured && !record(&b->end, l->stream))
+	if (!b->unmeasured && !record_end(l, b))
 		b->unmeasured = true;
 	l->open = false;
 	l->closed++;
+}
+
+void vgpu_batch_end(struct lane *l)
+{
+	if (can_record(l))
+		vgpu_batch_close(l);
+}
+
+static bool record_anchor(CUevent *slot, struct lane *l)
+{
+	bool pushed, ok = l->stream && enter_context(l, &pushed);
+
+	if (!ok)
+		return false;
+	ok = record(slot, l->stream);
+	leave_context(pushed);
+	return ok;
 }
 
 /* Moves the time line's zero before float milliseconds get coarse. */
@@ -224,7 +329,7 @@ static void anchor(struct gate_context *c, struct lane *l, uint64_t now)
 	double moved;
 
 	if (!c->anchored) {
-		if (!record(&c->anchor, l->stream))
+		if (!record_anchor(&c->anchor, l))
 			return;
 		c->anchored = true;
 		c->anchor_host_ns = now;
@@ -241,7 +346,7 @@ static void anchor(struct gate_context *c, struct lane *l, uint64_t now)
 			c->anchor_host_ns = now;
 		}
 		c->next_recorded = false;
-	} else if (now - c->anchor_host_ns > ANCHOR_NS && record(&c->next_anchor, l->stream)) {
+	} else if (now - c->anchor_host_ns > ANCHOR_NS && record_anchor(&c->next_anchor, l)) {
 		c->next_recorded = true;
 	}
 }
@@ -289,22 +394,12 @@ static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t c
 	__atomic_store_n(&mine->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
 }
 
-static bool several_lanes(const struct gate *g)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < g->lanes; i++)
-		n += g->lane[i].closed != 0 || g->lane[i].open;
-	return n > 1;
-}
-
-/* A batch whose end has come; several: other streams had work too. gate.beside is of now. */
-static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b, bool several,
-		    uint64_t now)
+/* A batch whose end has come. gate.beside and gate.several_ns are of now. */
+static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b, uint64_t now)
 {
 	double span, busy, late, slack;
 
-	if (!between(&span, b->start, b->end)) {
+	if (!between(&span, b->start, b->end) || span < 0) {
 		settle(g, b, b->est_ns, b->est_ns);
 		return;
 	}
@@ -312,7 +407,7 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	slack = slack_of(b, span, late);
 	if (!b->single)
 		g->waited += ((slack > 0.5 * span ? 1.0f : 0.0f) - g->waited) / 16;
-	busy = several ? not_covered(l->context, l, b, span, now) : span;
+	busy = g->several_ns >= b->opened_ns ? not_covered(l->context, l, b, span, now) : span;
 	if (b->beside < g->beside)
 		b->beside = g->beside;
 	settle(g, b, vgpu_batch_charge(g, b, span, busy, slack, now), (uint64_t)busy);
@@ -320,9 +415,9 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 
 void vgpu_batch_reap(struct gate *g, uint64_t now)
 {
-	bool several = several_lanes(g);
-
 	g->reaped_ns = now;
+	if (several_lanes(g))
+		g->several_ns = now;
 	vgpu_gate_beside(g, now);
 	for (unsigned i = 0; i < g->lanes; i++) {
 		struct lane *l = &g->lane[i];
@@ -335,7 +430,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			if (r == CUDA_ERROR_NOT_READY)
 				break;
 			if (r == CUDA_SUCCESS)
-				account(g, l, b, several, now);
+				account(g, l, b, now);
 			else
 				settle(g, b, b->est_ns, b->est_ns);
 			g->progress_ns = now;
@@ -355,6 +450,15 @@ void vgpu_lane_drop(struct gate *g, struct lane *l)
 	}
 	l->closed = 0;
 	l->open = false;
+	l->stream = NULL;
+}
+
+void vgpu_lane_end(struct gate *g, struct lane *l)
+{
+	if (!vgpu_capturing())
+		vgpu_batch_close(l);
+	if (l->open)
+		vgpu_lane_drop(g, l);
 	l->stream = NULL;
 }
 #endif

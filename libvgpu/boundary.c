@@ -181,16 +181,65 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dst, CUdeviceptr src, size_t size, CUst
 		 vgpu_real.cuMemcpyDtoHAsync_v2_ptsz(dst, src, size, stream));
 }
 
+/* Streams in which a capture began. A capture also ends with its stream, and then nobody
+ * calls its end. */
+#define ORIGINS 64
+static CUstream origins[ORIGINS];
+static pthread_mutex_t origins_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void capture_begins(void)
+{
+	vgpu_working_capture();
+	vgpu_gate_capture();
+}
+
+static void capture_ends(void)
+{
+	int n = __atomic_load_n(&vgpu_captures, __ATOMIC_SEQ_CST);
+
+	while (n > 0 && !__atomic_compare_exchange_n(&vgpu_captures, &n, n - 1, false,
+						     __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+}
+
+/* Puts now in the place of before. True: that was there. */
+static bool origin(CUstream before, CUstream now)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&origins_lock);
+	for (unsigned i = 0; i < ORIGINS && !found; i++) {
+		found = origins[i] == before;
+		if (found)
+			origins[i] = now;
+	}
+	pthread_mutex_unlock(&origins_lock);
+	return found;
+}
+
+void vgpu_captures_in_child(void)
+{
+	pthread_mutex_init(&origins_lock, NULL);
+	vgpu_captures = 0;
+	for (unsigned i = 0; i < ORIGINS; i++)
+		origins[i] = NULL;
+}
+
 /* The watcher must not record an event in a stream that is gone. */
 static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
 {
+	CUresult r;
+
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
 	if (vgpu_state.grant) {
 		vgpu_gate_drop_stream(stream);
 		vgpu_working_forget(stream, NULL);
 	}
-	return real(stream);
+	r = real(stream);
+	if (r == CUDA_SUCCESS && vgpu_capturing() && stream && origin(stream, NULL))
+		capture_ends();
+	return r;
 }
 
 CUresult cuStreamDestroy(CUstream stream)
@@ -207,19 +256,21 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 
 /* Counted before the driver begins, so that no other thread of ours makes an
  * event call in between; counted down when it has ended or never began. */
-#define CAPTURE(real, call)                                                      \
-	do {                                                                     \
-		CUresult result;                                                 \
-                                                                                 \
-		vgpu_need_cuda();                                                \
-		if (!(real))                                                     \
-			return CUDA_ERROR_NO_DEVICE;                             \
-		vgpu_gate_boundary(NULL);                                        \
-		vgpu_working_capture();                                          \
-		result = call;                                                   \
-		if (result != CUDA_SUCCESS)                                      \
-			__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST); \
-		return result;                                                   \
+#define CAPTURE(real, call)                          \
+	do {                                         \
+		CUresult result;                     \
+                                                     \
+		vgpu_need_cuda();                    \
+		if (!(real))                         \
+			return CUDA_ERROR_NO_DEVICE; \
+		vgpu_gate_boundary(NULL);            \
+		capture_begins();                    \
+		result = call;                       \
+		if (result != CUDA_SUCCESS)          \
+			capture_ends();              \
+		else                                 \
+			origin(NULL, stream);        \
+		return result;                       \
 	} while (0)
 
 CUresult cuStreamBeginCapture(CUstream stream)
@@ -257,32 +308,45 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 		vgpu_real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, data, n, mode));
 }
 
-static CUresult end_capture(CUresult (*real)(CUstream, CUgraph *), CUstream stream, CUgraph *graph)
+static bool captures(CUstream stream)
 {
-	int before = CU_STREAM_CAPTURE_STATUS_NONE;
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	return vgpu_real.cuStreamIsCapturing &&
+	       vgpu_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static CUresult end_capture(CUresult (*real)(CUstream, CUgraph *), CUstream stream, CUgraph *graph,
+			    bool per_thread)
+{
+	CUstream of = vgpu_stream(stream, per_thread);
+	bool before;
 	CUresult r;
 
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
-	if (vgpu_real.cuStreamIsCapturing)
-		vgpu_real.cuStreamIsCapturing(stream, &before);
+	before = captures(of);
 	r = real(stream, graph);
-	/* Also ended when it had been invalidated and the call fails. */
-	if (before != CU_STREAM_CAPTURE_STATUS_NONE &&
-	    __atomic_load_n(&vgpu_captures, __ATOMIC_SEQ_CST) > 0)
-		__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
+	/* Also ended when it had been invalidated and the call fails; not when it is of
+	 * another stream. */
+	if (before && !captures(of)) {
+		if (stream)
+			origin(stream, NULL);
+		capture_ends();
+	}
 	return r;
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
 	vgpu_need_cuda();
-	return end_capture(vgpu_real.cuStreamEndCapture, stream, graph);
+	return end_capture(vgpu_real.cuStreamEndCapture, stream, graph, false);
 }
 
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
 	vgpu_need_cuda();
-	return end_capture(vgpu_real.cuStreamEndCapture_ptsz, stream, graph);
+	return end_capture(vgpu_real.cuStreamEndCapture_ptsz, stream, graph, true);
 }
 #endif

@@ -121,6 +121,9 @@ static double longer_than_slices(const struct gate *g, const struct vgpu_stream_
 	return vgpu_costs_long(b->func[0].cost, busy, part, sure);
 }
 
+/* Others of the job had work meanwhile, also those that came and went unseen at both ends. */
+#define UNDIVIDED 0.98
+
 static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, double est, double busy,
 			double slack, double part, double of_job)
 {
@@ -131,7 +134,7 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 			return known(g, b, est, busy, BEHIND * busy * part * of_job);
 		return longer_than_slices(g, b, busy, part * of_job);
 	}
-	if (b->beside)
+	if (b->beside || of_job < UNDIVIDED)
 		return known(g, b, est, busy, busy * of_job);
 	if (b->learns)
 		return at_least;
@@ -147,9 +150,11 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 {
 	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
 	double part = own_part(g, b, now);
-	double charge = charge_of(g, b, est, busy, slack, part, own_of_job(g, b, now));
+	double of_job = own_of_job(g, b, now);
+	double charge = charge_of(g, b, est, busy, slack, part, of_job);
+	bool whole = part >= 1 && !b->beside && of_job >= UNDIVIDED && !g->schedule.others;
 
-	learn(b, est, span, slack, part >= 1 && !b->beside && !g->schedule.others);
+	learn(b, est, span, slack, whole);
 	return (uint64_t)charge;
 }
 #endif

@@ -127,7 +127,8 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	int64_t balance;
 
 	if (g->schedule.gate != VGPU_GATE_BUDGET || g->quick_left < weight || !lane ||
-	    !lane->open || lane->stream != stream || (ctx && lane->context->ctx != ctx))
+	    !lane->open || lane->stream != stream || lane->thread != vgpu_stream_thread(stream) ||
+	    (ctx && lane->context->ctx != ctx))
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
@@ -209,7 +210,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			return;
 		}
 		pay(g);
-		since = vgpu_gate_wait(g, l->est_ns, events, &now);
+		since = vgpu_gate_wait(g, l->est_ns, &events, &now);
 		/* At random, lest the same launches of a step be measured alone. */
 		g->quick_left =
 			vgpu_host_bound(g) ? 1 + (unsigned)(now / 16 % QUICK_MAX) : QUICK_MAX;
@@ -273,7 +274,8 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		return;
 	g = &gates[l->card];
 	full = b->learns || b->single || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
-	if (likely(result == CUDA_SUCCESS && !full)) {
+	if (likely(result == CUDA_SUCCESS && !full &&
+		   !__atomic_load_n(&l->lane->marks, __ATOMIC_RELAXED))) {
 		leave_batch(b);
 		return;
 	}
@@ -284,6 +286,8 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		leave_batch(b);
 		if (full && !vgpu_capturing())
 			vgpu_batch_close(l->lane);
+		else if (l->lane->marks && !vgpu_capturing())
+			vgpu_batch_mark(l->lane);
 	}
 	pthread_mutex_unlock(&g->lock);
 }
@@ -296,10 +300,19 @@ void vgpu_gate_boundary(CUstream stream)
 		struct gate *g = &gates[i];
 
 		pthread_mutex_lock(&g->lock);
-		for (unsigned k = 0; k < g->lanes; k++)
+		for (unsigned k = 0; k < g->lanes && !vgpu_capturing(); k++)
 			if (g->lane[k].open && (!stream || g->lane[k].stream == stream))
-				vgpu_batch_close(&g->lane[k]);
+				vgpu_batch_end(&g->lane[k]);
 		pthread_mutex_unlock(&g->lock);
+	}
+}
+
+/* Whoever is at event calls holds a gate's lock, and has looked for captures with it held. */
+void vgpu_gate_capture(void)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		pthread_mutex_lock(&gates[i].lock);
+		pthread_mutex_unlock(&gates[i].lock);
 	}
 }
 
@@ -311,7 +324,7 @@ void vgpu_gate_drop_stream(CUstream stream)
 		pthread_mutex_lock(&g->lock);
 		for (unsigned k = 0; k < g->lanes; k++)
 			if (g->lane[k].context && g->lane[k].stream == stream)
-				vgpu_lane_drop(g, &g->lane[k]);
+				vgpu_lane_end(g, &g->lane[k]);
 		pthread_mutex_unlock(&g->lock);
 	}
 }
@@ -323,6 +336,8 @@ void vgpu_gate_drop_context(CUcontext ctx)
 		struct gate *g = &gates[i];
 
 		pthread_mutex_lock(&g->lock);
+		if (!vgpu_capturing())
+			vgpu_batch_reap(g, vgpu_now());
 		for (unsigned k = 0; k < g->lanes; k++) {
 			struct lane *l = &g->lane[k];
 
@@ -351,7 +366,7 @@ void vgpu_gate_in_child(void)
 		gates[i].inflight_ns = gates[i].owed_ns = 0;
 		gates[i].last = NULL;
 	}
-	vgpu_captures = 0;
+	vgpu_captures_in_child();
 }
 
 void vgpu_gate_forget_key(uint64_t key)
@@ -361,11 +376,9 @@ void vgpu_gate_forget_key(uint64_t key)
 	__atomic_store_n(&c->samples, 0, __ATOMIC_RELAXED);
 }
 
-/* Event calls of another thread need the lane's context to be current. */
-static bool tick_lane(struct gate *g, struct lane *l, uint64_t now)
+static bool tick_lane(struct lane *l, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
-	CUcontext popped;
 
 	if (!l->open || vgpu_batch_held(b))
 		return l->open;
@@ -373,14 +386,8 @@ static bool tick_lane(struct gate *g, struct lane *l, uint64_t now)
 		b->ticked = b->launches;
 		b->last_ns = now;
 	}
-	if (now - b->last_ns < IDLE_CLOSE_NS)
-		return true;
-	if (vgpu_real.cuCtxPushCurrent_v2(l->context->ctx) != CUDA_SUCCESS) {
-		vgpu_lane_drop(g, l);
-		return false;
-	}
-	vgpu_batch_close(l);
-	vgpu_real.cuCtxPopCurrent_v2(&popped);
+	if (now - b->last_ns >= IDLE_CLOSE_NS)
+		vgpu_batch_close(l);
 	return true;
 }
 
@@ -396,9 +403,14 @@ bool vgpu_gate_tick(void)
 			busy = true;
 			continue;
 		}
+		if (vgpu_capturing()) { /* since then */
+			pthread_mutex_unlock(&g->lock);
+			busy = true;
+			continue;
+		}
 		pay(g);
 		for (unsigned k = 0; k < g->lanes; k++)
-			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
+			busy |= tick_lane(&g->lane[k], now) || g->lane[k].closed;
 		vgpu_batch_reap(g, now);
 		/* gresd hands the card over when the job's work is done; nobody but this
 		 * thread sees that while the program waits for it. */

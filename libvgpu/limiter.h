@@ -17,7 +17,7 @@
 #define LANES 32
 #define RING 16
 #define FUNCS 16
-#define CONTEXTS 4
+#define CONTEXTS 16
 
 /* A batch is closed when it holds this much estimated work. */
 #define BATCH_NS 500000u
@@ -40,12 +40,20 @@ struct vgpu_stream_batch {
 	bool tight;      /* began while the batch before was running */
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
 	bool single;     /* of one launch: closed at once */
+	uint32_t marked; /* so many launches are before its end event; lane.marks */
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
 	bool trusted;    /* and that on purpose */
 	struct vgpu_cost_part func[FUNCS];
 	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
 };
+
+/* CU_STREAM_PER_THREAD is another stream in each thread: whose it is here, or NULL. */
+extern __thread char vgpu_this_thread;
+static inline const void *vgpu_stream_thread(CUstream stream)
+{
+	return stream == CU_STREAM_PER_THREAD ? &vgpu_this_thread : NULL;
+}
 
 /* Some launch is between the gate and the driver; with gate.lock held. A drop while one
  * is there leaves more that left than entered. */
@@ -65,7 +73,11 @@ struct gate_context {
 
 struct lane {
 	struct gate_context *context; /* NULL: free */
-	CUstream stream;
+	CUstream stream;              /* NULL: destroyed */
+	/* Only this thread can record in the stream, or NULL: any. When another one had to
+	 * close a batch, the next are marked at each launch. */
+	const void *thread;
+	bool marks;
 	struct vgpu_stream_batch ring[RING];
 	unsigned first, closed; /* closed batches in flight */
 	bool open;              /* ring[(first + closed) % RING] takes launches */
@@ -83,6 +95,7 @@ struct gate {
 	unsigned quick_left;  /* QUICK_MAX, less by what has gone by the last look */
 	struct lane *last;    /* of the last launch, or NULL */
 	uint64_t other_ns;    /* when a launch last went to another lane than the one before */
+	uint64_t several_ns;  /* when several streams last had work at a time */
 	unsigned trust_left;  /* so many batches more may be charged by their estimates */
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
@@ -134,9 +147,10 @@ bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
 /* Waits, with the lock released while asleep, until work of est nanoseconds may go.
- * events: event calls are allowed (no capture is open). *went: the time at which it may.
- * Returns what to leave the order with (vgpu_order_leave) when the work has been charged. */
-uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *went);
+ * *went: the time at which it may. *events: event calls are allowed then (no capture is
+ * open). Returns what to leave the order with (vgpu_order_leave) when the work has been
+ * charged. */
+uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool *events, uint64_t *went);
 /* Tells gresd when the job's work will be done; the watcher's, in turns. */
 void vgpu_gate_turns(const struct gate *g, uint64_t now);
 
@@ -154,11 +168,18 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 					  uint64_t est_ns, uint64_t now);
 /* So may a launch join a trusted batch. */
 bool vgpu_batch_known(uint32_t samples, uint64_t est_ns);
-/* Ends the open batch unless a launch is between gate and driver. */
+/* Ends the open batch unless a launch is between gate and driver. Whatever context is
+ * current. */
 void vgpu_batch_close(struct lane *l);
+/* The same, where this thread can see to it that the batch is measured. */
+void vgpu_batch_end(struct lane *l);
+/* Records the end of the open batch behind its last launch; of a lane with marks. */
+void vgpu_batch_mark(struct lane *l);
 /* Takes completed batches off, charges them, learns. */
 void vgpu_batch_reap(struct gate *g, uint64_t now);
 /* Charges what is left of a lane by its estimates and empties it. */
 void vgpu_lane_drop(struct gate *g, struct lane *l);
+/* The stream of a lane ends: nothing comes any more, and what has come is measured. */
+void vgpu_lane_end(struct gate *g, struct lane *l);
 
 #endif

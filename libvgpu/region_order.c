@@ -22,7 +22,9 @@ bool vgpu_order_first(struct vgpu_budget *b, uint64_t since_ns, uint64_t now_ns)
 {
 	uint64_t first = __atomic_load_n(&b->first_since_ns, __ATOMIC_ACQUIRE);
 	uint32_t now_ms = ms_of(now_ns);
-	bool there = now_ms - __atomic_load_n(&b->first_seen_ms, __ATOMIC_RELAXED) <= STALE_MS;
+	uint32_t ago = now_ms - __atomic_load_n(&b->first_seen_ms, __ATOMIC_RELAXED);
+	/* Another process may have looked a moment after this one took the time. */
+	bool there = ago <= STALE_MS || ago > UINT32_MAX - STALE_MS;
 
 	if (first != since_ns) {
 		if (first && first < since_ns && there)

@@ -235,7 +235,10 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
 /* Ends the open batch of a stream (CU_STREAM_LEGACY for the default one), or
  * of all streams when stream is NULL: work after it is another batch. */
 void vgpu_gate_boundary(CUstream stream);
-/* Forgets batches of a stream or context that is about to go. */
+/* Returns when no thread of ours is at event calls any more that began before
+ * vgpu_captures was raised. */
+void vgpu_gate_capture(void);
+/* A stream or context is about to go: its batches end; those of a context are forgotten. */
 void vgpu_gate_drop_stream(CUstream stream);
 void vgpu_gate_drop_context(CUcontext ctx);
 void vgpu_gate_forget_key(uint64_t key);
@@ -248,6 +251,8 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *s);
 void vgpu_gate_in_child(void);
 /* Number of stream captures open in this process. */
 extern int vgpu_captures;
+/* boundary.c: after a fork, in the child: none. */
+void vgpu_captures_in_child(void);
 static inline bool vgpu_capturing(void)
 {
 	return __atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0;

@@ -70,7 +70,9 @@ static uint64_t inflight_beside(const struct gate *g, uint64_t now, uint32_t *pr
 		    !__atomic_load_n(&c->slots[i].owner, __ATOMIC_RELAXED))
 			continue;
 		one = __atomic_load_n(&c->slots[i].card[g->card].inflight_ns, __ATOMIC_RELAXED);
-		*procs += one && !gone(&c->slots[i], now);
+		if (!one || gone(&c->slots[i], now))
+			continue;
+		*procs += 1;
 		sum += one;
 	}
 	return sum;
@@ -233,7 +235,7 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, uint64_t es
 static void close_all(struct gate *g)
 {
 	for (unsigned i = 0; i < g->lanes; i++)
-		vgpu_batch_close(&g->lane[i]);
+		vgpu_batch_end(&g->lane[i]);
 }
 
 static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint64_t est,
@@ -261,9 +263,7 @@ static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint
 	return ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : ns;
 }
 
-/* Waits, with g->lock released while asleep, until the launch may go. events:
- * event calls are allowed (no capture is open). */
-uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *went)
+uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool *events, uint64_t *went)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
 	uint64_t began = 0, now = vgpu_now(), since = now, ns;
@@ -272,9 +272,10 @@ uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *wen
 	bool ask = now - g->reaped_ns > REAP_NS;
 
 	for (;; now = vgpu_now()) {
-		if (events && ask) {
+		/* Another thread's capture begins and ends while the lock is free. */
+		*events = !vgpu_capturing();
+		if (*events && ask)
 			vgpu_batch_reap(g, now);
-		}
 		/* In turns the job stands idle while others have theirs: what it is due
 		 * meanwhile is not a saved-up burst. */
 		vgpu_budget_refill(budget, now, g->schedule.cores, job_inflight(g, now) == 0,
@@ -285,7 +286,7 @@ uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *wen
 			follow_turns(g, budget, now);
 		if (!g->on || may_go(g, budget, est, since, now))
 			break;
-		if (events && !ask) {
+		if (*events && !ask) {
 			ask = true;
 			continue;
 		}
@@ -295,7 +296,7 @@ uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool events, uint64_t *wen
 				g->progress_ns = now;
 			__atomic_add_fetch(&budget->waits, 1, __ATOMIC_RELAXED);
 		}
-		if (events)
+		if (*events)
 			close_all(g);
 		if (g->inflight_ns && now > g->progress_ns &&
 		    now - g->progress_ns > STUCK_NS + 10 * g->inflight_ns)

@@ -140,11 +140,12 @@ func (k *Checker) Counts() (samples, checked, alone int) {
 	return k.samples, k.inv.Checked, k.inv.Alone
 }
 
-// Over is the most GPU time that a job had beyond its share in three seconds.
-func (k *Checker) Over() (alone, beside time.Duration) {
+// Over is the most GPU time that a job had beyond its share in three seconds, and what there
+// is to find out why.
+func (k *Checker) Over() (alone, beside time.Duration, told string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.inv.Over.Alone, k.inv.Over.Beside
+	return k.inv.Over.Alone, k.inv.Over.Beside, k.inv.Over.BesideTold
 }
 
 // Stop ends it.

@@ -41,7 +41,10 @@ type Invariants struct {
 	Alone   int // of them, compute limits of jobs that had their card alone
 	// Over is the most that a job had in a window beyond its share alone, in GPU time:
 	// alone on its card, and beside others, which is looked at only.
-	Over struct{ Alone, Beside time.Duration }
+	Over struct {
+		Alone, Beside time.Duration
+		BesideTold    string // of the job that had it
+	}
 
 	want    map[uint32]Want
 	exempt  map[uint32]bool // jobs whose processes nobody looks after
@@ -189,7 +192,10 @@ func (inv *Invariants) compute(o Observation) (wrong []string) {
 		}
 		over := used - span*time.Duration(w.Share)/100
 		if others > span*aloneBelow/100 {
-			inv.Over.Beside = max(inv.Over.Beside, over)
+			if over > inv.Over.Beside {
+				inv.Over.Beside = over
+				inv.Over.BesideTold = fmt.Sprintf("job %d of %d %%: %s beside %s", job, w.Share, told(u.points), inv.sharesOf(o))
+			}
 			continue
 		}
 		inv.Over.Alone = max(inv.Over.Alone, over)
@@ -201,6 +207,18 @@ func (inv *Invariants) compute(o Observation) (wrong []string) {
 		}
 	}
 	return wrong
+}
+
+// sharesOf lists the jobs that compute, each with its share and what it had so far.
+func (inv *Invariants) sharesOf(o Observation) string {
+	var text []string
+	for job, u := range inv.busy {
+		f := o.Files[job]
+		text = append(text, fmt.Sprintf("job %d of %d %% (%d ms; gate %d, slice %d us, balance %d ms)", job, inv.want[job].Share,
+			(u.total-u.points[0].total).Milliseconds(), f.Schedule.Gate, f.Schedule.SliceUS, f.Budget.BalanceNS/int64(time.Millisecond)))
+	}
+	slices.Sort(text)
+	return strings.Join(text, ", ")
 }
 
 // told is what there is to find out why a job had more than its share: over the

@@ -117,9 +117,9 @@ func TestSoak(t *testing.T) {
 	samples, checked, _ := n.Counts()
 	t.Logf("seed %d: %.0f s, %d jobs (%d of them refused); %d samples, %d invariants checked",
 		seed, time.Since(start).Seconds(), jobs, refused, samples, checked)
-	over, beside := n.Over()
-	t.Logf("the most that a job had beyond its share in %s: %d ms alone on its card (allowed: %d), %d ms beside others",
-		computeWindow, over.Milliseconds(), (computeWindow*computePoints/100 + computeBurst).Milliseconds(), beside.Milliseconds())
+	over, beside, who := n.Over()
+	t.Logf("the most that a job had beyond its share in %s: %d ms alone on its card (allowed: %d), %d ms beside others: %s",
+		computeWindow, over.Milliseconds(), (computeWindow*computePoints/100 + computeBurst).Milliseconds(), beside.Milliseconds(), who)
 	// The first rounds fill what is kept for reuse.
 	warm := min(3, len(jobsAfter)/4)
 	t.Logf("%d jobs from the first value to the last", jobsAfter[len(jobsAfter)-1]-jobsAfter[warm])

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * streams.c - a process that does with streams what few do.
+ *
+ *   streams --how HOW [--libdir DIR] [--secs 3]
+ *
+ *   destroyed  each kernel of 5 ms in a stream of its own, destroyed while it runs
+ *   threads    two threads, each with its own default stream: kernels of 0.4 and of 2 ms
+ *   polled     a thread's default stream, never waited for but asked; kernels that have
+ *              become ten times longer
+ *   contexts   eight contexts in turn, a kernel of 5 ms in each
+ *   many       a second context, after the first has used 40 streams
+ *   captured   after a capture of the thread's default stream
+ *   captures   kernels of 5 ms; another thread captures one graph after the other
+ *
+ * Prints the work done, as a part of the time, and how many captures failed. For the simulated
+ * card, on which it is known how long a kernel takes.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "kernels.h"
+
+#define MS (1000000 / NS_PER_UNIT)
+
+static struct kernels k;
+static double until;
+static CUresult (*create)(CUcontext *, unsigned, CUdevice), (*set_current)(CUcontext);
+static CUresult (*get_current)(CUcontext *), (*wait_for_all)(void);
+static CUresult (*create_stream)(CUstream *, unsigned), (*destroy_stream)(CUstream);
+static CUresult (*query)(CUstream), (*load)(CUmodule *, const void *);
+static CUresult (*function)(CUfunction *, CUmodule, const char *);
+static CUresult (*begin)(CUstream, int), (*end)(CUstream, CUgraph *);
+static CUresult (*end_of_thread)(CUstream, CUgraph *), (*destroy_graph)(CUgraph);
+
+static int launch(CUstream stream, unsigned grid, unsigned units)
+{
+	struct kernels here = k;
+
+	here.stream = stream;
+	return kernels_launch(&here, grid, units);
+}
+
+/* Each returns what its kernels take, in units; 0: a call failed. */
+
+static double destroyed(void)
+{
+	CUstream s;
+
+	return create_stream(&s, 0) == 0 && launch(s, 1, 5 * MS) && destroy_stream(s) == 0 ? 5 * MS
+											   : 0;
+}
+
+static double in_thread(unsigned grid, unsigned units)
+{
+	double done = 0;
+
+	while (now_s() < until) {
+		if (!launch(CU_STREAM_PER_THREAD, grid, units))
+			return 0;
+		done += units;
+	}
+	return k.wait_for(CU_STREAM_PER_THREAD) ? 0 : done;
+}
+
+static void *other_thread(void *ctx)
+{
+	static double done;
+
+	done = set_current(ctx) ? 0 : in_thread(2, 2 * MS);
+	return &done;
+}
+
+static double threads(void)
+{
+	pthread_t t;
+	CUcontext ctx;
+	void *other;
+	double own;
+
+	if (get_current(&ctx) || pthread_create(&t, NULL, other_thread, ctx))
+		return 0;
+	own = in_thread(1, 2 * MS / 5);
+	pthread_join(t, &other);
+	return *(double *)other > 0 ? own + *(double *)other : 0;
+}
+
+/* The host looks twice in each millisecond whether its kernel is done. */
+static double polled(void)
+{
+	static unsigned n;
+	unsigned units = n++ < 100 ? MS / 5 : 2 * MS;
+
+	if (!launch(CU_STREAM_PER_THREAD, 1, units))
+		return 0;
+	while (query(CU_STREAM_PER_THREAD) == CUDA_ERROR_NOT_READY)
+		usleep(500);
+	return units;
+}
+
+static int another(CUcontext *ctx, CUfunction *work)
+{
+	static const char ptx[] = ".version 7.0\n"
+				  ".target sm_70\n"
+				  ".address_size 64\n"
+				  "// simgpu: entry=work ns_per_unit=20 unit_param=0\n"
+				  ".visible .entry work(.param .u32 units) { ret; }\n";
+	CUmodule module;
+
+	return create(ctx, 0, 0) || set_current(*ctx) || load(&module, ptx) ||
+	       function(work, module, "work");
+}
+
+static double contexts(void)
+{
+	static struct {
+		CUcontext ctx;
+		CUfunction work;
+	} all[8];
+	static unsigned n;
+	unsigned i = n++ % 8;
+
+	if (all[i].ctx ? set_current(all[i].ctx) : another(&all[i].ctx, &all[i].work))
+		return 0;
+	k.work = all[i].work;
+	return launch(NULL, 1, 5 * MS) ? 5 * MS : 0;
+}
+
+static double many(void)
+{
+	static CUcontext second;
+	CUstream s;
+
+	for (unsigned i = 0; !second && i < 40; i++)
+		if (create_stream(&s, 0) || !launch(s, 1, MS / 100) || k.wait_for(s))
+			return 0;
+	if (!second && another(&second, &k.work))
+		return 0;
+	return launch(NULL, 1, 5 * MS) ? 5 * MS : 0;
+}
+
+static double captured(void)
+{
+	static CUgraph graph;
+
+	if (!graph && (begin(CU_STREAM_PER_THREAD, 0) || !launch(CU_STREAM_PER_THREAD, 1, MS) ||
+		       end_of_thread(NULL, &graph)))
+		return 0;
+	return launch(NULL, 1, 5 * MS) ? 5 * MS : 0;
+}
+
+static double kernel(void)
+{
+	return launch(k.stream, 1, 5 * MS) ? 5 * MS : 0;
+}
+
+/* Captures of which nothing that this program does is a reason to fail. */
+static void *capturing(void *ctx)
+{
+	static unsigned failed[2];
+	CUstream s;
+
+	if (set_current(ctx) || create_stream(&s, 1))
+		return NULL;
+	for (; now_s() < until; failed[1]++) {
+		CUgraph graph = NULL;
+
+		if (begin(s, 0)) {
+			failed[0]++;
+			continue;
+		}
+		usleep(3000);
+		if (!launch(s, 3, MS) || end(s, &graph))
+			failed[0]++;
+		if (graph)
+			destroy_graph(graph);
+		usleep(2000);
+	}
+	return failed;
+}
+
+static const struct {
+	const char *name;
+	double (*step)(void);
+	int once;
+} hows[] = {{"destroyed", destroyed, 0}, {"threads", threads, 1}, {"polled", polled, 0},
+	    {"contexts", contexts, 0},   {"many", many, 0},       {"captured", captured, 0},
+	    {"captures", kernel, 0}};
+
+int main(int argc, char **argv)
+{
+	const char *dir = opt(argc, argv, "--libdir", ""), *how = opt(argc, argv, "--how", "");
+	void *cuda = library(dir, "libcuda.so.1"), *result = NULL;
+	double began, done = 0, more, secs = atof(opt(argc, argv, "--secs", "3"));
+	double (*step)(void) = NULL;
+	int once = 0, failed = kernels_open(&k, dir), watched = strcmp(how, "captures") == 0;
+	unsigned none[2] = {0};
+	CUcontext ctx;
+	pthread_t t;
+
+	for (unsigned i = 0; i < sizeof hows / sizeof *hows; i++) {
+		if (strcmp(how, hows[i].name) == 0) {
+			step = hows[i].step;
+			once = hows[i].once;
+		}
+	}
+	if (failed || !step)
+		return failed ? failed : 2;
+	create = needed(cuda, "cuCtxCreate_v2");
+	set_current = needed(cuda, "cuCtxSetCurrent");
+	get_current = needed(cuda, "cuCtxGetCurrent");
+	wait_for_all = needed(cuda, "cuCtxSynchronize");
+	create_stream = needed(cuda, "cuStreamCreate");
+	destroy_stream = needed(cuda, "cuStreamDestroy_v2");
+	query = needed(cuda, "cuStreamQuery");
+	load = needed(cuda, "cuModuleLoadData");
+	function = needed(cuda, "cuModuleGetFunction");
+	begin = needed(cuda, "cuStreamBeginCapture_v2");
+	end = needed(cuda, "cuStreamEndCapture");
+	end_of_thread = needed(cuda, "cuStreamEndCapture_ptsz");
+	destroy_graph = needed(cuda, "cuGraphDestroy");
+	if (!create || !set_current || !get_current || !wait_for_all || !create_stream ||
+	    !destroy_stream || !query || !load || !function || !begin || !end || !end_of_thread ||
+	    !destroy_graph)
+		return 2;
+	began = now_s();
+	until = began + secs;
+	if (watched && (get_current(&ctx) || pthread_create(&t, NULL, capturing, ctx)))
+		return 3;
+	do {
+		more = step();
+		if (more == 0)
+			return 4;
+		done += more;
+	} while (!once && now_s() < until);
+	if (watched)
+		pthread_join(t, &result);
+	/* What is in the one context, or in the last: little beside the rest. */
+	if (wait_for_all())
+		return 5;
+	printf("{\"part\":%.4f,\"captures\":%u,\"failed\":%u}\n",
+	       done * NS_PER_UNIT / ((now_s() - began) * 1e9),
+	       result ? ((unsigned *)result)[1] : none[1],
+	       result ? ((unsigned *)result)[0] : none[0]);
+	return 0;
+}
