@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * costs.c - what one launch of a function with a given grid costs, learned
- * from measured batches. Lossy on purpose: two keys that meet in one entry
- * share an estimate, and every estimate is corrected by measurement anyway.
+ * from measured batches. Lossy on purpose: of keys that meet, one is forgotten, and
+ * every estimate is corrected by measurement anyway.
  */
 #ifdef VGPU_PRELOAD
 #include "vgpu.h"
@@ -23,21 +23,53 @@
 
 static struct vgpu_cost entries[ENTRIES];
 
-struct vgpu_cost *vgpu_cost_of(uint64_t key)
+/* What is no longer launched makes room: of entries that are all taken, that of which least
+ * is known. Whoever holds it learns once more, of another key, which measurement corrects. */
+static struct vgpu_cost *taken_over(struct vgpu_cost *c, uint64_t key)
+{
+	__atomic_store_n(&c->samples, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->key, key, __ATOMIC_RELAXED);
+	c->rejected = 0;
+	c->most_ns = c->least_ns = 0;
+	return c;
+}
+
+/* The key's entry, or the one that it may have. */
+static struct vgpu_cost *find(uint64_t key)
 {
 	unsigned at = (unsigned)((key * 0x9e3779b97f4a7c15ull) >> 40);
-	struct vgpu_cost *c = NULL;
+	struct vgpu_cost *c, *least = NULL;
 
 	for (unsigned i = 0; i < PROBES; i++) {
 		c = &entries[(at + i) % ENTRIES];
-		if (__atomic_load_n(&c->key, __ATOMIC_RELAXED) == key)
+		if (__atomic_load_n(&c->key, __ATOMIC_RELAXED) == key ||
+		    __atomic_load_n(&c->key, __ATOMIC_RELAXED) == 0)
 			return c;
-		if (__atomic_load_n(&c->key, __ATOMIC_RELAXED) == 0) {
-			__atomic_store_n(&c->key, key, __ATOMIC_RELAXED);
-			return c;
-		}
+		if (!least || __atomic_load_n(&c->samples, __ATOMIC_RELAXED) <
+				      __atomic_load_n(&least->samples, __ATOMIC_RELAXED))
+			least = c;
 	}
+	return least;
+}
+
+struct vgpu_cost *vgpu_cost_of(uint64_t key)
+{
+	struct vgpu_cost *c = find(key);
+	uint64_t has = __atomic_load_n(&c->key, __ATOMIC_RELAXED);
+
+	if (has == 0)
+		__atomic_store_n(&c->key, key, __ATOMIC_RELAXED);
+	else if (has != key)
+		return taken_over(c, key);
 	return c;
+}
+
+void vgpu_cost_forget(uint64_t key)
+{
+	struct vgpu_cost *c = find(key);
+
+	if (__atomic_load_n(&c->key, __ATOMIC_RELAXED) == key)
+		__atomic_store_n(&c->samples, 0, __ATOMIC_RELAXED);
 }
 
 static uint32_t bounded(double ns)

@@ -246,7 +246,7 @@ CUresult cuGraphExecDestroy(CUgraphExec graph)
 	if (!vgpu_real.cuGraphExecDestroy)
 		return CUDA_ERROR_NO_DEVICE;
 	/* The next graph may get the same address. */
-	vgpu_gate_forget_key(graph_key(graph));
+	vgpu_cost_forget(graph_key(graph));
 	vgpu_graph_forget(graph);
 	return vgpu_real.cuGraphExecDestroy(graph);
 }

@@ -369,13 +369,6 @@ void vgpu_gate_in_child(void)
 	vgpu_captures_in_child();
 }
 
-void vgpu_gate_forget_key(uint64_t key)
-{
-	struct vgpu_cost *c = vgpu_cost_of(key);
-
-	__atomic_store_n(&c->samples, 0, __ATOMIC_RELAXED);
-}
-
 static bool tick_lane(struct lane *l, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];

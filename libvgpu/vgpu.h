@@ -241,7 +241,6 @@ void vgpu_gate_capture(void);
 /* A stream or context is about to go: its batches end; those of a context are forgotten. */
 void vgpu_gate_drop_stream(CUstream stream);
 void vgpu_gate_drop_context(CUcontext ctx);
-void vgpu_gate_forget_key(uint64_t key);
 /* Watcher's turn: closes idle batches, reaps completed ones. Returns true
  * while any is open or in flight. */
 bool vgpu_gate_tick(void);
@@ -276,8 +275,10 @@ struct vgpu_cost_part {
 	struct vgpu_cost *cost;
 	uint32_t launches;
 };
-/* Entry for the key; never NULL. Entries are shared when the table is full. */
+/* Entry for the key; never NULL. Where the table is full another key's is taken for it. */
 struct vgpu_cost *vgpu_cost_of(uint64_t key);
+/* What is known of a key is no longer true. */
+void vgpu_cost_forget(uint64_t key);
 /* What the parts are taken for now, and rest_ns for the others, in nanoseconds. */
 double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double rest_ns);
 /* Learns from launches that ran one after another: together they took the card at

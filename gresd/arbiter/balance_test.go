@@ -150,7 +150,7 @@ func TestABalanceGivesJobsThatWaitTheirShares(t *testing.T) {
 }
 
 // Who counts on neighbours is told so again and again, and nobody else is.
-func TestOpenGatesOfHardJobsHaveALease(t *testing.T) {
+func TestOpenGatesOfJobsWithALimitHaveALease(t *testing.T) {
 	second := uint64(time.Second)
 	for _, c := range []struct {
 		name   string
@@ -161,6 +161,7 @@ func TestOpenGatesOfHardJobsHaveALease(t *testing.T) {
 		{"two that do not: their budgets hold them", []Claim{claim(1, 30, hard, 1), claim(2, 50, hard, 1)}, []bool{false, false}},
 		{"alone: its budget holds it", []Claim{claim(1, 30, hard, 1)}, []bool{false}},
 		{"soft ones", []Claim{claim(1, 30, soft, 1), claim(2, 70, soft, 1)}, []bool{false, false}},
+		{"a soft one with a ceiling", []Claim{withCeiling(claim(1, 30, soft, 1), 60), claim(2, 70, soft, 1)}, []bool{true, false}},
 		{"turns", []Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)}, []bool{false, false}},
 	} {
 		r := &Runner{leases: map[Key]uint64{}}
@@ -172,6 +173,9 @@ func TestOpenGatesOfHardJobsHaveALease(t *testing.T) {
 				until := plan[c.claims[i].Key].LeaseNS
 				if (until != 0) != want || want && (until < now+3*second || until > now+4*second) {
 					t.Fatalf("%s: job %d: a lease until %d at %d, want one: %v", c.name, i+1, until, now, want)
+				}
+				if limit, _ := limitOf(c.claims[i]); want && plan[c.claims[i].Key].Cores != limit {
+					t.Fatalf("%s: job %d: the lease leaves it %d %%, want %d", c.name, i+1, plan[c.claims[i].Key].Cores, limit)
 				}
 				told[until] = true
 			}

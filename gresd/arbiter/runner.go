@@ -189,16 +189,17 @@ const (
 	leaseLeft = uint64(3 * time.Second)
 )
 
-// lease limits the time for which the gates of hard jobs stay open because busy
+// lease limits the time for which the gates of jobs with a limit stay open because busy
 // neighbours hold them: should this gresd die, the neighbours may end unseen.
 func (r *Runner) lease(claims []Claim, plan map[Key]libvgpu.Schedule, now uint64) {
 	leases := map[Key]uint64{}
 	for _, c := range claims {
 		s := plan[c.Key]
-		hard := c.Mode != libvgpu.ModeSoft && c.Mode != libvgpu.ModeOff
-		if !hard || c.Cores >= 100 || s.Others == 0 || s.Gate&^libvgpu.GateMeasure != 0 {
+		limit, limited := limitOf(c)
+		if !limited || s.Others == 0 || s.Gate&^libvgpu.GateMeasure != 0 {
 			continue
 		}
+		s.Cores = limit // the budget is refilled at that when the lease has run out
 		until := r.leases[c.Key]
 		if until < now+leaseLeft {
 			until = now + leaseFor

@@ -178,6 +178,31 @@ static void test_longer_than_slices(void)
 	CHECK(sum / 300 > 45e6 && sum / 300 < 60e6);
 }
 
+/* More keys than entries: what is well known stays, and what comes last is learned too. */
+static void test_more_keys_than_entries(void)
+{
+	struct vgpu_cost_part part = {0};
+	unsigned kept = 0;
+
+	for (uint64_t key = 1; key <= 200; key++) {
+		part = (struct vgpu_cost_part){vgpu_cost_of(key << 40), 1};
+		for (int i = 0; i < 50; i++)
+			vgpu_costs_learn(&part, 1, 0, 20000, 20000);
+	}
+	for (uint64_t key = 1; key <= 20000; key++) {
+		part = (struct vgpu_cost_part){vgpu_cost_of(0x5000000 + key), 1};
+		CHECK_EQ(part.cost->key, 0x5000000 + key);
+		CHECK_EQ(part.cost->samples, 0);
+		vgpu_costs_learn(&part, 1, 0, 5000000, 5000000);
+		CHECK_EQ(part.cost->est_ns, 5000000);
+	}
+	for (uint64_t key = 1; key <= 200; key++)
+		kept += vgpu_cost_of(key << 40)->est_ns == 20000;
+	CHECK(kept > 190);
+	vgpu_cost_forget(0x5000000 + 20000);
+	CHECK_EQ(part.cost->samples, 0);
+}
+
 static void test_all_estimates_wrong(void)
 {
 	struct vgpu_cost_part part[2] = {{vgpu_cost_of(13), 1}, {vgpu_cost_of(14), 1}};
@@ -198,6 +223,7 @@ int main(void)
 	test_training_step();
 	test_work_that_becomes_longer();
 	test_one_function();
+	test_more_keys_than_entries();
 	test_failed_and_unknown_launches();
 	return done("costs");
 }

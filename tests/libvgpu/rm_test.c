@@ -2,6 +2,7 @@
 /* rm_test.c - what setting a slice asks of the driver, and what is noticed when it does
  * not obey. */
 #include "../../libvgpu/rm.c"
+#include "../../libvgpu/slices.c"
 
 #include "check.h"
 
@@ -15,6 +16,7 @@ static struct {
 	uint64_t slice_us;
 	unsigned gets, sets;
 	bool deaf, refuses;
+	unsigned refuse; /* so many times */
 } driver;
 
 void vgpu_need_dlsym(void)
@@ -36,8 +38,9 @@ static int answer(int fd, unsigned long req, void *arg)
 		*us = driver.slice_us;
 	} else {
 		driver.sets++;
-		c->status = driver.refuses ? 0x1b : 0;
-		if (!driver.refuses && !driver.deaf)
+		c->status = driver.refuses || driver.refuse ? 0x1b : 0;
+		driver.refuse -= driver.refuse > 0;
+		if (!c->status && !driver.deaf)
 			driver.slice_us = *us;
 	}
 	return 0;
@@ -116,6 +119,41 @@ static void test_a_driver_that_does_not_obey(void)
 	CHECK_EQ(driver.slice_us, 700);
 }
 
+/* Applies a schedule, and checks what gresd is told. */
+static void apply(uint32_t us, bool look, uint32_t told, uint32_t flags)
+{
+	struct vgpu_schedule s = {.slice_us = us};
+
+	vgpu_slices_apply(0, &s, look);
+	CHECK_EQ(vgpu_state.slot->card[0].slice_us, told);
+	CHECK_EQ(vgpu_state.slot->flags, flags);
+}
+
+static void test_what_gresd_is_told(void)
+{
+	static struct vgpu_slot slot;
+
+	vgpu_state.slot = &slot;
+	new_group();
+	apply(700, true, 700, VGPU_SLOT_SLICES_OK);
+	driver.refuses = true;
+	apply(800, false, 0, VGPU_SLOT_SLICES_REFUSED);
+	driver.refuses = false;
+	apply(900, false, 900, VGPU_SLOT_SLICES_OK);
+	/* A group that is just going. */
+	driver.refuse = 1;
+	apply(700, false, 700, VGPU_SLOT_SLICES_OK);
+	CHECK_EQ(driver.slice_us, 700);
+	/* A driver that we do not know: not at the first look, at which the context may be
+	 * on its way. */
+	vgpu_rm_forget();
+	apply(700, true, 700, VGPU_SLOT_SLICES_OK);
+	apply(700, true, 0, VGPU_SLOT_SLICES_REFUSED);
+	apply(700, true, 0, VGPU_SLOT_SLICES_REFUSED);
+	new_group();
+	apply(700, true, 700, VGPU_SLOT_SLICES_OK);
+}
+
 int main(void)
 {
 	static struct vgpu_grant grant;
@@ -126,5 +164,6 @@ int main(void)
 	real_ioctl = others;
 	test_one_call_for_a_change();
 	test_a_driver_that_does_not_obey();
+	test_what_gresd_is_told();
 	return done("rm_test");
 }
