@@ -238,6 +238,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 					.opened_ns = now,
 					.beside = g->beside,
 					.divided_ns = g->divided_ns,
+					.held_ns = l->held_ns,
 					.single = single,
 					.learns = learns};
 	if (trust(g, known, b->beside, now)) {
@@ -410,7 +411,9 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	busy = g->several_ns >= b->opened_ns ? not_covered(l->context, l, b, span, now) : span;
 	if (b->beside < g->beside)
 		b->beside = g->beside;
-	settle(g, b, vgpu_batch_charge(g, b, span, busy, slack, now), (uint64_t)busy);
+	settle(g, b,
+	       vgpu_batch_charge(g, b, span, busy, slack, (double)(l->held_ns - b->held_ns), now),
+	       (uint64_t)busy);
 }
 
 void vgpu_batch_reap(struct gate *g, uint64_t now)

@@ -71,16 +71,20 @@ static bool interrupted(struct vgpu_stream_batch *b, double est, double span)
 	return true;
 }
 
-/* Whole says that nobody else was on the card. */
-static void learn(struct vgpu_stream_batch *b, double est, double span, double slack, bool whole)
+/* Whole says that nobody else was on the card. A kernel that spins until a launch of another
+ * stream has come takes as long as that is held: were it learned, the next would be held
+ * for longer. */
+static void learn(struct vgpu_stream_batch *b, double est, double span, double slack, double held,
+		  bool whole)
 {
-	double least = span > slack ? span - slack : 0;
+	double sure = b->learns ? span : span > held ? span - held : 0;
+	double least = sure > slack ? sure - slack : 0;
 
 	if (!whole) {
-		if (b->single || interrupted(b, est, span))
+		if (b->single || interrupted(b, est, sure))
 			return;
 		/* Slices of others may be in it. */
-		least = b->solid || slack < 0.5 * span ? span : 0;
+		least = b->solid || slack < 0.5 * span ? sure : 0;
 	}
 	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, least, span);
 }
@@ -146,7 +150,7 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
-			   double slack, uint64_t now)
+			   double slack, double held, uint64_t now)
 {
 	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
 	double part = own_part(g, b, now);
@@ -154,7 +158,7 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	double charge = charge_of(g, b, est, busy, slack, part, of_job);
 	bool whole = part >= 1 && !b->beside && of_job >= UNDIVIDED && !g->schedule.others;
 
-	learn(b, est, span, slack, whole);
+	learn(b, est, span, slack, held, whole);
 	return (uint64_t)charge;
 }
 #endif

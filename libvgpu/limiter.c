@@ -210,7 +210,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			return;
 		}
 		pay(g);
-		since = vgpu_gate_wait(g, l->est_ns, &events, &now);
+		since = vgpu_gate_wait(g, ctx, stream, l->est_ns, &events, &now);
 		/* At random, lest the same launches of a step be measured alone. */
 		g->quick_left =
 			vgpu_host_bound(g) ? 1 + (unsigned)(now / 16 % QUICK_MAX) : QUICK_MAX;

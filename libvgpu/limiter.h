@@ -31,6 +31,7 @@ struct vgpu_stream_batch {
 	 * no launch came after it. */
 	uint64_t opened_ns, first_ns, last_ns;
 	uint64_t own_ns, divided_ns; /* of the gate when it was opened */
+	uint64_t held_ns;            /* of the lane then */
 	uint32_t launches;           /* entered the gate, and did not fail */
 	uint32_t entered;            /* the gate, with the lock held */
 	uint32_t left;               /* of them, those that were launched; grows without the lock */
@@ -81,6 +82,9 @@ struct lane {
 	struct vgpu_stream_batch ring[RING];
 	unsigned first, closed; /* closed batches in flight */
 	bool open;              /* ring[(first + closed) % RING] takes launches */
+	/* For so long it had work in flight while launches of other streams were held: that
+	 * work may have been waiting for them. */
+	uint64_t held_ns;
 };
 
 struct gate {
@@ -146,18 +150,21 @@ uint32_t vgpu_gate_beside(struct gate *g, uint64_t now);
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
-/* Waits, with the lock released while asleep, until work of est nanoseconds may go.
+/* Waits, with the lock released while asleep, until work of est nanoseconds may go into a
+ * stream of a context.
  * *went: the time at which it may. *events: event calls are allowed then (no capture is
  * open). Returns what to leave the order with (vgpu_order_leave) when the work has been
  * charged. */
-uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool *events, uint64_t *went);
+uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t est, bool *events,
+			uint64_t *went);
 /* Tells gresd when the job's work will be done; the watcher's, in turns. */
 void vgpu_gate_turns(const struct gate *g, uint64_t now);
 
 /* charge.c; with gate.lock held. What a completed batch is charged, in nanoseconds.
- * busy: the time that it took, without what other streams were charged for. */
+ * busy: the time that it took, without what other streams were charged for. held: for so
+ * long launches that it may have waited for were held back. */
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
-			   double slack, uint64_t now);
+			   double slack, double held, uint64_t now);
 
 /* batch.c; all with gate.lock held. */
 /* The lane of a stream in the current context, or NULL when none is free. */

@@ -263,7 +263,20 @@ static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint
 	return ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : ns;
 }
 
-uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool *events, uint64_t *went)
+/* A launch of a stream was held for so long. */
+static void note_held(struct gate *g, CUcontext ctx, CUstream stream, uint64_t ns)
+{
+	for (unsigned i = 0; i < g->lanes; i++) {
+		struct lane *l = &g->lane[i];
+
+		if ((l->open || l->closed) && (l->stream != stream || l->context->ctx != ctx ||
+					       l->thread != vgpu_stream_thread(stream)))
+			l->held_ns += ns;
+	}
+}
+
+uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t est, bool *events,
+			uint64_t *went)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
 	uint64_t began = 0, now = vgpu_now(), since = now, ns;
@@ -305,6 +318,7 @@ uint64_t vgpu_gate_wait(struct gate *g, uint64_t est, bool *events, uint64_t *we
 		pthread_mutex_unlock(&g->lock);
 		nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 		pthread_mutex_lock(&g->lock);
+		note_held(g, ctx, stream, vgpu_now() - now);
 	}
 	note_launch(g, est, now);
 	if (began)

@@ -8,8 +8,9 @@ import (
 )
 
 // The limit holds whatever a program does with streams and contexts, and none of its captures
-// fails for that. In each case but the last it was passed, by 4 to 300 %, before charges
-// followed threads, contexts and the ends of streams (docs/adr/0002).
+// fails for that, nor does it stand still (docs/adr/0002). Before, jobs had 0.56 in eight
+// contexts and all of the card by destroying streams or after one capture, captures failed,
+// and kernels that spin for another were slower with each round, up to 4 s (now 0.3 s).
 func TestUnusualStreams(t *testing.T) {
 	for _, c := range []struct {
 		how         string
@@ -21,13 +22,14 @@ func TestUnusualStreams(t *testing.T) {
 		{"contexts", 0.24, 0.34},
 		{"many", 0.24, 0.34},
 		{"captured", 0.24, 0.34},
+		{"spins", 0.010, 0.34},   // what spins for a launch that is held is charged for it
 		{"captures", 0.15, 0.36}, // measured late, or charged by its estimate, while a capture is open
 	} {
 		t.Run(c.how, func(t *testing.T) {
 			env, libdir, lib := card(t, oneCard)
 			env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
 				"CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
-			result, err := run(t, env, "streams", "--how", c.how)
+			result, err := run(t, env, "streams", "--how", c.how, "--secs", "4")
 			if err != nil {
 				t.Fatal(err)
 			}

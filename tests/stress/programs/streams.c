@@ -11,6 +11,7 @@
  *   contexts   eight contexts in turn, a kernel of 5 ms in each
  *   many       a second context, after the first has used 40 streams
  *   captured   after a capture of the thread's default stream
+ *   spins      a kernel that spins until one of another context has run, and that one, of 1 ms
  *   captures   kernels of 5 ms; another thread captures one graph after the other
  *
  * Prints the work done, as a part of the time, and how many captures failed. For the simulated
@@ -29,6 +30,7 @@ static double until;
 static CUresult (*create)(CUcontext *, unsigned, CUdevice), (*set_current)(CUcontext);
 static CUresult (*get_current)(CUcontext *), (*wait_for_all)(void);
 static CUresult (*create_stream)(CUstream *, unsigned), (*destroy_stream)(CUstream);
+static CUresult (*alloc_host)(void **, size_t, unsigned);
 static CUresult (*query)(CUstream), (*load)(CUmodule *, const void *);
 static CUresult (*function)(CUfunction *, CUmodule, const char *);
 static CUresult (*begin)(CUstream, int), (*end)(CUstream, CUgraph *);
@@ -99,17 +101,22 @@ static double polled(void)
 	return units;
 }
 
-static int another(CUcontext *ctx, CUfunction *work)
+static int another(CUcontext *ctx, CUfunction *work, const char *name)
 {
-	static const char ptx[] = ".version 7.0\n"
-				  ".target sm_70\n"
-				  ".address_size 64\n"
-				  "// simgpu: entry=work ns_per_unit=20 unit_param=0\n"
-				  ".visible .entry work(.param .u32 units) { ret; }\n";
+	static const char ptx[] =
+		".version 7.0\n"
+		".target sm_70\n"
+		".address_size 64\n"
+		"// simgpu: entry=work ns_per_unit=20 unit_param=0\n"
+		".visible .entry work(.param .u32 units) { ret; }\n"
+		"// simgpu: entry=spin ns_per_unit=0 wait_param=0\n"
+		".visible .entry spin(.param .u64 flag) { ret; }\n"
+		"// simgpu: entry=raise ns_per_unit=20 unit_param=1 count_param=0\n"
+		".visible .entry raise(.param .u64 flag, .param .u32 units) { ret; }\n";
 	CUmodule module;
 
 	return create(ctx, 0, 0) || set_current(*ctx) || load(&module, ptx) ||
-	       function(work, module, "work");
+	       function(work, module, name);
 }
 
 static double contexts(void)
@@ -121,7 +128,7 @@ static double contexts(void)
 	static unsigned n;
 	unsigned i = n++ % 8;
 
-	if (all[i].ctx ? set_current(all[i].ctx) : another(&all[i].ctx, &all[i].work))
+	if (all[i].ctx ? set_current(all[i].ctx) : another(&all[i].ctx, &all[i].work, "work"))
 		return 0;
 	k.work = all[i].work;
 	return launch(NULL, 1, 5 * MS) ? 5 * MS : 0;
@@ -135,9 +142,29 @@ static double many(void)
 	for (unsigned i = 0; !second && i < 40; i++)
 		if (create_stream(&s, 0) || !launch(s, 1, MS / 100) || k.wait_for(s))
 			return 0;
-	if (!second && another(&second, &k.work))
+	if (!second && another(&second, &k.work, "work"))
 		return 0;
 	return launch(NULL, 1, 5 * MS) ? 5 * MS : 0;
+}
+
+static double spins(void)
+{
+	static CUcontext ctx[2];
+	static CUfunction spin, raise;
+	static void *flag;
+	uint64_t address;
+	unsigned units = MS;
+	void *params[] = {&address, &units};
+
+	if (!flag && (another(&ctx[0], &spin, "spin") || another(&ctx[1], &raise, "raise") ||
+		      alloc_host(&flag, sizeof(unsigned), 3)))
+		return 0;
+	address = (uint64_t)(uintptr_t)flag;
+	*(volatile unsigned *)flag = 0;
+	if (set_current(ctx[0]) || k.launch(spin, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL) ||
+	    set_current(ctx[1]) || k.launch(raise, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL))
+		return 0;
+	return wait_for_all() || set_current(ctx[0]) || wait_for_all() ? 0 : MS;
 }
 
 static double captured(void)
@@ -186,7 +213,7 @@ static const struct {
 	int once;
 } hows[] = {{"destroyed", destroyed, 0}, {"threads", threads, 1}, {"polled", polled, 0},
 	    {"contexts", contexts, 0},   {"many", many, 0},       {"captured", captured, 0},
-	    {"captures", kernel, 0}};
+	    {"spins", spins, 0},         {"captures", kernel, 0}};
 
 int main(int argc, char **argv)
 {
@@ -213,6 +240,7 @@ int main(int argc, char **argv)
 	wait_for_all = needed(cuda, "cuCtxSynchronize");
 	create_stream = needed(cuda, "cuStreamCreate");
 	destroy_stream = needed(cuda, "cuStreamDestroy_v2");
+	alloc_host = needed(cuda, "cuMemHostAlloc");
 	query = needed(cuda, "cuStreamQuery");
 	load = needed(cuda, "cuModuleLoadData");
 	function = needed(cuda, "cuModuleGetFunction");
@@ -221,8 +249,8 @@ int main(int argc, char **argv)
 	end_of_thread = needed(cuda, "cuStreamEndCapture_ptsz");
 	destroy_graph = needed(cuda, "cuGraphDestroy");
 	if (!create || !set_current || !get_current || !wait_for_all || !create_stream ||
-	    !destroy_stream || !query || !load || !function || !begin || !end || !end_of_thread ||
-	    !destroy_graph)
+	    !destroy_stream || !alloc_host || !query || !load || !function || !begin || !end ||
+	    !end_of_thread || !destroy_graph)
 		return 2;
 	began = now_s();
 	until = began + secs;
