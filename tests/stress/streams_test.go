@@ -22,7 +22,7 @@ func TestUnusualStreams(t *testing.T) {
 		{"contexts", 0.24, 0.34},
 		{"many", 0.24, 0.34},
 		{"captured", 0.24, 0.34},
-		{"spins", 0.010, 0.34},   // what spins for a launch that is held is charged for it
+		{"spins", 0.002, 0.34},   // what spins for a launch that is held is charged for it
 		{"captures", 0.15, 0.36}, // measured late, or charged by its estimate, while a capture is open
 	} {
 		t.Run(c.how, func(t *testing.T) {
