@@ -48,6 +48,8 @@ typedef struct CUuuid_st {
 #define CU_EVENT_DISABLE_TIMING 2u
 
 #define CU_STREAM_CAPTURE_STATUS_NONE 0
+#define CU_POINTER_ATTRIBUTE_MEMORY_TYPE 2
+#define CU_MEMORYTYPE_DEVICE 2
 
 /* CUmemLocationType */
 #define CU_MEM_LOCATION_TYPE_DEVICE 1

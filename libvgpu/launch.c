@@ -184,6 +184,11 @@ CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream)
  * size class; small ones are not worth a look at the budget. */
 #define SMALL_BYTES (64u << 10)
 
+/* Keys of what is learned. */
+#define COPIED 0x636f7079
+#define FILLED 0x66696c6c
+#define FILLED_2D 0x66696c32
+
 static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 {
 	return vgpu_mix(kind, 64u - (uint64_t)__builtin_clzll(bytes | 1));
@@ -199,34 +204,78 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 		GATED(real, stream, bytes_key(kind, bytes), UNKNOWN_COPY_NS, call); \
 	} while (0)
 
-#define COPY(name, per_thread)                                                         \
-	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)                   \
-	{                                                                              \
-		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), 0x636f7079, size, \
-		      vgpu_real.name(dst, src, size));                                 \
-	}
-#define COPY_ASYNC(name, per_thread)                                                     \
-	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)    \
-	{                                                                                \
-		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), 0x636f7079, size, \
-		      vgpu_real.name(dst, src, size, stream));                           \
-	}
-#define FILL(name, type, per_thread)                                                               \
-	CUresult name(CUdeviceptr dst, type value, size_t n)                                       \
-	{                                                                                          \
-		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), 0x66696c6c, n * sizeof value, \
-		      vgpu_real.name(dst, value, n));                                              \
-	}
-#define FILL_ASYNC(name, type, per_thread)                                         \
-	CUresult name(CUdeviceptr dst, type value, size_t n, CUstream stream)      \
+#define COPY(name, per_thread)                                                     \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)               \
 	{                                                                          \
-		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), 0x66696c6c, \
-		      n * sizeof value, vgpu_real.name(dst, value, n, stream));    \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), COPIED, size, \
+		      vgpu_real.name(dst, src, size));                             \
+	}
+#define COPY_ASYNC(name, per_thread)                                                  \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream) \
+	{                                                                             \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), COPIED, size,  \
+		      vgpu_real.name(dst, src, size, stream));                        \
+	}
+/* Of addresses that say themselves where they are: within the card it is work of the card. */
+static size_t bytes_inside(CUdeviceptr dst, CUdeviceptr src, size_t size)
+{
+	unsigned to = 0, from = 0;
+
+	if (size < SMALL_BYTES || !__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED) ||
+	    !vgpu_real.cuPointerGetAttribute)
+		return 0;
+	vgpu_real.cuPointerGetAttribute(&to, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, dst);
+	vgpu_real.cuPointerGetAttribute(&from, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, src);
+	return to == CU_MEMORYTYPE_DEVICE && from == CU_MEMORYTYPE_DEVICE ? size : 0;
+}
+
+#define UNIFIED(name, per_thread)                                                    \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)                 \
+	{                                                                            \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), COPIED,         \
+		      bytes_inside(dst, src, size), vgpu_real.name(dst, src, size)); \
+	}
+#define UNIFIED_ASYNC(name, per_thread)                                                      \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)        \
+	{                                                                                    \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), COPIED,               \
+		      bytes_inside(dst, src, size), vgpu_real.name(dst, src, size, stream)); \
+	}
+#define FILL(name, type, per_thread)                                                           \
+	CUresult name(CUdeviceptr dst, type value, size_t n)                                   \
+	{                                                                                      \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), FILLED, n * sizeof value, \
+		      vgpu_real.name(dst, value, n));                                          \
+	}
+#define FILL_ASYNC(name, type, per_thread)                                                       \
+	CUresult name(CUdeviceptr dst, type value, size_t n, CUstream stream)                    \
+	{                                                                                        \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), FILLED, n * sizeof value, \
+		      vgpu_real.name(dst, value, n, stream));                                    \
+	}
+#define FILL_2D(name, type, per_thread)                                                       \
+	CUresult name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height) \
+	{                                                                                     \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), FILLED_2D,               \
+		      width *height * sizeof value,                                           \
+		      vgpu_real.name(dst, pitch, value, width, height));                      \
+	}
+#define FILL_2D_ASYNC(name, type, per_thread)                                                 \
+	CUresult name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, \
+		      CUstream stream)                                                        \
+	{                                                                                     \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), FILLED_2D,             \
+		      width *height * sizeof value,                                           \
+		      vgpu_real.name(dst, pitch, value, width, height, stream));              \
 	}
 COPY(cuMemcpyDtoD_v2, false)
 COPY(cuMemcpyDtoD_v2_ptds, true)
 COPY_ASYNC(cuMemcpyDtoDAsync_v2, false)
 COPY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, true)
+UNIFIED(cuMemcpy, false)
+UNIFIED(cuMemcpy_ptds, true)
+UNIFIED_ASYNC(cuMemcpyAsync, false)
+UNIFIED_ASYNC(cuMemcpyAsync_ptsz, true)
 FILL(cuMemsetD8_v2, unsigned char, false)
 FILL(cuMemsetD8_v2_ptds, unsigned char, true)
 FILL(cuMemsetD16_v2, unsigned short, false)
@@ -239,6 +288,18 @@ FILL_ASYNC(cuMemsetD16Async, unsigned short, false)
 FILL_ASYNC(cuMemsetD16Async_ptsz, unsigned short, true)
 FILL_ASYNC(cuMemsetD32Async, unsigned, false)
 FILL_ASYNC(cuMemsetD32Async_ptsz, unsigned, true)
+FILL_2D(cuMemsetD2D8_v2, unsigned char, false)
+FILL_2D(cuMemsetD2D8_v2_ptds, unsigned char, true)
+FILL_2D(cuMemsetD2D16_v2, unsigned short, false)
+FILL_2D(cuMemsetD2D16_v2_ptds, unsigned short, true)
+FILL_2D(cuMemsetD2D32_v2, unsigned, false)
+FILL_2D(cuMemsetD2D32_v2_ptds, unsigned, true)
+FILL_2D_ASYNC(cuMemsetD2D8Async, unsigned char, false)
+FILL_2D_ASYNC(cuMemsetD2D8Async_ptsz, unsigned char, true)
+FILL_2D_ASYNC(cuMemsetD2D16Async, unsigned short, false)
+FILL_2D_ASYNC(cuMemsetD2D16Async_ptsz, unsigned short, true)
+FILL_2D_ASYNC(cuMemsetD2D32Async, unsigned, false)
+FILL_2D_ASYNC(cuMemsetD2D32Async_ptsz, unsigned, true)
 
 CUresult cuGraphExecDestroy(CUgraphExec graph)
 {

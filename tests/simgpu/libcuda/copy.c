@@ -110,6 +110,20 @@ static CUresult fill(uint64_t dst, uint64_t value, unsigned width, uint64_t n, C
 	return stream_wait(slot, gen, drv.st->stream[slot].tail - 1);
 }
 
+static CUresult rows(uint64_t dst, uint64_t pitch, uint64_t value, unsigned width, uint64_t w,
+		     uint64_t h, CUstream handle, bool wait)
+{
+	CUresult rc = CUDA_SUCCESS;
+
+	if (h > 1 && pitch < w * width)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (pitch == w * width)
+		return fill(dst, value, width, w * h, handle, wait);
+	for (uint64_t row = 0; row < h && !rc; row++)
+		rc = fill(dst + row * pitch, value, width, w, handle, wait);
+	return rc;
+}
+
 #define COPY(name, params, dst, src, stream, wait)                                               \
 	CUresult name params                                                                     \
 	{                                                                                        \
@@ -158,6 +172,22 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUc
 		ENTER(NEED_CTX);                                                             \
 		return drv_leave(fill(dst, v, bits / 8, n, hStream, false));                 \
 	}
+/* The rows of a pitched fill take as long as those of a plain one. */
+#define FILL_2D(bits, type)                                                                        \
+	CUresult cuMemsetD2D##bits##_v2(CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h) \
+	{                                                                                          \
+		ENTER(NEED_CTX);                                                                   \
+		return drv_leave(rows(dst, pitch, v, bits / 8, w, h, NULL, true));                 \
+	}                                                                                          \
+	CUresult cuMemsetD2D##bits##Async(CUdeviceptr dst, size_t pitch, type v, size_t w,         \
+					  size_t h, CUstream hStream)                              \
+	{                                                                                          \
+		ENTER(NEED_CTX);                                                                   \
+		return drv_leave(rows(dst, pitch, v, bits / 8, w, h, hStream, false));             \
+	}
+FILL_2D(8, unsigned char)
+FILL_2D(16, unsigned short)
+FILL_2D(32, unsigned)
 FILL(8, unsigned char)
 FILL(16, unsigned short)
 FILL(32, unsigned)

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// A limit holds for every way to start work on the card.
+func TestEveryWayToStartWorkIsHeld(t *testing.T) {
+	for _, way := range []string{"kernel", "thread", "config", "cooperative", "fill", "rows", "copy", "unified"} {
+		t.Run(way, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard+"copy_gb_per_s = 0.02\n")
+			env = append(env, "LD_LIBRARY_PATH="+libdir)
+			whole, err := run(t, env, "starts", "--way", way, "--secs", "0.7")
+			if err != nil {
+				t.Fatal(err)
+			}
+			env = append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G", "CUDA_DEVICE_SM_LIMIT=30",
+				"CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
+			held, err := run(t, env, "starts", "--way", way, "--secs", "2")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if part := held["per_second"].(float64) / whole["per_second"].(float64); part < 0.24 || part > 0.36 {
+				t.Errorf("%.3f of what it does without a limit, want 0.30", part)
+			} else {
+				t.Logf("%.3f of what it does without a limit", part)
+			}
+		})
+	}
+}
