@@ -161,6 +161,7 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake(); auditor.Wake() })
 	parts.Go(func() { grants.Watch(ctx) })
 	parts.Go(func() { judge.Run(ctx) })
+	parts.Go(func() { srv.CountTime(ctx) })
 	parts.Go(func() { measurer.Run(ctx) })
 	parts.Go(func() { reclaimer.Run(ctx) })
 	parts.Go(func() { auditor.Run(ctx) })

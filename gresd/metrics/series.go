@@ -117,7 +117,7 @@ var jobSeries = []series[jobCard]{
 		func(c jobCard) value { return is(float64(c.Cores) / 100) }),
 	ofJob("vgpu_job_utilization_ratio", "Part of the card's time that the job's processes had lately, as the driver samples it.",
 		func(c jobCard) value { return maybe(c.Utilization) }),
-	ofJob("vgpu_job_gpu_seconds_total", "GPU time that the job's processes were charged.",
+	ofJob("vgpu_job_gpu_seconds_total", "GPU time that the job's processes had.",
 		func(c jobCard) value { return maybe(c.GPUSeconds) }),
 	ofJob("vgpu_job_memory_asked_bytes", "Memory of the card that the user asked for by size or percentage.",
 		func(c jobCard) value { return maybe(c.AskedBytes) }),

@@ -118,3 +118,37 @@ func TestRatesOfTheLastSecond(t *testing.T) {
 		t.Errorf("a counter that fell: got %v, want not known", *c.WaitPercent)
 	}
 }
+
+// Nobody charges a job that nothing need hold: its time is what the driver saw.
+func TestTimeThatNobodyCharges(t *testing.T) {
+	n := newTestNode(t).start()
+	n.Samples = sample.New(&fakeUses{}, func(time.Duration) {})
+	n.want(n.job(7, 30), wire.Granted)
+	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
+	putOwner(t, n.file(7, "cache"))
+	seconds := func() float64 {
+		_, jobs := n.Snapshot()
+		return *jobs[0].Cards[0].GPUSeconds
+	}
+	now := time.Now()
+	n.countTime(t.Context(), now)
+	n.countTime(t.Context(), now.Add(spentEvery))
+	if s := seconds(); s < 1.99 || s > 2.01 {
+		t.Errorf("%.2f s, want the 2 s that were charged: more than was seen", s)
+	}
+	for i := range 4 {
+		n.countTime(t.Context(), now.Add(time.Duration(i+2)*spentEvery))
+	}
+	n.countTime(t.Context(), now.Add(time.Hour)) // stopped meanwhile: 5 s count
+	if s, want := seconds(), 0.32*(7*spentEvery).Seconds(); s < want-0.01 || s > want+0.01 {
+		t.Errorf("%.2f s, want 32 %% of the time: %.2f", s, want)
+	}
+	n.end(7)
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.countTime(t.Context(), now.Add(2*time.Hour))
+	if len(n.spent.jobs) != 0 {
+		t.Errorf("%d jobs are remembered that have ended", len(n.spent.jobs))
+	}
+}

@@ -105,7 +105,7 @@ func (s *Server) jobCards(rec ledger.Record, samples map[gpu.UUID]sample.Card, p
 			JobUse: s.jobUse(rec, i, read, samples[c.UUID], processes),
 		}
 		if known {
-			used, seconds, procs := with(view.Cards[i].MemUsed, s.Grants.Outside(rec.JobID, i)), float64(view.Cards[i].Budget.ChargedNS)/1e9, 0
+			used, seconds, procs := with(view.Cards[i].MemUsed, s.Grants.Outside(rec.JobID, i)), s.gpuTime(rec.JobID, c.UUID, view.Cards[i].Budget.ChargedNS).Seconds(), 0
 			for _, slot := range view.Slots {
 				if slot.Alive && slot.Cards[i].Contexts > 0 {
 					procs++
@@ -138,7 +138,7 @@ func (s *Server) noteUsage(jobID uint32) {
 	// had is believed.
 	for i, c := range view.Cards[:min(len(view.Cards), len(rec.Placement.Cards))] {
 		used.Memory += min(gpu.Bytes(c.MemPeak), rec.Placement.Cards[i].Memory)
-		used.GPU += time.Duration(min(c.Budget.ChargedNS, uint64(time.Since(rec.Created))))
+		used.GPU += min(s.gpuTime(jobID, rec.Placement.Cards[i].UUID, c.Budget.ChargedNS), time.Since(rec.Created))
 	}
 	s.Usage.Note(used)
 }

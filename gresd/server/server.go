@@ -137,6 +137,7 @@ type Server struct {
 	work func(arbiter.Key) (arbiter.Work, bool) // nil: not known
 
 	lately lately
+	spent  spent
 }
 
 // hardware is the last good answer of the driver.
