@@ -139,3 +139,33 @@ func TestUseIsRightInPIDNamespaces(t *testing.T) {
 	}
 	s.completed("root", inside)
 }
+
+// A job that may have the whole card is not measured by the library, nor is one of several
+// that hold each other: their GPU time counts all the same.
+func TestGPUTimeThatNobodyCharges(t *testing.T) {
+	s := up(t, oneCard)
+	passes := func(job int, atLeast, atMost float64) {
+		t.Helper()
+		s.eventually(shortWait, "the GPU time grows", func() bool {
+			n, ok := ofJob(t, metrics(t), "vgpu_job_gpu_seconds_total", job)
+			return ok && n > 0
+		})
+		before, _ := ofJob(t, metrics(t), "vgpu_job_gpu_seconds_total", job)
+		began := time.Now()
+		time.Sleep(7500 * time.Millisecond)
+		after, _ := ofJob(t, metrics(t), "vgpu_job_gpu_seconds_total", job)
+		if part := (after - before) / time.Since(began).Seconds(); part < atLeast || part > atMost {
+			t.Errorf("job %d had %.2f of the card by its GPU time, want %.2f to %.2f", job, part, atLeast, atMost)
+		}
+	}
+	whole := s.submit(alice, "--gres=vgpu:100", cluster.BusyScript(300))
+	s.running(whole)
+	passes(whole, 0.7, 1.3) // counted each 2.5 s
+	s.cancel(alice, whole)
+	first := s.submit(alice, "--gres=vgpu:40 --vgpu-mode=soft", cluster.BusyScript(300))
+	second := s.submit(bob, "--gres=vgpu:60", cluster.BusyScript(300))
+	s.running(first, second)
+	passes(first, 0.25, 0.55)
+	s.cancel(alice, first)
+	s.cancel(bob, second)
+}
