@@ -8,19 +8,6 @@
 /* Elapsed times are float milliseconds: 1 us of resolution at ten seconds. */
 #define ANCHOR_NS 5000000000u
 #define FIRST_GAP_NS 10000
-/* Events are most of what a gated launch costs the host, where kernels are short. A job in
- * so much credit has them measured now and then, at least once in so many batches: which
- * ones is left to chance, so that no rhythm of the program's evades it. */
-#define AMPLE_NS (BURST_NS / 2)
-#define TRUST_MOST 13
-/* Batches of kernels up to this length hold so many that their sum is well known. */
-#define BRIEF_NS 20000u
-/* Of the launches that look at the budget, one in so many is measured alone if the host is
- * slower than the card. */
-#define SINGLE_EVERY 4
-/* Streams that run beside each other take less than the sum of their estimates: so long
- * after the last change of streams there is but one. */
-#define ONE_STREAM_NS 100000000u
 
 __thread char vgpu_this_thread;
 
@@ -163,31 +150,6 @@ static struct vgpu_stream_batch *running_before(struct lane *l)
 	return before;
 }
 
-bool vgpu_batch_known(uint32_t samples, uint64_t est_ns)
-{
-	return samples >= SURE_SAMPLES && est_ns <= BRIEF_NS;
-}
-
-/* No neighbour, no other process of the job, no other stream, and far from the limit. */
-static bool at_ease(const struct gate *g, uint32_t beside, uint64_t now)
-{
-	const struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
-
-	return g->schedule.gate == VGPU_GATE_BUDGET && !g->schedule.others && !beside &&
-	       now - g->other_ns > ONE_STREAM_NS &&
-	       __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED) >= AMPLE_NS;
-}
-
-/* Whether a known launch is to be measured alone: no host's time is between two kernels
- * then, so it bounds better what one costs. Its events cost the host as much as two launches.
- * Not at ease: work that is not measured may still run before it, and its time would be
- * taken for that between the start event and the launch. */
-static bool alone(const struct gate *g, uint64_t est_ns, uint64_t now)
-{
-	return vgpu_host_bound(g) && now / 4 % SINGLE_EVERY == 0 && est_ns <= BRIEF_NS &&
-	       !g->schedule.others && !g->beside && !at_ease(g, 0, now);
-}
-
 static bool several_lanes(const struct gate *g)
 {
 	unsigned n = 0;
@@ -197,25 +159,53 @@ static bool several_lanes(const struct gate *g)
 	return n > 1;
 }
 
-/* Whether the batch that opens now goes by its estimates. */
-static bool trust(struct gate *g, bool known, uint32_t beside, uint64_t now)
+static bool record_anchor(CUevent *slot, struct lane *l)
 {
-	if (!known || !at_ease(g, beside, now))
-		return false;
-	if (g->trust_left) {
-		g->trust_left--;
-		return true;
-	}
-	g->trust_left = (unsigned)(now % (TRUST_MOST + 1));
-	return false;
+	bool pushed, ok = enter_context(l, &pushed) && record(slot, l->stream);
+
+	leave_context(pushed);
+	return ok;
 }
 
-struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32_t samples,
+/* The zero of a context's time line, and a later one before float milliseconds get coarse.
+ * When a batch opens: a stream that is destroyed with its work on the way has none later. */
+static void place_anchor(struct lane *l, uint64_t now)
+{
+	struct gate_context *c = l->context;
+
+	if (!c->anchored) {
+		c->anchored = record_anchor(&c->anchor, l);
+		c->anchor_host_ns = now;
+		c->covered_ns = -1e18; /* nothing yet */
+	} else if (!c->next_recorded && now - c->anchor_host_ns > ANCHOR_NS) {
+		c->next_recorded = record_anchor(&c->next_anchor, l);
+	}
+}
+
+static void move_anchor(struct gate_context *c, uint64_t now)
+{
+	double moved;
+
+	if (!c->next_recorded || vgpu_real.cuEventQuery(c->next_anchor) != CUDA_SUCCESS)
+		return;
+	if (between(&moved, c->anchor, c->next_anchor)) {
+		CUevent old = c->anchor;
+
+		c->anchor = c->next_anchor;
+		c->next_anchor = old;
+		c->covered_ns -= moved;
+		c->anchor_host_ns = now;
+	}
+	c->next_recorded = false;
+}
+
+struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
+					  const struct vgpu_cost *cost, uint32_t samples,
 					  uint64_t est_ns, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
-	bool learns = !samples, known = vgpu_batch_known(samples, est_ns);
-	bool single = !learns && alone(g, est_ns, now);
+	bool learns = !samples, known = vgpu_measure_known(samples, est_ns);
+	bool single = !learns && vgpu_measure_alone(g, l, cost, est_ns, now);
 	CUevent own_start, end;
 
 	if (l->open && !learns && !b->learns && !b->single && (b->trusted ? known : !single))
@@ -235,15 +225,15 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 	vgpu_gate_beside(g, now);
 	*b = (struct vgpu_stream_batch){.own_start = own_start,
 					.end = end,
+					.asked_ns = now,
 					.opened_ns = now,
 					.beside = g->beside,
 					.divided_ns = g->divided_ns,
 					.held_ns = l->held_ns,
 					.single = single,
 					.learns = learns};
-	if (trust(g, known, b->beside, now)) {
+	if (!single && vgpu_measure_trust(g, known, b->beside, now)) {
 		b->trusted = b->unmeasured = true;
-		b->single = false;
 	} else if ((before = running_before(l))) {
 		b->start = before->end;
 		b->tight = true;
@@ -254,8 +244,10 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32
 		b->unmeasured = true;
 	}
 	b->own_ns = vgpu_gate_own(g, b->opened_ns);
-	if (several_lanes(g))
+	if (several_lanes(g)) {
 		g->several_ns = b->opened_ns;
+		place_anchor(l, now);
+	}
 	return b;
 }
 
@@ -303,6 +295,8 @@ void vgpu_batch_close(struct lane *l)
 		b->last_ns = vgpu_now();
 	if (!b->unmeasured && !record_end(l, b))
 		b->unmeasured = true;
+	if (!b->unmeasured)
+		b->recorded_ns = vgpu_now();
 	l->open = false;
 	l->closed++;
 }
@@ -313,52 +307,13 @@ void vgpu_batch_end(struct lane *l)
 		vgpu_batch_close(l);
 }
 
-static bool record_anchor(CUevent *slot, struct lane *l)
-{
-	bool pushed, ok = l->stream && enter_context(l, &pushed);
-
-	if (!ok)
-		return false;
-	ok = record(slot, l->stream);
-	leave_context(pushed);
-	return ok;
-}
-
-/* Moves the time line's zero before float milliseconds get coarse. */
-static void anchor(struct gate_context *c, struct lane *l, uint64_t now)
-{
-	double moved;
-
-	if (!c->anchored) {
-		if (!record_anchor(&c->anchor, l))
-			return;
-		c->anchored = true;
-		c->anchor_host_ns = now;
-		c->covered_ns = 0;
-	} else if (c->next_recorded) {
-		if (vgpu_real.cuEventQuery(c->next_anchor) != CUDA_SUCCESS)
-			return;
-		if (between(&moved, c->anchor, c->next_anchor)) {
-			CUevent old = c->anchor;
-
-			c->anchor = c->next_anchor;
-			c->next_anchor = old;
-			c->covered_ns -= moved;
-			c->anchor_host_ns = now;
-		}
-		c->next_recorded = false;
-	} else if (now - c->anchor_host_ns > ANCHOR_NS && record_anchor(&c->next_anchor, l)) {
-		c->next_recorded = true;
-	}
-}
-
 /* Time of this batch that no other stream's batch has been charged for. */
-static double not_covered(struct gate_context *c, struct lane *l, const struct vgpu_stream_batch *b,
-			  double span, uint64_t now)
+static double not_covered(struct gate_context *c, const struct vgpu_stream_batch *b, double span,
+			  uint64_t now)
 {
 	double end, begin;
 
-	anchor(c, l, now);
+	move_anchor(c, now);
 	if (!c->anchored || !between(&end, c->anchor, b->end))
 		return span;
 	begin = end - span;
@@ -370,13 +325,21 @@ static double not_covered(struct gate_context *c, struct lane *l, const struct v
 }
 
 /* Time in which the card can have waited for the host inside the batch. */
-static double slack_of(const struct vgpu_stream_batch *b, double span, double late)
+static double slack_of(const struct vgpu_stream_batch *b, double late)
 {
 	if (b->solid)
 		return 0;
-	if (b->single) /* the card waited for the kernel, and for the event behind it */
-		return span;
+	if (b->tight && b->first_ns > b->opened_ns)
+		late += (double)(b->first_ns - b->opened_ns);
 	return late + (b->last_ns > b->first_ns ? (double)(b->last_ns - b->first_ns) : 0);
+}
+
+/* The same while it recorded the events: the host may have lost its processor then. */
+static double recording(const struct vgpu_stream_batch *b)
+{
+	double start = b->tight ? 0 : (double)(b->opened_ns - b->asked_ns);
+
+	return start + (b->recorded_ns > b->last_ns ? (double)(b->recorded_ns - b->last_ns) : 0);
 }
 
 static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t charge,
@@ -405,10 +368,14 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		return;
 	}
 	span -= launch_gap(g, b, span, &late);
-	slack = slack_of(b, span, late);
+	slack = slack_of(b, late);
 	if (!b->single)
 		g->waited += ((slack > 0.5 * span ? 1.0f : 0.0f) - g->waited) / 16;
-	busy = g->several_ns >= b->opened_ns ? not_covered(l->context, l, b, span, now) : span;
+	if ((b->single || vgpu_host_bound(g)) && !b->solid)
+		slack += recording(b);
+	if (b->single && g->several_ns >= b->opened_ns)
+		slack = span; /* others of this process may have run in it */
+	busy = g->several_ns >= b->opened_ns ? not_covered(l->context, b, span, now) : span;
 	if (b->beside < g->beside)
 		b->beside = g->beside;
 	settle(g, b,

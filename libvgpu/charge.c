@@ -80,8 +80,13 @@ static void learn(struct vgpu_stream_batch *b, double est, double span, double s
 	double sure = b->learns ? span : span > held ? span - held : 0;
 	double least = sure > slack ? sure - slack : 0;
 
+	if (b->single) {
+		if (whole && b->launches)
+			vgpu_costs_alone(b->func[0].cost, least, span);
+		return;
+	}
 	if (!whole) {
-		if (b->single || interrupted(b, est, sure))
+		if (interrupted(b, est, sure))
 			return;
 		/* Slices of others may be in it. */
 		least = b->solid || slack < 0.5 * span ? sure : 0;
@@ -159,6 +164,8 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	bool whole = part >= 1 && !b->beside && of_job >= UNDIVIDED && !g->schedule.others;
 
 	learn(b, est, span, slack, held, whole);
+	if (b->learns)
+		charge += vgpu_costs_owed(b->func[0].cost);
 	return (uint64_t)charge;
 }
 #endif

@@ -20,6 +20,8 @@
  * first, and the estimates for less sure. */
 #define FAR 3.0
 #define DOUBT_GROWS 2.0f
+/* An estimate that a batch of several has made longer by this factor is to be proven anew. */
+#define LONGER 1.25
 
 static struct vgpu_cost entries[ENTRIES];
 
@@ -29,7 +31,8 @@ static struct vgpu_cost *taken_over(struct vgpu_cost *c, uint64_t key)
 {
 	__atomic_store_n(&c->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&c->key, key, __ATOMIC_RELAXED);
-	c->rejected = 0;
+	c->rejected = c->alone = c->unseen = 0;
+	c->unseen_ns = 0;
 	c->most_ns = c->least_ns = 0;
 	return c;
 }
@@ -109,6 +112,33 @@ void vgpu_costs_scale(const struct vgpu_cost_part *parts, unsigned n, double by)
 	}
 }
 
+double vgpu_costs_owed(struct vgpu_cost *c)
+{
+	double owed;
+
+	if (!c->unseen || !__atomic_load_n(&c->samples, __ATOMIC_RELAXED))
+		return 0;
+	owed = (double)c->unseen * c->est_ns - (double)c->unseen_ns;
+	c->unseen = 0;
+	c->unseen_ns = 0;
+	return owed > 0 ? owed : 0;
+}
+
+/* Halfway, for the launch's own time, which is taken off, is not known exactly. */
+void vgpu_costs_alone(struct vgpu_cost *c, double least, double most)
+{
+	double est = c->est_ns;
+
+	if (!__atomic_load_n(&c->samples, __ATOMIC_RELAXED)) {
+		first(c, most);
+		return;
+	}
+	est = est > most ? (est + most) / 2 : est < least ? (est + least) / 2 : est;
+	__atomic_store_n(&c->est_ns, bounded(est), __ATOMIC_RELAXED);
+	c->alone += c->alone < UINT32_MAX;
+	confirm(c);
+}
+
 /* What was the shortest and the longest loosens by so much with each launch. */
 #define LOOSENS 1.02
 /* Of a part that is cut into slices, as much is sure. */
@@ -136,7 +166,7 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 {
 	double sum = vgpu_costs_sum(parts, n, rest_ns), noise = NOISE * most + NOISE_NS;
 	double off = sum < least ? least - sum : sum > most ? most - sum : 0;
-	double unsure = noise, variance = noise * noise, part, gain;
+	double unsure = noise, variance = noise * noise, part, gain, off_each;
 	bool far;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -169,8 +199,10 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 			continue; /* they failed */
 		part = (double)parts[i].launches * c->est_ns * doubt;
 		gain = part * part / variance;
-		__atomic_store_n(&c->est_ns, bounded(c->est_ns + gain * off / parts[i].launches),
-				 __ATOMIC_RELAXED);
+		off_each = gain * off / parts[i].launches;
+		if (off_each > (LONGER - 1) * c->est_ns)
+			c->alone = 0;
+		__atomic_store_n(&c->est_ns, bounded(c->est_ns + off_each), __ATOMIC_RELAXED);
 		/* The root of 1 - gain, nearly. */
 		doubt *= far ? DOUBT_GROWS : (float)(1 - gain / 2);
 		c->doubt = doubt < DOUBT_LEAST  ? DOUBT_LEAST

@@ -118,8 +118,8 @@ static bool current(CUcontext *ctx)
 /* The common launch: another one into the batch that the last one went to, while
  * the budget is in credit and was looked at a moment ago. ctx: NULL where the stream says it. */
 static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget *budget,
-				       CUcontext ctx, CUstream stream, uint64_t est,
-				       uint32_t samples)
+				       CUcontext ctx, CUstream stream, const struct vgpu_cost *cost,
+				       uint64_t est, uint32_t samples)
 {
 	unsigned weight = samples < SURE_SAMPLES ? QUICK_UNSURE : 1;
 	struct lane *lane = g->last;
@@ -132,9 +132,10 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	if (b->learns || b->single || (b->trusted && !vgpu_batch_known(samples, est)) ||
+	if (b->learns || b->single || (b->trusted && !vgpu_measure_known(samples, est)) ||
 	    b->est_ns >= BATCH_NS || g->inflight_ns + est > vgpu_quantum(g) ||
-	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns)
+	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
+	    vgpu_measure_unproven(g, cost, est, balance))
 		return NULL;
 	g->quick_left -= weight;
 	g->owed_ns += est;
@@ -201,7 +202,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
 	if (likely(events && samples))
-		l->batch = quick(g, budget, ctx, stream, l->est_ns, samples);
+		l->batch = quick(g, budget, ctx, stream, cost, l->est_ns, samples);
 	l->lane = g->last;
 	if (!l->batch) {
 		if (!ctx && !current(&ctx)) {
@@ -219,12 +220,16 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			g->other_ns = now;
 		g->last = l->lane;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, samples, l->est_ns, now);
+			l->batch = vgpu_batch_open(g, l->lane, cost, samples, l->est_ns, now);
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);
 	} else {
-		/* Not measured: the estimate is the charge. */
+		/* Not measured: the estimate is the charge, until more is known. */
+		if (!samples) {
+			cost->unseen++;
+			cost->unseen_ns += l->est_ns;
+		}
 		__atomic_add_fetch(&budget->charged_ns, l->est_ns, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&vgpu_my(l->card)->gpu_ns, l->est_ns, __ATOMIC_RELAXED);
 	}

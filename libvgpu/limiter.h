@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * limiter.h - the state of the budget gate, shared by limiter.c (enter and leave),
- * wait.c (when may a launch go) and batch.c (what did the work cost).
+ * wait.c (when may a launch go), measure.c (is it measured) and batch.c (what did it cost).
  *
  * A lane is one stream of one context. Its launches form batches: an event
  * before, an event after. The end of a batch that is still running is the
@@ -27,9 +27,9 @@
 struct vgpu_stream_batch {
 	CUevent own_start, end, start; /* start: own_start, or the end before */
 	uint64_t est_ns;
-	/* Host times: the start event is recorded, the first launch has returned, and
-	 * no launch came after it. */
-	uint64_t opened_ns, first_ns, last_ns;
+	/* Host times: before and after the start event is recorded, the first launch has
+	 * returned, no launch came after it, the end event is recorded. */
+	uint64_t asked_ns, opened_ns, first_ns, last_ns, recorded_ns;
 	uint64_t own_ns, divided_ns; /* of the gate when it was opened */
 	uint64_t held_ns;            /* of the lane then */
 	uint32_t launches;           /* entered the gate, and did not fail */
@@ -166,15 +166,27 @@ void vgpu_gate_turns(const struct gate *g, uint64_t now);
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
 			   double slack, double held, uint64_t now);
 
+/* measure.c; all with gate.lock held. */
+/* So may a launch join a trusted batch. */
+bool vgpu_measure_known(uint32_t samples, uint64_t est_ns);
+/* Whether a batch that opens now goes by its estimates. */
+bool vgpu_measure_trust(struct gate *g, bool known, uint32_t beside, uint64_t now);
+/* Whether a launch that opens a batch, and whose cost is known, is to be measured alone. */
+bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct vgpu_cost *cost,
+			uint64_t est_ns, uint64_t now);
+/* The same of any launch, as far as that is not left to chance. balance_ns: of the job's
+ * budget. */
+bool vgpu_measure_unproven(const struct gate *g, const struct vgpu_cost *cost, uint64_t est_ns,
+			   int64_t balance_ns);
+
 /* batch.c; all with gate.lock held. */
 /* The lane of a stream in the current context, or NULL when none is free. */
 struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
 /* The batch that takes the next launch, opened if need be; NULL: none free. samples: what is
  * known of the launch's cost, est_ns. */
-struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l, uint32_t samples,
+struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
+					  const struct vgpu_cost *cost, uint32_t samples,
 					  uint64_t est_ns, uint64_t now);
-/* So may a launch join a trusted batch. */
-bool vgpu_batch_known(uint32_t samples, uint64_t est_ns);
 /* Ends the open batch unless a launch is between gate and driver. Whatever context is
  * current. */
 void vgpu_batch_close(struct lane *l);

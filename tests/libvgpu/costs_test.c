@@ -154,6 +154,32 @@ static void test_failed_and_unknown_launches(void)
 	CHECK(part[1].cost->est_ns > 55000);
 }
 
+static void test_launches_alone(void)
+{
+	struct vgpu_cost *c = vgpu_cost_of(20);
+
+	vgpu_costs_alone(c, 0, 16000);
+	CHECK_EQ(c->est_ns, 16000);
+	CHECK_EQ(c->alone, 0); /* the first is what loads the code */
+	vgpu_costs_alone(c, 0, 4000);
+	CHECK_EQ(c->est_ns, 10000);
+	for (int i = 0; i < 10; i++)
+		vgpu_costs_alone(c, 3000, i % 2 ? 900000 : 4000); /* the host was elsewhere */
+	CHECK(c->est_ns < 4200);
+	CHECK_EQ(c->alone, 11);
+	CHECK_EQ(c->samples, 12);
+	for (int i = 0; i < 10; i++)
+		vgpu_costs_alone(c, 8000, 12000); /* longer than it was */
+	CHECK(c->est_ns > 7900 && c->est_ns <= 8000);
+	/* What a batch makes longer is to be measured alone once more, and nothing else. */
+	c->doubt = 1;
+	vgpu_costs_learn(&(struct vgpu_cost_part){c, 10}, 1, 0, 85000, 400000);
+	CHECK_EQ(c->alone, 21);
+	vgpu_costs_learn(&(struct vgpu_cost_part){c, 10}, 1, 0, 200000, 400000);
+	CHECK(c->est_ns > 16000);
+	CHECK_EQ(c->alone, 0);
+}
+
 /* One launch longer than slices: others have w of the time while they are there. */
 static void test_longer_than_slices(void)
 {
@@ -218,6 +244,7 @@ static void test_all_estimates_wrong(void)
 
 int main(void)
 {
+	test_launches_alone();
 	test_longer_than_slices();
 	test_all_estimates_wrong();
 	test_training_step();
