@@ -27,6 +27,8 @@ type modelJob struct {
 	todo    time.Duration // of the step
 	resumes time.Duration // when the host launches the next one
 	had     time.Duration
+	state   jobState // what the sampler knows of it
+	windows []float64
 }
 
 const (
@@ -87,6 +89,11 @@ func (m *model) run(t *testing.T, balanced bool) []float64 {
 			claims[i].Interactive, claims[i].Measured = m.jobs[i].step > 0, true
 			used[i] = usage{ns: float64(m.jobs[i].had - before[i]), span: modelLook, exact: true, all: 1}
 			before[i] = m.jobs[i].had
+			m.jobs[i].state = m.jobs[i].state.after(used[i], m.jobs[i].share, claims[i].Interactive)
+			claims[i].Eager = balanced && m.jobs[i].state.eager
+			if m.now > time.Second {
+				m.jobs[i].windows = append(m.jobs[i].windows, 100*used[i].ns/float64(modelLook))
+			}
 			if m.now <= time.Second {
 				start[i] = m.jobs[i].had
 			}
@@ -119,6 +126,22 @@ func (m *model) run(t *testing.T, balanced bool) []float64 {
 	return parts
 }
 
+// mostSwing is the standard deviation, in points, of what a job may have in 200 ms.
+const mostSwing = 10.0
+
+// swingOf is the standard deviation of the means of so many windows.
+func swingOf(windows []float64, n int) float64 {
+	var sum, squares, count float64
+	for i := 0; i+n <= len(windows); i += n {
+		mean := 0.0
+		for _, w := range windows[i : i+n] {
+			mean += w / float64(n)
+		}
+		sum, squares, count = sum+mean, squares+mean*mean, count+1
+	}
+	return math.Sqrt(max(0, squares/count-sum*sum/count/count))
+}
+
 func TestABalanceGivesJobsThatWaitTheirShares(t *testing.T) {
 	ms := time.Millisecond
 	for _, c := range []struct {
@@ -137,13 +160,22 @@ func TestABalanceGivesJobsThatWaitTheirShares(t *testing.T) {
 		m := &model{jobs: append([]modelJob{}, c.jobs...)}
 		parts := m.run(t, true)
 		changes := float64(m.changes) / 6 / float64(len(c.jobs))
-		t.Logf("%s: %.1f, with slices by share alone %.1f; %.1f changes of each slice a second", c.name, parts, plain, changes)
+		swings := []float64{}
+		for i := range m.jobs {
+			swings = append(swings, swingOf(m.jobs[i].windows, 4))
+		}
+		t.Logf("%s: %.1f, with slices by share alone %.1f; %.1f changes of each slice a second; swings %.1f", c.name, parts, plain, changes, swings)
 		if changes > 6 { // each costs the card 0.4 ms
 			t.Errorf("%s: each slice is changed %.1f times a second, want at most 6", c.name, changes)
 		}
 		for i, part := range parts {
 			if math.Abs(part-float64(c.jobs[i].share)) > 1 {
 				t.Errorf("%s: job %d had %.1f %%, want %d ± 1", c.name, i+1, part, c.jobs[i].share)
+			}
+			// Not twice its share and a third of it in turn: its steps take as long as its
+			// worst windows say.
+			if swing := swingOf(m.jobs[i].windows, 4); swing > mostSwing {
+				t.Errorf("%s: what job %d had in 200 ms differs by %.1f points, want at most %.0f", c.name, i+1, swing, mostSwing)
 			}
 		}
 	}

@@ -8,10 +8,11 @@ package arbiter
 // time, and its own are as long as the card's period so that a burst is served
 // in one slice. It takes less than its share, so the others get theirs.
 func slicesOf(claims []Claim, p Params) []uint32 {
-	var long, short group
+	var long, short, every group
 	isShort := make([]bool, len(claims))
 	above := false // some eager job is above others in priority
 	for i, c := range claims {
+		every.add(c)
 		above = above || higher(claims, i)
 		if isShort[i] = waitsForEager(claims, i); isShort[i] {
 			short.add(c)
@@ -37,10 +38,16 @@ func slicesOf(claims []Claim, p Params) []uint32 {
 		long.us = uint32(min(uint64(most), max(least, own)))
 		long.us = min(long.stretched(p, long.us), longest(p)-short.us)
 	}
+	every.us = max(every.stretched(p, p.Period), roomy(claims, p))
 	out := make([]uint32, len(claims))
 	for i, c := range claims {
 		if isShort[i] {
 			out[i] = short.slice(c, p)
+			if short.procs() == 1 {
+				// Should the eager one give up so much at each wait that it lacks its share
+				// even so, its gain makes this shorter. While it sleeps, nobody switches.
+				out[i] = min(out[i], every.slice(c, p))
+			}
 		} else {
 			out[i] = long.slice(c, p)
 		}

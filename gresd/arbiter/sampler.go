@@ -25,6 +25,9 @@ const (
 	interactive = 4.0
 	// syncMemory is how long a wait counts in that.
 	syncMemory = time.Second
+	// mostSyncs bounds that, so that a job which no longer waits is interactive for
+	// syncMemory at most, however often it has waited: while it began, perhaps.
+	mostSyncs = interactive * math.E
 	// saturating is the part of its share from which a job counts as taking all
 	// of it: switches between contexts take some from everybody.
 	saturating = 0.9
@@ -174,7 +177,7 @@ func (s *sampler) waits(key jobKey, syncs uint32, now time.Time) bool {
 	}
 	// A wait fades away with time, and weighs so that a steady rate shows as itself.
 	fade := math.Exp(-float64(now.Sub(state.seen)) / float64(syncMemory))
-	state.syncs = state.syncs*fade + float64(syncs)/syncMemory.Seconds()
+	state.syncs = min(state.syncs*fade+float64(syncs)/syncMemory.Seconds(), mostSyncs)
 	s.jobs[key] = state
 	return state.syncs >= interactive
 }
@@ -204,7 +207,7 @@ func (s *sampler) account(key jobKey, used usage, cores uint32, sign, now time.T
 }
 
 // after is the state of a job that had so much. What it does not take of its share is its
-// credit; a job becomes eager with half the most of it, and stays it until all is gone.
+// credit; a job becomes eager with half the most of it, or all, and stays it until none is left.
 func (j jobState) after(used usage, cores uint32, waits bool) jobState {
 	share := float64(cores) / 100
 	most := share * float64(creditMax)
@@ -221,10 +224,16 @@ func (j jobState) after(used usage, cores uint32, waits bool) jobState {
 		least = -most // what was taken too much before it was seen is paid back
 	}
 	j.credit = max(least, min(most, j.credit))
+	// What a job lacks that only loses to its waits, its balance makes good by longer slices:
+	// were it eager before these work, it would have twice its share and a third of it in turn.
+	enough := most / 2
+	if waits && used.exact {
+		enough = most
+	}
 	switch {
 	case j.credit <= 0:
 		j.eager = false
-	case j.credit >= most/2:
+	case j.credit >= enough:
 		j.eager = true
 	}
 	return j
