@@ -213,6 +213,9 @@ func (inv *Invariants) compute(o Observation) (wrong []string) {
 func (inv *Invariants) sharesOf(o Observation) string {
 	var text []string
 	for job, u := range inv.busy {
+		if len(u.points) == 0 {
+			continue // seen for the first time, and not yet looked at
+		}
 		f := o.Files[job]
 		text = append(text, fmt.Sprintf("job %d of %d %% (%d ms; gate %d, slice %d us, balance %d ms)", job, inv.want[job].Share,
 			(u.total-u.points[0].total).Milliseconds(), f.Schedule.Gate, f.Schedule.SliceUS, f.Budget.BalanceNS/int64(time.Millisecond)))

@@ -75,6 +75,15 @@ func TestInvariantsHold(t *testing.T) {
 				o.Slurm.Jobs[7] = SlurmJob{State: "PENDING", Restarts: 1}
 			}
 		},
+		"jobs come and go beside it": func(o *Observation) { // many: which is looked at first is left to chance
+			age := o.At.Sub(time.Unix(1000, 0))
+			o.Cards[0].Contexts[0].BusyNS *= 2
+			for job := range uint32(20) {
+				pid := 100 + int(job) + int(age/time.Second)*100
+				o.Jobs[pid] = uint32(pid)
+				o.Cards[0].Contexts = append(o.Cards[0].Contexts, simgpu.ContextStatus{PID: pid, BusyNS: uint64(age / 20)})
+			}
+		},
 		"slurmd does not answer": func(o *Observation) { o.Slurm.State, o.Slurm.Reason = "DOWN*", "Not responding" },
 	} {
 		if wrong := found(change); len(wrong) > 0 {

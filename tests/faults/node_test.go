@@ -123,8 +123,11 @@ func (n *node) must(err error) {
 
 // pause makes Prolog and Epilog wait before and after the work of vgpu-prolog.
 func (n *node) pause(before, after time.Duration) {
-	n.must(os.WriteFile(scriptDir+"/before", fmt.Appendf(nil, "%.3f", before.Seconds()), 0o644))
-	n.must(os.WriteFile(scriptDir+"/after", fmt.Appendf(nil, "%.3f", after.Seconds()), 0o644))
+	for name, length := range map[string]time.Duration{"before": before, "after": after} {
+		path := filepath.Join(scriptDir, name)
+		n.must(os.WriteFile(path+".new", fmt.Appendf(nil, "%.3f", length.Seconds()), 0o644))
+		n.must(os.Rename(path+".new", path)) // a script may be reading it: never an empty one
+	}
 }
 
 // eventually fails the test unless ok becomes true in time.

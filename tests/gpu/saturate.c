@@ -22,6 +22,7 @@
 #define MAX_INFLIGHT 512
 #define WINDOW_MS 100.0
 #define MAX_WINDOWS 6000 /* of a run that lasts for hours, only its first part */
+#define FIRST_WINDOWS 20 /* are told one by one */
 #define MAX_STREAMS 32
 
 struct run {
@@ -195,9 +196,13 @@ static void print_result(const struct run *r, const struct worker *w)
 	       "us\":%.3f,"
 	       "\"kernels\":%.1f,\"rate\":%.3f,\"fraction\":%.5f,\"window_mean\":%.5f,\"window_"
 	       "sd\":%.5f,"
-	       "\"windows\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f,\"grid\":%u}\n",
+	       "\"windows\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f,\"grid\":%u,\"first_windows\":"
+	       "[",
 	       w->device, r->launch, s, solo_ns / 1000, r->kernels, rate, rate / solo, mean,
 	       sqrt(var), r->nwindows, r->k.ns_per_unit, r->k.gap_ns, r->k.grid);
+	for (int i = 0; i < r->nwindows && i < FIRST_WINDOWS; i++)
+		printf("%s%.4f", i ? "," : "", r->window[i] / (WINDOW_MS / 1000) / solo);
+	puts("]}");
 	fflush(stdout);
 }
 

@@ -71,7 +71,7 @@ func TestAnIdleTenantTakesNoTime(t *testing.T) {
 	idle := startTenant(t, state, "--alloc", "1G", "--hold", "60")
 	idle.next()
 	got := fractions(saturate(t, m, state, 1, "1", "200"))
-	within(t, "beside an idle tenant", got[0], 0.98, 1.005)
+	within(t, "beside an idle tenant", got[0], 0.95, 1.005) // one that took time would take half
 }
 
 // busyShares measures, in the card's own accounts, what each tenant gets now.

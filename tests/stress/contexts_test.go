@@ -9,14 +9,15 @@ import (
 
 // Two contexts of one process share its limit, by turns, whether their streams can be told
 // apart by handle or not. The card loses some 8 % to the changes between them. Were each
-// charged for the time of both, 0.36 would be left with default streams.
+// charged for the time of both, 0.36 would be left with default streams. Once in some 50 runs of
+// 3 s, beside a process that computes, they had 0.14 s of the card too much; why is not known.
 func TestContextsOfAProcessShareItsLimit(t *testing.T) {
 	for _, streams := range []string{"created", "default"} {
 		t.Run(streams, func(t *testing.T) {
 			env, libdir, lib := card(t, oneCard)
 			env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
 				"CUDA_DEVICE_SM_LIMIT=50", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
-			result, err := run(t, env, "contexts", "--streams", streams)
+			result, err := run(t, env, "contexts", "--streams", streams, "--secs", "6")
 			if err != nil {
 				t.Fatal(err)
 			}

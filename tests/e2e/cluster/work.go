@@ -54,6 +54,8 @@ type line struct {
 	KernelUS  float64 `json:"kernel_us"`
 	GapNS     float64 `json:"gap_ns"`
 	UnitNS    float64 `json:"ns_per_unit"`
+	// Parts of what the card can do, in each 100 ms.
+	FirstWindows []float64 `json:"first_windows"`
 }
 
 func lines(output string) []line {
@@ -161,6 +163,20 @@ func (c *Cluster) Measure(seconds int, works ...Work) ([]float64, error) {
 		}
 	}
 	return rates, nil
+}
+
+// FirstWindows is what a job did in each of the first 100 ms that [Cluster.Measure] let it
+// work, in percent of what its card can do; of several processes, the first's.
+func (c *Cluster) FirstWindows(w Work) []float64 {
+	var percent []float64
+	for _, l := range lines(c.Output(w.User, w.Job)) {
+		if l.Cmd == "saturate" && percent == nil {
+			for _, part := range l.FirstWindows {
+				percent = append(percent, 100*part)
+			}
+		}
+	}
+	return percent
 }
 
 // Solo is what a job does that has a card alone.

@@ -5,6 +5,7 @@
  *   streams --how HOW [--libdir DIR] [--secs 3]
  *
  *   destroyed  each kernel of 5 ms in a stream of its own, destroyed while it runs
+ *   brief      the same with kernels of 1 ms, of which two are let in at a time
  *   threads    two threads, each with its own default stream: kernels of 0.4 and of 2 ms
  *   polled     a thread's default stream, never waited for but asked; kernels that have
  *              become ten times longer
@@ -12,6 +13,8 @@
  *   many       a second context, after the first has used 40 streams
  *   captured   after a capture of the thread's default stream
  *   spins      a kernel that spins until one of another context has run, and that one, of 1 ms
+ *   early      a hundred kernels of 5 ms while a capture of another stream is open, before any
+ *              other work
  *   captures   kernels of 5 ms; another thread captures one graph after the other
  *
  * Prints the work done, as a part of the time, and how many captures failed. For the simulated
@@ -52,6 +55,13 @@ static double destroyed(void)
 
 	return create_stream(&s, 0) == 0 && launch(s, 1, 5 * MS) && destroy_stream(s) == 0 ? 5 * MS
 											   : 0;
+}
+
+static double brief(void)
+{
+	CUstream s;
+
+	return create_stream(&s, 0) == 0 && launch(s, 4, MS) && destroy_stream(s) == 0 ? MS : 0;
 }
 
 static double in_thread(unsigned grid, unsigned units)
@@ -177,6 +187,21 @@ static double captured(void)
 	return launch(NULL, 1, 5 * MS) ? 5 * MS : 0;
 }
 
+static double early(void)
+{
+	static CUstream s;
+	CUgraph graph;
+
+	if (s)
+		return launch(k.stream, 1, 5 * MS) ? 5 * MS : 0;
+	if (create_stream(&s, 1) || begin(s, 0))
+		return 0;
+	for (unsigned i = 0; i < 100; i++)
+		if (!launch(k.stream, 1, 5 * MS))
+			return 0;
+	return end(s, &graph) || destroy_graph(graph) ? 0 : 500 * MS;
+}
+
 static double kernel(void)
 {
 	return launch(k.stream, 1, 5 * MS) ? 5 * MS : 0;
@@ -211,9 +236,10 @@ static const struct {
 	const char *name;
 	double (*step)(void);
 	int once;
-} hows[] = {{"destroyed", destroyed, 0}, {"threads", threads, 1}, {"polled", polled, 0},
-	    {"contexts", contexts, 0},   {"many", many, 0},       {"captured", captured, 0},
-	    {"spins", spins, 0},         {"captures", kernel, 0}};
+} hows[] = {{"destroyed", destroyed, 0}, {"brief", brief, 0},       {"threads", threads, 1},
+	    {"polled", polled, 0},       {"contexts", contexts, 0}, {"many", many, 0},
+	    {"captured", captured, 0},   {"spins", spins, 0},       {"early", early, 0},
+	    {"captures", kernel, 0}};
 
 int main(int argc, char **argv)
 {
