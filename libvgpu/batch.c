@@ -79,6 +79,9 @@ static void forget_events(struct lane *l)
 			vgpu_real.cuEventDestroy_v2(l->ring[i].end);
 		l->ring[i].own_start = l->ring[i].end = NULL;
 	}
+	if (l->proof.end)
+		vgpu_real.cuEventDestroy_v2(l->proof.end);
+	l->proof.end = NULL;
 }
 
 struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
@@ -94,7 +97,7 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 
 		if (l->context == c && l->stream == stream && l->thread == thread)
 			return l;
-		if (l->open || l->closed)
+		if (l->open || l->closed || l->proof.unproven)
 			continue;
 		/* The first of: one of this context, a new one, one of another context. */
 		if (!spare || (spare->context != c && l->context == c) ||
@@ -108,6 +111,8 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	spare->context = c;
 	spare->stream = stream;
 	spare->thread = thread;
+	spare->proof.host_ns = 0;
+	spare->proof.unproven = false;
 	__atomic_store_n(&spare->marks, false, __ATOMIC_RELAXED);
 	if (g->lanes < spare - g->lane + 1)
 		g->lanes = (unsigned)(spare - g->lane + 1);
@@ -137,7 +142,8 @@ static double launch_gap(struct gate *g, const struct vgpu_stream_batch *b, doub
 	return sure;
 }
 
-/* The newest of the closed batches of a lane while it runs; else NULL. */
+/* The newest of the closed batches of a lane while it runs, if what comes next follows at
+ * once; else NULL. */
 static struct vgpu_stream_batch *running_before(struct lane *l)
 {
 	struct vgpu_stream_batch *before;
@@ -145,7 +151,8 @@ static struct vgpu_stream_batch *running_before(struct lane *l)
 	if (!l->closed)
 		return NULL;
 	before = &l->ring[(l->first + l->closed - 1) % RING];
-	if (before->unmeasured || vgpu_real.cuEventQuery(before->end) != CUDA_ERROR_NOT_READY)
+	if (before->unmeasured || before->last_ns <= l->foreign_ns ||
+	    vgpu_real.cuEventQuery(before->end) != CUDA_ERROR_NOT_READY)
 		return NULL;
 	return before;
 }
@@ -216,9 +223,15 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 			return b; /* another thread is in it */
 		b = &l->ring[(l->first + l->closed) % RING];
 	}
-	/* One entry stays unused: its end may be the start of the oldest. */
-	if (l->closed >= RING - 2)
-		return NULL;
+	/* One entry stays unused: its end may be the start of the oldest. With no other left, the
+	 * newest batch goes on: its end is recorded once more. */
+	if (l->closed >= RING - 2) {
+		b = &l->ring[(l->first + --l->closed) % RING];
+		b->single = b->learns = false;
+		b->foreign |= b->last_ns <= l->foreign_ns;
+		l->open = true;
+		return b;
+	}
 	own_start = b->own_start;
 	end = b->end;
 	l->open = true; /* one of those with work, from now on */
@@ -232,7 +245,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					.held_ns = l->held_ns,
 					.single = single,
 					.learns = learns};
-	if (!single && vgpu_measure_trust(g, known, b->beside, now)) {
+	if (!single && vgpu_measure_trust(g, l, known, b->beside, now)) {
 		b->trusted = b->unmeasured = true;
 	} else if ((before = running_before(l))) {
 		b->start = before->end;
@@ -290,7 +303,7 @@ void vgpu_batch_close(struct lane *l)
 		l->open = false;
 		return;
 	}
-	b->solid = b->tight && running_before(l);
+	b->solid = b->tight && !b->foreign && running_before(l);
 	if (b->launches != b->ticked && !b->trusted)
 		b->last_ns = vgpu_now();
 	if (!b->unmeasured && !record_end(l, b))
@@ -298,6 +311,30 @@ void vgpu_batch_close(struct lane *l)
 	if (!b->unmeasured)
 		b->recorded_ns = vgpu_now();
 	l->open = false;
+	l->closed++;
+}
+
+void vgpu_batch_prove(const struct gate *g, struct lane *l)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
+	bool trusted = l->closed && l->ring[(l->first + l->closed - 1) % RING].trusted;
+	uint64_t now;
+
+	/* Whatever is launched next finds an entry: this one cannot go on. */
+	if (l->open || l->closed >= RING - 3 || !(trusted || l->proof.unproven))
+		return;
+	now = vgpu_now();
+	*b = (struct vgpu_stream_batch){.own_start = b->own_start,
+					.end = b->end,
+					.last_ns = now,
+					.own_ns = vgpu_gate_own(g, now),
+					.divided_ns = g->divided_ns};
+	if (!record_end(l, b)) {
+		l->proof.unproven = false; /* nobody will tell */
+		return;
+	}
+	b->start = b->end;
+	b->opened_ns = vgpu_now();
 	l->closed++;
 }
 
@@ -354,21 +391,58 @@ static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t c
 	__atomic_add_fetch(&mine->gpu_ns, charge, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&vgpu_state.cache.header->elapsed_ns[g->card], elapsed,
 			   __ATOMIC_RELAXED);
+	g->charged_ns += charge;
 	g->inflight_ns -= g->inflight_ns < b->est_ns ? g->inflight_ns : b->est_ns;
 	__atomic_store_n(&mine->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
+}
+
+/* What work of this lane was charged too little by its estimates before the batch began. */
+static uint64_t unproven(const struct gate *g, const struct lane *l,
+			 const struct vgpu_stream_batch *b, uint64_t now)
+{
+	const struct proof *p = &l->proof;
+	bool foreign = p->host_ns <= l->foreign_ns && l->foreign_ns < b->opened_ns;
+	double took;
+
+	if (!p->unproven || foreign || p->host_ns <= g->gated_ns ||
+	    !between(&took, p->end, b->start))
+		return 0;
+	return vgpu_batch_beyond(g, p, took, b->opened_ns, now);
+}
+
+/* The batch's end is the lane's proof from now on: its event is not recorded again before
+ * there is another. One that was marked was recorded nobody knows when. */
+static void proven(struct gate *g, struct lane *l, struct vgpu_stream_batch *b)
+{
+	CUevent before = l->proof.end;
+
+	l->proof = (struct proof){.end = b->end,
+				  .host_ns = b->marked ? 0 : b->last_ns,
+				  .since_ns = b->opened_ns,
+				  .own_ns = b->own_ns,
+				  .divided_ns = b->divided_ns,
+				  .charged_ns = g->charged_ns};
+	b->end = before;
 }
 
 /* A batch whose end has come. gate.beside and gate.several_ns are of now. */
 static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b, uint64_t now)
 {
 	double span, busy, late, slack;
+	uint64_t charge, beyond;
 
 	if (!between(&span, b->start, b->end) || span < 0) {
 		settle(g, b, b->est_ns, b->est_ns);
 		return;
 	}
+	beyond = unproven(g, l, b, now);
+	if (!b->launches) {
+		settle(g, b, beyond, beyond);
+		proven(g, l, b);
+		return;
+	}
 	span -= launch_gap(g, b, span, &late);
-	slack = slack_of(b, late);
+	slack = b->foreign ? span : slack_of(b, late);
 	if (!b->single)
 		g->waited += ((slack > 0.5 * span ? 1.0f : 0.0f) - g->waited) / 16;
 	if ((b->single || vgpu_host_bound(g)) && !b->solid)
@@ -378,9 +452,9 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	busy = g->several_ns >= b->opened_ns ? not_covered(l->context, b, span, now) : span;
 	if (b->beside < g->beside)
 		b->beside = g->beside;
-	settle(g, b,
-	       vgpu_batch_charge(g, b, span, busy, slack, (double)(l->held_ns - b->held_ns), now),
-	       (uint64_t)busy);
+	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)(l->held_ns - b->held_ns), now);
+	settle(g, b, charge + beyond, (uint64_t)busy + beyond);
+	proven(g, l, b);
 }
 
 void vgpu_batch_reap(struct gate *g, uint64_t now)
@@ -403,6 +477,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 				account(g, l, b, now);
 			else
 				settle(g, b, b->est_ns, b->est_ns);
+			l->proof.unproven |= b->trusted;
 			g->progress_ns = now;
 			l->first = (l->first + 1) % RING;
 			l->closed--;
@@ -421,12 +496,16 @@ void vgpu_lane_drop(struct gate *g, struct lane *l)
 	l->closed = 0;
 	l->open = false;
 	l->stream = NULL;
+	l->proof.host_ns = 0;
+	l->proof.unproven = false;
 }
 
 void vgpu_lane_end(struct gate *g, struct lane *l)
 {
-	if (!vgpu_capturing())
+	if (!vgpu_capturing()) {
 		vgpu_batch_close(l);
+		vgpu_batch_prove(g, l);
+	}
 	if (l->open)
 		vgpu_lane_drop(g, l);
 	l->stream = NULL;

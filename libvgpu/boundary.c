@@ -6,7 +6,7 @@
 #ifdef VGPU_PRELOAD
 #include "vgpu.h"
 
-#define END_BATCH(real, stream)                                                  \
+#define END_BATCH(real, stream, other)                                           \
 	do {                                                                     \
 		if (unlikely(!(real))) {                                         \
 			vgpu_need_cuda();                                        \
@@ -14,26 +14,33 @@
 				return CUDA_ERROR_NO_DEVICE;                     \
 		}                                                                \
 		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))) \
-			vgpu_gate_boundary(stream);                              \
+			vgpu_gate_boundary(stream, other);                       \
 	} while (0)
 
-#define BOUNDARY(real, stream, call)     \
-	do {                             \
-		END_BATCH(real, stream); \
-		return call;             \
+#define BOUNDARY(real, stream, call)            \
+	do {                                    \
+		END_BATCH(real, stream, false); \
+		return call;                    \
+	} while (0)
+
+/* What follows in the stream is not the card's work, but takes its time there. */
+#define OTHER_WORK(real, stream, call)         \
+	do {                                   \
+		END_BATCH(real, stream, true); \
+		return call;                   \
 	} while (0)
 
 /* The host waits for all work of a stream; NULL: of the context. */
-#define WAIT(real, stream, call)            \
-	do {                                \
-		CUstream waits = stream;    \
-		CUresult result;            \
-                                            \
-		END_BATCH(real, waits);     \
-		result = call;              \
-		if (vgpu_state.grant)       \
-			vgpu_waited(waits); \
-		return result;              \
+#define WAIT(real, stream, call)               \
+	do {                                   \
+		CUstream waits = stream;       \
+		CUresult result;               \
+                                               \
+		END_BATCH(real, waits, false); \
+		result = call;                 \
+		if (vgpu_state.grant)          \
+			vgpu_waited(waits);    \
+		return result;                 \
 	} while (0)
 
 CUresult cuStreamSynchronize(CUstream stream)
@@ -98,46 +105,46 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned fl
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
-	BOUNDARY(vgpu_real.cuStreamWaitEvent, vgpu_stream(stream, false),
-		 vgpu_real.cuStreamWaitEvent(stream, event, flags));
+	OTHER_WORK(vgpu_real.cuStreamWaitEvent, vgpu_stream(stream, false),
+		   vgpu_real.cuStreamWaitEvent(stream, event, flags));
 }
 
 CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
 {
-	BOUNDARY(vgpu_real.cuStreamWaitEvent_ptsz, vgpu_stream(stream, true),
-		 vgpu_real.cuStreamWaitEvent_ptsz(stream, event, flags));
+	OTHER_WORK(vgpu_real.cuStreamWaitEvent_ptsz, vgpu_stream(stream, true),
+		   vgpu_real.cuStreamWaitEvent_ptsz(stream, event, flags));
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, void (*fn)(void *), void *data)
 {
-	BOUNDARY(vgpu_real.cuLaunchHostFunc, vgpu_stream(stream, false),
-		 vgpu_real.cuLaunchHostFunc(stream, fn, data));
+	OTHER_WORK(vgpu_real.cuLaunchHostFunc, vgpu_stream(stream, false),
+		   vgpu_real.cuLaunchHostFunc(stream, fn, data));
 }
 
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*fn)(void *), void *data)
 {
-	BOUNDARY(vgpu_real.cuLaunchHostFunc_ptsz, vgpu_stream(stream, true),
-		 vgpu_real.cuLaunchHostFunc_ptsz(stream, fn, data));
+	OTHER_WORK(vgpu_real.cuLaunchHostFunc_ptsz, vgpu_stream(stream, true),
+		   vgpu_real.cuLaunchHostFunc_ptsz(stream, fn, data));
 }
 
 CUresult cuStreamAddCallback(CUstream stream, void *fn, void *data, unsigned flags)
 {
-	BOUNDARY(vgpu_real.cuStreamAddCallback, vgpu_stream(stream, false),
-		 vgpu_real.cuStreamAddCallback(stream, fn, data, flags));
+	OTHER_WORK(vgpu_real.cuStreamAddCallback, vgpu_stream(stream, false),
+		   vgpu_real.cuStreamAddCallback(stream, fn, data, flags));
 }
 
 CUresult cuStreamAddCallback_ptsz(CUstream stream, void *fn, void *data, unsigned flags)
 {
-	BOUNDARY(vgpu_real.cuStreamAddCallback_ptsz, vgpu_stream(stream, true),
-		 vgpu_real.cuStreamAddCallback_ptsz(stream, fn, data, flags));
+	OTHER_WORK(vgpu_real.cuStreamAddCallback_ptsz, vgpu_stream(stream, true),
+		   vgpu_real.cuStreamAddCallback_ptsz(stream, fn, data, flags));
 }
 
 /* Waits for a value in memory, in every version. */
 #define WAIT_VALUE(name, type, per_thread)                                           \
 	CUresult name(CUstream stream, CUdeviceptr addr, type value, unsigned flags) \
 	{                                                                            \
-		BOUNDARY(vgpu_real.name, vgpu_stream(stream, per_thread),            \
-			 vgpu_real.name(stream, addr, value, flags));                \
+		OTHER_WORK(vgpu_real.name, vgpu_stream(stream, per_thread),          \
+			   vgpu_real.name(stream, addr, value, flags));              \
 	}
 WAIT_VALUE(cuStreamWaitValue32, uint32_t, false)
 WAIT_VALUE(cuStreamWaitValue32_ptsz, uint32_t, true)
@@ -151,8 +158,8 @@ WAIT_VALUE(cuStreamWaitValue64_v2_ptsz, uint64_t, true)
 #define BATCH_MEM_OP(name, per_thread)                                        \
 	CUresult name(CUstream stream, unsigned n, void *ops, unsigned flags) \
 	{                                                                     \
-		BOUNDARY(vgpu_real.name, vgpu_stream(stream, per_thread),     \
-			 vgpu_real.name(stream, n, ops, flags));              \
+		OTHER_WORK(vgpu_real.name, vgpu_stream(stream, per_thread),   \
+			   vgpu_real.name(stream, n, ops, flags));            \
 	}
 BATCH_MEM_OP(cuStreamBatchMemOp, false)
 BATCH_MEM_OP(cuStreamBatchMemOp_ptsz, true)
@@ -169,16 +176,24 @@ CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t size)
 	WAIT(vgpu_real.cuMemcpyDtoH_v2_ptds, NULL, vgpu_real.cuMemcpyDtoH_v2_ptds(dst, src, size));
 }
 
+/* A short one takes less than a look at it. */
+#define SHORT_COPY 65536u
+#define COPY(real, stream, size, call)                        \
+	do {                                                  \
+		END_BATCH(real, stream, (size) > SHORT_COPY); \
+		return call;                                  \
+	} while (0)
+
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuMemcpyDtoHAsync_v2, vgpu_stream(stream, false),
-		 vgpu_real.cuMemcpyDtoHAsync_v2(dst, src, size, stream));
+	COPY(vgpu_real.cuMemcpyDtoHAsync_v2, vgpu_stream(stream, false), size,
+	     vgpu_real.cuMemcpyDtoHAsync_v2(dst, src, size, stream));
 }
 
 CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dst, CUdeviceptr src, size_t size, CUstream stream)
 {
-	BOUNDARY(vgpu_real.cuMemcpyDtoHAsync_v2_ptsz, vgpu_stream(stream, true),
-		 vgpu_real.cuMemcpyDtoHAsync_v2_ptsz(dst, src, size, stream));
+	COPY(vgpu_real.cuMemcpyDtoHAsync_v2_ptsz, vgpu_stream(stream, true), size,
+	     vgpu_real.cuMemcpyDtoHAsync_v2_ptsz(dst, src, size, stream));
 }
 
 /* Streams in which a capture began. A capture also ends with its stream, and then nobody
@@ -263,7 +278,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 		vgpu_need_cuda();                    \
 		if (!(real))                         \
 			return CUDA_ERROR_NO_DEVICE; \
-		vgpu_gate_boundary(NULL);            \
+		vgpu_gate_boundary(NULL, false);     \
 		capture_begins();                    \
 		result = call;                       \
 		if (result != CUDA_SUCCESS)          \

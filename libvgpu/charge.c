@@ -29,24 +29,24 @@
 
 /* What part of the batch's time was the job's own. Other jobs come and go while it is on
  * its way: what holds when it is seen to have ended does not say. */
-static double own_part(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+static double own_part(const struct gate *g, uint64_t own_ns, uint64_t since, uint64_t now)
 {
-	uint64_t own = vgpu_gate_own(g, now) - b->own_ns;
+	uint64_t own = vgpu_gate_own(g, now) - own_ns;
 
-	if (now <= b->opened_ns || own >= now - b->opened_ns)
+	if (now <= since || own >= now - since)
 		return 1;
-	return (double)own / (double)(now - b->opened_ns);
+	return (double)own / (double)(now - since);
 }
 
 /* And of that, this process's: while several of the job have work on the card, each is
  * charged as much of the time. Together that is the time in which any of them had some. */
-static double own_of_job(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+static double own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t since, uint64_t now)
 {
-	uint64_t own = g->divided_ns - b->divided_ns;
+	uint64_t own = g->divided_ns - divided_ns;
 
-	if (now <= b->opened_ns || own >= now - b->opened_ns)
+	if (now <= since || own >= now - since)
 		return 1;
-	return (double)own / (double)(now - b->opened_ns);
+	return (double)own / (double)(now - since);
 }
 
 /* True: the batch was interrupted, and says nothing of what its work costs. */
@@ -147,6 +147,8 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 		return known(g, b, est, busy, busy * of_job);
 	if (b->learns)
 		return at_least;
+	if (b->foreign)
+		return est < busy ? est : busy;
 	/* Between short kernels the card may have waited for the host: then the time is
 	 * too long. Where it cannot have waited, it is right. */
 	if (!b->solid && est / b->launches < SHORT_NS && busy > est)
@@ -158,8 +160,8 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 			   double slack, double held, uint64_t now)
 {
 	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
-	double part = own_part(g, b, now);
-	double of_job = own_of_job(g, b, now);
+	double part = own_part(g, b->own_ns, b->opened_ns, now);
+	double of_job = own_of_job(g, b->divided_ns, b->opened_ns, now);
 	double charge = charge_of(g, b, est, busy, slack, part, of_job);
 	bool whole = part >= 1 && !b->beside && of_job >= UNDIVIDED && !g->schedule.others;
 
@@ -167,5 +169,20 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);
 	return (uint64_t)charge;
+}
+
+/* The clocks of host and card may differ by so much. */
+#define DRIFT 1e-3
+/* What the driver needs from a record or a launch to the card, at most. */
+#define WAY_NS 20000
+
+uint64_t vgpu_batch_beyond(const struct gate *g, const struct proof *p, double took, uint64_t until,
+			   uint64_t now)
+{
+	took *= own_part(g, p->own_ns, p->since_ns, now) *
+		own_of_job(g, p->divided_ns, p->since_ns, now);
+	took -= (double)(until - p->host_ns) * (1 + DRIFT) + WAY_NS;
+	took -= (double)(g->charged_ns - p->charged_ns);
+	return took > 0 ? (uint64_t)took : 0;
 }
 #endif

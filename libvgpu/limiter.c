@@ -17,6 +17,8 @@
 
 /* A batch without launches for this long is closed by the watcher. */
 #define IDLE_CLOSE_NS 300000u
+/* Work that went by its estimates, with none after it, is seen to have ended so often. */
+#define PROVE_NS 5000000u
 /* So many launches in a row go by one look at the budget and at what has completed: a
  * tenth of a millisecond of them, or four where what they cost is well known. A look
  * asks for the time and for completions: at each launch that would cost more than all
@@ -56,6 +58,8 @@ void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t no
 	g->own_at_ns = now;
 	if (s->others != g->schedule.others || s->least_ppm != g->schedule.least_ppm)
 		g->others_at_ns = now;
+	if (s->gate != g->schedule.gate)
+		g->gated_ns = now;
 	g->schedule = *s;
 }
 
@@ -230,6 +234,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			cost->unseen++;
 			cost->unseen_ns += l->est_ns;
 		}
+		g->charged_ns += l->est_ns;
 		__atomic_add_fetch(&budget->charged_ns, l->est_ns, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&vgpu_my(l->card)->gpu_ns, l->est_ns, __ATOMIC_RELAXED);
 	}
@@ -297,7 +302,19 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void vgpu_gate_boundary(CUstream stream)
+static void end_work(struct gate *g, struct lane *l, CUstream stream, bool other)
+{
+	if (!l->context || (stream && l->stream != stream))
+		return;
+	if (l->open)
+		vgpu_batch_end(l);
+	if (!other)
+		return;
+	vgpu_batch_prove(g, l);
+	l->foreign_ns = vgpu_now();
+}
+
+void vgpu_gate_boundary(CUstream stream, bool other)
 {
 	if (vgpu_capturing())
 		return;
@@ -306,8 +323,7 @@ void vgpu_gate_boundary(CUstream stream)
 
 		pthread_mutex_lock(&g->lock);
 		for (unsigned k = 0; k < g->lanes && !vgpu_capturing(); k++)
-			if (g->lane[k].open && (!stream || g->lane[k].stream == stream))
-				vgpu_batch_end(&g->lane[k]);
+			end_work(g, &g->lane[k], stream, other);
 		pthread_mutex_unlock(&g->lock);
 	}
 }
@@ -374,10 +390,15 @@ void vgpu_gate_in_child(void)
 	vgpu_captures_in_child();
 }
 
-static bool tick_lane(struct lane *l, uint64_t now)
+static bool tick_lane(const struct gate *g, struct lane *l, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
+	if (!l->open && !l->closed && l->proof.unproven) {
+		if (now - l->proof.host_ns >= PROVE_NS)
+			vgpu_batch_prove(g, l);
+		return true;
+	}
 	if (!l->open || vgpu_batch_held(b))
 		return l->open;
 	if (b->launches != b->ticked) {
@@ -408,7 +429,7 @@ bool vgpu_gate_tick(void)
 		}
 		pay(g);
 		for (unsigned k = 0; k < g->lanes; k++)
-			busy |= tick_lane(&g->lane[k], now) || g->lane[k].closed;
+			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
 		vgpu_batch_reap(g, now);
 		/* gresd hands the card over when the job's work is done; nobody but this
 		 * thread sees that while the program waits for it. */

@@ -40,6 +40,7 @@ struct vgpu_stream_batch {
 	uint32_t beside; /* so many other processes of the job, or contexts, had work on the card */
 	bool tight;      /* began while the batch before was running */
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
+	bool foreign;    /* something that is no work is between its launches */
 	bool single;     /* of one launch: closed at once */
 	uint32_t marked; /* so many launches are before its end event; lane.marks */
 	bool learns;     /* of one function without an estimate: closed at once */
@@ -72,6 +73,17 @@ struct gate_context {
 	double covered_ns;
 };
 
+/* The end of the last measured batch of a lane. Work that went by its estimates since then is
+ * unproven: its time is seen when another batch is measured. */
+struct proof {
+	CUevent end;
+	uint64_t host_ns;            /* it was recorded later than that; 0: there is none */
+	uint64_t since_ns;           /* when the batch was opened */
+	uint64_t own_ns, divided_ns; /* of the gate then */
+	uint64_t charged_ns;         /* of the gate, with that batch */
+	bool unproven;
+};
+
 struct lane {
 	struct gate_context *context; /* NULL: free */
 	CUstream stream;              /* NULL: destroyed */
@@ -85,6 +97,8 @@ struct lane {
 	/* For so long it had work in flight while launches of other streams were held: that
 	 * work may have been waiting for them. */
 	uint64_t held_ns;
+	struct proof proof;
+	uint64_t foreign_ns; /* when something was last put into the stream that is no work */
 };
 
 struct gate {
@@ -101,6 +115,8 @@ struct gate {
 	uint64_t other_ns;    /* when a launch last went to another lane than the one before */
 	uint64_t several_ns;  /* when several streams last had work at a time */
 	unsigned trust_left;  /* so many batches more may be charged by their estimates */
+	uint64_t charged_ns;  /* by measured time or by estimates */
+	uint64_t gated_ns;    /* when another gate began: launches may have passed without one */
 	double usual_gap_ns;  /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
@@ -166,11 +182,17 @@ void vgpu_gate_turns(const struct gate *g, uint64_t now);
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
 			   double slack, double held, uint64_t now);
 
+/* What was charged too little since a proof, at least: so long the card took until an event
+ * that was recorded by the host time until, less the host's time and what was charged. */
+uint64_t vgpu_batch_beyond(const struct gate *g, const struct proof *p, double took, uint64_t until,
+			   uint64_t now);
+
 /* measure.c; all with gate.lock held. */
 /* So may a launch join a trusted batch. */
 bool vgpu_measure_known(uint32_t samples, uint64_t est_ns);
 /* Whether a batch that opens now goes by its estimates. */
-bool vgpu_measure_trust(struct gate *g, bool known, uint32_t beside, uint64_t now);
+bool vgpu_measure_trust(struct gate *g, const struct lane *l, bool known, uint32_t beside,
+			uint64_t now);
 /* Whether a launch that opens a batch, and whose cost is known, is to be measured alone. */
 bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct vgpu_cost *cost,
 			uint64_t est_ns, uint64_t now);
@@ -182,7 +204,7 @@ bool vgpu_measure_unproven(const struct gate *g, const struct vgpu_cost *cost, u
 /* batch.c; all with gate.lock held. */
 /* The lane of a stream in the current context, or NULL when none is free. */
 struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
-/* The batch that takes the next launch, opened if need be; NULL: none free. samples: what is
+/* The batch that takes the next launch, opened if need be. samples: what is
  * known of the launch's cost, est_ns. */
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					  const struct vgpu_cost *cost, uint32_t samples,
@@ -190,6 +212,9 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 /* Ends the open batch unless a launch is between gate and driver. Whatever context is
  * current. */
 void vgpu_batch_close(struct lane *l);
+/* Puts an event behind work that went by its estimates, if there is some and nothing else
+ * will tell how long it took. */
+void vgpu_batch_prove(const struct gate *g, struct lane *l);
 /* The same, where this thread can see to it that the batch is measured. */
 void vgpu_batch_end(struct lane *l);
 /* Records the end of the open batch behind its last launch; of a lane with marks. */

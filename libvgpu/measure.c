@@ -47,7 +47,7 @@ static bool at_ease(const struct gate *g, uint32_t beside, uint64_t now)
 	const struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
 
 	return g->schedule.gate == VGPU_GATE_BUDGET && !g->schedule.others && !beside &&
-	       now - g->other_ns > ONE_STREAM_NS &&
+	       now - g->other_ns > ONE_STREAM_NS && now - g->several_ns > ONE_STREAM_NS &&
 	       __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED) >= AMPLE_NS;
 }
 
@@ -67,9 +67,12 @@ bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct
 	       (at_ease(g, 0, now) ? !before->single : now / 4 % SINGLE_EVERY == 0);
 }
 
-bool vgpu_measure_trust(struct gate *g, bool known, uint32_t beside, uint64_t now)
+bool vgpu_measure_trust(struct gate *g, const struct lane *l, bool known, uint32_t beside,
+			uint64_t now)
 {
-	if (!known || !at_ease(g, beside, now))
+	/* Who else may record in a thread's default stream, should that thread end? */
+	if (!known || l->thread || !at_ease(g, beside, now) || l->proof.host_ns <= g->gated_ns ||
+	    l->proof.host_ns <= l->foreign_ns)
 		return false;
 	if (g->trust_left) {
 		g->trust_left--;

@@ -233,8 +233,9 @@ extern uint32_t vgpu_gate_any;
 void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns);
 void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
 /* Ends the open batch of a stream (CU_STREAM_LEGACY for the default one), or
- * of all streams when stream is NULL: work after it is another batch. */
-void vgpu_gate_boundary(CUstream stream);
+ * of all streams when stream is NULL: work after it is another batch. other: what comes next
+ * in the stream takes its time, but is no work of the card's. */
+void vgpu_gate_boundary(CUstream stream, bool other);
 /* Returns when no thread of ours is at event calls any more that began before
  * vgpu_captures was raised. */
 void vgpu_gate_capture(void);
