@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch.c - see limiter.h. What launched work cost the card, by event pairs. */
 #ifdef VGPU_PRELOAD
-#include <string.h>
-
 #include "limiter.h"
 
 /* Elapsed times are float milliseconds: 1 us of resolution at ten seconds. */
@@ -10,49 +8,6 @@
 #define FIRST_GAP_NS 10000
 
 __thread char vgpu_this_thread;
-
-static CUevent event(CUevent *slot)
-{
-	if (!*slot && vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
-		*slot = NULL;
-	return *slot;
-}
-
-static bool record(CUevent *slot, CUstream stream)
-{
-	return event(slot) && vgpu_real.cuEventRecord(*slot, stream) == CUDA_SUCCESS;
-}
-
-/* Events are of the context that is current when they are made, and so is the default stream
- * in which they are recorded. True: it is the lane's now, until leave_context(). */
-static bool enter_context(const struct lane *l, bool *pushed)
-{
-	CUcontext now = NULL;
-
-	*pushed = false;
-	if (vgpu_real.cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == l->context->ctx)
-		return true;
-	*pushed = vgpu_real.cuCtxPushCurrent_v2(l->context->ctx) == CUDA_SUCCESS;
-	return *pushed;
-}
-
-static void leave_context(bool pushed)
-{
-	CUcontext popped;
-
-	if (pushed)
-		vgpu_real.cuCtxPopCurrent_v2(&popped);
-}
-
-static bool between(double *ns, CUevent from, CUevent to)
-{
-	float ms;
-
-	if (vgpu_real.cuEventElapsedTime(&ms, from, to) != CUDA_SUCCESS)
-		return false;
-	*ns = (double)ms * 1e6;
-	return true;
-}
 
 static struct gate_context *context_of(struct gate *g, CUcontext ctx)
 {
@@ -142,8 +97,7 @@ static double launch_gap(struct gate *g, const struct vgpu_stream_batch *b, doub
 	return sure;
 }
 
-/* The newest of the closed batches of a lane while it runs, if what comes next follows at
- * once; else NULL. */
+/* The newest of the closed batches of a lane while it runs; else NULL. */
 static struct vgpu_stream_batch *running_before(struct lane *l)
 {
 	struct vgpu_stream_batch *before;
@@ -151,8 +105,7 @@ static struct vgpu_stream_batch *running_before(struct lane *l)
 	if (!l->closed)
 		return NULL;
 	before = &l->ring[(l->first + l->closed - 1) % RING];
-	if (before->unmeasured || before->last_ns <= l->foreign_ns ||
-	    vgpu_real.cuEventQuery(before->end) != CUDA_ERROR_NOT_READY)
+	if (before->unmeasured || vgpu_real.cuEventQuery(before->end) != CUDA_ERROR_NOT_READY)
 		return NULL;
 	return before;
 }
@@ -168,9 +121,9 @@ static bool several_lanes(const struct gate *g)
 
 static bool record_anchor(CUevent *slot, struct lane *l)
 {
-	bool pushed, ok = enter_context(l, &pushed) && record(slot, l->stream);
+	bool pushed, ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(slot, l->stream);
 
-	leave_context(pushed);
+	vgpu_event_leave(pushed);
 	return ok;
 }
 
@@ -183,7 +136,6 @@ static void place_anchor(struct lane *l, uint64_t now)
 	if (!c->anchored) {
 		c->anchored = record_anchor(&c->anchor, l);
 		c->anchor_host_ns = now;
-		c->covered_ns = -1e18; /* nothing yet */
 	} else if (!c->next_recorded && now - c->anchor_host_ns > ANCHOR_NS) {
 		c->next_recorded = record_anchor(&c->next_anchor, l);
 	}
@@ -195,12 +147,12 @@ static void move_anchor(struct gate_context *c, uint64_t now)
 
 	if (!c->next_recorded || vgpu_real.cuEventQuery(c->next_anchor) != CUDA_SUCCESS)
 		return;
-	if (between(&moved, c->anchor, c->next_anchor)) {
+	if (vgpu_event_between(&moved, c->anchor, c->next_anchor)) {
 		CUevent old = c->anchor;
 
 		c->anchor = c->next_anchor;
 		c->next_anchor = old;
-		c->covered_ns -= moved;
+		vgpu_cover_shift(&c->cover, moved);
 		c->anchor_host_ns = now;
 	}
 	c->next_recorded = false;
@@ -247,12 +199,13 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					.learns = learns};
 	if (!single && vgpu_measure_trust(g, l, known, b->beside, now)) {
 		b->trusted = b->unmeasured = true;
-	} else if ((before = running_before(l))) {
+	} else if ((before = running_before(l)) && before->last_ns > l->foreign_ns) {
 		b->start = before->end;
 		b->tight = true;
-	} else if (record(&b->own_start, l->stream)) {
+	} else if (vgpu_event_record(&b->own_start, l->stream)) {
 		b->start = b->own_start;
 		b->opened_ns = vgpu_now();
+		b->tight = before; /* and what waits between them is left out */
 	} else {
 		b->unmeasured = true;
 	}
@@ -273,7 +226,7 @@ void vgpu_batch_mark(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (l->open && !b->unmeasured && can_record(l) && record(&b->end, l->stream))
+	if (l->open && !b->unmeasured && can_record(l) && vgpu_event_record(&b->end, l->stream))
 		b->marked = b->launches;
 }
 
@@ -288,8 +241,8 @@ static bool record_end(struct lane *l, struct vgpu_stream_batch *b)
 		return b->marked == b->launches;
 	}
 	__atomic_store_n(&l->marks, false, __ATOMIC_RELAXED);
-	ok = enter_context(l, &pushed) && record(&b->end, l->stream);
-	leave_context(pushed);
+	ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(&b->end, l->stream);
+	vgpu_event_leave(pushed);
 	return ok;
 }
 
@@ -348,17 +301,12 @@ void vgpu_batch_end(struct lane *l)
 static double not_covered(struct gate_context *c, const struct vgpu_stream_batch *b, double span,
 			  uint64_t now)
 {
-	double end, begin;
+	double end;
 
 	move_anchor(c, now);
-	if (!c->anchored || !between(&end, c->anchor, b->end))
+	if (!c->anchored || !vgpu_event_between(&end, c->anchor, b->end))
 		return span;
-	begin = end - span;
-	if (begin < c->covered_ns)
-		begin = c->covered_ns;
-	if (end > c->covered_ns)
-		c->covered_ns = end;
-	return end > begin ? end - begin : 0;
+	return vgpu_cover_add(&c->cover, end - span, end);
 }
 
 /* Time in which the card can have waited for the host inside the batch. */
@@ -374,7 +322,7 @@ static double slack_of(const struct vgpu_stream_batch *b, double late)
 /* The same while it recorded the events: the host may have lost its processor then. */
 static double recording(const struct vgpu_stream_batch *b)
 {
-	double start = b->tight ? 0 : (double)(b->opened_ns - b->asked_ns);
+	double start = b->start != b->own_start ? 0 : (double)(b->opened_ns - b->asked_ns);
 
 	return start + (b->recorded_ns > b->last_ns ? (double)(b->recorded_ns - b->last_ns) : 0);
 }
@@ -394,20 +342,6 @@ static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t c
 	g->charged_ns += charge;
 	g->inflight_ns -= g->inflight_ns < b->est_ns ? g->inflight_ns : b->est_ns;
 	__atomic_store_n(&mine->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
-}
-
-/* What work of this lane was charged too little by its estimates before the batch began. */
-static uint64_t unproven(const struct gate *g, const struct lane *l,
-			 const struct vgpu_stream_batch *b, uint64_t now)
-{
-	const struct proof *p = &l->proof;
-	bool foreign = p->host_ns <= l->foreign_ns && l->foreign_ns < b->opened_ns;
-	double took;
-
-	if (!p->unproven || foreign || p->host_ns <= g->gated_ns ||
-	    !between(&took, p->end, b->start))
-		return 0;
-	return vgpu_batch_beyond(g, p, took, b->opened_ns, now);
 }
 
 /* The batch's end is the lane's proof from now on: its event is not recorded again before
@@ -431,11 +365,11 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	double span, busy, late, slack;
 	uint64_t charge, beyond;
 
-	if (!between(&span, b->start, b->end) || span < 0) {
+	if (!vgpu_event_between(&span, b->start, b->end) || span < 0) {
 		settle(g, b, b->est_ns, b->est_ns);
 		return;
 	}
-	beyond = unproven(g, l, b, now);
+	beyond = vgpu_batch_beyond(g, l, b, now);
 	if (!b->launches) {
 		settle(g, b, beyond, beyond);
 		proven(g, l, b);

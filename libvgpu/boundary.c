@@ -176,12 +176,11 @@ CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t size)
 	WAIT(vgpu_real.cuMemcpyDtoH_v2_ptds, NULL, vgpu_real.cuMemcpyDtoH_v2_ptds(dst, src, size));
 }
 
-/* A short one takes less than a look at it. */
-#define SHORT_COPY 65536u
-#define COPY(real, stream, size, call)                        \
-	do {                                                  \
-		END_BATCH(real, stream, (size) > SHORT_COPY); \
-		return call;                                  \
+/* Between host and card: the copy engines' work. */
+#define COPY(real, stream, size, call)                          \
+	do {                                                    \
+		END_BATCH(real, stream, (size) >= SMALL_BYTES); \
+		return call;                                    \
 	} while (0)
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream)
@@ -194,6 +193,18 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dst, CUdeviceptr src, size_t size, CUst
 {
 	COPY(vgpu_real.cuMemcpyDtoHAsync_v2_ptsz, vgpu_stream(stream, true), size,
 	     vgpu_real.cuMemcpyDtoHAsync_v2_ptsz(dst, src, size, stream));
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t size, CUstream stream)
+{
+	COPY(vgpu_real.cuMemcpyHtoDAsync_v2, vgpu_stream(stream, false), size,
+	     vgpu_real.cuMemcpyHtoDAsync_v2(dst, src, size, stream));
+}
+
+CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dst, const void *src, size_t size, CUstream stream)
+{
+	COPY(vgpu_real.cuMemcpyHtoDAsync_v2_ptsz, vgpu_stream(stream, true), size,
+	     vgpu_real.cuMemcpyHtoDAsync_v2_ptsz(dst, src, size, stream));
 }
 
 /* Streams in which a capture began. A capture also ends with its stream, and then nobody

@@ -176,13 +176,20 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 /* What the driver needs from a record or a launch to the card, at most. */
 #define WAY_NS 20000
 
-uint64_t vgpu_batch_beyond(const struct gate *g, const struct proof *p, double took, uint64_t until,
-			   uint64_t now)
+uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
+			   const struct vgpu_stream_batch *b, uint64_t now)
 {
+	const struct proof *p = &l->proof;
+	bool foreign = p->host_ns <= l->foreign_ns && l->foreign_ns < b->opened_ns;
+	double took, host;
+
+	if (!p->unproven || foreign || p->host_ns <= g->gated_ns ||
+	    !vgpu_event_between(&took, p->end, b->start))
+		return 0;
 	took *= own_part(g, p->own_ns, p->since_ns, now) *
 		own_of_job(g, p->divided_ns, p->since_ns, now);
-	took -= (double)(until - p->host_ns) * (1 + DRIFT) + WAY_NS;
-	took -= (double)(g->charged_ns - p->charged_ns);
+	host = (double)(b->opened_ns - p->host_ns) * (1 + DRIFT) + WAY_NS;
+	took -= host + (double)(g->charged_ns - p->charged_ns);
 	return took > 0 ? (uint64_t)took : 0;
 }
 #endif

@@ -181,8 +181,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream)
 }
 
 /* Copies and fills keep the card's memory busy like a kernel does. Learned by
- * size class; small ones are not worth a look at the budget. */
-#define SMALL_BYTES (64u << 10)
+ * size class. */
 
 /* Keys of what is learned. */
 #define COPIED 0x636f7079
@@ -199,9 +198,10 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 		vgpu_need_cuda();                                                   \
 		if (!(real))                                                        \
 			return CUDA_ERROR_NO_DEVICE;                                \
-		if ((bytes) < SMALL_BYTES)                                          \
+		size_t moved = (bytes);                                             \
+		if (moved < SMALL_BYTES)                                            \
 			return call;                                                \
-		GATED(real, stream, bytes_key(kind, bytes), UNKNOWN_COPY_NS, call); \
+		GATED(real, stream, bytes_key(kind, moved), UNKNOWN_COPY_NS, call); \
 	} while (0)
 
 #define COPY(name, per_thread)                                                     \
@@ -216,8 +216,9 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), COPIED, size,  \
 		      vgpu_real.name(dst, src, size, stream));                        \
 	}
-/* Of addresses that say themselves where they are: within the card it is work of the card. */
-static size_t bytes_inside(CUdeviceptr dst, CUdeviceptr src, size_t size)
+/* Of addresses that say themselves where they are: within the card it is work of the card;
+ * any other is the copy engines', and a boundary. */
+static size_t bytes_inside(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)
 {
 	unsigned to = 0, from = 0;
 
@@ -226,20 +227,25 @@ static size_t bytes_inside(CUdeviceptr dst, CUdeviceptr src, size_t size)
 		return 0;
 	vgpu_real.cuPointerGetAttribute(&to, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, dst);
 	vgpu_real.cuPointerGetAttribute(&from, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, src);
-	return to == CU_MEMORYTYPE_DEVICE && from == CU_MEMORYTYPE_DEVICE ? size : 0;
+	if (to == CU_MEMORYTYPE_DEVICE && from == CU_MEMORYTYPE_DEVICE)
+		return size;
+	vgpu_gate_boundary(stream, true);
+	return 0;
 }
 
-#define UNIFIED(name, per_thread)                                                    \
-	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)                 \
-	{                                                                            \
-		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), COPIED,         \
-		      bytes_inside(dst, src, size), vgpu_real.name(dst, src, size)); \
+#define UNIFIED(name, per_thread)                                                  \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)               \
+	{                                                                          \
+		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), COPIED,       \
+		      bytes_inside(dst, src, size, vgpu_stream(NULL, per_thread)), \
+		      vgpu_real.name(dst, src, size));                             \
 	}
-#define UNIFIED_ASYNC(name, per_thread)                                                      \
-	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)        \
-	{                                                                                    \
-		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), COPIED,               \
-		      bytes_inside(dst, src, size), vgpu_real.name(dst, src, size, stream)); \
+#define UNIFIED_ASYNC(name, per_thread)                                               \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream) \
+	{                                                                             \
+		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), COPIED,        \
+		      bytes_inside(dst, src, size, vgpu_stream(stream, per_thread)),  \
+		      vgpu_real.name(dst, src, size, stream));                        \
 	}
 #define FILL(name, type, per_thread)                                                           \
 	CUresult name(CUdeviceptr dst, type value, size_t n)                                   \

@@ -12,6 +12,7 @@
 #ifndef VGPU_LIMITER_H
 #define VGPU_LIMITER_H
 
+#include "cover.h"
 #include "vgpu.h"
 
 #define LANES 32
@@ -70,7 +71,7 @@ struct gate_context {
 	CUevent anchor, next_anchor;
 	bool anchored, next_recorded;
 	uint64_t anchor_host_ns;
-	double covered_ns;
+	struct vgpu_cover cover;
 };
 
 /* The end of the last measured batch of a lane. Work that went by its estimates since then is
@@ -182,10 +183,19 @@ void vgpu_gate_turns(const struct gate *g, uint64_t now);
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
 			   double slack, double held, uint64_t now);
 
-/* What was charged too little since a proof, at least: so long the card took until an event
- * that was recorded by the host time until, less the host's time and what was charged. */
-uint64_t vgpu_batch_beyond(const struct gate *g, const struct proof *p, double took, uint64_t until,
-			   uint64_t now);
+/* What work of the lane was charged too little by its estimates, at least: it took the time
+ * from the lane's proof to the batch's start, less the host's and what was charged since. */
+uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
+			   const struct vgpu_stream_batch *b, uint64_t now);
+
+/* event.c; all with gate.lock held and no capture open. False: the driver refused. */
+/* Makes the event if need be. */
+bool vgpu_event_record(CUevent *slot, CUstream stream);
+bool vgpu_event_between(double *ns, CUevent from, CUevent to);
+/* Events are of the context that is current when they are made, and so is the default stream
+ * in which they are recorded. True: it is the lane's now, until vgpu_event_leave(). */
+bool vgpu_event_enter(const struct lane *l, bool *pushed);
+void vgpu_event_leave(bool pushed);
 
 /* measure.c; all with gate.lock held. */
 /* So may a launch join a trusted batch. */
