@@ -43,6 +43,8 @@ void vgpu_waited(CUstream stream)
 
 	if (card < 0)
 		return;
+	if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
+		vgpu_gate_waited(card);
 	launches = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
 	/* A program that asks again and again has waited once. */
 	if (launches == __atomic_load_n(&waited_for[card], __ATOMIC_RELAXED))

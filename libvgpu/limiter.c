@@ -27,6 +27,10 @@
 #define QUICK_MAX 128
 #define QUICK_UNSURE 4
 
+/* Work that was launched so long ago is charged as soon as the host has waited for it: to ask
+ * for it takes a hundredth of that. */
+#define LASTED_NS 500000u
+
 /* Some 5 us. */
 #define LOCK_TRIES 100
 #ifdef __x86_64__
@@ -326,6 +330,25 @@ void vgpu_gate_boundary(CUstream stream, bool other)
 			end_work(g, &g->lane[k], stream, other);
 		pthread_mutex_unlock(&g->lock);
 	}
+}
+
+void vgpu_gate_waited(int card)
+{
+	struct gate *g = &gates[card];
+	uint64_t now = vgpu_now();
+	bool lasted = false;
+
+	if (vgpu_capturing())
+		return;
+	pthread_mutex_lock(&g->lock);
+	for (unsigned k = 0; k < g->lanes; k++) {
+		const struct lane *l = &g->lane[k];
+
+		lasted |= l->closed && now - l->ring[l->first].opened_ns > LASTED_NS;
+	}
+	if (lasted && !vgpu_capturing())
+		vgpu_batch_reap(g, now);
+	pthread_mutex_unlock(&g->lock);
 }
 
 /* Whoever is at event calls holds a gate's lock, and has looked for captures with it held. */

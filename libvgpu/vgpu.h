@@ -244,6 +244,8 @@ void vgpu_gate_capture(void);
 /* A stream or context is about to go: its batches end; those of a context are forgotten. */
 void vgpu_gate_drop_stream(CUstream stream);
 void vgpu_gate_drop_context(CUcontext ctx);
+/* The host has waited for work: what took long is charged at once, for the process may end now. */
+void vgpu_gate_waited(int card);
 /* Watcher's turn: closes idle batches, reaps completed ones. Returns true
  * while any is open or in flight. */
 bool vgpu_gate_tick(void);
