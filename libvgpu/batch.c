@@ -177,6 +177,8 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 	}
 	/* One entry stays unused: its end may be the start of the oldest. With no other left, the
 	 * newest batch goes on: its end is recorded once more. */
+	if (l->closed >= RING - 2)
+		vgpu_batch_reap(g, now);
 	if (l->closed >= RING - 2) {
 		b = &l->ring[(l->first + --l->closed) % RING];
 		b->single = b->learns = false;
@@ -184,6 +186,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 		l->open = true;
 		return b;
 	}
+	b = &l->ring[(l->first + l->closed) % RING];
 	own_start = b->own_start;
 	end = b->end;
 	l->open = true; /* one of those with work, from now on */
@@ -195,6 +198,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					.beside = g->beside,
 					.divided_ns = g->divided_ns,
 					.held_ns = l->held_ns,
+					.foreign_ns = l->foreign_ns,
 					.single = single,
 					.learns = learns};
 	if (!single && vgpu_measure_trust(g, l, known, b->beside, now)) {
@@ -277,11 +281,16 @@ void vgpu_batch_prove(const struct gate *g, struct lane *l)
 	if (l->open || l->closed >= RING - 3 || !(trusted || l->proof.unproven))
 		return;
 	now = vgpu_now();
+	if (!l->stream) { /* destroyed */
+		l->proof.unproven = false;
+		return;
+	}
 	*b = (struct vgpu_stream_batch){.own_start = b->own_start,
 					.end = b->end,
 					.last_ns = now,
 					.own_ns = vgpu_gate_own(g, now),
-					.divided_ns = g->divided_ns};
+					.divided_ns = g->divided_ns,
+					.foreign_ns = l->foreign_ns};
 	if (!record_end(l, b)) {
 		l->proof.unproven = false; /* nobody will tell */
 		return;
@@ -383,7 +392,8 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		slack += recording(b);
 	if (b->single && g->several_ns >= b->opened_ns)
 		slack = span; /* others of this process may have run in it */
-	busy = g->several_ns >= b->opened_ns ? not_covered(l->context, b, span, now) : span;
+	busy = g->several_ns >= b->opened_ns && !b->foreign ? not_covered(l->context, b, span, now)
+							    : span;
 	if (b->beside < g->beside)
 		b->beside = g->beside;
 	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)(l->held_ns - b->held_ns), now);

@@ -31,16 +31,18 @@
 	} while (0)
 
 /* The host waits for all work of a stream; NULL: of the context. */
-#define WAIT(real, stream, call)               \
-	do {                                   \
-		CUstream waits = stream;       \
-		CUresult result;               \
-                                               \
-		END_BATCH(real, waits, false); \
-		result = call;                 \
-		if (vgpu_state.grant)          \
-			vgpu_waited(waits);    \
-		return result;                 \
+#define WAIT(real, stream, call)                   \
+	do {                                       \
+		CUstream waits = stream;           \
+		CUresult result;                   \
+		uint64_t began;                    \
+                                                   \
+		END_BATCH(real, waits, false);     \
+		began = vgpu_wait_begins();        \
+		result = call;                     \
+		if (vgpu_state.grant)              \
+			vgpu_waited(waits, began); \
+		return result;                     \
 	} while (0)
 
 CUresult cuStreamSynchronize(CUstream stream)
@@ -68,14 +70,16 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 /* Its record has ended the batch. */
 CUresult cuEventSynchronize(CUevent event)
 {
+	uint64_t began;
 	CUresult r;
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuEventSynchronize)
 		return CUDA_ERROR_NO_DEVICE;
+	began = vgpu_wait_begins();
 	r = vgpu_real.cuEventSynchronize(event);
 	if (vgpu_state.grant)
-		vgpu_waited(VGPU_SOME_WORK);
+		vgpu_waited(VGPU_SOME_WORK, began);
 	return r;
 }
 
@@ -197,12 +201,16 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dst, CUdeviceptr src, size_t size, CUst
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t size, CUstream stream)
 {
+	if (size < SMALL_BYTES && likely(vgpu_real.cuMemcpyHtoDAsync_v2))
+		return vgpu_real.cuMemcpyHtoDAsync_v2(dst, src, size, stream);
 	COPY(vgpu_real.cuMemcpyHtoDAsync_v2, vgpu_stream(stream, false), size,
 	     vgpu_real.cuMemcpyHtoDAsync_v2(dst, src, size, stream));
 }
 
 CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dst, const void *src, size_t size, CUstream stream)
 {
+	if (size < SMALL_BYTES && likely(vgpu_real.cuMemcpyHtoDAsync_v2_ptsz))
+		return vgpu_real.cuMemcpyHtoDAsync_v2_ptsz(dst, src, size, stream);
 	COPY(vgpu_real.cuMemcpyHtoDAsync_v2_ptsz, vgpu_stream(stream, true), size,
 	     vgpu_real.cuMemcpyHtoDAsync_v2_ptsz(dst, src, size, stream));
 }

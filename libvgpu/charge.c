@@ -80,6 +80,8 @@ static void learn(struct vgpu_stream_batch *b, double est, double span, double s
 	double sure = b->learns ? span : span > held ? span - held : 0;
 	double least = sure > slack ? sure - slack : 0;
 
+	if (b->foreign)
+		return;
 	if (b->single) {
 		if (whole && b->launches)
 			vgpu_costs_alone(b->func[0].cost, least, span);
@@ -138,6 +140,10 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 {
 	double slice = g->schedule.slice_us * 1e3, at_least = busy > slack ? busy - slack : 0;
 
+	if (b->foreign) { /* what else was in it, nobody knows */
+		est = est > (double)b->est_ns ? est : (double)b->est_ns;
+		return est < busy ? est : busy;
+	}
 	if (part < 1 && slice > 0) {
 		if (est < (b->beside ? FITS_BESIDE : FITS) * slice && !b->learns)
 			return known(g, b, est, busy, BEHIND * busy * part * of_job);
@@ -147,8 +153,6 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 		return known(g, b, est, busy, busy * of_job);
 	if (b->learns)
 		return at_least;
-	if (b->foreign)
-		return est < busy ? est : busy;
 	/* Between short kernels the card may have waited for the host: then the time is
 	 * too long. Where it cannot have waited, it is right. */
 	if (!b->solid && est / b->launches < SHORT_NS && busy > est)
@@ -180,10 +184,9 @@ uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
 			   const struct vgpu_stream_batch *b, uint64_t now)
 {
 	const struct proof *p = &l->proof;
-	bool foreign = p->host_ns <= l->foreign_ns && l->foreign_ns < b->opened_ns;
 	double took, host;
 
-	if (!p->unproven || foreign || p->host_ns <= g->gated_ns ||
+	if (!p->unproven || p->host_ns <= b->foreign_ns || p->host_ns <= g->gated_ns ||
 	    !vgpu_event_between(&took, p->end, b->start))
 		return 0;
 	took *= own_part(g, p->own_ns, p->since_ns, now) *

@@ -3,8 +3,6 @@
 #ifdef VGPU_PRELOAD
 #include "cover.h"
 
-#include <stddef.h>
-
 static double later_of(double a, double b)
 {
 	return a > b ? a : b;
@@ -15,21 +13,26 @@ static double sooner_of(double a, double b)
 	return a < b ? a : b;
 }
 
-/* Makes room: the oldest piece goes into the one after it. */
-static void join_oldest(struct vgpu_cover *c)
+/* Makes room: the two pieces with the least between them become one. */
+static void join_two(struct vgpu_cover *c)
 {
-	struct vgpu_cover_piece *oldest = &c->piece[0], *next = NULL, *last = &c->piece[c->n - 1];
+	unsigned first = 0, second = 1;
+	double least = -1;
 
-	for (unsigned i = 1; i < c->n; i++)
-		if (c->piece[i].begin < oldest->begin)
-			oldest = &c->piece[i];
-	for (unsigned i = 0; i < c->n; i++)
-		if (&c->piece[i] != oldest && (!next || c->piece[i].begin < next->begin))
-			next = &c->piece[i];
-	next->begin = oldest->begin;
-	next->filled += oldest->filled;
-	*oldest = *last;
-	c->n--;
+	for (unsigned i = 0; i < c->n; i++) {
+		for (unsigned k = 0; k < c->n; k++) {
+			double gap = c->piece[k].begin - c->piece[i].end;
+
+			if (i == k || gap < 0 || (least >= 0 && gap >= least))
+				continue;
+			least = gap;
+			first = i;
+			second = k;
+		}
+	}
+	c->piece[first].end = c->piece[second].end;
+	c->piece[first].filled += c->piece[second].filled;
+	c->piece[second] = c->piece[--c->n];
 }
 
 double vgpu_cover_add(struct vgpu_cover *c, double begin, double end)
@@ -56,7 +59,7 @@ double vgpu_cover_add(struct vgpu_cover *c, double begin, double end)
 	added = later_of(added, 0); /* but for rounding it is */
 	all.filled += added;
 	if (c->n == VGPU_COVER_PIECES)
-		join_oldest(c);
+		join_two(c);
 	c->piece[c->n++] = all;
 	return added;
 }

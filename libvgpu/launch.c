@@ -34,7 +34,7 @@ static void count_launch(CUstream stream)
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
-void vgpu_waited(CUstream stream)
+void vgpu_waited(CUstream stream, uint64_t began)
 {
 	static uint64_t waited_for[VGPU_MAX_CARDS];
 	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
@@ -43,8 +43,8 @@ void vgpu_waited(CUstream stream)
 
 	if (card < 0)
 		return;
-	if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
-		vgpu_gate_waited(card);
+	if (unlikely(began))
+		vgpu_gate_waited(card, began);
 	launches = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
 	/* A program that asks again and again has waited once. */
 	if (launches == __atomic_load_n(&waited_for[card], __ATOMIC_RELAXED))

@@ -30,6 +30,8 @@
 /* Work that was launched so long ago is charged as soon as the host has waited for it: to ask
  * for it takes a hundredth of that. */
 #define LASTED_NS 500000u
+/* A host may wake so late. */
+#define SURPRISE_NS 100000u
 
 /* Some 5 us. */
 #define LOCK_TRIES 100
@@ -332,7 +334,16 @@ void vgpu_gate_boundary(CUstream stream, bool other)
 	}
 }
 
-void vgpu_gate_waited(int card)
+/* The wait took longer than the estimates of what was waited for, which is not measured. */
+static bool surprising(const struct gate *g, const struct lane *l, uint64_t waited)
+{
+	bool trusted = l->closed && l->ring[(l->first + l->closed - 1) % RING].trusted;
+	uint64_t charged = g->charged_ns - l->proof.charged_ns + g->inflight_ns;
+
+	return (trusted || l->proof.unproven) && waited > 2 * charged + SURPRISE_NS;
+}
+
+void vgpu_gate_waited(int card, uint64_t began)
 {
 	struct gate *g = &gates[card];
 	uint64_t now = vgpu_now();
@@ -345,6 +356,8 @@ void vgpu_gate_waited(int card)
 		const struct lane *l = &g->lane[k];
 
 		lasted |= l->closed && now - l->ring[l->first].opened_ns > LASTED_NS;
+		if (surprising(g, l, now - began))
+			g->surprised_ns = now;
 	}
 	if (lasted && !vgpu_capturing())
 		vgpu_batch_reap(g, now);

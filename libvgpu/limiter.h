@@ -31,12 +31,12 @@ struct vgpu_stream_batch {
 	/* Host times: before and after the start event is recorded, the first launch has
 	 * returned, no launch came after it, the end event is recorded. */
 	uint64_t asked_ns, opened_ns, first_ns, last_ns, recorded_ns;
-	uint64_t own_ns, divided_ns; /* of the gate when it was opened */
-	uint64_t held_ns;            /* of the lane then */
-	uint32_t launches;           /* entered the gate, and did not fail */
-	uint32_t entered;            /* the gate, with the lock held */
-	uint32_t left;               /* of them, those that were launched; grows without the lock */
-	uint32_t ticked;             /* launches when the watcher last looked */
+	uint64_t own_ns, divided_ns;  /* of the gate when it was opened */
+	uint64_t held_ns, foreign_ns; /* of the lane then */
+	uint32_t launches;            /* entered the gate, and did not fail */
+	uint32_t entered;             /* the gate, with the lock held */
+	uint32_t left;   /* of them, those that were launched; grows without the lock */
+	uint32_t ticked; /* launches when the watcher last looked */
 	uint32_t nfuncs;
 	uint32_t beside; /* so many other processes of the job, or contexts, had work on the card */
 	bool tight;      /* began while the batch before was running */
@@ -108,17 +108,18 @@ struct gate {
 	bool on;
 	struct vgpu_schedule schedule;
 	uint64_t inflight_ns;
-	uint64_t owed_ns;     /* of quick launches, not yet taken from the job's balance */
-	uint64_t progress_ns; /* when work was last seen to complete */
-	uint64_t reaped_ns;   /* when completions were last asked for */
-	unsigned quick_left;  /* QUICK_MAX, less by what has gone by the last look */
-	struct lane *last;    /* of the last launch, or NULL */
-	uint64_t other_ns;    /* when a launch last went to another lane than the one before */
-	uint64_t several_ns;  /* when several streams last had work at a time */
-	unsigned trust_left;  /* so many batches more may be charged by their estimates */
-	uint64_t charged_ns;  /* by measured time or by estimates */
-	uint64_t gated_ns;    /* when another gate began: launches may have passed without one */
-	double usual_gap_ns;  /* median of what a first launch takes the host */
+	uint64_t owed_ns;      /* of quick launches, not yet taken from the job's balance */
+	uint64_t progress_ns;  /* when work was last seen to complete */
+	uint64_t reaped_ns;    /* when completions were last asked for */
+	unsigned quick_left;   /* QUICK_MAX, less by what has gone by the last look */
+	struct lane *last;     /* of the last launch, or NULL */
+	uint64_t other_ns;     /* when a launch last went to another lane than the one before */
+	uint64_t several_ns;   /* when several streams last had work at a time */
+	unsigned trust_left;   /* so many batches more may be charged by their estimates */
+	uint64_t charged_ns;   /* by measured time or by estimates */
+	uint64_t surprised_ns; /* when a host last waited for longer than the estimates say */
+	uint64_t gated_ns;     /* when another gate began: launches may have passed without one */
+	double usual_gap_ns;   /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
 	/* The time divided by the processes of the job that had work on the card then (and

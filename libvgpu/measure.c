@@ -18,6 +18,9 @@
  * after the last change of streams there is but one. */
 #define ONE_STREAM_NS 100000000u
 
+/* And so long since a host has waited for longer than estimates say, all are in doubt. */
+#define DOUBT_NS 100000000u
+
 bool vgpu_measure_known(uint32_t samples, uint64_t est_ns)
 {
 	return samples >= SURE_SAMPLES && est_ns <= BRIEF_NS;
@@ -70,8 +73,10 @@ bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct
 bool vgpu_measure_trust(struct gate *g, const struct lane *l, bool known, uint32_t beside,
 			uint64_t now)
 {
-	/* Who else may record in a thread's default stream, should that thread end? */
-	if (!known || l->thread || !at_ease(g, beside, now) || l->proof.host_ns <= g->gated_ns ||
+	/* Who else may record in a thread's default stream, should that thread end? And its proof
+	 * needs an entry. */
+	if (!known || l->thread || l->closed >= RING - 4 || now - g->surprised_ns < DOUBT_NS ||
+	    !at_ease(g, beside, now) || l->proof.host_ns <= g->gated_ns ||
 	    l->proof.host_ns <= l->foreign_ns)
 		return false;
 	if (g->trust_left) {

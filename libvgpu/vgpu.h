@@ -244,8 +244,9 @@ void vgpu_gate_capture(void);
 /* A stream or context is about to go: its batches end; those of a context are forgotten. */
 void vgpu_gate_drop_stream(CUstream stream);
 void vgpu_gate_drop_context(CUcontext ctx);
-/* The host has waited for work: what took long is charged at once, for the process may end now. */
-void vgpu_gate_waited(int card);
+/* The host has waited for work, since the time began: what took long is charged at once, for the
+ * process may end now, and what took longer than it was taken for puts estimates in doubt. */
+void vgpu_gate_waited(int card, uint64_t began);
 /* Watcher's turn: closes idle batches, reaps completed ones. Returns true
  * while any is open or in flight. */
 bool vgpu_gate_tick(void);
@@ -323,9 +324,13 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);
 
 /* launch.c: the host has waited for all work of a stream (NULL: of the context), or
  * for some of it. Counts when the card then has nothing more to do for it: the job
- * gives up the rest of its slice at each such wait. */
+ * gives up the rest of its slice at each such wait. began: by vgpu_wait_begins(). */
 #define VGPU_SOME_WORK ((CUstream)(uintptr_t)-1)
-void vgpu_waited(CUstream stream);
+static inline uint64_t vgpu_wait_begins(void)
+{
+	return __atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED) ? vgpu_now() : 0;
+}
+void vgpu_waited(CUstream stream, uint64_t began);
 
 /* working.c: the stream of a launch; a stream or context that is about to go (both
  * NULL: all); a capture begins (counts vgpu_captures); the watcher's look; a forked
