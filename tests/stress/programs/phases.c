@@ -4,13 +4,14 @@
  * then, all at once, long: as with a small input and a large one.
  *
  *   phases [--libdir DIR] [--secs 4] [--calm 100] [--long 200] [--long-us 500] [--streams 1]
- *          [--marks 0] [--waits 0] [--naps 0]
+ *          [--marks 0] [--waits 0] [--naps 0] [--each 0]
  *
  * --calm, --long: so many kernels of 10 us and of --long-us; --streams 2: in two streams in
  * turn. --marks 1: it records an event behind each long one. --waits 20: it lets the stream
- * wait behind each twentieth for an event that has passed. --naps 1: behind each kernel the stream waits for a function of
- * the host, for a millisecond. Prints what its kernels took in all, and which part of the time.
- * For the simulated card, on which that is known.
+ * wait behind each twentieth for an event that has passed. --naps 1: behind each kernel the
+ * stream waits for a function of the host, for a millisecond. --each 1: the host waits for each
+ * long one. Prints what its kernels took in all, and which part of the time. For the simulated
+ * card, on which that is known.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 #define NAP_NS 1000000
 
 struct how {
-	int calm, many, marks, waits, naps;
+	int calm, many, marks, waits, naps, each;
 	unsigned us;
 };
 
@@ -79,7 +80,8 @@ static uint64_t cycle(const struct kernels *k, const struct calls *c, const stru
 	for (int i = 0; i < h->many; i++)
 		if (!kernels_launch(k, 1, h->us * 1000 / NS_PER_UNIT) ||
 		    (h->marks && c->record(c->mark, k->stream)) ||
-		    (h->waits && (i + 1) % h->waits == 0 && c->wait(k->stream, c->passed, 0)))
+		    (h->waits && (i + 1) % h->waits == 0 && c->wait(k->stream, c->passed, 0)) ||
+		    (h->each && k->wait_for(k->stream)))
 			return 0;
 	if (k->wait_for(k->stream))
 		return 0;
@@ -98,6 +100,7 @@ int main(int argc, char **argv)
 		.marks = atoi(opt(argc, argv, "--marks", "0")),
 		.waits = atoi(opt(argc, argv, "--waits", "0")),
 		.naps = atoi(opt(argc, argv, "--naps", "0")),
+		.each = atoi(opt(argc, argv, "--each", "0")),
 	};
 	CUstream stream[2];
 	struct kernels k;
