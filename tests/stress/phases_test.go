@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 // A limit holds for a program whose kernels become fifty times as long at once, again and
@@ -58,8 +60,35 @@ func partOf(t *testing.T, least, most float64, program string, args ...string) {
 // A job is not charged the time in which its stream waits for the host, or for an event:
 // behind each of these kernels it waits for a millisecond.
 func TestWaitsInAStreamAreNotCharged(t *testing.T) {
-	if part := charged(t, "20", "phases", "--calm", "40", "--long", "0", "--naps", "1"); part < 1 || part > 1.7 {
+	args := []string{"--calm", "40", "--long", "0", "--naps", "1"}
+	if part := charged(t, "20", "phases", args...); part < 1 || part > 1.7 {
 		t.Errorf("charged %.3f of what the kernels took, want 1 to 1.7", part)
+	}
+	// Nor with another process of the job beside, whose time is in that of each.
+	env, libdir, lib := card(t, oneCard)
+	file := filepath.Join(t.TempDir(), "cache")
+	env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
+		"CUDA_DEVICE_SM_LIMIT=20", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+file)
+	did := make(chan float64, 2)
+	for range cap(did) {
+		go func() {
+			var ns float64
+			defer func() { did <- ns }()
+			result, err := run(t, env, "phases", args...)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ns = result["done_ns"].(float64)
+		}()
+	}
+	done := <-did + <-did
+	view, err := libvgpu.ReadCache(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part := float64(view.Cards[0].Budget.ChargedNS) / done; part < 0.9 || part > 2 {
+		t.Errorf("two processes were charged %.3f of what their kernels took, want 0.9 to 2", part)
 	}
 }
 
