@@ -31,9 +31,11 @@ const (
 	// saturating is the part of its share from which a job counts as taking all
 	// of it: switches between contexts take some from everybody.
 	saturating = 0.9
-	// Among equals it is as much as all together have of the card: an interactive job
-	// loses to each wait, and is made good what it lacks, but pauses and switches
-	// cost everybody the same part. Where that is not known, or less:
+	// Among equals its share is of what all together have of the card: pauses and switches
+	// cost everybody the same part. What an interactive job takes in its turns is known
+	// better; but were that all, one that has exactly its share would keep for ever the
+	// credit with which it began, and its neighbours their short slices. Where what all had
+	// is not known, or less:
 	saturatingWaits = 0.97
 	leastSaturating = 0.8
 )
@@ -214,7 +216,7 @@ func (j jobState) after(used usage, cores uint32, waits bool) jobState {
 	part := saturating
 	switch {
 	case waits && used.exact:
-		part = max(leastSaturating, used.all)
+		part = max(leastSaturating, saturating*used.all)
 	case waits:
 		part = saturatingWaits
 	}
