@@ -31,11 +31,10 @@ const (
 	// saturating is the part of its share from which a job counts as taking all
 	// of it: switches between contexts take some from everybody.
 	saturating = 0.9
-	// Among equals its share is of what all together have of the card: pauses and switches
-	// cost everybody the same part. What an interactive job takes in its turns is known
-	// better; but were that all, one that has exactly its share would keep for ever the
-	// credit with which it began, and its neighbours their short slices. Where what all had
-	// is not known, or less:
+	// Among equals a job's share is of what all together have: pauses and switches cost
+	// everybody the same part. The balance gives an interactive job exactly that, so the mark
+	// is below it: else the job would keep for ever the credit with which it began, and its
+	// neighbours their short slices. Where what all had is not known, or less:
 	saturatingWaits = 0.97
 	leastSaturating = 0.8
 )
