@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"image/color"
@@ -14,9 +15,12 @@ import (
 	"strings"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/report"
 )
@@ -26,13 +30,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: plot RESULTS.jsonl FOLDER")
 		os.Exit(2)
 	}
-	if err := draw(os.Args[1], os.Args[2]); err != nil {
+	if err := drawAll(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "plot:", err)
 		os.Exit(1)
 	}
 }
 
-func draw(results, folder string) error {
+func drawAll(results, folder string) error {
 	f, err := os.Open(results)
 	if err != nil {
 		return err
@@ -50,11 +54,7 @@ func draw(results, folder string) error {
 	for _, scenario := range []string{"contended", "alone", "torch"} {
 		errs = append(errs, shareErrors(list, scenario, filepath.Join(folder, "error-"+scenario+".svg")))
 	}
-	for _, r := range list {
-		if r.Scenario == "contended" && strings.HasPrefix(r.Case, "30/70, 1 ms") {
-			errs = append(errs, overTime(r, filepath.Join(folder, "time-30-70-"+file(r.System)+".svg")))
-		}
-	}
+	errs = append(errs, overTime(list, filepath.Join(folder, "time-30-70.svg")))
 	for _, neighbour := range []string{"1 ms", "20 ms"} {
 		errs = append(errs, latencies(list, neighbour, filepath.Join(folder, "latency-beside-"+file(neighbour)+".svg")))
 	}
@@ -64,9 +64,35 @@ func draw(results, folder string) error {
 // file makes a part of a file's name.
 func file(s string) string { return strings.NewReplacer(" ", "", "/", "-").Replace(s) }
 
-func save(p *plot.Plot, width vg.Length, path string) error {
+const (
+	height = 9 * vg.Centimeter
+	// margin is room for the ends of labels that stand aslant or at the end of an axis.
+	margin = 0.8 * vg.Centimeter
+)
+
+// newPlot is one with a title, and fonts that are as wide as those in every browser.
+func newPlot(title string) *plot.Plot {
+	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
+	p := plot.New()
+	p.Title.Text, p.Title.Padding = title, vg.Points(6)
 	p.BackgroundColor = color.White
-	if err := p.Save(width, 9*vg.Centimeter, path); err != nil {
+	p.Legend.Top, p.Legend.Padding = true, vg.Points(2)
+	return p
+}
+
+func save(p *plot.Plot, width vg.Length, path string) error {
+	canvas := vgsvg.New(width, height)
+	all := draw.New(canvas)
+	all.SetColor(color.White)
+	all.Fill(all.Rectangle.Path())
+	p.Draw(draw.Crop(all, 0, -margin, 0, -margin/4))
+	var text bytes.Buffer
+	if _, err := canvas.WriteTo(&text); err != nil {
+		return fmt.Errorf("draw %s: %w", path, err)
+	}
+	// Of the same widths, where the first is missing.
+	out := bytes.ReplaceAll(text.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;"))
+	if err := os.WriteFile(path, out, 0o644); err != nil {
 		return fmt.Errorf("draw %s: %w", path, err)
 	}
 	fmt.Println(path)
@@ -114,9 +140,8 @@ func shareErrors(list []report.Record, scenario, path string) error {
 	if len(cases) == 0 {
 		return nil
 	}
-	p := plot.New()
-	p.Title.Text = "Share error, " + scenario
-	p.Y.Label.Text = "points"
+	p := newPlot("How far shares are missed: " + scenario)
+	p.Y.Label.Text = "points, the tenant furthest from its share"
 	p.Y.Min = 0
 	width := vg.Points(max(3, 22/float64(len(systems))))
 	for i, system := range systems {
@@ -135,42 +160,53 @@ func shareErrors(list []report.Record, scenario, path string) error {
 		p.Add(bars)
 		p.Legend.Add(system, bars)
 	}
-	p.Legend.Top = true
 	p.NominalX(cases...)
 	p.X.Tick.Label.Rotation = math.Pi / 5
 	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = -1, -0.3
 	return save(p, vg.Length(max(12, float64(len(cases))*1.6))*vg.Centimeter, path)
 }
 
-// overTime are the windows of each tenant of one run.
-func overTime(r report.Record, path string) error {
-	p := plot.New()
-	p.Title.Text = r.Case + ", " + r.System
-	p.X.Label.Text, p.Y.Label.Text = "s, windows of 100 ms", "% of solo"
+// overTime are the windows of the two tenants of one case, by system.
+func overTime(list []report.Record, path string) error {
+	p := newPlot("Asked for 30 (dashed) and 70, kernels of 1 ms")
+	p.X.Label.Text, p.Y.Label.Text = "s, windows of 100 ms", "% of solo work"
 	p.Y.Min, p.Y.Max = 0, 100
-	for i, t := range r.Tenants {
-		points := make(plotter.XYs, len(t.Windows))
-		for n, v := range t.Windows {
-			points[n] = plotter.XY{X: float64(n) / 10, Y: v}
+	n := 0
+	for _, r := range list {
+		if r.Scenario != "contended" || r.Case != "30/70, 1 ms" {
+			continue
 		}
-		line, err := plotter.NewLine(points)
-		if err != nil {
-			return fmt.Errorf("draw %s: %w", path, err)
+		for _, t := range r.Tenants {
+			points := make(plotter.XYs, len(t.Windows))
+			for i, v := range t.Windows {
+				points[i] = plotter.XY{X: float64(i) / 10, Y: v}
+			}
+			line, err := plotter.NewLine(points)
+			if err != nil {
+				return fmt.Errorf("draw %s: %w", path, err)
+			}
+			line.Color, line.Width = plotutil.Color(n), vg.Points(1.2)
+			if t.Share < 50 {
+				line.Dashes = plotutil.Dashes(1)
+			} else {
+				p.Legend.Add(r.System, line)
+			}
+			p.Add(line)
 		}
-		line.Color, line.Width = plotutil.Color(i), vg.Points(1.2)
-		p.Add(line)
-		p.Legend.Add(fmt.Sprintf("asked for %d", t.Share), line)
+		n++
 	}
-	p.Legend.Top = true
-	return save(p, 14*vg.Centimeter, path)
+	if n == 0 {
+		return nil
+	}
+	return save(p, 16*vg.Centimeter, path)
 }
 
 // latencies are the distributions of a burst's time, one line a system.
 func latencies(list []report.Record, neighbour, path string) error {
-	p := plot.New()
-	p.Title.Text = "Bursts of 20 x 100 us beside a busy tenant, " + neighbour + " kernels"
+	p := newPlot("Bursts of 20 x 100 us beside kernels of " + neighbour)
 	p.X.Label.Text, p.Y.Label.Text = "ms (the tail beyond p99 is cut off)", "% of bursts"
 	p.Y.Min, p.Y.Max = 0, 100
+	p.Legend.Top = false
 	n, longest := 0, 0.0
 	for _, r := range list {
 		beside := strings.HasSuffix(r.Case, ", "+neighbour)
@@ -202,5 +238,5 @@ func latencies(list []report.Record, neighbour, path string) error {
 		return nil
 	}
 	p.X.Min, p.X.Max = 0, 1.05*longest
-	return save(p, 14*vg.Centimeter, path)
+	return save(p, 16*vg.Centimeter, path)
 }

@@ -35,10 +35,10 @@ func TestEveryPlotIsDrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(dir, "out")
-	if err := draw(results, out); err != nil {
+	if err := drawAll(results, out); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"error-alone.svg", "error-contended.svg", "latency-beside-1ms.svg", "time-30-70-a.svg", "time-30-70-b.svg"}
+	want := []string{"error-alone.svg", "error-contended.svg", "latency-beside-1ms.svg", "time-30-70.svg"}
 	var got []string
 	files, _ := os.ReadDir(out) // an empty list fails below
 	for _, f := range files {
