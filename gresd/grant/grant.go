@@ -118,6 +118,9 @@ func (s *Store) Create(rec ledger.Record, cost func(gpu.UUID) gpu.Bytes) error {
 		if err = s.writeEnvironment(dir, rec); err != nil {
 			return err
 		}
+		if err = keepRoom(dir); err != nil {
+			return err
+		}
 		g, err = libvgpu.CreateGrant(filepath.Join(dir, grantFile), spec)
 		return err
 	})

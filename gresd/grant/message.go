@@ -17,7 +17,22 @@ const (
 	// messagesFile has lines for the job's user, the oldest first.
 	messagesFile = "messages"
 	mostMessages = 16 << 10 // bytes
+	// keptMessages of these have room in any case: a job can fill the file system by its own
+	// cache, and what it is then told is that it did something else besides.
+	keptMessages = 4 << 10
 )
+
+// keepRoom makes the file of messages in a job's new folder, and room for the first of them
+// where there is some: a grant is not refused for want of it.
+func keepRoom(dir string) error {
+	f, err := os.OpenFile(filepath.Join(dir, messagesFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, keptMessages)
+	return f.Chmod(0o444) // whatever the umask is
+}
 
 // Tell adds a line for the user of a job to the job's folder. A line that is
 // there already, whatever its time, is not added again, nor is one beyond 16

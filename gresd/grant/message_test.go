@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestTell(t *testing.T) {
@@ -52,6 +54,25 @@ func TestTell(t *testing.T) {
 	}
 	if added, err := s.Tell(7, "x"); added || err == nil {
 		t.Error("a link was followed")
+	}
+}
+
+// A job that fills the file system by its own cache is told what it did even so
+// (tests/e2e/hostile does it).
+func TestThereIsRoomForTheFirstMessages(t *testing.T) {
+	s := newStore(t, testLayout(t))
+	if err := s.Create(record(7, nobody), free); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(s.Dir(7), messagesFile), &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Size != 0 || 512*st.Blocks < keptMessages || st.Mode&0o777 != 0o444 {
+		t.Errorf("%d bytes, room for %d, mode %o; want 0, %d, 444", st.Size, 512*st.Blocks, st.Mode&0o777, keptMessages)
+	}
+	if lines := s.Messages(7); lines != nil {
+		t.Errorf("lines %q", lines)
 	}
 }
 

@@ -5,6 +5,7 @@ package hostile
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -329,21 +330,36 @@ var lies = []struct{ name, script string }{
 	{"cleared", `dd if=/dev/zero of=$cache bs=64k count=64 conv=notrunc`},
 	{"no magic", `dd if=/dev/zero of=$cache bs=8 seek=262144 count=1 conv=notrunc`},
 	{"stretched", `dd if=/dev/zero of=$cache bs=64k count=200 conv=notrunc`},
-	{"random", `dd if=/dev/urandom of=$cache bs=64k skip=32 seek=32 count=60 conv=notrunc`},
+	// With three, nothing is left of runDir when the audit has something to say.
+	{"random", random},
+	{"random, second", random},
+	{"random, third", random},
 }
 
-// lie lets a job take 7 GiB of its 8, hides them, and takes more.
+const random = `dd if=/dev/urandom of=$cache bs=64k skip=32 seek=32 count=60 conv=notrunc`
+
+// lie lets jobs take 7 GiB of their 8, hide them, all at once, and take more.
 func lie(s *siege) tally {
 	var t tally
-	jobs := map[int]string{}
+	jobs, now := map[int]string{}, filepath.Join(s.Home(alice), "lie.now")
 	for _, l := range lies {
 		jobs[s.submit(alice, "--gres=vgpu:10 --vgpu-mem=8G", fmt.Sprintf(`cache=/run/vgpu/self/cache; mkdir -p lie.$SLURM_JOB_ID; cd lie.$SLURM_JOB_ID
-			%s --alloc 7G --hold 60 >first & until [ -s first ]; do sleep 0.05; done
-			%s; vgpu-escape dlsym 60 & echo hidden; wait`, cluster.Worker, l.script))] = l.name
+			%s --alloc 7G --hold 60 >first & first=$!; until [ -s first ]; do sleep 0.05; done
+			until [ -e %s ]; do sleep 0.05; done
+			%s; vgpu-escape dlsym 60 & echo hidden; wait $first; echo nothing is hidden; wait`, cluster.Worker, now, l.script))] = l.name
+	}
+	for job := range jobs {
+		s.eventually(fmt.Sprintf("job %d has taken memory", job), func() bool {
+			text, _ := os.ReadFile(filepath.Join(s.Home(alice), fmt.Sprintf("lie.%d/first", job)))
+			return len(text) > 0
+		})
+	}
+	if err := os.WriteFile(now, nil, 0o644); err != nil {
+		s.t.Fatal(err)
 	}
 	told := func(job int) bool {
 		text, _ := os.ReadFile(cluster.JobDir(job) + "/messages")
-		return strings.Contains(string(text), "vgpu: audit: ") && strings.Contains(string(text), "its limit is")
+		return strings.Contains(string(text), "vgpu: audit: ") && strings.Contains(string(text), "its limit is") || held(s.Output(alice, job))
 	}
 	for end := time.Now().Add(12 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		all := true
@@ -366,5 +382,22 @@ func lie(s *siege) tally {
 			s.t.Error(err)
 		}
 	}
+	_ = os.Remove(now)
 	return t
+}
+
+// held says of a lying job's output that it did not get more than its limit: there was no room
+// in runDir for its lie, or none for what the process that it hid then read of its cache, which
+// ended that one.
+func held(output string) bool {
+	if strings.Contains(output, "\nnothing is hidden\n") {
+		return true
+	}
+	for _, line := range strings.Split(output, "\n") {
+		var got struct{ Granted *uint64 }
+		if json.Unmarshal([]byte(line), &got) == nil && strings.HasPrefix(line, `{"cmd":"fill"`) {
+			return got.Granted == nil || *got.Granted <= gib
+		}
+	}
+	return false
 }
