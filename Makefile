@@ -142,9 +142,10 @@ gpu-check-bundle: build
 bench: build
 	@$(B)/tests/vgpu-bench --out $(B)/bench $(BENCH)
 
-## bench-plots: SVG plots of build/bench/results.jsonl into docs/benchmarks/
+## bench-plots: SVG plots of RESULTS (build/bench/results.jsonl) into docs/benchmarks/
+RESULTS ?= $(B)/bench/results.jsonl
 bench-plots:
-	@cd tests/bench/plot && $(GO) run . ../../../$(B)/bench/results.jsonl ../../../docs/benchmarks
+	@cd tests/bench/plot && $(GO) run . $(abspath $(RESULTS)) ../../../docs/benchmarks
 
 ## lint: formatting, vet, staticcheck, shellcheck, house rules
 lint: lint-deps build

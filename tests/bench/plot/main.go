@@ -65,7 +65,8 @@ func drawAll(results, folder string) error {
 func file(s string) string { return strings.NewReplacer(" ", "", "/", "-").Replace(s) }
 
 const (
-	height = 9 * vg.Centimeter
+	height     = 9 * vg.Centimeter
+	barsHeight = 12 * vg.Centimeter // the names of cases stand aslant below
 	// margin is room for the ends of labels that stand aslant or at the end of an axis.
 	margin = 0.8 * vg.Centimeter
 )
@@ -80,7 +81,7 @@ func newPlot(title string) *plot.Plot {
 	return p
 }
 
-func save(p *plot.Plot, width vg.Length, path string) error {
+func save(p *plot.Plot, width, height vg.Length, path string) error {
 	canvas := vgsvg.New(width, height)
 	all := draw.New(canvas)
 	all.SetColor(color.White)
@@ -140,8 +141,8 @@ func shareErrors(list []report.Record, scenario, path string) error {
 	if len(cases) == 0 {
 		return nil
 	}
-	p := newPlot("How far shares are missed: " + scenario)
-	p.Y.Label.Text = "points, the tenant furthest from its share"
+	p := newPlot("By how many points a share is missed at most: " + scenario)
+	p.Y.Label.Text = "points"
 	p.Y.Min = 0
 	width := vg.Points(max(3, 22/float64(len(systems))))
 	for i, system := range systems {
@@ -160,10 +161,11 @@ func shareErrors(list []report.Record, scenario, path string) error {
 		p.Add(bars)
 		p.Legend.Add(system, bars)
 	}
+	p.Y.Max *= 1 + 0.08*float64(len(systems)+1) // room for the legend
 	p.NominalX(cases...)
 	p.X.Tick.Label.Rotation = math.Pi / 5
 	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = -1, -0.3
-	return save(p, vg.Length(max(12, float64(len(cases))*1.6))*vg.Centimeter, path)
+	return save(p, vg.Length(max(12, float64(len(cases))*1.6))*vg.Centimeter, barsHeight, path)
 }
 
 // overTime are the windows of the two tenants of one case, by system.
@@ -198,7 +200,7 @@ func overTime(list []report.Record, path string) error {
 	if n == 0 {
 		return nil
 	}
-	return save(p, 16*vg.Centimeter, path)
+	return save(p, 16*vg.Centimeter, height, path)
 }
 
 // latencies are the distributions of a burst's time, one line a system.
@@ -238,5 +240,5 @@ func latencies(list []report.Record, neighbour, path string) error {
 		return nil
 	}
 	p.X.Min, p.X.Max = 0, 1.05*longest
-	return save(p, 16*vg.Centimeter, path)
+	return save(p, 16*vg.Centimeter, height, path)
 }
