@@ -3,7 +3,6 @@
 package stress
 
 import (
-	"path/filepath"
 	"testing"
 )
 
@@ -14,9 +13,7 @@ import (
 func TestContextsOfAProcessShareItsLimit(t *testing.T) {
 	for _, streams := range []string{"created", "default"} {
 		t.Run(streams, func(t *testing.T) {
-			env, libdir, lib := card(t, oneCard)
-			env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
-				"CUDA_DEVICE_SM_LIMIT=50", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
+			env, _ := limited(t, oneCard, "50")
 			result, err := run(t, env, "contexts", "--streams", streams, "--secs", "6")
 			if err != nil {
 				t.Fatal(err)

@@ -3,7 +3,6 @@
 package stress
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -19,10 +18,7 @@ func charged(t *testing.T, limit, program string, args ...string) float64 {
 // chargedOn is the same on another card, for 4 s unless the arguments say otherwise.
 func chargedOn(t *testing.T, config, limit, program string, args ...string) float64 {
 	t.Helper()
-	env, libdir, lib := card(t, config)
-	file := filepath.Join(t.TempDir(), "cache")
-	env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
-		"CUDA_DEVICE_SM_LIMIT="+limit, "CUDA_DEVICE_MEMORY_SHARED_CACHE="+file)
+	env, file := limited(t, config, limit)
 	result, err := run(t, env, program, append(args, "--secs", "4")...)
 	if err != nil {
 		t.Fatal(err)

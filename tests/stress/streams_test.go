@@ -3,7 +3,6 @@
 package stress
 
 import (
-	"path/filepath"
 	"testing"
 )
 
@@ -31,9 +30,7 @@ func TestUnusualStreams(t *testing.T) {
 			var result map[string]any
 			var part float64
 			for range tries {
-				env, libdir, lib := card(t, oneCard)
-				env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
-					"CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
+				env, _ := limited(t, oneCard, "30")
 				var err error
 				if result, err = run(t, env, "streams", "--how", c.how, "--secs", "4"); err != nil {
 					t.Fatal(err)

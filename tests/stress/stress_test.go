@@ -34,6 +34,16 @@ func card(t *testing.T, config string) (env []string, libdir, lib string) {
 	return append(os.Environ(), "SIMGPU_STATE="+state), filepath.Join(build, "simgpu/lib"), filepath.Join(build, "lib/libvgpu.so")
 }
 
+// limited is the environment of a program that is held at a limit of a simulated card of its
+// own, and its cache file.
+func limited(t *testing.T, config, limit string) (env []string, cache string) {
+	t.Helper()
+	env, libdir, lib := card(t, config)
+	cache = filepath.Join(t.TempDir(), "cache")
+	return append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
+		"CUDA_DEVICE_SM_LIMIT="+limit, "CUDA_DEVICE_MEMORY_SHARED_CACHE="+cache), cache
+}
+
 // run starts a stress program and decodes its line of JSON.
 func run(t *testing.T, env []string, program string, args ...string) (result map[string]any, err error) {
 	t.Helper()
