@@ -254,6 +254,7 @@ func (b *bench) measure(ctx context.Context, ses session, tenants []tenant, seco
 		w := rates(done[i], at, window, solo)
 		r.Tenants = append(r.Tenants, report.Tenant{
 			Shape: t.shape, Share: t.share, OfSolo: series.Mean(w), Sigma: series.Sigma(w), Windows: w,
+			StepsMS: stepsOf(done[i], at),
 		})
 		equal = equal && t.share == tenants[0].share
 		r.Judged = r.Judged && t.alwaysBusy() && t.mode != "soft"
@@ -280,12 +281,19 @@ func leastJain(windows [][]float64) float64 {
 	return least
 }
 
+// stepsOf are the steps of all processes of a tenant.
+func stepsOf(done []outcome, at span) (took []float64) {
+	for _, o := range done {
+		took = append(took, between(o.Steps, at)...)
+	}
+	return took
+}
+
 // single adds figures of single steps of a training or requests, and of the
 // longest time in which any tenant that is always busy did nothing.
 func single(numbers map[string]float64, i int, t tenant, done []outcome, at span) {
-	var took []float64
+	took := stepsOf(done, at)
 	for _, o := range done {
-		took = append(took, between(o.Steps, at)...)
 		took = append(took, between(o.Bursts, at)...)
 		if t.alwaysBusy() {
 			stall := float64(o.Series.Stall(at.from, at.to)) / 1e6

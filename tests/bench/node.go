@@ -24,6 +24,7 @@ import (
 // what the benchmark wrote into a folder.
 type node struct {
 	b      *bench
+	number int // of the gresds of this run, from 1
 	dir    string
 	cmd    *exec.Cmd
 	ended  chan struct{}
@@ -65,7 +66,7 @@ func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) 
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	n = &node{b: b, dir: dir, ended: make(chan struct{})}
+	n = &node{b: b, number: b.nodes, dir: dir, ended: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -82,7 +83,7 @@ func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) 
 	if err := n.writeFiles(toml); err != nil {
 		return n, err
 	}
-	log, err := os.OpenFile(n.path("log"), os.O_CREATE|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(n.logFile(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return n, err
 	}
@@ -105,6 +106,11 @@ func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) 
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+// logFile is beside the results, for whoever wonders about them.
+func (n *node) logFile() string {
+	return filepath.Join(n.b.options.out, fmt.Sprintf("gresd-%d.log", n.number))
+}
 
 func (n *node) writeFiles(toml string) error {
 	if err := os.Mkdir(n.path("jobs"), 0o755); err != nil {
@@ -148,7 +154,7 @@ func (n *node) await(ctx context.Context) error {
 
 // failed adds the end of the log.
 func (n *node) failed(what string) error {
-	text, _ := os.ReadFile(n.path("log")) // without it the error is shorter
+	text, _ := os.ReadFile(n.logFile()) // without it the error is shorter
 	if len(text) > 800 {
 		text = text[len(text)-800:]
 	}
@@ -196,7 +202,20 @@ func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, er
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return id, nil, err
 	}
-	return id, append(env, strings.Fields(string(more))...), nil
+	for _, line := range strings.Fields(string(more)) {
+		env = append(env, forProcess(line, t.processes()))
+	}
+	return id, env, nil
+}
+
+// forProcess is what one of so many tasks gets of what is for all: the part of the SPANK
+// plugin, for which each process of a tenant is a task.
+func forProcess(line string, tasks int) string {
+	name, value, _ := strings.Cut(line, "=")
+	if n, err := strconv.Atoi(value); err == nil && strings.HasSuffix(name, "/tasks") {
+		return fmt.Sprintf("%s=%d", strings.TrimSuffix(name, "/tasks"), max(1, n/tasks))
+	}
+	return line
 }
 
 func (n *node) jobFile(id uint32) string { return filepath.Join(n.dir, "jobs", strconv.Itoa(int(id))) }

@@ -286,6 +286,7 @@ func torch(ctx context.Context, b *bench, sys system, ses session) {
 		{"training 30/70", shares("torch:train", 30, 70)},
 		{"training 30/70, CUDA graphs", shares("torch:train-graph", 30, 70)},
 		{"training 30/70, half the batch", shares("torch:train-half", 30, 70)},
+		{"training 30/70, late data", shares("torch:train-paused", 30, 70)},
 		{"decode 30 beside training 70", []tenant{{shape: "torch:decode", share: 30}, {shape: "torch:train", share: 70}}},
 		{"high decode 30 beside training 70", []tenant{{shape: "torch:decode", share: 30, priority: "high"}, {shape: "torch:train", share: 70}}},
 		{"decode 30 alone", shares("torch:decode", 30)},
@@ -295,11 +296,38 @@ func torch(ctx context.Context, b *bench, sys system, ses session) {
 		if c.tenants[0].priority != "" && !sys.ours {
 			continue
 		}
-		b.do(ctx, "torch", c.name, sys, b.takes(c.tenants, length), func() (report.Record, error) {
+		alone := len(c.tenants) == 1
+		takes := b.takes(c.tenants, length)
+		if alone {
+			takes += b.soloTakes(c.tenants[0].shape)
+		}
+		b.do(ctx, "torch", c.name, sys, takes, func() (report.Record, error) {
 			r, _, _, err := b.measure(ctx, ses, c.tenants, length)
+			if err == nil && alone {
+				err = b.ofCard(ctx, &r)
+			}
 			return r, err
 		})
 	}
+}
+
+// ofCard says how much of the card's time the steps of one tenant alone took. A program
+// whose host leaves the card idle between them uses less of it than of its own solo rate.
+func (b *bench) ofCard(ctx context.Context, r *report.Record) error {
+	t := r.Tenants[0]
+	p, err := b.start(ctx, t.Shape, nil, b.python, b.program("torch_load.py"), strings.TrimPrefix(t.Shape, "torch:"), "--kernels")
+	if err != nil {
+		return err
+	}
+	var got struct {
+		MS float64 `json:"kernels_ms"`
+	}
+	if err := p.result(readyTimeout, &got); err != nil {
+		return fmt.Errorf("kernels of %s: %w", t.Shape, err)
+	}
+	r.Numbers["kernels_ms"] = got.MS
+	r.Numbers["of_card_percent"] = t.OfSolo * b.solos[t.Shape] * got.MS / 1000
+	return nil
 }
 
 // ddp has a process of each training on two cards, which wait for each other on the card.

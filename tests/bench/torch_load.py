@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch tenant of vgpu-bench. torch_load.py MODE
+"""A PyTorch tenant of vgpu-bench. torch_load.py MODE [--kernels]
 
 MODE  train        bf16 training of a transformer: 6 layers, width 1024, 16 x 512 tokens
       train-graph  the same, each step one CUDA graph
       train-half   as train, with half the batch: steps half as long
+      train-paused as train, and every sixtieth step or so waits 80 ms for its data
       train-ddp    as train, on two cards, gradients summed by NCCL; a second process is started
       decode       a small transformer that makes one token after another, as inference does
 
 Speaks the protocol of vgpu-load: prints "ready", reads "go START END" (monotonic
 clock, ns), prints one line of JSON: {"steps": [[begun ns, took ms], ...]}.
+
+With --kernels it says instead for how long kernels, copies and fills of a step are on
+the card, by the driver's own records: {"kernels_ms": MS}.
 """
 
 import ctypes
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -54,6 +59,12 @@ def training(graphed, wrap=lambda model: model, batch=16):
     with torch.cuda.graph(graph):
         step()
     return graph.replay
+
+
+def late_data():
+    """Returns what waits for data now and then, at no fixed step."""
+    chance = random.Random(os.getpid())
+    return lambda: time.sleep(0.08) if chance.random() < 1 / 60 else None
 
 
 def train_ddp():
@@ -97,25 +108,46 @@ def decode():
     return step
 
 
+def kernels(step, steps=20):
+    """Returns the ms of a step in which something of it is on the card."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    spans = sorted((e.time_range.start, e.time_range.end) for e in recorded.events()
+                   if e.device_type == torch.autograd.DeviceType.CUDA)
+    busy, until = 0, 0
+    for start, end in spans:  # in µs; those of two streams may overlap
+        busy += max(0, end - max(start, until))
+        until = max(until, end)
+    return busy / 1000 / steps
+
+
 def main():
     modes = {"train": lambda: training(False), "train-graph": lambda: training(True),
-             "train-half": lambda: training(False, batch=8), "train-ddp": train_ddp, "decode": decode}
-    if len(sys.argv) != 2 or sys.argv[1] not in modes:
+             "train-half": lambda: training(False, batch=8), "train-paused": lambda: training(False), "train-ddp": train_ddp, "decode": decode}
+    if len(sys.argv) < 2 or sys.argv[1] not in modes or sys.argv[2:] not in ([], ["--kernels"]):
         sys.exit(__doc__)
     torch.manual_seed(1)
     step = modes[sys.argv[1]]()
     for _ in range(5):
         step()
     torch.cuda.synchronize()
+    if len(sys.argv) == 3:
+        print(json.dumps({"kernels_ms": kernels(step)}), flush=True)
+        return
     print("ready", flush=True)
     _, start, end = sys.stdin.readline().split()
     start, end = int(start), int(end)
     time.sleep(max(0, start - time.monotonic_ns()) / 1e9)
     steps = []
+    wait = late_data() if sys.argv[1] == "train-paused" else lambda: None
     while (begun := time.monotonic_ns()) < end:
         step()
         torch.cuda.synchronize()
         steps.append([begun, (time.monotonic_ns() - begun) / 1e6])
+        wait()
     print(json.dumps({"steps": steps}), flush=True)
     os._exit(0)  # NCCL's end waits for the other process
 

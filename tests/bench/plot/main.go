@@ -58,6 +58,9 @@ func drawAll(results, folder string) error {
 	for _, neighbour := range []string{"1 ms", "20 ms"} {
 		errs = append(errs, latencies(list, neighbour, filepath.Join(folder, "latency-beside-"+file(neighbour)+".svg")))
 	}
+	for name, to := range map[string]string{"training 30/70": "steps", "training 30/70, CUDA graphs": "steps-graphs"} {
+		errs = append(errs, steps(list, name, filepath.Join(folder, to+".svg")))
+	}
 	return errors.Join(errs...)
 }
 
@@ -172,7 +175,7 @@ func shareErrors(list []report.Record, scenario, path string) error {
 func overTime(list []report.Record, path string) error {
 	p := newPlot("Asked for 30 (dashed) and 70, kernels of 1 ms")
 	p.X.Label.Text, p.Y.Label.Text = "s, windows of 100 ms", "% of solo work"
-	p.Y.Min, p.Y.Max = 0, 100
+	p.Y.Min, p.Y.Max = 0, 120 // room for the legend
 	n := 0
 	for _, r := range list {
 		if r.Scenario != "contended" || r.Case != "30/70, 1 ms" {
@@ -187,13 +190,7 @@ func overTime(list []report.Record, path string) error {
 			if err != nil {
 				return fmt.Errorf("draw %s: %w", path, err)
 			}
-			line.Color, line.Width = plotutil.Color(n), vg.Points(1.2)
-			if t.Share < 50 {
-				line.Dashes = plotutil.Dashes(1)
-			} else {
-				p.Legend.Add(r.System, line)
-			}
-			p.Add(line)
+			addTenant(p, line, r.System, t.Share, n)
 		}
 		n++
 	}
@@ -203,28 +200,36 @@ func overTime(list []report.Record, path string) error {
 	return save(p, 16*vg.Centimeter, height, path)
 }
 
+// addTenant adds a tenant's line: one color for each system, dashed for the smaller share.
+// The first is broader, or the next would hide it where both are the same.
+func addTenant(p *plot.Plot, line *plotter.Line, system string, share, n int) {
+	line.Color, line.Width = plotutil.Color(n), vg.Points(1.2)
+	if n == 0 {
+		line.Width = vg.Points(3)
+	}
+	if share < 50 {
+		line.Dashes = plotutil.Dashes(1)
+	} else {
+		p.Legend.Add(system, line)
+	}
+	p.Add(line)
+}
+
 // latencies are the distributions of a burst's time, one line a system.
 func latencies(list []report.Record, neighbour, path string) error {
 	p := newPlot("Bursts of 20 x 100 us beside kernels of " + neighbour)
-	p.X.Label.Text, p.Y.Label.Text = "ms (the tail beyond p99 is cut off)", "% of bursts"
-	p.Y.Min, p.Y.Max = 0, 100
-	p.Legend.Top = false
-	n, longest := 0, 0.0
+	p.Y.Label.Text = "% of bursts"
+	n, all := 0, times{}
 	for _, r := range list {
 		beside := strings.HasSuffix(r.Case, ", "+neighbour)
 		if r.Scenario != "latency" || len(r.LatencyMS) == 0 || (!beside && (r.Case != "burst alone" || r.System != "native")) {
 			continue
 		}
-		sorted := slices.Sorted(slices.Values(r.LatencyMS))
-		points := make(plotter.XYs, len(sorted))
-		for i, v := range sorted {
-			points[i] = plotter.XY{X: v, Y: 100 * float64(i+1) / float64(len(sorted))}
-		}
-		line, err := plotter.NewLine(points)
+		line, err := all.distribution(r.LatencyMS)
 		if err != nil {
 			return fmt.Errorf("draw %s: %w", path, err)
 		}
-		line.Color, line.Dashes = plotutil.Color(n), plotutil.Dashes(n/7)
+		line.Color, line.Dashes = plotutil.Color(n), plotutil.Dashes(n/5)
 		name := r.System
 		if !beside {
 			name = "alone"
@@ -233,12 +238,75 @@ func latencies(list []report.Record, neighbour, path string) error {
 		}
 		p.Add(line)
 		p.Legend.Add(name, line)
-		longest = max(longest, sorted[len(sorted)*99/100])
 		n++
 	}
 	if n == 0 {
 		return nil
 	}
-	p.X.Min, p.X.Max = 0, 1.05*longest
+	all.axes(p)
+	return save(p, 16*vg.Centimeter, height, path)
+}
+
+// times are the shortest and the longest of all distributions in a plot.
+type times struct{ least, most float64 }
+
+// distribution is a line of how many percent took so long at most.
+func (t *times) distribution(took []float64) (*plotter.Line, error) {
+	sorted := slices.Sorted(slices.Values(took))
+	points := make(plotter.XYs, len(sorted))
+	for i, v := range sorted {
+		points[i] = plotter.XY{X: v, Y: 100 * float64(i+1) / float64(len(sorted))}
+	}
+	if t.least == 0 || sorted[0] < t.least {
+		t.least = sorted[0]
+	}
+	t.most = max(t.most, sorted[len(sorted)-1])
+	return plotter.NewLine(points)
+}
+
+// axes have a logarithmic one for times: the longest is what is asked for, and may be a
+// hundred times the shortest. The legend is in the middle, where there are fewest lines.
+func (t *times) axes(p *plot.Plot) {
+	p.X.Label.Text = "ms"
+	p.X.Min, p.X.Max = 0.9*t.least, 1.1*t.most
+	p.Y.Min, p.Y.Max = 0, 100
+	p.X.Scale = plot.LogScale{}
+	var ticks plot.ConstantTicks
+	for decade := 0.001; decade < t.most; decade *= 10 {
+		for _, digit := range []float64{1, 1.5, 2, 3, 5, 7} {
+			if v := decade * digit; v >= p.X.Min && v <= p.X.Max {
+				ticks = append(ticks, plot.Tick{Value: v, Label: fmt.Sprintf("%.4g", v)})
+			}
+		}
+	}
+	p.X.Tick.Marker = ticks
+	p.Legend.Top, p.Legend.XOffs = false, -4*vg.Centimeter
+}
+
+// steps are the distributions of the steps of two trainings, two lines a system.
+func steps(list []report.Record, name, path string) error {
+	p := newPlot("Steps of a " + name + " (30 dashed)")
+	p.Y.Label.Text = "% of steps"
+	n, all := 0, times{}
+	for _, r := range list {
+		if r.Scenario != "torch" || r.Case != name {
+			continue
+		}
+		for _, t := range r.Tenants {
+			if len(t.StepsMS) == 0 {
+				continue
+			}
+			line, err := all.distribution(t.StepsMS)
+			if err != nil {
+				return fmt.Errorf("draw %s: %w", path, err)
+			}
+			addTenant(p, line, r.System, t.Share, n)
+		}
+		n++
+	}
+	if all.most == 0 {
+		return nil
+	}
+	all.axes(p)
 	return save(p, 16*vg.Centimeter, height, path)
 }

@@ -26,6 +26,7 @@ func TestEveryPlotIsDrawn(t *testing.T) {
 		{Scenario: "alone", Case: "10, 1ms", System: "a", Judged: true, Tenants: tenants[:1]},
 		{Scenario: "latency", Case: "burst 30 beside 70, 1 ms", System: "a", LatencyMS: []float64{3, 2, 5}},
 		{Scenario: "latency", Case: "burst 30 beside 70, 20 ms", System: "a", Error: "broke"},
+		{Scenario: "torch", Case: "training 30/70", System: "a", Tenants: []report.Tenant{{Share: 30, StepsMS: []float64{40, 44}}, {Share: 70, StepsMS: []float64{18, 17}}}},
 	} {
 		if err := r.Write(f); err != nil {
 			t.Fatal(err)
@@ -38,7 +39,7 @@ func TestEveryPlotIsDrawn(t *testing.T) {
 	if err := drawAll(results, out); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"error-alone.svg", "error-contended.svg", "latency-beside-1ms.svg", "time-30-70.svg"}
+	want := []string{"error-alone.svg", "error-contended.svg", "latency-beside-1ms.svg", "steps.svg", "time-30-70.svg"}
 	var got []string
 	files, _ := os.ReadDir(out) // an empty list fails below
 	for _, f := range files {

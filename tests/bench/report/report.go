@@ -49,6 +49,8 @@ type Tenant struct {
 	Sigma  float64 `json:"sigma"`   // of the windows
 	// Windows are OfSolo in windows of 100 ms.
 	Windows []float64 `json:"windows,omitempty"`
+	// StepsMS are single steps of a training, for their distribution.
+	StepsMS []float64 `json:"steps_ms,omitempty"`
 }
 
 // Sum is the work of all tenants, in percent of one alone.
