@@ -460,7 +460,7 @@ func TestTheEnvironmentOfAJob(t *testing.T) {
 	want := []string{
 		"CUDA_MPS_PIPE_DIRECTORY=/run/vgpu/mps/" + string(card) + "/1000/pipe",
 		"CUDA_MPS_LOG_DIRECTORY=/run/vgpu/mps/" + string(card) + "/1000/log",
-		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE/tasks=30",
 		"CUDA_VISIBLE_DEVICES=" + string(card),
 	}
 	if !slices.Equal(got, want) {

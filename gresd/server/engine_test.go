@@ -112,7 +112,7 @@ func TestAJobOfMPSGetsADaemonAndItsAddress(t *testing.T) {
 	}
 	text, err := os.ReadFile(n.file(1, "environment"))
 	pipe := filepath.Join(n.cfg.Paths.MPS(), string(n.cards.cards[0].UUID), "65534", "pipe")
-	if err != nil || !strings.Contains(string(text), mps.PipeVariable+"="+pipe+"\n") || !strings.Contains(string(text), mps.PercentVariable+"=30\n") {
+	if err != nil || !strings.Contains(string(text), mps.PipeVariable+"="+pipe+"\n") || !strings.Contains(string(text), mps.PercentVariable+"/tasks=30\n") {
 		t.Errorf("environment %q, %v", text, err)
 	}
 	var st unix.Stat_t

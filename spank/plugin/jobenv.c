@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * jobenv.c - variables that gresd wants the task to have, beside its limits: a
- * client of MPS finds its daemon by them.
+ * client of MPS finds its daemon by them. A line is NAME=VALUE, or NAME/tasks=N: a
+ * whole number that the tasks of a step on this node have together, at least 1 each.
  *
  * They are set as late as a plugin can, in task_init: CUDA_VISIBLE_DEVICES is
  * among them, and slurm sets its own after task_init_privileged.
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 
 #define MOST_BYTES 4096
 #define NO_CARD "NoDevFiles" /* Slurm's own word in CUDA_VISIBLE_DEVICES */
+#define PER_TASK "/tasks"
 
 /* -ENOENT for a job without a share. */
 static int read_lines(const char *run_dir, uint32_t job, char *text, struct vgpu_why *why)
@@ -52,6 +55,27 @@ static int set_one(spank_t spank, const char *name, const char *value, struct vg
 	return 0;
 }
 
+/* Sets what one line says, and changes the line. */
+static int set_line(spank_t spank, char *line, struct vgpu_why *why)
+{
+	char *value = strchr(line, '='), *tasks, part[24];
+	uint32_t count = 1;
+	unsigned long n;
+
+	if (!value)
+		return 0;
+	*value++ = '\0';
+	tasks = strstr(line, PER_TASK);
+	if (!tasks || tasks[strlen(PER_TASK)])
+		return set_one(spank, line, value, why);
+	*tasks = '\0';
+	if (spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &count) != ESPANK_SUCCESS)
+		return vgpu_because(why, "ask slurm for the tasks of the step");
+	n = strtoul(value, NULL, 10) / (count > 1 ? count : 1);
+	snprintf(part, sizeof(part), "%lu", n > 1 ? n : 1);
+	return set_one(spank, line, part, why);
+}
+
 /* Whether Slurm gave the step neither cards nor shards, as with --gres=none. Where
  * gresd chooses the cards it never does, and nothing tells such a step. */
 static bool is_without_cards(spank_t spank, const char *run_dir)
@@ -83,13 +107,7 @@ int vgpu_jobenv_set(spank_t spank, const char *run_dir, struct vgpu_why *why)
 	if (err == -ENOENT)
 		return 0;
 	denied = is_without_cards(spank, run_dir); /* before gresd's words are set */
-	while (!err && (line = strsep(&rest, "\n"))) {
-		char *value = strchr(line, '=');
-
-		if (!value)
-			continue;
-		*value++ = '\0';
-		err = set_one(spank, line, value, why);
-	}
+	while (!err && (line = strsep(&rest, "\n")))
+		err = set_line(spank, line, why);
 	return !err && denied ? set_one(spank, "CUDA_VISIBLE_DEVICES", NO_CARD, why) : err;
 }

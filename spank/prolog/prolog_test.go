@@ -386,6 +386,16 @@ func TestTaskProlog(t *testing.T) {
 			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n" +
 				"export CUDA_X=1\nexport CUDA_Y=a b\n",
 		},
+		"tasks of a step on this node divide what is for all of them": {
+			func(t *testing.T, config Config) {
+				writeGrant(t, jobFile(config, "grant"))
+				if err := os.WriteFile(jobFile(config, "environment"), []byte("CUDA_X/tasks=70\nCUDA_Y/tasks=3\n"), 0o444); err != nil {
+					t.Fatal(err)
+				}
+			}, jobEnv("prolog_task", "SLURM_STEP_TASKS_PER_NODE", "2(x3),4", "SLURM_NODEID", "3"), 0,
+			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n" +
+				"export CUDA_X=17\nexport CUDA_Y=1\n",
+		},
 		"a step with --gres=none has no card": {
 			func(t *testing.T, config Config) {
 				writeGrant(t, jobFile(config, "grant"))

@@ -43,7 +43,7 @@ func (h *Hook) taskProlog() int {
 	fmt.Fprintf(h.Stdout, "export LD_PRELOAD=%s\n", h.preload())
 	fmt.Fprintf(h.Stdout, "export VGPU_GRANT=%s\n", grant)
 	fmt.Fprintf(h.Stdout, "export VGPU_CACHE=%s\n", filepath.Join(dir, "cache"))
-	for _, line := range environment(filepath.Join(dir, "environment")) {
+	for _, line := range environment(filepath.Join(dir, "environment"), h.tasks()) {
 		fmt.Fprintf(h.Stdout, "export %s\n", line)
 	}
 	if h.isWithoutCards() {
@@ -91,13 +91,50 @@ func (h *Hook) jobDir() (job, dir string) {
 	return job, dir
 }
 
-// environment returns the variables that gresd wants the task to have.
-func environment(path string) []string {
+// perTask ends the name of a variable whose value, a whole number, is for all tasks of a
+// step on the node together; what the SPANK plugin understands, too.
+const perTask = "/tasks"
+
+// environment returns the variables that gresd wants each of so many tasks to have.
+func environment(path string, tasks int) []string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil
 	}
-	return strings.Split(strings.TrimSpace(string(text)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	for i, line := range lines {
+		name, value, _ := strings.Cut(line, "=")
+		if name, shared := strings.CutSuffix(name, perTask); shared {
+			n, _ := strconv.Atoi(value) // gresd writes a number
+			lines[i] = fmt.Sprintf("%s=%d", name, max(1, n/max(1, tasks)))
+		}
+	}
+	return lines
+}
+
+// tasks is how many tasks of the step run on this node, as Slurm lists them for its
+// nodes: 4(x2),3. A batch script is one.
+func (h *Hook) tasks() int {
+	node, err := strconv.Atoi(h.Getenv("SLURM_NODEID"))
+	if err != nil {
+		return 1
+	}
+	for _, part := range strings.Split(h.Getenv("SLURM_STEP_TASKS_PER_NODE"), ",") {
+		count, times, _ := strings.Cut(strings.TrimSuffix(part, ")"), "(x")
+		tasks, err := strconv.Atoi(count)
+		if err != nil {
+			return 1
+		}
+		nodes, err := strconv.Atoi(times)
+		if err != nil {
+			nodes = 1
+		}
+		if node < nodes {
+			return tasks
+		}
+		node -= nodes
+	}
+	return 1
 }
 
 // stop fails the task; the node stays as it is.

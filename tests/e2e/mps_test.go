@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,14 @@ func TestMPSServesTheJobsOfOneUser(t *testing.T) {
 	}
 	s.cancel(alice, b)
 	s.eventually(shortWait, "the daemon ends with its last job", func() bool { return len(s.mpsProcesses()) == 0 })
+	// The limit of MPS is one of each process: four ranks of 70 would have 280.
+	for _, r := range []struct{ tasks, want string }{{"4", "=17\n"}, {"1", "=70\n"}} {
+		out := s.completed(alice, s.submit(alice, "--gres=vgpu:70 --vgpu-engine=mps --overcommit -n"+r.tasks,
+			"srun --overlap --overcommit -n"+r.tasks+" env | grep PERCENTAGE"))
+		if n := strings.Count(out, "PERCENTAGE"+r.want); strconv.Itoa(n) != r.tasks {
+			t.Errorf("%d of %s tasks have PERCENTAGE%s:\n%s", n, r.tasks, strings.TrimSpace(r.want), out)
+		}
+	}
 }
 
 func TestMPSKeepsToItself(t *testing.T) {
@@ -155,7 +164,11 @@ func TestMPSByDefaultWithoutThePlugin(t *testing.T) {
 			t.Errorf("lacks %q:\n%s", part, out)
 		}
 	}
-	r := s.As(alice, "vgpu-srun", "--gres=vgpu:30", "--vgpu-engine=time", "env")
+	r := s.As(alice, "vgpu-srun", "--gres=vgpu:30", "-n2", "--overcommit", "env")
+	if n := strings.Count(r.Out+"\n", "PERCENTAGE=15\n"); n != 2 {
+		t.Errorf("%d of 2 tasks have half of the share: %s", n, r)
+	}
+	r = s.As(alice, "vgpu-srun", "--gres=vgpu:30", "--vgpu-engine=time", "env")
 	if r.Code != 0 || strings.Contains(r.Out, "CUDA_MPS") {
 		t.Errorf("--vgpu-engine=time does not beat the site's default: %s", r)
 	}
