@@ -333,12 +333,21 @@ func (st *stress) requeueOne() {
 	}
 }
 
-// drainQueue waits until no job is left.
+// drainQueue waits until no job is left. A job whose launch a killed slurmd has lost runs
+// for slurmctld until the node registers again, 10 s later at least. By itself it does so
+// every three minutes.
 func (st *stress) drainQueue() {
+	register := time.Now().Add(15 * time.Second)
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		queue, err := st.Queue()
 		if err == nil && len(queue) == 0 || strings.Contains(st.NodeState(), "DRAIN") {
 			return
+		}
+		if time.Now().After(register) {
+			register = time.Now().Add(15 * time.Second)
+			if err := st.Slurmd.Reload(); err != nil {
+				st.t.Errorf("slurmd: reload: %v", err)
+			}
 		}
 	}
 	r := st.As("root", "squeue", "-h", "-o", "%i %j %T %r starts %S")
