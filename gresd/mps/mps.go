@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // Sentinels for errors.Is.
@@ -272,14 +273,14 @@ func (m *Manager) broadcast() {
 }
 
 // Environment is what the tasks of a job need to become clients of their
-// daemon, as NAME=VALUE. The percentage is a limit of each process, so it is written as
-// NAME/tasks=N, which the tasks of a step divide among them. CUDA then sees the card as the daemon does: alone. So
-// CUDA_VISIBLE_DEVICES names it by UUID; an index of Slurm's would count cards
+// daemon, as NAME=VALUE. MPS limits each process, so the tasks of a step divide the
+// percentage ([wire.PerTask]). CUDA then sees the card as the daemon does: alone.
+// So CUDA_VISIBLE_DEVICES names it by UUID; an index of Slurm's would count cards
 // that the daemon does not see.
 func Environment(dir string, key Key, percent gpu.Share) []string {
 	f := folderOf(dir, key)
 	return append(f.environment(),
-		fmt.Sprintf("%s/tasks=%d", PercentVariable, percent),
+		fmt.Sprintf("%s%s=%d", PercentVariable, wire.PerTask, percent),
 		"CUDA_VISIBLE_DEVICES="+string(key.Card))
 }
 

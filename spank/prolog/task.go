@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // grantMagic is VGPU_GRANT_MAGIC of libvgpu/region.h, which this package cannot
@@ -91,10 +93,6 @@ func (h *Hook) jobDir() (job, dir string) {
 	return job, dir
 }
 
-// perTask ends the name of a variable whose value, a whole number, is for all tasks of a
-// step on the node together; what the SPANK plugin understands, too.
-const perTask = "/tasks"
-
 // environment returns the variables that gresd wants each of so many tasks to have.
 func environment(path string, tasks int) []string {
 	text, err := os.ReadFile(path)
@@ -103,11 +101,7 @@ func environment(path string, tasks int) []string {
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	for i, line := range lines {
-		name, value, _ := strings.Cut(line, "=")
-		if name, shared := strings.CutSuffix(name, perTask); shared {
-			n, _ := strconv.Atoi(value) // gresd writes a number
-			lines[i] = fmt.Sprintf("%s=%d", name, max(1, n/max(1, tasks)))
-		}
+		lines[i] = wire.ForTask(line, tasks)
 	}
 	return lines
 }

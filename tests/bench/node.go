@@ -202,20 +202,10 @@ func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, er
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return id, nil, err
 	}
-	for _, line := range strings.Fields(string(more)) {
-		env = append(env, forProcess(line, t.processes()))
+	for _, line := range strings.Fields(string(more)) { // each process is a task
+		env = append(env, wire.ForTask(line, t.processes()))
 	}
 	return id, env, nil
-}
-
-// forProcess is what one of so many tasks gets of what is for all: the part of the SPANK
-// plugin, for which each process of a tenant is a task.
-func forProcess(line string, tasks int) string {
-	name, value, _ := strings.Cut(line, "=")
-	if n, err := strconv.Atoi(value); err == nil && strings.HasSuffix(name, "/tasks") {
-		return fmt.Sprintf("%s=%d", strings.TrimSuffix(name, "/tasks"), max(1, n/tasks))
-	}
-	return line
 }
 
 func (n *node) jobFile(id uint32) string { return filepath.Join(n.dir, "jobs", strconv.Itoa(int(id))) }
