@@ -29,6 +29,9 @@ const worker = cluster.Worker
 const (
 	jobsOfCI   = 60
 	jobsOfLong = 2000
+	// restartsOfCI bounds the restarts of the short run: on a slow machine they would come
+	// faster than its jobs end.
+	restartsOfCI = 6
 
 	compFile = "/run/jobcomp"
 )
@@ -286,6 +289,12 @@ func (st *stress) disturb(w *watch.Watcher, stop chan struct{}) {
 			return
 		case <-time.After(st.every):
 		}
+		if st.want <= jobsOfCI && turn >= restartsOfCI {
+			if turn%5 == 0 {
+				st.register()
+			}
+			continue
+		}
 		restart := restarts[turn%len(restarts)]
 		// A step that outlives both its slurmd and a requeue meets its own job coming
 		// back, and Slurm drains the node for a "Duplicate jobid". The requeue delay,
@@ -333,9 +342,16 @@ func (st *stress) requeueOne() {
 	}
 }
 
-// drainQueue waits until no job is left. A job whose launch a killed slurmd has lost runs
-// for slurmctld until the node registers again, 10 s later at least. By itself it does so
-// every three minutes.
+// register lets slurmctld compare its jobs with those of the node. A job whose launch a
+// killed slurmd has lost runs for slurmctld until the node registers, 10 s later at least.
+// By itself it does so every three minutes.
+func (st *stress) register() {
+	if err := st.Slurmd.Reload(); err != nil {
+		st.t.Errorf("slurmd: reload: %v", err)
+	}
+}
+
+// drainQueue waits until no job is left.
 func (st *stress) drainQueue() {
 	register := time.Now().Add(15 * time.Second)
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
@@ -345,9 +361,7 @@ func (st *stress) drainQueue() {
 		}
 		if time.Now().After(register) {
 			register = time.Now().Add(15 * time.Second)
-			if err := st.Slurmd.Reload(); err != nil {
-				st.t.Errorf("slurmd: reload: %v", err)
-			}
+			st.register()
 		}
 	}
 	r := st.As("root", "squeue", "-h", "-o", "%i %j %T %r starts %S")
