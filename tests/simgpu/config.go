@@ -42,6 +42,9 @@ type CardConfig struct {
 	ContextCost     string   `toml:"context_cost"`
 	DefaultSliceUS  uint32   `toml:"default_slice_us"`
 	SwitchUS        *float64 `toml:"switch_us"`
+	SwitchAwayUS    *float64 `toml:"switch_away_us"` // parts of it, at most all
+	SwitchSliceUS   *float64 `toml:"switch_slice_us"`
+	SliceChangeUS   *float64 `toml:"slice_change_us"`
 	KernelLatencyUS *float64 `toml:"kernel_latency_us"`
 	KernelGapUS     *float64 `toml:"kernel_gap_us"`
 	KernelUS        *float64 `toml:"kernel_us"`
@@ -93,7 +96,8 @@ func defaultCard(i int) CardConfig {
 		PCI:   fmt.Sprintf("00000000:%02X:00.0", 0x10+i*0x10),
 		Minor: &minor, NUMA: &numa, CPUs: "0-1", SwitchRecords: "yes", SMs: 132, Capability: "9.0",
 		Memory: "80G", Reserved: "0", ContextCost: "500M", DefaultSliceUS: 2090,
-		SwitchUS: ptr(220), KernelLatencyUS: ptr(4), KernelGapUS: ptr(1), KernelUS: ptr(10), CopyGBPerS: 50,
+		SwitchUS: ptr(220), SwitchAwayUS: ptr(80), SwitchSliceUS: ptr(40), SliceChangeUS: ptr(400),
+		KernelLatencyUS: ptr(4), KernelGapUS: ptr(1), KernelUS: ptr(10), CopyGBPerS: 50,
 	}
 }
 
@@ -114,8 +118,10 @@ func (c CardConfig) over(base CardConfig) CardConfig {
 		Memory: pick(c.Memory, base.Memory), Reserved: pick(c.Reserved, base.Reserved),
 		ContextCost:    pick(c.ContextCost, base.ContextCost),
 		DefaultSliceUS: pick(c.DefaultSliceUS, base.DefaultSliceUS),
-		SwitchUS:       pick(c.SwitchUS, base.SwitchUS), KernelLatencyUS: pick(c.KernelLatencyUS, base.KernelLatencyUS),
-		KernelGapUS: pick(c.KernelGapUS, base.KernelGapUS), KernelUS: pick(c.KernelUS, base.KernelUS),
+		SwitchUS:       pick(c.SwitchUS, base.SwitchUS), SwitchAwayUS: pick(c.SwitchAwayUS, base.SwitchAwayUS),
+		SwitchSliceUS: pick(c.SwitchSliceUS, base.SwitchSliceUS), SliceChangeUS: pick(c.SliceChangeUS, base.SliceChangeUS),
+		KernelLatencyUS: pick(c.KernelLatencyUS, base.KernelLatencyUS),
+		KernelGapUS:     pick(c.KernelGapUS, base.KernelGapUS), KernelUS: pick(c.KernelUS, base.KernelUS),
 		CopyGBPerS: pick(c.CopyGBPerS, base.CopyGBPerS),
 	}
 }

@@ -114,6 +114,9 @@ func (c CardConfig) toC(links []uint32, nvswitch bool) (C.struct_sim_card_config
 	out.minor, out.numa, out.sms = C.uint32_t(*c.Minor), C.int32_t(*c.NUMA), C.uint32_t(c.SMs)
 	out.slice_us = C.uint32_t(c.DefaultSliceUS)
 	out.switch_ns, out.latency_ns = nanos(c.SwitchUS), nanos(c.KernelLatencyUS)
+	out.switch_away_ns = min(nanos(c.SwitchAwayUS), out.switch_ns)
+	out.switch_slice_ns = min(nanos(c.SwitchSliceUS), out.switch_ns)
+	out.change_ns = nanos(c.SliceChangeUS)
 	out.gap_ns, out.kernel_ns = nanos(c.KernelGapUS), nanos(c.KernelUS)
 	out.copy_bytes_per_ms = C.uint64_t(c.CopyGBPerS * 1e6)
 	for i, l := range links {
@@ -227,7 +230,7 @@ func (m *Machine) SetSlice(pid int, us uint64) int {
 		for i := range m.st.ctx {
 			x := &m.st.ctx[i]
 			if x.used != 0 && int(m.st.proc[x.proc].pid) == pid {
-				x.slice_us = C.uint64_t(us)
+				C.sim_set_slice(m.st, C.uint32_t(i), C.uint64_t(us))
 				n++
 			}
 		}

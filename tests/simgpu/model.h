@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 6u
+#define SIM_VERSION 7u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -158,7 +158,10 @@ struct sim_card_config {
 	uint64_t memory;
 	uint64_t reserved; /* part of memory that the driver keeps */
 	uint64_t context_cost;
-	uint64_t switch_ns;
+	uint64_t switch_ns;       /* lost at each change of context */
+	uint64_t switch_away_ns;  /* its first part: nobody is on the card, by the records */
+	uint64_t switch_slice_ns; /* its last part: the new slice has begun */
+	uint64_t change_ns;       /* what a change of a slice costs a card that works */
 	uint64_t latency_ns; /* launch to first possible start */
 	uint64_t gap_ns;     /* between kernels */
 	uint64_t kernel_ns;  /* kernels of unknown length */
@@ -177,10 +180,11 @@ struct sim_card {
 	uint32_t contexts; /* first context, slot + 1 */
 	uint32_t cur;      /* context on the card, slot + 1 */
 	uint32_t lost;     /* the card has fallen off the bus */
-	uint32_t pad;
+	uint32_t came;     /* there is a record of cur */
 	uint64_t slice_left_ns;
 	uint64_t switch_left_ns;
-	uint64_t busy_ns; /* kernels and switches */
+	uint64_t change_left_ns; /* nothing runs for so long */
+	uint64_t busy_ns; /* kernels, switches, changes of slices */
 	uint64_t work_ns; /* kernels alone */
 	uint64_t switches;
 	uint64_t records; /* written so far; a ring, see sim_switch_at */
@@ -263,6 +267,8 @@ bool sim_slices_refused(struct sim_state *st);
 /* sched.c: the cards' own clockwork */
 void sim_advance(struct sim_state *st, uint32_t card, uint64_t until);
 void sim_advance_all(struct sim_state *st);
+/* the card must have been brought up to the present */
+void sim_set_slice(struct sim_state *st, uint32_t ctx, uint64_t us);
 /* writes down that a context comes to its card, or leaves it, at the card's present */
 void sim_note(struct sim_state *st, uint32_t ctx, bool came);
 int sim_push(struct sim_state *st, uint32_t stream, const struct sim_op *op, uint64_t *index);

@@ -96,7 +96,7 @@ static uint64_t play_turns(const struct sim_state *st, uint32_t ctx, uint64_t wa
 		return want;
 	busy = n;
 	slice = c->cur == who[at] + 1 ? c->slice_left_ns : st->ctx[who[at]].slice_us * 1000;
-	t = c->switch_left_ns;
+	t = c->change_left_ns + c->switch_left_ns;
 	for (int turn = 0; turn < 64; turn++) {
 		uint64_t run = left[at] < slice || busy == 1 ? left[at] : slice;
 
@@ -109,9 +109,12 @@ static uint64_t play_turns(const struct sim_state *st, uint32_t ctx, uint64_t wa
 		do
 			at = (at + 1) % n;
 		while (!left[at]);
-		if (busy > 1 || !run)
-			t += c->conf.switch_ns;
 		slice = st->ctx[who[at]].slice_us * 1000;
+		if (busy > 1 || !run) {
+			t += c->conf.switch_ns;
+			slice = slice > c->conf.switch_slice_ns ? slice - c->conf.switch_slice_ns
+								: 1000;
+		}
 	}
 	return t;
 }

@@ -47,9 +47,10 @@ void sim_ctx_drop(struct sim_state *st, uint32_t ctx)
 	if (*link)
 		*link = x->next;
 	if (c->cur == ctx + 1) {
-		if (!c->switch_left_ns)
+		if (c->came)
 			sim_note(st, ctx, false);
 		c->cur = 0;
+		c->came = 0;
 	}
 	sim_mem_sub(st, x->proc, x->card, c->conf.context_cost);
 	x->used = 0;

@@ -3,8 +3,10 @@
  * sched.c - what a card does with its time.
  *
  * A card runs one context at a time. A context keeps the card for its time
- * slice, or until it has nothing to run; a change of context costs switch_ns,
- * in which nothing runs. Within a context the kernel submitted first among
+ * slice, or until it has nothing to run: it does not wait for the next launch.
+ * A change of context costs switch_ns, in which nothing runs. The last of that
+ * is the first of the new slice, so that short slices do less than their part.
+ * A change of a slice on a card that works costs change_ns. Within a context the kernel submitted first among
  * the heads of its streams runs; running kernels are preempted at the end of
  * the slice and go on later. Marks (event records, writes of values) take no
  * time, but they too wait for their context's turn, as they do on a real
@@ -245,6 +247,20 @@ void sim_note(struct sim_state *st, uint32_t ctx, bool came)
 	c->records++;
 }
 
+static void arrive(struct sim_state *st, struct sim_card *c)
+{
+	c->came = 1;
+	sim_note(st, c->cur - 1, true);
+}
+
+static void begin_slice(struct sim_state *st, struct sim_card *c, uint64_t lost_ns)
+{
+	uint64_t all = st->ctx[c->cur - 1].slice_us * 1000;
+
+	/* one that is shorter than what is lost gets on all the same */
+	c->slice_left_ns = all > lost_ns ? all - lost_ns : 1000;
+}
+
 /* Puts a context on the card if there is one to run; false: the card is idle. */
 static bool choose(struct sim_state *st, struct sim_card *c, uint32_t card)
 {
@@ -256,20 +272,34 @@ static bool choose(struct sim_state *st, struct sim_card *c, uint32_t card)
 		return false;
 	if (next != c->cur) {
 		/* one whose way to the card is not over leaves no record */
-		if (c->cur && !c->switch_left_ns)
+		if (c->came)
 			sim_note(st, c->cur - 1, false);
+		c->came = 0;
 		/* a card that has just started, or whose context has just died, pays nothing */
 		c->switch_left_ns = c->cur ? c->conf.switch_ns : 0;
 		c->switches++;
 		st->ctx[next - 1].turns++;
 		c->cur = next;
-		c->slice_left_ns = st->ctx[next - 1].slice_us * 1000;
-		if (!c->switch_left_ns)
-			sim_note(st, next - 1, true);
+		begin_slice(st, c, c->switch_left_ns ? c->conf.switch_slice_ns : 0);
+		if (!c->switch_left_ns || !c->conf.switch_away_ns)
+			arrive(st, c);
 	} else if (!c->slice_left_ns) {
-		c->slice_left_ns = st->ctx[next - 1].slice_us * 1000;
+		begin_slice(st, c, 0);
 	}
 	return true;
+}
+
+/* The part of a switch up to dt, or up to the moment of its record. */
+static void pass_switch(struct sim_state *st, struct sim_card *c, uint64_t dt)
+{
+	uint64_t on_card = c->conf.switch_ns - c->conf.switch_away_ns;
+
+	dt = min_u64(dt, c->switch_left_ns - (c->came ? 0 : on_card));
+	c->switch_left_ns -= dt;
+	c->busy_ns += dt;
+	c->now_ns += dt;
+	if (!c->came && c->switch_left_ns == on_card)
+		arrive(st, c);
 }
 
 /* Plays the card up to `end` or to the next change, whichever is first. */
@@ -280,18 +310,20 @@ static void step(struct sim_state *st, struct sim_card *c, uint32_t card, uint64
 	uint32_t stream;
 	uint64_t dt;
 
+	dt = end - c->now_ns;
+	if (c->change_left_ns) {
+		dt = min_u64(dt, c->change_left_ns);
+		c->change_left_ns -= dt;
+		c->busy_ns += dt;
+		c->now_ns += dt;
+		return;
+	}
 	if (!choose(st, c, card)) {
 		c->now_ns = end;
 		return;
 	}
-	dt = end - c->now_ns;
 	if (c->switch_left_ns) {
-		dt = min_u64(dt, c->switch_left_ns);
-		c->switch_left_ns -= dt;
-		c->busy_ns += dt;
-		c->now_ns += dt;
-		if (!c->switch_left_ns)
-			sim_note(st, c->cur - 1, true);
+		pass_switch(st, c, dt);
 		return;
 	}
 	x = &st->ctx[c->cur - 1];
@@ -324,7 +356,8 @@ static void finish_marks(struct sim_state *st, struct sim_card *c, uint32_t card
 	uint32_t i;
 
 	settle(st, card, c->now_ns);
-	while (c->cur && !c->switch_left_ns && (i = runnable(st, c->cur - 1, c->now_ns)) != 0) {
+	while (c->cur && !c->switch_left_ns && !c->change_left_ns &&
+	       (i = runnable(st, c->cur - 1, c->now_ns)) != 0) {
 		struct sim_op *o = head_of(st, i - 1);
 
 		if (o->kind != SIM_MARK)
@@ -332,6 +365,18 @@ static void finish_marks(struct sim_state *st, struct sim_card *c, uint32_t card
 		complete(st, i - 1, o, c->now_ns);
 		settle(st, card, c->now_ns);
 	}
+}
+
+void sim_set_slice(struct sim_state *st, uint32_t ctx, uint64_t us)
+{
+	struct sim_ctx *x = &st->ctx[ctx];
+	struct sim_card *c = &st->card[x->card];
+
+	if (x->slice_us == us)
+		return;
+	x->slice_us = us;
+	if (c->cur && runnable(st, c->cur - 1, c->now_ns))
+		c->change_left_ns += c->conf.change_ns;
 }
 
 static bool any_work(const struct sim_state *st, uint32_t card)

@@ -178,7 +178,7 @@ static void start_reading(void)
  * card leaves no record, busy or not. */
 void case_records(void)
 {
-	uint64_t before, busy = 0, had = 0;
+	uint64_t before, coming, busy = 0, had = 0;
 	CUfunction f;
 	CUcontext other;
 	CUmodule m;
@@ -211,6 +211,7 @@ void case_records(void)
 	OK(cuCtxSynchronize());
 	flush();
 	n = head->put;
+	coming = st->card[0].conf.switch_ns - st->card[0].conf.switch_away_ns;
 	WITHIN(n, 15, 50);
 	EQ(head->count, n);
 	EQ(head->dropped, 0);
@@ -218,9 +219,9 @@ void case_records(void)
 		EQ(record[i].tag, i % 2 ? TAG_END : TAG_START);
 		TRUE(record[i].at >= record[i - 1].at);
 		if (i % 2 == 0)
-			EQ(record[i].at - record[i - 1].at, st->card[0].conf.switch_ns);
+			EQ(record[i].at - record[i - 1].at, st->card[0].conf.switch_away_ns);
 		else if (i > 1)
-			had += record[i].at - record[i - 1].at;
+			had += record[i].at - record[i - 1].at - coming;
 	}
 	for (int i = 0; i < SIM_MAX_CTX; i++)
 		busy += st->ctx[i].used ? st->ctx[i].busy_ns : 0;

@@ -95,8 +95,8 @@ static uint32_t do_control(const struct rm_control *c)
 {
 	struct object *o = find_object(c->object);
 	uint64_t *us = (uint64_t *)(uintptr_t)c->params;
-	struct sim_ctx *x;
-	uint64_t *slice;
+	uint32_t ctx, group;
+	uint64_t *aux;
 	uint32_t status = NV_OK;
 
 	if (!o)
@@ -105,18 +105,21 @@ static uint32_t do_control(const struct rm_control *c)
 		return NV_INVALID_COMMAND;
 	if (!us || c->size != sizeof(*us))
 		return NV_INVALID_PARAM_STRUCT;
-	x = &drv.st->ctx[(o->handle - HANDLE_GROUP) / GROUPS];
-	slice = o->handle % GROUPS ? &x->aux_slice_us[o->handle % GROUPS - 1] : &x->slice_us;
+	ctx = (o->handle - HANDLE_GROUP) / GROUPS;
+	group = o->handle % GROUPS;
+	aux = group ? &drv.st->ctx[ctx].aux_slice_us[group - 1] : NULL;
 	sim_lock(drv.st);
 	sim_advance_all(drv.st);
 	if (c->cmd == GET_TIMESLICE)
-		*us = *slice;
+		*us = aux ? *aux : drv.st->ctx[ctx].slice_us;
 	else if (sim_slices_refused(drv.st))
 		status = NV_INSUFFICIENT_PERMISSIONS;
 	else if (!*us || *us > 10000000)
 		status = NV_INVALID_ARGUMENT;
+	else if (aux)
+		*aux = *us;
 	else
-		*slice = *us;
+		sim_set_slice(drv.st, ctx, *us);
 	sim_unlock(drv.st);
 	return status;
 }
