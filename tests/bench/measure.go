@@ -17,7 +17,7 @@ import (
 
 // tenant is one job: what it does and what it asks for.
 type tenant struct {
-	shape    string // of vgpu-load, or torch:MODE of torch_load.py
+	shape    string // of vgpu-load, rhythm:PARTS among them, or torch:MODE of torch_load.py
 	share    int
 	mode     string // "": the default, hard
 	priority string
@@ -74,7 +74,11 @@ func (b *bench) startTenant(ctx context.Context, env []string, t tenant) (*proc,
 		}
 		return b.start(ctx, t.shape, env, b.python, b.program("torch_load.py"), strings.TrimPrefix(t.shape, "torch:"))
 	}
-	argv := []string{b.program("vgpu-load"), "--shape", t.shape, "--inner", fmt.Sprint(b.inner), "--sms", fmt.Sprint(b.sms)}
+	shape, rhythm, _ := strings.Cut(t.shape, ":")
+	argv := []string{b.program("vgpu-load"), "--shape", shape, "--inner", fmt.Sprint(b.inner), "--sms", fmt.Sprint(b.sms)}
+	if rhythm != "" {
+		argv = append(argv, "--rhythm", rhythm)
+	}
 	if t.idle != "" {
 		argv = append(argv, "--idle", t.idle)
 	}

@@ -124,12 +124,25 @@ func (p *proc) begin(start, end int64) error {
 	return err
 }
 
-// result reads the line of JSON at the program's end.
-func (p *proc) result(limit time.Duration, into any) error {
+// answer reads the line of JSON that a program prints when it was told to begin, and has
+// ended; it then waits to be told again.
+func (p *proc) answer(limit time.Duration, into any) error {
 	text, err := p.line(limit)
 	if err != nil {
 		return err
 	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		return fmt.Errorf("%s: said %q: %w", p.name, text, err)
+	}
+	return nil
+}
+
+// result is answer of a program that is not needed any more.
+func (p *proc) result(limit time.Duration, into any) error {
+	if err := p.answer(limit, into); err != nil {
+		return err
+	}
+	_ = p.in.Close() // it may have ended by itself
 	select {
 	case <-p.ended:
 	case <-time.After(10 * time.Second):
@@ -138,9 +151,6 @@ func (p *proc) result(limit time.Duration, into any) error {
 	}
 	if p.exit != nil {
 		return p.failed(p.exit)
-	}
-	if err := json.Unmarshal([]byte(text), into); err != nil {
-		return fmt.Errorf("%s: said %q: %w", p.name, text, err)
 	}
 	return nil
 }
@@ -160,6 +170,9 @@ type outcome struct {
 	Bursts [][2]float64 `json:"bursts"`
 	// Steps are those of PyTorch, in the same form.
 	Steps [][2]float64 `json:"steps"`
+	// PerStep are the units of a step of a rhythm, whose Series counts steps.
+	PerStep float64 `json:"kernels_per_step"`
+	Sent    float64 `json:"sent"` // steps of a rhythm
 }
 
 // finish waits for the end and reads what was done.
@@ -168,10 +181,28 @@ func (p *proc) finish(limit time.Duration) (outcome, error) {
 	if err := p.result(limit, &o); err != nil {
 		return o, err
 	}
+	return o, p.see(&o)
+}
+
+// round waits for the end of a run of a program that goes on to wait for the next, and
+// reads what was done.
+func (p *proc) round(limit time.Duration) (outcome, error) {
+	var o outcome
+	if err := p.answer(limit, &o); err != nil {
+		return o, err
+	}
+	return o, p.see(&o)
+}
+
+// see makes a series of what a program told.
+func (p *proc) see(o *outcome) error {
 	if o.Steps == nil {
 		var err error
 		o.Series, err = series.Read(p.samples)
-		return o, err
+		for i := range o.Series {
+			o.Series[i].Units /= max(1, o.PerStep)
+		}
+		return err
 	}
 	for i, s := range o.Steps {
 		if i == 0 {
@@ -179,7 +210,7 @@ func (p *proc) finish(limit time.Duration) (outcome, error) {
 		}
 		o.Series = append(o.Series, series.Sample{T: int64(s[0] + s[1]*1e6), Units: float64(i + 1)})
 	}
-	return o, nil
+	return nil
 }
 
 // asUser is for processes of tenants. They do not outlive the benchmark.

@@ -12,7 +12,8 @@
 #define PRODUCT_N 1280
 #define PRODUCT_PARTS 32 /* how often a product tells its progress */
 #define UNIT_NS 20000.0
-#define COUNTERS 64 /* bytes */
+#define COUNTERS 64 /* bytes, for each stream */
+#define STREAMS 2
 
 /* The text of kernels.ptx. */
 extern const char kernels_ptx[];
@@ -45,7 +46,7 @@ static void open_product(struct card *c)
 
 void card_open(struct card *c, unsigned inner, unsigned sms)
 {
-	static const char zero[COUNTERS];
+	static const char zero[STREAMS * COUNTERS];
 	CUdevice device;
 	CUcontext ctx;
 	CUmodule module;
@@ -58,12 +59,14 @@ void card_open(struct card *c, unsigned inner, unsigned sms)
 	must(cu.ModuleGetFunction(&c->spin, module, "spin"), "cuModuleGetFunction");
 	must(cu.ModuleGetFunction(&c->product, module, "product"), "cuModuleGetFunction");
 	must(cu.ModuleGetFunction(&c->empty, module, "empty"), "cuModuleGetFunction");
+	must(cu.ModuleGetFunction(&c->beat, module, "beat"), "cuModuleGetFunction");
 	must(cu.StreamCreate(&c->stream, 1), "cuStreamCreate");
-	must(cu.MemAlloc(&c->counters, COUNTERS), "cuMemAlloc");
-	must(cu.MemcpyHtoD(c->counters, zero, COUNTERS), "cuMemcpyHtoD");
+	must(cu.MemAlloc(&c->counters, sizeof(zero)), "cuMemAlloc");
+	must(cu.MemcpyHtoD(c->counters, zero, sizeof(zero)), "cuMemcpyHtoD");
 	/* portable and mapped; with unified addresses the card uses the same one */
-	must(cu.MemHostAlloc((void **)&c->progress, sizeof(*c->progress), 3), "cuMemHostAlloc");
-	memset((void *)c->progress, 0, sizeof(*c->progress));
+	must(cu.MemHostAlloc((void **)&c->progress, STREAMS * sizeof(*c->progress), 3),
+	     "cuMemHostAlloc");
+	memset((void *)c->progress, 0, STREAMS * sizeof(*c->progress));
 	c->grid = 2 * (sms ? sms : (unsigned)c->sms);
 	c->inner = inner;
 	open_product(c);
@@ -87,6 +90,35 @@ void card_launch(struct card *c, const struct shape *s)
 	}
 	must(cu.LaunchKernel(c->spin, c->grid, 1, 1, SPIN_BLOCK, 1, 1, 0, c->stream, spin, NULL),
 	     "cuLaunchKernel");
+}
+
+unsigned card_beat_units(double us)
+{
+	return us * 1000 < UNIT_NS ? 1 : (unsigned)(us * 1000 / UNIT_NS);
+}
+
+/* A unit is cut short or made longer by its inner rounds, so that kernels of any length
+ * are made of whole units. Each stream counts for itself: their kernels may overlap. */
+void card_beat(struct card *c, double us, unsigned stream)
+{
+	double ns = us * 1000;
+	unsigned units = card_beat_units(us);
+	unsigned inner = (unsigned)(c->inner * ns / (UNIT_NS * units) + 0.5), length = (unsigned)ns;
+	CUdeviceptr counters = c->counters + stream * COUNTERS;
+	CUdeviceptr host = (CUdeviceptr)(uintptr_t)&c->progress[stream];
+	CUdeviceptr kernels = (CUdeviceptr)(uintptr_t)&c->progress[stream].kernels;
+	void *params[] = {&length, &units, &inner, &counters, &host, &kernels};
+
+	if (!inner)
+		inner = 1;
+	must(cu.LaunchKernel(c->beat, c->grid, 1, 1, SPIN_BLOCK, 1, 1, 0,
+			     stream ? c->second : c->stream, params, NULL),
+	     "cuLaunchKernel");
+}
+
+uint32_t card_kernels(const struct card *c)
+{
+	return c->progress[0].kernels + c->progress[1].kernels;
 }
 
 /* A long kernel, so that its way to the card does not count; the shortest of

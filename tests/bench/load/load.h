@@ -6,6 +6,7 @@
  *
  * main.c     command line, and when to begin   card.c  the kernels on a card
  * work.c     the shapes of load                cost.c  what a launch costs
+ * rhythm.c   a shape made of parts             rhythm_parse.c  its text
  * direct.c   the driver without what is preloaded
  * samples.c  the thread and its file           kernels.ptx
  */
@@ -13,13 +14,14 @@
 #define VGPU_LOAD_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "../../gpu/worker.h"
 
 /* STEPS: a graph, and the host waits for each launch of it. EAGER: kernels that the host
  * launches about as fast as the card runs them, in steps whose results it waits for. */
-enum kind { SPIN, GRAPH, STEPS, EAGER, PERSISTENT, BURST, PRODUCT };
+enum kind { SPIN, GRAPH, STEPS, EAGER, PERSISTENT, BURST, PRODUCT, RHYTHM };
 
 /* A kernel of n units takes n * 20 us on a card of its own. */
 struct shape {
@@ -30,6 +32,22 @@ struct shape {
 	unsigned depth;      /* launches in flight */
 };
 
+/* The shape rhythm: steps of kernels that the host launches, and when it waits for them.
+ * Times are microseconds. */
+struct rhythm {
+	unsigned kernels; /* of a step */
+	double kernel;    /* how long each takes on a card of its own */
+	double launch;    /* the host computes before each launch, and after each step */
+	double gap;
+	unsigned wait;    /* it waits at every so many steps; 0: never */
+	unsigned ahead;   /* with waits batches of so many steps in flight, without steps */
+	bool graph;       /* a step is one launch of a graph */
+	unsigned streams; /* 1, or 2 that take turns */
+	unsigned copy;    /* bytes to the card at each step, on each stream */
+	double late_ms;   /* how long the data of a step is late, one step of late_every */
+	unsigned late_every; /* 0: never */
+};
+
 /* Mapped memory that the card writes. */
 struct progress {
 	volatile uint64_t work; /* blocks of work done; stays 0 on a simulated card */
@@ -38,16 +56,16 @@ struct progress {
 };
 
 struct card {
-	CUstream stream;
-	CUfunction spin, product, empty;
+	CUstream stream, second; /* second is of the shape rhythm, NULL without one */
+	CUfunction spin, product, empty, beat;
 	CUdeviceptr counters, a, b, c;
-	struct progress *progress;
+	struct progress *progress; /* of each stream */
 	unsigned grid, inner;
 	int sms;
 };
 
 struct options {
-	const char *shape, *samples;
+	const char *shape, *samples, *rhythm;
 	unsigned inner, sms;
 	unsigned on_ms, off_ms; /* work and rest in turn; 0: no rest */
 	bool calibrate, cost, cost_pairs, cost_paced;
@@ -57,12 +75,27 @@ struct options {
 /* sms: of the whole card; 0: ask the driver, which under MPS tells a part. */
 void card_open(struct card *c, unsigned inner, unsigned sms);
 void card_launch(struct card *c, const struct shape *s);
+unsigned card_beat_units(double us); /* units in a kernel of so many microseconds */
+/* A kernel of so many microseconds on stream 0 or 1. */
+void card_beat(struct card *c, double us, unsigned stream);
+uint32_t card_kernels(const struct card *c); /* finished so far */
 unsigned card_calibrate(struct card *c); /* inner rounds of a unit of 20 us */
 
 /* work.c */
 const struct shape *shape_named(const char *name);
+void compute(uint64_t ns); /* keeps the processor busy */
 void work(struct card *c, const struct shape *s, const struct options *o, uint64_t start,
 	  uint64_t end);
+
+/* rhythm_parse.c */
+/* Reads kernels=N,kernel=US,...; false: why says what is wrong and what is possible. */
+bool rhythm_parse(const char *text, struct rhythm *r, char *why, size_t size);
+
+/* rhythm.c */
+struct player;
+/* Makes all that the steps need, and does one. */
+struct player *rhythm_open(struct card *c, const struct rhythm *r);
+void rhythm_play(struct player *p, uint64_t start, uint64_t end);
 
 /* cost.c */
 void cost(struct card *c, bool paced);
@@ -75,6 +108,7 @@ void *direct(const char *symbol);
 
 /* samples.c */
 struct samples;
+/* Units are those of the shape, of a rhythm its kernels. */
 struct samples *samples_start(const char *path, const struct card *c, const struct shape *s,
 			      double seconds);
 void samples_stop(struct samples *s);

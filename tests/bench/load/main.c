@@ -4,7 +4,8 @@
  *
  * When everything is ready it prints the line "ready", and waits for the line
  * "go START END" (CLOCK_MONOTONIC, in ns), so that all tenants start together
- * whatever they took to get there. At the end it prints one line of JSON.
+ * whatever they took to get there. At END it prints one line of JSON. Another such
+ * line may follow; the program ends with its input.
  */
 #define _GNU_SOURCE
 #include "load.h"
@@ -18,9 +19,12 @@
 
 static const char usage[] =
 	"usage: vgpu-load --shape NAME --inner N --samples FILE [--sms N] [--idle ON:OFF]\n"
+	"       vgpu-load --shape rhythm --rhythm PARTS --inner N --samples FILE [--sms N]\n"
 	"       vgpu-load --calibrate | --cost | --cost-pairs, either with -paced\n"
 	"  --shape    20us, 200us, 1ms, 5ms, 20ms, 50ms, graph, steps, persistent, burst\n"
 	"             or product\n"
+	"  --rhythm   kernels=N,kernel=US,launch=US,gap=US,wait=K,ahead=M,graph,streams=2,\n"
+	"             copy=BYTES,late=MS/EVERY; each may be left out\n"
 	"  --inner    rounds in a unit of work, from --calibrate\n"
 	"  --sms      multiprocessors of the whole card, from --calibrate\n"
 	"  --samples  where the progress is written\n"
@@ -62,6 +66,8 @@ static bool read_options(int argc, char **argv, struct options *o)
 			o->shape = value;
 		else if (strcmp(argv[i], "--samples") == 0)
 			o->samples = value;
+		else if (strcmp(argv[i], "--rhythm") == 0)
+			o->rhythm = value;
 		else if (strcmp(argv[i], "--inner") == 0)
 			o->inner = (unsigned)strtoul(value, NULL, 10);
 		else if (strcmp(argv[i], "--sms") == 0)
@@ -74,23 +80,56 @@ static bool read_options(int argc, char **argv, struct options *o)
 	return o->calibrate || o->cost || o->cost_pairs || (o->shape && o->samples && o->inner);
 }
 
-static void tenant(struct card *c, const struct options *o, const struct shape *s)
+static void tenant(struct card *c, const struct options *o, const struct shape *s,
+		   const struct rhythm *r)
 {
 	unsigned long long start, end;
-	struct samples *samples;
+	struct player *player = NULL;
+	struct shape beats = *s;
+	int runs = 0;
 
 	/* code and context are loaded before the clock runs */
-	if (s->kind != PERSISTENT) {
+	if (s->kind == RHYTHM) {
+		player = rhythm_open(c, r);
+		beats.units = card_beat_units(r->kernel);
+	} else if (s->kind != PERSISTENT) {
 		card_launch(c, s);
 		must(cu.StreamSynchronize(c->stream), "cuStreamSynchronize");
 	}
 	printf("ready\n");
 	fflush(stdout);
-	if (scanf("go %llu %llu", &start, &end) != 2 || end <= start)
+	for (; scanf(" go %llu %llu", &start, &end) == 2 && end > start; runs++) {
+		struct samples *samples =
+			samples_start(o->samples, c, &beats, (double)(end - start) / 1e9);
+
+		if (player)
+			rhythm_play(player, start, end);
+		else
+			work(c, s, o, start, end);
+		samples_stop(samples);
+		printf("\n");
+		fflush(stdout);
+	}
+	if (!runs || !feof(stdin))
 		die("start", "want the line: go START END");
-	samples = samples_start(o->samples, c, s, (double)(end - start) / 1e9);
-	work(c, s, o, start, end);
-	samples_stop(samples);
+}
+
+/* Returns the shape that was asked for, and its rhythm; NULL: nothing of the kind. */
+static const struct shape *asked(const struct options *o, struct rhythm *r)
+{
+	const struct shape *s = shape_named(o->shape);
+	char why[256];
+
+	if (!s)
+		fprintf(stderr, "vgpu-load: --shape: \"%s\": unknown\n%s", o->shape, usage);
+	else if (o->rhythm && s->kind != RHYTHM)
+		fprintf(stderr, "vgpu-load: --rhythm is for --shape rhythm, not for %s\n",
+			o->shape);
+	else if (!rhythm_parse(o->rhythm ? o->rhythm : "", r, why, sizeof(why)))
+		fprintf(stderr, "vgpu-load: --rhythm: %s\n", why);
+	else
+		return s;
+	return NULL;
 }
 
 int main(int argc, char **argv)
@@ -98,15 +137,14 @@ int main(int argc, char **argv)
 	struct options o = {.inner = 1000};
 	struct card c = {.sms = 0};
 	const struct shape *s = NULL;
+	struct rhythm r;
 
 	if (!read_options(argc, argv, &o)) {
 		fputs(usage, stderr);
 		return 2;
 	}
-	if (o.shape && !(s = shape_named(o.shape))) {
-		fprintf(stderr, "vgpu-load: --shape: \"%s\": unknown\n%s", o.shape, usage);
+	if (o.shape && !(s = asked(&o, &r)))
 		return 2;
-	}
 	prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
 	driver_load(NULL, false);
 	card_open(&c, o.inner, o.sms);
@@ -117,6 +155,6 @@ int main(int argc, char **argv)
 	else if (o.cost_pairs)
 		cost_pairs(&c, o.cost_paced);
 	else
-		tenant(&c, &o, s);
+		tenant(&c, &o, s, &r);
 	return 0;
 }

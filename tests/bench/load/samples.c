@@ -36,25 +36,31 @@ struct samples {
 	struct head *head;
 	struct sample *entry;
 	uint64_t capacity;
+	size_t bytes; /* of the file */
 	volatile int stop;
 };
 
 static void *sampler(void *arg)
 {
 	struct samples *s = arg;
-	uint64_t next = now_ns(), work = 0;
+	uint64_t next = now_ns(), work[2] = {0, 0};
 
-	for (uint64_t n = 0; n < s->capacity && !s->stop; n++) {
+	for (uint64_t n = 0; n < s->capacity; n++) {
 		struct sample *e = &s->entry[n];
-		uint64_t w;
+		bool last = s->stop; /* the end of the work is seen */
 
 		e->t = now_ns();
-		w = s->card->progress->work;
-		/* stores of several multiprocessors may arrive out of order */
-		work = w > work ? w : work;
-		e->work = work;
-		e->kernels = s->card->progress->kernels;
+		for (int i = 0; i < 2; i++) {
+			uint64_t w = s->card->progress[i].work;
+
+			/* stores of several multiprocessors may arrive out of order */
+			work[i] = w > work[i] ? w : work[i];
+		}
+		e->work = work[0] + work[1];
+		e->kernels = card_kernels(s->card);
 		__atomic_store_n(&s->head->count, n + 1, __ATOMIC_RELEASE);
+		if (last)
+			break;
 		next += PERIOD_NS;
 		if (next < e->t)
 			next = e->t;
@@ -67,24 +73,23 @@ struct samples *samples_start(const char *path, const struct card *c, const stru
 			      double seconds)
 {
 	struct samples *x = calloc(1, sizeof(*x));
-	size_t bytes;
 	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 
 	if (!x || fd < 0)
 		die(path, "cannot be made");
 	x->card = c;
 	x->capacity = (uint64_t)((seconds + SLACK_S) * 1e9 / PERIOD_NS);
-	bytes = sizeof(*x->head) + x->capacity * sizeof(*x->entry);
-	if (ftruncate(fd, (off_t)bytes))
+	x->bytes = sizeof(*x->head) + x->capacity * sizeof(*x->entry);
+	if (ftruncate(fd, (off_t)x->bytes))
 		die(path, "no room");
-	x->head = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	x->head = mmap(NULL, x->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 	if (x->head == MAP_FAILED)
 		die(path, "cannot be mapped");
 	x->entry = (struct sample *)(x->head + 1);
 	x->head->magic = MAGIC;
-	x->head->grid = c->grid;
-	x->head->kernel = s->kind == PRODUCT ? 1 : s->units;
+	x->head->grid = c->grid * (s->kind == RHYTHM ? s->units : 1);
+	x->head->kernel = s->kind == PRODUCT || s->kind == RHYTHM ? 1 : s->units;
 	if (pthread_create(&x->thread, NULL, sampler, x))
 		die(path, "no thread");
 	return x;
@@ -94,4 +99,6 @@ void samples_stop(struct samples *s)
 {
 	s->stop = 1;
 	pthread_join(s->thread, NULL);
+	munmap(s->head, s->bytes);
+	free(s);
 }

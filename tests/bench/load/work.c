@@ -22,6 +22,7 @@ static const struct shape shapes[] = {
 	{"graph", GRAPH, 1, 100, 4}, {"persistent", PERSISTENT, 1u << 30, 1, 1},
 	{"burst", BURST, 5, 20, 1},  {"product", PRODUCT, 1, 1, 12},
 	{"steps", STEPS, 10, 65, 1}, {"eager", EAGER, 2, 300, 1},
+	{"rhythm", RHYTHM, 1, 1, 1},
 };
 
 const struct shape *shape_named(const char *name)
@@ -97,7 +98,7 @@ static uint64_t resting(const struct options *o, uint64_t start, uint64_t now)
 	return at < on ? 0 : now - at + period;
 }
 
-static void compute(uint64_t ns)
+void compute(uint64_t ns)
 {
 	uint64_t end = now_ns() + ns;
 
@@ -155,6 +156,7 @@ static void saturate(struct card *c, const struct shape *s, const struct options
 void work(struct card *c, const struct shape *s, const struct options *o, uint64_t start,
 	  uint64_t end)
 {
+	c->progress->stop = 0;
 	sleep_until(start);
 	printf("{\"shape\":\"%s\",\"sms\":%d", s->name, c->sms);
 	if (s->kind == BURST)
@@ -163,6 +165,5 @@ void work(struct card *c, const struct shape *s, const struct options *o, uint64
 		train(c, s, end);
 	else
 		saturate(c, s, o, start, end);
-	printf(",\"kernels\":%u}\n", c->progress->kernels);
-	fflush(stdout);
+	printf(",\"kernels\":%u}", c->progress->kernels);
 }
