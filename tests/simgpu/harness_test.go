@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	bin = dir
-	out, err := exec.Command("make", "-s", "BUILD="+dir, "libs", "worker", "apitest").CombinedOutput()
+	out, err := exec.Command("make", "-s", "BUILD="+dir, "libs", "worker", "apitest", "rhythm").CombinedOutput()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "make: %v\n%s", err, out)
 		os.Exit(1)

@@ -6,11 +6,12 @@
  * slice, or until it has nothing to run: it does not wait for the next launch.
  * A change of context costs switch_ns, in which nothing runs. The last of that
  * is the first of the new slice, so that short slices do less than their part.
- * A change of a slice on a card that works costs change_ns. Within a context the kernel submitted first among
- * the heads of its streams runs; running kernels are preempted at the end of
- * the slice and go on later. Marks (event records, writes of values) take no
- * time, but they too wait for their context's turn, as they do on a real
- * card, whose channels are fetched from only while their group is on it.
+ * A change of a slice on a card that works costs change_ns. Within a context
+ * the kernel submitted first among the heads of its streams runs; running
+ * kernels are preempted at the end of the slice and go on later. Marks (event
+ * records, writes of values) take no time, but they too wait for their
+ * context's turn, as they do on a real card, whose channels are fetched from
+ * only while their group is on it.
  * Copies take their time beside all that.
  *
  * Nothing happens here by itself: sim_advance plays everything between the
