@@ -19,9 +19,11 @@ const (
 	kernelsOver = 10
 	// overPart and overPoints are what is not counted as beyond it: shares that need
 	// not add up exactly, and switches. What it did not take before is not counted
-	// either, up to what the balance makes good.
+	// either, up to mostMadeGood.
 	overPart   = 1.04
 	overPoints = 0.01
+	// mostMadeGood bounds, as time in which it took nothing, what a job may make good.
+	mostMadeGood = 500 * time.Millisecond
 	// mostUnder is the time of a card that a job may lack while its gate is shut because
 	// of its neighbours, beyond what underPart leaves out.
 	mostUnder = 30 * time.Millisecond
@@ -59,6 +61,12 @@ type gateState struct {
 func (g *gates) open(k Key) bool {
 	s := g.jobs[k]
 	return s != nil && s.gate&libvgpu.GateBudget == 0
+}
+
+// knows says whether what a job had is told by the card, or by launches that are measured.
+func (g *gates) knows(c Claim, u usage, now time.Time) bool {
+	s := g.jobs[c.Key]
+	return u.exact || c.NoRecords && s != nil && s.measures(now)
 }
 
 // measures says that a job's own account is known.
@@ -116,7 +124,7 @@ func (s *gateState) watch(claims []Claim, i int, used usage, now time.Time) {
 	case used.span > 0:
 		s.part += (min(1, used.ns/float64(used.span)) - s.part) / 3 // some looks
 		allowed := (overPart*float64(limit)/100 + overPoints) * float64(used.span)
-		s.over = max(-float64(limit)/100*float64(mostLack), s.over+used.ns-allowed)
+		s.over = max(-float64(limit)/100*float64(mostMadeGood), s.over+used.ns-allowed)
 		s.shut, s.under = s.over > s.mostOver(claims[i]), 0
 	}
 }

@@ -179,7 +179,7 @@ func TestBudgetsLetKernelsRunThrough(t *testing.T) {
 		{"10 ms", []Claim{claim(1, 30, hard, 1), long(claim(2, 50, hard, 1), 10)}, [2]uint32{7500, 25000}},
 		{"slices divide the card", []Claim{long(claim(1, 30, hard, 1), 20), claim(2, 70, hard, 1)}, [2]uint32{6000, 14000}},
 		{"a soft neighbour", []Claim{long(claim(1, 30, hard, 1), 20), claim(2, 50, soft, 1)}, [2]uint32{7500, 12500}},
-		{"somebody waits for results", []Claim{long(claim(1, 30, hard, 1), 20), low(claim(2, 50, hard, 1))}, [2]uint32{7500, 12500}},
+		{"somebody waits for results", []Claim{long(claim(1, 30, hard, 1), 20), low(claim(2, 50, hard, 1))}, [2]uint32{19407, 750}},
 	} {
 		plan := Plan(c.claims, params)
 		for i, claim := range c.claims {

@@ -3,6 +3,7 @@
 package arbiter
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -24,32 +25,31 @@ func (f *fakeTimes) OnCard(card gpu.UUID) (cardtime.Account, bool) {
 }
 
 func (f *fakeTimes) pass(span time.Duration, parts map[uint32]float64) {
-	had := map[uint32]time.Duration{}
-	for pid, before := range f.account.Had {
-		had[pid] = before
+	uses := maps.Clone(f.account.Uses)
+	if uses == nil {
+		uses = map[uint32]cardtime.Use{}
 	}
 	for pid, part := range parts {
-		had[pid] += time.Duration(part * float64(span))
+		use := uses[pid]
+		use.Had += time.Duration(part * float64(span))
+		use.Waited += time.Duration((1 - part) * float64(span))
+		use.Turns++
+		uses[pid] = use
 	}
-	f.account = cardtime.Account{Had: had, At: f.account.At + span}
+	f.account = cardtime.Account{Uses: uses, At: f.account.At + span}
 }
 
 func notNeeded(gpu.UUID) bool { return false }
 
-func TestACardIsAskedOnlyWhereSomebodyMustWait(t *testing.T) {
-	interactiveJob := claim(1, 30, hard, 1)
-	interactiveJob.Interactive = true
+func TestACardIsAskedWhereJobsCompete(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		claims []Claim
 		want   bool
 	}{
-		{"alone", []Claim{interactiveJob}, false},
-		{"two busy soft ones", []Claim{claim(1, 30, soft, 1), claim(2, 70, soft, 1)}, false},
-		{"two busy hard ones, of which one may leave the other too much", []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}, true},
-		{"an interactive one beside an idle one", []Claim{interactiveJob, claim(2, 70, hard, 0)}, false},
-		{"an interactive one beside a busy one", []Claim{interactiveJob, claim(2, 70, hard, 1)}, true},
-		{"of different priorities", []Claim{high(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)}, true},
+		{"alone", []Claim{claim(1, 30, hard, 1)}, false},
+		{"two that are busy", []Claim{claim(1, 30, soft, 1), claim(2, 70, soft, 1)}, true},
+		{"one beside an idle one", []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 0)}, false},
 	} {
 		times := &fakeTimes{}
 		e := exact{times: times}
@@ -65,33 +65,56 @@ func TestACardIsAskedOnlyWhereSomebodyMustWait(t *testing.T) {
 		}
 	}
 	var none exact // no records on this node
-	none.ask([]Claim{interactiveJob, claim(2, 70, hard, 1)}, notNeeded)
+	none.ask([]Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}, notNeeded)
 	none.look()
 }
 
 // A process that the card's account has forgotten begins anew.
 func TestWhoWasForgottenHadNothingBefore(t *testing.T) {
-	times := &fakeTimes{known: true, account: cardtime.Account{At: time.Hour, Had: map[uint32]time.Duration{90: 5 * time.Second}}}
-	s := newSampler()
-	s.exact = exact{times: times, cards: map[gpu.UUID]*cardAccount{gpu.UUID(oneCard[0].UUID): {}}}
-	s.jobs[jobKey{7, 0}] = jobState{pids: []uint32{90}}
-	card := s.exact.cards[gpu.UUID(oneCard[0].UUID)]
-	s.exact.look()
+	times := &fakeTimes{known: true, account: cardtime.Account{At: time.Hour, Uses: map[uint32]cardtime.Use{90: {Had: 5 * time.Second}}}}
+	card := &cardAccount{}
+	e := exact{times: times, cards: map[gpu.UUID]*cardAccount{"A": card}}
+	e.look()
 	for range 2 { // what is from when the card was last asked does not count
 		times.pass(time.Second, map[uint32]float64{90: 0.5})
-		s.exact.look()
+		e.look()
 	}
-	if got := card.had[90]; got != 500*time.Millisecond {
+	if got := card.use[90].Had; got != 500*time.Millisecond {
 		t.Fatalf("had %v, want 500 ms", got)
 	}
-	times.account.Had = nil
+	times.account.Uses = nil
 	times.pass(time.Second, map[uint32]float64{90: 0.25})
-	if u := s.hadOf(jobKey{7, 0}, card, times.account); u.ns != 0.25e9 {
-		t.Errorf("a peek tells %v of 1 s, want 250 ms", time.Duration(u.ns))
+	e.look()
+	if got := card.use[90].Had; got != 250*time.Millisecond {
+		t.Errorf("had %v of 1 s, want 250 ms", got)
 	}
-	s.exact.look()
-	if got := card.had[90]; got != 250*time.Millisecond {
-		t.Errorf("a look tells %v of 1 s, want 250 ms", got)
+}
+
+// Records of a host number processes as its first PID namespace does. A gresd that lives in
+// another one finds none of its own there; it must not take that for jobs that have nothing.
+func TestRecordsThatNumberOtherwiseAreNotBelieved(t *testing.T) {
+	const tick = 50 * time.Millisecond
+	times := &fakeTimes{known: true, account: cardtime.Account{At: time.Hour}}
+	s, now := newSampler(), time.Now()
+	s.exact = exact{times: times, cards: map[gpu.UUID]*cardAccount{"A": {}}}
+	look := func(i int, host map[uint32]float64) activity {
+		times.pass(tick, host)
+		s.exact.look()
+		v := slot(1, uint64(i+1), 0)
+		v.HostPID, v.OnHost = 634, true
+		act := s.look(7, view(v), oneCard, now.Add(time.Duration(i)*tick))[0]
+		s.exact.judge()
+		return act
+	}
+	for i := range 40 {
+		act := look(i, map[uint32]float64{1269: 0.5, 1270: 0.4})
+		if late := i > 9; late && (act.used.exact || !s.exact.refused("A")) {
+			t.Fatalf("look %d: records of processes %v are believed", i, []uint32{1269, 1270})
+		}
+	}
+	look(40, map[uint32]float64{634: 0.5, 1270: 0.4})
+	if act := look(41, map[uint32]float64{634: 0.5, 1270: 0.4}); !act.used.exact || s.exact.refused("A") {
+		t.Error("records that name the process are not believed")
 	}
 }
 
@@ -108,7 +131,7 @@ func TestWhatTheCardSaysCounts(t *testing.T) {
 		exact  bool
 	}{
 		{"the card says 0.4, the process 0.1", 90, true, true, 0.4, true},
-		{"another process has the card", 91, true, true, 0, true},
+		{"another process has the card, beside one of ours", 91, true, true, 0, true},
 		{"of another pid namespace, not found", 90, false, true, 0.1, false},
 		{"no records", 90, true, false, 0.1, false},
 	} {
@@ -132,9 +155,6 @@ func TestWhatTheCardSaysCounts(t *testing.T) {
 			if u.exact != c.exact {
 				t.Fatalf("%s: exact %v, want %v", c.name, u.exact, c.exact)
 			}
-			if c.exact && u.span > 0 && math.Abs(u.all-0.9) > 0.001 {
-				t.Errorf("%s: all had %.3f, want 0.9", c.name, u.all)
-			}
 		}
 		if got := sum / span; math.Abs(got-c.want) > 0.01 {
 			t.Errorf("%s: had %.3f of the time, want %.3f", c.name, got, c.want)
@@ -142,52 +162,17 @@ func TestWhatTheCardSaysCounts(t *testing.T) {
 	}
 }
 
-// A job whose use the card tells need not measure itself: its launches stay free.
+// Jobs whose use the card tells need not measure themselves: their launches stay free.
 func TestNobodyMeasuresItselfWhereTheCardTells(t *testing.T) {
-	for _, measured := range []bool{false, true} {
-		claims := []Claim{waiting(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)}
-		claims[0].Measured = measured
-		want := uint32(measure)
-		if measured {
-			want = 0
+	for _, c := range []struct {
+		noRecords bool
+		want      uint32
+	}{{false, 0}, {true, measure}} {
+		claims := []Claim{claim(1, 30, soft, 1), claim(2, 70, hard, 1)}
+		claims[0].NoRecords = c.noRecords
+		if got := Plan(claims, params)[claims[0].Key].Gate; got != c.want {
+			t.Errorf("no records %v: gate %d, want %d", c.noRecords, got, c.want)
 		}
-		if got := Plan(claims, params)[claims[0].Key].Gate; got != want {
-			t.Errorf("measured %v: gate %d, want %d", measured, got, want)
-		}
-	}
-}
-
-// Jobs that come, go or sleep take no old account with them.
-func TestABalanceForgetsWhoDoesNotCompete(t *testing.T) {
-	var b balance
-	waits := func(busy uint32) []Claim {
-		list := []Claim{claim(1, 50, hard, busy), claim(2, 50, hard, 1)}
-		list[0].Interactive, list[1].Interactive = true, true
-		return list
-	}
-	claims := waits(1)
-	lacking := []usage{{ns: 10e6, span: 50 * time.Millisecond, exact: true, all: 1}, {ns: 40e6, span: 50 * time.Millisecond, exact: true, all: 1}}
-	for range 5 {
-		b.update(claims, lacking, allOpen)
-	}
-	if claims[0].Gain < 1.2 || claims[1].Gain > 0.85 {
-		t.Fatalf("gains %.2f and %.2f of one that lacks and one that had too much", claims[0].Gain, claims[1].Gain)
-	}
-	for range 200 {
-		b.update(claims, lacking, allOpen)
-	}
-	if claims[0].Gain > mostGain+0.1 || claims[1].Gain < 1/mostGain-0.1 {
-		t.Errorf("gains %.2f and %.2f: not bounded", claims[0].Gain, claims[1].Gain)
-	}
-	idle := waits(0)
-	b.update(idle, lacking, allOpen)
-	if idle[0].Gain != 0 || idle[1].Gain != 0 || len(b.jobs) != 0 {
-		t.Errorf("gains %.2f and %.2f with nobody to compete with", idle[0].Gain, idle[1].Gain)
-	}
-	claims = waits(1)
-	b.update(claims, []usage{{ns: 1}, lacking[1]}, allOpen)
-	if claims[1].Gain != 0 {
-		t.Error("balanced against a job of which nothing is known")
 	}
 }
 
@@ -235,7 +220,6 @@ func TestTurnsFollowTheCardsRecords(t *testing.T) {
 func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 	const tick = 15 * time.Millisecond
 	waits := claim(1, 30, hard, 1)
-	waits.Interactive = true
 	competing := []Claim{waits, claim(2, 70, hard, 1)}
 	times := &fakeTimes{known: true, account: cardtime.Account{At: time.Hour}}
 	e := exact{times: times}
@@ -250,8 +234,8 @@ func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 			times.pass(tick, map[uint32]float64{90: 0.3, 91: 0.6})
 			e.look()
 			c := e.cards["A"]
-			if c.span > tick || c.had[90] > tick/2 || c.all > 0.91 {
-				t.Fatalf("after %v: %v of %v, want at most 0.3 of %v", pause, c.had[90], c.span, tick)
+			if c.span > tick || c.use[90].Had > tick/2 {
+				t.Fatalf("after %v: %v of %v, want at most 0.3 of %v", pause, c.use[90].Had, c.span, tick)
 			}
 			if c.span > 0 {
 				spans++
@@ -260,30 +244,5 @@ func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 		if spans < 8 {
 			t.Errorf("after %v: %d of 10 looks told something", pause, spans)
 		}
-	}
-}
-
-// A change of slices costs the card time: small ones wait, and one that is due takes the
-// others of the card with it, for one job's gain changes everybody's slices.
-func TestGainsOfACardChangeTogether(t *testing.T) {
-	claims := func() []Claim {
-		list := []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}
-		list[0].Interactive, list[1].Interactive = true, true
-		return list
-	}
-	const look = 50 * time.Millisecond
-	lacks := func(ms float64) []usage { // by job 1; had by job 2
-		return []usage{{ns: 15e6 - ms*1e6, span: look, exact: true, all: 1}, {ns: 35e6 + ms*1e6, span: look, exact: true, all: 1}}
-	}
-	var b balance
-	small := claims()
-	b.update(small, lacks(6), allOpen) // e^0.07 for job 1
-	if small[0].Gain != 1 || small[1].Gain != 1 {
-		t.Errorf("gains %.3f and %.3f after a small lack, want 1", small[0].Gain, small[1].Gain)
-	}
-	due := claims()
-	b.update(due, lacks(6), allOpen) // 12 ms in all: e^0.13 and e^-0.06
-	if due[0].Gain < 1.1 || due[1].Gain < 0.92 || due[1].Gain > 0.96 {
-		t.Errorf("gains %.3f and %.3f, want 1.14 and 0.94", due[0].Gain, due[1].Gain)
 	}
 }

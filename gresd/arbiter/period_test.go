@@ -15,7 +15,7 @@ func TestPlanOfSixteenJobs(t *testing.T) {
 		var claims []Claim
 		for i := range uint32(16) {
 			c := claim(i+1, 1+i%12, hard, 1)
-			c.Priority, c.Eager = i%3, i%2 == 0
+			c.Priority, c.Gain = i%3, float64(i%5)-2
 			claims = append(claims, c)
 		}
 		var end uint32
@@ -59,51 +59,6 @@ func TestTurnPeriod(t *testing.T) {
 		}
 		if got := turnPeriod(c.claims, sum, params); got != c.want {
 			t.Errorf("%s: %d us, want %d", c.name, got, c.want)
-		}
-	}
-}
-
-func TestEagerIsWhoTakesLessThanItsShare(t *testing.T) {
-	const tick = 50 * time.Millisecond
-	for _, c := range []struct {
-		name  string
-		used  float64 // of the card
-		until time.Duration
-		want  bool
-	}{
-		{"nothing", 0.01, time.Second, true},
-		{"half of it", 0.15, time.Second, true},
-		{"all of it", 0.30, time.Second, false},
-		{"nearly all, as a job that is switched from does", 0.28, 10 * time.Second, false},
-	} {
-		s, now, ns := newSampler(), time.Now(), uint64(0)
-		var got bool
-		for at := time.Duration(0); at < c.until; at += tick {
-			v := slot(1, uint64(at)+1, 0)
-			v.Cards[0].GPUNS = ns
-			got = s.look(7, view(v), oneCard, now.Add(at))[0].eager
-			ns += uint64(c.used * float64(tick))
-		}
-		if got != c.want {
-			t.Errorf("takes %s: eager %v, want %v", c.name, got, c.want)
-		}
-		if !c.want {
-			continue
-		}
-		// Then it takes all it can: what it saved up lasts for half a second at most.
-		for at := c.until; at < c.until+500*time.Millisecond; at += tick {
-			v := slot(1, uint64(at)+1, 0)
-			v.Cards[0].GPUNS = ns
-			got = s.look(7, view(v), oneCard, now.Add(at))[0].eager
-			ns += uint64(0.95 * float64(tick))
-		}
-		if got {
-			t.Errorf("takes %s: still eager after half a second of saturation", c.name)
-		}
-		asleep := slot(1, 1, 0)
-		s.look(7, view(asleep), oneCard, now.Add(c.until))
-		if s.look(7, view(asleep), oneCard, now.Add(2*time.Minute))[0].eager {
-			t.Errorf("takes %s: eager after two minutes of sleep", c.name)
 		}
 	}
 }

@@ -56,16 +56,10 @@ type Claim struct {
 	// Priority is libvgpu.PrioNormal, …. It decides who waits for whom, never how
 	// much a job gets: jobs below an eager one are given short slices.
 	Priority uint32
-	// Interactive says that its host often waits for its work.
-	Interactive bool
-	// Eager says that the job came lately to work and took less than its share.
-	Eager bool
-	// Gain multiplies its slices, because it lacks some of its share or has had too
-	// much; 0: 1.
+	// Gain is the logarithm of what its share is multiplied by for its slices, because it
+	// lacks some of what it is entitled to or has had too much.
 	Gain float64
-	// Measured says that its use is known without its processes' help.
-	Measured bool
-	// NoRecords says that the card does not tell, so its own account must do.
+	// NoRecords says that the card does not tell what it had, so its own account must do.
 	NoRecords bool
 	// Load is the part of the time in which its work was on the card lately, or waited
 	// there for others' slices; 0: not known.
@@ -114,8 +108,8 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 	}
 	noSlices := refused || p.Engine == Turns
 	gates, all := gatesOf(claims, noSlices)
-	slices := slicesOf(claims, p)
-	if all {
+	slices := divide(claims, p).slices
+	if all && even(claims) {
 		holdKernels(claims, slices, p)
 	}
 	for i, c := range claims {
@@ -139,7 +133,7 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 				s.LeastPPM = max(s.LeastPPM, uint32(1e6*c.OpenPart))
 			}
 			s.WeightPPM = max(s.LeastPPM, uint32(math.Round(part*weightSteps)*(1e6/weightSteps)))
-		} else if !noSlices && !c.Measured && (watched(claims, i) || c.NoRecords && followed(claims, i)) {
+		} else if !noSlices && c.NoRecords && competes(claims, i) {
 			s.Gate = libvgpu.GateMeasure
 		}
 		plan[c.Key] = s
@@ -165,10 +159,21 @@ func gatesOf(claims []Claim, noSlices bool) (gates []jobGate, all bool) {
 			}
 		}
 		g.limit, g.shut = gate(c, g.others, busyCores, noSlices)
-		all = all && (g.shut || c.Busy == 0) && !watched(claims, i)
+		all = all && (g.shut || c.Busy == 0)
 		gates = append(gates, g)
 	}
 	return gates, all
+}
+
+// even says that no job goes before another one: their slices are about as their shares are.
+func even(claims []Claim) bool {
+	least, most := math.Inf(1), 0.0
+	for i, w := range weightsOf(claims) {
+		if c := claims[i]; c.Busy > 0 && c.Cores > 0 {
+			least, most = min(least, w/float64(c.Cores)), max(most, w/float64(c.Cores))
+		}
+	}
+	return most < 2*least
 }
 
 // kernelsInSlice is so many that a kernel which begins in a slice usually ends in it.
@@ -220,72 +225,8 @@ func measureRivals(claims []Claim, slices []uint32, plan map[Key]libvgpu.Schedul
 	}
 }
 
-// rank orders priorities.
-func rank(priority uint32) int {
-	switch priority {
-	case libvgpu.PrioHigh:
-		return 2
-	case libvgpu.PrioLow:
-		return 0
-	}
-	return 1
-}
-
-// higher says whether a job of lower priority waits for this eager one.
-func higher(claims []Claim, i int) bool {
-	for _, c := range claims {
-		if claims[i].Eager && rank(c.Priority) < rank(claims[i].Priority) {
-			return true
-		}
-	}
-	return false
-}
-
-// waitsForEager says whether a job lets an eager one go first: one that is above it,
-// or one of its own priority that gives up its slices because its host waits for
-// results, and takes less than its share for that.
-func waitsForEager(claims []Claim, i int) bool {
-	self := claims[i]
-	for _, c := range claims {
-		if !c.Eager {
-			continue
-		}
-		switch r := rank(c.Priority) - rank(self.Priority); {
-		case r > 0:
-			return true
-		case r == 0 && c.Interactive && !(self.Interactive && self.Eager):
-			return true
-		}
-	}
-	return false
-}
-
-// watched says whether a job's use of the card must be known: others must wait for
-// it while it takes less than its share.
-func watched(claims []Claim, i int) bool {
-	for _, c := range claims {
-		if rank(c.Priority) < rank(claims[i].Priority) ||
-			claims[i].Interactive && c.Busy > 0 && c.Key != claims[i].Key {
-			return true
-		}
-	}
-	return false
-}
-
-// followed says whether a job's use of the card must be known: others wait for it, or
-// its gate is open because of neighbours, who may leave it too much.
-func followed(claims []Claim, i int) bool {
-	_, limited := limitOf(claims[i])
-	return watched(claims, i) || limited && claims[i].Busy > 0 && busyOthers(claims, i)
-}
-
-// weight is what its slices are in proportion to, in thousandths of its share.
-func (c Claim) weight() uint64 {
-	if c.Gain == 0 {
-		return uint64(c.Cores) * 1000
-	}
-	return uint64(math.Round(float64(c.Cores) * 1000 * c.Gain))
-}
+// competes says whether a job has work on the card, and somebody else has, too.
+func competes(claims []Claim, i int) bool { return claims[i].Busy > 0 && busyOthers(claims, i) }
 
 // procs is the number of processes a job's slice is divided by.
 func procs(c Claim) uint64 { return uint64(max(1, c.Busy)) }

@@ -27,8 +27,9 @@ type Grants interface {
 	SetSchedule(jobID uint32, card int, s libvgpu.Schedule) bool
 }
 
-// quickTick is about the time between two peeks while an interactive job has neighbours:
-// what it is allowed to take too much before it is seen.
+// quickTick is about the time between two looks where jobs take turns: with 20 looks a second
+// a job of 30 that waits for results had up to 34.6 % beside one of 70 (simulated card), with
+// 60 no more than 32.0.
 const quickTick = 15 * time.Millisecond
 
 // atOnce is how old a view of a job may be that somebody else had read: several look
@@ -45,11 +46,8 @@ type Runner struct {
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
-	quick   bool // some job's credit is to be followed closely
 	balance balance
 	gates   gates
-
-	followed []follower // interactive jobs beside others, at the last look
 
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
@@ -99,20 +97,42 @@ func (r *Runner) Wake() { r.sleeper.Wake() }
 // that many times its length.
 const idlePart = 9
 
-// Run looks at the jobs at every tick, peeks at some more often, and sleeps while none
-// of them has processes. It returns when ctx is done; the last schedules stay in force.
+// Run looks at the jobs at every tick, more often where they take turns, and sleeps while
+// none of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
 	defer r.sleeper.Stop()
 	defer context.AfterFunc(ctx, r.sleeper.Wake)()
-	l := looks{full: time.Now()}
+	next := time.Now()
+	var rest time.Time // no look before
 	for ctx.Err() == nil {
-		r.lookWhenDue(&l, time.Now)
-		if r.sleeper.Sleep(min(time.Until(r.next(&l)), r.deal())) {
-			if l.full = time.Now(); l.full.Before(l.rest) {
-				l.full = l.rest
+		if now := time.Now(); !now.Before(next) {
+			next = now.Add(beat.After(now, r.tick()))
+			if r.step(now) == 0 {
+				next = now.Add(time.Hour) // or when woken
 			}
+			rest = now.Add((1 + idlePart) * time.Since(now))
+			next = later(next, rest)
+		}
+		if r.sleeper.Sleep(min(time.Until(next), r.deal())) {
+			next = later(time.Now(), rest)
 		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// tick is the time until the next look.
+func (r *Runner) tick() time.Duration {
+	tick := r.pace.Load().tick
+	if len(r.dealers) > 0 { // a whole part of it
+		tick /= max(1, (tick+quickTick/2)/quickTick)
+	}
+	return tick
 }
 
 // step looks once, publishes what has changed, and returns the number of jobs that
@@ -145,31 +165,30 @@ func (r *Runner) step(now time.Time) int {
 			r.work.note(key, !r.broken[job], acts[i].busy > 0, r.sampler.last(job, i), now)
 			claims = append(claims, Claim{
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
-				Busy: acts[i].busy, NoSlices: acts[i].noSlices, Kernel: acts[i].kernel, Eager: acts[i].eager,
-				Interactive: acts[i].interactive, Measured: acts[i].used.exact,
-				NoRecords: r.sampler.exact.refused(key.Card),
+				Busy: acts[i].busy, NoSlices: acts[i].noSlices, Kernel: acts[i].kernel,
+				NoRecords: r.sampler.exact.refused(key.Card) || acts[i].unseen,
 				Bursty:    r.bursty(key),
 			})
 			used = append(used, acts[i].used)
 		}
 	}
+	r.sampler.exact.judge()
 	r.sampler.forget(now)
 	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
 	r.gates.update(claims, used, now)
-	r.balance.update(claims, used, r.gates.open)
-	plan := Plan(claims, r.pace.Load().params)
+	params := r.pace.Load().params
+	r.balance.update(claims, used, &r.gates, now, params)
+	plan := Plan(claims, params)
 	r.gates.note(plan, now)
 	r.correctDealers(claims, used)
 	r.sampler.exact.ask(claims, func(card gpu.UUID) bool {
 		d := r.dealers[card]
 		return d != nil && d.needsRecords()
 	})
-	r.quick = slices.ContainsFunc(claims, func(c Claim) bool { return c.Interactive && plan[c.Key].Others > 0 })
 	for _, d := range r.dealers {
 		r.work.turns(d)
 	}
 	r.work.keep(jobs)
-	r.follow(claims, plan)
 	r.updateDealers(claims, plan)
 	r.lease(claims, plan, uint64(monotonic()))
 	for key, s := range plan {

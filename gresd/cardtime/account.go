@@ -4,11 +4,10 @@ package cardtime
 
 import "time"
 
-// account adds up how long each process had the card.
+// account adds up how each process used the card.
 type account struct {
-	had map[uint32]time.Duration
-	// lately are those who had it since turned, by our clock.
-	lately map[uint32]bool
+	use map[uint32]*user
+	// turned is, by our clock, since when it is noted who had the card.
 	turned int64
 	// on is the process that has the card now, since since (card's clock), if it is taken;
 	// else nobody has it, or it is not known who.
@@ -23,6 +22,19 @@ type account struct {
 	told  int64 // up to when all is counted, by our clock
 	known bool  // ahead is
 }
+
+// user is a process that had the card.
+type user struct {
+	Use
+	left   uint64 // when it last left, by the card's clock; 0: not known
+	lately bool   // it had the card since [account.turned]
+}
+
+// WaitsFor is how long a process that has left the card counts as one that wants it: it
+// waits for its turn, or its host for a result. One that stays away longer had nothing to
+// do. It is longer than the turns of all others are, and much shorter than a pause of a host
+// that reads a file.
+const WaitsFor = 50 * time.Millisecond
 
 const (
 	// drift is by how much two clocks may go apart, as a part of time.
@@ -39,9 +51,7 @@ const (
 	forgetAfter = time.Minute
 )
 
-func newAccount() *account {
-	return &account{had: map[uint32]time.Duration{}, lately: map[uint32]bool{}}
-}
+func newAccount() *account { return &account{use: map[uint32]*user{}} }
 
 // add takes a record that was read at a time of our clock.
 func (a *account) add(s Switch, read int64) {
@@ -50,7 +60,8 @@ func (a *account) add(s Switch, read int64) {
 	}
 	age := read - int64(s.At)
 	if !a.known || age > a.ahead+setBack || age < a.ahead-setAhead {
-		a.ahead, a.last, a.taken, a.known = age, s.At, false, true
+		a.ahead, a.last, a.known = age, s.At, true
+		a.lost()
 	}
 	a.ahead = min(a.ahead, age)
 	a.last = max(a.last, s.At)
@@ -59,9 +70,14 @@ func (a *account) add(s Switch, read int64) {
 		// One that left without a record was there until now at most; when is not
 		// known, so that time is nobody's.
 		a.on, a.since, a.taken = s.PID, s.At, true
+		u := a.of(s.PID)
+		u.Waited += u.waits(s.At)
+		u.Turns++
+		u.left = 0
 	case a.taken && a.on == s.PID && s.At >= a.since:
 		a.charge(s.PID, s.At-a.since)
 		a.taken = false
+		a.of(s.PID).left = s.At
 	default: // it was there before the account began
 		a.taken = false
 	}
@@ -88,9 +104,39 @@ func (a *account) until(now int64) {
 	a.last = at
 }
 
+// of returns what is known of a process.
+func (a *account) of(pid uint32) *user {
+	u := a.use[pid]
+	if u == nil {
+		u = &user{}
+		a.use[pid] = u
+	}
+	return u
+}
+
 func (a *account) charge(pid uint32, ns uint64) {
-	a.had[pid] += time.Duration(ns)
-	a.lately[pid] = true
+	u := a.of(pid)
+	u.Had += time.Duration(ns)
+	u.lately = true
+}
+
+// waits is for how long a process has waited since it left, at a time of the card's clock.
+func (u *user) waits(at uint64) time.Duration {
+	if u.left == 0 || at < u.left {
+		return 0
+	}
+	return min(time.Duration(at-u.left), WaitsFor)
+}
+
+// uses is the account of all processes up to now.
+func (a *account) uses() map[uint32]Use {
+	list := make(map[uint32]Use, len(a.use))
+	for pid, u := range a.use {
+		use := u.Use
+		use.Waited += u.waits(a.last)
+		list[pid] = use
+	}
+	return list
 }
 
 // forget leaves out who has not had the card for a while. One that comes back begins
@@ -99,12 +145,13 @@ func (a *account) forget(now int64) {
 	if now-a.turned < int64(forgetAfter) {
 		return
 	}
-	for pid := range a.had {
-		if !a.lately[pid] {
-			delete(a.had, pid)
+	for pid, u := range a.use {
+		if !u.lately {
+			delete(a.use, pid)
 		}
+		u.lately = false
 	}
-	a.lately, a.turned = map[uint32]bool{}, now
+	a.turned = now
 }
 
 // upTo is until when all is counted, by our clock; 0: nothing is. It never goes back.
@@ -115,5 +162,10 @@ func (a *account) upTo() int64 {
 	return a.told
 }
 
-// lost forgets who has the card: records are missing.
-func (a *account) lost() { a.taken = false }
+// lost forgets who has the card, and since when the others have not: records are missing.
+func (a *account) lost() {
+	a.taken = false
+	for _, u := range a.use {
+		u.left = 0
+	}
+}

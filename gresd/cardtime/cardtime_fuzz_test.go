@@ -115,13 +115,14 @@ func FuzzSwitches(f *testing.F) {
 func checkAccount(t *testing.T, a *account, before map[uint32]time.Duration, told int64, most time.Duration) (map[uint32]time.Duration, int64) {
 	t.Helper()
 	now, all := map[uint32]time.Duration{}, time.Duration(0)
-	for pid, had := range a.had {
+	for pid, u := range a.use {
+		had := u.Had
 		if had < before[pid] {
 			t.Fatalf("process %d had the card for %v, now for %v", pid, before[pid], had)
 		}
 		now[pid] = had
 		if all += had; all < 0 || all > most {
-			t.Fatalf("together %v, want at most %v: %v", all, most, a.had)
+			t.Fatalf("together %v, want at most %v: %v", all, most, a.uses())
 		}
 	}
 	up := a.upTo()

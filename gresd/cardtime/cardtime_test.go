@@ -65,12 +65,12 @@ func TestRecordsOfACard(t *testing.T) {
 	}
 	span := float64(last - first)
 	for pid, want := range map[uint32]float64{485: 0.482, 486: 0.481} {
-		if part := float64(a.had[pid]) / span; part < want-0.01 || part > want+0.01 {
+		if part := float64(a.hadBy(pid)) / span; part < want-0.01 || part > want+0.01 {
 			t.Errorf("process %d had %.3f of the card, want %.3f", pid, part, want)
 		}
 	}
-	if len(a.had) != 2 {
-		t.Errorf("%d processes, want 2", len(a.had))
+	if len(a.use) != 2 {
+		t.Errorf("%d processes, want 2", len(a.use))
 	}
 }
 
@@ -98,12 +98,14 @@ func TestAccount(t *testing.T) {
 		}
 		a.until(int64(c.until) + ahead)
 		for pid, want := range c.want {
-			if got := a.had[pid]; got != want {
+			if got := a.hadBy(pid); got != want {
 				t.Errorf("%s: process %d had %v, want %v", c.name, pid, got, want)
 			}
 		}
-		if len(a.had) != len(c.want) {
-			t.Errorf("%s: %v, want %v", c.name, a.had, c.want)
+		for pid, u := range a.use {
+			if u.Had != c.want[pid] {
+				t.Errorf("%s: process %d had %v, want %v", c.name, pid, u.Had, c.want[pid])
+			}
 		}
 	}
 }
@@ -127,7 +129,7 @@ func TestTheCardsClockIsNotOurs(t *testing.T) {
 		ours += int64(time.Millisecond)
 		a.until(ours)
 	}
-	if got := a.had[1]; got < 11800*time.Millisecond || got > 12100*time.Millisecond {
+	if got := a.hadBy(1); got < 11800*time.Millisecond || got > 12100*time.Millisecond {
 		t.Errorf("%v of 12 s of work were counted", got)
 	}
 }
@@ -153,12 +155,12 @@ func TestThoseWhoLeftAreForgotten(t *testing.T) {
 		at += uint64(tick)
 		a.until(int64(at))
 		a.forget(int64(at))
-		most = max(most, len(a.had))
+		most = max(most, len(a.use))
 	}
 	if perMinute := int(time.Minute / tick); most > 2*perMinute+2 {
 		t.Errorf("%d processes were remembered, want those of two minutes, %d", most, 2*perMinute)
 	}
-	if got := a.had[7]; got != 15*time.Millisecond {
+	if got := a.hadBy(7); got != 15*time.Millisecond {
 		t.Errorf("one that came every 40 s had %v, want 15 ms", got)
 	}
 	// One that has the card for itself leaves no record.
@@ -168,11 +170,11 @@ func TestThoseWhoLeftAreForgotten(t *testing.T) {
 		a.until(int64(at))
 		a.forget(int64(at))
 	}
-	if got := a.had[8]; got < 299900*time.Millisecond || got > 300*time.Second {
+	if got := a.hadBy(8); got < 299900*time.Millisecond || got > 300*time.Second {
 		t.Errorf("one that stayed for 300 s had %v", got)
 	}
-	if len(a.had) != 1 {
-		t.Errorf("%d processes are remembered, one has the card", len(a.had))
+	if len(a.use) != 1 {
+		t.Errorf("%d processes are remembered, one has the card", len(a.use))
 	}
 }
 
@@ -226,11 +228,11 @@ func until(t *testing.T, m *Meter, ok func(Account, bool) bool) {
 func TestAMeterReadsWhenItIsAsked(t *testing.T) {
 	src := &fakeSource{at: 1}
 	m, said := testMeter(src, nil)
-	until(t, m, func(a Account, known bool) bool { return known && a.Had[7] >= 3000 })
+	until(t, m, func(a Account, known bool) bool { return known && a.Uses[7].Had >= 3000 })
 	before, _ := m.OnCard("A")
-	kept := before.Had[7]
-	until(t, m, func(a Account, known bool) bool { return known && a.Had[7] > kept+5000 && a.At > before.At })
-	if before.Had[7] != kept {
+	kept := before.Uses[7].Had
+	until(t, m, func(a Account, known bool) bool { return known && a.Uses[7].Had > kept+5000 && a.At > before.At })
+	if before.Uses[7].Had != kept {
 		t.Error("an account that was given out has changed")
 	}
 	if said.Len() != 0 {
@@ -288,5 +290,48 @@ func TestADriverThatHangsHoldsNobodyUp(t *testing.T) {
 	}
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("a thousand questions took %v", took)
+	}
+}
+
+// hadBy is for how long a process had the card.
+func (a *account) hadBy(pid uint32) time.Duration {
+	if u := a.use[pid]; u != nil {
+		return u.Had
+	}
+	return 0
+}
+
+// Who has left the card waits for it, for a while; one that stays away longer had nothing to do.
+func TestWhoWaitsForTheCard(t *testing.T) {
+	const ms = uint64(time.Millisecond)
+	const ahead = int64(time.Hour)
+	a := newAccount()
+	for _, s := range []Switch{
+		{1, 10 * ms, true},
+		{1, 12 * ms, false},
+		{2, 12 * ms, true},
+		{2, 26 * ms, false}, // 14 ms, for which the first one waits
+		{1, 26 * ms, true},
+		{1, 27 * ms, false},
+		{2, 27 * ms, true}, // stays on; the first one has nothing to do
+	} {
+		a.add(s, int64(s.At)+ahead)
+	}
+	for _, c := range []struct {
+		until        uint64
+		waited, left time.Duration // of process 1 and 2
+	}{
+		{40 * ms, 14*time.Millisecond + 13*time.Millisecond, time.Millisecond},
+		{600 * ms, 14*time.Millisecond + WaitsFor, time.Millisecond},
+	} {
+		a.until(int64(c.until) + ahead)
+		uses := a.uses()
+		if one, two := uses[1], uses[2]; one.Waited != c.waited || two.Waited != c.left || one.Turns != 2 || two.Turns != 2 {
+			t.Errorf("after %d ms: %+v and %+v, want waited %v and %v, 2 turns each", c.until/ms, one, two, c.waited, c.left)
+		}
+	}
+	a.add(Switch{1, 601 * ms, true}, int64(601*ms)+ahead)
+	if got := a.uses()[1].Waited; got != 14*time.Millisecond+WaitsFor {
+		t.Errorf("back after %v: waited %v, want no more than before", 574*time.Millisecond, got)
 	}
 }

@@ -11,7 +11,6 @@ package cardtime
 
 import (
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -27,12 +26,27 @@ const (
 	retry = 10 * time.Minute
 )
 
-// Account is how long processes had a card since some time in the past.
+// Account is how processes used a card since some time in the past.
 type Account struct {
-	// Had is by pid of the host, and not to be changed. It only grows; but a process that
-	// has not had the card for a minute is forgotten, and begins anew should it come back.
-	Had map[uint32]time.Duration
-	At  time.Duration // up to then, since some time in the past
+	// Uses is by pid of the host, and not to be changed. A process that has not had the
+	// card for a minute is forgotten, and begins anew should it come back.
+	Uses map[uint32]Use
+	At   time.Duration // up to then, since some time in the past
+}
+
+// Use is what a process had of a card. All of it only grows.
+type Use struct {
+	Had    time.Duration // on the card
+	Waited time.Duration // off the card, each time for [WaitsFor] at most
+	Turns  uint64        // how often it came to the card
+}
+
+// Since is the use since an earlier one; of a process that was forgotten meanwhile, all.
+func (u Use) Since(before Use) Use {
+	if u.Had < before.Had || u.Waited < before.Waited || u.Turns < before.Turns {
+		return u
+	}
+	return Use{u.Had - before.Had, u.Waited - before.Waited, u.Turns - before.Turns}
 }
 
 // source is what reads the records of a card.
@@ -136,7 +150,7 @@ func (m *Meter) follow(uuid gpu.UUID, c *metered) error {
 		}
 		m.mu.Lock()
 		if at := a.upTo(); at != 0 {
-			c.account, c.read, c.refused = Account{Had: maps.Clone(a.had), At: time.Duration(at)}, time.Now(), time.Time{}
+			c.account, c.read, c.refused = Account{Uses: a.uses(), At: time.Duration(at)}, time.Now(), time.Time{}
 		}
 		m.mu.Unlock()
 	}

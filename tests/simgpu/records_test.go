@@ -25,9 +25,9 @@ const meterEnv = "SIMGPU_TEST_METER"
 
 // reading is one line of it: what each process had, and what the log says.
 type reading struct {
-	Had map[uint32]time.Duration
-	At  time.Duration
-	Log string
+	Uses map[uint32]cardtime.Use
+	At   time.Duration
+	Log  string
 }
 
 // readRecords asks for card 0, the one in the environment, every 15 ms until its
@@ -54,7 +54,7 @@ func readRecords() {
 			if !more {
 				return
 			}
-			_ = json.NewEncoder(os.Stdout).Encode(reading{last.Had, last.At, said.String()}) // to a pipe of the test's
+			_ = json.NewEncoder(os.Stdout).Encode(reading{last.Uses, last.At, said.String()}) // to a pipe of the test's
 		case <-time.After(15 * time.Millisecond):
 		}
 	}
@@ -139,7 +139,7 @@ func TestRecordsTellWhatProcessesHad(t *testing.T) {
 	time.Sleep(700 * time.Millisecond)
 	b := meter.read()
 	for i, x := range tenants {
-		had, worked := b.Had[uint32(x.pid())]-a.Had[uint32(x.pid())], busy(m, x)-before[i]
+		had, worked := b.Uses[uint32(x.pid())].Had-a.Uses[uint32(x.pid())].Had, busy(m, x)-before[i]
 		t.Logf("tenant %d: had %v by the records, %v by the machine", i+1, had, worked)
 		if d := had - worked; d < -40*time.Millisecond || d > 40*time.Millisecond {
 			t.Errorf("tenant %d had %v by the records, %v by the machine", i+1, had, worked)
@@ -176,7 +176,7 @@ func TestRecordsGoOn(t *testing.T) {
 	waitFor(t, "20000 switches", func() bool { return m.Status()[0].Switches > first+20000 })
 	a, before := meter.read(), busy(m, tenants[0])
 	time.Sleep(300 * time.Millisecond)
-	had, worked := meter.read().Had[uint32(tenants[0].pid())]-a.Had[uint32(tenants[0].pid())], busy(m, tenants[0])-before
+	had, worked := meter.read().Uses[uint32(tenants[0].pid())].Had-a.Uses[uint32(tenants[0].pid())].Had, busy(m, tenants[0])-before
 	t.Logf("%d switches; then had %v by the records, %v by the machine", m.Status()[0].Switches-first, had, worked)
 	if worked < 50*time.Millisecond || had < worked/2 || had > 2*worked {
 		t.Errorf("had %v by the records, %v by the machine", had, worked)
@@ -193,8 +193,8 @@ func TestRecordsAreRefused(t *testing.T) {
 		meter := startMeter(t, path)
 		var r reading
 		waitFor(t, "a word of it", func() bool { r = meter.read(); return r.Log != "" })
-		if len(r.Had) != 0 || strings.Count(r.Log, "context switches cannot be read") != 1 || !strings.Contains(r.Log, status) {
-			t.Errorf("%s: had %v, log %s; want status %s once", refusal, r.Had, r.Log, status)
+		if len(r.Uses) != 0 || strings.Count(r.Log, "context switches cannot be read") != 1 || !strings.Contains(r.Log, status) {
+			t.Errorf("%s: had %v, log %s; want status %s once", refusal, r.Uses, r.Log, status)
 		}
 	}
 }

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"math"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// balance is the rule by which jobs that compete for a card get what they are entitled to
+// (docs/adr/0006). Slices in proportion to the shares do that only for jobs that use up their
+// slices. One whose host waits for results leaves the card at each wait, and then waits for
+// all others' slices. So what each job had is held against what it was entitled to, and the
+// logarithm of what its share is multiplied by, its gain, is the sum of the differences: who
+// lacks has longer slices, and its neighbours shorter ones, until it lacks nothing, or until
+// its neighbours' slices cannot be shorter. Nothing needs to be known of the work.
+type balance struct {
+	jobs map[Key]*standing
+}
+
+// standing is how a job stands beside its neighbours.
+type standing struct {
+	gain float64 // logarithm
+	told float64 // the gain by which slices were last set
+	part float64 // of the card that it had lately
+	// first says that its neighbours' slices are as short as they get, last that its own is.
+	first, last bool
+	// rest is how long it waits for its turn at most; 0: for as long as it is away.
+	rest time.Duration
+}
+
+const (
+	// A gain grows by 1 in the time in which a job lacks all of what it is entitled to. The
+	// more often jobs came to the card, the surer is what they had, and the shorter that time
+	// is: sureTurns of the job that came least often, within these bounds. (Of one whose steps
+	// take 13 ms, what it had in 50 ms depends on where in a step the two looks fell.)
+	sureTurns   = 20
+	fastBalance = 75 * time.Millisecond
+	slowBalance = 300 * time.Millisecond
+	// fades is how fast a gain is forgotten that nothing renews. A job whose budget holds it
+	// has exactly its limit, whatever its slices, and small errors would else add up.
+	fades     = 20 * time.Second
+	fadesHeld = time.Second
+	// mostGain bounds the logarithm.
+	mostGain = 6.0
+	// gainStep is a change of slices that is worth its price: the card loses about 0.4 ms
+	// to each (measured on an H200: 15 a second cost 1 % of it).
+	gainStep = 0.1
+	// partMemory is how long what a job had counts in its part.
+	partMemory = 500 * time.Millisecond
+	// heldFrom is the part of its limit from which a job that its budget holds counts as one
+	// that has all of it.
+	heldFrom = 0.9
+)
+
+// update sets the gain of every claim. used is what each had.
+func (b *balance) update(claims []Claim, used []usage, g *gates, now time.Time, p Params) {
+	cards := map[gpu.UUID][]int{}
+	for i, c := range claims {
+		cards[c.Card] = append(cards[c.Card], i)
+	}
+	jobs := map[Key]*standing{}
+	for _, members := range cards {
+		b.card(claims, members, used, g, now, p, jobs)
+	}
+	b.jobs = jobs
+}
+
+// card is update of the claims of one card. What is known of jobs goes into jobs; one that
+// sleeps keeps its gain.
+func (b *balance) card(claims []Claim, members []int, used []usage, g *gates, now time.Time, p Params, jobs map[Key]*standing) {
+	var rivals []rivalry
+	list := make([]Claim, len(members))
+	for n, i := range members {
+		s := b.jobs[claims[i].Key]
+		if s == nil {
+			s = &standing{}
+		}
+		jobs[claims[i].Key] = s
+		claims[i].Gain = s.told
+		list[n] = claims[i]
+		if claims[i].Busy > 0 && used[i].span > 0 && g.knows(claims[i], used[i], now) {
+			rivals = append(rivals, rivalry{claims[i], used[i], s, g.open(claims[i].Key), 0})
+		}
+	}
+	if len(rivals) > 1 {
+		settle(rivals)
+	}
+	// All of a card at once: one job's gain changes everybody's slices.
+	before := divide(list, p)
+	for n, i := range members {
+		list[n].Gain = jobs[claims[i].Key].gain
+	}
+	d := divide(list, p)
+	if !worthIt(before.slices, d.slices) {
+		d = before
+	}
+	several := busyProcs(list) > 2
+	for n, i := range members {
+		s := jobs[claims[i].Key]
+		if d.slices[n] != before.slices[n] {
+			s.told = s.gain
+		}
+		claims[i].Gain = s.told
+		s.first, s.last = d.othersAreBrief(list, n), float64(d.slices[n]) <= d.brief[n]+1
+		if s.rest = 0; several {
+			s.rest = time.Duration(d.rest[n]) * time.Microsecond
+		}
+	}
+}
+
+// worthIt says whether other slices are worth the price of a change.
+func worthIt(before, after []uint32) bool {
+	for i := range before {
+		if math.Abs(math.Log(float64(after[i])/float64(before[i]))) > gainStep {
+			return true
+		}
+	}
+	return false
+}
+
+// rivalry is a job that competes for a card, and what it is entitled to, in nanoseconds.
+type rivalry struct {
+	Claim
+	used usage
+	*standing
+	open     bool
+	entitled float64
+}
+
+// settle holds what jobs had against what they were entitled to.
+func settle(rivals []rivalry) {
+	entitle(rivals)
+	var span time.Duration
+	turns := math.Inf(1) // a second, of the job that came least often
+	for _, r := range rivals {
+		span = max(span, r.used.span)
+		if r.used.exact && r.used.wants > 0 {
+			turns = min(turns, max(1, float64(r.used.turns))/r.used.span.Seconds())
+		}
+	}
+	pace := max(fastBalance, min(slowBalance, time.Duration(sureTurns/turns*float64(time.Second))))
+	mean, cores := 0.0, 0.0
+	for _, r := range rivals {
+		fade := math.Exp(-float64(r.used.span) / float64(partMemory))
+		r.part = r.part*fade + r.used.ns/float64(r.used.span)*(1-fade)
+		change := (r.entitled - r.used.ns) / (float64(r.Cores) / 100 * float64(pace))
+		if r.last { // shorter it cannot get
+			change = max(0, change)
+		}
+		r.gain += change
+		forget := fades
+		if limit, limited := limitOf(r.Claim); limited && !r.open && r.part > heldFrom*float64(limit)/100 {
+			forget = fadesHeld
+		}
+		r.gain *= math.Exp(-float64(r.used.span) / float64(forget))
+		mean, cores = mean+r.gain*float64(r.Cores), cores+float64(r.Cores)
+	}
+	for _, r := range rivals { // only differences count
+		r.gain = max(-mostGain, min(mostGain, r.gain-mean/cores))
+	}
+}
+
+// entitle divides what all jobs had by their shares. None is entitled to more than its limit,
+// nor to time for which it did not want the card; and whose neighbours' slices cannot be
+// shorter, to no more than it had: it has all that it can take. What one does not take is the
+// others', by their shares.
+func entitle(rivals []rivalry) {
+	left := 0.0
+	for i := range rivals {
+		left += rivals[i].used.ns
+		rivals[i].entitled = -1
+	}
+	for {
+		cores := 0.0
+		for _, r := range rivals {
+			if r.entitled < 0 {
+				cores += r.weight()
+			}
+		}
+		again := false
+		for i := range rivals {
+			r := &rivals[i]
+			if r.entitled >= 0 {
+				continue
+			}
+			if most := r.most(); most <= left*r.weight()/cores {
+				r.entitled, again = most, true
+				left -= most
+				break
+			}
+		}
+		if !again {
+			for i := range rivals {
+				if r := &rivals[i]; r.entitled < 0 {
+					r.entitled = left * r.weight() / cores
+				}
+			}
+			return
+		}
+	}
+}
+
+// weight is what a job's part is in proportion to: its share, for the time for which it wants
+// the card. That is while it has it, and while it waits for its turn: beside several others,
+// which all switch more often for it, for one turn of theirs each time at most.
+func (r rivalry) weight() float64 {
+	if !r.used.exact {
+		return float64(r.Cores)
+	}
+	waited := r.used.wants*float64(r.used.span) - r.used.ns
+	if r.rest > 0 {
+		waited = min(waited, float64(r.used.turns)*float64(r.rest))
+	}
+	return float64(r.Cores) * max(0.001, min(1, (r.used.ns+waited)/float64(r.used.span)))
+}
+
+// most is what it may be entitled to at most.
+func (r rivalry) most() float64 {
+	most := math.Inf(1)
+	if limit, limited := limitOf(r.Claim); limited {
+		most = float64(limit) / 100 * float64(r.used.span)
+	}
+	if r.first {
+		most = min(most, r.used.ns)
+	}
+	return most
+}
+
+func busyProcs(claims []Claim) (n uint32) {
+	for _, c := range claims {
+		n += c.Busy
+	}
+	return n
+}
