@@ -180,7 +180,7 @@ install: libvgpu spank/plugin tests/bench go
 	if [ -e $(B)/spank/pam_vgpu.so ]; then install -D -m 644 -t $(DESTDIR)$(pamdir) $(B)/spank/pam_vgpu.so; fi
 	install -m 644 etc/systemd/* $(DESTDIR)$(unitdir)
 	install -d $(addprefix $(DESTDIR)$(libdir)/bench/,bin lib tests)
-	install -m 755 $(B)/tests/vgpu-bench $(B)/tests/vgpu-load $(B)/tests/torch_load.py $(DESTDIR)$(libdir)/bench/tests
+	install -m 755 $(B)/tests/vgpu-bench $(B)/tests/vgpu-load $(B)/tests/torch_load.py $(B)/tests/array_load.py $(DESTDIR)$(libdir)/bench/tests
 	ln -sf ../../libvgpu.so $(DESTDIR)$(libdir)/bench/lib/libvgpu.so
 	ln -sf $(sbindir)/gresd $(DESTDIR)$(libdir)/bench/bin/gresd
 	install -d $(dir $(addprefix $(DESTDIR),$(completions)))

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type bench struct {
 	// idleMemory is what is in use on the card before anything runs, in MiB.
 	idleMemory uint64
 	solos      map[string]float64
+	known      known // of company
 	nextJob    uint32
 	nodes      int       // gresds started so far
 	deadline   time.Time // zero: none
@@ -44,7 +46,7 @@ type bench struct {
 }
 
 func newBench(o options) (*bench, error) {
-	b := &bench{options: o, solos: map[string]float64{}, nextJob: 1000}
+	b := &bench{options: o, solos: map[string]float64{}, known: newKnown(), nextJob: 1000}
 	if b.build == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -139,9 +141,11 @@ func (b *bench) makeFolder() (err error) {
 			return fmt.Errorf("%w (run make first, or name the folder with --build)", err)
 		}
 	}
-	script := filepath.Join(b.scripts, "torch_load.py")
-	if b.python != "" {
-		if err := copyFile(script, b.program(script)); err != nil {
+	if b.python == "" {
+		return nil
+	}
+	for _, name := range []string{"torch_load.py", "array_load.py"} {
+		if err := copyFile(filepath.Join(b.scripts, name), b.program(name)); err != nil {
 			return err
 		}
 	}
@@ -239,13 +243,19 @@ func brief(r report.Record) string {
 	case r.Error != "":
 		return "ERROR: " + r.Error
 	case r.Skipped:
-		return "no time left"
+		return cmp.Or(strings.Join(r.Notes, "; "), "no time left")
 	case r.Scenario == report.About:
 		return ""
 	case len(r.Tenants) == 0:
 		return fmt.Sprint(r.Numbers)
 	}
 	var parts []string
+	if r.Tenants[0].Kept != nil {
+		for _, t := range r.Tenants {
+			parts = append(parts, t.Kept.String())
+		}
+		return strings.Join(parts, " / ")
+	}
 	for _, t := range r.Tenants {
 		parts = append(parts, fmt.Sprintf("%.1f", t.OfSolo))
 	}

@@ -172,8 +172,10 @@ func TestStepsOfAProgramBecomeRates(t *testing.T) {
 printf '{"steps":['
 t=$start; sep=; while [ "$t" -lt "$end" ]; do printf '%s[%s,10]' "$sep" "$t"; sep=,; t=$((t + 10000000)); done
 echo ']}'`
-	if err := os.WriteFile(filepath.Join(scripts, "torch_load.py"), []byte(script), 0o644); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"torch_load.py", "array_load.py"} {
+		if err := os.WriteFile(filepath.Join(scripts, name), []byte(script), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	b := onSim(t, func(o *options) { o.python, o.scripts = "sh", scripts })
 	r := parts(t, b, native{}, []tenant{{shape: "torch:train", share: 100}})

@@ -143,7 +143,7 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	b.drift(ctx)
-	return ctx.Err()
+	return errors.Join(ctx.Err(), report.Verdict(b.records))
 }
 
 // finish prints what was measured and writes it as Markdown.

@@ -17,7 +17,7 @@ import (
 
 // tenant is one job: what it does and what it asks for.
 type tenant struct {
-	shape    string // of vgpu-load, rhythm:PARTS among them, or torch:MODE of torch_load.py
+	shape    string // of vgpu-load, rhythm:PARTS among them, torch:MODE of torch_load.py or array:NAME
 	share    int
 	mode     string // "": the default, hard
 	priority string
@@ -26,6 +26,11 @@ type tenant struct {
 }
 
 func (t tenant) torch() bool { return strings.HasPrefix(t.shape, "torch:") }
+
+// python says whether it is a Python program, which is slow to start.
+func (t tenant) python() bool {
+	return t.torch() || strings.HasPrefix(t.shape, "array:") || t.shape == arrays
+}
 
 // cards is how many it needs: data-parallel trainings have a process on each of two.
 func (t tenant) cards() int {
@@ -73,6 +78,9 @@ func (b *bench) startTenant(ctx context.Context, env []string, t tenant) (*proc,
 			env = append(slices.Clone(env), fmt.Sprintf("CUDA_VISIBLE_DEVICES=%d,%d", b.gpu, b.gpu+1))
 		}
 		return b.start(ctx, t.shape, env, b.python, b.program("torch_load.py"), strings.TrimPrefix(t.shape, "torch:"))
+	}
+	if name, ok := strings.CutPrefix(t.shape, "array:"); ok {
+		return b.start(ctx, t.shape, env, b.python, b.program("array_load.py"), name)
 	}
 	shape, rhythm, _ := strings.Cut(t.shape, ":")
 	argv := []string{b.program("vgpu-load"), "--shape", shape, "--inner", fmt.Sprint(b.inner), "--sms", fmt.Sprint(b.sms)}

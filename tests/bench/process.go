@@ -155,6 +155,16 @@ func (p *proc) result(limit time.Duration, into any) error {
 	return nil
 }
 
+// leave ends a program that waits to be told again: at the end of its input.
+func (p *proc) leave() {
+	_ = p.in.Close() // it may have ended by itself
+	select {
+	case <-p.ended:
+	case <-time.After(5 * time.Second):
+		p.kill()
+	}
+}
+
 // kill ends the process and waits for its end.
 func (p *proc) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended by itself

@@ -33,6 +33,7 @@ func scenarios() []scenario {
 		{"ddp", "PyTorch: data-parallel trainings on two cards", ddp, nil},
 		{"unlimited", "one tenant that may have the whole card", unlimited, func(s system) bool { return s.name != "native" }},
 		{"churn", "tenants come, go and are killed for a long time", churn, onlyOurs},
+		{"company", "a program does in company what it does alone under its limit", company, func(s system) bool { return s.name != "native" }},
 	}
 }
 

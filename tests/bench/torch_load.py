@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch tenant of vgpu-bench. torch_load.py MODE [--kernels]
+"""A PyTorch tenant of vgpu-bench. torch_load.py MODE[:PART,...] [--kernels]
 
 MODE  train        bf16 training of a transformer: 6 layers, width 1024, 16 x 512 tokens
       train-graph  the same, each step one CUDA graph
       train-half   as train, with half the batch: steps half as long
       train-paused as train, and every sixtieth step or so waits 80 ms for its data
       train-ddp    as train, on two cards, gradients summed by NCCL; a second process is started
+      infer        the same model, one sequence of 64 tokens, no gradients
       decode       a small transformer that makes one token after another, as inference does
+PART  wait=K       wait for the card at every K-th step (1); 0: never, but keep back
+      ahead=M      with waits M batches of K steps are in flight (1), without M steps (4)
+      late=MS/N    about every N-th step waits MS milliseconds for its data, the same ones in each run
+      batch=N      sequences in a step of infer (1)
 
 Speaks the protocol of vgpu-load: prints "ready", reads "go START END" (monotonic
-clock, ns), prints one line of JSON: {"steps": [[begun ns, took ms], ...]}.
+clock, ns), prints one line of JSON: {"steps": [[begun ns, took ms], ...]}; and again,
+until its input ends. "go START END PART,..." has other waits in this run.
 
 With --kernels it says instead for how long kernels, copies and fills of a step are on
 the card, by the driver's own records: {"kernels_ms": MS}.
@@ -61,12 +67,6 @@ def training(graphed, wrap=lambda model: model, batch=16):
     return graph.replay
 
 
-def late_data():
-    """Returns what waits for data now and then, at no fixed step."""
-    chance = random.Random(os.getpid())
-    return lambda: time.sleep(0.08) if chance.random() < 1 / 60 else None
-
-
 def train_ddp():
     """One of two processes, each with a card; the second follows the first step by step."""
     rank = int(os.environ.get("RANK", "0"))
@@ -94,6 +94,17 @@ def train_ddp():
         step()
 
     return both
+
+
+def infer(batch):
+    model = transformer(6, 1024, 16).cuda().to(torch.bfloat16).eval()
+    x = torch.randn(batch, 64, 1024, device="cuda", dtype=torch.bfloat16)
+
+    @torch.inference_mode()
+    def step():
+        model(x)
+
+    return step
 
 
 def decode():
@@ -124,13 +135,80 @@ def kernels(step, steps=20):
     return busy / 1000 / steps
 
 
+class Rhythm:
+    """When the host waits for the card, from wait=K,ahead=M,late=MS/N,batch=N."""
+
+    def __init__(self, text):
+        parts = {"wait": "1", "ahead": "", "late": "0/0", "batch": "1"}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.partition("=")
+            if name not in parts:
+                sys.exit(f"torch_load.py: {part}: want some of wait=K, ahead=M, late=MS/N, batch=N")
+            parts[name] = value
+        try:
+            self.wait, self.batch = int(parts["wait"]), int(parts["batch"])
+            self.ahead = int(parts["ahead"] or (1 if self.wait else 4))
+            self.late_ms, self.late_every = map(float, parts["late"].split("/"))
+        except ValueError:
+            sys.exit(f"torch_load.py: {text}: want numbers, such as wait=4,ahead=2,late=80/60,batch=8")
+        self.seed = 1
+
+    def data(self):
+        """Returns what waits for data now and then, at no fixed step."""
+        chance = random.Random(self.seed)
+        every, ms = self.late_every, self.late_ms
+        return lambda: time.sleep(ms / 1000) if every and chance.random() < 1 / every else None
+
+    def play(self, step, start, end):
+        """Does steps from start to end, and returns when each began and what it took."""
+        data = self.data()
+        plain = self.wait == 1 and self.ahead == 1
+        begun, took, marks = [], [], []
+        base = torch.cuda.Event(enable_timing=True)
+        base.record()
+        torch.cuda.synchronize()
+        base_ns = time.monotonic_ns()
+        time.sleep(max(0, start - time.monotonic_ns()) / 1e9)
+        while (now := time.monotonic_ns()) < end:
+            begun.append(now)
+            step()
+            if plain:
+                torch.cuda.synchronize()
+                took.append((time.monotonic_ns() - now) / 1e6)
+            else:
+                marks.append(torch.cuda.Event(enable_timing=True))
+                marks[-1].record()
+                self.keep_back(marks)
+            data()
+        torch.cuda.synchronize()
+        if not plain:  # the card knows when each step ended, whenever the host looked
+            took = [(base_ns - b) / 1e6 + base.elapsed_time(m) for b, m in zip(begun, marks)]
+        return [list(pair) for pair in zip(begun, took)]
+
+    def keep_back(self, marks):
+        n = len(marks)
+        if self.wait and n % self.wait == 0:
+            if self.ahead == 1:
+                torch.cuda.synchronize()
+            elif (oldest := n - 1 - self.wait * (self.ahead - 1)) >= 0:
+                marks[oldest].synchronize()
+        elif not self.wait and n >= self.ahead:
+            while not marks[n - self.ahead].query():
+                time.sleep(0.00005)
+
+
 def main():
+    mode, _, parts = sys.argv[1].partition(":") if len(sys.argv) > 1 else ("", "", "")
+    rhythm = Rhythm(parts)
     modes = {"train": lambda: training(False), "train-graph": lambda: training(True),
-             "train-half": lambda: training(False, batch=8), "train-paused": lambda: training(False), "train-ddp": train_ddp, "decode": decode}
-    if len(sys.argv) < 2 or sys.argv[1] not in modes or sys.argv[2:] not in ([], ["--kernels"]):
+             "train-half": lambda: training(False, batch=8), "train-paused": lambda: training(False),
+             "train-ddp": train_ddp, "infer": lambda: infer(rhythm.batch), "decode": decode}
+    if mode not in modes or sys.argv[2:] not in ([], ["--kernels"]):
         sys.exit(__doc__)
     torch.manual_seed(1)
-    step = modes[sys.argv[1]]()
+    if mode == "train-paused":
+        rhythm.late_ms, rhythm.late_every, rhythm.seed = 80, 60, os.getpid()
+    step = modes[mode]()
     for _ in range(5):
         step()
     torch.cuda.synchronize()
@@ -138,17 +216,11 @@ def main():
         print(json.dumps({"kernels_ms": kernels(step)}), flush=True)
         return
     print("ready", flush=True)
-    _, start, end = sys.stdin.readline().split()
-    start, end = int(start), int(end)
-    time.sleep(max(0, start - time.monotonic_ns()) / 1e9)
-    steps = []
-    wait = late_data() if sys.argv[1] == "train-paused" else lambda: None
-    while (begun := time.monotonic_ns()) < end:
-        step()
-        torch.cuda.synchronize()
-        steps.append([begun, (time.monotonic_ns() - begun) / 1e6])
-        wait()
-    print(json.dumps({"steps": steps}), flush=True)
+    for line in sys.stdin:
+        _, start, end, *other = line.split()
+        steps = (Rhythm(other[0]) if other else rhythm).play(step, int(start), int(end))
+        print(json.dumps({"steps": steps}), flush=True)
     os._exit(0)  # NCCL's end waits for the other process
+
 
 main()

@@ -6,6 +6,7 @@ package report
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -51,6 +52,8 @@ type Tenant struct {
 	Windows []float64 `json:"windows,omitempty"`
 	// StepsMS are single steps of a training, for their distribution.
 	StepsMS []float64 `json:"steps_ms,omitempty"`
+	// Kept is set in the scenario company.
+	Kept *Kept `json:"kept,omitempty"`
 }
 
 // Sum is the work of all tenants, in percent of one alone.
@@ -120,7 +123,7 @@ func (r Record) row() []string {
 		row[8] = "ERROR: " + strings.Join(strings.Fields(r.Error), " ")
 		return row
 	case r.Skipped:
-		row[8] = "no time left"
+		row[8] = noTime(r)
 		return row
 	}
 	if len(r.Tenants) > 0 {
@@ -139,6 +142,10 @@ func (r Record) row() []string {
 	}
 	row[8] = strings.Join(more, " ")
 	return row
+}
+
+func noTime(r Record) string {
+	return cmp.Or(strings.Join(r.Notes, "; "), "no time left")
 }
 
 // join is a figure of all tenants; of many that are alike the least and the most.
@@ -179,24 +186,30 @@ func scenarios(list []Record) []string {
 	return names
 }
 
-// rows of one scenario, all systems of a case together.
-func rows(list []Record, scenario string) [][]string {
+// rows of one scenario and what is above them, all systems of a case together.
+func rows(list []Record, scenario string) (head []string, all [][]string) {
 	var cases []string
 	byCase := map[string][][]string{}
 	for _, r := range list {
 		if r.Scenario != scenario {
 			continue
 		}
-		if byCase[r.Case] == nil {
+		if !slices.Contains(cases, r.Case) {
 			cases = append(cases, r.Case)
 		}
-		byCase[r.Case] = append(byCase[r.Case], r.row())
+		if scenario == company {
+			byCase[r.Case] = append(byCase[r.Case], r.keptRows()...)
+		} else {
+			byCase[r.Case] = append(byCase[r.Case], r.row())
+		}
 	}
-	var all [][]string
 	for _, name := range cases {
 		all = append(all, byCase[name]...)
 	}
-	return all
+	if scenario == company {
+		return keptColumns, all
+	}
+	return columns, all
 }
 
 // Table prints for a terminal.
@@ -206,8 +219,9 @@ func Table(w io.Writer, list []Record) error {
 	}
 	for _, name := range scenarios(list) {
 		tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-		fmt.Fprintf(tab, "\n== %s\n%s\n", name, strings.Join(columns, "\t"))
-		for _, row := range rows(list, name) {
+		head, all := rows(list, name)
+		fmt.Fprintf(tab, "\n== %s\n%s\n", name, strings.Join(head, "\t"))
+		for _, row := range all {
 			fmt.Fprintln(tab, strings.Join(row, "\t"))
 		}
 		if err := tab.Flush(); err != nil {
@@ -222,8 +236,9 @@ func Markdown(w io.Writer, list []Record) error {
 	var b strings.Builder
 	b.WriteString(about(list) + "\n")
 	for _, name := range scenarios(list) {
-		fmt.Fprintf(&b, "## %s\n\n| %s |\n|%s\n", name, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
-		for _, row := range rows(list, name) {
+		head, all := rows(list, name)
+		fmt.Fprintf(&b, "## %s\n\n| %s |\n|%s\n", name, strings.Join(head, " | "), strings.Repeat("---|", len(head)))
+		for _, row := range all {
 			fmt.Fprintf(&b, "| %s |\n", strings.ReplaceAll(strings.Join(row, "\x00"), "|", "\\|"))
 		}
 		b.WriteByte('\n')

@@ -3,39 +3,62 @@
 package report
 
 import (
+	"errors"
 	"fmt"
 	"html"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
-// Plots writes a plot of each record that has windows into a folder, and returns
-// the paths. They are plain SVG, made here: a program of a node needs no library
+// Plots writes a plot of each record that has windows into a folder, and a chart of
+// company for each system that is judged there, and returns the paths. They are plain SVG, made here: a program of a node needs no library
 // for graphics.
 func Plots(folder string, list []Record) ([]string, error) {
-	var paths []string
+	paths, err := charts(folder, list)
+	if err != nil {
+		return paths, err
+	}
 	for _, r := range list {
 		if r.Error != "" || len(r.Tenants) == 0 || len(r.Tenants[0].Windows) < 2 {
 			continue
 		}
 		path := filepath.Join(folder, plotName(r))
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
-		if err != nil {
-			return paths, err
-		}
-		err = SVG(f, r)
-		if closed := f.Close(); err == nil {
-			err = closed
-		}
-		if err != nil {
+		if err := draw(path, func(w io.Writer) error { return SVG(w, r) }); err != nil {
 			return paths, err
 		}
 		paths = append(paths, path)
 	}
 	return paths, nil
+}
+
+// charts writes the charts of company.
+func charts(folder string, list []Record) (paths []string, err error) {
+	var seen []string
+	for _, r := range list {
+		if r.Scenario != company || !r.judgedKept() || slices.Contains(seen, r.System) {
+			continue
+		}
+		seen = append(seen, r.System)
+		path := filepath.Join(folder, plotName(Record{Scenario: company, System: r.System}))
+		if err := draw(path, func(w io.Writer) error { return Bars(w, list, r.System) }); err != nil {
+			return paths, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
+// draw makes a file of what is written.
+func draw(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
 }
 
 var notInName = regexp.MustCompile(`[^a-z0-9]+`)
