@@ -25,7 +25,7 @@ func main() {
 	python := flag.String("python", "python3", "a Python that has PyTorch")
 	seconds := flag.Int("seconds", 10, "length of each measurement; what happens at a start counts for more in a short one")
 	flag.Parse()
-	if err := cluster.Enter(); err != nil {
+	if err := cluster.EnterForCards(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

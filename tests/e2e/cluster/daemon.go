@@ -141,12 +141,20 @@ func (c *Cluster) Processes() []Process {
 	return out
 }
 
+// processes are those of this private machine, which all have its network.
 func processes() []Process {
 	var out []Process
+	network, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return nil
+	}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || pid == 1 || pid == os.Getpid() {
+		if err != nil || pid == 1 || pid == os.Getpid() || pid == os.Getppid() {
+			continue
+		}
+		if its, err := os.Readlink(dir + "/ns/net"); err != nil || its != network {
 			continue
 		}
 		line, err := os.ReadFile(dir + "/cmdline")
@@ -169,8 +177,7 @@ func parent(pid int) (ppid int) {
 	return ppid
 }
 
-// killStrays ends what the daemons left behind: steps and jobs. The process
-// list holds only this private machine.
+// killStrays ends what the daemons left behind: steps and jobs.
 func killStrays() {
 	if !inside() {
 		return

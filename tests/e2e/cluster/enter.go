@@ -10,6 +10,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,29 +31,47 @@ const hostName = "vgpu-node"
 // Everything that a run starts or writes lives in these namespaces. They end
 // with their first process, whatever ended it, so nothing can be left over:
 // no daemon, no mount, no file under /run or /etc.
-func Enter() error {
+func Enter() error { return enter(unix.CLONE_NEWPID) }
+
+// EnterForCards is Enter for real cards: processes have the host's numbers, by which a card's
+// records of context switches name them. What is left over at the end is killed, unless the
+// first process within is killed before.
+func EnterForCards() error { return enter(0) }
+
+func enter(pids uintptr) error {
 	switch os.Getenv(stageEnv) {
 	case "":
-		return outside()
+		return outside(pids)
 	case "init":
-		return first()
+		return first(pids == 0)
 	}
 	return nil
 }
 
-// inside says whether process 1 is this very program, as it is after Enter. It
+// inside says whether the first process within is this very program, as it is after Enter. It
 // guards everything that would be wrong to do to a whole machine.
 func inside() bool {
-	one, err := os.Stat("/proc/1/exe")
+	self, err := os.Stat("/proc/self/exe")
 	if err != nil {
 		return false
 	}
-	self, err := os.Stat("/proc/self/exe")
-	return err == nil && os.SameFile(one, self)
+	one, err := os.Stat("/proc/1/exe")
+	if err == nil && os.SameFile(one, self) {
+		return true
+	}
+	parent, err := os.Stat(fmt.Sprintf("/proc/%d/exe", os.Getppid()))
+	return err == nil && os.SameFile(parent, self) && os.Getenv(stageEnv) != "" && apart("mnt") && apart("net")
+}
+
+// apart says whether this process has another namespace than the machine's first process.
+func apart(namespace string) bool {
+	one, err1 := os.Readlink("/proc/1/ns/" + namespace)
+	own, err2 := os.Readlink("/proc/self/ns/" + namespace)
+	return err1 == nil && err2 == nil && one != own
 }
 
 // outside starts the first process of the namespaces and takes its status.
-func outside() error {
+func outside(pids uintptr) error {
 	if os.Geteuid() != 0 {
 		return errors.New("vgpu: cluster: need root to start a private Slurm (uid " +
 			fmt.Sprint(os.Geteuid()) + "): run it as root, for example with sudo")
@@ -63,7 +83,7 @@ func outside() error {
 	cmd.Env = append(os.Environ(), stageEnv+"=init")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUTS,
+		Cloneflags: unix.CLONE_NEWNS | pids | unix.CLONE_NEWNET | unix.CLONE_NEWUTS,
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if err := cmd.Start(); err != nil {
@@ -87,10 +107,16 @@ func outside() error {
 	return fmt.Errorf("run in private namespaces: %w", err)
 }
 
-// first is process 1: it makes the mounts, starts the program once more, and
-// reaps every orphan until that program ends.
-func first() error {
-	if err := private(); err != nil {
+// first is the first process within: it makes the mounts, starts the program once more, and
+// reaps every orphan until that program ends. Orphans are its children because it is process 1,
+// or because it asks for them.
+func first(asks bool) error {
+	if asks {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("ask for orphans: %w", err)
+		}
+	}
+	if err := private(!asks); err != nil {
 		return err
 	}
 	if err := os.Setenv(stageEnv, "inside"); err != nil {
@@ -123,15 +149,35 @@ func first() error {
 			return fmt.Errorf("wait for the program inside: %w", err)
 		case got != pid:
 			continue
-		case status.Signaled():
+		}
+		if asks {
+			killChildren()
+		}
+		if status.Signaled() {
 			os.Exit(128 + int(status.Signal()))
 		}
 		os.Exit(status.ExitStatus())
 	}
 }
 
+// killChildren ends all processes below this one. Those of one that has ended are its own.
+func killChildren() {
+	for {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
+		if err != nil || len(text) == 0 {
+			return
+		}
+		for _, word := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				_, _ = syscall.Wait4(pid, nil, 0, nil)
+			}
+		}
+	}
+}
+
 // private gives this mount namespace its own /proc, /run, /dev/shm and /etc.
-func private() error {
+func private(proc bool) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -144,6 +190,9 @@ func private() error {
 		{"tmpfs", "/dev/shm", "mode=1777"},
 	}
 	for _, m := range mounts {
+		if m.fs == "proc" && !proc {
+			continue
+		}
 		if err := unix.Mount(m.fs, m.at, m.fs, 0, m.opts); err != nil {
 			return fmt.Errorf("mount private %s: %w", m.at, err)
 		}

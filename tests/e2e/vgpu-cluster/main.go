@@ -49,7 +49,11 @@ func run(opts cluster.Options, config, user string, argv []string) (int, error) 
 		}
 		opts.Config = string(text)
 	}
-	if err := cluster.Enter(); err != nil {
+	enter := cluster.Enter
+	if opts.Real {
+		enter = cluster.EnterForCards
+	}
+	if err := enter(); err != nil {
 		return 0, err
 	}
 	c, err := cluster.Up(opts)
