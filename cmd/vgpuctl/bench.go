@@ -36,6 +36,7 @@ var benchFiles = []string{"tests/vgpu-bench", "tests/vgpu-load", "bin/gresd", "l
 // benchFlags are the command line of vgpuctl bench.
 type benchFlags struct {
 	full, sim bool
+	scenarios string
 	out       string
 	budget    time.Duration
 	peers     []string
@@ -48,6 +49,8 @@ func (s *settings) benchCommand() *cobra.Command {
 		Short: "Measure how well shares are kept on card 0 of this node (root; drained, gresd stopped)",
 		Long: "Measure how well shares are kept on card 0 of this node: share asked and got beside busy tenants,\n" +
 			"in windows, the latency of requests, what a launch costs; natively and with slurm-vgpu, in one run.\n\n" +
+			"--scenario company asks instead whether programs do beside others what they do alone under the same\n" +
+			"limit; the exit status is 1 when one keeps too little of that.\n\n" +
 			"Prints tables, and writes results.jsonl, results.md and plots of the shares over time (SVG) to --out.\n" +
 			"With --json stdout has the results alone. What follows -- goes to vgpu-bench, see vgpuctl bench -- --help.",
 		Example: "  scontrol update node=$(hostname -s) state=drain reason=bench\n" +
@@ -66,9 +69,12 @@ func (s *settings) benchCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVar(&b.full, "full", false, "every scenario, about 20 minutes; without it the main ones, at most 5")
 	flags.BoolVar(&b.sim, "sim", false, "on a simulated card: tries the benchmark, says nothing of a real one")
+	flags.StringVar(&b.scenarios, "scenario", "", "every case of these `NAMES`, separated by commas; vgpuctl bench -- --list tells them and how long they take")
 	flags.StringVar(&b.out, "out", "", "`FOLDER` for results and plots (default vgpu-bench-DATE-TIME)")
 	flags.DurationVar(&b.budget, "budget", 0, "leave out what would take longer than this `TIME` in all")
 	flags.StringArrayVar(&b.peers, "peer", nil, "`NAME=LIBRARY` that is preloaded instead, to compare with; may come again")
+	cmd.MarkFlagsMutuallyExclusive("full", "scenario")
+	complete(cmd, "scenario", "company", "contended", "soft", "latency", "alone", "cost", "torch", "unlimited")
 	complete(cmd, "budget", "2m", "4m", "10m", "20m")
 	return cmd
 }
@@ -89,22 +95,33 @@ func (s *settings) bench(cmd *cobra.Command, b benchFlags, more []string) error 
 	if s.json {
 		run.Stdout = cmd.ErrOrStderr() // how it goes on
 	}
-	if err := run.Run(); err != nil {
-		return fmt.Errorf("vgpu-bench: %w", err)
+	began := time.Now()
+	failed := run.Run()
+	if failed != nil {
+		failed = fmt.Errorf("vgpu-bench: %w", failed)
 	}
-	if !s.json || onlyTells(more) {
-		return nil
+	results := filepath.Join(b.out, "results.jsonl")
+	if !s.json || onlyTells(more) || failed != nil && !writtenSince(results, began) {
+		return failed
 	}
-	records, err := readRecords(filepath.Join(b.out, "results.jsonl"))
+	records, err := readRecords(results)
 	if err != nil {
-		return err
+		return errors.Join(failed, err)
 	}
-	return s.print(cmd.OutOrStdout(), records, nil)
+	return errors.Join(failed, s.print(cmd.OutOrStdout(), records, nil))
+}
+
+// writtenSince tells results of this run, which may be bad ones, from those of another.
+func writtenSince(path string, t time.Time) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.ModTime().Before(t)
 }
 
 func (b benchFlags) args(folder string) []string {
 	args := []string{"--build", folder, "--out", b.out, "--plots"}
 	switch {
+	case b.scenarios != "":
+		args = append(args, "--scenario", b.scenarios)
 	case b.full && b.budget == 0:
 		args = append(args, "--budget", "20m")
 	case !b.full:
@@ -113,7 +130,7 @@ func (b benchFlags) args(folder string) []string {
 			"--case", `^(30/70, 1 ms|10/30/60|4 x 25|(high )?burst|(25|50), 1ms|launch, (100 %|50 % hard)|gresd, 8 busy)`, "--budget", cmp.Or(b.budget, 5*time.Minute).String(),
 		)
 	}
-	if b.full && b.budget != 0 {
+	if (b.full || b.scenarios != "") && b.budget != 0 {
 		args = append(args, "--budget", b.budget.String())
 	}
 	if b.sim {
