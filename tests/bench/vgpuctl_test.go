@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/report"
@@ -18,22 +19,11 @@ func TestVgpuctlBench(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("gresd runs as root only")
 	}
-	build, err := filepath.Abs("../../build")
-	if err != nil {
-		t.Fatal(err)
-	}
 	out := t.TempDir()
-	cmd := exec.Command(filepath.Join(build, "bin/vgpuctl"), "--json", "bench", "--sim", "--out", out, "--budget", "40s",
+	records, errs, err := vgpuctlBench(t, "--out", out, "--budget", "40s",
 		"--", "--system", "ours", "--scenario", "contended", "--case", "^30/70, 1 ms$", "--seconds", "1500ms")
-	cmd.Env = append(os.Environ(), "VGPU_BENCH_FOLDER="+build)
-	var text, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &text, &errs
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v (run make first): %s", err, errs.String())
-	}
-	var records []report.Record
-	if err := json.Unmarshal(text.Bytes(), &records); err != nil {
-		t.Fatalf("%v: %s", err, text.String())
+	if err != nil {
+		t.Fatalf("%v (run make first): %s", err, errs)
 	}
 	found := false
 	for _, r := range records {
@@ -43,14 +33,71 @@ func TestVgpuctlBench(t *testing.T) {
 		}
 	}
 	if !found {
-		t.Errorf("no result of the case in %s", text.String())
+		t.Errorf("no result of the case in %+v", records)
 	}
 	for _, name := range []string{"results.jsonl", "results.md", "contended-30-70-1-ms-ours.svg"} {
 		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
 			t.Error(err)
 		}
 	}
-	if !bytes.Contains(errs.Bytes(), []byte("== contended")) {
-		t.Errorf("no table beside the JSON: %s", errs.String())
+	if !strings.Contains(errs, "== contended") {
+		t.Errorf("no table beside the JSON: %s", errs)
 	}
+}
+
+// From the command line to the verdict. What is measured here depends on who else uses this
+// machine: the exit status follows from it, whatever it is.
+func TestVgpuctlBenchCompany(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("gresd runs as root only")
+	}
+	out := t.TempDir()
+	records, errs, err := vgpuctlBench(t, "--scenario", "company", "--out", out,
+		"--", "--case", "^I/T4 30/70( soft)?$", "--seconds", "2s")
+	systems := map[string]int{}
+	for _, r := range records {
+		if r.Scenario != "company" || r.Error != "" {
+			continue
+		}
+		systems[r.System]++
+		for _, x := range r.Tenants {
+			k := x.Kept
+			if k.Entitled <= 0 || k.Solo <= 0 || len(k.Seconds) != 3 || (r.System == "ours" && k.Native <= 0) {
+				t.Errorf("%s, %s: %+v", r.Case, r.System, k)
+			}
+		}
+	}
+	if systems["native"] != 1 || systems["ours"] != 2 {
+		t.Errorf("got %v, want the pair natively once, and hard and soft: %s", systems, errs)
+	}
+	if bad := report.Verdict(records); (bad == nil) != (err == nil) {
+		t.Errorf("the results say %v, the exit status %v: %s", bad, err, errs)
+	} else if bad != nil && !strings.Contains(errs, "kept less than they should") {
+		t.Errorf("no reason for the exit status: %s", errs)
+	}
+	for _, name := range []string{"results.md", "company-ours.svg"} {
+		if text, err := os.ReadFile(filepath.Join(out, name)); err != nil || !bytes.Contains(text, []byte("I/T4 30/70")) {
+			t.Errorf("%s: %v: %.300s", name, err, text)
+		}
+	}
+}
+
+// vgpuctlBench runs vgpuctl --json bench --sim with more flags, and returns what it measured
+// and what it said besides.
+func vgpuctlBench(t *testing.T, flags ...string) ([]report.Record, string, error) {
+	t.Helper()
+	build, err := filepath.Abs("../../build")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(build, "bin/vgpuctl"), append([]string{"--json", "bench", "--sim"}, flags...)...)
+	cmd.Env = append(os.Environ(), "VGPU_BENCH_FOLDER="+build)
+	var text, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &text, &errs
+	ran := cmd.Run()
+	var records []report.Record
+	if err := json.Unmarshal(text.Bytes(), &records); err != nil {
+		t.Fatalf("%v, %v (run make first): %s %s", ran, err, text.String(), errs.String())
+	}
+	return records, errs.String(), ran
 }
