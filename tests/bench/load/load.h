@@ -39,12 +39,12 @@ struct rhythm {
 	double kernel;    /* how long each takes on a card of its own */
 	double launch;    /* the host computes before each launch, and after each step */
 	double gap;
-	unsigned wait;    /* it waits at every so many steps; 0: never */
-	unsigned ahead;   /* with waits batches of so many steps in flight, without steps */
-	bool graph;       /* a step is one launch of a graph */
-	unsigned streams; /* 1, or 2 that take turns */
-	unsigned copy;    /* bytes to the card at each step, on each stream */
-	double late_ms;   /* how long the data of a step is late, one step of late_every */
+	unsigned wait;       /* it waits at every so many steps; 0: never */
+	unsigned ahead;      /* with waits batches of so many steps in flight, without steps */
+	bool graph;          /* a step is one launch of a graph */
+	unsigned streams;    /* 1, or 2 that take turns */
+	unsigned copy;       /* bytes to the card at each step, on each stream */
+	double late_ms;      /* how long the data of a step is late, one step of late_every */
 	unsigned late_every; /* 0: never */
 };
 
@@ -79,7 +79,7 @@ unsigned card_beat_units(double us); /* units in a kernel of so many microsecond
 /* A kernel of so many microseconds on stream 0 or 1. */
 void card_beat(struct card *c, double us, unsigned stream);
 uint32_t card_kernels(const struct card *c); /* finished so far */
-unsigned card_calibrate(struct card *c); /* inner rounds of a unit of 20 us */
+unsigned card_calibrate(struct card *c);     /* inner rounds of a unit of 20 us */
 
 /* work.c */
 const struct shape *shape_named(const char *name);

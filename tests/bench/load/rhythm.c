@@ -21,10 +21,10 @@ struct player {
 	struct card *card;
 	struct rhythm r;
 	CUgraphExec graph;
-	CUevent *events;         /* of each stream, for each batch in flight */
-	unsigned batches;        /* recorded so far */
-	uint32_t sent, chance;   /* kernels; the state of what is random */
-	uint64_t steps;          /* of this run */
+	CUevent *events;       /* of each stream, for each batch in flight */
+	unsigned batches;      /* recorded so far */
+	uint32_t sent, chance; /* kernels; the state of what is random */
+	uint64_t steps;        /* of this run */
 	copy_call copy;
 	void *host[2];
 	CUdeviceptr data[2];
@@ -175,6 +175,7 @@ void rhythm_play(struct player *p, uint64_t start, uint64_t end)
 			compute((uint64_t)(p->r.gap * 1000));
 	}
 	wait_all(p);
-	printf("{\"shape\":\"rhythm\",\"sms\":%d,\"kernels_per_step\":%u,\"sent\":%llu,\"kernels\":%u}",
+	printf("{\"shape\":\"rhythm\",\"sms\":%d,\"kernels_per_step\":%u,\"sent\":%llu,\"kernels\":"
+	       "%u}",
 	       p->card->sms, p->r.kernels, (unsigned long long)p->steps, card_kernels(p->card));
 }

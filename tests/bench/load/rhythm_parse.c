@@ -96,7 +96,9 @@ bool rhythm_parse(const char *text, struct rhythm *r, char *why, size_t size)
 	if (!r->ahead)
 		r->ahead = r->wait ? 1 : 4;
 	if (r->graph && r->streams > 1) {
-		snprintf(why, size, "\"%s\": a graph is launched on one stream: want graph or streams=2, not both",
+		snprintf(why, size,
+			 "\"%s\": a graph is launched on one stream: want graph or streams=2, not "
+			 "both",
 			 text);
 		return false;
 	}
