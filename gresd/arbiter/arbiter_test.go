@@ -39,8 +39,6 @@ func high(c Claim) Claim { c.Priority = libvgpu.PrioHigh; return c }
 
 func low(c Claim) Claim { c.Priority = libvgpu.PrioLow; return c }
 
-func gained(c Claim, gain float64) Claim { c.Gain = gain; return c }
-
 func noSlices(c Claim) Claim { c.NoSlices = true; return c }
 
 func TestPlan(t *testing.T) {

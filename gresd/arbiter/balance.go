@@ -27,6 +27,10 @@ type standing struct {
 	part float64 // of the card that it had lately
 	// first says that its neighbours' slices are as short as they get, last that its own is.
 	first, last bool
+	// turns are those that it lately needed for each wait of its host, fit is [Claim.Fit], and
+	// tried says how many looks ago that was made longer.
+	turns, fit, toldFit float64
+	tried               int
 	// rest is how long it waits for its turn at most; 0: for as long as it is away.
 	rest time.Duration
 }
@@ -79,7 +83,8 @@ func (b *balance) card(claims []Claim, members []int, used []usage, g *gates, no
 			s = &standing{}
 		}
 		jobs[claims[i].Key] = s
-		claims[i].Gain = s.told
+		s.followFit(used[i])
+		claims[i].Gain, claims[i].Fit = s.told, s.toldFit
 		list[n] = claims[i]
 		if claims[i].Busy > 0 && used[i].span > 0 && g.knows(claims[i], used[i], now) {
 			rivals = append(rivals, rivalry{claims[i], used[i], s, g.open(claims[i].Key), 0})
@@ -91,23 +96,55 @@ func (b *balance) card(claims []Claim, members []int, used []usage, g *gates, no
 	// All of a card at once: one job's gain changes everybody's slices.
 	before := divide(list, p)
 	for n, i := range members {
-		list[n].Gain = jobs[claims[i].Key].gain
+		list[n].Gain, list[n].Fit = jobs[claims[i].Key].gain, jobs[claims[i].Key].fit
 	}
 	d := divide(list, p)
-	if !worthIt(before.slices, d.slices) {
+	worth := worthIt(before.slices, d.slices)
+	if !worth {
 		d = before
 	}
 	several := busyProcs(list) > 2
 	for n, i := range members {
 		s := jobs[claims[i].Key]
-		if d.slices[n] != before.slices[n] {
-			s.told = s.gain
+		if worth {
+			s.told, s.toldFit = s.gain, s.fit
 		}
-		claims[i].Gain = s.told
-		s.first, s.last = d.othersAreBrief(list, n), float64(d.slices[n]) <= d.brief[n]+1
+		claims[i].Gain, claims[i].Fit = s.told, s.toldFit
+		s.first, s.last = d.othersAreBrief(list, n), d.isBrief(n)
 		if s.rest = 0; several {
 			s.rest = time.Duration(d.rest[n]) * time.Microsecond
 		}
+	}
+}
+
+const (
+	// brokenFrom is how many turns a job needs for each wait from which its neighbour's slice
+	// is too short: it leaves the card in the midst of what its host launches, and waits for
+	// one more turn of its neighbour.
+	brokenFrom = 1.12
+	// The slice becomes so much longer at a time, up to the driver's own, and no more than once
+	// in so many looks; and slowly shorter again.
+	fitGrows  = 1.15
+	fitFades  = 0.999
+	fitLooks  = 3
+	mostFit   = 2000
+	leastTold = 4 // turns and waits of a look that tell something
+)
+
+// followFit notes how many turns a job that goes first needs for each wait.
+func (s *standing) followFit(u usage) {
+	s.tried++
+	s.fit = max(briefSlice, s.fit*fitFades)
+	if !s.first || u.waits < leastTold || u.turns < leastTold {
+		return
+	}
+	turns := float64(u.turns) / float64(u.waits)
+	if s.turns == 0 {
+		s.turns = turns
+	}
+	s.turns += (turns - s.turns) / fitLooks
+	if s.turns > brokenFrom && s.tried > fitLooks {
+		s.fit, s.tried = min(mostFit, s.fit*fitGrows), 0
 	}
 }
 

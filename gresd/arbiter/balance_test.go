@@ -142,6 +142,22 @@ func TestAShareIsKeptWhateverTheProgramDoes(t *testing.T) {
 	}
 }
 
+// Hosts differ in how long they launch for a step: a neighbour's slice that is a little too short
+// for it costs inference a turn of its neighbour at each step.
+func TestInferenceOfSlowAndFastHosts(t *testing.T) {
+	for launch := 8 * usec; launch <= 22*usec; launch += usec {
+		j := inference(30)
+		j.launch = launch
+		jobs := []job{j, training(70, 4)}
+		card := playOn(jobs, 6*sec, nil)
+		all, _ := kept(jobs, card)
+		t.Logf("%v: kept %.2f, slices %v, %d changes", launch, all, card.jobs[1].slice, card.changes)
+		if all[0] < 0.75 || all[1] < 0.79 {
+			t.Errorf("a launch takes %v: kept %.2f, want 0.75 and 0.79", launch, all)
+		}
+	}
+}
+
 // A neighbour that has its share is seen from the first moments of contention on.
 func TestAShareIsKeptFromTheStart(t *testing.T) {
 	jobs := []job{training(30, 4), training(70, 4)}

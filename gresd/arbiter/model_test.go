@@ -52,6 +52,7 @@ type job struct {
 
 	had, waited time.Duration
 	turns       uint64
+	syncs       uint64        // waits of the host that have ended
 	away        time.Duration // when it last left the card; <0: it is there
 }
 
@@ -103,6 +104,7 @@ func (j *job) complete(now time.Duration) {
 	}
 	if len(j.queue) == 0 && j.waiting {
 		j.waiting, j.host = false, max(j.host, now+syncTime)
+		j.syncs++
 	}
 }
 
@@ -228,10 +230,10 @@ func playOn(jobs []job, span time.Duration, after func(c *card, slices []uint32)
 			if c.now-j.seen <= hold {
 				claims[i].Busy = 1
 			}
-			u := usage{ns: float64(j.had - before[i].had), span: took, exact: true, look: took, turns: j.turns - before[i].turns}
+			u := usage{ns: float64(j.had - before[i].had), span: took, exact: true, look: took, turns: j.turns - before[i].turns, waits: j.syncs - before[i].syncs}
 			u.wants = min(1, (u.ns+float64(j.waitedBy(c.now)-before[i].waited))/float64(took))
 			used[i] = u
-			before[i] = job{had: j.had, waited: j.waitedBy(c.now), turns: j.turns}
+			before[i] = job{had: j.had, waited: j.waitedBy(c.now), turns: j.turns, syncs: j.syncs}
 		}
 		now := time.Unix(1000, 0).Add(c.now)
 		b.update(claims, used, &g, now, params)

@@ -32,6 +32,7 @@ type procKey struct {
 
 type procState struct {
 	launches, gpuNS uint64
+	syncs           uint32
 	sign            time.Time // last sign of work; zero: none seen
 	seen            time.Time // when it was last looked at
 }
@@ -72,6 +73,7 @@ type usage struct {
 	// how often it came to the card; exact only.
 	wants float64
 	turns uint64
+	waits uint64 // how often its host has waited for its work
 	// elapsed is the time for which measured work was on its way, in the time look.
 	elapsed float64
 	look    time.Duration
@@ -83,6 +85,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 	acts := make([]activity, len(view.Cards))
 	used := make([]uint64, len(view.Cards))
 	signs := make([]time.Time, len(view.Cards))
+	waits := make([]uint64, len(view.Cards))
 	pids, onHost := make([]uint32, 0, len(view.Slots)), true
 	for _, slot := range view.Slots {
 		if !slot.Alive {
@@ -92,14 +95,17 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 		for card, c := range slot.Cards {
 			key := procKey{job, slot.PIDNS, slot.PID, slot.StartTime, card}
 			// A process not seen before has state zero: its first launches count.
-			state := s.procs[key]
+			state, old := s.procs[key]
+			if old {
+				waits[card] += uint64(c.Syncs - state.syncs)
+			}
 			if c.InflightNS > 0 || c.Launches != state.launches {
 				state.sign = now
 			}
 			if c.GPUNS > state.gpuNS {
 				used[card] += c.GPUNS - state.gpuNS
 			}
-			state.launches, state.gpuNS, state.seen = c.Launches, c.GPUNS, now
+			state.launches, state.gpuNS, state.syncs, state.seen = c.Launches, c.GPUNS, c.Syncs, now
 			s.procs[key] = state
 			if state.sign.After(signs[card]) {
 				signs[card] = state.sign
@@ -123,7 +129,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 		if c := s.exact.cards[gpu.UUID(cards[i].UUID)]; onHost && c != nil {
 			had, wants, turns := c.of(pids, acts[i].busy > 0)
 			if s.exact.tells(c) {
-				u = usage{ns: float64(had), span: c.span, exact: true, wants: wants, turns: turns}
+				u = usage{ns: float64(had), span: c.span, exact: true, wants: wants, turns: turns, waits: waits[i]}
 			}
 		}
 		acts[i].unseen = !onHost
