@@ -86,7 +86,7 @@ func (b *balance) card(claims []Claim, members []int, used []usage, g *gates, no
 		s.followFit(used[i])
 		claims[i].Gain, claims[i].Fit = s.told, s.toldFit
 		list[n] = claims[i]
-		if claims[i].Busy > 0 && used[i].span > 0 && g.knows(claims[i], used[i], now) {
+		if claims[i].Busy > 0 && used[i].span > 0 && g.knows(claims[i], used[i], now) && wanted(used[i]) {
 			rivals = append(rivals, rivalry{claims[i], used[i], s, g.open(claims[i].Key), 0})
 		}
 	}
@@ -157,6 +157,12 @@ func worthIt(before, after []uint32) bool {
 	}
 	return false
 }
+
+// leastWanted is the part of the time for which a job wants the card from which it competes for
+// it: one that has ended a moment ago still counts as busy.
+const leastWanted = 0.05
+
+func wanted(u usage) bool { return !u.exact || u.wants >= leastWanted }
 
 // rivalry is a job that competes for a card, and what it is entitled to, in nanoseconds.
 type rivalry struct {

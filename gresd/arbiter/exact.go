@@ -28,7 +28,7 @@ type exact struct {
 type cardAccount struct {
 	sum   cardtime.Account
 	known bool
-	asked bool
+	asks  int                     // how often it was asked
 	begun bool                    // sum is of a time in which we asked
 	span  time.Duration           // since the look before; 0: nothing new
 	use   map[uint32]cardtime.Use // in that, by pid of the host
@@ -83,7 +83,7 @@ func (e *exact) look() {
 	for card, c := range e.cards {
 		before, was := c.sum, c.known
 		c.sum, c.known = e.times.OnCard(card)
-		c.asked = true
+		c.asks++
 		c.span, c.use, c.works, c.ours = 0, nil, false, 0
 		if !c.known || !was || c.sum.At <= before.At {
 			continue
@@ -137,8 +137,12 @@ func (e *exact) judge() {
 // tells says whether a card's records tell what our processes had.
 func (e *exact) tells(c *cardAccount) bool { return c != nil && c.known && e.nameless < namelessFor }
 
+// firstAsks are questions that a card may leave without an answer: the first begins a record,
+// and an answer is of the question before.
+const firstAsks = 2
+
 // refused says that there are no records of a card, or none that tell anything.
 func (e *exact) refused(card gpu.UUID) bool {
 	c := e.cards[card]
-	return e.times == nil || c != nil && c.asked && !e.tells(c)
+	return e.times == nil || c != nil && c.asks > firstAsks && !e.tells(c)
 }

@@ -131,7 +131,7 @@ const (
 	// briefAmongSeveral is the same for several processes, which switch among themselves all
 	// the time; and briefBelow for several that are below one of higher priority, whose own
 	// needs may be small.
-	briefAmongSeveral = 600
+	briefAmongSeveral = 800
 	briefBelow        = 1000
 )
 
