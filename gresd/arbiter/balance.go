@@ -31,6 +31,7 @@ type standing struct {
 	// tried says how many looks ago that was made longer.
 	turns, fit, toldFit float64
 	tried               int
+	slice               float64 // as told, in microseconds
 	// rest is how long it waits for its turn at most; 0: for as long as it is away.
 	rest time.Duration
 }
@@ -87,7 +88,9 @@ func (b *balance) card(claims []Claim, members []int, used []usage, g *gates, no
 		claims[i].Gain, claims[i].Fit = s.told, s.toldFit
 		list[n] = claims[i]
 		if claims[i].Busy > 0 && used[i].span > 0 && g.knows(claims[i], used[i], now) && wanted(used[i]) {
-			rivals = append(rivals, rivalry{claims[i], used[i], s, g.open(claims[i].Key), 0})
+			u := used[i]
+			u.ns -= s.lost(u)
+			rivals = append(rivals, rivalry{claims[i], u, s, g.open(claims[i].Key), 0})
 		}
 	}
 	if len(rivals) > 1 {
@@ -110,6 +113,7 @@ func (b *balance) card(claims []Claim, members []int, used []usage, g *gates, no
 			s.told, s.toldFit = s.gain, s.fit
 		}
 		claims[i].Gain, claims[i].Fit = s.told, s.toldFit
+		s.slice = float64(d.slices[n])
 		s.first, s.last = d.othersAreBrief(list, n), d.isBrief(n)
 		if s.rest = 0; several {
 			s.rest = time.Duration(d.rest[n]) * time.Microsecond
@@ -120,16 +124,26 @@ func (b *balance) card(claims []Claim, members []int, used []usage, g *gates, no
 const (
 	// brokenFrom is how many turns a job needs for each wait from which its neighbour's slice
 	// is too short: it leaves the card in the midst of what its host launches, and waits for
-	// one more turn of its neighbour.
-	brokenFrom = 1.12
-	// The slice becomes so much longer at a time, up to the driver's own, and no more than once
-	// in so many looks; and slowly shorter again.
+	// one more turn of its neighbour. (PyTorch's inference needs 1.2 with any slice on an H100.)
+	brokenFrom = 1.45
+	// The slice becomes so much longer at a time, up to mostFit, and no more than once in so many
+	// looks; and slowly shorter again.
 	fitGrows  = 1.15
 	fitFades  = 0.999
 	fitLooks  = 3
-	mostFit   = 2000
+	mostFit   = 1500
 	leastTold = 4 // turns and waits of a look that tell something
 )
+
+// lost is for how long a job stayed on the card without doing anything there, in nanoseconds: it
+// was switched from. That is so for turns that are about as long as its slice.
+func (s *standing) lost(u usage) float64 {
+	if !u.exact || u.turns == 0 || s.slice == 0 {
+		return 0
+	}
+	turn := u.ns / 1000 / float64(u.turns)
+	return min(u.ns/2, float64(u.turns)*preemptUS*1000*min(1, turn/s.slice))
+}
 
 // followFit notes how many turns a job that goes first needs for each wait.
 func (s *standing) followFit(u usage) {

@@ -41,8 +41,8 @@ type Kept struct {
 	Windows []float64 `json:"windows,omitempty"`
 }
 
-// Judge sets what follows from the rates, Native and Mark. Natively a tenant may have more
-// than it is entitled to: nobody must keep that.
+// Judge sets what follows from the rates, Native and Mark. A tenant that natively has more than
+// it is entitled to, because its neighbours then have less, is not held against that.
 func (k *Kept) Judge() {
 	if k.Entitled <= 0 {
 		return
@@ -59,7 +59,7 @@ func (k *Kept) Judge() {
 	case k.Mark == 0:
 	case k.Kept < k.Mark:
 		k.Below = fmt.Sprintf("want %.2f", k.Mark)
-	case k.Kept < (1-noise)*min(k.Native, 1):
+	case k.Native <= 1 && k.Kept < (1-noise)*k.Native:
 		k.Below = fmt.Sprintf("native %.2f", k.Native)
 	}
 }
