@@ -17,7 +17,15 @@ import (
 // lacks has longer slices, and its neighbours shorter ones, until it lacks nothing, or until
 // its neighbours' slices cannot be shorter. Nothing needs to be known of the work.
 type balance struct {
-	jobs map[Key]*standing
+	jobs  map[Key]*standing
+	cards map[gpu.UUID]contest
+}
+
+// contest is of jobs that compete for a card.
+type contest struct {
+	rivals int           // how many
+	looks  int           // for which they have been so many
+	pace   time.Duration // in which a gain grows by 1 where a job lacks all
 }
 
 // standing is how a job stands beside its neighbours.
@@ -37,13 +45,17 @@ type standing struct {
 }
 
 const (
-	// A gain grows by 1 in the time in which a job lacks all of what it is entitled to. The
-	// more often jobs came to the card, the surer is what they had, and the shorter that time
-	// is: sureTurns of the job that came least often, within these bounds. (Of one whose steps
-	// take 13 ms, what it had in 50 ms depends on where in a step the two looks fell.)
-	sureTurns   = 20
+	// A gain grows by 1 in the time in which a job lacks all of what it is entitled to. What a
+	// job had in a look is known to one of its turns, as it depends on where in a turn the look
+	// falls. So that time is surePart times the longest turn, in parts of what its job was
+	// entitled to in a look, within these bounds.
+	surePart    = time.Second
 	fastBalance = 75 * time.Millisecond
-	slowBalance = 300 * time.Millisecond
+	slowBalance = 400 * time.Millisecond
+	paceLooks   = 3
+	// firstLooks are those of a contest that do not count: programs that start together do not
+	// begin together.
+	firstLooks = 5
 	// fades is how fast a gain is forgotten that nothing renews. A job whose budget holds it
 	// has exactly its limit, whatever its slices, and small errors would else add up.
 	fades     = 20 * time.Second
@@ -60,61 +72,83 @@ const (
 	heldFrom = 0.9
 )
 
-// update sets the gain of every claim. used is what each had.
-func (b *balance) update(claims []Claim, used []usage, g *gates, now time.Time, p Params) {
+// update sets the gain of every claim. used is what each had: who is not told of by the card's
+// records takes no part, for what a process measures of itself beside others may be a third off.
+func (b *balance) update(claims []Claim, used []usage, g *gates, p Params) {
 	cards := map[gpu.UUID][]int{}
 	for i, c := range claims {
 		cards[c.Card] = append(cards[c.Card], i)
 	}
-	jobs := map[Key]*standing{}
-	for _, members := range cards {
-		b.card(claims, members, used, g, now, p, jobs)
+	jobs, contests := map[Key]*standing{}, map[gpu.UUID]contest{}
+	for card, members := range cards {
+		if rivals := b.rivals(claims, members, used, g, jobs); len(rivals) > 1 {
+			entitle(rivals)
+			c := b.cards[card].next(rivals)
+			if contests[card] = c; c.looks > firstLooks {
+				settle(rivals, c.pace)
+			}
+		}
+		b.tell(claims, members, p, jobs)
 	}
-	b.jobs = jobs
+	b.jobs, b.cards = jobs, contests
 }
 
-// card is update of the claims of one card. What is known of jobs goes into jobs; one that
-// sleeps keeps its gain.
-func (b *balance) card(claims []Claim, members []int, used []usage, g *gates, now time.Time, p Params, jobs map[Key]*standing) {
-	var rivals []rivalry
-	list := make([]Claim, len(members))
-	for n, i := range members {
+// rivals returns the jobs of a card that compete for it. What is known of its jobs goes into
+// jobs; one that sleeps keeps its gain.
+func (b *balance) rivals(claims []Claim, members []int, used []usage, g *gates, jobs map[Key]*standing) (list []rivalry) {
+	for _, i := range members {
 		s := b.jobs[claims[i].Key]
 		if s == nil {
 			s = &standing{}
 		}
 		jobs[claims[i].Key] = s
 		s.followFit(used[i])
-		claims[i].Gain, claims[i].Fit = s.told, s.toldFit
-		list[n] = claims[i]
-		if claims[i].Busy > 0 && used[i].span > 0 && g.knows(claims[i], used[i], now) && wanted(used[i]) {
-			u := used[i]
+		if u := used[i]; claims[i].Busy > 0 && u.span > 0 && u.exact && u.wants >= leastWanted {
 			u.ns -= s.lost(u)
-			rivals = append(rivals, rivalry{claims[i], u, s, g.open(claims[i].Key), 0})
+			list = append(list, rivalry{claims[i], u, s, g.open(claims[i].Key), 0})
 		}
 	}
-	if len(rivals) > 1 {
-		settle(rivals)
+	return list
+}
+
+// next is a contest after one more look. A few looks decide its pace.
+func (c contest) next(rivals []rivalry) contest {
+	unsure := 0.0
+	for _, r := range rivals {
+		if r.used.turns > 0 {
+			unsure = max(unsure, r.used.ns/float64(r.used.turns)/max(r.entitled, 1))
+		}
 	}
-	// All of a card at once: one job's gain changes everybody's slices.
-	before := divide(list, p)
-	for n, i := range members {
-		list[n].Gain, list[n].Fit = jobs[claims[i].Key].gain, jobs[claims[i].Key].fit
+	if len(rivals) != c.rivals {
+		c = contest{rivals: len(rivals), pace: slowBalance}
 	}
-	d := divide(list, p)
-	worth := worthIt(before.slices, d.slices)
-	if !worth {
-		d = before
-	}
-	several := busyProcs(list) > 2
+	pace := max(fastBalance, min(slowBalance, time.Duration(unsure*float64(surePart))))
+	c.pace += (pace - c.pace) / paceLooks
+	c.looks++
+	return c
+}
+
+// tell gives the claims of a card their gains: all at once, for one job's gain changes
+// everybody's slices, and only if that is worth its price.
+func (b *balance) tell(claims []Claim, members []int, p Params, jobs map[Key]*standing) {
+	told, due := make([]Claim, len(members)), make([]Claim, len(members))
 	for n, i := range members {
 		s := jobs[claims[i].Key]
-		if worth {
-			s.told, s.toldFit = s.gain, s.fit
-		}
+		told[n], due[n] = claims[i], claims[i]
+		told[n].Gain, told[n].Fit = s.told, s.toldFit
+		due[n].Gain, due[n].Fit = s.gain, s.fit
+	}
+	d := divide(told, p)
+	if other := divide(due, p); worthIt(d.slices, other.slices) {
+		d, told = other, due
+	}
+	several := busyProcs(told) > 2
+	for n, i := range members {
+		s := jobs[claims[i].Key]
+		s.told, s.toldFit = told[n].Gain, told[n].Fit
 		claims[i].Gain, claims[i].Fit = s.told, s.toldFit
 		s.slice = float64(d.slices[n])
-		s.first, s.last = d.othersAreBrief(list, n), d.isBrief(n)
+		s.first, s.last = d.othersAreBrief(told, n), d.isBrief(n)
 		if s.rest = 0; several {
 			s.rest = time.Duration(d.rest[n]) * time.Microsecond
 		}
@@ -127,10 +161,12 @@ const (
 	// one more turn of its neighbour. (PyTorch's inference needs 1.2 with any slice on an H100.)
 	brokenFrom = 1.45
 	// The slice becomes so much longer at a time, up to mostFit, and no more than once in so many
-	// looks; and slowly shorter again.
+	// looks; and slowly shorter again. Where even the longest does not help it is short again, and
+	// nothing is tried for so many looks.
 	fitGrows  = 1.15
 	fitFades  = 0.999
 	fitLooks  = 3
+	fitRests  = 200
 	mostFit   = 1500
 	leastTold = 4 // turns and waits of a look that tell something
 )
@@ -138,7 +174,7 @@ const (
 // lost is for how long a job stayed on the card without doing anything there, in nanoseconds: it
 // was switched from. That is so for turns that are about as long as its slice.
 func (s *standing) lost(u usage) float64 {
-	if !u.exact || u.turns == 0 || s.slice == 0 {
+	if u.turns == 0 || s.slice == 0 {
 		return 0
 	}
 	turn := u.ns / 1000 / float64(u.turns)
@@ -157,7 +193,11 @@ func (s *standing) followFit(u usage) {
 		s.turns = turns
 	}
 	s.turns += (turns - s.turns) / fitLooks
-	if s.turns > brokenFrom && s.tried > fitLooks {
+	switch {
+	case s.turns <= brokenFrom || s.tried <= fitLooks:
+	case s.fit >= mostFit: // that is not why
+		s.fit, s.tried = briefSlice, -fitRests
+	default:
 		s.fit, s.tried = min(mostFit, s.fit*fitGrows), 0
 	}
 }
@@ -176,8 +216,6 @@ func worthIt(before, after []uint32) bool {
 // it: one that has ended a moment ago still counts as busy.
 const leastWanted = 0.05
 
-func wanted(u usage) bool { return !u.exact || u.wants >= leastWanted }
-
 // rivalry is a job that competes for a card, and what it is entitled to, in nanoseconds.
 type rivalry struct {
 	Claim
@@ -188,22 +226,14 @@ type rivalry struct {
 }
 
 // settle holds what jobs had against what they were entitled to.
-func settle(rivals []rivalry) {
-	entitle(rivals)
-	var span time.Duration
-	turns := math.Inf(1) // a second, of the job that came least often
-	for _, r := range rivals {
-		span = max(span, r.used.span)
-		if r.used.exact && r.used.wants > 0 {
-			turns = min(turns, max(1, float64(r.used.turns))/r.used.span.Seconds())
-		}
-	}
-	pace := max(fastBalance, min(slowBalance, time.Duration(sureTurns/turns*float64(time.Second))))
+func settle(rivals []rivalry, pace time.Duration) {
 	mean, cores := 0.0, 0.0
 	for _, r := range rivals {
 		fade := math.Exp(-float64(r.used.span) / float64(partMemory))
 		r.part = r.part*fade + r.used.ns/float64(r.used.span)*(1-fade)
-		change := (r.entitled - r.used.ns) / (float64(r.Cores) / 100 * float64(pace))
+		// In parts of its share. What is more than twice its share is not paid back.
+		lack := (r.entitled - r.used.ns) / (float64(r.Cores) / 100 * float64(r.used.span))
+		change := max(-1, lack) * float64(r.used.span) / float64(pace)
 		if r.last { // shorter it cannot get
 			change = max(0, change)
 		}
@@ -264,9 +294,6 @@ func entitle(rivals []rivalry) {
 // the card. That is while it has it, and while it waits for its turn: beside several others,
 // which all switch more often for it, for one turn of theirs each time at most.
 func (r rivalry) weight() float64 {
-	if !r.used.exact {
-		return float64(r.Cores)
-	}
 	waited := r.used.wants*float64(r.used.span) - r.used.ns
 	if r.rest > 0 {
 		waited = min(waited, float64(r.used.turns)*float64(r.rest))

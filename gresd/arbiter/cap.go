@@ -63,12 +63,6 @@ func (g *gates) open(k Key) bool {
 	return s != nil && s.gate&libvgpu.GateBudget == 0
 }
 
-// knows says whether what a job had is told by the card, or by launches that are measured.
-func (g *gates) knows(c Claim, u usage, now time.Time) bool {
-	s := g.jobs[c.Key]
-	return u.exact || c.NoRecords && s != nil && s.measures(now)
-}
-
 // measures says that a job's own account is known.
 func (s *gateState) measures(now time.Time) bool {
 	return s.gate != 0 && now.Sub(s.since) >= knownFor

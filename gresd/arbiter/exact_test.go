@@ -168,7 +168,7 @@ func TestNobodyMeasuresItselfWhereTheCardTells(t *testing.T) {
 		noRecords bool
 		want      uint32
 	}{{false, 0}, {true, measure}} {
-		claims := []Claim{claim(1, 30, soft, 1), claim(2, 70, hard, 1)}
+		claims := []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}
 		claims[0].NoRecords = c.noRecords
 		if got := Plan(claims, params)[claims[0].Key].Gate; got != c.want {
 			t.Errorf("no records %v: gate %d, want %d", c.noRecords, got, c.want)

@@ -236,7 +236,7 @@ func playOn(jobs []job, span time.Duration, after func(c *card, slices []uint32)
 			before[i] = job{had: j.had, waited: j.waitedBy(c.now), turns: j.turns, syncs: j.syncs}
 		}
 		now := time.Unix(1000, 0).Add(c.now)
-		b.update(claims, used, &g, now, params)
+		b.update(claims, used, &g, params)
 		plan := Plan(claims, params)
 		g.note(plan, now)
 		slices := make([]uint32, len(jobs))

@@ -136,7 +136,7 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 				s.LeastPPM = max(s.LeastPPM, uint32(1e6*c.OpenPart))
 			}
 			s.WeightPPM = max(s.LeastPPM, uint32(math.Round(part*weightSteps)*(1e6/weightSteps)))
-		} else if !noSlices && c.NoRecords && competes(claims, i) {
+		} else if _, limited := limitOf(c); !noSlices && limited && c.NoRecords && competes(claims, i) {
 			s.Gate = libvgpu.GateMeasure
 		}
 		plan[c.Key] = s

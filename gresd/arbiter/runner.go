@@ -177,7 +177,7 @@ func (r *Runner) step(now time.Time) int {
 	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
 	r.gates.update(claims, used, now)
 	params := r.pace.Load().params
-	r.balance.update(claims, used, &r.gates, now, params)
+	r.balance.update(claims, used, &r.gates, params)
 	plan := Plan(claims, params)
 	r.gates.note(plan, now)
 	r.correctDealers(claims, used)
