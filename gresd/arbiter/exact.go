@@ -118,8 +118,10 @@ func (c *cardAccount) of(pids []uint32, works bool) (had time.Duration, wants fl
 	return had, min(1, wants), turns
 }
 
-// judge notes whether the records number processes as we do, when all jobs were looked at.
-func (e *exact) judge() {
+// judge notes whether the records number processes as we do, when all jobs were looked at. It is
+// true when they are no longer believed.
+func (e *exact) judge() (doubts bool) {
+	before := e.nameless
 	for _, c := range e.cards {
 		all := time.Duration(0)
 		for _, use := range c.use {
@@ -132,6 +134,7 @@ func (e *exact) judge() {
 			e.nameless += c.span
 		}
 	}
+	return before < namelessFor && e.nameless >= namelessFor
 }
 
 // tells says whether a card's records tell what our processes had.

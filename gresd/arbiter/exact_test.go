@@ -97,13 +97,16 @@ func TestRecordsThatNumberOtherwiseAreNotBelieved(t *testing.T) {
 	times := &fakeTimes{known: true, account: cardtime.Account{At: time.Hour}}
 	s, now := newSampler(), time.Now()
 	s.exact = exact{times: times, cards: map[gpu.UUID]*cardAccount{"A": {}}}
+	said := 0
 	look := func(i int, host map[uint32]float64) activity {
 		times.pass(tick, host)
 		s.exact.look()
 		v := slot(1, uint64(i+1), 0)
 		v.HostPID, v.OnHost = 634, true
 		act := s.look(7, view(v), oneCard, now.Add(time.Duration(i)*tick))[0]
-		s.exact.judge()
+		if s.exact.judge() {
+			said++
+		}
 		return act
 	}
 	for i := range 40 {
@@ -115,6 +118,9 @@ func TestRecordsThatNumberOtherwiseAreNotBelieved(t *testing.T) {
 	look(40, map[uint32]float64{634: 0.5, 1270: 0.4})
 	if act := look(41, map[uint32]float64{634: 0.5, 1270: 0.4}); !act.used.exact || s.exact.refused("A") {
 		t.Error("records that name the process are not believed")
+	}
+	if said != 1 {
+		t.Errorf("said %d times, want once", said)
 	}
 }
 

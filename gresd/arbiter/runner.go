@@ -172,7 +172,9 @@ func (r *Runner) step(now time.Time) int {
 			used = append(used, acts[i].used)
 		}
 	}
-	r.sampler.exact.judge()
+	if r.sampler.exact.judge() {
+		r.log.Warn("time on the card is not known exactly: its records name no process of this node's jobs; does gresd run in a PID namespace of its own, such as a container's")
+	}
 	r.sampler.forget(now)
 	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
 	r.gates.update(claims, used, now)
