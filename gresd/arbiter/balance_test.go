@@ -124,7 +124,8 @@ func TestAShareIsKeptWhateverTheProgramDoes(t *testing.T) {
 	for _, n := range []int{1, 4} {
 		list = append(list, pair{
 			fmt.Sprintf("graphs, waits at step %d", n),
-			both(func(share uint32) job { return graph(share, n) }), []float64{0.93, 0.95},
+			both(func(share uint32) job { return graph(share, n) }),
+			[]float64{0.93, 0.95},
 		})
 	}
 	for _, c := range list {

@@ -162,9 +162,9 @@ struct sim_card_config {
 	uint64_t switch_away_ns;  /* its first part: nobody is on the card, by the records */
 	uint64_t switch_slice_ns; /* its last part: the new slice has begun */
 	uint64_t change_ns;       /* what a change of a slice costs a card that works */
-	uint64_t latency_ns; /* launch to first possible start */
-	uint64_t gap_ns;     /* between kernels */
-	uint64_t kernel_ns;  /* kernels of unknown length */
+	uint64_t latency_ns;      /* launch to first possible start */
+	uint64_t gap_ns;          /* between kernels */
+	uint64_t kernel_ns;       /* kernels of unknown length */
 	uint64_t copy_bytes_per_ms;
 	uint32_t link[SIM_MAX_CARDS];
 	uint32_t nvswitch; /* NVLinks go to a switch */
@@ -184,8 +184,8 @@ struct sim_card {
 	uint64_t slice_left_ns;
 	uint64_t switch_left_ns;
 	uint64_t change_left_ns; /* nothing runs for so long */
-	uint64_t busy_ns; /* kernels, switches, changes of slices */
-	uint64_t work_ns; /* kernels alone */
+	uint64_t busy_ns;        /* kernels, switches, changes of slices */
+	uint64_t work_ns;        /* kernels alone */
 	uint64_t switches;
 	uint64_t records; /* written so far; a ring, see sim_switch_at */
 	uint64_t sample_at_ns;

@@ -92,7 +92,8 @@ int main(int argc, char **argv)
 	CUmodule m;
 
 	if (argc != 8) {
-		fprintf(stderr, "usage: rhythm KERNELS KERNEL_US LAUNCH_US GAP_US WAIT START_AT SECONDS\n");
+		fprintf(stderr,
+			"usage: rhythm KERNELS KERNEL_US LAUNCH_US GAP_US WAIT START_AT SECONDS\n");
 		return 2;
 	}
 	r.kernels = atol(argv[1]);
