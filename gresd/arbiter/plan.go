@@ -54,7 +54,7 @@ type Claim struct {
 	Busy    uint32 // processes that have work on the card
 
 	// Priority is libvgpu.PrioNormal, …. It decides who waits for whom, never how
-	// much a job gets: jobs below an eager one are given short slices.
+	// much a job gets: while it has not had its share, the slices of jobs below it are short.
 	Priority uint32
 	// Gain is the logarithm of what its share is multiplied by for its slices, because it
 	// lacks some of what it is entitled to or has had too much.
