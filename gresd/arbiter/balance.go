@@ -23,23 +23,21 @@ type balance struct {
 
 // contest is of jobs that compete for a card.
 type contest struct {
-	rivals int           // how many
-	looks  int           // for which they have been so many
-	pace   time.Duration // in which a gain grows by 1 where a job lacks all
+	rivals int // how many
+	looks  int // for which they have been so many
 }
 
 // standing is how a job stands beside its neighbours.
 type standing struct {
-	gain float64 // logarithm
-	told float64 // the gain by which slices were last set
-	part float64 // of the card that it had lately
+	gain  float64 // logarithm
+	told  float64 // the gain by which slices were last set
+	roomy bool    // as told
+	part  float64 // of the card that it had lately
 	// first says that its neighbours' slices are as short as they get, last that its own is.
 	first, last bool
-	// turns are those that it lately needed for each wait of its host, fit is [Claim.Fit], and
-	// tried says how many looks ago that was made longer.
-	turns, fit, toldFit float64
-	tried               int
-	slice               float64 // as told, in microseconds
+	turn        float64 // how long its last turns were, in nanoseconds; 0: not known
+	slice       float64 // as told, in microseconds
+	trial       trial
 	// rest is how long it waits for its turn at most; 0: for as long as it is away.
 	rest time.Duration
 }
@@ -47,19 +45,21 @@ type standing struct {
 const (
 	// A gain grows by 1 in the time in which a job lacks all of what it is entitled to. What a
 	// job had in a look is known to one of its turns, as it depends on where in a turn the look
-	// falls. So that time is surePart times the longest turn, in parts of what its job was
-	// entitled to in a look, within these bounds.
+	// falls. So that time is surePart times its turn, in parts of what it was entitled to in
+	// the look, within these bounds.
 	surePart    = time.Second
 	fastBalance = 75 * time.Millisecond
 	slowBalance = 400 * time.Millisecond
-	paceLooks   = 3
+	turnLooks   = 3 // of which its turn is a mean
 	// firstLooks are those of a contest that do not count: programs that start together do not
 	// begin together.
 	firstLooks = 5
-	// fades is how fast a gain is forgotten that nothing renews. A job whose budget holds it
-	// has exactly its limit, whatever its slices, and small errors would else add up.
-	fades     = 20 * time.Second
-	fadesHeld = time.Second
+	// fades is how fast a gain is forgotten that nothing renews.
+	fades = 20 * time.Second
+	// heldFrom is the part of its limit from which a job that its budget holds counts as one
+	// that has all of it. It needs no longer slices for that: its gain falls, by 1 in heldPace.
+	heldFrom = 0.97
+	heldPace = time.Second
 	// mostGain bounds the logarithm.
 	mostGain = 6.0
 	// gainStep is a change of slices that is worth its price: the card loses about 0.4 ms
@@ -67,9 +67,6 @@ const (
 	gainStep = 0.1
 	// partMemory is how long what a job had counts in its part.
 	partMemory = 500 * time.Millisecond
-	// heldFrom is the part of its limit from which a job that its budget holds counts as one
-	// that has all of it.
-	heldFrom = 0.9
 )
 
 // update sets the gain of every claim. used is what each had: who is not told of by the card's
@@ -83,9 +80,13 @@ func (b *balance) update(claims []Claim, used []usage, g *gates, p Params) {
 	for card, members := range cards {
 		if rivals := b.rivals(claims, members, used, g, jobs); len(rivals) > 1 {
 			entitle(rivals)
-			c := b.cards[card].next(rivals)
+			c := b.cards[card]
+			if c.rivals != len(rivals) {
+				c = contest{rivals: len(rivals)}
+			}
+			c.looks++
 			if contests[card] = c; c.looks > firstLooks {
-				settle(rivals, c.pace)
+				settle(rivals)
 			}
 		}
 		b.tell(claims, members, p, jobs)
@@ -102,30 +103,15 @@ func (b *balance) rivals(claims []Claim, members []int, used []usage, g *gates, 
 			s = &standing{}
 		}
 		jobs[claims[i].Key] = s
-		s.followFit(used[i])
+		s.follow(used[i])
+		if s.first {
+			s.trial.look(used[i])
+		}
 		if u := used[i]; claims[i].Busy > 0 && u.span > 0 && u.exact && u.wants >= leastWanted {
-			u.ns -= s.lost(u)
 			list = append(list, rivalry{claims[i], u, s, g.open(claims[i].Key), 0})
 		}
 	}
 	return list
-}
-
-// next is a contest after one more look. A few looks decide its pace.
-func (c contest) next(rivals []rivalry) contest {
-	unsure := 0.0
-	for _, r := range rivals {
-		if r.used.turns > 0 {
-			unsure = max(unsure, r.used.ns/float64(r.used.turns)/max(r.entitled, 1))
-		}
-	}
-	if len(rivals) != c.rivals {
-		c = contest{rivals: len(rivals), pace: slowBalance}
-	}
-	pace := max(fastBalance, min(slowBalance, time.Duration(unsure*float64(surePart))))
-	c.pace += (pace - c.pace) / paceLooks
-	c.looks++
-	return c
 }
 
 // tell gives the claims of a card their gains: all at once, for one job's gain changes
@@ -135,8 +121,8 @@ func (b *balance) tell(claims []Claim, members []int, p Params, jobs map[Key]*st
 	for n, i := range members {
 		s := jobs[claims[i].Key]
 		told[n], due[n] = claims[i], claims[i]
-		told[n].Gain, told[n].Fit = s.told, s.toldFit
-		due[n].Gain, due[n].Fit = s.gain, s.fit
+		told[n].Gain, due[n].Gain = s.told, s.gain
+		told[n].Roomy, due[n].Roomy = s.roomy, s.trial.longer
 	}
 	d := divide(told, p)
 	if other := divide(due, p); worthIt(d.slices, other.slices) {
@@ -145,8 +131,8 @@ func (b *balance) tell(claims []Claim, members []int, p Params, jobs map[Key]*st
 	several := busyProcs(told) > 2
 	for n, i := range members {
 		s := jobs[claims[i].Key]
-		s.told, s.toldFit = told[n].Gain, told[n].Fit
-		claims[i].Gain, claims[i].Fit = s.told, s.toldFit
+		s.told, s.roomy = told[n].Gain, told[n].Roomy
+		claims[i].Gain, claims[i].Roomy = s.told, s.roomy
 		s.slice = float64(d.slices[n])
 		s.first, s.last = d.othersAreBrief(told, n), d.isBrief(n)
 		if s.rest = 0; several {
@@ -155,51 +141,39 @@ func (b *balance) tell(claims []Claim, members []int, p Params, jobs map[Key]*st
 	}
 }
 
-const (
-	// brokenFrom is how many turns a job needs for each wait from which its neighbour's slice
-	// is too short: it leaves the card in the midst of what its host launches, and waits for
-	// one more turn of its neighbour. (PyTorch's inference needs 1.2 with any slice on an H100.)
-	brokenFrom = 1.45
-	// The slice becomes so much longer at a time, up to mostFit, and no more than once in so many
-	// looks; and slowly shorter again. Where even the longest does not help it is short again, and
-	// nothing is tried for so many looks.
-	fitGrows  = 1.15
-	fitFades  = 0.999
-	fitLooks  = 3
-	fitRests  = 200
-	mostFit   = 1500
-	leastTold = 4 // turns and waits of a look that tell something
-)
-
-// lost is for how long a job stayed on the card without doing anything there, in nanoseconds: it
-// was switched from. That is so for turns that are about as long as its slice.
-func (s *standing) lost(u usage) float64 {
-	if u.turns == 0 || s.slice == 0 {
-		return 0
+// worked leaves out of what jobs had the time for which they did nothing there: at the end of
+// turns from which they were switched, which are about as long as their slices, and at the
+// begin of the others.
+func (b *balance) worked(claims []Claim, used []usage) {
+	for i, c := range claims {
+		u, s := &used[i], b.jobs[c.Key]
+		if !u.exact || u.turns == 0 || s == nil || s.slice == 0 {
+			continue
+		}
+		whole := min(1, u.ns/1000/float64(u.turns)/s.slice)
+		u.ns -= min(u.ns/2, float64(u.turns)*1000*(preemptUS*whole+beginUS*(1-whole)))
 	}
-	turn := u.ns / 1000 / float64(u.turns)
-	return min(u.ns/2, float64(u.turns)*preemptUS*1000*min(1, turn/s.slice))
 }
 
-// followFit notes how many turns a job that goes first needs for each wait.
-func (s *standing) followFit(u usage) {
-	s.tried++
-	s.fit = max(briefSlice, s.fit*fitFades)
-	if !s.first || u.waits < leastTold || u.turns < leastTold {
+// follow notes how long a job's turns are.
+func (s *standing) follow(u usage) {
+	if u.turns == 0 {
 		return
 	}
-	turns := float64(u.turns) / float64(u.waits)
-	if s.turns == 0 {
-		s.turns = turns
+	turn := u.ns / float64(u.turns)
+	if s.turn == 0 {
+		s.turn = turn
 	}
-	s.turns += (turns - s.turns) / fitLooks
-	switch {
-	case s.turns <= brokenFrom || s.tried <= fitLooks:
-	case s.fit >= mostFit: // that is not why
-		s.fit, s.tried = briefSlice, -fitRests
-	default:
-		s.fit, s.tried = min(mostFit, s.fit*fitGrows), 0
+	s.turn += (turn - s.turn) / turnLooks
+}
+
+// pace is the time in which the gain of a job grows by 1 where it lacks all.
+func (r rivalry) pace() time.Duration {
+	if r.turn == 0 {
+		return slowBalance
 	}
+	unsure := r.turn / max(1, r.entitled)
+	return max(fastBalance, min(slowBalance, time.Duration(unsure*float64(surePart))))
 }
 
 // worthIt says whether other slices are worth the price of a change.
@@ -226,23 +200,21 @@ type rivalry struct {
 }
 
 // settle holds what jobs had against what they were entitled to.
-func settle(rivals []rivalry, pace time.Duration) {
+func settle(rivals []rivalry) {
 	mean, cores := 0.0, 0.0
 	for _, r := range rivals {
 		fade := math.Exp(-float64(r.used.span) / float64(partMemory))
 		r.part = r.part*fade + r.used.ns/float64(r.used.span)*(1-fade)
 		// In parts of its share. What is more than twice its share is not paid back.
 		lack := (r.entitled - r.used.ns) / (float64(r.Cores) / 100 * float64(r.used.span))
-		change := max(-1, lack) * float64(r.used.span) / float64(pace)
+		change := max(-1, lack) * float64(r.used.span) / float64(r.pace())
+		if limit, limited := limitOf(r.Claim); limited && !r.open && r.part > heldFrom*float64(limit)/100 {
+			change = min(change, -float64(r.used.span)/float64(heldPace))
+		}
 		if r.last { // shorter it cannot get
 			change = max(0, change)
 		}
-		r.gain += change
-		forget := fades
-		if limit, limited := limitOf(r.Claim); limited && !r.open && r.part > heldFrom*float64(limit)/100 {
-			forget = fadesHeld
-		}
-		r.gain *= math.Exp(-float64(r.used.span) / float64(forget))
+		r.gain = (r.gain + change) * math.Exp(-float64(r.used.span)/float64(fades))
 		mean, cores = mean+r.gain*float64(r.Cores), cores+float64(r.Cores)
 	}
 	for _, r := range rivals { // only differences count

@@ -68,6 +68,10 @@ func graph(share uint32, waits int) job {
 	return job{share: share, mode: hard, kernels: 1, kernel: 13500 * usec, launch: 20 * usec, gap: 100 * usec, waits: waits}
 }
 
+func slowHost(share uint32) job {
+	return job{share: share, mode: hard, kernels: 40, kernel: 5 * usec, launch: 20 * usec, gap: 500 * usec, waits: 1}
+}
+
 func lateData(share uint32) job {
 	j := training(share, 1)
 	j.pause, j.pauseOf = 80*msec, 60
@@ -102,6 +106,8 @@ func TestAShareIsKeptWhateverTheProgramDoes(t *testing.T) {
 		{"inference of 70", []job{inference(70), training(30, 4)}, []float64{0.8, 0.95}},
 		{"inference beside a full queue", []job{inference(30), filled(70, msec)}, []float64{0.7, 0.8}},
 		{"inference beside kernels of 20 ms", []job{inference(30), filled(70, 20*msec)}, []float64{0.7, 0.8}},
+		{"inference of 70 beside a full queue", []job{inference(70), filled(30, msec/5)}, []float64{0.85, 0.95}},
+		{"a slow host of 70", []job{slowHost(70), training(30, 4)}, []float64{0.85, 0.95}},
 		{"two of inference", both(inference), []float64{0.85, 0.85}},
 		{"decoding beside a training", []job{decode(30), training(70, 4)}, []float64{0.65, 0.8}},
 		{"bursts beside a full queue", []job{bursts(30), filled(70, msec)}, []float64{0.95, 0.95}},
@@ -113,7 +119,7 @@ func TestAShareIsKeptWhateverTheProgramDoes(t *testing.T) {
 		{"three full queues", []job{filled(10, msec/5), filled(30, msec/5), filled(60, msec/5)}, []float64{0.92, 0.94, 0.94}},
 		{"a training beside a full queue", []job{training(30, 1), filled(70, msec)}, []float64{0.93, 0.95}},
 		{"a full queue beside a training", []job{filled(30, msec), training(70, 1)}, []float64{0.93, 0.95}},
-		{"three", []job{inference(10), training(30, 4), training(60, 4)}, []float64{0.55, 0.8, 0.85}},
+		{"three", []job{inference(10), training(30, 4), training(60, 4)}, []float64{0.7, 0.8, 0.8}},
 		{"inference beside two trainings", []job{inference(30), training(35, 4), training(35, 4)}, []float64{0.42, 0.85, 0.85}},
 		{"four trainings", []job{training(25, 4), training(25, 1), training(25, 16), filled(25, msec)}, []float64{0.93, 0.93, 0.93, 0.93}},
 		{"inference beside three", []job{inference(25), training(25, 1), graph(25, 1), filled(25, msec)}, []float64{0.37, 0.8, 0.8, 0.8}},
@@ -154,8 +160,8 @@ func TestInferenceOfSlowAndFastHosts(t *testing.T) {
 		card := playOn(jobs, 6*sec, nil)
 		all, _ := kept(jobs, card)
 		t.Logf("%v: kept %.2f, slices %v, %d changes", launch, all, card.jobs[1].slice, card.changes)
-		if all[0] < 0.6 || all[1] < 0.79 {
-			t.Errorf("a launch takes %v: kept %.2f, want 0.60 and 0.79", launch, all)
+		if all[0] < 0.65 || all[1] < 0.82 {
+			t.Errorf("a launch takes %v: kept %.2f, want 0.65 and 0.82", launch, all)
 		}
 	}
 }

@@ -5,6 +5,8 @@ package arbiter
 import (
 	"math"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 // card is a model of a card and of the hosts of its jobs, in virtual time. It gives what an
@@ -20,9 +22,15 @@ type card struct {
 const (
 	switchTime  = 83 * time.Microsecond  // between two processes, by the card's records
 	preemptTime = 130 * time.Microsecond // for which one with work stays on beyond its slice
+	beginTime   = 80 * time.Microsecond  // for which one that had no work for sleepTime does nothing yet
+	sleepTime   = 50 * time.Microsecond
 	changeTime  = 400 * time.Microsecond // the card loses to a change of slices
 	syncTime    = 24 * time.Microsecond  // from the end of the work to the host that waits for it
 	mostAhead   = 1024                   // launches of a host before the card
+
+	mostSaved     = 5 * time.Millisecond  // of a budget
+	pollTime      = 20 * time.Microsecond // of a host that is held
+	mostHeldAhead = time.Millisecond      // of work on its way while the budget holds
 )
 
 // job is a program: steps of kernels, which its host launches one after the other.
@@ -38,6 +46,12 @@ type job struct {
 	pause    time.Duration // of the host, once in pauseOf steps
 	pauseOf  int
 	ends     time.Duration // nothing is launched from then on; 0: always
+
+	// Its gate: while held, it launches from a budget of its share of the time.
+	held     bool
+	dry      bool
+	budget   time.Duration
+	refilled time.Duration
 
 	slice    time.Duration
 	queue    []time.Duration // when the kernels that are launched are there
@@ -56,9 +70,31 @@ type job struct {
 	away        time.Duration // when it last left the card; <0: it is there
 }
 
+// mayLaunch asks the gate, as libvgpu's is: in debt it saves up before it goes on, and while it
+// holds little is on its way.
+func (j *job) mayLaunch(now time.Duration) bool {
+	j.budget += (now - j.refilled) * time.Duration(j.share) / 100
+	j.refilled = now
+	if len(j.queue) == 0 || !j.held {
+		j.budget = min(j.budget, mostSaved)
+	}
+	if !j.held { // what it had meanwhile does not count
+		j.budget = max(j.budget, -mostSaved)
+	}
+	if saved := mostSaved * time.Duration(j.share) / 100; j.budget <= 0 || j.budget >= saved {
+		j.dry = j.budget <= 0
+	}
+	onItsWay := time.Duration(len(j.queue)) * j.kernel
+	return !j.held || !j.dry && (onItsWay == 0 || onItsWay+j.kernel <= mostHeldAhead)
+}
+
 // advance lets the host launch what it can up to a time.
 func (j *job) advance(now time.Duration) {
 	for !j.waiting && j.host <= now && len(j.queue) < mostAhead {
+		if !j.mayLaunch(now) {
+			j.host = now
+			return
+		}
 		if j.ends > 0 && j.host >= j.ends {
 			return
 		}
@@ -90,6 +126,9 @@ func (j *job) nextLaunch() time.Duration {
 	if j.waiting || len(j.queue) >= mostAhead || j.ends > 0 && j.host >= j.ends {
 		return math.MaxInt64
 	}
+	if !j.mayLaunch(j.refilled) {
+		return j.refilled + pollTime
+	}
 	return j.host + j.launch
 }
 
@@ -98,6 +137,7 @@ func (j *job) ready(now time.Duration) bool { return len(j.queue) > 0 && j.queue
 // complete ends the kernel that runs.
 func (j *job) complete(now time.Duration) {
 	j.queue = j.queue[1:]
+	j.budget -= j.kernel
 	j.left = j.kernel
 	if j.done++; j.done%j.kernels == 0 {
 		j.steps = append(j.steps, now)
@@ -147,9 +187,13 @@ func (c *card) run(until time.Duration) {
 				if j.away >= 0 {
 					j.waited += min(c.now-j.away, 50*time.Millisecond)
 				}
+				away := j.away
 				j.away = -1
 				j.turns++
 				c.end = c.now + j.slice
+				if j.queue[0] > away+sleepTime {
+					c.pass(beginTime)
+				}
 			}
 			continue
 		}
@@ -236,12 +280,15 @@ func playOn(jobs []job, span time.Duration, after func(c *card, slices []uint32)
 			before[i] = job{had: j.had, waited: j.waitedBy(c.now), turns: j.turns, syncs: j.syncs}
 		}
 		now := time.Unix(1000, 0).Add(c.now)
+		b.worked(claims, used)
+		g.update(claims, used, now)
 		b.update(claims, used, &g, params)
 		plan := Plan(claims, params)
 		g.note(plan, now)
 		slices := make([]uint32, len(jobs))
 		for i := range claims {
 			slices[i] = plan[claims[i].Key].SliceUS
+			c.jobs[i].held = plan[claims[i].Key].Gate&libvgpu.GateBudget != 0
 		}
 		if tell(slices) {
 			c.changes++
@@ -273,7 +320,7 @@ func training(share uint32, waits int) job {
 }
 
 func inference(share uint32) job {
-	return job{share: share, mode: hard, kernels: 90, kernel: 4200 * time.Nanosecond, launch: 13300 * time.Nanosecond, gap: 90 * usec, waits: 1}
+	return job{share: share, mode: hard, kernels: 90, kernel: 3400 * time.Nanosecond, launch: 13300 * time.Nanosecond, gap: 90 * usec, waits: 1}
 }
 
 // full keeps its queue full.

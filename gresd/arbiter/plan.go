@@ -59,9 +59,9 @@ type Claim struct {
 	// Gain is the logarithm of what its share is multiplied by for its slices, because it
 	// lacks some of what it is entitled to or has had too much.
 	Gain float64
-	// Fit is how long a neighbour's slice must be, in microseconds, so that what its host
-	// launches until it waits fits between two of its own turns; 0: not known.
-	Fit float64
+	// Roomy says that its only neighbour's slice must be longer than the shortest, so that what
+	// its host launches until it waits fits between two turns of that.
+	Roomy bool
 	// NoRecords says that the card does not tell what it had, so its own account must do.
 	NoRecords bool
 	// Load is the part of the time in which its work was on the card lately, or waited

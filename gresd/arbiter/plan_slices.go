@@ -111,10 +111,11 @@ func weightsOf(claims []Claim) []float64 {
 }
 
 // What a turn costs beside what it is for, in microseconds (measured on an H100): the card is
-// nobody's while it switches, and a process that is switched from with work to do stays on it
-// a while longer.
+// nobody's while it switches, a process that is switched from with work to do stays on it a while
+// longer, and one that comes back after it had none does nothing there for a while.
 const (
 	switchUS  = 83
+	beginUS   = 80
 	preemptUS = 130
 )
 
@@ -128,10 +129,11 @@ const (
 	// the training 72, at 700 90 and 60, at 500 77 and 52: what the host launches for a step
 	// then does not fit between two turns (see [Claim.Fit]: hosts differ).
 	briefSlice = 750
+	roomySlice = 1400
 	// briefAmongSeveral is the same for several processes, which switch among themselves all
 	// the time; and briefBelow for several that are below one of higher priority, whose own
 	// needs may be small.
-	briefAmongSeveral = 800
+	briefAmongSeveral = 650
 	briefBelow        = 1000
 )
 
@@ -141,7 +143,7 @@ const (
 // job has f / (sum of all f + o) of the card, and f = s × keptOf × o / (1 - keptOf × sum of
 // all s).
 func briefOf(claims []Claim, weights []float64) func(Claim) float64 {
-	first, procsOfOthers, coresOfOthers, fit := -1, 0.0, 0.0, 0.0
+	first, procsOfOthers, coresOfOthers := -1, 0.0, 0.0
 	for i, c := range claims {
 		if c.Busy == 0 {
 			continue
@@ -155,15 +157,16 @@ func briefOf(claims []Claim, weights []float64) func(Claim) float64 {
 	if first >= 0 {
 		procsOfOthers -= float64(claims[first].Busy)
 		coresOfOthers -= float64(claims[first].Cores)
-		fit = claims[first].Fit
 	}
 	o := procsOfOthers*preemptUS + (procsOfOthers+1)*switchUS + turnUS
 	left := max(1-keptOf, 1-keptOf*coresOfOthers/100)
 	return func(c Claim) float64 {
 		us := float64(c.Cores) / 100 * keptOf * o / left / float64(procs(c))
 		switch {
+		case procsOfOthers <= 1 && first >= 0 && claims[first].Roomy:
+			return max(us, roomySlice)
 		case procsOfOthers <= 1:
-			return max(us, briefSlice, fit)
+			return max(us, briefSlice)
 		case first >= 0 && rank(c.Priority) < rank(claims[first].Priority):
 			return max(us, briefBelow)
 		}

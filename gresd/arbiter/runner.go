@@ -177,6 +177,7 @@ func (r *Runner) step(now time.Time) int {
 	}
 	r.sampler.forget(now)
 	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
+	r.balance.worked(claims, used)
 	r.gates.update(claims, used, now)
 	params := r.pace.Load().params
 	r.balance.update(claims, used, &r.gates, params)

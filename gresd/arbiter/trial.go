@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import "time"
+
+// trial finds how long the slice of a job's only neighbour should be at least, where that is as
+// short as it gets. What the job's host launches until it waits either fits between two turns
+// of the neighbour, or it leaves the card in the midst of it and waits for one turn more.
+// Then a longer slice may serve both. Hosts differ, so it is tried: the length stays with
+// which the host waits more often, so does more.
+type trial struct {
+	longer bool // what holds
+	trying bool // since the last window
+	before float64
+	rests  int // windows for which nothing is tried
+
+	looks int // of this window
+	span  time.Duration
+	waits uint64
+	turns uint64
+}
+
+const (
+	// brokenFrom is how many turns a job needs for each wait from which its neighbour's slice
+	// seems too short. (PyTorch's inference needs 1.2 with any slice on an H100.)
+	brokenFrom = 1.45
+	// trialLooks are a window, trialWaits is how often a host must wait in it to tell something,
+	// and nothing is tried for trialRests windows after a trial.
+	trialLooks = 10
+	trialWaits = 40
+	trialRests = 20
+)
+
+// look adds a look at a job whose neighbours' slices are as short as they get.
+func (t *trial) look(u usage) {
+	t.looks++
+	t.span, t.waits, t.turns = t.span+u.span, t.waits+u.waits, t.turns+u.turns
+	if t.looks < trialLooks {
+		return
+	}
+	rate := float64(t.waits) / t.span.Seconds()
+	broken := float64(t.turns) > brokenFrom*float64(t.waits)
+	told := t.waits >= trialWaits
+	t.looks, t.span, t.waits, t.turns = 0, 0, 0, 0
+	switch {
+	case t.trying:
+		if rate < t.before {
+			t.longer = !t.longer
+		}
+		t.trying, t.rests = false, trialRests
+	case t.rests > 0:
+		t.rests--
+	case told && (broken || t.longer):
+		t.longer, t.trying, t.before = !t.longer, true, rate
+	}
+}
