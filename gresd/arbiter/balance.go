@@ -104,9 +104,7 @@ func (b *balance) rivals(claims []Claim, members []int, used []usage, g *gates, 
 		}
 		jobs[claims[i].Key] = s
 		s.follow(used[i])
-		if s.first {
-			s.trial.look(used[i])
-		}
+		s.trial.look(used[i], s.first)
 		if u := used[i]; claims[i].Busy > 0 && u.span > 0 && u.exact && u.wants >= leastWanted {
 			list = append(list, rivalry{claims[i], u, s, g.open(claims[i].Key), 0})
 		}

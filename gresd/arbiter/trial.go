@@ -10,12 +10,12 @@ import "time"
 // Then a longer slice may serve both. Hosts differ, so it is tried: the length stays with
 // which the host waits more often, so does more.
 type trial struct {
-	longer bool // what holds
-	trying bool // since the last window
-	before float64
-	rests  int // windows for which nothing is tried
+	longer bool    // what holds
+	trying bool    // since the last window
+	rate   float64 // waits a second with what was held before, or with what was found to be better
+	rests  int     // windows for which nothing is tried
 
-	looks int // of this window
+	looks int // of this window; below 0: such as do not count
 	span  time.Duration
 	waits uint64
 	turns uint64
@@ -26,15 +26,21 @@ const (
 	// seems too short. (PyTorch's inference needs 1.2 with any slice on an H100.)
 	brokenFrom = 1.45
 	// trialLooks are a window, trialWaits is how often a host must wait in it to tell something,
-	// and nothing is tried for trialRests windows after a trial.
+	// and nothing is tried for trialRests windows after a trial, unless the host waits less
+	// often than fallenTo of what it did.
 	trialLooks = 10
 	trialWaits = 40
 	trialRests = 20
+	fallenTo   = 0.75
 )
 
-// look adds a look at a job whose neighbours' slices are as short as they get.
-func (t *trial) look(u usage) {
+// look adds a look at a job. brief says that its neighbours' slices are as short as they get.
+func (t *trial) look(u usage, brief bool) {
 	t.looks++
+	if !brief || t.looks <= 0 {
+		t.begin(min(t.looks, 0))
+		return
+	}
 	t.span, t.waits, t.turns = t.span+u.span, t.waits+u.waits, t.turns+u.turns
 	if t.looks < trialLooks {
 		return
@@ -42,16 +48,26 @@ func (t *trial) look(u usage) {
 	rate := float64(t.waits) / t.span.Seconds()
 	broken := float64(t.turns) > brokenFrom*float64(t.waits)
 	told := t.waits >= trialWaits
-	t.looks, t.span, t.waits, t.turns = 0, 0, 0, 0
+	t.begin(0)
 	switch {
-	case t.trying:
-		if rate < t.before {
-			t.longer = !t.longer
-		}
+	case t.trying && rate < t.rate:
+		t.change()
 		t.trying, t.rests = false, trialRests
-	case t.rests > 0:
+	case t.trying:
+		t.trying, t.rests, t.rate = false, trialRests, rate
+	case t.rests > 0 && rate > fallenTo*t.rate:
 		t.rests--
 	case told && (broken || t.longer):
-		t.longer, t.trying, t.before = !t.longer, true, rate
+		t.change()
+		t.trying, t.rate = true, rate
 	}
 }
+
+// change takes the other length. It is told after this look, so the next one shows both.
+func (t *trial) change() {
+	t.longer = !t.longer
+	t.begin(-1)
+}
+
+// begin begins a window.
+func (t *trial) begin(looks int) { t.looks, t.span, t.waits, t.turns = looks, 0, 0, 0 }
