@@ -53,21 +53,21 @@ func writeStatus(w io.Writer, p paint, st wire.Status) error {
 }
 
 func writeJobs(w io.Writer, p paint, jobs []wire.Job) error {
-	rows := [][]string{{"JOB", "USER", "CARD", "SHARE", "GOT", "WAIT", "MEMORY", "MODE", "GPU TIME", "PROCS", "SLICE"}}
+	rows := [][]string{{"JOB", "USER", "CARD", "SHARE", "GOT", "WAIT", "BOUND", "MEMORY", "MODE", "GPU TIME", "PROCS", "SLICE"}}
 	for _, j := range jobs {
 		first := []string{fmt.Sprint(j.JobID), user(j)}
 		if len(j.Cards) == 0 {
-			rows = append(rows, append(first, "-", "-", "-", "-", "-", j.State, "-", "-", "-"))
+			rows = append(rows, append(first, "-", "-", "-", "-", "-", "-", j.State, "-", "-", "-"))
 		}
 		for _, c := range j.Cards {
 			rows = append(rows, append(first,
-				fmt.Sprint(c.Index), shareOf(c.Share, c.Cores), known(c.ComputePercent, rounded), known(c.WaitPercent, rounded),
+				fmt.Sprint(c.Index), shareOf(c.Share, c.Cores), known(c.ComputePercent, rounded), known(c.WaitPercent, rounded), bound(c),
 				ofSize(known(c.UsedBytes, size), size(c.LimitBytes)), mode(j),
 				known(c.GPUSeconds, seconds), known(c.Processes, func(n int) string { return fmt.Sprint(n) }), slice(c)))
 			first = []string{"", ""}
 		}
 	}
-	if err := table(w, p, rows, "SLICE", "GPU TIME", "PROCS", "WAIT"); err != nil {
+	if err := table(w, p, rows, "SLICE", "GPU TIME", "PROCS", "BOUND", "WAIT"); err != nil {
 		return err
 	}
 	for _, j := range jobs {
@@ -141,6 +141,14 @@ func known[T any](v *T, write func(T) string) string {
 		return "?"
 	}
 	return write(*v)
+}
+
+// bound is what keeps a job from having more; "-" for one without work.
+func bound(c wire.JobCard) string {
+	if c.Bound == "" {
+		return "-"
+	}
+	return c.Bound
 }
 
 func slice(c wire.JobCard) string {

@@ -183,6 +183,7 @@ func (r *Runner) step(now time.Time) int {
 	r.balance.update(claims, used, &r.gates, params)
 	plan := Plan(claims, params)
 	r.gates.note(plan, now)
+	r.work.bound(claims, used, func(key Key) uint32 { return plan[key].Others })
 	r.correctDealers(claims, used)
 	r.sampler.exact.ask(claims, func(card gpu.UUID) bool {
 		d := r.dealers[card]

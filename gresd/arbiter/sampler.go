@@ -44,6 +44,7 @@ type jobKey struct {
 }
 
 type jobState struct {
+	held    uint64    // launches that waited for the budget
 	elapsed uint64    // time for which measured work was on its way
 	sign    time.Time // last sign of work of any process
 	seen    time.Time
@@ -74,6 +75,8 @@ type usage struct {
 	wants float64
 	turns uint64
 	waits uint64 // how often its host has waited for its work
+	// held says that launches had to wait for its budget.
+	held bool
 	// elapsed is the time for which measured work was on its way, in the time look.
 	elapsed float64
 	look    time.Duration
@@ -133,9 +136,10 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			}
 		}
 		acts[i].unseen = !onHost
+		u.held = known && view.Cards[i].Budget.Waits > before.held
 		u.elapsed, u.look = s.elapsed(key, view.Cards[i].ElapsedNS, now)
 		acts[i].used = u
-		s.seen(key, signs[i], now)
+		s.seen(key, signs[i], view.Cards[i].Budget.Waits, now)
 	}
 	return acts
 }
@@ -152,13 +156,13 @@ func (s *sampler) elapsed(key jobKey, sum uint64, now time.Time) (ns float64, lo
 	return ns, look
 }
 
-// seen notes the time of a look, and the last sign of work by then.
-func (s *sampler) seen(key jobKey, sign, now time.Time) {
+// seen notes the time of a look, and by then the last sign of work, and how many launches waited.
+func (s *sampler) seen(key jobKey, sign time.Time, held uint64, now time.Time) {
 	state := s.jobs[key]
 	if sign.After(state.sign) {
 		state.sign = sign
 	}
-	state.seen = now
+	state.seen, state.held = now, held
 	s.jobs[key] = state
 }
 

@@ -19,6 +19,13 @@ type Work struct {
 	// Turns are those it was given; TakesTurns says that it was ever given one.
 	Turns      uint64
 	TakesTurns bool
+	// Bound is what keeps it from having more; "": nothing is known, or it has no work. Had is
+	// the part of the card's time that it had lately, where other jobs have work there, too;
+	// negative: not known. Deprived is for how long its neighbours have taken time that it is
+	// entitled to.
+	Bound    Bound
+	Had      float64
+	Deprived time.Duration
 }
 
 // longestLook bounds what one look can add to the idle time: a gresd that was
@@ -34,6 +41,7 @@ type ledgerOfWork struct {
 
 type worked struct {
 	Work
+	bounds bounds
 	looked time.Time
 	known  bool // at the last look
 }
@@ -59,7 +67,7 @@ func (l *ledgerOfWork) note(key Key, known, busy bool, last, now time.Time) {
 	}
 	w := l.jobs[key]
 	if w == nil {
-		w = &worked{looked: now}
+		w = &worked{looked: now, Work: Work{Had: -1}}
 		l.jobs[key] = w
 	}
 	// Idle at both ends of the time between two looks.
@@ -71,6 +79,27 @@ func (l *ledgerOfWork) note(key Key, known, busy bool, last, now time.Time) {
 		w.Busy = busy
 		if last.After(w.Last) {
 			w.Last = last
+		}
+	}
+}
+
+// bound notes what bounds each job. others says how many neighbours have work on its card.
+func (l *ledgerOfWork) bound(claims []Claim, used []usage, others func(Key) uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, c := range claims {
+		w := l.jobs[c.Key]
+		if w == nil {
+			continue
+		}
+		w.Bound, w.Had, w.Deprived = "", -1, 0
+		if c.Busy == 0 {
+			w.bounds = bounds{}
+			continue
+		}
+		w.Bound = w.bounds.look(c, used[i], others(c.Key) == 0)
+		if w.bounds.known {
+			w.Had, w.Deprived = w.bounds.had, w.bounds.deprived
 		}
 	}
 }

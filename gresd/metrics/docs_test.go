@@ -72,16 +72,18 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 				labels[l.GetName()] = true
 			}
 		}
-		names := "–" // of a job and a process, pid comes last
-		pid := ""
-		if labels["pid"] {
-			delete(labels, "pid")
-			pid = ", `pid`"
+		names := "–" // of a job, pid and by come last
+		last := ""
+		for _, label := range []string{"pid", "by"} {
+			if labels[label] && labels["job_id"] {
+				delete(labels, label)
+				last = ", `" + label + "`"
+			}
 		}
 		if len(labels) > 0 {
 			names = "`" + strings.Join(slices.Sorted(maps.Keys(labels)), "`, `") + "`"
 		}
-		names = strings.Replace(names, ofAJob, "of a job", 1) + pid
+		names = strings.Replace(names, ofAJob, "of a job", 1) + last
 		kind := strings.ToLower(f.GetType().String())
 		have[f.GetName()] = documented{kind, unitOf(f.GetName(), kind), names}
 	}

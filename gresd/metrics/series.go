@@ -104,6 +104,9 @@ var cardSeries = []series[wire.Card]{
 // idleShare is not of a card alone.
 var idleShare = desc("vgpu_card_share_idle_ratio", "Part of the card's share that is granted to jobs without work on it now.", cardLabels)
 
+var jobBound = desc("vgpu_job_bound_info", "Always 1; the label by names what keeps a job with work from having more of the card: host (its own program), neighbours or limit.",
+	append(append([]string{}, jobLabels...), "by"))
+
 var cardInfo = desc("vgpu_card_info", "Always 1; the labels name the card.", []string{"gpu_uuid", "index", "name", "type", "mig"})
 
 var jobSeries = []series[jobCard]{
@@ -137,6 +140,10 @@ var jobSeries = []series[jobCard]{
 		func(c jobCard) value { return maybe(c.Waits) }),
 	ofJob("vgpu_job_launch_wait_seconds_total", "Time for which kernel launches waited for the job's share.",
 		func(c jobCard) value { return maybe(c.WaitSeconds) }),
+	ofJob("vgpu_job_had_ratio", "Part of the card's time that the job had lately, by the card's records; only beside other jobs with work.",
+		func(c jobCard) value { return maybe(c.Had) }),
+	ofJob("vgpu_job_deprived_seconds", "For how long neighbours have taken much of the card's time that the job is entitled to; 0: they do not.",
+		func(c jobCard) value { return maybe(c.DeprivedSeconds) }),
 	ofJob("vgpu_job_turns_total", "Turns on the card that the job was given; only where jobs take turns.",
 		func(c jobCard) value { return maybe(c.Turns) }),
 	ofJob("vgpu_job_idle_seconds_total", "Time for which the job held its share of the card and had no work on it.",
@@ -203,6 +210,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- s.desc
 	}
 	ch <- cardInfo
+	ch <- jobBound
 	ch <- idleShare
 	ch <- fragmentation
 }
@@ -240,6 +248,9 @@ func collectJob(ch chan<- prometheus.Metric, c jobCard) {
 	}
 	for _, s := range jobSeries {
 		send(ch, s.desc, s.kind, s.of(c), labels...)
+	}
+	if c.Bound != "" {
+		send(ch, jobBound, prometheus.GaugeValue, is(1), append(labels[:len(labels):len(labels)], c.Bound)...)
 	}
 	for _, p := range c.ByProcess {
 		if p.PID == 0 {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -241,6 +242,7 @@ func (c *counter) Corrected(kind string)          { c.Placed("corrected " + kind
 
 // testNode is a node whose daemon can be stopped and started.
 type testNode struct {
+	work    func(arbiter.Key) (arbiter.Work, bool) // nil: not known
 	t       testing.TB
 	dir     string
 	cfg     config.Config
@@ -313,6 +315,7 @@ func (n *testNode) start() *testNode {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	s.SetWork(n.work)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- s.Run(ctx, func() { close(ready) }) }()

@@ -8,9 +8,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
@@ -168,5 +170,36 @@ func TestALostCardIsKept(t *testing.T) {
 	set(nil, errors.New("no answer"))
 	if cards, _ := n.Snapshot(); len(cards) != 2 || !cards[0].Healthy {
 		t.Errorf("cards %+v", cards)
+	}
+}
+
+// A job of which neighbours take the time for long is a problem, which names it.
+func TestADeprivedJobIsAProblem(t *testing.T) {
+	var does atomic.Pointer[arbiter.Work]
+	does.Store(&arbiter.Work{})
+	n := newTestNode(t)
+	n.work = func(arbiter.Key) (arbiter.Work, bool) { return *does.Load(), true }
+	n.start()
+	n.want(n.job(7, 30), wire.Granted)
+	for _, c := range []struct {
+		did  arbiter.Work
+		want bool
+	}{
+		{arbiter.Work{Busy: true, Bound: arbiter.ByHost, Had: 0.1}, false},
+		{arbiter.Work{Busy: true, Bound: arbiter.ByNeighbours, Had: 0.1, Deprived: 9 * time.Second}, false},
+		{arbiter.Work{Busy: true, Bound: arbiter.ByNeighbours, Had: 0.1, Deprived: 11 * time.Second}, true},
+	} {
+		did := c.did
+		does.Store(&did)
+		is := slices.ContainsFunc(n.Server.status().Problems, func(p string) bool {
+			return strings.Contains(p, "job 7 ") && strings.Contains(p, "10%") && strings.Contains(p, "30%") && strings.Contains(p, "for 11s")
+		})
+		if is != c.want {
+			t.Errorf("%+v: problems %q", c.did, n.Server.status().Problems)
+		}
+		_, jobs := n.Snapshot()
+		if use := jobs[0].Cards[0].JobUse; use.Bound != string(did.Bound) || *use.Had != did.Had || *use.DeprivedSeconds != did.Deprived.Seconds() {
+			t.Errorf("%+v: told %+v", did, use)
+		}
 	}
 }

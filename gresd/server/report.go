@@ -40,6 +40,7 @@ func (s *Server) status() *wire.Status {
 	}
 	st.Problems = append(st.Problems, s.mps.Problems()...)
 	st.Problems = append(st.Problems, s.sickCards()...)
+	st.Problems = append(st.Problems, s.deprived()...)
 	for _, more := range s.Problems {
 		st.Problems = append(st.Problems, more()...)
 	}

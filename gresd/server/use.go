@@ -3,7 +3,9 @@
 package server
 
 import (
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -47,6 +49,27 @@ func (s *Server) cardsInUse() []wire.Card {
 		}
 	}
 	return cards
+}
+
+// deprivedFor is how long neighbours take a job's time until that is a problem.
+const deprivedFor = 10 * time.Second
+
+// deprived are problems for an administrator.
+func (s *Server) deprived() (problems []string) {
+	if s.work == nil {
+		return nil
+	}
+	for _, rec := range s.Ledger.List() {
+		for _, c := range rec.Placement.Cards {
+			w, known := s.work(arbiter.Key{JobID: rec.JobID, Card: c.UUID})
+			if known && w.Deprived >= deprivedFor {
+				problems = append(problems, fmt.Sprintf("job %d has had %.0f%% of the time of card %s for %v, of a share of %d%%: "+
+					"it waits for turns of its neighbours; fewer jobs beside it, or a higher priority for it, would help",
+					rec.JobID, 100*w.Had, s.CardName(c.UUID), w.Deprived.Round(time.Second), c.Cores))
+			}
+		}
+	}
+	return problems
 }
 
 // samplesOfJobs asks about the cards on which jobs have a share.
@@ -97,6 +120,10 @@ func (s *Server) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card 
 			}
 			if !w.Last.IsZero() {
 				use.LastWork = &w.Last
+			}
+			use.Bound = string(w.Bound)
+			if w.Had >= 0 {
+				use.Had, use.DeprivedSeconds = &w.Had, ptr(w.Deprived.Seconds())
 			}
 		}
 	}

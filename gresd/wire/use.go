@@ -36,6 +36,13 @@ type JobUse struct {
 	IdleSeconds *float64   `json:"idle_seconds,omitempty"`
 	Busy        *bool      `json:"busy,omitempty"`
 	LastWork    *time.Time `json:"last_work,omitempty"`
+	// Bound is what keeps a job with work from having more of the card: "host" (its own program),
+	// "neighbours" or "limit". Beside jobs with work: Had is the part of the card's time that it
+	// had lately, by the card's records, and DeprivedSeconds for how long its neighbours have
+	// taken much of what it is entitled to.
+	Bound           string   `json:"bound,omitempty"`
+	Had             *float64 `json:"had,omitempty"`
+	DeprivedSeconds *float64 `json:"deprived_seconds,omitempty"`
 	// ByProcess is filled in where it was asked for.
 	ByProcess []Process `json:"by_process,omitempty"`
 }

@@ -91,7 +91,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`[▁▂▃▄▅▆▇]`), " "},
 	{regexp.MustCompile(` *(\d+|\?)%?(?: |$)`), ""},
 	{regexp.MustCompile(` *[0-9.?]+/[0-9.]+[GM]`), ""},
-	{regexp.MustCompile(` *([0-9.]+ms|driver's)`), ""},
+	{regexp.MustCompile(` *(host|neighbours|limit)? *([0-9.]+ms|driver's)`), ""},
 	{regexp.MustCompile(` +([0-9]+m)?[0-9]+s`), ""},
 }
 

@@ -161,6 +161,7 @@ func (v *View) columns(width int) []column {
 	cols = append(
 		cols,
 		column{"PROCS", 5, false, text(func(r row) string { return known(r.card.Processes, func(n int) string { return fmt.Sprint(n) }) })},
+		column{"BOUND", 10, true, text(func(r row) string { return r.card.Bound })},
 		column{"SLICE", 8, false, text(slice)},
 	)
 	if width >= 160 {

@@ -32,6 +32,7 @@ func example(i int) Sample {
 		{JobID: 1234567, User: "alice", Mode: "hard", Priority: "normal", Account: "physics", Cards: []wire.JobCard{{
 			UUID: "GPU-1", Index: 1, Share: 30, Cores: 30, LimitBytes: 8 << 30, UsedBytes: ptr(uint64(79 << 30 / 10)),
 			GPUSeconds: ptr(3723.4), Processes: ptr(2), SliceUS: 6000, ComputePercent: ptr(29.6), WaitPercent: ptr(61.2),
+			JobUse: wire.JobUse{Bound: "neighbours"},
 		}}},
 		{JobID: 42, User: "a-very-long-name", Mode: "soft", Ceiling: 80, Priority: "high", Cards: []wire.JobCard{{
 			UUID: "GPU-1", Index: 1, Share: 70, Cores: 70, LimitBytes: 141 << 30, UsedBytes: ptr(uint64(20 << 30)),
