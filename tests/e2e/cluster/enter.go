@@ -20,6 +20,9 @@ import (
 // stageEnv tells a re-executed program which part of the way it is on.
 const stageEnv = "VGPU_CLUSTER_STAGE"
 
+// outsideEnv names the namespaces that it was started in.
+const outsideEnv = "VGPU_CLUSTER_OUTSIDE"
+
 // hostName is the node's name inside; it need not resolve anywhere else.
 const hostName = "vgpu-node"
 
@@ -60,14 +63,23 @@ func inside() bool {
 		return true
 	}
 	parent, err := os.Stat(fmt.Sprintf("/proc/%d/exe", os.Getppid()))
-	return err == nil && os.SameFile(parent, self) && os.Getenv(stageEnv) != "" && apart("mnt") && apart("net")
+	if err != nil || !os.SameFile(parent, self) || os.Getenv(stageEnv) == "" {
+		return false
+	}
+	own, err := namespaces()
+	return err == nil && os.Getenv(outsideEnv) != "" && os.Getenv(outsideEnv) != own
 }
 
-// apart says whether this process has another namespace than the machine's first process.
-func apart(namespace string) bool {
-	one, err1 := os.Readlink("/proc/1/ns/" + namespace)
-	own, err2 := os.Readlink("/proc/self/ns/" + namespace)
-	return err1 == nil && err2 == nil && one != own
+// namespaces names those of this process that Enter makes anew whatever the card.
+func namespaces() (names string, err error) {
+	for _, kind := range []string{"mnt", "net"} {
+		name, err := os.Readlink("/proc/self/ns/" + kind)
+		if err != nil {
+			return "", err
+		}
+		names += name + " "
+	}
+	return names, nil
 }
 
 // outside starts the first process of the namespaces and takes its status.
@@ -78,9 +90,13 @@ func outside(pids uintptr) error {
 	}
 	// The parent-death signal is tied to the thread, not to the process.
 	runtime.LockOSThread()
+	outer, err := namespaces()
+	if err != nil {
+		return err
+	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), stageEnv+"=init")
+	cmd.Env = append(os.Environ(), stageEnv+"=init", outsideEnv+"="+outer)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | pids | unix.CLONE_NEWNET | unix.CLONE_NEWUTS,
@@ -96,7 +112,7 @@ func outside(pids uintptr) error {
 			_ = cmd.Process.Signal(s)
 		}
 	}()
-	err := cmd.Wait()
+	err = cmd.Wait()
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
