@@ -13,9 +13,9 @@ import (
 
 const (
 	// mostOver is the time of a card that a job may have beyond its limit before its
-	// gate is shut: half a second, at 20 points too much.
-	mostOver    = 100 * time.Millisecond
-	turnsOver   = 5
+	// gate is shut: 0.3 s, at 20 points too much.
+	mostOver    = 60 * time.Millisecond
+	turnsOver   = 8
 	kernelsOver = 10
 	// overPart and overPoints are what is not counted as beyond it: shares that need
 	// not add up exactly, and switches. What it did not take before is not counted
@@ -30,6 +30,9 @@ const (
 	underPart = 0.97
 	// loadMemory is how long work counts in a load: some of the longest kernels.
 	loadMemory = time.Second
+	// beginFor is how long what a job has does not count after its gate opened for the first
+	// time: those who start together do not begin together.
+	beginFor = 150 * time.Millisecond
 	// knownFor is how long launches must be measured for what they say to count.
 	knownFor = 500 * time.Millisecond
 	// leastLoad is what a job without work has: 0 would say that nothing is known.
@@ -113,8 +116,7 @@ func (s *gateState) watch(claims []Claim, i int, used usage, now time.Time) {
 		// Not open, or not known.
 	case s.opened.IsZero():
 		s.opened = now
-	case now.Sub(s.opened) < knownFor:
-		// Those who start together do not begin together.
+	case now.Sub(s.opened) < beginFor:
 	case used.span > 0:
 		s.part += (min(1, used.ns/float64(used.span)) - s.part) / 3 // some looks
 		allowed := (overPart*float64(limit)/100 + overPoints) * float64(used.span)

@@ -89,16 +89,16 @@ func TestAGateThatLeavesTooMuchIsShut(t *testing.T) {
 	}{
 		{"at its share", claim(1, 30, hard, 1), true, always(0.30), always(1), -1, -1, 0},
 		{"a point above it", claim(1, 30, hard, 1), true, always(0.31), always(1), -1, -1, 0},
-		{"80 of 30", claim(1, 30, hard, 1), true, always(0.8), always(0.2), second / 2, second, 100 * second},
+		{"80 of 30", claim(1, 30, hard, 1), true, always(0.8), always(0.2), 3, second / 2, 100 * second},
 		{"40 of 30", claim(1, 30, hard, 1), true, always(0.4), always(0.8), 2, 2 * second, 100 * second},
 		{"soft", claim(1, 30, soft, 1), true, always(0.8), always(0.2), -1, -1, 0},
-		{"soft with a ceiling of 30", withCeiling(claim(1, 30, soft, 1), 30), true, always(0.8), always(0.2), second / 2, second, 100 * second},
+		{"soft with a ceiling of 30", withCeiling(claim(1, 30, soft, 1), 30), true, always(0.8), always(0.2), 3, second / 2, 100 * second},
 		{"nobody knows", claim(1, 30, hard, 1), false, always(0.8), always(0.2), -1, -1, 0},
 		{"what it lacked before is made good", claim(1, 30, hard, 1), true, until(20*second, 0.2, 0.8), always(0.2), 20*second + 4, 21 * second, 80 * second},
-		{"a neighbour that began late", claim(1, 30, hard, 1), true, until(second, 0.8, 0.3), until(second, 0.1, 0.97), second / 2, second, second},
-		{"a neighbour that goes to work after a while", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.3), until(10*second, 0.1, 0.97), second / 2, second, 14 * second},
-		{"one that waits for its results, beside another", claim(1, 30, hard, 1), true, until(second, 0.8, 0.26), until(second, 0.1, 0.85), second / 2, second, 2 * second},
-		{"a job that has little work by now", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.1), always(0.2), second / 2, second, 11 * second},
+		{"a neighbour that began late", claim(1, 30, hard, 1), true, until(second, 0.8, 0.3), until(second, 0.1, 0.97), 3, second / 2, 4 * second},
+		{"a neighbour that goes to work after a while", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.3), until(10*second, 0.1, 0.97), 3, second / 2, 14 * second},
+		{"one that waits for its results, beside another", claim(1, 30, hard, 1), true, until(second, 0.8, 0.26), until(second, 0.1, 0.85), 3, second / 2, 2 * second},
+		{"a job that has little work by now", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.1), always(0.2), 3, second / 2, 11 * second},
 	} {
 		shut, first := openGates(&gates{}, c.job, c.exact, 100*second, c.had, c.load)
 		if first < c.from || first > c.by {
