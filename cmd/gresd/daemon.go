@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -51,17 +52,24 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	if cfg.Path == "" {
 		log.Info("no configuration file: the defaults are in force", "path", config.DefaultPath)
 	}
+	records, lost, err := openLedger(cfg.Paths.Ledger(), log) // nobody else's, from here on
+	if err != nil {
+		return err
+	}
+	defer records.Close()
+	if err := os.MkdirAll(cfg.Paths.RunDir, 0o755); err != nil {
+		return err
+	}
+	listener, err := server.Listen(cfg.Paths.Socket())
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
 	cards, err := inventory.Open(cfg.NVML.Library)
 	if err != nil {
 		return err
 	}
 	defer cards.Close()
-
-	records, lost, err := openLedger(cfg.Paths.Ledger(), log)
-	if err != nil {
-		return err
-	}
-	defer records.Close()
 	grants, err := grant.NewStore(grant.Layout{
 		RunDir: cfg.Paths.RunDir, Jobs: cfg.Paths.Jobs(), Preload: cfg.Paths.Preload(), Library: cfg.Paths.Library,
 		Socket: cfg.Paths.Socket(),
@@ -110,7 +118,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 		func(c config.Config) { auditor.SetPolicy(c.Audit) },
 		srv.SetConfig,
 	}
-	return serve(ctx, cfg, srv, grants, cards, costs, counts, monitor, auditor, again, hup, log)
+	return serve(ctx, listener, cfg, srv, grants, cards, costs, counts, monitor, auditor, again, hup, log)
 }
 
 func healthParams(cfg config.Config) health.Params {
@@ -144,7 +152,7 @@ func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *usa
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.
-func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *grant.Store, cards inventory.Inventory,
+func serve(ctx context.Context, listener *net.UnixListener, cfg config.Config, srv *server.Server, grants *grant.Store, cards inventory.Inventory,
 	costs *probe.Costs, counts *metrics.Metrics, monitor *health.Monitor, auditor *audit.Auditor,
 	again *reloader, hup <-chan os.Signal, log *slog.Logger,
 ) error {
@@ -186,7 +194,7 @@ func serve(ctx context.Context, cfg config.Config, srv *server.Server, grants *g
 	parts.Go(func() { watchdog(ctx, srv) })
 	again.apply = append(again.apply, func(c config.Config) { judge.Set(arbiterParams(c), c.Arbiter.Tick()) })
 
-	err := srv.Run(ctx, func() {
+	err := srv.Run(ctx, listener, func() {
 		notify(daemon.SdNotifyReady)
 		log.Info("ready", "version", version, "socket", cfg.Paths.Socket())
 		parts.Go(func() { again.run(ctx, hup) })

@@ -51,6 +51,9 @@ func ParseComment(comment string) (Options, error) {
 // trim takes away the blanks that job_submit.lua does: it knows no others.
 func trim(s string) string { return strings.Trim(s, " \t\n\v\f\r") }
 
+// HasToken says whether a job's comment has a token, whole or not.
+func HasToken(comment string) bool { return findToken(comment) >= 0 }
+
 // findToken returns where a token starts, or -1. "my_vgpu(1)" is not one.
 func findToken(s string) int {
 	for from := 0; ; {

@@ -43,7 +43,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	case errors.Is(err, slurm.ErrNoJob):
 		return userError("vgpu: grant: job %d: slurmctld does not know this job", w.JobID)
 	case errors.Is(err, slurm.ErrUnavailable):
-		return nodeError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
+		return busyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
 	default:
 		// What scontrol prints holds the user's own words, and no user may
 		// drain a node with them.

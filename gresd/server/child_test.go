@@ -54,7 +54,11 @@ func daemonPart(dir string) error {
 	if err != nil {
 		return err
 	}
-	return s.Run(context.Background(), func() { fmt.Println("ready") })
+	listener, err := Listen(testConfig(dir).Paths.Socket())
+	if err != nil {
+		return err
+	}
+	return s.Run(context.Background(), listener, func() { fmt.Println("ready") })
 }
 
 func clientPart(socket, text string) error {

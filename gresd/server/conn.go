@@ -95,7 +95,10 @@ func isRoot(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
 
 // listen makes the socket. One that a killed gresd left is replaced; the lock
 // on the ledger is what keeps two daemons apart.
-func listen(path string) (*net.UnixListener, error) {
+// Listen makes gresd's socket. Who connects from then on waits for [Server.Run], so it comes
+// before all that takes long, such as a driver that starts: a Prolog that finds no socket takes
+// gresd for gone.
+func Listen(path string) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("replace socket: %w", err)
@@ -186,6 +189,9 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 	timeout := workTimeout
 	if req.Op == wire.OpGrant {
 		timeout = grantTimeout
+		if req.Within > 0 {
+			timeout = min(timeout, time.Duration(req.Within)*time.Second)
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -202,7 +208,7 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		select { // the ledger must have been compared with the world
 		case <-s.ready:
 		case <-ctx.Done():
-			return nodeError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
+			return busyError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
 		}
 		rep := s.change(ctx, req)
 		if rep.Kind == wire.KindNode { // Slurm drains the node for it, and says no more than that
@@ -257,6 +263,11 @@ func resultName(rep wire.Reply) string {
 
 func userError(format string, args ...any) wire.Reply {
 	return wire.Reply{Kind: wire.KindUser, Message: fmt.Sprintf(format, args...)}
+}
+
+// busyError is of what may be known later.
+func busyError(format string, args ...any) wire.Reply {
+	return wire.Reply{Kind: wire.KindBusy, Message: fmt.Sprintf(format, args...)}
 }
 
 func nodeError(format string, args ...any) wire.Reply {

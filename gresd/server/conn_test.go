@@ -262,7 +262,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	if err := os.WriteFile(n.cfg.Paths.Socket(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listen(n.cfg.Paths.Socket()); err == nil {
+	if _, err := Listen(n.cfg.Paths.Socket()); err == nil {
 		t.Error("a plain file was replaced")
 	}
 }

@@ -318,7 +318,11 @@ func (n *testNode) start() *testNode {
 	s.SetWork(n.work)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- s.Run(ctx, func() { close(ready) }) }()
+	listener, err := Listen(n.cfg.Paths.Socket())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	go func() { done <- s.Run(ctx, listener, func() { close(ready) }) }()
 	n.Server = s
 	n.stop = sync.OnceFunc(func() {
 		cancel()

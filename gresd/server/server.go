@@ -15,6 +15,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -253,14 +254,9 @@ func (s *Server) refreshCards() {
 	s.cards.Store(s.judged(next))
 }
 
-// Run serves until ctx is done. It calls ready once, when requests are served
-// from a ledger that was compared with the world.
-func (s *Server) Run(ctx context.Context, ready func()) error {
-	listener, err := listen(s.cfg().Paths.Socket())
-	if err != nil {
-		s.mps.Close()
-		return err
-	}
+// Run serves at a socket of [Listen] until ctx is done, and closes it. It calls ready once, when
+// requests are served from a ledger that was compared with the world.
+func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func()) error {
 	var work sync.WaitGroup
 	work.Go(func() { s.accept(ctx, listener, &work) })
 	work.Go(func() { s.tellSlurm(ctx) })

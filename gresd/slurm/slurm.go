@@ -26,8 +26,8 @@ var (
 	ErrUnavailable = errors.New("slurm is not available")
 	// ErrNoJob: slurmctld does not know the job.
 	ErrNoJob = errors.New("no such job")
-	// ErrNotBatch: only batch jobs can be requeued; cancel the others.
-	ErrNotBatch = errors.New("not a batch job")
+	// ErrNotBatch: only batch jobs can be requeued, and not those that exclude it.
+	ErrNotBatch = errors.New("not a job that can be requeued")
 )
 
 // Options of a client. Zero values: "scontrol" from PATH, Slurm's own default
@@ -349,7 +349,8 @@ func reason(said string) error {
 	switch {
 	case strings.Contains(said, "Invalid job id specified"):
 		return ErrNoJob
-	case strings.Contains(said, "Only batch jobs are accepted"):
+	case strings.Contains(said, "Only batch jobs are accepted"),
+		strings.Contains(said, "Requested operation is presently disabled"): // --no-requeue, JobRequeue=0
 		return ErrNotBatch
 	case strings.Contains(said, "already completing or completed"):
 		return ErrNoJob

@@ -81,6 +81,7 @@ type Request struct {
 	Conf      string  `json:"conf,omitempty"`      // SLURM_CONF of the Prolog, "" for the default
 	Node      string  `json:"node,omitempty"`      // Slurm's name of this node
 	Restart   uint32  `json:"restart,omitempty"`   // SLURM_JOB_RESTART_COUNT
+	Within    uint32  `json:"within,omitempty"`    // of Grant: seconds in which the answer is wanted; 0: no matter
 	Cores     uint32  `json:"cores,omitempty"`     // of Set: the compute share, in hundredths of a card
 	GRES      string  `json:"gres,omitempty"`      // of Explain without a job: "vgpu:30", as in --gres
 	Card      string  `json:"card,omitempty"`      // of Cordon and Uncordon: a UUID or an index
@@ -110,6 +111,8 @@ type Kind string
 const (
 	KindUser Kind = "user"
 	KindNode Kind = "node"
+	// KindBusy: gresd is starting, or slurmctld does not answer; asked again, it may know.
+	KindBusy Kind = "busy"
 )
 
 // Reply is one line from gresd.

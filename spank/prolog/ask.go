@@ -21,6 +21,9 @@ const retryEvery = 200 * time.Millisecond
 // not wait: a node without gresd still runs them at full speed.
 func (h *Hook) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
 	client := wire.Client{Socket: h.socket()}
+	if !h.placedByGresd() {
+		client.Timeout = plainWait
+	}
 	waits := h.patient || h.holdsShare()
 	seen, last := time.Now(), time.Now().Add(h.AnswerWait)
 	for {
@@ -55,6 +58,12 @@ func isThere(err error) bool {
 func isAnswer(err error) bool {
 	var answer *wire.Error
 	return errors.As(err, &answer)
+}
+
+// isNodesFault tells an answer that is nobody's fault but this node's.
+func isNodesFault(err error) bool {
+	var answer *wire.Error
+	return errors.As(err, &answer) && answer.Kind != wire.KindUser && answer.Kind != wire.KindBusy
 }
 
 func isUsersFault(err error) bool {

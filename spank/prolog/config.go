@@ -17,6 +17,9 @@ import (
 type Config struct {
 	RunDir  string
 	Library string
+	// Scontrol and SlurmConf are those of gresd; "": from PATH, and slurmd's.
+	Scontrol, SlurmConf string
+	Found               bool // there is a file, whatever is in it
 }
 
 // DefaultConfigPath is used where $VGPU_CONFIG is not set.
@@ -30,6 +33,7 @@ func ReadConfig(path string) (Config, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return config, nil
 	}
+	config.Found = true
 	if err != nil {
 		return config, fmt.Errorf("read configuration: %w", err)
 	}
@@ -38,6 +42,10 @@ func ReadConfig(path string) (Config, error) {
 			RunDir  string `toml:"run_dir"`
 			Library string `toml:"library"`
 		} `toml:"paths"`
+		Slurm struct {
+			Scontrol string `toml:"scontrol"`
+			Conf     string `toml:"conf"`
+		} `toml:"slurm"`
 	}
 	if _, err := toml.Decode(string(text), &file); err != nil {
 		return config, fmt.Errorf("read configuration %s: %w", path, err)
@@ -48,5 +56,6 @@ func ReadConfig(path string) (Config, error) {
 	if file.Paths.Library != "" {
 		config.Library = file.Paths.Library
 	}
+	config.Scontrol, config.SlurmConf = file.Slurm.Scontrol, file.Slurm.Conf
 	return config, nil
 }

@@ -5,10 +5,9 @@
 // role from SLURM_SCRIPT_CONTEXT, passes what Slurm says of a job to gresd, and
 // turns the answer into an exit code.
 //
-// A Prolog that exits non-zero drains its node, so it does so only for a
-// broken node: gresd says so itself, or gresd cannot be reached by a job that
-// holds a share. All other trouble is told to the job's user by the SPANK
-// plugin, or by TaskProlog where there is none.
+// A Prolog that exits non-zero drains its node, so it does so only where gresd
+// says that the node is broken. All other trouble is told to the job's user by
+// the SPANK plugin, or by TaskProlog where there is none.
 package prolog
 
 import (
@@ -19,6 +18,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -47,9 +47,13 @@ type Hook struct {
 	// and does not answer.
 	AnswerWait time.Duration
 
-	selfGrant string // for tests
-	patient   bool   // wait for gresd also for a job that shows no share
+	selfGrant string      // for tests
+	slurm     slurmClient // nil: Slurm's commands
+	patient   bool        // wait for gresd also for a job that shows no share
 }
+
+// answerMargin is how much sooner than it waits a Prolog asks for an answer.
+const answerMargin = 3 * time.Second
 
 // New returns a Hook with the values that production uses.
 func New(getenv func(string) string, config Config, stdout, stderr io.Writer, log func(string)) *Hook {
@@ -92,6 +96,13 @@ func (h *Hook) prolog(ctx context.Context) int {
 		h.say("prolog: %v", err)
 		return ExitOK
 	}
+	if !h.takesPart() {
+		return ExitOK
+	}
+	if limit := h.within(); limit > 0 {
+		h.AnswerWait = min(h.AnswerWait, limit)
+		req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
+	}
 	rep, err := h.ask(ctx, req)
 	switch {
 	case err == nil:
@@ -105,12 +116,13 @@ func (h *Hook) prolog(ctx context.Context) int {
 	case isUsersFault(err):
 		h.say("prolog: job %d: %v", req.JobID, err)
 		return ExitOK
-	case !isAnswer(err) && !h.holdsShare():
-		h.markPlain(req.JobID)
+	case isNodesFault(err):
+		h.say("prolog: job %d: %v", req.JobID, err)
+		return ExitFault
+	case !h.holdsShare() && !h.placedByGresd():
 		return ExitOK
 	}
-	h.say("prolog: job %d: %v", req.JobID, err)
-	return ExitFault
+	return h.unanswered(ctx, req.JobID, late(err))
 }
 
 // latePrologContext is the SLURM_SCRIPT_CONTEXT that the SPANK plugin sets.
@@ -167,6 +179,9 @@ func (h *Hook) markPlain(job uint32) {
 
 // epilog never fails: gresd takes back by itself what no job holds any more.
 func (h *Hook) epilog(ctx context.Context) int {
+	if !h.takesPart() {
+		return ExitOK
+	}
 	req, err := h.request(wire.OpRelease)
 	if err == nil {
 		_ = os.Remove(h.plainMark(req.JobID))
@@ -181,6 +196,9 @@ func (h *Hook) epilog(ctx context.Context) int {
 // healthCheck never drains: slurmd goes on without gresd, and the jobs that
 // need it are stopped one by one.
 func (h *Hook) healthCheck(ctx context.Context) int {
+	if !h.takesPart() {
+		return ExitOK
+	}
 	client := wire.Client{Socket: h.socket(), Timeout: 5 * time.Second}
 	if _, err := client.Do(ctx, wire.Request{Op: wire.OpPing}); err != nil {
 		h.say("health check: %v", err)
@@ -197,7 +215,7 @@ func (h *Hook) socket() string {
 
 // holdsShare says whether the job may have a share of a card of this node.
 func (h *Hook) holdsShare() bool {
-	return h.Getenv("SLURM_JOB_GPUS") != "" || hasToken(h.Getenv("SLURM_JOB_COMMENT"))
+	return h.Getenv("SLURM_JOB_GPUS") != "" || request.HasToken(h.Getenv("SLURM_JOB_COMMENT"))
 }
 
 func (h *Hook) say(format string, args ...any) {

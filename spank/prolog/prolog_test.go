@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/spank/options"
 )
@@ -71,7 +73,7 @@ type run struct {
 	took           time.Duration
 }
 
-func runHook(t *testing.T, config Config, env map[string]string) run {
+func runHook(t *testing.T, config Config, env map[string]string, change ...func(*Hook)) run {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	var r run
@@ -79,6 +81,10 @@ func runHook(t *testing.T, config Config, env map[string]string) run {
 		func(line string) { r.log = append(r.log, line) })
 	hook.Patience, hook.AnswerWait = 300*time.Millisecond, 1200*time.Millisecond
 	hook.selfGrant = filepath.Join(config.RunDir, "self-grant")
+	hook.slurm = fakeSlurm{err: slurm.ErrUnavailable}
+	for _, f := range change {
+		f(hook)
+	}
 	start := time.Now()
 	r.code = hook.Run(context.Background())
 	r.took = time.Since(start)
@@ -152,8 +158,12 @@ func TestPrologMarksJobsWithoutAShare(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if r := runHook(t, config, env); r.code != ExitOK || !is() {
-		t.Errorf("without gresd: exit code %d, marked %v", r.code, is())
+	if r := runHook(t, config, env); r.code != ExitOK || is() {
+		t.Errorf("nobody knows: exit code %d, marked %v", r.code, is())
+	}
+	plain := func(h *Hook) { h.slurm = fakeSlurm{} }
+	if r := runHook(t, config, env, plain); r.code != ExitOK || !is() || len(r.log) != 0 {
+		t.Errorf("without gresd: exit code %d, marked %v, log %q", r.code, is(), r.log)
 	}
 	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); is() {
 		t.Error("marked after Epilog")
@@ -263,8 +273,9 @@ func TestWithoutGresd(t *testing.T) {
 		code    int
 		patient bool
 	}{
-		"a job with a card waits, then drains":   {jobEnv("prolog_slurmd"), 1, true},
-		"a job with a token waits, then drains":  {jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "", "SLURM_JOB_COMMENT", "x vgpu(share=30)"), 1, true},
+		"a job with a card waits, then goes on":  {jobEnv("prolog_slurmd"), 0, true},
+		"a job with a token waits, then goes on": {jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "", "SLURM_JOB_COMMENT", "x vgpu(share=30)"), 0, true},
+		"what only looks like a token":           {jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "", "SLURM_JOB_COMMENT", "xvgpu("), 0, false},
 		"a job without cards starts at once":     {jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", ""), 0, false},
 		"an epilog waits, then goes on":          {jobEnv("epilog_slurmd"), 0, true},
 		"an epilog without cards ends at once":   {jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", ""), 0, false},
@@ -283,6 +294,103 @@ func TestWithoutGresd(t *testing.T) {
 				t.Errorf("log %q, want one line", r.log)
 			}
 		})
+	}
+}
+
+// fakeSlurm knows one job.
+type fakeSlurm struct {
+	facts    slurm.JobFacts
+	err      error
+	requeued *int
+}
+
+func (f fakeSlurm) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
+	return f.facts, f.err
+}
+
+func (f fakeSlurm) Requeue(context.Context, uint32) error {
+	if *f.requeued++; f.facts.Restarts > 0 {
+		return slurm.ErrNotBatch
+	}
+	return nil
+}
+
+// No job drains a node because gresd is away, hangs, starts or waits for slurmctld.
+func TestAJobWithoutAnAnswer(t *testing.T) {
+	share := slurm.JobFacts{Batch: true, Units: map[int]gpu.Share{0: 30}}
+	for name, c := range map[string]struct {
+		slurm    fakeSlurm
+		requeued int
+		says     string
+	}{
+		"whole cards start":               {fakeSlurm{facts: slurm.JobFacts{Batch: true, WholeCards: []int{0}}}, 0, "starts"},
+		"a batch job with a share":        {fakeSlurm{facts: share}, 1, "back in the queue"},
+		"a batch job with a count":        {fakeSlurm{facts: slurm.JobFacts{Batch: true, Counted: 30}}, 1, "back in the queue"},
+		"srun with a share":               {fakeSlurm{facts: slurm.JobFacts{Units: share.Units}}, 0, "its tasks are refused"},
+		"a batch job that may not return": {fakeSlurm{facts: slurm.JobFacts{Batch: true, Units: share.Units, Restarts: 1}}, 1, "its tasks are refused"},
+		"slurmctld is away, too":          {fakeSlurm{err: slurm.ErrUnavailable}, 0, "slurmctld does not tell"},
+	} {
+		for how, answer := range map[string]*wire.Reply{"away": nil, "busy": {Kind: wire.KindBusy, Message: "gresd is still starting"}} {
+			t.Run(name+", gresd "+how, func(t *testing.T) {
+				config := testConfig(t)
+				if answer != nil {
+					startGresd(t, config.socket(), *answer)
+				}
+				n := 0
+				c.slurm.requeued = &n
+				r := runHook(t, config, jobEnv("prolog_slurmd"), func(h *Hook) { h.slurm = c.slurm })
+				if r.code != ExitOK || n != c.requeued || len(r.log) != 1 || !strings.Contains(r.log[0], c.says) {
+					t.Errorf("code %d, requeued %d times, log %q; want 0, %d, %q", r.code, n, r.log, c.requeued, c.says)
+				}
+			})
+		}
+	}
+}
+
+// A node on which nothing of ours is set up runs every job at once.
+func TestANodeThatTakesNoPart(t *testing.T) {
+	config := testConfig(t)
+	config.RunDir += "/absent"
+	for _, role := range []string{"prolog_slurmd", "epilog_slurmd", ""} {
+		env := jobEnv(role, "SLURM_JOB_COMMENT", "vgpu(share=30)")
+		if role == "" {
+			env = map[string]string{"SLURMD_NODENAME": "n1"}
+		}
+		if r := runHook(t, config, env); r.code != ExitOK || len(r.log) != 0 || r.took > 200*time.Millisecond {
+			t.Errorf("%q: code %d after %v, log %q; want 0 at once and no word", role, r.code, r.took, r.log)
+		}
+	}
+}
+
+// The Prolog ends before Slurm ends it.
+func TestWithinSlurmsPatience(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"": 0,
+		"ClusterName=c\nPrologEpilogTimeout=30\n": 14 * time.Second,
+		"prologepilogtimeout = 160":               144 * time.Second,
+		"PrologTimeout=60":                        44 * time.Second,
+		"PrologEpilogTimeout=5":                   time.Second,
+		"PrologEpilogTimeout=65534":               0,
+		"#PrologEpilogTimeout=30":                 0,
+	} {
+		path := filepath.Join(t.TempDir(), "slurm.conf")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		h := New(func(name string) string { return map[string]string{"SLURM_CONF": path}[name] }, Config{}, nil, nil, nil)
+		if got := h.within(); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+	config := testConfig(t)
+	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
+	conf := filepath.Join(t.TempDir(), "slurm.conf")
+	if err := os.WriteFile(conf, []byte("PrologEpilogTimeout=30\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	runHook(t, config, jobEnv("prolog_slurmd", "SLURM_CONF", conf), func(h *Hook) { h.AnswerWait = 150 * time.Second })
+	if got := gresd.requests(); len(got) != 1 || got[0].Within != 11 {
+		t.Errorf("asked %+v, want an answer within 11 s", got)
 	}
 }
 
@@ -467,7 +575,7 @@ func TestGrantMagicIsThatOfTheRegion(t *testing.T) {
 }
 
 func TestReadConfig(t *testing.T) {
-	defaults := Config{RunDir: "/run/vgpu", Library: "/usr/lib/vgpu/libvgpu.so"}
+	defaults := Config{RunDir: "/run/vgpu", Library: "/usr/lib/vgpu/libvgpu.so", Found: true}
 	for name, c := range map[string]struct {
 		text string
 		want Config
@@ -475,7 +583,8 @@ func TestReadConfig(t *testing.T) {
 	}{
 		"an empty file":             {"", defaults, false},
 		"only other tables":         {"[arbiter]\nperiod_us = 1\n", defaults, false},
-		"both paths":                {"[paths]\nrun_dir = \"/r\"\nlibrary = \"/l.so\"\nnew = 1\n", Config{"/r", "/l.so"}, false},
+		"both paths":                {"[paths]\nrun_dir = \"/r\"\nlibrary = \"/l.so\"\nnew = 1\n", Config{RunDir: "/r", Library: "/l.so", Found: true}, false},
+		"Slurm's commands":          {"[slurm]\nscontrol = \"/s\"\nconf = \"/c\"\n", Config{RunDir: "/run/vgpu", Library: "/usr/lib/vgpu/libvgpu.so", Scontrol: "/s", SlurmConf: "/c", Found: true}, false},
 		"a broken file is reported": {"[paths\n", defaults, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -489,6 +598,7 @@ func TestReadConfig(t *testing.T) {
 			}
 		})
 	}
+	defaults.Found = false
 	if got, err := ReadConfig(filepath.Join(t.TempDir(), "none")); got != defaults || err != nil {
 		t.Errorf("no file: got %+v, %v", got, err)
 	}

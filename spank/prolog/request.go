@@ -98,7 +98,3 @@ func cardIndexes(list string) []int {
 	}
 	return all
 }
-
-// hasToken finds vgpu(…) in a job's comment, where job_submit.lua and vgpu-srun
-// write what the GRES cannot tell.
-func hasToken(comment string) bool { return strings.Contains(comment, "vgpu(") }
