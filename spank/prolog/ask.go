@@ -63,7 +63,13 @@ func isAnswer(err error) bool {
 // isNodesFault tells an answer that is nobody's fault but this node's.
 func isNodesFault(err error) bool {
 	var answer *wire.Error
-	return errors.As(err, &answer) && answer.Kind != wire.KindUser && answer.Kind != wire.KindBusy
+	return errors.As(err, &answer) && answer.Kind != wire.KindUser && !isBusy(err)
+}
+
+// isBusy tells the answer that there is none yet.
+func isBusy(err error) bool {
+	var answer *wire.Error
+	return errors.As(err, &answer) && answer.Kind == wire.KindBusy
 }
 
 func isUsersFault(err error) bool {

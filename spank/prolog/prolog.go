@@ -12,6 +12,7 @@ package prolog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -47,9 +48,10 @@ type Hook struct {
 	// and does not answer.
 	AnswerWait time.Duration
 
-	selfGrant string      // for tests
-	slurm     slurmClient // nil: Slurm's commands
-	patient   bool        // wait for gresd also for a job that shows no share
+	doubtAfter time.Duration
+	selfGrant  string      // for tests
+	slurm      slurmClient // nil: Slurm's commands
+	patient    bool        // wait for gresd also for a job that shows no share
 }
 
 // answerMargin is how much sooner than it waits a Prolog asks for an answer.
@@ -59,7 +61,7 @@ const answerMargin = 3 * time.Second
 func New(getenv func(string) string, config Config, stdout, stderr io.Writer, log func(string)) *Hook {
 	return &Hook{
 		Getenv: getenv, Config: config, Stdout: stdout, Stderr: stderr, Log: log,
-		Patience: 5 * time.Second, AnswerWait: 150 * time.Second, selfGrant: selfGrant,
+		Patience: 5 * time.Second, AnswerWait: 150 * time.Second, doubtAfter: doubtAfter, selfGrant: selfGrant,
 	}
 }
 
@@ -103,8 +105,14 @@ func (h *Hook) prolog(ctx context.Context) int {
 		h.AnswerWait = min(h.AnswerWait, limit)
 		req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
 	}
-	rep, err := h.ask(ctx, req)
+	rep, err := h.answer(ctx, req)
 	switch {
+	case errors.Is(err, errNoShare):
+		h.markPlain(req.JobID)
+		if h.holdsShare() { // by what slurmd says, whole cards look like a share
+			h.say("prolog: job %d: %v", req.JobID, err)
+		}
+		return ExitOK
 	case err == nil:
 		if rep.Result == wire.Refused || rep.Result == wire.Requeued {
 			h.say("prolog: job %d: %s: %s", req.JobID, rep.Result, rep.Message)
@@ -119,10 +127,10 @@ func (h *Hook) prolog(ctx context.Context) int {
 	case isNodesFault(err):
 		h.say("prolog: job %d: %v", req.JobID, err)
 		return ExitFault
-	case !h.holdsShare() && !h.placedByGresd():
+	case !h.mayShare():
 		return ExitOK
 	}
-	return h.unanswered(ctx, req.JobID, late(err))
+	return h.unanswered(ctx, req.JobID, err)
 }
 
 // latePrologContext is the SLURM_SCRIPT_CONTEXT that the SPANK plugin sets.
@@ -177,11 +185,13 @@ func (h *Hook) markPlain(job uint32) {
 	_ = os.WriteFile(path, nil, 0o644)
 }
 
-// epilog never fails: gresd takes back by itself what no job holds any more.
+// epilog never fails, and does not wait for long: gresd takes back by itself what no job holds
+// any more.
 func (h *Hook) epilog(ctx context.Context) int {
 	if !h.takesPart() {
 		return ExitOK
 	}
+	h.Patience, h.AnswerWait = min(h.Patience, plainWait), min(h.AnswerWait, plainWait)
 	req, err := h.request(wire.OpRelease)
 	if err == nil {
 		_ = os.Remove(h.plainMark(req.JobID))

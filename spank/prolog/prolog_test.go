@@ -81,6 +81,7 @@ func runHook(t *testing.T, config Config, env map[string]string, change ...func(
 		func(line string) { r.log = append(r.log, line) })
 	hook.Patience, hook.AnswerWait = 300*time.Millisecond, 1200*time.Millisecond
 	hook.selfGrant = filepath.Join(config.RunDir, "self-grant")
+	hook.doubtAfter = 200 * time.Millisecond
 	hook.slurm = fakeSlurm{err: slurm.ErrUnavailable}
 	for _, f := range change {
 		f(hook)
@@ -309,10 +310,13 @@ func (f fakeSlurm) Job(context.Context, uint32, string) (slurm.JobFacts, error) 
 }
 
 func (f fakeSlurm) Requeue(context.Context, uint32) error {
-	if *f.requeued++; f.facts.Restarts > 0 {
+	if f.requeued != nil {
+		*f.requeued++
+	}
+	if !f.facts.Batch {
 		return slurm.ErrNotBatch
 	}
-	return nil
+	return f.err
 }
 
 // No job drains a node because gresd is away, hangs, starts or waits for slurmctld.
@@ -323,12 +327,11 @@ func TestAJobWithoutAnAnswer(t *testing.T) {
 		requeued int
 		says     string
 	}{
-		"whole cards start":               {fakeSlurm{facts: slurm.JobFacts{Batch: true, WholeCards: []int{0}}}, 0, "starts"},
-		"a batch job with a share":        {fakeSlurm{facts: share}, 1, "back in the queue"},
-		"a batch job with a count":        {fakeSlurm{facts: slurm.JobFacts{Batch: true, Counted: 30}}, 1, "back in the queue"},
-		"srun with a share":               {fakeSlurm{facts: slurm.JobFacts{Units: share.Units}}, 0, "its tasks are refused"},
-		"a batch job that may not return": {fakeSlurm{facts: slurm.JobFacts{Batch: true, Units: share.Units, Restarts: 1}}, 1, "its tasks are refused"},
-		"slurmctld is away, too":          {fakeSlurm{err: slurm.ErrUnavailable}, 0, "slurmctld does not tell"},
+		"whole cards start":        {fakeSlurm{facts: slurm.JobFacts{Batch: true, WholeCards: []int{0}}}, 0, "starts"},
+		"a batch job with a share": {fakeSlurm{facts: share}, 1, "back in the queue"},
+		"a batch job with a count": {fakeSlurm{facts: slurm.JobFacts{Batch: true, Counted: 30}}, 1, "back in the queue"},
+		"srun with a share":        {fakeSlurm{facts: slurm.JobFacts{Units: share.Units}}, 1, "its tasks are refused"},
+		"slurmctld is away, too":   {fakeSlurm{facts: share, err: slurm.ErrUnavailable}, 1, "its tasks are refused"},
 	} {
 		for how, answer := range map[string]*wire.Reply{"away": nil, "busy": {Kind: wire.KindBusy, Message: "gresd is still starting"}} {
 			t.Run(name+", gresd "+how, func(t *testing.T) {

@@ -7,42 +7,94 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// unanswered decides about a job that may have a share, and that gresd could not be asked about
-// or had no answer for. It never fails: Slurm drains the node of a Prolog that does. A job with whole
-// cards starts: Slurm gives these to nobody else. A batch job with a share goes back into the
-// queue. Tasks of others that have a share are refused when they start, with the reason, by
-// the SPANK plugin or by TaskProlog.
-func (h *Hook) unanswered(ctx context.Context, job uint32, why error) int {
-	client := h.slurm
-	if client == nil {
-		client = slurm.New(slurm.Options{Scontrol: h.Config.Scontrol, Conf: h.slurmConf(), Timeout: commandWait})
+// doubtAfter is how long gresd is waited for until slurmctld is asked whether the job has a share
+// at all: one with whole cards looks like it, and does not need gresd.
+const doubtAfter = 3 * time.Second
+
+// errNoShare: gresd does not answer, and need not.
+var errNoShare = errors.New("gresd does not answer: it has no share of a card, and starts")
+
+// answer asks gresd. Where that takes long, or fails, it asks slurmctld, too: a job without a
+// share does not wait (errNoShare).
+func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error) {
+	type result struct {
+		rep wire.Reply
+		err error
 	}
-	facts, err := client.Job(ctx, job, h.text("SLURMD_NODENAME"))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan result, 1)
+	go func() {
+		rep, err := h.ask(ctx, req)
+		done <- result{rep, err}
+	}()
+	var got *result
+	select {
+	case r := <-done:
+		if r.err == nil || isAnswer(r.err) && !isBusy(r.err) || !h.mayShare() {
+			return r.rep, r.err
+		}
+		got = &r
+	case <-time.After(h.doubtAfter):
+	}
+	facts, unknown := h.client().Job(ctx, req.JobID, h.text("SLURMD_NODENAME"))
+	if unknown == nil && len(facts.Units) == 0 && facts.Counted == 0 {
+		return wire.Reply{}, errNoShare
+	}
+	if got == nil {
+		r := <-done
+		got = &r
+	}
+	return got.rep, got.err
+}
+
+// mayShare says whether the job may have a share: where gresd places, any job may.
+func (h *Hook) mayShare() bool { return h.holdsShare() || h.placedByGresd() }
+
+// unanswered decides about a job that has a share, or may have one, and that gresd had no answer
+// for. It never fails: Slurm drains the node of a Prolog that does. A batch job goes back into
+// the queue. Tasks of others are refused when they start, with the reason, by the SPANK plugin
+// or by TaskProlog.
+func (h *Hook) unanswered(ctx context.Context, job uint32, why error) int {
+	err := h.client().Requeue(ctx, job)
 	switch {
-	case err != nil:
-		h.say("prolog: job %d: %v; slurmctld does not tell what the job has: %v", job, why, err)
-	case len(facts.Units) == 0 && facts.Counted == 0:
-		h.markPlain(job)
-		if h.holdsShare() { // by what slurmd says, whole cards look like a share
-			h.say("prolog: job %d: %v; it has no share of a card and starts", job, why)
-		}
-	case !facts.Batch:
-		h.say("prolog: job %d: %v; its tasks are refused: a job that is not a batch job cannot go back into the queue", job, why)
-	default:
-		if err := client.Requeue(ctx, job); err != nil {
-			h.say("prolog: job %d: %v; its tasks are refused: %v", job, why, err)
-			break
-		}
+	case err == nil:
 		h.say("prolog: job %d: %v; it is back in the queue", job, why)
+	default:
+		h.say("prolog: job %d: %v; its tasks are refused: %v", job, why, err)
 	}
 	return ExitOK
+}
+
+func (h *Hook) client() slurmClient {
+	if h.slurm != nil {
+		return h.slurm
+	}
+	return slurm.New(slurm.Options{Scontrol: h.scontrol(), Conf: h.slurmConf(), Timeout: commandWait})
+}
+
+// scontrol is the administrator's, or that of the slurmd that runs this hook: Slurm gives a hook
+// no PATH.
+func (h *Hook) scontrol() string {
+	if h.Config.Scontrol != "" {
+		return h.Config.Scontrol
+	}
+	if slurmd, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", os.Getppid())); err == nil {
+		beside := filepath.Join(filepath.Dir(filepath.Dir(slurmd)), "bin", "scontrol")
+		if _, err := os.Stat(beside); err == nil {
+			return beside
+		}
+	}
+	return "/usr/bin/scontrol"
 }
 
 // slurmClient is what unanswered needs of Slurm.
@@ -68,9 +120,6 @@ const (
 	// plainWait is how long a job without cards waits for an answer, where such a job has no share.
 	plainWait = 2 * time.Second
 )
-
-// errLate: gresd was asked, and had no answer within the time.
-var errLate = errors.New("gresd did not answer in time")
 
 // within bounds the time for an answer, so that the Prolog ends before Slurm ends it and drains
 // the node for that: PrologEpilogTimeout of the slurm.conf that slurmd names, less what comes
@@ -102,12 +151,4 @@ func (h *Hook) slurmConf() string {
 		return h.Config.SlurmConf
 	}
 	return h.conf()
-}
-
-// late names what a time-out means.
-func late(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("%w: %w", errLate, err)
-	}
-	return err
 }
