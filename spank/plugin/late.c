@@ -126,16 +126,19 @@ bool vgpu_is_placed_by_gresd(const char *run_dir)
 	       !access(path, F_OK);
 }
 
-/* Where gresd chooses the cards, Slurm tells a task nothing of its job's share.
- * There Prolog leaves a mark for each job without a share. */
-bool vgpu_late_must_ask(const char *run_dir, uint32_t job)
+/* Prolog leaves a mark for a job that has no share. */
+bool vgpu_is_plain(const char *run_dir, uint32_t job)
 {
 	char path[256];
 
-	if (!vgpu_is_placed_by_gresd(run_dir))
-		return false;
 	return snprintf(path, sizeof(path), "%s/plain/%u", run_dir, job) < (int)sizeof(path) &&
-	       access(path, F_OK);
+	       !access(path, F_OK);
+}
+
+/* Where gresd chooses the cards, Slurm tells a task nothing of its job's share. */
+bool vgpu_late_must_ask(const char *run_dir, uint32_t job)
+{
+	return vgpu_is_placed_by_gresd(run_dir) && !vgpu_is_plain(run_dir, job);
 }
 
 int vgpu_late_prolog(spank_t spank, const char *program, struct vgpu_why *why)

@@ -75,6 +75,8 @@ bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
  * shards may have a share. prolog: 0 when gresd has decided on the job, -1 with
  * *why set when its task must not run. */
 bool vgpu_is_placed_by_gresd(const char *run_dir);
+/* Prolog has found that the job has no share. */
+bool vgpu_is_plain(const char *run_dir, uint32_t job);
 bool vgpu_late_must_ask(const char *run_dir, uint32_t job);
 int vgpu_late_prolog(struct spank_handle *spank, const char *program, struct vgpu_why *why);
 

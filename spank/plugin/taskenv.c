@@ -35,11 +35,12 @@ static int read_task(struct task *task, struct vgpu_why *why)
 	return 0;
 }
 
-/* No grant is right for a job without shards. A job with shards would have the
- * whole card to itself, so it must not start. */
+/* No grant is right for a job without shards, and for one that has no share although it
+ * has the environment of one: sbatch hands that on. A job with shards would have the whole
+ * card to itself, so it must not start. */
 static int without_grant(const struct task *task, struct vgpu_why *why)
 {
-	if (task->shards <= 0)
+	if (task->shards <= 0 || vgpu_is_plain(task->member.config->run_dir, task->member.job))
 		return 0;
 	return vgpu_because(why,
 			    "%ld shards, but no grant on this node: is Prolog=vgpu-prolog in "

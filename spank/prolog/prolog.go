@@ -105,6 +105,7 @@ func (h *Hook) prolog(ctx context.Context) int {
 		h.AnswerWait = min(h.AnswerWait, limit)
 		req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
 	}
+	_ = os.Remove(h.plainMark(req.JobID)) // of a run whose Epilog was lost
 	rep, err := h.answer(ctx, req)
 	switch {
 	case errors.Is(err, errNoShare):
@@ -163,8 +164,9 @@ func (h *Hook) latePrologOf(ctx context.Context) int {
 	return ExitOK
 }
 
-// plainMark says of a job that its Prolog has run and that it has no share. Where
-// gresd chooses the cards, the plugin asks about every other job without a grant.
+// plainMark says of a job that its Prolog has run and that it has no share, whatever its
+// environment says: sbatch inside of a job with a share hands that on. Where gresd chooses the
+// cards, the plugin asks about every other job without a grant.
 func (h *Hook) plainMark(job uint32) string {
 	return filepath.Join(h.Config.RunDir, "plain", fmt.Sprint(job))
 }
@@ -177,7 +179,7 @@ func (h *Hook) placedByGresd() bool {
 
 // markPlain: without the mark, tasks ask again, which only takes longer.
 func (h *Hook) markPlain(job uint32) {
-	if !h.placedByGresd() {
+	if !h.mayShare() {
 		return
 	}
 	path := h.plainMark(job)

@@ -145,35 +145,6 @@ func TestLatePrologFailsWhatIsNotDecided(t *testing.T) {
 	}
 }
 
-// Where gresd chooses the cards, tasks of jobs without a share need not ask.
-func TestPrologMarksJobsWithoutAShare(t *testing.T) {
-	config := testConfig(t)
-	mark := filepath.Join(config.RunDir, "plain", "7")
-	env := jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "")
-	is := func() bool { _, err := os.Stat(mark); return err == nil }
-	runHook(t, config, env)
-	if is() {
-		t.Error("marked where slurmctld chooses the cards")
-	}
-	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if r := runHook(t, config, env); r.code != ExitOK || is() {
-		t.Errorf("nobody knows: exit code %d, marked %v", r.code, is())
-	}
-	plain := func(h *Hook) { h.slurm = fakeSlurm{} }
-	if r := runHook(t, config, env, plain); r.code != ExitOK || !is() || len(r.log) != 0 {
-		t.Errorf("without gresd: exit code %d, marked %v, log %q", r.code, is(), r.log)
-	}
-	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); is() {
-		t.Error("marked after Epilog")
-	}
-	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
-	if runHook(t, config, env); is() {
-		t.Error("a job with a grant is marked")
-	}
-}
-
 func TestPrologSendsWhatSlurmSays(t *testing.T) {
 	config := testConfig(t)
 	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})

@@ -36,7 +36,7 @@ func (h *Hook) taskProlog() int {
 	}
 	grant := filepath.Join(dir, "grant")
 	if !isGrant(grant) {
-		if shards, _ := strconv.Atoi(h.Getenv("SLURM_SHARDS_ON_NODE")); shards > 0 {
+		if shards, _ := strconv.Atoi(h.Getenv("SLURM_SHARDS_ON_NODE")); shards > 0 && !h.isPlain(job) {
 			return h.stop(fmt.Sprintf("vgpu: task: job %s: %d shards, but no grant on this node: "+
 				"is Prolog=vgpu-prolog in slurm.conf, and gresd running (systemctl status gresd)?", job, shards))
 		}
@@ -52,6 +52,12 @@ func (h *Hook) taskProlog() int {
 		fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", noCard)
 	}
 	return ExitOK
+}
+
+// isPlain says that a job has no share, see plainMark.
+func (h *Hook) isPlain(job string) bool {
+	_, err := os.Stat(filepath.Join(h.Config.RunDir, "plain", job))
+	return err == nil
 }
 
 // noCard is Slurm's own word for it; what the SPANK plugin sets, too.

@@ -57,8 +57,9 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 	return got.rep, got.err
 }
 
-// mayShare says whether the job may have a share: where gresd places, any job may.
-func (h *Hook) mayShare() bool { return h.holdsShare() || h.placedByGresd() }
+// mayShare says whether the job may have a share: where gresd places, any job may, and a task that
+// asks has some sign of one.
+func (h *Hook) mayShare() bool { return h.patient || h.holdsShare() || h.placedByGresd() }
 
 // unanswered decides about a job that has a share, or may have one, and that gresd had no answer
 // for. It never fails: Slurm drains the node of a Prolog that does. A batch job goes back into

@@ -74,3 +74,16 @@ func TestNoJobDrainsItsNode(t *testing.T) {
 		t.Errorf("the node is %s", state)
 	}
 }
+
+// sbatch hands the environment of a job with a share on to the jobs that are submitted in it.
+func TestJobsOutOfAJobWithAShare(t *testing.T) {
+	s := up(t, cluster.Options{Cards: twoCards})
+	out := s.completed(alice, s.submit(alice, "--gres=vgpu:30", `
+		for args in "" "--gres=gpu:1" "--gres=vgpu:20"; do
+			sbatch --parsable --wait -o out.%j $args --wrap "echo ran" > id || echo "$args failed"
+			cat out.$(cat id)
+		done`))
+	if n := strings.Count(out, "ran"); n != 3 || strings.Contains(out, "failed") {
+		t.Errorf("%d of 3 jobs ran:\n%s", n, out)
+	}
+}

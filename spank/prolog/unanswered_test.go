@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// fakeSlurm knows one job.
+type fakeSlurm struct {
+	facts    slurm.JobFacts
+	err      error
+	requeued *int
+}
+
+func (f fakeSlurm) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
+	return f.facts, f.err
+}
+
+func (f fakeSlurm) Requeue(context.Context, uint32) error {
+	if f.requeued != nil {
+		*f.requeued++
+	}
+	if !f.facts.Batch {
+		return slurm.ErrNotBatch
+	}
+	return f.err
+}
+
+// No job drains a node because gresd is away, hangs, starts or waits for slurmctld.
+func TestAJobWithoutAnAnswer(t *testing.T) {
+	share := slurm.JobFacts{Batch: true, Units: map[int]gpu.Share{0: 30}}
+	for name, c := range map[string]struct {
+		slurm    fakeSlurm
+		requeued int
+		says     string
+	}{
+		"whole cards start":        {fakeSlurm{facts: slurm.JobFacts{Batch: true, WholeCards: []int{0}}}, 0, "starts"},
+		"a batch job with a share": {fakeSlurm{facts: share}, 1, "back in the queue"},
+		"a batch job with a count": {fakeSlurm{facts: slurm.JobFacts{Batch: true, Counted: 30}}, 1, "back in the queue"},
+		"srun with a share":        {fakeSlurm{facts: slurm.JobFacts{Units: share.Units}}, 1, "its tasks are refused"},
+		"slurmctld is away, too":   {fakeSlurm{facts: share, err: slurm.ErrUnavailable}, 1, "its tasks are refused"},
+	} {
+		for how, answer := range map[string]*wire.Reply{"away": nil, "busy": {Kind: wire.KindBusy, Message: "gresd is still starting"}} {
+			t.Run(name+", gresd "+how, func(t *testing.T) {
+				config := testConfig(t)
+				if answer != nil {
+					startGresd(t, config.socket(), *answer)
+				}
+				n := 0
+				c.slurm.requeued = &n
+				r := runHook(t, config, jobEnv("prolog_slurmd"), func(h *Hook) { h.slurm = c.slurm })
+				if r.code != ExitOK || n != c.requeued || len(r.log) != 1 || !strings.Contains(r.log[0], c.says) {
+					t.Errorf("code %d, requeued %d times, log %q; want 0, %d, %q", r.code, n, r.log, c.requeued, c.says)
+				}
+			})
+		}
+	}
+}
+
+// A node on which nothing of ours is set up runs every job at once.
+func TestANodeThatTakesNoPart(t *testing.T) {
+	config := testConfig(t)
+	config.RunDir += "/absent"
+	for _, role := range []string{"prolog_slurmd", "epilog_slurmd", ""} {
+		env := jobEnv(role, "SLURM_JOB_COMMENT", "vgpu(share=30)")
+		if role == "" {
+			env = map[string]string{"SLURMD_NODENAME": "n1"}
+		}
+		if r := runHook(t, config, env); r.code != ExitOK || len(r.log) != 0 || r.took > 200*time.Millisecond {
+			t.Errorf("%q: code %d after %v, log %q; want 0 at once and no word", role, r.code, r.took, r.log)
+		}
+	}
+}
+
+// The Prolog ends before Slurm ends it.
+func TestWithinSlurmsPatience(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"": 0,
+		"ClusterName=c\nPrologEpilogTimeout=30\n": 14 * time.Second,
+		"prologepilogtimeout = 160":               144 * time.Second,
+		"PrologTimeout=60":                        44 * time.Second,
+		"PrologEpilogTimeout=5":                   time.Second,
+		"PrologEpilogTimeout=65534":               0,
+		"#PrologEpilogTimeout=30":                 0,
+	} {
+		path := filepath.Join(t.TempDir(), "slurm.conf")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		h := New(func(name string) string { return map[string]string{"SLURM_CONF": path}[name] }, Config{}, nil, nil, nil)
+		if got := h.within(); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+	config := testConfig(t)
+	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
+	conf := filepath.Join(t.TempDir(), "slurm.conf")
+	if err := os.WriteFile(conf, []byte("PrologEpilogTimeout=30\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	runHook(t, config, jobEnv("prolog_slurmd", "SLURM_CONF", conf), func(h *Hook) { h.AnswerWait = 150 * time.Second })
+	if got := gresd.requests(); len(got) != 1 || got[0].Within != 11 {
+		t.Errorf("asked %+v, want an answer within 11 s", got)
+	}
+}
+
+// Where gresd chooses the cards, tasks of jobs without a share need not ask.
+func TestPrologMarksJobsWithoutAShare(t *testing.T) {
+	config := testConfig(t)
+	mark := filepath.Join(config.RunDir, "plain", "7")
+	env := jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "")
+	is := func() bool { _, err := os.Stat(mark); return err == nil }
+	runHook(t, config, env)
+	if is() {
+		t.Error("marked where slurmctld chooses the cards")
+	}
+	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := runHook(t, config, env); r.code != ExitOK || is() {
+		t.Errorf("nobody knows: exit code %d, marked %v", r.code, is())
+	}
+	plain := func(h *Hook) { h.slurm = fakeSlurm{} }
+	if r := runHook(t, config, env, plain); r.code != ExitOK || !is() || len(r.log) != 0 {
+		t.Errorf("without gresd: exit code %d, marked %v, log %q", r.code, is(), r.log)
+	}
+	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); is() {
+		t.Error("marked after Epilog")
+	}
+	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
+	if runHook(t, config, env); is() {
+		t.Error("a job with a grant is marked")
+	}
+}
