@@ -40,3 +40,18 @@ func TestHealthAndAudit(t *testing.T) {
 		}
 	}
 }
+
+// XIDs of programs take no card from others; those of a broken card do.
+func TestXIDsOfPrograms(t *testing.T) {
+	ignored := Default().Health.Ignored()
+	for _, xid := range []uint64{8, 13, 31, 32, 43, 45, 66, 68, 69, 88, 94, 100, 137} {
+		if !slices.Contains(ignored, xid) {
+			t.Errorf("XID %d is not ignored", xid)
+		}
+	}
+	for _, xid := range []uint64{46, 48, 62, 64, 74, 79, 95, 119, 120, 140, 154} {
+		if slices.Contains(ignored, xid) {
+			t.Errorf("XID %d is ignored", xid)
+		}
+	}
+}
