@@ -216,7 +216,7 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		}
 		return rep
 	case wire.OpStatus:
-		st := s.status()
+		st := s.status(isRoot(cred.UID))
 		s.addCardRates(ctx, st.Cards)
 		return wire.Reply{OK: true, Status: st}
 	case wire.OpJobs:

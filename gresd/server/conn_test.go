@@ -273,7 +273,7 @@ func TestCardsThatVanishAreRemembered(t *testing.T) {
 	n.cards.cards, n.cards.err = nil, errors.New("driver is reloading")
 	n.cards.mu.Unlock()
 	n.refreshCards()
-	st := n.status()
+	st := n.status(true)
 	if len(st.Cards) != 2 || len(st.Problems) != 1 || st.Problems[0] != "driver is reloading" {
 		t.Errorf("status %+v", st)
 	}

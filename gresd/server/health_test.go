@@ -79,7 +79,7 @@ func TestCordon(t *testing.T) {
 	}
 	n.want(n.job(9, 10, func(f *slurm.JobFacts) { f.Batch = true }), wire.Requeued)
 	n.want(n.job(10, 10, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{1: 10} }), wire.Granted)
-	status := n.Server.status()
+	status := n.Server.status(true)
 	if c := status.Cards[0]; c.Healthy || !strings.Contains(c.Why, "fan") || !status.Cards[1].Healthy || status.Cards[1].Why != "" {
 		t.Errorf("cards %+v", status.Cards)
 	}
@@ -132,11 +132,11 @@ func TestUncordonACardThatIsNotThereAnyMore(t *testing.T) {
 	if err := n.Health.Cordon("GPU-old", "burnt"); err != nil {
 		t.Fatal(err)
 	}
-	if p := n.Server.status().Problems; len(p) != 1 || !strings.Contains(p[0], "GPU-old") {
+	if p := n.Server.status(true).Problems; len(p) != 1 || !strings.Contains(p[0], "GPU-old") {
 		t.Errorf("problems %q", p)
 	}
 	n.want(wire.Request{Op: wire.OpUncordon, Card: "GPU-old"}, wire.Changed)
-	if p := n.Server.status().Problems; len(p) != 0 {
+	if p := n.Server.status(true).Problems; len(p) != 0 {
 		t.Errorf("problems %q", p)
 	}
 	if _, err := n.ask(wire.Request{Op: wire.OpUncordon, Card: "GPU-old"}); err == nil {
@@ -191,11 +191,14 @@ func TestADeprivedJobIsAProblem(t *testing.T) {
 	} {
 		did := c.did
 		does.Store(&did)
-		is := slices.ContainsFunc(n.Server.status().Problems, func(p string) bool {
+		is := slices.ContainsFunc(n.Server.status(true).Problems, func(p string) bool {
 			return strings.Contains(p, "job 7 ") && strings.Contains(p, "10%") && strings.Contains(p, "30%") && strings.Contains(p, "for 11s")
 		})
 		if is != c.want {
-			t.Errorf("%+v: problems %q", c.did, n.Server.status().Problems)
+			t.Errorf("%+v: problems %q", c.did, n.Server.status(true).Problems)
+		}
+		if slices.ContainsFunc(n.Server.status(false).Problems, func(p string) bool { return strings.Contains(p, "job 7") }) {
+			t.Errorf("%+v: other users are told of it", c.did)
 		}
 		_, jobs := n.Snapshot()
 		if use := jobs[0].Cards[0].JobUse; use.Bound != string(did.Bound) || *use.Had != did.Had || *use.DeprivedSeconds != did.Deprived.Seconds() {

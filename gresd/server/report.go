@@ -25,7 +25,9 @@ func (s *Server) Snapshot() ([]wire.Card, []wire.Job) {
 	return s.cardsInUse(), jobs
 }
 
-func (s *Server) status() *wire.Status {
+// status is for root with all, for others without what names jobs or processes of users, which
+// Slurm may keep private (PrivateData).
+func (s *Server) status(root bool) *wire.Status {
 	st := &wire.Status{
 		Version: s.Version, Node: strings.Join(s.nodes.names(), ","), Started: s.started,
 		Placement: s.cfg().Placement.Mode, Jobs: s.Ledger.Len(), Cards: s.cardsInUse(),
@@ -38,11 +40,13 @@ func (s *Server) status() *wire.Status {
 	if err := s.cards.Load().err; err != nil {
 		st.Problems = append(st.Problems, err.Error())
 	}
-	st.Problems = append(st.Problems, s.mps.Problems()...)
 	st.Problems = append(st.Problems, s.sickCards()...)
-	st.Problems = append(st.Problems, s.deprived()...)
-	for _, more := range s.Problems {
-		st.Problems = append(st.Problems, more()...)
+	more := s.Problems
+	if root {
+		more = slices.Concat(more, s.Private, []func() []string{s.mps.Problems, s.deprived})
+	}
+	for _, of := range more {
+		st.Problems = append(st.Problems, of()...)
 	}
 	return st
 }

@@ -94,6 +94,7 @@ type Parts struct {
 	Health    Health
 	Samples   Samples
 	Problems  []func() []string // what else an administrator should look at
+	Private   []func() []string // and what names jobs or processes of users: for root alone
 	Usage     *usage.Writer     // nil: what jobs have used is not written down
 	Log       *slog.Logger
 	Version   string
