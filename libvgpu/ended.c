@@ -69,7 +69,7 @@ static bool look(uint64_t *left_ns)
 	next_ns = vgpu_now() + (answered ? AGAIN_NS : SULK_NS);
 	*left_ns = 0;
 	return answered && read_answer(answer, &told) &&
-	       vgpu_slot_reclaim_told(&vgpu_state.cache, &told, left_ns) > 0;
+	       vgpu_slot_reclaim_told(&vgpu_state.cache, vgpu_state.slot, &told, left_ns) > 0;
 }
 
 static bool fits(int card, uint64_t bytes, uint64_t without)

@@ -400,8 +400,8 @@ func (l *liveness) look(s *SlotView, now time.Time, p *patience) {
 	}
 	switch v {
 	case found:
-		start, ok := startTime(pid)
-		l.hostPID, l.alive = pid, ok && uint32(start) == uint32(s.StartTime)
+		start, life := startTime(pid)
+		l.hostPID, l.alive = pid, life == unseen || life == lives && uint32(start) == uint32(s.StartTime)
 		l.onHost, l.gone = l.alive, !l.alive
 	case absent:
 		l.alive, l.onHost, l.gone = false, false, true
@@ -421,31 +421,50 @@ func (s *SlotView) heartbeat() bool {
 	return age >= 0 && age < int64(heartbeatFor)
 }
 
-// startTime returns field 22 of /proc/<pid>/stat, and false for a process that
-// has ended and only waits for its parent. The name of the process, in field 2,
-// may hold spaces and brackets: count from the last bracket.
-func startTime(pid uint32) (uint64, bool) {
+// life is what the kernel says of a pid.
+type life int
+
+const (
+	unseen life = iota // it cannot be looked at: no descriptor is left, or /proc hides it
+	lives
+	over  // there is none, or it only waits for its parent
+)
+
+// startTime returns field 22 of /proc/<pid>/stat.
+func startTime(pid uint32) (uint64, life) {
 	var buf [1024]byte // a line of 52 numbers and a name is shorter
 	n, ok := readSmall("/proc/"+strconv.FormatUint(uint64(pid), 10)+"/stat", buf[:])
-	if !ok {
-		return 0, false
+	if start, l := parseStat(buf[:n]); ok && l != unseen {
+		return start, l
 	}
-	rest := buf[bytes.LastIndexByte(buf[:n], ')')+1 : n]
+	if pid == 0 || unix.Kill(int(pid), 0) == unix.ESRCH {
+		return 0, over
+	}
+	return 0, unseen
+}
+
+// parseStat reads the line of /proc/<pid>/stat. The name of the process, in field 2,
+// may hold spaces and brackets: count from the last bracket.
+func parseStat(buf []byte) (uint64, life) {
+	rest := buf[bytes.LastIndexByte(buf, ')')+1:]
 	var fields [20][]byte // from field 3 on
 	for i := range fields {
 		rest = bytes.TrimLeft(rest, " ")
 		var more bool
 		if fields[i], rest, more = bytes.Cut(rest, []byte(" ")); !more {
-			return 0, false // there are more fields than these
+			return 0, unseen // there are more fields than these
 		}
 	}
 	// A first thread that has ended while others run looks like a zombie.
-	ended := fields[0][0] == 'Z' || fields[0][0] == 'X'
-	if threads, err := strconv.Atoi(string(fields[17])); ended && (err != nil || threads <= 1) {
-		return 0, false
+	zombie := fields[0][0] == 'Z' || fields[0][0] == 'X'
+	if threads, err := strconv.Atoi(string(fields[17])); zombie && (err != nil || threads <= 1) {
+		return 0, over
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
-	return start, err == nil
+	if err != nil {
+		return 0, unseen
+	}
+	return start, lives
 }
 
 // ownerNS are the PID namespace's bits of an owner word.

@@ -46,7 +46,7 @@ func ClearSlots(f *os.File, dead []SlotOwner) (int, error) {
 	cleared := 0
 	for _, d := range dead {
 		// Whether a process of another PID namespace lives, only the caller knows.
-		if d.Index >= MaxSlots || d.Owner == 0 || ownerNS(d.Owner) == ownerNS(me) && lives(d.Owner) {
+		if d.Index >= MaxSlots || d.Owner == 0 || ownerNS(d.Owner) == ownerNS(me) && !bool(C.vgpu_has_ended(C.uint64_t(d.Owner))) {
 			continue
 		}
 		slot := (*C.struct_vgpu_slot)(unsafe.Pointer(&mem[headerSize+int(d.Index)*slotSize]))
@@ -58,9 +58,4 @@ func ClearSlots(f *os.File, dead []SlotOwner) (int, error) {
 		}
 	}
 	return cleared, nil
-}
-
-func lives(owner uint64) bool {
-	start := C.vgpu_start_time(C.uint32_t(owner>>32) & maxPID)
-	return start != 0 && uint32(start) == uint32(owner)
 }

@@ -24,10 +24,10 @@ func ended(t *testing.T) (pid uint32, start uint64) {
 		t.Fatal(err)
 	}
 	pid = uint32(cmd.Process.Pid)
-	start, ok := startTime(pid)
+	start, life := startTime(pid)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	if !ok {
+	if life != lives {
 		t.Fatal("cannot read the start time of a process")
 	}
 	return pid, start
@@ -206,5 +206,59 @@ func TestGone(t *testing.T) {
 	_ = cmd.Wait()
 	if s := look(); !s.Gone || s.Alive {
 		t.Errorf("ended: %+v", s)
+	}
+}
+
+// With no descriptor left nothing can be read of any process: all live but those of
+// which the kernel says that there are none.
+func TestWithoutDescriptorsOnlyCertainDeathsCount(t *testing.T) {
+	path := createCache(t)
+	f := openRW(t, path)
+	peer := exec.Command("/bin/sleep", "60")
+	if err := peer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = peer.Process.Kill(); _ = peer.Wait() }()
+	pid := uint32(peer.Process.Pid)
+	start, _ := startTime(pid)
+	goner, gonerStart := ended(t)
+	putSlot(t, path, 0, pid, 0, start, 1<<30)
+	putSlot(t, path, 1, goner, 0, gonerStart, 1<<30)
+	putNamespace(t, path, 0, ownerOf(pid, start), ownPIDNS())
+	putNamespace(t, path, 1, ownerOf(goner, gonerStart), ownPIDNS())
+	inner := startInNamespace(t)
+	defer inner.end()
+	r, err := OpenCache(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	mustSeeAll(t)
+
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	view, err := r.Read()
+	if err == nil {
+		r.alive = nil // found before, and not to be seen now
+		view, err = r.Read()
+	}
+	n, clearErr := ClearSlots(f, []SlotOwner{{0, ownerOf(pid, start)}})
+	_, verdict := new(hostPIDs).find(&inner.slot, time.Now(), nil)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil || len(view.Slots) != 2 || view.Slots[0].Gone || !view.Slots[1].Gone {
+		t.Errorf("view %+v, %v; want the second gone", view, err)
+	}
+	if n != 0 || clearErr != nil {
+		t.Errorf("cleared %d, %v; want none", n, clearErr)
+	}
+	if verdict == absent {
+		t.Error("a process of another PID namespace is taken for ended")
 	}
 }

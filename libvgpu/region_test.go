@@ -323,8 +323,8 @@ func TestCacheRoundTrip(t *testing.T) {
 	if st.Blocks*512 < headerSize+usualSlots*slotSize {
 		t.Errorf("%d bytes on disk: want room for %d slots", st.Blocks*512, usualSlots)
 	}
-	self, ok := startTime(uint32(os.Getpid()))
-	if !ok {
+	self, life := startTime(uint32(os.Getpid()))
+	if life != lives {
 		t.Fatal("cannot read the start time of this process")
 	}
 	dead := exec.Command("/bin/true")
