@@ -11,6 +11,7 @@
 #define VGPU_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 
 #include "config.h"
@@ -375,9 +376,20 @@ void vgpu_tell_settings(void);
 void vgpu_tell_oom(int card, uint64_t bytes);
 void vgpu_tell_grant(void);
 
+/* log.c: a signal that the library's next call may raise is none of the program's: what
+ * is raised between the two is taken back. raised: it may be there now. */
+struct vgpu_signal_hold {
+	sigset_t signal, before;
+	bool held, had;
+};
+void vgpu_signal_hold(struct vgpu_signal_hold *h, int signal);
+void vgpu_signal_drop(struct vgpu_signal_hold *h, bool raised);
+
 /* log.c: to stderr, only when VGPU_LOG_LEVEL asks, a bounded number of lines. */
 void vgpu_say(const char *text, size_t len); /* to stderr, or nowhere: it never waits */
 void vgpu_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* a line, always */
+/* Reads the environment, which a program may change while other threads run: at attach. */
+void vgpu_log_settings(void);
 enum vgpu_log_level { VGPU_LOG_ERROR = 1, VGPU_LOG_WARN, VGPU_LOG_INFO, VGPU_LOG_DEBUG };
 void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
