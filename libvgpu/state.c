@@ -53,7 +53,7 @@ static struct {
 } trouble;
 
 #define WANT_ROOM "room for a few files before the first CUDA call, see ulimit -n"
-#define WANT_OURS "the file that gresd made for this job, of the libvgpu.so of this node"
+#define WANT_OURS "gresd's own file, read as the job's user by the libvgpu.so of this node"
 
 /* error: an errno; 0: as why says. */
 static void refuse(const char *what, const char *path, int error, const char *why)

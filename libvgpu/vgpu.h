@@ -365,8 +365,13 @@ void vgpu_host_pid(void);
 /* watcher.c */
 /* So often it says in its slot that the process is there. */
 #define HEARTBEAT_NS 100000000u
-/* Starts the watcher thread of this process, once; does nothing without a grant. */
+/* Starts the watcher thread of this process, once; does nothing without a grant. Where no
+ * thread is to be had, the gate holds the process by its budget whatever gresd says. */
 void vgpu_watcher_start(void);
+extern uint32_t vgpu_unwatched;
+/* By a launch of such a process: now and then what the watcher would do. */
+void vgpu_watcher_again(void);
+void vgpu_watcher_in_child(void);
 
 /* tell.c: to stderr, for the job's user. The settings are read from the environment
  * once, when the grant is. A refused allocation, of so many bytes or (0) of what no

@@ -41,6 +41,7 @@ func (s *Server) status() *wire.Status {
 	st.Problems = append(st.Problems, s.mps.Problems()...)
 	st.Problems = append(st.Problems, s.sickCards()...)
 	st.Problems = append(st.Problems, s.deprived()...)
+	st.Problems = append(st.Problems, s.unwatched()...)
 	for _, more := range s.Problems {
 		st.Problems = append(st.Problems, more()...)
 	}

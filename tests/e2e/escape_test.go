@@ -75,17 +75,18 @@ var escapes = []escape{
 	{"`VGPU_GRANT` names another file", `VGPU_GRANT=/dev/null VGPU_CACHE=/dev/null $run`, [3]verdict{stopped, held, held}, ""},
 	{"`VGPU_GRANT` names a copy with a larger limit", `cat /run/vgpu/jobs/$SLURM_JOB_ID/grant >forged; chmod u+w forged
 		` + enlarge + `
-		VGPU_GRANT=$PWD/forged VGPU_CACHE=$PWD/forged.cache $run`, [3]verdict{escaped, held, held}, "unregistered"},
+		` + cache + `cp $cache forged.cache; VGPU_GRANT=$PWD/forged VGPU_CACHE=$PWD/forged.cache $run`, [3]verdict{escaped, held, held}, "unregistered"},
 	{"`CUDA_DEVICE_MEMORY_LIMIT=80G`", `CUDA_DEVICE_MEMORY_LIMIT=80G CUDA_DEVICE_MEMORY_LIMIT_0=80G $run`, [3]verdict{held, held, held}, ""},
 	{"`umount`, `rm` and `>` on grant and preload list", `for f in /run/vgpu/self/grant /run/vgpu/jobs/$SLURM_JOB_ID/grant /etc/ld.so.preload; do
 		umount $f; rm -f $f; true >$f; mv $f $f.old; mount --bind /dev/null $f; done 2>/dev/null; $run`, [3]verdict{held, held, held}, ""},
-	{"a set-user-id program of another user", cluster.Dir + `/bin/vgpu-escape-suid dlsym $hold`, [3]verdict{escaped, held, held}, "unregistered"},
+	{"a set-user-id program of another user", cluster.Dir + `/bin/vgpu-escape-suid dlsym $hold`, [3]verdict{escaped, stopped, stopped}, "unregistered"},
 	{"`dlopen` of libcuda by its path", `$escape path:` + driver + ` $hold`, [3]verdict{held, held, held}, ""},
 	{"libcuda's symbols read by hand, without `dlsym`", `$escape elf $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"no descriptor left at the first call", `$escape descriptors $hold`, [3]verdict{stopped, stopped, stopped}, ""},
 	{"no descriptor left at the limit", `$escape limit $hold`, [3]verdict{held, held, held}, ""},
 	{"the job's cache unreadable, or its head changed", cache + `chmod 000 $cache; $run; chmod 600 $cache
-		printf x | dd of=$cache bs=1 seek=2097160 conv=notrunc 2>/dev/null; $run`, [3]verdict{stopped, stopped, stopped}, ""},
+		printf x | dd of=$cache bs=1 seek=2097160 conv=notrunc 2>/dev/null; $run
+		printf '\002' | dd of=$cache bs=1 seek=2097160 conv=notrunc 2>/dev/null`, [3]verdict{stopped, stopped, stopped}, ""},
 	{"`prctl`: a seccomp filter that hides the grant from the library", `$escape filter $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"`ptrace` by a process of the job, which hides the grant from the other", `$escape ptrace $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"a statically linked program", `SIMGPU_STATE=` + cluster.Dir + `/simgpu/state ${escape}-static path:` + driver + ` $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
