@@ -106,7 +106,7 @@ func TestWhatAScanProves(t *testing.T) {
 	var l liveness
 	l.first = time.Now()
 	look := func(s SlotView) liveness {
-		l.look(&s, time.Now(), soon())
+		l.look(&s, time.Now(), soon(), nil)
 		return l
 	}
 	if got := look(p.slot); !got.alive || !got.onHost || got.gone || got.hostPID != p.host {

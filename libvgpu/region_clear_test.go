@@ -60,12 +60,12 @@ func TestClearSlots(t *testing.T) {
 	putSlot(t, path, 3, pid, 0, start, 1<<28)
 	dead, alive := ownerOf(pid, start), ownerOf(me, self)
 	n, err := ClearSlots(f, []SlotOwner{
-		{0, alive},        // lives, whatever the caller thinks
-		{1, dead},         // the one
-		{2, dead + 1},     // somebody else's by now
-		{3, 0},            // no owner
-		{MaxSlots, dead},  // no such slot
-		{MaxSlots - 1, 7}, // free
+		{0, alive, false},        // lives, whatever the caller thinks
+		{1, dead, false},         // the one
+		{2, dead + 1, false},     // somebody else's by now
+		{3, 0, false},            // no owner
+		{MaxSlots, dead, false},  // no such slot
+		{MaxSlots - 1, 7, false}, // free
 	})
 	if err != nil || n != 1 {
 		t.Fatalf("cleared %d, %v; want 1", n, err)
@@ -95,7 +95,7 @@ func TestClearSlotsRefusesACutFile(t *testing.T) {
 	if err := os.Truncate(path, cacheAt); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ClearSlots(f, []SlotOwner{{0, 1}}); !errors.Is(err, ErrNotCache) {
+	if _, err := ClearSlots(f, []SlotOwner{{0, 1, false}}); !errors.Is(err, ErrNotCache) {
 		t.Errorf("got %v, want ErrNotCache", err)
 	}
 }
@@ -124,7 +124,7 @@ func TestClearSlotsLosesToAPeer(t *testing.T) {
 		var cleared int
 		var took bool
 		wg.Go(func() {
-			n, err := ClearSlots(f, []SlotOwner{{0, dead}})
+			n, err := ClearSlots(f, []SlotOwner{{0, dead, false}})
 			if err != nil {
 				t.Error(err)
 			}
@@ -195,7 +195,7 @@ func TestGone(t *testing.T) {
 	pid := uint32(cmd.Process.Pid)
 	start, _ := startTime(pid)
 	putSlot(t, path, 0, pid, 0, start, 1)
-	if s := look(); s.Gone || !s.Alive || s.SlotOwner != (SlotOwner{0, ownerOf(pid, start)}) {
+	if s := look(); s.Gone || !s.Alive || s.SlotOwner != (SlotOwner{0, ownerOf(pid, start), false}) {
 		t.Errorf("alive: %+v", s)
 	}
 	_ = cmd.Process.Kill()
@@ -247,7 +247,7 @@ func TestWithoutDescriptorsOnlyCertainDeathsCount(t *testing.T) {
 		r.alive = nil // found before, and not to be seen now
 		view, err = r.Read()
 	}
-	n, clearErr := ClearSlots(f, []SlotOwner{{0, ownerOf(pid, start)}})
+	n, clearErr := ClearSlots(f, []SlotOwner{{0, ownerOf(pid, start), false}})
 	_, verdict := new(hostPIDs).find(&inner.slot, time.Now(), nil)
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
