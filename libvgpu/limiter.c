@@ -431,7 +431,7 @@ void vgpu_gate_in_child(void)
 	 * ours, and CUDA does not work across fork anyway. */
 	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
 		pthread_mutex_init(&gates[i].lock, NULL);
-		memset(gates[i].lane, 0, sizeof gates[i].lane);
+		memset(gates[i].lane, 0, gates[i].lanes * sizeof gates[i].lane[0]);
 		memset(gates[i].context, 0, sizeof gates[i].context);
 		gates[i].inflight_ns = gates[i].owed_ns = 0;
 		gates[i].last = NULL;

@@ -69,10 +69,9 @@ void vgpu_say(const char *text, size_t len)
 {
 	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
 	struct vgpu_signal_hold pipe, size;
-	int saved = errno, cancel;
+	int saved = errno, cancel = vgpu_no_cancel();
 	ssize_t n;
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	if (is_stderr() && poll(&out, 1, 0) == 1 && !(out.revents & (POLLERR | POLLNVAL)) &&
 	    (out.revents & POLLOUT)) {
 		vgpu_signal_hold(&pipe, SIGPIPE);
@@ -81,7 +80,7 @@ void vgpu_say(const char *text, size_t len)
 		vgpu_signal_drop(&size, n < 0 && errno == EFBIG);
 		vgpu_signal_drop(&pipe, n < 0 && errno == EPIPE);
 	}
-	pthread_setcancelstate(cancel, NULL);
+	vgpu_cancel_as(cancel);
 	errno = saved;
 }
 

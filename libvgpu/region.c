@@ -29,6 +29,9 @@
 #define SEQ_TRIES 1000
 /* Work that should be done and is not is looked at again then. */
 #define TURN_RECHECK_NS 600000u
+/* So far ahead lies only the time of another clock, as that of another boot or time
+ * namespace: processes take the time, and are late to note it. */
+#define AHEAD_NS 1000000000u
 
 bool vgpu_grant_valid(const void *grant, size_t size)
 {
@@ -363,6 +366,15 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 	if (last == 0) {
 		if (CAS(&b->refilled_ns, &last, now_ns))
 			STORE(&b->balance_ns, burst_ns);
+		return;
+	}
+	if (last > now_ns + AHEAD_NS) {
+		if (!CAS(&b->refilled_ns, &last, now_ns))
+			return;
+		/* What that clock gave is worth nothing by this one; a debt stays. */
+		balance = LOAD(&b->balance_ns);
+		while (balance > burst_ns && !CAS(&b->balance_ns, &balance, burst_ns))
+			;
 		return;
 	}
 	if (now_ns <= last || !CAS(&b->refilled_ns, &last, now_ns))

@@ -28,6 +28,7 @@ struct vgpu_state vgpu_state;
 int vgpu_only_card = -1;
 
 static pthread_once_t attach_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t claim_lock = PTHREAD_MUTEX_INITIALIZER; /* of a forked child's claim */
 static struct vgpu_grant env_grant;
 static signed char card_of_device[MAX_DEVICES];
 /* The period of the slices that processes without gresd set for themselves. */
@@ -232,17 +233,30 @@ static void env_schedule(void)
 	}
 }
 
+/* A forked child that has not asked for CUDA since; see vgpu_attach(). */
+static bool unclaimed;
+static struct vgpu_slot child_slot;
+
+/* The parent's slot, memory, channel groups and locks are not ours. */
 static void in_child(void)
 {
-	/* The parent's slot, memory and channel groups are not ours. */
-	if (vgpu_state.grant) {
-		vgpu_rm_forget();
-		vgpu_gate_in_child();
-		vgpu_pools_in_child();
-		vgpu_shared_in_child();
-		vgpu_working_in_child();
-		vgpu_ended_in_child();
-		claim_slot();
+	vgpu_entry_in_child();
+	vgpu_tables_in_child();
+	vgpu_overhead_in_child();
+	vgpu_contexts_in_child();
+	vgpu_watcher_in_child();
+	vgpu_rm_forget();
+	vgpu_gate_in_child();
+	vgpu_pools_in_child();
+	vgpu_shared_in_child();
+	vgpu_working_in_child();
+	vgpu_ended_in_child();
+	pthread_mutex_init(&claim_lock, NULL);
+	unclaimed = vgpu_state.grant && !trouble.what;
+	if (unclaimed) {
+		memset(&child_slot, 0, sizeof child_slot);
+		vgpu_state.slot = &child_slot;
+		vgpu_state.counted = false;
 	}
 }
 
@@ -287,11 +301,10 @@ static void find(void)
 		refuse_all();
 	if (trouble.what || !vgpu_state.grant)
 		return;
-	claim_slot();
-	vgpu_state.ncards = vgpu_state.grant->ncards;
 	/* No release at exit: the card keeps the process's memory until it is really
 	 * gone, so the slot must count that long too. Peers and gresd take it back. */
-	pthread_atfork(NULL, NULL, in_child);
+	claim_slot();
+	vgpu_state.ncards = vgpu_state.grant->ncards;
 }
 
 /* CUDA_VISIBLE_DEVICES; NULL: not set. */
@@ -311,6 +324,7 @@ static void attach(void)
 	vgpu_log_settings();
 	read_visible();
 	find();
+	pthread_atfork(NULL, NULL, in_child);
 	if (!trouble.what)
 		vgpu_tell_grant();
 }
@@ -318,6 +332,11 @@ static void attach(void)
 void vgpu_attach(void)
 {
 	pthread_once(&attach_once, attach);
+	pthread_mutex_lock(&claim_lock);
+	if (unclaimed)
+		claim_slot();
+	unclaimed = false;
+	pthread_mutex_unlock(&claim_lock);
 }
 
 /* ------------------------------------------------------------ which card it is */

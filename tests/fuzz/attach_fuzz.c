@@ -70,6 +70,26 @@ void vgpu_rm_forget(void)
 {
 }
 
+void vgpu_entry_in_child(void)
+{
+}
+
+void vgpu_tables_in_child(void)
+{
+}
+
+void vgpu_overhead_in_child(void)
+{
+}
+
+void vgpu_contexts_in_child(void)
+{
+}
+
+void vgpu_watcher_in_child(void)
+{
+}
+
 void vgpu_gate_in_child(void)
 {
 }
@@ -221,6 +241,7 @@ static void forget(void)
 	memset(&vgpu_state, 0, sizeof vgpu_state);
 	memset(&env_grant, 0, sizeof env_grant);
 	vgpu_only_card = -1;
+	unclaimed = false;
 	memset(&trouble, 0, sizeof trouble);
 	free((char *)visible);
 	visible = NULL;
