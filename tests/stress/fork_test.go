@@ -142,3 +142,21 @@ func TestExecGivesMemoryBack(t *testing.T) {
 		t.Error("the process has ended")
 	}
 }
+
+// A thread that is cancelled while it waits in the library leaves no allocation open: gresd
+// would never compare the process with the card's count again.
+func TestCancelledThreadsEndTheirAllocations(t *testing.T) {
+	_, env, cache := hardJob(t)
+	if _, err := run(t, env, "cancel"); err != nil {
+		t.Fatal(err)
+	}
+	view, err := libvgpu.ReadCache(cache)
+	if err != nil || len(view.Slots) == 0 {
+		t.Fatalf("%+v, %v", view, err)
+	}
+	for _, s := range view.Slots {
+		if s.MemBegun != s.MemDone {
+			t.Errorf("process %d: %d allocations begun, %d ended", s.PID, s.MemBegun, s.MemDone)
+		}
+	}
+}
