@@ -46,7 +46,7 @@ void vgpu_signal_drop(struct vgpu_signal_hold *h, bool raised)
 /* What stderr was when the program began. */
 static struct stat at_start;
 
-__attribute__((constructor)) static void see_stderr(void)
+__attribute__((constructor)) VGPU_EARLY static void see_stderr(void)
 {
 	if (fstat(STDERR_FILENO, &at_start) != 0)
 		at_start = (struct stat){0};
