@@ -4,6 +4,8 @@
  * as a context is usable, before the program gets it.
  */
 #ifdef VGPU_PRELOAD
+#include <string.h>
+
 #include "vgpu.h"
 
 /* Primary contexts are retained many times and made once. */
@@ -11,6 +13,7 @@ static int primary_refs[VGPU_MAX_CARDS];
 
 static void began(int card)
 {
+	int cancel = vgpu_no_cancel();
 	struct vgpu_schedule s;
 
 	__atomic_add_fetch(&vgpu_my(card)->contexts, 1, __ATOMIC_SEQ_CST);
@@ -19,16 +22,23 @@ static void began(int card)
 		vgpu_slices_apply(card, &s, true);
 	}
 	vgpu_watcher_start();
+	vgpu_cancel_as(cancel);
 }
+
+static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void vgpu_context_seen(int card)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&seen_lock);
 	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
 		began(card);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&seen_lock);
+}
+
+void vgpu_contexts_in_child(void)
+{
+	pthread_mutex_init(&seen_lock, NULL);
+	memset(primary_refs, 0, sizeof primary_refs);
 }
 
 static void ended(int card)

@@ -69,7 +69,7 @@ static bool look(uint64_t *left_ns)
 	next_ns = vgpu_now() + (answered ? AGAIN_NS : SULK_NS);
 	*left_ns = 0;
 	return answered && read_answer(answer, &told) &&
-	       vgpu_slot_reclaim_told(&vgpu_state.cache, &told, left_ns) > 0;
+	       vgpu_slot_reclaim_told(&vgpu_state.cache, vgpu_state.slot, &told, left_ns) > 0;
 }
 
 static bool fits(int card, uint64_t bytes, uint64_t without)
@@ -105,15 +105,14 @@ bool vgpu_ended_make_room(int card, uint64_t bytes)
 	if (vgpu_state.from_env || !vgpu_state.counted ||
 	    !fits(card, bytes, vgpu_mem_unjudged(&vgpu_state.cache, (unsigned)card)))
 		return false;
-	/* A thread that is cancelled in here would leave the lock behind. */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	cancel = vgpu_no_cancel();
 	pthread_mutex_lock(&lock);
 	/* While this thread waited, another one did it. */
 	some = cleared_ns >= began || make_room(card, bytes);
 	if (some)
 		cleared_ns = vgpu_now();
 	pthread_mutex_unlock(&lock);
-	pthread_setcancelstate(cancel, NULL);
+	vgpu_cancel_as(cancel);
 	errno = saved;
 	return some;
 }

@@ -98,10 +98,11 @@ static int symbol_named(const char *name)
 /* ------------------------------------------------------------- the libraries */
 struct library {
 	const char *soname, *prefix;
-	int loaded; /* set last, with release order */
+	bool resolved; /* under load_lock */
+	int loaded;    /* set last, with release order */
 };
-static struct library cuda = {"libcuda.so.1", "cu", 0};
-static struct library nvml = {"libnvidia-ml.so.1", "nvml", 0};
+static struct library cuda = {"libcuda.so.1", "cu", false, 0};
+static struct library nvml = {"libnvidia-ml.so.1", "nvml", false, 0};
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool loading; /* the library's constructors may call dlsym */
 
@@ -121,6 +122,8 @@ static void resolve(struct library *lib, void *handle)
 {
 	int (*transport)(int, unsigned long, void *);
 
+	if (lib == &cuda)
+		pointers = 0; /* a child may have been forked in the middle */
 	for (unsigned i = 0; i < SYM_COUNT; i++)
 		if (strncmp(symbols[i].name, lib->prefix, strlen(lib->prefix)) == 0)
 			*real_at(i) = vgpu_real_dlsym(handle, symbols[i].name);
@@ -154,14 +157,21 @@ static bool need(struct library *lib, int mode)
 	if (handle && vgpu_real_dlsym) {
 		vgpu_attach();
 		pthread_mutex_lock(&load_lock);
-		if (!lib->loaded) {
+		if (!lib->resolved)
 			resolve(lib, handle);
-			__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
-		}
+		lib->resolved = true;
+		__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
 		pthread_mutex_unlock(&load_lock);
 	}
 	loading = false;
 	return lib->loaded;
+}
+
+void vgpu_entry_in_child(void)
+{
+	pthread_mutex_init(&load_lock, NULL); /* whoever held it is not here */
+	cuda.loaded = 0;
+	loading = false;
 }
 
 void vgpu_need_cuda(void)

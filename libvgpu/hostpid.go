@@ -207,10 +207,10 @@ func (h *hostPIDs) list() bool {
 			continue
 		}
 		inner, told := innermostPID(name)
-		start, alive := startTime(p.hostPID)
+		start, life := startTime(p.hostPID)
 		switch {
-		case !alive, told && inner == 0: // ended meanwhile, or in our own after all
-		case !told:
+		case life == over, told && inner == 0: // ended meanwhile, or in our own after all
+		case !told, life == unseen:
 			all = false
 		default:
 			p.start, p.otherTime = start, nsInode(name, "time") != ownTimeNS()
@@ -243,9 +243,9 @@ func innermostPID(process string) (uint32, bool) {
 // resolve finds the process of a slot: its pid in our namespace, if it is found. For
 // since see [hostPIDs.find].
 func (s *SlotView) resolve(since time.Time, p *patience) (uint32, verdict) {
-	is := func(pid uint32) (there, same bool) {
-		start, there := startTime(pid)
-		return there, there && uint32(start) == uint32(s.StartTime)
+	is := func(pid uint32) (l life, same bool) {
+		start, l := startTime(pid)
+		return l, l == lives && uint32(start) == uint32(s.StartTime)
 	}
 	// What its slot says it is called here, gresd told it.
 	if s.HostPID != 0 {
@@ -259,11 +259,11 @@ func (s *SlotView) resolve(since time.Time, p *patience) (uint32, verdict) {
 	if fits && s.PIDNS != ownPIDNS() || bits != nsUnknown && bits != ownPIDNS()%nsUnknown {
 		return namespaced.find(s, since, p)
 	}
-	there, same := is(s.PID)
+	l, same := is(s.PID)
 	switch {
 	case same:
 		return s.PID, found
-	case there && (s.StartTime == 0 || nsInode(strconv.FormatUint(uint64(s.PID), 10), "time") != ownTimeNS()):
+	case l == unseen, l == lives && (s.StartTime == 0 || nsInode(strconv.FormatUint(uint64(s.PID), 10), "time") != ownTimeNS()):
 		return 0, unknown
 	case fits && hasPtrace():
 		return 0, absent

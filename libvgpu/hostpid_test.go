@@ -30,9 +30,9 @@ func startInNamespace(t *testing.T) inNamespace {
 		t.Skipf("PID namespaces are not allowed here: %v", err)
 	}
 	p := inNamespace{Cmd: cmd, host: uint32(cmd.Process.Pid)}
-	start, ok := startTime(p.host)
+	start, life := startTime(p.host)
 	ns := nsInode(strconv.Itoa(int(p.host)), "pid")
-	if !ok || ns == 0 || ns == ownPIDNS() {
+	if life != lives || ns == 0 || ns == ownPIDNS() {
 		t.Fatalf("start time %d, namespace %d, ours %d", start, ns, ownPIDNS())
 	}
 	p.slot = SlotView{SlotOwner: SlotOwner{Owner: ns%nsUnknown<<54 | 1<<32 | start&0xffffffff}, PID: 1, StartTime: start, PIDNS: ns}
@@ -106,7 +106,7 @@ func TestWhatAScanProves(t *testing.T) {
 	var l liveness
 	l.first = time.Now()
 	look := func(s SlotView) liveness {
-		l.look(&s, time.Now(), soon())
+		l.look(&s, time.Now(), soon(), nil)
 		return l
 	}
 	if got := look(p.slot); !got.alive || !got.onHost || got.gone || got.hostPID != p.host {
@@ -245,7 +245,7 @@ ctypes.CDLL(None).pthread_exit(None)`
 			break
 		}
 	}
-	if _, alive := startTime(uint32(cmd.Process.Pid)); !alive {
+	if _, life := startTime(uint32(cmd.Process.Pid)); life != lives {
 		t.Error("taken for ended")
 	}
 }

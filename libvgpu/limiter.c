@@ -69,10 +69,21 @@ void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t no
 	g->schedule = *s;
 }
 
-void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
+/* Nobody would see that the gate is to be shut, or whose turn it is. */
+static bool unwatched(int card)
 {
+	return __atomic_load_n(&vgpu_unwatched, __ATOMIC_SEQ_CST) && !vgpu_state.from_env &&
+	       vgpu_state.grant->card[card].mode != VGPU_MODE_OFF;
+}
+
+void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
+{
+	struct vgpu_schedule followed = *told, *s = &followed;
 	struct gate *g = &gates[card];
 	uint32_t any = 0;
+
+	if (unlikely(unwatched(card)))
+		s->gate = VGPU_GATE_BUDGET;
 
 	pthread_mutex_lock(&g->lock);
 	g->card = card;
@@ -193,6 +204,8 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		l->card = -1;
 		return;
 	}
+	if (unlikely(__atomic_load_n(&vgpu_unwatched, __ATOMIC_RELAXED)))
+		vgpu_watcher_again();
 	if (unlikely(__atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0)) {
 		/* Never touch a capture: no gate, no charge, no event. */
 		if (!vgpu_real.cuStreamIsCapturing ||
@@ -418,7 +431,7 @@ void vgpu_gate_in_child(void)
 	 * ours, and CUDA does not work across fork anyway. */
 	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
 		pthread_mutex_init(&gates[i].lock, NULL);
-		memset(gates[i].lane, 0, sizeof gates[i].lane);
+		memset(gates[i].lane, 0, gates[i].lanes * sizeof gates[i].lane[0]);
 		memset(gates[i].context, 0, sizeof gates[i].context);
 		gates[i].inflight_ns = gates[i].owed_ns = 0;
 		gates[i].last = NULL;

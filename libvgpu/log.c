@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,27 +20,67 @@
 #define MAX_LINES 200u
 #define LINE 512
 
-/* A pipe that is full, or that nobody reads, must not stop or end the program. */
+void vgpu_signal_hold(struct vgpu_signal_hold *h, int signal)
+{
+	sigset_t pending;
+
+	sigemptyset(&h->signal);
+	sigaddset(&h->signal, signal);
+	sigpending(&pending);
+	h->had = sigismember(&pending, signal) == 1;
+	h->held = pthread_sigmask(SIG_BLOCK, &h->signal, &h->before) == 0;
+}
+
+void vgpu_signal_drop(struct vgpu_signal_hold *h, bool raised)
+{
+	const struct timespec now = {0, 0};
+	int saved = errno;
+
+	if (h->held && raised && !h->had)
+		sigtimedwait(&h->signal, NULL, &now);
+	if (h->held)
+		pthread_sigmask(SIG_SETMASK, &h->before, NULL);
+	errno = saved;
+}
+
+/* What stderr was when the program began. */
+static struct stat at_start;
+
+__attribute__((constructor)) VGPU_EARLY static void see_stderr(void)
+{
+	if (fstat(STDERR_FILENO, &at_start) != 0)
+		at_start = (struct stat){0};
+}
+
+/* A program that has closed its stderr may have opened a file of its data since, which
+ * then has the number. */
+static bool is_stderr(void)
+{
+	struct stat now;
+
+	return fstat(STDERR_FILENO, &now) == 0 &&
+	       (!S_ISREG(now.st_mode) ||
+		(now.st_dev == at_start.st_dev && now.st_ino == at_start.st_ino));
+}
+
+/* A pipe that is full, or that nobody reads, or a file at its largest, must not stop or
+ * end the program. Its thread may be cancelled, but not in here: a caller may hold a lock. */
 void vgpu_say(const char *text, size_t len)
 {
 	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-	const struct timespec now = {0, 0};
-	sigset_t pipe_signal, before, pending;
-	int had, saved = errno;
+	struct vgpu_signal_hold pipe, size;
+	int saved = errno, cancel = vgpu_no_cancel();
+	ssize_t n;
 
-	if (poll(&out, 1, 0) != 1 || (out.revents & (POLLERR | POLLNVAL)) ||
-	    !(out.revents & POLLOUT))
-		goto out;
-	sigemptyset(&pipe_signal);
-	sigaddset(&pipe_signal, SIGPIPE);
-	sigpending(&pending);
-	had = sigismember(&pending, SIGPIPE);
-	if (pthread_sigmask(SIG_BLOCK, &pipe_signal, &before) != 0)
-		goto out;
-	if (write(STDERR_FILENO, text, len) < 0 && errno == EPIPE && had != 1)
-		sigtimedwait(&pipe_signal, NULL, &now);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-out:
+	if (is_stderr() && poll(&out, 1, 0) == 1 && !(out.revents & (POLLERR | POLLNVAL)) &&
+	    (out.revents & POLLOUT)) {
+		vgpu_signal_hold(&pipe, SIGPIPE);
+		vgpu_signal_hold(&size, SIGXFSZ);
+		n = write(STDERR_FILENO, text, len);
+		vgpu_signal_drop(&size, n < 0 && errno == EFBIG);
+		vgpu_signal_drop(&pipe, n < 0 && errno == EPIPE);
+	}
+	vgpu_cancel_as(cancel);
 	errno = saved;
 }
 
@@ -61,21 +102,25 @@ void vgpu_warn(const char *fmt, ...)
 	errno = saved;
 }
 
+static int wanted;
+
+void vgpu_log_settings(void)
+{
+	const char *text = getenv("VGPU_LOG_LEVEL");
+
+	__atomic_store_n(&wanted, text && text[0] >= '0' && text[0] <= '9' ? text[0] - '0' : 0,
+			 __ATOMIC_RELAXED);
+}
+
 void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
 {
-	static int asked = -1;
 	static unsigned lines;
 	char line[LINE];
 	va_list ap;
-	int n, wanted = __atomic_load_n(&asked, __ATOMIC_RELAXED), saved = errno;
+	int n, saved = errno;
 
-	if (wanted < 0) {
-		const char *text = getenv("VGPU_LOG_LEVEL");
-
-		wanted = text && text[0] >= '0' && text[0] <= '9' ? text[0] - '0' : 0;
-		__atomic_store_n(&asked, wanted, __ATOMIC_RELAXED);
-	}
-	if ((int)level > wanted || __atomic_add_fetch(&lines, 1, __ATOMIC_RELAXED) > MAX_LINES)
+	if ((int)level > __atomic_load_n(&wanted, __ATOMIC_RELAXED) ||
+	    __atomic_add_fetch(&lines, 1, __ATOMIC_RELAXED) > MAX_LINES)
 		return;
 	n = snprintf(line, sizeof line, "vgpu: [%d] ", (int)getpid());
 	va_start(ap, fmt);

@@ -40,10 +40,15 @@ uint64_t vgpu_mem_used(int card)
 
 static int reserve(int card, uint64_t bytes)
 {
+	int r, cancel;
+
 	if (unlikely(!vgpu_state.counted) && vgpu_limit(card))
 		return -ENOMEM;
-	return vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
-				vgpu_limit(card), outside(card));
+	cancel = vgpu_no_cancel();
+	r = vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
+			     vgpu_limit(card), outside(card));
+	vgpu_cancel_as(cancel);
+	return r;
 }
 
 int vgpu_charge(int card, uint64_t bytes)

@@ -61,11 +61,14 @@ static uint64_t confirmed(int card, uint64_t bytes)
 {
 	uint64_t told = __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_SEQ_CST);
 	uint64_t counted = 0, again = 0;
+	int cancel;
 
 	if (!vgpu_overhead_counted(card, &counted))
 		return bytes;
 	/* The count may lag behind. */
+	cancel = vgpu_no_cancel();
 	nanosleep(&(struct timespec){.tv_nsec = CONFIRM_PAUSE_NS}, NULL);
+	vgpu_cancel_as(cancel);
 	if (vgpu_overhead_counted(card, &again) && again > counted)
 		counted = again;
 	if (counted <= told)

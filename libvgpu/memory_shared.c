@@ -8,6 +8,7 @@
  * card's count charges it.
  */
 #ifdef VGPU_PRELOAD
+#include <errno.h>
 #include <stdint.h>
 #include <sys/stat.h>
 
@@ -45,12 +46,14 @@ static bool describe(int fd, struct descriptor *d)
 	return true;
 }
 
+/* What cannot be looked at is open. */
 static bool still_open(const struct descriptor *d)
 {
 	struct descriptor now;
 
-	return describe(d->fd, &now) && now.dev == d->dev && now.rdev == d->rdev &&
-	       now.ino == d->ino;
+	if (!describe(d->fd, &now))
+		return errno != EBADF;
+	return now.dev == d->dev && now.rdev == d->rdev && now.ino == d->ino;
 }
 
 static void forget(struct exported *e)

@@ -138,11 +138,13 @@ static uint64_t highest(int card, uint64_t want)
 
 bool vgpu_overhead_counted(int card, uint64_t *bytes)
 {
+	int cancel = vgpu_no_cancel();
 	bool ok;
 
 	pthread_mutex_lock(&measure_lock);
 	ok = card_counts(card, bytes);
 	pthread_mutex_unlock(&measure_lock);
+	vgpu_cancel_as(cancel);
 	return ok;
 }
 
@@ -193,6 +195,13 @@ void vgpu_overhead_measure(int card)
 		show(card);
 	}
 	pthread_mutex_unlock(&measure_lock);
+}
+
+void vgpu_overhead_in_child(void)
+{
+	pthread_mutex_init(&measure_lock, NULL); /* the parent's watcher may have held it */
+	for (int i = 0; i < VGPU_MAX_CARDS; i++)
+		overhead[i] = 0;
 }
 
 void vgpu_overhead_tick(uint64_t now)

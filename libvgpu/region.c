@@ -29,6 +29,9 @@
 #define SEQ_TRIES 1000
 /* Work that should be done and is not is looked at again then. */
 #define TURN_RECHECK_NS 600000u
+/* So far ahead lies only the time of another clock, as that of another boot or time
+ * namespace: processes take the time, and are late to note it. */
+#define AHEAD_NS 1000000000u
 
 bool vgpu_grant_valid(const void *grant, size_t size)
 {
@@ -118,18 +121,12 @@ static uint64_t grace_left(struct vgpu_slot *slot, uint64_t owner)
 	uint64_t now = now_ns(), died = LOAD(&slot->died_ns), note = vgpu_death_note(owner, now);
 	uint64_t age = now - (died & ~(uint64_t)MARK);
 
-	if (died == 0 || (died ^ note) & MARK) {
+	/* A time that lies ahead is of another boot or time namespace. */
+	if (died == 0 || (died ^ note) & MARK || (died & ~(uint64_t)MARK) > now) {
 		CAS(&slot->died_ns, &died, note);
 		return VGPU_GRACE_NS;
 	}
 	return age < VGPU_GRACE_NS ? VGPU_GRACE_NS - age : 0;
-}
-
-static bool owner_alive(uint64_t owner)
-{
-	uint64_t start = vgpu_start_time(VGPU_OWNER_PID(owner));
-
-	return start != 0 && (uint32_t)start == (uint32_t)owner;
 }
 
 static void slot_clear(struct vgpu_slot *slot)
@@ -222,15 +219,15 @@ static bool ended(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint
 		  const struct vgpu_ended *told)
 {
 	if (vgpu_same_ns(j, slot, owner))
-		return !owner_alive(owner);
+		return vgpu_has_ended(owner);
 	for (unsigned i = 0; told && i < told->n; i++)
 		if (told->owner[i] == owner)
 			return true;
 	return false;
 }
 
-unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_ended *told,
-				uint64_t *left_ns)
+unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_slot *self,
+				const struct vgpu_ended *told, uint64_t *left_ns)
 {
 	uint32_t count = vgpu_slots_in_use(c);
 	struct vgpu_judge j = vgpu_judge();
@@ -242,7 +239,7 @@ unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_ended *t
 		struct vgpu_slot *slot = &c->slots[i];
 		uint64_t owner = LOAD(&slot->owner), left;
 
-		if (owner == 0 || owner == me || !ended(&j, slot, owner, told))
+		if (owner == 0 || slot == self || owner == me || !ended(&j, slot, owner, told))
 			continue;
 		left = grace_left(slot, owner);
 		if (left) {
@@ -266,7 +263,7 @@ unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
 {
 	uint64_t left_ns;
 
-	return vgpu_slot_reclaim_told(c, NULL, &left_ns);
+	return vgpu_slot_reclaim_told(c, NULL, NULL, &left_ns);
 }
 
 uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card)
@@ -330,7 +327,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		}
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
 		VGPU_PAUSE(8);
-		if (vgpu_slot_reclaim_told(c, NULL, &cooling) > 0)
+		if (vgpu_slot_reclaim_told(c, self, NULL, &cooling) > 0)
 			continue;
 		/* A little longer than the grace: its end must be seen. */
 		if (cooling && (began == 0 || now_ns() - began < VGPU_GRACE_NS + COOLING_NS * 2)) {
@@ -369,6 +366,15 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 	if (last == 0) {
 		if (CAS(&b->refilled_ns, &last, now_ns))
 			STORE(&b->balance_ns, burst_ns);
+		return;
+	}
+	if (last > now_ns + AHEAD_NS) {
+		if (!CAS(&b->refilled_ns, &last, now_ns))
+			return;
+		/* What that clock gave is worth nothing by this one; a debt stays. */
+		balance = LOAD(&b->balance_ns);
+		while (balance > burst_ns && !CAS(&b->balance_ns, &balance, burst_ns))
+			;
 		return;
 	}
 	if (now_ns <= last || !CAS(&b->refilled_ns, &last, now_ns))

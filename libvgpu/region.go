@@ -45,6 +45,7 @@ const (
 	SlotSlicesOK      = C.VGPU_SLOT_SLICES_OK
 	SlotSlicesRefused = C.VGPU_SLOT_SLICES_REFUSED
 	SlotGated         = C.VGPU_SLOT_GATED
+	SlotUnwatched     = C.VGPU_SLOT_UNWATCHED
 )
 
 // ErrNotGrant says that a file is not a grant of this version: wrong magic,

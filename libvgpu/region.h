@@ -69,6 +69,7 @@
 #define VGPU_SLOT_SLICES_OK 0x1u      /* time slice set and read back */
 #define VGPU_SLOT_SLICES_REFUSED 0x2u /* the driver refused, or read back another value */
 #define VGPU_SLOT_GATED 0x4u          /* the budget gate has been used */
+#define VGPU_SLOT_UNWATCHED 0x8u      /* no thread follows gresd: the budget gate always holds */
 
 /* How long a dead process's slot still counts (measured on an H200: its memory
  * is gone within 40 ms). */

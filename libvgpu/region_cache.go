@@ -6,7 +6,6 @@ package libvgpu
 import "C"
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -149,6 +148,8 @@ type CacheReader struct {
 	checked time.Time           // when the size of the file was last looked at
 	high    int                 // slots that it had when it was last read
 	uuids   [MaxCards]string    // the same
+	inode   uint64              // as mappings show it; 0: they do not
+	asked   bool                // inode is known
 }
 
 // buffers are for one reading each: a node may have thousands of jobs.
@@ -164,6 +165,7 @@ type liveness struct {
 	first               time.Time // when its slot was first seen, or soon after
 	until               time.Time // when to ask the kernel again
 	alive, onHost, gone bool
+	left                bool   // it lives, as another program
 	hostPID             uint32 // its pid here; 0: it was never found
 }
 
@@ -186,7 +188,9 @@ func OpenCache(path string) (*CacheReader, error) {
 	return newReader(f), nil
 }
 
-func newReader(f *os.File) *CacheReader { return &CacheReader{file: f, fd: int(f.Fd())} }
+func newReader(f *os.File) *CacheReader {
+	return &CacheReader{file: f, fd: int(f.Fd())}
+}
 
 // Close closes the file.
 func (r *CacheReader) Close() error { return r.file.Close() }
@@ -221,7 +225,7 @@ func (r *CacheReader) Ended(most int, until time.Time) (_ []uint64, took time.Du
 	held := map[uint64]uint64{}
 	var owners []uint64
 	for _, s := range view.Slots {
-		if !s.Gone {
+		if !s.Gone || s.Left { // the answer names owners, and that one may have another slot by now
 			continue
 		}
 		if _, known := held[s.Owner]; !known {
@@ -349,18 +353,6 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 	if uint32(slot.StartTime) != uint32(s.owner) {
 		slot.StartTime = uint64(uint32(s.owner))
 	}
-	l, known := r.alive[slot.Owner]
-	if !known {
-		l.first = now
-	}
-	if !known || now.After(l.until) || p != nil {
-		l.look(&slot, now, p)
-		r.alive[slot.Owner] = l
-	}
-	if l.onHost {
-		slot.HostPID = l.hostPID
-	}
-	slot.Alive, slot.OnHost, slot.Gone = l.alive, l.onHost, l.gone
 	for i := range slot.Cards {
 		c := &s.card[i]
 		slot.Cards[i] = SlotCard{
@@ -368,7 +360,21 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 			InflightNS: uint64(c.inflight_ns), SliceUS: uint32(c.slice_us), Contexts: uint32(c.contexts),
 			Context: uint64(c.mem_context), TypicalNS: uint32(c.typical_ns), Syncs: uint32(c.syncs),
 		}
-		if slot.Alive {
+	}
+	l, known := r.alive[slot.Owner]
+	if !known {
+		l.first = now
+	}
+	if !known || now.After(l.until) || p != nil {
+		l.look(&slot, now, p, r)
+		r.alive[slot.Owner] = l
+	}
+	if l.onHost {
+		slot.HostPID = l.hostPID
+	}
+	slot.Alive, slot.OnHost, slot.Gone, slot.Left = l.alive && !l.left, l.onHost, l.gone, l.left
+	for i := range slot.Cards {
+		if c := &s.card[i]; slot.Alive {
 			sum := &view.Cards[i]
 			sum.MemUsed = addSaturated(sum.MemUsed, uint64(c.mem))
 			sum.Context = addSaturated(sum.Context, uint64(c.mem_context))
@@ -384,12 +390,13 @@ const heartbeatFor = 10 * time.Second
 
 // look asks the kernel whether the process is still the one that claimed the slot.
 // Once it was found here, its pid and start time tell that.
-func (l *liveness) look(s *SlotView, now time.Time, p *patience) {
+func (l *liveness) look(s *SlotView, now time.Time, p *patience, r *CacheReader) {
 	fresh := livenessFor
 	if p != nil {
 		fresh = askedFresh
 	}
 	l.until = now.Add(livenessFor)
+	l.left = false
 	pid, v := l.hostPID, found
 	if pid == 0 {
 		since := now.Add(-fresh)
@@ -400,9 +407,13 @@ func (l *liveness) look(s *SlotView, now time.Time, p *patience) {
 	}
 	switch v {
 	case found:
-		start, ok := startTime(pid)
-		l.hostPID, l.alive = pid, ok && uint32(start) == uint32(s.StartTime)
+		start, life := startTime(pid)
+		l.hostPID, l.alive = pid, life == unseen || life == lives && uint32(start) == uint32(s.StartTime)
 		l.onHost, l.gone = l.alive, !l.alive
+		// A program that has become another one by exec has its pid, and not its memory.
+		if l.left = life == lives && l.alive && s.stale() && r.lackedBy(pid); l.left {
+			l.gone = true
+		}
 	case absent:
 		l.alive, l.onHost, l.gone = false, false, true
 	default:
@@ -421,31 +432,19 @@ func (s *SlotView) heartbeat() bool {
 	return age >= 0 && age < int64(heartbeatFor)
 }
 
-// startTime returns field 22 of /proc/<pid>/stat, and false for a process that
-// has ended and only waits for its parent. The name of the process, in field 2,
-// may hold spaces and brackets: count from the last bracket.
-func startTime(pid uint32) (uint64, bool) {
-	var buf [1024]byte // a line of 52 numbers and a name is shorter
-	n, ok := readSmall("/proc/"+strconv.FormatUint(uint64(pid), 10)+"/stat", buf[:])
-	if !ok {
-		return 0, false
+// stale says that a slot counts memory, and that its process, which gives a sign of life each
+// 0.1 s as long as it has a context, has given none for a while.
+func (s *SlotView) stale() bool {
+	return s.HeartbeatNS != 0 && !s.heartbeat() && slices.ContainsFunc(s.Cards, func(c SlotCard) bool { return c.Mem != 0 })
+}
+
+// lackedBy says that a process has no mapping of the cache, for certain: its slot is of a
+// program that it was before. Only exec ends a mapping of libvgpu's.
+func (r *CacheReader) lackedBy(pid uint32) bool {
+	if !r.asked {
+		r.inode, r.asked = mappedInode(r.file), true
 	}
-	rest := buf[bytes.LastIndexByte(buf[:n], ')')+1 : n]
-	var fields [20][]byte // from field 3 on
-	for i := range fields {
-		rest = bytes.TrimLeft(rest, " ")
-		var more bool
-		if fields[i], rest, more = bytes.Cut(rest, []byte(" ")); !more {
-			return 0, false // there are more fields than these
-		}
-	}
-	// A first thread that has ended while others run looks like a zombie.
-	ended := fields[0][0] == 'Z' || fields[0][0] == 'X'
-	if threads, err := strconv.Atoi(string(fields[17])); ended && (err != nil || threads <= 1) {
-		return 0, false
-	}
-	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
-	return start, err == nil
+	return r.inode != 0 && mapsFile(strconv.FormatUint(uint64(pid), 10), r.inode) == unmapped
 }
 
 // ownerNS are the PID namespace's bits of an owner word.

@@ -18,6 +18,8 @@ import (
 type SlotOwner struct {
 	Index uint32
 	Owner uint64 // pid and start time, as region.h says
+	// Left says that the process lives, as another program, which has no part in the slot.
+	Left bool
 }
 
 // ClearSlots frees those slots that still belong to the processes that are
@@ -46,10 +48,16 @@ func ClearSlots(f *os.File, dead []SlotOwner) (int, error) {
 	cleared := 0
 	for _, d := range dead {
 		// Whether a process of another PID namespace lives, only the caller knows.
-		if d.Index >= MaxSlots || d.Owner == 0 || ownerNS(d.Owner) == ownerNS(me) && lives(d.Owner) {
+		if d.Index >= MaxSlots || d.Owner == 0 {
 			continue
 		}
 		slot := (*C.struct_vgpu_slot)(unsafe.Pointer(&mem[headerSize+int(d.Index)*slotSize]))
+		// The next program of a process may have taken the same slot since.
+		lives := ownerNS(d.Owner) == ownerNS(me) && !bool(C.vgpu_has_ended(C.uint64_t(d.Owner)))
+		beats := (&SlotView{HeartbeatNS: atomic.LoadUint64((*uint64)(unsafe.Pointer(&slot.heartbeat_ns)))}).heartbeat()
+		if lives && !d.Left || d.Left && beats {
+			continue
+		}
 		// Should this process die before the release, the slot is one of a dead
 		// process again.
 		if atomic.CompareAndSwapUint64((*uint64)(unsafe.Pointer(&slot.owner)), d.Owner, me) {
@@ -58,9 +66,4 @@ func ClearSlots(f *os.File, dead []SlotOwner) (int, error) {
 		}
 	}
 	return cleared, nil
-}
-
-func lives(owner uint64) bool {
-	start := C.vgpu_start_time(C.uint32_t(owner>>32) & maxPID)
-	return start != 0 && uint32(start) == uint32(owner)
 }

@@ -24,10 +24,10 @@ func ended(t *testing.T) (pid uint32, start uint64) {
 		t.Fatal(err)
 	}
 	pid = uint32(cmd.Process.Pid)
-	start, ok := startTime(pid)
+	start, life := startTime(pid)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	if !ok {
+	if life != lives {
 		t.Fatal("cannot read the start time of a process")
 	}
 	return pid, start
@@ -60,12 +60,12 @@ func TestClearSlots(t *testing.T) {
 	putSlot(t, path, 3, pid, 0, start, 1<<28)
 	dead, alive := ownerOf(pid, start), ownerOf(me, self)
 	n, err := ClearSlots(f, []SlotOwner{
-		{0, alive},        // lives, whatever the caller thinks
-		{1, dead},         // the one
-		{2, dead + 1},     // somebody else's by now
-		{3, 0},            // no owner
-		{MaxSlots, dead},  // no such slot
-		{MaxSlots - 1, 7}, // free
+		{0, alive, false},        // lives, whatever the caller thinks
+		{1, dead, false},         // the one
+		{2, dead + 1, false},     // somebody else's by now
+		{3, 0, false},            // no owner
+		{MaxSlots, dead, false},  // no such slot
+		{MaxSlots - 1, 7, false}, // free
 	})
 	if err != nil || n != 1 {
 		t.Fatalf("cleared %d, %v; want 1", n, err)
@@ -95,7 +95,7 @@ func TestClearSlotsRefusesACutFile(t *testing.T) {
 	if err := os.Truncate(path, cacheAt); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ClearSlots(f, []SlotOwner{{0, 1}}); !errors.Is(err, ErrNotCache) {
+	if _, err := ClearSlots(f, []SlotOwner{{0, 1, false}}); !errors.Is(err, ErrNotCache) {
 		t.Errorf("got %v, want ErrNotCache", err)
 	}
 }
@@ -124,7 +124,7 @@ func TestClearSlotsLosesToAPeer(t *testing.T) {
 		var cleared int
 		var took bool
 		wg.Go(func() {
-			n, err := ClearSlots(f, []SlotOwner{{0, dead}})
+			n, err := ClearSlots(f, []SlotOwner{{0, dead, false}})
 			if err != nil {
 				t.Error(err)
 			}
@@ -195,7 +195,7 @@ func TestGone(t *testing.T) {
 	pid := uint32(cmd.Process.Pid)
 	start, _ := startTime(pid)
 	putSlot(t, path, 0, pid, 0, start, 1)
-	if s := look(); s.Gone || !s.Alive || s.SlotOwner != (SlotOwner{0, ownerOf(pid, start)}) {
+	if s := look(); s.Gone || !s.Alive || s.SlotOwner != (SlotOwner{0, ownerOf(pid, start), false}) {
 		t.Errorf("alive: %+v", s)
 	}
 	_ = cmd.Process.Kill()
@@ -206,5 +206,59 @@ func TestGone(t *testing.T) {
 	_ = cmd.Wait()
 	if s := look(); !s.Gone || s.Alive {
 		t.Errorf("ended: %+v", s)
+	}
+}
+
+// With no descriptor left nothing can be read of any process: all live but those of
+// which the kernel says that there are none.
+func TestWithoutDescriptorsOnlyCertainDeathsCount(t *testing.T) {
+	path := createCache(t)
+	f := openRW(t, path)
+	peer := exec.Command("/bin/sleep", "60")
+	if err := peer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = peer.Process.Kill(); _ = peer.Wait() }()
+	pid := uint32(peer.Process.Pid)
+	start, _ := startTime(pid)
+	goner, gonerStart := ended(t)
+	putSlot(t, path, 0, pid, 0, start, 1<<30)
+	putSlot(t, path, 1, goner, 0, gonerStart, 1<<30)
+	putNamespace(t, path, 0, ownerOf(pid, start), ownPIDNS())
+	putNamespace(t, path, 1, ownerOf(goner, gonerStart), ownPIDNS())
+	inner := startInNamespace(t)
+	defer inner.end()
+	r, err := OpenCache(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	mustSeeAll(t)
+
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	view, err := r.Read()
+	if err == nil {
+		r.alive = nil // found before, and not to be seen now
+		view, err = r.Read()
+	}
+	n, clearErr := ClearSlots(f, []SlotOwner{{0, ownerOf(pid, start), false}})
+	_, verdict := new(hostPIDs).find(&inner.slot, time.Now(), nil)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil || len(view.Slots) != 2 || view.Slots[0].Gone || !view.Slots[1].Gone {
+		t.Errorf("view %+v, %v; want the second gone", view, err)
+	}
+	if n != 0 || clearErr != nil {
+		t.Errorf("cleared %d, %v; want none", n, clearErr)
+	}
+	if verdict == absent {
+		t.Error("a process of another PID namespace is taken for ended")
 	}
 }

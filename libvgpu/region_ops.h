@@ -65,9 +65,15 @@ uint64_t vgpu_pid_ns(void);
 /* Start time of the caller, whatever PID namespace /proc shows. */
 uint64_t vgpu_own_start_time(void);
 
-/* Start time of a process in clock ticks since boot; 0 if there is none, or if
- * it has ended and only waits for its parent. */
+/* Start time of a process in clock ticks since boot; 0 if there is none, if it
+ * has ended and only waits for its parent, or if that cannot be read. */
 uint64_t vgpu_start_time(uint32_t pid);
+
+/* Whether the process that an owner word of the caller's PID namespace names has ended
+ * for certain: there is no such pid, it waits for its parent, or its start time was read
+ * and is another one. A process that cannot be looked at lives, as where the caller has no
+ * descriptor left or /proc hides it. */
+bool vgpu_has_ended(uint64_t owner);
 
 /* What died_ns of a slot says when its owner is seen dead at that time. */
 uint64_t vgpu_death_note(uint64_t owner, uint64_t now_ns);
@@ -101,11 +107,12 @@ struct vgpu_ended {
 
 /* Frees the slots of processes that were seen dead VGPU_GRACE_NS ago or earlier, and
  * notes the death of others. Of processes of other PID namespaces, those that were
- * told (NULL: none) are dead. Returns how many were freed; *left_ns: so long and all
- * others that are dead can be, 0 for none. May be run by any process of the job at any
- * time, also by several at once. */
-unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_ended *told,
-				uint64_t *left_ns);
+ * told (NULL: none) are dead. self: the caller's slot, which is never freed; NULL: it has
+ * none. Returns how many were freed; *left_ns: so long and all others that are dead can
+ * be, 0 for none. May be run by any process of the job at any time, also by several at
+ * once. */
+unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_slot *self,
+				const struct vgpu_ended *told, uint64_t *left_ns);
 /* The same without being told of any. */
 unsigned vgpu_slot_reclaim(struct vgpu_cache *c);
 

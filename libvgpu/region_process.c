@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* region_process.c - what /proc says of who owns a slot. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,10 @@ static const char *stat_field(const char *after_command, int field)
 	return p ? p + 1 : "";
 }
 
+/* Of a process that has ended and only waits for its parent. */
+#define ZOMBIE UINT64_MAX
+
+/* 0: it cannot be read. */
 static uint64_t start_time_in(const char *path)
 {
 	char buf[1024];
@@ -49,7 +55,7 @@ static uint64_t start_time_in(const char *path)
 	/* A zombie holds nothing any more; but a first thread that has ended while
 	 * others run looks like one. Field 3: state, 20: threads, 22: start. */
 	if (*stat_field(p, 3) == 'Z' && strtoul(stat_field(p, 20), NULL, 10) <= 1)
-		return 0;
+		return ZOMBIE;
 	return strtoull(stat_field(p, 22), NULL, 10);
 }
 
@@ -91,7 +97,7 @@ bool vgpu_same_ns(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint
 	       (ns == 0 || ns == j->pid_ns || ns % VGPU_NS_UNKNOWN != j->ns);
 }
 
-uint64_t vgpu_start_time(uint32_t pid)
+static uint64_t start_time_of(uint32_t pid)
 {
 	char path[32];
 
@@ -99,7 +105,42 @@ uint64_t vgpu_start_time(uint32_t pid)
 	return start_time_in(path);
 }
 
+uint64_t vgpu_start_time(uint32_t pid)
+{
+	uint64_t start = start_time_of(pid);
+
+	return start == ZOMBIE ? 0 : start;
+}
+
 uint64_t vgpu_own_start_time(void)
 {
-	return start_time_in("/proc/self/stat");
+	uint64_t start = start_time_in("/proc/self/stat");
+
+	return start == ZOMBIE ? 0 : start;
+}
+
+/* The same start time reads differently in another time namespace. */
+static bool same_time_ns(uint32_t pid)
+{
+	struct stat own, its;
+	char path[40];
+
+	/* A kernel without them has one. */
+	if (stat("/proc/self/ns/time", &own) != 0)
+		return errno == ENOENT;
+	snprintf(path, sizeof path, "/proc/%u/ns/time", pid);
+	return stat(path, &its) == 0 && its.st_ino == own.st_ino;
+}
+
+bool vgpu_has_ended(uint64_t owner)
+{
+	uint32_t pid = VGPU_OWNER_PID(owner);
+	uint64_t start;
+
+	if (pid == 0 || (kill((pid_t)pid, 0) != 0 && errno == ESRCH))
+		return true;
+	start = start_time_of(pid);
+	if (start == 0 || start == ZOMBIE)
+		return start == ZOMBIE;
+	return (uint32_t)owner != 0 && (uint32_t)start != (uint32_t)owner && same_time_ns(pid);
 }

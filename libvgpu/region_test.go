@@ -323,8 +323,8 @@ func TestCacheRoundTrip(t *testing.T) {
 	if st.Blocks*512 < headerSize+usualSlots*slotSize {
 		t.Errorf("%d bytes on disk: want room for %d slots", st.Blocks*512, usualSlots)
 	}
-	self, ok := startTime(uint32(os.Getpid()))
-	if !ok {
+	self, life := startTime(uint32(os.Getpid()))
+	if life != lives {
 		t.Fatal("cannot read the start time of this process")
 	}
 	dead := exec.Command("/bin/true")
@@ -428,7 +428,7 @@ func TestHeartbeatSpeaksForAForeignProcess(t *testing.T) {
 	} {
 		c.slot.SlotOwner, c.slot.PID, c.slot.StartTime = foreign, 4000001, 5
 		var l liveness
-		if l.look(&c.slot, time.Now(), nil); l.alive != c.want || l.onHost || l.gone {
+		if l.look(&c.slot, time.Now(), nil, nil); l.alive != c.want || l.onHost || l.gone {
 			t.Errorf("%s: %+v; want alive %v and not on the host, nor gone", c.name, l, c.want)
 		}
 	}

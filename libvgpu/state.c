@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@ struct vgpu_state vgpu_state;
 int vgpu_only_card = -1;
 
 static pthread_once_t attach_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t claim_lock = PTHREAD_MUTEX_INITIALIZER; /* of a forked child's claim */
 static struct vgpu_grant env_grant;
 static signed char card_of_device[MAX_DEVICES];
 /* The period of the slices that processes without gresd set for themselves. */
@@ -44,41 +46,74 @@ uint64_t vgpu_now(void)
 }
 
 /* ------------------------------------------------------------------ mapping */
-/* A job that is short of descriptors or memory at its first call must not be
- * taken for one without limits: see refuse_all(). */
-static int shortage;
+/* The process has a job, and its grant or cache cannot be used: it must not be taken for
+ * one without limits, nor have a whole limit for itself. See refuse_all(). */
+static struct {
+	const char *what, *path, *want;
+	char why[96];
+} trouble;
 
-static void note_shortage(void)
+#define WANT_ROOM "room for a few files before the first CUDA call, see ulimit -n"
+#define WANT_OURS "gresd's own file, read as the job's user by the libvgpu.so of this node"
+
+/* error: an errno; 0: as why says. */
+static void refuse(const char *what, const char *path, int error, const char *why)
 {
-	if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
-		shortage = errno;
+	bool room = error == EMFILE || error == ENFILE || error == ENOMEM;
+
+	trouble.what = what;
+	trouble.path = path;
+	trouble.want = room ? WANT_ROOM : WANT_OURS;
+	snprintf(trouble.why, sizeof trouble.why, "%s", error ? strerror(error) : why);
 }
 
+/* Maps a file of so many bytes, or says in errno why not; 0: it is too short. */
+static void *map(int fd, size_t size, int prot)
+{
+	struct stat st;
+	void *p = MAP_FAILED;
+
+	errno = 0;
+	if (fstat(fd, &st) == 0 && st.st_size >= (off_t)size)
+		p = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* Outside of jobs the place of a grant is an empty file, on which each is mounted. */
+static bool is_place(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0;
+}
+
+/* NULL, without trouble: there is no such file, and so no job. */
 static const struct vgpu_grant *map_grant(const char *path)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	struct stat st;
-	void *p;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), error = errno;
+	bool none = fd < 0 && (error == ENOENT || error == ENOTDIR);
+	const struct vgpu_grant *g = NULL;
 
-	if (fd < 0) {
-		note_shortage();
-		return NULL;
-	}
-	if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof(struct vgpu_grant)) {
+	if (fd >= 0) {
+		none = is_place(fd) && strcmp(path, SELF_GRANT) == 0;
+		g = map(fd, sizeof *g, PROT_READ);
+		error = errno;
 		close(fd);
-		return NULL;
 	}
-	p = mmap(NULL, sizeof(struct vgpu_grant), PROT_READ, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED)
-		note_shortage();
-	close(fd);
-	if (p == MAP_FAILED)
+	if (none)
 		return NULL;
-	if (!vgpu_grant_valid(p, sizeof(struct vgpu_grant))) {
-		munmap(p, sizeof(struct vgpu_grant));
-		return NULL;
+	if (!g) {
+		refuse("grant", path, error, "too short");
+	} else if (!vgpu_grant_valid(g, sizeof *g)) {
+		refuse("grant", path, 0, "not a grant");
+		if (g->magic == VGPU_GRANT_MAGIC && g->version != VGPU_REGION_VERSION)
+			snprintf(trouble.why, sizeof trouble.why,
+				 "version %u, this libvgpu.so reads %u", g->version,
+				 VGPU_REGION_VERSION);
+		munmap((void *)g, sizeof *g);
+		g = NULL;
 	}
-	return p;
+	return g;
 }
 
 static void use_cache(void *p)
@@ -87,50 +122,71 @@ static void use_cache(void *p)
 	vgpu_state.cache.slots = (void *)((char *)p + VGPU_SLOTS_OFFSET);
 }
 
+/* A new file of the environment's. One of another user is not shared with: its owner
+ * could truncate it under our feet. */
+static bool stretch(int fd)
+{
+	struct vgpu_signal_hold hold;
+	struct stat st;
+	int r;
+
+	if (fstat(fd, &st) != 0)
+		return false;
+	if (st.st_uid != geteuid()) {
+		errno = EPERM;
+		return false;
+	}
+	if (st.st_size >= (off_t)VGPU_CACHE_SIZE)
+		return true;
+	/* Above ulimit -f the kernel would end the program. */
+	vgpu_signal_hold(&hold, SIGXFSZ);
+	r = ftruncate(fd, (off_t)VGPU_CACHE_SIZE);
+	vgpu_signal_drop(&hold, r != 0);
+	return r == 0;
+}
+
 /* create: make the file when there is none (no gresd, several processes). */
 static bool map_cache(const char *path, bool create)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0600);
-	struct stat st;
-	void *p;
+	int error = errno;
+	void *p = NULL;
 
-	if (fd < 0) {
-		note_shortage();
-		return false;
-	}
-	/* A file of another user is not shared with: its owner could truncate it
-	 * under our feet. */
-	if (fstat(fd, &st) != 0 || (create && st.st_uid != geteuid()) ||
-	    (st.st_size < (off_t)VGPU_CACHE_SIZE &&
-	     (!create || ftruncate(fd, (off_t)VGPU_CACHE_SIZE) != 0))) {
+	if (fd >= 0) {
+		if (!create || stretch(fd))
+			p = map(fd, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE);
+		error = errno;
 		close(fd);
+	}
+	if (!p) {
+		refuse("cache", path, error, "too short");
 		return false;
 	}
-	p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED)
-		note_shortage();
-	close(fd);
-	if (p == MAP_FAILED)
-		return false;
 	use_cache(p);
 	if (create && vgpu_state.cache.header->magic == 0)
 		vgpu_cache_init(vgpu_state.cache.header, vgpu_state.grant);
-	if (vgpu_cache_valid(vgpu_state.cache.header, VGPU_CACHE_SIZE))
+	if (vgpu_cache_valid(vgpu_state.cache.header, VGPU_CACHE_SIZE) &&
+	    vgpu_state.cache.header->max_slots == VGPU_MAX_SLOTS)
 		return true;
+	refuse("cache", path, 0, "not a cache of this version");
 	munmap(p, VGPU_CACHE_SIZE);
 	return false;
 }
 
-/* Without a usable cache file the limits hold for this process alone. */
+/* Limits of the environment hold for this process alone where no file is shared. */
 static void private_cache(void)
 {
 	void *p = mmap(NULL, VGPU_CACHE_SIZE, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED) {
-		shortage = ENOMEM;
+		refuse("cache", "CUDA_DEVICE_MEMORY_SHARED_CACHE", ENOMEM, "");
 		return;
 	}
+	if (trouble.what)
+		vgpu_warn("vgpu: cache: %s: %s: the limits hold for this process alone",
+			  trouble.path, trouble.why);
+	trouble.what = NULL;
 	use_cache(p);
 	vgpu_cache_init(vgpu_state.cache.header, vgpu_state.grant);
 }
@@ -151,10 +207,10 @@ static void claim_slot(void)
 		vgpu_state.slot = &no_slot;
 		if (full)
 			vgpu_warn("vgpu: cache: the node has no room left in gresd's run_dir: "
-				  "this process gets no GPU memory\n");
+				  "this process gets no GPU memory");
 		else
 			vgpu_warn("vgpu: cache: all %u places for processes of this job are taken: "
-				  "this process gets no GPU memory\n",
+				  "this process gets no GPU memory",
 				  VGPU_MAX_SLOTS);
 	}
 	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
@@ -177,17 +233,30 @@ static void env_schedule(void)
 	}
 }
 
+/* A forked child that has not asked for CUDA since; see vgpu_attach(). */
+static bool unclaimed;
+static struct vgpu_slot child_slot;
+
+/* The parent's slot, memory, channel groups and locks are not ours. */
 static void in_child(void)
 {
-	/* The parent's slot, memory and channel groups are not ours. */
-	if (vgpu_state.grant) {
-		vgpu_rm_forget();
-		vgpu_gate_in_child();
-		vgpu_pools_in_child();
-		vgpu_shared_in_child();
-		vgpu_working_in_child();
-		vgpu_ended_in_child();
-		claim_slot();
+	vgpu_entry_in_child();
+	vgpu_tables_in_child();
+	vgpu_overhead_in_child();
+	vgpu_contexts_in_child();
+	vgpu_watcher_in_child();
+	vgpu_rm_forget();
+	vgpu_gate_in_child();
+	vgpu_pools_in_child();
+	vgpu_shared_in_child();
+	vgpu_working_in_child();
+	vgpu_ended_in_child();
+	pthread_mutex_init(&claim_lock, NULL);
+	unclaimed = vgpu_state.grant && !trouble.what;
+	if (unclaimed) {
+		memset(&child_slot, 0, sizeof child_slot);
+		vgpu_state.slot = &child_slot;
+		vgpu_state.counted = false;
 	}
 }
 
@@ -197,9 +266,8 @@ static void refuse_all(void)
 	static struct vgpu_grant nothing;
 	static struct vgpu_cache_header nobody;
 
-	vgpu_warn("vgpu: grant: %s: this process gets no GPU memory: want room for a few files "
-		  "before the first CUDA call, see ulimit -n",
-		  strerror(shortage));
+	vgpu_warn("vgpu: %s: %s: %s: this process gets no GPU memory: want %s", trouble.what,
+		  trouble.path, trouble.why, trouble.want);
 	vgpu_state.cache.header = &nobody;
 	vgpu_state.slot = &no_slot;
 	vgpu_state.grant = &nothing;
@@ -215,37 +283,60 @@ static void find(void)
 	vgpu_state.grant = map_grant(SELF_GRANT);
 	if (vgpu_state.grant)
 		cache = SELF_CACHE;
-	else if (grant && *grant)
+	else if (!trouble.what && grant && *grant)
 		vgpu_state.grant = map_grant(grant);
-	if (!vgpu_state.grant && vgpu_grant_from_env(&env_grant)) {
+	if (!trouble.what && !vgpu_state.grant && vgpu_grant_from_env(&env_grant)) {
 		env_schedule();
 		vgpu_state.grant = &env_grant;
 		vgpu_state.from_env = true;
 		cache = secure_getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+		if (!cache || !*cache || !map_cache(cache, true))
+			private_cache();
+	} else if (vgpu_state.grant && cache && *cache) {
+		map_cache(cache, false);
+	} else if (vgpu_state.grant) {
+		refuse("cache", "VGPU_CACHE", 0, "not set");
 	}
-	if (vgpu_state.grant && !(cache && *cache && map_cache(cache, vgpu_state.from_env)))
-		private_cache();
-	if (shortage)
+	if (trouble.what)
 		refuse_all();
-	if (shortage || !vgpu_state.grant)
+	if (trouble.what || !vgpu_state.grant)
 		return;
-	claim_slot();
-	vgpu_state.ncards = vgpu_state.grant->ncards;
 	/* No release at exit: the card keeps the process's memory until it is really
 	 * gone, so the slot must count that long too. Peers and gresd take it back. */
-	pthread_atfork(NULL, NULL, in_child);
+	claim_slot();
+	vgpu_state.ncards = vgpu_state.grant->ncards;
+}
+
+/* CUDA_VISIBLE_DEVICES; NULL: not set. */
+static const char *visible;
+
+/* A copy: the program may change its environment while other threads run. */
+static void read_visible(void)
+{
+	const char *value = getenv("CUDA_VISIBLE_DEVICES");
+
+	visible = value ? strdup(value) : NULL;
 }
 
 static void attach(void)
 {
 	vgpu_tell_settings();
+	vgpu_log_settings();
+	read_visible();
 	find();
-	vgpu_tell_grant();
+	pthread_atfork(NULL, NULL, in_child);
+	if (!trouble.what)
+		vgpu_tell_grant();
 }
 
 void vgpu_attach(void)
 {
 	pthread_once(&attach_once, attach);
+	pthread_mutex_lock(&claim_lock);
+	if (unclaimed)
+		claim_slot();
+	unclaimed = false;
+	pthread_mutex_unlock(&claim_lock);
 }
 
 /* ------------------------------------------------------------ which card it is */
@@ -363,7 +454,6 @@ int vgpu_card_asked(void)
  * card first; cards that are alike keep NVML's order.) */
 static int ordinal_of(const char *uuid, unsigned index)
 {
-	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	int ordinal = 0;
 
 	if (!visible)

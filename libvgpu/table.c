@@ -11,6 +11,32 @@
 #define FIRST_BUCKETS 256u
 #define ITEMS_AT_ONCE 64u
 
+static struct vgpu_table *tables;
+
+static void lock(struct vgpu_table *t)
+{
+	if (!__atomic_load_n(&t->listed, __ATOMIC_RELAXED) &&
+	    !__atomic_exchange_n(&t->listed, true, __ATOMIC_SEQ_CST)) {
+		t->next = __atomic_load_n(&tables, __ATOMIC_SEQ_CST);
+		while (!__atomic_compare_exchange_n(&tables, &t->next, t, false, __ATOMIC_SEQ_CST,
+						    __ATOMIC_SEQ_CST))
+			;
+	}
+	pthread_mutex_lock(&t->lock);
+}
+
+void vgpu_tables_in_child(void)
+{
+	/* A thread of the parent may have been at one: what is in it is not freed. Nothing
+	 * of what the parent holds is the child's. */
+	for (struct vgpu_table *t = tables; t; t = t->next) {
+		pthread_mutex_init(&t->lock, NULL);
+		t->bucket = NULL;
+		t->spare = NULL;
+		t->buckets = t->count = 0;
+	}
+}
+
 static size_t bucket_of(const struct vgpu_table *t, uint64_t key)
 {
 	/* Addresses are aligned: mix before taking the low bits. */
@@ -85,7 +111,7 @@ bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 {
 	struct vgpu_item *copy = NULL, **bucket;
 
-	pthread_mutex_lock(&t->lock);
+	lock(t);
 	if (t->count >= t->buckets)
 		grow(t);
 	if (t->buckets)
@@ -105,7 +131,7 @@ bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
 	struct vgpu_item **p;
 
-	pthread_mutex_lock(&t->lock);
+	lock(t);
 	p = find(t, key);
 	if (p)
 		*out = **p;
@@ -117,7 +143,7 @@ bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
 	struct vgpu_item **p;
 
-	pthread_mutex_lock(&t->lock);
+	lock(t);
 	p = find(t, key);
 	if (p)
 		unlink_item(t, p, out);
@@ -129,7 +155,7 @@ bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item
 {
 	struct vgpu_item **p;
 
-	pthread_mutex_lock(&t->lock);
+	lock(t);
 	p = find(t, key);
 	if (p) {
 		(*p)->refs += (unsigned)by;

@@ -11,6 +11,7 @@
 #define VGPU_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 
 #include "config.h"
@@ -52,6 +53,8 @@ extern struct vgpu_real vgpu_real;
  * Both are safe from any thread and cheap when done. */
 void vgpu_need_cuda(void);
 void vgpu_need_nvml(void);
+/* After a fork, in the child: unlocked; its first CUDA call attaches it. */
+void vgpu_entry_in_child(void);
 /* The hook that stands for a real function, or the function itself. */
 void *vgpu_hook_of(void *real);
 /* dlsym as the C library has it; NULL until vgpu_need_dlsym or a first lookup. */
@@ -74,8 +77,9 @@ struct vgpu_state {
 	bool from_env; /* grant made from environment variables, no gresd behind it */
 };
 extern struct vgpu_state vgpu_state;
-/* Finds and maps grant and cache, claims a slot. Once a process, again in a
- * forked child. Afterwards vgpu_state is read-only but for the slot. */
+/* Finds and maps grant and cache, claims a slot. Once a process; afterwards vgpu_state is
+ * read-only but for the slot. A forked child has none, and gets no memory, until it is
+ * called again: many children never use CUDA. */
 void vgpu_attach(void);
 /* Card of a CUDA device, of the current context, of an NVML handle, or of a
  * UUID; -1 when the grant does not have it. */
@@ -104,8 +108,23 @@ static inline struct vgpu_slot_card *vgpu_my(int card)
 }
 uint64_t vgpu_now(void);
 
-/* context.c: a context is there that no hook saw being made. */
+/* A thread that is cancelled while it waits in the library would leave locks and counters
+ * behind. Returns what vgpu_cancel_as() puts back. */
+static inline int vgpu_no_cancel(void)
+{
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	return before;
+}
+static inline void vgpu_cancel_as(int before)
+{
+	pthread_setcancelstate(before, NULL);
+}
+
+/* context.c: a context is there that no hook saw being made; a forked child has none. */
 void vgpu_context_seen(int card);
+void vgpu_contexts_in_child(void);
 
 /* config.c: a grant from HAMi-style environment variables. Returns false when
  * none is set; a value that cannot be understood is said on stderr and gives
@@ -123,10 +142,12 @@ struct vgpu_table {
 	pthread_mutex_t lock;
 	struct vgpu_item **bucket, *spare;
 	size_t buckets, count;
+	struct vgpu_table *next; /* of all that were ever used */
+	bool listed;
 };
-#define VGPU_TABLE_INIT                                     \
-	{                                                   \
-		PTHREAD_MUTEX_INITIALIZER, NULL, NULL, 0, 0 \
+#define VGPU_TABLE_INIT                           \
+	{                                         \
+		.lock = PTHREAD_MUTEX_INITIALIZER \
 	}
 /* Adds an entry; false when there is no memory for it. */
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
@@ -134,6 +155,8 @@ bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 /* Adds to the reference count; *out is the entry after it, already removed
  * when the count has come to zero. False when there is no such key. */
+/* After a fork, in the child: all tables are empty and unlocked. */
+void vgpu_tables_in_child(void);
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
 
 /* memory.c: the steps around an allocation. take announces the bytes and says
@@ -172,6 +195,7 @@ void vgpu_overhead_measure(int card);
 bool vgpu_overhead_counted(int card, uint64_t *bytes);
 /* Without gresd the watcher measures all; with it gresd does, and the watcher only
  * what modules were charged. */
+void vgpu_overhead_in_child(void);
 void vgpu_overhead_tick(uint64_t now);
 
 /* memory_module.c: what is charged for modules, and takes back at most so much. */
@@ -364,8 +388,13 @@ void vgpu_host_pid(void);
 /* watcher.c */
 /* So often it says in its slot that the process is there. */
 #define HEARTBEAT_NS 100000000u
-/* Starts the watcher thread of this process, once; does nothing without a grant. */
+/* Starts the watcher thread of this process, once; does nothing without a grant. Where no
+ * thread is to be had, the gate holds the process by its budget whatever gresd says. */
 void vgpu_watcher_start(void);
+extern uint32_t vgpu_unwatched;
+/* By a launch of such a process: now and then what the watcher would do. */
+void vgpu_watcher_again(void);
+void vgpu_watcher_in_child(void);
 
 /* tell.c: to stderr, for the job's user. The settings are read from the environment
  * once, when the grant is. A refused allocation, of so many bytes or (0) of what no
@@ -375,9 +404,20 @@ void vgpu_tell_settings(void);
 void vgpu_tell_oom(int card, uint64_t bytes);
 void vgpu_tell_grant(void);
 
+/* log.c: a signal that the library's next call may raise is none of the program's: what
+ * is raised between the two is taken back. raised: it may be there now. */
+struct vgpu_signal_hold {
+	sigset_t signal, before;
+	bool held, had;
+};
+void vgpu_signal_hold(struct vgpu_signal_hold *h, int signal);
+void vgpu_signal_drop(struct vgpu_signal_hold *h, bool raised);
+
 /* log.c: to stderr, only when VGPU_LOG_LEVEL asks, a bounded number of lines. */
 void vgpu_say(const char *text, size_t len); /* to stderr, or nowhere: it never waits */
 void vgpu_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* a line, always */
+/* Reads the environment, which a program may change while other threads run: at attach. */
+void vgpu_log_settings(void);
 enum vgpu_log_level { VGPU_LOG_ERROR = 1, VGPU_LOG_WARN, VGPU_LOG_INFO, VGPU_LOG_DEBUG };
 void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));

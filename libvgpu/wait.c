@@ -50,11 +50,14 @@ uint64_t vgpu_quantum(const struct gate *g)
 	return g->schedule.others && slice > QUANTUM_NS ? slice : QUANTUM_NS;
 }
 
-/* Killed, or stopped for some heartbeats: nobody says that what it had in flight has ended. */
+/* Killed, or stopped for some heartbeats, or of another boot: nobody says that what it had in
+ * flight has ended. */
 static bool gone(const struct vgpu_slot *s, uint64_t now)
 {
-	return __atomic_load_n(&s->died_ns, __ATOMIC_RELAXED) ||
-	       now > __atomic_load_n(&s->heartbeat_ns, __ATOMIC_RELAXED) + 3 * HEARTBEAT_NS;
+	uint64_t beat = __atomic_load_n(&s->heartbeat_ns, __ATOMIC_RELAXED);
+
+	return __atomic_load_n(&s->died_ns, __ATOMIC_RELAXED) || now > beat + 3 * HEARTBEAT_NS ||
+	       beat > now + 3 * HEARTBEAT_NS;
 }
 
 /* Estimated work of the other processes of the job; *procs: how many have some. */

@@ -31,6 +31,7 @@ func (s *settings) psCommand() *cobra.Command {
 // writeProcesses shows a process once for each card that it uses.
 func writeProcesses(w io.Writer, p paint, jobs []wire.Job) error {
 	rows := [][]string{{"JOB", "USER", "CARD", "PID", "PID IN JOB", "MEMORY", "GPU TIME", "UTILIZATION"}}
+	unwatched := false
 	for _, j := range jobs {
 		for _, c := range j.Cards {
 			for _, proc := range c.ByProcess {
@@ -38,14 +39,23 @@ func writeProcesses(w io.Writer, p paint, jobs []wire.Job) error {
 				if proc.PID != 0 {
 					pid = fmt.Sprint(proc.PID)
 				}
+				jobPID := fmt.Sprint(proc.JobPID)
+				if proc.Unwatched {
+					jobPID += "!"
+					unwatched = true
+				}
 				rows = append(rows, []string{
-					fmt.Sprint(j.JobID), user(j), fmt.Sprint(c.Index), pid, fmt.Sprint(proc.JobPID),
+					fmt.Sprint(j.JobID), user(j), fmt.Sprint(c.Index), pid, jobPID,
 					size(proc.UsedBytes), seconds(proc.GPUSeconds), known(proc.Utilization, ratio),
 				})
 			}
 		}
 	}
-	return table(w, p, rows, "PID IN JOB", "UTILIZATION")
+	if err := table(w, p, rows, "PID IN JOB", "UTILIZATION"); err != nil || !unwatched {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "\n! no thread of libvgpu could be started: held at its share at all times")
+	return err
 }
 
 // ratio writes 0 to 1 as a percentage.

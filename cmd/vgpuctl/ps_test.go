@@ -17,7 +17,7 @@ func TestProcesses(t *testing.T) {
 		return wire.Reply{OK: true, Jobs: []wire.Job{
 			{JobID: 1234567, User: "longname12", Cards: []wire.JobCard{{Index: 12, JobUse: wire.JobUse{ByProcess: []wire.Process{
 				{PID: 4194303, JobPID: 1, UsedBytes: 100 << 30, GPUSeconds: 3723.5, Utilization: ptr(0.305)},
-				{JobPID: 4194302, UsedBytes: 1 << 30},
+				{JobPID: 4194302, UsedBytes: 1 << 30, Unwatched: true},
 			}}}}},
 			{JobID: 8, User: "bob", Cards: []wire.JobCard{{}}}, // no process yet
 		}}
@@ -29,7 +29,8 @@ func TestProcesses(t *testing.T) {
 	narrow(t, out)
 	for _, want := range []string{
 		"1234567  longname12  12    4194303  1           100 GiB  1h2m3.5s  30.5%",
-		"1234567  longname12  12    ?        4194302     1 GiB    0s        ?",
+		"1234567  longname12  12    ?        4194302!    1 GiB    0s        ?",
+		"! no thread of libvgpu could be started",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

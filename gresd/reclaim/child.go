@@ -27,6 +27,8 @@ const (
 	mostSlots = 256
 	// cacheFD is where the child finds the file.
 	cacheFD = 3
+	// leftWord ends the word of a slot whose process has become another program.
+	leftWord = ":left"
 )
 
 // Child returns a [Clear] that runs a program with args, a word for the job's user
@@ -42,7 +44,7 @@ func Child(program string, args ...string) Clear {
 		defer cancel()
 		words := append(slices.Clone(args), fmt.Sprintf("%d:%d", uid, gid))
 		for _, d := range dead {
-			words = append(words, fmt.Sprintf("%d:%d", d.Index, d.Owner))
+			words = append(words, wordOf(d))
 		}
 		var out, errs limited
 		cmd := exec.CommandContext(ctx, program, words...)
@@ -130,9 +132,18 @@ func ClearInherited(words []string) (int, error) {
 	return libvgpu.ClearSlots(cache, dead)
 }
 
+func wordOf(slot libvgpu.SlotOwner) string {
+	word := fmt.Sprintf("%d:%d", slot.Index, slot.Owner)
+	if slot.Left {
+		word += leftWord
+	}
+	return word
+}
+
 func parseSlots(words []string) (dead []libvgpu.SlotOwner, err error) {
 	for _, w := range words {
-		index, owner, _ := strings.Cut(w, ":")
+		slot, left := strings.CutSuffix(w, leftWord)
+		index, owner, _ := strings.Cut(slot, ":")
 		i, err := strconv.ParseUint(index, 10, 32)
 		if err != nil {
 			return nil, fmt.Errorf("slot %q: want INDEX:OWNER", w)
@@ -141,7 +152,7 @@ func parseSlots(words []string) (dead []libvgpu.SlotOwner, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("slot %q: want INDEX:OWNER", w)
 		}
-		dead = append(dead, libvgpu.SlotOwner{Index: uint32(i), Owner: o})
+		dead = append(dead, libvgpu.SlotOwner{Index: uint32(i), Owner: o, Left: left})
 	}
 	return dead, nil
 }

@@ -3,7 +3,6 @@
 package reclaim
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -11,7 +10,7 @@ import (
 // FuzzSlots: the words of the child, which runs as the job's user, are read as gresd
 // writes them, or refused.
 func FuzzSlots(f *testing.F) {
-	for _, s := range []string{"0:1", "4095:18446744073709551615 7:9", "", "4294967296:1", "1", ":", "1:-1", "1:2:3", "+1:1", "\x001:1"} {
+	for _, s := range []string{"0:1", "4095:18446744073709551615 7:9", "", "4294967296:1", "1", ":", "1:-1", "1:2:3", "1:2:left", "+1:1", "\x001:1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -24,7 +23,7 @@ func FuzzSlots(f *testing.F) {
 			t.Fatalf("%q: %d slots", words, len(dead))
 		}
 		for i, slot := range dead {
-			again, err := parseSlots([]string{fmt.Sprintf("%d:%d", slot.Index, slot.Owner)})
+			again, err := parseSlots([]string{wordOf(slot)})
 			if err != nil || again[0] != slot {
 				t.Fatalf("%q: %+v, then %+v, %v", words[i], slot, again, err)
 			}

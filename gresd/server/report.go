@@ -43,7 +43,7 @@ func (s *Server) status(root bool) *wire.Status {
 	st.Problems = append(st.Problems, s.sickCards()...)
 	more := s.Problems
 	if root {
-		more = slices.Concat(more, s.Private, []func() []string{s.mps.Problems, s.deprived})
+		more = slices.Concat(more, s.Private, []func() []string{s.mps.Problems, s.deprived, s.unwatched})
 	}
 	for _, of := range more {
 		st.Problems = append(st.Problems, of()...)

@@ -72,6 +72,24 @@ func (s *Server) deprived() (problems []string) {
 	return problems
 }
 
+// unwatched are processes in which libvgpu could start no thread, in words.
+func (s *Server) unwatched() (problems []string) {
+	for _, rec := range s.Ledger.List() {
+		view, err := s.Grants.Cache(rec.JobID, viewAge)
+		if err != nil {
+			continue // another look says it
+		}
+		for _, slot := range view.Slots {
+			if slot.Alive && slot.Flags&libvgpu.SlotUnwatched != 0 {
+				problems = append(problems, fmt.Sprintf("process %d of job %d has no thread of libvgpu: it is held at its share at all times, "+
+					"and learns late of changes; see ulimit -u and pids.max of the job", slot.PID, rec.JobID))
+				break // one of a job is enough
+			}
+		}
+	}
+	return problems
+}
+
 // samplesOfJobs asks about the cards on which jobs have a share.
 func (s *Server) samplesOfJobs(records []ledger.Record) map[gpu.UUID]sample.Card {
 	var uuids []gpu.UUID
@@ -140,7 +158,7 @@ func (s *Server) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card 
 		if !slot.Alive || slot.Cards[i].Contexts == 0 {
 			continue
 		}
-		p := wire.Process{JobPID: slot.PID, UsedBytes: slot.Cards[i].Mem, GPUSeconds: float64(slot.Cards[i].GPUNS) / 1e9}
+		p := wire.Process{JobPID: slot.PID, UsedBytes: slot.Cards[i].Mem, GPUSeconds: float64(slot.Cards[i].GPUNS) / 1e9, Unwatched: slot.Flags&libvgpu.SlotUnwatched != 0}
 		if slot.OnHost {
 			p.PID = slot.HostPID
 		}

@@ -5,13 +5,17 @@ package server
 import (
 	"context"
 	"os"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 // oneAnswers is a driver that tells of the first card only.
@@ -105,5 +109,33 @@ func TestCorrectionsAreCounted(t *testing.T) {
 	}
 	if n.count.counts["corrected rebuilt"] != 1 || n.count.counts["corrected recovered"] != 1 {
 		t.Errorf("counted %v, want a record rebuilt and a job recovered", n.count.counts)
+	}
+}
+
+// A process in which libvgpu has no thread is named to the administrator.
+func TestAProcessWithoutAThreadOfTheLibraryIsAProblem(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 20), wire.Granted)
+	path := n.file(7, "cache")
+	putSlot(t, path, 1<<30, 0)
+	putOwner(t, path)
+	flagged := func() bool {
+		return slices.ContainsFunc(n.status(true).Problems, func(p string) bool { return strings.Contains(p, "of job 7 has no thread of libvgpu") })
+	}
+	if flagged() {
+		t.Errorf("problems %q", n.status(true).Problems)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{libvgpu.SlotUnwatched}, 2097152+3072+32); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(5 * time.Second); !flagged(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("problems %q", n.status(true).Problems)
+		}
 	}
 }

@@ -54,4 +54,6 @@ type Process struct {
 	UsedBytes   uint64   `json:"memory_used_bytes"`
 	GPUSeconds  float64  `json:"gpu_seconds"`
 	Utilization *float64 `json:"utilization,omitempty"`
+	// Unwatched: no thread of libvgpu runs in it. It is held at its share at all times.
+	Unwatched bool `json:"unwatched,omitempty"`
 }

@@ -57,6 +57,11 @@ const hide = `unshare --user --map-root-user --mount sh -c "
 const enlarge = `at=$(LC_ALL=C grep -obUaP "\\x00{4}\\x02\\x00\\x00\\x00" forged | head -n 1 | cut -d: -f1)
 		printf '\\024' | dd of=forged bs=1 seek=$((at + 4)) conv=notrunc 2>/dev/null`
 
+// cache sets the path of the job's cache; its slots begin at 2051 KiB.
+const cache = `cache=/run/vgpu/jobs/$SLURM_JOB_ID/cache
+		[ -w $cache ] || cache=/run/vgpu/self/cache
+		`
+
 var escapes = []escape{
 	{"an honest program", `$run`, [3]verdict{held, held, held}, ""},
 	{"`unset LD_PRELOAD`", `unset LD_PRELOAD; $run`, [3]verdict{escaped, held, held}, "unregistered"},
@@ -67,27 +72,29 @@ var escapes = []escape{
 	{"a rank of MPI, `srun --mpi=pmi2`, after `unset LD_PRELOAD`", `srun --overlap --overcommit --mpi=pmi2 -n 2 sh -c '
 		unset LD_PRELOAD; [ $SLURM_PROCID = 0 ] || $run'`, [3]verdict{escaped, held, held}, "unregistered"},
 	{"the loader started by hand", `/lib64/ld-linux-*.so.2 $run`, [3]verdict{held, held, held}, ""},
-	{"`VGPU_GRANT` names another file", `VGPU_GRANT=/dev/null VGPU_CACHE=/dev/null $run`, [3]verdict{escaped, held, held}, "unregistered"},
+	{"`VGPU_GRANT` names another file", `VGPU_GRANT=/dev/null VGPU_CACHE=/dev/null $run`, [3]verdict{stopped, held, held}, ""},
 	{"`VGPU_GRANT` names a copy with a larger limit", `cat /run/vgpu/jobs/$SLURM_JOB_ID/grant >forged; chmod u+w forged
 		` + enlarge + `
-		VGPU_GRANT=$PWD/forged VGPU_CACHE=$PWD/forged.cache $run`, [3]verdict{escaped, held, held}, "unregistered"},
+		` + cache + `cp $cache forged.cache; VGPU_GRANT=$PWD/forged VGPU_CACHE=$PWD/forged.cache $run`, [3]verdict{escaped, held, held}, "unregistered"},
 	{"`CUDA_DEVICE_MEMORY_LIMIT=80G`", `CUDA_DEVICE_MEMORY_LIMIT=80G CUDA_DEVICE_MEMORY_LIMIT_0=80G $run`, [3]verdict{held, held, held}, ""},
 	{"`umount`, `rm` and `>` on grant and preload list", `for f in /run/vgpu/self/grant /run/vgpu/jobs/$SLURM_JOB_ID/grant /etc/ld.so.preload; do
 		umount $f; rm -f $f; true >$f; mv $f $f.old; mount --bind /dev/null $f; done 2>/dev/null; $run`, [3]verdict{held, held, held}, ""},
-	{"a set-user-id program of another user", cluster.Dir + `/bin/vgpu-escape-suid dlsym $hold`, [3]verdict{escaped, held, held}, "unregistered"},
+	{"a set-user-id program of another user", cluster.Dir + `/bin/vgpu-escape-suid dlsym $hold`, [3]verdict{escaped, stopped, stopped}, "unregistered"},
 	{"`dlopen` of libcuda by its path", `$escape path:` + driver + ` $hold`, [3]verdict{held, held, held}, ""},
 	{"libcuda's symbols read by hand, without `dlsym`", `$escape elf $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"no descriptor left at the first call", `$escape descriptors $hold`, [3]verdict{stopped, stopped, stopped}, ""},
+	{"no descriptor left at the limit", `$escape limit $hold`, [3]verdict{held, held, held}, ""},
+	{"the job's cache unreadable, or its head changed", cache + `chmod 000 $cache; $run; chmod 600 $cache
+		printf x | dd of=$cache bs=1 seek=2097160 conv=notrunc 2>/dev/null; $run
+		printf '\002' | dd of=$cache bs=1 seek=2097160 conv=notrunc 2>/dev/null`, [3]verdict{stopped, stopped, stopped}, ""},
 	{"`prctl`: a seccomp filter that hides the grant from the library", `$escape filter $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"`ptrace` by a process of the job, which hides the grant from the other", `$escape ptrace $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"a statically linked program", `SIMGPU_STATE=` + cluster.Dir + `/simgpu/state ${escape}-static path:` + driver + ` $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"a loader of its own", `sed 's#/etc/ld.so.preload#/etc/ld.so.xreload#' "$(readlink -f /lib64/ld-linux-*.so.2)" >loader
 		chmod +x loader; unset LD_PRELOAD; ./loader $run`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"mounts in user and mount namespaces of its own", hide, [3]verdict{escaped, escaped, stopped}, "unregistered"},
-	{"the job's cache file overwritten while a process holds memory", `cache=/run/vgpu/jobs/$SLURM_JOB_ID/cache
-		[ -w $cache ] || cache=/run/vgpu/self/cache
-		` + cluster.Worker + ` --alloc 7G --hold 60 >first & first=$!
-		until [ -s first ]; do sleep 0.1; done; dd if=/dev/zero of=$cache bs=64k count=64 conv=notrunc 2>/dev/null
+	{"the job's cache file overwritten while a process holds memory", cache + cluster.Worker + ` --alloc 7G --hold 60 >first & first=$!
+		until [ -s first ]; do sleep 0.1; done; dd if=/dev/zero of=$cache bs=1024 seek=2051 count=4096 conv=notrunc 2>/dev/null
 		$escape dlsym $hold; kill $first; cat first`, [3]verdict{escaped, escaped, escaped}, "exceeded"},
 }
 

@@ -428,6 +428,19 @@ static void test_budget(void)
 	vgpu_budget_refill(&b, 1000000, 30, false, 5000);
 	CHECK_EQ(b.balance_ns, 5000);
 	CHECK_EQ(b.refilled_ns, 1110010);
+	/* The time of another boot or time namespace lies ahead: it begins anew, with no
+	 * more than a burst. */
+	b.refilled_ns = 2000000 + 1000000000000000;
+	b.balance_ns = -3000;
+	vgpu_budget_refill(&b, 2000000, 30, false, 5000);
+	CHECK_EQ(b.refilled_ns, 2000000);
+	CHECK_EQ(b.balance_ns, -3000);
+	vgpu_budget_refill(&b, 2010000, 30, false, 5000);
+	CHECK_EQ(b.balance_ns, 0);
+	b.refilled_ns += 1000000000000000;
+	b.balance_ns = 1000000000;
+	vgpu_budget_refill(&b, 2020000, 30, false, 5000);
+	CHECK_EQ(b.balance_ns, 5000);
 }
 
 static void test_schedule_seqlock(void)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* table_test.c - the process-local table of addresses and handles. */
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "../../libvgpu/vgpu.h"
 #include "check.h"
@@ -69,8 +71,33 @@ static void test_threads_and_growth(void)
 	CHECK_EQ(table.count, 0);
 }
 
+/* A thread of the parent is at a table, which may be torn, and stays there. */
+static void test_a_forked_child_begins_anew(void)
+{
+	struct vgpu_item item = {.key = 4096, .size = 10}, out;
+	pid_t child;
+	int status;
+
+	CHECK(vgpu_table_put(&table, &item));
+	pthread_mutex_lock(&table.lock);
+	child = fork();
+	if (child == 0) {
+		alarm(5);
+		vgpu_tables_in_child();
+		_exit(!vgpu_table_get(&table, 4096, &out) && vgpu_table_put(&table, &item) &&
+				      vgpu_table_take(&table, 4096, &out)
+			      ? 0
+			      : 1);
+	}
+	pthread_mutex_unlock(&table.lock);
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK_EQ(status, 0);
+	CHECK(vgpu_table_take(&table, 4096, &out));
+}
+
 int main(void)
 {
+	test_a_forked_child_begins_anew();
 	test_put_get_take();
 	test_references();
 	test_threads_and_growth();

@@ -51,10 +51,16 @@ func run(t *testing.T, env []string, program string, args ...string) (result map
 	cmd.Env = env
 	out, err := cmd.Output()
 	t.Logf("%s %s: %s", program, strings.Join(args, " "), out)
-	if jsonErr := json.Unmarshal(out, &result); jsonErr != nil {
-		t.Fatalf("%s: %v: %v: %q", program, err, jsonErr, out)
+	return decode(t, out), err
+}
+
+// decode reads what a stress program prints.
+func decode(t *testing.T, out []byte) (result map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(out, &result); err != nil {
+		t.Fatalf("%v: %q", err, out)
 	}
-	return result, err
+	return result
 }
 
 const oneCard = "version = 1\ncount = 1\n[model]\nmemory = \"80G\"\n"

@@ -8,6 +8,7 @@
  *   path:FILE      the same with the path of the real library
  *   elf            its symbol table read by hand, without dlsym
  *   descriptors    with no descriptor left when the first call is made, then again
+ *   limit          with none left when no more memory is given, and children that end
  *   filter         under a seccomp filter of its own, which hides the grant
  *   ptrace         as dlsym, while its parent denies it all files of slurm-vgpu
  */
@@ -215,6 +216,12 @@ static void trace_child(void)
 		if (opens_ours(child, &regs)) {
 			regs.orig_rax = (unsigned long long)-1; /* no such call */
 			ptrace(PTRACE_SETREGS, child, NULL, &regs);
+			ptrace(PTRACE_SYSCALL, child, NULL, NULL);
+			if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status))
+				exit(0);
+			regs.rax = (unsigned long long)-ENOENT;
+			ptrace(PTRACE_SETREGS, child, NULL, &regs);
+			entering = false;
 		}
 	}
 }
@@ -224,6 +231,29 @@ static void trace_child(void)
 	die("ptrace", "written for x86-64");
 }
 #endif
+
+/* Whoever cannot read of a process when it began may not take it for dead, nor itself, nor
+ * may a child that comes and goes. */
+static void lose_descriptors(void)
+{
+	struct rlimit none;
+	pid_t child;
+
+	getrlimit(RLIMIT_NOFILE, &none);
+	none.rlim_cur = 0;
+	setrlimit(RLIMIT_NOFILE, &none);
+	child = fork();
+	if (child == 0) {
+		CUdeviceptr p;
+		CUresult (*alloc)(CUdeviceptr *, size_t) = need("cuMemAlloc_v2");
+
+		alloc(&p, CHUNK);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+}
+
+static bool at_the_limit;
 
 static void take(unsigned int hold)
 {
@@ -245,6 +275,11 @@ static void take(unsigned int hold)
 	}
 	while (granted < MOST && (r = alloc(&p, CHUNK)) == 0)
 		granted += CHUNK;
+	for (int i = 0; at_the_limit && i < 3; i++) {
+		lose_descriptors();
+		while (granted < MOST && (r = alloc(&p, CHUNK)) == 0)
+			granted += CHUNK;
+	}
 	info(&free_bytes, &total);
 	printf("{\"cmd\":\"fill\",\"total\":%zu,\"free\":%zu,\"granted\":%llu,\"result\":%d,"
 	       "\"error\":\"%s\"}\n",
@@ -259,7 +294,7 @@ int main(int argc, char **argv)
 	const char *file = strncmp(way, "path:", 5) ? "libcuda.so.1" : way + 5;
 
 	if (argc < 2 || argc > 3) {
-		fprintf(stderr, "usage: vgpu-escape dlsym|path:FILE|elf|descriptors|filter|"
+		fprintf(stderr, "usage: vgpu-escape dlsym|path:FILE|elf|descriptors|limit|filter|"
 				"ptrace "
 				"[HOLD_SECONDS]\n");
 		return 2;
@@ -274,6 +309,8 @@ int main(int argc, char **argv)
 	find = strcmp(way, "elf") ? by_dlsym : by_elf;
 	if (!strcmp(way, "descriptors"))
 		call_without_descriptors();
+	else if (!strcmp(way, "limit"))
+		at_the_limit = true;
 	else if (!strcmp(way, "filter"))
 		hide_grant();
 	else if (!strcmp(way, "ptrace"))

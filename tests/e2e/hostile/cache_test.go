@@ -328,6 +328,7 @@ func disturb(f *os.File) tally {
 // lies are ways to hide what a process of the job holds already.
 var lies = []struct{ name, script string }{
 	{"cleared", `dd if=/dev/zero of=$cache bs=64k count=64 conv=notrunc`},
+	{"slots cleared", `dd if=/dev/zero of=$cache bs=1024 seek=2051 count=4096 conv=notrunc`},
 	{"no magic", `dd if=/dev/zero of=$cache bs=8 seek=262144 count=1 conv=notrunc`},
 	{"stretched", `dd if=/dev/zero of=$cache bs=64k count=200 conv=notrunc`},
 	// With three, nothing is left of runDir when the audit has something to say.
