@@ -13,7 +13,6 @@
 #include "vgpu.h"
 
 struct vgpu_real vgpu_real;
-void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
 enum sym {
 #define CU(name, params) SYM_##name,
@@ -105,40 +104,49 @@ static struct library nvml = {"libnvidia-ml.so.1", "nvml", 0};
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool loading; /* the library's constructors may call dlsym */
 
-VGPU_EARLY void vgpu_need_dlsym(void)
+static bool is_of(const struct library *lib, unsigned sym)
 {
-	static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34"};
-	void *found = (void *)__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED);
-
-	for (size_t i = 0; i < sizeof versions / sizeof *versions && !found; i++)
-		found = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-	/* Of threads that ask at the same time, all find the same. */
-	if (found)
-		__atomic_store_n((void **)&vgpu_real_dlsym, found, __ATOMIC_RELAXED);
+	return strncmp(symbols[sym].name, lib->prefix, strlen(lib->prefix)) == 0;
 }
 
-static void resolve(struct library *lib, void *handle)
+/* load_lock is held. */
+static void publish(struct library *lib, void *const found[SYM_COUNT])
 {
-	int (*transport)(int, unsigned long, void *);
-
 	for (unsigned i = 0; i < SYM_COUNT; i++)
-		if (strncmp(symbols[i].name, lib->prefix, strlen(lib->prefix)) == 0)
-			*real_at(i) = vgpu_real_dlsym(handle, symbols[i].name);
-	if (lib != &cuda)
-		return;
-	/* Only a simulated driver has this: it answers ioctls in user space. */
-	transport =
-		(int (*)(int, unsigned long, void *))vgpu_real_dlsym(handle, "vgpu_rm_transport");
-	if (transport)
-		vgpu_rm_set_transport(transport);
+		if (is_of(lib, i))
+			*real_at(i) = found[i];
 	/* Only CUDA's: NVML's pointers may still change under the order. */
-	for (unsigned short i = 0; i < SYM_COUNT; i++)
-		if (*real_at(i) && strncmp(symbols[i].name, lib->prefix, strlen(lib->prefix)) == 0)
+	for (unsigned short i = 0; i < SYM_COUNT && lib == &cuda; i++)
+		if (found[i] && is_of(lib, i))
 			by_pointer[pointers++] = i;
 	qsort(by_pointer, pointers, sizeof by_pointer[0], compare_pointers);
 }
 
-/* mode: RTLD_NOLOAD takes the library only if somebody else has loaded it. */
+/* The linker's lock is taken by dlsym, and a thread that has it, because it runs the
+ * constructors of a library, may come here: so no lock of ours is held while asking. All
+ * threads find the same. */
+static void resolve(struct library *lib, void *handle)
+{
+	void *found[SYM_COUNT] = {NULL};
+	void *transport;
+
+	for (unsigned i = 0; i < SYM_COUNT; i++)
+		if (is_of(lib, i))
+			found[i] = vgpu_real_dlsym(handle, symbols[i].name);
+	/* Only a simulated driver has this: it answers ioctls in user space. */
+	transport = lib == &cuda ? vgpu_real_dlsym(handle, "vgpu_rm_transport") : NULL;
+	pthread_mutex_lock(&load_lock);
+	if (!lib->loaded) {
+		if (transport)
+			vgpu_rm_set_transport((int (*)(int, unsigned long, void *))transport);
+		publish(lib, found);
+		__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&load_lock);
+}
+
+/* mode: RTLD_NOLOAD takes the library only if somebody else has loaded it. It stays from
+ * then on, however often its users close it: the table points into it. */
 static bool need(struct library *lib, int mode)
 {
 	void *handle;
@@ -148,17 +156,10 @@ static bool need(struct library *lib, int mode)
 	if (loading)
 		return false;
 	loading = true;
-	vgpu_need_dlsym();
-	/* Not under load_lock: dlopen runs constructors and takes the linker's lock. */
-	handle = dlopen(lib->soname, RTLD_LAZY | mode);
-	if (handle && vgpu_real_dlsym) {
+	handle = vgpu_dlopen(lib->soname, RTLD_LAZY | RTLD_NODELETE | mode);
+	if (handle) {
 		vgpu_attach();
-		pthread_mutex_lock(&load_lock);
-		if (!lib->loaded) {
-			resolve(lib, handle);
-			__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
-		}
-		pthread_mutex_unlock(&load_lock);
+		resolve(lib, handle);
 	}
 	loading = false;
 	return lib->loaded;
@@ -197,7 +198,8 @@ void *vgpu_hook_of(void *real)
 
 /* -------------------------------------------------------------------- dlsym */
 /* The hook for a name that may be one of ours, or NULL. */
-static __attribute__((noinline)) void *hook_for(struct library *lib, void *handle, const char *name)
+static __attribute__((noinline)) void *hook_for(struct library *lib, void *handle, const char *name,
+						const char *version)
 {
 	void *found;
 	int sym;
@@ -209,61 +211,42 @@ static __attribute__((noinline)) void *hook_for(struct library *lib, void *handl
 		return NULL;
 	/* Ours only when the caller's question leads to the driver's function. */
 	/* Found, or need() would have loaded nothing. NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
-	found = vgpu_real_dlsym(handle, name);
+	found = version ? vgpu_real_dlvsym(handle, name, version) : vgpu_real_dlsym(handle, name);
 	return found && (found == *real_at((unsigned)sym) || found == symbols[sym].hook)
 		       ? symbols[sym].hook
 		       : NULL;
 }
 
-/* Returns the hook, or NULL when the caller is to get what dlsym gives. Calls no
+/* Returns the hook, or NULL when the caller is to get what the C library gives. Calls no
  * function for any other name: the runtime of a sanitizer asks for its own before it is ready. */
-__attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name);
-VGPU_EARLY __attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name)
+VGPU_EARLY static inline __attribute__((always_inline)) void *lookup(void *handle, const char *name,
+								     const char *version)
 {
 	if (unlikely(!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED)))
 		vgpu_need_dlsym();
-	if (!name)
+	if (!name || !vgpu_real_dlsym || !vgpu_real_dlvsym)
 		return NULL;
 	if (name[0] == 'c' && name[1] == 'u')
-		return hook_for(&cuda, handle, name);
+		return hook_for(&cuda, handle, name, version);
 	if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l')
-		return hook_for(&nvml, handle, name);
+		return hook_for(&nvml, handle, name, version);
+	if (name[0] == 'd' && name[1] == 'l')
+		return vgpu_loader_hook(handle, name, version);
 	return NULL;
 }
 
-/* A tail jump: the C library sees our caller's return address, so RTLD_NEXT
- * and RTLD_DEFAULT keep their meaning for every name that is not ours. */
-#if defined(__x86_64__)
-__asm__(".pushsection .text\n"
-	".globl dlsym\n"
-	".type dlsym, @function\n"
-	"dlsym:\n"
-	"	.cfi_startproc\n"
-	"	endbr64\n"
-	"	push %rdi\n"
-	"	.cfi_adjust_cfa_offset 8\n"
-	"	push %rsi\n"
-	"	.cfi_adjust_cfa_offset 8\n"
-	"	sub $8, %rsp\n"
-	"	.cfi_adjust_cfa_offset 8\n"
-	"	call vgpu_dlsym_lookup\n"
-	"	add $8, %rsp\n"
-	"	.cfi_adjust_cfa_offset -8\n"
-	"	pop %rsi\n"
-	"	.cfi_adjust_cfa_offset -8\n"
-	"	pop %rdi\n"
-	"	.cfi_adjust_cfa_offset -8\n"
-	"	test %rax, %rax\n"
-	"	jnz 1f\n"
-	"	mov vgpu_real_dlsym(%rip), %rax\n"
-	"	jmp *%rax\n"
-	"1:	ret\n"
-	"	.cfi_endproc\n"
-	".size dlsym, . - dlsym\n"
-	".popsection\n");
-#else
-#error "dlsym's tail jump is written for x86-64 only"
-#endif
+__attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name);
+VGPU_EARLY __attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name)
+{
+	return lookup(handle, name, NULL);
+}
+
+__attribute__((used)) void *vgpu_dlvsym_lookup(void *handle, const char *name, const char *version);
+VGPU_EARLY __attribute__((used)) void *vgpu_dlvsym_lookup(void *handle, const char *name,
+							  const char *version)
+{
+	return version ? lookup(handle, name, version) : NULL;
+}
 
 /* --------------------------------------------------------- cuGetProcAddress */
 /* The driver answers first; only then is the pointer mapped, so versions,

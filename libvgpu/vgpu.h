@@ -54,9 +54,21 @@ void vgpu_need_cuda(void);
 void vgpu_need_nvml(void);
 /* The hook that stands for a real function, or the function itself. */
 void *vgpu_hook_of(void *real);
-/* dlsym as the C library has it; NULL until vgpu_need_dlsym or a first lookup. */
+
+/* loader.c: the C library's functions, NULL until vgpu_need_dlsym or a first lookup, and
+ * where the program has none (glibc before 2.34, without libdl). */
 void vgpu_need_dlsym(void);
 extern void *(*vgpu_real_dlsym)(void *handle, const char *name);
+extern void *(*vgpu_real_dlvsym)(void *handle, const char *name, const char *version);
+/* The C library's dlopen, or another preload's that comes after this one. */
+void *vgpu_dlopen(const char *file, int mode);
+/* What this library exports as dlsym, dlvsym, dlopen and dlmopen. */
+void *vgpu_dlsym(void *handle, const char *name);
+void *vgpu_dlvsym(void *handle, const char *name, const char *version);
+void *vgpu_own_dlopen(const char *file, int mode);
+void *vgpu_own_dlmopen(long ns, const char *file, int mode);
+/* Which of them stands for the function that handle leads to; NULL: none. */
+void *vgpu_loader_hook(void *handle, const char *name, const char *version);
 
 /* The default stream, by the handle that event calls take for it. */
 static inline CUstream vgpu_stream(CUstream s, bool per_thread)

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// However a program comes by the driver's functions, its memory is held and its work is counted.
+func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
+	for _, c := range []struct{ name, way, plugin, wrap string }{
+		{"dlsym", "dlsym", "", ""},
+		{"a preload that wraps the next dlsym of 2.34", "dlsym", "", "GLIBC_2.34"},
+		{"a preload that wraps the next dlsym of 2.2.5", "dlsym", "", "GLIBC_2.2.5"},
+		{"a preload that wraps the dlsym of libc", "dlsym", "", "libc"},
+		{"deepbind: linked to the driver", "deepbind", "stress-linked.so", ""},
+		{"deepbind: opens the driver", "deepbind", "stress-opens.so", ""},
+		{"dlmopen of the driver", "dlmopen", "", ""},
+		{"dlmopen: linked to the driver", "space", "stress-linked.so", ""},
+		{"dlmopen: opens the driver", "space", "stress-opens.so", ""},
+		{"closed more often than opened", "closed", "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			env, cache := limited(t, oneCard, "50")
+			dir, err := filepath.Abs("../../build/tests")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.wrap != "" {
+				for i, v := range env {
+					if lib, found := strings.CutPrefix(v, "LD_PRELOAD="); found {
+						env[i] = "LD_PRELOAD=" + filepath.Join(dir, "stress-wrap.so") + ":" + lib
+					}
+				}
+				env = append(env, "WRAP_BY="+c.wrap)
+			}
+			r, err := run(t, env, "finds", "--way", c.way, "--plugin", filepath.Join(dir, c.plugin))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r["granted"].(float64); got != 7 {
+				t.Errorf("%v GiB granted of a limit of 8 with a context, want 7", got)
+			}
+			view, err := libvgpu.ReadCache(cache)
+			if err != nil || len(view.Slots) != 1 {
+				t.Fatalf("%d slots, %v; want the one of the program", len(view.Slots), err)
+			}
+			if n := view.Slots[0].Cards[0].Launches; n < 100 {
+				t.Errorf("%d launches counted of 100", n)
+			}
+		})
+	}
+}
