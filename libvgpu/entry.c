@@ -7,6 +7,7 @@
 #ifdef VGPU_PRELOAD
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,10 +98,11 @@ static int symbol_named(const char *name)
 /* ------------------------------------------------------------- the libraries */
 struct library {
 	const char *soname, *prefix;
+	void *handle;
 	int loaded; /* set last, with release order */
 };
-static struct library cuda = {"libcuda.so.1", "cu", 0};
-static struct library nvml = {"libnvidia-ml.so.1", "nvml", 0};
+static struct library cuda = {"libcuda.so.1", "cu", NULL, 0};
+static struct library nvml = {"libnvidia-ml.so.1", "nvml", NULL, 0};
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool loading; /* the library's constructors may call dlsym */
 
@@ -140,6 +142,7 @@ static void resolve(struct library *lib, void *handle)
 		if (transport)
 			vgpu_rm_set_transport((int (*)(int, unsigned long, void *))transport);
 		publish(lib, found);
+		lib->handle = handle;
 		__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&load_lock);
@@ -175,7 +178,8 @@ void vgpu_need_nvml(void)
 	need(&nvml, 0);
 }
 
-void *vgpu_hook_of(void *real)
+/* An index of the table, or -1. */
+static int symbol_at(const void *real)
 {
 	int lo = 0, hi = (int)pointers - 1;
 
@@ -183,20 +187,118 @@ void *vgpu_hook_of(void *real)
 		int mid = (lo + hi) / 2;
 		uintptr_t p = (uintptr_t)*real_at(by_pointer[mid]);
 
-		if (p == (uintptr_t)real) {
-			void *hook = symbols[by_pointer[mid]].hook;
-
-			return hook ? hook : real;
-		}
+		if (p == (uintptr_t)real)
+			return by_pointer[mid];
 		if ((uintptr_t)real < p)
 			hi = mid - 1;
 		else
 			lo = mid + 1;
 	}
-	return real;
+	return -1;
+}
+
+/* ------------------------------------------------- what a newer driver has more */
+/* The version that a name ends in, 1 where it says none; *base: the letters before it. */
+static int version_of(const char *name, size_t *base)
+{
+	size_t n = strlen(name), digits;
+
+	if (n > 5 && (strcmp(name + n - 5, "_ptsz") == 0 || strcmp(name + n - 5, "_ptds") == 0))
+		n -= 5;
+	for (digits = n; digits && name[digits - 1] >= '0' && name[digits - 1] <= '9'; digits--)
+		;
+	*base = n;
+	if (digits == n || digits < 3 || name[digits - 1] != 'v' || name[digits - 2] != '_')
+		return 1;
+	*base = digits - 2;
+	return atoi(name + digits);
+}
+
+/* The newest version that is hooked of the function of that name; 0: it is not hooked. */
+static int newest_hooked(const char *name)
+{
+	size_t base, other;
+	int newest = 0;
+
+	version_of(name, &base);
+	for (unsigned i = 0; i < SYM_COUNT; i++) {
+		int v = symbols[i].hook && is_of(&cuda, i) ? version_of(symbols[i].name, &other)
+							   : 0;
+
+		if (v > newest && other == base && strncmp(name, symbols[i].name, base) == 0)
+			newest = v;
+	}
+	return newest;
+}
+
+/* What the driver answers is none of the table's. It is old, where it is the one of such a name. */
+static bool is_old(const char *name, int newest, const void *answer)
+{
+	static const char *const ends[] = {"", "_ptsz", "_ptds"};
+	char other[80], version[16] = "";
+	size_t base;
+
+	version_of(name, &base);
+	for (int v = 1; v <= newest && base < sizeof other - 16; v++) {
+		if (v > 1)
+			snprintf(version, sizeof version, "_v%d", v);
+		for (unsigned i = 0; i < 3; i++) {
+			snprintf(other, sizeof other, "%.*s%s%s", (int)base, name, version,
+				 ends[i]);
+			if (vgpu_real_dlsym(cuda.handle, other) == answer)
+				return true;
+		}
+	}
+	return false;
+}
+
+/* Takes memory or starts work, or finds other functions. */
+static bool takes(const char *name)
+{
+	static const char *const begin[] = {"cuMemAlloc",         "cuMemCreate",
+					    "cuMemPoolCreate",    "cuArray",
+					    "cuMipmapped",        "cuModuleLoad",
+					    "cuLibraryLoad",      "cuLaunch",
+					    "cuGraphLaunch",      "cuGraphUpload",
+					    "cuGraphInstantiate", "cuMemcpy",
+					    "cuMemset",           "cuCtxCreate",
+					    "cuGreenCtxCreate",   "cuDevicePrimaryCtxRetain",
+					    "cuGetProcAddress"};
+
+	for (unsigned i = 0; i < sizeof begin / sizeof *begin; i++)
+		if (strncmp(name, begin[i], strlen(begin[i])) == 0)
+			return true;
+	return false;
+}
+
+/* A function that the driver has under this name is a newer version of one that is hooked: it
+ * may take other arguments, so no hook stands for it. Where it would pass a limit the program
+ * is told that the driver does not have it, as an older one would say. */
+static bool refused(const char *name, const void *answer)
+{
+	static unsigned said;
+	int newest;
+
+	if (!vgpu_state.grant || !answer)
+		return false;
+	newest = newest_hooked(name);
+	if (!newest || is_old(name, newest, answer))
+		return false;
+	__atomic_add_fetch(&vgpu_state.slot->unknown_symbols, 1, __ATOMIC_RELAXED);
+	if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+		vgpu_log(VGPU_LOG_ERROR,
+			 "%s: the driver has a version that is newer than this libvgpu: %s", name,
+			 takes(name) ? "refused" : "passed on");
+	return takes(name);
 }
 
 /* -------------------------------------------------------------------- dlsym */
+/* In place of a function that is refused. */
+static CUresult not_found(void)
+{
+	return CUDA_ERROR_NOT_FOUND;
+}
+
 /* The hook for a name that may be one of ours, or NULL. */
 static __attribute__((noinline)) void *hook_for(struct library *lib, void *handle, const char *name,
 						const char *version)
@@ -207,6 +309,8 @@ static __attribute__((noinline)) void *hook_for(struct library *lib, void *handl
 	if (loading)
 		return NULL;
 	sym = symbol_named(name);
+	if (sym < 0 && lib == &cuda && newest_hooked(name) && need(lib, RTLD_NOLOAD))
+		return refused(name, vgpu_real_dlsym(handle, name)) ? (void *)not_found : NULL;
 	if (sym < 0 || !symbols[sym].hook || !need(lib, RTLD_NOLOAD) || !*real_at((unsigned)sym))
 		return NULL;
 	/* Ours only when the caller's question leads to the driver's function. */
@@ -251,6 +355,18 @@ VGPU_EARLY __attribute__((used)) void *vgpu_dlvsym_lookup(void *handle, const ch
 /* --------------------------------------------------------- cuGetProcAddress */
 /* The driver answers first; only then is the pointer mapped, so versions,
  * per-thread streams and status are the driver's own decisions. */
+static void *hook_of(const char *name, void *real)
+{
+	int sym = symbol_at(real);
+
+	if (sym < 0)
+		return name && refused(name, real) ? NULL : real;
+	return symbols[sym].hook ? symbols[sym].hook : real;
+}
+
+/* No driver has it. */
+#define NO_FUNCTION "cuNoSuchFunction"
+
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
 {
 	CUresult r;
@@ -259,9 +375,10 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t 
 	if (!vgpu_real.cuGetProcAddress)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuGetProcAddress(symbol, pfn, version, flags);
-	if (r == CUDA_SUCCESS && pfn)
-		*pfn = vgpu_hook_of(*pfn);
-	return r;
+	if (r != CUDA_SUCCESS || !pfn || !*pfn)
+		return r;
+	*pfn = hook_of(symbol, *pfn);
+	return *pfn ? r : vgpu_real.cuGetProcAddress(NO_FUNCTION, pfn, version, flags);
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags,
@@ -273,8 +390,9 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64
 	if (!vgpu_real.cuGetProcAddress_v2)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuGetProcAddress_v2(symbol, pfn, version, flags, status);
-	if (r == CUDA_SUCCESS && pfn)
-		*pfn = vgpu_hook_of(*pfn);
-	return r;
+	if (r != CUDA_SUCCESS || !pfn || !*pfn)
+		return r;
+	*pfn = hook_of(symbol, *pfn);
+	return *pfn ? r : vgpu_real.cuGetProcAddress_v2(NO_FUNCTION, pfn, version, flags, status);
 }
 #endif

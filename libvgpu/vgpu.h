@@ -52,8 +52,6 @@ extern struct vgpu_real vgpu_real;
  * Both are safe from any thread and cheap when done. */
 void vgpu_need_cuda(void);
 void vgpu_need_nvml(void);
-/* The hook that stands for a real function, or the function itself. */
-void *vgpu_hook_of(void *real);
 
 /* loader.c: the C library's functions, NULL until vgpu_need_dlsym or a first lookup, and
  * where the program has none (glibc before 2.34, without libdl). */

@@ -55,3 +55,25 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 		})
 	}
 }
+
+// A version that the library does not know may take other arguments than its hook: one of what
+// takes memory is refused, as if the driver did not have it, and each is counted.
+func TestVersionsThatTheLibraryDoesNotKnow(t *testing.T) {
+	env, cache := limited(t, oneCard, "50")
+	r, err := run(t, env, "newer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const notFound = 500 // CUDA_ERROR_NOT_FOUND
+	for name, want := range map[string]float64{
+		"today": 1, "old": 1, "newer": 0, "newer_status": r["none_status"].(float64), "by_name": notFound, "waits": 1,
+	} {
+		if got := r[name].(float64); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	view, err := libvgpu.ReadCache(cache)
+	if err != nil || len(view.Slots) != 1 || view.Slots[0].UnknownSymbols != 3 {
+		t.Errorf("%v, %+v; want one slot that counts 3", err, view.Slots)
+	}
+}
