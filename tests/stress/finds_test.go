@@ -77,3 +77,18 @@ func TestVersionsThatTheLibraryDoesNotKnow(t *testing.T) {
 		t.Errorf("%v, %+v; want one slot that counts 3", err, view.Slots)
 	}
 }
+
+// A thread that loads a library has the loader's lock, and its constructor may need the driver
+// while another thread looks for the driver's functions.
+func TestConstructorsMayAskForTheDriver(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	dir, err := filepath.Abs("../../build/tests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env = append(env, "LD_LIBRARY_PATH="+filepath.Join(dir, "stub"))
+	r, err := run(t, env, "together", "--plugin", filepath.Join(dir, "stress-once.so"))
+	if err != nil || r["hung"].(float64) != 0 || r["failed"].(float64) != 0 {
+		t.Errorf("%v: %v; want none hung or failed", err, r)
+	}
+}

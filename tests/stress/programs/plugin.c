@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin.c - a library that calls the driver: linked to it (-DLINKED), or by dlopen and dlsym. */
+/* plugin.c - a library that calls the driver: linked to it (-DLINKED), or by dlopen and dlsym;
+ * -DAT_ONCE: also when it is loaded. */
 #include <dlfcn.h>
 #include <string.h>
 
@@ -33,5 +34,12 @@ void *plugin_find(const char *name)
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
 
 	return driver ? dlsym(driver, name) : NULL;
+}
+#endif
+
+#ifdef AT_ONCE
+static __attribute__((constructor)) void at_once(void)
+{
+	plugin_find("cuInit");
 }
 #endif
