@@ -38,3 +38,12 @@ func waits(t *testing.T, seconds string) uint32 {
 	}
 	return view.Slots[0].Cards[0].Syncs
 }
+
+// The library's own marks in a stream wait when it is full, as those of the program do. Other
+// threads go on meanwhile: what the stream waits for may come from them.
+func TestFullStreamHoldsNoOtherThread(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	if r, err := run(t, env, "full"); err != nil || r["rounds"].(float64) != 10 {
+		t.Errorf("%v, %v; want 10 rounds", r, err)
+	}
+}
