@@ -47,3 +47,12 @@ func TestFullStreamHoldsNoOtherThread(t *testing.T) {
 		t.Errorf("%v, %v; want 10 rounds", r, err)
 	}
 }
+
+// A profiler's callback comes from within the library's own calls of the driver, and may make any
+// call itself.
+func TestCallbackOfAProfilerMayCallTheDriver(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	if r, err := run(t, env, "profiled"); err != nil || r["own"].(float64) == 0 {
+		t.Errorf("%v, %v; want some calls of the library's own told", r, err)
+	}
+}
