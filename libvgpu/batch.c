@@ -105,7 +105,7 @@ static struct vgpu_stream_batch *running_before(struct lane *l)
 	if (!l->closed)
 		return NULL;
 	before = &l->ring[(l->first + l->closed - 1) % RING];
-	if (before->unmeasured || vgpu_real.cuEventQuery(before->end) != CUDA_ERROR_NOT_READY)
+	if (before->unmeasured || vgpu_event_query(before->end) != CUDA_ERROR_NOT_READY)
 		return NULL;
 	return before;
 }
@@ -145,7 +145,7 @@ static void move_anchor(struct gate_context *c, uint64_t now)
 {
 	double moved;
 
-	if (!c->next_recorded || vgpu_real.cuEventQuery(c->next_anchor) != CUDA_SUCCESS)
+	if (!c->next_recorded || vgpu_event_query(c->next_anchor) != CUDA_SUCCESS)
 		return;
 	if (vgpu_event_between(&moved, c->anchor, c->next_anchor)) {
 		CUevent old = c->anchor;
@@ -412,8 +412,8 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 
 		while (l->closed) {
 			struct vgpu_stream_batch *b = &l->ring[l->first];
-			CUresult r = b->unmeasured ? CUDA_ERROR_INVALID_VALUE
-						   : vgpu_real.cuEventQuery(b->end);
+			CUresult r =
+				b->unmeasured ? CUDA_ERROR_INVALID_VALUE : vgpu_event_query(b->end);
 
 			if (r == CUDA_ERROR_NOT_READY)
 				break;

@@ -8,6 +8,31 @@
 
 __thread bool vgpu_inside;
 
+int vgpu_capture_relax(void)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (!vgpu_real.cuThreadExchangeStreamCaptureMode ||
+	    vgpu_real.cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
+		return -1;
+	return mode;
+}
+
+void vgpu_capture_restore(int mode)
+{
+	if (mode >= 0)
+		vgpu_real.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+CUresult vgpu_event_query(CUevent e)
+{
+	int mode = vgpu_capture_relax();
+	CUresult r = vgpu_real.cuEventQuery(e);
+
+	vgpu_capture_restore(mode);
+	return r;
+}
+
 static CUevent event(CUevent *slot)
 {
 	if (!*slot && vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
@@ -36,13 +61,16 @@ bool vgpu_event_blocks(const struct lane *l)
 {
 	unsigned launches = 0;
 	bool pushed, done;
+	int mode;
 
 	for (unsigned i = 0; i < l->closed + (l->open ? 1u : 0u); i++)
 		launches += l->ring[(l->first + i) % RING].launches;
 	if (launches < MAY_BE_FULL || !vgpu_real.cuStreamQuery)
 		return false;
+	mode = vgpu_capture_relax();
 	done = vgpu_event_enter(l, &pushed) && vgpu_real.cuStreamQuery(l->stream) == CUDA_SUCCESS;
 	vgpu_event_leave(pushed);
+	vgpu_capture_restore(mode);
 	return !done;
 }
 

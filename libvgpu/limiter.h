@@ -201,6 +201,8 @@ extern __thread bool vgpu_inside __attribute__((tls_model("initial-exec")));
 /* event.c; all with gate.lock held and no capture open. False: the driver refused. */
 /* Makes the event if need be. Releases the lock meanwhile, and the lane is busy. */
 bool vgpu_event_record(struct lane *l, CUevent *slot);
+/* Harmless to captures that are not known. */
+CUresult vgpu_event_query(CUevent e);
 /* The stream may be full, so that a record would wait. */
 bool vgpu_event_blocks(const struct lane *l);
 bool vgpu_event_between(double *ns, CUevent from, CUevent to);

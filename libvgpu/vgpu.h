@@ -273,6 +273,12 @@ static inline bool vgpu_capturing(void)
 	return __atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0;
 }
 
+/* event.c: around a question to the driver that would spoil a capture. One that began by a call
+ * that this library does not know is not counted above: as long as this thread says that it is
+ * relaxed about captures, its questions do none any harm. */
+int vgpu_capture_relax(void);
+void vgpu_capture_restore(int mode);
+
 /* costs.c: learned GPU time of a launch, by function and grid. */
 struct vgpu_cost {
 	uint64_t key;

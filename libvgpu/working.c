@@ -85,13 +85,16 @@ static bool runs(int card)
 	CUstream stream = __atomic_load_n(&last[card].stream, __ATOMIC_ACQUIRE);
 	CUcontext popped;
 	CUresult r = CUDA_SUCCESS;
+	int mode;
 
 	if (!stream || vgpu_capturing() || !vgpu_real.cuStreamQuery)
 		return false;
 	asking = true;
 	if (vgpu_real.cuCtxPushCurrent_v2(__atomic_load_n(&last[card].ctx, __ATOMIC_RELAXED)) ==
 	    CUDA_SUCCESS) {
+		mode = vgpu_capture_relax();
 		r = vgpu_real.cuStreamQuery(stream);
+		vgpu_capture_restore(mode);
 		vgpu_real.cuCtxPopCurrent_v2(&popped);
 	}
 	asking = false;
