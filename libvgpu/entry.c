@@ -293,13 +293,24 @@ static bool refused(const char *name, const void *answer)
 }
 
 /* -------------------------------------------------------------------- dlsym */
+/* No driver has it. */
+#define NO_FUNCTION "cuNoSuchFunction"
+
 /* In place of a function that is refused. */
 static CUresult not_found(void)
 {
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-/* The hook for a name that may be one of ours, or NULL. */
+/* As long as no driver is loaded, what this library exports is not to be found either: a program
+ * that asks for one name takes all of them for there. Sets dlerror. */
+static void *no_driver(void)
+{
+	vgpu_real_dlsym(RTLD_NEXT, NO_FUNCTION);
+	return VGPU_NOTHING;
+}
+
+/* The hook for a name that may be one of ours, or NULL; VGPU_NOTHING: there is none. */
 static __attribute__((noinline)) void *hook_for(struct library *lib, void *handle, const char *name,
 						const char *version)
 {
@@ -311,7 +322,11 @@ static __attribute__((noinline)) void *hook_for(struct library *lib, void *handl
 	sym = symbol_named(name);
 	if (sym < 0 && lib == &cuda && newest_hooked(name) && need(lib, RTLD_NOLOAD))
 		return refused(name, vgpu_real_dlsym(handle, name)) ? (void *)not_found : NULL;
-	if (sym < 0 || !symbols[sym].hook || !need(lib, RTLD_NOLOAD) || !*real_at((unsigned)sym))
+	if (sym < 0 || !symbols[sym].hook)
+		return NULL;
+	if (!need(lib, RTLD_NOLOAD))
+		return handle == RTLD_DEFAULT || handle == RTLD_NEXT ? no_driver() : NULL;
+	if (!*real_at((unsigned)sym))
 		return NULL;
 	/* Ours only when the caller's question leads to the driver's function. */
 	/* Found, or need() would have loaded nothing. NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
@@ -363,9 +378,6 @@ static void *hook_of(const char *name, void *real)
 		return name && refused(name, real) ? NULL : real;
 	return symbols[sym].hook ? symbols[sym].hook : real;
 }
-
-/* No driver has it. */
-#define NO_FUNCTION "cuNoSuchFunction"
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
 {

@@ -241,10 +241,15 @@ void *vgpu_loader_hook(void *handle, const char *name, const char *version)
 		"	jz 1f\n" \
 		"	jmp *%rax\n" \
 		"1:	ret\n"
-/* What is found, or NULL: then the C library is to say. */
+/* What is found; VGPU_NOTHING becomes NULL, and for NULL the C library is to say. */
 #define OR_RETURN \
 		"	test %rax, %rax\n" \
-		"	jnz 1f\n"
+		"	jz 2f\n" \
+		"	cmp $-1, %rax\n" \
+		"	jne 1f\n" \
+		"	xor %eax, %eax\n" \
+		"	ret\n" \
+		"2:\n"
 
 FUNCTION("vgpu_dlsym", "dlsym", "GLIBC_2.2.5", "GLIBC_2.34",
 	 CALL("vgpu_dlsym_lookup") OR_RETURN JUMP("vgpu_real_dlsym"));

@@ -59,7 +59,14 @@ int __xstat(int version, const char *path, struct stat *st);
 #pragma weak pthread_sigmask
 /* Returns a function of libpthread; one that returns ENOSYS when there is none. */
 void *vgpu_late(const char *name);
-#define VGPU_LATE(name) ((name) ? (name) : (__typeof__(&(name)))vgpu_late(#name))
+/* Looked up once at each place. */
+#define VGPU_LATE(name)                          \
+	((name) ? (name) : ({                    \
+		static void *late;               \
+		if (!late)                       \
+			late = vgpu_late(#name); \
+		(__typeof__(&(name)))late;       \
+	}))
 #define pthread_attr_setstacksize(...) VGPU_LATE(pthread_attr_setstacksize)(__VA_ARGS__)
 #define pthread_create(...) VGPU_LATE(pthread_create)(__VA_ARGS__)
 #define pthread_mutex_trylock(...) VGPU_LATE(pthread_mutex_trylock)(__VA_ARGS__)

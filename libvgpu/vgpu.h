@@ -60,6 +60,8 @@ extern void *(*vgpu_real_dlsym)(void *handle, const char *name);
 extern void *(*vgpu_real_dlvsym)(void *handle, const char *name, const char *version);
 /* The C library's dlopen, or another preload's that comes after this one. */
 void *vgpu_dlopen(const char *file, int mode);
+/* For dlsym to return NULL, where NULL leaves the answer to the C library. */
+#define VGPU_NOTHING ((void *)-1)
 /* What this library exports as dlsym, dlvsym, dlopen and dlmopen. */
 void *vgpu_dlsym(void *handle, const char *name);
 void *vgpu_dlvsym(void *handle, const char *name, const char *version);

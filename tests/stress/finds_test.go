@@ -92,3 +92,12 @@ func TestConstructorsMayAskForTheDriver(t *testing.T) {
 		t.Errorf("%v: %v; want none hung or failed", err, r)
 	}
 }
+
+// Without the driver a program finds none of its names, as without the library.
+func TestNoNameIsFoundWithoutADriver(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	r, err := run(t, env, "finds", "--way", "none")
+	if err != nil || r["default"].(float64) != 0 || r["next"].(float64) != 0 || r["other"].(float64) != 1 {
+		t.Errorf("%v, %v; want only what is no name of the driver's", r, err)
+	}
+}

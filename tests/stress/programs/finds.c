@@ -11,6 +11,8 @@
  *   space      a plugin in a namespace of its own calls them
  *   closed     libcuda is closed five times before its functions are called
  *
+ *   none       none: whether a name is found in a program that has not loaded the driver
+ *
  * Prints {"granted": GiB, "launched": kernels}.
  */
 #define _GNU_SOURCE
@@ -55,6 +57,12 @@ int main(int argc, char **argv)
 	unsigned granted = 0, launched = 0, units = 50;
 	void *params[] = {&units};
 
+	if (strcmp(way, "none") == 0) {
+		printf("{\"default\":%d,\"next\":%d,\"other\":%d}\n",
+		       dlsym(RTLD_DEFAULT, "cuInit") != NULL, dlsym(RTLD_NEXT, "cuInit") != NULL,
+		       dlsym(RTLD_DEFAULT, "printf") != NULL);
+		return 0;
+	}
 	if (open_driver(way, opt(argc, argv, "--plugin", ""))) {
 		fprintf(stderr, "finds: %s\n", dlerror());
 		return 2;
