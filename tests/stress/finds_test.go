@@ -12,17 +12,21 @@ import (
 
 // However a program comes by the driver's functions, its memory is held and its work is counted.
 func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
-	for _, c := range []struct{ name, way, plugin, wrap string }{
-		{"dlsym", "dlsym", "", ""},
-		{"a preload that wraps the next dlsym of 2.34", "dlsym", "", "GLIBC_2.34"},
-		{"a preload that wraps the next dlsym of 2.2.5", "dlsym", "", "GLIBC_2.2.5"},
-		{"a preload that wraps the dlsym of libc", "dlsym", "", "libc"},
-		{"deepbind: linked to the driver", "deepbind", "stress-linked.so", ""},
-		{"deepbind: opens the driver", "deepbind", "stress-opens.so", ""},
-		{"dlmopen of the driver", "dlmopen", "", ""},
-		{"dlmopen: linked to the driver", "space", "stress-linked.so", ""},
-		{"dlmopen: opens the driver", "space", "stress-opens.so", ""},
-		{"closed more often than opened", "closed", "", ""},
+	for _, c := range []struct{ name, way, plugin, wrap, set string }{
+		{"dlsym", "dlsym", "", "", ""},
+		{"a preload that wraps the next dlsym of 2.34", "dlsym", "", "GLIBC_2.34", ""},
+		{"a preload that wraps the next dlsym of 2.2.5", "dlsym", "", "GLIBC_2.2.5", ""},
+		{"a preload that wraps the dlsym of libc", "dlsym", "", "libc", ""},
+		{"deepbind: linked to the driver", "deepbind", "stress-linked.so", "", ""},
+		{"deepbind: opens the driver", "deepbind", "stress-opens.so", "", ""},
+		{"dlmopen of the driver", "dlmopen", "", "", ""},
+		{"dlmopen: linked to the driver", "space", "stress-linked.so", "", ""},
+		{"dlmopen: opens the driver", "space", "stress-opens.so", "", ""},
+		{"closed more often than opened", "closed", "", "", ""},
+		{"built with AddressSanitizer", "address", "", "", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"},
+		{"built with ThreadSanitizer", "thread", "", "", ""},
+		{"built with LeakSanitizer", "leak", "", "", "LSAN_OPTIONS=detect_leaks=0"},
+		{"built with UndefinedBehaviorSanitizer", "undefined", "", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			env, cache := limited(t, oneCard, "50")
@@ -38,7 +42,11 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 				}
 				env = append(env, "WRAP_BY="+c.wrap)
 			}
-			r, err := run(t, env, "finds", "--way", c.way, "--plugin", filepath.Join(dir, c.plugin))
+			program, way := "finds", c.way
+			if strings.HasPrefix(c.name, "built with") {
+				program, way = "finds-"+c.way, "dlsym"
+			}
+			r, err := run(t, append(env, c.set), program, "--way", way, "--plugin", filepath.Join(dir, c.plugin))
 			if err != nil {
 				t.Fatal(err)
 			}
