@@ -49,7 +49,7 @@ $(PARTS):
 	$(Q)echo "  make  $@"
 	$(Q)$(MAKE) --no-print-directory $(QUIET) -C $@
 
-tests/e2e/escape: tests/simgpu
+tests/e2e/escape tests/stress/programs: tests/simgpu
 
 # The static build of vgpu-prolog also proves that it never pulls in NVML.
 go:

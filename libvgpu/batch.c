@@ -20,7 +20,7 @@ static struct gate_context *context_of(struct gate *g, CUcontext ctx)
 			spare = &g->context[i];
 	}
 	if (spare)
-		*spare = (struct gate_context){.ctx = ctx};
+		*spare = (struct gate_context){.ctx = ctx, .gate = g};
 	return spare;
 }
 
@@ -52,7 +52,7 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 
 		if (l->context == c && l->stream == stream && l->thread == thread)
 			return l;
-		if (l->open || l->closed || l->proof.unproven)
+		if (l->open || l->closed || l->busy || l->proof.unproven)
 			continue;
 		/* The first of: one of this context, a new one, one of another context. */
 		if (!spare || (spare->context != c && l->context == c) ||
@@ -105,7 +105,7 @@ static struct vgpu_stream_batch *running_before(struct lane *l)
 	if (!l->closed)
 		return NULL;
 	before = &l->ring[(l->first + l->closed - 1) % RING];
-	if (before->unmeasured || vgpu_real.cuEventQuery(before->end) != CUDA_ERROR_NOT_READY)
+	if (before->unmeasured || vgpu_event_query(before->end) != CUDA_ERROR_NOT_READY)
 		return NULL;
 	return before;
 }
@@ -121,7 +121,7 @@ static bool several_lanes(const struct gate *g)
 
 static bool record_anchor(CUevent *slot, struct lane *l)
 {
-	bool pushed, ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(slot, l->stream);
+	bool pushed, ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(l, slot);
 
 	vgpu_event_leave(pushed);
 	return ok;
@@ -145,7 +145,7 @@ static void move_anchor(struct gate_context *c, uint64_t now)
 {
 	double moved;
 
-	if (!c->next_recorded || vgpu_real.cuEventQuery(c->next_anchor) != CUDA_SUCCESS)
+	if (!c->next_recorded || vgpu_event_query(c->next_anchor) != CUDA_SUCCESS)
 		return;
 	if (vgpu_event_between(&moved, c->anchor, c->next_anchor)) {
 		CUevent old = c->anchor;
@@ -206,7 +206,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 	} else if ((before = running_before(l)) && before->last_ns > l->foreign_ns) {
 		b->start = before->end;
 		b->tight = true;
-	} else if (vgpu_event_record(&b->own_start, l->stream)) {
+	} else if (vgpu_event_record(l, &b->own_start)) {
 		b->start = b->own_start;
 		b->opened_ns = vgpu_now();
 		b->tight = before; /* and what waits between them is left out */
@@ -230,7 +230,7 @@ void vgpu_batch_mark(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (l->open && !b->unmeasured && can_record(l) && vgpu_event_record(&b->end, l->stream))
+	if (l->open && !l->busy && !b->unmeasured && can_record(l) && vgpu_event_record(l, &b->end))
 		b->marked = b->launches;
 }
 
@@ -245,7 +245,7 @@ static bool record_end(struct lane *l, struct vgpu_stream_batch *b)
 		return b->marked == b->launches;
 	}
 	__atomic_store_n(&l->marks, false, __ATOMIC_RELAXED);
-	ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(&b->end, l->stream);
+	ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(l, &b->end);
 	vgpu_event_leave(pushed);
 	return ok;
 }
@@ -254,7 +254,7 @@ void vgpu_batch_close(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (!l->open || vgpu_batch_held(b))
+	if (!l->open || l->busy || vgpu_batch_held(b))
 		return;
 	if (b->launches == 0) {
 		l->open = false;
@@ -278,7 +278,7 @@ void vgpu_batch_prove(const struct gate *g, struct lane *l)
 	uint64_t now;
 
 	/* Whatever is launched next finds an entry: this one cannot go on. */
-	if (l->open || l->closed >= RING - 3 || !(trusted || l->proof.unproven))
+	if (l->open || l->busy || l->closed >= RING - 3 || !(trusted || l->proof.unproven))
 		return;
 	now = vgpu_now();
 	if (!l->stream) { /* destroyed */
@@ -412,8 +412,8 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 
 		while (l->closed) {
 			struct vgpu_stream_batch *b = &l->ring[l->first];
-			CUresult r = b->unmeasured ? CUDA_ERROR_INVALID_VALUE
-						   : vgpu_real.cuEventQuery(b->end);
+			CUresult r =
+				b->unmeasured ? CUDA_ERROR_INVALID_VALUE : vgpu_event_query(b->end);
 
 			if (r == CUDA_ERROR_NOT_READY)
 				break;

@@ -131,6 +131,60 @@ CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*fn)(void *), void *data)
 		   vgpu_real.cuLaunchHostFunc_ptsz(stream, fn, data));
 }
 
+CUresult cuLaunchHostFunc_v2(CUstream stream, void (*fn)(void *), void *data, unsigned mode)
+{
+	OTHER_WORK(vgpu_real.cuLaunchHostFunc_v2, vgpu_stream(stream, false),
+		   vgpu_real.cuLaunchHostFunc_v2(stream, fn, data, mode));
+}
+
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, void (*fn)(void *), void *data, unsigned mode)
+{
+	OTHER_WORK(vgpu_real.cuLaunchHostFunc_v2_ptsz, vgpu_stream(stream, true),
+		   vgpu_real.cuLaunchHostFunc_v2_ptsz(stream, fn, data, mode));
+}
+
+/* In all streams of a context, whichever they are. */
+CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
+{
+	OTHER_WORK(vgpu_real.cuCtxWaitEvent, NULL, vgpu_real.cuCtxWaitEvent(ctx, event));
+}
+
+CUresult cuGreenCtxWaitEvent(CUgreenCtx ctx, CUevent event)
+{
+	OTHER_WORK(vgpu_real.cuGreenCtxWaitEvent, NULL, vgpu_real.cuGreenCtxWaitEvent(ctx, event));
+}
+
+CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
+{
+	BOUNDARY(vgpu_real.cuCtxRecordEvent, NULL, vgpu_real.cuCtxRecordEvent(ctx, event));
+}
+
+CUresult cuGreenCtxRecordEvent(CUgreenCtx ctx, CUevent event)
+{
+	BOUNDARY(vgpu_real.cuGreenCtxRecordEvent, NULL,
+		 vgpu_real.cuGreenCtxRecordEvent(ctx, event));
+}
+
+/* What another API's work, or an engine beside the multiprocessors, takes. */
+#define BESIDE(name, per_thread, params, ...)                               \
+	CUresult name params                                                \
+	{                                                                   \
+		OTHER_WORK(vgpu_real.name, vgpu_stream(stream, per_thread), \
+			   vgpu_real.name(__VA_ARGS__));                    \
+	}
+BESIDE(cuWaitExternalSemaphoresAsync, false,
+       (const void *semaphores, const void *params, unsigned n, CUstream stream), semaphores,
+       params, n, stream)
+BESIDE(cuWaitExternalSemaphoresAsync_ptsz, true,
+       (const void *semaphores, const void *params, unsigned n, CUstream stream), semaphores,
+       params, n, stream)
+BESIDE(cuMemBatchDecompressAsync, false,
+       (void *params, size_t n, unsigned flags, size_t *error, CUstream stream), params, n, flags,
+       error, stream)
+BESIDE(cuMemBatchDecompressAsync_ptsz, true,
+       (void *params, size_t n, unsigned flags, size_t *error, CUstream stream), params, n, flags,
+       error, stream)
+
 CUresult cuStreamAddCallback(CUstream stream, void *fn, void *data, unsigned flags)
 {
 	OTHER_WORK(vgpu_real.cuStreamAddCallback, vgpu_stream(stream, false),
@@ -342,6 +396,32 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 		vgpu_real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, data, n, mode));
 }
 
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *mismatch,
+				       void *data)
+{
+	CAPTURE(vgpu_real.cuStreamBeginRecaptureToGraph,
+		vgpu_real.cuStreamBeginRecaptureToGraph(stream, mode, graph, mismatch, data));
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph,
+					    void *mismatch, void *data)
+{
+	CAPTURE(vgpu_real.cuStreamBeginRecaptureToGraph_ptsz,
+		vgpu_real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, mismatch, data));
+}
+
+CUresult cuStreamBeginCaptureToCig(CUstream stream, void *params)
+{
+	CAPTURE(vgpu_real.cuStreamBeginCaptureToCig,
+		vgpu_real.cuStreamBeginCaptureToCig(stream, params));
+}
+
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *params)
+{
+	CAPTURE(vgpu_real.cuStreamBeginCaptureToCig_ptsz,
+		vgpu_real.cuStreamBeginCaptureToCig_ptsz(stream, params));
+}
+
 static bool captures(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -351,36 +431,48 @@ static bool captures(CUstream stream)
 	       status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static CUresult end_capture(CUresult (*real)(CUstream, CUgraph *), CUstream stream, CUgraph *graph,
-			    bool per_thread)
-{
-	CUstream of = vgpu_stream(stream, per_thread);
-	bool before;
-	CUresult r;
-
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	before = captures(of);
-	r = real(stream, graph);
-	/* Also ended when it had been invalidated and the call fails; not when it is of
-	 * another stream. */
-	if (before && !captures(of)) {
-		if (stream)
-			origin(stream, NULL);
-		capture_ends();
-	}
-	return r;
-}
+/* call ends the capture of a stream. Also ended when it had been invalidated and the call
+ * fails; not when it is of another stream. */
+#define CAPTURE_END(real, per_thread, call)                    \
+	do {                                                   \
+		CUstream of = vgpu_stream(stream, per_thread); \
+		CUresult result;                               \
+		bool before;                                   \
+                                                               \
+		vgpu_need_cuda();                              \
+		if (!(real))                                   \
+			return CUDA_ERROR_NO_DEVICE;           \
+		before = captures(of);                         \
+		result = call;                                 \
+		if (before && !captures(of)) {                 \
+			if (stream)                            \
+				origin(stream, NULL);          \
+			capture_ends();                        \
+		}                                              \
+		return result;                                 \
+	} while (0)
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
-	vgpu_need_cuda();
-	return end_capture(vgpu_real.cuStreamEndCapture, stream, graph, false);
+	CAPTURE_END(vgpu_real.cuStreamEndCapture, false,
+		    vgpu_real.cuStreamEndCapture(stream, graph));
 }
 
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
-	vgpu_need_cuda();
-	return end_capture(vgpu_real.cuStreamEndCapture_ptsz, stream, graph, true);
+	CAPTURE_END(vgpu_real.cuStreamEndCapture_ptsz, true,
+		    vgpu_real.cuStreamEndCapture_ptsz(stream, graph));
+}
+
+CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+	CAPTURE_END(vgpu_real.cuStreamEndCaptureToCig, false,
+		    vgpu_real.cuStreamEndCaptureToCig(stream));
+}
+
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
+{
+	CAPTURE_END(vgpu_real.cuStreamEndCaptureToCig_ptsz, true,
+		    vgpu_real.cuStreamEndCaptureToCig_ptsz(stream));
 }
 #endif

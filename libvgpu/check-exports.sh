@@ -6,17 +6,22 @@ lib=${1:?usage: check-exports.sh LIBRARY}
 here=$(cd "$(dirname "$0")" && pwd)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-nm -D --defined-only "$lib" | awk '{print $3}' | sed 's/@.*//' | sort >"$tmp/have"
+nm -D --defined-only "$lib" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort -u >"$tmp/have"
 {
 	sed -n 's/^\(CU\|NV\)(\([A-Za-z0-9_]*\),.*/\2/p' "$here/hooks.def"
-	echo dlsym
-	echo ioctl
+	printf '%s\n' dlmopen dlopen dlsym dlvsym ioctl
 } | sort >"$tmp/want"
 if ! diff -u "$tmp/want" "$tmp/have" >"$tmp/diff"; then
 	echo "libvgpu: exports differ from hooks.def (- missing, + too many):" >&2
 	grep '^[-+][a-z]' "$tmp/diff" >&2
 	exit 1
 fi
+for version in GLIBC_2.2.5 GLIBC_2.34; do
+	if ! nm -D --defined-only "$lib" | grep -Eq " dlsym@@?$version\$"; then
+		echo "libvgpu: dlsym is not exported as $version" >&2
+		exit 1
+	fi
+done
 if objdump -p "$lib" | grep -E 'NEEDED +libcuda|NEEDED +libnvidia'; then
 	echo "libvgpu: must not need the driver's libraries" >&2
 	exit 1

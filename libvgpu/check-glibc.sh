@@ -19,7 +19,7 @@ for lib; do
 		for (i = 1; i <= n; i++) if (a[i] + 0 != b[i] + 0) return a[i] + 0 > b[i] + 0
 		return 0
 	}
-	match($0, /GLIBC_[0-9.]+/) {
+	/[*]UND[*]/ && match($0, /GLIBC_[0-9.]+/) {
 		v = substr($0, RSTART + 6, RLENGTH - 6)
 		if (newer(v, most)) print "    " $NF " of glibc " v
 	}')

@@ -3,6 +3,36 @@
 #ifdef VGPU_PRELOAD
 #include "limiter.h"
 
+/* A stream takes 1024 entries (measured: 580, H200), the program's own events and copies too. */
+#define MAY_BE_FULL 256
+
+__thread bool vgpu_inside;
+
+int vgpu_capture_relax(void)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (!vgpu_real.cuThreadExchangeStreamCaptureMode ||
+	    vgpu_real.cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
+		return -1;
+	return mode;
+}
+
+void vgpu_capture_restore(int mode)
+{
+	if (mode >= 0)
+		vgpu_real.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+CUresult vgpu_event_query(CUevent e)
+{
+	int mode = vgpu_capture_relax();
+	CUresult r = vgpu_real.cuEventQuery(e);
+
+	vgpu_capture_restore(mode);
+	return r;
+}
+
 static CUevent event(CUevent *slot)
 {
 	if (!*slot && vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
@@ -10,9 +40,38 @@ static CUevent event(CUevent *slot)
 	return *slot;
 }
 
-bool vgpu_event_record(CUevent *slot, CUstream stream)
+bool vgpu_event_record(struct lane *l, CUevent *slot)
 {
-	return event(slot) && vgpu_real.cuEventRecord(*slot, stream) == CUDA_SUCCESS;
+	pthread_mutex_t *lock = &l->context->gate->lock;
+	CUstream stream = l->stream;
+	CUevent e = event(slot);
+	bool ok;
+
+	if (!e)
+		return false;
+	l->busy = true;
+	pthread_mutex_unlock(lock);
+	ok = vgpu_real.cuEventRecord(e, stream) == CUDA_SUCCESS;
+	pthread_mutex_lock(lock);
+	l->busy = false;
+	return ok;
+}
+
+bool vgpu_event_blocks(const struct lane *l)
+{
+	unsigned launches = 0;
+	bool pushed, done;
+	int mode;
+
+	for (unsigned i = 0; i < l->closed + (l->open ? 1u : 0u); i++)
+		launches += l->ring[(l->first + i) % RING].launches;
+	if (launches < MAY_BE_FULL || !vgpu_real.cuStreamQuery)
+		return false;
+	mode = vgpu_capture_relax();
+	done = vgpu_event_enter(l, &pushed) && vgpu_real.cuStreamQuery(l->stream) == CUDA_SUCCESS;
+	vgpu_event_leave(pushed);
+	vgpu_capture_restore(mode);
+	return !done;
 }
 
 bool vgpu_event_enter(const struct lane *l, bool *pushed)

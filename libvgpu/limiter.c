@@ -33,6 +33,9 @@
 /* A host may wake so late. */
 #define SURPRISE_NS 100000u
 
+/* Some 50 ms. */
+#define NAP_NS 50000
+#define NAPS 1000
 /* Some 5 us. */
 #define LOCK_TRIES 100
 #ifdef __x86_64__
@@ -97,6 +100,19 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 		__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_GATED, __ATOMIC_RELAXED);
 }
 
+/* What a callback of the driver's calls meanwhile is not gated, and not measured. */
+static void hold(struct gate *g)
+{
+	pthread_mutex_lock(&g->lock);
+	vgpu_inside = true;
+}
+
+static void release(struct gate *g)
+{
+	vgpu_inside = false;
+	pthread_mutex_unlock(&g->lock);
+}
+
 static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost, uint64_t est_ns)
 {
 	for (uint32_t i = 0; i < b->nfuncs; i++) {
@@ -131,6 +147,35 @@ static void lock_awake(struct gate *g)
 	pthread_mutex_lock(&g->lock);
 }
 
+/* Lets others have the lock. */
+static void nap(struct gate *g)
+{
+	pthread_mutex_unlock(&g->lock);
+	nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	pthread_mutex_lock(&g->lock);
+}
+
+/* Waits until no event of the lane is being recorded, but not for ever: the stream may be full
+ * of work that waits for what the caller does next. */
+static void wait_recorded(struct gate *g, const struct lane *l)
+{
+	for (unsigned i = 0; l->busy && i < NAPS; i++)
+		nap(g);
+}
+
+/* The lane of the next launch. While another thread records in it, this launch waits too, as it
+ * would for the full stream. NULL: there is none, or a capture has begun. */
+static struct lane *lane_for(struct gate *g, CUcontext ctx, CUstream stream)
+{
+	struct lane *l = vgpu_lane_of(g, ctx, stream);
+
+	while (l && l->busy) {
+		nap(g);
+		l = vgpu_capturing() ? NULL : vgpu_lane_of(g, ctx, stream);
+	}
+	return l;
+}
+
 static bool current(CUcontext *ctx)
 {
 	return vgpu_real.cuCtxGetCurrent(ctx) == CUDA_SUCCESS && *ctx;
@@ -148,8 +193,8 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	int64_t balance;
 
 	if (g->schedule.gate != VGPU_GATE_BUDGET || g->quick_left < weight || !lane ||
-	    !lane->open || lane->stream != stream || lane->thread != vgpu_stream_thread(stream) ||
-	    (ctx && lane->context->ctx != ctx))
+	    !lane->open || lane->busy || lane->stream != stream ||
+	    lane->thread != vgpu_stream_thread(stream) || (ctx && lane->context->ctx != ctx))
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
@@ -197,7 +242,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	uint32_t samples;
 	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
-	l->card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
+	l->card = vgpu_inside ? -1 : vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
 	l->batch = NULL;
 	if (l->card < 0 || !__atomic_load_n(&gates[l->card].on, __ATOMIC_RELAXED) ||
 	    (!of_one_context(stream) && !current(&ctx))) {
@@ -228,8 +273,9 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		l->batch = quick(g, budget, ctx, stream, cost, l->est_ns, samples);
 	l->lane = g->last;
 	if (!l->batch) {
+		vgpu_inside = true;
 		if (!ctx && !current(&ctx)) {
-			pthread_mutex_unlock(&g->lock);
+			release(g);
 			l->card = -1;
 			return;
 		}
@@ -238,12 +284,13 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		/* At random, lest the same launches of a step be measured alone. */
 		g->quick_left =
 			vgpu_host_bound(g) ? 1 + (unsigned)(now / 16 % QUICK_MAX) : QUICK_MAX;
-		l->lane = events ? vgpu_lane_of(g, ctx, stream) : NULL;
+		l->lane = events ? lane_for(g, ctx, stream) : NULL;
 		if (l->lane != g->last)
 			g->other_ns = now;
 		g->last = l->lane;
 		if (l->lane)
 			l->batch = vgpu_batch_open(g, l->lane, cost, samples, l->est_ns, now);
+		vgpu_inside = false;
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);
@@ -308,7 +355,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		leave_batch(b);
 		return;
 	}
-	pthread_mutex_lock(&g->lock);
+	hold(g);
 	if (l->lane->open && b == &l->lane->ring[(l->lane->first + l->lane->closed) % RING]) {
 		if (result != CUDA_SUCCESS && vgpu_batch_held(b))
 			leave_failed(g, l);
@@ -318,7 +365,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		else if (l->lane->marks && !vgpu_capturing())
 			vgpu_batch_mark(l->lane);
 	}
-	pthread_mutex_unlock(&g->lock);
+	release(g);
 }
 
 static void end_work(struct gate *g, struct lane *l, CUstream stream, bool other)
@@ -335,15 +382,15 @@ static void end_work(struct gate *g, struct lane *l, CUstream stream, bool other
 
 void vgpu_gate_boundary(CUstream stream, bool other)
 {
-	if (vgpu_capturing())
+	if (vgpu_inside || vgpu_capturing())
 		return;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
 
-		pthread_mutex_lock(&g->lock);
+		hold(g);
 		for (unsigned k = 0; k < g->lanes && !vgpu_capturing(); k++)
 			end_work(g, &g->lane[k], stream, other);
-		pthread_mutex_unlock(&g->lock);
+		release(g);
 	}
 }
 
@@ -362,9 +409,9 @@ void vgpu_gate_waited(int card, uint64_t began)
 	uint64_t now = vgpu_now();
 	bool lasted = false;
 
-	if (vgpu_capturing())
+	if (vgpu_inside || vgpu_capturing())
 		return;
-	pthread_mutex_lock(&g->lock);
+	hold(g);
 	for (unsigned k = 0; k < g->lanes; k++) {
 		const struct lane *l = &g->lane[k];
 
@@ -374,38 +421,51 @@ void vgpu_gate_waited(int card, uint64_t began)
 	}
 	if (lasted && !vgpu_capturing())
 		vgpu_batch_reap(g, now);
-	pthread_mutex_unlock(&g->lock);
+	release(g);
 }
 
-/* Whoever is at event calls holds a gate's lock, and has looked for captures with it held. */
+/* Whoever is at event calls holds a gate's lock or keeps a lane busy, and has looked for captures
+ * with the lock held. */
 void vgpu_gate_capture(void)
 {
+	if (vgpu_inside)
+		return;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		pthread_mutex_lock(&gates[i].lock);
-		pthread_mutex_unlock(&gates[i].lock);
+		struct gate *g = &gates[i];
+
+		hold(g);
+		for (unsigned k = 0; k < g->lanes; k++)
+			wait_recorded(g, &g->lane[k]);
+		release(g);
 	}
 }
 
 void vgpu_gate_drop_stream(CUstream stream)
 {
+	if (vgpu_inside)
+		return;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
 
-		pthread_mutex_lock(&g->lock);
+		hold(g);
 		for (unsigned k = 0; k < g->lanes; k++)
-			if (g->lane[k].context && g->lane[k].stream == stream)
+			if (g->lane[k].context && g->lane[k].stream == stream) {
+				wait_recorded(g, &g->lane[k]);
 				vgpu_lane_end(g, &g->lane[k]);
-		pthread_mutex_unlock(&g->lock);
+			}
+		release(g);
 	}
 }
 
 void vgpu_gate_drop_context(CUcontext ctx)
 {
+	if (vgpu_inside)
+		return;
 	vgpu_working_forget(NULL, ctx);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
 
-		pthread_mutex_lock(&g->lock);
+		hold(g);
 		if (!vgpu_capturing())
 			vgpu_batch_reap(g, vgpu_now());
 		for (unsigned k = 0; k < g->lanes; k++) {
@@ -413,6 +473,7 @@ void vgpu_gate_drop_context(CUcontext ctx)
 
 			if (!l->context || (ctx && l->context->ctx != ctx))
 				continue;
+			wait_recorded(g, l);
 			vgpu_lane_drop(g, l);
 			/* Its events go with the context. */
 			memset(l, 0, sizeof *l);
@@ -421,7 +482,7 @@ void vgpu_gate_drop_context(CUcontext ctx)
 		for (int k = 0; k < CONTEXTS; k++)
 			if (!ctx || g->context[k].ctx == ctx)
 				memset(&g->context[k], 0, sizeof g->context[k]);
-		pthread_mutex_unlock(&g->lock);
+		release(g);
 	}
 }
 
@@ -448,13 +509,13 @@ static bool tick_lane(const struct gate *g, struct lane *l, uint64_t now)
 			vgpu_batch_prove(g, l);
 		return true;
 	}
-	if (!l->open || vgpu_batch_held(b))
+	if (!l->open || l->busy || vgpu_batch_held(b))
 		return l->open;
 	if (b->launches != b->ticked) {
 		b->ticked = b->launches;
 		b->last_ns = now;
 	}
-	if (now - b->last_ns >= IDLE_CLOSE_NS)
+	if (now - b->last_ns >= IDLE_CLOSE_NS && !vgpu_event_blocks(l))
 		vgpu_batch_close(l);
 	return true;
 }
@@ -476,6 +537,7 @@ bool vgpu_gate_tick(void)
 			busy = true;
 			continue;
 		}
+		vgpu_inside = true;
 		pay(g);
 		for (unsigned k = 0; k < g->lanes; k++)
 			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
@@ -484,7 +546,7 @@ bool vgpu_gate_tick(void)
 		 * thread sees that while the program waits for it. */
 		if (vgpu_takes_turns(g))
 			vgpu_gate_turns(g, now);
-		pthread_mutex_unlock(&g->lock);
+		release(g);
 	}
 	return busy;
 }

@@ -6,8 +6,10 @@
  * A lane is one stream of one context. Its launches form batches: an event
  * before, an event after. The end of a batch that is still running is the
  * start of the next, so a saturated stream costs one event per batch.
- * What is not marked is guarded by gate.lock; the driver's event calls are made
- * under it, which is safe because the driver never calls back into us.
+ * What is not marked is guarded by gate.lock. To record an event may block, as long as the
+ * stream is full: the lock is free then, and the lane is busy, which nobody else touches. The
+ * other event calls do not block and are made with the lock held; a profiler's callback that
+ * comes from one finds vgpu_inside.
  */
 #ifndef VGPU_LIMITER_H
 #define VGPU_LIMITER_H
@@ -65,8 +67,11 @@ static inline bool vgpu_batch_held(const struct vgpu_stream_batch *b)
 	return (int32_t)(b->entered - __atomic_load_n(&b->left, __ATOMIC_ACQUIRE)) > 0;
 }
 
+struct gate;
+
 struct gate_context {
 	CUcontext ctx; /* NULL: free */
+	struct gate *gate;
 	/* Union of busy time over streams, on a time line that starts at anchor. */
 	CUevent anchor, next_anchor;
 	bool anchored, next_recorded;
@@ -95,6 +100,7 @@ struct lane {
 	struct vgpu_stream_batch ring[RING];
 	unsigned first, closed; /* closed batches in flight */
 	bool open;              /* ring[(first + closed) % RING] takes launches */
+	bool busy;              /* an event is being recorded, without the lock */
 	/* For so long it had work in flight while launches of other streams were held: that
 	 * work may have been waiting for them. */
 	uint64_t held_ns;
@@ -189,9 +195,16 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
 			   const struct vgpu_stream_batch *b, uint64_t now);
 
+/* This thread is in the gate: what a callback of the driver's does is not gated. */
+extern __thread bool vgpu_inside __attribute__((tls_model("initial-exec")));
+
 /* event.c; all with gate.lock held and no capture open. False: the driver refused. */
-/* Makes the event if need be. */
-bool vgpu_event_record(CUevent *slot, CUstream stream);
+/* Makes the event if need be. Releases the lock meanwhile, and the lane is busy. */
+bool vgpu_event_record(struct lane *l, CUevent *slot);
+/* Harmless to captures that are not known. */
+CUresult vgpu_event_query(CUevent e);
+/* The stream may be full, so that a record would wait. */
+bool vgpu_event_blocks(const struct lane *l);
 bool vgpu_event_between(double *ns, CUevent from, CUevent to);
 /* Events are of the context that is current when they are made, and so is the default stream
  * in which they are recorded. True: it is the lane's now, until vgpu_event_leave(). */

@@ -19,10 +19,8 @@ void *vgpu_late(const char *name)
 {
 	void *handle, *found;
 
-	if (!vgpu_real_dlsym)
-		vgpu_need_dlsym();
 	/* Most often it is there by now: libcuda needs it. */
-	handle = dlopen ? dlopen("libpthread.so.0", RTLD_LAZY) : NULL;
+	handle = vgpu_dlopen("libpthread.so.0", RTLD_LAZY);
 	found = handle && vgpu_real_dlsym ? vgpu_real_dlsym(handle, name) : NULL;
 	return found ? found : (void *)none;
 }

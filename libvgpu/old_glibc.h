@@ -31,15 +31,15 @@
 /* clang-format off */
 __asm__(".symver __fxstat,__fxstat@GLIBC_2.2.5");
 __asm__(".symver __xstat,__xstat@GLIBC_2.2.5");
-__asm__(".symver dlopen,dlopen@GLIBC_2.2.5");
-__asm__(".symver dlvsym,dlvsym@GLIBC_2.2.5");
 __asm__(".symver pthread_attr_setstacksize,pthread_attr_setstacksize@GLIBC_2.2.5");
 __asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_mutex_trylock,pthread_mutex_trylock@GLIBC_2.2.5");
 __asm__(".symver pthread_once,pthread_once@GLIBC_2.2.5");
 __asm__(".symver pthread_setname_np,pthread_setname_np@GLIBC_2.12");
 __asm__(".symver pthread_sigmask,pthread_sigmask@GLIBC_2.2.5");
-#ifndef VGPU_PRELOAD /* libvgpu.so has a dlsym of its own */
+#ifndef VGPU_PRELOAD /* libvgpu.so has these itself */
+__asm__(".symver dlopen,dlopen@GLIBC_2.2.5");
+__asm__(".symver dlvsym,dlvsym@GLIBC_2.2.5");
 __asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
 #endif
 /* clang-format on */
@@ -51,18 +51,22 @@ int __xstat(int version, const char *path, struct stat *st);
 #define stat(path, st) __xstat(VGPU_STAT_VERSION, path, st)
 
 #ifdef VGPU_PRELOAD
-#pragma weak dlopen
-#pragma weak dlvsym
 #pragma weak pthread_attr_setstacksize
 #pragma weak pthread_create
 #pragma weak pthread_mutex_trylock
 #pragma weak pthread_once
 #pragma weak pthread_setname_np
 #pragma weak pthread_sigmask
-#define dlvsym(...) (dlvsym ? (dlvsym)(__VA_ARGS__) : NULL)
 /* Returns a function of libpthread; one that returns ENOSYS when there is none. */
 void *vgpu_late(const char *name);
-#define VGPU_LATE(name) ((name) ? (name) : (__typeof__(&(name)))vgpu_late(#name))
+/* Looked up once at each place. */
+#define VGPU_LATE(name)                          \
+	((name) ? (name) : ({                    \
+		static void *late;               \
+		if (!late)                       \
+			late = vgpu_late(#name); \
+		(__typeof__(&(name)))late;       \
+	}))
 #define pthread_attr_setstacksize(...) VGPU_LATE(pthread_attr_setstacksize)(__VA_ARGS__)
 #define pthread_create(...) VGPU_LATE(pthread_create)(__VA_ARGS__)
 #define pthread_mutex_trylock(...) VGPU_LATE(pthread_mutex_trylock)(__VA_ARGS__)

@@ -34,6 +34,8 @@ static uint64_t compared[VGPU_MAX_CARDS][COMPARISONS];
 static unsigned comparisons[VGPU_MAX_CARDS];
 static nvmlDevice_t handle[VGPU_MAX_CARDS];
 static bool nvml_up;
+/* Of the comparisons. Never held over a call of NVML: to open it takes the linker's lock, and a
+ * thread that has that lock may come here from a constructor. */
 static pthread_mutex_t measure_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void show(int card)
@@ -85,39 +87,49 @@ void vgpu_overhead_context_gone(int card)
 	vgpu_mem_end();
 }
 
-static bool nvml_handle(int card)
+/* NULL: NVML does not have the card. Of threads that ask at the same time, all find the same. */
+static nvmlDevice_t nvml_handle(int card)
 {
-	if (!nvml_up) {
-		vgpu_need_nvml();
-		nvml_up = vgpu_real.nvmlInit_v2 && vgpu_real.nvmlInit_v2() == NVML_SUCCESS;
-	}
-	if (!nvml_up || !vgpu_real.nvmlDeviceGetHandleByUUID ||
+	nvmlDevice_t found = __atomic_load_n(&handle[card], __ATOMIC_ACQUIRE);
+
+	if (found)
+		return found;
+	vgpu_need_nvml();
+	if (!vgpu_real.nvmlInit_v2 || !vgpu_real.nvmlDeviceGetHandleByUUID ||
 	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3)
-		return false;
-	return handle[card] ||
-	       vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid,
-						   &handle[card]) == NVML_SUCCESS;
+		return NULL;
+	if (!__atomic_load_n(&nvml_up, __ATOMIC_ACQUIRE)) {
+		if (vgpu_real.nvmlInit_v2() != NVML_SUCCESS)
+			return NULL;
+		__atomic_store_n(&nvml_up, true, __ATOMIC_RELEASE);
+	}
+	if (vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid, &found) !=
+	    NVML_SUCCESS)
+		return NULL;
+	__atomic_store_n(&handle[card], found, __ATOMIC_RELEASE);
+	return found;
 }
 
 /* The card's own count of this process. False when it is not listed: another
  * PID namespace, or no context yet. */
-static bool card_counts(int card, uint64_t *bytes)
+bool vgpu_overhead_counted(int card, uint64_t *bytes)
 {
 	nvmlProcessInfo_t *info;
 	unsigned n = MAX_PROCESSES, pid = (unsigned)getpid();
+	int cancel = vgpu_no_cancel();
+	nvmlDevice_t device = nvml_handle(card);
 	bool found = false;
 
-	if (!nvml_handle(card))
-		return false;
-	info = calloc(n, sizeof *info);
-	if (info && vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3(handle[card], &n, info) ==
-			    NVML_SUCCESS) {
+	info = device ? calloc(n, sizeof *info) : NULL;
+	if (info &&
+	    vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3(device, &n, info) == NVML_SUCCESS) {
 		for (unsigned i = 0; i < n && i < MAX_PROCESSES && !found; i++) {
 			found = info[i].pid == pid && info[i].usedGpuMemory != ~0ull;
 			*bytes = info[i].usedGpuMemory + UNCOUNTED;
 		}
 	}
 	free(info);
+	vgpu_cancel_as(cancel);
 	return found;
 }
 
@@ -134,18 +146,6 @@ static uint64_t highest(int card, uint64_t want)
 		if (compared[card][i] > max)
 			max = compared[card][i];
 	return max;
-}
-
-bool vgpu_overhead_counted(int card, uint64_t *bytes)
-{
-	int cancel = vgpu_no_cancel();
-	bool ok;
-
-	pthread_mutex_lock(&measure_lock);
-	ok = card_counts(card, bytes);
-	pthread_mutex_unlock(&measure_lock);
-	vgpu_cancel_as(cancel);
-	return ok;
 }
 
 /* Brings the overhead charge to what was compared. */
@@ -176,13 +176,14 @@ void vgpu_overhead_measure(int card)
 	uint32_t begun, done;
 	uint64_t real, told, have, want, max, floor;
 
-	pthread_mutex_lock(&measure_lock);
 	begun = __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST);
 	done = __atomic_load_n(&slot->mem_done, __ATOMIC_SEQ_CST);
 	told = __atomic_load_n(&slot->card[card].mem, __ATOMIC_SEQ_CST);
 	/* Comparable only when nothing was being allocated or freed meanwhile. */
-	if (begun == done && card_counts(card, &real) &&
-	    begun == __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST)) {
+	if (begun != done || !vgpu_overhead_counted(card, &real))
+		return;
+	pthread_mutex_lock(&measure_lock);
+	if (begun == __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST)) {
 		have = __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST);
 		want = real + have > told ? real + have - told : 0;
 		floor = context_bytes(card) *

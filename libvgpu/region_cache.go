@@ -123,6 +123,7 @@ type SlotView struct {
 	PIDNS                  uint64 // inode of its PID namespace; 0 when not known
 	StartTime, HeartbeatNS uint64
 	Flags                  uint32
+	UnknownSymbols         uint32 // asked for, and newer in the driver than libvgpu knows
 	MemBegun, MemDone      uint32 // allocations begun and ended
 	Alive                  bool
 	OnHost                 bool // HostPID names it in our PID namespace
@@ -347,7 +348,7 @@ func (r *CacheReader) addSlot(view *CacheView, index uint32, s *C.struct_vgpu_sl
 	slot := SlotView{
 		SlotOwner: SlotOwner{Index: index, Owner: uint64(s.owner)},
 		PID:       uint32(s.owner>>32) & maxPID, HostPID: uint32(s.host_pid), StartTime: uint64(s.start_time),
-		PIDNS: uint64(s.pid_ns), HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags),
+		PIDNS: uint64(s.pid_ns), HeartbeatNS: uint64(s.heartbeat_ns), Flags: uint32(s.flags), UnknownSymbols: uint32(s.unknown_symbols),
 		MemBegun: uint32(s.mem_begun), MemDone: uint32(s.mem_done), Cards: cards,
 	}
 	if uint32(slot.StartTime) != uint32(s.owner) {

@@ -55,11 +55,23 @@ void vgpu_need_cuda(void);
 void vgpu_need_nvml(void);
 /* After a fork, in the child: unlocked; its first CUDA call attaches it. */
 void vgpu_entry_in_child(void);
-/* The hook that stands for a real function, or the function itself. */
-void *vgpu_hook_of(void *real);
-/* dlsym as the C library has it; NULL until vgpu_need_dlsym or a first lookup. */
+
+/* loader.c: the C library's functions, NULL until vgpu_need_dlsym or a first lookup, and
+ * where the program has none (glibc before 2.34, without libdl). */
 void vgpu_need_dlsym(void);
 extern void *(*vgpu_real_dlsym)(void *handle, const char *name);
+extern void *(*vgpu_real_dlvsym)(void *handle, const char *name, const char *version);
+/* The C library's dlopen, or another preload's that comes after this one. */
+void *vgpu_dlopen(const char *file, int mode);
+/* For dlsym to return NULL, where NULL leaves the answer to the C library. */
+#define VGPU_NOTHING ((void *)-1)
+/* What this library exports as dlsym, dlvsym, dlopen and dlmopen. */
+void *vgpu_dlsym(void *handle, const char *name);
+void *vgpu_dlvsym(void *handle, const char *name, const char *version);
+void *vgpu_own_dlopen(const char *file, int mode);
+void *vgpu_own_dlmopen(long ns, const char *file, int mode);
+/* Which of them stands for the function that handle leads to; NULL: none. */
+void *vgpu_loader_hook(void *handle, const char *name, const char *version);
 
 /* The default stream, by the handle that event calls take for it. */
 static inline CUstream vgpu_stream(CUstream s, bool per_thread)
@@ -286,6 +298,12 @@ static inline bool vgpu_capturing(void)
 {
 	return __atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0;
 }
+
+/* event.c: around a question to the driver that would spoil a capture. One that began by a call
+ * that this library does not know is not counted above: as long as this thread says that it is
+ * relaxed about captures, its questions do none any harm. */
+int vgpu_capture_relax(void);
+void vgpu_capture_restore(int mode);
 
 /* costs.c: learned GPU time of a launch, by function and grid. */
 struct vgpu_cost {

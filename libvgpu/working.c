@@ -18,6 +18,20 @@ static struct {
 
 /* Held while a stream is asked: it is not destroyed, and begins no capture, then. */
 static pthread_mutex_t ask_lock = PTHREAD_MUTEX_INITIALIZER;
+/* This thread holds it: a callback of the driver's has come back. */
+static __thread bool asking;
+
+static void hold(void)
+{
+	if (!asking)
+		pthread_mutex_lock(&ask_lock);
+}
+
+static void release(void)
+{
+	if (!asking)
+		pthread_mutex_unlock(&ask_lock);
+}
 
 static struct {
 	uint64_t launches, asked_ns;
@@ -40,20 +54,20 @@ void vgpu_working_note(int card, CUstream stream)
 
 void vgpu_working_forget(CUstream stream, CUcontext ctx)
 {
-	pthread_mutex_lock(&ask_lock);
+	hold();
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
 		if ((!stream && !ctx) ||
 		    (stream && __atomic_load_n(&last[i].stream, __ATOMIC_RELAXED) == stream) ||
 		    (ctx && __atomic_load_n(&last[i].ctx, __ATOMIC_RELAXED) == ctx))
 			__atomic_store_n(&last[i].stream, NULL, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&ask_lock);
+	release();
 }
 
 void vgpu_working_capture(void)
 {
-	pthread_mutex_lock(&ask_lock);
+	hold();
 	__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
-	pthread_mutex_unlock(&ask_lock);
+	release();
 }
 
 void vgpu_working_in_child(void)
@@ -70,14 +84,20 @@ static bool runs(int card)
 {
 	CUstream stream = __atomic_load_n(&last[card].stream, __ATOMIC_ACQUIRE);
 	CUcontext popped;
-	CUresult r;
+	CUresult r = CUDA_SUCCESS;
+	int mode;
 
-	if (!stream || vgpu_capturing() || !vgpu_real.cuStreamQuery ||
-	    vgpu_real.cuCtxPushCurrent_v2(__atomic_load_n(&last[card].ctx, __ATOMIC_RELAXED)) !=
-		    CUDA_SUCCESS)
+	if (!stream || vgpu_capturing() || !vgpu_real.cuStreamQuery)
 		return false;
-	r = vgpu_real.cuStreamQuery(stream);
-	vgpu_real.cuCtxPopCurrent_v2(&popped);
+	asking = true;
+	if (vgpu_real.cuCtxPushCurrent_v2(__atomic_load_n(&last[card].ctx, __ATOMIC_RELAXED)) ==
+	    CUDA_SUCCESS) {
+		mode = vgpu_capture_relax();
+		r = vgpu_real.cuStreamQuery(stream);
+		vgpu_capture_restore(mode);
+		vgpu_real.cuCtxPopCurrent_v2(&popped);
+	}
+	asking = false;
 	return r == CUDA_ERROR_NOT_READY;
 }
 

@@ -68,6 +68,7 @@ type processView struct {
 	Alive   bool              `json:"alive"`
 	Slices  string            `json:"slices"`
 	Gated   bool              `json:"gated"`
+	Unknown uint32            `json:"unknown_symbols,omitempty"`
 	Cards   []processCardView `json:"cards"`
 }
 
@@ -135,7 +136,7 @@ func viewCache(c libvgpu.CacheView) cacheView {
 		})
 	}
 	for _, slot := range c.Slots {
-		p := processView{PID: slot.PID, HostPID: slot.HostPID, Alive: slot.Alive, Gated: slot.Flags&libvgpu.SlotGated != 0, Slices: "not set"}
+		p := processView{PID: slot.PID, HostPID: slot.HostPID, Alive: slot.Alive, Gated: slot.Flags&libvgpu.SlotGated != 0, Slices: "not set", Unknown: slot.UnknownSymbols}
 		switch {
 		case slot.Flags&libvgpu.SlotSlicesRefused != 0:
 			p.Slices = "refused"
@@ -222,5 +223,13 @@ func writeCache(w io.Writer, v cacheView) error {
 		}
 	}
 	fmt.Fprintln(w)
-	return table(w, false, rows)
+	if err := table(w, false, rows); err != nil {
+		return err
+	}
+	for _, p := range v.Processes {
+		if p.Unknown != 0 {
+			fmt.Fprintf(w, "\nprocess %d asked %d times for functions of which the driver has a newer version than its libvgpu: update slurm-vgpu\n", p.PID, p.Unknown)
+		}
+	}
+	return nil
 }

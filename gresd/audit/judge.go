@@ -251,7 +251,8 @@ func unregistered(c Card, job Job, share Share, own []Process) []Finding {
 		found = append(found, Finding{
 			Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
 			Text: fmt.Sprintf("%s of job %d uses %s of card %s without libvgpu, which holds programs to their share: "+
-				"it may be linked statically, or started without the job's environment", p, job.ID, memory(p.Memory), c.Name),
+				"it may be linked statically, have been started without the job's environment, "+
+				"or have opened a library with RTLD_DEEPBIND or dlmopen", p, job.ID, memory(p.Memory), c.Name),
 		})
 	}
 	return found

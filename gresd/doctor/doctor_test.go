@@ -75,6 +75,8 @@ func TestSpaceAndClock(t *testing.T) {
 		"clock of 1970":    {judged(judgeClock(unix.TIME_OK, 0, time.Unix(0, 0))), "fail: it is 1970"},
 		"library well":     {judged(judgeLibrary("/l", Probed{ProbeLimit, ProbeLimit}, nil)), "pass"},
 		"old driver":       {judged(judgeLibrary("/l", Probed{ProbeLimit, 0}, nil)), "pass"},
+		"newer driver":     {judged(judgeUnknown("/l", "well", 3)), "warn: /l is older than the driver"},
+		"known driver":     {judged(judgeUnknown("/l", "well", 0)), "pass"},
 		"half a library":   {judged(judgeLibrary("/l", Probed{ProbeLimit, 80 * gpu.GiB}, nil)), "fail: /l does not answer cuGetProcAddress"},
 	} {
 		if !strings.HasPrefix(c.got, c.want) {

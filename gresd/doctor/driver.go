@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 // What docs/coverage.md and INSTALL.md say was run.
@@ -124,7 +126,35 @@ func checkLibrary(ctx context.Context, n *node, tell func(Status, string, string
 		return
 	}
 	got, err := n.Probe(ctx, path, probe.Library(n.cfg.CUDA.Library, n.cfg.NVML.Library))
-	tell(judgeLibrary(path, got, err))
+	s, message, remedy := judgeLibrary(path, got, err)
+	if s == Pass {
+		s, message, remedy = judgeUnknown(path, message, unknownSymbols(n.cfg.Paths.RunDir))
+	}
+	tell(s, message, remedy)
+}
+
+func judgeUnknown(path, message string, asked uint64) (Status, string, string) {
+	if asked == 0 {
+		return Pass, message, ""
+	}
+	return Warn, fmt.Sprintf("%s is older than the driver: programs of the jobs have asked %d times for functions of which the driver has a newer version", path, asked),
+		"update slurm-vgpu; vgpuctl inspect JOB shows which processes"
+}
+
+// unknownSymbols is how often the processes of the node's jobs have asked for a function of which
+// the driver has a newer version than their library knows.
+func unknownSymbols(runDir string) (asked uint64) {
+	caches, _ := filepath.Glob(filepath.Join(runDir, "jobs/*/cache"))
+	for _, path := range caches {
+		view, err := libvgpu.ReadCache(path)
+		if err != nil {
+			continue // of a job that ends, or one that has overwritten it
+		}
+		for _, slot := range view.Slots {
+			asked += uint64(slot.UnknownSymbols)
+		}
+	}
+	return asked
 }
 
 func judgeLibrary(path string, got Probed, err error) (Status, string, string) {

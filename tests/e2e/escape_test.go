@@ -62,6 +62,12 @@ const cache = `cache=/run/vgpu/jobs/$SLURM_JOB_ID/cache
 		[ -w $cache ] || cache=/run/vgpu/self/cache
 		`
 
+// A preload of the user's comes before the library at each level.
+const wrapped = `LD_PRELOAD=` + cluster.Dir + `/bin/stress-wrap.so:$LD_PRELOAD $run`
+
+// A library that calls the driver.
+const linked = cluster.Dir + "/bin/stress-linked.so"
+
 var escapes = []escape{
 	{"an honest program", `$run`, [3]verdict{held, held, held}, ""},
 	{"`unset LD_PRELOAD`", `unset LD_PRELOAD; $run`, [3]verdict{escaped, held, held}, "unregistered"},
@@ -81,6 +87,11 @@ var escapes = []escape{
 		umount $f; rm -f $f; true >$f; mv $f $f.old; mount --bind /dev/null $f; done 2>/dev/null; $run`, [3]verdict{held, held, held}, ""},
 	{"a set-user-id program of another user", cluster.Dir + `/bin/vgpu-escape-suid dlsym $hold`, [3]verdict{escaped, stopped, stopped}, "unregistered"},
 	{"`dlopen` of libcuda by its path", `$escape path:` + driver + ` $hold`, [3]verdict{held, held, held}, ""},
+	{"a preload that wraps `dlsym`, and finds the next one by its version 2.34", `WRAP_BY=GLIBC_2.34 ` + wrapped, [3]verdict{held, held, held}, ""},
+	{"the same by its version 2.2.5", `WRAP_BY=GLIBC_2.2.5 ` + wrapped, [3]verdict{held, held, held}, ""},
+	{"the same in the C library itself, by `dlvsym`", `WRAP_BY=libc ` + wrapped, [3]verdict{held, held, held}, ""},
+	{"a library that is linked to libcuda, opened with `RTLD_DEEPBIND`", `$escape deepbind:` + linked + ` $hold`, [3]verdict{held, held, held}, ""},
+	{"the same with `dlmopen`", `$escape dlmopen:` + linked + ` $hold`, [3]verdict{held, held, held}, ""},
 	{"libcuda's symbols read by hand, without `dlsym`", `$escape elf $hold`, [3]verdict{escaped, escaped, escaped}, "unregistered"},
 	{"no descriptor left at the first call", `$escape descriptors $hold`, [3]verdict{stopped, stopped, stopped}, ""},
 	{"no descriptor left at the limit", `$escape limit $hold`, [3]verdict{held, held, held}, ""},
@@ -132,6 +143,7 @@ func (s site) installEscapes() {
 	s.t.Helper()
 	for _, f := range []struct{ from, to string }{
 		{"vgpu-escape", "vgpu-escape"}, {"vgpu-escape-static", "vgpu-escape-static"}, {"vgpu-escape", "vgpu-escape-suid"},
+		{"stress-wrap.so", "stress-wrap.so"}, {"stress-linked.so", "stress-linked.so"},
 	} {
 		data, err := os.ReadFile(filepath.Join("../../build/tests", f.from))
 		if err != nil {

@@ -3,6 +3,7 @@
 package stress
 
 import (
+	"strings"
 	"testing"
 )
 
@@ -22,13 +23,16 @@ func TestUnusualStreams(t *testing.T) {
 		{"contexts", 0.24, 0.34},
 		{"many", 0.24, 0.34},
 		{"captured", 0.24, 0.34},
-		{"spins", 0.002, 0.34},   // what spins for a launch that is held is charged for it
-		{"early", 0.24, 0.34},    // was 0.39: unknown work that cannot be measured yet
+		{"spins", 0.002, 0.34}, // what spins for a launch that is held is charged for it
+		{"early", 0.24, 0.34},  // was 0.39: unknown work that cannot be measured yet
+		{"recaptures", 0.15, 0.36},
+		{"later", 0.15, 0.36},    // no library knows how these captures begin
 		{"captures", 0.15, 0.36}, // measured late, or charged by its estimate, while a capture is open
 	} {
 		t.Run(c.how, func(t *testing.T) {
 			var result map[string]any
 			var part float64
+			watched := c.how == "later" || strings.HasSuffix(c.how, "captures")
 			for range tries {
 				env, _ := limited(t, oneCard, "30")
 				var err error
@@ -42,7 +46,7 @@ func TestUnusualStreams(t *testing.T) {
 			if part < c.least || part > c.most {
 				t.Errorf("%.3f of the card, want %.2f to %.2f", part, c.least, c.most)
 			}
-			if failed := result["failed"].(float64); failed > 0 || c.how == "captures" && result["captures"].(float64) < 100 {
+			if failed := result["failed"].(float64); failed > 0 || watched && result["captures"].(float64) < 100 {
 				t.Errorf("%v of %v captures failed", failed, result["captures"])
 			}
 		})

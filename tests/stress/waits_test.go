@@ -38,3 +38,21 @@ func waits(t *testing.T, seconds string) uint32 {
 	}
 	return view.Slots[0].Cards[0].Syncs
 }
+
+// The library's own marks in a stream wait when it is full, as those of the program do. Other
+// threads go on meanwhile: what the stream waits for may come from them.
+func TestFullStreamHoldsNoOtherThread(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	if r, err := run(t, env, "full"); err != nil || r["rounds"].(float64) != 10 {
+		t.Errorf("%v, %v; want 10 rounds", r, err)
+	}
+}
+
+// A profiler's callback comes from within the library's own calls of the driver, and may make any
+// call itself.
+func TestCallbackOfAProfilerMayCallTheDriver(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	if r, err := run(t, env, "profiled"); err != nil || r["own"].(float64) == 0 {
+		t.Errorf("%v, %v; want some calls of the library's own told", r, err)
+	}
+}

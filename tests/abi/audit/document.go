@@ -61,8 +61,32 @@ of the driver: they are measured as part of the batch that started them.
 	if len(r.Absent) > 0 {
 		fmt.Fprintf(&out, "\n## Not in this driver\n\nHooked for other drivers: %s.\n", code(r.Absent))
 	}
+	out.WriteString(programs)
 	return out.String()
 }
+
+// programs is about how programs come by the functions; tests/stress (LD_PRELOAD) and TestEscapes
+// (both levels) hold what it says.
+const programs = `
+## Kinds of programs
+
+Held are memory and compute; LD_PRELOAD is level 1, the list of ld.so level 2 ([security.md](security.md)).
+
+| program | LD_PRELOAD | /etc/ld.so.preload | tried by |
+|---|---|---|---|
+| linked to libcuda, or dlopen and dlsym | held | held | TestEscapes |
+| a preload of the user's that wraps dlsym, by version 2.34, by 2.2.5, or by dlvsym in libc | held | held | TestEveryWayToFindTheDriverIsHeld, TestEscapes |
+| the same by reading libc's symbols by hand | not held | not held | TestEscapes, of libcuda's symbols |
+| RTLD_DEEPBIND or dlmopen of a library that is NVIDIA's by its name, or is opened by a path and names libcuda.so | held | held | TestEveryWayToFindTheDriverIsHeld, TestEscapes |
+| the same of a library that calls CUDA through a third, or by a bare name | not held | not held | not tried |
+| dlvsym of a name of the driver | finds none | finds none | by hand: the driver's names have no versions |
+| AddressSanitizer | held with ASAN_OPTIONS=verify_asan_link_order=0, else it does not start | not tried | TestEveryWayToFindTheDriverIsHeld |
+| ThreadSanitizer, LeakSanitizer, UndefinedBehaviorSanitizer | held | not tried | TestEveryWayToFindTheDriverIsHeld |
+| libcuda closed more often than opened | held | not tried | TestEveryWayToFindTheDriverIsHeld |
+| linked statically | not held | not held | TestEscapes |
+| 32-bit | not held: ld.so says "wrong ELF class" and goes on | the same | by hand |
+| musl | does not start | not loaded | by hand, [containers.md](containers.md) |
+`
 
 // rows writes a table of the lines that pick takes, each after its first cells.
 func rows(out *strings.Builder, head string, r Report, pick func(Row) (string, bool)) {

@@ -6,6 +6,8 @@
  *
  *   dlsym          dlopen of libcuda.so.1, and dlsym: as an honest program
  *   path:FILE      the same with the path of the real library
+ *   deepbind:FILE  a library that is linked to it, opened with RTLD_DEEPBIND, has them
+ *   dlmopen:FILE   the same in a namespace of its own
  *   elf            its symbol table read by hand, without dlsym
  *   descriptors    with no descriptor left when the first call is made, then again
  *   limit          with none left when no more memory is given, and children that end
@@ -81,6 +83,21 @@ static void stand_in(const char *file)
 static void *by_dlsym(const char *name)
 {
 	return dlsym(library, name);
+}
+
+/* The library that way names; those of deepbind: and dlmopen: say themselves what they found. */
+static void open_library(const char *way)
+{
+	const char *file = strchr(way, ':');
+	bool deep = !strncmp(way, "deepbind:", 9), space = !strncmp(way, "dlmopen:", 8);
+
+	file = file ? file + 1 : "libcuda.so.1";
+	library = space ? dlmopen(LM_ID_NEWLM, file, RTLD_NOW)
+			: dlopen(file, RTLD_NOW | (deep ? RTLD_DEEPBIND : 0));
+	if (!library)
+		die("dlopen", dlerror());
+	if (deep || space)
+		find = (void *(*)(const char *))dlsym(library, "plugin_find");
 }
 #endif
 
@@ -291,22 +308,20 @@ static void take(unsigned int hold)
 int main(int argc, char **argv)
 {
 	const char *way = argc > 1 ? argv[1] : "";
-	const char *file = strncmp(way, "path:", 5) ? "libcuda.so.1" : way + 5;
 
 	if (argc < 2 || argc > 3) {
-		fprintf(stderr, "usage: vgpu-escape dlsym|path:FILE|elf|descriptors|limit|filter|"
+		fprintf(stderr, "usage: vgpu-escape dlsym|path:FILE|deepbind:FILE|"
+				"dlmopen:FILE|elf|descriptors|limit|filter|"
 				"ptrace "
 				"[HOLD_SECONDS]\n");
 		return 2;
 	}
-#ifndef ESCAPE_STATIC
-	library = dlopen(file, RTLD_NOW);
-	if (!library)
-		die("dlopen", dlerror());
-#else
-	stand_in(file);
-#endif
 	find = strcmp(way, "elf") ? by_dlsym : by_elf;
+#ifndef ESCAPE_STATIC
+	open_library(way);
+#else
+	stand_in(strncmp(way, "path:", 5) ? "libcuda.so.1" : way + 5);
+#endif
 	if (!strcmp(way, "descriptors"))
 		call_without_descriptors();
 	else if (!strcmp(way, "limit"))

@@ -100,6 +100,22 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph graph, const CUgr
 	return drv_leave(begin(hStream, mode, graph));
 }
 
+/* That the graph is the same is not looked at: it is captured into. */
+CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, int mode, CUgraph graph, void *mismatch,
+				       void *data)
+{
+	(void)mismatch;
+	(void)data;
+	return cuStreamBeginCaptureToGraph(hStream, graph, NULL, NULL, 0, mode);
+}
+
+/* A way of a driver of the future. */
+__attribute__((visibility("default"))) CUresult cuStreamBeginLater(CUstream hStream, int mode);
+CUresult cuStreamBeginLater(CUstream hStream, int mode)
+{
+	return cuStreamBeginCapture_v2(hStream, mode);
+}
+
 CUresult cuStreamBeginCapture(CUstream hStream)
 {
 	return cuStreamBeginCapture_v2(hStream, MODE_GLOBAL);

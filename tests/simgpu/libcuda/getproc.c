@@ -36,8 +36,31 @@ struct symbol {
 #define APH(base, ver, sver, sym, params) {#base, ver, sver, (any_fn)sym, (any_fn)sym##_ptsz},
 #define APS(base, ver, sver, sym, params, args) {#base, ver, sver, (any_fn)sym, (any_fn)sym##_ptsz},
 #define APD(base, ver, sym, params, args) {#base, ver, 7000, (any_fn)sym, (any_fn)sym##_ptds},
+/* Of a driver of the future: versions that no header of today has. */
+__attribute__((visibility("default"))) CUresult cuMemAlloc_v99(CUdeviceptr *dptr, size_t size);
+CUresult cuMemAlloc_v99(CUdeviceptr *dptr, size_t size)
+{
+	return cuMemAlloc_v2(dptr, size);
+}
+
+/* And one of long ago, with addresses of 32 bits. */
+__attribute__((visibility("default"))) CUresult cuMemsetD8(unsigned dst, unsigned char v,
+							   unsigned n);
+CUresult cuMemsetD8(unsigned dst, unsigned char v, unsigned n)
+{
+	return cuMemsetD8_v2(dst, v, n);
+}
+
+static CUresult newer_synchronize(void)
+{
+	return cuCtxSynchronize();
+}
+
 static const struct symbol symbols[] = {
 #include "api.def"
+	{"cuMemsetD8", 2000, 0, (any_fn)cuMemsetD8, NULL},
+	{"cuMemAlloc", 99000, 0, (any_fn)cuMemAlloc_v99, NULL},
+	{"cuCtxSynchronize", 99000, 0, (any_fn)newer_synchronize, NULL},
 };
 #undef API
 #undef APH

@@ -42,11 +42,22 @@ static CUresult injected(const char *call)
 	return hit ? code : CUDA_SUCCESS;
 }
 
+/* As a subscriber of CUPTI's: told of each call as it begins, on the thread that makes it. */
+static void (*subscriber)(const char *call);
+__attribute__((visibility("default"))) void simgpu_subscribe(void (*told)(const char *call));
+void simgpu_subscribe(void (*told)(const char *call))
+{
+	__atomic_store_n(&subscriber, told, __ATOMIC_RELEASE);
+}
+
 CUresult drv_enter(const char *call, int need)
 {
+	void (*told)(const char *) = __atomic_load_n(&subscriber, __ATOMIC_ACQUIRE);
 	CUcontext ctx;
 	CUresult rc;
 
+	if (told)
+		told(call);
 	if (!__atomic_load_n(&drv.ready, __ATOMIC_ACQUIRE) || drv.forked)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	rc = injected(call);

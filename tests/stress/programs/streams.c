@@ -16,6 +16,8 @@
  *   early      a hundred kernels of 5 ms while a capture of another stream is open, before any
  *              other work
  *   captures   kernels of 5 ms; another thread captures one graph after the other
+ *   recaptures the same, each into the graph of before
+ *   later      the same by a call that no library knows
  *
  * Prints the work done, as a part of the time, and how many captures failed. For the simulated
  * card, on which it is known how long a kernel takes.
@@ -37,6 +39,7 @@ static CUresult (*alloc_host)(void **, size_t, unsigned);
 static CUresult (*query)(CUstream), (*load)(CUmodule *, const void *);
 static CUresult (*function)(CUfunction *, CUmodule, const char *);
 static CUresult (*begin)(CUstream, int), (*end)(CUstream, CUgraph *);
+static CUresult (*again)(CUstream, int, CUgraph, void *, void *);
 static CUresult (*end_of_thread)(CUstream, CUgraph *), (*destroy_graph)(CUgraph);
 
 static int launch(CUstream stream, unsigned grid, unsigned units)
@@ -211,21 +214,24 @@ static double kernel(void)
 static void *capturing(void *ctx)
 {
 	static unsigned failed[2];
+	CUgraph before = NULL;
 	CUstream s;
 
 	if (set_current(ctx) || create_stream(&s, 1))
 		return NULL;
+	if (again && (begin(s, 0) || end(s, &before)))
+		return NULL;
 	for (; now_s() < until; failed[1]++) {
 		CUgraph graph = NULL;
 
-		if (begin(s, 0)) {
+		if (again ? again(s, 0, before, NULL, NULL) : begin(s, 0)) {
 			failed[0]++;
 			continue;
 		}
 		usleep(3000);
 		if (!launch(s, 3, MS) || end(s, &graph))
 			failed[0]++;
-		if (graph)
+		if (graph && !again)
 			destroy_graph(graph);
 		usleep(2000);
 	}
@@ -239,7 +245,7 @@ static const struct {
 } hows[] = {{"destroyed", destroyed, 0}, {"brief", brief, 0},       {"threads", threads, 1},
 	    {"polled", polled, 0},       {"contexts", contexts, 0}, {"many", many, 0},
 	    {"captured", captured, 0},   {"spins", spins, 0},       {"early", early, 0},
-	    {"captures", kernel, 0}};
+	    {"captures", kernel, 0},     {"recaptures", kernel, 0}, {"later", kernel, 0}};
 
 int main(int argc, char **argv)
 {
@@ -247,7 +253,8 @@ int main(int argc, char **argv)
 	void *cuda = library(dir, "libcuda.so.1"), *result = NULL;
 	double began, done = 0, more, secs = atof(opt(argc, argv, "--secs", "3"));
 	double (*step)(void) = NULL;
-	int once = 0, failed = kernels_open(&k, dir), watched = strcmp(how, "captures") == 0;
+	int once = 0, failed = kernels_open(&k, dir),
+	    watched = strstr(how, "captures") || strcmp(how, "later") == 0;
 	unsigned none[2] = {0};
 	CUcontext ctx;
 	pthread_t t;
@@ -270,7 +277,10 @@ int main(int argc, char **argv)
 	query = needed(cuda, "cuStreamQuery");
 	load = needed(cuda, "cuModuleLoadData");
 	function = needed(cuda, "cuModuleGetFunction");
-	begin = needed(cuda, "cuStreamBeginCapture_v2");
+	begin = needed(cuda,
+		       strcmp(how, "later") ? "cuStreamBeginCapture_v2" : "cuStreamBeginLater");
+	if (strcmp(how, "recaptures") == 0)
+		again = needed(cuda, "cuStreamBeginRecaptureToGraph");
 	end = needed(cuda, "cuStreamEndCapture");
 	end_of_thread = needed(cuda, "cuStreamEndCapture_ptsz");
 	destroy_graph = needed(cuda, "cuGraphDestroy");

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * finds.c - comes by the driver's functions in a way that few programs do, takes memory until it
+ * is refused, at most 12 GiB, and launches a hundred kernels.
+ *
+ *   finds --way WAY [--plugin FILE]
+ *
+ *   dlsym      as most programs: also beside a preload of the user's that wraps dlsym
+ *   deepbind   a plugin, loaded with RTLD_DEEPBIND, calls them
+ *   dlmopen    libcuda in a namespace of its own
+ *   space      a plugin in a namespace of its own calls them
+ *   closed     libcuda is closed five times before its functions are called
+ *
+ *   none       none: whether a name is found in a program that has not loaded the driver
+ *
+ * Prints {"granted": GiB, "launched": kernels}.
+ */
+#define _GNU_SOURCE
+#include "kernels.h"
+
+static void *library_of_driver, *(*find)(const char *);
+
+static void *by_dlsym(const char *name)
+{
+	return dlsym(library_of_driver, name);
+}
+
+static int open_driver(const char *way, const char *plugin)
+{
+	void *p;
+
+	find = by_dlsym;
+	if (strcmp(way, "deepbind") == 0 || strcmp(way, "space") == 0) {
+		p = *way == 'd' ? dlopen(plugin, RTLD_NOW | RTLD_DEEPBIND)
+				: dlmopen(LM_ID_NEWLM, plugin, RTLD_NOW);
+		find = p ? (void *(*)(const char *))dlsym(p, "plugin_find") : NULL;
+		return find ? 0 : 2;
+	}
+	library_of_driver = strcmp(way, "dlmopen") == 0
+				    ? dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW)
+				    : dlopen("libcuda.so.1", RTLD_NOW);
+	return library_of_driver ? 0 : 2;
+}
+
+int main(int argc, char **argv)
+{
+	static const char ptx[] = ".version 7.0\n"
+				  ".target sm_70\n"
+				  ".address_size 64\n"
+				  "// simgpu: entry=work ns_per_unit=20 unit_param=0\n"
+				  ".visible .entry work(.param .u32 units) { ret; }\n";
+	const char *way = opt(argc, argv, "--way", "dlsym");
+	CUcontext ctx;
+	CUmodule module;
+	CUfunction work;
+	CUdeviceptr address;
+	unsigned granted = 0, launched = 0, units = 50;
+	void *params[] = {&units};
+
+	if (strcmp(way, "none") == 0) {
+		printf("{\"default\":%d,\"next\":%d,\"other\":%d}\n",
+		       dlsym(RTLD_DEFAULT, "cuInit") != NULL, dlsym(RTLD_NEXT, "cuInit") != NULL,
+		       dlsym(RTLD_DEFAULT, "printf") != NULL);
+		return 0;
+	}
+	if (open_driver(way, opt(argc, argv, "--plugin", ""))) {
+		fprintf(stderr, "finds: %s\n", dlerror());
+		return 2;
+	}
+	CUresult (*init)(unsigned) = find("cuInit");
+	CUresult (*create)(CUcontext *, unsigned, CUdevice) = find("cuCtxCreate_v2");
+	CUresult (*alloc)(CUdeviceptr *, size_t) = find("cuMemAlloc_v2");
+	CUresult (*load)(CUmodule *, const void *) = find("cuModuleLoadData");
+	CUresult (*function)(CUfunction *, CUmodule, const char *) = find("cuModuleGetFunction");
+	CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+			   unsigned, CUstream, void **, void **) = find("cuLaunchKernel");
+	CUresult (*wait_for_all)(void) = find("cuCtxSynchronize");
+
+	if (!init || !create || !alloc || !load || !function || !launch || !wait_for_all)
+		return 3;
+	for (int i = 0; i < 5 && strcmp(way, "closed") == 0; i++)
+		dlclose(library_of_driver);
+	if (init(0) || create(&ctx, 0, 0) || load(&module, ptx) || function(&work, module, "work"))
+		return 4;
+	while (launched < 100 && launch(work, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL) == 0)
+		launched++;
+	while (granted < 12 && alloc(&address, 1ull << 30) == 0)
+		granted++;
+	if (wait_for_all())
+		return 5;
+	printf("{\"granted\":%u,\"launched\":%u}\n", granted, launched);
+	return 0;
+}
