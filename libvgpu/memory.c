@@ -81,6 +81,33 @@ int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want)
 	return 0;
 }
 
+void vgpu_charge_moves(int card, uint64_t from, uint64_t to)
+{
+	if (to > from)
+		vgpu_charge_forced(card, to - from);
+	else
+		vgpu_release(card, from - to);
+}
+
+void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
+			 uint64_t (*of)(uint64_t))
+{
+	uint64_t have = __atomic_load_n(charged, __ATOMIC_SEQ_CST), keep;
+
+	while (have > want) {
+		if (!__atomic_compare_exchange_n(charged, &have, want, false, __ATOMIC_SEQ_CST,
+						 __ATOMIC_SEQ_CST))
+			continue;
+		/* Who has added to live before saw the charge as it was, and took it for
+		 * enough; who adds now sees it lowered, and pays. */
+		keep = of(__atomic_load_n(live, __ATOMIC_SEQ_CST));
+		keep = keep < want ? want : keep < have ? keep : have;
+		vgpu_release(card, have - keep);
+		__atomic_add_fetch(charged, keep - want, __ATOMIC_SEQ_CST);
+		return;
+	}
+}
+
 CUresult vgpu_oom(int card, uint64_t bytes)
 {
 	__atomic_add_fetch(&vgpu_state.cache.header->budget[card].refused, 1, __ATOMIC_RELAXED);
@@ -129,7 +156,12 @@ CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r)
 
 static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 {
-	struct vgpu_item item = {.key = dptr, .size = size, .card = card, .refs = 1, .other = kind};
+	struct vgpu_item item = {.key = dptr,
+				 .size = size,
+				 .card = card,
+				 .refs = 1,
+				 .other = kind,
+				 .owner = vgpu_context_owner(card)};
 
 	if (kind)
 		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
@@ -147,31 +179,44 @@ static uint64_t managed_bytes(uint64_t live)
 static void managed_less(int card, uint64_t size)
 {
 	uint64_t live = __atomic_sub_fetch(&managed[card].live, size, __ATOMIC_SEQ_CST);
-	uint64_t have = __atomic_load_n(&managed[card].charged, __ATOMIC_SEQ_CST);
-	uint64_t want = managed_bytes(live);
 
 	__atomic_sub_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
-	/* Another thread that moves it meanwhile brings it to its own want. */
-	if (want < have && __atomic_compare_exchange_n(&managed[card].charged, &have, want, false,
-						       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		vgpu_release(card, have - want);
+	vgpu_charge_down_to(card, &managed[card].charged, managed_bytes(live), &managed[card].live,
+			    managed_bytes);
+}
+
+static void freed(const struct vgpu_item *item)
+{
+	if (item->other == KIND_MANAGED) {
+		managed_less(item->card, item->size);
+		return;
+	}
+	if (item->other == KIND_PAGED)
+		__atomic_sub_fetch(&vgpu_managed_bytes, item->size, __ATOMIC_RELAXED);
+	vgpu_release(item->card, item->size);
 }
 
 static void forget(CUdeviceptr dptr)
 {
 	struct vgpu_item item;
 
-	if (vgpu_table_take(&linear, dptr, &item)) {
-		if (item.other == KIND_MANAGED) {
-			managed_less(item.card, item.size);
-			return;
-		}
-		if (item.other == KIND_PAGED)
-			__atomic_sub_fetch(&vgpu_managed_bytes, item.size, __ATOMIC_RELAXED);
-		vgpu_release(item.card, item.size);
-		return;
-	}
-	vgpu_pool_forget(dptr);
+	if (vgpu_table_take(&linear, dptr, &item))
+		freed(&item);
+	else
+		vgpu_pool_forget(dptr);
+}
+
+static bool ended(const struct vgpu_item *item, uint64_t owner)
+{
+	if (item->owner != owner)
+		return false;
+	freed(item);
+	return true;
+}
+
+void vgpu_linear_ended(uint64_t owner)
+{
+	vgpu_table_sweep(&linear, owner, ended);
 }
 
 /* Where a site lends more memory than the card has. */

@@ -12,7 +12,13 @@
 #define MAX_DEPTH 8
 
 static struct vgpu_table execs = VGPU_TABLE_INIT; /* executable graph -> bytes */
-static uint64_t charged[VGPU_MAX_CARDS];
+static struct {
+	uint64_t charged;  /* on our slot */
+	uint64_t starting; /* of graphs between being announced and being seen in the pool */
+	uint64_t launched; /* of all graphs launched since the last trim */
+	uint64_t trims;
+} graphs[VGPU_MAX_CARDS];
+static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t graph_bytes(CUgraph graph, int depth)
 {
@@ -45,38 +51,90 @@ static uint64_t graph_bytes(CUgraph graph, int depth)
 	return sum;
 }
 
-/* Brings the charge to what the graph pool of a card holds now. */
-static void settle(int card, CUdevice dev)
+/* What the pool of graphs on a card has from the card, and what of that is in use. */
+static bool ask_pool(CUdevice dev, uint64_t *reserved, uint64_t *used)
 {
-	uint64_t reserved = 0, have;
-
-	if (!vgpu_real.cuDeviceGetGraphMemAttribute ||
-	    vgpu_real.cuDeviceGetGraphMemAttribute(dev, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-						   &reserved) != CUDA_SUCCESS)
-		return;
-	have = __atomic_exchange_n(&charged[card], reserved, __ATOMIC_SEQ_CST);
-	if (reserved > have)
-		vgpu_charge_forced(card, reserved - have);
-	else
-		vgpu_release(card, have - reserved);
+	return vgpu_real.cuDeviceGetGraphMemAttribute &&
+	       vgpu_real.cuDeviceGetGraphMemAttribute(dev, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+						      reserved) == CUDA_SUCCESS &&
+	       vgpu_real.cuDeviceGetGraphMemAttribute(dev, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+						      used) == CUDA_SUCCESS;
 }
 
-/* Bytes beyond what the pool has reserved and nobody uses. */
-static uint64_t beyond_pool(CUdevice dev, uint64_t bytes)
+/* Brings the charge to what the pool holds now, and takes back what was announced for it,
+ * in one step. */
+static void settle(int card, CUdevice dev, uint64_t announced)
 {
-	uint64_t reserved = 0, used = 0;
+	uint64_t reserved, used;
 
-	if (!vgpu_real.cuDeviceGetGraphMemAttribute ||
-	    vgpu_real.cuDeviceGetGraphMemAttribute(dev, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-						   &reserved) != CUDA_SUCCESS ||
-	    vgpu_real.cuDeviceGetGraphMemAttribute(dev, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
-						   &used) != CUDA_SUCCESS ||
-	    reserved < used)
-		return bytes;
-	if (bytes <= reserved - used)
-		return 0;
-	bytes -= reserved - used;
-	return (bytes + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
+	pthread_mutex_lock(&graphs_lock);
+	if (!ask_pool(dev, &reserved, &used))
+		reserved = graphs[card].charged;
+	vgpu_charge_moves(card, graphs[card].charged + announced, reserved);
+	graphs[card].charged = reserved;
+	pthread_mutex_unlock(&graphs_lock);
+}
+
+void vgpu_graphs_settle(int card, CUdevice dev)
+{
+	if (__atomic_load_n(&execs.count, __ATOMIC_RELAXED))
+		settle(card, dev, 0);
+}
+
+/* A graph is about to be launched: bytes that the pool may take from the card for it.
+ * Memory that nobody uses goes first, less what graphs of other threads are about to use.
+ * And all graphs that were launched since the last trim hold no more than their sum, however
+ * often they run. */
+static uint64_t starts(int card, CUdevice dev, const struct vgpu_item *exec)
+{
+	uint64_t reserved, used, busy, more = exec->size, all;
+
+	pthread_mutex_lock(&graphs_lock);
+	busy = graphs[card].starting;
+	graphs[card].starting += exec->size;
+	if (exec->other != graphs[card].trims + 1)
+		graphs[card].launched += exec->size;
+	all = graphs[card].launched;
+	if (ask_pool(dev, &reserved, &used)) {
+		if (used <= all && all <= reserved)
+			more = 0;
+		busy += used;
+		if (reserved > busy)
+			more = more > reserved - busy ? more - (reserved - busy) : 0;
+	}
+	pthread_mutex_unlock(&graphs_lock);
+	return (more + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
+}
+
+/* It was, or (ran: false) it was not. */
+static void started(int card, struct vgpu_item *exec, bool ran)
+{
+	struct vgpu_item was;
+
+	pthread_mutex_lock(&graphs_lock);
+	graphs[card].starting -= exec->size;
+	if (exec->other != graphs[card].trims + 1 && ran) {
+		exec->other = graphs[card].trims + 1;
+		if (vgpu_table_take(&execs, exec->key, &was))
+			vgpu_table_put(&execs, exec);
+	} else if (exec->other != graphs[card].trims + 1) {
+		graphs[card].launched -=
+			exec->size < graphs[card].launched ? exec->size : graphs[card].launched;
+	}
+	pthread_mutex_unlock(&graphs_lock);
+}
+
+/* After a trim: what is not in use is the card's again. */
+static void trimmed(int card, CUdevice dev)
+{
+	uint64_t reserved, used;
+
+	pthread_mutex_lock(&graphs_lock);
+	graphs[card].trims++;
+	if (ask_pool(dev, &reserved, &used))
+		graphs[card].launched = used + graphs[card].starting;
+	pthread_mutex_unlock(&graphs_lock);
+	settle(card, dev, 0);
 }
 
 CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
@@ -94,24 +152,27 @@ CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec 
 	card = vgpu_card_current();
 	if (card < 0 || vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
 		return real(graph, stream);
-	/* Memory that finished graphs left in the pool is used first. */
 	vgpu_mem_begin();
-	settle(card, dev);
-	vgpu_mem_end();
-	bytes = beyond_pool(dev, item.size);
+	settle(card, dev, 0);
+	bytes = starts(card, dev, &item);
 	if (vgpu_mem_take(card, bytes)) {
+		started(card, &item, false);
 		if (vgpu_real.cuDeviceGraphMemTrim && !vgpu_capturing()) {
 			vgpu_real.cuDeviceGraphMemTrim(dev);
-			settle(card, dev);
+			trimmed(card, dev);
 		}
-		bytes = beyond_pool(dev, item.size);
-		if (vgpu_mem_take(card, bytes))
+		bytes = starts(card, dev, &item);
+		if (vgpu_mem_take(card, bytes)) {
+			started(card, &item, false);
+			vgpu_mem_end();
 			return vgpu_oom(card, bytes);
+		}
 	}
 	r = real(graph, stream);
 	/* From what might be needed to what the pool says. */
-	vgpu_release(card, bytes);
-	settle(card, dev);
+	settle(card, dev, bytes);
+	started(card, &item, r == CUDA_SUCCESS);
+	vgpu_mem_end(); /* of vgpu_mem_take */
 	vgpu_mem_end();
 	return r;
 }
@@ -130,6 +191,8 @@ static CUresult instantiated(CUresult r, const CUgraphExec *exec, CUgraph graph)
 
 	if (r != CUDA_SUCCESS || !exec || !vgpu_state.grant)
 		return r;
+	/* One of this handle ended with its context. */
+	vgpu_graph_forget(*exec);
 	item.size = graph_bytes(graph, 0);
 	item.key = (uint64_t)(uintptr_t)*exec;
 	if (item.size)
@@ -171,7 +234,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	r = vgpu_real.cuDeviceGraphMemTrim(dev);
 	card = vgpu_card_of_device(dev);
 	if (r == CUDA_SUCCESS && card >= 0)
-		settle(card, dev);
+		trimmed(card, dev);
 	vgpu_mem_end();
 	return r;
 }

@@ -3,7 +3,7 @@
  * memory_pool.c - stream-ordered allocation. A pool takes memory from the card
  * in larger pieces than it is asked for and keeps freed memory for a while, so
  * the charge of a pool is the larger of what its users hold and what it has
- * reserved, brought up to date at growth, trims, synchronizations and refusals.
+ * reserved, brought up to date at growth, trims and refusals, and by the watcher.
  */
 #ifdef VGPU_PRELOAD
 #include <errno.h>
@@ -21,8 +21,10 @@ struct pool {
 	CUmemoryPool handle; /* NULL: free entry. Written under pools_lock */
 	CUmemoryPool was;    /* of a destroyed pool; under pools_lock */
 	int card;
-	uint64_t live;    /* bytes that the program holds */
-	uint64_t charged; /* bytes on our slot for this pool */
+	bool managed;         /* its pages may be elsewhere */
+	uint64_t live;        /* bytes that the program holds */
+	uint64_t charged;     /* bytes on our slot for this pool */
+	uint64_t sum, ending; /* of its pointers, while a context ends; under pools_lock */
 };
 
 /* Entries never move. More are made when these are in use; none is ever given back. */
@@ -34,7 +36,12 @@ struct pools {
 static struct pools pools;
 /* Also held over calls of the driver that name a pool which another thread may destroy. */
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool dirty; /* something was freed since the last settlement */
+static bool dirty; /* what a pool has taken may be less than what is charged */
+/* The watcher asks the pools at most so often; those that keep what nobody holds, in the
+ * hope of use, less often. */
+#define SETTLE_NS 20000000u
+#define SETTLE_KEPT_NS 250000000u
+static bool kept;
 static struct vgpu_table async_ptrs = VGPU_TABLE_INIT;
 
 static struct pools *after(const struct pools *block)
@@ -77,12 +84,18 @@ static struct pool *pool_of(CUmemoryPool handle, int card)
 	p = find_pool(handle);
 	if (!p && (p = free_entry()) != NULL) {
 		p->card = card;
+		p->managed = false;
 		__atomic_store_n(&p->live, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->charged, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&pools_lock);
 	return p;
+}
+
+static uint64_t same(uint64_t live)
+{
+	return live;
 }
 
 /* Brings the charge to what the pool really holds, up or down. pools_lock is held. */
@@ -97,13 +110,16 @@ static void settle_locked(struct pool *p)
 	have = __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST);
 	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
 	want = reserved > live ? reserved : live;
-	if (want == have || !__atomic_compare_exchange_n(&p->charged, &have, want, false,
-							 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if (reserved > live)
+		__atomic_store_n(&kept, true, __ATOMIC_RELAXED);
+	if (want <= have) {
+		vgpu_charge_down_to(p->card, &p->charged, want, &p->live, same);
 		return;
-	if (want > have)
-		vgpu_charge_forced(p->card, want - have);
-	else
-		vgpu_release(p->card, have - want);
+	}
+	vgpu_charge_forced(p->card, want - have);
+	if (!__atomic_compare_exchange_n(&p->charged, &have, want, false, __ATOMIC_SEQ_CST,
+					 __ATOMIC_SEQ_CST))
+		vgpu_release(p->card, want - have);
 }
 
 static void settle(struct pool *p)
@@ -116,13 +132,26 @@ static void settle(struct pool *p)
 void vgpu_pools_settle(void)
 {
 	vgpu_shared_settle();
-	if (!__atomic_load_n(&dirty, __ATOMIC_RELAXED) || vgpu_capturing())
+	if (vgpu_capturing() || (!__atomic_exchange_n(&dirty, false, __ATOMIC_SEQ_CST) &&
+				 !__atomic_load_n(&kept, __ATOMIC_RELAXED)))
 		return;
-	__atomic_store_n(&dirty, false, __ATOMIC_RELAXED);
+	/* Found again where it is still so. */
+	__atomic_store_n(&kept, false, __ATOMIC_RELAXED);
 	for (struct pools *block = &pools; block; block = after(block))
 		for (int i = 0; i < POOLS; i++)
 			if (__atomic_load_n(&block->pool[i].handle, __ATOMIC_RELAXED))
 				settle(&block->pool[i]);
+}
+
+void vgpu_pools_tick(uint64_t now)
+{
+	static uint64_t last;
+	uint64_t every = __atomic_load_n(&dirty, __ATOMIC_RELAXED) ? SETTLE_NS : SETTLE_KEPT_NS;
+
+	if (now - last < every)
+		return;
+	last = now;
+	vgpu_pools_settle();
 }
 
 /* Memory that the card's pools keep but nobody uses: the driver gets it back. */
@@ -212,14 +241,26 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 	struct vgpu_item item = {.key = dptr,
 				 .size = size,
 				 .card = p->card,
+				 .owner = vgpu_context_owner(p->card),
 				 .other = (uint64_t)(uintptr_t)p,
 				 .refs = 1};
 
+	if (p->managed)
+		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
 	vgpu_table_put(&async_ptrs, &item);
 	/* Near the charge the driver may have grown the pool: see by how much. */
 	if (__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + size >
 	    __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST))
 		settle(p);
+}
+
+/* The program no longer holds it. True: it was the last of a pool that is destroyed. */
+static bool given(struct pool *p, uint64_t size)
+{
+	if (p->managed)
+		__atomic_sub_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
+	return __atomic_sub_fetch(&p->live, size, __ATOMIC_SEQ_CST) == 0 &&
+	       __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST) == DESTROYED;
 }
 
 bool vgpu_pool_forget(CUdeviceptr dptr)
@@ -230,8 +271,7 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 	if (!vgpu_table_take(&async_ptrs, dptr, &item))
 		return false;
 	p = (struct pool *)(uintptr_t)item.other;
-	if (__atomic_sub_fetch(&p->live, item.size, __ATOMIC_SEQ_CST) == 0 &&
-	    __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST) == DESTROYED) {
+	if (given(p, item.size)) {
 		pthread_mutex_lock(&pools_lock);
 		/* Unless another thread was first, or it could not be destroyed. */
 		if (p->handle == DESTROYED && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
@@ -243,14 +283,65 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 	return true;
 }
 
-/* A captured allocation becomes a node of a graph and is charged there. */
+static bool add_up(const struct vgpu_item *item, uint64_t owner)
+{
+	struct pool *p = (struct pool *)(uintptr_t)item->other;
+
+	p->sum += item->size;
+	if (item->owner == owner)
+		p->ending += item->size;
+	return false;
+}
+
+static bool ended(const struct vgpu_item *item, uint64_t owner)
+{
+	struct pool *p = (struct pool *)(uintptr_t)item->other;
+
+	if (item->owner != owner || !p->ending)
+		return false;
+	given(p, item->size);
+	return true;
+}
+
+/* A pool is the device's, and CUDA does not say whether an allocation of it ends with the
+ * context in which it was made. So the pool is asked, and what it still has counts on. */
+void vgpu_pools_ended(uint64_t owner)
+{
+	pthread_mutex_lock(&pools_lock);
+	for (struct pools *block = &pools; block; block = after(block))
+		for (int i = 0; i < POOLS; i++)
+			block->pool[i].sum = block->pool[i].ending = 0;
+	vgpu_table_sweep(&async_ptrs, owner, add_up);
+	for (struct pools *block = &pools; block; block = after(block))
+		for (int i = 0; i < POOLS; i++) {
+			struct pool *p = &block->pool[i];
+			uint64_t used = 0;
+
+			if (!p->ending)
+				continue;
+			if (p->handle == DESTROYED || !vgpu_real.cuMemPoolGetAttribute ||
+			    vgpu_real.cuMemPoolGetAttribute(p->handle,
+							    CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+							    &used) != CUDA_SUCCESS ||
+			    used > p->sum - p->ending)
+				p->ending = 0;
+		}
+	vgpu_table_sweep(&async_ptrs, owner, ended);
+	pthread_mutex_unlock(&pools_lock);
+	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
+	vgpu_pools_settle();
+}
+
+/* A captured allocation becomes a node of a graph and is charged there. What is not surely
+ * captured is charged here: where the driver cannot say, as of the legacy stream beside a
+ * capture that it would wait for, it does not allocate. */
 static bool captured(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
 
 	return vgpu_capturing() && vgpu_real.cuStreamIsCapturing &&
-	       (vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-		status != CU_STREAM_CAPTURE_STATUS_NONE);
+	       vgpu_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+	       status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* The device of a stream; of the current context for the default ones. */
@@ -368,40 +459,44 @@ static CUresult made(const struct booking *b, const CUdeviceptr *dptr, CUresult 
 {
 	if (r == CUDA_SUCCESS)
 		keep(b->pool, *dptr, b->bytes);
-	else
+	else {
 		__atomic_sub_fetch(&b->pool->live, b->bytes, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
+	}
 	if (b->marked)
 		vgpu_mem_end();
 	return r;
 }
 
-#define ALLOC_ASYNC(name, params, pool_expr, call)                                    \
-	CUresult name params                                                          \
-	{                                                                             \
-		struct booking b;                                                     \
-		struct pool *p;                                                       \
-		CUresult r;                                                           \
-                                                                                      \
-		vgpu_need_cuda();                                                     \
-		if (!vgpu_real.name)                                                  \
-			return CUDA_ERROR_NO_DEVICE;                                  \
-		p = vgpu_state.grant && dptr && !captured(stream) ? pool_expr : NULL; \
-		if (!p)                                                               \
-			return call;                                                  \
-		r = booked(&b, p, size);                                              \
-		return r == CUDA_SUCCESS ? made(&b, dptr, call) : r;                  \
+#define ALLOC_ASYNC(name, params, per_thread, pool_expr, call)                             \
+	CUresult name params                                                               \
+	{                                                                                  \
+		CUstream stream_used;                                                      \
+		struct booking b;                                                          \
+		struct pool *p;                                                            \
+		CUresult r;                                                                \
+                                                                                           \
+		vgpu_need_cuda();                                                          \
+		if (!vgpu_real.name)                                                       \
+			return CUDA_ERROR_NO_DEVICE;                                       \
+		stream_used = vgpu_stream(stream, per_thread);                             \
+		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_expr : NULL; \
+		if (!p)                                                                    \
+			return call;                                                       \
+		r = booked(&b, p, size);                                                   \
+		return r == CUDA_SUCCESS ? made(&b, dptr, call) : r;                       \
 	}
 
-ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t size, CUstream stream),
+ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t size, CUstream stream), false,
 	    current_pool(stream), vgpu_real.cuMemAllocAsync(dptr, size, stream))
-ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t size, CUstream stream),
+ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t size, CUstream stream), true,
 	    current_pool(stream), vgpu_real.cuMemAllocAsync_ptsz(dptr, size, stream))
 ALLOC_ASYNC(cuMemAllocFromPoolAsync,
-	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), named_pool(pool),
-	    vgpu_real.cuMemAllocFromPoolAsync(dptr, size, pool, stream))
+	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), false,
+	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync(dptr, size, pool, stream))
 ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
-	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), named_pool(pool),
-	    vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
+	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), true,
+	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
 
 static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr,
 			   CUstream stream)
@@ -428,8 +523,31 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
 	return free_async(vgpu_real.cuMemFreeAsync_ptsz, dptr, stream);
 }
 
-/* A pool belongs to the card that it names, whatever context is current; one in
- * host memory to none. */
+/* A pool belongs to the card that it names, whatever context is current; one in host memory
+ * to none. Any page of a managed one may come to the card. */
+static int card_of(const CUmemLocation *location, int type)
+{
+	int card;
+
+	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+		return vgpu_card_of_device(location->id);
+	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED || !vgpu_state.ncards)
+		return -1;
+	card = vgpu_card_current();
+	return card < 0 ? 0 : card;
+}
+
+/* False: what cannot be charged is not given. */
+static bool pool_is(CUmemoryPool pool, const CUmemLocation *location, int type)
+{
+	int card = vgpu_state.grant ? card_of(location, type) : -1;
+	struct pool *p = pool_of(pool, card);
+
+	if (p && type == CU_MEM_ALLOCATION_TYPE_MANAGED)
+		p->managed = true;
+	return card < 0 || p;
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
 	CUresult r;
@@ -441,19 +559,28 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	    vgpu_not_granted(props->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	r = vgpu_real.cuMemPoolCreate(pool, props);
-	if (r == CUDA_SUCCESS && props && vgpu_state.grant &&
-	    props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-		int card = vgpu_card_of_device(props->location.id);
-
-		/* What cannot be charged is not given. */
-		if (card >= 0 && !pool_of(*pool, card)) {
-			if (vgpu_real.cuMemPoolDestroy)
-				vgpu_real.cuMemPoolDestroy(*pool);
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		}
-	}
-	return r;
+	if (r != CUDA_SUCCESS || !props || pool_is(*pool, &props->location, props->allocType))
+		return r;
+	if (vgpu_real.cuMemPoolDestroy)
+		vgpu_real.cuMemPoolDestroy(*pool);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
+
+#define GET_POOL(name)                                                                  \
+	CUresult name(CUmemoryPool *pool, CUmemLocation *location, int type)            \
+	{                                                                               \
+		CUresult r;                                                             \
+                                                                                        \
+		vgpu_need_cuda();                                                       \
+		if (!vgpu_real.name)                                                    \
+			return CUDA_ERROR_NO_DEVICE;                                    \
+		r = vgpu_real.name(pool, location, type);                               \
+		return r == CUDA_SUCCESS && location && !pool_is(*pool, location, type) \
+			       ? CUDA_ERROR_OUT_OF_MEMORY                               \
+			       : r;                                                     \
+	}
+GET_POOL(cuMemGetDefaultMemPool)
+GET_POOL(cuMemGetMemPool)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {

@@ -16,6 +16,8 @@
 /* Short programs never pay for opening NVML. */
 #define FIRST_MEASURE_NS 1000000000u
 #define MAX_PROCESSES 256
+/* Where there is no NVML, it is looked for again no sooner. */
+#define NVML_AGAIN_NS 30000000000u
 /* What the card takes for a process beyond what it counts as the process's own
  * (9 MiB on an H200 with driver 580). */
 #define UNCOUNTED (10ull << 20)
@@ -87,7 +89,12 @@ void vgpu_overhead_context_gone(int card)
 
 static bool nvml_handle(int card)
 {
+	static uint64_t tried;
+
 	if (!nvml_up) {
+		if (tried && vgpu_now() - tried < NVML_AGAIN_NS)
+			return false;
+		tried = vgpu_now();
 		vgpu_need_nvml();
 		nvml_up = vgpu_real.nvmlInit_v2 && vgpu_real.nvmlInit_v2() == NVML_SUCCESS;
 	}
@@ -200,12 +207,12 @@ void vgpu_overhead_tick(uint64_t now)
 	static uint64_t next, compared_modules[VGPU_MAX_CARDS];
 	static unsigned looks[VGPU_MAX_CARDS];
 
+	vgpu_pools_tick(now);
 	if (next == 0)
 		next = now + FIRST_MEASURE_NS;
 	if (now < next)
 		return;
 	next = now + MEASURE_NS;
-	vgpu_shared_settle();
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		uint64_t charged = vgpu_modules_charged((int)i);
 

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * contextend.c - memory that ends with its context.
+ *
+ *   contextend KIND END [--libdir DIR]
+ *
+ * Three times: makes a context, takes 5 GiB in it, ends the context without giving
+ * anything back. KIND: linear, pitched, managed, array, mipmapped, module, library, stack,
+ * async, graph. END: destroy, detach, reset, release, green, and what the program should
+ * see no difference of: mixed (a green context made before the primary one is retained).
+ * One JSON line: rounds that went well, the error of the last, and MiB that CUDA says are
+ * used when all have ended, beyond what was used before.
+ *
+ *   contextend heaps [--libdir DIR]
+ *
+ * Asks for a heap of 2 GiB in each of two contexts, and for the least in a third. MiB in
+ * use then, and when the first two have ended, beyond those of the three contexts.
+ */
+#include <stdint.h>
+
+#include "../../../libvgpu/cuda_abi.h"
+#include "common.h"
+
+#define BYTES (5ull << 30)
+#define ROUNDS 3
+
+static void *cuda;
+
+/* Calls a function of the driver by name; 999 where there is none. */
+#define CALL(name, ...)                                                \
+	({                                                             \
+		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
+		fn_ ? fn_(__VA_ARGS__) : 999;                          \
+	})
+
+static long used_mib(void)
+{
+	size_t left = 0, total = 0;
+
+	return CALL(cuMemGetInfo_v2, &left, &total) ? -1 : (long)((total - left) >> 20);
+}
+
+static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+			  ".visible .global .align 8 .b8 big[5368709120];\n"
+			  ".visible .entry one()\n{\nret;\n}\n";
+
+static CUresult take_graph(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = {.allocType = 1, .location = {1, 0}},
+					.bytesize = BYTES};
+	CUgraphExec exec;
+	CUgraphNode node;
+	CUgraph graph;
+	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+
+	r = r ? r : CALL(cuGraphAddMemAllocNode, &node, graph, (void *)NULL, (size_t)0, &p);
+	r = r ? r : CALL(cuGraphInstantiateWithFlags, &exec, graph, 0ull);
+	r = r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
+	r = r ? r : CALL(cuGraphExecDestroy, exec);
+	r = r ? r : CALL(cuGraphDestroy, graph);
+	return r ? r : CALL(cuDeviceGraphMemTrim, 0);
+}
+
+static CUresult take(const char *kind)
+{
+	CUDA_ARRAY3D_DESCRIPTOR cube = {
+		.Width = 1024, .Height = 1024, .Depth = 1280, .Format = 0x20, .NumChannels = 1};
+	CUlibrary library_handle;
+	CUdeviceptr p;
+	size_t n;
+	void *handle;
+	CUresult r;
+
+	if (strcmp(kind, "linear") == 0)
+		return CALL(cuMemAlloc_v2, &p, (size_t)BYTES);
+	if (strcmp(kind, "pitched") == 0)
+		return CALL(cuMemAllocPitch_v2, &p, &n, (size_t)(1 << 20), (size_t)(BYTES >> 20),
+			    4u);
+	if (strcmp(kind, "managed") == 0)
+		return CALL(cuMemAllocManaged, &p, (size_t)BYTES, 1u);
+	if (strcmp(kind, "array") == 0)
+		return CALL(cuArray3DCreate_v2, &handle, &cube);
+	if (strcmp(kind, "mipmapped") == 0) {
+		cube.Depth = 1100;
+		return CALL(cuMipmappedArrayCreate, &handle, &cube, 10u);
+	}
+	if (strcmp(kind, "module") == 0)
+		return CALL(cuModuleLoadData, &handle, ptx);
+	if (strcmp(kind, "library") == 0) {
+		r = CALL(cuLibraryLoadData, &library_handle, ptx, (void *)NULL, (void *)NULL, 0u,
+			 (void *)NULL, (void *)NULL, 0u);
+		return r ? r : CALL(cuLibraryGetGlobal, &p, &n, library_handle, "big");
+	}
+	if (strcmp(kind, "stack") == 0) /* for each thread that the card can hold */
+		return CALL(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, (size_t)(BYTES / (132 * 2048)));
+	if (strcmp(kind, "async") == 0)
+		return CALL(cuMemAllocAsync, &p, (size_t)BYTES, (CUstream)NULL);
+	if (strcmp(kind, "graph") == 0)
+		return take_graph();
+	return 998;
+}
+
+static CUresult one_round(const char *kind, const char *end)
+{
+	CUgreenCtx green = NULL;
+	CUcontext ctx = NULL;
+	CUresult r, ended;
+	int own = strcmp(end, "destroy") == 0 || strcmp(end, "detach") == 0;
+	int is_green = strcmp(end, "green") == 0 || strcmp(end, "mixed") == 0;
+
+	if (own)
+		r = CALL(cuCtxCreate_v2, &ctx, 0u, 0);
+	else if (is_green)
+		r = CALL(cuGreenCtxCreate, &green, (void *)NULL, 0, 1u);
+	else
+		r = CALL(cuDevicePrimaryCtxRetain, &ctx, 0);
+	if (!r && is_green)
+		r = CALL(cuCtxFromGreenCtx, &ctx, green);
+	if (!r && strcmp(end, "mixed") == 0)
+		r = CALL(cuDevicePrimaryCtxRetain, &ctx, 0);
+	r = r ? r : CALL(cuCtxPushCurrent_v2, ctx);
+	if (r)
+		return r;
+	r = take(kind);
+	if (own)
+		ended = strcmp(end, "detach") == 0 ? CALL(cuCtxDetach, ctx)
+						   : CALL(cuCtxDestroy_v2, ctx);
+	else if (is_green)
+		ended = CALL(cuGreenCtxDestroy, green);
+	else if (strcmp(end, "reset") == 0)
+		ended = CALL(cuDevicePrimaryCtxReset_v2, 0);
+	else
+		ended = 0;
+	if (strcmp(end, "green") && !own)
+		ended |= CALL(cuDevicePrimaryCtxRelease_v2, 0);
+	CALL(cuCtxPopCurrent_v2, &ctx);
+	return r ? r : ended;
+}
+
+static CUresult heaps(void)
+{
+	CUcontext ctx[3], top;
+	CUresult r = 0;
+	long before, most;
+
+	for (int i = 0; i < 3; i++)
+		r |= CALL(cuCtxCreate_v2, &ctx[i], 0u, 0);
+	before = used_mib();
+	for (int i = 0; i < 3; i++) {
+		r |= CALL(cuCtxPushCurrent_v2, ctx[i]);
+		r |= CALL(cuCtxSetLimit, CU_LIMIT_MALLOC_HEAP_SIZE,
+			  (size_t)(i < 2 ? 2ull << 30 : 8ull << 20));
+		r |= CALL(cuCtxPopCurrent_v2, &top);
+	}
+	most = used_mib();
+	r |= CALL(cuCtxDestroy_v2, ctx[1]);
+	r |= CALL(cuCtxDestroy_v2, ctx[0]);
+	r |= CALL(cuCtxSetCurrent, ctx[2]);
+	printf("{\"held_mib\":%ld,\"left_mib\":%ld,\"last\":%d}\n", most - before,
+	       used_mib() - before, r);
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	const char *kind = argc > 1 ? argv[1] : "", *end = argc > 2 ? argv[2] : "";
+	CUresult r = 0;
+	int rounds = 0;
+	CUcontext own;
+	long before;
+
+	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
+	if (!cuda || CALL(cuInit, 0u))
+		return 3;
+	if (strcmp(kind, "heaps") == 0)
+		return heaps() ? 1 : 0;
+	if (CALL(cuCtxCreate_v2, &own, 0u, 0))
+		return 3;
+	before = used_mib();
+	while (rounds < ROUNDS && (r = one_round(kind, end)) == 0)
+		rounds++;
+	r |= CALL(cuCtxSynchronize); /* the pools give back what nobody holds */
+	printf("{\"rounds\":%d,\"last\":%d,\"left_mib\":%ld}\n", rounds, r, used_mib() - before);
+	return 0;
+}
