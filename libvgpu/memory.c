@@ -414,11 +414,20 @@ CUresult cuMemFree(unsigned dptr)
 }
 
 /* -------------------------------------------------------------- what is told */
+/* Whether the job may hold more than the card has. A program that has not asked CUDA for its
+ * cards knows it by the card's total. */
+static bool lent(int card, uint64_t total)
+{
+	uint64_t physical = vgpu_state.grant->card[card].mem_physical;
+
+	return physical == VGPU_MEM_OF_CARD ? vgpu_limit(card) > total : physical != 0;
+}
+
 void vgpu_told(int card, uint64_t *free, uint64_t *total)
 {
 	uint64_t limit = vgpu_limit(card), used = vgpu_mem_used(card);
 	uint64_t left = limit > used ? limit - used : 0;
-	bool paged = may_page(card); /* which needs no room on the card */
+	bool paged = lent(card, *total); /* which needs no room on the card */
 
 	if (paged || *free > left)
 		*free = left;
