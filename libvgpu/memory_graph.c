@@ -6,6 +6,7 @@
  */
 #ifdef VGPU_PRELOAD
 #include <stdlib.h>
+#include <string.h>
 
 #include "vgpu.h"
 
@@ -221,6 +222,12 @@ INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, vo
 	    (exec, graph, params))
 INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec * exec, CUgraph graph, void *params),
 	    (exec, graph, params))
+
+void vgpu_graphs_in_child(void)
+{
+	pthread_mutex_init(&graphs_lock, NULL);
+	memset(graphs, 0, sizeof graphs);
+}
 
 CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {

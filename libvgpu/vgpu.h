@@ -239,6 +239,8 @@ void vgpu_shared_in_child(void);
 CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
 			   CUstream stream);
 void vgpu_graph_forget(CUgraphExec graph);
+/* After a fork, in the child: unlocked, and nothing is its. */
+void vgpu_graphs_in_child(void);
 
 /* limiter.c: the GPU-time budget. */
 struct vgpu_launch {
