@@ -41,3 +41,57 @@ func TestHeapsOfAllContextsCount(t *testing.T) {
 		t.Errorf("two of three contexts have ended: %v MiB are used beyond the three, want %v", left, -2*context)
 	}
 }
+
+// What arrays of many levels take is known: a volume's levels are an eighth of each other,
+// layers stay as many.
+func TestMipmappedArraysAreChargedAsTheyAre(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "contextend", "sizes", "--libdir", libdir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const cube, layers = 512.0 * 8 / 7, 64.0 * 4 / 3 // MiB; rows are padded
+	for name, want := range map[string]float64{"cube_mib": cube, "layers_mib": layers} {
+		if got := r[name].(float64); got < want-1 || got > want*1.02+1 {
+			t.Errorf("%s: %v, want %.0f", name, got, want)
+		}
+	}
+}
+
+// Room for launches from the device is charged as the card takes it, and not given where it
+// does not fit.
+func TestRoomForPendingLaunchesIsCharged(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "contextend", "pending", "--libdir", libdir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const launches = 2 << 20
+	mib := float64(launches*256) / (1 << 20) // as the simulated card takes
+	if got := r["mib"].(float64); r["first"].(float64) != 0 || got < mib-4 || got > mib+4 {
+		t.Errorf("error %v, %v MiB charged, want %v", r["first"], got, mib)
+	}
+	if r["second"].(float64) != 2 || r["limit"].(float64) != launches {
+		t.Errorf("10 GiB more: error %v, limit %v; want out of memory and what it was", r["second"], r["limit"])
+	}
+	if got := r["after_mib"].(float64); got > mib+4 {
+		t.Errorf("%v MiB charged after the refusal, want %v", got, mib)
+	}
+}
+
+// Managed memory of pools counts as other managed memory does.
+func TestManagedPoolsAreCharged(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "contextend", "pools", "--libdir", libdir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"made", "default"} {
+		if got := r[name].(float64); got != 7 {
+			t.Errorf("%s: %v GiB granted, want 7 of 8 beside a context", name, got)
+		}
+	}
+	if left := r["left_mib"].(float64); left > 544 {
+		t.Errorf("%v MiB used when all is freed, want a context", left)
+	}
+}

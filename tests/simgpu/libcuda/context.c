@@ -87,6 +87,7 @@ static CUresult context_new(CUdevice dev, unsigned flags, bool primary, CUcontex
 	c->limit[CU_LIMIT_STACK_SIZE] = 1024;
 	c->limit[CU_LIMIT_PRINTF_FIFO_SIZE] = 7864320;
 	c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] = 8388608;
+	c->limit[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
 	c->next = drv.contexts;
 	drv.contexts = c;
 	c->legacy = stream_new(c, true, 0, 0);

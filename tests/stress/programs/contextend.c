@@ -15,6 +15,19 @@
  *
  * Asks for a heap of 2 GiB in each of two contexts, and for the least in a third. MiB in
  * use then, and when the first two have ended, beyond those of the three contexts.
+ *
+ *   contextend sizes [--libdir DIR]
+ *
+ * MiB in use for a mipmapped array of 512 x 512 x 512 floats, and for one of 16 layers of
+ * 1024 x 1024, each with all its levels.
+ *
+ *   contextend pending [--libdir DIR]
+ *
+ * MiB in use, and error, of room for 2 million launches from the device, and of 40 million.
+ *
+ *   contextend pools [--libdir DIR]
+ *
+ * GiB granted of a managed pool that names no card, and of the default one for managed memory.
  */
 #include <stdint.h>
 
@@ -161,6 +174,68 @@ static CUresult heaps(void)
 	return r;
 }
 
+static int sizes(void)
+{
+	CUDA_ARRAY3D_DESCRIPTOR cube = {512, 512, 512, 0x20, 1, 0};
+	CUDA_ARRAY3D_DESCRIPTOR layers = {1024, 1024, 16, 0x20, 1, CUDA_ARRAY3D_LAYERED};
+	long before = used_mib(), first, second;
+	void *array;
+	CUresult r = CALL(cuMipmappedArrayCreate, &array, &cube, 10u);
+
+	first = used_mib() - before;
+	r |= CALL(cuMipmappedArrayCreate, &array, &layers, 11u);
+	second = used_mib() - before - first;
+	printf("{\"cube_mib\":%ld,\"layers_mib\":%ld,\"last\":%d}\n", first, second, r);
+	return r;
+}
+
+static int pending(void)
+{
+	long before = used_mib(), first;
+	CUresult a =
+		CALL(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, (size_t)2 << 20);
+	CUresult b;
+	size_t now = 0;
+
+	first = used_mib() - before;
+	b = CALL(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, (size_t)40 << 20);
+	CALL(cuCtxGetLimit, &now, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT);
+	printf("{\"mib\":%ld,\"first\":%d,\"second\":%d,\"limit\":%zu,\"after_mib\":%ld}\n", first,
+	       a, b, now, used_mib() - before);
+	return 0;
+}
+
+static int granted(CUmemoryPool pool)
+{
+	CUresult r = 0;
+	CUdeviceptr p[20];
+	int n = 0;
+
+	while (n < 20 && (r = CALL(cuMemAllocFromPoolAsync, &p[n], (size_t)1 << 30, pool,
+				   (CUstream)NULL)) == 0)
+		n++;
+	for (int i = 0; i < n; i++)
+		r |= CALL(cuMemFreeAsync, p[i], (CUstream)NULL);
+	CALL(cuCtxSynchronize);
+	return n;
+}
+
+static int pools(void)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED};
+	CUmemLocation nowhere = {0, 0};
+	CUmemoryPool made, standard;
+	int own, dflt;
+
+	if (CALL(cuMemPoolCreate, &made, &props) ||
+	    CALL(cuMemGetDefaultMemPool, &standard, &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED))
+		return 4;
+	own = granted(made);
+	dflt = granted(standard);
+	printf("{\"made\":%d,\"default\":%d,\"left_mib\":%ld}\n", own, dflt, used_mib());
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *kind = argc > 1 ? argv[1] : "", *end = argc > 2 ? argv[2] : "";
@@ -176,6 +251,12 @@ int main(int argc, char **argv)
 		return heaps() ? 1 : 0;
 	if (CALL(cuCtxCreate_v2, &own, 0u, 0))
 		return 3;
+	if (strcmp(kind, "sizes") == 0)
+		return sizes();
+	if (strcmp(kind, "pending") == 0)
+		return pending();
+	if (strcmp(kind, "pools") == 0)
+		return pools();
 	before = used_mib();
 	while (rounds < ROUNDS && (r = one_round(kind, end)) == 0)
 		rounds++;
