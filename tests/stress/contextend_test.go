@@ -95,3 +95,22 @@ func TestManagedPoolsAreCharged(t *testing.T) {
 		t.Errorf("%v MiB used when all is freed, want a context", left)
 	}
 }
+
+// The primary context is there, and paid for once, as long as anybody refers to it: by name
+// or by a green context.
+func TestGreenContextsKeepThePrimaryOne(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "contextend", "greens", "--libdir", libdir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range r["at"].([]any) {
+		want := 544.0
+		if i == 5 {
+			want = 0
+		}
+		if got.(float64) != want {
+			t.Errorf("step %d: %v MiB charged, want %v", i, got, want)
+		}
+	}
+}

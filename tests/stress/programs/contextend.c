@@ -16,6 +16,12 @@
  * Asks for a heap of 2 GiB in each of two contexts, and for the least in a third. MiB in
  * use then, and when the first two have ended, beyond those of the three contexts.
  *
+ *   contextend greens [--libdir DIR]
+ *
+ * MiB in use beyond the own context after each of: the primary context is retained, a green
+ * one is made, the primary one is released, a second green one is made, the first is
+ * destroyed, the second is.
+ *
  *   contextend sizes [--libdir DIR]
  *
  * MiB in use for a mipmapped array of 512 x 512 x 512 floats, and for one of 16 layers of
@@ -174,6 +180,29 @@ static CUresult heaps(void)
 	return r;
 }
 
+static int greens(void)
+{
+	long before = used_mib(), at[6];
+	CUgreenCtx one, two;
+	CUcontext ctx;
+	CUresult r = CALL(cuDevicePrimaryCtxRetain, &ctx, 0);
+
+	at[0] = used_mib() - before;
+	r |= CALL(cuGreenCtxCreate, &one, (void *)NULL, 0, 1u);
+	at[1] = used_mib() - before;
+	r |= CALL(cuDevicePrimaryCtxRelease_v2, 0);
+	at[2] = used_mib() - before;
+	r |= CALL(cuGreenCtxCreate, &two, (void *)NULL, 0, 1u);
+	at[3] = used_mib() - before;
+	r |= CALL(cuGreenCtxDestroy, one);
+	at[4] = used_mib() - before;
+	r |= CALL(cuGreenCtxDestroy, two);
+	at[5] = used_mib() - before;
+	printf("{\"last\":%d,\"at\":[%ld,%ld,%ld,%ld,%ld,%ld]}\n", r, at[0], at[1], at[2], at[3],
+	       at[4], at[5]);
+	return r;
+}
+
 static int sizes(void)
 {
 	CUDA_ARRAY3D_DESCRIPTOR cube = {512, 512, 512, 0x20, 1, 0};
@@ -251,6 +280,8 @@ int main(int argc, char **argv)
 		return heaps() ? 1 : 0;
 	if (CALL(cuCtxCreate_v2, &own, 0u, 0))
 		return 3;
+	if (strcmp(kind, "greens") == 0)
+		return greens();
 	if (strcmp(kind, "sizes") == 0)
 		return sizes();
 	if (strcmp(kind, "pending") == 0)
