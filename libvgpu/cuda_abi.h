@@ -150,6 +150,7 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 /* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUlimit, CUdevice_attribute */
 #define CU_GRAPH_NODE_TYPE_GRAPH 4
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
+#define CU_GRAPH_NODE_TYPE_MEM_FREE 11
 #define CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT 0
 #define CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT 2
 #define CU_MEM_ATTACH_GLOBAL 1u

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory_graph.c - memory that graphs allocate while they run. The sizes are
- * read when a graph is instantiated; a launch is refused when they do not fit;
+ * memory_graph.c - memory that graphs allocate while they run. What a graph holds at
+ * once is found when it is instantiated; a launch is refused when that does not fit;
  * afterwards the charge is what the card's graph pool has reserved.
  */
 #ifdef VGPU_PRELOAD
 #include <stdlib.h>
 #include <string.h>
 
+#include "lifetimes.h"
 #include "vgpu.h"
 
 #define MAX_DEPTH 8
@@ -21,35 +22,152 @@ static struct {
 } graphs[VGPU_MAX_CARDS];
 static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t graph_bytes(CUgraph graph, int depth)
+/* Handles and addresses -> where they are in a list. */
+struct place {
+	uint64_t key;
+	uint32_t index;
+};
+
+static int by_key(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+
+	return x->key < y->key ? -1 : x->key > y->key;
+}
+
+static const struct place *place_of(const struct place *sorted, size_t n, uint64_t key)
+{
+	struct place wanted = {.key = key};
+
+	return bsearch(&wanted, sorted, n, sizeof wanted, by_key);
+}
+
+static uint64_t handle_key(CUgraphNode node)
+{
+	return (uint64_t)(uintptr_t)node;
+}
+
+/* Edges between the nodes, as indices; NULL: not to be had. */
+static struct vgpu_edge *edges_of(CUgraph graph, const CUgraphNode *nodes, size_t n, size_t *count)
+{
+	struct place *sorted = calloc(n, sizeof *sorted);
+	struct vgpu_edge *edge = NULL;
+	CUgraphNode *ends = NULL;
+	bool known = sorted && vgpu_real.cuGraphGetEdges &&
+		     vgpu_real.cuGraphGetEdges(graph, NULL, NULL, count) == CUDA_SUCCESS;
+	size_t most = known ? *count : 0;
+
+	ends = calloc(2 * most + 1, sizeof *ends);
+	edge = calloc(most + 1, sizeof *edge);
+	known = known && ends && edge &&
+		(!most ||
+		 vgpu_real.cuGraphGetEdges(graph, ends, ends + most, count) == CUDA_SUCCESS) &&
+		*count <= most;
+	for (size_t i = 0; i < n && known; i++)
+		sorted[i] = (struct place){handle_key(nodes[i]), (uint32_t)i};
+	if (known)
+		qsort(sorted, n, sizeof *sorted, by_key);
+	for (size_t i = 0; known && i < *count; i++) {
+		const struct place *from = place_of(sorted, n, handle_key(ends[i]));
+		const struct place *to = place_of(sorted, n, handle_key(ends[most + i]));
+
+		known = from && to;
+		if (known)
+			edge[i] = (struct vgpu_edge){from->index, to->index};
+	}
+	free(sorted);
+	free(ends);
+	if (!known) {
+		free(edge);
+		edge = NULL;
+	}
+	return edge;
+}
+
+static uint64_t graph_bytes(CUgraph graph, int depth);
+
+/* What one node allocates; *at: where, 0 where that says nothing. */
+static uint64_t node_bytes(CUgraphNode node, int type, int depth, uint64_t *at)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params;
-	CUgraphNode *nodes;
-	uint64_t sum = 0;
 	CUgraph child;
-	size_t n = 0;
+
+	*at = 0;
+	if (type == CU_GRAPH_NODE_TYPE_GRAPH && vgpu_real.cuGraphChildGraphNodeGetGraph &&
+	    vgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+		return graph_bytes(child, depth + 1);
+	if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || !vgpu_real.cuGraphMemAllocNodeGetParams ||
+	    vgpu_real.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS)
+		return 0;
+	*at = params.dptr;
+	return params.bytesize;
+}
+
+/* Allocations of the nodes, and which node frees each. made: room for as many. Returns how
+ * many there are; *freed: of them. */
+static size_t lives_of(const CUgraphNode *nodes, size_t n, int depth, struct vgpu_life *life,
+		       struct place *made, size_t *freed)
+{
+	size_t lives = 0;
 	int type;
+
+	for (size_t i = 0; i < n; i++) {
+		struct vgpu_life l = {(uint32_t)i, VGPU_NEVER, 0};
+
+		if (vgpu_real.cuGraphNodeGetType(nodes[i], &type) == CUDA_SUCCESS)
+			l.bytes = node_bytes(nodes[i], type, depth, &made[lives].key);
+		made[lives].index = (uint32_t)lives;
+		life[lives] = l;
+		lives += l.bytes != 0;
+	}
+	qsort(made, lives, sizeof *made, by_key);
+	*freed = 0;
+	for (size_t i = 0; i < n && lives && vgpu_real.cuGraphMemFreeNodeGetParams; i++) {
+		const struct place *p;
+		CUdeviceptr at;
+
+		if (vgpu_real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS ||
+		    type != CU_GRAPH_NODE_TYPE_MEM_FREE ||
+		    vgpu_real.cuGraphMemFreeNodeGetParams(nodes[i], &at) != CUDA_SUCCESS || !at)
+			continue;
+		p = place_of(made, lives, at);
+		if (p) {
+			life[p->index].freed = (uint32_t)i;
+			(*freed)++;
+		}
+	}
+	return lives;
+}
+
+/* What a graph holds at once, at most. */
+static uint64_t graph_bytes(CUgraph graph, int depth)
+{
+	struct vgpu_edge *edge = NULL;
+	struct vgpu_life *life;
+	struct place *made;
+	CUgraphNode *nodes;
+	size_t n = 0, lives = 0, freed = 0, edges = 0;
+	uint64_t held = 0;
 
 	if (depth > MAX_DEPTH || !vgpu_real.cuGraphGetNodes || !vgpu_real.cuGraphNodeGetType ||
 	    vgpu_real.cuGraphGetNodes(graph, NULL, &n) != CUDA_SUCCESS || n == 0)
 		return 0;
 	nodes = calloc(n, sizeof *nodes);
-	if (!nodes || vgpu_real.cuGraphGetNodes(graph, nodes, &n) != CUDA_SUCCESS)
-		n = 0;
-	for (size_t i = 0; i < n; i++) {
-		if (vgpu_real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
-			continue;
-		if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-		    vgpu_real.cuGraphMemAllocNodeGetParams &&
-		    vgpu_real.cuGraphMemAllocNodeGetParams(nodes[i], &params) == CUDA_SUCCESS)
-			sum += params.bytesize;
-		else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
-			 vgpu_real.cuGraphChildGraphNodeGetGraph &&
-			 vgpu_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
-			sum += graph_bytes(child, depth + 1);
-	}
+	life = calloc(n + 1, sizeof *life);
+	made = calloc(n + 1, sizeof *made);
+	if (nodes && life && made && vgpu_real.cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS)
+		lives = lives_of(nodes, n, depth, life, made, &freed);
+	if (lives > 1 && freed)
+		edge = edges_of(graph, nodes, n, &edges);
+	if (edge)
+		held = vgpu_held_at_once(life, lives, edge, edges, n);
+	for (size_t i = 0; i < lives && !edge; i++)
+		held += life[i].bytes;
 	free(nodes);
-	return sum;
+	free(life);
+	free(made);
+	free(edge);
+	return held;
 }
 
 /* What the pool of graphs on a card has from the card, and what of that is in use. */

@@ -114,3 +114,23 @@ func TestGreenContextsKeepThePrimaryOne(t *testing.T) {
 		}
 	}
 }
+
+// A graph is charged for what it holds at once, not for all that it takes in turn, and
+// launched again it needs no more.
+func TestAGraphIsChargedForWhatItHoldsAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		how       string
+		mib, last float64
+	}{{"turns", 3 << 10, 0}, {"beside", 6 << 10, 0}, {"more", 0, 2}} {
+		t.Run(c.how, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "contextend", c.how, "--libdir", libdir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["mib"] != c.mib || r["last"] != c.last {
+				t.Errorf("%v MiB, error %v; want %v, %v", r["mib"], r["last"], c.mib, c.last)
+			}
+		})
+	}
+}

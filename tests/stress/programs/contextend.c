@@ -27,6 +27,11 @@
  * MiB in use for a mipmapped array of 512 x 512 x 512 floats, and for one of 16 layers of
  * 1024 x 1024, each with all its levels.
  *
+ *   contextend turns|beside|more [--libdir DIR]
+ *
+ * MiB in use, and the error, of a graph that takes 3 GiB and frees it again four times in
+ * turn; of one that takes it twice at once, then frees both; and three times.
+ *
  *   contextend pending [--libdir DIR]
  *
  * MiB in use, and error, of room for 2 million launches from the device, and of 40 million.
@@ -218,6 +223,41 @@ static int sizes(void)
 	return r;
 }
 
+static CUresult add_alloc(CUgraph graph, CUgraphNode *node, CUgraphNode *after, CUdeviceptr *at)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = {.allocType = 1, .location = {1, 0}},
+					.bytesize = 3ull << 30};
+	CUresult r = CALL(cuGraphAddMemAllocNode, node, graph, after, (size_t)(after != NULL), &p);
+
+	*at = p.dptr;
+	return r;
+}
+
+static int lifetimes(const char *how)
+{
+	int turns = strcmp(how, "turns") == 0, n = turns ? 4 : strcmp(how, "more") ? 2 : 3;
+	CUgraphNode alloc[4], gone[4];
+	CUdeviceptr at[4];
+	CUgraphExec exec;
+	CUgraph graph;
+	long before = used_mib();
+	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+
+	for (int i = 0; i < n; i++) {
+		r |= add_alloc(graph, &alloc[i], turns && i ? &gone[i - 1] : NULL, &at[i]);
+		if (turns)
+			r |= CALL(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1,
+				  at[i]);
+	}
+	for (int i = 0; i < n && !turns; i++)
+		r |= CALL(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1, at[i]);
+	r |= CALL(cuGraphInstantiateWithFlags, &exec, graph, 0ull);
+	for (int i = 0; i < 3; i++)
+		r = r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
+	printf("{\"last\":%d,\"mib\":%ld}\n", r, used_mib() - before);
+	return 0;
+}
+
 static int pending(void)
 {
 	long before = used_mib(), first;
@@ -282,6 +322,8 @@ int main(int argc, char **argv)
 		return 3;
 	if (strcmp(kind, "greens") == 0)
 		return greens();
+	if (strcmp(kind, "turns") == 0 || strcmp(kind, "beside") == 0 || strcmp(kind, "more") == 0)
+		return lifetimes(kind);
 	if (strcmp(kind, "sizes") == 0)
 		return sizes();
 	if (strcmp(kind, "pending") == 0)
