@@ -9,23 +9,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "vgpu.h"
+#include "memory_pool.h"
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
 /* The handle of a pool that the program destroyed while it held memory of it: the
  * driver keeps such a pool until the last of that is freed, and so does the charge. */
 #define DESTROYED ((CUmemoryPool)UINTPTR_MAX)
-
-struct pool {
-	CUmemoryPool handle; /* NULL: free entry. Written under pools_lock */
-	CUmemoryPool was;    /* of a destroyed pool; under pools_lock */
-	int card;
-	bool managed;         /* its pages may be elsewhere */
-	uint64_t live;        /* bytes that the program holds */
-	uint64_t charged;     /* bytes on our slot for this pool */
-	uint64_t sum, ending; /* of its pointers, while a context ends; under pools_lock */
-};
 
 /* Entries never move. More are made when these are in use; none is ever given back. */
 #define POOLS 128
@@ -34,8 +24,7 @@ struct pools {
 	struct pools *next;
 };
 static struct pools pools;
-/* Also held over calls of the driver that name a pool which another thread may destroy. */
-static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t vgpu_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool dirty; /* what a pool has taken may be less than what is charged */
 /* The watcher asks the pools at most so often; those that keep what nobody holds, in the
  * hope of use, less often. */
@@ -59,7 +48,7 @@ static struct pool *find_pool(CUmemoryPool handle)
 	return NULL;
 }
 
-/* pools_lock is held; NULL when the process has no memory for more entries. */
+/* vgpu_pools_lock is held; NULL when the process has no memory for more entries. */
 static struct pool *free_entry(void)
 {
 	struct pool *p = find_pool(NULL);
@@ -73,14 +62,13 @@ static struct pool *free_entry(void)
 	return more->pool;
 }
 
-/* card: where the pool is, should it be new; -1: it is not. NULL when there is no room. */
-static struct pool *pool_of(CUmemoryPool handle, int card)
+struct pool *vgpu_pool_of(CUmemoryPool handle, int card)
 {
 	struct pool *p = find_pool(handle);
 
 	if (p || card < 0)
 		return p;
-	pthread_mutex_lock(&pools_lock);
+	pthread_mutex_lock(&vgpu_pools_lock);
 	p = find_pool(handle);
 	if (!p && (p = free_entry()) != NULL) {
 		p->card = card;
@@ -89,7 +77,7 @@ static struct pool *pool_of(CUmemoryPool handle, int card)
 		__atomic_store_n(&p->charged, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 	}
-	pthread_mutex_unlock(&pools_lock);
+	pthread_mutex_unlock(&vgpu_pools_lock);
 	return p;
 }
 
@@ -98,7 +86,7 @@ static uint64_t same(uint64_t live)
 	return live;
 }
 
-/* Brings the charge to what the pool really holds, up or down. pools_lock is held. */
+/* Brings the charge to what the pool really holds, up or down. vgpu_pools_lock is held. */
 static void settle_locked(struct pool *p)
 {
 	uint64_t reserved = 0, live, want, have;
@@ -124,9 +112,9 @@ static void settle_locked(struct pool *p)
 
 static void settle(struct pool *p)
 {
-	pthread_mutex_lock(&pools_lock);
+	pthread_mutex_lock(&vgpu_pools_lock);
 	settle_locked(p);
-	pthread_mutex_unlock(&pools_lock);
+	pthread_mutex_unlock(&vgpu_pools_lock);
 }
 
 void vgpu_pools_settle(void)
@@ -163,16 +151,16 @@ static void trim_pools(int card)
 
 			if (!__atomic_load_n(&p->handle, __ATOMIC_RELAXED))
 				continue;
-			pthread_mutex_lock(&pools_lock);
+			pthread_mutex_lock(&vgpu_pools_lock);
 			if (p->handle && p->handle != DESTROYED && p->card == card) {
 				vgpu_real.cuMemPoolTrimTo(p->handle, 0);
 				settle_locked(p);
 			}
-			pthread_mutex_unlock(&pools_lock);
+			pthread_mutex_unlock(&vgpu_pools_lock);
 		}
 }
 
-/* The driver has given back what was the pool's. pools_lock is held, and let go of. */
+/* The driver has given back what was the pool's. vgpu_pools_lock is held, and let go of. */
 static void end_pool(struct pool *p)
 {
 	uint64_t charged = __atomic_exchange_n(&p->charged, 0, __ATOMIC_SEQ_CST);
@@ -180,13 +168,13 @@ static void end_pool(struct pool *p)
 	int card = p->card;
 
 	__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
-	pthread_mutex_unlock(&pools_lock);
+	pthread_mutex_unlock(&vgpu_pools_lock);
 	vgpu_shared_release((uint64_t)(uintptr_t)was, card, charged);
 }
 
 void vgpu_pools_in_child(void)
 {
-	pthread_mutex_init(&pools_lock, NULL);
+	pthread_mutex_init(&vgpu_pools_lock, NULL);
 	vgpu_graphs_in_child();
 }
 
@@ -195,16 +183,9 @@ static uint64_t whole_steps(uint64_t bytes)
 	return (bytes + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
 }
 
-/* One allocation from a pool, between being booked and being made. */
-struct booking {
-	struct pool *pool;
-	uint64_t bytes;
-	bool marked; /* vgpu_mem_begin was called */
-};
-
 /* Charges more for the pool: what is announced and what the card counts now differ
  * until the driver has grown it. */
-static int charge_steps(struct booking *b, uint64_t live)
+static int charge_steps(struct vgpu_booking *b, uint64_t live)
 {
 	if (!b->marked)
 		vgpu_mem_begin();
@@ -213,7 +194,7 @@ static int charge_steps(struct booking *b, uint64_t live)
 }
 
 /* Makes room for the booking in the pool; 0 or -ENOMEM. */
-static int grow(struct booking *b)
+static int grow(struct vgpu_booking *b)
 {
 	struct pool *p = b->pool;
 	uint64_t live = __atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
@@ -273,12 +254,12 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 		return false;
 	p = (struct pool *)(uintptr_t)item.other;
 	if (given(p, item.size)) {
-		pthread_mutex_lock(&pools_lock);
+		pthread_mutex_lock(&vgpu_pools_lock);
 		/* Unless another thread was first, or it could not be destroyed. */
 		if (p->handle == DESTROYED && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
 			end_pool(p);
 		else
-			pthread_mutex_unlock(&pools_lock);
+			pthread_mutex_unlock(&vgpu_pools_lock);
 	}
 	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
 	return true;
@@ -308,7 +289,7 @@ static bool ended(const struct vgpu_item *item, uint64_t owner)
  * context in which it was made. So the pool is asked, and what it still has counts on. */
 void vgpu_pools_ended(uint64_t owner)
 {
-	pthread_mutex_lock(&pools_lock);
+	pthread_mutex_lock(&vgpu_pools_lock);
 	for (struct pools *block = &pools; block; block = after(block))
 		for (int i = 0; i < POOLS; i++)
 			block->pool[i].sum = block->pool[i].ending = 0;
@@ -328,135 +309,21 @@ void vgpu_pools_ended(uint64_t owner)
 				p->ending = 0;
 		}
 	vgpu_table_sweep(&async_ptrs, owner, ended);
-	pthread_mutex_unlock(&pools_lock);
+	pthread_mutex_unlock(&vgpu_pools_lock);
 	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
 	vgpu_pools_settle();
 }
 
-/* A captured allocation becomes a node of a graph and is charged there. What is not surely
- * captured is charged here: where the driver cannot say, as of the legacy stream beside a
- * capture that it would wait for, it does not allocate. */
-static bool captured(CUstream stream)
+CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size)
 {
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	return vgpu_capturing() && vgpu_real.cuStreamIsCapturing &&
-	       vgpu_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* The device of a stream; of the current context for the default ones. */
-static bool device_of(CUstream stream, CUdevice *dev)
-{
-	if (__atomic_load_n(&vgpu_only_card, __ATOMIC_RELAXED) >= 0) {
-		*dev = 0;
-		return true;
-	}
-	if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
-	    vgpu_real.cuStreamGetDevice)
-		return vgpu_real.cuStreamGetDevice(stream, dev) == CUDA_SUCCESS;
-	return vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS;
-}
-
-/* The current pool of each device, or NULL: to be asked for, which costs as much as
- * the rest of an allocation. Forgotten whenever it may have changed. */
-#define MAX_CURRENT 64
-static struct pool *current[MAX_CURRENT];
-static uint32_t changes; /* of it; under pools_lock */
-
-void vgpu_pools_forget_current(void)
-{
-	pthread_mutex_lock(&pools_lock);
-	__atomic_add_fetch(&changes, 1, __ATOMIC_RELAXED);
-	for (int i = 0; i < MAX_CURRENT; i++)
-		__atomic_store_n(&current[i], NULL, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&pools_lock);
-}
-
-static struct pool *ask_current(CUdevice dev)
-{
-	uint32_t before = __atomic_load_n(&changes, __ATOMIC_ACQUIRE);
-	CUmemoryPool handle = NULL;
-	struct pool *p;
-	int card = vgpu_card_of_device(dev);
-
-	if (card < 0 || !vgpu_real.cuDeviceGetMemPool ||
-	    vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
-		return NULL;
-	p = pool_of(handle, card);
-	pthread_mutex_lock(&pools_lock);
-	/* Else the answer may be older than the change. */
-	if (before == changes && dev >= 0 && dev < MAX_CURRENT)
-		__atomic_store_n(&current[dev], p, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&pools_lock);
-	return p;
-}
-
-/* The pool that cuMemAllocAsync takes from: the current one of the stream's
- * device. */
-static struct pool *current_pool(CUstream stream)
-{
-	struct pool *p = NULL;
-	CUdevice dev;
-
-	if (!device_of(stream, &dev))
-		return NULL;
-	if (likely(dev >= 0 && dev < MAX_CURRENT))
-		p = __atomic_load_n(&current[dev], __ATOMIC_ACQUIRE);
-	return likely(p != NULL) ? p : ask_current(dev);
-}
-
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDeviceSetMemPool)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuDeviceSetMemPool(dev, pool);
-	vgpu_pools_forget_current();
-	return r;
-}
-
-CUresult cuMemSetMemPool(const CUmemLocation *location, int type, CUmemoryPool pool)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemSetMemPool)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuMemSetMemPool(location, type, pool);
-	vgpu_pools_forget_current();
-	return r;
-}
-
-/* A pool that is named. Default pools are not created by anybody we see. */
-static struct pool *named_pool(CUmemoryPool handle)
-{
-	struct pool *p = handle ? pool_of(handle, -1) : NULL;
-	CUmemoryPool dflt = NULL;
-	int n = 0;
-
-	if (p || !handle || !vgpu_real.cuDeviceGetDefaultMemPool || !vgpu_real.cuDeviceGetCount ||
-	    vgpu_real.cuDeviceGetCount(&n) != CUDA_SUCCESS)
-		return p;
-	for (CUdevice dev = 0; dev < n; dev++)
-		if (vgpu_real.cuDeviceGetDefaultMemPool(&dflt, dev) == CUDA_SUCCESS &&
-		    dflt == handle)
-			return pool_of(handle, vgpu_card_of_device(dev));
-	return NULL;
-}
-
-static CUresult booked(struct booking *b, struct pool *p, size_t size)
-{
-	*b = (struct booking){.pool = p, .bytes = rounded(size)};
+	*b = (struct vgpu_booking){.pool = p, .bytes = rounded(size)};
 	if (likely(grow(b) == 0))
 		return CUDA_SUCCESS;
 	vgpu_mem_end();
 	return vgpu_oom(p->card, size);
 }
 
-static CUresult made(const struct booking *b, const CUdeviceptr *dptr, CUresult r)
+CUresult vgpu_pool_made(const struct vgpu_booking *b, const CUdeviceptr *dptr, CUresult r)
 {
 	if (r == CUDA_SUCCESS)
 		keep(b->pool, *dptr, b->bytes);
@@ -467,61 +334,6 @@ static CUresult made(const struct booking *b, const CUdeviceptr *dptr, CUresult 
 	if (b->marked)
 		vgpu_mem_end();
 	return r;
-}
-
-#define ALLOC_ASYNC(name, params, per_thread, pool_expr, call)                             \
-	CUresult name params                                                               \
-	{                                                                                  \
-		CUstream stream_used;                                                      \
-		struct booking b;                                                          \
-		struct pool *p;                                                            \
-		CUresult r;                                                                \
-                                                                                           \
-		vgpu_need_cuda();                                                          \
-		if (!vgpu_real.name)                                                       \
-			return CUDA_ERROR_NO_DEVICE;                                       \
-		stream_used = vgpu_stream(stream, per_thread);                             \
-		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_expr : NULL; \
-		if (!p)                                                                    \
-			return call;                                                       \
-		r = booked(&b, p, size);                                                   \
-		return r == CUDA_SUCCESS ? made(&b, dptr, call) : r;                       \
-	}
-
-ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t size, CUstream stream), false,
-	    current_pool(stream), vgpu_real.cuMemAllocAsync(dptr, size, stream))
-ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t size, CUstream stream), true,
-	    current_pool(stream), vgpu_real.cuMemAllocAsync_ptsz(dptr, size, stream))
-ALLOC_ASYNC(cuMemAllocFromPoolAsync,
-	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), false,
-	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync(dptr, size, pool, stream))
-ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
-	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), true,
-	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
-
-static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr,
-			   CUstream stream)
-{
-	CUresult r;
-
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	r = real(dptr, stream);
-	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
-		vgpu_pool_forget(dptr);
-	return r;
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
-{
-	vgpu_need_cuda();
-	return free_async(vgpu_real.cuMemFreeAsync, dptr, stream);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
-{
-	vgpu_need_cuda();
-	return free_async(vgpu_real.cuMemFreeAsync_ptsz, dptr, stream);
 }
 
 /* A pool belongs to the card that it names, whatever context is current; one in host memory
@@ -542,7 +354,7 @@ static int card_of(const CUmemLocation *location, int type)
 static bool pool_is(CUmemoryPool pool, const CUmemLocation *location, int type)
 {
 	int card = vgpu_state.grant ? card_of(location, type) : -1;
-	struct pool *p = pool_of(pool, card);
+	struct pool *p = vgpu_pool_of(pool, card);
 
 	if (p && type == CU_MEM_ALLOCATION_TYPE_MANAGED)
 		p->managed = true;
@@ -592,7 +404,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 	if (!vgpu_real.cuMemPoolTrimTo)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuMemPoolTrimTo(pool, keep_bytes);
-	p = r == CUDA_SUCCESS && vgpu_state.grant ? pool_of(pool, -1) : NULL;
+	p = r == CUDA_SUCCESS && vgpu_state.grant ? vgpu_pool_of(pool, -1) : NULL;
 	if (p)
 		settle(p);
 	return r;
@@ -608,7 +420,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		return CUDA_ERROR_NO_DEVICE;
 	if (!vgpu_state.grant)
 		return vgpu_real.cuMemPoolDestroy(pool);
-	pthread_mutex_lock(&pools_lock);
+	pthread_mutex_lock(&vgpu_pools_lock);
 	p = pool ? find_pool(pool) : NULL;
 	/* Before the driver can give the same handle to another pool. */
 	if (p) {
@@ -621,7 +433,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	if (p && r == CUDA_SUCCESS && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
 		end_pool(p);
 	else
-		pthread_mutex_unlock(&pools_lock);
+		pthread_mutex_unlock(&vgpu_pools_lock);
 	vgpu_pools_forget_current(); /* the device's own pool is current again */
 	return r;
 }
