@@ -247,7 +247,8 @@ enum { TYPE_PINNED = 1, TYPE_MANAGED };
 static bool place_of(const CUmemLocation *l, int type, CUdevice *dev)
 {
 	*dev = l->type == 1 ? l->id : 0;
-	return (type == TYPE_PINNED || type == TYPE_MANAGED) && (l->type == 1 || type == TYPE_MANAGED);
+	return (type == TYPE_PINNED || type == TYPE_MANAGED) &&
+	       (l->type == 1 || type == TYPE_MANAGED);
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
