@@ -4,12 +4,44 @@
  * as a context is usable, before the program gets it.
  */
 #ifdef VGPU_PRELOAD
+#include <errno.h>
 #include <string.h>
 
 #include "vgpu.h"
 
-/* Primary contexts are retained many times and made once. */
+/* Primary contexts are retained many times, by name and by green contexts, and made once. */
 static int primary_refs[VGPU_MAX_CARDS];
+static struct vgpu_table made = VGPU_TABLE_INIT;   /* other contexts -> card, references */
+static struct vgpu_table greens = VGPU_TABLE_INIT; /* green contexts -> card */
+
+/* The primary context of a card, as an owner: it has a handle only while it is there. */
+static uint64_t primary_of(int card)
+{
+	return (uint64_t)card + 1;
+}
+
+uint64_t vgpu_context_owner(int card)
+{
+	struct vgpu_item item;
+	CUcontext ctx = NULL;
+
+	if (__atomic_load_n(&made.count, __ATOMIC_RELAXED) && vgpu_real.cuCtxGetCurrent &&
+	    vgpu_real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS &&
+	    vgpu_table_get(&made, (uint64_t)(uintptr_t)ctx, &item))
+		return item.key;
+	return primary_of(card);
+}
+
+/* The driver has taken back what a context held. Pools and memory of cuMemCreate are the
+ * device's and outlive it. */
+static void memory_ended(int card, CUdevice dev, uint64_t owner)
+{
+	vgpu_linear_ended(owner);
+	vgpu_arrays_ended(owner);
+	vgpu_modules_ended(owner);
+	vgpu_pools_ended(owner);
+	vgpu_graphs_settle(card, dev);
+}
 
 static void began(int card)
 {
@@ -63,6 +95,29 @@ CUresult cuInit(unsigned flags)
 	return r;
 }
 
+/* Before a reference to a card's primary context is taken: the first makes the context and
+ * pays for it. 0 or -ENOMEM. */
+static int primary_taking(int card, bool *first)
+{
+	*first = __atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST) == 1;
+	if (!*first || vgpu_overhead_context(card) == 0)
+		return 0;
+	__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	return -ENOMEM;
+}
+
+static void primary_taken(int card, bool first, CUresult r)
+{
+	if (r == CUDA_SUCCESS) {
+		if (first)
+			began(card);
+		return;
+	}
+	__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	if (first)
+		vgpu_overhead_context_gone(card);
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
 	bool first;
@@ -77,49 +132,49 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	card = vgpu_card_of_device(dev);
 	if (card < 0)
 		return vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
-	/* The first reference makes the context and pays for it. */
-	first = __atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST) == 1;
-	if (first && vgpu_overhead_context(card)) {
-		__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	if (primary_taking(card, &first))
 		return vgpu_oom(card, 0);
-	}
 	vgpu_rm_creating(card);
 	r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	vgpu_rm_creating(-1);
-	if (r != CUDA_SUCCESS) {
-		__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
-		if (first)
-			vgpu_overhead_context_gone(card);
-	} else if (first) {
-		began(card);
-	}
+	primary_taken(card, first, r);
 	return r;
+}
+
+/* A reference has gone; the last one ends the context. */
+static void primary_given(int card, CUdevice dev)
+{
+	int refs = __atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+
+	if (refs == 0) {
+		memory_ended(card, dev, primary_of(card));
+		ended(card);
+	} else if (refs < 0) {
+		__atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	}
 }
 
 static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool all)
 {
 	CUresult r;
-	int card, refs;
+	int card;
 
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_of_device(dev);
 	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) == 1))
 		vgpu_gate_drop_context(NULL);
+	vgpu_mem_begin();
 	r = real(dev);
 	vgpu_pools_forget_current();
 	vgpu_uses_forget();
-	if (r != CUDA_SUCCESS || card < 0)
-		return r;
 	/* A reset ends the context but not the references: the next call that
 	 * needs it makes it anew. Its groups are found again by the watcher. */
-	if (all)
-		return r;
-	refs = __atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
-	if (refs == 0)
-		ended(card);
-	else if (refs < 0)
-		__atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	if (r == CUDA_SUCCESS && card >= 0 && all)
+		memory_ended(card, dev, primary_of(card));
+	else if (r == CUDA_SUCCESS && card >= 0)
+		primary_given(card, dev);
+	vgpu_mem_end();
 	return r;
 }
 
@@ -147,11 +202,23 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 	return primary_release(vgpu_real.cuDevicePrimaryCtxReset_v2, dev, true);
 }
 
+static void new_context(CUcontext ctx, int card, CUdevice dev)
+{
+	struct vgpu_item item = {.key = (uint64_t)(uintptr_t)ctx,
+				 .card = card,
+				 .other = (uint64_t)dev,
+				 .refs = 1};
+
+	/* Forgotten for want of memory: stays charged until the process ends. */
+	vgpu_table_put(&made, &item);
+	began(card);
+}
+
 /* Every form of cuCtxCreate: the same steps around another real call. */
 #define CREATE(real_call)                                     \
 	do {                                                  \
 		int on = vgpu_card_of_device(dev);            \
-		CUresult made;                                \
+		CUresult result;                              \
                                                               \
 		if (vgpu_not_granted(dev))                    \
 			return CUDA_ERROR_DEVICE_UNAVAILABLE; \
@@ -160,15 +227,15 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 			return vgpu_oom(on, 0);               \
 		if (on >= 0)                                  \
 			vgpu_rm_creating(on);                 \
-		made = real_call;                             \
+		result = real_call;                           \
 		vgpu_rm_creating(-1);                         \
 		if (on < 0)                                   \
-			return made;                          \
-		if (made == CUDA_SUCCESS)                     \
-			began(on);                            \
+			return result;                        \
+		if (result == CUDA_SUCCESS)                   \
+			new_context(*pctx, on, dev);          \
 		else                                          \
 			vgpu_overhead_context_gone(on);       \
-		return made;                                  \
+		return result;                                \
 	} while (0)
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned flags, CUdevice dev)
@@ -204,30 +271,59 @@ CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned fla
 	CREATE(vgpu_real.cuCtxCreate_v4(pctx, params, flags, dev));
 }
 
-/* A green context shares the primary one, and may be what makes it. */
+#define CREATE_FOR(name, params, args)               \
+	CUresult name params                         \
+	{                                            \
+		vgpu_need_cuda();                    \
+		if (!vgpu_real.name)                 \
+			return CUDA_ERROR_NO_DEVICE; \
+		CREATE(vgpu_real.name args);         \
+	}
+
+CREATE_FOR(cuGLCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
+CREATE_FOR(cuGLCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
+CREATE_FOR(cuVDPAUCtxCreate,
+	   (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
+	   (pctx, flags, dev, vdp, vdp_get))
+CREATE_FOR(cuVDPAUCtxCreate_v2,
+	   (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
+	   (pctx, flags, dev, vdp, vdp_get))
+
+/* A green context is a part of the primary one: it keeps a reference to it. */
 CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned flags)
 {
+	struct vgpu_item item = {.refs = 1};
 	struct vgpu_schedule s;
+	bool first;
 	CUresult r;
-	int card;
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuGreenCtxCreate)
 		return CUDA_ERROR_NO_DEVICE;
-	card = vgpu_card_of_device(dev);
-	if (card < 0 || __atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED) == 0)
-		CREATE(vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags));
-	/* The primary context is there and paid for. */
-	vgpu_rm_creating(card);
+	if (vgpu_not_granted(dev))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	item.card = vgpu_card_of_device(dev);
+	if (item.card < 0)
+		return vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
+	if (primary_taking(item.card, &first))
+		return vgpu_oom(item.card, 0);
+	vgpu_rm_creating(item.card);
 	r = vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
 	vgpu_rm_creating(-1);
-	if (r == CUDA_SUCCESS && vgpu_schedule_read(vgpu_state.grant, (unsigned)card, &s))
-		vgpu_slices_apply(card, &s, true);
+	primary_taken(item.card, first, r);
+	if (r != CUDA_SUCCESS)
+		return r;
+	item.key = (uint64_t)(uintptr_t)*pctx;
+	item.other = (uint64_t)dev;
+	vgpu_table_put(&greens, &item);
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)item.card, &s))
+		vgpu_slices_apply(item.card, &s, true);
 	return r;
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx ctx)
 {
+	struct vgpu_item item;
 	CUresult r;
 
 	vgpu_need_cuda();
@@ -236,31 +332,39 @@ CUresult cuGreenCtxDestroy(CUgreenCtx ctx)
 	/* Streams of it are gone afterwards: forget batches on all of them. */
 	if (vgpu_state.grant)
 		vgpu_gate_drop_context(NULL);
+	vgpu_mem_begin();
 	r = vgpu_real.cuGreenCtxDestroy(ctx);
 	vgpu_uses_forget();
+	if (r == CUDA_SUCCESS && vgpu_table_take(&greens, (uint64_t)(uintptr_t)ctx, &item))
+		primary_given(item.card, (CUdevice)item.other);
+	vgpu_mem_end();
 	return r;
+}
+
+static void context_ended(CUcontext ctx)
+{
+	struct vgpu_item item;
+
+	vgpu_uses_forget();
+	if (!vgpu_table_take(&made, (uint64_t)(uintptr_t)ctx, &item))
+		return;
+	memory_ended(item.card, (CUdevice)item.other, item.key);
+	ended(item.card);
 }
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
-	int card = -1;
 	CUresult r;
 
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
-	if (vgpu_state.grant && ctx && vgpu_real.cuCtxPushCurrent_v2 &&
-	    vgpu_real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS) {
-		CUcontext popped;
-
-		card = vgpu_card_current();
-		vgpu_real.cuCtxPopCurrent_v2(&popped);
-	}
-	if (card >= 0)
+	if (vgpu_state.grant && ctx)
 		vgpu_gate_drop_context(ctx);
+	vgpu_mem_begin();
 	r = real(ctx);
-	vgpu_uses_forget();
-	if (r == CUDA_SUCCESS && card >= 0)
-		ended(card);
+	if (r == CUDA_SUCCESS)
+		context_ended(ctx);
+	vgpu_mem_end();
 	return r;
 }
 
@@ -274,5 +378,39 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
 	vgpu_need_cuda();
 	return destroy(vgpu_real.cuCtxDestroy_v2, ctx);
+}
+
+CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
+{
+	struct vgpu_item item;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxAttach)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuCtxAttach(pctx, flags);
+	if (r == CUDA_SUCCESS && vgpu_state.grant)
+		vgpu_table_ref(&made, (uint64_t)(uintptr_t)*pctx, 1, &item);
+	return r;
+}
+
+/* The last one destroys the context; cuCtxDestroy does whatever others there are. */
+CUresult cuCtxDetach(CUcontext ctx)
+{
+	struct vgpu_item item;
+	CUresult r;
+	bool last;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxDetach)
+		return CUDA_ERROR_NO_DEVICE;
+	last = vgpu_state.grant && vgpu_table_get(&made, (uint64_t)(uintptr_t)ctx, &item) &&
+	       item.refs == 1;
+	if (last)
+		return destroy(vgpu_real.cuCtxDetach, ctx);
+	r = vgpu_real.cuCtxDetach(ctx);
+	if (r == CUDA_SUCCESS && vgpu_state.grant)
+		vgpu_table_ref(&made, (uint64_t)(uintptr_t)ctx, -1, &item);
+	return r;
 }
 #endif

@@ -74,6 +74,9 @@ typedef struct CUmemAllocationProp_st {
 	} allocFlags;
 } CUmemAllocationProp;
 
+/* CUmemAllocationType */
+#define CU_MEM_ALLOCATION_TYPE_MANAGED 2
+
 /* CUmemPool_attribute */
 #define CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT 5
 #define CU_MEMPOOL_ATTR_USED_MEM_CURRENT 7
@@ -123,6 +126,8 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st {
 	unsigned Flags;
 } CUDA_ARRAY3D_DESCRIPTOR_v1;
 
+#define CUDA_ARRAY3D_LAYERED 0x01u
+#define CUDA_ARRAY3D_CUBEMAP 0x04u
 /* Arrays that take no memory of their own. */
 #define CUDA_ARRAY3D_SPARSE 0x40u
 #define CUDA_ARRAY3D_DEFERRED_MAPPING 0x80u
@@ -147,6 +152,7 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 /* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUlimit, CUdevice_attribute */
 #define CU_GRAPH_NODE_TYPE_GRAPH 4
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
+#define CU_GRAPH_NODE_TYPE_MEM_FREE 11
 #define CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT 0
 #define CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT 2
 #define CU_MEM_ATTACH_GLOBAL 1u
@@ -155,6 +161,8 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 #define CU_LIMIT_STACK_SIZE 0
 #define CU_LIMIT_PRINTF_FIFO_SIZE 1
 #define CU_LIMIT_MALLOC_HEAP_SIZE 2
+#define CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH 3
+#define CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT 4
 #define CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT 16
 #define CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR 39
 

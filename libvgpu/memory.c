@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - linear, pitched and managed memory, and what a process is told
- * about its memory. Each allocation: charge, ask the driver, keep the charge
- * or take it back. No lock is held while the driver works.
+ * memory.c - linear, pitched and managed memory. Each allocation: charge, ask the
+ * driver, keep the charge or take it back. No lock is held while the driver works.
  */
 #ifdef VGPU_PRELOAD
 #include <errno.h>
@@ -86,6 +85,33 @@ int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want)
 	return 0;
 }
 
+void vgpu_charge_moves(int card, uint64_t from, uint64_t to)
+{
+	if (to > from)
+		vgpu_charge_forced(card, to - from);
+	else
+		vgpu_release(card, from - to);
+}
+
+void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
+			 uint64_t (*of)(uint64_t))
+{
+	uint64_t have = __atomic_load_n(charged, __ATOMIC_SEQ_CST), keep;
+
+	while (have > want) {
+		if (!__atomic_compare_exchange_n(charged, &have, want, false, __ATOMIC_SEQ_CST,
+						 __ATOMIC_SEQ_CST))
+			continue;
+		/* Who has added to live before saw the charge as it was, and took it for
+		 * enough; who adds now sees it lowered, and pays. */
+		keep = of(__atomic_load_n(live, __ATOMIC_SEQ_CST));
+		keep = keep < want ? want : keep < have ? keep : have;
+		vgpu_release(card, have - keep);
+		__atomic_add_fetch(charged, keep - want, __ATOMIC_SEQ_CST);
+		return;
+	}
+}
+
 CUresult vgpu_oom(int card, uint64_t bytes)
 {
 	__atomic_add_fetch(&vgpu_state.cache.header->budget[card].refused, 1, __ATOMIC_RELAXED);
@@ -134,7 +160,12 @@ CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r)
 
 static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 {
-	struct vgpu_item item = {.key = dptr, .size = size, .card = card, .refs = 1, .other = kind};
+	struct vgpu_item item = {.key = dptr,
+				 .size = size,
+				 .card = card,
+				 .refs = 1,
+				 .other = kind,
+				 .owner = vgpu_context_owner(card)};
 
 	if (kind)
 		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
@@ -152,31 +183,44 @@ static uint64_t managed_bytes(uint64_t live)
 static void managed_less(int card, uint64_t size)
 {
 	uint64_t live = __atomic_sub_fetch(&managed[card].live, size, __ATOMIC_SEQ_CST);
-	uint64_t have = __atomic_load_n(&managed[card].charged, __ATOMIC_SEQ_CST);
-	uint64_t want = managed_bytes(live);
 
 	__atomic_sub_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
-	/* Another thread that moves it meanwhile brings it to its own want. */
-	if (want < have && __atomic_compare_exchange_n(&managed[card].charged, &have, want, false,
-						       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		vgpu_release(card, have - want);
+	vgpu_charge_down_to(card, &managed[card].charged, managed_bytes(live), &managed[card].live,
+			    managed_bytes);
+}
+
+static void freed(const struct vgpu_item *item)
+{
+	if (item->other == KIND_MANAGED) {
+		managed_less(item->card, item->size);
+		return;
+	}
+	if (item->other == KIND_PAGED)
+		__atomic_sub_fetch(&vgpu_managed_bytes, item->size, __ATOMIC_RELAXED);
+	vgpu_release(item->card, item->size);
 }
 
 static void forget(CUdeviceptr dptr)
 {
 	struct vgpu_item item;
 
-	if (vgpu_table_take(&linear, dptr, &item)) {
-		if (item.other == KIND_MANAGED) {
-			managed_less(item.card, item.size);
-			return;
-		}
-		if (item.other == KIND_PAGED)
-			__atomic_sub_fetch(&vgpu_managed_bytes, item.size, __ATOMIC_RELAXED);
-		vgpu_release(item.card, item.size);
-		return;
-	}
-	vgpu_pool_forget(dptr);
+	if (vgpu_table_take(&linear, dptr, &item))
+		freed(&item);
+	else
+		vgpu_pool_forget(dptr);
+}
+
+static bool ended(const struct vgpu_item *item, uint64_t owner)
+{
+	if (item->owner != owner)
+		return false;
+	freed(item);
+	return true;
+}
+
+void vgpu_linear_ended(uint64_t owner)
+{
+	vgpu_table_sweep(&linear, owner, ended);
 }
 
 /* Where a site lends more memory than the card has. */
@@ -370,94 +414,6 @@ CUresult cuMemFree(unsigned dptr)
 	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
 		forget(dptr);
 	vgpu_mem_end();
-	return r;
-}
-
-/* -------------------------------------------------------------- what is told */
-void vgpu_told(int card, uint64_t *free, uint64_t *total)
-{
-	uint64_t limit = vgpu_limit(card), used = vgpu_mem_used(card);
-	uint64_t left = limit > used ? limit - used : 0;
-	bool paged = may_page(card); /* which needs no room on the card */
-
-	if (paged || *free > left)
-		*free = left;
-	if (paged || *total > limit)
-		*total = limit;
-}
-
-static bool told_otherwise(int card)
-{
-	return card >= 0 && vgpu_limit(card) != 0;
-}
-
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
-{
-	uint64_t told_free, told_total;
-	size_t f = 0, t = 0;
-	CUresult r;
-	int card;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemGetInfo_v2)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuMemGetInfo_v2(&f, &t);
-	if (r != CUDA_SUCCESS)
-		return r;
-	card = vgpu_card_current();
-	if (told_otherwise(card)) {
-		vgpu_pools_settle();
-		told_free = f;
-		told_total = t;
-		vgpu_told(card, &told_free, &told_total);
-		f = told_free;
-		t = told_total;
-	}
-	if (free)
-		*free = f;
-	if (total)
-		*total = t;
-	return r;
-}
-
-CUresult cuMemGetInfo(unsigned *free, unsigned *total)
-{
-	size_t f = 0, t = 0;
-	CUresult r = cuMemGetInfo_v2(&f, &t);
-
-	if (r == CUDA_SUCCESS && free)
-		*free = f > UINT32_MAX ? UINT32_MAX : (unsigned)f;
-	if (r == CUDA_SUCCESS && total)
-		*total = t > UINT32_MAX ? UINT32_MAX : (unsigned)t;
-	return r;
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
-{
-	uint64_t free = 0, total;
-	CUresult r;
-	int card;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDeviceTotalMem_v2)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
-	card = vgpu_card_of_device(dev);
-	if (r == CUDA_SUCCESS && told_otherwise(card)) {
-		total = *bytes;
-		vgpu_told(card, &free, &total);
-		*bytes = total;
-	}
-	return r;
-}
-
-CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
-{
-	size_t b = 0;
-	CUresult r = cuDeviceTotalMem_v2(&b, dev);
-
-	if (r == CUDA_SUCCESS && bytes)
-		*bytes = b > UINT32_MAX ? UINT32_MAX : (unsigned)b;
 	return r;
 }
 #endif

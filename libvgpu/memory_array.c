@@ -61,15 +61,18 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *a, unsigned levels)
 {
 	uint64_t texel = (channel_bits(a->Format) * (a->NumChannels ? a->NumChannels : 1) + 7) / 8;
 	uint64_t w = a->Width, h = a->Height, d = a->Depth, sum = 0;
+	/* Layers, and faces of a cube, stay as many. */
+	bool layers = a->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
 
 	if (a->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
 		return 0;
 	for (unsigned i = 0; i < (levels ? levels : 1); i++) {
 		sum += level_bytes(w, h, d, texel);
-		if (w <= 1 && h <= 1)
+		if (w <= 1 && h <= 1 && (layers || d <= 1))
 			break;
 		w = w > 1 ? w / 2 : 1;
 		h = h > 1 ? h / 2 : h;
+		d = d > 1 && !layers ? d / 2 : d;
 	}
 	return up(sum, ARRAY_ALIGN);
 }
@@ -79,6 +82,7 @@ static void keep(int card, void *handle, uint64_t bytes)
 	struct vgpu_item item = {.key = (uint64_t)(uintptr_t)handle,
 				 .size = bytes,
 				 .card = card,
+				 .owner = vgpu_context_owner(card),
 				 .refs = 1};
 
 	vgpu_table_put(&arrays, &item);
@@ -179,6 +183,19 @@ static void forget(void *handle)
 
 	if (vgpu_state.grant && vgpu_table_take(&arrays, (uint64_t)(uintptr_t)handle, &item))
 		vgpu_release(item.card, item.size);
+}
+
+static bool ended(const struct vgpu_item *item, uint64_t owner)
+{
+	if (item->owner != owner)
+		return false;
+	vgpu_release(item->card, item->size);
+	return true;
+}
+
+void vgpu_arrays_ended(uint64_t owner)
+{
+	vgpu_table_sweep(&arrays, owner, ended);
 }
 
 CUresult cuArrayDestroy(CUarray array)

@@ -19,7 +19,8 @@
 #define CONFIRM_BYTES (64ull << 20)
 #define CONFIRM_PAUSE_NS 10000000L
 
-static struct vgpu_table modules = VGPU_TABLE_INIT; /* module or library -> bytes */
+static struct vgpu_table modules =
+	VGPU_TABLE_INIT; /* module or library -> bytes, in each context */
 
 /* What modules took by the card's free memory, and what of that is on our slot.
  * The free memory is the whole card's: a neighbour's allocation can be in it, until
@@ -110,10 +111,10 @@ void vgpu_modules_lower(int card, uint64_t bytes)
 }
 
 /* Charges what the call took to owner. Returns false when that is above the
- * limit: the caller undoes the call and then calls forget. */
+ * limit: the caller undoes the call. */
 static bool end_load(const struct load *l, uint64_t owner)
 {
-	struct vgpu_item item = {.key = owner, .card = l->card, .refs = 1}, before;
+	struct vgpu_item item = {.key = owner, .card = l->card, .refs = 1};
 	uint64_t now;
 	bool fits;
 
@@ -137,22 +138,34 @@ static bool end_load(const struct load *l, uint64_t owner)
 		__atomic_add_fetch(&booked[l->card].live, item.size, __ATOMIC_SEQ_CST);
 		__atomic_add_fetch(&booked[l->card].charged, item.size, __ATOMIC_SEQ_CST);
 		show(l->card);
-		if (vgpu_table_take(&modules, owner, &before))
-			item.size += before.size;
+		item.owner = vgpu_context_owner(l->card);
 		vgpu_table_put(&modules, &item);
 	}
 	vgpu_mem_end();
 	return fits;
 }
 
+/* What a comparison has taken out already is not released again. */
+static void unloaded(const struct vgpu_item *item)
+{
+	lower(item->card,
+	      __atomic_sub_fetch(&booked[item->card].live, item->size, __ATOMIC_SEQ_CST));
+}
+
 static void forget(uint64_t owner)
 {
 	struct vgpu_item item;
 
-	/* What a comparison has taken out already is not released again. */
-	if (vgpu_state.grant && vgpu_table_take(&modules, owner, &item))
-		lower(item.card,
-		      __atomic_sub_fetch(&booked[item.card].live, item.size, __ATOMIC_SEQ_CST));
+	while (vgpu_state.grant && vgpu_table_take(&modules, owner, &item))
+		unloaded(&item);
+}
+
+static bool ended(const struct vgpu_item *item, uint64_t owner)
+{
+	if (item->owner != owner)
+		return false;
+	unloaded(item);
+	return true;
 }
 
 static uint64_t id(const void *handle)
@@ -268,7 +281,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 }
 
 /* ------------------------------------------------------------- device limits */
-static uint64_t limit_charge[VGPU_MAX_CARDS][3]; /* by CU_LIMIT_* */
+static struct vgpu_table limits = VGPU_TABLE_INIT; /* CU_LIMIT_* of a context -> bytes */
 /* printf's buffer: the default, and what the card gives at most (measured: H200,
  * driver 580, the default and 512 MiB asked). */
 #define FIFO_DEFAULT (8448ull << 10)
@@ -293,9 +306,41 @@ static uint64_t limit_bytes(int limit, uint64_t value)
 	return value * (uint64_t)sms * (uint64_t)threads;
 }
 
+static bool limit_ended(const struct vgpu_item *item, uint64_t owner)
+{
+	if (item->owner != owner)
+		return false;
+	vgpu_release(item->card, item->size);
+	return true;
+}
+
+void vgpu_modules_ended(uint64_t owner)
+{
+	vgpu_table_sweep(&modules, owner, ended);
+	vgpu_table_sweep(&limits, owner, limit_ended);
+}
+
+/* What the card takes for these is not documented: it is seen by the free memory. */
+static CUresult limit_seen(int limit, size_t value, uint64_t key)
+{
+	size_t before = 0;
+	struct load l;
+	CUresult r;
+
+	if (!vgpu_real.cuCtxGetLimit || vgpu_real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS)
+		before = value;
+	l = begin_load();
+	r = vgpu_real.cuCtxSetLimit(limit, value);
+	if (end_load(&l, key) || r != CUDA_SUCCESS)
+		return r;
+	vgpu_real.cuCtxSetLimit(limit, before);
+	return vgpu_oom(l.card, 0);
+}
+
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
-	uint64_t bytes, *have;
+	struct vgpu_item item, was;
+	uint64_t have = 0;
 	CUresult r;
 	int card;
 
@@ -303,22 +348,33 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	if (!vgpu_real.cuCtxSetLimit)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_current();
-	if (card < 0 || limit < CU_LIMIT_STACK_SIZE || limit > CU_LIMIT_MALLOC_HEAP_SIZE)
+	if (card < 0 || limit < CU_LIMIT_STACK_SIZE ||
+	    limit > CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
 		return vgpu_real.cuCtxSetLimit(limit, value);
-	bytes = limit_bytes(limit, value);
-	have = &limit_charge[card][limit];
-	if (bytes > *have) {
-		if (vgpu_mem_take(card, bytes - *have))
-			return vgpu_oom(card, bytes);
+	item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card), .refs = 1};
+	item.key = vgpu_mix(item.owner, (uint64_t)limit);
+	if (limit > CU_LIMIT_MALLOC_HEAP_SIZE)
+		return limit_seen(limit, value, item.key);
+	item.size = limit_bytes(limit, value);
+	while (vgpu_table_take(&limits, item.key, &was))
+		have += was.size;
+	if (item.size > have && vgpu_mem_take(card, item.size - have)) {
+		r = vgpu_oom(card, item.size);
+		item.size = have;
+	} else if (item.size > have) {
 		r = vgpu_real.cuCtxSetLimit(limit, value);
-		vgpu_mem_done(card, bytes - *have, r);
+		vgpu_mem_done(card, item.size - have, r);
 	} else {
+		vgpu_mem_begin();
 		r = vgpu_real.cuCtxSetLimit(limit, value);
 		if (r == CUDA_SUCCESS)
-			vgpu_release(card, *have - bytes);
+			vgpu_release(card, have - item.size);
+		vgpu_mem_end();
 	}
-	if (r == CUDA_SUCCESS)
-		*have = bytes;
+	if (r != CUDA_SUCCESS)
+		item.size = have;
+	if (item.size)
+		vgpu_table_put(&limits, &item);
 	return r;
 }
 #endif

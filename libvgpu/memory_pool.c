@@ -3,27 +3,19 @@
  * memory_pool.c - stream-ordered allocation. A pool takes memory from the card
  * in larger pieces than it is asked for and keeps freed memory for a while, so
  * the charge of a pool is the larger of what its users hold and what it has
- * reserved, brought up to date at growth, trims, synchronizations and refusals.
+ * reserved, brought up to date at growth, trims and refusals, and by the watcher.
  */
 #ifdef VGPU_PRELOAD
 #include <errno.h>
 #include <stdlib.h>
 
-#include "vgpu.h"
+#include "memory_pool.h"
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
 /* The handle of a pool that the program destroyed while it held memory of it: the
  * driver keeps such a pool until the last of that is freed, and so does the charge. */
 #define DESTROYED ((CUmemoryPool)UINTPTR_MAX)
-
-struct pool {
-	CUmemoryPool handle; /* NULL: free entry. Written under pools_lock */
-	CUmemoryPool was;    /* of a destroyed pool; under pools_lock */
-	int card;
-	uint64_t live;    /* bytes that the program holds */
-	uint64_t charged; /* bytes on our slot for this pool */
-};
 
 /* Entries never move. More are made when these are in use; none is ever given back. */
 #define POOLS 128
@@ -32,9 +24,13 @@ struct pools {
 	struct pools *next;
 };
 static struct pools pools;
-/* Also held over calls of the driver that name a pool which another thread may destroy. */
-static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool dirty; /* something was freed since the last settlement */
+pthread_mutex_t vgpu_pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool dirty; /* what a pool has taken may be less than what is charged */
+/* The watcher asks the pools at most so often; those that keep what nobody holds, in the
+ * hope of use, less often. */
+#define SETTLE_NS 20000000u
+#define SETTLE_KEPT_NS 250000000u
+static bool kept;
 static struct vgpu_table async_ptrs = VGPU_TABLE_INIT;
 
 static struct pools *after(const struct pools *block)
@@ -52,7 +48,7 @@ static struct pool *find_pool(CUmemoryPool handle)
 	return NULL;
 }
 
-/* pools_lock is held; NULL when the process has no memory for more entries. */
+/* vgpu_pools_lock is held; NULL when the process has no memory for more entries. */
 static struct pool *free_entry(void)
 {
 	struct pool *p = find_pool(NULL);
@@ -66,26 +62,31 @@ static struct pool *free_entry(void)
 	return more->pool;
 }
 
-/* card: where the pool is, should it be new; -1: it is not. NULL when there is no room. */
-static struct pool *pool_of(CUmemoryPool handle, int card)
+struct pool *vgpu_pool_of(CUmemoryPool handle, int card)
 {
 	struct pool *p = find_pool(handle);
 
 	if (p || card < 0)
 		return p;
-	pthread_mutex_lock(&pools_lock);
+	pthread_mutex_lock(&vgpu_pools_lock);
 	p = find_pool(handle);
 	if (!p && (p = free_entry()) != NULL) {
 		p->card = card;
+		p->managed = false;
 		__atomic_store_n(&p->live, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->charged, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 	}
-	pthread_mutex_unlock(&pools_lock);
+	pthread_mutex_unlock(&vgpu_pools_lock);
 	return p;
 }
 
-/* Brings the charge to what the pool really holds, up or down. pools_lock is held. */
+static uint64_t same(uint64_t live)
+{
+	return live;
+}
+
+/* Brings the charge to what the pool really holds, up or down. vgpu_pools_lock is held. */
 static void settle_locked(struct pool *p)
 {
 	uint64_t reserved = 0, live, want, have;
@@ -97,32 +98,48 @@ static void settle_locked(struct pool *p)
 	have = __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST);
 	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
 	want = reserved > live ? reserved : live;
-	if (want == have || !__atomic_compare_exchange_n(&p->charged, &have, want, false,
-							 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if (reserved > live)
+		__atomic_store_n(&kept, true, __ATOMIC_RELAXED);
+	if (want <= have) {
+		vgpu_charge_down_to(p->card, &p->charged, want, &p->live, same);
 		return;
-	if (want > have)
-		vgpu_charge_forced(p->card, want - have);
-	else
-		vgpu_release(p->card, have - want);
+	}
+	vgpu_charge_forced(p->card, want - have);
+	if (!__atomic_compare_exchange_n(&p->charged, &have, want, false, __ATOMIC_SEQ_CST,
+					 __ATOMIC_SEQ_CST))
+		vgpu_release(p->card, want - have);
 }
 
 static void settle(struct pool *p)
 {
-	pthread_mutex_lock(&pools_lock);
+	pthread_mutex_lock(&vgpu_pools_lock);
 	settle_locked(p);
-	pthread_mutex_unlock(&pools_lock);
+	pthread_mutex_unlock(&vgpu_pools_lock);
 }
 
 void vgpu_pools_settle(void)
 {
 	vgpu_shared_settle();
-	if (!__atomic_load_n(&dirty, __ATOMIC_RELAXED) || vgpu_capturing())
+	if (vgpu_capturing() || (!__atomic_exchange_n(&dirty, false, __ATOMIC_SEQ_CST) &&
+				 !__atomic_load_n(&kept, __ATOMIC_RELAXED)))
 		return;
-	__atomic_store_n(&dirty, false, __ATOMIC_RELAXED);
+	/* Found again where it is still so. */
+	__atomic_store_n(&kept, false, __ATOMIC_RELAXED);
 	for (struct pools *block = &pools; block; block = after(block))
 		for (int i = 0; i < POOLS; i++)
 			if (__atomic_load_n(&block->pool[i].handle, __ATOMIC_RELAXED))
 				settle(&block->pool[i]);
+}
+
+void vgpu_pools_tick(uint64_t now)
+{
+	static uint64_t last;
+	uint64_t every = __atomic_load_n(&dirty, __ATOMIC_RELAXED) ? SETTLE_NS : SETTLE_KEPT_NS;
+
+	if (now - last < every)
+		return;
+	last = now;
+	vgpu_pools_settle();
 }
 
 /* Memory that the card's pools keep but nobody uses: the driver gets it back. */
@@ -134,16 +151,16 @@ static void trim_pools(int card)
 
 			if (!__atomic_load_n(&p->handle, __ATOMIC_RELAXED))
 				continue;
-			pthread_mutex_lock(&pools_lock);
+			pthread_mutex_lock(&vgpu_pools_lock);
 			if (p->handle && p->handle != DESTROYED && p->card == card) {
 				vgpu_real.cuMemPoolTrimTo(p->handle, 0);
 				settle_locked(p);
 			}
-			pthread_mutex_unlock(&pools_lock);
+			pthread_mutex_unlock(&vgpu_pools_lock);
 		}
 }
 
-/* The driver has given back what was the pool's. pools_lock is held, and let go of. */
+/* The driver has given back what was the pool's. vgpu_pools_lock is held, and let go of. */
 static void end_pool(struct pool *p)
 {
 	uint64_t charged = __atomic_exchange_n(&p->charged, 0, __ATOMIC_SEQ_CST);
@@ -151,13 +168,14 @@ static void end_pool(struct pool *p)
 	int card = p->card;
 
 	__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
-	pthread_mutex_unlock(&pools_lock);
+	pthread_mutex_unlock(&vgpu_pools_lock);
 	vgpu_shared_release((uint64_t)(uintptr_t)was, card, charged);
 }
 
 void vgpu_pools_in_child(void)
 {
-	pthread_mutex_init(&pools_lock, NULL);
+	pthread_mutex_init(&vgpu_pools_lock, NULL);
+	vgpu_graphs_in_child();
 }
 
 static uint64_t whole_steps(uint64_t bytes)
@@ -165,16 +183,9 @@ static uint64_t whole_steps(uint64_t bytes)
 	return (bytes + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
 }
 
-/* One allocation from a pool, between being booked and being made. */
-struct booking {
-	struct pool *pool;
-	uint64_t bytes;
-	bool marked; /* vgpu_mem_begin was called */
-};
-
 /* Charges more for the pool: what is announced and what the card counts now differ
  * until the driver has grown it. */
-static int charge_steps(struct booking *b, uint64_t live)
+static int charge_steps(struct vgpu_booking *b, uint64_t live)
 {
 	if (!b->marked)
 		vgpu_mem_begin();
@@ -183,7 +194,7 @@ static int charge_steps(struct booking *b, uint64_t live)
 }
 
 /* Makes room for the booking in the pool; 0 or -ENOMEM. */
-static int grow(struct booking *b)
+static int grow(struct vgpu_booking *b)
 {
 	struct pool *p = b->pool;
 	uint64_t live = __atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
@@ -212,14 +223,26 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 	struct vgpu_item item = {.key = dptr,
 				 .size = size,
 				 .card = p->card,
+				 .owner = vgpu_context_owner(p->card),
 				 .other = (uint64_t)(uintptr_t)p,
 				 .refs = 1};
 
+	if (p->managed)
+		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
 	vgpu_table_put(&async_ptrs, &item);
 	/* Near the charge the driver may have grown the pool: see by how much. */
 	if (__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + size >
 	    __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST))
 		settle(p);
+}
+
+/* The program no longer holds it. True: it was the last of a pool that is destroyed. */
+static bool given(struct pool *p, uint64_t size)
+{
+	if (p->managed)
+		__atomic_sub_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
+	return __atomic_sub_fetch(&p->live, size, __ATOMIC_SEQ_CST) == 0 &&
+	       __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST) == DESTROYED;
 }
 
 bool vgpu_pool_forget(CUdeviceptr dptr)
@@ -230,206 +253,114 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 	if (!vgpu_table_take(&async_ptrs, dptr, &item))
 		return false;
 	p = (struct pool *)(uintptr_t)item.other;
-	if (__atomic_sub_fetch(&p->live, item.size, __ATOMIC_SEQ_CST) == 0 &&
-	    __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST) == DESTROYED) {
-		pthread_mutex_lock(&pools_lock);
+	if (given(p, item.size)) {
+		pthread_mutex_lock(&vgpu_pools_lock);
 		/* Unless another thread was first, or it could not be destroyed. */
 		if (p->handle == DESTROYED && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
 			end_pool(p);
 		else
-			pthread_mutex_unlock(&pools_lock);
+			pthread_mutex_unlock(&vgpu_pools_lock);
 	}
 	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
 	return true;
 }
 
-/* A captured allocation becomes a node of a graph and is charged there. */
-static bool captured(CUstream stream)
+static bool add_up(const struct vgpu_item *item, uint64_t owner)
 {
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+	struct pool *p = (struct pool *)(uintptr_t)item->other;
 
-	return vgpu_capturing() && vgpu_real.cuStreamIsCapturing &&
-	       (vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-		status != CU_STREAM_CAPTURE_STATUS_NONE);
+	p->sum += item->size;
+	if (item->owner == owner)
+		p->ending += item->size;
+	return false;
 }
 
-/* The device of a stream; of the current context for the default ones. */
-static bool device_of(CUstream stream, CUdevice *dev)
+static bool ended(const struct vgpu_item *item, uint64_t owner)
 {
-	if (__atomic_load_n(&vgpu_only_card, __ATOMIC_RELAXED) >= 0) {
-		*dev = 0;
-		return true;
-	}
-	if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
-	    vgpu_real.cuStreamGetDevice)
-		return vgpu_real.cuStreamGetDevice(stream, dev) == CUDA_SUCCESS;
-	return vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS;
+	struct pool *p = (struct pool *)(uintptr_t)item->other;
+
+	if (item->owner != owner || !p->ending)
+		return false;
+	given(p, item->size);
+	return true;
 }
 
-/* The current pool of each device, or NULL: to be asked for, which costs as much as
- * the rest of an allocation. Forgotten whenever it may have changed. */
-#define MAX_CURRENT 64
-static struct pool *current[MAX_CURRENT];
-static uint32_t changes; /* of it; under pools_lock */
-
-void vgpu_pools_forget_current(void)
+/* A pool is the device's, and CUDA does not say whether an allocation of it ends with the
+ * context in which it was made. So the pool is asked, and what it still has counts on. */
+void vgpu_pools_ended(uint64_t owner)
 {
-	pthread_mutex_lock(&pools_lock);
-	__atomic_add_fetch(&changes, 1, __ATOMIC_RELAXED);
-	for (int i = 0; i < MAX_CURRENT; i++)
-		__atomic_store_n(&current[i], NULL, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&pools_lock);
+	pthread_mutex_lock(&vgpu_pools_lock);
+	for (struct pools *block = &pools; block; block = after(block))
+		for (int i = 0; i < POOLS; i++)
+			block->pool[i].sum = block->pool[i].ending = 0;
+	vgpu_table_sweep(&async_ptrs, owner, add_up);
+	for (struct pools *block = &pools; block; block = after(block))
+		for (int i = 0; i < POOLS; i++) {
+			struct pool *p = &block->pool[i];
+			uint64_t used = 0;
+
+			if (!p->ending)
+				continue;
+			if (p->handle == DESTROYED || !vgpu_real.cuMemPoolGetAttribute ||
+			    vgpu_real.cuMemPoolGetAttribute(p->handle,
+							    CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+							    &used) != CUDA_SUCCESS ||
+			    used > p->sum - p->ending)
+				p->ending = 0;
+		}
+	vgpu_table_sweep(&async_ptrs, owner, ended);
+	pthread_mutex_unlock(&vgpu_pools_lock);
+	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
+	vgpu_pools_settle();
 }
 
-static struct pool *ask_current(CUdevice dev)
+CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size)
 {
-	uint32_t before = __atomic_load_n(&changes, __ATOMIC_ACQUIRE);
-	CUmemoryPool handle = NULL;
-	struct pool *p;
-	int card = vgpu_card_of_device(dev);
-
-	if (card < 0 || !vgpu_real.cuDeviceGetMemPool ||
-	    vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
-		return NULL;
-	p = pool_of(handle, card);
-	pthread_mutex_lock(&pools_lock);
-	/* Else the answer may be older than the change. */
-	if (before == changes && dev >= 0 && dev < MAX_CURRENT)
-		__atomic_store_n(&current[dev], p, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&pools_lock);
-	return p;
-}
-
-/* The pool that cuMemAllocAsync takes from: the current one of the stream's
- * device. */
-static struct pool *current_pool(CUstream stream)
-{
-	struct pool *p = NULL;
-	CUdevice dev;
-
-	if (!device_of(stream, &dev))
-		return NULL;
-	if (likely(dev >= 0 && dev < MAX_CURRENT))
-		p = __atomic_load_n(&current[dev], __ATOMIC_ACQUIRE);
-	return likely(p != NULL) ? p : ask_current(dev);
-}
-
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDeviceSetMemPool)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuDeviceSetMemPool(dev, pool);
-	vgpu_pools_forget_current();
-	return r;
-}
-
-CUresult cuMemSetMemPool(const CUmemLocation *location, int type, CUmemoryPool pool)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemSetMemPool)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuMemSetMemPool(location, type, pool);
-	vgpu_pools_forget_current();
-	return r;
-}
-
-/* A pool that is named. Default pools are not created by anybody we see. */
-static struct pool *named_pool(CUmemoryPool handle)
-{
-	struct pool *p = handle ? pool_of(handle, -1) : NULL;
-	CUmemoryPool dflt = NULL;
-	int n = 0;
-
-	if (p || !handle || !vgpu_real.cuDeviceGetDefaultMemPool || !vgpu_real.cuDeviceGetCount ||
-	    vgpu_real.cuDeviceGetCount(&n) != CUDA_SUCCESS)
-		return p;
-	for (CUdevice dev = 0; dev < n; dev++)
-		if (vgpu_real.cuDeviceGetDefaultMemPool(&dflt, dev) == CUDA_SUCCESS &&
-		    dflt == handle)
-			return pool_of(handle, vgpu_card_of_device(dev));
-	return NULL;
-}
-
-static CUresult booked(struct booking *b, struct pool *p, size_t size)
-{
-	*b = (struct booking){.pool = p, .bytes = rounded(size)};
+	*b = (struct vgpu_booking){.pool = p, .bytes = rounded(size)};
 	if (likely(grow(b) == 0))
 		return CUDA_SUCCESS;
 	vgpu_mem_end();
 	return vgpu_oom(p->card, size);
 }
 
-static CUresult made(const struct booking *b, const CUdeviceptr *dptr, CUresult r)
+CUresult vgpu_pool_made(const struct vgpu_booking *b, const CUdeviceptr *dptr, CUresult r)
 {
 	if (r == CUDA_SUCCESS)
 		keep(b->pool, *dptr, b->bytes);
-	else
+	else {
 		__atomic_sub_fetch(&b->pool->live, b->bytes, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
+	}
 	if (b->marked)
 		vgpu_mem_end();
 	return r;
 }
 
-#define ALLOC_ASYNC(name, params, pool_expr, call)                                    \
-	CUresult name params                                                          \
-	{                                                                             \
-		struct booking b;                                                     \
-		struct pool *p;                                                       \
-		CUresult r;                                                           \
-                                                                                      \
-		vgpu_need_cuda();                                                     \
-		if (!vgpu_real.name)                                                  \
-			return CUDA_ERROR_NO_DEVICE;                                  \
-		p = vgpu_state.grant && dptr && !captured(stream) ? pool_expr : NULL; \
-		if (!p)                                                               \
-			return call;                                                  \
-		r = booked(&b, p, size);                                              \
-		return r == CUDA_SUCCESS ? made(&b, dptr, call) : r;                  \
-	}
-
-ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t size, CUstream stream),
-	    current_pool(stream), vgpu_real.cuMemAllocAsync(dptr, size, stream))
-ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t size, CUstream stream),
-	    current_pool(stream), vgpu_real.cuMemAllocAsync_ptsz(dptr, size, stream))
-ALLOC_ASYNC(cuMemAllocFromPoolAsync,
-	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), named_pool(pool),
-	    vgpu_real.cuMemAllocFromPoolAsync(dptr, size, pool, stream))
-ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
-	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), named_pool(pool),
-	    vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
-
-static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr,
-			   CUstream stream)
+/* A pool belongs to the card that it names, whatever context is current; one in host memory
+ * to none. Any page of a managed one may come to the card. */
+static int card_of(const CUmemLocation *location, int type)
 {
-	CUresult r;
+	int card;
 
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	r = real(dptr, stream);
-	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
-		vgpu_pool_forget(dptr);
-	return r;
+	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+		return vgpu_card_of_device(location->id);
+	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED || !vgpu_state.ncards)
+		return -1;
+	card = vgpu_card_current();
+	return card < 0 ? 0 : card;
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
+/* False: what cannot be charged is not given. */
+static bool pool_is(CUmemoryPool pool, const CUmemLocation *location, int type)
 {
-	vgpu_need_cuda();
-	return free_async(vgpu_real.cuMemFreeAsync, dptr, stream);
+	int card = vgpu_state.grant ? card_of(location, type) : -1;
+	struct pool *p = vgpu_pool_of(pool, card);
+
+	if (p && type == CU_MEM_ALLOCATION_TYPE_MANAGED)
+		p->managed = true;
+	return card < 0 || p;
 }
 
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
-{
-	vgpu_need_cuda();
-	return free_async(vgpu_real.cuMemFreeAsync_ptsz, dptr, stream);
-}
-
-/* A pool belongs to the card that it names, whatever context is current; one in
- * host memory to none. */
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
 	CUresult r;
@@ -441,19 +372,28 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	    vgpu_not_granted(props->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	r = vgpu_real.cuMemPoolCreate(pool, props);
-	if (r == CUDA_SUCCESS && props && vgpu_state.grant &&
-	    props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-		int card = vgpu_card_of_device(props->location.id);
-
-		/* What cannot be charged is not given. */
-		if (card >= 0 && !pool_of(*pool, card)) {
-			if (vgpu_real.cuMemPoolDestroy)
-				vgpu_real.cuMemPoolDestroy(*pool);
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		}
-	}
-	return r;
+	if (r != CUDA_SUCCESS || !props || pool_is(*pool, &props->location, props->allocType))
+		return r;
+	if (vgpu_real.cuMemPoolDestroy)
+		vgpu_real.cuMemPoolDestroy(*pool);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
+
+#define GET_POOL(name)                                                                  \
+	CUresult name(CUmemoryPool *pool, CUmemLocation *location, int type)            \
+	{                                                                               \
+		CUresult r;                                                             \
+                                                                                        \
+		vgpu_need_cuda();                                                       \
+		if (!vgpu_real.name)                                                    \
+			return CUDA_ERROR_NO_DEVICE;                                    \
+		r = vgpu_real.name(pool, location, type);                               \
+		return r == CUDA_SUCCESS && location && !pool_is(*pool, location, type) \
+			       ? CUDA_ERROR_OUT_OF_MEMORY                               \
+			       : r;                                                     \
+	}
+GET_POOL(cuMemGetDefaultMemPool)
+GET_POOL(cuMemGetMemPool)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {
@@ -464,7 +404,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 	if (!vgpu_real.cuMemPoolTrimTo)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuMemPoolTrimTo(pool, keep_bytes);
-	p = r == CUDA_SUCCESS && vgpu_state.grant ? pool_of(pool, -1) : NULL;
+	p = r == CUDA_SUCCESS && vgpu_state.grant ? vgpu_pool_of(pool, -1) : NULL;
 	if (p)
 		settle(p);
 	return r;
@@ -480,7 +420,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		return CUDA_ERROR_NO_DEVICE;
 	if (!vgpu_state.grant)
 		return vgpu_real.cuMemPoolDestroy(pool);
-	pthread_mutex_lock(&pools_lock);
+	pthread_mutex_lock(&vgpu_pools_lock);
 	p = pool ? find_pool(pool) : NULL;
 	/* Before the driver can give the same handle to another pool. */
 	if (p) {
@@ -493,7 +433,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	if (p && r == CUDA_SUCCESS && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
 		end_pool(p);
 	else
-		pthread_mutex_unlock(&pools_lock);
+		pthread_mutex_unlock(&vgpu_pools_lock);
 	vgpu_pools_forget_current(); /* the device's own pool is current again */
 	return r;
 }

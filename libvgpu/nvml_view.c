@@ -10,7 +10,7 @@ static void view(int card, unsigned long long *total, unsigned long long *free,
 
 	vgpu_shared_settle();
 	vgpu_told(card, &f, &t);
-	if (t == *total)
+	if (t == *total && f == *free)
 		return;
 	*total = t;
 	*free = f;

@@ -16,6 +16,8 @@
 /* Short programs never pay for opening NVML. */
 #define FIRST_MEASURE_NS 1000000000u
 #define MAX_PROCESSES 256
+/* Where there is no NVML, it is looked for again no sooner. */
+#define NVML_AGAIN_NS 30000000000u
 /* What the card takes for a process beyond what it counts as the process's own
  * (9 MiB on an H200 with driver 580). */
 #define UNCOUNTED (10ull << 20)
@@ -90,19 +92,24 @@ void vgpu_overhead_context_gone(int card)
 /* NULL: NVML does not have the card. Of threads that ask at the same time, all find the same. */
 static nvmlDevice_t nvml_handle(int card)
 {
+	static uint64_t tried;
 	nvmlDevice_t found = __atomic_load_n(&handle[card], __ATOMIC_ACQUIRE);
+	uint64_t last = __atomic_load_n(&tried, __ATOMIC_RELAXED), now = vgpu_now();
 
 	if (found)
 		return found;
-	vgpu_need_nvml();
-	if (!vgpu_real.nvmlInit_v2 || !vgpu_real.nvmlDeviceGetHandleByUUID ||
-	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3)
-		return NULL;
 	if (!__atomic_load_n(&nvml_up, __ATOMIC_ACQUIRE)) {
-		if (vgpu_real.nvmlInit_v2() != NVML_SUCCESS)
+		if (last && now - last < NVML_AGAIN_NS)
+			return NULL;
+		__atomic_store_n(&tried, now, __ATOMIC_RELAXED);
+		vgpu_need_nvml();
+		if (!vgpu_real.nvmlInit_v2 || vgpu_real.nvmlInit_v2() != NVML_SUCCESS)
 			return NULL;
 		__atomic_store_n(&nvml_up, true, __ATOMIC_RELEASE);
 	}
+	if (!vgpu_real.nvmlDeviceGetHandleByUUID ||
+	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3)
+		return NULL;
 	if (vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid, &found) !=
 	    NVML_SUCCESS)
 		return NULL;
@@ -210,12 +217,12 @@ void vgpu_overhead_tick(uint64_t now)
 	static uint64_t next, compared_modules[VGPU_MAX_CARDS];
 	static unsigned looks[VGPU_MAX_CARDS];
 
+	vgpu_pools_tick(now);
 	if (next == 0)
 		next = now + FIRST_MEASURE_NS;
 	if (now < next)
 		return;
 	next = now + MEASURE_NS;
-	vgpu_shared_settle();
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		uint64_t charged = vgpu_modules_charged((int)i);
 

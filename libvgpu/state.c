@@ -163,11 +163,14 @@ static bool map_cache(const char *path, bool create)
 		return false;
 	}
 	use_cache(p);
-	if (create && vgpu_state.cache.header->magic == 0)
-		vgpu_cache_init(vgpu_state.cache.header, vgpu_state.grant);
-	if (vgpu_cache_valid(vgpu_state.cache.header, VGPU_CACHE_SIZE) &&
-	    vgpu_state.cache.header->max_slots == VGPU_MAX_SLOTS)
-		return true;
+	/* On a full file system a look at a new file ends the process. */
+	if (!create || vgpu_has_pages(vgpu_state.cache.header, sizeof *vgpu_state.cache.header)) {
+		if (create && vgpu_state.cache.header->magic == 0)
+			vgpu_cache_init(vgpu_state.cache.header, vgpu_state.grant);
+		if (vgpu_cache_valid(vgpu_state.cache.header, VGPU_CACHE_SIZE) &&
+		    vgpu_state.cache.header->max_slots == VGPU_MAX_SLOTS)
+			return true;
+	}
 	refuse("cache", path, 0, "not a cache of this version");
 	munmap(p, VGPU_CACHE_SIZE);
 	return false;

@@ -151,6 +151,20 @@ bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 	return p != NULL;
 }
 
+void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
+		      bool (*goes)(const struct vgpu_item *, uint64_t))
+{
+	lock(t);
+	for (size_t i = 0; i < t->buckets; i++)
+		for (struct vgpu_item **p = &t->bucket[i]; *p;) {
+			if (goes(*p, owner))
+				unlink_item(t, p, NULL);
+			else
+				p = &(*p)->next;
+		}
+	pthread_mutex_unlock(&t->lock);
+}
+
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out)
 {
 	struct vgpu_item **p;

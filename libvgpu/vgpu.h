@@ -137,6 +137,8 @@ static inline void vgpu_cancel_as(int before)
 /* context.c: a context is there that no hook saw being made; a forked child has none. */
 void vgpu_context_seen(int card);
 void vgpu_contexts_in_child(void);
+/* The context that memory which is taken now ends with; a green one's is the primary's. */
+uint64_t vgpu_context_owner(int card);
 
 /* config.c: a grant from HAMi-style environment variables. Returns false when
  * none is set; a value that cannot be understood is said on stderr and gives
@@ -146,6 +148,7 @@ bool vgpu_grant_from_env(struct vgpu_grant *g);
 /* table.c: process-local map from an address or handle to what it holds. */
 struct vgpu_item {
 	uint64_t key, size, other;
+	uint64_t owner; /* what it ends with: vgpu_context_owner; 0: only by itself */
 	int card;
 	unsigned refs;
 	struct vgpu_item *next;
@@ -170,12 +173,17 @@ bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 /* After a fork, in the child: all tables are empty and unlocked. */
 void vgpu_tables_in_child(void);
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
+/* Asks of each entry, with the lock held, whether it goes. */
+void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
+		      bool (*goes)(const struct vgpu_item *, uint64_t owner));
 
 /* memory.c: the steps around an allocation. take announces the bytes and says
  * 0, or -ENOMEM when they do not fit; then the driver is asked; then done keeps
  * the bytes or, when the driver refused, takes them back, and returns r. */
 int vgpu_mem_take(int card, uint64_t bytes);
 CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r);
+/* Adds up a change of the charge in one step, so that nobody sees less than both ends. */
+void vgpu_charge_moves(int card, uint64_t from, uint64_t to);
 /* Around a call that gives memory back. */
 void vgpu_mem_begin(void);
 void vgpu_mem_end(void);
@@ -186,6 +194,10 @@ void vgpu_charge_forced(int card, uint64_t bytes);
 /* Raises *charged, a sum of charges that several threads move, to at least want;
  * 0 or -ENOMEM. */
 int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want);
+/* Lowers *charged to at most want, but to no less than what of says of *live: another
+ * thread may count on the charge. */
+void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
+			 uint64_t (*of)(uint64_t));
 /* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult vgpu_oom(int card, uint64_t bytes);
 /* Bytes of managed memory that this process holds. */
@@ -193,6 +205,11 @@ extern uint64_t vgpu_managed_bytes;
 /* Makes free and total of a card, as the driver says them, what the job is told: a
  * card as large as its limit. Only where there is a limit. */
 void vgpu_told(int card, uint64_t *free, uint64_t *total);
+/* What ended with a context, by kind: its charges. */
+void vgpu_linear_ended(uint64_t owner);
+void vgpu_arrays_ended(uint64_t owner);
+void vgpu_modules_ended(uint64_t owner);
+void vgpu_graphs_settle(int card, CUdevice dev);
 /* All that counts for the job on a card: slots, and what gresd measured beside. */
 uint64_t vgpu_mem_used(int card);
 
@@ -237,6 +254,10 @@ void vgpu_uses_forget(void);
 #define VGPU_POOL_STEP (32ull << 20)
 /* memory_pool.c: bring charges to what the pools hold, if they may differ. */
 void vgpu_pools_settle(void);
+/* The watcher's look: the same, from time to time. */
+void vgpu_pools_tick(uint64_t now);
+/* A context has ended, and what was allocated in it, unless the driver says otherwise. */
+void vgpu_pools_ended(uint64_t owner);
 /* memory_pool.c: which pool is current on a device may have changed. */
 void vgpu_pools_forget_current(void);
 /* After a fork, in the child: unlocked. */
@@ -254,6 +275,8 @@ void vgpu_shared_in_child(void);
 CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
 			   CUstream stream);
 void vgpu_graph_forget(CUgraphExec graph);
+/* After a fork, in the child: unlocked, and nothing is its. */
+void vgpu_graphs_in_child(void);
 
 /* limiter.c: the GPU-time budget. */
 struct vgpu_launch {

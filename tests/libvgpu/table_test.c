@@ -95,12 +95,43 @@ static void test_a_forked_child_begins_anew(void)
 	CHECK(vgpu_table_take(&table, 4096, &out));
 }
 
+static uint64_t swept;
+
+static bool of_owner(const struct vgpu_item *item, uint64_t owner)
+{
+	if (item->owner != owner)
+		return false;
+	swept += item->size;
+	return true;
+}
+
+/* Entries of one owner go, also several of one key, and no others. */
+static void test_sweep(void)
+{
+	struct vgpu_item item, found;
+
+	for (uint64_t i = 0; i < 1000; i++) {
+		item = (struct vgpu_item){.key = i / 2, .size = 1, .owner = 1 + i % 3, .refs = 1};
+		CHECK(vgpu_table_put(&table, &item));
+	}
+	vgpu_table_sweep(&table, 2, of_owner);
+	CHECK_EQ(swept, 333);
+	CHECK_EQ(table.count, 667);
+	for (uint64_t i = 0; i < 1000; i++)
+		while (vgpu_table_take(&table, i / 2, &found))
+			CHECK(found.owner != 2);
+	CHECK_EQ(table.count, 0);
+	vgpu_table_sweep(&table, 1, of_owner);
+	CHECK_EQ(swept, 333);
+}
+
 int main(void)
 {
 	test_a_forked_child_begins_anew();
 	test_put_get_take();
 	test_references();
 	test_threads_and_growth();
+	test_sweep();
 	free(table.bucket);
 	return done("table");
 }

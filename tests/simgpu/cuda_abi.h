@@ -22,6 +22,7 @@ typedef struct CUkern_st *CUkernel;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
+typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
@@ -86,6 +87,9 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_st {
 	unsigned NumChannels;
 	unsigned Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
+
+#define CUDA_ARRAY3D_LAYERED 0x01u
+#define CUDA_ARRAY3D_CUBEMAP 0x04u
 
 typedef struct CUlaunchConfig_st {
 	unsigned gridDimX, gridDimY, gridDimZ;
@@ -209,6 +213,7 @@ enum {
 	CU_LIMIT_STACK_SIZE,
 	CU_LIMIT_PRINTF_FIFO_SIZE,
 	CU_LIMIT_MALLOC_HEAP_SIZE,
+	CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
 	CU_LIMIT_COUNT = 9
 };
 

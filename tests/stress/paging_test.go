@@ -64,3 +64,28 @@ func TestOversubscribedByEnvironment(t *testing.T) {
 		}
 	}
 }
+
+// nvidia-smi and a CUDA program are told the same total, though the first never asks CUDA.
+func TestNVMLAloneTellsTheSameTotal(t *testing.T) {
+	for _, c := range []struct {
+		limit, oversubscribe string
+		mib                  float64
+	}{
+		{"100G", "true", 100 << 10},
+		{"40G", "true", 40 << 10},
+		{"40G", "", 40 << 10},
+	} {
+		t.Run(c.limit+" "+c.oversubscribe, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT="+c.limit, "CUDA_OVERSUBSCRIBE="+c.oversubscribe), "nvmltotal", "--libdir", libdir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, got := range r {
+				if got != c.mib {
+					t.Errorf("%s: %v MiB, want %v", name, got, c.mib)
+				}
+			}
+		})
+	}
+}

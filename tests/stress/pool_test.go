@@ -3,9 +3,14 @@
 package stress
 
 import (
+	"encoding/json"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 // What a pool keeps counts, whichever pool is current: memory is booked on the one
@@ -56,6 +61,120 @@ func TestMemoryOfAllPoolsCounts(t *testing.T) {
 			}
 			if got := r["after_mib"].(float64); got != 0 {
 				t.Errorf("%v MiB are used when all is freed", got)
+			}
+		})
+	}
+}
+
+// waiting starts a program that says when it is there and then waits for end, with no call.
+func waiting(t *testing.T, env []string, args ...string) (there func() float64, end func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "../../build/tests/poolback", args...)
+	cmd.Env = env
+	hold, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	there = func() float64 {
+		var line struct{ Error float64 }
+		if err := json.NewDecoder(out).Decode(&line); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+		return line.Error
+	}
+	end = func() {
+		_ = hold.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	return there, end
+}
+
+// A pool gives memory back to the card when its work is done; other processes of the job
+// have it then, though the one that freed it makes no further call.
+func TestWhatAPoolGaveBackIsTheJobs(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	env = append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G",
+		"CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
+	there, end := waiting(t, env, "free", "--libdir", libdir)
+	if e := there(); e != 0 {
+		t.Fatalf("taking and freeing: error %v", e)
+	}
+	r, err := run(t, env, "poolback", "take", "--libdir", libdir)
+	if err != nil || r["error"].(float64) != 0 {
+		t.Errorf("5 GiB of 8 beside a process that has freed 5: %v, error %v", err, r["error"])
+	}
+	end()
+}
+
+// What a graph takes is charged at every moment from before its launch on, also while the
+// library asks what the pool of graphs has really taken.
+func TestAGraphIsChargedAllTheTime(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	cache := filepath.Join(t.TempDir(), "cache")
+	for _, call := range []string{"cuDeviceGetGraphMemAttribute", "cuGraphLaunch"} {
+		slow := exec.CommandContext(t.Context(), "../../build/simgpu/bin/simgpu", "slow", "--call", call, "--ms", "50", "--count", "100")
+		slow.Env = env
+		if out, err := slow.CombinedOutput(); err != nil {
+			t.Fatalf("simgpu slow: %v\n%s", err, out)
+		}
+	}
+	env = append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+cache)
+	there, end := waiting(t, env, "graph", "--libdir", libdir)
+	launched := make(chan float64)
+	go func() { launched <- there() }()
+	const bytes = 5 << 30
+	most, least := uint64(0), ^uint64(0) // once it was there
+	for done := false; !done; time.Sleep(time.Millisecond) {
+		select {
+		case e := <-launched:
+			if e != 0 {
+				t.Errorf("launch: error %v", e)
+			}
+			done = true
+		default:
+		}
+		view, err := libvgpu.ReadCache(cache)
+		if err != nil {
+			continue // not made yet
+		}
+		used := view.Cards[0].MemUsed
+		if most = max(most, used); most >= bytes {
+			least = min(least, used)
+		}
+	}
+	end()
+	if most < bytes || least < bytes {
+		t.Errorf("%d MiB charged at most, then %d at least, want 5 GiB from the launch on", most>>20, least>>20)
+	}
+}
+
+// Memory that is taken in a stream is charged there, unless that stream itself is captured.
+func TestACaptureElsewhereHidesNothing(t *testing.T) {
+	for _, c := range []struct {
+		name               string
+		granted, last, mib float64
+	}{
+		{"beside", 7, 2, 7168}, // 8 GiB less a context
+		{"inside", 3, 0, 0},    // charged when the graph is launched
+		{"legacy", 0, 906, 0},  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "captured", c.name, "--libdir", libdir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["granted"] != c.granted || r["last"] != c.last || r["used_mib"] != c.mib {
+				t.Errorf("%v GiB granted, error %v, %v MiB used; want %v, %v, %v", r["granted"], r["last"], r["used_mib"], c.granted, c.last, c.mib)
 			}
 		})
 	}

@@ -9,12 +9,16 @@ struct CUarray_st {
 	uint32_t magic;
 	uint32_t card;
 	uint64_t bytes;
+	CUcontext ctx;
+	CUarray next;
 	CUDA_ARRAY3D_DESCRIPTOR desc;
 };
 
 struct CUmipmappedArray_st {
 	struct CUarray_st base;
 };
+
+static CUarray arrays;
 
 static unsigned element_size(int format)
 {
@@ -36,7 +40,9 @@ static unsigned element_size(int format)
 
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
 {
-	size_t w = d->Width >> level, h = d->Height >> level, z = d->Depth >> level;
+	size_t w = d->Width >> level, h = d->Height >> level,
+	       z = d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) ? d->Depth
+									    : d->Depth >> level;
 
 	return (uint64_t)(w ? w : 1) * (h ? h : 1) * (z ? z : 1) * d->NumChannels *
 	       element_size(d->Format);
@@ -63,6 +69,9 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, str
 	a->card = drv_current()->card;
 	a->bytes = bytes;
 	a->desc = *d;
+	a->ctx = drv_current();
+	a->next = arrays;
+	arrays = a;
 	return CUDA_SUCCESS;
 }
 
@@ -130,12 +139,28 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *desc, CUarray array)
 
 static CUresult destroy(CUarray a)
 {
+	CUarray *link = &arrays;
+
 	if (!array_ok(a))
 		return CUDA_ERROR_INVALID_HANDLE;
+	while (*link != a)
+		link = &(*link)->next;
+	*link = a->next;
 	mem_uncharge(a->card, a->bytes);
 	a->magic = 0;
 	free(a);
 	return CUDA_SUCCESS;
+}
+
+void array_drop_context(CUcontext ctx)
+{
+	CUarray next;
+
+	for (CUarray a = arrays; a; a = next) {
+		next = a->next;
+		if (a->ctx == ctx)
+			destroy(a);
+	}
 }
 
 CUresult cuArrayDestroy(CUarray array)

@@ -163,12 +163,23 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *graph)
 	return drv_leave(rc);
 }
 
+/* A capture of a blocking stream and the legacy stream exclude each other. */
+struct capture *capture_beside(CUstream s)
+{
+	for (struct capture *c = drv.captures; c && s == s->ctx->legacy; c = c->next)
+		if (c->origin->ctx == s->ctx && !(c->origin->flags & CU_STREAM_NON_BLOCKING))
+			return c;
+	return NULL;
+}
+
 static CUresult capture_info(CUstream handle, int *status, uint64_t *id, CUgraph *graph)
 {
 	CUstream s = stream_of(handle);
 
 	if (!s || !status)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (capture_beside(s)) /* which stays valid */
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 	*status = !s->capture           ? CU_CAPTURE_NONE
 		  : s->capture->invalid ? CU_CAPTURE_INVALIDATED
 					: CU_CAPTURE_ACTIVE;

@@ -87,6 +87,7 @@ static CUresult context_new(CUdevice dev, unsigned flags, bool primary, CUcontex
 	c->limit[CU_LIMIT_STACK_SIZE] = 1024;
 	c->limit[CU_LIMIT_PRINTF_FIFO_SIZE] = 7864320;
 	c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] = 8388608;
+	c->limit[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
 	c->next = drv.contexts;
 	drv.contexts = c;
 	c->legacy = stream_new(c, true, 0, 0);
@@ -118,6 +119,7 @@ static void context_destroy(CUcontext c)
 	while (c->streams)
 		stream_release(c->streams);
 	mem_drop_context(c);
+	array_drop_context(c);
 	mem_uncharge(c->card, c->heap_bytes);
 	drv_model_lock();
 	sim_ctx_drop(drv.st, (uint32_t)c->slot);
@@ -183,22 +185,36 @@ CUresult cuCtxDestroy(CUcontext ctx)
 	return cuCtxDestroy_v2(ctx);
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+static CUresult primary_retain(CUcontext *pctx, CUdevice dev)
 {
 	CUresult rc = CUDA_SUCCESS;
 
+	if (!drv.primary[dev])
+		rc = context_new(dev, drv.primary_flags[dev], true, pctx);
+	if (rc)
+		return rc;
+	drv.primary_refs[dev]++;
+	*pctx = drv.primary[dev];
+	return CUDA_SUCCESS;
+}
+
+static CUresult primary_release(CUdevice dev)
+{
+	if (!drv.primary_refs[dev])
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (--drv.primary_refs[dev] == 0 && drv.primary[dev])
+		context_destroy(drv.primary[dev]);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
 	ENTER(NEED_INIT);
 	if (!pctx)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	if (!drv_device_ok(dev))
 		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
-	if (drv.primary[dev]) {
-		drv.primary[dev]->refs++;
-		*pctx = drv.primary[dev];
-	} else {
-		rc = context_new(dev, drv.primary_flags[dev], true, pctx);
-	}
-	return drv_leave(rc);
+	return drv_leave(primary_retain(pctx, dev));
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
@@ -206,11 +222,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 	ENTER(NEED_INIT);
 	if (!drv_device_ok(dev))
 		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
-	if (!drv.primary[dev])
-		return drv_leave(CUDA_ERROR_INVALID_CONTEXT);
-	if (--drv.primary[dev]->refs == 0)
-		context_destroy(drv.primary[dev]);
-	return drv_leave(CUDA_SUCCESS);
+	return drv_leave(primary_release(dev));
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
@@ -218,6 +230,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 	return cuDevicePrimaryCtxRelease_v2(dev);
 }
 
+/* The context ends, the references to it do not: the next to retain it makes it anew. */
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
 	ENTER(NEED_INIT);
@@ -231,6 +244,80 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 {
 	return cuDevicePrimaryCtxReset_v2(dev);
+}
+
+struct CUgreenCtx_st {
+	uint32_t magic;
+	CUdevice dev;
+};
+
+/* A part of the device: it keeps the primary context, and has nothing else here. */
+CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned flags)
+{
+	CUgreenCtx g;
+	CUcontext c;
+	CUresult rc;
+
+	(void)desc;
+	ENTER(NEED_INIT);
+	if (!pctx || !flags)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!drv_device_ok(dev))
+		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
+	g = calloc(1, sizeof(*g));
+	if (!g)
+		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	rc = primary_retain(&c, dev);
+	if (rc) {
+		free(g);
+		return drv_leave(rc);
+	}
+	g->magic = MAGIC_GREEN;
+	g->dev = dev;
+	*pctx = g;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx ctx)
+{
+	CUdevice dev;
+
+	ENTER(NEED_INIT);
+	if (!ctx || ctx->magic != MAGIC_GREEN)
+		return drv_leave(CUDA_ERROR_INVALID_CONTEXT);
+	dev = ctx->dev;
+	ctx->magic = 0;
+	free(ctx);
+	return drv_leave(primary_release(dev));
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *pctx, CUgreenCtx ctx)
+{
+	ENTER(NEED_INIT);
+	if (!pctx || !ctx || ctx->magic != MAGIC_GREEN || !drv.primary[ctx->dev])
+		return drv_leave(CUDA_ERROR_INVALID_CONTEXT);
+	*pctx = drv.primary[ctx->dev];
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
+{
+	ENTER(NEED_CTX);
+	if (!pctx || flags || drv_current()->primary)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	*pctx = drv_current();
+	(*pctx)->refs++;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxDetach(CUcontext ctx)
+{
+	ENTER(NEED_CTX);
+	if (ctx != drv_current() || ctx->primary)
+		return drv_leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (--ctx->refs == 0)
+		context_destroy(ctx);
+	return drv_leave(CUDA_SUCCESS);
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned *flags, int *active)

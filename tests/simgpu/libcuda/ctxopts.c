@@ -29,6 +29,10 @@ CUresult cuCtxGetLimit(size_t *value, int limit)
 	return drv_leave(CUDA_SUCCESS);
 }
 
+/* Launches from the device that may wait, and a record for each that is more. */
+#define PENDING 2048u
+#define PENDING_BYTES 256u
+
 /* A larger stack takes device memory at once, for every thread that the card
  * can hold; a larger heap only when a module that calls malloc is loaded. */
 static uint64_t limits_cost(CUcontext c)
@@ -40,6 +44,9 @@ static uint64_t limits_cost(CUcontext c)
 		cost += c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] - 8388608;
 	if (c->limit[CU_LIMIT_STACK_SIZE] > 1024)
 		cost += (c->limit[CU_LIMIT_STACK_SIZE] - 1024) * threads;
+	if (c->limit[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] > PENDING)
+		cost += (c->limit[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] - PENDING) *
+			PENDING_BYTES;
 	return (cost + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE;
 }
 

@@ -13,7 +13,7 @@ struct CUgraphExec_st {
 	uint32_t magic;
 	CUgraph graph;
 	uint32_t card;
-	uint64_t bytes; /* of allocation nodes */
+	uint64_t bytes; /* that allocation nodes hold at once */
 	bool charged;
 };
 
@@ -21,17 +21,35 @@ struct CUgraphExec_st {
 static uint64_t mem_used[SIM_MAX_CARDS], mem_reserved[SIM_MAX_CARDS];
 static uint64_t mem_used_high[SIM_MAX_CARDS], mem_reserved_high[SIM_MAX_CARDS];
 
+static uint64_t pages(const CUgraphNode x)
+{
+	return (x->alloc.bytesize + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE;
+}
+
+/* Of an address that was freed: what was allocated there. */
+static uint64_t freed_bytes(CUgraph g, CUdeviceptr dptr)
+{
+	for (CUgraphNode x = g->first; x; x = x->next)
+		if (x->type == NODE_ALLOC && x->alloc.dptr == dptr)
+			return pages(x);
+	return 0;
+}
+
+/* The nodes run one after another. */
 static uint64_t alloc_bytes(CUgraph g, size_t n)
 {
-	uint64_t sum = 0;
+	uint64_t now = 0, most = 0;
 
 	for (CUgraphNode x = g->first; x && n; x = x->next, n--) {
 		if (x->type == NODE_ALLOC)
-			sum += (x->alloc.bytesize + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE;
+			now += pages(x);
+		else if (x->type == NODE_FREE)
+			now -= freed_bytes(g, x->alloc.dptr);
 		else if (x->child)
-			sum += alloc_bytes(x->child, x->child_n);
+			now += alloc_bytes(x->child, x->child_n);
+		most = now > most ? now : most;
 	}
-	return sum;
+	return most;
 }
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph)

@@ -32,10 +32,22 @@ void graph_free(CUgraph g)
 			graph_free(n->child);
 		if (b && b->va == n->alloc.dptr)
 			block_remove(b);
+		free(n->from);
 		free(n);
 	}
 	g->magic = 0;
 	free(g);
+}
+
+static void depend(CUgraph g, CUgraphNode n)
+{
+	const CUgraphNode *deps = g->by_hand ? g->deps : &g->newest;
+	size_t count = g->by_hand ? g->ndeps : g->newest != NULL;
+
+	n->from = count ? calloc(count, sizeof(*n->from)) : NULL;
+	for (size_t i = 0; n->from && i < count; i++)
+		n->from[n->nfrom++] = deps[i];
+	g->by_hand = false;
 }
 
 static CUgraphNode node_new(CUgraph g, int type, CUgraphNode *out)
@@ -44,7 +56,9 @@ static CUgraphNode node_new(CUgraph g, int type, CUgraphNode *out)
 
 	if (!n)
 		return NULL;
+	depend(g, n);
 	n->type = type;
+	g->newest = n;
 	*g->last = n;
 	g->last = &n->next;
 	g->n++;
@@ -144,8 +158,12 @@ static CUresult enter_node(const char *call, CUgraphNode *node, CUgraph g, const
 
 	if (rc)
 		return rc;
-	return node && graph_ok(g) && (deps || !n) ? CUDA_SUCCESS
-						   : drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!node || !graph_ok(g) || (n && !deps))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	g->by_hand = true;
+	g->deps = deps;
+	g->ndeps = n;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
@@ -283,6 +301,23 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)
 	return drv_leave(CUDA_SUCCESS);
 }
 
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *n)
+{
+	size_t all = 0;
+
+	ENTER(NEED_INIT);
+	if (!graph_ok(graph) || !n || !from != !to)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	for (CUgraphNode x = graph->first; x; x = x->next)
+		for (size_t i = 0; i < x->nfrom; i++, all++)
+			if (from && all < *n) {
+				from[all] = x->from[i];
+				to[all] = x;
+			}
+	*n = from && all > *n ? *n : all;
+	return drv_leave(CUDA_SUCCESS);
+}
+
 CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 {
 	ENTER(NEED_INIT);
@@ -307,5 +342,14 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARA
 	if (!node || !p || node->type != NODE_ALLOC)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	*p = node->alloc;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *dptr)
+{
+	ENTER(NEED_INIT);
+	if (!node || !dptr || node->type != NODE_FREE)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	*dptr = node->alloc.dptr;
 	return drv_leave(CUDA_SUCCESS);
 }

@@ -30,7 +30,9 @@ struct CUgraphNode_st {
 	CUDA_KERNEL_NODE_PARAMS kernel;
 	CUDA_MEM_ALLOC_NODE_PARAMS alloc;
 	CUgraph child;
-	size_t child_n; /* nodes that the child had when it was added */
+	size_t child_n;    /* nodes that the child had when it was added */
+	CUgraphNode *from; /* what it depends on */
+	size_t nfrom;
 	CUgraphNode next;
 };
 
@@ -38,7 +40,11 @@ struct CUgraph_st {
 	uint32_t magic;
 	unsigned refs; /* the handle, executables made from it, parents */
 	size_t n;
-	CUgraphNode first, *last;
+	CUgraphNode first, *last, newest;
+	/* of the node that is being added by hand; others depend on the one before */
+	bool by_hand;
+	const CUgraphNode *deps;
+	size_t ndeps;
 };
 
 static inline bool graph_ok(CUgraph g)

@@ -76,7 +76,7 @@ struct CUctx_st {
 	unsigned flags;
 	unsigned api_version;
 	bool primary;
-	unsigned refs; /* of the primary context */
+	unsigned refs; /* cuCtxAttach */
 	uint64_t id;
 	CUstream streams; /* all, default streams too */
 	CUstream legacy;
@@ -180,7 +180,8 @@ struct driver {
 	int ndevices;
 	uint32_t card[SIM_MAX_CARDS]; /* device ordinal to card */
 	CUcontext contexts;
-	CUcontext primary[SIM_MAX_CARDS];
+	CUcontext primary[SIM_MAX_CARDS]; /* NULL: not made, or reset */
+	unsigned primary_refs[SIM_MAX_CARDS];
 	unsigned primary_flags[SIM_MAX_CARDS];
 	struct capture *captures;
 	uint64_t ids;
@@ -215,6 +216,9 @@ void mem_uncharge(uint32_t card, uint64_t bytes);
 CUresult mem_alloc(CUcontext ctx, uint64_t size, enum block_kind kind, struct block **out);
 void mem_free(struct block *b);
 void mem_drop_context(CUcontext ctx);
+
+/* array.c: what a context made goes with it */
+void array_drop_context(CUcontext ctx);
 
 /* blocks.c */
 uint64_t va_take(uint64_t size, uint64_t align);
@@ -256,6 +260,7 @@ void drv_sleep_until(uint64_t ns); /* gives up drv.lock meanwhile */
 /* capture.c, graph.c */
 CUresult capture_unsafe(void); /* the call is not allowed during a capture */
 struct capture *capture_by_id(uint64_t id);
+struct capture *capture_beside(CUstream s); /* that excludes the use of this stream; NULL: none */
 /* adds a node that does the work; the effect is copied */
 CUresult graph_add(CUgraph g, const struct work *w, int type, CUgraphNode *node);
 CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out,
@@ -319,6 +324,7 @@ CUresult kernel_work(CUstream s, CUfunction f, void **params, void **extra, stru
 #define MAGIC_GRAPH 0x47524831u
 #define MAGIC_EXEC 0x47455831u
 #define MAGIC_ARRAY 0x41525231u
+#define MAGIC_GREEN 0x47524e31u
 
 #define ENTER(need)                                          \
 	do {                                                 \

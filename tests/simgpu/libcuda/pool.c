@@ -158,6 +158,10 @@ static CUresult alloc_async(CUdeviceptr *dptr, uint64_t size, CUmemoryPool pool,
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (s->capture)
 		return graph_add_alloc(s->capture->graph, s->ctx, size, dptr, NULL);
+	if (capture_beside(s)) {
+		capture_beside(s)->invalid = true;
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	}
 	if (!pool)
 		pool = pool_current(s->ctx->dev);
 	/* memory whose ordered free has been passed can be used again */
@@ -237,14 +241,42 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 	return drv_leave(CUDA_SUCCESS);
 }
 
+enum { TYPE_PINNED = 1, TYPE_MANAGED };
+
+/* Managed memory may name no place: then its pages come to the first device. */
+static bool place_of(const CUmemLocation *l, int type, CUdevice *dev)
+{
+	*dev = l->type == 1 ? l->id : 0;
+	return (type == TYPE_PINNED || type == TYPE_MANAGED) &&
+	       (l->type == 1 || type == TYPE_MANAGED);
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+	static CUmemoryPool managed;
+	CUdevice dev;
+
+	ENTER(NEED_INIT);
+	if (!pool || !location || !place_of(location, type, &dev))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	if (type == TYPE_PINNED)
+		return drv_leave(device_pool(pool, dev, true));
+	if (!managed)
+		managed = pool_new(dev);
+	*pool = managed;
+	return drv_leave(*pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
+	CUdevice dev;
+
 	ENTER(NEED_INIT);
-	if (!pool || !props || props->allocType != 1 || props->location.type != 1)
+	if (!pool || !props || !place_of(&props->location, props->allocType, &dev))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	if (!drv_device_ok(props->location.id))
+	if (!drv_device_ok(dev))
 		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
-	*pool = pool_new(props->location.id);
+	*pool = pool_new(dev);
 	return drv_leave(*pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 

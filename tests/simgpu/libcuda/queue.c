@@ -194,22 +194,10 @@ static struct sim_op make_op(CUstream s, const struct work *w)
 	return op;
 }
 
-/* A capture of a blocking stream and the legacy stream exclude each other. */
-static CUresult legacy_allowed(CUstream s)
-{
-	for (struct capture *c = drv.captures; c; c = c->next) {
-		if (s != s->ctx->legacy || c->origin->ctx != s->ctx ||
-		    (c->origin->flags & CU_STREAM_NON_BLOCKING))
-			continue;
-		c->invalid = true;
-		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-	}
-	return CUDA_SUCCESS;
-}
-
 /* Takes over w->eff, also when it fails. Sleeps while the stream is full. */
 CUresult stream_submit(CUstream s, const struct work *w, uint64_t *index)
 {
+	struct capture *beside;
 	struct sim_op op;
 	CUresult rc;
 	int full;
@@ -220,10 +208,11 @@ CUresult stream_submit(CUstream s, const struct work *w, uint64_t *index)
 		effect_free(w->eff);
 		return rc;
 	}
-	rc = legacy_allowed(s);
-	if (rc) {
+	beside = capture_beside(s);
+	if (beside) {
+		beside->invalid = true;
 		effect_free(w->eff);
-		return rc;
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 	}
 	op = make_op(s, w);
 	do {

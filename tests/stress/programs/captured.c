@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * captured.c - allocations beside a capture, and what is charged for them.
+ *
+ *   captured beside|inside|legacy [--libdir DIR]
+ *
+ * Begins a relaxed capture of a blocking stream. beside: takes 1 GiB at a time in the
+ * thread's own stream, which is not captured, until refused. inside: takes 3 GiB in the
+ * thread's own stream, which is captured itself, by the same call. legacy: takes 3 GiB in
+ * the legacy stream, which CUDA refuses beside such a capture. One JSON line: GiB that were
+ * granted, the last error, MiB that CUDA says are used when the capture has ended beyond
+ * those before it.
+ */
+#include <stdint.h>
+
+#include "../../../libvgpu/cuda_abi.h"
+#include "common.h"
+
+static void *cuda;
+
+#define CALL(name, ...)                                                \
+	({                                                             \
+		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
+		fn_ ? fn_(__VA_ARGS__) : 999;                          \
+	})
+
+static long used_mib(void)
+{
+	size_t left = 0, total = 0;
+
+	return CALL(cuMemGetInfo_v2, &left, &total) ? -1 : (long)((total - left) >> 20);
+}
+
+int main(int argc, char **argv)
+{
+	const char *how = argc > 1 ? argv[1] : "";
+	int inside = strcmp(how, "inside") == 0, legacy = strcmp(how, "legacy") == 0, n = 0;
+	size_t bytes = inside || legacy ? 3ull << 30 : 1ull << 30;
+	CUresult r = 0, odd;
+	CUstream stream;
+	CUgraph graph;
+	CUdeviceptr p;
+	CUcontext ctx;
+	long before;
+
+	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
+	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &ctx, 0u, 0) ||
+	    CALL(cuStreamCreate, &stream, 0u))
+		return 3;
+	before = used_mib();
+	if (inside)
+		stream = CU_STREAM_PER_THREAD;
+	if (CALL(cuStreamBeginCapture_v2, stream, 2))
+		return 4;
+	while (n < 20 && !r) {
+		r = legacy ? CALL(cuMemAllocAsync, &p, bytes, (CUstream)NULL)
+			   : CALL(cuMemAllocAsync_ptsz, &p, bytes, (CUstream)NULL);
+		n += r == 0;
+		if (inside)
+			break;
+	}
+	odd = CALL(cuStreamEndCapture, stream, &graph);
+	printf("{\"granted\":%lu,\"last\":%d,\"used_mib\":%ld,\"ended\":%d}\n",
+	       (unsigned long)(n * bytes >> 30), r, used_mib() - before, odd);
+	return 0;
+}

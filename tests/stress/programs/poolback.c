@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * poolback.c - what a pool has given back to the card is given back to the job.
+ *
+ *   poolback free|graph|take [--libdir DIR]
+ *
+ * free: takes 5 GiB of the device's pool, frees it, waits for the card, then for the end of
+ * its standard input: it makes no call meanwhile. graph: launches a graph that takes 5 GiB,
+ * and waits as well. take: asks for 5 GiB until it gets them, for 5 s. Prints a line when it
+ * is there: the error.
+ */
+#include <stdint.h>
+#include <unistd.h>
+
+#include "../../../libvgpu/cuda_abi.h"
+#include "common.h"
+
+static void *cuda;
+
+#define CALL(name, ...)                                                \
+	({                                                             \
+		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
+		fn_ ? fn_(__VA_ARGS__) : 999;                          \
+	})
+
+static CUresult graph(size_t bytes)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = {.allocType = 1, .location = {1, 0}},
+					.bytesize = bytes};
+	CUgraphExec exec;
+	CUgraphNode node;
+	CUgraph g;
+	CUresult r = CALL(cuGraphCreate, &g, 0u);
+
+	r = r ? r : CALL(cuGraphAddMemAllocNode, &node, g, (void *)NULL, (size_t)0, &p);
+	r = r ? r : CALL(cuGraphInstantiateWithFlags, &exec, g, 0ull);
+	return r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
+}
+
+int main(int argc, char **argv)
+{
+	const char *how = argc > 1 ? argv[1] : "";
+	const size_t bytes = 5ull << 30;
+	CUresult r = 0;
+	CUdeviceptr p;
+	CUcontext ctx;
+	double until;
+	char c;
+
+	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
+	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &ctx, 0u, 0))
+		return 3;
+	if (strcmp(how, "take") == 0) {
+		until = now_s() + 5;
+		while ((r = CALL(cuMemAlloc_v2, &p, bytes)) == CUDA_ERROR_OUT_OF_MEMORY &&
+		       now_s() < until)
+			usleep(10000);
+		printf("{\"error\":%d}\n", r);
+		return 0;
+	}
+	if (strcmp(how, "graph") == 0) {
+		r = graph(bytes);
+	} else {
+		r = CALL(cuMemAllocAsync, &p, bytes, (CUstream)NULL);
+		r |= CALL(cuMemFreeAsync, p, (CUstream)NULL);
+		r |= CALL(cuStreamSynchronize, (CUstream)NULL);
+	}
+	printf("{\"error\":%d}\n", r);
+	fflush(stdout);
+	return read(0, &c, 1) != 0;
+}
