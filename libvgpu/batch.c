@@ -45,14 +45,14 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	struct gate_context *c = context_of(g, ctx);
 	struct lane *spare = NULL;
 
-	if (!c)
+	if (!c || c->ends)
 		return NULL;
 	for (unsigned i = 0; i < LANES; i++) {
 		struct lane *l = &g->lane[i];
 
 		if (l->context == c && l->stream == stream && l->thread == thread)
 			return l;
-		if (l->open || l->closed || l->proof.unproven)
+		if (l->open || l->closed || l->proof.unproven || (l->context && l->context->ends))
 			continue;
 		/* The first of: one of this context, a new one, one of another context. */
 		if (!spare || (spare->context != c && l->context == c) ||
@@ -230,7 +230,7 @@ void vgpu_batch_mark(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (l->open && !b->unmeasured && can_record(l) && vgpu_event_record(&b->end, l->stream))
+	if (l->open && !b->unmeasured && !l->context->ends && can_record(l) && vgpu_event_record(&b->end, l->stream))
 		b->marked = b->launches;
 }
 
@@ -254,7 +254,7 @@ void vgpu_batch_close(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (!l->open || vgpu_batch_held(b))
+	if (!l->open || vgpu_batch_held(b) || l->context->ends)
 		return;
 	if (b->launches == 0) {
 		l->open = false;
@@ -278,7 +278,7 @@ void vgpu_batch_prove(const struct gate *g, struct lane *l)
 	uint64_t now;
 
 	/* Whatever is launched next finds an entry: this one cannot go on. */
-	if (l->open || l->closed >= RING - 3 || !(trusted || l->proof.unproven))
+	if (l->open || l->context->ends || l->closed >= RING - 3 || !(trusted || l->proof.unproven))
 		return;
 	now = vgpu_now();
 	if (!l->stream) { /* destroyed */
@@ -410,7 +410,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 	for (unsigned i = 0; i < g->lanes; i++) {
 		struct lane *l = &g->lane[i];
 
-		while (l->closed) {
+		while (l->closed && !l->context->ends) {
 			struct vgpu_stream_batch *b = &l->ring[l->first];
 			CUresult r = b->unmeasured ? CUDA_ERROR_INVALID_VALUE
 						   : vgpu_real.cuEventQuery(b->end);
@@ -431,10 +431,17 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 
 void vgpu_lane_drop(struct gate *g, struct lane *l)
 {
-	for (unsigned i = 0; i < l->closed + (l->open ? 1u : 0u); i++) {
-		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
+	struct vgpu_stream_batch *oldest = &l->ring[l->first];
+	uint64_t unseen = 0;
 
-		settle(g, b, b->est_ns, b->est_ns);
+	if (l->closed || (l->open && oldest->launches))
+		unseen = vgpu_batch_unseen(g, oldest, vgpu_now());
+	for (unsigned i = l->closed + (l->open ? 1u : 0u); i-- > 0;) {
+		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
+		uint64_t charge = i || unseen < b->est_ns ? b->est_ns : unseen;
+
+		settle(g, b, charge, charge);
+		unseen -= unseen < charge ? unseen : charge;
 		b->entered = __atomic_load_n(&b->left, __ATOMIC_RELAXED);
 	}
 	l->closed = 0;

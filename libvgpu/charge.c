@@ -175,6 +175,12 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	return (uint64_t)charge;
 }
 
+uint64_t vgpu_batch_unseen(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+{
+	return (uint64_t)((double)(now - b->asked_ns) * own_part(g, b->own_ns, b->asked_ns, now) *
+			  own_of_job(g, b->divided_ns, b->asked_ns, now));
+}
+
 /* The clocks of host and card may differ by so much. */
 #define DRIFT 1e-3
 /* What the driver needs from a record or a launch to the card, at most. */

@@ -8,6 +8,8 @@
 
 /* Primary contexts are retained many times and made once. */
 static int primary_refs[VGPU_MAX_CARDS];
+/* The handle that was given for the last one. */
+static CUcontext primary[VGPU_MAX_CARDS];
 
 static void began(int card)
 {
@@ -80,23 +82,40 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 		__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
 		if (first)
 			vgpu_overhead_context_gone(card);
-	} else if (first) {
-		began(card);
+	} else {
+		__atomic_store_n(&primary[card], *pctx, __ATOMIC_RELAXED);
+		if (first)
+			began(card);
 	}
 	return r;
 }
 
+/* Others than the program hold primary contexts too: green ones do. */
+static bool primary_gone(CUdevice dev, CUresult r)
+{
+	unsigned flags;
+	int active = 0;
+
+	return r == CUDA_SUCCESS &&
+	       (!vgpu_real.cuDevicePrimaryCtxGetState ||
+		vgpu_real.cuDevicePrimaryCtxGetState(dev, &flags, &active) != CUDA_SUCCESS ||
+		!active);
+}
+
 static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool all)
 {
+	CUcontext ctx = NULL;
 	CUresult r;
 	int card, refs;
 
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_of_device(dev);
-	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) == 1))
-		vgpu_gate_drop_context(NULL);
+	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) <= 1))
+		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
+	vgpu_gate_ends(ctx);
 	r = real(dev);
+	vgpu_gate_ended(ctx, primary_gone(dev, r));
 	vgpu_pools_forget_current();
 	vgpu_uses_forget();
 	if (r != CUDA_SUCCESS || card < 0)
@@ -216,17 +235,41 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	return r;
 }
 
-CUresult cuGreenCtxDestroy(CUgreenCtx ctx)
+static int card_of_context(CUcontext ctx, CUdevice *dev)
 {
+	CUcontext popped;
+	int card = -1;
+
+	if (!vgpu_real.cuCtxPushCurrent_v2 ||
+	    vgpu_real.cuCtxPushCurrent_v2(ctx) != CUDA_SUCCESS)
+		return -1;
+	if (vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS)
+		card = vgpu_card_of_device(*dev);
+	vgpu_real.cuCtxPopCurrent_v2(&popped);
+	return card;
+}
+
+/* Its streams go with it, and with the last one of a card the primary context may. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+	CUcontext ctx = NULL, under = NULL;
+	CUdevice dev = 0;
 	CUresult r;
+	int card = -1;
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuGreenCtxDestroy)
 		return CUDA_ERROR_NO_DEVICE;
-	/* Streams of it are gone afterwards: forget batches on all of them. */
-	if (vgpu_state.grant)
-		vgpu_gate_drop_context(NULL);
-	r = vgpu_real.cuGreenCtxDestroy(ctx);
+	if (vgpu_state.grant && vgpu_real.cuCtxFromGreenCtx &&
+	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) == CUDA_SUCCESS)
+		card = card_of_context(ctx, &dev);
+	if (card >= 0)
+		under = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
+	vgpu_gate_ends(ctx);
+	vgpu_gate_ends(under);
+	r = vgpu_real.cuGreenCtxDestroy(green);
+	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
+	vgpu_gate_ended(under, card >= 0 && primary_gone(dev, r));
 	vgpu_uses_forget();
 	return r;
 }
@@ -234,20 +277,16 @@ CUresult cuGreenCtxDestroy(CUgreenCtx ctx)
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
 	int card = -1;
+	CUdevice dev;
 	CUresult r;
 
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
-	if (vgpu_state.grant && ctx && vgpu_real.cuCtxPushCurrent_v2 &&
-	    vgpu_real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS) {
-		CUcontext popped;
-
-		card = vgpu_card_current();
-		vgpu_real.cuCtxPopCurrent_v2(&popped);
-	}
-	if (card >= 0)
-		vgpu_gate_drop_context(ctx);
+	if (vgpu_state.grant && ctx)
+		card = card_of_context(ctx, &dev);
+	vgpu_gate_ends(ctx);
 	r = real(ctx);
+	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
 	vgpu_uses_forget();
 	if (r == CUDA_SUCCESS && card >= 0)
 		ended(card);

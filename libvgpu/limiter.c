@@ -386,28 +386,59 @@ void vgpu_gate_drop_stream(CUstream stream)
 	}
 }
 
-void vgpu_gate_drop_context(CUcontext ctx)
+static struct gate_context *context_of(struct gate *g, CUcontext ctx)
 {
-	vgpu_working_forget(NULL, ctx);
+	for (int i = 0; ctx && i < CONTEXTS; i++)
+		if (g->context[i].ctx == ctx)
+			return &g->context[i];
+	return NULL;
+}
+
+void vgpu_gate_ends(CUcontext ctx)
+{
+	if (ctx)
+		vgpu_working_forget(NULL, ctx);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
+		struct gate_context *c;
 
 		pthread_mutex_lock(&g->lock);
-		if (!vgpu_capturing())
+		c = context_of(g, ctx);
+		for (unsigned k = 0; c && k < g->lanes && !vgpu_capturing(); k++)
+			if (g->lane[k].context == c)
+				vgpu_batch_end(&g->lane[k]);
+		if (c && !vgpu_capturing())
 			vgpu_batch_reap(g, vgpu_now());
-		for (unsigned k = 0; k < g->lanes; k++) {
+		if (c) {
+			c->ends++;
+			g->last = NULL; /* launches look for their context */
+		}
+		pthread_mutex_unlock(&g->lock);
+	}
+}
+
+void vgpu_gate_ended(CUcontext ctx, bool gone)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &gates[i];
+		struct gate_context *c;
+
+		pthread_mutex_lock(&g->lock);
+		c = context_of(g, ctx);
+		if (c && c->ends)
+			c->ends--;
+		for (unsigned k = 0; c && gone && k < g->lanes; k++) {
 			struct lane *l = &g->lane[k];
 
-			if (!l->context || (ctx && l->context->ctx != ctx))
+			if (l->context != c)
 				continue;
 			vgpu_lane_drop(g, l);
-			/* Its events go with the context. */
+			/* Its events went with the context. */
 			memset(l, 0, sizeof *l);
 			g->last = NULL;
 		}
-		for (int k = 0; k < CONTEXTS; k++)
-			if (!ctx || g->context[k].ctx == ctx)
-				memset(&g->context[k], 0, sizeof g->context[k]);
+		if (c && gone)
+			memset(c, 0, sizeof *c);
 		pthread_mutex_unlock(&g->lock);
 	}
 }

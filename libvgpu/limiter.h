@@ -67,6 +67,8 @@ static inline bool vgpu_batch_held(const struct vgpu_stream_batch *b)
 
 struct gate_context {
 	CUcontext ctx; /* NULL: free */
+	/* So many calls that may end it have not returned: its events may be gone. */
+	unsigned ends;
 	/* Union of busy time over streams, on a time line that starts at anchor. */
 	CUevent anchor, next_anchor;
 	bool anchored, next_recorded;
@@ -184,6 +186,10 @@ void vgpu_gate_turns(const struct gate *g, uint64_t now);
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
 			   double slack, double held, uint64_t now);
 
+/* What work is charged that was launched in this batch or behind it in its lane, and will not
+ * be measured. */
+uint64_t vgpu_batch_unseen(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now);
+
 /* What work of the lane was charged too little by its estimates, at least: it took the time
  * from the lane's proof to the batch's start, less the host's and what was charged since. */
 uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
@@ -232,7 +238,8 @@ void vgpu_batch_end(struct lane *l);
 void vgpu_batch_mark(struct lane *l);
 /* Takes completed batches off, charges them, learns. */
 void vgpu_batch_reap(struct gate *g, uint64_t now);
-/* Charges what is left of a lane by its estimates and empties it. */
+/* Empties a lane. What is left of it is charged by its estimates, and at least the time since
+ * it was launched: no event will tell. */
 void vgpu_lane_drop(struct gate *g, struct lane *l);
 /* The stream of a lane ends: nothing comes any more, and what has come is measured. */
 void vgpu_lane_end(struct gate *g, struct lane *l);

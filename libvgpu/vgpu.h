@@ -241,9 +241,12 @@ void vgpu_gate_boundary(CUstream stream, bool other);
 /* Returns when no thread of ours is at event calls any more that began before
  * vgpu_captures was raised. */
 void vgpu_gate_capture(void);
-/* A stream or context is about to go: its batches end; those of a context are forgotten. */
+/* A stream is about to go: its batches end. */
 void vgpu_gate_drop_stream(CUstream stream);
-void vgpu_gate_drop_context(CUcontext ctx);
+/* A context may end in a call of the driver that follows: no event of it is touched until
+ * vgpu_gate_ended(), which forgets it if it is gone. */
+void vgpu_gate_ends(CUcontext ctx);
+void vgpu_gate_ended(CUcontext ctx, bool gone);
 /* The host has waited for work, since the time began: what took long is charged at once, for the
  * process may end now, and what took longer than it was taken for puts estimates in doubt. */
 void vgpu_gate_waited(int card, uint64_t began);

@@ -232,6 +232,15 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, uint64_t es
 	return false;
 }
 
+/* Another thread is in a call that may end the context: events of it would not be safe. */
+static bool may_end(const struct gate *g, CUcontext ctx, uint64_t since, uint64_t now)
+{
+	for (int i = 0; i < CONTEXTS; i++)
+		if (g->context[i].ctx == ctx)
+			return g->context[i].ends && now - since < STUCK_NS;
+	return false;
+}
+
 static void close_all(struct gate *g)
 {
 	for (unsigned i = 0; i < g->lanes; i++)
@@ -297,7 +306,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 			forget_balance(budget);
 		if (vgpu_takes_turns(g))
 			follow_turns(g, budget, now);
-		if (!g->on || may_go(g, budget, est, since, now))
+		if (!g->on || (!may_end(g, ctx, since, now) && may_go(g, budget, est, since, now)))
 			break;
 		if (*events && !ask) {
 			ask = true;
