@@ -77,22 +77,25 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 /* On an idle card the start event is passed at once and the first kernel comes
  * when the host has launched it: that time is no work. The host may also lose
  * its processor between the launch and its look at the clock, so a gap counts
- * only as far as gaps usually are; beyond that it may be work: *maybe. */
+ * only as far as gaps usually are; beyond that it may be work: *maybe. Where the
+ * driver waits in the launch, it is. */
 static double launch_gap(struct gate *g, const struct vgpu_stream_batch *b, double span,
 			 double *maybe)
 {
-	double gap = (double)(b->first_ns - b->opened_ns), sure;
+	double gap = (double)(b->first_ns - b->opened_ns), usual, sure;
 
 	*maybe = 0;
 	if (b->tight || b->first_ns < b->opened_ns)
 		return 0;
 	if (g->usual_gap_ns == 0)
 		g->usual_gap_ns = FIRST_GAP_NS;
-	g->usual_gap_ns *= gap > g->usual_gap_ns ? 1.05 : 0.95; /* follows the median */
-	sure = gap > 1.3 * g->usual_gap_ns ? 1.3 * g->usual_gap_ns : gap;
+	if (!b->waits)
+		g->usual_gap_ns *= gap > g->usual_gap_ns ? 1.05 : 0.95; /* follows the median */
+	usual = b->waits ? FIRST_GAP_NS : g->usual_gap_ns;
+	sure = gap > 1.3 * usual ? 1.3 * usual : gap;
 	if (sure > span / 2)
 		sure = span / 2;
-	if (gap > sure)
+	if (gap > sure && !b->waits)
 		*maybe = gap < span ? gap - sure : span - sure;
 	return sure;
 }
@@ -160,14 +163,15 @@ static void move_anchor(struct gate_context *c, uint64_t now)
 
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					  const struct vgpu_cost *cost, uint32_t samples,
-					  uint64_t est_ns, uint64_t now)
+					  const struct vgpu_launch *launch, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
-	bool learns = !samples, known = vgpu_measure_known(samples, est_ns);
+	uint64_t est_ns = launch->est_ns;
+	bool learns = !samples, waits = launch->waits, known = vgpu_measure_known(samples, est_ns);
 	bool single = !learns && vgpu_measure_alone(g, l, cost, est_ns, now);
 	CUevent own_start, end;
 
-	if (l->open && !learns && !b->learns && !b->single && (b->trusted ? known : !single))
+	if (l->open && !learns && !waits && !b->learns && !b->waits && !b->single && (b->trusted ? known : !single))
 		return b;
 	if (l->open) {
 		vgpu_batch_close(l);
@@ -181,7 +185,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 		vgpu_batch_reap(g, now);
 	if (l->closed >= RING - 2) {
 		b = &l->ring[(l->first + --l->closed) % RING];
-		b->single = b->learns = false;
+		b->single = b->learns = b->waits = false;
 		b->foreign |= b->last_ns <= l->foreign_ns;
 		l->open = true;
 		return b;
@@ -200,8 +204,9 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					.held_ns = l->held_ns,
 					.foreign_ns = l->foreign_ns,
 					.single = single,
+					.waits = waits,
 					.learns = learns};
-	if (!single && vgpu_measure_trust(g, l, known, b->beside, now)) {
+	if (!single && !waits && vgpu_measure_trust(g, l, known, b->beside, now)) {
 		b->trusted = b->unmeasured = true;
 	} else if ((before = running_before(l)) && before->last_ns > l->foreign_ns) {
 		b->start = before->end;
@@ -321,7 +326,7 @@ static double not_covered(struct gate_context *c, const struct vgpu_stream_batch
 /* Time in which the card can have waited for the host inside the batch. */
 static double slack_of(const struct vgpu_stream_batch *b, double late)
 {
-	if (b->solid)
+	if (b->solid || b->waits)
 		return 0;
 	if (b->tight && b->first_ns > b->opened_ns)
 		late += (double)(b->first_ns - b->opened_ns);

@@ -4,6 +4,9 @@
  * as a context is usable, before the program gets it.
  */
 #ifdef VGPU_PRELOAD
+#include <stdlib.h>
+#include <string.h>
+
 #include "vgpu.h"
 
 /* Primary contexts are retained many times and made once. */
@@ -44,11 +47,16 @@ static void ended(int card)
 
 CUresult cuInit(unsigned flags)
 {
+	const char *blocking;
 	CUresult r;
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuInit)
 		return CUDA_ERROR_NO_DEVICE;
+	/* As the driver reads it. */
+	blocking = getenv("CUDA_LAUNCH_BLOCKING");
+	if (blocking && *blocking && strcmp(blocking, "0") != 0)
+		vgpu_launches_wait = true;
 	r = vgpu_real.cuInit(flags);
 	if (r == CUDA_SUCCESS && vgpu_state.from_env)
 		vgpu_env_cards();

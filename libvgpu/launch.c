@@ -57,10 +57,14 @@ void vgpu_waited(CUstream stream, uint64_t began)
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
-/* Runs call between the two halves of the gate, if it is closed at all. */
-#define GATED(real, stream, key, unknown, call)                                 \
+bool vgpu_launches_wait;
+
+/* Runs call between the two halves of the gate, if it is closed at all. returns_late: the
+ * driver waits in it for the work. */
+#define GATED_CALL(real, stream, key, unknown, returns_late, call)              \
 	do {                                                                    \
-		struct vgpu_launch launch;                                      \
+		struct vgpu_launch launch = {                                   \
+			.waits = (returns_late) || unlikely(vgpu_launches_wait)}; \
 		CUresult result;                                                \
                                                                                 \
 		if (unlikely(!(real))) {                                        \
@@ -77,6 +81,9 @@ void vgpu_waited(CUstream stream, uint64_t began)
 		vgpu_gate_leave(&launch, result);                               \
 		return result;                                                  \
 	} while (0)
+
+#define GATED(real, stream, key, unknown, call) \
+	GATED_CALL(real, stream, key, unknown, false, call)
 
 #define LAUNCH_KERNEL(name, per_thread)                                                          \
 	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,          \
@@ -195,7 +202,7 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 	return vgpu_mix(kind, 64u - (uint64_t)__builtin_clzll(bytes | 1));
 }
 
-#define MOVED(real, stream, kind, bytes, call)                                      \
+#define MOVED(real, stream, kind, bytes, returns_late, call)                                      \
 	do {                                                                        \
 		vgpu_need_cuda();                                                   \
 		if (!(real))                                                        \
@@ -203,20 +210,21 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 		size_t moved = (bytes);                                             \
 		if (moved < SMALL_BYTES)                                            \
 			return call;                                                \
-		GATED(real, stream, bytes_key(kind, moved), UNKNOWN_COPY_NS, call); \
+		GATED_CALL(real, stream, bytes_key(kind, moved), UNKNOWN_COPY_NS,   \
+			   returns_late, call);                                     \
 	} while (0)
 
 #define COPY(name, per_thread)                                                     \
 	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size)               \
 	{                                                                          \
 		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), COPIED, size, \
-		      vgpu_real.name(dst, src, size));                             \
+		      true, vgpu_real.name(dst, src, size));                             \
 	}
 #define COPY_ASYNC(name, per_thread)                                                  \
 	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream) \
 	{                                                                             \
 		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), COPIED, size,  \
-		      vgpu_real.name(dst, src, size, stream));                        \
+		      false, vgpu_real.name(dst, src, size, stream));                        \
 	}
 /* Of addresses that say themselves where they are: within the card it is work of the card;
  * any other is the copy engines', and a boundary. */
@@ -240,33 +248,33 @@ static size_t bytes_inside(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstre
 	{                                                                          \
 		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), COPIED,       \
 		      bytes_inside(dst, src, size, vgpu_stream(NULL, per_thread)), \
-		      vgpu_real.name(dst, src, size));                             \
+		      true, vgpu_real.name(dst, src, size));                             \
 	}
 #define UNIFIED_ASYNC(name, per_thread)                                               \
 	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream) \
 	{                                                                             \
 		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), COPIED,        \
 		      bytes_inside(dst, src, size, vgpu_stream(stream, per_thread)),  \
-		      vgpu_real.name(dst, src, size, stream));                        \
+		      false, vgpu_real.name(dst, src, size, stream));                        \
 	}
 #define FILL(name, type, per_thread)                                                           \
 	CUresult name(CUdeviceptr dst, type value, size_t n)                                   \
 	{                                                                                      \
 		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), FILLED, n * sizeof value, \
-		      vgpu_real.name(dst, value, n));                                          \
+		      true, vgpu_real.name(dst, value, n));                                          \
 	}
 #define FILL_ASYNC(name, type, per_thread)                                                       \
 	CUresult name(CUdeviceptr dst, type value, size_t n, CUstream stream)                    \
 	{                                                                                        \
 		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), FILLED, n * sizeof value, \
-		      vgpu_real.name(dst, value, n, stream));                                    \
+		      false, vgpu_real.name(dst, value, n, stream));                                    \
 	}
 #define FILL_2D(name, type, per_thread)                                                       \
 	CUresult name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height) \
 	{                                                                                     \
 		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), FILLED_2D,               \
 		      width *height * sizeof value,                                           \
-		      vgpu_real.name(dst, pitch, value, width, height));                      \
+		      true, vgpu_real.name(dst, pitch, value, width, height));                      \
 	}
 #define FILL_2D_ASYNC(name, type, per_thread)                                                 \
 	CUresult name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, \
@@ -274,7 +282,7 @@ static size_t bytes_inside(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstre
 	{                                                                                     \
 		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), FILLED_2D,             \
 		      width *height * sizeof value,                                           \
-		      vgpu_real.name(dst, pitch, value, width, height, stream));              \
+		      false, vgpu_real.name(dst, pitch, value, width, height, stream));              \
 	}
 COPY(cuMemcpyDtoD_v2, false)
 COPY(cuMemcpyDtoD_v2_ptds, true)

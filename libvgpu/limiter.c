@@ -142,7 +142,7 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	if (b->learns || b->single || (b->trusted && !vgpu_measure_known(samples, est)) ||
+	if (b->learns || b->single || b->waits || (b->trusted && !vgpu_measure_known(samples, est)) ||
 	    b->est_ns >= BATCH_NS || g->inflight_ns + est > vgpu_quantum(g) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
 	    vgpu_measure_unproven(g, cost, est, balance))
@@ -211,7 +211,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
-	if (likely(events && samples))
+	if (likely(events && samples && !l->waits))
 		l->batch = quick(g, budget, ctx, stream, cost, l->est_ns, samples);
 	l->lane = g->last;
 	if (!l->batch) {
@@ -230,7 +230,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			g->other_ns = now;
 		g->last = l->lane;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, cost, samples, l->est_ns, now);
+			l->batch = vgpu_batch_open(g, l->lane, cost, samples, l, now);
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);
@@ -289,7 +289,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	if (l->card < 0 || !b)
 		return;
 	g = &gates[l->card];
-	full = b->learns || b->single || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
+	full = b->learns || b->single || b->waits || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
 	if (likely(result == CUDA_SUCCESS && !full &&
 		   !__atomic_load_n(&l->lane->marks, __ATOMIC_RELAXED))) {
 		leave_batch(b);

@@ -44,6 +44,7 @@ struct vgpu_stream_batch {
 	bool foreign;    /* something that is no work is between its launches */
 	bool single;     /* of one launch: closed at once */
 	uint32_t marked; /* so many launches are before its end event; lane.marks */
+	bool waits;      /* of one launch, in which the driver may wait: closed at once */
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
 	bool trusted;    /* and that on purpose */
@@ -225,7 +226,7 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
  * known of the launch's cost, est_ns. */
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					  const struct vgpu_cost *cost, uint32_t samples,
-					  uint64_t est_ns, uint64_t now);
+					  const struct vgpu_launch *launch, uint64_t now);
 /* Ends the open batch unless a launch is between gate and driver. Whatever context is
  * current. */
 void vgpu_batch_close(struct lane *l);

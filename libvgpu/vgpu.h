@@ -222,14 +222,18 @@ void vgpu_graph_forget(CUgraphExec graph);
 /* limiter.c: the GPU-time budget. */
 struct vgpu_launch {
 	int card; /* -1: not gated */
+	bool waits; /* the driver may return when the work is done */
 	CUstream stream;
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
 	struct lane *lane;
 	uint64_t est_ns;
 };
+/* CUDA_LAUNCH_BLOCKING is set: every launch waits for its work. */
+extern bool vgpu_launches_wait;
 /* One flag for the whole process: some card of this job is gated now. */
 extern uint32_t vgpu_gate_any;
+/* Sets all of l but waits, which the caller says. */
 void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns);
 void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
 /* Ends the open batch of a stream (CU_STREAM_LEGACY for the default one), or

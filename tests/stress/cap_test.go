@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"strings"
+	"testing"
+)
+
+// tenMS is a card that needs 10 ms for a copy of 1 MiB.
+const tenMS = oneCard + "copy_gb_per_s = 0.1048576\n"
+
+// capped runs cap at a limit and checks which part of the card it had. Too much is never the
+// machine's doing.
+func capped(t *testing.T, config, limit string, least, most float64, more []string, args ...string) {
+	t.Helper()
+	part := 0.0
+	for range tries {
+		env, _ := limited(t, config, limit)
+		result, err := run(t, append(env, more...), "cap", args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if part = result["part"].(float64); part >= least {
+			break
+		}
+	}
+	if part < least || part > most {
+		t.Errorf("%.3f of the card, want %.2f to %.2f", part, least, most)
+	}
+}
+
+// A launch in which the driver waits is charged what its work takes, for that time is not the
+// host's: all launches where CUDA_LAUNCH_BLOCKING is set, and copies that wait by themselves.
+func TestLaunchesThatWaitAreCharged(t *testing.T) {
+	for args, least := range map[string]float64{"--us 10000": 0.15, "--us 1000": 0.12, "--us 100": 0.07, "--us 1000 --fresh 1": 0.12} {
+		t.Run(args, func(t *testing.T) {
+			capped(t, oneCard, "20", least, 0.23, []string{"CUDA_LAUNCH_BLOCKING=1"}, strings.Fields(args)...)
+		})
+	}
+	for _, what := range []string{"dtod", "unified"} {
+		t.Run(what, func(t *testing.T) {
+			capped(t, tenMS, "20", 0.15, 0.23, nil, "--what", what, "--us", "10000")
+		})
+	}
+}
