@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < contexts; i++)
 		if (set_current(ctx[i]) || wait_for_all())
 			return 5;
-	printf("{\"part\":%.4f,\"done\":%u,\"secs\":%.3f}\n", done * us / 1e6 / (now_s() - began), done,
-	       now_s() - began);
+	printf("{\"part\":%.4f,\"done\":%u,\"secs\":%.3f}\n", done * us / 1e6 / (now_s() - began),
+	       done, now_s() - began);
 	return 0;
 }

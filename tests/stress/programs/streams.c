@@ -308,9 +308,9 @@ int main(int argc, char **argv)
 	end = needed(cuda, "cuStreamEndCapture");
 	end_of_thread = needed(cuda, "cuStreamEndCapture_ptsz");
 	destroy_graph = needed(cuda, "cuGraphDestroy");
-	if (!create || !retain || !release || !destroy || !set_current || !get_current || !wait_for_all || !create_stream ||
-	    !destroy_stream || !alloc_host || !query || !load || !function || !begin || !end ||
-	    !end_of_thread || !destroy_graph)
+	if (!create || !retain || !release || !destroy || !set_current || !get_current ||
+	    !wait_for_all || !create_stream || !destroy_stream || !alloc_host || !query || !load ||
+	    !function || !begin || !end || !end_of_thread || !destroy_graph)
 		return 2;
 	began = now_s();
 	until = began + secs;
