@@ -200,12 +200,12 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					.asked_ns = now,
 					.opened_ns = now,
 					.beside = g->beside,
-					.divided_ns = g->divided_ns,
 					.held_ns = l->held_ns,
 					.foreign_ns = l->foreign_ns,
 					.single = single,
 					.waits = waits,
 					.learns = learns};
+	vgpu_gate_count(g, 0, now); /* if nothing was on its way, there was no work up to here */
 	if (!single && !waits && vgpu_measure_trust(g, l, known, b->beside, now)) {
 		b->trusted = b->unmeasured = true;
 	} else if ((before = running_before(l)) && before->last_ns > l->foreign_ns) {
@@ -293,8 +293,8 @@ void vgpu_batch_prove(const struct gate *g, struct lane *l)
 	*b = (struct vgpu_stream_batch){.own_start = b->own_start,
 					.end = b->end,
 					.last_ns = now,
+					.asked_ns = now,
 					.own_ns = vgpu_gate_own(g, now),
-					.divided_ns = g->divided_ns,
 					.foreign_ns = l->foreign_ns};
 	if (!record_end(l, b)) {
 		l->proof.unproven = false; /* nobody will tell */
@@ -358,6 +358,12 @@ static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t c
 	__atomic_store_n(&mine->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
 }
 
+static void by_estimate(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+{
+	vgpu_gate_count(g, (double)b->est_ns, now);
+	settle(g, b, b->est_ns, b->est_ns);
+}
+
 /* The batch's end is the lane's proof from now on: its event is not recorded again before
  * there is another. One that was marked was recorded nobody knows when. */
 static void proven(struct gate *g, struct lane *l, struct vgpu_stream_batch *b)
@@ -368,7 +374,6 @@ static void proven(struct gate *g, struct lane *l, struct vgpu_stream_batch *b)
 				  .host_ns = b->marked ? 0 : b->last_ns,
 				  .since_ns = b->opened_ns,
 				  .own_ns = b->own_ns,
-				  .divided_ns = b->divided_ns,
 				  .charged_ns = g->charged_ns};
 	b->end = before;
 }
@@ -380,7 +385,7 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	uint64_t charge, beyond;
 
 	if (!vgpu_event_between(&span, b->start, b->end) || span < 0) {
-		settle(g, b, b->est_ns, b->est_ns);
+		by_estimate(g, b, now);
 		return;
 	}
 	beyond = vgpu_batch_beyond(g, l, b, now);
@@ -425,7 +430,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			if (r == CUDA_SUCCESS)
 				account(g, l, b, now);
 			else
-				settle(g, b, b->est_ns, b->est_ns);
+				by_estimate(g, b, now);
 			l->proof.unproven |= b->trusted;
 			g->progress_ns = now;
 			l->first = (l->first + 1) % RING;

@@ -31,7 +31,7 @@ struct vgpu_stream_batch {
 	/* Host times: before and after the start event is recorded, the first launch has
 	 * returned, no launch came after it, the end event is recorded. */
 	uint64_t asked_ns, opened_ns, first_ns, last_ns, recorded_ns;
-	uint64_t own_ns, divided_ns;  /* of the gate when it was opened */
+	uint64_t own_ns;              /* of the gate when it was opened */
 	uint64_t held_ns, foreign_ns; /* of the lane then */
 	uint32_t launches;            /* entered the gate, and did not fail */
 	uint32_t entered;             /* the gate, with the lock held */
@@ -83,7 +83,7 @@ struct proof {
 	CUevent end;
 	uint64_t host_ns;            /* it was recorded later than that; 0: there is none */
 	uint64_t since_ns;           /* when the batch was opened */
-	uint64_t own_ns, divided_ns; /* of the gate then */
+	uint64_t own_ns;             /* of the gate then */
 	uint64_t charged_ns;         /* of the gate, with that batch */
 	bool unproven;
 };
@@ -125,10 +125,9 @@ struct gate {
 	double usual_gap_ns;   /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
-	/* The time divided by the processes of the job that had work on the card then (and
-	 * contexts of this one), up to divided_at_ns, when there were so many others. */
-	uint64_t divided_ns, divided_at_ns;
-	uint32_t beside;
+	/* When last looked, so many other processes of the job had work on the card; and with
+	 * other contexts of this one. */
+	uint32_t procs, beside;
 	float waited; /* of the last batches, the part in which the card can have waited for
 		       * the host for half of the time */
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
@@ -164,10 +163,9 @@ uint64_t vgpu_gate_own(const struct gate *g, uint64_t now);
 void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now);
 
 /* wait.c; all with gate.lock held. */
-/* How many other processes of the job, and other contexts of this one, have work on the
- * card. Time since the last look is divided by their number (gate.divided_ns), so it is to
- * look at least at each tick. */
-uint32_t vgpu_gate_beside(struct gate *g, uint64_t now);
+/* Looks how many other processes of the job, and other contexts of this one, have work on the
+ * card. */
+void vgpu_gate_beside(struct gate *g, uint64_t now);
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
@@ -187,13 +185,17 @@ void vgpu_gate_turns(const struct gate *g, uint64_t now);
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
 			   double slack, double held, uint64_t now);
 
+/* Of so many nanoseconds up to now in which this process had work on the card, those that are
+ * not counted for the job yet: they are now. */
+double vgpu_gate_count(struct gate *g, double ns, uint64_t now);
+
 /* What work is charged that was launched in this batch or behind it in its lane, and will not
  * be measured. */
-uint64_t vgpu_batch_unseen(const struct gate *g, const struct vgpu_stream_batch *b, uint64_t now);
+uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now);
 
 /* What work of the lane was charged too little by its estimates, at least: it took the time
  * from the lane's proof to the batch's start, less the host's and what was charged since. */
-uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
+uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l,
 			   const struct vgpu_stream_batch *b, uint64_t now);
 
 /* event.c; all with gate.lock held and no capture open. False: the driver refused. */

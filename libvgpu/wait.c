@@ -102,18 +102,10 @@ static uint32_t more_contexts(const struct gate *g)
 	return n ? n - 1 : 0;
 }
 
-uint32_t vgpu_gate_beside(struct gate *g, uint64_t now)
+void vgpu_gate_beside(struct gate *g, uint64_t now)
 {
-	uint64_t past = now > g->divided_at_ns ? now - g->divided_at_ns : 0;
-	uint32_t beside;
-
-	inflight_beside(g, now, &beside);
-	beside += more_contexts(g);
-	/* Between two looks there were as many as at the one for half of the time. */
-	g->divided_ns += past / 2 / (1 + g->beside) + past / 2 / (1 + beside);
-	g->divided_at_ns = now;
-	g->beside = beside;
-	return beside;
+	inflight_beside(g, now, &g->procs);
+	g->beside = g->procs + more_contexts(g);
 }
 
 static struct vgpu_turn_state *turn_state(const struct gate *g)

@@ -3,6 +3,7 @@
 package stress
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -43,4 +44,57 @@ func TestLaunchesThatWaitAreCharged(t *testing.T) {
 			capped(t, tenMS, "20", 0.15, 0.23, nil, "--what", what, "--us", "10000")
 		})
 	}
+}
+
+// Several processes or contexts of a job have its limit together, also with kernels that were not
+// seen before: what each was charged is not divided by those beside it whose slices were not in
+// its time.
+func TestSeveralOfAJobHaveItsLimitTogether(t *testing.T) {
+	for _, c := range []struct {
+		procs int
+		args  string
+	}{
+		{1, "--fresh 1"},
+		{2, "--fresh 1"},
+		{4, "--fresh 1"},
+		{1, "--fresh 1 --contexts 4"},
+		{4, "--us 1000"},
+		{4, "--fresh 1 --us 5000"},
+	} {
+		t.Run(fmt.Sprint(c.procs, " ", c.args), func(t *testing.T) {
+			part := 0.0
+			for range tries {
+				env, _ := limited(t, oneCard, "30")
+				if part = together(t, env, c.procs, strings.Fields(c.args)...); part >= 0.24 {
+					break
+				}
+			}
+			if part < 0.24 || part > 0.33 {
+				t.Errorf("%.3f of the card together, want 0.24 to 0.33", part)
+			}
+		})
+	}
+}
+
+// together runs so many of the program at a time and returns what they had of the card.
+func together(t *testing.T, env []string, procs int, args ...string) float64 {
+	t.Helper()
+	parts := make(chan float64, procs)
+	for range procs {
+		go func() {
+			part := -1.0
+			defer func() { parts <- part }()
+			result, err := run(t, env, "cap", args...)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			part = result["part"].(float64)
+		}()
+	}
+	sum := 0.0
+	for range procs {
+		sum += <-parts
+	}
+	return sum
 }
