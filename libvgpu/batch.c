@@ -11,17 +11,15 @@ __thread char vgpu_this_thread;
 
 static struct gate_context *context_of(struct gate *g, CUcontext ctx)
 {
-	struct gate_context *spare = NULL;
+	struct gate_context *c = vgpu_context_find(g, ctx);
 
-	for (int i = 0; i < CONTEXTS; i++) {
-		if (g->context[i].ctx == ctx)
-			return &g->context[i];
-		if (!spare && !g->context[i].ctx)
-			spare = &g->context[i];
+	for (int i = 0; !c && i < CONTEXTS; i++) {
+		if (g->context[i].ctx)
+			continue;
+		c = &g->context[i];
+		*c = (struct gate_context){.ctx = ctx};
 	}
-	if (spare)
-		*spare = (struct gate_context){.ctx = ctx};
-	return spare;
+	return c;
 }
 
 /* Its events are of a context, and no use to another one. */
@@ -171,7 +169,8 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 	bool single = !learns && vgpu_measure_alone(g, l, cost, est_ns, now);
 	CUevent own_start, end;
 
-	if (l->open && !learns && !waits && !b->learns && !b->waits && !b->single && (b->trusted ? known : !single))
+	if (l->open && !learns && !waits && !b->learns && !b->waits && !b->single &&
+	    (b->trusted ? known : !single))
 		return b;
 	if (l->open) {
 		vgpu_batch_close(l);
@@ -200,6 +199,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					.asked_ns = now,
 					.opened_ns = now,
 					.beside = g->beside,
+					.divided_ns = g->divided_ns,
 					.held_ns = l->held_ns,
 					.foreign_ns = l->foreign_ns,
 					.single = single,
@@ -235,7 +235,8 @@ void vgpu_batch_mark(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (l->open && !b->unmeasured && !l->context->ends && can_record(l) && vgpu_event_record(&b->end, l->stream))
+	if (l->open && !b->unmeasured && !l->context->ends && can_record(l) &&
+	    vgpu_event_record(&b->end, l->stream))
 		b->marked = b->launches;
 }
 

@@ -38,6 +38,17 @@ static double own_part(const struct gate *g, uint64_t own_ns, uint64_t since, ui
 	return (double)own / (double)(now - since);
 }
 
+/* And of that, this process's, on the average: while several of the job have work on the card,
+ * each has as much of the time. */
+static double own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t since, uint64_t now)
+{
+	uint64_t own = g->divided_ns - divided_ns;
+
+	if (now <= since || own >= now - since)
+		return 1;
+	return (double)own / (double)(now - since);
+}
+
 /* When the oldest work was launched whose time is not charged yet. */
 static uint64_t oldest_work(const struct gate *g, uint64_t now)
 {
@@ -45,7 +56,7 @@ static uint64_t oldest_work(const struct gate *g, uint64_t now)
 
 	for (unsigned i = 0; i < g->lanes; i++) {
 		const struct lane *l = &g->lane[i];
-		uint64_t began = l->proof.unproven       ? l->proof.since_ns
+		uint64_t began = l->proof.unproven      ? l->proof.since_ns
 				 : l->closed || l->open ? l->ring[l->first].asked_ns
 							: now;
 
@@ -193,10 +204,15 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
 	double part = own_part(g, b->own_ns, b->opened_ns, now);
 	double counted = vgpu_gate_count(g, busy, now);
-	double of_job = busy > 0 ? counted / busy : 1;
-	double charge = charge_of(g, b, est, busy, slack, part, of_job);
+	double of_job = own_of_job(g, b->divided_ns, b->opened_ns, now);
 	bool whole = part >= 1 && !b->beside && of_job >= UNDIVIDED && !g->schedule.others;
+	double charge;
 
+	/* What is known is charged by that, and only over many batches by its part of the time.
+	 * Of the rest no more may be taken off than was surely that of others. */
+	if (b->learns && busy > 0)
+		of_job = counted / busy;
+	charge = charge_of(g, b, est, busy, slack, part, of_job);
 	learn(b, est, span, slack, held, whole);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);
@@ -214,8 +230,8 @@ uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, ui
 /* What the driver needs from a record or a launch to the card, at most. */
 #define WAY_NS 20000
 
-uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l,
-			   const struct vgpu_stream_batch *b, uint64_t now)
+uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l, const struct vgpu_stream_batch *b,
+			   uint64_t now)
 {
 	const struct proof *p = &l->proof;
 	double took, host;

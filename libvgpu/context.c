@@ -248,8 +248,7 @@ static int card_of_context(CUcontext ctx, CUdevice *dev)
 	CUcontext popped;
 	int card = -1;
 
-	if (!vgpu_real.cuCtxPushCurrent_v2 ||
-	    vgpu_real.cuCtxPushCurrent_v2(ctx) != CUDA_SUCCESS)
+	if (!vgpu_real.cuCtxPushCurrent_v2 || vgpu_real.cuCtxPushCurrent_v2(ctx) != CUDA_SUCCESS)
 		return -1;
 	if (vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS)
 		card = vgpu_card_of_device(*dev);

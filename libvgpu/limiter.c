@@ -142,8 +142,9 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	if (b->learns || b->single || b->waits || (b->trusted && !vgpu_measure_known(samples, est)) ||
-	    b->est_ns >= BATCH_NS || g->inflight_ns + est > vgpu_quantum(g) ||
+	if (b->learns || b->single || b->waits ||
+	    (b->trusted && !vgpu_measure_known(samples, est)) || b->est_ns >= BATCH_NS ||
+	    g->inflight_ns + est > vgpu_quantum(g) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
 	    vgpu_measure_unproven(g, cost, est, balance))
 		return NULL;
@@ -289,7 +290,8 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	if (l->card < 0 || !b)
 		return;
 	g = &gates[l->card];
-	full = b->learns || b->single || b->waits || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
+	full = b->learns || b->single || b->waits ||
+	       __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
 	if (likely(result == CUDA_SUCCESS && !full &&
 		   !__atomic_load_n(&l->lane->marks, __ATOMIC_RELAXED))) {
 		leave_batch(b);
@@ -386,60 +388,23 @@ void vgpu_gate_drop_stream(CUstream stream)
 	}
 }
 
-static struct gate_context *context_of(struct gate *g, CUcontext ctx)
-{
-	for (int i = 0; ctx && i < CONTEXTS; i++)
-		if (g->context[i].ctx == ctx)
-			return &g->context[i];
-	return NULL;
-}
-
 void vgpu_gate_ends(CUcontext ctx)
 {
 	if (ctx)
 		vgpu_working_forget(NULL, ctx);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct gate *g = &gates[i];
-		struct gate_context *c;
-
-		pthread_mutex_lock(&g->lock);
-		c = context_of(g, ctx);
-		for (unsigned k = 0; c && k < g->lanes && !vgpu_capturing(); k++)
-			if (g->lane[k].context == c)
-				vgpu_batch_end(&g->lane[k]);
-		if (c && !vgpu_capturing())
-			vgpu_batch_reap(g, vgpu_now());
-		if (c) {
-			c->ends++;
-			g->last = NULL; /* launches look for their context */
-		}
-		pthread_mutex_unlock(&g->lock);
+		pthread_mutex_lock(&gates[i].lock);
+		vgpu_context_ends(&gates[i], ctx);
+		pthread_mutex_unlock(&gates[i].lock);
 	}
 }
 
 void vgpu_gate_ended(CUcontext ctx, bool gone)
 {
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct gate *g = &gates[i];
-		struct gate_context *c;
-
-		pthread_mutex_lock(&g->lock);
-		c = context_of(g, ctx);
-		if (c && c->ends)
-			c->ends--;
-		for (unsigned k = 0; c && gone && k < g->lanes; k++) {
-			struct lane *l = &g->lane[k];
-
-			if (l->context != c)
-				continue;
-			vgpu_lane_drop(g, l);
-			/* Its events went with the context. */
-			memset(l, 0, sizeof *l);
-			g->last = NULL;
-		}
-		if (c && gone)
-			memset(c, 0, sizeof *c);
-		pthread_mutex_unlock(&g->lock);
+		pthread_mutex_lock(&gates[i].lock);
+		vgpu_context_ended(&gates[i], ctx, gone);
+		pthread_mutex_unlock(&gates[i].lock);
 	}
 }
 

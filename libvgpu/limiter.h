@@ -31,7 +31,7 @@ struct vgpu_stream_batch {
 	/* Host times: before and after the start event is recorded, the first launch has
 	 * returned, no launch came after it, the end event is recorded. */
 	uint64_t asked_ns, opened_ns, first_ns, last_ns, recorded_ns;
-	uint64_t own_ns;              /* of the gate when it was opened */
+	uint64_t own_ns, divided_ns;  /* of the gate when it was opened */
 	uint64_t held_ns, foreign_ns; /* of the lane then */
 	uint32_t launches;            /* entered the gate, and did not fail */
 	uint32_t entered;             /* the gate, with the lock held */
@@ -81,10 +81,10 @@ struct gate_context {
  * unproven: its time is seen when another batch is measured. */
 struct proof {
 	CUevent end;
-	uint64_t host_ns;            /* it was recorded later than that; 0: there is none */
-	uint64_t since_ns;           /* when the batch was opened */
-	uint64_t own_ns;             /* of the gate then */
-	uint64_t charged_ns;         /* of the gate, with that batch */
+	uint64_t host_ns;    /* it was recorded later than that; 0: there is none */
+	uint64_t since_ns;   /* when the batch was opened */
+	uint64_t own_ns;     /* of the gate then */
+	uint64_t charged_ns; /* of the gate, with that batch */
 	bool unproven;
 };
 
@@ -128,6 +128,8 @@ struct gate {
 	/* When last looked, so many other processes of the job had work on the card; and with
 	 * other contexts of this one. */
 	uint32_t procs, beside;
+	/* The time divided by their number and this one, up to divided_at_ns. */
+	uint64_t divided_ns, divided_at_ns;
 	float waited; /* of the last batches, the part in which the card can have waited for
 		       * the host for half of the time */
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
@@ -164,7 +166,7 @@ void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t no
 
 /* wait.c; all with gate.lock held. */
 /* Looks how many other processes of the job, and other contexts of this one, have work on the
- * card. */
+ * card: at least at each tick, for the time since the last look is divided by their number. */
 void vgpu_gate_beside(struct gate *g, uint64_t now);
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
@@ -195,8 +197,8 @@ uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, ui
 
 /* What work of the lane was charged too little by its estimates, at least: it took the time
  * from the lane's proof to the batch's start, less the host's and what was charged since. */
-uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l,
-			   const struct vgpu_stream_batch *b, uint64_t now);
+uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l, const struct vgpu_stream_batch *b,
+			   uint64_t now);
 
 /* event.c; all with gate.lock held and no capture open. False: the driver refused. */
 /* Makes the event if need be. */
@@ -206,6 +208,12 @@ bool vgpu_event_between(double *ns, CUevent from, CUevent to);
  * in which they are recorded. True: it is the lane's now, until vgpu_event_leave(). */
 bool vgpu_event_enter(const struct lane *l, bool *pushed);
 void vgpu_event_leave(bool pushed);
+
+/* The one of a context, or NULL. */
+struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx);
+/* Before and after a call that may end the context; gone: it has. */
+void vgpu_context_ends(struct gate *g, CUcontext ctx);
+void vgpu_context_ended(struct gate *g, CUcontext ctx, bool gone);
 
 /* measure.c; all with gate.lock held. */
 /* So may a launch join a trusted batch. */

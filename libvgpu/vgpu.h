@@ -221,7 +221,7 @@ void vgpu_graph_forget(CUgraphExec graph);
 
 /* limiter.c: the GPU-time budget. */
 struct vgpu_launch {
-	int card; /* -1: not gated */
+	int card;   /* -1: not gated */
 	bool waits; /* the driver may return when the work is done */
 	CUstream stream;
 	uint64_t key; /* function and grid, or graph */

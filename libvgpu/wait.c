@@ -104,8 +104,14 @@ static uint32_t more_contexts(const struct gate *g)
 
 void vgpu_gate_beside(struct gate *g, uint64_t now)
 {
+	uint64_t past = now > g->divided_at_ns ? now - g->divided_at_ns : 0;
+	uint32_t before = g->beside;
+
 	inflight_beside(g, now, &g->procs);
 	g->beside = g->procs + more_contexts(g);
+	/* Between two looks there were as many as at the one for half of the time. */
+	g->divided_ns += past / 2 / (1 + before) + past / 2 / (1 + g->beside);
+	g->divided_at_ns = now;
 }
 
 static struct vgpu_turn_state *turn_state(const struct gate *g)
@@ -225,12 +231,11 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, uint64_t es
 }
 
 /* Another thread is in a call that may end the context: events of it would not be safe. */
-static bool may_end(const struct gate *g, CUcontext ctx, uint64_t since, uint64_t now)
+static bool may_end(struct gate *g, CUcontext ctx, uint64_t since, uint64_t now)
 {
-	for (int i = 0; i < CONTEXTS; i++)
-		if (g->context[i].ctx == ctx)
-			return g->context[i].ends && now - since < STUCK_NS;
-	return false;
+	const struct gate_context *c = vgpu_context_find(g, ctx);
+
+	return c && c->ends && now - since < STUCK_NS;
 }
 
 static void close_all(struct gate *g)

@@ -19,6 +19,7 @@
  *
  *   retained   kernels of 5 ms, each with a grid of its own; after each launch another context,
  *              the card's primary one, is made and given up
+ *   green      the same with a green context
  *   refused    the same; after each launch the driver refuses to destroy the primary context
  *
  * Prints the work done, as a part of the time, how many captures failed, and how many KiB more of
@@ -35,6 +36,7 @@
 #define MS (1000000 / NS_PER_UNIT)
 
 static struct kernels k;
+static void *cuda;
 static double until;
 static CUresult (*create)(CUcontext *, unsigned, CUdevice), (*set_current)(CUcontext);
 static CUresult (*retain)(CUcontext *, CUdevice), (*release)(CUdevice), (*destroy)(CUcontext);
@@ -219,6 +221,20 @@ static double retained(void)
 											: 0;
 }
 
+static double green(void)
+{
+	CUresult (*make)(CUgreenCtx *, void *, CUdevice, unsigned) =
+		needed(cuda, "cuGreenCtxCreate");
+	CUresult (*end_it)(CUgreenCtx) = needed(cuda, "cuGreenCtxDestroy");
+	static unsigned n;
+	CUgreenCtx g;
+
+	return make && end_it && launch(k.stream, ++n, 5 * MS) && make(&g, &n, 0, 1) == 0 &&
+			       end_it(g) == 0
+		       ? 5 * MS
+		       : 0;
+}
+
 static double refused(void)
 {
 	static CUcontext ctx;
@@ -268,12 +284,13 @@ static const struct {
 } hows[] = {{"destroyed", destroyed, 0}, {"brief", brief, 0},       {"threads", threads, 1},
 	    {"polled", polled, 0},       {"contexts", contexts, 0}, {"many", many, 0},
 	    {"captured", captured, 0},   {"spins", spins, 0},       {"early", early, 0},
-	    {"captures", kernel, 0},     {"retained", retained, 0}, {"refused", refused, 0}};
+	    {"captures", kernel, 0},     {"retained", retained, 0}, {"refused", refused, 0},
+	    {"green", green, 0}};
 
 int main(int argc, char **argv)
 {
 	const char *dir = opt(argc, argv, "--libdir", ""), *how = opt(argc, argv, "--how", "");
-	void *cuda = library(dir, "libcuda.so.1"), *result = NULL;
+	void *result = NULL;
 	double began, done = 0, more, secs = atof(opt(argc, argv, "--secs", "3"));
 	double (*step)(void) = NULL;
 	size_t in_use = 0;
@@ -291,6 +308,7 @@ int main(int argc, char **argv)
 	}
 	if (failed || !step)
 		return failed ? failed : 2;
+	cuda = library(dir, "libcuda.so.1");
 	create = needed(cuda, "cuCtxCreate_v2");
 	set_current = needed(cuda, "cuCtxSetCurrent");
 	get_current = needed(cuda, "cuCtxGetCurrent");
