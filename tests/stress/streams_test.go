@@ -22,8 +22,8 @@ func TestUnusualStreams(t *testing.T) {
 		{"contexts", 0.24, 0.34},
 		{"many", 0.24, 0.34},
 		{"captured", 0.24, 0.34},
-		{"spins", 0.002, 0.34},   // what spins for a launch that is held is charged for it
-		{"early", 0.24, 0.34},    // was 0.39: unknown work that cannot be measured yet
+		{"spins", 0.002, 0.34}, // what spins for a launch that is held is charged for it
+		{"early", 0.24, 0.34},  // was 0.39: unknown work that cannot be measured yet
 		{"retained", 0.24, 0.34},
 		{"refused", 0.24, 0.34},
 		{"captures", 0.15, 0.36}, // measured late, or charged by its estimate, while a capture is open
