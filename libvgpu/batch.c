@@ -11,17 +11,15 @@ __thread char vgpu_this_thread;
 
 static struct gate_context *context_of(struct gate *g, CUcontext ctx)
 {
-	struct gate_context *spare = NULL;
+	struct gate_context *c = vgpu_context_find(g, ctx);
 
-	for (int i = 0; i < CONTEXTS; i++) {
-		if (g->context[i].ctx == ctx)
-			return &g->context[i];
-		if (!spare && !g->context[i].ctx)
-			spare = &g->context[i];
+	for (int i = 0; !c && i < CONTEXTS; i++) {
+		if (g->context[i].ctx)
+			continue;
+		c = &g->context[i];
+		*c = (struct gate_context){.ctx = ctx, .gate = g};
 	}
-	if (spare)
-		*spare = (struct gate_context){.ctx = ctx, .gate = g};
-	return spare;
+	return c;
 }
 
 /* Its events are of a context, and no use to another one. */
@@ -45,14 +43,15 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	struct gate_context *c = context_of(g, ctx);
 	struct lane *spare = NULL;
 
-	if (!c)
+	if (!c || c->ends)
 		return NULL;
 	for (unsigned i = 0; i < LANES; i++) {
 		struct lane *l = &g->lane[i];
 
 		if (l->context == c && l->stream == stream && l->thread == thread)
 			return l;
-		if (l->open || l->closed || l->busy || l->proof.unproven)
+		if (l->open || l->closed || l->busy || l->proof.unproven ||
+		    (l->context && l->context->ends))
 			continue;
 		/* The first of: one of this context, a new one, one of another context. */
 		if (!spare || (spare->context != c && l->context == c) ||
@@ -77,22 +76,25 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 /* On an idle card the start event is passed at once and the first kernel comes
  * when the host has launched it: that time is no work. The host may also lose
  * its processor between the launch and its look at the clock, so a gap counts
- * only as far as gaps usually are; beyond that it may be work: *maybe. */
+ * only as far as gaps usually are; beyond that it may be work: *maybe. Where the
+ * driver waits in the launch, it is. */
 static double launch_gap(struct gate *g, const struct vgpu_stream_batch *b, double span,
 			 double *maybe)
 {
-	double gap = (double)(b->first_ns - b->opened_ns), sure;
+	double gap = (double)(b->first_ns - b->opened_ns), usual, sure;
 
 	*maybe = 0;
 	if (b->tight || b->first_ns < b->opened_ns)
 		return 0;
 	if (g->usual_gap_ns == 0)
 		g->usual_gap_ns = FIRST_GAP_NS;
-	g->usual_gap_ns *= gap > g->usual_gap_ns ? 1.05 : 0.95; /* follows the median */
-	sure = gap > 1.3 * g->usual_gap_ns ? 1.3 * g->usual_gap_ns : gap;
+	if (!b->waits)
+		g->usual_gap_ns *= gap > g->usual_gap_ns ? 1.05 : 0.95; /* follows the median */
+	usual = b->waits ? FIRST_GAP_NS : g->usual_gap_ns;
+	sure = gap > 1.3 * usual ? 1.3 * usual : gap;
 	if (sure > span / 2)
 		sure = span / 2;
-	if (gap > sure)
+	if (gap > sure && !b->waits)
 		*maybe = gap < span ? gap - sure : span - sure;
 	return sure;
 }
@@ -160,14 +162,16 @@ static void move_anchor(struct gate_context *c, uint64_t now)
 
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					  const struct vgpu_cost *cost, uint32_t samples,
-					  uint64_t est_ns, uint64_t now)
+					  const struct vgpu_launch *launch, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
-	bool learns = !samples, known = vgpu_measure_known(samples, est_ns);
+	uint64_t est_ns = launch->est_ns;
+	bool learns = !samples, waits = launch->waits, known = vgpu_measure_known(samples, est_ns);
 	bool single = !learns && vgpu_measure_alone(g, l, cost, est_ns, now);
 	CUevent own_start, end;
 
-	if (l->open && !learns && !b->learns && !b->single && (b->trusted ? known : !single))
+	if (l->open && !learns && !waits && !b->learns && !b->waits && !b->single &&
+	    (b->trusted ? known : !single))
 		return b;
 	if (l->open) {
 		vgpu_batch_close(l);
@@ -181,7 +185,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 		vgpu_batch_reap(g, now);
 	if (l->closed >= RING - 2) {
 		b = &l->ring[(l->first + --l->closed) % RING];
-		b->single = b->learns = false;
+		b->single = b->learns = b->waits = false;
 		b->foreign |= b->last_ns <= l->foreign_ns;
 		l->open = true;
 		return b;
@@ -200,8 +204,10 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					.held_ns = l->held_ns,
 					.foreign_ns = l->foreign_ns,
 					.single = single,
+					.waits = waits,
 					.learns = learns};
-	if (!single && vgpu_measure_trust(g, l, known, b->beside, now)) {
+	vgpu_gate_count(g, 0, now); /* if nothing was on its way, there was no work up to here */
+	if (!single && !waits && vgpu_measure_trust(g, l, known, b->beside, now)) {
 		b->trusted = b->unmeasured = true;
 	} else if ((before = running_before(l)) && before->last_ns > l->foreign_ns) {
 		b->start = before->end;
@@ -230,7 +236,8 @@ void vgpu_batch_mark(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (l->open && !l->busy && !b->unmeasured && can_record(l) && vgpu_event_record(l, &b->end))
+	if (l->open && !l->busy && !b->unmeasured && !l->context->ends && can_record(l) &&
+	    vgpu_event_record(l, &b->end))
 		b->marked = b->launches;
 }
 
@@ -254,7 +261,7 @@ void vgpu_batch_close(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (!l->open || l->busy || vgpu_batch_held(b))
+	if (!l->open || l->busy || vgpu_batch_held(b) || l->context->ends)
 		return;
 	if (b->launches == 0) {
 		l->open = false;
@@ -278,7 +285,8 @@ void vgpu_batch_prove(const struct gate *g, struct lane *l)
 	uint64_t now;
 
 	/* Whatever is launched next finds an entry: this one cannot go on. */
-	if (l->open || l->busy || l->closed >= RING - 3 || !(trusted || l->proof.unproven))
+	if (l->open || l->busy || l->context->ends || l->closed >= RING - 3 ||
+	    !(trusted || l->proof.unproven))
 		return;
 	now = vgpu_now();
 	if (!l->stream) { /* destroyed */
@@ -288,8 +296,8 @@ void vgpu_batch_prove(const struct gate *g, struct lane *l)
 	*b = (struct vgpu_stream_batch){.own_start = b->own_start,
 					.end = b->end,
 					.last_ns = now,
+					.asked_ns = now,
 					.own_ns = vgpu_gate_own(g, now),
-					.divided_ns = g->divided_ns,
 					.foreign_ns = l->foreign_ns};
 	if (!record_end(l, b)) {
 		l->proof.unproven = false; /* nobody will tell */
@@ -321,7 +329,7 @@ static double not_covered(struct gate_context *c, const struct vgpu_stream_batch
 /* Time in which the card can have waited for the host inside the batch. */
 static double slack_of(const struct vgpu_stream_batch *b, double late)
 {
-	if (b->solid)
+	if (b->solid || b->waits)
 		return 0;
 	if (b->tight && b->first_ns > b->opened_ns)
 		late += (double)(b->first_ns - b->opened_ns);
@@ -353,6 +361,12 @@ static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t c
 	__atomic_store_n(&mine->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
 }
 
+static void by_estimate(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+{
+	vgpu_gate_count(g, (double)b->est_ns, now);
+	settle(g, b, b->est_ns, b->est_ns);
+}
+
 /* The batch's end is the lane's proof from now on: its event is not recorded again before
  * there is another. One that was marked was recorded nobody knows when. */
 static void proven(struct gate *g, struct lane *l, struct vgpu_stream_batch *b)
@@ -363,7 +377,6 @@ static void proven(struct gate *g, struct lane *l, struct vgpu_stream_batch *b)
 				  .host_ns = b->marked ? 0 : b->last_ns,
 				  .since_ns = b->opened_ns,
 				  .own_ns = b->own_ns,
-				  .divided_ns = b->divided_ns,
 				  .charged_ns = g->charged_ns};
 	b->end = before;
 }
@@ -375,7 +388,7 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	uint64_t charge, beyond;
 
 	if (!vgpu_event_between(&span, b->start, b->end) || span < 0) {
-		settle(g, b, b->est_ns, b->est_ns);
+		by_estimate(g, b, now);
 		return;
 	}
 	beyond = vgpu_batch_beyond(g, l, b, now);
@@ -410,7 +423,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 	for (unsigned i = 0; i < g->lanes; i++) {
 		struct lane *l = &g->lane[i];
 
-		while (l->closed) {
+		while (l->closed && !l->context->ends) {
 			struct vgpu_stream_batch *b = &l->ring[l->first];
 			CUresult r =
 				b->unmeasured ? CUDA_ERROR_INVALID_VALUE : vgpu_event_query(b->end);
@@ -420,7 +433,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			if (r == CUDA_SUCCESS)
 				account(g, l, b, now);
 			else
-				settle(g, b, b->est_ns, b->est_ns);
+				by_estimate(g, b, now);
 			l->proof.unproven |= b->trusted;
 			g->progress_ns = now;
 			l->first = (l->first + 1) % RING;
@@ -431,10 +444,17 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 
 void vgpu_lane_drop(struct gate *g, struct lane *l)
 {
-	for (unsigned i = 0; i < l->closed + (l->open ? 1u : 0u); i++) {
-		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
+	struct vgpu_stream_batch *oldest = &l->ring[l->first];
+	uint64_t unseen = 0;
 
-		settle(g, b, b->est_ns, b->est_ns);
+	if (l->closed || (l->open && oldest->launches))
+		unseen = vgpu_batch_unseen(g, oldest, vgpu_now());
+	for (unsigned i = l->closed + (l->open ? 1u : 0u); i-- > 0;) {
+		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
+		uint64_t charge = i || unseen < b->est_ns ? b->est_ns : unseen;
+
+		settle(g, b, charge, charge);
+		unseen -= unseen < charge ? unseen : charge;
 		b->entered = __atomic_load_n(&b->left, __ATOMIC_RELAXED);
 	}
 	l->closed = 0;

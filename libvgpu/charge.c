@@ -38,8 +38,8 @@ static double own_part(const struct gate *g, uint64_t own_ns, uint64_t since, ui
 	return (double)own / (double)(now - since);
 }
 
-/* And of that, this process's: while several of the job have work on the card, each is
- * charged as much of the time. Together that is the time in which any of them had some. */
+/* And of that, this process's, on the average: while several of the job have work on the card,
+ * each has as much of the time. */
 static double own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t since, uint64_t now)
 {
 	uint64_t own = g->divided_ns - divided_ns;
@@ -47,6 +47,44 @@ static double own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t sin
 	if (now <= since || own >= now - since)
 		return 1;
 	return (double)own / (double)(now - since);
+}
+
+/* When the oldest work was launched whose time is not charged yet. */
+static uint64_t oldest_work(const struct gate *g, uint64_t now)
+{
+	uint64_t oldest = now;
+
+	for (unsigned i = 0; i < g->lanes; i++) {
+		const struct lane *l = &g->lane[i];
+		uint64_t began = l->proof.unproven      ? l->proof.since_ns
+				 : l->closed || l->open ? l->ring[l->first].asked_ns
+							: now;
+
+		oldest = began < oldest ? began : oldest;
+	}
+	return oldest;
+}
+
+/* Another process's look at the clock may be later than this one's by as much. Whatever is
+ * further ahead is of another clock, and not believed. */
+#define AHEAD_NS 1000000000u
+
+/* The sum of what is counted comes to the time in which any of the job had work, whether slices
+ * of the others were in the time of this one or not. The time is not skipped in which another
+ * process has work that may have begun before. */
+double vgpu_gate_count(struct gate *g, double ns, uint64_t now)
+{
+	uint64_t *to = &vgpu_state.cache.header->counted_ns[g->card];
+	uint64_t old = __atomic_load_n(to, __ATOMIC_RELAXED), from, counted, oldest;
+
+	oldest = g->procs ? 0 : oldest_work(g, now);
+	do {
+		from = old > oldest && old < now + AHEAD_NS ? old : oldest;
+		from = from < now ? from : now;
+		counted = ns < (double)(now - from) ? (uint64_t)ns : now - from;
+	} while (!__atomic_compare_exchange_n(to, &old, from + counted, false, __ATOMIC_RELAXED,
+					      __ATOMIC_RELAXED));
+	return (double)counted;
 }
 
 /* True: the batch was interrupted, and says nothing of what its work costs. */
@@ -165,14 +203,26 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 {
 	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
 	double part = own_part(g, b->own_ns, b->opened_ns, now);
+	double counted = vgpu_gate_count(g, busy, now);
 	double of_job = own_of_job(g, b->divided_ns, b->opened_ns, now);
-	double charge = charge_of(g, b, est, busy, slack, part, of_job);
 	bool whole = part >= 1 && !b->beside && of_job >= UNDIVIDED && !g->schedule.others;
+	double charge;
 
+	/* What is known is charged by that, and only over many batches by its part of the time.
+	 * Of the rest no more may be taken off than was surely that of others. */
+	if (b->learns && busy > 0)
+		of_job = counted / busy;
+	charge = charge_of(g, b, est, busy, slack, part, of_job);
 	learn(b, est, span, slack, held, whole);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);
 	return (uint64_t)charge;
+}
+
+uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+{
+	return (uint64_t)(vgpu_gate_count(g, (double)(now - b->asked_ns), now) *
+			  own_part(g, b->own_ns, b->asked_ns, now));
 }
 
 /* The clocks of host and card may differ by so much. */
@@ -180,8 +230,8 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 /* What the driver needs from a record or a launch to the card, at most. */
 #define WAY_NS 20000
 
-uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
-			   const struct vgpu_stream_batch *b, uint64_t now)
+uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l, const struct vgpu_stream_batch *b,
+			   uint64_t now)
 {
 	const struct proof *p = &l->proof;
 	double took, host;
@@ -189,10 +239,9 @@ uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
 	if (!p->unproven || p->host_ns <= b->foreign_ns || p->host_ns <= g->gated_ns ||
 	    !vgpu_event_between(&took, p->end, b->start))
 		return 0;
-	took *= own_part(g, p->own_ns, p->since_ns, now) *
-		own_of_job(g, p->divided_ns, p->since_ns, now);
+	took *= own_part(g, p->own_ns, p->since_ns, now);
 	host = (double)(b->opened_ns - p->host_ns) * (1 + DRIFT) + WAY_NS;
 	took -= host + (double)(g->charged_ns - p->charged_ns);
-	return took > 0 ? (uint64_t)took : 0;
+	return took > 0 ? (uint64_t)vgpu_gate_count(g, took, now) : 0;
 }
 #endif

@@ -5,6 +5,7 @@
  */
 #ifdef VGPU_PRELOAD
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "vgpu.h"
@@ -42,6 +43,8 @@ static void memory_ended(int card, CUdevice dev, uint64_t owner)
 	vgpu_pools_ended(owner);
 	vgpu_graphs_settle(card, dev);
 }
+/* The handle that was given for the last primary context of a card. */
+static CUcontext primary[VGPU_MAX_CARDS];
 
 static void began(int card)
 {
@@ -84,11 +87,16 @@ static void ended(int card)
 
 CUresult cuInit(unsigned flags)
 {
+	const char *blocking;
 	CUresult r;
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuInit)
 		return CUDA_ERROR_NO_DEVICE;
+	/* As the driver reads it. */
+	blocking = getenv("CUDA_LAUNCH_BLOCKING");
+	if (blocking && *blocking && strcmp(blocking, "0") != 0)
+		vgpu_launches_wait = true;
 	r = vgpu_real.cuInit(flags);
 	if (r == CUDA_SUCCESS && vgpu_state.from_env)
 		vgpu_env_cards();
@@ -137,6 +145,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	vgpu_rm_creating(card);
 	r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	vgpu_rm_creating(-1);
+	if (r == CUDA_SUCCESS)
+		__atomic_store_n(&primary[card], *pctx, __ATOMIC_RELAXED);
 	primary_taken(card, first, r);
 	return r;
 }
@@ -154,18 +164,33 @@ static void primary_given(int card, CUdevice dev)
 	}
 }
 
+/* Others than the program hold primary contexts too: green ones do. */
+static bool primary_gone(CUdevice dev, CUresult r)
+{
+	unsigned flags;
+	int active = 0;
+
+	return r == CUDA_SUCCESS &&
+	       (!vgpu_real.cuDevicePrimaryCtxGetState ||
+		vgpu_real.cuDevicePrimaryCtxGetState(dev, &flags, &active) != CUDA_SUCCESS ||
+		!active);
+}
+
 static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool all)
 {
+	CUcontext ctx = NULL;
 	CUresult r;
 	int card;
 
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
 	card = vgpu_card_of_device(dev);
-	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) == 1))
-		vgpu_gate_drop_context(NULL);
+	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) <= 1))
+		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
+	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
 	r = real(dev);
+	vgpu_gate_ended(ctx, primary_gone(dev, r));
 	vgpu_pools_forget_current();
 	vgpu_uses_forget();
 	/* A reset ends the context but not the references: the next call that
@@ -321,21 +346,31 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	return r;
 }
 
-CUresult cuGreenCtxDestroy(CUgreenCtx ctx)
+/* Its streams go with it, and with the last one of a card the primary context may. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
+	CUcontext ctx = NULL, under = NULL;
 	struct vgpu_item item;
+	bool known;
 	CUresult r;
 
 	vgpu_need_cuda();
 	if (!vgpu_real.cuGreenCtxDestroy)
 		return CUDA_ERROR_NO_DEVICE;
-	/* Streams of it are gone afterwards: forget batches on all of them. */
-	if (vgpu_state.grant)
-		vgpu_gate_drop_context(NULL);
+	known = vgpu_table_get(&greens, (uint64_t)(uintptr_t)green, &item);
+	if (!vgpu_state.grant || !vgpu_real.cuCtxFromGreenCtx ||
+	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)
+		ctx = NULL;
+	if (known)
+		under = __atomic_load_n(&primary[item.card], __ATOMIC_RELAXED);
+	vgpu_gate_ends(ctx);
+	vgpu_gate_ends(under);
 	vgpu_mem_begin();
-	r = vgpu_real.cuGreenCtxDestroy(ctx);
+	r = vgpu_real.cuGreenCtxDestroy(green);
+	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
+	vgpu_gate_ended(under, known && primary_gone((CUdevice)item.other, r));
 	vgpu_uses_forget();
-	if (r == CUDA_SUCCESS && vgpu_table_take(&greens, (uint64_t)(uintptr_t)ctx, &item))
+	if (r == CUDA_SUCCESS && vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item))
 		primary_given(item.card, (CUdevice)item.other);
 	vgpu_mem_end();
 	return r;
@@ -358,10 +393,10 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 
 	if (!real)
 		return CUDA_ERROR_NO_DEVICE;
-	if (vgpu_state.grant && ctx)
-		vgpu_gate_drop_context(ctx);
+	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
 	r = real(ctx);
+	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
 	if (r == CUDA_SUCCESS)
 		context_ended(ctx);
 	vgpu_mem_end();

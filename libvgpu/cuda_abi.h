@@ -51,7 +51,10 @@ typedef struct CUuuid_st {
 #define CU_STREAM_CAPTURE_MODE_RELAXED 2
 #define CU_STREAM_CAPTURE_STATUS_NONE 0
 #define CU_POINTER_ATTRIBUTE_MEMORY_TYPE 2
+#define CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL 9
 #define CU_MEMORYTYPE_DEVICE 2
+#define CU_MEMORYTYPE_ARRAY 3
+#define CU_MEMORYTYPE_UNIFIED 4
 
 /* CUmemLocationType */
 #define CU_MEM_LOCATION_TYPE_DEVICE 1
@@ -250,5 +253,65 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA_LAUNCH_PARAMS");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvmlMemory_v2_t");
+
+typedef struct {
+	size_t srcXInBytes, srcY;
+	unsigned srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	size_t srcPitch;
+	size_t dstXInBytes, dstY;
+	unsigned dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	size_t dstPitch;
+	size_t WidthInBytes, Height;
+} CUDA_MEMCPY2D;
+
+typedef struct {
+	size_t srcXInBytes, srcY, srcZ, srcLOD;
+	unsigned srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	void *reserved0; /* of a peer copy, the context */
+	size_t srcPitch, srcHeight;
+	size_t dstXInBytes, dstY, dstZ, dstLOD;
+	unsigned dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	void *reserved1;
+	size_t dstPitch, dstHeight;
+	size_t WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D;
+typedef CUDA_MEMCPY3D CUDA_MEMCPY3D_PEER;
+
+#define CU_MEMCPY_OPERAND_TYPE_ARRAY 2
+typedef struct {
+	int type;
+	union {
+		struct {
+			CUdeviceptr ptr;
+			size_t rowLength, layerHeight;
+			CUmemLocation locHint;
+		} ptr;
+		struct {
+			CUarray array;
+			size_t x, y, z;
+		} array;
+	} op;
+} CUmemcpy3DOperand;
+
+typedef struct {
+	CUmemcpy3DOperand src, dst;
+	struct {
+		size_t width, height, depth;
+	} extent;
+	int srcAccessOrder;
+	unsigned flags;
+} CUDA_MEMCPY3D_BATCH_OP;
 
 #endif

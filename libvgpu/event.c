@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.c - see limiter.h. Events in the streams of the program. */
+/* event.c - see limiter.h. Events in the streams of the program, and contexts, whose they are. */
 #ifdef VGPU_PRELOAD
+#include <string.h>
+
 #include "limiter.h"
 
 /* A stream takes 1024 entries (measured: 580, H200), the program's own events and copies too. */
@@ -101,5 +103,50 @@ bool vgpu_event_between(double *ns, CUevent from, CUevent to)
 		return false;
 	*ns = (double)ms * 1e6;
 	return true;
+}
+
+struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx)
+{
+	for (int i = 0; ctx && i < CONTEXTS; i++)
+		if (g->context[i].ctx == ctx)
+			return &g->context[i];
+	return NULL;
+}
+
+void vgpu_context_ends(struct gate *g, CUcontext ctx)
+{
+	struct gate_context *c = vgpu_context_find(g, ctx);
+
+	if (!c)
+		return;
+	if (!vgpu_capturing()) {
+		for (unsigned i = 0; i < g->lanes; i++)
+			if (g->lane[i].context == c)
+				vgpu_batch_end(&g->lane[i]);
+		vgpu_batch_reap(g, vgpu_now());
+	}
+	c->ends++;
+	g->last = NULL; /* launches look for their context */
+}
+
+void vgpu_context_ended(struct gate *g, CUcontext ctx, bool gone)
+{
+	struct gate_context *c = vgpu_context_find(g, ctx);
+
+	if (!c)
+		return;
+	c->ends -= c->ends != 0;
+	if (!gone)
+		return;
+	for (unsigned i = 0; i < g->lanes; i++) {
+		struct lane *l = &g->lane[i];
+
+		if (l->context != c)
+			continue;
+		vgpu_lane_drop(g, l);
+		memset(l, 0, sizeof *l); /* its events went with the context */
+	}
+	g->last = NULL;
+	memset(c, 0, sizeof *c);
 }
 #endif

@@ -198,8 +198,9 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	if (b->learns || b->single || (b->trusted && !vgpu_measure_known(samples, est)) ||
-	    b->est_ns >= BATCH_NS || g->inflight_ns + est > vgpu_quantum(g) ||
+	if (b->learns || b->single || b->waits ||
+	    (b->trusted && !vgpu_measure_known(samples, est)) || b->est_ns >= BATCH_NS ||
+	    g->inflight_ns + est > vgpu_quantum(g) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
 	    vgpu_measure_unproven(g, cost, est, balance))
 		return NULL;
@@ -269,7 +270,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
-	if (likely(events && samples))
+	if (likely(events && samples && !l->waits))
 		l->batch = quick(g, budget, ctx, stream, cost, l->est_ns, samples);
 	l->lane = g->last;
 	if (!l->batch) {
@@ -289,7 +290,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			g->other_ns = now;
 		g->last = l->lane;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, cost, samples, l->est_ns, now);
+			l->batch = vgpu_batch_open(g, l->lane, cost, samples, l, now);
 		vgpu_inside = false;
 	}
 	if (l->batch) {
@@ -349,7 +350,8 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	if (l->card < 0 || !b)
 		return;
 	g = &gates[l->card];
-	full = b->learns || b->single || __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
+	full = b->learns || b->single || b->waits ||
+	       __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
 	if (likely(result == CUDA_SUCCESS && !full &&
 		   !__atomic_load_n(&l->lane->marks, __ATOMIC_RELAXED))) {
 		leave_batch(b);
@@ -457,32 +459,32 @@ void vgpu_gate_drop_stream(CUstream stream)
 	}
 }
 
-void vgpu_gate_drop_context(CUcontext ctx)
+void vgpu_gate_ends(CUcontext ctx)
 {
-	if (vgpu_inside)
+	if (vgpu_inside || !ctx)
 		return;
 	vgpu_working_forget(NULL, ctx);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
 
 		hold(g);
-		if (!vgpu_capturing())
-			vgpu_batch_reap(g, vgpu_now());
-		for (unsigned k = 0; k < g->lanes; k++) {
-			struct lane *l = &g->lane[k];
-
-			if (!l->context || (ctx && l->context->ctx != ctx))
-				continue;
-			wait_recorded(g, l);
-			vgpu_lane_drop(g, l);
-			/* Its events go with the context. */
-			memset(l, 0, sizeof *l);
-			g->last = NULL;
-		}
-		for (int k = 0; k < CONTEXTS; k++)
-			if (!ctx || g->context[k].ctx == ctx)
-				memset(&g->context[k], 0, sizeof g->context[k]);
+		vgpu_context_ends(g, ctx);
+		/* None begins to record in it any more. */
+		for (unsigned k = 0; k < g->lanes; k++)
+			if (g->lane[k].context && g->lane[k].context->ctx == ctx)
+				wait_recorded(g, &g->lane[k]);
 		release(g);
+	}
+}
+
+void vgpu_gate_ended(CUcontext ctx, bool gone)
+{
+	if (vgpu_inside || !ctx)
+		return;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		hold(&gates[i]);
+		vgpu_context_ended(&gates[i], ctx, gone);
+		release(&gates[i]);
 	}
 }
 

@@ -46,6 +46,7 @@ struct vgpu_stream_batch {
 	bool foreign;    /* something that is no work is between its launches */
 	bool single;     /* of one launch: closed at once */
 	uint32_t marked; /* so many launches are before its end event; lane.marks */
+	bool waits;      /* of one launch, in which the driver may wait: closed at once */
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
 	bool trusted;    /* and that on purpose */
@@ -72,6 +73,8 @@ struct gate;
 struct gate_context {
 	CUcontext ctx; /* NULL: free */
 	struct gate *gate;
+	/* So many calls that may end it have not returned: its events may be gone. */
+	unsigned ends;
 	/* Union of busy time over streams, on a time line that starts at anchor. */
 	CUevent anchor, next_anchor;
 	bool anchored, next_recorded;
@@ -83,10 +86,10 @@ struct gate_context {
  * unproven: its time is seen when another batch is measured. */
 struct proof {
 	CUevent end;
-	uint64_t host_ns;            /* it was recorded later than that; 0: there is none */
-	uint64_t since_ns;           /* when the batch was opened */
-	uint64_t own_ns, divided_ns; /* of the gate then */
-	uint64_t charged_ns;         /* of the gate, with that batch */
+	uint64_t host_ns;    /* it was recorded later than that; 0: there is none */
+	uint64_t since_ns;   /* when the batch was opened */
+	uint64_t own_ns;     /* of the gate then */
+	uint64_t charged_ns; /* of the gate, with that batch */
 	bool unproven;
 };
 
@@ -128,10 +131,11 @@ struct gate {
 	double usual_gap_ns;   /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
-	/* The time divided by the processes of the job that had work on the card then (and
-	 * contexts of this one), up to divided_at_ns, when there were so many others. */
+	/* When last looked, so many other processes of the job had work on the card; and with
+	 * other contexts of this one. */
+	uint32_t procs, beside;
+	/* The time divided by their number and this one, up to divided_at_ns. */
 	uint64_t divided_ns, divided_at_ns;
-	uint32_t beside;
 	float waited; /* of the last batches, the part in which the card can have waited for
 		       * the host for half of the time */
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
@@ -167,10 +171,9 @@ uint64_t vgpu_gate_own(const struct gate *g, uint64_t now);
 void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now);
 
 /* wait.c; all with gate.lock held. */
-/* How many other processes of the job, and other contexts of this one, have work on the
- * card. Time since the last look is divided by their number (gate.divided_ns), so it is to
- * look at least at each tick. */
-uint32_t vgpu_gate_beside(struct gate *g, uint64_t now);
+/* Looks how many other processes of the job, and other contexts of this one, have work on the
+ * card: at least at each tick, for the time since the last look is divided by their number. */
+void vgpu_gate_beside(struct gate *g, uint64_t now);
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
@@ -190,10 +193,18 @@ void vgpu_gate_turns(const struct gate *g, uint64_t now);
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
 			   double slack, double held, uint64_t now);
 
+/* Of so many nanoseconds up to now in which this process had work on the card, those that are
+ * not counted for the job yet: they are now. */
+double vgpu_gate_count(struct gate *g, double ns, uint64_t now);
+
+/* What work is charged that was launched in this batch or behind it in its lane, and will not
+ * be measured. */
+uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now);
+
 /* What work of the lane was charged too little by its estimates, at least: it took the time
  * from the lane's proof to the batch's start, less the host's and what was charged since. */
-uint64_t vgpu_batch_beyond(const struct gate *g, const struct lane *l,
-			   const struct vgpu_stream_batch *b, uint64_t now);
+uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l, const struct vgpu_stream_batch *b,
+			   uint64_t now);
 
 /* This thread is in the gate: what a callback of the driver's does is not gated. */
 extern __thread bool vgpu_inside __attribute__((tls_model("initial-exec")));
@@ -210,6 +221,12 @@ bool vgpu_event_between(double *ns, CUevent from, CUevent to);
  * in which they are recorded. True: it is the lane's now, until vgpu_event_leave(). */
 bool vgpu_event_enter(const struct lane *l, bool *pushed);
 void vgpu_event_leave(bool pushed);
+
+/* The one of a context, or NULL. */
+struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx);
+/* Before and after a call that may end the context; gone: it has. */
+void vgpu_context_ends(struct gate *g, CUcontext ctx);
+void vgpu_context_ended(struct gate *g, CUcontext ctx, bool gone);
 
 /* measure.c; all with gate.lock held. */
 /* So may a launch join a trusted batch. */
@@ -232,7 +249,7 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
  * known of the launch's cost, est_ns. */
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					  const struct vgpu_cost *cost, uint32_t samples,
-					  uint64_t est_ns, uint64_t now);
+					  const struct vgpu_launch *launch, uint64_t now);
 /* Ends the open batch unless a launch is between gate and driver. Whatever context is
  * current. */
 void vgpu_batch_close(struct lane *l);
@@ -245,7 +262,8 @@ void vgpu_batch_end(struct lane *l);
 void vgpu_batch_mark(struct lane *l);
 /* Takes completed batches off, charges them, learns. */
 void vgpu_batch_reap(struct gate *g, uint64_t now);
-/* Charges what is left of a lane by its estimates and empties it. */
+/* Empties a lane. What is left of it is charged by its estimates, and at least the time since
+ * it was launched: no event will tell. */
 void vgpu_lane_drop(struct gate *g, struct lane *l);
 /* The stream of a lane ends: nothing comes any more, and what has come is measured. */
 void vgpu_lane_end(struct gate *g, struct lane *l);

@@ -280,15 +280,19 @@ void vgpu_graphs_in_child(void);
 
 /* limiter.c: the GPU-time budget. */
 struct vgpu_launch {
-	int card; /* -1: not gated */
+	int card;   /* -1: not gated */
+	bool waits; /* the driver may return when the work is done */
 	CUstream stream;
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
 	struct lane *lane;
 	uint64_t est_ns;
 };
+/* CUDA_LAUNCH_BLOCKING is set: every launch waits for its work. */
+extern bool vgpu_launches_wait;
 /* One flag for the whole process: some card of this job is gated now. */
 extern uint32_t vgpu_gate_any;
+/* Sets all of l but waits, which the caller says. */
 void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns);
 void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
 /* Ends the open batch of a stream (CU_STREAM_LEGACY for the default one), or
@@ -300,9 +304,12 @@ void vgpu_gate_boundary(CUstream stream, bool other);
 /* Returns when no thread of ours is at event calls any more that began before
  * vgpu_captures was raised. */
 void vgpu_gate_capture(void);
-/* A stream or context is about to go: its batches end; those of a context are forgotten. */
+/* A stream is about to go: its batches end. */
 void vgpu_gate_drop_stream(CUstream stream);
-void vgpu_gate_drop_context(CUcontext ctx);
+/* A context may end in a call of the driver that follows: no event of it is touched until
+ * vgpu_gate_ended(), which forgets it if it is gone. */
+void vgpu_gate_ends(CUcontext ctx);
+void vgpu_gate_ended(CUcontext ctx, bool gone);
 /* The host has waited for work, since the time began: what took long is charged at once, for the
  * process may end now, and what took longer than it was taken for puts estimates in doubt. */
 void vgpu_gate_waited(int card, uint64_t began);

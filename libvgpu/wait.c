@@ -105,18 +105,16 @@ static uint32_t more_contexts(const struct gate *g)
 	return n ? n - 1 : 0;
 }
 
-uint32_t vgpu_gate_beside(struct gate *g, uint64_t now)
+void vgpu_gate_beside(struct gate *g, uint64_t now)
 {
 	uint64_t past = now > g->divided_at_ns ? now - g->divided_at_ns : 0;
-	uint32_t beside;
+	uint32_t before = g->beside;
 
-	inflight_beside(g, now, &beside);
-	beside += more_contexts(g);
+	inflight_beside(g, now, &g->procs);
+	g->beside = g->procs + more_contexts(g);
 	/* Between two looks there were as many as at the one for half of the time. */
-	g->divided_ns += past / 2 / (1 + g->beside) + past / 2 / (1 + beside);
+	g->divided_ns += past / 2 / (1 + before) + past / 2 / (1 + g->beside);
 	g->divided_at_ns = now;
-	g->beside = beside;
-	return beside;
 }
 
 static struct vgpu_turn_state *turn_state(const struct gate *g)
@@ -235,6 +233,14 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, uint64_t es
 	return false;
 }
 
+/* Another thread is in a call that may end the context: events of it would not be safe. */
+static bool may_end(struct gate *g, CUcontext ctx, uint64_t since, uint64_t now)
+{
+	const struct gate_context *c = vgpu_context_find(g, ctx);
+
+	return c && c->ends && now - since < STUCK_NS;
+}
+
 static void close_all(struct gate *g)
 {
 	for (unsigned i = 0; i < g->lanes; i++)
@@ -300,7 +306,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 			forget_balance(budget);
 		if (vgpu_takes_turns(g))
 			follow_turns(g, budget, now);
-		if (!g->on || may_go(g, budget, est, since, now))
+		if (!g->on || (!may_end(g, ctx, since, now) && may_go(g, budget, est, since, now)))
 			break;
 		if (*events && !ask) {
 			ask = true;

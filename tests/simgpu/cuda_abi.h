@@ -237,6 +237,66 @@ enum {
 	CU_POINTER_ATTRIBUTE_MAPPED = 13,
 };
 
+typedef struct {
+	size_t srcXInBytes, srcY;
+	unsigned srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	size_t srcPitch;
+	size_t dstXInBytes, dstY;
+	unsigned dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	size_t dstPitch;
+	size_t WidthInBytes, Height;
+} CUDA_MEMCPY2D;
+
+typedef struct {
+	size_t srcXInBytes, srcY, srcZ, srcLOD;
+	unsigned srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	void *reserved0; /* of a peer copy, the context */
+	size_t srcPitch, srcHeight;
+	size_t dstXInBytes, dstY, dstZ, dstLOD;
+	unsigned dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	void *reserved1;
+	size_t dstPitch, dstHeight;
+	size_t WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D;
+typedef CUDA_MEMCPY3D CUDA_MEMCPY3D_PEER;
+
+#define CU_MEMCPY_OPERAND_TYPE_ARRAY 2
+typedef struct {
+	int type;
+	union {
+		struct {
+			CUdeviceptr ptr;
+			size_t rowLength, layerHeight;
+			CUmemLocation locHint;
+		} ptr;
+		struct {
+			CUarray array;
+			size_t x, y, z;
+		} array;
+	} op;
+} CUmemcpy3DOperand;
+
+typedef struct {
+	CUmemcpy3DOperand src, dst;
+	struct {
+		size_t width, height, depth;
+	} extent;
+	int srcAccessOrder;
+	unsigned flags;
+} CUDA_MEMCPY3D_BATCH_OP;
+
 #pragma GCC visibility push(default)
 #define API(base, ver, sym, params) CUresult sym params;
 #define APS(base, ver, sver, sym, params, args) \

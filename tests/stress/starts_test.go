@@ -9,7 +9,10 @@ import (
 
 // A limit holds for every way to start work on the card.
 func TestEveryWayToStartWorkIsHeld(t *testing.T) {
-	for _, way := range []string{"kernel", "thread", "config", "cooperative", "fill", "rows", "copy", "unified"} {
+	for _, way := range []string{
+		"kernel", "thread", "config", "cooperative", "fill", "rows", "copy", "unified",
+		"plane", "box", "peers", "peer_box", "from_array", "to_array", "arrays", "batch", "boxes", "attributed",
+	} {
 		t.Run(way, func(t *testing.T) {
 			part := 0.0
 			for range tries {

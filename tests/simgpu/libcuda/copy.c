@@ -161,6 +161,87 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUc
 	return drv_leave(copy(dst, src, n, hStream, false));
 }
 
+/* Copies of rows, of arrays and of several pieces take their time; contents are not moved. */
+static CUresult pieces(uint64_t n, CUstream handle, bool wait)
+{
+	CUstream s = stream_of(handle);
+	CUresult rc = wait ? capture_unsafe() : CUDA_SUCCESS;
+	uint32_t slot, gen;
+	uint64_t index;
+	bool captured;
+
+	if (rc || !s)
+		return rc ? rc : CUDA_ERROR_INVALID_HANDLE;
+	slot = s->slot;
+	gen = s->gen;
+	captured = s->capture;
+	rc = stream_submit(s, &(struct work){.kind = SIM_COPY, .ns = copy_ns(s->ctx->card, n)},
+			   &index);
+	return rc || captured || !wait ? rc : stream_wait(slot, gen, index);
+}
+
+#define PIECES(name, params, ok, bytes, stream, wait)                                            \
+	CUresult name params                                                                     \
+	{                                                                                        \
+		ENTER(NEED_CTX);                                                                 \
+		return drv_leave((ok) ? pieces(bytes, stream, wait) : CUDA_ERROR_INVALID_VALUE); \
+	}
+#define AREA(c) (c)->WidthInBytes *(c)->Height
+PIECES(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *c), c, AREA(c), NULL, true)
+PIECES(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *c), c, AREA(c), NULL, true)
+PIECES(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *c, CUstream hStream), c, AREA(c), hStream, false)
+PIECES(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *c), c, AREA(c) * c->Depth, NULL, true)
+PIECES(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *c, CUstream hStream), c, AREA(c) * c->Depth,
+       hStream, false)
+PIECES(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *c), c, AREA(c) * c->Depth, NULL, true)
+PIECES(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *c, CUstream hStream), c, AREA(c) * c->Depth,
+       hStream, false)
+PIECES(cuMemcpyAtoA_v2, (CUarray dst, size_t to, CUarray src, size_t from, size_t n),
+       dst &&src &&to + 1 && from + 1, n, NULL, true)
+PIECES(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t from, size_t n), dst &&src &&from + 1,
+       n, NULL, true)
+PIECES(cuMemcpyDtoA_v2, (CUarray dst, size_t to, CUdeviceptr src, size_t n), dst &&src &&to + 1, n,
+       NULL, true)
+
+static uint64_t sum(const size_t *sizes, size_t n)
+{
+	uint64_t all = 0;
+
+	for (size_t i = 0; i < n; i++)
+		all += sizes[i];
+	return all;
+}
+
+CUresult cuMemcpyBatchAsync_v2(const CUdeviceptr *dst, const CUdeviceptr *src, const size_t *sizes,
+			       size_t n, void *attrs, size_t *attrs_at, size_t nattrs,
+			       CUstream hStream)
+{
+	ENTER(NEED_CTX);
+	if (!dst || !src || !sizes || !n || !attrs || !attrs_at || !nattrs)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	return drv_leave(pieces(sum(sizes, n), hStream, false));
+}
+
+CUresult cuMemcpy3DBatchAsync_v2(size_t n, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned long long flags,
+				 CUstream hStream)
+{
+	uint64_t all = 0;
+
+	ENTER(NEED_CTX);
+	if (!ops || !n || flags)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < n; i++)
+		all += ops[i].extent.width * ops[i].extent.height * ops[i].extent.depth;
+	return drv_leave(pieces(all, hStream, false));
+}
+
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, void *attr,
+				     CUstream hStream)
+{
+	ENTER(NEED_CTX);
+	return drv_leave(attr ? copy(dst, src, n, hStream, false) : CUDA_ERROR_INVALID_VALUE);
+}
+
 #define FILL(bits, type)                                                                     \
 	CUresult cuMemsetD##bits##_v2(CUdeviceptr dst, type v, size_t n)                     \
 	{                                                                                    \

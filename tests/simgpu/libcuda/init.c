@@ -155,6 +155,9 @@ CUresult cuInit(unsigned flags)
 		hooked = true;
 	}
 	if (!drv.ready) {
+		const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+
+		drv.launches_block = blocking && atoi(blocking) != 0;
 		read_visible_devices();
 		if (drv.ndevices)
 			__atomic_store_n(&drv.ready, true, __ATOMIC_RELEASE);

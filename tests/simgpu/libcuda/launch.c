@@ -3,8 +3,10 @@
 #define _GNU_SOURCE
 #include "local.h"
 
+#include <sched.h>
 #include <string.h>
 
+#define SPIN_LAST_NS 150000ull
 #define SPIN_NS (1ull << 60) /* longer than any test: the owner ends it */
 
 bool function_ok(CUfunction f)
@@ -62,6 +64,47 @@ CUresult kernel_work(CUstream s, CUfunction f, void **params, void **extra, stru
 	return CUDA_SUCCESS;
 }
 
+/* The host looks again and again, and so is late by microseconds only. */
+static void spin_for(uint32_t slot, uint32_t gen, uint64_t index)
+{
+	struct sim_stream *m = &drv.st->stream[slot];
+
+	for (;;) {
+		uint64_t at = 0;
+		bool done;
+
+		drv_model_lock();
+		sim_advance_all(drv.st);
+		done = m->gen != gen || m->done > index;
+		if (!done)
+			at = sim_predict(drv.st, slot, index);
+		drv_model_unlock();
+		if (done || !drv.ready)
+			return;
+		if (at > sim_now() + 2 * SPIN_LAST_NS) {
+			drv_sleep_until(at - SPIN_LAST_NS);
+			continue;
+		}
+		pthread_mutex_unlock(&drv.lock);
+		sched_yield();
+		pthread_mutex_lock(&drv.lock);
+	}
+}
+
+/* With CUDA_LAUNCH_BLOCKING a launch ends when its work does. */
+static CUresult launch_submit(CUstream s, const struct work *w)
+{
+	uint32_t slot = s->slot, gen = s->gen;
+	bool captured = s->capture;
+	uint64_t index;
+	CUresult rc = stream_submit(s, w, &index);
+
+	if (rc || captured || !drv.launches_block)
+		return rc;
+	spin_for(slot, gen, index);
+	return stream_wait(slot, gen, index);
+}
+
 /* drv.lock held, context checked. */
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3],
 		       CUstream handle, void **params, void **extra)
@@ -84,7 +127,7 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 		rc = CUDA_ERROR_INVALID_HANDLE;
 	if (!rc)
 		rc = kernel_work(s, f, params, extra, &w);
-	return rc ? rc : stream_submit(s, &w, NULL);
+	return rc ? rc : launch_submit(s, &w);
 }
 
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,

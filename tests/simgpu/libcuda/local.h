@@ -177,6 +177,7 @@ struct driver {
 	struct sim_state *st;
 	int proc; /* slot; -1: none yet */
 	bool ready, forked, thread_started;
+	bool launches_block; /* CUDA_LAUNCH_BLOCKING */
 	int ndevices;
 	uint32_t card[SIM_MAX_CARDS]; /* device ordinal to card */
 	CUcontext contexts;

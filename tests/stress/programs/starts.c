@@ -6,7 +6,8 @@
  *
  * Ways: kernel, thread (into the thread's default stream), config (cuLaunchKernelEx),
  * cooperative, fill, rows (cuMemsetD2D32Async), copy (device to device), unified
- * (cuMemcpyAsync within the card). Prints how much was done in a second. For the simulated
+ * (cuMemcpyAsync within the card), and every other call that copies within the card (ways[]).
+ * Prints how much was done in a second. For the simulated
  * card, on which that is steady.
  */
 #include <stdint.h>
@@ -25,6 +26,8 @@ typedef CUresult launch_fn(CUfunction, unsigned, unsigned, unsigned, unsigned, u
 static struct kernels k;
 static void *cuda, *of_way;
 static CUdeviceptr a, b;
+static CUarray array;
+static CUcontext ctx;
 
 static int kernel(void)
 {
@@ -80,6 +83,93 @@ static int copy(void)
 	return move(a, b, BYTES, k.stream) != 0;
 }
 
+static int plane(void)
+{
+	CUresult (*move)(const CUDA_MEMCPY2D *, CUstream) = of_way;
+	CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+			   .srcDevice = a,
+			   .srcPitch = PITCH,
+			   .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+			   .dstDevice = b,
+			   .dstPitch = PITCH,
+			   .WidthInBytes = PITCH,
+			   .Height = BYTES / PITCH};
+
+	return move(&c, k.stream) != 0;
+}
+
+static int box(void)
+{
+	CUresult (*move)(const CUDA_MEMCPY3D *, CUstream) = of_way;
+	CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+			   .srcDevice = a,
+			   .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+			   .dstArray = array,
+			   .WidthInBytes = PITCH,
+			   .Height = BYTES / PITCH,
+			   .Depth = 1};
+
+	return move(&c, k.stream) != 0;
+}
+
+static int peers(void)
+{
+	CUresult (*move)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream) = of_way;
+
+	return move(a, ctx, b, ctx, BYTES, k.stream) != 0;
+}
+
+static int from_array(void)
+{
+	CUresult (*move)(CUdeviceptr, CUarray, size_t, size_t) = of_way;
+
+	return move(a, array, 0, BYTES) != 0;
+}
+
+static int to_array(void)
+{
+	CUresult (*move)(CUarray, size_t, CUdeviceptr, size_t) = of_way;
+
+	return move(array, 0, a, BYTES) != 0;
+}
+
+static int arrays(void)
+{
+	CUresult (*move)(CUarray, size_t, CUarray, size_t, size_t) = of_way;
+
+	return move(array, 0, array, BYTES, BYTES) != 0;
+}
+
+static int batch(void)
+{
+	CUresult (*move)(const CUdeviceptr *, const CUdeviceptr *, const size_t *, size_t, void *,
+			 size_t *, size_t, CUstream) = of_way;
+	CUdeviceptr to[] = {a, a + BYTES / 2}, from[] = {b, b + BYTES / 2};
+	size_t sizes[] = {BYTES / 2, BYTES / 2}, first = 0;
+	int attributes[8] = {0};
+
+	return move(to, from, sizes, 2, attributes, &first, 1, k.stream) != 0;
+}
+
+static int boxes(void)
+{
+	CUresult (*move)(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream) = of_way;
+	CUDA_MEMCPY3D_BATCH_OP op = {.src = {1, .op.ptr = {.ptr = a}},
+				     .dst = {CU_MEMCPY_OPERAND_TYPE_ARRAY,
+					     .op.array = {array, 0, 0, 0}},
+				     .extent = {PITCH, BYTES / PITCH, 1}};
+
+	return move(1, &op, 0, k.stream) != 0;
+}
+
+static int attributed(void)
+{
+	CUresult (*move)(CUdeviceptr, CUdeviceptr, size_t, void *, CUstream) = of_way;
+	int attributes[8] = {0};
+
+	return move(a, b, BYTES, attributes, k.stream) != 0;
+}
+
 static const struct {
 	const char *name, *symbol;
 	int (*start)(void);
@@ -90,13 +180,28 @@ static const struct {
 	    {"fill", "cuMemsetD32Async", fill},
 	    {"rows", "cuMemsetD2D32Async", rows},
 	    {"copy", "cuMemcpyDtoDAsync_v2", copy},
-	    {"unified", "cuMemcpyAsync", copy}};
+	    {"unified", "cuMemcpyAsync", copy},
+	    {"plane", "cuMemcpy2DAsync_v2", plane},
+	    {"box", "cuMemcpy3DAsync_v2", box},
+	    {"peers", "cuMemcpyPeerAsync", peers},
+	    {"peer_box", "cuMemcpy3DPeerAsync", box},
+	    {"from_array", "cuMemcpyAtoD_v2", from_array},
+	    {"to_array", "cuMemcpyDtoA_v2", to_array},
+	    {"arrays", "cuMemcpyAtoA_v2", arrays},
+	    {"batch", "cuMemcpyBatchAsync_v2", batch},
+	    {"boxes", "cuMemcpy3DBatchAsync_v2", boxes},
+	    {"attributed", "cuMemcpyWithAttributesAsync", attributed}};
 
 int main(int argc, char **argv)
 {
 	const char *dir = opt(argc, argv, "--libdir", ""), *way = opt(argc, argv, "--way", "");
 	double secs = atof(opt(argc, argv, "--secs", "1.5")), began;
-	CUresult (*alloc)(CUdeviceptr *, size_t), (*sync)(void);
+	CUresult (*alloc)(CUdeviceptr *, size_t), (*sync)(void), (*current)(CUcontext *);
+	CUresult (*make_array)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *);
+	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = PITCH,
+					 .Height = 2 * BYTES / PITCH,
+					 .Format = 1,
+					 .NumChannels = 1}; /* bytes */
 	int failed = kernels_open(&k, dir);
 	unsigned done = 0, i = 0;
 
@@ -108,7 +213,10 @@ int main(int argc, char **argv)
 	of_way = needed(cuda, ways[i].symbol);
 	alloc = needed(cuda, "cuMemAlloc_v2");
 	sync = needed(cuda, "cuCtxSynchronize");
-	if (!of_way || !alloc || !sync || alloc(&a, BYTES) || alloc(&b, BYTES))
+	current = needed(cuda, "cuCtxGetCurrent");
+	make_array = needed(cuda, "cuArray3DCreate_v2");
+	if (!of_way || !alloc || !sync || !current || !make_array || current(&ctx) ||
+	    make_array(&array, &shape) || alloc(&a, BYTES) || alloc(&b, BYTES))
 		return 3;
 	began = now_s();
 	do {

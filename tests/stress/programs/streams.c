@@ -19,9 +19,16 @@
  *   recaptures the same, each into the graph of before
  *   later      the same by a call that no library knows
  *
- * Prints the work done, as a part of the time, and how many captures failed. For the simulated
+ *   retained   kernels of 5 ms, each with a grid of its own; after each launch another context,
+ *              the card's primary one, is made and given up
+ *   green      the same with a green context
+ *   refused    the same; after each launch the driver refuses to destroy the primary context
+ *
+ * Prints the work done, as a part of the time, how many captures failed, and how many KiB more of
+ * its memory are in use than after 20 steps: events that nobody destroys are in it. For the simulated
  * card, on which it is known how long a kernel takes.
  */
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -31,8 +38,10 @@
 #define MS (1000000 / NS_PER_UNIT)
 
 static struct kernels k;
+static void *cuda;
 static double until;
 static CUresult (*create)(CUcontext *, unsigned, CUdevice), (*set_current)(CUcontext);
+static CUresult (*retain)(CUcontext *, CUdevice), (*release)(CUdevice), (*destroy)(CUcontext);
 static CUresult (*get_current)(CUcontext *), (*wait_for_all)(void);
 static CUresult (*create_stream)(CUstream *, unsigned), (*destroy_stream)(CUstream);
 static CUresult (*alloc_host)(void **, size_t, unsigned);
@@ -114,21 +123,22 @@ static double polled(void)
 	return units;
 }
 
+static const char work_ptx[] =
+	".version 7.0\n"
+	".target sm_70\n"
+	".address_size 64\n"
+	"// simgpu: entry=work ns_per_unit=20 unit_param=0\n"
+	".visible .entry work(.param .u32 units) { ret; }\n"
+	"// simgpu: entry=spin ns_per_unit=0 wait_param=0\n"
+	".visible .entry spin(.param .u64 flag) { ret; }\n"
+	"// simgpu: entry=raise ns_per_unit=20 unit_param=1 count_param=0\n"
+	".visible .entry raise(.param .u64 flag, .param .u32 units) { ret; }\n";
+
 static int another(CUcontext *ctx, CUfunction *work, const char *name)
 {
-	static const char ptx[] =
-		".version 7.0\n"
-		".target sm_70\n"
-		".address_size 64\n"
-		"// simgpu: entry=work ns_per_unit=20 unit_param=0\n"
-		".visible .entry work(.param .u32 units) { ret; }\n"
-		"// simgpu: entry=spin ns_per_unit=0 wait_param=0\n"
-		".visible .entry spin(.param .u64 flag) { ret; }\n"
-		"// simgpu: entry=raise ns_per_unit=20 unit_param=1 count_param=0\n"
-		".visible .entry raise(.param .u64 flag, .param .u32 units) { ret; }\n";
 	CUmodule module;
 
-	return create(ctx, 0, 0) || set_current(*ctx) || load(&module, ptx) ||
+	return create(ctx, 0, 0) || set_current(*ctx) || load(&module, work_ptx) ||
 	       function(work, module, name);
 }
 
@@ -205,6 +215,41 @@ static double early(void)
 	return end(s, &graph) || destroy_graph(graph) ? 0 : 500 * MS;
 }
 
+static double retained(void)
+{
+	static unsigned n;
+	CUcontext ctx;
+
+	return launch(k.stream, ++n, 5 * MS) && retain(&ctx, 0) == 0 && release(0) == 0 ? 5 * MS
+											: 0;
+}
+
+static double green(void)
+{
+	CUresult (*make)(CUgreenCtx *, void *, CUdevice, unsigned) =
+		needed(cuda, "cuGreenCtxCreate");
+	CUresult (*end_it)(CUgreenCtx) = needed(cuda, "cuGreenCtxDestroy");
+	static unsigned n;
+	CUgreenCtx g;
+
+	return make && end_it && launch(k.stream, ++n, 5 * MS) && make(&g, &n, 0, 1) == 0 &&
+			       end_it(g) == 0
+		       ? 5 * MS
+		       : 0;
+}
+
+static double refused(void)
+{
+	static CUcontext ctx;
+	static unsigned n;
+	CUmodule module;
+
+	if (!ctx && (retain(&ctx, 0) || set_current(ctx) || load(&module, work_ptx) ||
+		     function(&k.work, module, "work") || create_stream(&k.stream, 1)))
+		return 0;
+	return launch(k.stream, ++n, 5 * MS) && destroy(ctx) != 0 ? 5 * MS : 0;
+}
+
 static double kernel(void)
 {
 	return launch(k.stream, 1, 5 * MS) ? 5 * MS : 0;
@@ -245,16 +290,18 @@ static const struct {
 } hows[] = {{"destroyed", destroyed, 0}, {"brief", brief, 0},       {"threads", threads, 1},
 	    {"polled", polled, 0},       {"contexts", contexts, 0}, {"many", many, 0},
 	    {"captured", captured, 0},   {"spins", spins, 0},       {"early", early, 0},
-	    {"captures", kernel, 0},     {"recaptures", kernel, 0}, {"later", kernel, 0}};
+	    {"captures", kernel, 0},     {"recaptures", kernel, 0}, {"later", kernel, 0}, {"retained", retained, 0}, {"refused", refused, 0},
+	    {"green", green, 0}};
 
 int main(int argc, char **argv)
 {
 	const char *dir = opt(argc, argv, "--libdir", ""), *how = opt(argc, argv, "--how", "");
-	void *cuda = library(dir, "libcuda.so.1"), *result = NULL;
+	void *result = NULL;
 	double began, done = 0, more, secs = atof(opt(argc, argv, "--secs", "3"));
 	double (*step)(void) = NULL;
-	int once = 0, failed = kernels_open(&k, dir),
-	    watched = strstr(how, "captures") || strcmp(how, "later") == 0;
+	size_t in_use = 0;
+	unsigned steps = 0;
+	int once = 0, failed = kernels_open(&k, dir), watched = strstr(how, "captures") || strcmp(how, "later") == 0;
 	unsigned none[2] = {0};
 	CUcontext ctx;
 	pthread_t t;
@@ -267,10 +314,14 @@ int main(int argc, char **argv)
 	}
 	if (failed || !step)
 		return failed ? failed : 2;
+	cuda = library(dir, "libcuda.so.1");
 	create = needed(cuda, "cuCtxCreate_v2");
 	set_current = needed(cuda, "cuCtxSetCurrent");
 	get_current = needed(cuda, "cuCtxGetCurrent");
 	wait_for_all = needed(cuda, "cuCtxSynchronize");
+	retain = needed(cuda, "cuDevicePrimaryCtxRetain");
+	release = needed(cuda, "cuDevicePrimaryCtxRelease_v2");
+	destroy = needed(cuda, "cuCtxDestroy_v2");
 	create_stream = needed(cuda, "cuStreamCreate");
 	destroy_stream = needed(cuda, "cuStreamDestroy_v2");
 	alloc_host = needed(cuda, "cuMemHostAlloc");
@@ -284,9 +335,9 @@ int main(int argc, char **argv)
 	end = needed(cuda, "cuStreamEndCapture");
 	end_of_thread = needed(cuda, "cuStreamEndCapture_ptsz");
 	destroy_graph = needed(cuda, "cuGraphDestroy");
-	if (!create || !set_current || !get_current || !wait_for_all || !create_stream ||
-	    !destroy_stream || !alloc_host || !query || !load || !function || !begin || !end ||
-	    !end_of_thread || !destroy_graph)
+	if (!create || !retain || !release || !destroy || !set_current || !get_current ||
+	    !wait_for_all || !create_stream || !destroy_stream || !alloc_host || !query || !load ||
+	    !function || !begin || !end || !end_of_thread || !destroy_graph)
 		return 2;
 	began = now_s();
 	until = began + secs;
@@ -297,14 +348,17 @@ int main(int argc, char **argv)
 		if (more == 0)
 			return 4;
 		done += more;
+		if (++steps == 20)
+			in_use = mallinfo2().uordblks;
 	} while (!once && now_s() < until);
 	if (watched)
 		pthread_join(t, &result);
 	/* What is in the one context, or in the last: little beside the rest. */
 	if (wait_for_all())
 		return 5;
-	printf("{\"part\":%.4f,\"captures\":%u,\"failed\":%u}\n",
+	printf("{\"part\":%.4f,\"kept_kib\":%ld,\"captures\":%u,\"failed\":%u}\n",
 	       done * NS_PER_UNIT / ((now_s() - began) * 1e9),
+	       steps > 20 ? ((long)mallinfo2().uordblks - (long)in_use) / 1024 : 0,
 	       result ? ((unsigned *)result)[1] : none[1],
 	       result ? ((unsigned *)result)[0] : none[0]);
 	return 0;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// tenMS is a card that needs 10 ms for a copy of 1 MiB.
+const tenMS = oneCard + "copy_gb_per_s = 0.1048576\n"
+
+// capped runs cap at a limit and checks which part of the card it had. Too much is never the
+// machine's doing.
+func capped(t *testing.T, config, limit string, least, most float64, more []string, args ...string) {
+	t.Helper()
+	part := 0.0
+	for range tries {
+		env, _ := limited(t, config, limit)
+		result, err := run(t, append(env, more...), "cap", args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if part = result["part"].(float64); part >= least {
+			break
+		}
+	}
+	if part < least || part > most {
+		t.Errorf("%.3f of the card, want %.2f to %.2f", part, least, most)
+	}
+}
+
+// A launch in which the driver waits is charged what its work takes, for that time is not the
+// host's: all launches where CUDA_LAUNCH_BLOCKING is set, and copies that wait by themselves.
+// What a busy machine takes to wake the host counts too, so that too little says nothing here.
+func TestLaunchesThatWaitAreCharged(t *testing.T) {
+	for args, least := range map[string]float64{"--us 10000": 0.1, "--us 1000": 0.03, "--us 100": 0.005, "--us 1000 --fresh 1": 0.03} {
+		t.Run(args, func(t *testing.T) {
+			capped(t, oneCard, "20", least, 0.23, []string{"CUDA_LAUNCH_BLOCKING=1"}, strings.Fields(args)...)
+		})
+	}
+	for _, what := range []string{"dtod", "unified"} {
+		t.Run(what, func(t *testing.T) {
+			capped(t, tenMS, "20", 0.1, 0.23, nil, "--what", what, "--us", "10000")
+		})
+	}
+}
+
+// Several processes or contexts of a job have its limit together, also with kernels that were not
+// seen before: what each was charged is not divided by those beside it whose slices were not in
+// its time.
+func TestSeveralOfAJobHaveItsLimitTogether(t *testing.T) {
+	for _, c := range []struct {
+		procs int
+		args  string
+	}{
+		{1, "--fresh 1"},
+		{2, "--fresh 1"},
+		{4, "--fresh 1"},
+		{1, "--fresh 1 --contexts 4"},
+		{4, "--us 1000"},
+		{4, "--fresh 1 --us 5000"},
+	} {
+		t.Run(fmt.Sprint(c.procs, " ", c.args), func(t *testing.T) {
+			part := 0.0
+			for range tries {
+				env, _ := limited(t, oneCard, "30")
+				if part = together(t, env, c.procs, strings.Fields(c.args)...); part >= 0.15 {
+					break
+				}
+			}
+			if part < 0.15 || part > 0.33 {
+				t.Errorf("%.3f of the card together, want 0.15 to 0.33", part)
+			}
+		})
+	}
+}
+
+// together runs so many of the program at a time and returns what they had of the card.
+func together(t *testing.T, env []string, procs int, args ...string) float64 {
+	t.Helper()
+	parts := make(chan float64, procs)
+	for range procs {
+		go func() {
+			part := -1.0
+			defer func() { parts <- part }()
+			result, err := run(t, env, "cap", args...)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			part = result["part"].(float64)
+		}()
+	}
+	sum := 0.0
+	for range procs {
+		sum += <-parts
+	}
+	return sum
+}
