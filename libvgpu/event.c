@@ -2,11 +2,16 @@
 /* event.c - see limiter.h. Events in the streams of the program, and contexts, whose they are. */
 #ifdef VGPU_PRELOAD
 #include <string.h>
+#include <time.h>
 
 #include "limiter.h"
 
 /* A stream takes 1024 entries (measured: 580, H200), the program's own events and copies too. */
 #define MAY_BE_FULL 256
+
+/* Some 50 ms. */
+#define NAP_NS 50000
+#define NAPS 1000
 
 __thread bool vgpu_inside;
 
@@ -103,6 +108,31 @@ bool vgpu_event_between(double *ns, CUevent from, CUevent to)
 		return false;
 	*ns = (double)ms * 1e6;
 	return true;
+}
+
+/* Lets others have the lock. */
+static void nap(struct gate *g)
+{
+	pthread_mutex_unlock(&g->lock);
+	nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	pthread_mutex_lock(&g->lock);
+}
+
+void vgpu_event_wait(struct gate *g, const struct lane *l)
+{
+	for (unsigned i = 0; l->busy && i < NAPS; i++)
+		nap(g);
+}
+
+struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream)
+{
+	struct lane *l = vgpu_lane_of(g, ctx, stream);
+
+	while (l && l->busy) {
+		nap(g);
+		l = vgpu_capturing() ? NULL : vgpu_lane_of(g, ctx, stream);
+	}
+	return l;
 }
 
 struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx)

@@ -11,7 +11,6 @@
 #ifdef VGPU_PRELOAD
 #define _GNU_SOURCE
 #include <string.h>
-#include <time.h>
 
 #include "limiter.h"
 
@@ -33,9 +32,6 @@
 /* A host may wake so late. */
 #define SURPRISE_NS 100000u
 
-/* Some 50 ms. */
-#define NAP_NS 50000
-#define NAPS 1000
 /* Some 5 us. */
 #define LOCK_TRIES 100
 #ifdef __x86_64__
@@ -50,27 +46,6 @@ int vgpu_captures;
 static struct gate gates[VGPU_MAX_CARDS] = {
 	[0 ... VGPU_MAX_CARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
-
-uint64_t vgpu_gate_own(const struct gate *g, uint64_t now)
-{
-	const struct vgpu_schedule *s = &g->schedule;
-	uint64_t past = now > g->own_at_ns ? now - g->own_at_ns : 0;
-
-	if (!s->others || s->weight_ppm == 1000000)
-		return g->own_ns + past;
-	return g->own_ns + past / 1000 * s->weight_ppm / 1000;
-}
-
-void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now)
-{
-	g->own_ns = vgpu_gate_own(g, now);
-	g->own_at_ns = now;
-	if (s->others != g->schedule.others || s->least_ppm != g->schedule.least_ppm)
-		g->others_at_ns = now;
-	if (s->gate != g->schedule.gate)
-		g->gated_ns = now;
-	g->schedule = *s;
-}
 
 /* Nobody would see that the gate is to be shut, or whose turn it is. */
 static bool unwatched(int card)
@@ -87,7 +62,6 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 
 	if (unlikely(unwatched(card)))
 		s->gate = VGPU_GATE_BUDGET;
-
 	pthread_mutex_lock(&g->lock);
 	g->card = card;
 	vgpu_gate_follow(g, s, vgpu_now());
@@ -145,35 +119,6 @@ static void lock_awake(struct gate *g)
 		PAUSE();
 	}
 	pthread_mutex_lock(&g->lock);
-}
-
-/* Lets others have the lock. */
-static void nap(struct gate *g)
-{
-	pthread_mutex_unlock(&g->lock);
-	nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-	pthread_mutex_lock(&g->lock);
-}
-
-/* Waits until no event of the lane is being recorded, but not for ever: the stream may be full
- * of work that waits for what the caller does next. */
-static void wait_recorded(struct gate *g, const struct lane *l)
-{
-	for (unsigned i = 0; l->busy && i < NAPS; i++)
-		nap(g);
-}
-
-/* The lane of the next launch. While another thread records in it, this launch waits too, as it
- * would for the full stream. NULL: there is none, or a capture has begun. */
-static struct lane *lane_for(struct gate *g, CUcontext ctx, CUstream stream)
-{
-	struct lane *l = vgpu_lane_of(g, ctx, stream);
-
-	while (l && l->busy) {
-		nap(g);
-		l = vgpu_capturing() ? NULL : vgpu_lane_of(g, ctx, stream);
-	}
-	return l;
 }
 
 static bool current(CUcontext *ctx)
@@ -285,7 +230,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		/* At random, lest the same launches of a step be measured alone. */
 		g->quick_left =
 			vgpu_host_bound(g) ? 1 + (unsigned)(now / 16 % QUICK_MAX) : QUICK_MAX;
-		l->lane = events ? lane_for(g, ctx, stream) : NULL;
+		l->lane = events ? vgpu_lane_free(g, ctx, stream) : NULL;
 		if (l->lane != g->last)
 			g->other_ns = now;
 		g->last = l->lane;
@@ -437,7 +382,7 @@ void vgpu_gate_capture(void)
 
 		hold(g);
 		for (unsigned k = 0; k < g->lanes; k++)
-			wait_recorded(g, &g->lane[k]);
+			vgpu_event_wait(g, &g->lane[k]);
 		release(g);
 	}
 }
@@ -452,7 +397,7 @@ void vgpu_gate_drop_stream(CUstream stream)
 		hold(g);
 		for (unsigned k = 0; k < g->lanes; k++)
 			if (g->lane[k].context && g->lane[k].stream == stream) {
-				wait_recorded(g, &g->lane[k]);
+				vgpu_event_wait(g, &g->lane[k]);
 				vgpu_lane_end(g, &g->lane[k]);
 			}
 		release(g);
@@ -472,7 +417,7 @@ void vgpu_gate_ends(CUcontext ctx)
 		/* None begins to record in it any more. */
 		for (unsigned k = 0; k < g->lanes; k++)
 			if (g->lane[k].context && g->lane[k].context->ctx == ctx)
-				wait_recorded(g, &g->lane[k]);
+				vgpu_event_wait(g, &g->lane[k]);
 		release(g);
 	}
 }
@@ -511,7 +456,7 @@ static bool tick_lane(const struct gate *g, struct lane *l, uint64_t now)
 			vgpu_batch_prove(g, l);
 		return true;
 	}
-	if (!l->open || l->busy || vgpu_batch_held(b))
+	if (!l->open || l->busy || l->context->ends || vgpu_batch_held(b))
 		return l->open;
 	if (b->launches != b->ticked) {
 		b->ticked = b->launches;

@@ -163,7 +163,7 @@ static inline bool vgpu_host_bound(const struct gate *g)
 	return g->waited > 0.5f;
 }
 
-/* limiter.c; both with gate.lock held.
+/* charge.c; both with gate.lock held.
  * The job's own time up to now, in nanoseconds: wall time, multiplied by its weight
  * while other jobs had work on the card. */
 uint64_t vgpu_gate_own(const struct gate *g, uint64_t now);
@@ -212,6 +212,12 @@ extern __thread bool vgpu_inside __attribute__((tls_model("initial-exec")));
 /* event.c; all with gate.lock held and no capture open. False: the driver refused. */
 /* Makes the event if need be. Releases the lock meanwhile, and the lane is busy. */
 bool vgpu_event_record(struct lane *l, CUevent *slot);
+/* Waits until no event of the lane is being recorded, but not for ever: the stream may be full
+ * of work that waits for what the caller does next. */
+void vgpu_event_wait(struct gate *g, const struct lane *l);
+/* The lane of the next launch. While another thread records in it, this launch waits too, as it
+ * would for the full stream. NULL: there is none, or a capture has begun. */
+struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream);
 /* Harmless to captures that are not known. */
 CUresult vgpu_event_query(CUevent e);
 /* The stream may be full, so that a record would wait. */

@@ -290,8 +290,8 @@ static const struct {
 } hows[] = {{"destroyed", destroyed, 0}, {"brief", brief, 0},       {"threads", threads, 1},
 	    {"polled", polled, 0},       {"contexts", contexts, 0}, {"many", many, 0},
 	    {"captured", captured, 0},   {"spins", spins, 0},       {"early", early, 0},
-	    {"captures", kernel, 0},     {"recaptures", kernel, 0}, {"later", kernel, 0}, {"retained", retained, 0}, {"refused", refused, 0},
-	    {"green", green, 0}};
+	    {"captures", kernel, 0},     {"recaptures", kernel, 0}, {"later", kernel, 0},
+	    {"retained", retained, 0},   {"refused", refused, 0},   {"green", green, 0}};
 
 int main(int argc, char **argv)
 {
@@ -301,7 +301,8 @@ int main(int argc, char **argv)
 	double (*step)(void) = NULL;
 	size_t in_use = 0;
 	unsigned steps = 0;
-	int once = 0, failed = kernels_open(&k, dir), watched = strstr(how, "captures") || strcmp(how, "later") == 0;
+	int once = 0, failed = kernels_open(&k, dir),
+	    watched = strstr(how, "captures") || strcmp(how, "later") == 0;
 	unsigned none[2] = {0};
 	CUcontext ctx;
 	pthread_t t;
