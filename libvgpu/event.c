@@ -3,7 +3,8 @@
 #ifdef VGPU_PRELOAD
 #include "limiter.h"
 
-/* A stream takes 1024 entries (measured: 580, H200), the program's own events and copies too. */
+/* A quarter of the entries that the simulated card's streams take, as a driver's are said to:
+ * the program's own events and copies, which nobody counts, are among them. */
 #define MAY_BE_FULL 256
 
 __thread bool vgpu_inside;

@@ -135,8 +135,11 @@ func TestEscapes(t *testing.T) {
 func (s site) installEscapes() {
 	s.t.Helper()
 	for _, f := range []struct{ from, to string }{
-		{"vgpu-escape", "vgpu-escape"}, {"vgpu-escape-static", "vgpu-escape-static"}, {"vgpu-escape", "vgpu-escape-suid"},
-		{"stress-wrap.so", "stress-wrap.so"}, {"stress-linked.so", "stress-linked.so"},
+		{"vgpu-escape", "vgpu-escape"},
+		{"vgpu-escape-static", "vgpu-escape-static"},
+		{"vgpu-escape", "vgpu-escape-suid"},
+		{"stress-wrap.so", "stress-wrap.so"},
+		{"stress-linked.so", "stress-linked.so"},
 	} {
 		data, err := os.ReadFile(filepath.Join("../../build/tests", f.from))
 		if err != nil {
