@@ -50,7 +50,28 @@ static const char ptx[] =
 	"add.u32 %i, %i, %s;\nbra L;\nE:\nret;\n}\n";
 
 /* The grant of a job of one card. */
-static int write_grant(const char *path, const char *libdir, uint64_t limit, uint64_t physical)
+/* As gresd makes it. */
+static int write_cache(const char *path, const struct vgpu_grant *g)
+{
+	struct vgpu_cache_header h = {.magic = VGPU_CACHE_MAGIC,
+				      .version = VGPU_REGION_VERSION,
+				      .size = (uint32_t)(VGPU_CACHE_SIZE - VGPU_CACHE_OFFSET),
+				      .job_id = g->job_id,
+				      .uid = g->uid,
+				      .ncards = g->ncards,
+				      .max_slots = VGPU_MAX_SLOTS};
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	memcpy(h.uuid[0], g->card[0].uuid, sizeof h.uuid[0]);
+	h.mem_limit[0] = g->card[0].mem_limit;
+	if (fd < 0 || ftruncate(fd, (off_t)VGPU_CACHE_SIZE) ||
+	    pwrite(fd, &h, sizeof h, (off_t)VGPU_CACHE_OFFSET) != (ssize_t)sizeof h)
+		return -1;
+	return close(fd);
+}
+
+static int write_grant(const char *path, const char *cache, const char *libdir, uint64_t limit,
+		       uint64_t physical)
 {
 	struct vgpu_grant g = {.magic = VGPU_GRANT_MAGIC,
 			       .version = VGPU_REGION_VERSION,
@@ -76,9 +97,9 @@ static int write_grant(const char *path, const char *libdir, uint64_t limit, uin
 	g.card[0].mem_overhead = 528 * MIB;
 	g.card[0].share = g.card[0].cores = 100;
 	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0 || write(fd, &g, sizeof g) != (ssize_t)sizeof g)
+	if (fd < 0 || write(fd, &g, sizeof g) != (ssize_t)sizeof g || close(fd))
 		return -1;
-	return close(fd);
+	return write_cache(cache, &g);
 }
 
 #define GET(var, name)                                \
@@ -227,7 +248,7 @@ int main(int argc, char **argv)
 	uint64_t limit = strtoull(opt(argc, argv, "--limit", "8192"), NULL, 10) * MIB;
 	uint64_t physical = strtoull(opt(argc, argv, "--physical", "4608"), NULL, 10) * MIB;
 	const char *lib = opt(argc, argv, "--lib", ""), *libdir = opt(argc, argv, "--libdir", "");
-	char self[512] = {0}, grant[] = "/tmp/pagecost.XXXXXX";
+	char self[512] = {0}, grant[] = "/tmp/pagecost.XXXXXX", cache[64];
 	int fd, status;
 	pid_t pid;
 
@@ -238,7 +259,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	fd = mkstemp(grant);
-	if (fd < 0 || close(fd) || write_grant(grant, libdir, limit, physical)) {
+	snprintf(cache, sizeof cache, "%s.cache", grant);
+	if (fd < 0 || close(fd) || write_grant(grant, cache, libdir, limit, physical)) {
 		fprintf(stderr, "pagecost: no grant: is there an NVML?\n");
 		return 3;
 	}
@@ -246,11 +268,13 @@ int main(int argc, char **argv)
 	if (pid == 0) {
 		setenv("LD_PRELOAD", lib, 1);
 		setenv("VGPU_GRANT", grant, 1);
+		setenv("VGPU_CACHE", cache, 1);
 		execl(self, "pagecost", "--child", libdir, (char *)NULL);
 		_exit(9);
 	}
 	waitpid(pid, &status, 0);
 	unlink(grant);
+	unlink(cache);
 	if (status)
 		fprintf(stderr, "pagecost: the process under the grant failed (%#x)\n", status);
 	return status ? 1 : 0;
