@@ -15,8 +15,9 @@
  *   spins      a kernel that spins until one of another context has run, and that one, of 1 ms
  *   early      a hundred kernels of 5 ms while a capture of another stream is open, before any
  *              other work
- *   captures   kernels of 5 ms; another thread captures one graph after the other
- *   recaptures the same, each into the graph of before; the first after 0.3 s
+ *   captures   kernels of 5 ms; another thread captures one graph after the other,
+ *              the first after 0.3 s
+ *   recaptures the same, each into the graph of before
  *   later      the same by a call that no library knows
  *
  *   retained   kernels of 5 ms, each with a grid of its own; after each launch another context,
@@ -48,7 +49,6 @@ static CUresult (*alloc_host)(void **, size_t, unsigned);
 static CUresult (*query)(CUstream), (*load)(CUmodule *, const void *);
 static CUresult (*function)(CUfunction *, CUmodule, const char *);
 static CUresult (*begin)(CUstream, int), (*end)(CUstream, CUgraph *);
-static int later; /* the first capture begins when the kernel has been measured */
 static CUresult (*again)(CUstream, int, CUgraph, void *, void *);
 static CUresult (*end_of_thread)(CUstream, CUgraph *), (*destroy_graph)(CUgraph);
 
@@ -265,8 +265,7 @@ static void *capturing(void *ctx)
 
 	if (set_current(ctx) || create_stream(&s, 1))
 		return NULL;
-	if (later)
-		usleep(300000);
+	usleep(300000); /* when the kernel has been measured */
 	if (again && (begin(s, 0) || end(s, &before)))
 		return NULL;
 	for (; now_s() < until; failed[1]++) {
@@ -334,7 +333,6 @@ int main(int argc, char **argv)
 	function = needed(cuda, "cuModuleGetFunction");
 	begin = needed(cuda,
 		       strcmp(how, "later") ? "cuStreamBeginCapture_v2" : "cuStreamBeginLater");
-	later = strcmp(how, "captures") != 0;
 	if (strcmp(how, "recaptures") == 0)
 		again = needed(cuda, "cuStreamBeginRecaptureToGraph");
 	end = needed(cuda, "cuStreamEndCapture");
