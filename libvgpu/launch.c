@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * launch.c - every way to launch kernels, and waits. Without a closed gate a launch costs one load, one branch and one
- * increment.
+ * launch.c - every way to launch kernels, and waits. Without a closed gate a launch
+ * costs one load, one branch and one increment.
  */
 #ifdef VGPU_PRELOAD
 #include "launch.h"

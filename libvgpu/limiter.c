@@ -413,8 +413,7 @@ void vgpu_gate_ends(CUcontext ctx)
 		struct gate *g = &gates[i];
 
 		hold(g);
-		vgpu_context_ends(g, ctx);
-		/* None begins to record in it any more. */
+		vgpu_context_ends(g, ctx); /* none begins to record in it any more */
 		for (unsigned k = 0; k < g->lanes; k++)
 			if (g->lane[k].context && g->lane[k].context->ctx == ctx)
 				vgpu_event_wait(g, &g->lane[k]);
@@ -437,6 +436,7 @@ void vgpu_gate_in_child(void)
 {
 	/* Threads of the parent may have held these. Its work and events are not
 	 * ours, and CUDA does not work across fork anyway. */
+	vgpu_inside = false;
 	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
 		pthread_mutex_init(&gates[i].lock, NULL);
 		memset(gates[i].lane, 0, gates[i].lanes * sizeof gates[i].lane[0]);

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -15,13 +16,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// Children that use no CUDA take no place of the job, and say nothing.
-func TestForkedChildrenWithoutCUDAHaveNoSlot(t *testing.T) {
-	_, env, cache := hardJob(t)
-	cmd := exec.Command("../../build/tests/forks", "--what", "idle", "--count", "50")
-	cmd.Env = env
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
+// forks starts the program of that name, and waits until it has begun. It goes on when in is closed.
+func forks(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, in io.Closer, errs *bytes.Buffer) {
+	t.Helper()
+	cmd, errs = exec.Command("../../build/tests/forks", args...), &bytes.Buffer{}
+	cmd.Env, cmd.Stderr = env, errs
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +33,17 @@ func TestForkedChildrenWithoutCUDAHaveNoSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatalf("%v: %s", err, errs.String())
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Fatalf("%v: %s", err, errs)
 	}
+	return cmd, in, errs
+}
+
+// Children that use no CUDA take no place of the job, and say nothing.
+func TestForkedChildrenWithoutCUDAHaveNoSlot(t *testing.T) {
+	_, env, cache := hardJob(t)
+	cmd, in, errs := forks(t, env, "--what", "idle", "--count", "50")
 	view, err := libvgpu.ReadCache(cache)
 	if err != nil || len(view.Slots) != 1 {
 		t.Errorf("%d slots, %v; want that of the parent", len(view.Slots), err)
@@ -81,23 +89,8 @@ func becameSleep(pid int) bool {
 // process that is only stopped keeps it.
 func TestExecGivesMemoryBack(t *testing.T) {
 	_, env, cache := hardJob(t)
-	cmd := exec.Command("../../build/tests/forks", "--what", "exec")
-	cmd.Env = env
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	cmd, in, _ := forks(t, env, "--what", "exec")
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
 	r, err := libvgpu.OpenCache(cache)
 	if err != nil {
 		t.Fatal(err)
