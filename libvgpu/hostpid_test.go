@@ -249,3 +249,16 @@ ctypes.CDLL(None).pthread_exit(None)`
 		t.Error("taken for ended")
 	}
 }
+
+// The stat of a process that has ended since its file was opened is an error to read.
+func TestWhatCannotBeReadIsNotTold(t *testing.T) {
+	var buf [64]byte
+	for _, path := range []string{"/proc/self", "/proc/self/mem", "/proc/no such file", "\x00", "/proc/self/status"} {
+		if text, ok := readSmall(path, buf[:]); ok {
+			t.Errorf("%q: %d bytes, want it refused", path, len(text))
+		}
+	}
+	if start, life := parseStat(nil); start != 0 || life != unseen {
+		t.Errorf("an empty line: started at %d, %d, want 0, %d", start, life, unseen)
+	}
+}

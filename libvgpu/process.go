@@ -22,8 +22,8 @@ const (
 // startTime returns field 22 of /proc/<pid>/stat.
 func startTime(pid uint32) (uint64, life) {
 	var buf [1024]byte // a line of 52 numbers and a name is shorter
-	n, ok := readSmall("/proc/"+strconv.FormatUint(uint64(pid), 10)+"/stat", buf[:])
-	if start, l := parseStat(buf[:n]); ok && l != unseen {
+	line, ok := readSmall("/proc/"+strconv.FormatUint(uint64(pid), 10)+"/stat", buf[:])
+	if start, l := parseStat(line); ok && l != unseen {
 		return start, l
 	}
 	if pid == 0 || unix.Kill(int(pid), 0) == unix.ESRCH {

@@ -46,10 +46,10 @@ func checkSize(fd int, size int64, sentinel error) error {
 }
 
 // readSmall reads a file of /proc that fits into buf with one reading.
-func readSmall(path string, buf []byte) (n int, ok bool) {
+func readSmall(path string, buf []byte) (text []byte, ok bool) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
-		return 0, false
+		return nil, false
 	}
 	here, errno := unix.AT_FDCWD, unix.EINTR
 	var fd, got uintptr
@@ -57,11 +57,14 @@ func readSmall(path string, buf []byte) (n int, ok bool) {
 		fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, uintptr(here), uintptr(unsafe.Pointer(name)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
 	}
 	if errno != 0 {
-		return 0, false
+		return nil, false
 	}
 	for errno = unix.EINTR; errno == unix.EINTR; {
 		got, _, errno = unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
 	}
 	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
-	return int(got), errno == 0 && int(got) < len(buf)
+	if errno != 0 { // of a process that has ended since its file was opened, say
+		return nil, false
+	}
+	return buf[:got], int(got) < len(buf)
 }

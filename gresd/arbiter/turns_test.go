@@ -30,8 +30,9 @@ type tenant struct {
 }
 
 // play lets a dealer deal a model card for a time, in steps of 50 us: each
-// tenant launches a kernel when its turn allows one and its last is done.
-func play(t *testing.T, tenants []*tenant, from, d int64, begin int64, each func(now int64)) {
+// tenant launches a kernel when its turn allows one and its last is done. It returns
+// how often the dealer looked at them.
+func play(t *testing.T, tenants []*tenant, from, d int64, begin int64, each func(now int64)) (looks int) {
 	t.Helper()
 	var claims []Claim
 	for _, x := range tenants {
@@ -59,6 +60,7 @@ func play(t *testing.T, tenants []*tenant, from, d int64, begin int64, each func
 		}
 		if now >= next {
 			next = deal.step(now, look)
+			looks++
 			told = deal.schedules(now)
 			if next <= now || next > now+int64(200*ms) {
 				t.Fatalf("at %d us: next look after %d us", (now-begin)/1000, (next-now)/1000)
@@ -100,6 +102,7 @@ func play(t *testing.T, tenants []*tenant, from, d int64, begin int64, each func
 			}
 		}
 	}
+	return looks
 }
 
 func TestTurnsDivideTheCardByShare(t *testing.T) {
@@ -140,6 +143,17 @@ func TestTurnsDivideTheCardByShare(t *testing.T) {
 
 // A persistent kernel never hands the card over. Who has a turn beside it has half of
 // the card, and that counts for both.
+// What turns cost gresd is how often it looks; a look takes less than 0.1 ms (BenchmarkLook).
+func TestTurnsOfEightJobsNeedFewLooks(t *testing.T) {
+	var tenants []*tenant
+	for i, s := range []uint32{13, 13, 12, 12, 13, 13, 12, 12} {
+		tenants = append(tenants, &tenant{claim: claim(uint32(i+1), s, soft, 1), kernel: ms})
+	}
+	if looks := play(t, tenants, 0, 10000*ms, 1e12, nil); looks > 4000 {
+		t.Errorf("%d looks in 10 s, want at most 4000", looks)
+	}
+}
+
 func TestTurnsBesideAPersistentKernel(t *testing.T) {
 	for _, c := range []struct{ share, want uint32 }{{50, 50}, {70, 70}, {30, 50}} {
 		a := &tenant{claim: claim(1, c.share, hard, 1), endless: true}
