@@ -20,7 +20,7 @@ pamdir ?= $(prefix)/lib/$(shell gcc -print-multiarch)/security
 
 GO ?= go
 CC = gcc
-VERSION ?= $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
+VERSION ?= $(shell tools/version)
 
 # The parts' own makefiles add warnings and what else they need.
 export CC
@@ -31,7 +31,9 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 B := build
 TOOL = $(GO) tool -modfile=tools/go.mod
-GOBUILD = $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)"
+# Programs that use C are linked for the glibc of old systems, too.
+OLD_GLIBC = $(CURDIR)/$(B)/old-glibc
+GOBUILD = $(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION) -buildid= -extldflags=-L$(OLD_GLIBC)"
 # C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
 PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/bench tests/e2e/escape
 # make V=1 shows every command.
@@ -55,7 +57,8 @@ tests/e2e/escape tests/stress/programs: tests/simgpu
 go:
 	$(Q)echo "  go    gresd vgpuctl vgpu-prolog vgpu-srun"
 	$(Q)mkdir -p $(B)/bin
-	$(Q)$(GOBUILD) -o $(B)/bin/ ./cmd/gresd ./cmd/vgpuctl
+	$(Q)tools/old-glibc 2.17 $(OLD_GLIBC)
+	$(Q)$(GOBUILD) -buildmode=pie -o $(B)/bin/ ./cmd/gresd ./cmd/vgpuctl
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/bin/ ./cmd/vgpu-prolog ./cmd/vgpu-srun
 
 etc:
@@ -99,7 +102,7 @@ test-go:
 
 ## test-e2e: only the tests on the private Slurm (as root); RUN=regexp picks some
 test-e2e: test-deps build
-	@tools/test e2e $(RUN)
+	@tools/test e2e $(if $(RUN),'$(RUN)')
 
 ## test-e2e-matrix: the tests on the private Slurm of several releases (as root); SUITES="trixie sid"
 test-e2e-matrix: build
@@ -157,7 +160,7 @@ analyze: analyze-deps build
 
 ## fuzz: every fuzz target, FUZZTIME=10m of processor time each; FUZZ=regexp picks some
 fuzz: analyze-deps build
-	@tools/fuzz $(or $(FUZZTIME),1m) $(FUZZ)
+	@tools/fuzz $(or $(FUZZTIME),1m) $(if $(FUZZ),'$(FUZZ)')
 
 ## fmt: format Go and C in place
 fmt:
@@ -175,14 +178,15 @@ install: libvgpu spank/plugin tests/bench go
 		$(DESTDIR)$(unitdir) $(DESTDIR)$(docdir)/examples $(DESTDIR)$(datadir) $(foreach n,1 5 8,$(DESTDIR)$(mandir)/man$n)
 	install -m 755 $(B)/bin/vgpuctl $(B)/bin/vgpu-srun $(DESTDIR)$(bindir)
 	install -m 755 $(B)/bin/gresd $(B)/bin/vgpu-prolog $(DESTDIR)$(sbindir)
-	install -m 755 $(B)/lib/libvgpu.so $(DESTDIR)$(libdir)
-	install -m 755 $(B)/spank/vgpu.so $(DESTDIR)$(plugindir)
+	install -m 644 $(B)/lib/libvgpu.so $(DESTDIR)$(libdir)
+	install -m 644 $(B)/spank/vgpu.so $(DESTDIR)$(plugindir)
 	if [ -e $(B)/spank/pam_vgpu.so ]; then install -D -m 644 -t $(DESTDIR)$(pamdir) $(B)/spank/pam_vgpu.so; fi
 	install -m 644 etc/systemd/* $(DESTDIR)$(unitdir)
 	install -d $(addprefix $(DESTDIR)$(libdir)/bench/,bin lib tests)
-	install -m 755 $(B)/tests/vgpu-bench $(B)/tests/vgpu-load $(B)/tests/torch_load.py $(B)/tests/array_load.py $(DESTDIR)$(libdir)/bench/tests
+	install -m 755 $(B)/tests/vgpu-bench $(B)/tests/vgpu-load $(DESTDIR)$(libdir)/bench/tests
+	install -m 644 $(B)/tests/torch_load.py $(B)/tests/array_load.py $(DESTDIR)$(libdir)/bench/tests
 	ln -sf ../../libvgpu.so $(DESTDIR)$(libdir)/bench/lib/libvgpu.so
-	ln -sf $(sbindir)/gresd $(DESTDIR)$(libdir)/bench/bin/gresd
+	ln -srf $(DESTDIR)$(sbindir)/gresd $(DESTDIR)$(libdir)/bench/bin/gresd
 	install -d $(dir $(addprefix $(DESTDIR),$(completions)))
 	$(B)/bin/vgpuctl completion bash >$(DESTDIR)$(word 1,$(completions))
 	$(B)/bin/vgpuctl completion zsh >$(DESTDIR)$(word 2,$(completions))

@@ -202,25 +202,33 @@ void *vgpu_loader_hook(void *handle, const char *name, const char *version)
 
 /* Tail jumps: the C library sees our caller's return address, so RTLD_NEXT, RTLD_DEFAULT, and
  * the caller's own paths and namespace, keep their meaning. */
-#if defined(__x86_64__)
 /* clang-format off */
-#define FUNCTION(name, symbol, old, new, body) \
+#define FUNCTION(name, symbol, old, body) \
 	__asm__(".pushsection .text\n" \
 		".globl " name ", " name "_old, " name "_new\n" \
-		".type " name ", @function\n" \
+		".type " name ", %function\n" \
+		".balign 16\n" \
 		name ":\n" \
 		"	.cfi_startproc\n" \
-		"	endbr64\n" \
 		body \
 		"	.cfi_endproc\n" \
 		".size " name ", . - " name "\n" \
 		".set " name "_old, " name "\n" \
 		".set " name "_new, " name "\n" \
 		".symver " name "_old, " symbol "@" old "\n" \
-		".symver " name "_new, " symbol "@@" new "\n" \
+		".symver " name "_new, " symbol "@@GLIBC_2.34\n" \
 		".popsection\n")
-/* With the arguments; they are kept. */
+/*
+ * CALL      calls a function with the arguments, which are kept.
+ * OR_RETURN returns what it found; VGPU_NOTHING becomes NULL, and for NULL the C library is to say.
+ * FIRST, SECOND  make the answer the first or second argument.
+ * JUMP      goes on in the C library's function; without one, the answer is NULL.
+ */
+#if defined(__x86_64__)
+#define OLDEST "GLIBC_2.2.5"
+#define OLDEST_DLMOPEN "GLIBC_2.3.4"
 #define CALL(function) \
+		"	endbr64\n" \
 		"	push %rdi\n" \
 		"	.cfi_adjust_cfa_offset 8\n" \
 		"	push %rsi\n" \
@@ -234,34 +242,64 @@ void *vgpu_loader_hook(void *handle, const char *name, const char *version)
 		"	.cfi_adjust_cfa_offset -8\n" \
 		"	pop %rdi\n" \
 		"	.cfi_adjust_cfa_offset -8\n"
-/* Returns NULL where there is no such function. */
-#define JUMP(real) \
-		"	mov " real "(%rip), %rax\n" \
-		"	test %rax, %rax\n" \
-		"	jz 1f\n" \
-		"	jmp *%rax\n" \
-		"1:	ret\n"
-/* What is found; VGPU_NOTHING becomes NULL, and for NULL the C library is to say. */
+#define FIRST "	mov %rax, %rdi\n"
+#define SECOND "	mov %eax, %esi\n"
 #define OR_RETURN \
 		"	test %rax, %rax\n" \
 		"	jz 2f\n" \
 		"	cmp $-1, %rax\n" \
 		"	jne 1f\n" \
 		"	xor %eax, %eax\n" \
+		"1:	ret\n" \
+		"2:\n"
+#define JUMP(real) \
+		"	mov " real "(%rip), %rax\n" \
+		"	test %rax, %rax\n" \
+		"	jz 1f\n" \
+		"	jmp *%rax\n" \
+		"1:	ret\n"
+#elif defined(__aarch64__)
+#define OLDEST "GLIBC_2.17"
+#define OLDEST_DLMOPEN "GLIBC_2.17"
+#define CALL(function) \
+		"	hint #34\n" /* bti c */ \
+		"	stp x29, x30, [sp, #-48]!\n" \
+		"	.cfi_adjust_cfa_offset 48\n" \
+		"	.cfi_rel_offset x30, 8\n" \
+		"	stp x0, x1, [sp, #16]\n" \
+		"	str x2, [sp, #32]\n" \
+		"	bl " function "\n" \
+		"	mov x9, x0\n" \
+		"	ldr x2, [sp, #32]\n" \
+		"	ldp x0, x1, [sp, #16]\n" \
+		"	ldp x29, x30, [sp], #48\n" \
+		"	.cfi_restore x30\n" \
+		"	.cfi_adjust_cfa_offset -48\n"
+#define FIRST "	mov x0, x9\n"
+#define SECOND "	mov w1, w9\n"
+#define OR_RETURN \
+		"	cbz x9, 2f\n" \
+		"	cmn x9, #1\n" \
+		"	csel x0, xzr, x9, eq\n" \
 		"	ret\n" \
 		"2:\n"
+#define JUMP(real) \
+		"	adrp x9, " real "\n" \
+		"	ldr x9, [x9, :lo12:" real "]\n" \
+		"	cbz x9, 1f\n" \
+		"	br x9\n" \
+		"1:	mov x0, xzr\n" \
+		"	ret\n"
+#else
+#error "the tail jumps are written for x86-64 and arm64"
+#endif
 
-FUNCTION("vgpu_dlsym", "dlsym", "GLIBC_2.2.5", "GLIBC_2.34",
-	 CALL("vgpu_dlsym_lookup") OR_RETURN JUMP("vgpu_real_dlsym"));
-FUNCTION("vgpu_dlvsym", "dlvsym", "GLIBC_2.2.5", "GLIBC_2.34",
+FUNCTION("vgpu_dlsym", "dlsym", OLDEST, CALL("vgpu_dlsym_lookup") OR_RETURN JUMP("vgpu_real_dlsym"));
+FUNCTION("vgpu_dlvsym", "dlvsym", OLDEST,
 	 CALL("vgpu_dlvsym_lookup") OR_RETURN JUMP("vgpu_real_dlvsym"));
 /* With another mode, with another namespace. */
-FUNCTION("vgpu_own_dlopen", "dlopen", "GLIBC_2.2.5", "GLIBC_2.34",
-	 CALL("vgpu_dlopen_mode") "	mov %eax, %esi\n" JUMP("vgpu_real_dlopen"));
-FUNCTION("vgpu_own_dlmopen", "dlmopen", "GLIBC_2.3.4", "GLIBC_2.34",
-	 CALL("vgpu_dlmopen_space") "	mov %rax, %rdi\n" JUMP("vgpu_real_dlmopen"));
+FUNCTION("vgpu_own_dlopen", "dlopen", OLDEST, CALL("vgpu_dlopen_mode") SECOND JUMP("vgpu_real_dlopen"));
+FUNCTION("vgpu_own_dlmopen", "dlmopen", OLDEST_DLMOPEN,
+	 CALL("vgpu_dlmopen_space") FIRST JUMP("vgpu_real_dlmopen"));
 /* clang-format on */
-#else
-#error "the tail jumps are written for x86-64 only"
-#endif
 #endif

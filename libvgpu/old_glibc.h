@@ -17,12 +17,11 @@
 #ifndef VGPU_OLD_GLIBC_H
 #define VGPU_OLD_GLIBC_H
 
+#include "old_strtol.h"
+
 #ifdef __x86_64__
 /* The macros below are the names of functions that headers declare, so the headers
- * come first; and before those, what decides on their contents. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+ * come first. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>

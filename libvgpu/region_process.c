@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* region_process.c - what /proc says of who owns a slot. */
-#define _GNU_SOURCE
+#include "old_strtol.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
