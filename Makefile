@@ -15,11 +15,15 @@ unitdir ?= $(prefix)/lib/systemd/system
 completions = $(addprefix $(prefix)/share/,bash-completion/completions/vgpuctl zsh/vendor-completions/_vgpuctl \
 	fish/vendor_completions.d/vgpuctl.fish)
 # Where slurmd looks for plugins; Debian's folder unless the site says else.
-plugindir ?= $(prefix)/lib/$(shell gcc -print-multiarch)/slurm-wlm
-pamdir ?= $(prefix)/lib/$(shell gcc -print-multiarch)/security
+plugindir ?= $(prefix)/lib/$(shell $(CC) -print-multiarch)/slurm-wlm
+pamdir ?= $(prefix)/lib/$(shell $(CC) -print-multiarch)/security
 
 GO ?= go
 CC = gcc
+# For another kind of processor: make package ARCH=arm64 (packaging/cross).
+ARCH ?= $(shell $(GO) env GOARCH)
+# Prints the completions: a program that this machine can run.
+VGPUCTL ?= $(B)/bin/vgpuctl
 VERSION ?= $(shell tools/version)
 
 # The parts' own makefiles add warnings and what else they need.
@@ -41,7 +45,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package soak lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package soak lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -54,12 +58,14 @@ $(PARTS):
 tests/e2e/escape tests/stress/programs: tests/simgpu
 
 # The static build of vgpu-prolog also proves that it never pulls in NVML.
-go:
+go: old-glibc
 	$(Q)echo "  go    gresd vgpuctl vgpu-prolog vgpu-srun"
 	$(Q)mkdir -p $(B)/bin
-	$(Q)tools/old-glibc 2.17 $(OLD_GLIBC)
 	$(Q)$(GOBUILD) -buildmode=pie -o $(B)/bin/ ./cmd/gresd ./cmd/vgpuctl
 	$(Q)CGO_ENABLED=0 $(GOBUILD) -o $(B)/bin/ ./cmd/vgpu-prolog ./cmd/vgpu-srun
+
+old-glibc:
+	$(Q)tools/old-glibc 2.17 $(OLD_GLIBC)
 
 etc:
 	$(Q)mkdir -p $(B)/etc
@@ -188,9 +194,9 @@ install: libvgpu spank/plugin tests/bench go
 	ln -sf ../../libvgpu.so $(DESTDIR)$(libdir)/bench/lib/libvgpu.so
 	ln -srf $(DESTDIR)$(sbindir)/gresd $(DESTDIR)$(libdir)/bench/bin/gresd
 	install -d $(dir $(addprefix $(DESTDIR),$(completions)))
-	$(B)/bin/vgpuctl completion bash >$(DESTDIR)$(word 1,$(completions))
-	$(B)/bin/vgpuctl completion zsh >$(DESTDIR)$(word 2,$(completions))
-	$(B)/bin/vgpuctl completion fish >$(DESTDIR)$(word 3,$(completions))
+	$(VGPUCTL) completion bash >$(DESTDIR)$(word 1,$(completions))
+	$(VGPUCTL) completion zsh >$(DESTDIR)$(word 2,$(completions))
+	$(VGPUCTL) completion fish >$(DESTDIR)$(word 3,$(completions))
 	install -m 644 etc/slurm/job_submit.lua etc/slurm/cli_filter.lua $(DESTDIR)$(datadir)
 	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus $(DESTDIR)$(docdir)/examples
 	chmod -R u=rwX,go=rX $(DESTDIR)$(docdir)
@@ -206,9 +212,14 @@ uninstall:
 		$(foreach n,1 5 8,$(addprefix $(DESTDIR)$(mandir)/man$n/,$(notdir $(wildcard docs/man/*.$n))))
 	rm -rf $(DESTDIR)$(libdir) $(DESTDIR)$(docdir) $(DESTDIR)$(datadir)
 
-## package: .deb and .rpm for nodes, the controller and all hosts, into build/packages
+## package: .deb and .rpm for nodes, the controller and all hosts, into build/packages; ARCH=arm64
+ifeq ($(ARCH),$(shell $(GO) env GOARCH))
 package: package-deps libvgpu spank/plugin tests/bench go
 	@packaging/build
+else
+package: package-deps go
+	@packaging/cross $(ARCH)
+endif
 
 ## clean: remove build/
 clean:

@@ -8,7 +8,7 @@ most=$1
 shift
 bad=0
 for lib; do
-	symbols=$(objdump -T "$lib")
+	symbols=$("${OBJDUMP:-objdump}" -T "$lib")
 	printf '%s\n' "$symbols" | grep -q 'GLIBC_' || {
 		echo "$lib: no symbol of glibc: want a library for the dynamic loader" >&2
 		exit 1
