@@ -259,21 +259,29 @@ local function memory_share(options, card_type, share)
   return need
 end
 
+-- The least number of cards that a share can be split over, each a whole number of
+-- hundredths; nil where there is none, as for 101.
+local function fewest_cards(share)
+  for cards = 1, MAX_CARDS do
+    if share % cards == 0 and share / cards <= UNITS then return cards end
+  end
+end
+
 -- The number of cards that a share is split over.
 local function cards_of(share, options)
-  local whole_cards = math.max(1, math.floor(share / UNITS))
-  if not options.cards then return whole_cards end
-  local cards = whole(options.cards, MAX_CARDS)
-  if share % cards ~= 0 then
-    refuse("--vgpu-cards", options.cards, "a number of cards that divides the share %d, "
-      .. "for example --vgpu-cards=%d", share, whole_cards)
-  elseif share / cards > UNITS then
-    local least = math.ceil(share / UNITS)
-    refuse("--vgpu-cards", options.cards, "%d cards for the share %d, for example --vgpu-cards=%d",
-      least, share, least)
-  elseif cards > 1 and share / cards < UNITS and site.placement == "slurm" then
+  if not options.cards then return math.max(1, math.floor(share / UNITS)) end
+  local cards, fits = whole(options.cards, MAX_CARDS), fewest_cards(share)
+  local divides, each = share % cards == 0, share / cards
+  local parts = share > UNITS and share % UNITS ~= 0 or divides and cards > 1 and each < UNITS
+  if parts and site.placement == "slurm" then
     refuse("--vgpu-cards", options.cards, "whole cards, because here a share of less than a card "
-      .. "is always on one card, for example --gres=vgpu:%d", cards * UNITS)
+      .. "is always on one card, for example --gres=vgpu:%d", math.max(cards, math.ceil(share / UNITS)) * UNITS)
+  elseif not divides then
+    refuse("--vgpu-cards", options.cards, "a number of cards that divides the share %d, "
+      .. "for example --vgpu-cards=%d", share, fits)
+  elseif each > UNITS then
+    refuse("--vgpu-cards", options.cards, "%d cards for the share %d, for example --vgpu-cards=%d",
+      fits, share, fits)
   end
   return cards
 end
@@ -391,14 +399,17 @@ local function parse_item(item)
   return {prefix = prefix, name = name, card_type = card_type, sign = sign or ":", count = count}
 end
 
--- A plain --gres=shard means one shard, as everywhere in slurm.
-local function parse_share(item)
+-- A plain --gres=shard means one shard, as everywhere in slurm. More than a card that
+-- is no whole cards is for several, whose number must be said.
+local function parse_share(item, options)
   local count = item.count or (item.name == "shard" and "1" or "")
   local share = whole(count, MAX_CARDS * UNITS)
-  if not share or (share > UNITS and share % UNITS ~= 0) then
+  local split = share and share > UNITS and share % UNITS ~= 0
+  if not share or split and not (options.cards and fewest_cards(share)) then
     local card_type = item.card_type and ":" .. item.card_type or ""
     refuse("--gres=" .. item.name .. card_type, count, "1 to 100 (hundredths of a card), "
-      .. "or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200")
+      .. "100 for each whole card, or with --vgpu-cards a share of several cards, "
+      .. "for example --gres=vgpu:30 or --gres=vgpu:200")
   end
   return share
 end
@@ -527,7 +538,7 @@ local function decide(found, others, options, marked, rules)
     return share
   end
   local item = found.item
-  local asked = parse_share(item)
+  local asked = parse_share(item, options)
   local share = marked_share(item, asked, marked)
   local count = math.max(asked, dominant(share, options, item.card_type, rules))
   rewrite(item, share, count)
@@ -602,7 +613,7 @@ local function check_move(record, options, marked, rules)
     return
   end
   -- A count that was raised, over several cards too, is not always one to ask for.
-  local count = whole(found.item.count or "", MAX_CARDS * UNITS) or parse_share(found.item)
+  local count = whole(found.item.count or "", MAX_CARDS * UNITS) or parse_share(found.item, options)
   local share = whole(marked or "", MAX_CARDS * UNITS) or count
   dominant(math.min(share, count), options, found.item.card_type, rules)
 end

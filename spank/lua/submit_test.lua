@@ -16,6 +16,13 @@ local function check(ok, format, ...)
   io.stderr:write(string.format(format, ...), "\n")
 end
 
+-- What this machine has in /etc/slurm is not for the tests.
+local open = io.open
+io.open = function(path, mode) -- luacheck: ignore
+  if string.find(path, "^/etc/slurm/") then return nil end
+  return open(path, mode)
+end
+
 -- Loads the script as slurmctld does, with a table of cards beside it.
 local folder
 
@@ -155,6 +162,9 @@ local BAD = {
   {"gres:vgpu:30", {MODE = "fast"}, nil, '--vgpu-mode: "fast"', "hard, soft"},
   {"gres:vgpu:30", {MODE = "soft:20"}, nil, '"soft:20"', "at least the compute share 30", "soft:30"},
   {"gres:vgpu:60", {CARDS = "2"}, nil, '--vgpu-cards: "2"', "whole cards", "--gres=vgpu:200"},
+  {"gres:vgpu:120", {}, nil, '--gres=vgpu: "120"', "with --vgpu-cards a share of several cards"},
+  {"gres:vgpu:120", {CARDS = "2"}, nil, '--vgpu-cards: "2"', "whole cards", "--gres=vgpu:200"},
+  {"gres:vgpu:120", {CARDS = "1"}, nil, '--vgpu-cards: "1"', "whole cards", "--gres=vgpu:200"},
   {"gres:vgpu:200", {CARDS = "3"}, nil, "divides the share 200", "--vgpu-cards=2"},
   {"gres:vgpu:200", {CARDS = "1"}, nil, "2 cards for the share 200"},
   {nil, {MEM = "8G"}, nil, '--vgpu-mem: "8G"', "--gres=vgpu:30"},
@@ -408,6 +418,13 @@ local function test_placement_by_gresd()
   local job = {tres_per_node = "gres:vgpu:60", spank_job_env = {"VGPU_CARDS=2", "VGPU_MEM=50%"}}
   check(submit(job) == 0 and job.tres_per_node == "gres:vgpu:100", "got %s", tostring(job.tres_per_node))
   check(job.comment == "vgpu(share=60)", "comment %s", tostring(job.comment))
+  job = {tres_per_node = "gres:vgpu:120", spank_job_env = {"VGPU_CARDS=2"}}
+  check(submit(job) == 0 and job.tres_per_node == "gres:vgpu:120" and job.comment == "vgpu(share=120)",
+    "more than half of each of two cards: %s %s", tostring(job.tres_per_node), tostring(job.comment))
+  local _, line = submit({tres_per_node = "gres:vgpu:120", spank_job_env = {"VGPU_CARDS=7"}})
+  check(string.find(line or "", "divides the share 120, for example --vgpu-cards=2", 1, true), "%s", tostring(line))
+  _, line = submit({tres_per_node = "gres:vgpu:101", spank_job_env = {"VGPU_CARDS=2"}})
+  check(string.find(line or "", '--gres=vgpu: "101"', 1, true), "%s", tostring(line))
   job = {tres_per_node = "gres:vgpu:200"}
   check(submit(job) == 0 and job.tres_per_node == "gres:vgpu:200", "got %s", tostring(job.tres_per_node))
 end
