@@ -15,12 +15,8 @@ const (
 	tokenClose = ")"
 )
 
-// Words for the user, the same as in job_submit.lua. share is not offered: the scripts
-// write it.
-const (
-	wantWords = "mem, cores, cards, mode, priority, policy or engine"
-	tokenForm = "for example --comment='vgpu(mem=8G,cores=30)'"
-)
+// tokenForm ends what a user is told of a token, in the words of job_submit.lua.
+const tokenForm = "for example --comment='vgpu(mem=8G,cores=30)'"
 
 // ParseComment finds the token vgpu(name=value,…) in a job's comment and
 // returns its words, whose values are not yet read; nil when there is none. A token
@@ -46,7 +42,8 @@ func ParseComment(comment string) (Options, error) {
 		name, value, found := strings.Cut(trim(word), "=")
 		name, value = trim(name), trim(value)
 		if !found || !slices.Contains(Names(), name) {
-			return nil, wrong("--comment", word, "want "+wantWords+", "+tokenForm)
+			// share is not offered: the scripts write it.
+			return nil, wrong("--comment", word, "want mem, cores, cards, mode, priority, policy or engine, "+tokenForm)
 		}
 		if _, twice := options[name]; twice {
 			return nil, &Error{"--comment", body, "want " + name + " once, " + tokenForm}

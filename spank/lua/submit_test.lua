@@ -122,7 +122,9 @@ local function test_good()
   for _, c in ipairs(GOOD) do
     local name, gres, options, comment, want_gres, want_comment =
       c[1], c[2], c[3], c[4], c[5], c[6]
-    for _, field in ipairs({"tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"}) do
+    local fields = {"tres_per_node", "tres_per_socket", "tres_per_task"}
+    if not string.find(want_gres or "", "shard") then fields[4] = "tres_per_job" end
+    for _, field in ipairs(fields) do
       local job = {[field] = gres, comment = comment, spank_job_env = spank_env(options)}
       local rc, line = submit(job)
       check(rc == 0, "%s: refused: %s", name, tostring(line))
@@ -248,6 +250,59 @@ local function test_exclusive()
     rc, line = submit(job)
     check(rc == 0, "shared = %s, %s: %s", job.shared, tostring(job.tres_per_node), tostring(line))
   end
+end
+
+-- A partition that gives each job its nodes alone, also the default one, or one of several.
+local ALONE = {
+  excl = {name = "excl", flag_default = 0, max_share = 0}, main = {name = "main", flag_default = 1, max_share = 1},
+  user = {name = "user", flag_default = 0, max_share = 1, flags = 64},
+}
+
+local function test_exclusive_partition()
+  load_script(CARDS)
+  local function ask(job, parts)
+    said = {}
+    return slurm_job_submit(job, parts or ALONE, 1000), said[1]
+  end
+  local want = 'vgpu: --partition: "excl": want a partition whose nodes jobs share, or whole cards, for example '
+    .. "--gres=gpu:1: each job there has its node alone (OverSubscribe=EXCLUSIVE)"
+  for _, partition in ipairs({"excl", "main,excl"}) do
+    local rc, line = ask({tres_per_node = "gres:vgpu:30", partition = partition})
+    check(rc == 2072 and line == want, "%s: %s", partition, tostring(line))
+  end
+  local rc, line = ask({tres_per_node = "gres:shard:30"}, {excl = {name = "excl", flag_default = 1, max_share = 0}})
+  check(rc == 2072 and line == want, "the default: %s", tostring(line))
+  for _, job in ipairs({{tres_per_node = "gres:vgpu:30", partition = "user"}, {tres_per_node = "gres:vgpu:30"},
+    {tres_per_node = "gres:gpu:1", partition = "excl"}, {partition = "excl"}}) do
+    rc, line = ask(job)
+    check(rc == 0, "%s in %s: %s", tostring(job.tres_per_node), tostring(job.partition), tostring(line))
+  end
+  said = {}
+  rc = slurm_job_modify({partition = "excl"}, {tres_per_node = "gres:shard:30", partition = "main"}, ALONE, 1000)
+  check(rc == 2072 and said[1] == want, "moved: %s", tostring(said[1]))
+  check(slurm_job_modify({partition = "excl"}, {tres_per_node = "gres:gpu:1"}, ALONE, 1000) == 0, "whole GPUs move")
+end
+
+-- What Slurm has for whole GPUs alone is told apart.
+local function test_beside_a_share()
+  load_script(CARDS)
+  for _, c in ipairs({
+    {{cpus_per_tres = "gres:gpu:4"}, '--cpus-per-gpu: "4": want --cpus-per-task beside a share, for example --cpus-per-task=4'},
+    {{cpus_per_tres = "gres/gpu=4"}, '--cpus-per-gpu: "4"'},
+    {{mem_per_tres = "gres:gpu:1024"}, '--mem-per-gpu: "1024": want --mem beside a share, for example --mem=1024'},
+    {{tres_freq = "gpu:high"}, '--gpu-freq: "high": want no frequency of a card that others use'},
+  }) do
+    local job = c[1]
+    job.tres_per_node = "gres:vgpu:30"
+    local rc, line = submit(job)
+    check(rc == 2072 and string.find(line or "", c[2], 1, true), "%s: %s", c[2], tostring(line))
+    job.tres_per_node = "gres:vgpu:200"
+    rc, line = submit(job)
+    check(rc == 0, "%s with whole cards: %s", c[2], tostring(line))
+  end
+  local rc, line = submit({tres_per_job = "gres:vgpu:30"})
+  check(rc == 2072 and string.find(line or "", 'tres_per_job: "vgpu:30": want a share in tres_per_node, for example '
+    .. "tres_per_node=gres:vgpu:30", 1, true), "tres_per_job: %s", tostring(line))
 end
 
 -- ---- changes of a job --------------------------------------------------------
@@ -472,6 +527,8 @@ test_bad()
 test_spelling_names_the_flag()
 test_forms()
 test_exclusive()
+test_exclusive_partition()
+test_beside_a_share()
 test_modify()
 test_partitions()
 test_counts()
