@@ -58,12 +58,13 @@ local function asks_for_cards(options)
   return false
 end
 
--- The SPANK options that were typed, "--vgpu-mem" and "8G"; nil for none.
+-- The first SPANK option that was typed, "--vgpu-mem" and "8G"; nil for none. The value
+-- none takes an option of the script back.
 local function typed_option(options)
   for _, of_plugin in pairs(options["spank"] or {}) do
     for _, name in ipairs(OPTIONS) do
       local value = of_plugin["vgpu-" .. name]
-      if value then return "--vgpu-" .. name, value end
+      if value and value ~= "none" then return "--vgpu-" .. name, value end
     end
   end
 end
@@ -94,6 +95,28 @@ local function rewrite_srun(options, step)
   end
 end
 
+local function said(value)
+  return value and value ~= "" and value ~= "0" and value ~= "unset" and value or nil
+end
+
+-- What Slurm knows of whole GPUs alone: its clients refuse it beside shards without a
+-- word of why. In the words of job_submit.lua; false where nothing is wrong.
+local function refused_beside(options)
+  local list = rewrite((options["gres"] or "") .. "," .. (options["tres-per-task"] or ""))
+  if not string.find(list, "shard") then return false end
+  local cpus, mem, freq = said(options["cpus-per-gpu"]), said(options["mem-per-gpu"]), said(options["gpu-freq"])
+  if cpus then
+    slurm.log_error('vgpu: --cpus-per-gpu: "%s": want --cpus-per-task beside a share, for example --cpus-per-task=%s',
+      cpus, cpus)
+  elseif mem then
+    slurm.log_error('vgpu: --mem-per-gpu: "%s": want --mem beside a share, for example --mem=%s', mem, mem)
+  elseif freq then
+    slurm.log_error('vgpu: --gpu-freq: "%s": want no frequency of a card that others use, or whole GPUs, '
+      .. "for example --gres=gpu:1", freq)
+  end
+  return cpus or mem or freq
+end
+
 -- offset: which component of a het job this is. All but the first may have
 -- their options from the one before.
 local function pre_submit(options, offset)
@@ -101,9 +124,18 @@ local function pre_submit(options, offset)
   if not step and (offset or 0) == 0 and not asks_for_cards(options) then
     local flag, value = typed_option(options)
     if flag then
-      slurm.log_error('vgpu: %s: "%s": want also a share of a card: add for example --gres=vgpu:30',
-        flag, tostring(value))
+      slurm.log_error('vgpu: %s: "%s": want also a share of a card: add for example --gres=vgpu:30, or %s=none',
+        flag, tostring(value), flag)
       return slurm.ERROR
+    end
+  end
+  if refused_beside(options) then return slurm.ERROR end
+  -- In a job the plugin says it: only there can it tell what was typed from what is inherited.
+  if step and not os.getenv("SLURM_JOB_ID") then
+    local flag = typed_option(options)
+    if flag then
+      slurm.log_info("vgpu: %s: no effect: a step has the limits of its job %s; give it to sbatch or salloc",
+        flag, tostring(options["jobid"]))
     end
   end
   if options["type"] == "srun" then rewrite_srun(options, step) end

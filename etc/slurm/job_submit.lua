@@ -38,6 +38,7 @@ local UNITS = 100 -- shards that slurmctld counts for one card
 local MAX_CARDS = 16
 local NO_HET_JOB = 4294967294
 local EXCLUSIVE = 0 -- job.shared of --exclusive
+local ALONE = 0 -- max_share of a partition with OverSubscribe=EXCLUSIVE
 local MIB = 1024 * 1024
 local UNIT_BYTES = {[""] = 1, K = 1024, M = MIB, G = 1024 * MIB, T = MIB * MIB}
 
@@ -259,21 +260,29 @@ local function memory_share(options, card_type, share)
   return need
 end
 
+-- The least number of cards that a share can be split over, each a whole number of
+-- hundredths; nil where there is none, as for 101.
+local function fewest_cards(share)
+  for cards = 1, MAX_CARDS do
+    if share % cards == 0 and share / cards <= UNITS then return cards end
+  end
+end
+
 -- The number of cards that a share is split over.
 local function cards_of(share, options)
-  local whole_cards = math.max(1, math.floor(share / UNITS))
-  if not options.cards then return whole_cards end
-  local cards = whole(options.cards, MAX_CARDS)
-  if share % cards ~= 0 then
-    refuse("--vgpu-cards", options.cards, "a number of cards that divides the share %d, "
-      .. "for example --vgpu-cards=%d", share, whole_cards)
-  elseif share / cards > UNITS then
-    local least = math.ceil(share / UNITS)
-    refuse("--vgpu-cards", options.cards, "%d cards for the share %d, for example --vgpu-cards=%d",
-      least, share, least)
-  elseif cards > 1 and share / cards < UNITS and site.placement == "slurm" then
+  if not options.cards then return math.max(1, math.floor(share / UNITS)) end
+  local cards, fits = whole(options.cards, MAX_CARDS), fewest_cards(share)
+  local divides, each = share % cards == 0, share / cards
+  local parts = share > UNITS and share % UNITS ~= 0 or divides and cards > 1 and each < UNITS
+  if parts and site.placement == "slurm" then
     refuse("--vgpu-cards", options.cards, "whole cards, because here a share of less than a card "
-      .. "is always on one card, for example --gres=vgpu:%d", cards * UNITS)
+      .. "is always on one card, for example --gres=vgpu:%d", math.max(cards, math.ceil(share / UNITS)) * UNITS)
+  elseif not divides then
+    refuse("--vgpu-cards", options.cards, "a number of cards that divides the share %d, "
+      .. "for example --vgpu-cards=%d", share, fits)
+  elseif each > UNITS then
+    refuse("--vgpu-cards", options.cards, "%d cards for the share %d, for example --vgpu-cards=%d",
+      fits, share, fits)
   end
   return cards
 end
@@ -391,14 +400,17 @@ local function parse_item(item)
   return {prefix = prefix, name = name, card_type = card_type, sign = sign or ":", count = count}
 end
 
--- A plain --gres=shard means one shard, as everywhere in slurm.
-local function parse_share(item)
+-- A plain --gres=shard means one shard, as everywhere in slurm. More than a card that
+-- is no whole cards is for several, whose number must be said.
+local function parse_share(item, options)
   local count = item.count or (item.name == "shard" and "1" or "")
   local share = whole(count, MAX_CARDS * UNITS)
-  if not share or (share > UNITS and share % UNITS ~= 0) then
+  local split = share and share > UNITS and share % UNITS ~= 0
+  if not share or split and not (options.cards and fewest_cards(share)) then
     local card_type = item.card_type and ":" .. item.card_type or ""
     refuse("--gres=" .. item.name .. card_type, count, "1 to 100 (hundredths of a card), "
-      .. "or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200")
+      .. "100 for each whole card, or with --vgpu-cards a share of several cards, "
+      .. "for example --gres=vgpu:30 or --gres=vgpu:200")
   end
   return share
 end
@@ -522,12 +534,12 @@ local function decide(found, others, options, marked, rules)
     if not flag and not marked then return nil end
     local share = whole_gpus(others, options, rules)
     if flag and not share then
-      refuse(flag, value, "also a share of a card: add for example --gres=vgpu:30")
+      refuse(flag, value, "also a share of a card: add for example --gres=vgpu:30, or %s=none", flag)
     end
     return share
   end
   local item = found.item
-  local asked = parse_share(item)
+  local asked = parse_share(item, options)
   local share = marked_share(item, asked, marked)
   local count = math.max(asked, dominant(share, options, item.card_type, rules))
   rewrite(item, share, count)
@@ -553,6 +565,41 @@ local function refuse_exclusive(job, item)
     .. "for example --gres=vgpu:30, or --exclusive --gres=gpu:1")
 end
 
+-- The same in a partition that gives each job a node alone. Where it gives a user the
+-- node alone (ExclusiveUser), the user's jobs share it as elsewhere.
+local function refuse_partition(job, record, parts)
+  for _, name in ipairs(partition_names(job, record, parts)) do
+    local part = (parts or {})[name]
+    if part and part.max_share == ALONE then
+      refuse("--partition", name, "a partition whose nodes jobs share, or whole cards, for example --gres=gpu:1: "
+        .. "each job there has its node alone (OverSubscribe=EXCLUSIVE)")
+    end
+  end
+end
+
+-- "4" of "gres:gpu:4"; nil where nothing is asked for each GPU.
+local function per_gpu(list)
+  if list and list ~= "" then return (string.gsub(list, "^.*gpu[:=]", "")) end
+end
+
+-- What Slurm knows of whole GPUs alone: it refuses it beside shards without a word of
+-- why, or takes no notice.
+local function refuse_beside(job, found)
+  if found.item.name == "gpu" then return end
+  local cpus, mem, freq = per_gpu(job.cpus_per_tres), per_gpu(job.mem_per_tres), per_gpu(job.tres_freq)
+  if cpus then
+    refuse("--cpus-per-gpu", cpus, "--cpus-per-task beside a share, for example --cpus-per-task=%s", shown(cpus))
+  elseif mem then
+    refuse("--mem-per-gpu", mem, "--mem beside a share, for example --mem=%s", shown(mem))
+  elseif freq then
+    refuse("--gpu-freq", freq, "no frequency of a card that others use, or whole GPUs, for example --gres=gpu:1")
+  end
+  if found.field == "tres_per_job" then
+    refuse("tres_per_job", found.item.text, "a share in tres_per_node, for example tres_per_node=gres:%s",
+      shown(found.item.text))
+  end
+end
+
 local function submit(job, parts)
   local text, words = read_token(job.comment)
   local options = all_options(spank_options(job), words)
@@ -564,12 +611,16 @@ local function submit(job, parts)
   local rules = rules_of(job, nil, parts)
   if found then
     refuse_exclusive(job, found.item)
+    refuse_partition(job, nil, parts)
     for name, value in pairs(partition_defaults(rules, options)) do
       options[name], words[name] = value, value
     end
   end
   local share = decide(found, others, options, words.share, rules)
-  if found then job[found.field] = join(lists[found.field]) end
+  if found then
+    refuse_beside(job, found)
+    job[found.field] = join(lists[found.field])
+  end
   if het and (found or share) then words = options end
   words.share = share and string.format("%d", share) or nil
   local comment = format_token(text, words)
@@ -593,7 +644,7 @@ end
 
 -- A job that moves to another partition, or changes the options in its comment,
 -- must keep the rules with the share that it has. Its lists stay as they are.
-local function check_move(record, options, marked, rules)
+local function check_move(job, record, parts, options, marked, rules)
   local lists = {}
   for _, field in ipairs(FIELDS) do lists[field] = record[field] end
   local _, found, others = find_share(lists)
@@ -601,8 +652,9 @@ local function check_move(record, options, marked, rules)
     if others then decide(nil, others, options, marked, rules) end
     return
   end
+  if job.partition then refuse_partition(job, record, parts) end
   -- A count that was raised, over several cards too, is not always one to ask for.
-  local count = whole(found.item.count or "", MAX_CARDS * UNITS) or parse_share(found.item)
+  local count = whole(found.item.count or "", MAX_CARDS * UNITS) or parse_share(found.item, options)
   local share = whole(marked or "", MAX_CARDS * UNITS) or count
   dominant(math.min(share, count), options, found.item.card_type, rules)
 end
@@ -620,9 +672,13 @@ local function modify(job, record, parts)
     local lists, found, others = find_share(job)
     share = decide(found, others, found and options or {}, job.comment and words.share, rules)
     share = share and string.format("%d", share) or nil
-    if found then job[found.field] = join(lists[found.field]) end
+    if found then
+      refuse_partition(job, record, parts)
+      refuse_beside(job, found)
+      job[found.field] = join(lists[found.field])
+    end
   elseif job.partition or next(words) then
-    check_move(record, options, share, rules)
+    check_move(job, record, parts, options, share, rules)
   end
   words.share = share
   change_comment(job, record, format_token(text, words))

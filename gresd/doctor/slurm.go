@@ -125,6 +125,10 @@ func checkSlurm(ctx context.Context, n *node, tell func(Status, string, string))
 		if s := f.get("SelectType"); s != "select/cons_tres" {
 			say(Fail, fmt.Sprintf("SelectType is %q: shares are not kept apart", s), "SelectType=select/cons_tres in slurm.conf")
 		}
+		if slices.Contains(f.list("SelectTypeParameters"), "MULTIPLE_SHARING_GRES_PJ") {
+			say(Warn, "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ: slurmctld may split one share over cards, and gresd sends such a job back",
+				"take it out of slurm.conf where no job uses --tres-per-task; docs/placement.md")
+		}
 	}
 	there := f.list("GresTypes")
 	if lacks := slices.DeleteFunc(want, func(name string) bool { return slices.Contains(there, name) }); len(lacks) > 0 {

@@ -48,26 +48,37 @@ func ParseMemory(s string) (Memory, error) {
 
 // checkShare holds the share against the number of cards.
 func (r *Request) checkShare() error {
-	switch {
-	case r.Share == 0:
+	if r.Share == 0 {
 		return nil
-	case r.Cards == 0 && r.Share > gpu.FullCard && r.Share%gpu.FullCard != 0:
+	}
+	if r.Cards == 0 && (r.Share <= gpu.FullCard || r.Share%gpu.FullCard == 0) {
+		r.Cards = max(1, int(r.Share/gpu.FullCard))
+		return nil
+	}
+	fits := fewestCards(r.Share)
+	switch {
+	case r.Cards == 0 || fits == 0:
 		return mistake("share", fmt.Sprint(r.Share))
-	case r.Cards == 0:
-		r.Cards = r.wholeCards()
 	case r.Share%gpu.Share(r.Cards) != 0:
 		return &Error{Option: flagOf("cards"), Given: fmt.Sprint(r.Cards), Want: fmt.Sprintf(
-			"want a number of cards that divides the share %d, for example %s=%d", r.Share, flagOf("cards"), r.wholeCards())}
+			"want a number of cards that divides the share %d, for example %s=%d", r.Share, flagOf("cards"), fits)}
 	case r.Share/gpu.Share(r.Cards) > gpu.FullCard:
-		least := (r.Share + gpu.FullCard - 1) / gpu.FullCard
 		return &Error{Option: flagOf("cards"), Given: fmt.Sprint(r.Cards), Want: fmt.Sprintf(
-			"want %d cards for the share %d, for example %s=%d", least, r.Share, flagOf("cards"), least)}
+			"want %d cards for the share %d, for example %s=%d", fits, r.Share, flagOf("cards"), fits)}
 	}
 	return nil
 }
 
-// wholeCards is the number of cards where the user names none.
-func (r Request) wholeCards() int { return max(1, int(r.Share/gpu.FullCard)) }
+// fewestCards is the least number of cards that a share can be split over, each a
+// whole number of hundredths; 0 where there is none, as for 101.
+func fewestCards(share gpu.Share) int {
+	for cards := gpu.Share(1); cards <= MaxCards; cards++ {
+		if share%cards == 0 && share/cards <= gpu.FullCard {
+			return int(cards)
+		}
+	}
+	return 0
+}
 
 // coresKnown is the compute share as far as the options tell it.
 func (r Request) coresKnown() gpu.Share {

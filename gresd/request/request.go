@@ -108,7 +108,8 @@ var optionNames = [...]struct{ name, flag, want, example string }{
 	{"engine", "--vgpu-engine", "time or mps", "time"},
 }
 
-const wantShare = "1 to 100 (hundredths of a card), or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200"
+const wantShare = "1 to 100 (hundredths of a card), 100 for each whole card, or with --vgpu-cards a share " +
+	"of several cards, for example --gres=vgpu:30 or --gres=vgpu:200"
 
 // mistake is the error for a value that cannot be read.
 func mistake(name, value string) *Error {
@@ -118,13 +119,18 @@ func mistake(name, value string) *Error {
 			if o.example != "" {
 				want += fmt.Sprintf(", for example %s=%s", o.flag, o.example)
 			}
-			if value == "" {
-				want = `"": ` + want
-			}
-			return &Error{Option: o.flag, Given: value, Want: want}
+			return wrong(o.flag, value, want)
 		}
 	}
 	return nil // Parse has looked at the names
+}
+
+// wrong is an error about one value, also where that is "".
+func wrong(option, value, want string) *Error {
+	if value == "" {
+		want = `"": ` + want
+	}
+	return &Error{Option: option, Given: value, Want: want}
 }
 
 // Names returns the option names in their fixed order: share, mem, cores,

@@ -24,6 +24,7 @@ func TestOptionsThatAreRight(t *testing.T) {
 		"a whole card":                   {Options{"share": "100"}, Request{Share: 100, Cards: 1}},
 		"three whole cards":              {Options{"share": "300"}, Request{Share: 300, Cards: 3}},
 		"a share split over two cards":   {Options{"share": "60", "cards": "2"}, Request{Share: 60, Cards: 2}},
+		"sixty of each of two cards":     {Options{"share": "120", "cards": "2"}, Request{Share: 120, Cards: 2}},
 		"two cards split over four":      {Options{"share": "200", "cards": "4"}, Request{Share: 200, Cards: 4}},
 		"memory as a size":               {Options{"mem": "8G"}, Request{Memory: Memory{Bytes: 8 * gpu.GiB}}},
 		"memory as a part of the card":   {Options{"mem": "25%"}, Request{Memory: Memory{Percent: 25}}},
@@ -55,7 +56,7 @@ func TestMistakesAreNamedForTheUser(t *testing.T) {
 	// The words of all that a user meets: spank/plugin/options.c and job_submit.lua
 	// have the same (TestAllClientsSayTheSame of tests/e2e).
 	const (
-		share    = `want 1 to 100 (hundredths of a card), or 100 for each whole card, for example --gres=vgpu:30 or --gres=vgpu:200`
+		share    = `want 1 to 100 (hundredths of a card), 100 for each whole card, or with --vgpu-cards a share of several cards, for example --gres=vgpu:30 or --gres=vgpu:200`
 		mem      = `want a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card, for example --vgpu-mem=8G`
 		cores    = `want a whole number from 1 to 100, for example --vgpu-cores=30`
 		cards    = `want a whole number from 1 to 16, for example --vgpu-cards=2`
@@ -88,6 +89,10 @@ func TestMistakesAreNamedForTheUser(t *testing.T) {
 		"empty cores":                      {Options{"cores": ""}, `--vgpu-cores: "": ` + cores},
 		"no cards":                         {Options{"cards": "0"}, `--vgpu-cards: "0": ` + cards},
 		"more cards than a grant can hold": {Options{"cards": "17"}, `--vgpu-cards: "17": ` + cards},
+		"several cards that are not said":  {Options{"share": "120"}, `--gres=vgpu: "120": ` + share},
+		"one that no cards can have":       {Options{"share": "101", "cards": "2"}, `--gres=vgpu: "101": ` + share},
+		"an example that divides, too":     {Options{"share": "150", "cards": "4"}, `--vgpu-cards: "4": want a number of cards that divides the share 150, for example --vgpu-cards=2`},
+		"more than a card of each":         {Options{"share": "250", "cards": "2"}, `--vgpu-cards: "2": want 5 cards for the share 250, for example --vgpu-cards=5`},
 		"cards that do not divide":         {Options{"share": "50", "cards": "3"}, `--vgpu-cards: "3": want a number of cards that divides the share 50, for example --vgpu-cards=1`},
 		"more cards than hundredths":       {Options{"share": "2", "cards": "3"}, `--vgpu-cards: "3": want a number of cards that divides the share 2, for example --vgpu-cards=1`},
 		"two cards' worth on one":          {Options{"share": "200", "cards": "1"}, `--vgpu-cards: "1": want 2 cards for the share 200, for example --vgpu-cards=2`},

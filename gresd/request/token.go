@@ -3,6 +3,7 @@
 package request
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,10 +15,13 @@ const (
 	tokenClose = ")"
 )
 
+// tokenForm ends what a user is told of a token, in the words of job_submit.lua.
+const tokenForm = "for example --comment='vgpu(mem=8G,cores=30)'"
+
 // ParseComment finds the token vgpu(name=value,…) in a job's comment and
-// returns its words, not yet read; nil when there is none. A token that is not
-// closed, that comes twice, or that has a word twice is an [*Error]: a limit
-// that the user wrote must not be lost silently.
+// returns its words, whose values are not yet read; nil when there is none. A token
+// that is not closed, that comes twice, or that has an unknown word or one twice is an
+// [*Error]: a limit that the user wrote must not be lost silently.
 func ParseComment(comment string) (Options, error) {
 	start := findToken(comment)
 	if start < 0 {
@@ -25,10 +29,10 @@ func ParseComment(comment string) (Options, error) {
 	}
 	body, rest, closed := strings.Cut(comment[start+len(tokenOpen):], tokenClose)
 	if !closed {
-		return nil, &Error{"--comment", comment[start:], "want a closing bracket, for example vgpu(mem=8G)"}
+		return nil, &Error{"--comment", comment[start:], "want a closing bracket, " + tokenForm}
 	}
 	if findToken(rest) >= 0 {
-		return nil, &Error{"--comment", comment[start:], "want one vgpu(…), for example vgpu(mem=8G,cores=30)"}
+		return nil, &Error{"--comment", comment[start:], "want one vgpu(…), " + tokenForm}
 	}
 	options := Options{}
 	if trim(body) == "" {
@@ -36,12 +40,13 @@ func ParseComment(comment string) (Options, error) {
 	}
 	for _, word := range strings.Split(body, ",") {
 		name, value, found := strings.Cut(trim(word), "=")
-		if !found {
-			return nil, &Error{"--comment", word, "want name=value, for example vgpu(mem=8G,cores=30)"}
-		}
 		name, value = trim(name), trim(value)
+		if !found || !slices.Contains(Names(), name) {
+			// share is not offered: the scripts write it.
+			return nil, wrong("--comment", word, "want mem, cores, cards, mode, priority, policy or engine, "+tokenForm)
+		}
 		if _, twice := options[name]; twice {
-			return nil, &Error{"--comment", body, "want " + shown(name) + " once, for example vgpu(mem=8G,cores=30)"}
+			return nil, &Error{"--comment", body, "want " + name + " once, " + tokenForm}
 		}
 		options[name] = value
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +64,12 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 
+	if why, err := s.splitUnasked(ctx, w, facts, req); err != nil {
+		return busyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
+	} else if why != nil {
+		return s.noRoom(ctx, w, facts, why)
+	}
+
 	s.Costs.Await(ctx) // a grant names what a context costs
 	waited := s.waited(w.JobID)
 	placed, err := s.allocateAlone(facts, req, w.Restart)
@@ -97,26 +102,6 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
 	defer s.lockJob(facts.JobID)()
 	return s.allocate(facts, req, restart)
-}
-
-// withoutCard serves the Prolog of a job to which slurmd names no card. There is
-// nothing to ask slurmctld about, unless it may have lost the job's shards.
-func (s *Server) withoutCard(ctx context.Context, w wire.Request) wire.Reply {
-	none := wire.Reply{OK: true, Result: wire.None}
-	if s.keeps.Load() {
-		return none
-	}
-	client := s.Slurm(w.Conf)
-	if loses, err := client.LosesShards(ctx); err != nil || !loses {
-		s.keeps.Store(err == nil)
-		return none
-	}
-	facts, err := client.Job(ctx, w.JobID, w.Node)
-	if err != nil || !facts.OnNode || facts.Holds() || !strings.Contains(facts.TresPerNode, "shard") {
-		return none
-	}
-	return s.noRoom(ctx, w, facts, errors.New("slurmctld has started it without the shards that it asks for ("+
-		facts.TresPerNode+"): it was restarted, and had not heard of this node's cards yet"))
 }
 
 // allocate finds the cards, makes the decision durable and then visible. The

@@ -79,24 +79,6 @@ func TestGrantOnATasksWord(t *testing.T) {
 	}
 }
 
-// Slurm 22.05 can start a job without the shards that it asks for. It must not
-// run: nothing would hold it at its share.
-func TestJobThatLostItsShardsComesAgain(t *testing.T) {
-	lost := func(f *slurm.JobFacts) { f.Units, f.TresPerNode = nil, "gres:shard:30" }
-	n := newTestNode(t).start()
-	n.want(n.job(1, 0, lost, batch), wire.None) // a release that does not
-	n = newTestNode(t)
-	n.cluster.change(t, func(s *clusterState) { s.Old = true })
-	n.start()
-	n.want(n.job(1, 0, lost, batch), wire.Requeued)
-	if rep := n.want(n.job(2, 0, lost), wire.Refused); !strings.Contains(rep.Message, "without the shards that it asks for (gres:shard:30)") {
-		t.Errorf("the user is told %q", rep.Message)
-	}
-	n.want(n.job(3, 0, func(f *slurm.JobFacts) { f.Units, f.TresPerNode = nil, "gres:other:1" }), wire.None)
-	n.cluster.change(t, func(s *clusterState) { s.Down = true })
-	n.want(wire.Request{Op: wire.OpGrant, JobID: 4, Node: "n1"}, wire.None) // jobs without a share need no slurmctld
-}
-
 func TestMarkForTasksWithoutShards(t *testing.T) {
 	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd }).start()
 	if !exists(n.cfg.Paths.Ask()) {

@@ -191,7 +191,7 @@ func TestWhatMPSCannotDoIsSaid(t *testing.T) {
 		},
 		"two cards": {
 			func(*config.Config) {},
-			func(n *testNode) wire.Request { return n.withMPS(1, 60, two) }, "the job has 2 on this node",
+			func(n *testNode) wire.Request { n.asks(1, byTask(30)); return n.withMPS(1, 60, two) }, "the job has 2 on this node",
 		},
 		"soft": {
 			func(*config.Config) {},
@@ -210,6 +210,7 @@ func TestADefaultOfMPSIsForJobsThatItSuits(t *testing.T) {
 	n, _ := newMPSNode(t, func(c *config.Config) { c.MPS.Default = true })
 	n.start()
 	two := n.job(1, 60, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{0: 30, 1: 30} })
+	n.asks(1, byTask(30))
 	n.want(two, wire.Granted)
 	if n.HeldByMPS(1) || exists(n.file(1, "environment")) {
 		t.Error("a job of two cards got MPS")

@@ -45,6 +45,7 @@ type clusterState struct {
 	Jobs     map[uint32]slurm.JobFacts // the living ones
 	Pending  map[uint32]slurm.JobFacts // those that were requeued
 	Broken   map[uint32]string         // jobs whose facts cannot be read
+	Asked    map[uint32]slurm.Asked
 	Requeued []uint32
 	Updates  []string          // of pending jobs
 	Told     map[uint32]string // in admin comments
@@ -138,6 +139,14 @@ func (f fakeCluster) Requeue(_ context.Context, id uint32) error {
 }
 
 func (f fakeCluster) LosesShards(context.Context) (bool, error) { return f.load().Old, nil }
+
+func (f fakeCluster) Asked(_ context.Context, id uint32) (slurm.Asked, error) {
+	state := f.load()
+	if state.Down {
+		return slurm.Asked{}, slurm.ErrUnavailable
+	}
+	return state.Asked[id], nil
+}
 
 func (f fakeCluster) Explain(_ context.Context, id uint32, line string) error {
 	clusterMu.Lock()

@@ -51,6 +51,7 @@ type Slurm interface {
 	Notify(ctx context.Context, jobID uint32, message string) error
 	Explain(ctx context.Context, jobID uint32, message string) error
 	LosesShards(ctx context.Context) (bool, error)
+	Asked(ctx context.Context, jobID uint32) (slurm.Asked, error)
 	health.Nodes
 }
 
@@ -130,6 +131,7 @@ type Server struct {
 	lineMu    sync.Mutex
 	line      *waiting.Line // with lineMu
 	keeps     atomic.Bool   // this Slurm never starts a job without its shards
+	shardless shardless
 
 	mps *mps.Manager
 

@@ -83,6 +83,7 @@ func TestSetRefuses(t *testing.T) {
 	soft.Options = wire.Options{Mode: "soft:35", Cores: "20"}
 	n.want(soft, wire.Granted)
 	two := n.job(9, 20, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{0: 20, 1: 50} })
+	n.asks(9, byTask(10))
 	n.want(two, wire.Granted)
 	bad := n.job(10, 10)
 	bad.Options.Mem = "x"

@@ -25,9 +25,9 @@ type JobFacts struct {
 	// Comment is the user's, with what job_submit.lua added; "" where there is
 	// none. It is the user's own text: believe only what the shards cover.
 	Comment string
-	// TresPerNode is the request as slurmctld keeps it, "gres:shard:30" or
-	// "gres/shard:30"; "" where there is none. For display only.
-	TresPerNode string
+	// MayAskForShards says that the record has such a request, or words of the job's
+	// user that look like one: [Client.Asked] knows.
+	MayAskForShards bool
 	// Explained says that the job has a line of [Client.Explain]. Its user can
 	// imitate it.
 	Explained  bool
@@ -106,14 +106,15 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		return JobFacts{}, err
 	}
 	f := JobFacts{
-		JobID:       jobID,
-		Account:     values["Account"],
-		Partition:   values["Partition"],
-		State:       values["JobState"],
-		NodeList:    values["NodeList"],
-		Batch:       values["BatchFlag"] != "0", // Slurm counts its starts there
-		TresPerNode: last(tail, "TresPerNode"),
-		Explained:   explained(tail),
+		JobID:     jobID,
+		Account:   values["Account"],
+		Partition: values["Partition"],
+		State:     values["JobState"],
+		NodeList:  values["NodeList"],
+		Batch:     values["BatchFlag"] != "0", // Slurm counts its starts there
+		Explained: explained(tail),
+
+		MayAskForShards: nodeShards.MatchString(tail),
 	}
 	f.Comment = comment(tail, f.Batch)
 	if err := f.readNumbers(head, values); err != nil {
@@ -124,6 +125,8 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 	}
 	return f, f.readAllocations(allocations, node)
 }
+
+var nodeShards = regexp.MustCompile(` TresPerNode=\S*shard`)
 
 // explained says whether an admin comment, or what looks like one, has words of
 // Explain.
@@ -252,16 +255,6 @@ func comment(tail string, batch bool) string {
 		text = text[:at[0]]
 	}
 	return null(strings.TrimSpace(text))
-}
-
-// last returns the value of the last key=value of that key.
-func last(text, key string) string {
-	start := strings.LastIndex(text, " "+key+"=")
-	if start < 0 {
-		return ""
-	}
-	words := strings.Fields(text[start:])
-	return null(strings.TrimPrefix(words[0], key+"="))
 }
 
 func clip(s string) string {

@@ -26,7 +26,7 @@ func www(id uint32, change func(*JobFacts)) JobFacts {
 func ada(change func(*JobFacts)) JobFacts {
 	f := JobFacts{
 		JobID: 7, UID: 1001, GID: 1001, User: "ada", Group: "domain users", Account: "physics", Partition: "gpu",
-		State: "RUNNING", Batch: true, Restarts: 2, NodeList: "n1", OnNode: true, TresPerNode: "gres/shard:80",
+		State: "RUNNING", Batch: true, Restarts: 2, NodeList: "n1", OnNode: true, MayAskForShards: true,
 	}
 	change(&f)
 	return f
@@ -40,56 +40,56 @@ func TestJobsAreReadAsSlurmPrintsThem(t *testing.T) {
 		want       JobFacts
 	}{
 		"one card": {"22.05/one_card", "n1", www(2, func(f *JobFacts) {
-			f.TresPerNode, f.Units = "gres:shard:80", map[int]gpu.Share{1: 80}
+			f.MayAskForShards, f.Units = true, map[int]gpu.Share{1: 80}
 		})},
 		"a comment that imitates other keys": {"22.05/comment_with_token", "n1", www(1, func(f *JobFacts) {
-			f.TresPerNode, f.Units = "gres:shard:30", map[int]gpu.Share{0: 30}
+			f.MayAskForShards, f.Units = true, map[int]gpu.Share{0: 30}
 			f.Comment = "vgpu(mem=8G,cores=30,mode=soft:80,share=30) my note a=b JobState=FAKE UserId=root(0)"
 		})},
 		"a comment and a name that imitate an allocation": {"22.05/comment_of_two_lines", "n3", www(8, func(f *JobFacts) {
-			f.TresPerNode, f.Units = "gres:shard:30", map[int]gpu.Share{0: 30}
+			f.MayAskForShards, f.Units = true, map[int]gpu.Share{0: 30}
 			f.NodeList = "n3"
 			f.Comment = "two\nlines  Nodes=n3 GRES=shard:99(IDX:3)"
 		})},
 		"the first of two nodes": {"22.05/two_nodes_on_two_segments", "n1", www(3, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.NodeList = "gres:shard:sim:20", map[int]gpu.Share{0: 20}, "n[1-2]"
+			f.MayAskForShards, f.Units, f.NodeList = true, map[int]gpu.Share{0: 20}, "n[1-2]"
 		})},
 		"the second of two nodes": {"22.05/two_nodes_on_two_segments", "n2", www(3, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.NodeList = "gres:shard:sim:20", map[int]gpu.Share{0: 20}, "n[1-2]"
+			f.MayAskForShards, f.Units, f.NodeList = true, map[int]gpu.Share{0: 20}, "n[1-2]"
 		})},
 		"a node that the job is not on": {"22.05/two_nodes_on_two_segments", "n3", www(3, func(f *JobFacts) {
-			f.TresPerNode, f.NodeList, f.OnNode = "gres:shard:sim:20", "n[1-2]", false
+			f.MayAskForShards, f.NodeList, f.OnNode = true, "n[1-2]", false
 		})},
 		"the node of a segment of its own": {"22.05/node_range", "n1", www(14, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.NodeList = "gres:shard:15", map[int]gpu.Share{3: 15}, "n[1-3]"
+			f.MayAskForShards, f.Units, f.NodeList = true, map[int]gpu.Share{3: 15}, "n[1-3]"
 		})},
 		"a node within a range": {"22.05/node_range", "n3", www(14, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.NodeList = "gres:shard:15", map[int]gpu.Share{0: 15}, "n[1-3]"
+			f.MayAskForShards, f.Units, f.NodeList = true, map[int]gpu.Share{0: 15}, "n[1-3]"
 		})},
 		"a whole card": {"22.05/whole_card", "n1", www(4, func(f *JobFacts) {
-			f.TresPerNode, f.WholeCards = "gres:gpu:1", []int{2}
+			f.WholeCards = []int{2}
 		})},
 		"two whole cards": {"22.05/two_whole_cards", "n1", www(13, func(f *JobFacts) {
-			f.TresPerNode, f.WholeCards = "gres:gpu:2", []int{1, 2}
+			f.WholeCards = []int{1, 2}
 		})},
 		"a job without gres": {"22.05/no_gres", "n2", www(15, func(f *JobFacts) { f.NodeList = "n2" })},
 		"a pending job": {"22.05/pending", "n1", www(16, func(f *JobFacts) {
-			f.TresPerNode, f.State, f.NodeList, f.OnNode = "gres:shard:15", "PENDING", "", false
+			f.MayAskForShards, f.State, f.NodeList, f.OnNode = true, "PENDING", "", false
 		})},
 		"an interactive job": {"22.05/interactive", "n3", www(10, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.NodeList, f.Batch = "gres:shard:25", map[int]gpu.Share{0: 25}, "n3", false
+			f.MayAskForShards, f.Units, f.NodeList, f.Batch = true, map[int]gpu.Share{0: 25}, "n3", false
 		})},
 		"a component of a het job": {"22.05/het_component", "n3", www(7, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.NodeList, f.HetJobID = "gres:shard:20", map[int]gpu.Share{0: 20}, "n3", 6
+			f.MayAskForShards, f.Units, f.NodeList, f.HetJobID = true, map[int]gpu.Share{0: 20}, "n3", 6
 		})},
 		"the leader of an array among its tasks": {"22.05/array_leader", "n1", www(5, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.ArrayJobID = "gres:shard:10", map[int]gpu.Share{0: 10}, 5
+			f.MayAskForShards, f.Units, f.ArrayJobID = true, map[int]gpu.Share{0: 10}, 5
 		})},
 		"a task among those of its array": {"22.05/array_leader", "n1", www(11, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.ArrayJobID = "gres:shard:10", map[int]gpu.Share{0: 10}, 5
+			f.MayAskForShards, f.Units, f.ArrayJobID = true, map[int]gpu.Share{0: 10}, 5
 		})},
 		"a task of an array": {"22.05/array_task", "n1", www(11, func(f *JobFacts) {
-			f.TresPerNode, f.Units, f.ArrayJobID = "gres:shard:10", map[int]gpu.Share{0: 10}, 5
+			f.MayAskForShards, f.Units, f.ArrayJobID = true, map[int]gpu.Share{0: 10}, 5
 		})},
 		"one card of a newer Slurm": {"26.05/one_card", "n1", ada(func(f *JobFacts) {
 			f.Units, f.Comment = map[int]gpu.Share{1: 80}, "my run vgpu(mem=20G,share=30)"
@@ -101,10 +101,10 @@ func TestJobsAreReadAsSlurmPrintsThem(t *testing.T) {
 			f.Units, f.NodeList = map[int]gpu.Share{1: 30}, "n[1-2]"
 		})},
 		"whole cards beside another gres": {"26.05/whole_and_other_gres", "n1", ada(func(f *JobFacts) {
-			f.WholeCards, f.TresPerNode = []int{0, 2}, "gres/gpu:2"
+			f.WholeCards, f.MayAskForShards = []int{0, 2}, false
 		})},
 		"a plain count": {"26.05/counted", "n1", ada(func(f *JobFacts) {
-			f.Counted, f.TresPerNode = 80, "gres/vgpu:80"
+			f.Counted, f.MayAskForShards = 80, false
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ slurm = {
   SUCCESS = 0,
   ERROR = -1,
   log_error = function(...) logged[#logged + 1] = string.format(...) end,
+  log_info = function(...) logged[#logged + 1] = string.format(...) end,
 }
 check(dofile("../../etc/slurm/cli_filter.lua") == 0, "loading must return SUCCESS")
 
@@ -85,8 +86,25 @@ end
 check(slurm_cli_pre_submit({type = "sbatch", spank = spank}, 1) == 0, "options of an earlier component")
 check(filter({type = "srun", spank = {other = {x = "1"}}}) == 0, "options of other plugins")
 
+-- Slurm's clients know these of whole GPUs alone, and say no reason.
+for option, want in pairs({
+  ["cpus-per-gpu"] = '--cpus-per-gpu: "4": want --cpus-per-task beside a share, for example --cpus-per-task=4',
+  ["mem-per-gpu"] = '--mem-per-gpu: "4": want --mem beside a share', ["gpu-freq"] = '--gpu-freq: "4": want no frequency',
+}) do
+  for _, command in ipairs({"sbatch", "salloc", "srun"}) do
+    check(filter({type = command, gres = "gres:vgpu:30", [option] = "4"}) == -1
+      and string.find(logged[1] or "", want, 1, true), "%s --%s: %s", command, option, tostring(logged[1]))
+    check(filter({type = command, gres = "gres:vgpu:200", [option] = "4"}) == 0, "%s --%s: whole cards", command, option)
+    check(filter({type = command, gres = "gres:vgpu:30", [option] = "unset"}) == 0, "%s --%s: unset", command, option)
+  end
+end
+
 -- srun --jobid starts a step; the others have no such option, and 22.05 says unset.
 check(filter({type = "srun", spank = spank, jobid = "5"}) == 0, "a step of another job with options")
+check(logged[1] == "vgpu: --vgpu-mem: no effect: a step has the limits of its job 5; give it to sbatch or salloc"
+  and #logged == 1, "an option of a step: %s", tostring(logged[1]))
+check(filter({type = "srun", jobid = "5"}) == 0 and #logged == 0, "a step of another job")
+check(filter({type = "sbatch", spank = {vgpu = {["vgpu-mem"] = "none"}}}) == 0, "an option that is taken back")
 options = {type = "srun", gres = "gres:vgpu:200", jobid = "5"}
 filter(options)
 check(options.gres == "gres:gpu:2" and options.comment == nil, "a step of another job: whole cards")
@@ -95,7 +113,7 @@ check(filter({type = "sbatch", spank = spank, jobid = "5"}) == -1, "sbatch start
 
 -- In a job: a step inherits options, and cannot comment.
 in_job = "5"
-check(filter({type = "srun", spank = spank}) == 0, "a step with inherited options")
+check(filter({type = "srun", spank = spank}) == 0 and #logged == 0, "a step with inherited options")
 check(filter({type = "sbatch", spank = spank}) == -1, "a new job from within a job")
 options = {type = "srun", gres = "gres:vgpu:200"}
 filter(options)

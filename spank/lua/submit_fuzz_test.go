@@ -4,6 +4,7 @@ package lua
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -113,6 +115,9 @@ func checkJob(t *testing.T, s *sites, j job) {
 	if (why == "") != (got.submit.status == "0") {
 		t.Fatalf("%+v: Lua says %q, Go %q", j, got.submit.said, why)
 	}
+	if strings.HasPrefix(why, "--") && isPlain(j) && got.submit.said != "vgpu: "+why {
+		t.Fatalf("%+v: Lua says %q, Go %q", j, got.submit.said, "vgpu: "+why)
+	}
 	if why != "" {
 		return
 	}
@@ -140,6 +145,12 @@ func checkJob(t *testing.T, s *sites, j job) {
 	}
 }
 
+// isPlain tells texts of which both sides show the same.
+func isPlain(j job) bool {
+	text := j.gres + j.comment + strings.Join(slices.Collect(maps.Values(j.typed)), "")
+	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+}
+
 // notJudged is the verdict on whole GPUs with options: no request of this grammar.
 const notJudged = "not judged"
 
@@ -165,7 +176,7 @@ func wordsOf(comment string) (request.Options, error) {
 		}
 		for name, value := range words {
 			if _, twice := all[name]; twice && name != "share" {
-				return nil, fmt.Errorf("%s is there twice", name)
+				return nil, fmt.Errorf("%s is there twice", name) // of two tokens Go takes none
 			}
 			all[name] = value
 		}
@@ -208,7 +219,8 @@ func shareOf(list string) string {
 	return ""
 }
 
-// judge says what must come of a job, by Go's grammar; else why it is refused.
+// judge says what must come of a job, by Go's grammar; else why it is refused. What
+// begins with an option is the line for the user, the rest is known to Lua alone.
 func judge(j job) (want taken, why string) {
 	words, err := wordsOf(j.comment)
 	if err != nil {
@@ -216,9 +228,10 @@ func judge(j job) (want taken, why string) {
 	}
 	options := request.Options{}
 	for _, set := range []request.Options{words, j.typed} {
-		for name, value := range set {
-			if name == "share" {
-				continue // the script's own word: see judgeShare
+		for _, name := range typedOptions { // share is the script's own word: see judgeShare
+			value, given := set[name]
+			if !given {
+				continue
 			}
 			if _, err := request.Parse(request.Options{name: value}); err != nil {
 				return want, err.Error()
@@ -264,14 +277,32 @@ func judgeShare(site string, it item, words, options request.Options) (want take
 			it.count = "1"
 		}
 	}
-	read, err := request.Parse(request.Options{"share": it.count})
+	read := request.Options{"share": it.count}
+	if cards, given := options["cards"]; given {
+		read["cards"] = cards
+	}
+	var mistake *request.Error
+	if _, err := request.Parse(read); errors.As(err, &mistake) && mistake.Option == "--gres=vgpu" {
+		mistake.Option = "--gres=" + it.name
+		if it.cardType != "" {
+			mistake.Option += ":" + it.cardType
+		}
+		return want, mistake.Error()
+	}
+	count, err := strconv.ParseUint(it.count, 10, 16)
 	if err != nil {
 		return want, err.Error()
 	}
-	asked, share := read.Share, read.Share
+	asked, share := gpu.Share(count), gpu.Share(count)
 	// What was raised for memory or cores, by vgpu-srun.
 	if marked, err := gpu.ParsePercent(words["share"]); err == nil && it.name == "shard" && asked <= gpu.FullCard {
 		share = min(share, gpu.Share(marked))
+	}
+	cards, _ := strconv.Atoi(options["cards"])
+	whole := int(share+gpu.FullCard-1) / int(gpu.FullCard)
+	divides := cards > 1 && int(share)%cards == 0 && cards > whole
+	if site == "slurm" && (share > gpu.FullCard && share%gpu.FullCard != 0 || divides) {
+		return want, partOfCards(cards, max(cards, whole))
 	}
 	options["share"] = fmt.Sprint(share)
 	r, err := request.Parse(options)
@@ -282,31 +313,35 @@ func judgeShare(site string, it item, words, options request.Options) (want take
 	if !known {
 		memory = cardsMiB[""]
 	}
-	each, cards := r.DominantOnCard(memory*gpu.MiB), gpu.Share(r.Cards)
-	switch {
-	case each > gpu.FullCard:
+	each := r.DominantOnCard(memory * gpu.MiB)
+	if each > gpu.FullCard {
 		return want, "more memory than a card has"
-	case site == "slurm" && cards > 1 && share < cards*gpu.FullCard:
-		return want, "parts of several cards"
 	}
-	name, count := "shard", max(asked, each*cards)
+	name, n := "shard", max(asked, each*gpu.Share(r.Cards))
 	switch {
 	case site == "gresd":
 		name = "vgpu"
 	case share > gpu.FullCard:
-		name, count = "gpu", share/gpu.FullCard
+		name, n = "gpu", share/gpu.FullCard
 	}
 	want.gres = it.prefix + name
 	if it.cardType != "" {
 		want.gres += ":" + it.cardType
 	}
-	want.gres += it.sign + fmt.Sprint(count)
+	want.gres += it.sign + fmt.Sprint(n)
 	want.words, want.request = words, r
 	delete(words, "share")
-	if name != "shard" || share != count {
+	if name != "shard" || share != n {
 		words["share"] = fmt.Sprint(share)
 	}
 	return want, ""
+}
+
+// partOfCards is what job_submit.lua says where slurmctld places: its shards of one job
+// are on one card.
+func partOfCards(given, enough int) string {
+	return fmt.Sprintf(`--vgpu-cards: "%d": want whole cards, because here a share of less than a card is always on one card, for example --gres=vgpu:%d`,
+		given, enough*int(gpu.FullCard))
 }
 
 // sites is a Lua that answers for some sites.
@@ -323,7 +358,7 @@ type answer struct{ status, said, logged, gres, comment string }
 type answers struct{ submit, modify answer }
 
 // startSites runs job_submit.lua with a table of cards for each way of placement.
-func startSites(f *testing.F, placements ...string) *sites {
+func startSites(f testing.TB, placements ...string) *sites {
 	f.Helper()
 	// Where nothing is installed a bundle brings it.
 	lua := os.Getenv("VGPU_LUA")

@@ -16,6 +16,13 @@ local function check(ok, format, ...)
   io.stderr:write(string.format(format, ...), "\n")
 end
 
+-- What this machine has in /etc/slurm is not for the tests.
+local open = io.open
+io.open = function(path, mode) -- luacheck: ignore
+  if string.find(path, "^/etc/slurm/") then return nil end
+  return open(path, mode)
+end
+
 -- Loads the script as slurmctld does, with a table of cards beside it.
 local folder
 
@@ -115,7 +122,9 @@ local function test_good()
   for _, c in ipairs(GOOD) do
     local name, gres, options, comment, want_gres, want_comment =
       c[1], c[2], c[3], c[4], c[5], c[6]
-    for _, field in ipairs({"tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"}) do
+    local fields = {"tres_per_node", "tres_per_socket", "tres_per_task"}
+    if not string.find(want_gres or "", "shard") then fields[4] = "tres_per_job" end
+    for _, field in ipairs(fields) do
       local job = {[field] = gres, comment = comment, spank_job_env = spank_env(options)}
       local rc, line = submit(job)
       check(rc == 0, "%s: refused: %s", name, tostring(line))
@@ -155,6 +164,9 @@ local BAD = {
   {"gres:vgpu:30", {MODE = "fast"}, nil, '--vgpu-mode: "fast"', "hard, soft"},
   {"gres:vgpu:30", {MODE = "soft:20"}, nil, '"soft:20"', "at least the compute share 30", "soft:30"},
   {"gres:vgpu:60", {CARDS = "2"}, nil, '--vgpu-cards: "2"', "whole cards", "--gres=vgpu:200"},
+  {"gres:vgpu:120", {}, nil, '--gres=vgpu: "120"', "with --vgpu-cards a share of several cards"},
+  {"gres:vgpu:120", {CARDS = "2"}, nil, '--vgpu-cards: "2"', "whole cards", "--gres=vgpu:200"},
+  {"gres:vgpu:120", {CARDS = "1"}, nil, '--vgpu-cards: "1"', "whole cards", "--gres=vgpu:200"},
   {"gres:vgpu:200", {CARDS = "3"}, nil, "divides the share 200", "--vgpu-cards=2"},
   {"gres:vgpu:200", {CARDS = "1"}, nil, "2 cards for the share 200"},
   {nil, {MEM = "8G"}, nil, '--vgpu-mem: "8G"', "--gres=vgpu:30"},
@@ -238,6 +250,59 @@ local function test_exclusive()
     rc, line = submit(job)
     check(rc == 0, "shared = %s, %s: %s", job.shared, tostring(job.tres_per_node), tostring(line))
   end
+end
+
+-- A partition that gives each job its nodes alone, also the default one, or one of several.
+local ALONE = {
+  excl = {name = "excl", flag_default = 0, max_share = 0}, main = {name = "main", flag_default = 1, max_share = 1},
+  user = {name = "user", flag_default = 0, max_share = 1, flags = 64},
+}
+
+local function test_exclusive_partition()
+  load_script(CARDS)
+  local function ask(job, parts)
+    said = {}
+    return slurm_job_submit(job, parts or ALONE, 1000), said[1]
+  end
+  local want = 'vgpu: --partition: "excl": want a partition whose nodes jobs share, or whole cards, for example '
+    .. "--gres=gpu:1: each job there has its node alone (OverSubscribe=EXCLUSIVE)"
+  for _, partition in ipairs({"excl", "main,excl"}) do
+    local rc, line = ask({tres_per_node = "gres:vgpu:30", partition = partition})
+    check(rc == 2072 and line == want, "%s: %s", partition, tostring(line))
+  end
+  local rc, line = ask({tres_per_node = "gres:shard:30"}, {excl = {name = "excl", flag_default = 1, max_share = 0}})
+  check(rc == 2072 and line == want, "the default: %s", tostring(line))
+  for _, job in ipairs({{tres_per_node = "gres:vgpu:30", partition = "user"}, {tres_per_node = "gres:vgpu:30"},
+    {tres_per_node = "gres:gpu:1", partition = "excl"}, {partition = "excl"}}) do
+    rc, line = ask(job)
+    check(rc == 0, "%s in %s: %s", tostring(job.tres_per_node), tostring(job.partition), tostring(line))
+  end
+  said = {}
+  rc = slurm_job_modify({partition = "excl"}, {tres_per_node = "gres:shard:30", partition = "main"}, ALONE, 1000)
+  check(rc == 2072 and said[1] == want, "moved: %s", tostring(said[1]))
+  check(slurm_job_modify({partition = "excl"}, {tres_per_node = "gres:gpu:1"}, ALONE, 1000) == 0, "whole GPUs move")
+end
+
+-- What Slurm has for whole GPUs alone is told apart.
+local function test_beside_a_share()
+  load_script(CARDS)
+  for _, c in ipairs({
+    {{cpus_per_tres = "gres:gpu:4"}, '--cpus-per-gpu: "4": want --cpus-per-task beside a share, for example --cpus-per-task=4'},
+    {{cpus_per_tres = "gres/gpu=4"}, '--cpus-per-gpu: "4"'},
+    {{mem_per_tres = "gres:gpu:1024"}, '--mem-per-gpu: "1024": want --mem beside a share, for example --mem=1024'},
+    {{tres_freq = "gpu:high"}, '--gpu-freq: "high": want no frequency of a card that others use'},
+  }) do
+    local job = c[1]
+    job.tres_per_node = "gres:vgpu:30"
+    local rc, line = submit(job)
+    check(rc == 2072 and string.find(line or "", c[2], 1, true), "%s: %s", c[2], tostring(line))
+    job.tres_per_node = "gres:vgpu:200"
+    rc, line = submit(job)
+    check(rc == 0, "%s with whole cards: %s", c[2], tostring(line))
+  end
+  local rc, line = submit({tres_per_job = "gres:vgpu:30"})
+  check(rc == 2072 and string.find(line or "", 'tres_per_job: "vgpu:30": want a share in tres_per_node, for example '
+    .. "tres_per_node=gres:vgpu:30", 1, true), "tres_per_job: %s", tostring(line))
 end
 
 -- ---- changes of a job --------------------------------------------------------
@@ -408,6 +473,13 @@ local function test_placement_by_gresd()
   local job = {tres_per_node = "gres:vgpu:60", spank_job_env = {"VGPU_CARDS=2", "VGPU_MEM=50%"}}
   check(submit(job) == 0 and job.tres_per_node == "gres:vgpu:100", "got %s", tostring(job.tres_per_node))
   check(job.comment == "vgpu(share=60)", "comment %s", tostring(job.comment))
+  job = {tres_per_node = "gres:vgpu:120", spank_job_env = {"VGPU_CARDS=2"}}
+  check(submit(job) == 0 and job.tres_per_node == "gres:vgpu:120" and job.comment == "vgpu(share=120)",
+    "more than half of each of two cards: %s %s", tostring(job.tres_per_node), tostring(job.comment))
+  local _, line = submit({tres_per_node = "gres:vgpu:120", spank_job_env = {"VGPU_CARDS=7"}})
+  check(string.find(line or "", "divides the share 120, for example --vgpu-cards=2", 1, true), "%s", tostring(line))
+  _, line = submit({tres_per_node = "gres:vgpu:101", spank_job_env = {"VGPU_CARDS=2"}})
+  check(string.find(line or "", '--gres=vgpu: "101"', 1, true), "%s", tostring(line))
   job = {tres_per_node = "gres:vgpu:200"}
   check(submit(job) == 0 and job.tres_per_node == "gres:vgpu:200", "got %s", tostring(job.tres_per_node))
 end
@@ -455,6 +527,8 @@ test_bad()
 test_spelling_names_the_flag()
 test_forms()
 test_exclusive()
+test_exclusive_partition()
+test_beside_a_share()
 test_modify()
 test_partitions()
 test_counts()

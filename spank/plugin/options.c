@@ -49,6 +49,10 @@ static int take(int which, const char *value, int remote)
 		return 0;
 	if (!value)
 		value = "";
+	if (!strcmp(value, "none")) { /* takes an option of the script back */
+		given[which][0] = '\0';
+		return 0;
+	}
 	if (strlen(value) < sizeof(given[0]) && table[which].valid(value)) {
 		snprintf(given[which], sizeof(given[which]), "%s", value);
 		return 0;
@@ -99,6 +103,26 @@ void vgpu_options_forget_inherited(void)
 		for (p = name; *p; p++)
 			*p = *p == '-' ? '_' : *p;
 		unsetenv(name);
+	}
+}
+
+/* A step has the limits of its job, and inherits the options of the job: what differs
+ * from those was typed, and would be taken for granted. */
+void vgpu_options_tell_step(void)
+{
+	const char *job = getenv("SLURM_JOB_ID");
+	char name[64];
+	int i;
+
+	for (i = 0; job && i < OPTIONS; i++) {
+		const char *of_job;
+
+		snprintf(name, sizeof(name), "SLURM_SPANK_%s", table[i].variable);
+		of_job = getenv(name);
+		if (given[i][0] && (!of_job || strcmp(of_job, given[i])))
+			slurm_info("vgpu: --%s: no effect: a step has the limits of its job %s; "
+				   "give it to sbatch or salloc",
+				   table[i].name, job);
 	}
 }
 

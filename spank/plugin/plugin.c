@@ -78,6 +78,8 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 {
 	(void)argc;
 	(void)argv;
+	if (spank_context() == S_CTX_LOCAL)
+		vgpu_options_tell_step();
 	return is_client() ? vgpu_options_publish(spank) : 0;
 }
 

@@ -71,6 +71,18 @@ func (p *plan) take(name string, o option) error {
 	if len(o.words) == 1 && !strings.Contains(o.words[0], "=") {
 		return &request.Error{Option: "--" + o.name, Want: "want a value, see vgpu-srun --help"}
 	}
+	if o.value == "none" { // takes back what was before it
+		delete(p.given, name)
+		if p.flag == "--"+o.name {
+			p.flag = ""
+			for _, other := range options.List {
+				if _, given := p.given[other.Name]; given && p.flag == "" {
+					p.flag = "--" + flagPrefix + other.Name
+				}
+			}
+		}
+		return nil
+	}
 	// By itself first, in the words of the plugin.
 	if _, err := request.Parse(request.Options{name: o.value}); err != nil {
 		return errors.New(known.Mistake(o.value))
@@ -107,7 +119,7 @@ func (p plan) rewrite(inJob bool) ([]string, error) {
 	if p.flag != "" && p.gres < 0 && !p.gpus && !inJob {
 		return nil, &request.Error{
 			Option: p.flag, Given: p.given[strings.TrimPrefix(p.flag, "--"+flagPrefix)],
-			Want: "want also a share of a card: add for example --gres=vgpu:30",
+			Want: "want also a share of a card: add for example --gres=vgpu:30, or " + p.flag + "=none",
 		}
 	}
 	req, err := request.Parse(p.given)

@@ -171,6 +171,9 @@ func TestDoctorFindsEachFault(t *testing.T) {
 		{"an old Slurm", func() func() { return s.scontrolSays("s/^SLURM_VERSION.*/SLURM_VERSION = 20.11.9/") }, nil, "slurm", doctor.Fail, "older than"},
 		{"a Slurm not known", func() func() { return s.scontrolSays("s/^SLURM_VERSION.*/SLURM_VERSION = 29.05.1/") }, nil, "slurm", doctor.Warn, "newer than"},
 		{"cards are not counted apart", func() func() { return s.scontrolSays("s/cons_tres/linear/") }, nil, "slurm", doctor.Fail, "shares are not kept apart"},
+		{"shares that may be split", func() func() {
+			return s.scontrolSays("s/^SelectTypeParameters.*/SelectTypeParameters = CR_CPU,MULTIPLE_SHARING_GRES_PJ/")
+		}, nil, "slurm", doctor.Warn, "MULTIPLE_SHARING_GRES_PJ"},
 		{"no shards", func() func() { return s.scontrolSays("/^GresTypes/s/shard/mps/") }, nil, "slurm", doctor.Fail, "GresTypes lacks shard"},
 		{"a node with fewer shards", func() func() { return s.scontrolSays("s/shard:sim:100/shard:sim:50/") }, nil, "slurm", doctor.Fail, "its cards are"},
 		{"a node that is drained", func() func() { return s.scontrolSays("s/State=IDLE/State=IDLE+DRAIN/") }, nil, "slurm", doctor.Warn, "IDLE+DRAIN"},
