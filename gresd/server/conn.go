@@ -242,7 +242,7 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 	start := time.Now()
 	switch req.Op {
 	case wire.OpRelease:
-		rep := s.release(req.JobID)
+		rep := s.release(req)
 		s.Observer.ReleaseTook(time.Since(start))
 		return rep
 	case wire.OpSet:
