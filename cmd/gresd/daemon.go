@@ -193,11 +193,16 @@ func serve(ctx context.Context, listener *net.UnixListener, cfg config.Config, s
 	if cfg.Metrics.Listen != "" {
 		parts.Go(func() {
 			// Jobs do not depend on metrics: say it and go on.
-			if err := counts.Serve(ctx, cfg.Metrics.Listen); err != nil {
+			if err := counts.Serve(ctx, cfg.Metrics.Listen, cfg.Metrics.Jobs); err != nil {
 				log.Error("metrics are not served", "error", err)
 			}
 		})
 	}
+	parts.Go(func() {
+		if err := counts.ServeAll(ctx, cfg.Paths.Metrics(), cfg.Metrics.Group); err != nil {
+			log.Error("metrics are not served", "error", err)
+		}
+	})
 	if cfg.Debug.Pprof != "" {
 		parts.Go(func() {
 			if err := metrics.ServeProfiles(ctx, cfg.Debug.Pprof); err != nil {
