@@ -169,7 +169,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred) 
 			s.answer(conn, userError("vgpu: gresd: request: %v", err))
 			return
 		}
-		if !s.answer(conn, s.dispatch(ctx, req, cred)) {
+		if !s.rates.wait(ctx, cred.UID, req.Op) || !s.answer(conn, s.dispatch(ctx, req, cred)) {
 			return
 		}
 	}

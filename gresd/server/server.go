@@ -132,6 +132,7 @@ type Server struct {
 	lost, recovering bool
 
 	conns limits
+	rates rates
 
 	queued queued
 
