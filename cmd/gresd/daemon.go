@@ -99,7 +99,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	again := &reloader{path: path, log: log, count: counts.Reloaded, inForce: cfg}
 	srv, err = server.New(server.Parts{
 		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
-		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{records.Problems, again.Problems}, Private: []func() []string{auditor.Problems}, Usage: usageWriter(cfg, scontrol, log),
+		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{records.Problems, again.Problems}, Commands: scontrol, Private: []func() []string{auditor.Problems}, Usage: usageWriter(cfg, scontrol, log),
 		Slurm: func(conf string) server.Slurm {
 			if cfg.Slurm.Conf != "" {
 				return scontrol // the administrator's word beats the Prolog's
@@ -110,6 +110,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
+	go checkSlurm(ctx, scontrol, log)
 	counts.Watch(srv.Snapshot)
 	monitor.OnChange(srv.CardChanged)
 	again.apply = []func(config.Config){
@@ -119,6 +120,19 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 		srv.SetConfig,
 	}
 	return serve(ctx, listener, cfg, srv, grants, cards, costs, counts, monitor, auditor, again, hup, log)
+}
+
+// checkSlurm looks at the start whether Slurm's commands work here, and again each minute until they
+// have once: not the first job is to find out.
+func checkSlurm(ctx context.Context, client *slurm.Client, log *slog.Logger) {
+	for !client.Check(ctx) {
+		log.Warn("Slurm's commands do not work here yet", "problem", client.Problem())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Minute):
+		}
+	}
 }
 
 func healthParams(cfg config.Config) health.Params {
@@ -179,11 +193,16 @@ func serve(ctx context.Context, listener *net.UnixListener, cfg config.Config, s
 	if cfg.Metrics.Listen != "" {
 		parts.Go(func() {
 			// Jobs do not depend on metrics: say it and go on.
-			if err := counts.Serve(ctx, cfg.Metrics.Listen); err != nil {
+			if err := counts.Serve(ctx, cfg.Metrics.Listen, cfg.Metrics.Jobs); err != nil {
 				log.Error("metrics are not served", "error", err)
 			}
 		})
 	}
+	parts.Go(func() {
+		if err := counts.ServeAll(ctx, cfg.Paths.Metrics(), cfg.Metrics.Group); err != nil {
+			log.Error("metrics are not served", "error", err)
+		}
+	})
 	if cfg.Debug.Pprof != "" {
 		parts.Go(func() {
 			if err := metrics.ServeProfiles(ctx, cfg.Debug.Pprof); err != nil {

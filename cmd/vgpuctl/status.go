@@ -51,7 +51,7 @@ func (s *settings) status(cmd *cobra.Command, withQueue bool) error {
 	}
 	v := statusView{Status: rep.Status}
 	if withQueue {
-		v.Queue = s.queue(cmd.Context())
+		v.Queue = s.queue(cmd.Context(), rep.Status.Scontrol)
 	}
 	out := cmd.OutOrStdout()
 	return s.print(out, v, func(w io.Writer) error {
@@ -64,15 +64,19 @@ func (s *settings) status(cmd *cobra.Command, withQueue bool) error {
 }
 
 // queue asks as the user who asks us: Slurm decides what he may see, and one who
-// is not root is told of his own jobs only, as by gresd.
-func (s *settings) queue(ctx context.Context) []queued {
+// is not root is told of his own jobs only, as by gresd. scontrol is where gresd finds Slurm's commands, "" where
+// it does not.
+func (s *settings) queue(ctx context.Context, scontrol string) []queued {
 	cfg, err := config.Load(s.config)
 	if err != nil {
 		cfg = config.Default()
 	}
-	squeue := "squeue"
 	if strings.Contains(cfg.Slurm.Scontrol, "/") {
-		squeue = filepath.Join(filepath.Dir(cfg.Slurm.Scontrol), squeue)
+		scontrol = cfg.Slurm.Scontrol
+	}
+	squeue := "squeue"
+	if beside := filepath.Join(filepath.Dir(scontrol), squeue); scontrol != "" && isThere(beside) {
+		squeue = beside
 	}
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
@@ -90,6 +94,11 @@ func (s *settings) queue(ctx context.Context) []queued {
 		return nil // no Slurm here, or it does not answer: that is doctor's matter
 	}
 	return parseQueue(text)
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // parseQueue keeps the jobs that ask for a share. Their users wrote what they ask for:

@@ -11,6 +11,7 @@ package audit
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -157,6 +158,9 @@ func (a *Auditor) step(now time.Time) int {
 		if policy == config.AuditKill {
 			a.kill(f, slices.ContainsFunc(fresh, func(other Finding) bool { return other.key() == f.key() }), now)
 		}
+	}
+	for _, pid := range a.table.stuck.Processes() {
+		texts = append(texts, fmt.Sprintf("audit: process %d cannot be looked at: its files or memory do not answer (a dead file system?)", pid))
 	}
 	a.mu.Lock()
 	a.standing = texts

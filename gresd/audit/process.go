@@ -7,11 +7,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
@@ -35,6 +37,8 @@ type table struct {
 	root string // "/proc", another place in tests
 	self uint32
 
+	stuck *patient.Stuck
+
 	known map[identity]facts
 	next  map[identity]facts // what of known was asked for since the last turn
 	// folders are cgroups of jobs whose number the name does not tell.
@@ -55,7 +59,7 @@ type line struct {
 
 func newTable(root string, self int) *table {
 	return &table{
-		root: root, self: uint32(self), known: map[identity]facts{}, next: map[identity]facts{},
+		root: root, self: uint32(self), stuck: patient.New(), known: map[identity]facts{}, next: map[identity]facts{},
 		folders: map[string]uint32{}, lines: map[uint32]line{},
 	}
 }
@@ -176,16 +180,42 @@ func (t *table) isMPS(pid uint32) bool {
 	if err != nil || !strings.HasPrefix(filepath.Base(program), "nvidia-cuda-mps-") {
 		return false
 	}
-	var st unix.Stat_t
-	return unix.Stat(t.path(pid, "exe"), &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
+	st, ok := t.statOf(pid, t.path(pid, "exe"))
+	return ok && st.Uid == 0 && st.Mode&0o022 == 0
+}
+
+// read reads a file of the process that may wait for it ([patient.Within]).
+func (t *table) read(pid uint32, file string) ([]byte, bool) {
+	text, ok := patient.Within(t.stuck, pid, func() []byte {
+		text, err := os.ReadFile(t.path(pid, file))
+		if err != nil {
+			return nil
+		}
+		return text
+	})
+	return text, ok && text != nil
+}
+
+// statOf follows a link of the process to a file that is its user's. What the file system has in
+// memory will do: most then ask nobody.
+func (t *table) statOf(pid uint32, path string) (st unix.Statx_t, ok bool) {
+	found, ok := patient.Within(t.stuck, pid, func() *unix.Statx_t {
+		var st unix.Statx_t
+		if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &st) != nil {
+			return nil
+		}
+		return &st
+	})
+	if !ok || found == nil {
+		return st, false
+	}
+	return *found, true
 }
 
 // usesCards says whether a process can have anything to do with a card: every
-// use of the driver needs one of its device files to stay open.
+// use of the driver needs one of its device files to stay open. Names come first: to read them waits
+// for nobody.
 func (t *table) usesCards(pid uint32) bool {
-	if maps, err := os.ReadFile(t.path(pid, "maps")); err == nil && bytes.Contains(maps, []byte("/libcuda.so")) {
-		return true
-	}
 	dir, err := os.Open(t.path(pid, "fd"))
 	if err != nil {
 		return false
@@ -193,12 +223,14 @@ func (t *table) usesCards(pid uint32) bool {
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
 	for _, name := range names {
-		path := filepath.Join(dir.Name(), name)
-		if file, err := os.Readlink(path); err == nil && strings.HasPrefix(file, "/dev/nvidia") || isCard(path) {
+		if file, err := os.Readlink(filepath.Join(dir.Name(), name)); err == nil && strings.HasPrefix(file, "/dev/nvidia") {
 			return true
 		}
 	}
-	return false
+	if maps, ok := t.read(pid, "maps"); ok && bytes.Contains(maps, []byte("/libcuda.so")) {
+		return true
+	}
+	return slices.ContainsFunc(names, func(name string) bool { return t.isCard(pid, filepath.Join(dir.Name(), name)) })
 }
 
 // nvidiaMajor is the number of the driver's character devices of cards.
@@ -206,9 +238,9 @@ const nvidiaMajor = 195
 
 // isCard says whether a path leads to the device file of a card, by whatever name:
 // in mounts of its own a process can give it another one.
-func isCard(path string) bool {
-	var st unix.Stat_t
-	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && unix.Major(st.Rdev) == nvidiaMajor
+func (t *table) isCard(pid uint32, path string) bool {
+	st, ok := t.statOf(pid, path)
+	return ok && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == nvidiaMajor
 }
 
 // findJob finds the job by what its user cannot change, best first: the cgroup,
@@ -258,7 +290,7 @@ func (t *table) follow(parent uint32) (job uint32, own bool) {
 		if parent <= 1 {
 			return 0, false
 		}
-		if title, err := os.ReadFile(t.path(parent, "cmdline")); err == nil {
+		if title, ok := t.read(parent, "cmdline"); ok {
 			job := slurm.JobOfStepd(strings.TrimRight(string(title), "\x00"))
 			if uid, ok := t.uid(parent); job != 0 && ok && uid == 0 {
 				return job, false
@@ -274,8 +306,8 @@ func (t *table) follow(parent uint32) (job uint32, own bool) {
 }
 
 func (t *table) environment(pid uint32) uint32 {
-	text, err := os.ReadFile(t.path(pid, "environ"))
-	if err != nil {
+	text, ok := t.read(pid, "environ")
+	if !ok {
 		return 0
 	}
 	for word := range bytes.SplitSeq(text, []byte{0}) {

@@ -62,6 +62,9 @@ type Paths struct {
 // Socket is gresd's Unix socket.
 func (p Paths) Socket() string { return filepath.Join(p.RunDir, "gresd.sock") }
 
+// Metrics is the Unix socket of all metrics.
+func (p Paths) Metrics() string { return filepath.Join(p.RunDir, "metrics.sock") }
+
 // Preload is the file bound over /etc/ld.so.preload in tasks.
 func (p Paths) Preload() string { return filepath.Join(p.RunDir, "preload") }
 
@@ -157,7 +160,9 @@ func (a Arbiter) Tick() time.Duration { return time.Duration(a.TickMS) * time.Mi
 // Metrics for Prometheus.
 type Metrics struct {
 	Listen    string `toml:"listen" reload:"restart"` // loopback address and port; "": none
-	Processes bool   `toml:"processes"`               // series of single processes, too
+	Jobs      bool   `toml:"jobs" reload:"restart"`   // series of jobs there, which every user of the node can read
+	Group     string `toml:"group" reload:"restart"`  // that may read Paths.Metrics; "": root alone
+	Processes bool   `toml:"processes"`               // series of single processes beside those of jobs
 }
 
 // Debug is for those who look into gresd itself.

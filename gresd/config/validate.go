@@ -185,7 +185,7 @@ func (a Arbiter) check(k *checker) {
 	k.between("arbiter.tick_ms", a.TickMS, 1, 1000)
 }
 
-// check allows loopback only: the page names users and jobs, and has no lock.
+// check allows loopback only: the page may name users and jobs, and has no lock.
 func (m Metrics) check(k *checker) {
 	if m.Listen != "" && !isLoopback(m.Listen) {
 		k.fail("metrics.listen", m.Listen, `want a loopback address and a port, for example listen = "127.0.0.1:9464"; "" is none`)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // Status is what became of a check.
@@ -62,6 +63,7 @@ type node struct {
 	cfg   config.Config
 	cards inventory.Inventory // nil: no driver
 	slurm *facts              // nil: not asked, or no answer
+	gresd *wire.Status        // nil: no answer
 }
 
 var checks = []check{

@@ -61,6 +61,7 @@ func checkGresd(ctx context.Context, n *node, tell func(Status, string, string))
 		return
 	}
 	st, well := rep.Status, true
+	n.gresd = st
 	say := func(s Status, message, remedy string) { well = false; tell(s, message, remedy) }
 	if !st.Ready {
 		say(Warn, "still starting: it waits for slurmctld", "scontrol ping; journalctl -u gresd")
@@ -69,6 +70,10 @@ func checkGresd(ctx context.Context, n *node, tell func(Status, string, string))
 		say(Warn, fmt.Sprintf("gresd is %s, vgpuctl is %s", st.Version, n.Version), "systemctl restart gresd, after an upgrade of both")
 	}
 	for _, problem := range st.Problems {
+		if problem == st.SlurmProblem {
+			say(Fail, problem, "the path in vgpu.toml, and systemctl restart gresd; scontrol ping")
+			continue
+		}
 		say(Warn, problem, "vgpuctl status; docs/troubleshooting.md")
 	}
 	if n.cards != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -78,8 +79,21 @@ func parseSettings(text string, into map[string]string) {
 	}
 }
 
+// findScontrol is gresd's, whose PATH is not that of the administrator who runs the doctor. A path in
+// the configuration may be newer than gresd.
+func (n *node) findScontrol() (string, error) {
+	if n.gresd != nil && n.gresd.Scontrol != "" && !strings.Contains(n.cfg.Slurm.Scontrol, "/") {
+		return n.gresd.Scontrol, nil
+	}
+	return slurm.Find(n.cfg.Slurm.Scontrol, slurm.Slurmds()...)
+}
+
 func (n *node) scontrol(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, n.cfg.Slurm.Scontrol, args...)
+	path, err := n.findScontrol()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
 	if n.cfg.Slurm.Conf != "" {
 		cmd.Env = append(os.Environ(), "SLURM_CONF="+n.cfg.Slurm.Conf)
 	}
@@ -290,7 +304,9 @@ func checkLua(_ context.Context, n *node, tell func(Status, string, string)) {
 		}
 	}
 	if isController(f) {
-		if _, err := os.Stat(filepath.Join(f.dir(), "vgpu_cards.lua")); err != nil {
+		// As job_submit.lua looks for it.
+		_, err := os.Stat(filepath.Join(f.dir(), cardsOfSite))
+		if _, shared := os.Stat(filepath.Join("/etc/slurm", cardsOfSite)); err != nil && shared != nil {
 			say(Warn, err.Error()+": memory in percent cannot be checked at submit", "write the memory of your cards into vgpu_cards.lua there: package slurm-vgpu-controller, or /usr/share/doc/slurm-vgpu/examples/slurm")
 		}
 	}
@@ -298,6 +314,8 @@ func checkLua(_ context.Context, n *node, tell func(Status, string, string)) {
 		tell(Pass, "job_submit and cli_filter are active", "")
 	}
 }
+
+const cardsOfSite = "vgpu_cards.lua"
 
 // isController says whether slurmctld is meant to run on this host.
 func isController(f *facts) bool {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/coreos/go-systemd/v22/journal"
 )
@@ -73,12 +74,18 @@ func (h *Handler) Handle(_ context.Context, r slog.Record) error {
 		if name := field(a.Key); name != "" {
 			vars[name] = value
 		}
-		if strings.ContainsAny(value, " \"=\n") || value == "" {
+		if strings.ContainsFunc(value, unsafe) || value == "" {
 			value = fmt.Sprintf("%q", value)
 		}
 		message.WriteString(" " + a.Key + "=" + value)
 	}
 	return h.send(message.String(), priority(r.Level), vars)
+}
+
+// unsafe characters are quoted: values hold words of users, by way of Slurm's commands and names of
+// programs, and journalctl -o cat writes the message as it is to a terminal.
+func unsafe(r rune) bool {
+	return strings.ContainsRune(" \"=\n", r) || !unicode.IsPrint(r) || r == unicode.ReplacementChar
 }
 
 // WithAttrs is part of [slog.Handler].

@@ -5,10 +5,12 @@ package journal
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/coreos/go-systemd/v22/journal"
 )
@@ -60,6 +62,16 @@ func TestHandler(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 		})
+	}
+}
+
+// What a user may have written cannot command the terminal of who reads the log, or look like another field.
+func TestWordsOfUsersAreQuoted(t *testing.T) {
+	for _, bad := range []string{"\x1b[2J", "a\rb", "\u202eevil", "\x00", "\xff", "x job_id=1", "line\nline"} {
+		got := record(slog.LevelInfo, func(l *slog.Logger) { l.Info("m", "name", bad) })
+		if len(got) != 1 || got[0].message != "m name="+fmt.Sprintf("%q", bad) || strings.ContainsFunc(got[0].message, unicode.IsControl) {
+			t.Errorf("%q: %+v", bad, got)
+		}
 	}
 }
 

@@ -22,7 +22,8 @@ import (
 // Metrics counts what the server does and reads the rest at each scrape. It is
 // safe for concurrent use.
 type Metrics struct {
-	registry    *prometheus.Registry
+	registry    *prometheus.Registry // of all series
+	public      *prometheus.Registry // of those that name no job, user or process
 	placements  *prometheus.CounterVec
 	cards       *prometheus.CounterVec
 	corrections *prometheus.CounterVec
@@ -54,7 +55,7 @@ var (
 // New returns metrics of one daemon. Snapshots are taken once
 // [Metrics.Watch] was called.
 func New(version, driver string) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry()}
+	m := &Metrics{registry: prometheus.NewRegistry(), public: prometheus.NewRegistry()}
 	m.placements = m.counters("vgpu_placements_total", "Grant requests of Prologs, by result.", "result")
 	m.cards = m.counters("vgpu_placement_cards_total",
 		"Cards in decisions about grant requests, by why each was or was not taken.", "reason")
@@ -72,7 +73,7 @@ func New(version, driver string) *Metrics {
 	m.slurm = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "vgpu_slurm_command_duration_seconds", Help: "Time that commands of Slurm took, by command.", Buckets: slowBuckets,
 	}, []string{"command"})
-	m.registry.MustRegister(m.slurm)
+	m.register(m.slurm)
 
 	m.reconciled = m.later("vgpu_reconcile_last_success_timestamp_seconds",
 		"When grants were last compared with slurmctld's jobs, as Unix time.")
@@ -84,7 +85,7 @@ func New(version, driver string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version, "driver_version": driver, "go_version": runtime.Version()},
 	})
 	build.Set(1)
-	m.registry.MustRegister(build)
+	m.register(build)
 	m.begin()
 	return m
 }
@@ -115,25 +116,34 @@ func (m *Metrics) begin() {
 
 func (m *Metrics) counters(name, help, label string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
-	m.registry.MustRegister(c)
+	m.register(c)
 	return c
 }
 
 func (m *Metrics) histogram(name, help string, buckets []float64) prometheus.Histogram {
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-	m.registry.MustRegister(h)
+	m.register(h)
 	return h
 }
 
 // later makes a gauge that is absent until it is known.
 func (m *Metrics) later(name, help string) *known {
 	k := &known{desc: desc(name, help, nil)}
-	m.registry.MustRegister(k)
+	m.register(k)
 	return k
 }
 
+// register adds series that name nobody.
+func (m *Metrics) register(c prometheus.Collector) {
+	m.registry.MustRegister(c)
+	m.public.MustRegister(c)
+}
+
 // Watch adds the series of cards and jobs.
-func (m *Metrics) Watch(s Snapshot) { m.registry.MustRegister(collector{s}) }
+func (m *Metrics) Watch(s Snapshot) {
+	m.registry.MustRegister(collector{s, true})
+	m.public.MustRegister(collector{s, false})
+}
 
 // Placed counts one grant request.
 func (m *Metrics) Placed(result string) { m.placements.WithLabelValues(result).Inc() }
@@ -183,5 +193,5 @@ func (m *Metrics) Reloaded(ok, restart bool) {
 	m.restart.set(one(restart))
 }
 
-// Gatherer is what a scrape reads.
+// Gatherer is what a scrape of all reads.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }

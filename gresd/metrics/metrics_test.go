@@ -11,11 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -170,9 +172,81 @@ func TestUnknownIsAbsent(t *testing.T) {
 
 func TestServeRefusesTheNetwork(t *testing.T) {
 	for _, address := range []string{"0.0.0.0:0", ":9464", "192.0.2.1:9464", "example.org:1", "127.0.0.1"} {
-		if err := New("1", "").Serve(t.Context(), address); err == nil {
+		if err := New("1", "").Serve(t.Context(), address, false); err == nil {
 			t.Errorf("%s: served", address)
 		}
+	}
+}
+
+// What every user of the node can read names nobody, and lacks nothing else.
+func TestPublicSeriesNameNobody(t *testing.T) {
+	m := newExample()
+	all, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := m.public.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := func(f *dto.MetricFamily) bool {
+		for _, metric := range f.GetMetric() {
+			for _, l := range metric.GetLabel() {
+				if slices.Contains([]string{"job_id", "user", "account", "partition", "pid"}, l.GetName()) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	if slices.ContainsFunc(public, private) {
+		t.Error("a public series names a job, a user or a process")
+	}
+	names := func(of []*dto.MetricFamily) (names []string) {
+		for _, f := range of {
+			names = append(names, f.GetName())
+		}
+		return names
+	}
+	if got, want := names(public), names(slices.DeleteFunc(all, private)); !slices.Equal(got, want) {
+		t.Errorf("public are %q, want %q", got, want)
+	}
+}
+
+func TestSocketOfAllSeriesIsForAGroup(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metrics.sock")
+	if err := New("1", "").ServeAll(t.Context(), path, "no-such-group"); err == nil {
+		t.Error("served for a group that does not exist")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- newExample().ServeAll(ctx, path, "") }()
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}}
+	var resp *http.Response
+	var err error
+	for range 1000 { // until it listens
+		if resp, err = client.Get("http://gresd/metrics"); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(text), "job_id=") {
+		t.Errorf("%v: no series of jobs in %s", err, text)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v: want 0660", info.Mode(), err)
+	}
+	client.CloseIdleConnections()
+	cancel()
+	if err := <-served; err != nil {
+		t.Errorf("stop: %v", err)
 	}
 }
 
@@ -185,7 +259,7 @@ func scrape(t *testing.T, m *Metrics) string {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- m.serve(ctx, listener) }()
+	go func() { served <- serveMetrics(ctx, listener, m.registry) }()
 	resp, err := http.Get("http://" + listener.Addr().String() + "/metrics")
 	if err != nil {
 		t.Fatal(err)

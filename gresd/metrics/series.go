@@ -196,21 +196,26 @@ func fragmented(cards []wire.Card, share uint32) value {
 }
 
 // collector makes series from a snapshot, so that a job that ended has none.
-type collector struct{ snapshot Snapshot }
+type collector struct {
+	snapshot Snapshot
+	jobs     bool // those of jobs and processes, too
+}
 
 // Describe is part of [prometheus.Collector].
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, s := range cardSeries {
 		ch <- s.desc
 	}
-	for _, s := range jobSeries {
-		ch <- s.desc
-	}
-	for _, s := range processSeries {
-		ch <- s.desc
+	if c.jobs {
+		for _, s := range jobSeries {
+			ch <- s.desc
+		}
+		for _, s := range processSeries {
+			ch <- s.desc
+		}
+		ch <- jobBound
 	}
 	ch <- cardInfo
-	ch <- jobBound
 	ch <- idleShare
 	ch <- fragmentation
 }
@@ -221,7 +226,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	idle := map[string]value{}
 	for i := range jobs {
 		for _, held := range jobs[i].Cards {
-			collectJob(ch, jobCard{&jobs[i], held})
+			if c.jobs {
+				collectJob(ch, jobCard{&jobs[i], held})
+			}
 			addIdle(idle, held)
 		}
 	}

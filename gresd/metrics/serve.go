@@ -10,26 +10,52 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"os/user"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Serve answers scrapes on a loopback address until ctx is done. Job and user
-// names are not for the network: another address is refused.
-func (m *Metrics) Serve(ctx context.Context, address string) error {
+// Serve answers scrapes on a loopback address until ctx is done; another address
+// is refused. Every user of the node can read what is there: series of jobs, which Slurm may keep
+// private (PrivateData), only where the site wants it.
+func (m *Metrics) Serve(ctx context.Context, address string, jobs bool) error {
 	listener, err := listenTCP(ctx, address, "127.0.0.1:9464")
 	if err != nil {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
-	return m.serve(ctx, listener)
+	if jobs {
+		return serveMetrics(ctx, listener, m.registry)
+	}
+	return serveMetrics(ctx, listener, m.public)
 }
 
-func (m *Metrics) serve(ctx context.Context, listener net.Listener) error {
+// ServeAll answers scrapes of all series on a Unix socket, for root and a group, "" for root alone.
+func (m *Metrics) ServeAll(ctx context.Context, path, group string) error {
+	gid := 0
+	if group != "" {
+		found, err := user.LookupGroup(group)
+		if err == nil {
+			gid, err = strconv.Atoi(found.Gid)
+		}
+		if err != nil {
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+	}
+	listener, err := listenUnix(path, gid, 0o660)
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return serveMetrics(ctx, listener, m.registry)
+}
+
+func serveMetrics(ctx context.Context, listener net.Listener, of prometheus.Gatherer) error {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", promhttp.HandlerFor(of, promhttp.HandlerOpts{
 		MaxRequestsInFlight: 4, Timeout: 10 * time.Second,
 	}))
 	if err := serve(ctx, listener, mux, 20*time.Second); err != nil {
@@ -44,7 +70,7 @@ func ServeProfiles(ctx context.Context, address string) error {
 	var listener net.Listener
 	var err error
 	if strings.HasPrefix(address, "/") {
-		listener, err = listenUnix(address)
+		listener, err = listenUnix(address, 0, 0o600)
 	} else {
 		listener, err = listenTCP(ctx, address, "127.0.0.1:6060")
 	}
@@ -81,9 +107,9 @@ func listenTCP(ctx context.Context, address, example string) (net.Listener, erro
 	return lc.Listen(ctx, "tcp", address)
 }
 
-// listenUnix makes a socket for root alone; one that a killed gresd left is
+// listenUnix makes a socket for root and a group; one that a killed gresd left is
 // replaced. Before its mode is set, the umask keeps others from connecting.
-func listenUnix(path string) (net.Listener, error) {
+func listenUnix(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		if err := os.Remove(path); err != nil {
 			return nil, err
@@ -93,7 +119,11 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	err = os.Chown(path, -1, gid)
+	if err == nil {
+		err = os.Chmod(path, mode)
+	}
+	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	return listener, nil

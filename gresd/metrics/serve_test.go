@@ -21,7 +21,7 @@ func TestSilentScrapersTakeFewConnections(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- New("1", "").serve(ctx, listener) }()
+	go func() { served <- serveMetrics(ctx, listener, New("1", "").registry) }()
 	defer func() { cancel(); <-served }()
 	var silent []net.Conn
 	closed := 0

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 )
 
 // tokenVariable carries a record's token.
@@ -90,11 +92,14 @@ func readUID(text []byte) (uint32, bool) {
 	return uint32(uid), err == nil
 }
 
+// stuck are the processes whose users let readers of their environment wait.
+var stuck = patient.New()
+
 func hasToken(pid int, token string) bool {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return false
-	}
+	env, _ := patient.Within(stuck, uint32(pid), func() []byte {
+		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		return env
+	})
 	for word := range bytes.SplitSeq(env, []byte{0}) {
 		if string(word) == tokenVariable+"="+token {
 			return true

@@ -23,9 +23,14 @@ import (
 
 // grant serves the Prolog of one job: request → place → ledger → grant.
 func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
-	if err := s.nodes.learn(w.Node, w.Conf); err != nil {
+	ours, err := s.nodes.enter(w.Node, w.Conf, w.Cluster, func() bool { return s.Ledger.Len() > 0 })
+	switch {
+	case err != nil:
 		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
+	case !ours:
+		return s.foreign(ctx, w)
 	}
+	defer s.nodes.leave()
 	if rep, done := s.repeated(w); done {
 		if err := s.awaitMPS(ctx, w.JobID); err != nil {
 			return s.refuse(w, factsOf(w), fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
@@ -314,11 +319,11 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 }
 
 // untilAnswered asks slurmctld, which may be starting, until it answers or the
-// time is up.
+// time is up. Commands that are not there do not come by waiting.
 func untilAnswered(ctx context.Context, ask func() error) error {
 	for {
 		err := ask()
-		if !errors.Is(err, slurm.ErrUnavailable) {
+		if !errors.Is(err, slurm.ErrUnavailable) || errors.Is(err, slurm.ErrNoCommand) {
 			return err
 		}
 		select {
@@ -413,8 +418,13 @@ func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wir
 	return wire.Reply{OK: true, Result: wire.Refused, Message: reason, JobDir: s.Grants.Dir(rec.JobID)}
 }
 
-// release serves the Epilog. A job that is not known is no error.
-func (s *Server) release(jobID uint32) wire.Reply {
+// release serves the Epilog. A job that is not known is no error, nor is one of another cluster,
+// which may have the number of one of ours.
+func (s *Server) release(w wire.Request) wire.Reply {
+	jobID := w.JobID
+	if s.nodes.isForeign(w.Cluster) {
+		return wire.Reply{OK: true, Result: wire.None}
+	}
 	defer s.lockJob(jobID)()
 	_, known := s.Ledger.Get(jobID)
 	s.noteUsage(jobID)

@@ -78,6 +78,12 @@ func clientPart(socket, text string) error {
 // askAs sends a request as another user.
 func (n *testNode) askAs(uid uint32, req wire.Request) wire.Reply {
 	n.t.Helper()
+	return n.askIn(&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}, req)
+}
+
+// askIn sends a request as a process with these attributes.
+func (n *testNode) askIn(attr *syscall.SysProcAttr, req wire.Request) wire.Reply {
+	n.t.Helper()
 	text, err := json.Marshal(req)
 	if err != nil {
 		n.t.Fatal(err)
@@ -85,14 +91,14 @@ func (n *testNode) askAs(uid uint32, req wire.Request) wire.Reply {
 	cmd := exec.Command(readableCopy(n.t, n.dir))
 	cmd.Dir = "/"
 	cmd.Env = []string{"VGPU_TEST_PART=client", "VGPU_TEST_SOCKET=" + n.cfg.Paths.Socket(), "VGPU_TEST_REQUEST=" + string(text)}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	cmd.SysProcAttr = attr
 	out, err := cmd.Output()
 	if err != nil {
-		n.t.Fatalf("client of user %d: %v: %s", uid, err, out)
+		n.t.Fatalf("client: %v: %s", err, out)
 	}
 	var rep wire.Reply
 	if err := json.Unmarshal(out, &rep); err != nil {
-		n.t.Fatalf("client of user %d: %v: %s", uid, err, out)
+		n.t.Fatalf("client: %v: %s", err, out)
 	}
 	return rep
 }

@@ -169,7 +169,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred) 
 			s.answer(conn, userError("vgpu: gresd: request: %v", err))
 			return
 		}
-		if !s.answer(conn, s.dispatch(ctx, req, cred)) {
+		if !s.rates.wait(ctx, cred.UID, req.Op) || !s.answer(conn, s.dispatch(ctx, req, cred)) {
 			return
 		}
 	}
@@ -242,7 +242,7 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 	start := time.Now()
 	switch req.Op {
 	case wire.OpRelease:
-		rep := s.release(req.JobID)
+		rep := s.release(req)
 		s.Observer.ReleaseTook(time.Since(start))
 		return rep
 	case wire.OpSet:

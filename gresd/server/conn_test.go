@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,6 +45,40 @@ func TestWhoMayAskWhat(t *testing.T) {
 	}
 	if rep, err := n.ask(wire.Request{Op: wire.OpPing}); err != nil || !rep.OK {
 		t.Errorf("ping: %+v, %v", rep, err)
+	}
+}
+
+// Root in a user namespace of one's own (Apptainer, rootless Podman) is at the socket who it is outside,
+// and a subordinate user is nobody's.
+func TestRootInOnesOwnContainerIsNotRoot(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	const sub = 100000
+	inside := func(uid uint32) *syscall.SysProcAttr {
+		maps := []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}, {ContainerID: 1, HostID: sub, Size: 1000}}
+		return &syscall.SysProcAttr{
+			Cloneflags: syscall.CLONE_NEWUSER, UidMappings: maps, GidMappings: maps, Credential: &syscall.Credential{Uid: uid, Gid: uid},
+		}
+	}
+	for _, op := range []wire.Op{wire.OpGrant, wire.OpRelease, wire.OpSet, wire.OpCordon, wire.OpUncordon} {
+		for _, uid := range []uint32{0, 5} {
+			rep := n.askIn(inside(uid), wire.Request{Op: op, JobID: 7, Cores: 10, Card: "0"})
+			if rep.OK || !strings.Contains(rep.Message, "only root") {
+				t.Errorf("%s by user %d inside: %+v", op, uid, rep)
+			}
+		}
+	}
+	if rep := n.askIn(inside(0), wire.Request{Op: wire.OpJobs}); len(rep.Jobs) != 1 {
+		t.Errorf("its own jobs: %+v", rep)
+	}
+	if rep := n.askIn(inside(5), wire.Request{Op: wire.OpJobs}); !rep.OK || len(rep.Jobs) != 0 {
+		t.Errorf("jobs of a subordinate user: %+v", rep)
+	}
+	if rep := n.askIn(inside(0), wire.Request{Op: wire.OpEnded, JobID: 7}); !rep.OK {
+		t.Errorf("ended of its own job: %+v", rep)
+	}
+	if rep := n.askIn(inside(5), wire.Request{Op: wire.OpEnded, JobID: 7}); rep.OK {
+		t.Errorf("ended by a subordinate user: %+v", rep)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 func FuzzNodesFile(f *testing.F) {
 	for _, s := range []string{
 		``, `null`, `{}`, `[]`, `{"n1":"/etc/slurm/slurm.conf"}`, `{"n1":"","n2":"/b"}`, `{"n1":3,"n2":"/b"}`, `{"":"/x"}`, `{"n1":"/a","n1":"/b"}`, `{"n1":"/a"`, `{"\u001b[2J":"\ud800"}`,
+		`{"cluster":"a","nodes":{"n1":"/a"}}`, `{"cluster":"a","nodes":null}`, `{"nodes":"/a"}`,
 	} {
 		f.Add([]byte(s), "n1", "/run/slurm/conf/slurm.conf")
 	}
@@ -33,9 +34,10 @@ func FuzzNodesFile(f *testing.F) {
 			t.Fatal(err)
 		}
 		before := n.all()
-		if err := n.learn(name, conf); err != nil {
-			t.Fatal(err)
+		if ours, err := n.enter(name, conf, "", func() bool { return true }); err != nil || !ours {
+			t.Fatal(ours, err)
 		}
+		n.leave()
 		want := maps.Clone(before)
 		if old, known := before[name]; name != "" && (!known || conf != "" && conf != old) {
 			want[name] = conf

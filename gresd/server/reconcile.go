@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -144,14 +145,48 @@ func (s *Server) liveJobs(ctx context.Context) (map[uint32]string, error) {
 		}
 		return nil, errNoNode
 	}
+	var gone []string
 	for node, conf := range known {
 		jobs, err := s.Slurm(conf).LiveJobs(ctx, node)
+		if errors.Is(err, slurm.ErrNoNode) {
+			gone = append(gone, node)
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("list jobs of node %s: %w", node, err)
 		}
 		maps.Copy(live, jobs)
 	}
+	if len(gone) > 0 {
+		return live, s.withoutNode(ctx, live, gone)
+	}
 	return live, nil
+}
+
+// withoutNode asks for each job that has something here and is not in live, and forgets names of this
+// node that Slurm does not know.
+func (s *Server) withoutNode(ctx context.Context, live map[uint32]string, gone []string) error {
+	folders, err := s.Grants.Listed()
+	if err != nil {
+		return err
+	}
+	for _, rec := range s.Ledger.List() {
+		folders = append(folders, rec.JobID)
+	}
+	for _, id := range folders {
+		if _, known := live[id]; known {
+			continue
+		}
+		facts, _, err := s.factsOfLive(ctx, id)
+		switch {
+		case err == nil && slurm.IsLive(facts.State):
+			live[id] = facts.State
+		case err != nil && !errors.Is(err, slurm.ErrNoJob):
+			return fmt.Errorf("ask for job %d: %w", id, err)
+		}
+	}
+	s.Log.Info("Slurm does not know this node by that name any more", "node", strings.Join(gone, ","))
+	return s.nodes.forget(gone)
 }
 
 // stray is a job folder without a record.

@@ -118,7 +118,7 @@ func TestWhatWasReleasedIsNotRecovered(t *testing.T) {
 	down := func(is bool) { n.cluster.change(t, func(s *clusterState) { s.Down = is }) }
 	down(true)
 	n.start()
-	if rep := n.release(7); !rep.OK {
+	if rep := n.release(wire.Request{JobID: 7}); !rep.OK {
 		t.Fatalf("release: %+v", rep)
 	}
 	down(false)

@@ -40,6 +40,13 @@ func (s *Server) status(root bool) *wire.Status {
 	if err := s.cards.Load().err; err != nil {
 		st.Problems = append(st.Problems, err.Error())
 	}
+	if s.Commands != nil {
+		st.Scontrol, st.SlurmProblem = s.Commands.Scontrol(), s.Commands.Problem()
+		if st.SlurmProblem != "" {
+			st.Problems = append(st.Problems, st.SlurmProblem)
+		}
+	}
+	st.Problems = append(st.Problems, s.unreconciled.problems()...)
 	st.Problems = append(st.Problems, s.sickCards()...)
 	more := s.Problems
 	if root {

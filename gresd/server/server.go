@@ -83,7 +83,13 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but Problems, Samples and Usage must be set.
+// Commands are Slurm's, as gresd finds them.
+type Commands interface {
+	Scontrol() string // its path; "" where it is not found
+	Problem() string  // why they do not work; "" if they do
+}
+
+// Parts are what a server is made of. All but Problems, Commands, Samples and Usage must be set.
 type Parts struct {
 	Config    config.Config
 	Inventory Inventory
@@ -95,6 +101,7 @@ type Parts struct {
 	Health    Health
 	Samples   Samples
 	Problems  []func() []string // what else an administrator should look at
+	Commands  Commands          // nil: not known
 	Private   []func() []string // and what names jobs or processes of users: for root alone
 	Usage     *usage.Writer     // nil: what jobs have used is not written down
 	Log       *slog.Logger
@@ -112,6 +119,8 @@ type Server struct {
 	cardsMu sync.Mutex // orders changes of cards; never held while a driver is asked
 	told    told
 
+	unreconciled unreconciled
+
 	// mu is held for reading, with the job's own lock, by work on the record and the
 	// folder of one job (lockJob), and alone for a moment by what all jobs depend on.
 	// Slurm and the driver are never asked while it is held.
@@ -124,6 +133,7 @@ type Server struct {
 	lost, recovering bool
 
 	conns limits
+	rates rates
 
 	queued queued
 
@@ -295,6 +305,9 @@ func (s *Server) reconcile(ctx context.Context) {
 	start := time.Now()
 	err := s.Reconcile(ctx)
 	newNode := errors.Is(err, errNoNode) && s.Ledger.Len() == 0
+	if ctx.Err() == nil {
+		s.unreconciled.note(err, newNode)
+	}
 	s.Observer.Reconciled(time.Since(start), err == nil || newNode)
 	switch {
 	case err == nil, ctx.Err() != nil:

@@ -35,7 +35,7 @@ const columns = "\x01"
 // ErrNoJob where slurmdbd has none (yet), ErrUnavailable, which is also what a
 // cluster without accounting gives.
 func (c *Client) Account(ctx context.Context, jobID uint32, field string) (Account, error) {
-	text, err := c.run(ctx, c.sacct, "-n", "-X", "-P", "--delimiter="+columns, "-j", id(jobID),
+	text, err := c.run(ctx, "sacct", "-n", "-X", "-P", "--delimiter="+columns, "-j", id(jobID),
 		"-o", "JobIDRaw,JobID,End,"+field)
 	if err != nil {
 		return Account{}, err
@@ -77,6 +77,6 @@ func isDate(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 // slurmctld takes no more changes then, slurmdbd does. sacctmgr makes all letters
 // small and quotes into backticks. Errors: ErrUnavailable.
 func (c *Client) SetAccount(ctx context.Context, name, field, text string) error {
-	_, err := c.run(ctx, c.sacctmgr, "-i", "modify", "job", "where", "jobid="+name, "set", field+"="+text)
+	_, err := c.run(ctx, "sacctmgr", "-i", "modify", "job", "where", "jobid="+name, "set", field+"="+text)
 	return err
 }

@@ -17,7 +17,7 @@ type NodeFacts struct {
 
 // Node returns the facts of a node. Errors: ErrUnavailable.
 func (c *Client) Node(ctx context.Context, node string) (NodeFacts, error) {
-	text, err := c.run(ctx, c.scontrol, "show", "node", node)
+	text, err := c.run(ctx, "scontrol", "show", "node", node)
 	if err != nil {
 		return NodeFacts{}, err
 	}
@@ -51,19 +51,19 @@ func parseNode(text string) (NodeFacts, error) {
 
 // DrainNode lets running jobs end and starts no others. Errors: ErrUnavailable.
 func (c *Client) DrainNode(ctx context.Context, node, reason string) error {
-	_, err := c.run(ctx, c.scontrol, "update", "NodeName="+node, "State=DRAIN", "Reason="+reason)
+	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "State=DRAIN", "Reason="+reason)
 	return err
 }
 
 // ResumeNode takes a drain back. Errors: ErrUnavailable.
 func (c *Client) ResumeNode(ctx context.Context, node string) error {
-	_, err := c.run(ctx, c.scontrol, "update", "NodeName="+node, "State=RESUME")
+	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "State=RESUME")
 	return err
 }
 
 // CommentNode sets the comment of a node; "" for none. Errors: ErrUnavailable.
 func (c *Client) CommentNode(ctx context.Context, node, comment string) error {
-	_, err := c.run(ctx, c.scontrol, "update", "NodeName="+node, "Comment="+comment)
+	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "Comment="+comment)
 	return err
 }
 
@@ -72,7 +72,7 @@ func (c *Client) CommentNode(ctx context.Context, node, comment string) error {
 func (c *Client) Notify(ctx context.Context, jobID uint32, message string) error {
 	name, err := c.taskName(ctx, jobID)
 	if err == nil {
-		_, err = c.run(ctx, c.scontrol, "notify", name, message)
+		_, err = c.run(ctx, "scontrol", "notify", name, message)
 	}
 	return err
 }

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,20 +23,24 @@ var (
 	// ErrUnavailable: the command is not installed, slurmctld does not answer,
 	// or the time ran out. The job itself may be fine.
 	ErrUnavailable = errors.New("slurm is not available")
+	// ErrNoNode: slurmctld does not know the node, which was renamed or taken away.
+	ErrNoNode = fmt.Errorf("%w for this node: its name is not known", ErrUnavailable)
 	// ErrNoJob: slurmctld does not know the job.
 	ErrNoJob = errors.New("no such job")
 	// ErrNotBatch: only batch jobs can be requeued, and not those that exclude it.
 	ErrNotBatch = errors.New("not a job that can be requeued")
 )
 
-// Options of a client. Zero values: "scontrol" from PATH, Slurm's own default
+// Options of a client. Zero values: scontrol as [Find] finds it, Slurm's own default
 // configuration, 10 seconds.
 type Options struct {
-	// Scontrol is a path or a name; squeue, scancel, sacct and sacctmgr are taken
+	// Scontrol is a path or a name ([Find]); squeue, scancel, sacct and sacctmgr are taken
 	// from beside it.
 	Scontrol string
-	Conf     string        // SLURM_CONF for the commands
-	Timeout  time.Duration // for each command
+	// Slurmds are the programs beside which it is looked for; nil: [Slurmds].
+	Slurmds func() []string
+	Conf    string        // SLURM_CONF for the commands
+	Timeout time.Duration // for each command
 	// Took is told how long each command took, by its name in [Commands]; nil:
 	// nobody is.
 	Took func(command string, took time.Duration)
@@ -48,34 +51,23 @@ func Commands() []string { return []string{"scontrol", "squeue", "scancel"} }
 
 // Client runs Slurm's commands. It is safe for concurrent use.
 type Client struct {
-	scontrol, squeue, scancel string
-	sacct, sacctmgr           string
-	conf                      string
-	timeout                   time.Duration
-	took                      func(string, time.Duration)
-	talks                     *talks
+	programs *programs
+	conf     string
+	timeout  time.Duration
+	took     func(string, time.Duration)
+	talks    *talks
 }
 
 // New returns a client. It runs nothing yet.
 func New(o Options) *Client {
-	if o.Scontrol == "" {
-		o.Scontrol = "scontrol"
-	}
 	if o.Timeout <= 0 {
 		o.Timeout = 10 * time.Second
 	}
-	beside := func(name string) string {
-		if !strings.Contains(o.Scontrol, "/") {
-			return name
-		}
-		return filepath.Join(filepath.Dir(o.Scontrol), name)
+	if o.Slurmds == nil {
+		o.Slurmds = Slurmds
 	}
 	return &Client{
-		scontrol: o.Scontrol,
-		squeue:   beside("squeue"),
-		scancel:  beside("scancel"),
-		sacct:    beside("sacct"),
-		sacctmgr: beside("sacctmgr"),
+		programs: &programs{configured: o.Scontrol, slurmds: o.Slurmds},
 		conf:     o.Conf,
 		timeout:  o.Timeout,
 		took:     o.Took,
@@ -107,7 +99,7 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 	}
 	// Every question costs a connection, and every job waits for them: without
 	// --local, scontrol asks for the federation as well.
-	text, err = c.run(ctx, c.scontrol, "--local", "show", "job", "-d", "-o", id(jobID))
+	text, err = c.run(ctx, "scontrol", "--local", "show", "job", "-d", "-o", id(jobID))
 	if err != nil {
 		return JobFacts{}, err
 	}
@@ -119,11 +111,14 @@ var liveStates = []string{
 	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",
 }
 
+// IsLive says whether a job of that state holds its resources.
+func IsLive(state string) bool { return slices.Contains(liveStates, state) }
+
 // LiveJobs returns the state of each job that holds resources of the node
 // (running, suspended, completing, configuring, …), by job id. Errors:
-// ErrUnavailable; then nothing is known, and no job may be taken for ended.
+// ErrUnavailable, ErrNoNode; then nothing is known, and no job may be taken for ended.
 func (c *Client) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
-	text, err := c.run(ctx, c.squeue, "-h", "-a", "-w", node, "-t", "all", "-o", "%A %T")
+	text, err := c.run(ctx, "squeue", "-h", "-a", "-w", node, "-t", "all", "-o", "%A %T")
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +149,7 @@ func parseQueue(text string) (map[uint32]string, error) {
 func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
 	name, err := c.taskName(ctx, jobID)
 	if err == nil {
-		_, err = c.run(ctx, c.scontrol, "requeue", name)
+		_, err = c.run(ctx, "scontrol", "requeue", name)
 	}
 	return err
 }
@@ -163,7 +158,7 @@ func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
 // requeued job must not start again before: its Prolog would not run. Errors:
 // ErrUnavailable.
 func (c *Client) CredentialLife(ctx context.Context) (time.Duration, error) {
-	text, err := c.run(ctx, c.scontrol, "show", "config")
+	text, err := c.run(ctx, "scontrol", "show", "config")
 	if err != nil {
 		return 0, err
 	}
@@ -187,7 +182,7 @@ func credentialLife(config string) time.Duration {
 func (c *Client) Delay(ctx context.Context, jobID uint32, by time.Duration) error {
 	name, err := c.taskName(ctx, jobID)
 	if err == nil {
-		_, err = c.run(ctx, c.scontrol, "update", "JobId="+name, fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
+		_, err = c.run(ctx, "scontrol", "update", "JobId="+name, fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
 	}
 	return err
 }
@@ -203,7 +198,7 @@ func (c *Client) Explain(ctx context.Context, jobID uint32, line string) error {
 	}
 	// Not what scontrol prints: a user's job name, or network, can hold
 	// " AdminComment=" as well.
-	now, err := c.run(ctx, c.squeue, "--local", "-a", "-t", "all", "-h", "-j", name, "-O", adminComment)
+	now, err := c.run(ctx, "squeue", "--local", "-a", "-t", "all", "-h", "-j", name, "-O", adminComment)
 	if err != nil {
 		return err
 	}
@@ -211,7 +206,7 @@ func (c *Client) Explain(ctx context.Context, jobID uint32, line string) error {
 	if sites = strings.TrimSpace(sites); sites != "" {
 		line = strings.TrimSpace(sites + " " + line)
 	}
-	_, err = c.run(ctx, c.scontrol, "update", "JobId="+name, "AdminComment="+line)
+	_, err = c.run(ctx, "scontrol", "update", "JobId="+name, "AdminComment="+line)
 	return err
 }
 
@@ -225,7 +220,7 @@ const adminComment = "admin_comment:65536"
 // asked for: seen on 22.05, after slurmctld was restarted and before the node has
 // registered again; not seen on 24.11 and 26.05. Errors: ErrUnavailable.
 func (c *Client) LosesShards(ctx context.Context) (bool, error) {
-	text, err := c.run(ctx, c.scontrol, "--version") // "slurm-wlm 22.05.8"
+	text, err := c.run(ctx, "scontrol", "--version") // "slurm-wlm 22.05.8"
 	if err != nil {
 		return false, err
 	}
@@ -245,7 +240,7 @@ func (c *Client) LosesShards(ctx context.Context) (bool, error) {
 func (c *Client) Cancel(ctx context.Context, jobID uint32) error {
 	name, err := c.taskName(ctx, jobID)
 	if err == nil {
-		_, err = c.run(ctx, c.scancel, name)
+		_, err = c.run(ctx, "scancel", name)
 	}
 	if errors.Is(err, ErrNoJob) {
 		return nil
@@ -260,7 +255,7 @@ var arrayTask = regexp.MustCompile(`^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+
 // array to start has the number of the array, and to Slurm's commands that number
 // is all of its tasks: only "15_4" is the one. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
-	text, err := c.run(ctx, c.scontrol, "show", "job", "-o", id(jobID))
+	text, err := c.run(ctx, "scontrol", "show", "job", "-o", id(jobID))
 	if err != nil {
 		return "", err
 	}
@@ -281,44 +276,51 @@ func id(jobID uint32) string { return strconv.FormatUint(uint64(jobID), 10) }
 // starts no children, but a wrapper in its place could.
 const waitDelay = 500 * time.Millisecond
 
-// run runs one command and returns what it printed.
+// run runs one command of Slurm and returns what it printed.
 func (c *Client) run(ctx context.Context, name string, args ...string) (string, error) {
+	what := name + " " + strings.Join(args, " ")
+	path, err := c.programs.path(name)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", what, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	command := exec.CommandContext(ctx, name, args...)
+	command := exec.CommandContext(ctx, path, args...)
 	command.WaitDelay = waitDelay
 	command.Env = environment(os.Environ(), c.conf)
 	var out, problems bytes.Buffer
 	command.Stdout, command.Stderr = &out, &problems
 	began := time.Now()
-	err := command.Run()
+	err = command.Run()
 	if c.took != nil {
-		c.took(c.nameOf(name), time.Since(began))
+		c.took(counted(name), time.Since(began))
 	}
 	if err == nil {
+		if len(args) > 0 && args[0] != "ping" && args[0] != "--version" { // these two succeed without slurmctld
+			c.programs.hasAnswered()
+		}
 		return out.String(), nil
 	}
-	what := filepath.Base(name) + " " + strings.Join(args, " ")
 	if ctx.Err() != nil {
 		return "", fmt.Errorf("%s: no answer within %s: %w: %w", what, c.timeout, ErrUnavailable, ctx.Err())
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
+		if isMissing(err) {
+			return "", fmt.Errorf("%s: %w: %w", what, ErrUnavailable, missing("%w", err))
+		}
 		return "", fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
 	}
 	said := strings.Join(strings.Fields(problems.String()), " ")
 	return "", fmt.Errorf("%s: %w: %s", what, reason(said), clip(said))
 }
 
-// nameOf is what Slurm calls a command, whatever the site does.
-func (c *Client) nameOf(command string) string {
-	switch command {
-	case c.squeue:
-		return "squeue"
-	case c.scancel:
-		return "scancel"
+// counted is the name under which the time of a command is told.
+func counted(command string) string {
+	if slices.Contains(Commands(), command) {
+		return command
 	}
-	return "scontrol"
+	return scontrolName
 }
 
 // environment is the daemon's own without what changes Slurm's output or its
@@ -352,6 +354,8 @@ func reason(said string) error {
 	case strings.Contains(said, "Only batch jobs are accepted"),
 		strings.Contains(said, "Requested operation is presently disabled"): // --no-requeue, JobRequeue=0
 		return ErrNotBatch
+	case strings.Contains(said, "Invalid node name"):
+		return ErrNoNode
 	case strings.Contains(said, "already completing or completed"):
 		return ErrNoJob
 	}

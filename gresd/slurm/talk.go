@@ -175,7 +175,11 @@ func (t *talks) isDeaf() {
 }
 
 func (c *Client) beginTalk(of *talks) (*talk, error) {
-	cmd := exec.Command(c.scontrol, "--local", "-d", "-o")
+	path, err := c.programs.path(scontrolName)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoTalk, err)
+	}
+	cmd := exec.Command(path, "--local", "-d", "-o")
 	// Where it uses readline, questions are echoed: plainly.
 	cmd.Env = append(environment(os.Environ(), c.conf), "TERM=dumb", "INPUTRC=/dev/null")
 	itsIn, stdin, err := os.Pipe()

@@ -80,6 +80,7 @@ type Request struct {
 	Options   Options `json:"options,omitzero"`
 	Conf      string  `json:"conf,omitempty"`      // SLURM_CONF of the Prolog, "" for the default
 	Node      string  `json:"node,omitempty"`      // Slurm's name of this node
+	Cluster   string  `json:"cluster,omitempty"`   // ClusterName of Conf, "" where it is not known
 	Restart   uint32  `json:"restart,omitempty"`   // SLURM_JOB_RESTART_COUNT
 	Within    uint32  `json:"within,omitempty"`    // of Grant: seconds in which the answer is wanted; 0: no matter
 	Cores     uint32  `json:"cores,omitempty"`     // of Set: the compute share, in hundredths of a card
@@ -142,6 +143,10 @@ type Status struct {
 	Cards     []Card    `json:"cards"`
 	// Problems are the things an administrator should look at, in words.
 	Problems []string `json:"problems,omitempty"`
+	// Scontrol is where gresd finds Slurm's command, SlurmProblem one of Problems: why it cannot ask
+	// Slurm.
+	Scontrol     string `json:"scontrol,omitempty"`
+	SlurmProblem string `json:"slurm_problem,omitempty"`
 }
 
 // Card is one GPU of the node and how much of it is granted. Shares and cores
@@ -295,6 +300,7 @@ func (r Request) check() error {
 		{"partition", r.Partition},
 		{"conf", r.Conf},
 		{"node", r.Node},
+		{"cluster", r.Cluster},
 		{"gres", r.GRES},
 		{"card", r.Card},
 		{"reason", r.Reason},

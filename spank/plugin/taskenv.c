@@ -44,7 +44,7 @@ static int without_grant(const struct task *task, struct vgpu_why *why)
 		return 0;
 	return vgpu_because(why,
 			    "%ld shards, but no grant on this node: is Prolog=vgpu-prolog in "
-			    "slurm.conf, and gresd running (systemctl status gresd)?",
+			    "slurm.conf, and gresd well (vgpuctl status)?",
 			    task->shards);
 }
 

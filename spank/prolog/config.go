@@ -17,7 +17,7 @@ import (
 type Config struct {
 	RunDir  string
 	Library string
-	// Scontrol and SlurmConf are those of gresd; "": from PATH, and slurmd's.
+	// Scontrol and SlurmConf are those of gresd; "": slurmd's.
 	Scontrol, SlurmConf string
 	Found               bool // there is a file, whatever is in it
 }

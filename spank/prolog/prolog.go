@@ -197,7 +197,7 @@ func (h *Hook) epilog(ctx context.Context) int {
 	req, err := h.request(wire.OpRelease)
 	if err == nil {
 		_ = os.Remove(h.plainMark(req.JobID))
-		_, err = h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID})
+		_, err = h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID, Cluster: req.Cluster})
 	}
 	if err != nil && (isAnswer(err) || h.holdsShare()) {
 		h.say("epilog: job %d: %v", req.JobID, err)

@@ -408,7 +408,7 @@ func TestTaskProlog(t *testing.T) {
 		"a job with shards and no grant does not run": {
 			func(*testing.T, Config) {}, jobEnv("prolog_task", "SLURM_SHARDS_ON_NODE", "30"), 1,
 			"print vgpu: task: job 7: 30 shards, but no grant on this node: " +
-				"is Prolog=vgpu-prolog in slurm.conf, and gresd running (systemctl status gresd)?\n",
+				"is Prolog=vgpu-prolog in slurm.conf, and gresd well (vgpuctl status)?\n",
 		},
 		"a component of a het job finds its own directory": {
 			func(t *testing.T, config Config) { writeGrant(t, jobFile(config, "grant")) },

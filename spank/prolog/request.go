@@ -32,6 +32,7 @@ func (h *Hook) request(op wire.Op) (wire.Request, error) {
 		GPUs:      cardIndexes(h.Getenv("SLURM_JOB_GPUS")),
 		Conf:      h.conf(),
 		Node:      h.text("SLURMD_NODENAME"),
+		Cluster:   h.cluster(),
 		Restart:   h.number("SLURM_JOB_RESTART_COUNT"),
 		Options: wire.Options{
 			Mem:      h.text("SPANK_VGPU_MEM"),

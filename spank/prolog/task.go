@@ -38,7 +38,7 @@ func (h *Hook) taskProlog() int {
 	if !isGrant(grant) {
 		if shards, _ := strconv.Atoi(h.Getenv("SLURM_SHARDS_ON_NODE")); shards > 0 && !h.isPlain(job) {
 			return h.stop(fmt.Sprintf("vgpu: task: job %s: %d shards, but no grant on this node: "+
-				"is Prolog=vgpu-prolog in slurm.conf, and gresd running (systemctl status gresd)?", job, shards))
+				"is Prolog=vgpu-prolog in slurm.conf, and gresd well (vgpuctl status)?", job, shards))
 		}
 		return ExitOK
 	}

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
@@ -80,22 +80,20 @@ func (h *Hook) client() slurmClient {
 	if h.slurm != nil {
 		return h.slurm
 	}
-	return slurm.New(slurm.Options{Scontrol: h.scontrol(), Conf: h.slurmConf(), Timeout: commandWait})
+	scontrol := h.Config.Scontrol
+	if _, err := slurm.Find(scontrol, runsThis()...); err != nil {
+		scontrol = "" // to send a job back, any that works will do
+	}
+	return slurm.New(slurm.Options{Scontrol: scontrol, Slurmds: runsThis, Conf: h.slurmConf(), Timeout: commandWait})
 }
 
-// scontrol is the administrator's, or that of the slurmd that runs this hook: Slurm gives a hook
-// no PATH.
-func (h *Hook) scontrol() string {
-	if h.Config.Scontrol != "" {
-		return h.Config.Scontrol
+// runsThis is the slurmd that runs this hook. Slurm gives a hook no PATH: its commands are beside it.
+func runsThis() []string {
+	slurmd, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", os.Getppid()))
+	if err != nil {
+		return nil
 	}
-	if slurmd, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", os.Getppid())); err == nil {
-		beside := filepath.Join(filepath.Dir(filepath.Dir(slurmd)), "bin", "scontrol")
-		if _, err := os.Stat(beside); err == nil {
-			return beside
-		}
-	}
-	return "/usr/bin/scontrol"
+	return []string{slurmd}
 }
 
 // slurmClient is what unanswered needs of Slurm.
@@ -140,6 +138,25 @@ func (h *Hook) within() time.Duration {
 	}
 	return max(time.Second, time.Duration(seconds)*time.Second-3*commandWait-time.Second)
 }
+
+// cluster is the ClusterName of slurmd's slurm.conf; "" where it is not in that file itself.
+func (h *Hook) cluster() string {
+	path := h.conf()
+	if path == "" {
+		path = h.Config.SlurmConf
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	found := clusterName.FindSubmatch(text)
+	if found == nil || len(found[1]) > maxText {
+		return ""
+	}
+	return strings.ToLower(string(found[1])) // as Slurm does
+}
+
+var clusterName = regexp.MustCompile(`(?im)^[ \t]*ClusterName[ \t]*=[ \t]*"?([-_.a-z0-9]+)`)
 
 // noTimeout is how Slurm writes that there is none.
 const noTimeout = 65534

@@ -142,3 +142,19 @@ func TestPrologMarksJobsWithoutAShare(t *testing.T) {
 		t.Error("a job with a grant is marked")
 	}
 }
+
+// The file may name the cluster in any way that Slurm reads.
+func TestClusterIsThatOfSlurmConf(t *testing.T) {
+	for text, want := range map[string]string{
+		"ClusterName=Alpha\nNodeName=x\n": "alpha", "# ClusterName=no\n clustername = \"b-2\"\n": "b-2", "include other.conf\n": "",
+	} {
+		path := filepath.Join(t.TempDir(), "slurm.conf")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		h := &Hook{Getenv: func(name string) string { return map[string]string{"SLURM_CONF": path}[name] }}
+		if got := h.cluster(); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}

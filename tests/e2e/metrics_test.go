@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -28,6 +29,16 @@ func TestMetricsShowJobsWhileTheyRun(t *testing.T) {
 		}
 		return false
 	})
+	// Slurm may keep jobs private: every user can read what is at the address.
+	for _, user := range []string{alice, bob} {
+		r := s.As(user, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9464; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3")
+		if !strings.Contains(r.Out, "vgpu_card_jobs{") || strings.Contains(r.Out, "job_id=") || strings.Contains(r.Out, alice) {
+			t.Errorf("%s reads of the address: %s", user, r)
+		}
+	}
+	if info, err := os.Stat(cluster.MetricsSocket); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
 	s.cancel(alice, job)
 	s.eventually(shortWait, "the metrics forget the job", func() bool {
 		return !strings.Contains(metrics(t), label)
@@ -36,7 +47,8 @@ func TestMetricsShowJobsWhileTheyRun(t *testing.T) {
 
 func metrics(t *testing.T) string {
 	t.Helper()
-	resp, err := http.Get(cluster.Metrics)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: cluster.DialMetrics}}
+	resp, err := client.Get(cluster.Metrics)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func (n *node) count(w job, worker int) map[string]float64 {
 	view, err := libvgpu.ReadCache(cluster.JobDir(w.id) + "/cache")
 	n.must(err)
 	out["slots of the witness"] = float64(len(view.Slots))
-	text := get(n.t, http.DefaultClient, cluster.Metrics)
+	text := get(n.t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: cluster.DialMetrics}}, cluster.Metrics)
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "#") && !strings.Contains(line, "vgpu_process_") {
 			out["metric series"]++

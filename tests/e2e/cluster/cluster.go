@@ -7,7 +7,9 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,9 +28,15 @@ const (
 	runDir    = "/run/vgpu"
 	stateDir  = Dir + "/state/vgpu"
 
-	// Metrics is where gresd serves its metrics.
-	Metrics = "http://127.0.0.1:9464/metrics"
+	// Metrics is the page of gresd's metrics; through [DialMetrics] it has all series.
+	Metrics       = "http://127.0.0.1:9464/metrics"
+	MetricsSocket = runDir + "/metrics.sock"
 )
+
+// DialMetrics connects to the socket of all metrics.
+func DialMetrics(ctx context.Context, _, _ string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "unix", MetricsSocket)
+}
 
 // PluginEnv names a SPANK plugin to use instead of that of the build folder:
 // one that was built for the Slurm of another release.

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// named is a slurmctld that knows nodes of those names only.
+type named struct {
+	Slurm
+	names []string
+}
+
+func (c named) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
+	if !slices.Contains(c.names, node) {
+		return nil, fmt.Errorf("squeue: %w: squeue: error: Invalid node name %s", slurm.ErrNoNode, node)
+	}
+	return c.Slurm.LiveJobs(ctx, node)
+}
+
+func (n *testNode) knowsOnly(names ...string) {
+	ask := n.Parts.Slurm
+	n.Parts.Slurm = func(conf string) Slurm { return named{ask(conf), names} }
+}
+
+// A node that was renamed: what its jobs left is cleaned up, whether or not a Prolog has told
+// the new name yet, and the old name is forgotten when there is another.
+func TestANodeThatWasRenamed(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.want(n.job(8, 30), wire.Granted)
+	n.want(n.job(9, 30), wire.Granted)
+	n.knowsOnly("n2")
+	n.end(7) // and its Epilog was lost
+	n.cluster.change(t, func(s *clusterState) {
+		facts := s.Jobs[9]
+		facts.State = "COMPLETED"
+		s.Jobs[9] = facts
+	})
+	for range 2 {
+		if err := n.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if held := records(n); !slices.Equal(held, []uint32{8}) {
+			t.Fatalf("records of jobs %v, want that of 8 alone", held)
+		}
+	}
+	if names := n.nodes.names(); !slices.Equal(names, []string{"n1"}) {
+		t.Errorf("names are %q: want the only one kept", names)
+	}
+	next := n.job(10, 30)
+	next.Node = "n2"
+	n.want(next, wire.Granted)
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if names := n.nodes.names(); !slices.Equal(names, []string{"n2"}) || !slices.Equal(records(n), []uint32{8, 10}) {
+		t.Errorf("names are %q, records %v", names, records(n))
+	}
+	if again, err := loadNodes(n.cfg.Paths.StateDir); err != nil || !slices.Equal(again.names(), []string{"n2"}) {
+		t.Errorf("after a restart %q, %v", again.names(), err)
+	}
+	// Nothing counts as ended where slurmctld cannot be asked for the job.
+	ask := named{n.cluster, []string{"n3"}}
+	n.Parts.Slurm = func(string) Slurm { return deaf{n.cluster, ask} }
+	n.end(8)
+	if err := n.Reconcile(t.Context()); !errors.Is(err, slurm.ErrUnavailable) || len(records(n)) != 2 {
+		t.Errorf("%v, records %v", err, records(n))
+	}
+}
+
+// deaf lists jobs and tells nothing of one.
+type deaf struct {
+	fakeCluster
+	lists Slurm
+}
+
+func (d deaf) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
+	return d.lists.LiveJobs(ctx, node)
+}
+
+func (d deaf) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
+	return slurm.JobFacts{}, slurm.ErrUnavailable
+}
+
+func records(n *testNode) []uint32 {
+	var ids []uint32
+	for _, rec := range n.Ledger.List() {
+		ids = append(ids, rec.JobID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func TestFailedComparisonsAreAProblem(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	shown := func() bool {
+		return slices.ContainsFunc(n.status(false).Problems, func(p string) bool { return strings.Contains(p, "could not be compared") })
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down = true })
+	for i := range manyFailed {
+		if shown() {
+			t.Errorf("a problem after %d", i)
+		}
+		n.reconcile(t.Context())
+	}
+	if !shown() {
+		t.Errorf("no problem after %d: %q", manyFailed, n.status(false).Problems)
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down = false })
+	if n.reconcile(t.Context()); shown() {
+		t.Error("a problem after one that was done")
+	}
+}
+
+// Two clusters give the same numbers to their jobs, and may give a host the same name: the second
+// changes nothing of the first, and has its turn when nothing of that is left.
+func TestASecondClusterWaits(t *testing.T) {
+	n := newTestNode(t).start()
+	other := fakeCluster{filepath.Join(n.dir, "other.json")}
+	ask := n.Parts.Slurm
+	n.Parts.Slurm = func(conf string) Slurm {
+		if conf == "/other/slurm.conf" {
+			return other
+		}
+		return ask(conf)
+	}
+	of := func(cluster string, req wire.Request) wire.Request {
+		req.Cluster = cluster
+		if cluster == "b" {
+			req.Conf = "/other/slurm.conf"
+		}
+		return req
+	}
+	n.want(of("a", n.job(7, 30)), wire.Granted)
+	before := inode(t, n.file(7, "grant"))
+
+	share, single, whole := n.job(7, 60, batch), n.job(8, 60), n.job(9, 0, func(f *slurm.JobFacts) { f.Units, f.WholeCards = nil, []int{0} })
+	whole.GPUs = []int{0}
+	theirs := n.cluster.load()
+	mine := theirs.Jobs[7]
+	mine.Batch = false
+	other.change(t, func(s *clusterState) { *s = theirs })
+	n.cluster.change(t, func(s *clusterState) {
+		s.Jobs[7] = mine
+		delete(s.Jobs, 8)
+		delete(s.Jobs, 9)
+	})
+	if rep := n.want(of("b", share), wire.Requeued); !strings.Contains(rep.Message, "jobs of cluster a have shares") {
+		t.Errorf("told %q", rep.Message)
+	}
+	if rep, err := n.ask(of("b", single)); err == nil || rep.Kind != wire.KindUser || !strings.Contains(err.Error(), "one cluster at a time") {
+		t.Errorf("a job of srun: %+v, %v", rep, err)
+	}
+	n.want(of("b", whole), wire.None)
+	n.want(of("b", wire.Request{Op: wire.OpGrant, JobID: 10, Node: "n1"}), wire.None)
+	n.want(of("b", wire.Request{Op: wire.OpRelease, JobID: 7}), wire.None)
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if inode(t, n.file(7, "grant")) != before || n.nodes.all()["n1"] != "/etc/slurm/slurm.conf" {
+		t.Errorf("the first cluster's job has another grant, or its node another slurm.conf: %v", n.nodes.all())
+	}
+
+	n.want(of("a", wire.Request{Op: wire.OpRelease, JobID: 7}), wire.Released)
+	other.change(t, func(s *clusterState) { s.Jobs[7] = s.Pending[7]; delete(s.Pending, 7) })
+	n.want(of("b", share), wire.Granted)
+	n.restart()
+	if n.nodes.ofCluster() != "b" || n.nodes.all()["n1"] != "/other/slurm.conf" {
+		t.Errorf("the node is of %q: %v", n.nodes.ofCluster(), n.nodes.all())
+	}
+}
+
+// An earlier gresd wrote names alone.
+func TestNodesOfAnEarlierGresd(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "nodes.json"), []byte(`{"n1":"/a"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, err := loadNodes(dir)
+	if err != nil || n.all()["n1"] != "/a" || n.ofCluster() != "" {
+		t.Errorf("%v, %q, %v", n.all(), n.ofCluster(), err)
+	}
+}
+
+// missing is a Slurm whose commands are not there.
+type missing struct{ Slurm }
+
+func (missing) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
+	return slurm.JobFacts{}, fmt.Errorf("scontrol: %w: %w", slurm.ErrUnavailable, slurm.ErrNoCommand)
+}
+
+// Who waits for commands that are not there waits for ever: the client here gives up after 20 s.
+func TestWithoutSlurmsCommandsNobodyWaits(t *testing.T) {
+	n := newTestNode(t).start()
+	ask := n.Parts.Slurm
+	n.Parts.Slurm = func(conf string) Slurm { return missing{ask(conf)} }
+	rep, err := n.ask(n.job(7, 30))
+	if err == nil || rep.Kind != wire.KindBusy {
+		t.Errorf("%+v, %v", rep, err)
+	}
+}
