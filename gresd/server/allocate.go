@@ -67,13 +67,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 
 	s.Costs.Await(ctx) // a grant names what a context costs
 	waited := s.waited(w.JobID)
-	placed, err := s.allocateAlone(facts, req, w.Restart)
-	if errors.Is(err, place.ErrNoRoom) {
-		// A job may have ended without its Epilog: look, then try once more.
-		if s.Reconcile(ctx) == nil {
-			placed, err = s.allocateAlone(facts, req, w.Restart)
-		}
-	}
+	placed, err := s.findRoom(ctx, w, facts, req, func() (string, error) { return s.allocateAlone(facts, req, w.Restart) })
 	s.countCards(facts.JobID)
 	switch {
 	case err == nil:
@@ -85,7 +79,15 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 			s.tell(ctx, w, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", count(waited)))
 		}
 		return wire.Reply{OK: true, Result: wire.Granted, JobDir: placed}
+	case errors.Is(err, errNoTurn):
+		return busyError("vgpu: place: job %d: %v", w.JobID, err)
+	case errors.Is(err, errLeft):
+		s.leaveLine(w.JobID)
+		return userError("vgpu: place: job %d: %v", w.JobID, err)
 	case errors.Is(err, place.ErrNoRoom), errors.Is(err, errSick):
+		if errors.Is(err, errSick) {
+			s.foundNoRoom(facts, req)
+		}
 		return s.noRoom(ctx, w, facts, err)
 	case isMistake(err):
 		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, err))
@@ -432,6 +434,7 @@ func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wir
 func (s *Server) release(jobID uint32) wire.Reply {
 	defer s.lockJob(jobID)()
 	_, known := s.Ledger.Get(jobID)
+	s.room.end(jobID, true)
 	s.noteUsage(jobID)
 	if err := s.drop(jobID); err != nil {
 		return nodeError("vgpu: release: job %d: %v", jobID, err)
@@ -447,10 +450,14 @@ func (s *Server) release(jobID uint32) wire.Reply {
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.Grants.Revoke(jobID)
-	if _, err := s.Ledger.Delete(jobID); err != nil {
+	held, err := s.Ledger.Delete(jobID)
+	if err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
-	_, err := s.Grants.Remove(jobID)
+	if held {
+		s.room.changed()
+	}
+	_, err = s.Grants.Remove(jobID)
 	return err
 }
 

@@ -169,7 +169,11 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred) 
 			s.answer(conn, userError("vgpu: gresd: request: %v", err))
 			return
 		}
-		if !s.answer(conn, s.dispatch(ctx, req, cred)) {
+		rep := s.dispatch(ctx, req, cred)
+		if ctx.Err() != nil && rep.Kind == wire.KindBusy {
+			return // the next gresd knows better: who hears nothing asks it
+		}
+		if !s.answer(conn, rep) {
 			return
 		}
 	}

@@ -233,7 +233,7 @@ func TestADaemonThatFailsRefusesItsJob(t *testing.T) {
 
 // gresd chooses a card where the engines go together.
 func TestGresdChoosesACardOfTheSameEngine(t *testing.T) {
-	n, _ := newMPSNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd })
+	n, _ := newMPSNode(t, gresdPlaces)
 	n.start()
 	counted := func(f *slurm.JobFacts) { f.Units, f.Counted = nil, 30 }
 	on := func(id uint32) gpu.UUID {

@@ -42,6 +42,7 @@ type clusterState struct {
 	Absent   int                       // so many requeues find no slurmctld
 	Deaf     bool                      // a requeue is done and not answered
 	Old      bool                      // 22.05
+	Serial   bool                      // PrologFlags
 	Jobs     map[uint32]slurm.JobFacts // the living ones
 	Pending  map[uint32]slurm.JobFacts // those that were requeued
 	Broken   map[uint32]string         // jobs whose facts cannot be read
@@ -150,8 +151,12 @@ func (f fakeCluster) Explain(_ context.Context, id uint32, line string) error {
 	return f.save(state)
 }
 
-func (f fakeCluster) CredentialLife(context.Context) (time.Duration, error) {
-	return 5 * time.Minute, nil
+func (f fakeCluster) Settings(context.Context) (slurm.Settings, error) {
+	state := f.load()
+	if state.Down {
+		return slurm.Settings{}, slurm.ErrUnavailable
+	}
+	return slurm.Settings{CredentialLife: 5 * time.Minute, SerialProlog: state.Serial}, nil
 }
 
 func (f fakeCluster) Delay(_ context.Context, id uint32, by time.Duration) error {

@@ -85,6 +85,7 @@ func (s *Server) CardChanged(c health.Change) {
 	s.cardsMu.Lock()
 	s.cards.Store(s.judged(s.cards.Load()))
 	s.cardsMu.Unlock()
+	s.room.changed()
 
 	text := fmt.Sprintf("vgpu: health: card %s is well again", s.CardName(c.UUID))
 	switch {

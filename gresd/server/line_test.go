@@ -15,7 +15,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func gresdPlaces(c *config.Config) { c.Placement.Mode, c.Placement.Patience = config.PlacementGresd, 2 }
+func gresdPlaces(c *config.Config) {
+	c.Placement.Mode, c.Placement.WaitS, c.Placement.Patience = config.PlacementGresd, 0, 2
+}
 
 // counted is a job of which slurmctld knows no more than how much it wants.
 func (n *testNode) counted(id uint32, units gpu.Share, change ...func(*slurm.JobFacts)) wire.Request {
@@ -81,12 +83,12 @@ func TestCardsAreNotHeldForAJobThatIsGone(t *testing.T) {
 		n.want(n.counted(10, 80, batch), wire.Requeued)
 	}
 	n.tidyLine(t.Context())
-	if id, _, ok := n.line.Holder(); !ok || id != 10 {
-		t.Fatalf("held for job %d, %v; want 10, which is pending", id, ok)
+	if job, ok := n.line.Holder(); !ok || job.ID != 10 {
+		t.Fatalf("held for %+v, %v; want job 10, which is pending", job, ok)
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
 	n.tidyLine(t.Context())
-	if _, _, ok := n.line.Holder(); !ok {
+	if _, ok := n.line.Holder(); !ok {
 		t.Error("nothing is held while slurmctld does not answer")
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down, s.Pending = false, nil }) // scancel
@@ -109,12 +111,13 @@ func TestCardsAreNotHeldForever(t *testing.T) {
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
 	n.end(1)
 	n.tidyLine(t.Context())
-	jobs := n.line.Jobs()
-	if len(jobs) != 1 || jobs[0].Room.IsZero() {
-		t.Fatalf("the line is %+v, want one job whose card has its room", jobs)
-	}
-	if late, err := n.line.Look(true, time.Now().Add(waiting.HoldFor+time.Second)); err != nil || !late {
-		t.Fatalf("late %v, %v", late, err)
+	for _, look := range []struct {
+		after time.Duration
+		late  bool
+	}{{waiting.HoldFor - time.Minute, false}, {waiting.HoldFor + time.Minute, true}} {
+		if late, err := n.line.Look(time.Now().Add(look.after), n.room.has); err != nil || late != look.late {
+			t.Fatalf("after %s: late %v, %v", look.after, late, err)
+		}
 	}
 	n.want(n.counted(3, 90), wire.Granted)
 }

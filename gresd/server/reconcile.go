@@ -50,6 +50,9 @@ func (s *Server) Reconcile(ctx context.Context) error {
 		asked[rec.JobID] = rec.Created
 	}
 	live, err := s.liveJobs(ctx)
+	if err == nil {
+		s.compared.Store(&began)
+	}
 	strays := s.strays(ctx, live)
 
 	// One job after the other, each under its own lock: others go on meanwhile.
