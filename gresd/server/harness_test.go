@@ -166,6 +166,10 @@ func (f fakeCluster) Delay(_ context.Context, id uint32, by time.Duration) error
 	return f.note(fmt.Sprintf("%d later %s", id, by))
 }
 
+func (f fakeCluster) Extend(_ context.Context, id uint32, limit time.Duration) error {
+	return f.note(fmt.Sprintf("%d limit %s", id, limit.Round(time.Second)))
+}
+
 func (f fakeCluster) note(text string) error {
 	clusterMu.Lock()
 	defer clusterMu.Unlock()

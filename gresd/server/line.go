@@ -25,9 +25,13 @@ func (s *Server) choose(jobID uint32, cards []gpu.Card, inUse place.InUse, req r
 	s.lineMu.Lock()
 	holder, held := s.line.Kept(s.room.has, s.haveRoom)
 	s.lineMu.Unlock()
+	if holder == jobID {
+		held = nil
+	}
+	held = append(slices.Clone(held), s.room.wholeBefore(jobID)...)
 	decision, err := place.Choose(cards, inUse, req, d)
 	taken := func(c place.CardShare) bool { return slices.Contains(held, c.UUID) }
-	if err != nil || len(held) == 0 || holder == jobID || !slices.ContainsFunc(decision.Placement.Cards, taken) {
+	if err != nil || !slices.ContainsFunc(decision.Placement.Cards, taken) {
 		return decision, err
 	}
 	isHeld := func(c gpu.Card) bool { return slices.Contains(held, c.UUID) }
@@ -69,15 +73,15 @@ func indexes(cards []gpu.Card, of []gpu.UUID) string {
 
 // foundNoRoom counts a job that found no card here and will come again, and holds cards for
 // whom it is the turn of.
-func (s *Server) foundNoRoom(facts slurm.JobFacts, req request.Request) {
-	if !facts.Batch || s.cfg().Placement.Mode != config.PlacementGresd {
+func (s *Server) foundNoRoom(want wanted) {
+	if !want.facts.Batch || want.whole != nil || s.cfg().Placement.Mode != config.PlacementGresd {
 		return
 	}
 	s.lineMu.Lock()
 	defer s.lineMu.Unlock()
-	_, err := s.line.NoRoom(facts.JobID, req, time.Now())
+	_, err := s.line.NoRoom(want.facts.JobID, want.req, time.Now())
 	if err = errors.Join(err, s.holdNext()); err != nil {
-		s.Log.Warn("line of waiting jobs", "job_id", facts.JobID, "error", err)
+		s.Log.Warn("line of waiting jobs", "job_id", want.facts.JobID, "error", err)
 	}
 }
 
@@ -100,16 +104,16 @@ func (s *Server) holdNext() error {
 	return s.hold(job.ID, job.Request)
 }
 
-// sentBack is how often a job was sent back, this time included, in words for its user; "" where
-// there is no line.
+// sentBack is how often a job was sent back, this time included, in words for its user; "" for
+// one that is not in the line.
 func (s *Server) sentBack(jobID uint32) string {
-	if s.cfg().Placement.Mode != config.PlacementGresd {
-		return ""
-	}
 	s.lineMu.Lock()
 	defer s.lineMu.Unlock()
-	job, _ := s.line.Get(jobID)
-	words := "sent back " + count(max(1, job.Times)) // one too many for the line has come once
+	job, known := s.line.Get(jobID)
+	if !known {
+		return ""
+	}
+	words := "sent back " + count(job.Times)
 	if len(job.Held) > 0 {
 		words += "; " + indexes(s.cards.Load().cards, job.Held) + " kept free for it"
 	}
@@ -119,7 +123,7 @@ func (s *Server) sentBack(jobID uint32) string {
 // hold picks cards for a job: of those that could serve it when they are empty,
 // the ones with the least to wait for. s.lineMu is held.
 func (s *Server) hold(jobID uint32, req request.Request) error {
-	hw, inUse := s.cards.Load(), s.Ledger.InUse()
+	hw, inUse := s.cards.Load(), s.inUse()
 	cards := slices.DeleteFunc(slices.Clone(hw.cards), func(c gpu.Card) bool { return !c.Healthy || c.MIG })
 	slices.SortStableFunc(cards, func(a, b gpu.Card) int {
 		if d := int(inUse[a.UUID].Units) - int(inUse[b.UUID].Units); d != 0 {
@@ -228,7 +232,7 @@ func (s *Server) isGone(ctx context.Context, jobID uint32) bool {
 func (s *Server) haveRoom(job waiting.Job) bool {
 	hw := s.cards.Load()
 	cards := slices.DeleteFunc(slices.Clone(hw.cards), func(c gpu.Card) bool { return !slices.Contains(job.Held, c.UUID) })
-	_, err := place.Choose(cards, s.Ledger.InUse(), job.Request, hw.distances)
+	_, err := place.Choose(cards, s.inUse(), job.Request, hw.distances)
 	return err == nil
 }
 

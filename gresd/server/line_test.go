@@ -45,20 +45,20 @@ func TestAJobThatWasSentBackOftenGetsCardsHeld(t *testing.T) {
 		t.Errorf("the user is told %q", told)
 	}
 	n.want(large(), wire.Requeued)
-	if told := n.told(10); !strings.HasSuffix(told, "(sent back 2 times; card 1 is kept free for it)") {
+	if told := n.told(10); !strings.HasSuffix(told, "(sent back 2 times; card 0 is kept free for it)") {
 		t.Errorf("the user is told %q", told)
 	}
 	n.restart() // what is held outlives gresd
 
-	// A share of card 1 becomes free, and no other job gets it.
+	// A share of card 0 becomes free, and no other job gets it.
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 6}, wire.Released)
 	n.end(6)
 	small := n.want(n.counted(11, 30, batch), wire.Requeued)
-	if !strings.Contains(small.Message, "card 1 is kept free for a job that has waited longer") {
+	if !strings.Contains(small.Message, "card 0 is kept free for a job that has waited longer") {
 		t.Errorf("the small job is told %q", small.Message)
 	}
 	e := n.explainAs(0, wire.Request{JobID: 11})
-	if got := cardReasons(e); got != "no_share held" {
+	if got := cardReasons(e); got != "held no_share" {
 		t.Errorf("vgpuctl explain: %q", got)
 	}
 	// Nor one that wants both cards, which are not too few for that.
@@ -72,7 +72,7 @@ func TestAJobThatWasSentBackOftenGetsCardsHeld(t *testing.T) {
 	if told := n.told(10); told != "vgpu: place: found a card after it was sent back 2 times" {
 		t.Errorf("the user is told %q", told)
 	}
-	n.want(n.counted(11, 10, batch), wire.Granted) // what is left of card 1 is free for all
+	n.want(n.counted(11, 10, batch), wire.Granted) // what is left of card 0 is free for all
 }
 
 func TestCardsAreNotHeldForAJobThatIsGone(t *testing.T) {

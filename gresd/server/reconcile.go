@@ -68,6 +68,7 @@ func (s *Server) Reconcile(ctx context.Context) error {
 	}
 	if err == nil {
 		errs = append(errs, s.sweepPlain(live, began))
+		s.reconcileWhole(ctx, live, began)
 	}
 	s.mu.Lock()
 	recovers := s.lost && !s.recovering && err == nil

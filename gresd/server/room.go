@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
@@ -47,6 +48,7 @@ type waiter struct {
 	wake  chan struct{} // something became free, and those before have had their look
 	left  chan struct{} // closed when it need not wait any more
 	over  bool          // its Epilog has come; with room.mu
+	whole []gpu.UUID    // cards that Slurm has chosen for it as a whole
 }
 
 // room is the jobs that wait, in the order in which they may have what becomes free.
@@ -56,9 +58,9 @@ type room struct {
 }
 
 // join adds a job. One of the same job leaves: its Prolog has asked again.
-func (r *room) join(jobID uint32, since time.Time) *waiter {
+func (r *room) join(jobID uint32, since time.Time, whole []gpu.UUID) *waiter {
 	r.end(jobID, false)
-	w := &waiter{jobID: jobID, since: since, wake: make(chan struct{}, 1), left: make(chan struct{})}
+	w := &waiter{jobID: jobID, since: since, whole: whole, wake: make(chan struct{}, 1), left: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := 0
@@ -104,6 +106,20 @@ func (r *room) has(jobID uint32) bool {
 	return slices.ContainsFunc(r.waiters, func(w *waiter) bool { return w.jobID == jobID })
 }
 
+// wholeBefore are the cards that Slurm has chosen as a whole for jobs that wait, and that come
+// before a job.
+func (r *room) wholeBefore(jobID uint32) (cards []gpu.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.waiters {
+		if w.jobID == jobID {
+			break
+		}
+		cards = append(cards, w.whole...)
+	}
+	return cards
+}
+
 // changed has all look again, one after the other.
 func (r *room) changed() {
 	r.mu.Lock()
@@ -129,17 +145,26 @@ func (w *waiter) look() {
 	}
 }
 
-// findRoom takes the cards of a job, for which it may wait; try is one look for them. A job that
-// comes has its look after those that wait.
-func (s *Server) findRoom(ctx context.Context, w wire.Request, facts slurm.JobFacts, req request.Request, try func() (string, error)) (string, error) {
+// wanted is what a job looks for: a share, or whole cards.
+type wanted struct {
+	facts slurm.JobFacts
+	req   request.Request
+	whole []gpu.UUID
+	try   func() (dir string, err error) // one look
+}
+
+// findRoom takes the cards of a job, for which it may wait. A job that comes has its look after
+// those that wait.
+func (s *Server) findRoom(ctx context.Context, w wire.Request, want wanted) (string, error) {
 	if !s.mayWait(w) {
-		dir, err := try()
+		dir, err := want.try()
 		if !errors.Is(err, place.ErrNoRoom) {
 			return dir, err
 		}
-		return s.lookOnce(ctx, facts, req, err, try)
+		return s.lookOnce(ctx, want, err)
 	}
-	self := s.room.join(w.JobID, s.inLineSince(w.JobID))
+	began := time.Now()
+	self := s.room.join(w.JobID, s.inLineSince(w.JobID), want.whole)
 	defer s.leaveRoom(self)
 	s.room.changed()
 	var why error // of the last look; nil before the first
@@ -164,21 +189,24 @@ func (s *Server) findRoom(ctx context.Context, w wire.Request, facts slurm.JobFa
 			}
 			self.look()
 		case <-self.wake:
-			dir, err := try()
+			dir, err := want.try()
 			if err == nil && s.room.isOver(self) {
 				s.release(w.JobID)
 				return "", errLeft
 			}
 			if !errors.Is(err, place.ErrNoRoom) {
+				if err == nil {
+					s.giveTimeBack(ctx, w, want.facts, time.Since(began))
+				}
 				return dir, err
 			}
 			s.room.passOn(self)
 			if first := why == nil; first {
-				wait := s.roomWait(ctx, w, facts)
+				wait := s.roomWait(ctx, w, want.facts)
 				if wait <= 0 {
-					return s.lookOnce(ctx, facts, req, err, try)
+					return s.lookOnce(ctx, want, err)
 				}
-				s.foundNoRoom(facts, req)
+				s.foundNoRoom(want)
 				s.Log.Info("waits for room", "job_id", w.JobID, "at_most", wait.Round(time.Second), "error", err)
 				end.Reset(wait)
 				next.Reset(looks[0])
@@ -193,12 +221,12 @@ const never = time.Hour
 
 // lookOnce is for a job that found no room and may not wait for it: one may have ended without its
 // Epilog.
-func (s *Server) lookOnce(ctx context.Context, facts slurm.JobFacts, req request.Request, why error, try func() (string, error)) (string, error) {
-	s.foundNoRoom(facts, req)
+func (s *Server) lookOnce(ctx context.Context, want wanted, why error) (string, error) {
+	s.foundNoRoom(want)
 	if s.Reconcile(ctx) != nil {
 		return "", why
 	}
-	return try()
+	return want.try()
 }
 
 // lookAfter says of a job that waits whether it has ended, and looks for others that have.
@@ -209,6 +237,19 @@ func (s *Server) lookAfter(ctx context.Context, w wire.Request, gone chan<- stru
 	}
 	if time.Since(*s.compared.Load()) > looks[0] {
 		_ = s.Reconcile(ctx)
+	}
+}
+
+// shortWait is what a job may wait for without a word to slurmctld.
+const shortWait = 10 * time.Second
+
+// giveTimeBack makes up for the wait of a job, which Slurm counts as a part of its time limit.
+func (s *Server) giveTimeBack(ctx context.Context, w wire.Request, facts slurm.JobFacts, waited time.Duration) {
+	if waited < shortWait || facts.TimeLimit == 0 {
+		return
+	}
+	if err := s.Slurm(w.Conf).Extend(ctx, w.JobID, facts.TimeLimit+waited); err != nil {
+		s.Log.Warn("time limit of a job that waited", "job_id", w.JobID, "error", err)
 	}
 }
 
@@ -239,6 +280,9 @@ func (s *Server) roomWait(ctx context.Context, w wire.Request, facts slurm.JobFa
 	}
 	if !facts.Batch {
 		most = min(most, interactiveWait)
+	}
+	if facts.TimeLimit > 0 {
+		most = min(most, facts.TimeLimit/2) // which goes on meanwhile
 	}
 	if until, bounded := ctx.Deadline(); bounded {
 		left := time.Until(until)

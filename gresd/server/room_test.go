@@ -65,6 +65,11 @@ func (c *scheduler) Explain(ctx context.Context, id uint32, line string) error {
 	return c.fakeCluster.Explain(ctx, id, line)
 }
 
+func (c *scheduler) Extend(ctx context.Context, id uint32, limit time.Duration) error {
+	c.commands.Add(1)
+	return c.fakeCluster.Extend(ctx, id, limit)
+}
+
 func (c *scheduler) Settings(context.Context) (slurm.Settings, error) {
 	c.commands.Add(1)
 	return slurm.Settings{CredentialLife: requeueDelay - time.Second, SerialProlog: c.serial}, nil
@@ -291,7 +296,7 @@ func TestHowLongAJobWaits(t *testing.T) {
 			simulate(t, change, func(n *testNode, s *scheduler) {
 				s.serial = c.serial
 				n.want2(t, 1, 200, wire.Granted)
-				req, want := n.counted(2, 60, batch), wire.Requeued
+				req, want := n.counted(2, 60, batch, func(f *slurm.JobFacts) { f.TimeLimit = time.Hour }), wire.Requeued
 				if c.srun {
 					req, want = n.counted(2, 60), wire.Refused
 				}
@@ -304,6 +309,26 @@ func TestHowLongAJobWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Slurm counts the wait as a part of the job's time limit: it is given back, and none waits until
+// its own is over.
+func TestTheWaitIsNotOfTheTimeLimit(t *testing.T) {
+	limit := func(d time.Duration) func(*slurm.JobFacts) { return func(f *slurm.JobFacts) { f.TimeLimit = d } }
+	simulate(t, func(*config.Config) {}, func(n *testNode, s *scheduler) {
+		n.want2(t, 1, 200, wire.Granted)
+		time.AfterFunc(40*time.Second, func() { n.end(1); n.release(1) })
+		began := time.Now()
+		if rep := n.grant(context.Background(), n.counted(2, 60, batch, limit(time.Minute))); rep.Result != wire.Requeued || time.Since(began) != 30*time.Second {
+			t.Errorf("of a minute: %+v after %s", rep, time.Since(began))
+		}
+		if rep := n.grant(context.Background(), n.counted(3, 60, batch, limit(time.Hour))); rep.Result != wire.Granted {
+			t.Errorf("of an hour: %+v", rep)
+		}
+		if got := n.cluster.load().Updates; !slices.Equal(got, []string{"3 limit 1h0m10s"}) {
+			t.Errorf("slurmctld was told %q", got)
+		}
+	})
 }
 
 // A gresd that is stopped neither refuses nor sends back who waits: the next one is asked.

@@ -48,6 +48,7 @@ type Slurm interface {
 	Requeue(ctx context.Context, jobID uint32) error
 	Settings(ctx context.Context) (slurm.Settings, error)
 	Delay(ctx context.Context, jobID uint32, by time.Duration) error
+	Extend(ctx context.Context, jobID uint32, limit time.Duration) error
 	Notify(ctx context.Context, jobID uint32, message string) error
 	Explain(ctx context.Context, jobID uint32, message string) error
 	LosesShards(ctx context.Context) (bool, error)

@@ -219,7 +219,7 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 		for what, err := range map[string]error{
 			"requeue": client.Requeue(t.Context(), id), "cancel": client.Cancel(t.Context(), id),
 			"notify": client.Notify(t.Context(), id, "hello"), "delay": client.Delay(t.Context(), id, time.Minute),
-			"explain": client.Explain(t.Context(), id, "vgpu: full"),
+			"explain": client.Explain(t.Context(), id, "vgpu: full"), "extend": client.Extend(t.Context(), id, 90*time.Second),
 		} {
 			if err != nil {
 				t.Errorf("%s %d: %v", what, id, err)
@@ -230,7 +230,7 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 	var want strings.Builder
 	for _, task := range []string{"15_4", "15_3", "7"} {
 		fmt.Fprintf(&want, "requeue %[1]s\ncancel %[1]s\nnotify %[1]s hello\n"+
-			"update JobId=%[1]s StartTime=now+60\nupdate JobId=%[1]s AdminComment=vgpu: full\n", task)
+			"update JobId=%[1]s StartTime=now+60\nupdate JobId=%[1]s AdminComment=vgpu: full\nupdate JobId=%[1]s TimeLimit=2\n", task)
 	}
 	if string(seen) != want.String() {
 		t.Errorf("commands were:\n%s\nwant:\n%s", seen, want.String())

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
@@ -35,7 +36,9 @@ type JobFacts struct {
 	ArrayJobID uint32 // 0: not a task of an array
 	Batch      bool
 	Restarts   uint32
-	NodeList   string // all nodes of the job, "n[1-2]"
+	// TimeLimit is how long the job may run; 0: for ever, or not known.
+	TimeLimit time.Duration
+	NodeList  string // all nodes of the job, "n[1-2]"
 	// OnNode says whether the node asked for is one of them.
 	OnNode bool
 	// Units are the shards on each card of the node, by Slurm's index; nil when
@@ -114,6 +117,7 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		Batch:       values["BatchFlag"] != "0", // Slurm counts its starts there
 		TresPerNode: last(tail, "TresPerNode"),
 		Explained:   explained(tail),
+		TimeLimit:   timeLimit(last(head, "TimeLimit")), // what its name holds comes before
 	}
 	f.Comment = comment(tail, f.Batch)
 	if err := f.readNumbers(head, values); err != nil {
@@ -123,6 +127,20 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		return JobFacts{}, err
 	}
 	return f, f.readAllocations(allocations, node)
+}
+
+// timeLimit reads "1-02:03:04"; "UNLIMITED" and what cannot be read are 0.
+func timeLimit(text string) time.Duration {
+	days, clock, found := strings.Cut(text, "-")
+	if !found {
+		days, clock = "0", text
+	}
+	var h, m, sec uint16
+	d, err := strconv.ParseUint(days, 10, 16)
+	if _, scan := fmt.Sscanf(clock, "%d:%d:%d", &h, &m, &sec); err != nil || scan != nil {
+		return 0
+	}
+	return time.Duration(d)*24*time.Hour + time.Duration(h)*time.Hour + time.Duration(m)*time.Minute + time.Duration(sec)*time.Second
 }
 
 // explained says whether an admin comment, or what looks like one, has words of

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,6 +172,16 @@ func (c *Client) Delay(ctx context.Context, jobID uint32, by time.Duration) erro
 	name, err := c.taskName(ctx, jobID)
 	if err == nil {
 		_, err = c.run(ctx, c.scontrol, "update", "JobId="+name, fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
+	}
+	return err
+}
+
+// Extend lets a running job run for so long in all, in whole minutes. Errors: ErrNoJob,
+// ErrUnavailable.
+func (c *Client) Extend(ctx context.Context, jobID uint32, limit time.Duration) error {
+	name, err := c.taskName(ctx, jobID)
+	if err == nil {
+		_, err = c.run(ctx, c.scontrol, "update", "JobId="+name, fmt.Sprintf("TimeLimit=%d", int(math.Ceil(limit.Minutes()))))
 	}
 	return err
 }

@@ -91,15 +91,15 @@ func TestTasksThatWaitOutliveGresd(t *testing.T) {
 // The time that a job waits for room is not its own.
 func TestWaitIsNotOfTheTimeLimit(t *testing.T) {
 	onlyLong(t)
-	s := up(t, cluster.Options{Cards: twoCards, GresdPlaces: true, Slurm: slurmsDelay + "PrologFlags=Alloc\n"})
+	s := up(t, cluster.Options{Cards: twoCards, GresdPlaces: true, Slurm: slurmsDelay})
 	for range 2 {
-		s.submit(bob, "--gres=vgpu:60", "sleep 75")
+		s.submit(bob, "--gres=vgpu:60", "sleep 45")
 	}
 	s.eventually(shortWait, "both have a card", func() bool {
 		records, err := s.Records()
 		return err == nil && len(records) == 2
 	})
-	job := s.submit(alice, "--gres=vgpu:60 --time=1", "sleep 40; echo end")
+	job := s.submit(alice, "--gres=vgpu:60 --time=2", "sleep 100; echo end")
 	state, err := s.Wait(job, 3*time.Minute)
 	if out := s.Output(alice, job); err != nil || state != "COMPLETED" || out != "end\n" {
 		t.Errorf("%s, %v: %q", state, err, out)
