@@ -93,7 +93,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	}
 	auditor := audit.New(audit.Parts{
 		Policy: cfg.Audit, Grants: grants, Driver: cards, Count: counts.Audited, Log: log,
-		Name: func(uuid gpu.UUID) string { return srv.CardName(uuid) },
+		Name:  func(uuid gpu.UUID) string { return srv.CardName(uuid) },
 		Tell:  func(jobID uint32, text string) { srv.TellJob(jobID, text) },
 		Whole: func(jobID uint32, uuid gpu.UUID) bool { return srv.MayHoldWhole(jobID, uuid) },
 	})

@@ -365,7 +365,9 @@ func TestStep(t *testing.T) {
 			if len(tells) != want || counts["unregistered"] != min(want, 1) || len(counts) != min(want, 1) {
 				t.Errorf("told %q, counted %v", tells, counts)
 			}
-			time.Sleep(20 * time.Millisecond)
+			for end := time.Now().Add(10 * time.Second); policy == config.AuditKill && alive(cmd) && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
 			if alive(cmd) == (policy == config.AuditKill) {
 				t.Errorf("alive: %v", policy != config.AuditKill)
 			}

@@ -253,7 +253,7 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 		return s.set(req)
 	}
 	rep := s.grant(ctx, req)
-	s.Observer.GrantTook(time.Since(start))
+	s.Observer.GrantTook(time.Since(start) - s.room.answered(req.JobID)) // a wait for room is no fault of ours
 	s.Observer.Placed(resultName(rep))
 	return rep
 }

@@ -224,6 +224,7 @@ type counter struct {
 	mu     sync.Mutex
 	counts map[string]int
 	cards  map[string]int // decided, by reason
+	took   time.Duration  // the last grant
 }
 
 func (c *counter) Placed(r string) {
@@ -244,7 +245,11 @@ func (c *counter) CardDecided(r string) {
 	c.cards[r]++
 }
 
-func (c *counter) GrantTook(time.Duration)        {}
+func (c *counter) GrantTook(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.took = d
+}
 func (c *counter) ReleaseTook(time.Duration)      {}
 func (c *counter) Reconciled(time.Duration, bool) {}
 func (c *counter) Corrected(kind string)          { c.Placed("corrected " + kind) }

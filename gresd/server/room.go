@@ -55,6 +55,25 @@ type waiter struct {
 type room struct {
 	mu      sync.Mutex
 	waiters []*waiter
+	waited  map[uint32]time.Duration // by jobs whose Prolog is not answered yet
+}
+
+func (r *room) hasWaited(jobID uint32, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waited == nil {
+		r.waited = map[uint32]time.Duration{}
+	}
+	r.waited[jobID] = d
+}
+
+// answered forgets a job, and returns how long it has waited.
+func (r *room) answered(jobID uint32) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.waited[jobID]
+	delete(r.waited, jobID)
+	return d
 }
 
 // join adds a job. One of the same job leaves: its Prolog has asked again.
@@ -156,14 +175,25 @@ type wanted struct {
 // findRoom takes the cards of a job, for which it may wait. A job that comes has its look after
 // those that wait.
 func (s *Server) findRoom(ctx context.Context, w wire.Request, want wanted) (string, error) {
-	if !s.mayWait(w) {
+	wait := s.roomWait(ctx, w, want.facts)
+	if wait <= 0 {
 		dir, err := want.try()
-		if !errors.Is(err, place.ErrNoRoom) {
-			return dir, err
+		if errors.Is(err, place.ErrNoRoom) {
+			return s.lookOnce(ctx, want, err)
 		}
-		return s.lookOnce(ctx, want, err)
+		return dir, err
 	}
 	began := time.Now()
+	dir, err := s.inTurn(ctx, w, want, wait)
+	s.room.hasWaited(w.JobID, time.Since(began))
+	if err == nil {
+		s.giveTimeBack(ctx, w, want.facts, time.Since(began))
+	}
+	return dir, err
+}
+
+// inTurn looks for room when it is the job's turn, for as long as it may wait.
+func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait time.Duration) (string, error) {
 	self := s.room.join(w.JobID, s.inLineSince(w.JobID), want.whole)
 	defer s.leaveRoom(self)
 	s.room.changed()
@@ -195,17 +225,10 @@ func (s *Server) findRoom(ctx context.Context, w wire.Request, want wanted) (str
 				return "", errLeft
 			}
 			if !errors.Is(err, place.ErrNoRoom) {
-				if err == nil {
-					s.giveTimeBack(ctx, w, want.facts, time.Since(began))
-				}
 				return dir, err
 			}
 			s.room.passOn(self)
 			if first := why == nil; first {
-				wait := s.roomWait(ctx, w, want.facts)
-				if wait <= 0 {
-					return s.lookOnce(ctx, want, err)
-				}
 				s.foundNoRoom(want)
 				s.Log.Info("waits for room", "job_id", w.JobID, "at_most", wait.Round(time.Second), "error", err)
 				end.Reset(wait)
@@ -261,19 +284,16 @@ func (s *Server) leaveRoom(w *waiter) {
 
 // waits says of a job's state whether its Prolog may still wait for room.
 func waits(state string) bool {
-	return state == "RUNNING" || state == "CONFIGURING" || state == "SUSPENDED"
+	return slices.Contains([]string{"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}, state)
 }
 
-// mayWait says whether jobs wait for room: not for what slurmctld chooses, nor a task whose job had
-// no Prolog.
-func (s *Server) mayWait(w wire.Request) bool {
-	return s.cfg().Placement.Mode == config.PlacementGresd && s.cfg().Placement.WaitS > 0 && w.Node != ""
-}
-
-// roomWait is how long a job may wait for room here; 0: not at all. Its end leaves time to send
-// the job back.
+// roomWait is how long a job may wait for room here; 0: not at all, as for what slurmctld chooses,
+// and for a task whose job had no Prolog. Its end leaves time to send the job back.
 func (s *Server) roomWait(ctx context.Context, w wire.Request, facts slurm.JobFacts) time.Duration {
 	most := s.cfg().Placement.Wait()
+	if s.cfg().Placement.Mode != config.PlacementGresd || most == 0 || w.Node == "" {
+		return 0
+	}
 	// Where Prologs and Epilogs run one at a time, nobody could leave while one waits.
 	if settings, err := s.settings(ctx, w.Conf); err != nil || settings.SerialProlog {
 		return 0

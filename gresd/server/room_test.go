@@ -306,6 +306,9 @@ func TestHowLongAJobWaits(t *testing.T) {
 				if took := time.Since(began); rep.Result != want || took != c.want {
 					t.Errorf("%s %q after %s, want %s after %s", rep.Result, rep.Message, took, want, c.want)
 				}
+				if n.count.took != 0 {
+					t.Errorf("the grant itself took %s by the metric, want nothing", n.count.took)
+				}
 			})
 		})
 	}

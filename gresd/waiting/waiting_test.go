@@ -92,7 +92,8 @@ func TestIdleCardsAreKeptOnlyForAJobThatIsHere(t *testing.T) {
 		room bool
 		kept bool
 	}{
-		{yes, false, true}, {yes, true, true},
+		{yes, false, true},
+		{yes, true, true},
 		{no, false, true}, // others are still there: no new ones
 		{no, true, false}, // it waits for Slurm's delay: who is here may have the card
 	} {
