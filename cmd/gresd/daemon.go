@@ -93,8 +93,9 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	}
 	auditor := audit.New(audit.Parts{
 		Policy: cfg.Audit, Grants: grants, Driver: cards, Count: counts.Audited, Log: log,
-		Name: func(uuid gpu.UUID) string { return srv.CardName(uuid) },
-		Tell: func(jobID uint32, text string) { srv.TellJob(jobID, text) },
+		Name:  func(uuid gpu.UUID) string { return srv.CardName(uuid) },
+		Tell:  func(jobID uint32, text string) { srv.TellJob(jobID, text) },
+		Whole: func(jobID uint32, uuid gpu.UUID) bool { return srv.MayHoldWhole(jobID, uuid) },
 	})
 	again := &reloader{path: path, log: log, count: counts.Reloaded, inForce: cfg}
 	srv, err = server.New(server.Parts{

@@ -2,11 +2,11 @@
 
 // Package audit compares what the driver says of granted cards with what was
 // granted: processes of jobs that the library does not count, jobs above their
-// limits, and processes of no job. What is wrong is decided in judge.go,
-// without effects; here it is reported and, where the site says so, killed.
+// limits, and processes of nobody who may use the card. What is wrong is decided in
+// judge.go, without effects; here it is reported and, where the site says so, killed.
 //
 // Never touched: what only draws, MPS servers, gresd's own processes, and jobs
-// of Slurm that have no share.
+// of Slurm that have the whole card.
 package audit
 
 import (
@@ -49,8 +49,10 @@ type Parts struct {
 	Driver Driver
 	Name   func(gpu.UUID) string           // of a card, for messages
 	Tell   func(jobID uint32, text string) // the user of a job
-	Count  func(kind string)               // a metric
-	Log    *slog.Logger
+	// Whole says whether a job of Slurm may have the whole card. It does not wait.
+	Whole func(jobID uint32, uuid gpu.UUID) bool
+	Count func(kind string) // a metric
+	Log   *slog.Logger
 }
 
 // Auditor looks at granted cards, again and again.
@@ -276,7 +278,9 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 		card := Card{UUID: uuid, Name: a.Name(uuid)}
 		for _, p := range h.listed {
 			if f, ok := a.table.look(p.PID); ok {
-				card.Processes = append(card.Processes, merge(f, p, jobs))
+				process := merge(f, p, jobs)
+				process.Whole = process.Job != 0 && !holdsAny(jobs, process.Job) && a.Whole(process.Job, uuid)
+				card.Processes = append(card.Processes, process)
 			}
 		}
 		if h.jobs > 1 && jobs != nil {
@@ -303,6 +307,10 @@ func merge(f facts, p inventory.Process, jobs []Job) Process {
 		process.Job = 0
 	}
 	return process
+}
+
+func holdsAny(jobs []Job, id uint32) bool {
+	return slices.ContainsFunc(jobs, func(j Job) bool { return j.ID == id })
 }
 
 func (a *Auditor) percent(uuid gpu.UUID, now time.Time) map[uint32]float64 {

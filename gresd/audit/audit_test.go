@@ -365,7 +365,9 @@ func TestStep(t *testing.T) {
 			if len(tells) != want || counts["unregistered"] != min(want, 1) || len(counts) != min(want, 1) {
 				t.Errorf("told %q, counted %v", tells, counts)
 			}
-			time.Sleep(20 * time.Millisecond)
+			for end := time.Now().Add(10 * time.Second); policy == config.AuditKill && alive(cmd) && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
 			if alive(cmd) == (policy == config.AuditKill) {
 				t.Errorf("alive: %v", policy != config.AuditKill)
 			}
@@ -410,6 +412,45 @@ func TestAClaimCountsOnlyForTheJobsOwnUser(t *testing.T) {
 		f.claimed = false // by its cgroup: whatever the user
 		if got := merge(f, inventory.Process{}, jobs); got.Job != 7 {
 			t.Errorf("user %d: %+v", uid, got)
+		}
+	}
+}
+
+// A job of Slurm that has no share is asked about: only one that may have the whole card is none
+// of ours.
+func TestJobsWithoutAShareAreAskedAbout(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		_, p := sleeper(t, 65534)
+		node := &fakeNode{
+			processes: []inventory.Process{{PID: p.PID, Memory: gpu.GiB, Kind: inventory.Compute}},
+			view:      libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}},
+		}
+		counts := map[string]int{}
+		a := New(Parts{
+			Policy: config.Audit{Strangers: config.AuditReport, GraceS: 1}, Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
+			Name:  func(gpu.UUID) string { return "0" },
+			Tell:  func(uint32, string) {},
+			Count: func(kind string) { counts[kind]++ },
+			Whole: func(job uint32, uuid gpu.UUID) bool {
+				if job != 8 || uuid != "GPU-a" {
+					t.Errorf("asked about job %d and card %s", job, uuid)
+				}
+				return whole
+			},
+		})
+		fake := proc{t, t.TempDir()}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fake.put(int(p.PID), 1, 65534, map[string]string{"stat": string(stat), "cgroup": "0::/slurm/uid_1/job_8/step_0\n"})
+		a.table = newTable(fake.dir, os.Getpid())
+		for s := range 3 {
+			a.step(start.Add(time.Duration(s) * time.Second))
+		}
+		want := map[bool]int{false: 1}[whole]
+		if counts[string(Stranger)] != want || len(a.Problems()) != want || want == 1 && !strings.Contains(a.Problems()[0], "belongs to job 8, which has no share of this card") {
+			t.Errorf("whole %v: counted %v, problems %q", whole, counts, a.Problems())
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Kind string
 const (
 	Unregistered Kind = "unregistered" // a process of a job that the library does not count
 	Exceeded     Kind = "exceeded"     // a job with more memory than its limit
-	Stranger     Kind = "stranger"     // a process of no job that may use the card
+	Stranger     Kind = "stranger"     // a process of nobody who may use the card
 	Overuse      Kind = "overuse"      // a job that computes more than its share while others wait
 )
 
@@ -39,6 +39,8 @@ type Process struct {
 	Job uint32
 	// Exempt processes are never judged: gresd's own, and MPS servers.
 	Exempt bool
+	// Whole: its job has the whole card, for all that is known.
+	Whole bool
 	// Inside is in another PID namespace than gresd.
 	Inside bool
 }
@@ -274,16 +276,15 @@ func (j *judge) exceeded(c Card, job Job, share Share, own []Process) []Finding 
 	}}
 }
 
-// strangers belong to no job of Slurm, or to one with shares of other cards
-// only. A job of Slurm without any share has whole cards, and is not ours to
-// judge.
+// strangers belong to no job of Slurm, or to one that has neither a share of the
+// card nor the whole card.
 func strangers(c Card, jobs []Job) []Finding {
 	var found []Finding
 	for _, p := range c.Processes {
 		whose := "no job of Slurm"
 		if p.Job != 0 {
 			i := slices.IndexFunc(jobs, func(job Job) bool { return job.ID == p.Job })
-			if i < 0 || jobs[i].holds(c.UUID) != nil {
+			if p.Whole || i >= 0 && jobs[i].holds(c.UUID) != nil {
 				continue
 			}
 			whose = fmt.Sprintf("job %d, which has no share of this card", p.Job)

@@ -86,7 +86,8 @@ func TestSuspects(t *testing.T) {
 
 		{"a stranger", card(process(20, 0, 1)), []Job{a}, "stranger 20"},
 		{"on a card that no job shares", card(process(20, 0, 1)), []Job{job(7, "GPU-b")}, ""},
-		{"of a job with whole cards", card(process(20, 99, 1)), []Job{a}, ""},
+		{"of a job without cards", card(process(20, 8, 1)), []Job{a}, "stranger 20"},
+		{"of a job that has the whole card", card(with(process(20, 8, 1), func(p *Process) { p.Whole = true })), []Job{a}, ""},
 		{"of a job with a share of another card", card(process(20, 8, 1)), []Job{a, job(8, "GPU-b")}, "stranger 20"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

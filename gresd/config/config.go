@@ -133,10 +133,16 @@ const (
 // Placement says who chooses cards.
 type Placement struct {
 	Mode string `toml:"mode"`
-	// Patience is how often a job is sent back for lack of room before cards are
-	// kept free for it; 0: never. Only with PlacementGresd.
+	// WaitS is how long a job waits on the node for room, before it goes back into
+	// the queue. Only with PlacementGresd, as is Patience.
+	WaitS uint32 `toml:"wait_s"`
+	// Patience is how often a job must find no room before cards are kept free for
+	// it; 0: never.
 	Patience uint32 `toml:"patience"`
 }
+
+// Wait is how long a job waits on the node for room.
+func (p Placement) Wait() time.Duration { return time.Duration(p.WaitS) * time.Second }
 
 // What divides a contended card.
 const (
@@ -288,7 +294,7 @@ func Default() Config {
 		Paths:     Paths{RunDir: "/run/vgpu", StateDir: "/var/lib/vgpu", Library: "/usr/lib/vgpu/libvgpu.so"},
 		Defaults:  Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack},
 		Limits:    Limits{Modes: []gpu.Mode{gpu.Hard, gpu.Soft}, MinSharePercent: 1, MaxSharePercent: 100, MaxCoresPercent: 100, MaxCards: request.MaxCards, Priorities: gpu.Priorities(), Policies: gpu.Policies()},
-		Placement: Placement{Mode: PlacementSlurm, Patience: 3},
+		Placement: Placement{Mode: PlacementSlurm, WaitS: 120, Patience: 3},
 		Arbiter:   Arbiter{Engine: EngineAuto, PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50},
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},

@@ -61,6 +61,7 @@ func (c Config) Validate() error {
 	if !slices.Contains([]string{PlacementSlurm, PlacementGresd}, c.Placement.Mode) {
 		k.fail("placement.mode", c.Placement.Mode, `want "slurm" or "gresd", for example mode = "slurm"`)
 	}
+	k.between("placement.wait_s", c.Placement.WaitS, 0, 120)
 	k.between("placement.patience", c.Placement.Patience, 0, 1000)
 	c.Arbiter.check(&k)
 	c.Metrics.check(&k)

@@ -84,7 +84,9 @@ func bruteForce(cards []gpu.Card, inUse InUse, req request.Request, t Table) []i
 		default:
 			rank = append([]int{left, memory}, near...)
 		}
-		rank = append(rank, members...)
+		for _, i := range slices.Backward(members) { // the highest indexes
+			rank = append(rank, -i)
+		}
 		if best == nil || slices.Compare(rank, bestRank) < 0 {
 			best, bestRank = members, rank
 		}

@@ -25,8 +25,9 @@ type candidate struct {
 // each card are the request's dominant share there.
 //
 // Sets of cards are compared by the criteria of the policy ([criteria]), the
-// first difference decides, and the lowest indexes where there is none. Every
-// set is looked at up to 8 of 16 cards.
+// first difference decides, and the highest indexes where there is none: Slurm
+// gives out whole cards from the lowest on, and shares keep out of their way.
+// Every set is looked at up to 8 of 16 cards.
 //
 // Errors: [*NoCardError] (ErrNoCard) when even the empty node could not serve
 // it, [*NoRoomError] (ErrNoRoom) when it can once other jobs end, or a
@@ -38,6 +39,8 @@ func Choose(cards []gpu.Card, inUse InUse, req request.Request, distances Distan
 	if err != nil {
 		return d, err
 	}
+	slices.Reverse(cards) // the first of equals wins
+	slices.Reverse(fitting)
 	s := newSearch(cards, inUse, fitting, max(1, req.Cards), req.Policy, distances)
 	best := s.best()
 	slices.Sort(best)
@@ -50,6 +53,7 @@ func Choose(cards []gpu.Card, inUse InUse, req request.Request, distances Distan
 			v.Reason = s.worse(best, i)
 		}
 	}
+	slices.SortFunc(d.Placement.Cards, func(a, b CardShare) int { return a.Index - b.Index })
 	return d, nil
 }
 

@@ -201,28 +201,28 @@ func TestChoices(t *testing.T) {
 		cost    Distances
 		want    []int
 	}{
-		"an empty node gives the first card":      {four, nil, share(30, 1), nil, []int{0}},
+		"an empty node gives the last card":       {four, nil, share(30, 1), nil, []int{3}},
 		"binpack fills the fullest that fits":     {four, used(four, 0, 40, 70, 80), share(30, 1), nil, []int{2}},
 		"binpack is the default and the name":     {four, used(four, 0, 40, 70, 80), with(share(30, 1), gpu.Binpack), nil, []int{2}},
 		"spread takes the emptiest":               {four, used(four, 10, 40, 5, 80), with(share(30, 1), gpu.Spread), nil, []int{2}},
-		"equals go to the lowest index":           {four, used(four, 50, 20, 50, 50), share(30, 1), nil, []int{0}},
-		"sick and MIG cards are passed over":      {sick, nil, share(30, 1), nil, []int{2}},
+		"equals go to the highest index":          {four, used(four, 50, 50, 50, 20), share(30, 1), nil, []int{2}},
+		"sick and MIG cards are passed over":      {sick, nil, share(30, 1), nil, []int{3}},
 		"memory decides where units are equal":    {mixed, nil, request.Request{Share: 30, Cards: 1, Memory: request.Memory{Bytes: 10 * gpu.GiB}}, nil, []int{1}},
-		"a whole card needs an idle one":          {four, used(four, 1, 0, 1), share(100, 1), nil, []int{1}},
+		"a whole card needs an idle one":          {four, used(four, 1, 0, 1, 1), share(100, 1), nil, []int{1}},
 		"two whole cards on one switch":           {eight, used(eight, 30), share(200, 2), pairs(), []int{2, 3}},
 		"four whole cards on one socket":          {eight, used(eight, 30), share(400, 4), pairs(), []int{4, 5, 6, 7}},
-		"five cards, as few across as can be":     {eight, used(eight, 1, 0, 1), share(500, 5), pairs(), []int{1, 4, 5, 6, 7}},
+		"five cards, as few across as can be":     {eight, used(eight, 1, 0, 1), share(500, 5), pairs(), []int{3, 4, 5, 6, 7}},
 		"one whole card leaves pairs whole":       {eight, used(eight, 30), share(100, 1), pairs(), []int{1}},
-		"topology prefers a switch to full cards": {eight, used(eight, 50, 0, 50), with(share(40, 2), gpu.Topology), pairs(), []int{0, 1}},
+		"topology prefers a switch to full cards": {eight, used(eight, 50, 0, 50), with(share(40, 2), gpu.Topology), pairs(), []int{2, 3}},
 		"binpack prefers full cards to a switch":  {eight, used(eight, 50, 0, 50), with(share(40, 2), gpu.Binpack), pairs(), []int{0, 2}},
-		"spread over two prefers idle cards":      {eight, used(eight, 50, 0, 50), with(share(40, 2), gpu.Spread), pairs(), []int{4, 5}},
+		"spread over two prefers idle cards":      {eight, used(eight, 50, 0, 50), with(share(40, 2), gpu.Spread), pairs(), []int{6, 7}},
 		"without costs NUMA nodes decide":         {four, used(four, 1), share(200, 2), nil, []int{2, 3}},
 		"all cards":                               {four, nil, share(400, 4), nil, []int{0, 1, 2, 3}},
-		"exclusive takes an idle card":            {four, used(four, 10, 0, 20), with(share(30, 1), gpu.Exclusive), nil, []int{1}},
-		"exclusive cards are near each other":     {eight, used(eight, 1, 0, 1), with(share(60, 2), gpu.Exclusive), pairs(), []int{4, 5}},
+		"exclusive takes an idle card":            {four, used(four, 10, 0, 20), with(share(30, 1), gpu.Exclusive), nil, []int{3}},
+		"exclusive cards are near each other":     {eight, used(eight, 1, 0, 1), with(share(60, 2), gpu.Exclusive), pairs(), []int{6, 7}},
 		"one idle card of a pair that is broken":  {eight, used(eight, 0, 0, 0, 0, 0, 30), share(100, 1), pairs(), []int{4}},
 		"distances that are not known are far":    {four, nil, share(200, 2), Table{nil, nil, {}, {50, 50, 40}}, []int{2, 3}},
-		"the dominant share is what must fit":     {four, used(four, 60), request.Request{Share: 10, Cards: 1, Memory: request.Memory{Percent: 50}}, nil, []int{1}},
+		"the dominant share is what must fit":     {four, used(four, 60), request.Request{Share: 10, Cards: 1, Memory: request.Memory{Percent: 50}}, nil, []int{3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Choose(test.cards, test.inUse, test.request, test.cost)
@@ -288,7 +288,7 @@ func TestMoreCardsThanEverySetCanBeLookedAt(t *testing.T) {
 		}
 	}
 	got, err := Choose(cards, used(cards, 1, 0, 0, 0, 0, 1), share(400, 4), cost)
-	if err != nil || !reflect.DeepEqual(indexes(got), []int{8, 9, 10, 11}) {
+	if err != nil || !reflect.DeepEqual(indexes(got), []int{20, 21, 22, 23}) {
 		t.Errorf("got %v, %v", indexes(got), err)
 	}
 }

@@ -31,12 +31,12 @@ const (
 	TooFew     Reason = "too_few"     // it fits, but not as many cards as asked for do
 	Held       Reason = "held"        // kept free for a job that has waited longer
 
-	LeavesMore  Reason = "leaves_more"  // binpack: a card was taken of which less stays unused
-	LeavesLess  Reason = "leaves_less"  // spread: an emptier card was taken
-	Farther     Reason = "farther"      // the cards taken are nearer to each other
-	SplitsIdle  Reason = "splits_idle"  // the idle cards left to later jobs would be farther apart
-	MoreNUMA    Reason = "more_numa"    // the cards taken are on fewer NUMA nodes
-	HigherIndex Reason = "higher_index" // equal in all else
+	LeavesMore Reason = "leaves_more" // binpack: a card was taken of which less stays unused
+	LeavesLess Reason = "leaves_less" // spread: an emptier card was taken
+	Farther    Reason = "farther"     // the cards taken are nearer to each other
+	SplitsIdle Reason = "splits_idle" // the idle cards left to later jobs would be farther apart
+	MoreNUMA   Reason = "more_numa"   // the cards taken are on fewer NUMA nodes
+	LowerIndex Reason = "lower_index" // equal in all else
 )
 
 var reasons = []struct {
@@ -62,7 +62,7 @@ var reasons = []struct {
 	{Farther, "farther from the other cards than what was taken"},
 	{SplitsIdle, "taking it would leave later jobs worse sets of idle cards"},
 	{MoreNUMA, "on another NUMA node than the cards taken"},
-	{HigherIndex, "as good as what was taken, which has a lower index"},
+	{LowerIndex, "as good as what was taken, which has a higher index"},
 }
 
 // Reasons returns every reason, in a fixed order.
@@ -126,7 +126,7 @@ func (d *Decision) LeaveOpen() {
 	for _, better := range worseBy {
 		d.give(better, Fits)
 	}
-	d.give(HigherIndex, Fits)
+	d.give(LowerIndex, Fits)
 	d.give(Taken, Fits)
 }
 

@@ -79,12 +79,12 @@ func TestReasonsOfChoices(t *testing.T) {
 		request request.Request
 		want    []Reason
 	}{
-		"cards out of use":          {sick, nil, share(30, 1), []Reason{Unhealthy, MIG, Taken, HigherIndex}},
+		"cards out of use":          {sick, nil, share(30, 1), []Reason{Unhealthy, MIG, LowerIndex, Taken}},
 		"too full":                  {four, used(four, 80, 75, 50), share(30, 1), []Reason{NoShare, NoShare, Taken, LeavesMore}},
 		"too full for the memory":   {four, used(four, 80, 95, 50), memory(20 * gpu.GiB), []Reason{NoMemory, NoShare, Taken, LeavesMore}},
 		"a card that is too small":  {small, nil, memory(30 * gpu.GiB), []Reason{TooSmall, Taken}},
 		"an emptier card":           {four, used(four, 10, 40, 5, 80), with(share(30, 1), gpu.Spread), []Reason{LeavesLess, LeavesLess, Taken, NoShare}},
-		"other jobs":                {four, used(four, 10, 0, 100), with(share(30, 1), gpu.Exclusive), []Reason{Occupied, Taken, Occupied, HigherIndex}},
+		"other jobs":                {four, used(four, 10, 0, 100), with(share(30, 1), gpu.Exclusive), []Reason{Occupied, LowerIndex, Occupied, Taken}},
 		"one of two":                {four, used(four, 90, 90, 90), share(60, 2), []Reason{NoShare, NoShare, NoShare, TooFew}},
 		"none":                      {four, nil, request.Request{}, []Reason{BadRequest, BadRequest, BadRequest, BadRequest}},
 		"a ceiling below the share": {four, nil, request.Request{Share: 50, Mode: gpu.Soft, Ceiling: 20}, []Reason{BadRequest, BadRequest, BadRequest, BadRequest}},

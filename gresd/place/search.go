@@ -312,5 +312,5 @@ func (s *search) worse(best []int, i int) Reason {
 			return worseBy[c]
 		}
 	}
-	return HigherIndex
+	return LowerIndex
 }

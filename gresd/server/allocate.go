@@ -66,6 +66,9 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		return s.refuse(w, facts, fmt.Sprintf("vgpu: request: job %d: %v", w.JobID, err))
 	}
 	if !wants {
+		if s.cfg().Placement.Mode == config.PlacementGresd {
+			return s.grantWhole(ctx, w, facts)
+		}
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 
@@ -77,31 +80,38 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 
 	s.Costs.Await(ctx) // a grant names what a context costs
 	waited := s.waited(w.JobID)
-	placed, err := s.allocateAlone(facts, req, w.Restart)
-	if errors.Is(err, place.ErrNoRoom) {
-		// A job may have ended without its Epilog: look, then try once more.
-		if s.Reconcile(ctx) == nil {
-			placed, err = s.allocateAlone(facts, req, w.Restart)
-		}
-	}
+	placed, err := s.findRoom(ctx, w, wanted{facts: facts, req: req, try: func() (string, error) { return s.allocateAlone(facts, req, w.Restart) }})
 	s.countCards(facts.JobID)
-	switch {
-	case err == nil:
-		s.unqueue(ctx, w, facts)
-		if err := s.awaitMPS(ctx, w.JobID); err != nil {
-			return s.refuse(w, facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
+	if err != nil {
+		if errors.Is(err, errSick) {
+			s.foundNoRoom(wanted{facts: facts, req: req})
 		}
-		if waited > 0 {
-			s.tell(ctx, w, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", count(waited)))
-		}
-		return wire.Reply{OK: true, Result: wire.Granted, JobDir: placed}
-	case errors.Is(err, place.ErrNoRoom), errors.Is(err, errSick):
-		return s.noRoom(ctx, w, facts, err)
-	case isMistake(err):
-		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, err))
-	default:
-		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
+		return s.notPlaced(ctx, w, facts, err)
 	}
+	s.unqueue(ctx, w, facts)
+	if err := s.awaitMPS(ctx, w.JobID); err != nil {
+		return s.refuse(w, facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
+	}
+	if waited > 0 {
+		s.tell(ctx, w, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", count(waited)))
+	}
+	return wire.Reply{OK: true, Result: wire.Granted, JobDir: placed}
+}
+
+// notPlaced answers for a job that got no card, and why.
+func (s *Server) notPlaced(ctx context.Context, w wire.Request, facts slurm.JobFacts, why error) wire.Reply {
+	switch {
+	case errors.Is(why, errNoTurn):
+		return busyError("vgpu: place: job %d: %v", w.JobID, why)
+	case errors.Is(why, errLeft):
+		s.leaveLine(w.JobID)
+		return userError("vgpu: place: job %d: %v", w.JobID, why)
+	case errors.Is(why, place.ErrNoRoom), errors.Is(why, errSick):
+		return s.noRoom(ctx, w, facts, why)
+	case isMistake(why):
+		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, why))
+	}
+	return nodeError("vgpu: grant: job %d: %v", w.JobID, why)
 }
 
 func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
@@ -222,7 +232,7 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 
 // place runs slurmctld's choice, or our own, against what is in use.
 func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, error) {
-	hw, inUse := s.cards.Load(), s.Ledger.InUse()
+	hw, inUse := s.cards.Load(), s.inUse()
 	var d place.Decision
 	var err error
 	if s.cfg().Placement.Mode == config.PlacementGresd {
@@ -427,6 +437,10 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	}
 	defer s.lockJob(jobID)()
 	_, known := s.Ledger.Get(jobID)
+	s.room.end(jobID, true)
+	if s.whole.forget(jobID) {
+		s.room.changed()
+	}
 	s.noteUsage(jobID)
 	if err := s.drop(jobID); err != nil {
 		return nodeError("vgpu: release: job %d: %v", jobID, err)
@@ -442,10 +456,14 @@ func (s *Server) release(w wire.Request) wire.Reply {
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.Grants.Revoke(jobID)
-	if _, err := s.Ledger.Delete(jobID); err != nil {
+	held, err := s.Ledger.Delete(jobID)
+	if err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
-	_, err := s.Grants.Remove(jobID)
+	if held {
+		s.room.changed()
+	}
+	_, err = s.Grants.Remove(jobID)
 	return err
 }
 

@@ -80,7 +80,7 @@ func TestGrantOnATasksWord(t *testing.T) {
 }
 
 func TestMarkForTasksWithoutShards(t *testing.T) {
-	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd }).start()
+	n := newTestNode(t, gresdPlaces).start()
 	if !exists(n.cfg.Paths.Ask()) {
 		t.Error("tasks are not told to ask")
 	}
@@ -364,7 +364,7 @@ func TestJobThatSlurmctldForgotIsNoNodeFault(t *testing.T) {
 }
 
 func TestGresdPlaces(t *testing.T) {
-	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd }).start()
+	n := newTestNode(t, gresdPlaces).start()
 	counted := func(count gpu.Share) func(*slurm.JobFacts) {
 		return func(f *slurm.JobFacts) { f.Units, f.Counted = nil, count }
 	}

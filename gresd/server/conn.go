@@ -169,7 +169,14 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred) 
 			s.answer(conn, userError("vgpu: gresd: request: %v", err))
 			return
 		}
-		if !s.rates.wait(ctx, cred.UID, req.Op) || !s.answer(conn, s.dispatch(ctx, req, cred)) {
+		if !s.rates.wait(ctx, cred.UID, req.Op) {
+			return
+		}
+		rep := s.dispatch(ctx, req, cred)
+		if ctx.Err() != nil && rep.Kind == wire.KindBusy {
+			return // the next gresd knows better: who hears nothing asks it
+		}
+		if !s.answer(conn, rep) {
 			return
 		}
 	}
@@ -249,7 +256,7 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 		return s.set(req)
 	}
 	rep := s.grant(ctx, req)
-	s.Observer.GrantTook(time.Since(start))
+	s.Observer.GrantTook(time.Since(start) - s.room.answered(req.JobID)) // a wait for room is no fault of ours
 	s.Observer.Placed(resultName(rep))
 	return rep
 }

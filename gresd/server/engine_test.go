@@ -91,7 +91,7 @@ func TestTasksLearnTheCardsThatGresdChose(t *testing.T) {
 	n.want(n.counted(1, 60), wire.Granted)
 	n.want(n.counted(2, 60), wire.Granted)
 	for i, job := range []uint32{1, 2} {
-		want := "CUDA_VISIBLE_DEVICES=" + string(n.cards.cards[i].UUID) + "\n"
+		want := "CUDA_VISIBLE_DEVICES=" + string(n.cards.cards[1-i].UUID) + "\n"
 		if text, err := os.ReadFile(n.file(job, "environment")); err != nil || string(text) != want {
 			t.Errorf("job %d: environment %q, %v; want %q", job, text, err, want)
 		}
@@ -234,7 +234,7 @@ func TestADaemonThatFailsRefusesItsJob(t *testing.T) {
 
 // gresd chooses a card where the engines go together.
 func TestGresdChoosesACardOfTheSameEngine(t *testing.T) {
-	n, _ := newMPSNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd })
+	n, _ := newMPSNode(t, gresdPlaces)
 	n.start()
 	counted := func(f *slurm.JobFacts) { f.Units, f.Counted = nil, 30 }
 	on := func(id uint32) gpu.UUID {

@@ -103,7 +103,7 @@ func readGRES(text string) (cardType, share string, err error) {
 // wouldPlace is place for a job that is not there. Where slurmctld chooses, the
 // cards that it could choose from are all that can be told.
 func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
-	hw, inUse := s.cards.Load(), s.Ledger.InUse()
+	hw, inUse := s.cards.Load(), s.inUse()
 	var only []string
 	if cardType != "" {
 		only = []string{cardType}

@@ -15,7 +15,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func byGresd(c *config.Config) { c.Placement.Mode = config.PlacementGresd }
+func byGresd(c *config.Config) { c.Placement.Mode, c.Placement.WaitS = config.PlacementGresd, 0 }
 
 // counted makes a job that slurmctld gave a plain count.
 func counted(n gpu.Share) func(*slurm.JobFacts) {
@@ -47,11 +47,11 @@ func TestExplainAJobOfTheUsers(t *testing.T) {
 	n.want(n.job(9, 90, counted(90), batch), wire.Requeued)
 
 	e := n.explainAs(nobody, wire.Request{JobID: 7})
-	if cardReasons(e) != "taken higher_index" || e.Decided == nil || e.Lost || e.Message != "" || e.Placement != "gresd" {
+	if cardReasons(e) != "lower_index taken" || e.Decided == nil || e.Lost || e.Message != "" || e.Placement != "gresd" {
 		t.Errorf("job 7: %+v", e)
 	}
-	if c := e.Cards[0]; c.FreeShare != 100 || c.WantShare != 30 || c.WantBytes != 30<<30 || c.Type != "h200" || c.Why != place.Taken.Words() {
-		t.Errorf("job 7, card 0: %+v", c)
+	if c := e.Cards[1]; c.FreeShare != 100 || c.WantShare != 30 || c.WantBytes != 30<<30 || c.Type != "h200" || c.Why != place.Taken.Words() {
+		t.Errorf("job 7, card 1: %+v", c)
 	}
 	// Its reasons are those of the time when it was decided, although it went
 	// back into the queue.
@@ -59,12 +59,12 @@ func TestExplainAJobOfTheUsers(t *testing.T) {
 	if cardReasons(e) != "no_share no_share" || !strings.Contains(e.Message, "want 90 % and 90 GiB on one card") {
 		t.Errorf("job 9: %+v", e)
 	}
-	if e = n.explainAs(0, wire.Request{JobID: 8}); cardReasons(e) != "no_share taken" {
+	if e = n.explainAs(0, wire.Request{JobID: 8}); cardReasons(e) != "taken no_share" {
 		t.Errorf("job 8: %+v", e)
 	}
 	// The retry after a look at the world is not counted twice.
 	n.count.mu.Lock()
-	if got := fmt.Sprint(n.count.cards); got != "map[higher_index:1 no_share:3 taken:2]" {
+	if got := fmt.Sprint(n.count.cards); got != "map[lower_index:1 no_share:3 taken:2]" {
 		t.Errorf("counted %s", got)
 	}
 	n.count.mu.Unlock()
@@ -72,7 +72,7 @@ func TestExplainAJobOfTheUsers(t *testing.T) {
 	// After a restart the placement is known, and the rest is said to be lost.
 	n.restart()
 	e = n.explainAs(nobody, wire.Request{JobID: 7})
-	if cardReasons(e) != "taken no_share" || !e.Lost || e.Decided == nil || e.Cards[0].FreeShare != 100 || !strings.Contains(e.Request, "share=30") {
+	if cardReasons(e) != "no_share taken" || !e.Lost || e.Decided == nil || e.Cards[1].FreeShare != 100 || !strings.Contains(e.Request, "share=30") {
 		t.Errorf("job 7 after a restart: %+v", e)
 	}
 }
@@ -87,11 +87,11 @@ func TestExplainTellsNothingOfOthersJobs(t *testing.T) {
 		t.Errorf("another's job: %q; no job: %q", others.Message, absent.Message)
 	}
 	now := wire.Request{GRES: "vgpu:20"}
-	if e := n.explainAs(nobody, now); e.Cards[0].Jobs != 2 || !slices.Equal(e.Cards[0].JobIDs, []uint32{7}) || e.Decided != nil {
-		t.Errorf("what nobody sees: %+v", e.Cards[0])
+	if e := n.explainAs(nobody, now); e.Cards[1].Jobs != 2 || !slices.Equal(e.Cards[1].JobIDs, []uint32{7}) || e.Decided != nil {
+		t.Errorf("what nobody sees: %+v", e.Cards[1])
 	}
-	if e := n.explainAs(0, now); !slices.Equal(e.Cards[0].JobIDs, []uint32{7, 8}) {
-		t.Errorf("what root sees: %+v", e.Cards[0])
+	if e := n.explainAs(0, now); !slices.Equal(e.Cards[1].JobIDs, []uint32{7, 8}) {
+		t.Errorf("what root sees: %+v", e.Cards[1])
 	}
 	n.restart() // from the ledger, too
 	if rep := n.askAs(nobody, wire.Request{Op: wire.OpExplain, JobID: 8}); rep.OK {
@@ -103,7 +103,7 @@ func TestExplainARequest(t *testing.T) {
 	n := newTestNode(t, byGresd, func(c *config.Config) { c.Limits.MaxMem = "60G" })
 	n.cards.cards[1].Type = "a100"
 	n.start()
-	n.want(n.job(7, 30, counted(30)), wire.Granted)
+	n.want(n.job(7, 30, ofType(30, "h200")), wire.Granted)
 	for name, c := range map[string]struct {
 		req     wire.Request
 		reasons string

@@ -42,6 +42,7 @@ type clusterState struct {
 	Absent   int                       // so many requeues find no slurmctld
 	Deaf     bool                      // a requeue is done and not answered
 	Old      bool                      // 22.05
+	Serial   bool                      // PrologFlags
 	Jobs     map[uint32]slurm.JobFacts // the living ones
 	Pending  map[uint32]slurm.JobFacts // those that were requeued
 	Broken   map[uint32]string         // jobs whose facts cannot be read
@@ -159,8 +160,12 @@ func (f fakeCluster) Explain(_ context.Context, id uint32, line string) error {
 	return f.save(state)
 }
 
-func (f fakeCluster) CredentialLife(context.Context) (time.Duration, error) {
-	return 5 * time.Minute, nil
+func (f fakeCluster) Settings(context.Context) (slurm.Settings, error) {
+	state := f.load()
+	if state.Down {
+		return slurm.Settings{}, slurm.ErrUnavailable
+	}
+	return slurm.Settings{CredentialLife: 5 * time.Minute, SerialProlog: state.Serial}, nil
 }
 
 func (f fakeCluster) Delay(_ context.Context, id uint32, by time.Duration) error {
@@ -168,6 +173,10 @@ func (f fakeCluster) Delay(_ context.Context, id uint32, by time.Duration) error
 		return slurm.ErrUnavailable
 	}
 	return f.note(fmt.Sprintf("%d later %s", id, by))
+}
+
+func (f fakeCluster) Extend(_ context.Context, id uint32, limit time.Duration) error {
+	return f.note(fmt.Sprintf("%d limit %s", id, limit.Round(time.Second)))
 }
 
 func (f fakeCluster) note(text string) error {
@@ -224,6 +233,7 @@ type counter struct {
 	mu     sync.Mutex
 	counts map[string]int
 	cards  map[string]int // decided, by reason
+	took   time.Duration  // the last grant
 }
 
 func (c *counter) Placed(r string) {
@@ -244,7 +254,11 @@ func (c *counter) CardDecided(r string) {
 	c.cards[r]++
 }
 
-func (c *counter) GrantTook(time.Duration)        {}
+func (c *counter) GrantTook(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.took = d
+}
 func (c *counter) ReleaseTook(time.Duration)      {}
 func (c *counter) Reconciled(time.Duration, bool) {}
 func (c *counter) Corrected(kind string)          { c.Placed("corrected " + kind) }

@@ -85,6 +85,7 @@ func (s *Server) CardChanged(c health.Change) {
 	s.cardsMu.Lock()
 	s.cards.Store(s.judged(s.cards.Load()))
 	s.cardsMu.Unlock()
+	s.room.changed()
 
 	text := fmt.Sprintf("vgpu: health: card %s is well again", s.CardName(c.UUID))
 	switch {
@@ -204,7 +205,7 @@ func (s *Server) cordon(w wire.Request) wire.Reply {
 		if err := s.Health.Cordon(uuid, w.Reason); err != nil {
 			return nodeError("vgpu: cordon: card %s: it is out of use until gresd restarts: %v", name, err)
 		}
-		jobs := s.Ledger.InUse()[uuid].Jobs
+		jobs := s.inUse()[uuid].Jobs
 		return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf(
 			"card %s: cordoned: no new jobs; jobs that stay on it: %d", name, jobs)}
 	}

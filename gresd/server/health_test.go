@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
@@ -110,7 +109,7 @@ func TestCordonIsForRoot(t *testing.T) {
 }
 
 func TestPlacementOfOursGoesAround(t *testing.T) {
-	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd }).start()
+	n := newTestNode(t, gresdPlaces).start()
 	n.want(wire.Request{Op: wire.OpCordon, Card: "0"}, wire.Changed)
 	job := func(id uint32) wire.Request {
 		req := n.job(id, 60, func(f *slurm.JobFacts) { f.Units, f.Counted = nil, 60 })

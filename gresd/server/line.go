@@ -15,6 +15,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -22,11 +23,15 @@ import (
 // job. s.placing is held.
 func (s *Server) choose(jobID uint32, cards []gpu.Card, inUse place.InUse, req request.Request, d place.Distances) (place.Decision, error) {
 	s.lineMu.Lock()
-	holder, held, ok := s.line.Holder()
+	holder, held := s.line.Kept(s.room.has, s.haveRoom)
 	s.lineMu.Unlock()
+	if holder == jobID {
+		held = nil
+	}
+	held = append(slices.Clone(held), s.room.wholeBefore(jobID)...)
 	decision, err := place.Choose(cards, inUse, req, d)
 	taken := func(c place.CardShare) bool { return slices.Contains(held, c.UUID) }
-	if err != nil || !ok || holder == jobID || !slices.ContainsFunc(decision.Placement.Cards, taken) {
+	if err != nil || !slices.ContainsFunc(decision.Placement.Cards, taken) {
 		return decision, err
 	}
 	isHeld := func(c gpu.Card) bool { return slices.Contains(held, c.UUID) }
@@ -66,26 +71,51 @@ func indexes(cards []gpu.Card, of []gpu.UUID) string {
 	return "cards " + strings.Join(words, " and ") + " are"
 }
 
-// sentBack counts a job that found no card here and will come again, and holds
-// cards for it when it is its turn. The words are for the job's user.
-func (s *Server) sentBack(jobID uint32) string {
-	if s.cfg().Placement.Mode != config.PlacementGresd {
-		return ""
+// foundNoRoom counts a job that found no card here and will come again, and holds cards for
+// whom it is the turn of.
+func (s *Server) foundNoRoom(want wanted) {
+	if !want.facts.Batch || want.whole != nil || s.cfg().Placement.Mode != config.PlacementGresd {
+		return
 	}
 	s.lineMu.Lock()
 	defer s.lineMu.Unlock()
-	times, turn, err := s.line.SentBack(jobID, time.Now())
-	made, decided := s.decisions.get(jobID)
-	if err == nil && turn && decided {
-		err = s.hold(jobID, made.request)
+	_, err := s.line.NoRoom(want.facts.JobID, want.req, time.Now())
+	if err = errors.Join(err, s.holdNext()); err != nil {
+		s.Log.Warn("line of waiting jobs", "job_id", want.facts.JobID, "error", err)
 	}
-	if err != nil {
-		s.Log.Warn("line of waiting jobs", "job_id", jobID, "error", err)
+}
+
+// inLineSince is since when a job has found no room; now, for one that comes for the first time.
+func (s *Server) inLineSince(jobID uint32) time.Time {
+	s.lineMu.Lock()
+	defer s.lineMu.Unlock()
+	if job, known := s.line.Get(jobID); known {
+		return job.Since
 	}
-	holder, held, ok := s.line.Holder()
-	words := "sent back " + count(times)
-	if ok && holder == jobID {
-		words += "; " + indexes(s.cards.Load().cards, held) + " kept free for it"
+	return time.Now()
+}
+
+// holdNext holds cards for the job of which it is the turn. s.lineMu is held.
+func (s *Server) holdNext() error {
+	job, ok := s.line.Next()
+	if !ok {
+		return nil
+	}
+	return s.hold(job.ID, job.Request)
+}
+
+// sentBack is how often a job was sent back, this time included, in words for its user; "" for
+// one that is not in the line.
+func (s *Server) sentBack(jobID uint32) string {
+	s.lineMu.Lock()
+	defer s.lineMu.Unlock()
+	job, known := s.line.Get(jobID)
+	if !known {
+		return ""
+	}
+	words := "sent back " + count(job.Times)
+	if len(job.Held) > 0 {
+		words += "; " + indexes(s.cards.Load().cards, job.Held) + " kept free for it"
 	}
 	return words
 }
@@ -93,7 +123,7 @@ func (s *Server) sentBack(jobID uint32) string {
 // hold picks cards for a job: of those that could serve it when they are empty,
 // the ones with the least to wait for. s.lineMu is held.
 func (s *Server) hold(jobID uint32, req request.Request) error {
-	hw, inUse := s.cards.Load(), s.Ledger.InUse()
+	hw, inUse := s.cards.Load(), s.inUse()
 	cards := slices.DeleteFunc(slices.Clone(hw.cards), func(c gpu.Card) bool { return !c.Healthy || c.MIG })
 	slices.SortStableFunc(cards, func(a, b gpu.Card) int {
 		if d := int(inUse[a.UUID].Units) - int(inUse[b.UUID].Units); d != 0 {
@@ -132,11 +162,17 @@ func (s *Server) waited(jobID uint32) uint32 {
 	return job.Times
 }
 
+// leaveLine is for a job that was placed, or does not come again. Cards that were held for it
+// are for the next.
 func (s *Server) leaveLine(jobID uint32) {
 	s.lineMu.Lock()
 	defer s.lineMu.Unlock()
-	if err := s.line.Leave(jobID); err != nil {
+	job, _ := s.line.Get(jobID)
+	if err := errors.Join(s.line.Leave(jobID), s.holdNext()); err != nil {
 		s.Log.Warn("line of waiting jobs", "job_id", jobID, "error", err)
+	}
+	if len(job.Held) > 0 {
+		s.room.changed()
 	}
 }
 
@@ -166,15 +202,16 @@ func (s *Server) tidyLine(ctx context.Context) {
 	for _, id := range gone {
 		errs = append(errs, s.line.Leave(id))
 	}
-	if id, held, ok := s.line.Holder(); ok {
-		late, err := s.line.Look(s.haveRoom(id, held), time.Now())
-		if errs = append(errs, err); late {
-			s.Log.Warn("cards are free again: the job for which they were kept did not come", "job_id", id)
-		}
+	holder, _ := s.line.Holder()
+	late, err := s.line.Look(time.Now(), s.room.has)
+	if late {
+		s.Log.Warn("cards are free again: the job for which they were kept did not come", "job_id", holder.ID)
 	}
+	errs = append(errs, err, s.holdNext())
 	if err := errors.Join(errs...); err != nil {
 		s.Log.Warn("line of waiting jobs", "error", err)
 	}
+	s.room.changed()
 }
 
 // isGone says that a waiting job will not come to this node any more, for all
@@ -191,15 +228,11 @@ func (s *Server) isGone(ctx context.Context, jobID uint32) bool {
 	return true
 }
 
-// haveRoom says whether held cards could serve their job now. s.lineMu is held.
-func (s *Server) haveRoom(jobID uint32, held []gpu.UUID) bool {
-	made, decided := s.decisions.get(jobID)
-	if !decided {
-		return true // gresd was restarted: the job must come once to be known
-	}
+// haveRoom says whether the cards that are held for a job could serve it now.
+func (s *Server) haveRoom(job waiting.Job) bool {
 	hw := s.cards.Load()
-	cards := slices.DeleteFunc(slices.Clone(hw.cards), func(c gpu.Card) bool { return !slices.Contains(held, c.UUID) })
-	_, err := place.Choose(cards, s.Ledger.InUse(), made.request, hw.distances)
+	cards := slices.DeleteFunc(slices.Clone(hw.cards), func(c gpu.Card) bool { return !slices.Contains(job.Held, c.UUID) })
+	_, err := place.Choose(cards, s.inUse(), job.Request, hw.distances)
 	return err == nil
 }
 

@@ -15,7 +15,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func gresdPlaces(c *config.Config) { c.Placement.Mode, c.Placement.Patience = config.PlacementGresd, 2 }
+func gresdPlaces(c *config.Config) {
+	c.Placement.Mode, c.Placement.WaitS, c.Placement.Patience = config.PlacementGresd, 0, 2
+}
 
 // counted is a job of which slurmctld knows no more than how much it wants.
 func (n *testNode) counted(id uint32, units gpu.Share, change ...func(*slurm.JobFacts)) wire.Request {
@@ -43,20 +45,20 @@ func TestAJobThatWasSentBackOftenGetsCardsHeld(t *testing.T) {
 		t.Errorf("the user is told %q", told)
 	}
 	n.want(large(), wire.Requeued)
-	if told := n.told(10); !strings.HasSuffix(told, "(sent back 2 times; card 1 is kept free for it)") {
+	if told := n.told(10); !strings.HasSuffix(told, "(sent back 2 times; card 0 is kept free for it)") {
 		t.Errorf("the user is told %q", told)
 	}
 	n.restart() // what is held outlives gresd
 
-	// A share of card 1 becomes free, and no other job gets it.
+	// A share of card 0 becomes free, and no other job gets it.
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 6}, wire.Released)
 	n.end(6)
 	small := n.want(n.counted(11, 30, batch), wire.Requeued)
-	if !strings.Contains(small.Message, "card 1 is kept free for a job that has waited longer") {
+	if !strings.Contains(small.Message, "card 0 is kept free for a job that has waited longer") {
 		t.Errorf("the small job is told %q", small.Message)
 	}
 	e := n.explainAs(0, wire.Request{JobID: 11})
-	if got := cardReasons(e); got != "no_share held" {
+	if got := cardReasons(e); got != "held no_share" {
 		t.Errorf("vgpuctl explain: %q", got)
 	}
 	// Nor one that wants both cards, which are not too few for that.
@@ -70,7 +72,7 @@ func TestAJobThatWasSentBackOftenGetsCardsHeld(t *testing.T) {
 	if told := n.told(10); told != "vgpu: place: found a card after it was sent back 2 times" {
 		t.Errorf("the user is told %q", told)
 	}
-	n.want(n.counted(11, 10, batch), wire.Granted) // what is left of card 1 is free for all
+	n.want(n.counted(11, 10, batch), wire.Granted) // what is left of card 0 is free for all
 }
 
 func TestCardsAreNotHeldForAJobThatIsGone(t *testing.T) {
@@ -81,12 +83,12 @@ func TestCardsAreNotHeldForAJobThatIsGone(t *testing.T) {
 		n.want(n.counted(10, 80, batch), wire.Requeued)
 	}
 	n.tidyLine(t.Context())
-	if id, _, ok := n.line.Holder(); !ok || id != 10 {
-		t.Fatalf("held for job %d, %v; want 10, which is pending", id, ok)
+	if job, ok := n.line.Holder(); !ok || job.ID != 10 {
+		t.Fatalf("held for %+v, %v; want job 10, which is pending", job, ok)
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
 	n.tidyLine(t.Context())
-	if _, _, ok := n.line.Holder(); !ok {
+	if _, ok := n.line.Holder(); !ok {
 		t.Error("nothing is held while slurmctld does not answer")
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down, s.Pending = false, nil }) // scancel
@@ -109,12 +111,13 @@ func TestCardsAreNotHeldForever(t *testing.T) {
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
 	n.end(1)
 	n.tidyLine(t.Context())
-	jobs := n.line.Jobs()
-	if len(jobs) != 1 || jobs[0].Room.IsZero() {
-		t.Fatalf("the line is %+v, want one job whose card has its room", jobs)
-	}
-	if late, err := n.line.Look(true, time.Now().Add(waiting.HoldFor+time.Second)); err != nil || !late {
-		t.Fatalf("late %v, %v", late, err)
+	for _, look := range []struct {
+		after time.Duration
+		late  bool
+	}{{waiting.HoldFor - time.Minute, false}, {waiting.HoldFor + time.Minute, true}} {
+		if late, err := n.line.Look(time.Now().Add(look.after), n.room.has); err != nil || late != look.late {
+			t.Fatalf("after %s: late %v, %v", look.after, late, err)
+		}
 	}
 	n.want(n.counted(3, 90), wire.Granted)
 }

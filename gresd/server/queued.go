@@ -139,8 +139,8 @@ func (s *Server) putOffJob(ctx context.Context, w wire.Request) {
 	if delay == 0 {
 		return
 	}
-	life, err := client.CredentialLife(ctx)
-	earliest := life + afterCredential
+	known, err := s.settings(ctx, w.Conf)
+	earliest := known.CredentialLife + afterCredential
 	if err == nil {
 		err = client.Delay(ctx, w.JobID, max(delay, earliest))
 	}

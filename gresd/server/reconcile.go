@@ -51,6 +51,9 @@ func (s *Server) Reconcile(ctx context.Context) error {
 		asked[rec.JobID] = rec.Created
 	}
 	live, err := s.liveJobs(ctx)
+	if err == nil {
+		s.compared.Store(&began)
+	}
 	strays := s.strays(ctx, live)
 
 	// One job after the other, each under its own lock: others go on meanwhile.
@@ -66,6 +69,7 @@ func (s *Server) Reconcile(ctx context.Context) error {
 	}
 	if err == nil {
 		errs = append(errs, s.sweepPlain(live, began))
+		s.reconcileWhole(ctx, live, began)
 	}
 	s.mu.Lock()
 	recovers := s.lost && !s.recovering && err == nil

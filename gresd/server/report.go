@@ -59,7 +59,7 @@ func (s *Server) status(root bool) *wire.Status {
 }
 
 func (s *Server) cardList() []wire.Card {
-	inUse := s.Ledger.InUse()
+	inUse := s.inUse()
 	cores := map[string]uint32{}
 	for _, rec := range s.Ledger.List() {
 		if rec.State == ledger.Granted {

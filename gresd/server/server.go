@@ -46,8 +46,9 @@ type Slurm interface {
 	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	LiveJobs(ctx context.Context, node string) (map[uint32]string, error)
 	Requeue(ctx context.Context, jobID uint32) error
-	CredentialLife(ctx context.Context) (time.Duration, error)
+	Settings(ctx context.Context) (slurm.Settings, error)
 	Delay(ctx context.Context, jobID uint32, by time.Duration) error
+	Extend(ctx context.Context, jobID uint32, limit time.Duration) error
 	Notify(ctx context.Context, jobID uint32, message string) error
 	Explain(ctx context.Context, jobID uint32, message string) error
 	LosesShards(ctx context.Context) (bool, error)
@@ -134,14 +135,19 @@ type Server struct {
 
 	conns limits
 	rates rates
+	whole wholeCards
 
 	queued queued
 
 	decisions decisions
 	lineMu    sync.Mutex
 	line      *waiting.Line // with lineMu
-	keeps     atomic.Bool   // this Slurm never starts a job without its shards
+	room      room
+	keeps     atomic.Bool // this Slurm never starts a job without its shards
 	shardless shardless
+
+	knownSettings settingsOf
+	compared      atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
 
 	mps *mps.Manager
 
@@ -178,6 +184,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		lost: ledgerLost, told: told{wake: make(chan struct{}, 1)},
 	}
 	s.config.Store(&parts.Config)
+	s.compared.Store(&time.Time{})
 	if s.line, err = waiting.Open(parts.Config.Paths.Waiting(), parts.Config.Placement.Patience); err != nil {
 		return nil, err
 	}
@@ -265,6 +272,7 @@ func (s *Server) refreshCards() {
 	s.cardsMu.Lock()
 	defer s.cardsMu.Unlock()
 	s.cards.Store(s.judged(next))
+	s.room.changed()
 }
 
 // Run serves at a socket of [Listen] until ctx is done, and closes it. It calls ready once, when

@@ -23,7 +23,7 @@ const askedFormat = "JobID:16,tres-per-node:8192,tres-per-task:8192"
 
 // Asked returns what a job asks for. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) Asked(ctx context.Context, jobID uint32) (Asked, error) {
-	text, err := c.run(ctx, c.squeue, "--local", "-a", "-t", "all", "-h", "-j", id(jobID), "-O", askedFormat)
+	text, err := c.run(ctx, "squeue", "--local", "-a", "-t", "all", "-h", "-j", id(jobID), "-O", askedFormat)
 	if err != nil {
 		return Asked{}, err
 	}

@@ -162,17 +162,49 @@ func TestCancellingAJobThatIsGoneIsNoError(t *testing.T) {
 	}
 }
 
-func TestCredentialLife(t *testing.T) {
-	for text, want := range map[string]time.Duration{
-		"AuthInfo                = cred_expire=5,socket=/x\nAuthType = auth/munge\n": 5 * time.Second,
-		"AuthInfo                = socket=/x,cred_expire=300\n":                      300 * time.Second,
-		"AuthInfo                = (null)\n":                                         120 * time.Second,
-		"Comment = cred_expire=7\n":                                                  120 * time.Second,
-		"":                                                                           120 * time.Second,
+func TestSettings(t *testing.T) {
+	const usual = 120 * time.Second
+	for text, want := range map[string]Settings{
+		"AuthInfo                = cred_expire=5,socket=/x\nAuthType = auth/munge\n":  {5 * time.Second, false},
+		"AuthInfo                = socket=/x,cred_expire=300\n":                       {300 * time.Second, false},
+		"AuthInfo                = (null)\nPrologFlags             = Alloc,Contain\n": {usual, false},
+		"PrologFlags             = Alloc,Serial,Contain\nPropagate = x\n":             {usual, true},
+		"PrologFlags             = Alloc\nPrologX = Serial\n":                         {usual, false},
+		"Comment = cred_expire=7\n":                                                   {usual, false},
+		"":                                                                            {usual, false},
 	} {
-		if got := credentialLife(text); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
+		if got := parseSettings(text); got != want {
+			t.Errorf("%q: %+v, want %+v", text, got, want)
 		}
+	}
+}
+
+// What a job is called is known from its record: a command about it is one command.
+func TestTheNameOfAJobIsAskedOnce(t *testing.T) {
+	file, err := filepath.Abs("testdata/22.05/array_task.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, dir := commands(t, map[string]string{
+		"scontrol": `echo "$@" >>"$(dirname "$0")/seen"; case "$*" in *"show job"*) cat ` + file + ` ;; esac`,
+	})
+	facts, err := client.Job(t.Context(), 11, "n1")
+	if err != nil || !facts.OnNode {
+		t.Fatalf("%+v, %v", facts, err)
+	}
+	if err := client.Requeue(t.Context(), 11); err != nil {
+		t.Fatal(err)
+	}
+	seen, _ := os.ReadFile(filepath.Join(dir, "seen"))
+	if lines := strings.Split(strings.TrimSpace(string(seen)), "\n"); strings.Contains(string(seen), "show job -o 11") || lines[len(lines)-1] != "requeue 5_0" {
+		t.Errorf("commands were:\n%s", seen)
+	}
+	// Of another cluster nothing is known.
+	if err := client.WithConf("/other").Requeue(t.Context(), 11); err != nil {
+		t.Fatal(err)
+	}
+	if seen, _ := os.ReadFile(filepath.Join(dir, "seen")); !strings.Contains(string(seen), "show job -o 11\n") {
+		t.Errorf("commands were:\n%s", seen)
 	}
 }
 
@@ -190,7 +222,7 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 		for what, err := range map[string]error{
 			"requeue": client.Requeue(t.Context(), id), "cancel": client.Cancel(t.Context(), id),
 			"notify": client.Notify(t.Context(), id, "hello"), "delay": client.Delay(t.Context(), id, time.Minute),
-			"explain": client.Explain(t.Context(), id, "vgpu: full"),
+			"explain": client.Explain(t.Context(), id, "vgpu: full"), "extend": client.Extend(t.Context(), id, 90*time.Second),
 		} {
 			if err != nil {
 				t.Errorf("%s %d: %v", what, id, err)
@@ -201,7 +233,7 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 	var want strings.Builder
 	for _, task := range []string{"15_4", "15_3", "7"} {
 		fmt.Fprintf(&want, "requeue %[1]s\ncancel %[1]s\nnotify %[1]s hello\n"+
-			"update JobId=%[1]s StartTime=now+60\nupdate JobId=%[1]s AdminComment=vgpu: full\n", task)
+			"update JobId=%[1]s StartTime=now+60\nupdate JobId=%[1]s AdminComment=vgpu: full\nupdate JobId=%[1]s TimeLimit=2\n", task)
 	}
 	if string(seen) != want.String() {
 		t.Errorf("commands were:\n%s\nwant:\n%s", seen, want.String())

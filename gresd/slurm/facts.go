@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
@@ -35,7 +36,9 @@ type JobFacts struct {
 	ArrayJobID uint32 // 0: not a task of an array
 	Batch      bool
 	Restarts   uint32
-	NodeList   string // all nodes of the job, "n[1-2]"
+	// TimeLimit is how long the job may run; 0: for ever, or not known.
+	TimeLimit time.Duration
+	NodeList  string // all nodes of the job, "n[1-2]"
 	// OnNode says whether the node asked for is one of them.
 	OnNode bool
 	// Units are the shards on each card of the node, by Slurm's index; nil when
@@ -113,6 +116,7 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 		NodeList:  values["NodeList"],
 		Batch:     values["BatchFlag"] != "0", // Slurm counts its starts there
 		Explained: explained(tail),
+		TimeLimit: timeLimit(last(head, "TimeLimit")), // what its name holds comes before
 
 		MayAskForShards: nodeShards.MatchString(tail),
 	}
@@ -127,6 +131,20 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 }
 
 var nodeShards = regexp.MustCompile(` TresPerNode=\S*shard`)
+
+// timeLimit reads "1-02:03:04"; "UNLIMITED" and what cannot be read are 0.
+func timeLimit(text string) time.Duration {
+	days, clock, found := strings.Cut(text, "-")
+	if !found {
+		days, clock = "0", text
+	}
+	var h, m, sec uint16
+	d, err := strconv.ParseUint(days, 10, 16)
+	if _, scan := fmt.Sscanf(clock, "%d:%d:%d", &h, &m, &sec); err != nil || scan != nil {
+		return 0
+	}
+	return time.Duration(d)*24*time.Hour + time.Duration(h)*time.Hour + time.Duration(m)*time.Minute + time.Duration(sec)*time.Second
+}
 
 // explained says whether an admin comment, or what looks like one, has words of
 // Explain.
@@ -255,6 +273,16 @@ func comment(tail string, batch bool) string {
 		text = text[:at[0]]
 	}
 	return null(strings.TrimSpace(text))
+}
+
+// last returns the value of the last key=value of that key.
+func last(text, key string) string {
+	start := strings.LastIndex(text, " "+key+"=")
+	if start < 0 {
+		return ""
+	}
+	words := strings.Fields(text[start:])
+	return null(strings.TrimPrefix(words[0], key+"="))
 }
 
 func clip(s string) string {

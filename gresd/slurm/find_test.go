@@ -94,7 +94,7 @@ func TestASilentSlurmctldIsAProblemUntilItAnswers(t *testing.T) {
 	if client.Check(t.Context()) || !strings.Contains(client.Problem(), "scontrol ping") {
 		t.Errorf("no slurmctld: %q", client.Problem())
 	}
-	if _, err := client.CredentialLife(t.Context()); err != nil || client.Problem() != "" {
+	if _, err := client.Settings(t.Context()); err != nil || client.Problem() != "" {
 		t.Errorf("it has answered: %v, %q", err, client.Problem())
 	}
 	if !client.Check(t.Context()) || client.Problem() != "" {

@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
@@ -112,6 +114,7 @@ func TestJobsAreReadAsSlurmPrintsThem(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			got.TimeLimit = 0 // see TestTimeLimit
 			if !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got  %+v\nwant %+v", got, test.want)
 			}
@@ -222,6 +225,7 @@ func TestGRESOfOneNode(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := JobFacts{Units: test.units, WholeCards: test.whole, Counted: test.count, CountedTypes: test.types}
+			f.TimeLimit = 0
 			if !reflect.DeepEqual(f, want) {
 				t.Errorf("got %+v, want %+v", f, want)
 			}
@@ -332,5 +336,30 @@ func TestJobThatWasExplained(t *testing.T) {
 		if f, err := ParseJob(record, 7, "n1"); err != nil || f.Explained != want {
 			t.Errorf("%q: %v, %v; want %v", words, f.Explained, err, want)
 		}
+	}
+}
+
+func TestTimeLimit(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"00:01:00": time.Minute, "1-02:03:04": 26*time.Hour + 3*time.Minute + 4*time.Second, "365-00:00:00": 365 * 24 * time.Hour,
+		"UNLIMITED": 0, "Partition_Limit": 0, "": 0, "-1:00:00": 0, "x-00:01:00": 0,
+	} {
+		if got := timeLimit(text); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	file, err := os.ReadFile("testdata/22.05/whole_card.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _, _ := strings.Cut(strings.TrimPrefix(string(file), "JobId="), " ")
+	n, err := strconv.ParseUint(id, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A name cannot imitate it.
+	text := strings.Replace(string(file), " JobName=", " JobName=x TimeLimit=00:00:01 ", 1)
+	if facts, err := ParseJob(text, uint32(n), "n1"); err != nil || facts.TimeLimit != 365*24*time.Hour {
+		t.Errorf("%s, %v", facts.TimeLimit, err)
 	}
 }

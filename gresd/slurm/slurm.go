@@ -9,9 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +56,7 @@ type Client struct {
 	timeout  time.Duration
 	took     func(string, time.Duration)
 	talks    *talks
+	names    *names
 }
 
 // New returns a client. It runs nothing yet.
@@ -72,6 +73,7 @@ func New(o Options) *Client {
 		timeout:  o.Timeout,
 		took:     o.Took,
 		talks:    newTalks(),
+		names:    &names{},
 	}
 }
 
@@ -92,6 +94,7 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 	text, err := c.talks.ask(ctx, c, jobID)
 	if err == nil {
 		if facts, err := ParseJob(text, jobID, node); err == nil {
+			c.names.learn(c.conf, text, facts)
 			return facts, nil
 		}
 	} else if !errors.Is(err, errNoTalk) {
@@ -103,7 +106,11 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 	if err != nil {
 		return JobFacts{}, err
 	}
-	return ParseJob(text, jobID, node)
+	facts, err := ParseJob(text, jobID, node)
+	if err == nil {
+		c.names.learn(c.conf, text, facts)
+	}
+	return facts, err
 }
 
 // liveStates are those in which a job holds its resources on a node.
@@ -154,35 +161,22 @@ func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
 	return err
 }
 
-// CredentialLife is how long slurmd remembers a run of a job ("cred_expire"). A
-// requeued job must not start again before: its Prolog would not run. Errors:
-// ErrUnavailable.
-func (c *Client) CredentialLife(ctx context.Context) (time.Duration, error) {
-	text, err := c.run(ctx, "scontrol", "show", "config")
-	if err != nil {
-		return 0, err
-	}
-	return credentialLife(text), nil
-}
-
-var credExpire = regexp.MustCompile(`(?m)^(?:Auth|Cred)Info .*\bcred_expire=(\d+)`)
-
-func credentialLife(config string) time.Duration {
-	const usual = 120 * time.Second
-	if found := credExpire.FindStringSubmatch(config); found != nil {
-		if n, err := strconv.ParseUint(found[1], 10, 16); err == nil {
-			return time.Duration(n) * time.Second
-		}
-	}
-	return usual
-}
-
 // Delay lets a pending job start no earlier than that, in the place of what Slurm
 // had for it; 0: at once. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) Delay(ctx context.Context, jobID uint32, by time.Duration) error {
 	name, err := c.taskName(ctx, jobID)
 	if err == nil {
 		_, err = c.run(ctx, "scontrol", "update", "JobId="+name, fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
+	}
+	return err
+}
+
+// Extend lets a running job run for so long in all, in whole minutes. Errors: ErrNoJob,
+// ErrUnavailable.
+func (c *Client) Extend(ctx context.Context, jobID uint32, limit time.Duration) error {
+	name, err := c.taskName(ctx, jobID)
+	if err == nil {
+		_, err = c.run(ctx, "scontrol", "update", "JobId="+name, fmt.Sprintf("TimeLimit=%d", int(math.Ceil(limit.Minutes()))))
 	}
 	return err
 }
@@ -246,28 +240,6 @@ func (c *Client) Cancel(ctx context.Context, jobID uint32) error {
 		return nil
 	}
 	return err
-}
-
-// arrayTask is how a record of a task that was started begins.
-var arrayTask = regexp.MustCompile(`^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+) `)
-
-// taskName is how commands must name a job to mean it alone. The last task of an
-// array to start has the number of the array, and to Slurm's commands that number
-// is all of its tasks: only "15_4" is the one. Errors: ErrNoJob, ErrUnavailable.
-func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
-	text, err := c.run(ctx, "scontrol", "show", "job", "-o", id(jobID))
-	if err != nil {
-		return "", err
-	}
-	record, _ := findRecord(text, jobID) // what cannot be read is no array
-	return taskOf(record, jobID), nil
-}
-
-func taskOf(record string, jobID uint32) string {
-	if task := arrayTask.FindStringSubmatch(record); task != nil {
-		return task[1] + "_" + task[2]
-	}
-	return id(jobID)
 }
 
 func id(jobID uint32) string { return strconv.FormatUint(uint64(jobID), 10) }

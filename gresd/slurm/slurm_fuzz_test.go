@@ -196,7 +196,7 @@ func FuzzRecord(f *testing.F) {
 		if name := taskOf(record, job); name == "" {
 			t.Fatalf("job %d has no name in %q", job, record)
 		}
-		if life := credentialLife(text); life < 0 || life.Hours() > 19 {
+		if life := parseSettings(text).CredentialLife; life < 0 || life.Hours() > 19 {
 			t.Fatalf("a credential lives %s", life)
 		}
 	})

@@ -3,9 +3,10 @@
 // Package waiting is the line of jobs that found no card on this node, where
 // gresd chooses the cards. slurmctld only counts there: it starts a job whenever
 // the free shares of all cards together are enough, and small jobs could take
-// every share before a large one comes back. So the first in line that was sent
-// back often enough gets cards held: no other job is placed on them, those that
-// are there end, and the job finds room when it comes again.
+// every share before a large one. So the first in line that found no room often
+// enough gets cards held: no other job is placed on them, and those that are there
+// end. Cards that have the room at last are held only for a job that waits on the node,
+// and not for one that waits for Slurm's requeue delay.
 //
 // The line survives a restart. Its methods are for one goroutine at a time.
 package waiting
@@ -21,12 +22,13 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 )
 
 const (
-	// HoldFor is how long cards that have the room are held for a job that does
-	// not come: Slurm lets a requeued job start after AuthInfo=cred_expire, two
-	// minutes unless the site says otherwise.
+	// HoldFor is how long cards are held for a job that does not come: Slurm lets a
+	// requeued job start after AuthInfo=cred_expire, two minutes unless the site says
+	// otherwise.
 	HoldFor = 10 * time.Minute
 
 	// most bounds the line. Jobs behind it are not counted until it is shorter.
@@ -36,12 +38,14 @@ const (
 // Job is one job in the line.
 type Job struct {
 	ID    uint32    `json:"job_id"`
-	Since time.Time `json:"since"` // it was sent back for the first time
-	Times uint32    `json:"times"` // it was sent back
+	Since time.Time `json:"since"` // it found no room for the first time
+	Times uint32    `json:"times"` // it came and found no room
+	// Request is what it asks for.
+	Request request.Request `json:"request,omitzero"`
 	// Held are the cards that are held for it.
 	Held []gpu.UUID `json:"held,omitempty"`
-	// Room is since when these have had the room; zero: they do not have it.
-	Room time.Time `json:"room,omitzero"`
+	// Seen is when it was here last.
+	Seen time.Time `json:"seen,omitzero"`
 }
 
 // Line is the jobs, by Since.
@@ -51,8 +55,8 @@ type Line struct {
 	jobs     []Job
 }
 
-// Open reads the line. patience is after how many times cards are held for a
-// job; 0: never. A file that cannot be read is an empty line: jobs come back.
+// Open reads the line. patience is after how many times without room cards are held
+// for a job; 0: never. A file that cannot be read is an empty line: jobs come back.
 func Open(path string, patience uint32) (*Line, error) {
 	l := &Line{path: path, patience: patience}
 	text, err := os.ReadFile(path)
@@ -79,31 +83,50 @@ func (l *Line) Get(id uint32) (Job, bool) {
 	return Job{}, false
 }
 
-// SentBack counts that a job was sent back. turn says that cards should be held
-// for it now: it is the first of those that have been patient, and nobody holds
-// any.
-func (l *Line) SentBack(id uint32, now time.Time) (times uint32, turn bool, err error) {
+// NoRoom counts that a job has come and found no room.
+func (l *Line) NoRoom(id uint32, req request.Request, now time.Time) (times uint32, err error) {
 	i := l.find(id)
 	if i < 0 {
 		if len(l.jobs) >= most {
-			return 1, false, nil
+			return 1, nil
 		}
 		l.jobs = append(l.jobs, Job{ID: id, Since: now})
 		i = len(l.jobs) - 1
 	}
 	l.jobs[i].Times++
-	_, _, held := l.Holder()
+	l.jobs[i].Request, l.jobs[i].Seen = req, now
+	return l.jobs[i].Times, l.save()
+}
+
+// Next is the job for which cards should be held now: the first of those that have
+// been patient, where cards are held for nobody.
+func (l *Line) Next() (job Job, ok bool) {
 	first := slices.IndexFunc(l.jobs, func(j Job) bool { return l.patience > 0 && j.Times >= l.patience })
-	return l.jobs[i].Times, !held && first == i, l.save()
+	if _, held := l.Holder(); held || first < 0 {
+		return Job{}, false
+	}
+	return l.jobs[first], true
+}
+
+// Kept are the cards that no other job may have now, and the job for which they are
+// held. here says of a job that it waits on the node; room, whether the cards that are
+// held for it could serve it. Cards with the room are not left idle for a job that is in
+// Slurm's queue: who is here has them, and the job waits on.
+func (l *Line) Kept(here func(uint32) bool, room func(Job) bool) (id uint32, cards []gpu.UUID) {
+	job, ok := l.Holder()
+	if !ok || !here(job.ID) && room(job) {
+		return 0, nil
+	}
+	return job.ID, job.Held
 }
 
 // Holder returns the job for which cards are held.
-func (l *Line) Holder() (id uint32, cards []gpu.UUID, ok bool) {
+func (l *Line) Holder() (job Job, ok bool) {
 	i := slices.IndexFunc(l.jobs, func(j Job) bool { return len(j.Held) > 0 })
 	if i < 0 {
-		return 0, nil, false
+		return Job{}, false
 	}
-	return l.jobs[i].ID, l.jobs[i].Held, true
+	return l.jobs[i], true
 }
 
 // Hold holds cards for a job of the line.
@@ -112,30 +135,26 @@ func (l *Line) Hold(id uint32, cards []gpu.UUID) error {
 	if i < 0 {
 		return nil
 	}
-	l.jobs[i].Held, l.jobs[i].Room = slices.Clone(cards), time.Time{}
+	l.jobs[i].Held = slices.Clone(cards)
 	return l.save()
 }
 
-// Look says whether the cards of the holder have its room now. One that has not
-// come for HoldFor while they had goes to the end of the line; late is then true.
-func (l *Line) Look(room bool, now time.Time) (late bool, err error) {
-	id, _, ok := l.Holder()
+// Look sees to it that cards are not held for a job that has not been here for HoldFor:
+// somebody holds it, or it waits for CPUs. It goes to the end of the line; late is then
+// true.
+func (l *Line) Look(now time.Time, here func(uint32) bool) (late bool, err error) {
+	holder, ok := l.Holder()
 	if !ok {
 		return false, nil
 	}
-	i := l.find(id)
-	j := &l.jobs[i]
+	i := l.find(holder.ID)
 	switch {
-	case room && j.Room.After(now): // the clock was set back
-		j.Room = now
-	case room == !j.Room.IsZero() && (!room || now.Sub(j.Room) < HoldFor):
+	case here(holder.ID), holder.Seen.After(now): // the clock was set back
+		l.jobs[i].Seen = now
+	case now.Sub(holder.Seen) < HoldFor:
 		return false, nil
-	case !room:
-		j.Room = time.Time{}
-	case j.Room.IsZero():
-		j.Room = now
 	default:
-		l.jobs = append(slices.Delete(l.jobs, i, i+1), Job{ID: id, Since: now})
+		l.jobs = append(slices.Delete(l.jobs, i, i+1), Job{ID: holder.ID, Since: now, Request: holder.Request, Seen: now})
 		late = true
 	}
 	return late, l.save()

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 )
+
+var half = request.Request{Share: 50}
 
 var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
@@ -23,73 +26,109 @@ func open(t *testing.T, path string, patience uint32) *Line {
 	return l
 }
 
-func (l *Line) back(t *testing.T, id uint32, wantTimes uint32, wantTurn bool) {
+// has is what the cards of a job have room for; yes and no, who is here.
+func has(room bool) func(Job) bool {
+	return func(Job) bool { return room }
+}
+
+func yes(uint32) bool { return true }
+func no(uint32) bool  { return false }
+
+// back has a job come and find no room; next is the job for which cards should be held
+// then, 0 for none.
+func (l *Line) back(t *testing.T, id uint32, wantTimes, next uint32) {
 	t.Helper()
-	times, turn, err := l.SentBack(id, start)
-	if err != nil || times != wantTimes || turn != wantTurn {
-		t.Errorf("job %d is sent back: %d times, its turn %v, %v; want %d, %v", id, times, turn, err, wantTimes, wantTurn)
+	times, err := l.NoRoom(id, half, start)
+	turn, _ := l.Next()
+	if err != nil || times != wantTimes || turn.ID != next {
+		t.Errorf("job %d finds no room: %d times, next is job %d, %v; want %d, job %d", id, times, turn.ID, err, wantTimes, next)
 	}
 }
 
 func TestTheFirstPatientJobIsNext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "waiting.json")
 	l := open(t, path, 2)
-	l.back(t, 1, 1, false)
-	l.back(t, 2, 1, false)
-	l.back(t, 2, 2, true) // job 1 has not been patient yet
-	l.back(t, 1, 2, true) // it is before job 2, and nobody holds a card
+	l.back(t, 1, 1, 0)
+	l.back(t, 2, 1, 0)
+	l.back(t, 2, 2, 2) // job 1 has not been patient yet
+	l.back(t, 1, 2, 1) // it is before job 2, and nobody holds a card
 	if err := l.Hold(1, []gpu.UUID{"a", "b"}); err != nil {
 		t.Fatal(err)
 	}
 	l = open(t, path, 2) // a restart
-	l.back(t, 2, 3, false)
-	if id, cards, ok := l.Holder(); !ok || id != 1 || !reflect.DeepEqual(cards, []gpu.UUID{"a", "b"}) {
-		t.Errorf("held for job %d: %v, %v", id, cards, ok)
+	l.back(t, 2, 3, 0)
+	if job, ok := l.Holder(); !ok || job.ID != 1 || job.Request != half || !reflect.DeepEqual(job.Held, []gpu.UUID{"a", "b"}) {
+		t.Errorf("held for %+v, %v", job, ok)
 	}
 	for _, id := range []uint32{1, 7} {
 		if err := l.Leave(id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, ok := l.Holder(); ok {
+	if _, ok := l.Holder(); ok {
 		t.Error("cards are held for a job that has left")
 	}
-	l.back(t, 2, 4, true)
+	if job, ok := l.Next(); !ok || job.ID != 2 {
+		t.Errorf("then job %d is next, want 2", job.ID)
+	}
 }
 
 func TestNobodyIsHeldForWithoutPatience(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "waiting.json"), 0)
 	for i := range uint32(5) {
-		l.back(t, 1, i+1, false)
+		l.back(t, 1, i+1, 0)
 	}
 }
 
-// A job that does not come although its cards have the room must not keep them.
+// Cards that have the room are kept for a job that can start now, and for no other.
+func TestIdleCardsAreKeptOnlyForAJobThatIsHere(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "waiting.json"), 1)
+	l.back(t, 1, 1, 1)
+	if err := l.Hold(1, []gpu.UUID{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, look := range []struct {
+		here func(uint32) bool
+		room bool
+		kept bool
+	}{
+		{yes, false, true},
+		{yes, true, true},
+		{no, false, true}, // others are still there: no new ones
+		{no, true, false}, // it waits for Slurm's delay: who is here may have the card
+	} {
+		if _, cards := l.Kept(look.here, has(look.room)); (len(cards) > 0) != look.kept {
+			t.Errorf("here %v, room %v: kept %v, want %v", look.here(1), look.room, cards, look.kept)
+		}
+	}
+}
+
+// A job that does not come must not keep cards.
 func TestAJobThatDoesNotComeGoesToTheEnd(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "waiting.json"), 1)
-	l.back(t, 1, 1, true)
-	l.back(t, 2, 1, false)
+	l.back(t, 1, 1, 1)
+	l.back(t, 2, 1, 1)
 	if err := l.Hold(1, []gpu.UUID{"a"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, look := range []struct {
 		after time.Duration
-		room  bool
+		here  func(uint32) bool
 		late  bool
 	}{
-		{0, false, false},
-		{HoldFor * 5, false, false}, // others are still there
-		{HoldFor * 6, true, false},
-		{HoldFor*7 - time.Second, true, false},
-		{HoldFor*7 - time.Second, false, false}, // a card failed
-		{HoldFor * 8, true, false},
-		{HoldFor*9 - time.Second, true, false},
-		{HoldFor * 9, true, true},
-		{HoldFor * 10, true, false}, // nobody holds
+		{0, no, false},
+		{HoldFor - 1, no, false},
+		{HoldFor, yes, false}, // it was sent back, and is here again
+		{HoldFor*2 - 1, no, false},
+		{HoldFor, no, false}, // the clock is set back
+		{0, no, false},
+		{HoldFor - 1, no, false},
+		{HoldFor, no, true},
+		{HoldFor * 10, no, false}, // nobody holds
 	} {
-		late, err := l.Look(look.room, start.Add(look.after))
+		late, err := l.Look(start.Add(look.after), look.here)
 		if err != nil || late != look.late {
-			t.Errorf("after %s, room %v: late %v, %v; want %v", look.after, look.room, late, err, look.late)
+			t.Errorf("after %s: late %v, %v; want %v", look.after, late, err, look.late)
 		}
 	}
 	if jobs := l.Jobs(); len(jobs) != 2 || jobs[0].ID != 2 || jobs[1].ID != 1 || jobs[1].Times != 0 || jobs[1].Held != nil {
@@ -110,7 +149,7 @@ func TestATornFileIsAnEmptyLine(t *testing.T) {
 func TestTheLineIsBounded(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "waiting.json"), 1)
 	for id := range uint32(most + 10) {
-		if _, _, err := l.SentBack(id+1, start); err != nil {
+		if _, err := l.NoRoom(id+1, half, start); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,7 +20,7 @@ const retryEvery = 200 * time.Millisecond
 // may be slow, and for a Prolog that fails Slurm drains the node. Other jobs do
 // not wait: a node without gresd still runs them at full speed.
 func (h *Hook) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
-	client := wire.Client{Socket: h.socket()}
+	client := wire.Client{Socket: h.socket(), Timeout: min(wire.DefaultTimeout, h.AnswerWait)}
 	if !h.placedByGresd() {
 		client.Timeout = plainWait
 	}

@@ -24,8 +24,10 @@ const doubtAfter = 3 * time.Second
 var errNoShare = errors.New("gresd does not answer: it has no share of a card, and starts")
 
 // answer asks gresd. Where that takes long, or fails, it asks slurmctld, too: a job without a
-// share does not wait (errNoShare).
+// share does not wait (errNoShare), and one with a share that nothing else told of waits as long
+// as others do: gresd may have been restarted while the job waited for room.
 func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error) {
+	began := time.Now()
 	type result struct {
 		rep wire.Reply
 		err error
@@ -54,7 +56,13 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 		r := <-done
 		got = &r
 	}
-	return got.rep, got.err
+	left := h.AnswerWait - time.Since(began)
+	if got.err == nil || isAnswer(got.err) || unknown != nil || h.patient || h.holdsShare() || left <= 0 {
+		return got.rep, got.err
+	}
+	h.patient, h.AnswerWait = true, left
+	req.Within = uint32(max(1, (left - answerMargin).Seconds()))
+	return h.ask(ctx, req)
 }
 
 // mayShare says whether the job may have a share: where gresd places, any job may, and a task that

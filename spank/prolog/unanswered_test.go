@@ -3,7 +3,9 @@
 package prolog
 
 import (
+	"bufio"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,6 +66,40 @@ func TestAJobWithoutAnAnswer(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Where gresd chooses the cards, only slurmctld's count tells of a share. A gresd that is restarted
+// while such a job waits for room is asked again.
+func TestAJobWithACountWaitsForTheNextGresd(t *testing.T) {
+	config := testConfig(t)
+	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", config.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := make(chan struct{})
+	go func() {
+		defer close(up)
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = wire.ReadRequest(bufio.NewReader(conn))
+		listener.Close()
+		conn.Close()
+		_ = os.Remove(config.socket())
+		time.Sleep(100 * time.Millisecond)
+		startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
+	}()
+	n := 0
+	r := runHook(t, config, jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", ""), func(h *Hook) {
+		h.slurm = fakeSlurm{facts: slurm.JobFacts{Batch: true, Counted: 60}, requeued: &n}
+	})
+	if <-up; r.code != ExitOK || n != 0 || len(r.log) != 0 {
+		t.Errorf("code %d, requeued %d times, log %q; want a grant", r.code, n, r.log)
 	}
 }
 

@@ -131,3 +131,23 @@ func TestJobThatComputesAboveItsShareIsReported(t *testing.T) {
 	s.cancel(bob, good)
 	s.cancel(alice, bad)
 }
+
+// Where nothing keeps a job from the device files, one without cards can use those of others. It
+// is found, as a program of nobody's is; a job that has a whole card is not.
+func TestJobWithoutCardsOnASharedCardIsAStranger(t *testing.T) {
+	s := up(t, cluster.Options{Cards: twoCards, Config: "[audit]\ngrace_s = 2\n"})
+	share := s.submit(bob, "--gres=vgpu:50", cluster.Worker+" --alloc 1G --hold 300")
+	s.running(share)
+	whole := s.submit(carol, "--gres=gpu:1", cluster.Worker+" --alloc 1G --hold 300")
+	plain := s.submit(alice, "", cluster.Worker+" --alloc 10G --hold 300 & echo $! >pid; wait")
+	s.eventually(shortWait, "the job without cards is found", func() bool {
+		return s.shows("status", "audit: process "+strings.TrimSpace(s.File(alice, "pid"))+" (vgpu-worker) of user ",
+			fmt.Sprintf("belongs to job %d, which has no share of this card", plain))
+	})
+	if got := audited(t, "stranger"); got != "1" || s.shows("status", fmt.Sprintf("job %d", whole)) {
+		t.Errorf("%s strangers were counted, want one\n%s", got, s.As("root", "vgpuctl", "status"))
+	}
+	s.cancel(alice, plain)
+	s.cancel(bob, share)
+	s.cancel(carol, whole)
+}

@@ -17,11 +17,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
-// gresdPlaces is a node on which gresd chooses the card, and sends a job back
-// twice before it holds one.
+// gresdPlaces is a node on which gresd chooses the card, lets a job wait for three
+// seconds, and holds a card for one that came twice.
 var gresdPlaces = cluster.Options{
 	Cards:       slices.Repeat([]cluster.Card{{Name: "Simulated H100", Memory: "80G"}}, 2),
-	GresdPlaces: true, Config: "patience = 2\n",
+	GresdPlaces: true, Config: "wait_s = 3\npatience = 2\n",
 }
 
 // adminComment is what Slurm shows of a job's administrators.
@@ -130,8 +130,8 @@ func TestFragmentedNodeSendsJobsBackWithAReason(t *testing.T) {
 func TestTaskOfAnArrayIsSentBackAlone(t *testing.T) {
 	onlyLong(t)
 	s := up(t, gresdPlaces)
-	s.submit(alice, "--array=1-3 --gres=vgpu:60 --output=array.%a", "echo ran; sleep 3; echo end")
-	s.eventually(40*time.Second, "the array ends", func() bool {
+	s.submit(alice, "--array=1-3 --gres=vgpu:60 --output=array.%a", "echo ran; sleep 7; echo end")
+	s.eventually(60*time.Second, "the array ends", func() bool {
 		queue, err := s.Queue()
 		return err == nil && len(queue) == 0
 	})
@@ -177,8 +177,8 @@ func TestTaskOfAnArrayIsSentBackAlone(t *testing.T) {
 }
 
 // Small jobs come without end, each card has always one of them, and what they
-// leave is enough for the large one only in sum. It is sent back twice; then a
-// card is kept free, and the small job on it ends before the large one is back.
+// leave is enough for the large one only in sum. It waits for one to end, and those
+// that come later have their look after it.
 func TestSmallJobsDoNotStarveALargeOne(t *testing.T) {
 	onlyLong(t)
 	s := up(t, gresdPlaces)
