@@ -114,7 +114,8 @@ func TestForgedRequestForShardsMeansNothing(t *testing.T) {
 	s := up(t, oneCard)
 	var jobs []int
 	for _, args := range [][]string{
-		{"--comment=x TresPerNode=gres:shard:1"}, {"--no-requeue", "--comment=xvgpu( TresPerNode=gres:shard:1"},
+		{"--comment=x TresPerNode=gres:shard:1"},
+		{"--no-requeue", "--comment=xvgpu( TresPerNode=gres:shard:1"},
 		{"--job-name=x TresPerNode=gres:shard:1"},
 	} {
 		job, err := s.Sbatch(bob, args, "echo ran")
