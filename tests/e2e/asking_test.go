@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -113,7 +114,8 @@ func TestForgedRequestForShardsMeansNothing(t *testing.T) {
 	s := up(t, oneCard)
 	var jobs []int
 	for _, args := range [][]string{
-		{"--comment=x TresPerNode=gres:shard:1"}, {"--no-requeue", "--comment=xvgpu( TresPerNode=gres:shard:1"},
+		{"--comment=x TresPerNode=gres:shard:1"},
+		{"--no-requeue", "--comment=xvgpu( TresPerNode=gres:shard:1"},
 		{"--job-name=x TresPerNode=gres:shard:1"},
 	} {
 		job, err := s.Sbatch(bob, args, "echo ran")
@@ -133,5 +135,40 @@ func TestForgedRequestForShardsMeansNothing(t *testing.T) {
 	}
 	if state := s.NodeState(); strings.Contains(state, "DRAIN") {
 		t.Errorf("node: %s", state)
+	}
+}
+
+// Where Slurm may split shards over cards, a share is never split unasked, and the tasks
+// of a job can each have a share on a card of their own.
+func TestSharesThatSlurmSplits(t *testing.T) {
+	out, err := exec.Command("slurmd", "-V").Output() // "slurm-wlm 24.11.5"
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := strings.Fields(string(out)); len(words) == 0 || words[len(words)-1] < "24.11" {
+		t.Skipf("MULTIPLE_SHARING_GRES_PJ: want Slurm 24.11, here is %s", out)
+	}
+	s := up(t, cluster.Options{Cards: gresdPlaces.Cards, Slurm: "SelectTypeParameters=CR_CPU,MULTIPLE_SHARING_GRES_PJ"})
+	r := s.As(alice, "srun", "-n2", "--tres-per-task=gres/vgpu:60", "--gres-flags=one-task-per-sharing", cluster.Worker, "--count")
+	if r.Code != 0 {
+		t.Errorf("a share for each of two tasks: %s", r)
+	}
+	first, second := s.submit(alice, "--gres=vgpu:70", "sleep 300"), s.submit(alice, "--gres=vgpu:80", "sleep 300")
+	s.running(first, second)
+	split := s.submit(bob, "--gres=vgpu:50", cluster.LookScript)
+	want := "want 50 % of one card: slurmctld has split it into "
+	s.eventually(shortWait, "the job comes back with a reason", func() bool {
+		facts, err := s.Job(split)
+		return err == nil && facts["Restarts"] != "0" && strings.Contains(s.adminComment(split), want)
+	})
+	if r := s.As(bob, "srun", "--gres=vgpu:50", "true"); r.Code == 0 || !strings.Contains(r.Err, want) {
+		t.Errorf("srun: %s", r)
+	}
+	if state := s.NodeState(); strings.Contains(state, "DRAIN") {
+		t.Errorf("node: %s", state)
+	}
+	s.cancel(alice, first, second)
+	if got := look(t, s.completed(bob, split)); got.Total != 40*gib {
+		t.Errorf("with room on one card the job saw %d bytes, want 40 GiB", got.Total)
 	}
 }
