@@ -25,13 +25,13 @@ func TestNextJobLandsElsewhere(t *testing.T) {
 	s := up(t, cluster.Options{GresdPlaces: true, Cards: twoCards, Config: "[health]\nprobe_s = 1\nclean_probes = 3\n"})
 	first := s.submit(alice, "--gres=vgpu:30", "sleep 300")
 	s.running(first)
-	s.sim("xid --card 0 --code 79")
-	s.eventually(shortWait, "card 0 is out", func() bool { return !s.healthy(0) && s.healthy(1) })
+	s.sim("xid --card 1 --code 79")
+	s.eventually(shortWait, "card 1 is out", func() bool { return !s.healthy(1) && s.healthy(0) })
 	out := time.Now()
 	next := s.submit(bob, "--gres=vgpu:20", "sleep 300")
 	s.running(next)
-	if a, b := s.cardOf(first), s.cardOf(next); a != 0 || b != 1 {
-		t.Errorf("jobs are on cards %d and %d, want 0 and then 1", a, b)
+	if a, b := s.cardOf(first), s.cardOf(next); a != 1 || b != 0 {
+		t.Errorf("jobs are on cards %d and %d, want 1 and then 0", a, b)
 	}
 	page := metrics(t)
 	for _, healthy := range sample(t, page, "vgpu_card_healthy") {
@@ -45,14 +45,14 @@ func TestNextJobLandsElsewhere(t *testing.T) {
 	if facts, err := s.Job(first); err != nil || facts["JobState"] != "RUNNING" {
 		t.Errorf("the job that was there: %v, %v", facts["JobState"], err)
 	}
-	s.eventually(shortWait, "card 0 is well after clean probes", func() bool { return s.healthy(0) })
+	s.eventually(shortWait, "card 1 is well after clean probes", func() bool { return s.healthy(1) })
 	if took := time.Since(out); took < 1500*time.Millisecond {
 		t.Errorf("well after %s, which are not three probes a second apart", took)
 	}
 	again := s.submit(bob, "--gres=vgpu:40", "sleep 300") // best fit
 	s.running(again)
-	if got := s.cardOf(again); got != 0 {
-		t.Errorf("after card 0 became well, a job is on card %d", got)
+	if got := s.cardOf(again); got != 1 {
+		t.Errorf("after card 1 became well, a job is on card %d", got)
 	}
 	s.cancel(alice, first)
 	s.cancel(bob, next, again)

@@ -44,8 +44,8 @@ func TestGresdPlacesJobsOnTheTypeTheyAskFor(t *testing.T) {
 	// Best fit over all cards would be the small one, which has 40 left.
 	again := s.submit(carol, "--gres=vgpu:simulated-large:40", "sleep 300")
 	s.running(again)
-	if got := [3]int{s.cardOf(large), s.cardOf(small), s.cardOf(again)}; got != [3]int{1, 0, 1} {
-		t.Errorf("large, small and large again are on cards %v, want 1, 0 and 1", got)
+	if got := [3]int{s.cardOf(large), s.cardOf(small), s.cardOf(again)}; got != [3]int{2, 0, 2} {
+		t.Errorf("large, small and large again are on cards %v, want 2, 0 and 2", got)
 	}
 	s.eventually(shortWait, "the job has looked", func() bool { return len(cluster.Looks(s.Output(bob, small))) > 0 })
 	if got := look(t, s.Output(bob, small)); got.Total != 8*gib {
