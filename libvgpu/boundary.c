@@ -277,6 +277,7 @@ static pthread_mutex_t origins_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void capture_begins(void)
 {
+	__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
 	vgpu_working_capture();
 	vgpu_gate_capture();
 }
@@ -308,7 +309,7 @@ static bool origin(CUstream before, CUstream now)
 void vgpu_captures_in_child(void)
 {
 	pthread_mutex_init(&origins_lock, NULL);
-	vgpu_captures = 0;
+	vgpu_captures = vgpu_captures_begin = 0;
 	for (unsigned i = 0; i < ORIGINS; i++)
 		origins[i] = NULL;
 }
@@ -342,23 +343,24 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 	return stream_destroy(vgpu_real.cuStreamDestroy_v2, stream);
 }
 
-/* Counted before the driver begins, so that no other thread of ours makes an
- * event call in between; counted down when it has ended or never began. */
-#define CAPTURE(real, call)                          \
-	do {                                         \
-		CUresult result;                     \
-                                                     \
-		vgpu_need_cuda();                    \
-		if (!(real))                         \
-			return CUDA_ERROR_NO_DEVICE; \
-		vgpu_gate_boundary(NULL, false);     \
-		capture_begins();                    \
-		result = call;                       \
-		if (result != CUDA_SUCCESS)          \
-			capture_ends();              \
-		else                                 \
-			origin(NULL, stream);        \
-		return result;                       \
+/* Counted before the driver begins, so that no thread of ours records an event in
+ * that stream in between; counted down when it has ended or never began. */
+#define CAPTURE(real, call)                                                    \
+	do {                                                                   \
+		CUresult result;                                               \
+                                                                               \
+		vgpu_need_cuda();                                              \
+		if (!(real))                                                   \
+			return CUDA_ERROR_NO_DEVICE;                           \
+		vgpu_gate_boundary(NULL, false);                               \
+		capture_begins();                                              \
+		result = call;                                                 \
+		__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST); \
+		if (result != CUDA_SUCCESS)                                    \
+			capture_ends();                                        \
+		else                                                           \
+			origin(NULL, stream);                                  \
+		return result;                                                 \
 	} while (0)
 
 CUresult cuStreamBeginCapture(CUstream stream)
