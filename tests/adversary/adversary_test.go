@@ -189,6 +189,7 @@ func shrink(t *testing.T, p program, why string, until time.Time) (program, stri
 // report says which program failed, and what of it is enough.
 func report(t *testing.T, name string, p program, v verdict) {
 	t.Helper()
+	t.Logf("%s: %s; looking for a smaller one", name, v.why)
 	small, why := shrink(t, p, v.why, time.Now().Add(3*time.Minute))
 	t.Errorf("%s: %s; of it, this is enough (%s):\n%s", name, v.why, why, small)
 }
