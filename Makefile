@@ -39,13 +39,13 @@ TOOL = $(GO) tool -modfile=tools/go.mod
 OLD_GLIBC = $(CURDIR)/$(B)/old-glibc
 GOBUILD = $(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION) -buildid= -extldflags=-L$(OLD_GLIBC)"
 # C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
-PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/bench tests/e2e/escape
+PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/adversary/worker tests/bench tests/e2e/escape
 # make V=1 shows every command.
 Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package soak lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package test-adversary soak lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -114,6 +114,10 @@ test-e2e: test-deps build
 test-e2e-matrix: build
 	@tools/deps matrix
 	@tests/e2e/matrix $(SUITES)
+
+## test-adversary: random programs in a job with a hard limit on the simulated card; TIME=1h
+test-adversary: $(PARTS)
+	@VGPU_ADVERSARY=$(or $(TIME),1h) $(GO) test -count=1 -timeout 24h ./tests/adversary -run '^TestNewSeeds$$' -v
 
 ## soak: half an hour of random jobs under a checker that looks for leaks (as root); logs in build/faults/TestSoak
 soak: build

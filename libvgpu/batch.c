@@ -466,7 +466,7 @@ void vgpu_lane_drop(struct gate *g, struct lane *l)
 
 void vgpu_lane_end(struct gate *g, struct lane *l)
 {
-	if (!vgpu_capturing()) {
+	if (!vgpu_events_barred()) {
 		vgpu_batch_close(l);
 		vgpu_batch_prove(g, l);
 	}

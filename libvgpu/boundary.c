@@ -83,65 +83,49 @@ CUresult cuEventSynchronize(CUevent event)
 	return r;
 }
 
-CUresult cuEventRecord(CUevent event, CUstream stream)
-{
-	BOUNDARY(vgpu_real.cuEventRecord, vgpu_stream(stream, false),
-		 vgpu_real.cuEventRecord(event, stream));
-}
+/* other: what follows in the stream is not the card's work, but takes its time there. */
+#define ENDS(name, per_thread, other, params, ...)                                 \
+	CUresult name params                                                       \
+	{                                                                          \
+		END_BATCH(vgpu_real.name, vgpu_stream(stream, per_thread), other); \
+		return vgpu_real.name(__VA_ARGS__);                                \
+	}
+/* In both kinds of default stream. */
+#define BOTH_END(name, other, params, ...)            \
+	ENDS(name, false, other, params, __VA_ARGS__) \
+	ENDS(name##_ptsz, true, other, params, __VA_ARGS__)
+BOTH_END(cuEventRecord, false, (CUevent event, CUstream stream), event, stream)
+BOTH_END(cuEventRecordWithFlags, false, (CUevent event, CUstream stream, unsigned flags), event,
+	 stream, flags)
+BOTH_END(cuStreamWaitEvent, true, (CUstream stream, CUevent event, unsigned flags), stream, event,
+	 flags)
+BOTH_END(cuLaunchHostFunc, true, (CUstream stream, void (*fn)(void *), void *data), stream, fn,
+	 data)
+BOTH_END(cuLaunchHostFunc_v2, true,
+	 (CUstream stream, void (*fn)(void *), void *data, unsigned mode), stream, fn, data, mode)
+BOTH_END(cuStreamAddCallback, true, (CUstream stream, void *fn, void *data, unsigned flags), stream,
+	 fn, data, flags)
 
-CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
-{
-	BOUNDARY(vgpu_real.cuEventRecord_ptsz, vgpu_stream(stream, true),
-		 vgpu_real.cuEventRecord_ptsz(event, stream));
-}
+/* What another API's work, or an engine beside the multiprocessors, takes. */
+BOTH_END(cuWaitExternalSemaphoresAsync, true,
+	 (const void *semaphores, const void *params, unsigned n, CUstream stream), semaphores,
+	 params, n, stream)
+BOTH_END(cuMemBatchDecompressAsync, true,
+	 (void *params, size_t n, unsigned flags, size_t *error, CUstream stream), params, n, flags,
+	 error, stream)
 
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
-{
-	BOUNDARY(vgpu_real.cuEventRecordWithFlags, vgpu_stream(stream, false),
-		 vgpu_real.cuEventRecordWithFlags(event, stream, flags));
-}
-
-CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags)
-{
-	BOUNDARY(vgpu_real.cuEventRecordWithFlags_ptsz, vgpu_stream(stream, true),
-		 vgpu_real.cuEventRecordWithFlags_ptsz(event, stream, flags));
-}
-
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
-{
-	OTHER_WORK(vgpu_real.cuStreamWaitEvent, vgpu_stream(stream, false),
-		   vgpu_real.cuStreamWaitEvent(stream, event, flags));
-}
-
-CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
-{
-	OTHER_WORK(vgpu_real.cuStreamWaitEvent_ptsz, vgpu_stream(stream, true),
-		   vgpu_real.cuStreamWaitEvent_ptsz(stream, event, flags));
-}
-
-CUresult cuLaunchHostFunc(CUstream stream, void (*fn)(void *), void *data)
-{
-	OTHER_WORK(vgpu_real.cuLaunchHostFunc, vgpu_stream(stream, false),
-		   vgpu_real.cuLaunchHostFunc(stream, fn, data));
-}
-
-CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*fn)(void *), void *data)
-{
-	OTHER_WORK(vgpu_real.cuLaunchHostFunc_ptsz, vgpu_stream(stream, true),
-		   vgpu_real.cuLaunchHostFunc_ptsz(stream, fn, data));
-}
-
-CUresult cuLaunchHostFunc_v2(CUstream stream, void (*fn)(void *), void *data, unsigned mode)
-{
-	OTHER_WORK(vgpu_real.cuLaunchHostFunc_v2, vgpu_stream(stream, false),
-		   vgpu_real.cuLaunchHostFunc_v2(stream, fn, data, mode));
-}
-
-CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, void (*fn)(void *), void *data, unsigned mode)
-{
-	OTHER_WORK(vgpu_real.cuLaunchHostFunc_v2_ptsz, vgpu_stream(stream, true),
-		   vgpu_real.cuLaunchHostFunc_v2_ptsz(stream, fn, data, mode));
-}
+/* Waits for a value in memory, in every version. */
+#define WAIT_VALUE(name, type)                                                                \
+	BOTH_END(name, true, (CUstream stream, CUdeviceptr addr, type value, unsigned flags), \
+		 stream, addr, value, flags)
+WAIT_VALUE(cuStreamWaitValue32, uint32_t)
+WAIT_VALUE(cuStreamWaitValue32_v2, uint32_t)
+WAIT_VALUE(cuStreamWaitValue64, uint64_t)
+WAIT_VALUE(cuStreamWaitValue64_v2, uint64_t)
+BOTH_END(cuStreamBatchMemOp, true, (CUstream stream, unsigned n, void *ops, unsigned flags), stream,
+	 n, ops, flags)
+BOTH_END(cuStreamBatchMemOp_v2, true, (CUstream stream, unsigned n, void *ops, unsigned flags),
+	 stream, n, ops, flags)
 
 /* In all streams of a context, whichever they are. */
 CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
@@ -165,65 +149,6 @@ CUresult cuGreenCtxRecordEvent(CUgreenCtx ctx, CUevent event)
 		 vgpu_real.cuGreenCtxRecordEvent(ctx, event));
 }
 
-/* What another API's work, or an engine beside the multiprocessors, takes. */
-#define BESIDE(name, per_thread, params, ...)                               \
-	CUresult name params                                                \
-	{                                                                   \
-		OTHER_WORK(vgpu_real.name, vgpu_stream(stream, per_thread), \
-			   vgpu_real.name(__VA_ARGS__));                    \
-	}
-BESIDE(cuWaitExternalSemaphoresAsync, false,
-       (const void *semaphores, const void *params, unsigned n, CUstream stream), semaphores,
-       params, n, stream)
-BESIDE(cuWaitExternalSemaphoresAsync_ptsz, true,
-       (const void *semaphores, const void *params, unsigned n, CUstream stream), semaphores,
-       params, n, stream)
-BESIDE(cuMemBatchDecompressAsync, false,
-       (void *params, size_t n, unsigned flags, size_t *error, CUstream stream), params, n, flags,
-       error, stream)
-BESIDE(cuMemBatchDecompressAsync_ptsz, true,
-       (void *params, size_t n, unsigned flags, size_t *error, CUstream stream), params, n, flags,
-       error, stream)
-
-CUresult cuStreamAddCallback(CUstream stream, void *fn, void *data, unsigned flags)
-{
-	OTHER_WORK(vgpu_real.cuStreamAddCallback, vgpu_stream(stream, false),
-		   vgpu_real.cuStreamAddCallback(stream, fn, data, flags));
-}
-
-CUresult cuStreamAddCallback_ptsz(CUstream stream, void *fn, void *data, unsigned flags)
-{
-	OTHER_WORK(vgpu_real.cuStreamAddCallback_ptsz, vgpu_stream(stream, true),
-		   vgpu_real.cuStreamAddCallback_ptsz(stream, fn, data, flags));
-}
-
-/* Waits for a value in memory, in every version. */
-#define WAIT_VALUE(name, type, per_thread)                                           \
-	CUresult name(CUstream stream, CUdeviceptr addr, type value, unsigned flags) \
-	{                                                                            \
-		OTHER_WORK(vgpu_real.name, vgpu_stream(stream, per_thread),          \
-			   vgpu_real.name(stream, addr, value, flags));              \
-	}
-WAIT_VALUE(cuStreamWaitValue32, uint32_t, false)
-WAIT_VALUE(cuStreamWaitValue32_ptsz, uint32_t, true)
-WAIT_VALUE(cuStreamWaitValue32_v2, uint32_t, false)
-WAIT_VALUE(cuStreamWaitValue32_v2_ptsz, uint32_t, true)
-WAIT_VALUE(cuStreamWaitValue64, uint64_t, false)
-WAIT_VALUE(cuStreamWaitValue64_ptsz, uint64_t, true)
-WAIT_VALUE(cuStreamWaitValue64_v2, uint64_t, false)
-WAIT_VALUE(cuStreamWaitValue64_v2_ptsz, uint64_t, true)
-
-#define BATCH_MEM_OP(name, per_thread)                                        \
-	CUresult name(CUstream stream, unsigned n, void *ops, unsigned flags) \
-	{                                                                     \
-		OTHER_WORK(vgpu_real.name, vgpu_stream(stream, per_thread),   \
-			   vgpu_real.name(stream, n, ops, flags));            \
-	}
-BATCH_MEM_OP(cuStreamBatchMemOp, false)
-BATCH_MEM_OP(cuStreamBatchMemOp_ptsz, true)
-BATCH_MEM_OP(cuStreamBatchMemOp_v2, false)
-BATCH_MEM_OP(cuStreamBatchMemOp_v2_ptsz, true)
-
 CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t size)
 {
 	WAIT(vgpu_real.cuMemcpyDtoH_v2, NULL, vgpu_real.cuMemcpyDtoH_v2(dst, src, size));
@@ -235,39 +160,19 @@ CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t size)
 }
 
 /* Between host and card: the copy engines' work. */
-#define COPY(real, stream, size, call)                          \
-	do {                                                    \
-		END_BATCH(real, stream, (size) >= SMALL_BYTES); \
-		return call;                                    \
-	} while (0)
+BOTH_END(cuMemcpyDtoHAsync_v2, size >= SMALL_BYTES,
+	 (void *dst, CUdeviceptr src, size_t size, CUstream stream), dst, src, size, stream)
 
-CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream)
-{
-	COPY(vgpu_real.cuMemcpyDtoHAsync_v2, vgpu_stream(stream, false), size,
-	     vgpu_real.cuMemcpyDtoHAsync_v2(dst, src, size, stream));
-}
-
-CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dst, CUdeviceptr src, size_t size, CUstream stream)
-{
-	COPY(vgpu_real.cuMemcpyDtoHAsync_v2_ptsz, vgpu_stream(stream, true), size,
-	     vgpu_real.cuMemcpyDtoHAsync_v2_ptsz(dst, src, size, stream));
-}
-
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t size, CUstream stream)
-{
-	if (size < SMALL_BYTES && likely(vgpu_real.cuMemcpyHtoDAsync_v2))
-		return vgpu_real.cuMemcpyHtoDAsync_v2(dst, src, size, stream);
-	COPY(vgpu_real.cuMemcpyHtoDAsync_v2, vgpu_stream(stream, false), size,
-	     vgpu_real.cuMemcpyHtoDAsync_v2(dst, src, size, stream));
-}
-
-CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dst, const void *src, size_t size, CUstream stream)
-{
-	if (size < SMALL_BYTES && likely(vgpu_real.cuMemcpyHtoDAsync_v2_ptsz))
-		return vgpu_real.cuMemcpyHtoDAsync_v2_ptsz(dst, src, size, stream);
-	COPY(vgpu_real.cuMemcpyHtoDAsync_v2_ptsz, vgpu_stream(stream, true), size,
-	     vgpu_real.cuMemcpyHtoDAsync_v2_ptsz(dst, src, size, stream));
-}
+#define HTOD(name, per_thread)                                                        \
+	CUresult name(CUdeviceptr dst, const void *src, size_t size, CUstream stream) \
+	{                                                                             \
+		if (size >= SMALL_BYTES || unlikely(!vgpu_real.name))                 \
+			END_BATCH(vgpu_real.name, vgpu_stream(stream, per_thread),    \
+				  size >= SMALL_BYTES);                               \
+		return vgpu_real.name(dst, src, size, stream);                        \
+	}
+HTOD(cuMemcpyHtoDAsync_v2, false)
+HTOD(cuMemcpyHtoDAsync_v2_ptsz, true)
 
 /* Streams in which a capture began. A capture also ends with its stream, and then nobody
  * calls its end. */
@@ -277,6 +182,7 @@ static pthread_mutex_t origins_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void capture_begins(void)
 {
+	__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
 	vgpu_working_capture();
 	vgpu_gate_capture();
 }
@@ -308,7 +214,7 @@ static bool origin(CUstream before, CUstream now)
 void vgpu_captures_in_child(void)
 {
 	pthread_mutex_init(&origins_lock, NULL);
-	vgpu_captures = 0;
+	vgpu_captures = vgpu_captures_begin = 0;
 	for (unsigned i = 0; i < ORIGINS; i++)
 		origins[i] = NULL;
 }
@@ -342,85 +248,39 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 	return stream_destroy(vgpu_real.cuStreamDestroy_v2, stream);
 }
 
-/* Counted before the driver begins, so that no other thread of ours makes an
- * event call in between; counted down when it has ended or never began. */
-#define CAPTURE(real, call)                          \
-	do {                                         \
-		CUresult result;                     \
-                                                     \
-		vgpu_need_cuda();                    \
-		if (!(real))                         \
-			return CUDA_ERROR_NO_DEVICE; \
-		vgpu_gate_boundary(NULL, false);     \
-		capture_begins();                    \
-		result = call;                       \
-		if (result != CUDA_SUCCESS)          \
-			capture_ends();              \
-		else                                 \
-			origin(NULL, stream);        \
-		return result;                       \
-	} while (0)
-
-CUresult cuStreamBeginCapture(CUstream stream)
-{
-	CAPTURE(vgpu_real.cuStreamBeginCapture, vgpu_real.cuStreamBeginCapture(stream));
-}
-
-CUresult cuStreamBeginCapture_ptsz(CUstream stream)
-{
-	CAPTURE(vgpu_real.cuStreamBeginCapture_ptsz, vgpu_real.cuStreamBeginCapture_ptsz(stream));
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-	CAPTURE(vgpu_real.cuStreamBeginCapture_v2, vgpu_real.cuStreamBeginCapture_v2(stream, mode));
-}
-
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
-{
-	CAPTURE(vgpu_real.cuStreamBeginCapture_v2_ptsz,
-		vgpu_real.cuStreamBeginCapture_v2_ptsz(stream, mode));
-}
-
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const void *deps,
-				     const void *data, size_t n, int mode)
-{
-	CAPTURE(vgpu_real.cuStreamBeginCaptureToGraph,
-		vgpu_real.cuStreamBeginCaptureToGraph(stream, graph, deps, data, n, mode));
-}
-
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const void *deps,
-					  const void *data, size_t n, int mode)
-{
-	CAPTURE(vgpu_real.cuStreamBeginCaptureToGraph_ptsz,
-		vgpu_real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, data, n, mode));
-}
-
-CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *mismatch,
-				       void *data)
-{
-	CAPTURE(vgpu_real.cuStreamBeginRecaptureToGraph,
-		vgpu_real.cuStreamBeginRecaptureToGraph(stream, mode, graph, mismatch, data));
-}
-
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph,
-					    void *mismatch, void *data)
-{
-	CAPTURE(vgpu_real.cuStreamBeginRecaptureToGraph_ptsz,
-		vgpu_real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, mismatch, data));
-}
-
-CUresult cuStreamBeginCaptureToCig(CUstream stream, void *params)
-{
-	CAPTURE(vgpu_real.cuStreamBeginCaptureToCig,
-		vgpu_real.cuStreamBeginCaptureToCig(stream, params));
-}
-
-CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *params)
-{
-	CAPTURE(vgpu_real.cuStreamBeginCaptureToCig_ptsz,
-		vgpu_real.cuStreamBeginCaptureToCig_ptsz(stream, params));
-}
+/* Counted before the driver begins, so that no thread of ours records an event in
+ * that stream in between; counted down when it has ended or never began. */
+#define CAPTURE(name, params, ...)                                             \
+	CUresult name params                                                   \
+	{                                                                      \
+		CUresult result;                                               \
+                                                                               \
+		vgpu_need_cuda();                                              \
+		if (!vgpu_real.name)                                           \
+			return CUDA_ERROR_NO_DEVICE;                           \
+		vgpu_gate_boundary(NULL, false);                               \
+		capture_begins();                                              \
+		result = vgpu_real.name(__VA_ARGS__);                          \
+		__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST); \
+		if (result != CUDA_SUCCESS)                                    \
+			capture_ends();                                        \
+		else                                                           \
+			origin(NULL, stream);                                  \
+		return result;                                                 \
+	}
+#define BOTH_CAPTURE(name, params, ...)    \
+	CAPTURE(name, params, __VA_ARGS__) \
+	CAPTURE(name##_ptsz, params, __VA_ARGS__)
+BOTH_CAPTURE(cuStreamBeginCapture, (CUstream stream), stream)
+BOTH_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, int mode), stream, mode)
+BOTH_CAPTURE(cuStreamBeginCaptureToGraph,
+	     (CUstream stream, CUgraph graph, const void *deps, const void *data, size_t n,
+	      int mode),
+	     stream, graph, deps, data, n, mode)
+BOTH_CAPTURE(cuStreamBeginRecaptureToGraph,
+	     (CUstream stream, int mode, CUgraph graph, void *mismatch, void *data), stream, mode,
+	     graph, mismatch, data)
+BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream, params)
 
 static bool captures(CUstream stream)
 {
@@ -433,46 +293,27 @@ static bool captures(CUstream stream)
 
 /* call ends the capture of a stream. Also ended when it had been invalidated and the call
  * fails; not when it is of another stream. */
-#define CAPTURE_END(real, per_thread, call)                    \
-	do {                                                   \
+#define CAPTURE_END(name, per_thread, params, ...)             \
+	CUresult name params                                   \
+	{                                                      \
 		CUstream of = vgpu_stream(stream, per_thread); \
 		CUresult result;                               \
 		bool before;                                   \
                                                                \
 		vgpu_need_cuda();                              \
-		if (!(real))                                   \
+		if (!vgpu_real.name)                           \
 			return CUDA_ERROR_NO_DEVICE;           \
 		before = captures(of);                         \
-		result = call;                                 \
+		result = vgpu_real.name(__VA_ARGS__);          \
 		if (before && !captures(of)) {                 \
 			if (stream)                            \
 				origin(stream, NULL);          \
 			capture_ends();                        \
 		}                                              \
 		return result;                                 \
-	} while (0)
-
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-	CAPTURE_END(vgpu_real.cuStreamEndCapture, false,
-		    vgpu_real.cuStreamEndCapture(stream, graph));
-}
-
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
-{
-	CAPTURE_END(vgpu_real.cuStreamEndCapture_ptsz, true,
-		    vgpu_real.cuStreamEndCapture_ptsz(stream, graph));
-}
-
-CUresult cuStreamEndCaptureToCig(CUstream stream)
-{
-	CAPTURE_END(vgpu_real.cuStreamEndCaptureToCig, false,
-		    vgpu_real.cuStreamEndCaptureToCig(stream));
-}
-
-CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
-{
-	CAPTURE_END(vgpu_real.cuStreamEndCaptureToCig_ptsz, true,
-		    vgpu_real.cuStreamEndCaptureToCig_ptsz(stream));
-}
+	}
+CAPTURE_END(cuStreamEndCapture, false, (CUstream stream, CUgraph *graph), stream, graph)
+CAPTURE_END(cuStreamEndCapture_ptsz, true, (CUstream stream, CUgraph *graph), stream, graph)
+CAPTURE_END(cuStreamEndCaptureToCig, false, (CUstream stream), stream)
+CAPTURE_END(cuStreamEndCaptureToCig_ptsz, true, (CUstream stream), stream)
 #endif

@@ -40,6 +40,8 @@ void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t no
 #define SHORT_MOST_NS 100e6
 /* And by this factor: with other jobs that time is known on the average only. */
 #define BEHIND 0.7
+/* The processes of a job end their batches in turn, so that one is charged before another. */
+#define BEHIND_MOST_NS 20000000
 
 /* What is no longer than this part of a slice runs through in one often enough for its cost
  * to be known; beside other processes of the job its time says less than that even where it
@@ -130,6 +132,15 @@ static bool interrupted(struct vgpu_stream_batch *b, double est, double span)
 	return true;
 }
 
+/* What launches are taken for of which nothing is known stays so, within what was measured: where
+ * the host lost its processor meanwhile, their time may be next to nothing, or all of that. */
+static double taken_for(const struct vgpu_stream_batch *b, double least, double most)
+{
+	double taken = (double)b->est_ns;
+
+	return taken < least ? least : taken > most ? most : taken;
+}
+
 /* Whole says that nobody else was on the card. A kernel that spins until a launch of another
  * stream has come takes as long as that is held: were it learned, the next would be held
  * for longer. */
@@ -152,32 +163,47 @@ static void learn(struct vgpu_stream_batch *b, double est, double span, double s
 		/* Slices of others may be in it. */
 		least = b->solid || slack < 0.5 * span ? sure : 0;
 	}
+	if (b->learns)
+		least = taken_for(b, least, span);
 	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, least, span);
 }
 
 /* Known work that was interrupted costs what it was learned to cost. One batch's own part
- * of the time that it took is no measure of it, but over many the charges come to that,
- * whatever was learned. */
-static double known(struct gate *g, const struct vgpu_stream_batch *b, double est, double busy,
-		    double own)
+ * of the time that it took is no measure of it. */
+static double known(const struct vgpu_stream_batch *b, double est, double busy)
 {
 	const struct vgpu_cost *c = b->func[0].cost;
-	double charge = busy;
+	double charge = c->rejected >= REJECTED_CHARGED ? est * (double)c->longer : est;
 
-	if (b->learns) {
-		charge = own;
-	} else if (busy > INTERRUPTED * est) {
-		charge = c->rejected >= REJECTED_CHARGED ? est * (double)c->longer : est;
-		charge = charge < busy ? charge : busy;
-	}
-	g->short_ns += own - charge;
+	return busy > INTERRUPTED * est && charge < busy ? charge : busy;
+}
+
+/* But over many the charges come to that, whatever was learned. Returns what is missing. */
+static double beside_jobs(struct gate *g, double own, double charge)
+{
+	double missing = g->short_ns + own - charge - SHORT_MOST_NS;
+
+	g->short_ns += own - charge - (missing > 0 ? missing : 0);
 	if (g->short_ns < -SHORT_MOST_NS)
 		g->short_ns = -SHORT_MOST_NS;
-	if (g->short_ns > SHORT_MOST_NS) {
-		charge += g->short_ns - SHORT_MOST_NS;
-		g->short_ns = SHORT_MOST_NS;
-	}
-	return charge;
+	return missing > 0 ? missing : 0;
+}
+
+/* The same of all processes of the job together: that is exact, also where launches of one key
+ * differ in length. */
+static double beside_own(const struct gate *g, double counted, double charge)
+{
+	int64_t *behind = &vgpu_state.cache.header->behind_ns[g->card];
+	int64_t old = __atomic_load_n(behind, __ATOMIC_RELAXED), sum, kept;
+
+	do {
+		sum = old + (int64_t)(counted - charge);
+		kept = sum > BEHIND_MOST_NS    ? BEHIND_MOST_NS
+		       : sum < -BEHIND_MOST_NS ? -BEHIND_MOST_NS
+					       : sum;
+	} while (!__atomic_compare_exchange_n(behind, &old, kept, false, __ATOMIC_RELAXED,
+					      __ATOMIC_RELAXED));
+	return sum > kept ? (double)(sum - kept) : 0;
 }
 
 static double longer_than_slices(const struct gate *g, const struct vgpu_stream_batch *b,
@@ -195,23 +221,28 @@ static double longer_than_slices(const struct gate *g, const struct vgpu_stream_
 #define UNDIVIDED 0.98
 
 static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, double est, double busy,
-			double slack, double part, double of_job)
+			double slack, double part, double of_job, double counted)
 {
 	double slice = g->schedule.slice_us * 1e3, at_least = busy > slack ? busy - slack : 0;
+	double charge;
 
 	if (b->foreign) { /* what else was in it, nobody knows */
 		est = est > (double)b->est_ns ? est : (double)b->est_ns;
 		return est < busy ? est : busy;
 	}
 	if (part < 1 && slice > 0) {
-		if (est < (b->beside ? FITS_BESIDE : FITS) * slice && !b->learns)
-			return known(g, b, est, busy, BEHIND * busy * part * of_job);
+		if (est < (b->beside ? FITS_BESIDE : FITS) * slice && !b->learns) {
+			charge = known(b, est, busy);
+			return charge + beside_jobs(g, BEHIND * busy * part * of_job, charge);
+		}
 		return longer_than_slices(g, b, busy, part * of_job);
 	}
-	if (b->beside || of_job < UNDIVIDED)
-		return known(g, b, est, busy, busy * of_job);
+	if (b->beside || of_job < UNDIVIDED) {
+		charge = b->learns ? counted : known(b, est, busy);
+		return charge + beside_own(g, counted, charge);
+	}
 	if (b->learns)
-		return at_least;
+		return taken_for(b, at_least, busy);
 	/* Between short kernels the card may have waited for the host: then the time is
 	 * too long. Where it cannot have waited, it is right. */
 	if (!b->solid && est / b->launches < SHORT_NS && busy > est)
@@ -233,7 +264,7 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	 * Of the rest no more may be taken off than was surely that of others. */
 	if (b->learns && busy > 0)
 		of_job = counted / busy;
-	charge = charge_of(g, b, est, busy, slack, part, of_job);
+	charge = charge_of(g, b, est, busy, slack, part, of_job, counted);
 	learn(b, est, span, slack, held, whole);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);

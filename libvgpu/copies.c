@@ -121,7 +121,9 @@ static bool operand_in_card(const CUmemcpy3DOperand *o)
 	return o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY || in_card(o->op.ptr.ptr);
 }
 
-/* In elements, each of a byte or some. */
+/* Elements of an array have up to so many bytes. */
+#define ELEMENT 16
+
 static size_t boxes(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t n, CUstream stream)
 {
 	size_t all = 0, inside = 0, one;
@@ -130,6 +132,9 @@ static size_t boxes(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t n, CUstream stream
 		return 0;
 	for (size_t i = 0; i < n; i++) {
 		one = ops[i].extent.width * ops[i].extent.height * ops[i].extent.depth;
+		if (ops[i].src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY ||
+		    ops[i].dst.type == CU_MEMCPY_OPERAND_TYPE_ARRAY)
+			one *= ELEMENT;
 		all += one;
 		if (operand_in_card(&ops[i].src) && operand_in_card(&ops[i].dst))
 			inside += one;

@@ -39,6 +39,7 @@ typedef struct CUuuid_st {
 #define CUDA_ERROR_DEVICE_UNAVAILABLE 46
 #define CUDA_ERROR_NOT_FOUND 500
 #define CUDA_ERROR_NOT_READY 600
+#define CUDA_ERROR_NOT_PERMITTED 800
 #define CUDA_ERROR_NOT_SUPPORTED 801
 
 /* The two stream handles that name a default stream. */

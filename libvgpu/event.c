@@ -15,6 +15,7 @@
 #define NAPS 1000
 
 __thread bool vgpu_inside;
+int vgpu_captures_begin;
 
 int vgpu_capture_relax(void)
 {
@@ -43,14 +44,40 @@ CUresult vgpu_event_query(CUevent e)
 
 static CUevent event(CUevent *slot)
 {
-	if (!*slot && vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+	int mode;
+
+	if (*slot)
+		return *slot;
+	mode = vgpu_capture_relax();
+	if (vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
 		*slot = NULL;
+	vgpu_capture_restore(mode);
 	return *slot;
+}
+
+/* Lets others have the lock. */
+static void nap(struct gate *g)
+{
+	pthread_mutex_unlock(&g->lock);
+	nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	pthread_mutex_lock(&g->lock);
+}
+
+/* What is put into the legacy stream concerns captures of streams that wait for it: the driver
+ * answers with an error then. */
+static bool captured(CUstream stream)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	return vgpu_capturing() &&
+	       (!vgpu_real.cuStreamIsCapturing ||
+		vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+		status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 bool vgpu_event_record(struct lane *l, CUevent *slot)
 {
-	pthread_mutex_t *lock = &l->context->gate->lock;
+	struct gate *g = l->context->gate;
 	CUstream stream = l->stream;
 	CUevent e = event(slot);
 	bool ok;
@@ -58,9 +85,18 @@ bool vgpu_event_record(struct lane *l, CUevent *slot)
 	if (!e)
 		return false;
 	l->busy = true;
-	pthread_mutex_unlock(lock);
-	ok = vgpu_real.cuEventRecord(e, stream) == CUDA_SUCCESS;
-	pthread_mutex_lock(lock);
+	/* It may begin in this stream. */
+	for (unsigned i = 0; i < NAPS && __atomic_load_n(&vgpu_captures_begin, __ATOMIC_SEQ_CST);
+	     i++)
+		nap(g);
+	ok = !captured(stream);
+	if (ok) {
+		l->recording = true;
+		pthread_mutex_unlock(&g->lock);
+		ok = vgpu_real.cuEventRecord(e, stream) == CUDA_SUCCESS;
+		pthread_mutex_lock(&g->lock);
+		l->recording = false;
+	}
 	l->busy = false;
 	return ok;
 }
@@ -104,24 +140,24 @@ void vgpu_event_leave(bool pushed)
 bool vgpu_event_between(double *ns, CUevent from, CUevent to)
 {
 	float ms;
+	int mode = vgpu_capture_relax();
+	bool ok = vgpu_real.cuEventElapsedTime(&ms, from, to) == CUDA_SUCCESS;
 
-	if (vgpu_real.cuEventElapsedTime(&ms, from, to) != CUDA_SUCCESS)
-		return false;
-	*ns = (double)ms * 1e6;
-	return true;
-}
-
-/* Lets others have the lock. */
-static void nap(struct gate *g)
-{
-	pthread_mutex_unlock(&g->lock);
-	nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-	pthread_mutex_lock(&g->lock);
+	vgpu_capture_restore(mode);
+	if (ok)
+		*ns = (double)ms * 1e6;
+	return ok;
 }
 
 void vgpu_event_wait(struct gate *g, const struct lane *l)
 {
 	for (unsigned i = 0; l->busy && i < NAPS; i++)
+		nap(g);
+}
+
+void vgpu_event_recorded(struct gate *g, const struct lane *l)
+{
+	for (unsigned i = 0; l->recording && i < NAPS; i++)
 		nap(g);
 }
 
@@ -131,7 +167,7 @@ struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream)
 
 	while (l && l->busy) {
 		nap(g);
-		l = vgpu_capturing() ? NULL : vgpu_lane_of(g, ctx, stream);
+		l = vgpu_events_barred() ? NULL : vgpu_lane_of(g, ctx, stream);
 	}
 	return l;
 }
@@ -150,7 +186,7 @@ void vgpu_context_ends(struct gate *g, CUcontext ctx)
 
 	if (!c)
 		return;
-	if (!vgpu_capturing()) {
+	if (!vgpu_events_barred()) {
 		for (unsigned i = 0; i < g->lanes; i++)
 			if (g->lane[i].context == c)
 				vgpu_batch_end(&g->lane[i]);

@@ -26,6 +26,8 @@ void vgpu_count_launch(CUstream stream);
 		if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))      \
 			return call;                                                 \
 		vgpu_gate_enter(&launch, stream, key, unknown);                      \
+		if (unlikely(launch.refused))                                        \
+			return CUDA_ERROR_NOT_PERMITTED;                             \
 		result = call;                                                       \
 		vgpu_gate_leave(&launch, result);                                    \
 		return result;                                                       \

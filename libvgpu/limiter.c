@@ -32,8 +32,7 @@
 /* A host may wake so late. */
 #define SURPRISE_NS 100000u
 
-/* Some 5 us. */
-#define LOCK_TRIES 100
+#define LOCK_TRIES 100 /* some 5 us */
 #ifdef __x86_64__
 #define PAUSE() __builtin_ia32_pause()
 #else
@@ -74,7 +73,7 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 		__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_GATED, __ATOMIC_RELAXED);
 }
 
-/* What a callback of the driver's calls meanwhile is not gated, and not measured. */
+/* What a callback of the driver's calls meanwhile is no part of that. */
 static void hold(struct gate *g)
 {
 	pthread_mutex_lock(&g->lock);
@@ -189,6 +188,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
 	l->card = vgpu_inside ? -1 : vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
+	l->refused = vgpu_inside; /* a callback of the driver's: the gate may be this thread's */
 	l->batch = NULL;
 	if (l->card < 0 || !__atomic_load_n(&gates[l->card].on, __ATOMIC_RELAXED) ||
 	    (!of_one_context(stream) && !current(&ctx))) {
@@ -198,14 +198,14 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	if (unlikely(__atomic_load_n(&vgpu_unwatched, __ATOMIC_RELAXED)))
 		vgpu_watcher_again();
 	if (unlikely(__atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0)) {
-		/* Never touch a capture: no gate, no charge, no event. */
+		/* A capture is never touched: no gate, no charge, no event. */
 		if (!vgpu_real.cuStreamIsCapturing ||
 		    vgpu_real.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS ||
 		    capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
 			l->card = -1;
 			return;
 		}
-		events = false;
+		events = !vgpu_events_barred();
 	}
 	g = &gates[l->card];
 	cost = vgpu_cost_of(key);
@@ -307,9 +307,9 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		if (result != CUDA_SUCCESS && vgpu_batch_held(b))
 			leave_failed(g, l);
 		leave_batch(b);
-		if (full && !vgpu_capturing())
+		if (full && !vgpu_events_barred())
 			vgpu_batch_close(l->lane);
-		else if (l->lane->marks && !vgpu_capturing())
+		else if (l->lane->marks && !vgpu_events_barred())
 			vgpu_batch_mark(l->lane);
 	}
 	release(g);
@@ -329,13 +329,13 @@ static void end_work(struct gate *g, struct lane *l, CUstream stream, bool other
 
 void vgpu_gate_boundary(CUstream stream, bool other)
 {
-	if (vgpu_inside || vgpu_capturing())
+	if (vgpu_inside || vgpu_events_barred())
 		return;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
 
 		hold(g);
-		for (unsigned k = 0; k < g->lanes && !vgpu_capturing(); k++)
+		for (unsigned k = 0; k < g->lanes && !vgpu_events_barred(); k++)
 			end_work(g, &g->lane[k], stream, other);
 		release(g);
 	}
@@ -356,7 +356,7 @@ void vgpu_gate_waited(int card, uint64_t began)
 	uint64_t now = vgpu_now();
 	bool lasted = false;
 
-	if (vgpu_inside || vgpu_capturing())
+	if (vgpu_inside || vgpu_events_barred())
 		return;
 	hold(g);
 	for (unsigned k = 0; k < g->lanes; k++) {
@@ -366,13 +366,13 @@ void vgpu_gate_waited(int card, uint64_t began)
 		if (surprising(g, l, now - began))
 			g->surprised_ns = now;
 	}
-	if (lasted && !vgpu_capturing())
+	if (lasted && !vgpu_events_barred())
 		vgpu_batch_reap(g, now);
 	release(g);
 }
 
-/* Whoever is at event calls holds a gate's lock or keeps a lane busy, and has looked for captures
- * with the lock held. */
+/* Whoever is at event calls holds a gate's lock or has a lane that says so, and has looked for
+ * captures with the lock held. */
 void vgpu_gate_capture(void)
 {
 	if (vgpu_inside)
@@ -382,7 +382,7 @@ void vgpu_gate_capture(void)
 
 		hold(g);
 		for (unsigned k = 0; k < g->lanes; k++)
-			vgpu_event_wait(g, &g->lane[k]);
+			vgpu_event_recorded(g, &g->lane[k]);
 		release(g);
 	}
 }
@@ -475,11 +475,11 @@ bool vgpu_gate_tick(void)
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &gates[i];
 
-		if (vgpu_capturing() || pthread_mutex_trylock(&g->lock) != 0) {
+		if (vgpu_events_barred() || pthread_mutex_trylock(&g->lock) != 0) {
 			busy = true;
 			continue;
 		}
-		if (vgpu_capturing()) { /* since then */
+		if (vgpu_events_barred()) { /* since then */
 			pthread_mutex_unlock(&g->lock);
 			busy = true;
 			continue;

@@ -103,7 +103,8 @@ struct lane {
 	struct vgpu_stream_batch ring[RING];
 	unsigned first, closed; /* closed batches in flight */
 	bool open;              /* ring[(first + closed) % RING] takes launches */
-	bool busy;              /* an event is being recorded, without the lock */
+	bool busy;              /* an event is to be recorded, without the lock */
+	bool recording;         /* and the driver does */
 	/* For so long it had work in flight while launches of other streams were held: that
 	 * work may have been waiting for them. */
 	uint64_t held_ns;
@@ -206,15 +207,18 @@ uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, ui
 uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l, const struct vgpu_stream_batch *b,
 			   uint64_t now);
 
-/* This thread is in the gate: what a callback of the driver's does is not gated. */
+/* This thread is in the gate: what a callback of the driver's launches is refused. */
 extern __thread bool vgpu_inside __attribute__((tls_model("initial-exec")));
 
-/* event.c; all with gate.lock held and no capture open. False: the driver refused. */
-/* Makes the event if need be. Releases the lock meanwhile, and the lane is busy. */
+/* event.c; all with gate.lock held, and not while vgpu_events_barred(). False: the driver refused. */
+/* Makes the event if need be. Releases the lock meanwhile, and the lane is busy. Not in a stream
+ * that is captured, nor in one that waits for such a stream. */
 bool vgpu_event_record(struct lane *l, CUevent *slot);
 /* Waits until no event of the lane is being recorded, but not for ever: the stream may be full
  * of work that waits for what the caller does next. */
 void vgpu_event_wait(struct gate *g, const struct lane *l);
+/* The same until none is on its way to the driver. */
+void vgpu_event_recorded(struct gate *g, const struct lane *l);
 /* The lane of the next launch. While another thread records in it, this launch waits too, as it
  * would for the full stream. NULL: there is none, or a capture has begun. */
 struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream);

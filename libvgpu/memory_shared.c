@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdint.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "vgpu.h"
 
@@ -65,13 +66,14 @@ static void forget(struct exported *e)
 	*e = (struct exported){0};
 }
 
-static void note(uint64_t handle, int fd)
+/* False: there is no room, so that after its release nobody would pay for the memory. */
+static bool note(uint64_t handle, int fd)
 {
 	struct exported e = {.handle = handle, .used = true};
 	struct exported *to = NULL;
 
 	if (!describe(fd, &e.at))
-		return;
+		return false;
 	pthread_mutex_lock(&exported_lock);
 	/* The number is given out again: what had it before is closed. */
 	for (int i = 0; i < MAX_KEPT; i++)
@@ -82,10 +84,19 @@ static void note(uint64_t handle, int fd)
 		if (!exported[i].used || (!exported[i].bytes && !still_open(&exported[i].at)))
 			to = &exported[i];
 	}
-	/* When there is no room the memory is no longer charged after its release. */
 	if (to)
 		*to = e;
 	pthread_mutex_unlock(&exported_lock);
+	return to;
+}
+
+static CUresult exports(CUresult r, int type, uint64_t handle, const int *fd)
+{
+	if (r != CUDA_SUCCESS || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+	    !vgpu_state.grant || note(handle, *fd))
+		return r;
+	close(*fd);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void vgpu_shared_release(uint64_t handle, int card, uint64_t bytes)
@@ -148,10 +159,7 @@ CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle han
 	if (!vgpu_real.cuMemExportToShareableHandle)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuMemExportToShareableHandle(to, handle, type, flags);
-	if (r == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-	    vgpu_state.grant)
-		note(handle, *(const int *)to);
-	return r;
+	return exports(r, type, handle, to);
 }
 
 CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
@@ -163,9 +171,6 @@ CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
 	if (!vgpu_real.cuMemPoolExportToShareableHandle)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuMemPoolExportToShareableHandle(to, pool, type, flags);
-	if (r == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-	    vgpu_state.grant)
-		note((uint64_t)(uintptr_t)pool, *(const int *)to);
-	return r;
+	return exports(r, type, (uint64_t)(uintptr_t)pool, to);
 }
 #endif

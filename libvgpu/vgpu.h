@@ -282,6 +282,7 @@ void vgpu_graphs_in_child(void);
 struct vgpu_launch {
 	int card;   /* -1: not gated */
 	bool waits; /* the driver may return when the work is done */
+	bool refused;
 	CUstream stream;
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
@@ -322,11 +323,20 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *s);
 void vgpu_gate_in_child(void);
 /* Number of stream captures open in this process. */
 extern int vgpu_captures;
+/* Of them, those that the driver has not begun yet. */
+extern int vgpu_captures_begin;
 /* boundary.c: after a fork, in the child: none. */
 void vgpu_captures_in_child(void);
 static inline bool vgpu_capturing(void)
 {
 	return __atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0;
+}
+
+/* Beside a capture event calls are made in a mode that excepts this thread. A driver before CUDA
+ * 10.1 has none: there any of them would spoil it. */
+static inline bool vgpu_events_barred(void)
+{
+	return unlikely(vgpu_capturing()) && !vgpu_real.cuThreadExchangeStreamCaptureMode;
 }
 
 /* event.c: around a question to the driver that would spoil a capture. One that began by a call

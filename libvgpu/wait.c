@@ -295,7 +295,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 
 	for (;; now = vgpu_now()) {
 		/* Another thread's capture begins and ends while the lock is free. */
-		*events = !vgpu_capturing();
+		*events = !vgpu_events_barred();
 		if (*events && ask)
 			vgpu_batch_reap(g, now);
 		/* In turns the job stands idle while others have theirs: what it is due

@@ -39,6 +39,8 @@ type CardStatus struct {
 	Used     uint64          `json:"used"`
 	BusyNS   uint64          `json:"busy_ns"`
 	WorkNS   uint64          `json:"work_ns"`
+	UsedNS   uint64          `json:"used_ns"` // kernels, and copies within the card
+	NowNS    uint64          `json:"now_ns"`
 	Switches uint64          `json:"switches"`
 	Percent  uint32          `json:"util_percent"`
 	Lost     bool            `json:"lost"`
@@ -208,7 +210,7 @@ func (m *Machine) card(i int) CardStatus {
 	s := CardStatus{
 		Index: i, UUID: C.GoString(&c.conf.uuid[0]), Name: C.GoString(&c.conf.name[0]),
 		Memory: uint64(c.conf.memory), Used: uint64(C.sim_mem_used(m.st, C.uint32_t(i))),
-		BusyNS: uint64(c.busy_ns), WorkNS: uint64(c.work_ns), Switches: uint64(c.switches),
+		BusyNS: uint64(c.busy_ns), WorkNS: uint64(c.work_ns), UsedNS: uint64(c.used_ns), NowNS: uint64(c.now_ns), Switches: uint64(c.switches),
 		Percent: uint32(c.util_percent), Lost: c.lost != 0, Contexts: []ContextStatus{},
 	}
 	for x := c.contexts; x != 0; x = m.st.ctx[x-1].next {

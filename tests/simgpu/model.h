@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 7u
+#define SIM_VERSION 8u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -66,6 +66,7 @@ enum sim_kind {
 
 #define SIM_OP_URGENT 1u /* its effect must be applied without any call by the owner */
 #define SIM_OP_SPIN 2u   /* kernel without an end: its owner ends it */
+#define SIM_OP_INSIDE 4u /* copy or fill within the card: it keeps its memory busy */
 
 enum sim_op_state { SIM_QUEUED, SIM_STARTED, SIM_FINISHED };
 
@@ -186,6 +187,7 @@ struct sim_card {
 	uint64_t change_left_ns; /* nothing runs for so long */
 	uint64_t busy_ns;        /* kernels, switches, changes of slices */
 	uint64_t work_ns;        /* kernels alone */
+	uint64_t used_ns;        /* kernels, and copies within the card */
 	uint64_t switches;
 	uint64_t records; /* written so far; a ring, see sim_switch_at */
 	uint64_t sample_at_ns;

@@ -179,11 +179,13 @@ static uint32_t next_context(struct sim_state *st, uint32_t card, uint32_t cur, 
 	return 0;
 }
 
-/* Next moment at which something other than the running kernel changes. */
-static uint64_t horizon(struct sim_state *st, uint32_t card, uint64_t now)
+/* Next moment at which something other than the running kernel changes. *inside: a copy within the
+ * card runs until then. */
+static uint64_t horizon(struct sim_state *st, uint32_t card, uint64_t now, bool *inside)
 {
 	uint64_t at = SIM_NEVER;
 
+	*inside = false;
 	for (uint32_t x = st->card[card].contexts; x; x = st->ctx[x - 1].next) {
 		for (uint32_t i = st->ctx[x - 1].streams; i; i = st->stream[i - 1].next) {
 			const struct sim_op *o = head_of(st, i - 1);
@@ -192,6 +194,7 @@ static uint64_t horizon(struct sim_state *st, uint32_t card, uint64_t now)
 				continue;
 			if (o->kind == SIM_COPY && o->state == SIM_STARTED && o->done_ns < at)
 				at = o->done_ns;
+			*inside |= o->state == SIM_STARTED && (o->flags & SIM_OP_INSIDE);
 			if (o->state == SIM_QUEUED && o->ready_ns > now && o->ready_ns < at)
 				at = o->ready_ns;
 		}
@@ -402,12 +405,15 @@ void sim_advance(struct sim_state *st, uint32_t card, uint64_t until)
 			st->ctx[i - 1].sampled_ns = st->ctx[i - 1].busy_ns;
 	}
 	while (c->now_ns < until) {
-		uint64_t end;
+		uint64_t end, from = c->now_ns, worked = c->work_ns;
+		bool inside;
 
 		settle(st, card, c->now_ns);
-		end = min_u64(until, min_u64(horizon(st, card, c->now_ns), c->sample_at_ns));
+		end = min_u64(until,
+			      min_u64(horizon(st, card, c->now_ns, &inside), c->sample_at_ns));
 		if (end > c->now_ns)
 			step(st, c, card, end);
+		c->used_ns += inside ? c->now_ns - from : c->work_ns - worked;
 		if (c->now_ns >= c->sample_at_ns)
 			sample(st, c);
 	}

@@ -24,13 +24,13 @@ func TestUnusualStreams(t *testing.T) {
 		{"many", 0.24, 0.34},
 		{"captured", 0.24, 0.34},
 		{"spins", 0.002, 0.34}, // what spins for a launch that is held is charged for it
-		{"early", 0.24, 0.34},  // was 0.39: unknown work that cannot be measured yet
-		{"recaptures", 0.15, 0.36},
-		{"later", 0.15, 0.36}, // no library knows how these captures begin
+		{"early", 0.24, 0.34},  // was 0.39
+		{"recaptures", 0.24, 0.34},
+		{"later", 0.24, 0.34}, // no library knows how these captures begin
 		{"retained", 0.24, 0.34},
 		{"refused", 0.24, 0.34},
 		{"green", 0.24, 0.34},
-		{"captures", 0.15, 0.36}, // measured late, or charged by its estimate, while a capture is open
+		{"captures", 0.24, 0.34},
 	} {
 		t.Run(c.how, func(t *testing.T) {
 			var result map[string]any

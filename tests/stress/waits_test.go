@@ -52,7 +52,13 @@ func TestFullStreamHoldsNoOtherThread(t *testing.T) {
 // call itself.
 func TestCallbackOfAProfilerMayCallTheDriver(t *testing.T) {
 	env, _ := limited(t, oneCard, "50")
-	if r, err := run(t, env, "profiled"); err != nil || r["own"].(float64) == 0 {
-		t.Errorf("%v, %v; want some calls of the library's own told", r, err)
+	r, err := run(t, env, "profiled")
+	if err != nil || r["own"].(float64) == 0 {
+		t.Fatalf("%v, %v; want some calls of the library's own told", r, err)
+	}
+	// From within one nobody could measure it.
+	if r["launched"].(float64) != 0 || r["refused"].(float64) == 0 {
+		t.Errorf("%v of its kernels were launched within a call of the library's, %v refused; want none launched",
+			r["launched"], r["refused"])
 	}
 }

@@ -189,13 +189,15 @@ static CUresult primary_retain(CUcontext *pctx, CUdevice dev)
 {
 	CUresult rc = CUDA_SUCCESS;
 
+	/* First: while it is made, drv.lock is free, and another thread may release its own. */
+	drv.primary_refs[dev]++;
 	if (!drv.primary[dev])
 		rc = context_new(dev, drv.primary_flags[dev], true, pctx);
 	if (rc)
-		return rc;
-	drv.primary_refs[dev]++;
-	*pctx = drv.primary[dev];
-	return CUDA_SUCCESS;
+		drv.primary_refs[dev]--;
+	else
+		*pctx = drv.primary[dev];
+	return rc;
 }
 
 static CUresult primary_release(CUdevice dev)

@@ -21,6 +21,19 @@ static bool pageable(uint64_t addr)
 	return block_find(addr) == NULL;
 }
 
+static bool on_card(uint64_t addr)
+{
+	const struct block *b = block_find(addr);
+
+	return b && b->kind != BLOCK_HOST && b->kind != BLOCK_REGISTERED &&
+	       b->kind != BLOCK_MANAGED;
+}
+
+static unsigned inside(uint64_t dst, uint64_t src)
+{
+	return on_card(dst) && on_card(src) ? SIM_OP_INSIDE : 0;
+}
+
 static bool in_bounds(uint64_t addr, uint64_t n)
 {
 	struct block *b = block_find(addr);
@@ -69,7 +82,7 @@ static CUresult copy(uint64_t dst, uint64_t src, uint64_t n, CUstream handle, bo
 		return CUDA_ERROR_INVALID_VALUE;
 	slot = s->slot;
 	gen = s->gen;
-	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT, copy_ns(s->ctx->card, n),
+	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT | inside(dst, src), copy_ns(s->ctx->card, n),
 			   copy_effect(dst, src, n));
 	/* a copy to pageable memory ends before the call does */
 	if (rc || s->capture || (!wait && !pageable(dst)))
@@ -103,8 +116,8 @@ static CUresult fill(uint64_t dst, uint64_t value, unsigned width, uint64_t n, C
 	}
 	slot = s->slot;
 	gen = s->gen;
-	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT, copy_ns(s->ctx->card, n * width / FILL_RATE),
-			   e);
+	rc = submit_effect(s, SIM_COPY, SIM_OP_URGENT | SIM_OP_INSIDE,
+			   copy_ns(s->ctx->card, n * width / FILL_RATE), e);
 	if (rc || !wait)
 		return rc;
 	return stream_wait(slot, gen, drv.st->stream[slot].tail - 1);
@@ -162,7 +175,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dctx, CUdeviceptr src, CUc
 }
 
 /* Copies of rows, of arrays and of several pieces take their time; contents are not moved. */
-static CUresult pieces(uint64_t n, CUstream handle, bool wait)
+static CUresult pieces(uint64_t n, unsigned flags, CUstream handle, bool wait)
 {
 	CUstream s = stream_of(handle);
 	CUresult rc = wait ? capture_unsafe() : CUDA_SUCCESS;
@@ -175,33 +188,40 @@ static CUresult pieces(uint64_t n, CUstream handle, bool wait)
 	slot = s->slot;
 	gen = s->gen;
 	captured = s->capture;
-	rc = stream_submit(s, &(struct work){.kind = SIM_COPY, .ns = copy_ns(s->ctx->card, n)},
-			   &index);
+	rc = stream_submit(
+		s, &(struct work){.kind = SIM_COPY, .flags = flags, .ns = copy_ns(s->ctx->card, n)},
+		&index);
 	return rc || captured || !wait ? rc : stream_wait(slot, gen, index);
 }
 
-#define PIECES(name, params, ok, bytes, stream, wait)                                            \
-	CUresult name params                                                                     \
-	{                                                                                        \
-		ENTER(NEED_CTX);                                                                 \
-		return drv_leave((ok) ? pieces(bytes, stream, wait) : CUDA_ERROR_INVALID_VALUE); \
+#define PIECES(name, params, ok, bytes, flags, stream, wait)               \
+	CUresult name params                                               \
+	{                                                                  \
+		ENTER(NEED_CTX);                                           \
+		return drv_leave((ok) ? pieces(bytes, flags, stream, wait) \
+				      : CUDA_ERROR_INVALID_VALUE);         \
 	}
 #define AREA(c) (c)->WidthInBytes *(c)->Height
-PIECES(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *c), c, AREA(c), NULL, true)
-PIECES(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *c), c, AREA(c), NULL, true)
-PIECES(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *c, CUstream hStream), c, AREA(c), hStream, false)
-PIECES(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *c), c, AREA(c) * c->Depth, NULL, true)
+/* As the call itself says it. */
+#define HOST_MEMORY 1
+#define ENDS(c) \
+	((c)->dstMemoryType != HOST_MEMORY && (c)->srcMemoryType != HOST_MEMORY ? SIM_OP_INSIDE : 0)
+PIECES(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *c), c, AREA(c), ENDS(c), NULL, true)
+PIECES(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *c), c, AREA(c), ENDS(c), NULL, true)
+PIECES(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *c, CUstream hStream), c, AREA(c), ENDS(c), hStream,
+       false)
+PIECES(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *c), c, AREA(c) * c->Depth, ENDS(c), NULL, true)
 PIECES(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *c, CUstream hStream), c, AREA(c) * c->Depth,
-       hStream, false)
-PIECES(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *c), c, AREA(c) * c->Depth, NULL, true)
+       ENDS(c), hStream, false)
+PIECES(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *c), c, AREA(c) * c->Depth, ENDS(c), NULL, true)
 PIECES(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *c, CUstream hStream), c, AREA(c) * c->Depth,
-       hStream, false)
+       ENDS(c), hStream, false)
 PIECES(cuMemcpyAtoA_v2, (CUarray dst, size_t to, CUarray src, size_t from, size_t n),
-       dst &&src &&to + 1 && from + 1, n, NULL, true)
+       dst &&src &&to + 1 && from + 1, n, SIM_OP_INSIDE, NULL, true)
 PIECES(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t from, size_t n), dst &&src &&from + 1,
-       n, NULL, true)
+       n, SIM_OP_INSIDE, NULL, true)
 PIECES(cuMemcpyDtoA_v2, (CUarray dst, size_t to, CUdeviceptr src, size_t n), dst &&src &&to + 1, n,
-       NULL, true)
+       SIM_OP_INSIDE, NULL, true)
 
 static uint64_t sum(const size_t *sizes, size_t n)
 {
@@ -219,7 +239,7 @@ CUresult cuMemcpyBatchAsync_v2(const CUdeviceptr *dst, const CUdeviceptr *src, c
 	ENTER(NEED_CTX);
 	if (!dst || !src || !sizes || !n || !attrs || !attrs_at || !nattrs)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	return drv_leave(pieces(sum(sizes, n), hStream, false));
+	return drv_leave(pieces(sum(sizes, n), inside(*dst, *src), hStream, false));
 }
 
 CUresult cuMemcpy3DBatchAsync_v2(size_t n, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned long long flags,
@@ -232,7 +252,7 @@ CUresult cuMemcpy3DBatchAsync_v2(size_t n, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	for (size_t i = 0; i < n; i++)
 		all += ops[i].extent.width * ops[i].extent.height * ops[i].extent.depth;
-	return drv_leave(pieces(all, hStream, false));
+	return drv_leave(pieces(all, SIM_OP_INSIDE, hStream, false));
 }
 
 CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, void *attr,

@@ -5,7 +5,8 @@
  *
  *   profiled
  *
- * Killed after 20 s. Prints how often the callback was told of the library's own calls.
+ * Killed after 20 s. Prints how often the callback was told of the library's own calls, how many
+ * of its kernels were refused in one, and how many were launched in one.
  */
 #include <unistd.h>
 
@@ -14,15 +15,18 @@
 static struct kernels k;
 static CUresult (*wait_for_all)(void);
 static __thread int told;
-static unsigned own;
+static unsigned own, refused, launched;
 
 static void at_call(const char *call)
 {
 	if (told++ == 0) {
-		own += strcmp(call, "cuEventRecord") == 0 || strcmp(call, "cuEventQuery") == 0 ||
-		       strcmp(call, "cuStreamQuery") == 0;
+		int measures = strncmp(call, "cuEvent", 7) == 0, went;
+
 		wait_for_all();
-		kernels_launch(&k, 1, 50);
+		went = kernels_launch(&k, 1, 50);
+		own += measures || strcmp(call, "cuStreamQuery") == 0;
+		launched += measures && went;
+		refused += measures && !went;
 	}
 	told--;
 }
@@ -47,7 +51,7 @@ int main(void)
 	if (k.wait_for(k.stream))
 		return 4;
 	usleep(100000); /* the watcher asks, too */
-	printf("{\"own\":%u}\n", own);
+	printf("{\"own\":%u,\"refused\":%u,\"launched\":%u}\n", own, refused, launched);
 	subscribe(NULL);
 	return 0;
 }

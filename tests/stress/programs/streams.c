@@ -15,8 +15,7 @@
  *   spins      a kernel that spins until one of another context has run, and that one, of 1 ms
  *   early      a hundred kernels of 5 ms while a capture of another stream is open, before any
  *              other work
- *   captures   kernels of 5 ms; another thread captures one graph after the other,
- *              the first after 0.3 s
+ *   captures   kernels of 5 ms; another thread captures one graph after the other
  *   recaptures the same, each into the graph of before
  *   later      the same by a call that no library knows
  *
@@ -265,7 +264,6 @@ static void *capturing(void *ctx)
 
 	if (set_current(ctx) || create_stream(&s, 1))
 		return NULL;
-	usleep(300000); /* when the kernel has been measured */
 	if (again && (begin(s, 0) || end(s, &before)))
 		return NULL;
 	for (; now_s() < until; failed[1]++) {

@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/simgpu"
 )
@@ -18,6 +20,7 @@ import (
 const usage = `usage: simgpu <command> [options]
   init --config FILE [--state FILE]         make a new machine
   status [--json]                           show cards and contexts
+  used [--card I] [--ms N]                  each N ms what the card's clock is and how long it was used, until its input ends
   set-slice --pid PID --us N                set the time slice of a process
   fail --call NAME --code N [--count N] [--pid PID]    let calls fail, e.g. --call cuMemAlloc --code 2
   slow --call NAME --ms N [--count N] [--pid PID]      let calls take longer
@@ -88,6 +91,8 @@ func run(command string, o options) error {
 	switch command {
 	case "status":
 		return status(m, o.json)
+	case "used":
+		return used(m, o.card, time.Duration(max(o.ms, 1))*time.Millisecond)
 	case "set-slice":
 		if o.us == 0 || m.SetSlice(o.pid, o.us) == 0 {
 			return fmt.Errorf("set-slice: pid %d, %d us: want a process with a context and at least 1 us", o.pid, o.us)
@@ -112,7 +117,7 @@ func run(command string, o options) error {
 		m.ClearFaults()
 		return nil
 	}
-	return fmt.Errorf("command %q: want one of init, status, set-slice, fail, slow, refuse-slices, xid, clear", command)
+	return fmt.Errorf("command %q: want one of init, status, used, set-slice, fail, slow, refuse-slices, xid, clear", command)
 }
 
 func status(m *simgpu.Machine, asJSON bool) error {
@@ -129,4 +134,27 @@ func status(m *simgpu.Machine, asJSON bool) error {
 	}
 	_, err := os.Stdout.WriteString(b.String())
 	return err
+}
+
+// used prints a line at once, and then after each time, and one at the end.
+func used(m *simgpu.Machine, card int, every time.Duration) error {
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it as well
+		close(ended)
+	}()
+	for last := false; ; {
+		cards := m.Status()
+		if card < 0 || card >= len(cards) {
+			return fmt.Errorf("card %d: the machine has %d", card, len(cards))
+		}
+		if _, err := fmt.Println(cards[card].NowNS, cards[card].UsedNS); err != nil || last {
+			return err
+		}
+		select {
+		case <-ended:
+			last = true
+		case <-time.After(every):
+		}
+	}
 }
