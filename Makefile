@@ -39,7 +39,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package soak lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package test-scale soak lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -105,6 +105,10 @@ test-e2e: test-deps build
 test-e2e-matrix: build
 	@tools/deps matrix
 	@tests/e2e/matrix $(SUITES)
+
+## test-scale: what 1,000 nodes ask of one slurmctld with 20,000 jobs (as root); VGPU_SCALE_NODES, _JOBS, _WINDOW_S for less
+test-scale: build
+	@VGPU_SCALE=1 $(GO) test -count=1 -timeout 3h ./tests/scale -v
 
 ## soak: half an hour of random jobs under a checker that looks for leaks (as root); logs in build/faults/TestSoak
 soak: build

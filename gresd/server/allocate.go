@@ -329,9 +329,9 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 }
 
 // untilAnswered asks slurmctld, which may be starting, until it answers or the
-// time is up.
+// time is up: less and less often, for many nodes may wait for it.
 func untilAnswered(ctx context.Context, ask func() error) error {
-	for {
+	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 8*time.Second) {
 		err := ask()
 		if !errors.Is(err, slurm.ErrUnavailable) {
 			return err
@@ -339,7 +339,7 @@ func untilAnswered(ctx context.Context, ask func() error) error {
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(500 * time.Millisecond):
+		case <-time.After(around(wait)):
 		}
 	}
 }

@@ -114,39 +114,18 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 	return ParseJob(text, jobID, node)
 }
 
-// liveStates are those in which a job holds its resources on a node.
-var liveStates = []string{
-	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",
-}
-
-// LiveJobs returns the state of each job that holds resources of the node
-// (running, suspended, completing, configuring, …), by job id. Errors:
-// ErrUnavailable; then nothing is known, and no job may be taken for ended.
-func (c *Client) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
-	text, err := c.run(ctx, c.squeue, "-h", "-a", "-w", node, "-t", "all", "-o", "%A %T")
+// Brief is Job without what the job holds of cards: for that, scontrol loads the table of all
+// nodes of the cluster as well.
+func (c *Client) Brief(ctx context.Context, jobID uint32, node string) (JobFacts, error) {
+	text, err := c.record(ctx, jobID)
 	if err != nil {
-		return nil, err
+		return JobFacts{}, err
 	}
-	return parseQueue(text)
+	return ParseJob(text, jobID, node)
 }
 
-// parseQueue reads lines "7 RUNNING" and keeps the live ones.
-func parseQueue(text string) (map[uint32]string, error) {
-	live := map[uint32]string{}
-	for line := range strings.Lines(text) {
-		words := strings.Fields(line)
-		if len(words) == 0 {
-			continue
-		}
-		n, err := strconv.ParseUint(words[0], 10, 32)
-		if err != nil || len(words) != 2 {
-			return nil, fmt.Errorf("squeue printed %q, want a job id and a state: %w", clip(line), ErrUnavailable)
-		}
-		if slices.Contains(liveStates, words[1]) {
-			live[uint32(n)] = words[1]
-		}
-	}
-	return live, nil
+func (c *Client) record(ctx context.Context, jobID uint32) (string, error) {
+	return c.run(ctx, c.scontrol, "--local", "show", "job", "-o", id(jobID))
 }
 
 // Requeue puts a batch job back into the queue. Errors: ErrNotBatch, ErrNoJob,
@@ -260,7 +239,7 @@ var arrayTask = regexp.MustCompile(`^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+
 // array to start has the number of the array, and to Slurm's commands that number
 // is all of its tasks: only "15_4" is the one. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
-	text, err := c.run(ctx, c.scontrol, "show", "job", "-o", id(jobID))
+	text, err := c.record(ctx, jobID)
 	if err != nil {
 		return "", err
 	}
