@@ -289,8 +289,8 @@ func (s *Server) tellNodes(ctx context.Context) {
 	words, known := strings.Join(wrong, "; "), s.nodes.all()
 	draining := s.cfg().Health.Action == config.HealthDrain
 	silent := s.Config.Paths.Silent()
-	if _, err := os.Stat(silent); words == "" && (err == nil || len(known) == 0) {
-		return
+	if words == "" && (len(known) == 0 || isThere(silent) || !isThere(s.Config.Paths.StateOfCards())) {
+		return // also where no card was ever sick
 	}
 	if said := fmt.Sprint(words, draining); said != s.told.said {
 		s.told.said, s.told.next = said, time.Time{}
@@ -313,6 +313,11 @@ func (s *Server) tellNodes(ctx context.Context) {
 	} else if ctx.Err() == nil {
 		s.Log.Warn("slurmctld could not be told about sick cards", "node", s.nodes.names(), "error", err)
 	}
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // tellNotices shows messages to users. One that is not taken is only in the

@@ -5,6 +5,7 @@ package scale
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -51,14 +52,14 @@ func newNode(name string, steps *slurm.Steps) *node {
 }
 
 // start runs the server until stop.
-func (n *node) start(t *testing.T) {
+func (n *node) start(t *testing.T, to io.Writer) {
 	t.Helper()
 	for _, dir := range []string{n.cfg.Paths.RunDir, n.cfg.Paths.StateDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	log := slog.New(slog.DiscardHandler)
+	log := slog.New(slog.NewTextHandler(to, nil)).With("node", n.name)
 	grants, err := grant.NewStore(grant.Layout{
 		RunDir: n.cfg.Paths.RunDir, Jobs: n.cfg.Paths.Jobs(), Preload: n.cfg.Paths.Preload(), Library: n.cfg.Paths.Library,
 	}, log)

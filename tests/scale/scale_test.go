@@ -93,6 +93,7 @@ type rig struct {
 	size
 	all  []*node
 	rows []row
+	log  *os.File // of slurmd and gresd of all nodes
 }
 
 func TestManyNodes(t *testing.T) {
@@ -102,9 +103,10 @@ func TestManyNodes(t *testing.T) {
 	r.check(r.measure("idle", r.beat))
 
 	started := r.measure("a share starts on each node", func() { r.shares() })
-	// scontrol loads the table of nodes as well, once, to print which card a job has.
-	if n := started.got["REQUEST_JOB_INFO_SINGLE"]; n != r.nodes || started.got.ours() > 2*n || started.got["REQUEST_JOB_INFO"] != 0 {
-		t.Errorf("%d questions for %d jobs with a share, want one each: %s", n, r.nodes, started.got)
+	// scontrol loads the table of nodes as well, once, to print which card a job has. One that
+	// does not answer within a second is not waited for, and another asks.
+	if n := started.got["REQUEST_JOB_INFO_SINGLE"]; n < r.nodes || n > 4*r.nodes || started.got["REQUEST_NODE_INFO"] > n || started.got["REQUEST_JOB_INFO"] != 0 {
+		t.Errorf("%d questions for %d jobs with a share: %s", n, r.nodes, started.got)
 	}
 	r.check(r.measure("shares run", r.beat))
 
@@ -165,13 +167,18 @@ func up(t *testing.T, s size) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Cluster: c, t: t, size: s}
+	log, err := os.Create(filepath.Join(logs(t), "nodes.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{Cluster: c, t: t, size: s, log: log}
 	daemons := &slurmds{}
 	t.Cleanup(func() {
 		for _, n := range r.all {
 			n.stop()
 		}
 		daemons.stop()
+		_ = log.Close()
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
@@ -183,15 +190,10 @@ func up(t *testing.T, s size) *rig {
 	if err := os.WriteFile(wrapper, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(filepath.Join(logs(t), "slurmds.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
 	steps := &slurm.Steps{} // all nodes are on one host
 	for i := range s.nodes {
 		n := newNode(nodeName(i), steps)
-		n.start(t)
+		n.start(t, r.log)
 		r.all = append(r.all, n)
 		if err := daemons.start(n.name, "/etc/slurm/slurm.conf", log); err != nil {
 			t.Fatal(err)
@@ -327,7 +329,7 @@ func (r *rig) restart() {
 		n.stop()
 	}
 	for _, n := range r.all {
-		n.start(r.t)
+		n.start(r.t, r.log)
 	}
 }
 
