@@ -237,7 +237,7 @@ func (r *rig) until(what string, ok func() bool) {
 // queueUp fills the queue with jobs that cannot start.
 func (r *rig) queueUp() {
 	r.t.Helper()
-	script := fmt.Sprintf(`for i in $(seq $1); do sbatch -Q -p queue -o /dev/null --wrap true || exit; done`)
+	script := `for i in $(seq $1); do sbatch -Q -p queue -o /dev/null --wrap true || exit; done`
 	const beside = 4
 	var work sync.WaitGroup
 	for range beside {
