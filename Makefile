@@ -45,7 +45,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package test-adversary soak lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -118,6 +118,10 @@ test-e2e-matrix: build
 ## test-adversary: random programs in a job with a hard limit on the simulated card; TIME=1h
 test-adversary: $(PARTS)
 	@VGPU_ADVERSARY=$(or $(TIME),1h) $(GO) test -count=1 -timeout 24h ./tests/adversary -run '^TestNewSeeds$$' -v
+
+## test-scale: what 1,000 nodes ask of one slurmctld with 20,000 jobs (as root); VGPU_SCALE_NODES, _JOBS, _WINDOW_S for less
+test-scale: build
+	@VGPU_SCALE=1 $(GO) test -count=1 -timeout 3h ./tests/scale -v
 
 ## soak: half an hour of random jobs under a checker that looks for leaks (as root); logs in build/faults/TestSoak
 soak: build

@@ -101,6 +101,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	srv, err = server.New(server.Parts{
 		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
 		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{records.Problems, again.Problems}, Commands: scontrol, Private: []func() []string{auditor.Problems}, Usage: usageWriter(cfg, scontrol, log),
+		Steps: &slurm.Steps{},
 		Slurm: func(conf string) server.Slurm {
 			if cfg.Slurm.Conf != "" {
 				return scontrol // the administrator's word beats the Prolog's

@@ -11,6 +11,7 @@ import (
 
 func gresConfCommand(path *string) *cobra.Command {
 	var count bool
+	var names string
 	command := &cobra.Command{
 		Use:   "gres-conf",
 		Short: "Print the lines of gres.conf for this node",
@@ -24,10 +25,11 @@ func gresConfCommand(path *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			node.Count = count
+			node.Count, node.Names = count, names
 			return gresconf.Write(cmd.OutOrStdout(), node)
 		},
 	}
+	command.Flags().StringVar(&names, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
 	command.Flags().BoolVar(&count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
 	return command
 }

@@ -102,6 +102,22 @@ func TestGresConfAgainstCards(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
+	// One file for several kinds of nodes: only the lines of this one count.
+	named := ""
+	for line := range strings.Lines(well) {
+		named += "NodeName=gpu[01-08] " + line
+	}
+	both := named + "nodename=big[1-2] Name=gpu Type=b200 File=/dev/nvidia[0-7]\nNodeName=big[1-2],huge Name=shard Type=b200 Count=100 File=/dev/nvidia[0-7]\n"
+	for node, want := range map[string]string{"gpu03": "", "big1": "no Name=shard line with File= for card 9", "cpu1": "no Name=gpu line for card 0"} {
+		on := cards
+		if node == "big1" {
+			on = []gpu.Card{{Index: 0, Minor: 0, Type: "b200"}, {Index: 9, Minor: 9, Type: "b200"}}
+		}
+		got := strings.Join(compareGres(linesOf(both, node), on, config.PlacementSlurm), "\n")
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", node, got, want)
+		}
+	}
 	if !sameGres([]string{"gpu:h200:2", "shard:h200:200"}, "gpu:big:2(S:0-1),shard:big:200") || sameGres([]string{"gpu:h200:2"}, "gpu:h200:3") {
 		t.Error("counts are compared, types are the site's")
 	}

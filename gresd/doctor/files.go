@@ -17,6 +17,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
 func checkPlugstack(_ context.Context, n *node, tell func(Status, string, string)) {
@@ -119,7 +120,7 @@ func locate(name string, f *facts) (string, error) {
 	return "", fmt.Errorf("%s is not in %s", name, strings.Join(dirs, ", "))
 }
 
-func checkGresConf(_ context.Context, n *node, tell func(Status, string, string)) {
+func checkGresConf(ctx context.Context, n *node, tell func(Status, string, string)) {
 	f := n.settings()
 	switch {
 	case f == nil:
@@ -145,13 +146,32 @@ func checkGresConf(_ context.Context, n *node, tell func(Status, string, string)
 		tell(Skip, "not every card can be read", "")
 		return
 	}
-	wrong := compareGres(string(text), cards, n.cfg.Placement.Mode)
+	wrong := compareGres(linesOf(string(text), n.name(ctx)), cards, n.cfg.Placement.Mode)
 	for _, w := range wrong {
 		tell(Fail, path+": "+w, remedy)
 	}
 	if len(wrong) == 0 {
 		tell(Pass, path+" and the driver agree", "")
 	}
+}
+
+// linesOf are the lines of gres.conf that count for a node: those that name it, and those without a
+// NodeName=, which are for all.
+func linesOf(text, node string) string {
+	var own strings.Builder
+	for line := range strings.Lines(text) {
+		counts := true
+		for _, word := range strings.Fields(line) {
+			if name, list, is := strings.Cut(word, "="); is && strings.EqualFold(name, "NodeName") {
+				named, err := slurm.Names(list, node)
+				counts = named || err != nil // what cannot be read is looked at
+			}
+		}
+		if counts {
+			own.WriteString(line)
+		}
+	}
+	return own.String()
 }
 
 // compareGres says what differs between gres.conf and the cards.

@@ -2,27 +2,24 @@
 
 package doctor
 
-import (
-	"maps"
-	"testing"
-)
+import "testing"
 
-func TestSettings(t *testing.T) {
-	for _, c := range []struct {
-		text string
-		want map[string]string
-	}{
-		{"ClusterName = c # x=y\n", map[string]string{"clustername": "c"}},
-		{"Prolog=/x\nProlog=/y\n", map[string]string{"prolog": "/x,/y"}},
-		{"Prolog=\"/x\"\nProlog=\"/y\"\n", map[string]string{"prolog": "/x,/y"}},
-		{"Prolog=/x\nProlog=(null)\n", map[string]string{"prolog": "/x"}},
-		{"Epilog = (null)\nTaskProlog=\"(null)\n", map[string]string{"epilog": "", "taskprolog": ""}},
-		{"SlurmctldHost=a\nSlurmctldHost=b\n", map[string]string{"slurmctldhost": "b"}},
+func TestSettingsThatJobsWouldNotice(t *testing.T) {
+	for text, want := range map[string]int{
+		"PrologEpilogTimeout = 65534\nJobRequeue = 1": 0, "PrologEpilogTimeout = 30": 0, "PrologEpilogTimeout = 0": 0,
+		"PrologEpilogTimeout = 10\nJobRequeue = 0": 2, "PrologTimeout = 5": 1,
 	} {
-		got := map[string]string{}
-		parseSettings(c.text, got)
-		if !maps.Equal(got, c.want) {
-			t.Errorf("%q: %q, want %q", c.text, got, c.want)
+		f := &facts{values: map[string]string{}}
+		parseSettings(text, f.values)
+		got := 0
+		checkSettings(f, func(s Status, message, remedy string) {
+			got++
+			if s != Warn || message == "" || remedy == "" {
+				t.Errorf("%q: %v %q %q", text, s, message, remedy)
+			}
+		})
+		if got != want {
+			t.Errorf("%q: %d warnings, want %d", text, got, want)
 		}
 	}
 }

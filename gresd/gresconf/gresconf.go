@@ -50,6 +50,9 @@ type Node struct {
 	Cores    topology.CoreMap
 	Mode     string // who chooses the card
 	Count    bool   // gres/vgpu is counted beside shards
+	// Names are the nodes that the lines are for, "gpu[01-08]", in a gres.conf of several kinds
+	// of nodes; "" for one that each node has itself.
+	Names string
 }
 
 // Text is what [Write] writes.
@@ -104,8 +107,15 @@ func Write(w io.Writer, n Node) error {
 			fmt.Fprintf(&lines, "Name=vgpu Type=%s Count=%d Flags=CountOnly\n", name, shares[name])
 		}
 	}
-	_, err := fmt.Fprintf(w, "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=%s\n%s%s",
-		strings.Join(Gres(n), ","), n.remarks(bound), lines.String())
+	text, which := lines.String(), "this node"
+	if n.Names != "" {
+		text, which = "", n.Names
+		for line := range strings.Lines(lines.String()) {
+			text += "NodeName=" + n.Names + " " + line
+		}
+	}
+	_, err := fmt.Fprintf(w, "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of %s, Gres=%s\n%s%s",
+		which, strings.Join(Gres(n), ","), n.remarks(bound), text)
 	return err
 }
 

@@ -45,6 +45,11 @@ func counted(n Node) Node {
 	return n
 }
 
+func named(n Node) Node {
+	n.Names = "gpu[01-08]"
+	return n
+}
+
 func TestGresConf(t *testing.T) {
 	cards := []gpu.Card{{Minor: 0, Type: "h200"}, {Index: 1, Minor: 1, Type: "h200"}, {Index: 2, Minor: 3, Type: "a100", MIG: true}}
 	plain := func(cards []gpu.Card, mode string) Node {
@@ -79,6 +84,10 @@ Name=vgpu Type=h200 Count=100 Flags=CountOnly
 Name=gpu Type=h200 File=/dev/nvidia0
 Name=shard Type=h200 Count=100 File=/dev/nvidia0
 Name=vgpu Count=100 Flags=CountOnly
+`},
+		"one file for several kinds of nodes": {named(plain(cards[:1], config.PlacementSlurm)), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of gpu[01-08], Gres=gpu:h200:1,shard:h200:100
+NodeName=gpu[01-08] Name=gpu Type=h200 File=/dev/nvidia0
+NodeName=gpu[01-08] Name=shard Type=h200 Count=100 File=/dev/nvidia0
 `},
 		"no card": {plain(nil, config.PlacementSlurm), "# no GPU on this node\n"},
 		"two sockets, near cards are not neighbours": {twoSockets(), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:4,shard:h200:400

@@ -329,9 +329,10 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 }
 
 // untilAnswered asks slurmctld, which may be starting, until it answers or the
-// time is up. Commands that are not there do not come by waiting.
+// time is up: less and less often, for many nodes may wait for it. Commands that are not
+// there do not come by waiting.
 func untilAnswered(ctx context.Context, ask func() error) error {
-	for {
+	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 8*time.Second) {
 		err := ask()
 		if !errors.Is(err, slurm.ErrUnavailable) || errors.Is(err, slurm.ErrNoCommand) {
 			return err
@@ -339,7 +340,7 @@ func untilAnswered(ctx context.Context, ask func() error) error {
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(500 * time.Millisecond):
+		case <-time.After(around(wait)):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,6 +45,7 @@ type clusterState struct {
 	Old      bool                      // 22.05
 	Serial   bool                      // PrologFlags
 	Jobs     map[uint32]slurm.JobFacts // the living ones
+	Stepds   []uint32                  // jobs with a process here
 	Pending  map[uint32]slurm.JobFacts // those that were requeued
 	Broken   map[uint32]string         // jobs whose facts cannot be read
 	Asked    map[uint32]slurm.Asked
@@ -101,17 +103,22 @@ func (f fakeCluster) Job(_ context.Context, id uint32, _ string) (slurm.JobFacts
 	return facts, nil
 }
 
-func (f fakeCluster) LiveJobs(context.Context, string) (map[uint32]string, error) {
-	state := f.load()
-	if state.Down {
-		return nil, slurm.ErrUnavailable
-	}
-	live := map[uint32]string{}
-	for id := range state.Jobs {
-		live[id] = "RUNNING"
-	}
-	return live, nil
+func (f fakeCluster) Brief(ctx context.Context, id uint32, node string) (slurm.JobFacts, error) {
+	facts, err := f.Job(ctx, id, node)
+	facts.Units, facts.WholeCards, facts.Counted, facts.CountedTypes = nil, nil, 0, nil
+	return facts, err
 }
+
+// Living: Slurm starts no processes here, but for those that a test names.
+func (f fakeCluster) Living(jobs []uint32) map[uint32]bool {
+	living := map[uint32]bool{}
+	for _, job := range f.load().Stepds {
+		living[job] = slices.Contains(jobs, job)
+	}
+	return living
+}
+
+func (f fakeCluster) Jobs() []uint32 { return slices.Collect(maps.Keys(f.load().Jobs)) }
 
 func (f fakeCluster) Requeue(_ context.Context, id uint32) error {
 	clusterMu.Lock()
@@ -321,7 +328,7 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, cards Inventor
 	}
 	s, err := New(Parts{
 		Health: monitor,
-		Config: cfg, Inventory: cards, Slurm: func(string) Slurm { return cluster },
+		Config: cfg, Inventory: cards, Slurm: func(string) Slurm { return cluster }, Steps: cluster,
 		Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test",
 	}, lost || !records.Existed())
 	if err != nil {

@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,15 +33,18 @@ var errSick = errors.New("a card is out of use")
 // unreadable is a card that only the driver finds sick.
 const unreadable = "the driver cannot read it"
 
-// tellEvery is the time until slurmctld is asked again whether it knows about
-// sick cards.
+// tellEvery is the time until what slurmctld did not take is tried again.
 const tellEvery = time.Minute
 
 // told is what is still to be said to slurmctld.
 type told struct {
-	wake  chan struct{}
-	clean bool        // slurmctld knows that nothing is wrong; for tellSlurm alone
-	well  atomic.Bool // a card became well
+	wake chan struct{}
+	well atomic.Bool // a card became well
+
+	// For tellSlurm alone: what slurmctld was told, and when it is asked again whether it
+	// still says so.
+	said string
+	next time.Time
 
 	mu      sync.Mutex
 	notices []notice
@@ -84,8 +90,15 @@ func (s *Server) judged(hw *hardware) *hardware {
 func (s *Server) CardChanged(c health.Change) {
 	s.cardsMu.Lock()
 	s.cards.Store(s.judged(s.cards.Load()))
+	unread := !s.cards.Load().read[c.UUID]
 	s.cardsMu.Unlock()
 	s.room.changed()
+	if c.Why == "" && unread {
+		select {
+		case s.reload <- struct{}{}: // it can be read again
+		default:
+		}
+	}
 
 	text := fmt.Sprintf("vgpu: health: card %s is well again", s.CardName(c.UUID))
 	switch {
@@ -244,14 +257,15 @@ func (s *Server) exampleCard() string {
 // tellSlurm says to slurmctld what is still to be said, until ctx is done. Only
 // this waits for slurmctld.
 func (s *Server) tellSlurm(ctx context.Context) {
-	ticker := time.NewTicker(tellEvery)
-	defer ticker.Stop()
+	timer := time.NewTimer(rand.N(tellEvery))
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.told.wake:
-		case <-ticker.C:
+		case <-timer.C:
+			timer.Reset(around(tellEvery))
 		}
 		s.tellNodes(ctx)
 		s.tellNotices(ctx)
@@ -273,18 +287,38 @@ func (s *Server) tellNodes(ctx context.Context) {
 			wrong = append(wrong, fmt.Sprintf("card %d: %s", c.Index, why))
 		}
 	}
-	if len(wrong) == 0 && s.told.clean {
+	words, known := strings.Join(wrong, "; "), s.nodes.all()
+	draining := s.cfg().Health.Action == config.HealthDrain
+	silent := s.Config.Paths.Silent()
+	if words == "" && (len(known) == 0 || isThere(silent) || !isThere(s.Config.Paths.StateOfCards())) {
+		return // also where no card was ever sick
+	}
+	if said := fmt.Sprint(words, draining); said != s.told.said {
+		s.told.said, s.told.next = said, time.Time{}
+	}
+	if time.Now().Before(s.told.next) {
 		return
 	}
-	known := s.nodes.all()
-	s.told.clean = len(wrong) == 0 && len(known) > 0
-	for node, conf := range known {
-		err := health.Tell(ctx, s.Slurm(conf), node, strings.Join(wrong, "; "), s.cfg().Health.Action == config.HealthDrain)
-		if err != nil && ctx.Err() == nil {
-			s.Log.Warn("slurmctld could not be told about sick cards", "node", node, "error", err)
-			s.told.clean = false
-		}
+	err := os.Remove(silent)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
+	for node, conf := range known {
+		err = errors.Join(err, health.Tell(ctx, s.Slurm(conf), node, words, draining))
+	}
+	if err == nil && words == "" {
+		err = os.WriteFile(silent, nil, 0o600)
+	}
+	if err == nil {
+		s.told.next = time.Now().Add(around(seldom))
+	} else if ctx.Err() == nil {
+		s.Log.Warn("slurmctld could not be told about sick cards", "node", s.nodes.names(), "error", err)
+	}
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // tellNotices shows messages to users. One that is not taken is only in the

@@ -189,13 +189,20 @@ func count(times uint32) string {
 func (s *Server) tidyLine(ctx context.Context) {
 	s.lineMu.Lock()
 	jobs := s.line.Jobs()
+	first, _ := s.line.Holder()
 	s.lineMu.Unlock()
-	var gone []uint32
+	var ids, gone []uint32
 	for _, job := range jobs {
+		ids = append(ids, job.ID)
+		if job.ID != first.ID && !s.linePace.isDue(job.ID, time.Now()) {
+			continue // only the first keeps cards from others
+		}
 		if s.isGone(ctx, job.ID) {
 			gone = append(gone, job.ID)
 		}
+		s.linePace.answered(job.ID, time.Now())
 	}
+	s.linePace.keep(ids)
 	s.lineMu.Lock()
 	defer s.lineMu.Unlock()
 	var errs []error
@@ -218,7 +225,7 @@ func (s *Server) tidyLine(ctx context.Context) {
 // that slurmctld knows.
 func (s *Server) isGone(ctx context.Context, jobID uint32) bool {
 	for node, conf := range s.nodes.all() {
-		facts, err := s.Slurm(conf).Job(ctx, jobID, node)
+		facts, err := s.Slurm(conf).Brief(ctx, jobID, node)
 		switch {
 		case errors.Is(err, slurm.ErrNoJob):
 		case err != nil, facts.OnNode, facts.State == "PENDING", facts.State == "REQUEUED", facts.State == "COMPLETING":

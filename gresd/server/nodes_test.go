@@ -22,11 +22,11 @@ type named struct {
 	names []string
 }
 
-func (c named) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
+func (c named) Node(ctx context.Context, node string) (slurm.NodeFacts, error) {
 	if !slices.Contains(c.names, node) {
-		return nil, fmt.Errorf("squeue: %w: squeue: error: Invalid node name %s", slurm.ErrNoNode, node)
+		return slurm.NodeFacts{}, fmt.Errorf("scontrol: %w: Node %s not found", slurm.ErrNoNode, node)
 	}
-	return c.Slurm.LiveJobs(ctx, node)
+	return c.Slurm.Node(ctx, node)
 }
 
 func (n *testNode) knowsOnly(names ...string) {
@@ -49,7 +49,7 @@ func TestANodeThatWasRenamed(t *testing.T) {
 		s.Jobs[9] = facts
 	})
 	for range 2 {
-		if err := n.Reconcile(t.Context()); err != nil {
+		if err := errors.Join(n.Reconcile(t.Context()), n.forgetNames(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		if held := records(n); !slices.Equal(held, []uint32{8}) {
@@ -62,7 +62,7 @@ func TestANodeThatWasRenamed(t *testing.T) {
 	next := n.job(10, 30)
 	next.Node = "n2"
 	n.want(next, wire.Granted)
-	if err := n.Reconcile(t.Context()); err != nil {
+	if err := errors.Join(n.Reconcile(t.Context()), n.forgetNames(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if names := n.nodes.names(); !slices.Equal(names, []string{"n2"}) || !slices.Equal(records(n), []uint32{8, 10}) {
@@ -72,25 +72,17 @@ func TestANodeThatWasRenamed(t *testing.T) {
 		t.Errorf("after a restart %q, %v", again.names(), err)
 	}
 	// Nothing counts as ended where slurmctld cannot be asked for the job.
-	ask := named{n.cluster, []string{"n3"}}
-	n.Parts.Slurm = func(string) Slurm { return deaf{n.cluster, ask} }
+	n.Parts.Slurm = func(string) Slurm { return deaf{n.cluster} }
 	n.end(8)
 	if err := n.Reconcile(t.Context()); !errors.Is(err, slurm.ErrUnavailable) || len(records(n)) != 2 {
 		t.Errorf("%v, records %v", err, records(n))
 	}
 }
 
-// deaf lists jobs and tells nothing of one.
-type deaf struct {
-	fakeCluster
-	lists Slurm
-}
+// deaf tells nothing of a job.
+type deaf struct{ fakeCluster }
 
-func (d deaf) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
-	return d.lists.LiveJobs(ctx, node)
-}
-
-func (d deaf) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
+func (d deaf) Brief(context.Context, uint32, string) (slurm.JobFacts, error) {
 	return slurm.JobFacts{}, slurm.ErrUnavailable
 }
 
@@ -114,13 +106,13 @@ func TestFailedComparisonsAreAProblem(t *testing.T) {
 		if shown() {
 			t.Errorf("a problem after %d", i)
 		}
-		n.reconcile(t.Context())
+		n.reconcile(t.Context(), askAll)
 	}
 	if !shown() {
 		t.Errorf("no problem after %d: %q", manyFailed, n.status(false).Problems)
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = false })
-	if n.reconcile(t.Context()); shown() {
+	if n.reconcile(t.Context(), askAll); shown() {
 		t.Error("a problem after one that was done")
 	}
 }

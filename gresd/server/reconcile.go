@@ -5,14 +5,10 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -44,14 +40,16 @@ func Corrections() []Correction { return []Correction{Released, Removed, Rebuilt
 // Reconcile makes ledger, job folders and living jobs agree: what lives is
 // adopted, what has ended is released, what belongs to nobody is removed. If
 // slurmctld cannot be asked, nothing counts as ended; the error says so.
-func (s *Server) Reconcile(ctx context.Context) error {
+func (s *Server) Reconcile(ctx context.Context) error { return s.compare(ctx, askAll) }
+
+func (s *Server) compare(ctx context.Context, whom asking) error {
 	began := time.Now()
 	asked := map[uint32]time.Time{} // the records that the answer is about
 	for _, rec := range s.Ledger.List() {
 		asked[rec.JobID] = rec.Created
 	}
-	live, err := s.liveJobs(ctx)
-	if err == nil {
+	live, err := s.living(ctx, s.jobsHere(asked), whom)
+	if err == nil && whom == askAll {
 		s.compared.Store(&began)
 	}
 	strays := s.strays(ctx, live)
@@ -77,21 +75,24 @@ func (s *Server) Reconcile(ctx context.Context) error {
 	s.mu.Unlock()
 
 	if recovers {
-		s.recover(ctx, live)
+		err := s.recover(ctx)
 		s.mu.Lock()
-		s.lost, s.recovering = false, false
+		s.lost, s.recovering = err != nil, false
 		s.mu.Unlock()
-		s.jobLocks.forgetAsked()
+		if err == nil {
+			s.jobLocks.forgetAsked()
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
 // releaseEnded takes back the shares of jobs that do not live. asked are the records
 // that live is about, and when they were made.
-func (s *Server) releaseEnded(live map[uint32]string, asked map[uint32]time.Time) error {
+func (s *Server) releaseEnded(live map[uint32]bool, asked map[uint32]time.Time) error {
 	var errs []error
 	for jobID, created := range asked {
-		if _, lives := live[jobID]; !lives {
+		if !live[jobID] {
 			errs = append(errs, s.releaseIfOf(jobID, created))
 		}
 	}
@@ -119,16 +120,12 @@ func (s *Server) isLost() bool {
 }
 
 // sweepPlain removes marks of jobs whose Epilog was lost.
-func (s *Server) sweepPlain(live map[uint32]string, asked time.Time) error {
-	marks, err := os.ReadDir(s.Config.Paths.Plain())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+func (s *Server) sweepPlain(live map[uint32]bool, asked time.Time) error {
+	marks, err := s.plainMarks()
 	errs := []error{err}
-	for _, mark := range marks {
-		id, notNumber := strconv.ParseUint(mark.Name(), 10, 32)
+	for id, mark := range marks {
 		info, gone := mark.Info()
-		if _, lives := live[uint32(id)]; lives || notNumber != nil || gone != nil || !info.ModTime().Before(asked) {
+		if live[id] || gone != nil || !info.ModTime().Before(asked) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(s.Config.Paths.Plain(), mark.Name())); !errors.Is(err, fs.ErrNotExist) {
@@ -136,61 +133,6 @@ func (s *Server) sweepPlain(live map[uint32]string, asked time.Time) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// liveJobs asks about every name of this node. An error of any of them makes
-// the whole answer unknown.
-func (s *Server) liveJobs(ctx context.Context) (map[uint32]string, error) {
-	live := map[uint32]string{}
-	known := s.nodes.all()
-	if len(known) == 0 {
-		if s.Ledger.Len() == 0 && !s.isLost() {
-			return live, nil // nothing to compare
-		}
-		return nil, errNoNode
-	}
-	var gone []string
-	for node, conf := range known {
-		jobs, err := s.Slurm(conf).LiveJobs(ctx, node)
-		if errors.Is(err, slurm.ErrNoNode) {
-			gone = append(gone, node)
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list jobs of node %s: %w", node, err)
-		}
-		maps.Copy(live, jobs)
-	}
-	if len(gone) > 0 {
-		return live, s.withoutNode(ctx, live, gone)
-	}
-	return live, nil
-}
-
-// withoutNode asks for each job that has something here and is not in live, and forgets names of this
-// node that Slurm does not know.
-func (s *Server) withoutNode(ctx context.Context, live map[uint32]string, gone []string) error {
-	folders, err := s.Grants.Listed()
-	if err != nil {
-		return err
-	}
-	for _, rec := range s.Ledger.List() {
-		folders = append(folders, rec.JobID)
-	}
-	for _, id := range folders {
-		if _, known := live[id]; known {
-			continue
-		}
-		facts, _, err := s.factsOfLive(ctx, id)
-		switch {
-		case err == nil && slurm.IsLive(facts.State):
-			live[id] = facts.State
-		case err != nil && !errors.Is(err, slurm.ErrNoJob):
-			return fmt.Errorf("ask for job %d: %w", id, err)
-		}
-	}
-	s.Log.Info("Slurm does not know this node by that name any more", "node", strings.Join(gone, ","))
-	return s.nodes.forget(gone)
 }
 
 // stray is a job folder without a record.
@@ -201,7 +143,7 @@ type stray struct {
 }
 
 // strays finds them and asks slurmctld who they are, without the lock.
-func (s *Server) strays(ctx context.Context, live map[uint32]string) []stray {
+func (s *Server) strays(ctx context.Context, live map[uint32]bool) []stray {
 	ids, err := s.Grants.Listed()
 	if err != nil {
 		return nil // Sweep meets the same error
@@ -213,8 +155,7 @@ func (s *Server) strays(ctx context.Context, live map[uint32]string) []stray {
 		}
 		st := stray{jobID: id}
 		spec, err := s.Grants.ReadFile(id)
-		_, lives := live[id]
-		if err == nil && (lives || live == nil) && !spec.Revoked && spec.JobID == id {
+		if err == nil && (live[id] || live == nil) && !spec.Revoked && spec.JobID == id {
 			st.rec, st.keep = s.recordOfGrant(ctx, grant.RecordOf(spec), live != nil), true
 		}
 		found = append(found, st)
@@ -240,21 +181,6 @@ func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool)
 		rec.Restarts = int64(facts.Restarts)
 	}
 	return rec
-}
-
-// factsOfLive asks about a job by each name of this node.
-func (s *Server) factsOfLive(ctx context.Context, jobID uint32) (slurm.JobFacts, string, error) {
-	err := errNoNode
-	for node, conf := range s.nodes.all() {
-		var facts slurm.JobFacts
-		if facts, err = s.Slurm(conf).Job(ctx, jobID, node); err == nil && facts.OnNode {
-			return facts, node, nil
-		}
-	}
-	if err == nil {
-		err = slurm.ErrNoJob
-	}
-	return slurm.JobFacts{}, "", err
 }
 
 // mendStray gives a stray that lives a record again, and removes another.
@@ -313,12 +239,14 @@ func (s *Server) ensure(rec ledger.Record) error {
 
 // recover grants living jobs that have neither a record nor a folder, after
 // both were lost. Their running processes keep what they had; their next
-// processes get the grant. Nothing is refused or requeued here.
-func (s *Server) recover(ctx context.Context, live map[uint32]string) {
+// processes get the grant. Nothing is refused or requeued here. A job that has no
+// process here asks when its next task starts. An error says that slurmctld could
+// not be asked.
+func (s *Server) recover(ctx context.Context) error {
 	if s.cfg().Placement.Mode == config.PlacementGresd {
-		return // only the lost ledger knew their cards
+		return nil // only the lost ledger knew their cards
 	}
-	for _, id := range slices.Sorted(maps.Keys(live)) {
+	for _, id := range slices.Sorted(slices.Values(s.Steps.Jobs())) {
 		if _, known := s.Ledger.Get(id); known {
 			continue
 		}
@@ -326,10 +254,14 @@ func (s *Server) recover(ctx context.Context, live map[uint32]string) {
 		if err == nil {
 			err = s.recoverOne(facts)
 		}
+		if errors.Is(err, slurm.ErrUnavailable) {
+			return err
+		}
 		if err != nil {
 			s.Log.Warn("a living job could not be recovered", "job_id", id, "error", err)
 		}
 	}
+	return nil
 }
 
 func (s *Server) recoverOne(facts slurm.JobFacts) error {

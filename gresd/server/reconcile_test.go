@@ -47,6 +47,12 @@ func TestRestartReleasesWhatEnded(t *testing.T) {
 	n.stop()
 	n.end(7)
 	n.start()
+	if !exists(n.file(7, "grant")) {
+		t.Error("slurmctld was asked at once: all nodes may start at once")
+	}
+	if err := n.compare(t.Context(), askDue); err != nil {
+		t.Fatal(err)
+	}
 	if exists(n.cfg.Paths.Job(7)) || !exists(n.file(8, "grant")) {
 		t.Error("want job 7 gone and job 8 kept")
 	}
@@ -65,11 +71,12 @@ func TestTheClockMayBeSet(t *testing.T) {
 		}
 	}
 	n.end(7)
-	ask := n.Parts.Slurm
+	ask, began := n.Parts.Slurm, false
 	n.Parts.Slurm = func(conf string) Slurm {
-		return listed{ask(conf), func() {
+		return answered{ask(conf), func() {
 			// Slurm has answered; a job that starts now is not in its answer.
-			if _, known := n.Ledger.Get(9); !known {
+			if !began {
+				began = true
 				n.want(n.job(9, 20), wire.Granted)
 				rec, _ := n.Ledger.Get(9)
 				rec.Created = rec.Created.Add(-time.Hour)
@@ -90,16 +97,16 @@ func TestTheClockMayBeSet(t *testing.T) {
 	}
 }
 
-// listed calls something when Slurm has listed its jobs.
-type listed struct {
+// answered calls something when Slurm has answered about a job.
+type answered struct {
 	Slurm
 	then func()
 }
 
-func (l listed) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
-	live, err := l.Slurm.LiveJobs(ctx, node)
-	l.then()
-	return live, err
+func (a answered) Brief(ctx context.Context, job uint32, node string) (slurm.JobFacts, error) {
+	facts, err := a.Slurm.Brief(ctx, job, node)
+	a.then()
+	return facts, err
 }
 
 // A job whose Epilog came while the ledger was still to be rebuilt lives on in

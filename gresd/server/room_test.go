@@ -50,9 +50,9 @@ func (c *scheduler) Job(ctx context.Context, id uint32, node string) (slurm.JobF
 	return c.fakeCluster.Job(ctx, id, node)
 }
 
-func (c *scheduler) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
+func (c *scheduler) Brief(ctx context.Context, id uint32, node string) (slurm.JobFacts, error) {
 	c.commands.Add(1)
-	return c.fakeCluster.LiveJobs(ctx, node)
+	return c.fakeCluster.Brief(ctx, id, node)
 }
 
 func (c *scheduler) Requeue(ctx context.Context, id uint32) error {

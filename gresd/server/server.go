@@ -15,6 +15,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -38,13 +39,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 )
 
-// reconcileEvery is the time between two comparisons with slurmctld.
-const reconcileEvery = time.Minute
-
 // Slurm is what the server asks of slurmctld.
 type Slurm interface {
 	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
-	LiveJobs(ctx context.Context, node string) (map[uint32]string, error)
+	Brief(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	Requeue(ctx context.Context, jobID uint32) error
 	Settings(ctx context.Context) (slurm.Settings, error)
 	Delay(ctx context.Context, jobID uint32, by time.Duration) error
@@ -95,6 +93,7 @@ type Parts struct {
 	Config    config.Config
 	Inventory Inventory
 	Slurm     func(conf string) Slurm // a client for that slurm.conf
+	Steps     Steps
 	Ledger    *ledger.Ledger
 	Grants    *grant.Store
 	Costs     *probe.Costs
@@ -137,6 +136,8 @@ type Server struct {
 	rates rates
 	whole wholeCards
 
+	pace, linePace pace // of questions about jobs here, and in the line
+
 	queued queued
 
 	decisions decisions
@@ -146,6 +147,7 @@ type Server struct {
 	keeps     atomic.Bool // this Slurm never starts a job without its shards
 	shardless shardless
 
+	namesDue      time.Time // when slurmctld is asked again by which names it knows this node
 	knownSettings settingsOf
 	compared      atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
 
@@ -283,23 +285,26 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 	work.Go(func() { s.tellSlurm(ctx) })
 	work.Go(func() { s.Usage.Run(ctx) })
 
-	s.reconcile(ctx)
+	first := askStrays
+	if s.isLost() {
+		first = askAll
+	}
+	s.reconcile(ctx, first)
 	s.mps.Settle()
 	close(s.ready)
 	ready()
 
-	ticker := time.NewTicker(reconcileEvery)
-	defer ticker.Stop()
+	timer := time.NewTimer(rand.N(firstWithin))
+	defer timer.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-s.reload:
 			s.refreshCards()
 			s.warnOfAbsentCards()
-		case <-ticker.C:
-			s.refreshCards()
-			s.reconcile(ctx)
-			s.tidyLine(ctx)
+		case <-timer.C:
+			s.Beat(ctx)
+			timer.Reset(around(reconcileEvery))
 		}
 	}
 	_ = listener.Close()
@@ -309,9 +314,19 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 	return nil
 }
 
-func (s *Server) reconcile(ctx context.Context) {
+// Beat is what Run does about each minute.
+func (s *Server) Beat(ctx context.Context) {
+	s.refreshCards()
+	s.reconcile(ctx, askDue)
+	if err := s.forgetNames(ctx); err != nil && ctx.Err() == nil {
+		s.Log.Warn("names of this node", "error", err)
+	}
+	s.tidyLine(ctx)
+}
+
+func (s *Server) reconcile(ctx context.Context, whom asking) {
 	start := time.Now()
-	err := s.Reconcile(ctx)
+	err := s.compare(ctx, whom)
 	newNode := errors.Is(err, errNoNode) && s.Ledger.Len() == 0
 	if ctx.Err() == nil {
 		s.unreconciled.note(err, newNode)

@@ -85,15 +85,22 @@ func (c *wholeCards) knows(jobID uint32) bool {
 }
 
 // ended are the jobs that do not live, of those that were known at some time.
-func (c *wholeCards) ended(live map[uint32]string, at time.Time) (jobs []uint32) {
+func (c *wholeCards) ended(live map[uint32]bool, at time.Time) (jobs []uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, job := range c.byJob {
-		if _, lives := live[id]; !lives && job.asked.Before(at) {
+		if !live[id] && job.asked.Before(at) {
 			jobs = append(jobs, id)
 		}
 	}
 	return jobs
+}
+
+// jobs are those of which anything is known.
+func (c *wholeCards) jobs() []uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.byJob))
 }
 
 // add counts them as in use.
@@ -160,8 +167,8 @@ func (s *Server) takeWhole(jobID uint32, cards []gpu.UUID) error {
 }
 
 // reconcileWhole forgets jobs that have ended, and learns of those that were started while gresd
-// was away. live are the jobs of the node, as asked for at some time.
-func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]string, at time.Time) {
+// was away: they have a process here. live are the jobs that live, as asked for at some time.
+func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at time.Time) {
 	for _, id := range s.whole.ended(live, at) {
 		if s.whole.forget(id) {
 			s.room.changed()
@@ -170,7 +177,7 @@ func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]string, at 
 	if s.cfg().Placement.Mode != config.PlacementGresd {
 		return
 	}
-	for id := range live {
+	for _, id := range s.Steps.Jobs() {
 		if _, known := s.Ledger.Get(id); known || s.whole.knows(id) || s.room.has(id) {
 			continue
 		}

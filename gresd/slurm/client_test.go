@@ -102,9 +102,6 @@ func TestSlurmThatIsNotInstalledIsUnavailable(t *testing.T) {
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "scontrol --local show job -d -o 7") {
 		t.Errorf("Job: %v", err)
 	}
-	if _, err := client.LiveJobs(context.Background(), "n1"); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("LiveJobs: %v", err)
-	}
 	if err := client.Cancel(context.Background(), 7); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("Cancel: %v", err)
 	}
@@ -120,33 +117,6 @@ func TestACommandThatHangsIsGivenUp(t *testing.T) {
 	}
 	if d := time.Since(start); d > 10*time.Second {
 		t.Errorf("gave up after %v", d)
-	}
-}
-
-func TestLiveJobsAreThoseThatHoldResources(t *testing.T) {
-	client, _ := commands(t, map[string]string{
-		"squeue": `[ "$*" = "-h -a -w n1 -t all -o %A %T" ] && printf '1 COMPLETED\n2 RUNNING\n3 COMPLETING\n4 CONFIGURING\n5 SUSPENDED\n6 PENDING\n7 TIMEOUT\n'`,
-	})
-	got, err := client.LiveJobs(context.Background(), "n1")
-	want := map[uint32]string{2: "RUNNING", 3: "COMPLETING", 4: "CONFIGURING", 5: "SUSPENDED"}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, %v; want %v", got, err, want)
-	}
-}
-
-func TestANodeWithoutJobsIsNoError(t *testing.T) {
-	client, _ := commands(t, map[string]string{"squeue": `exit 0`})
-	if got, err := client.LiveJobs(context.Background(), "n1"); err != nil || len(got) != 0 {
-		t.Errorf("got %v, %v", got, err)
-	}
-}
-
-// A list that cannot be read must not look like "no job is live": the caller
-// would release them all.
-func TestAQueueThatCannotBeReadIsUnavailable(t *testing.T) {
-	client, _ := commands(t, map[string]string{"squeue": `echo "2 RUNNING"; echo "slurm is upgrading"`})
-	if got, err := client.LiveJobs(context.Background(), "n1"); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("got %v, %v", got, err)
 	}
 }
 
@@ -212,8 +182,8 @@ func TestTheNameOfAJobIsAskedOnce(t *testing.T) {
 // task to start has that number.
 func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 	client, dir := commands(t, map[string]string{
-		"scontrol": `case "$*" in "show job -o 7") echo "JobId=7 JobName=ArrayTaskId=4 x" ;;
-			show*) printf 'JobId=16 ArrayJobId=15 ArrayTaskId=3 JobName=a\nJobId=15 ArrayJobId=15 ArrayTaskId=4 JobName=a\n' ;;
+		"scontrol": `case "$*" in "--local show job -o 7") echo "JobId=7 JobName=ArrayTaskId=4 x" ;;
+			--local*) printf 'JobId=16 ArrayJobId=15 ArrayTaskId=3 JobName=a\nJobId=15 ArrayJobId=15 ArrayTaskId=4 JobName=a\n' ;;
 			*) echo "$@" >>"$(dirname "$0")/seen" ;; esac`,
 		"scancel": `echo cancel "$@" >>"$(dirname "$0")/seen"`,
 		"squeue":  `echo "(null)"`,
@@ -258,7 +228,7 @@ func TestExplainKeepsTheWordsOfTheSite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			task := strings.TrimPrefix(strings.Fields(test.want)[0], "JobId=")
 			client, dir := commands(t, map[string]string{
-				"scontrol": `case "$1" in show) echo "` + test.record + `" ;; update) shift; echo "$@" >>"$(dirname "$0")/seen" ;; esac`,
+				"scontrol": `case "$1" in --local) echo "` + test.record + `" ;; update) shift; echo "$@" >>"$(dirname "$0")/seen" ;; esac`,
 				"squeue":   `[ "$*" = "--local -a -t all -h -j ` + task + ` -O admin_comment:65536" ] && printf '%-100s\n' "` + test.words + `"`,
 			})
 			if err := client.Explain(t.Context(), 7, "vgpu: full"); err != nil {

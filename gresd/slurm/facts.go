@@ -63,6 +63,14 @@ func (f JobFacts) Holds() bool {
 	return len(f.Units) != 0 || len(f.WholeCards) != 0 || f.Counted != 0
 }
 
+// liveStates are those in which a job holds its resources on a node.
+var liveStates = []string{
+	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",
+}
+
+// Lives says whether the job holds resources of the node asked for.
+func (f JobFacts) Lives() bool { return f.OnNode && slices.Contains(liveStates, f.State) }
+
 // The text of scontrol has no quoting. What a user can write freely is the job
 // name, which comes before everything, and the command, folders and comment,
 // which come last. So:

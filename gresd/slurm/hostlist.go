@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// Names says whether a list of nodes as in slurm.conf, "gpu[01-08],login1", names that one.
+func Names(list, node string) (bool, error) { return inHostlist(list, node) }
+
 // inHostlist says whether a node is in a list as Slurm prints it:
 // "n1,gpu[01-03,7],r[1-2]c[1-4]". Numbers match with the same zeros in front
 // as the list has them. The list is not expanded: it may name many thousands.

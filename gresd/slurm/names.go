@@ -18,7 +18,7 @@ func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
 	if name, known := c.names.of(c.conf, jobID); known {
 		return name, nil
 	}
-	text, err := c.run(ctx, "scontrol", "show", "job", "-o", id(jobID))
+	text, err := c.record(ctx, jobID)
 	if err != nil {
 		return "", err
 	}

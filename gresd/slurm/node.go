@@ -15,7 +15,7 @@ type NodeFacts struct {
 	Comment string
 }
 
-// Node returns the facts of a node. Errors: ErrUnavailable.
+// Node returns the facts of a node. Errors: ErrNoNode, ErrUnavailable.
 func (c *Client) Node(ctx context.Context, node string) (NodeFacts, error) {
 	text, err := c.run(ctx, "scontrol", "show", "node", node)
 	if err != nil {

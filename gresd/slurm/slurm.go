@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,42 +114,18 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 	return facts, err
 }
 
-// liveStates are those in which a job holds its resources on a node.
-var liveStates = []string{
-	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",
-}
-
-// IsLive says whether a job of that state holds its resources.
-func IsLive(state string) bool { return slices.Contains(liveStates, state) }
-
-// LiveJobs returns the state of each job that holds resources of the node
-// (running, suspended, completing, configuring, …), by job id. Errors:
-// ErrUnavailable, ErrNoNode; then nothing is known, and no job may be taken for ended.
-func (c *Client) LiveJobs(ctx context.Context, node string) (map[uint32]string, error) {
-	text, err := c.run(ctx, "squeue", "-h", "-a", "-w", node, "-t", "all", "-o", "%A %T")
+// Brief is Job without what the job holds of cards: for that, scontrol loads the table of all
+// nodes of the cluster as well.
+func (c *Client) Brief(ctx context.Context, jobID uint32, node string) (JobFacts, error) {
+	text, err := c.record(ctx, jobID)
 	if err != nil {
-		return nil, err
+		return JobFacts{}, err
 	}
-	return parseQueue(text)
+	return ParseJob(text, jobID, node)
 }
 
-// parseQueue reads lines "7 RUNNING" and keeps the live ones.
-func parseQueue(text string) (map[uint32]string, error) {
-	live := map[uint32]string{}
-	for line := range strings.Lines(text) {
-		words := strings.Fields(line)
-		if len(words) == 0 {
-			continue
-		}
-		n, err := strconv.ParseUint(words[0], 10, 32)
-		if err != nil || len(words) != 2 {
-			return nil, fmt.Errorf("squeue printed %q, want a job id and a state: %w", clip(line), ErrUnavailable)
-		}
-		if slices.Contains(liveStates, words[1]) {
-			live[uint32(n)] = words[1]
-		}
-	}
-	return live, nil
+func (c *Client) record(ctx context.Context, jobID uint32) (string, error) {
+	return c.run(ctx, "scontrol", "--local", "show", "job", "-o", id(jobID))
 }
 
 // Requeue puts a batch job back into the queue. Errors: ErrNotBatch, ErrNoJob,
@@ -317,6 +294,9 @@ func environment(own []string, conf string) []string {
 	return kept
 }
 
+// noSuchNode is how "scontrol show node" answers.
+var noSuchNode = regexp.MustCompile(`(?m)^Node \S+ not found$`)
+
 // reason tells apart what the caller can act on. These texts are the same from
 // Slurm 22.05 to 26.05; everything else is a Slurm that did not do it.
 func reason(said string) error {
@@ -326,7 +306,7 @@ func reason(said string) error {
 	case strings.Contains(said, "Only batch jobs are accepted"),
 		strings.Contains(said, "Requested operation is presently disabled"): // --no-requeue, JobRequeue=0
 		return ErrNotBatch
-	case strings.Contains(said, "Invalid node name"):
+	case strings.Contains(said, "Invalid node name"), noSuchNode.MatchString(said):
 		return ErrNoNode
 	case strings.Contains(said, "already completing or completed"):
 		return ErrNoJob

@@ -11,39 +11,6 @@ import (
 	"testing"
 )
 
-// FuzzQueue: every job that squeue prints with a live state is kept, and no line
-// that cannot be read is passed over: a job that is left out has its share taken.
-func FuzzQueue(f *testing.F) {
-	for _, s := range []string{
-		"7 RUNNING\n8 PENDING\n", "7 COMPLETING", "", "\n\n", "7\n", "7 RUNNING x\n", "x RUNNING\n", "4294967296 RUNNING\n",
-		"-1 RUNNING\n", "7 running\n", "07 RUNNING\n", "7 RUNNING\r\n8\tSUSPENDED\n", "slurm_load_jobs error: Unable to contact slurm controller\n",
-	} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		live, err := parseQueue(text)
-		if err != nil {
-			if !errors.Is(err, ErrUnavailable) || live != nil || len(err.Error()) > 4096 {
-				t.Fatalf("%v, with %v", err, live)
-			}
-			return
-		}
-		for line := range strings.Lines(text) {
-			words := strings.Fields(line)
-			if len(words) == 0 {
-				continue
-			}
-			n, err := strconv.ParseUint(words[0], 10, 32)
-			if err != nil || len(words) != 2 {
-				t.Fatalf("%q was read as %v", line, live)
-			}
-			if _, kept := live[uint32(n)]; slices.Contains(liveStates, words[1]) && !kept {
-				t.Fatalf("job %d of %q is not among %v", n, line, live)
-			}
-		}
-	})
-}
-
 // FuzzNode: one line's words are not taken for another field's.
 func FuzzNode(f *testing.F) {
 	f.Add("NodeName=n1 Arch=x86_64\n   State=IDLE+DRAIN ThreadsPerCore=1\n   Comment=vgpu: x\n   Reason=vgpu: gone [root@2026-01-01T00:00:00]\n")

@@ -86,7 +86,7 @@ func TestJobThatEndsWithoutGresdIsCleanedUp(t *testing.T) {
 	if err := s.Gresd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually(20*time.Second, "the record goes", func() bool {
+	s.eventually(45*time.Second, "the record goes", func() bool {
 		records, err := s.Records()
 		return err == nil && len(records) == 0
 	})

@@ -157,10 +157,12 @@ slurm_start() {
 		SelectTypeParameters=CR_CPU
 		SlurmdParameters=config_overrides
 		ReturnToService=2
-		NodeName=node1 CPUs=8 State=UNKNOWN
+		HealthCheckInterval=300
+		NodeName=node[1] CPUs=8 State=UNKNOWN
 		PartitionName=main Nodes=ALL Default=YES
 		EOF
 		echo CgroupPlugin=cgroup/v1 >/etc/slurm/cgroup.conf
+		printf '# Of this site.\nAutoDetect=off\n' >/etc/slurm/gres.conf
 		sed -i 's/^\t*//' /etc/slurm/slurm.conf
 		systemctl restart munge
 		systemctl restart slurmctld
@@ -175,6 +177,18 @@ srun_works() {
 		echo "vgpu: install: srun hostname does not say node1: $(echo 'sinfo -lN; journalctl -q -n 20 --no-pager -u slurmctld -u slurmd' | machine_run)" >&2
 		return 1
 	}
+}
+
+# sbatch_works: jobs without a share are taken, at whatever step. slurmctld may be starting.
+# shellcheck disable=SC2154 # out is the caller's
+sbatch_works() {
+	local i
+	for i in $(seq 20); do
+		[ "$i" = 1 ] || sleep 0.5
+		! echo 'sbatch -Q -o /dev/null --wrap true' | machine_as alice >"$out/sbatch" 2>&1 || return 0
+	done
+	echo "vgpu: install: sbatch after $1: $(<"$out/sbatch")" >&2
+	return 1
 }
 
 # driver_install: the simulated card stands in for NVIDIA's driver: libraries,

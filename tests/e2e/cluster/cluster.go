@@ -71,6 +71,10 @@ type Options struct {
 	Accounting  bool // slurmdbd and its database; limits are enforced
 	Whole       int  // so many of the cards, the last ones, have no shards, and the type "whole"
 
+	Files      map[string]string // more files of /etc/slurm
+	NodeName   string            // of the first node, "" for that of the host
+	Configless bool              // slurmd and the commands get slurm.conf from slurmctld
+
 	NoPlugin bool // no SPANK plugin: options go through vgpu-srun, libvgpu through TaskProlog
 }
 
@@ -155,7 +159,7 @@ func (c *Cluster) folders() error {
 		{Dir + "/dev", 0o755},
 		{Dir + "/home", 0o755},
 		{Dir + "/state/slurmctld", 0o755},
-		{Dir + "/state/" + hostName, 0o755},
+		{Dir + "/state/" + c.nodeName(0), 0o755},
 		{"/etc/slurm", 0o755},
 		{"/etc/vgpu", 0o755},
 		{"/etc/munge", 0o700},

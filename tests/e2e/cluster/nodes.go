@@ -26,7 +26,18 @@ type Node struct {
 // firstPort is slurmd's on the first node; the others count up from it.
 const firstPort = 6818
 
-func nodeName(i int) string {
+func (c *Cluster) nodeName(i int) string {
+	switch {
+	case i == 0 && c.opts.NodeName != "":
+		return c.opts.NodeName
+	case i == 0:
+		return hostName
+	}
+	return hostOf(i)
+}
+
+// hostOf is the host name of a node.
+func hostOf(i int) string {
 	if i == 0 {
 		return hostName
 	}
@@ -37,8 +48,8 @@ func nodeName(i int) string {
 func (c *Cluster) nodeLines(gres string) string {
 	var b strings.Builder
 	for i := range max(1, c.opts.Nodes) {
-		fmt.Fprintf(&b, "NodeName=%[1]s NodeHostname=%[1]s NodeAddr=127.0.0.1 Port=%[2]d CPUs=16 RealMemory=8000 State=UNKNOWN Gres=%[3]s\n",
-			nodeName(i), firstPort+i, gres)
+		fmt.Fprintf(&b, "NodeName=%[1]s NodeHostname=%[4]s NodeAddr=127.0.0.1 Port=%[2]d CPUs=16 RealMemory=8000 State=UNKNOWN Gres=%[3]s\n",
+			c.nodeName(i), firstPort+i, gres, hostOf(i))
 	}
 	return b.String()
 }
@@ -47,7 +58,7 @@ func (c *Cluster) nodeLines(gres string) string {
 // the first node's vgpu.toml.
 func (c *Cluster) moreNodes(vgpu string) error {
 	for i := 1; i < c.opts.Nodes; i++ {
-		n := &Node{Name: nodeName(i)}
+		n := &Node{Name: c.nodeName(i)}
 		private := filepath.Join(Dir, n.Name)
 		for _, dir := range []string{private + "/simgpu", private + "/vgpu", filepath.Join(Dir, "state", n.Name)} {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -126,7 +137,7 @@ func (n *Node) leftovers() []string {
 func (c *Cluster) WaitIdle(limit time.Duration) error {
 	var state string
 	for i := range max(1, c.opts.Nodes) {
-		name := nodeName(i)
+		name := c.nodeName(i)
 		if !until(limit, 100*time.Millisecond, func() bool { state = c.nodeState(name); return state == "IDLE" }) {
 			return fmt.Errorf("node %s: not idle after %s: %s", name, limit, state)
 		}

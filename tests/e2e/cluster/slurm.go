@@ -64,7 +64,11 @@ func (c *Cluster) configure(gres gresConf) error {
 	if c.opts.Accounting {
 		accounts, gres = accountingConf, gres.counted(c.cards)
 	}
-	slurm := baseConf + accounts + shipped + "PlugStackConfig=/etc/slurm/plugstack.conf\n" + c.opts.Slurm +
+	plugstacks := "PlugStackConfig=/etc/slurm/plugstack.conf\n"
+	if c.opts.Configless { // slurmctld hands out the file of that name beside slurm.conf alone
+		plugstacks = "SlurmctldParameters=enable_configless\n"
+	}
+	slurm := baseConf + accounts + shipped + plugstacks + c.opts.Slurm +
 		"\n" + c.nodeLines(gres.node) +
 		"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 	plugstack := ""
@@ -98,6 +102,16 @@ func (c *Cluster) configure(gres gresConf) error {
 			return err
 		}
 	}
+	for name, text := range c.opts.Files {
+		if err := os.WriteFile(filepath.Join("/etc/slurm", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	if c.opts.Configless {
+		if err := c.toServer(); err != nil {
+			return err
+		}
+	}
 	c.daemons()
 	if c.opts.Accounting {
 		if err := c.accounting(); err != nil {
@@ -105,6 +119,20 @@ func (c *Cluster) configure(gres gresConf) error {
 		}
 	}
 	return c.moreNodes(vgpu + c.opts.Config)
+}
+
+// configlessDir is slurmctld's folder of slurm.conf where nobody else has one.
+const configlessDir = "/etc/slurm-server"
+
+// toServer leaves /etc/slurm empty: what slurmctld hands out is all there is.
+func (c *Cluster) toServer() error {
+	if err := os.RemoveAll(configlessDir); err != nil {
+		return err
+	}
+	if err := os.Rename("/etc/slurm", configlessDir); err != nil {
+		return err
+	}
+	return os.Mkdir("/etc/slurm", 0o755)
 }
 
 // shipped returns the settings of a file that admins are told to copy, but for
@@ -139,6 +167,10 @@ func listens(network, address string) func() bool {
 
 func (c *Cluster) daemons() {
 	log := func(name string) string { return filepath.Join(c.logs, name+".log") }
+	server, conf := "/etc/slurm", []string{"-f", slurmConf}
+	if c.opts.Configless {
+		server, conf = configlessDir, []string{"--conf-server", "127.0.0.1:6817"}
+	}
 	c.munged = &Daemon{
 		name:  "munged",
 		argv:  []string{"munged", "--foreground", "--force", "--num-threads=2", "--key-file=/etc/munge/munge.key", "--seed-file=/run/munge/seed"},
@@ -147,7 +179,7 @@ func (c *Cluster) daemons() {
 	}
 	c.Slurmctld = &Daemon{
 		name:  "slurmctld",
-		argv:  []string{"slurmctld", "-D", "-f", slurmConf},
+		argv:  []string{"slurmctld", "-D", "-f", filepath.Join(server, "slurm.conf")},
 		log:   log("slurmctld"),
 		ready: listens("tcp", "127.0.0.1:6817"),
 	}
@@ -160,7 +192,7 @@ func (c *Cluster) daemons() {
 	}
 	c.Slurmd = &Daemon{
 		name:  "slurmd",
-		argv:  []string{"slurmd", "-D", "-N", hostName, "-f", slurmConf},
+		argv:  append([]string{"slurmd", "-D", "-N", c.nodeName(0)}, conf...),
 		log:   log("slurmd"),
 		ready: func() bool { return c.NodeState() == "IDLE" },
 	}
@@ -211,9 +243,12 @@ func (c *Cluster) Release() (year, month int, err error) {
 	return year, month, nil
 }
 
+// Name is the first node's in Slurm.
+func (c *Cluster) Name() string { return c.nodeName(0) }
+
 // NodeState is the first node's state in Slurm's words, such as IDLE, MIXED or
 // IDLE+DRAIN.
-func (c *Cluster) NodeState() string { return c.nodeState(hostName) }
+func (c *Cluster) NodeState() string { return c.nodeState(c.nodeName(0)) }
 
 func (c *Cluster) nodeState(name string) string {
 	out, err := c.Scontrol("show", "node", "-o", name)

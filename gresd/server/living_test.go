@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// counting notes the questions about jobs.
+type counting struct {
+	Slurm
+	asked *[]uint32
+}
+
+func (c counting) Brief(ctx context.Context, job uint32, node string) (slurm.JobFacts, error) {
+	*c.asked = append(*c.asked, job)
+	return c.Slurm.Brief(ctx, job, node)
+}
+
+// countQuestions notes whom slurmctld is asked about from now on.
+func (n *testNode) countQuestions() *[]uint32 {
+	asked, ask := new([]uint32), n.Parts.Slurm
+	n.Parts.Slurm = func(conf string) Slurm { return counting{ask(conf), asked} }
+	return asked
+}
+
+func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
+	n := newTestNode(t).start()
+	for _, job := range []uint32{7, 8} {
+		n.want(n.job(job, 30), wire.Granted)
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Stepds = []uint32{7} })
+	asked := n.countQuestions()
+	for _, whom := range []asking{askDue, askAll} {
+		if err := n.compare(t.Context(), whom); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(*asked, []uint32{8, 8}) {
+		t.Errorf("asked about %d, want about 8, twice", *asked)
+	}
+	if n.Ledger.Len() != 2 {
+		t.Errorf("%d records are left, want 2", n.Ledger.Len())
+	}
+	// Its process ends, and its Epilog was lost.
+	n.cluster.change(t, func(s *clusterState) { s.Stepds = nil })
+	n.end(7)
+	if err := n.compare(t.Context(), askDue); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := n.Ledger.Get(7); known || n.Ledger.Len() != 1 {
+		t.Errorf("job 7 is known: %v, of %d", known, n.Ledger.Len())
+	}
+}
+
+func TestAJobWithoutAProcessIsAskedAboutLessAndLess(t *testing.T) {
+	var p pace
+	now, last, times := time.Now(), time.Now(), 0
+	for range 24 * 60 { // a day of looks
+		now = now.Add(around(reconcileEvery))
+		if p.isDue(7, now) {
+			if times > 6 && now.Sub(last) < seldom*3/4 {
+				t.Errorf("question %d came after %s", times, now.Sub(last))
+			}
+			p.answered(7, now)
+			last = now
+			times++
+		}
+	}
+	if times < 60 || times > 130 {
+		t.Errorf("%d questions a day, want about one each %s", times, seldom)
+	}
+	p.keep(nil)
+	if !p.isDue(7, now) {
+		t.Error("a job that was forgotten is new")
+	}
+}
+
+// Nodes that were started together do not stay in step.
+func TestNodesDoNotAskInStep(t *testing.T) {
+	seconds := map[int]int{}
+	const nodes = 1000
+	for range nodes {
+		var at time.Duration
+		for range 10 {
+			at += around(reconcileEvery)
+		}
+		seconds[int(at/time.Second)]++
+	}
+	for s, n := range seconds {
+		if n > nodes/10 {
+			t.Errorf("%d of %d nodes ask in second %d", n, nodes, s)
+		}
+	}
+}
+
+// asksNodes counts the questions about nodes.
+type asksNodes struct {
+	Slurm
+	asked *int
+}
+
+func (a asksNodes) Node(ctx context.Context, node string) (slurm.NodeFacts, error) {
+	*a.asked++
+	return a.Slurm.Node(ctx, node)
+}
+
+// A node with nothing to say does not ask what slurmctld says of it, and one with a sick card does
+// now and then.
+func TestAHealthyNodeSaysNothing(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.stop()
+	var asked int
+	ask := n.Parts.Slurm
+	cleanup := func() {}
+	again := func() *Server { // as after a restart
+		cleanup()
+		s, clean, err := assemble(n.cfg, n.dir, n.cluster, n.cards, n.count, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cleanup = clean
+		s.Parts.Slurm = func(conf string) Slurm { return asksNodes{ask(conf), &asked} }
+		return s
+	}
+	tell := func(s *Server, want int, when string) {
+		t.Helper()
+		asked = 0
+		for range 10 {
+			s.tellNodes(t.Context())
+		}
+		if asked != want {
+			t.Errorf("%s: %d questions, want %d", when, asked, want)
+		}
+	}
+	s := again()
+	tell(s, 0, "no card was ever sick")
+	if err := s.Health.Cordon(n.cards.cards[0].UUID, "noise"); err != nil {
+		t.Fatal(err)
+	}
+	tell(s, 2, "a card is sick") // and once more, to see that it was taken
+	s = again()
+	tell(s, 1, "after another restart")
+	if _, err := s.Health.Uncordon(n.cards.cards[0].UUID); err != nil {
+		t.Fatal(err)
+	}
+	tell(s, 2, "the card is well")
+	s = again()
+	tell(s, 0, "after a restart")
+	if err := os.Remove(s.Config.Paths.Silent()); err != nil {
+		t.Fatal(err)
+	}
+	tell(s, 1, "an earlier gresd may have said something")
+	cleanup()
+}
