@@ -148,7 +148,14 @@ func (c *scheduler) start(id uint32, units gpu.Share, length time.Duration, rest
 		}
 		return rep.Result != wire.Requeued
 	}
+	stepd := func(change func([]uint32) []uint32) {
+		c.n.cluster.change(c.n.t, func(s *clusterState) { s.Stepds = change(s.Stepds) })
+	}
+	stepd(func(jobs []uint32) []uint32 { return append(jobs, id) })
 	time.Sleep(length)
+	stepd(func(jobs []uint32) []uint32 {
+		return slices.DeleteFunc(jobs, func(job uint32) bool { return job == id })
+	})
 	c.n.end(id)
 	c.n.release(wire.Request{JobID: id})
 	c.give(units)
