@@ -33,8 +33,8 @@ var (
 // Options of a client. Zero values: "scontrol" from PATH, Slurm's own default
 // configuration, 10 seconds.
 type Options struct {
-	// Scontrol is a path or a name; squeue, scancel, sacct and sacctmgr are taken
-	// from beside it.
+	// Scontrol is a path or a name; squeue, scancel, srun, sacct and sacctmgr are
+	// taken from beside it.
 	Scontrol string
 	Conf     string        // SLURM_CONF for the commands
 	Timeout  time.Duration // for each command
@@ -49,7 +49,7 @@ func Commands() []string { return []string{"scontrol", "squeue", "scancel"} }
 // Client runs Slurm's commands. It is safe for concurrent use.
 type Client struct {
 	scontrol, squeue, scancel string
-	sacct, sacctmgr           string
+	sacct, sacctmgr, srun     string
 	conf                      string
 	timeout                   time.Duration
 	took                      func(string, time.Duration)
@@ -76,6 +76,7 @@ func New(o Options) *Client {
 		scancel:  beside("scancel"),
 		sacct:    beside("sacct"),
 		sacctmgr: beside("sacctmgr"),
+		srun:     beside("srun"),
 		conf:     o.Conf,
 		timeout:  o.Timeout,
 		took:     o.Took,
