@@ -58,7 +58,7 @@ func (s *settings) slurm() *slurm.Client {
 	if err != nil {
 		cfg = config.Default()
 	}
-	return slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf})
+	return slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: stepLimit})
 }
 
 // asked is a node, and the jobs of the user on it. Its steps are of the first.

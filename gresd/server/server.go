@@ -30,6 +30,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
@@ -82,7 +83,7 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but Problems, Samples and Usage must be set.
+// Parts are what a server is made of. All but Problems, Samples, Usage and Past must be set.
 type Parts struct {
 	Config    config.Config
 	Inventory Inventory
@@ -96,6 +97,7 @@ type Parts struct {
 	Problems  []func() []string // what else an administrator should look at
 	Private   []func() []string // and what names jobs or processes of users: for root alone
 	Usage     *usage.Writer     // nil: what jobs have used is not written down
+	Past      *past.Store       // nil: what jobs did is not kept
 	Log       *slog.Logger
 	Version   string
 }

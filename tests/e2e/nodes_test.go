@@ -105,7 +105,7 @@ const (
 func TestNodesOfALargeCluster(t *testing.T) {
 	onlyLong(t)
 	opts := oneCard
-	opts.Slurm = fmt.Sprintf("MaxArraySize=%d\nMaxJobCount=50000\nSuspendProgram=/bin/true\nResumeProgram=/bin/true\nResumeTimeout=36000\nSuspendTime=36000\n"+
+	opts.Slurm = fmt.Sprintf("SchedulerParameters=defer,sched_interval=5,bf_interval=600\nMaxArraySize=%d\nMaxJobCount=50000\nSuspendProgram=/bin/true\nResumeProgram=/bin/true\nResumeTimeout=36000\nSuspendTime=36000\n"+
 		"ResumeRate=0\nNodeName=c[1-%d] NodeAddr=127.0.0.1 CPUs=64 RealMemory=8000 State=CLOUD Gres=gpu:sim:8,shard:sim:800\n"+
 		"PartitionName=cloud Nodes=c[1-%d] MaxTime=INFINITE State=UP\n", manyJobs+1, manyNodes, manyNodes)
 	for i := range 8 { // any files do
@@ -119,7 +119,7 @@ func TestNodesOfALargeCluster(t *testing.T) {
 		job := s.submit(bob, fmt.Sprintf("--hold --partition=cloud --array=1-%d --gres=vgpu:30", manyJobs/10), "true")
 		defer s.As("root", "scancel", fmt.Sprint(job))
 		for i := range manyJobs / 10 {
-			fmt.Fprintf(&changes, "update JobId=%d_%d Nice=10\n", job, i+1)
+			fmt.Fprintf(&changes, "update JobId=%d_%d Comment=x\n", job, i+1)
 		}
 	}
 	change := exec.Command("scontrol")
