@@ -39,25 +39,29 @@ func TestReportSaysWhatWouldHaveFitted(t *testing.T) {
 	}{
 		"its own program": {
 			func(*wire.Report) {},
-			[]string{"used 4608 MiB at the most: 5 GiB would have fitted", "90% of the time: a share of 15% would have done"}, "--gres=vgpu:15 --vgpu-mem=5G",
+			[]string{"used 4608 MiB at the most: 5 GiB would have fitted", "90% of the time: a share of 15% would have done"},
+			"--gres=vgpu:15 --vgpu-mem=5G",
 		},
 		"its limits": {
 			func(r *wire.Report) {
 				r.Cards[0].BoundSeconds = map[string]float64{"limit": 900, "host": 100}
 				*r.Job.Cards[0].Refused = 3
 			},
-			[]string{"Memory reached its limit, 20 GiB", "a larger share makes it faster", "--vgpu-mode=soft"}, "--gres=vgpu:75 --vgpu-mem=25G",
+			[]string{"Memory reached its limit, 20 GiB", "a larger share makes it faster", "--vgpu-mode=soft"},
+			"--gres=vgpu:75 --vgpu-mem=25G",
 		},
 		"its neighbours": {
 			func(r *wire.Report) {
 				r.Cards[0].BoundSeconds = map[string]float64{"neighbours": 900}
 				r.Cards[0].PeakBytes = 18 << 30
 			},
-			[]string{"Memory fits: 18 GiB of 20 GiB", "turns of its neighbours", "--vgpu-priority=high"}, "--gres=vgpu:50 --vgpu-mem=20G",
+			[]string{"Memory fits: 18 GiB of 20 GiB", "turns of its neighbours", "--vgpu-priority=high"},
+			"--gres=vgpu:50 --vgpu-mem=20G",
 		},
 		"a short job": {
 			func(r *wire.Report) { r.Cards[0] = wire.ReportCard{BoundSeconds: map[string]float64{"host": 2}} },
-			[]string{"Too little was seen"}, "",
+			[]string{"Too little was seen"},
+			"",
 		},
 		"no cards": {func(r *wire.Report) { r.Job.Cards, r.Cards = nil, nil }, []string{"Too little was seen"}, ""},
 		"fewer cards than it should have": {
