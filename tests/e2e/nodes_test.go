@@ -98,7 +98,7 @@ const (
 	manyNodes = 1000
 	manyJobs  = 10000
 	// runningJobs have 20 nodes each.
-	runningJobs = 200
+	runningJobs = 100
 )
 
 // A large cluster whose nodes are in the cloud and never come: jobs get cards and configure.
