@@ -206,7 +206,7 @@ install: libvgpu spank/plugin tests/bench go
 	$(VGPUCTL) completion zsh >$(DESTDIR)$(word 2,$(completions))
 	$(VGPUCTL) completion fish >$(DESTDIR)$(word 3,$(completions))
 	install -m 644 etc/slurm/job_submit.lua etc/slurm/cli_filter.lua $(DESTDIR)$(datadir)
-	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus $(DESTDIR)$(docdir)/examples
+	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus etc/ondemand $(DESTDIR)$(docdir)/examples
 	chmod -R u=rwX,go=rX $(DESTDIR)$(docdir)
 	install -m 644 LICENSE $(DESTDIR)$(docdir)
 	$(foreach n,1 5 8,install -m 644 docs/man/*.$n $(DESTDIR)$(mandir)/man$n &&) true

@@ -27,6 +27,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/journal"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/reclaim"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
@@ -97,10 +98,14 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 		Tell:  func(jobID uint32, text string) { srv.TellJob(jobID, text) },
 		Whole: func(jobID uint32, uuid gpu.UUID) bool { return srv.MayHoldWhole(jobID, uuid) },
 	})
+	reports, err := past.Open(cfg.Paths.Past())
+	if err != nil {
+		log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
+	}
 	again := &reloader{path: path, log: log, count: counts.Reloaded, inForce: cfg}
 	srv, err = server.New(server.Parts{
 		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
-		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{records.Problems, again.Problems}, Commands: scontrol, Private: []func() []string{auditor.Problems}, Usage: usageWriter(cfg, scontrol, log),
+		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{records.Problems, again.Problems}, Commands: scontrol, Private: []func() []string{auditor.Problems}, Usage: usageWriter(cfg, scontrol, log), Past: reports,
 		Steps: &slurm.Steps{},
 		Slurm: func(conf string) server.Slurm {
 			if cfg.Slurm.Conf != "" {

@@ -84,7 +84,7 @@ func cleanText(v reflect.Value) {
 // users log in.
 func noSocket(uid int, runDir string) string {
 	if _, err := os.Stat(runDir); uid != 0 && errors.Is(err, fs.ErrNotExist) {
-		return "no node with shared cards? ask the node of a job: srun --jobid=JOB --overlap vgpuctl jobs"
+		return "no node with shared cards? here vgpuctl jobs, top, ps and explain JOB ask the nodes of your jobs, vgpuctl nodes shows all"
 	}
 	return "is gresd running? see: systemctl status gresd"
 }

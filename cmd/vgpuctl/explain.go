@@ -40,6 +40,15 @@ func (s *settings) explainCommand() *cobra.Command {
 				}
 				req.JobID = uint32(job)
 			}
+			if s.isAfar() {
+				if req.JobID == 0 {
+					return failure{errors.New("no gresd here: want a job of yours, or ask a node with cards; vgpuctl nodes shows where room is")}
+				}
+				if err := s.explainAfar(cmd.Context(), cmd.OutOrStdout(), req.JobID); err != nil {
+					return failure{err}
+				}
+				return nil
+			}
 			rep, err := s.ask(cmd.Context(), req)
 			if err == nil && rep.Explain == nil {
 				err = errors.New("gresd: answer without an explanation")

@@ -95,15 +95,23 @@ func writeHAMi(w io.Writer, v hamiView) error {
 	if err := table(w, false, rows); err != nil || len(v.Processes) == 0 {
 		return err
 	}
-	rows = [][]string{{"PID", "STATE", "CARD", "MEMORY", "CONTEXT", "MODULES", "DATA", "SM"}}
+	rows = [][]string{{"PID", "HOST PID", "STATE", "CARD", "MEMORY", "CONTEXT", "MODULES", "DATA", "SM"}}
 	for _, p := range v.Processes {
 		for i, c := range p.Cards {
 			rows = append(rows, []string{
-				fmt.Sprint(p.PID), p.Status, shortUUID(v.Cards[i].UUID), size(c.UsedBytes),
+				fmt.Sprint(p.PID), hostPID(p.HostPID), p.Status, shortUUID(v.Cards[i].UUID), size(c.UsedBytes),
 				size(c.Context), size(c.Module), size(c.Data), fmt.Sprintf("%d%%", c.SM),
 			})
 		}
 	}
 	fmt.Fprintln(w)
 	return table(w, false, rows)
+}
+
+// hostPID is "?" of a process that nobody has found on the host: its utilization is not known.
+func hostPID(pid uint32) string {
+	if pid == 0 {
+		return "?"
+	}
+	return fmt.Sprint(pid)
 }

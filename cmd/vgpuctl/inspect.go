@@ -209,7 +209,7 @@ func writeCache(w io.Writer, v cacheView) error {
 	if err := table(w, false, rows); err != nil || len(v.Processes) == 0 {
 		return err
 	}
-	rows = [][]string{{"PID", "STATE", "SLICES", "CARD", "MEMORY", "GPU TIME", "LAUNCHES", "IN FLIGHT", "SLICE"}}
+	rows = [][]string{{"PID", "HOST PID", "STATE", "SLICES", "CARD", "MEMORY", "GPU TIME", "LAUNCHES", "IN FLIGHT", "SLICE"}}
 	for _, p := range v.Processes {
 		state := "dead"
 		if p.Alive {
@@ -217,7 +217,7 @@ func writeCache(w io.Writer, v cacheView) error {
 		}
 		for i, c := range p.Cards {
 			rows = append(rows, []string{
-				fmt.Sprint(p.PID), state, p.Slices, shortUUID(v.Cards[i].UUID), size(c.UsedBytes), seconds(c.GPUSeconds),
+				fmt.Sprint(p.PID), hostPID(p.HostPID), state, p.Slices, shortUUID(v.Cards[i].UUID), size(c.UsedBytes), seconds(c.GPUSeconds),
 				fmt.Sprint(c.Launches), fmt.Sprintf("%.2f ms", float64(c.InflightNS)/1e6), fmt.Sprintf("%d us", c.SliceUS),
 			})
 		}

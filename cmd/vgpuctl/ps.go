@@ -17,22 +17,27 @@ func (s *settings) psCommand() *cobra.Command {
 		Use:   "ps",
 		Short: "Show the processes of jobs on cards: all for root, else your own",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: s.run(func(cmd *cobra.Command, _ []string) error {
+			if s.isAfar() {
+				return s.showAfar(cmd.Context(), cmd.OutOrStdout(), "ps", writeProcesses)
+			}
 			rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs, Processes: true})
 			if err != nil {
-				return failure{err}
+				return err
 			}
 			jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
 			return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeProcesses(w, s.paint(w), jobs) })
-		},
+		}),
 	}
 }
 
-// writeProcesses shows a process once for each card that it uses.
-func writeProcesses(w io.Writer, p paint, jobs []wire.Job) error {
+// writeProcesses shows a process once for each card that it uses. nodes are those of the jobs,
+// where there are several.
+func writeProcesses(w io.Writer, p paint, jobs []wire.Job, nodes ...string) error {
 	rows := [][]string{{"JOB", "USER", "CARD", "PID", "PID IN JOB", "MEMORY", "GPU TIME", "UTILIZATION"}}
+	at := nodeColumn(rows, nodes)
 	unwatched := false
-	for _, j := range jobs {
+	for i, j := range jobs {
 		for _, c := range j.Cards {
 			for _, proc := range c.ByProcess {
 				pid := "?"
@@ -44,14 +49,17 @@ func writeProcesses(w io.Writer, p paint, jobs []wire.Job) error {
 					jobPID += "!"
 					unwatched = true
 				}
-				rows = append(rows, []string{
+				rows = append(rows, at(i, []string{
 					fmt.Sprint(j.JobID), user(j), fmt.Sprint(c.Index), pid, jobPID,
 					size(proc.UsedBytes), seconds(proc.GPUSeconds), known(proc.Utilization, ratio),
-				})
+				}))
 			}
 		}
 	}
-	if err := table(w, p, rows, "PID IN JOB", "UTILIZATION"); err != nil || !unwatched {
+	if err := table(w, p, rows, "PID IN JOB", "UTILIZATION"); err != nil {
+		return err
+	}
+	if err := writeUnanswered(w, jobs, nodes); err != nil || !unwatched {
 		return err
 	}
 	_, err := fmt.Fprintln(w, "\n! no thread of libvgpu could be started: held at its share at all times")

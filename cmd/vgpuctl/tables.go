@@ -52,22 +52,27 @@ func writeStatus(w io.Writer, p paint, st wire.Status) error {
 	return nil
 }
 
-func writeJobs(w io.Writer, p paint, jobs []wire.Job) error {
+// writeJobs shows a job once for each card. nodes are those of the jobs, where there are several.
+func writeJobs(w io.Writer, p paint, jobs []wire.Job, nodes ...string) error {
 	rows := [][]string{{"JOB", "USER", "CARD", "SHARE", "GOT", "WAIT", "BOUND", "MEMORY", "MODE", "GPU TIME", "PROCS", "SLICE"}}
-	for _, j := range jobs {
+	at := nodeColumn(rows, nodes)
+	for i, j := range jobs {
 		first := []string{fmt.Sprint(j.JobID), user(j)}
 		if len(j.Cards) == 0 {
-			rows = append(rows, append(first, "-", "-", "-", "-", "-", "-", j.State, "-", "-", "-"))
+			rows = append(rows, at(i, append(first, "-", "-", "-", "-", "-", "-", j.State, "-", "-", "-")))
 		}
 		for _, c := range j.Cards {
-			rows = append(rows, append(first,
+			rows = append(rows, at(i, append(first,
 				fmt.Sprint(c.Index), shareOf(c.Share, c.Cores), known(c.ComputePercent, rounded), known(c.WaitPercent, rounded), bound(c),
 				ofSize(known(c.UsedBytes, size), size(c.LimitBytes)), mode(j),
-				known(c.GPUSeconds, seconds), known(c.Processes, func(n int) string { return fmt.Sprint(n) }), slice(c)))
+				known(c.GPUSeconds, seconds), known(c.Processes, func(n int) string { return fmt.Sprint(n) }), slice(c))))
 			first = []string{"", ""}
 		}
 	}
 	if err := table(w, p, rows, "SLICE", "GPU TIME", "PROCS", "BOUND", "WAIT"); err != nil {
+		return err
+	}
+	if err := writeUnanswered(w, jobs, nodes); err != nil {
 		return err
 	}
 	for _, j := range jobs {
@@ -76,11 +81,41 @@ func writeJobs(w io.Writer, p paint, jobs []wire.Job) error {
 				fmt.Fprintf(w, "\njob %d: of its limit %s, card %d has %s\n", j.JobID, size(c.LimitBytes), c.Index, size(c.PhysicalBytes))
 			}
 		}
-		if j.Reason != "" {
+		if j.Reason != "" && j.State != unanswered {
 			fmt.Fprintf(w, "\njob %d: %s\n", j.JobID, j.Reason)
 		}
 		for _, message := range j.Messages {
 			fmt.Fprintf(w, "\njob %d: %s\n", j.JobID, message)
+		}
+	}
+	return nil
+}
+
+// nodeColumn makes the column USER of the header one of nodes, for the user is always the same
+// then, and returns what puts the i-th node into a row; without nodes both do nothing.
+func nodeColumn(rows [][]string, nodes []string) func(i int, row []string) []string {
+	if len(nodes) == 0 {
+		return func(_ int, row []string) []string { return row }
+	}
+	rows[0][1] = "NODE"
+	return func(i int, row []string) []string {
+		if row[0] != "" { // else it is one more card of the same job
+			row[1] = nodes[i]
+		}
+		return row
+	}
+}
+
+// writeUnanswered says why nodes do not say what their jobs do, once for each.
+func writeUnanswered(w io.Writer, jobs []wire.Job, nodes []string) error {
+	said := ""
+	for i, j := range jobs {
+		if j.State != unanswered || said == nodes[i]+j.Reason {
+			continue
+		}
+		said = nodes[i] + j.Reason
+		if _, err := fmt.Fprintf(w, "\nnode %s: %s\n", nodes[i], j.Reason); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 )
 
 func (s *settings) topCommand() *cobra.Command {
-	var once bool
+	var once, onRequest bool
 	var order string
 	every := 2 * time.Second
 	cmd := &cobra.Command{
@@ -36,7 +36,12 @@ func (s *settings) topCommand() *cobra.Command {
 			case every < 200*time.Millisecond:
 				return fmt.Errorf("--interval: %s: want at least 200ms", every)
 			}
-			err := s.top(cmd, &top.View{Order: by, ASCII: !isUTF8()}, every, once)
+			err := error(nil)
+			if onRequest {
+				err = s.answerEach(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+			} else {
+				err = s.top(cmd, &top.View{Order: by, ASCII: !isUTF8(), Nodes: s.isAfar()}, every, once)
+			}
 			if err != nil {
 				return failure{err}
 			}
@@ -45,6 +50,8 @@ func (s *settings) topCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&once, "once", false, "print a table once, for scripts")
+	flags.BoolVar(&onRequest, "on-request", false, "print a sample for each line of the standard input")
+	_ = flags.MarkHidden("on-request") // it is for vgpuctl on another host
 	flags.StringVar(&order, "sort", top.ByCompute.String(), "`WORD`: "+strings.Join(top.Orders(), ", "))
 	flags.DurationVar(&every, "interval", every, "`TIME` between two looks")
 	complete(cmd, "sort", top.Orders()...)
@@ -58,7 +65,21 @@ func (s *settings) top(cmd *cobra.Command, v *top.View, every time.Duration, onc
 		if !isTerminal(out) {
 			return errors.New("top: not a terminal: want vgpuctl top --once, or --json")
 		}
-		return top.Run(cmd.Context(), v, top.Options{Every: every, Ask: s.sample, Color: bool(s.paint(out))})
+		ask := func(ctx context.Context) ([]top.Sample, error) { return one(s.sample(ctx)) }
+		if v.Nodes {
+			all := s.feeds()
+			defer all.close()
+			ask = all.samples
+		}
+		return top.Run(cmd.Context(), v, top.Options{Every: every, Ask: ask, Color: bool(s.paint(out))})
+	}
+	if v.Nodes {
+		samples, err := s.afarSamples(cmd.Context())
+		if err != nil {
+			return err
+		}
+		v.Add(samples...)
+		return s.print(out, samples, func(w io.Writer) error { return table(w, s.paint(w), v.Table()) })
 	}
 	sample, err := s.sample(cmd.Context())
 	if err != nil {
@@ -78,6 +99,25 @@ func (s *settings) sample(ctx context.Context) (top.Sample, error) {
 	}
 	jobs, err := s.ask(ctx, wire.Request{Op: wire.OpJobs})
 	return top.Sample{At: time.Now(), Status: *status.Status, Jobs: append([]wire.Job{}, jobs.Jobs...)}, err
+}
+
+func one(sample top.Sample, err error) ([]top.Sample, error) { return []top.Sample{sample}, err }
+
+// afarSamples asks every node with jobs of the user once.
+func (s *settings) afarSamples(ctx context.Context) ([]top.Sample, error) {
+	own, err := s.ownJobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, client := nodesOf(own), s.slurm()
+	samples := make([]top.Sample, len(nodes))
+	each(nodes, func(i int, a asked) {
+		if err := stepAnswer(ctx, client, a, &samples[i], "top"); err != nil {
+			samples[i] = noSample(a.node, err.Error())
+		}
+		samples[i].Status.Node = a.node
+	})
+	return samples, ctx.Err()
 }
 
 // isUTF8 says whether the terminal shows more than ASCII.

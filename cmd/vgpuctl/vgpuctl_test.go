@@ -266,7 +266,7 @@ func TestInspectHAMi(t *testing.T) {
 	narrow(t, out)
 	for _, want := range []string{
 		"HAMi-core file, version 1.2, processes 2, priority high\ncompute limit in force, last kernel 2023-11-1",
-		"GPU-5f3c1d2e  11 MiB  4 GiB  30%", "41   running    GPU-5f3c1d2e  6 MiB   1 MiB    2 MiB    3 MiB  17%", "42   suspended",
+		"GPU-5f3c1d2e  11 MiB  4 GiB  30%", "41   141       running    GPU-5f3c1d2e  6 MiB   1 MiB    2 MiB    3 MiB  17%", "42   ?         suspended",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

@@ -79,6 +79,9 @@ func (p Paths) Plain() string { return filepath.Join(p.RunDir, "plain") }
 // Waiting is the line of jobs that found no card.
 func (p Paths) Waiting() string { return filepath.Join(p.StateDir, "waiting.json") }
 
+// Past holds what jobs that have ended did.
+func (p Paths) Past() string { return filepath.Join(p.StateDir, "past") }
+
 // Queued are jobs that were put off while a card is out of use.
 func (p Paths) Queued() string { return filepath.Join(p.StateDir, "queued.json") }
 

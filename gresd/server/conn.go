@@ -235,6 +235,8 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		return wire.Reply{OK: true, Jobs: jobs}
 	case wire.OpExplain:
 		return s.explain(req, cred)
+	case wire.OpReport:
+		return s.report(req.JobID, cred)
 	case wire.OpTopo:
 		return s.topo()
 	case wire.OpEnded:

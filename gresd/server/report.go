@@ -86,19 +86,23 @@ func (s *Server) jobs(processes bool) []wire.Job {
 	records := s.Ledger.List()
 	samples := s.samplesOfJobs(records)
 	for _, rec := range records {
-		job := wire.Job{
-			JobID: rec.JobID, UID: rec.UID, User: rec.User, Account: rec.Account,
-			Partition: rec.Partition, State: string(rec.State), Reason: rec.Reason,
-			Mode: string(rec.Mode), Ceiling: uint32(rec.Ceiling), Priority: string(rec.Priority),
-			Created: rec.Created,
-		}
-		if rec.Request.Engine == gpu.MPS {
-			job.Engine = string(gpu.MPS)
-		}
-		job.Cards, job.Messages = s.jobCards(rec, samples, processes), s.Grants.Messages(rec.JobID)
-		jobs = append(jobs, job)
+		jobs = append(jobs, s.jobOf(rec, samples, processes))
 	}
 	return jobs
+}
+
+func (s *Server) jobOf(rec ledger.Record, samples map[gpu.UUID]sample.Card, processes bool) wire.Job {
+	job := wire.Job{
+		JobID: rec.JobID, UID: rec.UID, User: rec.User, Account: rec.Account,
+		Partition: rec.Partition, State: string(rec.State), Reason: rec.Reason,
+		Mode: string(rec.Mode), Ceiling: uint32(rec.Ceiling), Priority: string(rec.Priority),
+		Created: rec.Created,
+	}
+	if rec.Request.Engine == gpu.MPS {
+		job.Engine = string(gpu.MPS)
+	}
+	job.Cards, job.Messages = s.jobCards(rec, samples, processes), s.Grants.Messages(rec.JobID)
+	return job
 }
 
 func (s *Server) jobCards(rec ledger.Record, samples map[gpu.UUID]sample.Card, processes bool) []wire.JobCard {
@@ -134,7 +138,7 @@ func (s *Server) jobCards(rec ledger.Record, samples map[gpu.UUID]sample.Card, p
 // noteUsage keeps what an ended job has used. s.mu is held.
 func (s *Server) noteUsage(jobID uint32) {
 	rec, known := s.Ledger.Get(jobID)
-	if s.Usage == nil || !known || rec.State != ledger.Granted {
+	if s.Usage == nil && s.Past == nil || !known || rec.State != ledger.Granted {
 		return
 	}
 	view, err := s.Grants.Cache(jobID, 0)
@@ -142,6 +146,7 @@ func (s *Server) noteUsage(jobID uint32) {
 		s.Log.Warn("what a job has used is not known", "job_id", jobID, "error", err)
 		return
 	}
+	s.keepReport(rec)
 	used := usage.Used{JobID: jobID, Node: "unknown"}
 	if names := s.nodes.names(); len(names) > 0 {
 		used.Node, used.Conf = names[0], s.nodes.all()[names[0]]

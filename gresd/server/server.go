@@ -31,6 +31,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
@@ -88,7 +89,7 @@ type Commands interface {
 	Problem() string  // why they do not work; "" if they do
 }
 
-// Parts are what a server is made of. All but Problems, Commands, Samples and Usage must be set.
+// Parts are what a server is made of. All but Problems, Commands, Samples, Usage and Past must be set.
 type Parts struct {
 	Config    config.Config
 	Inventory Inventory
@@ -104,6 +105,7 @@ type Parts struct {
 	Commands  Commands          // nil: not known
 	Private   []func() []string // and what names jobs or processes of users: for root alone
 	Usage     *usage.Writer     // nil: what jobs have used is not written down
+	Past      *past.Store       // nil: what jobs did is not kept
 	Log       *slog.Logger
 	Version   string
 }

@@ -24,6 +24,8 @@ type spent struct {
 	mu   sync.Mutex
 	at   time.Time
 	jobs map[cardOfJob]time.Duration
+	// bound is how long each word of arbiter.Bound kept a job with work from having more.
+	bound map[cardOfJob]map[string]time.Duration
 }
 
 // CountTime adds up the GPU time of jobs until ctx is done. Where no process has work, the
@@ -45,6 +47,7 @@ func (s *Server) countTime(ctx context.Context, now time.Time) {
 	if s.someWork(records) {
 		rates = s.latest(ctx)
 	}
+	bounds := s.boundNow(records)
 	there, byMPS := map[uint32]bool{}, map[uint32]bool{}
 	for _, rec := range records {
 		there[rec.JobID], byMPS[rec.JobID] = true, s.HeldByMPS(rec.JobID)
@@ -53,7 +56,7 @@ func (s *Server) countTime(ctx context.Context, now time.Time) {
 	defer s.spent.mu.Unlock()
 	span := min(now.Sub(s.spent.at), 2*spentEvery) // a gresd that was stopped does not know
 	if s.spent.jobs == nil {
-		s.spent.jobs, span = map[cardOfJob]time.Duration{}, 0
+		s.spent.jobs, s.spent.bound, span = map[cardOfJob]time.Duration{}, map[cardOfJob]map[string]time.Duration{}, 0
 	}
 	s.spent.at = now
 	for key, r := range rates {
@@ -61,7 +64,30 @@ func (s *Server) countTime(ctx context.Context, now time.Time) {
 			s.spent.jobs[key] += time.Duration(*r.compute / 100 * float64(span))
 		}
 	}
+	for key, word := range bounds {
+		if s.spent.bound[key] == nil {
+			s.spent.bound[key] = map[string]time.Duration{}
+		}
+		s.spent.bound[key][word] += span
+	}
+	maps.DeleteFunc(s.spent.bound, func(key cardOfJob, _ map[string]time.Duration) bool { return !there[key.job] })
 	maps.DeleteFunc(s.spent.jobs, func(key cardOfJob, _ time.Duration) bool { return !there[key.job] })
+}
+
+// boundNow is what bounds each job that has work on a card.
+func (s *Server) boundNow(records []ledger.Record) map[cardOfJob]string {
+	bounds := map[cardOfJob]string{}
+	for _, rec := range records {
+		for _, card := range rec.Placement.Cards {
+			if s.work == nil {
+				continue
+			}
+			if w, known := s.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy && w.Bound != "" {
+				bounds[cardOfJob{rec.JobID, card.UUID}] = string(w.Bound)
+			}
+		}
+	}
+	return bounds
 }
 
 // someWork says whether a process of some job has work on a card, or that nobody knows.

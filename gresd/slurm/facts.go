@@ -105,16 +105,25 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 	if err != nil {
 		return JobFacts{}, err
 	}
-	head, tail, found := strings.Cut(record, afterHead)
-	if !found {
-		return JobFacts{}, fmt.Errorf("scontrol printed no%s (a line break in its name?): %q", afterHead, clip(record))
+	f, allocations, err := parseRecord(record, jobID)
+	if err != nil {
+		return f, err
 	}
-	if strings.Contains(tail, afterHead) {
-		return JobFacts{}, errForged
+	if f.OnNode, err = inHostlist(f.NodeList, node); err != nil {
+		return JobFacts{}, err
+	}
+	return f, f.readAllocations(allocations, node)
+}
+
+// parseRecord reads what is the same on all nodes, and returns the words of the allocations.
+func parseRecord(record string, jobID uint32) (JobFacts, []string, error) {
+	head, tail, err := cutHead(record)
+	if err != nil {
+		return JobFacts{}, nil, err
 	}
 	values, allocations, err := readHead(head)
 	if err != nil {
-		return JobFacts{}, err
+		return JobFacts{}, nil, err
 	}
 	f := JobFacts{
 		JobID:     jobID,
@@ -130,12 +139,21 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 	}
 	f.Comment = comment(tail, f.Batch)
 	if err := f.readNumbers(head, values); err != nil {
-		return JobFacts{}, err
+		return JobFacts{}, nil, err
 	}
-	if f.OnNode, err = inHostlist(f.NodeList, node); err != nil {
-		return JobFacts{}, err
+	return f, allocations, nil
+}
+
+// cutHead parts a record at afterHead.
+func cutHead(record string) (head, tail string, err error) {
+	head, tail, found := strings.Cut(record, afterHead)
+	if !found {
+		return "", "", fmt.Errorf("scontrol printed no%s (a line break in its name?): %q", afterHead, clip(record))
 	}
-	return f, f.readAllocations(allocations, node)
+	if strings.Contains(tail, afterHead) {
+		return "", "", errForged
+	}
+	return head, tail, nil
 }
 
 var nodeShards = regexp.MustCompile(` TresPerNode=\S*shard`)

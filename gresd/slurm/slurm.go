@@ -35,8 +35,8 @@ var (
 // Options of a client. Zero values: scontrol as [Find] finds it, Slurm's own default
 // configuration, 10 seconds.
 type Options struct {
-	// Scontrol is a path or a name ([Find]); squeue, scancel, sacct and sacctmgr are taken
-	// from beside it.
+	// Scontrol is a path or a name ([Find]); squeue, scancel, srun, sacct and sacctmgr are
+	// taken from beside it.
 	Scontrol string
 	// Slurmds are the programs beside which it is looked for; nil: [Slurmds].
 	Slurmds func() []string

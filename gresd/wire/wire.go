@@ -51,6 +51,7 @@ const (
 	OpPing    Op = "ping"
 	OpExplain Op = "explain"
 	OpEnded   Op = "ended"
+	OpReport  Op = "report"
 
 	OpCordon   Op = "cordon"
 	OpUncordon Op = "uncordon"
@@ -128,6 +129,7 @@ type Reply struct {
 	Status  *Status      `json:"status,omitempty"`
 	Jobs    []Job        `json:"jobs,omitempty"`
 	Explain *Explanation `json:"explain,omitempty"`
+	Report  *Report      `json:"report,omitempty"`
 	// Topology is the answer to topo.
 	Topology *Topology `json:"topology,omitempty"`
 }
@@ -264,10 +266,10 @@ func ReadReply(r *bufio.Reader) (Reply, error) {
 func WriteReply(w io.Writer, rep Reply) error { return writeLine(w, rep, MaxReply) }
 
 func (r Request) check() error {
-	if !slices.Contains([]Op{OpGrant, OpRelease, OpSet, OpStatus, OpJobs, OpTopo, OpExplain, OpEnded, OpCordon, OpUncordon, OpPing}, r.Op) {
-		return fmt.Errorf("op: %q: want grant, release, set, status, jobs, topo, explain, ended, cordon, uncordon or ping", clip(string(r.Op), 60))
+	if !slices.Contains([]Op{OpGrant, OpRelease, OpSet, OpStatus, OpJobs, OpTopo, OpExplain, OpEnded, OpReport, OpCordon, OpUncordon, OpPing}, r.Op) {
+		return fmt.Errorf("op: %q: want grant, release, set, status, jobs, topo, explain, ended, report, cordon, uncordon or ping", clip(string(r.Op), 60))
 	}
-	if (r.Op == OpGrant || r.Op == OpRelease || r.Op == OpSet || r.Op == OpEnded) && r.JobID == 0 {
+	if (r.Op == OpGrant || r.Op == OpRelease || r.Op == OpSet || r.Op == OpEnded || r.Op == OpReport) && r.JobID == 0 {
 		return fmt.Errorf("job_id: 0: %s wants a job id, e.g. 4217", r.Op)
 	}
 	if r.Op == OpSet && (r.Cores < 1 || r.Cores > 100) {

@@ -88,7 +88,7 @@ func TestCommandLinesOfOurPrograms(t *testing.T) {
 		}
 	}
 	for _, command := range []string{
-		"vgpuctl status", "vgpuctl top", "vgpuctl jobs", "vgpuctl ps", "vgpuctl topo", "vgpuctl explain", "vgpuctl inspect", "vgpuctl set",
+		"vgpuctl status", "vgpuctl top", "vgpuctl jobs", "vgpuctl nodes", "vgpuctl report", "vgpuctl ps", "vgpuctl topo", "vgpuctl explain", "vgpuctl inspect", "vgpuctl set",
 		"vgpuctl cordon", "vgpuctl uncordon", "vgpuctl doctor", "vgpuctl bench", "vgpuctl check-config", "gresd gres-conf",
 	} {
 		if !found[command] {

@@ -44,6 +44,7 @@ func TestQuotasAndAccounting(t *testing.T) {
 	s := up(t, accounted)
 	t.Run("accounting", func(t *testing.T) { testAccounting(t, site{s.Cluster, t}) })
 	t.Run("quotas", func(t *testing.T) { testQuotas(t, site{s.Cluster, t}) })
+	t.Run("billing", func(t *testing.T) { testBilling(t, site{s.Cluster, t}) })
 }
 
 // Limits on gres/vgpu hold jobs back, and let them go when there is room.

@@ -5,6 +5,7 @@ package top
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -59,16 +60,8 @@ func (v *View) Lines(width, height int) []Line {
 	if v.Problem != "" {
 		lines = append(lines, Line{{v.Problem, Bad}})
 	}
-	cards := v.sample.Status.Cards
 	// The cards have at most a third of the height; the jobs matter more.
-	most := max(1, height/3)
-	for i, c := range cards {
-		if i == most-1 && len(cards) > most {
-			lines = append(lines, Line{{fmt.Sprintf("     and %d more cards", len(cards)-i), Dim}})
-			break
-		}
-		lines = append(lines, v.card(c, width))
-	}
+	lines = append(lines, v.cards(width, max(1, height/3))...)
 	cols := v.columns(width)
 	lines = append(lines, nil, header(cols, width))
 	room := height - len(lines) - 1
@@ -89,22 +82,64 @@ func (v *View) Lines(width, height int) []Line {
 	return clip(lines, width, height)
 }
 
+// cards are lines of the cards, most of them at the most, after nodes that say nothing.
+func (v *View) cards(width, most int) (lines []Line) {
+	if v.Nodes {
+		for _, s := range v.silent() {
+			lines = append(lines, Line{{"node " + s.Status.Node + ": " + s.Status.Problems[0], Bad}})
+		}
+	}
+	for _, s := range v.samples {
+		for _, c := range s.Status.Cards {
+			line := v.card(c, width)
+			if v.Nodes {
+				line = append(Line{{fit(s.Status.Node, nodeWidth, true) + " ", Plain}}, v.card(c, width-nodeWidth-1)...)
+			}
+			lines = append(lines, line)
+		}
+	}
+	if left := len(lines) - most; left > 0 {
+		lines = append(lines[:most-1], Line{{fmt.Sprintf("     and %d more cards", left+1), Dim}})
+	}
+	return lines
+}
+
 func (v *View) title(rows int) Line {
-	st := v.sample.Status
+	if len(v.samples) == 0 || v.Nodes {
+		return v.titleOfNodes(rows)
+	}
+	s := v.samples[0]
+	st := s.Status
 	node := st.Node
 	if node == "" {
 		node = "this node"
 	}
 	line := Line{
 		{"vgpuctl top", Strong},
-		{fmt.Sprintf(" - %s  %s  up %s  cards %d  rows %d", node, v.sample.At.Format(time.TimeOnly),
-			v.sample.At.Sub(st.Started).Round(time.Second), len(st.Cards), rows), Plain},
+		{fmt.Sprintf(" - %s  %s  up %s  cards %d  rows %d", node, s.At.Format(time.TimeOnly),
+			s.At.Sub(st.Started).Round(time.Second), len(st.Cards), rows), Plain},
 	}
 	if n := len(st.Problems); n > 0 {
 		line = append(line, Span{fmt.Sprintf("  problems %d: vgpuctl status", n), Bad})
 	}
 	return line
 }
+
+func (v *View) titleOfNodes(rows int) Line {
+	var newest time.Time
+	for _, s := range v.samples {
+		if s.At.After(newest) {
+			newest = s.At
+		}
+	}
+	return Line{
+		{"vgpuctl top", Strong},
+		{fmt.Sprintf(" - your jobs  %s  nodes %d  rows %d", newest.Format(time.TimeOnly), len(v.samples), rows), Plain},
+	}
+}
+
+// nodeWidth is that of a column with the name of a node.
+const nodeWidth = 12
 
 func (v *View) card(c wire.Card, width int) Line {
 	bar := max(8, min(40, (width-66)/2))
@@ -154,6 +189,12 @@ func (v *View) columns(width int) []column {
 		{"USED/LIMIT", 10, false, text(used)},
 		{"WAIT", 4, false, waited},
 		{"MODE", 7, true, text(mode)},
+	}
+	if v.Nodes { // the user is always the same
+		cols[1] = column{"NODE", nodeWidth, true, text(func(r row) string { return r.node })}
+	}
+	if !wide && v.Nodes { // the bar says what the column beside it does
+		cols = slices.DeleteFunc(cols, func(c column) bool { return c.title == "MEMORY" })
 	}
 	if !wide {
 		return cols

@@ -12,8 +12,8 @@ import (
 
 // Options of [Run].
 type Options struct {
-	Every time.Duration                         // between two samples
-	Ask   func(context.Context) (Sample, error) // one sample
+	Every time.Duration                           // between two samples
+	Ask   func(context.Context) ([]Sample, error) // one sample of each node
 	Color bool
 }
 
@@ -35,9 +35,15 @@ func Run(ctx context.Context, v *View, o Options) error {
 
 	// A gresd that does not answer must not stop the keys.
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	answers := make(chan answer)
-	go asking(ctx, o, answers)
+	answers, asked := make(chan answer), make(chan struct{})
+	go func() {
+		defer close(asked)
+		asking(ctx, o, answers)
+	}()
+	defer func() {
+		cancel()
+		<-asked // nobody asks any more when it returns
+	}()
 
 	for {
 		show(screen, v, o.Color)
@@ -48,7 +54,7 @@ func Run(ctx context.Context, v *View, o Options) error {
 			if a.err != nil {
 				v.Problem = a.err.Error()
 			} else {
-				v.Add(a.sample)
+				v.Add(a.samples...)
 			}
 		case event, open := <-events:
 			if !open || !handle(screen, v, event) {
@@ -59,14 +65,14 @@ func Run(ctx context.Context, v *View, o Options) error {
 }
 
 type answer struct {
-	sample Sample
-	err    error
+	samples []Sample
+	err     error
 }
 
 func asking(ctx context.Context, o Options, answers chan<- answer) {
 	for {
 		var a answer
-		a.sample, a.err = o.Ask(ctx)
+		a.samples, a.err = o.Ask(ctx)
 		select {
 		case <-ctx.Done():
 			return

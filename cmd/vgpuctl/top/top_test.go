@@ -138,7 +138,7 @@ func TestManyJobsScroll(t *testing.T) {
 
 func TestHistoryIsOfThisJobOnly(t *testing.T) {
 	v := view(100)
-	if n := len(v.history[rowKey{42, "GPU-1"}]); n != longest {
+	if n := len(v.history[rowKey{"n1", 42, "GPU-1"}]); n != longest {
 		t.Errorf("%d samples are kept, want %d", n, longest)
 	}
 	s := example(0)
@@ -161,5 +161,37 @@ func TestNothingYetAndNoJobs(t *testing.T) {
 	v.Add(Sample{})
 	if got := textOf(v.Lines(80, 24)); !strings.Contains(got, "no job has a share") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// Jobs of several nodes have equal cards and numbers of their own; a node that says nothing is told.
+func TestSeveralNodesAreOneView(t *testing.T) {
+	other := example(0)
+	other.Status.Node = "n2"
+	v := &View{Nodes: true, Order: ByJob}
+	for range 3 {
+		v.Add(example(0), other, Sample{Status: wire.Status{Node: "n3", Problems: []string{"no answer"}}})
+	}
+	if n := len(v.history[rowKey{"n2", 42, "GPU-1"}]); n != 3 {
+		t.Errorf("%d samples of the second node are kept, want 3", n)
+	}
+	got := textOf(v.Lines(80, 40))
+	for _, want := range []string{"nodes 3  rows 6", "node n3: no answer", "      42 n1           ", "      42 n2           ", "n2           card 1"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	for width := 1; width <= 210; width += 7 {
+		for height := 1; height <= 60; height += 3 {
+			lines := v.Lines(width, height)
+			for _, l := range lines {
+				if n := utf8.RuneCountInString(textOf([]Line{l})) - 1; n > width || len(lines) > height {
+					t.Fatalf("%d×%d: %d lines, %d columns: %s", width, height, len(lines), n, l)
+				}
+			}
+		}
+	}
+	if rows := v.Table(); len(rows) != 1+1+6 || rows[0][1] != "NODE" || rows[1][1] != "n3" || rows[2][1] != "n1" {
+		t.Errorf("got %q", rows)
 	}
 }

@@ -61,29 +61,32 @@ type View struct {
 	Reverse bool
 	Problem string // why there is no newer sample
 	ASCII   bool   // the terminal shows no other characters
+	Nodes   bool   // of several nodes, each of which is named
 
-	sample  Sample
+	samples []Sample
 	some    bool
 	first   int // row at the top
 	history map[rowKey][]float64
 }
 
 type rowKey struct {
+	node string
 	job  uint32
 	card string
 }
 
 // row is one job on one card.
 type row struct {
+	node string
 	job  wire.Job
 	card wire.JobCard
 }
 
-func (r row) key() rowKey { return rowKey{r.job.JobID, r.card.UUID} }
+func (r row) key() rowKey { return rowKey{r.node, r.job.JobID, r.card.UUID} }
 
-// Add takes a new sample.
-func (v *View) Add(s Sample) {
-	v.sample, v.some, v.Problem = s, true, ""
+// Add takes a new sample of each node.
+func (v *View) Add(samples ...Sample) {
+	v.samples, v.some, v.Problem = samples, true, ""
 	next := map[rowKey][]float64{}
 	for _, r := range v.rows() {
 		past := append(slices.Clone(v.history[r.key()]), value(r.card.ComputePercent))
@@ -98,9 +101,11 @@ func (v *View) Scroll(n int) { v.first = max(0, min(v.first+n, len(v.rows())-1))
 // rows are the cards of all jobs, sorted. What is not known counts as nothing.
 func (v *View) rows() []row {
 	var rows []row
-	for _, j := range v.sample.Jobs {
-		for _, c := range j.Cards {
-			rows = append(rows, row{j, c})
+	for _, s := range v.samples {
+		for _, j := range s.Jobs {
+			for _, c := range j.Cards {
+				rows = append(rows, row{s.Status.Node, j, c})
+			}
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b row) int {
@@ -115,7 +120,7 @@ func (v *View) rows() []row {
 		case ByUser:
 			by = cmp.Compare(name(a.job), name(b.job))
 		}
-		by = cmp.Or(by, cmp.Compare(a.job.JobID, b.job.JobID), cmp.Compare(a.card.Index, b.card.Index))
+		by = cmp.Or(by, cmp.Compare(a.job.JobID, b.job.JobID), cmp.Compare(a.node, b.node), cmp.Compare(a.card.Index, b.card.Index))
 		if v.Reverse {
 			return -by
 		}
@@ -135,12 +140,32 @@ func value[T any](p *T) T {
 // Table is the newest sample for scripts: fixed columns, one row a line.
 func (v *View) Table() [][]string {
 	rows := [][]string{{"JOB", "USER", "CARD", "ASKED", "GOT", "WAIT", "USED/LIMIT", "PROCS", "MODE"}}
+	if v.Nodes {
+		rows[0][1] = "NODE" // the user is always the same
+		for _, s := range v.silent() {
+			rows = append(rows, []string{"-", s.Status.Node, s.Status.Problems[0]})
+		}
+	}
 	for _, r := range v.rows() {
-		rows = append(rows, []string{
+		cells := []string{
 			fmt.Sprint(r.job.JobID), name(r.job), fmt.Sprint(r.card.Index), fmt.Sprintf("%d%%", r.card.Cores),
 			percent(r.card.ComputePercent), percent(r.card.WaitPercent), used(r),
 			known(r.card.Processes, func(n int) string { return fmt.Sprint(n) }), mode(r),
-		})
+		}
+		if v.Nodes {
+			cells[1] = r.node
+		}
+		rows = append(rows, cells)
 	}
 	return rows
+}
+
+// silent are the nodes that did not answer: they know of no card, and say why.
+func (v *View) silent() (nodes []Sample) {
+	for _, s := range v.samples {
+		if len(s.Status.Cards) == 0 && len(s.Status.Problems) > 0 {
+			nodes = append(nodes, s)
+		}
+	}
+	return nodes
 }

@@ -61,6 +61,7 @@ type Options struct {
 	Real    bool   // use the NVIDIA cards of this machine
 	Config  string // text of vgpu.toml after what the harness must set
 	Slurm   string // more lines of slurm.conf
+	GRES    string // more lines of gres.conf
 	// Without are lines of the shipped slurm.conf to leave out, such as "Prolog=".
 	Without []string
 
@@ -89,6 +90,7 @@ type Cluster struct {
 	munged *Daemon
 
 	accounts []*Daemon // slurmdbd and its database
+	hosts    []*Daemon // namespaces of login hosts
 
 	// These can be killed and started again.
 	Gresd     *Daemon
@@ -228,7 +230,7 @@ func (c *Cluster) Close() error {
 
 // all lists the daemons, each before those that it needs.
 func (c *Cluster) all() []*Daemon {
-	var all []*Daemon
+	all := slices.Clone(c.hosts)
 	for _, n := range c.nodes {
 		all = append(all, n.daemons()...)
 	}

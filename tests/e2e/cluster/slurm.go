@@ -86,7 +86,7 @@ func (c *Cluster) configure(gres gresConf) error {
 		mode       os.FileMode
 	}{
 		{slurmConf, slurm, 0o644},
-		{"/etc/slurm/gres.conf", gres.conf, 0o644},
+		{"/etc/slurm/gres.conf", gres.conf + c.opts.GRES, 0o644},
 		{"/etc/slurm/vgpu_cards.lua", gres.lua, 0o644},
 		{"/etc/slurm/cgroup.conf", "CgroupPlugin=cgroup/v1\n", 0o644},
 		{"/etc/slurm/plugstack.conf", plugstack, 0o644},

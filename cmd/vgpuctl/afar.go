@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// Where people log in there is no gresd. The nodes of their jobs are asked there, each by one
+// step of one of their jobs: Slurm says who may do that, and gresd sees who asks.
+
+const (
+	// atOnce bounds the steps that are started at a time.
+	atOnce = 8
+	// stepLimit is how long a node may take to answer: gresd's own limit, and Slurm's to start a step.
+	stepLimit = 30 * time.Second
+	// hereEnv is set in a step: whatever is there, it asks no other node.
+	hereEnv = "VGPUCTL_HERE"
+	// unanswered is the state of a job whose node does not say.
+	unanswered = "unanswered"
+)
+
+// isAfar says that gresd is not to be found here, and never was since the host was started: a
+// host where users log in.
+func (s *settings) isAfar() bool {
+	if s.socket != "" || os.Getenv(hereEnv) != "" {
+		return false
+	}
+	socket, err := s.socketPath()
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(filepath.Dir(socket))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+func (s *settings) slurm() *slurm.Client {
+	cfg, err := config.Load(s.config)
+	if err != nil {
+		cfg = config.Default()
+	}
+	return slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: stepLimit})
+}
+
+// asked is a node, and the jobs of the user on it. Its steps are of the first.
+type asked struct {
+	node string
+	jobs []slurm.Queued
+}
+
+// nodesOf sorts jobs that run by node. Those that are suspended are not asked: their steps
+// would not start.
+func nodesOf(jobs []slurm.Queued) (nodes []asked) {
+	for _, job := range jobs {
+		if job.State != "RUNNING" {
+			continue
+		}
+		for _, node := range job.Nodes {
+			i := slices.IndexFunc(nodes, func(a asked) bool { return a.node == node })
+			if i < 0 {
+				i, nodes = len(nodes), append(nodes, asked{node: node})
+			}
+			nodes[i].jobs = append(nodes[i].jobs, job)
+		}
+	}
+	slices.SortFunc(nodes, func(a, b asked) int { return cmp.Compare(a.node, b.node) })
+	return nodes
+}
+
+// ownJobs are the user's, that have or want a share.
+func (s *settings) ownJobs(ctx context.Context) ([]slurm.Queued, error) {
+	jobs, err := s.slurm().Shares(ctx, os.Getuid())
+	if err != nil {
+		return nil, fmt.Errorf("no gresd here, and Slurm does not say where your jobs run: %w", err)
+	}
+	return jobs, nil
+}
+
+// each asks nodes, atOnce at a time, and returns when the last has answered or has not.
+func each(nodes []asked, ask func(i int, a asked)) {
+	var all sync.WaitGroup
+	room := make(chan struct{}, atOnce)
+	for i, a := range nodes {
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
+			ask(i, a)
+		})
+	}
+	all.Wait()
+}
+
+// stepAnswer runs vgpuctl on a node as a step, and reads the JSON that it prints.
+func stepAnswer(ctx context.Context, client *slurm.Client, a asked, into any, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	cmd := client.Step(ctx, a.jobs[0].JobID, a.node, hereEnv+"=1", append([]string{"vgpuctl", "--json"}, args...)...)
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("no answer within %s", stepLimit)
+	case err != nil:
+		return stepError(err, problems.String())
+	}
+	if err := json.Unmarshal(out, into); err != nil {
+		return fmt.Errorf("its vgpuctl printed no answer that this one reads: %w", err)
+	}
+	cleanText(reflect.ValueOf(into))
+	return nil
+}
+
+// stepError is the first line that somebody in the step, or srun, has to say.
+func stepError(err error, said string) error {
+	for line := range strings.Lines(said) {
+		line = strings.TrimSpace(strings.Map(visible, strings.TrimSpace(line)))
+		line = strings.TrimPrefix(strings.TrimPrefix(line, "srun: "), "error: ")
+		if line != "" {
+			return errors.New(line[:min(len(line), 300)])
+		}
+	}
+	return fmt.Errorf("srun: %w", err)
+}
+
+// placed is a job, and the node that says so.
+type placed struct {
+	Node string `json:"node"`
+	wire.Job
+}
+
+// afarJobs asks every node with jobs of the user. A node that does not answer has rows that say so.
+func (s *settings) afarJobs(ctx context.Context, command string) ([]placed, error) {
+	own, err := s.ownJobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, client := nodesOf(own), s.slurm()
+	answers := make([][]placed, len(nodes)+1)
+	each(nodes, func(i int, a asked) {
+		var jobs []wire.Job
+		if err := stepAnswer(ctx, client, a, &jobs, command); err != nil {
+			jobs = silent(a.jobs, err.Error())
+		}
+		for _, job := range jobs {
+			answers[i] = append(answers[i], placed{a.node, job})
+		}
+	})
+	for _, job := range own {
+		if job.State == "SUSPENDED" {
+			for _, node := range job.Nodes {
+				answers[len(nodes)] = append(answers[len(nodes)], placed{node, silent([]slurm.Queued{job}, "suspended: its node is not asked")[0]})
+			}
+		}
+	}
+	return append([]placed{}, slices.Concat(answers...)...), ctx.Err() // [] and not null
+}
+
+// silent are jobs of which the node says nothing.
+func silent(jobs []slurm.Queued, why string) (rows []wire.Job) {
+	for _, job := range jobs {
+		rows = append(rows, wire.Job{JobID: job.JobID, UID: uint32(os.Getuid()), User: os.Getenv("USER"), State: unanswered, Reason: why})
+	}
+	return rows
+}
+
+// showAfar prints what all nodes say.
+func (s *settings) showAfar(ctx context.Context, out io.Writer, command string, write func(io.Writer, paint, []wire.Job, ...string) error) error {
+	all, err := s.afarJobs(ctx, command)
+	if err != nil {
+		return err
+	}
+	return s.print(out, all, func(w io.Writer) error {
+		if len(all) == 0 {
+			_, err := fmt.Fprintln(w, "no running job of yours has a share; of all nodes: vgpuctl nodes")
+			return err
+		}
+		var jobs []wire.Job
+		var nodes []string
+		for _, job := range all {
+			jobs, nodes = append(jobs, job.Job), append(nodes, job.Node)
+		}
+		return write(w, s.paint(w), jobs, nodes...)
+	})
+}
+
+// nodeSays is what a node says of a job.
+type nodeSays struct {
+	Node string `json:"node"`
+	*wire.Explanation
+	Error string `json:"error,omitempty"` // there is no explanation
+}
+
+// explainAfar asks the nodes of a job, or says why it has none yet.
+func (s *settings) explainAfar(ctx context.Context, out io.Writer, jobID uint32) error {
+	own, err := s.ownJobs(ctx)
+	if err != nil {
+		return err
+	}
+	own = slices.DeleteFunc(own, func(job slurm.Queued) bool { return job.JobID != jobID })
+	if len(own) == 0 {
+		return fmt.Errorf("job %d: none of yours that runs or waits for a share; see squeue --me", jobID)
+	}
+	nodes, client := nodesOf(own), s.slurm()
+	if len(nodes) == 0 {
+		return fmt.Errorf("job %d: %s, Slurm's reason is %s: no node can be asked; vgpuctl nodes shows where room is",
+			jobID, strings.ToLower(own[0].State), own[0].Reason)
+	}
+	answers := make([]nodeSays, len(nodes))
+	each(nodes, func(i int, a asked) {
+		answers[i] = nodeSays{Node: a.node}
+		if err := stepAnswer(ctx, client, a, &answers[i].Explanation, "explain", strconv.FormatUint(uint64(jobID), 10)); err != nil {
+			answers[i].Explanation, answers[i].Error = nil, err.Error()
+		}
+	})
+	return s.print(out, answers, func(w io.Writer) error {
+		for i, a := range answers {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			if a.Explanation == nil {
+				fmt.Fprintf(w, "node %s: %s\n", a.Node, a.Error)
+				continue
+			}
+			fmt.Fprintf(w, "node %s, ", a.Node)
+			if err := writeExplanation(w, *a.Explanation); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

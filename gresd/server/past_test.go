@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// What a job did is told to its user and to root, while it runs and after its end.
+func TestReportOfAJob(t *testing.T) {
+	n := newTestNode(t)
+	n.work = func(arbiter.Key) (arbiter.Work, bool) {
+		return arbiter.Work{Busy: true, Bound: arbiter.ByHost, Had: 0.1}, true
+	}
+	n.start()
+	reports, err := past.Open(filepath.Join(t.TempDir(), "past"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Past = reports
+	const other = 33
+	report := wire.Request{Op: wire.OpReport, JobID: 7}
+	absent := n.askAs(other, report)
+	req := n.job(7, 30)
+	n.want(req, wire.Granted)
+	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
+	now := time.Now()
+	for i := range 3 {
+		n.countTime(t.Context(), now.Add(time.Duration(i)*spentEvery))
+	}
+	check := func(ended bool) {
+		t.Helper()
+		rep, err := n.ask(report)
+		if err != nil || rep.Report == nil {
+			t.Fatalf("%v: %s", err, rep.Message)
+		}
+		r := rep.Report
+		if (r.Ended != nil) != ended || r.Job.JobID != 7 || r.Job.Cards[0].Share != 30 || len(r.Cards) != 1 ||
+			r.Cards[0].BoundSeconds["host"] != (2*spentEvery).Seconds() {
+			t.Errorf("got %+v", r)
+		}
+		// Whoever it is not of learns no more than of a job that there never was.
+		if rep := n.askAs(other, report); rep.OK || rep.Report != nil || rep.Message != absent.Message {
+			t.Errorf("another user: %+v", rep)
+		}
+	}
+	check(false)
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.Released)
+	check(true)
+	n.countTime(t.Context(), now.Add(10*spentEvery))
+	if len(n.spent.bound) != 0 {
+		t.Errorf("of %d jobs it is remembered what bound them, though they have ended", len(n.spent.bound))
+	}
+	if rep := n.askAs(nobody, report); !rep.OK || rep.Report == nil {
+		t.Errorf("the job's user: %s", rep.Message)
+	}
+	if !strings.Contains(absent.Message, "none of yours") {
+		t.Errorf("got %q", absent.Message)
+	}
+}

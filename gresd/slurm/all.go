@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slurm
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+// NodeGRES is a node with cards, as slurmctld knows it.
+type NodeGRES struct {
+	Name string
+	NodeFacts
+	// Types are those of its cards, by Slurm's index; Shared says which have shares. Where
+	// gresd chooses cards, all are of type "" and Counted.
+	Types   []string
+	Shared  []bool
+	Counted bool
+}
+
+// Nodes returns the nodes that have cards to share. Errors: ErrUnavailable.
+func (c *Client) Nodes(ctx context.Context) ([]NodeGRES, error) {
+	text, err := c.run(ctx, "scontrol", "--local", "show", "node")
+	if err != nil {
+		return nil, err
+	}
+	return parseNodes(text)
+}
+
+func parseNodes(text string) (nodes []NodeGRES, err error) {
+	for _, block := range recordsOf("NodeName=", text) {
+		n := NodeGRES{Name: strings.TrimPrefix(strings.Fields(block)[0], "NodeName=")}
+		if n.NodeFacts, err = parseNode(block); err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		for line := range strings.Lines(block) {
+			if gres, is := strings.CutPrefix(strings.TrimSpace(line), "Gres="); is {
+				n.readGRES(null(gres))
+			}
+		}
+		if n.Counted || slices.Contains(n.Shared, true) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes, nil
+}
+
+// recordsOf cuts a text at the lines that begin with start.
+func recordsOf(start, text string) (records []string) {
+	parts := strings.Split("\n"+text, "\n"+start)
+	for _, part := range parts[1:] {
+		records = append(records, start+strings.TrimRight(part, "\n"))
+	}
+	return records
+}
+
+// nodeGRES is a word of Gres= of a node: "shard:h200:400", "gpu:4(S:0-1)".
+var nodeGRES = regexp.MustCompile(`^([A-Za-z0-9_]+)(?::([^:()]+))?:(\d+)(?:\([^()]*\))?$`)
+
+// readGRES reads the cards, which Slurm numbers in the order of their types here.
+func (n *NodeGRES) readGRES(list string) {
+	shares, counted := map[string]bool{}, uint64(0)
+	for _, word := range splitOutside(list) {
+		parts := nodeGRES.FindStringSubmatch(word)
+		if parts == nil {
+			continue
+		}
+		count, err := strconv.ParseUint(parts[3], 10, 32)
+		switch {
+		case err != nil || count > mostShards:
+		case parts[1] == "gpu":
+			n.Types = append(n.Types, slices.Repeat([]string{parts[2]}, int(min(count, maxIndex)))...)
+		case parts[1] == "shard":
+			shares[parts[2]] = count > 0
+		case parts[1] == "vgpu":
+			counted += count
+		}
+	}
+	for _, t := range n.Types {
+		n.Shared = append(n.Shared, shares[t] || shares[""])
+	}
+	if len(shares) == 0 && counted > 0 {
+		cards := int(min(counted/uint64(gpu.FullCard), maxIndex))
+		n.Counted, n.Types, n.Shared = true, make([]string, cards), slices.Repeat([]bool{true}, cards)
+	}
+}
+
+// ClusterJob is a job of any node.
+type ClusterJob struct {
+	JobID       uint32
+	User        string
+	State       string
+	Reason      string // why it waits
+	TresPerNode string
+	// On is what it holds, by node.
+	On map[string]JobFacts
+}
+
+// Jobs returns the jobs that hold cards of these nodes, and those that wait for a share;
+// unread is how many could not be read. Errors: ErrUnavailable.
+//
+// Which jobs there are says squeue, in columns without words of users; scontrol says which cards
+// they hold. A record in the name or comment of a job is then none, or one too many of a job that
+// there is.
+func (c *Client) Jobs(ctx context.Context, nodes []NodeGRES) (jobs []ClusterJob, unread int, err error) {
+	text, err := c.run(ctx, "squeue", "--local", "-a", "-r", "-h", "-t", strings.Join(append([]string{"PENDING"}, liveStates...), ","), "-o", "%A|%T|%u|%r|%b")
+	if err != nil {
+		return nil, 0, err
+	}
+	jobs = parseClusterQueue(text)
+	if !slices.ContainsFunc(jobs, func(j ClusterJob) bool { return j.State != "PENDING" }) {
+		return jobs, 0, nil
+	}
+	text, err = c.run(ctx, "scontrol", "--local", "--all", "show", "job", "-d", "-o")
+	if err != nil {
+		return nil, 0, err
+	}
+	return hold(jobs, text, nodes)
+}
+
+// parseClusterQueue keeps jobs that have or want a share, or have cards.
+func parseClusterQueue(text string) (jobs []ClusterJob) {
+	for line := range strings.Lines(text) {
+		f := strings.SplitN(strings.TrimRight(line, "\n"), "|", 5)
+		n, err := strconv.ParseUint(f[0], 10, 32)
+		if err != nil || len(f) != 5 {
+			continue
+		}
+		j := ClusterJob{JobID: uint32(n), State: f[1], User: f[2], Reason: f[3], TresPerNode: null(f[4])}
+		share := strings.Contains(j.TresPerNode, "shard") || strings.Contains(j.TresPerNode, "vgpu")
+		if share || j.State != "PENDING" && strings.Contains(j.TresPerNode, "gpu") {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs
+}
+
+// hold adds what jobs hold, and leaves out those that do not wait and hold nothing.
+func hold(jobs []ClusterJob, text string, nodes []NodeGRES) (held []ClusterJob, unread int, err error) {
+	records := map[string][]string{}
+	for _, record := range recordsOf("JobId=", text) {
+		number, _, _ := strings.Cut(record, " ")
+		records[number] = append(records[number], record)
+	}
+	known := map[string]bool{}
+	for _, n := range nodes {
+		known[n.Name] = true
+	}
+	for _, job := range jobs {
+		if job.State == "PENDING" {
+			held = append(held, job)
+			continue
+		}
+		of := records["JobId="+id(job.JobID)]
+		if len(of) == 0 {
+			continue // it has ended meanwhile
+		}
+		err := errForged
+		if len(of) == 1 {
+			job.On, err = readHeld(of[0], job.JobID, known)
+		}
+		if err != nil {
+			unread++
+		} else if len(job.On) > 0 {
+			held = append(held, job)
+		}
+	}
+	return held, unread, nil
+}
+
+func readHeld(record string, jobID uint32, nodes map[string]bool) (map[string]JobFacts, error) {
+	head, _, err := cutHead(record)
+	if err != nil {
+		return nil, err
+	}
+	values, allocations, err := readHead(head)
+	if err != nil {
+		return nil, err
+	}
+	names, err := expandHostlist(values["NodeList"])
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]JobFacts{}
+	for _, name := range names {
+		on := JobFacts{JobID: jobID}
+		if !nodes[name] {
+			continue
+		}
+		if err := on.readAllocations(allocations, name); err != nil {
+			return nil, err
+		}
+		if on.Holds() {
+			held[name] = on
+		}
+	}
+	return held, nil
+}
