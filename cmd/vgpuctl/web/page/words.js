@@ -37,7 +37,7 @@ export const userOf = job => job.user || String(job.uid);
 
 export const modeOf = job => (job.mode || 'hard') + (job.ceiling ? `, to ${job.ceiling} %` : '') + (job.engine ? `, ${job.engine}` : '');
 
-export const boundOf = card => ({host: 'its program', neighbours: 'neighbours', limit: 'its limit'})[card.bound] || card.bound || '–';
+export const boundOf = card => ({host: 'itself', neighbours: 'neighbours', limit: 'limit'})[card.bound] || card.bound || '–';
 
 // reasons are Slurm's words for why a job waits, for people. Others are shown as they are.
 const reasons = {
