@@ -196,6 +196,7 @@ install: libvgpu spank/plugin tests/bench go
 	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus $(DESTDIR)$(docdir)/examples
 	chmod -R u=rwX,go=rX $(DESTDIR)$(docdir)
 	install -m 644 LICENSE $(DESTDIR)$(docdir)
+	install -m 644 cmd/vgpuctl/web/page/vendor/uplot.LICENSE.txt $(DESTDIR)$(docdir)
 	$(foreach n,1 5 8,install -m 644 docs/man/*.$n $(DESTDIR)$(mandir)/man$n &&) true
 
 ## uninstall: remove what install put there; configuration stays

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/web"
 )
 
@@ -69,7 +70,10 @@ func checkListen(listen string) error {
 }
 
 func (s *settings) web(cmd *cobra.Command, listen string, every time.Duration, withQueue bool) error {
-	ask := s.webSource(withQueue)
+	ask := s.webSource(func(ctx context.Context) ([]top.Sample, error) {
+		sample, err := s.sample(ctx)
+		return []top.Sample{sample}, err
+	}, withQueue)
 	// A first answer, so that a node without gresd says so here, and not in the browser.
 	if _, err := s.sample(cmd.Context()); err != nil {
 		return err
@@ -134,13 +138,13 @@ func listenLocal(ctx context.Context, listen string) (net.Listener, error) {
 	return lc.Listen(ctx, "unix", filepath.Clean(listen))
 }
 
-// webSource is what the page shows: the answers of status and jobs, and at times that
-// of Slurm. It is for one goroutine at a time.
-func (s *settings) webSource(withQueue bool) func(context.Context) (web.Sample, error) {
+// webSource is what the page shows: a sample of each node, as vgpuctl top takes them, and at
+// times who waits, by Slurm. It is for one goroutine at a time.
+func (s *settings) webSource(ask func(context.Context) ([]top.Sample, error), withQueue bool) func(context.Context) (web.Sample, error) {
 	var queue []web.Waiting
 	var asked time.Time
 	return func(ctx context.Context) (web.Sample, error) {
-		one, err := s.sample(ctx)
+		nodes, err := ask(ctx)
 		if err != nil {
 			return web.Sample{}, err
 		}
@@ -153,6 +157,6 @@ func (s *settings) webSource(withQueue bool) func(context.Context) (web.Sample, 
 				}
 			}
 		}
-		return web.Sample{At: one.At, Nodes: []web.Node{{Sample: one}}, Queue: queue}, nil
+		return web.Sample{At: time.Now(), Nodes: nodes, Queue: queue}, nil
 	}
 }

@@ -31,6 +31,7 @@ func TestScenes(t *testing.T) {
 		}},
 		{"sick", sick, nil, []string{"out of use", "XID 79", "Problems", "not known", "<b>eve</b>", "want a size, e.g. 20G", "Slurm was not asked"}},
 		{"many", many, []web.Waiting{}, []string{"200", "The 6 largest of 25 jobs", "5199"}},
+		{"nodes", nodes, []web.Waiting{}, []string{"2 nodes", "gpu18: no answer within 10s", "gpu16, card 0, NVIDIA H200"}},
 		{"own", own, []web.Waiting{}, []string{"2 others", "yours"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -122,6 +122,15 @@ func own(step int) (wire.Status, []wire.Job) {
 	return st, jobs[:1]
 }
 
+const manyNodes = "gpu16"
+
+// nodes is what a user sees from where he logs in.
+func nodes(step int) (wire.Status, []wire.Job) {
+	st, jobs := own(step)
+	st.Node = manyNodes
+	return st, jobs
+}
+
 var queue = []web.Waiting{
 	{JobID: "4410", User: "ann", GRES: "vgpu:60", Reason: "Resources"},
 	{JobID: "4411_[1-9]", User: "bob", GRES: "vgpu:30", Reason: "Priority"},
@@ -225,7 +234,11 @@ func startPage(t *testing.T, s scene, waiting []web.Waiting) string {
 		}
 		st, jobs := s(step)
 		at := begin.Add(time.Duration(step) * 2 * time.Second)
-		return web.Sample{At: at, Nodes: []web.Node{{Sample: top.Sample{At: at, Status: st, Jobs: append([]wire.Job{}, jobs...)}}}, Queue: waiting}, nil
+		nodes := []top.Sample{{At: at, Status: st, Jobs: append([]wire.Job{}, jobs...)}}
+		if st.Node == manyNodes { // the second is as vgpuctl has it that no node has answered
+			nodes = append(nodes, top.Sample{At: at, Status: wire.Status{Node: "gpu18", Problems: []string{"no answer within 10s"}}, Jobs: []wire.Job{}})
+		}
+		return web.Sample{At: at, Nodes: nodes, Queue: waiting}, nil
 	}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

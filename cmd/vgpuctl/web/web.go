@@ -26,16 +26,12 @@ var page embed.FS
 
 // Sample is one look at one or more nodes.
 type Sample struct {
-	At    time.Time `json:"time"`
-	Nodes []Node    `json:"nodes"`
+	At time.Time `json:"time"`
+	// Nodes have each what vgpuctl top --once --json says of one. One that does not answer
+	// has its reason among the problems, and no cards.
+	Nodes []top.Sample `json:"nodes"`
 	// Queue is who waits in Slurm's queue; nil: not known.
 	Queue []Waiting `json:"queue"`
-}
-
-// Node is what vgpuctl top --once --json says of one node.
-type Node struct {
-	top.Sample
-	Problem string `json:"problem,omitempty"` // why there is no newer sample of it
 }
 
 // Waiting is a job in Slurm's queue that asks for a share.

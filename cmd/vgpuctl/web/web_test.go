@@ -220,9 +220,9 @@ func TestOnePollForAllViewers(t *testing.T) {
 		if n == 3 {
 			return Sample{}, errors.New("gresd is away")
 		}
-		return Sample{At: beginning.Add(time.Duration(n) * time.Second), Nodes: []Node{{Sample: top.Sample{Jobs: []wire.Job{
+		return Sample{At: beginning.Add(time.Duration(n) * time.Second), Nodes: []top.Sample{{Jobs: []wire.Job{
 			{JobID: 7, Cards: []wire.JobCard{{UUID: "GPU-a", ComputePercent: ptr(float64(n) + 0.123)}, {UUID: "GPU-b"}}},
-		}}}}}, nil
+		}}}}, nil
 	}
 	if got := asked.Load(); got != 0 {
 		t.Fatalf("asked %d times, and nobody looks", got)
@@ -271,13 +271,13 @@ func TestPastIsBounded(t *testing.T) {
 	begin := time.Now()
 	for i := range 1000 {
 		job := wire.Job{JobID: uint32(1 + i/500), Cards: []wire.JobCard{{UUID: "GPU-a", ComputePercent: ptr(1.0)}}}
-		f.remember(Sample{At: begin.Add(time.Duration(i) * 2 * time.Second), Nodes: []Node{{Sample: top.Sample{Jobs: []wire.Job{job}}}}})
+		f.remember(Sample{At: begin.Add(time.Duration(i) * 2 * time.Second), Nodes: []top.Sample{{Jobs: []wire.Job{job}}}})
 	}
 	n := len(f.past.Times)
 	if n != 151 || len(f.past.Got) != 1 || len(f.past.Got["2/GPU-a"]) != n {
 		t.Errorf("%d times, columns %d", n, len(f.past.Got))
 	}
-	f.remember(Sample{At: begin.Add(2000 * time.Second), Nodes: []Node{{Sample: top.Sample{Jobs: []wire.Job{{JobID: 3, Cards: []wire.JobCard{{UUID: "GPU-a"}}}}}}}})
+	f.remember(Sample{At: begin.Add(2000 * time.Second), Nodes: []top.Sample{{Jobs: []wire.Job{{JobID: 3, Cards: []wire.JobCard{{UUID: "GPU-a"}}}}}}})
 	text, err := json.Marshal(f.past)
 	if err != nil || !strings.HasSuffix(string(text), `"3/GPU-a":[`+strings.Repeat("null,", 150)+`null]}}`) {
 		t.Errorf("%v: %s", err, text)

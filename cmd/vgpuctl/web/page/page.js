@@ -67,7 +67,7 @@ function drawFigures(cards, jobs) {
 }
 
 function drawProblems() {
-  const problems = sample.nodes.flatMap(n => [...(n.problem ? [n.problem] : []), ...(n.status.problems || [])]
+  const problems = sample.nodes.flatMap(n => (n.status.problems || [])
     .map(text => sample.nodes.length > 1 ? `${n.status.node}: ${text}` : text));
   show($('problems'), problems.length > 0);
   each($('problems').querySelector('ul'), problems, p => p, p => el('li', {}, p), () => {});
@@ -81,7 +81,7 @@ function draw() {
   const rows = sample.nodes.flatMap(n => n.jobs.flatMap(job => (job.cards?.length ? job.cards : [null]).map((card, i) => ({
     key: card ? `${job.job_id}/${card.gpu_uuid}` : `${job.job_id}`, job, card, node: n.status.node || 'this node', hue: hueByJob.get(job.job_id), first: i === 0,
   }))));
-  const cards = sample.nodes.flatMap(n => n.status.cards.map(card => ({card, node: n.status.node || 'this node'})));
+  const cards = sample.nodes.flatMap(n => (n.status.cards || []).map(card => ({card, node: n.status.node || 'this node'})));
   const time = {every, keep, now: Date.parse(sample.time)};
 
   const where = many ? count(sample.nodes.length, 'node') : sample.nodes[0]?.status.node || 'this node';
@@ -89,7 +89,7 @@ function draw() {
   document.title = `GPU shares, ${where}`;
   say($('at'), clock(sample.time));
   set($('at'), 'datetime', sample.time);
-  say($('version'), sample.nodes.map(n => `gresd ${n.status.version}, up ${duration((Date.parse(sample.time) - Date.parse(n.status.started)) / 1000)}, cards chosen by ${n.status.placement}.`)[0] || '');
+  say($('version'), sample.nodes.filter(n => n.status.version).map(n => `gresd ${n.status.version}, up ${duration((Date.parse(sample.time) - Date.parse(n.status.started)) / 1000)}, cards chosen by ${n.status.placement}.`)[0] || '');
   drawProblems();
   drawFigures(cards.map(c => c.card), jobs);
 
