@@ -128,4 +128,9 @@ func TestPageShowsWhatItsUserMaySee(t *testing.T) {
 			t.Errorf("%s sees the jobs %v, the queue %v, and of the card %d %% for %d jobs; want %v, %v, 80 %% for 2", name, jobs, queue, card.Share, card.Jobs, c.jobs, c.queue)
 		}
 	}
+	// Those that wait first: else they begin.
+	s.cancel(alice, waits)
+	s.cancel(bob, others)
+	s.cancel(alice, a)
+	s.cancel(bob, b)
 }

@@ -156,7 +156,7 @@ func (f *Feed) publish(s Sample, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = time.Now()
-	e := event{}
+	var e event
 	if err != nil {
 		e = encode("problem", struct {
 			Problem string `json:"problem"`

@@ -56,7 +56,7 @@ function drawFigures(cards, jobs) {
     ['Share given', percent(mean(cards, c => c.share)), 'of all cards'],
     ['Busy', percent(mean(known, c => c.compute_percent)), 'of all cards, now'],
     ['Jobs', `${jobs.length}`, all > jobs.length ? 'yours' : 'with a share'],
-    ['Held back', `${waits}`, count(waits, 'job waits for its share', 'jobs wait for their share')],
+    ['Held back', `${waits}`, waits ? count(waits, 'job waits for its share', 'jobs wait for their share') : 'no job waits for its share'],
     ['In the queue', sample.queue ? `${sample.queue.length}` : '?', sample.queue ? 'wait for a share' : 'Slurm was not asked or is silent'],
   ];
   each($('figures'), facts, f => f[0], f => el('div', {}, el('dt', {}, f[0]), el('dd', {}, el('strong'), el('span'))), (e, f) => {
@@ -91,7 +91,7 @@ function draw() {
   set($('at'), 'datetime', sample.time);
   say($('version'), sample.nodes.filter(n => n.status.version).map(n => `gresd ${n.status.version}, up ${duration((Date.parse(sample.time) - Date.parse(n.status.started)) / 1000)}, cards chosen by ${n.status.placement}.`)[0] || '');
   drawProblems();
-  drawFigures(cards.map(c => c.card), jobs);
+  drawFigures(cards.map(c => c.card), jobs.filter(j => j.cards?.length)); // others were refused
 
   each($('cards').querySelector('.cards'), cards, c => c.card.gpu_uuid, makeCard, (e, c) => drawCard(e, {
     ...c, many, rows: rows.filter(r => r.card?.gpu_uuid === c.card.gpu_uuid).sort((a, b) => a.job.job_id - b.job.job_id), past, time,
