@@ -45,7 +45,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-e2e-matrix test-containers test-install test-package test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-web test-e2e-matrix test-containers test-install test-package test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-plots man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -109,6 +109,11 @@ test-go:
 ## test-e2e: only the tests on the private Slurm (as root); RUN=regexp picks some
 test-e2e: test-deps build
 	@tools/test e2e $(if $(RUN),'$(RUN)')
+
+## test-web: the page of vgpuctl web in chromium (as root, which installs it); pictures in build/web; RUN=regexp picks some
+test-web: build
+	@tools/deps web
+	@cd tests/web && $(GO) test -count=1 -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./...
 
 ## test-e2e-matrix: the tests on the private Slurm of several releases (as root); SUITES="trixie sid"
 test-e2e-matrix: build
@@ -209,6 +214,7 @@ install: libvgpu spank/plugin tests/bench go
 	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus etc/ondemand $(DESTDIR)$(docdir)/examples
 	chmod -R u=rwX,go=rX $(DESTDIR)$(docdir)
 	install -m 644 LICENSE $(DESTDIR)$(docdir)
+	install -m 644 cmd/vgpuctl/web/page/vendor/uplot.LICENSE.txt $(DESTDIR)$(docdir)
 	$(foreach n,1 5 8,install -m 644 docs/man/*.$n $(DESTDIR)$(mandir)/man$n &&) true
 
 ## uninstall: remove what install put there; configuration stays

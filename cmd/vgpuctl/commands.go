@@ -66,7 +66,7 @@ func command() *cobra.Command {
 		jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
 		return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeJobs(w, s.paint(w), jobs) })
 	})
-	root.AddCommand(s.topCommand(), s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.psCommand(), s.explainCommand(), s.nodesCommand(), s.reportCommand())
+	root.AddCommand(s.topCommand(), s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.psCommand(), s.explainCommand(), s.nodesCommand(), s.reportCommand(), s.webCommand())
 
 	// Files and the node itself, without gresd.
 	inspect := s.add(root, "inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {

@@ -29,7 +29,7 @@ func TestWrongCommandLineSaysWhatIsWanted(t *testing.T) {
 	for line, want := range map[string]string{
 		"":                        "vgpuctl: want a command, for example: vgpuctl status\n",
 		"statsu":                  "vgpuctl: \"statsu\": unknown command, did you mean status?\n",
-		"frobnicate":              "vgpuctl: \"frobnicate\": unknown command, want one of bench, check-config, completion, cordon, doctor, explain, gres-conf, inspect, jobs, nodes, ps, report, set, status, top, topo, uncordon\n",
+		"frobnicate":              "vgpuctl: \"frobnicate\": unknown command, want one of bench, check-config, completion, cordon, doctor, explain, gres-conf, inspect, jobs, nodes, ps, report, set, status, top, topo, uncordon, web\n",
 		"cordon":                  "vgpuctl: cordon: no argument: want vgpuctl cordon CARD [REASON...]; see vgpuctl cordon --help\n",
 		"uncordon 0 1":            "vgpuctl: uncordon: \"0 1\": want vgpuctl uncordon CARD; see vgpuctl uncordon --help\n",
 		"set":                     "vgpuctl: set: no argument: want vgpuctl set JOB --cores N; see vgpuctl set --help\n",

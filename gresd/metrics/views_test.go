@@ -67,8 +67,8 @@ func (d dashboard) queries() []string {
 	return all
 }
 
-// There is no Grafana to load it into, so its rules are checked here: what its
-// import refuses or shows as an empty panel.
+// What Grafana's import refuses or shows as an empty panel. tests/grafana holds it against the
+// models of Grafana's schema.
 func TestDashboardIsWellFormed(t *testing.T) {
 	d := readDashboard(t)
 	ids := map[int]string{}
