@@ -71,7 +71,7 @@ func TestShippedExamplesAreWhatIsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile(`(?s)# slurm-vgpu: begin\n(.*?) +# slurm-vgpu: end`).FindSubmatch(install)
+	block := regexp.MustCompile(`(?s)done <<'END'\n(.*?) +END\n +echo '# slurm-vgpu: end'`).FindSubmatch(install)
 	if block == nil {
 		t.Fatal("INSTALL.md writes nothing into slurm.conf")
 	}

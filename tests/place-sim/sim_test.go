@@ -104,7 +104,7 @@ func TestRulesPickWhatTheirNamesSay(t *testing.T) {
 			// 20 + 70 + 220.
 			"FGD": {2},
 		}},
-		"two cards":      {[]int{100, 90, 100, 100}, kind{2, 100, 1}, map[string][]int{"first fit": {0, 2}, "best fit": {0, 2}, "spread": {0, 2}, "FGD": {0, 2}, vgpu: {0, 2}}},
+		"two cards":      {[]int{100, 90, 100, 100}, kind{2, 100, 1}, map[string][]int{"first fit": {0, 2}, "best fit": {0, 2}, "spread": {0, 2}, "FGD": {0, 2}, vgpu: {2, 3}}},
 		"not enough":     {[]int{100, 90}, kind{2, 100, 1}, map[string][]int{"first fit": nil, "best fit": nil, "spread": nil, "FGD": nil, vgpu: nil}},
 		"nothing at all": {[]int{10, 10}, kind{1, 40, 1}, map[string][]int{"first fit": nil, "best fit": nil, "spread": nil, "FGD": nil, vgpu: nil}},
 	} {
