@@ -44,6 +44,7 @@ import (
 type Slurm interface {
 	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	Brief(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
+	JobsOn(ctx context.Context, node string) ([]uint32, error)
 	Requeue(ctx context.Context, jobID uint32) error
 	Settings(ctx context.Context) (slurm.Settings, error)
 	Delay(ctx context.Context, jobID uint32, by time.Duration) error

@@ -24,7 +24,7 @@ static int list(void)
 	}
 	while ((entry = readdir(dir)) != NULL)
 		if (entry->d_name[0] != '.')
-			printf("%s RUNNING\n", entry->d_name);
+			puts(entry->d_name);
 	closedir(dir);
 	return fflush(stdout) != 0;
 }
