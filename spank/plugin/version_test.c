@@ -26,6 +26,7 @@ long slurm_api_version(void)
 		abort(); \
 	}
 STUB(slurm_error)
+STUB(slurm_info)
 STUB(slurm_verbose)
 STUB(spank_context)
 STUB(spank_get_item)

@@ -38,6 +38,15 @@ void slurm_error(const char *format, ...)
 	va_end(args);
 }
 
+void slurm_info(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	say_line(format, args);
+	va_end(args);
+}
+
 void slurm_verbose(const char *format, ...)
 {
 	va_list args;

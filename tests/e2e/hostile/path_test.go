@@ -40,11 +40,12 @@ var pathAttacks = []attack{
 // made are the names below run_dir and state_dir that gresd, the Prolog, the SPANK
 // plugin or vgpuctl make or remove. N is a job, U a user, CARD a card.
 var made = []string{
-	"gresd.sock", "preload", "preload.new", "ask-gresd", "self", "self/grant", "self/cache", "plain", "plain/N",
+	"gresd.sock", "metrics.sock", "preload", "preload.new", "ask-gresd", "self", "self/grant", "self/cache", "plain", "plain/N",
 	"jobs", "jobs/N", "jobs/new-N", "jobs/new-N/grant", "jobs/new-N/.grant.new", "jobs/new-N/cache", "jobs/new-N/.cache.new", "jobs/new-N/refused",
 	"jobs/new-N/environment", "jobs/new-N/messages", "jobs/N/messages", "jobs/N/grant", "jobs/N/cache", "jobs/N/refused", "jobs/N/environment",
 	"mps", "mps/CARD", "mps/CARD/U", "mps/CARD/U.json", "mps/CARD/U.json.new", "mps/CARD/U.out", "mps/CARD/U/pipe", "mps/CARD/U/log", "mps/CARD/U.old.N",
 	"ledger.json", "ledger.json.tmp", "ledger.json.lock", "ledger.journal-N", "waiting.json", "queued.json", "cards.json", "context.json", ".context.json.new", "nodes.json", "nodes.json.new",
+	"past", "past/N.json", "past/N.json.new", "silent",
 }
 
 // users are those of them that a user owns: below, the user may do anything.
@@ -63,7 +64,7 @@ var (
 	cardName = regexp.MustCompile(`GPU-[0-9a-f-]{36}`)
 	userName = regexp.MustCompile(`^mps/CARD/\d+`)
 	lifted   = regexp.MustCompile(`U\.old\.\d+$`)
-	jobName  = regexp.MustCompile(`^(jobs/(?:new-)?|plain/|ledger\.journal-)\d+`)
+	jobName  = regexp.MustCompile(`^(jobs/(?:new-)?|plain/|past/|ledger\.journal-)\d+`)
 )
 
 // pattern is a path as it stands in made.
