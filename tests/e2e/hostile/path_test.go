@@ -378,7 +378,9 @@ func ofRootAlone(s *siege) tally {
 			for at := path; ; at = filepath.Dir(at) {
 				var st unix.Stat_t
 				err := unix.Lstat(at, &st)
-				open := at != socket && st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&0o022 != 0
+				kind := st.Mode & unix.S_IFMT
+				// To write to a socket is to ask who listens there.
+				open := kind != unix.S_IFSOCK && kind != unix.S_IFLNK && st.Mode&0o022 != 0
 				t.note(err != nil || st.Uid == 0 && !open, "%s: owner %d, mode %o", at, st.Uid, st.Mode)
 				if at == "/" {
 					return nil
