@@ -23,6 +23,7 @@ with open(out + ".part", "w") as f:
 os.rename(out + ".part", out)
 END
 jupyter-server --no-browser --ip=127.0.0.1 --port=8888 --ServerApp.token=secret >server.log 2>&1 &
+server=$!
 python3 - <<'END' || cat server.log
 import time, urllib.request
 for _ in range(600):
@@ -37,7 +38,7 @@ else:
 END
 for i in $(seq 600); do [ ! -e $HOME/kernel ] || break; sleep 0.1; done
 cat $HOME/kernel || cat server.log
-kill %1
+kill $server
 `
 
 // A kernel of a notebook server has the share of the server's job, by salloc as docs/portals.md
