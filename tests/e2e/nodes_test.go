@@ -106,7 +106,7 @@ func TestNodesOfALargeCluster(t *testing.T) {
 	onlyLong(t)
 	opts := oneCard
 	opts.Slurm = fmt.Sprintf("PrivateData=cloud\nSchedulerParameters=defer,sched_interval=5,bf_interval=600\nMaxArraySize=%d\nMaxJobCount=50000\nSuspendProgram=/bin/true\nResumeProgram=/bin/true\nResumeTimeout=36000\nSuspendTime=36000\n"+
-		"ResumeRate=0\nNodeName=c[1-%d] NodeAddr=127.0.0.1 CPUs=64 RealMemory=8000 State=CLOUD Gres=gpu:sim:8,shard:sim:800\n"+
+		"ResumeRate=0\nNodeName=c[1-%d] NodeAddr=127.0.0.1 Port=9 CPUs=64 RealMemory=8000 State=CLOUD Gres=gpu:sim:8,shard:sim:800\n"+
 		"PartitionName=cloud Nodes=c[1-%d] MaxTime=INFINITE State=UP\n", manyJobs+1, manyNodes, manyNodes)
 	for i := range 8 { // any files do
 		opts.GRES += fmt.Sprintf("NodeName=c[1-%[1]d] Name=gpu Type=sim File=/dev/tty%[2]d\nNodeName=c[1-%[1]d] Name=shard Type=sim File=/dev/tty%[2]d Count=100\n", manyNodes, i)
@@ -150,33 +150,49 @@ func TestNodesOfALargeCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	took, after := time.Since(began), requests(t)
-	for name, n := range after {
-		if n > before[name] {
-			t.Logf("slurmctld: %s: %d", name, n-before[name])
+	for name, now := range after {
+		if n := now.count - before[name].count; n > 0 {
+			t.Logf("slurmctld: %s: %d in %s", name, n, now.took-before[name].took)
 		}
 	}
 	t.Logf("%d nodes, share given %d, jobs that wait in %d groups: %s in all, %s of processor time with Slurm's commands",
 		len(v.Nodes), v.Given, len(v.Waiting), took, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
-	if n := after["REQUEST_JOB_INFO"] - before["REQUEST_JOB_INFO"]; n != 2 {
+	began = time.Now()
+	for _, command := range []string{"scontrol --local show node", "squeue --local -a -r -h -t PENDING,RUNNING,CONFIGURING -o %A|%T|%u|%r|%b", "scontrol --local --all show job -d -o"} {
+		argv := strings.Fields(command)
+		if err := exec.Command(argv[0], argv[1:]...).Run(); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	t.Logf("Slurm's commands alone: %s", time.Since(began))
+	if n := after["REQUEST_JOB_INFO"].count - before["REQUEST_JOB_INFO"].count; n != 2 {
 		t.Errorf("slurmctld was asked %d times for all jobs, want 2", n)
 	}
-	if n := after["REQUEST_NODE_INFO"] - before["REQUEST_NODE_INFO"]; n != 2 { // scontrol show job asks, too
+	if n := after["REQUEST_NODE_INFO"].count - before["REQUEST_NODE_INFO"].count; n != 2 { // scontrol show job asks, too
 		t.Errorf("slurmctld was asked %d times for all nodes, want 2", n)
 	}
 }
 
-var request = regexp.MustCompile(`(?m)^\s*(REQUEST_\w+)\s*\(\s*\d+\)\s*count:(\d+)`)
+var request = regexp.MustCompile(`(?m)^\s*(REQUEST_\w+)\s*\(\s*\d+\)\s*count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)`)
+
+// load is how often slurmctld was asked a thing, and how long it took to answer.
+type load struct {
+	count int
+	took  time.Duration
+}
 
 // requests are what slurmctld was asked since it started, by sdiag.
-func requests(t *testing.T) map[string]int {
+func requests(t *testing.T) map[string]load {
 	t.Helper()
 	out, err := exec.Command("sdiag").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	counts := map[string]int{}
+	all := map[string]load{}
 	for _, found := range request.FindAllStringSubmatch(string(out), -1) {
-		counts[found[1]], _ = strconv.Atoi(found[2])
+		n, _ := strconv.Atoi(found[2])
+		us, _ := strconv.Atoi(found[3])
+		all[found[1]] = load{n, time.Duration(us) * time.Microsecond}
 	}
-	return counts
+	return all
 }
