@@ -20,16 +20,31 @@
 #include "old_strtol.h"
 
 #ifdef __x86_64__
+#define VGPU_OLDEST "GLIBC_2.2.5"
+#define VGPU_STAT_VERSION 1 /* of struct stat */
+#elif defined(__aarch64__)
+#define VGPU_OLDEST "GLIBC_2.17"
+#define VGPU_STAT_VERSION 0
+#endif
+#ifdef VGPU_OLDEST
+#include <sys/stat.h>
+
+__asm__(".symver __fxstat,__fxstat@" VGPU_OLDEST);
+__asm__(".symver __xstat,__xstat@" VGPU_OLDEST);
+int __fxstat(int version, int fd, struct stat *st);
+int __xstat(int version, const char *path, struct stat *st);
+#define fstat(fd, st) __fxstat(VGPU_STAT_VERSION, fd, st)
+#define stat(path, st) __xstat(VGPU_STAT_VERSION, path, st)
+#endif
+
+#ifdef __x86_64__
 /* The macros below are the names of functions that headers declare, so the headers
  * come first. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/stat.h>
 
 /* clang-format off */
-__asm__(".symver __fxstat,__fxstat@GLIBC_2.2.5");
-__asm__(".symver __xstat,__xstat@GLIBC_2.2.5");
 __asm__(".symver pthread_attr_setstacksize,pthread_attr_setstacksize@GLIBC_2.2.5");
 __asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_mutex_trylock,pthread_mutex_trylock@GLIBC_2.2.5");
@@ -42,12 +57,6 @@ __asm__(".symver dlvsym,dlvsym@GLIBC_2.2.5");
 __asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
 #endif
 /* clang-format on */
-
-int __fxstat(int version, int fd, struct stat *st);
-int __xstat(int version, const char *path, struct stat *st);
-#define VGPU_STAT_VERSION 1 /* of struct stat, on x86-64 */
-#define fstat(fd, st) __fxstat(VGPU_STAT_VERSION, fd, st)
-#define stat(path, st) __xstat(VGPU_STAT_VERSION, path, st)
 
 #ifdef VGPU_PRELOAD
 #pragma weak pthread_attr_setstacksize
