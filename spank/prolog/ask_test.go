@@ -60,11 +60,10 @@ func TestPrologWaitsForAGresdThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// gresd dies after it has been at work on a job for longer than Prolog's patience,
-// as it is while slurmctld starts, and comes back: a Prolog that fails then drains
-// its node.
-func TestPrologWaitsForAGresdThatDiesAtWork(t *testing.T) {
-	config := testConfig(t)
+// gresdThatDies takes a request, dies when it has been at work for a time, and comes back, when the
+// channel is closed.
+func gresdThatDies(t *testing.T, config Config, after time.Duration) <-chan struct{} {
+	t.Helper()
 	listener, err := net.Listen("unix", config.socket())
 	if err != nil {
 		t.Fatal(err)
@@ -77,13 +76,22 @@ func TestPrologWaitsForAGresdThatDiesAtWork(t *testing.T) {
 			return
 		}
 		_, _ = wire.ReadRequest(bufio.NewReader(conn))
-		time.Sleep(600 * time.Millisecond) // twice the patience of the test
+		time.Sleep(after)
 		listener.Close()
 		conn.Close()
 		_ = os.Remove(config.socket())
 		time.Sleep(100 * time.Millisecond)
 		startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
 	}()
+	return up
+}
+
+// gresd dies after it has been at work on a job for longer than Prolog's patience,
+// as it is while slurmctld starts, and comes back: a Prolog that fails then drains
+// its node.
+func TestPrologWaitsForAGresdThatDiesAtWork(t *testing.T) {
+	config := testConfig(t)
+	up := gresdThatDies(t, config, 600*time.Millisecond) // twice the patience of the test
 	if r := runHook(t, config, jobEnv("prolog_slurmd")); r.code != ExitOK {
 		t.Errorf("exit code %d after %s: %s", r.code, r.took, r.stderr)
 	}

@@ -3,9 +3,7 @@
 package prolog
 
 import (
-	"bufio"
 	"context"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,24 +74,7 @@ func TestAJobWithACountWaitsForTheNextGresd(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("unix", config.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	up := make(chan struct{})
-	go func() {
-		defer close(up)
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		_, _ = wire.ReadRequest(bufio.NewReader(conn))
-		listener.Close()
-		conn.Close()
-		_ = os.Remove(config.socket())
-		time.Sleep(100 * time.Millisecond)
-		startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
-	}()
+	up := gresdThatDies(t, config, 0)
 	n := 0
 	r := runHook(t, config, jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", ""), func(h *Hook) {
 		h.slurm = fakeSlurm{facts: slurm.JobFacts{Batch: true, Counted: 60}, requeued: &n}
