@@ -118,13 +118,6 @@ func (f fakeCluster) Living(jobs []uint32) map[uint32]bool {
 	return living
 }
 
-func (f fakeCluster) JobsOn(context.Context, string) ([]uint32, error) {
-	if f.load().Down {
-		return nil, slurm.ErrUnavailable
-	}
-	return f.Jobs(), nil
-}
-
 func (f fakeCluster) Jobs() []uint32 { return slices.Collect(maps.Keys(f.load().Jobs)) }
 
 func (f fakeCluster) Requeue(_ context.Context, id uint32) error {

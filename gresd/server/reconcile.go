@@ -5,11 +5,9 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -240,22 +238,15 @@ func (s *Server) ensure(rec ledger.Record) error {
 
 // recover grants living jobs that have neither a record nor a folder, after
 // both were lost. Their running processes keep what they had; their next
-// processes get the grant. Nothing is refused or requeued here. An error says that
-// slurmctld could not be asked; for this once, it is asked for all jobs of the node.
+// processes get the grant. Nothing is refused or requeued here. Jobs without a
+// process when gresd started are left out: they ask when their next task starts,
+// with the options of their submit line. An error says that slurmctld could not be
+// asked.
 func (s *Server) recover(ctx context.Context) error {
 	if s.cfg().Placement.Mode == config.PlacementGresd {
 		return nil // only the lost ledger knew their cards
 	}
-	var living []uint32
-	for node, conf := range s.nodes.all() {
-		jobs, err := s.Slurm(conf).JobsOn(ctx, node)
-		if err != nil && !errors.Is(err, slurm.ErrNoNode) {
-			return fmt.Errorf("list jobs of node %s: %w", node, err)
-		}
-		living = append(living, jobs...)
-	}
-	slices.Sort(living)
-	for _, id := range slices.Compact(living) {
+	for _, id := range s.survivors {
 		if _, known := s.Ledger.Get(id); known {
 			continue
 		}

@@ -140,6 +140,34 @@ func TestWhatWasReleasedIsNotRecovered(t *testing.T) {
 	}
 }
 
+// A job that starts after gresd asks for itself, with its options: recovering it would take them
+// from it.
+func TestAJobThatStartsIsNotRecovered(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(6, 30), wire.Granted)
+	n.stop()
+	removeAll(t, n.cfg.Paths.RunDir)
+	if err := os.Remove(n.cfg.Paths.Ledger()); err != nil {
+		t.Fatal(err)
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down = true })
+	n.start()
+	n.job(7, 30)
+	n.cluster.change(t, func(s *clusterState) { s.Down = false })
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n.isLost() {
+		t.Fatal("gresd still waits for slurmctld")
+	}
+	if _, known := n.Ledger.Get(6); !known {
+		t.Error("job 6 lives and is lost")
+	}
+	if rec, known := n.Ledger.Get(7); known {
+		t.Errorf("recovered without having asked: %+v", rec)
+	}
+}
+
 func TestNothingEndsWhileSlurmctldIsDown(t *testing.T) {
 	n := newTestNode(t).start()
 	n.want(n.job(7, 30), wire.Granted)

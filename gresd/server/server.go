@@ -44,7 +44,6 @@ import (
 type Slurm interface {
 	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	Brief(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
-	JobsOn(ctx context.Context, node string) ([]uint32, error)
 	Requeue(ctx context.Context, jobID uint32) error
 	Settings(ctx context.Context) (slurm.Settings, error)
 	Delay(ctx context.Context, jobID uint32, by time.Duration) error
@@ -134,6 +133,8 @@ type Server struct {
 	// lost says that the ledger must be rebuilt from what is found, recovering that
 	// somebody is at it; under mu.
 	lost, recovering bool
+	// survivors are the jobs that had a process when this gresd started and found no ledger.
+	survivors []uint32
 
 	conns limits
 	rates rates
@@ -207,6 +208,9 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	}
 	if err := s.markPlacement(); err != nil {
 		return nil, err
+	}
+	if s.lost {
+		s.survivors = slices.Sorted(slices.Values(s.Steps.Jobs()))
 	}
 	s.Grants.SetEnvironment(s.environment)
 	s.refreshCards()

@@ -128,24 +128,6 @@ func (c *Client) record(ctx context.Context, jobID uint32) (string, error) {
 	return c.run(ctx, "scontrol", "--local", "show", "job", "-o", id(jobID))
 }
 
-// JobsOn returns the jobs that hold resources of the node. slurmctld goes through all jobs of the
-// cluster for it. Errors: ErrUnavailable, ErrNoNode.
-func (c *Client) JobsOn(ctx context.Context, node string) ([]uint32, error) {
-	text, err := c.run(ctx, "squeue", "--local", "-h", "-a", "-w", node, "-t", strings.Join(liveStates, ","), "-o", "%A")
-	if err != nil {
-		return nil, err
-	}
-	var jobs []uint32
-	for word := range strings.FieldsSeq(text) {
-		n, err := strconv.ParseUint(word, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("squeue printed %q, want the number of a job: %w", clip(word), ErrUnavailable)
-		}
-		jobs = append(jobs, uint32(n))
-	}
-	return jobs, nil
-}
-
 // Requeue puts a batch job back into the queue. Errors: ErrNotBatch, ErrNoJob,
 // ErrUnavailable.
 func (c *Client) Requeue(ctx context.Context, jobID uint32) error {

@@ -80,9 +80,15 @@ func eightJobs(t *testing.T) *crash {
 	c.node.Watch, c.record.NoSet = nil, true
 	c.must("start", c.node.Start())
 	for i := range 8 {
-		if _, err := c.one(); err != nil {
+		job, err := c.one()
+		if err != nil {
 			t.Fatalf("job %d: %v", i, err)
 		}
+		end, err := c.node.Slurmstepd(job.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(end)
 	}
 	c.node.Kill()
 	return c

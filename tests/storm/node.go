@@ -77,7 +77,7 @@ func New(build, dir, state string, cards int, more string) (*Node, error) {
 			return nil, err
 		}
 	}
-	for _, name := range []string{"squeue", "scancel"} {
+	for _, name := range []string{"squeue", "scancel", "slurmstepd"} {
 		if err := os.Link(filepath.Join(dir, "slurm/scontrol"), filepath.Join(dir, "slurm", name)); err != nil {
 			return nil, err
 		}
@@ -233,6 +233,20 @@ func (n *Node) End(id uint32) error {
 		return nil
 	}
 	return err
+}
+
+// Slurmstepd starts a process of a job, which ends with the caller at the latest.
+func (n *Node) Slurmstepd(id uint32) (end func(), err error) {
+	cmd := exec.Command(filepath.Join(n.Dir, "slurm/slurmstepd"))
+	cmd.Args = []string{fmt.Sprintf("slurmstepd: [%d.batch]", id)}
+	if _, err := cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	end = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	return end, cmd.Start()
 }
 
 func (n *Node) slurmJob(id uint32) string {
