@@ -56,7 +56,7 @@ func pages(docs, out string) error {
 			return report.Bars(b, r.list, "ours")
 		}),
 		chart(docs, "0.9.0", filepath.Join(charts, "shares.svg"), func(b *bytes.Buffer, r *run) error {
-			return report.Errors(b, r.list, []string{"ours", "native", "mpse", "hami"})
+			return report.Errors(b, r.list, r.Systems(), []string{"native", "this", "MPS", "HAMi-core"})
 		}))
 }
 

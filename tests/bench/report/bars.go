@@ -74,8 +74,9 @@ func Bars(w io.Writer, list []Record, system string) error {
 	return chart(w, "Part of what each is entitled to: blue "+system+", grey native, red the least that is accepted", "%.2f", most, groups)
 }
 
-// Errors draws by how many points each system misses the shares of the cases that all of them have.
-func Errors(w io.Writer, list []Record, systems []string) error {
+// Errors draws by how many points each system misses the shares of the cases that all of them
+// have. The chart calls the systems by names.
+func Errors(w io.Writer, list []Record, systems, names []string) error {
 	var groups []group
 	var seen []string
 	most := 0.0
@@ -95,11 +96,11 @@ func Errors(w io.Writer, list []Record, systems []string) error {
 			groups = append(groups, g)
 		}
 	}
-	names := []string{"blue", "orange", "green", "pink"}
 	title := "Points by which a share is missed:"
-	for i, system := range systems {
-		title += " " + names[i%len(names)] + " " + system
+	for i, name := range names {
+		title += fmt.Sprintf(" %s %s;", []string{"blue", "orange", "green", "pink"}[i], name)
 	}
+	title = strings.TrimSuffix(title, ";")
 	return chart(w, title, "%.1f", max(most, 1), groups)
 }
 
