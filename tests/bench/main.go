@@ -94,6 +94,10 @@ func main() {
 	flags.BoolVar(&o.plots, "plots", false, "also draw the shares over time: a file .svg for each case, in --out")
 	flags.BoolVar(&o.list, "list", false, "list scenarios and what they take, and do nothing")
 	showVersion := flags.Bool("version", false, "print the version")
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "usage: vgpu-bench [FLAGS]\n       vgpu-bench compare A B   two files results.jsonl, or their folders")
+		flags.PrintDefaults()
+	}
 	_ = flags.Parse(os.Args[1:]) // ExitOnError: it does not return an error
 	if *showVersion {
 		fmt.Println("vgpu-bench", version)
