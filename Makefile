@@ -39,7 +39,7 @@ TOOL = $(GO) tool -modfile=tools/go.mod
 OLD_GLIBC = $(CURDIR)/$(B)/old-glibc
 GOBUILD = $(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION) -buildid= -extldflags=-L$(OLD_GLIBC)"
 # C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
-PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/adversary/worker tests/bench tests/e2e/escape
+PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/adversary/worker tests/bench tests/e2e/escape tests/e2e/unified
 # make V=1 shows every command.
 Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)

@@ -8,11 +8,15 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/spank/srun"
 )
 
 func main() {
+	cfg, err := config.Load(config.DefaultPath)
 	os.Exit(srun.Wrapper{
+		GresdPlaces: err == nil && cfg.Placement.Mode == config.PlacementGresd,
+
 		Getenv: os.Getenv,
 		Stdout: os.Stdout,
 		Stderr: os.Stderr,

@@ -88,7 +88,9 @@ func TestWhoseProcessItIs(t *testing.T) {
 		}
 		return files
 	}
-	const sluid = "/system.slice/slurmstepd.scope/job_s1D8GB7/step_0"
+	const sluid = "/system.slice/slurmstepd.scope/sEV9M89YGJHF00/step_0"
+	const other = "/system.slice/slurmstepd.scope/sEV9M89YGJHF01"
+	p.put(300, 1, 0, cgroup(other+"/step_batch/slurm", "cmdline", "slurmstepd: [12.batch]\x00", "comm", "slurmstepd\n", "exe", "-> /usr/sbin/slurmstepd"))
 	table := newTable(p.dir, 5)
 	for i, c := range []struct {
 		name    string
@@ -104,6 +106,7 @@ func TestWhoseProcessItIs(t *testing.T) {
 		{"a cgroup whose name tells no number", 1, cgroup(sluid, "environ", "SLURM_JOB_ID=8\x00"), 0, false, false, true},
 		{"a child of slurmstepd in such a cgroup", 101, cgroup(sluid), 9, false, false, true},
 		{"then its orphans are known", 1, cgroup(sluid), 9, false, false, true},
+		{"an orphan in the cgroup of a slurmstepd", 1, cgroup(other + "/step_batch/user"), 12, false, false, true},
 		{"a grandchild of slurmstepd", 101, nil, 9, false, false, true},
 		{"a slurmstepd that is none", 200, nil, 0, false, false, true},
 		{"an orphan", 1, env("8"), 8, true, false, true},

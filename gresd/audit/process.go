@@ -244,7 +244,7 @@ func (t *table) isCard(pid uint32, path string) bool {
 }
 
 // findJob finds the job by what its user cannot change, best first: the cgroup,
-// then the slurmstepd that it descends from. Where Slurm has no cgroups, a
+// then the slurmstepd that it descends from, or that is in the same cgroup. Where Slurm has no cgroups, a
 // process whose parents have ended has only its environment to speak for it.
 func (t *table) findJob(f *facts) {
 	text, _ := os.ReadFile(t.path(f.PID, "cgroup"))
@@ -256,6 +256,9 @@ func (t *table) findJob(f *facts) {
 		var own bool
 		if job, own = t.ancestors(f.PID, f.parent); own {
 			f.Exempt = true
+		}
+		if job == 0 && folder != "" && !own {
+			job = slurm.JobOfFolder(t.root, folder)
 		}
 		if job != 0 && folder != "" {
 			t.folders[folder] = job

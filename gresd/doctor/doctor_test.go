@@ -54,6 +54,23 @@ func TestEveryCheckIsInTheDocument(t *testing.T) {
 	}
 }
 
+func TestScontrolSeesNothingOfTheAdministratorsShell(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "scontrol")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nenv\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"SLURM_CLUSTERS": "other", "SLURM_TIME_FORMAT": "relative", "SCONTROL_ALL": "1", "LANG": "de_DE"} {
+		t.Setenv(name, value)
+	}
+	n := &node{cfg: config.Default()}
+	n.cfg.Slurm.Scontrol, n.cfg.Slurm.Conf = path, "/a/slurm.conf"
+	text, err := n.scontrol(t.Context(), "show", "config")
+	if err != nil || strings.Contains(text, "other") || strings.Contains(text, "relative") || strings.Contains(text, "SCONTROL_ALL") ||
+		strings.Contains(text, "de_DE") || !strings.Contains(text, "SLURM_CONF=/a/slurm.conf") {
+		t.Errorf("%v: scontrol saw\n%s", err, text)
+	}
+}
+
 func TestSpaceAndClock(t *testing.T) {
 	disk := unix.Statfs_t{Type: 0xef53, Bsize: 4096, Bavail: 1 << 20, Files: 1 << 20, Ffree: 1 << 19}
 	tmpfs := disk

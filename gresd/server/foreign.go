@@ -36,6 +36,7 @@ func (s *Server) foreign(ctx context.Context, w wire.Request) wire.Reply {
 		s.Log.Warn("a second cluster wants shares of this node's cards", "job_id", w.JobID, "cluster", w.Cluster,
 			"served", s.nodes.ofCluster(), "requeued", err == nil)
 		if err == nil {
+			s.tell(ctx, w, message)
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
 		}
 	}

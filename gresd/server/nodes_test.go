@@ -153,6 +153,9 @@ func TestASecondClusterWaits(t *testing.T) {
 	if rep := n.want(of("b", share), wire.Requeued); !strings.Contains(rep.Message, "jobs of cluster a have shares") {
 		t.Errorf("told %q", rep.Message)
 	}
+	if words := other.load().Told[7]; !strings.Contains(words, "jobs of cluster a have shares") || len(n.cluster.load().Told) != 0 {
+		t.Errorf("in Slurm %q, in the first cluster %v", words, n.cluster.load().Told)
+	}
 	if rep, err := n.ask(of("b", single)); err == nil || rep.Kind != wire.KindUser || !strings.Contains(err.Error(), "one cluster at a time") {
 		t.Errorf("a job of srun: %+v, %v", rep, err)
 	}

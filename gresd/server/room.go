@@ -35,6 +35,9 @@ const (
 // cancelled, and another may have ended without its Epilog.
 var looks = []time.Duration{20 * time.Second, 40 * time.Second}
 
+// laterLooks are those of a job that has been sent back: it waits behind jobs that run for long.
+var laterLooks = []time.Duration{time.Minute}
+
 // errLeft is for a job that ended, or was asked for anew, while it waited.
 var errLeft = errors.New("the job has ended while it waited for room")
 
@@ -202,6 +205,9 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 	defer end.Stop()
 	defer next.Stop()
 	gone, looks := make(chan struct{}, len(looks)), looks
+	if s.waited(w.JobID) > 0 {
+		looks = laterLooks
+	}
 	for {
 		select {
 		case <-self.left:

@@ -182,7 +182,7 @@ func TestATaskThatWaitsHasTheNextRoom(t *testing.T) {
 	}{
 		"a second":            {100, time.Second, 0, 2},
 		"a minute":            {40, time.Minute, 0, 4},
-		"more than they wait": {40, 10 * time.Minute, 100, 22},
+		"more than they wait": {40, 10 * time.Minute, 100, 15},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, func(*config.Config) {}, func(n *testNode, s *scheduler) {

@@ -3,6 +3,7 @@
 package slurm
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -13,8 +14,11 @@ import (
 //	v2: 0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0, also /<node>_slurmstepd.scope/…
 //
 // folder names the job's folder up to its own name, "" where there is none.
-// jobID is 0 for a folder that is not named by the job's number but by a SLUID,
-// as later releases of Slurm may do. A user cannot leave the cgroup of a job,
+// jobID is 0 for a folder that is not named by the job's number but by a SLUID, as from 26.05 on:
+//
+//	v2: 0::/system.slice/slurmstepd.scope/sEV9M89YGJHF00/step_0/user/task_0
+//
+// A user cannot leave the cgroup of a job,
 // nor make one outside of it.
 func CgroupOfJob(text string) (folder string, jobID uint32) {
 	for line := range strings.Lines(text) {
@@ -30,7 +34,8 @@ func CgroupOfJob(text string) (folder string, jobID uint32) {
 				continue
 			}
 			// The first one counts: a user may make folders below.
-			if label, is := strings.CutPrefix(name, "job_"); is && label != "" {
+			label, is := strings.CutPrefix(name, "job_")
+			if is && label != "" || sluid.MatchString(name) && inScope(names[i-1]) {
 				folder = strings.Join(names[:i+1], "/")
 				if n, err := strconv.ParseUint(label, 10, 32); err == nil && n != 0 {
 					return folder, uint32(n)
@@ -42,9 +47,16 @@ func CgroupOfJob(text string) (folder string, jobID uint32) {
 	return folder, 0
 }
 
+// sluid is how Slurm writes the number of a job that is unique among all clusters.
+var sluid = regexp.MustCompile(`^s[0-9A-Z]{13}$`)
+
 func isSlurm(name string) bool {
-	return name == "slurm" || strings.HasPrefix(name, "slurm_") ||
-		name == "slurmstepd.scope" || strings.HasSuffix(name, "_slurmstepd.scope")
+	return name == "slurm" || strings.HasPrefix(name, "slurm_") || inScope(name)
+}
+
+// inScope says whether a folder is that of all slurmstepd of a node.
+func inScope(name string) bool {
+	return name == "slurmstepd.scope" || strings.HasSuffix(name, "_slurmstepd.scope")
 }
 
 // JobOfStepd reads the title of a slurmstepd process, "slurmstepd: [7.batch]";

@@ -56,18 +56,33 @@ func (s *Steps) look() {
 		proc = "/proc"
 	}
 	s.seen = map[uint32]string{}
+	eachStepd(proc, func(dir string, job uint32) { s.seen[job] = dir })
+}
+
+const stepd = "slurmstepd"
+
+func eachStepd(proc string, f func(dir string, job uint32)) {
 	names, _ := filepath.Glob(proc + "/[0-9]*/comm")
 	for _, name := range names {
 		dir := filepath.Dir(name)
 		if comm, _ := os.ReadFile(name); string(comm) == stepd+"\n" {
 			if job := jobOfProcess(dir); job != 0 {
-				s.seen[job] = dir
+				f(dir, job)
 			}
 		}
 	}
 }
 
-const stepd = "slurmstepd"
+// JobOfFolder finds the job of a cgroup whose name does not tell it, by the slurmstepd that is in there; 0: there is none.
+func JobOfFolder(proc, folder string) (jobID uint32) {
+	eachStepd(proc, func(dir string, job uint32) {
+		text, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		if its, _ := CgroupOfJob(string(text)); its == folder {
+			jobID = job
+		}
+	})
+	return jobID
+}
 
 // jobOfProcess is the job of a slurmstepd, 0 for another process. Everybody can have its title:
 // so it must be Slurm's program, and root's.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,14 @@ static int take(int which, const char *value, int remote)
 		return 0;
 	}
 	if (strlen(value) < sizeof(given[0]) && table[which].valid(value)) {
+		/* It takes the options of plugins, and sends none of them. */
+		if (!strcmp(program_invocation_short_name, "scrontab")) {
+			slurm_error("vgpu: --%s: \"%s\": scrontab sends no option of a plugin: "
+				    "want --comment=vgpu(%s=%s)",
+				    table[which].name, value, table[which].name + strlen("vgpu-"),
+				    value);
+			return -1;
+		}
 		snprintf(given[which], sizeof(given[which]), "%s", value);
 		return 0;
 	}

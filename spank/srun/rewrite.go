@@ -29,6 +29,8 @@ type plan struct {
 	cardType   string          // "" or "h200"
 	gpus       bool            // GPUs are asked for in another way
 	job        string          // of --jobid: the words start a step of that job
+
+	gresdPlaces bool
 }
 
 // read takes the command line apart.
@@ -182,6 +184,9 @@ func (p plan) beforeEnd(out []string) int {
 // card's size: job_submit.lua raises the count for it.
 func (p plan) counted(req request.Request) string {
 	name, count := "shard", request.Dominant(req, 0)
+	if p.gresdPlaces {
+		return p.word // which job_submit.lua raises where it must
+	}
 	if req.Share > gpu.FullCard && req.Share%gpu.FullCard == 0 {
 		name, count = "gpu", req.Share/gpu.FullCard
 	}
@@ -197,8 +202,8 @@ func (p plan) mark(comment string, req request.Request, inJob bool) (string, err
 	for name, value := range p.given {
 		words[name] = value
 	}
-	if p.gres >= 0 && req.Share <= gpu.FullCard && request.Dominant(req, 0) == req.Share {
-		delete(words, "share") // the shards say it
+	if p.gresdPlaces || p.gres >= 0 && req.Share <= gpu.FullCard && request.Dominant(req, 0) == req.Share {
+		delete(words, "share") // the GRES says it
 	}
 	token := request.FormatToken(words)
 	if token == "" || inJob {

@@ -2,7 +2,7 @@
 
 // Package srun is the logic of vgpu-srun: srun with the --vgpu options, for
 // sites without the SPANK plugin. It checks the options with gresd/request,
-// asks slurmctld for shards, and sends the options in the job's comment. All
+// asks slurmctld for what it counts, and sends the options in the job's comment. All
 // else is srun's own.
 package srun
 
@@ -48,6 +48,8 @@ type Wrapper struct {
 	Getenv func(string) string
 	Stdout io.Writer
 	Stderr io.Writer
+	// GresdPlaces says that slurmctld counts gres/vgpu, and not shards: the nodes have none.
+	GresdPlaces bool
 	// Exec replaces the process, as syscall.Exec does; it returns only an error.
 	Exec func(path string, argv []string) error
 }
@@ -73,6 +75,7 @@ func (w Wrapper) Run(args []string) int {
 		if p.job != "" {
 			job = p.job
 		}
+		p.gresdPlaces = w.GresdPlaces
 		rewritten, err := p.rewrite(job != "")
 		if err != nil {
 			return w.fail(err)

@@ -4,6 +4,7 @@ package srun
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,6 +119,24 @@ func TestCommandForSrun(t *testing.T) {
 				t.Errorf("%q\ngot  %q\nwant %q\n%s", c.args, argv, c.want, stderr)
 			}
 		})
+	}
+}
+
+// Where gresd places, slurmctld counts what the user asks for: nodes have no shards.
+func TestCommandWhereGresdPlaces(t *testing.T) {
+	for _, c := range []struct{ args, want []string }{
+		{[]string{"--gres=vgpu:h200:30", "--vgpu-mem=50%", "true"}, []string{"--gres=vgpu:h200:30", "--comment=vgpu(mem=50%)", "true"}},
+		{[]string{"--gres=fpga:1,vgpu:200", "true"}, []string{"--gres=fpga:1,vgpu:200", "true"}},
+		{[]string{"--gres=vgpu:120", "--vgpu-cards=2", "true"}, []string{"--gres=vgpu:120", "--comment=vgpu(cards=2)", "true"}},
+	} {
+		argv := []string(nil)
+		w := Wrapper{
+			Getenv: func(name string) string { return map[string]string{"VGPU_SRUN": "/bin/true"}[name] }, Stdout: io.Discard, Stderr: io.Discard,
+			Exec: func(_ string, words []string) error { argv = words[1:]; return nil }, GresdPlaces: true,
+		}
+		if w.Run(c.args); !reflect.DeepEqual(argv, c.want) {
+			t.Errorf("%q\ngot  %q\nwant %q", c.args, argv, c.want)
+		}
 	}
 }
 

@@ -73,6 +73,12 @@ func TestJobSeesTheCardThatGresdChose(t *testing.T) {
 			if n := cluster.Devices(out); n != 2 {
 				t.Errorf("vgpu:200: saw %d cards, want 2", n)
 			}
+			if r := s.As(bob, "vgpu-srun", "--gres=vgpu:30", "--vgpu-mem=50%", "bash", "-c", cluster.LookScript); r.Code != 0 || look(t, r.Out).Total != 40*gib {
+				t.Errorf("vgpu-srun: want 40 GiB: %s", r)
+			}
+			if r := s.As(bob, "vgpu-srun", "--gres=vgpu:120", "--vgpu-cards=2", cluster.Worker, "--count"); r.Code != 0 || cluster.Devices(r.Out) != 2 {
+				t.Errorf("vgpu-srun: want two cards: %s", r)
+			}
 		})
 	}
 }

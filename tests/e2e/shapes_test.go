@@ -124,9 +124,35 @@ func TestPrivateTmp(t *testing.T) {
 	opts := cluster.Options{Cards: twoCards}
 	opts.Slurm = "JobContainerType=job_container/tmpfs\nPrologFlags=Contain\n"
 	opts.Files = map[string]string{"job_container.conf": "AutoBasePath=true\nBasePath=" + cluster.Dir + "/containers\n"}
-	s := up(t, opts)
+	up(t, opts).privateTmp("mnt")
+}
+
+// namespace/linux also makes namespaces of processes and users for a job.
+func TestNamespacesOfSlurm(t *testing.T) {
+	if release := installedRelease(t); release < 2511 {
+		t.Skipf("Slurm %d has no namespace/linux", release)
+	}
+	for _, own := range [][]string{{"mnt"}, {"mnt", "pid"}, {"mnt", "pid", "user"}} {
+		t.Run(strings.Join(own, " "), func(t *testing.T) {
+			var flags []string
+			for _, name := range own[1:] {
+				flags = append(flags, "CLONE_NEW"+strings.ToUpper(name))
+			}
+			opts := cluster.Options{Cards: twoCards}
+			opts.Slurm = "NamespaceType=namespace/linux\nPrologFlags=Contain\n"
+			opts.Files = map[string]string{"namespace.yaml": fmt.Sprintf("defaults:\n  auto_base_path: true\n  base_path: %s/containers\n  clone_ns_flags: [%s]\n",
+				cluster.Dir, strings.Join(flags, ", "))}
+			up(t, opts).privateTmp(own...)
+		})
+	}
+}
+
+// privateTmp runs a job that has a /tmp and namespaces of its own, and its share.
+func (s site) privateTmp(own ...string) {
+	t := s.t
+	t.Helper()
 	for range 30 {
-		job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "echo mine >/tmp/mine; ls /tmp; "+cluster.LookScript)
+		job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "echo mine >/tmp/mine; ls /tmp; readlink /proc/self/ns/*; "+cluster.LookScript+"; srun "+cluster.LookScript)
 		started := true
 		s.eventually(60*time.Second, "the job ends, or Slurm could not start it", func() bool {
 			facts, err := s.Job(job)
@@ -138,8 +164,13 @@ func TestPrivateTmp(t *testing.T) {
 			continue
 		}
 		out := s.completed(alice, job)
-		if got := look(t, out); got.Total != 8*gib {
-			t.Errorf("saw %d bytes, want 8 GiB", got.Total)
+		if looks := cluster.Looks(out); len(looks) != 2 || looks[0].Total != 8*gib || looks[1].Total != 8*gib {
+			t.Errorf("saw %+v, want 8 GiB twice", looks)
+		}
+		for _, name := range own {
+			if ours, err := os.Readlink("/proc/self/ns/" + name); err != nil || hasWord(out, ours) || !strings.Contains(out, name+":[") {
+				t.Errorf("%s: want another namespace than %s: %v: %s", name, ours, err, out)
+			}
 		}
 		if _, err := os.Stat("/tmp/mine"); !hasWord(out, "mine") || err == nil {
 			t.Errorf("its /tmp is not its own (%v): %s", err, out)

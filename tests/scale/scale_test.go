@@ -97,6 +97,7 @@ type rig struct {
 }
 
 func TestManyNodes(t *testing.T) {
+	free := freeMemory(t)
 	r := up(t, sizeOf(t))
 	r.queueUp()
 
@@ -109,6 +110,7 @@ func TestManyNodes(t *testing.T) {
 		t.Errorf("%d questions for %d jobs with a share: %s", n, r.nodes, started.got)
 	}
 	r.check(r.measure("shares run", r.beat))
+	t.Logf("%d MiB of memory are taken with a share on each node", (free-freeMemory(t))>>20)
 
 	r.check(r.measure("gresd starts again everywhere", func() { r.restart(); r.beat() }))
 
@@ -144,6 +146,21 @@ func TestManyNodes(t *testing.T) {
 	r.table()
 }
 
+// freeMemory is what the machine can still give, in bytes.
+func freeMemory(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "MemAvailable:")
+	var kib int64
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
+
 func (r *rig) check(row row) {
 	r.t.Helper()
 	if err := row.verdict(r.nodes); err != nil {
@@ -158,7 +175,7 @@ func up(t *testing.T, s size) *rig {
 	c, err := cluster.Up(cluster.Options{
 		Cards: []cluster.Card{{Name: "Simulated", Memory: "80G"}}, NoPlugin: true, Logs: logs(t),
 		Without: []string{"Prolog=", "Epilog=", "TaskProlog=", "HealthCheckProgram=", "CliFilterPlugins=", "HealthCheckInterval="},
-		Slurm: fmt.Sprintf("SlurmdTimeout=300\nHealthCheckInterval=0\nSlurmdDebug=info\nSlurmctldDebug=info\nMaxJobCount=100000\nMessageTimeout=60\n"+
+		Slurm: fmt.Sprintf("SlurmdTimeout=300\nHealthCheckInterval=0\nSlurmdDebug=info\nSlurmctldDebug=info\nMaxJobCount=100000\nMessageTimeout=60\nBatchStartTimeout=600\n"+
 			"Prolog=%[1]s\nEpilog=%[1]s\n"+
 			"NodeName=s[%[2]s-%[3]s] NodeAddr=127.0.0.1 Port=[20001-%[4]d] CPUs=4 RealMemory=1000 State=UNKNOWN Gres=gpu:sim:1,shard:sim:100\n"+
 			"PartitionName=scale Nodes=s[%[2]s-%[3]s] State=UP\nPartitionName=queue Nodes=s[%[2]s-%[3]s] State=DOWN\n",
@@ -191,6 +208,7 @@ func up(t *testing.T, s size) *rig {
 		t.Fatal(err)
 	}
 	steps := &slurm.Steps{} // all nodes are on one host
+	began := time.Now()
 	for i := range s.nodes {
 		n := newNode(nodeName(i), steps)
 		n.start(t, r.log)
@@ -203,6 +221,7 @@ func up(t *testing.T, s size) *rig {
 		}
 	}
 	r.idle(s.nodes)
+	t.Logf("%d nodes are up after %s", s.nodes, time.Since(began).Round(time.Second))
 	return r
 }
 
@@ -234,28 +253,31 @@ func (r *rig) until(what string, ok func() bool) {
 	}
 }
 
-// queueUp fills the queue with jobs that cannot start.
+// tasksOfArray fits slurm.conf's usual MaxArraySize.
+const tasksOfArray = 1000
+
+// queueUp fills the queue with jobs that cannot start. Arrays are quick to submit; a task has a record
+// of its own once it is changed.
 func (r *rig) queueUp() {
 	r.t.Helper()
-	script := `for i in $(seq $1); do sbatch -Q -p queue -o /dev/null --wrap true || exit; done`
-	const beside = 4
-	var work sync.WaitGroup
-	for range beside {
-		work.Go(func() {
-			cmd, err := r.Command(user, "/bin/sh", "-c", script, "sh", strconv.Itoa(r.queue/beside))
-			if err == nil {
-				var out []byte
-				out, err = cmd.CombinedOutput()
-				if err != nil {
-					err = fmt.Errorf("%w: %s", err, out)
-				}
-			}
-			if err != nil {
-				r.t.Errorf("sbatch: %v", err)
-			}
-		})
+	began := time.Now()
+	var changes strings.Builder
+	for left := r.queue; left > 0; left -= tasksOfArray {
+		n := min(left, tasksOfArray)
+		done := r.As(user, "sbatch", "--parsable", "-p", "queue", "-o", "/dev/null", fmt.Sprintf("--array=1-%d", n), "--wrap", "true")
+		if done.Code != 0 {
+			r.t.Fatalf("sbatch: %s", done)
+		}
+		for i := range n {
+			fmt.Fprintf(&changes, "update JobId=%s_%d Comment=x\n", done.Out, i+1)
+		}
 	}
-	work.Wait()
+	change := exec.Command("scontrol")
+	change.Stdin = strings.NewReader(changes.String())
+	if out, err := change.CombinedOutput(); err != nil {
+		r.t.Fatalf("scontrol: %v: %.1000s", err, out)
+	}
+	r.t.Logf("%d jobs are in the queue after %s", r.queue, time.Since(began).Round(time.Second))
 }
 
 // measure looks at slurmctld before and after, and with a window each second between.

@@ -221,8 +221,15 @@ func (c *Cluster) start() error {
 }
 
 // Scontrol runs scontrol as root.
-func (c *Cluster) Scontrol(args ...string) (string, error) {
-	out, err := exec.Command("scontrol", args...).CombinedOutput()
+func (c *Cluster) Scontrol(args ...string) (string, error) { return c.ScontrolOf("", args...) }
+
+// ScontrolOf is Scontrol for the cluster of another slurm.conf.
+func (c *Cluster) ScontrolOf(conf string, args ...string) (string, error) {
+	cmd := exec.Command("scontrol", args...)
+	if conf != "" {
+		cmd.Env = append(os.Environ(), "SLURM_CONF="+conf)
+	}
+	out, err := cmd.CombinedOutput()
 	text := string(bytes.TrimSpace(out))
 	if err != nil {
 		return text, fmt.Errorf("scontrol %s: %w: %s", strings.Join(args, " "), err, text)
