@@ -102,9 +102,10 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	if err != nil {
 		log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
-	again := &reloader{path: path, log: log, count: counts.Reloaded, inForce: cfg}
+	inForce := config.NewInForce(cfg)
+	again := &reloader{path: path, log: log, count: counts.Reloaded, inForce: inForce}
 	srv, err = server.New(server.Parts{
-		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
+		Config: inForce, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
 		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{records.Problems, again.Problems}, Commands: scontrol, Private: []func() []string{auditor.Problems}, Usage: usageWriter(cfg, scontrol, log), Past: reports,
 		Steps: &slurm.Steps{},
 		Slurm: func(conf string) server.Slurm {
@@ -124,7 +125,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 		func(c config.Config) { _ = journal.SetLevel(&level, c.Log.Level) }, // validated
 		func(c config.Config) { monitor.Set(healthParams(c)) },
 		func(c config.Config) { auditor.SetPolicy(c.Audit) },
-		srv.SetConfig,
+		func(config.Config) { srv.ConfigChanged() },
 	}
 	return serve(ctx, listener, cfg, srv, grants, cards, costs, counts, monitor, auditor, again, hup, log)
 }

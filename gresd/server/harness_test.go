@@ -328,7 +328,7 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, cards Inventor
 	}
 	s, err := New(Parts{
 		Health: monitor,
-		Config: cfg, Inventory: cards, Slurm: func(string) Slurm { return cluster }, Steps: cluster,
+		Config: config.NewInForce(cfg), Inventory: cards, Slurm: func(string) Slurm { return cluster }, Steps: cluster,
 		Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test",
 	}, lost || !records.Existed())
 	if err != nil {

@@ -289,8 +289,8 @@ func (s *Server) tellNodes(ctx context.Context) {
 	}
 	words, known := strings.Join(wrong, "; "), s.nodes.all()
 	draining := s.cfg().Health.Action == config.HealthDrain
-	silent := s.Config.Paths.Silent()
-	if words == "" && (len(known) == 0 || isThere(silent) || !isThere(s.Config.Paths.StateOfCards())) {
+	silent := s.cfg().Paths.Silent()
+	if words == "" && (len(known) == 0 || isThere(silent) || !isThere(s.cfg().Paths.StateOfCards())) {
 		return // also where no card was ever sick
 	}
 	if said := fmt.Sprint(words, draining); said != s.told.said {

@@ -102,7 +102,7 @@ func (s *Server) jobsHere(records map[uint32]time.Time) []uint32 {
 
 // plainMarks are those of jobs without a share.
 func (s *Server) plainMarks() (map[uint32]os.DirEntry, error) {
-	entries, err := os.ReadDir(s.Config.Paths.Plain())
+	entries, err := os.ReadDir(s.cfg().Paths.Plain())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

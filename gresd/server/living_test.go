@@ -156,7 +156,7 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 	tell(s, 2, "the card is well")
 	s = again()
 	tell(s, 0, "after a restart")
-	if err := os.Remove(s.Config.Paths.Silent()); err != nil {
+	if err := os.Remove(s.cfg().Paths.Silent()); err != nil {
 		t.Fatal(err)
 	}
 	tell(s, 1, "an earlier gresd may have said something")

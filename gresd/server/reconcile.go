@@ -127,7 +127,7 @@ func (s *Server) sweepPlain(live map[uint32]bool, asked time.Time) error {
 		if live[id] || gone != nil || !info.ModTime().Before(asked) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(s.Config.Paths.Plain(), mark.Name())); !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(s.cfg().Paths.Plain(), mark.Name())); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

@@ -91,7 +91,7 @@ type Commands interface {
 
 // Parts are what a server is made of. All but Problems, Commands, Samples, Usage and Past must be set.
 type Parts struct {
-	Config    config.Config
+	Config    *config.InForce
 	Inventory Inventory
 	Slurm     func(conf string) Slurm // a client for that slurm.conf
 	Steps     Steps
@@ -157,8 +157,7 @@ type Server struct {
 
 	mps *mps.Manager
 
-	config atomic.Pointer[config.Config] // in force
-	reload chan struct{}                 // the cards are to be read anew
+	reload chan struct{} // the cards are to be read anew
 
 	work func(arbiter.Key) (arbiter.Work, bool) // nil: not known
 
@@ -181,7 +180,8 @@ type hardware struct {
 // New returns a server that has read the cards once. ledgerLost says that
 // there was no usable ledger, so that it must be rebuilt from living jobs.
 func New(parts Parts, ledgerLost bool) (*Server, error) {
-	known, err := loadNodes(parts.Config.Paths.StateDir)
+	cfg := parts.Config.Get()
+	known, err := loadNodes(cfg.Paths.StateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -189,12 +189,11 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		Parts: parts, started: time.Now(), nodes: known, ready: make(chan struct{}), reload: make(chan struct{}, 1),
 		lost: ledgerLost, told: told{wake: make(chan struct{}, 1)},
 	}
-	s.config.Store(&parts.Config)
 	s.compared.Store(&time.Time{})
-	if s.line, err = waiting.Open(parts.Config.Paths.Waiting(), parts.Config.Placement.Patience); err != nil {
+	if s.line, err = waiting.Open(cfg.Paths.Waiting(), cfg.Placement.Patience); err != nil {
 		return nil, err
 	}
-	if err = s.queued.open(parts.Config.Paths.Queued()); err != nil {
+	if err = s.queued.open(cfg.Paths.Queued()); err != nil {
 		return nil, err
 	}
 	// A card that became well meanwhile is not told of any more.
@@ -202,7 +201,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		s.told.well.Store(true)
 		s.wakeTeller()
 	}
-	s.mps, err = mps.New(mps.Config{Dir: parts.Config.Paths.MPS(), Control: parts.Config.MPS.Control, Log: parts.Log})
+	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: parts.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -218,14 +217,12 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	return s, nil
 }
 
-// cfg is the configuration in force. Parts.Config is what gresd was started with.
-func (s *Server) cfg() *config.Config { return s.config.Load() }
+// cfg is the configuration in force.
+func (s *Server) cfg() *config.Config { return s.Config.Get() }
 
-// SetConfig puts another configuration in force, for requests from now on and
-// for the state of cards; what was granted stays as it is. It must be one of
-// [config.Reload].
-func (s *Server) SetConfig(c config.Config) {
-	s.config.Store(&c)
+// ConfigChanged is called when another configuration is in force: for requests from now on and for
+// the state of cards; what was granted stays as it is.
+func (s *Server) ConfigChanged() {
 	select {
 	case s.reload <- struct{}{}:
 	default:
@@ -235,8 +232,8 @@ func (s *Server) SetConfig(c config.Config) {
 
 // markPlacement makes or removes config.Paths.Ask.
 func (s *Server) markPlacement() error {
-	path := s.Config.Paths.Ask()
-	if s.Config.Placement.Mode == config.PlacementGresd {
+	path := s.cfg().Paths.Ask()
+	if s.cfg().Placement.Mode == config.PlacementGresd {
 		return os.WriteFile(path, nil, 0o644)
 	}
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {

@@ -76,7 +76,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 	}
 	client := slurm.New(slurm.Options{})
 	s, err := server.New(server.Parts{
-		Config: n.cfg, Inventory: oneCard{}, Health: monitor, Ledger: records, Grants: grants, Log: log, Version: "test",
+		Config: config.NewInForce(n.cfg), Inventory: oneCard{}, Health: monitor, Ledger: records, Grants: grants, Log: log, Version: "test",
 		Slurm: func(conf string) server.Slurm { return client.WithConf(conf) }, Steps: n.steps,
 		Costs: probe.Fixed(probe.Figure{Context: 500 * gpu.MiB}), Observer: nobody{},
 	}, !records.Existed())
