@@ -27,6 +27,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/journal"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/reclaim"
@@ -108,7 +109,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 		Config: inForce, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
 		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{records.Problems, again.Problems}, Commands: scontrol, Private: []func() []string{auditor.Problems}, Usage: usageWriter(cfg, scontrol, log), Past: reports,
 		Steps: &slurm.Steps{},
-		Slurm: func(conf string) server.Slurm {
+		Slurm: func(conf string) node.Slurm {
 			if cfg.Slurm.Conf != "" {
 				return scontrol // the administrator's word beats the Prolog's
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
@@ -23,14 +24,14 @@ import (
 
 // grant serves the Prolog of one job: request → place → ledger → grant.
 func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
-	ours, err := s.nodes.enter(w.Node, w.Conf, w.Cluster, func() bool { return s.Ledger.Len() > 0 })
+	ours, err := s.node.Enter(w.Node, w.Conf, w.Cluster, func() bool { return s.Ledger.Len() > 0 })
 	switch {
 	case err != nil:
 		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
 	case !ours:
 		return s.foreign(ctx, w)
 	}
-	defer s.nodes.leave()
+	defer s.node.Leave()
 	if rep, done := s.repeated(w); done {
 		if err := s.awaitMPS(ctx, w.JobID); err != nil {
 			return s.refuse(w, factsOf(w), fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
@@ -296,15 +297,12 @@ func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
 
 // facts asks slurmctld until it answers or the time is up: it may be starting.
 func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
-	ask := func() (slurm.JobFacts, error) { return s.Slurm(w.Conf).Job(ctx, w.JobID, w.Node) }
+	ask := func() (slurm.JobFacts, error) { return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node) }
 	if w.Node == "" { // a task asks, which Slurm does not tell the name of its node
-		ask = func() (slurm.JobFacts, error) {
-			facts, _, err := s.factsOfLive(ctx, w.JobID)
-			return facts, err
-		}
+		ask = func() (slurm.JobFacts, error) { return s.node.Facts(ctx, w.JobID) }
 	}
 	var facts slurm.JobFacts
-	err := untilAnswered(ctx, func() (err error) {
+	err := node.UntilAnswered(ctx, func() (err error) {
 		facts, err = ask()
 		return err
 	})
@@ -314,8 +312,8 @@ func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, err
 // requeue tries until slurmctld has taken it or the time is up: a batch job that
 // stays where it has no card would fail.
 func (s *Server) requeue(ctx context.Context, w wire.Request) error {
-	client := s.Slurm(w.Conf)
-	return untilAnswered(ctx, func() error {
+	client := s.node.Slurm(w.Conf)
+	return node.UntilAnswered(ctx, func() error {
 		err := client.Requeue(ctx, w.JobID)
 		if !errors.Is(err, slurm.ErrUnavailable) {
 			return err
@@ -326,23 +324,6 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 		}
 		return err
 	})
-}
-
-// untilAnswered asks slurmctld, which may be starting, until it answers or the
-// time is up: less and less often, for many nodes may wait for it. Commands that are not
-// there do not come by waiting.
-func untilAnswered(ctx context.Context, ask func() error) error {
-	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 8*time.Second) {
-		err := ask()
-		if !errors.Is(err, slurm.ErrUnavailable) || errors.Is(err, slurm.ErrNoCommand) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(around(wait)):
-		}
-	}
 }
 
 // repeated answers a Prolog that comes again for the same run of a job.
@@ -433,7 +414,7 @@ func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wir
 // which may have the number of one of ours.
 func (s *Server) release(w wire.Request) wire.Reply {
 	jobID := w.JobID
-	if s.nodes.isForeign(w.Cluster) {
+	if s.node.IsForeign(w.Cluster) {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 	defer s.lockJob(jobID)()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -74,7 +75,7 @@ func TestGrantOnATasksWord(t *testing.T) {
 	late = n.job(3, 30)
 	late.Conf = ""
 	n.want(late, wire.Granted)
-	if conf := n.nodes.all()["n1"]; conf != "/etc/slurm/slurm.conf" {
+	if conf := n.node.All()["n1"]; conf != "/etc/slurm/slurm.conf" {
 		t.Errorf("slurm.conf of the node is %q now", conf)
 	}
 }
@@ -331,7 +332,7 @@ func TestSlurmctldDown(t *testing.T) {
 
 // deadlines notes how long slurmctld is waited for.
 type deadlines struct {
-	Slurm
+	node.Slurm
 	got *time.Duration
 }
 
@@ -345,8 +346,8 @@ func (d deadlines) Job(ctx context.Context, jobID uint32, node string) (slurm.Jo
 // A slurmctld that hangs, or whose backup takes over, drains no node.
 func TestPrologOutlastsAFailoverOfSlurmctld(t *testing.T) {
 	n := newTestNode(t).start()
-	real, got := n.Server.Slurm, time.Duration(0)
-	n.Server.Slurm = func(conf string) Slurm { return deadlines{real(conf), &got} }
+	real, got := n.node.Slurm, time.Duration(0)
+	n.node.Slurm = func(conf string) node.Slurm { return deadlines{real(conf), &got} }
 	rep := n.Server.dispatch(t.Context(), n.job(7, 30), wire.Cred{UID: 0})
 	if !rep.OK || got < 2*time.Minute || got > 145*time.Second {
 		t.Errorf("%+v: slurmctld is waited for for %s, want 2 min, less than a Prolog waits", rep, got)

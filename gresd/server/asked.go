@@ -13,6 +13,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -28,7 +29,7 @@ func (s *Server) withoutCard(ctx context.Context, w wire.Request) wire.Reply {
 	if s.keeps.Load() {
 		return none
 	}
-	client := s.Slurm(w.Conf)
+	client := s.node.Slurm(w.Conf)
 	if loses, err := client.LosesShards(ctx); err != nil || !loses {
 		s.keeps.Store(err == nil)
 		return none
@@ -82,8 +83,8 @@ func (s *Server) splitUnasked(ctx context.Context, w wire.Request, facts slurm.J
 		return nil, nil
 	}
 	var asked slurm.Asked
-	if err := untilAnswered(ctx, func() (err error) {
-		asked, err = s.Slurm(w.Conf).Asked(ctx, w.JobID)
+	if err := node.UntilAnswered(ctx, func() (err error) {
+		asked, err = s.node.Slurm(w.Conf).Asked(ctx, w.JobID)
 		return err
 	}); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ func (s *Server) foreign(ctx context.Context, w wire.Request) wire.Reply {
 		return none
 	}
 	if w.Node == "" { // a task asks, and it is not known where to ask about it
-		return userError("vgpu: grant: job %d is of cluster %s, and jobs of cluster %s have shares on this node", w.JobID, w.Cluster, s.nodes.ofCluster())
+		return userError("vgpu: grant: job %d is of cluster %s, and jobs of cluster %s have shares on this node", w.JobID, w.Cluster, s.node.Cluster())
 	}
 	facts, err := s.facts(ctx, w)
 	if err != nil {
@@ -30,11 +30,11 @@ func (s *Server) foreign(ctx context.Context, w wire.Request) wire.Reply {
 		return none
 	}
 	message := fmt.Sprintf("vgpu: place: job %d is of cluster %s, and jobs of cluster %s have shares on this node: "+
-		"one cluster at a time can have them", w.JobID, w.Cluster, s.nodes.ofCluster())
+		"one cluster at a time can have them", w.JobID, w.Cluster, s.node.Cluster())
 	if facts.Batch {
 		err := s.requeue(ctx, w)
 		s.Log.Warn("a second cluster wants shares of this node's cards", "job_id", w.JobID, "cluster", w.Cluster,
-			"served", s.nodes.ofCluster(), "requeued", err == nil)
+			"served", s.node.Cluster(), "requeued", err == nil)
 		if err == nil {
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
 		}

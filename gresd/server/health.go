@@ -22,6 +22,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -265,7 +266,7 @@ func (s *Server) tellSlurm(ctx context.Context) {
 			return
 		case <-s.told.wake:
 		case <-timer.C:
-			timer.Reset(around(tellEvery))
+			timer.Reset(node.Around(tellEvery))
 		}
 		s.tellNodes(ctx)
 		s.tellNotices(ctx)
@@ -287,7 +288,7 @@ func (s *Server) tellNodes(ctx context.Context) {
 			wrong = append(wrong, fmt.Sprintf("card %d: %s", c.Index, why))
 		}
 	}
-	words, known := strings.Join(wrong, "; "), s.nodes.all()
+	words, known := strings.Join(wrong, "; "), s.node.All()
 	draining := s.cfg().Health.Action == config.HealthDrain
 	silent := s.cfg().Paths.Silent()
 	if words == "" && (len(known) == 0 || isThere(silent) || !isThere(s.cfg().Paths.StateOfCards())) {
@@ -304,15 +305,15 @@ func (s *Server) tellNodes(ctx context.Context) {
 		err = nil
 	}
 	for node, conf := range known {
-		err = errors.Join(err, health.Tell(ctx, s.Slurm(conf), node, words, draining))
+		err = errors.Join(err, health.Tell(ctx, s.node.Slurm(conf), node, words, draining))
 	}
 	if err == nil && words == "" {
 		err = os.WriteFile(silent, nil, 0o600)
 	}
 	if err == nil {
-		s.told.next = time.Now().Add(around(seldom))
+		s.told.next = time.Now().Add(node.Around(node.Seldom))
 	} else if ctx.Err() == nil {
-		s.Log.Warn("slurmctld could not be told about sick cards", "node", s.nodes.names(), "error", err)
+		s.Log.Warn("slurmctld could not be told about sick cards", "node", s.node.List(), "error", err)
 	}
 }
 
@@ -329,8 +330,8 @@ func (s *Server) tellNotices(ctx context.Context) {
 	s.told.notices = nil
 	s.told.mu.Unlock()
 	for _, n := range notices {
-		for _, conf := range s.nodes.all() {
-			if err := s.Slurm(conf).Notify(ctx, n.jobID, n.text); err != nil {
+		for _, conf := range s.node.All() {
+			if err := s.node.Slurm(conf).Notify(ctx, n.jobID, n.text); err != nil {
 				s.Log.Debug("notify", "job_id", n.jobID, "error", err)
 				continue
 			}

@@ -14,7 +14,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -194,15 +193,15 @@ func (s *Server) tidyLine(ctx context.Context) {
 	var ids, gone []uint32
 	for _, job := range jobs {
 		ids = append(ids, job.ID)
-		if job.ID != first.ID && !s.linePace.isDue(job.ID, time.Now()) {
+		if job.ID != first.ID && !s.linePace.IsDue(job.ID, time.Now()) {
 			continue // only the first keeps cards from others
 		}
-		if s.isGone(ctx, job.ID) {
+		if s.node.IsGone(ctx, job.ID) {
 			gone = append(gone, job.ID)
 		}
-		s.linePace.answered(job.ID, time.Now())
+		s.linePace.Answered(job.ID, time.Now())
 	}
-	s.linePace.keep(ids)
+	s.linePace.Keep(ids)
 	s.lineMu.Lock()
 	defer s.lineMu.Unlock()
 	var errs []error
@@ -221,20 +220,6 @@ func (s *Server) tidyLine(ctx context.Context) {
 	s.room.changed()
 }
 
-// isGone says that a waiting job will not come to this node any more, for all
-// that slurmctld knows.
-func (s *Server) isGone(ctx context.Context, jobID uint32) bool {
-	for node, conf := range s.nodes.all() {
-		facts, err := s.Slurm(conf).Brief(ctx, jobID, node)
-		switch {
-		case errors.Is(err, slurm.ErrNoJob):
-		case err != nil, facts.OnNode, facts.State == "PENDING", facts.State == "REQUEUED", facts.State == "COMPLETING":
-			return false
-		}
-	}
-	return true
-}
-
 // haveRoom says whether the cards that are held for a job could serve it now.
 func (s *Server) haveRoom(job waiting.Job) bool {
 	hw := s.cards.Load()
@@ -246,7 +231,7 @@ func (s *Server) haveRoom(job waiting.Job) bool {
 // tell leaves words for the job's user in Slurm, or takes them away, "". Nothing
 // depends on them.
 func (s *Server) tell(ctx context.Context, w wire.Request, words string) {
-	if err := s.Slurm(w.Conf).Explain(ctx, w.JobID, words); err != nil {
+	if err := s.node.Slurm(w.Conf).Explain(ctx, w.JobID, words); err != nil {
 		s.Log.Warn("tell the user of a job", "job_id", w.JobID, "error", err)
 	}
 }

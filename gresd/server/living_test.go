@@ -8,15 +8,15 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // counting notes the questions about jobs.
 type counting struct {
-	Slurm
+	node.Slurm
 	asked *[]uint32
 }
 
@@ -27,8 +27,8 @@ func (c counting) Brief(ctx context.Context, job uint32, node string) (slurm.Job
 
 // countQuestions notes whom slurmctld is asked about from now on.
 func (n *testNode) countQuestions() *[]uint32 {
-	asked, ask := new([]uint32), n.Parts.Slurm
-	n.Parts.Slurm = func(conf string) Slurm { return counting{ask(conf), asked} }
+	asked, ask := new([]uint32), n.node.Slurm
+	n.node.Slurm = func(conf string) node.Slurm { return counting{ask(conf), asked} }
 	return asked
 }
 
@@ -61,50 +61,9 @@ func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
 	}
 }
 
-func TestAJobWithoutAProcessIsAskedAboutLessAndLess(t *testing.T) {
-	var p pace
-	now, last, times := time.Now(), time.Now(), 0
-	for range 24 * 60 { // a day of looks
-		now = now.Add(around(reconcileEvery))
-		if p.isDue(7, now) {
-			if times > 6 && now.Sub(last) < seldom*3/4 {
-				t.Errorf("question %d came after %s", times, now.Sub(last))
-			}
-			p.answered(7, now)
-			last = now
-			times++
-		}
-	}
-	if times < 60 || times > 130 {
-		t.Errorf("%d questions a day, want about one each %s", times, seldom)
-	}
-	p.keep(nil)
-	if !p.isDue(7, now) {
-		t.Error("a job that was forgotten is new")
-	}
-}
-
-// Nodes that were started together do not stay in step.
-func TestNodesDoNotAskInStep(t *testing.T) {
-	seconds := map[int]int{}
-	const nodes = 1000
-	for range nodes {
-		var at time.Duration
-		for range 10 {
-			at += around(reconcileEvery)
-		}
-		seconds[int(at/time.Second)]++
-	}
-	for s, n := range seconds {
-		if n > nodes/10 {
-			t.Errorf("%d of %d nodes ask in second %d", n, nodes, s)
-		}
-	}
-}
-
 // asksNodes counts the questions about nodes.
 type asksNodes struct {
-	Slurm
+	node.Slurm
 	asked *int
 }
 
@@ -120,7 +79,7 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 	n.want(n.job(7, 30), wire.Granted)
 	n.stop()
 	var asked int
-	ask := n.Parts.Slurm
+	ask := n.node.Slurm
 	cleanup := func() {}
 	again := func() *Server { // as after a restart
 		cleanup()
@@ -129,7 +88,7 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		cleanup = clean
-		s.Parts.Slurm = func(conf string) Slurm { return asksNodes{ask(conf), &asked} }
+		s.node.Slurm = func(conf string) node.Slurm { return asksNodes{ask(conf), &asked} }
 		return s
 	}
 	tell := func(s *Server, want int, when string) {

@@ -39,7 +39,7 @@ func (s *Server) report(jobID uint32, cred wire.Cred) wire.Reply {
 
 // reportOf is the report of a job that has its grant.
 func (s *Server) reportOf(rec ledger.Record, samples map[gpu.UUID]sample.Card) wire.Report {
-	r := wire.Report{Node: strings.Join(s.nodes.names(), ","), Job: s.jobOf(rec, samples, false), Until: time.Now()}
+	r := wire.Report{Node: strings.Join(s.node.List(), ","), Job: s.jobOf(rec, samples, false), Until: time.Now()}
 	view, err := s.Grants.Cache(rec.JobID, viewAge)
 	for i, c := range rec.Placement.Cards {
 		card := wire.ReportCard{BoundSeconds: s.boundSeconds(rec.JobID, c.UUID)}

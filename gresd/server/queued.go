@@ -134,12 +134,12 @@ func (q *queued) save() error {
 
 // putOffJob lets a requeued job wait longer than Slurm does.
 func (s *Server) putOffJob(ctx context.Context, w wire.Request) {
-	client := s.Slurm(w.Conf)
+	client := s.node.Slurm(w.Conf)
 	delay := delayOf(w.Restart)
 	if delay == 0 {
 		return
 	}
-	known, err := s.settings(ctx, w.Conf)
+	known, err := s.node.Settings(ctx, w.Conf)
 	earliest := known.CredentialLife + afterCredential
 	if err == nil {
 		err = client.Delay(ctx, w.JobID, max(delay, earliest))
@@ -171,7 +171,7 @@ func (s *Server) retryQueued(ctx context.Context) {
 	waiting := s.queued.all()
 	for _, jobID := range slices.Sorted(maps.Keys(waiting)) {
 		job := waiting[jobID]
-		err := s.Slurm(job.Conf).Delay(ctx, jobID, job.left(time.Now()).Round(time.Second))
+		err := s.node.Slurm(job.Conf).Delay(ctx, jobID, job.left(time.Now()).Round(time.Second))
 		if errors.Is(err, slurm.ErrUnavailable) {
 			s.told.well.Store(true)
 			continue

@@ -18,8 +18,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-var errNoNode = errors.New("no Prolog has yet said how Slurm names this node")
-
 // Correction is a thing that a reconciliation puts right. The words are labels
 // of a metric.
 type Correction string
@@ -175,7 +173,7 @@ func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool)
 	if !ask {
 		return rec
 	}
-	if facts, _, err := s.factsOfLive(ctx, rec.JobID); err == nil {
+	if facts, err := s.node.Facts(ctx, rec.JobID); err == nil {
 		rec.User, rec.Account, rec.Partition = facts.User, facts.Account, facts.Partition
 		rec.Restarts = int64(facts.Restarts)
 	}
@@ -250,7 +248,7 @@ func (s *Server) recover(ctx context.Context) error {
 		if _, known := s.Ledger.Get(id); known {
 			continue
 		}
-		facts, _, err := s.factsOfLive(ctx, id)
+		facts, err := s.node.Facts(ctx, id)
 		if err == nil {
 			err = s.recoverOne(facts)
 		}

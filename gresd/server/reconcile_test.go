@@ -12,6 +12,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -71,8 +72,8 @@ func TestTheClockMayBeSet(t *testing.T) {
 		}
 	}
 	n.end(7)
-	ask, began := n.Parts.Slurm, false
-	n.Parts.Slurm = func(conf string) Slurm {
+	ask, began := n.node.Slurm, false
+	n.node.Slurm = func(conf string) node.Slurm {
 		return answered{ask(conf), func() {
 			// Slurm has answered; a job that starts now is not in its answer.
 			if !began {
@@ -99,7 +100,7 @@ func TestTheClockMayBeSet(t *testing.T) {
 
 // answered calls something when Slurm has answered about a job.
 type answered struct {
-	Slurm
+	node.Slurm
 	then func()
 }
 

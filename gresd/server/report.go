@@ -29,7 +29,7 @@ func (s *Server) Snapshot() ([]wire.Card, []wire.Job) {
 // Slurm may keep private (PrivateData).
 func (s *Server) status(root bool) *wire.Status {
 	st := &wire.Status{
-		Version: s.Version, Node: strings.Join(s.nodes.names(), ","), Started: s.started,
+		Version: s.Version, Node: strings.Join(s.node.List(), ","), Started: s.started,
 		Placement: s.cfg().Placement.Mode, Jobs: s.Ledger.Len(), Cards: s.cardsInUse(),
 	}
 	select {
@@ -148,8 +148,8 @@ func (s *Server) noteUsage(jobID uint32) {
 	}
 	s.keepReport(rec)
 	used := usage.Used{JobID: jobID, Node: "unknown"}
-	if names := s.nodes.names(); len(names) > 0 {
-		used.Node, used.Conf = names[0], s.nodes.all()[names[0]]
+	if names := s.node.List(); len(names) > 0 {
+		used.Node, used.Conf = names[0], s.node.All()[names[0]]
 	}
 	// The job could write into its cache what it liked: no more than it can have
 	// had is believed.

@@ -5,7 +5,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -27,8 +26,6 @@ import (
 const (
 	// interactiveWait bounds the wait of a job that cannot be sent back: srun gives up after 20 s.
 	interactiveWait = 10 * time.Second
-	// settingsLife is how long slurm.conf is taken to be as it was.
-	settingsLife = 10 * time.Minute
 )
 
 // looks are the times between two questions to slurmctld about a job that waits: it may have been
@@ -254,7 +251,7 @@ func (s *Server) lookOnce(ctx context.Context, want wanted, why error) (string, 
 
 // lookAfter says of a job that waits whether it has ended, and looks for others that have.
 func (s *Server) lookAfter(ctx context.Context, w wire.Request, gone chan<- struct{}) {
-	now, err := s.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
+	now, err := s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
 	if errors.Is(err, slurm.ErrNoJob) || err == nil && !waits(now.State) {
 		gone <- struct{}{}
 	}
@@ -271,7 +268,7 @@ func (s *Server) giveTimeBack(ctx context.Context, w wire.Request, facts slurm.J
 	if waited < shortWait || facts.TimeLimit == 0 {
 		return
 	}
-	if err := s.Slurm(w.Conf).Extend(ctx, w.JobID, facts.TimeLimit+waited); err != nil {
+	if err := s.node.Slurm(w.Conf).Extend(ctx, w.JobID, facts.TimeLimit+waited); err != nil {
 		s.Log.Warn("time limit of a job that waited", "job_id", w.JobID, "error", err)
 	}
 }
@@ -295,7 +292,7 @@ func (s *Server) roomWait(ctx context.Context, w wire.Request, facts slurm.JobFa
 		return 0
 	}
 	// Where Prologs and Epilogs run one at a time, nobody could leave while one waits.
-	if settings, err := s.settings(ctx, w.Conf); err != nil || settings.SerialProlog {
+	if settings, err := s.node.Settings(ctx, w.Conf); err != nil || settings.SerialProlog {
 		return 0
 	}
 	if !facts.Batch {
@@ -309,36 +306,4 @@ func (s *Server) roomWait(ctx context.Context, w wire.Request, facts slurm.JobFa
 		most = min(most, left-max(3*time.Second, left/7))
 	}
 	return most
-}
-
-// settings are those of slurm.conf, asked for now and then.
-func (s *Server) settings(ctx context.Context, conf string) (slurm.Settings, error) {
-	s.knownSettings.mu.Lock()
-	known := s.knownSettings.of[conf]
-	s.knownSettings.mu.Unlock()
-	if !known.at.IsZero() && time.Since(known.at) < settingsLife {
-		return known.settings, nil
-	}
-	got, err := s.Slurm(conf).Settings(ctx)
-	if err != nil {
-		return got, fmt.Errorf("read slurm.conf: %w", err)
-	}
-	s.knownSettings.mu.Lock()
-	defer s.knownSettings.mu.Unlock()
-	if s.knownSettings.of == nil {
-		s.knownSettings.of = map[string]knownSettings{}
-	}
-	s.knownSettings.of[conf] = knownSettings{got, time.Now()}
-	return got, nil
-}
-
-type knownSettings struct {
-	settings slurm.Settings
-	at       time.Time
-}
-
-// settingsOf are those of each slurm.conf.
-type settingsOf struct {
-	mu sync.Mutex
-	of map[string]knownSettings
 }

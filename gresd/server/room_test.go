@@ -15,6 +15,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -85,7 +86,7 @@ func simulate(t *testing.T, change func(*config.Config), f func(*testNode, *sche
 		t.Fatal(err)
 	}
 	defer cleanup()
-	s.Parts.Slurm = func(string) Slurm { return c }
+	s.node.Slurm = func(string) node.Slurm { return c }
 	s.lost = false
 	n.Server = s
 	synctest.Test(t, func(t *testing.T) { f(n, c) })

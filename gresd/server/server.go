@@ -27,33 +27,17 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 )
-
-// Slurm is what the server asks of slurmctld.
-type Slurm interface {
-	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
-	Brief(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
-	Requeue(ctx context.Context, jobID uint32) error
-	Settings(ctx context.Context) (slurm.Settings, error)
-	Delay(ctx context.Context, jobID uint32, by time.Duration) error
-	Extend(ctx context.Context, jobID uint32, limit time.Duration) error
-	Notify(ctx context.Context, jobID uint32, message string) error
-	Explain(ctx context.Context, jobID uint32, message string) error
-	LosesShards(ctx context.Context) (bool, error)
-	Asked(ctx context.Context, jobID uint32) (slurm.Asked, error)
-	health.Nodes
-}
 
 // Health knows which cards must not be granted.
 type Health interface {
@@ -93,7 +77,7 @@ type Commands interface {
 type Parts struct {
 	Config    *config.InForce
 	Inventory Inventory
-	Slurm     func(conf string) Slurm // a client for that slurm.conf
+	Slurm     func(conf string) node.Slurm // a client for that slurm.conf
 	Steps     Steps
 	Ledger    *ledger.Ledger
 	Grants    *grant.Store
@@ -114,7 +98,7 @@ type Parts struct {
 type Server struct {
 	Parts
 	started time.Time
-	nodes   *nodes
+	node    *node.Node
 	ready   chan struct{} // closed after the first reconciliation
 
 	cards   atomic.Pointer[hardware]
@@ -140,7 +124,7 @@ type Server struct {
 	rates rates
 	whole wholeCards
 
-	pace, linePace pace // of questions about jobs here, and in the line
+	pace, linePace node.Pace // of questions about jobs here, and in the line
 
 	queued queued
 
@@ -151,9 +135,7 @@ type Server struct {
 	keeps     atomic.Bool // this Slurm never starts a job without its shards
 	shardless shardless
 
-	namesDue      time.Time // when slurmctld is asked again by which names it knows this node
-	knownSettings settingsOf
-	compared      atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
+	compared atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
 
 	mps *mps.Manager
 
@@ -181,12 +163,12 @@ type hardware struct {
 // there was no usable ledger, so that it must be rebuilt from living jobs.
 func New(parts Parts, ledgerLost bool) (*Server, error) {
 	cfg := parts.Config.Get()
-	known, err := loadNodes(cfg.Paths.StateDir)
+	here, err := node.Open(cfg.Paths.StateDir, parts.Slurm, parts.Log)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		Parts: parts, started: time.Now(), nodes: known, ready: make(chan struct{}), reload: make(chan struct{}, 1),
+		Parts: parts, started: time.Now(), node: here, ready: make(chan struct{}), reload: make(chan struct{}, 1),
 		lost: ledgerLost, told: told{wake: make(chan struct{}, 1)},
 	}
 	s.compared.Store(&time.Time{})
@@ -308,7 +290,7 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 			s.warnOfAbsentCards()
 		case <-timer.C:
 			s.Beat(ctx)
-			timer.Reset(around(reconcileEvery))
+			timer.Reset(node.Around(node.Often))
 		}
 	}
 	_ = listener.Close()
@@ -322,7 +304,7 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 func (s *Server) Beat(ctx context.Context) {
 	s.refreshCards()
 	s.reconcile(ctx, askDue)
-	if err := s.forgetNames(ctx); err != nil && ctx.Err() == nil {
+	if err := s.node.ForgetNames(ctx); err != nil && ctx.Err() == nil {
 		s.Log.Warn("names of this node", "error", err)
 	}
 	s.tidyLine(ctx)
@@ -331,7 +313,7 @@ func (s *Server) Beat(ctx context.Context) {
 func (s *Server) reconcile(ctx context.Context, whom asking) {
 	start := time.Now()
 	err := s.compare(ctx, whom)
-	newNode := errors.Is(err, errNoNode) && s.Ledger.Len() == 0
+	newNode := errors.Is(err, node.ErrNoName) && s.Ledger.Len() == 0
 	if ctx.Err() == nil {
 		s.unreconciled.note(err, newNode)
 	}

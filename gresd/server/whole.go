@@ -181,7 +181,7 @@ func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at ti
 		if _, known := s.Ledger.Get(id); known || s.whole.knows(id) || s.room.has(id) {
 			continue
 		}
-		facts, _, err := s.factsOfLive(ctx, id)
+		facts, err := s.node.Facts(ctx, id)
 		if err != nil || facts.Counted > 0 {
 			continue // its Prolog says it
 		}
@@ -213,7 +213,7 @@ func (s *Server) MayHoldWhole(jobID uint32, uuid gpu.UUID) bool {
 func (s *Server) askWhole(jobID uint32) {
 	ctx, cancel := context.WithTimeout(context.Background(), workTimeout)
 	defer cancel()
-	facts, _, err := s.factsOfLive(ctx, jobID)
+	facts, err := s.node.Facts(ctx, jobID)
 	if err != nil && !errors.Is(err, slurm.ErrNoJob) {
 		s.Log.Debug("whole cards of a job", "job_id", jobID, "error", err)
 		return

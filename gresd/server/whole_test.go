@@ -18,10 +18,10 @@ import (
 // blamed.
 func TestWhoHasTheWholeCard(t *testing.T) {
 	n := newTestNode(t).start()
-	if _, err := n.nodes.enter("n1", "", "", nil); err != nil {
+	if _, err := n.node.Enter("n1", "", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	n.nodes.leave()
+	n.node.Leave()
 	n.job(1, 0, func(f *slurm.JobFacts) { f.Units, f.WholeCards = nil, []int{1} })
 	n.job(2, 0, func(f *slurm.JobFacts) { f.Units = nil })
 	cards := n.cards.cards

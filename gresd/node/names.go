@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package node
 
 import (
 	"encoding/json"
@@ -16,14 +16,14 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
 )
 
-// nodes are Slurm's names of this node, learned from Prologs, each with the
+// Names are Slurm's names of this node, learned from Prologs, each with the
 // slurm.conf that its slurmd uses. A host may run several slurmd. They are
 // kept on the disk: after a restart gresd must not ask slurmctld about a node
 // of another name, for which no job lives.
 //
 // All are of one cluster. Records and folders of jobs are known by the number of the job, which
 // another cluster gives as well.
-type nodes struct {
+type Names struct {
 	path string
 
 	mu      sync.Mutex
@@ -38,8 +38,9 @@ type nodesFile struct {
 	Nodes   map[string]string `json:"nodes"`
 }
 
-func loadNodes(stateDir string) (*nodes, error) {
-	n := &nodes{path: filepath.Join(stateDir, "nodes.json"), conf: map[string]string{}}
+// LoadNames reads what an earlier gresd has learned.
+func LoadNames(stateDir string) (*Names, error) {
+	n := &Names{path: filepath.Join(stateDir, "nodes.json"), conf: map[string]string{}}
 	text, err := os.ReadFile(n.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return n, nil
@@ -56,10 +57,10 @@ func loadNodes(stateDir string) (*nodes, error) {
 	return n, nil
 }
 
-// enter begins a grant to a job of a node, which is remembered; leave ends it. ours is false where
+// Enter begins a grant to a job of a node, which is remembered; Leave ends it. ours is false where
 // the node is of another cluster than the jobs that have shares here; held says that there are
 // some. A name is on the disk before a job of that node is.
-func (n *nodes) enter(name, conf, cluster string, held func() bool) (ours bool, err error) {
+func (n *Names) Enter(name, conf, cluster string, held func() bool) (ours bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	foreign := cluster != "" && n.cluster != "" && cluster != n.cluster
@@ -85,21 +86,22 @@ func (n *nodes) enter(name, conf, cluster string, held func() bool) (ours bool, 
 	return true, nil
 }
 
-func (n *nodes) leave() {
+// Leave ends what Enter began.
+func (n *Names) Leave() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.at--
 }
 
-// isForeign says whether a cluster is not the one whose jobs are here.
-func (n *nodes) isForeign(cluster string) bool {
+// IsForeign says whether a cluster is not the one whose jobs are here.
+func (n *Names) IsForeign(cluster string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return cluster != "" && n.cluster != "" && cluster != n.cluster
 }
 
-// ofCluster is the name of the cluster, "" if not known.
-func (n *nodes) ofCluster() string {
+// Cluster is the name of the cluster, "" if not known.
+func (n *Names) Cluster() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.cluster
@@ -107,7 +109,7 @@ func (n *nodes) ofCluster() string {
 
 // forget drops names that Slurm does not know any more. The last one stays: its slurm.conf is all
 // that is known of Slurm until the next Prolog.
-func (n *nodes) forget(names []string) error {
+func (n *Names) forget(names []string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	next := nodesFile{n.cluster, maps.Clone(n.conf)}
@@ -119,7 +121,7 @@ func (n *nodes) forget(names []string) error {
 }
 
 // put replaces what is known, on the disk first. n.mu is held.
-func (n *nodes) put(next nodesFile) error {
+func (n *Names) put(next nodesFile) error {
 	if next.Cluster == n.cluster && maps.Equal(next.Nodes, n.conf) {
 		return nil
 	}
@@ -134,10 +136,12 @@ func (n *nodes) put(next nodesFile) error {
 	return nil
 }
 
-func (n *nodes) all() map[string]string {
+// All are the names, each with its slurm.conf.
+func (n *Names) All() map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return maps.Clone(n.conf)
 }
 
-func (n *nodes) names() []string { return slices.Sorted(maps.Keys(n.all())) }
+// List are the names, in order.
+func (n *Names) List() []string { return slices.Sorted(maps.Keys(n.All())) }
