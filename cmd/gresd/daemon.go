@@ -95,7 +95,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	}
 	auditor := audit.New(audit.Parts{
 		Policy: cfg.Audit, Grants: grants, Driver: cards, Count: counts.Audited, Log: log,
-		Name:  func(uuid gpu.UUID) string { return srv.CardName(uuid) },
+		Name:  func(uuid gpu.UUID) string { return srv.Cards.Name(uuid) },
 		Tell:  func(jobID uint32, text string) { srv.TellJob(jobID, text) },
 		Whole: func(jobID uint32, uuid gpu.UUID) bool { return srv.MayHoldWhole(jobID, uuid) },
 	})
@@ -196,7 +196,7 @@ func serve(ctx context.Context, listener *net.UnixListener, cfg config.Config, s
 	parts.Go(func() { measurer.Run(ctx) })
 	parts.Go(func() { reclaimer.Run(ctx) })
 	parts.Go(func() { auditor.Run(ctx) })
-	parts.Go(func() { monitor.Run(ctx, srv.CardIDs) })
+	parts.Go(func() { monitor.Run(ctx, srv.Cards.IDs) })
 	parts.Go(func() { learn(ctx, cfg, costs, cards) })
 
 	if cfg.Metrics.Listen != "" {

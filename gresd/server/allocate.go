@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
@@ -84,7 +85,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	placed, err := s.findRoom(ctx, w, wanted{facts: facts, req: req, try: func() (string, error) { return s.allocateAlone(facts, req, w.Restart) }})
 	s.countCards(facts.JobID)
 	if err != nil {
-		if errors.Is(err, errSick) {
+		if errors.Is(err, cards.ErrSick) {
 			s.foundNoRoom(wanted{facts: facts, req: req})
 		}
 		return s.notPlaced(ctx, w, facts, err)
@@ -107,7 +108,7 @@ func (s *Server) notPlaced(ctx context.Context, w wire.Request, facts slurm.JobF
 	case errors.Is(why, errLeft):
 		s.leaveLine(w.JobID)
 		return userError("vgpu: place: job %d: %v", w.JobID, why)
-	case errors.Is(why, place.ErrNoRoom), errors.Is(why, errSick):
+	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick):
 		return s.noRoom(ctx, w, facts, why)
 	case isMistake(why):
 		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, why))
@@ -233,12 +234,12 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 
 // place runs slurmctld's choice, or our own, against what is in use.
 func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, error) {
-	hw, inUse := s.cards.Load(), s.inUse()
+	now, inUse := s.Cards.Now(), s.inUse()
 	var d place.Decision
 	var err error
 	if s.cfg().Placement.Mode == config.PlacementGresd {
-		cards, why := s.companions(facts, req, hw.cards)
-		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, hw.distances); why != nil {
+		cards, why := s.companions(facts, req, now.Cards)
+		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, now.Distances); why != nil {
 			err = why
 		}
 		if err == nil {
@@ -247,10 +248,10 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 			}
 		}
 	} else {
-		d, err = place.Check(hw.cards, inUse, req, chosen(facts))
+		d, err = place.Check(now.Cards, inUse, req, chosen(facts))
 	}
 	if err == nil {
-		if err = s.withinLimits(d.Placement, hw.cards); err != nil {
+		if err = s.withinLimits(d.Placement, now.Cards); err != nil {
 			d.Refuse(place.SiteLimit)
 		}
 	}
@@ -259,7 +260,7 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 			d.Refuse(place.BadRequest)
 		}
 	}
-	err = s.withSick(d, err)
+	err = s.Cards.WithSick(d, err)
 	s.decisions.put(decided{
 		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, err: err,
 	})
@@ -380,7 +381,7 @@ func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFact
 			if times == "" {
 				s.tell(ctx, w, message)
 			}
-			if errors.Is(why, errSick) {
+			if errors.Is(why, cards.ErrSick) {
 				s.putOffJob(ctx, w)
 			}
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}

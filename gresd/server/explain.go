@@ -46,7 +46,7 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 		e.Cards = s.verdicts(made.decision)
 	case rec.State == ledger.Granted:
 		e.Request, e.Decided, e.Lost = held(rec.Request, rec.Placement), &rec.Created, true
-		e.Cards = s.verdicts(place.Given(s.cards.Load().cards, others, rec.Placement))
+		e.Cards = s.verdicts(place.Given(s.Cards.Now().Cards, others, rec.Placement))
 	}
 	if known && rec.State == ledger.Refused {
 		e.Decided, e.Message = &rec.Created, rec.Reason
@@ -103,14 +103,14 @@ func readGRES(text string) (cardType, share string, err error) {
 // wouldPlace is place for a job that is not there. Where slurmctld chooses, the
 // cards that it could choose from are all that can be told.
 func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
-	hw, inUse := s.cards.Load(), s.inUse()
+	now, inUse := s.Cards.Now(), s.inUse()
 	var only []string
 	if cardType != "" {
 		only = []string{cardType}
 	}
-	d, err := s.chooseOf(0, only, hw.cards, inUse, req, hw.distances)
+	d, err := s.chooseOf(0, only, now.Cards, inUse, req, now.Distances)
 	if err == nil {
-		if err = s.withinLimits(d.Placement, hw.cards); err != nil {
+		if err = s.withinLimits(d.Placement, now.Cards); err != nil {
 			d.Refuse(place.SiteLimit)
 		}
 	}
@@ -178,15 +178,14 @@ func written(req request.Request) string { return request.FormatToken(req.Option
 
 func (s *Server) verdicts(d place.Decision) []wire.CardVerdict {
 	verdicts := []wire.CardVerdict{}
-	cards := s.cards.Load().cards
 	for _, v := range d.Verdicts {
 		out := wire.CardVerdict{
 			UUID: string(v.UUID), Index: v.Index, Reason: string(v.Reason), Why: v.Reason.Words(),
 			FreeShare: uint32(v.Free.Units), FreeBytes: uint64(v.Free.Memory),
 			WantShare: uint32(v.Want.Units), WantBytes: uint64(v.Want.Memory), Jobs: v.Jobs,
 		}
-		if i := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.UUID == v.UUID }); i >= 0 {
-			out.Type = cards[i].Type
+		if card, here := s.Cards.Of(v.UUID); here {
+			out.Type = card.Type
 		}
 		verdicts = append(verdicts, out)
 	}

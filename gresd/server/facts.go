@@ -55,12 +55,11 @@ func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).To
 func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
 
 func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
-	for _, card := range s.cards.Load().cards {
-		if card.UUID == uuid {
-			return s.Costs.Of(card.Name)
-		}
+	card, here := s.Cards.Of(uuid)
+	if !here {
+		return probe.Figure{}
 	}
-	return probe.Figure{}
+	return s.Costs.Of(card.Name)
 }
 
 func isAlive(slot libvgpu.SlotView) bool { return slot.Alive }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -200,9 +201,7 @@ type fakeInventory struct {
 	cards []gpu.Card
 	err   error
 
-	topologyErr   error
-	unread        []string // of the topology
-	topologyReads int
+	topologyErr error
 }
 
 func twoCards() *fakeInventory {
@@ -224,11 +223,10 @@ func (f *fakeInventory) Cards() ([]gpu.Card, error) {
 func (f *fakeInventory) Topology() (topology.Facts, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.topologyReads++
 	if f.topologyErr != nil {
 		return topology.Facts{}, f.topologyErr
 	}
-	facts := topology.Facts{Unread: slices.Clone(f.unread)}
+	facts := topology.Facts{}
 	for i, c := range f.cards {
 		facts.Cards = append(facts.Cards, topology.Card{Index: c.Index, UUID: c.UUID, NUMANode: topology.NoNUMANode, MIG: c.MIG})
 		facts.Levels = append(facts.Levels, slices.Repeat([]topology.Level{topology.NODE}, len(f.cards)))
@@ -310,7 +308,7 @@ func testConfig(dir string) config.Config {
 }
 
 // assemble builds a server over the folders of cfg.
-func assemble(cfg config.Config, dir string, cluster fakeCluster, cards Inventory, count Observer, log *slog.Logger) (*Server, func(), error) {
+func assemble(cfg config.Config, dir string, cluster fakeCluster, cards cards.Driver, count Observer, log *slog.Logger) (*Server, func(), error) {
 	grants, err := grant.NewStore(grant.Layout{
 		RunDir: cfg.Paths.RunDir, Jobs: cfg.Paths.Jobs(), Preload: cfg.Paths.Preload(), Library: cfg.Paths.Library,
 		SelfDir: filepath.Join(dir, "self"), HostPreload: filepath.Join(dir, "ld.so.preload"),

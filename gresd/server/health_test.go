@@ -155,10 +155,10 @@ func TestALostCardIsKept(t *testing.T) {
 		n.refreshCards()
 	}
 	set(all[1:], &inventory.CardError{NVMLIndex: 0, Err: errors.New("lost")})
-	if cards, _ := n.Snapshot(); len(cards) != 2 || cards[0].Healthy || cards[0].Why != unreadable || cards[0].Jobs != 1 || !cards[1].Healthy {
+	if cards, _ := n.Snapshot(); len(cards) != 2 || cards[0].Healthy || cards[0].Why != "the driver cannot read it" || cards[0].Jobs != 1 || !cards[1].Healthy {
 		t.Errorf("cards %+v", cards)
 	}
-	if rep := n.want(n.job(8, 10), wire.Refused); !strings.Contains(rep.Message, unreadable) {
+	if rep := n.want(n.job(8, 10), wire.Refused); !strings.Contains(rep.Message, "the driver cannot read it") {
 		t.Errorf("refused with %q", rep.Message)
 	}
 	set(all, nil)

@@ -65,7 +65,7 @@ func (s *Server) latest(ctx context.Context) map[cardOfJob]rate {
 	}
 	now := time.Now()
 	waited, rates := waitedOf(views), map[cardOfJob]rate{}
-	samples := s.samples(s.CardIDs())
+	samples := s.samples(s.Cards.IDs())
 	for job, view := range views {
 		for i, card := range view.Cards {
 			uuid := gpu.UUID(card.UUID)

@@ -114,7 +114,7 @@ func (s *Server) sentBack(jobID uint32) string {
 	}
 	words := "sent back " + count(job.Times)
 	if len(job.Held) > 0 {
-		words += "; " + indexes(s.cards.Load().cards, job.Held) + " kept free for it"
+		words += "; " + indexes(s.Cards.Now().Cards, job.Held) + " kept free for it"
 	}
 	return words
 }
@@ -122,8 +122,8 @@ func (s *Server) sentBack(jobID uint32) string {
 // hold picks cards for a job: of those that could serve it when they are empty,
 // the ones with the least to wait for. s.lineMu is held.
 func (s *Server) hold(jobID uint32, req request.Request) error {
-	hw, inUse := s.cards.Load(), s.inUse()
-	cards := slices.DeleteFunc(slices.Clone(hw.cards), func(c gpu.Card) bool { return !c.Healthy || c.MIG })
+	now, inUse := s.Cards.Now(), s.inUse()
+	cards := slices.DeleteFunc(slices.Clone(now.Cards), func(c gpu.Card) bool { return !c.Healthy || c.MIG })
 	slices.SortStableFunc(cards, func(a, b gpu.Card) int {
 		if d := int(inUse[a.UUID].Units) - int(inUse[b.UUID].Units); d != 0 {
 			return d
@@ -133,11 +133,11 @@ func (s *Server) hold(jobID uint32, req request.Request) error {
 	// Cards of one node rarely differ: the first set is nearly always the one.
 	n := max(1, req.Cards)
 	for from := 0; from+n <= len(cards); from++ {
-		if d, err := place.Choose(cards[from:from+n], place.InUse{}, req, hw.distances); err == nil {
+		if d, err := place.Choose(cards[from:from+n], place.InUse{}, req, now.Distances); err == nil {
 			return s.holdCards(jobID, d.Placement)
 		}
 	}
-	d, err := place.Choose(cards, place.InUse{}, req, hw.distances)
+	d, err := place.Choose(cards, place.InUse{}, req, now.Distances)
 	if err != nil {
 		return nil // the cards that could serve it are out of use
 	}
@@ -222,9 +222,9 @@ func (s *Server) tidyLine(ctx context.Context) {
 
 // haveRoom says whether the cards that are held for a job could serve it now.
 func (s *Server) haveRoom(job waiting.Job) bool {
-	hw := s.cards.Load()
-	cards := slices.DeleteFunc(slices.Clone(hw.cards), func(c gpu.Card) bool { return !slices.Contains(job.Held, c.UUID) })
-	_, err := place.Choose(cards, s.inUse(), job.Request, hw.distances)
+	now := s.Cards.Now()
+	cards := slices.DeleteFunc(slices.Clone(now.Cards), func(c gpu.Card) bool { return !slices.Contains(job.Held, c.UUID) })
+	_, err := place.Choose(cards, s.inUse(), job.Request, now.Distances)
 	return err == nil
 }
 

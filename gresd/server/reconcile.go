@@ -164,10 +164,8 @@ func (s *Server) strays(ctx context.Context, live map[uint32]bool) []stray {
 func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool) ledger.Record {
 	rec.Request.Engine = engineOfEnvironment(s.Grants.ReadEnvironment(rec.JobID))
 	for i, c := range rec.Placement.Cards {
-		for _, card := range s.cards.Load().cards {
-			if card.UUID == c.UUID {
-				rec.Placement.Cards[i].Index = card.Index
-			}
+		if card, here := s.Cards.Of(c.UUID); here {
+			rec.Placement.Cards[i].Index = card.Index
 		}
 	}
 	if !ask {

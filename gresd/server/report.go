@@ -37,7 +37,7 @@ func (s *Server) status(root bool) *wire.Status {
 		st.Ready = true
 	default:
 	}
-	if err := s.cards.Load().err; err != nil {
+	if err := s.Cards.Now().Err; err != nil {
 		st.Problems = append(st.Problems, err.Error())
 	}
 	if s.Commands != nil {
@@ -47,7 +47,7 @@ func (s *Server) status(root bool) *wire.Status {
 		}
 	}
 	st.Problems = append(st.Problems, s.unreconciled.problems()...)
-	st.Problems = append(st.Problems, s.sickCards()...)
+	st.Problems = append(st.Problems, s.Cards.Problems()...)
 	more := s.Problems
 	if root {
 		more = slices.Concat(more, s.Private, []func() []string{s.mps.Problems, s.deprived, s.unwatched})
@@ -69,11 +69,11 @@ func (s *Server) cardList() []wire.Card {
 		}
 	}
 	cards := []wire.Card{}
-	for _, c := range s.cards.Load().cards {
+	for _, c := range s.Cards.Now().Cards {
 		use := inUse[c.UUID]
 		cards = append(cards, wire.Card{
 			UUID: string(c.UUID), Index: c.Index, Name: c.Name, Type: c.Type,
-			Healthy: c.Healthy && !c.MIG, Why: s.whyNot(c), MemoryBytes: uint64(c.Memory), PhysicalBytes: uint64(c.Physical),
+			Healthy: c.Healthy && !c.MIG, Why: s.Cards.WhyNot(c), MemoryBytes: uint64(c.Memory), PhysicalBytes: uint64(c.Physical),
 			GrantedBytes: uint64(use.Memory), Share: uint32(use.Units),
 			Cores: cores[string(c.UUID)], Jobs: use.Jobs, CardUse: wire.CardUse{MIG: c.MIG},
 		})

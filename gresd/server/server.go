@@ -24,34 +24,17 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 )
-
-// Health knows which cards must not be granted.
-type Health interface {
-	Out(gpu.UUID) string // why, "" for a card that may be granted
-	Sick() map[gpu.UUID]string
-	Cordon(uuid gpu.UUID, reason string) error
-	Uncordon(uuid gpu.UUID) (was bool, err error)
-}
-
-// Inventory is what the server asks of the driver.
-type Inventory interface {
-	Cards() ([]gpu.Card, error)
-	Topology() (topology.Facts, error)
-}
 
 // Observer counts what the server does.
 type Observer interface {
@@ -76,14 +59,14 @@ type Commands interface {
 // Parts are what a server is made of. All but Problems, Commands, Samples, Usage and Past must be set.
 type Parts struct {
 	Config    *config.InForce
-	Inventory Inventory
+	Inventory cards.Driver
 	Slurm     func(conf string) node.Slurm // a client for that slurm.conf
 	Steps     Steps
 	Ledger    *ledger.Ledger
 	Grants    *grant.Store
 	Costs     *probe.Costs
 	Observer  Observer
-	Health    Health
+	Health    cards.Health
 	Samples   Samples
 	Problems  []func() []string // what else an administrator should look at
 	Commands  Commands          // nil: not known
@@ -99,11 +82,10 @@ type Server struct {
 	Parts
 	started time.Time
 	node    *node.Node
+	Cards   *cards.Cards  // of this node
 	ready   chan struct{} // closed after the first reconciliation
 
-	cards   atomic.Pointer[hardware]
-	cardsMu sync.Mutex // orders changes of cards; never held while a driver is asked
-	told    told
+	told told
 
 	unreconciled unreconciled
 
@@ -147,18 +129,6 @@ type Server struct {
 	spent  spent
 }
 
-// hardware is the last good answer of the driver.
-type hardware struct {
-	cards     []gpu.Card
-	topology  *topology.Topology // nil: not known
-	distances place.Distances    // of topology; nil: not known
-	err       error              // what was wrong with the cards, nil for nothing
-	// read are the cards that the driver could read, the sick ones included.
-	read map[gpu.UUID]bool
-
-	topologyRead time.Time
-}
-
 // New returns a server that has read the cards once. ledgerLost says that
 // there was no usable ledger, so that it must be rebuilt from living jobs.
 func New(parts Parts, ledgerLost bool) (*Server, error) {
@@ -168,7 +138,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		Parts: parts, started: time.Now(), node: here, ready: make(chan struct{}), reload: make(chan struct{}, 1),
+		Parts: parts, started: time.Now(), node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log), ready: make(chan struct{}), reload: make(chan struct{}, 1),
 		lost: ledgerLost, told: told{wake: make(chan struct{}, 1)},
 	}
 	s.compared.Store(&time.Time{})
@@ -194,8 +164,6 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		s.survivors = slices.Sorted(slices.Values(s.Steps.Jobs()))
 	}
 	s.Grants.SetEnvironment(s.environment)
-	s.refreshCards()
-	s.warnOfAbsentCards()
 	return s, nil
 }
 
@@ -224,42 +192,9 @@ func (s *Server) markPlacement() error {
 	return nil
 }
 
-// warnOfAbsentCards names settings of cards that are not here: a card that was
-// replaced has another UUID.
-func (s *Server) warnOfAbsentCards() {
-	for uuid := range s.cfg().Cards {
-		here := slices.ContainsFunc(s.cards.Load().cards, func(c gpu.Card) bool { return string(c.UUID) == uuid })
-		if uuid != config.AllCards && !here {
-			s.Log.Warn("the configuration names a card that this node does not have", "gpu_uuid", uuid)
-		}
-	}
-}
-
-// refreshCards asks the driver again. An answer without any card does not
-// replace one with cards: the driver may be reloading.
+// refreshCards asks the driver again.
 func (s *Server) refreshCards() {
-	cards, err := s.Inventory.Cards()
-	for i, card := range cards {
-		cards[i] = s.cfg().Card(card.UUID).Apply(card)
-	}
-	old := s.cards.Load()
-	var unread *inventory.CardError
-	if old != nil && errors.As(err, &unread) {
-		cards = withLost(cards, old.cards)
-	}
-	next := &hardware{cards: cards, err: err}
-	if len(cards) == 0 && old != nil {
-		next.cards, next.read = old.cards, old.read
-		next.topology, next.distances, next.topologyRead = old.topology, old.distances, old.topologyRead
-	} else {
-		s.refreshTopology(next, old)
-	}
-	if err != nil && (old == nil || old.err == nil || old.err.Error() != err.Error()) {
-		s.Log.Warn("some cards cannot be read", "error", err)
-	}
-	s.cardsMu.Lock()
-	defer s.cardsMu.Unlock()
-	s.cards.Store(s.judged(next))
+	s.Cards.Refresh()
 	s.room.changed()
 }
 
@@ -287,7 +222,7 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 		case <-ctx.Done():
 		case <-s.reload:
 			s.refreshCards()
-			s.warnOfAbsentCards()
+			s.Cards.WarnOfAbsent()
 		case <-timer.C:
 			s.Beat(ctx)
 			timer.Reset(node.Around(node.Often))

@@ -4,53 +4,13 @@ package server
 
 import (
 	"slices"
-	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// topologyAge is how old the topology may be while the cards are the same: it
-// changes with a link that goes down, and costs hundreds of questions.
-const topologyAge = 10 * time.Minute
-
-// refreshTopology fills in next, which has its cards, from the driver or from old.
-func (s *Server) refreshTopology(next, old *hardware) {
-	same := old != nil && old.topology != nil && slices.EqualFunc(old.cards, next.cards, samePlace)
-	if same {
-		next.topology, next.distances, next.topologyRead = old.topology, old.distances, old.topologyRead
-		if time.Since(old.topologyRead) < topologyAge {
-			return
-		}
-	}
-	facts, err := s.Inventory.Topology()
-	if err != nil { // it is asked again the next time
-		s.Log.Warn("topology cannot be read", "error", err, "known", same)
-		return
-	}
-	t := topology.New(facts)
-	next.topology, next.distances, next.topologyRead = t, t.Matrix(), time.Now()
-	if len(facts.Unread) > 0 {
-		next.topologyRead = time.Time{} // the driver may answer the next time
-	}
-	var said []string
-	if old != nil && old.topology != nil {
-		said = old.topology.Warnings
-	}
-	for _, warning := range t.Warnings {
-		if !slices.Contains(said, warning) {
-			s.Log.Warn("topology", "warning", warning)
-		}
-	}
-}
-
-func samePlace(a, b gpu.Card) bool {
-	return a.UUID == b.UUID && a.Index == b.Index && a.PCIBusID == b.PCIBusID && a.MIG == b.MIG
-}
-
 func (s *Server) topo() wire.Reply {
-	t := s.cards.Load().topology
+	t := s.Cards.Now().Topology
 	if t == nil {
 		return nodeError("vgpu: gresd: topo: the driver has not told how the cards are joined: see gresd's log")
 	}

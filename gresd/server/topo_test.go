@@ -31,48 +31,6 @@ func TestTopologyWithTheUseOfItsCards(t *testing.T) {
 	}
 }
 
-func TestTopologyIsReadAgainOnlyForAReason(t *testing.T) {
-	n := newTestNode(t).start()
-	reads := func(want int, why string) {
-		t.Helper()
-		n.refreshCards()
-		n.cards.mu.Lock()
-		defer n.cards.mu.Unlock()
-		if n.cards.topologyReads != want {
-			t.Errorf("%s: %d reads, want %d", why, n.cards.topologyReads, want)
-		}
-	}
-	change := func(f func()) {
-		n.cards.mu.Lock()
-		defer n.cards.mu.Unlock()
-		f()
-	}
-	first := n.Server.cards.Load().topology
-	reads(1, "the same cards")
-	if n.Server.cards.Load().topology != first {
-		t.Error("the topology was lost")
-	}
-	change(func() { n.cards.cards[1].MIG = true; n.cards.unread = []string{"card 1: NVLink 0: no answer in time"} })
-	reads(2, "a card in MIG mode")
-	reads(3, "something was not read")
-	change(func() { n.cards.unread = nil })
-	reads(4, "the driver answers again")
-	reads(4, "all was read")
-	if topo := n.Server.cards.Load().topology; !topo.Cards[1].MIG || len(topo.Warnings) != 0 {
-		t.Errorf("got %+v", topo)
-	}
-
-	// A driver that hangs takes nothing away.
-	change(func() { n.cards.topologyErr = errors.New("hangs") })
-	next := *n.Server.cards.Load()
-	next.topologyRead = next.topologyRead.Add(-2 * topologyAge)
-	n.Server.cards.Store(&next)
-	reads(5, "an old topology")
-	if hw := n.Server.cards.Load(); hw.topology == nil || hw.distances == nil {
-		t.Error("the topology was lost")
-	}
-}
-
 func TestNoTopologyIsAnError(t *testing.T) {
 	n := newTestNode(t)
 	n.cards.topologyErr = errors.New("hangs")

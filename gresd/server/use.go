@@ -36,7 +36,7 @@ func (s *Server) samples(uuids []gpu.UUID) map[gpu.UUID]sample.Card {
 // cardsInUse are the cards with what they do.
 func (s *Server) cardsInUse() []wire.Card {
 	cards := s.cardList()
-	samples := s.samples(s.CardIDs())
+	samples := s.samples(s.Cards.IDs())
 	for i, c := range cards {
 		got, known := samples[gpu.UUID(c.UUID)]
 		if !known {
@@ -65,7 +65,7 @@ func (s *Server) deprived() (problems []string) {
 			if known && w.Deprived >= deprivedFor {
 				problems = append(problems, fmt.Sprintf("job %d has had %.0f%% of the time of card %s for %v, of a share of %d%%: "+
 					"it waits for turns of its neighbours; fewer jobs beside it, or a higher priority for it, would help",
-					rec.JobID, 100*w.Had, s.CardName(c.UUID), w.Deprived.Round(time.Second), c.Cores))
+					rec.JobID, 100*w.Had, s.Cards.Name(c.UUID), w.Deprived.Round(time.Second), c.Cores))
 			}
 		}
 	}
@@ -117,10 +117,8 @@ func (s *Server) askedOf(rec ledger.Record, i int) wire.JobUse {
 	case req.Memory.Bytes != 0:
 		use.AskedBytes = ptr(uint64(req.Memory.Bytes))
 	case req.Memory.Percent != 0:
-		for _, card := range s.cards.Load().cards {
-			if card.UUID == held.UUID {
-				use.AskedBytes = ptr(uint64(card.MemoryShare(gpu.Share(req.Memory.Percent))))
-			}
+		if card, here := s.Cards.Of(held.UUID); here {
+			use.AskedBytes = ptr(uint64(card.MemoryShare(gpu.Share(req.Memory.Percent))))
 		}
 	}
 	return use

@@ -120,7 +120,7 @@ func (c *wholeCards) add(inUse place.InUse, cards []gpu.Card) {
 func (s *Server) inUse() place.InUse {
 	inUse := s.Ledger.InUse()
 	if s.cfg().Placement.Mode == config.PlacementGresd {
-		s.whole.add(inUse, s.cards.Load().cards)
+		s.whole.add(inUse, s.Cards.Now().Cards)
 	}
 	return inUse
 }
@@ -140,7 +140,7 @@ func (e *wholeError) Is(target error) bool { return target == place.ErrNoRoom }
 
 // grantWhole serves the Prolog of a job without a share, where gresd chooses the cards of shares.
 func (s *Server) grantWhole(ctx context.Context, w wire.Request, facts slurm.JobFacts) wire.Reply {
-	cards := s.uuidsOf(facts.WholeCards)
+	cards := s.Cards.At(facts.WholeCards)
 	if len(cards) == 0 {
 		s.whole.put(w.JobID, nil)
 		return wire.Reply{OK: true, Result: wire.None}
@@ -157,7 +157,7 @@ func (s *Server) takeWhole(jobID uint32, cards []gpu.UUID) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
 	shared := s.Ledger.InUse()
-	for _, c := range s.cards.Load().cards {
+	for _, c := range s.Cards.Now().Cards {
 		if n := shared[c.UUID].Jobs; n > 0 && slices.Contains(cards, c.UUID) {
 			return &wholeError{c, n}
 		}
@@ -185,7 +185,7 @@ func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at ti
 		if err != nil || facts.Counted > 0 {
 			continue // its Prolog says it
 		}
-		if cards := s.uuidsOf(facts.WholeCards); s.takeWhole(id, cards) != nil {
+		if cards := s.Cards.At(facts.WholeCards); s.takeWhole(id, cards) != nil {
 			s.Log.Warn("a job has a whole card on which others have shares: it was started while gresd was away", "job_id", id)
 			s.whole.put(id, cards)
 		}
@@ -218,16 +218,5 @@ func (s *Server) askWhole(jobID uint32) {
 		s.Log.Debug("whole cards of a job", "job_id", jobID, "error", err)
 		return
 	}
-	s.whole.put(jobID, s.uuidsOf(facts.WholeCards))
-}
-
-// uuidsOf are the cards of Slurm's indexes.
-func (s *Server) uuidsOf(indexes []int) []gpu.UUID {
-	var uuids []gpu.UUID
-	for _, c := range s.cards.Load().cards {
-		if slices.Contains(indexes, c.Index) {
-			uuids = append(uuids, c.UUID)
-		}
-	}
-	return uuids
+	s.whole.put(jobID, s.Cards.At(facts.WholeCards))
 }
