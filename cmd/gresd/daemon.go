@@ -96,7 +96,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	auditor := audit.New(audit.Parts{
 		Policy: cfg.Audit, Grants: grants, Driver: cards, Count: counts.Audited, Log: log,
 		Name:  func(uuid gpu.UUID) string { return srv.Cards.Name(uuid) },
-		Tell:  func(jobID uint32, text string) { srv.TellJob(jobID, text) },
+		Tell:  func(jobID uint32, text string) { srv.Outbox.TellJob(jobID, text) },
 		Whole: func(jobID uint32, uuid gpu.UUID) bool { return srv.MayHoldWhole(jobID, uuid) },
 	})
 	reports, err := past.Open(cfg.Paths.Past())

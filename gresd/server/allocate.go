@@ -90,12 +90,12 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		}
 		return s.notPlaced(ctx, w, facts, err)
 	}
-	s.unqueue(ctx, w, facts)
+	s.Outbox.Started(ctx, w.Conf, w.JobID, facts.Explained)
 	if err := s.awaitMPS(ctx, w.JobID); err != nil {
 		return s.refuse(w, facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
 	}
 	if waited > 0 {
-		s.tell(ctx, w, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", count(waited)))
+		s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", count(waited)))
 	}
 	return wire.Reply{OK: true, Result: wire.Granted, JobDir: placed}
 }
@@ -373,16 +373,16 @@ func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFact
 		// Before the requeue: Slurm changes no job that is on its way out.
 		times := s.sentBack(w.JobID)
 		if times != "" {
-			s.tell(ctx, w, fmt.Sprintf("%s (%s)", message, times))
+			s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("%s (%s)", message, times))
 		}
 		err := s.requeue(ctx, w)
 		if err == nil {
 			s.Log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", why)
 			if times == "" {
-				s.tell(ctx, w, message)
+				s.Outbox.Explain(ctx, w.Conf, w.JobID, message)
 			}
 			if errors.Is(why, cards.ErrSick) {
-				s.putOffJob(ctx, w)
+				s.Outbox.PutOff(ctx, w.Conf, w.JobID, w.Restart)
 			}
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
 		}

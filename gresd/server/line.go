@@ -15,7 +15,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // choose is place.Choose that leaves out the cards that are held for another
@@ -226,12 +225,4 @@ func (s *Server) haveRoom(job waiting.Job) bool {
 	cards := slices.DeleteFunc(slices.Clone(now.Cards), func(c gpu.Card) bool { return !slices.Contains(job.Held, c.UUID) })
 	_, err := place.Choose(cards, s.inUse(), job.Request, now.Distances)
 	return err == nil
-}
-
-// tell leaves words for the job's user in Slurm, or takes them away, "". Nothing
-// depends on them.
-func (s *Server) tell(ctx context.Context, w wire.Request, words string) {
-	if err := s.node.Slurm(w.Conf).Explain(ctx, w.JobID, words); err != nil {
-		s.Log.Warn("tell the user of a job", "job_id", w.JobID, "error", err)
-	}
 }

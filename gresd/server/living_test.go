@@ -95,7 +95,7 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 		t.Helper()
 		asked = 0
 		for range 10 {
-			s.tellNodes(t.Context())
+			s.Outbox.TellNodes(t.Context())
 		}
 		if asked != want {
 			t.Errorf("%s: %d questions, want %d", when, asked, want)

@@ -30,6 +30,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
@@ -82,10 +83,9 @@ type Server struct {
 	Parts
 	started time.Time
 	node    *node.Node
-	Cards   *cards.Cards  // of this node
-	ready   chan struct{} // closed after the first reconciliation
-
-	told told
+	Cards   *cards.Cards   // of this node
+	Outbox  *outbox.Outbox // what slurmctld is still to be told
+	ready   chan struct{}  // closed after the first reconciliation
 
 	unreconciled unreconciled
 
@@ -107,8 +107,6 @@ type Server struct {
 	whole wholeCards
 
 	pace, linePace node.Pace // of questions about jobs here, and in the line
-
-	queued queued
 
 	decisions decisions
 	lineMu    sync.Mutex
@@ -139,19 +137,14 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	}
 	s := &Server{
 		Parts: parts, started: time.Now(), node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log), ready: make(chan struct{}), reload: make(chan struct{}, 1),
-		lost: ledgerLost, told: told{wake: make(chan struct{}, 1)},
+		lost: ledgerLost,
 	}
 	s.compared.Store(&time.Time{})
 	if s.line, err = waiting.Open(cfg.Paths.Waiting(), cfg.Placement.Patience); err != nil {
 		return nil, err
 	}
-	if err = s.queued.open(cfg.Paths.Queued()); err != nil {
+	if s.Outbox, err = outbox.Open(parts.Config, s.Cards, here, parts.Grants, parts.Log); err != nil {
 		return nil, err
-	}
-	// A card that became well meanwhile is not told of any more.
-	if s.queued.any() && len(s.Health.Sick()) == 0 {
-		s.told.well.Store(true)
-		s.wakeTeller()
 	}
 	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: parts.Log})
 	if err != nil {
@@ -177,7 +170,7 @@ func (s *Server) ConfigChanged() {
 	case s.reload <- struct{}{}:
 	default:
 	}
-	s.wakeTeller()
+	s.Outbox.Wake()
 }
 
 // markPlacement makes or removes config.Paths.Ask.
@@ -203,7 +196,7 @@ func (s *Server) refreshCards() {
 func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func()) error {
 	var work sync.WaitGroup
 	work.Go(func() { s.accept(ctx, listener, &work) })
-	work.Go(func() { s.tellSlurm(ctx) })
+	work.Go(func() { s.Outbox.Run(ctx) })
 	work.Go(func() { s.Usage.Run(ctx) })
 
 	first := askStrays

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package outbox
 
 import (
 	"context"
@@ -17,7 +17,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // slurmctld does not know that a card is out of use, and gives a job that was
@@ -132,53 +131,59 @@ func (q *queued) save() error {
 	return nil
 }
 
-// putOffJob lets a requeued job wait longer than Slurm does.
-func (s *Server) putOffJob(ctx context.Context, w wire.Request) {
-	client := s.node.Slurm(w.Conf)
-	delay := delayOf(w.Restart)
+// Waits says whether a job is put off.
+func (o *Outbox) Waits() bool { return o.queued.any() }
+
+// PutOff lets a requeued job wait longer than Slurm does.
+func (o *Outbox) PutOff(ctx context.Context, conf string, jobID, restarts uint32) {
+	delay := delayOf(restarts)
 	if delay == 0 {
 		return
 	}
-	known, err := s.node.Settings(ctx, w.Conf)
+	known, err := o.node.Settings(ctx, conf)
 	earliest := known.CredentialLife + afterCredential
 	if err == nil {
-		err = client.Delay(ctx, w.JobID, max(delay, earliest))
+		err = o.node.Slurm(conf).Delay(ctx, jobID, max(delay, earliest))
 	}
 	if err != nil {
-		s.Log.Warn("a requeued job could not be put off", "job_id", w.JobID, "error", err)
+		o.log.Warn("a requeued job could not be put off", "job_id", jobID, "error", err)
 		return
 	}
-	s.logQueued(s.queued.add(w.JobID, putOff{w.Conf, time.Now(), earliest}))
+	o.logQueued(o.queued.add(jobID, putOff{conf, time.Now(), earliest}))
 }
 
-func (s *Server) logQueued(err error) {
+func (o *Outbox) logQueued(err error) {
 	if err != nil {
-		s.Log.Warn("jobs that were put off", "error", err)
+		o.log.Warn("jobs that were put off", "error", err)
 	}
 }
 
-// unqueue takes back what a job was told that has its grant now.
-func (s *Server) unqueue(ctx context.Context, w wire.Request, facts slurm.JobFacts) {
-	s.logQueued(s.queued.forget(w.JobID))
-	if facts.Explained && s.cfg().Placement.Mode != config.PlacementGresd {
-		s.tell(ctx, w, "")
+// Started takes back what a job was told that has its grant now; explained says that Slurm still
+// has words for its user.
+func (o *Outbox) Started(ctx context.Context, conf string, jobID uint32, explained bool) {
+	o.logQueued(o.queued.forget(jobID))
+	if explained && o.config.Get().Placement.Mode != config.PlacementGresd {
+		o.Explain(ctx, conf, jobID, "")
 	}
 }
 
-// retryQueued lets jobs that were put off start as soon as they can, after a card
-// became well. Those that slurmctld was not there for are tried again.
-func (s *Server) retryQueued(ctx context.Context) {
-	waiting := s.queued.all()
+// Retry lets jobs that were put off start as soon as they can, if a card became well. Those that
+// slurmctld was not there for are tried again.
+func (o *Outbox) Retry(ctx context.Context) {
+	if !o.well.Swap(false) {
+		return
+	}
+	waiting := o.queued.all()
 	for _, jobID := range slices.Sorted(maps.Keys(waiting)) {
 		job := waiting[jobID]
-		err := s.node.Slurm(job.Conf).Delay(ctx, jobID, job.left(time.Now()).Round(time.Second))
+		err := o.node.Slurm(job.Conf).Delay(ctx, jobID, job.left(time.Now()).Round(time.Second))
 		if errors.Is(err, slurm.ErrUnavailable) {
-			s.told.well.Store(true)
+			o.well.Store(true)
 			continue
 		}
 		if err != nil {
-			s.Log.Debug("start of a requeued job", "job_id", jobID, "error", err) // it runs, or has ended
+			o.log.Debug("start of a requeued job", "job_id", jobID, "error", err) // it runs, or has ended
 		}
-		s.logQueued(s.queued.forget(jobID))
+		o.logQueued(o.queued.forget(jobID))
 	}
 }
