@@ -120,7 +120,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 		return err
 	}
 	go checkSlurm(ctx, scontrol, log)
-	counts.Watch(srv.Snapshot)
+	counts.Watch(srv.Report.Snapshot)
 	monitor.OnChange(srv.CardChanged)
 	again.apply = []func(config.Config){
 		func(c config.Config) { _ = journal.SetLevel(&level, c.Log.Level) }, // validated
@@ -186,13 +186,13 @@ func serve(ctx context.Context, listener *net.UnixListener, cfg config.Config, s
 	judge := arbiter.NewRunner(grants, arbiterParams(cfg), cfg.Arbiter.Tick(), log)
 	judge.Except(srv.HeldByMPS)
 	judge.Measure(cardtime.New(cardOf(cards), log))
-	srv.SetWork(judge.Work)
+	srv.Report.SetWork(judge.Work)
 	measurer := arbiter.NewMeasurer(grants, cards, srv.Uncounted, log)
 	reclaimer := reclaim.New(grants, reclaim.Child(self, clearSlots), log)
 	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake(); auditor.Wake() })
 	parts.Go(func() { grants.Watch(ctx) })
 	parts.Go(func() { judge.Run(ctx) })
-	parts.Go(func() { srv.CountTime(ctx) })
+	parts.Go(func() { srv.Report.CountTime(ctx) })
 	parts.Go(func() { measurer.Run(ctx) })
 	parts.Go(func() { reclaimer.Run(ctx) })
 	parts.Go(func() { auditor.Run(ctx) })

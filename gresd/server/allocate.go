@@ -28,7 +28,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	ours, err := s.node.Enter(w.Node, w.Conf, w.Cluster, func() bool { return s.Ledger.Len() > 0 })
 	switch {
 	case err != nil:
-		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
+		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
 	case !ours:
 		return s.foreign(ctx, w)
 	}
@@ -47,9 +47,9 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	switch {
 	case err == nil:
 	case errors.Is(err, slurm.ErrNoJob):
-		return userError("vgpu: grant: job %d: slurmctld does not know this job", w.JobID)
+		return wire.UserError("vgpu: grant: job %d: slurmctld does not know this job", w.JobID)
 	case errors.Is(err, slurm.ErrUnavailable):
-		return busyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
+		return wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
 	default:
 		// What scontrol prints holds the user's own words, and no user may
 		// drain a node with them.
@@ -59,7 +59,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 		// A task of a job that was sent back can still be started, while slurmd
 		// learns of it. The job holds nothing then, and looks like one without a share.
 		if facts.State != "RUNNING" && facts.State != "SUSPENDED" {
-			return userError("vgpu: grant: job %d: it is %s: want a running job", w.JobID, facts.State)
+			return wire.UserError("vgpu: grant: job %d: it is %s: want a running job", w.JobID, facts.State)
 		}
 		w.Restart = facts.Restarts // a task cannot know it yet
 	}
@@ -75,7 +75,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	}
 
 	if why, err := s.splitUnasked(ctx, w, facts, req); err != nil {
-		return busyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
+		return wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
 	} else if why != nil {
 		return s.noRoom(ctx, w, facts, why)
 	}
@@ -104,16 +104,16 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 func (s *Server) notPlaced(ctx context.Context, w wire.Request, facts slurm.JobFacts, why error) wire.Reply {
 	switch {
 	case errors.Is(why, errNoTurn):
-		return busyError("vgpu: place: job %d: %v", w.JobID, why)
+		return wire.BusyError("vgpu: place: job %d: %v", w.JobID, why)
 	case errors.Is(why, errLeft):
 		s.leaveLine(w.JobID)
-		return userError("vgpu: place: job %d: %v", w.JobID, why)
+		return wire.UserError("vgpu: place: job %d: %v", w.JobID, why)
 	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick):
 		return s.noRoom(ctx, w, facts, why)
 	case isMistake(why):
 		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, why))
 	}
-	return nodeError("vgpu: grant: job %d: %v", w.JobID, why)
+	return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, why)
 }
 
 func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
@@ -340,7 +340,7 @@ func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
 		err = s.Ledger.Commit(rec)
 	}
 	if err != nil {
-		return nodeError("vgpu: grant: job %d: %v", w.JobID, err), true
+		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err), true
 	}
 	if rec.State == ledger.Refused {
 		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason, JobDir: s.Grants.Dir(w.JobID)}, true
@@ -405,7 +405,7 @@ func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wir
 		err = whileFull(func() error { return s.Grants.Refuse(rec.JobID, rec.UID, reason) })
 	}
 	if err != nil {
-		return nodeError("vgpu: grant: job %d: %v", w.JobID, err)
+		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
 	}
 	s.Log.Info("refused", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
 	return wire.Reply{OK: true, Result: wire.Refused, Message: reason, JobDir: s.Grants.Dir(rec.JobID)}
@@ -424,9 +424,9 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	if s.whole.forget(jobID) {
 		s.room.changed()
 	}
-	s.noteUsage(jobID)
+	s.Report.Ended(jobID)
 	if err := s.drop(jobID); err != nil {
-		return nodeError("vgpu: release: job %d: %v", jobID, err)
+		return wire.NodeError("vgpu: release: job %d: %v", jobID, err)
 	}
 	if !known {
 		return wire.Reply{OK: true, Result: wire.None}

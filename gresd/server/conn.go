@@ -48,7 +48,7 @@ func (l *limits) add(conn net.Conn, uid uint32) error {
 	if l.open == nil {
 		l.byUID, l.open = map[uint32]int{}, map[net.Conn]struct{}{}
 	}
-	trusted := isRoot(uid)
+	trusted := wire.IsRoot(uid)
 	switch {
 	case l.done:
 		return errors.New("gresd is stopping")
@@ -74,7 +74,7 @@ func (l *limits) remove(conn net.Conn, uid uint32) {
 	if l.byUID[uid]--; l.byUID[uid] == 0 {
 		delete(l.byUID, uid)
 	}
-	if !isRoot(uid) {
+	if !wire.IsRoot(uid) {
 		l.users--
 	}
 }
@@ -89,9 +89,6 @@ func (l *limits) closeAll() {
 		_ = conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
-
-// isRoot also trusts gresd's own user, who could change its files anyway.
-func isRoot(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
 
 // listen makes the socket. One that a killed gresd left is replaced; the lock
 // on the ledger is what keeps two daemons apart.
@@ -138,7 +135,7 @@ func (s *Server) accept(ctx context.Context, listener *net.UnixListener, work *s
 		if err != nil {
 			// The socket's buffer takes these few bytes without waiting.
 			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			_ = wire.WriteReply(conn, userError("vgpu: gresd: connection: %v", err))
+			_ = wire.WriteReply(conn, wire.UserError("vgpu: gresd: connection: %v", err))
 			_ = conn.Close()
 			continue
 		}
@@ -166,7 +163,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred) 
 		case errors.As(err, &netErr), isEOF(err):
 			return
 		default:
-			s.answer(conn, userError("vgpu: gresd: request: %v", err))
+			s.answer(conn, wire.UserError("vgpu: gresd: request: %v", err))
 			return
 		}
 		if !s.rates.wait(ctx, cred.UID, req.Op) {
@@ -204,18 +201,18 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 	defer cancel()
 	switch req.Op {
 	case wire.OpCordon, wire.OpUncordon:
-		if !isRoot(cred.UID) {
-			return userError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
+		if !wire.IsRoot(cred.UID) {
+			return wire.UserError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
 		}
 		return s.cordon(req)
 	case wire.OpGrant, wire.OpRelease, wire.OpSet:
-		if !isRoot(cred.UID) {
-			return userError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
+		if !wire.IsRoot(cred.UID) {
+			return wire.UserError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
 		}
 		select { // the ledger must have been compared with the world
 		case <-s.ready:
 		case <-ctx.Done():
-			return busyError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
+			return wire.BusyError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
 		}
 		rep := s.change(ctx, req)
 		if rep.Kind == wire.KindNode { // Slurm drains the node for it, and says no more than that
@@ -223,22 +220,17 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		}
 		return rep
 	case wire.OpStatus:
-		st := s.status(isRoot(cred.UID))
-		s.addCardRates(ctx, st.Cards)
+		st := s.Report.Status(ctx, wire.IsRoot(cred.UID))
+		st.Ready = s.isReady()
 		return wire.Reply{OK: true, Status: st}
 	case wire.OpJobs:
-		jobs := s.jobs(req.Processes)
-		s.addJobRates(ctx, jobs)
-		if !isRoot(cred.UID) {
-			jobs = ofUser(jobs, cred.UID)
-		}
-		return wire.Reply{OK: true, Jobs: jobs}
+		return wire.Reply{OK: true, Jobs: s.Report.Jobs(ctx, cred, req.Processes)}
 	case wire.OpExplain:
 		return s.explain(req, cred)
 	case wire.OpReport:
-		return s.report(req.JobID, cred)
+		return s.Report.Job(req.JobID, cred)
 	case wire.OpTopo:
-		return s.topo()
+		return s.Report.Topology()
 	case wire.OpEnded:
 		return s.ended(req.JobID, cred)
 	default: // ping; the decoder lets no other through
@@ -268,17 +260,4 @@ func resultName(rep wire.Reply) string {
 		return "error"
 	}
 	return string(rep.Result)
-}
-
-func userError(format string, args ...any) wire.Reply {
-	return wire.Reply{Kind: wire.KindUser, Message: fmt.Sprintf(format, args...)}
-}
-
-// busyError is of what may be known later.
-func busyError(format string, args ...any) wire.Reply {
-	return wire.Reply{Kind: wire.KindBusy, Message: fmt.Sprintf(format, args...)}
-}
-
-func nodeError(format string, args ...any) wire.Reply {
-	return wire.Reply{Kind: wire.KindNode, Message: fmt.Sprintf(format, args...)}
 }

@@ -31,9 +31,9 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 	if !decided {
 		uid = rec.UID
 	}
-	if !decided && !known || !isRoot(cred.UID) && uid != cred.UID {
+	if !decided && !known || !wire.IsRoot(cred.UID) && uid != cred.UID {
 		// The same words for a job that is not there and for somebody else's.
-		return userError("vgpu: explain: job %d: want a job of yours that was placed on this node; "+
+		return wire.UserError("vgpu: explain: job %d: want a job of yours that was placed on this node; "+
 			"what would be decided now is told for a request, for example vgpuctl explain --gres=vgpu:30", jobID)
 	}
 	e := &wire.Explanation{JobID: jobID, Placement: s.cfg().Placement.Mode, Cards: []wire.CardVerdict{}}
@@ -57,7 +57,7 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 func (s *Server) explainRequest(w wire.Request, cred wire.Cred) wire.Reply {
 	cardType, req, err := s.asked(w)
 	if err != nil {
-		return userError("vgpu: explain: %v", err)
+		return wire.UserError("vgpu: explain: %v", err)
 	}
 	e := &wire.Explanation{Request: written(req), Placement: s.cfg().Placement.Mode}
 	d, err := s.wouldPlace(cardType, req)
@@ -195,7 +195,7 @@ func (s *Server) verdicts(d place.Decision) []wire.CardVerdict {
 // nameJobs adds the jobs on each card that the asker may see.
 func (s *Server) nameJobs(cards []wire.CardVerdict, cred wire.Cred) {
 	for _, rec := range s.Ledger.List() {
-		if rec.State != ledger.Granted || !isRoot(cred.UID) && rec.UID != cred.UID {
+		if rec.State != ledger.Granted || !wire.IsRoot(cred.UID) && rec.UID != cred.UID {
 			continue
 		}
 		for _, held := range rec.Placement.Cards {

@@ -20,11 +20,11 @@ func (s *Server) foreign(ctx context.Context, w wire.Request) wire.Reply {
 		return none
 	}
 	if w.Node == "" { // a task asks, and it is not known where to ask about it
-		return userError("vgpu: grant: job %d is of cluster %s, and jobs of cluster %s have shares on this node", w.JobID, w.Cluster, s.node.Cluster())
+		return wire.UserError("vgpu: grant: job %d is of cluster %s, and jobs of cluster %s have shares on this node", w.JobID, w.Cluster, s.node.Cluster())
 	}
 	facts, err := s.facts(ctx, w)
 	if err != nil {
-		return busyError("vgpu: grant: job %d of cluster %s: ask slurmctld: %v", w.JobID, w.Cluster, err)
+		return wire.BusyError("vgpu: grant: job %d of cluster %s: ask slurmctld: %v", w.JobID, w.Cluster, err)
 	}
 	if !s.holdsShare(facts, request.HasToken(facts.Comment)) {
 		return none
@@ -39,5 +39,5 @@ func (s *Server) foreign(ctx context.Context, w wire.Request) wire.Reply {
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
 		}
 	}
-	return userError("%s", message)
+	return wire.UserError("%s", message)
 }

@@ -344,7 +344,7 @@ func (n *testNode) start() *testNode {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	s.SetWork(n.work)
+	s.Report.SetWork(n.work)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	listener, err := Listen(n.cfg.Paths.Socket())

@@ -36,12 +36,12 @@ func (s *Server) CardChanged(c health.Change) {
 func (s *Server) cordon(w wire.Request) wire.Reply {
 	uuid, found := s.Cards.Find(w.Card)
 	if !found {
-		return userError("vgpu: %s: card %q: want one of this node, by index or UUID, for example %s", w.Op, w.Card, s.Cards.Example())
+		return wire.UserError("vgpu: %s: card %q: want one of this node, by index or UUID, for example %s", w.Op, w.Card, s.Cards.Example())
 	}
 	name := s.Cards.Name(uuid)
 	if w.Op == wire.OpCordon {
 		if err := s.Health.Cordon(uuid, w.Reason); err != nil {
-			return nodeError("vgpu: cordon: card %s: it is out of use until gresd restarts: %v", name, err)
+			return wire.NodeError("vgpu: cordon: card %s: it is out of use until gresd restarts: %v", name, err)
 		}
 		jobs := s.inUse()[uuid].Jobs
 		return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf(
@@ -49,7 +49,7 @@ func (s *Server) cordon(w wire.Request) wire.Reply {
 	}
 	was, err := s.Health.Uncordon(uuid)
 	if err != nil {
-		return nodeError("vgpu: uncordon: card %s: %v", name, err)
+		return wire.NodeError("vgpu: uncordon: card %s: %v", name, err)
 	}
 	if !was {
 		return wire.Reply{OK: true, Result: wire.None, Message: fmt.Sprintf("card %s: was not cordoned", name)}

@@ -99,7 +99,7 @@ func TestFailedComparisonsAreAProblem(t *testing.T) {
 	n := newTestNode(t).start()
 	n.want(n.job(7, 30), wire.Granted)
 	shown := func() bool {
-		return slices.ContainsFunc(n.status(false).Problems, func(p string) bool { return strings.Contains(p, "could not be compared") })
+		return slices.ContainsFunc(n.Report.Status(t.Context(), false).Problems, func(p string) bool { return strings.Contains(p, "could not be compared") })
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
 	for i := range manyFailed {
@@ -109,7 +109,7 @@ func TestFailedComparisonsAreAProblem(t *testing.T) {
 		n.reconcile(t.Context(), askAll)
 	}
 	if !shown() {
-		t.Errorf("no problem after %d: %q", manyFailed, n.status(false).Problems)
+		t.Errorf("no problem after %d: %q", manyFailed, n.Report.Status(t.Context(), false).Problems)
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = false })
 	if n.reconcile(t.Context(), askAll); shown() {

@@ -70,7 +70,7 @@ func (r *rates) take(uid uint32, cost time.Duration, now time.Time) time.Duratio
 
 // wait returns when a request of a user may be served; false when ctx is done before.
 func (r *rates) wait(ctx context.Context, uid uint32, op wire.Op) bool {
-	if isRoot(uid) {
+	if wire.IsRoot(uid) {
 		return true
 	}
 	delay := r.take(uid, costOf(op), time.Now())

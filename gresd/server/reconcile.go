@@ -106,7 +106,7 @@ func (s *Server) releaseIfOf(jobID uint32, created time.Time) error {
 	}
 	s.Log.Info("released: the job has ended", "job_id", jobID)
 	s.Observer.Corrected(string(Released))
-	s.noteUsage(jobID)
+	s.Report.Ended(jobID)
 	return s.drop(jobID)
 }
 

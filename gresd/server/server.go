@@ -23,7 +23,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -33,6 +32,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 )
@@ -51,12 +51,6 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Commands are Slurm's, as gresd finds them.
-type Commands interface {
-	Scontrol() string // its path; "" where it is not found
-	Problem() string  // why they do not work; "" if they do
-}
-
 // Parts are what a server is made of. All but Problems, Commands, Samples, Usage and Past must be set.
 type Parts struct {
 	Config    *config.InForce
@@ -68,9 +62,9 @@ type Parts struct {
 	Costs     *probe.Costs
 	Observer  Observer
 	Health    cards.Health
-	Samples   Samples
+	Samples   report.Samples    // nil: not known
 	Problems  []func() []string // what else an administrator should look at
-	Commands  Commands          // nil: not known
+	Commands  report.Commands   // nil: not known
 	Private   []func() []string // and what names jobs or processes of users: for root alone
 	Usage     *usage.Writer     // nil: what jobs have used is not written down
 	Past      *past.Store       // nil: what jobs did is not kept
@@ -81,11 +75,11 @@ type Parts struct {
 // Server serves the socket. Make it with [New], then call [Server.Run].
 type Server struct {
 	Parts
-	started time.Time
-	node    *node.Node
-	Cards   *cards.Cards   // of this node
-	Outbox  *outbox.Outbox // what slurmctld is still to be told
-	ready   chan struct{}  // closed after the first reconciliation
+	node   *node.Node
+	Cards  *cards.Cards     // of this node
+	Outbox *outbox.Outbox   // what slurmctld is still to be told
+	Report *report.Reporter // what is told of cards and jobs
+	ready  chan struct{}    // closed after the first reconciliation
 
 	unreconciled unreconciled
 
@@ -120,11 +114,6 @@ type Server struct {
 	mps *mps.Manager
 
 	reload chan struct{} // the cards are to be read anew
-
-	work func(arbiter.Key) (arbiter.Work, bool) // nil: not known
-
-	lately lately
-	spent  spent
 }
 
 // New returns a server that has read the cards once. ledgerLost says that
@@ -136,7 +125,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		Parts: parts, started: time.Now(), node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log), ready: make(chan struct{}), reload: make(chan struct{}, 1),
+		Parts: parts, node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log), ready: make(chan struct{}), reload: make(chan struct{}, 1),
 		lost: ledgerLost,
 	}
 	s.compared.Store(&time.Time{})
@@ -156,6 +145,12 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if s.lost {
 		s.survivors = slices.Sorted(slices.Values(s.Steps.Jobs()))
 	}
+	s.Report = report.New(report.Parts{
+		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.HeldByMPS,
+		Samples: parts.Samples, Commands: parts.Commands, Usage: parts.Usage, Past: parts.Past, Version: parts.Version, Log: parts.Log,
+		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.Cards.Problems}, parts.Problems),
+		Private:  slices.Concat(parts.Private, []func() []string{s.mps.Problems}),
+	})
 	s.Grants.SetEnvironment(s.environment)
 	return s, nil
 }
@@ -260,4 +255,14 @@ func (s *Server) reconcile(ctx context.Context, whom asking) {
 func (s *Server) Alive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+}
+
+// isReady says whether the ledger was compared with the world.
+func (s *Server) isReady() bool {
+	select {
+	case <-s.ready:
+		return true
+	default:
+		return false
+	}
 }

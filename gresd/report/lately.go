@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package report
 
 import (
 	"context"
@@ -45,15 +45,15 @@ type rate struct{ compute, wait *float64 }
 
 // latest returns the rates of all jobs. The lock also makes askers wait for the
 // one who measures, so that they share its answer.
-func (s *Server) latest(ctx context.Context) map[cardOfJob]rate {
-	l := &s.lately
+func (r *Reporter) latest(ctx context.Context) map[cardOfJob]rate {
+	l := &r.lately
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	age := time.Since(l.at)
 	if age < ratesFor {
 		return l.rates
 	}
-	views := s.views()
+	views := r.views()
 	if age > staleAfter && len(views) > 0 {
 		l.at, l.waited = time.Now(), waitedOf(views)
 		select {
@@ -61,23 +61,23 @@ func (s *Server) latest(ctx context.Context) map[cardOfJob]rate {
 			return nil
 		case <-time.After(firstSpan):
 		}
-		views = s.views()
+		views = r.views()
 	}
 	now := time.Now()
 	waited, rates := waitedOf(views), map[cardOfJob]rate{}
-	samples := s.samples(s.Cards.IDs())
+	samples := r.samples(r.Cards.IDs())
 	for job, view := range views {
 		for i, card := range view.Cards {
 			uuid := gpu.UUID(card.UUID)
 			key := cardOfJob{job, uuid}
-			r := rate{compute: percentOf(view, i, samples[uuid])}
+			got := rate{compute: percentOf(view, i, samples[uuid])}
 			if before, known := l.waited[key]; known && waited[key] >= before && now.After(l.at) {
 				percent := 100 * float64(waited[key]-before) / float64(now.Sub(l.at))
 				// The job's user can write any number: none is above this.
 				percent = min(percent, 100*float64(max(1, len(view.Slots))*threads))
-				r.wait = &percent
+				got.wait = &percent
 			}
-			rates[key] = r
+			rates[key] = got
 		}
 	}
 	l.at, l.waited, l.rates = now, waited, rates
@@ -87,10 +87,10 @@ func (s *Server) latest(ctx context.Context) map[cardOfJob]rate {
 // threads of one process that are believed to wait at once.
 const threads = 64
 
-func (s *Server) views() map[uint32]libvgpu.CacheView {
+func (r *Reporter) views() map[uint32]libvgpu.CacheView {
 	views := map[uint32]libvgpu.CacheView{}
-	for _, rec := range s.Ledger.List() {
-		view, err := s.Grants.Cache(rec.JobID, 0)
+	for _, rec := range r.Ledger.List() {
+		view, err := r.Grants.Cache(rec.JobID, 0)
 		if err != nil || len(view.Cards) != len(rec.Placement.Cards) {
 			continue
 		}
@@ -131,37 +131,37 @@ func percentOf(view libvgpu.CacheView, card int, lately sample.Card) *float64 {
 	return &sum
 }
 
-func (s *Server) addJobRates(ctx context.Context, jobs []wire.Job) {
-	rates := s.latest(ctx)
+func (r *Reporter) addJobRates(ctx context.Context, jobs []wire.Job) {
+	rates := r.latest(ctx)
 	for _, job := range jobs {
 		for i := range job.Cards {
 			c := &job.Cards[i]
-			r := rates[cardOfJob{job.JobID, gpu.UUID(c.UUID)}]
-			c.ComputePercent, c.WaitPercent = r.compute, r.wait
+			got := rates[cardOfJob{job.JobID, gpu.UUID(c.UUID)}]
+			c.ComputePercent, c.WaitPercent = got.compute, got.wait
 		}
 	}
 }
 
-func (s *Server) addCardRates(ctx context.Context, cards []wire.Card) {
-	rates := s.latest(ctx)
+func (r *Reporter) addCardRates(ctx context.Context, cards []wire.Card) {
+	rates := r.latest(ctx)
 	for i := range cards {
 		c := &cards[i]
 		var sum float64
 		known := true
-		for key, r := range rates {
+		for key, got := range rates {
 			if key.card != gpu.UUID(c.UUID) {
 				continue
 			}
-			if r.wait != nil && *r.wait >= waitsFrom {
+			if got.wait != nil && *got.wait >= waitsFrom {
 				c.Waiting++
 			}
-			if r.compute == nil {
+			if got.compute == nil {
 				known = false
 				continue
 			}
-			sum += *r.compute
+			sum += *got.compute
 		}
-		if known && s.Samples != nil {
+		if known && r.Samples != nil {
 			sum = min(sum, 100)
 			c.ComputePercent = &sum
 		}

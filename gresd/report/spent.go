@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package report
 
 import (
 	"context"
@@ -30,59 +30,60 @@ type spent struct {
 
 // CountTime adds up the GPU time of jobs until ctx is done. Where no process has work, the
 // driver is not asked.
-func (s *Server) CountTime(ctx context.Context) {
+func (r *Reporter) CountTime(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(beat.Next(spentEvery)):
-			s.countTime(ctx, time.Now())
+			r.Count(ctx, time.Now())
 		}
 	}
 }
 
-func (s *Server) countTime(ctx context.Context, now time.Time) {
-	records := s.Ledger.List()
+// Count is what CountTime does again and again.
+func (r *Reporter) Count(ctx context.Context, now time.Time) {
+	records := r.Ledger.List()
 	var rates map[cardOfJob]rate
-	if s.someWork(records) {
-		rates = s.latest(ctx)
+	if r.someWork(records) {
+		rates = r.latest(ctx)
 	}
-	bounds := s.boundNow(records)
+	bounds := r.boundNow(records)
 	there, byMPS := map[uint32]bool{}, map[uint32]bool{}
 	for _, rec := range records {
-		there[rec.JobID], byMPS[rec.JobID] = true, s.HeldByMPS(rec.JobID)
+		there[rec.JobID], byMPS[rec.JobID] = true, r.ByMPS(rec.JobID)
 	}
-	s.spent.mu.Lock()
-	defer s.spent.mu.Unlock()
-	span := min(now.Sub(s.spent.at), 2*spentEvery) // a gresd that was stopped does not know
-	if s.spent.jobs == nil {
-		s.spent.jobs, s.spent.bound, span = map[cardOfJob]time.Duration{}, map[cardOfJob]map[string]time.Duration{}, 0
+	r.spent.mu.Lock()
+	defer r.spent.mu.Unlock()
+	span := min(now.Sub(r.spent.at), 2*spentEvery) // a gresd that was stopped does not know
+	if r.spent.jobs == nil {
+		r.spent.jobs, r.spent.bound, span = map[cardOfJob]time.Duration{}, map[cardOfJob]map[string]time.Duration{}, 0
 	}
-	s.spent.at = now
-	for key, r := range rates {
-		if r.compute != nil && !byMPS[key.job] {
-			s.spent.jobs[key] += time.Duration(*r.compute / 100 * float64(span))
+	r.spent.at = now
+	for key, got := range rates {
+		if got.compute != nil && !byMPS[key.job] {
+			r.spent.jobs[key] += time.Duration(*got.compute / 100 * float64(span))
 		}
 	}
 	for key, word := range bounds {
-		if s.spent.bound[key] == nil {
-			s.spent.bound[key] = map[string]time.Duration{}
+		if r.spent.bound[key] == nil {
+			r.spent.bound[key] = map[string]time.Duration{}
 		}
-		s.spent.bound[key][word] += span
+		r.spent.bound[key][word] += span
 	}
-	maps.DeleteFunc(s.spent.bound, func(key cardOfJob, _ map[string]time.Duration) bool { return !there[key.job] })
-	maps.DeleteFunc(s.spent.jobs, func(key cardOfJob, _ time.Duration) bool { return !there[key.job] })
+	maps.DeleteFunc(r.spent.bound, func(key cardOfJob, _ map[string]time.Duration) bool { return !there[key.job] })
+	maps.DeleteFunc(r.spent.jobs, func(key cardOfJob, _ time.Duration) bool { return !there[key.job] })
 }
 
 // boundNow is what bounds each job that has work on a card.
-func (s *Server) boundNow(records []ledger.Record) map[cardOfJob]string {
+func (r *Reporter) boundNow(records []ledger.Record) map[cardOfJob]string {
 	bounds := map[cardOfJob]string{}
 	for _, rec := range records {
 		for _, card := range rec.Placement.Cards {
-			if s.work == nil {
+			if r.work == nil {
 				continue
 			}
-			if w, known := s.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy && w.Bound != "" {
+			if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy && w.Bound != "" {
 				bounds[cardOfJob{rec.JobID, card.UUID}] = string(w.Bound)
 			}
 		}
@@ -91,13 +92,13 @@ func (s *Server) boundNow(records []ledger.Record) map[cardOfJob]string {
 }
 
 // someWork says whether a process of some job has work on a card, or that nobody knows.
-func (s *Server) someWork(records []ledger.Record) bool {
+func (r *Reporter) someWork(records []ledger.Record) bool {
 	for _, rec := range records {
 		for _, card := range rec.Placement.Cards {
-			if s.work == nil {
+			if r.work == nil {
 				return true
 			}
-			if w, known := s.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy {
+			if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy {
 				return true
 			}
 		}
@@ -107,8 +108,8 @@ func (s *Server) someWork(records []ledger.Record) bool {
 
 // gpuTime is what a job had of a card: what it was charged, or what the driver saw, for each
 // of them knows only a part where gates open and shut.
-func (s *Server) gpuTime(job uint32, card gpu.UUID, chargedNS uint64) time.Duration {
-	s.spent.mu.Lock()
-	defer s.spent.mu.Unlock()
-	return max(time.Duration(min(chargedNS, 1<<62)), s.spent.jobs[cardOfJob{job, card}])
+func (r *Reporter) gpuTime(job uint32, card gpu.UUID, chargedNS uint64) time.Duration {
+	r.spent.mu.Lock()
+	defer r.spent.mu.Unlock()
+	return max(time.Duration(min(chargedNS, 1<<62)), r.spent.jobs[cardOfJob{job, card}])
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package report
 
 import (
 	"fmt"
@@ -21,22 +21,21 @@ type Samples interface {
 	Cards([]gpu.UUID) map[gpu.UUID]sample.Card
 }
 
-// SetWork sets what tells of the work of jobs. It must be called before
-// [Server.Run].
-func (s *Server) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { s.work = work }
+// SetWork sets what tells of the work of jobs. It must be called before anybody is told.
+func (r *Reporter) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { r.work = work }
 
 // samples asks about cards; none where there is nobody to ask.
-func (s *Server) samples(uuids []gpu.UUID) map[gpu.UUID]sample.Card {
-	if s.Samples == nil {
+func (r *Reporter) samples(uuids []gpu.UUID) map[gpu.UUID]sample.Card {
+	if r.Samples == nil {
 		return nil
 	}
-	return s.Samples.Cards(uuids)
+	return r.Samples.Cards(uuids)
 }
 
 // cardsInUse are the cards with what they do.
-func (s *Server) cardsInUse() []wire.Card {
-	cards := s.cardList()
-	samples := s.samples(s.Cards.IDs())
+func (r *Reporter) cardsInUse() []wire.Card {
+	cards := r.cardList()
+	samples := r.samples(r.Cards.IDs())
 	for i, c := range cards {
 		got, known := samples[gpu.UUID(c.UUID)]
 		if !known {
@@ -55,17 +54,17 @@ func (s *Server) cardsInUse() []wire.Card {
 const deprivedFor = 10 * time.Second
 
 // deprived are problems for an administrator.
-func (s *Server) deprived() (problems []string) {
-	if s.work == nil {
+func (r *Reporter) deprived() (problems []string) {
+	if r.work == nil {
 		return nil
 	}
-	for _, rec := range s.Ledger.List() {
+	for _, rec := range r.Ledger.List() {
 		for _, c := range rec.Placement.Cards {
-			w, known := s.work(arbiter.Key{JobID: rec.JobID, Card: c.UUID})
+			w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: c.UUID})
 			if known && w.Deprived >= deprivedFor {
 				problems = append(problems, fmt.Sprintf("job %d has had %.0f%% of the time of card %s for %v, of a share of %d%%: "+
 					"it waits for turns of its neighbours; fewer jobs beside it, or a higher priority for it, would help",
-					rec.JobID, 100*w.Had, s.Cards.Name(c.UUID), w.Deprived.Round(time.Second), c.Cores))
+					rec.JobID, 100*w.Had, r.Cards.Name(c.UUID), w.Deprived.Round(time.Second), c.Cores))
 			}
 		}
 	}
@@ -73,9 +72,9 @@ func (s *Server) deprived() (problems []string) {
 }
 
 // unwatched are processes in which libvgpu could start no thread, in words.
-func (s *Server) unwatched() (problems []string) {
-	for _, rec := range s.Ledger.List() {
-		view, err := s.Grants.Cache(rec.JobID, viewAge)
+func (r *Reporter) unwatched() (problems []string) {
+	for _, rec := range r.Ledger.List() {
+		view, err := r.Grants.Cache(rec.JobID, viewAge)
 		if err != nil {
 			continue // another look says it
 		}
@@ -91,7 +90,7 @@ func (s *Server) unwatched() (problems []string) {
 }
 
 // samplesOfJobs asks about the cards on which jobs have a share.
-func (s *Server) samplesOfJobs(records []ledger.Record) map[gpu.UUID]sample.Card {
+func (r *Reporter) samplesOfJobs(records []ledger.Record) map[gpu.UUID]sample.Card {
 	var uuids []gpu.UUID
 	for _, rec := range records {
 		for _, c := range rec.Placement.Cards {
@@ -99,11 +98,11 @@ func (s *Server) samplesOfJobs(records []ledger.Record) map[gpu.UUID]sample.Card
 		}
 	}
 	slices.Sort(uuids)
-	return s.samples(slices.Compact(uuids))
+	return r.samples(slices.Compact(uuids))
 }
 
 // askedOf is what the user wrote, for the i-th card of a job.
-func (s *Server) askedOf(rec ledger.Record, i int) wire.JobUse {
+func (r *Reporter) askedOf(rec ledger.Record, i int) wire.JobUse {
 	held, req := rec.Placement.Cards[i], rec.Request
 	use := wire.JobUse{AskedShare: uint32(held.Share)}
 	if req.Share != 0 { // else the shards are what was asked for
@@ -117,7 +116,7 @@ func (s *Server) askedOf(rec ledger.Record, i int) wire.JobUse {
 	case req.Memory.Bytes != 0:
 		use.AskedBytes = ptr(uint64(req.Memory.Bytes))
 	case req.Memory.Percent != 0:
-		if card, here := s.Cards.Of(held.UUID); here {
+		if card, here := r.Cards.Of(held.UUID); here {
 			use.AskedBytes = ptr(uint64(card.MemoryShare(gpu.Share(req.Memory.Percent))))
 		}
 	}
@@ -126,10 +125,10 @@ func (s *Server) askedOf(rec ledger.Record, i int) wire.JobUse {
 
 // jobUse is what a job asked for and does on its i-th card. view is nil where
 // its cache cannot be read.
-func (s *Server) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card sample.Card, processes bool) wire.JobUse {
-	use := s.askedOf(rec, i)
-	if s.work != nil {
-		if w, known := s.work(arbiter.Key{JobID: rec.JobID, Card: rec.Placement.Cards[i].UUID}); known {
+func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card sample.Card, processes bool) wire.JobUse {
+	use := r.askedOf(rec, i)
+	if r.work != nil {
+		if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: rec.Placement.Cards[i].UUID}); known {
 			use.Busy, use.IdleSeconds = &w.Busy, ptr(w.Idle.Seconds())
 			if w.TakesTurns {
 				use.Turns = &w.Turns
@@ -150,7 +149,7 @@ func (s *Server) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card 
 	use.ContextBytes, use.ModuleBytes = &c.Context, &c.Module
 	use.Waits, use.Refused, use.WaitSeconds = &c.Budget.Waits, &c.Budget.Refused, ptr(float64(c.Budget.WaitNS)/1e9)
 	// MPS computes in its server's name: what its clients have is not known.
-	byMPS := s.HeldByMPS(rec.JobID)
+	byMPS := r.ByMPS(rec.JobID)
 	sum, known := 0.0, !byMPS
 	for _, slot := range view.Slots {
 		if !slot.Alive || slot.Cards[i].Contexts == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package report
 
 import (
 	"slices"
@@ -9,12 +9,13 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func (s *Server) topo() wire.Reply {
-	t := s.Cards.Now().Topology
+// Topology tells how the cards are joined, and what is in use of them.
+func (r *Reporter) Topology() wire.Reply {
+	t := r.Cards.Now().Topology
 	if t == nil {
-		return nodeError("vgpu: gresd: topo: the driver has not told how the cards are joined: see gresd's log")
+		return wire.NodeError("vgpu: gresd: topo: the driver has not told how the cards are joined: see gresd's log")
 	}
-	return wire.Reply{OK: true, Topology: topologyOf(t, s.cardList())}
+	return wire.Reply{OK: true, Topology: topologyOf(t, r.cardList())}
 }
 
 // topologyOf writes a topology for the wire, with the use of its cards.
