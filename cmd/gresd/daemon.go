@@ -34,6 +34,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 )
 
@@ -62,7 +63,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	if err := os.MkdirAll(cfg.Paths.RunDir, 0o755); err != nil {
 		return err
 	}
-	listener, err := server.Listen(cfg.Paths.Socket())
+	listener, err := socket.Listen(cfg.Paths.Socket())
 	if err != nil {
 		return err
 	}

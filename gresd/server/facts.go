@@ -3,8 +3,6 @@
 package server
 
 import (
-	"errors"
-	"io"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -63,5 +61,3 @@ func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
 }
 
 func isAlive(slot libvgpu.SlotView) bool { return slot.Alive }
-
-func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }

@@ -28,6 +28,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -347,7 +348,7 @@ func (n *testNode) start() *testNode {
 	s.Report.SetWork(n.work)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	listener, err := Listen(n.cfg.Paths.Socket())
+	listener, err := socket.Listen(n.cfg.Paths.Socket())
 	if err != nil {
 		n.t.Fatal(err)
 	}

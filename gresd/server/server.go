@@ -33,6 +33,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 )
@@ -96,8 +97,6 @@ type Server struct {
 	// survivors are the jobs that had a process when this gresd started and found no ledger.
 	survivors []uint32
 
-	conns limits
-	rates rates
 	whole wholeCards
 
 	pace, linePace node.Pace // of questions about jobs here, and in the line
@@ -186,11 +185,11 @@ func (s *Server) refreshCards() {
 	s.room.changed()
 }
 
-// Run serves at a socket of [Listen] until ctx is done, and closes it. It calls ready once, when
+// Run serves at a socket of [socket.Listen] until ctx is done, and closes it. It calls ready once, when
 // requests are served from a ledger that was compared with the world.
 func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func()) error {
 	var work sync.WaitGroup
-	work.Go(func() { s.accept(ctx, listener, &work) })
+	work.Go(func() { socket.Serve(ctx, listener, s.dispatch, s.Log) })
 	work.Go(func() { s.Outbox.Run(ctx) })
 	work.Go(func() { s.Usage.Run(ctx) })
 
@@ -216,8 +215,6 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 			timer.Reset(node.Around(node.Often))
 		}
 	}
-	_ = listener.Close()
-	s.conns.closeAll()
 	work.Wait()
 	s.mps.Close()
 	return nil

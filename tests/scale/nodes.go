@@ -24,6 +24,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
@@ -85,7 +86,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 		t.Fatal(err)
 	}
 	monitor.OnChange(s.CardChanged)
-	listener, err := server.Listen(n.cfg.Paths.Socket())
+	listener, err := socket.Listen(n.cfg.Paths.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package socket
 
 import (
 	"bufio"
@@ -78,7 +78,7 @@ func TestWhoAsksLittleNeverWaits(t *testing.T) {
 
 // Over the socket: the answers beyond what was saved come no faster than the rate, root's at once.
 func TestTheSocketKeepsTheRate(t *testing.T) {
-	n := newTestNode(t).start()
+	n := start(t)
 	saved := int(burst / (costOf(wire.OpTopo) * each))
 	askAll := func(conn net.Conn, times int, op wire.Op) {
 		t.Helper()
@@ -93,11 +93,11 @@ func TestTheSocketKeepsTheRate(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	askAll(dialAs(t, nobody, n.cfg.Paths.Socket()), saved+10, wire.OpTopo)
+	askAll(dialAs(t, 65534, n.path), saved+10, wire.OpTopo)
 	if took, want := time.Since(began), 10*costOf(wire.OpTopo)*each; took < want {
 		t.Errorf("%d answers came in %s, want at least %s", saved+10, took, want)
 	}
-	askAll(dialAs(t, 0, n.cfg.Paths.Socket()), 3*saved, wire.OpStatus)
+	askAll(dialAs(t, 0, n.path), 3*saved, wire.OpStatus)
 	if _, limited := n.rates.byUID[0]; limited {
 		t.Error("root is served at a rate")
 	}
