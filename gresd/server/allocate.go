@@ -3,7 +3,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,109 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
-
-// grant serves the Prolog of one job: request → place → ledger → grant.
-func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
-	ours, err := s.node.Enter(w.Node, w.Conf, w.Cluster, func() bool { return s.Ledger.Len() > 0 })
-	switch {
-	case err != nil:
-		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
-	case !ours:
-		return s.foreign(ctx, w)
-	}
-	defer s.node.Leave()
-	if rep, done := s.repeated(w); done {
-		if err := s.awaitMPS(ctx, w.JobID); err != nil {
-			return s.refuse(w, factsOf(w), fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
-		}
-		return rep
-	}
-
-	if s.cfg().Placement.Mode == config.PlacementSlurm && len(w.GPUs) == 0 {
-		return s.withoutCard(ctx, w)
-	}
-	facts, err := s.facts(ctx, w)
-	switch {
-	case err == nil:
-	case errors.Is(err, slurm.ErrNoJob):
-		return wire.UserError("vgpu: grant: job %d: slurmctld does not know this job", w.JobID)
-	case errors.Is(err, slurm.ErrUnavailable):
-		return wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
-	default:
-		// What scontrol prints holds the user's own words, and no user may
-		// drain a node with them.
-		return s.refuse(w, factsOf(w), fmt.Sprintf("vgpu: request: job %d: %v", w.JobID, err))
-	}
-	if w.Node == "" {
-		// A task of a job that was sent back can still be started, while slurmd
-		// learns of it. The job holds nothing then, and looks like one without a share.
-		if facts.State != "RUNNING" && facts.State != "SUSPENDED" {
-			return wire.UserError("vgpu: grant: job %d: it is %s: want a running job", w.JobID, facts.State)
-		}
-		w.Restart = facts.Restarts // a task cannot know it yet
-	}
-	req, wants, err := s.request(facts, w.Options)
-	if err != nil {
-		return s.refuse(w, facts, fmt.Sprintf("vgpu: request: job %d: %v", w.JobID, err))
-	}
-	if !wants {
-		if s.cfg().Placement.Mode == config.PlacementGresd {
-			return s.grantWhole(ctx, w, facts)
-		}
-		return wire.Reply{OK: true, Result: wire.None}
-	}
-
-	if why, err := s.splitUnasked(ctx, w, facts, req); err != nil {
-		return wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err)
-	} else if why != nil {
-		return s.noRoom(ctx, w, facts, why)
-	}
-
-	s.Costs.Await(ctx) // a grant names what a context costs
-	waited := s.waited(w.JobID)
-	placed, err := s.findRoom(ctx, w, wanted{facts: facts, req: req, try: func() (string, error) { return s.allocateAlone(facts, req, w.Restart) }})
-	s.countCards(facts.JobID)
-	if err != nil {
-		if errors.Is(err, cards.ErrSick) {
-			s.foundNoRoom(wanted{facts: facts, req: req})
-		}
-		return s.notPlaced(ctx, w, facts, err)
-	}
-	s.Outbox.Started(ctx, w.Conf, w.JobID, facts.Explained)
-	if err := s.awaitMPS(ctx, w.JobID); err != nil {
-		return s.refuse(w, facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
-	}
-	if waited > 0 {
-		s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", count(waited)))
-	}
-	return wire.Reply{OK: true, Result: wire.Granted, JobDir: placed}
-}
-
-// notPlaced answers for a job that got no card, and why.
-func (s *Server) notPlaced(ctx context.Context, w wire.Request, facts slurm.JobFacts, why error) wire.Reply {
-	switch {
-	case errors.Is(why, errNoTurn):
-		return wire.BusyError("vgpu: place: job %d: %v", w.JobID, why)
-	case errors.Is(why, errLeft):
-		s.leaveLine(w.JobID)
-		return wire.UserError("vgpu: place: job %d: %v", w.JobID, why)
-	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick):
-		return s.noRoom(ctx, w, facts, why)
-	case isMistake(why):
-		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, why))
-	}
-	return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, why)
-}
 
 func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
 	defer s.lockJob(facts.JobID)()
@@ -176,46 +80,6 @@ func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32)
 	rec = recordOf(facts, req, restart)
 	rec.State, rec.Placement = ledger.Granted, placement
 	return rec, s.Ledger.Begin(rec), nil
-}
-
-// request puts the user's words together and reads them. wants is false for a
-// job that has no share on this node.
-func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.Request, wants bool, err error) {
-	comment, err := request.ParseComment(facts.Comment)
-	if !s.holdsShare(facts, err != nil || len(comment) > 0) {
-		return req, false, nil
-	}
-	if err != nil {
-		return req, true, err
-	}
-	words := optionsOf(given).Merge(comment)
-	if facts.Het() && len(comment) > 0 {
-		// slurmd hands every component the options of the first one; what Lua
-		// wrote into the comment is the component's own.
-		words = comment.Merge(nil)
-	}
-	if _, known := words["share"]; !known && s.cfg().Placement.Mode == config.PlacementGresd {
-		words["share"] = fmt.Sprint(facts.Counted)
-	}
-	if s.cfg().Placement.Mode == config.PlacementGresd {
-		words = words.SplitByDefault(s.cfg().RequestDefaults())
-	}
-	if req, err = request.Parse(words); err != nil {
-		return req, true, err
-	}
-	req.Clamp = facts.Het()
-	req = req.WithDefaults(s.cfg().RequestDefaults())
-	return req, true, req.Check(s.cfg().RequestLimits())
-}
-
-// holdsShare says whether slurmctld gave the job shards of this node (or, where
-// gresd chooses the card, a count of gres/vgpu). Whole cards are ours only when
-// they were asked for as vgpu:100·k: Lua then leaves its word in the comment.
-func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
-	if s.cfg().Placement.Mode == config.PlacementGresd {
-		return facts.Counted > 0
-	}
-	return len(facts.Units) > 0 || (word && len(facts.WholeCards) > 0)
 }
 
 // chosen is slurmctld's choice: shares of cards, or whole cards.
@@ -296,37 +160,6 @@ func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
 	return nil
 }
 
-// facts asks slurmctld until it answers or the time is up: it may be starting.
-func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
-	ask := func() (slurm.JobFacts, error) { return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node) }
-	if w.Node == "" { // a task asks, which Slurm does not tell the name of its node
-		ask = func() (slurm.JobFacts, error) { return s.node.Facts(ctx, w.JobID) }
-	}
-	var facts slurm.JobFacts
-	err := node.UntilAnswered(ctx, func() (err error) {
-		facts, err = ask()
-		return err
-	})
-	return facts, err
-}
-
-// requeue tries until slurmctld has taken it or the time is up: a batch job that
-// stays where it has no card would fail.
-func (s *Server) requeue(ctx context.Context, w wire.Request) error {
-	client := s.node.Slurm(w.Conf)
-	return node.UntilAnswered(ctx, func() error {
-		err := client.Requeue(ctx, w.JobID)
-		if !errors.Is(err, slurm.ErrUnavailable) {
-			return err
-		}
-		// Taken, and then the answer was lost.
-		if facts, unknown := client.Job(ctx, w.JobID, w.Node); unknown == nil && facts.State == "PENDING" {
-			return nil
-		}
-		return err
-	})
-}
-
 // repeated answers a Prolog that comes again for the same run of a job.
 func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
 	defer s.lockJob(w.JobID)()
@@ -363,52 +196,6 @@ func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
 	// made again.
 	view, err := s.Grants.Cache(w.JobID, 0)
 	return err == nil && slices.ContainsFunc(view.Slots, isAlive)
-}
-
-// noRoom requeues a batch job, whose turn comes again. Others cannot be
-// requeued: their task fails with the message.
-func (s *Server) noRoom(ctx context.Context, w wire.Request, facts slurm.JobFacts, why error) wire.Reply {
-	message := fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, why)
-	if facts.Batch {
-		// Before the requeue: Slurm changes no job that is on its way out.
-		times := s.sentBack(w.JobID)
-		if times != "" {
-			s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("%s (%s)", message, times))
-		}
-		err := s.requeue(ctx, w)
-		if err == nil {
-			s.Log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", why)
-			if times == "" {
-				s.Outbox.Explain(ctx, w.Conf, w.JobID, message)
-			}
-			if errors.Is(why, cards.ErrSick) {
-				s.Outbox.PutOff(ctx, w.Conf, w.JobID, w.Restart)
-			}
-			return wire.Reply{OK: true, Result: wire.Requeued, Message: message}
-		}
-		s.leaveLine(w.JobID) // it is refused, and will not come again
-		s.Log.Warn("requeue", "job_id", w.JobID, "error", err)
-	}
-	return s.refuse(w, facts, message)
-}
-
-// refuse records why, for the plugin to say when the job's task starts.
-func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wire.Reply {
-	defer s.lockJob(w.JobID)()
-	rec := recordOf(facts, request.Request{}, w.Restart)
-	rec.State, rec.Reason = ledger.Refused, reason
-	err := s.drop(rec.JobID)
-	if err == nil {
-		err = s.Ledger.Commit(rec)
-	}
-	if err == nil {
-		err = whileFull(func() error { return s.Grants.Refuse(rec.JobID, rec.UID, reason) })
-	}
-	if err != nil {
-		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
-	}
-	s.Log.Info("refused", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
-	return wire.Reply{OK: true, Result: wire.Refused, Message: reason, JobDir: s.Grants.Dir(rec.JobID)}
 }
 
 // release serves the Epilog. A job that is not known is no error, nor is one of another cluster,
@@ -448,10 +235,4 @@ func (s *Server) drop(jobID uint32) error {
 	}
 	_, err = s.Grants.Remove(jobID)
 	return err
-}
-
-// isMistake says whether an error is about the request, and not about the node.
-func isMistake(err error) bool {
-	var mistake *request.Error
-	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard)
 }

@@ -169,24 +169,21 @@ type wanted struct {
 	try   func() (dir string, err error) // one look
 }
 
-// findRoom takes the cards of a job, for which it may wait. A job that comes has its look after
-// those that wait.
-func (s *Server) findRoom(ctx context.Context, w wire.Request, want wanted) (string, error) {
+// findRoom takes the cards of a job, for which it may wait, and says how long it has. A job that
+// comes has its look after those that wait.
+func (s *Server) findRoom(ctx context.Context, w wire.Request, want wanted) (dir string, waited time.Duration, err error) {
 	wait := s.roomWait(ctx, w, want.facts)
 	if wait <= 0 {
-		dir, err := want.try()
-		if errors.Is(err, place.ErrNoRoom) {
-			return s.lookOnce(ctx, want, err)
+		if dir, err = want.try(); errors.Is(err, place.ErrNoRoom) {
+			dir, err = s.lookOnce(ctx, want, err)
 		}
-		return dir, err
+		return dir, 0, err
 	}
 	began := time.Now()
-	dir, err := s.inTurn(ctx, w, want, wait)
-	s.room.hasWaited(w.JobID, time.Since(began))
-	if err == nil {
-		s.giveTimeBack(ctx, w, want.facts, time.Since(began))
-	}
-	return dir, err
+	dir, err = s.inTurn(ctx, w, want, wait)
+	waited = time.Since(began)
+	s.room.hasWaited(w.JobID, waited)
+	return dir, waited, err
 }
 
 // inTurn looks for room when it is the job's turn, for as long as it may wait.
@@ -257,19 +254,6 @@ func (s *Server) lookAfter(ctx context.Context, w wire.Request, gone chan<- stru
 	}
 	if time.Since(*s.compared.Load()) > looks[0] {
 		_ = s.Reconcile(ctx)
-	}
-}
-
-// shortWait is what a job may wait for without a word to slurmctld.
-const shortWait = 10 * time.Second
-
-// giveTimeBack makes up for the wait of a job, which Slurm counts as a part of its time limit.
-func (s *Server) giveTimeBack(ctx context.Context, w wire.Request, facts slurm.JobFacts, waited time.Duration) {
-	if waited < shortWait || facts.TimeLimit == 0 {
-		return
-	}
-	if err := s.node.Slurm(w.Conf).Extend(ctx, w.JobID, facts.TimeLimit+waited); err != nil {
-		s.Log.Warn("time limit of a job that waited", "job_id", w.JobID, "error", err)
 	}
 }
 

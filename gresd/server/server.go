@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server is gresd's Unix socket and the pipeline behind it:
-// request → place → ledger → grant ([Server.grant], in allocate.go).
+// Package server is the pipeline behind gresd's socket:
+// request → place → ledger → grant (Server.decide, in decide.go).
 //
 // Order of durability. A record is on the disk before a job's files exist, and
 // it is gone from the disk before they are removed. So a kill at any moment

@@ -138,18 +138,18 @@ func (e *wholeError) Error() string {
 
 func (e *wholeError) Is(target error) bool { return target == place.ErrNoRoom }
 
-// grantWhole serves the Prolog of a job without a share, where gresd chooses the cards of shares.
-func (s *Server) grantWhole(ctx context.Context, w wire.Request, facts slurm.JobFacts) wire.Reply {
+// decideWhole is for a job without a share, where gresd chooses the cards of shares.
+func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.JobFacts) outcome {
 	cards := s.Cards.At(facts.WholeCards)
 	if len(cards) == 0 {
 		s.whole.put(w.JobID, nil)
-		return wire.Reply{OK: true, Result: wire.None}
+		return none()
 	}
-	_, err := s.findRoom(ctx, w, wanted{facts: facts, whole: cards, try: func() (string, error) { return "", s.takeWhole(w.JobID, cards) }})
+	_, waited, err := s.findRoom(ctx, w, wanted{facts: facts, whole: cards, try: func() (string, error) { return "", s.takeWhole(w.JobID, cards) }})
 	if err != nil {
-		return s.notPlaced(ctx, w, facts, err)
+		return s.notPlaced(w, facts, err)
 	}
-	return wire.Reply{OK: true, Result: wire.None}
+	return outcome{verdict: placed, job: w, facts: facts, reply: wire.Reply{OK: true, Result: wire.None}, waited: waited}
 }
 
 // takeWhole takes whole cards, if nobody has a share of them.
