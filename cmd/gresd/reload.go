@@ -22,7 +22,7 @@ type reloader struct {
 	path  string
 	log   *slog.Logger
 	count func(ok, restart bool)
-	apply []func(config.Config) // each part that follows
+	apply func(config.Config) // to the parts that keep keys for themselves
 
 	inForce *config.InForce
 
@@ -86,9 +86,7 @@ func (r *reloader) reload() {
 	r.mu.Lock()
 	r.wrong, r.waiting = "", restart
 	r.mu.Unlock()
-	for _, apply := range r.apply {
-		apply(next)
-	}
+	r.apply(next)
 	r.log.Info("configuration read anew", "changed", strings.Join(changed, " "))
 	if len(restart) > 0 {
 		r.log.Warn("new values wait for a restart", "keys", strings.Join(restart, " "))

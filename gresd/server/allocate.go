@@ -39,16 +39,16 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 		return "", fmt.Errorf("commit to ledger: %w", err)
 	}
 	placement := rec.Placement
-	if err := whileFull(func() error { return s.Grants.Create(rec, s.contextCost) }); err != nil {
+	if err := whileFull(func() error { return s.grants.Create(rec, s.contextCost) }); err != nil {
 		return "", err
 	}
 	s.leaveLine(rec.JobID)
 	s.keepMPS(rec)
-	s.Log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
+	s.log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
 		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
 		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
 		"engine", s.engineOf(req, len(placement.Cards)))
-	return s.Grants.Dir(rec.JobID), nil
+	return s.grants.Dir(rec.JobID), nil
 }
 
 // roomWait is how long a full run_dir may stay full. A user who fills it through a
@@ -79,7 +79,7 @@ func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32)
 	}
 	rec = recordOf(facts, req, restart)
 	rec.State, rec.Placement = ledger.Granted, placement
-	return rec, s.Ledger.Begin(rec), nil
+	return rec, s.ledger.Begin(rec), nil
 }
 
 // chosen is slurmctld's choice: shares of cards, or whole cards.
@@ -163,22 +163,22 @@ func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
 // repeated answers a Prolog that comes again for the same run of a job.
 func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
 	defer s.lockJob(w.JobID)()
-	rec, known := s.Ledger.Get(w.JobID)
+	rec, known := s.ledger.Get(w.JobID)
 	if !known || !s.sameRun(rec, w) {
 		return wire.Reply{}, false
 	}
 	err := whileFull(func() error { return s.ensure(rec) })
 	if err == nil && rec.Restarts == ledger.UnknownRun {
 		rec.Restarts = int64(w.Restart)
-		err = s.Ledger.Commit(rec)
+		err = s.ledger.Commit(rec)
 	}
 	if err != nil {
 		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err), true
 	}
 	if rec.State == ledger.Refused {
-		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason, JobDir: s.Grants.Dir(w.JobID)}, true
+		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason, JobDir: s.grants.Dir(w.JobID)}, true
 	}
-	return wire.Reply{OK: true, Result: wire.Granted, JobDir: s.Grants.Dir(w.JobID)}, true
+	return wire.Reply{OK: true, Result: wire.Granted, JobDir: s.grants.Dir(w.JobID)}, true
 }
 
 // sameRun says whether a record is of this run of the job, and not of one
@@ -194,7 +194,7 @@ func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
 	}
 	// A grant that some process uses is of this run; one that nobody uses can be
 	// made again.
-	view, err := s.Grants.Cache(w.JobID, 0)
+	view, err := s.grants.Cache(w.JobID, 0)
 	return err == nil && slices.ContainsFunc(view.Slots, isAlive)
 }
 
@@ -206,7 +206,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 	defer s.lockJob(jobID)()
-	_, known := s.Ledger.Get(jobID)
+	_, known := s.ledger.Get(jobID)
 	s.room.end(jobID, true)
 	if s.whole.forget(jobID) {
 		s.room.changed()
@@ -218,21 +218,21 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	if !known {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
-	s.Log.Info("released", "job_id", jobID)
+	s.log.Info("released", "job_id", jobID)
 	return wire.Reply{OK: true, Result: wire.Released}
 }
 
 // drop takes back everything of a job, whose lock is held.
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
-	s.Grants.Revoke(jobID)
-	held, err := s.Ledger.Delete(jobID)
+	s.grants.Revoke(jobID)
+	held, err := s.ledger.Delete(jobID)
 	if err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
 	if held {
 		s.room.changed()
 	}
-	_, err = s.Grants.Remove(jobID)
+	_, err = s.grants.Remove(jobID)
 	return err
 }

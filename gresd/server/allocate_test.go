@@ -45,7 +45,7 @@ func TestGrantAndRelease(t *testing.T) {
 	if n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.Released); exists(n.cfg.Paths.Job(7)) {
 		t.Error("the folder is still there")
 	}
-	if len(n.Ledger.List()) != 0 || len(n.Grants.Open()) != 0 {
+	if len(n.ledger.List()) != 0 || len(n.grants.Open()) != 0 {
 		t.Error("the ledger or the store still has the job")
 	}
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.None)
@@ -60,7 +60,7 @@ func TestGrantOnATasksWord(t *testing.T) {
 	late := n.job(2, 30, func(f *slurm.JobFacts) { f.Restarts = 3 })
 	late.Node, late.Conf = "", ""
 	n.want(late, wire.Granted)
-	if rec, _ := n.Ledger.Get(2); rec.Restarts != 3 || rec.Placement.Cards[0].Share != 30 {
+	if rec, _ := n.ledger.Get(2); rec.Restarts != 3 || rec.Placement.Cards[0].Share != 30 {
 		t.Errorf("record %+v, want 30 %% in run 3", rec)
 	}
 	// One that was sent back holds nothing any more, and must not run as if it had
@@ -125,7 +125,7 @@ func TestGrantReadsTheComment(t *testing.T) {
 	req := n.job(7, 40, func(f *slurm.JobFacts) { f.Comment = "mine vgpu(share=20,mem=40G,mode=soft) too" })
 	req.Options = wire.Options{Mode: "hard"} // an option beats the comment
 	n.want(req, wire.Granted)
-	rec, _ := n.Ledger.Get(7)
+	rec, _ := n.ledger.Get(7)
 	if c := rec.Placement.Cards[0]; c.Share != 40 || c.Cores != 20 || c.Memory != 40*gpu.GiB || rec.Mode != gpu.Hard {
 		t.Errorf("card %+v, mode %s", c, rec.Mode)
 	}
@@ -142,8 +142,8 @@ func TestGrantIsIdempotent(t *testing.T) {
 	}
 	req.Restart = 1 // requeued, and the Epilog was lost
 	n.want(req, wire.Granted)
-	if len(n.Ledger.List()) != 1 {
-		t.Errorf("%d records, want 1", len(n.Ledger.List()))
+	if len(n.ledger.List()) != 1 {
+		t.Errorf("%d records, want 1", len(n.ledger.List()))
 	}
 	second := inode(t, n.file(7, "grant"))
 	n.restart()
@@ -151,10 +151,10 @@ func TestGrantIsIdempotent(t *testing.T) {
 	if inode(t, n.file(7, "grant")) != second {
 		t.Error("after a restart of gresd, a second Prolog of the same run replaced the grant")
 	}
-	first7, _ := n.Ledger.Get(7)
+	first7, _ := n.ledger.Get(7)
 	req.Restart = 2
 	n.want(req, wire.Granted)
-	if again, _ := n.Ledger.Get(7); again.Restarts != 2 || !again.Created.After(first7.Created) {
+	if again, _ := n.ledger.Get(7); again.Restarts != 2 || !again.Created.After(first7.Created) {
 		t.Errorf("record of the third run %+v", again)
 	}
 }
@@ -260,7 +260,7 @@ func TestFactsThatCannotBeReadRefuseTheJob(t *testing.T) {
 	if rep := n.want(req, wire.Refused); !strings.Contains(rep.Message, "imitates") {
 		t.Errorf("message %q", rep.Message)
 	}
-	if rec, _ := n.Ledger.Get(7); rec.UID != nobody {
+	if rec, _ := n.ledger.Get(7); rec.UID != nobody {
 		t.Errorf("user %d", rec.UID)
 	}
 }
@@ -270,7 +270,7 @@ func TestHetJobIsClampedToItsShards(t *testing.T) {
 	req := n.job(7, 20, func(f *slurm.JobFacts) { f.HetJobID = 6 })
 	req.Options = wire.Options{Mem: "80G", Cores: "70"} // of another component
 	n.want(req, wire.Granted)
-	rec, _ := n.Ledger.Get(7)
+	rec, _ := n.ledger.Get(7)
 	if c := rec.Placement.Cards[0]; c.Memory != 20*gpu.GiB || c.Cores != 20 {
 		t.Errorf("card %+v, want what 20 shards cover", c)
 	}
@@ -371,8 +371,8 @@ func TestGresdPlaces(t *testing.T) {
 	}
 	n.want(n.job(1, 0, counted(60)), wire.Granted)
 	n.want(n.job(2, 0, counted(60)), wire.Granted)
-	one, _ := n.Ledger.Get(1)
-	two, _ := n.Ledger.Get(2)
+	one, _ := n.ledger.Get(1)
+	two, _ := n.ledger.Get(2)
 	if one.Placement.Cards[0].UUID == two.Placement.Cards[0].UUID {
 		t.Error("two jobs of 60 on one card")
 	}
@@ -421,7 +421,7 @@ func TestOversubscribedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start() // rebuilt from the grants
-	if rec, _ := n.Ledger.Get(7); inode(t, n.file(7, "grant")) != before || rec.Placement.Cards[0].Physical != 55*gpu.GiB {
+	if rec, _ := n.ledger.Get(7); inode(t, n.file(7, "grant")) != before || rec.Placement.Cards[0].Physical != 55*gpu.GiB {
 		t.Errorf("record %+v", rec)
 	}
 }
@@ -442,7 +442,7 @@ func TestConcurrentGrantsNeverOverCommit(t *testing.T) {
 					t.Errorf("grant %d: %v", req.JobID, err)
 					return
 				}
-				if use := n.Ledger.InUse()[n.cards.cards[0].UUID]; use.Units > 100 || use.Memory > 100*gpu.GiB {
+				if use := n.ledger.InUse()[n.cards.cards[0].UUID]; use.Units > 100 || use.Memory > 100*gpu.GiB {
 					t.Errorf("card holds %+v", use)
 				}
 				if rep.Result == wire.Granted && round < 2 {
@@ -455,7 +455,7 @@ func TestConcurrentGrantsNeverOverCommit(t *testing.T) {
 	}
 	wg.Wait()
 	granted := 0
-	for _, rec := range n.Ledger.List() {
+	for _, rec := range n.ledger.List() {
 		if rec.State == "granted" {
 			granted++
 			if !exists(n.file(rec.JobID, "grant")) {
@@ -466,7 +466,7 @@ func TestConcurrentGrantsNeverOverCommit(t *testing.T) {
 	if granted > 3 {
 		t.Errorf("%d jobs of 30 %% on one card", granted)
 	}
-	if len(n.Grants.Open()) != granted {
-		t.Errorf("%d grants open, %d in the ledger", len(n.Grants.Open()), granted)
+	if len(n.grants.Open()) != granted {
+		t.Errorf("%d grants open, %d in the ledger", len(n.grants.Open()), granted)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // grant serves the Prolog of one job. decide takes the job's share in the ledger and makes its
 // files, or says why not; settle does what follows in Slurm, and answers.
 func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
-	ours, err := s.node.Enter(w.Node, w.Conf, w.Cluster, func() bool { return s.Ledger.Len() > 0 })
+	ours, err := s.node.Enter(w.Node, w.Conf, w.Cluster, func() bool { return s.ledger.Len() > 0 })
 	switch {
 	case err != nil:
 		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
@@ -106,7 +106,7 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		return sendBack(w, facts, why)
 	}
 
-	s.Costs.Await(ctx) // a grant names what a context costs
+	s.costs.Await(ctx) // a grant names what a context costs
 	times := s.waited(w.JobID)
 	want := wanted{facts: facts, req: req, try: func() (string, error) { return s.allocateAlone(facts, req, w.Restart) }}
 	dir, waited, err := s.findRoom(ctx, w, want)

@@ -46,7 +46,7 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		}
 		rep := s.change(ctx, req)
 		if rep.Kind == wire.KindNode { // Slurm drains the node for it, and says no more than that
-			s.Log.Error("cannot answer a request of Slurm", "op", req.Op, "job_id", req.JobID, "error", rep.Message)
+			s.log.Error("cannot answer a request of Slurm", "op", req.Op, "job_id", req.JobID, "error", rep.Message)
 		}
 		return rep
 	case wire.OpStatus:
@@ -74,14 +74,14 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 	switch req.Op {
 	case wire.OpRelease:
 		rep := s.release(req)
-		s.Observer.ReleaseTook(time.Since(start))
+		s.observer.ReleaseTook(time.Since(start))
 		return rep
 	case wire.OpSet:
 		return s.set(req)
 	}
 	rep := s.grant(ctx, req)
-	s.Observer.GrantTook(time.Since(start) - s.room.answered(req.JobID)) // a wait for room is no fault of ours
-	s.Observer.Placed(resultName(rep))
+	s.observer.GrantTook(time.Since(start) - s.room.answered(req.JobID)) // a wait for room is no fault of ours
+	s.observer.Placed(resultName(rep))
 	return rep
 }
 

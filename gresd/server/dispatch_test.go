@@ -30,7 +30,7 @@ func TestWhoMayAskWhat(t *testing.T) {
 			t.Errorf("%s by nobody: %+v", op, rep)
 		}
 	}
-	if !n.Grants.Has(7) {
+	if !n.grants.Has(7) {
 		t.Fatal("nobody released a job")
 	}
 	if rep := n.askAs(nobody, wire.Request{Op: wire.OpJobs}); len(rep.Jobs) != 1 || rep.Jobs[0].JobID != 7 {
@@ -87,8 +87,8 @@ func TestStatusAndJobReport(t *testing.T) {
 	req.Options = wire.Options{Mem: "8G", Cores: "20"}
 	n.want(req, wire.Granted)
 	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
-	n.Grants.SetSchedule(7, 0, libvgpu.Schedule{SliceUS: 6000, Gate: 1, Cores: 20})
-	n.Grants.SetOutside(7, 0, 1<<30)
+	n.grants.SetSchedule(7, 0, libvgpu.Schedule{SliceUS: 6000, Gate: 1, Cores: 20})
+	n.grants.SetOutside(7, 0, 1<<30)
 
 	cards, jobs := n.Report.Snapshot()
 	if c := cards[0]; c.Share != 30 || c.Cores != 20 || c.GrantedBytes != 8<<30 || c.Jobs != 1 || !c.Healthy {
@@ -123,7 +123,7 @@ func TestEndedIsToldToWhoseJobItIs(t *testing.T) {
 	if rep, _ := n.ask(wire.Request{Op: wire.OpEnded, JobID: 8}); rep.OK || !strings.Contains(rep.Message, "no job 8") {
 		t.Errorf("of a job that is not here: %+v", rep)
 	}
-	spec, _ := n.Grants.Spec(7)
+	spec, _ := n.grants.Spec(7)
 	if rep := n.ended(7, wire.Cred{UID: spec.UID + 1}); rep.OK {
 		t.Errorf("of another user's: %+v", rep)
 	}

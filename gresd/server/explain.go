@@ -26,7 +26,7 @@ func (s *Server) explain(w wire.Request, cred wire.Cred) wire.Reply {
 
 func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 	made, decided := s.decisions.get(jobID)
-	rec, others, known := s.Ledger.Beside(jobID)
+	rec, others, known := s.ledger.Beside(jobID)
 	uid := made.uid
 	if !decided {
 		uid = rec.UID
@@ -194,7 +194,7 @@ func (s *Server) verdicts(d place.Decision) []wire.CardVerdict {
 
 // nameJobs adds the jobs on each card that the asker may see.
 func (s *Server) nameJobs(cards []wire.CardVerdict, cred wire.Cred) {
-	for _, rec := range s.Ledger.List() {
+	for _, rec := range s.ledger.List() {
 		if rec.State != ledger.Granted || !wire.IsRoot(cred.UID) && rec.UID != cred.UID {
 			continue
 		}

@@ -57,7 +57,7 @@ func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
 	if !here {
 		return probe.Figure{}
 	}
-	return s.Costs.Of(card.Name)
+	return s.costs.Of(card.Name)
 }
 
 func isAlive(slot libvgpu.SlotView) bool { return slot.Alive }

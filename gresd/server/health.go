@@ -23,7 +23,7 @@ func (s *Server) CardChanged(c health.Change) {
 		}
 	}
 	var jobs []uint32
-	for _, rec := range s.Ledger.List() {
+	for _, rec := range s.ledger.List() {
 		on := func(held place.CardShare) bool { return held.UUID == c.UUID }
 		if rec.State == ledger.Granted && slices.ContainsFunc(rec.Placement.Cards, on) {
 			jobs = append(jobs, rec.JobID)
@@ -40,14 +40,14 @@ func (s *Server) cordon(w wire.Request) wire.Reply {
 	}
 	name := s.Cards.Name(uuid)
 	if w.Op == wire.OpCordon {
-		if err := s.Health.Cordon(uuid, w.Reason); err != nil {
+		if err := s.Cards.Cordon(uuid, w.Reason); err != nil {
 			return wire.NodeError("vgpu: cordon: card %s: it is out of use until gresd restarts: %v", name, err)
 		}
 		jobs := s.inUse()[uuid].Jobs
 		return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf(
 			"card %s: cordoned: no new jobs; jobs that stay on it: %d", name, jobs)}
 	}
-	was, err := s.Health.Uncordon(uuid)
+	was, err := s.Cards.Uncordon(uuid)
 	if err != nil {
 		return wire.NodeError("vgpu: uncordon: card %s: %v", name, err)
 	}

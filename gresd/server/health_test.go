@@ -116,7 +116,7 @@ func TestPlacementOfOursGoesAround(t *testing.T) {
 		return req
 	}
 	n.want(job(7), wire.Granted)
-	if rec, _ := n.Ledger.Get(7); rec.Placement.Cards[0].Index != 1 {
+	if rec, _ := n.ledger.Get(7); rec.Placement.Cards[0].Index != 1 {
 		t.Errorf("placed on %+v", rec.Placement)
 	}
 	n.want(wire.Request{Op: wire.OpCordon, Card: "1"}, wire.Changed)
@@ -128,7 +128,7 @@ func TestPlacementOfOursGoesAround(t *testing.T) {
 // What is known of a card can be forgotten after the card has gone.
 func TestUncordonACardThatIsNotThereAnyMore(t *testing.T) {
 	n := newTestNode(t).start()
-	if err := n.Health.Cordon("GPU-old", "burnt"); err != nil {
+	if err := n.Cards.Cordon("GPU-old", "burnt"); err != nil {
 		t.Fatal(err)
 	}
 	if p := n.Report.Status(t.Context(), true).Problems; len(p) != 1 || !strings.Contains(p[0], "GPU-old") {

@@ -79,7 +79,7 @@ func (s *Server) foundNoRoom(want wanted) {
 	defer s.lineMu.Unlock()
 	_, err := s.line.NoRoom(want.facts.JobID, want.req, time.Now())
 	if err = errors.Join(err, s.holdNext()); err != nil {
-		s.Log.Warn("line of waiting jobs", "job_id", want.facts.JobID, "error", err)
+		s.log.Warn("line of waiting jobs", "job_id", want.facts.JobID, "error", err)
 	}
 }
 
@@ -148,7 +148,7 @@ func (s *Server) holdCards(jobID uint32, p place.Placement) error {
 	for _, c := range p.Cards {
 		held = append(held, c.UUID)
 	}
-	s.Log.Warn("cards are kept free for a job that has waited long", "job_id", jobID, "gpu_uuid", held)
+	s.log.Warn("cards are kept free for a job that has waited long", "job_id", jobID, "gpu_uuid", held)
 	return s.line.Hold(jobID, held)
 }
 
@@ -167,7 +167,7 @@ func (s *Server) leaveLine(jobID uint32) {
 	defer s.lineMu.Unlock()
 	job, _ := s.line.Get(jobID)
 	if err := errors.Join(s.line.Leave(jobID), s.holdNext()); err != nil {
-		s.Log.Warn("line of waiting jobs", "job_id", jobID, "error", err)
+		s.log.Warn("line of waiting jobs", "job_id", jobID, "error", err)
 	}
 	if len(job.Held) > 0 {
 		s.room.changed()
@@ -210,11 +210,11 @@ func (s *Server) tidyLine(ctx context.Context) {
 	holder, _ := s.line.Holder()
 	late, err := s.line.Look(time.Now(), s.room.has)
 	if late {
-		s.Log.Warn("cards are free again: the job for which they were kept did not come", "job_id", holder.ID)
+		s.log.Warn("cards are free again: the job for which they were kept did not come", "job_id", holder.ID)
 	}
 	errs = append(errs, err, s.holdNext())
 	if err := errors.Join(errs...); err != nil {
-		s.Log.Warn("line of waiting jobs", "error", err)
+		s.log.Warn("line of waiting jobs", "error", err)
 	}
 	s.room.changed()
 }

@@ -40,7 +40,7 @@ type Steps interface {
 // cards.
 func (s *Server) jobsHere(records map[uint32]time.Time) []uint32 {
 	jobs := slices.Collect(maps.Keys(records))
-	if folders, err := s.Grants.Listed(); err == nil { // else Sweep meets the same error
+	if folders, err := s.grants.Listed(); err == nil { // else Sweep meets the same error
 		jobs = append(jobs, folders...)
 	}
 	marks, _ := s.plainMarks() // nor is this the place to say so
@@ -69,14 +69,14 @@ func (s *Server) plainMarks() (map[uint32]os.DirEntry, error) {
 // slurmctld says so. One that is not asked about now counts as living. An error makes the whole
 // answer unknown.
 func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[uint32]bool, error) {
-	live := s.Steps.Living(jobs)
+	live := s.steps.Living(jobs)
 	silent := slices.DeleteFunc(jobs, func(job uint32) bool { return live[job] })
 	s.pace.Keep(silent)
 	if len(s.node.All()) == 0 && (len(silent) != 0 || s.isLost()) {
 		return nil, node.ErrNoName
 	}
 	for _, job := range silent {
-		_, recorded := s.Ledger.Get(job)
+		_, recorded := s.ledger.Get(job)
 		if whom == askStrays && recorded || whom == askDue && !s.pace.IsDue(job, time.Now()) {
 			live[job] = true
 			continue
@@ -91,7 +91,7 @@ func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[ui
 			live[job] = true // what cannot be read is no end
 		}
 		s.pace.Answered(job, time.Now())
-		s.Log.Debug("asked slurmctld about a job without a process here", "job_id", job, "state", facts.State, "error", err)
+		s.log.Debug("asked slurmctld about a job without a process here", "job_id", job, "state", facts.State, "error", err)
 	}
 	return live, nil
 }

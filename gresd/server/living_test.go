@@ -47,8 +47,8 @@ func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
 	if !slices.Equal(*asked, []uint32{8, 8}) {
 		t.Errorf("asked about %d, want about 8, twice", *asked)
 	}
-	if n.Ledger.Len() != 2 {
-		t.Errorf("%d records are left, want 2", n.Ledger.Len())
+	if n.ledger.Len() != 2 {
+		t.Errorf("%d records are left, want 2", n.ledger.Len())
 	}
 	// Its process ends, and its Epilog was lost.
 	n.cluster.change(t, func(s *clusterState) { s.Stepds = nil })
@@ -56,8 +56,8 @@ func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
 	if err := n.compare(t.Context(), askDue); err != nil {
 		t.Fatal(err)
 	}
-	if _, known := n.Ledger.Get(7); known || n.Ledger.Len() != 1 {
-		t.Errorf("job 7 is known: %v, of %d", known, n.Ledger.Len())
+	if _, known := n.ledger.Get(7); known || n.ledger.Len() != 1 {
+		t.Errorf("job 7 is known: %v, of %d", known, n.ledger.Len())
 	}
 }
 
@@ -103,13 +103,13 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 	}
 	s := again()
 	tell(s, 0, "no card was ever sick")
-	if err := s.Health.Cordon(n.cards.cards[0].UUID, "noise"); err != nil {
+	if err := s.Cards.Cordon(n.cards.cards[0].UUID, "noise"); err != nil {
 		t.Fatal(err)
 	}
 	tell(s, 2, "a card is sick") // and once more, to see that it was taken
 	s = again()
 	tell(s, 1, "after another restart")
-	if _, err := s.Health.Uncordon(n.cards.cards[0].UUID); err != nil {
+	if _, err := s.Cards.Uncordon(n.cards.cards[0].UUID); err != nil {
 		t.Fatal(err)
 	}
 	tell(s, 2, "the card is well")

@@ -88,7 +88,7 @@ func (d deaf) Brief(context.Context, uint32, string) (slurm.JobFacts, error) {
 
 func records(n *testNode) []uint32 {
 	var ids []uint32
-	for _, rec := range n.Ledger.List() {
+	for _, rec := range n.ledger.List() {
 		ids = append(ids, rec.JobID)
 	}
 	slices.Sort(ids)

@@ -224,7 +224,7 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 			s.room.passOn(self)
 			if first := why == nil; first {
 				s.foundNoRoom(want)
-				s.Log.Info("waits for room", "job_id", w.JobID, "at_most", wait.Round(time.Second), "error", err)
+				s.log.Info("waits for room", "job_id", w.JobID, "at_most", wait.Round(time.Second), "error", err)
 				end.Reset(wait)
 				next.Reset(looks[0])
 			}

@@ -266,8 +266,8 @@ func TestTheOrderOfThoseWhoWait(t *testing.T) {
 		if rep := <-got[5]; rep.OK {
 			t.Errorf("job 5: %+v", rep)
 		}
-		if _, known := n.Ledger.Get(4); known || len(n.line.Jobs()) != 0 || n.Ledger.Len() != 2 {
-			t.Errorf("%d records, the line is %+v", n.Ledger.Len(), n.line.Jobs())
+		if _, known := n.ledger.Get(4); known || len(n.line.Jobs()) != 0 || n.ledger.Len() != 2 {
+			t.Errorf("%d records, the line is %+v", n.ledger.Len(), n.line.Jobs())
 		}
 	})
 }
@@ -360,8 +360,8 @@ func TestWhoWaitsAsksTheNextGresd(t *testing.T) {
 		t.Errorf("who waits hears %v, want nothing", err)
 	}
 	n.start()
-	if len(n.cluster.load().Requeued) != 0 || n.Ledger.Len() != 1 {
-		t.Errorf("requeued %v, %d records", n.cluster.load().Requeued, n.Ledger.Len())
+	if len(n.cluster.load().Requeued) != 0 || n.ledger.Len() != 1 {
+		t.Errorf("requeued %v, %d records", n.cluster.load().Requeued, n.ledger.Len())
 	}
 }
 

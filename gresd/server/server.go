@@ -75,7 +75,15 @@ type Parts struct {
 
 // Server serves the socket. Make it with [New], then call [Server.Run].
 type Server struct {
-	Parts
+	config   *config.InForce
+	steps    Steps
+	ledger   *ledger.Ledger
+	grants   *grant.Store
+	costs    *probe.Costs
+	observer Observer
+	usage    *usage.Writer
+	log      *slog.Logger
+
 	node   *node.Node
 	Cards  *cards.Cards     // of this node
 	Outbox *outbox.Outbox   // what slurmctld is still to be told
@@ -124,7 +132,8 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		Parts: parts, node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log), ready: make(chan struct{}), reload: make(chan struct{}, 1),
+		config: parts.Config, steps: parts.Steps, ledger: parts.Ledger, grants: parts.Grants, costs: parts.Costs, observer: parts.Observer, usage: parts.Usage, log: parts.Log,
+		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log), ready: make(chan struct{}), reload: make(chan struct{}, 1),
 		lost: ledgerLost,
 	}
 	s.compared.Store(&time.Time{})
@@ -142,7 +151,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		return nil, err
 	}
 	if s.lost {
-		s.survivors = slices.Sorted(slices.Values(s.Steps.Jobs()))
+		s.survivors = slices.Sorted(slices.Values(s.steps.Jobs()))
 	}
 	s.Report = report.New(report.Parts{
 		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.HeldByMPS,
@@ -150,12 +159,12 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.Cards.Problems}, parts.Problems),
 		Private:  slices.Concat(parts.Private, []func() []string{s.mps.Problems}),
 	})
-	s.Grants.SetEnvironment(s.environment)
+	s.grants.SetEnvironment(s.environment)
 	return s, nil
 }
 
 // cfg is the configuration in force.
-func (s *Server) cfg() *config.Config { return s.Config.Get() }
+func (s *Server) cfg() *config.Config { return s.config.Get() }
 
 // ConfigChanged is called when another configuration is in force: for requests from now on and for
 // the state of cards; what was granted stays as it is.
@@ -189,9 +198,9 @@ func (s *Server) refreshCards() {
 // requests are served from a ledger that was compared with the world.
 func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func()) error {
 	var work sync.WaitGroup
-	work.Go(func() { socket.Serve(ctx, listener, s.dispatch, s.Log) })
+	work.Go(func() { socket.Serve(ctx, listener, s.dispatch, s.log) })
 	work.Go(func() { s.Outbox.Run(ctx) })
-	work.Go(func() { s.Usage.Run(ctx) })
+	work.Go(func() { s.usage.Run(ctx) })
 
 	first := askStrays
 	if s.isLost() {
@@ -225,7 +234,7 @@ func (s *Server) Beat(ctx context.Context) {
 	s.refreshCards()
 	s.reconcile(ctx, askDue)
 	if err := s.node.ForgetNames(ctx); err != nil && ctx.Err() == nil {
-		s.Log.Warn("names of this node", "error", err)
+		s.log.Warn("names of this node", "error", err)
 	}
 	s.tidyLine(ctx)
 }
@@ -233,17 +242,17 @@ func (s *Server) Beat(ctx context.Context) {
 func (s *Server) reconcile(ctx context.Context, whom asking) {
 	start := time.Now()
 	err := s.compare(ctx, whom)
-	newNode := errors.Is(err, node.ErrNoName) && s.Ledger.Len() == 0
+	newNode := errors.Is(err, node.ErrNoName) && s.ledger.Len() == 0
 	if ctx.Err() == nil {
 		s.unreconciled.note(err, newNode)
 	}
-	s.Observer.Reconciled(time.Since(start), err == nil || newNode)
+	s.observer.Reconciled(time.Since(start), err == nil || newNode)
 	switch {
 	case err == nil, ctx.Err() != nil:
 	case newNode:
-		s.Log.Debug("nothing to compare with slurmctld yet", "error", err) // a new node
+		s.log.Debug("nothing to compare with slurmctld yet", "error", err) // a new node
 	default:
-		s.Log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", err)
+		s.log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // durable before it is in force, and in force at once: the arbiter is woken.
 func (s *Server) set(w wire.Request) wire.Reply {
 	defer s.lockJob(w.JobID)()
-	rec, known := s.Ledger.Get(w.JobID)
+	rec, known := s.ledger.Get(w.JobID)
 	if !known || rec.State != ledger.Granted {
 		return wire.UserError("vgpu: set: job %d: it has no share of a card of this node; vgpuctl jobs lists those that have", w.JobID)
 	}
@@ -30,11 +30,11 @@ func (s *Server) set(w wire.Request) wire.Reply {
 	for i := range rec.Placement.Cards {
 		rec.Placement.Cards[i].Cores = cores
 	}
-	if err := s.Ledger.Commit(rec); err != nil {
+	if err := s.ledger.Commit(rec); err != nil {
 		return wire.NodeError("vgpu: set: job %d: %v", w.JobID, err)
 	}
-	s.Grants.SetCores(w.JobID, cores)
-	s.Log.Info("compute share set", "job_id", w.JobID, "cores", cores, "before", before)
+	s.grants.SetCores(w.JobID, cores)
+	s.log.Info("compute share set", "job_id", w.JobID, "cores", cores, "before", before)
 	return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf(
 		"job %d: compute share %d %% of each of its cards, it was %d %%", w.JobID, cores, before)}
 }

@@ -56,7 +56,7 @@ func (s *Server) giveTimeBack(ctx context.Context, o outcome) {
 		return
 	}
 	if err := s.node.Slurm(o.job.Conf).Extend(ctx, o.job.JobID, o.facts.TimeLimit+o.waited); err != nil {
-		s.Log.Warn("time limit of a job that waited", "job_id", o.job.JobID, "error", err)
+		s.log.Warn("time limit of a job that waited", "job_id", o.job.JobID, "error", err)
 	}
 }
 
@@ -72,7 +72,7 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 		}
 		err := s.requeue(ctx, w)
 		if err == nil {
-			s.Log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", o.why)
+			s.log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", o.why)
 			if times == "" {
 				s.Outbox.Explain(ctx, w.Conf, w.JobID, o.reason)
 			}
@@ -82,7 +82,7 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: o.reason}
 		}
 		s.leaveLine(w.JobID) // it is refused, and will not come again
-		s.Log.Warn("requeue", "job_id", w.JobID, "error", err)
+		s.log.Warn("requeue", "job_id", w.JobID, "error", err)
 	}
 	return s.refuse(w, o.facts, o.reason)
 }
@@ -92,7 +92,7 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 func (s *Server) turnAway(ctx context.Context, o outcome) wire.Reply {
 	if o.facts.Batch {
 		err := s.requeue(ctx, o.job)
-		s.Log.Warn("a second cluster wants shares of this node's cards", "job_id", o.job.JobID, "cluster", o.job.Cluster,
+		s.log.Warn("a second cluster wants shares of this node's cards", "job_id", o.job.JobID, "cluster", o.job.Cluster,
 			"served", s.node.Cluster(), "requeued", err == nil)
 		if err == nil {
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: o.reason}
@@ -125,14 +125,14 @@ func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wir
 	rec.State, rec.Reason = ledger.Refused, reason
 	err := s.drop(rec.JobID)
 	if err == nil {
-		err = s.Ledger.Commit(rec)
+		err = s.ledger.Commit(rec)
 	}
 	if err == nil {
-		err = whileFull(func() error { return s.Grants.Refuse(rec.JobID, rec.UID, reason) })
+		err = whileFull(func() error { return s.grants.Refuse(rec.JobID, rec.UID, reason) })
 	}
 	if err != nil {
 		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
 	}
-	s.Log.Info("refused", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
-	return wire.Reply{OK: true, Result: wire.Refused, Message: reason, JobDir: s.Grants.Dir(rec.JobID)}
+	s.log.Info("refused", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
+	return wire.Reply{OK: true, Result: wire.Refused, Message: reason, JobDir: s.grants.Dir(rec.JobID)}
 }

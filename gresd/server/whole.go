@@ -118,7 +118,7 @@ func (c *wholeCards) add(inUse place.InUse, cards []gpu.Card) {
 
 // inUse is what jobs hold on each card.
 func (s *Server) inUse() place.InUse {
-	inUse := s.Ledger.InUse()
+	inUse := s.ledger.InUse()
 	if s.cfg().Placement.Mode == config.PlacementGresd {
 		s.whole.add(inUse, s.Cards.Now().Cards)
 	}
@@ -156,7 +156,7 @@ func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.Jo
 func (s *Server) takeWhole(jobID uint32, cards []gpu.UUID) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
-	shared := s.Ledger.InUse()
+	shared := s.ledger.InUse()
 	for _, c := range s.Cards.Now().Cards {
 		if n := shared[c.UUID].Jobs; n > 0 && slices.Contains(cards, c.UUID) {
 			return &wholeError{c, n}
@@ -177,8 +177,8 @@ func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at ti
 	if s.cfg().Placement.Mode != config.PlacementGresd {
 		return
 	}
-	for _, id := range s.Steps.Jobs() {
-		if _, known := s.Ledger.Get(id); known || s.whole.knows(id) || s.room.has(id) {
+	for _, id := range s.steps.Jobs() {
+		if _, known := s.ledger.Get(id); known || s.whole.knows(id) || s.room.has(id) {
 			continue
 		}
 		facts, err := s.node.Facts(ctx, id)
@@ -186,7 +186,7 @@ func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at ti
 			continue // its Prolog says it
 		}
 		if cards := s.Cards.At(facts.WholeCards); s.takeWhole(id, cards) != nil {
-			s.Log.Warn("a job has a whole card on which others have shares: it was started while gresd was away", "job_id", id)
+			s.log.Warn("a job has a whole card on which others have shares: it was started while gresd was away", "job_id", id)
 			s.whole.put(id, cards)
 		}
 	}
@@ -215,7 +215,7 @@ func (s *Server) askWhole(jobID uint32) {
 	defer cancel()
 	facts, err := s.node.Facts(ctx, jobID)
 	if err != nil && !errors.Is(err, slurm.ErrNoJob) {
-		s.Log.Debug("whole cards of a job", "job_id", jobID, "error", err)
+		s.log.Debug("whole cards of a job", "job_id", jobID, "error", err)
 		return
 	}
 	s.whole.put(jobID, s.Cards.At(facts.WholeCards))

@@ -80,7 +80,7 @@ func TestWholeCardsAndSharesAreOnNoCardTogether(t *testing.T) {
 	n.want(n.counted(3, 10, batch), wire.Requeued)
 	n.end(6) // its Epilog is lost
 	n.want(n.counted(3, 10, batch), wire.Granted)
-	if rec, _ := n.Ledger.Get(3); len(rec.Placement.Cards) != 1 || rec.Placement.Cards[0].Index != 0 {
+	if rec, _ := n.ledger.Get(3); len(rec.Placement.Cards) != 1 || rec.Placement.Cards[0].Index != 0 {
 		t.Errorf("%+v, want card 0", rec.Placement)
 	}
 	n.want(n.job(7, 0, func(f *slurm.JobFacts) { f.Units = nil }), wire.None)
@@ -111,7 +111,7 @@ func TestAWholeCardIsWaitedFor(t *testing.T) {
 		}
 		ask(2, n.job(2, 0, whole(1), batch))
 		n.want2(t, 3, 20, wire.Granted) // card 0, though card 1 would fit better
-		if rec, _ := n.Ledger.Get(3); rec.Placement.Cards[0].Index != 0 {
+		if rec, _ := n.ledger.Get(3); rec.Placement.Cards[0].Index != 0 {
 			t.Errorf("job 3 is on card 1, for which a job waits")
 		}
 		n.end(1)

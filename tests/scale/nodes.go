@@ -40,7 +40,8 @@ type node struct {
 	steps ownSteps
 
 	*server.Server
-	stop func()
+	records *ledger.Ledger
+	stop    func()
 }
 
 func nodeName(i int) string { return fmt.Sprintf("s%04d", i+1) }
@@ -94,7 +95,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- s.Run(ctx, listener, func() { close(ready) }) }()
 	<-ready
-	n.Server = s
+	n.Server, n.records = s, records
 	n.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -113,7 +114,7 @@ type ownSteps struct {
 
 func (o ownSteps) Jobs() (jobs []uint32) {
 	if o.n.Server != nil {
-		for _, rec := range o.n.Ledger.List() {
+		for _, rec := range o.n.records.List() {
 			jobs = append(jobs, rec.JobID)
 		}
 	}

@@ -122,7 +122,7 @@ func TestManyNodes(t *testing.T) {
 		t.Errorf("%d questions about %d lost Epilogs, %d in one second: %s", n, r.nodes, lost.largest, lost.got)
 	}
 	for _, n := range r.all {
-		if left := n.Ledger.Len(); left != 0 {
+		if left := n.records.Len(); left != 0 {
 			t.Errorf("node %s: %d records are left", n.name, left)
 		}
 	}
@@ -346,7 +346,7 @@ func (r *rig) shares() {
 	}
 	r.until("each node has a share with a process", func() bool {
 		for _, n := range r.all {
-			records := n.Ledger.List()
+			records := n.records.List()
 			if len(records) != 1 || !n.steps.Living([]uint32{records[0].JobID})[records[0].JobID] {
 				return false
 			}
