@@ -157,10 +157,6 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 // arbiter must leave it alone.
 func (s *Server) HeldByMPS(jobID uint32) bool { return s.mps.Holds(jobID) }
 
-// IsMPS says whether a process on a card is MPS's own, and no program of a job:
-// it belongs to the job's user, but to no job.
-func (s *Server) IsMPS(pid int) bool { return s.mps.Owns(pid) }
-
 // environment is what the tasks of a granted job get beside their limits.
 func (s *Server) environment(rec ledger.Record) []string {
 	if key, percent, ok := mpsKey(rec); ok {
