@@ -3,11 +3,13 @@
 package slurm
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
 )
 
 // Steps finds jobs by the slurmstepd processes of this host: a job that has one lives, and
@@ -16,7 +18,7 @@ type Steps struct {
 	Proc string // "" for /proc
 
 	mu   sync.Mutex
-	seen map[uint32]string // a slurmstepd of a job: its folder in Proc
+	seen map[uint32]proc.Dir // a slurmstepd of a job
 }
 
 // Living are those of the jobs that have a slurmstepd here. All processes are looked at only
@@ -51,15 +53,9 @@ func (s *Steps) Jobs() []uint32 {
 
 // look fills seen anew. s.mu is held.
 func (s *Steps) look() {
-	proc := s.Proc
-	if proc == "" {
-		proc = "/proc"
-	}
-	s.seen = map[uint32]string{}
-	names, _ := filepath.Glob(proc + "/[0-9]*/comm")
-	for _, name := range names {
-		dir := filepath.Dir(name)
-		if comm, _ := os.ReadFile(name); string(comm) == stepd+"\n" {
+	s.seen = map[uint32]proc.Dir{}
+	for _, dir := range proc.All(cmp.Or(s.Proc, "/proc")) {
+		if dir.Comm() == stepd {
 			if job := jobOfProcess(dir); job != 0 {
 				s.seen[job] = dir
 			}
@@ -71,27 +67,20 @@ const stepd = "slurmstepd"
 
 // jobOfProcess is the job of a slurmstepd, 0 for another process. Everybody can have its title:
 // so it must be Slurm's program, and root's.
-func jobOfProcess(dir string) uint32 {
+func jobOfProcess(dir proc.Dir) uint32 {
 	if dir == "" {
 		return 0
 	}
-	title, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	title, err := os.ReadFile(dir.File("cmdline"))
 	job := JobOfStepd(strings.TrimRight(string(title), "\x00"))
 	if err != nil || job == 0 {
 		return 0
 	}
 	// Debian calls it slurmstepd-wlm; " (deleted)" follows where Slurm was upgraded below it.
-	program, err := os.Readlink(filepath.Join(dir, "exe"))
-	if err != nil || !strings.HasPrefix(filepath.Base(program), stepd) {
+	if !strings.HasPrefix(filepath.Base(dir.Link("exe")), stepd) {
 		return 0
 	}
-	status, _ := os.ReadFile(filepath.Join(dir, "status"))
-	_, rest, _ := strings.Cut(string(status), "\nUid:")
-	uids := strings.Fields(rest)
-	if len(uids) == 0 {
-		return 0
-	}
-	if uid, err := strconv.ParseUint(uids[0], 10, 32); err != nil || uid != 0 {
+	if uid, ok := dir.UID(); !ok || uid != 0 {
 		return 0
 	}
 	return job
