@@ -92,7 +92,7 @@ func (m *Measurer) Run(ctx context.Context) {
 		for awake == 0 && !m.sleeper.Sleep(time.Hour) {
 		}
 		// However often jobs come and go.
-		next := time.Now().Add(max(beat.Next(measureEvery), idlePart*end.Sub(began)))
+		next := time.Now().Add(max(beat.Next(measureEvery), beat.Rest(end.Sub(began))))
 		for left := time.Until(next); left > 0 && ctx.Err() == nil; left = time.Until(next) {
 			m.sleeper.Sleep(left)
 		}

@@ -92,11 +92,6 @@ func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 // Wake tells the runner that jobs have come or gone. It never blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
 
-// idlePart keeps the looks from taking more than a tenth of a core, however many
-// jobs there are and however often they come and go: each look is followed by
-// that many times its length.
-const idlePart = 9
-
 // Run looks at the jobs at every tick, more often where they take turns, and sleeps while
 // none of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
@@ -110,7 +105,8 @@ func (r *Runner) Run(ctx context.Context) {
 			if r.step(now) == 0 {
 				next = now.Add(time.Hour) // or when woken
 			}
-			rest = now.Add((1 + idlePart) * time.Since(now))
+			took := time.Since(now)
+			rest = now.Add(took + beat.Rest(took))
 			next = later(next, rest)
 		}
 		if r.sleeper.Sleep(min(time.Until(next), r.deal())) {

@@ -10,6 +10,10 @@ import "time"
 // multiple of d, and at least a quarter of d.
 func Next(d time.Duration) time.Duration { return After(time.Now(), d) }
 
+// Rest is the time for which work that took so long is not done again: what is done again and again
+// takes no more than a tenth of a core, however much it has to look at.
+func Rest(took time.Duration) time.Duration { return 9 * took }
+
 // After is the same from another time on.
 func After(now time.Time, d time.Duration) time.Duration {
 	left := d - time.Duration(now.UnixNano())%d

@@ -158,8 +158,8 @@ func (m *Meter) follow(uuid gpu.UUID, c *metered) error {
 
 // step brings an account up to now.
 func step(src source, a *account) error {
-	before := monotonic()
-	lost, err := src.read(func(s Switch) { a.add(s, monotonic()) })
+	before := sinceStart()
+	lost, err := src.read(func(s Switch) { a.add(s, sinceStart()) })
 	if lost {
 		a.lost()
 	}
@@ -172,7 +172,7 @@ func step(src source, a *account) error {
 	return nil
 }
 
-// monotonic is a clock that nobody sets.
-func monotonic() int64 { return int64(time.Since(epoch)) }
+// sinceStart is a clock that nobody sets.
+func sinceStart() int64 { return int64(time.Since(epoch)) }
 
 var epoch = time.Now()

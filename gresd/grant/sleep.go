@@ -186,14 +186,12 @@ func (s *Store) listen(w *watcher, buf []byte) {
 			s.changed()
 		}
 		// Users make these events, as many as they like.
-		time.Sleep(max(shortestRest, min(restPart*time.Since(began), longestRest)))
+		time.Sleep(max(shortestRest, min(beat.Rest(time.Since(began)), longestRest)))
 	}
 }
 
-// What is heard of cache files takes no more than a tenth of a core: each look is
-// followed by that many times its length, but a job is not left asleep for long.
+// A job is not left asleep for long.
 const (
-	restPart     = 9
 	shortestRest = 10 * time.Millisecond // to be woken costs as much as a look
 	longestRest  = 20 * time.Millisecond
 )

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 )
 
 // FuzzDaemonRecord: what an earlier gresd has kept of a daemon is taken for the user and the
@@ -68,7 +70,7 @@ func FuzzDaemonAnswer(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		var kept limited
+		kept := child.Output{Most: mostOutput}
 		if n, err := kept.Write([]byte(text)); n != len(text) || err != nil || kept.String() != text[:min(len(text), mostOutput)] {
 			t.Fatalf("%d of %d kept, %v", n, len(text), err)
 		}

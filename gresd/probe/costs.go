@@ -11,11 +11,11 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
@@ -164,9 +164,5 @@ func (c *Costs) save() error {
 	if err != nil {
 		return err
 	}
-	temporary := filepath.Join(filepath.Dir(c.path), "."+filepath.Base(c.path)+".new")
-	if err := os.WriteFile(temporary, append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write context costs: %w", err)
-	}
-	return os.Rename(temporary, c.path)
+	return durable.Replace(c.path, append(text, '\n'), 0o600)
 }

@@ -3,7 +3,6 @@
 package reclaim
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -46,7 +46,7 @@ func Child(program string, args ...string) Clear {
 		for _, d := range dead {
 			words = append(words, wordOf(d))
 		}
-		var out, errs limited
+		out, errs := child.Output{Most: mostSaid}, child.Output{Most: mostSaid}
 		cmd := exec.CommandContext(ctx, program, words...)
 		cmd.Dir, cmd.Env, cmd.ExtraFiles = "/", []string{"GOMAXPROCS=1"}, []*os.File{cache}
 		cmd.Stdout, cmd.Stderr = &out, &errs
@@ -68,19 +68,6 @@ func Child(program string, args ...string) Clear {
 
 // mostSaid is what is kept of what a child prints.
 const mostSaid = 4 << 10
-
-// limited keeps the head of what is written. The buffer is not embedded: io.Copy
-// would find its ReadFrom, which knows no limit.
-type limited struct{ text bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	if room := mostSaid - l.text.Len(); room > 0 {
-		l.text.Write(p[:min(len(p), room)])
-	}
-	return len(p), nil
-}
-
-func (l *limited) String() string { return l.text.String() }
 
 // Become gives up root for the user and group of the first word that [Child] gives.
 // Afterwards the process is still not that user's to trace, nor its files.

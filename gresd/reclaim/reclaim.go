@@ -81,10 +81,6 @@ func (r *Reclaimer) Wake() {
 	}
 }
 
-// restPart is how many times the length of a look the reclaimer rests after it: a job
-// with thousands of slots is no reason to be at it all the time.
-const restPart = 9
-
 // Run looks while jobs are awake, until ctx is done.
 func (r *Reclaimer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -98,7 +94,7 @@ func (r *Reclaimer) Run(ctx context.Context) {
 		}
 		select { // however often jobs come and go
 		case <-ctx.Done():
-		case <-time.After(max(beat.Next(every), restPart*took)):
+		case <-time.After(max(beat.Next(every), beat.Rest(took))):
 		}
 	}
 }
