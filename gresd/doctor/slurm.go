@@ -94,9 +94,7 @@ func (n *node) scontrol(ctx context.Context, args ...string) (string, error) {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
-	if n.cfg.Slurm.Conf != "" {
-		cmd.Env = append(os.Environ(), "SLURM_CONF="+n.cfg.Slurm.Conf)
-	}
+	cmd.Env = slurm.Environment(os.Environ(), n.cfg.Slurm.Conf)
 	// A wrapper of the site may have children that outlive it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

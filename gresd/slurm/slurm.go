@@ -223,7 +223,7 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	defer cancel()
 	command := exec.CommandContext(ctx, path, args...)
 	command.WaitDelay = waitDelay
-	command.Env = environment(os.Environ(), c.conf)
+	command.Env = Environment(os.Environ(), c.conf)
 	var out, problems bytes.Buffer
 	command.Stdout, command.Stderr = &out, &problems
 	began := time.Now()
@@ -259,9 +259,9 @@ func counted(command string) string {
 	return scontrolName
 }
 
-// environment is the daemon's own without what changes Slurm's output or its
+// Environment is a program's own without what changes Slurm's output or its
 // configuration: SLURM_TIME_FORMAT, SQUEUE_FORMAT, SLURM_CLUSTERS and the like.
-func environment(own []string, conf string) []string {
+func Environment(own []string, conf string) []string {
 	kept := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		if name == "SLURM_CONF" {

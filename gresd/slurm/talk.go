@@ -181,7 +181,7 @@ func (c *Client) beginTalk(of *talks) (*talk, error) {
 	}
 	cmd := exec.Command(path, "--local", "-d", "-o")
 	// Where it uses readline, questions are echoed: plainly.
-	cmd.Env = append(environment(os.Environ(), c.conf), "TERM=dumb", "INPUTRC=/dev/null")
+	cmd.Env = append(Environment(os.Environ(), c.conf), "TERM=dumb", "INPUTRC=/dev/null")
 	itsIn, stdin, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoTalk, err)
