@@ -156,7 +156,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	}
 	d.auditor = audit.New(audit.Parts{
 		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Count: d.counts.Audited, Log: d.log,
-		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.MayHoldWhole,
+		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
 	})
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	d.judge.Except(d.server.HeldByMPS)

@@ -208,7 +208,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	defer s.lockJob(jobID)()
 	_, known := s.ledger.Get(jobID)
 	s.room.end(jobID, true)
-	if s.whole.forget(jobID) {
+	if s.Whole.Forget(jobID) {
 		s.room.changed()
 	}
 	s.Report.Ended(jobID)

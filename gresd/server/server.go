@@ -36,6 +36,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
 )
 
 // Observer counts what the server does.
@@ -105,7 +106,7 @@ type Server struct {
 	// survivors are the jobs that had a process when this gresd started and found no ledger.
 	survivors []uint32
 
-	whole wholeCards
+	Whole *whole.Jobs // without a share
 
 	pace, linePace node.Pace // of questions about jobs here, and in the line
 
@@ -136,6 +137,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log), ready: make(chan struct{}), reload: make(chan struct{}, 1),
 		lost: ledgerLost,
 	}
+	s.Whole = whole.New(here, s.Cards, parts.Log)
 	s.compared.Store(&time.Time{})
 	if s.line, err = waiting.Open(cfg.Paths.Waiting(), cfg.Placement.Patience); err != nil {
 		return nil, err
