@@ -42,7 +42,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err := whileFull(func() error { return s.grants.Create(rec, s.contextCost) }); err != nil {
 		return "", err
 	}
-	s.leaveLine(rec.JobID)
+	s.room.LeaveLine(rec.JobID)
 	s.keepMPS(rec)
 	s.log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
 		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
@@ -207,9 +207,9 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	}
 	defer s.lockJob(jobID)()
 	_, known := s.ledger.Get(jobID)
-	s.room.end(jobID, true)
+	s.room.End(jobID, true)
 	if s.Whole.Forget(jobID) {
-		s.room.changed()
+		s.room.Changed()
 	}
 	s.Report.Ended(jobID)
 	if err := s.drop(jobID); err != nil {
@@ -231,7 +231,7 @@ func (s *Server) drop(jobID uint32) error {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
 	if held {
-		s.room.changed()
+		s.room.Changed()
 	}
 	_, err = s.grants.Remove(jobID)
 	return err

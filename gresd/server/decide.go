@@ -107,7 +107,7 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 	}
 
 	s.costs.Await(ctx) // a grant names what a context costs
-	times := s.waited(w.JobID)
+	times := s.room.Times(w.JobID)
 	want := wanted{facts: facts, req: req, try: func() (string, error) { return s.allocateAlone(facts, req, w.Restart) }}
 	dir, waited, err := s.findRoom(ctx, w, want)
 	s.countCards(facts.JobID)
@@ -139,7 +139,7 @@ func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error) outc
 	case errors.Is(why, errNoTurn):
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, why))
 	case errors.Is(why, errLeft):
-		s.leaveLine(w.JobID)
+		s.room.LeaveLine(w.JobID)
 		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
 	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick):
 		return sendBack(w, facts, why)

@@ -80,7 +80,7 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 		return s.set(req)
 	}
 	rep := s.grant(ctx, req)
-	s.observer.GrantTook(time.Since(start) - s.room.answered(req.JobID)) // a wait for room is no fault of ours
+	s.observer.GrantTook(time.Since(start) - s.room.Answered(req.JobID)) // a wait for room is no fault of ours
 	s.observer.Placed(resultName(rep))
 	return rep
 }

@@ -125,7 +125,7 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 // Slurm's configuration, and no lack of room.
 func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
 	cards, others := ofTypes(all, only)
-	d, err := s.choose(jobID, cards, inUse, req, distances)
+	d, err := s.room.Choose(jobID, cards, inUse, req, distances)
 	if len(cards) == 0 && len(others) > 0 {
 		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
 			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+

@@ -15,7 +15,7 @@ import (
 // CardChanged is called when a card became sick or well. Jobs on it are told.
 func (s *Server) CardChanged(c health.Change) {
 	readable := s.Cards.Judge(c.UUID)
-	s.room.changed()
+	s.room.Changed()
 	if c.Why == "" && !readable {
 		select {
 		case s.reload <- struct{}{}: // it can be read again

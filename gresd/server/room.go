@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -16,12 +15,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
-
-// Where gresd chooses the cards, slurmctld starts jobs that no card has room for. Such a job
-// waits in its Prolog, and has the first room that another leaves: one that is sent back starts
-// no sooner than slurmd forgets its run (AuthInfo=cred_expire), whatever becomes free meanwhile.
-// Jobs wait in the order of the line; one that only a later, smaller one leaves room for lets
-// that one go first, until cards are kept free for it.
 
 const (
 	// interactiveWait bounds the wait of a job that cannot be sent back: srun gives up after 20 s.
@@ -37,129 +30,6 @@ var errLeft = errors.New("the job has ended while it waited for room")
 
 // errNoTurn is for a job that had no look in time: gresd is being stopped.
 var errNoTurn = errors.New("gresd stopped while the job waited for room")
-
-// waiter is a job that waits in its Prolog.
-type waiter struct {
-	jobID uint32
-	since time.Time     // it has been in the line
-	wake  chan struct{} // something became free, and those before have had their look
-	left  chan struct{} // closed when it need not wait any more
-	over  bool          // its Epilog has come; with room.mu
-	whole []gpu.UUID    // cards that Slurm has chosen for it as a whole
-}
-
-// room is the jobs that wait, in the order in which they may have what becomes free.
-type room struct {
-	mu      sync.Mutex
-	waiters []*waiter
-	waited  map[uint32]time.Duration // by jobs whose Prolog is not answered yet
-}
-
-func (r *room) hasWaited(jobID uint32, d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.waited == nil {
-		r.waited = map[uint32]time.Duration{}
-	}
-	r.waited[jobID] = d
-}
-
-// answered forgets a job, and returns how long it has waited.
-func (r *room) answered(jobID uint32) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	d := r.waited[jobID]
-	delete(r.waited, jobID)
-	return d
-}
-
-// join adds a job. One of the same job leaves: its Prolog has asked again.
-func (r *room) join(jobID uint32, since time.Time, whole []gpu.UUID) *waiter {
-	r.end(jobID, false)
-	w := &waiter{jobID: jobID, since: since, whole: whole, wake: make(chan struct{}, 1), left: make(chan struct{})}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := 0
-	for i < len(r.waiters) && !r.waiters[i].since.After(since) {
-		i++
-	}
-	r.waiters = slices.Insert(r.waiters, i, w)
-	return w
-}
-
-// leave takes a job out.
-func (r *room) leave(w *waiter) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.waiters = slices.DeleteFunc(r.waiters, func(other *waiter) bool { return other == w })
-}
-
-// end lets a job leave that waits no more; over says that it was its Epilog.
-func (r *room) end(jobID uint32, over bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, w := range r.waiters {
-		if w.jobID == jobID {
-			w.over = over
-			close(w.left)
-			r.waiters = slices.Delete(r.waiters, i, i+1)
-			return
-		}
-	}
-}
-
-// isOver says whether the Epilog of a job came while it waited.
-func (r *room) isOver(w *waiter) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return w.over
-}
-
-// has says whether a job waits here.
-func (r *room) has(jobID uint32) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.waiters, func(w *waiter) bool { return w.jobID == jobID })
-}
-
-// wholeBefore are the cards that Slurm has chosen as a whole for jobs that wait, and that come
-// before a job.
-func (r *room) wholeBefore(jobID uint32) (cards []gpu.UUID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, w := range r.waiters {
-		if w.jobID == jobID {
-			break
-		}
-		cards = append(cards, w.whole...)
-	}
-	return cards
-}
-
-// changed has all look again, one after the other.
-func (r *room) changed() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.waiters) > 0 {
-		r.waiters[0].look()
-	}
-}
-
-// passOn lets the next one look.
-func (r *room) passOn(w *waiter) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if i := slices.Index(r.waiters, w) + 1; i > 0 && i < len(r.waiters) {
-		r.waiters[i].look()
-	}
-}
-
-func (w *waiter) look() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
 
 // wanted is what a job looks for: a share, or whole cards.
 type wanted struct {
@@ -182,15 +52,14 @@ func (s *Server) findRoom(ctx context.Context, w wire.Request, want wanted) (dir
 	began := time.Now()
 	dir, err = s.inTurn(ctx, w, want, wait)
 	waited = time.Since(began)
-	s.room.hasWaited(w.JobID, waited)
+	s.room.HasWaited(w.JobID, waited)
 	return dir, waited, err
 }
 
 // inTurn looks for room when it is the job's turn, for as long as it may wait.
 func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait time.Duration) (string, error) {
-	self := s.room.join(w.JobID, s.inLineSince(w.JobID), want.whole)
-	defer s.leaveRoom(self)
-	s.room.changed()
+	self := s.room.Join(w.JobID, want.whole)
+	defer s.room.Leave(self)
 	var why error // of the last look; nil before the first
 	end, next := time.NewTimer(never), time.NewTimer(never)
 	defer end.Stop()
@@ -198,7 +67,7 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 	gone, looks := make(chan struct{}, len(looks)), looks
 	for {
 		select {
-		case <-self.left:
+		case <-self.Left:
 			return "", errLeft
 		case <-gone:
 			return "", errLeft
@@ -211,17 +80,17 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 			if looks = looks[1:]; len(looks) > 0 {
 				next.Reset(looks[0])
 			}
-			self.look()
-		case <-self.wake:
+			self.Look()
+		case <-self.Wake:
 			dir, err := want.try()
-			if err == nil && s.room.isOver(self) {
+			if err == nil && s.room.IsOver(self) {
 				s.release(w)
 				return "", errLeft
 			}
 			if !errors.Is(err, place.ErrNoRoom) {
 				return dir, err
 			}
-			s.room.passOn(self)
+			s.room.PassOn(self)
 			if first := why == nil; first {
 				s.foundNoRoom(want)
 				s.log.Info("waits for room", "job_id", w.JobID, "at_most", wait.Round(time.Second), "error", err)
@@ -235,6 +104,13 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 
 // never is longer than any job waits.
 const never = time.Hour
+
+// foundNoRoom puts a job into the line that found no card here and will come again.
+func (s *Server) foundNoRoom(want wanted) {
+	if want.facts.Batch && want.whole == nil && s.cfg().Placement.Mode == config.PlacementGresd {
+		s.room.FoundNone(want.facts.JobID, want.req)
+	}
+}
 
 // lookOnce is for a job that found no room and may not wait for it: one may have ended without its
 // Epilog.
@@ -255,12 +131,6 @@ func (s *Server) lookAfter(ctx context.Context, w wire.Request, gone chan<- stru
 	if time.Since(*s.compared.Load()) > looks[0] {
 		_ = s.Reconcile(ctx)
 	}
-}
-
-// leaveRoom is for a job that waits no more: cards that were kept idle for it are for all.
-func (s *Server) leaveRoom(w *waiter) {
-	s.room.leave(w)
-	s.room.changed()
 }
 
 // waits says of a job's state whether its Prolog may still wait for room.

@@ -33,9 +33,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
 )
 
@@ -108,12 +108,10 @@ type Server struct {
 
 	Whole *whole.Jobs // without a share
 
-	pace, linePace node.Pace // of questions about jobs here, and in the line
+	pace node.Pace // of questions about jobs here
 
 	decisions decisions
-	lineMu    sync.Mutex
-	line      *waiting.Line // with lineMu
-	room      room
+	room      *room.Room
 	keeps     atomic.Bool // this Slurm never starts a job without its shards
 	shardless shardless
 
@@ -139,7 +137,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	}
 	s.Whole = whole.New(here, s.Cards, parts.Log)
 	s.compared.Store(&time.Time{})
-	if s.line, err = waiting.Open(cfg.Paths.Waiting(), cfg.Placement.Patience); err != nil {
+	if s.room, err = room.Open(parts.Config, s.Cards, here, s.inUse, parts.Log); err != nil {
 		return nil, err
 	}
 	if s.Outbox, err = outbox.Open(parts.Config, s.Cards, here, parts.Grants, parts.Log); err != nil {
@@ -193,7 +191,7 @@ func (s *Server) markPlacement() error {
 // refreshCards asks the driver again.
 func (s *Server) refreshCards() {
 	s.Cards.Refresh()
-	s.room.changed()
+	s.room.Changed()
 }
 
 // Run serves at a socket of [socket.Listen] until ctx is done, and closes it. It calls ready once, when
@@ -238,7 +236,7 @@ func (s *Server) Beat(ctx context.Context) {
 	if err := s.node.ForgetNames(ctx); err != nil && ctx.Err() == nil {
 		s.log.Warn("names of this node", "error", err)
 	}
-	s.tidyLine(ctx)
+	s.room.Tidy(ctx, time.Now())
 }
 
 func (s *Server) reconcile(ctx context.Context, whom asking) {

@@ -12,6 +12,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -42,7 +43,7 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 		return s.refuse(w, o.facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
 	}
 	if o.times > 0 {
-		s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", count(o.times)))
+		s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", room.Count(o.times)))
 	}
 	return o.reply
 }
@@ -66,7 +67,7 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 	w := o.job
 	if o.facts.Batch {
 		// Before the requeue: Slurm changes no job that is on its way out.
-		times := s.sentBack(w.JobID)
+		times := s.room.SentBack(w.JobID)
 		if times != "" {
 			s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("%s (%s)", o.reason, times))
 		}
@@ -81,7 +82,7 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 			}
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: o.reason}
 		}
-		s.leaveLine(w.JobID) // it is refused, and will not come again
+		s.room.LeaveLine(w.JobID) // it is refused, and will not come again
 		s.log.Warn("requeue", "job_id", w.JobID, "error", err)
 	}
 	return s.refuse(w, o.facts, o.reason)

@@ -70,14 +70,14 @@ func (s *Server) takeWhole(jobID uint32, cards []gpu.UUID) error {
 func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at time.Time) {
 	for _, id := range s.Whole.Ended(live, at) {
 		if s.Whole.Forget(id) {
-			s.room.changed()
+			s.room.Changed()
 		}
 	}
 	if s.cfg().Placement.Mode != config.PlacementGresd {
 		return
 	}
 	for _, id := range s.steps.Jobs() {
-		if _, known := s.ledger.Get(id); known || s.Whole.Knows(id) || s.room.has(id) {
+		if _, known := s.ledger.Get(id); known || s.Whole.Knows(id) || s.room.Has(id) {
 			continue
 		}
 		facts, err := s.node.Facts(ctx, id)
