@@ -16,26 +16,26 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardtime"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/journal"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/logging"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/reclaim"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 )
 
 // gresd is the daemon: the parts that live as long as it does.
@@ -50,7 +50,7 @@ type gresd struct {
 	driver     inventory.Inventory
 	grants     *grant.Store
 	counts     *metrics.Metrics
-	costs      *probe.Costs
+	costs      *ctxcost.Costs
 	health     *health.Monitor
 	slurm      *slurm.Client
 	server     *server.Server
@@ -81,10 +81,10 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 
 // open takes what only one gresd may have, and finds the driver.
 func (d *gresd) open(cfg config.Config) error {
-	if err := journal.SetLevel(&d.level, cfg.Log.Level); err != nil {
+	if err := logging.SetLevel(&d.level, cfg.Log.Level); err != nil {
 		return err
 	}
-	d.log = journal.New(&d.level)
+	d.log = logging.New(&d.level)
 	if os.Geteuid() != 0 {
 		return errors.New("must run as root: it makes files that users cannot change")
 	}
@@ -145,7 +145,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config}
 	d.server, err = server.New(server.Parts{
 		Config: d.config, Inventory: d.driver, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Log: d.log, Version: version,
-		Health: d.health, Samples: sample.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
+		Health: d.health, Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
 		Problems: []func() []string{d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{func() []string { return d.auditor.Problems() }},
 		Steps:    &slurm.Steps{},
@@ -160,7 +160,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	})
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	d.judge.Except(d.server.HeldByMPS)
-	d.judge.Measure(cardtime.New(cardOf(d.driver), d.log))
+	d.judge.Measure(ctxswitch.New(cardOf(d.driver), d.log))
 	d.server.Report.SetWork(d.judge.Work)
 	d.counts.Watch(d.server.Report.Snapshot)
 	d.health.OnChange(d.server.CardChanged)
@@ -170,7 +170,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 
 // follow puts the keys of another configuration in force that a part keeps for itself.
 func (d *gresd) follow(c config.Config) {
-	_ = journal.SetLevel(&d.level, c.Log.Level) // validated
+	_ = logging.SetLevel(&d.level, c.Log.Level) // validated
 	d.health.Set(healthParams(c))
 	d.auditor.SetPolicy(c.Audit)
 	d.server.ConfigChanged()
@@ -213,14 +213,14 @@ func arbiterParams(cfg config.Config) arbiter.Params {
 }
 
 // usageWriter is nil where the site does not ask for usage in its accounting.
-func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *usage.Writer {
+func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *acct.Writer {
 	field := map[string]string{
 		config.UsageSystem: slurm.SystemComment, config.UsageAdmin: slurm.AdminComment, config.UsageComment: slurm.Comment,
 	}[cfg.Accounting.Usage]
 	if field == "" {
 		return nil
 	}
-	return usage.New(field, func(conf string) usage.Books { return clientOf(cfg, client, conf) }, log)
+	return acct.New(field, func(conf string) acct.Books { return clientOf(cfg, client, conf) }, log)
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.
@@ -230,7 +230,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 	var parts sync.WaitGroup
 
 	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
-	reclaimer := reclaim.New(d.grants, reclaim.Child(self, clearSlots), d.log)
+	reclaimer := slotgc.New(d.grants, slotgc.Child(self, clearSlots), d.log)
 	d.grants.OnChange(func() { d.judge.Wake(); measurer.Wake(); reclaimer.Wake(); d.auditor.Wake() })
 	for _, run := range []func(context.Context){
 		d.grants.Watch, d.judge.Run, d.server.Report.CountTime, measurer.Run, reclaimer.Run, d.auditor.Run,

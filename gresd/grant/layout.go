@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 )
 
 // Paths that are the same on every node: the SPANK plugin and libvgpu know
@@ -122,7 +122,7 @@ func (l Layout) writePreload() error {
 	if have, err := os.ReadFile(l.Preload); err == nil && string(have) == want {
 		return nil
 	}
-	return durable.Replace(l.Preload, []byte(want), 0o644)
+	return atomicfile.Replace(l.Preload, []byte(want), 0o644)
 }
 
 // preloadText returns the host's lines without our library, then our library.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // A job without processes is asleep, and from its beginning: its cache file is not
@@ -138,7 +138,7 @@ func (s *Store) Watch(ctx context.Context) {
 	events := make([]byte, 64<<10)
 	for turn := uint32(0); ctx.Err() == nil; turn++ {
 		// At the moment at which the auditor looks too: an idle gresd wakes once.
-		_ = w.file.SetReadDeadline(time.Now().Add(beat.Next(roundEvery)))
+		_ = w.file.SetReadDeadline(time.Now().Add(wakeup.Next(roundEvery)))
 		stop := context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })
 		s.listen(w, events)
 		stop()
@@ -186,7 +186,7 @@ func (s *Store) listen(w *watcher, buf []byte) {
 			s.changed()
 		}
 		// Users make these events, as many as they like.
-		time.Sleep(max(shortestRest, min(beat.Rest(time.Since(began)), longestRest)))
+		time.Sleep(max(shortestRest, min(wakeup.Rest(time.Since(began)), longestRest)))
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 )
 
 // folder is where one control daemon lives:
@@ -144,7 +144,7 @@ func (f folder) write(rec record) error {
 	if err != nil {
 		return err
 	}
-	return durable.Replace(f.record(), text, 0o600)
+	return atomicfile.Replace(f.record(), text, 0o600)
 }
 
 // leftovers reads the records below dir. One that cannot be read is removed: it

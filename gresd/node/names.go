@@ -13,7 +13,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 )
 
 // Names are Slurm's names of this node, learned from Prologs, each with the
@@ -127,7 +127,7 @@ func (n *Names) put(next nodesFile) error {
 	}
 	text, err := json.Marshal(next)
 	if err == nil {
-		err = durable.WriteFile(n.path, append(text, '\n'))
+		err = atomicfile.WriteFile(n.path, append(text, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("remember node name: %w", err)

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
@@ -123,7 +123,7 @@ func (q *queued) all() map[uint32]putOff {
 func (q *queued) save() error {
 	text, err := json.Marshal(q.jobs)
 	if err == nil {
-		err = durable.WriteFile(q.path, append(text, '\n'))
+		err = atomicfile.WriteFile(q.path, append(text, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("remember jobs that were put off: %w", err)

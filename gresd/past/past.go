@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -85,7 +85,7 @@ func (s *Store) Keep(r wire.Report) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path := s.path(r.Job.JobID)
-	if err := durable.Replace(path, text, 0o600); err != nil {
+	if err := atomicfile.Replace(path, text, 0o600); err != nil {
 		return fmt.Errorf("report of job %d: %w", r.Job.JobID, err)
 	}
 	now := time.Now()

@@ -12,8 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -21,8 +23,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -43,7 +43,7 @@ type Parts struct {
 	ByMPS    func(jobID uint32) bool // MPS holds the job at its compute share
 	Samples  Samples                 // nil: not known
 	Commands Commands                // nil: not known
-	Usage    *usage.Writer           // nil: what jobs have used is not written down
+	Usage    *acct.Writer            // nil: what jobs have used is not written down
 	Past     *past.Store             // nil: what jobs did is not kept
 	Problems []func() []string       // what else an administrator should look at
 	Private  []func() []string       // and what names jobs or processes of users: for root alone
@@ -145,7 +145,7 @@ func (r *Reporter) jobs(processes bool) []wire.Job {
 	return jobs
 }
 
-func (r *Reporter) jobOf(rec ledger.Record, samples map[gpu.UUID]sample.Card, processes bool) wire.Job {
+func (r *Reporter) jobOf(rec ledger.Record, samples map[gpu.UUID]cardstat.Card, processes bool) wire.Job {
 	job := wire.Job{
 		JobID: rec.JobID, UID: rec.UID, User: rec.User, Account: rec.Account,
 		Partition: rec.Partition, State: string(rec.State), Reason: rec.Reason,
@@ -159,7 +159,7 @@ func (r *Reporter) jobOf(rec ledger.Record, samples map[gpu.UUID]sample.Card, pr
 	return job
 }
 
-func (r *Reporter) jobCards(rec ledger.Record, samples map[gpu.UUID]sample.Card, processes bool) []wire.JobCard {
+func (r *Reporter) jobCards(rec ledger.Record, samples map[gpu.UUID]cardstat.Card, processes bool) []wire.JobCard {
 	view, err := r.Grants.Cache(rec.JobID, viewAge)
 	known := err == nil && len(view.Cards) == len(rec.Placement.Cards)
 	read := &view
@@ -201,7 +201,7 @@ func (r *Reporter) Ended(jobID uint32) {
 		return
 	}
 	r.keepReport(rec)
-	used := usage.Used{JobID: jobID, Node: "unknown"}
+	used := acct.Used{JobID: jobID, Node: "unknown"}
 	if names := r.Node.List(); len(names) > 0 {
 		used.Node, used.Conf = names[0], r.Node.All()[names[0]]
 	}

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // spentEvery is the time over which the driver's samples of processes are averaged.
@@ -35,7 +35,7 @@ func (r *Reporter) CountTime(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(beat.Next(spentEvery)):
+		case <-time.After(wakeup.Next(spentEvery)):
 			r.Count(ctx, time.Now())
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -18,14 +18,14 @@ import (
 // Samples is what cards did lately, as the driver tells it. Cards that do not
 // answer are absent.
 type Samples interface {
-	Cards([]gpu.UUID) map[gpu.UUID]sample.Card
+	Cards([]gpu.UUID) map[gpu.UUID]cardstat.Card
 }
 
 // SetWork sets what tells of the work of jobs. It must be called before anybody is told.
 func (r *Reporter) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { r.work = work }
 
 // samples asks about cards; none where there is nobody to ask.
-func (r *Reporter) samples(uuids []gpu.UUID) map[gpu.UUID]sample.Card {
+func (r *Reporter) samples(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {
 	if r.Samples == nil {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (r *Reporter) unwatched() (problems []string) {
 }
 
 // samplesOfJobs asks about the cards on which jobs have a share.
-func (r *Reporter) samplesOfJobs(records []ledger.Record) map[gpu.UUID]sample.Card {
+func (r *Reporter) samplesOfJobs(records []ledger.Record) map[gpu.UUID]cardstat.Card {
 	var uuids []gpu.UUID
 	for _, rec := range records {
 		for _, c := range rec.Placement.Cards {
@@ -125,7 +125,7 @@ func (r *Reporter) askedOf(rec ledger.Record, i int) wire.JobUse {
 
 // jobUse is what a job asked for and does on its i-th card. view is nil where
 // its cache cannot be read.
-func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card sample.Card, processes bool) wire.JobUse {
+func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card cardstat.Card, processes bool) wire.JobUse {
 	use := r.askedOf(rec, i)
 	if r.work != nil {
 		if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: rec.Placement.Cards[i].UUID}); known {

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/backlog"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 )
 
 // Choose is place.Choose that leaves out the cards that are held for another
@@ -216,7 +216,7 @@ func (r *Room) Tidy(ctx context.Context, now time.Time) {
 }
 
 // haveRoom says whether the cards that are held for a job could serve it now.
-func (r *Room) haveRoom(job waiting.Job) bool {
+func (r *Room) haveRoom(job backlog.Job) bool {
 	now := r.cards.Now()
 	cards := slices.DeleteFunc(slices.Clone(now.Cards), func(c gpu.Card) bool { return !slices.Contains(job.Held, c.UUID) })
 	_, err := place.Choose(cards, r.inUse(), job.Request, now.Distances)

@@ -15,12 +15,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/backlog"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 )
 
 // Waiter is a job that waits in its Prolog.
@@ -43,7 +43,7 @@ type Room struct {
 	log    *slog.Logger
 
 	lineMu sync.Mutex
-	line   *waiting.Line // with lineMu
+	line   *backlog.Line // with lineMu
 	pace   node.Pace     // of questions about jobs in the line
 
 	mu      sync.Mutex
@@ -163,7 +163,7 @@ func (w *Waiter) Look() {
 // Open reads the line that an earlier gresd has left.
 func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, inUse func() place.InUse, log *slog.Logger) (*Room, error) {
 	cfg := inForce.Get()
-	line, err := waiting.Open(cfg.Paths.Waiting(), cfg.Placement.Patience)
+	line, err := backlog.Open(cfg.Paths.Waiting(), cfg.Placement.Patience)
 	if err != nil {
 		return nil, err
 	}

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/backlog"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -26,9 +26,9 @@ func (n *testNode) counted(id uint32, units gpu.Share, change ...func(*slurm.Job
 }
 
 // line is the line of waiting jobs, as it is on the disk.
-func (n *testNode) line() *waiting.Line {
+func (n *testNode) line() *backlog.Line {
 	n.t.Helper()
-	line, err := waiting.Open(n.cfg.Paths.Waiting(), n.cfg.Placement.Patience)
+	line, err := backlog.Open(n.cfg.Paths.Waiting(), n.cfg.Placement.Patience)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestCardsAreNotHeldForever(t *testing.T) {
 	for _, look := range []struct {
 		after time.Duration
 		late  bool
-	}{{waiting.HoldFor - time.Minute, false}, {waiting.HoldFor + time.Minute, true}} {
+	}{{backlog.HoldFor - time.Minute, false}, {backlog.HoldFor + time.Minute, true}} {
 		n.room.Tidy(t.Context(), time.Now().Add(look.after))
 		if _, held := n.line().Holder(); held == look.late {
 			t.Fatalf("after %s: cards are held: %v", look.after, held)

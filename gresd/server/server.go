@@ -23,19 +23,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
 )
 
@@ -61,14 +61,14 @@ type Parts struct {
 	Steps     Steps
 	Ledger    *ledger.Ledger
 	Grants    *grant.Store
-	Costs     *probe.Costs
+	Costs     *ctxcost.Costs
 	Observer  Observer
 	Health    cards.Health
 	Samples   report.Samples    // nil: not known
 	Problems  []func() []string // what else an administrator should look at
 	Commands  report.Commands   // nil: not known
 	Private   []func() []string // and what names jobs or processes of users: for root alone
-	Usage     *usage.Writer     // nil: what jobs have used is not written down
+	Usage     *acct.Writer      // nil: what jobs have used is not written down
 	Past      *past.Store       // nil: what jobs did is not kept
 	Log       *slog.Logger
 	Version   string
@@ -80,9 +80,9 @@ type Server struct {
 	steps    Steps
 	ledger   *ledger.Ledger
 	grants   *grant.Store
-	costs    *probe.Costs
+	costs    *ctxcost.Costs
 	observer Observer
-	usage    *usage.Writer
+	usage    *acct.Writer
 	log      *slog.Logger
 
 	node   *node.Node
