@@ -36,6 +36,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 )
 
 // gresd is the daemon: the parts that live as long as it does.
@@ -148,7 +149,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		Health: d.health, Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
 		Problems: []func() []string{d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{func() []string { return d.auditor.Problems() }},
-		Steps:    &slurm.Steps{},
+		Steps:    &stepd.Steps{},
 		Slurm:    func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) },
 	}, d.ledgerLost)
 	if err != nil {

@@ -4,6 +4,7 @@
 package atomicfile
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,6 +22,15 @@ func WriteFile(path string, text []byte) error {
 	}
 	defer dir.Close()
 	return dir.Sync()
+}
+
+// WriteJSON is WriteFile of a value as one line of JSON.
+func WriteJSON(path string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return WriteFile(path, append(text, '\n'))
 }
 
 // Replace replaces a file that can be made again: a kill of gresd leaves the old text or the new

@@ -15,7 +15,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 )
 
 // facts are what the kernel says of a process; they do not change while it
@@ -221,7 +221,7 @@ func (t *table) isCard(pid uint32, path string) bool {
 // process whose parents have ended has only its environment to speak for it.
 func (t *table) findJob(f *facts) {
 	text, _ := os.ReadFile(t.dir(f.PID).File("cgroup"))
-	folder, job := slurm.CgroupOfJob(string(text))
+	folder, job := stepd.CgroupOfJob(string(text))
 	if job == 0 {
 		job = t.folders[folder]
 	}
@@ -264,7 +264,7 @@ func (t *table) follow(parent uint32) (job uint32, own bool) {
 			return 0, false
 		}
 		if title, ok := t.read(parent, "cmdline"); ok {
-			job := slurm.JobOfStepd(strings.TrimRight(string(title), "\x00"))
+			job := stepd.JobOfStepd(strings.TrimRight(string(title), "\x00"))
 			if uid, ok := t.dir(parent).UID(); job != 0 && ok && uid == 0 {
 				return job, false
 			}

@@ -175,11 +175,7 @@ func (l *Line) find(id uint32) int {
 }
 
 func (l *Line) save() error {
-	text, err := json.Marshal(l.jobs)
-	if err == nil {
-		err = atomicfile.WriteFile(l.path, append(text, '\n'))
-	}
-	if err != nil {
+	if err := atomicfile.WriteJSON(l.path, l.jobs); err != nil {
 		return fmt.Errorf("remember waiting jobs: %w", err)
 	}
 	return nil

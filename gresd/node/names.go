@@ -125,11 +125,7 @@ func (n *Names) put(next nodesFile) error {
 	if next.Cluster == n.cluster && maps.Equal(next.Nodes, n.conf) {
 		return nil
 	}
-	text, err := json.Marshal(next)
-	if err == nil {
-		err = atomicfile.WriteFile(n.path, append(text, '\n'))
-	}
-	if err != nil {
+	if err := atomicfile.WriteJSON(n.path, next); err != nil {
 		return fmt.Errorf("remember node name: %w", err)
 	}
 	n.cluster, n.conf = next.Cluster, next.Nodes

@@ -121,11 +121,7 @@ func (q *queued) all() map[uint32]putOff {
 
 // save writes the file. q.mu is held.
 func (q *queued) save() error {
-	text, err := json.Marshal(q.jobs)
-	if err == nil {
-		err = atomicfile.WriteFile(q.path, append(text, '\n'))
-	}
-	if err != nil {
+	if err := atomicfile.WriteJSON(q.path, q.jobs); err != nil {
 		return fmt.Errorf("remember jobs that were put off: %w", err)
 	}
 	return nil

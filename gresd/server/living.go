@@ -30,7 +30,7 @@ const (
 	askAll
 )
 
-// Steps knows jobs by their slurmstepd on this host ([slurm.Steps]).
+// Steps knows jobs by their slurmstepd on this host ([stepd.Steps]).
 type Steps interface {
 	Living(jobs []uint32) map[uint32]bool
 	Jobs() []uint32

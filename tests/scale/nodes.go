@@ -25,6 +25,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
@@ -46,7 +47,7 @@ type node struct {
 
 func nodeName(i int) string { return fmt.Sprintf("s%04d", i+1) }
 
-func newNode(name string, steps *slurm.Steps) *node {
+func newNode(name string, steps *stepd.Steps) *node {
 	n := &node{name: name, cfg: config.Default(), stop: func() {}}
 	n.steps = ownSteps{steps, n}
 	n.cfg.Paths.RunDir, n.cfg.Paths.StateDir = filepath.Join(folder, name, "run"), filepath.Join(folder, name, "state")
@@ -108,7 +109,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 
 // ownSteps: all nodes are on one host, so that not every slurmstepd is of a job of this node.
 type ownSteps struct {
-	*slurm.Steps
+	*stepd.Steps
 	n *node
 }
 

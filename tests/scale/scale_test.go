@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -190,7 +191,7 @@ func up(t *testing.T, s size) *rig {
 	if err := os.WriteFile(wrapper, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	steps := &slurm.Steps{} // all nodes are on one host
+	steps := &stepd.Steps{} // all nodes are on one host
 	for i := range s.nodes {
 		n := newNode(nodeName(i), steps)
 		n.start(t, r.log)

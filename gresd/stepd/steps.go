@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package slurm
+// Package stepd finds jobs by what Slurm leaves of them on this host: their slurmstepd processes and
+// their cgroups.
+package stepd
 
 import (
 	"cmp"
