@@ -17,7 +17,7 @@ import (
 )
 
 // Choose is place.Choose that leaves out the cards that are held for another
-// job. no other placement may be made meanwhile.
+// job. No other placement may be made meanwhile.
 func (r *Room) Choose(jobID uint32, cards []gpu.Card, inUse place.InUse, req request.Request, d place.Distances) (place.Decision, error) {
 	r.lineMu.Lock()
 	holder, held := r.line.Kept(r.Has, r.haveRoom)

@@ -14,25 +14,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
-
-// Correction is a thing that a reconciliation puts right. The words are labels
-// of a metric.
-type Correction string
-
-// Corrections.
-const (
-	Released  Correction = "released"  // a grant whose job has ended
-	Removed   Correction = "removed"   // a folder without a job
-	Rebuilt   Correction = "rebuilt"   // a record, from the grant of a living job
-	Remade    Correction = "remade"    // the files of a record
-	Recovered Correction = "recovered" // a living job, after record and folder were lost
-)
-
-// Corrections returns every correction.
-func Corrections() []Correction { return []Correction{Released, Removed, Rebuilt, Remade, Recovered} }
 
 // Reconcile makes ledger, job folders and living jobs agree: what lives is
 // adopted, what has ended is released, what belongs to nobody is removed. If
@@ -105,7 +90,7 @@ func (s *Server) releaseIfOf(jobID uint32, created time.Time) error {
 		return nil
 	}
 	s.log.Info("released: the job has ended", "job_id", jobID)
-	s.observer.Corrected(string(Released))
+	s.observer.Corrected(string(report.Released))
 	s.Report.Ended(jobID)
 	return s.drop(jobID)
 }
@@ -186,7 +171,7 @@ func (s *Server) mendStray(st stray) error {
 	}
 	if st.keep {
 		s.log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
-		s.observer.Corrected(string(Rebuilt))
+		s.observer.Corrected(string(report.Rebuilt))
 		s.placing.Lock()
 		onDisk := s.ledger.Begin(st.rec)
 		s.placing.Unlock()
@@ -195,7 +180,7 @@ func (s *Server) mendStray(st stray) error {
 	had, err := s.grants.Remove(st.jobID)
 	if had { // else its Epilog came meanwhile
 		s.log.Info("removed a job folder without a job", "job_id", st.jobID)
-		s.observer.Corrected(string(Removed))
+		s.observer.Corrected(string(report.Removed))
 	}
 	return err
 }
@@ -228,7 +213,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 		return nil
 	}
 	s.log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
-	s.observer.Corrected(string(Remade))
+	s.observer.Corrected(string(report.Remade))
 	return s.grants.Create(rec, s.contextCost)
 }
 
@@ -274,7 +259,7 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 	if _, err := s.allocate(facts, req, facts.Restarts); err != nil {
 		return err
 	}
-	s.observer.Corrected(string(Recovered))
+	s.observer.Corrected(string(report.Recovered))
 	s.log.Warn("a living job was recovered; options of its submit line are lost", "job_id", facts.JobID,
 		"mode", gpu.FormatMode(req.Mode, req.Ceiling))
 	return nil
