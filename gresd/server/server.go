@@ -131,8 +131,10 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		config: parts.Config, steps: parts.Steps, ledger: parts.Ledger, grants: parts.Grants, costs: parts.Costs, observer: parts.Observer, usage: parts.Usage, log: parts.Log,
-		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log), ready: make(chan struct{}), reload: make(chan struct{}, 1),
+		config: parts.Config, steps: parts.Steps, ledger: parts.Ledger, grants: parts.Grants, costs: parts.Costs,
+		observer: parts.Observer, usage: parts.Usage, log: parts.Log,
+		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log),
+		ready: make(chan struct{}), reload: make(chan struct{}, 1),
 		lost: ledgerLost,
 	}
 	s.Whole = whole.New(here, s.Cards, parts.Log)
