@@ -18,7 +18,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/reclaim"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -99,7 +99,7 @@ func TestSlotsOfDeadProcessesAreCleared(t *testing.T) {
 	if s := slots(); len(s) != 1 || !s[0].Alive {
 		t.Fatalf("slots %+v, want a living process", s)
 	}
-	r := reclaim.New(grants, reclaim.Child(self, clearSlots), slog.New(slog.DiscardHandler))
+	r := slotgc.New(grants, slotgc.Child(self, clearSlots), slog.New(slog.DiscardHandler))
 	var running sync.WaitGroup
 	running.Go(func() { r.Run(t.Context()) }) // until the test ends
 	t.Cleanup(running.Wait)

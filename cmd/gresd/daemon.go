@@ -16,25 +16,51 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardtime"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/journal"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/logging"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/reclaim"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/sample"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/usage"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 )
+
+// gresd is the daemon: the parts that live as long as it does.
+type gresd struct {
+	config  *config.InForce
+	level   slog.LevelVar
+	log     *slog.Logger
+	records *ledger.Ledger
+	// ledgerLost says that records must be rebuilt.
+	ledgerLost bool
+	listener   *net.UnixListener
+	driver     inventory.Inventory
+	grants     *grant.Store
+	counts     *metrics.Metrics
+	costs      *ctxcost.Costs
+	health     *health.Monitor
+	slurm      *slurm.Client
+	server     *server.Server
+	auditor    *audit.Auditor
+	judge      *arbiter.Runner
+	reload     *reloader
+
+	toClose []func() error
+}
 
 // run is the daemon, from the configuration of path to the last log line. Grants
 // stay in force when it returns.
@@ -42,91 +68,122 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // which else would end it while it starts
 	defer signal.Stop(hup)
-	var level slog.LevelVar
-	if err := journal.SetLevel(&level, cfg.Log.Level); err != nil {
+	d := &gresd{config: config.NewInForce(cfg)}
+	defer d.close()
+	if err := d.open(cfg); err != nil {
 		return err
 	}
-	log := journal.New(&level)
+	if err := d.assemble(path, cfg); err != nil {
+		return err
+	}
+	go checkSlurm(ctx, d.slurm, d.log)
+	return d.serve(ctx, cfg, hup)
+}
+
+// open takes what only one gresd may have, and finds the driver.
+func (d *gresd) open(cfg config.Config) error {
+	if err := logging.SetLevel(&d.level, cfg.Log.Level); err != nil {
+		return err
+	}
+	d.log = logging.New(&d.level)
 	if os.Geteuid() != 0 {
 		return errors.New("must run as root: it makes files that users cannot change")
 	}
 	if cfg.Path == "" {
-		log.Info("no configuration file: the defaults are in force", "path", config.DefaultPath)
+		d.log.Info("no configuration file: the defaults are in force", "path", config.DefaultPath)
 	}
-	records, lost, err := openLedger(cfg.Paths.Ledger(), log) // nobody else's, from here on
-	if err != nil {
+	var err error
+	if d.records, d.ledgerLost, err = openLedger(cfg.Paths.Ledger(), d.log); err != nil { // nobody else's, from here on
 		return err
 	}
-	defer records.Close()
+	d.closeLater(d.records.Close)
 	if err := os.MkdirAll(cfg.Paths.RunDir, 0o755); err != nil {
 		return err
 	}
-	listener, err := server.Listen(cfg.Paths.Socket())
-	if err != nil {
+	if d.listener, err = socket.Listen(cfg.Paths.Socket()); err != nil {
 		return err
 	}
-	defer listener.Close()
-	cards, err := inventory.Open(cfg.NVML.Library)
-	if err != nil {
+	d.closeLater(d.listener.Close)
+	if d.driver, err = inventory.Open(cfg.NVML.Library); err != nil {
 		return err
 	}
-	defer cards.Close()
-	grants, err := grant.NewStore(grant.Layout{
+	d.closeLater(d.driver.Close)
+	d.grants, err = grant.NewStore(grant.Layout{
 		RunDir: cfg.Paths.RunDir, Jobs: cfg.Paths.Jobs(), Preload: cfg.Paths.Preload(), Library: cfg.Paths.Library,
 		Socket: cfg.Paths.Socket(),
-	}, log)
+	}, d.log)
 	if err != nil {
 		return err
 	}
-	defer grants.Close()
+	d.closeLater(func() error { d.grants.Close(); return nil })
 	if _, err := os.Stat(cfg.Paths.Library); err != nil {
-		log.Error("the preload library is missing: jobs run without limits", "error", err)
+		d.log.Error("the preload library is missing: jobs run without limits", "error", err)
 	}
+	return nil
+}
 
-	var srv *server.Server
-	driverVersion := driver(cards, log)
-	counts := metrics.New(version, driverVersion)
-	scontrol := slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout(), Took: counts.SlurmTook})
-	costs := openCosts(cfg, driverVersion, log)
-	monitor, err := health.Open(healthParams(cfg), cards, log)
-	if err != nil {
+func (d *gresd) closeLater(c func() error) { d.toClose = append(d.toClose, c) }
+
+func (d *gresd) close() {
+	for _, c := range slices.Backward(d.toClose) {
+		_ = c()
+	}
+}
+
+// assemble makes the parts out of what open has found. Nothing runs yet.
+func (d *gresd) assemble(path string, cfg config.Config) (err error) {
+	driverVersion := driver(d.driver, d.log)
+	d.counts = metrics.New(version, driverVersion)
+	d.slurm = slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout(), Took: d.counts.SlurmTook})
+	d.costs = openCosts(cfg, driverVersion, d.log)
+	if d.health, err = health.Open(healthParams(cfg), d.driver, d.log); err != nil {
 		return err
 	}
-	auditor := audit.New(audit.Parts{
-		Policy: cfg.Audit, Grants: grants, Driver: cards, Count: counts.Audited, Log: log,
-		Name:  func(uuid gpu.UUID) string { return srv.CardName(uuid) },
-		Tell:  func(jobID uint32, text string) { srv.TellJob(jobID, text) },
-		Whole: func(jobID uint32, uuid gpu.UUID) bool { return srv.MayHoldWhole(jobID, uuid) },
-	})
 	reports, err := past.Open(cfg.Paths.Past())
 	if err != nil {
-		log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
+		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
-	again := &reloader{path: path, log: log, count: counts.Reloaded, inForce: cfg}
-	srv, err = server.New(server.Parts{
-		Config: cfg, Inventory: cards, Ledger: records, Grants: grants, Costs: costs, Observer: counts, Log: log, Version: version,
-		Health: monitor, Samples: sample.New(cards, counts.SampleTook), Problems: []func() []string{records.Problems, again.Problems}, Commands: scontrol, Private: []func() []string{auditor.Problems}, Usage: usageWriter(cfg, scontrol, log), Past: reports,
-		Steps: &slurm.Steps{},
-		Slurm: func(conf string) server.Slurm {
-			if cfg.Slurm.Conf != "" {
-				return scontrol // the administrator's word beats the Prolog's
-			}
-			return scontrol.WithConf(conf)
-		},
-	}, lost)
+	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config}
+	d.server, err = server.New(server.Parts{
+		Config: d.config, Inventory: d.driver, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Log: d.log, Version: version,
+		Health: d.health, Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
+		Problems: []func() []string{d.records.Problems, d.reload.Problems},
+		Private:  []func() []string{func() []string { return d.auditor.Problems() }},
+		Steps:    &stepd.Steps{},
+		Slurm:    func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) },
+	}, d.ledgerLost)
 	if err != nil {
 		return err
 	}
-	go checkSlurm(ctx, scontrol, log)
-	counts.Watch(srv.Snapshot)
-	monitor.OnChange(srv.CardChanged)
-	again.apply = []func(config.Config){
-		func(c config.Config) { _ = journal.SetLevel(&level, c.Log.Level) }, // validated
-		func(c config.Config) { monitor.Set(healthParams(c)) },
-		func(c config.Config) { auditor.SetPolicy(c.Audit) },
-		srv.SetConfig,
+	d.auditor = audit.New(audit.Parts{
+		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Count: d.counts.Audited, Log: d.log,
+		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
+	})
+	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
+	d.judge.Except(d.server.HeldByMPS)
+	d.judge.Measure(ctxswitch.New(cardOf(d.driver), d.log))
+	d.server.Report.SetWork(d.judge.Work)
+	d.counts.Watch(d.server.Report.Snapshot)
+	d.health.OnChange(d.server.CardChanged)
+	d.reload.apply = d.follow
+	return nil
+}
+
+// follow puts the keys of another configuration in force that a part keeps for itself.
+func (d *gresd) follow(c config.Config) {
+	_ = logging.SetLevel(&d.level, c.Log.Level) // validated
+	d.health.Set(healthParams(c))
+	d.auditor.SetPolicy(c.Audit)
+	d.server.ConfigChanged()
+	d.judge.Set(arbiterParams(c), c.Arbiter.Tick())
+}
+
+// clientOf is a client for the slurm.conf that a Prolog names: the administrator's word beats it.
+func clientOf(cfg config.Config, client *slurm.Client, conf string) *slurm.Client {
+	if cfg.Slurm.Conf != "" {
+		return client
 	}
-	return serve(ctx, listener, cfg, srv, grants, cards, costs, counts, monitor, auditor, again, hup, log)
+	return client.WithConf(conf)
 }
 
 // checkSlurm looks at the start whether Slurm's commands work here, and again each minute until they
@@ -157,79 +214,66 @@ func arbiterParams(cfg config.Config) arbiter.Params {
 }
 
 // usageWriter is nil where the site does not ask for usage in its accounting.
-func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *usage.Writer {
+func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *acct.Writer {
 	field := map[string]string{
 		config.UsageSystem: slurm.SystemComment, config.UsageAdmin: slurm.AdminComment, config.UsageComment: slurm.Comment,
 	}[cfg.Accounting.Usage]
 	if field == "" {
 		return nil
 	}
-	return usage.New(field, func(conf string) usage.Books {
-		if cfg.Slurm.Conf != "" {
-			return client
-		}
-		return client.WithConf(conf)
-	}, log)
+	return acct.New(field, func(conf string) acct.Books { return clientOf(cfg, client, conf) }, log)
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.
-func serve(ctx context.Context, listener *net.UnixListener, cfg config.Config, srv *server.Server, grants *grant.Store, cards inventory.Inventory,
-	costs *probe.Costs, counts *metrics.Metrics, monitor *health.Monitor, auditor *audit.Auditor,
-	again *reloader, hup <-chan os.Signal, log *slog.Logger,
-) error {
+func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var parts sync.WaitGroup
 
-	judge := arbiter.NewRunner(grants, arbiterParams(cfg), cfg.Arbiter.Tick(), log)
-	judge.Except(srv.HeldByMPS)
-	judge.Measure(cardtime.New(cardOf(cards), log))
-	srv.SetWork(judge.Work)
-	measurer := arbiter.NewMeasurer(grants, cards, srv.Uncounted, log)
-	reclaimer := reclaim.New(grants, reclaim.Child(self, clearSlots), log)
-	grants.OnChange(func() { judge.Wake(); measurer.Wake(); reclaimer.Wake(); auditor.Wake() })
-	parts.Go(func() { grants.Watch(ctx) })
-	parts.Go(func() { judge.Run(ctx) })
-	parts.Go(func() { srv.CountTime(ctx) })
-	parts.Go(func() { measurer.Run(ctx) })
-	parts.Go(func() { reclaimer.Run(ctx) })
-	parts.Go(func() { auditor.Run(ctx) })
-	parts.Go(func() { monitor.Run(ctx, srv.CardIDs) })
-	parts.Go(func() { learn(ctx, cfg, costs, cards) })
-
-	if cfg.Metrics.Listen != "" {
-		parts.Go(func() {
-			// Jobs do not depend on metrics: say it and go on.
-			if err := counts.Serve(ctx, cfg.Metrics.Listen, cfg.Metrics.Jobs); err != nil {
-				log.Error("metrics are not served", "error", err)
-			}
-		})
+	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
+	reclaimer := slotgc.New(d.grants, slotgc.Child(self, clearSlots), d.log)
+	d.grants.OnChange(func() { d.judge.Wake(); measurer.Wake(); reclaimer.Wake(); d.auditor.Wake() })
+	for _, run := range []func(context.Context){
+		d.grants.Watch, d.judge.Run, d.server.Report.CountTime, measurer.Run, reclaimer.Run, d.auditor.Run,
+	} {
+		parts.Go(func() { run(ctx) })
 	}
-	parts.Go(func() {
-		if err := counts.ServeAll(ctx, cfg.Paths.Metrics(), cfg.Metrics.Group); err != nil {
-			log.Error("metrics are not served", "error", err)
-		}
-	})
-	if cfg.Debug.Pprof != "" {
-		parts.Go(func() {
-			if err := metrics.ServeProfiles(ctx, cfg.Debug.Pprof); err != nil {
-				log.Error("profiles are not served", "error", err)
-			}
-		})
-	}
-	parts.Go(func() { watchdog(ctx, srv) })
-	again.apply = append(again.apply, func(c config.Config) { judge.Set(arbiterParams(c), c.Arbiter.Tick()) })
+	parts.Go(func() { d.health.Run(ctx, d.server.Cards.IDs) })
+	parts.Go(func() { learn(ctx, cfg, d.costs, d.driver) })
+	d.serveMetrics(ctx, cfg, &parts)
+	parts.Go(func() { watchdog(ctx, d.server) })
 
-	err := srv.Run(ctx, listener, func() {
+	err := d.server.Run(ctx, d.listener, func() {
 		notify(daemon.SdNotifyReady)
-		log.Info("ready", "version", version, "socket", cfg.Paths.Socket())
-		parts.Go(func() { again.run(ctx, hup) })
+		d.log.Info("ready", "version", version, "socket", cfg.Paths.Socket())
+		parts.Go(func() { d.reload.run(ctx, hup) })
 	})
 	notify(daemon.SdNotifyStopping)
 	cancel()
 	parts.Wait()
-	log.Info("stopped: grants stay in force")
+	d.log.Info("stopped: grants stay in force")
 	return err
+}
+
+// serveMetrics starts the listeners of metrics and profiles. Jobs do not depend on them: where one
+// fails, gresd says it and goes on.
+func (d *gresd) serveMetrics(ctx context.Context, cfg config.Config, parts *sync.WaitGroup) {
+	say := func(err error) {
+		if err != nil {
+			d.log.Error("metrics are not served", "error", err)
+		}
+	}
+	parts.Go(func() { say(d.counts.ServeAll(ctx, cfg.Paths.Metrics(), cfg.Metrics.Group)) })
+	if cfg.Metrics.Listen != "" {
+		parts.Go(func() { say(d.counts.Serve(ctx, cfg.Metrics.Listen, cfg.Metrics.Jobs)) })
+	}
+	if cfg.Debug.Pprof != "" {
+		parts.Go(func() {
+			if err := metrics.ServeProfiles(ctx, cfg.Debug.Pprof); err != nil {
+				d.log.Error("profiles are not served", "error", err)
+			}
+		})
+	}
 }
 
 // openLedger also says whether the ledger must be rebuilt.

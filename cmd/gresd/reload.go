@@ -22,10 +22,11 @@ type reloader struct {
 	path  string
 	log   *slog.Logger
 	count func(ok, restart bool)
-	apply []func(config.Config) // each part that follows
+	apply func(config.Config) // to the parts that keep keys for themselves
+
+	inForce *config.InForce
 
 	mu      sync.Mutex
-	inForce config.Config
 	wrong   string   // of the last file, "" for nothing
 	waiting []string // keys whose new values wait for a restart
 }
@@ -71,7 +72,7 @@ func (r *reloader) reload() {
 	next, err := config.Load(r.path)
 	var changed, restart []string
 	if err == nil {
-		next, changed, restart, err = config.Reload(r.current(), next)
+		next, changed, restart, err = config.Reload(*r.inForce.Get(), next)
 	}
 	if err != nil {
 		r.mu.Lock()
@@ -81,21 +82,14 @@ func (r *reloader) reload() {
 		r.count(false, false)
 		return
 	}
+	r.inForce.Set(next)
 	r.mu.Lock()
-	r.inForce, r.wrong, r.waiting = next, "", restart
+	r.wrong, r.waiting = "", restart
 	r.mu.Unlock()
-	for _, apply := range r.apply {
-		apply(next)
-	}
+	r.apply(next)
 	r.log.Info("configuration read anew", "changed", strings.Join(changed, " "))
 	if len(restart) > 0 {
 		r.log.Warn("new values wait for a restart", "keys", strings.Join(restart, " "))
 	}
 	r.count(true, len(restart) > 0)
-}
-
-func (r *reloader) current() config.Config {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.inForce
 }

@@ -94,7 +94,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 }
 
 func TestWaitingJobsAreThoseWithShares(t *testing.T) {
-	jobs := parseQueue([]byte("12|alice|gres/shard:30|Resources\n13|bob|N/A|Priority\n14_[1-3]|bob|gres:vgpu:5|Dependency\nbroken\n"))
+	jobs := parseQueue("12|alice|gres/shard:30|Resources\n13|bob|N/A|Priority\n14_[1-3]|bob|gres:vgpu:5|Dependency\nbroken\n")
 	if len(jobs) != 2 || jobs[0] != (queued{"12", "alice", "shard:30", "Resources"}) || jobs[1].JobID != "14_[1-3]" {
 		t.Errorf("got %+v", jobs)
 	}

@@ -3,15 +3,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -19,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -74,39 +71,23 @@ func (s *settings) queue(ctx context.Context, scontrol string) []queued {
 	if strings.Contains(cfg.Slurm.Scontrol, "/") {
 		scontrol = cfg.Slurm.Scontrol
 	}
-	squeue := "squeue"
-	if beside := filepath.Join(filepath.Dir(scontrol), squeue); scontrol != "" && isThere(beside) {
-		squeue = beside
-	}
-	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
-	defer cancel()
-	args := []string{"--noheader", "--states=PENDING", "--format=%i|%u|%b|%r"}
+	uid := -1
 	if os.Geteuid() != 0 {
-		args = append(args, "--user="+strconv.Itoa(os.Getuid()))
+		uid = os.Getuid()
 	}
-	command := exec.CommandContext(ctx, squeue, args...)
-	if cfg.Slurm.Conf != "" {
-		command.Env = append(os.Environ(), "SLURM_CONF="+cfg.Slurm.Conf)
-	}
-	command.WaitDelay = time.Second
-	text, err := command.Output()
+	text, err := slurm.New(slurm.Options{Scontrol: scontrol, Conf: cfg.Slurm.Conf, Timeout: queueTimeout}).Pending(ctx, uid)
 	if err != nil {
 		return nil // no Slurm here, or it does not answer: that is doctor's matter
 	}
 	return parseQueue(text)
 }
 
-func isThere(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
 // parseQueue keeps the jobs that ask for a share. Their users wrote what they ask for:
 // nothing of it may command the terminal of who looks.
-func parseQueue(text []byte) []queued {
+func parseQueue(text string) []queued {
 	jobs := []queued{}
-	for line := range bytes.Lines(text) {
-		f := strings.SplitN(strings.TrimSpace(strings.Map(visible, string(line))), "|", 4)
+	for line := range strings.Lines(text) {
+		f := strings.SplitN(strings.TrimSpace(strings.Map(visible, line)), "|", 4)
 		if len(f) == 4 && (strings.Contains(f[2], "shard") || strings.Contains(f[2], "vgpu")) {
 			jobs = append(jobs, queued{f[0], f[1], strings.TrimPrefix(f[2], "gres/"), f[3]})
 		}

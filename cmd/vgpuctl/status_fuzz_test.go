@@ -18,7 +18,7 @@ func FuzzQueue(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		jobs := parseQueue(text)
+		jobs := parseQueue(string(text))
 		if len(jobs) > bytes.Count(text, []byte("\n"))+1 {
 			t.Fatalf("%d jobs", len(jobs))
 		}

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -47,7 +47,7 @@ type Measurer struct {
 	counter   Counter
 	uncounted func(gpu.UUID) gpu.Bytes
 	log       *slog.Logger
-	sleeper   beat.Sleeper
+	sleeper   wakeup.Sleeper
 	diffs     map[procKey]history
 	asking    asking
 	whole     map[Key]bool      // jobs of which every process was compared once
@@ -92,7 +92,7 @@ func (m *Measurer) Run(ctx context.Context) {
 		for awake == 0 && !m.sleeper.Sleep(time.Hour) {
 		}
 		// However often jobs come and go.
-		next := time.Now().Add(max(beat.Next(measureEvery), idlePart*end.Sub(began)))
+		next := time.Now().Add(max(wakeup.Next(measureEvery), wakeup.Rest(end.Sub(began))))
 		for left := time.Until(next); left > 0 && ctx.Err() == nil; left = time.Until(next) {
 			m.sleeper.Sleep(left)
 		}

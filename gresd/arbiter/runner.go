@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -42,7 +42,7 @@ type Runner struct {
 	grants  Grants
 	pace    atomic.Pointer[pace]
 	log     *slog.Logger
-	sleeper beat.Sleeper
+	sleeper wakeup.Sleeper
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
@@ -92,11 +92,6 @@ func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 // Wake tells the runner that jobs have come or gone. It never blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
 
-// idlePart keeps the looks from taking more than a tenth of a core, however many
-// jobs there are and however often they come and go: each look is followed by
-// that many times its length.
-const idlePart = 9
-
 // Run looks at the jobs at every tick, more often where they take turns, and sleeps while
 // none of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
@@ -106,11 +101,12 @@ func (r *Runner) Run(ctx context.Context) {
 	var rest time.Time // no look before
 	for ctx.Err() == nil {
 		if now := time.Now(); !now.Before(next) {
-			next = now.Add(beat.After(now, r.tick()))
+			next = now.Add(wakeup.After(now, r.tick()))
 			if r.step(now) == 0 {
 				next = now.Add(time.Hour) // or when woken
 			}
-			rest = now.Add((1 + idlePart) * time.Since(now))
+			took := time.Since(now)
+			rest = now.Add(took + wakeup.Rest(took))
 			next = later(next, rest)
 		}
 		if r.sleeper.Sleep(min(time.Until(next), r.deal())) {

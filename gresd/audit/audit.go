@@ -18,10 +18,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -118,7 +118,7 @@ func (a *Auditor) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var next <-chan time.Time
 		if a.step(time.Now()) > 0 {
-			next = time.After(beat.Next(every))
+			next = time.After(wakeup.Next(every))
 		}
 		select {
 		case <-ctx.Done():

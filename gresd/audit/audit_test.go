@@ -22,14 +22,14 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// proc is a /proc of our own making.
-type proc struct {
+// fakeProc is a /proc of our own making.
+type fakeProc struct {
 	t   *testing.T
 	dir string
 }
 
 // put makes a process; files may replace or add some.
-func (p proc) put(pid, parent, uid int, files map[string]string) {
+func (p fakeProc) put(pid, parent, uid int, files map[string]string) {
 	p.t.Helper()
 	all := map[string]string{
 		"stat":   fmt.Sprintf("%d (a) b) S %d%s 77 0\n", pid, parent, strings.Repeat(" 0", 17)),
@@ -60,7 +60,7 @@ func (p proc) put(pid, parent, uid int, files map[string]string) {
 }
 
 func TestWhoseProcessItIs(t *testing.T) {
-	p := proc{t, t.TempDir()}
+	p := fakeProc{t, t.TempDir()}
 	mps := filepath.Join(t.TempDir(), "nvidia-cuda-mps-server")
 	if err := os.WriteFile(mps, nil, 0o755); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestWhoseProcessItIs(t *testing.T) {
 // A process that is nobody's may become a job's, and is looked at again: but not at
 // its mappings, of which one with CUDA has thousands.
 func TestWhoIsNobodysIsLookedAtAgain(t *testing.T) {
-	p := proc{t, t.TempDir()}
+	p := fakeProc{t, t.TempDir()}
 	p.put(1, 0, 0, nil)
 	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
 	p.put(200, 1, 1000, nil)
@@ -194,7 +194,7 @@ func TestWhoIsNobodysIsLookedAtAgain(t *testing.T) {
 
 // On a node that is never idle, folders of jobs that have gone do not stay for ever.
 func TestFoldersOfJobsThatHaveGoneAreForgotten(t *testing.T) {
-	p := proc{t, t.TempDir()}
+	p := fakeProc{t, t.TempDir()}
 	table := newTable(p.dir, 5)
 	seen := func() {
 		table.next[identity{300, 1}] = facts{Process: Process{PID: 300, Start: 1, Job: 8}}
@@ -342,7 +342,7 @@ func TestStep(t *testing.T) {
 				Count: func(kind string) { counts[kind]++ },
 			})
 			// A /proc in which it is of the job, and which is otherwise that of the kernel.
-			fake := proc{t, t.TempDir()}
+			fake := fakeProc{t, t.TempDir()}
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
 			if err != nil {
 				t.Fatal(err)
@@ -441,7 +441,7 @@ func TestJobsWithoutAShareAreAskedAbout(t *testing.T) {
 				return whole
 			},
 		})
-		fake := proc{t, t.TempDir()}
+		fake := fakeProc{t, t.TempDir()}
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
 		if err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ func (t *table) kill(f Finding) error {
 	if !ok {
 		return nil // it has ended
 	}
-	uid, ok := t.uid(f.Process.PID)
+	uid, ok := t.dir(f.Process.PID).UID()
 	if now.Start != f.Process.Start || !ok || uid != f.owner {
 		return fmt.Errorf("kill %s: %w", f.Process, errChanged)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // hang makes a file of which a reader waits until it is let go.
-func (p proc) hang(pid, name string) (letGo func()) {
+func (p fakeProc) hang(pid, name string) (letGo func()) {
 	p.t.Helper()
 	path := filepath.Join(p.dir, pid, name)
 	if err := os.Remove(path); err != nil {
@@ -32,7 +32,7 @@ func (p proc) hang(pid, name string) (letGo func()) {
 // A process whose user lets readers wait, for its memory map, its environment or its parent's command
 // line, holds up nothing but what concerns it.
 func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
-	p := proc{t, t.TempDir()}
+	p := fakeProc{t, t.TempDir()}
 	p.put(1, 0, 0, nil)
 	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
 	p.put(100, 1, 0, map[string]string{"cmdline": "slurmstepd: [9.batch]\x00"})

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 )
 
 // facts are what the kernel says of a process; they do not change while it
@@ -82,8 +83,8 @@ func (t *table) turn() {
 	}
 }
 
-func (t *table) path(pid uint32, file string) string {
-	return filepath.Join(t.root, strconv.FormatUint(uint64(pid), 10), file)
+func (t *table) dir(pid uint32) proc.Dir {
+	return proc.Dir(filepath.Join(t.root, strconv.FormatUint(uint64(pid), 10)))
 }
 
 // look reads all of a process; false when it has ended, or is not at all the one
@@ -102,7 +103,7 @@ func (t *table) look(pid uint32) (facts, bool) {
 		t.next[id] = old
 		return old, true
 	}
-	if f.UID, ok = t.uid(pid); !ok {
+	if f.UID, ok = t.dir(pid).UID(); !ok {
 		return facts{}, false
 	}
 	if seen { // who is nobody's may become a job's; the rest stays
@@ -125,69 +126,41 @@ func (t *table) look(pid uint32) (facts, bool) {
 
 // stat reads name, parent and start time. A zombie has ended.
 func (t *table) stat(pid uint32) (facts, bool) {
-	text, err := os.ReadFile(t.path(pid, "stat"))
-	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-	if err != nil || open < 0 || end < open {
+	stat, ok := t.dir(pid).Stat()
+	if !ok || stat.Ended {
 		return facts{}, false
 	}
-	fields := strings.Fields(string(text[end+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return facts{}, false
-	}
-	parent, err1 := strconv.ParseUint(fields[1], 10, 32)
-	start, err2 := strconv.ParseUint(fields[19], 10, 64)
 	// Its user chose the name: only plain letters get into logs and messages.
 	name := strings.Map(func(r rune) rune {
 		if r <= ' ' || r >= 0x7f {
 			return '?'
 		}
 		return r
-	}, string(text[open+1:end]))
-	return facts{Process: Process{PID: pid, Start: start, Name: name}, parent: uint32(parent)}, err1 == nil && err2 == nil
+	}, stat.Name)
+	return facts{Process: Process{PID: pid, Start: stat.Start, Name: name}, parent: uint32(stat.Parent)}, true
 }
 
-// uid is the real user.
-func (t *table) uid(pid uint32) (uint32, bool) {
-	text, err := os.ReadFile(t.path(pid, "status"))
-	if err != nil {
-		return 0, false
-	}
-	_, rest, _ := strings.Cut(string(text), "\nUid:")
-	fields := strings.Fields(rest)
-	if len(fields) == 0 {
-		return 0, false
-	}
-	uid, err := strconv.ParseUint(fields[0], 10, 32)
-	return uint32(uid), err == nil
-}
-
-func (t *table) namespace(pid uint32) string { return t.link(pid, "ns/pid") }
-
-func (t *table) link(pid uint32, file string) string {
-	name, _ := os.Readlink(t.path(pid, file))
-	return name
-}
+func (t *table) namespace(pid uint32) string { return t.dir(pid).Link("ns/pid") }
 
 // isMPS says whether a process is NVIDIA's MPS server or its control daemon. A
 // name alone would be an easy disguise: the program must be root's. In a user
 // namespace of its own, whose mounts it makes itself, every program can have
 // every name.
 func (t *table) isMPS(pid uint32) bool {
-	if own, theirs := t.link(t.self, "ns/user"), t.link(pid, "ns/user"); own != theirs {
+	if t.dir(t.self).Link("ns/user") != t.dir(pid).Link("ns/user") {
 		return false
 	}
-	program, err := os.Readlink(t.path(pid, "exe"))
-	if err != nil || !strings.HasPrefix(filepath.Base(program), "nvidia-cuda-mps-") {
+	if !strings.HasPrefix(filepath.Base(t.dir(pid).Link("exe")), "nvidia-cuda-mps-") {
 		return false
 	}
-	st, ok := t.statOf(pid, t.path(pid, "exe"))
+	st, ok := t.statOf(pid, t.dir(pid).File("exe"))
 	return ok && st.Uid == 0 && st.Mode&0o022 == 0
 }
 
 // read reads a file of the process that may wait for it ([patient.Within]).
 func (t *table) read(pid uint32, file string) ([]byte, bool) {
 	text, ok := patient.Within(t.stuck, pid, func() []byte {
-		text, err := os.ReadFile(t.path(pid, file))
+		text, err := os.ReadFile(t.dir(pid).File(file))
 		if err != nil {
 			return nil
 		}
@@ -216,7 +189,7 @@ func (t *table) statOf(pid uint32, path string) (st unix.Statx_t, ok bool) {
 // use of the driver needs one of its device files to stay open. Names come first: to read them waits
 // for nobody.
 func (t *table) usesCards(pid uint32) bool {
-	dir, err := os.Open(t.path(pid, "fd"))
+	dir, err := os.Open(t.dir(pid).File("fd"))
 	if err != nil {
 		return false
 	}
@@ -247,8 +220,8 @@ func (t *table) isCard(pid uint32, path string) bool {
 // then the slurmstepd that it descends from, or that is in the same cgroup. Where Slurm has no cgroups, a
 // process whose parents have ended has only its environment to speak for it.
 func (t *table) findJob(f *facts) {
-	text, _ := os.ReadFile(t.path(f.PID, "cgroup"))
-	folder, job := slurm.CgroupOfJob(string(text))
+	text, _ := os.ReadFile(t.dir(f.PID).File("cgroup"))
+	folder, job := stepd.CgroupOfJob(string(text))
 	if job == 0 {
 		job = t.folders[folder]
 	}
@@ -258,7 +231,7 @@ func (t *table) findJob(f *facts) {
 			f.Exempt = true
 		}
 		if job == 0 && folder != "" && !own {
-			job = slurm.JobOfFolder(t.root, folder)
+			job = stepd.JobOfFolder(t.root, folder)
 		}
 		if job != 0 && folder != "" {
 			t.folders[folder] = job
@@ -294,8 +267,8 @@ func (t *table) follow(parent uint32) (job uint32, own bool) {
 			return 0, false
 		}
 		if title, ok := t.read(parent, "cmdline"); ok {
-			job := slurm.JobOfStepd(strings.TrimRight(string(title), "\x00"))
-			if uid, ok := t.uid(parent); job != 0 && ok && uid == 0 {
+			job := stepd.JobOfStepd(strings.TrimRight(string(title), "\x00"))
+			if uid, ok := t.dir(parent).UID(); job != 0 && ok && uid == 0 {
 				return job, false
 			}
 		}

@@ -191,7 +191,7 @@ type CUDA struct {
 
 // Slurm is how slurmctld is asked.
 type Slurm struct {
-	Scontrol string `toml:"scontrol"`  // squeue and scancel are beside it
+	Scontrol string `toml:"scontrol"`  // squeue is beside it
 	Conf     string `toml:"conf"`      // "": what the Prolog names, else Slurm's default
 	TimeoutS uint32 `toml:"timeout_s"` // for each command
 }

@@ -84,15 +84,6 @@ var checks = []check{
 	{"cgroup", false, checkCgroup},
 }
 
-// Checks are the names of all checks, in their order.
-func Checks() []string {
-	names := make([]string, len(checks))
-	for i, c := range checks {
-		names[i] = c.name
-	}
-	return names
-}
-
 // Run does the checks and tells each finding as it comes. It returns when all are
 // done or the time is up, whatever hangs; the process should then end.
 func Run(ctx context.Context, o Options, tell func(Finding)) {

@@ -248,21 +248,7 @@ func minors(file string) (list []int) {
 	if at < 0 {
 		return nil
 	}
-	text := strings.Trim(file[at+len("nvidia"):], "[]")
-	for _, part := range strings.Split(text, ",") {
-		first, last, is := strings.Cut(part, "-")
-		if !is {
-			last = first
-		}
-		a, err1 := strconv.Atoi(first)
-		b, err2 := strconv.Atoi(last)
-		if err1 != nil || err2 != nil || a < 0 || b > mostMinor || len(list)+b-a > mostMinor {
-			return nil
-		}
-		for ; a <= b; a++ {
-			list = append(list, a)
-		}
-	}
+	list, _ = gpu.Ranges(strings.Trim(file[at+len("nvidia"):], "[]"), mostMinor+1)
 	return list
 }
 

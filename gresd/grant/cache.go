@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -78,7 +79,7 @@ func (e *ended) get(path string) ([]uint64, error) {
 	}
 	var took time.Duration
 	e.owners, took, e.err = e.reader.Ended(mostEnded, began.Add(endedWait))
-	e.until = time.Now().Add(restPart * took)
+	e.until = time.Now().Add(wakeup.Rest(took))
 	return e.owners, e.err
 }
 

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 )
 
 // Paths that are the same on every node: the SPANK plugin and libvgpu know
@@ -120,22 +122,7 @@ func (l Layout) writePreload() error {
 	if have, err := os.ReadFile(l.Preload); err == nil && string(have) == want {
 		return nil
 	}
-	tmp := l.Preload + ".new"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err = f.WriteString(want); err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = os.Rename(tmp, l.Preload)
-	}
-	return err
+	return atomicfile.Replace(l.Preload, []byte(want), 0o644)
 }
 
 // preloadText returns the host's lines without our library, then our library.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/beat"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // A job without processes is asleep, and from its beginning: its cache file is not
@@ -138,7 +138,7 @@ func (s *Store) Watch(ctx context.Context) {
 	events := make([]byte, 64<<10)
 	for turn := uint32(0); ctx.Err() == nil; turn++ {
 		// At the moment at which the auditor looks too: an idle gresd wakes once.
-		_ = w.file.SetReadDeadline(time.Now().Add(beat.Next(roundEvery)))
+		_ = w.file.SetReadDeadline(time.Now().Add(wakeup.Next(roundEvery)))
 		stop := context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })
 		s.listen(w, events)
 		stop()
@@ -186,14 +186,12 @@ func (s *Store) listen(w *watcher, buf []byte) {
 			s.changed()
 		}
 		// Users make these events, as many as they like.
-		time.Sleep(max(shortestRest, min(restPart*time.Since(began), longestRest)))
+		time.Sleep(max(shortestRest, min(wakeup.Rest(time.Since(began)), longestRest)))
 	}
 }
 
-// What is heard of cache files takes no more than a tenth of a core: each look is
-// followed by that many times its length, but a job is not left asleep for long.
+// A job is not left asleep for long.
 const (
-	restPart     = 9
 	shortestRest = 10 * time.Millisecond // to be woken costs as much as a look
 	longestRest  = 20 * time.Millisecond
 )

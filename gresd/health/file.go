@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/durable"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
@@ -48,7 +48,7 @@ func save(path string, records map[gpu.UUID]Record) error {
 	if err != nil {
 		return fmt.Errorf("write state of cards: %w", err)
 	}
-	if err := durable.WriteFile(path, append(text, '\n')); err != nil {
+	if err := atomicfile.WriteFile(path, append(text, '\n')); err != nil {
 		return fmt.Errorf("write state of cards: %w", err)
 	}
 	return nil

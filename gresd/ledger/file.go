@@ -16,15 +16,12 @@ import (
 )
 
 // version of the files. A daemon that meets a newer one does not start; one that
-// meets an unknown older one starts from live jobs. Version 1 was the whole
-// ledger in this one file, without journals: it is read, and the first change
-// makes it a version 2.
+// meets an older one starts from live jobs.
 const version = 2
 
 // document is the snapshot, ledger.json: the records before the first line of
 // the journal that it names, or later. A change that is in both is made twice,
-// which changes nothing. The file is one JSON value, because version 1 looks at
-// the version of nothing else. The checksum is over the names and the records as
+// which changes nothing. The checksum is over the names and the records as
 // compact JSON, so that a reformatted file is still good and a changed one is not.
 type document struct {
 	Version  int             `json:"version"`
@@ -36,9 +33,6 @@ type document struct {
 
 // seal is what the checksum covers before the records.
 func (d *document) seal() []byte {
-	if d.Version == 1 {
-		return nil
-	}
 	return fmt.Appendf(nil, "%s/%d/", d.Ledger, d.Journal)
 }
 
@@ -93,9 +87,9 @@ func decode(data []byte) (document, map[uint32]Record, error) {
 	switch {
 	case d.Version > version:
 		return d, nil, fmt.Errorf("%w: version %d, this gresd reads version %d", ErrNewer, d.Version, version)
-	case d.Version != version && d.Version != 1:
+	case d.Version != version:
 		return d, nil, fmt.Errorf("version %d, this gresd reads version %d", d.Version, version)
-	case d.Version != 1 && (d.Ledger == "" || d.Journal == 0):
+	case d.Ledger == "" || d.Journal == 0:
 		return d, nil, fmt.Errorf("ledger %q, journal %d: want a name and a number", d.Ledger, d.Journal)
 	}
 	var compact bytes.Buffer

@@ -246,50 +246,6 @@ func TestAJournalOfANewerGresdIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Version 1 was written by every gresd until November 2026.
-func TestALedgerOfVersion1IsRead(t *testing.T) {
-	old, err := os.ReadFile("testdata/ledger-1.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "ledger.json")
-	appendText(t, path, old)
-	// Left by a gresd that was put back to an older one.
-	stale := append(appendHeader(nil, head(1, 0)), lines(t, head(1, 0), record(99))...)
-	appendText(t, journalPath(path, 1), stale)
-
-	l := open(t, path)
-	refused := record(8)
-	refused.State, refused.Reason, refused.Placement = Refused, `no room: "80" \ <x>`, record(8).Placement
-	refused.Placement.Cards = nil
-	if got, want := l.List(), []Record{record(7), refused, record(9)}; !reflect.DeepEqual(got, want) || !l.Existed() {
-		t.Fatalf("got  %+v\nwant %+v", got, want)
-	}
-	// Until something changes, the older gresd can have it back.
-	if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, old) {
-		t.Errorf("opening changed it: %v", err)
-	}
-	if kept, _ := filepath.Glob(journalPath(path, 1) + ".bad-*"); len(kept) != 1 {
-		t.Errorf("a journal of another ledger: kept %q", kept)
-	}
-	commit(t, l, 10)
-	if _, err := l.Delete(7); err != nil {
-		t.Fatal(err)
-	}
-	if got := ids(reopen(t, l)); !reflect.DeepEqual(got, []uint32{8, 9, 10}) {
-		t.Errorf("jobs %v", got)
-	}
-	// The older gresd reads one JSON value, then looks at the version, and leaves it.
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var d struct{ Version int }
-	if err := json.Unmarshal(text, &d); err != nil || d.Version != 2 {
-		t.Errorf("version %d, %v", d.Version, err)
-	}
-}
-
 func TestAnAbsentSnapshotTakesItsJournalsWithIt(t *testing.T) {
 	h := head(1, 0)
 	path := files(t, append(appendHeader(nil, h), lines(t, h, record(8))...), appendHeader(nil, head(2, 1)))

@@ -154,21 +154,15 @@ func (l *Ledger) load() (why, err error) {
 	if why != nil {
 		return why, nil
 	}
-	if d.Version == 1 { // journals are of a time before a downgrade
-		if err = l.setAside(time.Now()); err != nil {
-			return nil, fmt.Errorf("open ledger: move journals of another aside: %w", err)
-		}
-	} else {
-		f, why := replay(d, records, exist, func(n uint64) ([]byte, error) { return os.ReadFile(journalPath(l.path, n)) })
-		if why != nil {
-			return why, nil
-		}
-		l.torn = f.torn
-		l.out.ledger, l.out.journal, l.out.seq, l.out.based = d.Ledger, f.last, f.seq, true
-		// What a killed gresd wrote and did not sync is believed from now on.
-		for n := d.Journal; n <= f.last && err == nil; n++ {
-			err = syncPath(journalPath(l.path, n))
-		}
+	f, why := replay(d, records, exist, func(n uint64) ([]byte, error) { return os.ReadFile(journalPath(l.path, n)) })
+	if why != nil {
+		return why, nil
+	}
+	l.torn = f.torn
+	l.out.ledger, l.out.journal, l.out.seq, l.out.based = d.Ledger, f.last, f.seq, true
+	// What a killed gresd wrote and did not sync is believed from now on.
+	for n := d.Journal; n <= f.last && err == nil; n++ {
+		err = syncPath(journalPath(l.path, n))
 	}
 	if err == nil {
 		err = syncPath(l.path)

@@ -89,8 +89,7 @@ func (o *output) put(number uint64, begin bool) error {
 	return nil
 }
 
-// first begins a ledger, also in the place of one of version 1: its first journal,
-// and then the snapshot that names it. Without the snapshot the journal is nothing,
+// first begins a ledger: its first journal, and then the snapshot that names it. Without the snapshot the journal is nothing,
 // so another try takes another number: the snapshot may have failed after it was
 // there.
 func (o *output) first(all [][]byte) error {

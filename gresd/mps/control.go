@@ -3,7 +3,6 @@
 package mps
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"syscall"
 	"time"
 	"unicode"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 )
 
 // commandEnvironment is all that NVIDIA's programs get of gresd's own: with the
@@ -61,7 +62,7 @@ func (s *server) ask(command string) (string, error) {
 func (s *server) askOnce(command string, limit time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	var out limited
+	out := child.Output{Most: mostOutput}
 	cmd := exec.CommandContext(ctx, s.m.cfg.Control)
 	cmd.Env = append(commandEnvironment(cmd.Path), s.folder.environment()...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(command+"\n"), &out, &out
@@ -114,19 +115,6 @@ func (s *server) setPercent(percent uint32) error {
 	}
 	return err
 }
-
-// limited keeps the head of what is written. The buffer is not embedded: io.Copy
-// would find its ReadFrom, which knows no limit.
-type limited struct{ text bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	if room := mostOutput - l.text.Len(); room > 0 {
-		l.text.Write(p[:min(len(p), room)])
-	}
-	return len(p), nil
-}
-
-func (l *limited) String() string { return l.text.String() }
 
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")

@@ -114,7 +114,7 @@ func (s *server) launch(percent gpu.Share) (*daemon, error) {
 	d := &daemon{rec: rec, since: time.Now(), exited: make(chan struct{}), percent: percent}
 	d.rec.PID = cmd.Process.Pid
 	if i, ok := look(d.rec.PID); ok { // a zombie at worst: it was not waited for
-		d.rec.Start = i.Start
+		d.rec.Start = i.Stat.Start
 	}
 	s.note(d.rec)
 	err = s.folder.write(d.rec)

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 )
 
 // folder is where one control daemon lives:
@@ -142,10 +144,7 @@ func (f folder) write(rec record) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(f.record()+".new", text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(f.record()+".new", f.record())
+	return atomicfile.Replace(f.record(), text, 0o600)
 }
 
 // leftovers reads the records below dir. One that cannot be read is removed: it

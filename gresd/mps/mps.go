@@ -204,24 +204,6 @@ func (m *Manager) Holds(jobID uint32) bool {
 	return s != nil && s.holds(jobID)
 }
 
-// Owns says whether a process is a daemon or a server of this manager, and so
-// no program of a job. A user can make a process of theirs look like one.
-func (m *Manager) Owns(pid int) bool {
-	m.mu.Lock()
-	var all []record
-	for _, s := range m.servers {
-		if s.current.Token != "" {
-			all = append(all, s.current)
-		}
-	}
-	m.mu.Unlock()
-	i, ok := look(pid)
-	uid, known := uidOf(pid)
-	return ok && known && slices.ContainsFunc(all, func(r record) bool {
-		return uid == r.Key.UID && (i.process == r.process || r.leaderAlive() && r.near(i) || hasToken(pid, r.Token))
-	})
-}
-
 // Problems are the daemons that are wanted and do not run, in words for an
 // administrator.
 func (m *Manager) Problems() []string {

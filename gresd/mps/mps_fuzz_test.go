@@ -3,7 +3,6 @@
 package mps
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 )
 
 // FuzzDaemonRecord: what an earlier gresd has kept of a daemon is taken for the user and the
@@ -69,7 +70,7 @@ func FuzzDaemonAnswer(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		var kept limited
+		kept := child.Output{Most: mostOutput}
 		if n, err := kept.Write([]byte(text)); n != len(text) || err != nil || kept.String() != text[:min(len(text), mostOutput)] {
 			t.Fatalf("%d of %d kept, %v", n, len(text), err)
 		}
@@ -97,28 +98,4 @@ func FuzzDaemonAnswer(f *testing.F) {
 // isLine says that a text is fit for one line of a log.
 func isLine(text string) bool {
 	return utf8.ValidString(text) && len(text) < 600 && !strings.ContainsFunc(text, unicode.IsControl)
-}
-
-// FuzzDaemonProcess: what /proc says of a process, whose user has chosen its name and its
-// environment: neither makes it another process, or another user's.
-func FuzzDaemonProcess(f *testing.F) {
-	for _, s := range []string{"sh", "a) S 1 1 1 0 -1 (b", ") Z 1 1 1", "", "\n) R 1", "Uid:\t0"} {
-		f.Add(s, 5, uint64(4242), uint32(1000))
-	}
-	f.Fuzz(func(t *testing.T, name string, parent int, start uint64, uid uint32) {
-		if strings.Contains(name, "\x00") || len(name) > 64 {
-			return
-		}
-		stat := fmt.Sprintf("77 (%s) S %d 70 71 0 -1 4194304 1 1 0 0 0 0 0 0 20 0 1 0 %d 1 1\n", name, parent, start)
-		want := info{process: process{77, start}, parent: parent, group: 70, session: 71}
-		if got, ok := readStat(77, []byte(stat)); !ok || got != want {
-			t.Fatalf("%q: %+v, %v", stat, got, ok)
-		}
-		_, _ = readStat(77, []byte(name))
-		// The kernel writes line ends in names as \n.
-		status := fmt.Sprintf("Name:\t%s\nUmask:\t0022\nUid:\t%d\t0\t0\t0\n", strings.NewReplacer("\\", `\\`, "\n", `\n`).Replace(name), uid)
-		if got, ok := readUID([]byte(status)); !ok || got != uid {
-			t.Fatalf("%q: %d, %v", status, got, ok)
-		}
-	})
 }

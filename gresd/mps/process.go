@@ -8,10 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
 )
 
 // tokenVariable carries a record's token.
@@ -26,31 +26,12 @@ type process struct {
 // info is what /proc says of a process.
 type info struct {
 	process
-	parent, group, session int
-	zombie                 bool
+	proc.Stat
 }
 
 func look(pid int) (info, bool) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return info{}, false
-	}
-	return readStat(pid, text)
-}
-
-func readStat(pid int, text []byte) (info, bool) {
-	// The name, in brackets, can hold anything.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 20 {
-		return info{}, false
-	}
-	i := info{process: process{PID: pid}, zombie: fields[0] == "Z" || fields[0] == "X"}
-	i.parent, _ = strconv.Atoi(fields[1])
-	i.group, _ = strconv.Atoi(fields[2])
-	i.session, _ = strconv.Atoi(fields[3])
-	var err error
-	i.Start, err = strconv.ParseUint(fields[19], 10, 64)
-	return i, err == nil
+	stat, ok := proc.Of(pid).Stat()
+	return info{process{pid, stat.Start}, stat}, ok
 }
 
 func (p process) alive() bool {
@@ -58,7 +39,7 @@ func (p process) alive() bool {
 		return false
 	}
 	i, ok := look(p.PID)
-	return ok && !i.zombie && i.Start == p.Start
+	return ok && !i.Ended && i.Stat.Start == p.Start
 }
 
 // signal signals the process, and no other that has its number by now.
@@ -71,25 +52,6 @@ func (p process) signal(sig syscall.Signal) {
 	if p.alive() {
 		_ = handle.Signal(sig)
 	}
-}
-
-// uidOf is the real user of a process.
-func uidOf(pid int) (uint32, bool) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, false
-	}
-	return readUID(text)
-}
-
-func readUID(text []byte) (uint32, bool) {
-	_, rest, _ := strings.Cut(string(text), "\nUid:")
-	fields := strings.Fields(rest)
-	if len(fields) == 0 {
-		return 0, false
-	}
-	uid, err := strconv.ParseUint(fields[0], 10, 32)
-	return uint32(uid), err == nil
 }
 
 // stuck are the processes whose users let readers of their environment wait.
@@ -112,31 +74,30 @@ func (r record) leaderAlive() bool { return r.alive() }
 
 // near says that a process has a tie to the daemon that only its own have, as
 // long as the daemon lives.
-func (r record) near(i info) bool { return i.group == r.PID || i.session == r.PID || i.parent == r.PID }
+func (r record) near(i info) bool { return i.Group == r.PID || i.Session == r.PID || i.Parent == r.PID }
 
 // family are the living processes of the record's user that are surely of its
 // daemon: the daemon, what is in its process group or session or descends from
 // it while it lives, and what has its token whether it lives or not.
 func (r record) family() []process {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	all := map[int]info{}
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
+	for _, dir := range proc.All("/proc") {
+		pid, err := strconv.Atoi(filepath.Base(string(dir)))
 		if err != nil {
 			continue
 		}
-		if i, ok := look(pid); ok && !i.zombie {
+		if i, ok := look(pid); ok && !i.Ended {
 			all[pid] = i
 		}
 	}
 	leader, ok := all[r.PID]
-	lives := ok && leader.Start == r.Start
+	lives := ok && leader.Stat.Start == r.Start
 	descends := func(i info) bool {
 		for range len(all) { // a process that ends meanwhile could make a circle
 			if i.PID == r.PID {
 				return true
 			}
-			next, ok := all[i.parent]
+			next, ok := all[i.Parent]
 			if !ok {
 				return false
 			}
@@ -146,7 +107,7 @@ func (r record) family() []process {
 	}
 	var found []process
 	for _, i := range all {
-		if uid, ok := uidOf(i.PID); !ok || uid != r.Key.UID {
+		if uid, ok := proc.Of(i.PID).UID(); !ok || uid != r.Key.UID {
 			continue
 		}
 		if lives && (r.near(i) || descends(i)) || hasToken(i.PID, r.Token) {

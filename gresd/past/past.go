@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -84,11 +85,7 @@ func (s *Store) Keep(r wire.Report) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path := s.path(r.Job.JobID)
-	err = os.WriteFile(path+".new", text, 0o600)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
+	if err := atomicfile.Replace(path, text, 0o600); err != nil {
 		return fmt.Errorf("report of job %d: %w", r.Job.JobID, err)
 	}
 	now := time.Now()

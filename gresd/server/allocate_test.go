@@ -15,6 +15,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -44,7 +45,7 @@ func TestGrantAndRelease(t *testing.T) {
 	if n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.Released); exists(n.cfg.Paths.Job(7)) {
 		t.Error("the folder is still there")
 	}
-	if len(n.Ledger.List()) != 0 || len(n.Grants.Open()) != 0 {
+	if len(n.ledger.List()) != 0 || len(n.grants.Open()) != 0 {
 		t.Error("the ledger or the store still has the job")
 	}
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.None)
@@ -59,7 +60,7 @@ func TestGrantOnATasksWord(t *testing.T) {
 	late := n.job(2, 30, func(f *slurm.JobFacts) { f.Restarts = 3 })
 	late.Node, late.Conf = "", ""
 	n.want(late, wire.Granted)
-	if rec, _ := n.Ledger.Get(2); rec.Restarts != 3 || rec.Placement.Cards[0].Share != 30 {
+	if rec, _ := n.ledger.Get(2); rec.Restarts != 3 || rec.Placement.Cards[0].Share != 30 {
 		t.Errorf("record %+v, want 30 %% in run 3", rec)
 	}
 	// One that was sent back holds nothing any more, and must not run as if it had
@@ -74,7 +75,7 @@ func TestGrantOnATasksWord(t *testing.T) {
 	late = n.job(3, 30)
 	late.Conf = ""
 	n.want(late, wire.Granted)
-	if conf := n.nodes.all()["n1"]; conf != "/etc/slurm/slurm.conf" {
+	if conf := n.node.All()["n1"]; conf != "/etc/slurm/slurm.conf" {
 		t.Errorf("slurm.conf of the node is %q now", conf)
 	}
 }
@@ -124,7 +125,7 @@ func TestGrantReadsTheComment(t *testing.T) {
 	req := n.job(7, 40, func(f *slurm.JobFacts) { f.Comment = "mine vgpu(share=20,mem=40G,mode=soft) too" })
 	req.Options = wire.Options{Mode: "hard"} // an option beats the comment
 	n.want(req, wire.Granted)
-	rec, _ := n.Ledger.Get(7)
+	rec, _ := n.ledger.Get(7)
 	if c := rec.Placement.Cards[0]; c.Share != 40 || c.Cores != 20 || c.Memory != 40*gpu.GiB || rec.Mode != gpu.Hard {
 		t.Errorf("card %+v, mode %s", c, rec.Mode)
 	}
@@ -141,8 +142,8 @@ func TestGrantIsIdempotent(t *testing.T) {
 	}
 	req.Restart = 1 // requeued, and the Epilog was lost
 	n.want(req, wire.Granted)
-	if len(n.Ledger.List()) != 1 {
-		t.Errorf("%d records, want 1", len(n.Ledger.List()))
+	if len(n.ledger.List()) != 1 {
+		t.Errorf("%d records, want 1", len(n.ledger.List()))
 	}
 	second := inode(t, n.file(7, "grant"))
 	n.restart()
@@ -150,10 +151,10 @@ func TestGrantIsIdempotent(t *testing.T) {
 	if inode(t, n.file(7, "grant")) != second {
 		t.Error("after a restart of gresd, a second Prolog of the same run replaced the grant")
 	}
-	first7, _ := n.Ledger.Get(7)
+	first7, _ := n.ledger.Get(7)
 	req.Restart = 2
 	n.want(req, wire.Granted)
-	if again, _ := n.Ledger.Get(7); again.Restarts != 2 || !again.Created.After(first7.Created) {
+	if again, _ := n.ledger.Get(7); again.Restarts != 2 || !again.Created.After(first7.Created) {
 		t.Errorf("record of the third run %+v", again)
 	}
 }
@@ -259,7 +260,7 @@ func TestFactsThatCannotBeReadRefuseTheJob(t *testing.T) {
 	if rep := n.want(req, wire.Refused); !strings.Contains(rep.Message, "imitates") {
 		t.Errorf("message %q", rep.Message)
 	}
-	if rec, _ := n.Ledger.Get(7); rec.UID != nobody {
+	if rec, _ := n.ledger.Get(7); rec.UID != nobody {
 		t.Errorf("user %d", rec.UID)
 	}
 }
@@ -269,7 +270,7 @@ func TestHetJobIsClampedToItsShards(t *testing.T) {
 	req := n.job(7, 20, func(f *slurm.JobFacts) { f.HetJobID = 6 })
 	req.Options = wire.Options{Mem: "80G", Cores: "70"} // of another component
 	n.want(req, wire.Granted)
-	rec, _ := n.Ledger.Get(7)
+	rec, _ := n.ledger.Get(7)
 	if c := rec.Placement.Cards[0]; c.Memory != 20*gpu.GiB || c.Cores != 20 {
 		t.Errorf("card %+v, want what 20 shards cover", c)
 	}
@@ -331,7 +332,7 @@ func TestSlurmctldDown(t *testing.T) {
 
 // deadlines notes how long slurmctld is waited for.
 type deadlines struct {
-	Slurm
+	node.Slurm
 	got *time.Duration
 }
 
@@ -345,8 +346,8 @@ func (d deadlines) Job(ctx context.Context, jobID uint32, node string) (slurm.Jo
 // A slurmctld that hangs, or whose backup takes over, drains no node.
 func TestPrologOutlastsAFailoverOfSlurmctld(t *testing.T) {
 	n := newTestNode(t).start()
-	real, got := n.Server.Slurm, time.Duration(0)
-	n.Server.Slurm = func(conf string) Slurm { return deadlines{real(conf), &got} }
+	real, got := n.node.Slurm, time.Duration(0)
+	n.node.Slurm = func(conf string) node.Slurm { return deadlines{real(conf), &got} }
 	rep := n.Server.dispatch(t.Context(), n.job(7, 30), wire.Cred{UID: 0})
 	if !rep.OK || got < 2*time.Minute || got > 145*time.Second {
 		t.Errorf("%+v: slurmctld is waited for for %s, want 2 min, less than a Prolog waits", rep, got)
@@ -370,8 +371,8 @@ func TestGresdPlaces(t *testing.T) {
 	}
 	n.want(n.job(1, 0, counted(60)), wire.Granted)
 	n.want(n.job(2, 0, counted(60)), wire.Granted)
-	one, _ := n.Ledger.Get(1)
-	two, _ := n.Ledger.Get(2)
+	one, _ := n.ledger.Get(1)
+	two, _ := n.ledger.Get(2)
 	if one.Placement.Cards[0].UUID == two.Placement.Cards[0].UUID {
 		t.Error("two jobs of 60 on one card")
 	}
@@ -401,7 +402,7 @@ func TestOversubscribedMemory(t *testing.T) {
 			t.Errorf("job %d: grant %+v, %v; want %d", job, c, err, want)
 		}
 	}
-	cards, jobs := n.Snapshot()
+	cards, jobs := n.Report.Snapshot()
 	if c := cards[0]; c.MemoryBytes != 200<<30 || c.PhysicalBytes != 100<<30 || c.GrantedBytes != 190<<30 {
 		t.Errorf("card %+v", c)
 	}
@@ -420,7 +421,7 @@ func TestOversubscribedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start() // rebuilt from the grants
-	if rec, _ := n.Ledger.Get(7); inode(t, n.file(7, "grant")) != before || rec.Placement.Cards[0].Physical != 55*gpu.GiB {
+	if rec, _ := n.ledger.Get(7); inode(t, n.file(7, "grant")) != before || rec.Placement.Cards[0].Physical != 55*gpu.GiB {
 		t.Errorf("record %+v", rec)
 	}
 }
@@ -441,7 +442,7 @@ func TestConcurrentGrantsNeverOverCommit(t *testing.T) {
 					t.Errorf("grant %d: %v", req.JobID, err)
 					return
 				}
-				if use := n.Ledger.InUse()[n.cards.cards[0].UUID]; use.Units > 100 || use.Memory > 100*gpu.GiB {
+				if use := n.ledger.InUse()[n.cards.cards[0].UUID]; use.Units > 100 || use.Memory > 100*gpu.GiB {
 					t.Errorf("card holds %+v", use)
 				}
 				if rep.Result == wire.Granted && round < 2 {
@@ -454,7 +455,7 @@ func TestConcurrentGrantsNeverOverCommit(t *testing.T) {
 	}
 	wg.Wait()
 	granted := 0
-	for _, rec := range n.Ledger.List() {
+	for _, rec := range n.ledger.List() {
 		if rec.State == "granted" {
 			granted++
 			if !exists(n.file(rec.JobID, "grant")) {
@@ -465,7 +466,7 @@ func TestConcurrentGrantsNeverOverCommit(t *testing.T) {
 	if granted > 3 {
 		t.Errorf("%d jobs of 30 %% on one card", granted)
 	}
-	if len(n.Grants.Open()) != granted {
-		t.Errorf("%d grants open, %d in the ledger", len(n.Grants.Open()), granted)
+	if len(n.grants.Open()) != granted {
+		t.Errorf("%d grants open, %d in the ledger", len(n.grants.Open()), granted)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -21,31 +22,30 @@ import (
 // What slurmctld gave a job is held against what the job asks for, where the two can
 // differ.
 
-// withoutCard serves the Prolog of a job to which slurmd names no card. There is
+// decideWithoutCard is for a job to which slurmd names no card. There is
 // nothing to ask slurmctld about, unless it may have lost the job's shards.
-func (s *Server) withoutCard(ctx context.Context, w wire.Request) wire.Reply {
-	none := wire.Reply{OK: true, Result: wire.None}
+func (s *Server) decideWithoutCard(ctx context.Context, w wire.Request) outcome {
 	if s.keeps.Load() {
-		return none
+		return none()
 	}
-	client := s.Slurm(w.Conf)
+	client := s.node.Slurm(w.Conf)
 	if loses, err := client.LosesShards(ctx); err != nil || !loses {
 		s.keeps.Store(err == nil)
-		return none
+		return none()
 	}
 	facts, err := client.Job(ctx, w.JobID, w.Node)
 	if err != nil || !facts.OnNode || facts.Holds() || !facts.MayAskForShards {
-		return none
+		return none()
 	}
 	asked, err := client.Asked(ctx, w.JobID)
 	if err != nil || !asked.HasShards() {
-		return none
+		return none()
 	}
 	if s.shardless.again(w.JobID) {
-		return s.refuse(w, facts, fmt.Sprintf("vgpu: place: job %d: slurmctld has started it twice without the shards that it asks for (%s)",
-			w.JobID, asked.PerNode))
+		return refuse(w, facts, "vgpu: place: job %d: slurmctld has started it twice without the shards that it asks for (%s)",
+			w.JobID, asked.PerNode)
 	}
-	return s.noRoom(ctx, w, facts, errors.New("slurmctld has started it without the shards that it asks for ("+
+	return sendBack(w, facts, errors.New("slurmctld has started it without the shards that it asks for ("+
 		asked.PerNode+"): it was restarted, and had not heard of this node's cards yet"))
 }
 
@@ -82,8 +82,8 @@ func (s *Server) splitUnasked(ctx context.Context, w wire.Request, facts slurm.J
 		return nil, nil
 	}
 	var asked slurm.Asked
-	if err := untilAnswered(ctx, func() (err error) {
-		asked, err = s.Slurm(w.Conf).Asked(ctx, w.JobID)
+	if err := node.UntilAnswered(ctx, func() (err error) {
+		asked, err = s.node.Slurm(w.Conf).Asked(ctx, w.JobID)
 		return err
 	}); err != nil {
 		return nil, err

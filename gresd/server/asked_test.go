@@ -76,7 +76,7 @@ func TestShareIsNotSplitUnasked(t *testing.T) {
 	n.want(n.job(2, 50, on(30, 20)), wire.Refused)
 	n.asks(3, one) // raised for memory: the share is in the comment
 	n.want(n.job(3, 50, on(30, 20), func(f *slurm.JobFacts) { f.Comment = "vgpu(share=40,mem=25%)" }), wire.Refused)
-	if got := n.Ledger.InUse(); len(got) != 0 {
+	if got := n.ledger.InUse(); len(got) != 0 {
 		t.Errorf("in use are %v", got)
 	}
 	// Asked for: two cards, each task's own share, whole cards.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
@@ -54,7 +55,7 @@ func daemonPart(dir string) error {
 	if err != nil {
 		return err
 	}
-	listener, err := Listen(testConfig(dir).Paths.Socket())
+	listener, err := socket.Listen(testConfig(dir).Paths.Socket())
 	if err != nil {
 		return err
 	}

@@ -58,6 +58,6 @@ func (d *decisions) get(jobID uint32) (decided, bool) {
 func (s *Server) countCards(jobID uint32) {
 	made, _ := s.decisions.get(jobID)
 	for _, v := range made.decision.Verdicts {
-		s.Observer.CardDecided(string(v.Reason))
+		s.observer.CardDecided(string(v.Reason))
 	}
 }

@@ -8,13 +8,13 @@ import "github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 // the job have ended, where it cannot see that: in another PID namespace. It then
 // clears their slots itself.
 func (s *Server) ended(jobID uint32, cred wire.Cred) wire.Reply {
-	spec, ok := s.Grants.Spec(jobID)
-	if !ok || spec.UID != cred.UID && !isRoot(cred.UID) {
-		return userError("vgpu: gresd: ended: user %d has no job %d with a share here", cred.UID, jobID)
+	spec, ok := s.grants.Spec(jobID)
+	if !ok || spec.UID != cred.UID && !wire.IsRoot(cred.UID) {
+		return wire.UserError("vgpu: gresd: ended: user %d has no job %d with a share here", cred.UID, jobID)
 	}
-	owners, err := s.Grants.Ended(jobID)
+	owners, err := s.grants.Ended(jobID)
 	if err != nil {
-		return userError("vgpu: gresd: ended: job %d: %v", jobID, err)
+		return wire.UserError("vgpu: gresd: ended: job %d: %v", jobID, err)
 	}
 	return wire.Reply{OK: true, Ended: owners}
 }

@@ -67,10 +67,10 @@ func (s *Server) checkMPS(req request.Request, cards int) error {
 // server of MPS is one user of the card's time, with a slice that none of its
 // clients can set: beside it no job would have its share. s.placing is held.
 func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID, index int) error {
-	if engine != gpu.MPS && s.Ledger.OfEngine(gpu.MPS) == 0 {
+	if engine != gpu.MPS && s.ledger.OfEngine(gpu.MPS) == 0 {
 		return nil // most nodes: not every job is looked at for each grant
 	}
-	rivals := s.Ledger.Find(func(rec *ledger.Record) bool {
+	rivals := s.ledger.Find(func(rec *ledger.Record) bool {
 		byMPS := rec.Request.Engine == gpu.MPS
 		if rec.State != ledger.Granted || rec.JobID == facts.JobID || !byMPS && engine != gpu.MPS {
 			return false
@@ -142,7 +142,7 @@ func (s *Server) keepMPS(rec ledger.Record) {
 // awaitMPS waits for the daemon of a job: a program that finds none starts
 // without it, and without its limit. s.mu is not held.
 func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
-	rec, _ := s.Ledger.Get(jobID)
+	rec, _ := s.ledger.Get(jobID)
 	if _, _, ok := mpsKey(rec); !ok {
 		return nil
 	}
@@ -156,10 +156,6 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 // HeldByMPS says whether MPS holds a job at its compute share, so that the
 // arbiter must leave it alone.
 func (s *Server) HeldByMPS(jobID uint32) bool { return s.mps.Holds(jobID) }
-
-// IsMPS says whether a process on a card is MPS's own, and no program of a job:
-// it belongs to the job's user, but to no job.
-func (s *Server) IsMPS(pid int) bool { return s.mps.Owns(pid) }
 
 // environment is what the tasks of a granted job get beside their limits.
 func (s *Server) environment(rec ledger.Record) []string {

@@ -238,7 +238,7 @@ func TestGresdChoosesACardOfTheSameEngine(t *testing.T) {
 	n.start()
 	counted := func(f *slurm.JobFacts) { f.Units, f.Counted = nil, 30 }
 	on := func(id uint32) gpu.UUID {
-		rec, _ := n.Ledger.Get(id)
+		rec, _ := n.ledger.Get(id)
 		return rec.Placement.Cards[0].UUID
 	}
 	n.want(n.withMPS(1, 30, counted), wire.Granted)

@@ -26,14 +26,14 @@ func (s *Server) explain(w wire.Request, cred wire.Cred) wire.Reply {
 
 func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 	made, decided := s.decisions.get(jobID)
-	rec, others, known := s.Ledger.Beside(jobID)
+	rec, others, known := s.ledger.Beside(jobID)
 	uid := made.uid
 	if !decided {
 		uid = rec.UID
 	}
-	if !decided && !known || !isRoot(cred.UID) && uid != cred.UID {
+	if !decided && !known || !wire.IsRoot(cred.UID) && uid != cred.UID {
 		// The same words for a job that is not there and for somebody else's.
-		return userError("vgpu: explain: job %d: want a job of yours that was placed on this node; "+
+		return wire.UserError("vgpu: explain: job %d: want a job of yours that was placed on this node; "+
 			"what would be decided now is told for a request, for example vgpuctl explain --gres=vgpu:30", jobID)
 	}
 	e := &wire.Explanation{JobID: jobID, Placement: s.cfg().Placement.Mode, Cards: []wire.CardVerdict{}}
@@ -46,7 +46,7 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 		e.Cards = s.verdicts(made.decision)
 	case rec.State == ledger.Granted:
 		e.Request, e.Decided, e.Lost = held(rec.Request, rec.Placement), &rec.Created, true
-		e.Cards = s.verdicts(place.Given(s.cards.Load().cards, others, rec.Placement))
+		e.Cards = s.verdicts(place.Given(s.Cards.Now().Cards, others, rec.Placement))
 	}
 	if known && rec.State == ledger.Refused {
 		e.Decided, e.Message = &rec.Created, rec.Reason
@@ -57,7 +57,7 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 func (s *Server) explainRequest(w wire.Request, cred wire.Cred) wire.Reply {
 	cardType, req, err := s.asked(w)
 	if err != nil {
-		return userError("vgpu: explain: %v", err)
+		return wire.UserError("vgpu: explain: %v", err)
 	}
 	e := &wire.Explanation{Request: written(req), Placement: s.cfg().Placement.Mode}
 	d, err := s.wouldPlace(cardType, req)
@@ -103,14 +103,14 @@ func readGRES(text string) (cardType, share string, err error) {
 // wouldPlace is place for a job that is not there. Where slurmctld chooses, the
 // cards that it could choose from are all that can be told.
 func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
-	hw, inUse := s.cards.Load(), s.inUse()
+	now, inUse := s.Cards.Now(), s.inUse()
 	var only []string
 	if cardType != "" {
 		only = []string{cardType}
 	}
-	d, err := s.chooseOf(0, only, hw.cards, inUse, req, hw.distances)
+	d, err := s.chooseOf(0, only, now.Cards, inUse, req, now.Distances)
 	if err == nil {
-		if err = s.withinLimits(d.Placement, hw.cards); err != nil {
+		if err = s.withinLimits(d.Placement, now.Cards); err != nil {
 			d.Refuse(place.SiteLimit)
 		}
 	}
@@ -125,7 +125,7 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 // Slurm's configuration, and no lack of room.
 func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
 	cards, others := ofTypes(all, only)
-	d, err := s.choose(jobID, cards, inUse, req, distances)
+	d, err := s.room.Choose(jobID, cards, inUse, req, distances)
 	if len(cards) == 0 && len(others) > 0 {
 		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
 			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+
@@ -178,15 +178,14 @@ func written(req request.Request) string { return request.FormatToken(req.Option
 
 func (s *Server) verdicts(d place.Decision) []wire.CardVerdict {
 	verdicts := []wire.CardVerdict{}
-	cards := s.cards.Load().cards
 	for _, v := range d.Verdicts {
 		out := wire.CardVerdict{
 			UUID: string(v.UUID), Index: v.Index, Reason: string(v.Reason), Why: v.Reason.Words(),
 			FreeShare: uint32(v.Free.Units), FreeBytes: uint64(v.Free.Memory),
 			WantShare: uint32(v.Want.Units), WantBytes: uint64(v.Want.Memory), Jobs: v.Jobs,
 		}
-		if i := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.UUID == v.UUID }); i >= 0 {
-			out.Type = cards[i].Type
+		if card, here := s.Cards.Of(v.UUID); here {
+			out.Type = card.Type
 		}
 		verdicts = append(verdicts, out)
 	}
@@ -195,8 +194,8 @@ func (s *Server) verdicts(d place.Decision) []wire.CardVerdict {
 
 // nameJobs adds the jobs on each card that the asker may see.
 func (s *Server) nameJobs(cards []wire.CardVerdict, cred wire.Cred) {
-	for _, rec := range s.Ledger.List() {
-		if rec.State != ledger.Granted || !isRoot(cred.UID) && rec.UID != cred.UID {
+	for _, rec := range s.ledger.List() {
+		if rec.State != ledger.Granted || !wire.IsRoot(cred.UID) && rec.UID != cred.UID {
 			continue
 		}
 		for _, held := range rec.Placement.Cards {

@@ -131,7 +131,7 @@ func TestExplainARequest(t *testing.T) {
 			t.Errorf("%s: %+v", gres, rep)
 		}
 	}
-	if len(n.Ledger.List()) != 1 {
+	if len(n.ledger.List()) != 1 {
 		t.Error("a question changed the ledger")
 	}
 }

@@ -3,13 +3,11 @@
 package server
 
 import (
-	"errors"
-	"io"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -54,15 +52,12 @@ func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).To
 // Uncounted is what the card takes for each process beyond what it counts for it.
 func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
 
-func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
-	for _, card := range s.cards.Load().cards {
-		if card.UUID == uuid {
-			return s.Costs.Of(card.Name)
-		}
+func (s *Server) costOn(uuid gpu.UUID) ctxcost.Figure {
+	card, here := s.Cards.Of(uuid)
+	if !here {
+		return ctxcost.Figure{}
 	}
-	return probe.Figure{}
+	return s.costs.Of(card.Name)
 }
 
 func isAlive(slot libvgpu.SlotView) bool { return slot.Alive }
-
-func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }

@@ -19,13 +19,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -199,9 +202,7 @@ type fakeInventory struct {
 	cards []gpu.Card
 	err   error
 
-	topologyErr   error
-	unread        []string // of the topology
-	topologyReads int
+	topologyErr error
 }
 
 func twoCards() *fakeInventory {
@@ -223,11 +224,10 @@ func (f *fakeInventory) Cards() ([]gpu.Card, error) {
 func (f *fakeInventory) Topology() (topology.Facts, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.topologyReads++
 	if f.topologyErr != nil {
 		return topology.Facts{}, f.topologyErr
 	}
-	facts := topology.Facts{Unread: slices.Clone(f.unread)}
+	facts := topology.Facts{}
 	for i, c := range f.cards {
 		facts.Cards = append(facts.Cards, topology.Card{Index: c.Index, UUID: c.UUID, NUMANode: topology.NoNUMANode, MIG: c.MIG})
 		facts.Levels = append(facts.Levels, slices.Repeat([]topology.Level{topology.NODE}, len(f.cards)))
@@ -309,7 +309,7 @@ func testConfig(dir string) config.Config {
 }
 
 // assemble builds a server over the folders of cfg.
-func assemble(cfg config.Config, dir string, cluster fakeCluster, cards Inventory, count Observer, log *slog.Logger) (*Server, func(), error) {
+func assemble(cfg config.Config, dir string, cluster fakeCluster, cards cards.Driver, count Observer, log *slog.Logger) (*Server, func(), error) {
 	grants, err := grant.NewStore(grant.Layout{
 		RunDir: cfg.Paths.RunDir, Jobs: cfg.Paths.Jobs(), Preload: cfg.Paths.Preload(), Library: cfg.Paths.Library,
 		SelfDir: filepath.Join(dir, "self"), HostPreload: filepath.Join(dir, "ld.so.preload"),
@@ -328,8 +328,8 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, cards Inventor
 	}
 	s, err := New(Parts{
 		Health: monitor,
-		Config: cfg, Inventory: cards, Slurm: func(string) Slurm { return cluster }, Steps: cluster,
-		Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test",
+		Config: config.NewInForce(cfg), Inventory: cards, Slurm: func(string) node.Slurm { return cluster }, Steps: cluster,
+		Ledger: records, Grants: grants, Costs: ctxcost.Fixed(ctxcost.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test",
 	}, lost || !records.Existed())
 	if err != nil {
 		return nil, nil, err
@@ -345,10 +345,10 @@ func (n *testNode) start() *testNode {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	s.SetWork(n.work)
+	s.Report.SetWork(n.work)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	listener, err := Listen(n.cfg.Paths.Socket())
+	listener, err := socket.Listen(n.cfg.Paths.Socket())
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/backlog"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/waiting"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -23,6 +23,16 @@ func gresdPlaces(c *config.Config) {
 func (n *testNode) counted(id uint32, units gpu.Share, change ...func(*slurm.JobFacts)) wire.Request {
 	n.t.Helper()
 	return n.job(id, 0, append(change, func(f *slurm.JobFacts) { f.Units, f.Counted = nil, units })...)
+}
+
+// line is the line of waiting jobs, as it is on the disk.
+func (n *testNode) line() *backlog.Line {
+	n.t.Helper()
+	line, err := backlog.Open(n.cfg.Paths.Waiting(), n.cfg.Placement.Patience)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return line
 }
 
 func (n *testNode) told(id uint32) string { return n.cluster.load().Told[id] }
@@ -82,19 +92,19 @@ func TestCardsAreNotHeldForAJobThatIsGone(t *testing.T) {
 	for range 2 {
 		n.want(n.counted(10, 80, batch), wire.Requeued)
 	}
-	n.tidyLine(t.Context())
-	if job, ok := n.line.Holder(); !ok || job.ID != 10 {
+	n.room.Tidy(t.Context(), time.Now())
+	if job, ok := n.line().Holder(); !ok || job.ID != 10 {
 		t.Fatalf("held for %+v, %v; want job 10, which is pending", job, ok)
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
-	n.tidyLine(t.Context())
-	if _, ok := n.line.Holder(); !ok {
+	n.room.Tidy(t.Context(), time.Now())
+	if _, ok := n.line().Holder(); !ok {
 		t.Error("nothing is held while slurmctld does not answer")
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down, s.Pending = false, nil }) // scancel
-	n.tidyLine(t.Context())
-	if len(n.line.Jobs()) != 0 {
-		t.Errorf("the line is %+v after the job was cancelled", n.line.Jobs())
+	n.room.Tidy(t.Context(), time.Now())
+	if len(n.line().Jobs()) != 0 {
+		t.Errorf("the line is %+v after the job was cancelled", n.line().Jobs())
 	}
 	n.want(n.counted(3, 40), wire.Granted)
 }
@@ -110,13 +120,14 @@ func TestCardsAreNotHeldForever(t *testing.T) {
 	}
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
 	n.end(1)
-	n.tidyLine(t.Context())
+	n.room.Tidy(t.Context(), time.Now())
 	for _, look := range []struct {
 		after time.Duration
 		late  bool
-	}{{waiting.HoldFor - time.Minute, false}, {waiting.HoldFor + time.Minute, true}} {
-		if late, err := n.line.Look(time.Now().Add(look.after), n.room.has); err != nil || late != look.late {
-			t.Fatalf("after %s: late %v, %v", look.after, late, err)
+	}{{backlog.HoldFor - time.Minute, false}, {backlog.HoldFor + time.Minute, true}} {
+		n.room.Tidy(t.Context(), time.Now().Add(look.after))
+		if _, held := n.line().Holder(); held == look.late {
+			t.Fatalf("after %s: cards are held: %v", look.after, held)
 		}
 	}
 	n.want(n.counted(3, 90), wire.Granted)
@@ -128,14 +139,14 @@ func TestWhoIsNotInTheLine(t *testing.T) {
 	n := newTestNode(t, gresdPlaces).start()
 	n.want(n.counted(1, 200), wire.Granted)
 	n.want(n.counted(10, 80), wire.Refused)
-	if len(n.line.Jobs()) != 0 {
-		t.Errorf("the line is %+v, want nobody: srun does not come again", n.line.Jobs())
+	if len(n.line().Jobs()) != 0 {
+		t.Errorf("the line is %+v, want nobody: srun does not come again", n.line().Jobs())
 	}
 	m := newTestNode(t).start()
 	m.want(m.job(1, 60), wire.Granted)
 	m.want(m.job(2, 60, batch), wire.Requeued)
-	if told := m.cluster.load().Told; len(m.line.Jobs()) != 0 || len(told) != 1 || !strings.Contains(told[2], "want 60 %") {
-		t.Errorf("where slurmctld chooses: line %+v, told %v", m.line.Jobs(), told)
+	if told := m.cluster.load().Told; len(m.line().Jobs()) != 0 || len(told) != 1 || !strings.Contains(told[2], "want 60 %") {
+		t.Errorf("where slurmctld chooses: line %+v, told %v", m.line().Jobs(), told)
 	}
 	if !slices.Equal(m.cluster.load().Requeued, []uint32{2}) {
 		t.Errorf("requeued %v", m.cluster.load().Requeued)

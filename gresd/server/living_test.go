@@ -8,15 +8,15 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // counting notes the questions about jobs.
 type counting struct {
-	Slurm
+	node.Slurm
 	asked *[]uint32
 }
 
@@ -27,8 +27,8 @@ func (c counting) Brief(ctx context.Context, job uint32, node string) (slurm.Job
 
 // countQuestions notes whom slurmctld is asked about from now on.
 func (n *testNode) countQuestions() *[]uint32 {
-	asked, ask := new([]uint32), n.Parts.Slurm
-	n.Parts.Slurm = func(conf string) Slurm { return counting{ask(conf), asked} }
+	asked, ask := new([]uint32), n.node.Slurm
+	n.node.Slurm = func(conf string) node.Slurm { return counting{ask(conf), asked} }
 	return asked
 }
 
@@ -47,8 +47,8 @@ func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
 	if !slices.Equal(*asked, []uint32{8, 8}) {
 		t.Errorf("asked about %d, want about 8, twice", *asked)
 	}
-	if n.Ledger.Len() != 2 {
-		t.Errorf("%d records are left, want 2", n.Ledger.Len())
+	if n.ledger.Len() != 2 {
+		t.Errorf("%d records are left, want 2", n.ledger.Len())
 	}
 	// Its process ends, and its Epilog was lost.
 	n.cluster.change(t, func(s *clusterState) { s.Stepds = nil })
@@ -56,55 +56,14 @@ func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
 	if err := n.compare(t.Context(), askDue); err != nil {
 		t.Fatal(err)
 	}
-	if _, known := n.Ledger.Get(7); known || n.Ledger.Len() != 1 {
-		t.Errorf("job 7 is known: %v, of %d", known, n.Ledger.Len())
-	}
-}
-
-func TestAJobWithoutAProcessIsAskedAboutLessAndLess(t *testing.T) {
-	var p pace
-	now, last, times := time.Now(), time.Now(), 0
-	for range 24 * 60 { // a day of looks
-		now = now.Add(around(reconcileEvery))
-		if p.isDue(7, now) {
-			if times > 6 && now.Sub(last) < seldom*3/4 {
-				t.Errorf("question %d came after %s", times, now.Sub(last))
-			}
-			p.answered(7, now)
-			last = now
-			times++
-		}
-	}
-	if times < 60 || times > 130 {
-		t.Errorf("%d questions a day, want about one each %s", times, seldom)
-	}
-	p.keep(nil)
-	if !p.isDue(7, now) {
-		t.Error("a job that was forgotten is new")
-	}
-}
-
-// Nodes that were started together do not stay in step.
-func TestNodesDoNotAskInStep(t *testing.T) {
-	seconds := map[int]int{}
-	const nodes = 1000
-	for range nodes {
-		var at time.Duration
-		for range 10 {
-			at += around(reconcileEvery)
-		}
-		seconds[int(at/time.Second)]++
-	}
-	for s, n := range seconds {
-		if n > nodes/10 {
-			t.Errorf("%d of %d nodes ask in second %d", n, nodes, s)
-		}
+	if _, known := n.ledger.Get(7); known || n.ledger.Len() != 1 {
+		t.Errorf("job 7 is known: %v, of %d", known, n.ledger.Len())
 	}
 }
 
 // asksNodes counts the questions about nodes.
 type asksNodes struct {
-	Slurm
+	node.Slurm
 	asked *int
 }
 
@@ -120,7 +79,7 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 	n.want(n.job(7, 30), wire.Granted)
 	n.stop()
 	var asked int
-	ask := n.Parts.Slurm
+	ask := n.node.Slurm
 	cleanup := func() {}
 	again := func() *Server { // as after a restart
 		cleanup()
@@ -129,14 +88,14 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		cleanup = clean
-		s.Parts.Slurm = func(conf string) Slurm { return asksNodes{ask(conf), &asked} }
+		s.node.Slurm = func(conf string) node.Slurm { return asksNodes{ask(conf), &asked} }
 		return s
 	}
 	tell := func(s *Server, want int, when string) {
 		t.Helper()
 		asked = 0
 		for range 10 {
-			s.tellNodes(t.Context())
+			s.Outbox.TellNodes(t.Context())
 		}
 		if asked != want {
 			t.Errorf("%s: %d questions, want %d", when, asked, want)
@@ -144,19 +103,19 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 	}
 	s := again()
 	tell(s, 0, "no card was ever sick")
-	if err := s.Health.Cordon(n.cards.cards[0].UUID, "noise"); err != nil {
+	if err := s.Cards.Cordon(n.cards.cards[0].UUID, "noise"); err != nil {
 		t.Fatal(err)
 	}
 	tell(s, 2, "a card is sick") // and once more, to see that it was taken
 	s = again()
 	tell(s, 1, "after another restart")
-	if _, err := s.Health.Uncordon(n.cards.cards[0].UUID); err != nil {
+	if _, err := s.Cards.Uncordon(n.cards.cards[0].UUID); err != nil {
 		t.Fatal(err)
 	}
 	tell(s, 2, "the card is well")
 	s = again()
 	tell(s, 0, "after a restart")
-	if err := os.Remove(s.Config.Paths.Silent()); err != nil {
+	if err := os.Remove(s.cfg().Paths.Silent()); err != nil {
 		t.Fatal(err)
 	}
 	tell(s, 1, "an earlier gresd may have said something")

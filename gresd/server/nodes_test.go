@@ -6,19 +6,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // named is a slurmctld that knows nodes of those names only.
 type named struct {
-	Slurm
+	node.Slurm
 	names []string
 }
 
@@ -30,8 +30,8 @@ func (c named) Node(ctx context.Context, node string) (slurm.NodeFacts, error) {
 }
 
 func (n *testNode) knowsOnly(names ...string) {
-	ask := n.Parts.Slurm
-	n.Parts.Slurm = func(conf string) Slurm { return named{ask(conf), names} }
+	ask := n.node.Slurm
+	n.node.Slurm = func(conf string) node.Slurm { return named{ask(conf), names} }
 }
 
 // A node that was renamed: what its jobs left is cleaned up, whether or not a Prolog has told
@@ -49,30 +49,30 @@ func TestANodeThatWasRenamed(t *testing.T) {
 		s.Jobs[9] = facts
 	})
 	for range 2 {
-		if err := errors.Join(n.Reconcile(t.Context()), n.forgetNames(t.Context())); err != nil {
+		if err := errors.Join(n.Reconcile(t.Context()), n.node.ForgetNames(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		if held := records(n); !slices.Equal(held, []uint32{8}) {
 			t.Fatalf("records of jobs %v, want that of 8 alone", held)
 		}
 	}
-	if names := n.nodes.names(); !slices.Equal(names, []string{"n1"}) {
+	if names := n.node.List(); !slices.Equal(names, []string{"n1"}) {
 		t.Errorf("names are %q: want the only one kept", names)
 	}
 	next := n.job(10, 30)
 	next.Node = "n2"
 	n.want(next, wire.Granted)
-	if err := errors.Join(n.Reconcile(t.Context()), n.forgetNames(t.Context())); err != nil {
+	if err := errors.Join(n.Reconcile(t.Context()), n.node.ForgetNames(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if names := n.nodes.names(); !slices.Equal(names, []string{"n2"}) || !slices.Equal(records(n), []uint32{8, 10}) {
+	if names := n.node.List(); !slices.Equal(names, []string{"n2"}) || !slices.Equal(records(n), []uint32{8, 10}) {
 		t.Errorf("names are %q, records %v", names, records(n))
 	}
-	if again, err := loadNodes(n.cfg.Paths.StateDir); err != nil || !slices.Equal(again.names(), []string{"n2"}) {
-		t.Errorf("after a restart %q, %v", again.names(), err)
+	if again, err := node.LoadNames(n.cfg.Paths.StateDir); err != nil || !slices.Equal(again.List(), []string{"n2"}) {
+		t.Errorf("after a restart %q, %v", again.List(), err)
 	}
 	// Nothing counts as ended where slurmctld cannot be asked for the job.
-	n.Parts.Slurm = func(string) Slurm { return deaf{n.cluster} }
+	n.node.Slurm = func(string) node.Slurm { return deaf{n.cluster} }
 	n.end(8)
 	if err := n.Reconcile(t.Context()); !errors.Is(err, slurm.ErrUnavailable) || len(records(n)) != 2 {
 		t.Errorf("%v, records %v", err, records(n))
@@ -88,7 +88,7 @@ func (d deaf) Brief(context.Context, uint32, string) (slurm.JobFacts, error) {
 
 func records(n *testNode) []uint32 {
 	var ids []uint32
-	for _, rec := range n.Ledger.List() {
+	for _, rec := range n.ledger.List() {
 		ids = append(ids, rec.JobID)
 	}
 	slices.Sort(ids)
@@ -99,7 +99,7 @@ func TestFailedComparisonsAreAProblem(t *testing.T) {
 	n := newTestNode(t).start()
 	n.want(n.job(7, 30), wire.Granted)
 	shown := func() bool {
-		return slices.ContainsFunc(n.status(false).Problems, func(p string) bool { return strings.Contains(p, "could not be compared") })
+		return slices.ContainsFunc(n.Report.Status(t.Context(), false).Problems, func(p string) bool { return strings.Contains(p, "could not be compared") })
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
 	for i := range manyFailed {
@@ -109,7 +109,7 @@ func TestFailedComparisonsAreAProblem(t *testing.T) {
 		n.reconcile(t.Context(), askAll)
 	}
 	if !shown() {
-		t.Errorf("no problem after %d: %q", manyFailed, n.status(false).Problems)
+		t.Errorf("no problem after %d: %q", manyFailed, n.Report.Status(t.Context(), false).Problems)
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = false })
 	if n.reconcile(t.Context(), askAll); shown() {
@@ -122,8 +122,8 @@ func TestFailedComparisonsAreAProblem(t *testing.T) {
 func TestASecondClusterWaits(t *testing.T) {
 	n := newTestNode(t).start()
 	other := fakeCluster{filepath.Join(n.dir, "other.json")}
-	ask := n.Parts.Slurm
-	n.Parts.Slurm = func(conf string) Slurm {
+	ask := n.node.Slurm
+	n.node.Slurm = func(conf string) node.Slurm {
 		if conf == "/other/slurm.conf" {
 			return other
 		}
@@ -165,33 +165,21 @@ func TestASecondClusterWaits(t *testing.T) {
 	if err := n.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if inode(t, n.file(7, "grant")) != before || n.nodes.all()["n1"] != "/etc/slurm/slurm.conf" {
-		t.Errorf("the first cluster's job has another grant, or its node another slurm.conf: %v", n.nodes.all())
+	if inode(t, n.file(7, "grant")) != before || n.node.All()["n1"] != "/etc/slurm/slurm.conf" {
+		t.Errorf("the first cluster's job has another grant, or its node another slurm.conf: %v", n.node.All())
 	}
 
 	n.want(of("a", wire.Request{Op: wire.OpRelease, JobID: 7}), wire.Released)
 	other.change(t, func(s *clusterState) { s.Jobs[7] = s.Pending[7]; delete(s.Pending, 7) })
 	n.want(of("b", share), wire.Granted)
 	n.restart()
-	if n.nodes.ofCluster() != "b" || n.nodes.all()["n1"] != "/other/slurm.conf" {
-		t.Errorf("the node is of %q: %v", n.nodes.ofCluster(), n.nodes.all())
-	}
-}
-
-// An earlier gresd wrote names alone.
-func TestNodesOfAnEarlierGresd(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "nodes.json"), []byte(`{"n1":"/a"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n, err := loadNodes(dir)
-	if err != nil || n.all()["n1"] != "/a" || n.ofCluster() != "" {
-		t.Errorf("%v, %q, %v", n.all(), n.ofCluster(), err)
+	if n.node.Cluster() != "b" || n.node.All()["n1"] != "/other/slurm.conf" {
+		t.Errorf("the node is of %q: %v", n.node.Cluster(), n.node.All())
 	}
 }
 
 // missing is a Slurm whose commands are not there.
-type missing struct{ Slurm }
+type missing struct{ node.Slurm }
 
 func (missing) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
 	return slurm.JobFacts{}, fmt.Errorf("scontrol: %w: %w", slurm.ErrUnavailable, slurm.ErrNoCommand)
@@ -200,8 +188,8 @@ func (missing) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
 // Who waits for commands that are not there waits for ever: the client here gives up after 20 s.
 func TestWithoutSlurmsCommandsNobodyWaits(t *testing.T) {
 	n := newTestNode(t).start()
-	ask := n.Parts.Slurm
-	n.Parts.Slurm = func(conf string) Slurm { return missing{ask(conf)} }
+	ask := n.node.Slurm
+	n.node.Slurm = func(conf string) node.Slurm { return missing{ask(conf)} }
 	rep, err := n.ask(n.job(7, 30))
 	if err == nil || rep.Kind != wire.KindBusy {
 		t.Errorf("%+v, %v", rep, err)

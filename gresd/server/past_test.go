@@ -24,16 +24,17 @@ func TestReportOfAJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Past = reports
+	n.Report.Past = reports
 	const other = 33
 	report := wire.Request{Op: wire.OpReport, JobID: 7}
 	absent := n.askAs(other, report)
 	req := n.job(7, 30)
 	n.want(req, wire.Granted)
 	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
+	const span = 2500 * time.Millisecond
 	now := time.Now()
 	for i := range 3 {
-		n.countTime(t.Context(), now.Add(time.Duration(i)*spentEvery))
+		n.Report.Count(t.Context(), now.Add(time.Duration(i)*span))
 	}
 	check := func(ended bool) {
 		t.Helper()
@@ -43,7 +44,7 @@ func TestReportOfAJob(t *testing.T) {
 		}
 		r := rep.Report
 		if (r.Ended != nil) != ended || r.Job.JobID != 7 || r.Job.Cards[0].Share != 30 || len(r.Cards) != 1 ||
-			r.Cards[0].BoundSeconds["host"] != (2*spentEvery).Seconds() {
+			r.Cards[0].BoundSeconds["host"] != (2*span).Seconds() {
 			t.Errorf("got %+v", r)
 		}
 		// Whoever it is not of learns no more than of a job that there never was.
@@ -54,10 +55,6 @@ func TestReportOfAJob(t *testing.T) {
 	check(false)
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 7}, wire.Released)
 	check(true)
-	n.countTime(t.Context(), now.Add(10*spentEvery))
-	if len(n.spent.bound) != 0 {
-		t.Errorf("of %d jobs it is remembered what bound them, though they have ended", len(n.spent.bound))
-	}
 	if rep := n.askAs(nobody, report); !rep.OK || rep.Report == nil {
 		t.Errorf("the job's user: %s", rep.Message)
 	}

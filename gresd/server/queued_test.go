@@ -14,19 +14,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func TestDelayOfARequeuedJob(t *testing.T) {
-	var got []time.Duration
-	for restarts := range uint32(8) {
-		got = append(got, delayOf(restarts)/time.Minute)
-	}
-	if want := []time.Duration{0, 0, 0, 2, 4, 8, 10, 10}; !slices.Equal(got, want) {
-		t.Errorf("got %v minutes, want %v", got, want)
-	}
-	if got := delayOf(1 << 31); got != longestDelay {
-		t.Errorf("after very many: %s", got)
-	}
-}
-
 // A job that slurmctld binds to a cordoned card goes back, is told why, is put
 // off when that happens again and again, and starts when the card is well.
 func TestJobOnACordonedCardIsPutOff(t *testing.T) {
@@ -111,26 +98,8 @@ func TestJobThatWasPutOffStartsAfterARestartOfGresd(t *testing.T) {
 		t.Errorf("after the card became well, slurmctld was told %q", got)
 	}
 	n.restart()
-	if n.queued.any() {
+	if n.Outbox.Waits() {
 		t.Error("the job is put off for ever")
-	}
-}
-
-// slurmctld may be away just then: the job is not forgotten.
-func TestJobThatWasPutOffIsNotForgottenWithoutSlurmctld(t *testing.T) {
-	n := newTestNode(t).start()
-	if err := n.queued.add(7, putOff{At: time.Now()}); err != nil {
-		t.Fatal(err)
-	}
-	n.cluster.change(t, func(s *clusterState) { s.Down = true })
-	n.retryQueued(t.Context())
-	if !n.queued.any() || !n.Server.told.well.Swap(false) {
-		t.Error("a job that slurmctld could not be told of is forgotten")
-	}
-	n.cluster.change(t, func(s *clusterState) { s.Down = false })
-	n.retryQueued(t.Context())
-	if n.queued.any() || !slices.Equal(n.cluster.load().Updates, []string{"7 later 0s"}) {
-		t.Errorf("then slurmctld was told %q", n.cluster.load().Updates)
 	}
 }
 

@@ -14,27 +14,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
-
-var errNoNode = errors.New("no Prolog has yet said how Slurm names this node")
-
-// Correction is a thing that a reconciliation puts right. The words are labels
-// of a metric.
-type Correction string
-
-// Corrections.
-const (
-	Released  Correction = "released"  // a grant whose job has ended
-	Removed   Correction = "removed"   // a folder without a job
-	Rebuilt   Correction = "rebuilt"   // a record, from the grant of a living job
-	Remade    Correction = "remade"    // the files of a record
-	Recovered Correction = "recovered" // a living job, after record and folder were lost
-)
-
-// Corrections returns every correction.
-func Corrections() []Correction { return []Correction{Released, Removed, Rebuilt, Remade, Recovered} }
 
 // Reconcile makes ledger, job folders and living jobs agree: what lives is
 // adopted, what has ended is released, what belongs to nobody is removed. If
@@ -44,7 +27,7 @@ func (s *Server) Reconcile(ctx context.Context) error { return s.compare(ctx, as
 func (s *Server) compare(ctx context.Context, whom asking) error {
 	began := time.Now()
 	asked := map[uint32]time.Time{} // the records that the answer is about
-	for _, rec := range s.Ledger.List() {
+	for _, rec := range s.ledger.List() {
 		asked[rec.JobID] = rec.Created
 	}
 	live, err := s.living(ctx, s.jobsHere(asked), whom)
@@ -54,14 +37,14 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 	strays := s.strays(ctx, live)
 
 	// One job after the other, each under its own lock: others go on meanwhile.
-	errs := []error{err, s.Grants.Sweep(s.lockQuietly)}
+	errs := []error{err, s.grants.Sweep(s.lockQuietly)}
 	if err == nil {
 		errs = append(errs, s.releaseEnded(live, asked))
 	}
 	for _, st := range strays {
 		errs = append(errs, s.mendStray(st))
 	}
-	for _, rec := range s.Ledger.List() {
+	for _, rec := range s.ledger.List() {
 		errs = append(errs, s.ensureOne(rec.JobID))
 	}
 	if err == nil {
@@ -102,13 +85,13 @@ func (s *Server) releaseEnded(live map[uint32]bool, asked map[uint32]time.Time) 
 // from the answer. Not told by the clock, which may have been set meanwhile.
 func (s *Server) releaseIfOf(jobID uint32, created time.Time) error {
 	defer s.lockQuietly(jobID)()
-	rec, known := s.Ledger.Get(jobID)
+	rec, known := s.ledger.Get(jobID)
 	if !known || !rec.Created.Equal(created) {
 		return nil
 	}
-	s.Log.Info("released: the job has ended", "job_id", jobID)
-	s.Observer.Corrected(string(Released))
-	s.noteUsage(jobID)
+	s.log.Info("released: the job has ended", "job_id", jobID)
+	s.observer.Corrected(string(report.Released))
+	s.Report.Ended(jobID)
 	return s.drop(jobID)
 }
 
@@ -127,7 +110,7 @@ func (s *Server) sweepPlain(live map[uint32]bool, asked time.Time) error {
 		if live[id] || gone != nil || !info.ModTime().Before(asked) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(s.Config.Paths.Plain(), mark.Name())); !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(s.cfg().Paths.Plain(), mark.Name())); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
@@ -143,17 +126,17 @@ type stray struct {
 
 // strays finds them and asks slurmctld who they are, without the lock.
 func (s *Server) strays(ctx context.Context, live map[uint32]bool) []stray {
-	ids, err := s.Grants.Listed()
+	ids, err := s.grants.Listed()
 	if err != nil {
 		return nil // Sweep meets the same error
 	}
 	var found []stray
 	for _, id := range ids {
-		if _, known := s.Ledger.Get(id); known {
+		if _, known := s.ledger.Get(id); known {
 			continue
 		}
 		st := stray{jobID: id}
-		spec, err := s.Grants.ReadFile(id)
+		spec, err := s.grants.ReadFile(id)
 		if err == nil && (live[id] || live == nil) && !spec.Revoked && spec.JobID == id {
 			st.rec, st.keep = s.recordOfGrant(ctx, grant.RecordOf(spec), live != nil), true
 		}
@@ -164,18 +147,16 @@ func (s *Server) strays(ctx context.Context, live map[uint32]bool) []stray {
 
 // recordOfGrant fills in what a grant file does not say.
 func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool) ledger.Record {
-	rec.Request.Engine = engineOfEnvironment(s.Grants.ReadEnvironment(rec.JobID))
+	rec.Request.Engine = engineOfEnvironment(s.grants.ReadEnvironment(rec.JobID))
 	for i, c := range rec.Placement.Cards {
-		for _, card := range s.cards.Load().cards {
-			if card.UUID == c.UUID {
-				rec.Placement.Cards[i].Index = card.Index
-			}
+		if card, here := s.Cards.Of(c.UUID); here {
+			rec.Placement.Cards[i].Index = card.Index
 		}
 	}
 	if !ask {
 		return rec
 	}
-	if facts, _, err := s.factsOfLive(ctx, rec.JobID); err == nil {
+	if facts, err := s.node.Facts(ctx, rec.JobID); err == nil {
 		rec.User, rec.Account, rec.Partition = facts.User, facts.Account, facts.Partition
 		rec.Restarts = int64(facts.Restarts)
 	}
@@ -185,28 +166,28 @@ func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool)
 // mendStray gives a stray that lives a record again, and removes another.
 func (s *Server) mendStray(st stray) error {
 	defer s.lockQuietly(st.jobID)()
-	if _, known := s.Ledger.Get(st.jobID); known {
+	if _, known := s.ledger.Get(st.jobID); known {
 		return nil // it got a record while we asked
 	}
 	if st.keep {
-		s.Log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
-		s.Observer.Corrected(string(Rebuilt))
+		s.log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
+		s.observer.Corrected(string(report.Rebuilt))
 		s.placing.Lock()
-		onDisk := s.Ledger.Begin(st.rec)
+		onDisk := s.ledger.Begin(st.rec)
 		s.placing.Unlock()
 		return onDisk.Wait()
 	}
-	had, err := s.Grants.Remove(st.jobID)
+	had, err := s.grants.Remove(st.jobID)
 	if had { // else its Epilog came meanwhile
-		s.Log.Info("removed a job folder without a job", "job_id", st.jobID)
-		s.Observer.Corrected(string(Removed))
+		s.log.Info("removed a job folder without a job", "job_id", st.jobID)
+		s.observer.Corrected(string(report.Removed))
 	}
 	return err
 }
 
 func (s *Server) ensureOne(jobID uint32) error {
 	defer s.lockQuietly(jobID)()
-	rec, known := s.Ledger.Get(jobID)
+	rec, known := s.ledger.Get(jobID)
 	if !known {
 		return nil
 	}
@@ -218,22 +199,22 @@ func (s *Server) ensureOne(jobID uint32) error {
 func (s *Server) ensure(rec ledger.Record) error {
 	s.keepMPS(rec)
 	if rec.State == ledger.Refused {
-		if s.Grants.Refused(rec.JobID) != "" {
+		if s.grants.Refused(rec.JobID) != "" {
 			return nil
 		}
-		return s.Grants.Refuse(rec.JobID, rec.UID, rec.Reason)
+		return s.grants.Refuse(rec.JobID, rec.UID, rec.Reason)
 	}
-	if s.Grants.Has(rec.JobID) {
+	if s.grants.Has(rec.JobID) {
 		return nil
 	}
-	err := s.Grants.Adopt(rec)
+	err := s.grants.Adopt(rec)
 	if err == nil {
-		s.Log.Info("adopted", "job_id", rec.JobID)
+		s.log.Info("adopted", "job_id", rec.JobID)
 		return nil
 	}
-	s.Log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
-	s.Observer.Corrected(string(Remade))
-	return s.Grants.Create(rec, s.contextCost)
+	s.log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
+	s.observer.Corrected(string(report.Remade))
+	return s.grants.Create(rec, s.contextCost)
 }
 
 // recover grants living jobs that have neither a record nor a folder, after
@@ -247,10 +228,10 @@ func (s *Server) recover(ctx context.Context) error {
 		return nil // only the lost ledger knew their cards
 	}
 	for _, id := range s.survivors {
-		if _, known := s.Ledger.Get(id); known {
+		if _, known := s.ledger.Get(id); known {
 			continue
 		}
-		facts, _, err := s.factsOfLive(ctx, id)
+		facts, err := s.node.Facts(ctx, id)
 		if err == nil {
 			err = s.recoverOne(facts)
 		}
@@ -258,7 +239,7 @@ func (s *Server) recover(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			s.Log.Warn("a living job could not be recovered", "job_id", id, "error", err)
+			s.log.Warn("a living job could not be recovered", "job_id", id, "error", err)
 		}
 	}
 	return nil
@@ -266,7 +247,7 @@ func (s *Server) recover(ctx context.Context) error {
 
 func (s *Server) recoverOne(facts slurm.JobFacts) error {
 	defer s.lockQuietly(facts.JobID)()
-	if _, known := s.Ledger.Get(facts.JobID); known || s.jobLocks.wasAsked(facts.JobID) {
+	if _, known := s.ledger.Get(facts.JobID); known || s.jobLocks.wasAsked(facts.JobID) {
 		return nil // what it has got, or given back, is no loss
 	}
 	req, wants, err := s.request(facts, wire.Options{})
@@ -278,8 +259,8 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 	if _, err := s.allocate(facts, req, facts.Restarts); err != nil {
 		return err
 	}
-	s.Observer.Corrected(string(Recovered))
-	s.Log.Warn("a living job was recovered; options of its submit line are lost", "job_id", facts.JobID,
+	s.observer.Corrected(string(report.Recovered))
+	s.log.Warn("a living job was recovered; options of its submit line are lost", "job_id", facts.JobID,
 		"mode", gpu.FormatMode(req.Mode, req.Ceiling))
 	return nil
 }

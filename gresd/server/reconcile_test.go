@@ -12,6 +12,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -32,10 +33,10 @@ func TestRestartAdopts(t *testing.T) {
 	if inode(t, n.file(7, "grant")) != before {
 		t.Error("the grant was replaced")
 	}
-	if !n.Grants.Has(7) || len(n.Ledger.List()) != 2 {
-		t.Errorf("open %v, records %v", n.Grants.Open(), n.Ledger.List())
+	if !n.grants.Has(7) || len(n.ledger.List()) != 2 {
+		t.Errorf("open %v, records %v", n.grants.Open(), n.ledger.List())
 	}
-	if n.Ledger.InUse()[n.cards.cards[0].UUID].Units != 30 {
+	if n.ledger.InUse()[n.cards.cards[0].UUID].Units != 30 {
 		t.Error("the card is not counted as in use")
 	}
 }
@@ -64,23 +65,23 @@ func TestTheClockMayBeSet(t *testing.T) {
 	n := newTestNode(t).start()
 	for _, job := range []uint32{7, 8} {
 		n.want(n.job(job, 30), wire.Granted)
-		rec, _ := n.Ledger.Get(job)
+		rec, _ := n.ledger.Get(job)
 		rec.Created = rec.Created.Add(time.Hour)
-		if err := n.Ledger.Commit(rec); err != nil {
+		if err := n.ledger.Commit(rec); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n.end(7)
-	ask, began := n.Parts.Slurm, false
-	n.Parts.Slurm = func(conf string) Slurm {
+	ask, began := n.node.Slurm, false
+	n.node.Slurm = func(conf string) node.Slurm {
 		return answered{ask(conf), func() {
 			// Slurm has answered; a job that starts now is not in its answer.
 			if !began {
 				began = true
 				n.want(n.job(9, 20), wire.Granted)
-				rec, _ := n.Ledger.Get(9)
+				rec, _ := n.ledger.Get(9)
 				rec.Created = rec.Created.Add(-time.Hour)
-				if err := n.Ledger.Commit(rec); err != nil {
+				if err := n.ledger.Commit(rec); err != nil {
 					t.Error(err)
 				}
 				n.end(9) // as far as that answer knows
@@ -91,7 +92,7 @@ func TestTheClockMayBeSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	for job, want := range map[uint32]bool{7: false, 8: true, 9: true} {
-		if _, known := n.Ledger.Get(job); known != want || exists(n.cfg.Paths.Job(job)) != want {
+		if _, known := n.ledger.Get(job); known != want || exists(n.cfg.Paths.Job(job)) != want {
 			t.Errorf("job %d: known %v, want %v", job, known, want)
 		}
 	}
@@ -99,7 +100,7 @@ func TestTheClockMayBeSet(t *testing.T) {
 
 // answered calls something when Slurm has answered about a job.
 type answered struct {
-	Slurm
+	node.Slurm
 	then func()
 }
 
@@ -132,10 +133,10 @@ func TestWhatWasReleasedIsNotRecovered(t *testing.T) {
 	if err := n.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, known := n.Ledger.Get(7); known {
+	if _, known := n.ledger.Get(7); known {
 		t.Error("job 7 was released and is back")
 	}
-	if _, known := n.Ledger.Get(8); !known {
+	if _, known := n.ledger.Get(8); !known {
 		t.Error("job 8 lives and is lost")
 	}
 }
@@ -160,10 +161,10 @@ func TestAJobThatStartsIsNotRecovered(t *testing.T) {
 	if n.isLost() {
 		t.Fatal("gresd still waits for slurmctld")
 	}
-	if _, known := n.Ledger.Get(6); !known {
+	if _, known := n.ledger.Get(6); !known {
 		t.Error("job 6 lives and is lost")
 	}
-	if rec, known := n.Ledger.Get(7); known {
+	if rec, known := n.ledger.Get(7); known {
 		t.Errorf("recovered without having asked: %+v", rec)
 	}
 }
@@ -177,7 +178,7 @@ func TestNothingEndsWhileSlurmctldIsDown(t *testing.T) {
 	if err := n.Reconcile(t.Context()); err == nil {
 		t.Error("want an error that says slurmctld is not available")
 	}
-	if !n.Grants.Has(7) {
+	if !n.grants.Has(7) {
 		t.Error("the grant was lost")
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = false })
@@ -256,16 +257,16 @@ func TestCorruptLedgerIsRebuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start()
-	rec, known := n.Ledger.Get(7)
+	rec, known := n.ledger.Get(7)
 	if c := rec.Placement.Cards; !known || len(c) != 1 || c[0].Share != 30 || c[0].Memory != 8*gpu.GiB ||
 		rec.Mode != gpu.Soft || rec.Ceiling != 80 || rec.User != "nobody" || rec.Account != "phys" {
 		t.Errorf("record %+v", rec)
 	}
-	if inode(t, n.file(7, "grant")) != before || !n.Grants.Has(7) {
+	if inode(t, n.file(7, "grant")) != before || !n.grants.Has(7) {
 		t.Error("the grant of a living job was not adopted")
 	}
-	if n.Ledger.InUse()[n.cards.cards[0].UUID].Units != 50 {
-		t.Errorf("in use %+v, want 50", n.Ledger.InUse())
+	if n.ledger.InUse()[n.cards.cards[0].UUID].Units != 50 {
+		t.Errorf("in use %+v, want 50", n.ledger.InUse())
 	}
 	if exists(n.cfg.Paths.Job(9)) {
 		t.Error("an ended job was rebuilt")
@@ -281,7 +282,7 @@ func TestCorruptLedgerWithSlurmctldDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start()
-	if !n.Grants.Has(7) || n.Ledger.InUse()[n.cards.cards[0].UUID].Units != 30 {
+	if !n.grants.Has(7) || n.ledger.InUse()[n.cards.cards[0].UUID].Units != 30 {
 		t.Error("the grant was not rebuilt from its file")
 	}
 }
@@ -306,11 +307,11 @@ func TestRunOfARebuiltRecord(t *testing.T) {
 		if down {
 			known = ledger.UnknownRun
 		}
-		if rec, _ := n.Ledger.Get(7); rec.Restarts != known {
+		if rec, _ := n.ledger.Get(7); rec.Restarts != known {
 			t.Errorf("%s: run %d, want %d", name, rec.Restarts, known)
 		}
 		n.want(req, wire.Granted)
-		if rec, _ := n.Ledger.Get(7); rec.Restarts != 2 || inode(t, n.file(7, "grant")) != before {
+		if rec, _ := n.ledger.Get(7); rec.Restarts != 2 || inode(t, n.file(7, "grant")) != before {
 			t.Errorf("%s: run %d, want 2 and the same grant", name, rec.Restarts)
 		}
 	}
@@ -328,11 +329,11 @@ func TestLostLedgerAndFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start()
-	if rec, known := n.Ledger.Get(7); !known || rec.Placement.Cards[0].Share != 30 || !n.Grants.Has(7) {
+	if rec, known := n.ledger.Get(7); !known || rec.Placement.Cards[0].Share != 30 || !n.grants.Has(7) {
 		t.Errorf("job 7: %v, %+v", known, rec)
 	}
-	if len(n.Ledger.List()) != 1 {
-		t.Errorf("records %+v, want only job 7", n.Ledger.List())
+	if len(n.ledger.List()) != 1 {
+		t.Errorf("records %+v, want only job 7", n.ledger.List())
 	}
 	if got := n.cluster.load().Requeued; len(got) != 0 {
 		t.Errorf("recovery requeued %v", got)
@@ -349,7 +350,7 @@ func TestUnknownNodeNameKeepsAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start()
-	if !n.Grants.Has(7) {
+	if !n.grants.Has(7) {
 		t.Error("a job was released though nobody could be asked about it")
 	}
 }
@@ -358,12 +359,12 @@ func TestARevokedGrantIsNotRebuilt(t *testing.T) {
 	n := newTestNode(t).start()
 	n.want(n.job(7, 30), wire.Granted)
 	// Killed between the two halves of a release, while the job completes.
-	n.Grants.Revoke(7)
-	if _, err := n.Ledger.Delete(7); err != nil {
+	n.grants.Revoke(7)
+	if _, err := n.ledger.Delete(7); err != nil {
 		t.Fatal(err)
 	}
 	n.restart()
-	if exists(n.cfg.Paths.Job(7)) || len(n.Ledger.List()) != 0 {
+	if exists(n.cfg.Paths.Job(7)) || len(n.ledger.List()) != 0 {
 		t.Error("a job whose release had begun came back")
 	}
 }
@@ -405,7 +406,7 @@ func TestAJobStartsWhileAllAreCompared(t *testing.T) {
 		t.Error(err)
 	}
 	n.end(10, 11, 12)
-	if err := n.Reconcile(context.Background()); err != nil || n.Ledger.Len() != 1 {
-		t.Errorf("%d jobs are left, %v; want 1", n.Ledger.Len(), err)
+	if err := n.Reconcile(context.Background()); err != nil || n.ledger.Len() != 1 {
+		t.Errorf("%d jobs are left, %v; want 1", n.ledger.Len(), err)
 	}
 }

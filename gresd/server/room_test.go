@@ -15,6 +15,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -85,7 +86,7 @@ func simulate(t *testing.T, change func(*config.Config), f func(*testNode, *sche
 		t.Fatal(err)
 	}
 	defer cleanup()
-	s.Parts.Slurm = func(string) Slurm { return c }
+	s.node.Slurm = func(string) node.Slurm { return c }
 	s.lost = false
 	n.Server = s
 	synctest.Test(t, func(t *testing.T) { f(n, c) })
@@ -243,8 +244,9 @@ func TestTheOrderOfThoseWhoWait(t *testing.T) {
 		n.want2(t, 2, 60, wire.Granted)
 		got := map[uint32]chan wire.Reply{}
 		for _, id := range []uint32{3, 4, 5} {
-			got[id] = make(chan wire.Reply, 2)
-			go func() { got[id] <- n.grant(context.Background(), n.counted(id, 60, batch)) }()
+			answer := make(chan wire.Reply, 2)
+			got[id] = answer
+			go func() { answer <- n.grant(context.Background(), n.counted(id, 60, batch)) }()
 			time.Sleep(time.Second)
 		}
 		go func() { got[3] <- n.grant(context.Background(), n.counted(3, 60, batch)) }() // gresd's client was restarted
@@ -265,8 +267,8 @@ func TestTheOrderOfThoseWhoWait(t *testing.T) {
 		if rep := <-got[5]; rep.OK {
 			t.Errorf("job 5: %+v", rep)
 		}
-		if _, known := n.Ledger.Get(4); known || len(n.line.Jobs()) != 0 || n.Ledger.Len() != 2 {
-			t.Errorf("%d records, the line is %+v", n.Ledger.Len(), n.line.Jobs())
+		if _, known := n.ledger.Get(4); known || len(n.line().Jobs()) != 0 || n.ledger.Len() != 2 {
+			t.Errorf("%d records, the line is %+v", n.ledger.Len(), n.line().Jobs())
 		}
 	})
 }
@@ -350,7 +352,7 @@ func TestWhoWaitsAsksTheNextGresd(t *testing.T) {
 		_, err := n.ask(n.counted(2, 60, batch))
 		got <- err
 	}()
-	for !n.room.has(2) {
+	for !n.room.Has(2) {
 		time.Sleep(time.Millisecond)
 	}
 	n.stop()
@@ -359,8 +361,8 @@ func TestWhoWaitsAsksTheNextGresd(t *testing.T) {
 		t.Errorf("who waits hears %v, want nothing", err)
 	}
 	n.start()
-	if len(n.cluster.load().Requeued) != 0 || n.Ledger.Len() != 1 {
-		t.Errorf("requeued %v, %d records", n.cluster.load().Requeued, n.Ledger.Len())
+	if len(n.cluster.load().Requeued) != 0 || n.ledger.Len() != 1 {
+		t.Errorf("requeued %v, %d records", n.cluster.load().Requeued, n.ledger.Len())
 	}
 }
 

@@ -56,7 +56,7 @@ func FuzzConversation(f *testing.F) {
 				}
 			}
 		}
-		before := node.Ledger.List()
+		before := node.ledger.List()
 		r := bufio.NewReader(bytes.NewReader(text))
 		for range 8 {
 			req, err := wire.ReadRequest(r)
@@ -70,12 +70,12 @@ func FuzzConversation(f *testing.F) {
 			if !root {
 				checkOwn(t, req, rep)
 			}
-			checkCards(t, node.Ledger.List())
+			checkCards(t, node.ledger.List())
 		}
-		if after := node.Ledger.List(); !root && !reflect.DeepEqual(before, after) {
+		if after := node.ledger.List(); !root && !reflect.DeepEqual(before, after) {
 			t.Fatalf("a user made of %+v\n%+v", before, after)
 		}
-		for _, rec := range node.Ledger.List() {
+		for _, rec := range node.ledger.List() {
 			if rep := node.dispatch(context.Background(), wire.Request{Op: wire.OpRelease, JobID: rec.JobID}, wire.Cred{}); !rep.OK {
 				t.Fatalf("release: %+v", rep)
 			}

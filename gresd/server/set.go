@@ -14,27 +14,27 @@ import (
 // durable before it is in force, and in force at once: the arbiter is woken.
 func (s *Server) set(w wire.Request) wire.Reply {
 	defer s.lockJob(w.JobID)()
-	rec, known := s.Ledger.Get(w.JobID)
+	rec, known := s.ledger.Get(w.JobID)
 	if !known || rec.State != ledger.Granted {
-		return userError("vgpu: set: job %d: it has no share of a card of this node; vgpuctl jobs lists those that have", w.JobID)
+		return wire.UserError("vgpu: set: job %d: it has no share of a card of this node; vgpuctl jobs lists those that have", w.JobID)
 	}
 	cores := gpu.Share(w.Cores)
 	if most, of := mostCores(rec); cores > most {
-		return userError("vgpu: set: job %d: --cores: %d: want 1 to %d, %s, for example --cores %d", w.JobID, cores, most, of, most)
+		return wire.UserError("vgpu: set: job %d: --cores: %d: want 1 to %d, %s, for example --cores %d", w.JobID, cores, most, of, most)
 	}
 	if rec.Request.Engine == gpu.MPS {
-		return userError("vgpu: set: job %d: its engine is MPS, where the share of a program is fixed when it starts; "+
+		return wire.UserError("vgpu: set: job %d: its engine is MPS, where the share of a program is fixed when it starts; "+
 			"want a job with --vgpu-engine=time", w.JobID)
 	}
 	before := rec.Placement.Cards[0].Cores
 	for i := range rec.Placement.Cards {
 		rec.Placement.Cards[i].Cores = cores
 	}
-	if err := s.Ledger.Commit(rec); err != nil {
-		return nodeError("vgpu: set: job %d: %v", w.JobID, err)
+	if err := s.ledger.Commit(rec); err != nil {
+		return wire.NodeError("vgpu: set: job %d: %v", w.JobID, err)
 	}
-	s.Grants.SetCores(w.JobID, cores)
-	s.Log.Info("compute share set", "job_id", w.JobID, "cores", cores, "before", before)
+	s.grants.SetCores(w.JobID, cores)
+	s.log.Info("compute share set", "job_id", w.JobID, "cores", cores, "before", before)
 	return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf(
 		"job %d: compute share %d %% of each of its cards, it was %d %%", w.JobID, cores, before)}
 }

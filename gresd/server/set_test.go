@@ -20,8 +20,8 @@ import (
 // seen was not waited for.
 func (n *testNode) arbitrate() {
 	n.t.Helper()
-	judge := arbiter.NewRunner(n.Grants, arbiter.Params{Period: 20000, MaxPeriod: 50000, MinSlice: 500}, time.Hour, slog.New(slog.DiscardHandler))
-	n.Grants.OnChange(judge.Wake)
+	judge := arbiter.NewRunner(n.grants, arbiter.Params{Period: 20000, MaxPeriod: 50000, MinSlice: 500}, time.Hour, slog.New(slog.DiscardHandler))
+	n.grants.OnChange(judge.Wake)
 	var running sync.WaitGroup
 	running.Go(func() { judge.Run(n.t.Context()) })
 	n.t.Cleanup(running.Wait)
@@ -31,9 +31,9 @@ func (n *testNode) arbitrate() {
 func (n *testNode) inForce(job, cores uint32) {
 	n.t.Helper()
 	start := time.Now()
-	for n.Grants.Schedule(job, 0).Cores != cores {
+	for n.grants.Schedule(job, 0).Cores != cores {
 		if time.Since(start) > 5*time.Second {
-			n.t.Fatalf("job %d: %+v after 5 s, want cores %d", job, n.Grants.Schedule(job, 0), cores)
+			n.t.Fatalf("job %d: %+v after 5 s, want cores %d", job, n.grants.Schedule(job, 0), cores)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -51,13 +51,13 @@ func TestSet(t *testing.T) {
 	}
 	n.inForce(7, 20)
 	// 20 and 40 of 60: the neighbour's slice grows as well, without its asking.
-	for start := time.Now(); n.Grants.Schedule(8, 0).SliceUS != 13333 && time.Since(start) < 5*time.Second; {
+	for start := time.Now(); n.grants.Schedule(8, 0).SliceUS != 13333 && time.Since(start) < 5*time.Second; {
 		time.Sleep(time.Millisecond)
 	}
-	if s := n.Grants.Schedule(8, 0); s.Cores != 40 || s.SliceUS != 13333 {
+	if s := n.grants.Schedule(8, 0); s.Cores != 40 || s.SliceUS != 13333 {
 		t.Errorf("job 8: %+v", s)
 	}
-	cards, jobs := n.Snapshot()
+	cards, jobs := n.Report.Snapshot()
 	if cards[0].Cores != 60 || cards[0].Share != 100 || jobs[0].Cards[0].Cores != 20 || jobs[0].Cards[0].Share != 60 {
 		t.Errorf("card %+v, job %+v", cards[0], jobs[0].Cards[0])
 	}
@@ -67,9 +67,9 @@ func TestSet(t *testing.T) {
 	n.restart()
 	n.arbitrate()
 	n.want(n.job(7, 60), wire.Granted)
-	n.Grants.SetCores(8, 40) // wakes the new arbiter
+	n.grants.SetCores(8, 40) // wakes the new arbiter
 	n.inForce(7, 20)
-	if rec, _ := n.Ledger.Get(7); rec.Placement.Cards[0].Cores != 20 || inode(t, n.file(7, "grant")) != before {
+	if rec, _ := n.ledger.Get(7); rec.Placement.Cards[0].Cores != 20 || inode(t, n.file(7, "grant")) != before {
 		t.Errorf("record %+v", rec.Placement)
 	}
 	n.want(wire.Request{Op: wire.OpSet, JobID: 7, Cores: 60}, wire.Changed) // back to all of it
@@ -111,7 +111,7 @@ func TestSetRefuses(t *testing.T) {
 		t.Errorf("set by the job's own user: %+v", rep)
 	}
 	for job, want := range map[uint32]gpu.Share{7: 30, 8: 20, 9: 20} {
-		if rec, _ := n.Ledger.Get(job); rec.Placement.Cards[0].Cores != want {
+		if rec, _ := n.ledger.Get(job); rec.Placement.Cards[0].Cores != want {
 			t.Errorf("job %d: cores %d, want %d", job, rec.Placement.Cards[0].Cores, want)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -31,48 +30,6 @@ func TestTopologyWithTheUseOfItsCards(t *testing.T) {
 	}
 }
 
-func TestTopologyIsReadAgainOnlyForAReason(t *testing.T) {
-	n := newTestNode(t).start()
-	reads := func(want int, why string) {
-		t.Helper()
-		n.refreshCards()
-		n.cards.mu.Lock()
-		defer n.cards.mu.Unlock()
-		if n.cards.topologyReads != want {
-			t.Errorf("%s: %d reads, want %d", why, n.cards.topologyReads, want)
-		}
-	}
-	change := func(f func()) {
-		n.cards.mu.Lock()
-		defer n.cards.mu.Unlock()
-		f()
-	}
-	first := n.Server.cards.Load().topology
-	reads(1, "the same cards")
-	if n.Server.cards.Load().topology != first {
-		t.Error("the topology was lost")
-	}
-	change(func() { n.cards.cards[1].MIG = true; n.cards.unread = []string{"card 1: NVLink 0: no answer in time"} })
-	reads(2, "a card in MIG mode")
-	reads(3, "something was not read")
-	change(func() { n.cards.unread = nil })
-	reads(4, "the driver answers again")
-	reads(4, "all was read")
-	if topo := n.Server.cards.Load().topology; !topo.Cards[1].MIG || len(topo.Warnings) != 0 {
-		t.Errorf("got %+v", topo)
-	}
-
-	// A driver that hangs takes nothing away.
-	change(func() { n.cards.topologyErr = errors.New("hangs") })
-	next := *n.Server.cards.Load()
-	next.topologyRead = next.topologyRead.Add(-2 * topologyAge)
-	n.Server.cards.Store(&next)
-	reads(5, "an old topology")
-	if hw := n.Server.cards.Load(); hw.topology == nil || hw.distances == nil {
-		t.Error("the topology was lost")
-	}
-}
-
 func TestNoTopologyIsAnError(t *testing.T) {
 	n := newTestNode(t)
 	n.cards.topologyErr = errors.New("hangs")
@@ -82,22 +39,4 @@ func TestNoTopologyIsAnError(t *testing.T) {
 	}
 	// Jobs do not need it.
 	n.want(n.job(7, 30), wire.Granted)
-}
-
-func TestIslandsAndUnknownCards(t *testing.T) {
-	near := topology.Card{Index: 1, UUID: "GPU-b", PCIBusID: "0000:02:00.0", NUMANode: 0, CPUs: topology.Set{0, 1}}
-	near.Links = []topology.Link{{Remote: topology.RemoteCard, PCIBusID: "0000:01:00.0"}}
-	far := topology.Card{Index: 0, UUID: "GPU-a", PCIBusID: "0000:01:00.0", NUMANode: topology.NoNUMANode}
-	far.Links = []topology.Link{{Remote: topology.RemoteCard, PCIBusID: "0000:02:00.0"}}
-	got := topologyOf(topology.New(topology.Facts{Cards: []topology.Card{near, far}}), []wire.Card{{UUID: "GPU-b", Index: 1, Share: 40}})
-	if len(got.Islands) != 1 || got.Islands[0].MaxLinks != 1 || !got.Islands[0].AllToAll || got.Islands[0].NVSwitch {
-		t.Errorf("islands %+v", got.Islands)
-	}
-	if got.Matrix[0][1] != "NV1" || got.Levels[0][1] != "?" {
-		t.Errorf("matrix %v, levels %v", got.Matrix, got.Levels)
-	}
-	a, b := got.Cards[0], got.Cards[1]
-	if a.UUID != "GPU-a" || a.Share != 0 || a.NUMANode != nil || b.Share != 40 || *b.NUMANode != 0 || b.CPUs != "0-1" || b.NVLinks != 1 {
-		t.Errorf("cards %+v", got.Cards)
-	}
 }

@@ -28,7 +28,7 @@ func TestTypeOfTheCountIsTheTypeOfTheCard(t *testing.T) {
 	n.want(n.job(3, 20, ofType(20, "h200")), wire.Granted)
 	n.want(n.job(4, 20, ofType(20, "a100"), batch), wire.Requeued) // card 0 has room
 	for id, want := range map[uint32]int{1: 1, 2: 1, 3: 0} {
-		if rec, _ := n.Ledger.Get(id); len(rec.Placement.Cards) != 1 || rec.Placement.Cards[0].Index != want {
+		if rec, _ := n.ledger.Get(id); len(rec.Placement.Cards) != 1 || rec.Placement.Cards[0].Index != want {
 			t.Errorf("job %d: %+v, want card %d", id, rec.Placement, want)
 		}
 	}
@@ -49,7 +49,7 @@ func TestTypeOfACardIsTheSitesWord(t *testing.T) {
 		c.Cards["GPU-000000000000000000000000000000000001"] = config.Card{MemScaling: 1, Type: "big"}
 	}).start()
 	n.want(n.job(1, 40, ofType(40, "big")), wire.Granted)
-	if rec, _ := n.Ledger.Get(1); rec.Placement.Cards[0].Index != 1 {
+	if rec, _ := n.ledger.Get(1); rec.Placement.Cards[0].Index != 1 {
 		t.Errorf("%+v, want card 1", rec.Placement)
 	}
 }

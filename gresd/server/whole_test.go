@@ -18,10 +18,10 @@ import (
 // blamed.
 func TestWhoHasTheWholeCard(t *testing.T) {
 	n := newTestNode(t).start()
-	if _, err := n.nodes.enter("n1", "", "", nil); err != nil {
+	if _, err := n.node.Enter("n1", "", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	n.nodes.leave()
+	n.node.Leave()
 	n.job(1, 0, func(f *slurm.JobFacts) { f.Units, f.WholeCards = nil, []int{1} })
 	n.job(2, 0, func(f *slurm.JobFacts) { f.Units = nil })
 	cards := n.cards.cards
@@ -29,7 +29,7 @@ func TestWhoHasTheWholeCard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		check := func(when string, job uint32, card int, want bool) {
 			t.Helper()
-			if got := n.MayHoldWhole(job, cards[card].UUID); got != want {
+			if got := n.Whole.MayHold(job, cards[card].UUID); got != want {
 				t.Errorf("%s: job %d may have card %d: %v, want %v", when, job, card, got, want)
 			}
 			synctest.Wait()
@@ -37,7 +37,7 @@ func TestWhoHasTheWholeCard(t *testing.T) {
 		check("at first", 2, 0, true)
 		check("slurmctld is away", 2, 0, true)
 		n.cluster.change(t, func(s *clusterState) { s.Down = false })
-		time.Sleep(askAgain + time.Second)
+		time.Sleep(31 * time.Second)
 		check("it is back", 2, 0, true)
 		check("then", 2, 0, false)
 		check("at first", 1, 0, true)
@@ -48,8 +48,8 @@ func TestWhoHasTheWholeCard(t *testing.T) {
 	})
 }
 
-// whole is a job without a share that Slurm gave whole cards.
-func whole(cards ...int) func(*slurm.JobFacts) {
+// wholeCards is a job without a share that Slurm gave whole cards.
+func wholeCards(cards ...int) func(*slurm.JobFacts) {
 	return func(f *slurm.JobFacts) { f.Units, f.WholeCards = nil, cards }
 }
 
@@ -57,15 +57,15 @@ func whole(cards ...int) func(*slurm.JobFacts) {
 // them: no card has both.
 func TestWholeCardsAndSharesAreOnNoCardTogether(t *testing.T) {
 	n := newTestNode(t, gresdPlaces).start()
-	n.want(n.job(1, 0, whole(0)), wire.None)
+	n.want(n.job(1, 0, wholeCards(0)), wire.None)
 	n.want(n.counted(2, 100), wire.Granted) // card 1
 	if rep := n.want(n.counted(3, 10, batch), wire.Requeued); !strings.Contains(rep.Message, "largest free share 0 %") {
 		t.Errorf("beside a whole card: %q", rep.Message)
 	}
-	if rep := n.want(n.job(4, 0, whole(1), batch), wire.Requeued); !strings.Contains(rep.Message, "card 1 has shares of other jobs, in number 1") {
+	if rep := n.want(n.job(4, 0, wholeCards(1), batch), wire.Requeued); !strings.Contains(rep.Message, "card 1 has shares of other jobs, in number 1") {
 		t.Errorf("beside shares: %q", rep.Message)
 	}
-	n.want(n.job(5, 0, whole(0, 1)), wire.Refused) // srun does not come again
+	n.want(n.job(5, 0, wholeCards(0, 1)), wire.Refused) // srun does not come again
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 5}, wire.Released)
 	n.end(5)
 
@@ -75,12 +75,12 @@ func TestWholeCardsAndSharesAreOnNoCardTogether(t *testing.T) {
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.None)
 	n.end(1)
 	n.stop()
-	n.job(6, 0, whole(0))
+	n.job(6, 0, wholeCards(0))
 	n.start()
 	n.want(n.counted(3, 10, batch), wire.Requeued)
 	n.end(6) // its Epilog is lost
 	n.want(n.counted(3, 10, batch), wire.Granted)
-	if rec, _ := n.Ledger.Get(3); len(rec.Placement.Cards) != 1 || rec.Placement.Cards[0].Index != 0 {
+	if rec, _ := n.ledger.Get(3); len(rec.Placement.Cards) != 1 || rec.Placement.Cards[0].Index != 0 {
 		t.Errorf("%+v, want card 0", rec.Placement)
 	}
 	n.want(n.job(7, 0, func(f *slurm.JobFacts) { f.Units = nil }), wire.None)
@@ -109,9 +109,9 @@ func TestAWholeCardIsWaitedFor(t *testing.T) {
 				t.Errorf("job %d still waits, want %s", id, want)
 			}
 		}
-		ask(2, n.job(2, 0, whole(1), batch))
+		ask(2, n.job(2, 0, wholeCards(1), batch))
 		n.want2(t, 3, 20, wire.Granted) // card 0, though card 1 would fit better
-		if rec, _ := n.Ledger.Get(3); rec.Placement.Cards[0].Index != 0 {
+		if rec, _ := n.ledger.Get(3); rec.Placement.Cards[0].Index != 0 {
 			t.Errorf("job 3 is on card 1, for which a job waits")
 		}
 		n.end(1)
@@ -122,8 +122,8 @@ func TestAWholeCardIsWaitedFor(t *testing.T) {
 		n.release(wire.Request{JobID: 2})
 		answer(4, wire.Granted)
 		// A job without cards waits for nobody.
-		ask(5, n.job(5, 0, whole(1), batch))
-		ask(6, n.job(6, 0, whole()))
+		ask(5, n.job(5, 0, wholeCards(1), batch))
+		ask(6, n.job(6, 0, wholeCards()))
 		answer(6, wire.None)
 		answer5 := n.release(wire.Request{JobID: 5})
 		if answer5.Result != wire.None {

@@ -102,8 +102,8 @@ func TestSlurmThatIsNotInstalledIsUnavailable(t *testing.T) {
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "scontrol --local show job -d -o 7") {
 		t.Errorf("Job: %v", err)
 	}
-	if err := client.Cancel(context.Background(), 7); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("Cancel: %v", err)
+	if err := client.Requeue(context.Background(), 7); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("Requeue: %v", err)
 	}
 }
 
@@ -117,18 +117,6 @@ func TestACommandThatHangsIsGivenUp(t *testing.T) {
 	}
 	if d := time.Since(start); d > 10*time.Second {
 		t.Errorf("gave up after %v", d)
-	}
-}
-
-func TestCancellingAJobThatIsGoneIsNoError(t *testing.T) {
-	client, _ := commands(t, map[string]string{
-		"scontrol": `exit 0`,
-		"scancel":  `[ "$1" = 7 ] && { echo "scancel: error: Kill job error on job id 7: Invalid job id specified" >&2; exit 1; }; exit 0`,
-	})
-	for _, id := range []uint32{7, 8} {
-		if err := client.Cancel(context.Background(), id); err != nil {
-			t.Errorf("job %d: %v", id, err)
-		}
 	}
 }
 
@@ -185,13 +173,12 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 		"scontrol": `case "$*" in "--local show job -o 7") echo "JobId=7 JobName=ArrayTaskId=4 x" ;;
 			--local*) printf 'JobId=16 ArrayJobId=15 ArrayTaskId=3 JobName=a\nJobId=15 ArrayJobId=15 ArrayTaskId=4 JobName=a\n' ;;
 			*) echo "$@" >>"$(dirname "$0")/seen" ;; esac`,
-		"scancel": `echo cancel "$@" >>"$(dirname "$0")/seen"`,
-		"squeue":  `echo "(null)"`,
+		"squeue": `echo "(null)"`,
 	})
 	for _, id := range []uint32{15, 16, 7} {
 		for what, err := range map[string]error{
-			"requeue": client.Requeue(t.Context(), id), "cancel": client.Cancel(t.Context(), id),
-			"notify": client.Notify(t.Context(), id, "hello"), "delay": client.Delay(t.Context(), id, time.Minute),
+			"requeue": client.Requeue(t.Context(), id),
+			"notify":  client.Notify(t.Context(), id, "hello"), "delay": client.Delay(t.Context(), id, time.Minute),
 			"explain": client.Explain(t.Context(), id, "vgpu: full"), "extend": client.Extend(t.Context(), id, 90*time.Second),
 		} {
 			if err != nil {
@@ -202,7 +189,7 @@ func TestATaskOfAnArrayIsMeantAlone(t *testing.T) {
 	seen, _ := os.ReadFile(filepath.Join(dir, "seen"))
 	var want strings.Builder
 	for _, task := range []string{"15_4", "15_3", "7"} {
-		fmt.Fprintf(&want, "requeue %[1]s\ncancel %[1]s\nnotify %[1]s hello\n"+
+		fmt.Fprintf(&want, "requeue %[1]s\nnotify %[1]s hello\n"+
 			"update JobId=%[1]s StartTime=now+60\nupdate JobId=%[1]s AdminComment=vgpu: full\nupdate JobId=%[1]s TimeLimit=2\n", task)
 	}
 	if string(seen) != want.String() {

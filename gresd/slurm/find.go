@@ -11,12 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
 )
 
 // ErrNoCommand: there is no such command of Slurm on this node, as far as can be seen. It is an
@@ -82,34 +83,19 @@ func sameOwner(a, b string) bool {
 // Slurmds are the programs of the slurmds that run. Users can give a process that name, and not
 // root as its real user.
 func Slurmds() []string {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var found []string
-	for _, dir := range dirs {
-		if name, err := os.ReadFile(dir + "/comm"); err != nil || string(name) != "slurmd\n" {
+	for _, dir := range proc.All("/proc") {
+		if dir.Comm() != "slurmd" {
 			continue
 		}
-		if uid, ok := realUID(dir); !ok || uid != 0 {
+		if uid, ok := dir.UID(); !ok || uid != 0 {
 			continue
 		}
-		if program, err := os.Readlink(dir + "/exe"); err == nil && filepath.Base(program) == "slurmd" && !slices.Contains(found, program) {
+		if program := dir.Link("exe"); filepath.Base(program) == "slurmd" && !slices.Contains(found, program) {
 			found = append(found, program)
 		}
 	}
 	return found
-}
-
-func realUID(dir string) (int, bool) {
-	status, err := os.ReadFile(dir + "/status")
-	if err != nil {
-		return 0, false
-	}
-	_, rest, _ := strings.Cut(string(status), "\nUid:")
-	fields := strings.Fields(rest)
-	if len(fields) == 0 {
-		return 0, false
-	}
-	uid, err := strconv.Atoi(fields[0])
-	return uid, err == nil
 }
 
 // programs are Slurm's commands as they were found. slurmd may start after gresd, and the folder

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
 )
 
 func program(t *testing.T, path, script string) string {
@@ -112,8 +114,8 @@ func TestOnlyRootsSlurmdCounts(t *testing.T) {
 			t.Errorf("%s is no slurmd", path)
 		}
 	}
-	uid, ok := realUID("/proc/self")
-	if !ok || uid != os.Getuid() {
+	uid, ok := proc.Dir("/proc/self").UID()
+	if !ok || int(uid) != os.Getuid() {
 		t.Errorf("own user: %d, %t", uid, ok)
 	}
 }

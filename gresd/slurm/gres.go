@@ -197,23 +197,12 @@ const (
 
 // indexes reads "0-1,3"; "" and "N/A" are none.
 func indexes(list string) ([]int, error) {
-	var all []int
 	if null(list) == "" {
 		return nil, nil
 	}
-	for _, part := range strings.Split(list, ",") {
-		low, high, isRange := strings.Cut(part, "-")
-		if !isRange {
-			high = low
-		}
-		from, err := strconv.ParseUint(low, 10, 16)
-		to, err2 := strconv.ParseUint(high, 10, 16)
-		if err != nil || err2 != nil || from > to || to >= maxIndex {
-			return nil, fmt.Errorf("cannot read the card indexes %q", clip(list))
-		}
-		for i := from; i <= to; i++ {
-			all = append(all, int(i))
-		}
+	all, ok := gpu.Ranges(list, maxIndex)
+	if !ok {
+		return nil, fmt.Errorf("cannot read the card indexes %q", clip(list))
 	}
 	return all, nil
 }

@@ -38,6 +38,16 @@ func (c *Client) Shares(ctx context.Context, uid int) ([]Queued, error) {
 	return parseShares(text), nil
 }
 
+// Pending returns squeue's lines of the jobs that wait, "JOB|USER|GRES|REASON": those of a user, of
+// all for -1, as far as Slurm shows them to who asks. Errors: ErrUnavailable.
+func (c *Client) Pending(ctx context.Context, uid int) (string, error) {
+	args := []string{"--noheader", "--states=PENDING", "--format=%i|%u|%b|%r"}
+	if uid >= 0 {
+		args = append(args, "--user="+strconv.Itoa(uid))
+	}
+	return c.run(ctx, "squeue", args...)
+}
+
 func parseShares(text string) (jobs []Queued) {
 	for line := range strings.Lines(text) {
 		f := strings.SplitN(strings.TrimSpace(line), "|", 7)

@@ -35,7 +35,7 @@ var (
 // Options of a client. Zero values: scontrol as [Find] finds it, Slurm's own default
 // configuration, 10 seconds.
 type Options struct {
-	// Scontrol is a path or a name ([Find]); squeue, scancel, srun, sacct and sacctmgr are
+	// Scontrol is a path or a name ([Find]); squeue, srun, sacct and sacctmgr are
 	// taken from beside it.
 	Scontrol string
 	// Slurmds are the programs beside which it is looked for; nil: [Slurmds].
@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // Commands are those that a client runs, as [Options.Took] is told of them.
-func Commands() []string { return []string{"scontrol", "squeue", "scancel"} }
+func Commands() []string { return []string{"scontrol", "squeue"} }
 
 // Client runs Slurm's commands. It is safe for concurrent use.
 type Client struct {
@@ -206,19 +206,6 @@ func (c *Client) LosesShards(ctx context.Context) (bool, error) {
 	return year*100+month < 2411, nil
 }
 
-// Cancel cancels a job. A job that is unknown or has ended is no error. Errors:
-// ErrUnavailable.
-func (c *Client) Cancel(ctx context.Context, jobID uint32) error {
-	name, err := c.taskName(ctx, jobID)
-	if err == nil {
-		_, err = c.run(ctx, "scancel", name)
-	}
-	if errors.Is(err, ErrNoJob) {
-		return nil
-	}
-	return err
-}
-
 func id(jobID uint32) string { return strconv.FormatUint(uint64(jobID), 10) }
 
 // waitDelay is how long a killed command may keep its output open: scontrol
@@ -272,7 +259,7 @@ func counted(command string) string {
 	return scontrolName
 }
 
-// Environment is the process's own without what changes Slurm's output or its
+// Environment is a program's own without what changes Slurm's output or its
 // configuration: SLURM_TIME_FORMAT, SQUEUE_FORMAT, SLURM_CLUSTERS and the like.
 func Environment(own []string, conf string) []string {
 	kept := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {

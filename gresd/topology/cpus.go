@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
 // Set is a set of numbers, of processors, cores or cards, in rising order.
@@ -37,26 +39,16 @@ const maxNumber = 1 << 16
 // ParseSet reads a list as the kernel writes it, "0-47,96-143"; "" is the
 // empty set, which is nil.
 func ParseSet(list string) (Set, error) {
-	var set Set
-	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
-		if part == "" && set == nil {
-			continue
-		}
-		from, to, isRange := strings.Cut(part, "-")
-		first, err := strconv.ParseUint(from, 10, 31)
-		last := first
-		if err == nil && isRange {
-			last, err = strconv.ParseUint(to, 10, 31)
-		}
-		if err != nil || last < first || last >= maxNumber || uint64(len(set))+last-first >= maxNumber {
-			return nil, fmt.Errorf("list %q: want e.g. 0-47,96-143", list)
-		}
-		for n := first; n <= last; n++ {
-			set = append(set, int(n))
-		}
+	trimmed := strings.TrimSpace(list)
+	if trimmed == "" {
+		return nil, nil
 	}
-	slices.Sort(set)
-	return slices.Compact(set), nil
+	numbers, ok := gpu.Ranges(trimmed, maxNumber)
+	if !ok {
+		return nil, fmt.Errorf("list %q: want e.g. 0-47,96-143", list)
+	}
+	slices.Sort(numbers)
+	return slices.Compact(numbers), nil
 }
 
 // And returns what is in both sets.

@@ -15,12 +15,8 @@ type Matrix struct {
 	numa []int
 }
 
-// NewMatrix makes a matrix of plain numbers: cost[i][j] and numa[i] for the
-// cards at Index i and j. Rows may be short, what is absent is not known.
-func NewMatrix(cost [][]int, numa []int) Matrix { return Matrix{cost, numa} }
-
 // Cost is the distance of two cards: lower is closer, 0 only for i == j, and
-// the same both ways where NewMatrix was given such numbers. NV# < INT < PIX <
+// the same both ways. NV# < INT < PIX <
 // PXB < PHB < NODE < SYS < not known; more NVLinks are closer than fewer. A sum
 // of costs is of use to compare sets of the same size.
 func (m Matrix) Cost(i, j int) int {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -82,18 +83,10 @@ func (h *Hook) conf() string {
 func cardIndexes(list string) []int {
 	var all []int
 	for _, word := range strings.Split(list, ",") {
-		first, last, isRange := strings.Cut(word, "-")
-		if !isRange {
-			last = first
-		}
-		low, err := strconv.ParseUint(first, 10, 8)
-		high, err2 := strconv.ParseUint(last, 10, 8)
-		if err != nil || err2 != nil {
-			continue
-		}
-		for i := low; i <= high && len(all) < wire.MaxCards; i++ {
-			if !slices.Contains(all, int(i)) {
-				all = append(all, int(i))
+		some, _ := gpu.Ranges(word, 256)
+		for _, card := range some {
+			if len(all) < wire.MaxCards && !slices.Contains(all, card) {
+				all = append(all, card)
 			}
 		}
 	}

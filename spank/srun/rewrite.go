@@ -12,10 +12,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/spank/options"
 )
 
-const (
-	flagPrefix = "vgpu-" // --vgpu-mem is the option mem
-	shareFlag  = "--gres=vgpu"
-)
+const flagPrefix = "vgpu-" // --vgpu-mem is the option mem
 
 // plan is a command line taken apart.
 type plan struct {

@@ -17,7 +17,7 @@ import (
 func TestReportOfAJob(t *testing.T) {
 	s := up(t, oneCard)
 	l := s.login()
-	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "until [ -e go ]; do sleep 0.1; done; "+cluster.Worker+" --alloc 3G --saturate 1; sleep 300")
+	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "until [ -e go ]; do sleep 0.1; done; "+cluster.Worker+" --alloc 3G --saturate 1 && sleep 300")
 	s.running(job)
 	id := fmt.Sprint(job)
 	if out := l.as(0, alice, "vgpuctl", "report", id, "--text"); !strings.Contains(out, "30% of the card, 8 GiB") || !strings.Contains(out, "runs") {

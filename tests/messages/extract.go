@@ -78,7 +78,7 @@ func All(root string) ([]Message, error) {
 }
 
 // asks are the packages whose "want …" reaches users.
-var asks = []string{"gresd/request/", "gresd/place/", "gresd/server/", "spank/srun/"}
+var asks = []string{"gresd/request/", "gresd/place/", "gresd/cards/", "gresd/server/", "spank/srun/"}
 
 func inGo(path string) ([]Message, error) {
 	set := token.NewFileSet()

@@ -16,13 +16,16 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	slurmnode "github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
@@ -38,12 +41,13 @@ type node struct {
 	steps ownSteps
 
 	*server.Server
-	stop func()
+	records *ledger.Ledger
+	stop    func()
 }
 
 func nodeName(i int) string { return fmt.Sprintf("s%04d", i+1) }
 
-func newNode(name string, steps *slurm.Steps) *node {
+func newNode(name string, steps *stepd.Steps) *node {
 	n := &node{name: name, cfg: config.Default(), stop: func() {}}
 	n.steps = ownSteps{steps, n}
 	n.cfg.Paths.RunDir, n.cfg.Paths.StateDir = filepath.Join(folder, name, "run"), filepath.Join(folder, name, "state")
@@ -76,15 +80,15 @@ func (n *node) start(t *testing.T, to io.Writer) {
 	}
 	client := slurm.New(slurm.Options{})
 	s, err := server.New(server.Parts{
-		Config: n.cfg, Inventory: oneCard{}, Health: monitor, Ledger: records, Grants: grants, Log: log, Version: "test",
-		Slurm: func(conf string) server.Slurm { return client.WithConf(conf) }, Steps: n.steps,
-		Costs: probe.Fixed(probe.Figure{Context: 500 * gpu.MiB}), Observer: nobody{},
+		Config: config.NewInForce(n.cfg), Inventory: oneCard{}, Health: monitor, Ledger: records, Grants: grants, Log: log, Version: "test",
+		Slurm: func(conf string) slurmnode.Slurm { return client.WithConf(conf) }, Steps: n.steps,
+		Costs: ctxcost.Fixed(ctxcost.Figure{Context: 500 * gpu.MiB}), Observer: nobody{},
 	}, !records.Existed())
 	if err != nil {
 		t.Fatal(err)
 	}
 	monitor.OnChange(s.CardChanged)
-	listener, err := server.Listen(n.cfg.Paths.Socket())
+	listener, err := socket.Listen(n.cfg.Paths.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +96,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- s.Run(ctx, listener, func() { close(ready) }) }()
 	<-ready
-	n.Server = s
+	n.Server, n.records = s, records
 	n.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -105,13 +109,13 @@ func (n *node) start(t *testing.T, to io.Writer) {
 
 // ownSteps: all nodes are on one host, so that not every slurmstepd is of a job of this node.
 type ownSteps struct {
-	*slurm.Steps
+	*stepd.Steps
 	n *node
 }
 
 func (o ownSteps) Jobs() (jobs []uint32) {
 	if o.n.Server != nil {
-		for _, rec := range o.n.Ledger.List() {
+		for _, rec := range o.n.records.List() {
 			jobs = append(jobs, rec.JobID)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -124,7 +125,7 @@ func TestManyNodes(t *testing.T) {
 		t.Errorf("%d questions about %d lost Epilogs, %d in one second: %s", n, r.nodes, lost.largest, lost.got)
 	}
 	for _, n := range r.all {
-		if left := n.Ledger.Len(); left != 0 {
+		if left := n.records.Len(); left != 0 {
 			t.Errorf("node %s: %d records are left", n.name, left)
 		}
 	}
@@ -207,7 +208,7 @@ func up(t *testing.T, s size) *rig {
 	if err := os.WriteFile(wrapper, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	steps := &slurm.Steps{} // all nodes are on one host
+	steps := &stepd.Steps{} // all nodes are on one host
 	began := time.Now()
 	for i := range s.nodes {
 		n := newNode(nodeName(i), steps)
@@ -368,7 +369,7 @@ func (r *rig) shares() {
 	}
 	r.until("each node has a share with a process", func() bool {
 		for _, n := range r.all {
-			records := n.Ledger.List()
+			records := n.records.List()
 			if len(records) != 1 || !n.steps.Living([]uint32{records[0].JobID})[records[0].JobID] {
 				return false
 			}

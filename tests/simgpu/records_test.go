@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardtime"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
@@ -25,7 +25,7 @@ const meterEnv = "SIMGPU_TEST_METER"
 
 // reading is one line of it: what each process had, and what the log says.
 type reading struct {
-	Uses map[uint32]cardtime.Use
+	Uses map[uint32]ctxswitch.Use
 	At   time.Duration
 	Log  string
 }
@@ -35,7 +35,7 @@ type reading struct {
 func readRecords() {
 	var said bytes.Buffer
 	card := gpu.Card{UUID: "A", PCIBusID: os.Getenv(meterEnv)}
-	meter := cardtime.New(func(gpu.UUID) (gpu.Card, bool) { return card, true }, slog.New(slog.NewTextHandler(&said, nil)))
+	meter := ctxswitch.New(func(gpu.UUID) (gpu.Card, bool) { return card, true }, slog.New(slog.NewTextHandler(&said, nil)))
 	lines := make(chan bool)
 	go func() {
 		in := bufio.NewScanner(os.Stdin)
@@ -44,7 +44,7 @@ func readRecords() {
 		}
 		close(lines)
 	}()
-	var last cardtime.Account
+	var last ctxswitch.Account
 	for {
 		if a, known := meter.OnCard("A"); known {
 			last = a

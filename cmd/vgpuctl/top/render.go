@@ -37,15 +37,6 @@ type Span struct {
 // Line is one line of the terminal.
 type Line []Span
 
-// String is the line without its looks.
-func (l Line) String() string {
-	var text strings.Builder
-	for _, s := range l {
-		text.WriteString(s.Text)
-	}
-	return strings.TrimRight(text.String(), " ")
-}
-
 // Lines draws what a terminal of that size shows: never more lines, none longer.
 func (v *View) Lines(width, height int) []Line {
 	if !v.some {

@@ -195,3 +195,12 @@ func TestSeveralNodesAreOneView(t *testing.T) {
 		t.Errorf("got %q", rows)
 	}
 }
+
+// String is the line without its looks.
+func (l Line) String() string {
+	var text strings.Builder
+	for _, s := range l {
+		text.WriteString(s.Text)
+	}
+	return strings.TrimRight(text.String(), " ")
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package atomicfile replaces small files as a whole.
+package atomicfile
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// WriteFile replaces a file, mode 0600: after a crash of the host it holds the old text or the
+// new one, whole. The text is on disk when WriteFile returns without an error.
+func WriteFile(path string, text []byte) error {
+	if err := replace(path, text, 0o600, (*os.File).Sync); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// WriteJSON is WriteFile of a value as one line of JSON.
+func WriteJSON(path string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return WriteFile(path, append(text, '\n'))
+}
+
+// Replace replaces a file that can be made again: a kill of gresd leaves the old text or the new
+// one, a crash of the host may leave neither. Who has the old one open keeps it.
+func Replace(path string, text []byte, mode fs.FileMode) error {
+	return replace(path, text, mode, func(*os.File) error { return nil })
+}
+
+func replace(path string, text []byte, mode fs.FileMode, sync func(*os.File) error) error {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err = f.Write(text); err == nil {
+		err = f.Chmod(mode) // whatever the umask is
+	}
+	if err == nil {
+		err = sync(f)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+)
+
+// spentEvery is the time over which the driver's samples of processes are averaged.
+const spentEvery = 2500 * time.Millisecond
+
+// spent is the GPU time that jobs had by the driver's samples, since this gresd started.
+// libvgpu charges launches only while something depends on it: a job that may have the
+// whole card, or whose neighbours hold it at its share, is not measured by itself.
+type spent struct {
+	mu   sync.Mutex
+	at   time.Time
+	jobs map[cardOfJob]time.Duration
+	// bound is how long each word of arbiter.Bound kept a job with work from having more.
+	bound map[cardOfJob]map[string]time.Duration
+}
+
+// CountTime adds up the GPU time of jobs until ctx is done. Where no process has work, the
+// driver is not asked.
+func (r *Reporter) CountTime(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wakeup.Next(spentEvery)):
+			r.Count(ctx, time.Now())
+		}
+	}
+}
+
+// Count is what CountTime does again and again.
+func (r *Reporter) Count(ctx context.Context, now time.Time) {
+	records := r.Ledger.List()
+	var rates map[cardOfJob]rate
+	if r.someWork(records) {
+		rates = r.latest(ctx)
+	}
+	bounds := r.boundNow(records)
+	there, byMPS := map[uint32]bool{}, map[uint32]bool{}
+	for _, rec := range records {
+		there[rec.JobID], byMPS[rec.JobID] = true, r.ByMPS(rec.JobID)
+	}
+	r.spent.mu.Lock()
+	defer r.spent.mu.Unlock()
+	span := min(now.Sub(r.spent.at), 2*spentEvery) // a gresd that was stopped does not know
+	if r.spent.jobs == nil {
+		r.spent.jobs, r.spent.bound, span = map[cardOfJob]time.Duration{}, map[cardOfJob]map[string]time.Duration{}, 0
+	}
+	r.spent.at = now
+	for key, got := range rates {
+		if got.compute != nil && !byMPS[key.job] {
+			r.spent.jobs[key] += time.Duration(*got.compute / 100 * float64(span))
+		}
+	}
+	for key, word := range bounds {
+		if r.spent.bound[key] == nil {
+			r.spent.bound[key] = map[string]time.Duration{}
+		}
+		r.spent.bound[key][word] += span
+	}
+	maps.DeleteFunc(r.spent.bound, func(key cardOfJob, _ map[string]time.Duration) bool { return !there[key.job] })
+	maps.DeleteFunc(r.spent.jobs, func(key cardOfJob, _ time.Duration) bool { return !there[key.job] })
+}
+
+// boundNow is what bounds each job that has work on a card.
+func (r *Reporter) boundNow(records []ledger.Record) map[cardOfJob]string {
+	bounds := map[cardOfJob]string{}
+	for _, rec := range records {
+		for _, card := range rec.Placement.Cards {
+			if r.work == nil {
+				continue
+			}
+			if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy && w.Bound != "" {
+				bounds[cardOfJob{rec.JobID, card.UUID}] = string(w.Bound)
+			}
+		}
+	}
+	return bounds
+}
+
+// someWork says whether a process of some job has work on a card, or that nobody knows.
+func (r *Reporter) someWork(records []ledger.Record) bool {
+	for _, rec := range records {
+		for _, card := range rec.Placement.Cards {
+			if r.work == nil {
+				return true
+			}
+			if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// gpuTime is what a job had of a card: what it was charged, or what the driver saw, for each
+// of them knows only a part where gates open and shut.
+func (r *Reporter) gpuTime(job uint32, card gpu.UUID, chargedNS uint64) time.Duration {
+	r.spent.mu.Lock()
+	defer r.spent.mu.Unlock()
+	return max(time.Duration(min(chargedNS, 1<<62)), r.spent.jobs[cardOfJob{job, card}])
+}

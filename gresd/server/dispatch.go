@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+const (
+	// workTimeout bounds the work for one request, slurmctld's answers included.
+	workTimeout = 25 * time.Second
+	// grantTimeout is workTimeout for a Prolog, which waits a little longer: Slurm
+	// drains its node if it is not answered, and a slurmctld that hangs, or whose
+	// backup takes over (SlurmctldTimeout, 2 min by default), is no fault of a node.
+	grantTimeout = 140 * time.Second
+)
+
+// dispatch decides who may ask what.
+func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred) wire.Reply {
+	timeout := workTimeout
+	if req.Op == wire.OpGrant {
+		timeout = grantTimeout
+		if req.Within > 0 {
+			timeout = min(timeout, time.Duration(req.Within)*time.Second)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	switch req.Op {
+	case wire.OpCordon, wire.OpUncordon:
+		if !wire.IsRoot(cred.UID) {
+			return wire.UserError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
+		}
+		return s.cordon(req)
+	case wire.OpGrant, wire.OpRelease, wire.OpSet:
+		if !wire.IsRoot(cred.UID) {
+			return wire.UserError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
+		}
+		select { // the ledger must have been compared with the world
+		case <-s.ready:
+		case <-ctx.Done():
+			return wire.BusyError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
+		}
+		rep := s.change(ctx, req)
+		if rep.Kind == wire.KindNode { // Slurm drains the node for it, and says no more than that
+			s.log.Error("cannot answer a request of Slurm", "op", req.Op, "job_id", req.JobID, "error", rep.Message)
+		}
+		return rep
+	case wire.OpStatus:
+		st := s.Report.Status(ctx, wire.IsRoot(cred.UID))
+		st.Ready = s.isReady()
+		return wire.Reply{OK: true, Status: st}
+	case wire.OpJobs:
+		return wire.Reply{OK: true, Jobs: s.Report.Jobs(ctx, cred, req.Processes)}
+	case wire.OpExplain:
+		return s.explain(req, cred)
+	case wire.OpReport:
+		return s.Report.Job(req.JobID, cred)
+	case wire.OpTopo:
+		return s.Report.Topology()
+	case wire.OpEnded:
+		return s.ended(req.JobID, cred)
+	default: // ping; the decoder lets no other through
+		return wire.Reply{OK: true, PID: cred.PID}
+	}
+}
+
+// change serves a request that changes the ledger.
+func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
+	start := time.Now()
+	switch req.Op {
+	case wire.OpRelease:
+		rep := s.release(req)
+		s.observer.ReleaseTook(time.Since(start))
+		return rep
+	case wire.OpSet:
+		return s.set(req)
+	}
+	rep := s.grant(ctx, req)
+	s.observer.GrantTook(time.Since(start) - s.room.Answered(req.JobID)) // a wait for room is no fault of ours
+	s.observer.Placed(resultName(rep))
+	return rep
+}
+
+func resultName(rep wire.Reply) string {
+	if !rep.OK {
+		return "error"
+	}
+	return string(rep.Result)
+}

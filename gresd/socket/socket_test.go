@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package socket
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+)
+
+// testSocket answers each request with OK.
+type testSocket struct {
+	*socket
+	path string
+	stop func()
+}
+
+func start(t *testing.T) *testSocket {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil { // other users must reach the socket
+			t.Fatal(err)
+		}
+	}
+	return startAt(t, filepath.Join(dir, "gresd.sock"))
+}
+
+func startAt(t *testing.T, path string) *testSocket {
+	t.Helper()
+	listener, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ok := func(context.Context, wire.Request, wire.Cred) wire.Reply { return wire.Reply{OK: true} }
+	s := &socket{handle: ok, log: slog.New(slog.DiscardHandler)}
+	done := make(chan struct{})
+	go func() { s.run(ctx, listener); close(done) }()
+	stop := func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return &testSocket{s, path, stop}
+}
+
+func TestSocketMode(t *testing.T) {
+	n := start(t)
+	info, err := os.Stat(n.path)
+	if err != nil || info.Mode().Perm() != 0o666 {
+		t.Errorf("got %v, %v; want mode 0666", info, err)
+	}
+}
+
+func TestBadRequestEndsTheConnection(t *testing.T) {
+	n := start(t)
+	for _, line := range []string{"hello\n", "{}\n", `{"op":"ping","x":1}` + "\n", strings.Repeat("x", wire.MaxRequest+1)} {
+		conn, err := net.Dial("unix", n.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_, _ = io.WriteString(conn, line)
+		r := bufio.NewReader(conn)
+		rep, err := wire.ReadReply(r)
+		if err != nil || rep.OK || rep.Kind != wire.KindUser {
+			t.Errorf("%.20q: got %+v, %v", line, rep, err)
+		}
+		if _, err := r.ReadByte(); err == nil {
+			t.Errorf("%.20q: the connection stays open", line)
+		}
+		conn.Close()
+	}
+}
+
+func TestSeveralRequestsOnOneConnection(t *testing.T) {
+	n := start(t)
+	conn, err := net.Dial("unix", n.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	for range 3 {
+		if err := wire.WriteRequest(conn, wire.Request{Op: wire.OpPing}); err != nil {
+			t.Fatal(err)
+		}
+		if rep, err := wire.ReadReply(r); err != nil || !rep.OK {
+			t.Fatalf("got %+v, %v", rep, err)
+		}
+	}
+}
+
+func TestConnectionLimits(t *testing.T) {
+	var l limits
+	conns := make([]net.Conn, 0, maxConns+1)
+	open := func(uid uint32) error {
+		a, b := net.Pipe()
+		t.Cleanup(func() { a.Close(); b.Close() })
+		err := l.add(a, uid)
+		if err == nil {
+			conns = append(conns, a)
+		}
+		return err
+	}
+	for range maxOneUser {
+		if err := open(1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := open(1000); err == nil {
+		t.Error("one user got more than its part")
+	}
+	for uid := uint32(2000); len(conns) < maxUserConns; uid++ {
+		if err := open(uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := open(3000); err == nil {
+		t.Error("users got more than their part")
+	}
+	for len(conns) < maxConns {
+		if err := open(0); err != nil {
+			t.Fatalf("root was kept out: %v", err)
+		}
+	}
+	if err := open(0); err == nil {
+		t.Error("more connections than the limit")
+	}
+	l.remove(conns[0], 1000)
+	if err := open(1000); err != nil {
+		t.Errorf("a closed connection still counts: %v", err)
+	}
+	l.closeAll()
+	l.remove(conns[1], 1000)
+	if err := open(1000); err == nil {
+		t.Error("a connection was taken while stopping")
+	}
+}
+
+func TestAStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "gresd.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close() // as a killed daemon leaves it
+	n := startAt(t, path)
+	if _, err := (&wire.Client{Socket: path, Timeout: 20 * time.Second}).Do(t.Context(), wire.Request{Op: wire.OpPing}); err != nil {
+		t.Error(err)
+	}
+	n.stop()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path); err == nil {
+		t.Error("a plain file was replaced")
+	}
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stepd
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// process writes the folder of one process as the kernel shows it.
+func process(t *testing.T, proc, pid, comm, title, exe, uid string) {
+	t.Helper()
+	dir := filepath.Join(proc, pid)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"comm": comm + "\n", "cmdline": title, "status": "Name:\tx\nState:\tS\nUid:\t" + uid + "\t0\t0\t0\nGid:\t0\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(exe, filepath.Join(dir, "exe")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStepsAreFoundByTheirSlurmstepd(t *testing.T) {
+	proc := t.TempDir()
+	const program = "/usr/sbin/slurmstepd-wlm"
+	process(t, proc, "10", stepd, "slurmstepd: [7.batch]\x00", program, "0")
+	process(t, proc, "11", stepd, "slurmstepd: [8.extern]\x00\x00\x00", program+" (deleted)", "0")
+	// What a user can start: the title, the name, and one of root's programs under it.
+	process(t, proc, "12", stepd, "slurmstepd: [9.batch]\x00", "/home/games/slurmstepd", "1000")
+	process(t, proc, "13", stepd, "slurmstepd: [10.batch]\x00", "/usr/bin/sudo", "0")
+	process(t, proc, "14", "slurmd", "slurmd", "/usr/sbin/slurmd", "0")
+
+	steps := Steps{Proc: proc}
+	asked := []uint32{7, 8, 9, 10, 11}
+	if got, want := steps.Living(asked), (map[uint32]bool{7: true, 8: true}); !reflect.DeepEqual(got, want) {
+		t.Errorf("living: %v, want %v", got, want)
+	}
+	got := steps.Jobs()
+	slices.Sort(got)
+	if want := []uint32{7, 8}; !slices.Equal(got, want) {
+		t.Errorf("jobs: %v, want %v", got, want)
+	}
+
+	// Job 7 ends, and another process gets its number; job 8 has a new step, too.
+	if err := os.RemoveAll(filepath.Join(proc, "10")); err != nil {
+		t.Fatal(err)
+	}
+	process(t, proc, "10", "bash", "bash\x00", "/bin/bash", "1000")
+	process(t, proc, "15", stepd, "slurmstepd: [8.0]\x00", program, "0")
+	if got, want := steps.Living(asked), (map[uint32]bool{8: true}); !reflect.DeepEqual(got, want) {
+		t.Errorf("after the end of job 7: %v, want %v", got, want)
+	}
+}
