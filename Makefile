@@ -184,7 +184,7 @@ fuzz: analyze-deps build
 ## fmt: format Go and C in place
 fmt:
 	$(TOOL) gofumpt -w $$(git ls-files -co --exclude-standard '*.go')
-	clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
+	clang-format-19 -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
 
 ## man: the manual pages in docs/man, from their texts and the programs
 man:
