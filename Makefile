@@ -46,7 +46,7 @@ QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
 .PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-web test-e2e-matrix test-containers test-install test-package test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
-	fuzz bench bench-plots man package install uninstall clean help
+	fuzz bench bench-plots man platforms package release install uninstall clean help
 
 ## build: everything, into build/ (the default)
 build: $(PARTS) go etc harness
@@ -137,12 +137,12 @@ test-containers: build
 	@tools/deps matrix
 	@tests/e2e/containers $(SUITES)
 
-## test-install: INSTALL.md word for word on machines with Slurm 22.05 and 26.05 (as root); SUITES="bookworm"
+## test-install: INSTALL.md word for word on machines with Slurm 22.05 and 26.05 (as root); SUITES="bookworm" FROM=trixie
 test-install: build
 	@tools/deps matrix
 	@tests/install/install $(SUITES)
 
-## test-package: the same bytes twice; install, upgrade under jobs, remove, purge (as root); SUITE=sid
+## test-package: the same bytes twice; install, upgrade and rollback under jobs, remove, purge (as root); SUITE=sid
 test-package: build
 	@tools/deps matrix
 	@tools/deps package
@@ -191,6 +191,10 @@ man:
 	VGPU_UPDATE_MAN=1 $(GO) test -count=1 -run 'TestManPage$$' ./cmd/gresd ./cmd/vgpuctl ./cmd/vgpu-prolog \
 		./gresd/config ./spank/srun
 
+## platforms: docs/platforms.md, from what the tests have written down
+platforms:
+	@$(GO) run ./tests/platforms/vgpu-platforms
+
 ## install: programs, libraries, unit and examples under prefix (DESTDIR works)
 install: libvgpu spank/plugin tests/bench go
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir) $(DESTDIR)$(plugindir) \
@@ -234,6 +238,11 @@ else
 package: package-deps go
 	@packaging/cross $(ARCH)
 endif
+
+## release: source, packages for x86-64 and arm64, bill of materials, SHA256SUMS of what is committed, into build/release
+release: package-deps
+	@tools/deps package-arm64
+	@packaging/release
 
 ## clean: remove build/
 clean:
