@@ -214,6 +214,7 @@ install: libvgpu spank/plugin tests/bench go
 	$(VGPUCTL) completion bash >$(DESTDIR)$(word 1,$(completions))
 	$(VGPUCTL) completion zsh >$(DESTDIR)$(word 2,$(completions))
 	$(VGPUCTL) completion fish >$(DESTDIR)$(word 3,$(completions))
+	chmod 644 $(addprefix $(DESTDIR),$(completions))
 	install -m 644 etc/slurm/job_submit.lua etc/slurm/cli_filter.lua $(DESTDIR)$(datadir)
 	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus etc/ondemand $(DESTDIR)$(docdir)/examples
 	chmod -R u=rwX,go=rX $(DESTDIR)$(docdir)
