@@ -203,15 +203,19 @@ func sort(cells []Cell) {
 
 const head = `# Platforms
 
-What was run where. The tests write this page: each that proves a line notes it in build/platforms.jsonl when it has passed,
-and
+What was run where. The tests make this page: a test that proves a line writes it into build/platforms.jsonl when it has
+passed, and
 
     make platforms
 
-puts the notes into docs/platforms and makes the page of them. *run*: the command on the right ended well on that system.
-*built*: its packages were built there and run elsewhere, or not at all, as the line says. *meant to work*: nobody has run it;
-the command would show it. What has no line is not known. *simulated* is the card of the tests, which stands in for driver and
-card; "-" has no part in what was run. What each release of Slurm does with each kind of job is in [slurm.md](slurm.md).
+takes the lines from there into docs/platforms and makes the page of them.
+
+* *run*: the command ended well on that system. *built*: packages were built there. *meant to work*: nobody has run it; the
+  command would show it. What has no line is not known.
+* *simulated* is the card of the tests, in the place of driver and card. With it a line says nothing about a driver.
+* "-": has no part in what was run. Slurm, where packages were built: that of the headers.
+
+What each release of Slurm does with each kind of job is in [slurm.md](slurm.md).
 
 | | system | Slurm | cgroup | processor | driver | card | what | command | release |
 |---|---|---|---|---|---|---|---|---|---|
