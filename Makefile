@@ -46,7 +46,7 @@ QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
 .PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-web test-e2e-matrix test-containers test-install test-package test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
-	fuzz bench bench-pages man package install uninstall clean help
+	fuzz bench bench-pages man platforms package release install uninstall clean help
 
 ## build: everything, into build/ (the default)
 build: $(PARTS) go etc harness
@@ -137,12 +137,12 @@ test-containers: build
 	@tools/deps matrix
 	@tests/e2e/containers $(SUITES)
 
-## test-install: INSTALL.md word for word on machines with Slurm 22.05 and 26.05 (as root); SUITES="bookworm"
+## test-install: INSTALL.md word for word on machines with Slurm 22.05 and 26.05 (as root); SUITES="bookworm" FROM=trixie
 test-install: build
 	@tools/deps matrix
 	@tests/install/install $(SUITES)
 
-## test-package: the same bytes twice; install, upgrade under jobs, remove, purge (as root); SUITE=sid
+## test-package: the same bytes twice; install, upgrade and rollback under jobs, remove, purge (as root); SUITE=sid
 test-package: build
 	@tools/deps matrix
 	@tools/deps package
@@ -183,12 +183,16 @@ fuzz: analyze-deps build
 ## fmt: format Go and C in place
 fmt:
 	$(TOOL) gofumpt -w $$(git ls-files -co --exclude-standard '*.go')
-	clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
+	clang-format-19 -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
 
 ## man: the manual pages in docs/man, from their texts and the programs
 man:
 	VGPU_UPDATE_MAN=1 $(GO) test -count=1 -run 'TestManPage$$' ./cmd/gresd ./cmd/vgpuctl ./cmd/vgpu-prolog \
 		./gresd/config ./spank/srun
+
+## platforms: docs/platforms.md, from what the tests have written down
+platforms:
+	@$(GO) run ./tests/platforms/vgpu-platforms
 
 ## install: programs, libraries, unit and examples under prefix (DESTDIR works)
 install: libvgpu spank/plugin tests/bench go
@@ -209,6 +213,7 @@ install: libvgpu spank/plugin tests/bench go
 	$(VGPUCTL) completion bash >$(DESTDIR)$(word 1,$(completions))
 	$(VGPUCTL) completion zsh >$(DESTDIR)$(word 2,$(completions))
 	$(VGPUCTL) completion fish >$(DESTDIR)$(word 3,$(completions))
+	chmod 644 $(addprefix $(DESTDIR),$(completions))
 	install -m 644 etc/slurm/job_submit.lua etc/slurm/cli_filter.lua $(DESTDIR)$(datadir)
 	cp -r etc/vgpu.toml etc/slurm etc/grafana etc/prometheus etc/ondemand $(DESTDIR)$(docdir)/examples
 	chmod -R u=rwX,go=rX $(DESTDIR)$(docdir)
@@ -233,6 +238,11 @@ else
 package: package-deps go
 	@packaging/cross $(ARCH)
 endif
+
+## release: source, packages for x86-64 and arm64, bill of materials, SHA256SUMS of what is committed, into build/release
+release: package-deps
+	@tools/deps package-arm64
+	@packaging/release
 
 ## clean: remove build/
 clean:

@@ -78,7 +78,7 @@ func pieces(file, text string) []code {
 		}
 		all = append(all, c)
 	}
-	rest := strings.Join(prose, "\n")
+	rest := strings.ReplaceAll(strings.Join(prose, "\n"), `\|`, "|") // as a table has it
 	for _, m := range span.FindAllStringSubmatchIndex(rest, -1) {
 		text := strings.Join(strings.Fields(rest[m[2]:m[3]]), " ")
 		all = append(all, code{file, 1 + strings.Count(rest[:m[0]], "\n"), text, false})

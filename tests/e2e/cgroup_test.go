@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/platforms"
 )
 
 // upConfined is up with Slurm's device cgroup (v1), as installations have it.
@@ -42,6 +43,17 @@ func upConfined(t *testing.T, opts cluster.Options) site {
 			}
 		})
 	}
+	t.Cleanup(func() { // for docs/platforms.md
+		if t.Failed() {
+			return
+		}
+		c := platforms.Of("/")
+		c.Cgroup, c.Driver, c.Card, c.Command = "v1, ConstrainDevices", "simulated", "simulated", "make test-e2e RUN="+t.Name()
+		c.What = "a job opens the devices of its own card only; adopted sessions have its limits"
+		if err := platforms.RecordBuilt("../../build", c); err != nil {
+			t.Error(err)
+		}
+	})
 	s := up(t, opts)
 	conf, err := os.ReadFile("/etc/slurm/slurm.conf")
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/platforms"
 )
 
 func main() {
@@ -39,6 +40,17 @@ func main() {
 		os.Exit(1)
 	}
 	fmt.Println("\ngpu-check: OK")
+	if err := record(*build); err != nil {
+		fmt.Fprintf(os.Stderr, "gpu-check: this run is not written down: %v\n", err)
+	}
+}
+
+// record notes that it has run here, for docs/platforms.md.
+func record(build string) error {
+	c := platforms.Of("/").WithCards("/")
+	c.Cgroup, c.Command = "none", "make gpu-check"
+	c.What = "PyTorch jobs of ordinary users in a private Slurm: memory, shares"
+	return platforms.RecordBuilt(build, c)
 }
 
 // table is the report: what was looked at, wanted and got.

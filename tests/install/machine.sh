@@ -91,8 +91,9 @@ machine_start() {
 	machine_root "$1"
 	echo node1 >"$machine/root/etc/hostname"
 	printf '127.0.0.1 localhost node1\n' >"$machine/root/etc/hosts"
-	# Nobody logs in, and nothing waits for a network.
+	# Nobody logs in, nothing waits for a network, and the kernel is not the machine's to load modules into.
 	ln -sf /dev/null "$machine/root/etc/systemd/system/console-getty.service"
+	ln -sf /dev/null "$machine/root/etc/systemd/system/systemd-modules-load.service"
 	setsid unshare --mount --pid --uts --ipc --net --cgroup --fork --kill-child \
 		bash -c "set -e; $(declare -f boot); boot $machine/root" >"$machine/boot.log" 2>&1 &
 	machine_boss=$!

@@ -19,9 +19,9 @@
 #define UUID1 "GPU-00000000-0000-0000-0000-000000000002"
 
 /* Offsets written out once more: other programs read the bytes there. */
-#define PROC(i) (1856 + (i)*1960)
-#define USED(card) (8 + (card)*64)
-#define SM_UTIL(card) (1160 + (card)*48 + 16)
+#define PROC(i) (1856 + (i) * 1960)
+#define USED(card) (8 + (card) * 64)
+#define SM_UTIL(card) (1160 + (card) * 48 + 16)
 #define SEQLOCK 1936
 #define PROC_NUM 2008896
 

@@ -53,7 +53,7 @@
 #define SIM_LINK_PXB 3u
 #define SIM_LINK_PIX 4u
 #define SIM_LINK_INT 5u
-#define SIM_LINK_PCI(link) ((link)&0xffu)
+#define SIM_LINK_PCI(link) ((link) & 0xffu)
 #define SIM_LINK_NV(link) ((link) >> 8)
 
 enum sim_kind {

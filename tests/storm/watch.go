@@ -54,10 +54,13 @@ type Watch struct {
 var watched = map[uint32]string{
 	unix.SYS_OPENAT: "create", unix.SYS_WRITE: "write", unix.SYS_PWRITE64: "write", unix.SYS_FTRUNCATE: "truncate",
 	unix.SYS_FSYNC: "fsync", unix.SYS_FDATASYNC: "fsync",
-	unix.SYS_RENAME: "rename", unix.SYS_RENAMEAT: "rename", unix.SYS_RENAMEAT2: "rename",
-	unix.SYS_MKDIR: "mkdir", unix.SYS_MKDIRAT: "mkdir", unix.SYS_UNLINK: "unlink", unix.SYS_RMDIR: "unlink", unix.SYS_UNLINKAT: "unlink",
-	unix.SYS_FCHMOD: "chmod", unix.SYS_FCHMODAT: "chmod", unix.SYS_CHMOD: "chmod", unix.SYS_FCHOWN: "chown", unix.SYS_SETXATTR: "setxattr",
+	unix.SYS_RENAMEAT: "rename", unix.SYS_RENAMEAT2: "rename",
+	unix.SYS_MKDIRAT: "mkdir", unix.SYS_UNLINKAT: "unlink",
+	unix.SYS_FCHMOD: "chmod", unix.SYS_FCHMODAT: "chmod", unix.SYS_FCHOWN: "chown", unix.SYS_SETXATTR: "setxattr",
 }
+
+// pathFirst has those whose first argument is the path.
+var pathFirst = map[int32]bool{unix.SYS_SETXATTR: true}
 
 // stageEnv tells this program, started again, to become a watched gresd.
 const stageEnv = "VGPU_STORM_WATCHED"
@@ -220,10 +223,12 @@ func about(n notification, dirs []string) (string, bool) {
 		if strings.HasPrefix(path, "socket:") && n.nr == unix.SYS_WRITE {
 			return "reply", true
 		}
-	case unix.SYS_RENAME, unix.SYS_MKDIR, unix.SYS_UNLINK, unix.SYS_RMDIR, unix.SYS_CHMOD, unix.SYS_SETXATTR:
-		path = text(n.pid, n.args[0])
-	default: // …at
-		path = text(n.pid, n.args[1])
+	default:
+		if pathFirst[n.nr] {
+			path = text(n.pid, n.args[0])
+			break
+		}
+		path = text(n.pid, n.args[1]) // …at
 		if !strings.HasPrefix(path, "/") {
 			dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", n.pid, int32(n.args[0])))
 			path = dir + "/" + path

@@ -148,7 +148,7 @@ static bool value_met(const struct effect *e)
 	case 2:
 		return (v & want) != 0;
 	default:
-		return e->width == 4 ? (uint32_t) ~(v | want) != 0 : ~(v | want) != 0;
+		return e->width == 4 ? (uint32_t)~(v | want) != 0 : ~(v | want) != 0;
 	}
 }
 
