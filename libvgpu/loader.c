@@ -1,119 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loader.c - the C library's own dlopen, dlmopen, dlsym and dlvsym, and what becomes of a
- * caller's dlopen. All four are exported, under the C library's versions too: a preload of
- * the user's that asks for the next dlsym, by whatever version, finds this library's.
+ * loader.c - dlopen, dlmopen, dlsym and dlvsym as this library exports them, and what becomes
+ * of a caller's dlopen. They have the C library's versions too: a preload of the user's that
+ * asks for the next dlsym, by whatever version, finds this library's.
  */
 #ifdef VGPU_PRELOAD
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <link.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "vgpu.h"
-
-void *(*vgpu_real_dlsym)(void *handle, const char *name);
-void *(*vgpu_real_dlvsym)(void *handle, const char *name, const char *version);
-void *(*vgpu_real_dlopen)(const char *file, int mode);
-void *(*vgpu_real_dlmopen)(Lmid_t ns, const char *file, int mode);
-
-VGPU_EARLY static bool same(const char *a, const char *b)
-{
-	while (*a && *a == *b) {
-		a++;
-		b++;
-	}
-	return *a == *b;
-}
-
-VGPU_EARLY static const char *base_of(const char *path)
-{
-	const char *base = path;
-
-	for (; *path; path++)
-		if (*path == '/')
-			base = path + 1;
-	return base;
-}
-
-/* A function of an object by its table of symbols: dlsym and dlvsym cannot be asked for
- * themselves. All versions of one are the same function. */
-VGPU_EARLY static void *function_in(const struct link_map *map, const char *name)
-{
-	const ElfW(Sym) *symbols = NULL;
-	const char *strings = NULL;
-	const uint32_t *gnu = NULL, *bucket, *chain;
-	uint32_t hash = 5381, i;
-
-	for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
-		if (d->d_tag == DT_SYMTAB)
-			symbols = (const void *)d->d_un.d_ptr;
-		else if (d->d_tag == DT_STRTAB)
-			strings = (const void *)d->d_un.d_ptr;
-		else if (d->d_tag == DT_GNU_HASH)
-			gnu = (const void *)d->d_un.d_ptr;
-	}
-	if (!symbols || !strings || !gnu || !gnu[0])
-		return NULL;
-	for (const char *p = name; *p; p++)
-		hash = hash * 33 + (unsigned char)*p;
-	/* Buckets, first symbol with a hash, words of the filter and its shift. */
-	bucket = gnu + 4 + gnu[2] * (sizeof(ElfW(Addr)) / sizeof *gnu);
-	chain = bucket + gnu[0];
-	i = bucket[hash % gnu[0]];
-	if (i < gnu[1])
-		return NULL;
-	do {
-		if (symbols[i].st_shndx != SHN_UNDEF && same(strings + symbols[i].st_name, name))
-			return (void *)(map->l_addr + symbols[i].st_value);
-	} while (!(chain[i++ - gnu[1]] & 1));
-	return NULL;
-}
-
-/* Before glibc 2.34 they are in libdl, which a program may not have. */
-VGPU_EARLY static void *of_libc(const char *name)
-{
-	static const char *const files[] = {"libc.so.6", "libdl.so.2"};
-	void *found = NULL;
-
-	for (unsigned i = 0; i < 2 && !found; i++)
-		for (const struct link_map *m = _r_debug.r_map; m && !found; m = m->l_next)
-			if (m->l_name && same(base_of(m->l_name), files[i]))
-				found = function_in(m, name);
-	return found;
-}
-
-VGPU_EARLY void vgpu_need_dlsym(void)
-{
-	/* Of threads that ask at the same time, all find the same. */
-	if (!__atomic_load_n(&vgpu_real_dlvsym, __ATOMIC_RELAXED))
-		__atomic_store_n((void **)&vgpu_real_dlvsym, of_libc("dlvsym"), __ATOMIC_RELAXED);
-	if (!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED))
-		__atomic_store_n((void **)&vgpu_real_dlsym, of_libc("dlsym"), __ATOMIC_RELAXED);
-}
-
-/* The next ones in the order, which may be another preload's. */
-static void need_dlopen(void)
-{
-	if (!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED))
-		vgpu_need_dlsym();
-	if (!vgpu_real_dlsym || __atomic_load_n(&vgpu_real_dlopen, __ATOMIC_RELAXED))
-		return;
-	__atomic_store_n((void **)&vgpu_real_dlmopen, vgpu_real_dlsym(RTLD_NEXT, "dlmopen"),
-			 __ATOMIC_RELAXED);
-	__atomic_store_n((void **)&vgpu_real_dlopen, vgpu_real_dlsym(RTLD_NEXT, "dlopen"),
-			 __ATOMIC_RELEASE);
-}
-
-void *vgpu_dlopen(const char *file, int mode)
-{
-	need_dlopen();
-	return vgpu_real_dlopen ? vgpu_real_dlopen(file, mode) : NULL;
-}
 
 /* So much of a library is looked at: the names of what it needs, and most often its other
  * texts, are in the beginning. */
@@ -151,7 +51,7 @@ static bool for_cuda(const char *file)
 	if (!file)
 		return false;
 	for (unsigned i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
-		if (strncmp(base_of(file), prefixes[i], strlen(prefixes[i])) == 0)
+		if (strncmp(vgpu_base_of(file), prefixes[i], strlen(prefixes[i])) == 0)
 			return true;
 	return strchr(file, '/') && mentions_driver(file);
 }
@@ -162,14 +62,14 @@ static bool for_cuda(const char *file)
 __attribute__((used)) int vgpu_dlopen_mode(const char *file, int mode);
 VGPU_EARLY __attribute__((used)) int vgpu_dlopen_mode(const char *file, int mode)
 {
-	need_dlopen();
+	vgpu_need_dlopen();
 	return (mode & RTLD_DEEPBIND) && for_cuda(file) ? mode & ~RTLD_DEEPBIND : mode;
 }
 
 __attribute__((used)) Lmid_t vgpu_dlmopen_space(Lmid_t ns, const char *file);
 __attribute__((used)) Lmid_t vgpu_dlmopen_space(Lmid_t ns, const char *file)
 {
-	need_dlopen();
+	vgpu_need_dlopen();
 	return ns != LM_ID_BASE && for_cuda(file) ? LM_ID_BASE : ns;
 }
 
@@ -191,7 +91,7 @@ void *vgpu_loader_hook(void *handle, const char *name, const char *version)
 	if (handle == RTLD_NEXT)
 		return NULL;
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
-		if (!same(name, all[i].name))
+		if (!vgpu_same(name, all[i].name))
 			continue;
 		found = version ? vgpu_real_dlvsym(handle, name, version)
 				: vgpu_real_dlsym(handle, name);

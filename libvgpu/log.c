@@ -15,7 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "vgpu.h"
+#include "log.h"
+#include "util.h"
 
 #define MAX_LINES 200u
 #define LINE 512

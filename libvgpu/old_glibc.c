@@ -7,8 +7,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 
+#include "dl.h"
 #include "old_glibc.h"
-#include "vgpu.h"
 
 static int none(void)
 {

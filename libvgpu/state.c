@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "vgpu.h"
@@ -36,14 +35,6 @@ static signed char card_of_device[MAX_DEVICES];
 /* Taken for a context's cost until the card's own count is known: the largest
  * measured (527 MiB, H200, driver 580). */
 #define ENV_CONTEXT_BYTES (528ull << 20)
-
-uint64_t vgpu_now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 /* ------------------------------------------------------------------ mapping */
 /* The process has a job, and its grant or cache cannot be used: it must not be taken for

@@ -6,7 +6,8 @@
 #ifdef VGPU_PRELOAD
 #include <stdlib.h>
 
-#include "vgpu.h"
+#include "table.h"
+#include "util.h"
 
 #define FIRST_BUCKETS 256u
 #define ITEMS_AT_ONCE 64u

@@ -16,13 +16,11 @@
 
 #include "config.h"
 #include "cuda_abi.h"
+#include "dl.h"
+#include "log.h"
 #include "region_ops.h"
-
-#define VGPU_EXPORT __attribute__((visibility("default")))
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-/* What runs before the runtime of a sanitizer is ready; nothing in a plain build. */
-#define VGPU_EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
+#include "table.h"
+#include "util.h"
 
 /* Prototypes of the hooks, from hooks.def. */
 #define CU(name, params) VGPU_EXPORT CUresult name params;
@@ -56,13 +54,6 @@ void vgpu_need_nvml(void);
 /* After a fork, in the child: unlocked; its first CUDA call attaches it. */
 void vgpu_entry_in_child(void);
 
-/* loader.c: the C library's functions, NULL until vgpu_need_dlsym or a first lookup, and
- * where the program has none (glibc before 2.34, without libdl). */
-void vgpu_need_dlsym(void);
-extern void *(*vgpu_real_dlsym)(void *handle, const char *name);
-extern void *(*vgpu_real_dlvsym)(void *handle, const char *name, const char *version);
-/* The C library's dlopen, or another preload's that comes after this one. */
-void *vgpu_dlopen(const char *file, int mode);
 /* For dlsym to return NULL, where NULL leaves the answer to the C library. */
 #define VGPU_NOTHING ((void *)-1)
 /* What this library exports as dlsym, dlvsym, dlopen and dlmopen. */
@@ -118,21 +109,6 @@ static inline struct vgpu_slot_card *vgpu_my(int card)
 {
 	return &vgpu_state.slot->card[card];
 }
-uint64_t vgpu_now(void);
-
-/* A thread that is cancelled while it waits in the library would leave locks and counters
- * behind. Returns what vgpu_cancel_as() puts back. */
-static inline int vgpu_no_cancel(void)
-{
-	int before;
-
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-	return before;
-}
-static inline void vgpu_cancel_as(int before)
-{
-	pthread_setcancelstate(before, NULL);
-}
 
 /* context.c: a context is there that no hook saw being made; a forked child has none. */
 void vgpu_context_seen(int card);
@@ -144,38 +120,6 @@ uint64_t vgpu_context_owner(int card);
  * none is set; a value that cannot be understood is said on stderr and gives
  * the strictest limit, not none. */
 bool vgpu_grant_from_env(struct vgpu_grant *g);
-
-/* table.c: process-local map from an address or handle to what it holds. */
-struct vgpu_item {
-	uint64_t key, size, other;
-	uint64_t owner; /* what it ends with: vgpu_context_owner; 0: only by itself */
-	int card;
-	unsigned refs;
-	struct vgpu_item *next;
-};
-struct vgpu_table {
-	pthread_mutex_t lock;
-	struct vgpu_item **bucket, *spare;
-	size_t buckets, count;
-	struct vgpu_table *next; /* of all that were ever used */
-	bool listed;
-};
-#define VGPU_TABLE_INIT                           \
-	{                                         \
-		.lock = PTHREAD_MUTEX_INITIALIZER \
-	}
-/* Adds an entry; false when there is no memory for it. */
-bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
-bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
-bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
-/* Adds to the reference count; *out is the entry after it, already removed
- * when the count has come to zero. False when there is no such key. */
-/* After a fork, in the child: all tables are empty and unlocked. */
-void vgpu_tables_in_child(void);
-bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
-/* Asks of each entry, with the lock held, whether it goes. */
-void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
-		      bool (*goes)(const struct vgpu_item *, uint64_t owner));
 
 /* memory.c: the steps around an allocation. take announces the bytes and says
  * 0, or -ENOMEM when they do not fit; then the driver is asked; then done keeps
@@ -230,16 +174,6 @@ void vgpu_overhead_tick(uint64_t now);
 /* memory_module.c: what is charged for modules, and takes back at most so much. */
 uint64_t vgpu_modules_charged(int card);
 void vgpu_modules_lower(int card, uint64_t bytes);
-
-/* A hash of two numbers, all of whose bits are good; never 0. A driver's handles
- * differ in few bits, so they are multiplied into all of them (xorshift-multiply). */
-static inline uint64_t vgpu_mix(uint64_t a, uint64_t b)
-{
-	a ^= b + 0x9e3779b97f4a7c15ull + (a << 6) + (a >> 2);
-	a = (a ^ a >> 32) * 0xd6e8feb86659fd93ull;
-	a ^= a >> 32;
-	return a ? a : 1;
-}
 
 /* first_use.c: a call for a handle (and a name in it, or NULL) in the current context;
  * 0: there is no context. To be asked for before the call is made. */
@@ -461,23 +395,5 @@ void vgpu_watcher_in_child(void);
 void vgpu_tell_settings(void);
 void vgpu_tell_oom(int card, uint64_t bytes);
 void vgpu_tell_grant(void);
-
-/* log.c: a signal that the library's next call may raise is none of the program's: what
- * is raised between the two is taken back. raised: it may be there now. */
-struct vgpu_signal_hold {
-	sigset_t signal, before;
-	bool held, had;
-};
-void vgpu_signal_hold(struct vgpu_signal_hold *h, int signal);
-void vgpu_signal_drop(struct vgpu_signal_hold *h, bool raised);
-
-/* log.c: to stderr, only when VGPU_LOG_LEVEL asks, a bounded number of lines. */
-void vgpu_say(const char *text, size_t len); /* to stderr, or nowhere: it never waits */
-void vgpu_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* a line, always */
-/* Reads the environment, which a program may change while other threads run: at attach. */
-void vgpu_log_settings(void);
-enum vgpu_log_level { VGPU_LOG_ERROR = 1, VGPU_LOG_WARN, VGPU_LOG_INFO, VGPU_LOG_DEBUG };
-void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
 
 #endif
