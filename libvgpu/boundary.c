@@ -211,10 +211,9 @@ static bool origin(CUstream before, CUstream now)
 	return found;
 }
 
-void vgpu_captures_in_child(void)
+void vgpu_origins_in_child(void)
 {
 	pthread_mutex_init(&origins_lock, NULL);
-	vgpu_captures = vgpu_captures_begin = 0;
 	for (unsigned i = 0; i < ORIGINS; i++)
 		origins[i] = NULL;
 }

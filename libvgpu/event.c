@@ -15,23 +15,6 @@
 #define NAPS 1000
 
 __thread bool vgpu_inside;
-int vgpu_captures_begin;
-
-int vgpu_capture_relax(void)
-{
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-
-	if (!vgpu_real.cuThreadExchangeStreamCaptureMode ||
-	    vgpu_real.cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
-		return -1;
-	return mode;
-}
-
-void vgpu_capture_restore(int mode)
-{
-	if (mode >= 0)
-		vgpu_real.cuThreadExchangeStreamCaptureMode(&mode);
-}
 
 CUresult vgpu_event_query(CUevent e)
 {

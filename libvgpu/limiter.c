@@ -40,7 +40,6 @@
 #endif
 
 uint32_t vgpu_gate_any;
-int vgpu_captures;
 
 static struct gate gates[VGPU_MAX_CARDS] = {
 	[0 ... VGPU_MAX_CARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
@@ -444,7 +443,6 @@ void vgpu_gate_in_child(void)
 		gates[i].inflight_ns = gates[i].owed_ns = 0;
 		gates[i].last = NULL;
 	}
-	vgpu_captures_in_child();
 }
 
 static bool tick_lane(const struct gate *g, struct lane *l, uint64_t now)

@@ -73,14 +73,8 @@ static unsigned ngroups;
 static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int creating = -1;
 static int (*real_ioctl)(int fd, unsigned long req, ...);
-static int (*transport)(int fd, unsigned long req, void *arg);
 
 int ioctl(int fd, unsigned long req, ...);
-
-void vgpu_rm_set_transport(int (*t)(int fd, unsigned long req, void *arg))
-{
-	transport = t;
-}
 
 void vgpu_rm_creating(int card)
 {
@@ -96,7 +90,7 @@ void vgpu_rm_forget(void)
 
 static int call(int fd, unsigned long req, void *arg)
 {
-	int (*t)(int, unsigned long, void *) = __atomic_load_n(&transport, __ATOMIC_ACQUIRE);
+	int (*t)(int, unsigned long, void *) = __atomic_load_n(&vgpu_transport, __ATOMIC_ACQUIRE);
 
 	/* Set by the first ioctl. NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
 	return t ? t(fd, req, arg) : real_ioctl(fd, req, arg);
@@ -230,7 +224,7 @@ int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify)
 {
 	int r = -ENOENT, saved = errno;
 
-	if (!real_ioctl && !transport)
+	if (!real_ioctl && !vgpu_transport)
 		return r;
 	/* Held across the controls, which do not come back into this library. */
 	pthread_mutex_lock(&groups_lock);

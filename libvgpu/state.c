@@ -234,7 +234,9 @@ static struct vgpu_slot child_slot;
 /* The parent's slot, memory, channel groups and locks are not ours. */
 static void in_child(void)
 {
-	vgpu_entry_in_child();
+	vgpu_real_in_child();
+	vgpu_captures_in_child();
+	vgpu_origins_in_child();
 	vgpu_tables_in_child();
 	vgpu_overhead_in_child();
 	vgpu_contexts_in_child();

@@ -14,45 +14,16 @@
 #include <signal.h>
 #include <stdbool.h>
 
+#include "captures.h"
 #include "config.h"
 #include "cuda_abi.h"
 #include "dl.h"
 #include "log.h"
+#include "prototypes.h"
+#include "real.h"
 #include "region_ops.h"
 #include "table.h"
 #include "util.h"
-
-/* Prototypes of the hooks, from hooks.def. */
-#define CU(name, params) VGPU_EXPORT CUresult name params;
-#define NV(name, params) VGPU_EXPORT nvmlReturn_t name params;
-#define CU_USE(name, params)
-#define NV_USE(name, params)
-#include "hooks.def"
-#undef CU
-#undef NV
-#undef CU_USE
-#undef NV_USE
-
-/* entry.c: the real functions. A member is NULL until its library is loaded,
- * and stays NULL when the driver does not have it. */
-struct vgpu_real {
-#define CU(name, params) CUresult(*name) params;
-#define NV(name, params) nvmlReturn_t(*name) params;
-#define CU_USE(name, params) CUresult(*name) params;
-#define NV_USE(name, params) nvmlReturn_t(*name) params;
-#include "hooks.def"
-#undef CU
-#undef NV
-#undef CU_USE
-#undef NV_USE
-};
-extern struct vgpu_real vgpu_real;
-/* Loads libcuda (libnvidia-ml) if it is not, and resolves the table once.
- * Both are safe from any thread and cheap when done. */
-void vgpu_need_cuda(void);
-void vgpu_need_nvml(void);
-/* After a fork, in the child: unlocked; its first CUDA call attaches it. */
-void vgpu_entry_in_child(void);
 
 /* For dlsym to return NULL, where NULL leaves the answer to the C library. */
 #define VGPU_NOTHING ((void *)-1)
@@ -63,12 +34,6 @@ void *vgpu_own_dlopen(const char *file, int mode);
 void *vgpu_own_dlmopen(long ns, const char *file, int mode);
 /* Which of them stands for the function that handle leads to; NULL: none. */
 void *vgpu_loader_hook(void *handle, const char *name, const char *version);
-
-/* The default stream, by the handle that event calls take for it. */
-static inline CUstream vgpu_stream(CUstream s, bool per_thread)
-{
-	return s ? s : per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-}
 
 /* state.c: this process's part of the grant and the cache. */
 struct vgpu_state {
@@ -83,7 +48,6 @@ extern struct vgpu_state vgpu_state;
 /* Finds and maps grant and cache, claims a slot. Once a process; afterwards vgpu_state is
  * read-only but for the slot. A forked child has none, and gets no memory, until it is
  * called again: many children never use CUDA. */
-void vgpu_attach(void);
 /* Card of a CUDA device, of the current context, of an NVML handle, or of a
  * UUID; -1 when the grant does not have it. */
 int vgpu_card_of_device(CUdevice dev);
@@ -255,29 +219,8 @@ bool vgpu_gate_tick(void);
 void vgpu_gate_schedule(int card, const struct vgpu_schedule *s);
 /* After a fork, in the child: empty and unlocked. */
 void vgpu_gate_in_child(void);
-/* Number of stream captures open in this process. */
-extern int vgpu_captures;
-/* Of them, those that the driver has not begun yet. */
-extern int vgpu_captures_begin;
 /* boundary.c: after a fork, in the child: none. */
-void vgpu_captures_in_child(void);
-static inline bool vgpu_capturing(void)
-{
-	return __atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0;
-}
-
-/* Beside a capture event calls are made in a mode that excepts this thread. A driver before CUDA
- * 10.1 has none: there any of them would spoil it. */
-static inline bool vgpu_events_barred(void)
-{
-	return unlikely(vgpu_capturing()) && !vgpu_real.cuThreadExchangeStreamCaptureMode;
-}
-
-/* event.c: around a question to the driver that would spoil a capture. One that began by a call
- * that this library does not know is not counted above: as long as this thread says that it is
- * relaxed about captures, its questions do none any harm. */
-int vgpu_capture_relax(void);
-void vgpu_capture_restore(int mode);
+void vgpu_origins_in_child(void);
 
 /* costs.c: learned GPU time of a launch, by function and grid. */
 struct vgpu_cost {
@@ -332,8 +275,6 @@ void vgpu_rm_creating(int card);
  * read back. */
 int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify);
 void vgpu_rm_forget(void);
-/* Transport of a driver that answers these calls itself (the simulated card). */
-void vgpu_rm_set_transport(int (*transport)(int fd, unsigned long req, void *arg));
 
 /* slices.c: keeps the slices at what the grant says. */
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);

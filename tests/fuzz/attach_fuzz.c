@@ -70,7 +70,15 @@ void vgpu_rm_forget(void)
 {
 }
 
-void vgpu_entry_in_child(void)
+void vgpu_real_in_child(void)
+{
+}
+
+void vgpu_captures_in_child(void)
+{
+}
+
+void vgpu_origins_in_child(void)
 {
 }
 
