@@ -10,7 +10,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "vgpu.h"
+#include "ask.h"
+#include "job.h"
+#include "util.h"
 
 /* No time to wait would mean for ever. */
 static void wait_until(int fd, int option, uint64_t until_ns)

@@ -27,16 +27,6 @@ static struct {
 	uint64_t live, charged;
 } managed[VGPU_MAX_CARDS];
 
-static int64_t outside(int card)
-{
-	return __atomic_load_n(&vgpu_state.grant->card[card].mem_outside, __ATOMIC_RELAXED);
-}
-
-uint64_t vgpu_mem_used(int card)
-{
-	return vgpu_mem_with(vgpu_mem_sum(&vgpu_state.cache, (unsigned)card), outside(card));
-}
-
 static int reserve(int card, uint64_t bytes)
 {
 	int r, cancel;
@@ -45,7 +35,7 @@ static int reserve(int card, uint64_t bytes)
 		return -ENOMEM;
 	cancel = vgpu_no_cancel();
 	r = vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
-			     vgpu_limit(card), outside(card));
+			     vgpu_limit(card), vgpu_mem_outside(card));
 	vgpu_cancel_as(cancel);
 	return r;
 }

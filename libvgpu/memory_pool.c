@@ -175,7 +175,6 @@ static void end_pool(struct pool *p)
 void vgpu_pools_in_child(void)
 {
 	pthread_mutex_init(&vgpu_pools_lock, NULL);
-	vgpu_graphs_in_child();
 }
 
 static uint64_t whole_steps(uint64_t bytes)

@@ -14,7 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "vgpu.h"
+#include "job.h"
+#include "log.h"
+#include "tell.h"
+#include "util.h"
 
 /* A program that tries again and again is told once in this time, and so often at
  * most; the next line says how many refusals had none. */
@@ -113,8 +116,7 @@ static unsigned others(int card, struct user top[NAMED], uint64_t *sum)
 static void add_use(struct line *l, int card)
 {
 	struct user top[NAMED] = {{0, 0}};
-	int64_t beside =
-		__atomic_load_n(&vgpu_state.grant->card[card].mem_outside, __ATOMIC_RELAXED);
+	int64_t beside = vgpu_mem_outside(card);
 	uint64_t sum;
 	unsigned n = others(card, top, &sum);
 

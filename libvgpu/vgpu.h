@@ -14,15 +14,20 @@
 #include <signal.h>
 #include <stdbool.h>
 
+#include "ask.h"
 #include "captures.h"
+#include "cards.h"
 #include "config.h"
 #include "cuda_abi.h"
 #include "dl.h"
+#include "env.h"
+#include "job.h"
 #include "log.h"
 #include "prototypes.h"
 #include "real.h"
 #include "region_ops.h"
 #include "table.h"
+#include "tell.h"
 #include "util.h"
 
 /* For dlsym to return NULL, where NULL leaves the answer to the C library. */
@@ -35,55 +40,11 @@ void *vgpu_own_dlmopen(long ns, const char *file, int mode);
 /* Which of them stands for the function that handle leads to; NULL: none. */
 void *vgpu_loader_hook(void *handle, const char *name, const char *version);
 
-/* state.c: this process's part of the grant and the cache. */
-struct vgpu_state {
-	const struct vgpu_grant *grant; /* NULL: no limits here */
-	struct vgpu_cache cache;
-	struct vgpu_slot *slot; /* NULL when there is no grant */
-	bool counted;           /* false: the slot is no part of the cache, nothing is given */
-	unsigned ncards;
-	bool from_env; /* grant made from environment variables, no gresd behind it */
-};
-extern struct vgpu_state vgpu_state;
-/* Finds and maps grant and cache, claims a slot. Once a process; afterwards vgpu_state is
- * read-only but for the slot. A forked child has none, and gets no memory, until it is
- * called again: many children never use CUDA. */
-/* Card of a CUDA device, of the current context, of an NVML handle, or of a
- * UUID; -1 when the grant does not have it. */
-int vgpu_card_of_device(CUdevice dev);
-/* A device that the job's grant does not name, as a job can see one where Slurm's
- * device cgroup is off: it is to get no context and no memory there. */
-bool vgpu_not_granted(CUdevice dev);
-int vgpu_card_asked(void);
-/* The card of the only device that CUDA shows; -1 when there are several, or not
- * known yet. Then no driver call is needed to tell which one is meant: where no
- * context is current, the call that this is asked for fails by itself. */
-extern int vgpu_only_card;
-static inline int vgpu_card_current(void)
-{
-	int only = __atomic_load_n(&vgpu_only_card, __ATOMIC_RELAXED);
-
-	return likely(only >= 0) ? only : vgpu_card_asked();
-}
-int vgpu_card_of_nvml(nvmlDevice_t device);
-uint64_t vgpu_limit(int card);
-/* Grant from the environment: as many cards as CUDA shows. */
-void vgpu_env_cards(void);
-static inline struct vgpu_slot_card *vgpu_my(int card)
-{
-	return &vgpu_state.slot->card[card];
-}
-
 /* context.c: a context is there that no hook saw being made; a forked child has none. */
 void vgpu_context_seen(int card);
 void vgpu_contexts_in_child(void);
 /* The context that memory which is taken now ends with; a green one's is the primary's. */
 uint64_t vgpu_context_owner(int card);
-
-/* config.c: a grant from HAMi-style environment variables. Returns false when
- * none is set; a value that cannot be understood is said on stderr and gives
- * the strictest limit, not none. */
-bool vgpu_grant_from_env(struct vgpu_grant *g);
 
 /* memory.c: the steps around an allocation. take announces the bytes and says
  * 0, or -ENOMEM when they do not fit; then the driver is asked; then done keeps
@@ -118,8 +79,6 @@ void vgpu_linear_ended(uint64_t owner);
 void vgpu_arrays_ended(uint64_t owner);
 void vgpu_modules_ended(uint64_t owner);
 void vgpu_graphs_settle(int card, CUdevice dev);
-/* All that counts for the job on a card: slots, and what gresd measured beside. */
-uint64_t vgpu_mem_used(int card);
 
 /* overhead.c: memory that no allocation call asks for. */
 /* Before a context of a card is made: its cost, 0 or -ENOMEM. */
@@ -302,11 +261,6 @@ bool vgpu_working(int card);
 bool vgpu_working_is(int card, CUstream stream);
 void vgpu_working_in_child(void);
 
-/* ask.c: asks gresd, a line in JSON with its newline. The answer, without its newline,
- * is in at most so many bytes with a NUL; false when gresd refuses or does not answer
- * in that time, at once where there is none. */
-bool vgpu_ask(const char *question, uint64_t within_ns, char *answer, size_t size);
-
 /* ended.c: before an allocation is refused: frees what processes of other PID
  * namespaces have held, if bytes may fit then. True when it is worth to try again. Takes
  * a millisecond or two where gresd answers that none has ended, and up to VGPU_GRACE_NS
@@ -319,8 +273,6 @@ void vgpu_ended_in_child(void);
 void vgpu_host_pid(void);
 
 /* watcher.c */
-/* So often it says in its slot that the process is there. */
-#define HEARTBEAT_NS 100000000u
 /* Starts the watcher thread of this process, once; does nothing without a grant. Where no
  * thread is to be had, the gate holds the process by its budget whatever gresd says. */
 void vgpu_watcher_start(void);
@@ -328,13 +280,5 @@ extern uint32_t vgpu_unwatched;
 /* By a launch of such a process: now and then what the watcher would do. */
 void vgpu_watcher_again(void);
 void vgpu_watcher_in_child(void);
-
-/* tell.c: to stderr, for the job's user. The settings are read from the environment
- * once, when the grant is. A refused allocation, of so many bytes or (0) of what no
- * call asked for; at most one line in 30 s. What this process has been given, if
- * the user wants to know. */
-void vgpu_tell_settings(void);
-void vgpu_tell_oom(int card, uint64_t bytes);
-void vgpu_tell_grant(void);
 
 #endif

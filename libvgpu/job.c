@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state.c - this process's grant, cache and slot, and which card is which.
- * Reads /run/vgpu/self first: inside a job's mount namespace it is the grant
+ * job.c - see job.h. Reads /run/vgpu/self first: inside a job's mount namespace it is the grant
  * that gresd wrote, and nothing in the environment can change it.
  */
 #ifdef VGPU_PRELOAD
@@ -16,27 +15,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "vgpu.h"
+#include "env.h"
+#include "job.h"
+#include "log.h"
 
 #define SELF_GRANT "/run/vgpu/self/grant"
 #define SELF_CACHE "/run/vgpu/self/cache"
-#define MAX_DEVICES 64
-#define UNKNOWN_CARD (-2)
 
 struct vgpu_state vgpu_state;
-int vgpu_only_card = -1;
-
-static pthread_once_t attach_once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t claim_lock = PTHREAD_MUTEX_INITIALIZER; /* of a forked child's claim */
-static struct vgpu_grant env_grant;
-static signed char card_of_device[MAX_DEVICES];
-/* The period of the slices that processes without gresd set for themselves. */
-#define ENV_PERIOD_US 20000u
-/* Taken for a context's cost until the card's own count is known: the largest
- * measured (527 MiB, H200, driver 580). */
-#define ENV_CONTEXT_BYTES (528ull << 20)
 
-/* ------------------------------------------------------------------ mapping */
 /* The process has a job, and its grant or cache cannot be used: it must not be taken for
  * one without limits, nor have a whole limit for itself. See refuse_all(). */
 static struct {
@@ -210,43 +198,12 @@ static void claim_slot(void)
 	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
 }
 
-/* Static weights: with no arbiter each process asks for its share of a fixed
- * period, which divides the card by weight among those that do the same. */
-static void env_schedule(void)
-{
-	for (unsigned i = 0; i < env_grant.ncards; i++) {
-		struct vgpu_grant_card *c = &env_grant.card[i];
-		bool limited = c->mode == VGPU_MODE_HARD && c->cores < 100;
-
-		c->gate = limited;
-		c->slice_us = c->mode == VGPU_MODE_OFF || c->cores >= 100
-				      ? 0
-				      : ENV_PERIOD_US * c->cores / 100;
-		c->weight_ppm = 1000000;
-		c->mem_overhead = ENV_CONTEXT_BYTES;
-	}
-}
-
-/* A forked child that has not asked for CUDA since; see vgpu_attach(). */
+/* A forked child that has not asked for CUDA since; see vgpu_job_claim(). */
 static bool unclaimed;
 static struct vgpu_slot child_slot;
 
-/* The parent's slot, memory, channel groups and locks are not ours. */
-static void in_child(void)
+void vgpu_job_in_child(void)
 {
-	vgpu_real_in_child();
-	vgpu_captures_in_child();
-	vgpu_origins_in_child();
-	vgpu_tables_in_child();
-	vgpu_overhead_in_child();
-	vgpu_contexts_in_child();
-	vgpu_watcher_in_child();
-	vgpu_rm_forget();
-	vgpu_gate_in_child();
-	vgpu_pools_in_child();
-	vgpu_shared_in_child();
-	vgpu_working_in_child();
-	vgpu_ended_in_child();
 	pthread_mutex_init(&claim_lock, NULL);
 	unclaimed = vgpu_state.grant && !trouble.what;
 	if (unclaimed) {
@@ -275,15 +232,14 @@ static void find(void)
 {
 	const char *grant = secure_getenv("VGPU_GRANT"), *cache = secure_getenv("VGPU_CACHE");
 
-	memset(card_of_device, UNKNOWN_CARD, sizeof card_of_device);
 	vgpu_state.grant = map_grant(SELF_GRANT);
 	if (vgpu_state.grant)
 		cache = SELF_CACHE;
 	else if (!trouble.what && grant && *grant)
 		vgpu_state.grant = map_grant(grant);
-	if (!trouble.what && !vgpu_state.grant && vgpu_grant_from_env(&env_grant)) {
-		env_schedule();
-		vgpu_state.grant = &env_grant;
+	if (!trouble.what && !vgpu_state.grant && vgpu_grant_from_env(&vgpu_env_grant)) {
+		vgpu_env_schedule(&vgpu_env_grant);
+		vgpu_state.grant = &vgpu_env_grant;
 		vgpu_state.from_env = true;
 		cache = secure_getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
 		if (!cache || !*cache || !map_cache(cache, true))
@@ -303,31 +259,14 @@ static void find(void)
 	vgpu_state.ncards = vgpu_state.grant->ncards;
 }
 
-/* CUDA_VISIBLE_DEVICES; NULL: not set. */
-static const char *visible;
-
-/* A copy: the program may change its environment while other threads run. */
-static void read_visible(void)
+bool vgpu_job_find(void)
 {
-	const char *value = getenv("CUDA_VISIBLE_DEVICES");
-
-	visible = value ? strdup(value) : NULL;
-}
-
-static void attach(void)
-{
-	vgpu_tell_settings();
-	vgpu_log_settings();
-	read_visible();
 	find();
-	pthread_atfork(NULL, NULL, in_child);
-	if (!trouble.what)
-		vgpu_tell_grant();
+	return !trouble.what;
 }
 
-void vgpu_attach(void)
+void vgpu_job_claim(void)
 {
-	pthread_once(&attach_once, attach);
 	pthread_mutex_lock(&claim_lock);
 	if (unclaimed)
 		claim_slot();
@@ -335,153 +274,14 @@ void vgpu_attach(void)
 	pthread_mutex_unlock(&claim_lock);
 }
 
-/* ------------------------------------------------------------ which card it is */
 uint64_t vgpu_limit(int card)
 {
 	return vgpu_state.grant->card[card].mem_limit;
 }
 
-static int card_of_uuid(const char *uuid)
+uint64_t vgpu_mem_used(int card)
 {
-	for (unsigned i = 0; i < vgpu_state.ncards; i++)
-		if (strncmp(vgpu_state.grant->card[i].uuid, uuid, VGPU_UUID_LEN) == 0)
-			return (int)i;
-	return -1;
-}
-
-static void format_uuid(const CUuuid *u, char out[VGPU_UUID_LEN])
-{
-	const unsigned char *b = (const unsigned char *)u->bytes;
-
-	snprintf(out, VGPU_UUID_LEN,
-		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
-		 b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
-		 b[14], b[15]);
-}
-
-/* What an environment's limit goes beyond, where it may. */
-static void learn_physical(struct vgpu_grant_card *c, CUdevice dev)
-{
-	size_t total = 0;
-
-	if (c->mem_physical != VGPU_MEM_OF_CARD)
-		return;
-	if (!vgpu_real.cuDeviceTotalMem_v2 ||
-	    vgpu_real.cuDeviceTotalMem_v2(&total, dev) != CUDA_SUCCESS)
-		total = 0;
-	c->mem_physical = c->mem_limit > total ? total : 0;
-}
-
-int vgpu_card_of_device(CUdevice dev)
-{
-	char text[VGPU_UUID_LEN];
-	CUuuid uuid;
-	CUresult r = -1;
-	int card, n;
-
-	if (!vgpu_state.grant || dev < 0 || dev >= MAX_DEVICES)
-		return -1;
-	card = __atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED);
-	if (card != UNKNOWN_CARD)
-		return card;
-	if (vgpu_real.cuDeviceGetUuid_v2)
-		r = vgpu_real.cuDeviceGetUuid_v2(&uuid, dev);
-	if (r != CUDA_SUCCESS && vgpu_real.cuDeviceGetUuid)
-		r = vgpu_real.cuDeviceGetUuid(&uuid, dev);
-	if (r != CUDA_SUCCESS)
-		return -1;
-	format_uuid(&uuid, text);
-	if (vgpu_state.from_env) {
-		/* Limits by CUDA ordinal: note the UUID, so that NVML agrees. */
-		card = dev < VGPU_MAX_CARDS ? dev : -1;
-		if (card >= 0) {
-			memcpy(env_grant.card[card].uuid, text, sizeof text);
-			learn_physical(&env_grant.card[card], dev);
-		}
-	} else {
-		card = card_of_uuid(text);
-	}
-	__atomic_store_n(&card_of_device[dev], (signed char)card, __ATOMIC_RELAXED);
-	if (vgpu_real.cuDeviceGetCount && vgpu_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && n == 1)
-		__atomic_store_n(&vgpu_only_card, card, __ATOMIC_RELEASE);
-	return card;
-}
-
-bool vgpu_not_granted(CUdevice dev)
-{
-	static bool said;
-
-	if (!vgpu_state.grant || vgpu_state.from_env || dev < 0 || dev >= MAX_DEVICES ||
-	    vgpu_card_of_device(dev) >= 0)
-		return false;
-	/* Only where its UUID was told: an error here is the driver's to report. */
-	if (__atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED) == UNKNOWN_CARD)
-		return false;
-	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-		vgpu_warn("vgpu: CUDA device %d: not one of the cards that this job was "
-			  "granted: see CUDA_VISIBLE_DEVICES",
-			  dev);
-	return true;
-}
-
-void vgpu_env_cards(void)
-{
-	int n = 0;
-
-	if (vgpu_real.cuDeviceGetCount && vgpu_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && n > 0 &&
-	    n < VGPU_MAX_CARDS)
-		vgpu_state.ncards = env_grant.ncards = (uint32_t)n;
-	for (int i = 0; i < n && i < VGPU_MAX_CARDS; i++)
-		vgpu_card_of_device(i);
-}
-
-int vgpu_card_asked(void)
-{
-	CUdevice dev;
-
-	if (!vgpu_state.grant || !vgpu_real.cuCtxGetDevice ||
-	    vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
-		return -1;
-	return vgpu_card_of_device(dev);
-}
-
-/* Limits by CUDA ordinal in a program that only asks NVML, such as nvidia-smi: what
- * CUDA would number the device, by CUDA_VISIBLE_DEVICES. (CUDA may put a faster
- * card first; cards that are alike keep NVML's order.) */
-static int ordinal_of(const char *uuid, unsigned index)
-{
-	int ordinal = 0;
-
-	if (!visible)
-		return (int)index;
-	for (const char *p = visible; *p; ordinal++) {
-		size_t n = strcspn(p, ",");
-		char *end;
-		unsigned long number = strtoul(p, &end, 10);
-
-		if ((end > p && end == p + n && number == index) ||
-		    (n > 4 && strncmp(p, "GPU-", 4) == 0 && strncmp(p, uuid, n) == 0))
-			return ordinal;
-		p += n + (p[n] == ',');
-	}
-	return -1;
-}
-
-int vgpu_card_of_nvml(nvmlDevice_t device)
-{
-	unsigned index;
-	char uuid[96];
-
-	if (!vgpu_state.grant || !vgpu_real.nvmlDeviceGetUUID ||
-	    vgpu_real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
-		return -1;
-	if (vgpu_state.from_env && !vgpu_state.grant->card[0].uuid[0] &&
-	    vgpu_real.nvmlDeviceGetIndex &&
-	    vgpu_real.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS) {
-		int card = ordinal_of(uuid, index);
-
-		return card < (int)vgpu_state.ncards ? card : -1;
-	}
-	return card_of_uuid(uuid);
+	return vgpu_mem_with(vgpu_mem_sum(&vgpu_state.cache, (unsigned)card),
+			     vgpu_mem_outside(card));
 }
 #endif
