@@ -5,7 +5,8 @@
  * every estimate is corrected by measurement anyway.
  */
 #ifdef VGPU_PRELOAD
-#include "vgpu.h"
+#include "costs.h"
+#include "util.h"
 
 #define ENTRIES 4096u
 #define PROBES 8u

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.c - see limiter.h. Events in the streams of the program, and contexts, whose they are. */
+/* event.c - see gate.h. Events in the streams of the program. */
 #ifdef VGPU_PRELOAD
-#include <string.h>
 #include <time.h>
 
-#include "limiter.h"
+#include "gate.h"
 
 /* A quarter of the entries that the simulated card's streams take, as a driver's are said to:
  * the program's own events and copies, which nobody counts, are among them. */
@@ -38,8 +37,7 @@ static CUevent event(CUevent *slot)
 	return *slot;
 }
 
-/* Lets others have the lock. */
-static void nap(struct gate *g)
+void vgpu_gate_nap(struct gate *g)
 {
 	pthread_mutex_unlock(&g->lock);
 	nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
@@ -71,7 +69,7 @@ bool vgpu_event_record(struct lane *l, CUevent *slot)
 	/* It may begin in this stream. */
 	for (unsigned i = 0; i < NAPS && __atomic_load_n(&vgpu_captures_begin, __ATOMIC_SEQ_CST);
 	     i++)
-		nap(g);
+		vgpu_gate_nap(g);
 	ok = !captured(stream);
 	if (ok) {
 		l->recording = true;
@@ -135,68 +133,12 @@ bool vgpu_event_between(double *ns, CUevent from, CUevent to)
 void vgpu_event_wait(struct gate *g, const struct lane *l)
 {
 	for (unsigned i = 0; l->busy && i < NAPS; i++)
-		nap(g);
+		vgpu_gate_nap(g);
 }
 
 void vgpu_event_recorded(struct gate *g, const struct lane *l)
 {
 	for (unsigned i = 0; l->recording && i < NAPS; i++)
-		nap(g);
-}
-
-struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream)
-{
-	struct lane *l = vgpu_lane_of(g, ctx, stream);
-
-	while (l && l->busy) {
-		nap(g);
-		l = vgpu_events_barred() ? NULL : vgpu_lane_of(g, ctx, stream);
-	}
-	return l;
-}
-
-struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx)
-{
-	for (int i = 0; ctx && i < CONTEXTS; i++)
-		if (g->context[i].ctx == ctx)
-			return &g->context[i];
-	return NULL;
-}
-
-void vgpu_context_ends(struct gate *g, CUcontext ctx)
-{
-	struct gate_context *c = vgpu_context_find(g, ctx);
-
-	if (!c)
-		return;
-	if (!vgpu_events_barred()) {
-		for (unsigned i = 0; i < g->lanes; i++)
-			if (g->lane[i].context == c)
-				vgpu_batch_end(&g->lane[i]);
-		vgpu_batch_reap(g, vgpu_now());
-	}
-	c->ends++;
-	g->last = NULL; /* launches look for their context */
-}
-
-void vgpu_context_ended(struct gate *g, CUcontext ctx, bool gone)
-{
-	struct gate_context *c = vgpu_context_find(g, ctx);
-
-	if (!c)
-		return;
-	c->ends -= c->ends != 0;
-	if (!gone)
-		return;
-	for (unsigned i = 0; i < g->lanes; i++) {
-		struct lane *l = &g->lane[i];
-
-		if (l->context != c)
-			continue;
-		vgpu_lane_drop(g, l);
-		memset(l, 0, sizeof *l); /* its events went with the context */
-	}
-	g->last = NULL;
-	memset(c, 0, sizeof *c);
+		vgpu_gate_nap(g);
 }
 #endif

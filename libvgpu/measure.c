@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* measure.c - see limiter.h. Which launches are measured: in a batch, alone, or not at all. */
+/* measure.c - see gate.h. Which launches are measured: in a batch, alone, or not at all. */
 #ifdef VGPU_PRELOAD
-#include "limiter.h"
+#include "gate.h"
 
 /* Events are most of what a gated launch costs the host, where kernels are short. A job in
  * so much credit has them measured now and then, at least once in so many batches: which

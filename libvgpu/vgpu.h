@@ -17,7 +17,9 @@
 #include "ask.h"
 #include "captures.h"
 #include "cards.h"
+#include "compute.h"
 #include "config.h"
+#include "costs.h"
 #include "cuda_abi.h"
 #include "dl.h"
 #include "env.h"
@@ -29,6 +31,8 @@
 #include "table.h"
 #include "tell.h"
 #include "util.h"
+#include "waits.h"
+#include "working.h"
 
 /* For dlsym to return NULL, where NULL leaves the answer to the C library. */
 #define VGPU_NOTHING ((void *)-1)
@@ -40,11 +44,16 @@ void *vgpu_own_dlmopen(long ns, const char *file, int mode);
 /* Which of them stands for the function that handle leads to; NULL: none. */
 void *vgpu_loader_hook(void *handle, const char *name, const char *version);
 
+/* launch.c: CUDA_LAUNCH_BLOCKING is set: every launch waits for its work. */
+extern bool vgpu_launches_wait;
+
 /* context.c: a context is there that no hook saw being made; a forked child has none. */
 void vgpu_context_seen(int card);
 void vgpu_contexts_in_child(void);
 /* The context that memory which is taken now ends with; a green one's is the primary's. */
 uint64_t vgpu_context_owner(int card);
+/* boundary.c: the same of captures. */
+void vgpu_origins_in_child(void);
 
 /* memory.c: the steps around an allocation. take announces the bytes and says
  * 0, or -ENOMEM when they do not fit; then the driver is asked; then done keeps
@@ -135,96 +144,6 @@ void vgpu_graph_forget(CUgraphExec graph);
 /* After a fork, in the child: unlocked, and nothing is its. */
 void vgpu_graphs_in_child(void);
 
-/* limiter.c: the GPU-time budget. */
-struct vgpu_launch {
-	int card;   /* -1: not gated */
-	bool waits; /* the driver may return when the work is done */
-	bool refused;
-	CUstream stream;
-	uint64_t key; /* function and grid, or graph */
-	struct vgpu_stream_batch *batch;
-	struct lane *lane;
-	uint64_t est_ns;
-};
-/* CUDA_LAUNCH_BLOCKING is set: every launch waits for its work. */
-extern bool vgpu_launches_wait;
-/* One flag for the whole process: some card of this job is gated now. */
-extern uint32_t vgpu_gate_any;
-/* Sets all of l but waits, which the caller says. */
-void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns);
-void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
-/* Ends the open batch of a stream (CU_STREAM_LEGACY for the default one), or
- * of all streams when stream is NULL: work after it is another batch. other: what comes next
- * in the stream takes its time, but is no work of the card's. */
-void vgpu_gate_boundary(CUstream stream, bool other);
-/* Smaller copies and fills are not worth a look. */
-#define SMALL_BYTES (64u << 10)
-/* Returns when no thread of ours is at event calls any more that began before
- * vgpu_captures was raised. */
-void vgpu_gate_capture(void);
-/* A stream is about to go: its batches end. */
-void vgpu_gate_drop_stream(CUstream stream);
-/* A context may end in a call of the driver that follows: no event of it is touched until
- * vgpu_gate_ended(), which forgets it if it is gone. */
-void vgpu_gate_ends(CUcontext ctx);
-void vgpu_gate_ended(CUcontext ctx, bool gone);
-/* The host has waited for work, since the time began: what took long is charged at once, for the
- * process may end now, and what took longer than it was taken for puts estimates in doubt. */
-void vgpu_gate_waited(int card, uint64_t began);
-/* Watcher's turn: closes idle batches, reaps completed ones. Returns true
- * while any is open or in flight. */
-bool vgpu_gate_tick(void);
-/* Takes over card's schedule from the grant. */
-void vgpu_gate_schedule(int card, const struct vgpu_schedule *s);
-/* After a fork, in the child: empty and unlocked. */
-void vgpu_gate_in_child(void);
-/* boundary.c: after a fork, in the child: none. */
-void vgpu_origins_in_child(void);
-
-/* costs.c: learned GPU time of a launch, by function and grid. */
-struct vgpu_cost {
-	uint64_t key;
-	uint32_t est_ns;
-	uint32_t samples;  /* 0: not learned */
-	float doubt;       /* standard deviation of the estimate, as a part of it */
-	uint32_t alone;    /* so many launches of it were measured alone since it became longer */
-	uint32_t rejected; /* samples in a row that looked interrupted */
-	float longer;      /* the least of them, in times of the estimate */
-	/* One launch that is longer than a slice, beside others: it costs at most what the
-	 * shortest of the last has taken, and at least the part that is surely its own of
-	 * the longest. 0: not known. */
-	float most_ns, least_ns;
-	/* Launches before the first that was measured, and what they were charged. */
-	uint32_t unseen;
-	uint64_t unseen_ns;
-};
-/* Launches of one function among others. */
-struct vgpu_cost_part {
-	struct vgpu_cost *cost;
-	uint32_t launches;
-};
-/* Entry for the key; never NULL. Where the table is full another key's is taken for it. */
-struct vgpu_cost *vgpu_cost_of(uint64_t key);
-/* What is known of a key is no longer true. */
-void vgpu_cost_forget(uint64_t key);
-/* What the parts are taken for now, and rest_ns for the others, in nanoseconds. */
-double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double rest_ns);
-/* Learns from launches that ran one after another: together they took the card at
- * least and at most so many nanoseconds. rest_ns: what is not among the parts. */
-void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,
-		      double most);
-/* What launches of a function were charged too little before it was known, in nanoseconds;
- * asked once. 0: nothing, or it is not known yet. */
-double vgpu_costs_owed(struct vgpu_cost *c);
-/* A launch that was measured alone took at least and at most so many nanoseconds. */
-void vgpu_costs_alone(struct vgpu_cost *c, double least, double most);
-/* All of the estimates are wrong by this factor, and unsure. */
-void vgpu_costs_scale(const struct vgpu_cost_part *parts, unsigned n, double by);
-/* What one launch that took so many nanoseconds is taken to have cost: around part of it,
- * where other launches of the function do not say better. least_part of it is surely its
- * own; 0: that is not known. */
-double vgpu_costs_long(struct vgpu_cost *c, double took, double part, double least_part);
-
 /* rm.c: channel groups of this process, learned from ioctl. */
 /* Says which card the channel groups that this thread makes belong to; -1 ends. */
 void vgpu_rm_creating(int card);
@@ -238,29 +157,6 @@ void vgpu_rm_forget(void);
 /* slices.c: keeps the slices at what the grant says. */
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);
 
-/* launch.c: the host has waited for all work of a stream (NULL: of the context), or
- * for some of it. Counts when the card then has nothing more to do for it: the job
- * gives up the rest of its slice at each such wait. began: by vgpu_wait_begins(). */
-#define VGPU_SOME_WORK ((CUstream)(uintptr_t)-1)
-static inline uint64_t vgpu_wait_begins(void)
-{
-	return __atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED) ? vgpu_now() : 0;
-}
-void vgpu_waited(CUstream stream, uint64_t began);
-
-/* working.c: the stream of a launch; a stream or context that is about to go (both
- * NULL: all); a capture begins (counts vgpu_captures); the watcher's look; a forked
- * child. */
-void vgpu_working_note(int card, CUstream stream);
-void vgpu_working_forget(CUstream stream, CUcontext ctx);
-void vgpu_working_capture(void);
-void vgpu_working_tick(uint64_t now);
-/* Whether the stream of the last launch still works; false when that is not known. */
-bool vgpu_working(int card);
-/* Whether that is the stream. */
-bool vgpu_working_is(int card, CUstream stream);
-void vgpu_working_in_child(void);
-
 /* ended.c: before an allocation is refused: frees what processes of other PID
  * namespaces have held, if bytes may fit then. True when it is worth to try again. Takes
  * a millisecond or two where gresd answers that none has ended, and up to VGPU_GRACE_NS
@@ -273,12 +169,9 @@ void vgpu_ended_in_child(void);
 void vgpu_host_pid(void);
 
 /* watcher.c */
-/* Starts the watcher thread of this process, once; does nothing without a grant. Where no
- * thread is to be had, the gate holds the process by its budget whatever gresd says. */
+/* Starts the watcher thread of this process, once; does nothing without a grant, and sets vgpu_unwatched
+ * where no thread is to be had. */
 void vgpu_watcher_start(void);
-extern uint32_t vgpu_unwatched;
-/* By a launch of such a process: now and then what the watcher would do. */
-void vgpu_watcher_again(void);
 void vgpu_watcher_in_child(void);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wait.c - see limiter.h. When a launch may go: by budget, by turn, by window. */
+/* wait.c - see gate.h. When a launch may go: by budget, by turn, by window. */
 #ifdef VGPU_PRELOAD
 #define _GNU_SOURCE
 #include <time.h>
 
-#include "limiter.h"
+#include "gate.h"
 
 /* Up to this length a second kernel is let in behind the running one. */
 #define PAIR_NS 5000000u
@@ -50,71 +50,11 @@ uint64_t vgpu_quantum(const struct gate *g)
 	return g->schedule.others && slice > QUANTUM_NS ? slice : QUANTUM_NS;
 }
 
-/* Killed, or stopped for some heartbeats, or of another boot: nobody says that what it had in
- * flight has ended. */
-static bool gone(const struct vgpu_slot *s, uint64_t now)
-{
-	uint64_t beat = __atomic_load_n(&s->heartbeat_ns, __ATOMIC_RELAXED);
-
-	return __atomic_load_n(&s->died_ns, __ATOMIC_RELAXED) || now > beat + 3 * HEARTBEAT_NS ||
-	       beat > now + 3 * HEARTBEAT_NS;
-}
-
-/* Estimated work of the other processes of the job; *procs: how many have some. */
-static uint64_t inflight_beside(const struct gate *g, uint64_t now, uint32_t *procs)
-{
-	const struct vgpu_cache *c = &vgpu_state.cache;
-	uint32_t high = vgpu_slots_in_use(c); /* bounded: any process of the job can write it */
-	uint64_t sum = 0, one;
-
-	*procs = 0;
-	for (uint32_t i = 0; i < high; i++) {
-		if (&c->slots[i] == vgpu_state.slot ||
-		    !__atomic_load_n(&c->slots[i].owner, __ATOMIC_RELAXED))
-			continue;
-		one = __atomic_load_n(&c->slots[i].card[g->card].inflight_ns, __ATOMIC_RELAXED);
-		if (!one || gone(&c->slots[i], now))
-			continue;
-		*procs += 1;
-		sum += one;
-	}
-	return sum;
-}
-
 static uint64_t job_inflight(const struct gate *g, uint64_t now)
 {
 	uint32_t procs;
 
-	return g->inflight_ns + inflight_beside(g, now, &procs);
-}
-
-/* Contexts of this process with work, but one: the card divides itself between them too. */
-static uint32_t more_contexts(const struct gate *g)
-{
-	uint32_t n = 0;
-	bool some[CONTEXTS] = {false};
-
-	for (unsigned i = 0; i < g->lanes; i++) {
-		const struct lane *l = &g->lane[i];
-
-		if (!l->closed && !l->open)
-			continue;
-		n += !some[l->context - g->context];
-		some[l->context - g->context] = true;
-	}
-	return n ? n - 1 : 0;
-}
-
-void vgpu_gate_beside(struct gate *g, uint64_t now)
-{
-	uint64_t past = now > g->divided_at_ns ? now - g->divided_at_ns : 0;
-	uint32_t before = g->beside;
-
-	inflight_beside(g, now, &g->procs);
-	g->beside = g->procs + more_contexts(g);
-	/* Between two looks there were as many as at the one for half of the time. */
-	g->divided_ns += past / 2 / (1 + before) + past / 2 / (1 + g->beside);
-	g->divided_at_ns = now;
+	return g->inflight_ns + vgpu_inflight_beside(g, now, &procs);
 }
 
 static struct vgpu_turn_state *turn_state(const struct gate *g)
@@ -138,7 +78,7 @@ static uint64_t surely_inflight(const struct gate *g, uint64_t now)
 static uint64_t turn_until(const struct gate *g, uint64_t now)
 {
 	uint32_t procs;
-	uint64_t most = g->inflight_ns + inflight_beside(g, now, &procs);
+	uint64_t most = g->inflight_ns + vgpu_inflight_beside(g, now, &procs);
 
 	return vgpu_turn_until(turn_state(g), now, most, procs ? 0 : surely_inflight(g, now));
 }

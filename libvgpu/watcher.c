@@ -23,7 +23,6 @@
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t started_in; /* pid of the process that has a watcher */
-uint32_t vgpu_unwatched;
 
 /* What the watcher and NVML need beside thread-local variables; the most that is tried. */
 #define STACK (256u << 10)
@@ -85,11 +84,24 @@ static void *watch(void *unused)
 	return NULL;
 }
 
+/* Now and then what the watcher would do, and a try to start one. */
+static void again(void)
+{
+	static uint64_t next_ns;
+	uint64_t now = vgpu_now(), due = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
+
+	if (now < due || !__atomic_compare_exchange_n(&next_ns, &due, now + HEARTBEAT_NS, false,
+						      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return;
+	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+	vgpu_watcher_start();
+}
+
 static void set_unwatched(bool on)
 {
 	uint32_t *flags = &vgpu_state.slot->flags;
 
-	__atomic_store_n(&vgpu_unwatched, on, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&vgpu_unwatched, on ? again : NULL, __ATOMIC_SEQ_CST);
 	if (on)
 		__atomic_or_fetch(flags, VGPU_SLOT_UNWATCHED, __ATOMIC_RELAXED);
 	else
@@ -153,21 +165,9 @@ void vgpu_watcher_start(void)
 			  strerror(r));
 }
 
-void vgpu_watcher_again(void)
-{
-	static uint64_t next_ns;
-	uint64_t now = vgpu_now(), due = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
-
-	if (now < due || !__atomic_compare_exchange_n(&next_ns, &due, now + HEARTBEAT_NS, false,
-						      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return;
-	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);
-	vgpu_watcher_start();
-}
-
 void vgpu_watcher_in_child(void)
 {
 	pthread_mutex_init(&start_lock, NULL); /* whoever held it is not here */
-	__atomic_store_n(&vgpu_unwatched, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&vgpu_unwatched, NULL, __ATOMIC_RELAXED);
 }
 #endif

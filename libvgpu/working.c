@@ -6,7 +6,9 @@
  * whether it is done, and counts another launch while it is not.
  */
 #ifdef VGPU_PRELOAD
-#include "vgpu.h"
+#include "working.h"
+#include "captures.h"
+#include "job.h"
 
 /* Well below the time for which gresd believes a launch. */
 #define ASK_NS 50000000u

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * limiter.h - the state of the budget gate, shared by limiter.c (enter and leave),
- * wait.c (when may a launch go), measure.c (is it measured) and batch.c (what did it cost).
+ * gate.h - the state of the budget gate. Each file uses those before it: event.c, own_time.c,
+ * beside.c, lane.c, measure.c, charge.c (what is a batch charged), reap.c (what has
+ * completed), batch.c, wait.c (when may a launch go), gate.c (enter and leave), ends.c.
  *
  * A lane is one stream of one context. Its launches form batches: an event
  * before, an event after. The end of a batch that is still running is the
@@ -11,11 +12,14 @@
  * other event calls do not block and are made with the lock held; a profiler's callback that
  * comes from one finds vgpu_inside.
  */
-#ifndef VGPU_LIMITER_H
-#define VGPU_LIMITER_H
+#ifndef VGPU_GATE_H
+#define VGPU_GATE_H
 
+#include "captures.h"
+#include "compute.h"
+#include "costs.h"
 #include "cover.h"
-#include "vgpu.h"
+#include "job.h"
 
 #define LANES 32
 #define RING 16
@@ -164,17 +168,30 @@ static inline bool vgpu_host_bound(const struct gate *g)
 	return g->waited > 0.5f;
 }
 
-/* charge.c; both with gate.lock held.
+static inline bool vgpu_several_lanes(const struct gate *g)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < g->lanes; i++)
+		n += g->lane[i].closed != 0 || g->lane[i].open;
+	return n > 1;
+}
+
+/* own_time.c; both with gate.lock held.
  * The job's own time up to now, in nanoseconds: wall time, multiplied by its weight
  * while other jobs had work on the card. */
 uint64_t vgpu_gate_own(const struct gate *g, uint64_t now);
 /* s holds from now on. */
 void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now);
 
-/* wait.c; all with gate.lock held. */
+/* beside.c; both with gate.lock held. */
+/* Estimated work of the other processes of the job; *procs: how many have some. */
+uint64_t vgpu_inflight_beside(const struct gate *g, uint64_t now, uint32_t *procs);
 /* Looks how many other processes of the job, and other contexts of this one, have work on the
  * card: at least at each tick, for the time since the last look is divided by their number. */
 void vgpu_gate_beside(struct gate *g, uint64_t now);
+
+/* wait.c; all with gate.lock held. */
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
@@ -214,14 +231,13 @@ extern __thread bool vgpu_inside __attribute__((tls_model("initial-exec")));
 /* Makes the event if need be. Releases the lock meanwhile, and the lane is busy. Not in a stream
  * that is captured, nor in one that waits for such a stream. */
 bool vgpu_event_record(struct lane *l, CUevent *slot);
+/* Lets others have the lock for a moment. */
+void vgpu_gate_nap(struct gate *g);
 /* Waits until no event of the lane is being recorded, but not for ever: the stream may be full
  * of work that waits for what the caller does next. */
 void vgpu_event_wait(struct gate *g, const struct lane *l);
 /* The same until none is on its way to the driver. */
 void vgpu_event_recorded(struct gate *g, const struct lane *l);
-/* The lane of the next launch. While another thread records in it, this launch waits too, as it
- * would for the full stream. NULL: there is none, or a capture has begun. */
-struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream);
 /* Harmless to captures that are not known. */
 CUresult vgpu_event_query(CUevent e);
 /* The stream may be full, so that a record would wait. */
@@ -232,11 +248,14 @@ bool vgpu_event_between(double *ns, CUevent from, CUevent to);
 bool vgpu_event_enter(const struct lane *l, bool *pushed);
 void vgpu_event_leave(bool pushed);
 
+/* lane.c; all with gate.lock held. */
 /* The one of a context, or NULL. */
 struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx);
-/* Before and after a call that may end the context; gone: it has. */
-void vgpu_context_ends(struct gate *g, CUcontext ctx);
-void vgpu_context_ended(struct gate *g, CUcontext ctx, bool gone);
+/* The lane of a stream in the current context, or NULL when none is free. */
+struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
+/* The lane of the next launch. While another thread records in it, this launch waits too, as it
+ * would for the full stream. NULL: there is none, or a capture has begun. */
+struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream);
 
 /* measure.c; all with gate.lock held. */
 /* So may a launch join a trusted batch. */
@@ -252,9 +271,14 @@ bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct
 bool vgpu_measure_unproven(const struct gate *g, const struct vgpu_cost *cost, uint64_t est_ns,
 			   int64_t balance_ns);
 
+/* reap.c; both with gate.lock held. */
+/* Takes completed batches off, charges them, learns. */
+void vgpu_batch_reap(struct gate *g, uint64_t now);
+/* Empties a lane. What is left of it is charged by its estimates, and at least the time since
+ * it was launched: no event will tell. */
+void vgpu_lane_drop(struct gate *g, struct lane *l);
+
 /* batch.c; all with gate.lock held. */
-/* The lane of a stream in the current context, or NULL when none is free. */
-struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
 /* The batch that takes the next launch, opened if need be. samples: what is
  * known of the launch's cost, est_ns. */
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
@@ -270,12 +294,21 @@ void vgpu_batch_prove(const struct gate *g, struct lane *l);
 void vgpu_batch_end(struct lane *l);
 /* Records the end of the open batch behind its last launch; of a lane with marks. */
 void vgpu_batch_mark(struct lane *l);
-/* Takes completed batches off, charges them, learns. */
-void vgpu_batch_reap(struct gate *g, uint64_t now);
-/* Empties a lane. What is left of it is charged by its estimates, and at least the time since
- * it was launched: no event will tell. */
-void vgpu_lane_drop(struct gate *g, struct lane *l);
-/* The stream of a lane ends: nothing comes any more, and what has come is measured. */
-void vgpu_lane_end(struct gate *g, struct lane *l);
+
+/* gate.c. */
+extern struct gate vgpu_gates[VGPU_MAX_CARDS];
+
+/* What a callback of the driver's calls meanwhile is no part of what this thread does here. */
+static inline void vgpu_gate_hold(struct gate *g)
+{
+	pthread_mutex_lock(&g->lock);
+	vgpu_inside = true;
+}
+
+static inline void vgpu_gate_release(struct gate *g)
+{
+	vgpu_inside = false;
+	pthread_mutex_unlock(&g->lock);
+}
 
 #endif

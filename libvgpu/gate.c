@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * limiter.c - the gate of the hard cap: a launch goes when the job's budget of
+ * gate.c - the gate of the hard cap: a launch goes when the job's budget of
  * GPU time is above zero and little work is in flight. The budget is refilled
  * at cores/100 of wall time and charged with measured time (batch.c); it may go
  * into debt, so a kernel longer than the budget runs and is then paid for.
@@ -10,9 +10,8 @@
  */
 #ifdef VGPU_PRELOAD
 #define _GNU_SOURCE
-#include <string.h>
-
-#include "limiter.h"
+#include "gate.h"
+#include "cards.h"
 
 /* A batch without launches for this long is closed by the watcher. */
 #define IDLE_CLOSE_NS 300000u
@@ -26,12 +25,6 @@
 #define QUICK_MAX 128
 #define QUICK_UNSURE 4
 
-/* Work that was launched so long ago is charged as soon as the host has waited for it: to ask
- * for it takes a hundredth of that. */
-#define LASTED_NS 500000u
-/* A host may wake so late. */
-#define SURPRISE_NS 100000u
-
 #define LOCK_TRIES 100 /* some 5 us */
 #ifdef __x86_64__
 #define PAUSE() __builtin_ia32_pause()
@@ -40,8 +33,9 @@
 #endif
 
 uint32_t vgpu_gate_any;
+void (*vgpu_unwatched)(void);
 
-static struct gate gates[VGPU_MAX_CARDS] = {
+struct gate vgpu_gates[VGPU_MAX_CARDS] = {
 	[0 ... VGPU_MAX_CARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 
@@ -55,7 +49,7 @@ static bool unwatched(int card)
 void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 {
 	struct vgpu_schedule followed = *told, *s = &followed;
-	struct gate *g = &gates[card];
+	struct gate *g = &vgpu_gates[card];
 	uint32_t any = 0;
 
 	if (unlikely(unwatched(card)))
@@ -66,23 +60,10 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 	__atomic_store_n(&g->on, s->gate != 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&g->lock);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
-		any |= __atomic_load_n(&gates[i].on, __ATOMIC_RELAXED);
+		any |= __atomic_load_n(&vgpu_gates[i].on, __ATOMIC_RELAXED);
 	__atomic_store_n(&vgpu_gate_any, any, __ATOMIC_RELAXED);
 	if (any)
 		__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_GATED, __ATOMIC_RELAXED);
-}
-
-/* What a callback of the driver's calls meanwhile is no part of that. */
-static void hold(struct gate *g)
-{
-	pthread_mutex_lock(&g->lock);
-	vgpu_inside = true;
-}
-
-static void release(struct gate *g)
-{
-	vgpu_inside = false;
-	pthread_mutex_unlock(&g->lock);
 }
 
 static void add_func(struct vgpu_stream_batch *b, struct vgpu_cost *cost, uint64_t est_ns)
@@ -175,6 +156,46 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 	__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_RELEASE);
 }
 
+/* False: the launch is none for the gate. *ctx: NULL where the stream says it. *events: whether
+ * event calls are allowed. */
+static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx, bool *events)
+{
+	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+	void (*again)(void);
+
+	l->card = vgpu_inside ? -1 : vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
+	l->refused = vgpu_inside; /* a callback of the driver's: the gate may be this thread's */
+	if (l->card < 0 || !__atomic_load_n(&vgpu_gates[l->card].on, __ATOMIC_RELAXED) ||
+	    (!of_one_context(stream) && !current(ctx)))
+		return false;
+	again = __atomic_load_n(&vgpu_unwatched, __ATOMIC_RELAXED);
+	if (unlikely(again != NULL))
+		again();
+	if (likely(__atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) <= 0))
+		return true;
+	/* A capture is never touched: no gate, no charge, no event. */
+	if (!vgpu_real.cuStreamIsCapturing ||
+	    vgpu_real.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS ||
+	    capturing != CU_STREAM_CAPTURE_STATUS_NONE)
+		return false;
+	*events = !vgpu_events_barred();
+	return true;
+}
+
+/* The estimate is the charge, until more is known. */
+static void charge_unmeasured(struct gate *g, const struct vgpu_launch *l, struct vgpu_cost *cost,
+			      uint32_t samples)
+{
+	if (!samples) {
+		cost->unseen++;
+		cost->unseen_ns += l->est_ns;
+	}
+	g->charged_ns += l->est_ns;
+	__atomic_add_fetch(&vgpu_state.cache.header->budget[l->card].charged_ns, l->est_ns,
+			   __ATOMIC_RELAXED);
+	__atomic_add_fetch(&vgpu_my(l->card)->gpu_ns, l->est_ns, __ATOMIC_RELAXED);
+}
+
 void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns)
 {
 	struct vgpu_budget *budget;
@@ -184,29 +205,13 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	bool events = true;
 	uint64_t since = 0, now;
 	uint32_t samples;
-	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 
-	l->card = vgpu_inside ? -1 : vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
-	l->refused = vgpu_inside; /* a callback of the driver's: the gate may be this thread's */
 	l->batch = NULL;
-	if (l->card < 0 || !__atomic_load_n(&gates[l->card].on, __ATOMIC_RELAXED) ||
-	    (!of_one_context(stream) && !current(&ctx))) {
+	if (!gated(l, stream, &ctx, &events)) {
 		l->card = -1;
 		return;
 	}
-	if (unlikely(__atomic_load_n(&vgpu_unwatched, __ATOMIC_RELAXED)))
-		vgpu_watcher_again();
-	if (unlikely(__atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) > 0)) {
-		/* A capture is never touched: no gate, no charge, no event. */
-		if (!vgpu_real.cuStreamIsCapturing ||
-		    vgpu_real.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS ||
-		    capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
-			l->card = -1;
-			return;
-		}
-		events = !vgpu_events_barred();
-	}
-	g = &gates[l->card];
+	g = &vgpu_gates[l->card];
 	cost = vgpu_cost_of(key);
 	l->key = key;
 	samples = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE);
@@ -220,7 +225,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	if (!l->batch) {
 		vgpu_inside = true;
 		if (!ctx && !current(&ctx)) {
-			release(g);
+			vgpu_gate_release(g);
 			l->card = -1;
 			return;
 		}
@@ -240,14 +245,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	if (l->batch) {
 		join_batch(g, l, cost);
 	} else {
-		/* Not measured: the estimate is the charge, until more is known. */
-		if (!samples) {
-			cost->unseen++;
-			cost->unseen_ns += l->est_ns;
-		}
-		g->charged_ns += l->est_ns;
-		__atomic_add_fetch(&budget->charged_ns, l->est_ns, __ATOMIC_RELAXED);
-		__atomic_add_fetch(&vgpu_my(l->card)->gpu_ns, l->est_ns, __ATOMIC_RELAXED);
+		charge_unmeasured(g, l, cost, samples);
 	}
 	if (since) {
 		__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
@@ -293,7 +291,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 
 	if (l->card < 0 || !b)
 		return;
-	g = &gates[l->card];
+	g = &vgpu_gates[l->card];
 	full = b->learns || b->single || b->waits ||
 	       __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
 	if (likely(result == CUDA_SUCCESS && !full &&
@@ -301,7 +299,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		leave_batch(b);
 		return;
 	}
-	hold(g);
+	vgpu_gate_hold(g);
 	if (l->lane->open && b == &l->lane->ring[(l->lane->first + l->lane->closed) % RING]) {
 		if (result != CUDA_SUCCESS && vgpu_batch_held(b))
 			leave_failed(g, l);
@@ -311,138 +309,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		else if (l->lane->marks && !vgpu_events_barred())
 			vgpu_batch_mark(l->lane);
 	}
-	release(g);
-}
-
-static void end_work(struct gate *g, struct lane *l, CUstream stream, bool other)
-{
-	if (!l->context || (stream && l->stream != stream))
-		return;
-	if (l->open)
-		vgpu_batch_end(l);
-	if (!other)
-		return;
-	vgpu_batch_prove(g, l);
-	l->foreign_ns = vgpu_now();
-}
-
-void vgpu_gate_boundary(CUstream stream, bool other)
-{
-	if (vgpu_inside || vgpu_events_barred())
-		return;
-	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct gate *g = &gates[i];
-
-		hold(g);
-		for (unsigned k = 0; k < g->lanes && !vgpu_events_barred(); k++)
-			end_work(g, &g->lane[k], stream, other);
-		release(g);
-	}
-}
-
-/* The wait took longer than the estimates of what was waited for, which is not measured. */
-static bool surprising(const struct gate *g, const struct lane *l, uint64_t waited)
-{
-	bool trusted = l->closed && l->ring[(l->first + l->closed - 1) % RING].trusted;
-	uint64_t charged = g->charged_ns - l->proof.charged_ns + g->inflight_ns;
-
-	return (trusted || l->proof.unproven) && waited > 2 * charged + SURPRISE_NS;
-}
-
-void vgpu_gate_waited(int card, uint64_t began)
-{
-	struct gate *g = &gates[card];
-	uint64_t now = vgpu_now();
-	bool lasted = false;
-
-	if (vgpu_inside || vgpu_events_barred())
-		return;
-	hold(g);
-	for (unsigned k = 0; k < g->lanes; k++) {
-		const struct lane *l = &g->lane[k];
-
-		lasted |= l->closed && now - l->ring[l->first].opened_ns > LASTED_NS;
-		if (surprising(g, l, now - began))
-			g->surprised_ns = now;
-	}
-	if (lasted && !vgpu_events_barred())
-		vgpu_batch_reap(g, now);
-	release(g);
-}
-
-/* Whoever is at event calls holds a gate's lock or has a lane that says so, and has looked for
- * captures with the lock held. */
-void vgpu_gate_capture(void)
-{
-	if (vgpu_inside)
-		return;
-	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct gate *g = &gates[i];
-
-		hold(g);
-		for (unsigned k = 0; k < g->lanes; k++)
-			vgpu_event_recorded(g, &g->lane[k]);
-		release(g);
-	}
-}
-
-void vgpu_gate_drop_stream(CUstream stream)
-{
-	if (vgpu_inside)
-		return;
-	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct gate *g = &gates[i];
-
-		hold(g);
-		for (unsigned k = 0; k < g->lanes; k++)
-			if (g->lane[k].context && g->lane[k].stream == stream) {
-				vgpu_event_wait(g, &g->lane[k]);
-				vgpu_lane_end(g, &g->lane[k]);
-			}
-		release(g);
-	}
-}
-
-void vgpu_gate_ends(CUcontext ctx)
-{
-	if (vgpu_inside || !ctx)
-		return;
-	vgpu_working_forget(NULL, ctx);
-	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct gate *g = &gates[i];
-
-		hold(g);
-		vgpu_context_ends(g, ctx); /* none begins to record in it any more */
-		for (unsigned k = 0; k < g->lanes; k++)
-			if (g->lane[k].context && g->lane[k].context->ctx == ctx)
-				vgpu_event_wait(g, &g->lane[k]);
-		release(g);
-	}
-}
-
-void vgpu_gate_ended(CUcontext ctx, bool gone)
-{
-	if (vgpu_inside || !ctx)
-		return;
-	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		hold(&gates[i]);
-		vgpu_context_ended(&gates[i], ctx, gone);
-		release(&gates[i]);
-	}
-}
-
-void vgpu_gate_in_child(void)
-{
-	/* Threads of the parent may have held these. Its work and events are not
-	 * ours, and CUDA does not work across fork anyway. */
-	vgpu_inside = false;
-	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
-		pthread_mutex_init(&gates[i].lock, NULL);
-		memset(gates[i].lane, 0, gates[i].lanes * sizeof gates[i].lane[0]);
-		memset(gates[i].context, 0, sizeof gates[i].context);
-		gates[i].inflight_ns = gates[i].owed_ns = 0;
-		gates[i].last = NULL;
-	}
+	vgpu_gate_release(g);
 }
 
 static bool tick_lane(const struct gate *g, struct lane *l, uint64_t now)
@@ -471,7 +338,7 @@ bool vgpu_gate_tick(void)
 	bool busy = false;
 
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct gate *g = &gates[i];
+		struct gate *g = &vgpu_gates[i];
 
 		if (vgpu_events_barred() || pthread_mutex_trylock(&g->lock) != 0) {
 			busy = true;
@@ -491,7 +358,7 @@ bool vgpu_gate_tick(void)
 		 * thread sees that while the program waits for it. */
 		if (vgpu_takes_turns(g))
 			vgpu_gate_turns(g, now);
-		release(g);
+		vgpu_gate_release(g);
 	}
 	return busy;
 }
