@@ -15,11 +15,7 @@ static void in_child(void)
 	vgpu_captures_in_child();
 	vgpu_tables_in_child();
 	vgpu_job_in_child();
-	vgpu_overhead_in_child();
-	vgpu_pools_in_child();
-	vgpu_graphs_in_child();
-	vgpu_shared_in_child();
-	vgpu_ended_in_child();
+	vgpu_memory_in_child();
 	vgpu_rm_forget();
 	vgpu_gate_in_child();
 	vgpu_working_in_child();

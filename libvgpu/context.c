@@ -12,37 +12,8 @@
 
 /* Primary contexts are retained many times, by name and by green contexts, and made once. */
 static int primary_refs[VGPU_MAX_CARDS];
-static struct vgpu_table made = VGPU_TABLE_INIT;   /* other contexts -> card, references */
 static struct vgpu_table greens = VGPU_TABLE_INIT; /* green contexts -> card */
 
-/* The primary context of a card, as an owner: it has a handle only while it is there. */
-static uint64_t primary_of(int card)
-{
-	return (uint64_t)card + 1;
-}
-
-uint64_t vgpu_context_owner(int card)
-{
-	struct vgpu_item item;
-	CUcontext ctx = NULL;
-
-	if (__atomic_load_n(&made.count, __ATOMIC_RELAXED) && vgpu_real.cuCtxGetCurrent &&
-	    vgpu_real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS &&
-	    vgpu_table_get(&made, (uint64_t)(uintptr_t)ctx, &item))
-		return item.key;
-	return primary_of(card);
-}
-
-/* The driver has taken back what a context held. Pools and memory of cuMemCreate are the
- * device's and outlive it. */
-static void memory_ended(int card, CUdevice dev, uint64_t owner)
-{
-	vgpu_linear_ended(owner);
-	vgpu_arrays_ended(owner);
-	vgpu_modules_ended(owner);
-	vgpu_pools_ended(owner);
-	vgpu_graphs_settle(card, dev);
-}
 /* The handle that was given for the last primary context of a card. */
 static CUcontext primary[VGPU_MAX_CARDS];
 
@@ -157,7 +128,7 @@ static void primary_given(int card, CUdevice dev)
 	int refs = __atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
 
 	if (refs == 0) {
-		memory_ended(card, dev, primary_of(card));
+		vgpu_memory_ended(card, dev, vgpu_primary_owner(card));
 		ended(card);
 	} else if (refs < 0) {
 		__atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
@@ -196,7 +167,7 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 	/* A reset ends the context but not the references: the next call that
 	 * needs it makes it anew. Its groups are found again by the watcher. */
 	if (r == CUDA_SUCCESS && card >= 0 && all)
-		memory_ended(card, dev, primary_of(card));
+		vgpu_memory_ended(card, dev, vgpu_primary_owner(card));
 	else if (r == CUDA_SUCCESS && card >= 0)
 		primary_given(card, dev);
 	vgpu_mem_end();
@@ -235,7 +206,7 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 				 .refs = 1};
 
 	/* Forgotten for want of memory: stays charged until the process ends. */
-	vgpu_table_put(&made, &item);
+	vgpu_table_put(&vgpu_contexts_made, &item);
 	began(card);
 }
 
@@ -381,9 +352,9 @@ static void context_ended(CUcontext ctx)
 	struct vgpu_item item;
 
 	vgpu_uses_forget();
-	if (!vgpu_table_take(&made, (uint64_t)(uintptr_t)ctx, &item))
+	if (!vgpu_table_take(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item))
 		return;
-	memory_ended(item.card, (CUdevice)item.other, item.key);
+	vgpu_memory_ended(item.card, (CUdevice)item.other, item.key);
 	ended(item.card);
 }
 
@@ -425,7 +396,7 @@ CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
 		return CUDA_ERROR_NO_DEVICE;
 	r = vgpu_real.cuCtxAttach(pctx, flags);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
-		vgpu_table_ref(&made, (uint64_t)(uintptr_t)*pctx, 1, &item);
+		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)*pctx, 1, &item);
 	return r;
 }
 
@@ -439,13 +410,14 @@ CUresult cuCtxDetach(CUcontext ctx)
 	vgpu_need_cuda();
 	if (!vgpu_real.cuCtxDetach)
 		return CUDA_ERROR_NO_DEVICE;
-	last = vgpu_state.grant && vgpu_table_get(&made, (uint64_t)(uintptr_t)ctx, &item) &&
+	last = vgpu_state.grant &&
+	       vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item) &&
 	       item.refs == 1;
 	if (last)
 		return destroy(vgpu_real.cuCtxDetach, ctx);
 	r = vgpu_real.cuCtxDetach(ctx);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
-		vgpu_table_ref(&made, (uint64_t)(uintptr_t)ctx, -1, &item);
+		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, -1, &item);
 	return r;
 }
 #endif

@@ -20,7 +20,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "vgpu.h"
+#include "ask.h"
+#include "ended.h"
+#include "job.h"
+#include "region_ops.h"
 
 #define ANSWER_NS 250000000u
 #define AGAIN_NS 40000000u

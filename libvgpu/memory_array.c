@@ -6,7 +6,15 @@
  * granularity. What is still different shows in the measured overhead.
  */
 #ifdef VGPU_PRELOAD
-#include "vgpu.h"
+#include "memory_array.h"
+#include "cards.h"
+#include "job.h"
+#include "memory_account.h"
+#include "memory_owner.h"
+#include "memory_take.h"
+#include "prototypes.h"
+#include "real.h"
+#include "table.h"
 
 #define ROW_ALIGN 64u
 #define HEIGHT_ALIGN 8u

@@ -2,7 +2,13 @@
 /* memory_async.c - stream-ordered allocation: which pool a call takes from, and whether it
  * takes at all. */
 #ifdef VGPU_PRELOAD
+#include "memory_async.h"
+#include "captures.h"
+#include "cards.h"
+#include "job.h"
 #include "memory_pool.h"
+#include "prototypes.h"
+#include "real.h"
 
 /* A captured allocation becomes a node of a graph and is charged there. What is not surely
  * captured is charged here: where the driver cannot say, as of the legacy stream beside a

@@ -8,8 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "captures.h"
+#include "cards.h"
+#include "job.h"
 #include "lifetimes.h"
-#include "vgpu.h"
+#include "memory_account.h"
+#include "memory_graph.h"
+#include "memory_pool.h"
+#include "memory_take.h"
+#include "prototypes.h"
+#include "real.h"
+#include "table.h"
 
 #define MAX_DEPTH 8
 

@@ -10,7 +10,19 @@
 #ifdef VGPU_PRELOAD
 #include <time.h>
 
-#include "vgpu.h"
+#include "cards.h"
+#include "first_use.h"
+#include "job.h"
+#include "log.h"
+#include "memory_account.h"
+#include "memory_card_count.h"
+#include "memory_module.h"
+#include "memory_owner.h"
+#include "memory_pool.h"
+#include "memory_take.h"
+#include "prototypes.h"
+#include "real.h"
+#include "table.h"
 
 /* Smaller changes are left to the regular comparison with the card's count. */
 #define NOTICE_BYTES (1ull << 20)

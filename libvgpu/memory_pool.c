@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory_pool.c - stream-ordered allocation. A pool takes memory from the card
+ * pool.c - stream-ordered allocation. A pool takes memory from the card
  * in larger pieces than it is asked for and keeps freed memory for a while, so
  * the charge of a pool is the larger of what its users hold and what it has
  * reserved, brought up to date at growth, trims and refusals, and by the watcher.
@@ -9,7 +9,14 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "captures.h"
+#include "job.h"
+#include "memory_account.h"
+#include "memory_owner.h"
 #include "memory_pool.h"
+#include "memory_shared.h"
+#include "real.h"
+#include "table.h"
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
@@ -110,7 +117,7 @@ static void settle_locked(struct pool *p)
 		vgpu_release(p->card, want - have);
 }
 
-static void settle(struct pool *p)
+void vgpu_pool_settle(struct pool *p)
 {
 	pthread_mutex_lock(&vgpu_pools_lock);
 	settle_locked(p);
@@ -128,7 +135,7 @@ void vgpu_pools_settle(void)
 	for (struct pools *block = &pools; block; block = after(block))
 		for (int i = 0; i < POOLS; i++)
 			if (__atomic_load_n(&block->pool[i].handle, __ATOMIC_RELAXED))
-				settle(&block->pool[i]);
+				vgpu_pool_settle(&block->pool[i]);
 }
 
 void vgpu_pools_tick(uint64_t now)
@@ -232,7 +239,7 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 	/* Near the charge the driver may have grown the pool: see by how much. */
 	if (__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + size >
 	    __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST))
-		settle(p);
+		vgpu_pool_settle(p);
 }
 
 /* The program no longer holds it. True: it was the last of a pool that is destroyed. */
@@ -335,105 +342,25 @@ CUresult vgpu_pool_made(const struct vgpu_booking *b, const CUdeviceptr *dptr, C
 	return r;
 }
 
-/* A pool belongs to the card that it names, whatever context is current; one in host memory
- * to none. Any page of a managed one may come to the card. */
-static int card_of(const CUmemLocation *location, int type)
+struct pool *vgpu_pool_goes(CUmemoryPool handle)
 {
-	int card;
+	struct pool *p = handle ? find_pool(handle) : NULL;
 
-	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
-		return vgpu_card_of_device(location->id);
-	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED || !vgpu_state.ncards)
-		return -1;
-	card = vgpu_card_current();
-	return card < 0 ? 0 : card;
-}
-
-/* False: what cannot be charged is not given. */
-static bool pool_is(CUmemoryPool pool, const CUmemLocation *location, int type)
-{
-	int card = vgpu_state.grant ? card_of(location, type) : -1;
-	struct pool *p = vgpu_pool_of(pool, card);
-
-	if (p && type == CU_MEM_ALLOCATION_TYPE_MANAGED)
-		p->managed = true;
-	return card < 0 || p;
-}
-
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemPoolCreate)
-		return CUDA_ERROR_NO_DEVICE;
-	if (props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-	    vgpu_not_granted(props->location.id))
-		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	r = vgpu_real.cuMemPoolCreate(pool, props);
-	if (r != CUDA_SUCCESS || !props || pool_is(*pool, &props->location, props->allocType))
-		return r;
-	if (vgpu_real.cuMemPoolDestroy)
-		vgpu_real.cuMemPoolDestroy(*pool);
-	return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-#define GET_POOL(name)                                                                  \
-	CUresult name(CUmemoryPool *pool, CUmemLocation *location, int type)            \
-	{                                                                               \
-		CUresult r;                                                             \
-                                                                                        \
-		vgpu_need_cuda();                                                       \
-		if (!vgpu_real.name)                                                    \
-			return CUDA_ERROR_NO_DEVICE;                                    \
-		r = vgpu_real.name(pool, location, type);                               \
-		return r == CUDA_SUCCESS && location && !pool_is(*pool, location, type) \
-			       ? CUDA_ERROR_OUT_OF_MEMORY                               \
-			       : r;                                                     \
-	}
-GET_POOL(cuMemGetDefaultMemPool)
-GET_POOL(cuMemGetMemPool)
-
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
-{
-	struct pool *p;
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemPoolTrimTo)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuMemPoolTrimTo(pool, keep_bytes);
-	p = r == CUDA_SUCCESS && vgpu_state.grant ? vgpu_pool_of(pool, -1) : NULL;
-	if (p)
-		settle(p);
-	return r;
-}
-
-CUresult cuMemPoolDestroy(CUmemoryPool pool)
-{
-	struct pool *p;
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemPoolDestroy)
-		return CUDA_ERROR_NO_DEVICE;
-	if (!vgpu_state.grant)
-		return vgpu_real.cuMemPoolDestroy(pool);
-	pthread_mutex_lock(&vgpu_pools_lock);
-	p = pool ? find_pool(pool) : NULL;
 	/* Before the driver can give the same handle to another pool. */
 	if (p) {
-		p->was = pool;
+		p->was = handle;
 		__atomic_store_n(&p->handle, DESTROYED, __ATOMIC_SEQ_CST);
 	}
-	r = vgpu_real.cuMemPoolDestroy(pool);
+	return p;
+}
+
+void vgpu_pool_gone(struct pool *p, CUmemoryPool handle, CUresult r)
+{
 	if (p && r != CUDA_SUCCESS)
-		__atomic_store_n(&p->handle, pool, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&p->handle, handle, __ATOMIC_SEQ_CST);
 	if (p && r == CUDA_SUCCESS && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
 		end_pool(p);
 	else
 		pthread_mutex_unlock(&vgpu_pools_lock);
-	vgpu_pools_forget_current(); /* the device's own pool is current again */
-	return r;
 }
 #endif

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_pool.h - what the files about pools share. */
-#ifndef VGPU_MEMORY_POOL_H
-#define VGPU_MEMORY_POOL_H
+/* pool.h - stream-ordered allocation: the charge of a pool. */
+#ifndef VGPU_POOL_H
+#define VGPU_POOL_H
 
-#include "vgpu.h"
+#include "cuda_abi.h"
+#include "util.h"
+
+/* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
+#define VGPU_POOL_STEP (32ull << 20)
 
 struct pool {
 	CUmemoryPool handle; /* NULL: free entry. Written under vgpu_pools_lock */
@@ -32,5 +36,22 @@ struct vgpu_booking {
 CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size);
 /* It was made, or was not (r): that is kept, or taken back. Returns r. */
 CUresult vgpu_pool_made(const struct vgpu_booking *b, const CUdeviceptr *dptr, CUresult r);
+/* An asynchronous pointer is freed; false: it is not one. */
+bool vgpu_pool_forget(CUdeviceptr dptr);
+
+/* The program lets go of a pool: to be called before the driver, with vgpu_pools_lock held, and
+ * after it, which returns without the lock. NULL: it is none of ours. */
+struct pool *vgpu_pool_goes(CUmemoryPool handle);
+void vgpu_pool_gone(struct pool *p, CUmemoryPool handle, CUresult r);
+
+/* Bring charges to what the pools hold, if they may differ. */
+void vgpu_pools_settle(void);
+void vgpu_pool_settle(struct pool *p);
+/* The watcher's look: the same, from time to time. */
+void vgpu_pools_tick(uint64_t now);
+/* A context has ended, and what was allocated in it, unless the driver says otherwise. */
+void vgpu_pools_ended(uint64_t owner);
+/* After a fork, in the child: unlocked. */
+void vgpu_pools_in_child(void);
 
 #endif

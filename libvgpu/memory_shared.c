@@ -13,7 +13,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "vgpu.h"
+#include "job.h"
+#include "memory_account.h"
+#include "memory_shared.h"
+#include "prototypes.h"
+#include "real.h"
 
 #define MAX_KEPT 256
 

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory_told.c - what a process is told of its memory: the share as the card. */
 #ifdef VGPU_PRELOAD
-#include "vgpu.h"
+#include "memory_told.h"
+#include "cards.h"
+#include "config.h"
+#include "job.h"
+#include "memory_pool.h"
+#include "prototypes.h"
+#include "real.h"
 
 /* Whether the job may hold more than the card has. A program that has not asked CUDA for its
  * cards knows it by the card's total. */

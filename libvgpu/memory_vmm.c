@@ -5,7 +5,14 @@
  * mapping is gone, so handles and mappings are counted as references.
  */
 #ifdef VGPU_PRELOAD
-#include "vgpu.h"
+#include "cards.h"
+#include "job.h"
+#include "memory_account.h"
+#include "memory_shared.h"
+#include "memory_take.h"
+#include "prototypes.h"
+#include "real.h"
+#include "table.h"
 
 static struct vgpu_table handles = VGPU_TABLE_INIT;  /* handle -> size, references */
 static struct vgpu_table mappings = VGPU_TABLE_INIT; /* address -> size, handle */

@@ -65,7 +65,7 @@ static void *watch(void *unused)
 		}
 		busy = vgpu_gate_tick();
 		vgpu_working_tick(now);
-		vgpu_overhead_tick(now);
+		vgpu_memory_tick(now);
 		if (now - beat >= HEARTBEAT_NS) {
 			beat = now;
 			__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);
