@@ -21,6 +21,7 @@ static void in_child(void)
 	vgpu_working_in_child();
 	vgpu_watcher_in_child();
 	vgpu_contexts_in_child();
+	vgpu_primary_in_child();
 	vgpu_origins_in_child();
 }
 

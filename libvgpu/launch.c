@@ -5,6 +5,7 @@
  */
 #ifdef VGPU_PRELOAD
 #include "launch.h"
+#include "context.h"
 
 /* Taken for the cost of what has never been measured. */
 #define UNKNOWN_KERNEL_NS 200000u

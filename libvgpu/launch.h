@@ -5,6 +5,9 @@
 
 #include "vgpu.h"
 
+/* CUDA_LAUNCH_BLOCKING is set: every launch waits for its work. */
+extern bool vgpu_launches_wait;
+
 /* A sign of life for gresd; a lost increment does no harm. */
 void vgpu_count_launch(CUstream stream);
 

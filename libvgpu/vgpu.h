@@ -25,6 +25,7 @@
 #include "ended.h"
 #include "env.h"
 #include "first_use.h"
+#include "hooks.h"
 #include "job.h"
 #include "log.h"
 #include "memory.h"
@@ -57,15 +58,6 @@ void *vgpu_own_dlopen(const char *file, int mode);
 void *vgpu_own_dlmopen(long ns, const char *file, int mode);
 /* Which of them stands for the function that handle leads to; NULL: none. */
 void *vgpu_loader_hook(void *handle, const char *name, const char *version);
-
-/* launch.c: CUDA_LAUNCH_BLOCKING is set: every launch waits for its work. */
-extern bool vgpu_launches_wait;
-
-/* context.c: a context is there that no hook saw being made; a forked child has none. */
-void vgpu_context_seen(int card);
-void vgpu_contexts_in_child(void);
-/* boundary.c: the same of captures. */
-void vgpu_origins_in_child(void);
 
 /* rm.c: channel groups of this process, learned from ioctl. */
 /* Says which card the channel groups that this thread makes belong to; -1 ends. */

@@ -280,7 +280,7 @@ proctype Job(byte me)
 			assert(owner[mine] == me && mem[mine] == held[me])
 		:: else /* told that there is no place */
 		fi;
-end:		false /* until it is killed; no release at exit: see state.c */
+end:		false /* until it is killed; no release at exit: see job.c */
 	} unless {
 		atomic {
 			kill ? eval(me) -> alive[me] = false;
