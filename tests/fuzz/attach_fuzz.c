@@ -5,10 +5,10 @@
  * write into the cache. Only a file that is a grant limits, and where there is one,
  * there is a slot to count in.
  */
-#include "../../libvgpu/cards.c"
-#include "../../libvgpu/job.c"
-#include "../../libvgpu/nvml_processes.c"
-#include "../../libvgpu/tell.c"
+#include "../../libvgpu/job/cards.c"
+#include "../../libvgpu/job/job.c"
+#include "../../libvgpu/hooks/nvml_processes.c"
+#include "../../libvgpu/job/tell.c"
 
 #include "input.h"
 

@@ -4,7 +4,7 @@
  * the driver below: of every type, number and size, with structures of just that size.
  * What passes through is what the program has asked and what the driver has answered.
  */
-#include "../../libvgpu/rm.c"
+#include "../../libvgpu/slices/rm.c"
 
 #include "input.h"
 

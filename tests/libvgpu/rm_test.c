@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rm_test.c - what setting a slice asks of the driver, and what is noticed when it does
  * not obey. */
-#include "../../libvgpu/rm.c"
-#include "../../libvgpu/slices.c"
+#include "../../libvgpu/slices/rm.c"
+#include "../../libvgpu/slices/slices.c"
 
 #include "check.h"
 

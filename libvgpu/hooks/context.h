@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* context.h - contexts come and go. */
+#ifndef VGPU_HOOKS_CONTEXT_H
+#define VGPU_HOOKS_CONTEXT_H
+
+/* A context of a card is usable: slices are set, the gate follows gresd, the watcher runs. */
+void vgpu_context_began(int card);
+void vgpu_context_ended(int card);
+/* One is there that no hook saw being made. */
+void vgpu_context_seen(int card);
+
+#endif
