@@ -3,7 +3,10 @@
  * boundary.c - calls that end a batch of work, because what follows is a wait
  * and not work.
  */
-#include "../vgpu.h"
+#include "../compute/waits.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/job.h"
 
 #define END_BATCH(real, stream, other)                                           \
 	do {                                                                     \

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* captures.c - the life of a stream; captures, which are never touched. */
-#include "../vgpu.h"
+#include "../driver/captures.h"
+#include "../compute/compute.h"
+#include "../compute/working.h"
+#include "../driver/prototypes.h"
+#include "../job/job.h"
+#include "hooks.h"
 
 /* Streams in which a capture began. A capture also ends with its stream, and then nobody
  * calls its end. */

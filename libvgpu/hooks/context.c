@@ -6,7 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/table.h"
+#include "../compute/compute.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "../life/watcher.h"
+#include "../memory/account.h"
+#include "../memory/context_cost.h"
+#include "../memory/first_use.h"
+#include "../memory/memory.h"
+#include "../memory/owner.h"
+#include "../slices/rm.h"
+#include "../slices/slices.h"
 #include "context.h"
+#include "hooks.h"
 #include "launch.h"
 
 void vgpu_context_began(int card)

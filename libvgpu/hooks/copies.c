@@ -3,6 +3,7 @@
  * copies.c - copies within the card, and fills. They keep the card's memory busy like a
  * kernel does, and are gated as kernels are. Learned by size class.
  */
+#include "../driver/prototypes.h"
 #include "launch.h"
 
 /* Taken for the cost of what has never been measured. */

@@ -4,6 +4,11 @@
  * costs one load, one branch and one increment.
  */
 #include "launch.h"
+#include "../compute/costs.h"
+#include "../compute/working.h"
+#include "../driver/prototypes.h"
+#include "../job/cards.h"
+#include "../memory/graph.h"
 #include "context.h"
 
 /* Taken for the cost of what has never been measured. */

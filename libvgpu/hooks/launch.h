@@ -3,7 +3,9 @@
 #ifndef VGPU_HOOKS_LAUNCH_H
 #define VGPU_HOOKS_LAUNCH_H
 
-#include "../vgpu.h"
+#include "../compute/compute.h"
+#include "../driver/real.h"
+#include "../job/job.h"
 
 /* CUDA_LAUNCH_BLOCKING is set: every launch waits for its work. */
 extern bool vgpu_launches_wait;

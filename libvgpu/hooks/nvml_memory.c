@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nvml_memory.c - NVML tells the same memory as CUDA: the share as the card. */
-#include "../vgpu.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "../memory/shared.h"
+#include "../memory/told.h"
 
 static void view(int card, unsigned long long *total, unsigned long long *free,
 		 unsigned long long *used)

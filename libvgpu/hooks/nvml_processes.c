@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../vgpu.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
 
 #define MAX_PROCESSES 1024u
 

@@ -3,8 +3,22 @@
 #include <errno.h>
 #include <string.h>
 
-#include "../vgpu.h"
+#include "../base/table.h"
+#include "../compute/compute.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "../memory/account.h"
+#include "../memory/async.h"
+#include "../memory/context_cost.h"
+#include "../memory/first_use.h"
+#include "../memory/memory.h"
+#include "../memory/owner.h"
+#include "../slices/rm.h"
+#include "../slices/slices.h"
 #include "context.h"
+#include "hooks.h"
 
 /* Primary contexts are retained many times, by name and by green contexts, and made once. */
 static int primary_refs[VGPU_MAX_CARDS];

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../vgpu.h"
+#include "../job/ask.h"
+#include "../job/job.h"
+#include "hostpid.h"
 
 /* What the kernel numbers the first PID namespace (PROC_PID_INIT_INO). */
 #define FIRST_PID_NS 0xEFFFFFFCu

@@ -12,8 +12,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../base/dl.h"
+#include "../base/log.h"
+#include "../compute/compute.h"
+#include "../compute/working.h"
 #include "../hami_view.h"
-#include "../vgpu.h"
+#include "../job/job.h"
+#include "../memory/memory.h"
+#include "../slices/slices.h"
+#include "hostpid.h"
+#include "watcher.h"
 
 #define TICK_BUSY_NS 500000L   /* batches are open or in flight */
 #define TICK_IDLE_NS 10000000L /* only the grant to watch */

@@ -23,7 +23,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../vgpu.h"
+#include "../base/dl.h"
+#include "../driver/real.h"
+#include "../job/job.h"
+#include "rm.h"
 
 #define RM_TYPE 'F'
 #define RM_FREE 0x29

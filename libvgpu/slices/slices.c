@@ -8,7 +8,10 @@
 #include <errno.h>
 #include <time.h>
 
-#include "../vgpu.h"
+#include "../base/log.h"
+#include "../job/job.h"
+#include "rm.h"
+#include "slices.h"
 
 /* A group that is just being freed refuses: it is forgotten when the driver has done that. */
 #define TRIES 3

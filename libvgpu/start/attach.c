@@ -3,7 +3,19 @@
  * attach.c - what a process does when it first asks for CUDA or NVML, and what a child of it
  * does after a fork: the one place that knows all rooms.
  */
-#include "../vgpu.h"
+#include "../base/log.h"
+#include "../base/table.h"
+#include "../compute/compute.h"
+#include "../compute/working.h"
+#include "../driver/captures.h"
+#include "../driver/real.h"
+#include "../hooks/hooks.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "../job/tell.h"
+#include "../life/watcher.h"
+#include "../memory/memory.h"
+#include "../slices/rm.h"
 
 static pthread_once_t attach_once = PTHREAD_ONCE_INIT;
 

@@ -10,8 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/dl.h"
+#include "../base/log.h"
+#include "../driver/prototypes.h"
 #include "../driver/symbols.h"
-#include "../vgpu.h"
+#include "../job/job.h"
+#include "loader.h"
 
 /* By number; NULL for functions that are only called. */
 static void *const hooks[VGPU_SYMBOLS] = {

@@ -12,7 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../vgpu.h"
+#include "../base/dl.h"
+#include "../base/util.h"
+#include "loader.h"
 
 /* So much of a library is looked at: the names of what it needs, and most often its other
  * texts, are in the beginning. */

@@ -5,9 +5,9 @@
  * write into the cache. Only a file that is a grant limits, and where there is one,
  * there is a slot to count in.
  */
+#include "../../libvgpu/hooks/nvml_processes.c"
 #include "../../libvgpu/job/cards.c"
 #include "../../libvgpu/job/job.c"
-#include "../../libvgpu/hooks/nvml_processes.c"
 #include "../../libvgpu/job/tell.c"
 
 #include "input.h"
