@@ -22,7 +22,8 @@
 #include "../slices/slices.h"
 #include "context.h"
 #include "hooks.h"
-#include "launch.h"
+
+bool vgpu_launches_wait;
 
 void vgpu_context_began(int card)
 {

@@ -9,7 +9,6 @@
 #include "../driver/prototypes.h"
 #include "../job/cards.h"
 #include "../memory/graph.h"
-#include "context.h"
 
 /* Taken for the cost of what has never been measured. */
 #define UNKNOWN_KERNEL_NS 200000u
@@ -35,8 +34,6 @@ void vgpu_count_launch(CUstream stream)
 	n = &vgpu_my(card)->launches;
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
-
-bool vgpu_launches_wait;
 
 #define GATED(real, stream, key, unknown, call) GATED_CALL(real, stream, key, unknown, false, call)
 

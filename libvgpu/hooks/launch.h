@@ -6,9 +6,7 @@
 #include "../compute/compute.h"
 #include "../driver/real.h"
 #include "../job/job.h"
-
-/* CUDA_LAUNCH_BLOCKING is set: every launch waits for its work. */
-extern bool vgpu_launches_wait;
+#include "context.h"
 
 /* A sign of life for gresd; a lost increment does no harm. */
 void vgpu_count_launch(CUstream stream);

@@ -4,7 +4,7 @@
  * has the memory of a dead process again at once; here its slot counts until somebody
  * clears it. Of its own PID namespace a process sees itself who is dead; of others it
  * asks gresd before it says that there is no room, as gresd's clearing comes later.
- * What is cleared, and when, is in region.c: the death is noted first, and after
+ * What is cleared, and when, is in region_ops.c: the death is noted first, and after
  * VGPU_GRACE_NS gresd is asked again, so two looks must agree.
  *
  * A question is bounded: ANSWER_NS where gresd hangs, and then none for SULK_NS; one that

@@ -12,8 +12,8 @@
 
 #include "../base/dl.h"
 #include "../base/log.h"
+#include "../driver/load.h"
 #include "../driver/prototypes.h"
-#include "../driver/symbols.h"
 #include "../job/job.h"
 #include "loader.h"
 

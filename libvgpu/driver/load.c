@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * real.c - see real.h. The libraries are loaded when a caller first asks for a CUDA or NVML
+ * load.c - see load.h and real.h. The libraries are loaded when a caller first asks for a CUDA or NVML
  * name, and never before.
  */
 #define _GNU_SOURCE
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "../base/dl.h"
-#include "symbols.h"
+#include "load.h"
 
 struct vgpu_real vgpu_real;
 int (*vgpu_transport)(int fd, unsigned long req, void *arg);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* symbols.h - the functions of hooks.def by number, for start/entry.c, which has a hook for some. */
-#ifndef VGPU_DRIVER_SYMBOLS_H
-#define VGPU_DRIVER_SYMBOLS_H
+/*
+ * load.h - the driver's libraries, and the functions of hooks.def by number: for start/entry.c,
+ * which has a hook for some.
+ */
+#ifndef VGPU_DRIVER_LOAD_H
+#define VGPU_DRIVER_LOAD_H
 
 #include "real.h"
 
@@ -32,7 +35,7 @@ static inline void **vgpu_real_at(unsigned sym)
 struct vgpu_library {
 	const char *soname, *prefix;
 	void *handle;
-	bool resolved; /* under the lock of real.c */
+	bool resolved; /* under the lock of load.c */
 	int loaded;    /* set last, with release order */
 };
 extern struct vgpu_library vgpu_cuda, vgpu_nvml;

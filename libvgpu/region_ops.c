@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* region.c - see region_ops.h and the protocol in region.h. */
+/* region_ops.c - see region_ops.h and the protocol in region.h. */
 #define _GNU_SOURCE
 #include "region_ops.h"
 
