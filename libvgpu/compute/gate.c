@@ -2,7 +2,7 @@
 /*
  * gate.c - the gate of the hard cap: a launch goes when the job's budget of
  * GPU time is above zero and little work is in flight. The budget is refilled
- * at cores/100 of wall time and charged with measured time (batch.c); it may go
+ * at cores/100 of wall time and charged with measured time (reap.c); it may go
  * into debt, so a kernel longer than the budget runs and is then paid for.
  *
  * The gate is open, at the cost of one load, while contention on the card
