@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch.c - see gate.h. Launches in a row, between an event before and an event after. */
-#include "gate.h"
+/* batch.c - see batch.h. Launches in a row, between an event before and an event after. */
+#include "batch.h"
+#include "beside.h"
+#include "charge.h"
+#include "event.h"
+#include "measure.h"
+#include "own_time.h"
+#include "reap.h"
 
 /* Elapsed times are float milliseconds: 1 us of resolution at ten seconds. */
 #define ANCHOR_NS 5000000000u

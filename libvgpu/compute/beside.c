@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* beside.c - see gate.h. Who else of the job has work on the card. */
-#include "gate.h"
+/* beside.c - see beside.h. Who else of the job has work on the card. */
+#include "beside.h"
 
 /* Killed, or stopped for some heartbeats, or of another boot: nobody says that what it had in
  * flight has ended. */

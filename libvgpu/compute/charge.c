@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * charge.c - see gate.h. What a measured batch is charged, and what it teaches
+ * charge.c - see charge.h. What a measured batch is charged, and what it teaches
  * (docs/adr/0002). Alone on the card that is the time that it took. Beside others
  * their slices are in that time.
  */
-#include "gate.h"
+#include "charge.h"
+#include "event.h"
+#include "own_time.h"
 
 /* Beside others a batch whose time is this far above its estimate was interrupted by
  * their slices, and teaches nothing. */

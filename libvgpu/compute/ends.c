@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ends.c - see gate.h. What ends batches but a launch: a wait, other work in the stream, a
+ * ends.c - see compute.h. What ends batches but a launch: a wait, other work in the stream, a
  * capture, the end of a stream or context, a fork.
  */
 #include <string.h>
 
+#include "batch.h"
+#include "event.h"
 #include "gate.h"
+#include "lane.h"
+#include "reap.h"
 #include "working.h"
 
 /* Work that was launched so long ago is charged as soon as the host has waited for it: to ask

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.c - see gate.h. Events in the streams of the program. */
+/* event.c - see event.h. Events in the streams of the program. */
 #include <time.h>
 
-#include "gate.h"
+#include "event.h"
 
 /* A quarter of the entries that the simulated card's streams take, as a driver's are said to:
  * the program's own events and copies, which nobody counts, are among them. */

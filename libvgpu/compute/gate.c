@@ -11,6 +11,13 @@
 #define _GNU_SOURCE
 #include "gate.h"
 #include "../job/cards.h"
+#include "batch.h"
+#include "event.h"
+#include "lane.h"
+#include "measure.h"
+#include "own_time.h"
+#include "reap.h"
+#include "wait.h"
 
 /* A batch without launches for this long is closed by the watcher. */
 #define IDLE_CLOSE_NS 300000u

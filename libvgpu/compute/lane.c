@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane.c - see gate.h. The lane of a launch: one stream of one context. */
-#include "gate.h"
+/* lane.c - see lane.h. The lane of a launch: one stream of one context. */
+#include "lane.h"
+#include "event.h"
 
 __thread char vgpu_this_thread;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* measure.c - see gate.h. Which launches are measured: in a batch, alone, or not at all. */
-#include "gate.h"
+/* measure.c - see measure.h. Which launches are measured: in a batch, alone, or not at all. */
+#include "measure.h"
 
 /* Events are most of what a gated launch costs the host, where kernels are short. A job in
  * so much credit has them measured now and then, at least once in so many batches: which

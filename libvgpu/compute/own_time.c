@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* own_time.c - see gate.h. Which part of the time is the job's own. */
-#include "gate.h"
+/* own_time.c - see own_time.h. Which part of the time is the job's own. */
+#include "own_time.h"
 
 uint64_t vgpu_gate_own(const struct gate *g, uint64_t now)
 {

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reap.c - see gate.h. What completed batches cost the card. */
-#include "gate.h"
+/* reap.c - see reap.h. What completed batches cost the card. */
+#include "reap.h"
+#include "beside.h"
+#include "charge.h"
+#include "event.h"
 
-/* Between the start event of the first batch and its launch: until more is known. */
+/* Taken for what a first launch takes the host, until that is measured. */
 #define FIRST_GAP_NS 10000
 
 /* On an idle card the start event is passed at once and the first kernel comes

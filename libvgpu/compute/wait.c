@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wait.c - see gate.h. When a launch may go: by budget, by turn, by window. */
+/* wait.c - see wait.h. When a launch may go: by budget, by turn, by window. */
 #define _GNU_SOURCE
 #include <time.h>
 
-#include "gate.h"
+#include "batch.h"
+#include "beside.h"
+#include "lane.h"
+#include "own_time.h"
+#include "reap.h"
+#include "wait.h"
 
 /* Up to this length a second kernel is let in behind the running one. */
 #define PAIR_NS 5000000u
