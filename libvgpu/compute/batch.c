@@ -74,7 +74,6 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 		vgpu_batch_close(l);
 		if (l->open)
 			return b; /* another thread is in it */
-		b = &l->ring[(l->first + l->closed) % RING];
 	}
 	/* One entry stays unused: its end may be the start of the oldest. */
 	if (l->closed >= RING - 2)

@@ -124,10 +124,10 @@ struct gate {
 	uint64_t progress_ns;  /* when work was last seen to complete */
 	uint64_t reaped_ns;    /* when completions were last asked for */
 	unsigned quick_left;   /* QUICK_MAX, less by what has gone by the last look */
+	unsigned trust_left;   /* so many batches more may be charged by their estimates */
 	struct lane *last;     /* of the last launch, or NULL */
 	uint64_t other_ns;     /* when a launch last went to another lane than the one before */
 	uint64_t several_ns;   /* when several streams last had work at a time */
-	unsigned trust_left;   /* so many batches more may be charged by their estimates */
 	uint64_t charged_ns;   /* by measured time or by estimates */
 	uint64_t surprised_ns; /* when a host last waited for longer than the estimates say */
 	uint64_t gated_ns;     /* when another gate began: launches may have passed without one */
@@ -139,13 +139,14 @@ struct gate {
 	uint32_t procs, beside;
 	/* The time divided by their number and this one, up to divided_at_ns. */
 	uint64_t divided_ns, divided_at_ns;
-	float waited; /* of the last batches, the part in which the card can have waited for
-		       * the host for half of the time */
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
 	/* What work that was charged by estimates was charged too little, by the time that
 	 * it took; bounded. */
 	double short_ns;
 	struct gate_context context[CONTEXTS];
+	/* Of the last batches, the part in which the card can have waited for the host for half of
+	 * the time. */
+	float waited;
 	unsigned lanes; /* so many have been in use */
 	struct lane lane[LANES];
 };

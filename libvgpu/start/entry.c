@@ -44,7 +44,7 @@ static int version_of(const char *name, size_t *base)
 	if (digits == n || digits < 3 || name[digits - 1] != 'v' || name[digits - 2] != '_')
 		return 1;
 	*base = digits - 2;
-	return atoi(name + digits);
+	return (int)strtol(name + digits, NULL, 10);
 }
 
 /* The newest version that is hooked of the function of that name; 0: it is not hooked. */
