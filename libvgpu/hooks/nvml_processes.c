@@ -21,7 +21,8 @@ static bool of_job(unsigned pid)
 
 	for (uint32_t i = 0; i < count; i++)
 		if (__atomic_load_n(&c->slots[i].owner, __ATOMIC_RELAXED) &&
-		    (c->slots[i].pid == pid || c->slots[i].host_pid == pid))
+		    (c->slots[i].pid == pid ||
+		     __atomic_load_n(&c->slots[i].host_pid, __ATOMIC_RELAXED) == pid))
 			return true;
 	return false;
 }

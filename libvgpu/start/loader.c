@@ -76,7 +76,7 @@ __attribute__((used)) Lmid_t vgpu_dlmopen_space(Lmid_t ns, const char *file)
 
 /* By address, or NULL: which of the four the C library's function is. Not for RTLD_NEXT: the
  * caller may be the next one after this library, and would then call itself. */
-void *vgpu_loader_hook(void *handle, const char *name, const char *version)
+VGPU_EARLY void *vgpu_loader_hook(void *handle, const char *name, const char *version)
 {
 	const struct {
 		const char *name;
