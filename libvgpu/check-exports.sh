@@ -8,7 +8,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 nm -D --defined-only "$lib" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort -u >"$tmp/have"
 {
-	sed -n 's/^\(CU\|NV\)(\([A-Za-z0-9_]*\),.*/\2/p' "$here/hooks.def"
+	sed -n 's/^\(CU\|NV\)(\([A-Za-z0-9_]*\),.*/\2/p' "$here/driver/hooks.def"
 	printf '%s\n' dlmopen dlopen dlsym dlvsym ioctl
 } | sort >"$tmp/want"
 if ! diff -u "$tmp/want" "$tmp/have" >"$tmp/diff"; then

@@ -24,7 +24,7 @@ for lib; do
 		if (newer(v, most)) print "    " $NF " of glibc " v
 	}')
 	if [ -n "$newer" ]; then
-		printf '%s: needs a glibc newer than %s (see libvgpu/old_glibc.h):\n%s\n' "$lib" "$most" "$newer" >&2
+		printf '%s: needs a glibc newer than %s (see libvgpu/base/old_glibc.h):\n%s\n' "$lib" "$most" "$newer" >&2
 		bad=1
 	fi
 done

@@ -121,32 +121,3 @@ bool vgpu_grant_from(struct vgpu_grant *g, struct vgpu_env *env)
 	g->ncards = VGPU_MAX_CARDS;
 	return any;
 }
-
-#ifdef VGPU_PRELOAD
-#include <stdlib.h>
-#include <unistd.h>
-
-#include "vgpu.h"
-
-static const char *from_process(struct vgpu_env *env, const char *name)
-{
-	(void)env;
-	return getenv(name);
-}
-
-static void complain(struct vgpu_env *env, const char *name, const char *value, const char *want)
-{
-	(void)env;
-	/* A limit was meant: staying silent would open it. */
-	vgpu_warn("vgpu: %s: \"%.64s\": want %s", name, value, want);
-}
-
-bool vgpu_grant_from_env(struct vgpu_grant *g)
-{
-	bool any = vgpu_grant_from(g, &(struct vgpu_env){from_process, complain});
-
-	g->uid = (uint32_t)getuid();
-	g->gid = (uint32_t)getgid();
-	return any;
-}
-#endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * region_ops.h - arithmetic on the grant and cache files (region.c).
+ * region_ops.h - arithmetic on the grant and cache files (region_*.c).
  *
  * Pure: no driver, no threads, no globals. libvgpu.so runs it in the job's
  * processes, Go tests run the same code through cgo. All shared fields are

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* region_peak.c - the most memory that a job has had in use; pages of the cache. */
+/* region_peak.c - the most memory that a job has had in use. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
 #include <stdint.h>
-#include <sys/mman.h>
 #include <sys/types.h>
-#include <unistd.h>
 
 #include "region_ops.h"
 
@@ -42,19 +40,4 @@ void vgpu_peak_note(struct vgpu_cache *c, const struct vgpu_slot *self, unsigned
 	while (old < sum && !__atomic_compare_exchange_n(peak, &old, sum, false, __ATOMIC_RELAXED,
 							 __ATOMIC_RELAXED))
 		;
-}
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
-bool vgpu_has_pages(const void *p, size_t size)
-{
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)p & ~(page - 1);
-
-	if (madvise((void *)start, (uintptr_t)p + size - start, MADV_POPULATE_WRITE) == 0 ||
-	    (errno != EFAULT && errno != ENOMEM))
-		return true;
-	errno = ENOSPC;
-	return false;
 }

@@ -31,7 +31,7 @@ func (s *Store) Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, er
 
 const (
 	// endedWait is how long a question about ended processes may take: those who ask
-	// wait for it little longer (libvgpu/ended.c).
+	// wait for it little longer (libvgpu/memory/ended.c).
 	endedWait = 150 * time.Millisecond
 	// mostEnded fit into the answer that libvgpu has room for.
 	mostEnded = 128

@@ -101,4 +101,4 @@ SAME(NVML_ERROR_FUNCTION_NOT_FOUND, 13);
 #define NV(name, params) nvmlReturn_t(*check_##name) params = name;
 #define CU_USE(name, params) CU(name, params)
 #define NV_USE(name, params) NV(name, params)
-#include "../../libvgpu/hooks.def"
+#include "../../libvgpu/driver/hooks.def"

@@ -30,7 +30,7 @@ type code struct {
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adr/*.md", "docs/man/*.md", "tests/*/README.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adr/*.md", "docs/man/*.md", "libvgpu/README.md", "tests/*/README.md"} {
 		files, err := filepath.Glob(filepath.Join(top, pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)

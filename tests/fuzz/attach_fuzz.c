@@ -5,9 +5,10 @@
  * write into the cache. Only a file that is a grant limits, and where there is one,
  * there is a slot to count in.
  */
-#include "../../libvgpu/nvml_processes.c"
-#include "../../libvgpu/state.c"
-#include "../../libvgpu/tell.c"
+#include "../../libvgpu/hooks/nvml_processes.c"
+#include "../../libvgpu/job/cards.c"
+#include "../../libvgpu/job/job.c"
+#include "../../libvgpu/job/tell.c"
 
 #include "input.h"
 
@@ -58,62 +59,8 @@ void vgpu_signal_drop(struct vgpu_signal_hold *h, bool raised)
 	(void)h, (void)raised;
 }
 
-void vgpu_log_settings(void)
-{
-}
-
 void vgpu_need_nvml(void)
 {
-}
-
-void vgpu_rm_forget(void)
-{
-}
-
-void vgpu_entry_in_child(void)
-{
-}
-
-void vgpu_tables_in_child(void)
-{
-}
-
-void vgpu_overhead_in_child(void)
-{
-}
-
-void vgpu_contexts_in_child(void)
-{
-}
-
-void vgpu_watcher_in_child(void)
-{
-}
-
-void vgpu_gate_in_child(void)
-{
-}
-
-void vgpu_pools_in_child(void)
-{
-}
-
-void vgpu_shared_in_child(void)
-{
-}
-
-void vgpu_ended_in_child(void)
-{
-}
-
-void vgpu_working_in_child(void)
-{
-}
-
-uint64_t vgpu_mem_used(int card)
-{
-	return vgpu_mem_with(vgpu_mem_sum(&vgpu_state.cache, (unsigned)card),
-			     vgpu_state.grant->card[card].mem_outside);
 }
 
 /* ---- the driver ---- */
@@ -239,7 +186,7 @@ static void forget(void)
 {
 	fuzz_unmap();
 	memset(&vgpu_state, 0, sizeof vgpu_state);
-	memset(&env_grant, 0, sizeof env_grant);
+	memset(&vgpu_env_grant, 0, sizeof vgpu_env_grant);
 	vgpu_only_card = -1;
 	unclaimed = false;
 	memset(&trouble, 0, sizeof trouble);
@@ -271,7 +218,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	make_files();
 	write_words(false);
 	vgpu_tell_settings();
-	read_visible();
+	vgpu_cards_settings();
 	find();
 	/* What is there and is no grant or cache of a job gives nothing. */
 	if (trouble.what)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h - a clock that only sleeping moves: region.c under test waits for the
+/* clock.h - a clock that only sleeping moves: region_ops.c under test waits for the
  * memory of dead processes, and thousands of tries shall not. */
 #ifndef FUZZ_CLOCK_H
 #define FUZZ_CLOCK_H

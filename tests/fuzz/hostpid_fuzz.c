@@ -38,9 +38,9 @@ static ssize_t fuzz_recv(int fd, void *to, size_t size, int flags)
 #define send(fd, text, size, flags) (ssize_t)(size)
 #define recv fuzz_recv
 #define close(fd) (void)(fd)
-#include "../../libvgpu/ask.c"
-#include "../../libvgpu/ended.c"
-#include "../../libvgpu/hostpid.c"
+#include "../../libvgpu/job/ask.c"
+#include "../../libvgpu/life/hostpid.c"
+#include "../../libvgpu/memory/ended.c"
 
 struct vgpu_state vgpu_state;
 

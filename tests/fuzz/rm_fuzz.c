@@ -4,7 +4,7 @@
  * the driver below: of every type, number and size, with structures of just that size.
  * What passes through is what the program has asked and what the driver has answered.
  */
-#include "../../libvgpu/rm.c"
+#include "../../libvgpu/slices/rm.c"
 
 #include "input.h"
 
@@ -12,6 +12,7 @@
 
 struct vgpu_state vgpu_state;
 struct vgpu_real vgpu_real;
+int (*vgpu_transport)(int fd, unsigned long req, void *arg);
 void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
 static struct input in;
@@ -83,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	in = (struct input){.at = data, .left = size};
 	calls = 0;
 	real_ioctl = plain;
-	vgpu_rm_set_transport(driver);
+	vgpu_transport = driver;
 	vgpu_state.grant = take(&in, 1) & 1 ? NULL : &grant;
 	vgpu_state.ncards = (unsigned)take(&in, 1) % 3;
 	for (int i = 0; i < MOST_CALLS && in.left; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache.h - a cache in memory, for the tests of region.c. */
+/* cache.h - a cache in memory, for the tests of region_ops.c. */
 #ifndef CACHE_H
 #define CACHE_H
 

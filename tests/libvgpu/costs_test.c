@@ -5,7 +5,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "../../libvgpu/vgpu.h"
+#include "../../libvgpu/compute/costs.h"
 #include "check.h"
 
 #define FUNCTIONS 40

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../libvgpu/cover.h"
+#include "../../libvgpu/compute/cover.h"
 #include "check.h"
 
 static bool near(double a, double b)

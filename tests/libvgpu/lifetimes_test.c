@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lifetimes_test.c - what the allocations of a graph hold at once. */
-#include "../../libvgpu/lifetimes.h"
+#include "../../libvgpu/memory/lifetimes.h"
 
 #include <stdbool.h>
 

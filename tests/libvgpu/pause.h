@@ -1,3 +1,3 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pause.h - forced into region.c for region_test: see VGPU_PAUSE there. */
+/* pause.h - forced into region_ops.c for region_test: see VGPU_PAUSE there. */
 void test_pause(int step);

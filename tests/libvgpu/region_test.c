@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* region_test.c - slots, memory protocol and budget of region.c, also with
+/* region_test.c - slots, memory protocol and budget of region_ops.c, also with
  * many processes that are killed at random. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #include "cache.h"
 
-/* region.c is compiled with VGPU_PAUSE(step) calling this. */
+/* region_ops.c is compiled with VGPU_PAUSE(step) calling this. */
 static int kill_at;
 
 void test_pause(int step);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rm_test.c - what setting a slice asks of the driver, and what is noticed when it does
  * not obey. */
-#include "../../libvgpu/rm.c"
-#include "../../libvgpu/slices.c"
+#include "../../libvgpu/slices/rm.c"
+#include "../../libvgpu/slices/slices.c"
 
 #include "check.h"
 
@@ -10,6 +10,7 @@
 
 struct vgpu_state vgpu_state;
 struct vgpu_real vgpu_real;
+int (*vgpu_transport)(int fd, unsigned long req, void *arg);
 void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
 static struct {
@@ -160,7 +161,7 @@ int main(void)
 
 	vgpu_state.grant = &grant;
 	vgpu_state.ncards = 2;
-	vgpu_rm_set_transport(answer);
+	vgpu_transport = answer;
 	real_ioctl = others;
 	test_one_call_for_a_change();
 	test_a_driver_that_does_not_obey();

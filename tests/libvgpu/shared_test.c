@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shared_test.c - memory that a descriptor keeps alive: who exported it pays until it is closed. */
-#include "../../libvgpu/memory_shared.c"
+#include "../../libvgpu/memory/shared.c"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../libvgpu/vgpu.h"
+#include "../../libvgpu/config.h"
+#include "../../libvgpu/job/env.h"
 #include "check.h"
 
 static uint64_t size(const char *text)

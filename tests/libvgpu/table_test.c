@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../libvgpu/vgpu.h"
+#include "../../libvgpu/base/table.h"
 #include "check.h"
 
 #define KEYS 20000u

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* turn_test.c - when a launch may go, by turn and by window (region.c). */
+/* turn_test.c - when a launch may go, by turn and by window (region_budget.c). */
 #include "../../libvgpu/region_ops.h"
 #include "check.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* use_test.c - which handles were used before: as many as a large program has, wherever
  * the driver puts them. */
-#include "../../libvgpu/first_use.c"
+#include "../../libvgpu/memory/first_use.c"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * Processes of one job claim a slot, reserve, free, and are killed at any step; a
  * reclaimed slot goes to another; gresd's child clears slots of the dead, and is
  * killed at any step too. What the code calls is in brackets: vgpu_slot_claim,
- * vgpu_mem_reserve, vgpu_mem_release, vgpu_slot_reclaim (libvgpu/region.c), ClearSlots
+ * vgpu_mem_reserve, vgpu_mem_release, vgpu_slot_reclaim (libvgpu/region_ops.c), ClearSlots
  * (libvgpu/region_clear.go). Each read and each write of shared memory is a step;
  * those of several fields that no other step tells apart are one (d_step).
  *
@@ -280,7 +280,7 @@ proctype Job(byte me)
 			assert(owner[mine] == me && mem[mine] == held[me])
 		:: else /* told that there is no place */
 		fi;
-end:		false /* until it is killed; no release at exit: see state.c */
+end:		false /* until it is killed; no release at exit: see job.c */
 	} unless {
 		atomic {
 			kill ? eval(me) -> alive[me] = false;

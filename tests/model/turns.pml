@@ -4,7 +4,7 @@
  *
  * Two jobs that always have work, and gresd, which deals them turns: [step], [free],
  * [deal] and [schedules] of gresd/arbiter/runner_turns.go; [vgpu_turn_wait] and
- * [vgpu_turn_launched] of libvgpu/region.c. Time goes in ticks; all times are kept as
+ * [vgpu_turn_launched] of libvgpu/region_budget.c. Time goes in ticks; all times are kept as
  * differences to now, so that there are finitely many. In a tick gresd looks, or is
  * late (not twice running); then each job may launch; then the card works. A kernel is
  * 1 to KERNEL ticks long, as is estimated or longer. Jobs and gresd are killed at any

@@ -18,7 +18,7 @@ const (
 	tableFile  = "../classes.def"
 	cudaNames  = "../testdata/libcuda-580.symbols"
 	nvmlNames  = "../testdata/libnvidia-ml-580.symbols"
-	hooksFile  = top + "libvgpu/hooks.def"
+	hooksFile  = top + "libvgpu/driver/hooks.def"
 	covered    = top + "docs/coverage.md"
 	rewriteDoc = "write it again: go run ./tests/abi/audit --symbols tests/abi/testdata/libcuda-580.symbols " +
 		"--nvml tests/abi/testdata/libnvidia-ml-580.symbols --version 580.159.04 --cuda 13.0 " +

@@ -34,7 +34,7 @@ func Document(r Report, d Driver) string {
 Driver %s, CUDA %s, looked at on %s.
 
 This file is written by `+"`tests/abi/audit`"+` from `+"`tests/abi/classes.def`"+` and
-`+"`libvgpu/hooks.def`"+`; change those. "The comparison" is gresd's: every 100 ms it
+`+"`libvgpu/driver/hooks.def`"+`; change those. "The comparison" is gresd's: every 100 ms it
 compares what a job has booked with what the card itself counts for the job's
 processes. The difference counts as used, so the job's next allocation pays.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Audit holds the functions that an NVIDIA driver exports against
-// tests/abi/classes.def and libvgpu/hooks.def. It fails when a function has no
+// tests/abi/classes.def and libvgpu/driver/hooks.def. It fails when a function has no
 // class, or when table and hook list do not agree, and writes docs/coverage.md.
 //
 // From the top of the repository:
@@ -33,7 +33,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f := flag.NewFlagSet("audit", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.classes, "classes", "tests/abi/classes.def", "table of classes")
-	f.StringVar(&o.hooks, "hooks", "libvgpu/hooks.def", "list of hooks")
+	f.StringVar(&o.hooks, "hooks", "libvgpu/driver/hooks.def", "list of hooks")
 	f.StringVar(&o.driver, "driver", "", "libcuda.so.1 to look at")
 	f.StringVar(&o.symbols, "symbols", "", "list of libcuda's names, instead of --driver")
 	f.StringVar(&o.nvml, "nvml", "", "libnvidia-ml.so.1, or a list of its names")

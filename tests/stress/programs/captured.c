@@ -13,7 +13,7 @@
  */
 #include <stdint.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 static void *cuda;

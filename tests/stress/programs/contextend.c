@@ -42,7 +42,7 @@
  */
 #include <stdint.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 #define BYTES (5ull << 30)

@@ -22,7 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "../../../libvgpu/region.h"
 #include "common.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 #define NS_PER_UNIT 20

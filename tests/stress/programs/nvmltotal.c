@@ -7,7 +7,7 @@
  *
  * One JSON line: the total in MiB before and after cuInit, and what CUDA says.
  */
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 int main(int argc, char **argv)

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 static void *cuda;

@@ -12,7 +12,7 @@
  */
 #include <stdlib.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 #define MAX_POOLS 300

@@ -10,7 +10,7 @@
  */
 #include <stdint.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 #define GIB (1ull << 30)

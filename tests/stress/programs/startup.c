@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 #define MAX_PARALLEL 1024

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../libvgpu/cuda_abi.h"
+#include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
 
 #define MAX_THREADS 64

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dl.c - see dl.h. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+
+#include "dl.h"
+
+void *(*vgpu_real_dlsym)(void *handle, const char *name);
+void *(*vgpu_real_dlvsym)(void *handle, const char *name, const char *version);
+void *(*vgpu_real_dlopen)(const char *file, int mode);
+void *(*vgpu_real_dlmopen)(long ns, const char *file, int mode);
+
+/* A function of an object by its table of symbols: dlsym and dlvsym cannot be asked for
+ * themselves. All versions of one are the same function. */
+VGPU_EARLY static void *function_in(const struct link_map *map, const char *name)
+{
+	const ElfW(Sym) *symbols = NULL;
+	const char *strings = NULL;
+	const uint32_t *gnu = NULL, *bucket, *chain;
+	uint32_t hash = 5381, i;
+
+	for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
+		if (d->d_tag == DT_SYMTAB)
+			symbols = (const void *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_STRTAB)
+			strings = (const void *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_GNU_HASH)
+			gnu = (const void *)d->d_un.d_ptr;
+	}
+	if (!symbols || !strings || !gnu || !gnu[0])
+		return NULL;
+	for (const char *p = name; *p; p++)
+		hash = hash * 33 + (unsigned char)*p;
+	/* Buckets, first symbol with a hash, words of the filter and its shift. */
+	bucket = gnu + 4 + gnu[2] * (sizeof(ElfW(Addr)) / sizeof *gnu);
+	chain = bucket + gnu[0];
+	i = bucket[hash % gnu[0]];
+	if (i < gnu[1])
+		return NULL;
+	do {
+		if (symbols[i].st_shndx != SHN_UNDEF &&
+		    vgpu_same(strings + symbols[i].st_name, name))
+			return (void *)(map->l_addr + symbols[i].st_value);
+	} while (!(chain[i++ - gnu[1]] & 1));
+	return NULL;
+}
+
+/* Before glibc 2.34 they are in libdl, which a program may not have. */
+VGPU_EARLY static void *of_libc(const char *name)
+{
+	static const char *const files[] = {"libc.so.6", "libdl.so.2"};
+	void *found = NULL;
+
+	for (unsigned i = 0; i < 2 && !found; i++)
+		for (const struct link_map *m = _r_debug.r_map; m && !found; m = m->l_next)
+			if (m->l_name && vgpu_same(vgpu_base_of(m->l_name), files[i]))
+				found = function_in(m, name);
+	return found;
+}
+
+VGPU_EARLY void vgpu_need_dlsym(void)
+{
+	/* Of threads that ask at the same time, all find the same. */
+	if (!__atomic_load_n(&vgpu_real_dlvsym, __ATOMIC_RELAXED))
+		__atomic_store_n((void **)&vgpu_real_dlvsym, of_libc("dlvsym"), __ATOMIC_RELAXED);
+	if (!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED))
+		__atomic_store_n((void **)&vgpu_real_dlsym, of_libc("dlsym"), __ATOMIC_RELAXED);
+}
+
+/* The next ones in the order, which may be another preload's. */
+void vgpu_need_dlopen(void)
+{
+	if (!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED))
+		vgpu_need_dlsym();
+	if (!vgpu_real_dlsym || __atomic_load_n(&vgpu_real_dlopen, __ATOMIC_RELAXED))
+		return;
+	__atomic_store_n((void **)&vgpu_real_dlmopen, vgpu_real_dlsym(RTLD_NEXT, "dlmopen"),
+			 __ATOMIC_RELAXED);
+	__atomic_store_n((void **)&vgpu_real_dlopen, vgpu_real_dlsym(RTLD_NEXT, "dlopen"),
+			 __ATOMIC_RELEASE);
+}
+
+void *vgpu_dlopen(const char *file, int mode)
+{
+	vgpu_need_dlopen();
+	return vgpu_real_dlopen ? vgpu_real_dlopen(file, mode) : NULL;
+}

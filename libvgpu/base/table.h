@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* table.h - what addresses and handles hold. */
+#ifndef VGPU_BASE_TABLE_H
+#define VGPU_BASE_TABLE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A process-local map from an address or handle to what it holds. */
+struct vgpu_item {
+	uint64_t key, size, other;
+	uint64_t owner; /* what it ends with: vgpu_context_owner; 0: only by itself */
+	int card;
+	unsigned refs;
+	struct vgpu_item *next;
+};
+struct vgpu_table {
+	pthread_mutex_t lock;
+	struct vgpu_item **bucket, *spare;
+	size_t buckets, count;
+	struct vgpu_table *next; /* of all that were ever used */
+	bool listed;
+};
+#define VGPU_TABLE_INIT                           \
+	{                                         \
+		.lock = PTHREAD_MUTEX_INITIALIZER \
+	}
+/* Adds an entry; false when there is no memory for it. */
+bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
+bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
+bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
+/* Adds to the reference count; *out is the entry after it, already removed
+ * when the count has come to zero. False when there is no such key. */
+bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
+/* Asks of each entry, with the lock held, whether it goes. */
+void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
+		      bool (*goes)(const struct vgpu_item *, uint64_t owner));
+/* After a fork, in the child: all tables are empty and unlocked. */
+void vgpu_tables_in_child(void);
+
+#endif

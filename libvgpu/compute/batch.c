@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch.c - see batch.h. Launches in a row, between an event before and an event after. */
+#include "batch.h"
+#include "beside.h"
+#include "charge.h"
+#include "event.h"
+#include "measure.h"
+#include "own_time.h"
+#include "reap.h"
+
+/* Elapsed times are float milliseconds: 1 us of resolution at ten seconds. */
+#define ANCHOR_NS 5000000000u
+
+/* The newest of the closed batches of a lane while it runs; else NULL. */
+static struct vgpu_stream_batch *running_before(struct lane *l)
+{
+	struct vgpu_stream_batch *before;
+
+	if (!l->closed)
+		return NULL;
+	before = &l->ring[(l->first + l->closed - 1) % RING];
+	if (before->unmeasured || vgpu_event_query(before->end) != CUDA_ERROR_NOT_READY)
+		return NULL;
+	return before;
+}
+
+static bool record_anchor(CUevent *slot, struct lane *l)
+{
+	bool pushed, ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(l, slot);
+
+	vgpu_event_leave(pushed);
+	return ok;
+}
+
+/* The zero of a context's time line, and a later one before float milliseconds get coarse.
+ * When a batch opens: a stream that is destroyed with its work on the way has none later. */
+static void place_anchor(struct lane *l, uint64_t now)
+{
+	struct gate_context *c = l->context;
+
+	if (!c->anchored) {
+		c->anchored = record_anchor(&c->anchor, l);
+		c->anchor_host_ns = now;
+	} else if (!c->next_recorded && now - c->anchor_host_ns > ANCHOR_NS) {
+		c->next_recorded = record_anchor(&c->next_anchor, l);
+	}
+}
+
+/* The newest batch goes on: its end is recorded once more. */
+static struct vgpu_stream_batch *open_again(struct lane *l)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + --l->closed) % RING];
+
+	b->single = b->learns = b->waits = false;
+	b->foreign |= b->last_ns <= l->foreign_ns;
+	l->open = true;
+	return b;
+}
+
+struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
+					  const struct vgpu_cost *cost, uint32_t samples,
+					  const struct vgpu_launch *launch, uint64_t now)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
+	uint64_t est_ns = launch->est_ns;
+	bool learns = !samples, waits = launch->waits, known = vgpu_measure_known(samples, est_ns);
+	bool single = !learns && vgpu_measure_alone(g, l, cost, est_ns, now);
+	CUevent own_start, end;
+
+	if (l->open && !learns && !waits && !b->learns && !b->waits && !b->single &&
+	    (b->trusted ? known : !single))
+		return b;
+	if (l->open) {
+		vgpu_batch_close(l);
+		if (l->open)
+			return b; /* another thread is in it */
+	}
+	/* One entry stays unused: its end may be the start of the oldest. */
+	if (l->closed >= RING - 2)
+		vgpu_batch_reap(g, now);
+	if (l->closed >= RING - 2)
+		return open_again(l);
+	b = &l->ring[(l->first + l->closed) % RING];
+	own_start = b->own_start;
+	end = b->end;
+	l->open = true; /* one of those with work, from now on */
+	vgpu_gate_beside(g, now);
+	*b = (struct vgpu_stream_batch){.own_start = own_start,
+					.end = end,
+					.asked_ns = now,
+					.opened_ns = now,
+					.beside = g->beside,
+					.divided_ns = g->divided_ns,
+					.held_ns = l->held_ns,
+					.foreign_ns = l->foreign_ns,
+					.single = single,
+					.waits = waits,
+					.learns = learns};
+	vgpu_gate_count(g, 0, now); /* if nothing was on its way, there was no work up to here */
+	if (!single && !waits && vgpu_measure_trust(g, l, known, b->beside, now)) {
+		b->trusted = b->unmeasured = true;
+	} else if ((before = running_before(l)) && before->last_ns > l->foreign_ns) {
+		b->start = before->end;
+		b->tight = true;
+	} else if (vgpu_event_record(l, &b->own_start)) {
+		b->start = b->own_start;
+		b->opened_ns = vgpu_now();
+		b->tight = before; /* and what waits between them is left out */
+	} else {
+		b->unmeasured = true;
+	}
+	b->own_ns = vgpu_gate_own(g, b->opened_ns);
+	if (vgpu_several_lanes(g)) {
+		g->several_ns = b->opened_ns;
+		place_anchor(l, now);
+	}
+	return b;
+}
+
+static bool can_record(const struct lane *l)
+{
+	return !l->thread || l->thread == &vgpu_this_thread;
+}
+
+void vgpu_batch_mark(struct lane *l)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
+
+	if (l->open && !l->busy && !b->unmeasured && !l->context->ends && can_record(l) &&
+	    vgpu_event_record(l, &b->end))
+		b->marked = b->launches;
+}
+
+/* Records the end of the open batch. False: that cannot be. */
+static bool record_end(struct lane *l, struct vgpu_stream_batch *b)
+{
+	bool pushed, ok;
+
+	if (!can_record(l)) {
+		__atomic_store_n(&l->marks, true,
+				 __ATOMIC_RELAXED); /* launches look without the lock */
+		return b->marked == b->launches;
+	}
+	__atomic_store_n(&l->marks, false, __ATOMIC_RELAXED);
+	ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(l, &b->end);
+	vgpu_event_leave(pushed);
+	return ok;
+}
+
+void vgpu_batch_close(struct lane *l)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
+
+	if (!l->open || l->busy || vgpu_batch_held(b) || l->context->ends)
+		return;
+	if (b->launches == 0) {
+		l->open = false;
+		return;
+	}
+	b->solid = b->tight && !b->foreign && running_before(l);
+	if (b->launches != b->ticked && !b->trusted)
+		b->last_ns = vgpu_now();
+	if (!b->unmeasured && !record_end(l, b))
+		b->unmeasured = true;
+	if (!b->unmeasured)
+		b->recorded_ns = vgpu_now();
+	l->open = false;
+	l->closed++;
+}
+
+void vgpu_batch_prove(const struct gate *g, struct lane *l)
+{
+	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
+	bool trusted = l->closed && l->ring[(l->first + l->closed - 1) % RING].trusted;
+	uint64_t now;
+
+	/* Whatever is launched next finds an entry: this one cannot go on. */
+	if (l->open || l->busy || l->context->ends || l->closed >= RING - 3 ||
+	    !(trusted || l->proof.unproven))
+		return;
+	now = vgpu_now();
+	if (!l->stream) { /* destroyed */
+		l->proof.unproven = false;
+		return;
+	}
+	*b = (struct vgpu_stream_batch){.own_start = b->own_start,
+					.end = b->end,
+					.last_ns = now,
+					.asked_ns = now,
+					.own_ns = vgpu_gate_own(g, now),
+					.foreign_ns = l->foreign_ns};
+	if (!record_end(l, b)) {
+		l->proof.unproven = false; /* nobody will tell */
+		return;
+	}
+	b->start = b->end;
+	b->opened_ns = vgpu_now();
+	l->closed++;
+}
+
+void vgpu_batch_end(struct lane *l)
+{
+	if (can_record(l))
+		vgpu_batch_close(l);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch.h - launches in a row, between two events. With gate.lock held. */
+#ifndef VGPU_COMPUTE_BATCH_H
+#define VGPU_COMPUTE_BATCH_H
+
+#include "gates.h"
+
+/* The batch that takes the next launch, opened if need be. samples: what is
+ * known of the launch's cost, est_ns. */
+struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
+					  const struct vgpu_cost *cost, uint32_t samples,
+					  const struct vgpu_launch *launch, uint64_t now);
+/* Ends the open batch unless a launch is between gate and driver. Whatever context is
+ * current. */
+void vgpu_batch_close(struct lane *l);
+/* Puts an event behind work that went by its estimates, if there is some and nothing else
+ * will tell how long it took. */
+void vgpu_batch_prove(const struct gate *g, struct lane *l);
+/* The same, where this thread can see to it that the batch is measured. */
+void vgpu_batch_end(struct lane *l);
+/* Records the end of the open batch behind its last launch; of a lane with marks. */
+void vgpu_batch_mark(struct lane *l);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ends.c - see compute.h. What ends batches but a launch: a wait, other work in the stream, a
+ * capture, the end of a stream or context, a fork.
+ */
+#include <string.h>
+
+#include "batch.h"
+#include "event.h"
+#include "gate.h"
+#include "lane.h"
+#include "reap.h"
+#include "working.h"
+
+/* Work that was launched so long ago is charged as soon as the host has waited for it: to ask
+ * for it takes a hundredth of that. */
+#define LASTED_NS 500000u
+/* A host may wake so late. */
+#define SURPRISE_NS 100000u
+
+static void end_work(struct gate *g, struct lane *l, CUstream stream, bool other)
+{
+	if (!l->context || (stream && l->stream != stream))
+		return;
+	if (l->open)
+		vgpu_batch_end(l);
+	if (!other)
+		return;
+	vgpu_batch_prove(g, l);
+	l->foreign_ns = vgpu_now();
+}
+
+void vgpu_gate_boundary(CUstream stream, bool other)
+{
+	if (vgpu_inside || vgpu_events_barred())
+		return;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &vgpu_gates[i];
+
+		vgpu_gate_hold(g);
+		for (unsigned k = 0; k < g->lanes && !vgpu_events_barred(); k++)
+			end_work(g, &g->lane[k], stream, other);
+		vgpu_gate_release(g);
+	}
+}
+
+/* The wait took longer than the estimates of what was waited for, which is not measured. */
+static bool surprising(const struct gate *g, const struct lane *l, uint64_t waited)
+{
+	bool trusted = l->closed && l->ring[(l->first + l->closed - 1) % RING].trusted;
+	uint64_t charged = g->charged_ns - l->proof.charged_ns + g->inflight_ns;
+
+	return (trusted || l->proof.unproven) && waited > 2 * charged + SURPRISE_NS;
+}
+
+void vgpu_gate_waited(int card, uint64_t began)
+{
+	struct gate *g = &vgpu_gates[card];
+	uint64_t now = vgpu_now();
+	bool lasted = false;
+
+	if (vgpu_inside || vgpu_events_barred())
+		return;
+	vgpu_gate_hold(g);
+	for (unsigned k = 0; k < g->lanes; k++) {
+		const struct lane *l = &g->lane[k];
+
+		lasted |= l->closed && now - l->ring[l->first].opened_ns > LASTED_NS;
+		if (surprising(g, l, now - began))
+			g->surprised_ns = now;
+	}
+	if (lasted && !vgpu_events_barred())
+		vgpu_batch_reap(g, now);
+	vgpu_gate_release(g);
+}
+
+/* Whoever is at event calls holds a gate's lock or has a lane that says so, and has looked for
+ * captures with the lock held. */
+void vgpu_gate_capture(void)
+{
+	if (vgpu_inside)
+		return;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &vgpu_gates[i];
+
+		vgpu_gate_hold(g);
+		for (unsigned k = 0; k < g->lanes; k++)
+			vgpu_event_recorded(g, &g->lane[k]);
+		vgpu_gate_release(g);
+	}
+}
+
+static void end_lane(struct gate *g, struct lane *l)
+{
+	if (!vgpu_events_barred()) {
+		vgpu_batch_close(l);
+		vgpu_batch_prove(g, l);
+	}
+	if (l->open)
+		vgpu_lane_drop(g, l);
+	l->stream = NULL;
+}
+
+void vgpu_gate_drop_stream(CUstream stream)
+{
+	if (vgpu_inside)
+		return;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &vgpu_gates[i];
+
+		vgpu_gate_hold(g);
+		for (unsigned k = 0; k < g->lanes; k++)
+			if (g->lane[k].context && g->lane[k].stream == stream) {
+				vgpu_event_wait(g, &g->lane[k]);
+				end_lane(g, &g->lane[k]);
+			}
+		vgpu_gate_release(g);
+	}
+}
+
+static void context_ends(struct gate *g, CUcontext ctx)
+{
+	struct gate_context *c = vgpu_context_find(g, ctx);
+
+	if (!c)
+		return;
+	if (!vgpu_events_barred()) {
+		for (unsigned i = 0; i < g->lanes; i++)
+			if (g->lane[i].context == c)
+				vgpu_batch_end(&g->lane[i]);
+		vgpu_batch_reap(g, vgpu_now());
+	}
+	c->ends++;
+	g->last = NULL; /* launches look for their context */
+}
+
+void vgpu_gate_ends(CUcontext ctx)
+{
+	if (vgpu_inside || !ctx)
+		return;
+	vgpu_working_forget(NULL, ctx);
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &vgpu_gates[i];
+
+		vgpu_gate_hold(g);
+		context_ends(g, ctx); /* none begins to record in it any more */
+		for (unsigned k = 0; k < g->lanes; k++)
+			if (g->lane[k].context && g->lane[k].context->ctx == ctx)
+				vgpu_event_wait(g, &g->lane[k]);
+		vgpu_gate_release(g);
+	}
+}
+
+static void context_ended(struct gate *g, CUcontext ctx, bool gone)
+{
+	struct gate_context *c = vgpu_context_find(g, ctx);
+
+	if (!c)
+		return;
+	c->ends -= c->ends != 0;
+	if (!gone)
+		return;
+	for (unsigned i = 0; i < g->lanes; i++) {
+		struct lane *l = &g->lane[i];
+
+		if (l->context != c)
+			continue;
+		vgpu_lane_drop(g, l);
+		memset(l, 0, sizeof *l); /* its events went with the context */
+	}
+	g->last = NULL;
+	memset(c, 0, sizeof *c);
+}
+
+void vgpu_gate_ended(CUcontext ctx, bool gone)
+{
+	if (vgpu_inside || !ctx)
+		return;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		vgpu_gate_hold(&vgpu_gates[i]);
+		context_ended(&vgpu_gates[i], ctx, gone);
+		vgpu_gate_release(&vgpu_gates[i]);
+	}
+}
+
+void vgpu_gate_in_child(void)
+{
+	/* Threads of the parent may have held these. Its work and events are not
+	 * ours, and CUDA does not work across fork anyway. */
+	vgpu_inside = false;
+	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
+		pthread_mutex_init(&vgpu_gates[i].lock, NULL);
+		memset(vgpu_gates[i].lane, 0, vgpu_gates[i].lanes * sizeof vgpu_gates[i].lane[0]);
+		memset(vgpu_gates[i].context, 0, sizeof vgpu_gates[i].context);
+		vgpu_gates[i].inflight_ns = vgpu_gates[i].owed_ns = 0;
+		vgpu_gates[i].last = NULL;
+	}
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* event.c - see event.h. Events in the streams of the program. */
+#include <time.h>
+
+#include "event.h"
+
+/* A quarter of the entries that the simulated card's streams take, as a driver's are said to:
+ * the program's own events and copies, which nobody counts, are among them. */
+#define MAY_BE_FULL 256
+
+/* Some 50 ms. */
+#define NAP_NS 50000
+#define NAPS 1000
+
+__thread bool vgpu_inside;
+
+CUresult vgpu_event_query(CUevent e)
+{
+	int mode = vgpu_capture_relax();
+	CUresult r = vgpu_real.cuEventQuery(e);
+
+	vgpu_capture_restore(mode);
+	return r;
+}
+
+static CUevent event(CUevent *slot)
+{
+	int mode;
+
+	if (*slot)
+		return *slot;
+	mode = vgpu_capture_relax();
+	if (vgpu_real.cuEventCreate(slot, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+		*slot = NULL;
+	vgpu_capture_restore(mode);
+	return *slot;
+}
+
+void vgpu_gate_nap(struct gate *g)
+{
+	pthread_mutex_unlock(&g->lock);
+	nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	pthread_mutex_lock(&g->lock);
+}
+
+/* What is put into the legacy stream concerns captures of streams that wait for it: the driver
+ * answers with an error then. */
+static bool captured(CUstream stream)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	return vgpu_capturing() &&
+	       (!vgpu_real.cuStreamIsCapturing ||
+		vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+		status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+bool vgpu_event_record(struct lane *l, CUevent *slot)
+{
+	struct gate *g = l->context->gate;
+	CUstream stream = l->stream;
+	CUevent e = event(slot);
+	bool ok;
+
+	if (!e)
+		return false;
+	l->busy = true;
+	/* It may begin in this stream. */
+	for (unsigned i = 0; i < NAPS && __atomic_load_n(&vgpu_captures_begin, __ATOMIC_SEQ_CST);
+	     i++)
+		vgpu_gate_nap(g);
+	ok = !captured(stream);
+	if (ok) {
+		l->recording = true;
+		pthread_mutex_unlock(&g->lock);
+		ok = vgpu_real.cuEventRecord(e, stream) == CUDA_SUCCESS;
+		pthread_mutex_lock(&g->lock);
+		l->recording = false;
+	}
+	l->busy = false;
+	return ok;
+}
+
+bool vgpu_event_blocks(const struct lane *l)
+{
+	unsigned launches = 0;
+	bool pushed, done;
+	int mode;
+
+	for (unsigned i = 0; i < l->closed + (l->open ? 1u : 0u); i++)
+		launches += l->ring[(l->first + i) % RING].launches;
+	if (launches < MAY_BE_FULL || !vgpu_real.cuStreamQuery)
+		return false;
+	mode = vgpu_capture_relax();
+	done = vgpu_event_enter(l, &pushed) && vgpu_real.cuStreamQuery(l->stream) == CUDA_SUCCESS;
+	vgpu_event_leave(pushed);
+	vgpu_capture_restore(mode);
+	return !done;
+}
+
+bool vgpu_event_enter(const struct lane *l, bool *pushed)
+{
+	CUcontext now = NULL;
+
+	*pushed = false;
+	if (vgpu_real.cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == l->context->ctx)
+		return true;
+	*pushed = vgpu_real.cuCtxPushCurrent_v2(l->context->ctx) == CUDA_SUCCESS;
+	return *pushed;
+}
+
+void vgpu_event_leave(bool pushed)
+{
+	CUcontext popped;
+
+	if (pushed)
+		vgpu_real.cuCtxPopCurrent_v2(&popped);
+}
+
+bool vgpu_event_between(double *ns, CUevent from, CUevent to)
+{
+	float ms;
+	int mode = vgpu_capture_relax();
+	bool ok = vgpu_real.cuEventElapsedTime(&ms, from, to) == CUDA_SUCCESS;
+
+	vgpu_capture_restore(mode);
+	if (ok)
+		*ns = (double)ms * 1e6;
+	return ok;
+}
+
+void vgpu_event_wait(struct gate *g, const struct lane *l)
+{
+	for (unsigned i = 0; l->busy && i < NAPS; i++)
+		vgpu_gate_nap(g);
+}
+
+void vgpu_event_recorded(struct gate *g, const struct lane *l)
+{
+	for (unsigned i = 0; l->recording && i < NAPS; i++)
+		vgpu_gate_nap(g);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * event.h - events in the streams of the program. With gate.lock held, and not while
+ * vgpu_events_barred(). False: the driver refused.
+ */
+#ifndef VGPU_COMPUTE_EVENT_H
+#define VGPU_COMPUTE_EVENT_H
+
+#include "gates.h"
+
+/* Makes the event if need be. Releases the lock meanwhile, and the lane is busy. Not in a stream
+ * that is captured, nor in one that waits for such a stream. */
+bool vgpu_event_record(struct lane *l, CUevent *slot);
+/* Lets others have the lock for a moment. */
+void vgpu_gate_nap(struct gate *g);
+/* Waits until no event of the lane is being recorded, but not for ever: the stream may be full
+ * of work that waits for what the caller does next. */
+void vgpu_event_wait(struct gate *g, const struct lane *l);
+/* The same until none is on its way to the driver. */
+void vgpu_event_recorded(struct gate *g, const struct lane *l);
+/* Harmless to captures that are not known. */
+CUresult vgpu_event_query(CUevent e);
+/* The stream may be full, so that a record would wait. */
+bool vgpu_event_blocks(const struct lane *l);
+bool vgpu_event_between(double *ns, CUevent from, CUevent to);
+/* Events are of the context that is current when they are made, and so is the default stream
+ * in which they are recorded. True: it is the lane's now, until vgpu_event_leave(). */
+bool vgpu_event_enter(const struct lane *l, bool *pushed);
+void vgpu_event_leave(bool pushed);
+
+#endif

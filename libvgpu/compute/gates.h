@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gates.h - the state of a card's gate.
+ *
+ * A lane is one stream of one context. Its launches form batches: an event
+ * before, an event after. The end of a batch that is still running is the
+ * start of the next, so a saturated stream costs one event per batch.
+ * What is not marked is guarded by gate.lock. To record an event may block, as long as the
+ * stream is full: the lock is free then, and the lane is busy, which nobody else touches. The
+ * other event calls do not block and are made with the lock held; a profiler's callback that
+ * comes from one finds vgpu_inside.
+ */
+#ifndef VGPU_COMPUTE_GATES_H
+#define VGPU_COMPUTE_GATES_H
+
+#include "../driver/captures.h"
+#include "../job/job.h"
+#include "compute.h"
+#include "costs.h"
+#include "cover.h"
+
+#define LANES 32
+#define RING 16
+#define FUNCS 16
+#define CONTEXTS 16
+
+/* A batch is closed when it holds this much estimated work. */
+#define BATCH_NS 500000u
+/* Launches of kernels shorter than this may have host gaps between them. */
+#define SHORT_NS 300000u
+
+struct vgpu_stream_batch {
+	CUevent own_start, end, start; /* start: own_start, or the end before */
+	uint64_t est_ns;
+	/* Host times: before and after the start event is recorded, the first launch has
+	 * returned, no launch came after it, the end event is recorded. */
+	uint64_t asked_ns, opened_ns, first_ns, last_ns, recorded_ns;
+	uint64_t own_ns, divided_ns;  /* of the gate when it was opened */
+	uint64_t held_ns, foreign_ns; /* of the lane then */
+	uint32_t launches;            /* entered the gate, and did not fail */
+	uint32_t entered;             /* the gate, with the lock held */
+	uint32_t left;   /* of them, those that were launched; grows without the lock */
+	uint32_t ticked; /* launches when the watcher last looked */
+	uint32_t nfuncs;
+	uint32_t beside; /* so many other processes of the job, or contexts, had work on the card */
+	bool tight;      /* began while the batch before was running */
+	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
+	bool foreign;    /* something that is no work is between its launches */
+	bool single;     /* of one launch: closed at once */
+	uint32_t marked; /* so many launches are before its end event; lane.marks */
+	bool waits;      /* of one launch, in which the driver may wait: closed at once */
+	bool learns;     /* of one function without an estimate: closed at once */
+	bool unmeasured; /* no events: the estimate is the charge */
+	bool trusted;    /* and that on purpose */
+	struct vgpu_cost_part func[FUNCS];
+	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
+};
+
+/* CU_STREAM_PER_THREAD is another stream in each thread: whose it is here, or NULL. */
+extern __thread char vgpu_this_thread;
+static inline const void *vgpu_stream_thread(CUstream stream)
+{
+	return stream == CU_STREAM_PER_THREAD ? &vgpu_this_thread : NULL;
+}
+
+/* Some launch is between the gate and the driver; with gate.lock held. A drop while one
+ * is there leaves more that left than entered. */
+static inline bool vgpu_batch_held(const struct vgpu_stream_batch *b)
+{
+	return (int32_t)(b->entered - __atomic_load_n(&b->left, __ATOMIC_ACQUIRE)) > 0;
+}
+
+struct gate;
+
+struct gate_context {
+	CUcontext ctx; /* NULL: free */
+	struct gate *gate;
+	/* So many calls that may end it have not returned: its events may be gone. */
+	unsigned ends;
+	/* Union of busy time over streams, on a time line that starts at anchor. */
+	CUevent anchor, next_anchor;
+	bool anchored, next_recorded;
+	uint64_t anchor_host_ns;
+	struct vgpu_cover cover;
+};
+
+/* The end of the last measured batch of a lane. Work that went by its estimates since then is
+ * unproven: its time is seen when another batch is measured. */
+struct proof {
+	CUevent end;
+	uint64_t host_ns;    /* it was recorded later than that; 0: there is none */
+	uint64_t since_ns;   /* when the batch was opened */
+	uint64_t own_ns;     /* of the gate then */
+	uint64_t charged_ns; /* of the gate, with that batch */
+	bool unproven;
+};
+
+struct lane {
+	struct gate_context *context; /* NULL: free */
+	CUstream stream;              /* NULL: destroyed */
+	/* Only this thread can record in the stream, or NULL: any. When another one had to
+	 * close a batch, the next are marked at each launch. */
+	const void *thread;
+	bool marks;
+	struct vgpu_stream_batch ring[RING];
+	unsigned first, closed; /* closed batches in flight */
+	bool open;              /* ring[(first + closed) % RING] takes launches */
+	bool busy;              /* an event is to be recorded, without the lock */
+	bool recording;         /* and the driver does */
+	/* For so long it had work in flight while launches of other streams were held: that
+	 * work may have been waiting for them. */
+	uint64_t held_ns;
+	struct proof proof;
+	uint64_t foreign_ns; /* when something was last put into the stream that is no work */
+};
+
+struct gate {
+	pthread_mutex_t lock;
+	int card;
+	bool on;
+	struct vgpu_schedule schedule;
+	uint64_t inflight_ns;
+	uint64_t owed_ns;      /* of quick launches, not yet taken from the job's balance */
+	uint64_t progress_ns;  /* when work was last seen to complete */
+	uint64_t reaped_ns;    /* when completions were last asked for */
+	unsigned quick_left;   /* QUICK_MAX, less by what has gone by the last look */
+	unsigned trust_left;   /* so many batches more may be charged by their estimates */
+	struct lane *last;     /* of the last launch, or NULL */
+	uint64_t other_ns;     /* when a launch last went to another lane than the one before */
+	uint64_t several_ns;   /* when several streams last had work at a time */
+	uint64_t charged_ns;   /* by measured time or by estimates */
+	uint64_t surprised_ns; /* when a host last waited for longer than the estimates say */
+	uint64_t gated_ns;     /* when another gate began: launches may have passed without one */
+	double usual_gap_ns;   /* median of what a first launch takes the host */
+	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
+	uint64_t own_ns, own_at_ns;
+	/* When last looked, so many other processes of the job had work on the card; and with
+	 * other contexts of this one. */
+	uint32_t procs, beside;
+	/* The time divided by their number and this one, up to divided_at_ns. */
+	uint64_t divided_ns, divided_at_ns;
+	uint64_t others_at_ns; /* since then the same neighbours are busy */
+	/* What work that was charged by estimates was charged too little, by the time that
+	 * it took; bounded. */
+	double short_ns;
+	struct gate_context context[CONTEXTS];
+	/* Of the last batches, the part in which the card can have waited for the host for half of
+	 * the time. */
+	float waited;
+	unsigned lanes; /* so many have been in use */
+	struct lane lane[LANES];
+};
+
+/* How often completions are asked for at most, but for launches that wait. */
+#define REAP_NS 200000u
+
+/* Work in flight that the gate cannot stop any more. */
+#define QUANTUM_NS 1000000u
+/* Credit an idle job may save: a short burst goes through undisturbed. */
+#define BURST_NS 5000000
+/* A cost is well known that was learned from so many batches. */
+#define SURE_SAMPLES 32
+
+/* Its batches say little of what kernels cost: as much as the host takes to launch them. */
+static inline bool vgpu_host_bound(const struct gate *g)
+{
+	return g->waited > 0.5f;
+}
+
+static inline bool vgpu_several_lanes(const struct gate *g)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < g->lanes; i++)
+		n += g->lane[i].closed != 0 || g->lane[i].open;
+	return n > 1;
+}
+
+/* This thread is in the gate: what a callback of the driver's launches is refused. */
+extern __thread bool vgpu_inside __attribute__((tls_model("initial-exec")));
+
+/* What a callback of the driver's calls meanwhile is no part of what this thread does here. */
+static inline void vgpu_gate_hold(struct gate *g)
+{
+	pthread_mutex_lock(&g->lock);
+	vgpu_inside = true;
+}
+
+static inline void vgpu_gate_release(struct gate *g)
+{
+	vgpu_inside = false;
+	pthread_mutex_unlock(&g->lock);
+}
+
+#endif

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wait.c - see wait.h. When a launch may go: by budget, by turn, by window. */
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "batch.h"
+#include "beside.h"
+#include "lane.h"
+#include "own_time.h"
+#include "reap.h"
+#include "wait.h"
+
+/* Up to this length a second kernel is let in behind the running one. */
+#define PAIR_NS 5000000u
+#define SAVE_UP_NS 5000000
+#define SAVE_UP_MOST_NS 1500000
+#define TURN_BURST_NS 60000000
+/* A launch waits this long at most for work that does not progress: it may be
+ * what that work is waiting for. */
+#define STUCK_NS 50000000u
+#define SLEEP_MIN_NS 20000u
+#define SLEEP_MAX_NS 2000000u
+#define POLL_NS 250000u
+/* A launch that waits for its turn looks again this often: turns move. */
+#define TURN_POLL_NS 1000000u
+/* Weighs a launch in the typical length; so long a time is remembered. */
+#define TYPICAL_NS 20000000u
+
+bool vgpu_takes_turns(const struct gate *g)
+{
+	return g->schedule.gate & VGPU_GATE_TURN;
+}
+
+static bool in_windows(const struct gate *g)
+{
+	return g->schedule.gate & VGPU_GATE_WINDOW;
+}
+
+/* The middle of the work counts: of what is launched last, half of it runs over. */
+static uint64_t window_wait(const struct gate *g, uint64_t est, uint64_t now)
+{
+	return vgpu_window_wait(&g->schedule, now, now + g->inflight_ns + est / 2,
+				g->inflight_ns == 0);
+}
+
+uint64_t vgpu_quantum(const struct gate *g)
+{
+	uint64_t slice = g->schedule.slice_us * 1000ull * 3 / 2;
+
+	if (vgpu_takes_turns(g) || in_windows(g))
+		return g->schedule.turn_queue_us * 1000ull;
+	/* With neighbours, running dry inside one's own slice gives the rest of
+	 * it away: keep a slice's worth queued. */
+	return g->schedule.others && slice > QUANTUM_NS ? slice : QUANTUM_NS;
+}
+
+static uint64_t job_inflight(const struct gate *g, uint64_t now)
+{
+	uint32_t procs;
+
+	return g->inflight_ns + vgpu_inflight_beside(g, now, &procs);
+}
+
+static struct vgpu_turn_state *turn_state(const struct gate *g)
+{
+	return &vgpu_state.cache.header->turn[g->card];
+}
+
+/* What this process has in flight for certain: not the oldest batches, part of which may be
+ * done, nor what may have been done since completions were asked for. */
+static uint64_t surely_inflight(const struct gate *g, uint64_t now)
+{
+	uint64_t less = now - g->reaped_ns;
+
+	for (unsigned i = 0; i < g->lanes; i++)
+		if (g->lane[i].closed || g->lane[i].open)
+			less += g->lane[i].ring[g->lane[i].first].est_ns;
+	return g->inflight_ns > less ? g->inflight_ns - less : 0;
+}
+
+/* When the job's work will be done. Of its other processes it is not known what has been. */
+static uint64_t turn_until(const struct gate *g, uint64_t now)
+{
+	uint32_t procs;
+	uint64_t most = g->inflight_ns + vgpu_inflight_beside(g, now, &procs);
+
+	return vgpu_turn_until(turn_state(g), now, most, procs ? 0 : surely_inflight(g, now));
+}
+
+static uint64_t turn_wait(const struct gate *g, uint64_t now)
+{
+	return vgpu_turn_wait(&g->schedule, now, turn_until(g, now));
+}
+
+/* Turns move between two looks of the watcher. Which gate there is stays its
+ * decision. */
+static void follow_turns(struct gate *g, const struct vgpu_budget *b, uint64_t now)
+{
+	struct vgpu_schedule s;
+
+	/* A job that its budget holds does not want the card: others may have it. */
+	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
+	    __atomic_load_n(&b->balance_ns, __ATOMIC_SEQ_CST) > 0)
+		__atomic_store_n(&turn_state(g)->wanted_ns, now, __ATOMIC_SEQ_CST);
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)g->card, &s) && s.gate)
+		vgpu_gate_follow(g, &s, now);
+}
+
+/* Credit and debt of a time in which the budget holds nothing back do not say
+ * what the job is due when it does again. */
+static void forget_balance(struct vgpu_budget *b)
+{
+	int64_t balance = __atomic_load_n(&b->balance_ns, __ATOMIC_SEQ_CST);
+	int64_t kept = balance > BURST_NS ? BURST_NS : balance < -BURST_NS ? -BURST_NS : balance;
+
+	if (kept != balance)
+		__atomic_compare_exchange_n(&b->balance_ns, &balance, kept, false, __ATOMIC_SEQ_CST,
+					    __ATOMIC_SEQ_CST);
+}
+
+static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
+{
+	uint32_t *typical = &vgpu_my(g->card)->typical_ns;
+	int64_t old = __atomic_load_n(typical, __ATOMIC_RELAXED), est_ns = (int64_t)est;
+
+	__atomic_store_n(typical,
+			 old ? old + (est_ns - old) * est_ns / (est_ns + TYPICAL_NS) : est_ns,
+			 __ATOMIC_RELAXED);
+	if (vgpu_takes_turns(g))
+		vgpu_turn_launched(turn_state(g), now, est);
+}
+
+/* What must be saved up before a job that has run dry goes on: work then comes in
+ * runs, with the host ahead of the card as it is without a limit. One kernel at a
+ * time, each would be charged for the host's latency too. At 5 ms of its share a
+ * small job does not wait too long for it. */
+static uint32_t saved_up(const struct gate *g)
+{
+	uint32_t share = g->schedule.cores * (SAVE_UP_NS / 100);
+
+	return share < SAVE_UP_MOST_NS ? share : SAVE_UP_MOST_NS;
+}
+
+/* Run dry is what the job is, not the process: else one that waits would be passed
+ * by another that does not. */
+static bool in_credit(const struct gate *g, int64_t balance)
+{
+	uint32_t *dry = &vgpu_state.cache.header->budget[g->card].dry;
+
+	if (balance <= 0)
+		__atomic_store_n(dry, 1, __ATOMIC_RELAXED);
+	else if (balance >= (int64_t)saved_up(g))
+		__atomic_store_n(dry, 0, __ATOMIC_RELAXED);
+	return !__atomic_load_n(dry, __ATOMIC_RELAXED);
+}
+
+static bool may_go(const struct gate *g, struct vgpu_budget *budget, uint64_t est, uint64_t since,
+		   uint64_t now)
+{
+	bool held = g->schedule.gate & VGPU_GATE_BUDGET;
+
+	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_TURN | VGPU_GATE_WINDOW)))
+		return true;
+	if (in_windows(g) && window_wait(g, est, now))
+		return false;
+	if (held && (!vgpu_order_first(budget, since, now) ||
+		     !in_credit(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST))))
+		return false;
+	if (vgpu_takes_turns(g) && turn_wait(g, now))
+		return false;
+	if (g->inflight_ns == 0 || g->inflight_ns + est <= vgpu_quantum(g) ||
+	    ((est <= PAIR_NS || vgpu_takes_turns(g)) && g->inflight_ns <= est))
+		return true;
+	/* It waits for its own work now, which may need that of others. */
+	if (held)
+		vgpu_order_leave(budget, since);
+	return false;
+}
+
+/* Another thread is in a call that may end the context: events of it would not be safe. */
+static bool may_end(struct gate *g, CUcontext ctx, uint64_t since, uint64_t now)
+{
+	const struct gate_context *c = vgpu_context_find(g, ctx);
+
+	return c && c->ends && now - since < STUCK_NS;
+}
+
+static void close_all(struct gate *g)
+{
+	for (unsigned i = 0; i < g->lanes; i++)
+		vgpu_batch_end(&g->lane[i]);
+}
+
+static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint64_t est,
+		    uint64_t now)
+{
+	uint64_t ns = 0, turn;
+
+	if (g->schedule.gate & VGPU_GATE_BUDGET)
+		ns = vgpu_budget_wait(budget, g->schedule.cores, budget->dry ? saved_up(g) : 1);
+	if (vgpu_takes_turns(g)) {
+		turn = turn_wait(g, now);
+		turn = turn > TURN_POLL_NS ? TURN_POLL_NS : turn;
+		ns = turn > ns ? turn : ns;
+	}
+	if (in_windows(g)) {
+		turn = window_wait(g, est, now);
+		ns = turn > ns ? turn : ns;
+	}
+	if (ns == 0)
+		ns = est / 4;
+	if (g->inflight_ns && ns > POLL_NS)
+		ns = POLL_NS; /* completions change the balance */
+	if (ns < SLEEP_MIN_NS)
+		ns = SLEEP_MIN_NS;
+	return ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : ns;
+}
+
+/* A launch of a stream was held for so long. */
+static void note_held(struct gate *g, CUcontext ctx, CUstream stream, uint64_t ns)
+{
+	for (unsigned i = 0; i < g->lanes; i++) {
+		struct lane *l = &g->lane[i];
+
+		if ((l->open || l->closed) && (l->stream != stream || l->context->ctx != ctx ||
+					       l->thread != vgpu_stream_thread(stream)))
+			l->held_ns += ns;
+	}
+}
+
+uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t est, bool *events,
+			uint64_t *went)
+{
+	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
+	uint64_t began = 0, now = vgpu_now(), since = now, ns;
+	/* Asking for completions costs more than all the rest: not at every launch
+	 * that may go anyway. */
+	bool ask = now - g->reaped_ns > REAP_NS;
+
+	for (;; now = vgpu_now()) {
+		/* Another thread's capture begins and ends while the lock is free. */
+		*events = !vgpu_events_barred();
+		if (*events && ask)
+			vgpu_batch_reap(g, now);
+		/* In turns the job stands idle while others have theirs: what it is due
+		 * meanwhile is not a saved-up burst. */
+		vgpu_budget_refill(budget, now, g->schedule.cores, job_inflight(g, now) == 0,
+				   vgpu_takes_turns(g) ? TURN_BURST_NS : BURST_NS);
+		if (!(g->schedule.gate & VGPU_GATE_BUDGET))
+			forget_balance(budget);
+		if (vgpu_takes_turns(g))
+			follow_turns(g, budget, now);
+		if (!g->on || (!may_end(g, ctx, since, now) && may_go(g, budget, est, since, now)))
+			break;
+		if (*events && !ask) {
+			ask = true;
+			continue;
+		}
+		if (!began) {
+			began = now;
+			if (g->progress_ns < now)
+				g->progress_ns = now;
+			__atomic_add_fetch(&budget->waits, 1, __ATOMIC_RELAXED);
+		}
+		if (*events)
+			close_all(g);
+		if (g->inflight_ns && now > g->progress_ns &&
+		    now - g->progress_ns > STUCK_NS + 10 * g->inflight_ns)
+			break;
+		ns = nap(g, budget, est, now);
+		pthread_mutex_unlock(&g->lock);
+		nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+		pthread_mutex_lock(&g->lock);
+		note_held(g, ctx, stream, vgpu_now() - now);
+	}
+	note_launch(g, est, now);
+	if (began)
+		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
+	*went = now;
+	return since;
+}
+
+void vgpu_gate_turns(const struct gate *g, uint64_t now)
+{
+	turn_until(g, now);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* captures.c - see captures.h. */
+#include "captures.h"
+
+int vgpu_captures, vgpu_captures_begin;
+
+void vgpu_captures_in_child(void)
+{
+	vgpu_captures = vgpu_captures_begin = 0;
+}
+
+int vgpu_capture_relax(void)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (!vgpu_real.cuThreadExchangeStreamCaptureMode ||
+	    vgpu_real.cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
+		return -1;
+	return mode;
+}
+
+void vgpu_capture_restore(int mode)
+{
+	if (mode >= 0)
+		vgpu_real.cuThreadExchangeStreamCaptureMode(&mode);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.c - see load.h and real.h. The libraries are loaded when a caller first asks for a CUDA or NVML
+ * name, and never before.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/dl.h"
+#include "load.h"
+
+struct vgpu_real vgpu_real;
+int (*vgpu_transport)(int fd, unsigned long req, void *arg);
+
+const char *const vgpu_symbol_name[VGPU_SYMBOLS] = {
+#define CU(name, params) #name,
+#define NV(name, params) #name,
+#define CU_USE(name, params) #name,
+#define NV_USE(name, params) #name,
+#include "hooks.def"
+#undef CU
+#undef NV
+#undef CU_USE
+#undef NV_USE
+};
+
+_Static_assert(sizeof(struct vgpu_real) == VGPU_SYMBOLS * sizeof(void *),
+	       "table of real functions");
+
+/* ----------------------------------------------------------- sorted indexes */
+static unsigned short by_name[VGPU_SYMBOLS], by_pointer[VGPU_SYMBOLS];
+static unsigned pointers; /* entries of by_pointer */
+static pthread_once_t names_once = PTHREAD_ONCE_INIT;
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(vgpu_symbol_name[*(const unsigned short *)a],
+		      vgpu_symbol_name[*(const unsigned short *)b]);
+}
+
+static int compare_pointers(const void *a, const void *b)
+{
+	uintptr_t x = (uintptr_t)*vgpu_real_at(*(const unsigned short *)a);
+	uintptr_t y = (uintptr_t)*vgpu_real_at(*(const unsigned short *)b);
+
+	return x < y ? -1 : x > y;
+}
+
+static void sort_names(void)
+{
+	for (unsigned short i = 0; i < VGPU_SYMBOLS; i++)
+		by_name[i] = i;
+	qsort(by_name, VGPU_SYMBOLS, sizeof by_name[0], compare_names);
+}
+
+int vgpu_symbol_named(const char *name)
+{
+	int lo = 0, hi = VGPU_SYMBOLS - 1;
+
+	pthread_once(&names_once, sort_names);
+	while (lo <= hi) {
+		int mid = (lo + hi) / 2, c = strcmp(name, vgpu_symbol_name[by_name[mid]]);
+
+		if (c == 0)
+			return by_name[mid];
+		if (c < 0)
+			hi = mid - 1;
+		else
+			lo = mid + 1;
+	}
+	return -1;
+}
+
+/* ------------------------------------------------------------- the libraries */
+struct vgpu_library vgpu_cuda = {"libcuda.so.1", "cu", NULL, false, 0};
+struct vgpu_library vgpu_nvml = {"libnvidia-ml.so.1", "nvml", NULL, false, 0};
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread bool loading; /* the library's constructors may call dlsym */
+
+bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym)
+{
+	return strncmp(vgpu_symbol_name[sym], lib->prefix, strlen(lib->prefix)) == 0;
+}
+
+/* load_lock is held. */
+static void publish(struct vgpu_library *lib, void *const found[VGPU_SYMBOLS])
+{
+	if (lib == &vgpu_cuda)
+		pointers = 0; /* a child may have been forked in the middle */
+	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
+		if (vgpu_symbol_of(lib, i))
+			*vgpu_real_at(i) = found[i];
+	/* Only CUDA's: NVML's pointers may still change under the order. */
+	for (unsigned short i = 0; i < VGPU_SYMBOLS && lib == &vgpu_cuda; i++)
+		if (found[i] && vgpu_symbol_of(lib, i))
+			by_pointer[pointers++] = i;
+	qsort(by_pointer, pointers, sizeof by_pointer[0], compare_pointers);
+}
+
+/* The linker's lock is taken by dlsym, and a thread that has it, because it runs the
+ * constructors of a library, may come here: so no lock of ours is held while asking. All
+ * threads find the same. */
+static void resolve(struct vgpu_library *lib, void *handle)
+{
+	void *found[VGPU_SYMBOLS] = {NULL};
+	void *transport;
+
+	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
+		if (vgpu_symbol_of(lib, i))
+			found[i] = vgpu_real_dlsym(handle, vgpu_symbol_name[i]);
+	/* Only a simulated driver has this: it answers ioctls in user space. */
+	transport = lib == &vgpu_cuda ? vgpu_real_dlsym(handle, "vgpu_rm_transport") : NULL;
+	pthread_mutex_lock(&load_lock);
+	if (!lib->resolved) {
+		if (transport)
+			__atomic_store_n((void **)&vgpu_transport, transport, __ATOMIC_RELEASE);
+		publish(lib, found);
+		lib->handle = handle;
+	}
+	lib->resolved = true;
+	__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&load_lock);
+}
+
+bool vgpu_need(struct vgpu_library *lib, int mode)
+{
+	void *handle;
+
+	if (likely(__atomic_load_n(&lib->loaded, __ATOMIC_ACQUIRE)))
+		return true;
+	if (loading)
+		return false;
+	loading = true;
+	handle = vgpu_dlopen(lib->soname, RTLD_LAZY | RTLD_NODELETE | mode);
+	if (handle) {
+		vgpu_attach();
+		resolve(lib, handle);
+	}
+	loading = false;
+	return lib->loaded;
+}
+
+bool vgpu_loading(void)
+{
+	return loading;
+}
+
+void vgpu_real_in_child(void)
+{
+	pthread_mutex_init(&load_lock, NULL); /* whoever held it is not here */
+	vgpu_cuda.loaded = 0;
+	loading = false;
+}
+
+void vgpu_need_cuda(void)
+{
+	vgpu_need(&vgpu_cuda, 0);
+}
+
+void vgpu_need_nvml(void)
+{
+	vgpu_need(&vgpu_nvml, 0);
+}
+
+int vgpu_symbol_at(const void *real)
+{
+	int lo = 0, hi = (int)pointers - 1;
+
+	while (real && lo <= hi) {
+		int mid = (lo + hi) / 2;
+		uintptr_t p = (uintptr_t)*vgpu_real_at(by_pointer[mid]);
+
+		if (p == (uintptr_t)real)
+			return by_pointer[mid];
+		if ((uintptr_t)real < p)
+			hi = mid - 1;
+		else
+			lo = mid + 1;
+	}
+	return -1;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.h - the driver's libraries, and the functions of hooks.def by number: for start/entry.c,
+ * which has a hook for some.
+ */
+#ifndef VGPU_DRIVER_LOAD_H
+#define VGPU_DRIVER_LOAD_H
+
+#include "real.h"
+
+enum vgpu_symbol {
+#define CU(name, params) VGPU_SYM_##name,
+#define NV(name, params) VGPU_SYM_##name,
+#define CU_USE(name, params) VGPU_SYM_##name,
+#define NV_USE(name, params) VGPU_SYM_##name,
+#include "hooks.def"
+#undef CU
+#undef NV
+#undef CU_USE
+#undef NV_USE
+	VGPU_SYMBOLS
+};
+extern const char *const vgpu_symbol_name[VGPU_SYMBOLS];
+
+/* -1: there is none. */
+int vgpu_symbol_named(const char *name);
+/* By the address of the driver's function. */
+int vgpu_symbol_at(const void *real);
+
+static inline void **vgpu_real_at(unsigned sym)
+{
+	return (void **)&vgpu_real + sym;
+}
+
+struct vgpu_library {
+	const char *soname, *prefix;
+	void *handle;
+	bool resolved; /* under the lock of load.c */
+	int loaded;    /* set last, with release order */
+};
+extern struct vgpu_library vgpu_cuda, vgpu_nvml;
+bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym);
+
+/* mode: RTLD_NOLOAD takes the library only if somebody else has loaded it. It stays from
+ * then on, however often its users close it: the table points into it. False: there is none,
+ * or this thread is just loading it. */
+bool vgpu_need(struct vgpu_library *lib, int mode);
+/* This thread is: the library's constructors may call dlsym. */
+bool vgpu_loading(void);
+
+#endif

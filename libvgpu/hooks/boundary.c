@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * boundary.c - calls that end a batch of work, because what follows is a wait
+ * and not work.
+ */
+#include "../compute/waits.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/job.h"
+
+#define END_BATCH(real, stream, other)                                           \
+	do {                                                                     \
+		if (unlikely(!(real))) {                                         \
+			vgpu_need_cuda();                                        \
+			if (!(real))                                             \
+				return CUDA_ERROR_NO_DEVICE;                     \
+		}                                                                \
+		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))) \
+			vgpu_gate_boundary(stream, other);                       \
+	} while (0)
+
+#define BOUNDARY(real, stream, call)            \
+	do {                                    \
+		END_BATCH(real, stream, false); \
+		return call;                    \
+	} while (0)
+
+/* What follows in the stream is not the card's work, but takes its time there. */
+#define OTHER_WORK(real, stream, call)         \
+	do {                                   \
+		END_BATCH(real, stream, true); \
+		return call;                   \
+	} while (0)
+
+/* The host waits for all work of a stream; NULL: of the context. */
+#define WAIT(real, stream, call)                   \
+	do {                                       \
+		CUstream waits = stream;           \
+		CUresult result;                   \
+		uint64_t began;                    \
+                                                   \
+		END_BATCH(real, waits, false);     \
+		began = vgpu_wait_begins();        \
+		result = call;                     \
+		if (vgpu_state.grant)              \
+			vgpu_waited(waits, began); \
+		return result;                     \
+	} while (0)
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	WAIT(vgpu_real.cuStreamSynchronize, vgpu_stream(stream, false),
+	     vgpu_real.cuStreamSynchronize(stream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	WAIT(vgpu_real.cuStreamSynchronize_ptsz, vgpu_stream(stream, true),
+	     vgpu_real.cuStreamSynchronize_ptsz(stream));
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	WAIT(vgpu_real.cuCtxSynchronize, NULL, vgpu_real.cuCtxSynchronize());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+	WAIT(vgpu_real.cuCtxSynchronize_v2, NULL, vgpu_real.cuCtxSynchronize_v2(ctx));
+}
+
+/* Its record has ended the batch. */
+CUresult cuEventSynchronize(CUevent event)
+{
+	uint64_t began;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuEventSynchronize)
+		return CUDA_ERROR_NO_DEVICE;
+	began = vgpu_wait_begins();
+	r = vgpu_real.cuEventSynchronize(event);
+	if (vgpu_state.grant)
+		vgpu_waited(VGPU_SOME_WORK, began);
+	return r;
+}
+
+/* other: what follows in the stream is not the card's work, but takes its time there. */
+#define ENDS(name, per_thread, other, params, ...)                                 \
+	CUresult name params                                                       \
+	{                                                                          \
+		END_BATCH(vgpu_real.name, vgpu_stream(stream, per_thread), other); \
+		return vgpu_real.name(__VA_ARGS__);                                \
+	}
+/* In both kinds of default stream. */
+#define BOTH_END(name, other, params, ...)            \
+	ENDS(name, false, other, params, __VA_ARGS__) \
+	ENDS(name##_ptsz, true, other, params, __VA_ARGS__)
+BOTH_END(cuEventRecord, false, (CUevent event, CUstream stream), event, stream)
+BOTH_END(cuEventRecordWithFlags, false, (CUevent event, CUstream stream, unsigned flags), event,
+	 stream, flags)
+BOTH_END(cuStreamWaitEvent, true, (CUstream stream, CUevent event, unsigned flags), stream, event,
+	 flags)
+BOTH_END(cuLaunchHostFunc, true, (CUstream stream, void (*fn)(void *), void *data), stream, fn,
+	 data)
+BOTH_END(cuLaunchHostFunc_v2, true,
+	 (CUstream stream, void (*fn)(void *), void *data, unsigned mode), stream, fn, data, mode)
+BOTH_END(cuStreamAddCallback, true, (CUstream stream, void *fn, void *data, unsigned flags), stream,
+	 fn, data, flags)
+
+/* What another API's work, or an engine beside the multiprocessors, takes. */
+BOTH_END(cuWaitExternalSemaphoresAsync, true,
+	 (const void *semaphores, const void *params, unsigned n, CUstream stream), semaphores,
+	 params, n, stream)
+BOTH_END(cuMemBatchDecompressAsync, true,
+	 (void *params, size_t n, unsigned flags, size_t *error, CUstream stream), params, n, flags,
+	 error, stream)
+
+/* Waits for a value in memory, in every version. */
+#define WAIT_VALUE(name, type)                                                                \
+	BOTH_END(name, true, (CUstream stream, CUdeviceptr addr, type value, unsigned flags), \
+		 stream, addr, value, flags)
+WAIT_VALUE(cuStreamWaitValue32, uint32_t)
+WAIT_VALUE(cuStreamWaitValue32_v2, uint32_t)
+WAIT_VALUE(cuStreamWaitValue64, uint64_t)
+WAIT_VALUE(cuStreamWaitValue64_v2, uint64_t)
+BOTH_END(cuStreamBatchMemOp, true, (CUstream stream, unsigned n, void *ops, unsigned flags), stream,
+	 n, ops, flags)
+BOTH_END(cuStreamBatchMemOp_v2, true, (CUstream stream, unsigned n, void *ops, unsigned flags),
+	 stream, n, ops, flags)
+
+/* In all streams of a context, whichever they are. */
+CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
+{
+	OTHER_WORK(vgpu_real.cuCtxWaitEvent, NULL, vgpu_real.cuCtxWaitEvent(ctx, event));
+}
+
+CUresult cuGreenCtxWaitEvent(CUgreenCtx ctx, CUevent event)
+{
+	OTHER_WORK(vgpu_real.cuGreenCtxWaitEvent, NULL, vgpu_real.cuGreenCtxWaitEvent(ctx, event));
+}
+
+CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
+{
+	BOUNDARY(vgpu_real.cuCtxRecordEvent, NULL, vgpu_real.cuCtxRecordEvent(ctx, event));
+}
+
+CUresult cuGreenCtxRecordEvent(CUgreenCtx ctx, CUevent event)
+{
+	BOUNDARY(vgpu_real.cuGreenCtxRecordEvent, NULL,
+		 vgpu_real.cuGreenCtxRecordEvent(ctx, event));
+}
+
+CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t size)
+{
+	WAIT(vgpu_real.cuMemcpyDtoH_v2, NULL, vgpu_real.cuMemcpyDtoH_v2(dst, src, size));
+}
+
+CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t size)
+{
+	WAIT(vgpu_real.cuMemcpyDtoH_v2_ptds, NULL, vgpu_real.cuMemcpyDtoH_v2_ptds(dst, src, size));
+}
+
+/* Between host and card: the copy engines' work. */
+BOTH_END(cuMemcpyDtoHAsync_v2, size >= SMALL_BYTES,
+	 (void *dst, CUdeviceptr src, size_t size, CUstream stream), dst, src, size, stream)
+
+#define HTOD(name, per_thread)                                                        \
+	CUresult name(CUdeviceptr dst, const void *src, size_t size, CUstream stream) \
+	{                                                                             \
+		if (size >= SMALL_BYTES || unlikely(!vgpu_real.name))                 \
+			END_BATCH(vgpu_real.name, vgpu_stream(stream, per_thread),    \
+				  size >= SMALL_BYTES);                               \
+		return vgpu_real.name(dst, src, size, stream);                        \
+	}
+HTOD(cuMemcpyHtoDAsync_v2, false)
+HTOD(cuMemcpyHtoDAsync_v2_ptsz, true)

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * context.c - contexts: where channel groups come from. Slices are set as soon
+ * as a context is usable, before the program gets it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/table.h"
+#include "../compute/compute.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "../life/watcher.h"
+#include "../memory/account.h"
+#include "../memory/context_cost.h"
+#include "../memory/first_use.h"
+#include "../memory/memory.h"
+#include "../memory/owner.h"
+#include "../slices/rm.h"
+#include "../slices/slices.h"
+#include "context.h"
+#include "hooks.h"
+
+bool vgpu_launches_wait;
+
+void vgpu_context_began(int card)
+{
+	int cancel = vgpu_no_cancel();
+	struct vgpu_schedule s;
+
+	__atomic_add_fetch(&vgpu_my(card)->contexts, 1, __ATOMIC_SEQ_CST);
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)card, &s)) {
+		vgpu_gate_schedule(card, &s);
+		vgpu_slices_apply(card, &s, true);
+	}
+	vgpu_watcher_start();
+	vgpu_cancel_as(cancel);
+}
+
+static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void vgpu_context_seen(int card)
+{
+	pthread_mutex_lock(&seen_lock);
+	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
+		vgpu_context_began(card);
+	pthread_mutex_unlock(&seen_lock);
+}
+
+void vgpu_contexts_in_child(void)
+{
+	pthread_mutex_init(&seen_lock, NULL);
+}
+
+void vgpu_context_ended(int card)
+{
+	uint32_t *n = &vgpu_my(card)->contexts;
+
+	if (__atomic_load_n(n, __ATOMIC_SEQ_CST))
+		__atomic_sub_fetch(n, 1, __ATOMIC_SEQ_CST);
+	vgpu_overhead_context_gone(card);
+}
+
+CUresult cuInit(unsigned flags)
+{
+	const char *blocking;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuInit)
+		return CUDA_ERROR_NO_DEVICE;
+	/* As the driver reads it. */
+	blocking = getenv("CUDA_LAUNCH_BLOCKING");
+	if (blocking && *blocking && strcmp(blocking, "0") != 0)
+		vgpu_launches_wait = true;
+	r = vgpu_real.cuInit(flags);
+	if (r == CUDA_SUCCESS && vgpu_state.from_env)
+		vgpu_env_cards();
+	return r;
+}
+
+static void new_context(CUcontext ctx, int card, CUdevice dev)
+{
+	struct vgpu_item item = {.key = (uint64_t)(uintptr_t)ctx,
+				 .card = card,
+				 .other = (uint64_t)dev,
+				 .refs = 1};
+
+	/* Forgotten for want of memory: stays charged until the process ends. */
+	vgpu_table_put(&vgpu_contexts_made, &item);
+	vgpu_context_began(card);
+}
+
+/* Every form of cuCtxCreate: the same steps around another real call. */
+#define CREATE(real_call)                                     \
+	do {                                                  \
+		int on = vgpu_card_of_device(dev);            \
+		CUresult result;                              \
+                                                              \
+		if (vgpu_not_granted(dev))                    \
+			return CUDA_ERROR_DEVICE_UNAVAILABLE; \
+                                                              \
+		if (on >= 0 && vgpu_overhead_context(on))     \
+			return vgpu_oom(on, 0);               \
+		if (on >= 0)                                  \
+			vgpu_rm_creating(on);                 \
+		result = real_call;                           \
+		vgpu_rm_creating(-1);                         \
+		if (on < 0)                                   \
+			return result;                        \
+		if (result == CUDA_SUCCESS)                   \
+			new_context(*pctx, on, dev);          \
+		else                                          \
+			vgpu_overhead_context_gone(on);       \
+		return result;                                \
+	} while (0)
+
+CUresult cuCtxCreate(CUcontext *pctx, unsigned flags, CUdevice dev)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxCreate)
+		return CUDA_ERROR_NO_DEVICE;
+	CREATE(vgpu_real.cuCtxCreate(pctx, flags, dev));
+}
+
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned flags, CUdevice dev)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxCreate_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	CREATE(vgpu_real.cuCtxCreate_v2(pctx, flags, dev));
+}
+
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params, int n, unsigned flags,
+			CUdevice dev)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxCreate_v3)
+		return CUDA_ERROR_NO_DEVICE;
+	CREATE(vgpu_real.cuCtxCreate_v3(pctx, params, n, flags, dev));
+}
+
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev)
+{
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxCreate_v4)
+		return CUDA_ERROR_NO_DEVICE;
+	CREATE(vgpu_real.cuCtxCreate_v4(pctx, params, flags, dev));
+}
+
+#define CREATE_FOR(name, params, args)               \
+	CUresult name params                         \
+	{                                            \
+		vgpu_need_cuda();                    \
+		if (!vgpu_real.name)                 \
+			return CUDA_ERROR_NO_DEVICE; \
+		CREATE(vgpu_real.name args);         \
+	}
+
+CREATE_FOR(cuGLCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
+CREATE_FOR(cuGLCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
+CREATE_FOR(cuVDPAUCtxCreate,
+	   (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
+	   (pctx, flags, dev, vdp, vdp_get))
+CREATE_FOR(cuVDPAUCtxCreate_v2,
+	   (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
+	   (pctx, flags, dev, vdp, vdp_get))
+
+static void context_ended(CUcontext ctx)
+{
+	struct vgpu_item item;
+
+	vgpu_uses_forget();
+	if (!vgpu_table_take(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item))
+		return;
+	vgpu_memory_ended(item.card, (CUdevice)item.other, item.key);
+	vgpu_context_ended(item.card);
+}
+
+static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
+{
+	CUresult r;
+
+	if (!real)
+		return CUDA_ERROR_NO_DEVICE;
+	vgpu_gate_ends(ctx);
+	vgpu_mem_begin();
+	r = real(ctx);
+	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
+	if (r == CUDA_SUCCESS)
+		context_ended(ctx);
+	vgpu_mem_end();
+	return r;
+}
+
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+	vgpu_need_cuda();
+	return destroy(vgpu_real.cuCtxDestroy, ctx);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+	vgpu_need_cuda();
+	return destroy(vgpu_real.cuCtxDestroy_v2, ctx);
+}
+
+CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
+{
+	struct vgpu_item item;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxAttach)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuCtxAttach(pctx, flags);
+	if (r == CUDA_SUCCESS && vgpu_state.grant)
+		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)*pctx, 1, &item);
+	return r;
+}
+
+/* The last one destroys the context; cuCtxDestroy does whatever others there are. */
+CUresult cuCtxDetach(CUcontext ctx)
+{
+	struct vgpu_item item;
+	CUresult r;
+	bool last;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuCtxDetach)
+		return CUDA_ERROR_NO_DEVICE;
+	last = vgpu_state.grant &&
+	       vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item) &&
+	       item.refs == 1;
+	if (last)
+		return destroy(vgpu_real.cuCtxDetach, ctx);
+	r = vgpu_real.cuCtxDetach(ctx);
+	if (r == CUDA_SUCCESS && vgpu_state.grant)
+		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, -1, &item);
+	return r;
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* primary.c - primary contexts, and green ones, which are parts of them. */
+#include <errno.h>
+#include <string.h>
+
+#include "../base/table.h"
+#include "../compute/compute.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "../memory/account.h"
+#include "../memory/async.h"
+#include "../memory/context_cost.h"
+#include "../memory/first_use.h"
+#include "../memory/memory.h"
+#include "../memory/owner.h"
+#include "../slices/rm.h"
+#include "../slices/slices.h"
+#include "context.h"
+#include "hooks.h"
+
+/* Primary contexts are retained many times, by name and by green contexts, and made once. */
+static int primary_refs[VGPU_MAX_CARDS];
+static struct vgpu_table greens = VGPU_TABLE_INIT; /* green contexts -> card */
+
+/* The handle that was given for the last primary context of a card. */
+static CUcontext primary[VGPU_MAX_CARDS];
+
+/* Before a reference to a card's primary context is taken: the first makes the context and
+ * pays for it. 0 or -ENOMEM. */
+static int primary_taking(int card, bool *first)
+{
+	*first = __atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST) == 1;
+	if (!*first || vgpu_overhead_context(card) == 0)
+		return 0;
+	__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	return -ENOMEM;
+}
+
+static void primary_taken(int card, bool first, CUresult r)
+{
+	if (r == CUDA_SUCCESS) {
+		if (first)
+			vgpu_context_began(card);
+		return;
+	}
+	__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	if (first)
+		vgpu_overhead_context_gone(card);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+	bool first;
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuDevicePrimaryCtxRetain)
+		return CUDA_ERROR_NO_DEVICE;
+	if (vgpu_not_granted(dev))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	card = vgpu_card_of_device(dev);
+	if (card < 0)
+		return vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
+	if (primary_taking(card, &first))
+		return vgpu_oom(card, 0);
+	vgpu_rm_creating(card);
+	r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
+	vgpu_rm_creating(-1);
+	if (r == CUDA_SUCCESS)
+		__atomic_store_n(&primary[card], *pctx, __ATOMIC_RELAXED);
+	primary_taken(card, first, r);
+	return r;
+}
+
+/* A reference has gone; the last one ends the context. */
+static void primary_given(int card, CUdevice dev)
+{
+	int refs = __atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+
+	if (refs == 0) {
+		vgpu_memory_ended(card, dev, vgpu_primary_owner(card));
+		vgpu_context_ended(card);
+	} else if (refs < 0) {
+		__atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	}
+}
+
+/* Others than the program hold primary contexts too: green ones do. */
+static bool primary_gone(CUdevice dev, CUresult r)
+{
+	unsigned flags;
+	int active = 0;
+
+	return r == CUDA_SUCCESS &&
+	       (!vgpu_real.cuDevicePrimaryCtxGetState ||
+		vgpu_real.cuDevicePrimaryCtxGetState(dev, &flags, &active) != CUDA_SUCCESS ||
+		!active);
+}
+
+static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool all)
+{
+	CUcontext ctx = NULL;
+	CUresult r;
+	int card;
+
+	if (!real)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_of_device(dev);
+	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) <= 1))
+		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
+	vgpu_gate_ends(ctx);
+	vgpu_mem_begin();
+	r = real(dev);
+	vgpu_gate_ended(ctx, primary_gone(dev, r));
+	vgpu_pools_forget_current();
+	vgpu_uses_forget();
+	/* A reset ends the context but not the references: the next call that
+	 * needs it makes it anew. Its groups are found again by the watcher. */
+	if (r == CUDA_SUCCESS && card >= 0 && all)
+		vgpu_memory_ended(card, dev, vgpu_primary_owner(card));
+	else if (r == CUDA_SUCCESS && card >= 0)
+		primary_given(card, dev);
+	vgpu_mem_end();
+	return r;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+	vgpu_need_cuda();
+	return primary_release(vgpu_real.cuDevicePrimaryCtxRelease, dev, false);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+	vgpu_need_cuda();
+	return primary_release(vgpu_real.cuDevicePrimaryCtxRelease_v2, dev, false);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+	vgpu_need_cuda();
+	return primary_release(vgpu_real.cuDevicePrimaryCtxReset, dev, true);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+	vgpu_need_cuda();
+	return primary_release(vgpu_real.cuDevicePrimaryCtxReset_v2, dev, true);
+}
+
+/* A green context is a part of the primary one: it keeps a reference to it. */
+CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned flags)
+{
+	struct vgpu_item item = {.refs = 1};
+	struct vgpu_schedule s;
+	bool first;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuGreenCtxCreate)
+		return CUDA_ERROR_NO_DEVICE;
+	if (vgpu_not_granted(dev))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	item.card = vgpu_card_of_device(dev);
+	if (item.card < 0)
+		return vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
+	if (primary_taking(item.card, &first))
+		return vgpu_oom(item.card, 0);
+	vgpu_rm_creating(item.card);
+	r = vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
+	vgpu_rm_creating(-1);
+	primary_taken(item.card, first, r);
+	if (r != CUDA_SUCCESS)
+		return r;
+	item.key = (uint64_t)(uintptr_t)*pctx;
+	item.other = (uint64_t)dev;
+	vgpu_table_put(&greens, &item);
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)item.card, &s))
+		vgpu_slices_apply(item.card, &s, true);
+	return r;
+}
+
+/* Its streams go with it, and with the last one of a card the primary context may. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+	CUcontext ctx = NULL, under = NULL;
+	struct vgpu_item item;
+	bool known;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuGreenCtxDestroy)
+		return CUDA_ERROR_NO_DEVICE;
+	known = vgpu_table_get(&greens, (uint64_t)(uintptr_t)green, &item);
+	if (!vgpu_state.grant || !vgpu_real.cuCtxFromGreenCtx ||
+	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)
+		ctx = NULL;
+	if (known)
+		under = __atomic_load_n(&primary[item.card], __ATOMIC_RELAXED);
+	vgpu_gate_ends(ctx);
+	vgpu_gate_ends(under);
+	vgpu_mem_begin();
+	r = vgpu_real.cuGreenCtxDestroy(green);
+	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
+	vgpu_gate_ended(under, known && primary_gone((CUdevice)item.other, r));
+	vgpu_uses_forget();
+	if (r == CUDA_SUCCESS && vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item))
+		primary_given(item.card, (CUdevice)item.other);
+	vgpu_mem_end();
+	return r;
+}
+
+void vgpu_primary_in_child(void)
+{
+	memset(primary_refs, 0, sizeof primary_refs);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ask.c - a question to gresd, and its answer; see gresd/wire. Takes no lock. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "../base/util.h"
+#include "ask.h"
+#include "job.h"
+
+/* No time to wait would mean for ever. */
+static void wait_until(int fd, int option, uint64_t until_ns)
+{
+	uint64_t now = vgpu_now(), left = until_ns > now + 1000000 ? until_ns - now : 1000000;
+	struct timeval tv = {.tv_sec = (time_t)(left / 1000000000u),
+			     .tv_usec = (suseconds_t)(left % 1000000000u / 1000)};
+
+	setsockopt(fd, SOL_SOCKET, option, &tv, sizeof tv);
+}
+
+/* Reads until the end of the line. A signal of the program's may interrupt. */
+static bool read_line(int fd, uint64_t until_ns, char *answer, size_t size)
+{
+	size_t len = 0;
+
+	while (len + 1 < size && vgpu_now() < until_ns) {
+		ssize_t n;
+
+		wait_until(fd, SO_RCVTIMEO, until_ns);
+		n = recv(fd, answer + len, size - 1 - len, 0);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		len += (size_t)n;
+		if (answer[len - 1] == '\n') {
+			answer[len - 1] = 0;
+			return true;
+		}
+	}
+	return false;
+}
+
+bool vgpu_ask(const char *question, uint64_t within_ns, char *answer, size_t size)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	uint64_t until = vgpu_now() + within_ns;
+	size_t len = strlen(question);
+	bool ok;
+	int fd;
+
+	_Static_assert(sizeof addr.sun_path > VGPU_SOCKET_LEN, "a socket's path fits");
+	memcpy(addr.sun_path, vgpu_state.grant->socket, VGPU_SOCKET_LEN);
+	if (addr.sun_path[0] != '/')
+		return false;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return false;
+	wait_until(fd, SO_SNDTIMEO, until);
+	ok = connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
+	     send(fd, question, len, MSG_NOSIGNAL) == (ssize_t)len &&
+	     read_line(fd, until, answer, size);
+	close(fd);
+	return ok && strstr(answer, "\"ok\":true");
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cards.c - see cards.h. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/log.h"
+#include "../driver/real.h"
+#include "cards.h"
+#include "env.h"
+#include "job.h"
+
+#define MAX_DEVICES 64
+#define UNKNOWN_CARD (-2)
+
+int vgpu_only_card = -1;
+
+static signed char card_of_device[MAX_DEVICES];
+
+/* CUDA_VISIBLE_DEVICES; NULL: not set. */
+static const char *visible;
+
+/* A copy: the program may change its environment while other threads run. */
+void vgpu_cards_settings(void)
+{
+	const char *value = getenv("CUDA_VISIBLE_DEVICES");
+
+	memset(card_of_device, UNKNOWN_CARD, sizeof card_of_device);
+	visible = value ? strdup(value) : NULL;
+}
+
+static int card_of_uuid(const char *uuid)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++)
+		if (strncmp(vgpu_state.grant->card[i].uuid, uuid, VGPU_UUID_LEN) == 0)
+			return (int)i;
+	return -1;
+}
+
+static void format_uuid(const CUuuid *u, char out[VGPU_UUID_LEN])
+{
+	const unsigned char *b = (const unsigned char *)u->bytes;
+
+	snprintf(out, VGPU_UUID_LEN,
+		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+		 b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+		 b[14], b[15]);
+}
+
+/* What an environment's limit goes beyond, where it may. */
+static void learn_physical(struct vgpu_grant_card *c, CUdevice dev)
+{
+	size_t total = 0;
+
+	if (c->mem_physical != VGPU_MEM_OF_CARD)
+		return;
+	if (!vgpu_real.cuDeviceTotalMem_v2 ||
+	    vgpu_real.cuDeviceTotalMem_v2(&total, dev) != CUDA_SUCCESS)
+		total = 0;
+	c->mem_physical = c->mem_limit > total ? total : 0;
+}
+
+int vgpu_card_of_device(CUdevice dev)
+{
+	char text[VGPU_UUID_LEN];
+	CUuuid uuid;
+	CUresult r = -1;
+	int card, n;
+
+	if (!vgpu_state.grant || dev < 0 || dev >= MAX_DEVICES)
+		return -1;
+	card = __atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED);
+	if (card != UNKNOWN_CARD)
+		return card;
+	if (vgpu_real.cuDeviceGetUuid_v2)
+		r = vgpu_real.cuDeviceGetUuid_v2(&uuid, dev);
+	if (r != CUDA_SUCCESS && vgpu_real.cuDeviceGetUuid)
+		r = vgpu_real.cuDeviceGetUuid(&uuid, dev);
+	if (r != CUDA_SUCCESS)
+		return -1;
+	format_uuid(&uuid, text);
+	if (vgpu_state.from_env) {
+		/* Limits by CUDA ordinal: note the UUID, so that NVML agrees. */
+		card = dev < VGPU_MAX_CARDS ? dev : -1;
+		if (card >= 0) {
+			memcpy(vgpu_env_grant.card[card].uuid, text, sizeof text);
+			learn_physical(&vgpu_env_grant.card[card], dev);
+		}
+	} else {
+		card = card_of_uuid(text);
+	}
+	__atomic_store_n(&card_of_device[dev], (signed char)card, __ATOMIC_RELAXED);
+	if (vgpu_real.cuDeviceGetCount && vgpu_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && n == 1)
+		__atomic_store_n(&vgpu_only_card, card, __ATOMIC_RELEASE);
+	return card;
+}
+
+bool vgpu_not_granted(CUdevice dev)
+{
+	static bool said;
+
+	if (!vgpu_state.grant || vgpu_state.from_env || dev < 0 || dev >= MAX_DEVICES ||
+	    vgpu_card_of_device(dev) >= 0)
+		return false;
+	/* Only where its UUID was told: an error here is the driver's to report. */
+	if (__atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED) == UNKNOWN_CARD)
+		return false;
+	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		vgpu_warn("vgpu: CUDA device %d: not one of the cards that this job was "
+			  "granted: see CUDA_VISIBLE_DEVICES",
+			  dev);
+	return true;
+}
+
+void vgpu_env_cards(void)
+{
+	int n = 0;
+
+	if (vgpu_real.cuDeviceGetCount && vgpu_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && n > 0 &&
+	    n < VGPU_MAX_CARDS)
+		vgpu_state.ncards = vgpu_env_grant.ncards = (uint32_t)n;
+	for (int i = 0; i < n && i < VGPU_MAX_CARDS; i++)
+		vgpu_card_of_device(i);
+}
+
+int vgpu_card_asked(void)
+{
+	CUdevice dev;
+
+	if (!vgpu_state.grant || !vgpu_real.cuCtxGetDevice ||
+	    vgpu_real.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
+		return -1;
+	return vgpu_card_of_device(dev);
+}
+
+/* Limits by CUDA ordinal in a program that only asks NVML, such as nvidia-smi: what
+ * CUDA would number the device, by CUDA_VISIBLE_DEVICES. (CUDA may put a faster
+ * card first; cards that are alike keep NVML's order.) */
+static int ordinal_of(const char *uuid, unsigned index)
+{
+	int ordinal = 0;
+
+	if (!visible)
+		return (int)index;
+	for (const char *p = visible; *p; ordinal++) {
+		size_t n = strcspn(p, ",");
+		char *end;
+		unsigned long number = strtoul(p, &end, 10);
+
+		if ((end > p && end == p + n && number == index) ||
+		    (n > 4 && strncmp(p, "GPU-", 4) == 0 && strncmp(p, uuid, n) == 0))
+			return ordinal;
+		p += n + (p[n] == ',');
+	}
+	return -1;
+}
+
+int vgpu_card_of_nvml(nvmlDevice_t device)
+{
+	unsigned index;
+	char uuid[96];
+
+	if (!vgpu_state.grant || !vgpu_real.nvmlDeviceGetUUID ||
+	    vgpu_real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
+		return -1;
+	if (vgpu_state.from_env && !vgpu_state.grant->card[0].uuid[0] &&
+	    vgpu_real.nvmlDeviceGetIndex &&
+	    vgpu_real.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS) {
+		int card = ordinal_of(uuid, index);
+
+		return card < (int)vgpu_state.ncards ? card : -1;
+	}
+	return card_of_uuid(uuid);
+}

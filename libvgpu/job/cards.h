@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cards.h - which card of the job is which device of CUDA or NVML. */
+#ifndef VGPU_JOB_CARDS_H
+#define VGPU_JOB_CARDS_H
+
+#include "../base/util.h"
+#include "../driver/cuda_abi.h"
+
+/* Card of a CUDA device, of the current context, or of an NVML handle; -1 when the grant does
+ * not have it. */
+int vgpu_card_of_device(CUdevice dev);
+int vgpu_card_asked(void);
+/* The card of the only device that CUDA shows; -1 when there are several, or not
+ * known yet. Then no driver call is needed to tell which one is meant: where no
+ * context is current, the call that this is asked for fails by itself. */
+extern int vgpu_only_card;
+static inline int vgpu_card_current(void)
+{
+	int only = __atomic_load_n(&vgpu_only_card, __ATOMIC_RELAXED);
+
+	return likely(only >= 0) ? only : vgpu_card_asked();
+}
+int vgpu_card_of_nvml(nvmlDevice_t device);
+
+/* A device that the job's grant does not name, as a job can see one where Slurm's
+ * device cgroup is off: it is to get no context and no memory there. */
+bool vgpu_not_granted(CUdevice dev);
+
+/* Reads CUDA_VISIBLE_DEVICES, which the program may change later. Before all else here. */
+void vgpu_cards_settings(void);
+/* Grant from the environment: as many cards as CUDA shows. */
+void vgpu_env_cards(void);
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* env.h - limits from HAMi-style environment variables, where there is no gresd. */
+#ifndef VGPU_JOB_ENV_H
+#define VGPU_JOB_ENV_H
+
+#include "../config.h"
+
+/* The grant that they make. Its cards get their UUIDs when CUDA tells them. */
+extern struct vgpu_grant vgpu_env_grant;
+
+/* False when none is set. A value that cannot be understood is said on stderr and gives
+ * the strictest limit, not none. */
+bool vgpu_grant_from_env(struct vgpu_grant *g);
+/* With no arbiter each process asks for its share of a fixed period, which divides the card by
+ * weight among those that do the same. */
+void vgpu_env_schedule(struct vgpu_grant *g);
+
+#endif

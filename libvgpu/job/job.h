@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* job.h - this process's part of its job: the grant, the cache, its slot. */
+#ifndef VGPU_JOB_JOB_H
+#define VGPU_JOB_JOB_H
+
+#include "../base/util.h"
+#include "../region_ops.h"
+
+struct vgpu_state {
+	const struct vgpu_grant *grant; /* NULL: no limits here */
+	struct vgpu_cache cache;
+	struct vgpu_slot *slot; /* NULL when there is no grant */
+	bool counted;           /* false: the slot is no part of the cache, nothing is given */
+	unsigned ncards;
+	bool from_env; /* grant made from environment variables, no gresd behind it */
+};
+/* Read-only, but for the slot, once vgpu_job_find() has returned. */
+extern struct vgpu_state vgpu_state;
+
+/* So often a process says in its slot that it is there. */
+#define HEARTBEAT_NS 100000000u
+
+/* Finds and maps grant and cache, claims a slot. Once a process. False: it has a job and
+ * cannot take part in it, which is said; it gets no memory. */
+bool vgpu_job_find(void);
+/* A forked child has no slot, and gets no memory, until it asks for one: many children never
+ * use CUDA. */
+void vgpu_job_in_child(void);
+void vgpu_job_claim(void);
+
+static inline struct vgpu_slot_card *vgpu_my(int card)
+{
+	return &vgpu_state.slot->card[card];
+}
+uint64_t vgpu_limit(int card);
+/* All that counts for the job on a card: slots, and what gresd measured beside. */
+uint64_t vgpu_mem_used(int card);
+/* The part of it that no slot announces; may be negative. */
+static inline int64_t vgpu_mem_outside(int card)
+{
+	return __atomic_load_n(&vgpu_state.grant->card[card].mem_outside, __ATOMIC_RELAXED);
+}
+
+#endif

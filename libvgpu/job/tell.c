@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tell.c - the two things that the job's user is told without asking gresd: why an
+ * allocation was refused (VGPU_OOM_MESSAGE=0: not), and what the process has been
+ * given (VGPU_VERBOSE=1). One write to stderr each, which never waits, raises no
+ * SIGPIPE and leaves errno alone. Called with no lock held; no CUDA call.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../base/log.h"
+#include "../base/util.h"
+#include "job.h"
+#include "tell.h"
+
+/* A program that tries again and again is told once in this time, and so often at
+ * most; the next line says how many refusals had none. */
+#define AGAIN_NS 30000000000ull
+#define MOST_LINES 20u
+/* Processes that are named, the largest first. */
+#define NAMED 4
+#define MIB (1ull << 20)
+#define GIB (1ull << 30)
+
+static bool quiet, verbose;
+
+void vgpu_tell_settings(void)
+{
+	const char *oom = getenv("VGPU_OOM_MESSAGE"), *loud = getenv("VGPU_VERBOSE");
+
+	quiet = oom && strcmp(oom, "0") == 0;
+	verbose = loud && *loud && strcmp(loud, "0") != 0;
+}
+
+/* A line that is built piece by piece; what does not fit is left out. At most
+ * PIPE_BUF, so that lines of several processes do not mix. */
+struct line {
+	char text[1024];
+	size_t len;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct line *l, const char *fmt, ...)
+{
+	size_t room = sizeof l->text - 1 - l->len; /* one for the newline */
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(l->text + l->len, room, fmt, ap);
+	va_end(ap);
+	if (n > 0)
+		l->len += (size_t)n < room ? (size_t)n : room - 1;
+}
+
+/* Bytes as people read them: GiB with one digit, MiB below, KiB below that. */
+static void add_size(struct line *l, uint64_t bytes)
+{
+	uint64_t tenths = (bytes / (GIB / 1024) * 10 + 512) / 1024;
+
+	if (bytes >= GIB && tenths % 10)
+		add(l, "%llu.%llu GiB", (unsigned long long)(tenths / 10),
+		    (unsigned long long)(tenths % 10));
+	else if (bytes >= GIB)
+		add(l, "%llu GiB", (unsigned long long)(tenths / 10));
+	else if (bytes >= MIB)
+		add(l, "%llu MiB", (unsigned long long)(bytes / MIB));
+	else
+		add(l, "%llu KiB", (unsigned long long)((bytes + 1023) / 1024));
+}
+
+static void say(struct line *l)
+{
+	l->text[l->len++] = '\n';
+	vgpu_say(l->text, l->len);
+}
+
+struct user {
+	uint32_t pid;
+	uint64_t mem;
+};
+
+/* The largest users of the card besides this process, how many there are in all,
+ * and what they hold. */
+static unsigned others(int card, struct user top[NAMED], uint64_t *sum)
+{
+	uint32_t high = __atomic_load_n(&vgpu_state.cache.header->high_slot, __ATOMIC_RELAXED);
+	unsigned n = 0;
+
+	*sum = 0;
+	for (uint32_t i = 0; i < high && i < VGPU_MAX_SLOTS; i++) {
+		const struct vgpu_slot *s = &vgpu_state.cache.slots[i];
+		struct user u = {s->pid, __atomic_load_n(&s->card[card].mem, __ATOMIC_RELAXED)};
+
+		if (s == vgpu_state.slot || !__atomic_load_n(&s->owner, __ATOMIC_RELAXED) || !u.mem)
+			continue;
+		*sum += u.mem;
+		n++;
+		for (unsigned k = 0; k < NAMED; k++) {
+			if (u.mem > top[k].mem) {
+				struct user smaller = top[k];
+
+				top[k] = u;
+				u = smaller;
+			}
+		}
+	}
+	return n;
+}
+
+static void add_use(struct line *l, int card)
+{
+	struct user top[NAMED] = {{0, 0}};
+	int64_t beside = vgpu_mem_outside(card);
+	uint64_t sum;
+	unsigned n = others(card, top, &sum);
+
+	add(l, ", of which this process (%d) holds ", (int)getpid());
+	add_size(l, __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_RELAXED));
+	for (unsigned k = 0; k < NAMED && k < n; k++) {
+		add(l, ", process %u ", top[k].pid);
+		add_size(l, top[k].mem);
+		sum -= top[k].mem;
+	}
+	if (n > NAMED) {
+		add(l, ", %u more processes ", n - NAMED);
+		add_size(l, sum);
+	}
+	if (beside >= (int64_t)MIB) {
+		add(l, ", the driver beside them ");
+		add_size(l, (uint64_t)beside);
+	}
+}
+
+/* How to get more, as the user has to write it. */
+static void add_remedy(struct line *l, int card, uint64_t need)
+{
+	uint64_t gib = (need + GIB - 1) / GIB;
+
+	if (vgpu_state.from_env) {
+		add(l, ". The limit is from CUDA_DEVICE_MEMORY_LIMIT");
+		return;
+	}
+	add(l, ". To have more: submit with --vgpu-mem=%lluG",
+	    (unsigned long long)(gib * GIB > vgpu_limit(card) ? gib : gib + 1));
+}
+
+void vgpu_tell_oom(int card, uint64_t bytes)
+{
+	static uint64_t next_ns;
+	static unsigned lines, untold;
+	uint64_t now = vgpu_now(), due = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
+	uint64_t used = vgpu_mem_used(card);
+	struct line l = {.len = 0};
+	int saved = errno;
+	unsigned missed;
+
+	if (quiet)
+		return;
+	if (now < due || __atomic_load_n(&lines, __ATOMIC_RELAXED) >= MOST_LINES ||
+	    !__atomic_compare_exchange_n(&next_ns, &due, now + AGAIN_NS, false, __ATOMIC_RELAXED,
+					 __ATOMIC_RELAXED)) {
+		__atomic_add_fetch(&untold, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	__atomic_add_fetch(&lines, 1, __ATOMIC_RELAXED);
+	missed = __atomic_exchange_n(&untold, 0, __ATOMIC_RELAXED);
+	if (unlikely(!vgpu_state.counted))
+		return; /* said when no place was found for this process */
+	add(&l, "vgpu: memory: ");
+	if (bytes)
+		add_size(&l, bytes);
+	else
+		add(&l, "room for a CUDA context or code");
+	add(&l, " refused: the limit of ");
+	if (vgpu_state.from_env)
+		add(&l, "this process");
+	else
+		add(&l, "job %u", vgpu_state.grant->job_id);
+	add(&l, " on card %d is ", card);
+	add_size(&l, vgpu_limit(card));
+	add(&l, ", used are ");
+	add_size(&l, used);
+	add_use(&l, card);
+	add_remedy(&l, card, used + (bytes ? bytes : GIB / 2));
+	if (missed)
+		add(&l, " (and %u refusals since the last such line)", missed);
+	say(&l);
+	errno = saved;
+}
+
+static const char *mode_name(uint32_t mode)
+{
+	return mode == VGPU_MODE_HARD ? "hard" : mode == VGPU_MODE_SOFT ? "soft" : "off";
+}
+
+void vgpu_tell_grant(void)
+{
+	struct line l = {.len = 0};
+	int saved = errno;
+
+	if (!verbose)
+		return;
+	if (!vgpu_state.grant) {
+		add(&l, "vgpu: process %d: no share: no limits here", (int)getpid());
+	} else if (vgpu_state.from_env) {
+		add(&l, "vgpu: process %d: limits from the environment", (int)getpid());
+	} else {
+		add(&l, "vgpu: process %d of job %u", (int)getpid(), vgpu_state.grant->job_id);
+	}
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		const struct vgpu_grant_card *c = &vgpu_state.grant->card[i];
+
+		if (vgpu_state.from_env && !c->mem_limit && c->cores >= 100)
+			continue;
+		add(&l, "%s card %u: compute %u%% (%s), memory ", i ? ";" : ":", i, c->cores,
+		    mode_name(c->mode));
+		if (c->mem_limit)
+			add_size(&l, c->mem_limit);
+		else
+			add(&l, "without a limit");
+	}
+	say(&l);
+	errno = saved;
+}

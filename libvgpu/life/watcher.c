@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watcher.c - one thread a process, started with its first context: follows
+ * the grant's schedule, closes and reaps batches, keeps the heartbeat. It takes
+ * no signals and makes no CUDA call while a stream capture is open.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../base/dl.h"
+#include "../base/log.h"
+#include "../compute/compute.h"
+#include "../compute/working.h"
+#include "../hami_view.h"
+#include "../job/job.h"
+#include "../memory/memory.h"
+#include "../slices/slices.h"
+#include "hostpid.h"
+#include "watcher.h"
+
+#define TICK_BUSY_NS 500000L   /* batches are open or in flight */
+#define TICK_IDLE_NS 10000000L /* only the grant to watch */
+/* Slices are read back this often, and a lease that has run out is noticed. */
+#define VERIFY_NS 1000000000u
+
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t started_in; /* pid of the process that has a watcher */
+
+/* What the watcher and NVML need beside thread-local variables; the most that is tried. */
+#define STACK (256u << 10)
+#define MOST_STACK (1ul << 30)
+
+static void follow_grant(bool verify)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct vgpu_schedule s;
+
+		if (!vgpu_schedule_read(vgpu_state.grant, i, &s))
+			continue;
+		vgpu_schedule_at(&s, vgpu_now());
+		vgpu_gate_schedule((int)i, &s);
+		if (__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED))
+			vgpu_slices_apply((int)i, &s, verify);
+	}
+}
+
+static void *watch(void *unused)
+{
+	uint32_t seen = ~__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
+	uint64_t beat = 0, verified = 0;
+	struct timespec ts;
+	bool asked = false;
+
+	(void)unused;
+	pthread_setname_np(pthread_self(), "vgpu-watcher");
+	for (;;) {
+		uint32_t generation =
+			__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
+		uint64_t now = vgpu_now();
+		bool busy;
+
+		if (generation != seen || now - verified >= VERIFY_NS) {
+			follow_grant(now - verified >= VERIFY_NS);
+			if (now - verified >= VERIFY_NS)
+				verified = now;
+			seen = generation;
+		}
+		busy = vgpu_gate_tick();
+		vgpu_working_tick(now);
+		vgpu_memory_tick(now);
+		if (now - beat >= HEARTBEAT_NS) {
+			beat = now;
+			__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+			clock_gettime(CLOCK_REALTIME, &ts);
+			vgpu_hami_view_update((char *)vgpu_state.cache.header - VGPU_CACHE_OFFSET,
+					      vgpu_state.grant, &vgpu_state.cache,
+					      (uint64_t)ts.tv_sec * 1000000000u +
+						      (uint64_t)ts.tv_nsec);
+		}
+		/* It may have to wait for gresd. */
+		if (!asked)
+			vgpu_host_pid();
+		asked = true;
+		nanosleep(&(struct timespec){.tv_nsec = busy ? TICK_BUSY_NS : TICK_IDLE_NS}, NULL);
+	}
+	return NULL;
+}
+
+/* Now and then what the watcher would do, and a try to start one. */
+static void again(void)
+{
+	static uint64_t next_ns;
+	uint64_t now = vgpu_now(), due = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
+
+	if (now < due || !__atomic_compare_exchange_n(&next_ns, &due, now + HEARTBEAT_NS, false,
+						      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return;
+	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+	vgpu_watcher_start();
+}
+
+static void set_unwatched(bool on)
+{
+	uint32_t *flags = &vgpu_state.slot->flags;
+
+	__atomic_store_n(&vgpu_unwatched, on ? again : NULL, __ATOMIC_SEQ_CST);
+	if (on)
+		__atomic_or_fetch(flags, VGPU_SLOT_UNWATCHED, __ATOMIC_RELAXED);
+	else
+		__atomic_and_fetch(flags, ~VGPU_SLOT_UNWATCHED, __ATOMIC_RELAXED);
+}
+
+/* A thread's stack holds all thread-local variables of the program and of its libraries;
+ * glibc says how much that is, where it has this function. */
+static size_t stack_size(const pthread_attr_t *attr)
+{
+	size_t (*least)(const pthread_attr_t *) =
+		(size_t(*)(const pthread_attr_t *))vgpu_real_dlsym(RTLD_DEFAULT,
+								   "__pthread_get_minstack");
+
+	return STACK + (least ? least(attr) : 0);
+}
+
+static int start(void)
+{
+	sigset_t all, old;
+	pthread_attr_t attr;
+	pthread_t thread;
+	int r = EINVAL;
+
+	/* The application's signals are not for this thread. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	for (size_t size = stack_size(&attr); r == EINVAL && size <= MOST_STACK; size *= 2) {
+		pthread_attr_setstacksize(&attr, size);
+		r = pthread_create(&thread, &attr, watch, NULL);
+	}
+	pthread_attr_destroy(&attr);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return r;
+}
+
+void vgpu_watcher_start(void)
+{
+	static bool said;
+	int r = 0;
+
+	if (!vgpu_state.grant ||
+	    __atomic_load_n(&started_in, __ATOMIC_ACQUIRE) == (uint32_t)getpid())
+		return;
+	pthread_mutex_lock(&start_lock);
+	if (started_in != (uint32_t)getpid()) {
+		r = start();
+		set_unwatched(r != 0);
+		if (r == 0)
+			__atomic_store_n(&started_in, (uint32_t)getpid(), __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&start_lock);
+	if (r == 0)
+		return;
+	follow_grant(false);
+	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		vgpu_warn("vgpu: watcher: no thread can be started (%s): this process is held at "
+			  "its share, and learns late of changes: want room for one, see ulimit -u",
+			  strerror(r));
+}
+
+void vgpu_watcher_in_child(void)
+{
+	pthread_mutex_init(&start_lock, NULL); /* whoever held it is not here */
+	__atomic_store_n(&vgpu_unwatched, NULL, __ATOMIC_RELAXED);
+}

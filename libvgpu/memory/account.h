@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* account.h - the steps around an allocation, and charges without a driver call. */
+#ifndef VGPU_MEMORY_ACCOUNT_H
+#define VGPU_MEMORY_ACCOUNT_H
+
+#include "../base/util.h"
+#include "../driver/cuda_abi.h"
+
+/* The bytes of a taken allocation are kept or, when the driver refused, taken back. Returns r. */
+CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r);
+/* Around a call that takes memory or gives it back: meanwhile what is charged and what the card
+ * counts may differ. */
+void vgpu_mem_begin(void);
+void vgpu_mem_end(void);
+
+/* Bytes, without a driver call around them; 0, or -ENOMEM when they do not fit. */
+int vgpu_charge(int card, uint64_t bytes);
+/* The same at once, without asking whether processes have ended. */
+int vgpu_charge_now(int card, uint64_t bytes);
+void vgpu_release(int card, uint64_t bytes);
+/* Bytes that the card has already given: they count, the next one pays. */
+void vgpu_charge_forced(int card, uint64_t bytes);
+/* Adds up a change of the charge in one step, so that nobody sees less than both ends. */
+void vgpu_charge_moves(int card, uint64_t from, uint64_t to);
+/* Raises *charged, a sum of charges that several threads move, to at least want;
+ * 0 or -ENOMEM. */
+int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want);
+/* Lowers *charged to at most want, but to no less than what of says of *live: another
+ * thread may count on the charge. */
+void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
+			 uint64_t (*of)(uint64_t));
+
+/* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult vgpu_oom(int card, uint64_t bytes);
+
+/* Bytes of managed memory that this process holds. */
+extern uint64_t vgpu_managed_bytes;
+
+#endif

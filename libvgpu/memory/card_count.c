@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* card_count.c - see card_count.h. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../driver/real.h"
+#include "../job/job.h"
+#include "card_count.h"
+
+#define MAX_PROCESSES 256
+/* Where there is no NVML, it is looked for again no sooner. */
+#define NVML_AGAIN_NS 30000000000u
+/* What the card takes for a process beyond what it counts as the process's own
+ * (9 MiB on an H200 with driver 580). */
+#define UNCOUNTED (10ull << 20)
+
+static nvmlDevice_t handle[VGPU_MAX_CARDS];
+static bool nvml_up;
+
+/* NULL: NVML does not have the card. Of threads that ask at the same time, all find the same. */
+static nvmlDevice_t nvml_handle(int card)
+{
+	static uint64_t tried;
+	nvmlDevice_t found = __atomic_load_n(&handle[card], __ATOMIC_ACQUIRE);
+	uint64_t last = __atomic_load_n(&tried, __ATOMIC_RELAXED), now = vgpu_now();
+
+	if (found)
+		return found;
+	if (!__atomic_load_n(&nvml_up, __ATOMIC_ACQUIRE)) {
+		if (last && now - last < NVML_AGAIN_NS)
+			return NULL;
+		__atomic_store_n(&tried, now, __ATOMIC_RELAXED);
+		vgpu_need_nvml();
+		if (!vgpu_real.nvmlInit_v2 || vgpu_real.nvmlInit_v2() != NVML_SUCCESS)
+			return NULL;
+		__atomic_store_n(&nvml_up, true, __ATOMIC_RELEASE);
+	}
+	if (!vgpu_real.nvmlDeviceGetHandleByUUID ||
+	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3)
+		return NULL;
+	if (vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid, &found) !=
+	    NVML_SUCCESS)
+		return NULL;
+	__atomic_store_n(&handle[card], found, __ATOMIC_RELEASE);
+	return found;
+}
+
+bool vgpu_overhead_counted(int card, uint64_t *bytes)
+{
+	nvmlProcessInfo_t *info;
+	unsigned n = MAX_PROCESSES, pid = (unsigned)getpid();
+	int cancel = vgpu_no_cancel();
+	nvmlDevice_t device = nvml_handle(card);
+	bool found = false;
+
+	info = device ? calloc(n, sizeof *info) : NULL;
+	if (info &&
+	    vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3(device, &n, info) == NVML_SUCCESS) {
+		for (unsigned i = 0; i < n && i < MAX_PROCESSES && !found; i++) {
+			found = info[i].pid == pid && info[i].usedGpuMemory != ~0ull;
+			*bytes = info[i].usedGpuMemory + UNCOUNTED;
+		}
+	}
+	free(info);
+	vgpu_cancel_as(cancel);
+	return found;
+}

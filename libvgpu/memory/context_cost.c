@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * context_cost.c - see context_cost.h. A context's cost is charged before it is made; afterwards
+ * the card's own count of this process corrects the charge. Inside a job gresd makes the
+ * comparison for all processes (mem_outside in the grant); without gresd this process's watcher
+ * makes it, on its own slot (compare.c).
+ */
+#include "context_cost.h"
+#include "../job/job.h"
+#include "account.h"
+
+/* Per card. */
+static uint64_t overhead[VGPU_MAX_CARDS];
+
+void vgpu_overhead_show(int card)
+{
+	__atomic_store_n(&vgpu_my(card)->mem_context,
+			 __atomic_load_n(&overhead[card], __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+uint64_t vgpu_context_bytes(int card)
+{
+	uint64_t bytes = vgpu_state.grant->card[card].mem_overhead;
+
+	return bytes ? bytes + VGPU_CONTEXT_GROWTH : 0;
+}
+
+int vgpu_overhead_context(int card)
+{
+	uint64_t bytes = vgpu_context_bytes(card);
+	int r;
+
+	if (bytes == 0)
+		return 0;
+	vgpu_mem_begin();
+	r = vgpu_charge(card, bytes);
+	if (r == 0)
+		__atomic_add_fetch(&overhead[card], bytes, __ATOMIC_SEQ_CST);
+	vgpu_overhead_show(card);
+	vgpu_mem_end();
+	return r;
+}
+
+void vgpu_overhead_lower(int card, uint64_t bytes)
+{
+	uint64_t have = __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST), less;
+
+	do
+		less = bytes < have ? bytes : have;
+	while (!__atomic_compare_exchange_n(&overhead[card], &have, have - less, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+	vgpu_release(card, less);
+}
+
+void vgpu_overhead_context_gone(int card)
+{
+	vgpu_mem_begin();
+	vgpu_overhead_lower(card, vgpu_context_bytes(card));
+	vgpu_overhead_show(card);
+	vgpu_mem_end();
+}
+
+uint64_t vgpu_overhead_charged(int card)
+{
+	return __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST);
+}
+
+void vgpu_overhead_raise(int card, uint64_t bytes)
+{
+	__atomic_add_fetch(&overhead[card], bytes, __ATOMIC_SEQ_CST);
+	vgpu_charge_forced(card, bytes);
+}
+
+void vgpu_overhead_in_child(void)
+{
+	for (int i = 0; i < VGPU_MAX_CARDS; i++)
+		overhead[i] = 0;
+}

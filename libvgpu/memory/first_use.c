@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * first_use.c - which handles have been used before. With lazy loading the first use of
+ * a kernel, a library or a variable in a context takes the memory of its code; programs
+ * ask for the same ones at every step, and to look at the card's free memory each time
+ * costs a call of the driver, which waits for whatever else the node does with any card
+ * (docs/adr/0011).
+ *
+ * Lossy: a use that has been pushed out by another is looked at again.
+ */
+#include "first_use.h"
+#include "../driver/real.h"
+
+/* With one place for each key, two kernels of a training step can push each other out
+ * at every step (seen on an H200: docs/adr/0011). */
+#define PLACES 8u
+#define SETS 2048u
+
+static uint64_t used[SETS][PLACES]; /* by key; 0: none */
+static uint64_t era = 1;
+static unsigned victim;
+
+static uint64_t *set_of(uint64_t key)
+{
+	return used[key % SETS];
+}
+
+uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
+{
+	CUcontext ctx = NULL;
+	uint64_t key;
+
+	if (vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+		return 0;
+	key = vgpu_mix(__atomic_load_n(&era, __ATOMIC_ACQUIRE), (uint64_t)(uintptr_t)ctx);
+	key = vgpu_mix(vgpu_mix(key, (uint64_t)(uintptr_t)call), (uint64_t)(uintptr_t)handle);
+	for (; name && *name; name++)
+		key = vgpu_mix(key, (unsigned char)*name);
+	return key;
+}
+
+bool vgpu_used(uint64_t key)
+{
+	uint64_t *set = set_of(key);
+
+	for (unsigned i = 0; key && i < PLACES; i++)
+		if (__atomic_load_n(&set[i], __ATOMIC_RELAXED) == key)
+			return true;
+	return false;
+}
+
+void vgpu_use_note(uint64_t key)
+{
+	uint64_t *set = set_of(key), none;
+
+	if (!key || vgpu_used(key))
+		return;
+	for (unsigned i = 0; i < PLACES; i++) {
+		none = 0;
+		if (__atomic_compare_exchange_n(&set[i], &none, key, false, __ATOMIC_RELAXED,
+						__ATOMIC_RELAXED))
+			return;
+	}
+	/* Full, most likely of what was forgotten: any of them. */
+	__atomic_store_n(&set[__atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES], key,
+			 __ATOMIC_RELAXED);
+}
+
+void vgpu_uses_forget(void)
+{
+	__atomic_add_fetch(&era, 1, __ATOMIC_RELEASE);
+}

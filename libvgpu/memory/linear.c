@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear.c - linear, pitched and managed memory. */
+#include "linear.h"
+#include "../base/log.h"
+#include "../base/table.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "account.h"
+#include "managed.h"
+#include "owner.h"
+#include "pool.h"
+#include "take.h"
+
+/* Rows of pitched memory are aligned to at most this on every card so far. */
+#define PITCH_ALIGN 512u
+
+static struct vgpu_table linear = VGPU_TABLE_INIT;
+
+/* vgpu_item.other of an entry of the table */
+#define KIND_MANAGED 1u /* cuMemAllocManaged: charged in steps */
+#define KIND_PAGED 2u   /* beyond the physical share: charged as it is */
+
+static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
+{
+	struct vgpu_item item = {.key = dptr,
+				 .size = size,
+				 .card = card,
+				 .refs = 1,
+				 .other = kind,
+				 .owner = vgpu_context_owner(card)};
+
+	if (kind)
+		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
+
+	/* Forgotten for want of memory: stays charged until the process ends. */
+	vgpu_table_put(&linear, &item);
+}
+
+static void freed(const struct vgpu_item *item)
+{
+	if (item->other == KIND_MANAGED) {
+		vgpu_managed_less(item->card, item->size);
+		return;
+	}
+	if (item->other == KIND_PAGED)
+		__atomic_sub_fetch(&vgpu_managed_bytes, item->size, __ATOMIC_RELAXED);
+	vgpu_release(item->card, item->size);
+}
+
+static void forget(CUdeviceptr dptr)
+{
+	struct vgpu_item item;
+
+	if (vgpu_table_take(&linear, dptr, &item))
+		freed(&item);
+	else
+		vgpu_pool_forget(dptr);
+}
+
+static bool ended(const struct vgpu_item *item, uint64_t owner)
+{
+	if (item->owner != owner)
+		return false;
+	freed(item);
+	return true;
+}
+
+void vgpu_linear_ended(uint64_t owner)
+{
+	vgpu_table_sweep(&linear, owner, ended);
+}
+
+/* Where a site lends more memory than the card has. */
+static bool may_page(int card)
+{
+	return vgpu_state.grant->card[card].mem_physical && vgpu_real.cuMemAllocManaged;
+}
+
+/* True when the job is past what the card really has for it. */
+static bool past_physical(int card)
+{
+	return may_page(card) && vgpu_mem_used(card) > vgpu_state.grant->card[card].mem_physical;
+}
+
+/* A linear allocation that the card pages in and out. It is charged already. */
+static CUresult alloc_paged(CUdeviceptr *dptr, size_t size)
+{
+	static bool said;
+	CUresult r = vgpu_real.cuMemAllocManaged(dptr, size, CU_MEM_ATTACH_GLOBAL);
+	CUdevice dev;
+
+	if (r == CUDA_SUCCESS && vgpu_real.cuMemAdvise &&
+	    vgpu_real.cuCtxGetDevice(&dev) == CUDA_SUCCESS)
+		vgpu_real.cuMemAdvise(*dptr, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, dev);
+	if (r == CUDA_SUCCESS && !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		vgpu_warn("vgpu: memory: this job is past the card's physical share; "
+			  "further allocations are paged and slower");
+	return r;
+}
+
+/* --------------------------------------------------------------- allocation */
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size)
+{
+	CUresult r;
+	bool paged;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAlloc_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr)
+		return vgpu_real.cuMemAlloc_v2(dptr, size);
+	if (vgpu_mem_take(card, size))
+		return vgpu_oom(card, size);
+	paged = past_physical(card);
+	r = paged ? alloc_paged(dptr, size) : vgpu_real.cuMemAlloc_v2(dptr, size);
+	/* Others have the rest of the card, or it is in pieces. */
+	if (r == CUDA_ERROR_OUT_OF_MEMORY && !paged && may_page(card)) {
+		paged = true;
+		r = alloc_paged(dptr, size);
+	}
+	if (r == CUDA_SUCCESS)
+		remember(card, *dptr, size, paged ? KIND_PAGED : 0);
+	return vgpu_mem_done(card, size, r);
+}
+
+CUresult cuMemAlloc(unsigned *dptr, unsigned size)
+{
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAlloc)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr)
+		return vgpu_real.cuMemAlloc(dptr, size);
+	if (vgpu_mem_take(card, size))
+		return vgpu_oom(card, size);
+	r = vgpu_real.cuMemAlloc(dptr, size);
+	if (r == CUDA_SUCCESS)
+		remember(card, *dptr, size, 0);
+	return vgpu_mem_done(card, size, r);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
+{
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAllocManaged)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr)
+		return vgpu_real.cuMemAllocManaged(dptr, size, flags);
+	vgpu_mem_begin();
+	if (vgpu_managed_more(card, size)) {
+		vgpu_mem_end();
+		return vgpu_oom(card, size);
+	}
+	r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
+	if (r == CUDA_SUCCESS) {
+		remember(card, *dptr, size, KIND_MANAGED);
+		__atomic_sub_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
+	} else {
+		vgpu_managed_less(card, size);
+	}
+	vgpu_mem_end();
+	return r;
+}
+
+static uint64_t pitched_bound(uint64_t width, uint64_t height)
+{
+	return (width + PITCH_ALIGN - 1) / PITCH_ALIGN * PITCH_ALIGN * height;
+}
+
+/* Charges the bound, then gives back what the driver's pitch did not need. */
+static void settle_pitch(int card, CUdeviceptr dptr, uint64_t bound, uint64_t real)
+{
+	if (real < bound)
+		vgpu_release(card, bound - real);
+	else if (real > bound)
+		vgpu_charge_forced(card, real - bound);
+	remember(card, dptr, real, 0);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+			    unsigned element)
+{
+	uint64_t bound = pitched_bound(width, height);
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAllocPitch_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr || !pitch)
+		return vgpu_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
+	if (vgpu_mem_take(card, bound))
+		return vgpu_oom(card, bound);
+	r = vgpu_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
+	if (r == CUDA_SUCCESS)
+		settle_pitch(card, *dptr, bound, (uint64_t)*pitch * height);
+	return vgpu_mem_done(card, bound, r);
+}
+
+CUresult cuMemAllocPitch(unsigned *dptr, unsigned *pitch, unsigned width, unsigned height,
+			 unsigned element)
+{
+	uint64_t bound = pitched_bound(width, height);
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemAllocPitch)
+		return CUDA_ERROR_NO_DEVICE;
+	card = vgpu_card_current();
+	if (card < 0 || !dptr || !pitch)
+		return vgpu_real.cuMemAllocPitch(dptr, pitch, width, height, element);
+	if (vgpu_mem_take(card, bound))
+		return vgpu_oom(card, bound);
+	r = vgpu_real.cuMemAllocPitch(dptr, pitch, width, height, element);
+	if (r == CUDA_SUCCESS)
+		settle_pitch(card, *dptr, bound, (uint64_t)*pitch * height);
+	return vgpu_mem_done(card, bound, r);
+}
+
+/* Frees always go through; the charge goes only when the driver has freed. */
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemFree_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
+	r = vgpu_real.cuMemFree_v2(dptr);
+	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
+		forget(dptr);
+	vgpu_mem_end();
+	return r;
+}
+
+CUresult cuMemFree(unsigned dptr)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemFree)
+		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
+	r = vgpu_real.cuMemFree(dptr);
+	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
+		forget(dptr);
+	vgpu_mem_end();
+	return r;
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear.h - linear and pitched memory. */
+#ifndef VGPU_MEMORY_LINEAR_H
+#define VGPU_MEMORY_LINEAR_H
+
+#include <stdint.h>
+
+/* What ended with a context. */
+void vgpu_linear_ended(uint64_t owner);
+
+#endif

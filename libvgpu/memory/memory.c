@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory.c - see memory.h. */
+#include "memory.h"
+#include "array.h"
+#include "compare.h"
+#include "context_cost.h"
+#include "ended.h"
+#include "graph.h"
+#include "linear.h"
+#include "module.h"
+#include "pool.h"
+#include "shared.h"
+
+/* Pools and memory of cuMemCreate are the device's and outlive the context. */
+void vgpu_memory_ended(int card, CUdevice dev, uint64_t owner)
+{
+	vgpu_linear_ended(owner);
+	vgpu_arrays_ended(owner);
+	vgpu_modules_ended(owner);
+	vgpu_pools_ended(owner);
+	vgpu_graphs_settle(card, dev);
+}
+
+void vgpu_memory_tick(uint64_t now)
+{
+	vgpu_pools_tick(now);
+	vgpu_overhead_tick(now);
+}
+
+void vgpu_memory_in_child(void)
+{
+	vgpu_overhead_in_child();
+	vgpu_compare_in_child();
+	vgpu_pools_in_child();
+	vgpu_graphs_in_child();
+	vgpu_shared_in_child();
+	vgpu_ended_in_child();
+}

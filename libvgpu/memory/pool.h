@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool.h - stream-ordered allocation: the charge of a pool. */
+#ifndef VGPU_MEMORY_POOL_H
+#define VGPU_MEMORY_POOL_H
+
+#include "../base/util.h"
+#include "../driver/cuda_abi.h"
+
+/* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
+#define VGPU_POOL_STEP (32ull << 20)
+
+struct pool {
+	CUmemoryPool handle; /* NULL: free entry. Written under vgpu_pools_lock */
+	CUmemoryPool was;    /* of a destroyed pool; under vgpu_pools_lock */
+	int card;
+	bool managed;         /* its pages may be elsewhere */
+	uint64_t live;        /* bytes that the program holds */
+	uint64_t charged;     /* bytes on our slot for this pool */
+	uint64_t sum, ending; /* of its pointers, while a context ends; under vgpu_pools_lock */
+};
+
+/* Also held over calls of the driver that name a pool which another thread may destroy. */
+extern pthread_mutex_t vgpu_pools_lock;
+
+/* card: where the pool is, should it be new; -1: it is not. NULL when there is no room. */
+struct pool *vgpu_pool_of(CUmemoryPool handle, int card);
+
+/* One allocation from a pool, between being booked and being made. */
+struct vgpu_booking {
+	struct pool *pool;
+	uint64_t bytes;
+	bool marked; /* vgpu_mem_begin was called */
+};
+
+/* Books it: CUDA_SUCCESS, or what the caller is told. */
+CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size);
+/* It was made, or was not (r): that is kept, or taken back. Returns r. */
+CUresult vgpu_pool_made(const struct vgpu_booking *b, const CUdeviceptr *dptr, CUresult r);
+/* An asynchronous pointer is freed; false: it is not one. */
+bool vgpu_pool_forget(CUdeviceptr dptr);
+
+/* The program lets go of a pool: to be called before the driver, with vgpu_pools_lock held, and
+ * after it, which returns without the lock. NULL: it is none of ours. */
+struct pool *vgpu_pool_goes(CUmemoryPool handle);
+void vgpu_pool_gone(struct pool *p, CUmemoryPool handle, CUresult r);
+
+/* Bring charges to what the pools hold, if they may differ. */
+void vgpu_pools_settle(void);
+void vgpu_pool_settle(struct pool *p);
+/* The watcher's look: the same, from time to time. */
+void vgpu_pools_tick(uint64_t now);
+/* A context has ended, and what was allocated in it, unless the driver says otherwise. */
+void vgpu_pools_ended(uint64_t owner);
+/* After a fork, in the child: unlocked. */
+void vgpu_pools_in_child(void);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* take.c - see take.h. Above the pools, whose unused memory must not refuse anything. */
+#include "take.h"
+#include "account.h"
+#include "pool.h"
+
+int vgpu_mem_take(int card, uint64_t bytes)
+{
+	int r;
+
+	vgpu_mem_begin();
+	r = vgpu_charge_now(card, bytes);
+	if (r) {
+		/* Pool memory that nobody uses any more must not refuse an allocation. */
+		vgpu_pools_settle();
+		r = vgpu_charge(card, bytes);
+	}
+	if (r)
+		vgpu_mem_end();
+	return r;
+}

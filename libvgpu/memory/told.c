@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* told.c - what a process is told of its memory: the share as the card. */
+#include "told.h"
+#include "../config.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "pool.h"
+
+/* Whether the job may hold more than the card has. A program that has not asked CUDA for its
+ * cards knows it by the card's total. */
+static bool lent(int card, uint64_t total)
+{
+	uint64_t physical = vgpu_state.grant->card[card].mem_physical;
+
+	return physical == VGPU_MEM_OF_CARD ? vgpu_limit(card) > total : physical != 0;
+}
+
+void vgpu_told(int card, uint64_t *free, uint64_t *total)
+{
+	uint64_t limit = vgpu_limit(card), used = vgpu_mem_used(card);
+	uint64_t left = limit > used ? limit - used : 0;
+	bool paged = lent(card, *total); /* which needs no room on the card */
+
+	if (paged || *free > left)
+		*free = left;
+	if (paged || *total > limit)
+		*total = limit;
+}
+
+static bool told_otherwise(int card)
+{
+	return card >= 0 && vgpu_limit(card) != 0;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+	uint64_t told_free, told_total;
+	size_t f = 0, t = 0;
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemGetInfo_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuMemGetInfo_v2(&f, &t);
+	if (r != CUDA_SUCCESS)
+		return r;
+	card = vgpu_card_current();
+	if (told_otherwise(card)) {
+		vgpu_pools_settle();
+		told_free = f;
+		told_total = t;
+		vgpu_told(card, &told_free, &told_total);
+		f = told_free;
+		t = told_total;
+	}
+	if (free)
+		*free = f;
+	if (total)
+		*total = t;
+	return r;
+}
+
+CUresult cuMemGetInfo(unsigned *free, unsigned *total)
+{
+	size_t f = 0, t = 0;
+	CUresult r = cuMemGetInfo_v2(&f, &t);
+
+	if (r == CUDA_SUCCESS && free)
+		*free = f > UINT32_MAX ? UINT32_MAX : (unsigned)f;
+	if (r == CUDA_SUCCESS && total)
+		*total = t > UINT32_MAX ? UINT32_MAX : (unsigned)t;
+	return r;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+	uint64_t free = 0, total;
+	CUresult r;
+	int card;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuDeviceTotalMem_v2)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
+	card = vgpu_card_of_device(dev);
+	if (r == CUDA_SUCCESS && told_otherwise(card)) {
+		total = *bytes;
+		vgpu_told(card, &free, &total);
+		*bytes = total;
+	}
+	return r;
+}
+
+CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
+{
+	size_t b = 0;
+	CUresult r = cuDeviceTotalMem_v2(&b, dev);
+
+	if (r == CUDA_SUCCESS && bytes)
+		*bytes = b > UINT32_MAX ? UINT32_MAX : (unsigned)b;
+	return r;
+}

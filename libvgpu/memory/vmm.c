@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vmm.c - virtual memory management. The card gives memory at
+ * cuMemCreate and takes it back when the last handle is released and the last
+ * mapping is gone, so handles and mappings are counted as references.
+ */
+#include "../base/table.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "account.h"
+#include "shared.h"
+#include "take.h"
+
+static struct vgpu_table handles = VGPU_TABLE_INIT;  /* handle -> size, references */
+static struct vgpu_table mappings = VGPU_TABLE_INIT; /* address -> size, handle */
+
+static void unref(uint64_t handle)
+{
+	struct vgpu_item item;
+
+	if (vgpu_table_ref(&handles, handle, -1, &item) && item.refs == 0)
+		vgpu_shared_release(handle, item.card, item.size);
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+		     const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	int card = -1;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemCreate)
+		return CUDA_ERROR_NO_DEVICE;
+	/* The location decides, not the current context: there may be none. */
+	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	    vgpu_not_granted(prop->location.id))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	if (handle && prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+		card = vgpu_card_of_device(prop->location.id);
+	if (card < 0)
+		return vgpu_real.cuMemCreate(handle, size, prop, flags);
+	if (vgpu_mem_take(card, size))
+		return vgpu_oom(card, size);
+	r = vgpu_real.cuMemCreate(handle, size, prop, flags);
+	if (r == CUDA_SUCCESS) {
+		struct vgpu_item item = {.key = *handle, .size = size, .card = card, .refs = 1};
+
+		vgpu_table_put(&handles, &item);
+	}
+	return vgpu_mem_done(card, size, r);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemRelease)
+		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
+	r = vgpu_real.cuMemRelease(handle);
+	if (r == CUDA_SUCCESS && vgpu_state.grant)
+		unref(handle);
+	vgpu_mem_end();
+	return r;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+		  unsigned long long flags)
+{
+	struct vgpu_item item;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemMap)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
+	/* Imported handles are not in the table: the exporter pays. */
+	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
+		struct vgpu_item map = {.key = ptr, .size = size, .other = handle, .refs = 1};
+
+		if (!vgpu_table_put(&mappings, &map))
+			unref(handle);
+	}
+	return r;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+	struct vgpu_item map;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemUnmap)
+		return CUDA_ERROR_NO_DEVICE;
+	vgpu_mem_begin();
+	r = vgpu_real.cuMemUnmap(ptr, size);
+	/* One call may cover several neighbouring mappings. */
+	for (CUdeviceptr at = ptr; r == CUDA_SUCCESS && vgpu_state.grant && at < ptr + size;) {
+		if (!vgpu_table_take(&mappings, at, &map) || map.size == 0)
+			break;
+		unref(map.other);
+		at += map.size;
+	}
+	vgpu_mem_end();
+	return r;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+	struct vgpu_item item;
+	CUresult r;
+
+	vgpu_need_cuda();
+	if (!vgpu_real.cuMemRetainAllocationHandle)
+		return CUDA_ERROR_NO_DEVICE;
+	r = vgpu_real.cuMemRetainAllocationHandle(handle, addr);
+	if (r == CUDA_SUCCESS && vgpu_state.grant)
+		vgpu_table_ref(&handles, *handle, 1, &item);
+	return r;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * slices.c - keeps the time slices of this process's channel groups at what
+ * the grant says. The card's own scheduler then divides it by weight, whatever
+ * the kernels are, at no cost per launch.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <time.h>
+
+#include "../base/log.h"
+#include "../job/job.h"
+#include "rm.h"
+#include "slices.h"
+
+/* A group that is just being freed refuses: it is forgotten when the driver has done that. */
+#define TRIES 3
+#define AGAIN_NS 1000000L
+/* A driver whose groups are not found after so many looks is one that we do not know. */
+#define LOOKS 2
+
+static uint32_t wanted[VGPU_MAX_CARDS];
+static unsigned unknown[VGPU_MAX_CARDS]; /* looks in a row at which there was no group */
+
+static void set_flag(uint32_t set, uint32_t clear)
+{
+	uint32_t old = __atomic_load_n(&vgpu_state.slot->flags, __ATOMIC_RELAXED);
+
+	while (!__atomic_compare_exchange_n(&vgpu_state.slot->flags, &old, (old | set) & ~clear,
+					    false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+}
+
+static int set_slices(int card, uint32_t slice_us, bool verify)
+{
+	int r = vgpu_rm_set_slices(card, slice_us, verify);
+
+	for (int i = 1; r == -EPERM && i < TRIES; i++) {
+		nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
+		r = vgpu_rm_set_slices(card, slice_us, verify);
+	}
+	return r;
+}
+
+static void refused(int card, uint32_t slice_us, const char *why)
+{
+	__atomic_store_n(&vgpu_my(card)->slice_us, 0, __ATOMIC_RELAXED);
+	if (!(__atomic_load_n(&vgpu_state.slot->flags, __ATOMIC_RELAXED) &
+	      VGPU_SLOT_SLICES_REFUSED))
+		vgpu_log(VGPU_LOG_WARN, "slices: card %d: %u us: %s", card, slice_us, why);
+	set_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
+}
+
+void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force)
+{
+	/* By the watcher, and by threads that make a context. */
+	uint32_t before = __atomic_load_n(&wanted[card], __ATOMIC_RELAXED);
+	uint32_t *told = &vgpu_my(card)->slice_us;
+	int r;
+
+	if (!force && s->slice_us == before)
+		return;
+	__atomic_store_n(&wanted[card], s->slice_us, __ATOMIC_RELAXED);
+	/* Nothing was ever set: leave the driver alone. */
+	if (s->slice_us == 0 && before == 0)
+		return;
+	r = set_slices(card, s->slice_us, force);
+	if (r != -ENOENT || s->slice_us == 0)
+		__atomic_store_n(&unknown[card], 0, __ATOMIC_RELAXED);
+	if (s->slice_us == 0) {
+		/* Back to the driver's own: that proves nothing about setting one,
+		 * and gresd goes by what is proved. */
+		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
+	} else if (r == 0) {
+		__atomic_store_n(told, s->slice_us, __ATOMIC_RELAXED);
+		set_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
+	} else if (r == -EPERM) {
+		refused(card, s->slice_us, "refused by the driver");
+	} else if (r == -ENOENT && force &&
+		   __atomic_add_fetch(&unknown[card], 1, __ATOMIC_RELAXED) >= LOOKS) {
+		/* Nobody divides the card then, and gresd must know. */
+		refused(card, s->slice_us, "no channel group of this process was found");
+	}
+}

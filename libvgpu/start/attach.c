@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attach.c - what a process does when it first asks for CUDA or NVML, and what a child of it
+ * does after a fork: the one place that knows all rooms.
+ */
+#include "../base/log.h"
+#include "../base/table.h"
+#include "../compute/compute.h"
+#include "../compute/working.h"
+#include "../driver/captures.h"
+#include "../driver/real.h"
+#include "../hooks/hooks.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "../job/tell.h"
+#include "../life/watcher.h"
+#include "../memory/memory.h"
+#include "../slices/rm.h"
+
+static pthread_once_t attach_once = PTHREAD_ONCE_INIT;
+
+/* The parent's slot, memory, channel groups and locks are not ours. */
+static void in_child(void)
+{
+	vgpu_real_in_child();
+	vgpu_captures_in_child();
+	vgpu_tables_in_child();
+	vgpu_job_in_child();
+	vgpu_memory_in_child();
+	vgpu_rm_forget();
+	vgpu_gate_in_child();
+	vgpu_working_in_child();
+	vgpu_watcher_in_child();
+	vgpu_contexts_in_child();
+	vgpu_primary_in_child();
+	vgpu_origins_in_child();
+}
+
+static void attach(void)
+{
+	bool found;
+
+	vgpu_tell_settings();
+	vgpu_log_settings();
+	vgpu_cards_settings();
+	found = vgpu_job_find();
+	pthread_atfork(NULL, NULL, in_child);
+	if (found)
+		vgpu_tell_grant();
+}
+
+void vgpu_attach(void)
+{
+	pthread_once(&attach_once, attach);
+	vgpu_job_claim();
+}
