@@ -46,7 +46,7 @@ QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
 .PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-web test-e2e-matrix test-containers test-install test-package test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
-	fuzz bench bench-plots man package install uninstall clean help
+	fuzz bench bench-pages man package install uninstall clean help
 
 ## build: everything, into build/ (the default)
 build: $(PARTS) go etc harness
@@ -164,10 +164,9 @@ gpu-check-bundle: build
 bench: build
 	@$(B)/tests/vgpu-bench --out $(B)/bench $(BENCH)
 
-## bench-plots: SVG plots of RESULTS (build/bench/results.jsonl) into docs/benchmarks/
-RESULTS ?= $(B)/bench/results.jsonl
-bench-plots:
-	@cd tests/bench/plot && $(GO) run . $(abspath $(RESULTS)) ../../../docs/benchmarks
+## bench-pages: docs/benchmarks.md and its charts, from docs/benchmarks/VERSION
+bench-pages:
+	@$(GO) run ./tests/bench/pages docs docs
 
 ## lint: formatting, vet, staticcheck, shellcheck, house rules
 lint: lint-deps build

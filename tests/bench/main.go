@@ -64,6 +64,13 @@ func (p *pairs) Set(s string) error {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "compare" {
+		if err := compare(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "vgpu-bench compare:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o options
 	flags := flag.NewFlagSet("vgpu-bench", flag.ExitOnError)
 	flags.StringVar(&o.build, "build", "", "`FOLDER` of built programs; without it, that of this program")
@@ -87,6 +94,10 @@ func main() {
 	flags.BoolVar(&o.plots, "plots", false, "also draw the shares over time: a file .svg for each case, in --out")
 	flags.BoolVar(&o.list, "list", false, "list scenarios and what they take, and do nothing")
 	showVersion := flags.Bool("version", false, "print the version")
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "usage: vgpu-bench [FLAGS]\n       vgpu-bench compare A B   two files results.jsonl, or their folders")
+		flags.PrintDefaults()
+	}
 	_ = flags.Parse(os.Args[1:]) // ExitOnError: it does not return an error
 	if *showVersion {
 		fmt.Println("vgpu-bench", version)
@@ -144,6 +155,24 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	b.drift(ctx)
 	return errors.Join(ctx.Err(), report.Verdict(b.records))
+}
+
+// compare prints how the figures of two runs differ. It fails where one of the second is
+// worse than its row allows.
+func compare(args []string) error {
+	if len(args) != 2 {
+		return errors.New("want two files results.jsonl, or their folders: A B")
+	}
+	var runs [2][]report.Record
+	for i, path := range args {
+		list, err := report.Load(path)
+		if err != nil {
+			return err
+		}
+		runs[i] = list
+	}
+	changes, missing := report.Compare(runs[0], runs[1])
+	return report.Changes(os.Stdout, changes, missing)
 }
 
 // finish prints what was measured and writes it as Markdown.

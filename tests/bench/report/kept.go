@@ -5,8 +5,6 @@ package report
 import (
 	"errors"
 	"fmt"
-	"html"
-	"io"
 	"slices"
 	"strings"
 )
@@ -141,45 +139,4 @@ func (r Record) keptRows() [][]string {
 		})
 	}
 	return rows
-}
-
-// Bars of the chart, in pixels.
-const (
-	barLeft, barWidth, barHeight = 260, 400, 9
-	barGroup                     = 2*barHeight + 8
-	barMost                      = 1.2 // what is more goes to the edge
-)
-
-// Bars draws what each tenant that is judged kept under one system, and natively, and its mark.
-func Bars(w io.Writer, list []Record, system string) error {
-	var b strings.Builder
-	y := 40
-	bar := func(v float64, color string, at int) {
-		x := min(max(v, 0), barMost) * barWidth / barMost
-		fmt.Fprintf(&b, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/><text x=\"%.1f\" y=\"%d\" font-size=\"9\">%.2f</text>\n",
-			barLeft, at, x, barHeight, color, barLeft+x+4, at+barHeight-1, v)
-	}
-	for _, r := range list {
-		if r.Scenario != company || r.System != system {
-			continue
-		}
-		for _, t := range r.Tenants {
-			if t.Kept == nil || t.Kept.Mark == 0 {
-				continue
-			}
-			fmt.Fprintf(&b, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", barLeft-6, y+barHeight+4,
-				html.EscapeString(fmt.Sprintf("%s: %s of %d", r.Case, t.Kept.Load, t.Share)))
-			bar(t.Kept.Kept, colors[0], y)
-			if t.Kept.Native > 0 {
-				bar(t.Kept.Native, colors[len(colors)-1], y+barHeight)
-			}
-			x := barLeft + t.Kept.Mark*barWidth/barMost
-			fmt.Fprintf(&b, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"2\"/>\n", x, x, y-1, y+2*barHeight+1, colors[1])
-			y += barGroup
-		}
-	}
-	_, err := fmt.Fprintf(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n"+
-		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"12\" y=\"20\" font-size=\"14\">Part of what each is entitled to: blue %s, grey native, red the least that is accepted</text>\n%s</svg>\n",
-		barLeft+barWidth+60, y+12, html.EscapeString(system), b.String())
-	return err
 }

@@ -12,6 +12,8 @@ import (
 	"io"
 	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -37,6 +39,9 @@ type Record struct {
 	Numbers map[string]float64 `json:"numbers,omitempty"`
 	// Notes are what explains the numbers.
 	Notes []string `json:"notes,omitempty"`
+	// Tolerance is by how many percent a figure may be worse in another run, 0: by as much
+	// as runs differ. See [Compare].
+	Tolerance float64 `json:"tolerance,omitempty"`
 	// LatencyMS are single requests, for their distribution.
 	LatencyMS []float64 `json:"latency_ms,omitempty"`
 }
@@ -111,6 +116,26 @@ func Read(r io.Reader) ([]Record, error) {
 		list = append(list, rec)
 	}
 	return list, lines.Err()
+}
+
+// Results is the file of a folder of results.
+const Results = "results.jsonl"
+
+// Load reads a file of records, or that of a folder.
+func Load(path string) ([]Record, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, Results)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	list, err := Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return list, nil
 }
 
 // columns of a row.

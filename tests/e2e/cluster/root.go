@@ -102,7 +102,7 @@ func fillRoot(root, system, checkout string) error {
 			}
 		}
 	}
-	for _, name := range []string{"proc", "run", "root"} {
+	for _, name := range []string{"home", "mnt", "opt", "proc", "root", "run", "srv"} {
 		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
 			return err
 		}
