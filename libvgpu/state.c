@@ -41,7 +41,7 @@ uint64_t vgpu_now(void)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	vgpu_clock(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
@@ -323,6 +323,10 @@ static void read_visible(void)
 
 static void attach(void)
 {
+	void *clock = vgpu_of_libc("clock_gettime");
+
+	if (clock)
+		vgpu_clock = (int (*)(clockid_t, struct timespec *))clock;
 	vgpu_tell_settings();
 	vgpu_log_settings();
 	read_visible();

@@ -59,6 +59,8 @@ void vgpu_entry_in_child(void);
 /* loader.c: the C library's functions, NULL until vgpu_need_dlsym or a first lookup, and
  * where the program has none (glibc before 2.34, without libdl). */
 void vgpu_need_dlsym(void);
+/* A function of the C library, whatever preload has one of the name before it; NULL: none. */
+void *vgpu_of_libc(const char *name);
 extern void *(*vgpu_real_dlsym)(void *handle, const char *name);
 extern void *(*vgpu_real_dlvsym)(void *handle, const char *name, const char *version);
 /* The C library's dlopen, or another preload's that comes after this one. */

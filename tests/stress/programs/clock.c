@@ -16,7 +16,8 @@ int clock_gettime(clockid_t clock, struct timespec *ts)
 	int r = (int)syscall(SYS_clock_gettime, clock, ts);
 	unsigned long long ns;
 
-	if (r || (dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "libcuda")))
+	if (r ||
+	    (dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "libcuda")))
 		return r;
 	ns = ((unsigned long long)ts->tv_sec * 1000000000u + (unsigned long long)ts->tv_nsec) * 10;
 	ts->tv_sec = (time_t)(ns / 1000000000u);

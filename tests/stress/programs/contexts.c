@@ -78,7 +78,8 @@ int main(int argc, char **argv)
 	struct place place[2] = {0};
 
 	if (!cuda || find(cuda, "cuInit", &init) || find(cuda, "cuCtxCreate_v2", &create) ||
-	    find(cuda, "cuCtxSetCurrent", &set_current) || find(cuda, "cuCtxSynchronize", &wait_all) ||
+	    find(cuda, "cuCtxSetCurrent", &set_current) ||
+	    find(cuda, "cuCtxSynchronize", &wait_all) ||
 	    find(cuda, "cuStreamCreate", &create_stream) || find(cuda, "cuModuleLoadData", &load) ||
 	    find(cuda, "cuModuleGetFunction", &function) || find(cuda, "cuLaunchKernel", &launch))
 		return 2;
