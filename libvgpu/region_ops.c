@@ -91,11 +91,13 @@ void vgpu_schedule_at(struct vgpu_schedule *s, uint64_t now_ns)
 		s->gate = VGPU_GATE_BUDGET;
 }
 
+int (*vgpu_clock)(clockid_t, struct timespec *) = clock_gettime;
+
 static uint64_t now_ns(void)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	vgpu_clock(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 

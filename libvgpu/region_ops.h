@@ -2,7 +2,7 @@
 /*
  * region_ops.h - arithmetic on the grant and cache files (region_*.c).
  *
- * Pure: no driver, no threads, no globals. libvgpu.so runs it in the job's
+ * Pure: no driver, no threads, no globals but the clock. libvgpu.so runs it in the job's
  * processes, Go tests run the same code through cgo. All shared fields are
  * read and written with sequentially consistent atomics.
  */
@@ -10,8 +10,13 @@
 #define VGPU_REGION_OPS_H
 
 #include <stdbool.h>
+#include <time.h>
 
 #include "region.h"
+
+/* Reads a clock as clock_gettime(2) does. libvgpu has the C library's own here, for a preload of
+ * the user's (faketime) may have a faster one, and budgets would fill as fast. */
+extern int (*vgpu_clock)(clockid_t clock, struct timespec *ts);
 
 /* A mapped cache file. */
 struct vgpu_cache {

@@ -39,7 +39,7 @@ VGPU_EARLY static void *function_in(const struct link_map *map, const char *name
 	if (i < gnu[1])
 		return NULL;
 	do {
-		if (symbols[i].st_shndx != SHN_UNDEF &&
+		if (symbols[i].st_shndx != SHN_UNDEF && (symbols[i].st_info & 0xf) == STT_FUNC &&
 		    vgpu_same(strings + symbols[i].st_name, name))
 			return (void *)(map->l_addr + symbols[i].st_value);
 	} while (!(chain[i++ - gnu[1]] & 1));
@@ -47,7 +47,7 @@ VGPU_EARLY static void *function_in(const struct link_map *map, const char *name
 }
 
 /* Before glibc 2.34 they are in libdl, which a program may not have. */
-VGPU_EARLY static void *of_libc(const char *name)
+VGPU_EARLY void *vgpu_of_libc(const char *name)
 {
 	static const char *const files[] = {"libc.so.6", "libdl.so.2"};
 	void *found = NULL;
@@ -63,9 +63,11 @@ VGPU_EARLY void vgpu_need_dlsym(void)
 {
 	/* Of threads that ask at the same time, all find the same. */
 	if (!__atomic_load_n(&vgpu_real_dlvsym, __ATOMIC_RELAXED))
-		__atomic_store_n((void **)&vgpu_real_dlvsym, of_libc("dlvsym"), __ATOMIC_RELAXED);
+		__atomic_store_n((void **)&vgpu_real_dlvsym, vgpu_of_libc("dlvsym"),
+				 __ATOMIC_RELAXED);
 	if (!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED))
-		__atomic_store_n((void **)&vgpu_real_dlsym, of_libc("dlsym"), __ATOMIC_RELAXED);
+		__atomic_store_n((void **)&vgpu_real_dlsym, vgpu_of_libc("dlsym"),
+				 __ATOMIC_RELAXED);
 }
 
 /* The next ones in the order, which may be another preload's. */

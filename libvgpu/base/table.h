@@ -23,10 +23,7 @@ struct vgpu_table {
 	struct vgpu_table *next; /* of all that were ever used */
 	bool listed;
 };
-#define VGPU_TABLE_INIT                           \
-	{                                         \
-		.lock = PTHREAD_MUTEX_INITIALIZER \
-	}
+#define VGPU_TABLE_INIT {.lock = PTHREAD_MUTEX_INITIALIZER}
 /* Adds an entry; false when there is no memory for it. */
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);

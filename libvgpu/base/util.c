@@ -2,12 +2,13 @@
 /* util.c - see util.h. */
 #include <time.h>
 
+#include "../region_ops.h"
 #include "util.h"
 
 uint64_t vgpu_now(void)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	vgpu_clock(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }

@@ -121,6 +121,21 @@ static double taken_for(const struct vgpu_stream_batch *b, double least, double 
 	return taken < least ? least : taken > most ? most : taken;
 }
 
+/* Other streams of this process had work on the card meanwhile. */
+static bool had_streams_beside(const struct gate *g, const struct vgpu_stream_batch *b)
+{
+	return g->several_ns >= b->opened_ns;
+}
+
+/* A launch that was measured alone and says only how long it took at most teaches nothing: of
+ * launches that differ, their key would be taken for the shortest. Only for brief ones its bounds
+ * are close to each other, unless others ran in it. */
+static bool says_little(const struct gate *g, const struct vgpu_stream_batch *b, double span,
+			double slack)
+{
+	return b->single && (had_streams_beside(g, b) || (slack >= span && span > BRIEF_NS));
+}
+
 /* Whole says that nobody else was on the card. A kernel that spins until a launch of another
  * stream has come takes as long as that is held: were it learned, the next would be held
  * for longer. */
@@ -230,6 +245,35 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 	return busy;
 }
 
+/* Kept of it at most: what is longer ago has nothing to do with the batches of now. */
+#define IDLE_MOST_NS 20e6
+
+/* Streams beside each other cover the same time, which is charged once, with the first of them
+ * that is seen. But where that is charged less, as the card may have waited for the host in
+ * it, the rest may have been another stream's work: so out of that rest another is charged what
+ * it usually takes. */
+static double beside_streams(struct gate *g, const struct vgpu_stream_batch *b, double est,
+			     double span, double busy, double charge)
+{
+	double more;
+
+	if (b->foreign || !had_streams_beside(g, b))
+		return charge;
+	if (charge < busy) {
+		g->idle_ns += busy - charge;
+		if (g->idle_ns > IDLE_MOST_NS)
+			g->idle_ns = IDLE_MOST_NS;
+		return charge;
+	}
+	more = (est < span ? est : span) - charge;
+	if (more > g->idle_ns)
+		more = g->idle_ns;
+	if (more <= 0)
+		return charge;
+	g->idle_ns -= more;
+	return charge + more;
+}
+
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
 			   double slack, double held, uint64_t now)
 {
@@ -245,7 +289,10 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	if (b->learns && busy > 0)
 		of_job = counted / busy;
 	charge = charge_of(g, b, est, busy, slack, part, of_job, counted);
-	learn(b, est, span, slack, held, whole);
+	if (part >= 1) /* of other jobs' slices there is beside_jobs() */
+		charge = beside_streams(g, b, est, span, busy, charge);
+	if (!says_little(g, b, span, slack))
+		learn(b, est, span, slack, held, whole);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);
 	return (uint64_t)charge;

@@ -28,6 +28,8 @@
 #define BATCH_NS 500000u
 /* Launches of kernels shorter than this may have host gaps between them. */
 #define SHORT_NS 300000u
+/* Batches of kernels up to this length hold so many that their sum is well known. */
+#define BRIEF_NS 20000u
 
 struct vgpu_stream_batch {
 	CUevent own_start, end, start; /* start: own_start, or the end before */
@@ -143,6 +145,7 @@ struct gate {
 	/* What work that was charged by estimates was charged too little, by the time that
 	 * it took; bounded. */
 	double short_ns;
+	double idle_ns; /* covered by batches of streams beside each other, and not charged */
 	struct gate_context context[CONTEXTS];
 	/* Of the last batches, the part in which the card can have waited for the host for half of
 	 * the time. */

@@ -7,8 +7,6 @@
  * ones is left to chance, so that no rhythm of the program's evades it. */
 #define AMPLE_NS (BURST_NS / 2)
 #define TRUST_MOST 13
-/* Batches of kernels up to this length hold so many that their sum is well known. */
-#define BRIEF_NS 20000u
 /* If the host is slower than the card, the first launches of each function are measured
  * alone, and then one in so many of those that look at the budget. */
 #define SINGLE_FIRST 4

@@ -200,6 +200,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 		ctx = NULL;
 	if (known)
 		under = __atomic_load_n(&primary[item.card], __ATOMIC_RELAXED);
+	if (ctx == under) /* a driver may give the primary one, which others hold too */
+		ctx = NULL;
 	vgpu_gate_ends(ctx);
 	vgpu_gate_ends(under);
 	vgpu_mem_begin();

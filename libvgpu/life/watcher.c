@@ -120,8 +120,8 @@ static void set_unwatched(bool on)
 static size_t stack_size(const pthread_attr_t *attr)
 {
 	size_t (*least)(const pthread_attr_t *) =
-		(size_t(*)(const pthread_attr_t *))vgpu_real_dlsym(RTLD_DEFAULT,
-								   "__pthread_get_minstack");
+		(size_t (*)(const pthread_attr_t *))vgpu_real_dlsym(RTLD_DEFAULT,
+								    "__pthread_get_minstack");
 
 	return STACK + (least ? least(attr) : 0);
 }

@@ -3,6 +3,7 @@
  * attach.c - what a process does when it first asks for CUDA or NVML, and what a child of it
  * does after a fork: the one place that knows all rooms.
  */
+#include "../base/dl.h"
 #include "../base/log.h"
 #include "../base/table.h"
 #include "../compute/compute.h"
@@ -38,8 +39,11 @@ static void in_child(void)
 
 static void attach(void)
 {
+	void *clock = vgpu_of_libc("clock_gettime");
 	bool found;
 
+	if (clock)
+		vgpu_clock = (int (*)(clockid_t, struct timespec *))clock;
 	vgpu_tell_settings();
 	vgpu_log_settings();
 	vgpu_cards_settings();

@@ -47,6 +47,18 @@ func TestLaunchesThatWaitAreCharged(t *testing.T) {
 	}
 }
 
+// A clock that the user's tools make faster fills no budget faster.
+func TestAFakedClockGivesNoMore(t *testing.T) {
+	env, _ := limited(t, oneCard, "20")
+	result, err := run(t, preloads(t, env, "stress-clock.so"), "cap", "--us", "1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part := result["part"].(float64); part < 0.01 || part > 0.23 {
+		t.Errorf("%.3f of the card, want at most 0.23", part)
+	}
+}
+
 // Several processes or contexts of a job have its limit together, also with kernels that were not
 // seen before: what each was charged is not divided by those beside it whose slices were not in
 // its time.

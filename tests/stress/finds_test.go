@@ -23,6 +23,8 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 		{"dlmopen: linked to the driver", "space", "stress-linked.so", "", ""},
 		{"dlmopen: opens the driver", "space", "stress-opens.so", "", ""},
 		{"closed more often than opened", "closed", "", "", ""},
+		{"all descriptors become others", "closefrom", "", "", ""},
+		{"in the child of a raw clone", "clone", "", "", ""},
 		{"built with AddressSanitizer", "address", "", "", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"},
 		{"built with ThreadSanitizer", "thread", "", "", ""},
 		{"built with LeakSanitizer", "leak", "", "", "LSAN_OPTIONS=detect_leaks=0"},
@@ -35,12 +37,7 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.wrap != "" {
-				for i, v := range env {
-					if lib, found := strings.CutPrefix(v, "LD_PRELOAD="); found {
-						env[i] = "LD_PRELOAD=" + filepath.Join(dir, "stress-wrap.so") + ":" + lib
-					}
-				}
-				env = append(env, "WRAP_BY="+c.wrap)
+				env = append(preloads(t, env, "stress-wrap.so"), "WRAP_BY="+c.wrap)
 			}
 			program, way := "finds", c.way
 			if strings.HasPrefix(c.name, "built with") {
@@ -62,6 +59,21 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 			}
 		})
 	}
+}
+
+// preloads puts a preload of the user's before the library.
+func preloads(t *testing.T, env []string, lib string) []string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../../build/tests", lib))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range env {
+		if ours, found := strings.CutPrefix(v, "LD_PRELOAD="); found {
+			env[i] = "LD_PRELOAD=" + path + ":" + ours
+		}
+	}
+	return env
 }
 
 // A version that the library does not know may take other arguments than its hook: one of what

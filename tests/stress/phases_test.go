@@ -112,6 +112,7 @@ func TestWhatIsBetweenKernels(t *testing.T) {
 		{"--what pipe --us 20", 0.17, 0.22}, // were what was seen to end later taken to be later: 0.32
 	} {
 		t.Run(c.args, func(t *testing.T) {
+			t.Parallel()
 			partOf(t, c.least, c.most, "between", append(strings.Fields(c.args), "--secs", "3")...)
 		})
 	}

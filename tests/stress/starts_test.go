@@ -14,6 +14,7 @@ func TestEveryWayToStartWorkIsHeld(t *testing.T) {
 		"plane", "box", "peers", "peer_box", "from_array", "to_array", "arrays", "batch", "boxes", "attributed",
 	} {
 		t.Run(way, func(t *testing.T) {
+			t.Parallel() // each has a card of its own, and few starts a second
 			part := 0.0
 			for range tries {
 				if part = heldPart(t, way); part >= 0.24 && part <= 0.36 {

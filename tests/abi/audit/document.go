@@ -88,7 +88,9 @@ Held are memory and compute; LD_PRELOAD is level 1, the list of ld.so level 2 ([
 | musl | not known to start | not loaded | not tried; [containers.md](containers.md) |
 | static TLS of 300 KiB | held | not tried | TestLargeThreadLocalVariablesLeaveRoomForTheWatcher |
 | another time namespace | held | not tried | tests/libvgpu/death_test.c |
-| a faked clock, closefrom(3), raw clone | not tried here | not tried here | – |
+| a clock of a preload's that runs faster (faketime) | held | not tried | TestAFakedClockGivesNoMore |
+| all descriptors closed, and their numbers used again (closefrom(3)) | held; the program's files stay as they are | not tried | TestEveryWayToFindTheDriverIsHeld |
+| a child of a raw clone(2) | held | not tried | TestEveryWayToFindTheDriverIsHeld |
 `
 
 // rows writes a table of the lines that pick takes, each after its first cells.

@@ -6,7 +6,9 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 /* The value behind an option; dflt where it is not given. */
 static inline const char *opt(int argc, char **argv, const char *name, const char *dflt)
@@ -22,7 +24,7 @@ static inline double now_s(void)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &ts); /* no clock of a preload */
 	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 

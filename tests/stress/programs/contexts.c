@@ -26,7 +26,7 @@ static const char ptx[] = ".version 7.0\n"
 
 static CUresult (*init)(unsigned);
 static CUresult (*create)(CUcontext *, unsigned, CUdevice), (*set_current)(CUcontext);
-static CUresult (*create_stream)(CUstream *, unsigned), (*sync)(void);
+static CUresult (*create_stream)(CUstream *, unsigned), (*wait_all)(void);
 static CUresult (*load)(CUmodule *, const void *);
 static CUresult (*function)(CUfunction *, CUmodule, const char *);
 static CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -78,7 +78,8 @@ int main(int argc, char **argv)
 	struct place place[2] = {0};
 
 	if (!cuda || find(cuda, "cuInit", &init) || find(cuda, "cuCtxCreate_v2", &create) ||
-	    find(cuda, "cuCtxSetCurrent", &set_current) || find(cuda, "cuCtxSynchronize", &sync) ||
+	    find(cuda, "cuCtxSetCurrent", &set_current) ||
+	    find(cuda, "cuCtxSynchronize", &wait_all) ||
 	    find(cuda, "cuStreamCreate", &create_stream) || find(cuda, "cuModuleLoadData", &load) ||
 	    find(cuda, "cuModuleGetFunction", &function) || find(cuda, "cuLaunchKernel", &launch))
 		return 2;
@@ -90,7 +91,7 @@ int main(int argc, char **argv)
 			return 4;
 	} while (now_s() - began < secs);
 	for (int i = 0; i < 2; i++)
-		if (set_current(place[i].ctx) || sync())
+		if (set_current(place[i].ctx) || wait_all())
 			return 5;
 	took = (now_s() - began) * 1e9;
 	printf("{\"parts\":[%.4f,%.4f]}\n", place[0].done_ns / took, place[1].done_ns / took);

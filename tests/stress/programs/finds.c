@@ -10,6 +10,9 @@
  *   dlmopen    libcuda in a namespace of its own
  *   space      a plugin in a namespace of its own calls them
  *   closed     libcuda is closed five times before its functions are called
+ *   closefrom  all descriptors but the first three become files of the program's, which must
+ *              stay as they are
+ *   clone      a child that no handler of fork(2) hears of calls them; the parent has not
  *
  *   none       none: whether a name is found in a program that has not loaded the driver
  *
@@ -17,6 +20,11 @@
  */
 #define _GNU_SOURCE
 #include "kernels.h"
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 static void *library_of_driver, *(*find)(const char *);
 
@@ -42,6 +50,31 @@ static int open_driver(const char *way, const char *plugin)
 	return library_of_driver ? 0 : 2;
 }
 
+#define FILES 64
+static int files[FILES];
+
+static int replace_descriptors(void)
+{
+	for (int fd = 3; fd < 1024; fd++)
+		close(fd);
+	for (int i = 0; i < FILES; i++)
+		if ((files[i] = memfd_create("own", 0)) < 0 || ftruncate(files[i], 4096))
+			return 1;
+	return 0;
+}
+
+static int are_untouched(void)
+{
+	struct stat st;
+
+	for (int i = 0; i < FILES; i++) {
+		if (fstat(files[i], &st) || st.st_size != 4096 || st.st_blocks ||
+		    lseek(files[i], 0, SEEK_CUR) != 0)
+			return 0;
+	}
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	static const char ptx[] = ".version 7.0\n"
@@ -63,6 +96,13 @@ int main(int argc, char **argv)
 		       dlsym(RTLD_DEFAULT, "printf") != NULL);
 		return 0;
 	}
+	if (strcmp(way, "clone") == 0) {
+		long child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+		int status;
+
+		if (child)
+			return child < 0 || waitpid((pid_t)child, &status, 0) != child || status;
+	}
 	if (open_driver(way, opt(argc, argv, "--plugin", ""))) {
 		fprintf(stderr, "finds: %s\n", dlerror());
 		return 2;
@@ -82,12 +122,16 @@ int main(int argc, char **argv)
 		dlclose(library_of_driver);
 	if (init(0) || create(&ctx, 0, 0) || load(&module, ptx) || function(&work, module, "work"))
 		return 4;
+	if (strcmp(way, "closefrom") == 0 && replace_descriptors())
+		return 6;
 	while (launched < 100 && launch(work, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL) == 0)
 		launched++;
 	while (granted < 12 && alloc(&address, 1ull << 30) == 0)
 		granted++;
 	if (wait_for_all())
 		return 5;
+	if (strcmp(way, "closefrom") == 0 && !are_untouched())
+		return 7;
 	printf("{\"granted\":%u,\"launched\":%u}\n", granted, launched);
 	return 0;
 }
