@@ -168,7 +168,7 @@ func (s *Server) whyNot(c gpu.Card) string {
 	case c.Healthy && !c.MIG:
 		return ""
 	case c.MIG && c.Healthy:
-		return "in MIG mode"
+		return "in MIG mode, and no instance that gresd shares"
 	case why == "":
 		return unreadable
 	}

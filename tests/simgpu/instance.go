@@ -10,6 +10,8 @@ import "C"
 import (
 	"crypto/sha1"
 	"fmt"
+	"os"
+	"path/filepath"
 )
 
 // The driver numbers the files of capabilities by a table: after two of the whole
@@ -52,4 +54,26 @@ func (c CardConfig) instance(gpu, i int, parent C.struct_sim_card_config) (C.str
 	out.gi_cap = firstCap + out.minor*capsPerGPU + out.gi*capsPerInst
 	out.ci_cap = out.gi_cap + 1 + out.ci
 	return out, nil
+}
+
+// Capabilities writes which device files stand for the instances, as a driver does in
+// /proc/driver/nvidia/capabilities.
+func (m *Machine) Capabilities(dir string) error {
+	for i := range int(m.st.ncards) {
+		c := &m.st.card[i].conf
+		if c.parent == 0 {
+			continue
+		}
+		gi := filepath.Join(dir, fmt.Sprintf("gpu%d/mig/gi%d", c.minor, c.gi))
+		for path, minor := range map[string]C.uint32_t{gi: c.gi_cap, filepath.Join(gi, fmt.Sprintf("ci%d", c.ci)): c.ci_cap} {
+			if err := os.MkdirAll(path, 0o755); err != nil {
+				return err
+			}
+			text := fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: 292\nDeviceFileModify: 1\n", minor)
+			if err := os.WriteFile(filepath.Join(path, "access"), []byte(text), 0o444); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
