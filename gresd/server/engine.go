@@ -169,9 +169,13 @@ func (s *Server) environment(rec ledger.Record) []string {
 	if key, percent, ok := mpsKey(rec); ok {
 		return mps.Environment(s.cfg().Paths.MPS(), key, percent)
 	}
-	mig := slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID.IsInstance() })
-	if s.cfg().Placement.Mode != config.PlacementGresd && !mig || rec.State == ledger.Refused {
-		return nil // slurmd has named the job's cards, by numbers, which CUDA does not have for instances
+	if rec.State == ledger.Refused {
+		return nil
+	}
+	// slurmd names the job's cards by its numbers, which are CUDA's where no card is a MIG instance.
+	mig := slices.ContainsFunc(s.cards.Load().cards, gpu.Card.IsInstance)
+	if s.cfg().Placement.Mode != config.PlacementGresd && !mig {
+		return nil
 	}
 	var cards []string
 	for _, c := range rec.Placement.Cards {
