@@ -282,6 +282,9 @@ func (s *Server) refreshCards() {
 	defer s.cardsMu.Unlock()
 	s.cards.Store(s.judged(next))
 	s.room.changed()
+	if err := s.nameCards(next.cards); err != nil {
+		s.Log.Warn("jobs of whole cards do not learn their instances", "error", err)
+	}
 }
 
 // Run serves at a socket of [Listen] until ctx is done, and closes it. It calls ready once, when

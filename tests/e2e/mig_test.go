@@ -64,6 +64,16 @@ func TestSharesOfMIGInstances(t *testing.T) {
 	whole := s.submit(carol, "--gres=vgpu:2g.20gb:100", list)
 	s.seesItsInstance(status.Cards, carol, whole, 1, 20)
 
+	// Slurm's own word for whole cards; its numbers are not CUDA's.
+	for gres, card := range map[string]int{"gpu:1g.10gb:1": 0, "gpu:2g.20gb:1": 1, "gpu:simulated-h100:1": 2} {
+		want := "visible " + status.Cards[card].UUID + "\n"
+		script := "echo visible $CUDA_VISIBLE_DEVICES; srun --gres=" + gres + " sh -c 'echo visible $CUDA_VISIBLE_DEVICES'; " + cluster.LookScript
+		out := s.completed(carol, s.submit(carol, "--gres="+gres, script))
+		if got := look(t, out); !strings.HasPrefix(out, want+want) || got.Total != []uint64{10, 20, 80}[card]*gib {
+			t.Errorf("%s: saw %+v; %s", gres, got, out)
+		}
+	}
+
 	s.halvesHold()
 
 	if r := s.TrySbatch(alice, []string{"--gres=vgpu:1g.10gb:30", "--vgpu-mem=11G"}, "true"); r.Code == 0 {
