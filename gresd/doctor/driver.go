@@ -84,13 +84,14 @@ func checkCards(_ context.Context, n *node, tell func(Status, string, string)) {
 	var names []string
 	for _, c := range list {
 		names = append(names, fmt.Sprintf("%d: %s", c.Index, c.Type))
-		for i, device := range c.Files() {
-			if info, err := os.Stat(device); err != nil || info.Mode()&os.ModeDevice == 0 {
-				make := "nvidia-modprobe -u -c " + fmt.Sprint(c.Minor)
-				if i > 0 {
-					make = "nvidia-modprobe -f " + [...]string{"", c.Instance.CapPath(c.Minor), c.Instance.ComputeCapPath(c.Minor)}[i]
-				}
-				tell(Warn, device+" of card "+fmt.Sprint(c.Index)+" is not there", make)
+		files := c.Files()
+		if !isDevice(files[0]) {
+			tell(Warn, files[0]+" of card "+fmt.Sprint(c.Index)+" is not there", "nvidia-modprobe -u -c "+fmt.Sprint(c.Minor))
+		}
+		for i, device := range files[1:] {
+			if !isDevice(device) {
+				capability := []string{c.Instance.CapPath(c.Minor), c.Instance.ComputeCapPath(c.Minor)}[i]
+				tell(Warn, device+" of card "+fmt.Sprint(c.Index)+" is not there", "nvidia-modprobe -f "+capability)
 			}
 		}
 		switch {
@@ -110,6 +111,11 @@ func checkCards(_ context.Context, n *node, tell func(Status, string, string)) {
 	case len(list) > 1:
 		tell(Pass, fmt.Sprintf("%d cards, %s", len(list), strings.Join(names, ", ")), "")
 	}
+}
+
+func isDevice(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&os.ModeDevice != 0
 }
 
 // Probed is what a child process with the library preloaded was told.
