@@ -69,7 +69,7 @@ func Text(n Node) (string, error) {
 //
 // A MIG instance has one File=, that of its compute instance's capability, which nobody else
 // needs. MultipleFiles= with all that it needs would be Slurm's own word for it, but there the
-// plugins of gres/shard count each of the files as a card (22.05), or find no gpu for it (later).
+// plugins of gres/shard count each of the files as a card (22.05), or discard the shards (24.11).
 //
 // The order is that of the device files, and not that of the tree where the two
 // differ: Slurm's IDX counts lines, and gresd reads it as a place in that order.
