@@ -163,8 +163,10 @@ func TestPlacesStayWhenInstancesChange(t *testing.T) {
 	}{
 		{"as it is", nvml.DEVICE_MIG_ENABLE, whole, 0, all},
 		{"one is gone", nvml.DEVICE_MIG_ENABLE, whole[1:], 0, "0:MIG-1 2:MIG-3 3:MIG-4 4:GPU-b true"},
-		{"another is in its place", nvml.DEVICE_MIG_ENABLE, append([]*instance{{uuid: "MIG-5", gi: 9, mib: 9, slices: 1}}, whole[1:]...), 0,
-			"0:MIG-1 2:MIG-3 3:MIG-4 4:GPU-b true"},
+		{
+			"another is in its place", nvml.DEVICE_MIG_ENABLE, append([]*instance{{uuid: "MIG-5", gi: 9, mib: 9, slices: 1}}, whole[1:]...), 0,
+			"0:MIG-1 2:MIG-3 3:MIG-4 4:GPU-b true",
+		},
 		{"none is left", nvml.DEVICE_MIG_ENABLE, nil, 0, "4:GPU-b true"},
 		{"MIG mode is off", nvml.DEVICE_MIG_DISABLE, nil, 0, "4:GPU-b true"},
 		{"the GPU is lost", nvml.DEVICE_MIG_ENABLE, whole, nvml.ERROR_GPU_IS_LOST, "4:GPU-b false"},
