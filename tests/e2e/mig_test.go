@@ -117,6 +117,31 @@ func TestMIGInstancesHaveFilesAndFaults(t *testing.T) {
 	}
 }
 
+// Where gresd chooses, slurmctld counts by types of instances, and a job that wants several cards
+// has none of them.
+func TestGresdPlacesJobsOnMIGInstances(t *testing.T) {
+	opts := cutCard
+	opts.GresdPlaces = true
+	s := up(t, opts)
+	const script = "echo visible $CUDA_VISIBLE_DEVICES; " + cluster.LookScript + "; exec sleep 300"
+	job := s.submit(alice, "--gres=vgpu:1g.10gb:50", script)
+	s.running(job)
+	status, err := s.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(shortWait, "the job has looked", func() bool { return len(cluster.Looks(s.Output(alice, job))) > 0 })
+	out := s.Output(alice, job)
+	if got := look(t, out); s.cardOf(job) != 0 || got.Total != 5*gib || !strings.HasPrefix(out, "visible "+status.Cards[0].UUID+"\n") {
+		t.Errorf("half of an instance on card %d saw %+v; %s", s.cardOf(job), got, out)
+	}
+	r := s.As(bob, "srun", "--gres=vgpu:60", "--vgpu-cards=2", "true")
+	if r.Code == 0 || !strings.Contains(r.Err, "want 2 cards, this node can share 0 of its") {
+		t.Errorf("two instances: %s", r)
+	}
+	s.cancel(alice, job)
+}
+
 // seesItsInstance looks at what a job with so many GiB of an instance was shown.
 func (s site) seesItsInstance(cards []wire.Card, user string, job, card int, memory uint64) {
 	s.t.Helper()
