@@ -142,6 +142,22 @@ func TestGresdPlacesJobsOnMIGInstances(t *testing.T) {
 	s.cancel(alice, job)
 }
 
+// Where slurmctld chooses, gresd refuses a job that got several.
+func TestAJobHasOneMIGInstance(t *testing.T) {
+	half := cluster.Instance{Profile: "3g.40gb", Memory: "40G"}
+	s := up(t, cluster.Options{Cards: []cluster.Card{{Name: "Simulated H100", Memory: "80G", Instances: []cluster.Instance{half, half}}}})
+	r := s.As(bob, "srun", "--gres=vgpu:3g.40gb:200", "true")
+	if r.Code == 0 || !strings.Contains(r.Err, "is a MIG instance, of which a program can use one") {
+		t.Errorf("two whole instances: %s", r)
+	}
+	if got := look(t, s.completed(alice, s.submit(alice, "--gres=vgpu:100", cluster.LookScript))); got.Total != 40*gib {
+		t.Errorf("one saw %+v", got)
+	}
+	if state := s.NodeState(); strings.Contains(state, "DRAIN") {
+		t.Errorf("the node is %s", state)
+	}
+}
+
 // seesItsInstance looks at what a job with so many GiB of an instance was shown.
 func (s site) seesItsInstance(cards []wire.Card, user string, job, card int, memory uint64) {
 	s.t.Helper()
