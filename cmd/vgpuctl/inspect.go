@@ -191,8 +191,12 @@ func writeGrant(w io.Writer, v grantView) error {
 
 // shortUUID keeps a line within the width of a terminal; --json has it all.
 func shortUUID(uuid string) string {
-	if head, _, found := strings.Cut(strings.TrimPrefix(uuid, "GPU-"), "-"); found && head != "" {
-		return "GPU-" + head
+	kind := "GPU-"
+	if strings.HasPrefix(uuid, "MIG-") {
+		kind = "MIG-"
+	}
+	if head, _, found := strings.Cut(strings.TrimPrefix(uuid, kind), "-"); found && head != "" {
+		return kind + head
 	}
 	return uuid
 }

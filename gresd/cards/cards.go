@@ -221,7 +221,7 @@ func (c *Cards) WhyNot(card gpu.Card) string {
 	case card.Healthy && !card.MIG:
 		return ""
 	case card.MIG && card.Healthy:
-		return "in MIG mode"
+		return "in MIG mode, and no instance that gresd shares"
 	case why == "":
 		return unreadable
 	}

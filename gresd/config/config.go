@@ -73,6 +73,10 @@ func (p Paths) Preload() string { return filepath.Join(p.RunDir, "preload") }
 // of no share.
 func (p Paths) Ask() string { return filepath.Join(p.RunDir, "ask-gresd") }
 
+// Cards is there where some cards are MIG instances: "INDEX UUID", a line each. Jobs of whole
+// cards (gres/gpu) then learn theirs by it, for Slurm's numbers are not CUDA's.
+func (p Paths) Cards() string { return filepath.Join(p.RunDir, "cards") }
+
 // Plain is the folder of marks that Prolog sets there for jobs without a share.
 func (p Paths) Plain() string { return filepath.Join(p.RunDir, "plain") }
 

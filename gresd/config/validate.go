@@ -217,7 +217,7 @@ func isLoopback(address string) bool {
 }
 
 func (c Card) check(k *checker, name string) {
-	if name != AllCards && (!strings.HasPrefix(name, "GPU-") || len(name) > 47) {
+	if name != AllCards && (!strings.HasPrefix(name, "GPU-") && !gpu.UUID(name).IsInstance() || len(name) > 47) {
 		k.fail("card."+name, name, `want "default" or the UUID of a card as nvidia-smi -L prints it, for example [card."GPU-5f3c1d2e-…"]`)
 	}
 	// Written so that "not a number" is refused too.

@@ -88,7 +88,7 @@ int probe_make_context(const char *library, const char *uuid, char *why, size_t 
 		if ((r = d.get(&device, i)) || (r = d.uuid(&have, device)))
 			return fail(why, size, "cuDeviceGetUuid", r);
 		format(&have, text);
-		if (strcmp(text, uuid) != 0)
+		if (strcmp(text + 4, uuid + 4) != 0) /* CUDA does not tell GPU- from MIG- */
 			continue;
 		if ((r = d.retain(&context, device)))
 			return fail(why, size, "cuDevicePrimaryCtxRetain", r);

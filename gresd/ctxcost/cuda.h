@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* Loads the library and makes the primary context of the card with that NVML
- * UUID ("GPU-" and 36 characters). The context stays until the process ends.
+ * UUID ("GPU-" or "MIG-" and 36 characters). The context stays until the process ends.
  * Returns 0, or -1 with the reason in why. */
 int probe_make_context(const char *library, const char *uuid, char *why, size_t size);
 

@@ -31,7 +31,7 @@ func looks(input []byte) []fuzzedRecords {
 		for n := int(head[7] % 16); n > 0 && len(input) >= 16; n-- {
 			l.record = append(l.record, bufferRecord{
 				kind: uint16(input[1]), tag: input[0], vm: input[2], seq: uint16(input[3]),
-				pid: uint64(binary.LittleEndian.Uint32(input[4:])), at: binary.LittleEndian.Uint64(input[8:]),
+				pid: binary.LittleEndian.Uint32(input[4:]), at: binary.LittleEndian.Uint64(input[8:]),
 			})
 			input = input[16:]
 		}
@@ -62,7 +62,7 @@ func (l fuzzedRecords) bytes() []byte {
 func FuzzSwitches(f *testing.F) {
 	const s = uint64(time.Second)
 	turn := func(pid uint32, from, to uint64) []bufferRecord {
-		return []bufferRecord{{tag: tagStart, pid: uint64(pid), at: from}, {tag: tagEnd, pid: uint64(pid), at: to}}
+		return []bufferRecord{{tag: tagStart, pid: pid, at: from}, {tag: tagEnd, pid: pid, at: to}}
 	}
 	add := func(all ...fuzzedRecords) {
 		var input []byte

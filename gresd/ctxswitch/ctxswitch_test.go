@@ -32,6 +32,8 @@ func TestStructuresHaveTheDriversSizes(t *testing.T) {
 		{"NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", unsafe.Sizeof(rmCardInfo{}), 32},
 		{"NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS", unsafe.Sizeof(rmCardPlace{}), 12},
 		{"NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_PARAMS", unsafe.Sizeof(rmBind{}), 20},
+		{"NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_V2_PARAMS", unsafe.Sizeof(rmBindV2{}), 24},
+		{"NVC637_ALLOCATION_PARAMETERS", unsafe.Sizeof(rmGPUInstance{}), 16},
 		{"NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS", unsafe.Sizeof(rmEnable{}), 8},
 		{"NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS", unsafe.Sizeof(rmGet{}), 8},
 		{"NV_EVENT_BUFFER_HEADER", unsafe.Sizeof(bufferHeader{}), 32},

@@ -15,8 +15,9 @@ import (
 
 // What is used of the driver's resource manager. Facts from NVIDIA's open kernel
 // modules: nvos.h (NVOS21, NVOS33, NVOS54), nv_escape.h, cl0000.h, cl0080.h, cl2080.h,
-// cl90cd.h, cl90cdFecs.h, cl90ce.h, ctrl0000gpu.h, ctrl2080gr.h, ctrl90cd.h; the same in
-// 580 and 595. Seen to work: 580.159.04 (H200), as root.
+// cl90cd.h, cl90cdFecs.h, cl90ce.h, clc637.h, ctrl0000gpu.h, ctrl2080gr.h, ctrl90cd.h; the
+// same in 580 and 595. Seen to work: 580.159.04 (H200), as root, by version 1 of the bind;
+// version 2 and MIG on the simulated card alone.
 const (
 	escapeMap     = 0x4e
 	escapeControl = 0x2a
@@ -26,11 +27,13 @@ const (
 	classDevice       = 0x80
 	classSubdevice    = 0x2080
 	classEventBuffer  = 0x90cd
+	classGPUInstance  = 0xc637 // a subscription to one
 	classPlainMemory  = 0x90ce // of no device
 	cmdAttachedCards  = 0x201
 	cmdCardInfo       = 0x205
 	cmdCardPlace      = 0x21b
-	cmdBindSwitches   = 0x20801231
+	cmdBindSwitches   = 0x20801238 // version 2, which tells the MIG instance
+	cmdBindSwitchesV1 = 0x20801231 // deprecated, and silent in MIG mode
 	cmdBufferEnable   = 0x90cd0101
 	cmdBufferGet      = 0x90cd0102
 	cmdBufferFlush    = 0x90cd0104
@@ -99,6 +102,15 @@ type (
 		buffer, recordSize, detail, filter uint32
 		allUsers                           uint8
 	}
+	rmBindV2 struct { // NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_V2_PARAMS
+		rmBind
+		reason uint32 // of a refusal
+	}
+	rmGPUInstance struct { // NVC637_ALLOCATION_PARAMETERS
+		capability uint64 // an open file
+		instance   uint32
+		_          uint32
+	}
 	rmEnable struct {
 		on    uint8
 		flags uint32
@@ -109,13 +121,16 @@ type (
 		get, put                      uint32
 		count, dropped, droppedExtras uint64
 	}
-	bufferRecord struct { // NV_EVENT_BUFFER_RECORD with NV_EVENT_BUFFER_FECS_RECORD_V1
+	bufferRecord struct { // NV_EVENT_BUFFER_RECORD with NV_EVENT_BUFFER_FECS_RECORD_V2
 		kind, subkind uint16
 		extras        uint32
 		tag, vm       uint8
 		seq           uint16
 		context       uint32
-		pid           uint64
+		pid           uint32 // version 1 has 64 bits of it
+		_             uint16
+		gpuInstance   uint8
+		compute       uint8
 		at            uint64 // ns since 1970, by the card
 	}
 )

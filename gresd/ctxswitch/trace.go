@@ -36,6 +36,7 @@ type Switch struct {
 type trace struct {
 	rm      *rm
 	card    int // the card's file, held so that the driver keeps the card awake
+	of      gpu.Instance
 	buffer  uint32
 	header  []byte
 	records []byte
@@ -44,7 +45,7 @@ type trace struct {
 }
 
 func openTrace(card gpu.Card) (t *trace, err error) {
-	t = &trace{card: -1}
+	t = &trace{card: -1, of: card.Instance}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
@@ -61,6 +62,11 @@ func openTrace(card gpu.Card) (t *trace, err error) {
 	if err != nil {
 		return t, err
 	}
+	if card.IsInstance() {
+		if err := t.rm.subscribe(subdevice, card); err != nil {
+			return t, err
+		}
+	}
 	params := &rmEventBuffer{recordSize: uint32(unsafe.Sizeof(bufferRecord{})), records: records, subdevice: subdevice}
 	if params.header, t.header, err = t.rm.memory(controlFile, pageSize); err != nil {
 		return t, err
@@ -71,14 +77,38 @@ func openTrace(card gpu.Card) (t *trace, err error) {
 	if t.buffer, err = makeObject(t.rm, t.rm.client, classEventBuffer, params); err != nil {
 		return t, err
 	}
-	err = control(t.rm, subdevice, cmdBindSwitches, &rmBind{
-		buffer: t.buffer, recordSize: params.recordSize, detail: activeRegionsOnly, allUsers: 1,
-	})
-	if err != nil {
+	bind := rmBind{buffer: t.buffer, recordSize: params.recordSize, detail: activeRegionsOnly, allUsers: 1}
+	if err := t.rm.bind(subdevice, bind, card.IsInstance()); err != nil {
 		return t, err
 	}
 	t.get = t.put()
 	return t, control(t.rm, t.buffer, cmdBufferEnable, &rmEnable{on: 1, flags: keepOldest})
+}
+
+// subscribe lets a client see a GPU instance, by its capability. A process that may see all of
+// a GPU could subscribe to that, but only one at a time in the whole system.
+func (r *rm) subscribe(subdevice uint32, card gpu.Card) error {
+	name := card.Files()[1]
+	fd, err := openFile(name)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	_, err = makeObject(r, subdevice, classGPUInstance, &rmGPUInstance{capability: uint64(fd), instance: uint32(card.Instance.ID)})
+	return err
+}
+
+// bind has the records of a card written to a buffer: by version 1, and where a driver no longer
+// does that, by version 2, of which alone a MIG instance tells.
+func (r *rm) bind(subdevice uint32, params rmBind, instance bool) error {
+	if !instance && control(r, subdevice, cmdBindSwitchesV1, &params) == nil {
+		return nil
+	}
+	v2 := &rmBindV2{rmBind: params}
+	if err := control(r, subdevice, cmdBindSwitches, v2); err != nil {
+		return fmt.Errorf("%w (reason %d)", err, v2.reason)
+	}
+	return nil
 }
 
 // subdevice makes the object that stands for a card, by its place on the bus.
@@ -136,8 +166,9 @@ func (t *trace) take(f func(Switch)) (lost bool) {
 	for put := t.put(); t.get != put; t.get = (t.get + 1) % records {
 		t.untold++
 		r := (*bufferRecord)(unsafe.Pointer(&t.records[t.get*uint32(unsafe.Sizeof(bufferRecord{}))]))
-		if r.tag == tagStart || r.tag == tagEnd {
-			f(Switch{PID: uint32(r.pid), At: r.at, Came: r.tag == tagStart})
+		own := t.of == gpu.Instance{} || int(r.gpuInstance) == t.of.ID && int(r.compute) == t.of.Compute
+		if own && (r.tag == tagStart || r.tag == tagEnd) {
+			f(Switch{PID: r.pid, At: r.at, Came: r.tag == tagStart})
 		}
 	}
 	return lost

@@ -135,6 +135,17 @@ func TestGresConfAgainstCards(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", node, got, want)
 		}
 	}
+	// MIG instances, by the file of their compute instance.
+	on := []gpu.Card{{Type: "1g.10gb", Instance: gpu.Instance{GPU: "GPU-0", ComputeCap: 13}}, {Index: 1, Minor: 1, Type: "h200"}}
+	const cut = "Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap13\nName=gpu Type=h200 File=/dev/nvidia1\n" +
+		"Name=shard Type=1g.10gb Count=100 File=/dev/nvidia-caps/nvidia-cap13\nName=shard Type=h200 Count=100 File=/dev/nvidia1\n"
+	if got := compareGres(cut, on, config.PlacementSlurm); len(got) != 0 {
+		t.Errorf("instances: %q", got)
+	}
+	got := strings.Join(compareGres(strings.ReplaceAll(cut, "cap13", "cap22"), on, config.PlacementSlurm), "\n")
+	if !strings.Contains(got, "no Name=gpu line for card 0 (/dev/nvidia-caps/nvidia-cap13, 1g.10gb)") || !strings.Contains(got, "for /dev/nvidia-caps/nvidia-cap22: the driver has no such card") {
+		t.Errorf("other instances: %q", got)
+	}
 	if !sameGres([]string{"gpu:h200:2", "shard:h200:200"}, "gpu:big:2(S:0-1),shard:big:200") || sameGres([]string{"gpu:h200:2"}, "gpu:h200:3") {
 		t.Error("counts are compared, types are the site's")
 	}

@@ -84,12 +84,23 @@ func checkCards(_ context.Context, n *node, tell func(Status, string, string)) {
 	var names []string
 	for _, c := range list {
 		names = append(names, fmt.Sprintf("%d: %s", c.Index, c.Type))
-		device := fmt.Sprintf("/dev/nvidia%d", c.Minor)
-		if info, err := os.Stat(device); err != nil || info.Mode()&os.ModeDevice == 0 {
-			tell(Warn, device+" of card "+fmt.Sprint(c.Index)+" is not there", "nvidia-modprobe -u -c "+fmt.Sprint(c.Minor))
+		files := c.Files()
+		if !isDevice(files[0]) {
+			tell(Warn, files[0]+" of card "+fmt.Sprint(c.Index)+" is not there", "nvidia-modprobe -u -c "+fmt.Sprint(c.Minor))
 		}
-		if c.MIG {
-			tell(Warn, fmt.Sprintf("card %d is in MIG mode: Slurm shares it, gresd does not", c.Index), "nvidia-smi -i "+fmt.Sprint(c.Index)+" -mig 0, if it is to be shared by gresd")
+		for i, device := range files[1:] {
+			if !isDevice(device) {
+				capability := []string{c.Instance.CapPath(c.Minor), c.Instance.ComputeCapPath(c.Minor)}[i]
+				tell(Warn, device+" of card "+fmt.Sprint(c.Index)+" is not there", "nvidia-modprobe -f "+capability)
+			}
+		}
+		switch {
+		case c.MIG && c.IsInstance():
+			tell(Warn, fmt.Sprintf("card %d is one of several compute instances that share a GPU instance and its memory: gresd does not share it", c.Index),
+				"one compute instance in each GPU instance, if it is to be shared by gresd")
+		case c.MIG:
+			tell(Warn, fmt.Sprintf("card %d is in MIG mode and has no instances: nothing can run on it", c.Index),
+				"nvidia-smi mig -cgi PROFILES -C, or nvidia-smi -mig 0; then gresd gres-conf")
 		}
 	}
 	switch {
@@ -100,6 +111,11 @@ func checkCards(_ context.Context, n *node, tell func(Status, string, string)) {
 	case len(list) > 1:
 		tell(Pass, fmt.Sprintf("%d cards, %s", len(list), strings.Join(names, ", ")), "")
 	}
+}
+
+func isDevice(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&os.ModeDevice != 0
 }
 
 // Probed is what a child process with the library preloaded was told.

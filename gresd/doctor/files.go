@@ -176,9 +176,9 @@ func linesOf(text, node string) string {
 
 // compareGres says what differs between gres.conf and the cards.
 func compareGres(text string, cards []gpu.Card, mode string) (wrong []string) {
-	files := map[string]map[int]string{"gpu": {}, "shard": {}} // minor to type
-	counts := map[int]int{}
-	var order []int
+	files := map[string]map[string]string{"gpu": {}, "shard": {}} // device file to type
+	counts := map[string]int{}
+	var order []string
 	auto := false
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
@@ -192,48 +192,54 @@ func compareGres(text string, cards []gpu.Card, mode string) (wrong []string) {
 		if files[kind] == nil || fields["file"] == "" {
 			continue
 		}
-		for _, minor := range minors(fields["file"]) {
-			files[kind][minor] = fields["type"]
+		for _, file := range devices(fields["file"]) {
+			files[kind][file] = fields["type"]
 			if kind == "gpu" {
-				order = append(order, minor)
+				order = append(order, file)
 			}
 			if count, err := strconv.Atoi(fields["count"]); err == nil {
-				counts[minor] = count
+				counts[file] = count
 			}
 		}
 	}
 	if auto {
 		wrong = append(wrong, "AutoDetect is on: its cards have no shares")
 	}
-	if !slices.IsSorted(order) {
-		wrong = append(wrong, fmt.Sprintf("the cards are in the order %v: gresd counts them in the order of the device files", order))
+	var places []int
+	for _, file := range order {
+		if i := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.File() == file }); i >= 0 {
+			places = append(places, i)
+		}
+	}
+	if !slices.IsSorted(places) {
+		wrong = append(wrong, fmt.Sprintf("the cards are in the order %v: gresd counts them in the order of the device files", places))
 	}
 	for _, c := range cards {
-		device := fmt.Sprintf("card %d (/dev/nvidia%d, %s)", c.Index, c.Minor, c.Type)
-		kind, there := files["gpu"][c.Minor]
+		device := fmt.Sprintf("card %d (%s, %s)", c.Index, c.File(), c.Type)
+		kind, there := files["gpu"][c.File()]
 		switch {
 		case !there:
 			wrong = append(wrong, "no Name=gpu line for "+device)
 		case kind == "":
 			wrong = append(wrong, "no Type= for "+device+": slurmctld forgets at a restart who uses it")
 		}
-		delete(files["gpu"], c.Minor)
+		delete(files["gpu"], c.File())
 		if mode == config.PlacementSlurm && !c.MIG {
-			kind, there := files["shard"][c.Minor]
+			kind, there := files["shard"][c.File()]
 			switch {
 			case !there:
 				wrong = append(wrong, "no Name=shard line with File= for "+device)
-			case counts[c.Minor] != int(gpu.FullCard):
-				wrong = append(wrong, fmt.Sprintf("%d shards for %s, want %d", counts[c.Minor], device, gpu.FullCard))
+			case counts[c.File()] != int(gpu.FullCard):
+				wrong = append(wrong, fmt.Sprintf("%d shards for %s, want %d", counts[c.File()], device, gpu.FullCard))
 			case kind == "":
 				wrong = append(wrong, "no Type= at the shards of "+device)
 			}
 		}
-		delete(files["shard"], c.Minor)
+		delete(files["shard"], c.File())
 	}
 	for kind, left := range files {
-		for _, minor := range slices.Sorted(maps.Keys(left)) {
-			wrong = append(wrong, fmt.Sprintf("a Name=%s line for /dev/nvidia%d: the driver has no such card", kind, minor))
+		for _, file := range slices.Sorted(maps.Keys(left)) {
+			wrong = append(wrong, fmt.Sprintf("a Name=%s line for %s: the driver has no such card", kind, file))
 		}
 	}
 	return wrong
@@ -242,13 +248,22 @@ func compareGres(text string, cards []gpu.Card, mode string) (wrong []string) {
 // mostMinor is beyond the numbers of NVIDIA's device files.
 const mostMinor = 1000
 
-// minors are the device numbers of "/dev/nvidia[0-2,5]"; nil for what is no such list.
-func minors(file string) (list []int) {
+// devices are the device files of "/dev/nvidia[0-2,5]" or "/dev/nvidia-caps/nvidia-cap12"; nil for
+// what is no such list.
+func devices(file string) (list []string) {
 	at := strings.LastIndex(file, "nvidia")
 	if at < 0 {
 		return nil
 	}
-	list, _ = gpu.Ranges(strings.Trim(file[at+len("nvidia"):], "[]"), mostMinor+1)
+	text, capability := strings.CutPrefix(file[at+len("nvidia"):], "-cap")
+	format := "/dev/nvidia%d"
+	if capability {
+		format = "/dev/nvidia-caps/nvidia-cap%d"
+	}
+	numbers, _ := gpu.Ranges(strings.Trim(text, "[]"), mostMinor+1)
+	for _, n := range numbers {
+		list = append(list, fmt.Sprintf(format, n))
+	}
 	return list
 }
 

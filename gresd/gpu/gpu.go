@@ -4,11 +4,18 @@
 // and sizes. It is pure: no file, no driver, no clock.
 package gpu
 
-import "math/bits"
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+)
 
-// UUID is the NVML UUID of a card, "GPU-" and 36 characters. It is the only
-// identity of a card; an index is for display and for talking to Slurm.
+// UUID is the NVML UUID of a card, "GPU-" or, of a MIG instance, "MIG-", and 36
+// characters. It is the only identity of a card; an index is for display and for talking to Slurm.
 type UUID string
+
+// IsInstance says whether it is a MIG instance's.
+func (u UUID) IsInstance() bool { return strings.HasPrefix(string(u), "MIG-") }
 
 // Share is a fraction of one card in hundredths, 1 to 100. A sum over several
 // cards may be larger than 100.
@@ -18,10 +25,11 @@ type Share uint32
 // number of shards for each card.
 const FullCard Share = 100
 
-// Card is one physical GPU as the node sees it.
+// Card is one physical GPU as the node sees it, or one MIG instance of it: what has
+// memory and time of its own, and is what Slurm gives out.
 type Card struct {
 	UUID UUID `json:"gpu_uuid"`
-	// Index is the position among the node's cards sorted by Minor. Slurm uses
+	// Index is the position among the node's cards sorted by Minor and Instance. Slurm uses
 	// the same number in SLURM_JOB_GPUS and IDX.
 	Index int    `json:"index"`
 	Minor int    `json:"minor"` // of /dev/nvidia<minor>
@@ -34,10 +42,65 @@ type Card struct {
 	Physical Bytes  `json:"physical_bytes"`
 	PCIBusID string `json:"pci_bus_id"` // as sysfs writes it, "0000:1b:00.0"
 	NUMANode int    `json:"numa_node"`  // -1: not known
-	// MIG says that MIG mode is on: such a card is not shared by gresd.
+	// MIG says that it is in MIG mode and not to be shared by gresd: a GPU without instances, or
+	// a compute instance that is not alone in its GPU instance, whose memory they all take.
 	MIG bool `json:"mig"`
+	// Instance is the zero value for a whole GPU.
+	Instance Instance `json:"instance,omitzero"`
 	// Healthy is false while the card must not be granted.
 	Healthy bool `json:"healthy"`
+}
+
+// Instance is what makes a card a MIG instance. PCIBusID, Minor and NUMANode are then its GPU's.
+type Instance struct {
+	GPU     UUID `json:"gpu"` // that it is a part of
+	ID      int  `json:"gpu_instance"`
+	Compute int  `json:"compute_instance"`
+	// Cap and ComputeCap are the device minors of the capabilities for these two: who can
+	// open both files and the GPU's may use the instance.
+	Cap        int `json:"cap"`
+	ComputeCap int `json:"compute_cap"`
+}
+
+// CapPath and ComputeCapPath are the files in /proc by which the driver tells these two.
+func (i Instance) CapPath(minor int) string {
+	return fmt.Sprintf("/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d/access", minor, i.ID)
+}
+
+func (i Instance) ComputeCapPath(minor int) string {
+	return fmt.Sprintf("/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d/ci%d/access", minor, i.ID, i.Compute)
+}
+
+// capFile is the device file of a capability.
+const capFile = "/dev/nvidia-caps/nvidia-cap%d"
+
+// IsInstance says whether the card is a MIG instance.
+func (c Card) IsInstance() bool { return c.Instance != Instance{} }
+
+// GPU is the UUID of the whole card.
+func (c Card) GPU() UUID {
+	if c.IsInstance() {
+		return c.Instance.GPU
+	}
+	return c.UUID
+}
+
+// File is the device file that this card alone needs, by which Slurm keeps others off it.
+// For an instance it is that of its compute instance: all instances of a GPU need the GPU's.
+func (c Card) File() string {
+	if c.IsInstance() {
+		return fmt.Sprintf(capFile, c.Instance.ComputeCap)
+	}
+	return fmt.Sprintf("/dev/nvidia%d", c.Minor)
+}
+
+// Files are all device files that the card needs beyond those of every card.
+func (c Card) Files() []string {
+	files := []string{fmt.Sprintf("/dev/nvidia%d", c.Minor)}
+	if c.IsInstance() {
+		files = append(files, fmt.Sprintf(capFile, c.Instance.Cap), c.File())
+	}
+	return files
 }
 
 // Scaled returns the card with as many times its own memory, in whole MiB.

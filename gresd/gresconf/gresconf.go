@@ -67,6 +67,10 @@ func Text(n Node) (string, error) {
 // Every GPU gets a Type: without one, slurmctld loses the use of each card when
 // it restarts.
 //
+// A MIG instance has one File=, that of its compute instance's capability, which nobody else
+// needs. MultipleFiles= with all that it needs would be Slurm's own word for it, but there the
+// plugins of gres/shard count each of the files as a card (22.05), or discard the shards (24.11).
+//
 // The order is that of the device files, and not that of the tree where the two
 // differ: Slurm's IDX counts lines, and gresd reads it as a place in that order.
 // There is never a Links=: where all links are equal it says nothing, and where
@@ -80,13 +84,13 @@ func Write(w io.Writer, n Node) error {
 	shares := map[string]int{}
 	bound := false
 	for _, c := range n.Cards {
-		fmt.Fprintf(&lines, "Name=gpu Type=%s File=/dev/nvidia%d", c.Type, c.Minor)
+		fmt.Fprintf(&lines, "Name=gpu Type=%s File=%s", c.Type, c.File())
 		if cores := n.coresOf(c); cores != nil {
 			bound = true
 			fmt.Fprintf(&lines, " Cores=%s", cores)
 		}
 		lines.WriteByte('\n')
-		if !c.MIG { // a card in MIG mode is shared by Slurm, not by gresd
+		if !c.MIG {
 			shares[c.Type] += int(gpu.FullCard)
 		}
 	}
@@ -94,7 +98,7 @@ func Write(w io.Writer, n Node) error {
 		for _, c := range n.Cards {
 			if !c.MIG {
 				// Without a Type, srun --gres=vgpu:TYPE:N finds no card for its step.
-				fmt.Fprintf(&lines, "Name=shard Type=%s Count=%d File=/dev/nvidia%d\n", c.Type, gpu.FullCard, c.Minor)
+				fmt.Fprintf(&lines, "Name=shard Type=%s Count=%d File=%s\n", c.Type, gpu.FullCard, c.File())
 			}
 		}
 		if n.Count && len(shares) > 0 {
@@ -179,6 +183,10 @@ func (n Node) remarks(bound bool) string {
 		fmt.Fprintf(&out, "# Near each other are the cards in the order %s. The lines must stay in the order of\n"+
 			"# the device files, so Slurm may choose sets of cards that are apart; [placement] mode =\n"+
 			"# \"gresd\" in vgpu.toml chooses near ones.\n", strings.Trim(fmt.Sprint(order), "[]"))
+	}
+	if i := slices.IndexFunc(n.Cards, gpu.Card.IsInstance); i >= 0 {
+		fmt.Fprintf(&out, "# MIG instances: programs open %s; the last of each tells them apart for\n"+
+			"# Slurm. Lines and counts are those of the instances as they are now.\n", strings.Join(n.Cards[i].Files(), ", "))
 	}
 	if !n.Topology.SameLinks() {
 		out.WriteString("# no Links=: they differ, and Slurm from 24.05 on prefers the cards with the fewest\n")

@@ -52,6 +52,12 @@ func named(n Node) Node {
 
 func TestGresConf(t *testing.T) {
 	cards := []gpu.Card{{Minor: 0, Type: "h200"}, {Index: 1, Minor: 1, Type: "h200"}, {Index: 2, Minor: 3, Type: "a100", MIG: true}}
+	instances := []gpu.Card{
+		{Type: "1g.10gb", Instance: gpu.Instance{GPU: "GPU-0", ID: 1, Cap: 12, ComputeCap: 13}},
+		{Index: 1, Type: "1c.2g.20gb", MIG: true, Instance: gpu.Instance{GPU: "GPU-0", ID: 2, Cap: 21, ComputeCap: 22}},
+		{Index: 2, Type: "1c.2g.20gb", MIG: true, Instance: gpu.Instance{GPU: "GPU-0", ID: 2, Compute: 1, Cap: 21, ComputeCap: 23}},
+		{Index: 3, Minor: 1, Type: "h200"},
+	}
 	plain := func(cards []gpu.Card, mode string) Node {
 		var facts topology.Facts
 		for i, c := range cards {
@@ -88,6 +94,17 @@ Name=vgpu Count=100 Flags=CountOnly
 		"one file for several kinds of nodes": {named(plain(cards[:1], config.PlacementSlurm)), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of gpu[01-08], Gres=gpu:h200:1,shard:h200:100
 NodeName=gpu[01-08] Name=gpu Type=h200 File=/dev/nvidia0
 NodeName=gpu[01-08] Name=shard Type=h200 Count=100 File=/dev/nvidia0
+`},
+		"MIG instances, two of one GPU instance": {plain(instances, config.PlacementSlurm), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:1c.2g.20gb:2,gpu:1g.10gb:1,gpu:h200:1,shard:1g.10gb:100,shard:h200:100
+# topology: ROOT:4 -> PHB:4
+# MIG instances: programs open /dev/nvidia0, /dev/nvidia-caps/nvidia-cap12, /dev/nvidia-caps/nvidia-cap13; the last of each tells them apart for
+# Slurm. Lines and counts are those of the instances as they are now.
+Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap13
+Name=gpu Type=1c.2g.20gb File=/dev/nvidia-caps/nvidia-cap22
+Name=gpu Type=1c.2g.20gb File=/dev/nvidia-caps/nvidia-cap23
+Name=gpu Type=h200 File=/dev/nvidia1
+Name=shard Type=1g.10gb Count=100 File=/dev/nvidia-caps/nvidia-cap13
+Name=shard Type=h200 Count=100 File=/dev/nvidia1
 `},
 		"no card": {plain(nil, config.PlacementSlurm), "# no GPU on this node\n"},
 		"two sockets, near cards are not neighbours": {twoSockets(), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:h200:4,shard:h200:400

@@ -109,8 +109,9 @@ func (n *fromNVML) Probe(uuid gpu.UUID) (Probe, error) {
 		if _, ret := card.GetMemoryInfo(); ret != nvml.SUCCESS {
 			return p, sick(uuid, ret)
 		}
+		whole := n.whole(uuid, card) // memory errors are counted for it
 		if !n.missing["nvmlDeviceGetTotalEccErrors"] {
-			errors, ret := card.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
+			errors, ret := whole.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
 			switch ret {
 			case nvml.SUCCESS:
 				p.Uncorrected, p.ECC = errors, true
@@ -120,7 +121,7 @@ func (n *fromNVML) Probe(uuid gpu.UUID) (Probe, error) {
 			}
 		}
 		if !n.missing["nvmlDeviceGetRemappedRows"] {
-			if _, _, pending, failed, ret := card.GetRemappedRows(); ret == nvml.SUCCESS {
+			if _, _, pending, failed, ret := whole.GetRemappedRows(); ret == nvml.SUCCESS {
 				p.WaitsForReset = pending || failed
 			}
 		}
@@ -169,14 +170,14 @@ func (n *fromNVML) Utilization(uuid gpu.UUID, since time.Time) ([]Use, error) {
 type Events struct {
 	n       *fromNVML
 	set     nvml.EventSet
-	names   map[nvml.Device]gpu.UUID // a card that is lost cannot tell its own
+	names   map[nvml.Device][]gpu.UUID // a card that is lost cannot tell its own; all instances of a GPU
 	pending chan eventAnswer
+	more    []Event // of the last answer
 }
 
 type eventAnswer struct {
-	event Event
-	none  bool
-	err   error
+	events []Event // none, one, or the same of each instance
+	err    error
 }
 
 // Events starts to listen to cards. Cards that report no events are left out;
@@ -187,7 +188,7 @@ func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
 	}
 	type answer struct {
 		set   nvml.EventSet
-		names map[nvml.Device]gpu.UUID
+		names map[nvml.Device][]gpu.UUID
 		err   error
 	}
 	got, ok := ask(&n.asker, patience, func() answer {
@@ -195,14 +196,17 @@ func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
 		if ret != nvml.SUCCESS {
 			return answer{err: fmt.Errorf("%w: %s", ErrNoEvents, returnText(ret))}
 		}
-		names := map[nvml.Device]gpu.UUID{}
+		names := map[nvml.Device][]gpu.UUID{}
 		for _, uuid := range uuids {
 			card, ret := n.lib.DeviceGetHandleByUUID(string(uuid))
 			if ret == nvml.SUCCESS {
+				card = n.whole(uuid, card)
+			}
+			if ret == nvml.SUCCESS && names[card] == nil {
 				ret = card.RegisterEvents(nvml.EventTypeXidCriticalError, set)
 			}
 			if ret == nvml.SUCCESS {
-				names[card] = uuid
+				names[card] = append(names[card], uuid)
 			}
 		}
 		if len(names) == 0 {
@@ -233,6 +237,11 @@ const (
 // is done. A driver that hangs delays nothing but events. After an error the
 // set is of no use any more.
 func (e *Events) Next(ctx context.Context) (Event, bool, error) {
+	if len(e.more) > 0 {
+		next := e.more[0]
+		e.more = e.more[1:]
+		return next, true, nil
+	}
 	if e.pending == nil {
 		e.pending = make(chan eventAnswer, 1)
 		e.n.listening.Add(1)
@@ -248,7 +257,11 @@ func (e *Events) Next(ctx context.Context) (Event, bool, error) {
 	case <-timer.C:
 	case got := <-e.pending:
 		e.pending = nil
-		return got.event, got.err == nil && !got.none, got.err
+		if got.err != nil || len(got.events) == 0 {
+			return Event{}, false, got.err
+		}
+		e.more = got.events[1:]
+		return got.events[0], true, nil
 	}
 	return Event{}, false, nil
 }
@@ -258,18 +271,22 @@ func (e *Events) ask() eventAnswer {
 	switch ret {
 	case nvml.SUCCESS:
 	case nvml.ERROR_TIMEOUT:
-		return eventAnswer{none: true}
+		return eventAnswer{}
 	default:
 		return eventAnswer{err: fmt.Errorf("wait for events: %s", returnText(ret))}
 	}
 	if data.EventType != nvml.EventTypeXidCriticalError {
-		return eventAnswer{none: true}
+		return eventAnswer{}
 	}
-	uuid, known := e.names[data.Device]
+	uuids, known := e.names[data.Device]
 	if !known {
 		return eventAnswer{err: fmt.Errorf("XID %d of a card that is not listened to", data.EventData)}
 	}
-	return eventAnswer{event: Event{UUID: uuid, XID: data.EventData}}
+	var answer eventAnswer
+	for _, uuid := range uuids {
+		answer.events = append(answer.events, Event{UUID: uuid, XID: data.EventData})
+	}
+	return answer
 }
 
 // Close frees the set, once the driver has answered. It does not wait for that.

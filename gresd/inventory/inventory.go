@@ -67,13 +67,16 @@ type Inventory interface {
 	Close() error
 }
 
-// CardError is one card that could not be read.
+// CardError is one card that could not be read; at index -1, cards that are not those of before.
 type CardError struct {
 	NVMLIndex int
 	Err       error
 }
 
 func (e *CardError) Error() string {
+	if e.NVMLIndex < 0 {
+		return e.Err.Error()
+	}
 	return fmt.Sprintf("read card at NVML index %d: %v", e.NVMLIndex, e.Err)
 }
 

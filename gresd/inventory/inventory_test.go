@@ -31,6 +31,8 @@ type fake struct {
 	computeRet             nvml.Return
 	graphicsRet            nvml.Return
 
+	instances []*instance // a nil is a hole in the numbers
+
 	joins // what the card says of its neighbours
 }
 
@@ -56,6 +58,7 @@ func (f *fake) device(ancestor func(a, b int) nvml.GpuTopologyLevel) nvml.Device
 			return ancestor(f.minor, minor), nvml.SUCCESS
 		},
 	}
+	f.cut(d)
 	f.join(d)
 	return d
 }
@@ -83,6 +86,11 @@ func library(t testing.TB, fakes ...*fake) *fromNVML {
 			for i, f := range fakes {
 				if f.uuid == uuid {
 					return devices[i], nvml.SUCCESS
+				}
+				for _, part := range f.instances {
+					if part != nil && part.uuid == uuid {
+						return part.device(devices[i]), nvml.SUCCESS
+					}
 				}
 			}
 			return nil, nvml.ERROR_NOT_FOUND

@@ -32,9 +32,11 @@ var ErrNoAnswer = errors.New("the driver does not answer")
 type fromNVML struct {
 	lib     nvml.Interface
 	sysfs   string          // "/sys", another place in tests
+	root    string          // "", another folder in tests, of /proc
 	missing map[string]bool // of optional
 	asker   asker
 	cards   askers // of questions about single cards
+	places  places
 	// listening are the threads that wait for events.
 	listening atomic.Int32
 }
@@ -58,7 +60,7 @@ func Open(library string) (Inventory, error) {
 	if err := n.checkSymbols(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	for _, name := range slices.Concat(optional, healthSymbols, usageSymbols) {
+	for _, name := range slices.Concat(optional, healthSymbols, usageSymbols, migSymbols) {
 		n.missing[name] = lib.Extensions().LookupSymbol(name) != nil
 	}
 	return n, nil
@@ -117,7 +119,7 @@ func (n *fromNVML) Versions() (Versions, error) {
 	return Versions{Driver: driver, NVML: library, CUDA: fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)}, nil
 }
 
-// device is a card with its handle, which is good until the card is lost.
+// device is a card with the handle of its GPU, which is good until that is lost.
 type device struct {
 	card   gpu.Card
 	handle nvml.Device
@@ -153,17 +155,20 @@ func (n *fromNVML) readAll() ([]device, error) {
 			unread = append(unread, &CardError{NVMLIndex: i, Err: err})
 			continue
 		}
-		found = append(found, d)
-	}
-	slices.SortFunc(found, func(a, b device) int { return cmp.Compare(a.card.Minor, b.card.Minor) })
-	for i := range found {
-		found[i].card.Index = i
-		// The place of a card that cannot be read is not known, but Slurm still
-		// counts it; device files without holes put the others right.
-		if len(unread) != 0 {
-			found[i].card.Index = found[i].card.Minor
+		parts := []device{d}
+		if d.card.MIG {
+			instances, err := n.instances(d)
+			if err != nil {
+				unread = append(unread, &CardError{NVMLIndex: i, Err: err})
+				continue
+			}
+			if len(instances) > 0 { // they are the cards then
+				parts = instances
+			}
 		}
+		found = append(found, parts...)
 	}
+	found, unread = n.places.put(found, unread)
 	return found, errors.Join(unread...)
 }
 

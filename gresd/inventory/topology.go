@@ -102,7 +102,7 @@ func (n *fromNVML) Topology() (topology.Facts, error) {
 func (r *reader) card(d device, online topology.Set) topology.Card {
 	c := topology.Card{
 		Index: d.card.Index, UUID: d.card.UUID, PCIBusID: d.card.PCIBusID, MIG: d.card.MIG,
-		NUMANode: d.card.NUMANode,
+		Instance: d.card.IsInstance(), NUMANode: d.card.NUMANode,
 	}
 	name := fmt.Sprintf("card %d", d.card.Index)
 	if c.NUMANode < 0 {
@@ -110,6 +110,9 @@ func (r *reader) card(d device, online topology.Set) topology.Card {
 	}
 	c.CPUs = r.cpus(d, name, online)
 	for link := range nvml.NVLINK_MAX_LINKS {
+		if c.Instance { // it has none
+			break
+		}
 		state, ret := query(r, "nvmlDeviceGetNvLinkState", fmt.Sprintf("%s: NVLink %d", name, link),
 			func() (nvml.EnableState, nvml.Return) { return d.handle.GetNvLinkState(link) })
 		if ret == nvml.ERROR_INVALID_ARGUMENT { // past the last link of this card
@@ -146,6 +149,9 @@ func (r *reader) link(d device, link int, name string) topology.Link {
 }
 
 func (r *reader) level(a, b device) topology.Level {
+	if a.card.IsInstance() && a.card.GPU() == b.card.GPU() {
+		return topology.INT
+	}
 	level, ret := query(r, "nvmlDeviceGetTopologyCommonAncestor", pairName(a, b),
 		func() (nvml.GpuTopologyLevel, nvml.Return) { return a.handle.GetTopologyCommonAncestor(b.handle) })
 	if ret != nvml.SUCCESS {
@@ -155,6 +161,10 @@ func (r *reader) level(a, b device) topology.Level {
 }
 
 func (r *reader) p2p(a, b device) topology.P2P {
+	if a.card.IsInstance() || b.card.IsInstance() { // CUDA has no peer access there
+		no := topology.StatusNotSupported
+		return topology.P2P{Read: no, Write: no, NVLink: no, Atomics: no}
+	}
 	status := func(caps nvml.GpuP2PCapsIndex) topology.Status {
 		s, ret := query(r, "nvmlDeviceGetP2PStatus", pairName(a, b),
 			func() (nvml.GpuP2PStatus, nvml.Return) { return a.handle.GetP2PStatus(b.handle, caps) })

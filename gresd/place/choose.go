@@ -68,6 +68,9 @@ func assess(cards []gpu.Card, inUse InUse, req request.Request) (d Decision, fit
 	var refused error
 	for _, card := range cards {
 		v := newVerdict(card, inUse)
+		if v.Reason == "" {
+			v.Reason = oneOfMIG(card, want)
+		}
 		switch {
 		case err != nil && v.Reason == "":
 			v.Reason = BadRequest

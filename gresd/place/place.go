@@ -7,6 +7,7 @@
 package place
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -100,7 +101,7 @@ func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoi
 			d.Refuse(BadRequest)
 			return d, &NoCardError{fmt.Sprintf("card %d was chosen twice", choice.Index)}
 		}
-		share, err := d.checkOne(cards, req, choice)
+		share, err := d.checkOne(cards, req, choice, len(chosen))
 		if err != nil {
 			d.Refuse(TooFew)
 			return d, err
@@ -111,7 +112,7 @@ func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoi
 }
 
 // checkOne also gives the verdict on the card.
-func (d *Decision) checkOne(cards []gpu.Card, req request.Request, choice CardChoice) (CardShare, error) {
+func (d *Decision) checkOne(cards []gpu.Card, req request.Request, choice CardChoice, of int) (CardShare, error) {
 	i := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.Index == choice.Index })
 	if i < 0 {
 		return CardShare{}, &NoCardError{fmt.Sprintf(
@@ -119,7 +120,8 @@ func (d *Decision) checkOne(cards []gpu.Card, req request.Request, choice CardCh
 	}
 	card := cards[i]
 	v := &d.Verdicts[slices.IndexFunc(d.Verdicts, func(v Verdict) bool { return v.UUID == card.UUID })]
-	if why := unusable(card); why != "" {
+	if why := cmp.Or(unusable(card), oneOfMIG(card, of)); why != "" {
+		v.Reason = why
 		return CardShare{}, &NoCardError{fmt.Sprintf("card %d (%s) %s", card.Index, card.UUID, why.Words())}
 	}
 	v.Reason = BadRequest
@@ -153,6 +155,15 @@ func shareOf(c gpu.Card, g request.Grant) CardShare {
 		share.Physical = max(physical, 1) // 0 would be all of it
 	}
 	return share
+}
+
+// oneOfMIG says whether a card is a MIG instance that a job would have beside others, or "":
+// a CUDA program sees one, whatever it is given.
+func oneOfMIG(c gpu.Card, cards int) Reason {
+	if cards > 1 && c.IsInstance() {
+		return OneOfMIG
+	}
+	return ""
 }
 
 // unusable says why a card cannot be shared at all, or "".

@@ -19,7 +19,8 @@ const (
 	Taken      Reason = "taken"
 	Fits       Reason = "fits"        // it could serve the request; nothing was decided
 	Unhealthy  Reason = "unhealthy"   // gpu.Card.Healthy is false
-	MIG        Reason = "mig"         // in MIG mode
+	MIG        Reason = "mig"         // gpu.Card.MIG
+	OneOfMIG   Reason = "one_of_mig"  // a MIG instance, and the request is for several cards
 	OtherType  Reason = "other_type"  // the request names another type of card
 	NotNamed   Reason = "not_named"   // slurmctld chose another card
 	BadRequest Reason = "bad_request" // the words of the request contradict each other, or the shards held
@@ -46,7 +47,8 @@ var reasons = []struct {
 	{Taken, "chosen"},
 	{Fits, "can serve the request"},
 	{Unhealthy, "is not healthy"},
-	{MIG, "is in MIG mode, which gresd does not share"},
+	{MIG, "is in MIG mode, and no instance that gresd shares"},
+	{OneOfMIG, "is a MIG instance, of which a program can use one, and the request is for several"},
 	{OtherType, "is of another type than the one asked for"},
 	{NotNamed, "slurmctld chose another card"},
 	{BadRequest, "the request cannot be granted as it is written"},

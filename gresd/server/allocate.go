@@ -47,7 +47,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	s.log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
 		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
 		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
-		"engine", s.engineOf(req, len(placement.Cards)))
+		"engine", s.engineOf(req, len(placement.Cards), placement.Cards[0].UUID))
 	return s.grants.Dir(rec.JobID), nil
 }
 
@@ -74,7 +74,7 @@ func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32)
 	if err != nil {
 		return rec, onDisk, err
 	}
-	if s.engineOf(req, len(placement.Cards)) == gpu.MPS {
+	if s.engineOf(req, len(placement.Cards), placement.Cards[0].UUID) == gpu.MPS {
 		req.Engine = gpu.MPS // also where it is the site's choice, which may change
 	}
 	rec = recordOf(facts, req, restart)

@@ -21,11 +21,11 @@ import (
 // engineOf is what divides the compute of a job's cards: what was asked for,
 // else the site's choice where the request allows it. A CUDA program talks to
 // one MPS daemon, which is for one card, and its percentage is fixed.
-func (s *Server) engineOf(req request.Request, cards int) gpu.Engine {
+func (s *Server) engineOf(req request.Request, cards int, first gpu.UUID) gpu.Engine {
 	switch {
 	case req.Engine != "":
 		return req.Engine
-	case s.cfg().MPS.Enabled && s.cfg().MPS.Default && cards == 1 && req.Mode != gpu.Soft:
+	case s.cfg().MPS.Enabled && s.cfg().MPS.Default && cards == 1 && !first.IsInstance() && req.Mode != gpu.Soft:
 		return gpu.MPS
 	}
 	return gpu.Time
@@ -34,7 +34,7 @@ func (s *Server) engineOf(req request.Request, cards int) gpu.Engine {
 // checkEngine says why a placement cannot be divided as the job asks. The error
 // is a [*request.Error].
 func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.Placement) error {
-	engine := s.engineOf(req, len(p.Cards))
+	engine := s.engineOf(req, len(p.Cards), p.Cards[0].UUID)
 	if engine == gpu.MPS {
 		if err := s.checkMPS(req, len(p.Cards)); err != nil {
 			return err
@@ -67,6 +67,9 @@ func (s *Server) checkMPS(req request.Request, cards int) error {
 // server of MPS is one user of the card's time, with a slice that none of its
 // clients can set: beside it no job would have its share. s.placing is held.
 func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID, index int) error {
+	if engine == gpu.MPS && card.IsInstance() {
+		return engineError(engine, "card %d is a MIG instance, on which gresd does not start it; want --vgpu-engine=time", index)
+	}
 	if engine != gpu.MPS && s.ledger.OfEngine(gpu.MPS) == 0 {
 		return nil // most nodes: not every job is looked at for each grant
 	}
@@ -99,10 +102,10 @@ func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID,
 // companions are the cards that gresd may choose from for a job. The error says
 // why there is none. s.placing is held.
 func (s *Server) companions(facts slurm.JobFacts, req request.Request, cards []gpu.Card) ([]gpu.Card, error) {
-	engine := s.engineOf(req, max(1, req.Cards))
 	var fit []gpu.Card
 	var why error
 	for _, c := range cards {
+		engine := s.engineOf(req, max(1, req.Cards), c.UUID)
 		if err := s.company(facts, engine, c.UUID, c.Index); err != nil {
 			why = cmp.Or(why, err)
 			continue
@@ -162,8 +165,13 @@ func (s *Server) environment(rec ledger.Record) []string {
 	if key, percent, ok := mpsKey(rec); ok {
 		return mps.Environment(s.cfg().Paths.MPS(), key, percent)
 	}
-	if s.cfg().Placement.Mode != config.PlacementGresd || rec.State == ledger.Refused {
-		return nil // slurmd has named the job's cards
+	if rec.State == ledger.Refused {
+		return nil
+	}
+	// slurmd names the job's cards by its numbers, which are CUDA's where no card is a MIG instance.
+	mig := slices.ContainsFunc(s.Cards.Now().Cards, gpu.Card.IsInstance)
+	if s.cfg().Placement.Mode != config.PlacementGresd && !mig {
+		return nil
 	}
 	var cards []string
 	for _, c := range rec.Placement.Cards {

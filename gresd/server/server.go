@@ -152,6 +152,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if err := s.markPlacement(); err != nil {
 		return nil, err
 	}
+	s.nameCards()
 	if s.lost {
 		s.survivors = slices.Sorted(slices.Values(s.steps.Jobs()))
 	}
@@ -194,6 +195,7 @@ func (s *Server) markPlacement() error {
 func (s *Server) refreshCards() {
 	s.Cards.Refresh()
 	s.room.Changed()
+	s.nameCards()
 }
 
 // Run serves at a socket of [socket.Listen] until ctx is done, and closes it. It calls ready once, when

@@ -24,8 +24,10 @@ type Card struct {
 	PCIBusID string // as sysfs writes it, "0000:1b:00.0"
 	NUMANode int    // NoNUMANode: not known
 	CPUs     Set    // near the card; nil: not known
-	// MIG says that MIG mode is on. Slurm shares such a card, gresd does not.
-	MIG   bool
+	// MIG says that it is in MIG mode, and gresd does not share it; Instance, that it is a
+	// MIG instance, at the place of its GPU.
+	MIG, Instance bool
+
 	Links []Link // NVLinks that are up
 }
 

@@ -131,6 +131,9 @@ func (t *Topology) countLinks(w *warnings) {
 
 func linksTo(from, to *Card) int {
 	n := 0
+	if to.Instance { // links are its GPU's, at the same place
+		return n
+	}
 	for _, l := range from.Links {
 		if l.Remote != RemoteSwitch && l.PCIBusID != "" && l.PCIBusID == to.PCIBusID {
 			n++

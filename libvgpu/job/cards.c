@@ -33,7 +33,8 @@ void vgpu_cards_settings(void)
 static int card_of_uuid(const char *uuid)
 {
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
-		if (strncmp(vgpu_state.grant->card[i].uuid, uuid, VGPU_UUID_LEN) == 0)
+		/* without "GPU-" or "MIG-", which CUDA does not tell apart */
+		if (strncmp(vgpu_state.grant->card[i].uuid + 4, uuid + 4, VGPU_UUID_LEN - 4) == 0)
 			return (int)i;
 	return -1;
 }
@@ -149,7 +150,8 @@ static int ordinal_of(const char *uuid, unsigned index)
 		unsigned long number = strtoul(p, &end, 10);
 
 		if ((end > p && end == p + n && number == index) ||
-		    (n > 4 && strncmp(p, "GPU-", 4) == 0 && strncmp(p, uuid, n) == 0))
+		    (n > 4 && (strncmp(p, "GPU-", 4) == 0 || strncmp(p, "MIG-", 4) == 0) &&
+		     strncmp(p, uuid, n) == 0))
 			return ordinal;
 		p += n + (p[n] == ',');
 	}

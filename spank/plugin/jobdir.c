@@ -126,7 +126,7 @@ int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why)
 	return fd;
 }
 
-int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why)
+static int open_of_node(const char *run_dir, const char *name, struct vgpu_why *why)
 {
 	struct stat st;
 	int dir, fd;
@@ -134,16 +134,25 @@ int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why)
 	dir = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir < 0)
 		return vgpu_because(why, "%s: open: %s", run_dir, strerror(errno));
-	fd = open_regular(dir, "preload", &st, why);
+	fd = open_regular(dir, name, &st, why);
 	close_keep_errno(dir);
 	if (fd >= 0 && !only_root_writes(&st)) {
-		vgpu_because(why,
-			     "preload: owner %u mode %04o: want a file that only root can write",
-			     st.st_uid, st.st_mode & 07777);
+		vgpu_because(why, "%s: owner %u mode %04o: want a file that only root can write",
+			     name, st.st_uid, st.st_mode & 07777);
 		close(fd);
 		return -1;
 	}
 	return fd;
+}
+
+int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why)
+{
+	return open_of_node(run_dir, "preload", why);
+}
+
+int vgpu_jobdir_cards(const char *run_dir, struct vgpu_why *why)
+{
+	return open_of_node(run_dir, "cards", why);
 }
 
 int vgpu_jobdir_environment(int dir, struct vgpu_why *why)

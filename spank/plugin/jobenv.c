@@ -92,6 +92,27 @@ static bool is_without_cards(spank_t spank, const char *run_dir)
 	return !vgpu_is_placed_by_gresd(run_dir);
 }
 
+/* See whole.c. */
+static int set_whole(spank_t spank, const char *run_dir, struct vgpu_why *why)
+{
+	char names[MOST_BYTES], indexes[1024], visible[1024], out[MOST_BYTES];
+	int fd = vgpu_jobdir_cards(run_dir, why);
+	ssize_t n;
+
+	if (fd < 0) /* also what cannot be believed: the job is not gresd's */
+		return 0;
+	n = read(fd, names, sizeof(names) - 1);
+	close(fd);
+	names[n > 0 ? n : 0] = '\0';
+	if ((spank_getenv(spank, "SLURM_STEP_GPUS", indexes, sizeof(indexes)) != ESPANK_SUCCESS &&
+	     spank_getenv(spank, "SLURM_JOB_GPUS", indexes, sizeof(indexes)) != ESPANK_SUCCESS) ||
+	    spank_getenv(spank, "CUDA_VISIBLE_DEVICES", visible, sizeof(visible)) !=
+		    ESPANK_SUCCESS ||
+	    !vgpu_whole_names(names, indexes, visible, out, sizeof(out)))
+		return 0;
+	return set_one(spank, "CUDA_VISIBLE_DEVICES", out, why);
+}
+
 /* 0, also where there is nothing to set; -1 with *why set. A step without cards
  * gets none: with no word at all CUDA would show it every card of the node. */
 int vgpu_jobenv_set(spank_t spank, const char *run_dir, struct vgpu_why *why)
@@ -105,7 +126,7 @@ int vgpu_jobenv_set(spank_t spank, const char *run_dir, struct vgpu_why *why)
 		return vgpu_because(why, "ask slurm for the job");
 	err = read_lines(run_dir, job, text, why);
 	if (err == -ENOENT)
-		return 0;
+		return set_whole(spank, run_dir, why);
 	denied = is_without_cards(spank, run_dir); /* before gresd's words are set */
 	while (!err && (line = strsep(&rest, "\n")))
 		err = set_line(spank, line, why);

@@ -69,6 +69,7 @@ int vgpu_jobdir_open(const char *run_dir, uint32_t job, struct vgpu_why *why);
 int vgpu_jobdir_grant(int dir, uint32_t job, uid_t uid, struct vgpu_why *why);
 int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why);
 int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why);
+int vgpu_jobdir_cards(const char *run_dir, struct vgpu_why *why);
 int vgpu_jobdir_environment(int dir, struct vgpu_why *why);
 bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
 
@@ -104,6 +105,11 @@ int vgpu_seccomp_no_user_namespaces(struct vgpu_why *why);
 /* taskenv.c */
 void vgpu_task_prepare(struct spank_handle *spank, const struct vgpu_config *config);
 void vgpu_task_environment(struct spank_handle *spank, const struct vgpu_config *config);
+
+/* whole.c: the names of a job's whole cards. names: lines INDEX UUID; indexes and visible: as
+ * Slurm has told the task. False: out has nothing, and what Slurm has told stays. */
+bool vgpu_whole_names(const char *names, const char *indexes, const char *visible, char *out,
+		      size_t size);
 
 /* jobenv.c */
 int vgpu_jobenv_set(struct spank_handle *spank, const char *run_dir, struct vgpu_why *why);

@@ -289,6 +289,38 @@ static void test_environment(void)
 	close(dir);
 }
 
+/* ---- whole.c ---- */
+
+static void test_whole(void)
+{
+	static const char names[] = "0 MIG-a\n1 MIG-b\n10 GPU-c\n";
+	static const struct {
+		const char *indexes, *visible, *want; /* NULL: Slurm's word stays */
+	} cases[] = {
+		{"1", "0", "MIG-b"},       {"10", "2", "GPU-c"}, {"0,10", "0,1", "MIG-a,GPU-c"},
+		{"1", "MIG-b", NULL},      {"2", "0", NULL},     {"0,1", "0", NULL},
+		{"", "0", NULL},           {"1,", "0,1", NULL},  {"x", "0", NULL},
+		{"1", "NoDevFiles", NULL}, {"1 ", "0", NULL},
+	};
+	struct vgpu_why why = {""};
+	char out[64], path[256];
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		bool got = vgpu_whole_names(names, cases[i].indexes, cases[i].visible, out,
+					    sizeof(out));
+
+		CHECK(got == !!cases[i].want && (!got || !strcmp(out, cases[i].want)),
+		      "\"%s\" \"%s\": \"%s\"", cases[i].indexes, cases[i].visible, out);
+	}
+	CHECK(!vgpu_whole_names(names, "0,1,10", "0,1,2", out, 16), "no room: \"%s\"", out);
+	CHECK(vgpu_jobdir_cards(run_dir, &why) == -ENOENT, "%s", why.text);
+	snprintf(path, sizeof(path), "%s/cards", run_dir);
+	write_file(path, names, sizeof(names) - 1, 0666);
+	CHECK(vgpu_jobdir_cards(run_dir, &why) == -1 && strstr(why.text, "only root"), "%s",
+	      why.text);
+	unlink(path);
+}
+
 /* ---- mount.c ---- */
 
 /* Must be able to read what is bound, and unable to change it. */
@@ -386,6 +418,7 @@ int main(int argc, char **argv)
 	test_refused();
 	test_cache();
 	test_environment();
+	test_whole();
 	test_mount();
 	test_seccomp();
 	umount2(run_dir, MNT_DETACH);

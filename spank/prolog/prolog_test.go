@@ -397,6 +397,16 @@ func TestTaskProlog(t *testing.T) {
 			}, jobEnv("prolog_task", "SLURM_STEP_GPUS", ""), 0,
 			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n",
 		},
+		"whole cards among MIG instances have names": {
+			nameCards, jobEnv("prolog_task", "SLURM_STEP_GPUS", "2,0", "CUDA_VISIBLE_DEVICES", "0,1"), 0,
+			"export CUDA_VISIBLE_DEVICES=GPU-c,MIG-a\n",
+		},
+		"a task with some of its step's cards": {
+			nameCards, jobEnv("prolog_task", "SLURM_STEP_GPUS", "0,2", "CUDA_VISIBLE_DEVICES", "0"), 0, "",
+		},
+		"names that Slurm has given itself": {
+			nameCards, jobEnv("prolog_task", "SLURM_STEP_GPUS", "0", "CUDA_VISIBLE_DEVICES", "MIG-a"), 0, "",
+		},
 		"a refused job does not run": {
 			func(t *testing.T, config Config) {
 				writeGrant(t, jobFile(config, "grant"))
@@ -430,6 +440,13 @@ func TestTaskProlog(t *testing.T) {
 				t.Errorf("got code %d, stdout\n%s\nwant %d\n%s", r.code, r.stdout, c.code, want)
 			}
 		})
+	}
+}
+
+func nameCards(t *testing.T, config Config) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(config.RunDir, "cards"), []byte("0 MIG-a\n1 MIG-b\n2 GPU-c\n"), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 

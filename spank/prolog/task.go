@@ -3,6 +3,7 @@
 package prolog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -40,6 +41,9 @@ func (h *Hook) taskProlog() int {
 			return h.stop(fmt.Sprintf("vgpu: task: job %s: %d shards, but no grant on this node: "+
 				"is Prolog=vgpu-prolog in slurm.conf, and gresd well (vgpuctl status)?", job, shards))
 		}
+		if names := h.wholeNames(); names != "" {
+			fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", names)
+		}
 		return ExitOK
 	}
 	fmt.Fprintf(h.Stdout, "export LD_PRELOAD=%s\n", h.preload())
@@ -52,6 +56,32 @@ func (h *Hook) taskProlog() int {
 		fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", noCard)
 	}
 	return ExitOK
+}
+
+// wholeNames are the whole cards of a step by their UUIDs, on a node where some cards are MIG
+// instances: there gresd names all cards in a file. "": what Slurm says stays. The SPANK plugin
+// does the same (whole.c).
+func (h *Hook) wholeNames() string {
+	text, err := os.ReadFile(filepath.Join(h.Config.RunDir, "cards"))
+	if err != nil {
+		return ""
+	}
+	names := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		index, uuid, _ := strings.Cut(strings.TrimSpace(line), " ")
+		names[index] = uuid
+	}
+	indexes := strings.Split(cmp.Or(h.Getenv("SLURM_STEP_GPUS"), h.Getenv("SLURM_JOB_GPUS")), ",")
+	visible := strings.Split(h.Getenv("CUDA_VISIBLE_DEVICES"), ",")
+	if _, err := strconv.Atoi(visible[0]); err != nil || len(visible) != len(indexes) {
+		return ""
+	}
+	for i, index := range indexes {
+		if indexes[i] = names[index]; indexes[i] == "" {
+			return ""
+		}
+	}
+	return strings.Join(indexes, ",")
 }
 
 // isPlain says that a job has no share, see plainMark.

@@ -32,8 +32,15 @@ void print_memory(const char *prefix, CUdevice dev)
 	must(cu.MemGetInfo(&free_bytes, &total), "cuMemGetInfo");
 	printf(",\"%sfree\":%zu,\"%stotal\":%zu", prefix, free_bytes, prefix, total);
 	uuid_text(dev, uuid);
-	if (!nvml.ready || nvml.DeviceGetHandleByUUID(uuid, &handle))
+	if (!nvml.ready)
 		return;
+	if (nvml.DeviceGetHandleByUUID(uuid, &handle)) { /* a MIG instance has another prefix */
+		uuid[0] = 'M';
+		uuid[1] = 'I';
+		uuid[2] = 'G';
+		if (nvml.DeviceGetHandleByUUID(uuid, &handle))
+			return;
+	}
 	if (nvml.DeviceGetMemoryInfo(handle, &v1) == NVML_SUCCESS)
 		printf(",\"%snvml_total\":%llu,\"%snvml_used\":%llu,\"%snvml_free\":%llu", prefix,
 		       v1.total, prefix, v1.used, prefix, v1.free);
@@ -49,6 +56,40 @@ void cmd_count(void)
 
 	must(cu.DeviceGetCount(&n), "cuDeviceGetCount");
 	printf("{\"cmd\":\"count\",\"devices\":%d}\n", n);
+	fflush(stdout);
+}
+
+static void list_one(const char *kind, unsigned index, nvmlDevice_t device)
+{
+	char name[96] = "", uuid[96] = "";
+	nvmlMemory_t memory = {0};
+
+	nvml.DeviceGetName(device, name, sizeof(name));
+	nvml.DeviceGetUUID(device, uuid, sizeof(uuid));
+	nvml.DeviceGetMemoryInfo(device, &memory);
+	printf("{\"cmd\":\"list\",\"kind\":\"%s\",\"index\":%u,\"name\":\"%s\",\"uuid\":\"%s\","
+	       "\"total\":%llu}\n",
+	       kind, index, name, uuid, memory.total);
+}
+
+/* As nvidia-smi -L: each GPU, and behind it its MIG instances. */
+void cmd_list(void)
+{
+	unsigned n = 0, most = 0;
+	nvmlDevice_t gpu, mig;
+
+	if (!nvml.ready || nvml.DeviceGetCount(&n))
+		die("--list", "NVML does not answer");
+	for (unsigned i = 0; i < n; i++) {
+		if (nvml.DeviceGetHandleByIndex(i, &gpu))
+			continue;
+		list_one("GPU", i, gpu);
+		if (nvml.DeviceGetMaxMigDeviceCount(gpu, &most))
+			most = 0;
+		for (unsigned k = 0; k < most; k++)
+			if (nvml.DeviceGetMigDeviceHandleByIndex(gpu, k, &mig) == NVML_SUCCESS)
+				list_one("MIG", k, mig);
+	}
 	fflush(stdout);
 }
 

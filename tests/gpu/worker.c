@@ -13,6 +13,7 @@ static const char usage[] =
 	"libraries: --libdir DIR (or $VGPU_WORKER_LIBDIR)  --via dlsym|getproc\n"
 	"commands:\n"
 	"  --count                  number of devices\n"
+	"  --list                   what NVML lists: GPUs and MIG instances, a line each\n"
 	"  --report                 what driver and NVML say about the card\n"
 	"  --fill                   take memory until refused, tell, give it back\n"
 	"  --alloc SIZE             take memory and keep it\n"
@@ -114,6 +115,10 @@ static bool run_plain(struct worker *w, const char *name)
 	}
 	if (strcmp(name, "--count") == 0) {
 		cmd_count();
+		return true;
+	}
+	if (strcmp(name, "--list") == 0) {
+		cmd_list();
 		return true;
 	}
 	if (strcmp(name, "--report") && strcmp(name, "--fill") && strcmp(name, "--calibrate"))

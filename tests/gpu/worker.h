@@ -80,11 +80,17 @@
 	X(GraphExecDestroy, cuGraphExecDestroy, 10000)                   \
 	X(GraphDestroy, cuGraphDestroy, 10000)
 
-#define NVML_CALLS(X)                                       \
-	X(Init, nvmlInit_v2)                                \
-	X(DeviceGetHandleByUUID, nvmlDeviceGetHandleByUUID) \
-	X(DeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo)     \
-	X(DeviceGetMemoryInfo_v2, nvmlDeviceGetMemoryInfo_v2)
+#define NVML_CALLS(X)                                                 \
+	X(Init, nvmlInit_v2)                                          \
+	X(DeviceGetHandleByUUID, nvmlDeviceGetHandleByUUID)           \
+	X(DeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo)               \
+	X(DeviceGetMemoryInfo_v2, nvmlDeviceGetMemoryInfo_v2)         \
+	X(DeviceGetCount, nvmlDeviceGetCount_v2)                      \
+	X(DeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2)      \
+	X(DeviceGetName, nvmlDeviceGetName)                           \
+	X(DeviceGetUUID, nvmlDeviceGetUUID)                           \
+	X(DeviceGetMaxMigDeviceCount, nvmlDeviceGetMaxMigDeviceCount) \
+	X(DeviceGetMigDeviceHandleByIndex, nvmlDeviceGetMigDeviceHandleByIndex)
 
 #define X(field, symbol, version) __typeof__(symbol) *field;
 struct driver_calls {
@@ -127,6 +133,7 @@ uint64_t now_ns(void);
 void uuid_text(CUdevice dev, char out[64]);
 void print_memory(const char *prefix, CUdevice dev); /* ,"<prefix>free":... */
 void cmd_count(void);
+void cmd_list(void);
 void cmd_report(struct worker *w);
 
 /* fill.c */

@@ -33,8 +33,8 @@ type CardConfig struct {
 	Minor           *uint32  `toml:"minor"`
 	NUMA            *int32   `toml:"numa"`
 	CPUs            string   `toml:"cpus"`
-	MIG             bool     `toml:"mig"`            // for NVML; the card works as without
-	SwitchRecords   string   `toml:"switch_records"` // "yes", or why the driver refuses them
+	MIG             bool     `toml:"mig"`            // for NVML; without instances, the card works as without
+	SwitchRecords   string   `toml:"switch_records"` // "yes", "v1" without version 2, or why the driver refuses them
 	SMs             uint32   `toml:"sms"`
 	Capability      string   `toml:"capability"`
 	Memory          string   `toml:"memory"`
@@ -49,6 +49,18 @@ type CardConfig struct {
 	KernelGapUS     *float64 `toml:"kernel_gap_us"`
 	KernelUS        *float64 `toml:"kernel_us"`
 	CopyGBPerS      float64  `toml:"copy_gb_per_s"`
+	// Instance are its MIG instances; with any, it is in MIG mode.
+	Instance []InstanceConfig
+}
+
+// InstanceConfig is one MIG instance. It works as its card does, with memory and a
+// scheduler of its own.
+type InstanceConfig struct {
+	Profile string  `toml:"profile"` // 1g.10gb
+	Memory  string  `toml:"memory"`
+	SMs     uint32  `toml:"sms"`
+	GPU     *uint32 `toml:"gpu_instance"` // its id; else 1 and up
+	Compute uint32  `toml:"compute_instance"`
 }
 
 // ReadConfig reads a machine's description; unknown keys are errors.
@@ -111,6 +123,10 @@ func pick[T comparable](a, b T) T {
 
 // over returns c with what it leaves out taken from base.
 func (c CardConfig) over(base CardConfig) CardConfig {
+	instances := c.Instance
+	if instances == nil {
+		instances = base.Instance
+	}
 	return CardConfig{
 		Name: pick(c.Name, base.Name), Type: pick(c.Type, base.Type), UUID: pick(c.UUID, base.UUID),
 		PCI: pick(c.PCI, base.PCI), Minor: pick(c.Minor, base.Minor), NUMA: pick(c.NUMA, base.NUMA),
@@ -122,7 +138,7 @@ func (c CardConfig) over(base CardConfig) CardConfig {
 		SwitchSliceUS: pick(c.SwitchSliceUS, base.SwitchSliceUS), SliceChangeUS: pick(c.SliceChangeUS, base.SliceChangeUS),
 		KernelLatencyUS: pick(c.KernelLatencyUS, base.KernelLatencyUS),
 		KernelGapUS:     pick(c.KernelGapUS, base.KernelGapUS), KernelUS: pick(c.KernelUS, base.KernelUS),
-		CopyGBPerS: pick(c.CopyGBPerS, base.CopyGBPerS),
+		CopyGBPerS: pick(c.CopyGBPerS, base.CopyGBPerS), Instance: instances,
 	}
 }
 

@@ -127,7 +127,7 @@ func (c CardConfig) toC(links []uint32, nvswitch bool) (C.struct_sim_card_config
 	if nvswitch {
 		out.nvswitch = 1
 	}
-	if c.MIG {
+	if c.MIG || len(c.Instance) > 0 {
 		out.mig = 1
 	}
 	switch c.SwitchRecords {
@@ -137,8 +137,10 @@ func (c CardConfig) toC(links []uint32, nvswitch bool) (C.struct_sim_card_config
 		out.records = C.SIM_RECORDS_UNSUPPORTED
 	case "denied":
 		out.records = C.SIM_RECORDS_DENIED
+	case "v1":
+		out.records = C.SIM_RECORDS_V1
 	default:
-		return out, fmt.Errorf("switch_records %q: want yes, unsupported or denied", c.SwitchRecords)
+		return out, fmt.Errorf("switch_records %q: want yes, v1, unsupported or denied", c.SwitchRecords)
 	}
 	return out, nil
 }
@@ -162,6 +164,18 @@ func Init(path string, c Config) error {
 		if list[i], err = card.toC(links[i], c.NVSwitch); err != nil {
 			return fmt.Errorf("card %d: %w", i, err)
 		}
+	}
+	for i, card := range cards {
+		for j := range card.Instance {
+			instance, err := card.instance(i, j, list[i])
+			if err != nil {
+				return fmt.Errorf("card %d: instance %d: %w", i, j, err)
+			}
+			list = append(list, instance)
+		}
+	}
+	if len(list) > MaxCards {
+		return fmt.Errorf("%d cards and instances: at most %d", len(list), MaxCards)
 	}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
@@ -284,6 +298,11 @@ func (m *Machine) XID(card int, xid uint64, ecc uint64, lost int) error {
 	}
 	m.locked(func() {
 		c := &m.st.card[card]
+		for i := range int(m.st.ncards) { // its instances go with it
+			if int(m.st.card[i].conf.parent) == card+1 {
+				m.st.card[i].lost = C.uint32_t(lost)
+			}
+		}
 		if xid != 0 {
 			c.xid[c.nxids%C.SIM_MAX_XIDS].xid = C.uint64_t(xid)
 			c.nxids++

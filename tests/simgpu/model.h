@@ -7,7 +7,8 @@
  * server: whoever holds the lock first advances the cards to the present
  * (sched.c), so a card goes on working however late its users are scheduled.
  *
- * Words. Card: one simulated GPU. Context: one compute channel group on one
+ * Words. Card: one simulated GPU, or one MIG instance of it, which has its own
+ * memory and its own scheduler; instances come after all GPUs. Context: one compute channel group on one
  * card (the unit that the card's scheduler gives time slices to). Stream: a
  * first-in first-out queue of a context. Op: one entry of a stream. Effect:
  * what an op does in its owner's memory when it is done; only the owner can
@@ -31,7 +32,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 8u
+#define SIM_VERSION 9u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -144,7 +145,7 @@ struct sim_switch {
 };
 
 /* Whether the driver hands out the records of context switches. */
-enum sim_records { SIM_RECORDS, SIM_RECORDS_UNSUPPORTED, SIM_RECORDS_DENIED };
+enum sim_records { SIM_RECORDS, SIM_RECORDS_UNSUPPORTED, SIM_RECORDS_DENIED, SIM_RECORDS_V1 };
 
 struct sim_card_config {
 	char name[64];
@@ -171,7 +172,11 @@ struct sim_card_config {
 	uint32_t nvswitch; /* NVLinks go to a switch */
 	uint32_t mig;      /* NVML says that MIG mode is on */
 	uint32_t records;  /* enum sim_records */
-	uint32_t pad;
+	/* of a MIG instance: */
+	uint32_t parent;         /* its GPU, card + 1; 0: it is a GPU */
+	uint32_t gi, ci;         /* GPU instance and compute instance */
+	uint32_t gi_cap, ci_cap; /* minor numbers of their capabilities' files */
+	uint32_t gi_slices;
 	char cpus[64]; /* list, as in 0-3,8 */
 };
 
@@ -227,8 +232,10 @@ struct sim_state {
 	uint32_t version;
 	uint32_t size;
 	pthread_mutex_t lock;
-	uint32_t ncards;
+	uint32_t ncards; /* with instances */
+	uint32_t ngpus;  /* without */
 	uint32_t nfaults;
+	uint32_t pad;
 	uint64_t reaped_ns;
 	uint64_t next_key;
 	uint64_t since_1970; /* of the cards' clock at 0 of this model's */
@@ -292,6 +299,22 @@ static inline struct sim_op *sim_op_at(struct sim_state *st, uint32_t stream, ui
 static inline struct sim_switch *sim_switch_at(struct sim_state *st, uint32_t card, uint64_t index)
 {
 	return &st->record[card][index % SIM_SWITCHES];
+}
+
+/* Whether a card is a GPU or an instance of it. */
+static inline bool sim_is_of(const struct sim_state *st, uint32_t card, uint32_t gpu)
+{
+	return card == gpu || st->card[card].conf.parent == gpu + 1;
+}
+
+/* The card's first instance; ncards where it has none. */
+static inline uint32_t sim_first_instance(const struct sim_state *st, uint32_t gpu)
+{
+	uint32_t i = st->ngpus;
+
+	while (i < st->ncards && st->card[i].conf.parent != gpu + 1)
+		i++;
+	return i;
 }
 
 #endif

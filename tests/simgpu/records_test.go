@@ -30,11 +30,14 @@ type reading struct {
 	Log  string
 }
 
-// readRecords asks for card 0, the one in the environment, every 15 ms until its
+// readRecords asks for the card in the environment, every 15 ms until its
 // standard input ends, and writes the last account then.
 func readRecords() {
 	var said bytes.Buffer
-	card := gpu.Card{UUID: "A", PCIBusID: os.Getenv(meterEnv)}
+	var card gpu.Card
+	if err := json.Unmarshal([]byte(os.Getenv(meterEnv)), &card); err != nil {
+		said.WriteString(err.Error())
+	}
 	meter := ctxswitch.New(func(gpu.UUID) (gpu.Card, bool) { return card, true }, slog.New(slog.NewTextHandler(&said, nil)))
 	lines := make(chan bool)
 	go func() {
@@ -46,7 +49,7 @@ func readRecords() {
 	}()
 	var last ctxswitch.Account
 	for {
-		if a, known := meter.OnCard("A"); known {
+		if a, known := meter.OnCard(card.UUID); known {
 			last = a
 		}
 		select {
@@ -69,6 +72,15 @@ type meter struct {
 
 func startMeter(t *testing.T, state string) *meter {
 	t.Helper()
+	return startMeterOf(t, state, gpu.Card{UUID: "A", PCIBusID: "0000:10:00.0"})
+}
+
+func startMeterOf(t *testing.T, state string, card gpu.Card) *meter {
+	t.Helper()
+	which, err := json.Marshal(card)
+	if err != nil {
+		t.Fatal(err)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +90,7 @@ func startMeter(t *testing.T, state string) *meter {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+state, meterEnv+"=0000:10:00.0",
+	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+state, meterEnv+"="+string(which),
 		"LD_PRELOAD="+filepath.Join(bin, "simgpu", "lib", "libsimrm.so"))
 	cmd.Stdin, cmd.Stderr = r, os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -113,9 +125,11 @@ func (m *meter) read() reading {
 
 // busy is what the machine itself counts for a tenant.
 func busy(m *Machine, x *tenant) time.Duration {
-	for _, c := range m.Status()[0].Contexts {
-		if c.PID == x.pid() {
-			return time.Duration(c.BusyNS)
+	for _, card := range m.Status() {
+		for _, c := range card.Contexts {
+			if c.PID == x.pid() {
+				return time.Duration(c.BusyNS)
+			}
 		}
 	}
 	return 0
@@ -148,6 +162,65 @@ func TestRecordsTellWhatProcessesHad(t *testing.T) {
 	if b.Log != "" {
 		t.Errorf("log: %s", b.Log)
 	}
+}
+
+// In MIG mode, a reader has the records of the instance that it asks for, and no others; and a
+// driver that has only version 1 of the call is read by that.
+func TestRecordsOfInstances(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the driver gives the records of all users to root only")
+	}
+	m, state := newMachine(t, "instances")
+	cards := m.Status()
+	var tenants []*tenant
+	for _, card := range cards[2:] {
+		tenants = append(tenants, startTenantWith(t, state, []string{"CUDA_VISIBLE_DEVICES=" + card.UUID}, "--kernel-us", "200", "--saturate", "3"))
+	}
+	waitFor(t, "work", func() bool {
+		return busy(m, tenants[0]) > 0 && busy(m, tenants[1]) > 0 && busy(m, tenants[2]) > 0
+	})
+	for i, of := range []gpu.Instance{{ID: 1, Cap: 12}, {ID: 5, Cap: 48}, {ID: 5, Compute: 1, Cap: 48}} {
+		of.GPU = "GPU"
+		meter := startMeterOf(t, state, gpu.Card{UUID: gpu.UUID(cards[2+i].UUID), PCIBusID: "0000:10:00.0", Instance: of})
+		// Alone on its instance, it leaves no record until another comes.
+		visitor := startTenantWith(t, state, []string{"CUDA_VISIBLE_DEVICES=" + cards[2+i].UUID}, "--kernel-us", "200", "--saturate", "1")
+		var r reading
+		waitFor(t, "a record", func() bool { r = meter.read(); return r.Uses[uint32(visitor.pid())].Had > 50*time.Millisecond })
+		for k, x := range tenants {
+			if had := r.Uses[uint32(x.pid())].Had; (had > 0) != (k == i) {
+				t.Errorf("instance %d: tenant %d had %v", i, k, had)
+			}
+		}
+		if r.Log != "" {
+			t.Errorf("log: %s", r.Log)
+		}
+	}
+	wrong := startMeterOf(t, state, gpu.Card{UUID: "MIG-A", PCIBusID: "0000:10:00.0", Instance: gpu.Instance{GPU: "GPU", ID: 1, Cap: 48}})
+	var r reading
+	waitFor(t, "a refusal", func() bool { r = wrong.read(); return r.Log != "" })
+	if !strings.Contains(r.Log, "0x1b") {
+		t.Errorf("with the capability of another instance: %s", r.Log)
+	}
+}
+
+func TestRecordsOfVersion1(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the driver gives the records of all users to root only")
+	}
+	path := filepath.Join(t.TempDir(), "state")
+	if err := Init(path, Config{Version: 1, Count: 1, Model: CardConfig{SwitchRecords: "v1"}}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenants := saturate(t, m, path, 2, "2", "200")
+	meter := startMeter(t, path)
+	waitFor(t, "records", func() bool {
+		r := meter.read()
+		return r.Uses[uint32(tenants[0].pid())].Had > 0 && r.Uses[uint32(tenants[1].pid())].Had > 0
+	})
 }
 
 // The driver keeps 16384 records for a reader who does not tell it what was read, and then

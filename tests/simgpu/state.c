@@ -58,6 +58,7 @@ static void fill_state(struct sim_state *st, const struct sim_card_config *cards
 	st->next_key = now;
 	for (uint32_t i = 0; i < n; i++) {
 		st->card[i].conf = cards[i];
+		st->ngpus += !cards[i].parent;
 		st->card[i].now_ns = now;
 		st->card[i].sample_at_ns = now + SIM_SAMPLE_NS;
 	}

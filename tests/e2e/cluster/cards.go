@@ -44,8 +44,13 @@ func (c *Cluster) makeCards() (gresConf, error) {
 		make, devices = c.realCards, "/dev"
 	}
 	gres, err := make()
-	if err == nil && c.opts.GresdPlaces {
-		return gresdPlaces(gres, devices)
+	mig := slices.ContainsFunc(c.opts.Cards, func(card Card) bool { return len(card.Instances) > 0 })
+	if err == nil && mig {
+		err = capabilities()
+		gres.lua = instancesLua(c.opts.Cards)
+	}
+	if err == nil && (c.opts.GresdPlaces || mig) {
+		return c.gresdWrites(gres, devices)
 	}
 	return gres, err
 }
@@ -128,6 +133,9 @@ func (c *Cluster) simulatedCards() (gresConf, error) {
 		}
 		mib, kinds = append(mib, uint64(memory/gpu.MiB)), append(kinds, cmp.Or(card.Type, "sim"))
 		fmt.Fprintf(&text, "[[card]]\nname = %q\nmemory = %q\n\n", card.Name, card.Memory)
+		for _, i := range card.Instances {
+			fmt.Fprintf(&text, "[[card.instance]]\nprofile = %q\nmemory = %q\n\n", i.Profile, i.Memory)
+		}
 	}
 	if err := os.WriteFile(simDir+"/cards.toml", []byte(text.String()), 0o644); err != nil {
 		return gresConf{}, err

@@ -47,7 +47,12 @@ type Card struct {
 	Name   string // product name, as NVML says it
 	Memory string // a size of vgpu.toml, for example "80G"
 	Type   string // in Slurm, where slurmctld chooses; "" for "sim"
+	// Instances cut the card by MIG. With any, Slurm is told what "gresd gres-conf" prints.
+	Instances []Instance
 }
+
+// Instance is one of MIG, such as "1g.10gb" of "10G".
+type Instance struct{ Profile, Memory string }
 
 // Options says what to start. The zero value is one node with four simulated
 // cards of 80 GiB.

@@ -12,11 +12,15 @@ import (
 // placedByGresd is the part of vgpu.toml that makes gresd choose the card.
 const placedByGresd = "\n[placement]\nmode = \"gresd\"\n"
 
-// gresdPlaces tells Slurm of the cards what "gresd gres-conf" prints for a node
-// where gresd chooses, with the device files in a folder.
-func gresdPlaces(cards gresConf, devices string) (gresConf, error) {
+// gresdWrites tells Slurm of the cards what "gresd gres-conf" prints for a node,
+// with the device files in a folder.
+func (c *Cluster) gresdWrites(cards gresConf, devices string) (gresConf, error) {
 	const conf = Dir + "/placement.toml"
-	if err := os.WriteFile(conf, []byte("version = 1\n"+placedByGresd), 0o644); err != nil {
+	text, lua := "version = 1\n", "return {"
+	if c.opts.GresdPlaces {
+		text, lua = text+placedByGresd, `return {placement = "gresd", `
+	}
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		return gresConf{}, err
 	}
 	out, err := exec.Command(Dir+"/bin/gresd", "--config", conf, "gres-conf").CombinedOutput()
@@ -31,6 +35,6 @@ func gresdPlaces(cards gresConf, devices string) (gresConf, error) {
 	return gresConf{
 		conf: "AutoDetect=off\n" + strings.ReplaceAll(string(out), "/dev/nvidia", devices+"/nvidia"),
 		node: node,
-		lua:  strings.Replace(cards.lua, "return {", `return {placement = "gresd", `, 1),
+		lua:  strings.Replace(cards.lua, "return {", lua, 1),
 	}, nil
 }

@@ -54,6 +54,9 @@ type line struct {
 	KernelUS  float64 `json:"kernel_us"`
 	GapNS     float64 `json:"gap_ns"`
 	UnitNS    float64 `json:"ns_per_unit"`
+	Kind      string  `json:"kind"`
+	Name      string  `json:"name"`
+	UUID      string  `json:"uuid"`
 	// Parts of what the card can do, in each 100 ms.
 	FirstWindows []float64 `json:"first_windows"`
 }
@@ -120,6 +123,23 @@ func Devices(output string) int {
 		}
 	}
 	return -1
+}
+
+// Listed is a GPU or a MIG instance in the output of "vgpu-worker --list".
+type Listed struct {
+	Kind, Name, UUID string
+	Total            uint64
+}
+
+// List reads that output.
+func List(output string) []Listed {
+	var out []Listed
+	for _, l := range lines(output) {
+		if l.Cmd == "list" {
+			out = append(out, Listed{l.Kind, l.Name, l.UUID, l.Total})
+		}
+	}
+	return out
 }
 
 // Work is a job that runs [WorkScript].

@@ -97,30 +97,53 @@ static bool uuid_has_prefix(uint32_t card, const char *text, size_t n)
 	return n >= 5 && strncmp(uuid, text, n) == 0;
 }
 
+/* Without a list: all GPUs that are not cut into instances; else the first instance. */
+static void all_devices(void)
+{
+	for (uint32_t i = 0; i < drv.st->ngpus; i++)
+		if (sim_first_instance(drv.st, i) == drv.st->ncards)
+			drv.card[drv.ndevices++] = i;
+	if (!drv.ndevices)
+		drv.card[drv.ndevices++] = drv.st->ngpus;
+}
+
+/* The card that an entry of the list names; SIM_MAX_CARDS: none. A GPU that is cut into
+ * instances is its first. */
+static uint32_t named_device(const char *entry, size_t n)
+{
+	uint32_t found = SIM_MAX_CARDS;
+
+	for (uint32_t i = 0; i < drv.st->ncards; i++)
+		if (uuid_has_prefix(i, entry, n))
+			found = i;
+	if (isdigit((unsigned char)*entry) && strtoul(entry, NULL, 10) < drv.st->ngpus)
+		found = (uint32_t)strtoul(entry, NULL, 10);
+	if (found < drv.st->ngpus && sim_first_instance(drv.st, found) < drv.st->ncards)
+		found = sim_first_instance(drv.st, found);
+	return found;
+}
+
 /* CUDA_VISIBLE_DEVICES: ordinals or UUID prefixes; the list ends at the first
- * entry that names no card. */
+ * entry that names no card, and with a MIG instance, of which a process has one. */
 static void read_visible_devices(void)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
 
 	drv.ndevices = 0;
 	if (!list) {
-		for (uint32_t i = 0; i < drv.st->ncards; i++)
-			drv.card[drv.ndevices++] = i;
+		all_devices();
 		return;
 	}
 	while (*list && drv.ndevices < SIM_MAX_CARDS) {
 		size_t n = strcspn(list, ",");
-		uint32_t found = SIM_MAX_CARDS;
+		uint32_t found = named_device(list, n);
+		bool instance = found != SIM_MAX_CARDS && drv.st->card[found].conf.parent;
 
-		for (uint32_t i = 0; i < drv.st->ncards; i++)
-			if (uuid_has_prefix(i, list, n))
-				found = i;
-		if (isdigit((unsigned char)*list) && strtoul(list, NULL, 10) < drv.st->ncards)
-			found = (uint32_t)strtoul(list, NULL, 10);
-		if (found == SIM_MAX_CARDS)
+		if (found == SIM_MAX_CARDS || (instance && drv.ndevices))
 			break;
 		drv.card[drv.ndevices++] = found;
+		if (instance)
+			break;
 		list += n + (list[n] == ',');
 	}
 }
@@ -250,15 +273,11 @@ CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
 	return drv_leave(CUDA_SUCCESS);
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+static void parse_uuid(CUuuid *uuid, const char *text)
 {
-	CUresult rc = enter_device(__func__, uuid, dev);
-	const char *s;
+	const char *s = text + 4; /* after GPU- or MIG- */
 	int n = 0;
 
-	if (rc)
-		return rc;
-	s = conf_of(dev)->uuid + 4; /* after GPU- */
 	memset(uuid, 0, sizeof(*uuid));
 	for (; *s && n < 32; s++) {
 		int digit = *s == '-'   ? -1
@@ -270,12 +289,29 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 		uuid->bytes[n / 2] = (char)(uuid->bytes[n / 2] | (digit << (n % 2 ? 0 : 4)));
 		n++;
 	}
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+{
+	CUresult rc = enter_device(__func__, uuid, dev);
+
+	if (rc)
+		return rc;
+	parse_uuid(uuid, conf_of(dev)->uuid);
 	return drv_leave(CUDA_SUCCESS);
 }
 
+/* Of an instance, this one tells the GPU's. */
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
-	return cuDeviceGetUuid_v2(uuid, dev);
+	CUresult rc = enter_device(__func__, uuid, dev);
+	uint32_t parent;
+
+	if (rc)
+		return rc;
+	parent = conf_of(dev)->parent;
+	parse_uuid(uuid, parent ? drv.st->card[parent - 1].conf.uuid : conf_of(dev)->uuid);
+	return drv_leave(CUDA_SUCCESS);
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)

@@ -9,11 +9,13 @@
 #define BRAND_NVIDIA 14
 #define H100_PCI_ID 0x233010deu
 
-#define CARD(device, out)                                        \
-	uint32_t card;                                           \
-	nvmlReturn_t rc = nv_card(__func__, device, out, &card); \
-	if (rc)                                                  \
+#define ASK(ask, device, out)                                \
+	uint32_t card;                                       \
+	nvmlReturn_t rc = ask(__func__, device, out, &card); \
+	if (rc)                                              \
 	return rc
+#define CARD(device, out) ASK(nv_card, device, out)
+#define GPU(device, out) ASK(nv_gpu, device, out)
 
 void nv_pci(uint32_t card, nvmlPciInfo_t *pci)
 {
@@ -42,35 +44,35 @@ nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned len
 {
 	char text[16];
 
-	CARD(device, serial);
+	GPU(device, serial);
 	snprintf(text, sizeof(text), "13240220%05u", card);
 	return nv_text(serial, length, text);
 }
 
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
 {
-	CARD(device, minor);
+	GPU(device, minor);
 	*minor = nv_conf(card)->minor;
 	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index)
 {
-	CARD(device, index);
+	GPU(device, index);
 	*index = card;
 	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-	CARD(device, pci);
+	GPU(device, pci);
 	nv_pci(card, pci);
 	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-	CARD(device, pci);
+	GPU(device, pci);
 	/* the structure of version 2 ends before busId, after four reserved numbers */
 	nvmlPciInfo_t full;
 	nv_pci(card, &full);
@@ -81,7 +83,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 
 nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-	CARD(device, pci);
+	GPU(device, pci);
 	nvmlPciInfo_t full;
 	nv_pci(card, &full);
 	memcpy(pci, &full, offsetof(nvmlPciInfo_t, pciSubSystemId));
@@ -109,7 +111,7 @@ nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, unsigned *arch)
 #define FIXED(name, type, out, value)                     \
 	nvmlReturn_t name(nvmlDevice_t device, type *out) \
 	{                                                 \
-		CARD(device, out);                        \
+		GPU(device, out);                         \
 		*out = value;                             \
 		return NVML_SUCCESS;                      \
 	}
@@ -119,12 +121,10 @@ FIXED(nvmlDeviceGetComputeMode, int, mode, 0)
 FIXED(nvmlDeviceGetPowerManagementLimit, unsigned, limit, 700000)
 FIXED(nvmlDeviceGetEnforcedPowerLimit, unsigned, limit, 700000)
 FIXED(nvmlDeviceGetPerformanceState, int, state, 0)
-FIXED(nvmlDeviceGetMaxMigDeviceCount, unsigned, count, 0)
-FIXED(nvmlDeviceIsMigDeviceHandle, unsigned, is_mig, 0)
 
 nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)
 {
-	CARD(device, current && pending ? current : NULL);
+	GPU(device, current && pending ? current : NULL);
 	*current = *pending = 1;
 	return NVML_SUCCESS;
 }
@@ -133,7 +133,7 @@ nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pendin
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter,
 					 unsigned long long *count)
 {
-	CARD(device, count);
+	GPU(device, count);
 	if (type < 0 || type > 1 || counter < 0 || counter > 1)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*count = type == 1 ? nv.st->card[card].ecc_errors : 0;
@@ -142,7 +142,7 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int coun
 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *temp)
 {
-	CARD(device, temp);
+	GPU(device, temp);
 	if (sensor)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*temp = 30 + nv.st->card[card].util_percent / 3;
@@ -151,14 +151,14 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned 
 
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *power)
 {
-	CARD(device, power);
+	GPU(device, power);
 	*power = 70000 + nv.st->card[card].util_percent * 6000;
 	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *clock)
 {
-	CARD(device, clock);
+	GPU(device, clock);
 	if (type < 0 || type > 3)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*clock = type == 2 ? 2619 : 1980;
@@ -172,7 +172,7 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int type, unsigned *
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-	CARD(device, current && pending ? current : NULL);
+	GPU(device, current && pending ? current : NULL);
 	*current = *pending = nv_conf(card)->mig;
 	return NVML_SUCCESS;
 }

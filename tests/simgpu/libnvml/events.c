@@ -36,7 +36,7 @@ nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, types, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, types, &card);
 
 	if (!rc)
 		*types = TYPES;
@@ -47,7 +47,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
 				      nvmlEventSet_t set)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, set, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, set, &card);
 
 	if (rc)
 		return rc;
@@ -60,7 +60,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
 
 static bool next_event(nvmlEventSet_t set, nvmlEventData_t *data)
 {
-	for (uint32_t i = 0; i < nv.st->ncards; i++) {
+	for (uint32_t i = 0; i < nv.st->ngpus; i++) {
 		const struct sim_card *c = &nv.st->card[i];
 
 		if (!(set->types[i] & NVML_EVENT_XID) || set->seen[i] >= c->nxids)

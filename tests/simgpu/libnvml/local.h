@@ -25,6 +25,9 @@ extern struct nvml nv;
 
 /* NVML_SUCCESS and the card's number; or why the call cannot go on */
 nvmlReturn_t nv_card(const char *call, nvmlDevice_t device, const void *out, uint32_t *card);
+/* the same of a GPU; of a MIG instance, NVML does not tell it */
+nvmlReturn_t nv_gpu(const char *call, nvmlDevice_t device, const void *out, uint32_t *card);
+nvmlReturn_t nv_handle(uint32_t card, nvmlDevice_t *device);
 nvmlReturn_t nv_enter(const char *call);
 nvmlReturn_t nv_text(char *out, unsigned length, const char *text);
 void nv_pci(uint32_t card, nvmlPciInfo_t *pci);

@@ -88,6 +88,13 @@ nvmlReturn_t nv_card(const char *call, nvmlDevice_t device, const void *out, uin
 	return nv.st->card[*card].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
+nvmlReturn_t nv_gpu(const char *call, nvmlDevice_t device, const void *out, uint32_t *card)
+{
+	nvmlReturn_t rc = nv_card(call, device, out, card);
+
+	return !rc && nv_conf(*card)->parent ? NVML_ERROR_NOT_SUPPORTED : rc;
+}
+
 nvmlReturn_t nv_text(char *out, unsigned length, const char *text)
 {
 	if (!out)
@@ -170,7 +177,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 
 	if (rc || !count)
 		return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
-	*count = nv.st->ncards;
+	*count = nv.st->ngpus;
 	return NVML_SUCCESS;
 }
 
@@ -179,14 +186,19 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
 	return nvmlDeviceGetCount_v2(count);
 }
 
+nvmlReturn_t nv_handle(uint32_t card, nvmlDevice_t *device)
+{
+	*device = &nv.device[card];
+	return nv.st->card[card].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
 	nvmlReturn_t rc = nv_enter(__func__);
 
-	if (rc || !device || index >= nv.st->ncards)
+	if (rc || !device || index >= nv.st->ngpus)
 		return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
-	*device = &nv.device[index];
-	return nv.st->card[index].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+	return nv_handle(index, device);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device)
@@ -202,7 +214,7 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 		return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
 	for (uint32_t i = 0; i < nv.st->ncards; i++)
 		if (strcmp(nv_conf(i)->uuid, uuid) == 0)
-			return nvmlDeviceGetHandleByIndex_v2(i, device);
+			return nv_handle(i, device);
 	return NVML_ERROR_NOT_FOUND;
 }
 
@@ -212,7 +224,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *devi
 
 	if (rc || !device || !id)
 		return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
-	for (uint32_t i = 0; i < nv.st->ncards; i++) {
+	for (uint32_t i = 0; i < nv.st->ngpus; i++) {
 		const char *pci = nv_conf(i)->pci;
 
 		if (strcasecmp(id, pci) == 0 || strcasecmp(id, pci + 4) == 0 ||

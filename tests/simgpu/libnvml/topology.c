@@ -24,10 +24,10 @@ static int level_of(uint32_t a, uint32_t b)
 static nvmlReturn_t two_cards(const char *call, nvmlDevice_t a, nvmlDevice_t b, const void *out,
 			      uint32_t *x, uint32_t *y)
 {
-	nvmlReturn_t rc = nv_card(call, a, out, x);
+	nvmlReturn_t rc = nv_gpu(call, a, out, x);
 
 	if (!rc)
-		rc = nv_card(call, b, out, y);
+		rc = nv_gpu(call, b, out, y);
 	return rc;
 }
 
@@ -45,12 +45,12 @@ nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, int level, un
 					      nvmlDevice_t *devices)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, count, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, count, &card);
 	unsigned n = 0;
 
 	if (rc)
 		return rc;
-	for (uint32_t i = 0; i < nv.st->ncards; i++) {
+	for (uint32_t i = 0; i < nv.st->ngpus; i++) {
 		if (i == card || level_of(card, i) != level)
 			continue;
 		if (devices && n < *count)
@@ -69,7 +69,7 @@ static bool link_end(uint32_t card, unsigned link, uint32_t *peer)
 	unsigned first = 0, most = 0;
 
 	*peer = card;
-	for (uint32_t i = 0; i < nv.st->ncards; i++) {
+	for (uint32_t i = 0; i < nv.st->ngpus; i++) {
 		unsigned n = i == card ? 0 : SIM_LINK_NV(c->link[i]);
 
 		if (n > most)
@@ -86,7 +86,7 @@ static bool link_end(uint32_t card, unsigned link, uint32_t *peer)
 static nvmlReturn_t one_link(const char *call, nvmlDevice_t device, unsigned link, const void *out,
 			     uint32_t *card, uint32_t *peer)
 {
-	nvmlReturn_t rc = nv_card(call, device, out, card);
+	nvmlReturn_t rc = nv_gpu(call, device, out, card);
 
 	if (rc)
 		return rc;
@@ -179,7 +179,7 @@ static void read_cpus(const char *list, unsigned n, unsigned long *set)
 nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned n, unsigned long *set)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, n ? set : NULL, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, n ? set : NULL, &card);
 
 	if (!rc)
 		read_cpus(nv_conf(card)->cpus, n, set);
@@ -196,7 +196,7 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned n, unsign
 					 unsigned scope)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, n && scope <= 1 ? set : NULL, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, n && scope <= 1 ? set : NULL, &card);
 	int node;
 
 	if (rc)
@@ -211,7 +211,7 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned n, unsign
 nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, node, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, node, &card);
 
 	if (rc)
 		return rc;

@@ -55,7 +55,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, memory, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, memory, &card);
 
 	if (rc)
 		return rc;
@@ -68,7 +68,7 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, utilization, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, utilization, &card);
 
 	if (rc)
 		return rc;
@@ -78,6 +78,20 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 	sim_unlock(nv.st);
 	utilization->memory = utilization->gpu / 2;
 	return NVML_SUCCESS;
+}
+
+/* What a process has on a card; on a GPU, with that on its instances, of which one is told. */
+static uint64_t memory_on(const struct sim_proc *p, uint32_t card, uint32_t *where)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < nv.st->ncards; i++) {
+		if (!sim_is_of(nv.st, i, card) || !p->mem[i])
+			continue;
+		sum += p->mem[i];
+		*where = i;
+	}
+	return sum;
 }
 
 /* Copies out up to *count processes; *count becomes how many there are. */
@@ -98,15 +112,18 @@ static nvmlReturn_t processes(const char *call, nvmlDevice_t device, unsigned *c
 	sim_reap(nv.st, true);
 	for (uint32_t i = 0; i < SIM_MAX_PROCS; i++) {
 		const struct sim_proc *p = &nv.st->proc[i];
+		uint32_t on = card;
+		uint64_t memory = p->used ? memory_on(p, card, &on) : 0;
+		const struct sim_card_config *c = nv_conf(on);
 
-		if (!p->used || !p->mem[card])
+		if (!memory)
 			continue;
 		if (n < *count && v1)
-			one[n] = (nvmlProcessInfo_v1_t){(unsigned)sim_proc_pid(nv.st, i),
-							p->mem[card]};
+			one[n] = (nvmlProcessInfo_v1_t){(unsigned)sim_proc_pid(nv.st, i), memory};
 		else if (n < *count)
-			two[n] = (nvmlProcessInfo_t){(unsigned)sim_proc_pid(nv.st, i), p->mem[card],
-						     NO_INSTANCE, NO_INSTANCE};
+			two[n] = (nvmlProcessInfo_t){(unsigned)sim_proc_pid(nv.st, i), memory,
+						     c->parent ? c->gi : NO_INSTANCE,
+						     c->parent ? c->ci : NO_INSTANCE};
 		n++;
 	}
 	sim_unlock(nv.st);
@@ -178,7 +195,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 					     unsigned *count, unsigned long long since)
 {
 	uint32_t card;
-	nvmlReturn_t rc = nv_card(__func__, device, count, &card);
+	nvmlReturn_t rc = nv_gpu(__func__, device, count, &card);
 	struct sim_card *c;
 	unsigned n = 0;
 

@@ -5,7 +5,7 @@
  *
  * Numbers and layouts: NVIDIA open-gpu-kernel-modules, nvos.h (NVOS21, NVOS33,
  * NVOS54), cl0000.h, cl0080.h, cl2080.h, cl90cd.h, cl90cdFecs.h, cl90ce.h,
- * ctrl0000gpu.h, ctrl2080gr.h, ctrl90cd.h, nvstatuscodes.h.
+ * ctrl0000gpu.h, ctrl2080gr.h, ctrl90cd.h, clc637.h, nvstatuscodes.h.
  */
 #ifndef SIMGPU_LIBRM_LOCAL_H
 #define SIMGPU_LIBRM_LOCAL_H
@@ -64,6 +64,16 @@ struct bind_params {
 	uint8_t all_users;
 };
 
+struct bind_v2_params {
+	struct bind_params v1;
+	uint32_t reason;
+};
+
+struct instance_params {
+	uint64_t capability; /* an open file */
+	uint32_t instance;
+};
+
 struct enable_params {
 	uint8_t on;
 	uint32_t flags;
@@ -84,8 +94,16 @@ struct buffer_record {
 	uint8_t tag, vm;
 	uint16_t seq;
 	uint32_t context;
-	uint64_t pid, at;
+	uint32_t pid; /* in version 1, of 64 bits */
+	uint16_t pad;
+	uint8_t gpu_instance, compute_instance;
+	uint64_t at;
 };
+_Static_assert(sizeof(struct buffer_record) == 32, "NV_EVENT_BUFFER_FECS_RECORD_V2");
+
+#define NO_INSTANCE 0xffu
+#define TYPE_V1 134u
+#define TYPE_V2 2u
 
 #define TAG_START 6u
 #define TAG_END 7u
@@ -94,7 +112,8 @@ struct buffer_record {
 
 struct object {
 	uint32_t handle, parent, cls;
-	uint32_t card; /* of a device or subdevice */
+	uint32_t card;     /* of a device, a subdevice, or what is bound to it */
+	uint32_t instance; /* of a subscription to one */
 	/* memory */
 	bool user_reads_only;
 	void *at;
@@ -103,7 +122,9 @@ struct object {
 	struct object *header, *record;
 	uint32_t records; /* that fit */
 	bool bound, enabled;
-	uint64_t next; /* record of the card */
+	uint32_t version;
+	uint32_t of;                  /* one GPU instance alone, its number + 1 */
+	uint64_t next[SIM_MAX_CARDS]; /* record of the card, or of each instance */
 };
 
 /* What one open file of the control node has made. */
@@ -118,7 +139,11 @@ bool rm_call(struct sim_state *st, struct client *c, unsigned nr, unsigned size,
 	     bool (*maps)(int fd));
 void rm_free(struct client *c);
 
+/* The number of the capability whose file is open there; -1: none. */
+extern int (*rm_capability)(int fd);
+
 /* records.c */
 void records_flush(struct sim_state *st, struct object *buffer);
+void records_start(struct sim_state *st, struct object *buffer);
 
 #endif

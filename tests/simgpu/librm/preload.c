@@ -31,6 +31,7 @@ static struct file {
 	int fd;
 	ino_t inode;
 	struct client *client; /* of a control file */
+	int capability;        /* of the file of one; else -1 */
 } files[MAX_FILES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_state *state;
@@ -80,7 +81,7 @@ static int new_file(const char *name, int flags, bool control)
 	fd = memfd_create(name, MFD_ALLOW_SEALING | (flags & O_CLOEXEC ? MFD_CLOEXEC : 0));
 	if (fd < 0)
 		return -1;
-	*f = (struct file){.fd = fd};
+	*f = (struct file){.fd = fd, .capability = -1};
 	if (f == files + MAX_FILES || fstat(fd, &sb) ||
 	    (control && !(f->client = calloc(1, sizeof(*f->client))))) {
 		close(fd);
@@ -90,6 +91,21 @@ static int new_file(const char *name, int flags, bool control)
 	f->inode = sb.st_ino;
 	f->used = true;
 	return fd;
+}
+
+static int capability_of(int fd)
+{
+	struct file *f = file_of(fd);
+
+	return f ? f->capability : -1;
+}
+
+static bool has_capability(unsigned minor)
+{
+	for (uint32_t i = state->ngpus; i < state->ncards; i++)
+		if (state->card[i].conf.gi_cap == minor || state->card[i].conf.ci_cap == minor)
+			return true;
+	return false;
 }
 
 static bool has_minor(unsigned minor)
@@ -106,17 +122,21 @@ static int open_node(const char *path, int flags)
 	unsigned minor;
 	char rest;
 	bool control = strcmp(path, "/dev/nvidiactl") == 0;
+	bool capability = sscanf(path, "/dev/nvidia-caps/nvidia-cap%u%c", &minor, &rest) == 1;
 	int fd = -1;
 
-	if (!control && sscanf(path, "/dev/nvidia%u%c", &minor, &rest) != 1)
+	if (!control && !capability && sscanf(path, "/dev/nvidia%u%c", &minor, &rest) != 1)
 		return -2;
 	pthread_mutex_lock(&lock);
 	if (!state)
 		state = sim_attach((const void *)open_node);
-	if (!state || (!control && !has_minor(minor)))
+	if (!state || (!control && !(capability ? has_capability(minor) : has_minor(minor))))
 		errno = ENOENT;
 	else
 		fd = new_file(path + strlen("/dev/"), flags, control);
+	if (fd >= 0 && capability)
+		file_of(fd)->capability = (int)minor;
+	rm_capability = capability_of;
 	pthread_mutex_unlock(&lock);
 	return fd;
 }

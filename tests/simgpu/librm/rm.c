@@ -17,7 +17,10 @@
 #define CMD_ATTACHED_CARDS 0x201u
 #define CMD_CARD_INFO 0x205u
 #define CMD_CARD_PLACE 0x21Bu
+#define CLASS_INSTANCE 0xC637u
 #define CMD_BIND 0x20801231u
+#define CMD_BIND_V2 0x20801238u
+#define REASON_NOT_ENABLED 3u
 #define CMD_ENABLE 0x90CD0101u
 #define CMD_GET 0x90CD0102u
 #define CMD_FLUSH 0x90CD0104u
@@ -34,6 +37,8 @@
 #define CARD_ID_STEP 0x1000u
 #define MEMORY_MAX (64u << 20)
 #define PAGE 4096u
+
+int (*rm_capability)(int fd);
 
 static struct object *find(struct client *c, uint32_t handle)
 {
@@ -69,7 +74,7 @@ static uint32_t make_device(struct sim_state *st, const struct client *c, struct
 {
 	if (o->parent != c->handle)
 		return NV_INVALID_OBJECT_PARENT;
-	if (p->instance >= st->ncards)
+	if (p->instance >= st->ngpus)
 		return NV_INVALID_ARGUMENT;
 	o->card = p->instance;
 	return NV_OK;
@@ -85,6 +90,30 @@ static uint32_t make_subdevice(struct client *c, struct object *o, const uint32_
 		return NV_INVALID_ARGUMENT;
 	o->card = device->card;
 	return NV_OK;
+}
+
+/* Subscribes to a GPU instance: whoever has its capability open may. */
+static uint32_t make_instance(struct sim_state *st, struct client *c, struct object *o,
+			      const struct instance_params *p)
+{
+	const struct object *subdevice = find_class(c, o->parent, CLASS_SUBDEVICE);
+
+	if (!subdevice)
+		return NV_INVALID_OBJECT_PARENT;
+	if (!st->card[subdevice->card].conf.mig)
+		return NV_NOT_SUPPORTED;
+	for (uint32_t i = st->ngpus; i < st->ncards; i++) {
+		const struct sim_card_config *conf = &st->card[i].conf;
+
+		if (conf->parent != subdevice->card + 1 || conf->gi != p->instance)
+			continue;
+		if (!rm_capability || rm_capability((int)p->capability) != (int)conf->gi_cap)
+			return NV_INSUFFICIENT_PERMISSIONS;
+		o->card = subdevice->card;
+		o->instance = p->instance;
+		return NV_OK;
+	}
+	return NV_INVALID_ARGUMENT;
 }
 
 static uint32_t make_memory(const struct client *c, struct object *o, const struct memory_params *p)
@@ -155,6 +184,7 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 		{CLASS_SUBDEVICE, sizeof(uint32_t)},
 		{CLASS_MEMORY, sizeof(struct memory_params)},
 		{CLASS_EVENT_BUFFER, sizeof(struct event_buffer_params)},
+		{CLASS_INSTANCE, sizeof(struct instance_params)},
 	};
 	static uint32_t last = FIRST_HANDLE;
 	struct object *o = c->object, made;
@@ -190,6 +220,9 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 	case CLASS_MEMORY:
 		status = make_memory(c, &made, params_of(a->params));
 		break;
+	case CLASS_INSTANCE:
+		status = make_instance(st, c, &made, params_of(a->params));
+		break;
 	case CLASS_EVENT_BUFFER:
 		status = make_event_buffer(c, &made, params_of(a->params));
 		break;
@@ -204,13 +237,13 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 static bool card_of_id(const struct sim_state *st, uint32_t id, uint32_t *card)
 {
 	*card = (id - FIRST_CARD_ID) / CARD_ID_STEP;
-	return id >= FIRST_CARD_ID && id % CARD_ID_STEP == 0 && *card < st->ncards;
+	return id >= FIRST_CARD_ID && id % CARD_ID_STEP == 0 && *card < st->ngpus;
 }
 
 static uint32_t attached_cards(const struct sim_state *st, uint32_t *ids)
 {
 	for (uint32_t i = 0; i < ATTACHED_MAX; i++)
-		ids[i] = i < st->ncards ? FIRST_CARD_ID + i * CARD_ID_STEP : NO_CARD;
+		ids[i] = i < st->ngpus ? FIRST_CARD_ID + i * CARD_ID_STEP : NO_CARD;
 	return NV_OK;
 }
 
@@ -241,7 +274,7 @@ static uint32_t card_place(const struct sim_state *st, struct card_place_params 
 }
 
 static uint32_t bind(const struct sim_state *st, struct client *c, const struct object *subdevice,
-		     const struct bind_params *p)
+		     const struct bind_params *p, uint32_t version)
 {
 	struct object *buffer = find_class(c, p->buffer, CLASS_EVENT_BUFFER);
 
@@ -250,6 +283,9 @@ static uint32_t bind(const struct sim_state *st, struct client *c, const struct 
 		return NV_NOT_SUPPORTED;
 	case SIM_RECORDS_DENIED:
 		return NV_INSUFFICIENT_PERMISSIONS;
+	case SIM_RECORDS_V1:
+		if (version == 2)
+			return NV_NOT_SUPPORTED;
 	}
 	if (!buffer)
 		return NV_INVALID_OBJECT_HANDLE;
@@ -258,9 +294,29 @@ static uint32_t bind(const struct sim_state *st, struct client *c, const struct 
 	if (p->record_size != sizeof(struct buffer_record) || p->detail != DETAIL_ACTIVE_REGIONS ||
 	    buffer->bound)
 		return NV_INVALID_ARGUMENT;
+	if (sim_first_instance(st, subdevice->card) < st->ncards) {
+		int i = 0;
+
+		while (i < MAX_OBJECTS && (c->object[i].cls != CLASS_INSTANCE ||
+					   c->object[i].parent != subdevice->handle))
+			i++;
+		if (i == MAX_OBJECTS)
+			return NV_NOT_SUPPORTED;
+		buffer->of = c->object[i].instance + 1;
+	}
 	buffer->card = subdevice->card;
+	buffer->version = version;
 	buffer->bound = true;
 	return NV_OK;
+}
+
+static uint32_t bind_v2(const struct sim_state *st, struct client *c,
+			const struct object *subdevice, struct bind_v2_params *p)
+{
+	uint32_t status = bind(st, c, subdevice, &p->v1, 2);
+
+	p->reason = status == NV_NOT_SUPPORTED ? REASON_NOT_ENABLED : 0;
+	return status;
 }
 
 static uint32_t enable(struct sim_state *st, struct object *buffer, const struct enable_params *p)
@@ -270,7 +326,7 @@ static uint32_t enable(struct sim_state *st, struct object *buffer, const struct
 	if (p->on && !buffer->enabled && buffer->bound) {
 		sim_lock(st);
 		sim_advance_all(st);
-		buffer->next = st->card[buffer->card].records;
+		records_start(st, buffer);
 		sim_unlock(st);
 	}
 	buffer->enabled = p->on;
@@ -307,6 +363,7 @@ static uint32_t control(struct sim_state *st, struct client *c, const struct rm_
 		{CMD_CARD_INFO, CLASS_ROOT, sizeof(struct card_info_params)},
 		{CMD_CARD_PLACE, CLASS_ROOT, sizeof(struct card_place_params)},
 		{CMD_BIND, CLASS_SUBDEVICE, sizeof(struct bind_params)},
+		{CMD_BIND_V2, CLASS_SUBDEVICE, sizeof(struct bind_v2_params)},
 		{CMD_ENABLE, CLASS_EVENT_BUFFER, sizeof(struct enable_params)},
 		{CMD_GET, CLASS_EVENT_BUFFER, sizeof(struct get_params)},
 		{CMD_FLUSH, CLASS_EVENT_BUFFER, 0},
@@ -334,7 +391,9 @@ static uint32_t control(struct sim_state *st, struct client *c, const struct rm_
 	case CMD_CARD_PLACE:
 		return card_place(st, p);
 	case CMD_BIND:
-		return bind(st, c, o, p);
+		return bind(st, c, o, p, 1);
+	case CMD_BIND_V2:
+		return bind_v2(st, c, o, p);
 	case CMD_ENABLE:
 		return enable(st, o, p);
 	case CMD_GET:

@@ -26,12 +26,13 @@ const usage = `usage: simgpu <command> [options]
   slow --call NAME --ms N [--count N] [--pid PID]      let calls take longer
   refuse-slices [--count N] [--pid PID]     refuse to set time slices
   xid --card I [--code N] [--ecc N] [--lost CODE]      report an error of a card; without --lost it is (again) usable
+  capabilities --dir DIR                    write the files of MIG instances that a driver has in /proc/driver/nvidia/capabilities
   clear                                     end all faults
 The state file is --state, $SIMGPU_STATE, or ../state beside this program.
 `
 
 type options struct {
-	state, config, call          string
+	state, config, call, dir     string
 	pid, code, count, card, lost int
 	us, ms, ecc                  uint64
 	json                         bool
@@ -57,6 +58,7 @@ func main() {
 	fs := flag.NewFlagSet("simgpu "+os.Args[1], flag.ExitOnError)
 	fs.StringVar(&o.state, "state", defaultState(), "state file")
 	fs.StringVar(&o.config, "config", "", "machine description, TOML")
+	fs.StringVar(&o.dir, "dir", "", "folder")
 	fs.StringVar(&o.call, "call", "*", "name of the call, without version: cuMemAlloc")
 	fs.IntVar(&o.pid, "pid", 0, "only this process")
 	fs.IntVar(&o.code, "code", 0, "error code; with xid, the XID")
@@ -113,11 +115,13 @@ func run(command string, o options) error {
 		return m.RefuseSlices(f)
 	case "xid":
 		return m.XID(o.card, uint64(o.code), o.ecc, o.lost)
+	case "capabilities":
+		return m.Capabilities(o.dir)
 	case "clear":
 		m.ClearFaults()
 		return nil
 	}
-	return fmt.Errorf("command %q: want one of init, status, used, set-slice, fail, slow, refuse-slices, xid, clear", command)
+	return fmt.Errorf("command %q: want one of init, status, used, set-slice, fail, slow, refuse-slices, xid, capabilities, clear", command)
 }
 
 func status(m *simgpu.Machine, asJSON bool) error {
