@@ -4,17 +4,14 @@ package storm
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/records"
 )
 
 // journals are the paths of the journals of the ledger.
@@ -199,91 +196,58 @@ func TestDowngrade(t *testing.T) {
 	c.check()
 }
 
-// asVersion1 makes the ledger what an older gresd wrote, and returns its text.
-func (c *crash) asVersion1() []byte {
-	c.Helper()
-	all, err := records.Read(c.node.Ledger())
-	c.must("ledger", err)
-	list := []json.RawMessage{}
-	for _, r := range all {
-		list = append(list, r)
-	}
-	text, err := json.Marshal(list)
-	c.must("ledger", err)
-	sum := crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli))
-	text = fmt.Appendf(nil, "{\"version\":1,\"checksum\":\"crc32c:%08x\",\"records\":%s}\n", sum, text)
-	c.must("ledger", os.WriteFile(c.node.Ledger(), text, 0o600))
-	for _, path := range c.node.journals(c.T) {
-		c.must("ledger", os.Remove(path))
-	}
-	return text
-}
-
-// The first change after a start begins a journal, and a snapshot beside; after an
-// upgrade it makes the ledger a new one. gresd is killed at each point of it.
+// The first change after a start begins a journal, and a snapshot beside. gresd is killed at each
+// point of it.
 func TestKilledAtEachPointOfAFirstChange(t *testing.T) {
-	for name, test := range map[string]struct {
-		prepare func(*crash)
-		last    string // point
-		want    []string
-	}{
-		"after a start": {func(*crash) {}, "unlink ledger.journal-#", []string{
-			"create ledger.journal-#", "write ledger.journal-#", "fsync ledger.journal-#", "fsync ",
-			"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp", "unlink ledger.journal-#",
-		}},
-		"after an upgrade": {func(c *crash) { c.asVersion1() }, "write reply", []string{
-			"create ledger.journal-#", "write ledger.journal-#", "fsync ledger.journal-#", "fsync ",
-			"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp",
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCrash(t, "")
-			c.must("start", c.node.Start())
-			// A snapshot beside moves the numbers of points: its own are also named.
-			for try := 0; ; try++ {
-				at, kind := try-len(test.want)+1, ""
-				if try < len(test.want) {
-					at, kind = 0, test.want[try]
-				} else if !long {
-					break
-				}
-				if !long && try%2 == 1 {
-					continue
-				}
-				for range 2 {
-					_, err := c.one()
-					c.must("grant", err)
-				}
-				c.node.Kill()
-				test.prepare(c)
-				text, err := os.ReadFile(c.node.Ledger())
-				c.must("ledger", err)
-				c.killer.arm(0)
-				c.must("start", c.node.Start())
-				if now, err := os.ReadFile(c.node.Ledger()); err != nil || !bytes.Equal(now, text) {
-					t.Fatalf("a start changes the ledger: %v", err)
-				}
-				c.killer.armKind(at, kind)
-				if _, err = c.one(); err != nil && !errors.Is(err, ErrDead) {
-					t.Fatal(err)
-				}
-				for end := time.Now().Add(10 * time.Second); c.node.Alive() && !c.passed(test.last) && time.Now().Before(end); {
-					time.Sleep(time.Millisecond)
-				}
-				if c.node.Alive() && kind == "" && c.killer.reached() < at {
-					break
-				}
-				c.node.Wait()
-				c.recover()
-			}
-			c.killer.arm(0)
-			c.check()
-			c.report(map[bool]int{false: 4, true: 30}[long])
-			for _, want := range test.want {
-				if long && c.killer.kinds[want] == 0 {
-					t.Errorf("never killed at %q", want)
-				}
-			}
-		})
+	const last = "unlink ledger.journal-#" // point
+	wants := []string{
+		"create ledger.journal-#", "write ledger.journal-#", "fsync ledger.journal-#", "fsync ",
+		"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp", last,
+	}
+	c := newCrash(t, "")
+	c.must("start", c.node.Start())
+	// A snapshot beside moves the numbers of points: its own are also named.
+	for try := 0; ; try++ {
+		at, kind := try-len(wants)+1, ""
+		if try < len(wants) {
+			at, kind = 0, wants[try]
+		} else if !long {
+			break
+		}
+		if !long && try%2 == 1 {
+			continue
+		}
+		for range 2 {
+			_, err := c.one()
+			c.must("grant", err)
+		}
+		c.node.Kill()
+		text, err := os.ReadFile(c.node.Ledger())
+		c.must("ledger", err)
+		c.killer.arm(0)
+		c.must("start", c.node.Start())
+		if now, err := os.ReadFile(c.node.Ledger()); err != nil || !bytes.Equal(now, text) {
+			t.Fatalf("a start changes the ledger: %v", err)
+		}
+		c.killer.armKind(at, kind)
+		if _, err = c.one(); err != nil && !errors.Is(err, ErrDead) {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(10 * time.Second); c.node.Alive() && !c.passed(last) && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if c.node.Alive() && kind == "" && c.killer.reached() < at {
+			break
+		}
+		c.node.Wait()
+		c.recover()
+	}
+	c.killer.arm(0)
+	c.check()
+	c.report(map[bool]int{false: 4, true: 30}[long])
+	for _, want := range wants {
+		if long && c.killer.kinds[want] == 0 {
+			t.Errorf("never killed at %q", want)
+		}
 	}
 }
