@@ -30,6 +30,7 @@ func TestKernelsThatBecomeLongAtOnce(t *testing.T) {
 		{"--long 20 --long-us 20000 --secs 8", 0.14, 0.27},
 	} {
 		t.Run(strings.TrimSpace("phases "+c.args), func(t *testing.T) {
+			t.Parallel()
 			partOf(t, c.least, c.most, "phases", strings.Fields(c.args)...)
 		})
 	}

@@ -33,6 +33,7 @@ func TestUnusualStreams(t *testing.T) {
 		{"captures", 0.24, 0.34},
 	} {
 		t.Run(c.how, func(t *testing.T) {
+			t.Parallel()
 			var result map[string]any
 			var part float64
 			watched := c.how == "later" || strings.HasSuffix(c.how, "captures")

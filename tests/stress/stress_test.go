@@ -68,9 +68,9 @@ const oneCard = "version = 1\ncount = 1\n[model]\nmemory = \"80G\"\n"
 // 16 processes of one job allocate and free at random and are killed at random;
 // an outsider asks the card every 10 ms.
 func TestKillsNeverOpenTheLimit(t *testing.T) {
-	secs := "60"
-	if testing.Short() {
-		secs = "5"
+	secs := "20"
+	if os.Getenv("VGPU_LONG") != "" {
+		secs = "60"
 	}
 	env, libdir, lib := card(t, oneCard)
 	cache := filepath.Join(t.TempDir(), "cache")
