@@ -44,7 +44,8 @@ var made = []string{
 	"jobs", "jobs/N", "jobs/new-N", "jobs/new-N/grant", "jobs/new-N/.grant.new", "jobs/new-N/cache", "jobs/new-N/.cache.new", "jobs/new-N/refused",
 	"jobs/new-N/environment", "jobs/new-N/messages", "jobs/N/messages", "jobs/N/grant", "jobs/N/cache", "jobs/N/refused", "jobs/N/environment",
 	"mps", "mps/CARD", "mps/CARD/U", "mps/CARD/U.json", "mps/CARD/U.json.new", "mps/CARD/U.out", "mps/CARD/U/pipe", "mps/CARD/U/log", "mps/CARD/U.old.N",
-	"ledger.json", "ledger.json.tmp", "ledger.json.lock", "ledger.journal-N", "waiting.json", "queued.json", "cards.json", "context.json", ".context.json.new", "nodes.json", "nodes.json.new",
+	"ledger.json", "ledger.json.tmp", "ledger.json.lock", "ledger.journal-N", "waiting.json", "waiting.json.new", "queued.json", "queued.json.new",
+	"cards.json", "cards.json.new", "context.json", "context.json.new", "nodes.json", "nodes.json.new", "cards", "cards.new",
 	"past", "past/N.json", "past/N.json.new", "silent",
 }
 
