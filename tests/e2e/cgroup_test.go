@@ -43,17 +43,7 @@ func upConfined(t *testing.T, opts cluster.Options) site {
 			}
 		})
 	}
-	t.Cleanup(func() { // for docs/platforms.md
-		if t.Failed() {
-			return
-		}
-		c := platforms.Of("/")
-		c.Cgroup, c.Driver, c.Card, c.Command = "v1, ConstrainDevices", "simulated", "simulated", "make test-e2e RUN="+t.Name()
-		c.What = "a job opens the devices of its own card only; adopted sessions have its limits"
-		if err := platforms.RecordBuilt("../../build", c); err != nil {
-			t.Error(err)
-		}
-	})
+	ranOn(t, "v1, ConstrainDevices", "a job opens the devices of its own card only; adopted sessions have its limits")
 	s := up(t, opts)
 	conf, err := os.ReadFile("/etc/slurm/slurm.conf")
 	if err != nil {
@@ -129,4 +119,20 @@ func devicesOfOthers(s site) {
 		s.t.Errorf("in the job, as root of a user namespace, in a step with --gres=none:\n%swant\n%s", out, want)
 	}
 	s.cancel(bob, first)
+}
+
+// ranOn has a test, once it has passed, in docs/platforms.md.
+func ranOn(t *testing.T, cgroup, what string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() || t.Skipped() {
+			return
+		}
+		c := platforms.Of("/")
+		test, _, _ := strings.Cut(t.Name(), "/")
+		c.Cgroup, c.What, c.Driver, c.Card, c.Command = cgroup, what, "simulated", "simulated", "make test-e2e RUN="+test
+		if err := platforms.RecordBuilt("../../build", c); err != nil {
+			t.Error(err)
+		}
+	})
 }
