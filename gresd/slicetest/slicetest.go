@@ -200,12 +200,17 @@ func (t *Tester) idle(card gpu.UUID) error {
 	if t.Jobs()[string(card)] > 0 {
 		return fmt.Errorf("%w: by jobs", errInUse)
 	}
+	if t.Meter.Refused(card) {
+		return errNoRecords
+	}
 	processes, err := t.Processes(card)
 	if err == nil && len(processes) > 0 {
 		err = fmt.Errorf("%w: by a process", errInUse) // whose is not for everybody to know
 	}
 	return err
 }
+
+var errNoRecords = errors.New("its records of context switches cannot be read")
 
 // compare judges what two workers have of a card.
 func (t *Tester) compare(ctx context.Context, card gpu.UUID, short, long *worker) (Verdict, error) {
@@ -229,7 +234,9 @@ func (t *Tester) compare(ctx context.Context, card gpu.UUID, short, long *worker
 		others += had[pid].Had
 	}
 	s, l := had[short.pid()], had[long.pid()]
-	return judge(after.At-before.At, s, l, others-s.Had-l.Had)
+	others -= s.Had + l.Had
+	t.Log.Debug("what a card made of time slices", "gpu_uuid", card, "of", after.At-before.At, "short", s.Had, "long", l.Had, "others", others)
+	return judge(after.At-before.At, s, l, others)
 }
 
 // account waits for an account of a card that will do.
@@ -241,7 +248,7 @@ func (t *Tester) account(ctx context.Context, card gpu.UUID, short, long *worker
 		var err error
 		switch {
 		case t.Meter.Refused(card):
-			err = errors.New("its records of context switches cannot be read")
+			err = errNoRecords
 		case ctx.Err() != nil:
 			err = context.Cause(ctx)
 		}
