@@ -72,10 +72,11 @@ type Tester struct {
 // New returns a tester that knows what an earlier gresd found out.
 func New(parts Parts) *Tester {
 	t := &Tester{Parts: parts, why: map[gpu.UUID]string{}}
-	// A file that is not there, or not read, is made anew.
+	// A file that is not there, or makes no sense, is made anew.
 	if text, err := os.ReadFile(parts.Path); err != nil || json.Unmarshal(text, &t.verdicts) != nil || t.verdicts == nil {
 		t.verdicts = map[string]Verdict{}
 	}
+	maps.DeleteFunc(t.verdicts, func(_ string, v Verdict) bool { return v != Obeyed && v != Ignored })
 	return t
 }
 

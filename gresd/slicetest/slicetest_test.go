@@ -5,6 +5,7 @@ package slicetest
 import (
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -61,6 +62,25 @@ func TestVerdictsAreRemembered(t *testing.T) {
 		again.note(card, Unknown, errInUse) // jobs run
 		if v, _ := again.Of(card); v != want {
 			t.Errorf("with driver %s: %q, want %q", driver, v, want)
+		}
+	}
+}
+
+func TestAFileThatMakesNoSense(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "slices.json")
+	for text, want := range map[string]Verdict{
+		"": Unknown, "null": Unknown, "[]": Unknown, `{"580/GPU-a":1}`: Unknown, `{"580/GPU-a":"perhaps"}`: Unknown, `{"580/GPU-a":"ignored"}`: Ignored,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tester := New(Parts{Path: path, Driver: "580", Log: slog.New(slog.DiscardHandler)})
+		if v, _ := tester.Of("GPU-a"); v != want {
+			t.Errorf("%s: %q, want %q", text, v, want)
+		}
+		tester.note("GPU-b", Obeyed, nil)
+		if v, _ := tester.Of("GPU-b"); v != Obeyed {
+			t.Errorf("%s: what is found out afterwards is %q", text, v)
 		}
 	}
 }
