@@ -33,6 +33,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
@@ -57,6 +58,7 @@ type gresd struct {
 	server     *server.Server
 	auditor    *audit.Auditor
 	judge      *arbiter.Runner
+	slices     *slicetest.Tester
 	reload     *reloader
 
 	toClose []func() error
@@ -161,8 +163,12 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	})
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	d.judge.Except(d.server.HeldByMPS)
-	d.judge.Measure(ctxswitch.New(cardOf(d.driver), d.log))
+	meter := ctxswitch.New(cardOf(d.driver), d.log)
+	d.judge.Measure(meter)
+	d.slices = d.sliceTester(cfg, meter, driverVersion)
+	d.judge.Ignored(func(card gpu.UUID) bool { v, _ := d.slices.Of(card); return v == slicetest.Ignored })
 	d.server.Report.SetWork(d.judge.Work)
+	d.server.Report.SetSlices(d.slices.Of)
 	d.counts.Watch(d.server.Report.Snapshot)
 	d.health.OnChange(d.server.CardChanged)
 	d.reload.apply = d.follow
@@ -232,7 +238,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 
 	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
 	reclaimer := slotgc.New(d.grants, slotgc.Child(self, clearSlots), d.log)
-	d.grants.OnChange(func() { d.judge.Wake(); measurer.Wake(); reclaimer.Wake(); d.auditor.Wake() })
+	d.grants.OnChange(func() { d.slices.JobsChanged(); d.judge.Wake(); measurer.Wake(); reclaimer.Wake(); d.auditor.Wake() })
 	for _, run := range []func(context.Context){
 		d.grants.Watch, d.judge.Run, d.server.Report.CountTime, measurer.Run, reclaimer.Run, d.auditor.Run,
 	} {
@@ -247,6 +253,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 		notify(daemon.SdNotifyReady)
 		d.log.Info("ready", "version", version, "socket", cfg.Paths.Socket())
 		parts.Go(func() { d.reload.run(ctx, hup) })
+		parts.Go(func() { d.testSlices(ctx) })
 	})
 	notify(daemon.SdNotifyStopping)
 	cancel()

@@ -48,7 +48,7 @@ func command() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&path, "config", config.DefaultPath, "configuration `FILE`")
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(probeCommand(), slotsCommand(), gresConfCommand(&path), &cobra.Command{
+	root.AddCommand(probeCommand(), slotsCommand(), workCommand(), gresConfCommand(&path), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -44,6 +45,9 @@ func writeStatus(w io.Writer, p paint, st wire.Status) error {
 	for _, c := range st.Cards {
 		if !c.Healthy && c.Why != "" {
 			fmt.Fprintf(w, "\ncard %d is out: %s\n", c.Index, c.Why)
+		}
+		if c.Slices == string(slicetest.Ignored) {
+			fmt.Fprintf(w, "\ncard %d does not obey time slices: its jobs take turns\n", c.Index)
 		}
 		if isScaled(c.MemoryBytes, c.PhysicalBytes) {
 			fmt.Fprintf(w, "\ncard %d: %s are shared out, of which the card has %s\n", c.Index, size(c.MemoryBytes), size(c.PhysicalBytes))

@@ -34,7 +34,7 @@ type Engine string
 
 // Engines.
 const (
-	Auto   Engine = "auto"   // slices, and turns where a driver refuses them
+	Auto   Engine = "auto"   // slices, and turns where they are refused or ignored
 	Slices Engine = "slices" // hardware time slices only
 	Turns  Engine = "turns"  // turns only, even where slices could be set
 )
@@ -75,8 +75,8 @@ type Claim struct {
 	Kernel uint32
 	// Bursty says that in its turns the job had at times nothing to do.
 	Bursty bool
-	// NoSlices says that the driver refused the slice of a busy process: the
-	// hardware does not divide this card, so its jobs take turns.
+	// NoSlices says that the driver refused the slice of a busy process, or that the card
+	// does not obey any: the hardware does not divide it, so its jobs take turns.
 	NoSlices bool
 }
 
@@ -100,7 +100,7 @@ func Plan(claims []Claim, p Params) map[Key]libvgpu.Schedule {
 }
 
 func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
-	refused := false // by the driver, of any busy process
+	refused := false // by the driver, of any busy process, or ignored by the card
 	for _, c := range claims {
 		refused = refused || c.NoSlices
 	}

@@ -46,6 +46,7 @@ type Runner struct {
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
+	ignored func(card gpu.UUID) bool // slices
 	balance balance
 	gates   gates
 
@@ -88,6 +89,10 @@ func (r *Runner) Measure(times Times) { r.sampler.exact.times = times }
 // an MPS server: they get neither slices nor gates, for the server's channels are
 // not theirs. It must be set before [Runner.Run].
 func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
+
+// Ignored sets what says which cards do not obey slices: their jobs take turns. It must be
+// set before [Runner.Run].
+func (r *Runner) Ignored(ignored func(card gpu.UUID) bool) { r.ignored = ignored }
 
 // Wake tells the runner that jobs have come or gone. It never blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
@@ -161,7 +166,7 @@ func (r *Runner) step(now time.Time) int {
 			r.work.note(key, !r.broken[job], acts[i].busy > 0, r.sampler.last(job, i), now)
 			claims = append(claims, Claim{
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
-				Busy: acts[i].busy, NoSlices: acts[i].noSlices, Kernel: acts[i].kernel,
+				Busy: acts[i].busy, NoSlices: acts[i].noSlices || r.ignored != nil && r.ignored(key.Card), Kernel: acts[i].kernel,
 				NoRecords: r.sampler.exact.refused(key.Card) || acts[i].unseen,
 				Bursty:    r.bursty(key),
 			})

@@ -153,7 +153,7 @@ func (p Placement) Wait() time.Duration { return time.Duration(p.WaitS) * time.S
 
 // What divides a contended card.
 const (
-	EngineAuto   = "auto"   // slices, and turns where a driver refuses them
+	EngineAuto   = "auto"   // slices, and turns where they are refused or ignored
 	EngineSlices = "slices" // hardware time slices
 	EngineTurns  = "turns"  // one job at a time, by the clock
 )
@@ -165,6 +165,7 @@ type Arbiter struct {
 	MaxPeriodUS uint32 `toml:"max_period_us"` // a turn is stretched up to this
 	MinSliceUS  uint32 `toml:"min_slice_us"`  // so that no slice is below this
 	TickMS      uint32 `toml:"tick_ms"`       // between two looks at the jobs
+	SliceTest   bool   `toml:"slice_test"`    // whether cards obey slices is tested
 }
 
 // Tick is the time between two looks at the jobs.
@@ -302,7 +303,7 @@ func Default() Config {
 		Defaults:  Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack},
 		Limits:    Limits{Modes: []gpu.Mode{gpu.Hard, gpu.Soft}, MinSharePercent: 1, MaxSharePercent: 100, MaxCoresPercent: 100, MaxCards: request.MaxCards, Priorities: gpu.Priorities(), Policies: gpu.Policies()},
 		Placement: Placement{Mode: PlacementSlurm, WaitS: 120, Patience: 3},
-		Arbiter:   Arbiter{Engine: EngineAuto, PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50},
+		Arbiter:   Arbiter{Engine: EngineAuto, PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50, SliceTest: true},
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
 		MPS:       MPS{Control: "nvidia-cuda-mps-control"},

@@ -50,7 +50,7 @@ func Child(ctx context.Context, program string, args []string, uuid gpu.UUID) (F
 func child(ctx context.Context, program string, args []string, uuid gpu.UUID) (Figure, error) {
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", environment(os.Environ(), uuid), &out, &errs
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", Environment(os.Environ(), uuid), &out, &errs
 	cmd.WaitDelay = time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Run(); err != nil {

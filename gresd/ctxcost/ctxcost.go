@@ -165,9 +165,9 @@ func quietest(meter Meter, cards []gpu.Card) (card gpu.Card, idle bool) {
 	return best, uses[best.UUID] == 0
 }
 
-// environment is that of gresd without what would change the context: preload
-// libraries, CUDA's settings, a running MPS server, systemd's socket.
-func environment(env []string, uuid gpu.UUID) []string {
+// Environment is that of gresd for a child with one card, without what would change its
+// context: preload libraries, CUDA's settings, a running MPS server, systemd's socket.
+func Environment(env []string, uuid gpu.UUID) []string {
 	clean := slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
 		for _, prefix := range []string{"LD_PRELOAD", "LD_AUDIT", "CUDA_", "VGPU_", "GPU_CORE_", "NOTIFY_SOCKET", "WATCHDOG_"} {

@@ -108,6 +108,14 @@ func (m *Meter) OnCard(card gpu.UUID) (Account, bool) {
 	return c.account, true
 }
 
+// Refused says that the driver has refused the records of a card, when it was last asked.
+func (m *Meter) Refused(card gpu.UUID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.cards[card]
+	return c != nil && !c.refused.IsZero()
+}
+
 // run reads a card's records at each question, until there are no more questions.
 func (m *Meter) run(uuid gpu.UUID, c *metered) {
 	err := m.follow(uuid, c)

@@ -73,6 +73,7 @@ var checks = []check{
 	{"library", false, checkLibrary},
 	{"preload", false, checkPreload},
 	{"gresd", false, checkGresd},
+	{"slices", false, checkSlices},
 	{"socket", false, checkSocket},
 	{"space", false, checkSpace},
 	{"clock", false, checkClock},

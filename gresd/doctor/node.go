@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -88,6 +90,27 @@ func checkGresd(ctx context.Context, n *node, tell func(Status, string, string))
 	}
 	if well {
 		tell(Pass, fmt.Sprintf("%s answers, jobs %d", st.Version, st.Jobs), "")
+	}
+}
+
+func checkSlices(_ context.Context, n *node, tell func(Status, string, string)) {
+	if n.gresd == nil {
+		tell(Skip, "no answer of gresd", "")
+		return
+	}
+	obeyed := 0
+	for _, c := range n.gresd.Cards {
+		switch {
+		case c.Slices == string(slicetest.Ignored):
+			tell(Warn, fmt.Sprintf("card %d does not obey time slices: its jobs take turns", c.Index), "nothing: shares hold, with some loss; another driver may obey (docs/troubleshooting.md)")
+		case c.Slices == string(slicetest.Obeyed):
+			obeyed++
+		default:
+			tell(Skip, fmt.Sprintf("card %d: not tested: %s", c.Index, cmp.Or(c.SlicesWhy, "not yet")), "")
+		}
+	}
+	if obeyed > 0 || len(n.gresd.Cards) == 0 {
+		tell(Pass, fmt.Sprintf("cards that obey time slices: %d", obeyed), "")
 	}
 }
 

@@ -29,13 +29,13 @@ func ptr[T any](v T) *T { return &v }
 func example() ([]wire.Card, []wire.Job) {
 	cards := []wire.Card{
 		{
-			UUID: "GPU-a", Index: 0, Name: "NVIDIA H200", Type: "h200", Healthy: true, MemoryBytes: 150 << 30, PhysicalBytes: 100 << 30,
+			UUID: "GPU-a", Index: 0, Name: "NVIDIA H200", Type: "h200", Healthy: true, Slices: "obeyed", MemoryBytes: 150 << 30, PhysicalBytes: 100 << 30,
 			GrantedBytes: 60 << 30, Share: 80, Cores: 75, Jobs: 2,
 			CardUse: wire.CardUse{UsedBytes: ptr(uint64(7 << 30)), Utilization: ptr(0.93), MemoryUtilization: ptr(0.4)},
 		},
 		// The driver does not answer for this one.
 		{UUID: "GPU-b", Index: 1, Name: "NVIDIA H200", Type: "h200", MemoryBytes: 150 << 30, PhysicalBytes: 150 << 30},
-		{UUID: "GPU-c", Index: 2, Name: "NVIDIA H200", Type: "h200", Healthy: true, MemoryBytes: 150 << 30, PhysicalBytes: 150 << 30, GrantedBytes: 45 << 30, Share: 30, Cores: 30, Jobs: 1},
+		{UUID: "GPU-c", Index: 2, Name: "NVIDIA H200", Type: "h200", Healthy: true, Slices: "ignored", MemoryBytes: 150 << 30, PhysicalBytes: 150 << 30, GrantedBytes: 45 << 30, Share: 30, Cores: 30, Jobs: 1},
 		{UUID: "GPU-d", Index: 3, Name: "NVIDIA A100", Type: "a100", Healthy: true, MemoryBytes: 150 << 30, PhysicalBytes: 150 << 30, CardUse: wire.CardUse{MIG: true}},
 	}
 	jobs := []wire.Job{

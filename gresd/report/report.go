@@ -23,6 +23,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -56,7 +57,8 @@ type Reporter struct {
 	Parts
 	started time.Time
 
-	work func(arbiter.Key) (arbiter.Work, bool) // nil: not known
+	work   func(arbiter.Key) (arbiter.Work, bool)     // nil: not known
+	slices func(gpu.UUID) (slicetest.Verdict, string) // nil: not known
 
 	lately lately
 	spent  spent
@@ -125,11 +127,17 @@ func (r *Reporter) cardList() []wire.Card {
 	cards := []wire.Card{}
 	for _, c := range r.Cards.Now().Cards {
 		use := inUse[c.UUID]
+		var verdict slicetest.Verdict
+		var why string
+		if r.slices != nil {
+			verdict, why = r.slices(c.UUID)
+		}
 		cards = append(cards, wire.Card{
 			UUID: string(c.UUID), Index: c.Index, Name: c.Name, Type: c.Type,
 			Healthy: c.Healthy && !c.MIG, Why: r.Cards.WhyNot(c), MemoryBytes: uint64(c.Memory), PhysicalBytes: uint64(c.Physical),
 			GrantedBytes: uint64(use.Memory), Share: uint32(use.Units),
 			Cores: cores[string(c.UUID)], Jobs: use.Jobs, CardUse: wire.CardUse{MIG: c.MIG},
+			Slices: string(verdict), SlicesWhy: why,
 		})
 	}
 	return cards

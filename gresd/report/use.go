@@ -11,6 +11,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -23,6 +24,10 @@ type Samples interface {
 
 // SetWork sets what tells of the work of jobs. It must be called before anybody is told.
 func (r *Reporter) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { r.work = work }
+
+// SetSlices sets what tells whether a card obeys time slices, and why that was not tested. It
+// must be called before anybody is told.
+func (r *Reporter) SetSlices(slices func(gpu.UUID) (slicetest.Verdict, string)) { r.slices = slices }
 
 // samples asks about cards; none where there is nobody to ask.
 func (r *Reporter) samples(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {

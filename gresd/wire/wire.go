@@ -169,6 +169,10 @@ type Card struct {
 	Cores         uint32 `json:"cores"`
 	Jobs          int    `json:"jobs"`
 	CardUse
+	// Slices is what the card makes of time slices, "obeyed" or "ignored", by a test; "": not
+	// known. SlicesWhy is why it was not tested since this gresd started; "": it was.
+	Slices    string `json:"slices,omitempty"`
+	SlicesWhy string `json:"slices_why,omitempty"`
 	// ComputePercent is what all jobs had of the card lately, by the driver's
 	// samples; nil: not known. Waiting is how many jobs had launches held back.
 	ComputePercent *float64 `json:"compute_percent,omitempty"`

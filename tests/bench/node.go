@@ -120,7 +120,7 @@ func (n *node) writeFiles(toml string) error {
 	if n.b.sim {
 		nvml = fmt.Sprintf("[nvml]\nlibrary = %q\n", filepath.Join(n.b.dir, "simgpu/libnvidia-ml.so.1"))
 	}
-	conf := fmt.Sprintf("version = 1\nmetrics.listen = \"\"\n%s\n[paths]\nrun_dir = %q\nstate_dir = %q\nlibrary = %q\n[slurm]\nscontrol = %q\n%s",
+	conf := fmt.Sprintf("version = 1\nmetrics.listen = \"\"\narbiter.slice_test = false\n%s\n[paths]\nrun_dir = %q\nstate_dir = %q\nlibrary = %q\n[slurm]\nscontrol = %q\n%s",
 		strings.ReplaceAll(toml, ";", "\n"), n.path("run"), n.path("state"), n.b.program("libvgpu.so"), n.path("scontrol"), nvml)
 	for _, f := range []struct {
 		name, text string

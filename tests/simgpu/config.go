@@ -41,6 +41,7 @@ type CardConfig struct {
 	Reserved        string   `toml:"reserved"`
 	ContextCost     string   `toml:"context_cost"`
 	DefaultSliceUS  uint32   `toml:"default_slice_us"`
+	IgnoresSlices   bool     `toml:"ignores_slices"` // all get the default, while what was set is read back
 	SwitchUS        *float64 `toml:"switch_us"`
 	SwitchAwayUS    *float64 `toml:"switch_away_us"` // parts of it, at most all
 	SwitchSliceUS   *float64 `toml:"switch_slice_us"`
@@ -133,8 +134,8 @@ func (c CardConfig) over(base CardConfig) CardConfig {
 		CPUs: pick(c.CPUs, base.CPUs), MIG: pick(c.MIG, base.MIG), SwitchRecords: pick(c.SwitchRecords, base.SwitchRecords), SMs: pick(c.SMs, base.SMs), Capability: pick(c.Capability, base.Capability),
 		Memory: pick(c.Memory, base.Memory), Reserved: pick(c.Reserved, base.Reserved),
 		ContextCost:    pick(c.ContextCost, base.ContextCost),
-		DefaultSliceUS: pick(c.DefaultSliceUS, base.DefaultSliceUS),
-		SwitchUS:       pick(c.SwitchUS, base.SwitchUS), SwitchAwayUS: pick(c.SwitchAwayUS, base.SwitchAwayUS),
+		DefaultSliceUS: pick(c.DefaultSliceUS, base.DefaultSliceUS), IgnoresSlices: pick(c.IgnoresSlices, base.IgnoresSlices),
+		SwitchUS: pick(c.SwitchUS, base.SwitchUS), SwitchAwayUS: pick(c.SwitchAwayUS, base.SwitchAwayUS),
 		SwitchSliceUS: pick(c.SwitchSliceUS, base.SwitchSliceUS), SliceChangeUS: pick(c.SliceChangeUS, base.SliceChangeUS),
 		KernelLatencyUS: pick(c.KernelLatencyUS, base.KernelLatencyUS),
 		KernelGapUS:     pick(c.KernelGapUS, base.KernelGapUS), KernelUS: pick(c.KernelUS, base.KernelUS),

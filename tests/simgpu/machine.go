@@ -130,6 +130,9 @@ func (c CardConfig) toC(links []uint32, nvswitch bool) (C.struct_sim_card_config
 	if c.MIG || len(c.Instance) > 0 {
 		out.mig = 1
 	}
+	if c.IgnoresSlices {
+		out.ignores_slices = 1
+	}
 	switch c.SwitchRecords {
 	case "yes":
 		out.records = C.SIM_RECORDS

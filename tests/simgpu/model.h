@@ -32,7 +32,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 9u
+#define SIM_VERSION 10u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -169,9 +169,10 @@ struct sim_card_config {
 	uint64_t kernel_ns;       /* kernels of unknown length */
 	uint64_t copy_bytes_per_ms;
 	uint32_t link[SIM_MAX_CARDS];
-	uint32_t nvswitch; /* NVLinks go to a switch */
-	uint32_t mig;      /* NVML says that MIG mode is on */
-	uint32_t records;  /* enum sim_records */
+	uint32_t nvswitch;       /* NVLinks go to a switch */
+	uint32_t mig;            /* NVML says that MIG mode is on */
+	uint32_t records;        /* enum sim_records */
+	uint32_t ignores_slices; /* all get slice_us, whatever was set */
 	/* of a MIG instance: */
 	uint32_t parent;         /* its GPU, card + 1; 0: it is a GPU */
 	uint32_t gi, ci;         /* GPU instance and compute instance */
@@ -293,6 +294,15 @@ bool sim_pending(const struct sim_state *st, uint32_t ctx, uint64_t seq, uint32_
 static inline struct sim_op *sim_op_at(struct sim_state *st, uint32_t stream, uint64_t index)
 {
 	return &st->ring[stream][index % SIM_RING];
+}
+
+/* The slice that the card gives a context, in nanoseconds. */
+static inline uint64_t sim_slice_ns(const struct sim_state *st, uint32_t ctx)
+{
+	const struct sim_ctx *x = &st->ctx[ctx];
+	const struct sim_card_config *c = &st->card[x->card].conf;
+
+	return (c->ignores_slices ? c->slice_us : x->slice_us) * 1000;
 }
 
 /* Of the last SIM_SWITCHES records of a card that were written. */

@@ -95,7 +95,7 @@ static uint64_t play_turns(const struct sim_state *st, uint32_t ctx, uint64_t wa
 	if (n < 2)
 		return want;
 	busy = n;
-	slice = c->cur == who[at] + 1 ? c->slice_left_ns : st->ctx[who[at]].slice_us * 1000;
+	slice = c->cur == who[at] + 1 ? c->slice_left_ns : sim_slice_ns(st, who[at]);
 	t = c->change_left_ns + c->switch_left_ns;
 	for (int turn = 0; turn < 64; turn++) {
 		uint64_t run = left[at] < slice || busy == 1 ? left[at] : slice;
@@ -109,7 +109,7 @@ static uint64_t play_turns(const struct sim_state *st, uint32_t ctx, uint64_t wa
 		do
 			at = (at + 1) % n;
 		while (!left[at]);
-		slice = st->ctx[who[at]].slice_us * 1000;
+		slice = sim_slice_ns(st, who[at]);
 		if (busy > 1 || !run) {
 			t += c->conf.switch_ns;
 			slice = slice > c->conf.switch_slice_ns ? slice - c->conf.switch_slice_ns

@@ -259,7 +259,7 @@ static void arrive(struct sim_state *st, struct sim_card *c)
 
 static void begin_slice(struct sim_state *st, struct sim_card *c, uint64_t lost_ns)
 {
-	uint64_t all = st->ctx[c->cur - 1].slice_us * 1000;
+	uint64_t all = sim_slice_ns(st, c->cur - 1);
 
 	/* one that is shorter than what is lost gets on all the same */
 	c->slice_left_ns = all > lost_ns ? all - lost_ns : 1000;

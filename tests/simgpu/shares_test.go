@@ -3,6 +3,7 @@
 package simgpu
 
 import (
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -52,6 +53,31 @@ func TestSlicesDivideTheCardByWeight(t *testing.T) {
 				within(t, c.name, f, c.want[i][0], c.want[i][1])
 			}
 		})
+	}
+}
+
+// A card that ignores slices gives each the same, whatever was set, and is told.
+func TestACardCanIgnoreSlices(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	if err := Init(path, Config{Version: 1, Count: 1, Model: CardConfig{IgnoresSlices: true}}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenants := saturate(t, m, path, 2, "2", "200")
+	slices := []uint64{2000, 6000}
+	for i, us := range slices {
+		m.SetSlice(tenants[i].pid(), us)
+	}
+	for i, c := range contexts(m, tenants) {
+		if c.SliceUS != slices[i] {
+			t.Errorf("tenant %d: the slice is told as %d us, want %d", i+1, c.SliceUS, slices[i])
+		}
+	}
+	for _, f := range fractions(tenants) {
+		within(t, "each", f, 0.44, 0.475)
 	}
 }
 

@@ -42,6 +42,8 @@ type Node struct {
 	// of nice, and the processors that it may use.
 	Favour int
 	CPUs   []int
+	// Env, if set, is more of gresd's environment.
+	Env []string
 
 	build string
 	cmd   *exec.Cmd
@@ -99,8 +101,11 @@ scontrol = %q
 context_mib = 527
 uncounted_mib = 9
 `, n.run(), state, filepath.Join(build, "lib/libvgpu.so"), filepath.Join(dir, "sim/lib/libnvidia-ml.so.1"), filepath.Join(dir, "slurm/scontrol"))
-	if !strings.Contains(more, "[metrics]") {
-		conf += "[metrics]\nlisten = \"\"\n"
+	// Its processes are not to be seen beside what is watched.
+	for table, line := range map[string]string{"[metrics]": `listen = ""`, "[arbiter]": "slice_test = false"} {
+		if !strings.Contains(more, table) {
+			conf += table + "\n" + line + "\n"
+		}
 	}
 	for name, text := range map[string]string{"sim/machine.toml": machine, "vgpu.toml": conf + more} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -142,7 +147,7 @@ func (n *Node) Start() error {
 	}
 	defer log.Close()
 	cmd := exec.Command(filepath.Join(n.build, "bin/gresd"), "--config", filepath.Join(n.Dir, "vgpu.toml"))
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, n.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if n.Watch != nil {

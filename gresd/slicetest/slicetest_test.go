@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slicetest
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+)
+
+func TestJudge(t *testing.T) {
+	const ms = time.Millisecond
+	had := func(d time.Duration, turns uint64) ctxswitch.Use { return ctxswitch.Use{Had: d, Turns: turns} }
+	for name, c := range map[string]struct {
+		short, long ctxswitch.Use
+		others      time.Duration
+		want        Verdict
+		err         error
+	}{
+		"as the simulated card obeys":        {short: had(25*ms, 12), long: had(73*ms, 12), want: Obeyed},
+		"one turn more of the short one":     {short: had(27*ms, 13), long: had(70*ms, 12), want: Obeyed},
+		"one turn more of the long one":      {short: had(22*ms, 11), long: had(74*ms, 12), want: Obeyed},
+		"both the same":                      {short: had(49*ms, 24), long: had(49*ms, 24), want: Ignored},
+		"the same, and long turns":           {short: had(60*ms, 3), long: had(40*ms, 3), want: Ignored},
+		"the other way round":                {short: had(73*ms, 12), long: had(25*ms, 12), want: Ignored},
+		"much more than was set":             {short: had(10*ms, 5), long: had(88*ms, 5), want: Ignored},
+		"a little more, which is no obeying": {short: had(39*ms, 12), long: had(59*ms, 12), want: Ignored},
+		"the card was idle":                  {short: had(15*ms, 12), long: had(45*ms, 12), err: errTooLittle},
+		"one had no turn":                    {short: had(0, 0), long: had(100*ms, 1), err: errTooLittle},
+		"two turns":                          {short: had(25*ms, 2), long: had(73*ms, 2), err: errTooLittle},
+		"somebody else":                      {short: had(22*ms, 11), long: had(66*ms, 11), others: 8 * ms, err: errInUse},
+		"nothing":                            {err: errTooLittle},
+	} {
+		got, err := judge(100*ms, c.short, c.long, c.others)
+		if got != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s: got %q, %v, want %q, %v", name, got, err, c.want, c.err)
+		}
+	}
+}
+
+// A gresd that is started again knows what the last one found out, until there is another driver.
+func TestVerdictsAreRemembered(t *testing.T) {
+	const card = gpu.UUID("GPU-a")
+	path := filepath.Join(t.TempDir(), "slices.json")
+	open := func(driver string) *Tester {
+		return New(Parts{Path: path, Driver: driver, Log: slog.New(slog.DiscardHandler)})
+	}
+	first := open("580")
+	first.note(card, Unknown, errInUse)
+	if v, why := first.Of(card); v != Unknown || why != errInUse.Error() {
+		t.Errorf("before the test: %q, %q", v, why)
+	}
+	first.note(card, Ignored, nil)
+	for driver, want := range map[string]Verdict{"580": Ignored, "590": Unknown} {
+		again := open(driver)
+		again.note(card, Unknown, errInUse) // jobs run
+		if v, _ := again.Of(card); v != want {
+			t.Errorf("with driver %s: %q, want %q", driver, v, want)
+		}
+	}
+}
+
+func TestAFileThatMakesNoSense(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "slices.json")
+	for text, want := range map[string]Verdict{
+		"": Unknown, "null": Unknown, "[]": Unknown, `{"580/GPU-a":1}`: Unknown, `{"580/GPU-a":"perhaps"}`: Unknown, `{"580/GPU-a":"ignored"}`: Ignored,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tester := New(Parts{Path: path, Driver: "580", Log: slog.New(slog.DiscardHandler)})
+		if v, _ := tester.Of("GPU-a"); v != want {
+			t.Errorf("%s: %q, want %q", text, v, want)
+		}
+		tester.note("GPU-b", Obeyed, nil)
+		if v, _ := tester.Of("GPU-b"); v != Obeyed {
+			t.Errorf("%s: what is found out afterwards is %q", text, v)
+		}
+	}
+}
