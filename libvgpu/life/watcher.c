@@ -19,6 +19,7 @@
 #include "../hami_view.h"
 #include "../job/job.h"
 #include "../memory/memory.h"
+#include "../slices/rm.h"
 #include "../slices/slices.h"
 #include "hostpid.h"
 #include "watcher.h"
@@ -35,7 +36,7 @@ static uint32_t started_in; /* pid of the process that has a watcher */
 #define STACK (256u << 10)
 #define MOST_STACK (1ul << 30)
 
-static void follow_grant(bool verify)
+static void follow_grant(enum vgpu_look look)
 {
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct vgpu_schedule s;
@@ -45,7 +46,7 @@ static void follow_grant(bool verify)
 		vgpu_schedule_at(&s, vgpu_now());
 		vgpu_gate_schedule((int)i, &s);
 		if (__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED))
-			vgpu_slices_apply((int)i, &s, verify);
+			vgpu_slices_apply((int)i, &s, look);
 	}
 }
 
@@ -62,12 +63,13 @@ static void *watch(void *unused)
 		uint32_t generation =
 			__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
 		uint64_t now = vgpu_now();
-		bool busy;
+		bool grown = vgpu_rm_grown(), verify = now - verified >= VERIFY_NS, busy;
 
-		if (generation != seen || now - verified >= VERIFY_NS) {
-			follow_grant(now - verified >= VERIFY_NS);
-			if (now - verified >= VERIFY_NS)
-				verified = now;
+		if (generation != seen || grown || verify) {
+			follow_grant(verify  ? VGPU_READ_BACK
+				     : grown ? VGPU_NEW_GROUPS
+					     : VGPU_NO_LOOK);
+			verified = verify ? now : verified;
 			seen = generation;
 		}
 		busy = vgpu_gate_tick();
@@ -165,7 +167,7 @@ void vgpu_watcher_start(void)
 	pthread_mutex_unlock(&start_lock);
 	if (r == 0)
 		return;
-	follow_grant(false);
+	follow_grant(VGPU_NO_LOOK);
 	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
 		vgpu_warn("vgpu: watcher: no thread can be started (%s): this process is held at "
 			  "its share, and learns late of changes: want room for one, see ulimit -u",

@@ -4,10 +4,14 @@ package stress
 
 import (
 	"bytes"
+	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,5 +86,75 @@ func TestWithoutAWatcherTheGateHolds(t *testing.T) {
 	view, err := libvgpu.ReadCache(cache)
 	if err != nil || len(view.Slots) != 1 || view.Slots[0].Flags&libvgpu.SlotUnwatched == 0 {
 		t.Errorf("%+v, %v: want the flag", view.Slots, err)
+	}
+}
+
+// The watcher does not ask for the environment, whatever it says: a thread of the program may be
+// changing it.
+func TestTheWatcherLeavesTheEnvironmentAlone(t *testing.T) {
+	grant, env, _ := hardJob(t)
+	state := strings.TrimPrefix(env[slices.IndexFunc(env, func(e string) bool { return strings.HasPrefix(e, "SIMGPU_STATE=") })], "SIMGPU_STATE=")
+	m, err := simgpu.Open(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(500*time.Millisecond, func() { // so that it has something to say
+		if err := m.RefuseSlices(simgpu.Fault{Count: -1}); err != nil {
+			t.Error(err)
+		}
+		s := grant.Schedule(0)
+		s.SliceUS, s.Gate = 3000, libvgpu.GateBudget
+		grant.SetSchedule(0, s)
+	})
+	defer timer.Stop()
+	cmd := exec.Command("../../build/tests/environ", "--secs", "3")
+	cmd.Env = append(env, "VGPU_LOG_LEVEL=4")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %s", err, errs.String())
+	}
+	r := decode(t, out.Bytes())
+	if r["asked"].(float64) == 0 || r["by_own_thread"].(float64) != 0 {
+		t.Errorf("%v: want some questions, none of them the watcher's", r)
+	}
+	if !strings.Contains(errs.String(), "slices: card 0: 3000 us: refused by the driver") {
+		t.Errorf("stderr %q: the watcher has said nothing", errs.String())
+	}
+}
+
+// A gresd that does not answer holds up nothing: in a PID namespace the watcher asks it for the
+// process's number outside, and has looked at everything once before.
+func TestTheWatcherWorksBeforeItAsks(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	silent, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	m := newMachine(t, oneCard)
+	j := m.jobOf(libvgpu.GrantSpec{JobID: 1, Socket: socket}, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget, WeightPPM: 1e6})
+	cmd := exec.Command("../../build/tests/watched", "--secs", "3")
+	cmd.Env = j.env
+	const first = "pid:[4026531836]"
+	if ns, err := os.Readlink("/proc/self/ns/pid"); err != nil || ns == first {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	}
+	if err := cmd.Start(); errors.Is(err, syscall.EPERM) {
+		t.Skip("want root, or a PID namespace")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	if err := silent.(*net.UnixListener).SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	asks, err := silent.Accept()
+	if err != nil {
+		t.Fatalf("it never asked: %v", err)
+	}
+	defer asks.Close()
+	if s := j.slot(); s.HeartbeatNS == 0 {
+		t.Error("it asked before it looked at anything")
 	}
 }
