@@ -319,6 +319,31 @@ func TestSuspendedTimeIsNotCharged(t *testing.T) {
 	}
 }
 
+// What gresd says while a process is suspended holds from the moment at which it goes on.
+func TestAGateThatIsShutWhileSuspended(t *testing.T) {
+	m := newMachine(t, oneCard)
+	s := libvgpu.Schedule{Cores: 20, WeightPPM: 1e6, LeastPPM: 1e6}
+	j := m.job(1, 8*gib, s)
+	p := m.start(j.env, "--us", "2000", "--queued", "32")
+	p.does("work", "result")
+	for range 3 {
+		s.Gate = 0
+		j.grant.SetSchedule(0, s)
+		time.Sleep(300 * time.Millisecond)
+		p.suspend()
+		s.Gate = libvgpu.GateBudget
+		j.grant.SetSchedule(0, s)
+		time.Sleep(300 * time.Millisecond)
+		before, began := p.does("done", "done_ns"), time.Now()
+		p.resume()
+		time.Sleep(2 * time.Second)
+		did := (p.does("done", "done_ns") - before) / 1e9
+		if most := 0.2*time.Since(began).Seconds() + 0.2; did > most {
+			t.Errorf("%.2f s of work, want at most %.2f", did, most)
+		}
+	}
+}
+
 // An allocation that is on its way when the process is suspended is charged once, and given.
 func TestSuspendedInAnAllocation(t *testing.T) {
 	m := newMachine(t, oneCard)
@@ -377,16 +402,26 @@ func TestSuspendedOnSeveralCards(t *testing.T) {
 	s := j.grant.Schedule(1)
 	s.SliceUS = 7000
 	j.grant.SetSchedule(1, s)
-	p := m.start(j.env, "--cards", "2")
+	p := m.start(append(j.env, "VGPU_LOG_LEVEL=2"), "--cards", "2")
 	right := func() bool {
 		a, on := p.on(0)
 		b, too := p.on(1)
 		return on && too && a.SliceUS == 4000 && b.SliceUS == 7000
 	}
 	m.eventually("slices of both cards", right)
-	for range 3 {
+	for round := range 3 {
 		p.suspend()
+		if round == 0 { // it asks the driver for nothing: its watcher looks on for slices
+			time.Sleep(2500 * time.Millisecond)
+			if f := j.slot().Flags; f&(libvgpu.SlotSlicesOK|libvgpu.SlotSlicesRefused) != 0 {
+				t.Errorf("suspended, its flags are %#x", f)
+			}
+		}
 		p.resume()
 		m.eventually("slices of both cards, again", right)
+		m.eventually("the flag", func() bool { return j.slot().Flags&libvgpu.SlotSlicesOK != 0 })
+	}
+	if text := p.stderr.String(); text != "" {
+		t.Errorf("it was told %q", text)
 	}
 }
