@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/simgpu"
@@ -85,14 +86,30 @@ func (o *obedient) onCard() (c simgpu.ContextStatus, on bool) {
 	return c, false
 }
 
-// booked is what the job has, and its only slot.
+// record is what gresd says that the job has and does.
+func (o *obedient) record() wire.JobCard {
+	o.t.Helper()
+	records, err := o.Records()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	for _, r := range records {
+		if r.JobID == uint32(o.job) && len(r.Cards) == 1 && r.Cards[0].UsedBytes != nil && r.Cards[0].Busy != nil {
+			return r.Cards[0]
+		}
+	}
+	o.t.Fatalf("nothing is known of job %d: %+v", o.job, records)
+	return wire.JobCard{}
+}
+
+// booked is what the job has, with what no slot announces, and its only slot.
 func (o *obedient) booked() (used uint64, slot libvgpu.SlotView) {
 	o.t.Helper()
 	view, err := libvgpu.ReadCache(filepath.Join(cluster.JobDir(o.job), "cache"))
 	if err != nil || len(view.Slots) != 1 {
 		o.t.Fatalf("%d slots, %v; want one", len(view.Slots), err)
 	}
-	return view.Cards[0].MemUsed, view.Slots[0]
+	return *o.record().UsedBytes, view.Slots[0]
 }
 
 // A process that cuda-checkpoint suspends beside a busy neighbour, and brings back, twenty times,
@@ -116,7 +133,7 @@ func TestCheckpointedJobKeepsItsShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine := s.obedient(m, alice, "--gres=vgpu:30 --vgpu-mem=8G")
-	other := s.obedient(m, bob, "--gres=vgpu:70 --vgpu-mem=70G")
+	other := s.obedient(m, bob, "--gres=vgpu:70")
 	if r := mine.does("alloc 6000"); r != 0 {
 		t.Fatalf("alloc: %v", r)
 	}
@@ -141,6 +158,9 @@ func TestCheckpointedJobKeepsItsShare(t *testing.T) {
 			}
 		case 1: // for longer than a process without a sign of life is believed in
 			time.Sleep(12 * time.Second)
+			if *mine.record().Busy {
+				t.Error("suspended, it is taken for busy")
+			}
 		default:
 			time.Sleep(200 * time.Millisecond)
 		}
