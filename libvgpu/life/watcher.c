@@ -28,6 +28,10 @@
 #define TICK_IDLE_NS 10000000L /* only the grant to watch */
 /* Slices are read back this often, and a lease that has run out is noticed. */
 #define VERIFY_NS 1000000000u
+/* Groups that streams make, or a process that goes on after it was suspended, have them soon. Not
+ * at once: some programs make streams all the time. The driver may set its own again when it
+ * schedules a group, which is seen when slices are read back. */
+#define GROWN_NS 20000000u
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t started_in; /* pid of the process that has a watcher */
@@ -53,7 +57,7 @@ static void follow_grant(enum vgpu_look look)
 static void *watch(void *unused)
 {
 	uint32_t seen = ~__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
-	uint64_t beat = 0, verified = 0;
+	uint64_t beat = 0, verified = 0, looked = 0;
 	struct timespec ts;
 	bool asked = false;
 
@@ -63,13 +67,15 @@ static void *watch(void *unused)
 		uint32_t generation =
 			__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
 		uint64_t now = vgpu_now();
-		bool grown = vgpu_rm_grown(), verify = now - verified >= VERIFY_NS, busy;
+		bool grown = now - looked >= GROWN_NS && vgpu_rm_grown();
+		bool verify = now - verified >= VERIFY_NS, busy;
 
 		if (generation != seen || grown || verify) {
 			follow_grant(verify  ? VGPU_READ_BACK
 				     : grown ? VGPU_NEW_GROUPS
 					     : VGPU_NO_LOOK);
 			verified = verify ? now : verified;
+			looked = now;
 			seen = generation;
 		}
 		busy = vgpu_gate_tick();

@@ -20,7 +20,7 @@
 #define LOOKS 2
 
 static uint32_t wanted[VGPU_MAX_CARDS];
-static unsigned unknown[VGPU_MAX_CARDS]; /* looks in a row at which there was no group */
+static unsigned unknown[VGPU_MAX_CARDS];  /* looks in a row at which there was no group */
 static uint64_t launches[VGPU_MAX_CARDS]; /* by the last look */
 
 static void set_flag(uint32_t set, uint32_t clear)

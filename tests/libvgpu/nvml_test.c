@@ -39,8 +39,9 @@ static nvmlReturn_t use(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *inf
 	(void)device;
 	infos->processSamplesCount = card.n;
 	for (unsigned i = 0; i < card.n; i++)
-		infos->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
-			.timeStamp = 7000 + i, .pid = card.pid[i], .smUtil = i};
+		infos->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.timeStamp = 7000 + i,
+									    .pid = card.pid[i],
+									    .smUtil = i};
 	return NVML_SUCCESS;
 }
 

@@ -185,7 +185,7 @@ static void rm_call(unsigned long req, void *arg)
 static bool rm_alloc(uint32_t parent, uint32_t handle, uint32_t cls, void *params, uint32_t size)
 {
 	struct rm_alloc a = {client, parent, handle, cls,          (uintptr_t)params,
-			     0,           size,   0,      NV_BAD_STATE, 0};
+			     0,      size,   0,      NV_BAD_STATE, 0};
 
 	rm_call(_IOWR('F', ESC_ALLOC, struct rm_alloc), &a);
 	return a.status == NV_OK;
@@ -232,8 +232,7 @@ void rm_release(CUcontext ctx)
 {
 	pthread_mutex_unlock(&drv.lock);
 	for (int g = 0; g < GROUPS; g++) {
-		struct rm_free f = {client, ctx->device_handle, ctx->group_handle[g],
-				    NV_BAD_STATE};
+		struct rm_free f = {client, ctx->device_handle, ctx->group_handle[g], NV_BAD_STATE};
 
 		rm_call(_IOWR('F', ESC_FREE, struct rm_free), &f);
 	}
