@@ -6,9 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,76 +24,6 @@ const (
 	// patience is how long anything may take: a busy machine is no fault.
 	patience = 20 * time.Second
 )
-
-// machine is a simulated machine on which cuda-checkpoint works.
-type machine struct {
-	*simgpu.Machine
-	t           *testing.T
-	env         []string
-	libdir, lib string
-}
-
-func newMachine(t *testing.T, config string) machine {
-	t.Helper()
-	env, libdir, lib := card(t, config)
-	m, err := simgpu.Open(strings.TrimPrefix(env[len(env)-1], "SIMGPU_STATE="))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return machine{m, t, env, libdir, lib}
-}
-
-// job is one with a share of all cards of a machine, without gresd.
-type job struct {
-	machine
-	grant *libvgpu.Grant
-	cache string
-	env   []string
-}
-
-func (m machine) job(id uint32, memory uint64, s libvgpu.Schedule) job {
-	m.t.Helper()
-	return m.jobOf(libvgpu.GrantSpec{JobID: id}, memory, s)
-}
-
-func (m machine) jobOf(spec libvgpu.GrantSpec, memory uint64, s libvgpu.Schedule) job {
-	m.t.Helper()
-	dir := m.t.TempDir()
-	for _, c := range m.Status() {
-		spec.Cards = append(spec.Cards, libvgpu.GrantCard{
-			UUID: c.UUID, MemLimit: memory, MemOverhead: context - 16*mib, Share: 30, Cores: s.Cores, Mode: libvgpu.ModeHard,
-		})
-	}
-	j := job{machine: m, cache: filepath.Join(dir, "cache")}
-	var err error
-	j.grant, err = libvgpu.CreateGrant(filepath.Join(dir, "grant"), spec)
-	if err == nil {
-		err = libvgpu.CreateCache(j.cache, spec, uint32(os.Getuid()), uint32(os.Getgid()))
-	}
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	m.t.Cleanup(func() { _ = j.grant.Close() })
-	for i := range spec.Cards {
-		j.grant.SetSchedule(i, s)
-	}
-	j.env = append(m.machineEnv(), "LD_PRELOAD="+m.lib, "VGPU_GRANT="+filepath.Join(dir, "grant"), "VGPU_CACHE="+j.cache)
-	return j
-}
-
-func (m machine) machineEnv() []string {
-	return append(m.env[:len(m.env):len(m.env)], "LD_LIBRARY_PATH="+m.libdir)
-}
-
-// slot is the one of the job's only process.
-func (j job) slot() libvgpu.SlotView {
-	j.t.Helper()
-	view, err := libvgpu.ReadCache(j.cache)
-	if err != nil || len(view.Slots) != 1 {
-		j.t.Fatalf("%d slots, %v; want one", len(view.Slots), err)
-	}
-	return view.Slots[0]
-}
 
 // process is a running tests/stress/programs/obeys.
 type process struct {
@@ -268,13 +196,10 @@ func TestASuspendedProcessKeepsItsPlace(t *testing.T) {
 		if round%4 != 3 {
 			continue
 		}
-		got := 0.0
-		for try := 0; try < 5 && (got < 0.24 || got > 0.36); try++ { // the machine may have been busy
-			got = part(p, q)
-		}
-		if got < 0.24 || got > 0.36 {
-			t.Fatalf("round %d: %.3f of what both had, want 0.3", round, got)
-		}
+		m.eventually("its share, 0.3 of what both have", func() bool { // a busy machine starves one or the other
+			got := part(p, q)
+			return got > 0.25 && got < 0.35
+		})
 	}
 	if beats := mine.slot().HeartbeatNS; beats <= before.HeartbeatNS {
 		t.Error("its watcher gives no sign of life")
@@ -289,16 +214,32 @@ func TestASuspendedProcessKeepsItsPlace(t *testing.T) {
 // Where the budget holds a job, launches that wait at the gate wait on, and neither they nor those
 // that waited in the driver are charged for the time for which the process was suspended.
 func TestSuspendedTimeIsNotCharged(t *testing.T) {
+	part := 0.0
+	for range tries { // too much may be the machine's doing
+		if part = chargedWhenSuspended(t); part <= 1.3 {
+			break
+		}
+	}
+	if part < 0.9 || part > 1.3 {
+		t.Errorf("charged %.3f of what its kernels took, want 0.9 to 1.3", part)
+	}
+}
+
+// chargedWhenSuspended is what a job at a limit of 20 is charged that is suspended twenty times, as
+// a part of what its kernels took.
+func chargedWhenSuspended(t *testing.T) float64 {
+	t.Helper()
 	m := newMachine(t, oneCard)
 	j := m.job(1, 8*gib, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget, WeightPPM: 1e6, LeastPPM: 1e6})
 	p := m.start(j.env, "--us", "2000", "--queued", "32")
+	defer p.kill()
 	p.does("work", "result")
 	ran, began := 0.0, time.Now()
 	for range 20 {
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(150 * time.Millisecond)
 		p.suspend()
 		ran += time.Since(began).Seconds()
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond)
 		p.resume()
 		began = time.Now()
 	}
@@ -315,16 +256,15 @@ func TestSuspendedTimeIsNotCharged(t *testing.T) {
 	if done/1e9 > 0.25*ran+0.5 {
 		t.Errorf("%.2f s of work in %.2f s at a limit of 20 %%", done/1e9, ran)
 	}
-	if charged < 0.9*done || charged > 1.3*done {
-		t.Errorf("charged %.3f of what its kernels took, want 0.9 to 1.3", charged/done)
-	}
 	if view.Slots[0].Cards[0].InflightNS != 0 {
 		t.Errorf("%d ns in flight at the end", view.Slots[0].Cards[0].InflightNS)
 	}
+	return charged / done
 }
 
 // What gresd says while a process is suspended holds from the moment at which it goes on.
 func TestAGateThatIsShutWhileSuspended(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, oneCard)
 	s := libvgpu.Schedule{Cores: 20, WeightPPM: 1e6, LeastPPM: 1e6}
 	j := m.job(1, 8*gib, s)
@@ -350,16 +290,17 @@ func TestAGateThatIsShutWhileSuspended(t *testing.T) {
 
 // An allocation that is on its way when the process is suspended is charged once, and given.
 func TestSuspendedInAnAllocation(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, oneCard)
 	j := m.job(1, 4*gib, libvgpu.Schedule{Cores: 100})
 	p := m.start(j.env)
-	if err := m.Fail(simgpu.Fault{Call: "cuMemAlloc", Count: 1, PID: p.pid(), Slow: uint64(time.Second)}); err != nil {
+	if err := m.Fail(simgpu.Fault{Call: "cuMemAlloc", Count: 1, PID: p.pid(), Slow: uint64(3 * time.Second)}); err != nil {
 		t.Fatal(err)
 	}
 	p.tell("alloc 2048")
 	m.eventually("an allocation that has begun", func() bool { s := j.slot(); return s.MemBegun != s.MemDone })
 	p.suspend()
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(3500 * time.Millisecond)
 	if s := j.slot(); s.Cards[0].Mem != 2*gib+context || s.MemBegun == s.MemDone {
 		t.Errorf("suspended, its slot is %+v", s)
 	}
@@ -380,6 +321,7 @@ func TestSuspendedInAnAllocation(t *testing.T) {
 
 // Of a process that is killed while it is suspended all is given back.
 func TestKilledWhileSuspended(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, oneCard)
 	j := m.job(1, 4*gib, libvgpu.Schedule{Cores: 100, Gate: libvgpu.GateBudget, WeightPPM: 1e6, LeastPPM: 1e6})
 	p := m.start(j.env)
@@ -401,6 +343,7 @@ func TestKilledWhileSuspended(t *testing.T) {
 
 // Each card of a job has its slices again.
 func TestSuspendedOnSeveralCards(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, strings.Replace(oneCard, "count = 1", "count = 2", 1))
 	j := m.job(1, 4*gib, libvgpu.Schedule{Cores: 100, SliceUS: 4000})
 	s := j.grant.Schedule(1)
