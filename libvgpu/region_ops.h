@@ -66,6 +66,8 @@ uint64_t vgpu_owner(uint32_t pid, uint64_t start_time);
 
 /* Inode of the caller's PID namespace; 0 when /proc does not say it. */
 uint64_t vgpu_pid_ns(void);
+/* What the kernel numbers the first one (PROC_PID_INIT_INO). */
+#define VGPU_FIRST_PID_NS 0xEFFFFFFCu
 
 /* Start time of the caller, whatever PID namespace /proc shows. */
 uint64_t vgpu_own_start_time(void);

@@ -237,6 +237,34 @@ func TestSampler(t *testing.T) {
 	}
 }
 
+// Work in flight of a process that is suspended is none: it has ended, and nobody has looked.
+func TestSamplerBelievesInWorkOfTheLivingOnly(t *testing.T) {
+	s := newSampler()
+	now := time.Now()
+	works := slot(1, 1, 9)
+	busy := func(after time.Duration) bool {
+		now = now.Add(after)
+		return s.look(7, view(works), oneCard, now)[0].busy == 1
+	}
+	for range 10 { // a long kernel
+		works.HeartbeatNS += 1e9
+		if !busy(time.Second) {
+			t.Fatal("a process with work in flight that lives is not busy")
+		}
+	}
+	if !busy(silence) || busy(time.Second) || busy(time.Hour) {
+		t.Error("a process without a sign of life is busy for ever, or for less than it is believed in")
+	}
+	works.HeartbeatNS++
+	if !busy(time.Second) {
+		t.Error("it goes on, and is not busy")
+	}
+	works.Flags = libvgpu.SlotUnwatched // it gives none while it waits for its work
+	if !busy(time.Hour) {
+		t.Error("a process without a thread for signs of life is not busy")
+	}
+}
+
 func TestSamplerSeesRefusedSlicesOfBusyProcessesOnly(t *testing.T) {
 	s := newSampler()
 	idle, busy := slot(1, 0, 0), slot(2, 1, 0)

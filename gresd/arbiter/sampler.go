@@ -13,6 +13,10 @@ import (
 // bridges the host's work between two kernels.
 const hold = 250 * time.Millisecond
 
+// silence is how long work in flight is believed in of a process that gives no sign of life: it
+// is stopped (scontrol suspend), or its CUDA is (cuda-checkpoint), and nobody says what has ended.
+const silence = 3 * time.Second
+
 // sampler remembers the last sign of work of each process, and what each job
 // took lately. It is for one goroutine.
 type sampler struct {
@@ -33,6 +37,8 @@ type procKey struct {
 type procState struct {
 	launches, gpuNS uint64
 	syncs           uint32
+	beat            uint64    // its last sign of life
+	beats           time.Time // when that was new
 	sign            time.Time // last sign of work; zero: none seen
 	seen            time.Time // when it was last looked at
 }
@@ -102,7 +108,10 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			if old {
 				waits[card] += uint64(c.Syncs - state.syncs)
 			}
-			if c.InflightNS > 0 || c.Launches != state.launches {
+			if !old || slot.HeartbeatNS != state.beat || slot.Flags&libvgpu.SlotUnwatched != 0 {
+				state.beat, state.beats = slot.HeartbeatNS, now
+			}
+			if c.InflightNS > 0 && now.Sub(state.beats) <= silence || c.Launches != state.launches {
 				state.sign = now
 			}
 			if c.GPUNS > state.gpuNS {

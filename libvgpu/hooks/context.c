@@ -33,7 +33,7 @@ void vgpu_context_began(int card)
 	__atomic_add_fetch(&vgpu_my(card)->contexts, 1, __ATOMIC_SEQ_CST);
 	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)card, &s)) {
 		vgpu_gate_schedule(card, &s);
-		vgpu_slices_apply(card, &s, true);
+		vgpu_slices_apply(card, &s, VGPU_READ_BACK);
 	}
 	vgpu_watcher_start();
 	vgpu_cancel_as(cancel);

@@ -4,6 +4,7 @@
  * job's own are listed. Their names and memory are nobody else's business, and
  * on a card of its own a job would not see others either.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,17 +15,75 @@
 
 #define MAX_PROCESSES 1024u
 
-static bool of_job(unsigned pid)
+static uint64_t ns_of(const struct vgpu_slot *s)
+{
+	return __atomic_load_n(&s->pid_ns, __ATOMIC_RELAXED);
+}
+
+static uint32_t on_host(const struct vgpu_slot *s)
+{
+	return ns_of(s) == VGPU_FIRST_PID_NS ? s->pid
+					     : __atomic_load_n(&s->host_pid, __ATOMIC_RELAXED);
+}
+
+/* Whether a process of the job has this number: on the host, or in this PID namespace. The
+ * same number is another process's in another namespace. */
+static bool of_job(unsigned pid, bool host)
 {
 	const struct vgpu_cache *c = &vgpu_state.cache;
 	uint32_t count = vgpu_slots_in_use(c);
 
-	for (uint32_t i = 0; i < count; i++)
-		if (__atomic_load_n(&c->slots[i].owner, __ATOMIC_RELAXED) &&
-		    (c->slots[i].pid == pid ||
-		     __atomic_load_n(&c->slots[i].host_pid, __ATOMIC_RELAXED) == pid))
+	for (uint32_t i = 0; i < count; i++) {
+		const struct vgpu_slot *s = &c->slots[i];
+
+		if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) &&
+		    (host ? on_host(s) == pid
+			  : s->pid == pid && ns_of(s) == ns_of(vgpu_state.slot)))
 			return true;
+	}
 	return false;
+}
+
+static unsigned pid_at(const void *list, unsigned i, size_t size)
+{
+	unsigned pid;
+
+	memcpy(&pid, (const char *)list + i * size, sizeof pid);
+	return pid;
+}
+
+/* In a container a driver lists processes by their numbers there, or by those on the host: then
+ * one of the job's is in the list by a number that it does not have here. */
+static bool by_host(const void *list, unsigned n, size_t size)
+{
+	const struct vgpu_cache *c = &vgpu_state.cache;
+	uint32_t count = vgpu_slots_in_use(c);
+
+	if (ns_of(vgpu_state.slot) == VGPU_FIRST_PID_NS)
+		return true;
+	for (uint32_t i = 0; i < count; i++) {
+		const struct vgpu_slot *s = &c->slots[i];
+		uint32_t pid = __atomic_load_n(&s->owner, __ATOMIC_RELAXED) ? on_host(s) : 0;
+
+		for (unsigned k = 0; pid && pid != s->pid && k < n; k++)
+			if (pid_at(list, k, size) == pid)
+				return true;
+	}
+	return false;
+}
+
+/* Takes out of a list what is not the job's; returns how many are left. at: where in an entry
+ * its pid is. */
+static unsigned keep_own(void *list, unsigned n, size_t size, size_t at)
+{
+	char *all = list;
+	bool host = by_host(all + at, n, size);
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < n; i++)
+		if (of_job(pid_at(all + at, i, size), host))
+			memmove(all + kept++ * size, all + i * size, size);
+	return kept;
 }
 
 /* Every version: the entries differ in size, the pid comes first in all. The
@@ -32,7 +91,7 @@ static bool of_job(unsigned pid)
 static nvmlReturn_t filtered(nvmlReturn_t (*ask)(void *real, nvmlDevice_t, unsigned *, void *),
 			     void *real, nvmlDevice_t device, unsigned *n, void *infos, size_t size)
 {
-	unsigned room, have = MAX_PROCESSES, kept = 0;
+	unsigned room, have = MAX_PROCESSES, kept;
 	nvmlReturn_t r;
 	char *all;
 
@@ -42,14 +101,8 @@ static nvmlReturn_t filtered(nvmlReturn_t (*ask)(void *real, nvmlDevice_t, unsig
 	if (!all)
 		return ask(real, device, n, infos);
 	r = ask(real, device, &have, all);
-	for (unsigned i = 0; r == NVML_SUCCESS && i < have; i++) {
-		unsigned pid;
-
-		memcpy(&pid, all + i * size, sizeof pid);
-		if (of_job(pid))
-			memmove(all + kept++ * size, all + i * size, size);
-	}
 	if (r == NVML_SUCCESS) {
+		kept = keep_own(all, have, size, 0);
 		room = *n;
 		*n = kept;
 		if (kept > room || (kept && !infos))
@@ -90,17 +143,7 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
 /* The callers of these bring room for every process of the card: what is not the
- * job's is taken out of it afterwards. Returns how many are left. */
-#define KEEP_OWN(array, n)                                       \
-	__extension__({                                          \
-		unsigned kept_ = 0;                              \
-                                                                 \
-		for (unsigned i_ = 0; (array) && i_ < (n); i_++) \
-			if (of_job((array)[i_].pid))             \
-				(array)[kept_++] = (array)[i_];  \
-		kept_;                                           \
-	})
-
+ * job's is taken out of it afterwards. */
 #define NEED(name)                                                                               \
 	do {                                                                                     \
 		vgpu_need_nvml();                                                                \
@@ -118,7 +161,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 	NEED(nvmlDeviceGetProcessUtilization);
 	r = vgpu_real.nvmlDeviceGetProcessUtilization(device, samples, n, since);
 	if (r == NVML_SUCCESS && samples && n && vgpu_card_of_nvml(device) >= 0)
-		*n = KEEP_OWN(samples, *n);
+		*n = keep_own(samples, *n, sizeof *samples, 0);
 	return r;
 }
 
@@ -131,7 +174,9 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
 	r = vgpu_real.nvmlDeviceGetProcessesUtilizationInfo(device, infos);
 	if (r == NVML_SUCCESS && infos->procUtilArray && vgpu_card_of_nvml(device) >= 0)
 		infos->processSamplesCount =
-			KEEP_OWN(infos->procUtilArray, infos->processSamplesCount);
+			keep_own(infos->procUtilArray, infos->processSamplesCount,
+				 sizeof *infos->procUtilArray,
+				 offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
 	return r;
 }
 
@@ -143,6 +188,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 	NEED(nvmlDeviceGetRunningProcessDetailList);
 	r = vgpu_real.nvmlDeviceGetRunningProcessDetailList(device, list);
 	if (r == NVML_SUCCESS && list->procArray && vgpu_card_of_nvml(device) >= 0)
-		list->numProcArrayEntries = KEEP_OWN(list->procArray, list->numProcArrayEntries);
+		list->numProcArrayEntries = keep_own(list->procArray, list->numProcArrayEntries,
+						     sizeof *list->procArray, 0);
 	return r;
 }

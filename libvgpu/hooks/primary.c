@@ -179,7 +179,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	item.other = (uint64_t)dev;
 	vgpu_table_put(&greens, &item);
 	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)item.card, &s))
-		vgpu_slices_apply(item.card, &s, true);
+		vgpu_slices_apply(item.card, &s, VGPU_READ_BACK);
 	return r;
 }
 

@@ -11,8 +11,6 @@
 #include "../job/job.h"
 #include "hostpid.h"
 
-/* What the kernel numbers the first PID namespace (PROC_PID_INIT_INO). */
-#define FIRST_PID_NS 0xEFFFFFFCu
 #define PING "{\"op\":\"ping\"}\n"
 /* gresd may be busy or stopped: the watcher has other things to do. */
 #define PATIENCE_NS 1000000000u
@@ -32,7 +30,7 @@ void vgpu_host_pid(void)
 	uint32_t pid = 0;
 	char answer[256];
 
-	if (slot->pid_ns == FIRST_PID_NS)
+	if (slot->pid_ns == VGPU_FIRST_PID_NS)
 		pid = slot->pid;
 	else if (vgpu_ask(PING, PATIENCE_NS, answer, sizeof answer))
 		pid = pid_in(answer);

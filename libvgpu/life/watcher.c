@@ -19,6 +19,7 @@
 #include "../hami_view.h"
 #include "../job/job.h"
 #include "../memory/memory.h"
+#include "../slices/rm.h"
 #include "../slices/slices.h"
 #include "hostpid.h"
 #include "watcher.h"
@@ -27,6 +28,10 @@
 #define TICK_IDLE_NS 10000000L /* only the grant to watch */
 /* Slices are read back this often, and a lease that has run out is noticed. */
 #define VERIFY_NS 1000000000u
+/* Groups that streams make, or a process that goes on after it was suspended, have them soon. Not
+ * at once: some programs make streams all the time. The driver may set its own again when it
+ * schedules a group, which is seen when slices are read back. */
+#define GROWN_NS 20000000u
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t started_in; /* pid of the process that has a watcher */
@@ -35,7 +40,7 @@ static uint32_t started_in; /* pid of the process that has a watcher */
 #define STACK (256u << 10)
 #define MOST_STACK (1ul << 30)
 
-static void follow_grant(bool verify)
+static void follow_grant(enum vgpu_look look)
 {
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct vgpu_schedule s;
@@ -45,14 +50,14 @@ static void follow_grant(bool verify)
 		vgpu_schedule_at(&s, vgpu_now());
 		vgpu_gate_schedule((int)i, &s);
 		if (__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED))
-			vgpu_slices_apply((int)i, &s, verify);
+			vgpu_slices_apply((int)i, &s, look);
 	}
 }
 
 static void *watch(void *unused)
 {
 	uint32_t seen = ~__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
-	uint64_t beat = 0, verified = 0;
+	uint64_t beat = 0, verified = 0, looked = 0;
 	struct timespec ts;
 	bool asked = false;
 
@@ -62,12 +67,15 @@ static void *watch(void *unused)
 		uint32_t generation =
 			__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
 		uint64_t now = vgpu_now();
-		bool busy;
+		bool grown = now - looked >= GROWN_NS && vgpu_rm_grown();
+		bool verify = now - verified >= VERIFY_NS, busy;
 
-		if (generation != seen || now - verified >= VERIFY_NS) {
-			follow_grant(now - verified >= VERIFY_NS);
-			if (now - verified >= VERIFY_NS)
-				verified = now;
+		if (generation != seen || grown || verify) {
+			follow_grant(verify  ? VGPU_READ_BACK
+				     : grown ? VGPU_NEW_GROUPS
+					     : VGPU_NO_LOOK);
+			verified = verify ? now : verified;
+			looked = now;
 			seen = generation;
 		}
 		busy = vgpu_gate_tick();
@@ -165,7 +173,7 @@ void vgpu_watcher_start(void)
 	pthread_mutex_unlock(&start_lock);
 	if (r == 0)
 		return;
-	follow_grant(false);
+	follow_grant(VGPU_NO_LOOK);
 	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
 		vgpu_warn("vgpu: watcher: no thread can be started (%s): this process is held at "
 			  "its share, and learns late of changes: want room for one, see ulimit -u",

@@ -7,6 +7,7 @@
  * ABI, from NVIDIA's open kernel modules (nvos.h NVOS00/21/54/64_PARAMETERS,
  * nv_escape.h, cla06c.h, ctrla06c.h; unchanged from 535 to 595):
  *   ioctl type 'F'; RM_FREE 0x29, RM_CONTROL 0x2A, RM_ALLOC 0x2B
+ *   NV01_DEVICE_0 0x80, whose parameters begin with the number of the device;
  *   KEPLER_CHANNEL_GROUP_A 0xA06C; SET_TIMESLICE 0xA06C0103, GET 0xA06C0104,
  *   one u64 of microseconds; both flagged non-privileged.
  * Seen to work: 580.159.04 (H200), as an ordinary user.
@@ -21,6 +22,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "../base/dl.h"
@@ -32,10 +34,16 @@
 #define RM_FREE 0x29
 #define RM_CONTROL 0x2A
 #define RM_ALLOC 0x2B
+#define CLASS_DEVICE 0x80u
 #define CLASS_CHANNEL_GROUP 0xA06Cu
 #define CMD_SET_TIMESLICE 0xA06C0103u
 #define CMD_GET_TIMESLICE 0xA06C0104u
 #define MAX_GROUPS 512
+#define MAX_DEVICES 32
+/* What it answers about an object that it does not have (nvstatuscodes.h). */
+#define STATUS_INVALID_CLIENT 0x23
+#define STATUS_INVALID_OBJECT_HANDLE 0x33
+#define STATUS_OBJECT_NOT_FOUND 0x57
 
 struct rm_alloc { /* NVOS64, and its older, shorter form NVOS21 */
 	uint32_t root, parent, object, cls;
@@ -72,6 +80,15 @@ struct group {
 
 static struct group groups[MAX_GROUPS];
 static unsigned ngroups;
+/* Which card a device is, is known once a context on it was made; its object is another one
+ * when the process was suspended meanwhile. */
+static struct device {
+	uint32_t client, object;
+	int card; /* -1: not known */
+} devices[MAX_DEVICES];
+static bool missed; /* there are more groups than are known */
+static bool had_some[VGPU_MAX_CARDS];
+static bool grown;
 static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int creating = -1;
 static int (*real_ioctl)(int fd, unsigned long req, ...);
@@ -88,6 +105,15 @@ void vgpu_rm_forget(void)
 	/* In a forked child the lock may have been held by a thread that is gone. */
 	pthread_mutex_init(&groups_lock, NULL);
 	ngroups = 0;
+	missed = false;
+	memset(had_some, 0, sizeof had_some);
+	memset(devices, 0, sizeof devices);
+}
+
+bool vgpu_rm_grown(void)
+{
+	return __atomic_load_n(&grown, __ATOMIC_RELAXED) &&
+	       __atomic_exchange_n(&grown, false, __ATOMIC_ACQUIRE);
 }
 
 static int call(int fd, unsigned long req, void *arg)
@@ -98,28 +124,78 @@ static int call(int fd, unsigned long req, void *arg)
 	return t ? t(fd, req, arg) : real_ioctl(fd, req, arg);
 }
 
-static void learn(int fd, size_t size, const struct rm_alloc *a)
+/* Its parameters are the program's memory, which the kernel has read, and a thread of it may
+ * have given back since. */
+static void learn_device(const struct rm_alloc *a)
 {
-	uint32_t status = size == sizeof *a ? a->v64.status : a->v21.status;
-	struct group *g;
+	uint32_t number = MAX_DEVICES;
+	struct iovec to = {&number, sizeof number};
+	struct iovec from = {(void *)(uintptr_t)a->params, sizeof number};
+	long n = syscall(SYS_process_vm_readv, (long)getpid(), &to, 1UL, &from, 1UL, 0UL);
 
-	if (status != 0 || a->cls != CLASS_CHANNEL_GROUP)
+	if (n != (long)sizeof number || number >= MAX_DEVICES)
 		return;
 	pthread_mutex_lock(&groups_lock);
-	if (ngroups < MAX_GROUPS) {
-		g = &groups[ngroups++];
+	if (!devices[number].object)
+		devices[number].card = -1;
+	devices[number].client = a->root;
+	devices[number].object = a->object;
+	pthread_mutex_unlock(&groups_lock);
+}
+
+static struct device *device_of(const struct group *g)
+{
+	for (unsigned i = 0; i < MAX_DEVICES; i++)
+		if (devices[i].client == g->client && devices[i].object == g->parent)
+			return &devices[i];
+	return NULL;
+}
+
+static void learn_group(int fd, const struct rm_alloc *a)
+{
+	struct device *d;
+	struct group *g;
+	unsigned at = 0;
+
+	pthread_mutex_lock(&groups_lock);
+	/* One of that name is gone, with its descriptor. */
+	while (at < ngroups && (groups[at].client != a->root || groups[at].object != a->object))
+		at++;
+	if (at < MAX_GROUPS) {
+		g = &groups[at];
+		ngroups += at == ngroups;
 		*g = (struct group){.fd = fd,
 				    .card = creating,
 				    .client = a->root,
 				    .parent = a->parent,
 				    .object = a->object};
+		d = device_of(g);
+		if (d && creating >= 0)
+			d->card = creating;
 		/* Made outside a context's creation: of the same device as its
 		 * siblings. */
-		for (unsigned i = 0; g->card < 0 && i + 1 < ngroups; i++)
+		if (d && g->card < 0)
+			g->card = d->card;
+		for (unsigned i = 0; g->card < 0 && i < ngroups; i++)
 			if (groups[i].client == g->client && groups[i].parent == g->parent)
 				g->card = groups[i].card;
+	} else {
+		missed = true;
 	}
 	pthread_mutex_unlock(&groups_lock);
+	/* By a stream, or by a process that cuda-checkpoint brings back. */
+	if (creating < 0)
+		__atomic_store_n(&grown, true, __ATOMIC_RELEASE);
+}
+
+static void learn(int fd, size_t size, const struct rm_alloc *a)
+{
+	uint32_t status = size == sizeof *a ? a->v64.status : a->v21.status;
+
+	if (status == 0 && a->cls == CLASS_DEVICE)
+		learn_device(a);
+	if (status == 0 && a->cls == CLASS_CHANNEL_GROUP)
+		learn_group(fd, a);
 }
 
 static void unlearn(const struct rm_free *f)
@@ -187,9 +263,19 @@ static int control(const struct group *g, uint32_t cmd, uint64_t *us)
 			       .params_size = sizeof *us,
 			       .status = 0xffff};
 
-	return call(g->fd, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c) == 0 && c.status == 0
-		       ? 0
-		       : -EPERM;
+	/* A process that is suspended has closed what its groups belonged to, and freed none. */
+	if (call(g->fd, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c) != 0)
+		return errno == EBADF || errno == ENOTTY ? -ENOENT : -EPERM;
+	switch (c.status) {
+	case 0:
+		return 0;
+	case STATUS_INVALID_CLIENT:
+	case STATUS_INVALID_OBJECT_HANDLE:
+	case STATUS_OBJECT_NOT_FOUND:
+		return -ENOENT;
+	default:
+		return -EPERM;
+	}
 }
 
 /* Each control waits for, and then holds up, whoever else on the node wants the
@@ -197,49 +283,66 @@ static int control(const struct group *g, uint32_t cmd, uint64_t *us)
  * seen to obey and nobody asks to look again. */
 static int set_group(struct group *g, uint32_t slice_us, bool verify)
 {
-	uint64_t now = 0, want = slice_us ? slice_us : g->own_us, back = 0;
+	uint64_t now = 0, want = slice_us ? slice_us : g->own_us;
+	int r;
 
 	if (g->set_us != 0 && !verify) {
 		if (g->set_us == want)
 			return 0;
 		g->set_us = 0; /* unless it goes well */
-		if (control(g, CMD_SET_TIMESLICE, &want))
-			return -EPERM;
-		g->set_us = want;
-		return 0;
+		r = control(g, CMD_SET_TIMESLICE, &want);
+		g->set_us = r ? 0 : want;
+		return r;
 	}
 	g->set_us = 0;
-	if (control(g, CMD_GET_TIMESLICE, &now))
-		return -EPERM;
+	r = control(g, CMD_GET_TIMESLICE, &now);
+	if (r)
+		return r;
 	if (g->own_us == 0)
 		g->own_us = now;
 	if (want == 0)
 		want = g->own_us;
-	if (now != want && (control(g, CMD_SET_TIMESLICE, &want) ||
-			    control(g, CMD_GET_TIMESLICE, &back) || back != want))
-		return -EPERM;
-	g->set_us = want;
-	return 0;
+	if (now != want) {
+		r = control(g, CMD_SET_TIMESLICE, &want);
+		if (!r)
+			r = control(g, CMD_GET_TIMESLICE, &now);
+		if (!r && now != want)
+			r = -EPERM;
+	}
+	g->set_us = r ? 0 : want;
+	return r;
 }
 
 int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify)
 {
 	int r = -ENOENT, saved = errno;
+	unsigned kept = 0;
 
 	if (!real_ioctl && !vgpu_transport)
 		return r;
 	/* Held across the controls, which do not come back into this library. */
 	pthread_mutex_lock(&groups_lock);
+	if (had_some[card])
+		r = -ESRCH;
 	for (unsigned i = 0; i < ngroups; i++) {
-		int one;
+		struct group g = groups[i];
+		int one = 0;
 
 		/* A group of no known card follows the only card of the job. */
-		if (groups[i].card != card && !(groups[i].card < 0 && vgpu_state.ncards == 1))
-			continue;
-		one = set_group(&groups[i], slice_us, verify);
-		if (r != -EPERM)
-			r = one;
+		if (g.card == card || (g.card < 0 && vgpu_state.ncards == 1)) {
+			had_some[card] = true;
+			one = set_group(&g, slice_us, verify);
+			if (one != -ENOENT && r != -EPERM)
+				r = one;
+			else if (one == -ENOENT && r == -ENOENT)
+				r = -ESRCH;
+		}
+		if (one != -ENOENT)
+			groups[kept++] = g;
 	}
+	ngroups = kept;
+	if (missed)
+		r = -EPERM;
 	pthread_mutex_unlock(&groups_lock);
 	errno = saved;
 	return r;

@@ -10,9 +10,11 @@
 void vgpu_rm_creating(int card);
 /* Sets the slice of all channel groups of a card; 0 puts the driver's own back. Reads
  * it back from groups that never had one of ours, and with verify from all. Returns 0,
- * -ENOENT when none is known, or -EPERM when the driver refused or another value was
- * read back. */
+ * -ENOENT when none was ever known, -ESRCH when those that were are gone, or -EPERM when
+ * the driver refused, another value was read back, or there are groups that are not known. */
 int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify);
+/* Whether groups have come that no context's creation was for, since the last call. */
+bool vgpu_rm_grown(void);
 /* After a fork, in the child: there are none. */
 void vgpu_rm_forget(void);
 

@@ -20,7 +20,8 @@
 #define LOOKS 2
 
 static uint32_t wanted[VGPU_MAX_CARDS];
-static unsigned unknown[VGPU_MAX_CARDS]; /* looks in a row at which there was no group */
+static unsigned unknown[VGPU_MAX_CARDS];  /* looks in a row at which there was no group */
+static uint64_t launches[VGPU_MAX_CARDS]; /* by the last look */
 
 static void set_flag(uint32_t set, uint32_t clear)
 {
@@ -51,22 +52,36 @@ static void refused(int card, uint32_t slice_us, const char *why)
 	set_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
 }
 
-void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force)
+/* Whether that no group is known says that nobody divides the card. While cuda-checkpoint has
+ * suspended a process it has none, and launches nothing. */
+static bool are_unknown(int card, int r)
+{
+	uint64_t now = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
+	uint64_t before = __atomic_exchange_n(&launches[card], now, __ATOMIC_RELAXED);
+
+	/* Where none is wanted, none need be known. */
+	if (wanted[card] && (r == -ENOENT || (r == -ESRCH && now != before)))
+		return __atomic_add_fetch(&unknown[card], 1, __ATOMIC_RELAXED) >= LOOKS;
+	__atomic_store_n(&unknown[card], 0, __ATOMIC_RELAXED);
+	return false;
+}
+
+void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look look)
 {
 	/* By the watcher, and by threads that make a context. */
 	uint32_t before = __atomic_load_n(&wanted[card], __ATOMIC_RELAXED);
 	uint32_t *told = &vgpu_my(card)->slice_us;
+	bool nobody;
 	int r;
 
-	if (!force && s->slice_us == before)
+	if (look == VGPU_NO_LOOK && s->slice_us == before)
 		return;
 	__atomic_store_n(&wanted[card], s->slice_us, __ATOMIC_RELAXED);
 	/* Nothing was ever set: leave the driver alone. */
 	if (s->slice_us == 0 && before == 0)
 		return;
-	r = set_slices(card, s->slice_us, force);
-	if (r != -ENOENT || s->slice_us == 0)
-		__atomic_store_n(&unknown[card], 0, __ATOMIC_RELAXED);
+	r = set_slices(card, s->slice_us, look == VGPU_READ_BACK);
+	nobody = look == VGPU_READ_BACK && are_unknown(card, r);
 	if (s->slice_us == 0) {
 		/* Back to the driver's own: that proves nothing about setting one,
 		 * and gresd goes by what is proved. */
@@ -76,9 +91,11 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force)
 		set_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
 	} else if (r == -EPERM) {
 		refused(card, s->slice_us, "refused by the driver");
-	} else if (r == -ENOENT && force &&
-		   __atomic_add_fetch(&unknown[card], 1, __ATOMIC_RELAXED) >= LOOKS) {
+	} else if (nobody) {
 		/* Nobody divides the card then, and gresd must know. */
 		refused(card, s->slice_us, "no channel group of this process was found");
+	} else if (r == -ESRCH) {
+		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
+		set_flag(0, VGPU_SLOT_SLICES_OK);
 	}
 }

@@ -5,6 +5,13 @@
 
 #include "../region_ops.h"
 
-void vgpu_slices_apply(int card, const struct vgpu_schedule *s, bool force);
+/* What to do beside following a change of the slice. */
+enum vgpu_look {
+	VGPU_NO_LOOK,
+	VGPU_NEW_GROUPS, /* groups have come that may have none yet */
+	VGPU_READ_BACK,  /* whether all have it */
+};
+
+void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look look);
 
 #endif

@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	CHECK(grant && slot);
 	slot->pid = 42;
-	slot->pid_ns = take(&in, 1) & 1 ? FIRST_PID_NS : 7;
+	slot->pid_ns = take(&in, 1) & 1 ? VGPU_FIRST_PID_NS : 7;
 	take_bytes(&in, grant->socket, take(&in, 1) % (sizeof grant->socket + 1));
 	answer = in.at;
 	length = in.left;
@@ -94,8 +94,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	vgpu_state.slot = slot;
 	vgpu_host_pid();
 	CHECK(slot->host_pid <= 0x3fffff);
-	CHECK(slot->pid_ns != FIRST_PID_NS || slot->host_pid == 42);
-	CHECK(slot->pid_ns == FIRST_PID_NS || grant->socket[0] == '/' || slot->host_pid == 0);
+	CHECK(slot->pid_ns != VGPU_FIRST_PID_NS || slot->host_pid == 42);
+	CHECK(slot->pid_ns == VGPU_FIRST_PID_NS || grant->socket[0] == '/' || slot->host_pid == 0);
 	free(grant);
 	free(slot);
 	return 0;

@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			r = vgpu_rm_set_slices((int)(what >> 3) % 16, (uint32_t)take(&in, 3),
 					       what & 0x80);
 			own = false;
-			CHECK(r == 0 || r == -ENOENT || r == -EPERM);
+			CHECK(r == 0 || r == -ENOENT || r == -ESRCH || r == -EPERM);
 			break;
 		case 2:
 			one_ioctl(what == 0xfa ? 600 : 1);

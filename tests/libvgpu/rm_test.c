@@ -18,6 +18,8 @@ static struct {
 	unsigned gets, sets;
 	bool deaf, refuses;
 	unsigned refuse; /* so many times */
+	bool closed;
+	uint32_t client; /* that it knows */
 } driver;
 
 void vgpu_need_dlsym(void)
@@ -33,7 +35,13 @@ static int answer(int fd, unsigned long req, void *arg)
 	if (_IOC_NR(req) != RM_CONTROL)
 		return 0;
 	us = (uint64_t *)(uintptr_t)c->params;
-	c->status = 0;
+	if (driver.closed) {
+		errno = EBADF;
+		return -1;
+	}
+	c->status = c->client == driver.client ? 0 : STATUS_INVALID_CLIENT;
+	if (c->status)
+		return 0;
 	if (c->cmd == CMD_GET_TIMESLICE) {
 		driver.gets++;
 		*us = driver.slice_us;
@@ -55,15 +63,31 @@ static int others(int fd, unsigned long req, ...)
 	return -1;
 }
 
+static void alloc(uint32_t client, uint32_t parent, uint32_t object, uint32_t cls, void *params)
+{
+	struct rm_alloc a = {.root = client,
+			     .parent = parent,
+			     .object = object,
+			     .cls = cls,
+			     .params = (uintptr_t)params};
+
+	driver.slice_us = OWN_US;
+	driver.client = client;
+	driver.closed = false;
+	CHECK_EQ(ioctl(7, _IOWR(RM_TYPE, RM_ALLOC, struct rm_alloc), &a), 0);
+}
+
+static void group(uint32_t client)
+{
+	alloc(client, 2, 3, CLASS_CHANNEL_GROUP, NULL);
+}
+
 static void new_group(void)
 {
-	struct rm_alloc a = {.root = 1, .parent = 2, .object = 3, .cls = CLASS_CHANNEL_GROUP};
-
 	vgpu_rm_forget();
-	driver.slice_us = OWN_US;
 	driver.deaf = driver.refuses = false;
 	vgpu_rm_creating(0);
-	CHECK_EQ(ioctl(7, _IOWR(RM_TYPE, RM_ALLOC, struct rm_alloc), &a), 0);
+	group(1);
 	vgpu_rm_creating(-1);
 }
 
@@ -121,7 +145,7 @@ static void test_a_driver_that_does_not_obey(void)
 }
 
 /* Applies a schedule, and checks what gresd is told. */
-static void apply(uint32_t us, bool look, uint32_t told, uint32_t flags)
+static void apply(uint32_t us, enum vgpu_look look, uint32_t told, uint32_t flags)
 {
 	struct vgpu_schedule s = {.slice_us = us};
 
@@ -136,23 +160,98 @@ static void test_what_gresd_is_told(void)
 
 	vgpu_state.slot = &slot;
 	new_group();
-	apply(700, true, 700, VGPU_SLOT_SLICES_OK);
+	apply(700, VGPU_READ_BACK, 700, VGPU_SLOT_SLICES_OK);
 	driver.refuses = true;
-	apply(800, false, 0, VGPU_SLOT_SLICES_REFUSED);
+	apply(800, VGPU_NO_LOOK, 0, VGPU_SLOT_SLICES_REFUSED);
 	driver.refuses = false;
-	apply(900, false, 900, VGPU_SLOT_SLICES_OK);
+	apply(900, VGPU_NO_LOOK, 900, VGPU_SLOT_SLICES_OK);
 	/* A group that is just going. */
 	driver.refuse = 1;
-	apply(700, false, 700, VGPU_SLOT_SLICES_OK);
+	apply(700, VGPU_NO_LOOK, 700, VGPU_SLOT_SLICES_OK);
 	CHECK_EQ(driver.slice_us, 700);
 	/* A driver that we do not know: not at the first look, at which the context may be
 	 * on its way. */
 	vgpu_rm_forget();
-	apply(700, true, 700, VGPU_SLOT_SLICES_OK);
-	apply(700, true, 0, VGPU_SLOT_SLICES_REFUSED);
-	apply(700, true, 0, VGPU_SLOT_SLICES_REFUSED);
+	apply(700, VGPU_READ_BACK, 700, VGPU_SLOT_SLICES_OK);
+	apply(700, VGPU_READ_BACK, 0, VGPU_SLOT_SLICES_REFUSED);
+	apply(700, VGPU_READ_BACK, 0, VGPU_SLOT_SLICES_REFUSED);
 	new_group();
-	apply(700, true, 700, VGPU_SLOT_SLICES_OK);
+	apply(700, VGPU_READ_BACK, 700, VGPU_SLOT_SLICES_OK);
+}
+
+/* A process that is suspended has no groups, which is no driver that we do not know. Those that it
+ * then gets have another client, in the same descriptor perhaps. */
+static void test_suspended(void)
+{
+	static struct vgpu_slot slot;
+
+	vgpu_state.slot = &slot;
+	vgpu_state.ncards = 1;
+	new_group();
+	apply(700, VGPU_READ_BACK, 700, VGPU_SLOT_SLICES_OK);
+	CHECK(!vgpu_rm_grown());
+	for (uint32_t client = 2; client < 300; client++) {
+		driver.closed = client % 2;
+		driver.client = 0;
+		slot.card[0].launches++; /* the last before it was */
+		for (int i = 0; i < 3; i++)
+			apply(700, VGPU_READ_BACK, 0, 0);
+		CHECK_EQ(ngroups, 0);
+		group(client);
+		CHECK(vgpu_rm_grown() && !vgpu_rm_grown());
+		apply(700, VGPU_NEW_GROUPS, 700, VGPU_SLOT_SLICES_OK);
+		CHECK_EQ(driver.slice_us, 700);
+		CHECK_EQ(ngroups, 1);
+	}
+	/* One that works has groups, and they are not found. */
+	driver.client = 0;
+	slot.card[0].launches++;
+	apply(700, VGPU_READ_BACK, 0, 0);
+	slot.card[0].launches++;
+	apply(700, VGPU_READ_BACK, 0, VGPU_SLOT_SLICES_REFUSED);
+	group(300);
+	apply(700, VGPU_NEW_GROUPS, 700, VGPU_SLOT_SLICES_OK);
+	vgpu_state.ncards = 2;
+}
+
+/* Of several cards, the groups of a process that goes on are those of the devices that it had. */
+static void test_devices(void)
+{
+	uint32_t number[2] = {5, 3};
+
+	new_group();
+	vgpu_rm_forget();
+	for (uint32_t client = 1; client < 4; client++) {
+		for (int card = 0; card < 2; card++) {
+			uint32_t object = 10 * client + (uint32_t)card;
+
+			alloc(client, client, object, CLASS_DEVICE, &number[card]);
+			vgpu_rm_creating(client == 1 ? card : -1);
+			alloc(client, object, 50 + (uint32_t)card, CLASS_CHANNEL_GROUP, NULL);
+			vgpu_rm_creating(-1);
+		}
+		for (int card = 0; card < 2; card++) {
+			CHECK_EQ(groups[ngroups - 2 + (unsigned)card].card, card);
+			CHECK_EQ(vgpu_rm_set_slices(card, 700, true), 0);
+		}
+	}
+	/* Devices whose number cannot be read, or is none. */
+	number[0] = MAX_DEVICES;
+	alloc(9, 9, 10, CLASS_DEVICE, &number[0]);
+	alloc(9, 9, 11, CLASS_DEVICE, (void *)8);
+	alloc(9, 11, 12, CLASS_CHANNEL_GROUP, NULL);
+	CHECK_EQ(groups[ngroups - 1].card, -1);
+}
+
+/* Groups that are not known keep the driver's own slice, which is not to be taken for ours. */
+static void test_more_groups_than_fit(void)
+{
+	new_group();
+	for (uint32_t i = 0; i < MAX_GROUPS - 1; i++)
+		alloc(1, 2, 100 + i, CLASS_CHANNEL_GROUP, NULL);
+	CHECK_EQ(vgpu_rm_set_slices(0, 700, false), 0);
+	alloc(1, 2, 99, CLASS_CHANNEL_GROUP, NULL);
+	CHECK_EQ(vgpu_rm_set_slices(0, 700, false), -EPERM);
 }
 
 int main(void)
@@ -166,5 +265,8 @@ int main(void)
 	test_one_call_for_a_change();
 	test_a_driver_that_does_not_obey();
 	test_what_gresd_is_told();
+	test_suspended();
+	test_devices();
+	test_more_groups_than_fit();
 	return done("rm_test");
 }

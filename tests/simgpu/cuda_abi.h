@@ -158,6 +158,31 @@ typedef struct CUstreamBatchMemOpParams_st {
 	uint64_t rest[2];
 } CUstreamBatchMemOpParams;
 
+typedef enum CUprocessState_enum {
+	CU_PROCESS_STATE_RUNNING,
+	CU_PROCESS_STATE_LOCKED,
+	CU_PROCESS_STATE_CHECKPOINTED,
+	CU_PROCESS_STATE_FAILED,
+} CUprocessState;
+
+typedef struct CUcheckpointLockArgs_st {
+	unsigned timeoutMs; /* 0: none */
+	unsigned reserved0;
+	uint64_t reserved1[7];
+} CUcheckpointLockArgs;
+
+typedef struct CUcheckpointCheckpointArgs_st {
+	uint64_t reserved[8];
+} CUcheckpointCheckpointArgs, CUcheckpointUnlockArgs;
+
+/* Since CUDA 13.0; before, 64 bytes that must be zero. */
+typedef struct CUcheckpointRestoreArgs_st {
+	void *gpuPairs; /* which card comes in the place of which */
+	unsigned gpuPairsCount;
+	char reserved[44];
+	uint64_t reserved1;
+} CUcheckpointRestoreArgs;
+
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 
@@ -325,6 +350,8 @@ _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA_LAUNCH_PARAMS");
 _Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA_KERNEL_NODE_PARAMS");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
 _Static_assert(sizeof(CUstreamBatchMemOpParams) == 48, "CUstreamBatchMemOpParams");
+_Static_assert(sizeof(CUcheckpointLockArgs) == 64, "CUcheckpointLockArgs");
+_Static_assert(sizeof(CUcheckpointRestoreArgs) == 64, "CUcheckpointRestoreArgs");
 _Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "CUDA_ARRAY3D_DESCRIPTOR");
 
 #endif

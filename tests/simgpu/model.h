@@ -126,7 +126,15 @@ struct sim_proc {
 	uint64_t start_time; /* clock ticks since boot */
 	char name[32];
 	uint64_t mem[SIM_MAX_CARDS];
+	/* cuda-checkpoint: */
+	uint32_t state;      /* enum CUprocessState */
+	uint32_t asked;      /* enum sim_ask, by another process; a futex, for both */
+	uint32_t timeout_ms; /* of what is asked; 0: none */
+	int32_t answer;      /* CUresult, when asked is 0 again */
+	int32_t restorer;    /* the thread that answers */
 };
+
+enum sim_ask { SIM_ASK_NOTHING, SIM_ASK_LOCK, SIM_ASK_CHECKPOINT, SIM_ASK_RESTORE, SIM_ASK_UNLOCK };
 
 struct sim_sample {
 	uint64_t time_us; /* CLOCK_REALTIME */
@@ -267,12 +275,18 @@ int sim_mem_add(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t byt
 void sim_mem_sub(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t bytes);
 int sim_ctx_add(struct sim_state *st, uint32_t proc, uint32_t card);
 void sim_ctx_drop(struct sim_state *st, uint32_t ctx);
+void sim_ctx_leave(struct sim_state *st, uint32_t ctx); /* its card; it keeps its slot */
 int sim_stream_add(struct sim_state *st, uint32_t ctx, bool legacy, bool nonblocking, int priority);
 void sim_stream_drop(struct sim_state *st, uint32_t stream);
 /* true when the fault list wants this call to fail; *code and *slow_ns say how */
 bool sim_fault_hit(struct sim_state *st, const char *call, int *code, uint64_t *slow_ns);
 int sim_fault_add(struct sim_state *st, const struct sim_fault *f);
 bool sim_slices_refused(struct sim_state *st);
+
+/* suspend.c: all that a process has on cards leaves them, and comes back, if there is room for
+ * it: else -ENOMEM */
+void sim_proc_leave(struct sim_state *st, uint32_t proc, uint64_t had[SIM_MAX_CARDS]);
+int sim_proc_return(struct sim_state *st, uint32_t proc, const uint64_t had[SIM_MAX_CARDS]);
 
 /* sched.c: the cards' own clockwork */
 void sim_advance(struct sim_state *st, uint32_t card, uint64_t until);

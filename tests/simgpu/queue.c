@@ -34,14 +34,12 @@ int sim_ctx_add(struct sim_state *st, uint32_t proc, uint32_t card)
 	return -EAGAIN;
 }
 
-void sim_ctx_drop(struct sim_state *st, uint32_t ctx)
+void sim_ctx_leave(struct sim_state *st, uint32_t ctx)
 {
 	struct sim_ctx *x = &st->ctx[ctx];
 	struct sim_card *c = &st->card[x->card];
 	uint32_t *link = &c->contexts;
 
-	while (x->streams)
-		sim_stream_drop(st, x->streams - 1);
 	while (*link && *link != ctx + 1)
 		link = &st->ctx[*link - 1].next;
 	if (*link)
@@ -52,7 +50,16 @@ void sim_ctx_drop(struct sim_state *st, uint32_t ctx)
 		c->cur = 0;
 		c->came = 0;
 	}
-	sim_mem_sub(st, x->proc, x->card, c->conf.context_cost);
+}
+
+void sim_ctx_drop(struct sim_state *st, uint32_t ctx)
+{
+	struct sim_ctx *x = &st->ctx[ctx];
+
+	while (x->streams)
+		sim_stream_drop(st, x->streams - 1);
+	sim_ctx_leave(st, ctx);
+	sim_mem_sub(st, x->proc, x->card, st->card[x->card].conf.context_cost);
 	x->used = 0;
 }
 

@@ -42,7 +42,8 @@ func forks(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, in io.Clo
 
 // Children that use no CUDA take no place of the job, and say nothing.
 func TestForkedChildrenWithoutCUDAHaveNoSlot(t *testing.T) {
-	_, env, cache := hardJob(t)
+	j := hardJob(t)
+	env, cache := j.env, j.cache
 	cmd, in, errs := forks(t, env, "--what", "idle", "--count", "50")
 	view, err := libvgpu.ReadCache(cache)
 	if err != nil || len(view.Slots) != 1 {
@@ -56,7 +57,8 @@ func TestForkedChildrenWithoutCUDAHaveNoSlot(t *testing.T) {
 
 // A child of a process that has not begun with CUDA has its own place with its first call.
 func TestForkedChildrenThatUseCUDAAreCounted(t *testing.T) {
-	_, env, cache := hardJob(t)
+	j := hardJob(t)
+	env, cache := j.env, j.cache
 	result, err := run(t, env, "forks", "--what", "cuda", "--count", "5")
 	if err != nil || result["allocated"].(float64) != 5 {
 		t.Fatalf("%v, %v: want 5", result, err)
@@ -88,7 +90,8 @@ func becameSleep(pid int) bool {
 // What a program took is the job's again when its process has become another one by exec. A
 // process that is only stopped keeps it.
 func TestExecGivesMemoryBack(t *testing.T) {
-	_, env, cache := hardJob(t)
+	j := hardJob(t)
+	env, cache := j.env, j.cache
 	cmd, in, _ := forks(t, env, "--what", "exec")
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	r, err := libvgpu.OpenCache(cache)
@@ -139,7 +142,8 @@ func TestExecGivesMemoryBack(t *testing.T) {
 // A thread that is cancelled while it waits in the library leaves no allocation open: gresd
 // would never compare the process with the card's count again.
 func TestCancelledThreadsEndTheirAllocations(t *testing.T) {
-	_, env, cache := hardJob(t)
+	j := hardJob(t)
+	env, cache := j.env, j.cache
 	if _, err := run(t, env, "cancel"); err != nil {
 		t.Fatal(err)
 	}

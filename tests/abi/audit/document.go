@@ -90,6 +90,7 @@ Held are memory and compute; LD_PRELOAD is level 1, the list of ld.so level 2 ([
 | another time namespace | held | not tried | tests/libvgpu/death_test.c |
 | a clock of a preload's that runs faster (faketime) | held | not tried | TestAFakedClockGivesNoMore |
 | all descriptors closed, and their numbers used again (closefrom(3)) | held; the program's files stay as they are | not tried | TestEveryWayToFindTheDriverIsHeld |
+| suspended by cuda-checkpoint, and brought back | held; what it has booked stays so | not tried | TestASuspendedProcessKeepsItsPlace, TestCheckpointedJobKeepsItsShare |
 | a child of a raw clone(2) | held | not tried | TestEveryWayToFindTheDriverIsHeld |
 `
 

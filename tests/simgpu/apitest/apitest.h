@@ -49,7 +49,7 @@ void sleep_ms(int ms);
 	X(wait_value) X(counter) X(spin) X(full_stream) X(launches) X(capture) X(capture_unsafe) \
 	X(graph_memory) X(child_graph) X(batch_op) X(getproc) X(library) X(child) X(groups) \
 	X(slice_refused) X(rm_refuses) X(records) X(records_dropped) X(visible) X(faults) X(lost) \
-	X(threads) X(per_thread)
+	X(threads) X(per_thread) X(checkpoint) X(checkpoint_room)
 /* clang-format on */
 #define X(name) void case_##name(void);
 CASES(X)

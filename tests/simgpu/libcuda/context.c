@@ -102,6 +102,7 @@ static CUresult context_new(CUdevice dev, unsigned flags, bool primary, CUcontex
 	if (primary)
 		drv.primary[dev] = c;
 	effects_start_thread();
+	checkpoint_start_thread();
 	rm_announce(c);
 	rm_usable(c);
 	*out = c;

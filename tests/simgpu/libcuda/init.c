@@ -64,6 +64,9 @@ CUresult drv_enter(const char *call, int need)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&drv.lock);
+	while (drv.locked)
+		pthread_cond_wait(&drv.changed, &drv.lock);
+	drv.calls++;
 	if (need == NEED_INIT)
 		return CUDA_SUCCESS;
 	ctx = drv_current();
@@ -78,6 +81,7 @@ CUresult drv_enter(const char *call, int need)
 
 CUresult drv_leave(CUresult rc)
 {
+	drv.calls--;
 	pthread_mutex_unlock(&drv.lock);
 	return rc;
 }
@@ -163,7 +167,8 @@ CUresult cuInit(unsigned flags)
 		if (!drv.st) {
 			fprintf(stderr,
 				"simgpu: no machine: run `simgpu init` or set SIMGPU_STATE\n");
-			return drv_leave(CUDA_ERROR_NO_DEVICE);
+			pthread_mutex_unlock(&drv.lock);
+			return CUDA_ERROR_NO_DEVICE;
 		}
 	}
 	if (!hooked) {

@@ -178,6 +178,8 @@ struct driver {
 	int proc; /* slot; -1: none yet */
 	bool ready, forked, thread_started;
 	bool launches_block; /* CUDA_LAUNCH_BLOCKING */
+	bool locked;         /* by cuda-checkpoint: calls wait */
+	unsigned calls;      /* that have begun and not ended */
 	int ndevices;
 	uint32_t card[SIM_MAX_CARDS]; /* device ordinal to card */
 	CUcontext contexts;
@@ -198,6 +200,9 @@ void drv_model_lock(void);
 void drv_model_unlock(void);
 bool drv_device_ok(CUdevice dev);
 
+/* checkpoint.c */
+void checkpoint_start_thread(void);
+
 /* context.c */
 CUcontext drv_current(void);
 bool drv_ctx_valid(CUcontext ctx);
@@ -210,6 +215,7 @@ CUresult limits_charge(CUcontext c);
 void rm_announce(CUcontext ctx);
 void rm_usable(CUcontext ctx);
 void rm_release(CUcontext ctx);
+void rm_close(void); /* nothing of this process is left there */
 
 /* memory.c */
 CUresult mem_charge(uint32_t card, uint64_t bytes);

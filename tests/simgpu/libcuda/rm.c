@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #define CLASS_ROOT 0x41u
 #define CLASS_DEVICE 0x80u
@@ -53,6 +54,7 @@ static struct object {
 } objects[MAX_OBJECTS];
 static pthread_mutex_t objects_lock = PTHREAD_MUTEX_INITIALIZER;
 static int control_fd = -1;
+static uint32_t client = HANDLE_ROOT; /* numbers that were given are not given again */
 static bool device_known[SIM_MAX_CARDS];
 
 static struct object *find_object(uint32_t handle)
@@ -99,6 +101,8 @@ static uint32_t do_control(const struct rm_control *c)
 	uint64_t *aux;
 	uint32_t status = NV_OK;
 
+	if (c->client != client)
+		return NV_INVALID_CLIENT;
 	if (!o)
 		return NV_INVALID_OBJECT_HANDLE;
 	if (o->cls != CLASS_GROUP || (c->cmd != SET_TIMESLICE && c->cmd != GET_TIMESLICE))
@@ -136,12 +140,16 @@ static uint32_t do_free(const struct rm_free *f)
 
 int vgpu_rm_transport(int fd, unsigned long req, void *arg)
 {
-	(void)fd;
 	if (_IOC_TYPE(req) != 'F' || !arg || !drv.st) {
 		errno = ENOTTY;
 		return -1;
 	}
 	pthread_mutex_lock(&objects_lock);
+	if (fd < 0 || fd != control_fd) {
+		pthread_mutex_unlock(&objects_lock);
+		errno = EBADF;
+		return -1;
+	}
 	switch (_IOC_NR(req)) {
 	case ESC_ALLOC:
 		if (_IOC_SIZE(req) == sizeof(struct rm_alloc))
@@ -165,8 +173,10 @@ static void rm_call(unsigned long req, void *arg)
 {
 	int saved = errno;
 
+	pthread_mutex_lock(&objects_lock);
 	if (control_fd < 0)
 		control_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	pthread_mutex_unlock(&objects_lock);
 	if (ioctl(control_fd, req, arg) < 0)
 		vgpu_rm_transport(control_fd, req, arg);
 	errno = saved;
@@ -174,8 +184,8 @@ static void rm_call(unsigned long req, void *arg)
 
 static bool rm_alloc(uint32_t parent, uint32_t handle, uint32_t cls, void *params, uint32_t size)
 {
-	struct rm_alloc a = {HANDLE_ROOT, parent, handle, cls,          (uintptr_t)params,
-			     0,           size,   0,      NV_BAD_STATE, 0};
+	struct rm_alloc a = {client, parent, handle, cls,          (uintptr_t)params,
+			     0,      size,   0,      NV_BAD_STATE, 0};
 
 	rm_call(_IOWR('F', ESC_ALLOC, struct rm_alloc), &a);
 	return a.status == NV_OK;
@@ -193,9 +203,9 @@ void rm_announce(CUcontext ctx)
 	ctx->device_handle = HANDLE_DEVICE + card;
 	pthread_mutex_unlock(&drv.lock);
 	if (first_card)
-		rm_alloc(0, HANDLE_ROOT, CLASS_ROOT, NULL, 0);
+		rm_alloc(0, client, CLASS_ROOT, NULL, 0);
 	if (!__atomic_load_n(&device_known[card], __ATOMIC_RELAXED))
-		rm_alloc(HANDLE_ROOT, ctx->device_handle, CLASS_DEVICE, &p, sizeof(p));
+		rm_alloc(client, ctx->device_handle, CLASS_DEVICE, &p, sizeof(p));
 	__atomic_store_n(&device_known[card], true, __ATOMIC_RELAXED);
 	for (uint32_t g = 0; g < GROUPS; g++) {
 		ctx->group_handle[g] = HANDLE_GROUP + (uint32_t)ctx->slot * GROUPS + g;
@@ -222,10 +232,23 @@ void rm_release(CUcontext ctx)
 {
 	pthread_mutex_unlock(&drv.lock);
 	for (int g = 0; g < GROUPS; g++) {
-		struct rm_free f = {HANDLE_ROOT, ctx->device_handle, ctx->group_handle[g],
-				    NV_BAD_STATE};
+		struct rm_free f = {client, ctx->device_handle, ctx->group_handle[g], NV_BAD_STATE};
 
 		rm_call(_IOWR('F', ESC_FREE, struct rm_free), &f);
 	}
 	pthread_mutex_lock(&drv.lock);
+}
+
+/* With its descriptor all that a client has goes, and no call says so. */
+void rm_close(void)
+{
+	pthread_mutex_lock(&objects_lock);
+	if (control_fd >= 0)
+		close(control_fd);
+	control_fd = -1;
+	client++;
+	memset(objects, 0, sizeof(objects));
+	for (int i = 0; i < SIM_MAX_CARDS; i++)
+		__atomic_store_n(&device_known[i], false, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&objects_lock);
 }
