@@ -130,14 +130,24 @@ func stepAnswer(ctx context.Context, client *slurm.Client, a asked, into any, ar
 	return nil
 }
 
-// stepError is the first line that somebody in the step, or srun, has to say.
+// stepError is the first line that somebody in the step has to say, else srun: that a task
+// failed, which it may say before the task's own words arrive, tells nobody why.
 func stepError(err error, said string) error {
+	var bySrun string
 	for line := range strings.Lines(said) {
 		line = strings.TrimSpace(strings.Map(visible, strings.TrimSpace(line)))
-		line = strings.TrimPrefix(strings.TrimPrefix(line, "srun: "), "error: ")
-		if line != "" {
-			return errors.New(line[:min(len(line), 300)])
+		text, ofSrun := strings.CutPrefix(line, "srun: ")
+		text = strings.TrimPrefix(text, "error: ")
+		switch text = text[:min(len(text), 300)]; {
+		case text == "":
+		case !ofSrun:
+			return errors.New(text)
+		case bySrun == "":
+			bySrun = text
 		}
+	}
+	if bySrun != "" {
+		return errors.New(bySrun)
 	}
 	return fmt.Errorf("srun: %w", err)
 }

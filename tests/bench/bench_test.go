@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,7 +14,22 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/bench/report"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
+
+// What gresd makes on its host is the tests' own: the host may have a gresd, and other tests run beside.
+func TestMain(m *testing.M) {
+	if os.Geteuid() == 0 {
+		if err := cluster.Enter(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// solos are the solo rates of the simulated card, which is the same in all tests: measured once.
+var solos = map[string]float64{}
 
 // onSim is a benchmark that is set up on a simulated card.
 func onSim(t *testing.T, change ...func(*options)) *bench {
@@ -34,7 +51,13 @@ func onSim(t *testing.T, change ...func(*options)) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
+	maps.Copy(b.solos, solos)
 	t.Cleanup(func() {
+		for shape, rate := range b.solos {
+			if !(tenant{shape: shape}).python() { // a test has programs of its own in their place
+				solos[shape] = rate
+			}
+		}
 		if err := b.close(); err != nil {
 			t.Error(err)
 		}

@@ -143,29 +143,25 @@ func TestUseIsRightInPIDNamespaces(t *testing.T) {
 // A job that may have the whole card is not measured by the library, nor is one of several
 // that hold each other: their GPU time counts all the same.
 func TestGPUTimeThatNobodyCharges(t *testing.T) {
-	s := up(t, oneCard)
-	passes := func(job int, atLeast, atMost float64) {
-		t.Helper()
-		s.eventually(shortWait, "the GPU time grows", func() bool {
-			n, ok := ofJob(t, metrics(t), "vgpu_job_gpu_seconds_total", job)
-			return ok && n > 0
-		})
-		before, _ := ofJob(t, metrics(t), "vgpu_job_gpu_seconds_total", job)
-		began := time.Now()
-		time.Sleep(7500 * time.Millisecond)
-		after, _ := ofJob(t, metrics(t), "vgpu_job_gpu_seconds_total", job)
-		if part := (after - before) / time.Since(began).Seconds(); part < atLeast || part > atMost {
-			t.Errorf("job %d had %.2f of the card by its GPU time, want %.2f to %.2f", job, part, atLeast, atMost)
-		}
-	}
+	s := up(t, cluster.Options{Cards: twoCards})
 	whole := s.submit(alice, "--gres=vgpu:100", cluster.BusyScript(300))
 	s.running(whole)
-	passes(whole, 0.7, 1.3) // counted each 2.5 s
-	s.cancel(alice, whole)
 	first := s.submit(alice, "--gres=vgpu:40 --vgpu-mode=soft", cluster.BusyScript(300))
 	second := s.submit(bob, "--gres=vgpu:60", cluster.BusyScript(300))
 	s.running(first, second)
-	passes(first, 0.25, 0.55)
-	s.cancel(alice, first)
+	gpuTime := func(job int) float64 {
+		n, _ := ofJob(t, metrics(t), "vgpu_job_gpu_seconds_total", job)
+		return n
+	}
+	s.eventually(shortWait, "the GPU time grows", func() bool { return gpuTime(whole) > 0 && gpuTime(first) > 0 })
+	before := map[int]float64{whole: gpuTime(whole), first: gpuTime(first)}
+	began := time.Now()
+	time.Sleep(7500 * time.Millisecond) // counted each 2.5 s
+	for job, of := range map[int]struct{ least, most float64 }{whole: {0.7, 1.3}, first: {0.25, 0.55}} {
+		if part := (gpuTime(job) - before[job]) / time.Since(began).Seconds(); part < of.least || part > of.most {
+			t.Errorf("job %d had %.2f of its card by its GPU time, want %.2f to %.2f", job, part, of.least, of.most)
+		}
+	}
+	s.cancel(alice, whole, first)
 	s.cancel(bob, second)
 }

@@ -37,11 +37,13 @@ func capped(t *testing.T, config, limit string, least, most float64, more []stri
 func TestLaunchesThatWaitAreCharged(t *testing.T) {
 	for args, least := range map[string]float64{"--us 10000": 0.1, "--us 1000": 0.03, "--us 100": 0.005, "--us 1000 --fresh 1": 0.03} {
 		t.Run(args, func(t *testing.T) {
+			t.Parallel()
 			capped(t, oneCard, "20", least, 0.23, []string{"CUDA_LAUNCH_BLOCKING=1"}, strings.Fields(args)...)
 		})
 	}
 	for _, what := range []string{"dtod", "unified"} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			capped(t, tenMS, "20", 0.1, 0.23, nil, "--what", what, "--us", "10000")
 		})
 	}
@@ -75,6 +77,7 @@ func TestSeveralOfAJobHaveItsLimitTogether(t *testing.T) {
 		{4, "--fresh 1 --us 5000"},
 	} {
 		t.Run(fmt.Sprint(c.procs, " ", c.args), func(t *testing.T) {
+			t.Parallel()
 			part := 0.0
 			for range tries {
 				env, _ := limited(t, oneCard, "30")

@@ -13,6 +13,7 @@ import (
 func TestContextsOfAProcessShareItsLimit(t *testing.T) {
 	for _, streams := range []string{"created", "default"} {
 		t.Run(streams, func(t *testing.T) {
+			t.Parallel()
 			env, _ := limited(t, oneCard, "50")
 			result, err := run(t, env, "contexts", "--streams", streams, "--secs", "6")
 			if err != nil {

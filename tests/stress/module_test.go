@@ -25,6 +25,7 @@ func TestANeighbourIsNotChargedForAModule(t *testing.T) {
 		{"small: taken out by the next comparisons", "40M", 1 << 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			env, libdir, lib := card(t, oneCard+"context_cost = \"500M\"\n")
 			worker, err := filepath.Abs("../../build/tests/vgpu-worker")
 			if err != nil {

@@ -37,6 +37,7 @@ func chargedOn(t *testing.T, config, limit, program string, args ...string) floa
 func TestWorkThatIsNotMeasuredIsCharged(t *testing.T) {
 	for _, lengths := range []string{"steady", "grow", "random"} {
 		t.Run(lengths, func(t *testing.T) {
+			t.Parallel()
 			if part := charged(t, "80", "paced", "--lengths", lengths); part < 0.93 || part > 1.25 {
 				t.Errorf("charged %.3f of what the kernels took, want 0.93 to 1.25", part)
 			}
@@ -63,7 +64,10 @@ func TestTimeOfTheHostIsNotCharged(t *testing.T) {
 // decode loop did half of what it does alone, now and then).
 func TestLostTimeOfTheHostIsNotCharged(t *testing.T) {
 	for _, stop := range []string{"300", "3000"} {
-		t.Run(stop+" us", func(t *testing.T) { chargedLikeTokens(t, "15", "--stop-us", stop) })
+		t.Run(stop+" us", func(t *testing.T) {
+			t.Parallel()
+			chargedLikeTokens(t, "15", "--stop-us", stop)
+		})
 	}
 }
 

@@ -124,6 +124,7 @@ func TestWhatIsBetweenKernels(t *testing.T) {
 func TestShortProgramsAreCharged(t *testing.T) {
 	for _, args := range []string{"--long 1 --long-us 100000", "--long 3 --long-us 5000"} {
 		t.Run(args, func(t *testing.T) {
+			t.Parallel()
 			env, _ := limited(t, oneCard, "20")
 			done, programs, began := 0.0, 0, time.Now()
 			for time.Since(began) < 4*time.Second {

@@ -14,25 +14,16 @@ import (
 	"testing"
 )
 
-const root = "../.."
-
-// build makes the programs once.
+// build is where make has built the programs.
 func build(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("gresd wants root")
 	}
-	dir := t.TempDir()
-	command := func(name string, args ...string) {
-		cmd := exec.Command(name, args...)
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", cmd, err, out)
-		}
+	dir, err := filepath.Abs("../../build")
+	if err != nil {
+		t.Fatal(err)
 	}
-	command("go", "build", "-o", dir+"/bin/", "./cmd/gresd", "./cmd/vgpuctl", "./tests/simgpu/cmd/simgpu")
-	command("go", "build", "-o", dir+"/tests/", "./tests/topology/vgpu-topo-check")
-	command("make", "-s", "-C", "tests/simgpu", "BUILD="+dir, "libs")
 	return dir
 }
 
@@ -79,7 +70,7 @@ func onCard(t *testing.T, build string, h host) (string, int) {
 	env := append(os.Environ(), "SIMGPU_STATE="+dir+"/state", "PATH="+dir+":"+os.Getenv("PATH"),
 		"VGPU_NVML="+build+"/simgpu/lib/libnvidia-ml.so.1")
 	for _, args := range append([][]string{{"init", "--config", dir + "/cards.toml"}}, h.faults...) {
-		cmd := exec.Command(build+"/bin/simgpu", args...)
+		cmd := exec.Command(build+"/simgpu/bin/simgpu", args...)
 		cmd.Env = env
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", cmd, err, out)
