@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"bytes"
 	"encoding/json"
 	"io"
@@ -107,4 +108,18 @@ func TestStepOfALiveViewEnds(t *testing.T) {
 		}
 		asker.Close()
 	})
+}
+
+func TestErrorOfAStepIsWhatItsTaskSays(t *testing.T) {
+	failed := errors.New("exit status 1")
+	for said, want := range map[string]string{
+		"srun: error: n1: task 0: Exited with exit code 1\nvgpu: gresd does not answer\n": "vgpu: gresd does not answer",
+		"\nsrun: error: Unable to create step\nsrun: error: twice\n":                      "Unable to create step",
+		"slurmstepd: error: no vgpuctl\nsrun: error: n1: task 0: Exited\n":                "slurmstepd: error: no vgpuctl",
+		"": "srun: exit status 1",
+	} {
+		if got := stepError(failed, said); got.Error() != want {
+			t.Errorf("%q: got %q, want %q", said, got, want)
+		}
+	}
 }
