@@ -3,6 +3,7 @@
 package prolog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,18 +142,18 @@ const (
 )
 
 // within bounds the time for an answer, so that the Prolog ends before Slurm ends it and drains
-// the node for that: PrologEpilogTimeout of the slurm.conf that slurmd names, less what comes
-// after the answer. 0: Slurm waits for ever, or there is no such line.
+// the node for that: PrologTimeout of the slurm.conf that slurmd names, else PrologEpilogTimeout,
+// less what comes after the answer. 0: Slurm waits for ever, or there is no such line.
 func (h *Hook) within() time.Duration {
 	text, err := os.ReadFile(h.slurmConf())
 	if err != nil {
 		return 0
 	}
-	found := prologTimeout.FindSubmatch(text)
-	if found == nil {
-		return 0
+	said := map[string]string{}
+	for _, found := range prologTimeout.FindAllSubmatch(text, -1) { // Slurm takes the last of a name
+		said[strings.ToLower(string(found[1]))] = string(found[2])
 	}
-	seconds, err := strconv.ParseUint(string(found[1]), 10, 16)
+	seconds, err := strconv.ParseUint(cmp.Or(said[""], said["epilog"]), 10, 16)
 	if err != nil || seconds == 0 || seconds >= noTimeout {
 		return 0
 	}
@@ -181,7 +182,7 @@ var clusterName = regexp.MustCompile(`(?im)^[ \t]*ClusterName[ \t]*=[ \t]*"?([-_
 // noTimeout is how Slurm writes that there is none.
 const noTimeout = 65534
 
-var prologTimeout = regexp.MustCompile(`(?im)^[ \t]*Prolog(?:Epilog)?Timeout[ \t]*=[ \t]*(\d+)`)
+var prologTimeout = regexp.MustCompile(`(?im)^[ \t]*Prolog(Epilog)?Timeout[ \t]*=[ \t]*(\d+)`)
 
 // slurmConf is the slurm.conf in force: the administrator's word, then slurmd's.
 func (h *Hook) slurmConf() string {

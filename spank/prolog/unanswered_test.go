@@ -106,12 +106,14 @@ func TestANodeThatTakesNoPart(t *testing.T) {
 func TestWithinSlurmsPatience(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"": 0,
-		"ClusterName=c\nPrologEpilogTimeout=30\n": 14 * time.Second,
-		"prologepilogtimeout = 160":               144 * time.Second,
-		"PrologTimeout=60":                        44 * time.Second,
-		"PrologEpilogTimeout=5":                   time.Second,
-		"PrologEpilogTimeout=65534":               0,
-		"#PrologEpilogTimeout=30":                 0,
+		"ClusterName=c\nPrologEpilogTimeout=30\n":     14 * time.Second,
+		"prologepilogtimeout = 160":                   144 * time.Second,
+		"PrologTimeout=60":                            44 * time.Second,
+		"PrologEpilogTimeout=300\nPrologTimeout=30\n": 14 * time.Second,
+		"PrologTimeout=300\nPrologEpilogTimeout=30\n": 284 * time.Second,
+		"PrologEpilogTimeout=5":                       time.Second,
+		"PrologEpilogTimeout=65534":                   0,
+		"#PrologEpilogTimeout=30":                     0,
 	} {
 		path := filepath.Join(t.TempDir(), "slurm.conf")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
