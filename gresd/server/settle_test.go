@@ -4,11 +4,13 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
@@ -22,6 +24,7 @@ import (
 type heldSlurm struct {
 	fakeCluster
 	job     func()
+	brief   func()
 	requeue func(context.Context) error
 }
 
@@ -31,6 +34,13 @@ func (h *heldSlurm) Job(ctx context.Context, id uint32, node string) (slurm.JobF
 		h.job()
 	}
 	return facts, err
+}
+
+func (h *heldSlurm) Brief(ctx context.Context, id uint32, node string) (slurm.JobFacts, error) {
+	if h.brief != nil {
+		h.brief()
+	}
+	return h.fakeCluster.Brief(ctx, id, node)
 }
 
 func (h *heldSlurm) Requeue(ctx context.Context, id uint32) error {
@@ -159,5 +169,29 @@ func TestAStoppedGresdRefusesNobodyWhoWaitsForMPS(t *testing.T) {
 	stop()
 	if rep := n.grant(ctx, n.withMPS(1, 30)); rep.Kind != wire.KindBusy || !exists(n.file(1, "grant")) {
 		t.Errorf("%+v; want no answer yet, and a grant for the next gresd", rep)
+	}
+}
+
+// The mark of a job that starts while others are asked about stays, whatever its time says.
+func TestAMarkThatComesMeanwhileStays(t *testing.T) {
+	n := newTestNode(t)
+	h := heldUp(t, n)
+	mark := func(id uint32) string { return filepath.Join(n.cfg.Paths.Plain(), fmt.Sprint(id)) }
+	put := func(id uint32) {
+		long := time.Now().Add(-time.Hour)
+		if err := errors.Join(os.MkdirAll(n.cfg.Paths.Plain(), 0o755), os.WriteFile(mark(id), nil, 0o644), os.Chtimes(mark(id), long, long)); err != nil {
+			t.Error(err)
+		}
+	}
+	if rep := n.grant(context.Background(), n.job(1, 10)); rep.Result != wire.Granted { // a Prolog has named the node
+		t.Fatalf("%+v", rep)
+	}
+	put(8) // its Epilog was lost
+	h.brief = func() { put(9) }
+	if err := n.Reconcile(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if exists(mark(8)) || !exists(mark(9)) {
+		t.Errorf("the mark of job 8 is there: %v, of job 9: %v", exists(mark(8)), exists(mark(9)))
 	}
 }
