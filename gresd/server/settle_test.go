@@ -195,3 +195,20 @@ func TestAMarkThatComesMeanwhileStays(t *testing.T) {
 		t.Errorf("the mark of job 8 is there: %v, of job 9: %v", exists(mark(8)), exists(mark(9)))
 	}
 }
+
+// An Epilog that a gresd which starts has kept waiting is over, and its job may have come back since.
+func TestAnEpilogOfLongAgoReleasesNothing(t *testing.T) {
+	simulate(t, func(*config.Config) {}, func(n *testNode, _ *scheduler) {
+		n.want2(t, 1, 50, wire.Granted)
+		n.ready = make(chan struct{})
+		got := make(chan wire.Reply, 1)
+		go func() {
+			got <- n.dispatch(context.Background(), wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Cred{})
+		}()
+		time.Sleep(10 * time.Second)
+		close(n.ready)
+		if rep := <-got; rep.Kind != wire.KindBusy || n.ledger.Len() != 1 {
+			t.Errorf("%+v, %d records", rep, n.ledger.Len())
+		}
+	})
+}
