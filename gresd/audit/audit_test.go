@@ -72,12 +72,13 @@ func TestWhoseProcessItIs(t *testing.T) {
 	if err := os.Chown(fake, 1000, 1000); err != nil {
 		t.Skip("needs root")
 	}
-	title := map[string]string{"cmdline": "slurmstepd: [9.batch]\x00"}
+	title := map[string]string{"cmdline": "slurmstepd: [9.batch]\x00", "exe": "-> /usr/sbin/slurmstepd"}
 	p.put(1, 0, 0, nil)
 	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
 	p.put(100, 1, 0, title)
 	p.put(101, 100, 1000, nil)
 	p.put(200, 1, 1000, title) // a user's process with such a title
+	p.put(201, 1, 0, map[string]string{"cmdline": title["cmdline"], "exe": "-> /usr/bin/sudo"})
 	env := func(job string) map[string]string {
 		return map[string]string{"environ": "A=1\x00SLURM_JOB_ID=" + job + "\x00"}
 	}
@@ -109,6 +110,7 @@ func TestWhoseProcessItIs(t *testing.T) {
 		{"an orphan in the cgroup of a slurmstepd", 1, cgroup(other + "/step_batch/user"), 12, false, false, true},
 		{"a grandchild of slurmstepd", 101, nil, 9, false, false, true},
 		{"a slurmstepd that is none", 200, nil, 0, false, false, true},
+		{"one of root's that is none", 201, nil, 0, false, false, true},
 		{"an orphan", 1, env("8"), 8, true, false, true},
 		{"an orphan that tells nonsense", 1, env("8x"), 0, false, false, true},
 		{"a child of gresd", 5, nil, 0, false, true, true},

@@ -35,7 +35,7 @@ func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
 	p := fakeProc{t, t.TempDir()}
 	p.put(1, 0, 0, nil)
 	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
-	p.put(100, 1, 0, map[string]string{"cmdline": "slurmstepd: [9.batch]\x00"})
+	p.put(100, 1, 0, map[string]string{"cmdline": "slurmstepd: [9.batch]\x00", "exe": "-> /usr/sbin/slurmstepd"})
 	p.put(200, 100, 1000, nil)
 	p.put(201, 100, 1000, map[string]string{"fd/3": "-> /dev/nvidia0"})
 	p.put(202, 1, 1000, map[string]string{"cgroup": "0::/\n"})

@@ -266,9 +266,9 @@ func (t *table) follow(parent uint32) (job uint32, own bool) {
 		if parent <= 1 {
 			return 0, false
 		}
-		if title, ok := t.read(parent, "cmdline"); ok {
-			job := stepd.JobOfStepd(strings.TrimRight(string(title), "\x00"))
-			if uid, ok := t.dir(parent).UID(); job != 0 && ok && uid == 0 {
+		if stepd.Is(t.dir(parent)) {
+			title, _ := t.read(parent, "cmdline")
+			if job := stepd.JobOfStepd(strings.TrimRight(string(title), "\x00")); job != 0 {
 				return job, false
 			}
 		}

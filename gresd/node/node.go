@@ -157,17 +157,19 @@ func (n *Node) ask(ctx context.Context, jobID uint32, ask question, wanted func(
 }
 
 // IsGone says that a job that waits will not come to this node any more, for all that slurmctld
-// knows.
-func (n *Node) IsGone(ctx context.Context, jobID uint32) bool {
+// knows. Errors: slurm.ErrSilent.
+func (n *Node) IsGone(ctx context.Context, jobID uint32) (bool, error) {
 	for node, conf := range n.All() {
 		facts, err := n.Slurm(conf).Brief(ctx, jobID, node)
 		switch {
 		case errors.Is(err, slurm.ErrNoJob):
+		case errors.Is(err, slurm.ErrSilent):
+			return false, err
 		case err != nil, facts.OnNode, facts.State == "PENDING", facts.State == "REQUEUED", facts.State == "COMPLETING":
-			return false
+			return false, nil
 		}
 	}
-	return true
+	return true, nil
 }
 
 // UntilAnswered asks slurmctld, which may be starting, until it answers or the time is up: less and

@@ -22,6 +22,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
 // tellEvery is the time until what slurmctld did not take is tried again.
@@ -130,8 +131,8 @@ func (o *Outbox) TellJob(jobID uint32, text string) {
 	o.Wake()
 }
 
-// tellNotices shows messages to users. One that is not taken is only in the
-// job's folder.
+// tellNotices shows messages to users. One that is not taken is only in the job's folder, as are all
+// while slurmctld is silent: what it is told of cards must not wait for them.
 func (o *Outbox) tellNotices(ctx context.Context) {
 	o.mu.Lock()
 	notices := o.notices
@@ -139,11 +140,14 @@ func (o *Outbox) tellNotices(ctx context.Context) {
 	o.mu.Unlock()
 	for _, n := range notices {
 		for _, conf := range o.node.All() {
-			if err := o.node.Slurm(conf).Notify(ctx, n.jobID, n.text); err != nil {
-				o.log.Debug("notify", "job_id", n.jobID, "error", err)
-				continue
+			err := o.node.Slurm(conf).Notify(ctx, n.jobID, n.text)
+			if err == nil {
+				break
 			}
-			break
+			o.log.Debug("notify", "job_id", n.jobID, "error", err)
+			if errors.Is(err, slurm.ErrSilent) {
+				return
+			}
 		}
 	}
 }

@@ -175,6 +175,9 @@ func (o *Outbox) Retry(ctx context.Context) {
 		err := o.node.Slurm(job.Conf).Delay(ctx, jobID, job.left(time.Now()).Round(time.Second))
 		if errors.Is(err, slurm.ErrUnavailable) {
 			o.well.Store(true)
+			if errors.Is(err, slurm.ErrSilent) {
+				return
+			}
 			continue
 		}
 		if err != nil {

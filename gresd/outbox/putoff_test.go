@@ -31,13 +31,18 @@ func TestDelayOfARequeuedJob(t *testing.T) {
 // fakeSlurm notes what it is told about jobs, unless it is down.
 type fakeSlurm struct {
 	node.Slurm
-	down bool
-	told []string
+	down   bool
+	silent int // so many questions are waited for in vain
+	told   []string
 }
 
 func (f *fakeSlurm) Delay(_ context.Context, id uint32, by time.Duration) error {
 	if f.down {
 		return slurm.ErrUnavailable
+	}
+	if f.silent > 0 {
+		f.silent--
+		return slurm.ErrSilent
 	}
 	f.told = append(f.told, fmt.Sprintf("%d later %s", id, by))
 	return nil
@@ -62,5 +67,47 @@ func TestJobThatWasPutOffIsNotForgottenWithoutSlurmctld(t *testing.T) {
 	o.Retry(t.Context())
 	if o.Waits() || !slices.Equal(ctld.told, []string{"7 later 0s"}) {
 		t.Errorf("then slurmctld was told %q", ctld.told)
+	}
+}
+
+func (f *fakeSlurm) Notify(_ context.Context, id uint32, text string) error {
+	if f.silent > 0 {
+		f.silent--
+		return slurm.ErrSilent
+	}
+	f.told = append(f.told, fmt.Sprintf("%d %s", id, text))
+	return nil
+}
+
+// While slurmctld is silent, what is to be said of many jobs is waited for once, and not as many times:
+// sick cards are told of by the same goroutine.
+func TestASilentSlurmctldIsWaitedForOnce(t *testing.T) {
+	names, err := node.LoadNames(t.TempDir())
+	if err == nil {
+		_, err = names.Enter("n1", "/slurm.conf", "", nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctld := &fakeSlurm{silent: 1}
+	o := &Outbox{node: &node.Node{Names: names, Slurm: func(string) node.Slurm { return ctld }}, log: slog.New(slog.DiscardHandler)}
+	if err := o.queued.open(filepath.Join(t.TempDir(), "queued.json")); err != nil {
+		t.Fatal(err)
+	}
+	for id := range uint32(3) {
+		if err := o.queued.add(id+1, putOff{At: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		o.notices = append(o.notices, notice{id + 1, "x"})
+	}
+	o.well.Store(true)
+	o.Retry(t.Context())
+	if len(ctld.told) != 0 || len(o.queued.all()) != 3 || !o.well.Load() {
+		t.Errorf("told %q, left %v", ctld.told, o.queued.all())
+	}
+	ctld.silent = 1
+	o.tellNotices(t.Context())
+	if len(ctld.told) != 0 {
+		t.Errorf("told %q", ctld.told)
 	}
 }

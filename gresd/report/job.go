@@ -42,7 +42,7 @@ func (r *Reporter) reportOf(rec ledger.Record, samples map[gpu.UUID]cardstat.Car
 	rep := wire.Report{Node: strings.Join(r.Node.List(), ","), Job: r.jobOf(rec, samples, false), Until: time.Now()}
 	view, err := r.Grants.Cache(rec.JobID, viewAge)
 	for i, c := range rec.Placement.Cards {
-		card := wire.ReportCard{BoundSeconds: r.boundSeconds(rec.JobID, c.UUID)}
+		card := wire.ReportCard{BoundSeconds: r.boundSeconds(rec, c.UUID)}
 		if err == nil && i < len(view.Cards) {
 			// The job could write what it liked: no more than it can have had is believed.
 			card.PeakBytes = min(view.Cards[i].MemPeak, uint64(c.Memory))
@@ -71,11 +71,11 @@ func (r *Reporter) keepReport(rec ledger.Record) {
 }
 
 // boundSeconds is how long each word bound a job.
-func (r *Reporter) boundSeconds(job uint32, card gpu.UUID) map[string]float64 {
+func (r *Reporter) boundSeconds(rec ledger.Record, card gpu.UUID) map[string]float64 {
 	r.spent.mu.Lock()
 	defer r.spent.mu.Unlock()
 	seconds := map[string]float64{}
-	for word, d := range r.spent.bound[cardOfJob{job, card}] {
+	for word, d := range r.spent.bound[runOf(rec, card)] {
 		seconds[word] = d.Seconds()
 	}
 	return seconds

@@ -183,7 +183,7 @@ func (r *Reporter) jobCards(rec ledger.Record, samples map[gpu.UUID]cardstat.Car
 			JobUse: r.jobUse(rec, i, read, samples[c.UUID], processes),
 		}
 		if known {
-			used, seconds, procs := with(view.Cards[i].MemUsed, r.Grants.Outside(rec.JobID, i)), r.gpuTime(rec.JobID, c.UUID, view.Cards[i].Budget.ChargedNS).Seconds(), 0
+			used, seconds, procs := with(view.Cards[i].MemUsed, r.Grants.Outside(rec.JobID, i)), r.gpuTime(rec, c.UUID, view.Cards[i].Budget.ChargedNS).Seconds(), 0
 			for _, slot := range view.Slots {
 				if slot.Alive && slot.Cards[i].Contexts > 0 {
 					procs++
@@ -217,7 +217,7 @@ func (r *Reporter) Ended(jobID uint32) {
 	// had is believed.
 	for i, c := range view.Cards[:min(len(view.Cards), len(rec.Placement.Cards))] {
 		used.Memory += min(gpu.Bytes(c.MemPeak), rec.Placement.Cards[i].Memory)
-		used.GPU += min(r.gpuTime(jobID, rec.Placement.Cards[i].UUID, c.Budget.ChargedNS), time.Since(rec.Created))
+		used.GPU += min(r.gpuTime(rec, rec.Placement.Cards[i].UUID, c.Budget.ChargedNS), max(0, time.Since(rec.Created)))
 	}
 	r.Usage.Note(used)
 }

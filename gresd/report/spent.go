@@ -23,9 +23,19 @@ const spentEvery = 2500 * time.Millisecond
 type spent struct {
 	mu   sync.Mutex
 	at   time.Time
-	jobs map[cardOfJob]time.Duration
+	jobs map[cardOfRun]time.Duration
 	// bound is how long each word of arbiter.Bound kept a job with work from having more.
-	bound map[cardOfJob]map[string]time.Duration
+	bound map[cardOfRun]map[string]time.Duration
+}
+
+// cardOfRun tells the runs of a job apart, which comes back after a requeue, by when they were granted.
+type cardOfRun struct {
+	cardOfJob
+	run int64
+}
+
+func runOf(rec ledger.Record, card gpu.UUID) cardOfRun {
+	return cardOfRun{cardOfJob{rec.JobID, card}, rec.Created.UnixNano()}
 }
 
 // CountTime adds up the GPU time of jobs until ctx is done. Where no process has work, the
@@ -49,30 +59,34 @@ func (r *Reporter) Count(ctx context.Context, now time.Time) {
 		rates = r.latest(ctx)
 	}
 	bounds := r.boundNow(records)
-	there, byMPS := map[uint32]bool{}, map[uint32]bool{}
+	runs, byMPS := map[cardOfJob]cardOfRun{}, map[uint32]bool{}
 	for _, rec := range records {
-		there[rec.JobID], byMPS[rec.JobID] = true, r.ByMPS(rec.JobID)
+		for _, card := range rec.Placement.Cards {
+			runs[cardOfJob{rec.JobID, card.UUID}] = runOf(rec, card.UUID)
+		}
+		byMPS[rec.JobID] = r.ByMPS(rec.JobID)
 	}
 	r.spent.mu.Lock()
 	defer r.spent.mu.Unlock()
 	span := min(now.Sub(r.spent.at), 2*spentEvery) // a gresd that was stopped does not know
 	if r.spent.jobs == nil {
-		r.spent.jobs, r.spent.bound, span = map[cardOfJob]time.Duration{}, map[cardOfJob]map[string]time.Duration{}, 0
+		r.spent.jobs, r.spent.bound, span = map[cardOfRun]time.Duration{}, map[cardOfRun]map[string]time.Duration{}, 0
 	}
 	r.spent.at = now
 	for key, got := range rates {
-		if got.compute != nil && !byMPS[key.job] {
-			r.spent.jobs[key] += time.Duration(*got.compute / 100 * float64(span))
+		if run, there := runs[key]; there && got.compute != nil && !byMPS[key.job] {
+			r.spent.jobs[run] += time.Duration(*got.compute / 100 * float64(span))
 		}
 	}
-	for key, word := range bounds {
+	for on, word := range bounds {
+		key := runs[on]
 		if r.spent.bound[key] == nil {
 			r.spent.bound[key] = map[string]time.Duration{}
 		}
 		r.spent.bound[key][word] += span
 	}
-	maps.DeleteFunc(r.spent.bound, func(key cardOfJob, _ map[string]time.Duration) bool { return !there[key.job] })
-	maps.DeleteFunc(r.spent.jobs, func(key cardOfJob, _ time.Duration) bool { return !there[key.job] })
+	maps.DeleteFunc(r.spent.bound, func(key cardOfRun, _ map[string]time.Duration) bool { return runs[key.cardOfJob] != key })
+	maps.DeleteFunc(r.spent.jobs, func(key cardOfRun, _ time.Duration) bool { return runs[key.cardOfJob] != key })
 }
 
 // boundNow is what bounds each job that has work on a card.
@@ -108,8 +122,8 @@ func (r *Reporter) someWork(records []ledger.Record) bool {
 
 // gpuTime is what a job had of a card: what it was charged, or what the driver saw, for each
 // of them knows only a part where gates open and shut.
-func (r *Reporter) gpuTime(job uint32, card gpu.UUID, chargedNS uint64) time.Duration {
+func (r *Reporter) gpuTime(rec ledger.Record, card gpu.UUID, chargedNS uint64) time.Duration {
 	r.spent.mu.Lock()
 	defer r.spent.mu.Unlock()
-	return max(time.Duration(min(chargedNS, 1<<62)), r.spent.jobs[cardOfJob{job, card}])
+	return max(time.Duration(min(chargedNS, 1<<62)), r.spent.jobs[runOf(rec, card)])
 }

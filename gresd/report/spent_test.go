@@ -31,7 +31,7 @@ func TestJobsThatEndedAreForgotten(t *testing.T) {
 	r.lately.at, r.lately.rates = time.Now(), map[cardOfJob]rate{key: {compute: &half}}
 	r.Count(t.Context(), now)
 	r.Count(t.Context(), now.Add(spentEvery))
-	if r.spent.jobs[key] != spentEvery/2 || r.spent.bound[key]["host"] != spentEvery {
+	if run := runOf(rec, "GPU-a"); r.spent.jobs[run] != spentEvery/2 || r.spent.bound[run]["host"] != spentEvery {
 		t.Errorf("%v, %v; want half of %s, and all of it bound by the host", r.spent.jobs, r.spent.bound, spentEvery)
 	}
 	if _, err := records.Delete(7); err != nil {

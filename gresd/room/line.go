@@ -188,15 +188,21 @@ func (r *Room) Tidy(ctx context.Context, now time.Time) {
 	var ids, gone []uint32
 	for _, job := range jobs {
 		ids = append(ids, job.ID)
+	}
+	r.pace.Keep(ids)
+	for _, job := range jobs {
 		if job.ID != first.ID && !r.pace.IsDue(job.ID, now) {
 			continue // only the first keeps cards from others
 		}
-		if r.node.IsGone(ctx, job.ID) {
+		isGone, err := r.node.IsGone(ctx, job.ID)
+		if err != nil {
+			break
+		}
+		if isGone {
 			gone = append(gone, job.ID)
 		}
 		r.pace.Answered(job.ID, now)
 	}
-	r.pace.Keep(ids)
 	r.lineMu.Lock()
 	defer r.lineMu.Unlock()
 	var errs []error

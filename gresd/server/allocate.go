@@ -20,8 +20,14 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
+// allocateAlone is allocate, unless another who asked for this run of the job has been there first:
+// the tasks of a job without a Prolog all ask at once, and what one was given it has bound by now.
 func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
 	defer s.lockJob(facts.JobID)()
+	rec, known := s.ledger.Get(facts.JobID)
+	if known && rec.State == ledger.Granted && s.sameRun(rec, wire.Request{JobID: rec.JobID, UID: facts.UID, Restart: restart}) {
+		return s.grants.Dir(rec.JobID), whileFull(func() error { return s.ensure(rec) })
+	}
 	return s.allocate(facts, req, restart)
 }
 
@@ -163,6 +169,11 @@ func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
 // repeated answers a Prolog that comes again for the same run of a job.
 func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
 	defer s.lockJob(w.JobID)()
+	return s.known(w)
+}
+
+// known is what was decided about this run of a job, whose lock is held.
+func (s *Server) known(w wire.Request) (wire.Reply, bool) {
 	rec, known := s.ledger.Get(w.JobID)
 	if !known || !s.sameRun(rec, w) {
 		return wire.Reply{}, false

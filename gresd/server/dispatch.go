@@ -16,6 +16,9 @@ const (
 	// drains its node if it is not answered, and a slurmctld that hangs, or whose
 	// backup takes over (SlurmctldTimeout, 2 min by default), is no fault of a node.
 	grantTimeout = 140 * time.Second
+	// releaseWait is how long an Epilog waits for a gresd that starts: after that, the job may have come
+	// back, and its next run must not lose its share. Reconciliation releases what is left.
+	releaseWait = 2 * time.Second
 )
 
 // dispatch decides who may ask what.
@@ -39,9 +42,15 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		if !wire.IsRoot(cred.UID) {
 			return wire.UserError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
 		}
+		starting := ctx
+		if req.Op == wire.OpRelease {
+			var cancel context.CancelFunc
+			starting, cancel = context.WithTimeout(ctx, releaseWait)
+			defer cancel()
+		}
 		select { // the ledger must have been compared with the world
 		case <-s.ready:
-		case <-ctx.Done():
+		case <-starting.Done():
 			return wire.BusyError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
 		}
 		rep := s.change(ctx, req)

@@ -27,6 +27,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
@@ -273,6 +274,7 @@ func (c *counter) Corrected(kind string)          { c.Placed("corrected " + kind
 // testNode is a node whose daemon can be stopped and started.
 type testNode struct {
 	work    func(arbiter.Key) (arbiter.Work, bool) // nil: not known
+	past    *past.Store
 	t       testing.TB
 	dir     string
 	cfg     config.Config
@@ -346,6 +348,7 @@ func (n *testNode) start() *testNode {
 		n.t.Fatal(err)
 	}
 	s.Report.SetWork(n.work)
+	s.Report.Past = n.past
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	listener, err := socket.Listen(n.cfg.Paths.Socket())

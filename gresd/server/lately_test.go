@@ -144,4 +144,9 @@ func TestTimeThatNobodyCharges(t *testing.T) {
 	if s, want := seconds(), 0.32*(7*span).Seconds(); s < want-0.01 || s > want+0.01 {
 		t.Errorf("%.2f s, want 32 %% of the time: %.2f", s, want)
 	}
+	again := n.job(7, 30) // requeued, and the Epilog was lost
+	again.Restart = 1
+	if n.want(again, wire.Granted); seconds() != 0 {
+		t.Errorf("the next run begins with %.2f s", seconds())
+	}
 }

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/backlog"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -150,5 +152,31 @@ func TestWhoIsNotInTheLine(t *testing.T) {
 	}
 	if !slices.Equal(m.cluster.load().Requeued, []uint32{2}) {
 		t.Errorf("requeued %v", m.cluster.load().Requeued)
+	}
+}
+
+// silentSlurm counts the questions that it lets wait in vain.
+type silentSlurm struct {
+	node.Slurm
+	asked *int
+}
+
+func (s silentSlurm) Brief(context.Context, uint32, string) (slurm.JobFacts, error) {
+	*s.asked++
+	return slurm.JobFacts{}, slurm.ErrSilent
+}
+
+// While slurmctld is silent, it is waited for once, and not for each job in the line.
+func TestASilentSlurmctldIsWaitedForOnce(t *testing.T) {
+	n := newTestNode(t, gresdPlaces).start()
+	n.want(n.counted(1, 200), wire.Granted)
+	for id := range uint32(3) {
+		n.want(n.counted(10+id, 80, batch), wire.Requeued)
+	}
+	asked, ask := 0, n.node.Slurm
+	n.node.Slurm = func(conf string) node.Slurm { return silentSlurm{ask(conf), &asked} }
+	n.room.Tidy(t.Context(), time.Now())
+	if asked != 1 || len(n.line().Jobs()) != 3 {
+		t.Errorf("asked %d times, %d jobs are left", asked, len(n.line().Jobs()))
 	}
 }

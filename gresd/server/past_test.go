@@ -19,12 +19,11 @@ func TestReportOfAJob(t *testing.T) {
 	n.work = func(arbiter.Key) (arbiter.Work, bool) {
 		return arbiter.Work{Busy: true, Bound: arbiter.ByHost, Had: 0.1}, true
 	}
-	n.start()
-	reports, err := past.Open(filepath.Join(t.TempDir(), "past"))
-	if err != nil {
+	var err error
+	if n.past, err = past.Open(filepath.Join(t.TempDir(), "past")); err != nil {
 		t.Fatal(err)
 	}
-	n.Report.Past = reports
+	n.start()
 	const other = 33
 	report := wire.Request{Op: wire.OpReport, JobID: 7}
 	absent := n.askAs(other, report)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -30,7 +31,8 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 	for _, rec := range s.ledger.List() {
 		asked[rec.JobID] = rec.Created
 	}
-	live, err := s.living(ctx, s.jobsHere(asked), whom)
+	jobs := s.jobsHere(asked)
+	live, err := s.living(ctx, slices.Clone(jobs), whom)
 	if err == nil && whom == askAll {
 		s.compared.Store(&began)
 	}
@@ -48,7 +50,7 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 		errs = append(errs, s.ensureOne(rec.JobID))
 	}
 	if err == nil {
-		errs = append(errs, s.sweepPlain(live, began))
+		errs = append(errs, s.sweepPlain(jobs, live, began))
 		s.reconcileWhole(ctx, live, began)
 	}
 	s.mu.Lock()
@@ -101,13 +103,15 @@ func (s *Server) isLost() bool {
 	return s.lost
 }
 
-// sweepPlain removes marks of jobs whose Epilog was lost.
-func (s *Server) sweepPlain(live map[uint32]bool, asked time.Time) error {
+// sweepPlain removes marks of jobs whose Epilog was lost: of those of jobs that do not live, where they
+// were there at that time. The clock of files is not fine, and may have been set: one of a job that was
+// not asked about is left in any case.
+func (s *Server) sweepPlain(jobs []uint32, live map[uint32]bool, asked time.Time) error {
 	marks, err := s.plainMarks()
 	errs := []error{err}
 	for id, mark := range marks {
 		info, gone := mark.Info()
-		if live[id] || gone != nil || !info.ModTime().Before(asked) {
+		if _, was := slices.BinarySearch(jobs, id); !was || live[id] || gone != nil || !info.ModTime().Before(asked) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(s.cfg().Paths.Plain(), mark.Name())); !errors.Is(err, fs.ErrNotExist) {

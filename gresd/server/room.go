@@ -122,7 +122,7 @@ func (s *Server) foundNoRoom(want wanted) {
 // Epilog.
 func (s *Server) lookOnce(ctx context.Context, want wanted, why error) (string, error) {
 	s.foundNoRoom(want)
-	if s.Reconcile(ctx) != nil {
+	if s.comparedSince(ctx, time.Now()) != nil {
 		return "", why
 	}
 	return want.try()
@@ -134,9 +134,22 @@ func (s *Server) lookAfter(ctx context.Context, w wire.Request, gone chan<- stru
 	if errors.Is(err, slurm.ErrNoJob) || err == nil && !waits(now.State) {
 		gone <- struct{}{}
 	}
-	if time.Since(*s.compared.Load()) > looks[0] {
-		_ = s.Reconcile(ctx)
+	_ = s.comparedSince(ctx, time.Now().Add(-looks[0]))
+}
+
+// comparedSince sees to it that jobs have been compared with slurmctld's since a time. Many may want
+// it at once, and each comparison asks about each job.
+func (s *Server) comparedSince(ctx context.Context, since time.Time) error {
+	select {
+	case s.comparing <- struct{}{}:
+		defer func() { <-s.comparing }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+	if s.compared.Load().After(since) {
+		return nil
+	}
+	return s.Reconcile(ctx)
 }
 
 // waits says of a job's state whether its Prolog may still wait for room.

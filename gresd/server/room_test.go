@@ -89,7 +89,10 @@ func simulate(t *testing.T, change func(*config.Config), f func(*testNode, *sche
 	s.node.Slurm = func(string) node.Slurm { return c }
 	s.lost = false
 	n.Server = s
-	synctest.Test(t, func(t *testing.T) { f(n, c) })
+	synctest.Test(t, func(t *testing.T) {
+		s.comparing = make(chan struct{}, 1) // which is waited for in virtual time
+		f(n, c)
+	})
 }
 
 // take waits until slurmctld starts the job.
@@ -372,4 +375,38 @@ func (n *testNode) dispatchReady(t *testing.T, req wire.Request) wire.Reply {
 	n.ready = make(chan struct{})
 	close(n.ready)
 	return n.dispatch(context.Background(), req, wire.Cred{})
+}
+
+// slowSlurm takes its time to answer, and counts the questions about one job.
+type slowSlurm struct {
+	node.Slurm
+	asked *atomic.Int64
+}
+
+func (s slowSlurm) Brief(ctx context.Context, id uint32, node string) (slurm.JobFacts, error) {
+	if id == 1 {
+		s.asked.Add(1)
+	}
+	time.Sleep(time.Second)
+	return s.Slurm.Brief(ctx, id, node)
+}
+
+// Many jobs that wait have those that may have ended asked about as often as one does.
+func TestManyWhoWaitAskOnce(t *testing.T) {
+	simulate(t, func(*config.Config) {}, func(n *testNode, c *scheduler) {
+		var asked atomic.Int64
+		n.node.Slurm = func(string) node.Slurm { return slowSlurm{c, &asked} }
+		n.want2(t, 1, 200, wire.Granted)
+		ctx, stop := context.WithCancel(context.Background())
+		var all sync.WaitGroup
+		for id := range uint32(20) {
+			all.Go(func() { n.grant(ctx, n.counted(2+id, 60, batch)) })
+		}
+		time.Sleep(looks[0] + 30*time.Second)
+		if got := asked.Load(); got != 1 {
+			t.Errorf("asked %d times about the job that runs, want once", got)
+		}
+		stop()
+		all.Wait()
+	})
 }

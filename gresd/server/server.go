@@ -115,7 +115,8 @@ type Server struct {
 	keeps     atomic.Bool // this Slurm never starts a job without its shards
 	shardless shardless
 
-	compared atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
+	compared  atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
+	comparing chan struct{}             // holds one who has them compared, for all who want it
 
 	mps *mps.Manager
 
@@ -134,7 +135,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		config: parts.Config, steps: parts.Steps, ledger: parts.Ledger, grants: parts.Grants, costs: parts.Costs,
 		observer: parts.Observer, usage: parts.Usage, log: parts.Log,
 		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log),
-		ready: make(chan struct{}), reload: make(chan struct{}, 1),
+		ready: make(chan struct{}), reload: make(chan struct{}, 1), comparing: make(chan struct{}, 1),
 		lost: ledgerLost,
 	}
 	s.Whole = whole.New(here, s.Cards, parts.Log)

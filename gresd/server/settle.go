@@ -27,7 +27,7 @@ func (s *Server) settle(ctx context.Context, o outcome) wire.Reply {
 	case turnedAway:
 		return s.turnAway(ctx, o)
 	case refused:
-		return s.refuse(o.job, o.facts, o.reason)
+		return s.refuse(o, o.reason)
 	}
 	return o.reply
 }
@@ -39,8 +39,10 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 		s.giveTimeBack(ctx, o)
 		s.Outbox.Started(ctx, w.Conf, w.JobID, o.facts.Explained)
 	}
-	if err := s.awaitMPS(ctx, w.JobID); err != nil {
-		return s.refuse(w, o.facts, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
+	if err := s.awaitMPS(ctx, w.JobID); isStopped(ctx) && err != nil {
+		return wire.BusyError("vgpu: mps: job %d: %v", w.JobID, err)
+	} else if err != nil {
+		return s.refuse(o, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
 	}
 	if o.times > 0 {
 		s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", room.Count(o.times)))
@@ -82,11 +84,17 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 			}
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: o.reason}
 		}
+		if isStopped(ctx) {
+			return wire.BusyError("vgpu: place: job %d: %v", w.JobID, errNoTurn)
+		}
 		s.room.LeaveLine(w.JobID) // it is refused, and will not come again
 		s.log.Warn("requeue", "job_id", w.JobID, "error", err)
 	}
-	return s.refuse(w, o.facts, o.reason)
+	return s.refuse(o, o.reason)
 }
+
+// isStopped says that gresd is being stopped: whoever is not served then asks the next one.
+func isStopped(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
 // turnAway sends a batch job back into the queue of its cluster, which is not ours. Nothing of it is
 // recorded: a job of ours may have the same number.
@@ -120,10 +128,15 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 	})
 }
 
-// refuse records why, for the plugin to say when the job's task starts.
-func (s *Server) refuse(w wire.Request, facts slurm.JobFacts, reason string) wire.Reply {
+// refuse records why, for the plugin to say when the job's task starts. What another who asked for
+// the job was told meanwhile holds.
+func (s *Server) refuse(o outcome, reason string) wire.Reply {
+	w := o.job
 	defer s.lockJob(w.JobID)()
-	rec := recordOf(facts, request.Request{}, w.Restart)
+	if reply, known := s.known(w); known && o.verdict != placed {
+		return reply
+	}
+	rec := recordOf(o.facts, request.Request{}, w.Restart)
 	rec.State, rec.Reason = ledger.Refused, reason
 	err := s.drop(rec.JobID)
 	if err == nil {

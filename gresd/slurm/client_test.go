@@ -77,12 +77,13 @@ func TestAnswersOfScontrolAreToldApart(t *testing.T) {
 		script string
 		want   error
 	}{
-		"an unknown job":         {`echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1`, ErrNoJob},
-		"no batch job":           {`echo "Only batch jobs are accepted or processed for job 7" >&2; exit 1`, ErrNotBatch},
-		"a job that has ended":   {`echo "Job/step already completing or completed for job 7" >&2; exit 1`, ErrNoJob},
-		"no controller":          {`echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`, ErrUnavailable},
-		"something never seen":   {`echo oops >&2; exit 3`, ErrUnavailable},
-		"a command that crashed": {`kill -9 $$`, ErrUnavailable},
+		"an unknown job":          {`echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1`, ErrNoJob},
+		"no batch job":            {`echo "Only batch jobs are accepted or processed for job 7" >&2; exit 1`, ErrNotBatch},
+		"a job that has ended":    {`echo "Job/step already completing or completed for job 7" >&2; exit 1`, ErrNoJob},
+		"no controller":           {`echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`, ErrSilent},
+		"a controller that hangs": {`echo "slurm_load_jobs error: Socket timed out on send/recv operation" >&2; exit 1`, ErrSilent},
+		"something never seen":    {`echo oops >&2; exit 3`, ErrUnavailable},
+		"a command that crashed":  {`kill -9 $$`, ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, _ := commands(t, map[string]string{"scontrol": test.script})
@@ -112,7 +113,7 @@ func TestACommandThatHangsIsGivenUp(t *testing.T) {
 	client.timeout = 100 * time.Millisecond
 	start := time.Now()
 	_, err := client.Job(context.Background(), 7, "n1")
-	if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+	if !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrSilent) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error is %v", err)
 	}
 	if d := time.Since(start); d > 10*time.Second {

@@ -24,6 +24,9 @@ var (
 	// ErrUnavailable: the command is not installed, slurmctld does not answer,
 	// or the time ran out. The job itself may be fine.
 	ErrUnavailable = errors.New("slurm is not available")
+	// ErrSilent is ErrUnavailable after a wait for slurmctld: whoever has more to ask waits as long
+	// each time.
+	ErrSilent = fmt.Errorf("%w", ErrUnavailable)
 	// ErrNoNode: slurmctld does not know the node, which was renamed or taken away.
 	ErrNoNode = fmt.Errorf("%w for this node: its name is not known", ErrUnavailable)
 	// ErrNoJob: slurmctld does not know the job.
@@ -238,7 +241,7 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 		return out.String(), nil
 	}
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("%s: no answer within %s: %w: %w", what, c.timeout, ErrUnavailable, ctx.Err())
+		return "", fmt.Errorf("%s: no answer within %s: %w: %w", what, c.timeout, ErrSilent, ctx.Err())
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -297,6 +300,8 @@ func reason(said string) error {
 		return ErrNoNode
 	case strings.Contains(said, "already completing or completed"):
 		return ErrNoJob
+	case strings.Contains(said, "Unable to contact slurm controller"), strings.Contains(said, "timed out"):
+		return ErrSilent
 	}
 	return ErrUnavailable
 }

@@ -109,7 +109,7 @@ func (t *talks) ask(ctx context.Context, c *Client, jobID uint32) (string, error
 	case <-patience.C:
 		with.end()
 		return "", fmt.Errorf("scontrol --local show job -d -o %d: no answer within %s: %w: %w",
-			jobID, c.timeout, ErrUnavailable, context.DeadlineExceeded)
+			jobID, c.timeout, ErrSilent, context.DeadlineExceeded)
 	case <-ctx.Done():
 		return "", fmt.Errorf("scontrol --local show job -d -o %d: %w: %w", jobID, ErrUnavailable, ctx.Err())
 	}

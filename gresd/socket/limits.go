@@ -12,6 +12,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
+// errStopping is for who connects while gresd stops.
+var errStopping = errors.New("gresd is stopping")
+
 // limits counts open connections.
 type limits struct {
 	mu    sync.Mutex
@@ -30,7 +33,7 @@ func (l *limits) add(conn net.Conn, uid uint32) error {
 	trusted := wire.IsRoot(uid)
 	switch {
 	case l.done:
-		return errors.New("gresd is stopping")
+		return errStopping
 	case len(l.open) >= maxConns:
 		return fmt.Errorf("%d connections are open: want less than %d", len(l.open), maxConns)
 	case !trusted && l.users >= maxUserConns:

@@ -23,7 +23,8 @@ const (
 	// its answer.
 	clientTimeout = 10 * time.Second
 
-	maxConns = 256
+	// Where gresd places, each job that waits for room has a connection of root's.
+	maxConns = 4096
 	// Users get only a part of the connections, and each user only a part of
 	// that, so that no user can keep root's Prolog out.
 	maxUserConns = 192
@@ -96,6 +97,10 @@ func (s *socket) accept(ctx context.Context, listener *net.UnixListener, work *s
 		cred, err := wire.PeerCred(conn)
 		if err == nil {
 			err = s.conns.add(conn, cred.UID)
+		}
+		if errors.Is(err, errStopping) { // who hears nothing asks the next gresd
+			_ = conn.Close()
+			continue
 		}
 		if err != nil {
 			// The socket's buffer takes these few bytes without waiting.

@@ -5,6 +5,7 @@ package socket
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -164,4 +165,24 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	if _, err := Listen(path); err == nil {
 		t.Error("a plain file was replaced")
 	}
+}
+
+// A Prolog that connects while gresd stops hears nothing, and asks the next one.
+func TestWhoConnectsWhileItStopsHearsNothing(t *testing.T) {
+	listener, err := Listen(filepath.Join(t.TempDir(), "gresd.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	s := &socket{log: slog.New(slog.DiscardHandler)}
+	s.conns.closeAll()
+	go func() { s.run(ctx, listener); close(done) }()
+	client := wire.Client{Socket: listener.Addr().String(), Timeout: 20 * time.Second}
+	var answer *wire.Error
+	if _, err := client.Do(t.Context(), wire.Request{Op: wire.OpPing}); err == nil || errors.As(err, &answer) {
+		t.Errorf("got %v, want no answer", err)
+	}
+	stop()
+	<-done
 }

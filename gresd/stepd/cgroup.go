@@ -18,8 +18,8 @@ import (
 //
 //	v2: 0::/system.slice/slurmstepd.scope/sEV9M89YGJHF00/step_0/user/task_0
 //
-// A user cannot leave the cgroup of a job,
-// nor make one outside of it.
+// A user cannot leave the cgroup of a job, nor make one outside of it but below those of his logins,
+// where Slurm has none.
 func CgroupOfJob(text string) (folder string, jobID uint32) {
 	for line := range strings.Lines(text) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -29,6 +29,9 @@ func CgroupOfJob(text string) (folder string, jobID uint32) {
 		names := strings.Split(parts[2], "/")
 		inSlurm := false
 		for i, name := range names {
+			if name == logins && !inSlurm {
+				break
+			}
 			if !inSlurm {
 				inSlurm = isSlurm(name)
 				continue
@@ -46,6 +49,10 @@ func CgroupOfJob(text string) (folder string, jobID uint32) {
 	}
 	return folder, 0
 }
+
+// logins is the folder of all that users have started outside of Slurm. systemd lets each make folders
+// of any name below his own.
+const logins = "user.slice"
 
 // sluid is how Slurm writes the number of a job that is unique among all clusters.
 var sluid = regexp.MustCompile(`^s[0-9A-Z]{13}$`)

@@ -19,6 +19,7 @@ func TestCgroupOfJob(t *testing.T) {
 		"one below a step":      {"0::/system.slice/slurmstepd.scope/system/sEV9M89YGJHF00\n", "", 0},
 		"a name with a colon":   {"4:devices:/slurm/uid_1/job_7/a:b\n", "/slurm/uid_1/job_7", 7},
 		"a folder of the user":  {"0::/user.slice/job_7/x\n", "", 0},
+		"of a user's own scope": {"0::/user.slice/user-1000.slice/user@1000.service/app.slice/slurmstepd.scope/job_7\n", "", 0},
 		"one below a job":       {"0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/job_8\n", "/system.slice/slurmstepd.scope/job_7", 7},
 		"a daemon":              {"0::/system.slice/slurmd.service\n", "", 0},
 		"slurmstepd of no job":  {"0::/system.slice/slurmstepd.scope/system\n", "", 0},

@@ -83,23 +83,20 @@ func JobOfFolder(root, folder string) (jobID uint32) {
 	return jobID
 }
 
-// jobOfProcess is the job of a slurmstepd, 0 for another process. Everybody can have its title:
-// so it must be Slurm's program, and root's.
+// jobOfProcess is the job of a slurmstepd, 0 for another process. Its title is read last: that of
+// a user's process can make its reader wait for ever.
 func jobOfProcess(dir proc.Dir) uint32 {
-	if dir == "" {
+	if dir == "" || !Is(dir) {
 		return 0
 	}
-	title, err := os.ReadFile(dir.File("cmdline"))
-	job := JobOfStepd(strings.TrimRight(string(title), "\x00"))
-	if err != nil || job == 0 {
-		return 0
-	}
+	title, _ := os.ReadFile(dir.File("cmdline"))
+	return JobOfStepd(strings.TrimRight(string(title), "\x00"))
+}
+
+// Is says whether a process is a slurmstepd. Everybody can have its name and its title: so it must
+// be Slurm's program, and root's.
+func Is(dir proc.Dir) bool {
+	uid, ok := dir.UID()
 	// Debian calls it slurmstepd-wlm; " (deleted)" follows where Slurm was upgraded below it.
-	if !strings.HasPrefix(filepath.Base(dir.Link("exe")), stepd) {
-		return 0
-	}
-	if uid, ok := dir.UID(); !ok || uid != 0 {
-		return 0
-	}
-	return job
+	return ok && uid == 0 && strings.HasPrefix(filepath.Base(dir.Link("exe")), stepd)
 }

@@ -3,11 +3,15 @@
 package stepd
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // process writes the folder of one process as the kernel shows it.
@@ -58,5 +62,29 @@ func TestStepsAreFoundByTheirSlurmstepd(t *testing.T) {
 	process(t, proc, "15", stepd, "slurmstepd: [8.0]\x00", program, "0")
 	if got, want := steps.Living(asked), (map[uint32]bool{8: true}); !reflect.DeepEqual(got, want) {
 		t.Errorf("after the end of job 7: %v, want %v", got, want)
+	}
+}
+
+// A user can make the title of his process wait for ever for whoever reads it. A pipe without a writer
+// does the same.
+func TestNobodyIsMadeToWaitByATitle(t *testing.T) {
+	proc := t.TempDir()
+	process(t, proc, "10", stepd, "slurmstepd: [7.batch]\x00", "/usr/sbin/slurmstepd", "0")
+	for pid, what := range map[string][2]string{"11": {"/usr/sbin/slurmstepd", "1000"}, "12": {"/home/games/slurmstep", "0"}} {
+		process(t, proc, pid, stepd, "", what[0], what[1])
+		title := filepath.Join(proc, pid, "cmdline")
+		if err := errors.Join(os.Remove(title), unix.Mkfifo(title, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	jobs := make(chan []uint32, 1)
+	go func() { jobs <- (&Steps{Proc: proc}).Jobs() }()
+	select {
+	case got := <-jobs:
+		if !slices.Equal(got, []uint32{7}) {
+			t.Errorf("jobs: %v, want 7", got)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the title of a user's process is waited for")
 	}
 }

@@ -3,6 +3,7 @@
 package prolog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +25,9 @@ const doubtAfter = 3 * time.Second
 var errNoShare = errors.New("gresd does not answer: it has no share of a card, and starts")
 
 // answer asks gresd. Where that takes long, or fails, it asks slurmctld, too: a job without a
-// share does not wait (errNoShare), and one with a share that nothing else told of waits as long
-// as others do: gresd may have been restarted while the job waited for room.
+// share does not wait (errNoShare), but for whole cards that a gresd which is well keeps waiting:
+// others have shares of them. One with a share that nothing else told of waits as long as others do:
+// gresd may have been restarted while the job waited for room.
 func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error) {
 	began := time.Now()
 	type result struct {
@@ -49,12 +51,16 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 	case <-time.After(h.doubtAfter):
 	}
 	facts, unknown := h.client().Job(ctx, req.JobID, h.text("SLURMD_NODENAME"))
-	if unknown == nil && len(facts.Units) == 0 && facts.Counted == 0 {
+	noShare := unknown == nil && len(facts.Units) == 0 && facts.Counted == 0
+	if noShare && (got != nil || len(facts.WholeCards) == 0 || !h.placedByGresd() || !h.isWell(ctx)) {
 		return wire.Reply{}, errNoShare
 	}
 	if got == nil {
 		r := <-done
 		got = &r
+	}
+	if noShare && got.err != nil && (!isAnswer(got.err) || isBusy(got.err)) {
+		return wire.Reply{}, errNoShare
 	}
 	left := h.AnswerWait - time.Since(began)
 	if got.err == nil || isAnswer(got.err) || unknown != nil || h.patient || h.holdsShare() || left <= 0 {
@@ -63,6 +69,13 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 	h.patient, h.AnswerWait = true, left
 	req.Within = uint32(max(1, (left - answerMargin).Seconds()))
 	return h.ask(ctx, req)
+}
+
+// isWell says that gresd answers at all.
+func (h *Hook) isWell(ctx context.Context) bool {
+	client := wire.Client{Socket: h.socket(), Timeout: h.doubtAfter}
+	_, err := client.Do(ctx, wire.Request{Op: wire.OpPing})
+	return err == nil
 }
 
 // mayShare says whether the job may have a share: where gresd places, any job may, and a task that
@@ -129,18 +142,18 @@ const (
 )
 
 // within bounds the time for an answer, so that the Prolog ends before Slurm ends it and drains
-// the node for that: PrologEpilogTimeout of the slurm.conf that slurmd names, less what comes
-// after the answer. 0: Slurm waits for ever, or there is no such line.
+// the node for that: PrologTimeout of the slurm.conf that slurmd names, else PrologEpilogTimeout,
+// less what comes after the answer. 0: Slurm waits for ever, or there is no such line.
 func (h *Hook) within() time.Duration {
 	text, err := os.ReadFile(h.slurmConf())
 	if err != nil {
 		return 0
 	}
-	found := prologTimeout.FindSubmatch(text)
-	if found == nil {
-		return 0
+	said := map[string]string{}
+	for _, found := range prologTimeout.FindAllSubmatch(text, -1) { // Slurm takes the last of a name
+		said[strings.ToLower(string(found[1]))] = string(found[2])
 	}
-	seconds, err := strconv.ParseUint(string(found[1]), 10, 16)
+	seconds, err := strconv.ParseUint(cmp.Or(said[""], said["epilog"]), 10, 16)
 	if err != nil || seconds == 0 || seconds >= noTimeout {
 		return 0
 	}
@@ -169,7 +182,7 @@ var clusterName = regexp.MustCompile(`(?im)^[ \t]*ClusterName[ \t]*=[ \t]*"?([-_
 // noTimeout is how Slurm writes that there is none.
 const noTimeout = 65534
 
-var prologTimeout = regexp.MustCompile(`(?im)^[ \t]*Prolog(?:Epilog)?Timeout[ \t]*=[ \t]*(\d+)`)
+var prologTimeout = regexp.MustCompile(`(?im)^[ \t]*Prolog(Epilog)?Timeout[ \t]*=[ \t]*(\d+)`)
 
 // slurmConf is the slurm.conf in force: the administrator's word, then slurmd's.
 func (h *Hook) slurmConf() string {

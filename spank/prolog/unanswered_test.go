@@ -3,10 +3,13 @@
 package prolog
 
 import (
+	"bufio"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,12 +106,14 @@ func TestANodeThatTakesNoPart(t *testing.T) {
 func TestWithinSlurmsPatience(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"": 0,
-		"ClusterName=c\nPrologEpilogTimeout=30\n": 14 * time.Second,
-		"prologepilogtimeout = 160":               144 * time.Second,
-		"PrologTimeout=60":                        44 * time.Second,
-		"PrologEpilogTimeout=5":                   time.Second,
-		"PrologEpilogTimeout=65534":               0,
-		"#PrologEpilogTimeout=30":                 0,
+		"ClusterName=c\nPrologEpilogTimeout=30\n":     14 * time.Second,
+		"prologepilogtimeout = 160":                   144 * time.Second,
+		"PrologTimeout=60":                            44 * time.Second,
+		"PrologEpilogTimeout=300\nPrologTimeout=30\n": 14 * time.Second,
+		"PrologTimeout=300\nPrologEpilogTimeout=30\n": 284 * time.Second,
+		"PrologEpilogTimeout=5":                       time.Second,
+		"PrologEpilogTimeout=65534":                   0,
+		"#PrologEpilogTimeout=30":                     0,
 	} {
 		path := filepath.Join(t.TempDir(), "slurm.conf")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -173,5 +178,60 @@ func TestClusterIsThatOfSlurmConf(t *testing.T) {
 		if got := h.cluster(); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
+	}
+}
+
+// Where gresd chooses the cards, a job whose whole card has shares waits in its Prolog, for as long as
+// gresd is there.
+func TestWholeCardsWaitForTheSharesOnThem(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer time.Duration // to the grant; 0: never
+		hangs  bool          // gresd answers nothing at all
+		says   string
+	}{
+		"gresd is well":        {answer: 600 * time.Millisecond},
+		"gresd hangs":          {hangs: true, says: "starts"},
+		"gresd hangs from now": {says: "starts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := testConfig(t)
+			if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			listener, err := net.Listen("unix", config.socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			var answered atomic.Bool
+			go func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					go func() {
+						defer conn.Close()
+						req, err := wire.ReadRequest(bufio.NewReader(conn))
+						switch {
+						case err != nil, c.hangs, req.Op == wire.OpGrant && c.answer == 0:
+							<-t.Context().Done()
+						case req.Op == wire.OpGrant:
+							time.Sleep(c.answer)
+							answered.Store(true)
+							_ = wire.WriteReply(conn, wire.Reply{OK: true, Result: wire.None})
+						default:
+							_ = wire.WriteReply(conn, wire.Reply{OK: true})
+						}
+					}()
+				}
+			}()
+			r := runHook(t, config, jobEnv("prolog_slurmd"), func(h *Hook) {
+				h.slurm = fakeSlurm{facts: slurm.JobFacts{Batch: true, WholeCards: []int{0, 2}}}
+			})
+			if said := strings.Join(r.log, "\n"); r.code != ExitOK || answered.Load() != (c.answer > 0) || (said == "") != (c.says == "") || !strings.Contains(said, c.says) {
+				t.Errorf("code %d after %s, with gresd's word: %v, log %q", r.code, r.took, answered.Load(), said)
+			}
+		})
 	}
 }

@@ -36,6 +36,9 @@ func TestWholeCardsAndSharesWhereGresdPlaces(t *testing.T) {
 	if r := s.As(carol, "srun", "--gres=vgpu:50", "true"); r.Code != 0 && !strings.Contains(r.Err, "kept free for a job that has waited longer") {
 		t.Errorf("a share beside: %s", r)
 	}
+	if out := s.Output(bob, both); out != "" {
+		t.Errorf("the job of whole cards wrote %q beside a share", out)
+	}
 	s.cancel(alice, share)
 	if out := s.completed(bob, both); out != "ran\n" {
 		t.Errorf("the job of whole cards wrote %q", out)
