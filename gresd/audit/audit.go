@@ -117,14 +117,15 @@ func (a *Auditor) Problems() []string {
 func (a *Auditor) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var next <-chan time.Time
-		if a.step(time.Now()) > 0 {
+		looked := time.Now()
+		if a.step(looked) > 0 {
 			next = time.After(wakeup.Next(every))
 		}
 		select {
 		case <-ctx.Done():
 		case <-a.wake:
-			// A burst of jobs is no reason for a burst of questions.
-			wait(ctx, every)
+			// A burst of jobs is no reason for a burst of questions, nor for a pause.
+			wait(ctx, time.Until(looked.Add(every)))
 		case <-next:
 		}
 	}
@@ -174,6 +175,8 @@ func (a *Auditor) policy(kind Kind) string {
 	switch kind {
 	case Unregistered:
 		return a.Policy.Unregistered
+	case Escaped:
+		return a.Policy.Escaped
 	case Exceeded:
 		return a.Policy.Exceeded
 	case Stranger:
@@ -237,6 +240,7 @@ func jobOf(id uint32, spec libvgpu.GrantSpec, view libvgpu.CacheView, known bool
 					share.Slots = append(share.Slots, Slot{
 						PID: slot.HostPID, Start: uint32(slot.StartTime), OnHost: slot.OnHost,
 						Counted: slot.Cards[i].Contexts > 0 || slot.Cards[i].Mem > 0,
+						Memory:  gpu.Bytes(min(slot.Cards[i].Mem, uint64(most))),
 					})
 				}
 			}
@@ -283,6 +287,7 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 				card.Processes = append(card.Processes, process)
 			}
 		}
+		a.readLibraries(card, jobs)
 		if h.jobs > 1 && jobs != nil {
 			card.Percent = a.percent(uuid, now)
 		} else {
@@ -296,6 +301,21 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 		}
 	}
 	return cards
+}
+
+// readLibraries looks at the memory maps of jobs that may be above their limit: others are
+// spared it, since a process with CUDA has thousands of mappings.
+func (a *Auditor) readLibraries(c Card, jobs []Job) {
+	for _, job := range jobs {
+		if share := job.holds(c.UUID); share == nil || !a.judge.near(*share, of(c, job.ID)) {
+			continue
+		}
+		for i := range c.Processes {
+			if p := &c.Processes[i]; p.Job == job.ID && p.judged() {
+				p.Library = a.table.library(p.PID)
+			}
+		}
+	}
 }
 
 // merge puts what driver and kernel say together. A claim to be of a job counts

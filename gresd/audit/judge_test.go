@@ -107,6 +107,131 @@ func texts(found []Finding) string {
 	return strings.Join(all, ", ")
 }
 
+// What the library does not hold, in a job that is above its limit with it.
+func TestEscaped(t *testing.T) {
+	in := func(l Library, p Process) Process { p.Library = l; return p }
+	inside := func(p Process) Process { p.Inside = true; return p }
+	charged := func(s Slot, gib gpu.Bytes) Slot { s.Memory = gib * gpu.GiB; return s }
+	for _, c := range []struct {
+		name      string
+		job       Job
+		processes []Process
+		want      string
+	}{
+		{"static, above the limit", job(7, "GPU-a"), []Process{in(Absent, process(11, 7, 9))}, "escaped 11"},
+		{"static, within it", job(7, "GPU-a"), []Process{in(Absent, process(11, 7, 8))}, ""},
+		{
+			"more than the others leave", job(7, "GPU-a", charged(slot(10), 5)),
+			[]Process{in(Loaded, process(10, 7, 1)), in(Absent, process(11, 7, 4))},
+			"escaped 11",
+		},
+		{
+			"of others counts what they are charged, not what the card says", job(7, "GPU-a", charged(slot(10), 5)),
+			[]Process{in(Loaded, process(10, 7, 8)), in(Absent, process(11, 7, 3))},
+			"",
+		},
+		{"a held process alone", job(7, "GPU-a", charged(slot(10), 8)), []Process{in(Loaded, process(10, 7, 50))}, ""},
+		{
+			"the largest first", job(7, "GPU-a"),
+			[]Process{in(Absent, process(11, 7, 4)), in(Absent, process(12, 7, 6))},
+			"escaped 12, escaped 11",
+		},
+		{"the library is there and counts nothing", job(7, "GPU-a"), []Process{in(Loaded, process(11, 7, 9))}, "escaped 11"},
+		{"a memory map that cannot be read", job(7, "GPU-a"), []Process{process(11, 7, 9)}, ""},
+		{"one that ends", job(7, "GPU-a"), []Process{in(Ending, process(11, 7, 9))}, ""},
+		{"a slot that exec left behind", job(7, "GPU-a", charged(slot(11), 2)), []Process{in(Absent, process(11, 7, 9))}, "escaped 11"},
+		{"which counts once", job(7, "GPU-a", charged(slot(11), 2)), []Process{in(Absent, process(11, 7, 7))}, ""},
+		{
+			"in a PID namespace, beside one that is held", job(7, "GPU-a", charged(Slot{PID: 2, Counted: true}, 5)),
+			[]Process{inside(in(Absent, process(10, 7, 4))), inside(in(Loaded, process(11, 7, 5)))},
+			"escaped 10",
+		},
+		{
+			"slots that say nonsense", job(7, "GPU-a", charged(slot(10), 1<<20), charged(slot(12), 1<<20)),
+			[]Process{in(Loaded, process(10, 7, 1)), in(Absent, process(11, 7, 1))},
+			"escaped 11",
+		},
+		{
+			"a cache that cannot be read", with(job(7, "GPU-a"), func(j *Job) { j.Shares[0].Known = false }),
+			[]Process{in(Absent, process(11, 7, 9))},
+			"",
+		},
+		{
+			"a job without a limit", with(job(7, "GPU-a"), func(j *Job) { j.Shares[0].Limit = 0 }),
+			[]Process{in(Absent, process(11, 7, 50))},
+			"",
+		},
+	} {
+		j := newJudge(limits{tolerance: 64 * gpu.MiB})
+		got := texts(j.escaped(card(), c.job, c.job.Shares[0], c.processes))
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+		if got != "" && !j.near(c.job.Shares[0], c.processes) {
+			t.Errorf("%s: the memory maps would not have been read", c.name)
+		}
+	}
+}
+
+// Two looks are enough where the library is not there. One process after the other is to blame,
+// the largest first, while what is left is above the limit.
+func TestEscapedInTime(t *testing.T) {
+	in := func(l Library, p Process) Process { p.Library = l; return p }
+	for _, c := range []struct {
+		name  string
+		looks [][]Process
+		want  []string // of each look
+	}{
+		{
+			"it lasts", [][]Process{{in(Absent, process(11, 7, 9))}, {in(Absent, process(11, 7, 9))}, {in(Absent, process(11, 7, 9))}},
+			[]string{"", "escaped 11", "escaped 11"},
+		},
+		{"it ends in time", [][]Process{{in(Absent, process(11, 7, 9))}, {}, {in(Absent, process(11, 7, 9))}}, []string{"", "", ""}},
+		{
+			"it becomes well", [][]Process{{in(Absent, process(11, 7, 9))}, {in(Absent, process(11, 7, 7))}, {in(Absent, process(11, 7, 9))}},
+			[]string{"", "", ""},
+		},
+		{
+			"the library is there", [][]Process{{in(Loaded, process(11, 7, 9))}, {in(Loaded, process(11, 7, 9))}, {in(Loaded, process(11, 7, 9))}},
+			[]string{"", "", "escaped 11"},
+		},
+		{
+			"no more than it takes",
+			[][]Process{
+				{in(Absent, process(11, 7, 5)), in(Absent, process(12, 7, 6)), in(Absent, process(13, 7, 1))},
+				{in(Absent, process(11, 7, 5)), in(Absent, process(12, 7, 6)), in(Absent, process(13, 7, 1))},
+				{in(Absent, process(11, 7, 5)), in(Absent, process(13, 7, 1))},
+			},
+			[]string{"", "escaped 12", ""},
+		},
+		{
+			"all that it takes",
+			[][]Process{
+				{in(Absent, process(11, 7, 9)), in(Absent, process(12, 7, 9))},
+				{in(Absent, process(11, 7, 9)), in(Absent, process(12, 7, 9))},
+			},
+			[]string{"", "escaped 11, escaped 12"},
+		},
+		{
+			"two that take turns at being large",
+			[][]Process{
+				{in(Absent, process(11, 7, 9)), in(Absent, process(12, 7, 1))},
+				{in(Absent, process(11, 7, 1)), in(Absent, process(12, 7, 9))},
+			},
+			[]string{"", "escaped 12"},
+		},
+	} {
+		j := newJudge(limits{grace: 2 * time.Second})
+		for i, processes := range c.looks {
+			_, standing := j.look(start.Add(time.Duration(i)*time.Second), []Card{card(processes...)}, []Job{job(7, "GPU-a")})
+			standing = slices.DeleteFunc(standing, func(f Finding) bool { return f.Kind != Escaped })
+			if got := texts(standing); got != c.want[i] {
+				t.Errorf("%s: look %d: %q, want %q", c.name, i, got, c.want[i])
+			}
+		}
+	}
+}
+
 func TestOveruse(t *testing.T) {
 	hard := func(id uint32, cores gpu.Share, isHard bool) Job {
 		return with(job(id, "GPU-a"), func(j *Job) { j.Shares[0].Cores, j.Shares[0].Hard = cores, isHard })

@@ -206,6 +206,20 @@ func (t *table) usesCards(pid uint32) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return t.isCard(pid, filepath.Join(dir.Name(), name)) })
 }
 
+// library says whether libvgpu is in the memory of a process.
+func (t *table) library(pid uint32) Library {
+	maps, ok := t.read(pid, "maps")
+	switch {
+	case !ok:
+		return Unread
+	case len(maps) == 0:
+		return Ending
+	case bytes.Contains(maps, []byte("/libvgpu.so")):
+		return Loaded
+	}
+	return Absent
+}
+
 // nvidiaMajor is the number of the driver's character devices of cards.
 const nvidiaMajor = 195
 

@@ -244,6 +244,7 @@ const (
 // Audit of what runs on granted cards.
 type Audit struct {
 	Unregistered string `toml:"unregistered"`  // of a job, without the library: AuditReport, …
+	Escaped      string `toml:"escaped"`       // the same, with more than its job's limit leaves: AuditReport, …
 	Exceeded     string `toml:"exceeded"`      // a job above its memory limit: AuditReport, …
 	Strangers    string `toml:"strangers"`     // of no job: AuditReport or AuditIgnore
 	GraceS       uint32 `toml:"grace_s"`       // for which it must last
@@ -307,7 +308,7 @@ func Default() Config {
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
 		MPS:       MPS{Control: "nvidia-cuda-mps-control"},
 		Health:    Health{Action: HealthCordon, IgnoreXIDs: ofPrograms(), ProbeS: 5, CleanProbes: 60},
-		Audit:     Audit{Unregistered: AuditReport, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
+		Audit:     Audit{Unregistered: AuditReport, Escaped: AuditKill, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
 		Log:       Log{Level: "info"},
 
 		Accounting: Accounting{Usage: UsageNone},
