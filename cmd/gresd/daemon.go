@@ -28,6 +28,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/memlimit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/logging"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
@@ -239,6 +240,10 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Go(func() { d.health.Run(ctx, d.server.Cards.IDs) })
+	if cfg.Memory.DriverLimits {
+		keeper := memlimit.Keeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
+		parts.Go(func() { keeper.Run(ctx) })
+	}
 	parts.Go(func() { learn(ctx, cfg, d.costs, d.driver) })
 	d.serveMetrics(ctx, cfg, &parts)
 	parts.Go(func() { watchdog(ctx, d.server) })

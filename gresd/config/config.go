@@ -209,6 +209,7 @@ type Memory struct {
 	// UncountedMiB is what of it NVML does not count for the process. It is used
 	// only with ContextMiB.
 	UncountedMiB uint32 `toml:"uncounted_mib"`
+	DriverLimits bool   `toml:"driver_limits"` // the driver holds limits as well, where it can
 }
 
 // MPS is NVIDIA's Multi-Process Service as the engine that divides a card.
