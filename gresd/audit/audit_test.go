@@ -382,61 +382,6 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// A process without the library and with more than the job's limit is killed at the second look;
-// the memory map is looked at once more, at the last moment.
-func TestEscapedIsKilled(t *testing.T) {
-	const held = "7f00-7f01 r-xp 0 0:0 1 /usr/lib/vgpu/libvgpu.so\n"
-	const free = "7f00-7f01 r-xp 0 0:0 1 /usr/lib/libcuda.so.1\n"
-	for _, c := range []struct {
-		name                string
-		first, second, last string // maps
-		memory              gpu.Bytes
-		killed              bool
-	}{
-		{"without the library", free, free, free, 9 * gpu.GiB, true},
-		{"within the limit", free, free, free, 8 * gpu.GiB, false},
-		{"with it", held, held, held, 9 * gpu.GiB, false},
-		{"with it from the second look on", free, held, held, 9 * gpu.GiB, false},
-		{"with it when it is to be killed", free, free, held, 9 * gpu.GiB, false},
-		{"one that ends", "", "", "", 9 * gpu.GiB, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			cmd, p := sleeper(t, 65534)
-			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
-			if err != nil {
-				t.Fatal(err)
-			}
-			fake := fakeProc{t, t.TempDir()}
-			maps := func(text string) {
-				fake.put(int(p.PID), 1, 65534, map[string]string{"stat": string(stat), "cgroup": "0::/slurm/uid_1/job_7/step_0\n", "maps": text, "fd/3": "-> /dev/nvidia0"})
-			}
-			node := &fakeNode{
-				processes: []inventory.Process{{PID: p.PID, Memory: c.memory, Kind: inventory.Compute}},
-				view:      libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}},
-			}
-			var tells []string
-			a := New(Parts{
-				Policy: config.Default().Audit, Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
-				Name: func(gpu.UUID) string { return "0" }, Count: func(string) {},
-				// Told first of what it is, which is the moment before it is killed.
-				Tell: func(_ uint32, text string) { tells = append(tells, text); maps(c.last) },
-			})
-			a.table = newTable(fake.dir, os.Getpid())
-			maps(c.first)
-			a.step(start)
-			maps(c.second)
-			a.step(start.Add(time.Second))
-			for end := time.Now().Add(10 * time.Second); c.killed && alive(cmd) && time.Now().Before(end); {
-				time.Sleep(time.Millisecond)
-			}
-			said := len(tells) == 2 && strings.Contains(tells[1], "vgpu: audit: killed process ") && strings.Contains(tells[1], "ask for more with --vgpu-mem")
-			if alive(cmd) == c.killed || said != c.killed {
-				t.Errorf("alive: %v, told %q", !c.killed, tells)
-			}
-		})
-	}
-}
-
 func TestJobOfItsFiles(t *testing.T) {
 	node := &fakeNode{}
 	spec, _ := node.Spec(7)
