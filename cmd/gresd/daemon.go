@@ -157,7 +157,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		return err
 	}
 	d.auditor = audit.New(audit.Parts{
-		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Count: d.counts.Audited, Log: d.log,
+		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
 		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
 	})
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)

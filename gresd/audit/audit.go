@@ -47,8 +47,10 @@ type Parts struct {
 	Policy config.Audit
 	Grants Grants
 	Driver Driver
-	Name   func(gpu.UUID) string           // of a card, for messages
-	Tell   func(jobID uint32, text string) // the user of a job
+	// Library is libvgpu, as tasks see it.
+	Library string
+	Name    func(gpu.UUID) string           // of a card, for messages
+	Tell    func(jobID uint32, text string) // the user of a job
 	// Whole says whether a job of Slurm may have the whole card. It does not wait.
 	Whole func(jobID uint32, uuid gpu.UUID) bool
 	Count func(kind string) // a metric
@@ -70,8 +72,10 @@ type Auditor struct {
 
 // New returns an auditor that does nothing before [Auditor.Run].
 func New(parts Parts) *Auditor {
+	table := newTable("/proc", os.Getpid())
+	table.libraries = namesOf(parts.Library)
 	return &Auditor{
-		Parts: parts, table: newTable("/proc", os.Getpid()), uses: map[gpu.UUID]*use{}, wake: make(chan struct{}, 1),
+		Parts: parts, table: table, uses: map[gpu.UUID]*use{}, wake: make(chan struct{}, 1),
 		judge: newJudge(limitsOf(parts.Policy)),
 	}
 }

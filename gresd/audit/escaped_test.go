@@ -3,9 +3,11 @@
 package audit
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +144,29 @@ func TestEscapedInTime(t *testing.T) {
 				t.Errorf("%s: look %d: %q, want %q", c.name, i, got, c.want[i])
 			}
 		}
+	}
+}
+
+// A site may call the library as it likes, and a link it has leads to a file of another name.
+func TestLibraryOfAnyName(t *testing.T) {
+	p := fakeProc{t, t.TempDir()}
+	link := filepath.Join(t.TempDir(), "share.so")
+	if err := errors.Join(os.WriteFile(link+".1", nil, 0o644), os.Symlink(link+".1", link)); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]Library{
+		"/usr/lib/vgpu/libvgpu.so": Loaded, "/usr/lib/vgpu/libvgpu.so (deleted)": Loaded, "/opt/libvgpu-0.9.so": Loaded,
+		"/opt/share.so": Loaded, "/opt/share.so.1": Loaded, "/opt/other.so": Absent,
+	} {
+		p.put(10, 1, 1000, map[string]string{"maps": "7f00-7f01 r-xp 0 0:0 1 " + file + "\n"})
+		table := newTable(p.dir, 5)
+		table.libraries = namesOf(link)
+		if got := table.library(10); got != want {
+			t.Errorf("%s: %v, want %v", file, got, want)
+		}
+	}
+	if got := newTable(p.dir, 5).library(99); got != Unread {
+		t.Errorf("a process that has ended: %v", got)
 	}
 }
 
