@@ -47,8 +47,8 @@ func TestProgramsWithoutTheLibraryAreReported(t *testing.T) {
 		"env -u LD_PRELOAD "+cluster.Worker+" --alloc 10G --hold 300 & echo $! >pid; wait")
 	s.running(job)
 	s.eventually(shortWait, "it is found", func() bool {
-		return s.shows("status", "audit: process "+strings.TrimSpace(s.File(alice, "pid"))+" (vgpu-worker) of job "+fmt.Sprint(job), "without libvgpu",
-			fmt.Sprintf("job %d holds 10740 MiB", job), "its limit is 8 GiB")
+		return s.shows("status", "audit: process "+strings.TrimSpace(s.File(alice, "pid"))+" (vgpu-worker) of job "+fmt.Sprint(job)+" uses ", "without libvgpu, which",
+			"without libvgpu, and so", fmt.Sprintf("audit: job %d holds 10740 MiB", job), "its limit is 8 GiB")
 	})
 	if got := audited(t, "unregistered") + audited(t, "escaped") + audited(t, "exceeded") + audited(t, "stranger"); got != "1110" {
 		t.Errorf("counted %s, want one of the job, of both and of its limit, no stranger", got)
