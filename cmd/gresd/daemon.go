@@ -29,6 +29,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/logging"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/memlimit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
@@ -158,7 +159,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		return err
 	}
 	d.auditor = audit.New(audit.Parts{
-		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Count: d.counts.Audited, Log: d.log,
+		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
 		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
 	})
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
@@ -245,6 +246,10 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Go(func() { d.health.Run(ctx, d.server.Cards.IDs) })
+	if cfg.Memory.DriverLimits {
+		keeper := memlimit.Keeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
+		parts.Go(func() { keeper.Run(ctx) })
+	}
 	parts.Go(func() { learn(ctx, cfg, d.costs, d.driver) })
 	d.serveMetrics(ctx, cfg, &parts)
 	parts.Go(func() { watchdog(ctx, d.server) })

@@ -47,8 +47,10 @@ type Parts struct {
 	Policy config.Audit
 	Grants Grants
 	Driver Driver
-	Name   func(gpu.UUID) string           // of a card, for messages
-	Tell   func(jobID uint32, text string) // the user of a job
+	// Library is libvgpu, as tasks see it.
+	Library string
+	Name    func(gpu.UUID) string           // of a card, for messages
+	Tell    func(jobID uint32, text string) // the user of a job
 	// Whole says whether a job of Slurm may have the whole card. It does not wait.
 	Whole func(jobID uint32, uuid gpu.UUID) bool
 	Count func(kind string) // a metric
@@ -70,8 +72,10 @@ type Auditor struct {
 
 // New returns an auditor that does nothing before [Auditor.Run].
 func New(parts Parts) *Auditor {
+	table := newTable("/proc", os.Getpid())
+	table.libraries = namesOf(parts.Library)
 	return &Auditor{
-		Parts: parts, table: newTable("/proc", os.Getpid()), uses: map[gpu.UUID]*use{}, wake: make(chan struct{}, 1),
+		Parts: parts, table: table, uses: map[gpu.UUID]*use{}, wake: make(chan struct{}, 1),
 		judge: newJudge(limitsOf(parts.Policy)),
 	}
 }
@@ -117,14 +121,15 @@ func (a *Auditor) Problems() []string {
 func (a *Auditor) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var next <-chan time.Time
-		if a.step(time.Now()) > 0 {
+		looked := time.Now()
+		if a.step(looked) > 0 {
 			next = time.After(wakeup.Next(every))
 		}
 		select {
 		case <-ctx.Done():
 		case <-a.wake:
-			// A burst of jobs is no reason for a burst of questions.
-			wait(ctx, every)
+			// A burst of jobs is no reason for a burst of questions, nor for a pause.
+			wait(ctx, time.Until(looked.Add(every)))
 		case <-next:
 		}
 	}
@@ -174,6 +179,8 @@ func (a *Auditor) policy(kind Kind) string {
 	switch kind {
 	case Unregistered:
 		return a.Policy.Unregistered
+	case Escaped:
+		return a.Policy.Escaped
 	case Exceeded:
 		return a.Policy.Exceeded
 	case Stranger:
@@ -237,6 +244,7 @@ func jobOf(id uint32, spec libvgpu.GrantSpec, view libvgpu.CacheView, known bool
 					share.Slots = append(share.Slots, Slot{
 						PID: slot.HostPID, Start: uint32(slot.StartTime), OnHost: slot.OnHost,
 						Counted: slot.Cards[i].Contexts > 0 || slot.Cards[i].Mem > 0,
+						Memory:  gpu.Bytes(min(slot.Cards[i].Mem, uint64(most))),
 					})
 				}
 			}
@@ -283,6 +291,7 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 				card.Processes = append(card.Processes, process)
 			}
 		}
+		a.readLibraries(card, jobs)
 		if h.jobs > 1 && jobs != nil {
 			card.Percent = a.percent(uuid, now)
 		} else {
@@ -296,6 +305,21 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 		}
 	}
 	return cards
+}
+
+// readLibraries looks at the memory maps of jobs that may be above their limit: others are
+// spared it, since a process with CUDA has thousands of mappings.
+func (a *Auditor) readLibraries(c Card, jobs []Job) {
+	for _, job := range jobs {
+		if share := job.holds(c.UUID); share == nil || !a.judge.near(*share, of(c, job.ID)) {
+			continue
+		}
+		for i := range c.Processes {
+			if p := &c.Processes[i]; p.Job == job.ID && p.judged() {
+				p.Library = a.table.library(p.PID)
+			}
+		}
+	}
 }
 
 // merge puts what driver and kernel say together. A claim to be of a job counts

@@ -398,7 +398,7 @@ func TestJobOfItsFiles(t *testing.T) {
 	if job.UID != 65534 || share.UUID != "GPU-a" || share.Limit != 8*gpu.GiB || share.Cores != 30 || !share.Hard || !share.Known {
 		t.Errorf("got %+v", job)
 	}
-	want := []Slot{{10, 5, true, true}, {11, 6, false, true}, {12, 7, true, false}}
+	want := []Slot{{10, 5, true, true, 0}, {11, 6, false, true, 1}, {12, 7, true, false, 0}}
 	if fmt.Sprint(share.Slots) != fmt.Sprint(want) {
 		t.Errorf("slots %+v, want %+v", share.Slots, want)
 	}

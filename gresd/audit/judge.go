@@ -18,13 +18,14 @@ type Kind string
 // The kinds, which are also labels of metrics.
 const (
 	Unregistered Kind = "unregistered" // a process of a job that the library does not count
+	Escaped      Kind = "escaped"      // the same, where its job is above its memory limit with it
 	Exceeded     Kind = "exceeded"     // a job with more memory than its limit
 	Stranger     Kind = "stranger"     // a process of nobody who may use the card
 	Overuse      Kind = "overuse"      // a job that computes more than its share while others wait
 )
 
 // Kinds returns every kind, in a fixed order.
-func Kinds() []Kind { return []Kind{Unregistered, Exceeded, Stranger, Overuse} }
+func Kinds() []Kind { return []Kind{Unregistered, Escaped, Exceeded, Stranger, Overuse} }
 
 // Process is one process on a card.
 type Process struct {
@@ -43,7 +44,21 @@ type Process struct {
 	Whole bool
 	// Inside is in another PID namespace than gresd.
 	Inside bool
+	// Library is only looked at where the job may be above its limit.
+	Library Library
 }
+
+// Library says whether libvgpu is in the memory of a process.
+type Library uint8
+
+// What its memory map tells. One that ends has no map any more, and its memory of the card
+// still for a moment.
+const (
+	Unread Library = iota
+	Loaded
+	Absent
+	Ending
+)
 
 // Card is what the driver says of a card.
 type Card struct {
@@ -59,7 +74,10 @@ type Slot struct {
 	Start   uint32 // low bits of its start time
 	OnHost  bool   // PID is known
 	Counted bool   // it has a context or memory on the card
+	Memory  gpu.Bytes
 }
+
+func (s Slot) of(p Process) bool { return s.OnHost && s.PID == p.PID && s.Start == uint32(p.Start) }
 
 // Share is what a job holds of a card.
 type Share struct {
@@ -87,7 +105,8 @@ type Finding struct {
 	Process Process // the one to blame; of Overuse: none
 	Text    string  // what it is, with numbers, for people
 
-	owner uint32 // uid of the job
+	owner uint32    // uid of the job
+	above gpu.Bytes // of Escaped: what the job has above its limit
 }
 
 type key struct {
@@ -100,7 +119,7 @@ type key struct {
 
 func (f Finding) key() key {
 	k := key{kind: f.Kind, job: f.Job, uuid: f.UUID}
-	if f.Kind == Unregistered || f.Kind == Stranger {
+	if f.Kind == Unregistered || f.Kind == Escaped || f.Kind == Stranger {
 		k.pid, k.start = f.Process.PID, f.Process.Start
 	}
 	return k
@@ -114,6 +133,10 @@ type limits struct {
 
 const (
 	overuseGrace = 30 * time.Second
+	// escapedGrace is over with the second look, and not longer than grace: what has memory of a
+	// card and not the library will not get it. Where the library is there it may be about to
+	// count, as in a process that was restored from a checkpoint.
+	escapedGrace = every * 9 / 10
 	// slack is how far use may be above a share, in hundredths of the card: the
 	// driver's samples are rough.
 	slack = 15
@@ -137,7 +160,7 @@ func newJudge(l limits) *judge {
 // what is known of it stays.
 func (j *judge) look(now time.Time, cards []Card, jobs []Job) (fresh, standing []Finding) {
 	since, told := map[key]time.Time{}, map[key]bool{}
-	asked := map[gpu.UUID]bool{}
+	asked, blamed := map[gpu.UUID]bool{}, map[key]gpu.Bytes{}
 	for _, c := range cards {
 		asked[c.UUID] = true
 		for _, f := range j.suspects(c, jobs) {
@@ -147,8 +170,15 @@ func (j *judge) look(now time.Time, cards []Card, jobs []Job) (fresh, standing [
 				first = now
 			}
 			since[k] = first
-			if now.Sub(first) < j.graceOf(f.Kind) {
+			if now.Sub(first) < j.graceOf(f) {
 				continue
+			}
+			if f.Kind == Escaped { // the largest first, and no more than it takes
+				of := key{job: f.Job, uuid: f.UUID}
+				if blamed[of] >= f.above {
+					continue
+				}
+				blamed[of] += f.Process.Memory
 			}
 			standing = append(standing, f)
 			if !j.told[k] {
@@ -169,9 +199,12 @@ func (j *judge) look(now time.Time, cards []Card, jobs []Job) (fresh, standing [
 	return fresh, standing
 }
 
-func (j *judge) graceOf(kind Kind) time.Duration {
-	if kind == Overuse {
+func (j *judge) graceOf(f Finding) time.Duration {
+	switch {
+	case f.Kind == Overuse:
 		return overuseGrace
+	case f.Kind == Escaped && f.Process.Library == Absent:
+		return min(escapedGrace, j.grace)
 	}
 	return j.grace
 }
@@ -203,6 +236,7 @@ func (j *judge) suspects(c Card, jobs []Job) []Finding {
 		shared = true
 		own := of(c, job.ID)
 		found = append(found, unregistered(c, job, *share, own)...)
+		found = append(found, j.escaped(c, job, *share, own)...)
 		found = append(found, j.exceeded(c, job, *share, own)...)
 	}
 	if !shared {
@@ -231,25 +265,8 @@ func unregistered(c Card, job Job, share Share, own []Process) []Finding {
 	if !share.Known {
 		return nil
 	}
-	// A process whose pid here is not known may be any in another namespace.
-	unknown := 0
-	for _, s := range share.Slots {
-		if s.Counted && !s.OnHost {
-			unknown++
-		}
-	}
 	var found []Finding
-	for _, p := range own {
-		registered := slices.ContainsFunc(share.Slots, func(s Slot) bool {
-			return s.Counted && s.OnHost && s.PID == p.PID && s.Start == uint32(p.Start)
-		})
-		switch {
-		case registered:
-			continue
-		case p.Inside && unknown > 0:
-			unknown--
-			continue
-		}
+	for _, p := range share.uncounted(own) {
 		found = append(found, Finding{
 			Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
 			Text: fmt.Sprintf("%s of job %d uses %s of card %s without libvgpu, which holds programs to their share: "+
@@ -260,11 +277,91 @@ func unregistered(c Card, job Job, share Share, own []Process) []Finding {
 	return found
 }
 
-func (j *judge) exceeded(c Card, job Job, share Share, own []Process) []Finding {
-	var sum gpu.Bytes
+// uncounted are those of processes for which no slot counts.
+func (s Share) uncounted(own []Process) []Process {
+	// A process whose pid here is not known may be any in another namespace.
+	unknown := 0
+	for _, slot := range s.Slots {
+		if slot.Counted && !slot.OnHost {
+			unknown++
+		}
+	}
+	var left []Process
 	for _, p := range own {
+		switch {
+		case slices.ContainsFunc(s.Slots, func(slot Slot) bool { return slot.Counted && slot.of(p) }):
+		case p.Inside && unknown > 0:
+			unknown--
+		default:
+			left = append(left, p)
+		}
+	}
+	return left
+}
+
+// charged is what the library counts for a job, of all processes but some.
+func (s Share) charged(without []Process) gpu.Bytes {
+	var sum gpu.Bytes
+	for _, slot := range s.Slots {
+		if !slices.ContainsFunc(without, slot.of) {
+			sum = min(sum+slot.Memory, most)
+		}
+	}
+	return sum
+}
+
+// most is more than any card has: a job's user writes what its slots say.
+const most gpu.Bytes = 1 << 50
+
+func memoryOf(processes []Process) gpu.Bytes {
+	var sum gpu.Bytes
+	for _, p := range processes {
 		sum += p.Memory
 	}
+	return sum
+}
+
+// near says whether a job may be above its limit because of what the library does not hold.
+func (j *judge) near(share Share, own []Process) bool {
+	allowed := share.Limit + j.tolerance
+	return share.Known && share.Limit != 0 &&
+		(share.charged(nil)+memoryOf(share.uncounted(own)) > allowed || memoryOf(own) > allowed)
+}
+
+// escaped are the processes that the library does not hold, where they have more than
+// what it counts for the others leaves of the limit. Those in whose memory it is not are among
+// them even with a slot: one that has called exec leaves its slot behind.
+func (j *judge) escaped(c Card, job Job, share Share, own []Process) []Finding {
+	var absent, loaded []Process
+	for _, p := range own {
+		switch p.Library {
+		case Absent:
+			absent = append(absent, p)
+		case Loaded:
+			loaded = append(loaded, p)
+		case Unread, Ending:
+		}
+	}
+	free := slices.Concat(absent, share.uncounted(loaded))
+	sum, allowed := share.charged(absent)+memoryOf(free), share.Limit+j.tolerance
+	if !share.Known || share.Limit == 0 || sum <= allowed {
+		return nil
+	}
+	slices.SortStableFunc(free, func(a, b Process) int { return cmp.Compare(b.Memory, a.Memory) })
+	var found []Finding
+	for _, p := range free {
+		found = append(found, Finding{
+			Kind: Escaped, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID, above: sum - allowed,
+			Text: fmt.Sprintf("%s of job %d holds %s of card %s without libvgpu, and so the job has %s: its limit is %s; "+
+				"ask for more with --vgpu-mem, or start the program with the dynamic loader and the job's environment",
+				p, job.ID, memory(p.Memory), c.Name, sum, share.Limit),
+		})
+	}
+	return found
+}
+
+func (j *judge) exceeded(c Card, job Job, share Share, own []Process) []Finding {
+	sum := memoryOf(own)
 	if len(own) == 0 || share.Limit == 0 || sum <= share.Limit+j.tolerance {
 		return nil
 	}

@@ -35,8 +35,9 @@ type identity struct {
 
 // table reads /proc. It is for one goroutine.
 type table struct {
-	root string // "/proc", another place in tests
-	self uint32
+	root      string   // "/proc", another place in tests
+	libraries [][]byte // what memory maps call libvgpu
+	self      uint32
 
 	stuck *patient.Stuck
 
@@ -60,7 +61,7 @@ type line struct {
 
 func newTable(root string, self int) *table {
 	return &table{
-		root: root, self: uint32(self), stuck: patient.New(), known: map[identity]facts{}, next: map[identity]facts{},
+		root: root, self: uint32(self), libraries: namesOf(""), stuck: patient.New(), known: map[identity]facts{}, next: map[identity]facts{},
 		folders: map[string]uint32{}, lines: map[uint32]line{},
 	}
 }
@@ -204,6 +205,34 @@ func (t *table) usesCards(pid uint32) bool {
 		return true
 	}
 	return slices.ContainsFunc(names, func(name string) bool { return t.isCard(pid, filepath.Join(dir.Name(), name)) })
+}
+
+// library says whether libvgpu is in the memory of a process.
+func (t *table) library(pid uint32) Library {
+	maps, ok := t.read(pid, "maps")
+	switch {
+	case !ok:
+		return Unread
+	case len(maps) == 0:
+		return Ending
+	case slices.ContainsFunc(t.libraries, func(name []byte) bool { return bytes.Contains(maps, name) }):
+		return Loaded
+	}
+	return Absent
+}
+
+// namesOf is what memory maps may call the library: a site can give it any name, and a link leads
+// to another. A release that processes began with may have had yet another one.
+func namesOf(library string) [][]byte {
+	names := [][]byte{[]byte("/libvgpu")}
+	if library == "" {
+		return names
+	}
+	names = append(names, []byte("/"+filepath.Base(library)))
+	if to, err := filepath.EvalSymlinks(library); err == nil {
+		names = append(names, []byte("/"+filepath.Base(to)))
+	}
+	return names
 }
 
 // nvidiaMajor is the number of the driver's character devices of cards.

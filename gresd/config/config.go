@@ -210,6 +210,7 @@ type Memory struct {
 	// UncountedMiB is what of it NVML does not count for the process. It is used
 	// only with ContextMiB.
 	UncountedMiB uint32 `toml:"uncounted_mib"`
+	DriverLimits bool   `toml:"driver_limits"` // the driver holds limits as well, where it can
 }
 
 // MPS is NVIDIA's Multi-Process Service as the engine that divides a card.
@@ -245,6 +246,7 @@ const (
 // Audit of what runs on granted cards.
 type Audit struct {
 	Unregistered string `toml:"unregistered"`  // of a job, without the library: AuditReport, …
+	Escaped      string `toml:"escaped"`       // the same, with more than its job's limit leaves: AuditReport, …
 	Exceeded     string `toml:"exceeded"`      // a job above its memory limit: AuditReport, …
 	Strangers    string `toml:"strangers"`     // of no job: AuditReport or AuditIgnore
 	GraceS       uint32 `toml:"grace_s"`       // for which it must last
@@ -308,7 +310,7 @@ func Default() Config {
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
 		MPS:       MPS{Control: "nvidia-cuda-mps-control"},
 		Health:    Health{Action: HealthCordon, IgnoreXIDs: ofPrograms(), ProbeS: 5, CleanProbes: 60},
-		Audit:     Audit{Unregistered: AuditReport, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
+		Audit:     Audit{Unregistered: AuditReport, Escaped: AuditKill, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
 		Log:       Log{Level: "info"},
 
 		Accounting: Accounting{Usage: UsageNone},

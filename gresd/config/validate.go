@@ -259,7 +259,7 @@ func (h Health) check(k *checker) {
 }
 
 func (a Audit) check(k *checker) {
-	for _, rule := range []struct{ key, value string }{{"audit.unregistered", a.Unregistered}, {"audit.exceeded", a.Exceeded}} {
+	for _, rule := range []struct{ key, value string }{{"audit.unregistered", a.Unregistered}, {"audit.escaped", a.Escaped}, {"audit.exceeded", a.Exceeded}} {
 		if !slices.Contains([]string{AuditReport, AuditKill, AuditIgnore}, rule.value) {
 			_, name := split(rule.key)
 			k.fail(rule.key, rule.value, `want "report", "kill" or "ignore", for example %s = "report"`, name)

@@ -70,6 +70,7 @@ var checks = []check{
 	{"config", false, checkConfig},
 	{"driver", false, checkDriver},
 	{"cards", false, checkCards},
+	{"limits", false, checkLimits},
 	{"library", false, checkLibrary},
 	{"preload", false, checkPreload},
 	{"gresd", false, checkGresd},

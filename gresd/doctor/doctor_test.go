@@ -42,6 +42,22 @@ func TestDriversAndTheCoverageTable(t *testing.T) {
 	}
 }
 
+func TestWhoHoldsMemoryLimits(t *testing.T) {
+	for _, c := range []struct {
+		wanted, offered bool
+		want            string
+	}{
+		{false, false, "pass: the library alone holds memory limits"},
+		{false, true, "pass: the library alone holds memory limits; the driver could as well ([memory] driver_limits)"},
+		{true, true, "pass: the library holds memory limits, and the driver as well, for the cgroups of jobs"},
+		{true, false, "warn: the library alone holds memory limits: [memory] driver_limits wants the driver to, which cannot"},
+	} {
+		if got := judged(judgeLimits(c.wanted, c.offered)); got != c.want {
+			t.Errorf("wanted %v, offered %v: %q, want %q", c.wanted, c.offered, got, c.want)
+		}
+	}
+}
+
 func TestEveryCheckIsInTheDocument(t *testing.T) {
 	text, err := os.ReadFile("../../docs/troubleshooting.md")
 	if err != nil {

@@ -113,6 +113,27 @@ func checkCards(_ context.Context, n *node, tell func(Status, string, string)) {
 	}
 }
 
+func checkLimits(_ context.Context, n *node, tell func(Status, string, string)) {
+	if n.cards == nil {
+		tell(Skip, "no driver", "")
+		return
+	}
+	tell(judgeLimits(n.cfg.Memory.DriverLimits, n.cards.HasLimits()))
+}
+
+// judgeLimits says who holds the memory limits of jobs.
+func judgeLimits(wanted, offered bool) (Status, string, string) {
+	switch {
+	case wanted && offered:
+		return Pass, "the library holds memory limits, and the driver as well, for the cgroups of jobs", ""
+	case wanted:
+		return Warn, "the library alone holds memory limits: [memory] driver_limits wants the driver to, which cannot", "install a driver from r615 on, or set driver_limits = false"
+	case offered:
+		return Pass, "the library alone holds memory limits; the driver could as well ([memory] driver_limits)", ""
+	}
+	return Pass, "the library alone holds memory limits", ""
+}
+
 func isDevice(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode()&os.ModeDevice != 0

@@ -63,6 +63,10 @@ type Inventory interface {
 	Utilization(gpu.UUID, time.Time) ([]Use, error)
 	// Usage returns how much of a card is in use.
 	Usage(gpu.UUID) (Usage, error)
+	// HasLimits says whether the driver may have memory limits for cgroups.
+	HasLimits() bool
+	// LimitMemory lets the processes in a cgroup have no more of a card: ErrNoLimits.
+	LimitMemory(card gpu.UUID, folder string, most gpu.Bytes) error
 	// Close lets go of NVML. No other call may follow.
 	Close() error
 }

@@ -31,6 +31,7 @@ var ErrNoAnswer = errors.New("the driver does not answer")
 // concurrent use. Handles are not kept: one of a card that was reset is stale.
 type fromNVML struct {
 	lib     nvml.Interface
+	library string          // its path or name
 	sysfs   string          // "/sys", another place in tests
 	root    string          // "", another folder in tests, of /proc
 	missing map[string]bool // of optional
@@ -50,13 +51,11 @@ func Open(library string) (Inventory, error) {
 		options = append(options, nvml.WithLibraryPath(library))
 	}
 	lib := nvml.New(options...)
+	library = cmp.Or(library, "libnvidia-ml.so.1")
 	if ret := lib.Init(); ret != nvml.SUCCESS {
-		if library == "" {
-			library = "libnvidia-ml.so.1"
-		}
 		return nil, fmt.Errorf("load %s: %w: %w", library, ErrNoNVML, ret)
 	}
-	n := &fromNVML{lib: lib, sysfs: "/sys", missing: map[string]bool{}}
+	n := &fromNVML{lib: lib, library: library, sysfs: "/sys", missing: map[string]bool{}}
 	if err := n.checkSymbols(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}

@@ -116,7 +116,7 @@ func reportedSessions(s site) {
 	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "sleep 300")
 	s.running(job)
 	done := make(chan cluster.Result)
-	go func() { done <- s.ssh(cluster.Worker + " --alloc 10G --hold 300") }()
+	go func() { done <- s.ssh(cluster.Worker + " --alloc 4G --hold 300") }()
 	s.eventually(shortWait, "it is found", func() bool { return s.told(job, "unregistered") })
 	s.cancel(alice, job)
 	if r := <-done; !strings.Contains(r.Out, `"cmd":"alloc"`) {

@@ -39,7 +39,7 @@ func (s site) shows(command string, words ...string) bool {
 func TestProgramsWithoutTheLibraryAreReported(t *testing.T) {
 	opts := oneCard
 	opts.NoPlugin = true
-	opts.Config = "[audit]\ngrace_s = 2\n"
+	opts.Config = "[audit]\ngrace_s = 2\nescaped = \"report\"\n"
 	s := up(t, opts)
 	good := s.submit(bob, "--gres=vgpu:30", cluster.Worker+" --alloc 1G --hold 300")
 	s.running(good)
@@ -47,11 +47,11 @@ func TestProgramsWithoutTheLibraryAreReported(t *testing.T) {
 		"env -u LD_PRELOAD "+cluster.Worker+" --alloc 10G --hold 300 & echo $! >pid; wait")
 	s.running(job)
 	s.eventually(shortWait, "it is found", func() bool {
-		return s.shows("status", "audit: process "+strings.TrimSpace(s.File(alice, "pid"))+" (vgpu-worker) of job "+fmt.Sprint(job), "without libvgpu",
-			fmt.Sprintf("job %d holds 10740 MiB", job), "its limit is 8 GiB")
+		return s.shows("status", "audit: process "+strings.TrimSpace(s.File(alice, "pid"))+" (vgpu-worker) of job "+fmt.Sprint(job)+" uses ", "without libvgpu, which",
+			"without libvgpu, and so", fmt.Sprintf("audit: job %d holds 10740 MiB", job), "its limit is 8 GiB")
 	})
-	if got := audited(t, "unregistered") + audited(t, "exceeded") + audited(t, "stranger"); got != "110" {
-		t.Errorf("counted %s, want one of the job and its limit, no stranger", got)
+	if got := audited(t, "unregistered") + audited(t, "escaped") + audited(t, "exceeded") + audited(t, "stranger"); got != "1110" {
+		t.Errorf("counted %s, want one of the job, of both and of its limit, no stranger", got)
 	}
 	if !s.shows("jobs", fmt.Sprintf("job %d: ", job), "vgpu: audit: process ") || s.shows("jobs", fmt.Sprintf("job %d: 2", good)) {
 		t.Error(s.As("root", "vgpuctl", "jobs"))
@@ -68,7 +68,7 @@ func TestProgramsWithoutTheLibraryAreReported(t *testing.T) {
 		return s.shows("status", fmt.Sprintf("audit: process %d (vgpu-worker) of user ", stranger.Process.Pid), "belongs to no job of Slurm")
 	})
 	time.Sleep(3 * time.Second) // nothing is said twice
-	if got := audited(t, "unregistered") + audited(t, "exceeded") + audited(t, "stranger"); got != "111" {
+	if got := audited(t, "unregistered") + audited(t, "escaped") + audited(t, "exceeded") + audited(t, "stranger"); got != "1111" {
 		t.Errorf("counted %s, want each once", got)
 	}
 	for _, j := range []int{job, good} {
@@ -85,24 +85,24 @@ func TestProgramsWithoutTheLibraryAreReported(t *testing.T) {
 }
 
 // A loader of one's own does not read /etc/ld.so.preload, which no namespace can
-// prevent. Where the site says so, such a process is killed, and no other.
+// prevent. Such a process is killed when it takes more than the job's limit leaves, and no other:
+// within the limit it is only reported.
 func TestProgramsWithTheirOwnLoaderAreKilled(t *testing.T) {
-	opts := oneCard
-	opts.Config = "[audit]\ngrace_s = 2\nunregistered = \"kill\"\n"
-	s := up(t, opts)
+	s := up(t, oneCard)
 	loader := `sed 's#/etc/ld.so.preload#/etc/ld.so.xreload#' "$(readlink -f /lib64/ld-linux-x86-64.so.2)" >loader; chmod +x loader; `
 	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", loader+
 		cluster.Worker+" --alloc 1G --hold 300 & good=$!\n"+
 		"./loader "+cluster.Worker+" --alloc 10G --hold 300; echo ended $?\n"+
-		"sleep 2; kill -0 $good && echo the other lives; kill $good; wait $good; cat /run/vgpu/jobs/$SLURM_JOB_ID/messages")
+		"./loader "+cluster.Worker+" --alloc 1G --hold 9; echo within $?\n"+
+		"kill -0 $good && echo the other lives; kill $good; wait $good; cat /run/vgpu/jobs/$SLURM_JOB_ID/messages")
 	out := s.completed(alice, job)
-	for _, want := range []string{`"cmd":"alloc"`, "ended 137", "the other lives", "vgpu: audit: killed process "} {
+	for _, want := range []string{`"cmd":"alloc"`, "ended 137", "within 0", "the other lives", "vgpu: audit: killed process ", "ask for more with --vgpu-mem"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("lacks %q:\n%s", want, out)
 		}
 	}
-	if got := audited(t, "unregistered"); got != "1" {
-		t.Errorf("counted %s, want 1:\n%s", got, out)
+	if got := audited(t, "unregistered") + audited(t, "escaped"); got != "11" {
+		t.Errorf("counted %s, want one that was killed and one that was not:\n%s", got, out)
 	}
 }
 

@@ -216,7 +216,7 @@ func (s site) bareContainerIsFound(e engine) {
 	if e.private {
 		return
 	}
-	bare := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", e.command("", cluster.Worker+" --alloc 10G --hold 300"))
+	bare := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", e.command("", cluster.Worker+" --alloc 4G --hold 300"))
 	s.running(bare)
 	s.eventually(shortWait, "a container without the files is found", func() bool { return s.told(bare, "unregistered") })
 	s.cancel(alice, bare)

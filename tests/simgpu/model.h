@@ -40,6 +40,8 @@
 #define SIM_RING 1024 /* ops one stream can hold, as on the real driver */
 #define SIM_MAX_FAULTS 16
 #define SIM_MAX_XIDS 64
+#define SIM_MAX_LIMITS 64
+#define SIM_FOLDER 256 /* the name of a cgroup */
 #define SIM_SAMPLES 256
 #define SIM_SWITCHES 32768 /* context switches that a card remembers */
 #define SIM_LOCK_BASE (1ull << 40)
@@ -236,6 +238,15 @@ struct sim_ipc {
 	uint64_t size;
 };
 
+/* What the processes of a cgroup may have of a card. */
+struct sim_limit {
+	char folder[SIM_FOLDER]; /* "": none */
+	uint64_t inode;
+	uint64_t most;
+	uint32_t card;
+	uint32_t pad;
+};
+
 struct sim_state {
 	uint64_t magic;
 	uint32_t version;
@@ -248,6 +259,8 @@ struct sim_state {
 	uint64_t reaped_ns;
 	uint64_t next_key;
 	uint64_t since_1970; /* of the cards' clock at 0 of this model's */
+	uint64_t limits;     /* 0: there has never been one */
+	struct sim_limit limit[SIM_MAX_LIMITS];
 	struct sim_fault fault[SIM_MAX_FAULTS];
 	struct sim_card card[SIM_MAX_CARDS];
 	struct sim_proc proc[SIM_MAX_PROCS];
@@ -273,6 +286,10 @@ void sim_reap(struct sim_state *st, bool now);
 uint64_t sim_mem_used(const struct sim_state *st, uint32_t card);
 int sim_mem_add(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t bytes);
 void sim_mem_sub(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t bytes);
+/* limits.c: path is the folder of a cgroup; most is UINT64_MAX for none. false: no limit counts. */
+int sim_limit_set(struct sim_state *st, uint32_t card, const char *path, uint64_t most);
+bool sim_limit_of(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t *most,
+		  uint64_t *used);
 int sim_ctx_add(struct sim_state *st, uint32_t proc, uint32_t card);
 void sim_ctx_drop(struct sim_state *st, uint32_t ctx);
 void sim_ctx_leave(struct sim_state *st, uint32_t ctx); /* its card; it keeps its slot */

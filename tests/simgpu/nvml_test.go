@@ -51,6 +51,7 @@ func TestNVML(t *testing.T) {
 	t.Run("topology", func(t *testing.T) { nvmlTopology(t, cards) })
 	t.Run("use", func(t *testing.T) { nvmlUse(t, m, state, cards[0]) })
 	t.Run("events", func(t *testing.T) { nvmlEvents(t, lib, m, cards) })
+	t.Run("limits", func(t *testing.T) { nvmlLimits(t, state, m.Status()[0].UUID) })
 }
 
 func nvmlIdentity(t *testing.T, lib nvml.Interface, m *Machine, cards []nvml.Device) {

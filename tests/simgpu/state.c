@@ -287,7 +287,7 @@ uint64_t sim_mem_used(const struct sim_state *st, uint32_t card)
 
 int sim_mem_add(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t bytes)
 {
-	uint64_t total = st->card[card].conf.memory;
+	uint64_t total = st->card[card].conf.memory, most, used;
 
 	if (bytes > total)
 		return -ENOMEM;
@@ -296,6 +296,8 @@ int sim_mem_add(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t byt
 		if (sim_mem_used(st, card) + bytes > total)
 			return -ENOMEM;
 	}
+	if (sim_limit_of(st, proc, card, &most, &used) && (bytes > most || used > most - bytes))
+		return -ENOMEM;
 	st->proc[proc].mem[card] += bytes;
 	return 0;
 }

@@ -132,14 +132,19 @@ static CUresult info(size_t *free_bytes, size_t *total)
 {
 	uint32_t card = drv_current()->card;
 	const struct sim_card_config *c = &drv.st->card[card].conf;
-	uint64_t used;
+	uint64_t used, most = 0, of_most = 0;
 
 	drv_model_lock();
 	sim_reap(drv.st, false);
 	used = sim_mem_used(drv.st, card);
+	sim_limit_of(drv.st, (uint32_t)drv.proc, card, &most, &of_most);
 	drv_model_unlock();
 	*total = c->memory - c->reserved;
 	*free_bytes = used < c->memory ? c->memory - used : 0;
+	if (most && most < *total)
+		*total = most;
+	if (most && most - of_most < *free_bytes)
+		*free_bytes = most - of_most;
 	return CUDA_SUCCESS;
 }
 

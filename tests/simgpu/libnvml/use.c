@@ -3,7 +3,9 @@
 #define _GNU_SOURCE
 #include "local.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MEMORY_V2 (sizeof(nvmlMemory_v2_t) | 2u << 24)
 #define NO_INSTANCE 0xffffffffu
@@ -50,6 +52,33 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 	taken = memory->used + memory->reserved;
 	memory->free = memory->total > taken ? memory->total - taken : 0;
 	return NVML_SUCCESS;
+}
+
+/* What a soft limit does is for MPS, and not simulated. */
+nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits)
+{
+	uint32_t card;
+	nvmlReturn_t rc = nv_gpu(__func__, device, limits, &card);
+	int set;
+
+	if (rc)
+		return rc;
+	if (geteuid() != 0)
+		return NVML_ERROR_NO_PERMISSION;
+	if (!limits->nameSpace || limits->softLimit > limits->hardLimit)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	sim_lock(nv.st);
+	set = sim_limit_set(nv.st, card, limits->nameSpace, limits->hardLimit);
+	sim_unlock(nv.st);
+	switch (set) {
+	case 0:
+		return NVML_SUCCESS;
+	case -ENOENT:
+		return NVML_ERROR_NOT_FOUND;
+	case -ENOSPC:
+		return NVML_ERROR_MEMORY;
+	}
+	return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package memlimit has the driver hold the memory limits of jobs as well, by the cgroups that
+// Slurm makes for them (cgroup v2, drivers from r615 on). What the library cannot reach is then
+// refused memory in the kernel. It never refuses a job: the library holds it all the same.
+package memlimit
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+const (
+	// every is the time between two looks: Slurm makes a cgroup after the job's grant, with
+	// its first step, and may make it anew.
+	every = time.Second
+	// Above is how far the driver's limit is above the library's, which answers first and
+	// knows what a program may do then. The driver counts what NVML shows for no process.
+	Above = 256 * gpu.MiB
+)
+
+// Grants is what the keeper needs of the open grants.
+type Grants interface {
+	Open() []uint32
+	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
+}
+
+// Keeper sets limits. Its exported fields must be set.
+type Keeper struct {
+	Grants Grants
+	// Set is the driver's: [inventory.ErrNoLimits] where it has none.
+	Set  func(card gpu.UUID, folder string, most gpu.Bytes) error
+	Root string // of cgroups: "/sys/fs/cgroup", another folder in tests
+	Proc string // "/proc", another folder in tests
+	Log  *slog.Logger
+
+	held   map[limit]gpu.Bytes
+	jobs   map[uint64]uint32 // of folders whose name does not tell it, by inode
+	failed map[limit]bool    // and said
+	none   map[gpu.UUID]bool // cards without such limits
+}
+
+// limit is one of a cgroup. The inode is that of the folder, which Slurm may make anew.
+type limit struct {
+	job   uint32
+	card  gpu.UUID
+	inode uint64
+}
+
+// Run sets limits until ctx is done.
+func (k *Keeper) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		k.step()
+		select {
+		case <-ctx.Done():
+		case <-time.After(wakeup.Next(every)):
+		}
+	}
+}
+
+// step sets what is not set. The driver forgets a limit with its cgroup.
+func (k *Keeper) step() {
+	open := k.Grants.Open()
+	held, failed := map[limit]gpu.Bytes{}, map[limit]bool{}
+	if len(open) > 0 {
+		for _, f := range k.folders() {
+			if spec, ok := k.Grants.Spec(f.job); ok && slices.Contains(open, f.job) {
+				k.hold(f, spec, held, failed)
+			}
+		}
+	}
+	k.held, k.failed = held, failed
+}
+
+func (k *Keeper) hold(f folder, spec libvgpu.GrantSpec, held map[limit]gpu.Bytes, failed map[limit]bool) {
+	for _, card := range spec.Cards {
+		l := limit{f.job, gpu.UUID(card.UUID), f.inode}
+		// Of a card that is shared out more than once, what moves to the host is no longer the
+		// card's memory, and the driver counts it as the host's.
+		if card.MemLimit == 0 || card.MemPhysical != 0 && card.MemPhysical != card.MemLimit || k.none[l.card] {
+			continue
+		}
+		most := gpu.Bytes(card.MemLimit) + Above
+		if k.held[l] == most {
+			held[l] = most
+			continue
+		}
+		k.enable(f.path)
+		err := k.Set(l.card, f.path, most)
+		switch {
+		case err == nil:
+			held[l] = most
+			k.Log.Info("the driver holds the memory limit of a job", "job_id", f.job, "gpu_uuid", l.card, "bytes", uint64(most))
+		case errors.Is(err, inventory.ErrNoLimits):
+			if k.none == nil {
+				k.none = map[gpu.UUID]bool{}
+			}
+			k.none[l.card] = true
+			k.Log.Warn("the library alone holds memory limits", "gpu_uuid", l.card, "error", err)
+		default: // again with the next look: what a job has already may be above its limit
+			if failed[l] = true; !k.failed[l] {
+				k.Log.Warn("the driver does not hold the memory limit of a job", "job_id", f.job, "gpu_uuid", l.card, "error", err)
+			}
+		}
+	}
+}
+
+// folder is the cgroup of a job.
+type folder struct {
+	path  string
+	job   uint32
+	inode uint64
+}
+
+// folders are those of all jobs, with all of their steps below.
+func (k *Keeper) folders() []folder {
+	paths, _ := filepath.Glob(filepath.Join(k.Root, "system.slice/*slurmstepd.scope/*"))
+	var found []folder
+	jobs := map[uint64]uint32{}
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil || !info.IsDir() {
+			continue
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			continue
+		}
+		f := folder{path: path, inode: stat.Ino}
+		name, job := stepd.CgroupOfJob("0::" + strings.TrimPrefix(path, k.Root))
+		if f.job = job; job == 0 && name != "" {
+			if f.job = k.jobs[f.inode]; f.job == 0 {
+				f.job = stepd.JobOfFolder(k.Proc, name)
+			}
+			jobs[f.inode] = f.job
+		}
+		if f.job != 0 {
+			found = append(found, f)
+		}
+	}
+	k.jobs = jobs
+	return found
+}
+
+// enable lets a folder have limits of the kernel's dmem controller, where there is one: it must
+// be asked for in each folder above. Without it the driver keeps the limits itself.
+func (k *Keeper) enable(path string) {
+	if _, err := os.Stat(filepath.Join(path, "dmem.max")); !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	text, err := os.ReadFile(filepath.Join(k.Root, "cgroup.controllers"))
+	if err != nil || !slices.Contains(strings.Fields(string(text)), "dmem") {
+		return
+	}
+	below, _ := filepath.Rel(k.Root, path)
+	above := k.Root
+	for _, name := range strings.Split(below, "/") {
+		// Where that fails, so does the driver, which says it.
+		_ = os.WriteFile(filepath.Join(above, "cgroup.subtree_control"), []byte("+dmem"), 0o644)
+		above = filepath.Join(above, name)
+	}
+}
