@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* wait.c - see wait.h. When a launch may go: by budget, by turn, by window. */
-#define _GNU_SOURCE
-#include <time.h>
-
+#include "wait.h"
 #include "batch.h"
 #include "beside.h"
+#include "event.h"
 #include "lane.h"
 #include "own_time.h"
 #include "reap.h"
-#include "wait.h"
 
 /* Up to this length a second kernel is let in behind the running one. */
 #define PAIR_NS 5000000u
@@ -268,9 +266,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 		    now - g->progress_ns > STUCK_NS + 10 * g->inflight_ns)
 			break;
 		ns = nap(g, budget, est, now);
-		pthread_mutex_unlock(&g->lock);
-		nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
-		pthread_mutex_lock(&g->lock);
+		vgpu_gate_nap(g, ns);
 		note_held(g, ctx, stream, vgpu_now() - now);
 	}
 	note_launch(g, est, now);
