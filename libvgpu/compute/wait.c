@@ -233,7 +233,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 	uint64_t began = 0, now = vgpu_now(), since = now, ns;
 	/* Asking for completions costs more than all the rest: not at every launch
 	 * that may go anyway. */
-	bool ask = now - g->reaped_ns > REAP_NS;
+	bool ask = now - g->reaped_ns > REAP_NS, closed = false;
 
 	for (;; now = vgpu_now()) {
 		/* Another thread's capture begins and ends while the lock is free. */
@@ -252,6 +252,12 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 			break;
 		if (*events && !ask) {
 			ask = true;
+			continue;
+		}
+		/* It waits for its own work in batches that are open: that may be done. */
+		if (*events && !closed && !__atomic_load_n(&budget->dry, __ATOMIC_RELAXED)) {
+			close_all(g);
+			closed = true;
 			continue;
 		}
 		if (!began) {

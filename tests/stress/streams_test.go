@@ -79,3 +79,16 @@ func TestUnusualStreams(t *testing.T) {
 		})
 	}
 }
+
+// What launches take that streams run beside each other cannot be measured one by one: events for
+// each only cost the host's time. Before, there were nine of them for ten launches.
+func TestStreamsInTurnAreMeasuredTogether(t *testing.T) {
+	env, _ := limited(t, oneCard, "90")
+	result, err := run(t, env, "inturn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if records, launches := result["records"].(float64), result["launches"].(float64); records == 0 || records > launches/4 {
+		t.Errorf("%v events for %v launches, want some, and at most a quarter", records, launches)
+	}
+}
