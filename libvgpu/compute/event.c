@@ -9,7 +9,6 @@
 #define MAY_BE_FULL 256
 
 /* Some 50 ms. */
-#define NAP_NS 50000
 #define NAPS 1000
 
 __thread bool vgpu_inside;
@@ -36,10 +35,14 @@ static CUevent event(CUevent *slot)
 	return *slot;
 }
 
-void vgpu_gate_nap(struct gate *g)
+void vgpu_gate_nap(struct gate *g, uint64_t ns)
 {
+	int cancel;
+
 	pthread_mutex_unlock(&g->lock);
-	nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	cancel = vgpu_no_cancel(); /* a lane may be this thread's */
+	nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+	vgpu_cancel_as(cancel);
 	pthread_mutex_lock(&g->lock);
 }
 
@@ -68,7 +71,7 @@ bool vgpu_event_record(struct lane *l, CUevent *slot)
 	/* It may begin in this stream. */
 	for (unsigned i = 0; i < NAPS && __atomic_load_n(&vgpu_captures_begin, __ATOMIC_SEQ_CST);
 	     i++)
-		vgpu_gate_nap(g);
+		vgpu_gate_nap(g, NAP_NS);
 	ok = !captured(stream);
 	if (ok) {
 		l->recording = true;
@@ -132,11 +135,11 @@ bool vgpu_event_between(double *ns, CUevent from, CUevent to)
 void vgpu_event_wait(struct gate *g, const struct lane *l)
 {
 	for (unsigned i = 0; l->busy && i < NAPS; i++)
-		vgpu_gate_nap(g);
+		vgpu_gate_nap(g, NAP_NS);
 }
 
 void vgpu_event_recorded(struct gate *g, const struct lane *l)
 {
 	for (unsigned i = 0; l->recording && i < NAPS; i++)
-		vgpu_gate_nap(g);
+		vgpu_gate_nap(g, NAP_NS);
 }

@@ -11,8 +11,9 @@
 /* Makes the event if need be. Releases the lock meanwhile, and the lane is busy. Not in a stream
  * that is captured, nor in one that waits for such a stream. */
 bool vgpu_event_record(struct lane *l, CUevent *slot);
-/* Lets others have the lock for a moment. */
-void vgpu_gate_nap(struct gate *g);
+/* Lets others have the lock for so long. */
+void vgpu_gate_nap(struct gate *g, uint64_t ns);
+#define NAP_NS 50000
 /* Waits until no event of the lane is being recorded, but not for ever: the stream may be full
  * of work that waits for what the caller does next. */
 void vgpu_event_wait(struct gate *g, const struct lane *l);

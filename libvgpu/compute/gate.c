@@ -132,7 +132,7 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	    (b->trusted && !vgpu_measure_known(samples, est)) || b->est_ns >= BATCH_NS ||
 	    g->inflight_ns + est > vgpu_quantum(g) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
-	    vgpu_measure_unproven(g, cost, est, balance))
+	    vgpu_measure_unproven(g, lane, cost, est, balance))
 		return NULL;
 	g->quick_left -= weight;
 	g->owed_ns += est;

@@ -82,7 +82,7 @@ struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream)
 	struct lane *l = vgpu_lane_of(g, ctx, stream);
 
 	while (l && l->busy) {
-		vgpu_gate_nap(g);
+		vgpu_gate_nap(g, NAP_NS);
 		l = vgpu_events_barred() ? NULL : vgpu_lane_of(g, ctx, stream);
 	}
 	return l;

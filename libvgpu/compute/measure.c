@@ -29,16 +29,26 @@ static bool sole(const struct gate *g)
 	return !g->schedule.others && !g->beside;
 }
 
+/* What a launch takes while others of the process may run in its time says nothing of its cost. */
+static bool among_streams(const struct gate *g, const struct lane *l)
+{
+	for (unsigned i = 0; i < g->lanes; i++)
+		if (&g->lane[i] != l && (g->lane[i].open || g->lane[i].closed))
+			return true;
+	return false;
+}
+
 /* Where its batches say little, what a launch costs is learned from such as are alone. */
 static bool may_be_alone(const struct gate *g, uint64_t est_ns)
 {
 	return vgpu_host_bound(g) && est_ns <= SHORT_NS && sole(g);
 }
 
-bool vgpu_measure_unproven(const struct gate *g, const struct vgpu_cost *cost, uint64_t est_ns,
-			   int64_t balance_ns)
+bool vgpu_measure_unproven(const struct gate *g, const struct lane *l, const struct vgpu_cost *cost,
+			   uint64_t est_ns, int64_t balance_ns)
 {
-	return cost->alone < SINGLE_FIRST && balance_ns < AMPLE_NS && may_be_alone(g, est_ns);
+	return cost->alone < SINGLE_FIRST && balance_ns < AMPLE_NS && may_be_alone(g, est_ns) &&
+	       !among_streams(g, l);
 }
 
 /* No neighbour, no other process of the job, no other stream, and far from the limit. */
@@ -61,7 +71,7 @@ bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct
 	const struct vgpu_stream_batch *before =
 		&l->ring[(l->first + l->closed + (l->open ? 0u : RING - 1u)) % RING];
 
-	if (!may_be_alone(g, est_ns) || before->unmeasured)
+	if (!may_be_alone(g, est_ns) || before->unmeasured || among_streams(g, l))
 		return false;
 	return cost->alone < SINGLE_FIRST ||
 	       (at_ease(g, 0, now) ? !before->single : now / 4 % SINGLE_EVERY == 0);

@@ -15,7 +15,7 @@ bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct
 			uint64_t est_ns, uint64_t now);
 /* The same of any launch, as far as that is not left to chance. balance_ns: of the job's
  * budget. */
-bool vgpu_measure_unproven(const struct gate *g, const struct vgpu_cost *cost, uint64_t est_ns,
-			   int64_t balance_ns);
+bool vgpu_measure_unproven(const struct gate *g, const struct lane *l, const struct vgpu_cost *cost,
+			   uint64_t est_ns, int64_t balance_ns);
 
 #endif

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* wait.c - see wait.h. When a launch may go: by budget, by turn, by window. */
-#define _GNU_SOURCE
-#include <time.h>
-
+#include "wait.h"
 #include "batch.h"
 #include "beside.h"
+#include "event.h"
 #include "lane.h"
 #include "own_time.h"
 #include "reap.h"
-#include "wait.h"
 
 /* Up to this length a second kernel is let in behind the running one. */
 #define PAIR_NS 5000000u
@@ -235,7 +233,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 	uint64_t began = 0, now = vgpu_now(), since = now, ns;
 	/* Asking for completions costs more than all the rest: not at every launch
 	 * that may go anyway. */
-	bool ask = now - g->reaped_ns > REAP_NS;
+	bool ask = now - g->reaped_ns > REAP_NS, closed = false;
 
 	for (;; now = vgpu_now()) {
 		/* Another thread's capture begins and ends while the lock is free. */
@@ -256,6 +254,12 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 			ask = true;
 			continue;
 		}
+		/* It waits for its own work in batches that are open: that may be done. */
+		if (*events && !closed && !__atomic_load_n(&budget->dry, __ATOMIC_RELAXED)) {
+			close_all(g);
+			closed = true;
+			continue;
+		}
 		if (!began) {
 			began = now;
 			if (g->progress_ns < now)
@@ -268,9 +272,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 		    now - g->progress_ns > STUCK_NS + 10 * g->inflight_ns)
 			break;
 		ns = nap(g, budget, est, now);
-		pthread_mutex_unlock(&g->lock);
-		nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
-		pthread_mutex_lock(&g->lock);
+		vgpu_gate_nap(g, ns);
 		note_held(g, ctx, stream, vgpu_now() - now);
 	}
 	note_launch(g, est, now);

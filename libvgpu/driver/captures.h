@@ -7,7 +7,7 @@
 
 /* Number of stream captures open in this process; the hooks count. */
 extern int vgpu_captures;
-/* Of them, those that the driver has not begun yet. */
+/* Calls that begin one, or let a stream join one, and have not returned. */
 extern int vgpu_captures_begin;
 /* After a fork, in the child: none. */
 void vgpu_captures_in_child(void);

@@ -99,8 +99,6 @@ CUresult cuEventSynchronize(CUevent event)
 BOTH_END(cuEventRecord, false, (CUevent event, CUstream stream), event, stream)
 BOTH_END(cuEventRecordWithFlags, false, (CUevent event, CUstream stream, unsigned flags), event,
 	 stream, flags)
-BOTH_END(cuStreamWaitEvent, true, (CUstream stream, CUevent event, unsigned flags), stream, event,
-	 flags)
 BOTH_END(cuLaunchHostFunc, true, (CUstream stream, void (*fn)(void *), void *data), stream, fn,
 	 data)
 BOTH_END(cuLaunchHostFunc_v2, true,

@@ -114,6 +114,29 @@ BOTH_CAPTURE(cuStreamBeginRecaptureToGraph,
 	     graph, mismatch, data)
 BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream, params)
 
+/* A stream may join a capture by what it waits for. An event of this library's in it would be a
+ * part of that from then on, and to ask for it would spoil the capture. */
+#define JOIN(name, per_thread)                                                     \
+	CUresult name(CUstream stream, CUevent event, unsigned flags)              \
+	{                                                                          \
+		CUresult result;                                                   \
+                                                                                   \
+		vgpu_need_cuda();                                                  \
+		if (!vgpu_real.name)                                               \
+			return CUDA_ERROR_NO_DEVICE;                               \
+		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))   \
+			vgpu_gate_boundary(vgpu_stream(stream, per_thread), true); \
+		if (likely(!vgpu_capturing()))                                     \
+			return vgpu_real.name(stream, event, flags);               \
+		__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);     \
+		vgpu_gate_capture();                                               \
+		result = vgpu_real.name(stream, event, flags);                     \
+		__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);     \
+		return result;                                                     \
+	}
+JOIN(cuStreamWaitEvent, false)
+JOIN(cuStreamWaitEvent_ptsz, true)
+
 static bool captures(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -31,12 +31,14 @@ struct pools {
 };
 static struct pools pools;
 pthread_mutex_t vgpu_pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool dirty; /* what a pool has taken may be less than what is charged */
+/* What a pool has taken may be less than what is charged since the last of so many changes; up to
+ * settled of them have been looked at. Who asks meanwhile looks itself. */
+static uint64_t changed, settled;
 /* The watcher asks the pools at most so often; those that keep what nobody holds, in the
  * hope of use, less often. */
 #define SETTLE_NS 20000000u
 #define SETTLE_KEPT_NS 250000000u
-static bool kept;
+static uint64_t kept; /* found so often since none did */
 static struct vgpu_table async_ptrs = VGPU_TABLE_INIT;
 
 static struct pools *after(const struct pools *block)
@@ -105,7 +107,7 @@ static void settle_locked(struct pool *p)
 	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
 	want = reserved > live ? reserved : live;
 	if (reserved > live)
-		__atomic_store_n(&kept, true, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&kept, 1, __ATOMIC_SEQ_CST);
 	if (want <= have) {
 		vgpu_charge_down_to(p->card, &p->charged, want, &p->live, same);
 		return;
@@ -123,24 +125,33 @@ void vgpu_pool_settle(struct pool *p)
 	pthread_mutex_unlock(&vgpu_pools_lock);
 }
 
+static bool unsettled(void)
+{
+	return __atomic_load_n(&changed, __ATOMIC_SEQ_CST) !=
+	       __atomic_load_n(&settled, __ATOMIC_SEQ_CST);
+}
+
 void vgpu_pools_settle(void)
 {
+	uint64_t changes = __atomic_load_n(&changed, __ATOMIC_SEQ_CST);
+	uint64_t keeps = __atomic_load_n(&kept, __ATOMIC_SEQ_CST);
+
 	vgpu_shared_settle();
-	if (vgpu_capturing() || (!__atomic_exchange_n(&dirty, false, __ATOMIC_SEQ_CST) &&
-				 !__atomic_load_n(&kept, __ATOMIC_RELAXED)))
+	if (vgpu_capturing() || (!unsettled() && !keeps))
 		return;
-	/* Found again where it is still so. */
-	__atomic_store_n(&kept, false, __ATOMIC_RELAXED);
 	for (struct pools *block = &pools; block; block = after(block))
 		for (int i = 0; i < POOLS; i++)
 			if (__atomic_load_n(&block->pool[i].handle, __ATOMIC_RELAXED))
 				vgpu_pool_settle(&block->pool[i]);
+	/* Unless it was found again. */
+	__atomic_compare_exchange_n(&kept, &keeps, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&settled, changes, __ATOMIC_SEQ_CST);
 }
 
 void vgpu_pools_tick(uint64_t now)
 {
 	static uint64_t last;
-	uint64_t every = __atomic_load_n(&dirty, __ATOMIC_RELAXED) ? SETTLE_NS : SETTLE_KEPT_NS;
+	uint64_t every = unsettled() ? SETTLE_NS : SETTLE_KEPT_NS;
 
 	if (now - last < every)
 		return;
@@ -266,7 +277,7 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 		else
 			pthread_mutex_unlock(&vgpu_pools_lock);
 	}
-	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
 	return true;
 }
 
@@ -315,7 +326,7 @@ void vgpu_pools_ended(uint64_t owner)
 		}
 	vgpu_table_sweep(&async_ptrs, owner, ended);
 	pthread_mutex_unlock(&vgpu_pools_lock);
-	__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
 	vgpu_pools_settle();
 }
 
@@ -334,7 +345,7 @@ CUresult vgpu_pool_made(const struct vgpu_booking *b, const CUdeviceptr *dptr, C
 		keep(b->pool, *dptr, b->bytes);
 	else {
 		__atomic_sub_fetch(&b->pool->live, b->bytes, __ATOMIC_SEQ_CST);
-		__atomic_store_n(&dirty, true, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
 	}
 	if (b->marked)
 		vgpu_mem_end();

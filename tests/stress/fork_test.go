@@ -157,3 +157,16 @@ func TestCancelledThreadsEndTheirAllocations(t *testing.T) {
 		}
 	}
 }
+
+// Nor is it cancelled in a launch, which is not where a program expects that: whatever it holds
+// there would stay so.
+func TestThreadsAreNotCancelledInALaunch(t *testing.T) {
+	env, _ := limited(t, oneCard, "10")
+	result, err := run(t, env, "cancel", "--launch", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result["cancelled"].(float64) != 1 || result["inside"].(float64) != 0 {
+		t.Errorf("%v: want it cancelled, between two launches", result)
+	}
+}

@@ -179,3 +179,18 @@ func TestACaptureElsewhereHidesNothing(t *testing.T) {
 		})
 	}
 }
+
+// What a pool no longer has is nobody's, also while the library's own thread is just asking for it:
+// before, who asked meanwhile was told of it, and was refused memory.
+func TestPoolsAreAskedByWhoNeedsToKnow(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	slow := exec.CommandContext(t.Context(), "../../build/simgpu/bin/simgpu", "slow", "--call", "cuMemPoolGetAttribute", "--ms", "200", "--count", "100")
+	slow.Env = env
+	if out, err := slow.CombinedOutput(); err != nil {
+		t.Fatalf("simgpu slow: %v\n%s", err, out)
+	}
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "captured", "legacy", "--libdir", libdir, "--later-ms", "100")
+	if err != nil || r["used_mib"].(float64) != 0 {
+		t.Errorf("%v MiB used, %v; want none", r["used_mib"], err)
+	}
+}

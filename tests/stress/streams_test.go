@@ -7,6 +7,26 @@ import (
 	"testing"
 )
 
+// A stream joins a capture while the library is about to record an event in it: before, the event
+// was captured with it, and to ask for it spoiled the capture.
+func TestStreamsJoinACapture(t *testing.T) {
+	var result map[string]any
+	for range tries { // a busy machine may bring the library's thread too late
+		env, _ := limited(t, oneCard, "30")
+		var err error
+		if result, err = run(t, env, "joins"); err != nil {
+			t.Fatal(err)
+		}
+		if failed := result["failed"].(float64); failed > 0 {
+			t.Fatalf("%v captures failed", failed)
+		}
+		if result["records"].(float64) > 0 {
+			return
+		}
+	}
+	t.Error("no event was recorded by the library's thread: nothing was tested")
+}
+
 // The limit holds whatever a program does with streams and contexts, and none of its captures
 // fails for that, nor does it stand still (docs/adr/0002). Before, jobs had 0.56 in eight
 // contexts and all of the card by destroying streams or after one capture, captures failed,
@@ -57,5 +77,18 @@ func TestUnusualStreams(t *testing.T) {
 				t.Errorf("%v of %v captures failed", failed, result["captures"])
 			}
 		})
+	}
+}
+
+// What launches take that streams run beside each other cannot be measured one by one: events for
+// each only cost the host's time. Before, there were nine of them for ten launches.
+func TestStreamsInTurnAreMeasuredTogether(t *testing.T) {
+	env, _ := limited(t, oneCard, "90")
+	result, err := run(t, env, "inturn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if records, launches := result["records"].(float64), result["launches"].(float64); records == 0 || records > launches/4 {
+		t.Errorf("%v events for %v launches, want some, and at most a quarter", records, launches)
 	}
 }

@@ -106,6 +106,14 @@ void case_capture_unsafe(void)
 	OK(cuStreamBeginCapture_v2(s, 2)); /* relaxed */
 	OK(cuMemAlloc_v2(&p, 4096));
 	OK(cuStreamEndCapture(s, &g));
+	OK(cuStreamBeginCapture_v2(s, 2)); /* in which no mode lets anybody ask */
+	OK(cuEventRecord(e, s));
+	EQ(cuEventQuery(e), CUDA_ERROR_CAPTURED_EVENT);
+	EQ(cuStreamEndCapture(s, &g), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	OK(cuStreamBeginCapture_v2(s, 2));
+	EQ(cuStreamQuery(s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	EQ(cuStreamEndCapture(s, &g), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	OK(cuEventRecord(e, NULL));
 	OK(cuStreamBeginCapture_v2(blocking, 2));
 	EQ(cuEventRecord(e, NULL), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 	EQ(cuStreamEndCapture(blocking, &g), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);

@@ -90,6 +90,18 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream hStream, unsigned flags)
 	return drv_leave(flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, hStream));
 }
 
+/* Whether an event has been passed says nothing as long as its record is part of a graph: to ask
+ * spoils the capture, whatever mode the thread is in. */
+static CUresult ask(CUevent event)
+{
+	struct capture *c = capture_by_id(event->capture_id);
+	CUresult rc = capture_unsafe();
+
+	if (c)
+		c->invalid = true;
+	return !rc && event->capture_id ? CUDA_ERROR_CAPTURED_EVENT : rc;
+}
+
 CUresult cuEventQuery(CUevent event)
 {
 	CUresult rc;
@@ -97,9 +109,7 @@ CUresult cuEventQuery(CUevent event)
 	ENTER(NEED_INIT);
 	if (!event_ok(event))
 		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
-	rc = capture_unsafe();
-	if (!rc && event->capture_id)
-		rc = CUDA_ERROR_CAPTURED_EVENT;
+	rc = ask(event);
 	if (rc || !event->recorded || event->complete)
 		return drv_leave(rc);
 	drv_model_lock();
@@ -116,9 +126,7 @@ CUresult cuEventSynchronize(CUevent event)
 	ENTER(NEED_INIT);
 	if (!event_ok(event))
 		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
-	rc = capture_unsafe();
-	if (!rc && event->capture_id)
-		rc = CUDA_ERROR_CAPTURED_EVENT;
+	rc = ask(event);
 	if (!rc && event->recorded && !event->complete)
 		rc = stream_wait(event->stream, event->gen, event->index);
 	return drv_leave(rc);

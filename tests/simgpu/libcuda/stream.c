@@ -61,6 +61,15 @@ static CUresult enter_stream(const char *call, CUstream *s)
 	return *s ? CUDA_SUCCESS : drv_leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* Whether its work is done cannot be asked of a stream that is captured. */
+static CUresult ask(CUstream s)
+{
+	if (!s->capture)
+		return capture_unsafe();
+	s->capture->invalid = true;
+	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 CUresult cuStreamSynchronize(CUstream hStream)
 {
 	CUstream s = hStream;
@@ -69,11 +78,7 @@ CUresult cuStreamSynchronize(CUstream hStream)
 
 	if (rc)
 		return rc;
-	rc = s->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
-	if (rc)
-		s->capture->invalid = true;
-	else
-		rc = capture_unsafe();
+	rc = ask(s);
 	if (!rc && s == s->ctx->legacy) /* the legacy stream waits for the blocking ones */
 		return drv_leave(drv_ctx_sync(s->ctx));
 	tail = drv.st->stream[s->slot].tail;
@@ -92,7 +97,7 @@ CUresult cuStreamQuery(CUstream hStream)
 
 	if (rc)
 		return rc;
-	rc = capture_unsafe();
+	rc = ask(s);
 	if (rc)
 		return drv_leave(rc);
 	drv_model_lock();

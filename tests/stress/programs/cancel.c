@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cancel.c - a thread is cancelled while its allocation waits for memory of a process that has
- * just died.
+ * just died, or its launch for GPU time.
  *
- *   cancel [--libdir DIR]
+ *   cancel [--libdir DIR] [--launch 1]
  *
  * Takes 5 GiB in a process that is killed, then 5 in a thread. Prints whether that one was
- * seen to wait. For a limit of 8 GiB.
+ * seen to wait. For a limit of 8 GiB. --launch 1: launches kernels of 5 ms in a thread instead, and
+ * prints whether it was cancelled, and in how many launches.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -29,6 +30,36 @@ static void *take(void *unused)
 	return unused;
 }
 
+static struct kernels k;
+static unsigned begun, ended;
+
+static void *launch(void *unused)
+{
+	(void)unused;
+	set(context);
+	for (;;) {
+		begun++;
+		kernels_launch(&k, 1, 5000000 / NS_PER_UNIT);
+		ended++;
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
+static int cancel_a_launch(void)
+{
+	void *result = NULL;
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, launch, NULL))
+		return 4;
+	usleep(300000);
+	pthread_cancel(thread);
+	pthread_join(thread, &result);
+	printf("{\"cancelled\":%d,\"inside\":%u}\n", result == PTHREAD_CANCELED, begun - ended);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *dir = opt(argc, argv, "--libdir", "");
@@ -37,7 +68,6 @@ int main(int argc, char **argv)
 	int ready[2];
 	char byte;
 	pthread_t thread;
-	struct kernels k;
 	CUdeviceptr p;
 	pid_t child;
 
@@ -45,6 +75,8 @@ int main(int argc, char **argv)
 	set = needed(driver, "cuCtxSetCurrent");
 	if (!alloc || !set || !current || pipe(ready))
 		return 2;
+	if (atoi(opt(argc, argv, "--launch", "0")))
+		return kernels_open(&k, dir) || current(&context) ? 3 : cancel_a_launch();
 	child = fork();
 	if (child == 0) {
 		if (kernels_open(&k, dir) || alloc(&p, 5ull << 30) || write(ready[1], "", 1) != 1)

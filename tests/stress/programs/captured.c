@@ -2,16 +2,17 @@
 /*
  * captured.c - allocations beside a capture, and what is charged for them.
  *
- *   captured beside|inside|legacy [--libdir DIR]
+ *   captured beside|inside|legacy [--libdir DIR] [--later-ms 0]
  *
  * Begins a relaxed capture of a blocking stream. beside: takes 1 GiB at a time in the
  * thread's own stream, which is not captured, until refused. inside: takes 3 GiB in the
  * thread's own stream, which is captured itself, by the same call. legacy: takes 3 GiB in
  * the legacy stream, which CUDA refuses beside such a capture. One JSON line: GiB that were
  * granted, the last error, MiB that CUDA says are used when the capture has ended beyond
- * those before it.
+ * those before it, and so long after its end.
  */
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "../../../libvgpu/driver/cuda_abi.h"
 #include "common.h"
@@ -60,6 +61,7 @@ int main(int argc, char **argv)
 			break;
 	}
 	odd = CALL(cuStreamEndCapture, stream, &graph);
+	usleep(1000 * (unsigned)atoi(opt(argc, argv, "--later-ms", "0")));
 	printf("{\"granted\":%lu,\"last\":%d,\"used_mib\":%ld,\"ended\":%d}\n",
 	       (unsigned long)(n * bytes >> 30), r, used_mib() - before, odd);
 	return 0;
