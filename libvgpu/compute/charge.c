@@ -291,9 +291,7 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	charge = charge_of(g, b, est, busy, slack, part, of_job, counted);
 	if (part >= 1) /* of other jobs' slices there is beside_jobs() */
 		charge = beside_streams(g, b, est, span, busy, charge);
-	if (says_little(g, b, span, slack))
-		vgpu_costs_tried(b->func[0].cost);
-	else
+	if (!says_little(g, b, span, slack))
 		learn(b, est, span, slack, held, whole);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);

@@ -124,13 +124,6 @@ double vgpu_costs_owed(struct vgpu_cost *c)
 	return owed > 0 ? owed : 0;
 }
 
-#define TRIES 16 /* that count as one */
-
-void vgpu_costs_tried(struct vgpu_cost *c)
-{
-	c->alone += ++c->tried % TRIES == 0 && c->alone < UINT32_MAX;
-}
-
 /* Halfway, for the launch's own time, which is taken off, is not known exactly. */
 void vgpu_costs_alone(struct vgpu_cost *c, double least, double most)
 {

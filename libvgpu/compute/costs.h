@@ -19,7 +19,6 @@ struct vgpu_cost {
 	float most_ns, least_ns;
 	/* Launches before the first that was measured, and what they were charged. */
 	uint32_t unseen;
-	uint32_t tried; /* measured alone, and it said nothing */
 	uint64_t unseen_ns;
 };
 /* Launches of one function among others. */
@@ -42,9 +41,6 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 double vgpu_costs_owed(struct vgpu_cost *c);
 /* A launch that was measured alone took at least and at most so many nanoseconds. */
 void vgpu_costs_alone(struct vgpu_cost *c, double least, double most);
-/* One was, and that said nothing. Some of these count as well, so that not each launch is measured
- * where all are so. */
-void vgpu_costs_tried(struct vgpu_cost *c);
 /* All of the estimates are wrong by this factor, and unsure. */
 void vgpu_costs_scale(const struct vgpu_cost_part *parts, unsigned n, double by);
 /* What one launch that took so many nanoseconds is taken to have cost: around part of it,

@@ -26,9 +26,8 @@ const (
 	window  = time.Second
 	runTime = 2500 * time.Millisecond
 	// So much more than its part, of a second and of the whole run: what is measured is not
-	// exact, and some is charged as much as it usually takes. The most have streams beside each
-	// other and launches of two lengths of one grid (docs/adr/0002).
-	overSecond, overAll = 0.08, 0.05
+	// exact, and some is charged as much as it usually takes.
+	overSecond, overAll = 0.06, 0.03
 	// A saved-up burst, and what a budget of 0 lets go of work that is known.
 	burst = 20 * time.Millisecond
 	// Launches that nobody has seen yet are taken for so short that as many go at once.
