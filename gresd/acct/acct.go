@@ -91,6 +91,7 @@ type entry struct {
 	Used
 	since, next time.Time
 	wait        time.Duration
+	name        string // that slurmdbd had for the job when it was first seen to be over
 }
 
 // New returns a writer into that field ([slurm.AdminComment], …).
@@ -109,7 +110,7 @@ func (w *Writer) Note(u Used) {
 	w.waiting = slices.DeleteFunc(w.waiting, func(e entry) bool { return e.JobID == u.JobID && e.Node == u.Node })
 	full := len(w.waiting)+w.taken >= mostWaiting
 	if !full {
-		w.waiting = append(w.waiting, entry{u, now, now, firstWait})
+		w.waiting = append(w.waiting, entry{Used: u, since: now, next: now, wait: firstWait})
 	}
 	say := full && !w.dropped
 	w.dropped = full
@@ -145,7 +146,7 @@ func (w *Writer) pass(ctx context.Context) time.Duration {
 		if !due || ctx.Err() != nil {
 			return wait
 		}
-		done, err := w.write(ctx, e.Used)
+		done, err := w.write(ctx, &e)
 		if err != nil && time.Since(e.since) > giveUp {
 			w.log.Warn("usage of a job is lost", "job_id", e.JobID, "error", err)
 			continue
@@ -189,21 +190,29 @@ func (w *Writer) again(e entry) {
 	}
 }
 
-var errNotOver = errors.New("slurmdbd does not know yet that the job has ended")
+var (
+	errNotOver = errors.New("slurmdbd does not know yet that the job has ended")
+	errUnnamed = errors.New("slurmdbd may hear yet that the job is a task of an array")
+)
 
 // write writes one word. It is done when the word is seen there: two nodes of a
 // job may have written at once, and the later one has won.
-func (w *Writer) write(ctx context.Context, u Used) (done bool, err error) {
-	books := w.books(u.Conf)
-	had, err := books.Account(ctx, u.JobID, w.field)
+func (w *Writer) write(ctx context.Context, e *entry) (done bool, err error) {
+	books := w.books(e.Conf)
+	had, err := books.Account(ctx, e.JobID, w.field)
 	if err != nil {
 		return false, err
 	}
-	if strings.Contains(had.Text, u.word()) {
+	if strings.Contains(had.Text, e.word()) {
 		return true, nil
 	}
 	if !had.Over {
 		return false, errNotOver
 	}
-	return false, books.SetAccount(ctx, had.Name, w.field, u.with(had.Text))
+	// One task of an array has the number of the whole array, by which all would be written.
+	if e.name != had.Name && !strings.Contains(had.Name, "_") {
+		e.name = had.Name
+		return false, errUnnamed
+	}
+	return false, books.SetAccount(ctx, had.Name, w.field, e.with(had.Text))
 }

@@ -46,6 +46,8 @@ type book struct {
 	forget bool
 	text   string
 	writes int
+	name   string
+	to     string // the name of the last write
 }
 
 func (b *book) Account(context.Context, uint32, string) (slurm.Account, error) {
@@ -54,16 +56,17 @@ func (b *book) Account(context.Context, uint32, string) (slurm.Account, error) {
 	if b.down {
 		return slurm.Account{}, slurm.ErrUnavailable
 	}
-	return slurm.Account{Over: b.over, Text: b.text}, nil
+	return slurm.Account{Over: b.over, Text: b.text, Name: b.name}, nil
 }
 
-func (b *book) SetAccount(_ context.Context, _, field, text string) error {
+func (b *book) SetAccount(_ context.Context, name, field, text string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.down || field != slurm.AdminComment {
 		return errors.New(field)
 	}
 	b.writes++
+	b.to = name
 	if !b.forget {
 		b.text = text
 	}
@@ -79,7 +82,7 @@ func (b *book) set(change func(*book)) {
 
 func TestWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &book{down: true, text: "night"}
+		b := &book{down: true, text: "night", name: "7"}
 		w := New(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		go w.Run(ctx)
@@ -133,4 +136,24 @@ func TestWriter(t *testing.T) {
 	var none *Writer
 	none.Note(Used{})
 	none.Run(context.Background())
+}
+
+// slurmdbd may tell the end of a task before it tells that it is one.
+func TestTaskWithTheNumberOfItsArrayIsWrittenByItsOwnName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{over: true, name: "7"}
+		w := New(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go w.Run(ctx)
+		w.Note(Used{JobID: 7, Node: "n1"})
+		time.Sleep(firstWait / 4) // it was asked about once
+		b.set(func(b *book) { b.name = "7_2" })
+		time.Sleep(time.Minute)
+		b.set(func(b *book) {
+			if b.to != "7_2" || b.writes != 1 {
+				t.Errorf("%d writes, the last to %q; want one to 7_2", b.writes, b.to)
+			}
+		})
+	})
 }

@@ -18,7 +18,7 @@ const (
 
 // Account is a job's newest record in Slurm's accounting (slurmdbd).
 type Account struct {
-	// Over says that this run of the job has ended and is recorded as such.
+	// Over says that this run of the job has ended and is recorded as such, and Name is its own.
 	Over bool
 	// Text is what the field that was asked for holds.
 	Text string
@@ -49,6 +49,7 @@ var accountStart = regexp.MustCompile(`(?m)^\d+` + columns)
 
 func parseAccount(text string, jobID uint32) (Account, error) {
 	starts := accountStart.FindAllStringIndex(text, -1)
+	array := strings.Contains(text, columns+id(jobID)+"_")
 	for i, at := range starts {
 		end := len(text)
 		if i+1 < len(starts) {
@@ -65,7 +66,10 @@ func parseAccount(text string, jobID uint32) (Account, error) {
 		if strings.Contains(values[1], "_") {
 			name = values[1]
 		}
-		return Account{Over: isDate(values[2]), Text: values[3], Name: name}, nil
+		// slurmdbd may hear last which task has the number of the whole array. Until then
+		// that number would name all of them.
+		known := !array || name != values[0]
+		return Account{Over: known && isDate(values[2]), Text: values[3], Name: name}, nil
 	}
 	return Account{}, fmt.Errorf("sacct: job %d: %w", jobID, ErrNoJob)
 }

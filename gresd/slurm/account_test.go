@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
+func record(values ...string) string { return strings.Join(values, columns) + "\n" }
+
 func TestParseAccount(t *testing.T) {
-	record := func(values ...string) string { return strings.Join(values, columns) + "\n" }
 	array := record("8", "8", "Unknown", "") + record("7", "7_2", "2026-11-22T01:00:00", "a\n9 | b\n") +
 		record("9", "5+1", "None", "x")
 	for _, c := range []struct {
@@ -34,6 +35,23 @@ func TestParseAccount(t *testing.T) {
 	} {
 		if got, err := parseAccount(text, 5); !errors.Is(err, want) {
 			t.Errorf("%q: %+v, %v; want %v", text, got, err, want)
+		}
+	}
+}
+
+// Until the task's own name is there, the number of an array is no name: it would be that of all tasks.
+func TestAccountOfATaskWhoseNameIsNotKnownYet(t *testing.T) {
+	const over = "2026-11-22T01:00:00"
+	other := record("8", "7_1", over, "")
+	for _, c := range []struct {
+		name string
+		want Account
+	}{
+		{"7", Account{false, "", "7"}},
+		{"7_2", Account{true, "", "7_2"}},
+	} {
+		if got, err := parseAccount(other+record("7", c.name, over, ""), 7); err != nil || got != c.want {
+			t.Errorf("%s: got %+v, %v; want %+v", c.name, got, err, c.want)
 		}
 	}
 }
