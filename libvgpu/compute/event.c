@@ -46,18 +46,6 @@ void vgpu_gate_nap(struct gate *g, uint64_t ns)
 	pthread_mutex_lock(&g->lock);
 }
 
-/* What is put into the legacy stream concerns captures of streams that wait for it: the driver
- * answers with an error then. */
-static bool captured(CUstream stream)
-{
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	return vgpu_capturing() &&
-	       (!vgpu_real.cuStreamIsCapturing ||
-		vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-		status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
 bool vgpu_event_record(struct lane *l, CUevent *slot)
 {
 	struct gate *g = l->context->gate;
@@ -72,7 +60,9 @@ bool vgpu_event_record(struct lane *l, CUevent *slot)
 	for (unsigned i = 0; i < NAPS && __atomic_load_n(&vgpu_captures_begin, __ATOMIC_SEQ_CST);
 	     i++)
 		vgpu_gate_nap(g, NAP_NS);
-	ok = !captured(stream);
+	/* What is put into the legacy stream concerns captures of streams that wait for it: the
+	 * driver answers with an error then. */
+	ok = !vgpu_stream_captured(stream);
 	if (ok) {
 		l->recording = true;
 		pthread_mutex_unlock(&g->lock);
@@ -95,7 +85,8 @@ bool vgpu_event_blocks(const struct lane *l)
 	if (launches < MAY_BE_FULL || !vgpu_real.cuStreamQuery)
 		return false;
 	mode = vgpu_capture_relax();
-	done = vgpu_event_enter(l, &pushed) && vgpu_real.cuStreamQuery(l->stream) == CUDA_SUCCESS;
+	done = vgpu_event_enter(l, &pushed) && !vgpu_stream_captured(l->stream) &&
+	       vgpu_real.cuStreamQuery(l->stream) == CUDA_SUCCESS;
 	vgpu_event_leave(pushed);
 	vgpu_capture_restore(mode);
 	return !done;

@@ -166,7 +166,6 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
  * event calls are allowed. */
 static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx, bool *events)
 {
-	int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
 	void (*again)(void);
 
 	l->card = vgpu_inside ? -1 : vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
@@ -180,9 +179,7 @@ static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx,
 	if (likely(__atomic_load_n(&vgpu_captures, __ATOMIC_ACQUIRE) <= 0))
 		return true;
 	/* A capture is never touched: no gate, no charge, no event. */
-	if (!vgpu_real.cuStreamIsCapturing ||
-	    vgpu_real.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS ||
-	    capturing != CU_STREAM_CAPTURE_STATUS_NONE)
+	if (vgpu_stream_captured(stream))
 		return false;
 	*events = !vgpu_events_barred();
 	return true;

@@ -94,7 +94,8 @@ static bool runs(int card)
 	if (vgpu_real.cuCtxPushCurrent_v2(__atomic_load_n(&last[card].ctx, __ATOMIC_RELAXED)) ==
 	    CUDA_SUCCESS) {
 		mode = vgpu_capture_relax();
-		r = vgpu_real.cuStreamQuery(stream);
+		if (!vgpu_stream_captured(stream))
+			r = vgpu_real.cuStreamQuery(stream);
 		vgpu_capture_restore(mode);
 		vgpu_real.cuCtxPopCurrent_v2(&popped);
 	}

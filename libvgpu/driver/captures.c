@@ -9,6 +9,16 @@ void vgpu_captures_in_child(void)
 	vgpu_captures = vgpu_captures_begin = 0;
 }
 
+bool vgpu_stream_captured(CUstream stream)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	if (!vgpu_real.cuStreamIsCapturing)
+		return vgpu_capturing();
+	return vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 int vgpu_capture_relax(void)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;

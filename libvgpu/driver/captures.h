@@ -24,6 +24,10 @@ static inline bool vgpu_events_barred(void)
 	return unlikely(vgpu_capturing()) && !vgpu_real.cuThreadExchangeStreamCaptureMode;
 }
 
+/* A stream is captured now, or the driver does not say: what is asked of it or of an event that is
+ * recorded in it then, spoils the capture. Also of captures that are not counted above. */
+bool vgpu_stream_captured(CUstream stream);
+
 /* Around a question to the driver that would spoil a capture. One that began by a call
  * that this library does not know is not counted above: as long as this thread says that it is
  * relaxed about captures, its questions do none any harm. */
