@@ -312,7 +312,7 @@ func TestSuspendedInAnAllocation(t *testing.T) {
 		t.Errorf("its slot is %+v", s)
 	}
 	if c, _ := p.on(0); c.MemUsed != 2*gib+onCard {
-		t.Errorf("%d bytes on the card", c.MemUsed)
+		t.Errorf("%d bytes on the card: process %d, card %+v", c.MemUsed, p.pid(), p.Status()[0])
 	}
 	if r := p.does("alloc 2048", "result"); r != outOf {
 		t.Errorf("as much again: result %v", r)
