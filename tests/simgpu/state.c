@@ -17,9 +17,14 @@
 
 #define REAP_EVERY_NS 20000000ull
 
-/* Stays open for the life of the process: closing any descriptor of the file
- * would drop the byte lock that says this process is alive. */
-static int state_fd = -1;
+/* Stay open for the life of the process: closing any descriptor of a file would drop the
+ * byte lock that says this process is alive. A test may look at several machines at a time. */
+#define MAX_OPEN 4096
+static struct {
+	const struct sim_state *st;
+	int fd;
+} opened[MAX_OPEN];
+static unsigned nopened;
 
 uint64_t sim_now(void)
 {
@@ -106,6 +111,7 @@ struct sim_state *sim_open(const char *path)
 {
 	struct sim_state *st;
 	struct stat sb;
+	unsigned at;
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 
 	if (fd < 0)
@@ -126,7 +132,15 @@ struct sim_state *sim_open(const char *path)
 		errno = EPROTO;
 		return NULL;
 	}
-	state_fd = fd;
+	at = __atomic_fetch_add(&nopened, 1, __ATOMIC_SEQ_CST);
+	if (at >= MAX_OPEN) {
+		munmap(st, sizeof(*st));
+		close(fd);
+		errno = EMFILE;
+		return NULL;
+	}
+	opened[at].fd = fd;
+	__atomic_store_n(&opened[at].st, st, __ATOMIC_RELEASE);
 	return st;
 }
 
@@ -163,13 +177,20 @@ void sim_unlock(struct sim_state *st)
 	pthread_mutex_unlock(&st->lock);
 }
 
-static int lock_byte(uint32_t slot, short type, int cmd, struct flock *fl)
+static int lock_byte(const struct sim_state *st, uint32_t slot, short type, int cmd,
+		     struct flock *fl)
 {
+	unsigned at = 0;
+
+	while (at < MAX_OPEN && __atomic_load_n(&opened[at].st, __ATOMIC_ACQUIRE) != st)
+		at++;
+	if (at == MAX_OPEN)
+		return -1;
 	*fl = (struct flock){.l_type = type,
 			     .l_whence = SEEK_SET,
 			     .l_start = (off_t)(SIM_LOCK_BASE + slot),
 			     .l_len = 1};
-	return fcntl(state_fd, cmd, fl);
+	return fcntl(opened[at].fd, cmd, fl);
 }
 
 static uint64_t own_start_time(char *name, size_t n)
@@ -216,7 +237,7 @@ int sim_proc_add(struct sim_state *st)
 	for (uint32_t i = 0; i < SIM_MAX_PROCS; i++) {
 		struct sim_proc *p = &st->proc[i];
 
-		if (p->used || lock_byte(i, F_WRLCK, F_SETLK, &fl))
+		if (p->used || lock_byte(st, i, F_WRLCK, F_SETLK, &fl))
 			continue;
 		memset(p, 0, sizeof(*p));
 		p->pid = getpid();
@@ -234,7 +255,7 @@ int32_t sim_proc_pid(const struct sim_state *st, uint32_t proc)
 {
 	struct flock fl;
 
-	if (lock_byte(proc, F_WRLCK, F_GETLK, &fl) == 0 && fl.l_type != F_UNLCK && fl.l_pid > 0)
+	if (lock_byte(st, proc, F_WRLCK, F_GETLK, &fl) == 0 && fl.l_type != F_UNLCK && fl.l_pid > 0)
 		return fl.l_pid;
 	return st->proc[proc].pid;
 }
@@ -251,7 +272,7 @@ void sim_proc_drop(struct sim_state *st, uint32_t proc)
 	}
 	memset(st->proc[proc].mem, 0, sizeof(st->proc[proc].mem));
 	if (st->proc[proc].pid == getpid())
-		lock_byte(proc, F_UNLCK, F_SETLK, &fl);
+		lock_byte(st, proc, F_UNLCK, F_SETLK, &fl);
 	st->proc[proc].used = 0;
 }
 
@@ -270,7 +291,7 @@ void sim_reap(struct sim_state *st, bool now)
 		/* a lock of one's own never conflicts, so this process cannot test itself */
 		if (!p->used || p->pid == getpid())
 			continue;
-		if (lock_byte(i, F_WRLCK, F_GETLK, &fl) == 0 && fl.l_type == F_UNLCK)
+		if (lock_byte(st, i, F_WRLCK, F_GETLK, &fl) == 0 && fl.l_type == F_UNLCK)
 			sim_proc_drop(st, i);
 	}
 }
