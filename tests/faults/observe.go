@@ -69,8 +69,7 @@ type Observer struct {
 	machine  *simgpu.Machine
 	jobs     map[process]uint32
 	patience time.Duration // oldAfter
-	oldSince time.Time
-	old      []string
+	oldSince time.Time // when it looked for programs that are too old: once a second
 }
 
 // process is one for all time.
@@ -110,9 +109,8 @@ func (o *Observer) Look() Observation {
 	}
 	obs.Ledger, obs.LedgerErr = storm.ReadLedger(cluster.StateDir + "/ledger.json")
 	if obs.At.Sub(o.oldSince) > time.Second {
-		o.old, o.oldSince = oldPrograms(o.patience), obs.At
+		obs.Old, o.oldSince = oldPrograms(o.patience), obs.At
 	}
-	obs.Old = o.old
 	return obs
 }
 
