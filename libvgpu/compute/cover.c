@@ -12,21 +12,18 @@ static double sooner_of(double a, double b)
 	return a < b ? a : b;
 }
 
-/* Makes room: the two pieces with the least between them become one. */
-static void join_two(struct vgpu_cover *c)
+/* Makes room: the two oldest pieces become one. Batches end about in the order of time, so that
+ * least is still to come there. */
+static void join_oldest(struct vgpu_cover *c)
 {
 	unsigned first = 0, second = 1;
-	double least = -1;
 
-	for (unsigned i = 0; i < c->n; i++) {
-		for (unsigned k = 0; k < c->n; k++) {
-			double gap = c->piece[k].begin - c->piece[i].end;
-
-			if (i == k || gap < 0 || (least >= 0 && gap >= least))
-				continue;
-			least = gap;
+	for (unsigned i = 1; i < c->n; i++) {
+		if (c->piece[i].begin < c->piece[first].begin) {
+			second = first;
 			first = i;
-			second = k;
+		} else if (i != second && c->piece[i].begin < c->piece[second].begin) {
+			second = i;
 		}
 	}
 	c->piece[first].end = c->piece[second].end;
@@ -58,7 +55,7 @@ double vgpu_cover_add(struct vgpu_cover *c, double begin, double end)
 	added = later_of(added, 0); /* but for rounding it is */
 	all.filled += added;
 	if (c->n == VGPU_COVER_PIECES)
-		join_two(c);
+		join_oldest(c);
 	c->piece[c->n++] = all;
 	return added;
 }

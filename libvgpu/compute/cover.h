@@ -22,8 +22,8 @@ struct vgpu_cover {
 };
 
 /* Covers begin to end. Returns how much of that was not covered before, 0 to end - begin. Exact
- * as long as there are no more pieces than fit; then the two with the least between them become
- * one that is partly covered, evenly. Any one unit. */
+ * as long as there are no more pieces than fit; then the two oldest become one that is partly
+ * covered, evenly. Any one unit. */
 double vgpu_cover_add(struct vgpu_cover *c, double begin, double end);
 
 /* The time line's zero is so much later from now on. */

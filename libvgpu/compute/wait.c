@@ -21,6 +21,8 @@
 #define POLL_NS 250000u
 /* A launch that waits for its turn looks again this often: turns move. */
 #define TURN_POLL_NS 1000000u
+/* For launches that may run beside work of other streams a job goes into debt by so much. */
+#define BESIDE_NS 5000000
 /* Weighs a launch in the typical length; so long a time is remembered. */
 #define TYPICAL_NS 20000000u
 
@@ -152,26 +154,72 @@ static bool in_credit(const struct gate *g, int64_t balance)
 	return !__atomic_load_n(dry, __ATOMIC_RELAXED);
 }
 
-static bool may_go(const struct gate *g, struct vgpu_budget *budget, uint64_t est, uint64_t since,
-		   uint64_t now)
+/* A launch, and when it came to the gate. */
+struct wish {
+	CUcontext ctx;
+	CUstream stream;
+	uint64_t est, since;
+};
+
+static bool of_lane(const struct wish *w, const struct lane *l)
 {
-	bool held = g->schedule.gate & VGPU_GATE_BUDGET;
+	return l->stream == w->stream && l->context && l->context->ctx == w->ctx &&
+	       l->thread == vgpu_stream_thread(w->stream);
+}
+
+/* It may run beside the work of other streams, of which it was just asked whether it has ended:
+ * they all go before the first of them is paid for. Were each held until the one before is paid
+ * for, streams would never run beside each other, and the job would have its share of the time
+ * with a part of the card. What they cover together is what they are charged. */
+static bool goes_beside(const struct gate *g, const struct wish *w, int64_t balance, uint64_t now)
+{
+	uint64_t own = 0, debt;
+	unsigned others = 0;
+
+	for (unsigned i = 0; i < g->lanes; i++) {
+		const struct lane *l = &g->lane[i];
+		const struct vgpu_stream_batch *last = &l->ring[(l->first + l->closed) % RING];
+
+		if (!of_lane(w, l)) {
+			others += l->closed || (l->open && now < last->opened_ns + last->est_ns);
+			continue;
+		}
+		for (unsigned k = 0; k < l->closed + l->open; k++)
+			own += l->ring[(l->first + k) % RING].est_ns;
+	}
+	debt = others * w->est < BESIDE_NS ? others * w->est : BESIDE_NS;
+	return others && balance >= -(int64_t)debt && (!own || own + w->est <= vgpu_quantum(g));
+}
+
+/* fresh: completions were just asked for. */
+static bool may_go(const struct gate *g, struct vgpu_budget *budget, const struct wish *w,
+		   bool fresh, uint64_t now)
+{
+	bool held = g->schedule.gate & VGPU_GATE_BUDGET, beside = false;
+	uint64_t est = w->est;
+	int64_t balance;
 
 	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_TURN | VGPU_GATE_WINDOW)))
 		return true;
 	if (in_windows(g) && window_wait(g, est, now))
 		return false;
-	if (held && (!vgpu_order_first(budget, since, now) ||
-		     !in_credit(g, __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST))))
+	if (held && !vgpu_order_first(budget, w->since, now))
 		return false;
+	if (held) {
+		balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_SEQ_CST);
+		beside = fresh && g->schedule.gate == VGPU_GATE_BUDGET &&
+			 goes_beside(g, w, balance, now);
+		if (!in_credit(g, balance) && !beside)
+			return false;
+	}
 	if (vgpu_takes_turns(g) && turn_wait(g, now))
 		return false;
-	if (g->inflight_ns == 0 || g->inflight_ns + est <= vgpu_quantum(g) ||
+	if (beside || g->inflight_ns == 0 || g->inflight_ns + est <= vgpu_quantum(g) ||
 	    ((est <= PAIR_NS || vgpu_takes_turns(g)) && g->inflight_ns <= est))
 		return true;
 	/* It waits for its own work now, which may need that of others. */
 	if (held)
-		vgpu_order_leave(budget, since);
+		vgpu_order_leave(budget, w->since);
 	return false;
 }
 
@@ -215,13 +263,12 @@ static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint
 }
 
 /* A launch of a stream was held for so long. */
-static void note_held(struct gate *g, CUcontext ctx, CUstream stream, uint64_t ns)
+static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 {
 	for (unsigned i = 0; i < g->lanes; i++) {
 		struct lane *l = &g->lane[i];
 
-		if ((l->open || l->closed) && (l->stream != stream || l->context->ctx != ctx ||
-					       l->thread != vgpu_stream_thread(stream)))
+		if ((l->open || l->closed) && !of_lane(w, l))
 			l->held_ns += ns;
 	}
 }
@@ -230,7 +277,8 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 			uint64_t *went)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
-	uint64_t began = 0, now = vgpu_now(), since = now, ns;
+	uint64_t began = 0, now = vgpu_now(), ns;
+	const struct wish w = {ctx, stream, est, now};
 	/* Asking for completions costs more than all the rest: not at every launch
 	 * that may go anyway. */
 	bool ask = now - g->reaped_ns > REAP_NS, closed = false;
@@ -248,7 +296,8 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 			forget_balance(budget);
 		if (vgpu_takes_turns(g))
 			follow_turns(g, budget, now);
-		if (!g->on || (!may_end(g, ctx, since, now) && may_go(g, budget, est, since, now)))
+		if (!g->on ||
+		    (!may_end(g, ctx, w.since, now) && may_go(g, budget, &w, *events && ask, now)))
 			break;
 		if (*events && !ask) {
 			ask = true;
@@ -273,13 +322,13 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 			break;
 		ns = nap(g, budget, est, now);
 		vgpu_gate_nap(g, ns);
-		note_held(g, ctx, stream, vgpu_now() - now);
+		note_held(g, &w, vgpu_now() - now);
 	}
 	note_launch(g, est, now);
 	if (began)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
 	*went = now;
-	return since;
+	return w.since;
 }
 
 void vgpu_gate_turns(const struct gate *g, uint64_t now)

@@ -65,6 +65,22 @@ static void test_more_than_fit(void)
 	CHECK(near(second, 10.0 * n));
 }
 
+/* Two streams work beside each other, with pauses, and of one several batches are seen before
+ * those of the other: whatever was covered long ago, what they cover now is charged once. */
+static void test_pauses(void)
+{
+	struct vgpu_cover c = {0};
+	double at = 0, pause = 1000;
+
+	for (int i = 0; i < 3 * VGPU_COVER_PIECES; i++, pause -= 5) {
+		for (int k = 0; k < 3; k++)
+			CHECK(near(vgpu_cover_add(&c, at + k * pause, at + k * pause + 10), 10));
+		for (int k = 0; k < 3; k++)
+			CHECK(near(vgpu_cover_add(&c, at + k * pause + 1, at + k * pause + 11), 1));
+		at += 3 * pause;
+	}
+}
+
 /* Against a line of cells. */
 static void test_random(void)
 {
@@ -97,6 +113,7 @@ int main(void)
 	test_long_beside_short();
 	test_shift();
 	test_more_than_fit();
+	test_pauses();
 	test_random();
 	return done("cover");
 }
