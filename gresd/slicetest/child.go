@@ -76,23 +76,24 @@ func (t *Tester) start(dir string, card gpu.UUID, sliceUS uint32) (*worker, erro
 
 func (w *worker) pid() uint32 { return uint32(w.cmd.Process.Pid) }
 
-// sliced says why a worker has not the slice that it ought to have.
-func (w *worker) sliced() error {
+// sliced says whether a worker has its slice, which it gets once its context has been made: the
+// card may have worked for it before. The error says why it never will.
+func (w *worker) sliced() (bool, error) {
 	select {
 	case <-w.ended:
-		return fmt.Errorf("a process of the test ended: %v: %s", w.status, strings.TrimSpace(w.said.String()))
+		return false, fmt.Errorf("a process of the test ended: %v: %s", w.status, strings.TrimSpace(w.said.String()))
 	default:
 	}
 	view, err := libvgpu.ReadCache(w.cache)
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case len(view.Slots) != 1:
-		return fmt.Errorf("libvgpu was not loaded: %s", strings.TrimSpace(w.said.String()))
-	case view.Slots[0].Flags&libvgpu.SlotSlicesOK == 0:
-		return errors.New("the driver refuses slices")
+		return false, nil // libvgpu is not loaded yet
+	case view.Slots[0].Flags&libvgpu.SlotSlicesRefused != 0:
+		return false, errors.New("the driver refuses slices")
 	}
-	return nil
+	return view.Slots[0].Flags&libvgpu.SlotSlicesOK != 0, nil
 }
 
 // stop tells a worker to end its work.

@@ -154,7 +154,7 @@ func (t *Tester) note(card gpu.UUID, v Verdict, err error) {
 
 // test lets two processes work on a card and judges what they had.
 func (t *Tester) test(ctx context.Context, card gpu.UUID) (v Verdict, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, testFor, errors.New("its records did not show the processes of the test in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, testFor, errors.New("the processes of the test did not get their slices, or its records did not show them, in time"))
 	defer cancel()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -221,9 +221,6 @@ func (t *Tester) compare(ctx context.Context, card gpu.UUID, short, long *worker
 	if err != nil {
 		return Unknown, err
 	}
-	if err := errors.Join(short.sliced(), long.sliced()); err != nil {
-		return Unknown, err
-	}
 	after, err := t.account(ctx, card, short, long, func(a ctxswitch.Account) bool { return a.At >= before.At+measureFor })
 	if err != nil {
 		return Unknown, err
@@ -240,28 +237,25 @@ func (t *Tester) compare(ctx context.Context, card gpu.UUID, short, long *worker
 	return judge(after.At-before.At, s, l, others)
 }
 
-// account waits for an account of a card that will do.
+// account waits until both workers have their slices, and for an account of the card that will do.
 func (t *Tester) account(ctx context.Context, card gpu.UUID, short, long *worker, ok func(ctxswitch.Account) bool) (ctxswitch.Account, error) {
 	for {
-		if a, known := t.Meter.OnCard(card); known && ok(a) {
-			return a, nil
-		}
-		var err error
+		s, shortErr := short.sliced()
+		l, longErr := long.sliced()
+		a, known := t.Meter.OnCard(card)
+		err := errors.Join(shortErr, longErr)
 		switch {
+		case err != nil:
+		case s && l && known && ok(a):
+			return a, nil
 		case t.Meter.Refused(card):
 			err = errNoRecords
 		case ctx.Err() != nil:
 			err = context.Cause(ctx)
 		}
-		select {
-		case <-short.ended:
-			err = short.sliced()
-		case <-long.ended:
-			err = long.sliced()
-		case <-time.After(lookEvery):
-		}
 		if err != nil {
 			return ctxswitch.Account{}, err
 		}
+		time.Sleep(lookEvery)
 	}
 }

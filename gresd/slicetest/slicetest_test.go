@@ -3,10 +3,12 @@
 package slicetest
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +43,45 @@ func TestJudge(t *testing.T) {
 		if got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("%s: got %q, %v, want %q, %v", name, got, err, c.want, c.err)
 		}
+	}
+}
+
+// everybody is a meter by which each process has just had the card.
+type everybody struct{ pids func() []uint32 }
+
+func (everybody) Refused(gpu.UUID) bool { return false }
+
+func (e everybody) OnCard(gpu.UUID) (ctxswitch.Account, bool) {
+	a := ctxswitch.Account{Uses: map[uint32]ctxswitch.Use{}, At: time.Second}
+	for _, pid := range e.pids() {
+		a.Uses[pid] = ctxswitch.Use{Had: time.Millisecond, Turns: 1}
+	}
+	return a, true
+}
+
+// The driver works on the card while it makes a context, which has no slice before it is made.
+func TestSlicesAreWaitedFor(t *testing.T) {
+	tester := New(Parts{Child: []string{"/bin/sleep", "60"}, Path: filepath.Join(t.TempDir(), "slices.json"), Log: slog.New(slog.DiscardHandler)})
+	workers := make([]*worker, 2)
+	for i := range workers {
+		w, err := tester.start(filepath.Join(t.TempDir(), "worker"), "GPU-a", shortUS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.end()
+		workers[i] = w
+	}
+	tester.Meter = everybody{func() []uint32 { return []uint32{workers[0].pid(), workers[1].pid()} }}
+	late := errors.New("late")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, late)
+	defer cancel()
+	if _, err := tester.compare(ctx, "GPU-a", workers[0], workers[1]); !errors.Is(err, late) {
+		t.Errorf("got %v, want that it waits until it is late", err)
+	}
+	_ = workers[0].cmd.Process.Kill()
+	<-workers[0].ended
+	if _, err := tester.compare(t.Context(), "GPU-a", workers[0], workers[1]); err == nil || !strings.Contains(err.Error(), "a process of the test ended") {
+		t.Errorf("after the end of one: got %v, want that it is said", err)
 	}
 }
 
