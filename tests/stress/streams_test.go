@@ -3,6 +3,8 @@
 package stress
 
 import (
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -90,5 +92,41 @@ func TestStreamsInTurnAreMeasuredTogether(t *testing.T) {
 	}
 	if records, launches := result["records"].(float64), result["launches"].(float64); records == 0 || records > launches/4 {
 		t.Errorf("%v events for %v launches, want some, and at most a quarter", records, launches)
+	}
+}
+
+// Streams that can run beside each other do so under a limit, and what they cover together is
+// charged once. Before, one kernel at a time ran of those of 1 ms, and short ones had half of the
+// limit.
+func TestStreamsBesideEachOther(t *testing.T) {
+	for _, c := range []struct {
+		us, each string
+		beside   float64 // so many at a time, at least
+	}{
+		{"1000", "1", 3}, {"500", "4", 2.4}, {"50", "4", 2.4}, {"10", "32", 2.4},
+	} {
+		t.Run(c.us, func(t *testing.T) {
+			const secs = 1
+			var busy, beside float64
+			for range tries {
+				env, _ := limited(t, oneCard, "20")
+				env = append(env, "LD_LIBRARY_PATH="+filepath.Join("../../build/tests", "wide"))
+				result, err := run(t, env, "beside", "--us", c.us, "--each", c.each, "--secs", strconv.Itoa(secs))
+				if err != nil {
+					t.Fatal(err)
+				}
+				busy = result["busy"].(float64) / secs
+				beside = result["sum"].(float64) / result["busy"].(float64)
+				if busy >= 0.13 && beside >= c.beside { // too much is never the machine's doing
+					break
+				}
+			}
+			if busy < 0.13 || busy > 0.23 {
+				t.Errorf("%.3f of the time, want 0.13 to 0.23", busy)
+			}
+			if beside < c.beside {
+				t.Errorf("%.1f kernels at a time, want at least %.1f", beside, c.beside)
+			}
+		})
 	}
 }
