@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,32 @@ func TestArraysFlowWhereGresdPlaces(t *testing.T) {
 				t.Errorf("%d commands of Slurm for %d tasks, want at most 8 for each", commands, tasks)
 			}
 		})
+	}
+}
+
+// An array as large as sites have them: each task runs once, and the node stays.
+func TestArrayOfTenThousand(t *testing.T) {
+	onlyLong(t)
+	const tasks = 10000
+	s := up(t, cluster.Options{Cards: twoCards, Slurm: slurmsDelay + "MaxArraySize=10001\nMaxJobCount=20000\n"})
+	began := time.Now()
+	s.submit(alice, fmt.Sprintf("--array=1-%d --gres=vgpu:5 --output=/dev/null", tasks), "echo $SLURM_ARRAY_TASK_ID >>ran")
+	s.eventually(time.Hour, "the array ends", func() bool {
+		queue, err := s.Queue()
+		return err == nil && len(queue) == 0
+	})
+	t.Logf("%d tasks in %.0f s, %d commands of Slurm", tasks, time.Since(began).Seconds(), slurmCommands(t))
+	ran := map[string]int{}
+	for _, task := range strings.Fields(s.File(alice, "ran")) {
+		ran[task]++
+	}
+	for i := 1; i <= tasks; i++ {
+		if n := ran[strconv.Itoa(i)]; n != 1 {
+			t.Errorf("task %d ran %d times", i, n)
+		}
+	}
+	if state := s.NodeState(); state != "IDLE" {
+		t.Errorf("the node is %q", state)
 	}
 }
 
