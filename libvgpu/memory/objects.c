@@ -27,19 +27,19 @@ static int card_of(uint32_t client, uint32_t parent)
 }
 
 /* The cards on which a card's bytes count: [first, last). */
-static int first(int card)
+static int first_of(int card)
 {
 	return card < 0 ? 0 : card;
 }
 
-static int last(int card)
+static int last_of(int card)
 {
 	return card < 0 ? (int)vgpu_state.ncards : card + 1;
 }
 
 static void give_back(int card, uint64_t bytes)
 {
-	for (int i = first(card); i < last(card); i++)
+	for (int i = first_of(card); i < last_of(card); i++)
 		vgpu_release(i, bytes);
 }
 
@@ -53,7 +53,7 @@ static void item_gone(const struct vgpu_item *item)
 
 static int refuse(int card, uint64_t bytes)
 {
-	vgpu_oom(first(card), bytes);
+	vgpu_oom(first_of(card), bytes);
 	vgpu_mem_end();
 	return -ENOMEM;
 }
@@ -68,10 +68,10 @@ int vgpu_object_take(struct vgpu_object *asked)
 	    __atomic_load_n(&objects.count, __ATOMIC_RELAXED) >= VGPU_MAX_MEMORY_OBJECTS)
 		return refuse(card, asked->bytes);
 	vgpu_shared_settle();
-	for (int i = first(card); i < last(card); i++) {
+	for (int i = first_of(card); i < last_of(card); i++) {
 		if (vgpu_charge(i, asked->bytes) == 0)
 			continue;
-		for (int k = first(card); k < i; k++)
+		for (int k = first_of(card); k < i; k++)
 			vgpu_release(k, asked->bytes);
 		return refuse(i, asked->bytes);
 	}
@@ -84,7 +84,7 @@ void vgpu_object_taken(const struct vgpu_object *asked, const struct vgpu_object
 	struct vgpu_item item, old;
 	int card = asked->card;
 
-	for (int i = first(card); i < last(card); i++)
+	for (int i = first_of(card); i < last_of(card); i++)
 		vgpu_charge_moves(i, asked->bytes, bytes);
 	if (made && bytes) {
 		item = (struct vgpu_item){.key = key_of(made->client, made->object),
@@ -149,7 +149,7 @@ uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint
 {
 	int card = card_of(client, parent);
 
-	for (int i = first(card); i < last(card); i++) {
+	for (int i = first_of(card); i < last_of(card); i++) {
 		uint64_t limit = vgpu_limit(i), used = vgpu_mem_used(i), told = limit;
 
 		switch (index) {

@@ -240,7 +240,7 @@ static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
 	vgpu_poke(list, entry, n * sizeof *entry);
 }
 
-static int control(const struct ask *q)
+static int control_call(const struct ask *q)
 {
 	struct rm_control c;
 	struct rm_fb_info info;
@@ -281,7 +281,7 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 	if (q->nr == RM_FREE)
 		return free_object(q);
 	if (q->nr == RM_CONTROL && !q->hooked)
-		return control(q);
+		return control_call(q);
 	if (q->nr == RM_VID_HEAP && !q->hooked && vgpu_state.grant &&
 	    q->size == sizeof(struct rm_vid_heap))
 		return free_from_heap(q);

@@ -1,0 +1,665 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* door_test.c - memory that is asked of the kernel driver without libcuda: charged, refused, given
+ * back, and told as the share. The kernel driver is a function here, which answers as the real one
+ * (driver/rm_abi.h). */
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include "../../libvgpu/driver/rm_call.c"
+#include "../../libvgpu/job/devices.c"
+#include "../../libvgpu/slices/rm.c"
+#include "../../libvgpu/memory/account.c"
+#include "../../libvgpu/memory/shared.c"
+#include "../../libvgpu/memory/objects.c"
+#include "../../libvgpu/start/door.c"
+
+#include "cache.h"
+
+#define MIB (1ull << 20)
+#define GIB (1ull << 30)
+#define CLIENT 0xc1d00001u
+#define DEVICE 0x5c000001u
+#define SUBDEVICE 0x5c000002u
+#define FD 7
+
+struct vgpu_state vgpu_state;
+struct vgpu_real vgpu_real;
+int (*vgpu_transport)(int fd, unsigned long req, void *arg);
+void *(*vgpu_real_dlsym)(void *handle, const char *name);
+
+static bool by_libcuda;
+static unsigned attached, watchers, begun[2], refusals, ungated;
+static struct {
+	unsigned calls;
+	uint32_t status; /* of what is asked for next */
+	uint32_t given;  /* handle, where none is proposed */
+	uint64_t rounded;
+} driver;
+
+/* ------------------------------------------------------- what is not looked at here */
+void vgpu_need_dlsym(void)
+{
+}
+
+void vgpu_need_cuda(void)
+{
+}
+
+void vgpu_attach(void)
+{
+	__atomic_add_fetch(&attached, 1, __ATOMIC_RELAXED);
+}
+
+bool vgpu_is_of_driver(const void *address)
+{
+	CHECK(address != NULL);
+	return by_libcuda;
+}
+
+void vgpu_context_began(int card)
+{
+	begun[card]++;
+}
+
+void vgpu_watcher_start(void)
+{
+	__atomic_add_fetch(&watchers, 1, __ATOMIC_RELAXED);
+}
+
+void vgpu_tell_oom(int card, uint64_t bytes)
+{
+	CHECK(card >= 0 && bytes > 0);
+	__atomic_add_fetch(&refusals, 1, __ATOMIC_RELAXED);
+}
+
+void vgpu_tell_ungated(int card)
+{
+	CHECK(card >= 0);
+	ungated++;
+}
+
+bool vgpu_ended_make_room(int card, uint64_t bytes)
+{
+	(void)card;
+	(void)bytes;
+	return false;
+}
+
+uint64_t vgpu_limit(int card)
+{
+	return vgpu_state.grant->card[card].mem_limit;
+}
+
+uint64_t vgpu_mem_used(int card)
+{
+	return vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
+}
+
+/* ------------------------------------------------------------- the kernel driver */
+static uint64_t rounded(uint64_t size)
+{
+	return (size + driver.rounded - 1) / driver.rounded * driver.rounded;
+}
+
+static void answer_alloc(struct rm_alloc *a, bool old)
+{
+	struct rm_memory_params *p = (void *)(uintptr_t)a->params;
+
+	if (!a->object)
+		a->object = driver.given;
+	if (a->cls == CLASS_LOCAL_USER)
+		p->size = rounded(p->size);
+	*(old ? &a->v21.status : &a->v64.status) = driver.status;
+}
+
+static void answer_control(struct rm_control *c)
+{
+	void *params = (void *)(uintptr_t)c->params;
+
+	c->status = driver.status;
+	if (c->cmd == CMD_UUID_INFO) {
+		/* Card 1 is device 5, card 0 is device 3; that is not their order. */
+		struct rm_uuid_info *info = params;
+
+		CHECK_EQ(info->flags, UUID_BINARY);
+		CHECK_EQ(c->object, c->client);
+		info->device = info->uuid[15] == 1 ? 5 : info->uuid[15] == 0 ? 3 : 0;
+		CHECK_EQ(info->uuid[0], 0xab);
+	} else if (c->cmd == CMD_FB_INFO_V2 || c->cmd == CMD_FB_INFO) {
+		struct rm_fb_info *old = params;
+		struct rm_fb_info_v2 *v2 = params;
+		struct rm_fb_entry *e = c->cmd == CMD_FB_INFO ? (void *)(uintptr_t)old->list
+							      : v2->entry;
+
+		for (uint32_t i = 0; i < old->n; i++)
+			e[i].kib = 80u << 20;
+	}
+}
+
+static int answer(int fd, unsigned long req, void *arg)
+{
+	struct rm_xfer *x = arg;
+	unsigned nr = _IOC_NR(req);
+	size_t size = _IOC_SIZE(req);
+
+	CHECK_EQ(fd, FD);
+	__atomic_add_fetch(&driver.calls, 1, __ATOMIC_RELAXED);
+	if (nr == RM_XFER) {
+		nr = x->nr;
+		size = x->size;
+		arg = (void *)(uintptr_t)x->arg;
+	}
+	switch (nr) {
+	case RM_ALLOC:
+		answer_alloc(arg, size == ALLOC_V21_SIZE);
+		break;
+	case RM_FREE:
+		((struct rm_free *)arg)->status = driver.status;
+		break;
+	case RM_CONTROL:
+		answer_control(arg);
+		break;
+	case RM_ALLOC_MEMORY:
+		((struct rm_alloc_memory *)arg)->status = driver.status;
+		break;
+	case RM_VID_HEAP:
+		if (!((struct rm_vid_heap *)arg)->memory)
+			((struct rm_vid_heap *)arg)->memory = driver.given;
+		((struct rm_vid_heap *)arg)->size = rounded(((struct rm_vid_heap *)arg)->size);
+		((struct rm_vid_heap *)arg)->status = driver.status;
+		break;
+	}
+	return 0;
+}
+
+static int others_ioctl(int fd, unsigned long req, ...)
+{
+	(void)fd;
+	(void)req;
+	errno = ENOTTY;
+	return -1;
+}
+
+/* ------------------------------------------------------------------ what is asked */
+static uint32_t alloc_below(uint32_t client, uint32_t parent, uint32_t object, uint32_t cls,
+			    void *params)
+{
+	struct rm_alloc a = {.root = client,
+			     .parent = parent,
+			     .object = object,
+			     .cls = cls,
+			     .params = (uintptr_t)params,
+			     .v64.status = 0xffff};
+
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_ALLOC, struct rm_alloc), &a), 0);
+	return a.v64.status;
+}
+
+static uint32_t take_below(uint32_t client, uint32_t parent, uint32_t object, uint64_t bytes)
+{
+	struct rm_memory_params p = {.size = bytes};
+
+	return alloc_below(client, parent, object, CLASS_LOCAL_USER, &p);
+}
+
+static uint32_t take_object(uint32_t object, uint64_t bytes)
+{
+	return take_below(CLIENT, DEVICE, object, bytes);
+}
+
+static uint32_t free_named(uint32_t client, uint32_t object)
+{
+	struct rm_free f = {.root = client, .object = object, .status = 0xffff};
+
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_FREE, struct rm_free), &f), 0);
+	return f.status;
+}
+
+static struct rm_vid_heap heap_of(uint32_t object, uint64_t bytes)
+{
+	return (struct rm_vid_heap){.root = CLIENT,
+				    .parent = DEVICE,
+				    .function = VID_HEAP_ALLOC_SIZE,
+				    .memory = object,
+				    .size = bytes,
+				    .status = 0xffff};
+}
+
+static uint32_t ask_heap(struct rm_vid_heap *h)
+{
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_VID_HEAP, struct rm_vid_heap), h), 0);
+	return h->status;
+}
+
+static void used(uint64_t bytes)
+{
+	CHECK_EQ(vgpu_mem_used(0), bytes);
+	CHECK_EQ(vgpu_state.slot->mem_begun, vgpu_state.slot->mem_done);
+}
+
+static void devices_of(uint32_t client)
+{
+	uint32_t number[2] = {3, 5};
+
+	CHECK_EQ(alloc_below(client, client, DEVICE, CLASS_DEVICE, &number[0]), 0);
+	CHECK_EQ(alloc_below(client, DEVICE, SUBDEVICE, CLASS_SUBDEVICE, NULL), 0);
+	CHECK_EQ(alloc_below(client, client, DEVICE + 10, CLASS_DEVICE, &number[1]), 0);
+}
+
+/* As after a fork, with a slot of its own. */
+static void fresh(unsigned ncards)
+{
+	vgpu_tables_in_child();
+	vgpu_devices_in_child();
+	memset(card_of_number, 0, sizeof card_of_number);
+	vgpu_rm_forget();
+	vgpu_shared_in_child();
+	vgpu_objects_in_child();
+	vgpu_state.cache = new_cache();
+	vgpu_state.slot = claim(&vgpu_state.cache);
+	vgpu_state.counted = true;
+	vgpu_state.ncards = ncards;
+	memset(begun, 0, sizeof begun);
+	attached = refusals = watchers = ungated = 0;
+	memset(&driver, 0, sizeof driver);
+	driver.rounded = 2 * MIB;
+	by_libcuda = false;
+	devices_of(CLIENT);
+}
+
+/* ---------------------------------------------------------------------- the tests */
+static void test_charge_and_free(void)
+{
+	fresh(1);
+	CHECK_EQ(attached, 2);
+	CHECK_EQ(take_object(1, 3 * MIB), 0);
+	used(4 * MIB); /* as it was rounded */
+	CHECK_EQ(watchers, 1);
+	CHECK_EQ(take_object(2, 6 * MIB), 0);
+	used(10 * MIB);
+	driver.status = STATUS_OBJECT_NOT_FOUND;
+	CHECK_EQ(free_named(CLIENT, 1), STATUS_OBJECT_NOT_FOUND);
+	used(10 * MIB);
+	driver.status = 0;
+	CHECK_EQ(free_named(CLIENT, 99), 0);
+	CHECK_EQ(free_named(CLIENT + 1, 1), 0);
+	used(10 * MIB);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	used(6 * MIB);
+	/* The handle may be the kernel's. */
+	driver.given = 77;
+	CHECK_EQ(take_object(0, 2 * MIB), 0);
+	CHECK_EQ(free_named(CLIENT, 77), 0);
+	used(6 * MIB);
+	/* One of that name was gone with its descriptor. */
+	CHECK_EQ(take_object(2, 2 * MIB), 0);
+	used(2 * MIB);
+	/* The driver's own refusal. */
+	driver.status = STATUS_NO_MEMORY;
+	CHECK_EQ(take_object(3, 2 * MIB), STATUS_NO_MEMORY);
+	used(2 * MIB);
+	CHECK_EQ(refusals, 0);
+}
+
+static void test_refused(void)
+{
+	struct rm_vid_heap h = heap_of(5, 8 * GIB);
+	struct rm_alloc_memory m = {.root = CLIENT,
+				    .parent = DEVICE,
+				    .object = 6,
+				    .cls = CLASS_LOCAL_USER,
+				    .limit = 8 * GIB - 1,
+				    .status = 0xffff};
+	struct rm_memory_params p = {.size = 8 * GIB};
+	struct rm_alloc old = {
+		.root = CLIENT, .parent = DEVICE, .object = 7, .cls = CLASS_LOCAL_USER};
+	unsigned calls;
+
+	fresh(1);
+	old.params = (uintptr_t)&p;
+	CHECK_EQ(take_object(1, MIB), 0);
+	calls = driver.calls;
+	CHECK_EQ(take_object(2, 8 * GIB), STATUS_NO_MEMORY);
+	CHECK_EQ(ask_heap(&h), STATUS_NO_MEMORY);
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_ALLOC_MEMORY, struct rm_alloc_memory), &m), 0);
+	CHECK_EQ(m.status, STATUS_NO_MEMORY);
+	CHECK_EQ(ioctl(FD, _IOC(_IOC_READ | _IOC_WRITE, RM_TYPE, RM_ALLOC, ALLOC_V21_SIZE), &old),
+		 0);
+	CHECK_EQ(old.v21.status, STATUS_NO_MEMORY);
+	CHECK_EQ(driver.calls, calls);
+	CHECK_EQ(refusals, 4);
+	CHECK_EQ(vgpu_state.cache.header->budget[0].refused, 4);
+	used(2 * MIB);
+	CHECK_EQ(take_object(2, 8 * GIB - 2 * MIB), 0);
+	used(8 * GIB);
+	/* What the rounding takes beyond the limit is there: the next one pays. */
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	driver.rounded = 4 * MIB;
+	CHECK_EQ(take_object(3, 2 * MIB), 0);
+	used(8 * GIB + 2 * MIB);
+	/* A process that has no place in its job. */
+	vgpu_state.counted = false;
+	CHECK_EQ(take_object(4, 1), STATUS_NO_MEMORY);
+	fresh(0);
+	CHECK_EQ(take_object(4, 1), STATUS_NO_MEMORY);
+}
+
+static void test_all_forms(void)
+{
+	struct rm_vid_heap h = heap_of(1, MIB), f = {.root = CLIENT, .function = VID_HEAP_FREE};
+	struct rm_alloc_memory m = {.root = CLIENT,
+				    .parent = DEVICE,
+				    .object = 2,
+				    .cls = CLASS_LOCAL_USER,
+				    .limit = 4 * MIB - 1};
+	struct rm_memory_params p = {.size = MIB, .flags = FLAG_VIRTUAL};
+	struct rm_alloc a = {.root = CLIENT, .parent = DEVICE, .object = 3, .cls = CLASS_LOCAL_USER};
+	struct rm_xfer x = {RM_ALLOC, sizeof a, (uintptr_t)&a};
+	unsigned long wrapped = _IOWR(RM_TYPE, RM_XFER, struct rm_xfer);
+
+	fresh(1);
+	CHECK_EQ(ask_heap(&h), 0);
+	used(2 * MIB);
+	h.memory = f.memory = 9;
+	h.function = VID_HEAP_ALLOC_SIZE_RANGE;
+	CHECK_EQ(ask_heap(&h), 0);
+	used(4 * MIB);
+	CHECK_EQ(ask_heap(&f), 0);
+	used(2 * MIB);
+	/* System memory, addresses alone, and what asks for nothing. */
+	h = heap_of(10, GIB);
+	h.attr = 1u << 25;
+	CHECK_EQ(ask_heap(&h), 0);
+	h = heap_of(10, GIB);
+	h.attr = 3u << 25;
+	CHECK_EQ(ask_heap(&h), 0);
+	h = heap_of(10, GIB);
+	h.flags = FLAG_VIRTUAL;
+	CHECK_EQ(ask_heap(&h), 0);
+	h.function = 5;
+	CHECK_EQ(ask_heap(&h), 0);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 11, CLASS_LOCAL_USER, &p), 0);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 11, 0x3E, &p), 0);
+	used(2 * MIB);
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_ALLOC_MEMORY, struct rm_alloc_memory), &m), 0);
+	used(6 * MIB);
+	/* In another call. */
+	p = (struct rm_memory_params){.size = 2 * MIB};
+	a.params = (uintptr_t)&p;
+	CHECK_EQ(ioctl(FD, wrapped, &x), 0);
+	used(8 * MIB);
+	p.size = 8 * GIB;
+	CHECK_EQ(ioctl(FD, wrapped, &x), 0);
+	CHECK_EQ(a.v64.status, STATUS_NO_MEMORY);
+	used(8 * MIB);
+	/* What cannot be read is the kernel's to refuse. */
+	p.size = 8 * GIB;
+	a.params = 8;
+	vgpu_transport = NULL;
+	CHECK_EQ(ioctl(FD, wrapped, &x), -1);
+	x.arg = 8;
+	CHECK_EQ(ioctl(FD, wrapped, &x), -1);
+	CHECK_EQ(ioctl(FD, wrapped, NULL), -1);
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_ALLOC, struct rm_alloc), NULL), -1);
+	CHECK_EQ(ioctl(FD, _IO('T', 1), NULL), -1);
+	vgpu_transport = answer;
+	used(8 * MIB);
+}
+
+static void test_freed_with_what_is_above(void)
+{
+	fresh(2);
+	CHECK_EQ(take_below(CLIENT, DEVICE, 1, 2 * MIB), 0);
+	CHECK_EQ(take_below(CLIENT, SUBDEVICE, 2, 2 * MIB), 0);
+	CHECK_EQ(take_below(CLIENT, DEVICE + 10, 3, 2 * MIB), 0);
+	devices_of(CLIENT + 1);
+	CHECK_EQ(take_below(CLIENT + 1, DEVICE, 1, 2 * MIB), 0);
+	used(6 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 2 * MIB);
+	CHECK_EQ(free_named(CLIENT, DEVICE), 0);
+	used(2 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 2 * MIB);
+	CHECK_EQ(free_named(CLIENT, CLIENT), 0);
+	CHECK_EQ(vgpu_mem_used(1), 0);
+	used(2 * MIB);
+	CHECK_EQ(free_named(CLIENT + 1, SUBDEVICE), 0);
+	used(2 * MIB);
+	CHECK_EQ(free_named(CLIENT + 1, CLIENT + 1), 0);
+	used(0);
+	CHECK_EQ(ndevices, 0);
+}
+
+/* Of two cards, by their UUIDs; what is on a card that is not known must fit on both. */
+static void test_which_card(void)
+{
+	uint32_t number = 7;
+
+	fresh(2);
+	CHECK_EQ(take_below(CLIENT, DEVICE, 1, 2 * MIB), 0);
+	CHECK_EQ(take_below(CLIENT, DEVICE + 10, 2, 4 * MIB), 0);
+	used(2 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 4 * MIB);
+	CHECK_EQ(alloc_below(CLIENT, CLIENT, 50, CLASS_DEVICE, &number), 0);
+	CHECK_EQ(take_below(CLIENT, 50, 3, 2 * MIB), 0);
+	used(4 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 6 * MIB);
+	/* The second card's limit is the smaller one. */
+	CHECK_EQ(take_below(CLIENT, 50, 4, 5 * GIB), STATUS_NO_MEMORY);
+	used(4 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 6 * MIB);
+	CHECK_EQ(take_below(CLIENT, DEVICE, 4, 5 * GIB), 0);
+	CHECK_EQ(free_named(CLIENT, 3), 0);
+	CHECK_EQ(vgpu_mem_used(1), 4 * MIB);
+	CHECK_EQ(vgpu_mem_used(0), 5 * GIB + 2 * MIB);
+}
+
+static void test_libcuda_is_left_alone(void)
+{
+	struct rm_vid_heap h = heap_of(4, GIB);
+
+	fresh(1);
+	by_libcuda = true;
+	attached = 0;
+	CHECK_EQ(take_object(1, 20 * GIB), 0);
+	CHECK_EQ(ask_heap(&h), 0);
+	devices_of(CLIENT + 1);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 3, CLASS_CHANNEL_GROUP, NULL), 0);
+	used(0);
+	CHECK_EQ(attached + watchers + refusals + begun[0] + ungated, 0);
+	CHECK_EQ(vgpu_state.slot->flags, 0);
+	CHECK_EQ(ngroups, 1); /* its slices are set, by who makes its context */
+	CHECK_EQ(free_named(CLIENT, DEVICE), 0);
+	CHECK_EQ(ngroups, 0);
+}
+
+static void test_work_begins(void)
+{
+	fresh(2);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE + 10, 1, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(begun[0], 0);
+	CHECK_EQ(begun[1], 1);
+	CHECK_EQ(ungated, 1);
+	CHECK(vgpu_others_on(1) && !vgpu_others_on(0));
+	CHECK_EQ(vgpu_state.slot->flags, VGPU_SLOT_UNGATED);
+	CHECK(vgpu_rm_grown());
+	CHECK_EQ(groups[0].card, 1);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE + 10, 2, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(begun[1], 1);
+	/* On a card that is not known: on any. */
+	CHECK_EQ(alloc_below(CLIENT, 50, 3, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(begun[0], 1);
+	driver.status = STATUS_NO_MEMORY;
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 4, CLASS_CHANNEL_GROUP, NULL), STATUS_NO_MEMORY);
+	CHECK_EQ(ngroups, 3);
+}
+
+static void ask_told(uint32_t cmd, void *params, size_t size)
+{
+	struct rm_control c = {.client = CLIENT,
+			       .object = SUBDEVICE,
+			       .cmd = cmd,
+			       .params = (uintptr_t)params,
+			       .params_size = (uint32_t)size};
+
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+}
+
+static void test_told(void)
+{
+	static const uint32_t index[] = {FB_RAM_SIZE,  FB_TOTAL_RAM_SIZE,  FB_HEAP_SIZE,
+					 FB_HEAP_FREE, FB_USABLE_RAM_SIZE, FB_LARGEST_FREE,
+					 0x5};
+	struct rm_fb_info_v2 v2 = {.n = 7};
+	struct rm_fb_entry list[7];
+	struct rm_fb_info old = {.n = 7, .list = (uintptr_t)list};
+
+	fresh(2);
+	CHECK_EQ(take_object(1, GIB), 0);
+	for (int i = 0; i < 7; i++)
+		v2.entry[i].index = list[i].index = index[i];
+	ask_told(CMD_FB_INFO_V2, &v2, sizeof v2);
+	ask_told(CMD_FB_INFO, &old, sizeof old);
+	for (int i = 0; i < 7; i++) {
+		uint32_t want = index[i] == 0x5 ? 80u << 20
+				: index[i] == FB_HEAP_FREE || index[i] == FB_LARGEST_FREE
+					? 7u << 20
+					: 8u << 20;
+
+		CHECK_EQ(v2.entry[i].kib, want);
+		CHECK_EQ(list[i].kib, want);
+	}
+	/* libcuda's own answers are told by its hooks. */
+	by_libcuda = true;
+	ask_told(CMD_FB_INFO_V2, &v2, sizeof v2);
+	CHECK_EQ(v2.entry[0].kib, 80u << 20);
+	/* A list that is longer than there may be, or that cannot be read. */
+	by_libcuda = false;
+	old.n = FB_INFO_MAX + 1;
+	CHECK_EQ(vgpu_object_told(CLIENT, SUBDEVICE, FB_RAM_SIZE, 5), 5);
+	CHECK_EQ(vgpu_object_told(CLIENT, DEVICE + 10, FB_RAM_SIZE, 80u << 20), 4u << 20);
+}
+
+/* Released while its descriptor is open, it still counts. */
+static void test_exported(void)
+{
+	int fd = open("/dev/null", O_RDONLY);
+	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 1, fd, 0};
+	struct rm_control c = {.client = CLIENT,
+			       .object = CLIENT,
+			       .cmd = CMD_EXPORT_TO_FD,
+			       .params = (uintptr_t)&e};
+
+	fresh(1);
+	CHECK_EQ(take_object(1, 2 * MIB), 0);
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	used(2 * MIB);
+	close(fd);
+	CHECK_EQ(take_object(2, 4 * MIB), 0);
+	used(4 * MIB);
+}
+
+static void test_table_full(void)
+{
+	fresh(1);
+	driver.rounded = 1;
+	for (uint32_t i = 1; i <= VGPU_MAX_MEMORY_OBJECTS; i++)
+		CHECK_EQ(take_object(i, 1), 0);
+	CHECK_EQ(take_object(VGPU_MAX_MEMORY_OBJECTS + 1, 1), STATUS_NO_MEMORY);
+	used(VGPU_MAX_MEMORY_OBJECTS);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	CHECK_EQ(take_object(VGPU_MAX_MEMORY_OBJECTS + 1, 1), 0);
+	CHECK_EQ(free_named(CLIENT, DEVICE), 0);
+	used(0);
+}
+
+/* What the parent holds, the parent pays. */
+static void test_fork(void)
+{
+	int status;
+	pid_t pid;
+
+	fresh(1);
+	CHECK_EQ(take_object(1, 2 * MIB), 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		vgpu_tables_in_child();
+		vgpu_devices_in_child();
+		vgpu_objects_in_child();
+		vgpu_state.slot = claim(&vgpu_state.cache);
+		CHECK_EQ(vgpu_mem_used(0), 2 * MIB);
+		free_named(CLIENT, 1);
+		CHECK_EQ(vgpu_mem_used(0), 2 * MIB);
+		CHECK_EQ(take_object(2, 2 * MIB), 0);
+		CHECK_EQ(vgpu_mem_used(0), 4 * MIB);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	CHECK_EQ(vgpu_state.slot->card[0].mem, 0);
+}
+
+#define ROUNDS 2000
+
+static void *take_and_free(void *arg)
+{
+	uint32_t base = (uint32_t)(uintptr_t)arg;
+	unsigned refused = 0;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		uint32_t object = base + i % 8;
+
+		if (take_object(object, 3 * GIB) == 0)
+			free_named(CLIENT, object);
+		else
+			refused++;
+		if (vgpu_state.slot->card[0].mem > 12 * GIB) /* two that hold, two announced */
+			abort();
+	}
+	return (void *)(uintptr_t)refused;
+}
+
+static void test_two_threads(void)
+{
+	pthread_t thread[4];
+	void *refused;
+	unsigned sum = 0;
+
+	fresh(1);
+	for (uintptr_t i = 0; i < 4; i++)
+		CHECK_EQ(pthread_create(&thread[i], NULL, take_and_free, (void *)(i * 100 + 100)),
+			 0);
+	for (unsigned i = 0; i < 4; i++) {
+		CHECK_EQ(pthread_join(thread[i], &refused), 0);
+		sum += (unsigned)(uintptr_t)refused;
+	}
+	used(0);
+	CHECK_EQ(vgpu_state.cache.header->budget[0].refused, sum);
+}
+
+int main(void)
+{
+	grant.ncards = 2;
+	strcpy(grant.card[0].uuid, "GPU-ab000000-0000-0000-0000-000000000000");
+	strcpy(grant.card[1].uuid, "GPU-ab000000-0000-0000-0000-000000000001");
+	grant.card[0].mem_limit = 8 * GIB;
+	grant.card[1].mem_limit = 4 * GIB;
+	vgpu_state.grant = &grant;
+	vgpu_real_ioctl = others_ioctl;
+	vgpu_transport = answer;
+	test_charge_and_free();
+	test_refused();
+	test_all_forms();
+	test_freed_with_what_is_above();
+	test_which_card();
+	test_libcuda_is_left_alone();
+	test_work_begins();
+	test_told();
+	test_exported();
+	test_table_full();
+	test_fork();
+	test_two_threads();
+	return done("door_test");
+}
