@@ -246,10 +246,16 @@ static void devices_of(uint32_t client)
 	CHECK_EQ(alloc_below(client, client, DEVICE + 10, CLASS_DEVICE, &number[1]), 0);
 }
 
-/* As after a fork, with a slot of its own. */
+static bool any(const struct vgpu_item *item, uint64_t unused)
+{
+	(void)item;
+	(void)unused;
+	return true;
+}
+
 static void fresh(unsigned ncards)
 {
-	vgpu_tables_in_child();
+	vgpu_table_sweep(&objects, 0, any);
 	vgpu_devices_in_child();
 	memset(card_of_number, 0, sizeof card_of_number);
 	vgpu_rm_forget();
@@ -615,7 +621,7 @@ static void *take_and_free(void *arg)
 			free_named(CLIENT, object);
 		else
 			refused++;
-		if (vgpu_state.slot->card[0].mem > 12 * GIB) /* two that hold, two announced */
+		if (__atomic_load_n(&vgpu_state.slot->card[0].mem, __ATOMIC_SEQ_CST) > 12 * GIB) /* two that hold, two announced */
 			abort();
 	}
 	return (void *)(uintptr_t)refused;
