@@ -12,6 +12,7 @@
 #define CLASS_ROOT 0x41u
 #define CLASS_DEVICE 0x80u
 #define CLASS_SUBDEVICE 0x2080u
+#define CLASS_GROUP 0xA06Cu
 #define CLASS_EVENT_BUFFER 0x90CDu
 #define CLASS_MEMORY 0x90CEu
 #define CMD_ATTACHED_CARDS 0x201u
@@ -21,6 +22,10 @@
 #define CMD_BIND 0x20801231u
 #define CMD_BIND_V2 0x20801238u
 #define REASON_NOT_ENABLED 3u
+#define CMD_UUID_INFO 0x274u
+#define CMD_FB_INFO 0x20801303u
+#define CMD_SET_TIMESLICE 0xA06C0103u
+#define CMD_GET_TIMESLICE 0xA06C0104u
 #define CMD_ENABLE 0x90CD0101u
 #define CMD_GET 0x90CD0102u
 #define CMD_FLUSH 0x90CD0104u
@@ -55,13 +60,49 @@ static struct object *find_class(struct client *c, uint32_t handle, uint32_t cls
 	return o && o->cls == cls ? o : NULL;
 }
 
-void rm_free(struct client *c)
+static void free_object(struct sim_state *st, struct object *o)
+{
+	own_free(st, o);
+	if (o->at)
+		munmap(o->at, o->size);
+	memset(o, 0, sizeof(*o));
+}
+
+void rm_free(struct sim_state *st, struct client *c)
+{
+	for (int i = 0; i < MAX_OBJECTS; i++)
+		free_object(st, &c->object[i]);
+	memset(c, 0, sizeof(*c));
+}
+
+/* With an object goes what is below it. */
+static void free_below(struct sim_state *st, struct client *c, uint32_t handle)
 {
 	for (int i = 0; i < MAX_OBJECTS; i++) {
-		if (c->object[i].at)
-			munmap(c->object[i].at, c->object[i].size);
+		struct object *o = &c->object[i];
+
+		if (o->handle && o->handle != handle && o->parent == handle) {
+			free_below(st, c, o->handle);
+			free_object(st, o);
+		}
 	}
-	memset(c, 0, sizeof(*c));
+}
+
+static uint32_t free_named(struct sim_state *st, struct client *c, const struct rm_free *f)
+{
+	struct object *o = find(c, f->object);
+
+	if (!c->handle || f->root != c->handle)
+		return NV_INVALID_CLIENT;
+	if (f->object == c->handle) {
+		rm_free(st, c);
+		return NV_OK;
+	}
+	if (!o)
+		return NV_OBJECT_NOT_FOUND;
+	free_below(st, c, f->object);
+	free_object(st, o);
+	return NV_OK;
 }
 
 static void *params_of(uint64_t address)
@@ -139,6 +180,18 @@ static bool usable(struct object *memory)
 	return memory->at;
 }
 
+/* Memory of the card, or a channel group: below a device. */
+static uint32_t make_own(struct sim_state *st, struct client *c, struct object *o,
+			 struct memory_params *p)
+{
+	const struct object *device = find_class(c, o->parent, CLASS_DEVICE);
+
+	if (!device)
+		return NV_INVALID_OBJECT_PARENT;
+	o->card = device->card;
+	return o->cls == CLASS_GROUP ? own_group(st, o) : own_memory(st, o, &p->size);
+}
+
 static uint32_t make_event_buffer(struct client *c, struct object *o,
 				  const struct event_buffer_params *p)
 {
@@ -183,6 +236,8 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 		{CLASS_DEVICE, sizeof(struct device_params)},
 		{CLASS_SUBDEVICE, sizeof(uint32_t)},
 		{CLASS_MEMORY, sizeof(struct memory_params)},
+		{CLASS_LOCAL_USER, sizeof(struct memory_params)},
+		{CLASS_GROUP, 0},
 		{CLASS_EVENT_BUFFER, sizeof(struct event_buffer_params)},
 		{CLASS_INSTANCE, sizeof(struct instance_params)},
 	};
@@ -219,6 +274,10 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 		break;
 	case CLASS_MEMORY:
 		status = make_memory(c, &made, params_of(a->params));
+		break;
+	case CLASS_LOCAL_USER:
+	case CLASS_GROUP:
+		status = make_own(st, c, &made, params_of(a->params));
 		break;
 	case CLASS_INSTANCE:
 		status = make_instance(st, c, &made, params_of(a->params));
@@ -271,6 +330,26 @@ static uint32_t card_place(const struct sim_state *st, struct card_place_params 
 	p->bus = (uint16_t)bus;
 	p->slot = (uint16_t)slot;
 	return NV_OK;
+}
+
+static uint32_t uuid_info(const struct sim_state *st, struct uuid_info_params *p)
+{
+	for (uint32_t i = 0; i < st->ngpus; i++) {
+		const char *digit = st->card[i].conf.uuid + strlen("GPU-");
+		unsigned at = 0, byte;
+
+		for (; at < 16 && *digit; at++, digit += 2) {
+			digit += *digit == '-';
+			if (sscanf(digit, "%2x", &byte) != 1 || byte != p->uuid[at])
+				break;
+		}
+		if (at == 16) {
+			p->device = i;
+			p->subdevice = 0;
+			return NV_OK;
+		}
+	}
+	return NV_OBJECT_NOT_FOUND;
 }
 
 static uint32_t bind(const struct sim_state *st, struct client *c, const struct object *subdevice,
@@ -362,6 +441,10 @@ static uint32_t control(struct sim_state *st, struct client *c, const struct rm_
 		{CMD_ATTACHED_CARDS, CLASS_ROOT, ATTACHED_MAX * sizeof(uint32_t)},
 		{CMD_CARD_INFO, CLASS_ROOT, sizeof(struct card_info_params)},
 		{CMD_CARD_PLACE, CLASS_ROOT, sizeof(struct card_place_params)},
+		{CMD_UUID_INFO, CLASS_ROOT, sizeof(struct uuid_info_params)},
+		{CMD_FB_INFO, CLASS_SUBDEVICE, sizeof(struct fb_info_params)},
+		{CMD_SET_TIMESLICE, CLASS_GROUP, sizeof(uint64_t)},
+		{CMD_GET_TIMESLICE, CLASS_GROUP, sizeof(uint64_t)},
 		{CMD_BIND, CLASS_SUBDEVICE, sizeof(struct bind_params)},
 		{CMD_BIND_V2, CLASS_SUBDEVICE, sizeof(struct bind_v2_params)},
 		{CMD_ENABLE, CLASS_EVENT_BUFFER, sizeof(struct enable_params)},
@@ -390,6 +473,13 @@ static uint32_t control(struct sim_state *st, struct client *c, const struct rm_
 		return card_info(st, p);
 	case CMD_CARD_PLACE:
 		return card_place(st, p);
+	case CMD_UUID_INFO:
+		return uuid_info(st, p);
+	case CMD_FB_INFO:
+		return own_fb_info(st, o, p);
+	case CMD_SET_TIMESLICE:
+	case CMD_GET_TIMESLICE:
+		return own_slice(st, o, k->cmd == CMD_SET_TIMESLICE, p);
 	case CMD_BIND:
 		return bind(st, c, o, p, 1);
 	case CMD_BIND_V2:
@@ -427,11 +517,40 @@ static uint32_t map(struct client *c, const struct rm_map *m, bool (*maps)(int f
 	return NV_OK;
 }
 
+static void make_object64(struct sim_state *st, struct client *c, struct rm_alloc64 *a)
+{
+	struct rm_alloc old = {a->root, a->parent, a->object, a->cls, a->params, a->size, 0};
+
+	a->status = make_object(st, c, &old);
+	a->root = old.root;
+	a->object = old.object;
+}
+
+static uint32_t make_from_heap(struct sim_state *st, struct client *c, struct rm_vid_heap *h)
+{
+	struct memory_params p = {.attr = h->attr, .flags = h->flags, .size = h->size};
+	struct rm_alloc a = {h->root, h->parent, h->memory, 0, (uintptr_t)&p, sizeof(p), 0};
+	uint32_t status;
+
+	if (!own_vid_heap(h, &a.cls))
+		return NV_NOT_SUPPORTED;
+	status = make_object(st, c, &a);
+	h->memory = a.object;
+	h->size = p.size;
+	return status;
+}
+
 bool rm_call(struct sim_state *st, struct client *c, unsigned nr, unsigned size, void *arg,
 	     bool (*maps)(int fd))
 {
 	if (nr == ESC_ALLOC && size == sizeof(struct rm_alloc))
 		((struct rm_alloc *)arg)->status = make_object(st, c, arg);
+	else if (nr == ESC_ALLOC && size == sizeof(struct rm_alloc64))
+		make_object64(st, c, arg);
+	else if (nr == ESC_FREE && size == sizeof(struct rm_free))
+		((struct rm_free *)arg)->status = free_named(st, c, arg);
+	else if (nr == ESC_VID_HEAP && size == sizeof(struct rm_vid_heap))
+		((struct rm_vid_heap *)arg)->status = make_from_heap(st, c, arg);
 	else if (nr == ESC_CONTROL && size == sizeof(struct rm_control))
 		((struct rm_control *)arg)->status = control(st, c, arg);
 	else if (nr == ESC_MAP && size == sizeof(struct rm_map))
