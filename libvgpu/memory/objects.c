@@ -37,7 +37,7 @@ static int last_of(int card)
 	return card < 0 ? (int)vgpu_state.ncards : card + 1;
 }
 
-static void give_back(int card, uint64_t bytes)
+static void release(int card, uint64_t bytes)
 {
 	for (int i = first_of(card); i < last_of(card); i++)
 		vgpu_release(i, bytes);
@@ -48,7 +48,7 @@ static void item_gone(const struct vgpu_item *item)
 	if (item->card >= 0)
 		vgpu_shared_release(item->key, item->card, item->size);
 	else
-		give_back(item->card, item->size);
+		release(item->card, item->size);
 }
 
 static int refuse(int card, uint64_t bytes)

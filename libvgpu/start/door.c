@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,6 +34,24 @@ struct ask {
 };
 
 int ioctl(int fd, unsigned long req, ...);
+
+/* libcuda's own is good once the kernel driver has read it. */
+static bool read_arg(const struct ask *q, void *to, size_t size)
+{
+	if (!q->hooked)
+		return vgpu_peek(q->arg, to, size);
+	memcpy(to, (const void *)(uintptr_t)q->arg, size);
+	return true;
+}
+
+/* As the first call of CUDA does. */
+static void attach(void)
+{
+	int cancel = vgpu_no_cancel();
+
+	vgpu_attach();
+	vgpu_cancel_as(cancel);
+}
 
 static int pass(const struct ask *q)
 {
@@ -92,7 +111,8 @@ static bool of_alloc(const struct ask *q, struct form *f)
 	bool old = q->size == ALLOC_V21_SIZE;
 
 	if ((!old && q->size != sizeof a) || !vgpu_peek(q->arg, &a, q->size) ||
-	    a.cls != CLASS_LOCAL_USER || !vgpu_peek(a.params, &p, sizeof p))
+	    a.cls != CLASS_LOCAL_USER ||
+	    !vgpu_peek(a.params, &p, offsetof(struct rm_memory_params, rest)))
 		return false;
 	*f = (struct form){.object = {a.root, a.parent, a.object, p.size, -1},
 			   .of_card = !(p.flags & FLAG_VIRTUAL),
@@ -144,7 +164,7 @@ static bool of_memory(const struct ask *q, struct form *f)
 }
 
 /* Charged before the kernel driver is asked, by what it made of it afterwards. */
-static int take(const struct ask *q, struct form *f)
+static int take_memory(const struct ask *q, struct form *f)
 {
 	static const uint32_t no_memory = STATUS_NO_MEMORY;
 	struct form after;
@@ -173,14 +193,15 @@ static int alloc(const struct ask *q)
 	struct rm_alloc a;
 	int r, saved;
 
-	if ((q->size != sizeof a && q->size != ALLOC_V21_SIZE) || !vgpu_peek(q->arg, &a, q->size))
+	if (q->size != sizeof a && q->size != ALLOC_V21_SIZE)
 		return pass(q);
 	/* Nobody who works on a card begins with less than a device. */
-	if (!q->hooked && (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP))
-		vgpu_attach();
+	if (!q->hooked && read_arg(q, &a, q->size) &&
+	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP))
+		attach();
 	r = pass(q);
 	saved = errno;
-	if (r == 0 && vgpu_state.grant && vgpu_peek(q->arg, &a, q->size) &&
+	if (r == 0 && vgpu_state.grant && read_arg(q, &a, q->size) &&
 	    (q->size == sizeof a ? a.v64.status : a.v21.status) == 0)
 		made(q, &a);
 	errno = saved;
@@ -194,13 +215,15 @@ static int free_object(const struct ask *q)
 	int r, saved;
 	bool ok;
 
-	if (q->size != sizeof f || !vgpu_state.grant || !vgpu_peek(q->arg, &f, sizeof f))
+	if (q->size != sizeof f || !vgpu_state.grant)
+		return pass(q);
+	if (!q->hooked && !read_arg(q, &f, sizeof f))
 		return pass(q);
 	if (!q->hooked)
 		vgpu_object_free(f.root, f.object, &going);
 	r = pass(q);
 	saved = errno;
-	ok = r == 0 && vgpu_peek(q->arg, &f, sizeof f) && f.status == 0;
+	ok = r == 0 && read_arg(q, &f, sizeof f) && f.status == 0;
 	if (ok) {
 		vgpu_rm_freed(f.root, f.object);
 		if (vgpu_device_freed(f.root, f.object) && !q->hooked)
@@ -272,10 +295,12 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 		q->arg = x.arg;
 	}
 	if (!q->hooked && of_memory(q, &f) && f.of_card) {
-		vgpu_attach();
+		attach();
 		if (vgpu_state.grant)
-			return take(q, &f);
+			return take_memory(q, &f);
 	}
+	if (!q->arg)
+		return pass(q);
 	if (q->nr == RM_ALLOC)
 		return alloc(q);
 	if (q->nr == RM_FREE)
