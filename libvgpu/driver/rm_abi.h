@@ -105,10 +105,10 @@ _Static_assert(sizeof(struct rm_memory_params) == 128, "NV_MEMORY_ALLOCATION_PAR
 #define MAX_DEVICES 32
 
 /* Controls. All are flagged non-privileged. */
-#define CMD_UUID_INFO 0x274u        /* of a client */
-#define CMD_EXPORT_TO_FD 0x3D05u    /* of a client */
-#define CMD_FB_INFO 0x20801301u     /* of a subdevice */
-#define CMD_FB_INFO_V2 0x20801303u  /* of a subdevice */
+#define CMD_UUID_INFO 0x274u          /* of a client */
+#define CMD_EXPORT_TO_FD 0x3D05u      /* of a client */
+#define CMD_FB_INFO 0x20801301u       /* of a subdevice */
+#define CMD_FB_INFO_V2 0x20801303u    /* of a subdevice */
 #define CMD_SET_TIMESLICE 0xA06C0103u /* of a channel group: one u64 of microseconds */
 #define CMD_GET_TIMESLICE 0xA06C0104u
 

@@ -42,7 +42,8 @@ static void add(const struct device *d)
 	unsigned at = 0;
 
 	/* One of that name is gone, with its descriptor. */
-	while (at < ndevices && (devices[at].client != d->client || devices[at].object != d->object))
+	while (at < ndevices &&
+	       (devices[at].client != d->client || devices[at].object != d->object))
 		at++;
 	if (at == MAX_OBJECTS)
 		return;
@@ -56,7 +57,8 @@ static bool read_uuid(const char *text, uint8_t out[16])
 	unsigned n = 0;
 
 	for (const char *p = text + 4; *text && *p; p++) {
-		unsigned digit = *p <= '9' ? (unsigned)(*p - '0') : (unsigned)((*p | 0x20) - 'a') + 10;
+		unsigned digit =
+			*p <= '9' ? (unsigned)(*p - '0') : (unsigned)((*p | 0x20) - 'a') + 10;
 
 		if (*p == '-')
 			continue;

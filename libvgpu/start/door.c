@@ -99,7 +99,7 @@ static void made(const struct ask *q, const struct rm_alloc *a)
 /* The forms in which memory is asked for: where it is read, and where the status goes. */
 struct form {
 	struct vgpu_object object;
-	bool of_card; /* else system memory, or addresses alone */
+	bool of_card;       /* else system memory, or addresses alone */
 	uint64_t status_at; /* the program's memory */
 	uint32_t status;
 };
@@ -258,8 +258,7 @@ static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
 	if (n > FB_INFO_MAX || !vgpu_peek(list, entry, n * sizeof *entry))
 		return;
 	for (uint32_t i = 0; i < n; i++)
-		entry[i].kib =
-			vgpu_object_told(c->client, c->object, entry[i].index, entry[i].kib);
+		entry[i].kib = vgpu_object_told(c->client, c->object, entry[i].index, entry[i].kib);
 	vgpu_poke(list, entry, n * sizeof *entry);
 }
 

@@ -6,10 +6,10 @@
  */
 #include "../../libvgpu/driver/rm_call.c"
 #include "../../libvgpu/job/devices.c"
-#include "../../libvgpu/slices/rm.c"
 #include "../../libvgpu/memory/account.c"
 #include "../../libvgpu/memory/objects.c"
 #include "../../libvgpu/memory/shared.c"
+#include "../../libvgpu/slices/rm.c"
 #include "../../libvgpu/start/door.c"
 
 #include "input.h"

@@ -174,7 +174,11 @@ struct client {
  * control file, to which memory can be tied. False: no such call. */
 bool rm_call(struct sim_state *st, struct client *c, unsigned nr, unsigned size, void *arg,
 	     bool (*maps)(int fd));
+struct object *rm_find(struct client *c, uint32_t handle);
+
+/* free.c */
 void rm_free(struct sim_state *st, struct client *c);
+uint32_t rm_free_named(struct sim_state *st, struct client *c, const struct rm_free *f);
 
 /* The number of the capability whose file is open there; -1: none. */
 extern int (*rm_capability)(int fd);
@@ -186,6 +190,7 @@ uint32_t own_group(struct sim_state *st, struct object *o);
 void own_free(struct sim_state *st, struct object *o);
 uint32_t own_slice(struct sim_state *st, struct object *o, bool set, uint64_t *us);
 uint32_t own_fb_info(struct sim_state *st, const struct object *o, struct fb_info_params *p);
+uint32_t own_uuid_info(const struct sim_state *st, struct uuid_info_params *p);
 bool own_vid_heap(const struct rm_vid_heap *h, uint32_t *cls);
 
 /* records.c */

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "local.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -112,6 +113,26 @@ uint32_t own_fb_info(struct sim_state *st, const struct object *o, struct fb_inf
 		}
 	}
 	return NV_OK;
+}
+
+uint32_t own_uuid_info(const struct sim_state *st, struct uuid_info_params *p)
+{
+	for (uint32_t i = 0; i < st->ngpus; i++) {
+		const char *digit = st->card[i].conf.uuid + strlen("GPU-");
+		unsigned at = 0, byte;
+
+		for (; at < 16 && *digit; at++, digit += 2) {
+			digit += *digit == '-';
+			if (sscanf(digit, "%2x", &byte) != 1 || byte != p->uuid[at])
+				break;
+		}
+		if (at == 16) {
+			p->device = i;
+			p->subdevice = 0;
+			return NV_OK;
+		}
+	}
+	return NV_OBJECT_NOT_FOUND;
 }
 
 /* The older way to ask for memory: which kind it is, is said by where it is to be. */

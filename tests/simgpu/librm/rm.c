@@ -45,7 +45,7 @@
 
 int (*rm_capability)(int fd);
 
-static struct object *find(struct client *c, uint32_t handle)
+struct object *rm_find(struct client *c, uint32_t handle)
 {
 	for (int i = 0; handle && i < MAX_OBJECTS; i++)
 		if (c->object[i].handle == handle)
@@ -55,54 +55,9 @@ static struct object *find(struct client *c, uint32_t handle)
 
 static struct object *find_class(struct client *c, uint32_t handle, uint32_t cls)
 {
-	struct object *o = find(c, handle);
+	struct object *o = rm_find(c, handle);
 
 	return o && o->cls == cls ? o : NULL;
-}
-
-static void free_object(struct sim_state *st, struct object *o)
-{
-	own_free(st, o);
-	if (o->at)
-		munmap(o->at, o->size);
-	memset(o, 0, sizeof(*o));
-}
-
-void rm_free(struct sim_state *st, struct client *c)
-{
-	for (int i = 0; i < MAX_OBJECTS; i++)
-		free_object(st, &c->object[i]);
-	memset(c, 0, sizeof(*c));
-}
-
-/* With an object goes what is below it. */
-static void free_below(struct sim_state *st, struct client *c, uint32_t handle)
-{
-	for (int i = 0; i < MAX_OBJECTS; i++) {
-		struct object *o = &c->object[i];
-
-		if (o->handle && o->handle != handle && o->parent == handle) {
-			free_below(st, c, o->handle);
-			free_object(st, o);
-		}
-	}
-}
-
-static uint32_t free_named(struct sim_state *st, struct client *c, const struct rm_free *f)
-{
-	struct object *o = find(c, f->object);
-
-	if (!c->handle || f->root != c->handle)
-		return NV_INVALID_CLIENT;
-	if (f->object == c->handle) {
-		rm_free(st, c);
-		return NV_OK;
-	}
-	if (!o)
-		return NV_OBJECT_NOT_FOUND;
-	free_below(st, c, f->object);
-	free_object(st, o);
-	return NV_OK;
 }
 
 static void *params_of(uint64_t address)
@@ -256,7 +211,7 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 		return make_client(c, a);
 	if (!c->handle || a->root != c->handle)
 		return NV_INVALID_CLIENT;
-	if (a->object == c->handle || find(c, a->object))
+	if (a->object == c->handle || rm_find(c, a->object))
 		return NV_INVALID_OBJECT_NEW;
 	while (o < c->object + MAX_OBJECTS && o->handle)
 		o++;
@@ -330,26 +285,6 @@ static uint32_t card_place(const struct sim_state *st, struct card_place_params 
 	p->bus = (uint16_t)bus;
 	p->slot = (uint16_t)slot;
 	return NV_OK;
-}
-
-static uint32_t uuid_info(const struct sim_state *st, struct uuid_info_params *p)
-{
-	for (uint32_t i = 0; i < st->ngpus; i++) {
-		const char *digit = st->card[i].conf.uuid + strlen("GPU-");
-		unsigned at = 0, byte;
-
-		for (; at < 16 && *digit; at++, digit += 2) {
-			digit += *digit == '-';
-			if (sscanf(digit, "%2x", &byte) != 1 || byte != p->uuid[at])
-				break;
-		}
-		if (at == 16) {
-			p->device = i;
-			p->subdevice = 0;
-			return NV_OK;
-		}
-	}
-	return NV_OBJECT_NOT_FOUND;
 }
 
 static uint32_t bind(const struct sim_state *st, struct client *c, const struct object *subdevice,
@@ -451,7 +386,7 @@ static uint32_t control(struct sim_state *st, struct client *c, const struct rm_
 		{CMD_GET, CLASS_EVENT_BUFFER, sizeof(struct get_params)},
 		{CMD_FLUSH, CLASS_EVENT_BUFFER, 0},
 	};
-	struct object *o = find(c, k->object);
+	struct object *o = rm_find(c, k->object);
 	void *p = params_of(k->params);
 	size_t i = 0;
 
@@ -474,7 +409,7 @@ static uint32_t control(struct sim_state *st, struct client *c, const struct rm_
 	case CMD_CARD_PLACE:
 		return card_place(st, p);
 	case CMD_UUID_INFO:
-		return uuid_info(st, p);
+		return own_uuid_info(st, p);
 	case CMD_FB_INFO:
 		return own_fb_info(st, o, p);
 	case CMD_SET_TIMESLICE:
@@ -548,7 +483,7 @@ bool rm_call(struct sim_state *st, struct client *c, unsigned nr, unsigned size,
 	else if (nr == ESC_ALLOC && size == sizeof(struct rm_alloc64))
 		make_object64(st, c, arg);
 	else if (nr == ESC_FREE && size == sizeof(struct rm_free))
-		((struct rm_free *)arg)->status = free_named(st, c, arg);
+		((struct rm_free *)arg)->status = rm_free_named(st, c, arg);
 	else if (nr == ESC_VID_HEAP && size == sizeof(struct rm_vid_heap))
 		((struct rm_vid_heap *)arg)->status = make_from_heap(st, c, arg);
 	else if (nr == ESC_CONTROL && size == sizeof(struct rm_control))

@@ -38,8 +38,11 @@ static void must(bool ok, const char *what)
 
 static uint32_t make(uint32_t parent, uint32_t cls, void *params, uint32_t size, uint32_t *handle)
 {
-	struct rm_alloc64 a = {
-		.root = client, .parent = parent, .cls = cls, .params = (uintptr_t)params, .size = size};
+	struct rm_alloc64 a = {.root = client,
+			       .parent = parent,
+			       .cls = cls,
+			       .params = (uintptr_t)params,
+			       .size = size};
 
 	must(ioctl(fd, _IOWR('F', ESC_ALLOC, struct rm_alloc64), &a) == 0, "no answer");
 	*handle = a.object;
@@ -65,7 +68,8 @@ static uint32_t device_of(uint32_t *subdevice)
 	uint32_t device, zero = 0;
 
 	must(make(client, CLASS_DEVICE, &p, sizeof(p), &device) == NV_OK, "no device");
-	must(make(device, CLASS_SUBDEVICE, &zero, sizeof(zero), subdevice) == NV_OK, "no subdevice");
+	must(make(device, CLASS_SUBDEVICE, &zero, sizeof(zero), subdevice) == NV_OK,
+	     "no subdevice");
 	return device;
 }
 
@@ -106,7 +110,8 @@ int main(int argc, char **argv)
 		sleep((unsigned)atoi(argv[1]));
 	f.root = client;
 	f.object = device;
-	must(ioctl(fd, _IOWR('F', ESC_FREE, struct rm_free), &f) == 0 && f.status == NV_OK, "not freed");
+	must(ioctl(fd, _IOWR('F', ESC_FREE, struct rm_free), &f) == 0 && f.status == NV_OK,
+	     "not freed");
 	device = device_of(&subdevice);
 	printf("{\"again\":%u}\n", take(device, 0));
 	told(subdevice);
