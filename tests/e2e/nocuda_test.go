@@ -24,8 +24,9 @@ func TestProgramsWithoutCUDAHaveTheirShare(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v (run make first)", err)
 	}
+	// The simulated driver's device files are behind the library, as the kernel's are.
 	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G --vgpu-mode=hard",
-		"LD_PRELOAD="+cluster.Dir+"/simgpu/lib/libsimrm.so exec nocuda 600")
+		"LD_PRELOAD=$(cat /etc/ld.so.preload):"+cluster.Dir+"/simgpu/lib/libsimrm.so exec nocuda 600")
 	s.running(job)
 	s.eventually(shortWait, "the job is at its limit", func() bool { return strings.Contains(s.Output(alice, job), `"got_mib"`) })
 	output := s.Output(alice, job)

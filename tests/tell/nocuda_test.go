@@ -82,10 +82,20 @@ func TestAProgramWithoutCUDAHasItsShare(t *testing.T) {
 	if slot.Flags&libvgpu.SlotUngated == 0 {
 		t.Errorf("its slot has the flags %#x: gresd takes it for one that does nothing", slot.Flags)
 	}
-	beat := slot.HeartbeatNS
-	for deadline := time.Now().Add(time.Minute); j.slotOf(cmd.Process.Pid).HeartbeatNS == beat; time.Sleep(10 * time.Millisecond) {
+	grant, err := libvgpu.OpenGrantRW(j.file("VGPU_GRANT"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer grant.Close()
+	const slice = 3000
+	grant.SetSchedule(0, libvgpu.Schedule{SliceUS: slice, Cores: 30, Gate: libvgpu.GateBudget})
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		now := j.slotOf(cmd.Process.Pid)
+		if now.HeartbeatNS != slot.HeartbeatNS && now.Cards[0].SliceUS == slice && now.Flags&libvgpu.SlotSlicesOK != 0 {
+			break
+		}
 		if time.Now().After(deadline) {
-			t.Fatal("no sign of life for a minute")
+			t.Fatalf("after a minute: heartbeat %d, before %d; slice %d us, want %d; flags %#x", now.HeartbeatNS, slot.HeartbeatNS, now.Cards[0].SliceUS, slice, now.Flags)
 		}
 	}
 	// What another process of the job may have is what is left.
