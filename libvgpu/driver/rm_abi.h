@@ -14,7 +14,6 @@
 
 /* The type of the ioctls, and their numbers. */
 #define RM_TYPE 'F'
-#define RM_ALLOC_MEMORY 0x27
 #define RM_FREE 0x29
 #define RM_CONTROL 0x2A
 #define RM_ALLOC 0x2B
@@ -46,14 +45,6 @@ struct rm_free { /* NVOS00 */
 	uint32_t root, parent, object, status;
 };
 
-struct rm_alloc_memory { /* NVOS02, with a descriptor */
-	uint32_t root, parent, object, cls, flags, pad;
-	uint64_t address, limit; /* the last byte */
-	uint32_t status, pad2;
-	int32_t fd;
-	uint32_t pad3;
-};
-
 struct rm_vid_heap { /* NVOS32; of its union the form for memory of a size */
 	uint32_t root, parent, function, va_space;
 	int16_t ivc;
@@ -76,13 +67,14 @@ struct rm_xfer { /* nv_ioctl_xfer_t */
 _Static_assert(sizeof(struct rm_alloc) == 48, "NVOS64_PARAMETERS");
 _Static_assert(sizeof(struct rm_control) == 32, "NVOS54_PARAMETERS");
 _Static_assert(sizeof(struct rm_free) == 16, "NVOS00_PARAMETERS");
-_Static_assert(sizeof(struct rm_alloc_memory) == 56, "nv_ioctl_nvos02_parameters_with_fd");
 _Static_assert(sizeof(struct rm_vid_heap) == 184, "NVOS32_PARAMETERS");
 _Static_assert(__builtin_offsetof(struct rm_vid_heap, size) == 88, "AllocSize.size");
 _Static_assert(sizeof(struct rm_xfer) == 16, "nv_ioctl_xfer_t");
 
 /* Classes. Of those that an ordinary user may allocate only LOCAL_USER takes memory of the card
- * (resource_list.h); its size is what the card counts for the process (gpu_rmapi.c). */
+ * (resource_list.h); its size is what the card counts for the process (gpu_rmapi.c). By the older
+ * number 0x27 OpenGL and Vulkan ask for one of them as large as the card: that takes nothing, and
+ * answers how large that is (rmapi_deprecated_allocmemory.c). */
 #define CLASS_LOCAL_USER 0x40u
 #define CLASS_DEVICE 0x80u
 #define CLASS_SUBDEVICE 0x2080u

@@ -122,19 +122,6 @@ static bool of_alloc(const struct ask *q, struct form *f)
 	return true;
 }
 
-static bool of_alloc_memory(const struct ask *q, struct form *f)
-{
-	struct rm_alloc_memory a;
-
-	if (q->size != sizeof a || !vgpu_peek(q->arg, &a, sizeof a) || a.cls != CLASS_LOCAL_USER)
-		return false;
-	*f = (struct form){.object = {a.root, a.parent, a.object, a.limit + 1, -1},
-			   .of_card = true,
-			   .status_at = q->arg + offsetof(struct rm_alloc_memory, status),
-			   .status = a.status};
-	return true;
-}
-
 static bool of_vid_heap(const struct ask *q, struct form *f)
 {
 	struct rm_vid_heap h;
@@ -155,8 +142,6 @@ static bool of_memory(const struct ask *q, struct form *f)
 	switch (q->nr) {
 	case RM_ALLOC:
 		return of_alloc(q, f);
-	case RM_ALLOC_MEMORY:
-		return of_alloc_memory(q, f);
 	case RM_VID_HEAP:
 		return of_vid_heap(q, f);
 	}

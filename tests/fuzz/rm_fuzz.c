@@ -113,8 +113,9 @@ static int plain(int fd, unsigned long req, ...)
 
 static void one_ioctl(unsigned times)
 {
-	static const uint8_t numbers[] = {RM_FREE,         RM_CONTROL,  RM_ALLOC,
-					  RM_ALLOC_MEMORY, RM_VID_HEAP, RM_XFER};
+	static const uint8_t numbers[] = {RM_FREE,     RM_CONTROL,
+					  RM_ALLOC,    0x27 /* of an older form */,
+					  RM_VID_HEAP, RM_XFER};
 	static const uint8_t sizes[] = {16, 32, 48, 32, 56, 184};
 	static const uint32_t classes[] = {CLASS_CHANNEL_GROUP, CLASS_LOCAL_USER, CLASS_DEVICE,
 					   CLASS_SUBDEVICE};

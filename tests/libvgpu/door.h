@@ -23,6 +23,15 @@
 #define DEVICE 0x5c000001u
 #define SUBDEVICE 0x5c000002u
 #define FD 7
+#define RM_ALLOC_MEMORY 0x27
+
+struct rm_alloc_memory { /* NVOS02, with a descriptor */
+	uint32_t root, parent, object, cls, flags, pad;
+	uint64_t address, limit; /* the last byte */
+	uint32_t status, pad2;
+	int32_t fd;
+	uint32_t pad3;
+};
 
 struct vgpu_state vgpu_state;
 struct vgpu_real vgpu_real;
@@ -162,6 +171,7 @@ static int answer(int fd, unsigned long req, void *arg)
 		answer_control(arg);
 		break;
 	case RM_ALLOC_MEMORY:
+		((struct rm_alloc_memory *)arg)->limit = 80 * GIB - 1;
 		((struct rm_alloc_memory *)arg)->status = driver.status;
 		break;
 	case RM_VID_HEAP:
