@@ -46,6 +46,7 @@ const (
 	SlotSlicesRefused = C.VGPU_SLOT_SLICES_REFUSED
 	SlotGated         = C.VGPU_SLOT_GATED
 	SlotUnwatched     = C.VGPU_SLOT_UNWATCHED
+	SlotUngated       = C.VGPU_SLOT_UNGATED
 )
 
 // ErrNotGrant says that a file is not a grant of this version: wrong magic,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 // Times tells how long processes had a card.
@@ -20,6 +21,8 @@ type Times interface {
 type exact struct {
 	times Times
 	cards map[gpu.UUID]*cardAccount
+	// unseen are the cards on which a process works whose launches nobody counts.
+	unseen map[gpu.UUID]bool
 	// nameless is for how long jobs of ours worked, and others alone had their cards.
 	nameless time.Duration
 }
@@ -41,8 +44,8 @@ type cardAccount struct {
 // does, and a gresd in another one does not know these numbers.
 const namelessFor = 250 * time.Millisecond
 
-// ask decides of which cards the next look asks: those that several jobs compete for, and
-// those that are needed for another reason.
+// ask decides of which cards the next look asks: those that several jobs compete for, those with work
+// that is not seen otherwise, and those that are needed for another reason.
 func (e *exact) ask(claims []Claim, needed func(gpu.UUID) bool) {
 	if e.times == nil {
 		return
@@ -50,7 +53,7 @@ func (e *exact) ask(claims []Claim, needed func(gpu.UUID) bool) {
 	wanted := map[gpu.UUID]*cardAccount{}
 	for card, list := range byCard(claims) {
 		for i := range list {
-			if competes(list, i) || needed(card) {
+			if competes(list, i) || needed(card) || e.unseen[card] {
 				wanted[card] = e.cards[card]
 				if wanted[card] == nil {
 					wanted[card] = &cardAccount{}
@@ -80,6 +83,7 @@ func busyOthers(claims []Claim, i int) bool {
 
 // look takes the newest account of every card that was asked for.
 func (e *exact) look() {
+	e.unseen = nil
 	for card, c := range e.cards {
 		before, was := c.sum, c.known
 		c.sum, c.known = e.times.OnCard(card)
@@ -99,6 +103,26 @@ func (e *exact) look() {
 			c.use[pid] = use.Since(before.Uses[pid])
 		}
 	}
+}
+
+// worksUnseen says whether a process that no hook sees, since it works without CUDA, wanted the card
+// in the last span. Where nobody can tell, it did.
+func (e *exact) worksUnseen(card gpu.UUID, slot libvgpu.SlotView) bool {
+	if slot.Flags&libvgpu.SlotUngated == 0 {
+		return false
+	}
+	if e.unseen == nil {
+		e.unseen = map[gpu.UUID]bool{}
+	}
+	e.unseen[card] = true
+	if !slot.OnHost || e.refused(card) {
+		return true
+	}
+	if e.cards[card] == nil {
+		return false // nobody has asked yet
+	}
+	use := e.cards[card].use[slot.HostPID]
+	return use.Had > 0 || use.Waited > 0
 }
 
 // of returns what a job's processes did on a card in the last span, and for which part of it

@@ -11,6 +11,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 type fakeTimes struct {
@@ -250,5 +251,63 @@ func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 		if spans < 8 {
 			t.Errorf("after %v: %d of 10 looks told something", pause, spans)
 		}
+	}
+}
+
+// A process that works without CUDA launches nothing that is seen: it is busy while the card's
+// records say so, and always where there are none.
+func TestWorkWithoutCUDA(t *testing.T) {
+	const tick = 50 * time.Millisecond
+	process := func() libvgpu.SlotView {
+		v := slot(1, 0, 0)
+		v.HostPID, v.OnHost, v.Flags = 90, true, libvgpu.SlotUngated
+		v.Cards[0].Contexts = 1
+		return v
+	}
+	times := &fakeTimes{known: true, account: ctxswitch.Account{At: time.Hour}}
+	s, now, doubts := newSampler(), time.Now(), false
+	s.exact.times = times
+	look := func(v libvgpu.SlotView, parts map[uint32]float64) uint32 {
+		now = now.Add(tick)
+		times.pass(tick, parts)
+		s.exact.look()
+		act := s.look(7, view(v), oneCard, now)[0]
+		doubts = s.exact.judge() || doubts
+		s.exact.ask([]Claim{claim(1, 30, soft, act.busy)}, notNeeded)
+		return act.busy
+	}
+	busy := func(v libvgpu.SlotView, parts map[uint32]float64) (n int) {
+		for range 20 {
+			n += int(look(v, parts))
+		}
+		return n
+	}
+	if n := busy(process(), map[uint32]float64{91: 0.9}); n != 0 {
+		t.Errorf("busy at %d of 20 looks without having had the card", n)
+	}
+	if n := busy(process(), map[uint32]float64{90: 0.5, 91: 0.5}); n != 20 {
+		t.Errorf("busy at %d of 20 looks with half of the card", n)
+	}
+	if n := busy(process(), map[uint32]float64{91: 0.9}); n == 0 || n > 7 {
+		t.Errorf("busy at %d of 20 looks after its last work, want as many as are in %v", n, hold)
+	}
+	if doubts {
+		t.Error("the records are doubted for a process that does nothing")
+	}
+	inContainer := process()
+	inContainer.OnHost = false
+	if n := busy(inContainer, nil); n != 20 {
+		t.Errorf("busy at %d of 20 looks where the records do not name it", n)
+	}
+	times.known = false
+	busy(process(), nil) // until it is clear that there are no records
+	if n := busy(process(), nil); n != 20 {
+		t.Errorf("busy at %d of 20 looks without records", n)
+	}
+	gated := process()
+	gated.Flags = 0
+	busy(gated, nil)
+	if n := busy(gated, nil); n != 0 {
+		t.Errorf("one whose launches are seen is busy at %d of 20 looks without any", n)
 	}
 }

@@ -40,6 +40,7 @@ type procState struct {
 	beat            uint64    // its last sign of life
 	beats           time.Time // when that was new
 	sign            time.Time // last sign of work; zero: none seen
+	launched        time.Time // when the process itself gave the last one
 	seen            time.Time // when it was last looked at
 }
 
@@ -89,12 +90,14 @@ type usage struct {
 }
 
 // look counts the busy processes of a job on each of its cards. A process is
-// busy when it has work in flight, or launched some within the hold time.
+// busy when it has work in flight, or launched some within the hold time. One that
+// works without CUDA is busy when the card's records say that it had the card.
 func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.GrantCard, now time.Time) []activity {
 	acts := make([]activity, len(view.Cards))
 	used := make([]uint64, len(view.Cards))
 	signs := make([]time.Time, len(view.Cards))
 	waits := make([]uint64, len(view.Cards))
+	launched := make([]bool, len(view.Cards)) // or has something in flight
 	pids, onHost := make([]uint32, 0, len(view.Slots)), true
 	for _, slot := range view.Slots {
 		if !slot.Alive {
@@ -112,6 +115,9 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 				state.beat, state.beats = slot.HeartbeatNS, now
 			}
 			if c.InflightNS > 0 && now.Sub(state.beats) <= silence || c.Launches != state.launches {
+				state.sign, state.launched = now, now
+			}
+			if c.Contexts > 0 && s.exact.worksUnseen(gpu.UUID(cards[card].UUID), slot) {
 				state.sign = now
 			}
 			if c.GPUNS > state.gpuNS {
@@ -124,6 +130,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			}
 			if !state.sign.IsZero() && now.Sub(state.sign) <= hold {
 				acts[card].busy++
+				launched[card] = launched[card] || !state.launched.IsZero() && now.Sub(state.launched) <= hold
 				acts[card].kernel = max(acts[card].kernel, c.TypicalNS)
 				if slot.Flags&libvgpu.SlotSlicesRefused != 0 {
 					acts[card].noSlices = true
@@ -139,7 +146,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			u.span = now.Sub(before.seen)
 		}
 		if c := s.exact.cards[gpu.UUID(cards[i].UUID)]; onHost && c != nil {
-			had, wants, turns := c.of(pids, acts[i].busy > 0)
+			had, wants, turns := c.of(pids, launched[i])
 			if s.exact.tells(c) {
 				u = usage{ns: float64(had), span: c.span, exact: true, wants: wants, turns: turns, waits: waits[i]}
 			}

@@ -46,13 +46,13 @@ VGPU_EARLY static void *function_in(const struct link_map *map, const char *name
 	return NULL;
 }
 
-/* Before glibc 2.34 they are in libdl, which a program may not have. */
+/* Before glibc 2.34 some are in libdl and libpthread, which a program may not have. */
 VGPU_EARLY void *vgpu_of_libc(const char *name)
 {
-	static const char *const files[] = {"libc.so.6", "libdl.so.2"};
+	static const char *const files[] = {"libc.so.6", "libdl.so.2", "libpthread.so.0"};
 	void *found = NULL;
 
-	for (unsigned i = 0; i < 2 && !found; i++)
+	for (unsigned i = 0; i < 3 && !found; i++)
 		for (const struct link_map *m = _r_debug.r_map; m && !found; m = m->l_next)
 			if (m->l_name && vgpu_same(vgpu_base_of(m->l_name), files[i]))
 				found = function_in(m, name);

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,8 +75,8 @@ int vgpu_symbol_named(const char *name)
 }
 
 /* ------------------------------------------------------------- the libraries */
-struct vgpu_library vgpu_cuda = {"libcuda.so.1", "cu", NULL, false, 0};
-struct vgpu_library vgpu_nvml = {"libnvidia-ml.so.1", "nvml", NULL, false, 0};
+struct vgpu_library vgpu_cuda = {.soname = "libcuda.so.1", .prefix = "cu"};
+struct vgpu_library vgpu_nvml = {.soname = "libnvidia-ml.so.1", .prefix = "nvml"};
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool loading; /* the library's constructors may call dlsym */
 
@@ -99,12 +100,64 @@ static void publish(struct vgpu_library *lib, void *const found[VGPU_SYMBOLS])
 	qsort(by_pointer, pointers, sizeof by_pointer[0], compare_pointers);
 }
 
+/* ------------------------------------------------------------------ whose call it is */
+struct object {
+	uintptr_t inside, low, size;
+};
+
+static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	uintptr_t low = UINTPTR_MAX, high = 0;
+	struct object *o = arg;
+
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+		uintptr_t begin = info->dlpi_addr + p->p_vaddr;
+
+		if (p->p_type != PT_LOAD)
+			continue;
+		low = begin < low ? begin : low;
+		high = begin + p->p_memsz > high ? begin + p->p_memsz : high;
+	}
+	if (o->inside < low || o->inside >= high)
+		return 0;
+	o->low = low;
+	o->size = high - low;
+	return 1;
+}
+
+/* Where the functions that were found are. */
+static struct object object_of(void *const found[VGPU_SYMBOLS])
+{
+	struct object o = {0, 0, 0};
+
+	for (unsigned i = 0; i < VGPU_SYMBOLS && !o.inside; i++)
+		o.inside = (uintptr_t)found[i];
+	if (o.inside)
+		dl_iterate_phdr(find_object, &o);
+	return o;
+}
+
+static bool is_in(const struct vgpu_library *lib, const void *address)
+{
+	size_t size = __atomic_load_n(&lib->size, __ATOMIC_ACQUIRE);
+
+	return (uintptr_t)address - lib->low < size;
+}
+
+bool vgpu_is_of_driver(const void *address)
+{
+	return is_in(&vgpu_cuda, address) || is_in(&vgpu_nvml, address);
+}
+
 /* The linker's lock is taken by dlsym, and a thread that has it, because it runs the
  * constructors of a library, may come here: so no lock of ours is held while asking. All
  * threads find the same. */
 static void resolve(struct vgpu_library *lib, void *handle)
 {
 	void *found[VGPU_SYMBOLS] = {NULL};
+	struct object object;
 	void *transport;
 
 	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
@@ -112,8 +165,11 @@ static void resolve(struct vgpu_library *lib, void *handle)
 			found[i] = vgpu_real_dlsym(handle, vgpu_symbol_name[i]);
 	/* Only a simulated driver has this: it answers ioctls in user space. */
 	transport = lib == &vgpu_cuda ? vgpu_real_dlsym(handle, "vgpu_rm_transport") : NULL;
+	object = object_of(found);
 	pthread_mutex_lock(&load_lock);
 	if (!lib->resolved) {
+		lib->low = object.low;
+		__atomic_store_n(&lib->size, object.size, __ATOMIC_RELEASE);
 		if (transport)
 			__atomic_store_n((void **)&vgpu_transport, transport, __ATOMIC_RELEASE);
 		publish(lib, found);

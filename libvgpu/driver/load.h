@@ -36,7 +36,9 @@ struct vgpu_library {
 	const char *soname, *prefix;
 	void *handle;
 	bool resolved; /* under the lock of load.c */
-	int loaded;    /* set last, with release order */
+	uintptr_t low; /* where its code begins; with size: */
+	size_t size;
+	int loaded; /* set last, with release order */
 };
 extern struct vgpu_library vgpu_cuda, vgpu_nvml;
 bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym);
@@ -45,6 +47,9 @@ bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym);
  * then on, however often its users close it: the table points into it. False: there is none,
  * or this thread is just loading it. */
 bool vgpu_need(struct vgpu_library *lib, int mode);
+/* The address is in one of them: its functions have hooks. Until somebody asks for one that has, its
+ * library is not known. */
+bool vgpu_is_of_driver(const void *address);
 /* This thread is: the library's constructors may call dlsym. */
 bool vgpu_loading(void);
 

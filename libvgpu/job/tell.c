@@ -193,6 +193,19 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 	errno = saved;
 }
 
+void vgpu_tell_ungated(int card)
+{
+	const struct vgpu_grant_card *c = &vgpu_state.grant->card[card];
+	static bool said;
+
+	if (c->mode != VGPU_MODE_HARD || c->cores >= 100 ||
+	    __atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		return;
+	vgpu_warn("vgpu: compute: process %d works on card %d without CUDA: its hard limit of %u%% "
+		  "acts as a soft one: it holds while other jobs use the card",
+		  (int)getpid(), card, c->cores);
+}
+
 static const char *mode_name(uint32_t mode)
 {
 	return mode == VGPU_MODE_HARD ? "hard" : mode == VGPU_MODE_SOFT ? "soft" : "off";

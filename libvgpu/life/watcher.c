@@ -5,7 +5,6 @@
  * no signals and makes no CUDA call while a stream capture is open.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -124,12 +123,12 @@ static void set_unwatched(bool on)
 }
 
 /* A thread's stack holds all thread-local variables of the program and of its libraries;
- * glibc says how much that is, where it has this function. */
+ * glibc says how much that is, where it has this function. Not by dlsym: who makes an ioctl may hold
+ * a lock of the driver, which a constructor waits for. */
 static size_t stack_size(const pthread_attr_t *attr)
 {
 	size_t (*least)(const pthread_attr_t *) =
-		(size_t (*)(const pthread_attr_t *))vgpu_real_dlsym(RTLD_DEFAULT,
-								    "__pthread_get_minstack");
+		(size_t (*)(const pthread_attr_t *))vgpu_of_libc("__pthread_get_minstack");
 
 	return STACK + (least ? least(attr) : 0);
 }

@@ -6,6 +6,7 @@
 #include "card_count.h"
 #include "context_cost.h"
 #include "module.h"
+#include "objects.h"
 
 #define MEASURE_NS 250000000u
 /* Short programs never pay for opening NVML. */
@@ -74,7 +75,8 @@ void vgpu_overhead_measure(int card)
 		have = vgpu_overhead_charged(card);
 		want = real + have > told ? real + have - told : 0;
 		floor = vgpu_context_bytes(card) *
-			__atomic_load_n(&slot->card[card].contexts, __ATOMIC_RELAXED);
+			(__atomic_load_n(&slot->card[card].contexts, __ATOMIC_RELAXED) -
+			 vgpu_others_on(card));
 		max = highest(card, want);
 		if (vgpu_state.from_env)
 			correct(card, have, want < floor ? floor : want, max < floor ? floor : max);

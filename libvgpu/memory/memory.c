@@ -8,6 +8,7 @@
 #include "graph.h"
 #include "linear.h"
 #include "module.h"
+#include "objects.h"
 #include "pool.h"
 #include "shared.h"
 
@@ -34,5 +35,6 @@ void vgpu_memory_in_child(void)
 	vgpu_pools_in_child();
 	vgpu_graphs_in_child();
 	vgpu_shared_in_child();
+	vgpu_objects_in_child();
 	vgpu_ended_in_child();
 }

@@ -69,8 +69,7 @@ static void forget(struct exported *e)
 	*e = (struct exported){0};
 }
 
-/* False: there is no room, so that after its release nobody would pay for the memory. */
-static bool note(uint64_t handle, int fd)
+bool vgpu_shared_note(uint64_t handle, int fd)
 {
 	struct exported e = {.handle = handle, .used = true};
 	struct exported *to = NULL;
@@ -96,7 +95,7 @@ static bool note(uint64_t handle, int fd)
 static CUresult exports(CUresult r, int type, uint64_t handle, const int *fd)
 {
 	if (r != CUDA_SUCCESS || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    !vgpu_state.grant || note(handle, *fd))
+	    !vgpu_state.grant || vgpu_shared_note(handle, *fd))
 		return r;
 	close(*fd);
 	return CUDA_ERROR_OUT_OF_MEMORY;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rm.h - channel groups of this process, learned from ioctl. */
+/* rm.h - channel groups of this process. */
 #ifndef VGPU_SLICES_RM_H
 #define VGPU_SLICES_RM_H
 
@@ -8,6 +8,9 @@
 
 /* Says which card the channel groups that this thread makes belong to; -1 ends. */
 void vgpu_rm_creating(int card);
+/* A client has made a group below a device, or freed an object: a group, or what it is below. */
+void vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t object);
+void vgpu_rm_freed(uint32_t client, uint32_t object);
 /* Sets the slice of all channel groups of a card; 0 puts the driver's own back. Reads
  * it back from groups that never had one of ours, and with verify from all. Returns 0,
  * -ENOENT when none was ever known, -ESRCH when those that were are gone, or -EPERM when

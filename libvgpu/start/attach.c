@@ -12,6 +12,7 @@
 #include "../driver/real.h"
 #include "../hooks/hooks.h"
 #include "../job/cards.h"
+#include "../job/devices.h"
 #include "../job/job.h"
 #include "../job/tell.h"
 #include "../life/watcher.h"
@@ -28,6 +29,7 @@ static void in_child(void)
 	vgpu_tables_in_child();
 	vgpu_job_in_child();
 	vgpu_memory_in_child();
+	vgpu_devices_in_child();
 	vgpu_rm_forget();
 	vgpu_gate_in_child();
 	vgpu_working_in_child();

@@ -4,7 +4,13 @@
  * the driver below: of every type, number and size, with structures of just that size.
  * What passes through is what the program has asked and what the driver has answered.
  */
+#include "../../libvgpu/driver/rm_call.c"
+#include "../../libvgpu/job/devices.c"
+#include "../../libvgpu/memory/account.c"
+#include "../../libvgpu/memory/objects.c"
+#include "../../libvgpu/memory/shared.c"
 #include "../../libvgpu/slices/rm.c"
+#include "../../libvgpu/start/door.c"
 
 #include "input.h"
 
@@ -17,10 +23,62 @@ void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
 static struct input in;
 static int calls;
-static bool own; /* the call is the library's, whose pointers are good */
+static bool own;    /* the call is the library's, whose pointers are good */
+static bool hooked; /* libcuda makes it */
 
 void vgpu_need_dlsym(void)
 {
+}
+
+void vgpu_need_cuda(void)
+{
+}
+
+void vgpu_attach(void)
+{
+}
+
+bool vgpu_is_of_driver(const void *address)
+{
+	(void)address;
+	return hooked;
+}
+
+void vgpu_context_began(int card)
+{
+	CHECK(card >= 0 && (unsigned)card < vgpu_state.ncards);
+}
+
+void vgpu_watcher_start(void)
+{
+}
+
+void vgpu_tell_oom(int card, uint64_t bytes)
+{
+	(void)card;
+	(void)bytes;
+}
+
+void vgpu_tell_ungated(int card)
+{
+	(void)card;
+}
+
+bool vgpu_ended_make_room(int card, uint64_t bytes)
+{
+	(void)card;
+	(void)bytes;
+	return false;
+}
+
+uint64_t vgpu_limit(int card)
+{
+	return vgpu_state.grant->card[card].mem_limit;
+}
+
+uint64_t vgpu_mem_used(int card)
+{
+	return vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
 }
 
 /* The driver: fails or not, and writes what it likes into the structure. */
@@ -55,35 +113,62 @@ static int plain(int fd, unsigned long req, ...)
 
 static void one_ioctl(unsigned times)
 {
-	static const uint8_t numbers[] = {RM_FREE, RM_CONTROL, RM_ALLOC};
-	static const uint8_t sizes[] = {16, 32, 48, 32};
+	static const uint8_t numbers[] = {RM_FREE,     RM_CONTROL,
+					  RM_ALLOC,    0x27 /* of an older form */,
+					  RM_VID_HEAP, RM_XFER};
+	static const uint8_t sizes[] = {16, 32, 48, 32, 56, 184};
+	static const uint32_t classes[] = {CLASS_CHANNEL_GROUP, CLASS_LOCAL_USER, CLASS_DEVICE,
+					   CLASS_SUBDEVICE};
 	unsigned kind = (unsigned)take(&in, 1), nr = (unsigned)take(&in, 1);
-	size_t size = kind & 0x80 ? take(&in, 1) : sizes[kind % 4];
+	size_t size = kind & 0x80 ? take(&in, 1) : sizes[(kind & 7) % 6];
 	unsigned long req = _IOC(_IOC_READ | _IOC_WRITE, kind & 0x40 ? 'x' : RM_TYPE,
-				 kind & 0x20 ? nr : numbers[nr % 3], size);
+				 kind & 0x20 ? nr : numbers[nr % 6], size);
+	uint64_t inner[160];
 	void *arg = kind & 0x10 || !size ? NULL : malloc(size);
 
+	hooked = kind & 8;
+	take_bytes(&in, inner, (size_t)take(&in, 1));
 	if (arg) {
 		take_bytes(&in, arg, size);
-		if (nr & 0x80 && size >= sizeof(uint32_t) * 4) /* a channel group */
-			((uint32_t *)arg)[3] = CLASS_CHANNEL_GROUP;
+		if (nr & 0x80 && size >= sizeof(uint32_t) * 4)
+			((uint32_t *)arg)[3] = classes[nr >> 5 & 3];
+		/* As a program's own pointers, what is in it leads somewhere, or nowhere. */
+		if (nr & 0x10 && size >= 24)
+			((uint64_t *)arg)[2] = (uintptr_t)inner;
+		else if (nr & 0x10 && size == sizeof(struct rm_xfer))
+			((uint64_t *)arg)[1] = (uintptr_t)inner;
 	}
 	for (unsigned i = 0; i < times; i++) {
 		int before = calls;
 
 		ioctl(7, req, arg);
-		CHECK(calls == before + 1 && ngroups <= MAX_GROUPS);
+		/* Memory above the limit is not asked for. */
+		CHECK(calls - before <= 1 && ngroups <= MAX_GROUPS);
 	}
 	free(arg);
 }
 
+static bool any(const struct vgpu_item *item, uint64_t unused)
+{
+	(void)item;
+	(void)unused;
+	return true;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static struct vgpu_grant grant;
+	static struct vgpu_grant grant = {.card[0].mem_limit = 1 << 20};
+	static struct vgpu_cache_header header;
+	static struct vgpu_slot slot;
 
 	in = (struct input){.at = data, .left = size};
 	calls = 0;
-	real_ioctl = plain;
+	vgpu_real_ioctl = plain;
+	header.high_slot = 1;
+	slot.card[0].mem = slot.card[1].mem = 0;
+	vgpu_state.cache = (struct vgpu_cache){&header, &slot};
+	vgpu_state.slot = &slot;
+	vgpu_state.counted = true;
 	vgpu_transport = driver;
 	vgpu_state.grant = take(&in, 1) & 1 ? NULL : &grant;
 	vgpu_state.ncards = (unsigned)take(&in, 1) % 3;
@@ -113,6 +198,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			one_ioctl(1);
 		}
 	}
+	vgpu_table_sweep(&objects, 0, any);
+	vgpu_shared_in_child();
+	vgpu_objects_in_child();
+	vgpu_devices_in_child();
 	vgpu_rm_forget();
 	vgpu_rm_creating(-1);
 	return 0;

@@ -27,7 +27,7 @@ static struct vgpu_cache new_cache(void)
 	return c;
 }
 
-static uint64_t now_ms(void)
+static inline uint64_t now_ms(void)
 {
 	struct timespec ts;
 

@@ -15,7 +15,7 @@ static unsigned long checks_passed;
 			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
 			exit(1);                                                   \
 		}                                                                  \
-		checks_passed++;                                                   \
+		__atomic_add_fetch(&checks_passed, 1, __ATOMIC_RELAXED);           \
 	} while (0)
 
 #define CHECK_EQ(a, b)                                                                            \
@@ -26,7 +26,7 @@ static unsigned long checks_passed;
 				a_, b_);                                                          \
 			exit(1);                                                                  \
 		}                                                                                 \
-		checks_passed++;                                                                  \
+		__atomic_add_fetch(&checks_passed, 1, __ATOMIC_RELAXED);                          \
 	} while (0)
 
 static inline int done(const char *name)

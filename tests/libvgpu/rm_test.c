@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rm_test.c - what setting a slice asks of the driver, and what is noticed when it does
  * not obey. */
+#include <sys/ioctl.h>
+
+#include "../../libvgpu/driver/rm_call.c"
+#include "../../libvgpu/job/devices.c"
 #include "../../libvgpu/slices/rm.c"
 #include "../../libvgpu/slices/slices.c"
 
@@ -55,31 +59,28 @@ static int answer(int fd, unsigned long req, void *arg)
 	return 0;
 }
 
-static int others(int fd, unsigned long req, ...)
+static void new_client(uint32_t client)
 {
-	(void)fd;
-	(void)req;
-	CHECK(!"an ioctl that is not the driver's");
-	return -1;
-}
-
-static void alloc(uint32_t client, uint32_t parent, uint32_t object, uint32_t cls, void *params)
-{
-	struct rm_alloc a = {.root = client,
-			     .parent = parent,
-			     .object = object,
-			     .cls = cls,
-			     .params = (uintptr_t)params};
-
 	driver.slice_us = OWN_US;
 	driver.client = client;
 	driver.closed = false;
-	CHECK_EQ(ioctl(7, _IOWR(RM_TYPE, RM_ALLOC, struct rm_alloc), &a), 0);
+}
+
+static void device(uint32_t client, uint32_t object, void *params)
+{
+	new_client(client);
+	vgpu_device_made(7, client, object, (uintptr_t)params, false);
+}
+
+static void group_of(uint32_t client, uint32_t parent, uint32_t object)
+{
+	new_client(client);
+	vgpu_rm_group_made(7, client, parent, object);
 }
 
 static void group(uint32_t client)
 {
-	alloc(client, 2, 3, CLASS_CHANNEL_GROUP, NULL);
+	group_of(client, 2, 3);
 }
 
 static void new_group(void)
@@ -225,9 +226,9 @@ static void test_devices(void)
 		for (int card = 0; card < 2; card++) {
 			uint32_t object = 10 * client + (uint32_t)card;
 
-			alloc(client, client, object, CLASS_DEVICE, &number[card]);
+			device(client, object, &number[card]);
 			vgpu_rm_creating(client == 1 ? card : -1);
-			alloc(client, object, 50 + (uint32_t)card, CLASS_CHANNEL_GROUP, NULL);
+			group_of(client, object, 50 + (uint32_t)card);
 			vgpu_rm_creating(-1);
 		}
 		for (int card = 0; card < 2; card++) {
@@ -237,9 +238,9 @@ static void test_devices(void)
 	}
 	/* Devices whose number cannot be read, or is none. */
 	number[0] = MAX_DEVICES;
-	alloc(9, 9, 10, CLASS_DEVICE, &number[0]);
-	alloc(9, 9, 11, CLASS_DEVICE, (void *)8);
-	alloc(9, 11, 12, CLASS_CHANNEL_GROUP, NULL);
+	device(9, 10, &number[0]);
+	device(9, 11, (void *)8);
+	group_of(9, 11, 12);
 	CHECK_EQ(groups[ngroups - 1].card, -1);
 }
 
@@ -248,9 +249,9 @@ static void test_more_groups_than_fit(void)
 {
 	new_group();
 	for (uint32_t i = 0; i < MAX_GROUPS - 1; i++)
-		alloc(1, 2, 100 + i, CLASS_CHANNEL_GROUP, NULL);
+		group_of(1, 2, 100 + i);
 	CHECK_EQ(vgpu_rm_set_slices(0, 700, false), 0);
-	alloc(1, 2, 99, CLASS_CHANNEL_GROUP, NULL);
+	group_of(1, 2, 99);
 	CHECK_EQ(vgpu_rm_set_slices(0, 700, false), -EPERM);
 }
 
@@ -261,7 +262,6 @@ int main(void)
 	vgpu_state.grant = &grant;
 	vgpu_state.ncards = 2;
 	vgpu_transport = answer;
-	real_ioctl = others;
 	test_one_call_for_a_change();
 	test_a_driver_that_does_not_obey();
 	test_what_gresd_is_told();

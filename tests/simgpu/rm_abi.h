@@ -14,6 +14,7 @@
 #define ESC_FREE 0x29u
 #define ESC_CONTROL 0x2Au
 #define ESC_ALLOC 0x2Bu
+#define ESC_VID_HEAP 0x4Au
 #define ESC_MAP 0x4Eu
 
 #define NV_OK 0x0u
@@ -27,6 +28,7 @@
 #define NV_INVALID_OBJECT_NEW 0x34u
 #define NV_INVALID_OBJECT_PARENT 0x36u
 #define NV_INVALID_PARAM_STRUCT 0x3Au
+#define NV_NO_MEMORY 0x51u
 #define NV_NOT_SUPPORTED 0x56u
 #define NV_OBJECT_NOT_FOUND 0x57u
 #define NV_BAD_STATE 0xffffu

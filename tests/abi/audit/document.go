@@ -61,9 +61,38 @@ of the driver: they are measured as part of the batch that started them.
 	if len(r.Absent) > 0 {
 		fmt.Fprintf(&out, "\n## Not in this driver\n\nHooked for other drivers: %s.\n", code(r.Absent))
 	}
+	out.WriteString(apis)
 	out.WriteString(programs)
 	return out.String()
 }
+
+// apis is about what reaches a card without libcuda; the tests that it names hold what it says.
+const apis = `
+## Other APIs
+
+OpenCL, Vulkan and OpenGL do not call libcuda. What they ask of the kernel driver passes the
+` + "`ioctl`" + ` of the library (` + "`libvgpu/start/door.c`" + `): memory of the card (class 0x40), channel groups, and
+how much memory there is. "Records" are the card's own, of who had it (docs/adr/0008).
+
+| | memory | shown | share beside others | hard cap alone | accounted | audited |
+|---|---|---|---|---|---|---|
+| CUDA | booked where the program asks | the share as the card | slices, and the budget | the budget | memory, GPU time | held |
+| OpenCL | booked at the door; CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_DEVICE_GLOBAL_MEM_SIZE | slices, busy by records | not held: acts as soft, said once | memory | held |
+| Vulkan | booked at the door; VK_ERROR_OUT_OF_DEVICE_MEMORY | heaps and VK_EXT_memory_budget | slices, busy by records | not held: acts as soft, said once | memory | held |
+| OpenGL by EGL | booked at the door; the driver goes on in the host's memory | GL_NVX_gpu_memory_info | slices, busy by records | not held: acts as soft, said once | memory | held |
+| what does not load the library | not held | the card | not held | not held | by the audit | killed above the limit, else reported |
+
+Tried by door_test (the forms of each call, refusals, what is told), TestAProgramWithoutCUDAHasItsShare
+(a process of its own on the simulated card), TestWorkWithoutCUDA (busy by records), TestEscapes (the
+last line). What an API makes of a refusal, and shows of what it is told, was looked at on an H100
+with driver 580.159.04.
+
+Between APIs memory is booked once, by who asks the kernel driver for it: CUDA pays for its own, the
+other API for what it exports to CUDA, as long as it holds it or a descriptor of it is open. A dup of
+an object in the kernel driver (DUP_OBJECT) is not followed: what it keeps is seen by the comparison.
+Not read, and seen by the comparison: memory by other functions of VID_HEAP_CONTROL than ALLOC_SIZE
+and ALLOC_SIZE_RANGE, and what the kernel driver takes for channels and page tables.
+`
 
 // programs is about how programs come by the functions; tests/stress (LD_PRELOAD) and TestEscapes
 // (both levels) hold what it says.

@@ -157,7 +157,7 @@ void case_rm_refuses(void)
 	TRUE(!rm_call(st, &c, 0x29, sizeof(k), &k, NULL)); /* objects go with their file */
 	if (setresuid(65534, 65534, 65534) == 0)
 		EQ(bind_buffer(1, 1), NV_INSUFFICIENT_PERMISSIONS);
-	rm_free(&c);
+	rm_free(st, &c);
 	EQ(c.handle, 0);
 }
 

@@ -19,6 +19,40 @@ struct rm_alloc {
 	uint32_t size, status;
 };
 
+/* The newer form. */
+struct rm_alloc64 {
+	uint32_t root, parent, object, cls;
+	uint64_t params, rights;
+	uint32_t size, flags, status, pad;
+};
+
+struct rm_free {
+	uint32_t root, parent, object, status;
+};
+
+struct rm_vid_heap {
+	uint32_t root, parent, function, va_space;
+	int16_t ivc;
+	uint16_t pad;
+	uint32_t status;
+	uint64_t total, free;
+	uint32_t owner, memory, type, flags, attr, rest[7];
+	uint64_t size, more[11];
+};
+
+#define FB_INFO_MAX 128u
+struct fb_info_params {
+	uint32_t n;
+	struct {
+		uint32_t index, kib;
+	} entry[FB_INFO_MAX];
+};
+
+struct uuid_info_params {
+	uint8_t uuid[256];
+	uint32_t flags, gpu, device, subdevice;
+};
+
 struct rm_map {
 	uint32_t client, device, memory, pad;
 	uint64_t offset, length, address;
@@ -108,13 +142,16 @@ _Static_assert(sizeof(struct buffer_record) == 32, "NV_EVENT_BUFFER_FECS_RECORD_
 #define TAG_START 6u
 #define TAG_END 7u
 
-#define MAX_OBJECTS 16
+#define MAX_OBJECTS 64
 
 struct object {
 	uint32_t handle, parent, cls;
 	uint32_t card;     /* of a device, a subdevice, or what is bound to it */
 	uint32_t instance; /* of a subscription to one */
-	/* memory */
+	/* of the card: bytes, or a context of the model, slot + 1 */
+	uint64_t taken;
+	int context;
+	/* memory of the host */
 	bool user_reads_only;
 	void *at;
 	size_t size;
@@ -137,10 +174,24 @@ struct client {
  * control file, to which memory can be tied. False: no such call. */
 bool rm_call(struct sim_state *st, struct client *c, unsigned nr, unsigned size, void *arg,
 	     bool (*maps)(int fd));
-void rm_free(struct client *c);
+struct object *rm_find(struct client *c, uint32_t handle);
+
+/* free.c */
+void rm_free(struct sim_state *st, struct client *c);
+uint32_t rm_free_named(struct sim_state *st, struct client *c, const struct rm_free *f);
 
 /* The number of the capability whose file is open there; -1: none. */
 extern int (*rm_capability)(int fd);
+
+/* own.c */
+#define CLASS_LOCAL_USER 0x40u
+uint32_t own_memory(struct sim_state *st, struct object *o, uint64_t *size);
+uint32_t own_group(struct sim_state *st, struct object *o);
+void own_free(struct sim_state *st, struct object *o);
+uint32_t own_slice(struct sim_state *st, struct object *o, bool set, uint64_t *us);
+uint32_t own_fb_info(struct sim_state *st, const struct object *o, struct fb_info_params *p);
+uint32_t own_uuid_info(const struct sim_state *st, struct uuid_info_params *p);
+bool own_vid_heap(const struct rm_vid_heap *h, uint32_t *cls);
 
 /* records.c */
 void records_flush(struct sim_state *st, struct object *buffer);

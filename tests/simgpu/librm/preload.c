@@ -62,7 +62,7 @@ static void prune(void)
 		if (!f->used || file_of(f->fd) == f)
 			continue;
 		if (f->client) {
-			rm_free(f->client);
+			rm_free(state, f->client);
 			free(f->client);
 		}
 		f->used = false;

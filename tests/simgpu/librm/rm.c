@@ -12,6 +12,7 @@
 #define CLASS_ROOT 0x41u
 #define CLASS_DEVICE 0x80u
 #define CLASS_SUBDEVICE 0x2080u
+#define CLASS_GROUP 0xA06Cu
 #define CLASS_EVENT_BUFFER 0x90CDu
 #define CLASS_MEMORY 0x90CEu
 #define CMD_ATTACHED_CARDS 0x201u
@@ -21,6 +22,10 @@
 #define CMD_BIND 0x20801231u
 #define CMD_BIND_V2 0x20801238u
 #define REASON_NOT_ENABLED 3u
+#define CMD_UUID_INFO 0x274u
+#define CMD_FB_INFO 0x20801303u
+#define CMD_SET_TIMESLICE 0xA06C0103u
+#define CMD_GET_TIMESLICE 0xA06C0104u
 #define CMD_ENABLE 0x90CD0101u
 #define CMD_GET 0x90CD0102u
 #define CMD_FLUSH 0x90CD0104u
@@ -40,7 +45,7 @@
 
 int (*rm_capability)(int fd);
 
-static struct object *find(struct client *c, uint32_t handle)
+struct object *rm_find(struct client *c, uint32_t handle)
 {
 	for (int i = 0; handle && i < MAX_OBJECTS; i++)
 		if (c->object[i].handle == handle)
@@ -50,18 +55,9 @@ static struct object *find(struct client *c, uint32_t handle)
 
 static struct object *find_class(struct client *c, uint32_t handle, uint32_t cls)
 {
-	struct object *o = find(c, handle);
+	struct object *o = rm_find(c, handle);
 
 	return o && o->cls == cls ? o : NULL;
-}
-
-void rm_free(struct client *c)
-{
-	for (int i = 0; i < MAX_OBJECTS; i++) {
-		if (c->object[i].at)
-			munmap(c->object[i].at, c->object[i].size);
-	}
-	memset(c, 0, sizeof(*c));
 }
 
 static void *params_of(uint64_t address)
@@ -139,6 +135,18 @@ static bool usable(struct object *memory)
 	return memory->at;
 }
 
+/* Memory of the card, or a channel group: below a device. */
+static uint32_t make_own(struct sim_state *st, struct client *c, struct object *o,
+			 struct memory_params *p)
+{
+	const struct object *device = find_class(c, o->parent, CLASS_DEVICE);
+
+	if (!device)
+		return NV_INVALID_OBJECT_PARENT;
+	o->card = device->card;
+	return o->cls == CLASS_GROUP ? own_group(st, o) : own_memory(st, o, &p->size);
+}
+
 static uint32_t make_event_buffer(struct client *c, struct object *o,
 				  const struct event_buffer_params *p)
 {
@@ -183,6 +191,8 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 		{CLASS_DEVICE, sizeof(struct device_params)},
 		{CLASS_SUBDEVICE, sizeof(uint32_t)},
 		{CLASS_MEMORY, sizeof(struct memory_params)},
+		{CLASS_LOCAL_USER, sizeof(struct memory_params)},
+		{CLASS_GROUP, 0},
 		{CLASS_EVENT_BUFFER, sizeof(struct event_buffer_params)},
 		{CLASS_INSTANCE, sizeof(struct instance_params)},
 	};
@@ -201,7 +211,7 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 		return make_client(c, a);
 	if (!c->handle || a->root != c->handle)
 		return NV_INVALID_CLIENT;
-	if (a->object == c->handle || find(c, a->object))
+	if (a->object == c->handle || rm_find(c, a->object))
 		return NV_INVALID_OBJECT_NEW;
 	while (o < c->object + MAX_OBJECTS && o->handle)
 		o++;
@@ -219,6 +229,10 @@ static uint32_t make_object(struct sim_state *st, struct client *c, struct rm_al
 		break;
 	case CLASS_MEMORY:
 		status = make_memory(c, &made, params_of(a->params));
+		break;
+	case CLASS_LOCAL_USER:
+	case CLASS_GROUP:
+		status = make_own(st, c, &made, params_of(a->params));
 		break;
 	case CLASS_INSTANCE:
 		status = make_instance(st, c, &made, params_of(a->params));
@@ -362,13 +376,17 @@ static uint32_t control(struct sim_state *st, struct client *c, const struct rm_
 		{CMD_ATTACHED_CARDS, CLASS_ROOT, ATTACHED_MAX * sizeof(uint32_t)},
 		{CMD_CARD_INFO, CLASS_ROOT, sizeof(struct card_info_params)},
 		{CMD_CARD_PLACE, CLASS_ROOT, sizeof(struct card_place_params)},
+		{CMD_UUID_INFO, CLASS_ROOT, sizeof(struct uuid_info_params)},
+		{CMD_FB_INFO, CLASS_SUBDEVICE, sizeof(struct fb_info_params)},
+		{CMD_SET_TIMESLICE, CLASS_GROUP, sizeof(uint64_t)},
+		{CMD_GET_TIMESLICE, CLASS_GROUP, sizeof(uint64_t)},
 		{CMD_BIND, CLASS_SUBDEVICE, sizeof(struct bind_params)},
 		{CMD_BIND_V2, CLASS_SUBDEVICE, sizeof(struct bind_v2_params)},
 		{CMD_ENABLE, CLASS_EVENT_BUFFER, sizeof(struct enable_params)},
 		{CMD_GET, CLASS_EVENT_BUFFER, sizeof(struct get_params)},
 		{CMD_FLUSH, CLASS_EVENT_BUFFER, 0},
 	};
-	struct object *o = find(c, k->object);
+	struct object *o = rm_find(c, k->object);
 	void *p = params_of(k->params);
 	size_t i = 0;
 
@@ -390,6 +408,13 @@ static uint32_t control(struct sim_state *st, struct client *c, const struct rm_
 		return card_info(st, p);
 	case CMD_CARD_PLACE:
 		return card_place(st, p);
+	case CMD_UUID_INFO:
+		return own_uuid_info(st, p);
+	case CMD_FB_INFO:
+		return own_fb_info(st, o, p);
+	case CMD_SET_TIMESLICE:
+	case CMD_GET_TIMESLICE:
+		return own_slice(st, o, k->cmd == CMD_SET_TIMESLICE, p);
 	case CMD_BIND:
 		return bind(st, c, o, p, 1);
 	case CMD_BIND_V2:
@@ -427,11 +452,40 @@ static uint32_t map(struct client *c, const struct rm_map *m, bool (*maps)(int f
 	return NV_OK;
 }
 
+static void make_object64(struct sim_state *st, struct client *c, struct rm_alloc64 *a)
+{
+	struct rm_alloc old = {a->root, a->parent, a->object, a->cls, a->params, a->size, 0};
+
+	a->status = make_object(st, c, &old);
+	a->root = old.root;
+	a->object = old.object;
+}
+
+static uint32_t make_from_heap(struct sim_state *st, struct client *c, struct rm_vid_heap *h)
+{
+	struct memory_params p = {.attr = h->attr, .flags = h->flags, .size = h->size};
+	struct rm_alloc a = {h->root, h->parent, h->memory, 0, (uintptr_t)&p, sizeof(p), 0};
+	uint32_t status;
+
+	if (!own_vid_heap(h, &a.cls))
+		return NV_NOT_SUPPORTED;
+	status = make_object(st, c, &a);
+	h->memory = a.object;
+	h->size = p.size;
+	return status;
+}
+
 bool rm_call(struct sim_state *st, struct client *c, unsigned nr, unsigned size, void *arg,
 	     bool (*maps)(int fd))
 {
 	if (nr == ESC_ALLOC && size == sizeof(struct rm_alloc))
 		((struct rm_alloc *)arg)->status = make_object(st, c, arg);
+	else if (nr == ESC_ALLOC && size == sizeof(struct rm_alloc64))
+		make_object64(st, c, arg);
+	else if (nr == ESC_FREE && size == sizeof(struct rm_free))
+		((struct rm_free *)arg)->status = rm_free_named(st, c, arg);
+	else if (nr == ESC_VID_HEAP && size == sizeof(struct rm_vid_heap))
+		((struct rm_vid_heap *)arg)->status = make_from_heap(st, c, arg);
 	else if (nr == ESC_CONTROL && size == sizeof(struct rm_control))
 		((struct rm_control *)arg)->status = control(st, c, arg);
 	else if (nr == ESC_MAP && size == sizeof(struct rm_map))

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* devices.h - which card of the job a device object of the kernel driver is. */
+#ifndef VGPU_JOB_DEVICES_H
+#define VGPU_JOB_DEVICES_H
+
+#include "../base/util.h"
+
+/* A client has made a device, whose parameters are there, or a subdevice of one. ask: nobody else
+ * will say which card it is: the kernel driver is asked. */
+void vgpu_device_made(int fd, uint32_t client, uint32_t object, uint64_t params, bool ask);
+void vgpu_subdevice_made(uint32_t client, uint32_t parent, uint32_t object);
+/* What was freed is one of them, or a client: what is below it is gone, too. */
+bool vgpu_device_freed(uint32_t client, uint32_t object);
+
+/* The device that an object stands for: itself, or a subdevice's; 0: it is not known. */
+uint32_t vgpu_device_of(uint32_t client, uint32_t object);
+/* The card of what has this parent; -1: not known. */
+int vgpu_card_below(uint32_t client, uint32_t parent);
+/* A device is this card. */
+void vgpu_device_is(uint32_t client, uint32_t parent, int card);
+/* After a fork, in the child: there are none. */
+void vgpu_devices_in_child(void);
+
+#endif

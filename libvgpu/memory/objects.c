@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * objects.c - see objects.h. Bytes whose card is not known must fit on every card of the job, and
+ * count on all. A dup of an object is not followed: it costs nothing, and keeps the memory when the
+ * object goes, which then the comparison with the card's own count charges.
+ */
+#include <errno.h>
+
+#include "../driver/rm_abi.h"
+#include "../job/devices.h"
+#include "../job/job.h"
+#include "account.h"
+#include "objects.h"
+#include "shared.h"
+
+static struct vgpu_table objects = VGPU_TABLE_INIT;
+static bool others[VGPU_MAX_CARDS];
+
+static uint64_t key_of(uint32_t client, uint32_t object)
+{
+	return (uint64_t)client << 32 | object;
+}
+
+static int card_of(uint32_t client, uint32_t parent)
+{
+	return vgpu_state.ncards == 1 ? 0 : vgpu_card_below(client, parent);
+}
+
+/* The cards on which a card's bytes count: [first, last). */
+static int first_of(int card)
+{
+	return card < 0 ? 0 : card;
+}
+
+static int last_of(int card)
+{
+	return card < 0 ? (int)vgpu_state.ncards : card + 1;
+}
+
+static void release(int card, uint64_t bytes)
+{
+	for (int i = first_of(card); i < last_of(card); i++)
+		vgpu_release(i, bytes);
+}
+
+static void item_gone(const struct vgpu_item *item)
+{
+	if (item->card >= 0)
+		vgpu_shared_release(item->key, item->card, item->size);
+	else
+		release(item->card, item->size);
+}
+
+static int refuse(int card, uint64_t bytes)
+{
+	vgpu_oom(first_of(card), bytes);
+	vgpu_mem_end();
+	return -ENOMEM;
+}
+
+int vgpu_object_take(struct vgpu_object *asked)
+{
+	int card = asked->card = card_of(asked->client, asked->parent);
+
+	vgpu_mem_begin();
+	/* No card: the process has no part in its job. */
+	if (!vgpu_state.ncards ||
+	    __atomic_load_n(&objects.count, __ATOMIC_RELAXED) >= VGPU_MAX_MEMORY_OBJECTS)
+		return refuse(card, asked->bytes);
+	vgpu_shared_settle();
+	for (int i = first_of(card); i < last_of(card); i++) {
+		if (vgpu_charge(i, asked->bytes) == 0)
+			continue;
+		for (int k = first_of(card); k < i; k++)
+			vgpu_release(k, asked->bytes);
+		return refuse(i, asked->bytes);
+	}
+	return 0;
+}
+
+void vgpu_object_taken(const struct vgpu_object *asked, const struct vgpu_object *made)
+{
+	uint64_t bytes = made ? made->bytes : 0;
+	struct vgpu_item item, old;
+	int card = asked->card;
+
+	for (int i = first_of(card); i < last_of(card); i++)
+		vgpu_charge_moves(i, asked->bytes, bytes);
+	if (made && bytes) {
+		item = (struct vgpu_item){.key = key_of(made->client, made->object),
+					  .size = bytes,
+					  .other = made->parent,
+					  .owner = vgpu_device_of(made->client, made->parent),
+					  .card = card};
+		/* One of that name is gone, with its descriptor. */
+		if (vgpu_table_take(&objects, item.key, &old))
+			item_gone(&old);
+		/* Without room for its entry it stays charged until the process ends. */
+		vgpu_table_put(&objects, &item);
+	}
+	vgpu_mem_end();
+}
+
+/* Another thread may get its name as soon as it is freed. */
+void vgpu_object_free(uint32_t client, uint32_t object, struct vgpu_object_going *g)
+{
+	vgpu_mem_begin();
+	g->known = __atomic_load_n(&objects.count, __ATOMIC_RELAXED) &&
+		   vgpu_table_take(&objects, key_of(client, object), &g->item);
+}
+
+void vgpu_object_freed(const struct vgpu_object_going *g, bool ok)
+{
+	if (g->known && ok)
+		item_gone(&g->item);
+	else if (g->known)
+		vgpu_table_put(&objects, &g->item);
+	vgpu_mem_end();
+}
+
+static bool goes(const struct vgpu_item *item, uint64_t freed)
+{
+	uint32_t client = (uint32_t)(freed >> 32), object = (uint32_t)freed;
+
+	if (item->key >> 32 != client ||
+	    (object != client && object != item->other && object != item->owner))
+		return false;
+	item_gone(item);
+	return true;
+}
+
+void vgpu_objects_below_freed(uint32_t client, uint32_t object)
+{
+	if (__atomic_load_n(&objects.count, __ATOMIC_RELAXED))
+		vgpu_table_sweep(&objects, key_of(client, object), goes);
+}
+
+void vgpu_object_exported(uint32_t client, uint32_t object, int fd)
+{
+	struct vgpu_item item;
+
+	/* If there is no room for it, the comparison with the card's count charges what is left
+	 * when the object goes. */
+	if (vgpu_table_get(&objects, key_of(client, object), &item))
+		vgpu_shared_note(item.key, fd);
+}
+
+uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint32_t kib)
+{
+	int card = card_of(client, parent);
+
+	for (int i = first_of(card); i < last_of(card); i++) {
+		uint64_t limit = vgpu_limit(i), used = vgpu_mem_used(i), told = limit;
+
+		switch (index) {
+		case FB_LARGEST_FREE:
+		case FB_HEAP_FREE:
+			told = limit > used ? limit - used : 0;
+			break;
+		case FB_RAM_SIZE:
+		case FB_TOTAL_RAM_SIZE:
+		case FB_HEAP_SIZE:
+		case FB_USABLE_RAM_SIZE:
+			break;
+		default:
+			return kib;
+		}
+		if (limit && told >> 10 < kib)
+			kib = (uint32_t)(told >> 10);
+	}
+	return kib;
+}
+
+bool vgpu_others_begin(int card)
+{
+	return !__atomic_exchange_n(&others[card], true, __ATOMIC_SEQ_CST);
+}
+
+bool vgpu_others_on(int card)
+{
+	return __atomic_load_n(&others[card], __ATOMIC_RELAXED);
+}
+
+void vgpu_objects_in_child(void)
+{
+	for (int i = 0; i < VGPU_MAX_CARDS; i++)
+		others[i] = false;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * door.c - what a process asks of the kernel driver by ioctl, whatever API it speaks: OpenCL, Vulkan
+ * and OpenGL have no other door. What libcuda asks has passed its hooks: of that only devices and
+ * channel groups are learned. Everything else passes through unread.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "../driver/load.h"
+#include "../driver/rm_call.h"
+#include "../hooks/context.h"
+#include "../job/devices.h"
+#include "../job/job.h"
+#include "../job/tell.h"
+#include "../life/watcher.h"
+#include "../memory/objects.h"
+#include "../slices/rm.h"
+
+/* A call, and the one that is in it. */
+struct ask {
+	int fd;
+	unsigned long req;
+	void *whole;
+	unsigned nr;
+	size_t size;
+	uint64_t arg; /* the program's memory */
+	bool hooked;  /* libcuda or NVML calls */
+};
+
+int ioctl(int fd, unsigned long req, ...);
+
+/* libcuda's own is good once the kernel driver has read it. */
+static bool read_arg(const struct ask *q, void *to, size_t size)
+{
+	if (!q->hooked)
+		return vgpu_peek(q->arg, to, size);
+	memcpy(to, (const void *)(uintptr_t)q->arg, size);
+	return true;
+}
+
+/* As the first call of CUDA does. */
+static void attach(void)
+{
+	int cancel = vgpu_no_cancel();
+
+	vgpu_attach();
+	vgpu_cancel_as(cancel);
+}
+
+static int pass(const struct ask *q)
+{
+	return vgpu_rm_call(q->fd, q->req, q->whole);
+}
+
+/* ------------------------------------------------------- work on the card begins */
+static void began_on(int card)
+{
+	if (!vgpu_others_begin(card))
+		return;
+	__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_UNGATED, __ATOMIC_RELAXED);
+	vgpu_context_began(card);
+	vgpu_tell_ungated(card);
+}
+
+/* A card that is not known may be any. */
+static void began(uint32_t client, uint32_t parent)
+{
+	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_below(client, parent);
+
+	for (int i = 0; i < (int)vgpu_state.ncards; i++)
+		if (card < 0 || card == i)
+			began_on(i);
+}
+
+static void made(const struct ask *q, const struct rm_alloc *a)
+{
+	switch (a->cls) {
+	case CLASS_DEVICE:
+		vgpu_device_made(q->fd, a->root, a->object, a->params, !q->hooked);
+		break;
+	case CLASS_SUBDEVICE:
+		vgpu_subdevice_made(a->root, a->parent, a->object);
+		break;
+	case CLASS_CHANNEL_GROUP:
+		vgpu_rm_group_made(q->fd, a->root, a->parent, a->object);
+		if (!q->hooked)
+			began(a->root, a->parent);
+		break;
+	}
+}
+
+/* ------------------------------------------------------------------------ memory */
+/* The forms in which memory is asked for: where it is read, and where the status goes. */
+struct form {
+	struct vgpu_object object;
+	bool of_card;       /* else system memory, or addresses alone */
+	uint64_t status_at; /* the program's memory */
+	uint32_t status;
+};
+
+static bool of_alloc(const struct ask *q, struct form *f)
+{
+	struct rm_memory_params p;
+	struct rm_alloc a;
+	bool old = q->size == ALLOC_V21_SIZE;
+
+	if ((!old && q->size != sizeof a) || !vgpu_peek(q->arg, &a, q->size) ||
+	    a.cls != CLASS_LOCAL_USER ||
+	    !vgpu_peek(a.params, &p, offsetof(struct rm_memory_params, rest)))
+		return false;
+	*f = (struct form){.object = {a.root, a.parent, a.object, p.size, -1},
+			   .of_card = !(p.flags & FLAG_VIRTUAL),
+			   .status_at = q->arg + (old ? offsetof(struct rm_alloc, v21.status)
+						      : offsetof(struct rm_alloc, v64.status)),
+			   .status = old ? a.v21.status : a.v64.status};
+	return true;
+}
+
+static bool of_vid_heap(const struct ask *q, struct form *f)
+{
+	struct rm_vid_heap h;
+
+	if (q->size != sizeof h || !vgpu_peek(q->arg, &h, sizeof h) ||
+	    (h.function != VID_HEAP_ALLOC_SIZE && h.function != VID_HEAP_ALLOC_SIZE_RANGE))
+		return false;
+	*f = (struct form){.object = {h.root, h.parent, h.memory, h.size, -1},
+			   .of_card = !(h.flags & FLAG_VIRTUAL) &&
+				      ATTR_LOCATION(h.attr) == LOCATION_VIDMEM,
+			   .status_at = q->arg + offsetof(struct rm_vid_heap, status),
+			   .status = h.status};
+	return true;
+}
+
+static bool of_memory(const struct ask *q, struct form *f)
+{
+	switch (q->nr) {
+	case RM_ALLOC:
+		return of_alloc(q, f);
+	case RM_VID_HEAP:
+		return of_vid_heap(q, f);
+	}
+	return false;
+}
+
+/* Charged before the kernel driver is asked, by what it made of it afterwards. */
+static int take_memory(const struct ask *q, struct form *f)
+{
+	static const uint32_t no_memory = STATUS_NO_MEMORY;
+	struct form after;
+	int r, saved;
+
+	if (vgpu_object_take(&f->object)) {
+		if (vgpu_poke(f->status_at, &no_memory, sizeof no_memory))
+			return 0;
+		errno = ENOMEM;
+		return -1;
+	}
+	r = pass(q);
+	saved = errno;
+	if (r == 0 && of_memory(q, &after) && after.status == 0)
+		vgpu_object_taken(&f->object, &after.object);
+	else
+		vgpu_object_taken(&f->object, NULL);
+	vgpu_watcher_start();
+	errno = saved;
+	return r;
+}
+
+/* ---------------------------------------------------------------------- the calls */
+static int alloc(const struct ask *q)
+{
+	struct rm_alloc a;
+	int r, saved;
+
+	if (q->size != sizeof a && q->size != ALLOC_V21_SIZE)
+		return pass(q);
+	/* Nobody who works on a card begins with less than a device. */
+	if (!q->hooked && read_arg(q, &a, q->size) &&
+	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP))
+		attach();
+	r = pass(q);
+	saved = errno;
+	if (r == 0 && vgpu_state.grant && read_arg(q, &a, q->size) &&
+	    (q->size == sizeof a ? a.v64.status : a.v21.status) == 0)
+		made(q, &a);
+	errno = saved;
+	return r;
+}
+
+static int free_object(const struct ask *q)
+{
+	struct vgpu_object_going going = {.known = false};
+	struct rm_free f;
+	int r, saved;
+	bool ok;
+
+	if (q->size != sizeof f || !vgpu_state.grant)
+		return pass(q);
+	if (!q->hooked && !read_arg(q, &f, sizeof f))
+		return pass(q);
+	if (!q->hooked)
+		vgpu_object_free(f.root, f.object, &going);
+	r = pass(q);
+	saved = errno;
+	ok = r == 0 && read_arg(q, &f, sizeof f) && f.status == 0;
+	if (ok) {
+		vgpu_rm_freed(f.root, f.object);
+		if (vgpu_device_freed(f.root, f.object) && !q->hooked)
+			vgpu_objects_below_freed(f.root, f.object);
+	}
+	if (!q->hooked)
+		vgpu_object_freed(&going, ok);
+	errno = saved;
+	return r;
+}
+
+static int free_from_heap(const struct ask *q)
+{
+	struct vgpu_object_going going;
+	struct rm_vid_heap h;
+	int r, saved;
+
+	if (!vgpu_peek(q->arg, &h, sizeof h) || h.function != VID_HEAP_FREE)
+		return pass(q);
+	vgpu_object_free(h.root, h.memory, &going);
+	r = pass(q);
+	saved = errno;
+	vgpu_object_freed(&going, r == 0 && vgpu_peek(q->arg, &h, sizeof h) && h.status == 0);
+	errno = saved;
+	return r;
+}
+
+static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
+{
+	struct rm_fb_entry entry[FB_INFO_MAX];
+
+	if (n > FB_INFO_MAX || !vgpu_peek(list, entry, n * sizeof *entry))
+		return;
+	for (uint32_t i = 0; i < n; i++)
+		entry[i].kib = vgpu_object_told(c->client, c->object, entry[i].index, entry[i].kib);
+	vgpu_poke(list, entry, n * sizeof *entry);
+}
+
+static int control_call(const struct ask *q)
+{
+	struct rm_control c;
+	struct rm_fb_info info;
+	struct rm_export e;
+	int r = pass(q), saved = errno;
+
+	if (r == 0 && vgpu_state.grant && q->size == sizeof c && vgpu_peek(q->arg, &c, sizeof c) &&
+	    c.status == 0) {
+		if (c.cmd == CMD_FB_INFO && vgpu_peek(c.params, &info, sizeof info))
+			tell_memory(&c, info.list, info.n);
+		else if (c.cmd == CMD_FB_INFO_V2 && vgpu_peek(c.params, &info.n, sizeof info.n))
+			tell_memory(&c, c.params + offsetof(struct rm_fb_info_v2, entry), info.n);
+		else if (c.cmd == CMD_EXPORT_TO_FD && vgpu_peek(c.params, &e, sizeof e) &&
+			 e.type == EXPORT_OBJECT && !(e.flags & EXPORT_EMPTY_FD))
+			vgpu_object_exported(c.client, e.object, e.fd);
+	}
+	errno = saved;
+	return r;
+}
+
+static __attribute__((noinline)) int rm_ioctl(struct ask *q)
+{
+	struct rm_xfer x;
+	struct form f;
+
+	if (q->nr == RM_XFER && q->size == sizeof x && vgpu_peek(q->arg, &x, sizeof x)) {
+		q->nr = x.nr;
+		q->size = x.size;
+		q->arg = x.arg;
+	}
+	if (!q->hooked && of_memory(q, &f) && f.of_card) {
+		attach();
+		if (vgpu_state.grant)
+			return take_memory(q, &f);
+	}
+	if (!q->arg)
+		return pass(q);
+	if (q->nr == RM_ALLOC)
+		return alloc(q);
+	if (q->nr == RM_FREE)
+		return free_object(q);
+	if (q->nr == RM_CONTROL && !q->hooked)
+		return control_call(q);
+	if (q->nr == RM_VID_HEAP && !q->hooked && vgpu_state.grant &&
+	    q->size == sizeof(struct rm_vid_heap))
+		return free_from_heap(q);
+	return pass(q);
+}
+
+VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
+{
+	va_list ap;
+	void *arg;
+
+	va_start(ap, req);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	vgpu_need_ioctl();
+	if (unlikely(!vgpu_real_ioctl))
+		return (int)syscall(SYS_ioctl, fd, req, arg);
+	if (likely(_IOC_TYPE(req) != RM_TYPE))
+		return vgpu_real_ioctl(fd, req, arg);
+	return rm_ioctl(&(struct ask){
+		.fd = fd,
+		.req = req,
+		.whole = arg,
+		.nr = _IOC_NR(req),
+		.size = _IOC_SIZE(req),
+		.arg = (uint64_t)(uintptr_t)arg,
+		.hooked = vgpu_is_of_driver(__builtin_return_address(0)),
+	});
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* door_test.c - memory that is asked of the kernel driver without libcuda: charged, refused, given
+ * back, and told as the share. */
+#include "door.h"
+
+static void test_charge_and_free(void)
+{
+	fresh(1);
+	CHECK_EQ(attached, 2);
+	CHECK_EQ(take_object(1, 3 * MIB), 0);
+	used(4 * MIB); /* as it was rounded */
+	CHECK_EQ(watchers, 1);
+	CHECK_EQ(take_object(2, 6 * MIB), 0);
+	used(10 * MIB);
+	driver.status = STATUS_OBJECT_NOT_FOUND;
+	CHECK_EQ(free_named(CLIENT, 1), STATUS_OBJECT_NOT_FOUND);
+	used(10 * MIB);
+	driver.status = 0;
+	CHECK_EQ(free_named(CLIENT, 99), 0);
+	CHECK_EQ(free_named(CLIENT + 1, 1), 0);
+	used(10 * MIB);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	used(6 * MIB);
+	/* The handle may be the kernel's. */
+	driver.given = 77;
+	CHECK_EQ(take_object(0, 2 * MIB), 0);
+	CHECK_EQ(free_named(CLIENT, 77), 0);
+	used(6 * MIB);
+	/* One of that name was gone with its descriptor. */
+	CHECK_EQ(take_object(2, 2 * MIB), 0);
+	used(2 * MIB);
+	/* The driver's own refusal. */
+	driver.status = STATUS_NO_MEMORY;
+	CHECK_EQ(take_object(3, 2 * MIB), STATUS_NO_MEMORY);
+	used(2 * MIB);
+	CHECK_EQ(refusals, 0);
+}
+
+static void test_refused(void)
+{
+	struct rm_vid_heap h = heap_of(5, 8 * GIB);
+	struct rm_memory_params p = {.size = 8 * GIB};
+	struct rm_alloc old = {.root = CLIENT,
+			       .parent = DEVICE,
+			       .object = 7,
+			       .cls = CLASS_LOCAL_USER};
+	unsigned calls;
+
+	fresh(1);
+	old.params = (uintptr_t)&p;
+	CHECK_EQ(take_object(1, MIB), 0);
+	calls = driver.calls;
+	CHECK_EQ(take_object(2, 8 * GIB), STATUS_NO_MEMORY);
+	CHECK_EQ(ask_heap(&h), STATUS_NO_MEMORY);
+	CHECK_EQ(ioctl(FD, _IOC(_IOC_READ | _IOC_WRITE, RM_TYPE, RM_ALLOC, ALLOC_V21_SIZE), &old),
+		 0);
+	CHECK_EQ(old.v21.status, STATUS_NO_MEMORY);
+	CHECK_EQ(driver.calls, calls);
+	CHECK_EQ(refusals, 3);
+	CHECK_EQ(vgpu_state.cache.header->budget[0].refused, 3);
+	used(2 * MIB);
+	CHECK_EQ(take_object(2, 8 * GIB - 2 * MIB), 0);
+	used(8 * GIB);
+	/* What the rounding takes beyond the limit is there: the next one pays. */
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	driver.rounded = 4 * MIB;
+	CHECK_EQ(take_object(3, 2 * MIB), 0);
+	used(8 * GIB + 2 * MIB);
+	/* A process that has no place in its job. */
+	vgpu_state.counted = false;
+	CHECK_EQ(take_object(4, 1), STATUS_NO_MEMORY);
+	fresh(0);
+	CHECK_EQ(take_object(4, 1), STATUS_NO_MEMORY);
+}
+
+static void test_all_forms(void)
+{
+	struct rm_vid_heap h = heap_of(1, MIB), f = {.root = CLIENT, .function = VID_HEAP_FREE};
+	struct rm_alloc_memory m = {.root = CLIENT,
+				    .parent = DEVICE,
+				    .object = 2,
+				    .cls = CLASS_LOCAL_USER,
+				    .limit = UINT32_MAX};
+	struct rm_memory_params p = {.size = MIB, .flags = FLAG_VIRTUAL};
+	struct rm_alloc a = {.root = CLIENT,
+			     .parent = DEVICE,
+			     .object = 3,
+			     .cls = CLASS_LOCAL_USER};
+	struct rm_xfer x = {RM_ALLOC, sizeof a, (uintptr_t)&a};
+	unsigned long wrapped = _IOWR(RM_TYPE, RM_XFER, struct rm_xfer);
+
+	fresh(1);
+	CHECK_EQ(ask_heap(&h), 0);
+	used(2 * MIB);
+	h.memory = f.memory = 9;
+	h.function = VID_HEAP_ALLOC_SIZE_RANGE;
+	CHECK_EQ(ask_heap(&h), 0);
+	used(4 * MIB);
+	CHECK_EQ(ask_heap(&f), 0);
+	used(2 * MIB);
+	/* System memory, addresses alone, and what asks for nothing. */
+	h = heap_of(10, GIB);
+	h.attr = 1u << 25;
+	CHECK_EQ(ask_heap(&h), 0);
+	h = heap_of(10, GIB);
+	h.attr = 3u << 25;
+	CHECK_EQ(ask_heap(&h), 0);
+	h = heap_of(10, GIB);
+	h.flags = FLAG_VIRTUAL;
+	CHECK_EQ(ask_heap(&h), 0);
+	h.function = 5;
+	CHECK_EQ(ask_heap(&h), 0);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 11, CLASS_LOCAL_USER, &p), 0);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 11, 0x3E, &p), 0);
+	/* How large is the card? */
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_ALLOC_MEMORY, struct rm_alloc_memory), &m), 0);
+	CHECK_EQ(m.limit, 80 * GIB - 1);
+	used(2 * MIB);
+	/* In another call. */
+	p = (struct rm_memory_params){.size = 2 * MIB};
+	a.params = (uintptr_t)&p;
+	CHECK_EQ(ioctl(FD, wrapped, &x), 0);
+	used(4 * MIB);
+	p.size = 8 * GIB;
+	CHECK_EQ(ioctl(FD, wrapped, &x), 0);
+	CHECK_EQ(a.v64.status, STATUS_NO_MEMORY);
+	used(4 * MIB);
+	/* What cannot be read is the kernel's to refuse. */
+	p.size = 8 * GIB;
+	a.params = 8;
+	vgpu_transport = NULL;
+	CHECK_EQ(ioctl(FD, wrapped, &x), -1);
+	x.arg = 8;
+	CHECK_EQ(ioctl(FD, wrapped, &x), -1);
+	CHECK_EQ(ioctl(FD, wrapped, NULL), -1);
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_ALLOC, struct rm_alloc), NULL), -1);
+	CHECK_EQ(ioctl(FD, _IO('T', 1), NULL), -1);
+	vgpu_transport = answer;
+	used(4 * MIB);
+}
+
+static void test_freed_with_what_is_above(void)
+{
+	fresh(2);
+	CHECK_EQ(take_below(CLIENT, DEVICE, 1, 2 * MIB), 0);
+	CHECK_EQ(take_below(CLIENT, SUBDEVICE, 2, 2 * MIB), 0);
+	CHECK_EQ(take_below(CLIENT, DEVICE + 10, 3, 2 * MIB), 0);
+	devices_of(CLIENT + 1);
+	CHECK_EQ(take_below(CLIENT + 1, DEVICE, 1, 2 * MIB), 0);
+	used(6 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 2 * MIB);
+	CHECK_EQ(free_named(CLIENT, DEVICE), 0);
+	used(2 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 2 * MIB);
+	CHECK_EQ(free_named(CLIENT, CLIENT), 0);
+	CHECK_EQ(vgpu_mem_used(1), 0);
+	used(2 * MIB);
+	CHECK_EQ(free_named(CLIENT + 1, SUBDEVICE), 0);
+	used(2 * MIB);
+	CHECK_EQ(free_named(CLIENT + 1, CLIENT + 1), 0);
+	used(0);
+	CHECK_EQ(ndevices, 0);
+}
+
+/* Of two cards, by their UUIDs; what is on a card that is not known must fit on both. */
+static void test_which_card(void)
+{
+	uint32_t number = 7;
+
+	fresh(2);
+	CHECK_EQ(take_below(CLIENT, DEVICE, 1, 2 * MIB), 0);
+	CHECK_EQ(take_below(CLIENT, DEVICE + 10, 2, 4 * MIB), 0);
+	used(2 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 4 * MIB);
+	CHECK_EQ(alloc_below(CLIENT, CLIENT, 50, CLASS_DEVICE, &number), 0);
+	CHECK_EQ(take_below(CLIENT, 50, 3, 2 * MIB), 0);
+	used(4 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 6 * MIB);
+	/* The second card's limit is the smaller one. */
+	CHECK_EQ(take_below(CLIENT, 50, 4, 5 * GIB), STATUS_NO_MEMORY);
+	used(4 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 6 * MIB);
+	CHECK_EQ(take_below(CLIENT, DEVICE, 4, 5 * GIB), 0);
+	CHECK_EQ(free_named(CLIENT, 3), 0);
+	CHECK_EQ(vgpu_mem_used(1), 4 * MIB);
+	CHECK_EQ(vgpu_mem_used(0), 5 * GIB + 2 * MIB);
+}
+
+static void test_libcuda_is_left_alone(void)
+{
+	struct rm_vid_heap h = heap_of(4, GIB);
+
+	fresh(1);
+	by_libcuda = true;
+	attached = 0;
+	CHECK_EQ(take_object(1, 20 * GIB), 0);
+	CHECK_EQ(ask_heap(&h), 0);
+	devices_of(CLIENT + 1);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 3, CLASS_CHANNEL_GROUP, NULL), 0);
+	used(0);
+	CHECK_EQ(attached + watchers + refusals + begun[0] + ungated, 0);
+	CHECK_EQ(vgpu_state.slot->flags, 0);
+	CHECK_EQ(ngroups, 1); /* its slices are set, by who makes its context */
+	CHECK_EQ(free_named(CLIENT, DEVICE), 0);
+	CHECK_EQ(ngroups, 0);
+}
+
+static void test_work_begins(void)
+{
+	fresh(2);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE + 10, 1, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(begun[0], 0);
+	CHECK_EQ(begun[1], 1);
+	CHECK_EQ(ungated, 1);
+	CHECK(vgpu_others_on(1) && !vgpu_others_on(0));
+	CHECK_EQ(vgpu_state.slot->flags, VGPU_SLOT_UNGATED);
+	CHECK(vgpu_rm_grown());
+	CHECK_EQ(groups[0].card, 1);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE + 10, 2, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(begun[1], 1);
+	/* On a card that is not known: on any. */
+	CHECK_EQ(alloc_below(CLIENT, 50, 3, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(begun[0], 1);
+	driver.status = STATUS_NO_MEMORY;
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 4, CLASS_CHANNEL_GROUP, NULL), STATUS_NO_MEMORY);
+	CHECK_EQ(ngroups, 3);
+}
+
+static void ask_told(uint32_t cmd, void *params, size_t size)
+{
+	struct rm_control c = {.client = CLIENT,
+			       .object = SUBDEVICE,
+			       .cmd = cmd,
+			       .params = (uintptr_t)params,
+			       .params_size = (uint32_t)size};
+
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+}
+
+static void test_told(void)
+{
+	static const uint32_t index[] = {FB_RAM_SIZE,  FB_TOTAL_RAM_SIZE,  FB_HEAP_SIZE,
+					 FB_HEAP_FREE, FB_USABLE_RAM_SIZE, FB_LARGEST_FREE,
+					 0x5};
+	struct rm_fb_info_v2 v2 = {.n = 7};
+	struct rm_fb_entry list[7];
+	struct rm_fb_info old = {.n = 7, .list = (uintptr_t)list};
+
+	fresh(2);
+	CHECK_EQ(take_object(1, GIB), 0);
+	for (int i = 0; i < 7; i++)
+		v2.entry[i].index = list[i].index = index[i];
+	ask_told(CMD_FB_INFO_V2, &v2, sizeof v2);
+	ask_told(CMD_FB_INFO, &old, sizeof old);
+	for (int i = 0; i < 7; i++) {
+		uint32_t want = index[i] == 0x5 ? 80u << 20
+				: index[i] == FB_HEAP_FREE || index[i] == FB_LARGEST_FREE
+					? 7u << 20
+					: 8u << 20;
+
+		CHECK_EQ(v2.entry[i].kib, want);
+		CHECK_EQ(list[i].kib, want);
+	}
+	/* libcuda's own answers are told by its hooks. */
+	by_libcuda = true;
+	ask_told(CMD_FB_INFO_V2, &v2, sizeof v2);
+	CHECK_EQ(v2.entry[0].kib, 80u << 20);
+	/* A list that is longer than there may be, or that cannot be read. */
+	by_libcuda = false;
+	old.n = FB_INFO_MAX + 1;
+	CHECK_EQ(vgpu_object_told(CLIENT, SUBDEVICE, FB_RAM_SIZE, 5), 5);
+	CHECK_EQ(vgpu_object_told(CLIENT, DEVICE + 10, FB_RAM_SIZE, 80u << 20), 4u << 20);
+}
+
+/* Released while its descriptor is open, it still counts. */
+static void test_exported(void)
+{
+	int fd = open("/dev/null", O_RDONLY);
+	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 1, fd, 0};
+	struct rm_control c = {.client = CLIENT,
+			       .object = CLIENT,
+			       .cmd = CMD_EXPORT_TO_FD,
+			       .params = (uintptr_t)&e};
+
+	fresh(1);
+	CHECK_EQ(take_object(1, 2 * MIB), 0);
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	used(2 * MIB);
+	close(fd);
+	CHECK_EQ(take_object(2, 4 * MIB), 0);
+	used(4 * MIB);
+}
+
+static void test_table_full(void)
+{
+	fresh(1);
+	driver.rounded = 1;
+	for (uint32_t i = 1; i <= VGPU_MAX_MEMORY_OBJECTS; i++)
+		CHECK_EQ(take_object(i, 1), 0);
+	CHECK_EQ(take_object(VGPU_MAX_MEMORY_OBJECTS + 1, 1), STATUS_NO_MEMORY);
+	used(VGPU_MAX_MEMORY_OBJECTS);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	CHECK_EQ(take_object(VGPU_MAX_MEMORY_OBJECTS + 1, 1), 0);
+	CHECK_EQ(free_named(CLIENT, DEVICE), 0);
+	used(0);
+}
+
+/* What the parent holds, the parent pays. */
+static void test_fork(void)
+{
+	int status;
+	pid_t pid;
+
+	fresh(1);
+	CHECK_EQ(take_object(1, 2 * MIB), 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		vgpu_tables_in_child();
+		vgpu_devices_in_child();
+		vgpu_objects_in_child();
+		vgpu_state.slot = claim(&vgpu_state.cache);
+		CHECK_EQ(vgpu_mem_used(0), 2 * MIB);
+		free_named(CLIENT, 1);
+		CHECK_EQ(vgpu_mem_used(0), 2 * MIB);
+		CHECK_EQ(take_object(2, 2 * MIB), 0);
+		CHECK_EQ(vgpu_mem_used(0), 4 * MIB);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	CHECK_EQ(vgpu_state.slot->card[0].mem, 0);
+}
+
+#define ROUNDS 2000
+
+static void *take_and_free(void *arg)
+{
+	uint32_t base = (uint32_t)(uintptr_t)arg;
+	unsigned refused = 0;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		uint32_t object = base + i % 8;
+
+		if (take_object(object, 3 * GIB) == 0)
+			free_named(CLIENT, object);
+		else
+			refused++;
+		if (__atomic_load_n(&vgpu_state.slot->card[0].mem, __ATOMIC_SEQ_CST) >
+		    12 * GIB) /* two that hold, two announced */
+			abort();
+	}
+	return (void *)(uintptr_t)refused;
+}
+
+static void test_two_threads(void)
+{
+	pthread_t thread[4];
+	void *refused;
+	unsigned sum = 0;
+
+	fresh(1);
+	for (uintptr_t i = 0; i < 4; i++)
+		CHECK_EQ(pthread_create(&thread[i], NULL, take_and_free, (void *)(i * 100 + 100)),
+			 0);
+	for (unsigned i = 0; i < 4; i++) {
+		CHECK_EQ(pthread_join(thread[i], &refused), 0);
+		sum += (unsigned)(uintptr_t)refused;
+	}
+	used(0);
+	CHECK_EQ(vgpu_state.cache.header->budget[0].refused, sum);
+}
+
+int main(void)
+{
+	grant.ncards = 2;
+	strcpy(grant.card[0].uuid, "GPU-ab000000-0000-0000-0000-000000000000");
+	strcpy(grant.card[1].uuid, "GPU-ab000000-0000-0000-0000-000000000001");
+	grant.card[0].mem_limit = 8 * GIB;
+	grant.card[1].mem_limit = 4 * GIB;
+	vgpu_state.grant = &grant;
+	vgpu_real_ioctl = others_ioctl;
+	vgpu_transport = answer;
+	test_charge_and_free();
+	test_refused();
+	test_all_forms();
+	test_freed_with_what_is_above();
+	test_which_card();
+	test_libcuda_is_left_alone();
+	test_work_begins();
+	test_told();
+	test_exported();
+	test_table_full();
+	test_fork();
+	test_two_threads();
+	return done("door_test");
+}
