@@ -69,7 +69,7 @@ type Observer struct {
 	machine  *simgpu.Machine
 	jobs     map[process]uint32
 	patience time.Duration // oldAfter
-	oldSince time.Time // when it looked for programs that are too old: once a second
+	oldSince time.Time     // when it looked for programs that are too old: once a second
 }
 
 // process is one for all time.
