@@ -45,7 +45,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-web test-e2e-matrix test-containers test-install test-package test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-web test-e2e-matrix test-containers test-install test-package test-arm64 test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-pages man platforms package release install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -147,6 +147,11 @@ test-package: build
 	@tools/deps matrix
 	@tools/deps package
 	@tests/install/packages $(SUITE)
+
+## test-arm64: libvgpu, its tests and gresd's on an emulated arm64, with pages of 4 and 64 KiB (root installs what they need)
+test-arm64:
+	@tools/deps test-arm64
+	@tests/arm64
 
 ## demo: show three jobs that share one card (as root)
 demo: deps build

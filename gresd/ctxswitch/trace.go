@@ -5,6 +5,7 @@ package ctxswitch
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"unsafe"
 
@@ -18,12 +19,14 @@ const (
 	cardFile    = "/dev/nvidia%d"
 	// records are held between two looks: at the shortest slices there are about
 	// 2000 a second.
-	records  = 16384
-	pageSize = 4096
+	records = 16384
 	// The driver is told what was read when so many records were: each call of it costs
 	// as much as a look, and it needs the room long after.
 	tellAfter = records / 8
 )
+
+// The header has a page, of 64 KiB on some arm64: less cannot be mapped.
+var pageSize = os.Getpagesize()
 
 // Switch is a record of the card: a process came to it or left it.
 type Switch struct {

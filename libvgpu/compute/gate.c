@@ -34,6 +34,8 @@
 #define LOCK_TRIES 100 /* some 5 us */
 #ifdef __x86_64__
 #define PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define PAUSE() __asm__ volatile("isb" ::: "memory") /* yield takes no time on most of them */
 #else
 #define PAUSE() __asm__ volatile("" ::: "memory")
 #endif

@@ -4,10 +4,17 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 static unsigned long checks_passed;
+
+/* By QEMU (tests/arm64), whose kernel is not Linux in all. */
+static inline bool emulated(void)
+{
+	return getenv("VGPU_EMULATED") != NULL;
+}
 
 #define CHECK(cond)                                                                \
 	do {                                                                       \

@@ -36,12 +36,12 @@ static void test_no_page_for_a_slot(const struct vgpu_grant *grant)
 	c.header = (void *)(p + VGPU_CACHE_OFFSET);
 	c.slots = (void *)(p + VGPU_SLOTS_OFFSET);
 	vgpu_cache_init(c.header, grant);
-	if (madvise(p, 1, MADV_POPULATE_WRITE) != 0)
-		return; /* before Linux 5.14 */
+	if (emulated() || madvise(p, 1, MADV_POPULATE_WRITE) != 0)
+		return; /* QEMU heeds no such advice, nor does Linux before 5.14 */
 	while (slots < 100 && claim(&c))
 		slots++;
 	CHECK_EQ(errno, ENOSPC);
-	CHECK(slots >= 8 && slots < 8 + 4096 / (int)sizeof(struct vgpu_slot) + 1);
+	CHECK(slots >= 8 && slots < 8 + getpagesize() / (int)sizeof(struct vgpu_slot) + 1);
 	CHECK_EQ(c.header->high_slot, (uint32_t)slots);
 	CHECK(munmap(p, VGPU_CACHE_SIZE) == 0 && close(fd) == 0);
 }

@@ -246,8 +246,9 @@ struct shared {
 
 static void worker(struct vgpu_cache *c, unsigned seed)
 {
-	struct vgpu_slot *s = claim(c);
-	uint64_t held = 0;
+	/* QEMU tells a process that was forked the start of its parent. */
+	uint64_t start = emulated() ? 0 : vgpu_own_start_time(), held = 0;
+	struct vgpu_slot *s = vgpu_slot_claim(c, (uint32_t)getpid(), start);
 
 	for (;;) {
 		uint64_t n = (uint64_t)(rand_r(&seed) % 400 + 1);
