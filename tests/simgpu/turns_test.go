@@ -105,6 +105,7 @@ func TestTurnsKeepShares(t *testing.T) {
 		{[]gpu.Share{25, 25, 25, 25}, []string{"5000"}, 0.04},
 	} {
 		t.Run(fmt.Sprintf("%v at %v us", c.shares, c.kernels), func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, arbiter.Auto)
 			if err := n.m.RefuseSlices(Fault{Count: -1}); err != nil {
 				t.Fatal(err)
@@ -133,6 +134,7 @@ func checkShares(t *testing.T, got []float64, shares []gpu.Share, tolerance floa
 
 // The configuration can have turns where slices would do.
 func TestTheConfigurationCanHaveTurns(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, arbiter.Turns)
 	shares := []gpu.Share{13, 13, 12, 12, 13, 13, 12, 12}
 	at := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000+4)
