@@ -41,6 +41,8 @@ GOBUILD = $(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERS
 # C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
 PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/adversary/worker tests/bench tests/e2e/escape tests/e2e/unified
 # make V=1 shows every command.
+# The files of a part are compiled beside each other, also where this make has no -j.
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
@@ -53,7 +55,7 @@ build: $(PARTS) go etc harness
 
 $(PARTS):
 	$(Q)echo "  make  $@"
-	$(Q)$(MAKE) --no-print-directory $(QUIET) -C $@
+	$(Q)$(MAKE) --no-print-directory $(QUIET) $(JOBS) -C $@
 
 tests/e2e/escape tests/stress/programs: tests/simgpu
 

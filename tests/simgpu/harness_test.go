@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// bin is where TestMain has built the libraries and programs.
+// bin is where make build puts the libraries and programs.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -21,20 +21,24 @@ func TestMain(m *testing.M) {
 		readRecords()
 		return
 	}
-	dir, err := os.MkdirTemp("", "simgpu")
-	if err != nil {
+	if err := build(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	bin = dir
-	out, err := exec.Command("make", "-s", "BUILD="+dir, "libs", "worker", "apitest", "rhythm").CombinedOutput()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "make: %v\n%s", err, out)
-		os.Exit(1)
+	os.Exit(m.Run())
+}
+
+// build makes what make build has not made.
+func build() (err error) {
+	if bin, err = filepath.Abs("../../build"); err != nil {
+		return err
 	}
-	code := m.Run()
-	_ = os.RemoveAll(dir) // a temporary folder: what is left of it does no harm
-	os.Exit(code)
+	for _, part := range []string{".", "../../libvgpu"} {
+		if out, err := exec.Command("make", "-s", "-C", part).CombinedOutput(); err != nil {
+			return fmt.Errorf("make -C %s: %w\n%s", part, err, out)
+		}
+	}
+	return nil
 }
 
 // newMachine makes a machine of its own for a test.

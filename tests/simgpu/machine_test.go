@@ -151,12 +151,24 @@ func TestLibrariesFindTheMachineWithoutEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := filepath.Join(bin, "simgpu", "state")
-	if err := Init(state, c); err != nil {
+	// In a folder of their own: in build other programs would find the machine, too.
+	dir := t.TempDir()
+	for _, name := range []string{"tests/vgpu-worker", "simgpu/lib/libcuda.so.1", "simgpu/lib/libnvidia-ml.so.1"} {
+		data, err := os.ReadFile(filepath.Join(bin, name))
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), data, 0o700)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Init(filepath.Join(dir, "simgpu", "state"), c); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = os.Remove(state) }() // goes with the folder otherwise
-	cmd := exec.Command(filepath.Join(bin, "tests", "vgpu-worker"), "--count", "--device", "3", "--report")
+	cmd := exec.Command(filepath.Join(dir, "tests", "vgpu-worker"), "--count", "--device", "3", "--report")
 	cmd.Env = []string{}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -169,10 +181,7 @@ func TestLibrariesFindTheMachineWithoutEnvironment(t *testing.T) {
 
 // The tool does what its usage says, and says what is wrong.
 func TestTool(t *testing.T) {
-	tool := filepath.Join(t.TempDir(), "simgpu")
-	if out, err := exec.Command("go", "build", "-o", tool, "./cmd/simgpu").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	tool := filepath.Join(bin, "simgpu", "bin", "simgpu")
 	state := filepath.Join(t.TempDir(), "state")
 	run := func(want int, text string, args ...string) {
 		t.Helper()

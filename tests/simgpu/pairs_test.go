@@ -139,6 +139,7 @@ func TestPairsThatDoNotKeepTheirQueueFull(t *testing.T) {
 
 // A change of a slice costs a card that works its time, and an idle card nothing.
 func TestChangesOfSlicesCostTime(t *testing.T) {
+	t.Parallel()
 	m, state := newMachine(t, "one-card")
 	lost := func(of *tenant) float64 {
 		before := m.Status()[0]

@@ -138,6 +138,7 @@ func busy(m *Machine, x *tenant) time.Duration {
 // What gresd reads through the driver's files is what each process worked, whatever
 // its slice is.
 func TestRecordsTellWhatProcessesHad(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("the driver gives the records of all users to root only")
 	}
@@ -226,6 +227,7 @@ func TestRecordsOfVersion1(t *testing.T) {
 // The driver keeps 16384 records for a reader who does not tell it what was read, and then
 // writes no more.
 func TestRecordsGoOn(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("the driver gives the records of all users to root only")
 	}

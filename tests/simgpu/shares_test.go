@@ -9,6 +9,7 @@ import (
 )
 
 func TestOneTenantAloneGetsTheWholeCard(t *testing.T) {
+	t.Parallel()
 	m, state := newMachine(t, "one-card")
 	got := fractions(saturate(t, m, state, 1, "1", "200"))
 	within(t, "alone", got[0], 0.985, 1.005)
@@ -18,6 +19,7 @@ func TestOneTenantAloneGetsTheWholeCard(t *testing.T) {
 func TestTwoTenantsGetEqualSlices(t *testing.T) {
 	for _, us := range []string{"50", "1000", "5000"} {
 		t.Run(us+" us kernels", func(t *testing.T) {
+			t.Parallel()
 			m, state := newMachine(t, "one-card")
 			got := fractions(saturate(t, m, state, 2, "2", us))
 			t.Logf("%.3f of solo work", got)
@@ -40,6 +42,7 @@ func TestSlicesDivideTheCardByWeight(t *testing.T) {
 		{"2000, 6000 and 12000 us", []uint64{2000, 6000, 12000}, [][2]float64{{0.088, 0.106}, {0.275, 0.30}, {0.56, 0.60}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			m, state := newMachine(t, "one-card")
 			tenants := saturate(t, m, state, len(c.slices), "2", "200")
 			for i, us := range c.slices {
@@ -58,6 +61,7 @@ func TestSlicesDivideTheCardByWeight(t *testing.T) {
 
 // A card that ignores slices gives each the same, whatever was set, and is told.
 func TestACardCanIgnoreSlices(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state")
 	if err := Init(path, Config{Version: 1, Count: 1, Model: CardConfig{IgnoresSlices: true}}); err != nil {
 		t.Fatal(err)
@@ -85,6 +89,7 @@ func TestACardCanIgnoreSlices(t *testing.T) {
 func TestLaunchWaysAreTheSameWork(t *testing.T) {
 	for _, way := range []string{"kernel", "ex", "coop", "graph"} {
 		t.Run(way, func(t *testing.T) {
+			t.Parallel()
 			m, state := newMachine(t, "one-card")
 			got := fractions(saturate(t, m, state, 1, "1", "200", "--launch", way, "--via", "getproc", "--streams", "3"))
 			within(t, way, got[0], 0.97, 1.01)
@@ -93,6 +98,7 @@ func TestLaunchWaysAreTheSameWork(t *testing.T) {
 }
 
 func TestAnIdleTenantTakesNoTime(t *testing.T) {
+	t.Parallel()
 	m, state := newMachine(t, "one-card")
 	idle := startTenant(t, state, "--alloc", "1G", "--hold", "60")
 	idle.next()
@@ -113,6 +119,7 @@ func busyShares(m *Machine, tenants []*tenant, d time.Duration) []float64 {
 }
 
 func TestAKilledTenantLosesMemoryAndTurn(t *testing.T) {
+	t.Parallel()
 	m, state := newMachine(t, "one-card")
 	tenants := saturate(t, m, state, 2, "30", "200", "--alloc", "10G")
 	waitFor(t, "both busy", func() bool {
@@ -138,6 +145,7 @@ func TestAKilledTenantLosesMemoryAndTurn(t *testing.T) {
 
 // A holder of the model's lock is killed again and again; the machine goes on.
 func TestKillsLeaveTheMachineWhole(t *testing.T) {
+	t.Parallel()
 	m, state := newMachine(t, "one-card")
 	for range 15 {
 		x := startTenant(t, state, "--kernel-us", "20", "--inflight", "64", "--saturate", "30")
@@ -160,6 +168,7 @@ func TestKillsLeaveTheMachineWhole(t *testing.T) {
 
 // A saturating process must leave the processors to others.
 func TestSaturatingCostsLittleProcessorTime(t *testing.T) {
+	t.Parallel()
 	m, state := newMachine(t, "one-card")
 	x := saturate(t, m, state, 1, "2", "200")[0]
 	x.next()

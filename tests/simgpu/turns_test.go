@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,15 +18,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
-
-// library builds libvgpu.so once.
-var library = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("make", "-s", "-C", "../../libvgpu", "OUT="+filepath.Join(bin, "vgpu")).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("make: %w\n%s", err, out)
-	}
-	return filepath.Join(bin, "vgpu", "libvgpu.so"), nil
-})
 
 // node is a machine with one card, the grants of its jobs and their arbiter,
 // without Slurm.
@@ -42,15 +31,12 @@ type node struct {
 
 func newNode(t *testing.T, engine arbiter.Engine) *node {
 	t.Helper()
-	lib, err := library()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{t: t, lib: lib}
+	n := &node{t: t, lib: filepath.Join(bin, "lib", "libvgpu.so")}
 	n.m, n.state = newMachine(t, "one-card")
 	dir := t.TempDir()
+	var err error
 	n.grants, err = grant.NewStore(grant.Layout{
-		RunDir: dir, Jobs: filepath.Join(dir, "jobs"), Preload: filepath.Join(dir, "preload"), Library: lib,
+		RunDir: dir, Jobs: filepath.Join(dir, "jobs"), Preload: filepath.Join(dir, "preload"), Library: n.lib,
 	}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -119,6 +105,7 @@ func TestTurnsKeepShares(t *testing.T) {
 		{[]gpu.Share{25, 25, 25, 25}, []string{"5000"}, 0.04},
 	} {
 		t.Run(fmt.Sprintf("%v at %v us", c.shares, c.kernels), func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, arbiter.Auto)
 			if err := n.m.RefuseSlices(Fault{Count: -1}); err != nil {
 				t.Fatal(err)
@@ -147,6 +134,7 @@ func checkShares(t *testing.T, got []float64, shares []gpu.Share, tolerance floa
 
 // The configuration can have turns where slices would do.
 func TestTheConfigurationCanHaveTurns(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, arbiter.Turns)
 	shares := []gpu.Share{13, 13, 12, 12, 13, 13, 12, 12}
 	at := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000+4)

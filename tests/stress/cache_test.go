@@ -40,6 +40,7 @@ func TestACacheOnAFullFileSystem(t *testing.T) {
 
 // Where NVML cannot be loaded it is not looked for again and again.
 func TestNVMLIsNotLookedForAllTheTime(t *testing.T) {
+	t.Parallel()
 	env, libdir, lib := card(t, oneCard)
 	own := t.TempDir()
 	if err := os.Symlink(filepath.Join(libdir, "libcuda.so.1"), filepath.Join(own, "libcuda.so.1")); err != nil {

@@ -51,6 +51,7 @@ func TestLaunchesThatWaitAreCharged(t *testing.T) {
 
 // A clock that the user's tools make faster fills no budget faster.
 func TestAFakedClockGivesNoMore(t *testing.T) {
+	t.Parallel()
 	env, _ := limited(t, oneCard, "20")
 	result, err := run(t, preloads(t, env, "stress-clock.so"), "cap", "--us", "1000")
 	if err != nil {

@@ -144,6 +144,7 @@ func part(a, b *process) float64 {
 // A job whose process cuda-checkpoint suspends beside a busy neighbour keeps what it has booked,
 // and has its share, its slot and its limit as before when it goes on, twenty times.
 func TestASuspendedProcessKeepsItsPlace(t *testing.T) {
+	t.Parallel()
 	const slice, held = 6000, 1536 * mib
 	m := newMachine(t, oneCard)
 	mine := m.job(1, 2*gib, libvgpu.Schedule{SliceUS: slice, Cores: 30, Others: 1})
@@ -214,6 +215,7 @@ func TestASuspendedProcessKeepsItsPlace(t *testing.T) {
 // Where the budget holds a job, launches that wait at the gate wait on, and neither they nor those
 // that waited in the driver are charged for the time for which the process was suspended.
 func TestSuspendedTimeIsNotCharged(t *testing.T) {
+	t.Parallel()
 	part := 0.0
 	for range tries { // too much may be the machine's doing
 		if part = chargedWhenSuspended(t); part <= 1.3 {

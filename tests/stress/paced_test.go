@@ -49,6 +49,7 @@ func TestWorkThatIsNotMeasuredIsCharged(t *testing.T) {
 // they take, and what the card needs to begin one after another; not the time in which it
 // waits for the host. Before single launches were measured that was 1.5.
 func TestTimeOfTheHostIsNotCharged(t *testing.T) {
+	t.Parallel()
 	part := 0.0
 	for range 3 { // a busy machine makes the host of this program slower still
 		if part = charged(t, "20", "tokens"); part >= 1 && part <= 1.4 {
@@ -74,6 +75,7 @@ func TestLostTimeOfTheHostIsNotCharged(t *testing.T) {
 // Nor is what kernels took before they became shorter. Estimates of more than 20 us were never
 // measured alone, so a batch's time, which is the host's, was all that they came down to: 3.8.
 func TestShorterKernelsAreChargedLess(t *testing.T) {
+	t.Parallel()
 	chargedLikeTokens(t, "30", "--longer", "20")
 }
 
@@ -81,6 +83,7 @@ func TestShorterKernelsAreChargedLess(t *testing.T) {
 // card can have waited for the host all the time says nothing of that. It was 0.32, and the
 // job had 29 % of the card. A busy machine takes a second or two to see it: so long a run.
 func TestLongerKernelsAreChargedMore(t *testing.T) {
+	t.Parallel()
 	if part := chargedOn(t, oneCard+"kernel_latency_us = 1\n", "10", "tokens",
 		"--secs", "10", "--row", "1", "--compute-us", "60", "--later", "5"); part < 0.85 || part > 1.7 {
 		t.Errorf("charged %.3f of what the kernels took, want 0.85 to 1.7", part)

@@ -12,6 +12,7 @@ import (
 // What a job has beyond its physical share is paged, all of it and nothing else.
 // What that costs only a real card can say.
 func TestWhatIsPaged(t *testing.T) {
+	t.Parallel()
 	env, libdir, lib := card(t, oneCard)
 	r, err := run(t, env, "pagecost", "--lib", lib, "--libdir", libdir, "--physical", "4608", "--limit", "8192")
 	if err != nil {

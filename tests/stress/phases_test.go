@@ -69,6 +69,7 @@ func partOf(t *testing.T, least, most float64, program string, args ...string) {
 // A job is not charged the time in which its stream waits for the host, or for an event:
 // behind each of these kernels it waits for a millisecond.
 func TestWaitsInAStreamAreNotCharged(t *testing.T) {
+	t.Parallel()
 	args := []string{"--calm", "40", "--long", "0", "--naps", "1"}
 	if part := charged(t, "20", "phases", args...); part < 1 || part > 1.7 {
 		t.Errorf("charged %.3f of what the kernels took, want 1 to 1.7", part)

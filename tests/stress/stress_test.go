@@ -68,6 +68,7 @@ const oneCard = "version = 1\ncount = 1\n[model]\nmemory = \"80G\"\n"
 // 16 processes of one job allocate and free at random and are killed at random;
 // an outsider asks the card every 10 ms.
 func TestKillsNeverOpenTheLimit(t *testing.T) {
+	t.Parallel()
 	secs := "20"
 	if os.Getenv("VGPU_LONG") != "" {
 		secs = "60"
@@ -88,6 +89,7 @@ func TestKillsNeverOpenTheLimit(t *testing.T) {
 
 // Without the library the same load goes far above the limit: the check can fail.
 func TestWithoutTheLibraryTheLimitIsPassed(t *testing.T) {
+	t.Parallel()
 	env, libdir, _ := card(t, oneCard)
 	r, err := run(t, env, "memstress", "--libdir", libdir, "--cache", filepath.Join(t.TempDir(), "cache"),
 		"--limit", "2147483648", "--workers", "6", "--secs", "3")

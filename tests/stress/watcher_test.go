@@ -26,6 +26,7 @@ func hardJob(t *testing.T) job {
 
 // A program with many thread-local variables is held as any other when gresd shuts the gate.
 func TestLargeThreadLocalVariablesLeaveRoomForTheWatcher(t *testing.T) {
+	t.Parallel()
 	j := hardJob(t)
 	s := j.grant.Schedule(0)
 	timer := time.AfterFunc(300*time.Millisecond, func() {
@@ -45,6 +46,7 @@ func TestLargeThreadLocalVariablesLeaveRoomForTheWatcher(t *testing.T) {
 // Where no thread is to be had nobody would shut the gate: it is shut from the start, which
 // the user and gresd are told.
 func TestWithoutAWatcherTheGateHolds(t *testing.T) {
+	t.Parallel()
 	j := hardJob(t)
 	cmd := exec.Command("../../build/tests/watched", "--secs", "2", "--no-thread", "1")
 	cmd.Env = j.env
@@ -68,6 +70,7 @@ func TestWithoutAWatcherTheGateHolds(t *testing.T) {
 // The watcher does not ask for the environment, whatever it says: a thread of the program may be
 // changing it.
 func TestTheWatcherLeavesTheEnvironmentAlone(t *testing.T) {
+	t.Parallel()
 	j := hardJob(t)
 	timer := time.AfterFunc(500*time.Millisecond, func() { // so that it has something to say
 		if err := j.RefuseSlices(simgpu.Fault{Count: -1}); err != nil {
@@ -97,6 +100,7 @@ func TestTheWatcherLeavesTheEnvironmentAlone(t *testing.T) {
 // A gresd that does not answer holds up nothing: in a PID namespace the watcher asks it for the
 // process's number outside, and has looked at everything once before.
 func TestTheWatcherWorksBeforeItAsks(t *testing.T) {
+	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
 	silent, err := net.Listen("unix", socket)
 	if err != nil {

@@ -150,12 +150,15 @@ static void *restorer_begins(void *slot)
 {
 	struct sim_proc *p = slot;
 
-	p->restorer = (int32_t)syscall(SYS_gettid);
+	__atomic_store_n(&p->restorer, (int32_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
+	futex((uint32_t *)&p->restorer, FUTEX_WAKE, INT_MAX, 0);
 	return restorer(p);
 }
 
+/* Who has a context can be asked about it at once: the thread is known when this returns. */
 void checkpoint_start_thread(void)
 {
+	struct sim_proc *p = &drv.st->proc[drv.proc];
 	static bool started;
 	sigset_t all, old;
 	pthread_t id;
@@ -164,9 +167,11 @@ void checkpoint_start_thread(void)
 		return;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	started = pthread_create(&id, NULL, restorer_begins, &drv.st->proc[drv.proc]) == 0;
+	started = pthread_create(&id, NULL, restorer_begins, p) == 0;
 	if (started)
 		pthread_detach(id);
+	while (started && !__atomic_load_n(&p->restorer, __ATOMIC_ACQUIRE))
+		futex((uint32_t *)&p->restorer, FUTEX_WAIT, 0, 0);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
