@@ -139,7 +139,7 @@ test-containers: build
 	@tools/deps matrix
 	@tests/e2e/containers $(SUITES)
 
-## test-install: INSTALL.md word for word on machines with Slurm 22.05 and 26.05 (as root); SUITES="bookworm" FROM=trixie
+## test-install: INSTALL.md word for word on clusters with Slurm 22.05 and 26.05 (as root); SUITES="bookworm" SHAPES="one opt" FROM=trixie
 test-install: build
 	@tools/deps matrix
 	@tests/install/install $(SUITES)

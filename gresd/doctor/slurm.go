@@ -36,8 +36,20 @@ func (f *facts) list(name string) []string {
 	return strings.FieldsFunc(f.get(name), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// dir is the folder of slurm.conf.
-func (f *facts) dir() string { return filepath.Dir(f.get("SLURM_CONF")) }
+// fetched is where slurmd keeps the files that it has from slurmctld.
+var fetched = "/run/slurm/conf"
+
+// dir is the folder of this host's files of Slurm. slurmctld names its own slurm.conf; where there is
+// none of that name here, Slurm's programs read what slurmd has fetched (configless).
+func (f *facts) dir() string {
+	conf := f.get("SLURM_CONF")
+	if _, err := os.Stat(conf); err != nil {
+		if _, err := os.Stat(filepath.Join(fetched, "slurm.conf")); err == nil {
+			return fetched
+		}
+	}
+	return filepath.Dir(conf)
+}
 
 // settings are what slurmctld has told, else what slurm.conf says; nil when there
 // is neither.
