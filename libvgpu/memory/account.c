@@ -98,14 +98,23 @@ CUresult vgpu_oom(int card, uint64_t bytes)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static __thread unsigned busy;
+
+bool vgpu_mem_busy(void)
+{
+	return busy;
+}
+
 void vgpu_mem_begin(void)
 {
+	busy++;
 	if (vgpu_state.slot)
 		__atomic_add_fetch(&vgpu_state.slot->mem_begun, 1, __ATOMIC_SEQ_CST);
 }
 
 void vgpu_mem_end(void)
 {
+	busy--;
 	if (vgpu_state.slot)
 		__atomic_add_fetch(&vgpu_state.slot->mem_done, 1, __ATOMIC_SEQ_CST);
 }

@@ -12,6 +12,8 @@ CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r);
  * counts may differ. */
 void vgpu_mem_begin(void);
 void vgpu_mem_end(void);
+/* This thread is between the two. */
+bool vgpu_mem_busy(void);
 
 /* Bytes, without a driver call around them; 0, or -ENOMEM when they do not fit. */
 int vgpu_charge(int card, uint64_t bytes);

@@ -61,7 +61,7 @@ static void correct_modules(int card, uint64_t floor, uint64_t max)
 void vgpu_overhead_measure(int card)
 {
 	struct vgpu_slot *slot = vgpu_state.slot;
-	uint32_t begun, done;
+	uint32_t begun, done, contexts;
 	uint64_t real, told, have, want, max, floor;
 
 	begun = __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST);
@@ -74,9 +74,9 @@ void vgpu_overhead_measure(int card)
 	if (begun == __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST)) {
 		have = vgpu_overhead_charged(card);
 		want = real + have > told ? real + have - told : 0;
-		floor = vgpu_context_bytes(card) *
-			(__atomic_load_n(&slot->card[card].contexts, __ATOMIC_RELAXED) -
-			 vgpu_others_on(card));
+		contexts = __atomic_load_n(&slot->card[card].contexts, __ATOMIC_RELAXED);
+		contexts -= contexts && vgpu_others_on(card);
+		floor = vgpu_context_bytes(card) * contexts;
 		max = highest(card, want);
 		if (vgpu_state.from_env)
 			correct(card, have, want < floor ? floor : want, max < floor ? floor : max);

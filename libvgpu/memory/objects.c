@@ -139,10 +139,11 @@ void vgpu_object_exported(uint32_t client, uint32_t object, int fd)
 {
 	struct vgpu_item item;
 
-	/* If there is no room for it, the comparison with the card's count charges what is left
-	 * when the object goes. */
-	if (vgpu_table_get(&objects, key_of(client, object), &item))
-		vgpu_shared_note(item.key, fd);
+	/* The card counts for nobody what a descriptor alone keeps. So what there is no room for stays
+	 * charged until the process ends. */
+	if (vgpu_table_get(&objects, key_of(client, object), &item) &&
+	    (item.card < 0 || !vgpu_shared_note(item.key, fd)))
+		vgpu_table_take(&objects, item.key, &item);
 }
 
 uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint32_t kib)

@@ -22,6 +22,7 @@
 struct group {
 	int fd, card;
 	uint32_t client, parent, object;
+	bool cuda;       /* as its client */
 	uint64_t own_us; /* the driver's own slice, read before the first set; 0: not read */
 	uint64_t set_us; /* last set; 0: none of ours was read back yet */
 };
@@ -39,6 +40,11 @@ void vgpu_rm_creating(int card)
 	creating = card;
 }
 
+bool vgpu_rm_creates(void)
+{
+	return creating >= 0;
+}
+
 void vgpu_rm_forget(void)
 {
 	/* In a forked child the lock may have been held by a thread that is gone. */
@@ -54,8 +60,9 @@ bool vgpu_rm_grown(void)
 	       __atomic_exchange_n(&grown, false, __ATOMIC_ACQUIRE);
 }
 
-void vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t object)
+bool vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t object)
 {
+	bool cuda = creating >= 0;
 	int card = creating;
 	struct group *g;
 	unsigned at = 0;
@@ -69,6 +76,8 @@ void vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t objec
 	/* One of that name is gone, with its descriptor. */
 	while (at < ngroups && (groups[at].client != client || groups[at].object != object))
 		at++;
+	for (unsigned i = 0; i < ngroups && !cuda; i++)
+		cuda = i != at && groups[i].client == client && groups[i].cuda;
 	if (at < MAX_GROUPS) {
 		g = &groups[at];
 		ngroups += at == ngroups;
@@ -76,7 +85,8 @@ void vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t objec
 				    .card = card,
 				    .client = client,
 				    .parent = parent,
-				    .object = object};
+				    .object = object,
+				    .cuda = cuda};
 		for (unsigned i = 0; g->card < 0 && i < ngroups; i++)
 			if (groups[i].client == g->client && groups[i].parent == g->parent)
 				g->card = groups[i].card;
@@ -87,6 +97,7 @@ void vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t objec
 	/* By a stream, by a process that cuda-checkpoint brings back, or by another API. */
 	if (creating < 0)
 		__atomic_store_n(&grown, true, __ATOMIC_RELEASE);
+	return cuda;
 }
 
 void vgpu_rm_freed(uint32_t client, uint32_t object)

@@ -8,8 +8,10 @@
 
 /* Says which card the channel groups that this thread makes belong to; -1 ends. */
 void vgpu_rm_creating(int card);
-/* A client has made a group below a device, or freed an object: a group, or what it is below. */
-void vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t object);
+bool vgpu_rm_creates(void);
+/* A client has made a group below a device, or freed an object: a group, or what it is below. True:
+ * the client is libcuda's, for it has a group that was made for a context. */
+bool vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t object);
 void vgpu_rm_freed(uint32_t client, uint32_t object);
 /* Sets the slice of all channel groups of a card; 0 puts the driver's own back. Reads
  * it back from groups that never had one of ours, and with verify from all. Returns 0,

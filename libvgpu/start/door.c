@@ -19,6 +19,7 @@
 #include "../job/job.h"
 #include "../job/tell.h"
 #include "../life/watcher.h"
+#include "../memory/account.h"
 #include "../memory/objects.h"
 #include "../slices/rm.h"
 
@@ -31,6 +32,7 @@ struct ask {
 	size_t size;
 	uint64_t arg; /* the program's memory */
 	bool hooked;  /* libcuda or NVML calls */
+	bool charged; /* or a hook is in the middle of such a call */
 };
 
 int ioctl(int fd, unsigned long req, ...);
@@ -44,6 +46,8 @@ static bool read_arg(const struct ask *q, void *to, size_t size)
 	return true;
 }
 
+static bool no_job; /* as was found out */
+
 /* As the first call of CUDA does. */
 static void attach(void)
 {
@@ -51,6 +55,7 @@ static void attach(void)
 
 	vgpu_attach();
 	vgpu_cancel_as(cancel);
+	__atomic_store_n(&no_job, !vgpu_state.grant, __ATOMIC_RELAXED);
 }
 
 static int pass(const struct ask *q)
@@ -88,8 +93,7 @@ static void made(const struct ask *q, const struct rm_alloc *a)
 		vgpu_subdevice_made(a->root, a->parent, a->object);
 		break;
 	case CLASS_CHANNEL_GROUP:
-		vgpu_rm_group_made(q->fd, a->root, a->parent, a->object);
-		if (!q->hooked)
+		if (!vgpu_rm_group_made(q->fd, a->root, a->parent, a->object) && !q->charged)
 			began(a->root, a->parent);
 		break;
 	}
@@ -273,12 +277,14 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 	struct rm_xfer x;
 	struct form f;
 
+	if (__atomic_load_n(&no_job, __ATOMIC_RELAXED) && !vgpu_state.grant)
+		return pass(q);
 	if (q->nr == RM_XFER && q->size == sizeof x && vgpu_peek(q->arg, &x, sizeof x)) {
 		q->nr = x.nr;
 		q->size = x.size;
 		q->arg = x.arg;
 	}
-	if (!q->hooked && of_memory(q, &f) && f.of_card) {
+	if (!q->charged && of_memory(q, &f) && f.of_card) {
 		attach();
 		if (vgpu_state.grant)
 			return take_memory(q, &f);
@@ -300,6 +306,7 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 {
 	va_list ap;
+	bool hooked;
 	void *arg;
 
 	va_start(ap, req);
@@ -310,6 +317,10 @@ VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 		return (int)syscall(SYS_ioctl, fd, req, arg);
 	if (likely(_IOC_TYPE(req) != RM_TYPE))
 		return vgpu_real_ioctl(fd, req, arg);
+	hooked = vgpu_is_of_driver(__builtin_return_address(0));
+	/* Where another ioctl stands before this one, as that of a sanitizer's runtime or of a
+	 * preload of the user's does, libcuda is not who calls. What a hook is waiting for is
+	 * libcuda's all the same, and charged. */
 	return rm_ioctl(&(struct ask){
 		.fd = fd,
 		.req = req,
@@ -317,6 +328,7 @@ VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 		.nr = _IOC_NR(req),
 		.size = _IOC_SIZE(req),
 		.arg = (uint64_t)(uintptr_t)arg,
-		.hooked = vgpu_is_of_driver(__builtin_return_address(0)),
+		.hooked = hooked,
+		.charged = hooked || vgpu_mem_busy() || vgpu_rm_creates(),
 	});
 }

@@ -285,4 +285,17 @@ static void fresh(unsigned ncards)
 	devices_of(CLIENT);
 }
 
+/* Of two cards. */
+static void set_up(void)
+{
+	grant.ncards = 2;
+	strcpy(grant.card[0].uuid, "GPU-ab000000-0000-0000-0000-000000000000");
+	strcpy(grant.card[1].uuid, "GPU-ab000000-0000-0000-0000-000000000001");
+	grant.card[0].mem_limit = 8 * GIB;
+	grant.card[1].mem_limit = 4 * GIB;
+	vgpu_state.grant = &grant;
+	vgpu_real_ioctl = others_ioctl;
+	vgpu_transport = answer;
+}
+
 #endif

@@ -186,25 +186,6 @@ static void test_which_card(void)
 	CHECK_EQ(vgpu_mem_used(0), 5 * GIB + 2 * MIB);
 }
 
-static void test_libcuda_is_left_alone(void)
-{
-	struct rm_vid_heap h = heap_of(4, GIB);
-
-	fresh(1);
-	by_libcuda = true;
-	attached = 0;
-	CHECK_EQ(take_object(1, 20 * GIB), 0);
-	CHECK_EQ(ask_heap(&h), 0);
-	devices_of(CLIENT + 1);
-	CHECK_EQ(alloc_below(CLIENT, DEVICE, 3, CLASS_CHANNEL_GROUP, NULL), 0);
-	used(0);
-	CHECK_EQ(attached + watchers + refusals + begun[0] + ungated, 0);
-	CHECK_EQ(vgpu_state.slot->flags, 0);
-	CHECK_EQ(ngroups, 1); /* its slices are set, by who makes its context */
-	CHECK_EQ(free_named(CLIENT, DEVICE), 0);
-	CHECK_EQ(ngroups, 0);
-}
-
 static void test_work_begins(void)
 {
 	fresh(2);
@@ -270,26 +251,6 @@ static void test_told(void)
 	old.n = FB_INFO_MAX + 1;
 	CHECK_EQ(vgpu_object_told(CLIENT, SUBDEVICE, FB_RAM_SIZE, 5), 5);
 	CHECK_EQ(vgpu_object_told(CLIENT, DEVICE + 10, FB_RAM_SIZE, 80u << 20), 4u << 20);
-}
-
-/* Released while its descriptor is open, it still counts. */
-static void test_exported(void)
-{
-	int fd = open("/dev/null", O_RDONLY);
-	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 1, fd, 0};
-	struct rm_control c = {.client = CLIENT,
-			       .object = CLIENT,
-			       .cmd = CMD_EXPORT_TO_FD,
-			       .params = (uintptr_t)&e};
-
-	fresh(1);
-	CHECK_EQ(take_object(1, 2 * MIB), 0);
-	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
-	CHECK_EQ(free_named(CLIENT, 1), 0);
-	used(2 * MIB);
-	close(fd);
-	CHECK_EQ(take_object(2, 4 * MIB), 0);
-	used(4 * MIB);
 }
 
 static void test_table_full(void)
@@ -375,23 +336,14 @@ static void test_two_threads(void)
 
 int main(void)
 {
-	grant.ncards = 2;
-	strcpy(grant.card[0].uuid, "GPU-ab000000-0000-0000-0000-000000000000");
-	strcpy(grant.card[1].uuid, "GPU-ab000000-0000-0000-0000-000000000001");
-	grant.card[0].mem_limit = 8 * GIB;
-	grant.card[1].mem_limit = 4 * GIB;
-	vgpu_state.grant = &grant;
-	vgpu_real_ioctl = others_ioctl;
-	vgpu_transport = answer;
+	set_up();
 	test_charge_and_free();
 	test_refused();
 	test_all_forms();
 	test_freed_with_what_is_above();
 	test_which_card();
-	test_libcuda_is_left_alone();
 	test_work_begins();
 	test_told();
-	test_exported();
 	test_table_full();
 	test_fork();
 	test_two_threads();

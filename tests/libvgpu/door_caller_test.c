@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* door_caller_test.c - who asks the kernel driver, and what is kept of it by descriptors and from
+ * memory that cannot be looked at. */
+#include "door.h"
+
+static void test_libcuda_is_left_alone(void)
+{
+	struct rm_vid_heap h = heap_of(4, GIB);
+
+	fresh(1);
+	by_libcuda = true;
+	attached = 0;
+	CHECK_EQ(take_object(1, 20 * GIB), 0);
+	CHECK_EQ(ask_heap(&h), 0);
+	devices_of(CLIENT + 1);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 3, CLASS_CHANNEL_GROUP, NULL), 0);
+	used(0);
+	CHECK_EQ(attached + watchers + refusals + begun[0] + ungated, 0);
+	CHECK_EQ(vgpu_state.slot->flags, 0);
+	CHECK_EQ(ngroups, 1); /* its slices are set, by who makes its context */
+	CHECK_EQ(free_named(CLIENT, DEVICE), 0);
+	CHECK_EQ(ngroups, 0);
+}
+
+/* Called by another ioctl that stands before this one: the hooks tell. */
+static void test_libcuda_behind_another(void)
+{
+	fresh(1);
+	vgpu_mem_begin();
+	CHECK_EQ(take_object(1, 20 * GIB), 0);
+	vgpu_mem_end();
+	vgpu_rm_creating(0);
+	CHECK_EQ(take_object(2, 20 * GIB), 0);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 3, CLASS_CHANNEL_GROUP, NULL), 0);
+	vgpu_rm_creating(-1);
+	/* Of a stream that is made later. */
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 6, CLASS_CHANNEL_GROUP, NULL), 0);
+	used(0);
+	CHECK_EQ(watchers + refusals + begun[0] + ungated, 0);
+	CHECK_EQ(ngroups, 2);
+	CHECK_EQ(alloc_below(CLIENT + 1, DEVICE, 6, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(begun[0] + ungated, 2);
+	/* What no hook waits for counts, also when a hook waits for its end. */
+	CHECK_EQ(take_object(4, 2 * MIB), 0);
+	used(2 * MIB);
+	vgpu_mem_begin();
+	CHECK_EQ(free_named(CLIENT, 4), 0);
+	vgpu_mem_end();
+	used(0);
+	CHECK_EQ(take_object(5, 20 * GIB), STATUS_NO_MEMORY);
+}
+
+/* Released while its descriptor is open, it still counts. */
+static void test_exported(void)
+{
+	int fd = open("/dev/null", O_RDONLY);
+	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 1, fd, 0};
+	struct rm_control c = {.client = CLIENT,
+			       .object = CLIENT,
+			       .cmd = CMD_EXPORT_TO_FD,
+			       .params = (uintptr_t)&e};
+
+	fresh(1);
+	CHECK_EQ(take_object(1, 2 * MIB), 0);
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	used(2 * MIB);
+	close(fd);
+	CHECK_EQ(take_object(2, 4 * MIB), 0);
+	used(4 * MIB);
+}
+
+/* More descriptors than are followed: what one of them keeps is not known, and counts. */
+static void test_exported_without_room(void)
+{
+	int fd[MAX_KEPT + 1];
+	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 0, 0, 0};
+	struct rm_control c = {.client = CLIENT,
+			       .object = CLIENT,
+			       .cmd = CMD_EXPORT_TO_FD,
+			       .params = (uintptr_t)&e};
+
+	fresh(1);
+	for (uint32_t i = 0; i <= MAX_KEPT; i++) {
+		fd[i] = open("/dev/null", O_RDONLY);
+		e.fd = fd[i];
+		e.object = i + 1;
+		CHECK_EQ(take_object(e.object, 2 * MIB), 0);
+		CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+	}
+	CHECK_EQ(free_named(CLIENT, MAX_KEPT + 1), 0);
+	CHECK_EQ(free_named(CLIENT, 1), 0);
+	used((MAX_KEPT + 1) * 2 * MIB);
+	for (uint32_t i = 0; i <= MAX_KEPT; i++) {
+		close(fd[i]);
+		free_named(CLIENT, i + 1);
+	}
+	vgpu_shared_settle();
+	used(2 * MIB);
+}
+
+/* A container that forbids to ask may do so by any error; but an address that is none is none. */
+static void test_copies(void)
+{
+	static const int forbidden[] = {EPERM, ENOSYS, EACCES, EINVAL};
+
+	for (unsigned i = 0; i < sizeof forbidden / sizeof *forbidden; i++) {
+		errno = forbidden[i];
+		CHECK(copied(-1, 8, 4096));
+		CHECK(!copied(-1, 8, 0));
+	}
+	errno = EFAULT;
+	CHECK(!copied(-1, 8, 4096));
+	errno = EPERM;
+	CHECK(!copied(4, 8, 4096));
+	CHECK(copied(8, 8, 4096));
+}
+
+/* It is asked once, and nothing is looked at from then on. */
+static void test_no_job(void)
+{
+	fresh(1);
+	attached = 0;
+	vgpu_state.grant = NULL;
+	CHECK_EQ(take_object(1, 20 * GIB), 0);
+	CHECK_EQ(take_object(2, 20 * GIB), 0);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 3, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(attached, 1);
+	CHECK_EQ(ngroups, 0);
+	vgpu_state.grant = &grant;
+	used(0);
+	CHECK_EQ(take_object(1, 20 * GIB), STATUS_NO_MEMORY);
+}
+
+int main(void)
+{
+	set_up();
+	test_libcuda_is_left_alone();
+	test_libcuda_behind_another();
+	test_exported();
+	test_exported_without_room();
+	test_copies();
+	test_no_job();
+	return done("door_caller_test");
+}
