@@ -57,8 +57,8 @@ func (s site) behindADoor() *door {
 func (d *door) pass(conn net.Conn) {
 	defer conn.Close()
 	d.shut.RLock()
-	d.shut.RUnlock()
 	out, err := net.Dial("tcp", "127.0.0.1:6817")
+	d.shut.RUnlock()
 	if err != nil {
 		return
 	}
