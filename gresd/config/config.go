@@ -73,6 +73,10 @@ func (p Paths) Preload() string { return filepath.Join(p.RunDir, "preload") }
 // of no share.
 func (p Paths) Ask() string { return filepath.Join(p.RunDir, "ask-gresd") }
 
+// Loses is there unless this Slurm is known to start no job without the shards that it asks for:
+// tasks and hooks then do not take a job without shards for one without a share.
+func (p Paths) Loses() string { return filepath.Join(p.RunDir, "loses-shards") }
+
 // Cards is there where some cards are MIG instances: "INDEX UUID", a line each. Jobs of whole
 // cards (gres/gpu) then learn theirs by it, for Slurm's numbers are not CUDA's.
 func (p Paths) Cards() string { return filepath.Join(p.RunDir, "cards") }

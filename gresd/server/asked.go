@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -24,52 +25,106 @@ import (
 
 // decideWithoutCard is for a job to which slurmd names no card. There is
 // nothing to ask slurmctld about, unless it may have lost the job's shards.
+// Until that is known the job has no answer: it may be one with a share.
 func (s *Server) decideWithoutCard(ctx context.Context, w wire.Request) outcome {
-	if s.keeps.Load() {
+	if !s.losesShards(ctx, w.Conf) {
 		return none()
 	}
-	client := s.node.Slurm(w.Conf)
-	if loses, err := client.LosesShards(ctx); err != nil || !loses {
-		s.keeps.Store(err == nil)
+	facts, err := s.factsAtOnce(ctx, w)
+	if errors.Is(err, slurm.ErrNoJob) || errors.Is(err, slurm.ErrUnavailable) {
+		return unknown(w, err)
+	}
+	if err == nil && (!facts.MayAskForShards || facts.Holds()) {
 		return none()
 	}
-	facts, err := client.Job(ctx, w.JobID, w.Node)
-	if err != nil || !facts.OnNode || facts.Holds() || !facts.MayAskForShards {
-		return none()
+	return s.decideLost(ctx, w, facts, err)
+}
+
+// factsAtOnce asks for a Prolog once: jobs without a share do not wait for slurmctld. A task has
+// reason to ask.
+func (s *Server) factsAtOnce(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
+	if w.Node == "" {
+		return s.facts(ctx, w)
 	}
-	asked, err := client.Asked(ctx, w.JobID)
-	if err != nil || !asked.HasShards() {
-		return none()
+	return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
+}
+
+// decideLost is for a job that seems to be without the share that it asks for; misread: its record
+// cannot be read. What squeue prints holds no words of its user, and decides.
+func (s *Server) decideLost(ctx context.Context, w wire.Request, facts slurm.JobFacts, misread error) outcome {
+	if w.Node == "" {
+		w.Restart = facts.Restarts // a task cannot know it
 	}
-	if s.shardless.again(w.JobID) {
+	asked, err := s.node.Slurm(w.Conf).Asked(ctx, w.JobID)
+	switch {
+	case err != nil:
+		return unknown(w, err)
+	case !asked.HasShards():
+		return none()
+	case misread != nil:
+		return unknown(w, misread)
+	case !facts.OnNode: // it went back into the queue while its Prolog ran
+		return answer(wire.UserError("vgpu: grant: job %d: it is %s: want a running job", w.JobID, facts.State))
+	case s.shardless.again(w.JobID, w.Restart):
 		return refuse(w, facts, "vgpu: place: job %d: slurmctld has started it twice without the shards that it asks for (%s)",
 			w.JobID, asked.PerNode)
 	}
-	return sendBack(w, facts, errors.New("slurmctld has started it without the shards that it asks for ("+
-		asked.PerNode+"): it was restarted, and had not heard of this node's cards yet"))
+	next := ""
+	if !facts.Batch {
+		next = "; submit it again"
+	}
+	return sendBack(w, facts, fmt.Errorf("slurmctld has started it without the shards that it asks for (%s): "+
+		"it was restarted, and had not heard of this node's cards yet%s", asked.PerNode, next))
 }
 
-// shardless are the jobs that were started without their shards: each is sent back once.
+// losesShards says whether this Slurm may start a job without its shards; one that does not say its
+// release may. It keeps config.Paths.Loses.
+func (s *Server) losesShards(ctx context.Context, conf string) bool {
+	if s.keeps.Load() {
+		return false
+	}
+	loses, err := s.node.Slurm(conf).LosesShards(ctx)
+	if err != nil || loses {
+		return true
+	}
+	_ = os.Remove(s.cfg().Paths.Loses()) // with it, tasks only ask more
+	s.keeps.Store(true)
+	return false
+}
+
+// markLoss makes config.Paths.Loses, unless the release is known to be a later one.
+func (s *Server) markLoss() error {
+	if err := os.WriteFile(s.cfg().Paths.Loses(), nil, 0o644); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
+	defer cancel()
+	s.losesShards(ctx, "")
+	return nil
+}
+
+// shardless are the jobs that were started without their shards, and in which run: each is sent
+// back once.
 type shardless struct {
 	mu   sync.Mutex
-	jobs map[uint32]bool
+	jobs map[uint32]uint32
 }
 
 // mostShardless bounds what is kept of jobs that have never come again.
 const mostShardless = 10_000
 
-// again notes a job, and says whether it was noted before.
-func (l *shardless) again(jobID uint32) bool {
+// again notes a job, and says whether it was noted in an earlier run. A Prolog may ask twice.
+func (l *shardless) again(jobID, restart uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.jobs[jobID] {
+	if before, known := l.jobs[jobID]; known && before != restart {
 		delete(l.jobs, jobID)
 		return true
 	}
 	if l.jobs == nil || len(l.jobs) >= mostShardless {
-		l.jobs = map[uint32]bool{}
+		l.jobs = map[uint32]uint32{}
 	}
-	l.jobs[jobID] = true
+	l.jobs[jobID] = restart
 	return false
 }
 

@@ -51,8 +51,22 @@ func TestJobThatLostItsShardsComesAgain(t *testing.T) {
 	// Its user's own words look like a request: slurmctld knows of none.
 	n.asks(5, slurm.Asked{})
 	n.want(n.job(5, 0, lost, batch), wire.None)
+	// Prolog may ask twice for one run: it is sent back both times.
+	n.asks(6, slurm.Asked{PerNode: "gres:shard:30"})
+	w := n.job(6, 0, lost, batch)
+	n.want(w, wire.Requeued)
+	n.job(6, 0, lost, batch)
+	n.want(w, wire.Requeued)
+	// A record that cannot be read is held against what squeue says.
+	n.cluster.change(t, func(s *clusterState) { s.Broken = map[uint32]string{7: "imitates", 8: "imitates"} })
+	n.asks(7, slurm.Asked{PerNode: "gres:shard:30"})
+	n.want(n.job(7, 0, lost), wire.Refused)
+	n.want(n.job(8, 0, lost), wire.None)
+	// Where slurmctld does not answer nobody knows.
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
-	n.want(wire.Request{Op: wire.OpGrant, JobID: 4, Node: "n1"}, wire.None) // jobs without a share need no slurmctld
+	if rep, _ := n.ask(wire.Request{Op: wire.OpGrant, JobID: 4, Node: "n1"}); rep.Kind != wire.KindBusy {
+		t.Errorf("without slurmctld: got %+v, want no answer yet", rep)
+	}
 }
 
 // Where Slurm may split shards over cards, a share that nobody asked to be split is not.

@@ -95,6 +95,8 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 	switch {
 	case err != nil:
 		return refuse(w, facts, "vgpu: request: job %d: %v", w.JobID, err)
+	case !wants && facts.LostShares():
+		return s.decideLost(ctx, w, facts, nil)
 	case !wants && byUs:
 		return s.decideWhole(ctx, w, facts)
 	case !wants:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -15,7 +16,14 @@ import (
 // without a share start; one with a share is turned away.
 func (s *Server) decideForeign(ctx context.Context, w wire.Request) outcome {
 	if s.cfg().Placement.Mode == config.PlacementSlurm && len(w.GPUs) == 0 {
-		return none()
+		if w.Node == "" {
+			return none()
+		}
+		o := s.decideWithoutCard(ctx, w)
+		if o.verdict == toReply {
+			return o
+		}
+		return s.turnedAway(w, o.facts)
 	}
 	if w.Node == "" { // a task asks, and it is not known where to ask about it
 		return answer(wire.UserError("vgpu: grant: job %d is of cluster %s, and jobs of cluster %s have shares on this node", w.JobID, w.Cluster, s.node.Cluster()))
@@ -27,6 +35,10 @@ func (s *Server) decideForeign(ctx context.Context, w wire.Request) outcome {
 	if !s.holdsShare(facts, request.HasToken(facts.Comment)) {
 		return none()
 	}
+	return s.turnedAway(w, facts)
+}
+
+func (s *Server) turnedAway(w wire.Request, facts slurm.JobFacts) outcome {
 	return outcome{verdict: turnedAway, job: w, facts: facts, reason: fmt.Sprintf("vgpu: place: job %d is of cluster %s, "+
 		"and jobs of cluster %s have shares on this node: one cluster at a time can have them", w.JobID, w.Cluster, s.node.Cluster())}
 }

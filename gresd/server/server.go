@@ -153,6 +153,9 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if err := s.markPlacement(); err != nil {
 		return nil, err
 	}
+	if err := s.markLoss(); err != nil {
+		return nil, err
+	}
 	s.nameCards()
 	if s.lost {
 		s.survivors = slices.Sorted(slices.Values(s.steps.Jobs()))

@@ -63,6 +63,9 @@ func (f JobFacts) Holds() bool {
 	return len(f.Units) != 0 || len(f.WholeCards) != 0 || f.Counted != 0
 }
 
+// LostShares says that the job was started without the shards that it seems to ask for.
+func (f JobFacts) LostShares() bool { return f.OnNode && f.MayAskForShards && !f.Holds() }
+
 // liveStates are those in which a job holds its resources on a node.
 var liveStates = []string{
 	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",

@@ -125,6 +125,8 @@ int vgpu_jobenv_set(spank_t spank, const char *run_dir, struct vgpu_why *why)
 	if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
 		return vgpu_because(why, "ask slurm for the job");
 	err = read_lines(run_dir, job, text, why);
+	if (err == -ENOENT && vgpu_late_must_ask(run_dir, job) && is_without_cards(spank, run_dir))
+		return set_one(spank, "CUDA_VISIBLE_DEVICES", NO_CARD, why); /* nobody knew */
 	if (err == -ENOENT)
 		return set_whole(spank, run_dir, why);
 	denied = is_without_cards(spank, run_dir); /* before gresd's words are set */

@@ -135,10 +135,21 @@ bool vgpu_is_plain(const char *run_dir, uint32_t job)
 	       !access(path, F_OK);
 }
 
-/* Where gresd chooses the cards, Slurm tells a task nothing of its job's share. */
+/* gresd leaves a mark where slurmctld may start a job without the shards that it asks for. */
+static bool may_lose_shards(const char *run_dir)
+{
+	char path[256];
+
+	return snprintf(path, sizeof(path), "%s/loses-shards", run_dir) < (int)sizeof(path) &&
+	       !access(path, F_OK);
+}
+
+/* Where gresd chooses the cards, Slurm tells a task nothing of its job's share; nor where it has
+ * lost it. */
 bool vgpu_late_must_ask(const char *run_dir, uint32_t job)
 {
-	return vgpu_is_placed_by_gresd(run_dir) && !vgpu_is_plain(run_dir, job);
+	return (vgpu_is_placed_by_gresd(run_dir) || may_lose_shards(run_dir)) &&
+	       !vgpu_is_plain(run_dir, job);
 }
 
 int vgpu_late_prolog(spank_t spank, const char *program, struct vgpu_why *why)

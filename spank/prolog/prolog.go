@@ -106,6 +106,7 @@ func (h *Hook) prolog(ctx context.Context) int {
 		req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
 	}
 	_ = os.Remove(h.plainMark(req.JobID)) // of a run whose Epilog was lost
+	_ = os.Remove(h.lostMark(req.JobID))
 	rep, err := h.answer(ctx, req)
 	switch {
 	case errors.Is(err, errNoShare):
@@ -121,6 +122,9 @@ func (h *Hook) prolog(ctx context.Context) int {
 		if rep.Result == wire.None {
 			h.markPlain(req.JobID)
 		}
+		return ExitOK
+	case errors.Is(err, errNobodyKnows):
+		h.say("prolog: job %d: %v", req.JobID, err)
 		return ExitOK
 	case isUsersFault(err):
 		h.say("prolog: job %d: %v", req.JobID, err)
@@ -140,16 +144,18 @@ const latePrologContext = "vgpu_late_prolog"
 // latePrologOf is Prolog for a task whose job had none (spank/plugin/late.c). Its
 // exit code fails the task and never the node, so it is not 0 unless the task may
 // run: gresd has granted, has refused in words of its own, or has nothing to do
-// with the job.
+// with the job; or nobody knows, and nothing tells of a share.
 func (h *Hook) latePrologOf(ctx context.Context) int {
 	req, err := h.request(wire.OpGrant)
 	if err != nil {
 		h.say("late prolog: %v", err)
 		return ExitFault
 	}
-	h.patient = true
+	h.patient = h.holdsShare() || h.placedByGresd() || !h.losesShards() || h.isLost(fmt.Sprint(req.JobID))
 	rep, err := h.ask(ctx, req)
 	switch {
+	case !h.patient && err != nil && (!isAnswer(err) || isBusy(err)):
+		h.Log(fmt.Sprintf("vgpu: late prolog: job %d: %v: %v", req.JobID, errNobodyKnows, err))
 	case err != nil:
 		h.say("late prolog: job %d: %v", req.JobID, err)
 		return ExitFault
@@ -182,9 +188,23 @@ func (h *Hook) markPlain(job uint32) {
 	if !h.mayShare() {
 		return
 	}
-	path := h.plainMark(job)
+	mark(h.plainMark(job))
+}
+
+func mark(path string) {
 	_ = os.MkdirAll(filepath.Dir(path), 0o755)
 	_ = os.WriteFile(path, nil, 0o644)
+}
+
+// lostMark says of a job that slurmctld has started it without the shards that it asks for, and
+// that gresd has not decided yet: its tasks must not run.
+func (h *Hook) lostMark(job uint32) string {
+	return filepath.Join(h.Config.RunDir, "lost", fmt.Sprint(job))
+}
+
+func (h *Hook) isLost(job string) bool {
+	_, err := os.Stat(filepath.Join(h.Config.RunDir, "lost", job))
+	return err == nil
 }
 
 // epilog never fails, and does not wait for long: gresd takes back by itself what no job holds
@@ -197,6 +217,7 @@ func (h *Hook) epilog(ctx context.Context) int {
 	req, err := h.request(wire.OpRelease)
 	if err == nil {
 		_ = os.Remove(h.plainMark(req.JobID))
+		_ = os.Remove(h.lostMark(req.JobID))
 		_, err = h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID, Cluster: req.Cluster})
 	}
 	if err != nil && (isAnswer(err) || h.holdsShare()) {
@@ -225,9 +246,10 @@ func (h *Hook) socket() string {
 	return filepath.Join(h.Config.RunDir, "gresd.sock")
 }
 
-// holdsShare says whether the job may have a share of a card of this node.
+// holdsShare says whether the job may have a share of a card of this node, by what slurmd and its
+// own options say.
 func (h *Hook) holdsShare() bool {
-	return h.Getenv("SLURM_JOB_GPUS") != "" || request.HasToken(h.Getenv("SLURM_JOB_COMMENT"))
+	return h.Getenv("SLURM_JOB_GPUS") != "" || request.HasToken(h.Getenv("SLURM_JOB_COMMENT")) || h.options() != wire.Options{}
 }
 
 func (h *Hook) say(format string, args ...any) {

@@ -35,16 +35,20 @@ func (h *Hook) request(op wire.Op) (wire.Request, error) {
 		Node:      h.text("SLURMD_NODENAME"),
 		Cluster:   h.cluster(),
 		Restart:   h.number("SLURM_JOB_RESTART_COUNT"),
-		Options: wire.Options{
-			Mem:      h.text("SPANK_VGPU_MEM"),
-			Cores:    h.text("SPANK_VGPU_CORES"),
-			Cards:    h.text("SPANK_VGPU_CARDS"),
-			Mode:     h.text("SPANK_VGPU_MODE"),
-			Priority: h.text("SPANK_VGPU_PRIORITY"),
-			Policy:   h.text("SPANK_VGPU_POLICY"),
-			Engine:   h.text("SPANK_VGPU_ENGINE"),
-		},
+		Options:   h.options(),
 	}, nil
+}
+
+func (h *Hook) options() wire.Options {
+	return wire.Options{
+		Mem:      h.text("SPANK_VGPU_MEM"),
+		Cores:    h.text("SPANK_VGPU_CORES"),
+		Cards:    h.text("SPANK_VGPU_CARDS"),
+		Mode:     h.text("SPANK_VGPU_MODE"),
+		Priority: h.text("SPANK_VGPU_PRIORITY"),
+		Policy:   h.text("SPANK_VGPU_POLICY"),
+		Engine:   h.text("SPANK_VGPU_ENGINE"),
+	}
 }
 
 func (h *Hook) number(name string) uint32 {

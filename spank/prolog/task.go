@@ -41,8 +41,14 @@ func (h *Hook) taskProlog() int {
 			return h.stop(fmt.Sprintf("vgpu: task: job %s: %d shards, but no grant on this node: "+
 				"is Prolog=vgpu-prolog in slurm.conf, and gresd well (vgpuctl status)?", job, shards))
 		}
+		if h.isLost(job) {
+			return h.stop(fmt.Sprintf("vgpu: task: job %s: slurmctld has started it without the shards that it asks for, "+
+				"and gresd does not answer: submit it again", job))
+		}
 		if names := h.wholeNames(); names != "" {
 			fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", names)
+		} else if h.losesShards() && !h.isPlain(job) && h.isWithoutCards() {
+			fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", noCard)
 		}
 		return ExitOK
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -23,6 +24,10 @@ const doubtAfter = 3 * time.Second
 
 // errNoShare: gresd does not answer, and need not.
 var errNoShare = errors.New("gresd does not answer: it has no share of a card, and starts")
+
+// errNobodyKnows: neither gresd nor slurmctld says whether the job has lost a share, and nothing
+// else tells of one. It starts, and its tasks are shown no card.
+var errNobodyKnows = errors.New("nobody knows whether it asks for a share: it starts without a card")
 
 // answer asks gresd. Where that takes long, or fails, it asks slurmctld, too: a job without a
 // share does not wait (errNoShare), but for whole cards that a gresd which is well keeps waiting:
@@ -51,7 +56,8 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 	case <-time.After(h.doubtAfter):
 	}
 	facts, unknown := h.client().Job(ctx, req.JobID, h.text("SLURMD_NODENAME"))
-	noShare := unknown == nil && len(facts.Units) == 0 && facts.Counted == 0
+	lost := unknown == nil && facts.LostShares()
+	noShare := unknown == nil && !lost && len(facts.Units) == 0 && facts.Counted == 0
 	if noShare && (got != nil || len(facts.WholeCards) == 0 || !h.placedByGresd() || !h.isWell(ctx)) {
 		return wire.Reply{}, errNoShare
 	}
@@ -62,7 +68,13 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 	if noShare && got.err != nil && (!isAnswer(got.err) || isBusy(got.err)) {
 		return wire.Reply{}, errNoShare
 	}
+	if lost {
+		mark(h.lostMark(req.JobID))
+	}
 	left := h.AnswerWait - time.Since(began)
+	if unknown != nil && got.err != nil && !h.hasSign() {
+		return wire.Reply{}, fmt.Errorf("%w: %w; %w", errNobodyKnows, got.err, unknown)
+	}
 	if got.err == nil || isAnswer(got.err) || unknown != nil || h.patient || h.holdsShare() || left <= 0 {
 		return got.rep, got.err
 	}
@@ -78,9 +90,20 @@ func (h *Hook) isWell(ctx context.Context) bool {
 	return err == nil
 }
 
-// mayShare says whether the job may have a share: where gresd places, any job may, and a task that
-// asks has some sign of one.
-func (h *Hook) mayShare() bool { return h.patient || h.holdsShare() || h.placedByGresd() }
+// mayShare says whether the job may have a share: where gresd places, or slurmctld may have lost
+// shards, any job may.
+func (h *Hook) mayShare() bool { return h.hasSign() || h.losesShards() }
+
+// hasSign says that a job of which nobody knows whether it has a share must not run. Others must,
+// whatever is broken.
+func (h *Hook) hasSign() bool { return h.patient || h.holdsShare() || h.placedByGresd() }
+
+// losesShards says that slurmctld may start a job without the shards that it asks for: gresd
+// leaves a mark.
+func (h *Hook) losesShards() bool {
+	_, err := os.Stat(filepath.Join(h.Config.RunDir, "loses-shards"))
+	return err == nil
+}
 
 // unanswered decides about a job that has a share, or may have one, and that gresd had no answer
 // for. It never fails: Slurm drains the node of a Prolog that does. A batch job goes back into

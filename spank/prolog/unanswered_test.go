@@ -70,6 +70,55 @@ func TestAJobWithoutAnAnswer(t *testing.T) {
 	}
 }
 
+// Nothing shows that a job had its shards lost: slurmctld is asked, and what it knows counts. Where
+// it does not answer either, the job runs, and its tasks are shown no card.
+func TestAJobThatMayHaveLostItsShards(t *testing.T) {
+	asks := slurm.JobFacts{OnNode: true, MayAskForShards: true}
+	batch := asks
+	batch.Batch = true
+	for name, c := range map[string]struct {
+		slurm       fakeSlurm
+		options     string
+		requeued    int
+		says        string
+		plain, lost bool
+	}{
+		"a CPU job":              {fakeSlurm{facts: slurm.JobFacts{OnNode: true}}, "", 0, "", true, false},
+		"lost, a batch job":      {fakeSlurm{facts: batch}, "", 1, "back in the queue", false, true},
+		"lost, srun":             {fakeSlurm{facts: asks}, "", 1, "its tasks are refused", false, true},
+		"nobody knows":           {fakeSlurm{err: slurm.ErrUnavailable}, "", 0, "starts without a card", false, false},
+		"its options tell of it": {fakeSlurm{err: slurm.ErrUnavailable}, "8G", 1, "its tasks are refused", false, false},
+	} {
+		for how, answer := range map[string]*wire.Reply{"away": nil, "busy": {Kind: wire.KindBusy, Message: "ask slurmctld"}} {
+			t.Run(name+", gresd "+how, func(t *testing.T) {
+				config := testConfig(t)
+				mark(filepath.Join(config.RunDir, "loses-shards"))
+				if answer != nil {
+					startGresd(t, config.socket(), *answer)
+				}
+				n := 0
+				c.slurm.requeued = &n
+				env := jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "", "SPANK_VGPU_MEM", c.options)
+				r := runHook(t, config, env, func(h *Hook) { h.slurm = c.slurm })
+				said := strings.Join(r.log, "\n")
+				if r.code != ExitOK || n != c.requeued || !strings.Contains(said, c.says) || (said == "") != (c.says == "") {
+					t.Errorf("code %d, requeued %d times, log %q; want 0, %d, %q", r.code, n, said, c.requeued, c.says)
+				}
+				h := &Hook{Config: config}
+				if plain, lost := h.isPlain("7"), h.isLost("7"); plain != c.plain || lost != c.lost {
+					t.Errorf("marked plain %v, lost %v; want %v, %v", plain, lost, c.plain, c.lost)
+				}
+				// A task that must not run does not, and one that nobody knows sees no card.
+				task := runHook(t, config, jobEnv("prolog_task", "SLURM_JOB_GPUS", "", "SLURM_STEP_GPUS", ""))
+				stops, hidden := task.code == ExitFault, strings.Contains(task.stdout, "CUDA_VISIBLE_DEVICES=NoDevFiles")
+				if stops != c.lost || hidden != (!c.lost && !c.plain) {
+					t.Errorf("a task: code %d, %q", task.code, task.stdout)
+				}
+			})
+		}
+	}
+}
+
 // Where gresd chooses the cards, only slurmctld's count tells of a share. A gresd that is restarted
 // while such a job waits for room is asked again.
 func TestAJobWithACountWaitsForTheNextGresd(t *testing.T) {

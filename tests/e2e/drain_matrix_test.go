@@ -81,11 +81,7 @@ func TestNoCellDrainsItsNode(t *testing.T) {
 	s := up(t, cluster.Options{
 		Cards: twoCards, Slurm: "PrologEpilogTimeout=30\n", Config: "[slurm]\nscontrol = \"" + scontrolThatFails + "\"\n",
 	})
-	text := fmt.Sprintf("#!/bin/sh\nif [ -e %s.fails ]; then echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1; fi\nexec scontrol \"$@\"\n", scontrolThatFails)
-	s.must(os.WriteFile(scontrolThatFails, []byte(text), 0o755))
-	for _, command := range []string{"squeue", "sacct", "sacctmgr"} {
-		s.must(os.Symlink("/usr/bin/"+command, cluster.Dir+"/"+command))
-	}
+	s.makeScontrolThatFails()
 	s.completed(alice, s.submit(alice, "--gres=vgpu:20", "true"))
 
 	cells := map[string]string{}
@@ -106,6 +102,16 @@ func TestNoCellDrainsItsNode(t *testing.T) {
 		for _, kind := range drainKinds {
 			t.Logf("%-10s %-10s batch: %-42s srun: %s", trouble.name, kind.name, cells[trouble.name+kind.name+"batch"], cells[trouble.name+kind.name+"srun"])
 		}
+	}
+}
+
+// makeScontrolThatFails makes it, with Slurm's other commands beside it.
+func (s site) makeScontrolThatFails() {
+	s.t.Helper()
+	text := fmt.Sprintf("#!/bin/sh\nif [ -e %s.fails ]; then echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1; fi\nexec scontrol \"$@\"\n", scontrolThatFails)
+	s.must(os.WriteFile(scontrolThatFails, []byte(text), 0o755))
+	for _, command := range []string{"squeue", "sacct", "sacctmgr"} {
+		s.must(os.Symlink("/usr/bin/"+command, cluster.Dir+"/"+command))
 	}
 }
 
