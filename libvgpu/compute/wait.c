@@ -167,8 +167,8 @@ static bool of_lane(const struct wish *w, const struct lane *l)
 	       l->thread == vgpu_stream_thread(w->stream);
 }
 
-/* It may run beside the work of other streams, of which it was just asked whether it has ended:
- * they all go before the first of them is paid for. Were each held until the one before is paid
+/* It may run beside the work of other streams of its context, of which it was just asked whether
+ * it has ended: they all go before the first of them is paid for. Were each held until the one before is paid
  * for, streams would never run beside each other, and the job would have its share of the time
  * with a part of the card. What they cover together is what they are charged. */
 static bool goes_beside(const struct gate *g, const struct wish *w, int64_t balance, uint64_t now)
@@ -181,7 +181,8 @@ static bool goes_beside(const struct gate *g, const struct wish *w, int64_t bala
 		const struct vgpu_stream_batch *last = &l->ring[(l->first + l->closed) % RING];
 
 		if (!of_lane(w, l)) {
-			others += l->closed || (l->open && now < last->opened_ns + last->est_ns);
+			others += l->context && l->context->ctx == w->ctx &&
+				  (l->closed || (l->open && now < last->opened_ns + last->est_ns));
 			continue;
 		}
 		for (unsigned k = 0; k < l->closed + l->open; k++)
