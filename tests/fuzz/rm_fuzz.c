@@ -12,6 +12,7 @@
 #include "../../libvgpu/slices/rm.c"
 #include "../../libvgpu/start/door.c"
 
+#include "../libvgpu/room.h"
 #include "input.h"
 
 #define MOST_CALLS 200
@@ -62,23 +63,6 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 void vgpu_tell_ungated(int card)
 {
 	(void)card;
-}
-
-bool vgpu_ended_make_room(int card, uint64_t bytes)
-{
-	(void)card;
-	(void)bytes;
-	return false;
-}
-
-uint64_t vgpu_limit(int card)
-{
-	return vgpu_state.grant->card[card].mem_limit;
-}
-
-uint64_t vgpu_mem_used(int card)
-{
-	return vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
 }
 
 /* The driver: fails or not, and writes what it likes into the structure. */

@@ -16,6 +16,7 @@
 #include "../../libvgpu/start/door.c"
 
 #include "cache.h"
+#include "room.h"
 
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
@@ -87,23 +88,6 @@ void vgpu_tell_ungated(int card)
 {
 	CHECK(card >= 0);
 	ungated++;
-}
-
-bool vgpu_ended_make_room(int card, uint64_t bytes)
-{
-	(void)card;
-	(void)bytes;
-	return false;
-}
-
-uint64_t vgpu_limit(int card)
-{
-	return vgpu_state.grant->card[card].mem_limit;
-}
-
-uint64_t vgpu_mem_used(int card)
-{
-	return vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
 }
 
 /* ------------------------------------------------------------- the kernel driver */

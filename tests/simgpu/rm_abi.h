@@ -3,8 +3,8 @@
  * rm_abi.h - what the two halves of the simulated driver, the one that programs load
  * and the one behind the device files, have in common of the resource manager.
  *
- * Numbers and layouts: NVIDIA open-gpu-kernel-modules, nv_escape.h, nvos.h (NVOS54),
- * nvstatuscodes.h.
+ * Numbers and layouts: NVIDIA open-gpu-kernel-modules, nv_escape.h, nvos.h (NVOS00, NVOS54,
+ * NVOS64), nvstatuscodes.h.
  */
 #ifndef SIMGPU_RM_ABI_H
 #define SIMGPU_RM_ABI_H
@@ -32,6 +32,16 @@
 #define NV_NOT_SUPPORTED 0x56u
 #define NV_OBJECT_NOT_FOUND 0x57u
 #define NV_BAD_STATE 0xffffu
+
+struct rm_alloc64 { /* the newer form */
+	uint32_t root, parent, object, cls;
+	uint64_t params, rights;
+	uint32_t size, flags, status, pad;
+};
+
+struct rm_free {
+	uint32_t root, parent, object, status;
+};
 
 struct rm_control {
 	uint32_t client, object, cmd, flags;

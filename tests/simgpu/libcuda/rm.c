@@ -8,8 +8,7 @@
  * call goes to /dev/null, fails, and is answered by vgpu_rm_transport, which
  * a preloaded library may call itself instead of the kernel.
  *
- * Numbers: NVIDIA open-gpu-kernel-modules, nvos.h (NVOS00, NVOS54, NVOS64),
- * cl0080.h, cla06c.h, ctrla06c.h, nvstatuscodes.h.
+ * Numbers: ../rm_abi.h, and NVIDIA open-gpu-kernel-modules, cl0080.h, cla06c.h, ctrla06c.h.
  */
 #define _GNU_SOURCE
 #include "../rm_abi.h"
@@ -33,16 +32,6 @@
 #define GROUPS 4
 #define MAX_OBJECTS (SIM_MAX_CTX * GROUPS)
 
-struct rm_alloc {
-	uint32_t root, parent, handle, cls;
-	uint64_t params, rights;
-	uint32_t params_size, flags, status, pad;
-};
-
-struct rm_free {
-	uint32_t root, parent, handle, status;
-};
-
 struct device_params {
 	uint32_t device_id;
 	uint32_t rest[5];
@@ -65,12 +54,12 @@ static struct object *find_object(uint32_t handle)
 	return NULL;
 }
 
-static uint32_t do_alloc(const struct rm_alloc *a)
+static uint32_t do_alloc(const struct rm_alloc64 *a)
 {
 	struct object *o;
-	uint32_t card = a->handle - HANDLE_DEVICE;
+	uint32_t card = a->object - HANDLE_DEVICE;
 
-	if (!a->handle || find_object(a->handle))
+	if (!a->object || find_object(a->object))
 		return NV_INVALID_OBJECT_NEW;
 	if (a->cls == CLASS_DEVICE) {
 		const struct device_params *p = (const void *)(uintptr_t)a->params;
@@ -81,7 +70,7 @@ static uint32_t do_alloc(const struct rm_alloc *a)
 		o = find_object(a->parent);
 		if (!o || o->cls != CLASS_DEVICE)
 			return NV_INVALID_OBJECT_PARENT;
-		if (a->handle - HANDLE_GROUP >= MAX_OBJECTS)
+		if (a->object - HANDLE_GROUP >= MAX_OBJECTS)
 			return NV_INVALID_ARGUMENT;
 	} else if (a->cls != CLASS_ROOT) {
 		return NV_INVALID_CLASS;
@@ -89,7 +78,7 @@ static uint32_t do_alloc(const struct rm_alloc *a)
 	o = find_object(0);
 	if (!o)
 		return NV_INVALID_OBJECT_NEW;
-	*o = (struct object){a->handle, a->parent, a->cls};
+	*o = (struct object){a->object, a->parent, a->cls};
 	return NV_OK;
 }
 
@@ -130,7 +119,7 @@ static uint32_t do_control(const struct rm_control *c)
 
 static uint32_t do_free(const struct rm_free *f)
 {
-	struct object *o = f->handle ? find_object(f->handle) : NULL;
+	struct object *o = f->object ? find_object(f->object) : NULL;
 
 	if (!o)
 		return NV_INVALID_OBJECT_HANDLE;
@@ -152,8 +141,8 @@ int vgpu_rm_transport(int fd, unsigned long req, void *arg)
 	}
 	switch (_IOC_NR(req)) {
 	case ESC_ALLOC:
-		if (_IOC_SIZE(req) == sizeof(struct rm_alloc))
-			((struct rm_alloc *)arg)->status = do_alloc(arg);
+		if (_IOC_SIZE(req) == sizeof(struct rm_alloc64))
+			((struct rm_alloc64 *)arg)->status = do_alloc(arg);
 		break;
 	case ESC_CONTROL:
 		if (_IOC_SIZE(req) == sizeof(struct rm_control))
@@ -184,10 +173,10 @@ static void rm_call(unsigned long req, void *arg)
 
 static bool rm_alloc(uint32_t parent, uint32_t handle, uint32_t cls, void *params, uint32_t size)
 {
-	struct rm_alloc a = {client, parent, handle, cls,          (uintptr_t)params,
-			     0,      size,   0,      NV_BAD_STATE, 0};
+	struct rm_alloc64 a = {client, parent, handle, cls,          (uintptr_t)params,
+			       0,      size,   0,      NV_BAD_STATE, 0};
 
-	rm_call(_IOWR('F', ESC_ALLOC, struct rm_alloc), &a);
+	rm_call(_IOWR('F', ESC_ALLOC, struct rm_alloc64), &a);
 	return a.status == NV_OK;
 }
 

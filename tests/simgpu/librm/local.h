@@ -19,17 +19,6 @@ struct rm_alloc {
 	uint32_t size, status;
 };
 
-/* The newer form. */
-struct rm_alloc64 {
-	uint32_t root, parent, object, cls;
-	uint64_t params, rights;
-	uint32_t size, flags, status, pad;
-};
-
-struct rm_free {
-	uint32_t root, parent, object, status;
-};
-
 struct rm_vid_heap {
 	uint32_t root, parent, function, va_space;
 	int16_t ivc;
