@@ -44,7 +44,7 @@ func (c *Cluster) makeCards() (gresConf, error) {
 		make, devices = c.realCards, "/dev"
 	}
 	gres, err := make()
-	mig := slices.ContainsFunc(c.opts.Cards, func(card Card) bool { return len(card.Instances) > 0 })
+	mig := c.hasInstances()
 	if err == nil && mig {
 		err = capabilities()
 		gres.lua = instancesLua(c.opts.Cards)

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Paths inside. [Enter] has put tmpfs over /run and a copy over /etc.
@@ -222,6 +224,9 @@ func (c *Cluster) Close() error {
 		d.Stop()
 	}
 	killStrays()
+	if c.hasInstances() {
+		_ = unix.Unmount(procDriver, unix.MNT_DETACH) // never mounted where Up failed
+	}
 	for _, dir := range []string{Dir, runDir} {
 		if dir == Dir && strings.HasPrefix(c.logs, Dir) {
 			continue

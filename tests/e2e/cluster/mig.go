@@ -41,14 +41,21 @@ func instancesLua(cards []Card) string {
 	return fmt.Sprintf("return {default = %d, cards = {%s}}\n", least/gpu.MiB, strings.Join(words, ", "))
 }
 
-// capabilities makes what a driver has for MIG instances beside their cards' device files: in
-// /proc, which file stands for which, and the files.
+func (c *Cluster) hasInstances() bool {
+	return slices.ContainsFunc(c.opts.Cards, func(card Card) bool { return len(card.Instances) > 0 })
+}
+
+// procDriver is where a driver says which file stands for which MIG instance. While something is
+// mounted there, the kernel lets no user mount a /proc of a PID namespace: Close takes it away.
+const procDriver = "/proc/driver"
+
+// capabilities makes what a driver has for MIG instances beside their cards' device files.
 func capabilities() error {
-	const proc, devices = "/proc/driver", Dir + "/dev/nvidia-caps"
-	if err := unix.Mount("capabilities", proc, "tmpfs", 0, "mode=755"); err != nil {
-		return fmt.Errorf("mount on %s: %w", proc, err)
+	const devices = Dir + "/dev/nvidia-caps"
+	if err := unix.Mount("capabilities", procDriver, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mount on %s: %w", procDriver, err)
 	}
-	root := proc + "/nvidia/capabilities"
+	root := procDriver + "/nvidia/capabilities"
 	if err := command(simTool, "capabilities", "--dir", root, "--state", simState); err != nil {
 		return err
 	}
