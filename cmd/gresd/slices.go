@@ -11,6 +11,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 )
 
@@ -52,7 +53,7 @@ func workCommand() *cobra.Command {
 		Short:  "Keep a card busy until standard input is closed",
 		Hidden: true,
 		Args:   cobra.NoArgs,
-		RunE:   func(*cobra.Command, []string) error { return slicetest.Work(cuda) },
+		RunE:   func(*cobra.Command, []string) error { return libcuda.Work(cuda) },
 	}
 	cmd.Flags().StringVar(&cuda, "cuda", "libcuda.so.1", "`PATH` of libcuda.so.1")
 	return cmd

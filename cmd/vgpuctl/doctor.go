@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/doctor"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
 )
 
 // probeLibrary is the command that the doctor runs as its child.
@@ -174,7 +174,7 @@ func probeLibraryCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			name, address, err := ctxcost.TotalMemory(cuda)
+			name, address, err := libcuda.TotalMemory(cuda)
 			if err != nil {
 				return failure{err}
 			}

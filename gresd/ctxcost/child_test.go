@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
 )
 
 // A driver with two cards, which makes a context by writing a file. What it
@@ -57,7 +58,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) != 4 || os.Args[1] != "child" {
 		os.Exit(m.Run())
 	}
-	if err := makeContext(os.Args[2], gpu.UUID(os.Args[3])); err != nil {
+	if err := libcuda.MakeContext(os.Args[2], gpu.UUID(os.Args[3])); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
 )
 
 // Figure is what one process with one context takes of a card.
@@ -64,7 +65,7 @@ const (
 
 // Measure makes a context in this process and returns what it takes.
 func Measure(meter Meter, library string, uuid gpu.UUID) (Figure, error) {
-	return measure(meter, uuid, uint32(os.Getpid()), func() error { return makeContext(library, uuid) })
+	return measure(meter, uuid, uint32(os.Getpid()), func() error { return libcuda.MakeContext(library, uuid) })
 }
 
 // reading is a card at one moment.

@@ -51,7 +51,7 @@ type Parts struct {
 	Processes func(gpu.UUID) ([]inventory.Process, error)
 	Meter     Meter
 	Library   string   // libvgpu.so
-	Child     []string // command line of a program that calls [Work]
+	Child     []string // command line of a program that calls [libcuda.Work]
 	Dir       string   // that a test makes, for root alone, and removes
 	Path      string   // of the file that keeps the verdicts
 	Driver    string   // its version: they hold for no other
