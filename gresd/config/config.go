@@ -107,6 +107,10 @@ func (p Paths) Job(id uint32) string {
 // Ledger is the durable record of grants.
 func (p Paths) Ledger() string { return filepath.Join(p.StateDir, "ledger.json") }
 
+// Survivors are the jobs that ran when the ledger was found lost, until slurmctld has said what they
+// hold.
+func (p Paths) Survivors() string { return filepath.Join(p.StateDir, "survivors.json") }
+
 // Defaults for what users leave open.
 type Defaults struct {
 	Mode     gpu.Mode     `toml:"mode"` // without a ceiling: that is a user's wish

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -60,6 +62,9 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 
 	if recovers {
 		err := s.recover(ctx)
+		if err == nil {
+			_ = os.Remove(s.cfg().Paths.Survivors()) // one that stays has the same asked once more
+		}
 		s.mu.Lock()
 		s.lost, s.recovering = err != nil, false
 		s.mu.Unlock()
@@ -95,6 +100,26 @@ func (s *Server) releaseIfOf(jobID uint32, created time.Time) error {
 	s.observer.Corrected(string(report.Released))
 	s.Report.Ended(jobID)
 	return s.drop(jobID)
+}
+
+// findSurvivors notes the jobs that run while the ledger is lost, or finds those that an earlier gresd
+// has noted and could not ask slurmctld about. Where the file cannot be written or read, those without
+// a folder ask when their next task starts.
+func (s *Server) findSurvivors() {
+	path := s.cfg().Paths.Survivors()
+	if s.lost {
+		if s.survivors = slices.Sorted(slices.Values(s.steps.Jobs())); len(s.survivors) > 0 {
+			_ = atomicfile.WriteJSON(path, s.survivors)
+		}
+		return
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || json.Unmarshal(text, &s.survivors) != nil {
+		return
+	}
+	running := s.steps.Living(s.survivors)
+	s.survivors = slices.DeleteFunc(s.survivors, func(job uint32) bool { return !running[job] })
+	s.lost = true
 }
 
 func (s *Server) isLost() bool {

@@ -340,6 +340,38 @@ func TestLostLedgerAndFolders(t *testing.T) {
 	}
 }
 
+// While slurmctld is away a lost ledger is rebuilt in part. That is not forgotten over a restart.
+func TestALostLedgerIsRebuiltByALaterGresd(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.want(n.job(8, 20), wire.Granted)
+	n.stop()
+	removeAll(t, n.cfg.Paths.Job(8))
+	if err := os.Remove(n.cfg.Paths.Ledger()); err != nil {
+		t.Fatal(err)
+	}
+	n.cluster.change(t, func(s *clusterState) { s.Down, s.Stepds = true, []uint32{7, 8} })
+	n.start()
+	if rec := n.ledger.List(); len(rec) != 1 || rec[0].JobID != 7 {
+		t.Fatalf("records %+v, want job 7, which has a folder", rec)
+	}
+	n.restart()
+	n.cluster.change(t, func(s *clusterState) { s.Down = false })
+	if err := n.Reconcile(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if rec, known := n.ledger.Get(8); !known || rec.Placement.Cards[0].Share != 20 || !n.grants.Has(8) {
+		t.Errorf("job 8: %v, %+v", known, rec)
+	}
+	n.end(8)
+	n.want(wire.Request{Op: wire.OpRelease, JobID: 8}, wire.Released)
+	n.job(8, 20) // would be recovered again
+	n.restart()
+	if _, known := n.ledger.Get(8); known {
+		t.Error("a ledger that was rebuilt is still taken for lost")
+	}
+}
+
 // A node name that no Prolog has said must not make all jobs look ended.
 func TestUnknownNodeNameKeepsAll(t *testing.T) {
 	n := newTestNode(t).start()

@@ -103,7 +103,7 @@ type Server struct {
 	// lost says that the ledger must be rebuilt from what is found, recovering that
 	// somebody is at it; under mu.
 	lost, recovering bool
-	// survivors are the jobs that had a process when this gresd started and found no ledger.
+	// survivors are the jobs that had a process when gresd started and found no ledger.
 	survivors []uint32
 
 	Whole *whole.Jobs // without a share
@@ -156,10 +156,8 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if err := s.markLoss(); err != nil {
 		return nil, err
 	}
+	s.findSurvivors()
 	s.nameCards()
-	if s.lost {
-		s.survivors = slices.Sorted(slices.Values(s.steps.Jobs()))
-	}
 	s.Report = report.New(report.Parts{
 		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.HeldByMPS,
 		Samples: parts.Samples, Commands: parts.Commands, Usage: parts.Usage, Past: parts.Past, Version: parts.Version, Log: parts.Log,

@@ -46,6 +46,7 @@ var made = []string{
 	"mps", "mps/CARD", "mps/CARD/U", "mps/CARD/U.json", "mps/CARD/U.json.new", "mps/CARD/U.out", "mps/CARD/U/pipe", "mps/CARD/U/log", "mps/CARD/U.old.N",
 	"ledger.json", "ledger.json.tmp", "ledger.json.lock", "ledger.journal-N", "waiting.json", "waiting.json.new", "queued.json", "queued.json.new",
 	"cards.json", "cards.json.new", "context.json", "context.json.new", "nodes.json", "nodes.json.new", "cards", "cards.new",
+	"survivors.json", "survivors.json.new",
 	"slices.json", "slices.json.new", "slicetest",
 	"slicetest/short", "slicetest/short/grant", "slicetest/short/.grant.new", "slicetest/short/cache", "slicetest/short/.cache.new",
 	"slicetest/long", "slicetest/long/grant", "slicetest/long/.grant.new", "slicetest/long/cache", "slicetest/long/.cache.new",
