@@ -343,6 +343,22 @@ func TestTheWaitIsNotOfTheTimeLimit(t *testing.T) {
 		if got := n.cluster.load().Updates; !slices.Equal(got, []string{"3 limit 1h0m10s"}) {
 			t.Errorf("slurmctld was told %q", got)
 		}
+
+		// Whoever sets the limit of a job that waits has said how long it may run.
+		time.AfterFunc(20*time.Second, func() {
+			n.cluster.change(t, func(s *clusterState) {
+				facts := s.Jobs[4]
+				facts.TimeLimit = 2 * time.Hour
+				s.Jobs[4] = facts
+			})
+		})
+		time.AfterFunc(40*time.Second, func() { n.end(3); n.release(wire.Request{JobID: 3}) })
+		if rep := n.grant(context.Background(), n.counted(4, 200, batch, limit(time.Hour))); rep.Result != wire.Granted {
+			t.Errorf("with another limit: %+v", rep)
+		}
+		if got := n.cluster.load().Updates; len(got) != 1 {
+			t.Errorf("slurmctld was told %q", got)
+		}
 	})
 }
 

@@ -53,12 +53,18 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 // shortWait is what a job may wait for without a word to slurmctld.
 const shortWait = 10 * time.Second
 
-// giveTimeBack makes up for the wait of a job, which Slurm counts as a part of its time limit.
+// giveTimeBack makes up for the wait of a job, which Slurm counts as a part of its time limit. A limit
+// that somebody has set meanwhile stays.
 func (s *Server) giveTimeBack(ctx context.Context, o outcome) {
 	if o.waited < shortWait || o.facts.TimeLimit == 0 {
 		return
 	}
-	if err := s.node.Slurm(o.job.Conf).Extend(ctx, o.job.JobID, o.facts.TimeLimit+o.waited); err != nil {
+	client := s.node.Slurm(o.job.Conf)
+	now, err := client.Brief(ctx, o.job.JobID, o.job.Node)
+	if err == nil && now.TimeLimit == o.facts.TimeLimit {
+		err = client.Extend(ctx, o.job.JobID, o.facts.TimeLimit+o.waited)
+	}
+	if err != nil {
 		s.log.Warn("time limit of a job that waited", "job_id", o.job.JobID, "error", err)
 	}
 }
