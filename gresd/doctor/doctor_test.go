@@ -130,7 +130,7 @@ func TestGresConfAgainstCards(t *testing.T) {
 		"a range that grows": {well + "Name=gpu Type=x File=/dev/nvidia[0-99999999]\n", config.PlacementSlurm, ""},
 		"empty":              {"", config.PlacementSlurm, "no Name=gpu line for card 0"},
 	} {
-		got := compareGres(c.text, cards, c.mode)
+		got := compareGres(strings.Split(c.text, "\n"), cards, c.mode)
 		if (c.want == "") != (len(got) == 0) || len(got) > 0 && !strings.Contains(strings.Join(got, "\n"), c.want) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
@@ -146,7 +146,7 @@ func TestGresConfAgainstCards(t *testing.T) {
 		if node == "big1" {
 			on = []gpu.Card{{Index: 0, Minor: 0, Type: "b200"}, {Index: 9, Minor: 9, Type: "b200"}}
 		}
-		got := strings.Join(compareGres(linesOf(both, node), on, config.PlacementSlurm), "\n")
+		got := strings.Join(compareGres(linesOf(strings.Split(both, "\n"), node), on, config.PlacementSlurm), "\n")
 		if (want == "") != (got == "") || !strings.Contains(got, want) {
 			t.Errorf("%s: got %q, want %q", node, got, want)
 		}
@@ -155,10 +155,10 @@ func TestGresConfAgainstCards(t *testing.T) {
 	on := []gpu.Card{{Type: "1g.10gb", Instance: gpu.Instance{GPU: "GPU-0", ComputeCap: 13}}, {Index: 1, Minor: 1, Type: "h200"}}
 	const cut = "Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap13\nName=gpu Type=h200 File=/dev/nvidia1\n" +
 		"Name=shard Type=1g.10gb Count=100 File=/dev/nvidia-caps/nvidia-cap13\nName=shard Type=h200 Count=100 File=/dev/nvidia1\n"
-	if got := compareGres(cut, on, config.PlacementSlurm); len(got) != 0 {
+	if got := compareGres(strings.Split(cut, "\n"), on, config.PlacementSlurm); len(got) != 0 {
 		t.Errorf("instances: %q", got)
 	}
-	got := strings.Join(compareGres(strings.ReplaceAll(cut, "cap13", "cap22"), on, config.PlacementSlurm), "\n")
+	got := strings.Join(compareGres(strings.Split(strings.ReplaceAll(cut, "cap13", "cap22"), "\n"), on, config.PlacementSlurm), "\n")
 	if !strings.Contains(got, "no Name=gpu line for card 0 (/dev/nvidia-caps/nvidia-cap13, 1g.10gb)") || !strings.Contains(got, "for /dev/nvidia-caps/nvidia-cap22: the driver has no such card") {
 		t.Errorf("other instances: %q", got)
 	}

@@ -131,7 +131,7 @@ func checkGresConf(ctx context.Context, n *node, tell func(Status, string, strin
 		return
 	}
 	path := filepath.Join(f.dir(), "gres.conf")
-	text, err := os.ReadFile(path)
+	lines, err := slurm.ConfLines(path)
 	const remedy = "vgpuctl gres-conf prints what belongs there; then restart slurmctld and slurmd"
 	if err != nil {
 		s := Fail
@@ -146,7 +146,7 @@ func checkGresConf(ctx context.Context, n *node, tell func(Status, string, strin
 		tell(Skip, "not every card can be read", "")
 		return
 	}
-	wrong := compareGres(linesOf(string(text), n.name(ctx)), cards, n.cfg.Placement.Mode)
+	wrong := compareGres(linesOf(lines, n.name(ctx)), cards, n.cfg.Placement.Mode)
 	for _, w := range wrong {
 		tell(Fail, path+": "+w, remedy)
 	}
@@ -157,31 +157,25 @@ func checkGresConf(ctx context.Context, n *node, tell func(Status, string, strin
 
 // linesOf are the lines of gres.conf that count for a node: those that name it, and those without a
 // NodeName=, which are for all.
-func linesOf(text, node string) string {
-	var own strings.Builder
-	for line := range strings.Lines(text) {
-		counts := true
+func linesOf(lines []string, node string) []string {
+	return slices.DeleteFunc(lines, func(line string) bool {
 		for _, word := range strings.Fields(line) {
 			if name, list, is := strings.Cut(word, "="); is && strings.EqualFold(name, "NodeName") {
 				named, err := slurm.Names(list, node)
-				counts = named || err != nil // what cannot be read is looked at
+				return !named && err == nil // what cannot be read is looked at
 			}
 		}
-		if counts {
-			own.WriteString(line)
-		}
-	}
-	return own.String()
+		return false
+	})
 }
 
 // compareGres says what differs between gres.conf and the cards.
-func compareGres(text string, cards []gpu.Card, mode string) (wrong []string) {
+func compareGres(lines []string, cards []gpu.Card, mode string) (wrong []string) {
 	files := map[string]map[string]string{"gpu": {}, "shard": {}} // device file to type
 	counts := map[string]int{}
 	var order []string
 	auto := false
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "#")
+	for _, line := range lines {
 		fields := map[string]string{}
 		for _, word := range strings.Fields(line) {
 			name, value, _ := strings.Cut(word, "=")

@@ -2,15 +2,18 @@
 
 package doctor
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+)
 
 func TestSettingsThatJobsWouldNotice(t *testing.T) {
 	for text, want := range map[string]int{
 		"PrologEpilogTimeout = 65534\nJobRequeue = 1": 0, "PrologEpilogTimeout = 30": 0, "PrologEpilogTimeout = 0": 0,
 		"PrologEpilogTimeout = 10\nJobRequeue = 0": 2, "PrologTimeout = 5": 1,
 	} {
-		f := &facts{values: map[string]string{}}
-		parseSettings(text, f.values)
+		f := &facts{slurm.ParseShown(text)}
 		got := 0
 		checkSettings(f, func(s Status, message, remedy string) {
 			got++

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,38 +58,13 @@ func (n *node) settings() *facts {
 	if n.slurm != nil {
 		return n.slurm
 	}
-	path := n.cfg.Slurm.Conf
-	if path == "" {
-		path = os.Getenv("SLURM_CONF")
-	}
-	if path == "" {
-		path = "/etc/slurm/slurm.conf"
-	}
-	text, err := os.ReadFile(path)
+	path := cmp.Or(n.cfg.Slurm.Conf, os.Getenv("SLURM_CONF"), "/etc/slurm/slurm.conf")
+	said, err := slurm.ReadConf(path)
 	if err != nil {
 		return nil
 	}
-	f := &facts{values: map[string]string{"slurm_conf": path}}
-	parseSettings(string(text), f.values)
-	return f
-}
-
-// parseSettings reads lines "Name = value". A line of a node or a partition has
-// many words; only its first is read, and nobody asks for it.
-func parseSettings(text string, into map[string]string) {
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "#")
-		if name, value, ok := strings.Cut(line, "="); ok {
-			name, value = strings.ToLower(strings.TrimSpace(name)), strings.Trim(strings.TrimSpace(value), `"`)
-			if value == "(null)" {
-				value = ""
-			}
-			if old := into[name]; old != "" && slices.Contains([]string{"prolog", "epilog", "taskprolog"}, name) {
-				value = strings.TrimSuffix(old+","+value, ",")
-			}
-			into[name] = value
-		}
-	}
+	said["slurm_conf"] = path
+	return &facts{said}
 }
 
 // findScontrol is gresd's, whose PATH is not that of the administrator who runs the doctor. A path in
@@ -129,8 +105,7 @@ func checkSlurm(ctx context.Context, n *node, tell func(Status, string, string))
 		tell(Fail, err.Error(), "is slurmctld running, munge too? scontrol ping; munge -n | unmunge")
 		return
 	}
-	f := &facts{values: map[string]string{}}
-	parseSettings(text, f.values)
+	f := &facts{slurm.ParseShown(text)}
 	n.slurm = f
 	well := true
 	say := func(s Status, message, remedy string) { well = well && s == Pass; tell(s, message, remedy) }
@@ -358,10 +333,7 @@ func checkCgroup(_ context.Context, n *node, tell func(Status, string, string)) 
 	if !strings.Contains(f.get("TaskPlugin"), "task/cgroup") {
 		say("TaskPlugin lacks task/cgroup: jobs can open every card", "TaskPlugin=task/cgroup,task/affinity in slurm.conf")
 	}
-	devices := map[string]string{}
-	if text, err := os.ReadFile(filepath.Join(f.dir(), "cgroup.conf")); err == nil {
-		parseSettings(string(text), devices)
-	}
+	devices, _ := slurm.ReadConf(filepath.Join(f.dir(), "cgroup.conf")) // without it, nothing is set
 	if !strings.EqualFold(devices["constraindevices"], "yes") {
 		say("ConstrainDevices is not set: jobs can open every card", "ConstrainDevices=yes in cgroup.conf")
 	}

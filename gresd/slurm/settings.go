@@ -3,6 +3,7 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"regexp"
 	"strconv"
@@ -29,22 +30,17 @@ func (c *Client) Settings(ctx context.Context) (Settings, error) {
 	return parseSettings(text), nil
 }
 
-var (
-	credExpire  = regexp.MustCompile(`(?m)^(?:Auth|Cred)Info .*\bcred_expire=(\d+)`)
-	prologFlags = regexp.MustCompile(`(?m)^PrologFlags +=(.*)$`)
-)
+var credExpire = regexp.MustCompile(`\bcred_expire=(\d+)`)
 
-func parseSettings(config string) Settings {
-	s := Settings{CredentialLife: 120 * time.Second}
-	if found := credExpire.FindStringSubmatch(config); found != nil {
+func parseSettings(text string) Settings {
+	s, shown := Settings{CredentialLife: 120 * time.Second}, ParseShown(text)
+	if found := credExpire.FindStringSubmatch(cmp.Or(shown["authinfo"], shown["credinfo"])); found != nil {
 		if n, err := strconv.ParseUint(found[1], 10, 16); err == nil {
 			s.CredentialLife = time.Duration(n) * time.Second
 		}
 	}
-	if found := prologFlags.FindStringSubmatch(config); found != nil {
-		for flag := range strings.SplitSeq(found[1], ",") {
-			s.SerialProlog = s.SerialProlog || strings.EqualFold(strings.TrimSpace(flag), "Serial")
-		}
+	for flag := range strings.SplitSeq(shown["prologflags"], ",") {
+		s.SerialProlog = s.SerialProlog || strings.EqualFold(strings.TrimSpace(flag), "Serial")
 	}
 	return s
 }

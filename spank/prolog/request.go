@@ -59,20 +59,22 @@ func (h *Hook) number(name string) uint32 {
 	return uint32(n)
 }
 
-// text returns a variable so that gresd accepts the line: SPANK variables hold
-// whatever a user made of them, and must not make a request that cannot be
-// sent, because that would look like a broken node.
-func (h *Hook) text(name string) string {
-	clean := strings.Map(func(r rune) rune {
+// text returns a variable so that gresd accepts the line.
+func (h *Hook) text(name string) string { return clean(h.Getenv(name)) }
+
+// clean makes words fit for a request: SPANK variables hold whatever a user made of them, and must
+// not make one that cannot be sent, because that would look like a broken node.
+func clean(words string) string {
+	words = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return '?'
 		}
 		return r
-	}, strings.ToValidUTF8(h.Getenv(name), "?"))
-	if len(clean) > maxText {
-		clean = strings.ToValidUTF8(clean[:maxText], "")
+	}, strings.ToValidUTF8(words, "?"))
+	if len(words) > maxText {
+		words = strings.ToValidUTF8(words[:maxText], "")
 	}
-	return clean
+	return words
 }
 
 func (h *Hook) conf() string {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -168,49 +167,24 @@ const (
 // the node for that: PrologTimeout of the slurm.conf that slurmd names, else PrologEpilogTimeout,
 // less what comes after the answer. 0: Slurm waits for ever, or there is no such line.
 func (h *Hook) within() time.Duration {
-	text, err := os.ReadFile(h.slurmConf())
-	if err != nil {
-		return 0
-	}
-	said := map[string]string{}
-	for _, found := range prologTimeout.FindAllSubmatch(text, -1) { // Slurm takes the last of a name
-		said[strings.ToLower(string(found[1]))] = string(found[2])
-	}
-	seconds, err := strconv.ParseUint(cmp.Or(said[""], said["epilog"]), 10, 16)
+	said, _ := slurm.ReadConf(h.slurmConf()) // without a file, nothing is said
+	seconds, err := strconv.ParseUint(cmp.Or(said["prologtimeout"], said["prologepilogtimeout"]), 10, 16)
 	if err != nil || seconds == 0 || seconds >= noTimeout {
 		return 0
 	}
 	return max(time.Second, time.Duration(seconds)*time.Second-3*commandWait-time.Second)
 }
 
-// cluster is the ClusterName of slurmd's slurm.conf; "" where it is not in that file itself.
-func (h *Hook) cluster() string {
-	path := h.conf()
-	if path == "" {
-		path = h.Config.SlurmConf
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	found := clusterName.FindSubmatch(text)
-	if found == nil || len(found[1]) > maxText {
-		return ""
-	}
-	return strings.ToLower(string(found[1])) // as Slurm does
-}
-
-var clusterName = regexp.MustCompile(`(?im)^[ \t]*ClusterName[ \t]*=[ \t]*"?([-_.a-z0-9]+)`)
-
 // noTimeout is how Slurm writes that there is none.
 const noTimeout = 65534
 
-var prologTimeout = regexp.MustCompile(`(?im)^[ \t]*Prolog(Epilog)?Timeout[ \t]*=[ \t]*(\d+)`)
+// cluster is the ClusterName of slurmd's slurm.conf, as Slurm writes it; "" where that is not known.
+func (h *Hook) cluster() string {
+	said, _ := slurm.ReadConf(cmp.Or(h.conf(), h.Config.SlurmConf))
+	return strings.ToLower(clean(said["clustername"]))
+}
 
 // slurmConf is the slurm.conf in force: the administrator's word, then slurmd's.
 func (h *Hook) slurmConf() string {
-	if h.Config.SlurmConf != "" {
-		return h.Config.SlurmConf
-	}
-	return h.conf()
+	return cmp.Or(h.Config.SlurmConf, h.conf())
 }

@@ -163,8 +163,12 @@ func TestWithinSlurmsPatience(t *testing.T) {
 		"PrologEpilogTimeout=5":                       time.Second,
 		"PrologEpilogTimeout=65534":                   0,
 		"#PrologEpilogTimeout=30":                     0,
+		"ClusterName=C\nInclude more-%c.conf\n":       24 * time.Second,
 	} {
 		path := filepath.Join(t.TempDir(), "slurm.conf")
+		if err := os.WriteFile(filepath.Join(filepath.Dir(path), "more-c.conf"), []byte("PrologTimeout=40"), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -217,10 +221,13 @@ func TestPrologMarksJobsWithoutAShare(t *testing.T) {
 // The file may name the cluster in any way that Slurm reads.
 func TestClusterIsThatOfSlurmConf(t *testing.T) {
 	for text, want := range map[string]string{
-		"ClusterName=Alpha\nNodeName=x\n": "alpha", "# ClusterName=no\n clustername = \"b-2\"\n": "b-2", "include other.conf\n": "",
+		"ClusterName=Alpha\nNodeName=x\n": "alpha", "# ClusterName=no\n clustername = \"b-2\"\n": "b-2", "include other.conf\n": "other", "include none.conf\n": "",
 	} {
 		path := filepath.Join(t.TempDir(), "slurm.conf")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(filepath.Dir(path), "other.conf"), []byte("ClusterName=Other\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		h := &Hook{Getenv: func(name string) string { return map[string]string{"SLURM_CONF": path}[name] }}
