@@ -117,38 +117,12 @@ static void read_all(int fd, char *text, size_t size)
 	text[have] = '\0';
 }
 
-/* gresd leaves a mark where it chooses the cards. */
-bool vgpu_is_placed_by_gresd(const char *run_dir)
-{
-	char path[256];
-
-	return snprintf(path, sizeof(path), "%s/ask-gresd", run_dir) < (int)sizeof(path) &&
-	       !access(path, F_OK);
-}
-
-/* Prolog leaves a mark for a job that has no share. */
-bool vgpu_is_plain(const char *run_dir, uint32_t job)
-{
-	char path[256];
-
-	return snprintf(path, sizeof(path), "%s/plain/%u", run_dir, job) < (int)sizeof(path) &&
-	       !access(path, F_OK);
-}
-
-/* gresd leaves a mark where slurmctld may start a job without the shards that it asks for. */
-static bool may_lose_shards(const char *run_dir)
-{
-	char path[256];
-
-	return snprintf(path, sizeof(path), "%s/loses-shards", run_dir) < (int)sizeof(path) &&
-	       !access(path, F_OK);
-}
-
 /* Where gresd chooses the cards, Slurm tells a task nothing of its job's share; nor where it has
  * lost it. */
 bool vgpu_late_must_ask(const char *run_dir, uint32_t job)
 {
-	return (vgpu_is_placed_by_gresd(run_dir) || may_lose_shards(run_dir)) &&
+	return (vgpu_is_placed_by_gresd(run_dir) || vgpu_may_lose_shards(run_dir) ||
+		vgpu_is_unknown(run_dir, job)) &&
 	       !vgpu_is_plain(run_dir, job);
 }
 

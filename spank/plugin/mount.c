@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include "plugin.h"
 
@@ -39,4 +42,31 @@ int vgpu_mount_file(int fd, const char *target, bool writable, struct vgpu_why *
 	if (mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | flags, NULL))
 		return vgpu_because(why, "%s: remount: %s", target, strerror(errno));
 	return 0;
+}
+
+/* Nothing opens the device files of that folder whose names begin so, nor those in such folders,
+ * from here on: each is behind a mount without devices. */
+int vgpu_mount_no_devices(const char *folder, const char *begin, struct vgpu_why *why)
+{
+	DIR *dir = opendir(folder);
+	struct dirent *entry;
+	char path[512];
+	int fd, err = 0;
+
+	if (!dir)
+		return vgpu_because(why, "%s: %s", folder, strerror(errno));
+	while (!err && (entry = readdir(dir))) {
+		if (strncmp(entry->d_name, begin, strlen(begin)) != 0)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+		fd = open(path, O_PATH | O_CLOEXEC);
+		if (fd < 0)
+			err = vgpu_because(why, "%s: %s", path, strerror(errno));
+		else
+			err = vgpu_mount_file(fd, path, true, why);
+		if (fd >= 0)
+			close(fd);
+	}
+	closedir(dir);
+	return err;
 }

@@ -73,12 +73,17 @@ int vgpu_jobdir_cards(const char *run_dir, struct vgpu_why *why);
 int vgpu_jobdir_environment(int dir, struct vgpu_why *why);
 bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
 
+/* marks.c. placed_by_gresd: it chooses the cards. may_lose_shards: slurmctld may start a job
+ * without the shards that it asks for. plain: the job has no share. unknown: nobody could say
+ * whether it has lost one, and slurmd gave it no card. */
+bool vgpu_is_placed_by_gresd(const char *run_dir);
+bool vgpu_may_lose_shards(const char *run_dir);
+bool vgpu_is_plain(const char *run_dir, uint32_t job);
+bool vgpu_is_unknown(const char *run_dir, uint32_t job);
+
 /* late.c: makes up for a Prolog that did not run. must_ask: also a job without
  * shards may have a share. prolog: 0 when gresd has decided on the job, -1 with
  * *why set when its task must not run. */
-bool vgpu_is_placed_by_gresd(const char *run_dir);
-/* Prolog has found that the job has no share. */
-bool vgpu_is_plain(const char *run_dir, uint32_t job);
 bool vgpu_late_must_ask(const char *run_dir, uint32_t job);
 int vgpu_late_prolog(struct spank_handle *spank, const char *program, struct vgpu_why *why);
 
@@ -88,6 +93,7 @@ int vgpu_late_prolog(struct spank_handle *spank, const char *program, struct vgp
 #define VGPU_PRELOAD "/etc/ld.so.preload"
 int vgpu_mount_private(struct vgpu_why *why);
 int vgpu_mount_file(int fd, const char *target, bool writable, struct vgpu_why *why);
+int vgpu_mount_no_devices(const char *folder, const char *begin, struct vgpu_why *why);
 
 /* enter.c: a process that shares in what was granted to a job */
 struct vgpu_member {
@@ -98,6 +104,7 @@ struct vgpu_member {
 
 int vgpu_member_admit(const struct vgpu_member *member, struct vgpu_why *why);
 int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why);
+int vgpu_member_hide_cards(const struct vgpu_member *member, struct vgpu_why *why);
 
 /* seccomp.c */
 int vgpu_seccomp_no_user_namespaces(struct vgpu_why *why);

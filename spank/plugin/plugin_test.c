@@ -12,6 +12,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -361,6 +362,54 @@ static void test_mount(void)
 	close(fd);
 }
 
+/* Any device file will do: 1:3 is that of /dev/null. */
+static void test_no_devices(void)
+{
+	static const char *const names[] = {"card0", "card1", "cards/cap1", "other"};
+	struct vgpu_why why = {""};
+	char path[256];
+	bool opens;
+	size_t i;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/cards", run_dir);
+	CHECK(!mkdir(path, 0755), "mkdir %s", path);
+	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		snprintf(path, sizeof(path), "%s/%s", run_dir, names[i]);
+		if (mknod(path, S_IFCHR | 0666, makedev(1, 3))) {
+			printf("no device files can be made here: test_no_devices is left out\n");
+			return;
+		}
+	}
+	CHECK(!vgpu_mount_no_devices(run_dir, "card", &why), "%s", why.text);
+	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		snprintf(path, sizeof(path), "%s/%s", run_dir, names[i]);
+		fd = open(path, O_RDWR);
+		opens = !strcmp(names[i], "other");
+		CHECK(opens ? fd >= 0 : fd < 0 && errno == EACCES, "%s: opened %d", path, fd);
+		if (fd >= 0)
+			close(fd);
+	}
+	CHECK(!vgpu_mount_no_devices(run_dir, "none", &why), "%s", why.text);
+}
+
+static void test_marks(void)
+{
+	char path[256];
+
+	CHECK(!vgpu_is_plain(run_dir, 7) && !vgpu_is_unknown(run_dir, 7), "marks of nobody");
+	snprintf(path, sizeof(path), "%s/unknown", run_dir);
+	CHECK(!mkdir(path, 0755), "mkdir %s", path);
+	snprintf(path, sizeof(path), "%s/unknown/7", run_dir);
+	write_file(path, "", 0, 0644);
+	CHECK(vgpu_is_unknown(run_dir, 7) && !vgpu_is_unknown(run_dir, 8), "unknown");
+	snprintf(path, sizeof(path), "%s/plain", run_dir);
+	CHECK(!mkdir(path, 0755), "mkdir %s", path);
+	snprintf(path, sizeof(path), "%s/plain/7", run_dir);
+	write_file(path, "", 0, 0644);
+	CHECK(vgpu_is_plain(run_dir, 7) && !vgpu_is_unknown(run_dir, 7), "found out later");
+}
+
 /* ---- seccomp.c ---- */
 
 /* Errors of the calls that could make a user namespace, and of threads. */
@@ -420,6 +469,8 @@ int main(int argc, char **argv)
 	test_environment();
 	test_whole();
 	test_mount();
+	test_no_devices();
+	test_marks();
 	test_seccomp();
 	umount2(run_dir, MNT_DETACH);
 	rmdir(run_dir);

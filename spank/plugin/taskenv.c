@@ -94,13 +94,14 @@ static int set_environment(const struct task *task, struct vgpu_why *why)
 	return set_preload(task, why);
 }
 
-static int enforce(const struct task *task, struct vgpu_why *why)
+static int enforce(const struct task *task, bool granted, struct vgpu_why *why)
 {
 	switch (task->member.config->enforce) {
 	case VGPU_ENFORCE_NAMESPACE:
-		return vgpu_member_enter(&task->member, why);
+		return granted ? vgpu_member_enter(&task->member, why)
+			       : vgpu_member_hide_cards(&task->member, why);
 	case VGPU_ENFORCE_PRELOAD:
-		return set_environment(task, why);
+		return granted ? set_environment(task, why) : 0;
 	case VGPU_ENFORCE_OFF:
 		break;
 	}
@@ -156,7 +157,7 @@ void vgpu_task_prepare(spank_t spank, const struct vgpu_config *config)
 	admitted = admit(&task, &why);
 	if (admitted < 0) /* said once on each node, not by every task */
 		give_up(&task, &why, id != 0);
-	if (admitted > 0 && enforce(&task, &why))
+	if (enforce(&task, admitted, &why))
 		give_up(&task, &why, false);
 }
 

@@ -105,8 +105,7 @@ func (h *Hook) prolog(ctx context.Context) int {
 		h.AnswerWait = min(h.AnswerWait, limit)
 		req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
 	}
-	_ = os.Remove(h.plainMark(req.JobID)) // of a run whose Epilog was lost
-	_ = os.Remove(h.lostMark(req.JobID))
+	h.unmark(req.JobID) // its Epilog may have been lost
 	rep, err := h.answer(ctx, req)
 	switch {
 	case errors.Is(err, errNoShare):
@@ -124,6 +123,7 @@ func (h *Hook) prolog(ctx context.Context) int {
 		}
 		return ExitOK
 	case errors.Is(err, errNobodyKnows):
+		h.mark(unknownJob, req.JobID)
 		h.say("prolog: job %d: %v", req.JobID, err)
 		return ExitOK
 	case isUsersFault(err):
@@ -151,7 +151,8 @@ func (h *Hook) latePrologOf(ctx context.Context) int {
 		h.say("late prolog: %v", err)
 		return ExitFault
 	}
-	h.patient = h.holdsShare() || h.placedByGresd() || !h.losesShards() || h.isLost(fmt.Sprint(req.JobID))
+	job := fmt.Sprint(req.JobID)
+	h.patient = h.holdsShare() || h.placedByGresd() || h.isMarked(lostJob, job) || !h.losesShards() && !h.isMarked(unknownJob, job)
 	rep, err := h.ask(ctx, req)
 	switch {
 	case !h.patient && err != nil && (!isAnswer(err) || isBusy(err)):
@@ -170,11 +171,37 @@ func (h *Hook) latePrologOf(ctx context.Context) int {
 	return ExitOK
 }
 
-// plainMark says of a job that its Prolog has run and that it has no share, whatever its
-// environment says: sbatch inside of a job with a share hands that on. Where gresd chooses the
-// cards, the plugin asks about every other job without a grant.
-func (h *Hook) plainMark(job uint32) string {
-	return filepath.Join(h.Config.RunDir, "plain", fmt.Sprint(job))
+// Marks are files by which tasks know what was found out about their job (spank/plugin/marks.c).
+const (
+	// plainJob: its Prolog has run, and it has no share, whatever its environment says: sbatch inside
+	// of a job with a share hands that on.
+	plainJob = "plain"
+	// lostJob: slurmctld has started it without the shards that it asks for, and gresd has not decided
+	// yet. Its tasks must not run.
+	lostJob = "lost"
+	// unknownJob: nobody could say whether it has lost a share. The SPANK plugin hides the cards from
+	// its tasks.
+	unknownJob = "unknown"
+)
+
+func (h *Hook) mark(kind string, job uint32) {
+	path := h.markOf(kind, fmt.Sprint(job))
+	_ = os.MkdirAll(filepath.Dir(path), 0o755)
+	_ = os.WriteFile(path, nil, 0o644)
+}
+
+func (h *Hook) isMarked(kind, job string) bool {
+	_, err := os.Stat(h.markOf(kind, job))
+	return err == nil
+}
+
+func (h *Hook) markOf(kind, job string) string { return filepath.Join(h.Config.RunDir, kind, job) }
+
+// unmark forgets an earlier run of the job.
+func (h *Hook) unmark(job uint32) {
+	for _, kind := range []string{plainJob, lostJob, unknownJob} {
+		_ = os.Remove(h.markOf(kind, fmt.Sprint(job)))
+	}
 }
 
 // placedByGresd says that gresd chooses the cards on this node: it leaves a mark.
@@ -185,26 +212,9 @@ func (h *Hook) placedByGresd() bool {
 
 // markPlain: without the mark, tasks ask again, which only takes longer.
 func (h *Hook) markPlain(job uint32) {
-	if !h.mayShare() {
-		return
+	if h.mayShare() || h.isMarked(unknownJob, fmt.Sprint(job)) {
+		h.mark(plainJob, job)
 	}
-	mark(h.plainMark(job))
-}
-
-func mark(path string) {
-	_ = os.MkdirAll(filepath.Dir(path), 0o755)
-	_ = os.WriteFile(path, nil, 0o644)
-}
-
-// lostMark says of a job that slurmctld has started it without the shards that it asks for, and
-// that gresd has not decided yet: its tasks must not run.
-func (h *Hook) lostMark(job uint32) string {
-	return filepath.Join(h.Config.RunDir, "lost", fmt.Sprint(job))
-}
-
-func (h *Hook) isLost(job string) bool {
-	_, err := os.Stat(filepath.Join(h.Config.RunDir, "lost", job))
-	return err == nil
 }
 
 // epilog never fails, and does not wait for long: gresd takes back by itself what no job holds
@@ -216,8 +226,7 @@ func (h *Hook) epilog(ctx context.Context) int {
 	h.Patience, h.AnswerWait = min(h.Patience, plainWait), min(h.AnswerWait, plainWait)
 	req, err := h.request(wire.OpRelease)
 	if err == nil {
-		_ = os.Remove(h.plainMark(req.JobID))
-		_ = os.Remove(h.lostMark(req.JobID))
+		h.unmark(req.JobID)
 		_, err = h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID, Cluster: req.Cluster})
 	}
 	if err != nil && (isAnswer(err) || h.holdsShare()) {

@@ -145,6 +145,25 @@ func TestLatePrologFailsWhatIsNotDecided(t *testing.T) {
 	}
 }
 
+// Nobody knew whether the job has lost a share: its tasks run without a card until gresd says that
+// it has none, also where gresd has found meanwhile that this Slurm loses no shards.
+func TestATaskOfWhichNobodyKnowsAsksAgain(t *testing.T) {
+	config := testConfig(t)
+	h := &Hook{Config: config}
+	h.mark(unknownJob, 7)
+	env := jobEnv(latePrologContext, "SLURM_JOB_GPUS", "", "SLURMD_NODENAME", "")
+	if r := runHook(t, config, env); r.code != ExitOK || h.isMarked(plainJob, "7") {
+		t.Errorf("without gresd: exit code %d, marked plain %v", r.code, h.isMarked(plainJob, "7"))
+	}
+	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.None})
+	if r := runHook(t, config, env); r.code != ExitOK || !h.isMarked(plainJob, "7") {
+		t.Errorf("gresd says that it has none: exit code %d, marked plain %v", r.code, h.isMarked(plainJob, "7"))
+	}
+	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); h.isMarked(unknownJob, "7") {
+		t.Error("marked after Epilog")
+	}
+}
+
 func TestPrologSendsWhatSlurmSays(t *testing.T) {
 	config := testConfig(t)
 	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})

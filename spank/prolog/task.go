@@ -37,17 +37,17 @@ func (h *Hook) taskProlog() int {
 	}
 	grant := filepath.Join(dir, "grant")
 	if !isGrant(grant) {
-		if shards, _ := strconv.Atoi(h.Getenv("SLURM_SHARDS_ON_NODE")); shards > 0 && !h.isPlain(job) {
+		if shards, _ := strconv.Atoi(h.Getenv("SLURM_SHARDS_ON_NODE")); shards > 0 && !h.isMarked(plainJob, job) {
 			return h.stop(fmt.Sprintf("vgpu: task: job %s: %d shards, but no grant on this node: "+
 				"is Prolog=vgpu-prolog in slurm.conf, and gresd well (vgpuctl status)?", job, shards))
 		}
-		if h.isLost(job) {
+		if h.isMarked(lostJob, job) {
 			return h.stop(fmt.Sprintf("vgpu: task: job %s: slurmctld has started it without the shards that it asks for, "+
 				"and gresd does not answer: submit it again", job))
 		}
 		if names := h.wholeNames(); names != "" {
 			fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", names)
-		} else if h.losesShards() && !h.isPlain(job) && h.isWithoutCards() {
+		} else if h.losesShards() && !h.isMarked(plainJob, job) && h.isWithoutCards() {
 			fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", noCard)
 		}
 		return ExitOK
@@ -88,12 +88,6 @@ func (h *Hook) wholeNames() string {
 		}
 	}
 	return strings.Join(indexes, ",")
-}
-
-// isPlain says that a job has no share, see plainMark.
-func (h *Hook) isPlain(job string) bool {
-	_, err := os.Stat(filepath.Join(h.Config.RunDir, "plain", job))
-	return err == nil
 }
 
 // noCard is Slurm's own word for it; what the SPANK plugin sets, too.

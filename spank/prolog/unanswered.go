@@ -68,7 +68,7 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 		return wire.Reply{}, errNoShare
 	}
 	if lost {
-		mark(h.lostMark(req.JobID))
+		h.mark(lostJob, req.JobID)
 	}
 	left := h.AnswerWait - time.Since(began)
 	if unknown != nil && got.err != nil && !h.hasSign() {

@@ -8,9 +8,12 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
@@ -70,6 +73,26 @@ func (d *door) pass(conn net.Conn) {
 	_, _ = io.Copy(conn, out)
 }
 
+// withDevice gives the node a /dev of its own, with the device file of a card. That of /dev/zero
+// does: whoever may open it can.
+func (s site) withDevice() {
+	s.t.Helper()
+	own := s.t.TempDir()
+	s.must(unix.Mount("dev", own, "tmpfs", 0, "mode=755"))
+	s.t.Cleanup(func() { _ = unix.Unmount("/dev", unix.MNT_DETACH) })
+	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9, "nvidia0": 5} {
+		s.must(unix.Mknod(filepath.Join(own, name), unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))))
+		s.must(os.Chmod(filepath.Join(own, name), 0o666))
+	}
+	s.must(os.Symlink("/proc/self/fd", filepath.Join(own, "fd")))
+	s.must(os.Symlink("pts/ptmx", filepath.Join(own, "ptmx")))
+	for _, dir := range []string{"pts", "shm"} {
+		s.must(os.Mkdir(filepath.Join(own, dir), 0o755))
+		s.must(unix.Mount("/dev/"+dir, filepath.Join(own, dir), "", unix.MS_BIND, ""))
+	}
+	s.must(unix.Mount(own, "/dev", "", unix.MS_MOVE, ""))
+}
+
 // Slurm 22.05, restarted, starts jobs on a node that answers and has not registered yet, without
 // the shards that they ask for: what a job asks for and has not got must not be all of the card.
 // Whatever is the matter with gresd meanwhile, no such job sees one, and a job without a share runs.
@@ -82,6 +105,7 @@ func TestJobsThatLostTheirShardsSeeNoCard(t *testing.T) {
 		t.Skipf("Slurm %d.%02d loses no shards: %v", year, month, err)
 	}
 	s.makeScontrolThatFails()
+	s.withDevice()
 	d := s.behindADoor()
 	s.completed(alice, s.submit(alice, "--gres=vgpu:20", "true"))
 
@@ -95,7 +119,7 @@ func TestJobsThatLostTheirShardsSeeNoCard(t *testing.T) {
 // loseShards has a job started without its shards under a trouble.
 func (s site) loseShards(trouble trouble, d *door) {
 	s.t.Helper()
-	const script = "echo ran on ${CUDA_VISIBLE_DEVICES-every} card"
+	const script = "echo ran on ${CUDA_VISIBLE_DEVICES-every} card; (exec 3</dev/nvidia0) && echo opens; true"
 	begun, goOn := s.Home(alice)+"/begun", s.Home(alice)+"/go"
 	_, _ = os.Remove(begun), os.Remove(goOn)
 	open := sync.OnceFunc(d.shut.Unlock)
@@ -141,6 +165,10 @@ func (s site) loseShards(trouble trouble, d *door) {
 	// Where not even slurmctld can be asked, it may be a job without a share, which runs.
 	if ran := strings.Contains(r.Out, "ran on"); ran != (trouble.name == "no Slurm") || strings.Contains(r.Out, "every") || !ran && !strings.Contains(r.Err, "vgpu:") {
 		s.t.Errorf("srun: %s", r)
+	}
+	// Nor can a program take it that does not ask CUDA.
+	if strings.Contains(r.Out, "opens") {
+		s.t.Error("srun: the card's device file can be opened")
 	}
 	if state := s.NodeState(); strings.Contains(state, "DRAIN") {
 		s.t.Errorf("the node is %s", state)

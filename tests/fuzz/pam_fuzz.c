@@ -80,6 +80,13 @@ int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why)
 	return 0;
 }
 
+int vgpu_member_hide_cards(const struct vgpu_member *member, struct vgpu_why *why)
+{
+	(void)member;
+	(void)why;
+	return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input in = {.at = data, .left = size};

@@ -30,6 +30,14 @@ int vgpu_mount_file(int fd, const char *target, bool writable, struct vgpu_why *
 	return 0;
 }
 
+int vgpu_mount_no_devices(const char *folder, const char *begin, struct vgpu_why *why)
+{
+	(void)folder;
+	(void)begin;
+	(void)why;
+	return 0;
+}
+
 int vgpu_seccomp_no_user_namespaces(struct vgpu_why *why)
 {
 	(void)why;

@@ -40,7 +40,7 @@ var pathAttacks = []attack{
 // made are the names below run_dir and state_dir that gresd, the Prolog, the SPANK
 // plugin or vgpuctl make or remove. N is a job, U a user, CARD a card.
 var made = []string{
-	"gresd.sock", "metrics.sock", "preload", "preload.new", "ask-gresd", "loses-shards", "lost", "lost/N", "self", "self/grant", "self/cache", "plain", "plain/N",
+	"gresd.sock", "metrics.sock", "preload", "preload.new", "ask-gresd", "loses-shards", "lost", "lost/N", "unknown", "unknown/N", "self", "self/grant", "self/cache", "plain", "plain/N",
 	"jobs", "jobs/N", "jobs/new-N", "jobs/new-N/grant", "jobs/new-N/.grant.new", "jobs/new-N/cache", "jobs/new-N/.cache.new", "jobs/new-N/refused",
 	"jobs/new-N/environment", "jobs/new-N/messages", "jobs/N/messages", "jobs/N/grant", "jobs/N/cache", "jobs/N/refused", "jobs/N/environment",
 	"mps", "mps/CARD", "mps/CARD/U", "mps/CARD/U.json", "mps/CARD/U.json.new", "mps/CARD/U.out", "mps/CARD/U/pipe", "mps/CARD/U/log", "mps/CARD/U.old.N",
@@ -69,7 +69,7 @@ var (
 	cardName = regexp.MustCompile(`GPU-[0-9a-f-]{36}`)
 	userName = regexp.MustCompile(`^mps/CARD/\d+`)
 	lifted   = regexp.MustCompile(`U\.old\.\d+$`)
-	jobName  = regexp.MustCompile(`^(jobs/(?:new-)?|plain/|past/|ledger\.journal-)\d+`)
+	jobName  = regexp.MustCompile(`^(jobs/(?:new-)?|plain/|lost/|unknown/|past/|ledger\.journal-)\d+`)
 )
 
 // pattern is a path as it stands in made.
