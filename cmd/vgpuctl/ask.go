@@ -58,9 +58,9 @@ func cleanText(v reflect.Value) {
 			cleanText(v.Elem())
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() {
-				cleanText(v.Field(i))
+		for _, field := range v.Fields() {
+			if field.CanSet() {
+				cleanText(field)
 			}
 		}
 	case reflect.Slice:

@@ -13,8 +13,7 @@ func keys() []string {
 	var all []string
 	var walk func(t reflect.Type, prefix string)
 	walk = func(t reflect.Type, prefix string) {
-		for i := range t.NumField() {
-			field := t.Field(i)
+		for field := range t.Fields() {
 			name := field.Tag.Get("toml")
 			if name == "-" {
 				continue

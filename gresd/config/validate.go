@@ -248,11 +248,8 @@ func (h Health) check(k *checker) {
 	if !slices.Contains([]string{HealthCordon, HealthDrain, HealthNone}, h.Action) {
 		k.fail("health.action", h.Action, `want "cordon", "drain" or "none", for example action = "cordon"`)
 	}
-	for _, xid := range h.IgnoreXIDs {
-		if xid == 0 {
-			k.fail("health.ignore_xids", h.IgnoreXIDs, "want the numbers of XIDs, for example ignore_xids = [13, 31, 43]")
-			break
-		}
+	if slices.Contains(h.IgnoreXIDs, 0) {
+		k.fail("health.ignore_xids", h.IgnoreXIDs, "want the numbers of XIDs, for example ignore_xids = [13, 31, 43]")
 	}
 	k.between("health.probe_s", h.ProbeS, 1, 3600)
 	k.between("health.clean_probes", h.CleanProbes, 0, 1000000)

@@ -159,7 +159,7 @@ func checkGresConf(ctx context.Context, n *node, tell func(Status, string, strin
 // NodeName=, which are for all.
 func linesOf(lines []string, node string) []string {
 	return slices.DeleteFunc(lines, func(line string) bool {
-		for _, word := range strings.Fields(line) {
+		for word := range strings.FieldsSeq(line) {
 			if name, list, is := strings.Cut(word, "="); is && strings.EqualFold(name, "NodeName") {
 				named, err := slurm.Names(list, node)
 				return !named && err == nil // what cannot be read is looked at
@@ -177,7 +177,7 @@ func compareGres(lines []string, cards []gpu.Card, mode string) (wrong []string)
 	auto := false
 	for _, line := range lines {
 		fields := map[string]string{}
-		for _, word := range strings.Fields(line) {
+		for word := range strings.FieldsSeq(line) {
 			name, value, _ := strings.Cut(word, "=")
 			fields[strings.ToLower(name)] = value
 		}

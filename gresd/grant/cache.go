@@ -22,7 +22,7 @@ func (s *Store) Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, er
 	if e == nil {
 		return libvgpu.CacheView{}, ErrNotOpen
 	}
-	view, err := e.cache(func() string { return filepath.Join(s.Dir(jobID), cacheFile) }, maxAge)
+	view, err := e.look(s.cacheOf(jobID), maxAge)
 	if err != nil {
 		s.cutBack(jobID, e)
 	}
@@ -46,15 +46,13 @@ func (s *Store) Ended(jobID uint32) ([]uint64, error) {
 	if e == nil {
 		return nil, ErrNotOpen
 	}
-	return e.ended.get(filepath.Join(s.Dir(jobID), cacheFile))
+	return e.ended.get(s.cacheOf(jobID))
 }
 
 // ended is what was last said of the ended processes of a job. It has a reader of its
 // own, so that nobody else waits for a question.
 type ended struct {
-	mu     sync.Mutex
-	closed bool
-	reader *libvgpu.CacheReader
+	reader
 	owners []uint64
 	err    error
 	until  time.Time // the answer stands
@@ -64,32 +62,43 @@ func (e *ended) get(path string) ([]uint64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	began := time.Now()
-	if e.closed { // the name may be another job's by now
-		return nil, ErrNotOpen
-	}
-	if began.Before(e.until) {
+	if !e.closed && began.Before(e.until) {
 		return e.owners, e.err
 	}
-	if e.reader == nil {
-		var err error
-		if e.reader, err = libvgpu.OpenCache(path); err != nil {
-			e.reader = nil
-			return nil, err
-		}
+	if err := e.open(path); err != nil {
+		return nil, err
 	}
 	var took time.Duration
-	e.owners, took, e.err = e.reader.Ended(mostEnded, began.Add(endedWait))
+	e.owners, took, e.err = e.file.Ended(mostEnded, began.Add(endedWait))
 	e.until = time.Now().Add(wakeup.Rest(took))
 	return e.owners, e.err
 }
 
-func (e *ended) close() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.closed = true
-	if e.reader != nil {
-		_ = e.reader.Close()
-		e.reader = nil
+// reader reads a cache file, for one goroutine at a time.
+type reader struct {
+	mu     sync.Mutex
+	closed bool
+	file   *libvgpu.CacheReader // nil: not opened yet
+}
+
+// open opens the file, if that was not done yet. r.mu is held, or nobody else knows r yet.
+func (r *reader) open(path string) (err error) {
+	if r.closed { // the name may be another job's by now
+		return ErrNotOpen
+	}
+	if r.file == nil {
+		r.file, err = libvgpu.OpenCache(path)
+	}
+	return err
+}
+
+func (r *reader) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	if r.file != nil {
+		_ = r.file.Close()
+		r.file = nil
 	}
 }
 
@@ -104,39 +113,26 @@ func (s *Store) OpenCache(jobID uint32) (*os.File, error) {
 	return f, nil
 }
 
-func (e *entry) cache(path func() string, maxAge time.Duration) (libvgpu.CacheView, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed { // the name may be another job's by now
-		return libvgpu.CacheView{}, ErrNotOpen
-	}
-	if !e.read.IsZero() && time.Since(e.read) < maxAge {
+func (e *entry) look(path string, maxAge time.Duration) (libvgpu.CacheView, error) {
+	e.cache.mu.Lock()
+	defer e.cache.mu.Unlock()
+	if !e.cache.closed && !e.read.IsZero() && time.Since(e.read) < maxAge {
 		return e.view, e.err
 	}
 	// One look at least: who opened the file before anybody listened may have a slot.
-	if e.reader != nil && !e.read.IsZero() && e.err == nil && len(e.view.Slots) == 0 && e.asleep() {
+	if e.cache.file != nil && !e.read.IsZero() && e.err == nil && len(e.view.Slots) == 0 && e.asleep() {
 		view := e.view
 		view.Asleep = true
 		return view, nil
 	}
-	if e.reader == nil {
-		if e.err = e.openReader(path()); e.err != nil {
-			return libvgpu.CacheView{}, e.err
-		}
+	if err := e.cache.open(path); err != nil {
+		e.err = err
+		return libvgpu.CacheView{}, err
 	}
-	e.view, e.err = e.reader.Read()
+	e.view, e.err = e.cache.file.Read()
 	e.read = time.Now()
 	if e.err != nil || len(e.view.Slots) > 0 {
 		e.wake()
 	}
 	return e.view, e.err
-}
-
-// openReader opens the cache file. e.mu is held, or nobody else knows e yet.
-func (e *entry) openReader(path string) error {
-	reader, err := libvgpu.OpenCache(path)
-	if err == nil {
-		e.reader = reader
-	}
-	return err
 }

@@ -3,7 +3,6 @@
 package grant
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -20,11 +19,7 @@ func (s *Store) SetEnvironment(f func(ledger.Record) []string) { s.environ = f }
 
 // ReadEnvironment returns what the tasks of a job get; nil for nothing.
 func (s *Store) ReadEnvironment(jobID uint32) []string {
-	text := readText(filepath.Join(s.Dir(jobID), environmentFile), mostEnvironment)
-	if text == "" {
-		return nil
-	}
-	return strings.Split(text, "\n")
+	return readLines(filepath.Join(s.Dir(jobID), environmentFile), mostEnvironment)
 }
 
 func (s *Store) writeEnvironment(dir string, rec ledger.Record) error {
@@ -35,9 +30,5 @@ func (s *Store) writeEnvironment(dir string, rec ledger.Record) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	path := filepath.Join(dir, environmentFile)
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o444); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o444)
+	return writeNew(filepath.Join(dir, environmentFile), strings.Join(lines, "\n"))
 }

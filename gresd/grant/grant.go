@@ -10,6 +10,7 @@
 package grant
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,17 +72,15 @@ type entry struct {
 
 	ended ended
 
-	mu     sync.Mutex // guards what follows: a reader is for one goroutine
-	closed bool
-	reader *libvgpu.CacheReader
-	view   libvgpu.CacheView
-	err    error
-	read   time.Time
+	cache reader // of what follows, which its lock guards
+	view  libvgpu.CacheView
+	err   error
+	read  time.Time
 }
 
 // NewStore makes the run folder and its fixed files. No job is open yet.
 func NewStore(layout Layout, log *slog.Logger) (*Store, error) {
-	layout = layout.withDefaults()
+	layout.SelfDir, layout.HostPreload = cmp.Or(layout.SelfDir, SelfDir), cmp.Or(layout.HostPreload, HostPreload)
 	if err := layout.prepare(); err != nil {
 		return nil, err
 	}
@@ -99,7 +98,9 @@ func (s *Store) changed() {
 }
 
 // Dir is the folder of a job.
-func (s *Store) Dir(jobID uint32) string { return s.layout.job(jobID) }
+func (s *Store) Dir(jobID uint32) string { return filepath.Join(s.layout.Jobs, fmt.Sprint(jobID)) }
+
+func (s *Store) cacheOf(jobID uint32) string { return filepath.Join(s.Dir(jobID), cacheFile) }
 
 // Create makes the folder of a granted record anew, with an empty cache, and
 // opens its grant. A folder that is there is removed first. cost says what one
@@ -137,12 +138,7 @@ func (s *Store) Create(rec ledger.Record, cost func(gpu.UUID) gpu.Bytes) error {
 // Refuse makes a folder that says why the job's request cannot be served.
 func (s *Store) Refuse(jobID, uid uint32, reason string) error {
 	err := s.makeDir(jobID, uid, func(dir string) error {
-		path := filepath.Join(dir, refusedFile)
-		reason = strings.Join(strings.Fields(reason), " ") // one line
-		if err := os.WriteFile(path, []byte(reason+"\n"), 0o444); err != nil {
-			return err
-		}
-		return os.Chmod(path, 0o444)
+		return writeNew(filepath.Join(dir, refusedFile), strings.Join(strings.Fields(reason), " ")) // one line
 	})
 	if err != nil {
 		return fmt.Errorf("refuse job %d: %w", jobID, err)
@@ -160,27 +156,32 @@ func (s *Store) Refused(jobID uint32) string {
 // there is none, and when the file is not the grant of this record or is of a
 // run of the job that has ended.
 func (s *Store) Adopt(rec ledger.Record) error {
+	if err := s.adopt(rec); err != nil {
+		return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
+	}
+	return nil
+}
+
+func (s *Store) adopt(rec ledger.Record) error {
 	g, err := libvgpu.OpenGrantRW(filepath.Join(s.Dir(rec.JobID), grantFile))
 	if err != nil {
-		return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
+		return err
 	}
-	spec := SpecOf(rec)
-	if g.Spec().Revoked {
+	have, spec := g.Spec(), SpecOf(rec)
+	if have.Revoked {
+		err = errors.New("it is revoked")
+	} else {
+		err = matches(have, spec)
+	}
+	cache := s.cacheOf(rec.JobID)
+	if _, gone := os.Lstat(cache); err == nil && errors.Is(gone, fs.ErrNotExist) {
+		err = libvgpu.CreateCache(cache, spec, rec.UID, rec.GID)
+	}
+	if err != nil {
 		_ = g.Close()
-		return fmt.Errorf("adopt grant of job %d: it is revoked", rec.JobID)
+		return err
 	}
-	if err := matches(g.Spec(), spec); err != nil {
-		_ = g.Close()
-		return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
-	}
-	cache := filepath.Join(s.Dir(rec.JobID), cacheFile)
-	if _, err := os.Lstat(cache); errors.Is(err, fs.ErrNotExist) {
-		if err := libvgpu.CreateCache(cache, spec, rec.UID, rec.GID); err != nil {
-			_ = g.Close()
-			return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
-		}
-	}
-	for i, c := range g.Spec().Cards {
+	for i, c := range have.Cards {
 		spec.Cards[i].MemOverhead = c.MemOverhead
 	}
 	s.put(rec.JobID, g, spec, false)
@@ -310,7 +311,7 @@ func (s *Store) sayNoACL() {
 func (s *Store) put(jobID uint32, g *libvgpu.Grant, spec libvgpu.GrantSpec, isNew bool) {
 	e := &entry{grant: g, spec: spec}
 	// Before anybody listens, who would hear this.
-	_ = e.openReader(filepath.Join(s.Dir(jobID), cacheFile)) // who reads it tries again
+	_ = e.cache.open(s.cacheOf(jobID)) // who reads it tries again
 	if !isNew {
 		e.wake()
 	}
@@ -321,7 +322,7 @@ func (s *Store) put(jobID uint32, g *libvgpu.Grant, spec libvgpu.GrantSpec, isNe
 	s.count(e, 1)
 	if s.watcher != nil {
 		s.watcher.remove(jobID)
-		e.watched.Store(s.watcher.add(jobID, filepath.Join(s.Dir(jobID), cacheFile)))
+		e.watched.Store(s.watcher.add(jobID, s.cacheOf(jobID)))
 	}
 	s.mu.Unlock()
 	if old != nil {
@@ -413,12 +414,7 @@ func (s *Store) Sweep(lock func(jobID uint32) (unlock func())) error {
 func (s *Store) Open() []uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := make([]uint32, 0, len(s.open))
-	for id := range s.open {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Keys(s.open))
 }
 
 func (s *Store) entry(jobID uint32) *entry {
@@ -486,13 +482,7 @@ func (s *Store) Schedule(jobID uint32, card int) libvgpu.Schedule {
 }
 
 func (e *entry) close() {
-	e.mu.Lock()
-	e.closed = true
-	if e.reader != nil {
-		_ = e.reader.Close()
-		e.reader = nil
-	}
-	e.mu.Unlock()
+	e.cache.close()
 	e.ended.close()
 	_ = e.grant.Close()
 }

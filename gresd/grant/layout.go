@@ -34,19 +34,6 @@ type Layout struct {
 	Socket      string // gresd's, told to the job's processes
 }
 
-func (l Layout) withDefaults() Layout {
-	if l.SelfDir == "" {
-		l.SelfDir = SelfDir
-	}
-	if l.HostPreload == "" {
-		l.HostPreload = HostPreload
-	}
-	return l
-}
-
-// job is the folder of a job.
-func (l Layout) job(id uint32) string { return filepath.Join(l.Jobs, fmt.Sprint(id)) }
-
 // prepare makes the folders, the mount points and the preload file.
 func (l Layout) prepare() error {
 	for _, d := range []struct {
@@ -100,15 +87,37 @@ func makeDir(path string, mode fs.FileMode) error {
 
 // touch makes an empty file unless there is one. It follows no link.
 func touch(path string, mode fs.FileMode) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_NOFOLLOW, mode)
+	f, err := makeFile(path, mode)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	return f.Close()
+}
+
+// makeFile makes a file, whatever the umask is. One that is there is an error.
+func makeFile(path string, mode fs.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(mode); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// writeNew makes a file with a text that everybody may read who comes into its folder.
+func writeNew(path, text string) error {
+	f, err := makeFile(path, 0o444)
+	if err != nil {
+		return err
+	}
 	defer f.Close()
-	return f.Chmod(mode) // whatever the umask is
+	_, err = f.WriteString(text + "\n")
+	return err
 }
 
 // writePreload keeps what the host preloads already and adds our library. The

@@ -25,13 +25,12 @@ const (
 // keepRoom makes the file of messages in a job's new folder, and room for the first of them
 // where there is some: a grant is not refused for want of it.
 func keepRoom(dir string) error {
-	f, err := os.OpenFile(filepath.Join(dir, messagesFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o444)
+	f, err := makeFile(filepath.Join(dir, messagesFile), 0o444)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
 	_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, keptMessages)
-	return f.Chmod(0o444) // whatever the umask is
+	return f.Close()
 }
 
 // Tell adds a line for the user of a job to the job's folder. A line that is
@@ -70,9 +69,5 @@ func (s *Store) Tell(jobID uint32, message string) (bool, error) {
 
 // Messages are the lines that a job was told, each "TIME TEXT".
 func (s *Store) Messages(jobID uint32) []string {
-	text := readText(filepath.Join(s.Dir(jobID), messagesFile), mostMessages)
-	if text == "" {
-		return nil
-	}
-	return strings.Split(text, "\n")
+	return readLines(filepath.Join(s.Dir(jobID), messagesFile), mostMessages)
 }

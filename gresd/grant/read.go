@@ -31,3 +31,12 @@ func readText(path string, most int64) string {
 	}
 	return strings.TrimSpace(string(text))
 }
+
+// readLines are those of such a file; nil for none.
+func readLines(path string, most int64) []string {
+	text := readText(path, most)
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\n")
+}

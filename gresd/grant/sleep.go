@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 	"unsafe"
@@ -123,7 +122,7 @@ func (s *Store) Watch(ctx context.Context) {
 	s.watcher = w
 	for id, e := range s.open {
 		e.wake()
-		e.watched.Store(w.add(id, filepath.Join(s.Dir(id), cacheFile)))
+		e.watched.Store(w.add(id, s.cacheOf(id)))
 		s.cutBack(id, e) // whatever happened before
 	}
 	s.mu.Unlock()
@@ -208,11 +207,11 @@ func (s *Store) round(part uint32) {
 	s.mu.Unlock()
 	woken := false
 	for _, e := range sleepers {
-		e.mu.Lock()
-		if !e.closed && e.reader != nil && e.reader.Claimed() {
+		e.cache.mu.Lock()
+		if e.cache.file != nil && e.cache.file.Claimed() {
 			woken = e.wake() || woken
 		}
-		e.mu.Unlock()
+		e.cache.mu.Unlock()
 	}
 	if woken {
 		s.changed()

@@ -3,8 +3,6 @@
 package grant
 
 import (
-	"path/filepath"
-
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -15,15 +13,10 @@ func (s *Store) Turn(jobID uint32, card int) (libvgpu.TurnState, error) {
 	if e == nil {
 		return libvgpu.TurnState{}, ErrNotOpen
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return libvgpu.TurnState{}, ErrNotOpen
+	e.cache.mu.Lock()
+	defer e.cache.mu.Unlock()
+	if err := e.cache.open(s.cacheOf(jobID)); err != nil {
+		return libvgpu.TurnState{}, err
 	}
-	if e.reader == nil {
-		if err := e.openReader(filepath.Join(s.Dir(jobID), cacheFile)); err != nil {
-			return libvgpu.TurnState{}, err
-		}
-	}
-	return e.reader.Turn(card)
+	return e.cache.file.Turn(card)
 }

@@ -3,6 +3,8 @@
 package inventory
 
 import (
+	"cmp"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -24,29 +26,33 @@ type asker struct {
 	unanswered atomic.Int32
 }
 
-// ask returns the answer, or false when there was none in time, or when too many
-// earlier questions wait for theirs.
-func ask[T any](a *asker, wait time.Duration, question func() T) (T, bool) {
-	var none T
+// ask returns the answer, or ErrNoAnswer when there was none in time, or when too many earlier
+// questions wait for theirs.
+func ask[T any](a *asker, wait time.Duration, what string, question func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	late := answer{err: fmt.Errorf("%s: %w", what, ErrNoAnswer)}
 	if a.unanswered.Load() >= mostUnanswered {
-		return none, false
+		return late.value, late.err
 	}
-	answer := make(chan T, 1)
-	go func() { answer <- question() }()
-	if a.impatient != 0 {
-		wait = a.impatient
-	}
-	timer := time.NewTimer(wait)
+	answers := make(chan answer, 1)
+	go func() {
+		value, err := question()
+		answers <- answer{value, err}
+	}()
+	timer := time.NewTimer(cmp.Or(a.impatient, wait))
 	defer timer.Stop()
 	select {
-	case got := <-answer:
-		return got, true
+	case got := <-answers:
+		return got.value, got.err
 	case <-timer.C:
 	}
 	a.unanswered.Add(1)
 	go func() {
-		<-answer
+		<-answers
 		a.unanswered.Add(-1)
 	}()
-	return none, false
+	return late.value, late.err
 }

@@ -84,22 +84,13 @@ func (a *askers) waiting() bool {
 
 // askCard puts a question about one card, and does not wait for ever.
 func askCard[T any](n *fromNVML, uuid gpu.UUID, question func(nvml.Device) (T, error)) (T, error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	got, ok := ask(n.cards.of(uuid, n.asker.impatient), patience, func() answer {
+	return ask(n.cards.of(uuid, n.asker.impatient), patience, "ask card "+string(uuid), func() (none T, err error) {
 		handle, err := n.handle(uuid)
 		if err != nil {
-			return answer{err: err}
+			return none, err
 		}
-		value, err := question(handle)
-		return answer{value, err}
+		return question(handle)
 	})
-	if !ok {
-		return got.value, fmt.Errorf("ask card %s: %w", uuid, ErrNoAnswer)
-	}
-	return got.value, got.err
 }
 
 // Probe asks a card how it is. The error is ErrLost, ErrNoAnswer, or what NVML
@@ -186,15 +177,10 @@ func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
 	if slices.ContainsFunc(healthSymbols[3:], func(name string) bool { return n.missing[name] }) {
 		return nil, ErrNoEvents
 	}
-	type answer struct {
-		set   nvml.EventSet
-		names map[nvml.Device][]gpu.UUID
-		err   error
-	}
-	got, ok := ask(&n.asker, patience, func() answer {
+	return ask(&n.asker, patience, "listen to events", func() (*Events, error) {
 		set, ret := n.lib.EventSetCreate()
 		if ret != nvml.SUCCESS {
-			return answer{err: fmt.Errorf("%w: %s", ErrNoEvents, returnText(ret))}
+			return nil, fmt.Errorf("%w: %s", ErrNoEvents, returnText(ret))
 		}
 		names := map[nvml.Device][]gpu.UUID{}
 		for _, uuid := range uuids {
@@ -211,17 +197,10 @@ func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
 		}
 		if len(names) == 0 {
 			_ = set.Free()
-			return answer{err: ErrNoEvents}
+			return nil, ErrNoEvents
 		}
-		return answer{set: set, names: names}
+		return &Events{n: n, set: set, names: names}, nil
 	})
-	if !ok {
-		return nil, fmt.Errorf("listen to events: %w", ErrNoAnswer)
-	}
-	if got.err != nil {
-		return nil, got.err
-	}
-	return &Events{n: n, set: got.set, names: got.names}, nil
 }
 
 const (

@@ -64,20 +64,12 @@ func (n *fromNVML) instances(of device) ([]device, error) {
 
 // instance reads one, of a GPU.
 func (n *fromNVML) instance(of gpu.Card, handle nvml.Device) (gpu.Card, error) {
-	uuid, ret := handle.GetUUID()
-	if err := check("read UUID", ret); err != nil {
-		return gpu.Card{}, err
-	}
-	id, ret := handle.GetGpuInstanceId()
-	if err := check("read GPU instance", ret); err != nil {
-		return gpu.Card{}, err
-	}
-	compute, ret := handle.GetComputeInstanceId()
-	if err := check("read compute instance", ret); err != nil {
-		return gpu.Card{}, err
-	}
-	memory, ret := handle.GetMemoryInfo()
-	if err := check("read memory", ret); err != nil {
+	var err error
+	uuid := read(&err, "read UUID", handle.GetUUID)
+	id := read(&err, "read GPU instance", handle.GetGpuInstanceId)
+	compute := read(&err, "read compute instance", handle.GetComputeInstanceId)
+	memory := read(&err, "read memory", handle.GetMemoryInfo)
+	if err != nil {
 		return gpu.Card{}, err
 	}
 	profile, err := profileOf(of, handle)

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -101,21 +99,23 @@ func (n *fromNVML) Close() error {
 	return check("shut NVML down", n.lib.Shutdown())
 }
 
+// read asks for one thing, unless *err says that an earlier question failed.
+func read[T any](err *error, act string, question func() (T, nvml.Return)) (value T) {
+	if *err == nil {
+		var ret nvml.Return
+		value, ret = question()
+		*err = check(act, ret)
+	}
+	return value
+}
+
 // Versions asks the driver.
-func (n *fromNVML) Versions() (Versions, error) {
-	driver, ret := n.lib.SystemGetDriverVersion()
-	if err := check("read driver version", ret); err != nil {
-		return Versions{}, err
-	}
-	library, ret := n.lib.SystemGetNVMLVersion()
-	if err := check("read NVML version", ret); err != nil {
-		return Versions{}, err
-	}
-	cuda, ret := n.lib.SystemGetCudaDriverVersion()
-	if err := check("read CUDA version", ret); err != nil {
-		return Versions{}, err
-	}
-	return Versions{Driver: driver, NVML: library, CUDA: fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)}, nil
+func (n *fromNVML) Versions() (v Versions, err error) {
+	v.Driver = read(&err, "read driver version", n.lib.SystemGetDriverVersion)
+	v.NVML = read(&err, "read NVML version", n.lib.SystemGetNVMLVersion)
+	cuda := read(&err, "read CUDA version", n.lib.SystemGetCudaDriverVersion)
+	v.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
+	return v, err
 }
 
 // device is a card with the handle of its GPU, which is good until that is lost.
@@ -127,18 +127,7 @@ type device struct {
 // devices returns the cards by rising index, and what could not be read. It
 // does not wait for ever, unlike the driver.
 func (n *fromNVML) devices() ([]device, error) {
-	type answer struct {
-		found []device
-		err   error
-	}
-	got, ok := ask(&n.asker, firstPatience, func() answer {
-		found, err := n.readAll()
-		return answer{found, err}
-	})
-	if !ok {
-		return nil, fmt.Errorf("read cards: %w", ErrNoAnswer)
-	}
-	return got.found, got.err
+	return ask(&n.asker, firstPatience, "read cards", n.readAll)
 }
 
 func (n *fromNVML) readAll() ([]device, error) {
@@ -149,7 +138,7 @@ func (n *fromNVML) readAll() ([]device, error) {
 	var found []device
 	var unread []error
 	for i := range total {
-		d, err := n.read(i)
+		d, err := n.readCard(i)
 		if err != nil {
 			unread = append(unread, &CardError{NVMLIndex: i, Err: err})
 			continue
@@ -171,37 +160,26 @@ func (n *fromNVML) readAll() ([]device, error) {
 	return found, errors.Join(unread...)
 }
 
-// read asks for all of one card; NVML's order is that of the PCI bus.
-func (n *fromNVML) read(index int) (device, error) {
+// readCard asks for all of one card; NVML's order is that of the PCI bus.
+func (n *fromNVML) readCard(index int) (device, error) {
 	handle, ret := n.lib.DeviceGetHandleByIndex(index)
 	if err := check("get handle", ret); err != nil {
 		return device{}, err
 	}
-	uuid, ret := handle.GetUUID()
-	if err := check("read UUID", ret); err != nil {
-		return device{}, err
-	}
-	name, ret := handle.GetName()
-	if err := check("read name", ret); err != nil {
-		return device{}, err
-	}
-	minor, ret := handle.GetMinorNumber()
-	if err := check("read minor number", ret); err != nil {
-		return device{}, err
-	}
-	memory, ret := handle.GetMemoryInfo()
-	if err := check("read memory", ret); err != nil {
-		return device{}, err
-	}
-	pci, ret := handle.GetPciInfo()
-	if err := check("read PCI place", ret); err != nil {
-		return device{}, err
-	}
-	mig, _, ret := handle.GetMigMode()
-	if ret == nvml.ERROR_NOT_SUPPORTED {
-		mig, ret = nvml.DEVICE_MIG_DISABLE, nvml.SUCCESS
-	}
-	if err := check("read MIG mode", ret); err != nil {
+	var err error
+	uuid := read(&err, "read UUID", handle.GetUUID)
+	name := read(&err, "read name", handle.GetName)
+	minor := read(&err, "read minor number", handle.GetMinorNumber)
+	memory := read(&err, "read memory", handle.GetMemoryInfo)
+	pci := read(&err, "read PCI place", handle.GetPciInfo)
+	mig := read(&err, "read MIG mode", func() (int, nvml.Return) {
+		mig, _, ret := handle.GetMigMode()
+		if ret == nvml.ERROR_NOT_SUPPORTED {
+			return nvml.DEVICE_MIG_DISABLE, nvml.SUCCESS
+		}
+		return mig, ret
+	})
+	if err != nil {
 		return device{}, err
 	}
 	bus := busID(pci)
@@ -231,7 +209,7 @@ func busID(pci nvml.PciInfo) string {
 // letters that gres.conf allows.
 func typeOf(name string) string {
 	var b strings.Builder
-	for _, word := range strings.Fields(strings.ToLower(name)) {
+	for word := range strings.FieldsSeq(strings.ToLower(name)) {
 		if word == "nvidia" {
 			continue
 		}
@@ -250,11 +228,7 @@ func typeOf(name string) string {
 // numaNode asks the kernel, since NVML's own answer is about another thing;
 // -1 where it is not known.
 func (n *fromNVML) numaNode(bus string) int {
-	text, err := os.ReadFile(filepath.Join(n.sysfs, "bus/pci/devices", bus, "numa_node"))
-	if err != nil {
-		return -1
-	}
-	node, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	node, err := n.number(filepath.Join("bus/pci/devices", bus, "numa_node"))
 	if err != nil || node < 0 || node >= manyNodes {
 		return -1
 	}

@@ -31,27 +31,22 @@ type reader struct {
 // query asks one thing. What the library or the card does not have is no
 // answer, and no wonder; anything else without an answer is noted.
 func query[T any](r *reader, symbol, what string, question func() (T, nvml.Return)) (T, nvml.Return) {
-	type answer struct {
-		value T
-		ret   nvml.Return
-	}
 	var none T
 	if r.missing[symbol] {
 		return none, nvml.ERROR_NOT_SUPPORTED
 	}
-	got, ok := ask(&r.asker, patience, func() answer {
+	got, err := ask(&r.asker, patience, symbol, func() (T, error) {
 		value, ret := question()
-		return answer{value, ret}
+		return value, ret
 	})
-	if !ok {
-		got.ret = nvml.ERROR_TIMEOUT
-	}
-	switch got.ret {
+	ret := nvml.ERROR_TIMEOUT
+	_ = errors.As(err, &ret) // ErrNoAnswer is none of NVML's
+	switch ret {
 	case nvml.SUCCESS, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
 	default:
-		r.unread = append(r.unread, fmt.Sprintf("%s: %s: %s", what, symbol, returnText(got.ret)))
+		r.unread = append(r.unread, fmt.Sprintf("%s: %s: %s", what, symbol, returnText(ret)))
 	}
-	return got.value, got.ret
+	return got, ret
 }
 
 // returnText does not ask NVML for its words: it may hang.

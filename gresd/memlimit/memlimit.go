@@ -168,7 +168,7 @@ func (k *Keeper) enable(path string) {
 	}
 	below, _ := filepath.Rel(k.Root, path)
 	above := k.Root
-	for _, name := range strings.Split(below, "/") {
+	for name := range strings.SplitSeq(below, "/") {
 		// Where that fails, so does the driver, which says it.
 		_ = os.WriteFile(filepath.Join(above, "cgroup.subtree_control"), []byte("+dmem"), 0o644)
 		above = filepath.Join(above, name)

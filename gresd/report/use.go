@@ -46,10 +46,10 @@ func (r *Reporter) cardsInUse() []wire.Card {
 		if !known {
 			continue
 		}
-		cards[i].UsedBytes = ptr(uint64(got.Memory))
+		cards[i].UsedBytes = new(uint64(got.Memory))
 		if got.Known {
-			cards[i].Utilization = ptr(float64(got.Busy) / 100)
-			cards[i].MemoryUtilization = ptr(float64(got.MemoryBusy) / 100)
+			cards[i].Utilization = new(float64(got.Busy) / 100)
+			cards[i].MemoryUtilization = new(float64(got.MemoryBusy) / 100)
 		}
 	}
 	return cards
@@ -119,10 +119,10 @@ func (r *Reporter) askedOf(rec ledger.Record, i int) wire.JobUse {
 	}
 	switch {
 	case req.Memory.Bytes != 0:
-		use.AskedBytes = ptr(uint64(req.Memory.Bytes))
+		use.AskedBytes = new(uint64(req.Memory.Bytes))
 	case req.Memory.Percent != 0:
 		if card, here := r.Cards.Of(held.UUID); here {
-			use.AskedBytes = ptr(uint64(card.MemoryShare(gpu.Share(req.Memory.Percent))))
+			use.AskedBytes = new(uint64(card.MemoryShare(gpu.Share(req.Memory.Percent))))
 		}
 	}
 	return use
@@ -134,7 +134,7 @@ func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, car
 	use := r.askedOf(rec, i)
 	if r.work != nil {
 		if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: rec.Placement.Cards[i].UUID}); known {
-			use.Busy, use.IdleSeconds = &w.Busy, ptr(w.Idle.Seconds())
+			use.Busy, use.IdleSeconds = &w.Busy, new(w.Idle.Seconds())
 			if w.TakesTurns {
 				use.Turns = &w.Turns
 			}
@@ -143,7 +143,7 @@ func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, car
 			}
 			use.Bound = string(w.Bound)
 			if w.Had >= 0 {
-				use.Had, use.DeprivedSeconds = &w.Had, ptr(w.Deprived.Seconds())
+				use.Had, use.DeprivedSeconds = &w.Had, new(w.Deprived.Seconds())
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, car
 	}
 	c := view.Cards[i]
 	use.ContextBytes, use.ModuleBytes = &c.Context, &c.Module
-	use.Waits, use.Refused, use.WaitSeconds = &c.Budget.Waits, &c.Budget.Refused, ptr(float64(c.Budget.WaitNS)/1e9)
+	use.Waits, use.Refused, use.WaitSeconds = &c.Budget.Waits, &c.Budget.Refused, new(float64(c.Budget.WaitNS)/1e9)
 	// MPS computes in its server's name: what its clients have is not known.
 	byMPS := r.ByMPS(rec.JobID)
 	sum, known := 0.0, !byMPS
@@ -166,7 +166,7 @@ func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, car
 		}
 		part, told := card.Process(p.PID)
 		if told = told && slot.OnHost && !byMPS; told {
-			p.Utilization = ptr(part)
+			p.Utilization = new(part)
 		}
 		sum, known = sum+part, known && told
 		if processes {
@@ -174,9 +174,7 @@ func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, car
 		}
 	}
 	if _, told := card.Process(0); known && told {
-		use.Utilization = ptr(min(1, sum))
+		use.Utilization = new(min(1, sum))
 	}
 	return use
 }
-
-func ptr[T any](v T) *T { return &v }

@@ -63,7 +63,7 @@ func matches(item, name string) (bool, error) {
 
 // inRanges says whether digits are in "01-03,7".
 func inRanges(ranges, digits string) (bool, error) {
-	for _, part := range strings.Split(ranges, ",") {
+	for part := range strings.SplitSeq(ranges, ",") {
 		low, high, isRange := strings.Cut(part, "-")
 		if !isRange {
 			high = low

@@ -94,7 +94,7 @@ func expand(names []string, prefix, item string) (_ []string, err error) {
 	case !closed:
 		return nil, fmt.Errorf("no ] in %q", clip(item))
 	}
-	for _, part := range strings.Split(ranges, ",") {
+	for part := range strings.SplitSeq(ranges, ",") {
 		low, high, isRange := strings.Cut(part, "-")
 		if !isRange {
 			high = low

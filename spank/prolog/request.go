@@ -88,7 +88,7 @@ func (h *Hook) conf() string {
 // slurmctld for the truth.
 func cardIndexes(list string) []int {
 	var all []int
-	for _, word := range strings.Split(list, ",") {
+	for word := range strings.SplitSeq(list, ",") {
 		some, _ := gpu.Ranges(word, 256)
 		for _, card := range some {
 			if len(all) < wire.MaxCards && !slices.Contains(all, card) {

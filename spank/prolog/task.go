@@ -149,7 +149,7 @@ func (h *Hook) tasks() int {
 	if err != nil {
 		return 1
 	}
-	for _, part := range strings.Split(h.Getenv("SLURM_STEP_TASKS_PER_NODE"), ",") {
+	for part := range strings.SplitSeq(h.Getenv("SLURM_STEP_TASKS_PER_NODE"), ",") {
 		count, times, _ := strings.Cut(strings.TrimSuffix(part, ")"), "(x")
 		tasks, err := strconv.Atoi(count)
 		if err != nil {

@@ -75,7 +75,7 @@ var ownOptions = func() map[string]bool {
 
 func words(list string) map[string]bool {
 	set := map[string]bool{}
-	for _, word := range strings.Fields(list) {
+	for word := range strings.FieldsSeq(list) {
 		set[word] = true
 	}
 	return set

@@ -5,6 +5,7 @@ package srun
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -96,7 +97,7 @@ func (p *plan) take(name string, o option) error {
 // findShare looks for a share in the list of option i. Shards are one only
 // beside --vgpu options: without them they are srun's own business.
 func (p *plan) findShare(i int, list string) {
-	for _, word := range strings.Split(list, ",") {
+	for word := range strings.SplitSeq(list, ",") {
 		name, rest, _ := strings.Cut(word, ":")
 		p.gpus = p.gpus || name == "gpu"
 		if name != "vgpu" && (name != "shard" || p.flag == "") {
@@ -196,9 +197,7 @@ func (p plan) counted(req request.Request) string {
 // mark puts the token into the user's comment.
 func (p plan) mark(comment string, req request.Request, inJob bool) (string, error) {
 	words := request.Options{}
-	for name, value := range p.given {
-		words[name] = value
-	}
+	maps.Copy(words, p.given)
 	if p.gresdPlaces || p.gres >= 0 && req.Share <= gpu.FullCard && request.Dominant(req, 0) == req.Share {
 		delete(words, "share") // the GRES says it
 	}
