@@ -11,8 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -41,6 +44,9 @@ func (s *settings) ask(ctx context.Context, req wire.Request) (wire.Reply, error
 	rep, err := client.Do(ctx, req)
 	cleanText(reflect.ValueOf(&rep))
 	switch {
+	case err == nil && (req.Op == wire.OpStatus && rep.Status == nil || req.Op == wire.OpTopo && rep.Topology == nil ||
+		req.Op == wire.OpExplain && rep.Explain == nil || req.Op == wire.OpReport && rep.Report == nil):
+		return rep, fmt.Errorf("gresd: an answer to %s with nothing in it", req.Op)
 	case err != nil && mistake != nil:
 		return rep, mistake
 	case errors.Is(err, fs.ErrNotExist):
@@ -87,6 +93,40 @@ func noSocket(uid int, runDir string) string {
 		return "no node with shared cards? here vgpuctl jobs, top, ps and explain JOB ask the nodes of your jobs, vgpuctl nodes shows all"
 	}
 	return "is gresd running? see: systemctl status gresd"
+}
+
+// change asks for a change and prints what became of it.
+func (s *settings) change(cmd *cobra.Command, req wire.Request) error {
+	rep, err := s.ask(cmd.Context(), req)
+	if err != nil {
+		return failure{err}
+	}
+	return s.print(cmd.OutOrStdout(), rep, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, rep.Message)
+		return err
+	})
+}
+
+// jobOf reads the number of a job that a command is about.
+func jobOf(word string) (uint32, error) {
+	job, err := strconv.ParseUint(word, 10, 32)
+	if err != nil || job == 0 {
+		return 0, fmt.Errorf("job %q: want the number of a job, for example 4217; squeue -O JobID gives it for an array's", word)
+	}
+	return uint32(job), nil
+}
+
+// showJobs prints what the jobs do, here or on the nodes of the user's jobs, where command asks for it.
+func (s *settings) showJobs(cmd *cobra.Command, command string, processes bool, write func(io.Writer, paint, []wire.Job, ...string) error) error {
+	if s.isAfar() {
+		return s.showAfar(cmd.Context(), cmd.OutOrStdout(), command, write)
+	}
+	rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs, Processes: processes})
+	if err != nil {
+		return err
+	}
+	jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
+	return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return write(w, s.paint(w), jobs) })
 }
 
 // checkConfig loads a file as gresd would. A file that is named must exist.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // settings are the flags of every command.
@@ -56,15 +55,7 @@ func command() *cobra.Command {
 	noQueue := status.Flags().Bool("no-queue", false, "do not ask Slurm for jobs that wait for a share")
 	status.RunE = s.run(func(cmd *cobra.Command, _ []string) error { return s.status(cmd, !*noQueue) })
 	s.add(root, "jobs", "Show the jobs that have a share: all for root, else your own", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
-		if s.isAfar() {
-			return s.showAfar(cmd.Context(), cmd.OutOrStdout(), "jobs", writeJobs)
-		}
-		rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs})
-		if err != nil {
-			return err
-		}
-		jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
-		return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeJobs(w, s.paint(w), jobs) })
+		return s.showJobs(cmd, "jobs", false, writeJobs)
 	})
 	root.AddCommand(s.topCommand(), s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.psCommand(), s.explainCommand(), s.nodesCommand(), s.reportCommand(), s.webCommand())
 

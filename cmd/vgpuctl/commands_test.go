@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/web"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -95,7 +96,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 
 func TestWaitingJobsAreThoseWithShares(t *testing.T) {
 	jobs := parseQueue("12|alice|gres/shard:30|Resources\n13|bob|N/A|Priority\n14_[1-3]|bob|gres:vgpu:5|Dependency\nbroken\n")
-	if len(jobs) != 2 || jobs[0] != (queued{"12", "alice", "shard:30", "Resources"}) || jobs[1].JobID != "14_[1-3]" {
+	if len(jobs) != 2 || jobs[0] != (web.Waiting{JobID: "12", User: "alice", GRES: "shard:30", Reason: "Resources"}) || jobs[1].JobID != "14_[1-3]" {
 		t.Errorf("got %+v", jobs)
 	}
 	var out strings.Builder

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/doctor"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
 )
@@ -131,25 +132,25 @@ func probeWith(ctx context.Context, library, cuda string) (doctor.Probed, error)
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	var out, errs head
+	out, errs := child.Output{Most: mostSaid}, child.Output{Most: mostSaid}
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return doctor.Probed{}, errors.New("no answer in time")
 	}
-	return probedOf(out, strings.TrimSpace(string(errs)), err)
+	return probedOf(out.String(), strings.TrimSpace(errs.String()), err)
 }
 
 // probedOf reads the child's answer; said and failed are what else is known of it.
-func probedOf(out []byte, said string, failed error) (got doctor.Probed, err error) {
+func probedOf(out, said string, failed error) (got doctor.Probed, err error) {
 	switch {
 	case failed != nil:
 		return got, fmt.Errorf("%w: %s", failed, said)
 	case strings.Contains(said, "ld.so"): // "cannot be preloaded": the loader goes on without it
 		return got, errors.New(said)
 	}
-	if err := json.Unmarshal(out, &got); err != nil {
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		return doctor.Probed{}, fmt.Errorf("its answer: %w", err)
 	}
 	return got, nil
@@ -157,14 +158,6 @@ func probedOf(out []byte, said string, failed error) (got doctor.Probed, err err
 
 // mostSaid is room for what a child that is sane prints.
 const mostSaid = 64 << 10
-
-// head keeps the first bytes that a child prints, whatever more it does.
-type head []byte
-
-func (h *head) Write(text []byte) (int, error) {
-	*h = append(*h, text[:min(len(text), mostSaid-len(*h))]...)
-	return len(text), nil
-}
 
 func probeLibraryCommand() *cobra.Command {
 	var cuda string

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/doctor"
 )
 
@@ -27,7 +28,7 @@ func FuzzProbe(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte, said string, fails bool) {
-		var out head
+		out := child.Output{Most: mostSaid}
 		for part := text; ; part = part[min(len(part), 100):] {
 			if n, err := out.Write(part[:min(len(part), 100)]); n != min(len(part), 100) || err != nil {
 				t.Fatalf("%d bytes taken, %v", n, err)
@@ -36,14 +37,14 @@ func FuzzProbe(f *testing.F) {
 				break
 			}
 		}
-		if len(out) != min(len(text), mostSaid) {
-			t.Fatalf("%d bytes kept of %d", len(out), len(text))
+		if kept := len(out.String()); kept != min(len(text), mostSaid) {
+			t.Fatalf("%d bytes kept of %d", kept, len(text))
 		}
 		var failed error
 		if fails {
 			failed = errors.New("exit status 1")
 		}
-		got, err := probedOf(out, said, failed)
+		got, err := probedOf(out.String(), said, failed)
 		if wrong := fails || strings.Contains(said, "ld.so"); err == nil && wrong {
 			t.Fatalf("%+v is taken from a child that says %q, %v", got, said, failed)
 		}
@@ -52,7 +53,7 @@ func FuzzProbe(f *testing.F) {
 		}
 		if err == nil {
 			again, _ := json.Marshal(got)
-			if same, err := probedOf(again, "", nil); err != nil || same != got {
+			if same, err := probedOf(string(again), "", nil); err != nil || same != got {
 				t.Fatalf("%+v, then %+v, %v", got, same, err)
 			}
 			return

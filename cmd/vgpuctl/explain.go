@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -31,35 +30,16 @@ func (s *settings) explainCommand() *cobra.Command {
 				return errors.New("want a job or a request, for example: vgpuctl explain 4217, or vgpuctl explain --gres=vgpu:30")
 			}
 			if len(args) == 1 {
-				job, err := strconv.ParseUint(args[0], 10, 32)
-				if err != nil || job == 0 {
-					return fmt.Errorf("job %q: want the number of a job, for example 4217; squeue -O JobID gives it for an array's", args[0])
+				job, err := jobOf(args[0])
+				if err != nil {
+					return err
 				}
 				if req.Options != (wire.Options{}) {
 					return fmt.Errorf("job %d: its own options count: want no --vgpu option beside it", job)
 				}
-				req.JobID = uint32(job)
+				req.JobID = job
 			}
-			if s.isAfar() {
-				if req.JobID == 0 {
-					return failure{errors.New("no gresd here: want a job of yours, or ask a node with cards; vgpuctl nodes shows where room is")}
-				}
-				if err := s.explainAfar(cmd.Context(), cmd.OutOrStdout(), req.JobID); err != nil {
-					return failure{err}
-				}
-				return nil
-			}
-			rep, err := s.ask(cmd.Context(), req)
-			if err == nil && rep.Explain == nil {
-				err = errors.New("gresd: answer without an explanation")
-			}
-			if err == nil {
-				err = s.print(cmd.OutOrStdout(), rep.Explain, func(w io.Writer) error { return writeExplanation(w, *rep.Explain) })
-			}
-			if err != nil {
-				return failure{err}
-			}
-			return nil
+			return s.run(func(cmd *cobra.Command, _ []string) error { return s.explain(cmd, req) })(cmd, args)
 		},
 	}
 	flags, o := cmd.Flags(), &req.Options
@@ -80,6 +60,20 @@ func (s *settings) explainCommand() *cobra.Command {
 		complete(cmd, flag)
 	}
 	return cmd
+}
+
+func (s *settings) explain(cmd *cobra.Command, req wire.Request) error {
+	switch {
+	case s.isAfar() && req.JobID == 0:
+		return errors.New("no gresd here: want a job of yours, or ask a node with cards; vgpuctl nodes shows where room is")
+	case s.isAfar():
+		return s.explainAfar(cmd.Context(), cmd.OutOrStdout(), req.JobID)
+	}
+	rep, err := s.ask(cmd.Context(), req)
+	if err != nil {
+		return err
+	}
+	return s.print(cmd.OutOrStdout(), rep.Explain, func(w io.Writer) error { return writeExplanation(w, *rep.Explain) })
 }
 
 func writeExplanation(w io.Writer, e wire.Explanation) error {

@@ -18,15 +18,7 @@ func (s *settings) psCommand() *cobra.Command {
 		Short: "Show the processes of jobs on cards: all for root, else your own",
 		Args:  cobra.NoArgs,
 		RunE: s.run(func(cmd *cobra.Command, _ []string) error {
-			if s.isAfar() {
-				return s.showAfar(cmd.Context(), cmd.OutOrStdout(), "ps", writeProcesses)
-			}
-			rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs, Processes: true})
-			if err != nil {
-				return err
-			}
-			jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
-			return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return writeProcesses(w, s.paint(w), jobs) })
+			return s.showJobs(cmd, "ps", true, writeProcesses)
 		}),
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -33,18 +32,18 @@ func (s *settings) reportCommand() *cobra.Command {
 
 		ValidArgsFunction: s.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, err := strconv.ParseUint(args[0], 10, 32)
+			job, err := jobOf(args[0])
 			switch {
-			case err != nil || job == 0:
-				return fmt.Errorf("job %q: want the number of a job, for example 4217; squeue -O JobID gives it for an array's", args[0])
+			case err != nil:
+				return err
 			case asText && output != "":
 				return errors.New("--text goes to the standard output: want no --output beside it")
 			}
-			reports, err := s.reports(cmd.Context(), uint32(job), cmd.ErrOrStderr())
+			reports, err := s.reports(cmd.Context(), job, cmd.ErrOrStderr())
 			if err == nil && (s.json || asText) {
 				err = s.print(cmd.OutOrStdout(), reports, func(w io.Writer) error { return writeReports(w, s.paint(w), reports) })
 			} else if err == nil {
-				err = saveReport(cmd.OutOrStdout(), output, uint32(job), reports)
+				err = saveReport(cmd.OutOrStdout(), output, job, reports)
 			}
 			if err != nil {
 				return failure{err}
@@ -62,9 +61,6 @@ func (s *settings) reportCommand() *cobra.Command {
 func (s *settings) reports(ctx context.Context, job uint32, problems io.Writer) ([]wire.Report, error) {
 	if !s.isAfar() {
 		rep, err := s.ask(ctx, wire.Request{Op: wire.OpReport, JobID: job})
-		if err == nil && rep.Report == nil {
-			err = errors.New("gresd: answer without a report")
-		}
 		if err != nil {
 			return nil, err
 		}

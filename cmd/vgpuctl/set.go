@@ -3,10 +3,6 @@
 package main
 
 import (
-	"fmt"
-	"io"
-	"strconv"
-
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -21,18 +17,11 @@ func (s *settings) setCommand() *cobra.Command {
 
 		ValidArgsFunction: s.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, err := strconv.ParseUint(args[0], 10, 32)
-			if err != nil || job == 0 {
-				return fmt.Errorf("job %q: want the number of a job, for example 4217; squeue -O JobID gives it for an array's", args[0])
-			}
-			rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpSet, JobID: uint32(job), Cores: cores})
+			job, err := jobOf(args[0])
 			if err != nil {
-				return failure{err}
-			}
-			return s.print(cmd.OutOrStdout(), rep, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, rep.Message)
 				return err
-			})
+			}
+			return s.change(cmd, wire.Request{Op: wire.OpSet, JobID: job, Cores: cores})
 		},
 	}
 	cmd.Flags().Uint32Var(&cores, "cores", 0, "compute share `N` of each card, in hundredths: 1 to the job's share")

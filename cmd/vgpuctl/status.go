@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/web"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -23,28 +23,17 @@ import (
 // printed all the same.
 const queueTimeout = 3 * time.Second
 
-// queued is a job that waits in Slurm's queue for a share, of any node.
-type queued struct {
-	JobID  string `json:"job_id"` // "12_[3-5]" for tasks of an array
-	User   string `json:"user"`
-	GRES   string `json:"gres"`
-	Reason string `json:"reason"`
-}
-
 // statusView is the answer of gresd and what Slurm says. Queue is nil where it
 // was not asked or has not answered.
 type statusView struct {
 	*wire.Status
-	Queue []queued `json:"queue"`
+	Queue []web.Waiting `json:"queue"`
 }
 
 func (s *settings) status(cmd *cobra.Command, withQueue bool) error {
 	rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpStatus})
 	if err != nil {
 		return err
-	}
-	if rep.Status == nil {
-		return errors.New("gresd: answer without a status")
 	}
 	v := statusView{Status: rep.Status}
 	if withQueue {
@@ -63,7 +52,7 @@ func (s *settings) status(cmd *cobra.Command, withQueue bool) error {
 // queue asks as the user who asks us: Slurm decides what he may see, and one who
 // is not root is told of his own jobs only, as by gresd. scontrol is where gresd finds Slurm's commands, "" where
 // it does not.
-func (s *settings) queue(ctx context.Context, scontrol string) []queued {
+func (s *settings) queue(ctx context.Context, scontrol string) []web.Waiting {
 	cfg, err := config.Load(s.config)
 	if err != nil {
 		cfg = config.Default()
@@ -84,12 +73,12 @@ func (s *settings) queue(ctx context.Context, scontrol string) []queued {
 
 // parseQueue keeps the jobs that ask for a share. Their users wrote what they ask for:
 // nothing of it may command the terminal of who looks.
-func parseQueue(text string) []queued {
-	jobs := []queued{}
+func parseQueue(text string) []web.Waiting {
+	jobs := []web.Waiting{}
 	for line := range strings.Lines(text) {
 		f := strings.SplitN(strings.TrimSpace(strings.Map(visible, line)), "|", 4)
 		if len(f) == 4 && (strings.Contains(f[2], "shard") || strings.Contains(f[2], "vgpu")) {
-			jobs = append(jobs, queued{f[0], f[1], strings.TrimPrefix(f[2], "gres/"), f[3]})
+			jobs = append(jobs, web.Waiting{JobID: f[0], User: f[1], GRES: strings.TrimPrefix(f[2], "gres/"), Reason: f[3]})
 		}
 	}
 	return jobs
@@ -105,7 +94,7 @@ func visible(r rune) rune {
 // shownQueue is how many waiting jobs are listed; --json has all.
 const shownQueue = 10
 
-func writeQueue(w io.Writer, p paint, jobs []queued) error {
+func writeQueue(w io.Writer, p paint, jobs []web.Waiting) error {
 	if len(jobs) == 0 {
 		return nil
 	}

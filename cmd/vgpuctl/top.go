@@ -91,9 +91,6 @@ func (s *settings) top(cmd *cobra.Command, v *top.View, every time.Duration, onc
 
 func (s *settings) sample(ctx context.Context) (top.Sample, error) {
 	status, err := s.ask(ctx, wire.Request{Op: wire.OpStatus})
-	if err == nil && status.Status == nil {
-		err = errors.New("gresd: answer without a status")
-	}
 	if err != nil {
 		return top.Sample{}, err
 	}

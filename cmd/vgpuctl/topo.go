@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -21,19 +20,13 @@ func (s *settings) topoCommand() *cobra.Command {
 		Use:   "topo",
 		Short: "Show how the cards are joined, and what is free of each",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: s.run(func(cmd *cobra.Command, _ []string) error {
 			rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpTopo})
-			if err == nil && rep.Topology == nil {
-				err = errors.New("gresd: answer without a topology")
-			}
-			if err == nil {
-				err = s.print(cmd.OutOrStdout(), rep.Topology, func(w io.Writer) error { return writeTopology(w, *rep.Topology) })
-			}
 			if err != nil {
-				return failure{err}
+				return err
 			}
-			return nil
-		},
+			return s.print(cmd.OutOrStdout(), rep.Topology, func(w io.Writer) error { return writeTopology(w, *rep.Topology) })
+		}),
 	}
 }
 

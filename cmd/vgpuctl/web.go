@@ -152,17 +152,12 @@ func (s *settings) webSource(ask func(context.Context) ([]top.Sample, error), wi
 			return web.Sample{}, err
 		}
 		if withQueue && time.Since(asked) >= queueEvery {
-			queue, asked = nil, time.Now()
+			asked = time.Now()
 			scontrol := ""
 			if len(nodes) == 1 {
 				scontrol = nodes[0].Status.Scontrol
 			}
-			if jobs := s.queue(ctx, scontrol); jobs != nil {
-				queue = []web.Waiting{}
-				for _, j := range jobs {
-					queue = append(queue, web.Waiting(j))
-				}
-			}
+			queue = s.queue(ctx, scontrol)
 		}
 		return web.Sample{At: time.Now(), Nodes: nodes, Queue: queue}, nil
 	}

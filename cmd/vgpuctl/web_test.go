@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/web"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -76,7 +77,7 @@ func TestWebServesWhatGresdTells(t *testing.T) {
 				Status wire.Status
 				Jobs   []wire.Job
 			}
-			Queue *[]queued
+			Queue *[]web.Waiting
 		}
 		if err := json.Unmarshal([]byte(data), &sample); err != nil || len(sample.Nodes) != 1 || sample.Nodes[0].Status.Node != "n1" || len(sample.Nodes[0].Jobs) != 2 || sample.Queue != nil {
 			t.Errorf("%v: %s", err, data)

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"os/user"
 	"strconv"
 	"strings"
@@ -18,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 )
 
 // Serve answers scrapes on a loopback address until ctx is done; another address
@@ -46,7 +47,7 @@ func (m *Metrics) ServeAll(ctx context.Context, path, group string) error {
 			return fmt.Errorf("serve metrics: %w", err)
 		}
 	}
-	listener, err := listenUnix(path, gid, 0o660)
+	listener, err := socket.Make(path, gid, 0o660)
 	if err != nil {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
@@ -70,7 +71,7 @@ func ServeProfiles(ctx context.Context, address string) error {
 	var listener net.Listener
 	var err error
 	if strings.HasPrefix(address, "/") {
-		listener, err = listenUnix(address, 0, 0o600)
+		listener, err = socket.Make(address, 0, 0o600)
 	} else {
 		listener, err = listenTCP(ctx, address, "127.0.0.1:6060")
 	}
@@ -105,28 +106,6 @@ func listenTCP(ctx context.Context, address, example string) (net.Listener, erro
 	}
 	var lc net.ListenConfig
 	return lc.Listen(ctx, "tcp", address)
-}
-
-// listenUnix makes a socket for root and a group; one that a killed gresd left is
-// replaced. Before its mode is set, the umask keeps others from connecting.
-func listenUnix(path string, gid int, mode os.FileMode) (net.Listener, error) {
-	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	err = os.Chown(path, -1, gid)
-	if err == nil {
-		err = os.Chmod(path, mode)
-	}
-	if err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
-	return listener, nil
 }
 
 func serve(ctx context.Context, listener net.Listener, handler http.Handler, write time.Duration) error {

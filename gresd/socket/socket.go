@@ -35,19 +35,32 @@ const (
 // before all that takes long, such as a driver that starts: a Prolog that finds no socket takes
 // gresd for gone.
 func Listen(path string) (*net.UnixListener, error) {
+	// Everybody may connect; what they may ask is decided by who they are.
+	listener, err := Make(path, -1, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return listener, nil
+}
+
+// Make makes a Unix socket for root and a group, -1 for gresd's own; one that a killed gresd left is
+// replaced. Before its mode is set, the umask keeps others from connecting.
+func Make(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("replace socket: %w", err)
+			return nil, err
 		}
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		return nil, err
 	}
-	// Everybody may connect; what they may ask is decided by who they are.
-	if err := os.Chmod(path, 0o666); err != nil {
-		_ = listener.Close()
-		return nil, fmt.Errorf("listen: %w", err)
+	err = os.Chown(path, -1, gid)
+	if err == nil {
+		err = os.Chmod(path, mode)
+	}
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
 	}
 	return listener, nil
 }

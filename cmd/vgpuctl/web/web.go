@@ -36,7 +36,7 @@ type Sample struct {
 
 // Waiting is a job in Slurm's queue that asks for a share.
 type Waiting struct {
-	JobID  string `json:"job_id"`
+	JobID  string `json:"job_id"` // "12_[3-5]" for tasks of an array
 	User   string `json:"user"`
 	GRES   string `json:"gres"`
 	Reason string `json:"reason"`
