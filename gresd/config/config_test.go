@@ -142,7 +142,7 @@ func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 		"a policy for single jobs only":  {"[defaults]\npolicy = \"exclusive\"", `:3: defaults.policy: "exclusive": want`},
 		"an unknown policy":              {"[defaults]\npolicy = \"best\"", `:3: defaults.policy: "best": want`},
 		"an unknown placement":           {"[placement]\nmode = \"me\"", `:3: placement.mode: "me": want "slurm" or "gresd"`},
-		"an unknown level":               {"[log]\nlevel = \"loud\"", `:3: log.level: "loud": want debug, info, warn or error`},
+		"an unknown level":               {"[log]\nlevel = \"loud\"", `:3: log.level: "loud": want "debug", "info", "warn" or "error"`},
 		"a share above the card":         {"[limits]\nmax_share_percent = 101", ":3: limits.max_share_percent: 101: want 1 to 100"},
 		"a type of two words":            {"[card.default]\ntype = \"h 200\"", `:3: card.default.type: "h 200": want a word`},
 		"profiles for everyone":          {"[debug]\npprof = \"0.0.0.0:6060\"", `:3: debug.pprof: "0.0.0.0:6060": want a loopback address and a port, or`},

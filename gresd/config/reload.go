@@ -48,8 +48,10 @@ func Reload(old, next Config) (inForce Config, changed, restart []string, err er
 }
 
 func changedCards(next, old map[string]Card) []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(next)), maps.Keys(old))
+	slices.Sort(names)
 	var keys []string
-	for _, name := range slices.Sorted(maps.Keys(merge2(next, old))) {
+	for _, name := range slices.Compact(names) {
 		a, is := next[name]
 		b, was := old[name]
 		if is != was || a != b {
@@ -57,13 +59,4 @@ func changedCards(next, old map[string]Card) []string {
 		}
 	}
 	return keys
-}
-
-func merge2(a, b map[string]Card) map[string]Card {
-	both := maps.Clone(b)
-	if both == nil {
-		both = map[string]Card{}
-	}
-	maps.Copy(both, a)
-	return both
 }

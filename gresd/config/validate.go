@@ -41,6 +41,27 @@ func (c *checker) between(key string, n, low, high uint32) {
 	}
 }
 
+// oneOf also says which words there are.
+func (c *checker) oneOf(key, given, example string, words ...string) {
+	if slices.Contains(words, given) {
+		return
+	}
+	_, name := split(key)
+	last := len(words) - 1
+	c.fail(key, given, `want "%s" or "%s", for example %s = %q`, strings.Join(words[:last], `", "`), words[last], name, example)
+}
+
+// command is a name, or a path.
+func (c *checker) command(key, given, example string) {
+	_, name := split(key)
+	switch {
+	case given == "":
+		c.fail(key, given, "want a name or an absolute path, for example %s = %q", name, example)
+	case strings.Contains(given, "/"):
+		c.absolute(key, given, example)
+	}
+}
+
 func (c *checker) absolute(key, path, example string) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		c.fail(key, path, "want an absolute path without . or .., for example %q", example)
@@ -58,9 +79,7 @@ func (c Config) Validate() error {
 	c.Defaults.check(&k)
 	c.Limits.check(&k)
 	c.checkDefaultAllowed(&k)
-	if !slices.Contains([]string{PlacementSlurm, PlacementGresd}, c.Placement.Mode) {
-		k.fail("placement.mode", c.Placement.Mode, `want "slurm" or "gresd", for example mode = "slurm"`)
-	}
+	k.oneOf("placement.mode", c.Placement.Mode, PlacementSlurm, PlacementSlurm, PlacementGresd)
 	k.between("placement.wait_s", c.Placement.WaitS, 0, 120)
 	k.between("placement.patience", c.Placement.Patience, 0, 1000)
 	c.Arbiter.check(&k)
@@ -78,15 +97,11 @@ func (c Config) Validate() error {
 	c.MPS.check(&k, c.Paths)
 	c.Health.check(&k)
 	c.Audit.check(&k)
-	if !slices.Contains([]string{UsageNone, UsageSystem, UsageAdmin, UsageComment}, c.Accounting.Usage) {
-		k.fail("accounting.usage", c.Accounting.Usage, `want "none", "system_comment", "admin_comment" or "comment", for example usage = "system_comment"`)
-	}
+	k.oneOf("accounting.usage", c.Accounting.Usage, UsageSystem, UsageNone, UsageSystem, UsageAdmin, UsageComment)
 	for _, name := range slices.Sorted(maps.Keys(c.Cards)) {
 		c.Cards[name].check(&k, name)
 	}
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
-		k.fail("log.level", c.Log.Level, `want debug, info, warn or error, for example level = "info"`)
-	}
+	k.oneOf("log.level", c.Log.Level, "info", "debug", "info", "warn", "error")
 	return errors.Join(k.wrong...)
 }
 
@@ -103,16 +118,10 @@ func (p Paths) check(k *checker) {
 }
 
 func (d Defaults) check(k *checker) {
-	if !slices.Contains([]gpu.Mode{gpu.Hard, gpu.Soft, gpu.Off}, d.Mode) {
-		k.fail("defaults.mode", string(d.Mode), `want "hard", "soft" or "off", for example mode = "hard"`)
-	}
-	if _, err := gpu.ParsePriority(string(d.Priority)); err != nil {
-		k.fail("defaults.priority", string(d.Priority), `want "high", "normal" or "low", for example priority = "normal"`)
-	}
+	k.oneOf("defaults.mode", string(d.Mode), "hard", "hard", "soft", "off")
+	k.oneOf("defaults.priority", string(d.Priority), "normal", "high", "normal", "low")
 	// Exclusive takes whole cards: slurmctld must know it from the job itself.
-	if _, err := gpu.ParsePolicy(string(d.Policy)); err != nil || d.Policy == gpu.Exclusive {
-		k.fail("defaults.policy", string(d.Policy), `want "binpack", "spread" or "topology", for example policy = "binpack"`)
-	}
+	k.oneOf("defaults.policy", string(d.Policy), "binpack", "binpack", "spread", "topology")
 	if _, err := parseMemory(d.Mem); err != nil {
 		k.fail("defaults.mem", d.Mem, "%v; \"\" is as the share", err)
 	}
@@ -177,9 +186,7 @@ func (c Config) checkDefaultAllowed(k *checker) {
 }
 
 func (a Arbiter) check(k *checker) {
-	if !slices.Contains([]string{EngineAuto, EngineSlices, EngineTurns}, a.Engine) {
-		k.fail("arbiter.engine", a.Engine, `want "auto", "slices" or "turns", for example engine = "auto"`)
-	}
+	k.oneOf("arbiter.engine", a.Engine, EngineAuto, EngineAuto, EngineSlices, EngineTurns)
 	k.between("arbiter.max_period_us", a.MaxPeriodUS, 1000, 1000000)
 	k.between("arbiter.period_us", a.PeriodUS, 1000, max(a.MaxPeriodUS, 1000))
 	k.between("arbiter.min_slice_us", a.MinSliceUS, 100, max(a.PeriodUS, 100))
@@ -230,12 +237,7 @@ func (c Card) check(k *checker, name string) {
 }
 
 func (m MPS) check(k *checker, paths Paths) {
-	switch {
-	case m.Control == "":
-		k.fail("mps.control", m.Control, `want a name or an absolute path, for example control = "/usr/bin/nvidia-cuda-mps-control"`)
-	case strings.Contains(m.Control, "/"):
-		k.absolute("mps.control", m.Control, "/usr/bin/nvidia-cuda-mps-control")
-	}
+	k.command("mps.control", m.Control, "/usr/bin/nvidia-cuda-mps-control")
 	if m.Default && !m.Enabled {
 		k.fail("mps.default", m.Default, "is of no use with enabled = false; want enabled = true as well")
 	}
@@ -245,9 +247,7 @@ func (m MPS) check(k *checker, paths Paths) {
 }
 
 func (h Health) check(k *checker) {
-	if !slices.Contains([]string{HealthCordon, HealthDrain, HealthNone}, h.Action) {
-		k.fail("health.action", h.Action, `want "cordon", "drain" or "none", for example action = "cordon"`)
-	}
+	k.oneOf("health.action", h.Action, HealthCordon, HealthCordon, HealthDrain, HealthNone)
 	if slices.Contains(h.IgnoreXIDs, 0) {
 		k.fail("health.ignore_xids", h.IgnoreXIDs, "want the numbers of XIDs, for example ignore_xids = [13, 31, 43]")
 	}
@@ -256,12 +256,9 @@ func (h Health) check(k *checker) {
 }
 
 func (a Audit) check(k *checker) {
-	for _, rule := range []struct{ key, value string }{{"audit.unregistered", a.Unregistered}, {"audit.escaped", a.Escaped}, {"audit.exceeded", a.Exceeded}} {
-		if !slices.Contains([]string{AuditReport, AuditKill, AuditIgnore}, rule.value) {
-			_, name := split(rule.key)
-			k.fail(rule.key, rule.value, `want "report", "kill" or "ignore", for example %s = "report"`, name)
-		}
-	}
+	k.oneOf("audit.unregistered", a.Unregistered, AuditReport, AuditReport, AuditKill, AuditIgnore)
+	k.oneOf("audit.escaped", a.Escaped, AuditReport, AuditReport, AuditKill, AuditIgnore)
+	k.oneOf("audit.exceeded", a.Exceeded, AuditReport, AuditReport, AuditKill, AuditIgnore)
 	if !slices.Contains([]string{AuditReport, AuditIgnore}, a.Strangers) {
 		k.fail("audit.strangers", a.Strangers, `want "report" or "ignore", for example strangers = "report"; gresd kills processes of jobs only`)
 	}
@@ -270,12 +267,7 @@ func (a Audit) check(k *checker) {
 }
 
 func (s Slurm) check(k *checker) {
-	switch {
-	case s.Scontrol == "":
-		k.fail("slurm.scontrol", s.Scontrol, `want a name or an absolute path, for example scontrol = "/usr/bin/scontrol"`)
-	case strings.Contains(s.Scontrol, "/"):
-		k.absolute("slurm.scontrol", s.Scontrol, "/usr/bin/scontrol")
-	}
+	k.command("slurm.scontrol", s.Scontrol, "/usr/bin/scontrol")
 	if s.Conf != "" {
 		k.absolute("slurm.conf", s.Conf, "/etc/slurm/slurm.conf")
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -45,10 +46,6 @@ func checkDriver(_ context.Context, n *node, tell func(Status, string, string)) 
 func judgeDriver(v inventory.Versions) (Status, string, string) {
 	text := fmt.Sprintf("driver %s, CUDA %s", v.Driver, v.CUDA)
 	driver, cuda := major(v.Driver), major(v.CUDA)
-	ran := false
-	for _, d := range ranDrivers {
-		ran = ran || d == driver
-	}
 	switch {
 	case driver == 0:
 		return Warn, text + ": not a version that is known", "see docs/coverage.md for what was looked at"
@@ -56,7 +53,7 @@ func judgeDriver(v inventory.Versions) (Status, string, string) {
 		return Fail, fmt.Sprintf("%s: older than %d", text, oldestDriver), fmt.Sprintf("install a driver from %d on", oldestDriver)
 	case cuda > lookedAtCUDA:
 		return Warn, fmt.Sprintf("%s: CUDA %d may have functions that the library does not know", text, cuda), "see docs/coverage.md; look for a newer slurm-vgpu"
-	case !ran:
+	case !slices.Contains(ranDrivers, driver):
 		return Warn, text + ": meant to work, not run by us", "run make gpu-check on this node once"
 	}
 	return Pass, text, ""
@@ -65,11 +62,8 @@ func judgeDriver(v inventory.Versions) (Status, string, string) {
 // major is the first number of "580.95.05"; 0 when there is none.
 func major(version string) int {
 	first, _, _ := strings.Cut(version, ".")
-	n, err := strconv.Atoi(first)
-	if err != nil {
-		return 0
-	}
-	return n
+	n, _ := strconv.ParseUint(first, 10, 16)
+	return int(n)
 }
 
 func checkCards(_ context.Context, n *node, tell func(Status, string, string)) {

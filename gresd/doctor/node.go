@@ -167,36 +167,27 @@ const (
 )
 
 func checkSpace(_ context.Context, n *node, tell func(Status, string, string)) {
-	var run, state unix.Statfs_t
 	well := true
-	if err := statfs(n.cfg.Paths.RunDir, &run); err != nil {
-		tell(Fail, err.Error(), "systemctl start gresd: it makes this folder")
-		well = false
-	} else if s, message, remedy := judgeRun(n.cfg.Paths.RunDir, run); s != Pass {
-		tell(s, message, remedy)
-		well = false
-	}
-	if err := statfs(n.cfg.Paths.StateDir, &state); err != nil {
-		s := Fail
-		if errors.Is(err, fs.ErrPermission) {
-			s = Skip
+	look := func(dir string, denied Status, judge func(string, unix.Statfs_t) (Status, string, string)) gpu.Bytes {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			s, err := Fail, fmt.Errorf("%s: %w", dir, err)
+			if errors.Is(err, fs.ErrPermission) {
+				s = denied
+			}
+			tell(s, err.Error(), "systemctl start gresd: it makes this folder")
+			well = false
+		} else if s, message, remedy := judge(dir, st); s != Pass {
+			tell(s, message, remedy)
+			well = false
 		}
-		tell(s, err.Error(), "systemctl start gresd: it makes this folder")
-		well = false
-	} else if s, message, remedy := judgeState(n.cfg.Paths.StateDir, state); s != Pass {
-		tell(s, message, remedy)
-		well = false
+		return free(st)
 	}
+	run, state := n.cfg.Paths.RunDir, n.cfg.Paths.StateDir
+	inRun, inState := look(run, Fail, judgeRun), look(state, Skip, judgeState) // which users may not read
 	if well {
-		tell(Pass, fmt.Sprintf("%s free in %s, %s in %s", free(run), n.cfg.Paths.RunDir, free(state), n.cfg.Paths.StateDir), "")
+		tell(Pass, fmt.Sprintf("%s free in %s, %s in %s", inRun, run, inState, state), "")
 	}
-}
-
-func statfs(path string, st *unix.Statfs_t) error {
-	if err := unix.Statfs(path, st); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
 }
 
 func free(st unix.Statfs_t) gpu.Bytes {
