@@ -39,6 +39,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // gresd is the daemon: the parts that live as long as it does.
@@ -198,10 +199,8 @@ func clientOf(cfg config.Config, client *slurm.Client, conf string) *slurm.Clien
 func checkSlurm(ctx context.Context, client *slurm.Client, log *slog.Logger) {
 	for !client.Check(ctx) {
 		log.Warn("Slurm's commands do not work here yet", "problem", client.Problem())
-		select {
-		case <-ctx.Done():
+		if !wakeup.Wait(ctx, time.Minute) {
 			return
-		case <-time.After(time.Minute):
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // Used is what one run of a job has used on this node.
@@ -79,7 +80,7 @@ type Writer struct {
 	field string
 	books func(conf string) Books
 	log   *slog.Logger
-	wake  chan struct{}
+	wake  wakeup.Bell
 
 	mu      sync.Mutex
 	waiting []entry
@@ -96,7 +97,7 @@ type entry struct {
 
 // New returns a writer into that field ([slurm.AdminComment], …).
 func New(field string, books func(conf string) Books, log *slog.Logger) *Writer {
-	return &Writer{field: field, books: books, log: log, wake: make(chan struct{}, 1)}
+	return &Writer{field: field, books: books, log: log, wake: wakeup.NewBell()}
 }
 
 // Note takes what a job has used. It never waits. A nil writer takes nothing.
@@ -118,10 +119,7 @@ func (w *Writer) Note(u Used) {
 	if say {
 		w.log.Warn("usage of jobs is lost: Slurm's accounting does not take it", "waiting", mostWaiting)
 	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Ring()
 }
 
 // Run writes until ctx is done. It does nothing for a nil writer.

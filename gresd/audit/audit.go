@@ -63,7 +63,7 @@ type Auditor struct {
 	table *table
 	judge *judge
 	uses  map[gpu.UUID]*use
-	wake  chan struct{}
+	wake  wakeup.Bell
 
 	mu       sync.Mutex
 	standing []string
@@ -75,7 +75,7 @@ func New(parts Parts) *Auditor {
 	table := newTable("/proc", os.Getpid())
 	table.libraries = namesOf(parts.Library)
 	return &Auditor{
-		Parts: parts, table: table, uses: map[gpu.UUID]*use{}, wake: make(chan struct{}, 1),
+		Parts: parts, table: table, uses: map[gpu.UUID]*use{}, wake: wakeup.NewBell(),
 		judge: newJudge(limitsOf(parts.Policy)),
 	}
 }
@@ -103,12 +103,7 @@ func (a *Auditor) follow() {
 }
 
 // Wake tells the auditor that jobs have come or gone. It never blocks.
-func (a *Auditor) Wake() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
-}
+func (a *Auditor) Wake() { a.wake.Ring() }
 
 // Problems are the rules that are broken now.
 func (a *Auditor) Problems() []string {
@@ -129,16 +124,9 @@ func (a *Auditor) Run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-a.wake:
 			// A burst of jobs is no reason for a burst of questions, nor for a pause.
-			wait(ctx, time.Until(looked.Add(every)))
+			wakeup.Wait(ctx, time.Until(looked.Add(every)))
 		case <-next:
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }
 

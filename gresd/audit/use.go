@@ -27,16 +27,10 @@ func (u *use) since(now time.Time) time.Time {
 
 // add takes the samples of one look. A process without any was idle.
 func (u *use) add(samples []inventory.Use) {
-	sum, n := map[uint32]float64{}, map[uint32]float64{}
 	for _, s := range samples {
-		sum[s.PID] += float64(s.Percent)
-		n[s.PID]++
 		u.newest = max(u.newest, s.TimeUS)
 	}
-	for pid := range sum {
-		sum[pid] /= n[pid]
-	}
-	u.looks = append(u.looks, sum)
+	u.looks = append(u.looks, inventory.Mean(samples))
 	if len(u.looks) > window {
 		u.looks = u.looks[1:]
 	}

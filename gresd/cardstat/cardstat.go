@@ -124,7 +124,7 @@ func (s *Sampler) answer(uuid gpu.UUID, st *state, now time.Time) {
 	card := Card{Usage: usage, At: now}
 	if err == nil {
 		if uses, unknown := s.driver.Utilization(uuid, now.Add(-span)); unknown == nil {
-			card.byPID = mean(uses)
+			card.byPID = inventory.Mean(uses)
 		}
 	}
 	s.mu.Lock()
@@ -136,17 +136,4 @@ func (s *Sampler) answer(uuid gpu.UUID, st *state, now time.Time) {
 	took := s.now().Sub(now)
 	s.mu.Unlock()
 	s.observe(took)
-}
-
-// mean averages the samples of each process. One without any had no time.
-func mean(uses []inventory.Use) map[uint32]float64 {
-	sum, n := map[uint32]float64{}, map[uint32]float64{}
-	for _, u := range uses {
-		sum[u.PID] += float64(u.Percent)
-		n[u.PID]++
-	}
-	for pid := range sum {
-		sum[pid] /= n[pid]
-	}
-	return sum
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 const (
@@ -124,13 +125,8 @@ func (c *Costs) Learn(ctx context.Context, meter Meter, cards []gpu.Card, measur
 		if first {
 			close(c.settled)
 		}
-		if len(missing()) == 0 {
+		if len(missing()) == 0 || !wakeup.Wait(ctx, pause) {
 			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 const (
@@ -66,8 +67,8 @@ type Meter struct {
 }
 
 type metered struct {
-	ask     chan struct{} // of one; a question
-	refused time.Time     // when the driver last refused
+	ask     wakeup.Bell // a question
+	refused time.Time   // when the driver last refused
 	running bool
 	account Account
 	read    time.Time // when the account was; zero: never
@@ -88,7 +89,7 @@ func (m *Meter) OnCard(card gpu.UUID) (Account, bool) {
 	defer m.mu.Unlock()
 	c := m.cards[card]
 	if c == nil {
-		c = &metered{ask: make(chan struct{}, 1)}
+		c = &metered{ask: wakeup.NewBell()}
 		m.cards[card] = c
 	}
 	if !c.running {
@@ -98,10 +99,7 @@ func (m *Meter) OnCard(card gpu.UUID) (Account, bool) {
 		c.running = true
 		go m.run(card, c)
 	}
-	select {
-	case c.ask <- struct{}{}:
-	default:
-	}
+	c.ask.Ring()
 	if c.read.IsZero() || time.Since(c.read) > stale {
 		return Account{}, false
 	}

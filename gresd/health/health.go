@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // Driver is what the monitor asks. Its calls return in a bounded time.
@@ -55,10 +56,7 @@ func (m *Monitor) Set(params Params) {
 	m.params = params
 	m.rules = rulesOf(params)
 	m.mu.Unlock()
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.wake.Ring()
 }
 
 func rulesOf(p Params) rules { return rules{ignore: p.Ignore, cleanProbes: int(p.CleanProbes)} }
@@ -81,7 +79,7 @@ func (m *Monitor) current() rules {
 type Monitor struct {
 	driver Driver
 	log    *slog.Logger
-	wake   chan struct{} // the time between probes has changed
+	wake   wakeup.Bell // the time between probes has changed
 
 	mu      sync.Mutex
 	params  Params
@@ -100,7 +98,7 @@ func Open(params Params, driver Driver, log *slog.Logger) (*Monitor, error) {
 	}
 	m := &Monitor{
 		params: params, driver: driver, log: log, records: records,
-		rules: rulesOf(params), wake: make(chan struct{}, 1),
+		rules: rulesOf(params), wake: wakeup.NewBell(),
 	}
 	for uuid, rec := range records {
 		if why := words(rec); why != "" {
@@ -267,7 +265,7 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 					m.log.Warn("XIDs of cards are not heard", "error", err)
 				}
 				said = true
-				wait(ctx, m.pause(err))
+				wakeup.Wait(ctx, m.pause(err))
 				continue
 			}
 			heard, said = now, false
@@ -278,7 +276,7 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 			m.log.Warn("XIDs of cards are not heard", "error", err)
 			events.Close()
 			events = nil
-			wait(ctx, m.every())
+			wakeup.Wait(ctx, m.every())
 		case any:
 			m.hear(event)
 		}
@@ -296,11 +294,4 @@ func (m *Monitor) hear(e inventory.Event) {
 	rules := m.current()
 	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "ignored", slices.Contains(rules.ignore, e.XID))
 	m.note(e.UUID, func(rec Record) Record { return rules.event(rec, e.XID, time.Now()) })
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

@@ -47,6 +47,19 @@ type Use struct {
 	Percent uint32
 }
 
+// Mean averages the samples of each process. One without any had no time.
+func Mean(uses []Use) map[uint32]float64 {
+	sum, n := map[uint32]float64{}, map[uint32]float64{}
+	for _, u := range uses {
+		sum[u.PID] += float64(u.Percent)
+		n[u.PID]++
+	}
+	for pid := range sum {
+		sum[pid] /= n[pid]
+	}
+	return sum
+}
+
 // healthSymbols are called only where the library has them.
 var healthSymbols = []string{
 	"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetProcessUtilization",

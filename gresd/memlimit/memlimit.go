@@ -65,10 +65,7 @@ type limit struct {
 func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		k.step()
-		select {
-		case <-ctx.Done():
-		case <-time.After(wakeup.Next(every)):
-		}
+		wakeup.Wait(ctx, wakeup.Next(every))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // Jobs is what slurmctld says of jobs.
@@ -180,10 +181,8 @@ func UntilAnswered(ctx context.Context, ask func() error) error {
 		if !errors.Is(err, slurm.ErrUnavailable) || errors.Is(err, slurm.ErrNoCommand) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wakeup.Wait(ctx, Around(wait)) {
 			return err
-		case <-time.After(Around(wait)):
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // tellEvery is the time until what slurmctld did not take is tried again.
@@ -36,7 +37,7 @@ type Outbox struct {
 	grants *grant.Store
 	log    *slog.Logger
 
-	wake chan struct{}
+	wake wakeup.Bell
 	well atomic.Bool // a card became well
 
 	// For TellNodes alone: what slurmctld was told, and when it is asked again whether it
@@ -57,7 +58,7 @@ type notice struct {
 
 // Open reads what an earlier gresd has left to say.
 func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, grants *grant.Store, log *slog.Logger) (*Outbox, error) {
-	o := &Outbox{config: inForce, cards: of, node: here, grants: grants, log: log, wake: make(chan struct{}, 1)}
+	o := &Outbox{config: inForce, cards: of, node: here, grants: grants, log: log, wake: wakeup.NewBell()}
 	if err := o.queued.open(inForce.Get().Paths.Queued()); err != nil {
 		return nil, err
 	}
@@ -70,12 +71,7 @@ func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, grants *gra
 }
 
 // Wake has all said that is still to be said.
-func (o *Outbox) Wake() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
+func (o *Outbox) Wake() { o.wake.Ring() }
 
 // Run says to slurmctld what is still to be said, until ctx is done. Only this waits for
 // slurmctld.

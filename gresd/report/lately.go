@@ -10,6 +10,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -56,10 +57,8 @@ func (r *Reporter) latest(ctx context.Context) map[cardOfJob]rate {
 	views := r.views()
 	if age > staleAfter && len(views) > 0 {
 		l.at, l.waited = time.Now(), waitedOf(views)
-		select {
-		case <-ctx.Done():
+		if !wakeup.Wait(ctx, firstSpan) {
 			return nil
-		case <-time.After(firstSpan):
 		}
 		views = r.views()
 	}

@@ -41,13 +41,8 @@ func runOf(rec ledger.Record, card gpu.UUID) cardOfRun {
 // CountTime adds up the GPU time of jobs until ctx is done. Where no process has work, the
 // driver is not asked.
 func (r *Reporter) CountTime(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wakeup.Next(spentEvery)):
-			r.Count(ctx, time.Now())
-		}
+	for wakeup.Wait(ctx, wakeup.Next(spentEvery)) {
+		r.Count(ctx, time.Now())
 	}
 }
 

@@ -21,13 +21,14 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // Waiter is a job that waits in its Prolog.
 type Waiter struct {
 	jobID uint32
 	since time.Time     // it has been in the line
-	Wake  chan struct{} // something became free, and those before have had their look
+	Wake  wakeup.Bell   // something became free, and those before have had their look
 	Left  chan struct{} // closed when it need not wait any more
 	over  bool          // its Epilog has come; with room.mu
 	whole []gpu.UUID    // cards that Slurm has chosen for it as a whole
@@ -73,7 +74,7 @@ func (r *Room) Join(jobID uint32, whole []gpu.UUID) *Waiter {
 	defer r.Changed()
 	since := r.since(jobID) // before the other leaves, which leaves the line as well
 	r.End(jobID, false)
-	w := &Waiter{jobID: jobID, since: since, whole: whole, Wake: make(chan struct{}, 1), Left: make(chan struct{})}
+	w := &Waiter{jobID: jobID, since: since, whole: whole, Wake: wakeup.NewBell(), Left: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := 0
@@ -139,7 +140,7 @@ func (r *Room) Changed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiters) > 0 {
-		r.waiters[0].Look()
+		r.waiters[0].Wake.Ring()
 	}
 }
 
@@ -148,15 +149,7 @@ func (r *Room) PassOn(w *Waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i := slices.Index(r.waiters, w) + 1; i > 0 && i < len(r.waiters) {
-		r.waiters[i].Look()
-	}
-}
-
-// Look has the job look again.
-func (w *Waiter) Look() {
-	select {
-	case w.Wake <- struct{}{}:
-	default:
+		r.waiters[i].Wake.Ring()
 	}
 }
 

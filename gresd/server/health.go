@@ -17,10 +17,7 @@ func (s *Server) CardChanged(c health.Change) {
 	readable := s.Cards.Judge(c.UUID)
 	s.room.Changed()
 	if c.Why == "" && !readable {
-		select {
-		case s.reload <- struct{}{}: // it can be read again
-		default:
-		}
+		s.reload.Ring() // it can be read again
 	}
 	var jobs []uint32
 	for _, rec := range s.ledger.List() {

@@ -86,7 +86,7 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 			if looks = looks[1:]; len(looks) > 0 {
 				next.Reset(looks[0])
 			}
-			self.Look()
+			self.Wake.Ring()
 		case <-self.Wake:
 			dir, err := want.try()
 			if err == nil && s.room.IsOver(self) {

@@ -36,6 +36,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
 )
 
@@ -120,7 +121,7 @@ type Server struct {
 
 	mps *mps.Manager
 
-	reload chan struct{} // the cards are to be read anew
+	reload wakeup.Bell // the cards are to be read anew
 }
 
 // New returns a server that has read the cards once. ledgerLost says that
@@ -135,7 +136,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		config: parts.Config, steps: parts.Steps, ledger: parts.Ledger, grants: parts.Grants, costs: parts.Costs,
 		observer: parts.Observer, usage: parts.Usage, log: parts.Log,
 		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log),
-		ready: make(chan struct{}), reload: make(chan struct{}, 1), comparing: make(chan struct{}, 1),
+		ready: make(chan struct{}), reload: wakeup.NewBell(), comparing: make(chan struct{}, 1),
 		lost: ledgerLost,
 	}
 	s.Whole = whole.New(here, s.Cards, parts.Log)
@@ -174,10 +175,7 @@ func (s *Server) cfg() *config.Config { return s.config.Get() }
 // ConfigChanged is called when another configuration is in force: for requests from now on and for
 // the state of cards; what was granted stays as it is.
 func (s *Server) ConfigChanged() {
-	select {
-	case s.reload <- struct{}{}:
-	default:
-	}
+	s.reload.Ring()
 	s.Outbox.Wake()
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 const (
@@ -115,10 +116,7 @@ func (t *Tester) Run(ctx context.Context) {
 			failed = failed || err != nil && !errors.Is(err, errInUse)
 		}
 		tested = here
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		wakeup.Wait(ctx, pause)
 		if failed {
 			pause = min(2*pause, lastRetry)
 		} else {

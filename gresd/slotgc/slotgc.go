@@ -54,7 +54,7 @@ type Reclaimer struct {
 	grants Grants
 	clear  Clear
 	log    *slog.Logger
-	wake   chan struct{}
+	wake   wakeup.Bell
 	first  map[victim]time.Time // when a dead process was first seen dead
 	shun   map[uint32]time.Time // jobs to leave alone until then
 	warned bool
@@ -68,18 +68,13 @@ type victim struct {
 // New returns a reclaimer that does nothing before [Reclaimer.Run].
 func New(grants Grants, clear Clear, log *slog.Logger) *Reclaimer {
 	return &Reclaimer{
-		grants: grants, clear: clear, log: log, wake: make(chan struct{}, 1),
+		grants: grants, clear: clear, log: log, wake: wakeup.NewBell(),
 		first: map[victim]time.Time{}, shun: map[uint32]time.Time{},
 	}
 }
 
 // Wake tells the reclaimer that jobs have come or gone. It never blocks.
-func (r *Reclaimer) Wake() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
+func (r *Reclaimer) Wake() { r.wake.Ring() }
 
 // Run looks while jobs are awake, until ctx is done.
 func (r *Reclaimer) Run(ctx context.Context) {
@@ -92,10 +87,7 @@ func (r *Reclaimer) Run(ctx context.Context) {
 			case <-r.wake:
 			}
 		}
-		select { // however often jobs come and go
-		case <-ctx.Done():
-		case <-time.After(max(wakeup.Next(every), wakeup.Rest(took))):
-		}
+		wakeup.Wait(ctx, max(wakeup.Next(every), wakeup.Rest(took))) // however often jobs come and go
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -74,15 +75,5 @@ func (r *rates) wait(ctx context.Context, uid uint32, op wire.Op) bool {
 		return true
 	}
 	delay := r.take(uid, costOf(op), time.Now())
-	if delay == 0 {
-		return true
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return delay == 0 || wakeup.Wait(ctx, delay)
 }

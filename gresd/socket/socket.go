@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -100,10 +101,8 @@ func (s *socket) accept(ctx context.Context, listener *net.UnixListener, work *s
 		}
 		if err != nil { // out of file descriptors, most likely
 			s.log.Error("accept", "error", err)
-			select {
-			case <-ctx.Done():
+			if !wakeup.Wait(ctx, 100*time.Millisecond) {
 				return
-			case <-time.After(100 * time.Millisecond):
 			}
 			continue
 		}

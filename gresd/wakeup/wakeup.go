@@ -1,10 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wakeup aligns periodic work to common moments, so that an idle gresd wakes once for all
-// of it: to wake costs about as much as most of that work.
+// Package wakeup is for whoever waits. It aligns periodic work to common moments, so that an idle
+// gresd wakes once for all of it: to wake costs about as much as most of that work.
 package wakeup
 
-import "time"
+import (
+	"context"
+	"time"
+)
+
+// Bell wakes one who waits for it. Who rings while nobody waits is heard later, all of them once.
+type Bell chan struct{}
+
+// NewBell returns a bell that nobody has rung.
+func NewBell() Bell { return make(Bell, 1) }
+
+// Ring never blocks.
+func (b Bell) Ring() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}
+
+// Wait waits so long; false when ctx was done before.
+func Wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 // Next is the time until a moment at which others wake too: until the clock is a
 // multiple of d, and at least a quarter of d.
