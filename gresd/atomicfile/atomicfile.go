@@ -5,6 +5,7 @@ package atomicfile
 
 import (
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -31,6 +32,14 @@ func WriteJSON(path string, v any) error {
 		return err
 	}
 	return WriteFile(path, append(text, '\n'))
+}
+
+// Remove removes a file, if there is one.
+func Remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Replace replaces a file that can be made again: a kill of gresd leaves the old text or the new

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -181,10 +181,7 @@ func (o *Outbox) TellNodes(ctx context.Context) {
 	if time.Now().Before(o.next) {
 		return
 	}
-	err := os.Remove(silent)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+	err := atomicfile.Remove(silent)
 	for name, conf := range known {
 		err = errors.Join(err, health.Tell(ctx, o.node.Slurm(conf), name, words, draining))
 	}

@@ -190,15 +190,23 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 	if _, known := words["share"]; !known && s.cfg().Placement.Mode == config.PlacementGresd {
 		words["share"] = fmt.Sprint(facts.Counted)
 	}
+	req, err = s.read(words, facts.Het())
+	return req, true, err
+}
+
+// read reads a request, with what the site says of all. clamp: see [request.Request].
+func (s *Server) read(words request.Options, clamp bool) (request.Request, error) {
+	defaults := s.cfg().RequestDefaults()
 	if s.cfg().Placement.Mode == config.PlacementGresd {
-		words = words.SplitByDefault(s.cfg().RequestDefaults())
+		words = words.SplitByDefault(defaults)
 	}
-	if req, err = request.Parse(words); err != nil {
-		return req, true, err
+	req, err := request.Parse(words)
+	if err != nil {
+		return req, err
 	}
-	req.Clamp = facts.Het()
-	req = req.WithDefaults(s.cfg().RequestDefaults())
-	return req, true, req.Check(s.cfg().RequestLimits())
+	req.Clamp = clamp
+	req = req.WithDefaults(defaults)
+	return req, req.Check(s.cfg().RequestLimits())
 }
 
 // holdsShare says whether slurmctld gave the job shards of this node (or, where

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -32,16 +33,14 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	changes := slices.Contains([]wire.Op{wire.OpCordon, wire.OpUncordon, wire.OpGrant, wire.OpRelease, wire.OpSet}, req.Op)
+	if changes && !wire.IsRoot(cred.UID) {
+		return wire.UserError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
+	}
 	switch req.Op {
 	case wire.OpCordon, wire.OpUncordon:
-		if !wire.IsRoot(cred.UID) {
-			return wire.UserError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
-		}
 		return s.cordon(req)
 	case wire.OpGrant, wire.OpRelease, wire.OpSet:
-		if !wire.IsRoot(cred.UID) {
-			return wire.UserError("vgpu: gresd: %s: user %d: only root may ask for this", req.Op, cred.UID)
-		}
 		starting := ctx
 		if req.Op == wire.OpRelease {
 			var cancel context.CancelFunc

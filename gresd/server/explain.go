@@ -77,14 +77,8 @@ func (s *Server) asked(w wire.Request) (cardType string, req request.Request, er
 	}
 	words := optionsOf(w.Options)
 	words["share"] = share
-	if s.cfg().Placement.Mode == config.PlacementGresd {
-		words = words.SplitByDefault(s.cfg().RequestDefaults())
-	}
-	if req, err = request.Parse(words); err != nil {
-		return "", req, err
-	}
-	req = req.WithDefaults(s.cfg().RequestDefaults())
-	return cardType, req, req.Check(s.cfg().RequestLimits())
+	req, err = s.read(words, false)
+	return cardType, req, err
 }
 
 // readGRES takes "vgpu[:TYPE]:N" apart, in each spelling that Slurm allows.

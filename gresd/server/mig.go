@@ -4,9 +4,7 @@ package server
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 
@@ -23,10 +21,7 @@ func (s *Server) nameCards() {
 
 func nameCards(path string, cards []gpu.Card) error {
 	if !slices.ContainsFunc(cards, gpu.Card.IsInstance) {
-		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+		return atomicfile.Remove(path)
 	}
 	var text []byte
 	for _, c := range cards {

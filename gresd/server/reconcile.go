@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,9 +138,7 @@ func (s *Server) sweepPlain(jobs []uint32, live map[uint32]bool, asked time.Time
 		if _, was := slices.BinarySearch(jobs, id); !was || live[id] || gone != nil || !info.ModTime().Before(asked) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(s.cfg().Paths.Plain(), mark.Name())); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, atomicfile.Remove(filepath.Join(s.cfg().Paths.Plain(), mark.Name())))
 	}
 	return errors.Join(errs...)
 }

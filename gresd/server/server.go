@@ -13,7 +13,6 @@ package server
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -24,6 +23,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
@@ -185,10 +185,7 @@ func (s *Server) markPlacement() error {
 	if s.cfg().Placement.Mode == config.PlacementGresd {
 		return os.WriteFile(path, nil, 0o644)
 	}
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return atomicfile.Remove(path)
 }
 
 // refreshCards asks the driver again.

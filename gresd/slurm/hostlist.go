@@ -64,20 +64,30 @@ func matches(item, name string) (bool, error) {
 // inRanges says whether digits are in "01-03,7".
 func inRanges(ranges, digits string) (bool, error) {
 	for part := range strings.SplitSeq(ranges, ",") {
-		low, high, isRange := strings.Cut(part, "-")
-		if !isRange {
-			high = low
-		}
-		from, err := strconv.ParseUint(low, 10, 64)
-		to, err2 := strconv.ParseUint(high, 10, 64)
-		if err != nil || err2 != nil {
-			return false, fmt.Errorf("no numbers in %q", clip(ranges))
+		from, to, width, err := rangeOf(part)
+		if err != nil {
+			return false, err
 		}
 		n, err := strconv.ParseUint(digits, 10, 64)
-		// A number is padded to the width of the first one of its range.
-		if err == nil && from <= n && n <= to && digits == fmt.Sprintf("%0*d", len(low), n) {
+		if err == nil && from <= n && n <= to && digits == padded(n, width) {
 			return true, nil
 		}
 	}
 	return false, nil
 }
+
+// rangeOf reads "01-03" or "7". Numbers are padded to the width of the first.
+func rangeOf(text string) (from, to uint64, width int, err error) {
+	low, high, isRange := strings.Cut(text, "-")
+	if !isRange {
+		high = low
+	}
+	from, err = strconv.ParseUint(low, 10, 64)
+	to, err2 := strconv.ParseUint(high, 10, 64)
+	if err != nil || err2 != nil {
+		return 0, 0, 0, fmt.Errorf("no numbers in %q", clip(text))
+	}
+	return from, to, len(low), nil
+}
+
+func padded(n uint64, width int) string { return fmt.Sprintf("%0*d", width, n) }

@@ -51,19 +51,21 @@ func parseNode(text string) (NodeFacts, error) {
 
 // DrainNode lets running jobs end and starts no others. Errors: ErrUnavailable.
 func (c *Client) DrainNode(ctx context.Context, node, reason string) error {
-	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "State=DRAIN", "Reason="+reason)
-	return err
+	return c.updateNode(ctx, node, "State=DRAIN", "Reason="+reason)
 }
 
 // ResumeNode takes a drain back. Errors: ErrUnavailable.
 func (c *Client) ResumeNode(ctx context.Context, node string) error {
-	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "State=RESUME")
-	return err
+	return c.updateNode(ctx, node, "State=RESUME")
 }
 
 // CommentNode sets the comment of a node; "" for none. Errors: ErrUnavailable.
 func (c *Client) CommentNode(ctx context.Context, node, comment string) error {
-	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "Comment="+comment)
+	return c.updateNode(ctx, node, "Comment="+comment)
+}
+
+func (c *Client) updateNode(ctx context.Context, node string, set ...string) error {
+	_, err := c.run(ctx, "scontrol", append([]string{"update", "NodeName=" + node}, set...)...)
 	return err
 }
 

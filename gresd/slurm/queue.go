@@ -95,17 +95,15 @@ func expand(names []string, prefix, item string) (_ []string, err error) {
 		return nil, fmt.Errorf("no ] in %q", clip(item))
 	}
 	for part := range strings.SplitSeq(ranges, ",") {
-		low, high, isRange := strings.Cut(part, "-")
-		if !isRange {
-			high = low
+		from, to, width, err := rangeOf(part)
+		if err != nil {
+			return nil, err
 		}
-		from, err := strconv.ParseUint(low, 10, 32)
-		to, err2 := strconv.ParseUint(high, 10, 32)
-		if err != nil || err2 != nil || to-from >= mostNodes {
-			return nil, fmt.Errorf("no numbers in %q", clip(ranges))
+		if to-from >= mostNodes {
+			return nil, fmt.Errorf("no range of at most %d in %q", mostNodes, clip(part))
 		}
 		for n := from; n <= to; n++ {
-			if names, err = expand(names, prefix+before+fmt.Sprintf("%0*d", len(low), n), after); err != nil {
+			if names, err = expand(names, prefix+before+padded(n, width), after); err != nil {
 				return nil, err
 			}
 		}

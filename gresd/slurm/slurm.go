@@ -131,6 +131,15 @@ func (c *Client) record(ctx context.Context, jobID uint32) (string, error) {
 	return c.run(ctx, "scontrol", "--local", "show", "job", "-o", id(jobID))
 }
 
+// update sets a field of a job. Errors: ErrNoJob, ErrUnavailable.
+func (c *Client) update(ctx context.Context, jobID uint32, set string) error {
+	name, err := c.taskName(ctx, jobID)
+	if err == nil {
+		_, err = c.run(ctx, "scontrol", "update", "JobId="+name, set)
+	}
+	return err
+}
+
 // Requeue puts a batch job back into the queue. Errors: ErrNotBatch, ErrNoJob,
 // ErrUnavailable.
 func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
@@ -144,21 +153,13 @@ func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
 // Delay lets a pending job start no earlier than that, in the place of what Slurm
 // had for it; 0: at once. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) Delay(ctx context.Context, jobID uint32, by time.Duration) error {
-	name, err := c.taskName(ctx, jobID)
-	if err == nil {
-		_, err = c.run(ctx, "scontrol", "update", "JobId="+name, fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
-	}
-	return err
+	return c.update(ctx, jobID, fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
 }
 
 // Extend lets a running job run for so long in all, in whole minutes. Errors: ErrNoJob,
 // ErrUnavailable.
 func (c *Client) Extend(ctx context.Context, jobID uint32, limit time.Duration) error {
-	name, err := c.taskName(ctx, jobID)
-	if err == nil {
-		_, err = c.run(ctx, "scontrol", "update", "JobId="+name, fmt.Sprintf("TimeLimit=%d", int(math.Ceil(limit.Minutes()))))
-	}
-	return err
+	return c.update(ctx, jobID, fmt.Sprintf("TimeLimit=%d", int(math.Ceil(limit.Minutes()))))
 }
 
 // Explain puts a line for the job's user into the job's admin comment, which
