@@ -3,12 +3,10 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -200,17 +198,12 @@ func readRecords(path string) ([]json.RawMessage, error) {
 	}
 	defer f.Close()
 	records := []json.RawMessage{}
-	lines := bufio.NewReader(f)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if len(line) > 1 {
-			records = append(records, json.RawMessage(line))
-		}
-		if errors.Is(err, io.EOF) {
-			return records, nil
-		}
-		if err != nil {
+	for lines := json.NewDecoder(f); lines.More(); {
+		var record json.RawMessage
+		if err := lines.Decode(&record); err != nil {
 			return nil, err
 		}
+		records = append(records, record)
 	}
+	return records, nil
 }

@@ -68,7 +68,7 @@ func (s *settings) completeJobs(cmd *cobra.Command, args []string, _ string) ([]
 			if len(j.Cards) > 0 {
 				what = fmt.Sprintf("%s of card %d", percent(j.Cards[0].Cores), j.Cards[0].Index)
 			}
-			words = append(words, fmt.Sprintf("%d\t%s, %s", j.JobID, user(j), what))
+			words = append(words, fmt.Sprintf("%d\t%s, %s", j.JobID, j.Who(), what))
 		}
 	}
 	return words, cobra.ShellCompDirectiveNoFileComp

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -42,8 +43,8 @@ func writeProcesses(w io.Writer, p paint, jobs []wire.Job, nodes ...string) erro
 					unwatched = true
 				}
 				rows = append(rows, at(i, []string{
-					fmt.Sprint(j.JobID), user(j), fmt.Sprint(c.Index), pid, jobPID,
-					size(proc.UsedBytes), seconds(proc.GPUSeconds), known(proc.Utilization, ratio),
+					fmt.Sprint(j.JobID), j.Who(), fmt.Sprint(c.Index), pid, jobPID,
+					size(proc.UsedBytes), seconds(proc.GPUSeconds), top.Known(proc.Utilization, ratio),
 				}))
 			}
 		}

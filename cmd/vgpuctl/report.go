@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -146,11 +147,11 @@ func readReport(r wire.Report) jobReport {
 		state = "ended " + r.Ended.Format(time.DateTime)
 	}
 	v := jobReport{
-		Title: fmt.Sprintf("Job %d of %s on %s", j.JobID, user(j), r.Node),
+		Title: fmt.Sprintf("Job %d of %s on %s", j.JobID, j.Who(), r.Node),
 		Facts: []fact{
 			{"Since", j.Created.Format(time.DateTime) + ", " + wall.Round(time.Second).String()},
 			{"State", state},
-			{"Mode", mode(j) + ", priority " + j.Priority},
+			{"Mode", top.Mode(j) + ", priority " + j.Priority},
 		},
 		Notes: j.Messages,
 	}

@@ -3,11 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -18,10 +20,7 @@ func writeStatus(w io.Writer, p paint, st wire.Status) error {
 	if !st.Ready {
 		state = "starting"
 	}
-	node := st.Node
-	if node == "" {
-		node = "a node without a Prolog yet"
-	}
+	node := cmp.Or(st.Node, "a node without a Prolog yet")
 	fmt.Fprintf(w, "gresd %s on %s: %s, up %s, cards chosen by %s, jobs %d\n", st.Version, node, state,
 		time.Since(st.Started).Round(time.Second), st.Placement, st.Jobs)
 	for _, problem := range st.Problems {
@@ -34,7 +33,7 @@ func writeStatus(w io.Writer, p paint, st wire.Status) error {
 			health = p.red("out") // cordoned, sick, or in MIG mode
 		}
 		rows = append(rows, []string{
-			fmt.Sprint(c.Index), c.Type, shareOf(c.Share, c.Cores), known(c.ComputePercent, rounded),
+			fmt.Sprint(c.Index), c.Type, shareOf(c.Share, c.Cores), top.Percent(c.ComputePercent),
 			ofSize(size(c.GrantedBytes), size(c.MemoryBytes)), jobsAndWaiting(p, c), health, c.UUID,
 		})
 	}
@@ -61,15 +60,15 @@ func writeJobs(w io.Writer, p paint, jobs []wire.Job, nodes ...string) error {
 	rows := [][]string{{"JOB", "USER", "CARD", "SHARE", "GOT", "WAIT", "BOUND", "MEMORY", "MODE", "GPU TIME", "PROCS", "SLICE"}}
 	at := nodeColumn(rows, nodes)
 	for i, j := range jobs {
-		first := []string{fmt.Sprint(j.JobID), user(j)}
+		first := []string{fmt.Sprint(j.JobID), j.Who()}
 		if len(j.Cards) == 0 {
 			rows = append(rows, at(i, append(first, "-", "-", "-", "-", "-", "-", j.State, "-", "-", "-")))
 		}
 		for _, c := range j.Cards {
 			rows = append(rows, at(i, append(first,
-				fmt.Sprint(c.Index), shareOf(c.Share, c.Cores), known(c.ComputePercent, rounded), known(c.WaitPercent, rounded), bound(c),
-				ofSize(known(c.UsedBytes, size), size(c.LimitBytes)), mode(j),
-				known(c.GPUSeconds, seconds), known(c.Processes, func(n int) string { return fmt.Sprint(n) }), slice(c))))
+				fmt.Sprint(c.Index), shareOf(c.Share, c.Cores), top.Percent(c.ComputePercent), top.Percent(c.WaitPercent), cmp.Or(c.Bound, "-"),
+				ofSize(top.Known(c.UsedBytes, size), size(c.LimitBytes)), top.Mode(j),
+				top.Known(c.GPUSeconds, seconds), top.Known(c.Processes, func(n int) string { return fmt.Sprint(n) }), slice(c))))
 			first = []string{"", ""}
 		}
 	}
@@ -125,15 +124,6 @@ func writeUnanswered(w io.Writer, jobs []wire.Job, nodes []string) error {
 	return nil
 }
 
-func user(j wire.Job) string {
-	if j.User == "" {
-		return fmt.Sprint(j.UID)
-	}
-	return j.User
-}
-
-func mode(j wire.Job) string { return gpu.FormatMode(gpu.Mode(j.Mode), gpu.Share(j.Ceiling)) }
-
 // jobsAndWaiting is "3", or "3, 1 waits" where launches of one are held back.
 func jobsAndWaiting(p paint, c wire.Card) string {
 	if c.Waiting == 0 {
@@ -159,9 +149,6 @@ func ofSize(part, all string) string {
 	return part + "/" + all
 }
 
-// rounded is a percentage without a fraction.
-func rounded(v float64) string { return fmt.Sprintf("%.0f%%", v) }
-
 func percent(n uint32) string { return fmt.Sprintf("%d%%", n) }
 
 func size(n uint64) string { return gpu.Bytes(n).String() }
@@ -172,22 +159,6 @@ func isScaled(all, physical uint64) bool { return physical != 0 && physical < al
 
 func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
-}
-
-// known writes "?" for what gresd could not read.
-func known[T any](v *T, write func(T) string) string {
-	if v == nil {
-		return "?"
-	}
-	return write(*v)
-}
-
-// bound is what keeps a job from having more; "-" for one without work.
-func bound(c wire.JobCard) string {
-	if c.Bound == "" {
-		return "-"
-	}
-	return c.Bound
 }
 
 func slice(c wire.JobCard) string {

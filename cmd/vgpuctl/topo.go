@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -140,7 +141,7 @@ func matrixRows(t wire.Topology) [][]string {
 			}
 			row = append(row, cell)
 		}
-		numa := known(c.NUMANode, func(n int) string { return fmt.Sprint(n) })
+		numa := top.Known(c.NUMANode, func(n int) string { return fmt.Sprint(n) })
 		cpus := c.CPUs
 		if cpus == "" {
 			cpus = "?"

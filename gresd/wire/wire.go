@@ -11,6 +11,7 @@ package wire
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -197,6 +198,9 @@ type Job struct {
 	// Messages are what the job was told while it ran, each "TIME TEXT".
 	Messages []string `json:"messages,omitempty"`
 }
+
+// Who is the user of the job: the name, or where that is not known, the number.
+func (j Job) Who() string { return cmp.Or(j.User, fmt.Sprint(j.UID)) }
 
 // JobCard is what a job has and does on one card. UsedBytes, GPUSeconds and
 // Processes are nil when the job's cache file could not be read.

@@ -3,6 +3,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -40,11 +41,7 @@ type Line []Span
 // Lines draws what a terminal of that size shows: never more lines, none longer.
 func (v *View) Lines(width, height int) []Line {
 	if !v.some {
-		text := v.Problem
-		if text == "" {
-			text = "asking gresd"
-		}
-		return clip([]Line{{{text, Warn}}}, width, height)
+		return clip([]Line{{{cmp.Or(v.Problem, "asking gresd"), Warn}}}, width, height)
 	}
 	rows := v.rows()
 	lines := []Line{v.title(len(rows))}
@@ -101,13 +98,9 @@ func (v *View) title(rows int) Line {
 	}
 	s := v.samples[0]
 	st := s.Status
-	node := st.Node
-	if node == "" {
-		node = "this node"
-	}
 	line := Line{
 		{"vgpuctl top", Strong},
-		{fmt.Sprintf(" - %s  %s  up %s  cards %d  rows %d", node, s.At.Format(time.TimeOnly),
+		{fmt.Sprintf(" - %s  %s  up %s  cards %d  rows %d", cmp.Or(st.Node, "this node"), s.At.Format(time.TimeOnly),
 			s.At.Sub(st.Started).Round(time.Second), len(st.Cards), rows), Plain},
 	}
 	if n := len(st.Problems); n > 0 {
@@ -142,7 +135,7 @@ func (v *View) card(c wire.Card, width int) Line {
 	line = append(line, v.bar(float64(c.Share)/100, -1, bar, Plain)...)
 	line = append(line, Span{fmt.Sprintf(" %3d%%  ", c.Share), Plain}, Span{"busy ", Dim})
 	line = append(line, v.bar(value(c.ComputePercent)/100, -1, bar, Good)...)
-	line = append(line, Span{fmt.Sprintf(" %4s", percent(c.ComputePercent)), Plain})
+	line = append(line, Span{fmt.Sprintf(" %4s", Percent(c.ComputePercent)), Plain})
 	if c.Waiting > 0 {
 		line = append(line, Span{fmt.Sprintf("  %d waiting", c.Waiting), Warn})
 	}
@@ -170,16 +163,16 @@ func (v *View) columns(width int) []column {
 	names, bar, memory, spark := 8, 8+min(16, extra/8), 6+min(14, extra/8), 7+min(longest-7, extra/3)
 	cols := []column{
 		{"JOB", 8, false, text(func(r row) string { return fmt.Sprint(r.job.JobID) })},
-		{"USER", names, true, text(func(r row) string { return name(r.job) })},
+		{"USER", names, true, text(func(r row) string { return r.job.Who() })},
 		{"CD", 2, false, text(func(r row) string { return fmt.Sprint(r.card.Index) })},
 		{"COMPUTE", bar, true, func(r row) Line { return v.compute(r, bar) }},
-		{"GOT", 4, false, text(func(r row) string { return percent(r.card.ComputePercent) })},
+		{"GOT", 4, false, text(func(r row) string { return Percent(r.card.ComputePercent) })},
 		{"ASK", 4, false, text(func(r row) string { return fmt.Sprintf("%d%%", r.card.Cores) })},
 		{"HISTORY", spark, true, func(r row) Line { return v.spark(r, spark) }},
 		{"MEMORY", memory, true, func(r row) Line { return v.memory(r, memory) }},
 		{"USED/LIMIT", 10, false, text(used)},
 		{"WAIT", 4, false, waited},
-		{"MODE", 7, true, text(mode)},
+		{"MODE", 7, true, text(func(r row) string { return Mode(r.job) })},
 	}
 	if v.Nodes { // the user is always the same
 		cols[1] = column{"NODE", nodeWidth, true, text(func(r row) string { return r.node })}
@@ -192,14 +185,14 @@ func (v *View) columns(width int) []column {
 	}
 	cols = append(
 		cols,
-		column{"PROCS", 5, false, text(func(r row) string { return known(r.card.Processes, func(n int) string { return fmt.Sprint(n) }) })},
+		column{"PROCS", 5, false, text(func(r row) string { return Known(r.card.Processes, func(n int) string { return fmt.Sprint(n) }) })},
 		column{"BOUND", 10, true, text(func(r row) string { return r.card.Bound })},
 		column{"SLICE", 8, false, text(slice)},
 	)
 	if width >= 160 {
 		cols = append(
 			cols,
-			column{"GPU TIME", 9, false, text(func(r row) string { return known(r.card.GPUSeconds, seconds) })},
+			column{"GPU TIME", 9, false, text(func(r row) string { return Known(r.card.GPUSeconds, seconds) })},
 			column{"PRIO", 6, true, text(func(r row) string { return r.job.Priority })},
 			column{"ACCOUNT", 10, true, text(func(r row) string { return r.job.Account })},
 		)
@@ -277,7 +270,7 @@ func waited(r row) Line {
 	if value(r.card.WaitPercent) >= waitsMuch {
 		kind = Warn
 	}
-	return Line{{percent(r.card.WaitPercent), kind}}
+	return Line{{Percent(r.card.WaitPercent), kind}}
 }
 
 // bar is full at part 1; mark, when it is not negative, is a place on it.
@@ -373,25 +366,21 @@ func clip(lines []Line, width, height int) []Line {
 	return lines
 }
 
-func name(j wire.Job) string {
-	if j.User == "" {
-		return fmt.Sprint(j.UID)
-	}
-	return j.User
-}
-
-func known[T any](v *T, write func(T) string) string {
+// Known writes "?" for what gresd could not read.
+func Known[T any](v *T, write func(T) string) string {
 	if v == nil {
 		return "?"
 	}
 	return write(*v)
 }
 
-func percent(v *float64) string {
-	return known(v, func(v float64) string { return fmt.Sprintf("%.0f%%", v) })
+// Percent is without a fraction.
+func Percent(v *float64) string {
+	return Known(v, func(v float64) string { return fmt.Sprintf("%.0f%%", v) })
 }
 
-func mode(r row) string { return gpu.FormatMode(gpu.Mode(r.job.Mode), gpu.Share(r.job.Ceiling)) }
+// Mode is the mode of a job, with its ceiling.
+func Mode(j wire.Job) string { return gpu.FormatMode(gpu.Mode(j.Mode), gpu.Share(j.Ceiling)) }
 
 func slice(r row) string {
 	switch {
@@ -419,5 +408,5 @@ func used(r row) string {
 		}
 		return fmt.Sprintf("%.0f", float64(b)/unit)
 	}
-	return known(r.card.UsedBytes, number) + "/" + number(r.card.LimitBytes) + letter
+	return Known(r.card.UsedBytes, number) + "/" + number(r.card.LimitBytes) + letter
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gdamore/tcell/v2"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // Options of [Run].
@@ -78,10 +80,8 @@ func asking(ctx context.Context, o Options, answers chan<- answer) {
 			return
 		case answers <- a:
 		}
-		select {
-		case <-ctx.Done():
+		if !wakeup.Wait(ctx, o.Every) {
 			return
-		case <-time.After(o.Every):
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (v *View) rows() []row {
 		case ByWait:
 			by = cmp.Compare(value(b.card.WaitPercent), value(a.card.WaitPercent))
 		case ByUser:
-			by = cmp.Compare(name(a.job), name(b.job))
+			by = cmp.Compare(a.job.Who(), b.job.Who())
 		}
 		by = cmp.Or(by, cmp.Compare(a.job.JobID, b.job.JobID), cmp.Compare(a.node, b.node), cmp.Compare(a.card.Index, b.card.Index))
 		if v.Reverse {
@@ -148,9 +148,9 @@ func (v *View) Table() [][]string {
 	}
 	for _, r := range v.rows() {
 		cells := []string{
-			fmt.Sprint(r.job.JobID), name(r.job), fmt.Sprint(r.card.Index), fmt.Sprintf("%d%%", r.card.Cores),
-			percent(r.card.ComputePercent), percent(r.card.WaitPercent), used(r),
-			known(r.card.Processes, func(n int) string { return fmt.Sprint(n) }), mode(r),
+			fmt.Sprint(r.job.JobID), r.job.Who(), fmt.Sprint(r.card.Index), fmt.Sprintf("%d%%", r.card.Cores),
+			Percent(r.card.ComputePercent), Percent(r.card.WaitPercent), used(r),
+			Known(r.card.Processes, func(n int) string { return fmt.Sprint(n) }), Mode(r.job),
 		}
 		if v.Nodes {
 			cells[1] = r.node

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // page is all that a browser loads. vendor is written by tools/web-vendor.
@@ -137,12 +138,7 @@ func (f *Feed) run(ctx context.Context) {
 	f.mu.Lock()
 	wait := f.Every - time.Since(f.asked)
 	f.mu.Unlock()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
+	for wakeup.Wait(ctx, wait) {
 		s, err := f.Ask(ctx)
 		if ctx.Err() != nil {
 			return
