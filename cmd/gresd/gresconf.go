@@ -3,6 +3,8 @@
 package main
 
 import (
+	"io"
+
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -26,7 +28,8 @@ func gresConfCommand(path *string) *cobra.Command {
 				return err
 			}
 			node.Count, node.Names = count, names
-			return gresconf.Write(cmd.OutOrStdout(), node)
+			_, err = io.WriteString(cmd.OutOrStdout(), gresconf.Text(node))
+			return err
 		},
 	}
 	command.Flags().StringVar(&names, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")

@@ -128,10 +128,7 @@ func (s *settings) gresConf(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	text, err := gresconf.Text(node)
-	if err != nil {
-		return err
-	}
+	text := gresconf.Text(node)
 	return s.print(w, struct {
 		Lines []string `json:"lines"`
 	}{linesOf(text)}, func(w io.Writer) error {

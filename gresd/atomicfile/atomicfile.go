@@ -34,6 +34,19 @@ func WriteJSON(path string, v any) error {
 	return WriteFile(path, append(text, '\n'))
 }
 
+// ReadJSON reads what WriteJSON has written. A file that is not there, or makes no sense, is the zero
+// value: what is kept so can be learned again.
+func ReadJSON[T any](path string) (v T, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return v, nil
+	}
+	if err == nil && json.Unmarshal(text, &v) != nil {
+		v = *new(T)
+	}
+	return v, err
+}
+
 // Remove removes a file, if there is one.
 func Remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {

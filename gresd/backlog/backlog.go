@@ -12,11 +12,7 @@
 package backlog
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"time"
 
@@ -58,18 +54,11 @@ type Line struct {
 // Open reads the line. patience is after how many times without room cards are held
 // for a job; 0: never. A file that cannot be read is an empty line: jobs come back.
 func Open(path string, patience uint32) (*Line, error) {
-	l := &Line{path: path, patience: patience}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return l, nil
-	}
+	jobs, err := atomicfile.ReadJSON[[]Job](path)
 	if err != nil {
 		return nil, fmt.Errorf("read waiting jobs: %w", err)
 	}
-	if json.Unmarshal(text, &l.jobs) != nil {
-		l.jobs = nil
-	}
-	return l, nil
+	return &Line{path: path, patience: patience, jobs: jobs}, nil
 }
 
 // Jobs returns the line.

@@ -4,6 +4,7 @@ package gpu
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -89,28 +90,23 @@ func FormatMode(m Mode, ceiling Share) string {
 
 // ParsePriority reads "high", "normal" or "low". The error is a [*ValueError].
 func ParsePriority(s string) (Priority, error) {
-	switch p := Priority(s); p {
-	case High, Normal, Low:
-		return p, nil
-	}
-	return "", &ValueError{s, "want high, normal or low", "normal"}
+	return oneOf(s, Priorities(), "want high, normal or low", Normal)
 }
 
 // ParsePolicy reads "binpack", "spread", "topology" or "exclusive". The error is
 // a [*ValueError].
 func ParsePolicy(s string) (Policy, error) {
-	switch p := Policy(s); p {
-	case Binpack, Spread, Topology, Exclusive:
-		return p, nil
-	}
-	return "", &ValueError{s, "want binpack, spread, topology or exclusive", "binpack"}
+	return oneOf(s, Policies(), "want binpack, spread, topology or exclusive", Binpack)
 }
 
 // ParseEngine reads "time" or "mps". The error is a [*ValueError].
 func ParseEngine(s string) (Engine, error) {
-	switch e := Engine(s); e {
-	case Time, MPS:
-		return e, nil
+	return oneOf(s, []Engine{Time, MPS}, "want time or mps", Time)
+}
+
+func oneOf[T ~string](s string, all []T, want string, example T) (T, error) {
+	if slices.Contains(all, T(s)) {
+		return T(s), nil
 	}
-	return "", &ValueError{s, "want time or mps", "time"}
+	return "", &ValueError{s, want, string(example)}
 }

@@ -5,7 +5,6 @@ package gresconf
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -55,14 +54,7 @@ type Node struct {
 	Names string
 }
 
-// Text is what [Write] writes.
-func Text(n Node) (string, error) {
-	var out strings.Builder
-	err := Write(&out, n)
-	return out.String(), err
-}
-
-// Write writes the lines of gres.conf for the cards of a node, and as
+// Text is the lines of gres.conf for the cards of a node, and as
 // comments what belongs into slurm.conf and what is to know of the topology.
 // Every GPU gets a Type: without one, slurmctld loses the use of each card when
 // it restarts.
@@ -75,10 +67,9 @@ func Text(n Node) (string, error) {
 // differ: Slurm's IDX counts lines, and gresd reads it as a place in that order.
 // There is never a Links=: where all links are equal it says nothing, and where
 // they differ, Slurm from 24.05 on prefers the cards with the fewest.
-func Write(w io.Writer, n Node) error {
+func Text(n Node) string {
 	if len(n.Cards) == 0 {
-		_, err := fmt.Fprintln(w, "# no GPU on this node")
-		return err
+		return "# no GPU on this node\n"
 	}
 	var lines strings.Builder
 	shares := map[string]int{}
@@ -118,9 +109,8 @@ func Write(w io.Writer, n Node) error {
 			text += "NodeName=" + n.Names + " " + line
 		}
 	}
-	_, err := fmt.Fprintf(w, "# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of %s, Gres=%s\n%s%s",
+	return fmt.Sprintf("# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of %s, Gres=%s\n%s%s",
 		which, strings.Join(Gres(n), ","), n.remarks(bound), text)
-	return err
 }
 
 // Gres is what belongs behind Gres= on the line of the node in slurm.conf.

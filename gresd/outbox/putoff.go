@@ -4,12 +4,9 @@ package outbox
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -70,17 +67,10 @@ func (p putOff) left(now time.Time) time.Duration {
 
 // open reads what an earlier gresd has left. A file that cannot be read is none:
 // each job comes by itself, within longestDelay.
-func (q *queued) open(path string) error {
+func (q *queued) open(path string) (err error) {
 	q.path = path
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if q.jobs, err = atomicfile.ReadJSON[map[uint32]putOff](path); err != nil {
 		return fmt.Errorf("read jobs that were put off: %w", err)
-	}
-	if json.Unmarshal(text, &q.jobs) != nil {
-		q.jobs = nil
 	}
 	return nil
 }

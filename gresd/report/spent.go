@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
@@ -89,10 +88,7 @@ func (r *Reporter) boundNow(records []ledger.Record) map[cardOfJob]string {
 	bounds := map[cardOfJob]string{}
 	for _, rec := range records {
 		for _, card := range rec.Placement.Cards {
-			if r.work == nil {
-				continue
-			}
-			if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy && w.Bound != "" {
+			if w, known := r.workOf(rec.JobID, card.UUID); known && w.Busy && w.Bound != "" {
 				bounds[cardOfJob{rec.JobID, card.UUID}] = string(w.Bound)
 			}
 		}
@@ -104,10 +100,7 @@ func (r *Reporter) boundNow(records []ledger.Record) map[cardOfJob]string {
 func (r *Reporter) someWork(records []ledger.Record) bool {
 	for _, rec := range records {
 		for _, card := range rec.Placement.Cards {
-			if r.work == nil {
-				return true
-			}
-			if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: card.UUID}); known && w.Busy {
+			if w, known := r.workOf(rec.JobID, card.UUID); r.work == nil || known && w.Busy {
 				return true
 			}
 		}

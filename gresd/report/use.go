@@ -29,6 +29,14 @@ func (r *Reporter) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { r.work
 // must be called before anybody is told.
 func (r *Reporter) SetSlices(slices func(gpu.UUID) (slicetest.Verdict, string)) { r.slices = slices }
 
+// workOf is the work of a job on a card, if that is known.
+func (r *Reporter) workOf(jobID uint32, card gpu.UUID) (w arbiter.Work, known bool) {
+	if r.work == nil {
+		return w, false
+	}
+	return r.work(arbiter.Key{JobID: jobID, Card: card})
+}
+
 // samples asks about cards; none where there is nobody to ask.
 func (r *Reporter) samples(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {
 	if r.Samples == nil {
@@ -60,13 +68,9 @@ const deprivedFor = 10 * time.Second
 
 // deprived are problems for an administrator.
 func (r *Reporter) deprived() (problems []string) {
-	if r.work == nil {
-		return nil
-	}
 	for _, rec := range r.Ledger.List() {
 		for _, c := range rec.Placement.Cards {
-			w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: c.UUID})
-			if known && w.Deprived >= deprivedFor {
+			if w, known := r.workOf(rec.JobID, c.UUID); known && w.Deprived >= deprivedFor {
 				problems = append(problems, fmt.Sprintf("job %d has had %.0f%% of the time of card %s for %v, of a share of %d%%: "+
 					"it waits for turns of its neighbours; fewer jobs beside it, or a higher priority for it, would help",
 					rec.JobID, 100*w.Had, r.Cards.Name(c.UUID), w.Deprived.Round(time.Second), c.Cores))
@@ -132,19 +136,16 @@ func (r *Reporter) askedOf(rec ledger.Record, i int) wire.JobUse {
 // its cache cannot be read.
 func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card cardstat.Card, processes bool) wire.JobUse {
 	use := r.askedOf(rec, i)
-	if r.work != nil {
-		if w, known := r.work(arbiter.Key{JobID: rec.JobID, Card: rec.Placement.Cards[i].UUID}); known {
-			use.Busy, use.IdleSeconds = &w.Busy, new(w.Idle.Seconds())
-			if w.TakesTurns {
-				use.Turns = &w.Turns
-			}
-			if !w.Last.IsZero() {
-				use.LastWork = &w.Last
-			}
-			use.Bound = string(w.Bound)
-			if w.Had >= 0 {
-				use.Had, use.DeprivedSeconds = &w.Had, new(w.Deprived.Seconds())
-			}
+	if w, known := r.workOf(rec.JobID, rec.Placement.Cards[i].UUID); known {
+		use.Busy, use.IdleSeconds, use.Bound = &w.Busy, new(w.Idle.Seconds()), string(w.Bound)
+		if w.TakesTurns {
+			use.Turns = &w.Turns
+		}
+		if !w.Last.IsZero() {
+			use.LastWork = &w.Last
+		}
+		if w.Had >= 0 {
+			use.Had, use.DeprivedSeconds = &w.Had, new(w.Deprived.Seconds())
 		}
 	}
 	if view == nil {

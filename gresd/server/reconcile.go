@@ -4,7 +4,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -112,13 +111,10 @@ func (s *Server) findSurvivors() {
 		}
 		return
 	}
-	text, err := os.ReadFile(path)
-	if err != nil || json.Unmarshal(text, &s.survivors) != nil {
-		return
-	}
-	running := s.steps.Living(s.survivors)
-	s.survivors = slices.DeleteFunc(s.survivors, func(job uint32) bool { return !running[job] })
-	s.lost = true
+	noted, _ := atomicfile.ReadJSON[[]uint32](path)
+	running := s.steps.Living(noted)
+	s.survivors = slices.DeleteFunc(noted, func(job uint32) bool { return !running[job] })
+	s.lost = noted != nil
 }
 
 func (s *Server) isLost() bool {
