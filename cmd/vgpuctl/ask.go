@@ -99,7 +99,7 @@ func noSocket(uid int, runDir string) string {
 func (s *settings) change(cmd *cobra.Command, req wire.Request) error {
 	rep, err := s.ask(cmd.Context(), req)
 	if err != nil {
-		return failure{err}
+		return failed(err)
 	}
 	return s.print(cmd.OutOrStdout(), rep, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, rep.Message)

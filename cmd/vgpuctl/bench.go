@@ -58,10 +58,7 @@ func (s *settings) benchCommand() *cobra.Command {
 			if at := cmd.ArgsLenAtDash(); at > 0 || at < 0 && len(args) > 0 {
 				return fmt.Errorf("%q: want flags of vgpu-bench behind --, for example: vgpuctl bench -- --case '^30/70'", args[0])
 			}
-			if err := s.bench(cmd, b, args); err != nil {
-				return failure{err}
-			}
-			return nil
+			return failed(s.bench(cmd, b, args))
 		},
 	}
 	flags := cmd.Flags()
@@ -94,19 +91,19 @@ func (s *settings) bench(cmd *cobra.Command, b benchFlags, more []string) error 
 		run.Stdout = cmd.ErrOrStderr() // how it goes on
 	}
 	began := time.Now()
-	failed := run.Run()
-	if failed != nil {
-		failed = fmt.Errorf("vgpu-bench: %w", failed)
+	bad := run.Run()
+	if bad != nil {
+		bad = fmt.Errorf("vgpu-bench: %w", bad)
 	}
 	results := filepath.Join(b.out, "results.jsonl")
-	if !s.json || onlyTells(more) || failed != nil && !writtenSince(results, began) {
-		return failed
+	if !s.json || onlyTells(more) || bad != nil && !writtenSince(results, began) {
+		return bad
 	}
 	records, err := readRecords(results)
 	if err != nil {
-		return errors.Join(failed, err)
+		return errors.Join(bad, err)
 	}
-	return errors.Join(failed, s.print(cmd.OutOrStdout(), records, nil))
+	return errors.Join(bad, s.print(cmd.OutOrStdout(), records, nil))
 }
 
 // writtenSince tells results of this run, which may be bad ones, from those of another.

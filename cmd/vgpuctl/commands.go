@@ -90,12 +90,7 @@ func (s *settings) add(root *cobra.Command, use, short string, args cobra.Positi
 }
 
 func (s *settings) run(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := run(cmd, args); err != nil {
-			return failure{err}
-		}
-		return nil
-	}
+	return func(cmd *cobra.Command, args []string) error { return failed(run(cmd, args)) }
 }
 
 // print writes v as JSON, or as people read it.

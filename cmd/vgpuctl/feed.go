@@ -166,16 +166,17 @@ type feeds struct {
 	nodes  []asked
 	next   time.Time // to ask Slurm
 	open   map[string]*feed
-	failed map[string]failed
+	down   map[string]down
 }
 
-type failed struct {
+// down is a node that did not answer.
+type down struct {
 	err   error
 	until time.Time
 }
 
 func (s *settings) feeds() *feeds {
-	return &feeds{s: s, client: s.slurm(), open: map[string]*feed{}, failed: map[string]failed{}}
+	return &feeds{s: s, client: s.slurm(), open: map[string]*feed{}, down: map[string]down{}}
 }
 
 func (fs *feeds) close() {
@@ -207,7 +208,7 @@ func (fs *feeds) samples(ctx context.Context) ([]top.Sample, error) {
 		feeds[i] = fs.open[a.node]
 	}
 	each(nodes, func(i int, a asked) {
-		if last, is := fs.failed[a.node]; is && time.Now().Before(last.until) {
+		if last, is := fs.down[a.node]; is && time.Now().Before(last.until) {
 			errs[i] = last.err
 			return
 		}
@@ -229,12 +230,12 @@ func (fs *feeds) samples(ctx context.Context) ([]top.Sample, error) {
 		if feeds[i] != nil {
 			fs.open[a.node] = feeds[i]
 		}
-		last, known := fs.failed[a.node]
+		last, known := fs.down[a.node]
 		switch {
 		case errs[i] == nil:
-			delete(fs.failed, a.node)
+			delete(fs.down, a.node)
 		case !known || time.Now().After(last.until):
-			fs.failed[a.node] = failed{errs[i], time.Now().Add(asksAnew)}
+			fs.down[a.node] = down{errs[i], time.Now().Add(asksAnew)}
 			fs.next = time.Time{} // its job may have ended
 		}
 		if errs[i] != nil {

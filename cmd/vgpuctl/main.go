@@ -28,6 +28,14 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
+// failed makes an error that of the work.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err}
+}
+
 // errSilent ends with exit status 1 and nothing more to say.
 var errSilent = errors.New("")
 

@@ -46,10 +46,7 @@ func (s *settings) reportCommand() *cobra.Command {
 			} else if err == nil {
 				err = saveReport(cmd.OutOrStdout(), output, job, reports)
 			}
-			if err != nil {
-				return failure{err}
-			}
-			return nil
+			return failed(err)
 		},
 	}
 	cmd.Flags().BoolVar(&asText, "text", false, "print it as text")

@@ -36,16 +36,10 @@ func (s *settings) topCommand() *cobra.Command {
 			case every < 200*time.Millisecond:
 				return fmt.Errorf("--interval: %s: want at least 200ms", every)
 			}
-			err := error(nil)
 			if onRequest {
-				err = s.answerEach(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
-			} else {
-				err = s.top(cmd, &top.View{Order: by, ASCII: !isUTF8(), Nodes: s.isAfar()}, every, once)
+				return failed(s.answerEach(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
 			}
-			if err != nil {
-				return failure{err}
-			}
-			return nil
+			return failed(s.top(cmd, &top.View{Order: by, ASCII: !isUTF8(), Nodes: s.isAfar()}, every, once))
 		},
 	}
 	flags := cmd.Flags()

@@ -43,10 +43,7 @@ func (s *settings) webCommand() *cobra.Command {
 			if err := checkListen(listen); err != nil {
 				return err
 			}
-			if err := s.web(cmd, listen, every, !noQueue); err != nil {
-				return failure{err}
-			}
-			return nil
+			return failed(s.web(cmd, listen, every, !noQueue))
 		},
 	}
 	flags := cmd.Flags()

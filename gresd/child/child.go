@@ -1,9 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package child keeps what a program that gresd runs prints.
+// Package child is for programs that gresd runs, mostly itself.
 package child
 
-import "bytes"
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// Command is a program with nothing of gresd's but what is given to it, which ends with gresd and
+// with ctx.
+func Command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second
+	return cmd
+}
 
 // Output keeps the head of what is written. The buffer is not embedded: io.Copy
 // would find its ReadFrom, which knows no limit.

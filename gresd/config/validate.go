@@ -195,7 +195,7 @@ func (a Arbiter) check(k *checker) {
 
 // check allows loopback only: the page may name users and jobs, and has no lock.
 func (m Metrics) check(k *checker) {
-	if m.Listen != "" && !isLoopback(m.Listen) {
+	if m.Listen != "" && !IsLoopback(m.Listen) {
 		k.fail("metrics.listen", m.Listen, `want a loopback address and a port, for example listen = "127.0.0.1:9464"; "" is none`)
 	}
 }
@@ -206,12 +206,13 @@ func (d Debug) check(k *checker) {
 		`for example pprof = "/run/vgpu/pprof.sock"; "" is none`
 	const longest = 108 - 1
 	isPath := filepath.IsAbs(d.Pprof) && filepath.Clean(d.Pprof) == d.Pprof && len(d.Pprof) <= longest
-	if d.Pprof != "" && !isPath && !isLoopback(d.Pprof) {
+	if d.Pprof != "" && !isPath && !IsLoopback(d.Pprof) {
 		k.fail("debug.pprof", d.Pprof, want)
 	}
 }
 
-func isLoopback(address string) bool {
+// IsLoopback says whether an address with a port can be reached from this host alone.
+func IsLoopback(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return false

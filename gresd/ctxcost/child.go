@@ -3,21 +3,23 @@
 package ctxcost
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
-// childTimeout bounds one measurement.
-const childTimeout = 10 * time.Second
+const (
+	// childTimeout bounds one measurement.
+	childTimeout = 10 * time.Second
+	// mostSaid is what is kept of what a child prints.
+	mostSaid = 64 << 10
+)
 
 // Child measures a card in a process of its own: program is run with args, and
 // must print a [Figure] in JSON. A child that does not end in time is killed;
@@ -31,7 +33,7 @@ func Child(ctx context.Context, program string, args []string, uuid gpu.UUID) (F
 	defer cancel()
 	done := make(chan answer, 1)
 	go func() {
-		f, err := child(ctx, program, args, uuid)
+		f, err := measureIn(ctx, program, args, uuid)
 		done <- answer{f, err}
 	}()
 	select {
@@ -47,19 +49,18 @@ func Child(ctx context.Context, program string, args []string, uuid gpu.UUID) (F
 	}
 }
 
-func child(ctx context.Context, program string, args []string, uuid gpu.UUID) (Figure, error) {
-	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", Environment(os.Environ(), uuid), &out, &errs
-	cmd.WaitDelay = time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+// measureIn is Child for a driver that does not hold the process.
+func measureIn(ctx context.Context, program string, args []string, uuid gpu.UUID) (Figure, error) {
+	out, errs := child.Output{Most: mostSaid}, child.Output{Most: mostSaid}
+	cmd := child.Command(ctx, program, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = Environment(os.Environ(), uuid), &out, &errs
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
 		return Figure{}, fmt.Errorf("measure the context cost of %s: %w: %s", uuid, err, strings.TrimSpace(errs.String()))
 	}
-	f, err := readFigure(out.Bytes())
+	f, err := readFigure([]byte(out.String()))
 	if err != nil {
 		return Figure{}, fmt.Errorf("measure the context cost of %s: read answer: %w", uuid, err)
 	}

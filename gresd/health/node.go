@@ -42,14 +42,18 @@ func decide(facts slurm.NodeFacts, wrong string, draining bool) act {
 		return resume
 	}
 	free := facts.Comment == "" || strings.HasPrefix(facts.Comment, mark)
-	want := ""
-	if wrong != "" && !draining {
-		want = mark + wrong
-	}
-	if free && facts.Comment != want {
+	if free && facts.Comment != commentOf(wrong, draining) {
 		return comment
 	}
 	return nothing
+}
+
+// commentOf is what the comment of a node should be.
+func commentOf(wrong string, draining bool) string {
+	if wrong == "" || draining {
+		return ""
+	}
+	return mark + wrong
 }
 
 // mostActs are the steps from any state of a node to the one wanted.
@@ -70,11 +74,7 @@ func Tell(ctx context.Context, nodes Nodes, node, wrong string, draining bool) e
 		case resume:
 			err = nodes.ResumeNode(ctx, node)
 		case comment:
-			text := ""
-			if wrong != "" && !draining {
-				text = mark + wrong
-			}
-			err = nodes.CommentNode(ctx, node, text)
+			err = nodes.CommentNode(ctx, node, commentOf(wrong, draining))
 		case nothing:
 			return nil
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 )
 
@@ -97,11 +98,7 @@ func profiles() *http.ServeMux {
 }
 
 func listenTCP(ctx context.Context, address, example string) (net.Listener, error) {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if !config.IsLoopback(address) {
 		return nil, fmt.Errorf("address %q: want a loopback address, for example %s", address, example)
 	}
 	var lc net.ListenConfig

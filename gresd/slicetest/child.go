@@ -3,6 +3,7 @@
 package slicetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
@@ -56,11 +56,9 @@ func (t *Tester) start(dir string, card gpu.UUID, sliceUS uint32) (*worker, erro
 	if err := g.Close(); err != nil {
 		return nil, err
 	}
-	w.cmd = exec.Command(t.Child[0], t.Child[1:]...)
-	w.cmd.Dir, w.cmd.Stdout, w.cmd.Stderr = "/", &w.said, &w.said
+	w.cmd = child.Command(context.Background(), t.Child[0], t.Child[1:]...)
+	w.cmd.Stdout, w.cmd.Stderr = &w.said, &w.said
 	w.cmd.Env = append(ctxcost.Environment(os.Environ(), card), "LD_PRELOAD="+t.Library, "VGPU_GRANT="+grant, "VGPU_CACHE="+w.cache)
-	w.cmd.WaitDelay = endFor
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if w.in, err = w.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,13 +46,9 @@ func Child(program string, args ...string) Clear {
 			words = append(words, wordOf(d))
 		}
 		out, errs := child.Output{Most: mostSaid}, child.Output{Most: mostSaid}
-		cmd := exec.CommandContext(ctx, program, words...)
-		cmd.Dir, cmd.Env, cmd.ExtraFiles = "/", []string{"GOMAXPROCS=1"}, []*os.File{cache}
+		cmd := child.Command(ctx, program, words...)
+		cmd.Env, cmd.ExtraFiles = []string{"GOMAXPROCS=1"}, []*os.File{cache}
 		cmd.Stdout, cmd.Stderr = &out, &errs
-		cmd.WaitDelay = time.Second
-		cmd.SysProcAttr = &syscall.SysProcAttr{
-			Setsid: true, Pdeathsig: syscall.SIGKILL,
-		}
 		if err := cmd.Run(); err != nil {
 			reason, _, _ := strings.Cut(errs.String(), "\n")
 			return 0, fmt.Errorf("clear slots as user %d: %w: %s", uid, err, reason)
