@@ -154,7 +154,7 @@ func (a *Auditor) step(now time.Time) int {
 			a.kill(f, slices.ContainsFunc(fresh, func(other Finding) bool { return other.key() == f.key() }), now)
 		}
 	}
-	for _, pid := range a.table.stuck.Processes() {
+	for _, pid := range a.table.stuck.List() {
 		texts = append(texts, fmt.Sprintf("audit: process %d cannot be looked at: its files or memory do not answer (a dead file system?)", pid))
 	}
 	a.mu.Lock()

@@ -57,14 +57,14 @@ func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
 	if f, ok := table.look(203); !ok || f.Job != 9 {
 		t.Errorf("another of the same job: %+v, %t", f, ok)
 	}
-	if got := table.stuck.Processes(); !slices.Equal(got, []uint32{200, 202}) {
+	if got := table.stuck.List(); !slices.Equal(got, []uint32{200, 202}) {
 		t.Errorf("told to be stuck: %v", got)
 	}
 	// Once it answers it is looked at as others are.
 	maps()
 	environ()
 	for range 1000 {
-		if len(table.stuck.Processes()) == 0 {
+		if len(table.stuck.List()) == 0 {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -39,7 +39,7 @@ type table struct {
 	libraries [][]byte // what memory maps call libvgpu
 	self      uint32
 
-	stuck *patient.Stuck
+	stuck *patient.Stuck[uint32]
 
 	known map[identity]facts
 	next  map[identity]facts // what of known was asked for since the last turn

@@ -3,10 +3,12 @@
 package inventory
 
 import (
-	"cmp"
 	"fmt"
-	"sync/atomic"
+	"math"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 )
 
 const (
@@ -15,44 +17,28 @@ const (
 	// the first question starts the card.
 	patience      = 3 * time.Second
 	firstPatience = time.Minute
-	// mostUnanswered bounds the threads that wait in a driver that hangs.
+	// mostUnanswered bounds the threads that wait in a driver that hangs, of questions about one
+	// card: one that hangs takes no answers from others.
 	mostUnanswered = 4
+	// theNode is what questions are about that are not about one card.
+	theNode gpu.UUID = ""
 )
 
-// asker puts questions to a driver that may never answer. A call into the
-// driver cannot be taken back: its thread waits on, and its answer is dropped.
-type asker struct {
-	impatient  time.Duration // in tests: shorter than what is asked for
-	unanswered atomic.Int32
-}
+func newStuck() *patient.Stuck[gpu.UUID] { return patient.Of[gpu.UUID](mostUnanswered, math.MaxInt) }
 
 // ask returns the answer, or ErrNoAnswer when there was none in time, or when too many earlier
 // questions wait for theirs.
-func ask[T any](a *asker, wait time.Duration, what string, question func() (T, error)) (T, error) {
+func ask[T any](n *fromNVML, about gpu.UUID, wait time.Duration, what string, question func() (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
 	}
-	late := answer{err: fmt.Errorf("%s: %w", what, ErrNoAnswer)}
-	if a.unanswered.Load() >= mostUnanswered {
-		return late.value, late.err
-	}
-	answers := make(chan answer, 1)
-	go func() {
+	got, ok := patient.WithinTime(n.stuck, about, wait, func() answer {
 		value, err := question()
-		answers <- answer{value, err}
-	}()
-	timer := time.NewTimer(cmp.Or(a.impatient, wait))
-	defer timer.Stop()
-	select {
-	case got := <-answers:
-		return got.value, got.err
-	case <-timer.C:
+		return answer{value, err}
+	})
+	if !ok {
+		got.err = fmt.Errorf("%s: %w", what, ErrNoAnswer)
 	}
-	a.unanswered.Add(1)
-	go func() {
-		<-answers
-		a.unanswered.Add(-1)
-	}()
-	return late.value, late.err
+	return got.value, got.err
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -66,38 +65,9 @@ var healthSymbols = []string{
 	"nvmlEventSetCreate", "nvmlEventSetWait_v2", "nvmlEventSetFree", "nvmlDeviceRegisterEvents",
 }
 
-// askers has one asker a card: a card that hangs takes no answers from others.
-type askers struct {
-	mu     sync.Mutex
-	byCard map[gpu.UUID]*asker
-}
-
-func (a *askers) of(uuid gpu.UUID, impatient time.Duration) *asker {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.byCard == nil {
-		a.byCard = map[gpu.UUID]*asker{}
-	}
-	if a.byCard[uuid] == nil {
-		a.byCard[uuid] = &asker{impatient: impatient}
-	}
-	return a.byCard[uuid]
-}
-
-func (a *askers) waiting() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, asker := range a.byCard {
-		if asker.unanswered.Load() > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // askCard puts a question about one card, and does not wait for ever.
 func askCard[T any](n *fromNVML, uuid gpu.UUID, question func(nvml.Device) (T, error)) (T, error) {
-	return ask(n.cards.of(uuid, n.asker.impatient), patience, "ask card "+string(uuid), func() (none T, err error) {
+	return ask(n, uuid, patience, "ask card "+string(uuid), func() (none T, err error) {
 		handle, err := n.handle(uuid)
 		if err != nil {
 			return none, err
@@ -190,7 +160,7 @@ func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
 	if slices.ContainsFunc(healthSymbols[3:], func(name string) bool { return n.missing[name] }) {
 		return nil, ErrNoEvents
 	}
-	return ask(&n.asker, patience, "listen to events", func() (*Events, error) {
+	return ask(n, theNode, patience, "listen to events", func() (*Events, error) {
 		set, ret := n.lib.EventSetCreate()
 		if ret != nvml.SUCCESS {
 			return nil, fmt.Errorf("%w: %s", ErrNoEvents, returnText(ret))

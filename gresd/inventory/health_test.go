@@ -25,7 +25,7 @@ type sensors struct {
 func probed(t *testing.T, cards map[string]*sensors) *fromNVML {
 	t.Helper()
 	n := library(t)
-	n.asker.impatient = 20 * time.Millisecond
+	n.stuck.Patience = 20 * time.Millisecond
 	lib := n.lib.(*mock.Interface)
 	lib.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
 		s := cards[uuid]
@@ -94,7 +94,7 @@ func TestACardThatHangsTakesNoAnswersFromOthers(t *testing.T) {
 			t.Fatalf("the other card: %v", err)
 		}
 	}
-	if waiting := n.cards.of("GPU-a", 0).unanswered.Load(); waiting != mostUnanswered {
+	if waiting := n.stuck.Waiting("GPU-a"); waiting != mostUnanswered {
 		t.Errorf("%d threads wait, want %d", waiting, mostUnanswered)
 	}
 	if err := n.Close(); err != nil {
@@ -104,7 +104,7 @@ func TestACardThatHangsTakesNoAnswersFromOthers(t *testing.T) {
 		t.Error("NVML was shut down under a thread that waits in it")
 	}
 	close(bad.hang)
-	for end := time.Now().Add(5 * time.Second); n.cards.waiting(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); len(n.stuck.List()) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("threads still wait")
 		}

@@ -77,7 +77,7 @@ func library(t testing.TB, fakes ...*fake) *fromNVML {
 	for i, f := range fakes {
 		devices[i] = f.device(ancestor)
 	}
-	return &fromNVML{sysfs: t.TempDir(), lib: &mock.Interface{
+	return &fromNVML{sysfs: t.TempDir(), stuck: newStuck(), lib: &mock.Interface{
 		DeviceGetCountFunc: func() (int, nvml.Return) { return len(fakes), nvml.SUCCESS },
 		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
 			return devices[i], nvml.SUCCESS
@@ -257,7 +257,7 @@ func TestALibraryThatIsNotThereIsNamed(t *testing.T) {
 }
 
 func TestALibraryThatLacksAFunctionIsRefused(t *testing.T) {
-	n := &fromNVML{lib: &mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
+	n := &fromNVML{stuck: newStuck(), lib: &mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
 		return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
 			if name == "nvmlDeviceGetMigMode" {
 				return errors.New("undefined symbol")

@@ -16,6 +16,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 )
 
 // ErrNoNVML: the library cannot be loaded or started; the driver may be absent
@@ -33,8 +34,7 @@ type fromNVML struct {
 	sysfs   string          // "/sys", another place in tests
 	root    string          // "", another folder in tests, of /proc
 	missing map[string]bool // of optional
-	asker   asker
-	cards   askers // of questions about single cards
+	stuck   *patient.Stuck[gpu.UUID]
 	places  places
 	// listening are the threads that wait for events.
 	listening atomic.Int32
@@ -53,7 +53,7 @@ func Open(library string) (Inventory, error) {
 	if ret := lib.Init(); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("load %s: %w: %w", library, ErrNoNVML, ret)
 	}
-	n := &fromNVML{lib: lib, library: library, sysfs: "/sys", missing: map[string]bool{}}
+	n := &fromNVML{lib: lib, library: library, sysfs: "/sys", missing: map[string]bool{}, stuck: newStuck()}
 	if err := n.checkSymbols(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -93,7 +93,7 @@ func check(act string, ret nvml.Return) error {
 
 // Close ends the use of NVML. A library that still owes an answer stays loaded.
 func (n *fromNVML) Close() error {
-	if n.asker.unanswered.Load() > 0 || n.listening.Load() > 0 || n.cards.waiting() {
+	if len(n.stuck.List()) > 0 || n.listening.Load() > 0 {
 		return nil
 	}
 	return check("shut NVML down", n.lib.Shutdown())
@@ -127,7 +127,7 @@ type device struct {
 // devices returns the cards by rising index, and what could not be read. It
 // does not wait for ever, unlike the driver.
 func (n *fromNVML) devices() ([]device, error) {
-	return ask(&n.asker, firstPatience, "read cards", n.readAll)
+	return ask(n, theNode, firstPatience, "read cards", n.readAll)
 }
 
 func (n *fromNVML) readAll() ([]device, error) {

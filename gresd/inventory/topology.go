@@ -35,7 +35,7 @@ func query[T any](r *reader, symbol, what string, question func() (T, nvml.Retur
 	if r.missing[symbol] {
 		return none, nvml.ERROR_NOT_SUPPORTED
 	}
-	got, err := ask(&r.asker, patience, symbol, func() (T, error) {
+	got, err := ask(r.fromNVML, theNode, patience, symbol, func() (T, error) {
 		value, ret := question()
 		return value, ret
 	})

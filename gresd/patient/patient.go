@@ -1,42 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patient asks about processes what their users can let wait for ever.
+// Package patient asks what may let who asks wait for ever, and waits a moment.
 //
-// Some questions about a process wait for what its user has in hand: its memory map, command line and
-// environment for whoever holds its memory (a page of a file that does not come), a file for its file
-// system (NFS, FUSE). Who asks waits a moment, and leaves that process out until the answer comes.
+// A driver may hang. Some questions about a process wait for what its user has in hand: its memory
+// map, command line and environment for whoever holds its memory (a page of a file that does not
+// come), a file for its file system (NFS, FUSE). Such a call cannot be taken back: its thread waits
+// on, and its answer is dropped.
 package patient
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 )
 
-const (
-	patience = time.Second
-	// mostStuck are the questions that may wait at once, each with a thread of gresd.
-	mostStuck = 32
-)
+// Stuck are the questions that were given up and have no answer yet, by what they are about.
+type Stuck[About cmp.Ordered] struct {
+	// Patience is how long an answer may take; 0: as long as who asks says.
+	Patience time.Duration
 
-// Stuck are the questions that were given up and have no answer yet, by process.
-type Stuck struct {
-	Patience time.Duration // for one answer
-
-	mu    sync.Mutex
-	byPID map[uint32]int
-	all   int
+	each, all int // the most that may wait, each with a thread of gresd
+	mu        sync.Mutex
+	waiting   map[About]int
+	sum       int
 }
 
-// New returns one where nothing waits.
-func New() *Stuck { return &Stuck{Patience: patience, byPID: map[uint32]int{}} }
+// mostProcesses are those about which a question may wait at once.
+const mostProcesses = 32
 
-// Within returns what ask does; false where there is no answer in time, or one about the same process
-// is still waited for.
-func Within[T any](s *Stuck, pid uint32, ask func() T) (answer T, ok bool) {
+// New returns one for questions about processes, by pid, one about each.
+func New() *Stuck[uint32] {
+	s := Of[uint32](1, mostProcesses)
+	s.Patience = time.Second
+	return s
+}
+
+// Of returns one where nothing waits: at most so many questions about each, and in all.
+func Of[About cmp.Ordered](each, all int) *Stuck[About] {
+	return &Stuck[About]{each: each, all: all, waiting: map[About]int{}}
+}
+
+// Within returns what ask does; false where there is no answer in time, or too many earlier
+// questions wait for theirs.
+func Within[About cmp.Ordered, T any](s *Stuck[About], about About, ask func() T) (T, bool) {
+	return WithinTime(s, about, 0, ask)
+}
+
+// WithinTime is Within for one whose Patience is 0.
+func WithinTime[About cmp.Ordered, T any](s *Stuck[About], about About, wait time.Duration, ask func() T) (answer T, ok bool) {
 	s.mu.Lock()
-	given := s.byPID[pid] == 0 && s.all < mostStuck
+	given := s.waiting[about] < s.each && s.sum < s.all
 	s.mu.Unlock()
 	if !given {
 		return answer, false
@@ -48,33 +63,40 @@ func Within[T any](s *Stuck, pid uint32, ask func() T) (answer T, ok bool) {
 		select {
 		case done <- answer:
 		case <-givenUp:
-			s.add(pid, -1)
+			s.add(about, -1)
 		}
 	}()
-	late := time.NewTimer(s.Patience)
+	late := time.NewTimer(cmp.Or(s.Patience, wait))
 	defer late.Stop()
 	select {
 	case answer = <-done:
 		return answer, true
 	case <-late.C:
-		s.add(pid, 1)
+		s.add(about, 1)
 		close(givenUp)
 		return answer, false
 	}
 }
 
-func (s *Stuck) add(pid uint32, n int) {
+func (s *Stuck[About]) add(about About, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all += n
-	if s.byPID[pid] += n; s.byPID[pid] == 0 {
-		delete(s.byPID, pid)
+	s.sum += n
+	if s.waiting[about] += n; s.waiting[about] == 0 {
+		delete(s.waiting, about)
 	}
 }
 
-// Processes are those that cannot be looked at now.
-func (s *Stuck) Processes() []uint32 {
+// Waiting is how many questions about something wait.
+func (s *Stuck[About]) Waiting(about About) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.byPID))
+	return s.waiting[about]
+}
+
+// List is what cannot be asked about now.
+func (s *Stuck[About]) List() []About {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.waiting))
 }
