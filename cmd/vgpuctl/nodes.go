@@ -96,7 +96,7 @@ func (s *settings) cluster(ctx context.Context) (clusterView, error) {
 		return clusterView{}, err
 	}
 	only := ""
-	if os.Geteuid() != 0 { // who waits is told as by vgpuctl status: his own jobs to one who is not root
+	if os.Geteuid() != 0 { // who is not root is told of his own waiting jobs alone, as by vgpuctl status
 		if who, err := account.LookupId(strconv.Itoa(os.Getuid())); err == nil {
 			only = who.Username
 		}

@@ -160,7 +160,7 @@ func isMistake(err error) bool {
 // facts asks slurmctld until it answers or the time is up: it may be starting.
 func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
 	ask := func() (slurm.JobFacts, error) { return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node) }
-	if w.Node == "" { // a task asks, which Slurm does not tell the name of its node
+	if w.Node == "" { // a task asks: Slurm does not tell it the name of its node
 		ask = func() (slurm.JobFacts, error) { return s.node.Facts(ctx, w.JobID) }
 	}
 	var facts slurm.JobFacts

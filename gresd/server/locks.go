@@ -8,7 +8,7 @@ import "sync"
 type jobLocks struct {
 	mu    sync.Mutex
 	byJob map[uint32]*jobLock
-	asked map[uint32]bool // jobs whose Prolog or Epilog came while the ledger was lost
+	asked map[uint32]bool // jobs whose Prolog or Epilog came while the ledger was being rebuilt
 }
 
 type jobLock struct {

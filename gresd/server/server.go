@@ -101,8 +101,8 @@ type Server struct {
 	jobLocks jobLocks
 	// placing is held from the look at what is in use to the change of it.
 	placing sync.Mutex
-	// lost says that the ledger must be rebuilt from what is found, recovering that
-	// somebody is at it; under mu.
+	// lost says that the ledger must be rebuilt from what is found, recovering that this is being
+	// done now; under mu.
 	lost, recovering bool
 	// survivors are the jobs that had a process when gresd started and found no ledger.
 	survivors []uint32

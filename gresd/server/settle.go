@@ -134,8 +134,8 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 	})
 }
 
-// refuse records why, for the plugin to say when the job's task starts. What another who asked for
-// the job was told meanwhile holds.
+// refuse records why, for the plugin to say when the job's task starts. Where somebody else has asked
+// for the same job meanwhile, it has the answer that this one got.
 func (s *Server) refuse(o outcome, reason string) wire.Reply {
 	w := o.job
 	defer s.lockJob(w.JobID)()

@@ -28,10 +28,11 @@ var errNoShare = errors.New("gresd does not answer: it has no share of a card, a
 // else tells of one. It starts, and its tasks are shown no card.
 var errNobodyKnows = errors.New("nobody knows whether it asks for a share: it starts without a card")
 
-// answer asks gresd. Where that takes long, or fails, it asks slurmctld, too: a job without a
-// share does not wait (errNoShare), but for whole cards that a gresd which is well keeps waiting:
-// others have shares of them. One with a share that nothing else told of waits as long as others do:
-// gresd may have been restarted while the job waited for room.
+// answer asks gresd. Where that takes long, or fails, it asks slurmctld as well. A job that has no
+// share, as slurmctld says, starts (errNoShare). Only a job of whole cards goes on waiting, while
+// gresd answers other questions: others have shares of its cards. For a job that has a share, as
+// slurmctld says and nothing else does, gresd is waited for as long as for any job with a share: it
+// may have been restarted while the job waited for room.
 func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error) {
 	began := time.Now()
 	type result struct {
@@ -93,8 +94,8 @@ func (h *Hook) isWell(ctx context.Context) bool {
 // shards, any job may.
 func (h *Hook) mayShare() bool { return h.hasSign() || h.losesShards() }
 
-// hasSign says that a job of which nobody knows whether it has a share must not run. Others must,
-// whatever is broken.
+// hasSign says that something tells of a share: where nobody can be asked, such a job must not run.
+// All others must, whatever is broken.
 func (h *Hook) hasSign() bool { return h.patient || h.holdsShare() || h.placedByGresd() }
 
 // losesShards says that slurmctld may start a job without the shards that it asks for: gresd
