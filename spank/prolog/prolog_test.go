@@ -116,54 +116,6 @@ func jobEnv(role string, more ...string) map[string]string {
 	return env
 }
 
-// A task must not run unless gresd has decided, whatever Prolog would have done
-// to the node.
-func TestLatePrologFailsWhatIsNotDecided(t *testing.T) {
-	for name, test := range map[string]struct {
-		answer *wire.Reply
-		code   int
-	}{
-		"granted":      {&wire.Reply{OK: true, Result: wire.Granted}, ExitOK},
-		"refused":      {&wire.Reply{OK: true, Result: wire.Refused, Message: "vgpu: no"}, ExitOK}, // the plugin reads why
-		"no share":     {&wire.Reply{OK: true, Result: wire.None}, ExitOK},
-		"requeued":     {&wire.Reply{OK: true, Result: wire.Requeued, Message: "full"}, ExitFault},
-		"user's fault": {&wire.Reply{Kind: wire.KindUser, Message: "no such job"}, ExitFault},
-		"node's fault": {&wire.Reply{Kind: wire.KindNode, Message: "disk"}, ExitFault},
-		"no gresd":     {nil, ExitFault},
-	} {
-		t.Run(name, func(t *testing.T) {
-			config := testConfig(t)
-			if test.answer != nil {
-				startGresd(t, config.socket(), *test.answer)
-			}
-			// As where gresd chooses the card: nothing shows that the job has a share.
-			r := runHook(t, config, jobEnv(latePrologContext, "SLURM_JOB_GPUS", "", "SLURMD_NODENAME", ""))
-			if r.code != test.code || (r.stderr != "") != (test.code != ExitOK) {
-				t.Errorf("exit code %d, said %q; want %d", r.code, r.stderr, test.code)
-			}
-		})
-	}
-}
-
-// Nobody knew whether the job has lost a share: its tasks run without a card until gresd says that
-// it has none, also where gresd has found meanwhile that this Slurm loses no shards.
-func TestATaskOfWhichNobodyKnowsAsksAgain(t *testing.T) {
-	config := testConfig(t)
-	h := &Hook{Config: config}
-	h.mark(unknownJob, 7)
-	env := jobEnv(latePrologContext, "SLURM_JOB_GPUS", "", "SLURMD_NODENAME", "")
-	if r := runHook(t, config, env); r.code != ExitOK || h.isMarked(plainJob, "7") {
-		t.Errorf("without gresd: exit code %d, marked plain %v", r.code, h.isMarked(plainJob, "7"))
-	}
-	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.None})
-	if r := runHook(t, config, env); r.code != ExitOK || !h.isMarked(plainJob, "7") {
-		t.Errorf("gresd says that it has none: exit code %d, marked plain %v", r.code, h.isMarked(plainJob, "7"))
-	}
-	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); h.isMarked(unknownJob, "7") {
-		t.Error("marked after Epilog")
-	}
-}
-
 func TestPrologSendsWhatSlurmSays(t *testing.T) {
 	config := testConfig(t)
 	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
