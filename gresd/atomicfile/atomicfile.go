@@ -25,9 +25,9 @@ func WriteFile(path string, text []byte) error {
 	return dir.Sync()
 }
 
-// WriteJSON is WriteFile of a value as one line of JSON.
+// WriteJSON is WriteFile of a value as JSON that people can read.
 func WriteJSON(path string, v any) error {
-	text, err := json.Marshal(v)
+	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -202,7 +202,7 @@ func alloc[T any](r *rm, parent, object, class uint32, params *T) (uint32, error
 	return a.object, nil
 }
 
-// make makes an object with a handle of its own.
+// makeObject makes an object with a handle of its own.
 func makeObject[T any](r *rm, parent, class uint32, params *T) (uint32, error) {
 	r.next++
 	return alloc(r, parent, r.next, class, params)

@@ -44,11 +44,7 @@ func load(path string) (map[gpu.UUID]Record, error) {
 
 // save writes the records durably: the whole file, under another name first.
 func save(path string, records map[gpu.UUID]Record) error {
-	text, err := json.MarshalIndent(document{fileVersion, records}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write state of cards: %w", err)
-	}
-	if err := atomicfile.WriteFile(path, append(text, '\n')); err != nil {
+	if err := atomicfile.WriteJSON(path, document{fileVersion, records}); err != nil {
 		return fmt.Errorf("write state of cards: %w", err)
 	}
 	return nil

@@ -54,25 +54,17 @@ func (m *Monitor) Set(params Params) {
 	m.mu.Lock()
 	params.Path = m.params.Path
 	m.params = params
-	m.rules = rulesOf(params)
 	m.mu.Unlock()
 	m.wake.Ring()
 }
 
-func rulesOf(p Params) rules { return rules{ignore: p.Ignore, cleanProbes: int(p.CleanProbes)} }
+func (p Params) rules() rules { return rules{ignore: p.Ignore, cleanProbes: int(p.CleanProbes)} }
 
-// every is the time between two probes.
-func (m *Monitor) every() time.Duration {
+// current are the parameters in force.
+func (m *Monitor) current() Params {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.params.Every
-}
-
-// current are the rules in force.
-func (m *Monitor) current() rules {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.rules
+	return m.params
 }
 
 // Monitor knows which cards must not be granted. It is safe for concurrent use.
@@ -83,7 +75,6 @@ type Monitor struct {
 
 	mu      sync.Mutex
 	params  Params
-	rules   rules
 	records map[gpu.UUID]Record
 	changed func(Change)
 	unsaved bool
@@ -96,10 +87,7 @@ func Open(params Params, driver Driver, log *slog.Logger) (*Monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Monitor{
-		params: params, driver: driver, log: log, records: records,
-		rules: rulesOf(params), wake: wakeup.NewBell(),
-	}
+	m := &Monitor{params: params, driver: driver, log: log, records: records, wake: wakeup.NewBell()}
 	for uuid, rec := range records {
 		if why := words(rec); why != "" {
 			log.Warn("card is still sick", "gpu_uuid", uuid, "reason", why)
@@ -206,14 +194,14 @@ func (m *Monitor) change(uuid gpu.UUID, f func(Record) Record) error {
 func (m *Monitor) Run(ctx context.Context, cards func() []gpu.UUID) {
 	var parts sync.WaitGroup
 	parts.Go(func() { m.listen(ctx, cards) })
-	ticker := time.NewTicker(m.every())
+	ticker := time.NewTicker(m.current().Every)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		m.probeAll(cards())
 		select {
 		case <-ctx.Done():
 		case <-m.wake:
-			ticker.Reset(m.every())
+			ticker.Reset(m.current().Every)
 		case <-ticker.C:
 		}
 	}
@@ -226,7 +214,7 @@ func (m *Monitor) probeAll(cards []gpu.UUID) {
 	for _, uuid := range cards {
 		looks.Go(func() {
 			p, err := m.driver.Probe(uuid)
-			rules := m.current()
+			rules := m.current().rules()
 			m.note(uuid, func(rec Record) Record { return rules.probe(rec, p, err, time.Now()) })
 		})
 	}
@@ -276,7 +264,7 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 			m.log.Warn("XIDs of cards are not heard", "error", err)
 			events.Close()
 			events = nil
-			wakeup.Wait(ctx, m.every())
+			wakeup.Wait(ctx, m.current().Every)
 		case any:
 			m.hear(event)
 		}
@@ -285,13 +273,13 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 
 func (m *Monitor) pause(err error) time.Duration {
 	if errors.Is(err, inventory.ErrNoAnswer) {
-		return m.every()
+		return m.current().Every
 	}
 	return noEventsFor
 }
 
 func (m *Monitor) hear(e inventory.Event) {
-	rules := m.current()
+	rules := m.current().rules()
 	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "ignored", slices.Contains(rules.ignore, e.XID))
 	m.note(e.UUID, func(rec Record) Record { return rules.event(rec, e.XID, time.Now()) })
 }

@@ -48,7 +48,7 @@ type logged struct {
 func (h *header) seal() []byte { return fmt.Appendf(nil, "%s/%d/", h.Ledger, h.Journal) }
 
 func appendHeader(text []byte, h header) []byte {
-	line, _ := json.Marshal(h) // numbers and a string of hexadecimal digits
+	line, _ := json.Marshal(h) // numbers and a string of plain letters
 	return appendLine(text, nil, line)
 }
 

@@ -4,7 +4,6 @@ package ledger
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"os"
 	"path/filepath"
@@ -89,14 +88,12 @@ func (o *output) put(number uint64, begin bool) error {
 	return nil
 }
 
-// first begins a ledger: its first journal, and then the snapshot that names it. Without the snapshot the journal is nothing,
-// so another try takes another number: the snapshot may have failed after it was
-// there.
+// first begins a ledger: its first journal, and then the snapshot that names it. Without the
+// snapshot the journal is nothing, so another try takes another number: the snapshot may have
+// failed after it was there.
 func (o *output) first(all [][]byte) error {
 	if o.ledger == "" {
-		name := make([]byte, 8)
-		_, _ = rand.Read(name) // never fails
-		o.ledger = hex.EncodeToString(name)
+		o.ledger = rand.Text()
 	}
 	o.journal++
 	o.text = appendHeader(o.text[:0], header{Version: version, Ledger: o.ledger, Journal: o.journal, After: o.seq})

@@ -127,11 +127,8 @@ func parseSlots(words []string) (dead []libvgpu.SlotOwner, err error) {
 		slot, left := strings.CutSuffix(w, leftWord)
 		index, owner, _ := strings.Cut(slot, ":")
 		i, err := strconv.ParseUint(index, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("slot %q: want INDEX:OWNER", w)
-		}
-		o, err := strconv.ParseUint(owner, 10, 64)
-		if err != nil {
+		o, err2 := strconv.ParseUint(owner, 10, 64)
+		if err != nil || err2 != nil {
 			return nil, fmt.Errorf("slot %q: want INDEX:OWNER", w)
 		}
 		dead = append(dead, libvgpu.SlotOwner{Index: uint32(i), Owner: o, Left: left})

@@ -66,7 +66,7 @@ func fullName(name string) string {
 
 // ownOptions are those of vgpu-srun.
 var ownOptions = func() map[string]bool {
-	own := words("show help")
+	own := words("show")
 	for _, o := range options.List {
 		own[flagPrefix+o.Name] = true
 	}
@@ -130,7 +130,7 @@ func readOption(args []string) option {
 	name, value, hasValue := strings.Cut(long, "=")
 	name = fullName(name)
 	switch {
-	case hasValue || flagsWithoutValue[name] || isOwnFlag(name) || len(args) == 1:
+	case hasValue || flagsWithoutValue[name] || name == "show" || len(args) == 1:
 		return option{name: name, value: value, words: args[:1]}
 	default:
 		return option{name: name, value: args[1], words: args[:2]}

@@ -141,6 +141,10 @@ func TestSrunsWaysToWriteOptions(t *testing.T) {
 		"the beginning of an option":           {nil, "--vgpu-me=10% --gres=vgpu:30 --comm=x prog", []string{"--gres=shard:30", "--comment=x vgpu(mem=10%)", "prog"}},
 		"the beginning of a flag has no value": {nil, "--exclus prog --gres=vgpu:30", strings.Fields("--exclus prog --gres=vgpu:30")},
 		"a beginning of several is srun's":     {nil, "--gre=vgpu:30 prog", strings.Fields("--gre=vgpu:30 prog")},
+		"an option that is taken back": {
+			nil, "--vgpu-mem=10% --vgpu-cores=5 --vgpu-mem=none --gres=vgpu:30 prog",
+			[]string{"--gres=shard:30", "--comment=vgpu(cores=5)", "prog"},
+		},
 		"components of a het job": {
 			nil, "--gres=vgpu:10 --vgpu-mem=10% a -x : -n 2 --gres=vgpu:20 b : c",
 			strings.Fields("--gres=shard:10 --comment=vgpu(mem=10%) a -x : -n 2 --gres=shard:20 b : c"),

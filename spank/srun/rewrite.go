@@ -3,9 +3,11 @@
 package srun
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -21,7 +23,8 @@ type plan struct {
 	options    []option // srun's own, --gres and --comment among them
 	program    []string
 	given      request.Options // --vgpu-…, and share from --gres
-	flag       string          // the first --vgpu option, for messages
+	flags      []string        // the --vgpu options
+	flag       string          // the first of them, for messages
 	gres       int             // index in options of the --gres with a share; -1
 	word       string          // the word of that list: "vgpu:h200:30"
 	cardType   string          // "" or "h200"
@@ -54,6 +57,7 @@ func read(args []string) (plan, error) {
 			p.options = append(p.options, o)
 		}
 	}
+	p.flag = cmp.Or(p.flags...)
 	for i, o := range p.options {
 		if o.name == "gres" && p.gres < 0 {
 			p.findShare(i, o.value)
@@ -73,14 +77,7 @@ func (p *plan) take(name string, o option) error {
 	}
 	if o.value == "none" { // takes back what was before it
 		delete(p.given, name)
-		if p.flag == "--"+o.name {
-			p.flag = ""
-			for _, other := range options.List {
-				if _, given := p.given[other.Name]; given && p.flag == "" {
-					p.flag = "--" + flagPrefix + other.Name
-				}
-			}
-		}
+		p.flags = slices.DeleteFunc(p.flags, func(f string) bool { return f == "--"+o.name })
 		return nil
 	}
 	// By itself first, in the words of the plugin.
@@ -88,9 +85,7 @@ func (p *plan) take(name string, o option) error {
 		return errors.New(known.Mistake(o.value))
 	}
 	p.given[name] = o.value
-	if p.flag == "" {
-		p.flag = "--" + o.name
-	}
+	p.flags = append(p.flags, "--"+o.name)
 	return nil
 }
 

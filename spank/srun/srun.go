@@ -54,9 +54,6 @@ type Wrapper struct {
 	Exec func(path string, argv []string) error
 }
 
-// isOwnFlag says whether --name is a flag of vgpu-srun itself.
-func isOwnFlag(name string) bool { return name == "show" || name == "help" }
-
 // Run handles the arguments behind the program's name, and returns an exit code
 // where srun was not run.
 func (w Wrapper) Run(args []string) int {
