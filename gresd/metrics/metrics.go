@@ -33,7 +33,7 @@ type Metrics struct {
 	grant, release, reconcile, sample prometheus.Histogram
 	slurm                             *prometheus.HistogramVec
 
-	reconciled, reloaded, restart *known
+	reconciled, reloaded, restart *prometheus.GaugeVec // without labels
 }
 
 // Results that are exported from the start, so that a rate is known at once.
@@ -126,11 +126,11 @@ func (m *Metrics) histogram(name, help string, buckets []float64) prometheus.His
 	return h
 }
 
-// later makes a gauge that is absent until it is known.
-func (m *Metrics) later(name, help string) *known {
-	k := &known{desc: desc(name, help, nil)}
-	m.register(k)
-	return k
+// later makes a gauge that is absent until it is known: a vector has no series until one is asked for.
+func (m *Metrics) later(name, help string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, nil)
+	m.register(g)
+	return g
 }
 
 // register adds series that name nobody.
@@ -176,7 +176,7 @@ func (m *Metrics) SlurmTook(command string, d time.Duration) {
 func (m *Metrics) Reconciled(d time.Duration, ok bool) {
 	m.reconcile.Observe(d.Seconds())
 	if ok {
-		m.reconciled.set(float64(time.Now().UnixMilli()) / 1000)
+		m.reconciled.WithLabelValues().Set(float64(time.Now().UnixMilli()) / 1000)
 	}
 }
 
@@ -185,12 +185,12 @@ func (m *Metrics) Reconciled(d time.Duration, ok bool) {
 func (m *Metrics) Reloaded(ok, restart bool) {
 	if !ok {
 		m.reloads.WithLabelValues(reloadRefused).Inc()
-		m.reloaded.set(0)
+		m.reloaded.WithLabelValues().Set(0)
 		return
 	}
 	m.reloads.WithLabelValues(reloadDone).Inc()
-	m.reloaded.set(1)
-	m.restart.set(one(restart))
+	m.reloaded.WithLabelValues().Set(1)
+	m.restart.WithLabelValues().Set(one(restart))
 }
 
 // Gatherer is what a scrape of all reads.

@@ -84,7 +84,7 @@ func newExample() *Metrics {
 	m.SlurmTook("scontrol", 8*time.Millisecond)
 	m.Corrected("released")
 	m.Reconciled(20*time.Millisecond, false)
-	m.reconciled.set(1700000200)
+	m.reconciled.WithLabelValues().Set(1700000200)
 	m.Reloaded(true, true)
 	m.Reloaded(false, false)
 	return m

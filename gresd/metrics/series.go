@@ -5,7 +5,6 @@ package metrics
 import (
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -295,26 +294,3 @@ func send(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.Value
 
 // valid keeps a name that is no UTF-8 from breaking the whole scrape.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
-// known is a gauge that is absent until it was set.
-type known struct {
-	desc *prometheus.Desc
-	mu   sync.Mutex
-	v    value
-}
-
-func (k *known) set(n float64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.v = is(n)
-}
-
-// Describe is part of [prometheus.Collector].
-func (k *known) Describe(ch chan<- *prometheus.Desc) { ch <- k.desc }
-
-// Collect is part of [prometheus.Collector].
-func (k *known) Collect(ch chan<- prometheus.Metric) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	send(ch, k.desc, prometheus.GaugeValue, k.v)
-}
