@@ -37,11 +37,10 @@ type Waiter struct {
 // Room is the jobs that wait here, in the order in which they may have what becomes free, and the
 // line of those that were sent back.
 type Room struct {
-	config *config.InForce
-	cards  *cards.Cards
-	node   *node.Node
-	inUse  func() place.InUse // of each card
-	log    *slog.Logger
+	cards *cards.Cards
+	node  *node.Node
+	inUse func() place.InUse // of each card
+	log   *slog.Logger
 
 	lineMu sync.Mutex
 	line   *backlog.Line // with lineMu
@@ -160,5 +159,5 @@ func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, inUse func(
 	if err != nil {
 		return nil, err
 	}
-	return &Room{config: inForce, cards: of, node: here, inUse: inUse, log: log, line: line, waited: map[uint32]time.Duration{}}, nil
+	return &Room{cards: of, node: here, inUse: inUse, log: log, line: line, waited: map[uint32]time.Duration{}}, nil
 }

@@ -22,31 +22,30 @@ import (
 
 // allocateAlone is allocate, unless another who asked for this run of the job has been there first:
 // the tasks of a job without a Prolog all ask at once, and what one was given it has bound by now.
-func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
+func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) error {
 	defer s.lockJob(facts.JobID)()
 	rec, known := s.ledger.Get(facts.JobID)
 	if known && rec.State == ledger.Granted && s.sameRun(rec, wire.Request{JobID: rec.JobID, UID: facts.UID, Restart: restart}) {
-		return s.grants.Dir(rec.JobID), whileFull(func() error { return s.ensure(rec) })
+		return whileFull(func() error { return s.ensure(rec) })
 	}
 	return s.allocate(facts, req, restart)
 }
 
-// allocate finds the cards, makes the decision durable and then visible. The
-// place of the files is returned. The job's lock is held.
-func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) (dir string, err error) {
+// allocate finds the cards, makes the decision durable and then visible. The job's lock is held.
+func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) error {
 	if err := s.drop(facts.JobID); err != nil { // an earlier run of the same job
-		return "", err
+		return err
 	}
 	rec, onDisk, err := s.take(facts, req, restart)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err := onDisk.Wait(); err != nil {
-		return "", fmt.Errorf("commit to ledger: %w", err)
+		return fmt.Errorf("commit to ledger: %w", err)
 	}
 	placement := rec.Placement
 	if err := whileFull(func() error { return s.grants.Create(rec, s.contextCost) }); err != nil {
-		return "", err
+		return err
 	}
 	s.room.LeaveLine(rec.JobID)
 	s.keepMPS(rec)
@@ -54,7 +53,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
 		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
 		"engine", s.engineOf(req, len(placement.Cards), placement.Cards[0].UUID))
-	return s.grants.Dir(rec.JobID), nil
+	return nil
 }
 
 // roomWait is how long a full run_dir may stay full. A user who fills it through a
@@ -187,9 +186,9 @@ func (s *Server) known(w wire.Request) (wire.Reply, bool) {
 		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err), true
 	}
 	if rec.State == ledger.Refused {
-		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason, JobDir: s.grants.Dir(w.JobID)}, true
+		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason}, true
 	}
-	return wire.Reply{OK: true, Result: wire.Granted, JobDir: s.grants.Dir(w.JobID)}, true
+	return wire.Reply{OK: true, Result: wire.Granted}, true
 }
 
 // sameRun says whether a record is of this run of the job, and not of one

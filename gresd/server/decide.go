@@ -110,8 +110,8 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 
 	s.costs.Await(ctx) // a grant names what a context costs
 	times := s.room.Times(w.JobID)
-	want := wanted{facts: facts, req: req, try: func() (string, error) { return s.allocateAlone(facts, req, w.Restart) }}
-	dir, waited, err := s.findRoom(ctx, w, want)
+	want := wanted{facts: facts, req: req, try: func() error { return s.allocateAlone(facts, req, w.Restart) }}
+	waited, err := s.findRoom(ctx, w, want)
 	s.countCards(facts.JobID)
 	if err != nil {
 		if errors.Is(err, cards.ErrSick) {
@@ -119,7 +119,7 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		}
 		return s.notPlaced(w, facts, err)
 	}
-	reply := wire.Reply{OK: true, Result: wire.Granted, JobDir: dir}
+	reply := wire.Reply{OK: true, Result: wire.Granted}
 	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: times}
 }
 

@@ -278,7 +278,7 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 	}
 	// What its Prolog was told is lost: hold it by its shards.
 	req.Clamp = true
-	if _, err := s.allocate(facts, req, facts.Restarts); err != nil {
+	if err := s.allocate(facts, req, facts.Restarts); err != nil {
 		return err
 	}
 	s.observer.Corrected(string(report.Recovered))

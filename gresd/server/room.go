@@ -39,28 +39,28 @@ type wanted struct {
 	facts slurm.JobFacts
 	req   request.Request
 	whole []gpu.UUID
-	try   func() (dir string, err error) // one look
+	try   func() error // one look
 }
 
 // findRoom takes the cards of a job, for which it may wait, and says how long it has. A job that
 // comes has its look after those that wait.
-func (s *Server) findRoom(ctx context.Context, w wire.Request, want wanted) (dir string, waited time.Duration, err error) {
+func (s *Server) findRoom(ctx context.Context, w wire.Request, want wanted) (waited time.Duration, err error) {
 	wait := s.roomWait(ctx, w, want.facts)
 	if wait <= 0 {
-		if dir, err = want.try(); errors.Is(err, place.ErrNoRoom) {
-			dir, err = s.lookOnce(ctx, want, err)
+		if err = want.try(); errors.Is(err, place.ErrNoRoom) {
+			err = s.lookOnce(ctx, want, err)
 		}
-		return dir, 0, err
+		return 0, err
 	}
 	began := time.Now()
-	dir, err = s.inTurn(ctx, w, want, wait)
+	err = s.inTurn(ctx, w, want, wait)
 	waited = time.Since(began)
 	s.room.HasWaited(w.JobID, waited)
-	return dir, waited, err
+	return waited, err
 }
 
 // inTurn looks for room when it is the job's turn, for as long as it may wait.
-func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait time.Duration) (string, error) {
+func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait time.Duration) error {
 	self := s.room.Join(w.JobID, want.whole)
 	defer s.room.Leave(self)
 	var why error // of the last look; nil before the first
@@ -74,13 +74,13 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 	for {
 		select {
 		case <-self.Left:
-			return "", errLeft
+			return errLeft
 		case <-gone:
-			return "", errLeft
+			return errLeft
 		case <-end.C:
-			return "", why
+			return why
 		case <-ctx.Done():
-			return "", errNoTurn
+			return errNoTurn
 		case <-next.C:
 			go s.lookAfter(ctx, w, gone)
 			if looks = looks[1:]; len(looks) > 0 {
@@ -88,13 +88,13 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 			}
 			self.Wake.Ring()
 		case <-self.Wake:
-			dir, err := want.try()
+			err := want.try()
 			if err == nil && s.room.IsOver(self) {
 				s.release(w)
-				return "", errLeft
+				return errLeft
 			}
 			if !errors.Is(err, place.ErrNoRoom) {
-				return dir, err
+				return err
 			}
 			s.room.PassOn(self)
 			if first := why == nil; first {
@@ -120,10 +120,10 @@ func (s *Server) foundNoRoom(want wanted) {
 
 // lookOnce is for a job that found no room and may not wait for it: one may have ended without its
 // Epilog.
-func (s *Server) lookOnce(ctx context.Context, want wanted, why error) (string, error) {
+func (s *Server) lookOnce(ctx context.Context, want wanted, why error) error {
 	s.foundNoRoom(want)
 	if s.comparedSince(ctx, time.Now()) != nil {
-		return "", why
+		return why
 	}
 	return want.try()
 }

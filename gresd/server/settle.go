@@ -155,5 +155,5 @@ func (s *Server) refuse(o outcome, reason string) wire.Reply {
 		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
 	}
 	s.log.Info("refused", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
-	return wire.Reply{OK: true, Result: wire.Refused, Message: reason, JobDir: s.grants.Dir(rec.JobID)}
+	return wire.Reply{OK: true, Result: wire.Refused, Message: reason}
 }

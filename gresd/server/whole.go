@@ -44,7 +44,7 @@ func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.Jo
 		s.Whole.Put(w.JobID, nil)
 		return none()
 	}
-	_, waited, err := s.findRoom(ctx, w, wanted{facts: facts, whole: cards, try: func() (string, error) { return "", s.takeWhole(w.JobID, cards) }})
+	waited, err := s.findRoom(ctx, w, wanted{facts: facts, whole: cards, try: func() error { return s.takeWhole(w.JobID, cards) }})
 	if err != nil {
 		return s.notPlaced(w, facts, err)
 	}

@@ -124,7 +124,6 @@ type Reply struct {
 	Result  Result       `json:"result,omitempty"`
 	Kind    Kind         `json:"kind,omitempty"`
 	Message string       `json:"message,omitempty"`
-	JobDir  string       `json:"job_dir,omitempty"`
 	PID     int32        `json:"pid,omitempty"`   // of ping: the caller's, in gresd's PID namespace
 	Ended   []uint64     `json:"ended,omitempty"` // of ended: owner words of slots, see libvgpu/region.h
 	Status  *Status      `json:"status,omitempty"`

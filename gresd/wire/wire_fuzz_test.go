@@ -61,7 +61,7 @@ func FuzzReadRequest(f *testing.F) {
 // FuzzReadReply: what a client accepts, it can write again.
 func FuzzReadReply(f *testing.F) {
 	for _, s := range []string{
-		`{"ok":true,"result":"granted","job_dir":"/run/vgpu/jobs/7"}`, `{"ok":false,"kind":"user","message":"no"}`, `{}`, `null`, `[]`,
+		`{"ok":true,"result":"granted","pid":7}`, `{"ok":false,"kind":"user","message":"no"}`, `{}`, `null`, `[]`,
 		`{"ok":true,"status":{"cards":[{"gpu_uuid":"GPU-1","memory_bytes":18446744073709551615,"future":1}],"started":"2026-08-01T00:00:00Z"}}`,
 		`{"ok":true,"jobs":[{"job_id":7,"cards":[{"memory_used_bytes":null,"gpu_seconds":1e308}]}]}`,
 	} {

@@ -115,9 +115,9 @@ func serve(t *testing.T, answer string) string {
 
 func TestClient(t *testing.T) {
 	ping := Request{Op: OpPing}
-	c := Client{Socket: serve(t, `{"ok":true,"result":"granted","job_dir":"/d","new_field":1}`+"\n")}
+	c := Client{Socket: serve(t, `{"ok":true,"result":"granted","message":"m","new_field":1}`+"\n")}
 	rep, err := c.Do(context.Background(), ping)
-	if err != nil || rep.Result != Granted || rep.JobDir != "/d" {
+	if err != nil || rep.Result != Granted || rep.Message != "m" {
 		t.Errorf("answer: got %+v, %v", rep, err)
 	}
 

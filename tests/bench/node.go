@@ -193,12 +193,13 @@ func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, er
 	case rep.Result != wire.Granted:
 		return id, nil, fmt.Errorf("grant of %d %%: gresd said %s: %s", t.share, rep.Result, rep.Message)
 	}
+	folder := n.path(fmt.Sprintf("run/jobs/%d", id))
 	env = []string{
 		"LD_PRELOAD=" + n.b.program("libvgpu.so"),
-		"VGPU_GRANT=" + filepath.Join(rep.JobDir, "grant"), "VGPU_CACHE=" + filepath.Join(rep.JobDir, "cache"),
+		"VGPU_GRANT=" + filepath.Join(folder, "grant"), "VGPU_CACHE=" + filepath.Join(folder, "cache"),
 	}
 	// What gresd wants its tasks to have besides, where it does: under MPS.
-	more, err := os.ReadFile(filepath.Join(rep.JobDir, "environment"))
+	more, err := os.ReadFile(filepath.Join(folder, "environment"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return id, nil, err
 	}
