@@ -19,7 +19,6 @@ var (
 
 // Free is what one card has left.
 type Free struct {
-	UUID   gpu.UUID
 	Index  int
 	Units  gpu.Share
 	Memory gpu.Bytes

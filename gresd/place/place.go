@@ -182,7 +182,6 @@ func unusable(c gpu.Card) Reason {
 func free(c gpu.Card, inUse InUse) Free {
 	use := inUse[c.UUID]
 	return Free{
-		UUID:   c.UUID,
 		Index:  c.Index,
 		Units:  gpu.FullCard - min(use.Units, gpu.FullCard),
 		Memory: c.Memory - min(use.Memory, c.Memory),

@@ -19,7 +19,6 @@ type JobFacts struct {
 	JobID     uint32
 	UID, GID  uint32
 	User      string
-	Group     string
 	Account   string // "" where there is none
 	Partition string
 	State     string // "RUNNING", "CONFIGURING", …
@@ -31,11 +30,10 @@ type JobFacts struct {
 	MayAskForShards bool
 	// Explained says that the job has a line of [Client.Explain]. Its user can
 	// imitate it.
-	Explained  bool
-	HetJobID   uint32 // 0: not a component of a het job
-	ArrayJobID uint32 // 0: not a task of an array
-	Batch      bool
-	Restarts   uint32
+	Explained bool
+	HetJobID  uint32 // 0: not a component of a het job
+	Batch     bool
+	Restarts  uint32
 	// TimeLimit is how long the job may run; 0: for ever, or not known.
 	TimeLimit time.Duration
 	NodeList  string // all nodes of the job, "n[1-2]"
@@ -240,8 +238,8 @@ func readHead(head string) (map[string]string, []string, error) {
 var (
 	// Names of users and groups can hold spaces, where a directory service has
 	// such; their keys are known to come once.
-	owners   = regexp.MustCompile(`\sUserId=(.*)\((\d+)\) GroupId=(.*)\((\d+)\) MCS_label=`)
-	beforeIt = regexp.MustCompile(`^JobId=\d+ (?:ArrayJobId=(\d+) |HetJobId=(\d+) )?`)
+	owners    = regexp.MustCompile(`\sUserId=(.*)\((\d+)\) GroupId=.*\((\d+)\) MCS_label=`)
+	hetLeader = regexp.MustCompile(`^JobId=\d+ HetJobId=(\d+) `)
 )
 
 func (f *JobFacts) readNumbers(head string, values map[string]string) (err error) {
@@ -257,15 +255,11 @@ func (f *JobFacts) readNumbers(head string, values map[string]string) (err error
 		return fmt.Errorf("scontrol printed UserId=%s GroupId=%s, want name(number)", values["UserId"], values["GroupId"])
 	}
 	f.User, f.UID = null(who[1]), number("UserId", who[2])
-	f.Group, f.GID = null(who[3]), number("GroupId", who[4])
+	f.GID = number("GroupId", who[3])
 	f.Restarts = number("Restarts", values["Restarts"])
 	// Only what stands before the job name: the name can hold these as well.
-	leaders := beforeIt.FindStringSubmatch(head)
-	if leaders != nil && leaders[1] != "" {
-		f.ArrayJobID = number("ArrayJobId", leaders[1])
-	}
-	if leaders != nil && leaders[2] != "" {
-		f.HetJobID = number("HetJobId", leaders[2])
+	if leader := hetLeader.FindStringSubmatch(head); leader != nil {
+		f.HetJobID = number("HetJobId", leader[1])
 	}
 	return err
 }

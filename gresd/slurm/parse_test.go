@@ -18,7 +18,7 @@ import (
 // www are the facts that the captured jobs have in common.
 func www(id uint32, change func(*JobFacts)) JobFacts {
 	f := JobFacts{
-		JobID: id, UID: 33, GID: 33, User: "www-data", Group: "www-data", Partition: "main",
+		JobID: id, UID: 33, GID: 33, User: "www-data", Partition: "main",
 		State: "RUNNING", Batch: true, NodeList: "n1", OnNode: true,
 	}
 	change(&f)
@@ -27,7 +27,7 @@ func www(id uint32, change func(*JobFacts)) JobFacts {
 
 func ada(change func(*JobFacts)) JobFacts {
 	f := JobFacts{
-		JobID: 7, UID: 1001, GID: 1001, User: "ada", Group: "domain users", Account: "physics", Partition: "gpu",
+		JobID: 7, UID: 1001, GID: 1001, User: "ada", Account: "physics", Partition: "gpu",
 		State: "RUNNING", Batch: true, Restarts: 2, NodeList: "n1", OnNode: true, MayAskForShards: true,
 	}
 	change(&f)
@@ -85,13 +85,13 @@ func TestJobsAreReadAsSlurmPrintsThem(t *testing.T) {
 			f.MayAskForShards, f.Units, f.NodeList, f.HetJobID = true, map[int]gpu.Share{0: 20}, "n3", 6
 		})},
 		"the leader of an array among its tasks": {"22.05/array_leader", "n1", www(5, func(f *JobFacts) {
-			f.MayAskForShards, f.Units, f.ArrayJobID = true, map[int]gpu.Share{0: 10}, 5
+			f.MayAskForShards, f.Units = true, map[int]gpu.Share{0: 10}
 		})},
 		"a task among those of its array": {"22.05/array_leader", "n1", www(11, func(f *JobFacts) {
-			f.MayAskForShards, f.Units, f.ArrayJobID = true, map[int]gpu.Share{0: 10}, 5
+			f.MayAskForShards, f.Units = true, map[int]gpu.Share{0: 10}
 		})},
 		"a task of an array": {"22.05/array_task", "n1", www(11, func(f *JobFacts) {
-			f.MayAskForShards, f.Units, f.ArrayJobID = true, map[int]gpu.Share{0: 10}, 5
+			f.MayAskForShards, f.Units = true, map[int]gpu.Share{0: 10}
 		})},
 		"one card of a newer Slurm": {"26.05/one_card", "n1", ada(func(f *JobFacts) {
 			f.Units, f.Comment = map[int]gpu.Share{1: 80}, "my run vgpu(mem=20G,share=30)"

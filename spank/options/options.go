@@ -21,15 +21,12 @@ type Option struct {
 	Usage   string // what it is, for help
 	Want    string // the values that it takes, for messages: "time or mps"
 	Example string // one of them
-	// Variable is what its value is called on its way with the job, behind
-	// SPANK_ in Prolog: "VGPU_MEM".
-	Variable string
 }
 
 // List has the options in the order of the plugin's help.
 var List = read(definition)
 
-var entry = regexp.MustCompile(`(?m)^OPTION\((\w+),\s*("[^"]*"),\s*("[^"]*"),\s*("[^"]*"),\s*\w+,\s*("[^"]*"),\s*("[^"]*")\)$`)
+var entry = regexp.MustCompile(`(?m)^OPTION\(\w+,\s*("[^"]*"),\s*("[^"]*"),\s*("[^"]*"),\s*\w+,\s*("[^"]*"),\s*("[^"]*")\)$`)
 
 // read panics where the file is not of the form that it has: a test would not
 // let it be built.
@@ -38,15 +35,14 @@ func read(text string) []Option {
 	for _, m := range entry.FindAllStringSubmatch(text, -1) {
 		var words [5]string
 		for i := range words {
-			word, err := strconv.Unquote(m[i+2])
+			word, err := strconv.Unquote(m[i+1])
 			if err != nil {
-				panic(fmt.Sprintf("options.def: %s: %v", m[i+2], err))
+				panic(fmt.Sprintf("options.def: %s: %v", m[i+1], err))
 			}
 			words[i] = word
 		}
 		list = append(list, Option{
 			Name: words[0], Takes: words[1], Usage: words[2], Want: words[3], Example: words[4],
-			Variable: "VGPU_" + m[1],
 		})
 	}
 	return list

@@ -141,7 +141,7 @@ func TestPrologSendsEveryOption(t *testing.T) {
 	gresd := startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
 	var env []string
 	for _, o := range options.List {
-		env = append(env, "SPANK_"+o.Variable, "given-"+o.Name)
+		env = append(env, "SPANK_VGPU_"+strings.ToUpper(o.Name), "given-"+o.Name)
 	}
 	runHook(t, config, jobEnv("prolog_slurmd", env...))
 	sent, err := json.Marshal(gresd.requests()[0].Options)
