@@ -166,7 +166,7 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 {
 	double sum = vgpu_costs_sum(parts, n, rest_ns), noise = NOISE * most + NOISE_NS;
 	double off = sum < least ? least - sum : sum > most ? most - sum : 0;
-	double unsure = noise, variance = noise * noise, part, gain, off_each;
+	double unsure = noise, variance = noise * noise, part, gain, off_each, lowest;
 	bool far;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -200,6 +200,11 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 		part = (double)parts[i].launches * c->est_ns * doubt;
 		gain = part * part / variance;
 		off_each = gain * off / parts[i].launches;
+		/* Launches of one key may differ in length. What is too much is then not all of
+		 * the one that is least sure: it would fall to nothing, and stay there. */
+		lowest = c->est_ns * (most / sum - 1);
+		if (off < 0 && off_each < lowest)
+			off_each = lowest;
 		if (off_each > (LONGER - 1) * c->est_ns)
 			c->alone = 0;
 		__atomic_store_n(&c->est_ns, bounded(c->est_ns + off_each), __ATOMIC_RELAXED);
