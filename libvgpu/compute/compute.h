@@ -15,7 +15,7 @@ struct vgpu_launch {
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
 	struct lane *lane;
-	uint64_t est_ns;
+	uint64_t est_ns, more_ns; /* what it is taken for, and may take beyond that */
 };
 /* One flag for the whole process: some card of this job is gated now. */
 extern uint32_t vgpu_gate_any;

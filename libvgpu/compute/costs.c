@@ -33,7 +33,7 @@ static struct vgpu_cost *taken_over(struct vgpu_cost *c, uint64_t key)
 	__atomic_store_n(&c->key, key, __ATOMIC_RELAXED);
 	c->rejected = c->alone = c->unseen = 0;
 	c->unseen_ns = 0;
-	c->most_ns = c->least_ns = 0;
+	c->most_ns = c->least_ns = c->longest_ns = 0;
 	return c;
 }
 
@@ -143,6 +143,23 @@ void vgpu_costs_alone(struct vgpu_cost *c, double least, double most)
 #define LOOSENS 1.02
 /* Of a part that is cut into slices, as much is sure. */
 #define SURE 0.9
+
+uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns)
+{
+	uint64_t longest = (uint64_t)c->longest_ns;
+
+	return longest > est_ns ? longest - est_ns : 0;
+}
+
+/* That some took longer is forgotten by so much with each measurement. */
+#define FORGETS 1.004
+
+void vgpu_cost_took(struct vgpu_cost *c, double ns)
+{
+	double before = (double)c->longest_ns / FORGETS;
+
+	c->longest_ns = (float)(ns > before ? ns : before);
+}
 
 double vgpu_costs_long(struct vgpu_cost *c, double took, double part, double least_part)
 {

@@ -256,6 +256,20 @@ static void test_launches_that_differ(void)
 	CHECK(least[1] > 8000);
 }
 
+static void test_longest_of_late(void)
+{
+	struct vgpu_cost *c = vgpu_cost_of(33);
+
+	CHECK_EQ(vgpu_cost_more(c, 20000), 0); /* nothing is known */
+	vgpu_cost_took(c, 800000);
+	CHECK_EQ(vgpu_cost_more(c, 20000), 780000);
+	vgpu_cost_took(c, 20000);
+	CHECK(vgpu_cost_more(c, 20000) > 770000);
+	for (int i = 0; i < 2000; i++)
+		vgpu_cost_took(c, 20000);
+	CHECK_EQ(vgpu_cost_more(c, 20000), 0);
+}
+
 static void test_all_estimates_wrong(void)
 {
 	struct vgpu_cost_part part[2] = {{vgpu_cost_of(13), 1}, {vgpu_cost_of(14), 1}};
@@ -280,5 +294,6 @@ int main(void)
 	test_more_keys_than_entries();
 	test_failed_and_unknown_launches();
 	test_launches_that_differ();
+	test_longest_of_late();
 	return done("costs");
 }
