@@ -69,7 +69,7 @@ static void forget(struct exported *e)
 	*e = (struct exported){0};
 }
 
-bool vgpu_shared_note(uint64_t handle, int fd)
+bool vgpu_shared_note(uint64_t handle, int fd, bool alone)
 {
 	struct exported e = {.handle = handle, .used = true};
 	struct exported *to = NULL;
@@ -78,7 +78,7 @@ bool vgpu_shared_note(uint64_t handle, int fd)
 		return false;
 	pthread_mutex_lock(&exported_lock);
 	/* The number is given out again: what had it before is closed. */
-	for (int i = 0; i < MAX_KEPT; i++)
+	for (int i = 0; i < MAX_KEPT && alone; i++)
 		if (exported[i].used && exported[i].at.fd == fd)
 			forget(&exported[i]);
 	for (int i = 0; i < MAX_KEPT && !to; i++) {
@@ -95,7 +95,7 @@ bool vgpu_shared_note(uint64_t handle, int fd)
 static CUresult exports(CUresult r, int type, uint64_t handle, const int *fd)
 {
 	if (r != CUDA_SUCCESS || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    !vgpu_state.grant || vgpu_shared_note(handle, *fd))
+	    !vgpu_state.grant || vgpu_shared_note(handle, *fd, true))
 		return r;
 	close(*fd);
 	return CUDA_ERROR_OUT_OF_MEMORY;

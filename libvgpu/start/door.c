@@ -96,6 +96,9 @@ static void made(const struct ask *q, const struct rm_alloc *a)
 		if (!vgpu_rm_group_made(q->fd, a->root, a->parent, a->object) && !q->charged)
 			began(a->root, a->parent);
 		break;
+	default: /* a channel in no group: its parent is the device */
+		if (IS_CHANNEL(a->cls) && !q->charged && vgpu_device_of(a->root, a->parent))
+			began(a->root, a->parent);
 	}
 }
 
@@ -126,30 +129,41 @@ static bool of_alloc(const struct ask *q, struct form *f)
 	return true;
 }
 
-static bool of_vid_heap(const struct ask *q, struct form *f)
+static bool of_vid_heap(const struct ask *q, struct form *f, bool made)
 {
 	struct rm_vid_heap h;
+	uint32_t attr;
+	uint64_t size;
 
-	if (q->size != sizeof h || !vgpu_peek(q->arg, &h, sizeof h) ||
-	    (h.function != VID_HEAP_ALLOC_SIZE && h.function != VID_HEAP_ALLOC_SIZE_RANGE))
+	if (q->size != sizeof h || !vgpu_peek(q->arg, &h, sizeof h))
 		return false;
-	*f = (struct form){.object = {h.root, h.parent, h.memory, h.size, -1},
+	switch (h.function) {
+	case VID_HEAP_ALLOC_SIZE:
+		attr = h.sized.attr;
+		size = h.sized.size;
+		break;
+	case VID_HEAP_ALLOC_SIZE_RANGE:
+		attr = h.range.attr;
+		size = h.range.size;
+		break;
+	case VID_HEAP_ALLOC_TILED:
+		attr = h.tiled.attr;
+		size = made ? h.tiled.size : (uint64_t)h.tiled.height * (uint64_t)h.tiled.pitch;
+		break;
+	default:
+		return false;
+	}
+	*f = (struct form){.object = {h.root, h.parent, h.memory, size, -1},
 			   .of_card = !(h.flags & FLAG_VIRTUAL) &&
-				      ATTR_LOCATION(h.attr) == LOCATION_VIDMEM,
+				      ATTR_LOCATION(attr) == LOCATION_VIDMEM,
 			   .status_at = q->arg + offsetof(struct rm_vid_heap, status),
 			   .status = h.status};
 	return true;
 }
 
-static bool of_memory(const struct ask *q, struct form *f)
+static bool of_memory(const struct ask *q, struct form *f, bool made)
 {
-	switch (q->nr) {
-	case RM_ALLOC:
-		return of_alloc(q, f);
-	case RM_VID_HEAP:
-		return of_vid_heap(q, f);
-	}
-	return false;
+	return q->nr == RM_ALLOC ? of_alloc(q, f) : q->nr == RM_VID_HEAP && of_vid_heap(q, f, made);
 }
 
 /* Charged before the kernel driver is asked, by what it made of it afterwards. */
@@ -167,7 +181,7 @@ static int take_memory(const struct ask *q, struct form *f)
 	}
 	r = pass(q);
 	saved = errno;
-	if (r == 0 && of_memory(q, &after) && after.status == 0)
+	if (r == 0 && of_memory(q, &after, true) && after.status == 0)
 		vgpu_object_taken(&f->object, &after.object);
 	else
 		vgpu_object_taken(&f->object, NULL);
@@ -186,7 +200,7 @@ static int alloc(const struct ask *q)
 		return pass(q);
 	/* Nobody who works on a card begins with less than a device. */
 	if (!q->hooked && read_arg(q, &a, q->size) &&
-	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP))
+	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP || IS_CHANNEL(a.cls)))
 		attach();
 	r = pass(q);
 	saved = errno;
@@ -251,10 +265,34 @@ static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
 	vgpu_poke(list, entry, n * sizeof *entry);
 }
 
+/* A descriptor keeps objects alive; alone: it has no others. */
+static void note_exported(uint32_t client, const uint32_t *object, unsigned n, int fd, bool alone)
+{
+	for (unsigned i = 0; i < n; i++)
+		vgpu_object_exported(client, object[i], fd, alone);
+}
+
+static int export_dmabuf(const struct ask *q)
+{
+	uint64_t names = q->arg + sizeof(struct rm_dmabuf) + (q->size == DMABUF_SIZE ? 4 : 0);
+	uint32_t object[DMABUF_MOST], status;
+	struct rm_dmabuf d;
+	int r = pass(q), saved = errno;
+
+	if (r == 0 && vgpu_state.grant && (q->size == DMABUF_SIZE || q->size == DMABUF_OLD_SIZE) &&
+	    vgpu_peek(q->arg + q->size - 8, &status, sizeof status) && status == 0 &&
+	    vgpu_peek(q->arg, &d, sizeof d) && d.n <= DMABUF_MOST &&
+	    vgpu_peek(names, object, d.n * sizeof *object))
+		note_exported(d.client, object, d.n, d.fd, false);
+	errno = saved;
+	return r;
+}
+
 static int control_call(const struct ask *q)
 {
 	struct rm_control c;
 	struct rm_fb_info info;
+	struct rm_export_all all;
 	struct rm_export e;
 	int r = pass(q), saved = errno;
 
@@ -266,7 +304,10 @@ static int control_call(const struct ask *q)
 			tell_memory(&c, c.params + offsetof(struct rm_fb_info_v2, entry), info.n);
 		else if (c.cmd == CMD_EXPORT_TO_FD && vgpu_peek(c.params, &e, sizeof e) &&
 			 e.type == EXPORT_OBJECT && !(e.flags & EXPORT_EMPTY_FD))
-			vgpu_object_exported(c.client, e.object, e.fd);
+			note_exported(c.client, &e.object, 1, e.fd, true);
+		else if (c.cmd == CMD_EXPORT_ALL_TO_FD && vgpu_peek(c.params, &all, sizeof all) &&
+			 all.n <= EXPORT_MOST)
+			note_exported(c.client, all.object, all.n, all.fd, false);
 	}
 	errno = saved;
 	return r;
@@ -284,7 +325,7 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 		q->size = x.size;
 		q->arg = x.arg;
 	}
-	if (!q->charged && of_memory(q, &f) && f.of_card) {
+	if (!q->charged && of_memory(q, &f, false) && f.of_card) {
 		attach();
 		if (vgpu_state.grant)
 			return take_memory(q, &f);
@@ -297,6 +338,8 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 		return free_object(q);
 	if (q->nr == RM_CONTROL && !q->hooked)
 		return control_call(q);
+	if (q->nr == RM_DMABUF && !q->hooked)
+		return export_dmabuf(q);
 	if (q->nr == RM_VID_HEAP && !q->hooked && vgpu_state.grant &&
 	    q->size == sizeof(struct rm_vid_heap))
 		return free_from_heap(q);

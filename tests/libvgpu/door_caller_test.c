@@ -55,14 +55,10 @@ static void test_exported(void)
 {
 	int fd = open("/dev/null", O_RDONLY);
 	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 1, fd, 0};
-	struct rm_control c = {.client = CLIENT,
-			       .object = CLIENT,
-			       .cmd = CMD_EXPORT_TO_FD,
-			       .params = (uintptr_t)&e};
 
 	fresh(1);
 	CHECK_EQ(take_object(1, 2 * MIB), 0);
-	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+	CHECK_EQ(control_of(CLIENT, CMD_EXPORT_TO_FD, &e), 0);
 	CHECK_EQ(free_named(CLIENT, 1), 0);
 	used(2 * MIB);
 	close(fd);
@@ -70,15 +66,66 @@ static void test_exported(void)
 	used(4 * MIB);
 }
 
+/* Several in one descriptor, in one call or in turn: each counts until that is closed. */
+static void test_several_exported(void)
+{
+	int fd = open("/dev/null", O_RDONLY);
+	struct rm_export_all all = {.fd = fd, .object = {1, 0, 2}, .n = 3};
+
+	fresh(1);
+	for (uint32_t i = 1; i <= 4; i++)
+		CHECK_EQ(take_object(i, 2 * MIB), 0);
+	CHECK_EQ(control_of(CLIENT, CMD_EXPORT_ALL_TO_FD, &all), 0);
+	all.object[0] = 3;
+	all.n = 1;
+	CHECK_EQ(control_of(CLIENT, CMD_EXPORT_ALL_TO_FD, &all), 0);
+	for (uint32_t i = 1; i <= 4; i++)
+		CHECK_EQ(free_named(CLIENT, i), 0);
+	used(6 * MIB);
+	close(fd);
+	vgpu_shared_settle();
+	used(0);
+}
+
+/* In both forms of the call; one that failed keeps nothing. */
+static void test_dmabuf(void)
+{
+	static const size_t size[] = {DMABUF_OLD_SIZE, DMABUF_SIZE};
+	struct {
+		struct rm_dmabuf head;
+		uint32_t rest[(DMABUF_SIZE - sizeof(struct rm_dmabuf)) / 4];
+	} d;
+
+	for (unsigned i = 0; i < 2; i++) {
+		unsigned long req = _IOC(_IOC_READ | _IOC_WRITE, RM_TYPE, RM_DMABUF, size[i]);
+
+		memset(&d, 0, sizeof d);
+		d.head = (struct rm_dmabuf){.client = CLIENT, .n = 2};
+		d.head.fd = open("/dev/null", O_RDONLY);
+		d.rest[i] = 1;
+		d.rest[i + 1] = 2;
+		fresh(1);
+		for (uint32_t k = 1; k <= 3; k++)
+			CHECK_EQ(take_object(k, 2 * MIB), 0);
+		CHECK_EQ(ioctl(FD, req, &d), 0);
+		driver.status = STATUS_NO_MEMORY;
+		d.rest[i] = 3;
+		CHECK_EQ(ioctl(FD, req, &d), 0);
+		driver.status = 0;
+		for (uint32_t k = 1; k <= 3; k++)
+			CHECK_EQ(free_named(CLIENT, k), 0);
+		used(4 * MIB);
+		close(d.head.fd);
+		vgpu_shared_settle();
+		used(0);
+	}
+}
+
 /* More descriptors than are followed: what one of them keeps is not known, and counts. */
 static void test_exported_without_room(void)
 {
 	int fd[MAX_KEPT + 1];
 	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 0, 0, 0};
-	struct rm_control c = {.client = CLIENT,
-			       .object = CLIENT,
-			       .cmd = CMD_EXPORT_TO_FD,
-			       .params = (uintptr_t)&e};
 
 	fresh(1);
 	for (uint32_t i = 0; i <= MAX_KEPT; i++) {
@@ -86,7 +133,7 @@ static void test_exported_without_room(void)
 		e.fd = fd[i];
 		e.object = i + 1;
 		CHECK_EQ(take_object(e.object, 2 * MIB), 0);
-		CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+		CHECK_EQ(control_of(CLIENT, CMD_EXPORT_TO_FD, &e), 0);
 	}
 	CHECK_EQ(free_named(CLIENT, MAX_KEPT + 1), 0);
 	CHECK_EQ(free_named(CLIENT, 1), 0);
@@ -138,6 +185,8 @@ int main(void)
 	test_libcuda_is_left_alone();
 	test_libcuda_behind_another();
 	test_exported();
+	test_several_exported();
+	test_dmabuf();
 	test_exported_without_room();
 	test_copies();
 	test_no_job();
