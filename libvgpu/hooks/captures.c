@@ -137,15 +137,6 @@ BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream,
 JOIN(cuStreamWaitEvent, false)
 JOIN(cuStreamWaitEvent_ptsz, true)
 
-static bool captures(CUstream stream)
-{
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	return vgpu_real.cuStreamIsCapturing &&
-	       vgpu_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 /* call ends the capture of a stream. Also ended when it had been invalidated and the call
  * fails; not when it is of another stream. */
 #define CAPTURE_END(name, per_thread, params, ...)             \
@@ -158,9 +149,9 @@ static bool captures(CUstream stream)
 		vgpu_need_cuda();                              \
 		if (!vgpu_real.name)                           \
 			return CUDA_ERROR_NO_DEVICE;           \
-		before = captures(of);                         \
+		before = vgpu_captured(of, false);             \
 		result = vgpu_real.name(__VA_ARGS__);          \
-		if (before && !captures(of)) {                 \
+		if (before && !vgpu_captured(of, false)) {     \
 			if (stream)                            \
 				origin(stream, NULL);          \
 			capture_ends();                        \

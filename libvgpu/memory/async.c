@@ -14,11 +14,7 @@
  * capture that it would wait for, it does not allocate. */
 static bool captured(CUstream stream)
 {
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	return vgpu_capturing() && vgpu_real.cuStreamIsCapturing &&
-	       vgpu_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+	return vgpu_capturing() && vgpu_captured(stream, false);
 }
 
 /* The device of a stream; of the current context for the default ones. */
