@@ -41,7 +41,7 @@ int (*vgpu_transport)(int fd, unsigned long req, void *arg);
 void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
 static bool by_libcuda;
-static unsigned attached, watchers, begun[2], refusals, ungated;
+static unsigned attached, watchers, begun[2], refusals, ungated, walks;
 static struct {
 	unsigned calls;
 	uint32_t status; /* of what is asked for next */
@@ -52,6 +52,7 @@ static struct {
 /* ------------------------------------------------------- what is not looked at here */
 void vgpu_need_dlsym(void)
 {
+	walks++;
 }
 
 void vgpu_need_cuda(void)

@@ -179,6 +179,16 @@ static void test_no_job(void)
 	CHECK_EQ(take_object(1, 20 * GIB), STATUS_NO_MEMORY);
 }
 
+/* A program that has none, on an old glibc, asks other devices. */
+static void test_no_libdl(void)
+{
+	vgpu_real_ioctl = NULL;
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(ioctl(-1, _IO('T', 1), NULL), -1);
+	CHECK_EQ(walks, 1);
+	vgpu_real_ioctl = others_ioctl;
+}
+
 int main(void)
 {
 	set_up();
@@ -190,5 +200,6 @@ int main(void)
 	test_exported_without_room();
 	test_copies();
 	test_no_job();
+	test_no_libdl();
 	return done("door_caller_test");
 }
