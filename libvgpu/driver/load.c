@@ -17,18 +17,8 @@ int (*vgpu_transport)(int fd, unsigned long req, void *arg);
 
 const char *const vgpu_symbol_name[VGPU_SYMBOLS] = {
 #define CU(name, params) #name,
-#define NV(name, params) #name,
-#define CU_USE(name, params) #name,
-#define NV_USE(name, params) #name,
 #include "hooks.def"
-#undef CU
-#undef NV
-#undef CU_USE
-#undef NV_USE
 };
-
-_Static_assert(sizeof(struct vgpu_real) == VGPU_SYMBOLS * sizeof(void *),
-	       "table of real functions");
 
 /* ----------------------------------------------------------- sorted indexes */
 static unsigned short by_name[VGPU_SYMBOLS], by_pointer[VGPU_SYMBOLS];

@@ -75,9 +75,7 @@ CUresult cuEventSynchronize(CUevent event)
 	uint64_t began;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuEventSynchronize)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuEventSynchronize);
 	began = vgpu_wait_begins();
 	r = vgpu_real.cuEventSynchronize(event);
 	if (vgpu_state.grant)

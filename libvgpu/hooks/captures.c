@@ -87,9 +87,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 	{                                                                      \
 		CUresult result;                                               \
                                                                                \
-		vgpu_need_cuda();                                              \
-		if (!vgpu_real.name)                                           \
-			return CUDA_ERROR_NO_DEVICE;                           \
+		VGPU_NEED_CUDA(name);                                          \
 		vgpu_gate_boundary(NULL, false);                               \
 		capture_begins();                                              \
 		result = vgpu_real.name(__VA_ARGS__);                          \
@@ -121,9 +119,7 @@ BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream,
 	{                                                                          \
 		CUresult result;                                                   \
                                                                                    \
-		vgpu_need_cuda();                                                  \
-		if (!vgpu_real.name)                                               \
-			return CUDA_ERROR_NO_DEVICE;                               \
+		VGPU_NEED_CUDA(name);                                              \
 		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))   \
 			vgpu_gate_boundary(vgpu_stream(stream, per_thread), true); \
 		if (likely(!vgpu_capturing()))                                     \
@@ -146,9 +142,7 @@ JOIN(cuStreamWaitEvent_ptsz, true)
 		CUresult result;                               \
 		bool before;                                   \
                                                                \
-		vgpu_need_cuda();                              \
-		if (!vgpu_real.name)                           \
-			return CUDA_ERROR_NO_DEVICE;           \
+		VGPU_NEED_CUDA(name);                          \
 		before = vgpu_captured(of, false);             \
 		result = vgpu_real.name(__VA_ARGS__);          \
 		if (before && !vgpu_captured(of, false)) {     \

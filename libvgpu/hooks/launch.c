@@ -127,25 +127,19 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
 /* Uploading takes the memory that the graph's nodes will allocate. */
 CUresult cuGraphUpload(CUgraphExec graph, CUstream stream)
 {
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGraphUpload)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGraphUpload);
 	return vgpu_graph_launch(vgpu_real.cuGraphUpload, graph, stream);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream)
 {
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGraphUpload_ptsz)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGraphUpload_ptsz);
 	return vgpu_graph_launch(vgpu_real.cuGraphUpload_ptsz, graph, stream);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec graph)
 {
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGraphExecDestroy)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGraphExecDestroy);
 	/* The next graph may get the same address. */
 	vgpu_cost_forget(graph_key(graph));
 	vgpu_graph_forget(graph);

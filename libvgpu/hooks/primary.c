@@ -56,9 +56,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	CUresult r;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDevicePrimaryCtxRetain)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuDevicePrimaryCtxRetain);
 	if (vgpu_not_granted(dev))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	card = vgpu_card_of_device(dev);
@@ -159,9 +157,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	bool first;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGreenCtxCreate)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGreenCtxCreate);
 	if (vgpu_not_granted(dev))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	item.card = vgpu_card_of_device(dev);
@@ -191,9 +187,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	bool known;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGreenCtxDestroy)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGreenCtxDestroy);
 	known = vgpu_table_get(&greens, (uint64_t)(uintptr_t)green, &item);
 	if (!vgpu_state.grant || !vgpu_real.cuCtxFromGreenCtx ||
 	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)

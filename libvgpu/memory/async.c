@@ -82,9 +82,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDeviceSetMemPool)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuDeviceSetMemPool);
 	r = vgpu_real.cuDeviceSetMemPool(dev, pool);
 	vgpu_pools_forget_current();
 	return r;
@@ -94,9 +92,7 @@ CUresult cuMemSetMemPool(const CUmemLocation *location, int type, CUmemoryPool p
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemSetMemPool)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemSetMemPool);
 	r = vgpu_real.cuMemSetMemPool(location, type, pool);
 	vgpu_pools_forget_current();
 	return r;
@@ -127,9 +123,7 @@ static struct pool *named_pool(CUmemoryPool handle)
 		struct pool *p;                                                            \
 		CUresult r;                                                                \
                                                                                            \
-		vgpu_need_cuda();                                                          \
-		if (!vgpu_real.name)                                                       \
-			return CUDA_ERROR_NO_DEVICE;                                       \
+		VGPU_NEED_CUDA(name);                                                      \
 		stream_used = vgpu_stream(stream, per_thread);                             \
 		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_expr : NULL; \
 		if (!p)                                                                    \

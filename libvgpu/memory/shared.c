@@ -157,9 +157,7 @@ CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle han
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemExportToShareableHandle)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemExportToShareableHandle);
 	r = vgpu_real.cuMemExportToShareableHandle(to, handle, type, flags);
 	return exports(r, type, handle, to);
 }
@@ -169,9 +167,7 @@ CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemPoolExportToShareableHandle)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemPoolExportToShareableHandle);
 	r = vgpu_real.cuMemPoolExportToShareableHandle(to, pool, type, flags);
 	return exports(r, type, (uint64_t)(uintptr_t)pool, to);
 }

@@ -30,9 +30,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	int card = -1;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemCreate)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemCreate);
 	/* The location decides, not the current context: there may be none. */
 	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
 	    vgpu_not_granted(prop->location.id))
@@ -56,9 +54,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemRelease)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemRelease);
 	vgpu_mem_begin();
 	r = vgpu_real.cuMemRelease(handle);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
@@ -73,9 +69,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	struct vgpu_item item;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemMap)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemMap);
 	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
 	/* Imported handles are not in the table: the exporter pays. */
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
@@ -92,9 +86,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	struct vgpu_item map;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemUnmap)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemUnmap);
 	vgpu_mem_begin();
 	r = vgpu_real.cuMemUnmap(ptr, size);
 	/* One call may cover several neighbouring mappings. */
@@ -113,9 +105,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	struct vgpu_item item;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemRetainAllocationHandle)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemRetainAllocationHandle);
 	r = vgpu_real.cuMemRetainAllocationHandle(handle, addr);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&handles, *handle, 1, &item);
