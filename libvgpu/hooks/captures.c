@@ -56,8 +56,6 @@ static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
 {
 	CUresult r;
 
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
 	if (vgpu_state.grant) {
 		vgpu_gate_drop_stream(stream);
 		vgpu_working_forget(stream, NULL);
@@ -70,13 +68,13 @@ static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
 
 CUresult cuStreamDestroy(CUstream stream)
 {
-	vgpu_need_cuda();
+	VGPU_NEED_CUDA(cuStreamDestroy);
 	return stream_destroy(vgpu_real.cuStreamDestroy, stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
-	vgpu_need_cuda();
+	VGPU_NEED_CUDA(cuStreamDestroy_v2);
 	return stream_destroy(vgpu_real.cuStreamDestroy_v2, stream);
 }
 

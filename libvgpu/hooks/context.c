@@ -146,8 +146,6 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
 	CUresult r;
 
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
 	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
 	r = real(ctx);
@@ -160,13 +158,13 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 
 CUresult cuCtxDestroy(CUcontext ctx)
 {
-	vgpu_need_cuda();
+	VGPU_NEED_CUDA(cuCtxDestroy);
 	return destroy(vgpu_real.cuCtxDestroy, ctx);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
-	vgpu_need_cuda();
+	VGPU_NEED_CUDA(cuCtxDestroy_v2);
 	return destroy(vgpu_real.cuCtxDestroy_v2, ctx);
 }
 

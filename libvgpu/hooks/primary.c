@@ -102,11 +102,8 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 {
 	CUcontext ctx = NULL;
 	CUresult r;
-	int card;
+	int card = vgpu_card_of_device(dev);
 
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	card = vgpu_card_of_device(dev);
 	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) <= 1))
 		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
 	vgpu_gate_ends(ctx);
@@ -125,29 +122,16 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 	return r;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-	vgpu_need_cuda();
-	return primary_release(vgpu_real.cuDevicePrimaryCtxRelease, dev, false);
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-	vgpu_need_cuda();
-	return primary_release(vgpu_real.cuDevicePrimaryCtxRelease_v2, dev, false);
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice dev)
-{
-	vgpu_need_cuda();
-	return primary_release(vgpu_real.cuDevicePrimaryCtxReset, dev, true);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-	vgpu_need_cuda();
-	return primary_release(vgpu_real.cuDevicePrimaryCtxReset_v2, dev, true);
-}
+#define PRIMARY_ENDS(name, all)                                   \
+	CUresult name(CUdevice dev)                               \
+	{                                                         \
+		VGPU_NEED_CUDA(name);                             \
+		return primary_release(vgpu_real.name, dev, all); \
+	}
+PRIMARY_ENDS(cuDevicePrimaryCtxRelease, false)
+PRIMARY_ENDS(cuDevicePrimaryCtxRelease_v2, false)
+PRIMARY_ENDS(cuDevicePrimaryCtxReset, true)
+PRIMARY_ENDS(cuDevicePrimaryCtxReset_v2, true)
 
 /* A green context is a part of the primary one: it keeps a reference to it. */
 CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned flags)

@@ -143,27 +143,16 @@ ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
 	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), true,
 	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
 
-static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr,
-			   CUstream stream)
-{
-	CUresult r;
-
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	r = real(dptr, stream);
-	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
-		vgpu_pool_forget(dptr);
-	return r;
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
-{
-	vgpu_need_cuda();
-	return free_async(vgpu_real.cuMemFreeAsync, dptr, stream);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
-{
-	vgpu_need_cuda();
-	return free_async(vgpu_real.cuMemFreeAsync_ptsz, dptr, stream);
-}
+#define FREE_ASYNC(name)                                           \
+	CUresult name(CUdeviceptr dptr, CUstream stream)           \
+	{                                                          \
+		CUresult r;                                        \
+                                                                   \
+		VGPU_NEED_CUDA(name);                              \
+		r = vgpu_real.name(dptr, stream);                  \
+		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant) \
+			vgpu_pool_forget(dptr);                    \
+		return r;                                          \
+	}
+FREE_ASYNC(cuMemFreeAsync)
+FREE_ASYNC(cuMemFreeAsync_ptsz)

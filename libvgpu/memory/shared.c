@@ -152,22 +152,14 @@ void vgpu_shared_in_child(void)
 
 /* Only descriptors: other kinds of handles are for other systems, or name memory
  * that lives in a process. */
-CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle, int type,
-				      unsigned long long flags)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuMemExportToShareableHandle);
-	r = vgpu_real.cuMemExportToShareableHandle(to, handle, type, flags);
-	return exports(r, type, handle, to);
-}
-
-CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
-					  unsigned long long flags)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuMemPoolExportToShareableHandle);
-	r = vgpu_real.cuMemPoolExportToShareableHandle(to, pool, type, flags);
-	return exports(r, type, (uint64_t)(uintptr_t)pool, to);
-}
+#define EXPORT(name, handle_type)                                                       \
+	CUresult name(void *to, handle_type handle, int type, unsigned long long flags) \
+	{                                                                               \
+		CUresult r;                                                             \
+                                                                                        \
+		VGPU_NEED_CUDA(name);                                                   \
+		r = vgpu_real.name(to, handle, type, flags);                            \
+		return exports(r, type, (uint64_t)handle, to);                          \
+	}
+EXPORT(cuMemExportToShareableHandle, CUmemGenericAllocationHandle)
+EXPORT(cuMemPoolExportToShareableHandle, CUmemoryPool)
