@@ -17,6 +17,8 @@
 /* Reads a clock as clock_gettime(2) does. libvgpu has the C library's own here, for a preload of
  * the user's (faketime) may have a faster one, and budgets would fill as fast. */
 extern int (*vgpu_clock)(clockid_t clock, struct timespec *ts);
+/* CLOCK_MONOTONIC by it, in nanoseconds. */
+uint64_t vgpu_now(void);
 
 /* A mapped cache file. */
 struct vgpu_cache {

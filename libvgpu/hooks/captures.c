@@ -5,7 +5,7 @@
 #include "../compute/working.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
-#include "hooks.h"
+#include "context.h"
 
 /* Streams in which a capture began. A capture also ends with its stream, and then nobody
  * calls its end. */

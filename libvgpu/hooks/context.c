@@ -21,7 +21,6 @@
 #include "../slices/rm.h"
 #include "../slices/slices.h"
 #include "context.h"
-#include "hooks.h"
 
 bool vgpu_launches_wait;
 

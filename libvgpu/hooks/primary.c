@@ -18,7 +18,6 @@
 #include "../slices/rm.h"
 #include "../slices/slices.h"
 #include "context.h"
-#include "hooks.h"
 
 /* Primary contexts are retained many times, by name and by green contexts, and made once. */
 static int primary_refs[VGPU_MAX_CARDS];

@@ -33,6 +33,7 @@ struct ask {
 	uint64_t arg; /* the program's memory */
 	bool hooked;  /* libcuda or NVML calls */
 	bool charged; /* or a hook is in the middle of such a call */
+	int error;    /* for errno, whatever is done beside the call */
 };
 
 int ioctl(int fd, unsigned long req, ...);
@@ -58,9 +59,12 @@ static void attach(void)
 	__atomic_store_n(&no_job, !vgpu_state.grant, __ATOMIC_RELAXED);
 }
 
-static int pass(const struct ask *q)
+static int pass(struct ask *q)
 {
-	return vgpu_rm_call(q->fd, q->req, q->whole);
+	int r = vgpu_rm_call(q->fd, q->req, q->whole);
+
+	q->error = errno;
+	return r;
 }
 
 /* ------------------------------------------------------- work on the card begins */
@@ -167,34 +171,32 @@ static bool of_memory(const struct ask *q, struct form *f, bool made)
 }
 
 /* Charged before the kernel driver is asked, by what it made of it afterwards. */
-static int take_memory(const struct ask *q, struct form *f)
+static int take_memory(struct ask *q, struct form *f)
 {
 	static const uint32_t no_memory = STATUS_NO_MEMORY;
 	struct form after;
-	int r, saved;
+	int r;
 
 	if (vgpu_object_take(&f->object)) {
 		if (vgpu_poke(f->status_at, &no_memory, sizeof no_memory))
 			return 0;
-		errno = ENOMEM;
+		q->error = ENOMEM;
 		return -1;
 	}
 	r = pass(q);
-	saved = errno;
 	if (r == 0 && of_memory(q, &after, true) && after.status == 0)
 		vgpu_object_taken(&f->object, &after.object);
 	else
 		vgpu_object_taken(&f->object, NULL);
 	vgpu_watcher_start();
-	errno = saved;
 	return r;
 }
 
 /* ---------------------------------------------------------------------- the calls */
-static int alloc(const struct ask *q)
+static int alloc(struct ask *q)
 {
 	struct rm_alloc a;
-	int r, saved;
+	int r;
 
 	if (q->size != sizeof a && q->size != ALLOC_V21_SIZE)
 		return pass(q);
@@ -203,19 +205,17 @@ static int alloc(const struct ask *q)
 	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP || IS_CHANNEL(a.cls)))
 		attach();
 	r = pass(q);
-	saved = errno;
 	if (r == 0 && vgpu_state.grant && read_arg(q, &a, q->size) &&
 	    (q->size == sizeof a ? a.v64.status : a.v21.status) == 0)
 		made(q, &a);
-	errno = saved;
 	return r;
 }
 
-static int free_object(const struct ask *q)
+static int free_object(struct ask *q)
 {
 	struct vgpu_object_going going = {.known = false};
 	struct rm_free f;
-	int r, saved;
+	int r;
 	bool ok;
 
 	if (q->size != sizeof f || !vgpu_state.grant)
@@ -225,7 +225,6 @@ static int free_object(const struct ask *q)
 	if (!q->hooked)
 		vgpu_object_free(f.root, f.object, &going);
 	r = pass(q);
-	saved = errno;
 	ok = r == 0 && read_arg(q, &f, sizeof f) && f.status == 0;
 	if (ok) {
 		vgpu_rm_freed(f.root, f.object);
@@ -234,23 +233,20 @@ static int free_object(const struct ask *q)
 	}
 	if (!q->hooked)
 		vgpu_object_freed(&going, ok);
-	errno = saved;
 	return r;
 }
 
-static int free_from_heap(const struct ask *q)
+static int free_from_heap(struct ask *q)
 {
 	struct vgpu_object_going going;
 	struct rm_vid_heap h;
-	int r, saved;
+	int r;
 
 	if (!vgpu_peek(q->arg, &h, sizeof h) || h.function != VID_HEAP_FREE)
 		return pass(q);
 	vgpu_object_free(h.root, h.memory, &going);
 	r = pass(q);
-	saved = errno;
 	vgpu_object_freed(&going, r == 0 && vgpu_peek(q->arg, &h, sizeof h) && h.status == 0);
-	errno = saved;
 	return r;
 }
 
@@ -272,29 +268,28 @@ static void note_exported(uint32_t client, const uint32_t *object, unsigned n, i
 		vgpu_object_exported(client, object[i], fd, alone);
 }
 
-static int export_dmabuf(const struct ask *q)
+static int export_dmabuf(struct ask *q)
 {
 	uint64_t names = q->arg + sizeof(struct rm_dmabuf) + (q->size == DMABUF_SIZE ? 4 : 0);
 	uint32_t object[DMABUF_MOST], status;
 	struct rm_dmabuf d;
-	int r = pass(q), saved = errno;
+	int r = pass(q);
 
 	if (r == 0 && vgpu_state.grant && (q->size == DMABUF_SIZE || q->size == DMABUF_OLD_SIZE) &&
 	    vgpu_peek(q->arg + q->size - 8, &status, sizeof status) && status == 0 &&
 	    vgpu_peek(q->arg, &d, sizeof d) && d.n <= DMABUF_MOST &&
 	    vgpu_peek(names, object, d.n * sizeof *object))
 		note_exported(d.client, object, d.n, d.fd, false);
-	errno = saved;
 	return r;
 }
 
-static int control_call(const struct ask *q)
+static int control_call(struct ask *q)
 {
 	struct rm_control c;
 	struct rm_fb_info info;
 	struct rm_export_all all;
 	struct rm_export e;
-	int r = pass(q), saved = errno;
+	int r = pass(q);
 
 	if (r == 0 && vgpu_state.grant && q->size == sizeof c && vgpu_peek(q->arg, &c, sizeof c) &&
 	    c.status == 0) {
@@ -309,7 +304,6 @@ static int control_call(const struct ask *q)
 			 all.n <= EXPORT_MOST)
 			note_exported(c.client, all.object, all.n, all.fd, false);
 	}
-	errno = saved;
 	return r;
 }
 
@@ -348,9 +342,11 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 
 VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 {
+	struct ask ask;
 	va_list ap;
 	bool hooked;
 	void *arg;
+	int r;
 
 	va_start(ap, req);
 	arg = va_arg(ap, void *);
@@ -364,14 +360,16 @@ VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 	/* Where another ioctl stands before this one, as that of a sanitizer's runtime or of a
 	 * preload of the user's does, libcuda is not who calls. What a hook is waiting for is
 	 * libcuda's all the same, and charged. */
-	return rm_ioctl(&(struct ask){
-		.fd = fd,
-		.req = req,
-		.whole = arg,
-		.nr = _IOC_NR(req),
-		.size = _IOC_SIZE(req),
-		.arg = (uint64_t)(uintptr_t)arg,
-		.hooked = hooked,
-		.charged = hooked || vgpu_mem_busy() || vgpu_rm_creates(),
-	});
+	ask = (struct ask){.fd = fd,
+			   .req = req,
+			   .whole = arg,
+			   .nr = _IOC_NR(req),
+			   .size = _IOC_SIZE(req),
+			   .arg = (uint64_t)(uintptr_t)arg,
+			   .hooked = hooked,
+			   .charged = hooked || vgpu_mem_busy() || vgpu_rm_creates(),
+			   .error = errno};
+	r = rm_ioctl(&ask);
+	errno = ask.error;
+	return r;
 }

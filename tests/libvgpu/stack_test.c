@@ -3,8 +3,6 @@
  * whatever glibc: no function of it is asked for how much those take. */
 #include "../../libvgpu/life/watcher.c"
 
-#include "../../libvgpu/base/util.c"
-
 #include "cache.h"
 
 #define WORK (200u << 10)
