@@ -13,7 +13,7 @@ struct vgpu_item {
 	uint64_t key, size, other;
 	uint64_t owner; /* what it ends with: vgpu_context_owner; 0: only by itself */
 	int card;
-	unsigned refs;
+	unsigned refs; /* where vgpu_table_ref counts them */
 	struct vgpu_item *next;
 };
 struct vgpu_table {

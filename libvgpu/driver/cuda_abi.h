@@ -203,11 +203,7 @@ typedef struct nvmlProcessInfo_v2_st {
 	unsigned gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_v2_t;
 
-typedef struct nvmlProcessInfo_st {
-	unsigned pid;
-	unsigned long long usedGpuMemory;
-	unsigned gpuInstanceId, computeInstanceId;
-} nvmlProcessInfo_t;
+typedef nvmlProcessInfo_v2_t nvmlProcessInfo_t; /* of version 3, too */
 
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
 _Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR_v1) == 16, "CUDA_ARRAY_DESCRIPTOR_v1");
@@ -249,7 +245,6 @@ _Static_assert(sizeof(nvmlProcessUtilizationInfo_v1_t) == 40, "nvmlProcessUtiliz
 _Static_assert(sizeof(nvmlProcessDetail_v1_t) == 32, "nvmlProcessDetail_v1_t");
 _Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16, "nvmlProcessInfo_v1_t");
 _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "nvmlProcessInfo_v2_t");
-_Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA_LAUNCH_PARAMS");

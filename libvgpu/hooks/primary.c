@@ -135,7 +135,7 @@ PRIMARY_ENDS(cuDevicePrimaryCtxReset_v2, true)
 /* A green context is a part of the primary one: it keeps a reference to it. */
 CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned flags)
 {
-	struct vgpu_item item = {.refs = 1};
+	struct vgpu_item item = {.size = 0};
 	struct vgpu_schedule s;
 	bool first;
 	CUresult r;

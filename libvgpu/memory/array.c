@@ -89,8 +89,7 @@ static void keep(int card, void *handle, uint64_t bytes)
 	struct vgpu_item item = {.key = (uint64_t)(uintptr_t)handle,
 				 .size = bytes,
 				 .card = card,
-				 .owner = vgpu_context_owner(card),
-				 .refs = 1};
+				 .owner = vgpu_context_owner(card)};
 
 	vgpu_table_put(&arrays, &item);
 }

@@ -314,7 +314,7 @@ void vgpu_graph_forget(CUgraphExec graph)
 
 static CUresult instantiated(CUresult r, const CUgraphExec *exec, CUgraph graph)
 {
-	struct vgpu_item item = {.refs = 1};
+	struct vgpu_item item = {.size = 0};
 
 	if (r != CUDA_SUCCESS || !exec || !vgpu_state.grant)
 		return r;

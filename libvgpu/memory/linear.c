@@ -27,7 +27,6 @@ static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 	struct vgpu_item item = {.key = dptr,
 				 .size = size,
 				 .card = card,
-				 .refs = 1,
 				 .other = kind,
 				 .owner = vgpu_context_owner(card)};
 

@@ -125,7 +125,7 @@ void vgpu_modules_lower(int card, uint64_t bytes)
  * limit: the caller undoes the call. */
 static bool end_load(const struct load *l, uint64_t owner)
 {
-	struct vgpu_item item = {.key = owner, .card = l->card, .refs = 1};
+	struct vgpu_item item = {.key = owner, .card = l->card};
 	uint64_t now;
 	bool fits;
 
@@ -325,7 +325,7 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	if (card < 0 || limit < CU_LIMIT_STACK_SIZE ||
 	    limit > CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
 		return vgpu_real.cuCtxSetLimit(limit, value);
-	item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card), .refs = 1};
+	item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card)};
 	item.key = vgpu_mix(item.owner, (uint64_t)limit);
 	if (limit > CU_LIMIT_MALLOC_HEAP_SIZE)
 		return limit_seen(limit, value, item.key);

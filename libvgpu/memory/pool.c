@@ -240,8 +240,7 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 				 .size = size,
 				 .card = p->card,
 				 .owner = vgpu_context_owner(p->card),
-				 .other = (uint64_t)(uintptr_t)p,
-				 .refs = 1};
+				 .other = (uint64_t)(uintptr_t)p};
 
 	if (p->managed)
 		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);

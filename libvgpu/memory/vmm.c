@@ -73,7 +73,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
 	/* Imported handles are not in the table: the exporter pays. */
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
-		struct vgpu_item map = {.key = ptr, .size = size, .other = handle, .refs = 1};
+		struct vgpu_item map = {.key = ptr, .size = size, .other = handle};
 
 		if (!vgpu_table_put(&mappings, &map))
 			unref(handle);
