@@ -327,7 +327,8 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		if (vgpu_slot_reclaim_told(c, self, NULL, &cooling) > 0)
 			continue;
 		/* A little longer than the grace: its end must be seen. */
-		if (cooling && (began == 0 || vgpu_now() - began < VGPU_GRACE_NS + COOLING_NS * 2)) {
+		if (cooling &&
+		    (began == 0 || vgpu_now() - began < VGPU_GRACE_NS + COOLING_NS * 2)) {
 			began = began ? began : vgpu_now();
 			nanosleep(&(struct timespec){.tv_nsec = COOLING_NS}, NULL);
 			continue;
