@@ -223,7 +223,7 @@ static bool ended(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint
 	return false;
 }
 
-unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_slot *self,
+unsigned vgpu_slot_reclaim(struct vgpu_cache *c, const struct vgpu_slot *self,
 				const struct vgpu_ended *told, uint64_t *left_ns)
 {
 	uint32_t count = vgpu_slots_in_use(c);
@@ -254,13 +254,6 @@ unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_slot *se
 		n++;
 	}
 	return n;
-}
-
-unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
-{
-	uint64_t left_ns;
-
-	return vgpu_slot_reclaim_told(c, NULL, NULL, &left_ns);
 }
 
 uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card)
@@ -324,7 +317,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		}
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
 		VGPU_PAUSE(8);
-		if (vgpu_slot_reclaim_told(c, self, NULL, &cooling) > 0)
+		if (vgpu_slot_reclaim(c, self, NULL, &cooling) > 0)
 			continue;
 		/* A little longer than the grace: its end must be seen. */
 		if (cooling &&

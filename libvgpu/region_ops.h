@@ -120,10 +120,8 @@ struct vgpu_ended {
  * none. Returns how many were freed; *left_ns: so long and all others that are dead can
  * be, 0 for none. May be run by any process of the job at any time, also by several at
  * once. */
-unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_slot *self,
+unsigned vgpu_slot_reclaim(struct vgpu_cache *c, const struct vgpu_slot *self,
 				const struct vgpu_ended *told, uint64_t *left_ns);
-/* The same without being told of any. */
-unsigned vgpu_slot_reclaim(struct vgpu_cache *c);
 
 /* Bytes on a card of slots in other PID namespaces, of which the caller cannot say
  * whether their processes live. */

@@ -153,7 +153,8 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-/* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUlimit, CUdevice_attribute */
+/* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUmemRangeHandleType, CUlimit,
+ * CUdevice_attribute */
 #define CU_GRAPH_NODE_TYPE_GRAPH 4
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
 #define CU_GRAPH_NODE_TYPE_MEM_FREE 11
@@ -162,6 +163,7 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 #define CU_MEM_ATTACH_GLOBAL 1u
 #define CU_MEM_ADVISE_SET_PREFERRED_LOCATION 3
 #define CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR 1
+#define CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD 1
 #define CU_LIMIT_STACK_SIZE 0
 #define CU_LIMIT_PRINTF_FIFO_SIZE 1
 #define CU_LIMIT_MALLOC_HEAP_SIZE 2

@@ -70,11 +70,16 @@ struct rm_vid_heap {
 			uint32_t attr, rest[5];
 			uint64_t size; /* out */
 		} tiled;
+		struct {
+			uint32_t attr, pad;
+			uint64_t offset, size, base; /* size: of the largest piece that is free */
+		} info;
 		uint64_t whole[16];
 	};
 };
 #define VID_HEAP_ALLOC_SIZE 2
 #define VID_HEAP_FREE 3
+#define VID_HEAP_INFO 5 /* total and free, of what is below parent */
 #define VID_HEAP_ALLOC_TILED 6
 #define VID_HEAP_ALLOC_SIZE_RANGE 14
 
@@ -101,6 +106,7 @@ _Static_assert(sizeof(struct rm_vid_heap) == 184, "NVOS32_PARAMETERS");
 _Static_assert(__builtin_offsetof(struct rm_vid_heap, sized.size) == 88, "AllocSize.size");
 _Static_assert(__builtin_offsetof(struct rm_vid_heap, range.size) == 80, "AllocSizeRange.size");
 _Static_assert(__builtin_offsetof(struct rm_vid_heap, tiled.size) == 88, "AllocTiled….size");
+_Static_assert(__builtin_offsetof(struct rm_vid_heap, info.size) == 72, "Info.size");
 _Static_assert(sizeof(struct rm_xfer) == 16, "nv_ioctl_xfer_t");
 
 /* Classes. Of those that an ordinary user may allocate only LOCAL_USER takes memory of the card

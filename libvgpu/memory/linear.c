@@ -45,7 +45,7 @@ static void freed(const struct vgpu_item *item)
 	}
 	if (item->other == KIND_PAGED)
 		__atomic_sub_fetch(&vgpu_managed_bytes, item->size, __ATOMIC_RELAXED);
-	vgpu_release(item->card, item->size);
+	vgpu_shared_release(item->key, item->card, item->size);
 }
 
 static void forget(CUdeviceptr dptr)
@@ -61,6 +61,11 @@ static void forget(CUdeviceptr dptr)
 void vgpu_linear_ended(uint64_t owner)
 {
 	vgpu_table_end(&linear, owner, freed);
+}
+
+void vgpu_linear_exported(const struct vgpu_range *range)
+{
+	vgpu_table_sweep(&linear, (uintptr_t)range, vgpu_shared_range);
 }
 
 /* Where a site lends more memory than the card has. */

@@ -135,14 +135,14 @@ void vgpu_objects_below_freed(uint32_t client, uint32_t object)
 		vgpu_table_sweep(&objects, key_of(client, object), goes);
 }
 
-void vgpu_object_exported(uint32_t client, uint32_t object, int fd, bool alone)
+void vgpu_object_exported(uint32_t client, uint32_t object, int fd)
 {
 	struct vgpu_item item;
 
 	/* The card counts for nobody what a descriptor alone keeps. So what there is no room for stays
 	 * charged until the process ends. */
 	if (vgpu_table_get(&objects, key_of(client, object), &item) &&
-	    (item.card < 0 || !vgpu_shared_note(item.key, fd, alone)))
+	    (item.card < 0 || !vgpu_shared_note(item.key, fd)))
 		vgpu_table_take(&objects, item.key, &item);
 }
 

@@ -31,8 +31,8 @@ struct vgpu_object_going {
 void vgpu_object_free(uint32_t client, uint32_t object, struct vgpu_object_going *g);
 void vgpu_object_freed(const struct vgpu_object_going *g, bool ok);
 void vgpu_objects_below_freed(uint32_t client, uint32_t object);
-/* A descriptor keeps an object's memory alive; alone: no other's. */
-void vgpu_object_exported(uint32_t client, uint32_t object, int fd, bool alone);
+/* A descriptor keeps an object's memory alive. */
+void vgpu_object_exported(uint32_t client, uint32_t object, int fd);
 
 /* What is told of a card's memory (rm_abi.h: FB_...), in KiB, to who asks below that parent. */
 uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint32_t kib);

@@ -10,6 +10,8 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
+#include "linear.h"
+#include "pool.h"
 #include "shared.h"
 #include "take.h"
 
@@ -109,5 +111,25 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	r = vgpu_real.cuMemRetainAllocationHandle(handle, addr);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&handles, *handle, 1, &item);
+	return r;
+}
+
+/* Whatever memory has the addresses. */
+CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, int type,
+				       unsigned long long flags)
+{
+	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuMemGetHandleForAddressRange);
+	r = vgpu_real.cuMemGetHandleForAddressRange(to, ptr, size, type, flags);
+	if (r == CUDA_SUCCESS && type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && vgpu_state.grant) {
+		range.fd = *(int *)to;
+		vgpu_shared_closed(range.fd);
+		vgpu_linear_exported(&range);
+		vgpu_pools_exported(&range);
+		range.mapped = true;
+		vgpu_table_sweep(&mappings, (uintptr_t)&range, vgpu_shared_range);
+	}
 	return r;
 }

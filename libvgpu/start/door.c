@@ -21,6 +21,7 @@
 #include "../life/watcher.h"
 #include "../memory/account.h"
 #include "../memory/objects.h"
+#include "../memory/shared.h"
 #include "../slices/rm.h"
 
 /* A call, and the one that is in it. */
@@ -236,17 +237,35 @@ static int free_object(struct ask *q)
 	return r;
 }
 
-static int free_from_heap(struct ask *q)
+static void told(const struct rm_vid_heap *h, uint32_t index, uint64_t *bytes)
 {
-	struct vgpu_object_going going;
+	*bytes = (uint64_t)vgpu_object_told(h->root, h->parent, index, (uint32_t)(*bytes >> 10))
+		 << 10;
+}
+
+static int free_or_info(struct ask *q)
+{
+	struct vgpu_object_going going = {.known = false};
 	struct rm_vid_heap h;
+	bool frees, ok;
 	int r;
 
-	if (!vgpu_peek(q->arg, &h, sizeof h) || h.function != VID_HEAP_FREE)
+	if (!vgpu_peek(q->arg, &h, sizeof h) ||
+	    (h.function != VID_HEAP_FREE && h.function != VID_HEAP_INFO))
 		return pass(q);
-	vgpu_object_free(h.root, h.memory, &going);
+	frees = h.function == VID_HEAP_FREE;
+	if (frees)
+		vgpu_object_free(h.root, h.memory, &going);
 	r = pass(q);
-	vgpu_object_freed(&going, r == 0 && vgpu_peek(q->arg, &h, sizeof h) && h.status == 0);
+	ok = r == 0 && vgpu_peek(q->arg, &h, sizeof h) && h.status == 0;
+	if (frees) {
+		vgpu_object_freed(&going, ok);
+	} else if (ok) {
+		told(&h, FB_HEAP_SIZE, &h.total);
+		told(&h, FB_HEAP_FREE, &h.free);
+		told(&h, FB_LARGEST_FREE, &h.info.size);
+		vgpu_poke(q->arg, &h, sizeof h);
+	}
 	return r;
 }
 
@@ -264,8 +283,9 @@ static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
 /* A descriptor keeps objects alive; alone: it has no others. */
 static void note_exported(uint32_t client, const uint32_t *object, unsigned n, int fd, bool alone)
 {
+	vgpu_shared_closed(alone ? fd : -1);
 	for (unsigned i = 0; i < n; i++)
-		vgpu_object_exported(client, object[i], fd, alone);
+		vgpu_object_exported(client, object[i], fd);
 }
 
 static int export_dmabuf(struct ask *q)
@@ -336,7 +356,7 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 		return export_dmabuf(q);
 	if (q->nr == RM_VID_HEAP && !q->hooked && vgpu_state.grant &&
 	    q->size == sizeof(struct rm_vid_heap))
-		return free_from_heap(q);
+		return free_or_info(q);
 	return pass(q);
 }
 

@@ -111,13 +111,15 @@ static void answer_alloc(struct rm_alloc *a, bool old)
 
 static void answer_heap(struct rm_vid_heap *h)
 {
+	if (h->function == VID_HEAP_INFO)
+		h->total = h->free = h->info.size = 80 * GIB;
 	if (!h->memory)
 		h->memory = driver.given;
 	if (h->function == VID_HEAP_ALLOC_SIZE_RANGE)
 		h->range.size = rounded(h->range.size);
 	else if (h->function == VID_HEAP_ALLOC_TILED)
 		h->tiled.size = rounded((uint64_t)h->tiled.height * (uint64_t)h->tiled.pitch);
-	else
+	else if (h->function == VID_HEAP_ALLOC_SIZE)
 		h->sized.size = rounded(h->sized.size);
 	h->status = driver.status;
 }

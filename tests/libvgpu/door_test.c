@@ -125,7 +125,7 @@ static void test_all_forms(void)
 	h = heap_of(10, GIB);
 	h.flags = FLAG_VIRTUAL;
 	CHECK_EQ(ask_heap(&h), 0);
-	h.function = 5;
+	h.function = VID_HEAP_INFO;
 	CHECK_EQ(ask_heap(&h), 0);
 	CHECK_EQ(alloc_below(CLIENT, DEVICE, 11, CLASS_LOCAL_USER, &p), 0);
 	CHECK_EQ(alloc_below(CLIENT, DEVICE, 11, 0x3E, &p), 0);
@@ -273,6 +273,7 @@ static void test_told(void)
 	struct rm_fb_info_v2 v2 = {.n = 7};
 	struct rm_fb_entry list[7];
 	struct rm_fb_info old = {.n = 7, .list = (uintptr_t)list};
+	struct rm_vid_heap h = heap_of(0, 0);
 
 	fresh(2);
 	CHECK_EQ(take_object(1, GIB), 0);
@@ -289,6 +290,11 @@ static void test_told(void)
 		CHECK_EQ(v2.entry[i].kib, want);
 		CHECK_EQ(list[i].kib, want);
 	}
+	h.function = VID_HEAP_INFO;
+	CHECK_EQ(ask_heap(&h), 0);
+	CHECK_EQ(h.total, 8 * GIB);
+	CHECK_EQ(h.free, 7 * GIB);
+	CHECK_EQ(h.info.size, 7 * GIB);
 	/* libcuda's own answers are told by its hooks. */
 	by_libcuda = true;
 	control_of(SUBDEVICE, CMD_FB_INFO_V2, &v2);
