@@ -194,3 +194,20 @@ func TestPoolsAreAskedByWhoNeedsToKnow(t *testing.T) {
 		t.Errorf("%v MiB used, %v; want none", r["used_mib"], err)
 	}
 }
+
+// Memory that is freed while a dma-buf of a part of it is open counts as a whole until all of them are
+// closed.
+func TestWhatADescriptorKeepsCounts(t *testing.T) {
+	for _, what := range []string{"linear", "pool", "mapped"} {
+		t.Run(what, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "exported", what, "--libdir", libdir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["taken"].(float64) != 1024 || r["freed"].(float64) != 1024 || r["closed"].(float64) != 0 {
+				t.Errorf("in use when taken, freed, closed: %v MiB", r)
+			}
+		})
+	}
+}
