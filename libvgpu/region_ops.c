@@ -224,7 +224,7 @@ static bool ended(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint
 }
 
 unsigned vgpu_slot_reclaim(struct vgpu_cache *c, const struct vgpu_slot *self,
-				const struct vgpu_ended *told, uint64_t *left_ns)
+			   const struct vgpu_ended *told, uint64_t *left_ns)
 {
 	uint32_t count = vgpu_slots_in_use(c);
 	struct vgpu_judge j = vgpu_judge();

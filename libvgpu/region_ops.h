@@ -121,7 +121,7 @@ struct vgpu_ended {
  * be, 0 for none. May be run by any process of the job at any time, also by several at
  * once. */
 unsigned vgpu_slot_reclaim(struct vgpu_cache *c, const struct vgpu_slot *self,
-				const struct vgpu_ended *told, uint64_t *left_ns);
+			   const struct vgpu_ended *told, uint64_t *left_ns);
 
 /* Bytes on a card of slots in other PID namespaces, of which the caller cannot say
  * whether their processes live. */

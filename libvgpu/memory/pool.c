@@ -254,7 +254,7 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 /* The program no longer holds it. True: it was the last of a pool that is destroyed. */
 static bool given(struct pool *p, const struct vgpu_item *item)
 {
-	/* Its piece of the card's memory may not be the pool's alone. */
+	/* A descriptor keeps the whole step, which the pool may have given back. */
 	vgpu_shared_freed(item->key, p->card, whole_steps(item->size));
 	if (p->managed)
 		__atomic_sub_fetch(&vgpu_managed_bytes, item->size, __ATOMIC_RELAXED);

@@ -86,8 +86,7 @@ void vgpu_shared_closed(int fd)
 {
 	pthread_mutex_lock(&exported_lock);
 	for (unsigned i = 0; i < top; i++)
-		if (exported[i].used &&
-		    (exported[i].at.fd == fd || !still_open(&exported[i].at)))
+		if (exported[i].used && (exported[i].at.fd == fd || !still_open(&exported[i].at)))
 			forget(&exported[i]);
 	while (top && !exported[top - 1].used)
 		__atomic_store_n(&top, top - 1, __ATOMIC_RELAXED);

@@ -25,13 +25,6 @@ void test_pause(int step)
 		raise(SIGKILL);
 }
 
-static unsigned reclaim(struct vgpu_cache *c)
-{
-	uint64_t left;
-
-	return vgpu_slot_reclaim(c, NULL, NULL, &left);
-}
-
 /* Lets the grace of everybody who has died run out, and cleans up. */
 static void reclaim_all(struct vgpu_cache *c)
 {

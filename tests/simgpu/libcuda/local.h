@@ -230,8 +230,8 @@ void mem_drop_context(CUcontext ctx);
 void vmm_drop_if_unused(struct vmm_handle *v);
 
 /* dmabuf.c */
-void dmabuf_settle(void);             /* what the closed ones kept goes */
-bool dmabuf_keeps(struct block *b);   /* it is there until then */
+void dmabuf_settle(void);           /* what the closed ones kept goes */
+bool dmabuf_keeps(struct block *b); /* it is there until then */
 
 /* array.c: what a context made goes with it */
 void array_drop_context(CUcontext ctx);

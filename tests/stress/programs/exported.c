@@ -2,10 +2,10 @@
 /*
  * exported.c - memory of which a part is exported as a dma-buf, and freed before that is closed.
  *
- *   exported linear|pool|mapped [--libdir DIR]
+ *   exported linear|small|pool|mapped [--libdir DIR]
  *
- * Prints a line: the MiB that are told to be in use when 1 GiB is taken, when it is freed, and when
- * both descriptors of it are closed.
+ * Prints a line: the MiB that are told to be in use when 1 GiB is taken (small: 64 KiB), when it is
+ * freed, and when both descriptors of it are closed.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -40,7 +40,8 @@ int main(int argc, char **argv)
 	const char *what = argc > 1 ? argv[1] : "";
 	CUmemAllocationProp prop = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	CUmemGenericAllocationHandle handle;
-	const size_t bytes = 1024 * MIB;
+	const size_t bytes = strcmp(what, "small") == 0 ? 64 << 10 : 1024 * MIB;
+	const int linear = strcmp(what, "linear") == 0 || bytes < MIB;
 	size_t before, taken, freed;
 	CUcontext ctx;
 	CUdeviceptr p;
@@ -52,7 +53,7 @@ int main(int argc, char **argv)
 	CALL(cuInit, 0u);
 	CALL(cuCtxCreate_v2, &ctx, 0u, 0);
 	before = used();
-	if (strcmp(what, "linear") == 0) {
+	if (linear) {
 		CALL(cuMemAlloc_v2, &p, bytes);
 	} else if (strcmp(what, "pool") == 0) {
 		CALL(cuMemAllocAsync, &p, bytes, (CUstream)NULL);
@@ -63,9 +64,9 @@ int main(int argc, char **argv)
 	}
 	taken = used();
 	for (int i = 0; i < 2; i++)
-		CALL(cuMemGetHandleForAddressRange, &fd[i], p + bytes / 2, MIB,
+		CALL(cuMemGetHandleForAddressRange, &fd[i], p + bytes / 2, (size_t)4096,
 		     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0ull);
-	if (strcmp(what, "linear") == 0) {
+	if (linear) {
 		CALL(cuMemFree_v2, p);
 	} else if (strcmp(what, "pool") == 0) {
 		CALL(cuMemFreeAsync, p, (CUstream)NULL);
