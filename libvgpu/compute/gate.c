@@ -117,9 +117,9 @@ static bool current(CUcontext *ctx)
  * the budget is in credit and was looked at a moment ago. ctx: NULL where the stream says it. */
 static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget *budget,
 				       CUcontext ctx, const struct vgpu_launch *l,
-				       const struct vgpu_cost *cost, uint32_t samples)
+				       const struct vgpu_cost *cost)
 {
-	unsigned weight = samples < SURE_SAMPLES ? QUICK_UNSURE : 1;
+	unsigned weight = l->samples < SURE_SAMPLES ? QUICK_UNSURE : 1;
 	struct lane *lane = g->last;
 	struct vgpu_stream_batch *b;
 	int64_t balance;
@@ -131,7 +131,7 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
 	if (b->learns || b->single || b->waits ||
-	    (b->trusted && !vgpu_measure_known(samples, l->est_ns)) || b->est_ns >= BATCH_NS ||
+	    (b->trusted && !vgpu_measure_known(l->samples, l->est_ns)) || b->est_ns >= BATCH_NS ||
 	    g->inflight_ns + l->est_ns > vgpu_quantum(g) || vgpu_may_be_long(g, l) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
 	    vgpu_measure_unproven(g, lane, cost, l->est_ns, balance))
@@ -190,11 +190,10 @@ static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx,
 }
 
 /* Nothing will tell what it took. */
-static void charge_unmeasured(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *cost,
-			      uint32_t samples)
+static void charge_unmeasured(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *cost)
 {
 	l->est_ns += l->more_ns;
-	if (!samples) {
+	if (!l->samples) {
 		cost->unseen++;
 		cost->unseen_ns += l->est_ns;
 	}
@@ -212,7 +211,6 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	CUcontext ctx = NULL;
 	bool events = true;
 	uint64_t since = 0, now;
-	uint32_t samples;
 
 	l->batch = NULL;
 	if (!gated(l, stream, &ctx, &events)) {
@@ -222,14 +220,14 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	g = &vgpu_gates[l->card];
 	cost = vgpu_cost_of(key);
 	l->key = key;
-	samples = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE);
-	l->est_ns = samples ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
+	l->samples = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE);
+	l->est_ns = l->samples ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
 	l->more_ns = vgpu_cost_more(cost, l->est_ns);
-	if (likely(events && samples && !l->waits))
-		l->batch = quick(g, budget, ctx, l, cost, samples);
+	if (likely(events && l->samples && !l->waits))
+		l->batch = quick(g, budget, ctx, l, cost);
 	l->lane = g->last;
 	if (!l->batch) {
 		vgpu_inside = true;
@@ -248,13 +246,13 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			g->other_ns = now;
 		g->last = l->lane;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, cost, samples, l, now);
+			l->batch = vgpu_batch_open(g, l->lane, cost, l, now);
 		vgpu_inside = false;
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);
 	} else {
-		charge_unmeasured(g, l, cost, samples);
+		charge_unmeasured(g, l, cost);
 	}
 	if (since) {
 		__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);

@@ -178,12 +178,13 @@ static bool of_lane(const struct wish *w, const struct lane *l)
 }
 
 /* It may run beside the work of other streams of its context, of which it was just asked whether
- * it has ended: they all go before the first of them is paid for. Were each held until the one before is paid
- * for, streams would never run beside each other, and the job would have its share of the time
- * with a part of the card. What they cover together is what they are charged. */
+ * it has ended: they all go before the first of them is paid for. Were each held until the one
+ * before is paid for, streams would never run beside each other, and the job would have its share
+ * of the time with a part of the card. What they cover together is what they are charged. What
+ * nobody has measured yet may be any length. */
 static bool goes_beside(const struct gate *g, const struct wish *w, int64_t balance, uint64_t now)
 {
-	uint64_t own = 0, est = w->launch->est_ns, debt;
+	uint64_t own = 0, est = w->launch->est_ns + w->launch->more_ns, debt;
 	unsigned others = 0;
 
 	for (unsigned i = 0; i < g->lanes; i++) {
@@ -199,7 +200,8 @@ static bool goes_beside(const struct gate *g, const struct wish *w, int64_t bala
 			own += l->ring[(l->first + k) % RING].est_ns;
 	}
 	debt = others * est < BESIDE_NS ? others * est : BESIDE_NS;
-	return others && balance >= -(int64_t)debt && (!own || own + est <= vgpu_quantum(g));
+	return others && w->launch->samples && balance >= -(int64_t)debt &&
+	       (!own || own + est <= vgpu_quantum(g));
 }
 
 /* fresh: completions were just asked for. */
