@@ -93,7 +93,7 @@ void vgpu_schedule_at(struct vgpu_schedule *s, uint64_t now_ns)
 
 int (*vgpu_clock)(clockid_t, struct timespec *) = clock_gettime;
 
-static uint64_t now_ns(void)
+uint64_t vgpu_now(void)
 {
 	struct timespec ts;
 
@@ -115,7 +115,7 @@ uint64_t vgpu_death_note(uint64_t owner, uint64_t now_ns)
  * grace (tests/model/memory.pml, BREAK_MARK). */
 static uint64_t grace_left(struct vgpu_slot *slot, uint64_t owner)
 {
-	uint64_t now = now_ns(), died = LOAD(&slot->died_ns), note = vgpu_death_note(owner, now);
+	uint64_t now = vgpu_now(), died = LOAD(&slot->died_ns), note = vgpu_death_note(owner, now);
 	uint64_t age = now - (died & ~(uint64_t)MARK);
 
 	/* A time that lies ahead is of another boot or time namespace. */
@@ -223,8 +223,8 @@ static bool ended(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint
 	return false;
 }
 
-unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_slot *self,
-				const struct vgpu_ended *told, uint64_t *left_ns)
+unsigned vgpu_slot_reclaim(struct vgpu_cache *c, const struct vgpu_slot *self,
+			   const struct vgpu_ended *told, uint64_t *left_ns)
 {
 	uint32_t count = vgpu_slots_in_use(c);
 	struct vgpu_judge j = vgpu_judge();
@@ -254,13 +254,6 @@ unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_slot *se
 		n++;
 	}
 	return n;
-}
-
-unsigned vgpu_slot_reclaim(struct vgpu_cache *c)
-{
-	uint64_t left_ns;
-
-	return vgpu_slot_reclaim_told(c, NULL, NULL, &left_ns);
 }
 
 uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card)
@@ -324,11 +317,12 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		}
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
 		VGPU_PAUSE(8);
-		if (vgpu_slot_reclaim_told(c, self, NULL, &cooling) > 0)
+		if (vgpu_slot_reclaim(c, self, NULL, &cooling) > 0)
 			continue;
 		/* A little longer than the grace: its end must be seen. */
-		if (cooling && (began == 0 || now_ns() - began < VGPU_GRACE_NS + COOLING_NS * 2)) {
-			began = began ? began : now_ns();
+		if (cooling &&
+		    (began == 0 || vgpu_now() - began < VGPU_GRACE_NS + COOLING_NS * 2)) {
+			began = began ? began : vgpu_now();
 			nanosleep(&(struct timespec){.tv_nsec = COOLING_NS}, NULL);
 			continue;
 		}

@@ -17,6 +17,8 @@
 /* Reads a clock as clock_gettime(2) does. libvgpu has the C library's own here, for a preload of
  * the user's (faketime) may have a faster one, and budgets would fill as fast. */
 extern int (*vgpu_clock)(clockid_t clock, struct timespec *ts);
+/* CLOCK_MONOTONIC by it, in nanoseconds. */
+uint64_t vgpu_now(void);
 
 /* A mapped cache file. */
 struct vgpu_cache {
@@ -118,10 +120,8 @@ struct vgpu_ended {
  * none. Returns how many were freed; *left_ns: so long and all others that are dead can
  * be, 0 for none. May be run by any process of the job at any time, also by several at
  * once. */
-unsigned vgpu_slot_reclaim_told(struct vgpu_cache *c, const struct vgpu_slot *self,
-				const struct vgpu_ended *told, uint64_t *left_ns);
-/* The same without being told of any. */
-unsigned vgpu_slot_reclaim(struct vgpu_cache *c);
+unsigned vgpu_slot_reclaim(struct vgpu_cache *c, const struct vgpu_slot *self,
+			   const struct vgpu_ended *told, uint64_t *left_ns);
 
 /* Bytes on a card of slots in other PID namespaces, of which the caller cannot say
  * whether their processes live. */

@@ -46,16 +46,20 @@ VGPU_EARLY static void *function_in(const struct link_map *map, const char *name
 	return NULL;
 }
 
-/* Before glibc 2.34 some are in libdl and libpthread, which a program may not have. */
+/* Before glibc 2.34 some are in libdl, which a program may not have. No lock holds the list of objects:
+ * those that it was started with stay, and the walk ends with the one that is looked for. */
 VGPU_EARLY void *vgpu_of_libc(const char *name)
 {
-	static const char *const files[] = {"libc.so.6", "libdl.so.2", "libpthread.so.0"};
+	static const char *const files[] = {"libc.so.6", "libdl.so.2"};
 	void *found = NULL;
 
-	for (unsigned i = 0; i < 3 && !found; i++)
-		for (const struct link_map *m = _r_debug.r_map; m && !found; m = m->l_next)
-			if (m->l_name && vgpu_same(vgpu_base_of(m->l_name), files[i]))
-				found = function_in(m, name);
+	for (unsigned i = 0; i < 2 && !found; i++) {
+		const struct link_map *m = _r_debug.r_map;
+
+		while (m && !(m->l_name && vgpu_same(vgpu_base_of(m->l_name), files[i])))
+			m = m->l_next;
+		found = m ? function_in(m, name) : NULL;
+	}
 	return found;
 }
 

@@ -165,6 +165,21 @@ void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
 	pthread_mutex_unlock(&t->lock);
 }
 
+void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const struct vgpu_item *))
+{
+	lock(t);
+	for (size_t i = 0; i < t->buckets; i++)
+		for (struct vgpu_item **p = &t->bucket[i]; *p;) {
+			if ((*p)->owner == owner) {
+				gone(*p);
+				unlink_item(t, p, NULL);
+			} else {
+				p = &(*p)->next;
+			}
+		}
+	pthread_mutex_unlock(&t->lock);
+}
+
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out)
 {
 	struct vgpu_item **p;

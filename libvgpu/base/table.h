@@ -13,7 +13,7 @@ struct vgpu_item {
 	uint64_t key, size, other;
 	uint64_t owner; /* what it ends with: vgpu_context_owner; 0: only by itself */
 	int card;
-	unsigned refs;
+	unsigned refs; /* where vgpu_table_ref counts them */
 	struct vgpu_item *next;
 };
 struct vgpu_table {
@@ -31,6 +31,8 @@ bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 /* Adds to the reference count; *out is the entry after it, already removed
  * when the count has come to zero. False when there is no such key. */
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
+/* What ends with an owner goes; of each entry, with the lock held, the caller is told. */
+void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const struct vgpu_item *));
 /* Asks of each entry, with the lock held, whether it goes. */
 void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
 		      bool (*goes)(const struct vgpu_item *, uint64_t owner));

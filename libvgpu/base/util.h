@@ -7,13 +7,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../region_ops.h"
+
 #define VGPU_EXPORT __attribute__((visibility("default")))
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 /* What runs before the runtime of a sanitizer is ready; nothing in a plain build. */
 #define VGPU_EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
-
-uint64_t vgpu_now(void);
 
 /* A thread that is cancelled while it waits in the library would leave locks and counters
  * behind. Returns what vgpu_cancel_as() puts back. */

@@ -58,12 +58,13 @@ static struct vgpu_stream_batch *open_again(struct lane *l)
 }
 
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
-					  const struct vgpu_cost *cost, uint32_t samples,
+					  const struct vgpu_cost *cost,
 					  const struct vgpu_launch *launch, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
 	uint64_t est_ns = launch->est_ns;
-	bool learns = !samples, waits = launch->waits, known = vgpu_measure_known(samples, est_ns);
+	bool learns = !launch->samples, waits = launch->waits;
+	bool known = vgpu_measure_known(launch->samples, est_ns);
 	bool single = !learns && vgpu_measure_alone(g, l, cost, est_ns, now);
 	CUevent own_start, end;
 

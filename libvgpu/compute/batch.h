@@ -5,10 +5,9 @@
 
 #include "gates.h"
 
-/* The batch that takes the next launch, opened if need be. samples: what is
- * known of the launch's cost, est_ns. */
+/* The batch that takes the next launch, opened if need be. */
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
-					  const struct vgpu_cost *cost, uint32_t samples,
+					  const struct vgpu_cost *cost,
 					  const struct vgpu_launch *launch, uint64_t now);
 /* Ends the open batch unless a launch is between gate and driver. Whatever context is
  * current. */

@@ -223,6 +223,7 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 
 	if (b->foreign) { /* what else was in it, nobody knows */
 		est = est > (double)b->est_ns ? est : (double)b->est_ns;
+		est += (double)b->more_ns;
 		return est < busy ? est : busy;
 	}
 	if (part < 1 && slice > 0) {
@@ -274,6 +275,13 @@ static double beside_streams(struct gate *g, const struct vgpu_stream_batch *b, 
 	return charge + more;
 }
 
+/* Nobody else's time is in it, and hardly any of the host. */
+static bool says_much(const struct vgpu_stream_batch *b, double busy, double slack, bool whole)
+{
+	return whole && !b->foreign && b->nfuncs == 1 && !b->rest_ns && b->launches &&
+	       slack <= busy / 2;
+}
+
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
 			   double slack, double held, uint64_t now)
 {
@@ -291,6 +299,8 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	charge = charge_of(g, b, est, busy, slack, part, of_job, counted);
 	if (part >= 1) /* of other jobs' slices there is beside_jobs() */
 		charge = beside_streams(g, b, est, span, busy, charge);
+	if (says_much(b, busy, slack, whole))
+		vgpu_cost_took(b->func[0].cost, busy / b->launches);
 	if (!says_little(g, b, span, slack))
 		learn(b, est, span, slack, held, whole);
 	if (b->learns)

@@ -11,11 +11,13 @@ struct vgpu_launch {
 	int card;   /* -1: not gated */
 	bool waits; /* the driver may return when the work is done */
 	bool refused;
+	bool known; /* its key was measured before */
 	CUstream stream;
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
 	struct lane *lane;
-	uint64_t est_ns;
+	uint32_t samples;         /* so often its key was measured before */
+	uint64_t est_ns, more_ns; /* what it is taken for, and may take beyond that */
 };
 /* One flag for the whole process: some card of this job is gated now. */
 extern uint32_t vgpu_gate_any;

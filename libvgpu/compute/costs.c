@@ -33,7 +33,7 @@ static struct vgpu_cost *taken_over(struct vgpu_cost *c, uint64_t key)
 	__atomic_store_n(&c->key, key, __ATOMIC_RELAXED);
 	c->rejected = c->alone = c->unseen = 0;
 	c->unseen_ns = 0;
-	c->most_ns = c->least_ns = 0;
+	c->most_ns = c->least_ns = c->longest_ns = 0;
 	return c;
 }
 
@@ -144,6 +144,23 @@ void vgpu_costs_alone(struct vgpu_cost *c, double least, double most)
 /* Of a part that is cut into slices, as much is sure. */
 #define SURE 0.9
 
+uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns)
+{
+	uint64_t longest = (uint64_t)c->longest_ns;
+
+	return longest > est_ns ? longest - est_ns : 0;
+}
+
+/* That some took longer is forgotten by so much with each measurement. */
+#define FORGETS 1.004
+
+void vgpu_cost_took(struct vgpu_cost *c, double ns)
+{
+	double before = (double)c->longest_ns / FORGETS;
+
+	c->longest_ns = (float)(ns > before ? ns : before);
+}
+
 double vgpu_costs_long(struct vgpu_cost *c, double took, double part, double least_part)
 {
 	double most = c->most_ns ? c->most_ns * LOOSENS : took;
@@ -166,7 +183,7 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 {
 	double sum = vgpu_costs_sum(parts, n, rest_ns), noise = NOISE * most + NOISE_NS;
 	double off = sum < least ? least - sum : sum > most ? most - sum : 0;
-	double unsure = noise, variance = noise * noise, part, gain, off_each;
+	double unsure = noise, variance = noise * noise, part, gain, off_each, lowest;
 	bool far;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -200,6 +217,11 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 		part = (double)parts[i].launches * c->est_ns * doubt;
 		gain = part * part / variance;
 		off_each = gain * off / parts[i].launches;
+		/* Launches of one key may differ in length. What is too much is then not all of
+		 * the one that is least sure: it would fall to nothing, and stay there. */
+		lowest = c->est_ns * (most / sum - 1);
+		if (off < 0 && off_each < lowest)
+			off_each = lowest;
 		if (off_each > (LONGER - 1) * c->est_ns)
 			c->alone = 0;
 		__atomic_store_n(&c->est_ns, bounded(c->est_ns + off_each), __ATOMIC_RELAXED);

@@ -17,6 +17,7 @@ struct vgpu_cost {
 	 * shortest of the last has taken, and at least the part that is surely its own of
 	 * the longest. 0: not known. */
 	float most_ns, least_ns;
+	float longest_ns; /* that a launch has taken lately; 0: not known */
 	/* Launches before the first that was measured, and what they were charged. */
 	uint32_t unseen;
 	uint64_t unseen_ns;
@@ -32,6 +33,10 @@ struct vgpu_cost *vgpu_cost_of(uint64_t key);
 void vgpu_cost_forget(uint64_t key);
 /* What the parts are taken for now, and rest_ns for the others, in nanoseconds. */
 double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double rest_ns);
+/* Launches of the key, alone on the card, have taken so many nanoseconds each. */
+void vgpu_cost_took(struct vgpu_cost *c, double ns);
+/* Launches of one key may differ: by so much more than est_ns one has taken lately. */
+uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns);
 /* Learns from launches that ran one after another: together they took the card at
  * least and at most so many nanoseconds. rest_ns: what is not among the parts. */
 void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,

@@ -116,28 +116,28 @@ static bool current(CUcontext *ctx)
 /* The common launch: another one into the batch that the last one went to, while
  * the budget is in credit and was looked at a moment ago. ctx: NULL where the stream says it. */
 static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget *budget,
-				       CUcontext ctx, CUstream stream, const struct vgpu_cost *cost,
-				       uint64_t est, uint32_t samples)
+				       CUcontext ctx, const struct vgpu_launch *l,
+				       const struct vgpu_cost *cost)
 {
-	unsigned weight = samples < SURE_SAMPLES ? QUICK_UNSURE : 1;
+	unsigned weight = l->samples < SURE_SAMPLES ? QUICK_UNSURE : 1;
 	struct lane *lane = g->last;
 	struct vgpu_stream_batch *b;
 	int64_t balance;
 
 	if (g->schedule.gate != VGPU_GATE_BUDGET || g->quick_left < weight || !lane ||
-	    !lane->open || lane->busy || lane->stream != stream ||
-	    lane->thread != vgpu_stream_thread(stream) || (ctx && lane->context->ctx != ctx))
+	    !lane->open || lane->busy || lane->stream != l->stream ||
+	    lane->thread != vgpu_stream_thread(l->stream) || (ctx && lane->context->ctx != ctx))
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
 	if (b->learns || b->single || b->waits ||
-	    (b->trusted && !vgpu_measure_known(samples, est)) || b->est_ns >= BATCH_NS ||
-	    g->inflight_ns + est > vgpu_quantum(g) ||
+	    (b->trusted && !vgpu_measure_known(l->samples, l->est_ns)) || b->est_ns >= BATCH_NS ||
+	    g->inflight_ns + l->est_ns > vgpu_quantum(g) || vgpu_may_be_long(g, l) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
-	    vgpu_measure_unproven(g, lane, cost, est, balance))
+	    vgpu_measure_unproven(g, lane, cost, l->est_ns, balance))
 		return NULL;
 	g->quick_left -= weight;
-	g->owed_ns += est;
+	g->owed_ns += l->est_ns;
 	return b;
 }
 
@@ -160,7 +160,9 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 	b->launches++;
 	__atomic_store_n(&b->est_ns, b->est_ns + l->est_ns, __ATOMIC_RELAXED);
 	add_func(b, cost, l->est_ns);
+	b->more_ns += l->more_ns;
 	g->inflight_ns += l->est_ns;
+	g->more_ns += l->more_ns;
 	__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_RELEASE);
 }
 
@@ -187,11 +189,11 @@ static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx,
 	return true;
 }
 
-/* The estimate is the charge, until more is known. */
-static void charge_unmeasured(struct gate *g, const struct vgpu_launch *l, struct vgpu_cost *cost,
-			      uint32_t samples)
+/* Nothing will tell what it took. */
+static void charge_unmeasured(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *cost)
 {
-	if (!samples) {
+	l->est_ns += l->more_ns;
+	if (!l->samples) {
 		cost->unseen++;
 		cost->unseen_ns += l->est_ns;
 	}
@@ -209,7 +211,6 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	CUcontext ctx = NULL;
 	bool events = true;
 	uint64_t since = 0, now;
-	uint32_t samples;
 
 	l->batch = NULL;
 	if (!gated(l, stream, &ctx, &events)) {
@@ -219,13 +220,14 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	g = &vgpu_gates[l->card];
 	cost = vgpu_cost_of(key);
 	l->key = key;
-	samples = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE);
-	l->est_ns = samples ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
+	l->samples = __atomic_load_n(&cost->samples, __ATOMIC_ACQUIRE);
+	l->est_ns = l->samples ? __atomic_load_n(&cost->est_ns, __ATOMIC_RELAXED) : unknown_ns;
 	l->stream = stream;
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
-	if (likely(events && samples && !l->waits))
-		l->batch = quick(g, budget, ctx, stream, cost, l->est_ns, samples);
+	l->more_ns = vgpu_cost_more(cost, l->est_ns);
+	if (likely(events && l->samples && !l->waits))
+		l->batch = quick(g, budget, ctx, l, cost);
 	l->lane = g->last;
 	if (!l->batch) {
 		vgpu_inside = true;
@@ -235,7 +237,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			return;
 		}
 		pay(g);
-		since = vgpu_gate_wait(g, ctx, stream, l->est_ns, &events, &now);
+		since = vgpu_gate_wait(g, ctx, l, &events, &now);
 		/* At random, lest the same launches of a step be measured alone. */
 		g->quick_left =
 			vgpu_host_bound(g) ? 1 + (unsigned)(now / 16 % QUICK_MAX) : QUICK_MAX;
@@ -244,13 +246,13 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 			g->other_ns = now;
 		g->last = l->lane;
 		if (l->lane)
-			l->batch = vgpu_batch_open(g, l->lane, cost, samples, l, now);
+			l->batch = vgpu_batch_open(g, l->lane, cost, l, now);
 		vgpu_inside = false;
 	}
 	if (l->batch) {
 		join_batch(g, l, cost);
 	} else {
-		charge_unmeasured(g, l, cost, samples);
+		charge_unmeasured(g, l, cost);
 	}
 	if (since) {
 		__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
@@ -271,7 +273,9 @@ static void leave_failed(struct gate *g, const struct vgpu_launch *l)
 			b->func[i].launches--;
 	__atomic_store_n(&b->est_ns, b->est_ns - (b->est_ns < l->est_ns ? b->est_ns : l->est_ns),
 			 __ATOMIC_RELAXED);
+	b->more_ns -= b->more_ns < l->more_ns ? b->more_ns : l->more_ns;
 	g->inflight_ns -= g->inflight_ns < l->est_ns ? g->inflight_ns : l->est_ns;
+	g->more_ns -= g->more_ns < l->more_ns ? g->more_ns : l->more_ns;
 	__atomic_add_fetch(&vgpu_state.cache.header->budget[l->card].balance_ns, (int64_t)l->est_ns,
 			   __ATOMIC_SEQ_CST);
 }

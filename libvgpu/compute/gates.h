@@ -33,7 +33,8 @@
 
 struct vgpu_stream_batch {
 	CUevent own_start, end, start; /* start: own_start, or the end before */
-	uint64_t est_ns;
+	uint64_t est_ns;               /* what its launches are taken for */
+	uint64_t more_ns;              /* and may take beyond that (vgpu_cost_more) */
 	/* Host times: before and after the start event is recorded, the first launch has
 	 * returned, no launch came after it, the end event is recorded. */
 	uint64_t asked_ns, opened_ns, first_ns, last_ns, recorded_ns;
@@ -121,13 +122,13 @@ struct gate {
 	int card;
 	bool on;
 	struct vgpu_schedule schedule;
-	uint64_t inflight_ns;
-	uint64_t owed_ns;      /* of quick launches, not yet taken from the job's balance */
-	uint64_t progress_ns;  /* when work was last seen to complete */
-	uint64_t reaped_ns;    /* when completions were last asked for */
-	unsigned quick_left;   /* QUICK_MAX, less by what has gone by the last look */
-	unsigned trust_left;   /* so many batches more may be charged by their estimates */
-	struct lane *last;     /* of the last launch, or NULL */
+	uint64_t inflight_ns, more_ns; /* of all batches */
+	uint64_t owed_ns;              /* of quick launches, not yet taken from the job's balance */
+	uint64_t progress_ns;          /* when work was last seen to complete */
+	uint64_t reaped_ns;            /* when completions were last asked for */
+	unsigned quick_left;           /* QUICK_MAX, less by what has gone by the last look */
+	unsigned trust_left;           /* so many batches more may be charged by their estimates */
+	struct lane *last;             /* of the last launch, or NULL */
 	uint64_t other_ns;     /* when a launch last went to another lane than the one before */
 	uint64_t several_ns;   /* when several streams last had work at a time */
 	uint64_t charged_ns;   /* by measured time or by estimates */

@@ -95,13 +95,17 @@ static void settle(struct gate *g, const struct vgpu_stream_batch *b, uint64_t c
 			   __ATOMIC_RELAXED);
 	g->charged_ns += charge;
 	g->inflight_ns -= g->inflight_ns < b->est_ns ? g->inflight_ns : b->est_ns;
+	g->more_ns -= g->more_ns < b->more_ns ? g->more_ns : b->more_ns;
 	__atomic_store_n(&mine->inflight_ns, g->inflight_ns, __ATOMIC_SEQ_CST);
 }
 
-static void by_estimate(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
+/* Trusted work is proven later. */
+static void unmeasured(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
 {
-	vgpu_gate_count(g, (double)b->est_ns, now);
-	settle(g, b, b->est_ns, b->est_ns);
+	uint64_t ns = b->est_ns + (b->trusted ? 0 : b->more_ns);
+
+	vgpu_gate_count(g, (double)ns, now);
+	settle(g, b, ns, ns);
 }
 
 /* The batch's end is the lane's proof from now on: its event is not recorded again before
@@ -125,7 +129,7 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	uint64_t charge, beyond;
 
 	if (!vgpu_event_between(&span, b->start, b->end) || span < 0) {
-		by_estimate(g, b, now);
+		unmeasured(g, b, now);
 		return;
 	}
 	beyond = vgpu_batch_beyond(g, l, b, now);
@@ -170,7 +174,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			if (r == CUDA_SUCCESS)
 				account(g, l, b, now);
 			else
-				by_estimate(g, b, now);
+				unmeasured(g, b, now);
 			l->proof.unproven |= b->trusted;
 			g->progress_ns = now;
 			l->first = (l->first + 1) % RING;
@@ -188,7 +192,8 @@ void vgpu_lane_drop(struct gate *g, struct lane *l)
 		unseen = vgpu_batch_unseen(g, oldest, vgpu_now());
 	for (unsigned i = l->closed + (l->open ? 1u : 0u); i-- > 0;) {
 		struct vgpu_stream_batch *b = &l->ring[(l->first + i) % RING];
-		uint64_t charge = i || unseen < b->est_ns ? b->est_ns : unseen;
+		uint64_t most = b->est_ns + b->more_ns;
+		uint64_t charge = i || unseen < most ? most : unseen;
 
 		settle(g, b, charge, charge);
 		unseen -= unseen < charge ? unseen : charge;

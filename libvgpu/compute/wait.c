@@ -157,23 +157,34 @@ static bool in_credit(const struct gate *g, int64_t balance)
 /* A launch, and when it came to the gate. */
 struct wish {
 	CUcontext ctx;
-	CUstream stream;
-	uint64_t est, since;
+	const struct vgpu_launch *launch;
+	uint64_t since;
 };
+
+/* Of work whose launches differ, so much that it may take beyond what it is taken for. */
+#define DIFFER_NS 20000000u
+
+bool vgpu_may_be_long(const struct gate *g, const struct vgpu_launch *l)
+{
+	return l->more_ns && g->more_ns + l->more_ns > DIFFER_NS;
+}
 
 static bool of_lane(const struct wish *w, const struct lane *l)
 {
-	return l->stream == w->stream && l->context && l->context->ctx == w->ctx &&
-	       l->thread == vgpu_stream_thread(w->stream);
+	CUstream stream = w->launch->stream;
+
+	return l->stream == stream && l->context && l->context->ctx == w->ctx &&
+	       l->thread == vgpu_stream_thread(stream);
 }
 
 /* It may run beside the work of other streams of its context, of which it was just asked whether
- * it has ended: they all go before the first of them is paid for. Were each held until the one before is paid
- * for, streams would never run beside each other, and the job would have its share of the time
- * with a part of the card. What they cover together is what they are charged. */
+ * it has ended: they all go before the first of them is paid for. Were each held until the one
+ * before is paid for, streams would never run beside each other, and the job would have its share
+ * of the time with a part of the card. What they cover together is what they are charged. What
+ * nobody has measured yet may be any length. */
 static bool goes_beside(const struct gate *g, const struct wish *w, int64_t balance, uint64_t now)
 {
-	uint64_t own = 0, debt;
+	uint64_t own = 0, est = w->launch->est_ns + w->launch->more_ns, debt;
 	unsigned others = 0;
 
 	for (unsigned i = 0; i < g->lanes; i++) {
@@ -188,8 +199,9 @@ static bool goes_beside(const struct gate *g, const struct wish *w, int64_t bala
 		for (unsigned k = 0; k < l->closed + l->open; k++)
 			own += l->ring[(l->first + k) % RING].est_ns;
 	}
-	debt = others * w->est < BESIDE_NS ? others * w->est : BESIDE_NS;
-	return others && balance >= -(int64_t)debt && (!own || own + w->est <= vgpu_quantum(g));
+	debt = others * est < BESIDE_NS ? others * est : BESIDE_NS;
+	return others && w->launch->samples && balance >= -(int64_t)debt &&
+	       (!own || own + est <= vgpu_quantum(g));
 }
 
 /* fresh: completions were just asked for. */
@@ -197,7 +209,7 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, const struc
 		   bool fresh, uint64_t now)
 {
 	bool held = g->schedule.gate & VGPU_GATE_BUDGET, beside = false;
-	uint64_t est = w->est;
+	uint64_t est = w->launch->est_ns;
 	int64_t balance;
 
 	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_TURN | VGPU_GATE_WINDOW)))
@@ -215,8 +227,10 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, const struc
 	}
 	if (vgpu_takes_turns(g) && turn_wait(g, now))
 		return false;
-	if (beside || g->inflight_ns == 0 || g->inflight_ns + est <= vgpu_quantum(g) ||
-	    ((est <= PAIR_NS || vgpu_takes_turns(g)) && g->inflight_ns <= est))
+	if (g->inflight_ns == 0 ||
+	    (!(held && vgpu_may_be_long(g, w->launch)) &&
+	     (beside || g->inflight_ns + est <= vgpu_quantum(g) ||
+	      ((est <= PAIR_NS || vgpu_takes_turns(g)) && g->inflight_ns <= est))))
 		return true;
 	/* It waits for its own work now, which may need that of others. */
 	if (held)
@@ -274,12 +288,12 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 	}
 }
 
-uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t est, bool *events,
+uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, bool *events,
 			uint64_t *went)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
 	uint64_t began = 0, now = vgpu_now(), ns;
-	const struct wish w = {ctx, stream, est, now};
+	const struct wish w = {ctx, l, now};
 	/* Asking for completions costs more than all the rest: not at every launch
 	 * that may go anyway. */
 	bool ask = now - g->reaped_ns > REAP_NS, closed = false;
@@ -321,11 +335,11 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t
 		if (g->inflight_ns && now > g->progress_ns &&
 		    now - g->progress_ns > STUCK_NS + 10 * g->inflight_ns)
 			break;
-		ns = nap(g, budget, est, now);
+		ns = nap(g, budget, l->est_ns, now);
 		vgpu_gate_nap(g, ns);
 		note_held(g, &w, vgpu_now() - now);
 	}
-	note_launch(g, est, now);
+	note_launch(g, l->est_ns, now);
 	if (began)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
 	*went = now;

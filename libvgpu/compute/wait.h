@@ -8,12 +8,13 @@
 bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
-/* Waits, with the lock released while asleep, until work of est nanoseconds may go into a
- * stream of a context.
+/* The launch, and what is in flight, may take far longer than they are taken for. */
+bool vgpu_may_be_long(const struct gate *g, const struct vgpu_launch *l);
+/* Waits, with the lock released while asleep, until a launch of a context may go.
  * *went: the time at which it may. *events: event calls are allowed then (no capture is
  * open). Returns what to leave the order with (vgpu_order_leave) when the work has been
  * charged. */
-uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, CUstream stream, uint64_t est, bool *events,
+uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, bool *events,
 			uint64_t *went);
 /* Tells gresd when the job's work will be done; the watcher's, in turns. */
 void vgpu_gate_turns(const struct gate *g, uint64_t now);

@@ -9,14 +9,16 @@ void vgpu_captures_in_child(void)
 	vgpu_captures = vgpu_captures_begin = 0;
 }
 
-bool vgpu_stream_captured(CUstream stream)
+bool vgpu_captured(CUstream stream, bool unsaid)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
 
+	/* As old as captures are. */
 	if (!vgpu_real.cuStreamIsCapturing)
-		return vgpu_capturing();
-	return vgpu_real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+		return false;
+	return vgpu_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS
+		       ? status != CU_STREAM_CAPTURE_STATUS_NONE
+		       : unsaid;
 }
 
 int vgpu_capture_relax(void)

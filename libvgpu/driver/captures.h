@@ -24,9 +24,14 @@ static inline bool vgpu_events_barred(void)
 	return unlikely(vgpu_capturing()) && !vgpu_real.cuThreadExchangeStreamCaptureMode;
 }
 
-/* A stream is captured now, or the driver does not say: what is asked of it or of an event that is
- * recorded in it then, spoils the capture. Also of captures that are not counted above. */
-bool vgpu_stream_captured(CUstream stream);
+/* A stream is captured now, also by a capture that is not counted above; unsaid is the answer where
+ * the driver does not say. */
+bool vgpu_captured(CUstream stream, bool unsaid);
+/* What is asked of a stream or of an event that is recorded in it may spoil a capture. */
+static inline bool vgpu_stream_captured(CUstream stream)
+{
+	return vgpu_captured(stream, true);
+}
 
 /* Around a question to the driver that would spoil a capture. One that began by a call
  * that this library does not know is not counted above: as long as this thread says that it is

@@ -153,7 +153,8 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-/* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUlimit, CUdevice_attribute */
+/* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUmemRangeHandleType, CUlimit,
+ * CUdevice_attribute */
 #define CU_GRAPH_NODE_TYPE_GRAPH 4
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
 #define CU_GRAPH_NODE_TYPE_MEM_FREE 11
@@ -162,6 +163,7 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 #define CU_MEM_ATTACH_GLOBAL 1u
 #define CU_MEM_ADVISE_SET_PREFERRED_LOCATION 3
 #define CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR 1
+#define CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD 1
 #define CU_LIMIT_STACK_SIZE 0
 #define CU_LIMIT_PRINTF_FIFO_SIZE 1
 #define CU_LIMIT_MALLOC_HEAP_SIZE 2
@@ -203,11 +205,7 @@ typedef struct nvmlProcessInfo_v2_st {
 	unsigned gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_v2_t;
 
-typedef struct nvmlProcessInfo_st {
-	unsigned pid;
-	unsigned long long usedGpuMemory;
-	unsigned gpuInstanceId, computeInstanceId;
-} nvmlProcessInfo_t;
+typedef nvmlProcessInfo_v2_t nvmlProcessInfo_t; /* of version 3, too */
 
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
 _Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR_v1) == 16, "CUDA_ARRAY_DESCRIPTOR_v1");
@@ -249,7 +247,6 @@ _Static_assert(sizeof(nvmlProcessUtilizationInfo_v1_t) == 40, "nvmlProcessUtiliz
 _Static_assert(sizeof(nvmlProcessDetail_v1_t) == 32, "nvmlProcessDetail_v1_t");
 _Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16, "nvmlProcessInfo_v1_t");
 _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "nvmlProcessInfo_v2_t");
-_Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA_LAUNCH_PARAMS");

@@ -17,36 +17,34 @@ int (*vgpu_transport)(int fd, unsigned long req, void *arg);
 
 const char *const vgpu_symbol_name[VGPU_SYMBOLS] = {
 #define CU(name, params) #name,
-#define NV(name, params) #name,
-#define CU_USE(name, params) #name,
-#define NV_USE(name, params) #name,
 #include "hooks.def"
-#undef CU
-#undef NV
-#undef CU_USE
-#undef NV_USE
 };
-
-_Static_assert(sizeof(struct vgpu_real) == VGPU_SYMBOLS * sizeof(void *),
-	       "table of real functions");
 
 /* ----------------------------------------------------------- sorted indexes */
 static unsigned short by_name[VGPU_SYMBOLS], by_pointer[VGPU_SYMBOLS];
 static unsigned pointers; /* entries of by_pointer */
 static pthread_once_t names_once = PTHREAD_ONCE_INIT;
 
+static int is_named(const void *name, const void *at)
+{
+	return strcmp(name, vgpu_symbol_name[*(const unsigned short *)at]);
+}
+
 static int compare_names(const void *a, const void *b)
 {
-	return strcmp(vgpu_symbol_name[*(const unsigned short *)a],
-		      vgpu_symbol_name[*(const unsigned short *)b]);
+	return is_named(vgpu_symbol_name[*(const unsigned short *)a], b);
+}
+
+static int is_at(const void *real, const void *at)
+{
+	uintptr_t x = (uintptr_t)real, y = (uintptr_t)*vgpu_real_at(*(const unsigned short *)at);
+
+	return x < y ? -1 : x > y;
 }
 
 static int compare_pointers(const void *a, const void *b)
 {
-	uintptr_t x = (uintptr_t)*vgpu_real_at(*(const unsigned short *)a);
-	uintptr_t y = (uintptr_t)*vgpu_real_at(*(const unsigned short *)b);
-
-	return x < y ? -1 : x > y;
+	return is_at(*vgpu_real_at(*(const unsigned short *)a), b);
 }
 
 static void sort_names(void)
@@ -58,20 +56,19 @@ static void sort_names(void)
 
 int vgpu_symbol_named(const char *name)
 {
-	int lo = 0, hi = VGPU_SYMBOLS - 1;
+	const unsigned short *at;
 
 	pthread_once(&names_once, sort_names);
-	while (lo <= hi) {
-		int mid = (lo + hi) / 2, c = strcmp(name, vgpu_symbol_name[by_name[mid]]);
+	at = bsearch(name, by_name, VGPU_SYMBOLS, sizeof *by_name, is_named);
+	return at ? *at : -1;
+}
 
-		if (c == 0)
-			return by_name[mid];
-		if (c < 0)
-			hi = mid - 1;
-		else
-			lo = mid + 1;
-	}
-	return -1;
+int vgpu_symbol_at(const void *real)
+{
+	const unsigned short *at =
+		real ? bsearch(real, by_pointer, pointers, sizeof *by_pointer, is_at) : NULL;
+
+	return at ? *at : -1;
 }
 
 /* ------------------------------------------------------------- the libraries */
@@ -218,22 +215,4 @@ void vgpu_need_cuda(void)
 void vgpu_need_nvml(void)
 {
 	vgpu_need(&vgpu_nvml, 0);
-}
-
-int vgpu_symbol_at(const void *real)
-{
-	int lo = 0, hi = (int)pointers - 1;
-
-	while (real && lo <= hi) {
-		int mid = (lo + hi) / 2;
-		uintptr_t p = (uintptr_t)*vgpu_real_at(by_pointer[mid]);
-
-		if (p == (uintptr_t)real)
-			return by_pointer[mid];
-		if ((uintptr_t)real < p)
-			hi = mid - 1;
-		else
-			lo = mid + 1;
-	}
-	return -1;
 }

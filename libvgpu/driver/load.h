@@ -8,18 +8,7 @@
 
 #include "real.h"
 
-enum vgpu_symbol {
-#define CU(name, params) VGPU_SYM_##name,
-#define NV(name, params) VGPU_SYM_##name,
-#define CU_USE(name, params) VGPU_SYM_##name,
-#define NV_USE(name, params) VGPU_SYM_##name,
-#include "hooks.def"
-#undef CU
-#undef NV
-#undef CU_USE
-#undef NV_USE
-	VGPU_SYMBOLS
-};
+enum { VGPU_SYMBOLS = sizeof(struct vgpu_real) / sizeof(void *) };
 extern const char *const vgpu_symbol_name[VGPU_SYMBOLS];
 
 /* -1: there is none. */

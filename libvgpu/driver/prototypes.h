@@ -11,9 +11,5 @@
 #define CU_USE(name, params)
 #define NV_USE(name, params)
 #include "hooks.def"
-#undef CU
-#undef NV
-#undef CU_USE
-#undef NV_USE
 
 #endif

@@ -11,13 +11,7 @@
 struct vgpu_real {
 #define CU(name, params) CUresult(*name) params;
 #define NV(name, params) nvmlReturn_t(*name) params;
-#define CU_USE(name, params) CUresult(*name) params;
-#define NV_USE(name, params) nvmlReturn_t(*name) params;
 #include "hooks.def"
-#undef CU
-#undef NV
-#undef CU_USE
-#undef NV_USE
 };
 extern struct vgpu_real vgpu_real;
 
@@ -25,6 +19,20 @@ extern struct vgpu_real vgpu_real;
  * the table once. Both are safe from any thread and cheap when done. */
 void vgpu_need_cuda(void);
 void vgpu_need_nvml(void);
+/* How a hook begins; it ends where its library does not have the function, or is not there. */
+#define VGPU_NEED_CUDA(name)                         \
+	do {                                         \
+		vgpu_need_cuda();                    \
+		if (!vgpu_real.name)                 \
+			return CUDA_ERROR_NO_DEVICE; \
+	} while (0)
+#define VGPU_NEED_NVML(name)                                                                     \
+	do {                                                                                     \
+		vgpu_need_nvml();                                                                \
+		if (!vgpu_real.name)                                                             \
+			return vgpu_real.nvmlDeviceGetMemoryInfo ? NVML_ERROR_FUNCTION_NOT_FOUND \
+								 : NVML_ERROR_LIBRARY_NOT_FOUND; \
+	} while (0)
 /* After a fork, in the child: unlocked; its first CUDA call attaches it. */
 void vgpu_real_in_child(void);
 

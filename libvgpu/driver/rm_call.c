@@ -17,10 +17,14 @@ int (*vgpu_real_ioctl)(int fd, unsigned long req, ...);
 
 void vgpu_need_ioctl(void)
 {
+	static bool asked;
+
 	if (likely(vgpu_real_ioctl != NULL))
 		return;
-	if (!vgpu_real_dlsym)
+	/* Without libdl (old_glibc.h) that walks over objects which come and go: once. */
+	if (!vgpu_real_dlsym && !__atomic_load_n(&asked, __ATOMIC_RELAXED))
 		vgpu_need_dlsym();
+	__atomic_store_n(&asked, true, __ATOMIC_RELAXED);
 	if (vgpu_real_dlsym)
 		vgpu_real_ioctl =
 			(int (*)(int, unsigned long, ...))vgpu_real_dlsym(RTLD_NEXT, "ioctl");

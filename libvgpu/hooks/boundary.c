@@ -19,55 +19,27 @@
 			vgpu_gate_boundary(stream, other);                       \
 	} while (0)
 
-#define BOUNDARY(real, stream, call)            \
-	do {                                    \
-		END_BATCH(real, stream, false); \
-		return call;                    \
-	} while (0)
-
-/* What follows in the stream is not the card's work, but takes its time there. */
-#define OTHER_WORK(real, stream, call)         \
-	do {                                   \
-		END_BATCH(real, stream, true); \
-		return call;                   \
-	} while (0)
-
 /* The host waits for all work of a stream; NULL: of the context. */
-#define WAIT(real, stream, call)                   \
-	do {                                       \
-		CUstream waits = stream;           \
-		CUresult result;                   \
-		uint64_t began;                    \
-                                                   \
-		END_BATCH(real, waits, false);     \
-		began = vgpu_wait_begins();        \
-		result = call;                     \
-		if (vgpu_state.grant)              \
-			vgpu_waited(waits, began); \
-		return result;                     \
-	} while (0)
-
-CUresult cuStreamSynchronize(CUstream stream)
-{
-	WAIT(vgpu_real.cuStreamSynchronize, vgpu_stream(stream, false),
-	     vgpu_real.cuStreamSynchronize(stream));
-}
-
-CUresult cuStreamSynchronize_ptsz(CUstream stream)
-{
-	WAIT(vgpu_real.cuStreamSynchronize_ptsz, vgpu_stream(stream, true),
-	     vgpu_real.cuStreamSynchronize_ptsz(stream));
-}
-
-CUresult cuCtxSynchronize(void)
-{
-	WAIT(vgpu_real.cuCtxSynchronize, NULL, vgpu_real.cuCtxSynchronize());
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext ctx)
-{
-	WAIT(vgpu_real.cuCtxSynchronize_v2, NULL, vgpu_real.cuCtxSynchronize_v2(ctx));
-}
+#define WAITS(name, stream, params, ...)                 \
+	CUresult name params                             \
+	{                                                \
+		CUstream waits = stream;                 \
+		CUresult result;                         \
+		uint64_t began;                          \
+                                                         \
+		END_BATCH(vgpu_real.name, waits, false); \
+		began = vgpu_wait_begins();              \
+		result = vgpu_real.name(__VA_ARGS__);    \
+		if (vgpu_state.grant)                    \
+			vgpu_waited(waits, began);       \
+		return result;                           \
+	}
+WAITS(cuStreamSynchronize, vgpu_stream(of, false), (CUstream of), of)
+WAITS(cuStreamSynchronize_ptsz, vgpu_stream(of, true), (CUstream of), of)
+WAITS(cuCtxSynchronize, NULL, (void), )
+WAITS(cuCtxSynchronize_v2, NULL, (CUcontext ctx), ctx)
+WAITS(cuMemcpyDtoH_v2, NULL, (void *dst, CUdeviceptr src, size_t size), dst, src, size)
+WAITS(cuMemcpyDtoH_v2_ptds, NULL, (void *dst, CUdeviceptr src, size_t size), dst, src, size)
 
 /* Its record has ended the batch. */
 CUresult cuEventSynchronize(CUevent event)
@@ -75,9 +47,7 @@ CUresult cuEventSynchronize(CUevent event)
 	uint64_t began;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuEventSynchronize)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuEventSynchronize);
 	began = vgpu_wait_begins();
 	r = vgpu_real.cuEventSynchronize(event);
 	if (vgpu_state.grant)
@@ -128,36 +98,16 @@ BOTH_END(cuStreamBatchMemOp_v2, true, (CUstream stream, unsigned n, void *ops, u
 	 stream, n, ops, flags)
 
 /* In all streams of a context, whichever they are. */
-CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
-{
-	OTHER_WORK(vgpu_real.cuCtxWaitEvent, NULL, vgpu_real.cuCtxWaitEvent(ctx, event));
-}
-
-CUresult cuGreenCtxWaitEvent(CUgreenCtx ctx, CUevent event)
-{
-	OTHER_WORK(vgpu_real.cuGreenCtxWaitEvent, NULL, vgpu_real.cuGreenCtxWaitEvent(ctx, event));
-}
-
-CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
-{
-	BOUNDARY(vgpu_real.cuCtxRecordEvent, NULL, vgpu_real.cuCtxRecordEvent(ctx, event));
-}
-
-CUresult cuGreenCtxRecordEvent(CUgreenCtx ctx, CUevent event)
-{
-	BOUNDARY(vgpu_real.cuGreenCtxRecordEvent, NULL,
-		 vgpu_real.cuGreenCtxRecordEvent(ctx, event));
-}
-
-CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t size)
-{
-	WAIT(vgpu_real.cuMemcpyDtoH_v2, NULL, vgpu_real.cuMemcpyDtoH_v2(dst, src, size));
-}
-
-CUresult cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t size)
-{
-	WAIT(vgpu_real.cuMemcpyDtoH_v2_ptds, NULL, vgpu_real.cuMemcpyDtoH_v2_ptds(dst, src, size));
-}
+#define CONTEXT_ENDS(name, context, other)              \
+	CUresult name(context ctx, CUevent event)       \
+	{                                               \
+		END_BATCH(vgpu_real.name, NULL, other); \
+		return vgpu_real.name(ctx, event);      \
+	}
+CONTEXT_ENDS(cuCtxWaitEvent, CUcontext, true)
+CONTEXT_ENDS(cuGreenCtxWaitEvent, CUgreenCtx, true)
+CONTEXT_ENDS(cuCtxRecordEvent, CUcontext, false)
+CONTEXT_ENDS(cuGreenCtxRecordEvent, CUgreenCtx, false)
 
 /* Between host and card: the copy engines' work. */
 BOTH_END(cuMemcpyDtoHAsync_v2, size >= SMALL_BYTES,

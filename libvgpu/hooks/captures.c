@@ -5,7 +5,7 @@
 #include "../compute/working.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
-#include "hooks.h"
+#include "context.h"
 
 /* Streams in which a capture began. A capture also ends with its stream, and then nobody
  * calls its end. */
@@ -56,8 +56,6 @@ static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
 {
 	CUresult r;
 
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
 	if (vgpu_state.grant) {
 		vgpu_gate_drop_stream(stream);
 		vgpu_working_forget(stream, NULL);
@@ -70,13 +68,13 @@ static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
 
 CUresult cuStreamDestroy(CUstream stream)
 {
-	vgpu_need_cuda();
+	VGPU_NEED_CUDA(cuStreamDestroy);
 	return stream_destroy(vgpu_real.cuStreamDestroy, stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
-	vgpu_need_cuda();
+	VGPU_NEED_CUDA(cuStreamDestroy_v2);
 	return stream_destroy(vgpu_real.cuStreamDestroy_v2, stream);
 }
 
@@ -87,9 +85,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 	{                                                                      \
 		CUresult result;                                               \
                                                                                \
-		vgpu_need_cuda();                                              \
-		if (!vgpu_real.name)                                           \
-			return CUDA_ERROR_NO_DEVICE;                           \
+		VGPU_NEED_CUDA(name);                                          \
 		vgpu_gate_boundary(NULL, false);                               \
 		capture_begins();                                              \
 		result = vgpu_real.name(__VA_ARGS__);                          \
@@ -121,9 +117,7 @@ BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream,
 	{                                                                          \
 		CUresult result;                                                   \
                                                                                    \
-		vgpu_need_cuda();                                                  \
-		if (!vgpu_real.name)                                               \
-			return CUDA_ERROR_NO_DEVICE;                               \
+		VGPU_NEED_CUDA(name);                                              \
 		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))   \
 			vgpu_gate_boundary(vgpu_stream(stream, per_thread), true); \
 		if (likely(!vgpu_capturing()))                                     \
@@ -137,15 +131,6 @@ BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream,
 JOIN(cuStreamWaitEvent, false)
 JOIN(cuStreamWaitEvent_ptsz, true)
 
-static bool captures(CUstream stream)
-{
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	return vgpu_real.cuStreamIsCapturing &&
-	       vgpu_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 /* call ends the capture of a stream. Also ended when it had been invalidated and the call
  * fails; not when it is of another stream. */
 #define CAPTURE_END(name, per_thread, params, ...)             \
@@ -155,12 +140,10 @@ static bool captures(CUstream stream)
 		CUresult result;                               \
 		bool before;                                   \
                                                                \
-		vgpu_need_cuda();                              \
-		if (!vgpu_real.name)                           \
-			return CUDA_ERROR_NO_DEVICE;           \
-		before = captures(of);                         \
+		VGPU_NEED_CUDA(name);                          \
+		before = vgpu_captured(of, false);             \
 		result = vgpu_real.name(__VA_ARGS__);          \
-		if (before && !captures(of)) {                 \
+		if (before && !vgpu_captured(of, false)) {     \
 			if (stream)                            \
 				origin(stream, NULL);          \
 			capture_ends();                        \

@@ -21,7 +21,6 @@
 #include "../slices/rm.h"
 #include "../slices/slices.h"
 #include "context.h"
-#include "hooks.h"
 
 bool vgpu_launches_wait;
 
@@ -68,9 +67,7 @@ CUresult cuInit(unsigned flags)
 	const char *blocking;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuInit)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuInit);
 	/* As the driver reads it. */
 	blocking = getenv("CUDA_LAUNCH_BLOCKING");
 	if (blocking && *blocking && strcmp(blocking, "0") != 0)
@@ -93,80 +90,45 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 	vgpu_context_began(card);
 }
 
-/* Every form of cuCtxCreate: the same steps around another real call. */
-#define CREATE(real_call)                                     \
-	do {                                                  \
-		int on = vgpu_card_of_device(dev);            \
+#define CREATE(name, params, args)                            \
+	CUresult name params                                  \
+	{                                                     \
 		CUresult result;                              \
+		int on;                                       \
                                                               \
+		VGPU_NEED_CUDA(name);                         \
 		if (vgpu_not_granted(dev))                    \
 			return CUDA_ERROR_DEVICE_UNAVAILABLE; \
-                                                              \
-		if (on >= 0 && vgpu_overhead_context(on))     \
-			return vgpu_oom(on, 0);               \
-		if (on >= 0)                                  \
-			vgpu_rm_creating(on);                 \
-		result = real_call;                           \
-		vgpu_rm_creating(-1);                         \
+		on = vgpu_card_of_device(dev);                \
 		if (on < 0)                                   \
-			return result;                        \
+			return vgpu_real.name args;           \
+		if (vgpu_overhead_context(on))                \
+			return vgpu_oom(on, 0);               \
+		vgpu_rm_creating(on);                         \
+		result = vgpu_real.name args;                 \
+		vgpu_rm_creating(-1);                         \
 		if (result == CUDA_SUCCESS)                   \
 			new_context(*pctx, on, dev);          \
 		else                                          \
 			vgpu_overhead_context_gone(on);       \
 		return result;                                \
-	} while (0)
-
-CUresult cuCtxCreate(CUcontext *pctx, unsigned flags, CUdevice dev)
-{
-	vgpu_need_cuda();
-	if (!vgpu_real.cuCtxCreate)
-		return CUDA_ERROR_NO_DEVICE;
-	CREATE(vgpu_real.cuCtxCreate(pctx, flags, dev));
-}
-
-CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned flags, CUdevice dev)
-{
-	vgpu_need_cuda();
-	if (!vgpu_real.cuCtxCreate_v2)
-		return CUDA_ERROR_NO_DEVICE;
-	CREATE(vgpu_real.cuCtxCreate_v2(pctx, flags, dev));
-}
-
-CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params, int n, unsigned flags,
-			CUdevice dev)
-{
-	vgpu_need_cuda();
-	if (!vgpu_real.cuCtxCreate_v3)
-		return CUDA_ERROR_NO_DEVICE;
-	CREATE(vgpu_real.cuCtxCreate_v3(pctx, params, n, flags, dev));
-}
-
-CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev)
-{
-	vgpu_need_cuda();
-	if (!vgpu_real.cuCtxCreate_v4)
-		return CUDA_ERROR_NO_DEVICE;
-	CREATE(vgpu_real.cuCtxCreate_v4(pctx, params, flags, dev));
-}
-
-#define CREATE_FOR(name, params, args)               \
-	CUresult name params                         \
-	{                                            \
-		vgpu_need_cuda();                    \
-		if (!vgpu_real.name)                 \
-			return CUDA_ERROR_NO_DEVICE; \
-		CREATE(vgpu_real.name args);         \
 	}
 
-CREATE_FOR(cuGLCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE_FOR(cuGLCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE_FOR(cuVDPAUCtxCreate,
-	   (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
-	   (pctx, flags, dev, vdp, vdp_get))
-CREATE_FOR(cuVDPAUCtxCreate_v2,
-	   (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
-	   (pctx, flags, dev, vdp, vdp_get))
+CREATE(cuCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
+CREATE(cuCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
+CREATE(cuCtxCreate_v3,
+       (CUcontext * pctx, CUexecAffinityParam *params, int n, unsigned flags, CUdevice dev),
+       (pctx, params, n, flags, dev))
+CREATE(cuCtxCreate_v4, (CUcontext * pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev),
+       (pctx, params, flags, dev))
+CREATE(cuGLCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
+CREATE(cuGLCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
+CREATE(cuVDPAUCtxCreate,
+       (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
+       (pctx, flags, dev, vdp, vdp_get))
+CREATE(cuVDPAUCtxCreate_v2,
+       (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
+       (pctx, flags, dev, vdp, vdp_get))
 
 static void context_ended(CUcontext ctx)
 {
@@ -183,8 +145,6 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
 	CUresult r;
 
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
 	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
 	r = real(ctx);
@@ -197,13 +157,13 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 
 CUresult cuCtxDestroy(CUcontext ctx)
 {
-	vgpu_need_cuda();
+	VGPU_NEED_CUDA(cuCtxDestroy);
 	return destroy(vgpu_real.cuCtxDestroy, ctx);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
-	vgpu_need_cuda();
+	VGPU_NEED_CUDA(cuCtxDestroy_v2);
 	return destroy(vgpu_real.cuCtxDestroy_v2, ctx);
 }
 
@@ -212,9 +172,7 @@ CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
 	struct vgpu_item item;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuCtxAttach)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuCtxAttach);
 	r = vgpu_real.cuCtxAttach(pctx, flags);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)*pctx, 1, &item);
@@ -228,9 +186,7 @@ CUresult cuCtxDetach(CUcontext ctx)
 	CUresult r;
 	bool last;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuCtxDetach)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuCtxDetach);
 	last = vgpu_state.grant &&
 	       vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item) &&
 	       item.refs == 1;

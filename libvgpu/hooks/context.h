@@ -13,5 +13,9 @@ void vgpu_context_began(int card);
 void vgpu_context_ended(int card);
 /* One is there that no hook saw being made. */
 void vgpu_context_seen(int card);
+/* After a fork, in the child: no contexts, no captures. */
+void vgpu_contexts_in_child(void);
+void vgpu_primary_in_child(void);
+void vgpu_origins_in_child(void);
 
 #endif

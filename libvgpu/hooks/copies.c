@@ -19,18 +19,6 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 	return vgpu_mix(kind, 64u - (uint64_t)__builtin_clzll(bytes | 1));
 }
 
-#define MOVED(real, stream, kind, bytes, returns_late, call)                                    \
-	do {                                                                                    \
-		vgpu_need_cuda();                                                               \
-		if (!(real))                                                                    \
-			return CUDA_ERROR_NO_DEVICE;                                            \
-		size_t moved = (bytes);                                                         \
-		if (moved < SMALL_BYTES)                                                        \
-			return call;                                                            \
-		GATED_CALL(real, stream, bytes_key(kind, moved), UNKNOWN_COPY_NS, returns_late, \
-			   call);                                                               \
-	} while (0)
-
 /* The bytes of a copy that is the card's work; 0: it is the copy engines', between card and
  * host or another card, or too small to count. That ends the batch of the stream. */
 static size_t if_inside(bool inside, size_t bytes, CUstream stream)
@@ -142,31 +130,29 @@ static size_t boxes(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t n, CUstream stream
 	return if_inside(inside, inside ? inside : all, stream);
 }
 
-/* Copies of before CUDA 3.2: each is held, wherever it goes. */
-#define OLD_BYTES SMALL_BYTES
-
-/* bytes may name the parameters. */
-#define COPY(name, params, args, per_thread, bytes)                                      \
-	CUresult name params                                                             \
-	{                                                                                \
-		CUstream stream = vgpu_stream(NULL, per_thread);                         \
-                                                                                         \
-		MOVED(vgpu_real.name, stream, COPIED, bytes, true, vgpu_real.name args); \
-	}
-#define COPY_ASYNC(name, params, args, per_thread, bytes)                                 \
-	CUresult name params                                                              \
-	{                                                                                 \
-		CUstream stream = vgpu_stream(hStream, per_thread);                       \
-                                                                                          \
-		MOVED(vgpu_real.name, stream, COPIED, bytes, false, vgpu_real.name args); \
+/* of and bytes may name the parameters, bytes the stream, too. waits: the driver, for the work. */
+#define MOVE(name, kind, params, args, of, waits, bytes)                                           \
+	CUresult name params                                                                       \
+	{                                                                                          \
+		CUstream stream = of;                                                              \
+		size_t moved;                                                                      \
+                                                                                                   \
+		VGPU_NEED_CUDA(name);                                                              \
+		moved = (bytes);                                                                   \
+		if (moved < SMALL_BYTES)                                                           \
+			return vgpu_real.name args;                                                \
+		GATED_CALL(vgpu_real.name, stream, bytes_key(kind, moved), UNKNOWN_COPY_NS, waits, \
+			   vgpu_real.name args);                                                   \
 	}
 /* In both kinds of default stream. */
-#define COPIES(name, params, args, bytes)      \
-	COPY(name, params, args, false, bytes) \
-	COPY(name##_ptds, params, args, true, bytes)
-#define COPIES_ASYNC(name, params, args, bytes)      \
-	COPY_ASYNC(name, params, args, false, bytes) \
-	COPY_ASYNC(name##_ptsz, params, args, true, bytes)
+#define MOVES(name, kind, params, args, bytes)                        \
+	MOVE(name, kind, params, args, CU_STREAM_LEGACY, true, bytes) \
+	MOVE(name##_ptds, kind, params, args, CU_STREAM_PER_THREAD, true, bytes)
+#define MOVES_ASYNC(name, kind, params, args, bytes)                              \
+	MOVE(name, kind, params, args, vgpu_stream(hStream, false), false, bytes) \
+	MOVE(name##_ptsz, kind, params, args, vgpu_stream(hStream, true), false, bytes)
+#define COPIES(name, params, args, bytes) MOVES(name, COPIED, params, args, bytes)
+#define COPIES_ASYNC(name, params, args, bytes) MOVES_ASYNC(name, COPIED, params, args, bytes)
 
 COPIES(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t size), (dst, src, size), size)
 COPIES_ASYNC(cuMemcpyDtoDAsync_v2,
@@ -222,66 +208,38 @@ COPIES_ASYNC(cuMemcpyWithAttributesAsync,
 COPIES_ASYNC(cuMemcpy3DWithAttributesAsync,
 	     (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream hStream),
 	     (op, flags, hStream), boxes(op, 1, stream))
-COPY(cuMemcpy2D, (const void *copy), (copy), false, OLD_BYTES)
-COPY(cuMemcpy2DUnaligned, (const void *copy), (copy), false, OLD_BYTES)
-COPY_ASYNC(cuMemcpy2DAsync, (const void *copy, CUstream hStream), (copy, hStream), false, OLD_BYTES)
-COPY(cuMemcpy3D, (const void *copy), (copy), false, OLD_BYTES)
-COPY_ASYNC(cuMemcpy3DAsync, (const void *copy, CUstream hStream), (copy, hStream), false, OLD_BYTES)
-COPY(cuMemcpyAtoA, (CUarray dst, unsigned to, CUarray src, unsigned from, unsigned size),
-     (dst, to, src, from, size), false, size)
-COPY(cuMemcpyAtoD, (unsigned dst, CUarray src, unsigned from, unsigned size),
-     (dst, src, from, size), false, size)
-COPY(cuMemcpyDtoA, (CUarray dst, unsigned to, unsigned src, unsigned size), (dst, to, src, size),
-     false, size)
 
-#define FILL(name, type, per_thread)                                                           \
-	CUresult name(CUdeviceptr dst, type value, size_t n)                                   \
-	{                                                                                      \
-		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), FILLED, n * sizeof value, \
-		      true, vgpu_real.name(dst, value, n));                                    \
-	}
-#define FILL_ASYNC(name, type, per_thread)                                                       \
-	CUresult name(CUdeviceptr dst, type value, size_t n, CUstream stream)                    \
-	{                                                                                        \
-		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), FILLED, n * sizeof value, \
-		      false, vgpu_real.name(dst, value, n, stream));                             \
-	}
-#define FILL_2D(name, type, per_thread)                                                       \
-	CUresult name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height) \
-	{                                                                                     \
-		MOVED(vgpu_real.name, vgpu_stream(NULL, per_thread), FILLED_2D,               \
-		      width *height * sizeof value, true,                                     \
-		      vgpu_real.name(dst, pitch, value, width, height));                      \
-	}
-#define FILL_2D_ASYNC(name, type, per_thread)                                                 \
-	CUresult name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, \
-		      CUstream stream)                                                        \
-	{                                                                                     \
-		MOVED(vgpu_real.name, vgpu_stream(stream, per_thread), FILLED_2D,             \
-		      width *height * sizeof value, false,                                    \
-		      vgpu_real.name(dst, pitch, value, width, height, stream));              \
-	}
-FILL(cuMemsetD8_v2, unsigned char, false)
-FILL(cuMemsetD8_v2_ptds, unsigned char, true)
-FILL(cuMemsetD16_v2, unsigned short, false)
-FILL(cuMemsetD16_v2_ptds, unsigned short, true)
-FILL(cuMemsetD32_v2, unsigned, false)
-FILL(cuMemsetD32_v2_ptds, unsigned, true)
-FILL_ASYNC(cuMemsetD8Async, unsigned char, false)
-FILL_ASYNC(cuMemsetD8Async_ptsz, unsigned char, true)
-FILL_ASYNC(cuMemsetD16Async, unsigned short, false)
-FILL_ASYNC(cuMemsetD16Async_ptsz, unsigned short, true)
-FILL_ASYNC(cuMemsetD32Async, unsigned, false)
-FILL_ASYNC(cuMemsetD32Async_ptsz, unsigned, true)
-FILL_2D(cuMemsetD2D8_v2, unsigned char, false)
-FILL_2D(cuMemsetD2D8_v2_ptds, unsigned char, true)
-FILL_2D(cuMemsetD2D16_v2, unsigned short, false)
-FILL_2D(cuMemsetD2D16_v2_ptds, unsigned short, true)
-FILL_2D(cuMemsetD2D32_v2, unsigned, false)
-FILL_2D(cuMemsetD2D32_v2_ptds, unsigned, true)
-FILL_2D_ASYNC(cuMemsetD2D8Async, unsigned char, false)
-FILL_2D_ASYNC(cuMemsetD2D8Async_ptsz, unsigned char, true)
-FILL_2D_ASYNC(cuMemsetD2D16Async, unsigned short, false)
-FILL_2D_ASYNC(cuMemsetD2D16Async_ptsz, unsigned short, true)
-FILL_2D_ASYNC(cuMemsetD2D32Async, unsigned, false)
-FILL_2D_ASYNC(cuMemsetD2D32Async_ptsz, unsigned, true)
+/* Copies of before CUDA 3.2, most of which are held wherever they go. */
+#define OLD_COPY(name, params, args, bytes) \
+	MOVE(name, COPIED, params, args, CU_STREAM_LEGACY, true, bytes)
+#define OLD_COPY_ASYNC(name)                                                      \
+	MOVE(name, COPIED, (const void *copy, CUstream hStream), (copy, hStream), \
+	     vgpu_stream(hStream, false), false, SMALL_BYTES)
+OLD_COPY(cuMemcpy2D, (const void *copy), (copy), SMALL_BYTES)
+OLD_COPY(cuMemcpy2DUnaligned, (const void *copy), (copy), SMALL_BYTES)
+OLD_COPY_ASYNC(cuMemcpy2DAsync)
+OLD_COPY(cuMemcpy3D, (const void *copy), (copy), SMALL_BYTES)
+OLD_COPY_ASYNC(cuMemcpy3DAsync)
+OLD_COPY(cuMemcpyAtoA, (CUarray dst, unsigned to, CUarray src, unsigned from, unsigned size),
+	 (dst, to, src, from, size), size)
+OLD_COPY(cuMemcpyAtoD, (unsigned dst, CUarray src, unsigned from, unsigned size),
+	 (dst, src, from, size), size)
+OLD_COPY(cuMemcpyDtoA, (CUarray dst, unsigned to, unsigned src, unsigned size),
+	 (dst, to, src, size), size)
+
+#define FILLS(line, plane, type)                                                             \
+	MOVES(line##_v2, FILLED, (CUdeviceptr dst, type value, size_t n), (dst, value, n),   \
+	      n * sizeof value)                                                              \
+	MOVES_ASYNC(line##Async, FILLED,                                                     \
+		    (CUdeviceptr dst, type value, size_t n, CUstream hStream),               \
+		    (dst, value, n, hStream), n * sizeof value)                              \
+	MOVES(plane##_v2, FILLED_2D,                                                         \
+	      (CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height),      \
+	      (dst, pitch, value, width, height), width *height * sizeof value)              \
+	MOVES_ASYNC(plane##Async, FILLED_2D,                                                 \
+		    (CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, \
+		     CUstream hStream),                                                      \
+		    (dst, pitch, value, width, height, hStream), width *height * sizeof value)
+FILLS(cuMemsetD8, cuMemsetD2D8, unsigned char)
+FILLS(cuMemsetD16, cuMemsetD2D16, unsigned short)
+FILLS(cuMemsetD32, cuMemsetD2D32, unsigned)

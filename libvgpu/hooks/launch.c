@@ -112,40 +112,28 @@ static uint64_t graph_key(CUgraphExec graph)
 	return vgpu_mix((uint64_t)(uintptr_t)graph, 0x67726170);
 }
 
-CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
-{
-	GATED(vgpu_real.cuGraphLaunch, vgpu_stream(stream, false), graph_key(graph),
-	      UNKNOWN_GRAPH_NS, vgpu_graph_launch(vgpu_real.cuGraphLaunch, graph, stream));
-}
-
-CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
-{
-	GATED(vgpu_real.cuGraphLaunch_ptsz, vgpu_stream(stream, true), graph_key(graph),
-	      UNKNOWN_GRAPH_NS, vgpu_graph_launch(vgpu_real.cuGraphLaunch_ptsz, graph, stream));
-}
+#define LAUNCH_GRAPH(name, per_thread)                                                     \
+	CUresult name(CUgraphExec graph, CUstream stream)                                  \
+	{                                                                                  \
+		GATED(vgpu_real.name, vgpu_stream(stream, per_thread), graph_key(graph),   \
+		      UNKNOWN_GRAPH_NS, vgpu_graph_launch(vgpu_real.name, graph, stream)); \
+	}
+LAUNCH_GRAPH(cuGraphLaunch, false)
+LAUNCH_GRAPH(cuGraphLaunch_ptsz, true)
 
 /* Uploading takes the memory that the graph's nodes will allocate. */
-CUresult cuGraphUpload(CUgraphExec graph, CUstream stream)
-{
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGraphUpload)
-		return CUDA_ERROR_NO_DEVICE;
-	return vgpu_graph_launch(vgpu_real.cuGraphUpload, graph, stream);
-}
-
-CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream)
-{
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGraphUpload_ptsz)
-		return CUDA_ERROR_NO_DEVICE;
-	return vgpu_graph_launch(vgpu_real.cuGraphUpload_ptsz, graph, stream);
-}
+#define UPLOAD_GRAPH(name)                                               \
+	CUresult name(CUgraphExec graph, CUstream stream)                \
+	{                                                                \
+		VGPU_NEED_CUDA(name);                                    \
+		return vgpu_graph_launch(vgpu_real.name, graph, stream); \
+	}
+UPLOAD_GRAPH(cuGraphUpload)
+UPLOAD_GRAPH(cuGraphUpload_ptsz)
 
 CUresult cuGraphExecDestroy(CUgraphExec graph)
 {
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGraphExecDestroy)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGraphExecDestroy);
 	/* The next graph may get the same address. */
 	vgpu_cost_forget(graph_key(graph));
 	vgpu_graph_forget(graph);

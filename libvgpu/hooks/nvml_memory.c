@@ -27,9 +27,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	nvmlReturn_t r;
 	int card;
 
-	vgpu_need_nvml();
-	if (!vgpu_real.nvmlDeviceGetMemoryInfo)
-		return NVML_ERROR_LIBRARY_NOT_FOUND;
+	VGPU_NEED_NVML(nvmlDeviceGetMemoryInfo);
 	r = vgpu_real.nvmlDeviceGetMemoryInfo(device, memory);
 	card = r == NVML_SUCCESS ? vgpu_card_of_nvml(device) : -1;
 	if (card >= 0 && vgpu_limit(card))
@@ -42,10 +40,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 	nvmlReturn_t r;
 	int card;
 
-	vgpu_need_nvml();
-	if (!vgpu_real.nvmlDeviceGetMemoryInfo_v2)
-		return vgpu_real.nvmlDeviceGetMemoryInfo ? NVML_ERROR_FUNCTION_NOT_FOUND
-							 : NVML_ERROR_LIBRARY_NOT_FOUND;
+	VGPU_NEED_NVML(nvmlDeviceGetMemoryInfo_v2);
 	r = vgpu_real.nvmlDeviceGetMemoryInfo_v2(device, memory);
 	card = r == NVML_SUCCESS ? vgpu_card_of_nvml(device) : -1;
 	if (card >= 0 && vgpu_limit(card)) {

@@ -114,22 +114,19 @@ static nvmlReturn_t filtered(nvmlReturn_t (*ask)(void *real, nvmlDevice_t, unsig
 	return r;
 }
 
-#define LIST(name, type)                                                                         \
-	static nvmlReturn_t ask_##name(void *real, nvmlDevice_t device, unsigned *n, void *to)   \
-	{                                                                                        \
-		nvmlReturn_t (*f)(nvmlDevice_t, unsigned *, type *);                             \
-                                                                                                 \
-		memcpy(&f, &real, sizeof f);                                                     \
-		return f(device, n, to);                                                         \
-	}                                                                                        \
-	nvmlReturn_t name(nvmlDevice_t device, unsigned *n, type *infos)                         \
-	{                                                                                        \
-		vgpu_need_nvml();                                                                \
-		if (!vgpu_real.name)                                                             \
-			return vgpu_real.nvmlDeviceGetMemoryInfo ? NVML_ERROR_FUNCTION_NOT_FOUND \
-								 : NVML_ERROR_LIBRARY_NOT_FOUND; \
-		return filtered(ask_##name, (void *)vgpu_real.name, device, n, infos,            \
-				sizeof *infos);                                                  \
+#define LIST(name, type)                                                                       \
+	static nvmlReturn_t ask_##name(void *real, nvmlDevice_t device, unsigned *n, void *to) \
+	{                                                                                      \
+		nvmlReturn_t (*f)(nvmlDevice_t, unsigned *, type *);                           \
+                                                                                               \
+		memcpy(&f, &real, sizeof f);                                                   \
+		return f(device, n, to);                                                       \
+	}                                                                                      \
+	nvmlReturn_t name(nvmlDevice_t device, unsigned *n, type *infos)                       \
+	{                                                                                      \
+		VGPU_NEED_NVML(name);                                                          \
+		return filtered(ask_##name, (void *)vgpu_real.name, device, n, infos,          \
+				sizeof *infos);                                                \
 	}
 
 LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
@@ -144,21 +141,13 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
 /* The callers of these bring room for every process of the card: what is not the
  * job's is taken out of it afterwards. */
-#define NEED(name)                                                                               \
-	do {                                                                                     \
-		vgpu_need_nvml();                                                                \
-		if (!vgpu_real.name)                                                             \
-			return vgpu_real.nvmlDeviceGetMemoryInfo ? NVML_ERROR_FUNCTION_NOT_FOUND \
-								 : NVML_ERROR_LIBRARY_NOT_FOUND; \
-	} while (0)
-
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 					     nvmlProcessUtilizationSample_t *samples, unsigned *n,
 					     unsigned long long since)
 {
 	nvmlReturn_t r;
 
-	NEED(nvmlDeviceGetProcessUtilization);
+	VGPU_NEED_NVML(nvmlDeviceGetProcessUtilization);
 	r = vgpu_real.nvmlDeviceGetProcessUtilization(device, samples, n, since);
 	if (r == NVML_SUCCESS && samples && n && vgpu_card_of_nvml(device) >= 0)
 		*n = keep_own(samples, *n, sizeof *samples, 0);
@@ -170,7 +159,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
 {
 	nvmlReturn_t r;
 
-	NEED(nvmlDeviceGetProcessesUtilizationInfo);
+	VGPU_NEED_NVML(nvmlDeviceGetProcessesUtilizationInfo);
 	r = vgpu_real.nvmlDeviceGetProcessesUtilizationInfo(device, infos);
 	if (r == NVML_SUCCESS && infos->procUtilArray && vgpu_card_of_nvml(device) >= 0)
 		infos->processSamplesCount =
@@ -185,7 +174,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 {
 	nvmlReturn_t r;
 
-	NEED(nvmlDeviceGetRunningProcessDetailList);
+	VGPU_NEED_NVML(nvmlDeviceGetRunningProcessDetailList);
 	r = vgpu_real.nvmlDeviceGetRunningProcessDetailList(device, list);
 	if (r == NVML_SUCCESS && list->procArray && vgpu_card_of_nvml(device) >= 0)
 		list->numProcArrayEntries = keep_own(list->procArray, list->numProcArrayEntries,

@@ -18,7 +18,6 @@
 #include "../slices/rm.h"
 #include "../slices/slices.h"
 #include "context.h"
-#include "hooks.h"
 
 /* Primary contexts are retained many times, by name and by green contexts, and made once. */
 static int primary_refs[VGPU_MAX_CARDS];
@@ -56,9 +55,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	CUresult r;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDevicePrimaryCtxRetain)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuDevicePrimaryCtxRetain);
 	if (vgpu_not_granted(dev))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	card = vgpu_card_of_device(dev);
@@ -104,11 +101,8 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 {
 	CUcontext ctx = NULL;
 	CUresult r;
-	int card;
+	int card = vgpu_card_of_device(dev);
 
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	card = vgpu_card_of_device(dev);
 	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) <= 1))
 		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
 	vgpu_gate_ends(ctx);
@@ -127,41 +121,26 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 	return r;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-	vgpu_need_cuda();
-	return primary_release(vgpu_real.cuDevicePrimaryCtxRelease, dev, false);
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-	vgpu_need_cuda();
-	return primary_release(vgpu_real.cuDevicePrimaryCtxRelease_v2, dev, false);
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice dev)
-{
-	vgpu_need_cuda();
-	return primary_release(vgpu_real.cuDevicePrimaryCtxReset, dev, true);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-	vgpu_need_cuda();
-	return primary_release(vgpu_real.cuDevicePrimaryCtxReset_v2, dev, true);
-}
+#define PRIMARY_ENDS(name, all)                                   \
+	CUresult name(CUdevice dev)                               \
+	{                                                         \
+		VGPU_NEED_CUDA(name);                             \
+		return primary_release(vgpu_real.name, dev, all); \
+	}
+PRIMARY_ENDS(cuDevicePrimaryCtxRelease, false)
+PRIMARY_ENDS(cuDevicePrimaryCtxRelease_v2, false)
+PRIMARY_ENDS(cuDevicePrimaryCtxReset, true)
+PRIMARY_ENDS(cuDevicePrimaryCtxReset_v2, true)
 
 /* A green context is a part of the primary one: it keeps a reference to it. */
 CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned flags)
 {
-	struct vgpu_item item = {.refs = 1};
+	struct vgpu_item item = {.size = 0};
 	struct vgpu_schedule s;
 	bool first;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGreenCtxCreate)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGreenCtxCreate);
 	if (vgpu_not_granted(dev))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	item.card = vgpu_card_of_device(dev);
@@ -191,9 +170,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	bool known;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGreenCtxDestroy)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGreenCtxDestroy);
 	known = vgpu_table_get(&greens, (uint64_t)(uintptr_t)green, &item);
 	if (!vgpu_state.grant || !vgpu_real.cuCtxFromGreenCtx ||
 	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)

@@ -11,15 +11,15 @@
 #include "job.h"
 
 #define MAX_OBJECTS 256
-#define NO_NUMBER (-1)
+#define NO_NUMBER MAX_DEVICES
 
 static struct device {
 	uint32_t client, object;
 	uint32_t device; /* itself, or what it is a subdevice of */
-	int number;
+	uint32_t number;
 } devices[MAX_OBJECTS];
 static unsigned ndevices;
-static int card_of_number[MAX_DEVICES]; /* + 1; 0: not known */
+static int card_of_number[MAX_DEVICES + 1]; /* + 1; 0: not known, as that of NO_NUMBER */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void vgpu_devices_in_child(void)
@@ -28,27 +28,48 @@ void vgpu_devices_in_child(void)
 	ndevices = 0;
 }
 
-static const struct device *find(uint32_t client, uint32_t object)
-{
-	for (unsigned i = 0; i < ndevices; i++)
-		if (devices[i].client == client && devices[i].object == object)
-			return &devices[i];
-	return NULL;
-}
-
-/* lock is held. One that has no room is not known. */
-static void add(const struct device *d)
+/* lock is held; ndevices: it is not there. */
+static unsigned place_of(uint32_t client, uint32_t object)
 {
 	unsigned at = 0;
 
-	/* One of that name is gone, with its descriptor. */
-	while (at < ndevices &&
-	       (devices[at].client != d->client || devices[at].object != d->object))
+	while (at < ndevices && (devices[at].client != client || devices[at].object != object))
 		at++;
-	if (at == MAX_OBJECTS)
-		return;
-	ndevices += at == ndevices;
-	devices[at] = *d;
+	return at;
+}
+
+static struct device find(uint32_t client, uint32_t object)
+{
+	struct device d = {.number = NO_NUMBER};
+	unsigned at;
+
+	pthread_mutex_lock(&lock);
+	at = place_of(client, object);
+	if (at < ndevices)
+		d = devices[at];
+	pthread_mutex_unlock(&lock);
+	return d;
+}
+
+/* One that has no room is not known. */
+static void add(const struct device *d)
+{
+	unsigned at;
+
+	pthread_mutex_lock(&lock);
+	/* One of that name is gone, with its descriptor. */
+	at = place_of(d->client, d->object);
+	if (at < MAX_OBJECTS) {
+		ndevices += at == ndevices;
+		devices[at] = *d;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+static void number_is(uint32_t number, int card)
+{
+	if (number < MAX_DEVICES)
+		__atomic_store_n(&card_of_number[number], card + 1, __ATOMIC_RELAXED);
 }
 
 /* "GPU-" or "MIG-" and 32 hexadecimal digits. */
@@ -75,44 +96,31 @@ static void ask_cards(int fd, uint32_t client)
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct rm_uuid_info info = {.flags = UUID_BINARY, .device = MAX_DEVICES};
 
-		if (!read_uuid(vgpu_state.grant->card[i].uuid, info.uuid) ||
-		    vgpu_rm_control(fd, client, client, CMD_UUID_INFO, &info, sizeof info) != 0 ||
-		    info.device >= MAX_DEVICES)
-			continue;
-		pthread_mutex_lock(&lock);
-		card_of_number[info.device] = (int)i + 1;
-		pthread_mutex_unlock(&lock);
+		if (read_uuid(vgpu_state.grant->card[i].uuid, info.uuid) &&
+		    vgpu_rm_control(fd, client, client, CMD_UUID_INFO, &info, sizeof info) == 0)
+			number_is(info.device, (int)i);
 	}
 }
 
 void vgpu_device_made(int fd, uint32_t client, uint32_t object, uint64_t params, bool ask)
 {
-	uint32_t number = MAX_DEVICES;
 	struct device d = {client, object, object, NO_NUMBER};
 
-	if (vgpu_peek(params, &number, sizeof number) && number < MAX_DEVICES)
-		d.number = (int)number;
-	pthread_mutex_lock(&lock);
+	if (!vgpu_peek(params, &d.number, sizeof d.number) || d.number >= MAX_DEVICES)
+		d.number = NO_NUMBER;
 	add(&d);
-	ask = ask && vgpu_state.ncards > 1 && d.number != NO_NUMBER && !card_of_number[d.number];
-	pthread_mutex_unlock(&lock);
-	if (ask)
+	if (ask && vgpu_state.ncards > 1 && d.number != NO_NUMBER &&
+	    vgpu_card_below(client, object) < 0)
 		ask_cards(fd, client);
 }
 
 void vgpu_subdevice_made(uint32_t client, uint32_t parent, uint32_t object)
 {
-	const struct device *of;
-	struct device d;
+	struct device d = find(client, parent);
 
-	pthread_mutex_lock(&lock);
-	of = find(client, parent);
-	if (of) {
-		d = *of;
-		d.object = object;
+	d.object = object;
+	if (d.device)
 		add(&d);
-	}
-	pthread_mutex_unlock(&lock);
 }
 
 bool vgpu_device_freed(uint32_t client, uint32_t object)
@@ -121,51 +129,30 @@ bool vgpu_device_freed(uint32_t client, uint32_t object)
 	bool one;
 
 	pthread_mutex_lock(&lock);
-	one = object == client || find(client, object);
-	for (unsigned i = 0; one && i < ndevices; i++) {
+	for (unsigned i = 0; i < ndevices; i++) {
 		const struct device *d = &devices[i];
 
 		if (d->client != client ||
 		    (object != client && d->object != object && d->device != object))
 			devices[kept++] = *d;
 	}
-	if (one)
-		ndevices = kept;
+	one = object == client || kept < ndevices;
+	ndevices = kept;
 	pthread_mutex_unlock(&lock);
 	return one;
 }
 
 uint32_t vgpu_device_of(uint32_t client, uint32_t object)
 {
-	const struct device *d;
-	uint32_t device;
-
-	pthread_mutex_lock(&lock);
-	d = find(client, object);
-	device = d ? d->device : 0;
-	pthread_mutex_unlock(&lock);
-	return device;
+	return find(client, object).device;
 }
 
 int vgpu_card_below(uint32_t client, uint32_t parent)
 {
-	const struct device *d;
-	int card;
-
-	pthread_mutex_lock(&lock);
-	d = find(client, parent);
-	card = d && d->number != NO_NUMBER ? card_of_number[d->number] - 1 : -1;
-	pthread_mutex_unlock(&lock);
-	return card;
+	return __atomic_load_n(&card_of_number[find(client, parent).number], __ATOMIC_RELAXED) - 1;
 }
 
 void vgpu_device_is(uint32_t client, uint32_t parent, int card)
 {
-	const struct device *d;
-
-	pthread_mutex_lock(&lock);
-	d = find(client, parent);
-	if (d && d->number != NO_NUMBER)
-		card_of_number[d->number] = card + 1;
-	pthread_mutex_unlock(&lock);
+	number_is(find(client, parent).number, card);
 }

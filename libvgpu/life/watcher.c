@@ -6,12 +6,12 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <link.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "../base/dl.h"
 #include "../base/log.h"
 #include "../compute/compute.h"
 #include "../compute/working.h"
@@ -122,15 +122,25 @@ static void set_unwatched(bool on)
 		__atomic_and_fetch(flags, ~VGPU_SLOT_UNWATCHED, __ATOMIC_RELAXED);
 }
 
-/* A thread's stack holds all thread-local variables of the program and of its libraries;
- * glibc says how much that is, where it has this function. Not by dlsym: who makes an ioctl may hold
- * a lock of the driver, which a constructor waits for. */
-static size_t stack_size(const pthread_attr_t *attr)
+/* A thread's stack holds all thread-local variables of the program and of its libraries. Not by
+ * dlsym, which has a function for it: who makes an ioctl may hold a lock of the driver, which a
+ * constructor waits for. No constructor runs under the lock of this one. */
+static int add_thread_local(struct dl_phdr_info *object, size_t size, void *sum)
 {
-	size_t (*least)(const pthread_attr_t *) =
-		(size_t (*)(const pthread_attr_t *))vgpu_of_libc("__pthread_get_minstack");
+	(void)size;
+	for (unsigned i = 0; i < object->dlpi_phnum; i++)
+		if (object->dlpi_phdr[i].p_type == PT_TLS)
+			*(size_t *)sum +=
+				object->dlpi_phdr[i].p_memsz + object->dlpi_phdr[i].p_align;
+	return 0;
+}
 
-	return STACK + (least ? least(attr) : 0);
+static size_t stack_size(void)
+{
+	size_t sum = STACK;
+
+	dl_iterate_phdr(add_thread_local, &sum);
+	return sum;
 }
 
 static int start(void)
@@ -145,7 +155,7 @@ static int start(void)
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	for (size_t size = stack_size(&attr); r == EINVAL && size <= MOST_STACK; size *= 2) {
+	for (size_t size = stack_size(); r == EINVAL && size <= MOST_STACK; size *= 2) {
 		pthread_attr_setstacksize(&attr, size);
 		r = pthread_create(&thread, &attr, watch, NULL);
 	}

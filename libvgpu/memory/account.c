@@ -41,6 +41,11 @@ void vgpu_release(int card, uint64_t bytes)
 	vgpu_mem_release(vgpu_state.slot, (unsigned)card, bytes);
 }
 
+void vgpu_item_release(const struct vgpu_item *item)
+{
+	vgpu_release(item->card, item->size);
+}
+
 void vgpu_charge_forced(int card, uint64_t bytes)
 {
 	__atomic_add_fetch(&vgpu_my(card)->mem, bytes, __ATOMIC_SEQ_CST);

@@ -3,6 +3,7 @@
 #ifndef VGPU_MEMORY_ACCOUNT_H
 #define VGPU_MEMORY_ACCOUNT_H
 
+#include "../base/table.h"
 #include "../base/util.h"
 #include "../driver/cuda_abi.h"
 
@@ -20,6 +21,7 @@ int vgpu_charge(int card, uint64_t bytes);
 /* The same at once, without asking whether processes have ended. */
 int vgpu_charge_now(int card, uint64_t bytes);
 void vgpu_release(int card, uint64_t bytes);
+void vgpu_item_release(const struct vgpu_item *item);
 /* Bytes that the card has already given: they count, the next one pays. */
 void vgpu_charge_forced(int card, uint64_t bytes);
 /* Adds up a change of the charge in one step, so that nobody sees less than both ends. */

@@ -89,148 +89,76 @@ static void keep(int card, void *handle, uint64_t bytes)
 	struct vgpu_item item = {.key = (uint64_t)(uintptr_t)handle,
 				 .size = bytes,
 				 .card = card,
-				 .owner = vgpu_context_owner(card),
-				 .refs = 1};
+				 .owner = vgpu_context_owner(card)};
 
 	vgpu_table_put(&arrays, &item);
 }
 
-/* The same steps around each creating call; made is where it leaves the handle. */
-#define CREATE(bytes_, made, call)                    \
-	do {                                          \
-		uint64_t bytes = (bytes_);            \
-		int card = vgpu_card_current();       \
-		CUresult r;                           \
-                                                      \
-		if (card < 0)                         \
-			return call;                  \
-		if (vgpu_mem_take(card, bytes))       \
-			return vgpu_oom(card, bytes); \
-		r = call;                             \
-		if (r == CUDA_SUCCESS)                \
-			keep(card, made, bytes);      \
-		return vgpu_mem_done(card, bytes, r); \
-	} while (0)
+/* What each form of a descriptor says. */
+#define FLAT(d)                                            \
+	(&(CUDA_ARRAY3D_DESCRIPTOR){.Width = (d)->Width,   \
+				    .Height = (d)->Height, \
+				    .Format = (d)->Format, \
+				    .NumChannels = (d)->NumChannels})
+#define DEEP(d)                                                      \
+	(&(CUDA_ARRAY3D_DESCRIPTOR){.Width = (d)->Width,             \
+				    .Height = (d)->Height,           \
+				    .Depth = (d)->Depth,             \
+				    .Format = (d)->Format,           \
+				    .NumChannels = (d)->NumChannels, \
+				    .Flags = (d)->Flags})
 
-CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
-{
-	CUDA_ARRAY3D_DESCRIPTOR d = {0};
+#define CREATE(name, params, args, said, levels)                 \
+	CUresult name params                                     \
+	{                                                        \
+		uint64_t bytes;                                  \
+		CUresult r;                                      \
+		int card;                                        \
+                                                                 \
+		VGPU_NEED_CUDA(name);                            \
+		card = array && desc ? vgpu_card_current() : -1; \
+		if (card < 0)                                    \
+			return vgpu_real.name args;              \
+		bytes = array_bytes(said(desc), levels);         \
+		if (vgpu_mem_take(card, bytes))                  \
+			return vgpu_oom(card, bytes);            \
+		r = vgpu_real.name args;                         \
+		if (r == CUDA_SUCCESS)                           \
+			keep(card, *array, bytes);               \
+		return vgpu_mem_done(card, bytes, r);            \
+	}
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuArrayCreate_v2)
-		return CUDA_ERROR_NO_DEVICE;
-	if (!array || !desc)
-		return vgpu_real.cuArrayCreate_v2(array, desc);
-	d.Width = desc->Width;
-	d.Height = desc->Height;
-	d.Format = desc->Format;
-	d.NumChannels = desc->NumChannels;
-	CREATE(array_bytes(&d, 1), *array, vgpu_real.cuArrayCreate_v2(array, desc));
-}
-
-CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
-{
-	vgpu_need_cuda();
-	if (!vgpu_real.cuArray3DCreate_v2)
-		return CUDA_ERROR_NO_DEVICE;
-	if (!array || !desc)
-		return vgpu_real.cuArray3DCreate_v2(array, desc);
-	CREATE(array_bytes(desc, 1), *array, vgpu_real.cuArray3DCreate_v2(array, desc));
-}
-
-CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
-{
-	CUDA_ARRAY3D_DESCRIPTOR d = {0};
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuArrayCreate)
-		return CUDA_ERROR_NO_DEVICE;
-	if (!array || !desc)
-		return vgpu_real.cuArrayCreate(array, desc);
-	d.Width = desc->Width;
-	d.Height = desc->Height;
-	d.Format = desc->Format;
-	d.NumChannels = desc->NumChannels;
-	CREATE(array_bytes(&d, 1), *array, vgpu_real.cuArrayCreate(array, desc));
-}
-
-CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
-{
-	CUDA_ARRAY3D_DESCRIPTOR d = {0};
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuArray3DCreate)
-		return CUDA_ERROR_NO_DEVICE;
-	if (!array || !desc)
-		return vgpu_real.cuArray3DCreate(array, desc);
-	d.Width = desc->Width;
-	d.Height = desc->Height;
-	d.Depth = desc->Depth;
-	d.Format = desc->Format;
-	d.NumChannels = desc->NumChannels;
-	d.Flags = desc->Flags;
-	CREATE(array_bytes(&d, 1), *array, vgpu_real.cuArray3DCreate(array, desc));
-}
-
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc,
-				unsigned levels)
-{
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMipmappedArrayCreate)
-		return CUDA_ERROR_NO_DEVICE;
-	if (!array || !desc)
-		return vgpu_real.cuMipmappedArrayCreate(array, desc, levels);
-	CREATE(array_bytes(desc, levels), *array,
-	       vgpu_real.cuMipmappedArrayCreate(array, desc, levels));
-}
-
-static void forget(void *handle)
-{
-	struct vgpu_item item;
-
-	if (vgpu_state.grant && vgpu_table_take(&arrays, (uint64_t)(uintptr_t)handle, &item))
-		vgpu_release(item.card, item.size);
-}
-
-static bool ended(const struct vgpu_item *item, uint64_t owner)
-{
-	if (item->owner != owner)
-		return false;
-	vgpu_release(item->card, item->size);
-	return true;
-}
+CREATE(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *desc), (array, desc), FLAT,
+       1)
+CREATE(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc), (array, desc), FLAT,
+       1)
+CREATE(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *desc), (array, desc),
+       DEEP, 1)
+CREATE(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc), (array, desc),
+       DEEP, 1)
+CREATE(cuMipmappedArrayCreate,
+       (CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned n),
+       (array, desc, n), DEEP, n)
 
 void vgpu_arrays_ended(uint64_t owner)
 {
-	vgpu_table_sweep(&arrays, owner, ended);
+	vgpu_table_end(&arrays, owner, vgpu_item_release);
 }
 
-CUresult cuArrayDestroy(CUarray array)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuArrayDestroy)
-		return CUDA_ERROR_NO_DEVICE;
-	vgpu_mem_begin();
-	r = vgpu_real.cuArrayDestroy(array);
-	if (r == CUDA_SUCCESS)
-		forget(array);
-	vgpu_mem_end();
-	return r;
-}
-
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMipmappedArrayDestroy)
-		return CUDA_ERROR_NO_DEVICE;
-	vgpu_mem_begin();
-	r = vgpu_real.cuMipmappedArrayDestroy(array);
-	if (r == CUDA_SUCCESS)
-		forget(array);
-	vgpu_mem_end();
-	return r;
-}
+#define DESTROY(name, handle)                                                    \
+	CUresult name(handle array)                                              \
+	{                                                                        \
+		struct vgpu_item item;                                           \
+		CUresult r;                                                      \
+                                                                                 \
+		VGPU_NEED_CUDA(name);                                            \
+		vgpu_mem_begin();                                                \
+		r = vgpu_real.name(array);                                       \
+		if (r == CUDA_SUCCESS && vgpu_state.grant &&                     \
+		    vgpu_table_take(&arrays, (uint64_t)(uintptr_t)array, &item)) \
+			vgpu_item_release(&item);                                \
+		vgpu_mem_end();                                                  \
+		return r;                                                        \
+	}
+DESTROY(cuArrayDestroy, CUarray)
+DESTROY(cuMipmappedArrayDestroy, CUmipmappedArray)

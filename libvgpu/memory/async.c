@@ -14,11 +14,7 @@
  * capture that it would wait for, it does not allocate. */
 static bool captured(CUstream stream)
 {
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	return vgpu_capturing() && vgpu_real.cuStreamIsCapturing &&
-	       vgpu_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+	return vgpu_capturing() && vgpu_captured(stream, false);
 }
 
 /* The device of a stream; of the current context for the default ones. */
@@ -86,9 +82,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDeviceSetMemPool)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuDeviceSetMemPool);
 	r = vgpu_real.cuDeviceSetMemPool(dev, pool);
 	vgpu_pools_forget_current();
 	return r;
@@ -98,9 +92,7 @@ CUresult cuMemSetMemPool(const CUmemLocation *location, int type, CUmemoryPool p
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemSetMemPool)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemSetMemPool);
 	r = vgpu_real.cuMemSetMemPool(location, type, pool);
 	vgpu_pools_forget_current();
 	return r;
@@ -131,9 +123,7 @@ static struct pool *named_pool(CUmemoryPool handle)
 		struct pool *p;                                                            \
 		CUresult r;                                                                \
                                                                                            \
-		vgpu_need_cuda();                                                          \
-		if (!vgpu_real.name)                                                       \
-			return CUDA_ERROR_NO_DEVICE;                                       \
+		VGPU_NEED_CUDA(name);                                                      \
 		stream_used = vgpu_stream(stream, per_thread);                             \
 		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_expr : NULL; \
 		if (!p)                                                                    \
@@ -153,27 +143,16 @@ ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
 	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), true,
 	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
 
-static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr,
-			   CUstream stream)
-{
-	CUresult r;
-
-	if (!real)
-		return CUDA_ERROR_NO_DEVICE;
-	r = real(dptr, stream);
-	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
-		vgpu_pool_forget(dptr);
-	return r;
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
-{
-	vgpu_need_cuda();
-	return free_async(vgpu_real.cuMemFreeAsync, dptr, stream);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
-{
-	vgpu_need_cuda();
-	return free_async(vgpu_real.cuMemFreeAsync_ptsz, dptr, stream);
-}
+#define FREE_ASYNC(name)                                           \
+	CUresult name(CUdeviceptr dptr, CUstream stream)           \
+	{                                                          \
+		CUresult r;                                        \
+                                                                   \
+		VGPU_NEED_CUDA(name);                              \
+		r = vgpu_real.name(dptr, stream);                  \
+		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant) \
+			vgpu_pool_forget(dptr);                    \
+		return r;                                          \
+	}
+FREE_ASYNC(cuMemFreeAsync)
+FREE_ASYNC(cuMemFreeAsync_ptsz)

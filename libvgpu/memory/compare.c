@@ -58,7 +58,8 @@ static void correct_modules(int card, uint64_t floor, uint64_t max)
 	comparisons[card] = 0; /* those were with the charge as it was */
 }
 
-void vgpu_overhead_measure(int card)
+/* Compares with the card's own count of this process and corrects the charge. */
+static void measure(int card)
 {
 	struct vgpu_slot *slot = vgpu_state.slot;
 	uint32_t begun, done, contexts;
@@ -82,7 +83,6 @@ void vgpu_overhead_measure(int card)
 			correct(card, have, want < floor ? floor : want, max < floor ? floor : max);
 		if (vgpu_modules_charged(card) && max != UINT64_MAX)
 			correct_modules(card, floor, max);
-		vgpu_overhead_show(card);
 	}
 	pthread_mutex_unlock(&measure_lock);
 }
@@ -114,6 +114,6 @@ void vgpu_overhead_tick(uint64_t now)
 		compared_modules[i] = charged;
 		if (vgpu_state.from_env ||
 		    (charged >= VGPU_CONTEXT_GROWTH && looks[i]++ < COMPARISONS))
-			vgpu_overhead_measure((int)i);
+			measure((int)i);
 	}
 }

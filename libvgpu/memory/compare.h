@@ -5,8 +5,6 @@
 
 #include <stdint.h>
 
-/* Compares with the card's own count of this process and corrects the charge. */
-void vgpu_overhead_measure(int card);
 /* The watcher's look. Without gresd it measures all; with it gresd does, and the watcher only
  * what modules were charged. */
 void vgpu_overhead_tick(uint64_t now);

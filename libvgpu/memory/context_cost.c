@@ -12,10 +12,12 @@
 /* Per card. */
 static uint64_t overhead[VGPU_MAX_CARDS];
 
-void vgpu_overhead_show(int card)
+/* So many bytes more, as the slot says. */
+static void counts(int card, uint64_t more)
 {
-	__atomic_store_n(&vgpu_my(card)->mem_context,
-			 __atomic_load_n(&overhead[card], __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+	uint64_t bytes = __atomic_add_fetch(&overhead[card], more, __ATOMIC_SEQ_CST);
+
+	__atomic_store_n(&vgpu_my(card)->mem_context, bytes, __ATOMIC_RELAXED);
 }
 
 uint64_t vgpu_context_bytes(int card)
@@ -35,8 +37,7 @@ int vgpu_overhead_context(int card)
 	vgpu_mem_begin();
 	r = vgpu_charge(card, bytes);
 	if (r == 0)
-		__atomic_add_fetch(&overhead[card], bytes, __ATOMIC_SEQ_CST);
-	vgpu_overhead_show(card);
+		counts(card, bytes);
 	vgpu_mem_end();
 	return r;
 }
@@ -50,13 +51,13 @@ void vgpu_overhead_lower(int card, uint64_t bytes)
 	while (!__atomic_compare_exchange_n(&overhead[card], &have, have - less, false,
 					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 	vgpu_release(card, less);
+	counts(card, 0);
 }
 
 void vgpu_overhead_context_gone(int card)
 {
 	vgpu_mem_begin();
 	vgpu_overhead_lower(card, vgpu_context_bytes(card));
-	vgpu_overhead_show(card);
 	vgpu_mem_end();
 }
 
@@ -67,7 +68,7 @@ uint64_t vgpu_overhead_charged(int card)
 
 void vgpu_overhead_raise(int card, uint64_t bytes)
 {
-	__atomic_add_fetch(&overhead[card], bytes, __ATOMIC_SEQ_CST);
+	counts(card, bytes);
 	vgpu_charge_forced(card, bytes);
 }
 

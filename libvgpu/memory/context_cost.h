@@ -21,8 +21,6 @@ uint64_t vgpu_overhead_charged(int card);
 void vgpu_overhead_raise(int card, uint64_t bytes);
 /* By at most so many bytes. */
 void vgpu_overhead_lower(int card, uint64_t bytes);
-/* Writes it into the slot. */
-void vgpu_overhead_show(int card);
 void vgpu_overhead_in_child(void);
 
 #endif

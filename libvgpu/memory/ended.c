@@ -57,7 +57,7 @@ static bool read_answer(const char *answer, struct vgpu_ended *told)
 	return told->n > 0;
 }
 
-/* Asks gresd, and frees what can be freed now; *left_ns as vgpu_slot_reclaim_told()
+/* Asks gresd, and frees what can be freed now; *left_ns as vgpu_slot_reclaim()
  * says. lock is held. */
 static bool look(uint64_t *left_ns)
 {
@@ -71,7 +71,7 @@ static bool look(uint64_t *left_ns)
 	next_ns = vgpu_now() + (answered ? AGAIN_NS : SULK_NS);
 	*left_ns = 0;
 	return answered && read_answer(answer, &told) &&
-	       vgpu_slot_reclaim_told(&vgpu_state.cache, vgpu_state.slot, &told, left_ns) > 0;
+	       vgpu_slot_reclaim(&vgpu_state.cache, vgpu_state.slot, &told, left_ns) > 0;
 }
 
 static bool fits(int card, uint64_t bytes, uint64_t without)

@@ -314,7 +314,7 @@ void vgpu_graph_forget(CUgraphExec graph)
 
 static CUresult instantiated(CUresult r, const CUgraphExec *exec, CUgraph graph)
 {
-	struct vgpu_item item = {.refs = 1};
+	struct vgpu_item item = {.size = 0};
 
 	if (r != CUDA_SUCCESS || !exec || !vgpu_state.grant)
 		return r;
@@ -330,9 +330,7 @@ static CUresult instantiated(CUresult r, const CUgraphExec *exec, CUgraph graph)
 #define INSTANTIATE(name, params, args)                                \
 	CUresult name params                                           \
 	{                                                              \
-		vgpu_need_cuda();                                      \
-		if (!vgpu_real.name)                                   \
-			return CUDA_ERROR_NO_DEVICE;                   \
+		VGPU_NEED_CUDA(name);                                  \
 		return instantiated(vgpu_real.name args, exec, graph); \
 	}
 
@@ -360,9 +358,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	CUresult r;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDeviceGraphMemTrim)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuDeviceGraphMemTrim);
 	vgpu_mem_begin();
 	r = vgpu_real.cuDeviceGraphMemTrim(dev);
 	card = vgpu_card_of_device(dev);

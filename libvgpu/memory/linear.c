@@ -15,6 +15,8 @@
 
 /* Rows of pitched memory are aligned to at most this on every card so far. */
 #define PITCH_ALIGN 512u
+/* In which the card gives memory (measured: 580, H200). */
+#define PIECE (2ull << 20)
 
 static struct vgpu_table linear = VGPU_TABLE_INIT;
 
@@ -27,7 +29,6 @@ static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 	struct vgpu_item item = {.key = dptr,
 				 .size = size,
 				 .card = card,
-				 .refs = 1,
 				 .other = kind,
 				 .owner = vgpu_context_owner(card)};
 
@@ -46,6 +47,8 @@ static void freed(const struct vgpu_item *item)
 	}
 	if (item->other == KIND_PAGED)
 		__atomic_sub_fetch(&vgpu_managed_bytes, item->size, __ATOMIC_RELAXED);
+	/* A descriptor keeps the whole piece, which small allocations share. */
+	vgpu_shared_freed(item->key, item->card, (item->size + PIECE - 1) / PIECE * PIECE);
 	vgpu_release(item->card, item->size);
 }
 
@@ -59,17 +62,14 @@ static void forget(CUdeviceptr dptr)
 		vgpu_pool_forget(dptr);
 }
 
-static bool ended(const struct vgpu_item *item, uint64_t owner)
-{
-	if (item->owner != owner)
-		return false;
-	freed(item);
-	return true;
-}
-
 void vgpu_linear_ended(uint64_t owner)
 {
-	vgpu_table_sweep(&linear, owner, ended);
+	vgpu_table_end(&linear, owner, freed);
+}
+
+void vgpu_linear_exported(const struct vgpu_range *range)
+{
+	vgpu_table_sweep(&linear, (uintptr_t)range, vgpu_shared_range);
 }
 
 /* Where a site lends more memory than the card has. */
@@ -107,9 +107,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size)
 	bool paged;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemAlloc_v2)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemAlloc_v2);
 	card = vgpu_card_current();
 	if (card < 0 || !dptr)
 		return vgpu_real.cuMemAlloc_v2(dptr, size);
@@ -132,9 +130,7 @@ CUresult cuMemAlloc(unsigned *dptr, unsigned size)
 	CUresult r;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemAlloc)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemAlloc);
 	card = vgpu_card_current();
 	if (card < 0 || !dptr)
 		return vgpu_real.cuMemAlloc(dptr, size);
@@ -151,9 +147,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 	CUresult r;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemAllocManaged)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemAllocManaged);
 	card = vgpu_card_current();
 	if (card < 0 || !dptr)
 		return vgpu_real.cuMemAllocManaged(dptr, size, flags);
@@ -178,85 +172,44 @@ static uint64_t pitched_bound(uint64_t width, uint64_t height)
 	return (width + PITCH_ALIGN - 1) / PITCH_ALIGN * PITCH_ALIGN * height;
 }
 
-/* Charges the bound, then gives back what the driver's pitch did not need. */
-static void settle_pitch(int card, CUdeviceptr dptr, uint64_t bound, uint64_t real)
-{
-	if (real < bound)
-		vgpu_release(card, bound - real);
-	else if (real > bound)
-		vgpu_charge_forced(card, real - bound);
-	remember(card, dptr, real, 0);
-}
-
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
-			    unsigned element)
-{
-	uint64_t bound = pitched_bound(width, height);
-	CUresult r;
-	int card;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemAllocPitch_v2)
-		return CUDA_ERROR_NO_DEVICE;
-	card = vgpu_card_current();
-	if (card < 0 || !dptr || !pitch)
-		return vgpu_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
-	if (vgpu_mem_take(card, bound))
-		return vgpu_oom(card, bound);
-	r = vgpu_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
-	if (r == CUDA_SUCCESS)
-		settle_pitch(card, *dptr, bound, (uint64_t)*pitch * height);
-	return vgpu_mem_done(card, bound, r);
-}
-
-CUresult cuMemAllocPitch(unsigned *dptr, unsigned *pitch, unsigned width, unsigned height,
-			 unsigned element)
-{
-	uint64_t bound = pitched_bound(width, height);
-	CUresult r;
-	int card;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemAllocPitch)
-		return CUDA_ERROR_NO_DEVICE;
-	card = vgpu_card_current();
-	if (card < 0 || !dptr || !pitch)
-		return vgpu_real.cuMemAllocPitch(dptr, pitch, width, height, element);
-	if (vgpu_mem_take(card, bound))
-		return vgpu_oom(card, bound);
-	r = vgpu_real.cuMemAllocPitch(dptr, pitch, width, height, element);
-	if (r == CUDA_SUCCESS)
-		settle_pitch(card, *dptr, bound, (uint64_t)*pitch * height);
-	return vgpu_mem_done(card, bound, r);
-}
+/* The bound is charged, and then what the driver's pitch needs. */
+#define PITCHED(name, address, number)                                                             \
+	CUresult name(address *dptr, number *pitch, number width, number height, unsigned element) \
+	{                                                                                          \
+		uint64_t bound = pitched_bound(width, height), bytes;                              \
+		CUresult r;                                                                        \
+		int card;                                                                          \
+                                                                                                   \
+		VGPU_NEED_CUDA(name);                                                              \
+		card = vgpu_card_current();                                                        \
+		if (card < 0 || !dptr || !pitch)                                                   \
+			return vgpu_real.name(dptr, pitch, width, height, element);                \
+		if (vgpu_mem_take(card, bound))                                                    \
+			return vgpu_oom(card, bound);                                              \
+		r = vgpu_real.name(dptr, pitch, width, height, element);                           \
+		if (r == CUDA_SUCCESS) {                                                           \
+			bytes = (uint64_t)*pitch * height;                                         \
+			vgpu_charge_moves(card, bound, bytes);                                     \
+			remember(card, *dptr, bytes, 0);                                           \
+		}                                                                                  \
+		return vgpu_mem_done(card, bound, r);                                              \
+	}
+PITCHED(cuMemAllocPitch_v2, CUdeviceptr, size_t)
+PITCHED(cuMemAllocPitch, unsigned, unsigned)
 
 /* Frees always go through; the charge goes only when the driver has freed. */
-CUresult cuMemFree_v2(CUdeviceptr dptr)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemFree_v2)
-		return CUDA_ERROR_NO_DEVICE;
-	vgpu_mem_begin();
-	r = vgpu_real.cuMemFree_v2(dptr);
-	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
-		forget(dptr);
-	vgpu_mem_end();
-	return r;
-}
-
-CUresult cuMemFree(unsigned dptr)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemFree)
-		return CUDA_ERROR_NO_DEVICE;
-	vgpu_mem_begin();
-	r = vgpu_real.cuMemFree(dptr);
-	if (r == CUDA_SUCCESS && dptr && vgpu_state.grant)
-		forget(dptr);
-	vgpu_mem_end();
-	return r;
-}
+#define FREE(name, address)                                        \
+	CUresult name(address dptr)                                \
+	{                                                          \
+		CUresult r;                                        \
+                                                                   \
+		VGPU_NEED_CUDA(name);                              \
+		vgpu_mem_begin();                                  \
+		r = vgpu_real.name(dptr);                          \
+		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant) \
+			forget(dptr);                              \
+		vgpu_mem_end();                                    \
+		return r;                                          \
+	}
+FREE(cuMemFree_v2, CUdeviceptr)
+FREE(cuMemFree, unsigned)

@@ -3,9 +3,11 @@
 #ifndef VGPU_MEMORY_LINEAR_H
 #define VGPU_MEMORY_LINEAR_H
 
-#include <stdint.h>
+#include "shared.h"
 
 /* What ended with a context. */
 void vgpu_linear_ended(uint64_t owner);
+/* A descriptor keeps what has these addresses. */
+void vgpu_linear_exported(const struct vgpu_range *range);
 
 #endif

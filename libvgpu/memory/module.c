@@ -125,7 +125,7 @@ void vgpu_modules_lower(int card, uint64_t bytes)
  * limit: the caller undoes the call. */
 static bool end_load(const struct load *l, uint64_t owner)
 {
-	struct vgpu_item item = {.key = owner, .card = l->card, .refs = 1};
+	struct vgpu_item item = {.key = owner, .card = l->card};
 	uint64_t now;
 	bool fits;
 
@@ -171,14 +171,6 @@ static void forget(uint64_t owner)
 		unloaded(&item);
 }
 
-static bool ended(const struct vgpu_item *item, uint64_t owner)
-{
-	if (item->owner != owner)
-		return false;
-	unloaded(item);
-	return true;
-}
-
 static uint64_t id(const void *handle)
 {
 	return (uint64_t)(uintptr_t)handle;
@@ -190,9 +182,7 @@ static uint64_t id(const void *handle)
 		struct load l;                                                               \
 		CUresult r;                                                                  \
                                                                                              \
-		vgpu_need_cuda();                                                            \
-		if (!vgpu_real.name)                                                         \
-			return CUDA_ERROR_NO_DEVICE;                                         \
+		VGPU_NEED_CUDA(name);                                                        \
 		l = begin_load();                                                            \
 		r = vgpu_real.name args;                                                     \
 		if (!end_load(&l, r == CUDA_SUCCESS ? id(*made) : 0) && r == CUDA_SUCCESS) { \
@@ -228,9 +218,7 @@ LOAD(cuLibraryLoadFromFile,
 		uint64_t key;                                            \
 		CUresult r;                                              \
                                                                          \
-		vgpu_need_cuda();                                        \
-		if (!vgpu_real.call)                                     \
-			return CUDA_ERROR_NO_DEVICE;                     \
+		VGPU_NEED_CUDA(call);                                    \
 		key = vgpu_use_key(&id_of_call, owner, variable);        \
 		if (vgpu_used(key))                                      \
 			return vgpu_real.call args;                      \
@@ -259,37 +247,22 @@ FIRST_USE(cuLibraryGetGlobal,
 	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
 	  (dptr, bytes, library, name), library, name)
 
-CUresult cuModuleUnload(CUmodule module)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuModuleUnload)
-		return CUDA_ERROR_NO_DEVICE;
-	vgpu_mem_begin();
-	r = vgpu_real.cuModuleUnload(module);
-	vgpu_uses_forget();
-	if (r == CUDA_SUCCESS)
-		forget(id(module));
-	vgpu_mem_end();
-	return r;
-}
-
-CUresult cuLibraryUnload(CUlibrary library)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuLibraryUnload)
-		return CUDA_ERROR_NO_DEVICE;
-	vgpu_mem_begin();
-	r = vgpu_real.cuLibraryUnload(library);
-	vgpu_uses_forget();
-	if (r == CUDA_SUCCESS)
-		forget(id(library));
-	vgpu_mem_end();
-	return r;
-}
+#define UNLOAD(name, handle)                 \
+	CUresult name(handle unloads)        \
+	{                                    \
+		CUresult r;                  \
+                                             \
+		VGPU_NEED_CUDA(name);        \
+		vgpu_mem_begin();            \
+		r = vgpu_real.name(unloads); \
+		vgpu_uses_forget();          \
+		if (r == CUDA_SUCCESS)       \
+			forget(id(unloads)); \
+		vgpu_mem_end();              \
+		return r;                    \
+	}
+UNLOAD(cuModuleUnload, CUmodule)
+UNLOAD(cuLibraryUnload, CUlibrary)
 
 /* ------------------------------------------------------------- device limits */
 static struct vgpu_table limits = VGPU_TABLE_INIT; /* CU_LIMIT_* of a context -> bytes */
@@ -317,18 +290,10 @@ static uint64_t limit_bytes(int limit, uint64_t value)
 	return value * (uint64_t)sms * (uint64_t)threads;
 }
 
-static bool limit_ended(const struct vgpu_item *item, uint64_t owner)
-{
-	if (item->owner != owner)
-		return false;
-	vgpu_release(item->card, item->size);
-	return true;
-}
-
 void vgpu_modules_ended(uint64_t owner)
 {
-	vgpu_table_sweep(&modules, owner, ended);
-	vgpu_table_sweep(&limits, owner, limit_ended);
+	vgpu_table_end(&modules, owner, unloaded);
+	vgpu_table_end(&limits, owner, vgpu_item_release);
 }
 
 /* What the card takes for these is not documented: it is seen by the free memory. */
@@ -355,14 +320,12 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	CUresult r;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuCtxSetLimit)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuCtxSetLimit);
 	card = vgpu_card_current();
 	if (card < 0 || limit < CU_LIMIT_STACK_SIZE ||
 	    limit > CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
 		return vgpu_real.cuCtxSetLimit(limit, value);
-	item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card), .refs = 1};
+	item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card)};
 	item.key = vgpu_mix(item.owner, (uint64_t)limit);
 	if (limit > CU_LIMIT_MALLOC_HEAP_SIZE)
 		return limit_seen(limit, value, item.key);

@@ -240,8 +240,7 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 				 .size = size,
 				 .card = p->card,
 				 .owner = vgpu_context_owner(p->card),
-				 .other = (uint64_t)(uintptr_t)p,
-				 .refs = 1};
+				 .other = (uint64_t)(uintptr_t)p};
 
 	if (p->managed)
 		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
@@ -253,11 +252,13 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 }
 
 /* The program no longer holds it. True: it was the last of a pool that is destroyed. */
-static bool given(struct pool *p, uint64_t size)
+static bool given(struct pool *p, const struct vgpu_item *item)
 {
+	/* A descriptor keeps the whole step, which the pool may have given back. */
+	vgpu_shared_freed(item->key, p->card, whole_steps(item->size));
 	if (p->managed)
-		__atomic_sub_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
-	return __atomic_sub_fetch(&p->live, size, __ATOMIC_SEQ_CST) == 0 &&
+		__atomic_sub_fetch(&vgpu_managed_bytes, item->size, __ATOMIC_RELAXED);
+	return __atomic_sub_fetch(&p->live, item->size, __ATOMIC_SEQ_CST) == 0 &&
 	       __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST) == DESTROYED;
 }
 
@@ -269,7 +270,7 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 	if (!vgpu_table_take(&async_ptrs, dptr, &item))
 		return false;
 	p = (struct pool *)(uintptr_t)item.other;
-	if (given(p, item.size)) {
+	if (given(p, &item)) {
 		pthread_mutex_lock(&vgpu_pools_lock);
 		/* Unless another thread was first, or it could not be destroyed. */
 		if (p->handle == DESTROYED && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
@@ -297,7 +298,7 @@ static bool ended(const struct vgpu_item *item, uint64_t owner)
 
 	if (item->owner != owner || !p->ending)
 		return false;
-	given(p, item->size);
+	given(p, item);
 	return true;
 }
 
@@ -328,6 +329,11 @@ void vgpu_pools_ended(uint64_t owner)
 	pthread_mutex_unlock(&vgpu_pools_lock);
 	__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
 	vgpu_pools_settle();
+}
+
+void vgpu_pools_exported(const struct vgpu_range *range)
+{
+	vgpu_table_sweep(&async_ptrs, (uintptr_t)range, vgpu_shared_range);
 }
 
 CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size)

@@ -5,6 +5,7 @@
 
 #include "../base/util.h"
 #include "../driver/cuda_abi.h"
+#include "shared.h"
 
 /* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
 #define VGPU_POOL_STEP (32ull << 20)
@@ -49,6 +50,8 @@ void vgpu_pools_settle(void);
 void vgpu_pool_settle(struct pool *p);
 /* The watcher's look: the same, from time to time. */
 void vgpu_pools_tick(uint64_t now);
+/* A descriptor keeps what has these addresses. */
+void vgpu_pools_exported(const struct vgpu_range *range);
 /* A context has ended, and what was allocated in it, unless the driver says otherwise. */
 void vgpu_pools_ended(uint64_t owner);
 /* After a fork, in the child: unlocked. */

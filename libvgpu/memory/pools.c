@@ -36,9 +36,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemPoolCreate)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemPoolCreate);
 	if (props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
 	    vgpu_not_granted(props->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -55,9 +53,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	{                                                                               \
 		CUresult r;                                                             \
                                                                                         \
-		vgpu_need_cuda();                                                       \
-		if (!vgpu_real.name)                                                    \
-			return CUDA_ERROR_NO_DEVICE;                                    \
+		VGPU_NEED_CUDA(name);                                                   \
 		r = vgpu_real.name(pool, location, type);                               \
 		return r == CUDA_SUCCESS && location && !pool_is(*pool, location, type) \
 			       ? CUDA_ERROR_OUT_OF_MEMORY                               \
@@ -71,9 +67,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 	struct pool *p;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemPoolTrimTo)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemPoolTrimTo);
 	r = vgpu_real.cuMemPoolTrimTo(pool, keep_bytes);
 	p = r == CUDA_SUCCESS && vgpu_state.grant ? vgpu_pool_of(pool, -1) : NULL;
 	if (p)
@@ -86,9 +80,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	struct pool *p;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemPoolDestroy)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemPoolDestroy);
 	if (!vgpu_state.grant)
 		return vgpu_real.cuMemPoolDestroy(pool);
 	pthread_mutex_lock(&vgpu_pools_lock);

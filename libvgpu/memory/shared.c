@@ -18,7 +18,7 @@
 #include "account.h"
 #include "shared.h"
 
-#define MAX_KEPT 256
+#define MAX_KEPT 4096
 
 /* A descriptor, as it was when it was handed out: its number may be used again. */
 struct descriptor {
@@ -27,9 +27,10 @@ struct descriptor {
 	ino_t ino;
 };
 
-/* An exported allocation or pool; after its release, with the bytes that still count. */
+/* Exported memory; after its release, with the bytes that still count. */
 struct exported {
-	uint64_t handle; /* 0: free entry, or released */
+	uint64_t handle; /* 0: free entry, or released; then: */
+	uint64_t piece;  /* number of the memory, of which one entry has the bytes */
 	struct descriptor at;
 	uint64_t bytes;
 	int card;
@@ -37,6 +38,7 @@ struct exported {
 };
 
 static struct exported exported[MAX_KEPT];
+static unsigned top;      /* entries that may be used */
 static unsigned released; /* entries with bytes */
 static pthread_mutex_t exported_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -62,116 +64,136 @@ static bool still_open(const struct descriptor *d)
 
 static void forget(struct exported *e)
 {
-	if (e->bytes) {
-		vgpu_release(e->card, e->bytes);
-		released--;
-	}
+	struct exported was = *e;
+	unsigned i = 0;
+
 	*e = (struct exported){0};
+	if (!was.bytes)
+		return;
+	/* Exported twice, it is there until both are closed. */
+	while (i < top && (exported[i].piece != was.piece || !still_open(&exported[i].at)))
+		i++;
+	if (i < top) {
+		exported[i].bytes = was.bytes;
+		exported[i].card = was.card;
+		return;
+	}
+	vgpu_release(was.card, was.bytes);
+	released--;
+}
+
+void vgpu_shared_closed(int fd)
+{
+	pthread_mutex_lock(&exported_lock);
+	for (unsigned i = 0; i < top; i++)
+		if (exported[i].used && (exported[i].at.fd == fd || !still_open(&exported[i].at)))
+			forget(&exported[i]);
+	while (top && !exported[top - 1].used)
+		__atomic_store_n(&top, top - 1, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&exported_lock);
 }
 
 bool vgpu_shared_note(uint64_t handle, int fd)
 {
 	struct exported e = {.handle = handle, .used = true};
-	struct exported *to = NULL;
+	unsigned at = 0;
 
 	if (!describe(fd, &e.at))
 		return false;
 	pthread_mutex_lock(&exported_lock);
-	/* The number is given out again: what had it before is closed. */
-	for (int i = 0; i < MAX_KEPT; i++)
-		if (exported[i].used && exported[i].at.fd == fd)
-			forget(&exported[i]);
-	for (int i = 0; i < MAX_KEPT && !to; i++) {
-		/* An entry whose descriptor is closed keeps nothing alive. */
-		if (!exported[i].used || (!exported[i].bytes && !still_open(&exported[i].at)))
-			to = &exported[i];
+	while (at < top && exported[at].used)
+		at++;
+	if (at < MAX_KEPT) {
+		exported[at] = e;
+		if (at == top)
+			__atomic_store_n(&top, top + 1, __ATOMIC_RELAXED);
 	}
-	if (to)
-		*to = e;
 	pthread_mutex_unlock(&exported_lock);
-	return to;
+	return at < MAX_KEPT;
+}
+
+bool vgpu_shared_range(const struct vgpu_item *item, uint64_t range)
+{
+	const struct vgpu_range *r = (const struct vgpu_range *)(uintptr_t)range;
+
+	return item->key < r->end && item->key + item->size > r->begin &&
+	       !vgpu_shared_note(r->mapped ? item->other : item->key, r->fd);
 }
 
 static CUresult exports(CUresult r, int type, uint64_t handle, const int *fd)
 {
 	if (r != CUDA_SUCCESS || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    !vgpu_state.grant || vgpu_shared_note(handle, *fd))
+	    !vgpu_state.grant)
+		return r;
+	vgpu_shared_closed(*fd);
+	if (vgpu_shared_note(handle, *fd))
 		return r;
 	close(*fd);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void vgpu_shared_release(uint64_t handle, int card, uint64_t bytes)
+void vgpu_shared_freed(uint64_t handle, int card, uint64_t bytes)
 {
-	struct exported *kept = NULL;
+	static uint64_t pieces;
+	bool kept = false;
 
+	if (!__atomic_load_n(&top, __ATOMIC_RELAXED))
+		return;
 	pthread_mutex_lock(&exported_lock);
-	for (int i = 0; i < MAX_KEPT; i++) {
+	pieces++;
+	for (unsigned i = 0; i < top; i++) {
 		struct exported *e = &exported[i];
 
 		if (!e->used || e->handle != handle)
 			continue;
-		/* Exported twice, it is one piece of memory: one entry pays. */
-		e->handle = 0;
-		if (!kept && still_open(&e->at)) {
-			kept = e;
-			e->bytes = bytes;
-			e->card = card;
-			released++;
-		} else {
-			e->used = false;
+		if (!still_open(&e->at)) {
+			*e = (struct exported){0};
+			continue;
 		}
+		e->handle = 0;
+		e->piece = pieces;
+		if (kept)
+			continue;
+		kept = true;
+		vgpu_charge_forced(card, bytes);
+		e->bytes = bytes;
+		e->card = card;
+		released++;
 	}
 	pthread_mutex_unlock(&exported_lock);
-	if (!kept)
-		vgpu_release(card, bytes);
+}
+
+void vgpu_shared_release(uint64_t handle, int card, uint64_t bytes)
+{
+	vgpu_shared_freed(handle, card, bytes);
+	vgpu_release(card, bytes);
 }
 
 void vgpu_shared_settle(void)
 {
-	if (!__atomic_load_n(&released, __ATOMIC_RELAXED))
-		return;
-	pthread_mutex_lock(&exported_lock);
-	for (int i = 0; i < MAX_KEPT; i++) {
-		struct exported *e = &exported[i];
-
-		if (e->bytes && !still_open(&e->at))
-			forget(e);
-	}
-	pthread_mutex_unlock(&exported_lock);
+	if (__atomic_load_n(&released, __ATOMIC_RELAXED))
+		vgpu_shared_closed(-1);
 }
 
 void vgpu_shared_in_child(void)
 {
 	/* What the parent holds, the parent pays. */
 	pthread_mutex_init(&exported_lock, NULL);
-	for (int i = 0; i < MAX_KEPT; i++)
+	for (unsigned i = 0; i < top; i++)
 		exported[i] = (struct exported){0};
-	released = 0;
+	top = released = 0;
 }
 
 /* Only descriptors: other kinds of handles are for other systems, or name memory
  * that lives in a process. */
-CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle, int type,
-				      unsigned long long flags)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemExportToShareableHandle)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuMemExportToShareableHandle(to, handle, type, flags);
-	return exports(r, type, handle, to);
-}
-
-CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
-					  unsigned long long flags)
-{
-	CUresult r;
-
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemPoolExportToShareableHandle)
-		return CUDA_ERROR_NO_DEVICE;
-	r = vgpu_real.cuMemPoolExportToShareableHandle(to, pool, type, flags);
-	return exports(r, type, (uint64_t)(uintptr_t)pool, to);
-}
+#define EXPORT(name, handle_type)                                                       \
+	CUresult name(void *to, handle_type handle, int type, unsigned long long flags) \
+	{                                                                               \
+		CUresult r;                                                             \
+                                                                                        \
+		VGPU_NEED_CUDA(name);                                                   \
+		r = vgpu_real.name(to, handle, type, flags);                            \
+		return exports(r, type, (uint64_t)handle, to);                          \
+	}
+EXPORT(cuMemExportToShareableHandle, CUmemGenericAllocationHandle)
+EXPORT(cuMemPoolExportToShareableHandle, CUmemoryPool)

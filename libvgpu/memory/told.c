@@ -41,9 +41,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	CUresult r;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemGetInfo_v2)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemGetInfo_v2);
 	r = vgpu_real.cuMemGetInfo_v2(&f, &t);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -81,9 +79,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 	CUresult r;
 	int card;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuDeviceTotalMem_v2)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuDeviceTotalMem_v2);
 	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
 	card = vgpu_card_of_device(dev);
 	if (r == CUDA_SUCCESS && told_otherwise(card)) {

@@ -10,6 +10,8 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
+#include "linear.h"
+#include "pool.h"
 #include "shared.h"
 #include "take.h"
 
@@ -30,9 +32,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	int card = -1;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemCreate)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemCreate);
 	/* The location decides, not the current context: there may be none. */
 	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
 	    vgpu_not_granted(prop->location.id))
@@ -56,9 +56,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemRelease)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemRelease);
 	vgpu_mem_begin();
 	r = vgpu_real.cuMemRelease(handle);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
@@ -73,13 +71,11 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	struct vgpu_item item;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemMap)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemMap);
 	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
 	/* Imported handles are not in the table: the exporter pays. */
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
-		struct vgpu_item map = {.key = ptr, .size = size, .other = handle, .refs = 1};
+		struct vgpu_item map = {.key = ptr, .size = size, .other = handle};
 
 		if (!vgpu_table_put(&mappings, &map))
 			unref(handle);
@@ -92,9 +88,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	struct vgpu_item map;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemUnmap)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemUnmap);
 	vgpu_mem_begin();
 	r = vgpu_real.cuMemUnmap(ptr, size);
 	/* One call may cover several neighbouring mappings. */
@@ -113,11 +107,29 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	struct vgpu_item item;
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuMemRetainAllocationHandle)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuMemRetainAllocationHandle);
 	r = vgpu_real.cuMemRetainAllocationHandle(handle, addr);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&handles, *handle, 1, &item);
+	return r;
+}
+
+/* Whatever memory has the addresses. */
+CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, int type,
+				       unsigned long long flags)
+{
+	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuMemGetHandleForAddressRange);
+	r = vgpu_real.cuMemGetHandleForAddressRange(to, ptr, size, type, flags);
+	if (r == CUDA_SUCCESS && type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && vgpu_state.grant) {
+		range.fd = *(int *)to;
+		vgpu_shared_closed(range.fd);
+		vgpu_linear_exported(&range);
+		vgpu_pools_exported(&range);
+		range.mapped = true;
+		vgpu_table_sweep(&mappings, (uintptr_t)&range, vgpu_shared_range);
+	}
 	return r;
 }

@@ -10,7 +10,7 @@
 #include "../compute/working.h"
 #include "../driver/captures.h"
 #include "../driver/real.h"
-#include "../hooks/hooks.h"
+#include "../hooks/context.h"
 #include "../job/cards.h"
 #include "../job/devices.h"
 #include "../job/job.h"

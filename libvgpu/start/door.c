@@ -21,6 +21,7 @@
 #include "../life/watcher.h"
 #include "../memory/account.h"
 #include "../memory/objects.h"
+#include "../memory/shared.h"
 #include "../slices/rm.h"
 
 /* A call, and the one that is in it. */
@@ -33,6 +34,7 @@ struct ask {
 	uint64_t arg; /* the program's memory */
 	bool hooked;  /* libcuda or NVML calls */
 	bool charged; /* or a hook is in the middle of such a call */
+	int error;    /* for errno, whatever is done beside the call */
 };
 
 int ioctl(int fd, unsigned long req, ...);
@@ -58,9 +60,12 @@ static void attach(void)
 	__atomic_store_n(&no_job, !vgpu_state.grant, __ATOMIC_RELAXED);
 }
 
-static int pass(const struct ask *q)
+static int pass(struct ask *q)
 {
-	return vgpu_rm_call(q->fd, q->req, q->whole);
+	int r = vgpu_rm_call(q->fd, q->req, q->whole);
+
+	q->error = errno;
+	return r;
 }
 
 /* ------------------------------------------------------- work on the card begins */
@@ -96,6 +101,9 @@ static void made(const struct ask *q, const struct rm_alloc *a)
 		if (!vgpu_rm_group_made(q->fd, a->root, a->parent, a->object) && !q->charged)
 			began(a->root, a->parent);
 		break;
+	default: /* a channel in no group: its parent is the device */
+		if (IS_CHANNEL(a->cls) && !q->charged && vgpu_device_of(a->root, a->parent))
+			began(a->root, a->parent);
 	}
 }
 
@@ -126,82 +134,89 @@ static bool of_alloc(const struct ask *q, struct form *f)
 	return true;
 }
 
-static bool of_vid_heap(const struct ask *q, struct form *f)
+static bool of_vid_heap(const struct ask *q, struct form *f, bool made)
 {
 	struct rm_vid_heap h;
+	uint32_t attr;
+	uint64_t size;
 
-	if (q->size != sizeof h || !vgpu_peek(q->arg, &h, sizeof h) ||
-	    (h.function != VID_HEAP_ALLOC_SIZE && h.function != VID_HEAP_ALLOC_SIZE_RANGE))
+	if (q->size != sizeof h || !vgpu_peek(q->arg, &h, sizeof h))
 		return false;
-	*f = (struct form){.object = {h.root, h.parent, h.memory, h.size, -1},
+	switch (h.function) {
+	case VID_HEAP_ALLOC_SIZE:
+		attr = h.sized.attr;
+		size = h.sized.size;
+		break;
+	case VID_HEAP_ALLOC_SIZE_RANGE:
+		attr = h.range.attr;
+		size = h.range.size;
+		break;
+	case VID_HEAP_ALLOC_TILED:
+		attr = h.tiled.attr;
+		size = made ? h.tiled.size : (uint64_t)h.tiled.height * (uint64_t)h.tiled.pitch;
+		break;
+	default:
+		return false;
+	}
+	*f = (struct form){.object = {h.root, h.parent, h.memory, size, -1},
 			   .of_card = !(h.flags & FLAG_VIRTUAL) &&
-				      ATTR_LOCATION(h.attr) == LOCATION_VIDMEM,
+				      ATTR_LOCATION(attr) == LOCATION_VIDMEM,
 			   .status_at = q->arg + offsetof(struct rm_vid_heap, status),
 			   .status = h.status};
 	return true;
 }
 
-static bool of_memory(const struct ask *q, struct form *f)
+static bool of_memory(const struct ask *q, struct form *f, bool made)
 {
-	switch (q->nr) {
-	case RM_ALLOC:
-		return of_alloc(q, f);
-	case RM_VID_HEAP:
-		return of_vid_heap(q, f);
-	}
-	return false;
+	return q->nr == RM_ALLOC ? of_alloc(q, f) : q->nr == RM_VID_HEAP && of_vid_heap(q, f, made);
 }
 
 /* Charged before the kernel driver is asked, by what it made of it afterwards. */
-static int take_memory(const struct ask *q, struct form *f)
+static int take_memory(struct ask *q, struct form *f)
 {
 	static const uint32_t no_memory = STATUS_NO_MEMORY;
 	struct form after;
-	int r, saved;
+	int r;
 
 	if (vgpu_object_take(&f->object)) {
 		if (vgpu_poke(f->status_at, &no_memory, sizeof no_memory))
 			return 0;
-		errno = ENOMEM;
+		q->error = ENOMEM;
 		return -1;
 	}
 	r = pass(q);
-	saved = errno;
-	if (r == 0 && of_memory(q, &after) && after.status == 0)
+	if (r == 0 && of_memory(q, &after, true) && after.status == 0)
 		vgpu_object_taken(&f->object, &after.object);
 	else
 		vgpu_object_taken(&f->object, NULL);
 	vgpu_watcher_start();
-	errno = saved;
 	return r;
 }
 
 /* ---------------------------------------------------------------------- the calls */
-static int alloc(const struct ask *q)
+static int alloc(struct ask *q)
 {
 	struct rm_alloc a;
-	int r, saved;
+	int r;
 
 	if (q->size != sizeof a && q->size != ALLOC_V21_SIZE)
 		return pass(q);
 	/* Nobody who works on a card begins with less than a device. */
 	if (!q->hooked && read_arg(q, &a, q->size) &&
-	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP))
+	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP || IS_CHANNEL(a.cls)))
 		attach();
 	r = pass(q);
-	saved = errno;
 	if (r == 0 && vgpu_state.grant && read_arg(q, &a, q->size) &&
 	    (q->size == sizeof a ? a.v64.status : a.v21.status) == 0)
 		made(q, &a);
-	errno = saved;
 	return r;
 }
 
-static int free_object(const struct ask *q)
+static int free_object(struct ask *q)
 {
 	struct vgpu_object_going going = {.known = false};
 	struct rm_free f;
-	int r, saved;
+	int r;
 	bool ok;
 
 	if (q->size != sizeof f || !vgpu_state.grant)
@@ -211,7 +226,6 @@ static int free_object(const struct ask *q)
 	if (!q->hooked)
 		vgpu_object_free(f.root, f.object, &going);
 	r = pass(q);
-	saved = errno;
 	ok = r == 0 && read_arg(q, &f, sizeof f) && f.status == 0;
 	if (ok) {
 		vgpu_rm_freed(f.root, f.object);
@@ -220,23 +234,38 @@ static int free_object(const struct ask *q)
 	}
 	if (!q->hooked)
 		vgpu_object_freed(&going, ok);
-	errno = saved;
 	return r;
 }
 
-static int free_from_heap(const struct ask *q)
+static void told(const struct rm_vid_heap *h, uint32_t index, uint64_t *bytes)
 {
-	struct vgpu_object_going going;
-	struct rm_vid_heap h;
-	int r, saved;
+	*bytes = (uint64_t)vgpu_object_told(h->root, h->parent, index, (uint32_t)(*bytes >> 10))
+		 << 10;
+}
 
-	if (!vgpu_peek(q->arg, &h, sizeof h) || h.function != VID_HEAP_FREE)
+static int free_or_info(struct ask *q)
+{
+	struct vgpu_object_going going = {.known = false};
+	struct rm_vid_heap h;
+	bool frees, ok;
+	int r;
+
+	if (!vgpu_peek(q->arg, &h, sizeof h) ||
+	    (h.function != VID_HEAP_FREE && h.function != VID_HEAP_INFO))
 		return pass(q);
-	vgpu_object_free(h.root, h.memory, &going);
+	frees = h.function == VID_HEAP_FREE;
+	if (frees)
+		vgpu_object_free(h.root, h.memory, &going);
 	r = pass(q);
-	saved = errno;
-	vgpu_object_freed(&going, r == 0 && vgpu_peek(q->arg, &h, sizeof h) && h.status == 0);
-	errno = saved;
+	ok = r == 0 && vgpu_peek(q->arg, &h, sizeof h) && h.status == 0;
+	if (frees) {
+		vgpu_object_freed(&going, ok);
+	} else if (ok) {
+		told(&h, FB_HEAP_SIZE, &h.total);
+		told(&h, FB_HEAP_FREE, &h.free);
+		told(&h, FB_LARGEST_FREE, &h.info.size);
+		vgpu_poke(q->arg, &h, sizeof h);
+	}
 	return r;
 }
 
@@ -251,12 +280,36 @@ static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
 	vgpu_poke(list, entry, n * sizeof *entry);
 }
 
-static int control_call(const struct ask *q)
+/* A descriptor keeps objects alive; alone: it has no others. */
+static void note_exported(uint32_t client, const uint32_t *object, unsigned n, int fd, bool alone)
+{
+	vgpu_shared_closed(alone ? fd : -1);
+	for (unsigned i = 0; i < n; i++)
+		vgpu_object_exported(client, object[i], fd);
+}
+
+static int export_dmabuf(struct ask *q)
+{
+	uint64_t names = q->arg + sizeof(struct rm_dmabuf) + (q->size == DMABUF_SIZE ? 4 : 0);
+	uint32_t object[DMABUF_MOST], status;
+	struct rm_dmabuf d;
+	int r = pass(q);
+
+	if (r == 0 && vgpu_state.grant && (q->size == DMABUF_SIZE || q->size == DMABUF_OLD_SIZE) &&
+	    vgpu_peek(q->arg + q->size - 8, &status, sizeof status) && status == 0 &&
+	    vgpu_peek(q->arg, &d, sizeof d) && d.n <= DMABUF_MOST &&
+	    vgpu_peek(names, object, d.n * sizeof *object))
+		note_exported(d.client, object, d.n, d.fd, false);
+	return r;
+}
+
+static int control_call(struct ask *q)
 {
 	struct rm_control c;
 	struct rm_fb_info info;
+	struct rm_export_all all;
 	struct rm_export e;
-	int r = pass(q), saved = errno;
+	int r = pass(q);
 
 	if (r == 0 && vgpu_state.grant && q->size == sizeof c && vgpu_peek(q->arg, &c, sizeof c) &&
 	    c.status == 0) {
@@ -266,9 +319,11 @@ static int control_call(const struct ask *q)
 			tell_memory(&c, c.params + offsetof(struct rm_fb_info_v2, entry), info.n);
 		else if (c.cmd == CMD_EXPORT_TO_FD && vgpu_peek(c.params, &e, sizeof e) &&
 			 e.type == EXPORT_OBJECT && !(e.flags & EXPORT_EMPTY_FD))
-			vgpu_object_exported(c.client, e.object, e.fd);
+			note_exported(c.client, &e.object, 1, e.fd, true);
+		else if (c.cmd == CMD_EXPORT_ALL_TO_FD && vgpu_peek(c.params, &all, sizeof all) &&
+			 all.n <= EXPORT_MOST)
+			note_exported(c.client, all.object, all.n, all.fd, false);
 	}
-	errno = saved;
 	return r;
 }
 
@@ -284,7 +339,7 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 		q->size = x.size;
 		q->arg = x.arg;
 	}
-	if (!q->charged && of_memory(q, &f) && f.of_card) {
+	if (!q->charged && of_memory(q, &f, false) && f.of_card) {
 		attach();
 		if (vgpu_state.grant)
 			return take_memory(q, &f);
@@ -297,17 +352,21 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 		return free_object(q);
 	if (q->nr == RM_CONTROL && !q->hooked)
 		return control_call(q);
+	if (q->nr == RM_DMABUF && !q->hooked)
+		return export_dmabuf(q);
 	if (q->nr == RM_VID_HEAP && !q->hooked && vgpu_state.grant &&
 	    q->size == sizeof(struct rm_vid_heap))
-		return free_from_heap(q);
+		return free_or_info(q);
 	return pass(q);
 }
 
 VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 {
+	struct ask ask;
 	va_list ap;
 	bool hooked;
 	void *arg;
+	int r;
 
 	va_start(ap, req);
 	arg = va_arg(ap, void *);
@@ -321,14 +380,16 @@ VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 	/* Where another ioctl stands before this one, as that of a sanitizer's runtime or of a
 	 * preload of the user's does, libcuda is not who calls. What a hook is waiting for is
 	 * libcuda's all the same, and charged. */
-	return rm_ioctl(&(struct ask){
-		.fd = fd,
-		.req = req,
-		.whole = arg,
-		.nr = _IOC_NR(req),
-		.size = _IOC_SIZE(req),
-		.arg = (uint64_t)(uintptr_t)arg,
-		.hooked = hooked,
-		.charged = hooked || vgpu_mem_busy() || vgpu_rm_creates(),
-	});
+	ask = (struct ask){.fd = fd,
+			   .req = req,
+			   .whole = arg,
+			   .nr = _IOC_NR(req),
+			   .size = _IOC_SIZE(req),
+			   .arg = (uint64_t)(uintptr_t)arg,
+			   .hooked = hooked,
+			   .charged = hooked || vgpu_mem_busy() || vgpu_rm_creates(),
+			   .error = errno};
+	r = rm_ioctl(&ask);
+	errno = ask.error;
+	return r;
 }

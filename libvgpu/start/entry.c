@@ -20,14 +20,9 @@
 /* By number; NULL for functions that are only called. */
 static void *const hooks[VGPU_SYMBOLS] = {
 #define CU(name, params) (void *)name,
-#define NV(name, params) (void *)name,
 #define CU_USE(name, params) NULL,
 #define NV_USE(name, params) NULL,
 #include "../driver/hooks.def"
-#undef CU
-#undef NV
-#undef CU_USE
-#undef NV_USE
 };
 
 /* ------------------------------------------------- what a newer driver has more */
@@ -216,9 +211,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t 
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGetProcAddress)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGetProcAddress);
 	r = vgpu_real.cuGetProcAddress(symbol, pfn, version, flags);
 	if (r != CUDA_SUCCESS || !pfn || !*pfn)
 		return r;
@@ -231,9 +224,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64
 {
 	CUresult r;
 
-	vgpu_need_cuda();
-	if (!vgpu_real.cuGetProcAddress_v2)
-		return CUDA_ERROR_NO_DEVICE;
+	VGPU_NEED_CUDA(cuGetProcAddress_v2);
 	r = vgpu_real.cuGetProcAddress_v2(symbol, pfn, version, flags, status);
 	if (r != CUDA_SUCCESS || !pfn || !*pfn)
 		return r;

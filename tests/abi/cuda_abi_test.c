@@ -78,6 +78,7 @@ SAME(offsetof(nvmlProcessesUtilizationInfo_t, procUtilArray), 16);
 SAME(sizeof(nvmlProcessDetail_v1_t), 32);
 SAME(offsetof(nvmlProcessDetailList_t, procArray), 16);
 SAME(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1);
+SAME(CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 1);
 SAME(NVML_ERROR_INSUFFICIENT_SIZE, 7);
 SAME(CU_MEM_LOCATION_TYPE_DEVICE, 1);
 SAME(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 5);

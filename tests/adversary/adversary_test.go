@@ -100,8 +100,19 @@ func judge(p program, samples []sample) (v verdict) {
 	return v
 }
 
-// try runs a program on a card of its own.
+// try runs a program and judges it.
 func try(t *testing.T, p program) verdict {
+	t.Helper()
+	samples, err := run(t, p, runTime)
+	v := judge(p, samples)
+	if err != nil {
+		v.why = err.Error()
+	}
+	return v
+}
+
+// run runs a program for so long on a card of its own.
+func run(t *testing.T, p program, long time.Duration) ([]sample, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
 	if err != nil {
@@ -136,7 +147,7 @@ func try(t *testing.T, p program) verdict {
 		t.Fatal(err)
 	}
 	var errs bytes.Buffer
-	cmd := exec.Command(filepath.Join(build, "tests/vgpu-adversary"), file, fmt.Sprint(runTime.Seconds()))
+	cmd := exec.Command(filepath.Join(build, "tests/vgpu-adversary"), file, fmt.Sprint(long.Seconds()))
 	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+state, "LD_LIBRARY_PATH="+filepath.Join(build, "simgpu/lib"),
 		"LD_PRELOAD="+filepath.Join(build, "lib/libvgpu.so"), "CUDA_DEVICE_MEMORY_LIMIT=32G",
 		fmt.Sprintf("CUDA_DEVICE_SM_LIMIT=%d", p.limit), "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(dir, "cache"))
@@ -160,11 +171,10 @@ func try(t *testing.T, p program) verdict {
 	if err := meter.Wait(); err != nil {
 		t.Errorf("simgpu used: %v", err)
 	}
-	v := judge(p, samples)
 	if err := <-running; err != nil {
-		v.why = fmt.Sprintf("%v: %s", err, strings.TrimSpace(errs.String()))
+		return samples, fmt.Errorf("%w: %s", err, strings.TrimSpace(errs.String()))
 	}
-	return v
+	return samples, nil
 }
 
 // shrink returns the smallest part of a program that it finds to fail, and how that fails.
@@ -193,6 +203,28 @@ func report(t *testing.T, name string, p program, v verdict) {
 	t.Logf("%s: %s; looking for a smaller one", name, v.why)
 	small, why := shrink(t, p, v.why, time.Now().Add(3*time.Minute))
 	t.Errorf("%s: %s; of it, this is enough (%s):\n%s", name, v.why, why, small)
+}
+
+// Launches of one function and grid may differ by any factor, which nobody knows before: once the
+// job is in debt for as much as has gone by then. From the second second on it is known.
+func TestLaunchesThatDifferAreKnown(t *testing.T) {
+	p := program{limit: 15, procs: []process{{threads: [][]operation{
+		{{"launch", [4]int{0, 5, 1}}},
+		{{"launch", [4]int{1, 5, 1}}, {"launch", [4]int{2, 800, 1}}, {"launch", [4]int{3, 800, 1}}},
+	}}}}
+	samples, err := run(t, p, 4*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := samples
+	for known[0].now-samples[0].now < uint64(time.Second) {
+		known = known[1:]
+	}
+	v := judge(p, known)
+	t.Logf("%.3f of the card, at most %.3f in a second", v.all, v.sec)
+	if v.why != "" {
+		t.Error(v.why)
+	}
 }
 
 // Programs that were found, and some seeds, or the one of VGPU_ADVERSARY_SEED.

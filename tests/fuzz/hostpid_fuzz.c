@@ -44,11 +44,13 @@ static ssize_t fuzz_recv(int fd, void *to, size_t size, int flags)
 
 struct vgpu_state vgpu_state;
 
-uint64_t vgpu_now(void)
+static int steps(clockid_t clock, struct timespec *ts)
 {
-	static uint64_t now;
+	static long now;
 
-	return now += 1000;
+	now += 1000;
+	*ts = (struct timespec){.tv_sec = now / 1000000000, .tv_nsec = now % 1000000000};
+	return (int)(clock - CLOCK_MONOTONIC);
 }
 
 uint64_t vgpu_mem_used(int card)
@@ -84,6 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct vgpu_slot *slot = calloc(1, sizeof *slot);
 
 	CHECK(grant && slot);
+	vgpu_clock = steps;
 	slot->pid = 42;
 	slot->pid_ns = take(&in, 1) & 1 ? VGPU_FIRST_PID_NS : 7;
 	take_bytes(&in, grant->socket, take(&in, 1) % (sizeof grant->socket + 1));

@@ -152,7 +152,7 @@ static void check_times(struct files *f, unsigned card)
 static void work(struct files *f)
 {
 	uint32_t pid = (uint32_t)getpid();
-	uint64_t start = vgpu_start_time(pid);
+	uint64_t start = vgpu_start_time(pid), left;
 	struct vgpu_slot *self = vgpu_slot_claim(&f->c, pid, start);
 
 	for (unsigned card = 0; card < VGPU_MAX_CARDS; card++) {
@@ -163,7 +163,7 @@ static void work(struct files *f)
 		      clip((__int128)sum + (int64_t)outside));
 		check_times(f, card);
 	}
-	vgpu_slot_reclaim(&f->c);
+	vgpu_slot_reclaim(&f->c, NULL, NULL, &left);
 	if (f->cache)
 		vgpu_hami_view_update(f->cache, &f->grant, &f->c, clock_ns);
 	if (!self)

@@ -35,6 +35,13 @@ static inline uint64_t now_ms(void)
 	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
+static inline unsigned reclaim(struct vgpu_cache *c)
+{
+	uint64_t left;
+
+	return vgpu_slot_reclaim(c, NULL, NULL, &left);
+}
+
 static struct vgpu_slot *claim(struct vgpu_cache *c)
 {
 	uint32_t pid = (uint32_t)getpid();

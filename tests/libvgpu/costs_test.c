@@ -229,6 +229,47 @@ static void test_more_keys_than_entries(void)
 	CHECK_EQ(part.cost->samples, 0);
 }
 
+/* Launches of one key differ in length, and a busy host seldom leaves more than an upper bound. */
+static void test_launches_that_differ(void)
+{
+	static const double us[2][3] = {{100, 100, 200}, {25, 100, 200}};
+	struct vgpu_cost_part part[2] = {{vgpu_cost_of(30), 1}, {vgpu_cost_of(31), 1}};
+	uint32_t least[2] = {UINT32_MAX, UINT32_MAX};
+
+	for (unsigned i = 0; i < 2; i++)
+		vgpu_costs_learn(&part[i], 1, 0, us[i][2] * 1e3, us[i][2] * 1e3);
+	for (unsigned k = 0; k < 5000; k++) {
+		double took = 0;
+
+		for (unsigned i = 0; i < 2; i++) {
+			part[i].launches = (uint32_t)(uniform() * 4);
+			for (unsigned n = 0; n < part[i].launches; n++)
+				took += us[i][(unsigned)(uniform() * 3)] * 1e3;
+		}
+		if (took > 0)
+			vgpu_costs_learn(part, 2, 0, uniform() < 0.7 ? 0 : took, took);
+		for (unsigned i = 0; i < 2; i++)
+			least[i] =
+				part[i].cost->est_ns < least[i] ? part[i].cost->est_ns : least[i];
+	}
+	CHECK(least[0] > 25000);
+	CHECK(least[1] > 8000);
+}
+
+static void test_longest_of_late(void)
+{
+	struct vgpu_cost *c = vgpu_cost_of(33);
+
+	CHECK_EQ(vgpu_cost_more(c, 20000), 0); /* nothing is known */
+	vgpu_cost_took(c, 800000);
+	CHECK_EQ(vgpu_cost_more(c, 20000), 780000);
+	vgpu_cost_took(c, 20000);
+	CHECK(vgpu_cost_more(c, 20000) > 770000);
+	for (int i = 0; i < 2000; i++)
+		vgpu_cost_took(c, 20000);
+	CHECK_EQ(vgpu_cost_more(c, 20000), 0);
+}
+
 static void test_all_estimates_wrong(void)
 {
 	struct vgpu_cost_part part[2] = {{vgpu_cost_of(13), 1}, {vgpu_cost_of(14), 1}};
@@ -252,5 +293,7 @@ int main(void)
 	test_one_function();
 	test_more_keys_than_entries();
 	test_failed_and_unknown_launches();
+	test_launches_that_differ();
+	test_longest_of_late();
 	return done("costs");
 }

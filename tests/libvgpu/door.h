@@ -25,6 +25,7 @@
 #define SUBDEVICE 0x5c000002u
 #define FD 7
 #define RM_ALLOC_MEMORY 0x27
+#define HOPPER_CHANNEL 0xC86F
 
 struct rm_alloc_memory { /* NVOS02, with a descriptor */
 	uint32_t root, parent, object, cls, flags, pad;
@@ -40,7 +41,7 @@ int (*vgpu_transport)(int fd, unsigned long req, void *arg);
 void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
 static bool by_libcuda;
-static unsigned attached, watchers, begun[2], refusals, ungated;
+static unsigned attached, watchers, begun[2], refusals, ungated, walks;
 static struct {
 	unsigned calls;
 	uint32_t status; /* of what is asked for next */
@@ -51,6 +52,7 @@ static struct {
 /* ------------------------------------------------------- what is not looked at here */
 void vgpu_need_dlsym(void)
 {
+	walks++;
 }
 
 void vgpu_need_cuda(void)
@@ -107,19 +109,35 @@ static void answer_alloc(struct rm_alloc *a, bool old)
 	*(old ? &a->v21.status : &a->v64.status) = driver.status;
 }
 
+static void answer_heap(struct rm_vid_heap *h)
+{
+	if (h->function == VID_HEAP_INFO)
+		h->total = h->free = h->info.size = 80 * GIB;
+	if (!h->memory)
+		h->memory = driver.given;
+	if (h->function == VID_HEAP_ALLOC_SIZE_RANGE)
+		h->range.size = rounded(h->range.size);
+	else if (h->function == VID_HEAP_ALLOC_TILED)
+		h->tiled.size = rounded((uint64_t)h->tiled.height * (uint64_t)h->tiled.pitch);
+	else if (h->function == VID_HEAP_ALLOC_SIZE)
+		h->sized.size = rounded(h->sized.size);
+	h->status = driver.status;
+}
+
 static void answer_control(struct rm_control *c)
 {
 	void *params = (void *)(uintptr_t)c->params;
 
 	c->status = driver.status;
 	if (c->cmd == CMD_UUID_INFO) {
-		/* Card 1 is device 5, card 0 is device 3; that is not their order. */
+		/* Card 1 is device 5, card 0 is device 3; that is not their order. An instance
+		 * of MIG is none. */
 		struct rm_uuid_info *info = params;
 
 		CHECK_EQ(info->flags, UUID_BINARY);
 		CHECK_EQ(c->object, c->client);
-		info->device = info->uuid[15] == 1 ? 5 : info->uuid[15] == 0 ? 3 : 0;
-		CHECK_EQ(info->uuid[0], 0xab);
+		info->device = info->uuid[15] == 1 ? 5 : 3;
+		c->status = info->uuid[0] == 0xab ? driver.status : STATUS_OBJECT_NOT_FOUND;
 	} else if (c->cmd == CMD_FB_INFO_V2 || c->cmd == CMD_FB_INFO) {
 		struct rm_fb_info *old = params;
 		struct rm_fb_info_v2 *v2 = params;
@@ -159,10 +177,10 @@ static int answer(int fd, unsigned long req, void *arg)
 		((struct rm_alloc_memory *)arg)->status = driver.status;
 		break;
 	case RM_VID_HEAP:
-		if (!((struct rm_vid_heap *)arg)->memory)
-			((struct rm_vid_heap *)arg)->memory = driver.given;
-		((struct rm_vid_heap *)arg)->size = rounded(((struct rm_vid_heap *)arg)->size);
-		((struct rm_vid_heap *)arg)->status = driver.status;
+		answer_heap(arg);
+		break;
+	case RM_DMABUF:
+		*(uint32_t *)((char *)arg + size - 8) = driver.status;
 		break;
 	}
 	return 0;
@@ -217,7 +235,7 @@ static struct rm_vid_heap heap_of(uint32_t object, uint64_t bytes)
 				    .parent = DEVICE,
 				    .function = VID_HEAP_ALLOC_SIZE,
 				    .memory = object,
-				    .size = bytes,
+				    .sized.size = bytes,
 				    .status = 0xffff};
 }
 
@@ -225,6 +243,17 @@ static uint32_t ask_heap(struct rm_vid_heap *h)
 {
 	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_VID_HEAP, struct rm_vid_heap), h), 0);
 	return h->status;
+}
+
+static uint32_t control_of(uint32_t object, uint32_t cmd, void *params)
+{
+	struct rm_control c = {.client = CLIENT,
+			       .object = object,
+			       .cmd = cmd,
+			       .params = (uintptr_t)params};
+
+	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+	return c.status;
 }
 
 static void used(uint64_t bytes)

@@ -55,14 +55,10 @@ static void test_exported(void)
 {
 	int fd = open("/dev/null", O_RDONLY);
 	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 1, fd, 0};
-	struct rm_control c = {.client = CLIENT,
-			       .object = CLIENT,
-			       .cmd = CMD_EXPORT_TO_FD,
-			       .params = (uintptr_t)&e};
 
 	fresh(1);
 	CHECK_EQ(take_object(1, 2 * MIB), 0);
-	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+	CHECK_EQ(control_of(CLIENT, CMD_EXPORT_TO_FD, &e), 0);
 	CHECK_EQ(free_named(CLIENT, 1), 0);
 	used(2 * MIB);
 	close(fd);
@@ -70,33 +66,81 @@ static void test_exported(void)
 	used(4 * MIB);
 }
 
-/* More descriptors than are followed: what one of them keeps is not known, and counts. */
-static void test_exported_without_room(void)
+/* Several in one descriptor, in one call or in turn: each counts until that is closed. */
+static void test_several_exported(void)
 {
-	int fd[MAX_KEPT + 1];
-	struct rm_export e = {EXPORT_OBJECT, DEVICE, DEVICE, 0, 0, 0};
-	struct rm_control c = {.client = CLIENT,
-			       .object = CLIENT,
-			       .cmd = CMD_EXPORT_TO_FD,
-			       .params = (uintptr_t)&e};
+	int fd = open("/dev/null", O_RDONLY);
+	struct rm_export_all all = {.fd = fd, .object = {1, 0, 2}, .n = 3};
 
 	fresh(1);
+	for (uint32_t i = 1; i <= 4; i++)
+		CHECK_EQ(take_object(i, 2 * MIB), 0);
+	CHECK_EQ(control_of(CLIENT, CMD_EXPORT_ALL_TO_FD, &all), 0);
+	all.object[0] = 3;
+	all.n = 1;
+	CHECK_EQ(control_of(CLIENT, CMD_EXPORT_ALL_TO_FD, &all), 0);
+	for (uint32_t i = 1; i <= 4; i++)
+		CHECK_EQ(free_named(CLIENT, i), 0);
+	used(6 * MIB);
+	close(fd);
+	vgpu_shared_settle();
+	used(0);
+}
+
+/* In both forms of the call; one that failed keeps nothing. */
+static void test_dmabuf(void)
+{
+	static const size_t size[] = {DMABUF_OLD_SIZE, DMABUF_SIZE};
+	struct {
+		struct rm_dmabuf head;
+		uint32_t rest[(DMABUF_SIZE - sizeof(struct rm_dmabuf)) / 4];
+	} d;
+
+	for (unsigned i = 0; i < 2; i++) {
+		unsigned long req = _IOC(_IOC_READ | _IOC_WRITE, RM_TYPE, RM_DMABUF, size[i]);
+
+		memset(&d, 0, sizeof d);
+		d.head = (struct rm_dmabuf){.client = CLIENT, .n = 2};
+		d.head.fd = open("/dev/null", O_RDONLY);
+		d.rest[i] = 1;
+		d.rest[i + 1] = 2;
+		fresh(1);
+		for (uint32_t k = 1; k <= 3; k++)
+			CHECK_EQ(take_object(k, 2 * MIB), 0);
+		CHECK_EQ(ioctl(FD, req, &d), 0);
+		driver.status = STATUS_NO_MEMORY;
+		d.rest[i] = 3;
+		CHECK_EQ(ioctl(FD, req, &d), 0);
+		driver.status = 0;
+		for (uint32_t k = 1; k <= 3; k++)
+			CHECK_EQ(free_named(CLIENT, k), 0);
+		used(4 * MIB);
+		close(d.head.fd);
+		vgpu_shared_settle();
+		used(0);
+	}
+}
+
+/* More than is followed: what a descriptor keeps then is not known, and counts. */
+static void test_exported_without_room(void)
+{
+	struct rm_export_all all = {.fd = open("/dev/null", O_RDONLY), .n = 1};
+
+	fresh(1);
+	driver.rounded = MIB;
 	for (uint32_t i = 0; i <= MAX_KEPT; i++) {
-		fd[i] = open("/dev/null", O_RDONLY);
-		e.fd = fd[i];
-		e.object = i + 1;
-		CHECK_EQ(take_object(e.object, 2 * MIB), 0);
-		CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+		all.object[0] = i + 1;
+		CHECK_EQ(take_object(i + 1, MIB), 0);
+		CHECK_EQ(control_of(CLIENT, CMD_EXPORT_ALL_TO_FD, &all), 0);
 	}
 	CHECK_EQ(free_named(CLIENT, MAX_KEPT + 1), 0);
 	CHECK_EQ(free_named(CLIENT, 1), 0);
-	used((MAX_KEPT + 1) * 2 * MIB);
-	for (uint32_t i = 0; i <= MAX_KEPT; i++) {
-		close(fd[i]);
+	used((MAX_KEPT + 1) * MIB);
+	close(all.fd);
+	for (uint32_t i = 0; i <= MAX_KEPT; i++)
 		free_named(CLIENT, i + 1);
-	}
 	vgpu_shared_settle();
-	used(2 * MIB);
+	used(MIB);
 }
 
 /* A container that forbids to ask may do so by any error; but an address that is none is none. */
@@ -132,14 +176,27 @@ static void test_no_job(void)
 	CHECK_EQ(take_object(1, 20 * GIB), STATUS_NO_MEMORY);
 }
 
+/* A program that has none, on an old glibc, asks other devices. */
+static void test_no_libdl(void)
+{
+	vgpu_real_ioctl = NULL;
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(ioctl(-1, _IO('T', 1), NULL), -1);
+	CHECK_EQ(walks, 1);
+	vgpu_real_ioctl = others_ioctl;
+}
+
 int main(void)
 {
 	set_up();
 	test_libcuda_is_left_alone();
 	test_libcuda_behind_another();
 	test_exported();
+	test_several_exported();
+	test_dmabuf();
 	test_exported_without_room();
 	test_copies();
 	test_no_job();
+	test_no_libdl();
 	return done("door_caller_test");
 }

@@ -92,23 +92,40 @@ static void test_all_forms(void)
 	fresh(1);
 	CHECK_EQ(ask_heap(&h), 0);
 	used(2 * MIB);
-	h.memory = f.memory = 9;
+	/* Its size is elsewhere, which is where the first has its alignment. */
+	h = heap_of(9, 1);
+	f.memory = 9;
 	h.function = VID_HEAP_ALLOC_SIZE_RANGE;
+	h.range.size = 3 * MIB;
 	CHECK_EQ(ask_heap(&h), 0);
-	used(4 * MIB);
+	used(6 * MIB);
 	CHECK_EQ(ask_heap(&f), 0);
+	used(2 * MIB);
+	h.range.size = 8 * GIB;
+	CHECK_EQ(ask_heap(&h), STATUS_NO_MEMORY);
+	/* By rows, whatever it says of its size. */
+	h = heap_of(9, 80 * GIB);
+	h.function = VID_HEAP_ALLOC_TILED;
+	h.tiled.height = 1025;
+	h.tiled.pitch = 4096;
+	h.tiled.attr = 0;
+	CHECK_EQ(ask_heap(&h), 0);
+	used(8 * MIB);
+	CHECK_EQ(ask_heap(&f), 0);
+	h.tiled.height = 8u << 20;
+	CHECK_EQ(ask_heap(&h), STATUS_NO_MEMORY);
 	used(2 * MIB);
 	/* System memory, addresses alone, and what asks for nothing. */
 	h = heap_of(10, GIB);
-	h.attr = 1u << 25;
+	h.sized.attr = 1u << 25;
 	CHECK_EQ(ask_heap(&h), 0);
 	h = heap_of(10, GIB);
-	h.attr = 3u << 25;
+	h.sized.attr = 3u << 25;
 	CHECK_EQ(ask_heap(&h), 0);
 	h = heap_of(10, GIB);
 	h.flags = FLAG_VIRTUAL;
 	CHECK_EQ(ask_heap(&h), 0);
-	h.function = 5;
+	h.function = VID_HEAP_INFO;
 	CHECK_EQ(ask_heap(&h), 0);
 	CHECK_EQ(alloc_below(CLIENT, DEVICE, 11, CLASS_LOCAL_USER, &p), 0);
 	CHECK_EQ(alloc_below(CLIENT, DEVICE, 11, 0x3E, &p), 0);
@@ -207,15 +224,45 @@ static void test_work_begins(void)
 	CHECK_EQ(ngroups, 3);
 }
 
-static void ask_told(uint32_t cmd, void *params, size_t size)
+/* Without a group: the kernel driver makes one, which nobody sees. */
+static void test_work_begins_in_a_channel_alone(void)
 {
-	struct rm_control c = {.client = CLIENT,
-			       .object = SUBDEVICE,
-			       .cmd = cmd,
-			       .params = (uintptr_t)params,
-			       .params_size = (uint32_t)size};
+	fresh(2);
+	attached = 0;
+	CHECK_EQ(alloc_below(CLIENT, DEVICE + 10, 1, HOPPER_CHANNEL, NULL), 0);
+	CHECK_EQ(attached, 1);
+	CHECK_EQ(begun[0], 0);
+	CHECK_EQ(begun[1], 1);
+	CHECK_EQ(vgpu_rm_set_slices(1, 700, false), -ENOENT);
+	/* Of a group, or libcuda's. */
+	CHECK_EQ(alloc_below(CLIENT, 60, 3, HOPPER_CHANNEL, NULL), 0);
+	by_libcuda = true;
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 4, HOPPER_CHANNEL, NULL), 0);
+	CHECK_EQ(begun[0], 0);
+	CHECK_EQ(ungated, 1);
+}
 
-	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c), 0);
+/* Neither does an instance of MIG have a number of its own, nor does its UUID lead to one: what is
+ * asked of it counts on the job's only one, or on all. */
+static void test_mig(void)
+{
+	char uuid[2][VGPU_UUID_LEN];
+
+	for (int i = 0; i < 2; i++) {
+		memcpy(uuid[i], grant.card[i].uuid, VGPU_UUID_LEN);
+		memcpy(grant.card[i].uuid, "MIG-cd", 6);
+	}
+	fresh(1);
+	CHECK_EQ(take_object(1, 2 * MIB), 0);
+	used(2 * MIB);
+	fresh(2);
+	CHECK_EQ(take_object(1, 2 * MIB), 0);
+	used(2 * MIB);
+	CHECK_EQ(vgpu_mem_used(1), 2 * MIB);
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 2, CLASS_CHANNEL_GROUP, NULL), 0);
+	CHECK_EQ(begun[0] + begun[1], 2);
+	for (int i = 0; i < 2; i++)
+		memcpy(grant.card[i].uuid, uuid[i], VGPU_UUID_LEN);
 }
 
 static void test_told(void)
@@ -226,13 +273,14 @@ static void test_told(void)
 	struct rm_fb_info_v2 v2 = {.n = 7};
 	struct rm_fb_entry list[7];
 	struct rm_fb_info old = {.n = 7, .list = (uintptr_t)list};
+	struct rm_vid_heap h = heap_of(0, 0);
 
 	fresh(2);
 	CHECK_EQ(take_object(1, GIB), 0);
 	for (int i = 0; i < 7; i++)
 		v2.entry[i].index = list[i].index = index[i];
-	ask_told(CMD_FB_INFO_V2, &v2, sizeof v2);
-	ask_told(CMD_FB_INFO, &old, sizeof old);
+	control_of(SUBDEVICE, CMD_FB_INFO_V2, &v2);
+	control_of(SUBDEVICE, CMD_FB_INFO, &old);
 	for (int i = 0; i < 7; i++) {
 		uint32_t want = index[i] == 0x5 ? 80u << 20
 				: index[i] == FB_HEAP_FREE || index[i] == FB_LARGEST_FREE
@@ -242,9 +290,14 @@ static void test_told(void)
 		CHECK_EQ(v2.entry[i].kib, want);
 		CHECK_EQ(list[i].kib, want);
 	}
+	h.function = VID_HEAP_INFO;
+	CHECK_EQ(ask_heap(&h), 0);
+	CHECK_EQ(h.total, 8 * GIB);
+	CHECK_EQ(h.free, 7 * GIB);
+	CHECK_EQ(h.info.size, 7 * GIB);
 	/* libcuda's own answers are told by its hooks. */
 	by_libcuda = true;
-	ask_told(CMD_FB_INFO_V2, &v2, sizeof v2);
+	control_of(SUBDEVICE, CMD_FB_INFO_V2, &v2);
 	CHECK_EQ(v2.entry[0].kib, 80u << 20);
 	/* A list that is longer than there may be, or that cannot be read. */
 	by_libcuda = false;
@@ -343,6 +396,8 @@ int main(void)
 	test_freed_with_what_is_above();
 	test_which_card();
 	test_work_begins();
+	test_work_begins_in_a_channel_alone();
+	test_mig();
 	test_told();
 	test_table_full();
 	test_fork();

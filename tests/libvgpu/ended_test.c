@@ -35,13 +35,13 @@ static void test_told_slots_are_freed_after_the_grace(void)
 	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 300, LIMIT, 0), 0);
 	CHECK_EQ(vgpu_mem_unjudged(&c, 0), 700);
 	/* Not told, nobody is dead. */
-	CHECK_EQ(vgpu_slot_reclaim_told(&c, NULL, NULL, &left), 0);
+	CHECK_EQ(vgpu_slot_reclaim(&c, NULL, NULL, &left), 0);
 	CHECK_EQ(left, 0);
-	CHECK_EQ(vgpu_slot_reclaim_told(&c, NULL, &told, &left), 0);
+	CHECK_EQ(vgpu_slot_reclaim(&c, NULL, &told, &left), 0);
 	CHECK(left > VGPU_GRACE_NS / 2 && left <= VGPU_GRACE_NS);
 	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 100, LIMIT, 0), -ENOMEM);
 	wait_ns(left);
-	CHECK_EQ(vgpu_slot_reclaim_told(&c, NULL, &told, &left), 1);
+	CHECK_EQ(vgpu_slot_reclaim(&c, NULL, &told, &left), 1);
 	CHECK_EQ(left, 0);
 	CHECK(now_ms() - began >= VGPU_GRACE_NS / 1000000);
 	CHECK_EQ(dead->owner, 0);
@@ -58,10 +58,10 @@ static void test_an_answer_names_owners_and_not_slots(void)
 	uint64_t left;
 
 	CHECK(claim(&c) != NULL);
-	CHECK_EQ(vgpu_slot_reclaim_told(&c, NULL, &told, &left), 0);
+	CHECK_EQ(vgpu_slot_reclaim(&c, NULL, &told, &left), 0);
 	wait_ns(left);
 	foreign(&c, 1, 6, 400);
-	CHECK_EQ(vgpu_slot_reclaim_told(&c, NULL, &told, &left), 0);
+	CHECK_EQ(vgpu_slot_reclaim(&c, NULL, &told, &left), 0);
 	CHECK_EQ(slot->card[0].mem, 400);
 	CHECK_EQ(slot->owner, vgpu_owner_word((uint32_t)(slot->pid_ns % VGPU_NS_UNKNOWN), 6, 7));
 }
@@ -77,10 +77,10 @@ static void test_who_dies_while_clearing_is_seen_dead(void)
 	CHECK(claim(&c) != NULL);
 	slot->owner = vgpu_owner((uint32_t)getpid(), vgpu_own_start_time() - 1); /* of a dead one */
 	CHECK_EQ(vgpu_mem_unjudged(&c, 0), 0);
-	CHECK_EQ(vgpu_slot_reclaim_told(&c, NULL, NULL, &left), 0);
+	CHECK_EQ(vgpu_slot_reclaim(&c, NULL, NULL, &left), 0);
 	CHECK(left > 0);
 	wait_ns(left);
-	CHECK_EQ(vgpu_slot_reclaim(&c), 1);
+	CHECK_EQ(vgpu_slot_reclaim(&c, NULL, NULL, &left), 1);
 	CHECK_EQ(slot->owner, 0);
 }
 

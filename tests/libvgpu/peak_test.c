@@ -53,7 +53,7 @@ int main(void)
 		       -1, 0);
 	struct vgpu_cache c;
 	struct vgpu_slot *a;
-	uint64_t *peak;
+	uint64_t *peak, left;
 	pid_t pid;
 
 	CHECK(p != MAP_FAILED);
@@ -73,9 +73,9 @@ int main(void)
 	CHECK_EQ(vgpu_mem_sum(&c, 0), 900); /* within the grace of the dead */
 	CHECK_EQ(peak[0], 700);
 	vgpu_mem_release(a, 0, 200);
-	vgpu_slot_reclaim(&c);
+	vgpu_slot_reclaim(&c, NULL, NULL, &left);
 	nanosleep(&(struct timespec){.tv_nsec = VGPU_GRACE_NS + 1000000}, NULL);
-	vgpu_slot_reclaim(&c);
+	vgpu_slot_reclaim(&c, NULL, NULL, &left);
 
 	/* What gresd measured beside the slots counts; what was refused does not. */
 	CHECK_EQ(vgpu_mem_reserve(&c, a, 0, 800, LIMIT, 50), 0);

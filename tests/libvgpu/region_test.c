@@ -28,9 +28,9 @@ void test_pause(int step)
 /* Lets the grace of everybody who has died run out, and cleans up. */
 static void reclaim_all(struct vgpu_cache *c)
 {
-	vgpu_slot_reclaim(c);
+	reclaim(c);
 	nanosleep(&(struct timespec){.tv_nsec = VGPU_GRACE_NS + 1000000}, NULL);
-	vgpu_slot_reclaim(c);
+	reclaim(c);
 }
 
 static void test_validity(void)
@@ -144,7 +144,7 @@ static void test_reused_pid_is_not_the_owner(void)
 	/* The same pid with its start time lives: nothing is taken. */
 	c.slots[1].owner = vgpu_owner(parent, vgpu_start_time(parent));
 	c.slots[1].card[0].mem = 700;
-	CHECK_EQ(vgpu_slot_reclaim(&c), 0);
+	CHECK_EQ(reclaim(&c), 0);
 	CHECK_EQ(vgpu_mem_reserve(&c, mine, 0, 1, LIMIT, 0), -ENOMEM);
 }
 
@@ -191,7 +191,7 @@ static int reclaims_nothing(struct vgpu_cache *c)
 	if (take_300(c) != 0)
 		return 2;
 	reclaim_all(c);
-	return vgpu_slot_reclaim(c) == 0 && vgpu_mem_sum(c, 0) == before + 300 ? 0 : 3;
+	return reclaim(c) == 0 && vgpu_mem_sum(c, 0) == before + 300 ? 0 : 3;
 }
 
 static void test_other_pid_namespaces(void)
@@ -336,7 +336,7 @@ static void test_killed_workers_never_exceed(void)
 			for (int i = 0; i < WORKERS; i++)
 				if (i != victim)
 					kill(pid[i], SIGSTOP);
-			vgpu_slot_reclaim(&c);
+			reclaim(&c);
 			for (uint32_t i = 0; i < c.header->high_slot; i++)
 				if (c.slots[i].owner)
 					kept += c.slots[i].card[0].mem, tentative++;

@@ -11,7 +11,7 @@
 
 struct vgpu_real vgpu_real;
 struct vgpu_state vgpu_state;
-static uint64_t given_back;
+static uint64_t given_back, charged;
 
 void vgpu_need_cuda(void)
 {
@@ -21,6 +21,12 @@ void vgpu_release(int card, uint64_t bytes)
 {
 	CHECK_EQ(card, 1);
 	given_back += bytes;
+}
+
+void vgpu_charge_forced(int card, uint64_t bytes)
+{
+	CHECK_EQ(card, 1);
+	charged += bytes;
 }
 
 /* The driver's: a new descriptor at each call. */
@@ -42,9 +48,9 @@ static CUresult export(int *fd, uint64_t handle)
 
 static void let_go(uint64_t handle, uint64_t want)
 {
-	given_back = 0;
+	given_back = charged = 0;
 	vgpu_shared_release(handle, 1, MIB);
-	CHECK_EQ(given_back, want);
+	CHECK_EQ(given_back - charged, want);
 }
 
 static void settled(uint64_t want)
@@ -69,6 +75,7 @@ static void test_who_exports_pays_until_the_descriptor_is_closed(void)
 	CHECK(export(&a, 3) == CUDA_SUCCESS && export(&b, 3) == CUDA_SUCCESS);
 	let_go(3, 0);
 	close(a);
+	settled(0);
 	close(b);
 	settled(MIB);
 	/* Closed before its release. */
@@ -89,10 +96,10 @@ static void test_who_exports_pays_until_the_descriptor_is_closed(void)
 /* Where the table is full the export is refused: its memory would be nobody's. */
 static void test_without_room_nothing_is_exported(void)
 {
-	int fd[MAX_KEPT], more, next;
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), more, next;
 
 	for (unsigned i = 0; i < MAX_KEPT; i++) {
-		CHECK_EQ(export(&fd[i], 100 + i), CUDA_SUCCESS);
+		CHECK(vgpu_shared_note(100 + i, fd));
 		let_go(100 + i, 0);
 	}
 	next = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -100,11 +107,45 @@ static void test_without_room_nothing_is_exported(void)
 	CHECK_EQ(export(&more, 999), CUDA_ERROR_OUT_OF_MEMORY);
 	CHECK_EQ(fcntl(next, F_GETFD), -1); /* and its descriptor closed */
 	let_go(999, MIB);
-	for (unsigned i = 0; i < MAX_KEPT; i++)
-		close(fd[i]);
+	close(fd);
 	settled(MAX_KEPT * MIB);
 	CHECK_EQ(export(&more, 999), CUDA_SUCCESS);
 	close(more);
+}
+
+static bool any(const struct vgpu_item *item, uint64_t unused)
+{
+	(void)item;
+	(void)unused;
+	return true;
+}
+
+/* What has a part of the addresses, by itself or by what is mapped there; nothing beside. */
+static void test_a_range_keeps_what_is_in_it(void)
+{
+	static struct vgpu_table table = VGPU_TABLE_INIT;
+	struct vgpu_range range = {.begin = 0x1800, .end = 0x3001};
+	struct vgpu_item item = {.size = 0x1000};
+	int fd;
+
+	for (uint64_t i = 0; i < 5; i++) {
+		item.key = i << 12;
+		item.other = 50 + i;
+		CHECK(vgpu_table_put(&table, &item));
+	}
+	for (unsigned mapped = 0; mapped < 2; mapped++) {
+		range.mapped = mapped;
+		range.fd = fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		vgpu_table_sweep(&table, (uintptr_t)&range, vgpu_shared_range);
+		for (uint64_t i = 0; i < 5; i++)
+			let_go(mapped ? 50 + i : i << 12, i == 0 || i == 4 ? MIB : 0);
+		close(fd);
+		settled(3 * MIB);
+	}
+	/* Of a descriptor that cannot be looked at nothing is known: it is not given back. */
+	vgpu_table_sweep(&table, (uintptr_t)&range, vgpu_shared_range);
+	CHECK_EQ(table.count, 2);
+	vgpu_table_sweep(&table, 0, any);
 }
 
 int main(void)
@@ -115,5 +156,6 @@ int main(void)
 	vgpu_real.cuMemExportToShareableHandle = real_export;
 	test_who_exports_pays_until_the_descriptor_is_closed();
 	test_without_room_nothing_is_exported();
+	test_a_range_keeps_what_is_in_it();
 	return done("shared");
 }

@@ -194,3 +194,25 @@ func TestPoolsAreAskedByWhoNeedsToKnow(t *testing.T) {
 		t.Errorf("%v MiB used, %v; want none", r["used_mib"], err)
 	}
 }
+
+// Memory that is freed while a dma-buf of a part of it is open counts as a whole until all of them are
+// closed.
+func TestWhatADescriptorKeepsCounts(t *testing.T) {
+	for what, want := range map[string][2]float64{
+		"linear": {1024, 1024},
+		"small":  {0, 2}, // the piece that it shares with others
+		"pool":   {1024, 1024},
+		"mapped": {1024, 1024},
+	} {
+		t.Run(what, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "exported", what, "--libdir", libdir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["taken"].(float64) != want[0] || r["freed"].(float64) != want[1] || r["closed"].(float64) != 0 {
+				t.Errorf("in use when taken, freed, closed: %v MiB", r)
+			}
+		})
+	}
+}

@@ -92,8 +92,7 @@ host's memory); memory that Vulkan exports to CUDA in the same process is counte
 Between APIs memory is booked once, by who asks the kernel driver for it: CUDA pays for its own, the
 other API for what it exports to CUDA, as long as it holds it or a descriptor of it is open. A dup of
 an object in the kernel driver (DUP_OBJECT) is not followed: what it keeps is seen by the comparison.
-Not read, and seen by the comparison: memory by other functions of VID_HEAP_CONTROL than ALLOC_SIZE
-and ALLOC_SIZE_RANGE, and what the kernel driver takes for channels and page tables.
+Not read, and seen by the comparison: what the kernel driver takes for channels and page tables.
 `
 
 // programs is about how programs come by the functions; tests/stress (LD_PRELOAD) and TestEscapes

@@ -194,6 +194,46 @@ void case_vmm(void)
 	OK(cuMemAddressFree(va, 128 * MIB));
 }
 
+/* What is freed while a descriptor of a part of it is open is there until that is closed. */
+void case_dmabuf(void)
+{
+	CUmemAllocationProp prop = {.type = 1, .location = {1, 0}};
+	CUmemGenericAllocationHandle h;
+	CUdeviceptr a, va;
+	size_t before;
+	int fd[2];
+
+	start();
+	before = free_bytes();
+	OK(cuMemAlloc_v2(&a, 64 * MIB));
+	EQ(cuMemGetHandleForAddressRange(fd, a, MIB + 1, 1, 0), CUDA_ERROR_INVALID_VALUE);
+	EQ(cuMemGetHandleForAddressRange(fd, a, 128 * MIB, 1, 0), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemGetHandleForAddressRange(&fd[0], a, MIB, 1, 0));
+	OK(cuMemGetHandleForAddressRange(&fd[1], a + MIB, MIB, 1, 0));
+	OK(cuMemFree_v2(a));
+	EQ(cuMemFree_v2(a), CUDA_ERROR_INVALID_VALUE);
+	close(fd[0]);
+	EQ(before - free_bytes(), 64 * MIB);
+	close(fd[1]);
+	EQ(free_bytes(), before);
+	OK(cuMemAllocAsync(&a, 64 * MIB, NULL));
+	OK(cuMemGetHandleForAddressRange(fd, a, MIB, 1, 0));
+	OK(cuMemFreeAsync(a, NULL));
+	OK(cuCtxSynchronize());
+	EQ(before - free_bytes(), 64 * MIB);
+	close(fd[0]);
+	EQ(free_bytes(), before);
+	OK(cuMemCreate(&h, 64 * MIB, &prop, 0));
+	OK(cuMemAddressReserve(&va, 64 * MIB, 0, 0, 0));
+	OK(cuMemMap(va, 64 * MIB, 0, h, 0));
+	OK(cuMemGetHandleForAddressRange(fd, va + MIB, MIB, 1, 0));
+	OK(cuMemUnmap(va, 64 * MIB));
+	OK(cuMemRelease(h));
+	EQ(before - free_bytes(), 64 * MIB);
+	close(fd[0]);
+	EQ(free_bytes(), before);
+}
+
 void case_arrays(void)
 {
 	CUDA_ARRAY_DESCRIPTOR d = {.Width = 4096, .Height = 4096, .Format = 0x20, .NumChannels = 4};

@@ -146,6 +146,8 @@ struct block {
 	uint64_t charged; /* bytes taken from the card for it alone */
 	bool small;
 	bool freeing;
+	unsigned exports; /* descriptors of it that are open */
+	bool gone;        /* when those are closed */
 	unsigned flags;
 	CUmemoryPool pool;
 	struct vmm_handle *handle;
@@ -223,6 +225,13 @@ void mem_uncharge(uint32_t card, uint64_t bytes);
 CUresult mem_alloc(CUcontext ctx, uint64_t size, enum block_kind kind, struct block **out);
 void mem_free(struct block *b);
 void mem_drop_context(CUcontext ctx);
+
+/* vmm.c */
+void vmm_drop_if_unused(struct vmm_handle *v);
+
+/* dmabuf.c */
+void dmabuf_settle(void);           /* what the closed ones kept goes */
+bool dmabuf_keeps(struct block *b); /* it is there until then */
 
 /* array.c: what a context made goes with it */
 void array_drop_context(CUcontext ctx);

@@ -25,6 +25,7 @@ static int take(uint32_t card, uint64_t bytes)
 /* A process that is short gives up what its pools hold unused, and tries again. */
 CUresult mem_charge(uint32_t card, uint64_t bytes)
 {
+	dmabuf_settle();
 	if (!bytes || take(card, bytes) == 0)
 		return CUDA_SUCCESS;
 	pool_release_unused(card);
@@ -101,6 +102,8 @@ CUresult mem_alloc(CUcontext ctx, uint64_t size, enum block_kind kind, struct bl
 
 void mem_free(struct block *b)
 {
+	if (dmabuf_keeps(b))
+		return;
 	if (b->small)
 		charge_small(b->card, -(int64_t)round_up(b->size, 512));
 	else
@@ -134,6 +137,7 @@ static CUresult info(size_t *free_bytes, size_t *total)
 	const struct sim_card_config *c = &drv.st->card[card].conf;
 	uint64_t used, most = 0, of_most = 0;
 
+	dmabuf_settle();
 	drv_model_lock();
 	sim_reap(drv.st, false);
 	used = sim_mem_used(drv.st, card);

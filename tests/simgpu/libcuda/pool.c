@@ -101,10 +101,17 @@ void pool_at_sync(void)
 void pool_free(struct block *b)
 {
 	CUmemoryPool p = b->pool;
-	uint64_t size = round_up(b->size, ALIGN);
+	uint64_t size = round_up(b->size, ALIGN), piece = round_up(size, STEP);
 
 	p->used = size < p->used ? p->used - size : 0;
-	block_remove(b);
+	if (dmabuf_keeps(b)) {
+		/* with its piece, where nothing else of the pool is in that */
+		b->kind = BLOCK_LINEAR;
+		b->charged = p->reserved - p->used < piece ? 0 : piece;
+		p->reserved -= b->charged;
+	} else {
+		block_remove(b);
+	}
 	if (p->destroyed && !p->used)
 		pool_end(p);
 }

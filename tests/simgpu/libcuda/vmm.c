@@ -18,7 +18,7 @@ static bool prop_ok(const CUmemAllocationProp *p)
 	return p && p->type == 1 && p->location.type == 1 && drv_device_ok(p->location.id);
 }
 
-static void drop_if_unused(struct vmm_handle *v)
+void vmm_drop_if_unused(struct vmm_handle *v)
 {
 	if (v->refs || v->maps)
 		return;
@@ -64,7 +64,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	if (!v || !v->refs)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	v->refs--;
-	drop_if_unused(v);
+	vmm_drop_if_unused(v);
 	return drv_leave(CUDA_SUCCESS);
 }
 
@@ -155,7 +155,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 		}
 		block_remove(b);
 		v->maps--;
-		drop_if_unused(v);
+		vmm_drop_if_unused(v);
 		any = true;
 	}
 	return drv_leave(any ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);

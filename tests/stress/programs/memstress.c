@@ -232,6 +232,7 @@ static uint64_t cache_says(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	struct vgpu_cache c;
+	uint64_t left;
 	char *p;
 
 	if (fd < 0)
@@ -243,9 +244,9 @@ static uint64_t cache_says(const char *path)
 	c.header = (void *)(p + VGPU_CACHE_OFFSET);
 	c.slots = (void *)(p + VGPU_SLOTS_OFFSET);
 	/* Notes the deaths, lets the grace run out, cleans up. */
-	vgpu_slot_reclaim(&c);
+	vgpu_slot_reclaim(&c, NULL, NULL, &left);
 	usleep(VGPU_GRACE_NS / 1000 + 1000);
-	vgpu_slot_reclaim(&c);
+	vgpu_slot_reclaim(&c, NULL, NULL, &left);
 	return vgpu_mem_sum(&c, 0);
 }
 

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+/* dmabuf.c - descriptors of ranges of addresses. What is freed while one of it is open is there until
+ * that is closed: counted for the process, while a card counts it for nobody. */
+#define _GNU_SOURCE
+#include "local.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HANDLE_TYPE_DMA_BUF 1
+
+struct kept {
+	int fd;
+	ino_t ino;
+	struct block *block;
+	struct vmm_handle *handle; /* of what was mapped there, instead */
+	struct kept *next;
+};
+static struct kept *all;
+
+static ino_t number_of(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+void dmabuf_settle(void)
+{
+	for (struct kept **link = &all, *k; (k = *link) != NULL;) {
+		if (number_of(k->fd) == k->ino) {
+			link = &k->next;
+			continue;
+		}
+		*link = k->next;
+		if (k->handle) {
+			k->handle->maps--;
+			vmm_drop_if_unused(k->handle);
+		} else if (--k->block->exports == 0 && k->block->gone) {
+			mem_free(k->block);
+		}
+		free(k);
+	}
+}
+
+bool dmabuf_keeps(struct block *b)
+{
+	if (!b->exports)
+		return false;
+	b->gone = b->freeing = true;
+	b->ctx = NULL;
+	return true;
+}
+
+static bool keep(int fd, struct block *b)
+{
+	struct kept *k = calloc(1, sizeof(*k));
+
+	if (!k)
+		return false;
+	*k = (struct kept){fd, number_of(fd), b, b->handle, all};
+	if (b->handle)
+		b->handle->maps++;
+	else
+		b->exports++;
+	all = k;
+	return true;
+}
+
+static bool exportable(const struct block *b)
+{
+	return b && !b->freeing &&
+	       (b->kind == BLOCK_LINEAR || b->kind == BLOCK_POOL || b->kind == BLOCK_MAPPED);
+}
+
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size, int type,
+				       unsigned long long flags)
+{
+	long page = sysconf(_SC_PAGESIZE);
+	struct block *b = NULL;
+	CUdeviceptr at = dptr;
+	int fd;
+
+	ENTER(NEED_CTX);
+	if (!handle || type != HANDLE_TYPE_DMA_BUF || flags > 1 || !size || dptr % page ||
+	    size % page)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	for (; at < dptr + size; at = b->va + b->size) {
+		b = block_find(at);
+		if (!exportable(b))
+			return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	fd = memfd_create("dmabuf", MFD_CLOEXEC);
+	if (fd < 0)
+		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	for (at = dptr; at < dptr + size; at = b->va + b->size) {
+		b = block_find(at);
+		if (!keep(fd, b)) {
+			close(fd);
+			return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+		}
+	}
+	*(int *)handle = fd;
+	return drv_leave(CUDA_SUCCESS);
+}
