@@ -39,7 +39,7 @@ TOOL = $(GO) tool -modfile=tools/go.mod
 OLD_GLIBC = $(CURDIR)/$(B)/old-glibc
 GOBUILD = $(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION) -buildid= -extldflags=-L$(OLD_GLIBC)"
 # C parts, each with a makefile of its own; tests/simgpu also builds tests/gpu.
-PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/adversary/worker tests/bench tests/e2e/escape tests/e2e/unified
+PARTS = libvgpu spank/plugin tests/simgpu tests/stress/programs tests/adversary/worker tests/bench tests/e2e/escape tests/e2e/unified tests/queues
 # make V=1 shows every command.
 # The files of a part are compiled beside each other, also where this make has no -j.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))

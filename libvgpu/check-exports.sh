@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Compares what libvgpu.so exports with hooks.def: neither more nor less.
+# Compares what libvgpu.so exports with hooks.def and others.def: neither more nor less.
 set -eu
 lib=${1:?usage: check-exports.sh LIBRARY}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -9,6 +9,7 @@ trap 'rm -rf "$tmp"' EXIT
 nm -D --defined-only "$lib" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort -u >"$tmp/have"
 {
 	sed -n 's/^\(CU\|NV\)(\([A-Za-z0-9_]*\),.*/\2/p' "$here/driver/hooks.def"
+	sed -n 's/^CL(\([A-Za-z0-9_]*\),.*/\1/p; s/^VK([A-Za-z_]*, \([A-Za-z0-9_]*\),.*/\1/p' "$here/driver/others.def"
 	printf '%s\n' dlmopen dlopen dlsym dlvsym ioctl
 } | sort >"$tmp/want"
 if ! diff -u "$tmp/want" "$tmp/have" >"$tmp/diff"; then

@@ -35,7 +35,7 @@ uint64_t vgpu_inflight_beside(const struct gate *g, uint64_t now, uint32_t *proc
 /* Contexts of this process with work, but one: the card divides itself between them too. */
 static uint32_t more_contexts(const struct gate *g)
 {
-	uint32_t n = 0;
+	uint32_t n = g->queues_since_ns != 0; /* another API's */
 	bool some[CONTEXTS] = {false};
 
 	for (unsigned i = 0; i < g->lanes; i++) {

@@ -5,6 +5,7 @@
  * their slices are in that time.
  */
 #include "charge.h"
+#include "beside.h"
 #include "event.h"
 #include "own_time.h"
 
@@ -55,7 +56,7 @@ static double own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t sin
 /* When the oldest work was launched whose time is not charged yet. */
 static uint64_t oldest_work(const struct gate *g, uint64_t now)
 {
-	uint64_t oldest = now;
+	uint64_t oldest = g->queues_since_ns ? g->queues_since_ns : now;
 
 	for (unsigned i = 0; i < g->lanes; i++) {
 		const struct lane *l = &g->lane[i];
@@ -332,4 +333,29 @@ uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l, const struct vg
 	host = (double)(b->opened_ns - p->host_ns) * (1 + DRIFT) + WAY_NS;
 	took -= host + (double)(g->charged_ns - p->charged_ns);
 	return took > 0 ? (uint64_t)vgpu_gate_count(g, took, now) : 0;
+}
+
+/* Of a time that others of the job had work in, too, each pays its part, and all of it is paid. */
+void vgpu_queues_charge(struct gate *g, uint64_t until)
+{
+	struct vgpu_cache_header *h = vgpu_state.cache.header;
+	uint64_t since = g->queues_since_ns, elapsed = until > since ? until - since : 0;
+	double part = own_part(g, g->queues_own_ns, since, until), charge, counted;
+
+	vgpu_gate_beside(g, until);
+	counted = vgpu_gate_count(g, (double)elapsed, until);
+	charge = (double)elapsed * part / (1 + g->beside);
+	if (!g->beside)
+		charge = counted * part;
+	else if (part >= 1)
+		charge += beside_own(g, counted, charge);
+	g->queues_since_ns = until;
+	g->queues_own_ns = vgpu_gate_own(g, until);
+	g->charged_ns += (uint64_t)charge;
+	if (g->schedule.gate & VGPU_GATE_BUDGET)
+		__atomic_sub_fetch(&h->budget[g->card].balance_ns, (int64_t)charge,
+				   __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&h->budget[g->card].charged_ns, (uint64_t)charge, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&vgpu_my(g->card)->gpu_ns, (uint64_t)charge, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&h->elapsed_ns[g->card], elapsed, __ATOMIC_RELAXED);
 }

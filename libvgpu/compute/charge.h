@@ -24,4 +24,7 @@ uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, ui
 uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l, const struct vgpu_stream_batch *b,
 			   uint64_t now);
 
+/* Charges work that is not CUDA's, from queues_since_ns up to that time. */
+void vgpu_queues_charge(struct gate *g, uint64_t until);
+
 #endif

@@ -147,6 +147,9 @@ struct gate {
 	 * it took; bounded. */
 	double short_ns;
 	double idle_ns; /* covered by batches of streams beside each other, and not charged */
+	/* Since then work that is not CUDA's is on the card and not charged (queues.c), and the
+	 * job's own time then. 0: there is none. */
+	uint64_t queues_since_ns, queues_own_ns;
 	struct gate_context context[CONTEXTS];
 	/* Of the last batches, the part in which the card can have waited for the host for half of
 	 * the time. */

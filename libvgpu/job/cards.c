@@ -49,6 +49,14 @@ static void format_uuid(const CUuuid *u, char out[VGPU_UUID_LEN])
 		 b[14], b[15]);
 }
 
+int vgpu_card_of_uuid(const CUuuid *uuid)
+{
+	char text[VGPU_UUID_LEN];
+
+	format_uuid(uuid, text);
+	return card_of_uuid(text);
+}
+
 /* What an environment's limit goes beyond, where it may. */
 static void learn_physical(struct vgpu_grant_card *c, CUdevice dev)
 {

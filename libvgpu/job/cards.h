@@ -21,6 +21,8 @@ static inline int vgpu_card_current(void)
 	return likely(only >= 0) ? only : vgpu_card_asked();
 }
 int vgpu_card_of_nvml(nvmlDevice_t device);
+/* By the UUID as another API tells it; -1 where the grant's are not known yet, too. */
+int vgpu_card_of_uuid(const CUuuid *uuid);
 
 /* A device that the job's grant does not name, as a job can see one where Slurm's
  * device cgroup is off: it is to get no context and no memory there. */

@@ -14,6 +14,7 @@
 
 #include "../base/log.h"
 #include "../compute/compute.h"
+#include "../compute/marks.h"
 #include "../compute/working.h"
 #include "../hami_view.h"
 #include "../job/job.h"
@@ -78,6 +79,7 @@ static void *watch(void *unused)
 			seen = generation;
 		}
 		busy = vgpu_gate_tick();
+		busy |= vgpu_marks_tick();
 		vgpu_working_tick(now);
 		vgpu_memory_tick(now);
 		if (now - beat >= HEARTBEAT_NS) {

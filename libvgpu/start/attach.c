@@ -7,6 +7,7 @@
 #include "../base/log.h"
 #include "../base/table.h"
 #include "../compute/compute.h"
+#include "../compute/marks.h"
 #include "../compute/working.h"
 #include "../driver/captures.h"
 #include "../driver/real.h"
@@ -32,6 +33,7 @@ static void in_child(void)
 	vgpu_devices_in_child();
 	vgpu_rm_forget();
 	vgpu_gate_in_child();
+	vgpu_marks_in_child();
 	vgpu_working_in_child();
 	vgpu_watcher_in_child();
 	vgpu_contexts_in_child();

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "../driver/load.h"
+#include "../driver/others.h"
 #include "../driver/rm_call.h"
 #include "../hooks/context.h"
 #include "../job/devices.h"
@@ -75,7 +76,8 @@ static void began_on(int card)
 		return;
 	__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_UNGATED, __ATOMIC_RELAXED);
 	vgpu_context_began(card);
-	vgpu_tell_ungated(card);
+	if (!vgpu_any_api()) /* whose submissions have a gate */
+		vgpu_tell_ungated(card);
 }
 
 /* A card that is not known may be any. */

@@ -16,6 +16,7 @@
 #include "../driver/prototypes.h"
 #include "../job/job.h"
 #include "loader.h"
+#include "others.h"
 
 /* By number; NULL for functions that are only called. */
 static void *const hooks[VGPU_SYMBOLS] = {
@@ -177,6 +178,9 @@ VGPU_EARLY static inline __attribute__((always_inline)) void *lookup(void *handl
 		return hook_for(&vgpu_cuda, handle, name, version);
 	if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l')
 		return hook_for(&vgpu_nvml, handle, name, version);
+	if (((name[0] == 'c' && name[1] == 'l') || (name[0] == 'v' && name[1] == 'k')) &&
+	    name[2] >= 'A' && name[2] <= 'Z') /* no clock_gettime */
+		return vgpu_others_hook(handle, name, version);
 	if (name[0] == 'd' && name[1] == 'l')
 		return vgpu_loader_hook(handle, name, version);
 	return NULL;

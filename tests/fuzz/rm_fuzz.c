@@ -60,6 +60,11 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 	(void)bytes;
 }
 
+bool vgpu_any_api(void)
+{
+	return false;
+}
+
 void vgpu_tell_ungated(int card)
 {
 	(void)card;

@@ -86,6 +86,12 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 	__atomic_add_fetch(&refusals, 1, __ATOMIC_RELAXED);
 }
 
+static bool any_api;
+bool vgpu_any_api(void)
+{
+	return any_api;
+}
+
 void vgpu_tell_ungated(int card)
 {
 	CHECK(card >= 0);

@@ -203,6 +203,16 @@ static void test_which_card(void)
 	CHECK_EQ(vgpu_mem_used(0), 5 * GIB + 2 * MIB);
 }
 
+/* Where an API's submissions have a gate, a hard limit acts as one. */
+static void test_nobody_is_told_of_a_limit_that_holds(void)
+{
+	fresh(1);
+	any_api = true;
+	CHECK_EQ(alloc_below(CLIENT, DEVICE, 1, CLASS_CHANNEL_GROUP, NULL), 0);
+	any_api = false;
+	CHECK(vgpu_others_on(0) && begun[0] == 1 && ungated == 0);
+}
+
 static void test_work_begins(void)
 {
 	fresh(2);
@@ -398,6 +408,7 @@ int main(void)
 	test_work_begins();
 	test_work_begins_in_a_channel_alone();
 	test_mig();
+	test_nobody_is_told_of_a_limit_that_holds();
 	test_told();
 	test_table_full();
 	test_fork();

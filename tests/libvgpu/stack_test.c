@@ -23,6 +23,11 @@ bool vgpu_gate_tick(void)
 	return false;
 }
 
+bool vgpu_marks_tick(void)
+{
+	return false;
+}
+
 void vgpu_gate_schedule(int card, const struct vgpu_schedule *s)
 {
 	(void)card;

@@ -79,6 +79,7 @@ func build(t *testing.T, sanitizer string) string {
 	makeAll(t, append(flags, "-C", "../../libvgpu", "OLD_GLIBC=", "OUT="+dir+"/lib")...)
 	makeAll(t, append(flags, "-C", "../simgpu", "BUILD="+dir, "libs", "worker", "apitest")...)
 	makeAll(t, append(flags, "-C", "../stress/programs", "OUT="+dir+"/tests", dir+"/tests/memstress", dir+"/tests/threads")...)
+	makeAll(t, append(flags, "-C", "../queues", "OUT="+dir+"/tests/queues")...)
 	return dir
 }
 
@@ -223,6 +224,7 @@ func TestLibraryUnderSanitizers(t *testing.T) {
 			t.Run("launches under a limit", func(t *testing.T) { launches(on(t, "one-card")) })
 			t.Run("memory of processes that are killed", func(t *testing.T) { killed(on(t, "one-card")) })
 			t.Run("threads", func(t *testing.T) { threads(on(t, "one-card")) })
+			t.Run("queues", func(t *testing.T) { queues(on(t, "one-card")) })
 		})
 	}
 }
@@ -328,6 +330,26 @@ func threads(b *bench) {
 	all.Wait()
 	if refused.Load() == 0 {
 		b.t.Error("no memory was refused: the limits were not reached")
+	}
+	b.clean()
+}
+
+// Submissions of OpenCL and Vulkan under a limit, in a process of its own each, and CUDA's launches
+// beside.
+func queues(b *bench) {
+	env := b.job(7, 20, 8<<30)
+	env[0] += ":" + b.dir + "/simgpu/lib/libsimrm.so"
+	env = append(env, "LD_LIBRARY_PATH="+b.dir+"/tests/queues:"+b.dir+"/simgpu/lib")
+	for _, args := range [][]string{
+		{"opencl", "--how", "two", "--cuda", "1000"},
+		{"opencl", "--how", "held", "--depth", "40"},
+		{"vulkan", "--how", "two"},
+		{"vulkan", "--how", "signal"},
+	} {
+		out, status := b.run(env, "tests/queues/"+args[0], args[1:]...)
+		if status != 0 || field(b.t, out, "n") == 0 {
+			b.t.Errorf("%v: status %d: %s", args, status, out)
+		}
 	}
 	b.clean()
 }

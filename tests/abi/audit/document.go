@@ -77,8 +77,8 @@ how much memory there is. "Records" are the card's own, of who had it (docs/adr/
 | | memory | shown | share beside others | hard cap alone | accounted | audited |
 |---|---|---|---|---|---|---|
 | CUDA | booked where the program asks | the share as the card | slices, and the budget | the budget | memory, GPU time | held |
-| OpenCL | booked at the door; CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_DEVICE_GLOBAL_MEM_SIZE | slices, busy by records | not held: acts as soft, said once | memory | held |
-| Vulkan | booked at the door; VK_ERROR_OUT_OF_DEVICE_MEMORY | heaps and VK_EXT_memory_budget | slices, busy by records | not held: acts as soft, said once | memory | held |
+| OpenCL | booked at the door; CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_DEVICE_GLOBAL_MEM_SIZE | slices, busy by records | the budget, at clEnqueue… (no card yet) | memory; GPU time that the budget charges | held |
+| Vulkan | booked at the door; VK_ERROR_OUT_OF_DEVICE_MEMORY | heaps and VK_EXT_memory_budget | slices, busy by records | the budget, at vkQueueSubmit… (no card yet) | memory; GPU time that the budget charges | held |
 | OpenGL by EGL | booked at the door; the driver goes on in the host's memory | GL_NVX_gpu_memory_info | slices, busy by records | not held: acts as soft, said once | memory | held |
 | what does not load the library | not held | the card | not held | not held | by the audit | killed above the limit, else reported |
 
@@ -88,6 +88,17 @@ last line). On an H100 (driver 580.159.04), in jobs of 8 GiB of a private Slurm,
 a CUDA job: each of the three is told 8192 MiB and has 7 allocations of 1 GiB and none more, by the
 card's own count 7686 MiB (OpenCL), 7186 (Vulkan) and 7175 (OpenGL, whose other textures are in the
 host's memory); memory that Vulkan exports to CUDA in the same process is counted once.
+
+The hard cap of OpenCL and Vulkan ([ADR 12](adr/0012-submissions-pay-wall-time.md)): what puts work on
+the card waits as a launch of CUDA does, and the time in which any of it is on the card is charged to
+the same budget. That is wall time: a program that waits for each kernel pays for its host's latency. Of
+OpenCL kernels, copies within the card and fills wait; copies from and to the host are left out, as
+CUDA's are. Of Vulkan each submission with command buffers. Where a job has several cards, Vulkan counts
+on each on which the process works. Tried on stubs of both libraries by TestAHardLimitHoldsQueues (20 %
+within 3 points), TestQueuesWithoutAHardLimit, TestQueuesHaveTheJobsBudget and TestQueuesOfSeveralCards,
+and by hand on processors (ocl-icd with pocl, the Vulkan loader with lavapipe). It has not run on a real
+card; tests/queues/on-card.sh is for that. Not held: functions by clGetExtensionFunctionAddress, a
+driver of Vulkan or OpenCL that a program opens without their loaders, and OpenGL.
 
 Between APIs memory is booked once, by who asks the kernel driver for it: CUDA pays for its own, the
 other API for what it exports to CUDA, as long as it holds it or a descriptor of it is open. A dup of

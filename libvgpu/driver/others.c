@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* others.c - see others.h. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/dl.h"
+#include "others.h"
+
+struct vgpu_others vgpu_others;
+struct vgpu_api vgpu_opencl = {.soname = "libOpenCL.so.1", .begins = "libOpenCL", .prefix = "cl"};
+struct vgpu_api vgpu_vulkan = {.soname = "libvulkan.so.1",
+			       .begins = "libvulkan.so",
+			       .prefix = "vk"};
+
+static const char *const names[] = {
+#define CL(name, params) #name,
+#define VK(result, name, params) #name,
+#define CL_USE CL
+#define VK_USE VK
+#include "others.def"
+};
+#define NAMES (sizeof names / sizeof *names)
+_Static_assert(sizeof(struct vgpu_others) == NAMES * sizeof(void *), "table of functions");
+
+static bool is_of(const struct vgpu_api *api, const char *path)
+{
+	return path && strncmp(vgpu_base_of(path), api->begins, strlen(api->begins)) == 0;
+}
+
+struct search {
+	const struct vgpu_api *api;
+	uintptr_t inside; /* 0: anywhere */
+	char path[4096];
+};
+
+static bool holds(const struct dl_phdr_info *info, uintptr_t address)
+{
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+
+		if (p->p_type == PT_LOAD && address - (info->dlpi_addr + p->p_vaddr) < p->p_memsz)
+			return true;
+	}
+	return false;
+}
+
+static int look_at(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct search *s = arg;
+
+	(void)size;
+	return is_of(s->api, info->dlpi_name) && (!s->inside || holds(info, s->inside)) &&
+	       snprintf(s->path, sizeof s->path, "%s", info->dlpi_name) < (int)sizeof s->path;
+}
+
+/* A copy that a program brings along has a name of its own, and its functions may be visible to
+ * one library alone. It stays from now on, however often its users close it. */
+static void *loaded(const struct vgpu_api *api)
+{
+	int mode = RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE;
+	void *handle = vgpu_dlopen(api->soname, mode);
+	struct search s = {.api = api};
+
+	if (!handle && dl_iterate_phdr(look_at, &s))
+		handle = vgpu_dlopen(s.path, mode);
+	return handle;
+}
+
+/* Threads that come here at the same time find the same. */
+void vgpu_find_api(struct vgpu_api *api)
+{
+	void **table = (void **)&vgpu_others, *handle, *found;
+
+	vgpu_need_dlsym();
+	if (!vgpu_real_dlsym)
+		return;
+	handle = loaded(api);
+	for (unsigned i = 0; i < NAMES; i++) {
+		if (strncmp(names[i], api->prefix, 2) != 0)
+			continue;
+		found = vgpu_real_dlsym(handle ? handle : RTLD_NEXT, names[i]);
+		__atomic_store_n(&table[i], found, __ATOMIC_RELAXED);
+	}
+	if (handle)
+		__atomic_store_n(&api->found, true, __ATOMIC_RELEASE);
+}
+
+bool vgpu_is_of_api(const struct vgpu_api *api, const void *address)
+{
+	struct search s = {.api = api, .inside = (uintptr_t)address};
+
+	return dl_iterate_phdr(look_at, &s);
+}
+
+bool vgpu_any_api(void)
+{
+	struct search cl = {.api = &vgpu_opencl}, vk = {.api = &vgpu_vulkan};
+
+	return dl_iterate_phdr(look_at, &cl) || dl_iterate_phdr(look_at, &vk);
+}

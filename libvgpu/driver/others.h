@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * others.h - the functions of OpenCL and Vulkan by number. Their libraries are never loaded from
+ * here: who calls a function of theirs has them.
+ */
+#ifndef VGPU_DRIVER_OTHERS_H
+#define VGPU_DRIVER_OTHERS_H
+
+#include "../base/util.h"
+#include "opencl_abi.h"
+#include "vulkan_abi.h"
+
+/* A member is NULL until vgpu_need_api(), and where the library does not have it. */
+struct vgpu_others {
+#define CL(name, params) cl_int(*name) params;
+#define VK(result, name, params) result(*name) params;
+#define CL_USE CL
+#define VK_USE VK
+#include "others.def"
+#undef CL
+#undef VK
+};
+extern struct vgpu_others vgpu_others;
+
+#define CL(name, params) VGPU_EXPORT cl_int name params;
+#define VK(result, name, params) VGPU_EXPORT result name params;
+#undef CL_USE
+#undef VK_USE
+#define CL_USE(name, params)
+#define VK_USE(result, name, params)
+#include "others.def"
+#undef CL
+#undef VK
+#undef CL_USE
+#undef VK_USE
+
+struct vgpu_api {
+	const char *soname, *begins; /* the library's name, and what other names of it begin with */
+	const char *prefix;          /* of its functions */
+	bool found;
+};
+extern struct vgpu_api vgpu_opencl, vgpu_vulkan;
+
+/* Finds the library's functions, once. A library whose name says nothing has them if the program is
+ * linked to it. */
+void vgpu_find_api(struct vgpu_api *api);
+static inline void vgpu_need_api(struct vgpu_api *api)
+{
+	if (unlikely(!__atomic_load_n(&api->found, __ATOMIC_ACQUIRE)))
+		vgpu_find_api(api);
+}
+/* The address is in a library of the API. */
+bool vgpu_is_of_api(const struct vgpu_api *api, const void *address);
+/* A library of one of them is loaded. */
+bool vgpu_any_api(void);
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * opencl.c - work that OpenCL puts on a card passes the gate of the hard cap. The mark of a command
+ * is its own event. Copies from and to the host are left out, as CUDA's are.
+ */
+#include <string.h>
+
+#include "../compute/queues.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+#include "others.h"
+
+/* A copy to the host that is this small takes less than what it waits for. */
+#define SMALL_READ (1u << 20)
+
+static cl_event event_of(uint64_t handle)
+{
+	return (cl_event)(uintptr_t)handle;
+}
+
+static cl_int status_of(cl_event event)
+{
+	cl_int status = CL_COMPLETE;
+
+	if (vgpu_others.clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status,
+				       &status, NULL))
+		return CL_COMPLETE;
+	return status;
+}
+
+/* An error ends it, too. */
+static bool ended(const struct vgpu_mark *m)
+{
+	return status_of(event_of(m->handle)) <= CL_COMPLETE;
+}
+
+static bool held(const struct vgpu_mark *m)
+{
+	return status_of(m->held_by) > CL_COMPLETE;
+}
+
+static void drop(const struct vgpu_mark *m)
+{
+	vgpu_others.clReleaseEvent(event_of(m->handle));
+	if (m->held_by)
+		vgpu_others.clReleaseEvent(m->held_by);
+}
+
+static void keep(void *event)
+{
+	vgpu_others.clRetainEvent(event);
+}
+
+static const struct vgpu_mark_kind kind = {ended, held, drop};
+
+/* An event that the program alone ends, or work that waits for one. */
+static void *held_by(cl_queue queue, cl_uint n, const cl_event *wait)
+{
+	void *by = vgpu_marks_held_by(queue, 0, keep);
+
+	for (cl_uint i = 0; i < n && wait && !by; i++) {
+		cl_uint type = 0;
+
+		by = vgpu_marks_held_by(NULL, (uintptr_t)wait[i], keep);
+		if (by || vgpu_others.clGetEventInfo(wait[i], CL_EVENT_COMMAND_TYPE, sizeof type,
+						     &type, NULL))
+			continue;
+		if (type == CL_COMMAND_USER && status_of(wait[i]) > CL_COMPLETE) {
+			by = wait[i];
+			keep(by);
+		}
+	}
+	return by;
+}
+
+/* The cards that work in the queue may take; 0: those of another vendor. */
+static uint32_t cards_of(cl_queue queue)
+{
+	uint32_t cards = vgpu_others_cards();
+	cl_device device = NULL;
+	cl_uint vendor = 0;
+	CUuuid uuid;
+	int card;
+
+	if (!cards ||
+	    vgpu_others.clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL))
+		return cards;
+	if (vgpu_others.clGetDeviceInfo(device, CL_DEVICE_VENDOR_ID, sizeof vendor, &vendor,
+					NULL) == 0 &&
+	    vendor != VENDOR_NVIDIA)
+		return 0;
+	if (vgpu_state.ncards == 1 ||
+	    vgpu_others.clGetDeviceInfo(device, CL_DEVICE_UUID_KHR, sizeof uuid, &uuid, NULL))
+		return cards;
+	card = vgpu_card_of_uuid(&uuid);
+	return card < 0 ? cards : 1u << card;
+}
+
+static bool enter(struct vgpu_submission *s, cl_queue queue)
+{
+	uint32_t cards;
+
+	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)) ||
+	    !vgpu_others.clGetEventInfo || !vgpu_others.clGetCommandQueueInfo ||
+	    !vgpu_others.clGetDeviceInfo || !vgpu_others.clRetainEvent ||
+	    !vgpu_others.clReleaseEvent || !vgpu_others.clFlush)
+		return false;
+	cards = vgpu_queues_gated(cards_of(queue));
+	if (cards)
+		vgpu_queue_enter(s, cards);
+	return cards != 0;
+}
+
+/* event: of the command, ours where the program asked for none. It goes to the card at once: what is
+ * only queued would be charged. But what the program holds may hold up a flush. */
+static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, const cl_event *wait,
+		  cl_event event, bool ours, cl_int r)
+{
+	struct vgpu_mark mark = {&kind, queue, NULL, (uintptr_t)event, NULL};
+
+	if (r || !event) {
+		vgpu_queue_leave(s, NULL);
+		return;
+	}
+	if (!ours)
+		keep(event);
+	mark.held_by = held_by(queue, n, wait);
+	vgpu_queue_leave(s, &mark);
+	if (!mark.held_by)
+		vgpu_others.clFlush(queue);
+}
+
+#define GATED(name, args)                                     \
+	do {                                                  \
+		struct vgpu_submission s;                     \
+		cl_event own = NULL, *given = event;          \
+		cl_int r;                                     \
+                                                              \
+		vgpu_need_api(&vgpu_opencl);                  \
+		if (!vgpu_others.name)                        \
+			return CL_INVALID_OPERATION;          \
+		if (likely(!enter(&s, queue)))                \
+			return vgpu_others.name args;         \
+		if (!given)                                   \
+			event = &own;                         \
+		r = vgpu_others.name args;                    \
+		leave(&s, queue, n, wait, *event, !given, r); \
+		return r;                                     \
+	} while (0)
+
+cl_int clEnqueueNDRangeKernel(cl_queue queue, cl_kernel kernel, cl_uint dims, const size_t *offset,
+			      const size_t *global, const size_t *local, cl_uint n,
+			      const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueNDRangeKernel, (queue, kernel, dims, offset, global, local, n, wait, event));
+}
+
+cl_int clEnqueueTask(cl_queue queue, cl_kernel kernel, cl_uint n, const cl_event *wait,
+		     cl_event *event)
+{
+	GATED(clEnqueueTask, (queue, kernel, n, wait, event));
+}
+
+cl_int clEnqueueCopyBuffer(cl_queue queue, cl_mem from, cl_mem to, size_t at, size_t to_at,
+			   size_t size, cl_uint n, const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueCopyBuffer, (queue, from, to, at, to_at, size, n, wait, event));
+}
+
+cl_int clEnqueueCopyBufferRect(cl_queue queue, cl_mem from, cl_mem to, const size_t *at,
+			       const size_t *to_at, const size_t *region, size_t row, size_t slice,
+			       size_t to_row, size_t to_slice, cl_uint n, const cl_event *wait,
+			       cl_event *event)
+{
+	GATED(clEnqueueCopyBufferRect,
+	      (queue, from, to, at, to_at, region, row, slice, to_row, to_slice, n, wait, event));
+}
+
+cl_int clEnqueueCopyImage(cl_queue queue, cl_mem from, cl_mem to, const size_t *at,
+			  const size_t *to_at, const size_t *region, cl_uint n,
+			  const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueCopyImage, (queue, from, to, at, to_at, region, n, wait, event));
+}
+
+cl_int clEnqueueCopyImageToBuffer(cl_queue queue, cl_mem from, cl_mem to, const size_t *at,
+				  const size_t *region, size_t to_at, cl_uint n,
+				  const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueCopyImageToBuffer, (queue, from, to, at, region, to_at, n, wait, event));
+}
+
+cl_int clEnqueueCopyBufferToImage(cl_queue queue, cl_mem from, cl_mem to, size_t at,
+				  const size_t *to_at, const size_t *region, cl_uint n,
+				  const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueCopyBufferToImage, (queue, from, to, at, to_at, region, n, wait, event));
+}
+
+cl_int clEnqueueFillBuffer(cl_queue queue, cl_mem to, const void *pattern, size_t pattern_size,
+			   size_t at, size_t size, cl_uint n, const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueFillBuffer, (queue, to, pattern, pattern_size, at, size, n, wait, event));
+}
+
+cl_int clEnqueueFillImage(cl_queue queue, cl_mem to, const void *color, const size_t *at,
+			  const size_t *region, cl_uint n, const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueFillImage, (queue, to, color, at, region, n, wait, event));
+}
+
+cl_int clEnqueueSVMMemcpy(cl_queue queue, cl_bool blocking, void *to, const void *from, size_t size,
+			  cl_uint n, const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueSVMMemcpy, (queue, blocking, to, from, size, n, wait, event));
+}
+
+cl_int clEnqueueSVMMemFill(cl_queue queue, void *to, const void *pattern, size_t pattern_size,
+			   size_t size, cl_uint n, const cl_event *wait, cl_event *event)
+{
+	GATED(clEnqueueSVMMemFill, (queue, to, pattern, pattern_size, size, n, wait, event));
+}
+
+/* --------------------------------------------------- the host learns that work has ended */
+cl_int clFinish(cl_queue queue)
+{
+	cl_int r;
+
+	vgpu_need_api(&vgpu_opencl);
+	if (!vgpu_others.clFinish)
+		return CL_INVALID_OPERATION;
+	r = vgpu_others.clFinish(queue);
+	vgpu_others_waited(true);
+	return r;
+}
+
+cl_int clWaitForEvents(cl_uint n, const cl_event *events)
+{
+	cl_int r;
+
+	vgpu_need_api(&vgpu_opencl);
+	if (!vgpu_others.clWaitForEvents)
+		return CL_INVALID_OPERATION;
+	r = vgpu_others.clWaitForEvents(n, events);
+	vgpu_others_waited(true);
+	return r;
+}
+
+cl_int clGetEventInfo(cl_event event, cl_uint what, size_t size, void *value, size_t *needed)
+{
+	cl_int r;
+
+	vgpu_need_api(&vgpu_opencl);
+	if (!vgpu_others.clGetEventInfo)
+		return CL_INVALID_OPERATION;
+	r = vgpu_others.clGetEventInfo(event, what, size, value, needed);
+	if (r == 0 && what == CL_EVENT_COMMAND_EXECUTION_STATUS && value && size >= sizeof r &&
+	    *(const cl_int *)value <= CL_COMPLETE)
+		vgpu_others_waited(true);
+	return r;
+}
+
+cl_int clEnqueueReadBuffer(cl_queue queue, cl_mem from, cl_bool blocking, size_t at, size_t size,
+			   void *to, cl_uint n, const cl_event *wait, cl_event *event)
+{
+	cl_int r;
+
+	vgpu_need_api(&vgpu_opencl);
+	if (!vgpu_others.clEnqueueReadBuffer)
+		return CL_INVALID_OPERATION;
+	r = vgpu_others.clEnqueueReadBuffer(queue, from, blocking, at, size, to, n, wait, event);
+	if (blocking)
+		vgpu_others_waited(size <= SMALL_READ);
+	return r;
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// queues runs a program of tests/queues on its stub and returns its line of JSON.
+func queues(t *testing.T, env []string, program string, args ...string) map[string]any {
+	t.Helper()
+	dir, err := filepath.Abs("../../build/tests/queues")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(dir, program), args...)
+	cmd.Env = append(env[:len(env):len(env)], "LD_LIBRARY_PATH="+dir+":"+filepath.Join(dir, "../../simgpu/lib"))
+	out, err := cmd.Output()
+	t.Logf("%s %v: %s", program, args, out)
+	if err != nil {
+		t.Fatalf("%s %v: %v (run make first)", program, args, err)
+	}
+	return decode(t, out)
+}
+
+// withDriver is an environment in which device files of the simulated driver are behind the library.
+func withDriver(t *testing.T, env []string, preload string) []string {
+	t.Helper()
+	driver, err := filepath.Abs("../../build/simgpu/lib/libsimrm.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if preload != "" {
+		driver = preload + ":" + driver
+	}
+	return append(env[:len(env):len(env)], "LD_PRELOAD="+driver)
+}
+
+// A hard limit holds programs of OpenCL and Vulkan that are alone on a card, however they come by the
+// functions, how many queues they fill, and how they wait.
+func TestAHardLimitHoldsQueues(t *testing.T) {
+	const secs = "3"
+	for _, c := range []struct {
+		least, most float64
+		program     string
+		args        []string
+	}{
+		{0.17, 0.23, "opencl", []string{"--how", "full"}},
+		{0.17, 0.23, "opencl-linked", []string{"--how", "full"}},
+		{0.17, 0.23, "opencl", []string{"--how", "full", "--us", "100", "--depth", "40"}},
+		{0.17, 0.23, "opencl", []string{"--how", "full", "--us", "20000", "--depth", "3", "--secs", "6"}},
+		{0.17, 0.23, "opencl", []string{"--how", "one"}},
+		{0.17, 0.23, "opencl", []string{"--how", "two"}},
+		{0.17, 0.23, "opencl", []string{"--how", "events"}},
+		{0.17, 0.23, "opencl", []string{"--how", "reads"}},
+		{0.17, 0.23, "opencl", []string{"--how", "fills"}},
+		{0.17, 0.23, "opencl", []string{"--how", "held", "--depth", "4"}},
+		{0.17, 0.23, "opencl", []string{"--how", "held", "--depth", "200", "--us", "50"}},
+		{0, 0.23, "opencl", []string{"--how", "held", "--depth", "260", "--us", "50"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "full"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "full", "--by", "instance"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "full", "--by", "exported"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "full", "--call", "vkQueueSubmit2"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "full", "--call", "vkQueueSubmit2KHR", "--by", "instance"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "one"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "idle"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "polls"}},
+		{0.17, 0.23, "vulkan", []string{"--how", "two"}},
+		{0, 0.23, "vulkan", []string{"--how", "signal"}},
+	} {
+		t.Run(c.program+" "+strings.Join(c.args, " "), func(t *testing.T) {
+			t.Parallel()
+			var part float64
+			for range tries {
+				j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
+				r := queues(t, withDriver(t, j.env, j.lib), c.program, append(c.args, "--secs", secs)...)
+				if part = r["part"].(float64); part >= c.least { // too much is never the machine's doing
+					break
+				}
+			}
+			if part < c.least || part > c.most {
+				t.Errorf("%.3f of the time on the card, want %.2f to %.2f", part, c.least, c.most)
+			}
+		})
+	}
+}
+
+// Where nothing is to be held, nothing is: a soft limit, neighbours that hold the job, no job.
+func TestQueuesWithoutAHardLimit(t *testing.T) {
+	for _, program := range []string{"opencl", "vulkan"} {
+		for name, open := range map[string]func(t *testing.T) []string{
+			"gate open": func(t *testing.T) []string {
+				j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
+				return withDriver(t, j.env, j.lib)
+			},
+			"no job": func(t *testing.T) []string {
+				m := newMachine(t, oneCard)
+				return withDriver(t, m.env, m.lib)
+			},
+			"no library": func(t *testing.T) []string {
+				return withDriver(t, newMachine(t, oneCard).env, "")
+			},
+		} {
+			t.Run(program+" "+name, func(t *testing.T) {
+				t.Parallel()
+				var part float64
+				for range tries {
+					if part = queues(t, open(t), program, "--secs", "1")["part"].(float64); part >= 0.8 {
+						return
+					}
+				}
+				t.Errorf("%.3f of the time on the card, want all", part)
+			})
+		}
+	}
+}
+
+// The budget is the job's: of several processes, and of what a process does by CUDA beside. On a card
+// of its own each runs while the other does, which is charged once.
+func TestQueuesHaveTheJobsBudget(t *testing.T) {
+	const secs = 3
+	j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
+	env := withDriver(t, j.env, j.lib)
+	var parts [3]float64
+	t.Run("all", func(t *testing.T) {
+		for i, args := range [][]string{{"opencl", "--cuda", "1000"}, {"vulkan", "--how", "one"}} {
+			t.Run(args[0], func(t *testing.T) {
+				t.Parallel()
+				r := queues(t, env, args[0], append(args[1:], "--secs", strconv.Itoa(secs))...)
+				parts[i] = r["part"].(float64)
+				if cuda, ok := r["cuda"].(float64); ok {
+					parts[2] = cuda
+				}
+			})
+		}
+	})
+	for i, part := range parts {
+		if part < 0.01 || part > 0.23 {
+			t.Errorf("%d: %.3f of the time: it has nothing, or more than the job", i, part)
+		}
+	}
+	if sum := parts[0] + parts[1] + parts[2]; sum > 0.6 {
+		t.Errorf("%.3f of the time together", sum)
+	}
+	view, err := libvgpu.ReadCache(j.cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := view.Cards[0].Budget; b.ChargedNS < secs*0.1e9 {
+		t.Errorf("%d ms charged for %d s", b.ChargedNS/1e6, secs)
+	}
+}
+
+// On several cards a queue counts on its own, and where that is not known on those on which the process
+// works: the stub's device is the first in the kernel driver.
+func TestQueuesOfSeveralCards(t *testing.T) {
+	m := newMachine(t, strings.Replace(oneCard, "count = 1", "count = 2", 1))
+	for name, c := range map[string]struct {
+		env  []string
+		card int
+	}{
+		"told":     {[]string{"STUB_UUID=" + m.Status()[1].UUID}, 1},
+		"not told": {nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := m.job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
+			queues(t, append(withDriver(t, j.env, j.lib), c.env...), "opencl", "--secs", "1")
+			view, err := libvgpu.ReadCache(j.cache)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, card := range view.Cards {
+				if charged := card.Budget.ChargedNS > 0; charged != (i == c.card) {
+					t.Errorf("card %d: %d ns charged, want some on card %d alone", i, card.Budget.ChargedNS, c.card)
+				}
+			}
+		})
+	}
+}
+
+// A program that looks whether there is OpenCL or Vulkan finds none, as without the library.
+func TestFunctionsOfAbsentLibrariesAreNotFound(t *testing.T) {
+	j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
+	queues(t, append(j.env, "LD_PRELOAD="+j.lib), "absent")
+}
