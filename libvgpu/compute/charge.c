@@ -213,6 +213,15 @@ static double longer_than_slices(const struct gate *g, const struct vgpu_stream_
 	return vgpu_costs_long(b->func[0].cost, busy, part, sure);
 }
 
+/* As long as a key was not measured so often, what it takes at most is what it is charged. */
+#define FEW_SAMPLES 4
+
+static bool hardly_known(const struct vgpu_stream_batch *b)
+{
+	return b->nfuncs == 1 &&
+	       __atomic_load_n(&b->func[0].cost->samples, __ATOMIC_RELAXED) < FEW_SAMPLES;
+}
+
 /* Others of the job had work meanwhile, also those that came and went unseen at both ends. */
 #define UNDIVIDED 0.98
 
@@ -241,10 +250,14 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 	if (b->learns)
 		return taken_for(b, at_least, busy);
 	/* Between short kernels the card may have waited for the host: then the time is
-	 * too long. Where it cannot have waited, it is right. */
-	if (!b->solid && est / b->launches < SHORT_NS && busy > est)
-		return est > at_least ? est : at_least;
-	return busy;
+	 * too long. Where it cannot have waited, it is right. One launch may be the longest of its
+	 * key, and of a key that is hardly known any. */
+	if (b->solid || est / b->launches >= SHORT_NS)
+		return busy;
+	if (b->launches == 1)
+		est = hardly_known(b) ? busy : est + (double)b->more_ns;
+	charge = est > at_least ? est : at_least;
+	return charge < busy ? charge : busy;
 }
 
 /* Kept of it at most: what is longer ago has nothing to do with the batches of now. */
@@ -276,11 +289,11 @@ static double beside_streams(struct gate *g, const struct vgpu_stream_batch *b, 
 	return charge + more;
 }
 
-/* Nobody else's time is in it, and hardly any of the host. */
-static bool says_much(const struct vgpu_stream_batch *b, double busy, double slack, bool whole)
+/* What each of its launches has surely taken: nobody else's time is in it. */
+static void note_longest(const struct vgpu_stream_batch *b, double busy, double slack, bool whole)
 {
-	return whole && !b->foreign && b->nfuncs == 1 && !b->rest_ns && b->launches &&
-	       slack <= busy / 2;
+	if (whole && !b->foreign && b->nfuncs == 1 && !b->rest_ns && b->launches && busy > slack)
+		vgpu_cost_took(b->func[0].cost, (busy - slack) / b->launches);
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
@@ -300,8 +313,7 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	charge = charge_of(g, b, est, busy, slack, part, of_job, counted);
 	if (part >= 1) /* of other jobs' slices there is beside_jobs() */
 		charge = beside_streams(g, b, est, span, busy, charge);
-	if (says_much(b, busy, slack, whole))
-		vgpu_cost_took(b->func[0].cost, busy / b->launches);
+	note_longest(b, busy, slack, whole);
 	if (!says_little(g, b, span, slack))
 		learn(b, est, span, slack, held, whole);
 	if (b->learns)
