@@ -54,6 +54,10 @@
 #define VGPU_PRIO_HIGH 1u
 #define VGPU_PRIO_LOW 2u
 
+/* engine of a card in a grant: what divides it between jobs */
+#define VGPU_ENGINE_TIME 0u
+#define VGPU_ENGINE_CONCURRENT 1u /* one MPS server runs side by side what all its jobs launch */
+
 /* gate of a card in a grant */
 #define VGPU_GATE_BUDGET 0x1u  /* the GPU-time budget holds the job at cores */
 #define VGPU_GATE_TURN 0x2u    /* launches only in the job's turn */
@@ -95,7 +99,7 @@ struct vgpu_grant_card {
 	uint32_t weight_ppm;
 	uint32_t busy_procs; /* processes of this job counted busy */
 	uint32_t others;     /* other jobs counted busy on this card */
-	uint32_t reserved0;
+	uint32_t engine;     /* VGPU_ENGINE_*; does not change */
 	/* Bytes that the card counts for the job beyond what its slots announce,
 	 * as gresd measured it; added to the sum of the slots. Not under seq. */
 	int64_t mem_outside;
@@ -258,6 +262,7 @@ VGPU_AT(vgpu_grant_card, gate, 92);
 VGPU_AT(vgpu_grant_card, weight_ppm, 96);
 VGPU_AT(vgpu_grant_card, busy_procs, 100);
 VGPU_AT(vgpu_grant_card, others, 104);
+VGPU_AT(vgpu_grant_card, engine, 108);
 VGPU_AT(vgpu_grant_card, mem_outside, 112);
 VGPU_AT(vgpu_grant_card, mem_physical, 120);
 VGPU_AT(vgpu_grant_card, turn_period_us, 128);

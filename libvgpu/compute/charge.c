@@ -137,11 +137,18 @@ static bool says_little(const struct gate *g, const struct vgpu_stream_batch *b,
 	return b->single && (had_streams_beside(g, b) || (slack >= span && span > BRIEF_NS));
 }
 
+/* Where work runs side by side, how long a batch took beside that of others says only what it costs
+ * at most. gresd lets each job be without company for moments, in which costs are learned. */
+static bool in_company(const struct gate *g, const struct vgpu_stream_batch *b)
+{
+	return g->concurrent && (g->schedule.others || g->others_at_ns > b->opened_ns);
+}
+
 /* Whole says that nobody else was on the card. A kernel that spins until a launch of another
  * stream has come takes as long as that is held: were it learned, the next would be held
  * for longer. */
 static void learn(struct vgpu_stream_batch *b, double est, double span, double slack, double held,
-		  bool whole)
+		  bool whole, bool company)
 {
 	double sure = b->learns ? span : span > held ? span - held : 0;
 	double least = sure > slack ? sure - slack : 0;
@@ -153,7 +160,9 @@ static void learn(struct vgpu_stream_batch *b, double est, double span, double s
 			vgpu_costs_alone(b->func[0].cost, least, span);
 		return;
 	}
-	if (!whole) {
+	if (company) {
+		least = 0;
+	} else if (!whole) {
 		if (interrupted(b, est, sure))
 			return;
 		/* Slices of others may be in it. */
@@ -227,6 +236,8 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 		est += (double)b->more_ns;
 		return est < busy ? est : busy;
 	}
+	if (in_company(g, b))
+		return b->learns || est > busy ? busy : est;
 	if (part < 1 && slice > 0) {
 		if (est < (b->beside ? FITS_BESIDE : FITS) * slice && !b->learns) {
 			charge = known(b, est, busy);
@@ -290,20 +301,26 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	double part = own_part(g, b->own_ns, b->opened_ns, now);
 	double counted = vgpu_gate_count(g, busy, now);
 	double of_job = own_of_job(g, b->divided_ns, b->opened_ns, now);
-	bool whole = part >= 1 && !b->beside && of_job >= UNDIVIDED && !g->schedule.others;
-	double charge;
+	bool company = in_company(g, b), whole = part >= 1 && !company && !g->schedule.others;
+	double alone = span, charge;
+
+	/* Of a card that works side by side, the job's processes have their parts evenly. */
+	if (g->concurrent)
+		alone *= of_job;
+	else
+		whole &= !b->beside && of_job >= UNDIVIDED;
 
 	/* What is known is charged by that, and only over many batches by its part of the time.
 	 * Of the rest no more may be taken off than was surely that of others. */
 	if (b->learns && busy > 0)
 		of_job = counted / busy;
 	charge = charge_of(g, b, est, busy, slack, part, of_job, counted);
-	if (part >= 1) /* of other jobs' slices there is beside_jobs() */
+	if (part >= 1 && !company) /* of other jobs' slices there is beside_jobs() */
 		charge = beside_streams(g, b, est, span, busy, charge);
 	if (says_much(b, busy, slack, whole))
 		vgpu_cost_took(b->func[0].cost, busy / b->launches);
 	if (!says_little(g, b, span, slack))
-		learn(b, est, span, slack, held, whole);
+		learn(b, est, alone, slack, held, whole, company);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);
 	return (uint64_t)charge;

@@ -64,6 +64,7 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 		s->gate = VGPU_GATE_BUDGET;
 	pthread_mutex_lock(&g->lock);
 	g->card = card;
+	g->concurrent = vgpu_state.grant->card[card].engine == VGPU_ENGINE_CONCURRENT;
 	vgpu_gate_follow(g, s, vgpu_now());
 	__atomic_store_n(&g->on, s->gate != 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&g->lock);
