@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"math"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// beside is the rule for cards on which the work of several jobs runs side by side (engine
+// concurrent, docs/adr/0012). Time on the card says nothing there. What a job had is its work: what
+// its launches cost when nobody else is on the card. All run freely; only who is ahead of its share
+// is held by its budget, and only while another one, that nothing holds, has less than it is
+// entitled to.
+type beside struct {
+	cards map[gpu.UUID]*crowd
+}
+
+// crowd is what is known of the jobs of such a card.
+type crowd struct {
+	jobs   map[Key]*party
+	lacked time.Time // when a job last lacked something
+	quiet  quiet
+}
+
+// party is one job among them.
+type party struct {
+	// Work, time for which it was on its way, and the time of both; they fade.
+	work, elapsed, time float64
+	// longer is how much longer work is on its way than it costs, where nobody else is on the card.
+	longer float64
+	limit  float64   // part of the card at which it is held, so that others have theirs; 0: it is not
+	held   time.Time // when launches last waited for its budget
+	// When it is to be without company again, and how long after that once more.
+	next  time.Time
+	pause time.Duration
+}
+
+// quiet is a moment in which one job is alone on the card, so that its processes learn what
+// launches cost. First others are held and end what they have begun.
+type quiet struct {
+	job     Key // zero: there is none
+	alone   bool
+	until   time.Time // of the part that has begun
+	work    float64   // in the part in which it is alone
+	elapsed float64
+}
+
+const (
+	// besideMemory is how long what a job had counts.
+	besideMemory = 500 * time.Millisecond
+	// lacksFrom is the part of what it is entitled to below which a job lacks some of it, and
+	// keptBeside is the part that it is entitled to of what it would have alone.
+	lacksFrom  = 0.985
+	keptBeside = 0.85
+	// growth is how fast the limit of a job grows while nobody lacks anything, in parts of it for
+	// each second; after some seconds faster.
+	growth = 0.05
+	// heldBeside is for how long a job whose launches waited for its budget counts as held.
+	heldBeside = 500 * time.Millisecond
+	// A job is without company for quietFor, soon after it has some for the first time, then after
+	// firstPause, then after twice as long, and so on up to lastPause.
+	quietFor   = 50 * time.Millisecond
+	quietSoon  = 200 * time.Millisecond
+	firstPause = time.Second
+	lastPause  = 32 * time.Second
+	// quietKernels are so many of the longest launches that a part of it lasts at least.
+	quietKernels = 2.5
+	longestQuiet = 500 * time.Millisecond
+	// quietCores is what others may have meanwhile, in hundredths: should this gresd die in such a
+	// moment, they go on.
+	quietCores = 1
+	mostLonger = 10.0
+)
+
+// plan returns the schedules of jobs of such cards. used is what each had since the last look.
+func (b *beside) plan(claims []Claim, used []usage, now time.Time) map[Key]libvgpu.Schedule {
+	plan, cards := map[Key]libvgpu.Schedule{}, map[gpu.UUID]*crowd{}
+	for card, list := range byCard(claims) {
+		c := b.cards[card]
+		if c == nil {
+			c = &crowd{lacked: now}
+		}
+		cards[card] = c
+		var had []usage
+		for i := range claims {
+			if claims[i].Card == card {
+				had = append(had, used[i])
+			}
+		}
+		c.look(list, had, now, plan)
+	}
+	b.cards = cards
+	return plan
+}
+
+func (c *crowd) look(claims []Claim, used []usage, now time.Time, plan map[Key]libvgpu.Schedule) {
+	jobs, busy := map[Key]*party{}, uint32(0)
+	for i, claim := range claims {
+		m := c.jobs[claim.Key]
+		if m == nil {
+			m = &party{longer: 1, pause: firstPause}
+		}
+		jobs[claim.Key] = m
+		if claim.Busy > 0 {
+			busy++
+		}
+		if c.quiet.job != (Key{}) {
+			continue
+		}
+		if m.follow(used[i]); used[i].held {
+			m.held = now
+		}
+	}
+	c.jobs = jobs
+	if busy > 1 {
+		c.keepQuiet(claims, used, now)
+		c.steer(claims, used, now)
+	} else {
+		c.quiet = quiet{}
+		for _, m := range jobs {
+			m.limit, m.next = 0, time.Time{}
+		}
+	}
+	for _, claim := range claims {
+		others := busy
+		if claim.Busy > 0 {
+			others--
+		}
+		plan[claim.Key] = c.schedule(claim, others)
+	}
+}
+
+// follow adds what a job had in a look.
+func (m *party) follow(u usage) {
+	if u.span <= 0 {
+		return
+	}
+	fade := math.Exp(-float64(u.span) / float64(besideMemory))
+	m.work = m.work*fade + u.ns
+	m.elapsed = m.elapsed*fade + min(u.elapsed, float64(u.span))
+	m.time = m.time*fade + float64(u.span)
+}
+
+// part is the part of the card's work that it had lately.
+func (m *party) part() float64 {
+	if m.time == 0 {
+		return 0
+	}
+	return m.work / m.time
+}
+
+// alone is what it would have had without company: less time would have passed while its work was
+// on its way.
+func (m *party) alone() float64 {
+	if m.time == 0 {
+		return 0
+	}
+	waited := max(0, m.elapsed-m.work*m.longer) / m.time
+	return m.part() / max(0.05, 1-waited)
+}
+
+// isHeld says that its budget held the job lately: of what it wants is not known how much it is.
+func (m *party) isHeld(now time.Time) bool {
+	return !m.held.IsZero() && now.Sub(m.held) <= heldBeside
+}
+
+// steer decides who is held, and at how much.
+func (c *crowd) steer(claims []Claim, used []usage, now time.Time) {
+	if c.quiet.job != (Key{}) {
+		return
+	}
+	entitled, lacks := c.entitled(claims, now), false
+	for i, claim := range claims {
+		m := c.jobs[claim.Key]
+		lacks = lacks || claim.Busy > 0 && !m.isHeld(now) && m.part() < lacksFrom*entitled[i]
+	}
+	if lacks {
+		c.lacked = now
+	}
+	for i, claim := range claims {
+		m, share := c.jobs[claim.Key], float64(claim.Cores)/100
+		switch {
+		case claim.Busy == 0 || claim.Mode == libvgpu.ModeOff:
+			m.limit = 0
+		case lacks && (m.limit > 0 || m.part() > entitled[i]):
+			if m.limit == 0 && m.part() <= share { // it has no more than is its own
+				continue
+			}
+			m.limit = max(share, entitled[i])
+		case m.limit > 0:
+			m.limit *= math.Exp(growth * used[i].span.Seconds() * (1 + now.Sub(c.lacked).Seconds()))
+			if m.limit > 1 && !m.isHeld(now) {
+				m.limit = 0
+			}
+		}
+	}
+}
+
+// entitled divides what all had by the shares. Nobody is entitled to more than its limit, nor to
+// more than it would have alone; what one does not take is the others'.
+func (c *crowd) entitled(claims []Claim, now time.Time) []float64 {
+	most, all := make([]float64, len(claims)), 0.0
+	for i, claim := range claims {
+		m := c.jobs[claim.Key]
+		if claim.Busy == 0 {
+			continue
+		}
+		all += m.part()
+		most[i] = math.Inf(1)
+		if !m.isHeld(now) {
+			most[i] = keptBeside * m.alone()
+			if m.alone() > 0 && m.elapsed > 0.9*m.time { // it always has work there: it wants all
+				most[i] = m.alone()
+			}
+		}
+		if limit, limited := limitOf(claim); limited {
+			most[i] = min(most[i], float64(limit)/100)
+		}
+	}
+	return divideBy(claims, most, all)
+}
+
+// divideBy divides a sum by the shares of jobs, none of which takes more than its most.
+func divideBy(claims []Claim, most []float64, sum float64) []float64 {
+	parts, full := make([]float64, len(claims)), make([]bool, len(claims))
+	for {
+		cores, again := 0.0, false
+		for i, claim := range claims {
+			if !full[i] && most[i] > 0 {
+				cores += float64(claim.Cores)
+			}
+		}
+		for i, claim := range claims {
+			if full[i] || most[i] <= 0 || cores == 0 {
+				continue
+			}
+			parts[i] = sum * float64(claim.Cores) / cores
+			if most[i] <= parts[i] {
+				parts[i], full[i], again = most[i], true, true
+				sum -= most[i]
+				break
+			}
+		}
+		if !again {
+			return parts
+		}
+	}
+}
+
+// keepQuiet begins, leads and ends moments in which a job is alone.
+func (c *crowd) keepQuiet(claims []Claim, used []usage, now time.Time) {
+	q := &c.quiet
+	for i, claim := range claims {
+		m := c.jobs[claim.Key]
+		if claim.Busy == 0 {
+			continue
+		}
+		if m.next.IsZero() {
+			m.next = now.Add(quietSoon)
+		}
+		if q.job == (Key{}) && !now.Before(m.next) && mayBeQuiet(claims, i) {
+			*q = quiet{job: claim.Key, until: now.Add(quietPart(claims))}
+			return
+		}
+		if q.job != claim.Key {
+			continue
+		}
+		if q.alone {
+			q.work, q.elapsed = q.work+used[i].ns, q.elapsed+used[i].elapsed
+		}
+		switch {
+		case now.Before(q.until):
+		case !q.alone:
+			q.alone, q.until = true, now.Add(quietPart(claims))
+		default:
+			if q.work > 0 {
+				m.longer = max(1, min(mostLonger, q.elapsed/q.work))
+			}
+			m.next, m.pause = now.Add(m.pause), min(2*m.pause, lastPause)
+			*q = quiet{}
+		}
+		return
+	}
+	if m := c.jobs[q.job]; m == nil || !isBusy(claims, q.job) {
+		*q = quiet{}
+	}
+}
+
+// mayBeQuiet says whether all others can be held.
+func mayBeQuiet(claims []Claim, i int) bool {
+	for k, claim := range claims {
+		if k != i && claim.Busy > 0 && claim.Mode == libvgpu.ModeOff {
+			return false
+		}
+	}
+	return true
+}
+
+func isBusy(claims []Claim, key Key) bool {
+	for _, claim := range claims {
+		if claim.Key == key {
+			return claim.Busy > 0
+		}
+	}
+	return false
+}
+
+// quietPart is how long each of the two parts of such a moment lasts.
+func quietPart(claims []Claim) time.Duration {
+	longest := uint32(0)
+	for _, claim := range claims {
+		longest = max(longest, claim.Kernel)
+	}
+	return min(longestQuiet, max(quietFor, time.Duration(quietKernels*float64(longest))))
+}
+
+// schedule is what a job is told.
+func (c *crowd) schedule(claim Claim, others uint32) libvgpu.Schedule {
+	s := libvgpu.Schedule{Cores: claim.Cores, BusyProcs: claim.Busy, Others: others, WeightPPM: 1e6, LeastPPM: 1e6}
+	most, m := math.Inf(1), c.jobs[claim.Key]
+	if limit, limited := limitOf(claim); limited {
+		most = float64(limit)
+	}
+	if m.limit > 0 {
+		most = min(most, max(1, math.Round(100*m.limit)))
+	}
+	switch q := c.quiet; {
+	case q.job == claim.Key && q.alone:
+		s.Others = 0
+	case q.job != (Key{}) && q.job != claim.Key && claim.Mode != libvgpu.ModeOff:
+		most = quietCores
+	}
+	switch {
+	case !math.IsInf(most, 1):
+		s.Gate, s.Cores = libvgpu.GateBudget, uint32(most)
+	case others > 0:
+		s.Gate = libvgpu.GateMeasure
+	}
+	return s
+}
