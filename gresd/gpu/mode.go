@@ -102,9 +102,9 @@ func ParsePolicy(s string) (Policy, error) {
 	return oneOf(s, Policies(), "want binpack, spread, topology or exclusive", Binpack)
 }
 
-// ParseEngine reads "time" or "mps". The error is a [*ValueError].
+// ParseEngine reads "time", "mps" or "concurrent". The error is a [*ValueError].
 func ParseEngine(s string) (Engine, error) {
-	return oneOf(s, []Engine{Time, MPS}, "want time or mps", Time)
+	return oneOf(s, []Engine{Time, MPS, Concurrent}, "want time, mps or concurrent", Time)
 }
 
 func oneOf[T ~string](s string, all []T, want string, example T) (T, error) {

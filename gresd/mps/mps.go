@@ -210,12 +210,21 @@ func (m *Manager) Release(jobID uint32) {
 	}
 }
 
-// Holds says whether the job is held at its percent by a daemon that is up.
-func (m *Manager) Holds(jobID uint32) bool {
+// Serves says whether the job has a daemon that is up and allows its percent.
+func (m *Manager) Serves(jobID uint32) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.jobs[jobID]
 	return s != nil && s.holds(jobID)
+}
+
+// Holds says whether the job is held at its percent by such a daemon. One that is for
+// everyone holds nobody.
+func (m *Manager) Holds(jobID uint32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.jobs[jobID]
+	return s != nil && !s.key.Everyone && s.holds(jobID)
 }
 
 // Problems are the daemons that are wanted and do not run, in words for an
@@ -252,6 +261,9 @@ func (m *Manager) Close() {
 
 // add makes a server. m.mu is held.
 func (m *Manager) add(key Key, gid uint32) *server {
+	if key.Everyone {
+		gid = 0
+	}
 	s := &server{
 		m: m, key: key, gid: gid, folder: folderOf(m.cfg.Dir, key), log: m.cfg.Log.With("gpu_uuid", key.Card, "of", key.whose()),
 		jobs: map[uint32]claim{}, wake: make(chan struct{}, 1),

@@ -130,8 +130,8 @@ func (n *node) up(job uint32, key Key, percent gpu.Share) {
 	if err := n.wait(job); err != nil {
 		n.Fatalf("job %d: %v", job, err)
 	}
-	if !n.Holds(job) {
-		n.Fatalf("job %d is up and not held", job)
+	if !n.Serves(job) || n.Holds(job) == key.Everyone {
+		n.Fatalf("job %d: served %v, held %v", job, n.Serves(job), n.Holds(job))
 	}
 }
 
@@ -276,7 +276,7 @@ func TestEverybodySharesTheDaemonOfACard(t *testing.T) {
 	}
 	n.eventually("a dead daemon is started again, without its old server", func() bool {
 		all := n.processes()
-		return len(all) == 1 && all[pid] == "" && n.Holds(2)
+		return len(all) == 1 && all[pid] == "" && n.Serves(2)
 	})
 	n.Release(2)
 	n.eventually("all is gone", func() bool { return len(n.processes()) == 0 && len(n.files()) == 0 })
