@@ -102,6 +102,8 @@ const (
 
 	// GateMeasure holds nothing back: launches are only measured.
 	GateMeasure = uint32(C.VGPU_GATE_MEASURE)
+	// GateShut lets nothing go, until LeaseNS at the latest.
+	GateShut = uint32(C.VGPU_GATE_SHUT)
 	// GateWindow lets a job launch in the first part of each Turn.PeriodUS only.
 	GateWindow = uint32(C.VGPU_GATE_WINDOW)
 )

@@ -67,6 +67,9 @@
  * do not wait for each other with a kernel on the card. */
 #define VGPU_GATE_WINDOW 0x8u
 
+/* No launches at all, for a moment: until gresd says otherwise, or lease_ns. */
+#define VGPU_GATE_SHUT 0x10u
+
 #define VGPU_TURN_ALONE_NS 200000000u
 
 /* vgpu_slot.flags */
@@ -118,8 +121,9 @@ struct vgpu_grant_card {
 	uint32_t least_ppm;
 	uint64_t turn_begin_ns;
 	/* CLOCK_MONOTONIC. An open gate of a hard job counts on its neighbours, which
-	 * hold it at its share: gresd says so anew before this time. 0: it counts on
-	 * nobody. Under seq. */
+	 * hold it at its share: gresd says so anew before this time, from which the
+	 * budget holds it. 0: it counts on nobody. The same with VGPU_GATE_SHUT. Under
+	 * seq. */
 	uint64_t lease_ns;
 	uint32_t reserved2[8];
 };

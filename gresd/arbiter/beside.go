@@ -40,13 +40,15 @@ type party struct {
 }
 
 // quiet is a moment in which one job is alone on the card, so that its processes learn what
-// launches cost. First others are held and end what they have begun.
+// launches cost. First all are held and end what they have begun: of what was launched before, its
+// processes do not see how long it took without company.
 type quiet struct {
 	job     Key // zero: there is none
 	alone   bool
 	until   time.Time // of the part that has begun
 	work    float64   // in the part in which it is alone
 	elapsed float64
+	lease   uint64 // of the gates of those that are held
 }
 
 const (
@@ -57,8 +59,13 @@ const (
 	lacksFrom  = 0.985
 	keptBeside = 0.85
 	// growth is how fast the limit of a job grows while nobody lacks anything, in parts of it for
-	// each second; after some seconds faster.
-	growth = 0.05
+	// each second; after some seconds faster, and where company makes nobody's work longer by roomy,
+	// as fast as roomyGrowth.
+	growth      = 0.05
+	roomy       = 1.03
+	roomyGrowth = 2.0
+	// knownBeside is for how long a job must have been looked at for what it had to count.
+	knownBeside = 150 * time.Millisecond
 	// heldBeside is for how long a job whose launches waited for its budget counts as held.
 	heldBeside = 500 * time.Millisecond
 	// A job is without company for quietFor, soon after it has some for the first time, then after
@@ -67,17 +74,16 @@ const (
 	quietSoon  = 200 * time.Millisecond
 	firstPause = time.Second
 	lastPause  = 32 * time.Second
-	// quietKernels are so many of the longest launches that a part of it lasts at least.
+	// quietKernels are so many of its launches that it lasts at least; longestQuiet bounds that, and
+	// the time in which all work must end that is on its way.
 	quietKernels = 2.5
 	longestQuiet = 500 * time.Millisecond
-	// quietCores is what others may have meanwhile, in hundredths: should this gresd die in such a
-	// moment, they go on.
-	quietCores = 1
-	mostLonger = 10.0
+	mostLonger   = 10.0
 )
 
-// plan returns the schedules of jobs of such cards. used is what each had since the last look.
-func (b *beside) plan(claims []Claim, used []usage, now time.Time) map[Key]libvgpu.Schedule {
+// plan returns the schedules of jobs of such cards. used is what each had since the last look, and
+// mono is the time by the clock of grants.
+func (b *beside) plan(claims []Claim, used []usage, now time.Time, mono uint64) map[Key]libvgpu.Schedule {
 	plan, cards := map[Key]libvgpu.Schedule{}, map[gpu.UUID]*crowd{}
 	for card, list := range byCard(claims) {
 		c := b.cards[card]
@@ -91,13 +97,13 @@ func (b *beside) plan(claims []Claim, used []usage, now time.Time) map[Key]libvg
 				had = append(had, used[i])
 			}
 		}
-		c.look(list, had, now, plan)
+		c.look(list, had, now, mono, plan)
 	}
 	b.cards = cards
 	return plan
 }
 
-func (c *crowd) look(claims []Claim, used []usage, now time.Time, plan map[Key]libvgpu.Schedule) {
+func (c *crowd) look(claims []Claim, used []usage, now time.Time, mono uint64, plan map[Key]libvgpu.Schedule) {
 	jobs, busy := map[Key]*party{}, uint32(0)
 	for i, claim := range claims {
 		m := c.jobs[claim.Key]
@@ -117,7 +123,7 @@ func (c *crowd) look(claims []Claim, used []usage, now time.Time, plan map[Key]l
 	}
 	c.jobs = jobs
 	if busy > 1 {
-		c.keepQuiet(claims, used, now)
+		c.keepQuiet(claims, used, now, mono)
 		c.steer(claims, used, now)
 	} else {
 		c.quiet = quiet{}
@@ -173,10 +179,14 @@ func (c *crowd) steer(claims []Claim, used []usage, now time.Time) {
 	if c.quiet.job != (Key{}) {
 		return
 	}
-	entitled, lacks := c.entitled(claims, now), false
+	entitled, lacks, room := c.entitled(claims, now), false, true
 	for i, claim := range claims {
 		m := c.jobs[claim.Key]
-		lacks = lacks || claim.Busy > 0 && !m.isHeld(now) && m.part() < lacksFrom*entitled[i]
+		if claim.Busy == 0 || m.isHeld(now) || m.time < float64(knownBeside) {
+			continue
+		}
+		lacks = lacks || m.part() < lacksFrom*entitled[i]
+		room = room && m.elapsed < roomy*m.longer*m.work
 	}
 	if lacks {
 		c.lacked = now
@@ -192,7 +202,11 @@ func (c *crowd) steer(claims []Claim, used []usage, now time.Time) {
 			}
 			m.limit = max(share, entitled[i])
 		case m.limit > 0:
-			m.limit *= math.Exp(growth * used[i].span.Seconds() * (1 + now.Sub(c.lacked).Seconds()))
+			grows := growth * (1 + now.Sub(c.lacked).Seconds())
+			if room {
+				grows = roomyGrowth
+			}
+			m.limit *= math.Exp(grows * used[i].span.Seconds())
 			if m.limit > 1 && !m.isHeld(now) {
 				m.limit = 0
 			}
@@ -252,8 +266,11 @@ func divideBy(claims []Claim, most []float64, sum float64) []float64 {
 }
 
 // keepQuiet begins, leads and ends moments in which a job is alone.
-func (c *crowd) keepQuiet(claims []Claim, used []usage, now time.Time) {
-	q := &c.quiet
+func (c *crowd) keepQuiet(claims []Claim, used []usage, now time.Time, mono uint64) {
+	q, inflight := &c.quiet, false
+	for _, u := range used {
+		inflight = inflight || u.inflight
+	}
 	for i, claim := range claims {
 		m := c.jobs[claim.Key]
 		if claim.Busy == 0 {
@@ -263,7 +280,7 @@ func (c *crowd) keepQuiet(claims []Claim, used []usage, now time.Time) {
 			m.next = now.Add(quietSoon)
 		}
 		if q.job == (Key{}) && !now.Before(m.next) && mayBeQuiet(claims, i) {
-			*q = quiet{job: claim.Key, until: now.Add(quietPart(claims))}
+			*q = quiet{job: claim.Key, until: now.Add(longestQuiet), lease: mono + uint64(3*longestQuiet)}
 			return
 		}
 		if q.job != claim.Key {
@@ -272,20 +289,26 @@ func (c *crowd) keepQuiet(claims []Claim, used []usage, now time.Time) {
 		if q.alone {
 			q.work, q.elapsed = q.work+used[i].ns, q.elapsed+used[i].elapsed
 		}
-		switch {
-		case now.Before(q.until):
-		case !q.alone:
-			q.alone, q.until = true, now.Add(quietPart(claims))
-		default:
-			if q.work > 0 {
-				m.longer = max(1, min(mostLonger, q.elapsed/q.work))
-			}
-			m.next, m.pause = now.Add(m.pause), min(2*m.pause, lastPause)
-			*q = quiet{}
+		over := !now.Before(q.until)
+		if !q.alone && !inflight {
+			kernels := time.Duration(quietKernels * float64(claim.Kernel))
+			q.alone, q.until = true, now.Add(min(longestQuiet, max(quietFor, kernels)))
+			return
 		}
+		if !over {
+			return
+		}
+		if m.pause == firstPause { // what it had is not what was counted up to now
+			m.work, m.elapsed, m.time = 0, 0, 0
+		}
+		if q.work > 0 {
+			m.longer = max(1, min(mostLonger, q.elapsed/q.work))
+		}
+		m.next, m.pause = now.Add(m.pause), min(2*m.pause, lastPause)
+		*q = quiet{}
 		return
 	}
-	if m := c.jobs[q.job]; m == nil || !isBusy(claims, q.job) {
+	if q.job != (Key{}) && !isBusy(claims, q.job) {
 		*q = quiet{}
 	}
 }
@@ -309,15 +332,6 @@ func isBusy(claims []Claim, key Key) bool {
 	return false
 }
 
-// quietPart is how long each of the two parts of such a moment lasts.
-func quietPart(claims []Claim) time.Duration {
-	longest := uint32(0)
-	for _, claim := range claims {
-		longest = max(longest, claim.Kernel)
-	}
-	return min(longestQuiet, max(quietFor, time.Duration(quietKernels*float64(longest))))
-}
-
 // schedule is what a job is told.
 func (c *crowd) schedule(claim Claim, others uint32) libvgpu.Schedule {
 	s := libvgpu.Schedule{Cores: claim.Cores, BusyProcs: claim.Busy, Others: others, WeightPPM: 1e6, LeastPPM: 1e6}
@@ -325,14 +339,14 @@ func (c *crowd) schedule(claim Claim, others uint32) libvgpu.Schedule {
 	if limit, limited := limitOf(claim); limited {
 		most = float64(limit)
 	}
-	if m.limit > 0 {
-		most = min(most, max(1, math.Round(100*m.limit)))
-	}
 	switch q := c.quiet; {
 	case q.job == claim.Key && q.alone:
 		s.Others = 0
-	case q.job != (Key{}) && q.job != claim.Key && claim.Mode != libvgpu.ModeOff:
-		most = quietCores
+	case q.job == (Key{}) && m.limit > 0:
+		most = min(most, max(1, math.Round(100*m.limit)))
+	case q.job != (Key{}) && claim.Mode != libvgpu.ModeOff:
+		s.Gate, s.LeaseNS = libvgpu.GateShut, q.lease
+		return s
 	}
 	switch {
 	case !math.IsInf(most, 1):

@@ -41,7 +41,7 @@ func stepAll(programs []*program, gates []libvgpu.Schedule, now float64) {
 		if p.left <= 0 && p.wait <= 0 && p.runs(now) {
 			if gates[i].Gate == libvgpu.GateBudget && p.balance <= 0 {
 				p.held = true
-			} else {
+			} else if gates[i].Gate != libvgpu.GateShut {
 				p.left = p.kernel
 				p.balance -= p.kernel
 			}
@@ -76,7 +76,7 @@ func beSide(b *beside, programs []*program, claims []Claim, seconds float64) (pa
 		var used []usage
 		for i, p := range programs {
 			used = append(used, usage{
-				ns: p.did * 1e6, elapsed: p.elapsed * 1e6, held: p.held, span: 50 * time.Millisecond, look: 50 * time.Millisecond,
+				ns: p.did * 1e6, elapsed: p.elapsed * 1e6, held: p.held, span: 50 * time.Millisecond, look: 50 * time.Millisecond, inflight: p.left > 0,
 			})
 			p.did, p.elapsed, p.held = 0, 0, false
 			claims[i].Busy, claims[i].Kernel = 0, uint32(p.kernel*1e6)
@@ -84,7 +84,7 @@ func beSide(b *beside, programs []*program, claims []Claim, seconds float64) (pa
 				claims[i].Busy = 1
 			}
 		}
-		plan := b.plan(claims, used, time.Unix(1000, 0).Add(time.Duration(ms*1e6)))
+		plan := b.plan(claims, used, time.Unix(1000, 0).Add(time.Duration(ms*1e6)), uint64(ms*1e6))
 		was := alone
 		alone = false
 		for i, c := range claims {
@@ -131,7 +131,7 @@ func TestWorkThatRunsSideBySideIsDividedByShares(t *testing.T) {
 		"each fills the card":           {[]*program{busy(1, 1), busy(1, 1)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.02},
 		"short beside long":             {[]*program{busy(1, 0.2), busy(1, 20)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.03},
 		"long beside short":             {[]*program{busy(1, 20), busy(1, 0.2)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.03},
-		"three":                         {[]*program{busy(1, 1), busy(1, 2), busy(1, 1)}, softClaims(20, 30, 50), []float64{0.20, 0.30, 0.50}, 0.02},
+		"three":                         {[]*program{busy(1, 1), busy(1, 2), busy(1, 1)}, softClaims(20, 30, 50), []float64{0.20, 0.30, 0.50}, 0.025},
 		"alone in soft mode":            {[]*program{busy(1, 1)}, softClaims(30), []float64{1}, 0.01},
 		"the card has room for both":    {[]*program{busy(0.5, 1), busy(0.5, 1)}, softClaims(30, 70), []float64{0.98, 0.98}, 0.03},
 		"both need two thirds":          {[]*program{busy(2./3, 1), busy(2./3, 1)}, softClaims(30, 70), []float64{0.375, 0.86}, 0.025},
@@ -181,8 +181,9 @@ func TestJobsAreWithoutCompanyForMoments(t *testing.T) {
 func TestALateHostIsNoLack(t *testing.T) {
 	c := &crowd{jobs: map[Key]*party{}, lacked: time.Unix(1000, 0)}
 	claims := softClaims(30, 70)
-	c.jobs[claims[0].Key] = &party{work: 0.8, elapsed: 0.8, time: 1, longer: 1}
-	c.jobs[claims[1].Key] = &party{work: 0.4, elapsed: 0.8, time: 1, longer: 2}
+	second := float64(time.Second)
+	c.jobs[claims[0].Key] = &party{work: 0.8 * second, elapsed: 0.8 * second, time: second, longer: 1}
+	c.jobs[claims[1].Key] = &party{work: 0.4 * second, elapsed: 0.8 * second, time: second, longer: 2}
 	for i := range claims {
 		claims[i].Busy = 1
 	}

@@ -201,7 +201,7 @@ func (r *Runner) step(now time.Time) int {
 	r.work.keep(jobs)
 	r.updateDealers(claims, plan)
 	r.lease(claims, plan, uint64(monotonic()))
-	maps.Copy(plan, r.beside.plan(besides, usedBeside, now))
+	maps.Copy(plan, r.beside.plan(besides, usedBeside, now, uint64(monotonic())))
 	for key, s := range plan {
 		if s.Gate&libvgpu.GateTurn != 0 {
 			continue // its dealer tells it

@@ -144,11 +144,32 @@ static bool in_company(const struct gate *g, const struct vgpu_stream_batch *b)
 	return g->concurrent && (g->schedule.others || g->others_at_ns > b->opened_ns);
 }
 
+/* Took longer in company, or was not known before: whether its costs are right is seen when the job
+ * is without company (vgpu_measure_suspect). */
+static void suspect(const struct vgpu_stream_batch *b, double est, double span)
+{
+	for (uint32_t i = 0; i < b->nfuncs; i++) {
+		b->func[i].cost->rejected |= b->learns || span > INTERRUPTED * est;
+		b->func[i].cost->longer = 1;
+	}
+}
+
+/* A launch by itself, without company. */
+static void prove(struct vgpu_cost_part *part, double est, double least)
+{
+	bool known = __atomic_load_n(&part->cost->samples, __ATOMIC_RELAXED);
+
+	if (known && part->launches && least > INTERRUPTED * est)
+		vgpu_costs_scale(part, 1, least / est);
+	else
+		part->cost->rejected = 0;
+}
+
 /* Whole says that nobody else was on the card. A kernel that spins until a launch of another
  * stream has come takes as long as that is held: were it learned, the next would be held
  * for longer. */
-static void learn(struct vgpu_stream_batch *b, double est, double span, double slack, double held,
-		  bool whole, bool company)
+static void learn(const struct gate *g, struct vgpu_stream_batch *b, double est, double span,
+		  double slack, double held, bool whole)
 {
 	double sure = b->learns ? span : span > held ? span - held : 0;
 	double least = sure > slack ? sure - slack : 0;
@@ -160,8 +181,11 @@ static void learn(struct vgpu_stream_batch *b, double est, double span, double s
 			vgpu_costs_alone(b->func[0].cost, least, span);
 		return;
 	}
-	if (company) {
+	if (in_company(g, b)) {
+		suspect(b, est, sure);
 		least = 0;
+	} else if (g->concurrent && b->learns) {
+		prove(b->func, est, least);
 	} else if (!whole) {
 		if (interrupted(b, est, sure))
 			return;
@@ -320,7 +344,7 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	if (says_much(b, busy, slack, whole))
 		vgpu_cost_took(b->func[0].cost, busy / b->launches);
 	if (!says_little(g, b, span, slack))
-		learn(b, est, alone, slack, held, whole, company);
+		learn(g, b, est, alone, slack, held, whole);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);
 	return (uint64_t)charge;
