@@ -69,10 +69,13 @@ const (
 	// heldBeside is for how long a job whose launches waited for its budget counts as held.
 	heldBeside = 500 * time.Millisecond
 	// A job is without company for quietFor, soon after it has some for the first time, then after
-	// firstPause, then after twice as long, and so on up to lastPause.
-	quietFor   = 50 * time.Millisecond
+	// firstPause, then after pausesGrow times as long, and so on up to lastPause. Meanwhile gresd
+	// looks each quietTick.
+	quietFor   = 40 * time.Millisecond
 	quietSoon  = 200 * time.Millisecond
-	firstPause = time.Second
+	quietTick  = 5 * time.Millisecond
+	firstPause = 2 * time.Second
+	pausesGrow = 4
 	lastPause  = 32 * time.Second
 	// quietKernels are so many of its launches that it lasts at least; longestQuiet bounds that, and
 	// the time in which all work must end that is on its way.
@@ -101,6 +104,16 @@ func (b *beside) plan(claims []Claim, used []usage, now time.Time, mono uint64) 
 	}
 	b.cards = cards
 	return plan
+}
+
+// isQuiet says whether a job is about to be alone somewhere, or is.
+func (b *beside) isQuiet() bool {
+	for _, c := range b.cards {
+		if c.quiet.job != (Key{}) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *crowd) look(claims []Claim, used []usage, now time.Time, mono uint64, plan map[Key]libvgpu.Schedule) {
@@ -304,7 +317,7 @@ func (c *crowd) keepQuiet(claims []Claim, used []usage, now time.Time, mono uint
 		if q.work > 0 {
 			m.longer = max(1, min(mostLonger, q.elapsed/q.work))
 		}
-		m.next, m.pause = now.Add(m.pause), min(2*m.pause, lastPause)
+		m.next, m.pause = now.Add(m.pause), min(pausesGrow*m.pause, lastPause)
 		*q = quiet{}
 		return
 	}

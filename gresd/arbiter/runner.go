@@ -107,8 +107,9 @@ func (r *Runner) Run(ctx context.Context) {
 	var rest time.Time // no look before
 	for ctx.Err() == nil {
 		if now := time.Now(); !now.Before(next) {
+			awake := r.step(now)
 			next = now.Add(wakeup.After(now, r.tick()))
-			if r.step(now) == 0 {
+			if awake == 0 {
 				next = now.Add(time.Hour) // or when woken
 			}
 			took := time.Since(now)
@@ -133,6 +134,9 @@ func (r *Runner) tick() time.Duration {
 	tick := r.pace.Load().tick
 	if len(r.dealers) > 0 { // a whole part of it
 		tick /= max(1, (tick+quickTick/2)/quickTick)
+	}
+	if r.beside.isQuiet() {
+		tick = min(tick, quietTick)
 	}
 	return tick
 }
