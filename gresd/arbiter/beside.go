@@ -68,6 +68,10 @@ const (
 	knownBeside = 150 * time.Millisecond
 	// heldBeside is for how long a job whose launches waited for its budget counts as held.
 	heldBeside = 500 * time.Millisecond
+	// atLimit is the part of its limit from which a job counts as at it; below overLimit the limit is of
+	// no use.
+	atLimit   = 0.93
+	overLimit = 0.9
 	// A job is without company for quietFor, soon after it has some for the first time, then after
 	// firstPause, then after pausesGrow times as long, and so on up to lastPause. Meanwhile gresd
 	// looks each quietTick.
@@ -183,8 +187,16 @@ func (m *party) alone() float64 {
 }
 
 // isHeld says that its budget held the job lately: of what it wants is not known how much it is.
-func (m *party) isHeld(now time.Time) bool {
-	return !m.held.IsZero() && now.Sub(m.held) <= heldBeside
+// Launches wait at that gate for work that is on its way, too; so it must have had about its limit.
+func (m *party) isHeld(claim Claim, now time.Time) bool {
+	most := math.Inf(1)
+	if limit, limited := limitOf(claim); limited {
+		most = float64(limit) / 100
+	}
+	if m.limit > 0 {
+		most = min(most, m.limit)
+	}
+	return now.Sub(m.held) <= heldBeside && m.part() >= atLimit*most
 }
 
 // steer decides who is held, and at how much.
@@ -195,7 +207,7 @@ func (c *crowd) steer(claims []Claim, used []usage, now time.Time) {
 	entitled, lacks, room := c.entitled(claims, now), false, true
 	for i, claim := range claims {
 		m := c.jobs[claim.Key]
-		if claim.Busy == 0 || m.isHeld(now) || m.time < float64(knownBeside) {
+		if claim.Busy == 0 || m.isHeld(claim, now) || m.time < float64(knownBeside) {
 			continue
 		}
 		lacks = lacks || m.part() < lacksFrom*entitled[i]
@@ -207,7 +219,7 @@ func (c *crowd) steer(claims []Claim, used []usage, now time.Time) {
 	for i, claim := range claims {
 		m, share := c.jobs[claim.Key], float64(claim.Cores)/100
 		switch {
-		case claim.Busy == 0 || claim.Mode == libvgpu.ModeOff:
+		case claim.Busy == 0 || claim.Mode == libvgpu.ModeOff || m.part() < overLimit*m.limit:
 			m.limit = 0
 		case lacks && (m.limit > 0 || m.part() > entitled[i]):
 			if m.limit == 0 && m.part() <= share { // it has no more than is its own
@@ -220,7 +232,7 @@ func (c *crowd) steer(claims []Claim, used []usage, now time.Time) {
 				grows = roomyGrowth
 			}
 			m.limit *= math.Exp(grows * used[i].span.Seconds())
-			if m.limit > 1 && !m.isHeld(now) {
+			if m.limit > 1 && !m.isHeld(claim, now) {
 				m.limit = 0
 			}
 		}
@@ -238,7 +250,7 @@ func (c *crowd) entitled(claims []Claim, now time.Time) []float64 {
 		}
 		all += m.part()
 		most[i] = math.Inf(1)
-		if !m.isHeld(now) {
+		if !m.isHeld(claim, now) {
 			most[i] = keptBeside * m.alone()
 			if m.alone() > 0 && m.elapsed > 0.9*m.time { // it always has work there: it wants all
 				most[i] = m.alone()

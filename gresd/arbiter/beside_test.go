@@ -197,3 +197,20 @@ func TestALateHostIsNoLack(t *testing.T) {
 		t.Error("the neighbour is not held")
 	}
 }
+
+// Launches wait at a gate for their own work that is on its way, also where the budget has enough: such a
+// job is not at its limit, and lacks what others have.
+func TestWhoWaitsForItsOwnWorkIsNotHeld(t *testing.T) {
+	now, second := time.Unix(1000, 0), float64(time.Second)
+	c := &crowd{jobs: map[Key]*party{}, lacked: now}
+	claims := softClaims(30, 70)
+	c.jobs[claims[0].Key] = &party{work: 0.5 * second, elapsed: second, time: second, longer: 1}
+	c.jobs[claims[1].Key] = &party{work: 0.5 * second, elapsed: second, time: second, longer: 1, limit: 0.75, held: now}
+	for i := range claims {
+		claims[i].Busy = 1
+	}
+	c.steer(claims, make([]usage, 2), now)
+	if first, second := c.jobs[claims[0].Key].limit, c.jobs[claims[1].Key].limit; first != 0.3 || second != 0 {
+		t.Errorf("held at %.2f and %.2f, want the first at its share and the second not at all", first, second)
+	}
+}
