@@ -157,9 +157,8 @@ static void suspect(const struct vgpu_stream_batch *b, double est, double span)
 /* A launch by itself, without company. */
 static void prove(struct vgpu_cost_part *part, double est, double least)
 {
-	bool known = __atomic_load_n(&part->cost->samples, __ATOMIC_RELAXED);
-
-	if (known && part->launches && least > INTERRUPTED * est)
+	if (__atomic_load_n(&part->cost->samples, __ATOMIC_RELAXED) && part->launches &&
+	    least > INTERRUPTED * est)
 		vgpu_costs_scale(part, 1, least / est);
 	else
 		part->cost->rejected = 0;
@@ -328,8 +327,7 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	bool company = in_company(g, b), whole = part >= 1 && !company && !g->schedule.others;
 	double alone = span, charge;
 
-	/* Of a card that works side by side, the job's processes have their parts evenly. */
-	if (g->concurrent)
+	if (g->concurrent) /* the job's processes have their parts of the time evenly */
 		alone *= of_job;
 	else
 		whole &= !b->beside && of_job >= UNDIVIDED;

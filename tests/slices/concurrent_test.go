@@ -5,6 +5,7 @@ package slices
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,13 +124,13 @@ func TestWorkSideBySideIsDividedByShares(t *testing.T) {
 			n := newServedNode(t)
 			n.serve(1, 30, c.modes)
 			n.serve(2, 70, c.modes)
-			had := n.work(n.client(1, c.first...), n.client(2, c.second...))
-			if got := 100 * had[0] / (had[0] + had[1]); got < c.want-3 || got > c.want+3 {
-				t.Errorf("the job of 30 %% had %.1f %% of the work, want %.0f", got, c.want)
-			}
-			if had[0]+had[1] < c.least {
-				t.Errorf("both had %.1f %% of the card, want %.0f", had[0]+had[1], c.least)
-			}
+			first, second := n.client(1, c.first...), n.client(2, c.second...)
+			// On hosts that are late, costs may not be learned in the first moment without company.
+			n.eventually("parts as the shares", func() bool {
+				had := n.work(first, second)
+				got := 100 * had[0] / (had[0] + had[1])
+				return math.Abs(got-c.want) <= 3 && had[0]+had[1] >= c.least
+			})
 		})
 	}
 }
