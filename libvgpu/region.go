@@ -38,6 +38,9 @@ const (
 	ModeSoft = C.VGPU_MODE_SOFT
 	ModeHard = C.VGPU_MODE_HARD
 
+	EngineTime       = C.VGPU_ENGINE_TIME
+	EngineConcurrent = C.VGPU_ENGINE_CONCURRENT
+
 	PrioNormal = C.VGPU_PRIO_NORMAL
 	PrioHigh   = C.VGPU_PRIO_HIGH
 	PrioLow    = C.VGPU_PRIO_LOW
@@ -74,6 +77,7 @@ type GrantCard struct {
 	Mode        uint32 // ModeOff, ModeSoft, ModeHard
 	Priority    uint32 // PrioNormal, PrioHigh, PrioLow
 	Ceiling     uint32 // soft mode: never above this; 0: none
+	Engine      uint32 // EngineTime, EngineConcurrent
 }
 
 // Schedule is the part of a card that the arbiter changes while the job runs.
@@ -98,6 +102,8 @@ const (
 
 	// GateMeasure holds nothing back: launches are only measured.
 	GateMeasure = uint32(C.VGPU_GATE_MEASURE)
+	// GateShut lets nothing go, until LeaseNS at the latest.
+	GateShut = uint32(C.VGPU_GATE_SHUT)
 	// GateWindow lets a job launch in the first part of each Turn.PeriodUS only.
 	GateWindow = uint32(C.VGPU_GATE_WINDOW)
 )
@@ -149,6 +155,7 @@ func CreateGrant(path string, spec GrantSpec) (*Grant, error) {
 		c.mem_physical = C.uint64_t(card.MemPhysical)
 		c.share, c.cores = C.uint32_t(card.Share), C.uint32_t(card.Cores)
 		c.mode, c.priority, c.ceiling = C.uint32_t(card.Mode), C.uint32_t(card.Priority), C.uint32_t(card.Ceiling)
+		c.engine = C.uint32_t(card.Engine)
 		if card.Mode == ModeHard && card.Cores < 100 {
 			c.gate = 1 // until the arbiter has looked, a hard limit is held
 		}
@@ -366,7 +373,7 @@ func loadGrant(f *os.File, buf []byte) (GrantSpec, []Schedule, error) {
 			UUID: text(&c.uuid), MemLimit: uint64(c.mem_limit), MemOverhead: uint64(c.mem_overhead),
 			MemPhysical: uint64(c.mem_physical),
 			Share:       uint32(c.share), Cores: uint32(c.cores), Mode: uint32(c.mode),
-			Priority: uint32(c.priority), Ceiling: uint32(c.ceiling),
+			Priority: uint32(c.priority), Ceiling: uint32(c.ceiling), Engine: uint32(c.engine),
 		})
 		schedules = append(schedules, scheduleOf(c))
 		if seqs[0][i]&1 == 1 || seqs[0][i] != seqs[1][i] {

@@ -54,6 +54,10 @@
 #define VGPU_PRIO_HIGH 1u
 #define VGPU_PRIO_LOW 2u
 
+/* engine of a card in a grant: what divides it between jobs */
+#define VGPU_ENGINE_TIME 0u
+#define VGPU_ENGINE_CONCURRENT 1u /* one MPS server runs side by side what all its jobs launch */
+
 /* gate of a card in a grant */
 #define VGPU_GATE_BUDGET 0x1u  /* the GPU-time budget holds the job at cores */
 #define VGPU_GATE_TURN 0x2u    /* launches only in the job's turn */
@@ -62,6 +66,9 @@
  * CLOCK_MONOTONIC: the same moments on all cards of a job, so that its processes
  * do not wait for each other with a kernel on the card. */
 #define VGPU_GATE_WINDOW 0x8u
+
+/* No launches at all, for a moment: until gresd says otherwise, or lease_ns. */
+#define VGPU_GATE_SHUT 0x10u
 
 #define VGPU_TURN_ALONE_NS 200000000u
 
@@ -95,7 +102,7 @@ struct vgpu_grant_card {
 	uint32_t weight_ppm;
 	uint32_t busy_procs; /* processes of this job counted busy */
 	uint32_t others;     /* other jobs counted busy on this card */
-	uint32_t reserved0;
+	uint32_t engine;     /* VGPU_ENGINE_*; does not change */
 	/* Bytes that the card counts for the job beyond what its slots announce,
 	 * as gresd measured it; added to the sum of the slots. Not under seq. */
 	int64_t mem_outside;
@@ -114,8 +121,9 @@ struct vgpu_grant_card {
 	uint32_t least_ppm;
 	uint64_t turn_begin_ns;
 	/* CLOCK_MONOTONIC. An open gate of a hard job counts on its neighbours, which
-	 * hold it at its share: gresd says so anew before this time. 0: it counts on
-	 * nobody. Under seq. */
+	 * hold it at its share: gresd says so anew before this time, from which the
+	 * budget holds it. 0: it counts on nobody. The same with VGPU_GATE_SHUT. Under
+	 * seq. */
 	uint64_t lease_ns;
 	uint32_t reserved2[8];
 };
@@ -258,6 +266,7 @@ VGPU_AT(vgpu_grant_card, gate, 92);
 VGPU_AT(vgpu_grant_card, weight_ppm, 96);
 VGPU_AT(vgpu_grant_card, busy_procs, 100);
 VGPU_AT(vgpu_grant_card, others, 104);
+VGPU_AT(vgpu_grant_card, engine, 108);
 VGPU_AT(vgpu_grant_card, mem_outside, 112);
 VGPU_AT(vgpu_grant_card, mem_physical, 120);
 VGPU_AT(vgpu_grant_card, turn_period_us, 128);

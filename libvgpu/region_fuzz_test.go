@@ -288,8 +288,8 @@ func TestEveryBitOfAGrant(t *testing.T) {
 			span{at + 48, at + 80, other}, // limits
 			span{at + 80, at + 81, free},  // odd: being written, which is for the reader to wait for
 			span{at + 81, at + 84, same},
-			span{at + 84, at + 108, other}, // schedule
-			span{at + 108, at + 120, same}, // what is outside, only for the job's processes
+			span{at + 84, at + 112, other}, // schedule, engine
+			span{at + 112, at + 120, same}, // what is outside, only for the job's processes
 			span{at + 120, at + 128, other},
 			span{at + 128, at + 192, free}) // turns, and what is not used yet
 	}

@@ -33,7 +33,7 @@ func exampleSpec() GrantSpec {
 	return GrantSpec{
 		JobID: 4217, UID: 33, GID: 34, Created: time.Unix(1700000000, 5),
 		Cards: []GrantCard{
-			{UUID: "GPU-00000000-0000-0000-0000-000000000001", MemLimit: 8 << 30, MemPhysical: 4 << 30, MemOverhead: 500 << 20, Share: 30, Cores: 25, Mode: ModeHard, Priority: PrioHigh},
+			{UUID: "GPU-00000000-0000-0000-0000-000000000001", MemLimit: 8 << 30, MemPhysical: 4 << 30, MemOverhead: 500 << 20, Share: 30, Cores: 25, Mode: ModeHard, Priority: PrioHigh, Engine: EngineConcurrent},
 			{UUID: "GPU-00000000-0000-0000-0000-000000000002", MemLimit: 4 << 30, Share: 20, Cores: 20, Mode: ModeSoft, Ceiling: 80},
 		},
 	}

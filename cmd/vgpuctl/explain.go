@@ -50,12 +50,12 @@ func (s *settings) explainCommand() *cobra.Command {
 	flags.StringVar(&o.Mode, "vgpu-mode", "", "`MODE`: hard, soft[:CEILING] or off")
 	flags.StringVar(&o.Priority, "vgpu-priority", "", "`WORD`: high, normal or low")
 	flags.StringVar(&o.Policy, "vgpu-policy", "", "`WORD`: binpack, spread, topology or exclusive")
-	flags.StringVar(&o.Engine, "vgpu-engine", "", "`WORD`: time or mps")
+	flags.StringVar(&o.Engine, "vgpu-engine", "", "`WORD`: time, mps or concurrent")
 	complete(cmd, "gres", "vgpu:10", "vgpu:30", "vgpu:50", "vgpu:100")
 	complete(cmd, "vgpu-mode", "hard", "soft", "off")
 	complete(cmd, "vgpu-priority", "high", "normal", "low")
 	complete(cmd, "vgpu-policy", "binpack", "spread", "topology", "exclusive")
-	complete(cmd, "vgpu-engine", "time", "mps")
+	complete(cmd, "vgpu-engine", "time", "mps", "concurrent")
 	for _, flag := range []string{"vgpu-mem", "vgpu-cores", "vgpu-cards"} {
 		complete(cmd, flag)
 	}

@@ -49,6 +49,7 @@ type Runner struct {
 	ignored func(card gpu.UUID) bool // slices
 	balance balance
 	gates   gates
+	beside  beside
 
 	place   map[Key]int // where a card is in the job's grant
 	dealers map[gpu.UUID]*dealer
@@ -106,8 +107,9 @@ func (r *Runner) Run(ctx context.Context) {
 	var rest time.Time // no look before
 	for ctx.Err() == nil {
 		if now := time.Now(); !now.Before(next) {
+			awake := r.step(now)
 			next = now.Add(wakeup.After(now, r.tick()))
-			if r.step(now) == 0 {
+			if awake == 0 {
 				next = now.Add(time.Hour) // or when woken
 			}
 			took := time.Since(now)
@@ -133,6 +135,9 @@ func (r *Runner) tick() time.Duration {
 	if len(r.dealers) > 0 { // a whole part of it
 		tick /= max(1, (tick+quickTick/2)/quickTick)
 	}
+	if r.beside.isQuiet() {
+		tick = min(tick, quietTick)
+	}
 	return tick
 }
 
@@ -140,8 +145,8 @@ func (r *Runner) tick() time.Duration {
 // are awake.
 func (r *Runner) step(now time.Time) int {
 	jobs, awake := r.grants.Open(), 0
-	var claims []Claim
-	var used []usage // of each claim
+	var claims, besides []Claim  // of cards that time divides, and where work runs side by side
+	var used, usedBeside []usage // of each of them
 	r.place = map[Key]int{}
 	r.sampler.exact.look()
 	for _, job := range jobs {
@@ -164,13 +169,17 @@ func (r *Runner) step(now time.Time) int {
 			key := Key{job, gpu.UUID(card.UUID)}
 			r.place[key] = i
 			r.work.note(key, !r.broken[job], acts[i].busy > 0, r.sampler.last(job, i), now)
-			claims = append(claims, Claim{
+			claim := Claim{
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
 				Busy: acts[i].busy, NoSlices: acts[i].noSlices || r.ignored != nil && r.ignored(key.Card), Kernel: acts[i].kernel,
 				NoRecords: r.sampler.exact.refused(key.Card) || acts[i].unseen,
 				Bursty:    r.bursty(key),
-			})
-			used = append(used, acts[i].used)
+			}
+			if card.Engine == libvgpu.EngineConcurrent {
+				besides, usedBeside = append(besides, claim), append(usedBeside, acts[i].used)
+				continue
+			}
+			claims, used = append(claims, claim), append(used, acts[i].used)
 		}
 	}
 	if r.sampler.exact.judge() {
@@ -196,6 +205,7 @@ func (r *Runner) step(now time.Time) int {
 	r.work.keep(jobs)
 	r.updateDealers(claims, plan)
 	r.lease(claims, plan, uint64(monotonic()))
+	maps.Copy(plan, r.beside.plan(besides, usedBeside, now, uint64(monotonic())))
 	for key, s := range plan {
 		if s.Gate&libvgpu.GateTurn != 0 {
 			continue // its dealer tells it

@@ -84,6 +84,8 @@ type usage struct {
 	waits uint64 // how often its host has waited for its work
 	// held says that launches had to wait for its budget.
 	held bool
+	// inflight says that some of its work was not seen to have ended.
+	inflight bool
 	// elapsed is the time for which measured work was on its way, in the time look.
 	elapsed float64
 	look    time.Duration
@@ -98,6 +100,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 	signs := make([]time.Time, len(view.Cards))
 	waits := make([]uint64, len(view.Cards))
 	launched := make([]bool, len(view.Cards)) // or has something in flight
+	inflight := make([]bool, len(view.Cards))
 	pids, onHost := make([]uint32, 0, len(view.Slots)), true
 	for _, slot := range view.Slots {
 		if !slot.Alive {
@@ -114,6 +117,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			if !old || slot.HeartbeatNS != state.beat || slot.Flags&libvgpu.SlotUnwatched != 0 {
 				state.beat, state.beats = slot.HeartbeatNS, now
 			}
+			inflight[card] = inflight[card] || c.InflightNS > 0 && now.Sub(state.beats) <= silence
 			if c.InflightNS > 0 && now.Sub(state.beats) <= silence || c.Launches != state.launches {
 				state.sign, state.launched = now, now
 			}
@@ -152,6 +156,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			}
 		}
 		acts[i].unseen = !onHost
+		u.inflight = inflight[i]
 		u.held = known && view.Cards[i].Budget.Waits > before.held
 		u.elapsed, u.look = s.elapsed(key, view.Cards[i].ElapsedNS, now)
 		acts[i].used = u

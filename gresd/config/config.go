@@ -226,6 +226,7 @@ type MPS struct {
 	Enabled          bool   `toml:"enabled"`                  // users may ask for it
 	Default          bool   `toml:"default"`                  // jobs of one card get it unless they say otherwise
 	AllowAcrossUsers bool   `toml:"allow_across_users"`       // servers of several users on one card
+	Concurrent       bool   `toml:"concurrent"`               // users may ask for one server of all users on a card
 	Control          string `toml:"control" reload:"restart"` // nvidia-cuda-mps-control
 }
 

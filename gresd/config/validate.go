@@ -242,7 +242,7 @@ func (m MPS) check(k *checker, paths Paths) {
 	if m.Default && !m.Enabled {
 		k.fail("mps.default", m.Default, "is of no use with enabled = false; want enabled = true as well")
 	}
-	if err := mps.CheckDir(paths.MPS()); m.Enabled && err != nil {
+	if err := mps.CheckDir(paths.MPS()); (m.Enabled || m.Concurrent) && err != nil {
 		k.fail("paths.run_dir", paths.RunDir, "%v, for example %q", err, Default().Paths.RunDir)
 	}
 }

@@ -50,11 +50,14 @@ func Policies() []Policy { return []Policy{Binpack, Spread, Topology, Exclusive}
 // Engine is what divides the compute of a card between jobs.
 type Engine string
 
-// Engines. The multiprocessors that a job may use with MPS are fixed when a
-// program starts, and all jobs on its card must use MPS.
+// Engines. All jobs of a card have the same one. The multiprocessors that a job
+// may use with MPS are fixed when a program starts.
 const (
 	Time Engine = "time" // the card's time, by the arbiter
 	MPS  Engine = "mps"  // the card's multiprocessors, by NVIDIA's Multi-Process Service
+	// Concurrent: one server of that service runs the work of all jobs side by side, and
+	// the arbiter keeps their shares of the work.
+	Concurrent Engine = "concurrent"
 )
 
 // ParseMode reads "hard", "soft", "soft:CEILING" or "off". The ceiling is 0
@@ -99,9 +102,9 @@ func ParsePolicy(s string) (Policy, error) {
 	return oneOf(s, Policies(), "want binpack, spread, topology or exclusive", Binpack)
 }
 
-// ParseEngine reads "time" or "mps". The error is a [*ValueError].
+// ParseEngine reads "time", "mps" or "concurrent". The error is a [*ValueError].
 func ParseEngine(s string) (Engine, error) {
-	return oneOf(s, []Engine{Time, MPS}, "want time or mps", Time)
+	return oneOf(s, []Engine{Time, MPS, Concurrent}, "want time, mps or concurrent", Time)
 }
 
 func oneOf[T ~string](s string, all []T, want string, example T) (T, error) {

@@ -395,7 +395,7 @@ func TestSweepLeavesOnlyJobFolders(t *testing.T) {
 
 func TestRecordOfReadsSpecOf(t *testing.T) {
 	want := record(7, 33)
-	want.Restarts = ledger.UnknownRun
+	want.Restarts, want.Request.Engine = ledger.UnknownRun, gpu.Concurrent
 	if got := RecordOf(SpecOf(want)); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}

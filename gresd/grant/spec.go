@@ -19,6 +19,8 @@ var priorities = map[gpu.Priority]uint32{
 	gpu.Normal: libvgpu.PrioNormal, gpu.High: libvgpu.PrioHigh, gpu.Low: libvgpu.PrioLow,
 }
 
+var engines = map[gpu.Engine]uint32{gpu.Concurrent: libvgpu.EngineConcurrent}
+
 // SpecOf writes a record as a grant. A mode that is not known counts as hard:
 // limits never open by mistake. What a context costs is left open.
 func SpecOf(rec ledger.Record) libvgpu.GrantSpec {
@@ -32,6 +34,7 @@ func SpecOf(rec ledger.Record) libvgpu.GrantSpec {
 			UUID: string(c.UUID), MemLimit: uint64(c.Memory), MemPhysical: uint64(c.Physical),
 			Share: uint32(c.Share), Cores: uint32(c.Cores),
 			Mode: mode, Priority: priorities[rec.Priority], Ceiling: uint32(rec.Ceiling),
+			Engine: engines[rec.Request.Engine],
 		})
 	}
 	return spec
@@ -52,6 +55,9 @@ func RecordOf(spec libvgpu.GrantSpec) ledger.Record {
 			if n == c.Mode {
 				rec.Mode = mode
 			}
+		}
+		if c.Engine == libvgpu.EngineConcurrent {
+			rec.Request.Engine = gpu.Concurrent
 		}
 		for priority, n := range priorities {
 			if n == c.Priority {

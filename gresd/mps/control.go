@@ -80,7 +80,7 @@ func (s *server) askOnce(command string, limit time.Duration) (string, error) {
 }
 
 // serverList are the process ids that the daemon names. They are for commands
-// to it only: it is its user's, and may say anything.
+// to it only: a user's daemon may say anything.
 func (s *server) serverList() ([]int, error) {
 	text, err := s.ask("get_server_list")
 	if err != nil {

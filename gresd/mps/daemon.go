@@ -103,7 +103,11 @@ func (s *server) launch(percent gpu.Share) (*daemon, error) {
 	}
 	defer out.Close()
 	// In the foreground: a daemon that detaches itself is nobody's child.
-	cmd := exec.Command(program, "-f")
+	args := []string{"-f"}
+	if s.key.Everyone {
+		args = append(args, "-M") // one server takes programs of all users
+	}
+	cmd := exec.Command(program, args...)
 	cmd.Env = append(commandEnvironment(program), s.folder.environment()...)
 	cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+string(s.key.Card), tokenVariable+"="+rec.Token)
 	cmd.Stdout, cmd.Stderr = out, out

@@ -22,11 +22,15 @@ import (
 //	<dir>/<card>/<uid>.json   of root, 0600: which process it is
 //	<dir>/<card>/<uid>.out    of root, 0600: what the daemon prints
 //
-// All above pipe and log is root's: the user cannot put a link in their place.
+// All above pipe and log is root's: the user cannot put a link in their place. Of the
+// daemon that is for everyone, <uid> is the word all, and they are root's as well: pipe
+// is 0755, so that all users find the sockets and none can put others in their place.
 type folder struct {
 	dir string // <dir>/<card>
 	uid string
 }
+
+const everyone = "all"
 
 // longestSocket is the kernel's limit for the name of a Unix socket, without
 // its closing 0. longestName is the longest that the daemon makes in pipe.
@@ -46,7 +50,11 @@ func CheckDir(dir string) error {
 }
 
 func folderOf(dir string, key Key) folder {
-	return folder{filepath.Join(dir, string(key.Card)), strconv.FormatUint(uint64(key.UID), 10)}
+	name := strconv.FormatUint(uint64(key.UID), 10)
+	if key.Everyone {
+		name = everyone
+	}
+	return folder{filepath.Join(dir, string(key.Card)), name}
 }
 
 func (f folder) base() string   { return filepath.Join(f.dir, f.uid) }
@@ -57,8 +65,10 @@ func (f folder) record() string { return filepath.Join(f.dir, f.uid+".json") }
 func (f folder) output() string { return filepath.Join(f.dir, f.uid+".out") }
 
 func (f folder) environment() []string {
-	return []string{PipeVariable + "=" + f.pipe(), LogVariable + "=" + f.logs()}
+	return []string{f.pipeVariable(), LogVariable + "=" + f.logs()}
 }
+
+func (f folder) pipeVariable() string { return PipeVariable + "=" + f.pipe() }
 
 // make makes empty folders for a daemon of that user.
 func (f folder) make(uid, gid uint32) error {
@@ -81,6 +91,9 @@ func (f folder) make(uid, gid uint32) error {
 		if err := os.Lchown(dir, int(uid), int(gid)); err != nil {
 			return err
 		}
+	}
+	if f.uid == everyone {
+		return os.Chmod(f.pipe(), 0o755)
 	}
 	return nil
 }
@@ -161,7 +174,8 @@ func leftovers(dir string) ([]record, error) {
 			return nil, err
 		}
 		var rec record
-		if json.Unmarshal(text, &rec) != nil || folderOf(dir, rec.Key).record() != path || rec.Token == "" || rec.PID < 0 {
+		if json.Unmarshal(text, &rec) != nil || folderOf(dir, rec.Key).record() != path || rec.Token == "" || rec.PID < 0 ||
+			rec.Key.Everyone && rec.Key.UID != 0 {
 			if err := os.Remove(path); err != nil {
 				return nil, err
 			}

@@ -5,9 +5,10 @@
 //
 // There is one control daemon for each user and card, run as that user and able
 // to see that card only; it starts the server, which the CUDA programs of all
-// jobs of that user on that card share. A [Manager] starts it before the first
-// of those jobs begins, watches it, starts it again when it dies, and ends it
-// after the last of them.
+// jobs of that user on that card share. Or it is for everyone: then it is root's,
+// and its server takes programs of all users. A [Manager] starts it before the
+// first of those jobs begins, watches it, starts it again when it dies, and ends
+// it after the last of them.
 //
 // One goroutine for each control daemon does all that can block, within time
 // limits: neither a daemon that hangs nor one that cannot be ended holds up
@@ -44,6 +45,19 @@ var (
 type Key struct {
 	Card gpu.UUID
 	UID  uint32
+	// Everyone says that programs of all users share its server. It is root's then.
+	Everyone bool `json:",omitempty"`
+}
+
+// ForEveryone names the control daemon of a card that serves all users.
+func ForEveryone(card gpu.UUID) Key { return Key{Card: card, Everyone: true} }
+
+// whose says whom the daemon serves.
+func (k Key) whose() string {
+	if k.Everyone {
+		return "all users"
+	}
+	return fmt.Sprintf("user %d", k.UID)
 }
 
 // Times bound everything that can block. A zero field means its default.
@@ -196,12 +210,21 @@ func (m *Manager) Release(jobID uint32) {
 	}
 }
 
-// Holds says whether the job is held at its percent by a daemon that is up.
-func (m *Manager) Holds(jobID uint32) bool {
+// Serves says whether the job has a daemon that is up and allows its percent.
+func (m *Manager) Serves(jobID uint32) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.jobs[jobID]
 	return s != nil && s.holds(jobID)
+}
+
+// Holds says whether the job is held at its percent by such a daemon. One that is for
+// everyone holds nobody.
+func (m *Manager) Holds(jobID uint32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.jobs[jobID]
+	return s != nil && !s.key.Everyone && s.holds(jobID)
 }
 
 // Problems are the daemons that are wanted and do not run, in words for an
@@ -212,7 +235,7 @@ func (m *Manager) Problems() []string {
 	var all []string
 	for _, s := range m.servers {
 		if len(s.jobs) > 0 && s.err != nil && !s.up {
-			all = append(all, fmt.Sprintf("MPS of user %d on %s: %v", s.key.UID, s.key.Card, s.err))
+			all = append(all, fmt.Sprintf("MPS of %s on %s: %v", s.key.whose(), s.key.Card, s.err))
 		}
 	}
 	slices.Sort(all)
@@ -238,8 +261,11 @@ func (m *Manager) Close() {
 
 // add makes a server. m.mu is held.
 func (m *Manager) add(key Key, gid uint32) *server {
+	if key.Everyone {
+		gid = 0
+	}
 	s := &server{
-		m: m, key: key, gid: gid, folder: folderOf(m.cfg.Dir, key), log: m.cfg.Log.With("gpu_uuid", key.Card, "uid", key.UID),
+		m: m, key: key, gid: gid, folder: folderOf(m.cfg.Dir, key), log: m.cfg.Log.With("gpu_uuid", key.Card, "of", key.whose()),
 		jobs: map[uint32]claim{}, wake: make(chan struct{}, 1),
 	}
 	m.servers[key] = s
@@ -260,10 +286,11 @@ func (m *Manager) broadcast() {
 // So CUDA_VISIBLE_DEVICES names it by UUID; an index of Slurm's would count cards
 // that the daemon does not see.
 func Environment(dir string, key Key, percent gpu.Share) []string {
-	f := folderOf(dir, key)
-	return append(f.environment(),
-		fmt.Sprintf("%s%s=%d", PercentVariable, wire.PerTask, percent),
-		"CUDA_VISIBLE_DEVICES="+string(key.Card))
+	f, visible := folderOf(dir, key), "CUDA_VISIBLE_DEVICES="+string(key.Card)
+	if key.Everyone { // its folder of logs is closed to users, and nobody has a percentage
+		return []string{f.pipeVariable(), visible}
+	}
+	return append(f.environment(), fmt.Sprintf("%s%s=%d", PercentVariable, wire.PerTask, percent), visible)
 }
 
 // Names of variables that NVIDIA defines.

@@ -22,6 +22,7 @@ func FuzzDaemonRecord(f *testing.F) {
 		``, `{}`, `null`, `{"key":{"Card":"GPU-1","UID":1000},"gid":1000,"token":"ab","pid":77,"start_time":4242}`, `{"key":{"Card":"GPU-1","UID":1000},"token":"ab"}`,
 		`{"key":{"Card":"GPU-1","UID":1000},"token":"ab","pid":-1,"start_time":0}`, `{"key":{"Card":"GPU-1","UID":0},"token":"ab","pid":1}`, `{"key":{"Card":"GPU-1","UID":1000},"token":""`,
 		`{"key":{"Card":"GPU-1","UID":4294967295},"token":"x","pid":9223372036854775807}`, `{"key":{"Card":"GPU-2","UID":1000},"token":"ab","pid":77}`,
+		`{"key":{"Card":"GPU-1","UID":7,"Everyone":true},"token":"ab","pid":77}`,
 	} {
 		f.Add([]byte(s), "1000")
 		f.Add([]byte(s), "x")

@@ -130,8 +130,8 @@ func (n *node) up(job uint32, key Key, percent gpu.Share) {
 	if err := n.wait(job); err != nil {
 		n.Fatalf("job %d: %v", job, err)
 	}
-	if !n.Holds(job) {
-		n.Fatalf("job %d is up and not held", job)
+	if !n.Serves(job) || n.Holds(job) == key.Everyone {
+		n.Fatalf("job %d: served %v, held %v", job, n.Serves(job), n.Holds(job))
 	}
 }
 
@@ -204,7 +204,7 @@ func (n *node) tell(key Key, command string) string {
 
 func TestJobsOfAUserShareOneDaemon(t *testing.T) {
 	n := newNode(t)
-	key := Key{card, nobody}
+	key := Key{Card: card, UID: nobody}
 	n.up(1, key, 30)
 	pid := n.only(fake.Control)
 	if uid, _ := proc.Of(pid).UID(); uid != nobody {
@@ -239,14 +239,14 @@ func TestJobsOfAUserShareOneDaemon(t *testing.T) {
 
 func TestOtherUsersAndCardsAreApart(t *testing.T) {
 	n := newNode(t)
-	n.up(1, Key{card, nobody}, 30)
-	n.up(2, Key{card, games}, 30)
-	n.up(3, Key{card[:len(card)-1] + "6", nobody}, 30)
+	n.up(1, Key{Card: card, UID: nobody}, 30)
+	n.up(2, Key{Card: card, UID: games}, 30)
+	n.up(3, Key{Card: card[:len(card)-1] + "6", UID: nobody}, 30)
 	if got := len(n.processes()); got != 3 {
 		t.Errorf("%d daemons, want 3", got)
 	}
 	// Nobody gets into the folders of another, whatever the sockets' modes are.
-	mine := folderOf(n.cfg.Dir, Key{card, nobody})
+	mine := folderOf(n.cfg.Dir, Key{Card: card, UID: nobody})
 	for _, dir := range []string{mine.pipe(), mine.logs()} {
 		var st unix.Stat_t
 		if err := unix.Stat(dir, &st); err != nil || st.Uid != nobody || st.Mode&0o777 != 0o700 {
@@ -270,7 +270,7 @@ func TestOtherUsersAndCardsAreApart(t *testing.T) {
 
 func TestADeadDaemonIsStartedAgain(t *testing.T) {
 	n := newNode(t)
-	key := Key{card, nobody}
+	key := Key{Card: card, UID: nobody}
 	n.up(1, key, 30)
 	n.tell(key, "start_server")
 	control, server := n.only(fake.Control), n.only(fake.Server)
@@ -285,12 +285,12 @@ func TestADeadDaemonIsStartedAgain(t *testing.T) {
 
 func TestADaemonThatHangsIsStartedAgain(t *testing.T) {
 	n := newNode(t)
-	n.up(1, Key{card, nobody}, 30)
+	n.up(1, Key{Card: card, UID: nobody}, 30)
 	control := n.only(fake.Control)
 	n.Behave(fake.Hang)
 	start := time.Now()
 	n.Holds(1) // does not wait for it
-	n.Keep(2, Key{card, nobody}, nobody, 40)
+	n.Keep(2, Key{Card: card, UID: nobody}, nobody, 40)
 	n.Release(2)
 	if took := time.Since(start); took > 100*time.Millisecond {
 		t.Errorf("a daemon that hangs held up its manager for %s", took)
@@ -311,7 +311,7 @@ func TestADaemonThatCannotStartIsAnErrorOfTheJob(t *testing.T) {
 			n.cfg.Times.Start = time.Second
 			n.open()
 			n.Behave(word)
-			n.Keep(1, Key{card, nobody}, nobody, 30)
+			n.Keep(1, Key{Card: card, UID: nobody}, nobody, 30)
 			if err := n.wait(1); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want %q", err, want)
 			}
@@ -323,7 +323,7 @@ func TestADaemonThatCannotStartIsAnErrorOfTheJob(t *testing.T) {
 			}
 			// A later job need not wait for the end of the pause.
 			n.Behave()
-			n.up(2, Key{card, nobody}, 30)
+			n.up(2, Key{Card: card, UID: nobody}, 30)
 			n.eventually("the first is held as well", func() bool { return n.Holds(1) })
 		})
 	}
@@ -337,7 +337,7 @@ func TestWithoutTheProgram(t *testing.T) {
 	if err := n.Available(); !errors.Is(err, ErrNoProgram) {
 		t.Errorf("error %v, want ErrNoProgram", err)
 	}
-	n.Keep(1, Key{card, nobody}, nobody, 30)
+	n.Keep(1, Key{Card: card, UID: nobody}, nobody, 30)
 	if err := n.wait(1); !errors.Is(err, ErrNoProgram) {
 		t.Errorf("error %v, want ErrNoProgram", err)
 	}
@@ -348,7 +348,7 @@ func TestTheEndIsCertain(t *testing.T) {
 	for _, word := range []string{fake.Stay, fake.Stubborn, fake.Hang} {
 		t.Run(word, func(t *testing.T) {
 			n := newNode(t)
-			key := Key{card, nobody}
+			key := Key{Card: card, UID: nobody}
 			n.up(1, key, 30)
 			n.tell(key, "start_server")
 			n.only(fake.Server)
@@ -362,7 +362,7 @@ func TestTheEndIsCertain(t *testing.T) {
 
 func TestARestartAdoptsWhatRuns(t *testing.T) {
 	n := newNode(t)
-	key := Key{card, nobody}
+	key := Key{Card: card, UID: nobody}
 	n.up(1, key, 30)
 	n.tell(key, "start_server")
 	before := n.processes()
@@ -405,7 +405,7 @@ func (n *node) processOf(name string) int {
 
 func TestARestartEndsWhatNobodyWants(t *testing.T) {
 	n := newNode(t)
-	key := Key{card, nobody}
+	key := Key{Card: card, UID: nobody}
 	n.up(1, key, 30)
 	n.tell(key, "start_server")
 	n.reopen()
@@ -421,7 +421,7 @@ func TestARestartEndsWhatNobodyWants(t *testing.T) {
 // and a server that has lost its daemon.
 func TestARestartFindsWhatIsNotNoted(t *testing.T) {
 	n := newNode(t)
-	key := Key{card, nobody}
+	key := Key{Card: card, UID: nobody}
 	n.up(1, key, 30)
 	n.tell(key, "start_server")
 	n.Close()
@@ -453,7 +453,7 @@ func TestARestartFindsWhatIsNotNoted(t *testing.T) {
 }
 
 func TestTheEnvironmentOfAJob(t *testing.T) {
-	got := Environment("/run/vgpu/mps", Key{card, 1000}, 30)
+	got := Environment("/run/vgpu/mps", Key{Card: card, UID: 1000}, 30)
 	want := []string{
 		"CUDA_MPS_PIPE_DIRECTORY=/run/vgpu/mps/" + string(card) + "/1000/pipe",
 		"CUDA_MPS_LOG_DIRECTORY=/run/vgpu/mps/" + string(card) + "/1000/log",

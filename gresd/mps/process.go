@@ -76,8 +76,8 @@ func (r record) leaderAlive() bool { return r.alive() }
 // long as the daemon lives.
 func (r record) near(i info) bool { return i.Group == r.PID || i.Session == r.PID || i.Parent == r.PID }
 
-// family are the living processes of the record's user that are surely of its
-// daemon: the daemon, what is in its process group or session or descends from
+// family are the living processes of the record's user, or of anybody where the daemon
+// is for everyone, that are surely of its daemon: the daemon, what is in its process group or session or descends from
 // it while it lives, and what has its token whether it lives or not.
 func (r record) family() []process {
 	all := map[int]info{}
@@ -107,7 +107,7 @@ func (r record) family() []process {
 	}
 	var found []process
 	for _, i := range all {
-		if uid, ok := proc.Of(i.PID).UID(); !ok || uid != r.Key.UID {
+		if uid, ok := proc.Of(i.PID).UID(); !ok || uid != r.Key.UID && !r.Key.Everyone {
 			continue
 		}
 		if lives && (r.near(i) || descends(i)) || hasToken(i.PID, r.Token) {

@@ -26,7 +26,7 @@ type claim struct {
 	tries   int // starts that had ended when the job came
 }
 
-// server is the control daemon of one user on one card, whether it runs or not.
+// server is the control daemon of one user, or of everyone, on one card, whether it runs or not.
 type server struct {
 	m      *Manager
 	key    Key

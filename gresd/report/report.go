@@ -41,7 +41,7 @@ type Parts struct {
 	Ledger   *ledger.Ledger
 	Grants   *grant.Store
 	InUse    func() place.InUse      // of each card
-	ByMPS    func(jobID uint32) bool // MPS holds the job at its compute share
+	ByMPS    func(jobID uint32) bool // the job computes through an MPS server
 	Samples  Samples                 // nil: not known
 	Commands Commands                // nil: not known
 	Usage    *acct.Writer            // nil: what jobs have used is not written down
@@ -160,8 +160,8 @@ func (r *Reporter) jobOf(rec ledger.Record, samples map[gpu.UUID]cardstat.Card, 
 		Mode: string(rec.Mode), Ceiling: uint32(rec.Ceiling), Priority: string(rec.Priority),
 		Created: rec.Created,
 	}
-	if rec.Request.Engine == gpu.MPS {
-		job.Engine = string(gpu.MPS)
+	if e := rec.Request.Engine; e != gpu.Time {
+		job.Engine = string(e)
 	}
 	job.Cards, job.Messages = r.jobCards(rec, samples, processes), r.Grants.Messages(rec.JobID)
 	return job

@@ -35,8 +35,8 @@ func (s *Server) engineOf(req request.Request, cards int, first gpu.UUID) gpu.En
 // is a [*request.Error].
 func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.Placement) error {
 	engine := s.engineOf(req, len(p.Cards), p.Cards[0].UUID)
-	if engine == gpu.MPS {
-		if err := s.checkMPS(req, len(p.Cards)); err != nil {
+	if engine != gpu.Time {
+		if err := s.checkServed(engine, req, len(p.Cards)); err != nil {
 			return err
 		}
 	}
@@ -48,55 +48,61 @@ func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.
 	return nil
 }
 
-// checkMPS holds a request for MPS against what MPS and the site can do.
-func (s *Server) checkMPS(req request.Request, cards int) error {
+// checkServed holds a request for an engine that has an MPS server against what that
+// and the site can do.
+func (s *Server) checkServed(engine gpu.Engine, req request.Request, cards int) error {
+	offered := s.cfg().MPS.Enabled
+	if engine == gpu.Concurrent {
+		offered = s.cfg().MPS.Concurrent
+	}
 	switch err := s.mps.Available(); {
-	case !s.cfg().MPS.Enabled:
-		return engineError(gpu.MPS, "this node does not offer it; want --vgpu-engine=time")
+	case !offered:
+		return engineError(engine, "this node does not offer it; want --vgpu-engine=time")
 	case cards != 1:
-		return engineError(gpu.MPS, "it serves one card, and the job has %d on this node; want --vgpu-engine=time, or one card", cards)
-	case req.Mode == gpu.Soft:
-		return engineError(gpu.MPS, "it gives no idle compute to others, as --vgpu-mode=soft would; want --vgpu-mode=hard, or --vgpu-engine=time")
+		return engineError(engine, "it serves one card, and the job has %d on this node; want --vgpu-engine=time, or one card", cards)
+	case engine == gpu.MPS && req.Mode == gpu.Soft:
+		return engineError(engine, "it gives no idle compute to others, as --vgpu-mode=soft would; want --vgpu-mode=hard, or --vgpu-engine=time")
 	case err != nil:
-		return engineError(gpu.MPS, "%v; want --vgpu-engine=time, or another node", err)
+		return engineError(engine, "%v; want --vgpu-engine=time, or another node", err)
 	}
 	return nil
 }
+
+// engineOfRecord is what divides the cards of a granted job.
+func engineOfRecord(rec *ledger.Record) gpu.Engine { return cmp.Or(rec.Request.Engine, gpu.Time) }
+
+// shared says how jobs of an engine share a card, for messages.
+var shared = map[gpu.Engine]string{gpu.Time: "shared by time with", gpu.MPS: "divided by MPS for", gpu.Concurrent: "shared by the engine concurrent with"}
 
 // company says why a job cannot share a card with those that are on it. A
 // server of MPS is one user of the card's time, with a slice that none of its
 // clients can set: beside it no job would have its share. s.placing is held.
 func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID, index int) error {
-	if engine == gpu.MPS && card.IsInstance() {
+	if engine != gpu.Time && card.IsInstance() {
 		return engineError(engine, "card %d is a MIG instance, on which gresd does not start it; want --vgpu-engine=time", index)
 	}
-	if engine != gpu.MPS && s.ledger.OfEngine(gpu.MPS) == 0 {
+	if engine == gpu.Time && s.ledger.OfEngine(gpu.MPS)+s.ledger.OfEngine(gpu.Concurrent) == 0 {
 		return nil // most nodes: not every job is looked at for each grant
 	}
 	rivals := s.ledger.Find(func(rec *ledger.Record) bool {
-		byMPS := rec.Request.Engine == gpu.MPS
-		if rec.State != ledger.Granted || rec.JobID == facts.JobID || !byMPS && engine != gpu.MPS {
+		if rec.State != ledger.Granted || rec.JobID == facts.JobID || !slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID == card }) {
 			return false
 		}
-		strange := rec.UID != facts.UID && !s.cfg().MPS.AllowAcrossUsers
-		return (byMPS != (engine == gpu.MPS) || strange) &&
-			slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID == card })
+		return engineOfRecord(rec) != engine || engine == gpu.MPS && rec.UID != facts.UID && !s.cfg().MPS.AllowAcrossUsers
 	})
 	if len(rivals) == 0 {
 		return nil
 	}
 	rec := rivals[0]
-	other := fmt.Sprintf("job %d of user %s", rec.JobID, cmp.Or(rec.User, fmt.Sprint(rec.UID)))
+	is := fmt.Sprintf("card %d is %s job %d of user %s", index, shared[engineOfRecord(&rec)], rec.JobID, cmp.Or(rec.User, fmt.Sprint(rec.UID)))
 	switch {
-	case engine != gpu.MPS:
-		return engineError(engine, "card %d is divided by MPS for %s; want a whole card (--gres=vgpu:100), or submit again when that job has ended",
-			index, other)
-	case rec.Request.Engine != gpu.MPS:
-		return engineError(engine, "card %d is shared by time with %s; want --vgpu-engine=time, a whole card (--gres=vgpu:100), "+
-			"or submit again when that job has ended", index, other)
+	case engineOfRecord(&rec) == engine:
+		return engineError(engine, "%s, and its programs would not be safe from yours; "+
+			"want --vgpu-engine=time on another card, or submit again when that job has ended", is)
+	case engine == gpu.Time:
+		return engineError(engine, "%s; want a whole card (--gres=vgpu:100), or submit again when that job has ended", is)
 	}
-	return engineError(engine, "card %d is divided by MPS for %s, and its programs would not be safe from yours; "+
-		"want --vgpu-engine=time on another card, or submit again when that job has ended", index, other)
+	return engineError(engine, "%s; want --vgpu-engine=%s, a whole card (--gres=vgpu:100), or submit again when that job has ended", is, engineOfRecord(&rec))
 }
 
 // companions are the cards that gresd may choose from for a job. The error says
@@ -125,11 +131,14 @@ func engineError(engine gpu.Engine, want string, args ...any) error {
 // mpsKey is the daemon of a granted job, and the part of the card's
 // multiprocessors that it gives the job. ok is false for a job without one.
 func mpsKey(rec ledger.Record) (key mps.Key, percent gpu.Share, ok bool) {
-	if rec.State != ledger.Granted || rec.Request.Engine != gpu.MPS || len(rec.Placement.Cards) != 1 {
+	if rec.State != ledger.Granted || engineOfRecord(&rec) == gpu.Time || len(rec.Placement.Cards) != 1 {
 		return mps.Key{}, 0, false
 	}
 	c := rec.Placement.Cards[0]
-	if rec.Mode == gpu.Off {
+	switch {
+	case rec.Request.Engine == gpu.Concurrent:
+		return mps.ForEveryone(c.UUID), gpu.FullCard, true
+	case rec.Mode == gpu.Off:
 		return mps.Key{Card: c.UUID, UID: rec.UID}, gpu.FullCard, true
 	}
 	return mps.Key{Card: c.UUID, UID: rec.UID}, c.Cores, true
@@ -150,7 +159,7 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 		return nil
 	}
 	if err := s.mps.Wait(ctx, jobID); err != nil {
-		return engineError(gpu.MPS, "it does not start on card %d: %v; want --vgpu-engine=time, or tell the administrator",
+		return engineError(rec.Request.Engine, "it does not start on card %d: %v; want --vgpu-engine=time, or tell the administrator",
 			rec.Placement.Cards[0].Index, err)
 	}
 	return nil
@@ -180,7 +189,7 @@ func (s *Server) environment(rec ledger.Record) []string {
 	return []string{"CUDA_VISIBLE_DEVICES=" + strings.Join(cards, ",")}
 }
 
-// engineOfEnvironment reads back what environment wrote.
+// engineOfEnvironment reads back what environment wrote for a job of MPS.
 func engineOfEnvironment(lines []string) gpu.Engine {
 	if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, mps.PipeVariable+"=") }) {
 		return gpu.MPS

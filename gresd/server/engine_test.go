@@ -18,6 +18,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
@@ -164,6 +165,60 @@ func TestEnginesAreNotMixedOnACard(t *testing.T) {
 	n.want(n.withMPS(6, 30, user(5, "games")), wire.Granted)
 }
 
+// concurrent is a job that asks for the engine of that name.
+func (n *testNode) concurrent(id uint32, units gpu.Share, change ...func(*slurm.JobFacts)) wire.Request {
+	req := n.job(id, units, change...)
+	req.Options.Engine, req.Options.Mode = "concurrent", "soft"
+	return req
+}
+
+func offersConcurrent(c *config.Config) { c.MPS.Concurrent = true }
+
+func TestJobsOfAllUsersShareTheServerOfACard(t *testing.T) {
+	n, _ := newMPSNode(t, offersConcurrent)
+	n.start()
+	n.want(n.concurrent(1, 30), wire.Granted)
+	n.want(n.concurrent(2, 30, user(5, "games")), wire.Granted)
+	if got := n.daemons(); len(got) != 1 || !strings.HasSuffix(got[0], "/all/pipe") {
+		t.Errorf("daemons %v, want one for all users", got)
+	}
+	for _, job := range []uint32{1, 2} {
+		text, err := os.ReadFile(n.file(job, "environment"))
+		if err != nil || !strings.Contains(string(text), "/all/pipe\n") || strings.Contains(string(text), "PERCENTAGE") {
+			t.Errorf("job %d: environment %q, %v; want the pipe of all users and no percentage", job, text, err)
+		}
+		spec, ok := n.grants.Spec(job)
+		if !ok || spec.Cards[0].Engine != libvgpu.EngineConcurrent || n.HeldByMPS(job) {
+			t.Errorf("job %d: %+v, held by MPS %v; want its grant to name the engine, and the arbiter to hold it", job, spec, n.HeldByMPS(job))
+		}
+	}
+	if rep, err := n.ask(wire.Request{Op: wire.OpSet, JobID: 1, Cores: 10}); err != nil || rep.Result != wire.Changed {
+		t.Errorf("the share of a job was not set: %+v, %v", rep, err)
+	}
+	// Nobody else shares the card.
+	wantMessage(t, n.want(n.job(3, 30), wire.Refused), "shared by the engine concurrent with job", "--gres=vgpu:100")
+	wantMessage(t, n.want(n.withMPS(4, 30), wire.Refused), "shared by the engine concurrent with job", "--vgpu-engine=concurrent")
+	onOther := func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{1: 30} }
+	n.want(n.withMPS(5, 30, onOther), wire.Granted)
+	wantMessage(t, n.want(n.concurrent(6, 30, onOther), wire.Refused), "divided by MPS for job 5", "--vgpu-engine=mps")
+	// A lost ledger: the engine is known from the grants.
+	n.stop()
+	if err := os.RemoveAll(n.cfg.Paths.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	n.want(n.job(9, 1, func(f *slurm.JobFacts) { f.Units = nil }), wire.None) // says the node's name
+	if err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if rec, _ := n.ledger.Get(2); rec.Request.Engine != gpu.Concurrent {
+		t.Errorf("after the ledger was lost, job 2 has the engine %q", rec.Request.Engine)
+	}
+	if rec, _ := n.ledger.Get(5); rec.Request.Engine != gpu.MPS {
+		t.Errorf("after the ledger was lost, job 5 has the engine %q", rec.Request.Engine)
+	}
+}
+
 func TestSeveralUsersWhereTheSiteAllowsIt(t *testing.T) {
 	n, _ := newMPSNode(t, func(c *config.Config) { c.MPS.AllowAcrossUsers = true })
 	n.start()
@@ -184,6 +239,14 @@ func TestWhatMPSCannotDoIsSaid(t *testing.T) {
 		"switched off": {
 			func(c *config.Config) { c.MPS.Enabled = false },
 			func(n *testNode) wire.Request { return n.withMPS(1, 30) }, "this node does not offer it; want --vgpu-engine=time",
+		},
+		"concurrent, switched off": {
+			func(*config.Config) {},
+			func(n *testNode) wire.Request { return n.concurrent(1, 30) }, "this node does not offer it; want --vgpu-engine=time",
+		},
+		"concurrent, two cards": {
+			offersConcurrent,
+			func(n *testNode) wire.Request { n.asks(1, byTask(30)); return n.concurrent(1, 60, two) }, "the job has 2 on this node",
 		},
 		"not installed": {
 			func(c *config.Config) { c.MPS.Control = "nvidia-cuda-mps-control-that-is-not-here" },

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -169,7 +170,7 @@ func (s *Server) strays(ctx context.Context, live map[uint32]bool) []stray {
 
 // recordOfGrant fills in what a grant file does not say.
 func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool) ledger.Record {
-	rec.Request.Engine = engineOfEnvironment(s.grants.ReadEnvironment(rec.JobID))
+	rec.Request.Engine = cmp.Or(rec.Request.Engine, engineOfEnvironment(s.grants.ReadEnvironment(rec.JobID)))
 	for i, c := range rec.Placement.Cards {
 		if card, here := s.Cards.Of(c.UUID); here {
 			rec.Placement.Cards[i].Index = card.Index

@@ -160,7 +160,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	s.findSurvivors()
 	s.nameCards()
 	s.Report = report.New(report.Parts{
-		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.HeldByMPS,
+		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.mps.Serves,
 		Samples: parts.Samples, Commands: parts.Commands, Usage: parts.Usage, Past: parts.Past, Version: parts.Version, Log: parts.Log,
 		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.Cards.Problems}, parts.Problems),
 		Private:  slices.Concat(parts.Private, []func() []string{s.mps.Problems}),

@@ -191,7 +191,7 @@ type Job struct {
 	Mode      string    `json:"mode,omitempty"`
 	Ceiling   uint32    `json:"ceiling,omitempty"`
 	Priority  string    `json:"priority,omitempty"`
-	Engine    string    `json:"engine,omitempty"` // "mps", or "" for the card's time
+	Engine    string    `json:"engine,omitempty"` // "mps", "concurrent", or "" for the card's time
 	Created   time.Time `json:"created"`
 	Cards     []JobCard `json:"cards,omitempty"`
 	// Messages are what the job was told while it ran, each "TIME TEXT".

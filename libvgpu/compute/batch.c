@@ -63,7 +63,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
 	uint64_t est_ns = launch->est_ns;
-	bool learns = !launch->samples, waits = launch->waits;
+	bool learns = !launch->samples || vgpu_measure_suspect(g, cost), waits = launch->waits;
 	bool known = vgpu_measure_known(launch->samples, est_ns);
 	bool single = !learns && vgpu_measure_alone(g, l, cost, est_ns, now);
 	CUevent own_start, end;

@@ -137,11 +137,38 @@ static bool says_little(const struct gate *g, const struct vgpu_stream_batch *b,
 	return b->single && (had_streams_beside(g, b) || (slack >= span && span > BRIEF_NS));
 }
 
+/* Where work runs side by side, how long a batch took beside that of others says only what it costs
+ * at most. gresd lets each job be without company for moments, in which costs are learned. */
+static bool in_company(const struct gate *g, const struct vgpu_stream_batch *b)
+{
+	return g->concurrent && (g->schedule.others || g->others_at_ns > b->opened_ns);
+}
+
+/* Took longer in company, or was not known before: whether its costs are right is seen when the job
+ * is without company (vgpu_measure_suspect). */
+static void suspect(const struct vgpu_stream_batch *b, double est, double span)
+{
+	for (uint32_t i = 0; i < b->nfuncs; i++) {
+		b->func[i].cost->rejected |= b->learns || span > INTERRUPTED * est;
+		b->func[i].cost->longer = 1;
+	}
+}
+
+/* A launch by itself, without company. */
+static void prove(struct vgpu_cost_part *part, double est, double least)
+{
+	if (__atomic_load_n(&part->cost->samples, __ATOMIC_RELAXED) && part->launches &&
+	    least > INTERRUPTED * est)
+		vgpu_costs_scale(part, 1, least / est);
+	else
+		part->cost->rejected = 0;
+}
+
 /* Whole says that nobody else was on the card. A kernel that spins until a launch of another
  * stream has come takes as long as that is held: were it learned, the next would be held
  * for longer. */
-static void learn(struct vgpu_stream_batch *b, double est, double span, double slack, double held,
-		  bool whole)
+static void learn(const struct gate *g, struct vgpu_stream_batch *b, double est, double span,
+		  double slack, double held, bool whole)
 {
 	double sure = b->learns ? span : span > held ? span - held : 0;
 	double least = sure > slack ? sure - slack : 0;
@@ -153,7 +180,12 @@ static void learn(struct vgpu_stream_batch *b, double est, double span, double s
 			vgpu_costs_alone(b->func[0].cost, least, span);
 		return;
 	}
-	if (!whole) {
+	if (in_company(g, b)) {
+		suspect(b, est, sure);
+		least = 0;
+	} else if (g->concurrent && b->learns) {
+		prove(b->func, est, least);
+	} else if (!whole) {
 		if (interrupted(b, est, sure))
 			return;
 		/* Slices of others may be in it. */
@@ -236,6 +268,8 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 		est += (double)b->more_ns;
 		return est < busy ? est : busy;
 	}
+	if (in_company(g, b))
+		return b->learns || est > busy ? busy : est;
 	if (part < 1 && slice > 0) {
 		if (est < (b->beside ? FITS_BESIDE : FITS) * slice && !b->learns) {
 			charge = known(b, est, busy);
@@ -303,19 +337,24 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	double part = own_part(g, b->own_ns, b->opened_ns, now);
 	double counted = vgpu_gate_count(g, busy, now);
 	double of_job = own_of_job(g, b->divided_ns, b->opened_ns, now);
-	bool whole = part >= 1 && !b->beside && of_job >= UNDIVIDED && !g->schedule.others;
-	double charge;
+	bool company = in_company(g, b), whole = part >= 1 && !company && !g->schedule.others;
+	double alone = span, charge;
+
+	if (g->concurrent) /* the job's processes have their parts of the time evenly */
+		alone *= of_job;
+	else
+		whole &= !b->beside && of_job >= UNDIVIDED;
 
 	/* What is known is charged by that, and only over many batches by its part of the time.
 	 * Of the rest no more may be taken off than was surely that of others. */
 	if (b->learns && busy > 0)
 		of_job = counted / busy;
 	charge = charge_of(g, b, est, busy, slack, part, of_job, counted);
-	if (part >= 1) /* of other jobs' slices there is beside_jobs() */
+	if (part >= 1 && !company) /* of other jobs' slices there is beside_jobs() */
 		charge = beside_streams(g, b, est, span, busy, charge);
 	note_longest(b, busy, slack, whole);
 	if (!says_little(g, b, span, slack))
-		learn(b, est, span, slack, held, whole);
+		learn(g, b, est, alone, slack, held, whole);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);
 	return (uint64_t)charge;

@@ -64,6 +64,7 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 		s->gate = VGPU_GATE_BUDGET;
 	pthread_mutex_lock(&g->lock);
 	g->card = card;
+	g->concurrent = vgpu_state.grant->card[card].engine == VGPU_ENGINE_CONCURRENT;
 	vgpu_gate_follow(g, s, vgpu_now());
 	__atomic_store_n(&g->on, s->gate != 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&g->lock);
@@ -134,7 +135,8 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	    (b->trusted && !vgpu_measure_known(l->samples, l->est_ns)) || b->est_ns >= BATCH_NS ||
 	    g->inflight_ns + l->est_ns > vgpu_quantum(g) || vgpu_may_be_long(g, l) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
-	    vgpu_measure_unproven(g, lane, cost, l->est_ns, balance))
+	    vgpu_measure_unproven(g, lane, cost, l->est_ns, balance) ||
+	    vgpu_measure_suspect(g, cost))
 		return NULL;
 	g->quick_left -= weight;
 	g->owed_ns += l->est_ns;

@@ -121,6 +121,7 @@ struct gate {
 	pthread_mutex_t lock;
 	int card;
 	bool on;
+	bool concurrent; /* the work of several jobs runs side by side on the card */
 	struct vgpu_schedule schedule;
 	uint64_t inflight_ns, more_ns; /* of all batches */
 	uint64_t owed_ns;              /* of quick launches, not yet taken from the job's balance */

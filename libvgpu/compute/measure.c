@@ -18,6 +18,11 @@
 /* And so long since a host has waited for longer than estimates say, all are in doubt. */
 #define DOUBT_NS 100000000u
 
+bool vgpu_measure_suspect(const struct gate *g, const struct vgpu_cost *cost)
+{
+	return g->concurrent && cost->rejected && !g->schedule.others;
+}
+
 bool vgpu_measure_known(uint32_t samples, uint64_t est_ns)
 {
 	return samples >= SURE_SAMPLES && est_ns <= BRIEF_NS;

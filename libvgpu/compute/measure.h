@@ -7,6 +7,9 @@
 
 /* So may a launch join a trusted batch. */
 bool vgpu_measure_known(uint32_t samples, uint64_t est_ns);
+/* Its cost was learned, or is in doubt, from what it took beside work of other jobs, and now the
+ * job is without company: each launch is measured by itself until it is known. */
+bool vgpu_measure_suspect(const struct gate *g, const struct vgpu_cost *cost);
 /* Whether a batch that opens now goes by its estimates. */
 bool vgpu_measure_trust(struct gate *g, const struct lane *l, bool known, uint32_t beside,
 			uint64_t now);

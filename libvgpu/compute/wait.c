@@ -212,6 +212,8 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, const struc
 	uint64_t est = w->launch->est_ns;
 	int64_t balance;
 
+	if (g->schedule.gate & VGPU_GATE_SHUT)
+		return false;
 	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_TURN | VGPU_GATE_WINDOW)))
 		return true;
 	if (in_windows(g) && window_wait(g, est, now))

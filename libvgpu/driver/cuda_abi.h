@@ -42,6 +42,8 @@ typedef struct CUuuid_st {
 #define CUDA_ERROR_NOT_PERMITTED 800
 #define CUDA_ERROR_NOT_SUPPORTED 801
 
+#define CU_DEVICE_ATTRIBUTE_MPS_ENABLED 133
+
 /* The two stream handles that name a default stream. */
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)

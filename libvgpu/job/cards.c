@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "../base/log.h"
 #include "../driver/real.h"
@@ -105,13 +107,48 @@ int vgpu_card_of_device(CUdevice dev)
 	return card;
 }
 
-bool vgpu_not_granted(CUdevice dev)
+/* Whether this process computes through the server that gresd runs for the card. CUDA goes on
+ * without one where it finds none. A folder of pipes that is not root's alone may be of a server of
+ * the user's own, which the others of the card do not share. */
+static bool is_client(CUdevice dev)
+{
+	const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	struct stat st;
+	int on = 0;
+
+	return pipes && stat(pipes, &st) == 0 && st.st_uid == 0 &&
+	       !(st.st_mode & (S_IWGRP | S_IWOTH)) && vgpu_real.cuDeviceGetAttribute &&
+	       vgpu_real.cuDeviceGetAttribute(&on, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, dev) ==
+		       CUDA_SUCCESS &&
+	       on == 1;
+}
+
+/* Without the server the process would have the card beside it, in equal parts, whatever its
+ * job's share is. */
+static bool not_served(int card, CUdevice dev)
 {
 	static bool said;
 
-	if (!vgpu_state.grant || vgpu_state.from_env || dev < 0 || dev >= MAX_DEVICES ||
-	    vgpu_card_of_device(dev) >= 0)
+	if (vgpu_state.grant->card[card].engine != VGPU_ENGINE_CONCURRENT || is_client(dev))
 		return false;
+	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		vgpu_warn("vgpu: engine: job %u has the engine concurrent, and process %d is no "
+			  "client of its card's MPS server: want CUDA_MPS_PIPE_DIRECTORY as the "
+			  "job's tasks get it; with it, the server is being started again",
+			  vgpu_state.grant->job_id, (int)getpid());
+	return true;
+}
+
+bool vgpu_not_granted(CUdevice dev)
+{
+	static bool said;
+	int card;
+
+	if (!vgpu_state.grant || vgpu_state.from_env || dev < 0 || dev >= MAX_DEVICES)
+		return false;
+	card = vgpu_card_of_device(dev);
+	if (card >= 0)
+		return not_served(card, dev);
 	/* Only where its UUID was told: an error here is the driver's to report. */
 	if (__atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED) == UNKNOWN_CARD)
 		return false;

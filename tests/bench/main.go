@@ -32,7 +32,7 @@ type options struct {
 	cases               string
 	ours, peers         pairs
 	peerEnv             string
-	mps                 bool
+	mps, mpsFree        bool
 	budget, churn       time.Duration
 	warm, seconds       time.Duration
 	seed                uint64
@@ -86,6 +86,7 @@ func main() {
 	flags.Var(&o.peers, "peer", "`NAME=LIBRARY` to preload instead; may come again")
 	flags.StringVar(&o.peerEnv, "peer-env", "CUDA_DEVICE_SM_LIMIT=%d", "its variables, separated by spaces: %d is the share, %s a folder of the tenant's own")
 	flags.BoolVar(&o.mps, "mps", false, "also NVIDIA MPS, with the share as thread percentage")
+	flags.BoolVar(&o.mpsFree, "mps-free", false, "also NVIDIA MPS without percentages")
 	flags.DurationVar(&o.budget, "budget", 0, "leave out what would take longer than this in all; 0: no limit")
 	flags.DurationVar(&o.warm, "warm", time.Second, "time before each measurement")
 	flags.DurationVar(&o.seconds, "seconds", 4*time.Second, "length of each measurement")

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -29,8 +30,12 @@ type node struct {
 	cmd    *exec.Cmd
 	ended  chan struct{}
 	client wire.Client
+	engine string // that jobs ask for; "": none
 	mends  []func()
 }
+
+// offersConcurrent is the key with which jobs of this node ask for the engine concurrent.
+const offersConcurrent = "mps.concurrent = true"
 
 // Files of the host that gresd makes when it starts; those that were not there
 // are removed again.
@@ -67,6 +72,9 @@ func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) 
 		return nil, err
 	}
 	n = &node{b: b, number: b.nodes, dir: dir, ended: make(chan struct{})}
+	if strings.Contains(toml, offersConcurrent) {
+		n.engine = string(gpu.Concurrent)
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -185,7 +193,7 @@ func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, er
 	}
 	rep, err := n.client.Do(ctx, wire.Request{
 		Op: wire.OpGrant, JobID: id, UID: n.b.uid, GID: n.b.gid, User: n.b.user, GPUs: cards, Node: nodeName,
-		Options: wire.Options{Mode: t.mode, Priority: t.priority},
+		Options: wire.Options{Mode: t.mode, Priority: t.priority, Engine: n.engine},
 	})
 	switch {
 	case err != nil:

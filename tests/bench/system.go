@@ -54,7 +54,10 @@ func systemsOf(o options) ([]system, error) {
 		}})
 	}
 	if o.mps {
-		all = append(all, system{name: "mps", mps: true, open: startMPS})
+		all = append(all, system{name: "mps", mps: true, open: startMPS(false)})
+	}
+	if o.mpsFree {
+		all = append(all, system{name: "mps-free", mps: true, open: startMPS(true)})
 	}
 	var names []string
 	for _, s := range all {
@@ -125,6 +128,7 @@ func (peer) close() error { return nil }
 
 // mps is NVIDIA's Multi-Process Service, one control daemon of the tenants' user.
 type mps struct {
+	free  bool // without percentages
 	cmd   *exec.Cmd
 	env   []string
 	ended chan struct{}
@@ -132,15 +136,21 @@ type mps struct {
 
 const mpsControl = "nvidia-cuda-mps-control"
 
-func startMPS(ctx context.Context, b *bench) (session, error) {
-	if b.sim {
-		return nil, errors.New("the simulated card has no MPS")
+func startMPS(free bool) func(context.Context, *bench) (session, error) {
+	return func(ctx context.Context, b *bench) (session, error) {
+		if b.sim {
+			return nil, errors.New("the simulated card has no MPS")
+		}
+		dir, err := b.userFolder("mps")
+		if err != nil {
+			return nil, err
+		}
+		return startControl(ctx, b, dir, free)
 	}
-	dir, err := b.userFolder("mps")
-	if err != nil {
-		return nil, err
-	}
-	m := &mps{env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + dir, "CUDA_MPS_LOG_DIRECTORY=" + dir}, ended: make(chan struct{})}
+}
+
+func startControl(ctx context.Context, b *bench, dir string, free bool) (session, error) {
+	m := &mps{free: free, env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + dir, "CUDA_MPS_LOG_DIRECTORY=" + dir}, ended: make(chan struct{})}
 	m.cmd = exec.CommandContext(ctx, mpsControl, "-f")
 	m.cmd.Env = append(append([]string{}, b.env...), m.env...)
 	m.cmd.SysProcAttr = b.asUser()
@@ -157,8 +167,12 @@ func startMPS(ctx context.Context, b *bench) (session, error) {
 }
 
 func (m *mps) join(_ context.Context, _ *bench, t tenant) ([]string, func() error, error) {
+	percent := t.share
+	if m.free {
+		percent = 100
+	}
 	// The server sees one card, and its clients count what it sees.
-	return append([]string{fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", t.share), "CUDA_VISIBLE_DEVICES=0"}, m.env...), nothing, nil
+	return append([]string{fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", percent), "CUDA_VISIBLE_DEVICES=0"}, m.env...), nothing, nil
 }
 
 // close asks the daemon to end, which ends its server too.

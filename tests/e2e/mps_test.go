@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,12 +26,17 @@ func mpsCard(more string) cluster.Options {
 	return opts
 }
 
-// mpsProcesses are the control daemons that run.
-func (s site) mpsProcesses() []cluster.Process {
+// mpsProcesses are the control daemons and servers that run.
+func (s site) mpsProcesses() []cluster.Process { return append(s.mpsDaemons(), s.mpsServers()...) }
+
+func (s site) mpsDaemons() []cluster.Process { return s.programs(fake.Control) }
+func (s site) mpsServers() []cluster.Process { return s.programs(fake.Server) }
+
+// programs are the processes of a program of that name, not shells or srun that speak with it.
+func (s site) programs(name string) []cluster.Process {
 	var all []cluster.Process
 	for _, p := range s.Processes() {
-		program, _, _ := strings.Cut(p.Command, " ")
-		if strings.Contains(program, "nvidia-cuda-mps") { // not the shell or srun that speaks with it
+		if program, _, _ := strings.Cut(p.Command, " "); filepath.Base(program) == name {
 			all = append(all, p)
 		}
 	}
@@ -57,7 +63,7 @@ func TestMPSServesTheJobsOfOneUser(t *testing.T) {
 			}
 		}
 	}
-	if got := s.mpsProcesses(); len(got) != 1 {
+	if got := s.mpsDaemons(); len(got) != 1 {
 		t.Errorf("%d control daemons, want one: %v", len(got), got)
 	}
 	// Memory is libvgpu's, whatever divides the compute.
@@ -66,7 +72,7 @@ func TestMPSServesTheJobsOfOneUser(t *testing.T) {
 		t.Errorf("saw %d bytes, took %d until %q, want 8 GiB at most", c.Total, c.Granted, c.Refusal)
 	}
 	s.cancel(alice, a)
-	if got := s.mpsProcesses(); len(got) != 1 {
+	if got := s.mpsDaemons(); len(got) != 1 {
 		t.Errorf("%d control daemons while a job needs one: %v", len(got), got)
 	}
 	s.cancel(alice, b)
@@ -150,6 +156,68 @@ func TestMPSThatDoesNotWorkRefusesTheJobAlone(t *testing.T) {
 	checkLine(t, out, "vgpu: place: job ", "no MPS on this node", "--vgpu-engine=time")
 	s.eventually(10*time.Second, "the node is not drained", func() bool { return s.NodeState() == "IDLE" })
 	s.completed(bob, s.submit(bob, "--gres=vgpu:20", "true"))
+}
+
+// Jobs of two users on one card have one server; when it dies, its clients lose their work, the next
+// program has another one, and nothing else on the node is touched.
+func TestOneServerForTheJobsOfAllUsers(t *testing.T) {
+	s := up(t, mpsCard("concurrent = true\n"))
+	const engine = " --vgpu-engine=concurrent --vgpu-mode=soft"
+	work := "env | grep ^CUDA_MPS; " + cluster.Worker + " --kernel-us 1000 --saturate 300 || echo lost; touch next.$SLURM_JOB_ID; sleep 300"
+	a := s.submit(alice, "--gres=vgpu:30"+engine, work)
+	b := s.submit(bob, "--gres=vgpu:60"+engine, work)
+	s.running(a, b)
+	s.eventually(shortWait, "one server for both", func() bool { return len(s.mpsServers()) == 1 && len(s.programs("vgpu-worker")) == 2 })
+	for user, job := range map[string]int{alice: a, bob: b} {
+		s.eventually(shortWait, "the job tells its environment", func() bool {
+			return strings.Contains(s.Output(user, job), "/all/pipe\n")
+		})
+		if out := s.Output(user, job); strings.Contains(out, "PERCENTAGE") {
+			t.Errorf("job %d has a percentage:\n%s", job, out)
+		}
+	}
+	checkLine(t, s.Output(bob, s.refusedJob(bob, "--gres=vgpu:5 --vgpu-engine=time")), "vgpu: place: job ", "shared by the engine concurrent with job ")
+	// A program that does not find the server has none of the card.
+	out := s.Output(alice, s.failedJob(alice, "--gres=vgpu:5"+engine, "env -u CUDA_MPS_PIPE_DIRECTORY "+cluster.Worker+" --report 2>&1"))
+	checkLine(t, out, "vgpu: engine: job ", "no client of its card's MPS server")
+
+	daemon, server := s.mpsDaemons(), s.mpsServers()
+	if len(daemon) != 1 || !strings.HasSuffix(daemon[0].Command, fake.Control+" -f -M") || len(server) != 1 {
+		t.Fatalf("daemons %v, servers %v", daemon, server)
+	}
+	if err := syscall.Kill(server[0].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for user, job := range map[string]int{alice: a, bob: b} {
+		s.eventually(shortWait, "its clients have lost their work", func() bool { return strings.Contains(s.Output(user, job), "lost\n") })
+	}
+	s.running(a, b) // the jobs themselves go on
+	c := s.submit(bob, "--gres=vgpu:5"+engine, cluster.Worker+" --kernel-us 1000 --saturate 1")
+	s.completed(bob, c)
+	if after := s.mpsServers(); len(after) != 1 || after[0].PID == server[0].PID {
+		t.Errorf("servers before %v, after %v; want another one", server, after)
+	}
+	if now := s.mpsDaemons(); len(now) != 1 || now[0].PID != daemon[0].PID {
+		t.Errorf("the control daemon was %v and is %v; want the same", daemon, now)
+	}
+	s.cancel(alice, a)
+	s.cancel(bob, b)
+	s.eventually(shortWait, "the daemon ends with the last job", func() bool { return len(s.mpsProcesses()) == 0 })
+	if node := s.NodeState(); node != "IDLE" {
+		t.Errorf("node: %s, want IDLE", node)
+	}
+}
+
+// refusedJob is a job that is refused, and failedJob one that fails.
+func (s site) refusedJob(user, args string) int { return s.failedJob(user, args, "true") }
+
+func (s site) failedJob(user, args, script string) int {
+	s.t.Helper()
+	job := s.submit(user, args, script)
+	if state, out := s.ended(user, job); state != "FAILED" {
+		s.t.Errorf("job %d: %s, want FAILED: %s", job, state, out)
+	}
+	return job
 }
 
 // Without the SPANK plugin the option is vgpu-srun's and the variables come

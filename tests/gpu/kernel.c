@@ -100,7 +100,7 @@ static void warm_up(struct kernel *k, unsigned units)
 	}
 }
 
-void kernel_open(struct kernel *k, CUdevice dev)
+void kernel_open(struct kernel *k, CUdevice dev, double part)
 {
 	unsigned units = 1000;
 	CUevent a, b;
@@ -110,7 +110,8 @@ void kernel_open(struct kernel *k, CUdevice dev)
 	must(cu.ModuleLoadData(&k->module, ptx), "cuModuleLoadData");
 	must(cu.ModuleGetFunction(&k->fn, k->module, "vgpu_work"), "cuModuleGetFunction");
 	must(cu.DeviceGetAttribute(&sms, MULTIPROCESSORS, dev), "cuDeviceGetAttribute");
-	k->grid = 2 * (unsigned)sms;
+	k->grid = (unsigned)(2 * sms * part / 100);
+	k->grid += !k->grid;
 	k->block = BLOCK;
 	must(cu.EventCreate(&a, 0), "cuEventCreate");
 	must(cu.EventCreate(&b, 0), "cuEventCreate");

@@ -93,12 +93,16 @@ void cmd_list(void)
 	fflush(stdout);
 }
 
+#define MPS_ENABLED 133 /* device attribute: contexts go through MPS */
+
 void cmd_report(struct worker *w)
 {
 	char name[128] = "", uuid[64];
 	size_t total = 0;
-	int version = 0;
+	int version = 0, mps = -1; /* not known to the driver */
 
+	if (cu.DeviceGetAttribute(&mps, MPS_ENABLED, w->device))
+		mps = -1;
 	must(cu.DeviceGetName(name, sizeof(name), w->device), "cuDeviceGetName");
 	must(cu.DeviceTotalMem(&total, w->device), "cuDeviceTotalMem");
 	must(cu.DriverGetVersion(&version), "cuDriverGetVersion");
@@ -107,6 +111,6 @@ void cmd_report(struct worker *w)
 	       "\"device_total\":%zu",
 	       w->device, uuid, name, version, total);
 	print_memory("", w->device);
-	printf("}\n");
+	printf(",\"mps\":%d}\n", mps);
 	fflush(stdout);
 }

@@ -22,7 +22,7 @@ static const char usage[] =
 	"  --hold SECONDS           wait\n"
 	"options: --device I  --ctx create|primary  --route "
 	"linear|pitch|managed|async|pool|vmm|array\n"
-	"  --chunk SIZE  --cap SIZE  --fine  --kernel-us N  --inflight K  --streams S\n"
+	"  --chunk SIZE  --cap SIZE  --fine  --kernel-us N  --inflight K  --streams S  --part PCT\n"
 	"  --launch kernel|ex|coop|graph  --start-at EPOCH  --solo-rate KERNELS_PER_SECOND\n";
 
 static uint64_t size_arg(const char *s)
@@ -76,6 +76,8 @@ static bool set_option(struct worker *w, const char *name, const char *value)
 		w->inflight = atoi(value);
 	else if (strcmp(name, "--streams") == 0)
 		w->streams = atoi(value);
+	else if (strcmp(name, "--part") == 0)
+		w->part = atof(value);
 	else if (strcmp(name, "--start-at") == 0)
 		w->start_at = atof(value);
 	else if (strcmp(name, "--solo-rate") == 0)
@@ -136,7 +138,8 @@ static bool run_plain(struct worker *w, const char *name)
 
 int main(int argc, char **argv)
 {
-	struct worker w = {.route = "linear", .launch = "kernel", .kernel_us = 200, .streams = 1};
+	struct worker w = {
+		.route = "linear", .launch = "kernel", .kernel_us = 200, .streams = 1, .part = 100};
 	const char *libdir = getenv("VGPU_WORKER_LIBDIR"), *via = "dlsym";
 	char *word[512];
 	int n = 0;

@@ -116,6 +116,7 @@ struct worker {
 	bool fine;
 	double kernel_us, start_at, solo_rate;
 	int inflight, streams;
+	double part; /* of the multiprocessors, %, that a kernel needs */
 };
 
 extern struct driver_calls cu;
@@ -147,7 +148,7 @@ struct kernel {
 	unsigned grid, block;
 	double ns_per_unit, gap_ns; /* what a unit takes; what each kernel of a row takes more */
 };
-void kernel_open(struct kernel *k, CUdevice dev);
+void kernel_open(struct kernel *k, CUdevice dev, double part);
 void kernel_close(struct kernel *k);
 
 /* saturate.c */

@@ -32,7 +32,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 10u
+#define SIM_VERSION 11u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -79,7 +79,7 @@ struct sim_op {
 	uint32_t state;
 	uint32_t dep_stream;
 	uint32_t dep_gen;
-	uint32_t pad;
+	uint32_t part; /* of the card that a kernel needs, in millionths; 0: all of it */
 	uint64_t dep_index;
 	uint64_t seq;      /* order of submission in its context */
 	uint64_t ready_ns; /* cannot start before */
@@ -113,7 +113,7 @@ struct sim_ctx {
 	uint32_t streams; /* first stream, slot + 1 */
 	uint32_t run;     /* stream whose kernel was started last, slot + 1; 0: none */
 	uint32_t usable;
-	uint32_t pad;
+	uint32_t server; /* the MPS server that its work goes through, by process id; 0: none */
 	uint64_t slice_us;
 	uint64_t aux_slice_us[3]; /* the groups that do no work */
 	uint64_t seq;
@@ -305,7 +305,19 @@ bool sim_slices_refused(struct sim_state *st);
 void sim_proc_leave(struct sim_state *st, uint32_t proc, uint64_t had[SIM_MAX_CARDS]);
 int sim_proc_return(struct sim_state *st, uint32_t proc, const uint64_t had[SIM_MAX_CARDS]);
 
+/* together.c: contexts of one MPS server. Which are on the card at the same time; as sim_runnable,
+ * for all of these; and their kernels run up to dt, or until the first has ended: the time that
+ * has passed */
+bool sim_together(const struct sim_state *st, uint32_t a, uint32_t b);
+uint32_t sim_runnable_with(struct sim_state *st, uint32_t ctx, uint64_t now);
+uint64_t sim_run_together(struct sim_state *st, uint32_t ctx, uint64_t now, uint64_t dt);
+
 /* sched.c: the cards' own clockwork */
+/* the stream whose mark or kernel the context runs next, slot + 1; 0: nothing to run. Marks come
+ * first, also in front of a kernel that has been started */
+uint32_t sim_runnable(struct sim_state *st, uint32_t ctx, uint64_t now);
+/* a kernel at the head of its stream works for so long, up to a time */
+void sim_work(struct sim_state *st, uint32_t stream, struct sim_op *o, uint64_t ns, uint64_t at);
 void sim_advance(struct sim_state *st, uint32_t card, uint64_t until);
 void sim_advance_all(struct sim_state *st);
 /* the card must have been brought up to the present */

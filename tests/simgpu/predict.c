@@ -85,9 +85,10 @@ static uint64_t play_turns(const struct sim_state *st, uint32_t ctx, uint64_t wa
 		uint64_t w =
 			x - 1 == ctx ? want : context_work(st, x - 1, SIM_NEVER, SIM_MAX_STREAMS);
 
-		if (!w)
+		/* those that run beside it may hold it up, or not */
+		if (!w || (x - 1 != ctx && sim_together(st, x - 1, ctx)))
 			continue;
-		if (x == c->cur)
+		if (c->cur && sim_together(st, x - 1, c->cur - 1))
 			at = n;
 		who[n] = x - 1;
 		left[n++] = w;
@@ -95,7 +96,8 @@ static uint64_t play_turns(const struct sim_state *st, uint32_t ctx, uint64_t wa
 	if (n < 2)
 		return want;
 	busy = n;
-	slice = c->cur == who[at] + 1 ? c->slice_left_ns : sim_slice_ns(st, who[at]);
+	slice = c->cur && sim_together(st, who[at], c->cur - 1) ? c->slice_left_ns
+								: sim_slice_ns(st, who[at]);
 	t = c->change_left_ns + c->switch_left_ns;
 	for (int turn = 0; turn < 64; turn++) {
 		uint64_t run = left[at] < slice || busy == 1 ? left[at] : slice;

@@ -120,9 +120,7 @@ static void settle(struct sim_state *st, uint32_t card, uint64_t now)
 	}
 }
 
-/* The stream whose mark or kernel the context runs next, slot + 1; 0: nothing
- * to run. Marks come first, also in front of a kernel that has been started. */
-static uint32_t runnable(struct sim_state *st, uint32_t ctx, uint64_t now)
+uint32_t sim_runnable(struct sim_state *st, uint32_t ctx, uint64_t now)
 {
 	struct sim_ctx *x = &st->ctx[ctx];
 	const struct sim_op *best = NULL;
@@ -170,7 +168,9 @@ static uint32_t next_context(struct sim_state *st, uint32_t card, uint32_t cur, 
 	for (int i = 0; i <= SIM_MAX_CTX; i++) {
 		if (!x)
 			x = first;
-		if (runnable(st, x - 1, now))
+		if (x == cur ? sim_runnable_with(st, x - 1, now)
+			     : (!cur || !sim_together(st, x - 1, cur - 1)) &&
+				       sim_runnable(st, x - 1, now))
 			return x;
 		if (x == cur || (!cur && !st->ctx[x - 1].next))
 			return 0;
@@ -270,7 +270,7 @@ static bool choose(struct sim_state *st, struct sim_card *c, uint32_t card)
 {
 	uint32_t next = c->cur;
 
-	if (!c->cur || !c->slice_left_ns || !runnable(st, c->cur - 1, c->now_ns))
+	if (!c->cur || !c->slice_left_ns || !sim_runnable_with(st, c->cur - 1, c->now_ns))
 		next = next_context(st, card, c->cur, c->now_ns);
 	if (!next)
 		return false;
@@ -306,6 +306,21 @@ static void pass_switch(struct sim_state *st, struct sim_card *c, uint64_t dt)
 		arrive(st, c);
 }
 
+void sim_work(struct sim_state *st, uint32_t stream, struct sim_op *o, uint64_t ns, uint64_t at)
+{
+	struct sim_ctx *x = &st->ctx[st->stream[stream].ctx];
+
+	o->state = SIM_STARTED;
+	o->left_ns -= ns;
+	x->busy_ns += ns;
+	if (!(o->flags & SIM_OP_SPIN))
+		st->stream[stream].exec_ns += ns;
+	if (o->left_ns)
+		return;
+	x->run = 0;
+	complete(st, stream, o, at);
+}
+
 /* Plays the card up to `end` or to the next change, whichever is first. */
 static void step(struct sim_state *st, struct sim_card *c, uint32_t card, uint64_t end)
 {
@@ -331,27 +346,24 @@ static void step(struct sim_state *st, struct sim_card *c, uint32_t card, uint64
 		return;
 	}
 	x = &st->ctx[c->cur - 1];
-	stream = runnable(st, c->cur - 1, c->now_ns) - 1;
+	stream = sim_runnable_with(st, c->cur - 1, c->now_ns) - 1;
 	o = head_of(st, stream);
 	if (o->kind == SIM_MARK) {
 		complete(st, stream, o, c->now_ns);
 		return;
 	}
-	x->run = stream + 1;
-	o->state = SIM_STARTED;
-	dt = min_u64(dt, min_u64(o->left_ns, c->slice_left_ns));
-	o->left_ns -= dt;
+	dt = min_u64(dt, c->slice_left_ns);
+	if (x->server) {
+		dt = sim_run_together(st, c->cur - 1, c->now_ns, dt);
+	} else {
+		x->run = stream + 1;
+		dt = min_u64(dt, o->left_ns);
+		sim_work(st, stream, o, dt, c->now_ns + dt);
+	}
 	c->slice_left_ns -= dt;
 	c->busy_ns += dt;
 	c->work_ns += dt;
-	x->busy_ns += dt;
-	if (!(o->flags & SIM_OP_SPIN))
-		st->stream[stream].exec_ns += dt;
 	c->now_ns += dt;
-	if (!o->left_ns) {
-		x->run = 0;
-		complete(st, stream, o, c->now_ns);
-	}
 }
 
 /* At the very moment asked for: marks of the context that is on the card. */
@@ -361,7 +373,7 @@ static void finish_marks(struct sim_state *st, struct sim_card *c, uint32_t card
 
 	settle(st, card, c->now_ns);
 	while (c->cur && !c->switch_left_ns && !c->change_left_ns &&
-	       (i = runnable(st, c->cur - 1, c->now_ns)) != 0) {
+	       (i = sim_runnable_with(st, c->cur - 1, c->now_ns)) != 0) {
 		struct sim_op *o = head_of(st, i - 1);
 
 		if (o->kind != SIM_MARK)
@@ -379,7 +391,7 @@ void sim_set_slice(struct sim_state *st, uint32_t ctx, uint64_t us)
 	if (x->slice_us == us)
 		return;
 	x->slice_us = us;
-	if (c->cur && runnable(st, c->cur - 1, c->now_ns))
+	if (c->cur && sim_runnable(st, c->cur - 1, c->now_ns))
 		c->change_left_ns += c->conf.change_ns;
 }
 

@@ -41,6 +41,11 @@ type node struct {
 // newNode makes a node whose gresd has not been started.
 func newNode(t *testing.T, card simgpu.CardConfig) *node {
 	t.Helper()
+	return newNodeWith(t, card, "[arbiter]\nslice_test = true\n")
+}
+
+func newNodeWith(t *testing.T, card simgpu.CardConfig, more string) *node {
+	t.Helper()
 	build, err := filepath.Abs("../../build")
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +55,7 @@ func newNode(t *testing.T, card simgpu.CardConfig) *node {
 		t.Fatal(err)
 	}
 	n := &node{t: t, build: build, state: filepath.Join(dir, "sim/state")}
-	if n.Node, err = storm.New(build, dir, filepath.Join(dir, "state"), 1, "[arbiter]\nslice_test = true\n[log]\nlevel = \"debug\"\n"); err != nil {
+	if n.Node, err = storm.New(build, dir, filepath.Join(dir, "state"), 1, more+"[log]\nlevel = \"debug\"\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := simgpu.Init(n.state, simgpu.Config{Version: 1, Count: 1, Model: card}); err != nil {
@@ -134,8 +139,8 @@ func (n *node) worker(env ...string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// work starts a process of a job.
-func (n *node) work(job uint32) (pid int) {
+// tenant starts a process of a job.
+func (n *node) tenant(job uint32) (pid int) {
 	dir := filepath.Join(n.JobsDir(), fmt.Sprint(job))
 	return n.worker("LD_PRELOAD="+filepath.Join(n.build, "lib/libvgpu.so"), "VGPU_GRANT="+dir+"/grant", "VGPU_CACHE="+dir+"/cache")
 }
@@ -161,7 +166,7 @@ func (n *node) shared() float64 {
 	n.t.Helper()
 	n.grant(1, 30)
 	n.grant(2, 70)
-	a, b := n.work(1), n.work(2)
+	a, b := n.tenant(1), n.tenant(2)
 	n.eventually("both work", func() bool { had := n.busy(a, b); return had[0] > 5e8 && had[1] > 5e8 })
 	before := n.busy(a, b)
 	time.Sleep(measureFor)

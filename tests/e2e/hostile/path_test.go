@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
 var pathAttacks = []attack{
@@ -33,6 +35,10 @@ var pathAttacks = []attack{
 		"with `[mps] enabled`: Prologs fail while it is full, and Slurm drains the node for the first of them", fillMPS,
 	},
 	{"links, FIFOs and deep folders in one's own MPS folder while gresd removes it", rights, "", trapMPS},
+	{
+		"commands to the MPS daemon that the jobs of all users share, and files in its folder", rights,
+		"with `[mps] concurrent`: which commands NVIDIA's own takes from users was not tried on a card", commandServer,
+	},
 	{"a folder on the way to a path of gresd that somebody else than root can write", rights, "", ofRootAlone},
 	{"paths of another's files in the environment of a set-user-id program that has the library, without a grant", library, "", borrowRights},
 }
@@ -44,6 +50,9 @@ var made = []string{
 	"jobs", "jobs/N", "jobs/new-N", "jobs/new-N/grant", "jobs/new-N/.grant.new", "jobs/new-N/cache", "jobs/new-N/.cache.new", "jobs/new-N/refused",
 	"jobs/new-N/environment", "jobs/new-N/messages", "jobs/N/messages", "jobs/N/grant", "jobs/N/cache", "jobs/N/refused", "jobs/N/environment",
 	"mps", "mps/CARD", "mps/CARD/U", "mps/CARD/U.json", "mps/CARD/U.json.new", "mps/CARD/U.out", "mps/CARD/U/pipe", "mps/CARD/U/log", "mps/CARD/U.old.N",
+	"mps/CARD/all", "mps/CARD/all.json", "mps/CARD/all.json.new", "mps/CARD/all.out", "mps/CARD/all/pipe", "mps/CARD/all/log",
+	"mps/CARD/all/pipe/control", "mps/CARD/all/pipe/nvidia-cuda-mps-control.pid",
+	"mps/CARD/all.old.N", "mps/CARD/all.old.N/control", "mps/CARD/all.old.N/nvidia-cuda-mps-control.pid",
 	"ledger.json", "ledger.json.tmp", "ledger.json.lock", "ledger.journal-N", "waiting.json", "waiting.json.new", "queued.json", "queued.json.new",
 	"cards.json", "cards.json.new", "context.json", "context.json.new", "nodes.json", "nodes.json.new", "cards", "cards.new",
 	"survivors.json", "survivors.json.new",
@@ -68,7 +77,7 @@ func init() {
 var (
 	cardName = regexp.MustCompile(`GPU-[0-9a-f-]{36}`)
 	userName = regexp.MustCompile(`^mps/CARD/\d+`)
-	lifted   = regexp.MustCompile(`U\.old\.\d+$`)
+	lifted   = regexp.MustCompile(`(U|all)\.old\.\d+`)
 	jobName  = regexp.MustCompile(`^(jobs/(?:new-)?|plain/|lost/|unknown/|past/|ledger\.journal-)\d+`)
 )
 
@@ -79,7 +88,7 @@ func pattern(path string) string {
 	}
 	path = cardName.ReplaceAllString(path, "CARD")
 	path = userName.ReplaceAllString(path, "mps/CARD/U")
-	path = lifted.ReplaceAllString(path, "U.old.N")
+	path = lifted.ReplaceAllString(path, "${1}.old.N")
 	return jobName.ReplaceAllString(path, "${1}N")
 }
 
@@ -319,6 +328,45 @@ func trapMPS(s *siege) tally {
 	got.note(gone != nil, "%s is still there", base)
 	got.Said = fmt.Sprintf("%d tries", got.Tried)
 	return got
+}
+
+// commandServer says to the daemon of the engine concurrent what only root may, as the user of a job of
+// that engine, and touches what is in its folder.
+func commandServer(s *siege) tally {
+	job := s.submit(alice, "--gres=vgpu:80 --vgpu-engine=concurrent", "sleep 60") // on the card that nobody uses
+	var dirs []string
+	s.eventually("the daemon's folder is there", func() bool {
+		dirs, _ = filepath.Glob(runDir + "/mps/*/all/pipe/control")
+		return len(dirs) == 1
+	})
+	pipe := filepath.Dir(dirs[0])
+	base := filepath.Dir(pipe)
+	pid, err := os.ReadFile(pipe + "/nvidia-cuda-mps-control.pid")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	got := s.onFiles("change", []string{base, pipe, base + "/log", base + ".json", base + ".out", dirs[0], pipe + "/nvidia-cuda-mps-control.pid"})
+	got.add(s.onFiles("look", []string{base + "/log", base + ".json", base + ".out"}))
+	for _, command := range []string{
+		"quit", "quit -t 0", "start_server -uid 33", "set_default_active_thread_percentage 1", "set_default_device_pinned_mem_limit 0 1G", "get_server_list",
+	} {
+		r := s.As(alice, "sh", "-c", `echo "$1" | CUDA_MPS_PIPE_DIRECTORY=`+pipe+" "+cluster.Dir+"/mps/"+fake.Control, "sh", command)
+		got.note(strings.Contains(r.Out, "denied"), "%q: %s", command, r)
+	}
+	alive := unix.Kill(atoi(strings.TrimSpace(string(pid))), 0)
+	got.note(alive == nil, "the daemon has ended: %v", alive)
+	if err := s.Cancel(alice, job); err != nil {
+		s.t.Error(err)
+	}
+	return got
+}
+
+func atoi(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // deepest is how deep a trap goes: each folder below another.

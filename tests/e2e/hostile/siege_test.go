@@ -50,7 +50,7 @@ func besiege(t *testing.T) *siege {
 	c, err := cluster.Up(cluster.Options{
 		Logs:   logs,
 		Cards:  slices.Repeat([]cluster.Card{{Name: "Simulated H100 80GB", Memory: "80G"}}, 2),
-		Config: fmt.Sprintf("[audit]\ngrace_s = 1\nescaped = \"report\"\n[mps]\nenabled = true\ncontrol = %q\n", cluster.Dir+"/mps/"+fake.Control),
+		Config: fmt.Sprintf("[audit]\ngrace_s = 1\nescaped = \"report\"\n[mps]\nenabled = true\nconcurrent = true\ncontrol = %q\n", cluster.Dir+"/mps/"+fake.Control),
 	})
 	if err != nil {
 		t.Fatal(err)

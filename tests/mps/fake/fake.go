@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fake behaves as nvidia-cuda-mps-control and nvidia-cuda-mps-server do
-// where gresd uses them: -f runs the control daemon in the foreground, without
+// where gresd uses them: -f runs the control daemon in the foreground, -M as well lets
+// one server take programs of all users, and commands be root's alone; without
 // arguments commands are read from the standard input and sent to it. It knows
 // no CUDA. A file "behave" beside the program, of words, makes it misbehave.
 package fake
@@ -22,6 +23,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Names of the two programs.
@@ -29,6 +32,10 @@ const (
 	Control = "nvidia-cuda-mps-control"
 	Server  = "nvidia-cuda-mps-server"
 )
+
+// Client is what a program says that wants to be a client: the answer is its server's
+// process id. The real one has another way for that.
+const Client = "client"
 
 // Words of the file "behave".
 const (
@@ -54,11 +61,13 @@ func Main() int {
 		return server()
 	case len(os.Args) == 1:
 		return client(os.Stdin, os.Stdout)
-	case len(os.Args) == 2 && os.Args[1] == "-f":
-		d := daemon{percent: 100, servers: map[int]float64{}, processes: map[int]*exec.Cmd{}, quit: make(chan struct{})}
+	case os.Args[1] == "-f" && (len(os.Args) == 2 || len(os.Args) == 3 && os.Args[2] == "-M"):
+		d := daemon{
+			everyone: len(os.Args) == 3, percent: 100, servers: map[int]float64{}, processes: map[int]*exec.Cmd{}, quit: make(chan struct{}),
+		}
 		return d.run()
 	}
-	fmt.Fprintln(os.Stderr, "usage: "+Control+" [-f]")
+	fmt.Fprintln(os.Stderr, "usage: "+Control+" [-f [-M]]")
 	return 1
 }
 
@@ -111,6 +120,7 @@ func client(in io.Reader, out io.Writer) int {
 
 // daemon is the control daemon.
 type daemon struct {
+	everyone  bool // who is not root may only be a client
 	mu        sync.Mutex
 	percent   float64
 	servers   map[int]float64 // percentages by process id
@@ -177,11 +187,26 @@ func (d *daemon) accept(listener net.Listener) {
 			for behaves(Hang) {
 				time.Sleep(50 * time.Millisecond)
 			}
-			if err == nil {
-				_, _ = io.WriteString(conn, d.command(strings.Fields(line)))
+			if words := strings.Fields(line); err == nil && (!d.everyone || isRoot(conn) || slices.Equal(words, []string{Client})) {
+				_, _ = io.WriteString(conn, d.command(words))
+			} else if err == nil {
+				fmt.Fprintln(conn, "Command failed: permission denied")
 			}
 		}()
 	}
+}
+
+func isRoot(conn net.Conn) bool {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	root := false
+	err = raw.Control(func(fd uintptr) {
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		root = err == nil && cred.Uid == 0
+	})
+	return err == nil && root
 }
 
 func (d *daemon) command(words []string) string {
@@ -204,8 +229,17 @@ func (d *daemon) command(words []string) string {
 			fmt.Fprintln(&out, pid)
 		}
 		return out.String()
-	case "start_server": // the real one also does it when its first client comes
+	case "start_server":
 		return d.start()
+	case Client:
+		if len(d.servers) == 0 {
+			if text := d.start(); text != "" {
+				return text
+			}
+		}
+		for pid := range d.servers {
+			return fmt.Sprintln(pid)
+		}
 	case "set_default_active_thread_percentage":
 		if n, ok := number(1); ok && n > 0 && n <= 100 {
 			d.percent = n

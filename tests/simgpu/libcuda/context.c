@@ -59,6 +59,8 @@ static CUresult context_slot(CUdevice dev, int *slot)
 		if (*slot < 0)
 			rc = *slot == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY
 					      : CUDA_ERROR_OPERATING_SYSTEM;
+		else
+			drv.st->ctx[*slot].server = (uint32_t)drv.server;
 	}
 	drv_model_unlock();
 	return rc;

@@ -76,6 +76,8 @@ CUresult drv_enter(const char *call, int need)
 		rc = CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	else if (drv.st->card[ctx->card].lost)
 		rc = (CUresult)drv.st->card[ctx->card].lost;
+	else if (mps_gone())
+		rc = CUDA_ERROR_MPS_RPC_FAILURE;
 	return rc ? drv_leave(rc) : CUDA_SUCCESS;
 }
 
@@ -187,6 +189,7 @@ CUresult cuInit(unsigned flags)
 
 		drv.launches_block = blocking && atoi(blocking) != 0;
 		read_visible_devices();
+		drv.server = mps_server();
 		if (drv.ndevices)
 			__atomic_store_n(&drv.ready, true, __ATOMIC_RELEASE);
 		else
@@ -446,6 +449,8 @@ static int card_attribute(const struct sim_card_config *c, int attrib, int *valu
 	return 0;
 }
 
+#define MPS_ENABLED 133 /* the attribute */
+
 CUresult cuDeviceGetAttribute(int *value, int attrib, CUdevice dev)
 {
 	/* number, value: an H100-like card; what is not listed is 0 */
@@ -469,7 +474,7 @@ CUresult cuDeviceGetAttribute(int *value, int attrib, CUdevice dev)
 		return rc;
 	if (attrib < 1 || attrib > 160)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	*value = 0;
+	*value = attrib == MPS_ENABLED && drv.server;
 	if (!card_attribute(conf_of(dev), attrib, value))
 		for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 			if (table[i][0] == attrib)

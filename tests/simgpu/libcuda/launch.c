@@ -105,6 +105,14 @@ static CUresult launch_submit(CUstream s, const struct work *w)
 	return stream_wait(slot, gen, index);
 }
 
+/* A multiprocessor has room for two blocks. */
+static uint32_t part_of_card(uint32_t card, uint64_t blocks)
+{
+	uint64_t room = 2 * (uint64_t)drv.st->card[card].conf.sms;
+
+	return blocks < room ? (uint32_t)(blocks * 1000000 / room) : 1000000;
+}
+
 /* drv.lock held, context checked. */
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3],
 		       CUstream handle, void **params, void **extra)
@@ -127,6 +135,8 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 		rc = CUDA_ERROR_INVALID_HANDLE;
 	if (!rc)
 		rc = kernel_work(s, f, params, extra, &w);
+	if (!rc)
+		w.part = part_of_card(s->ctx->card, (uint64_t)grid[0] * grid[1] * grid[2]);
 	return rc ? rc : launch_submit(s, &w);
 }
 

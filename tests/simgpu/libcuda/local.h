@@ -66,6 +66,7 @@ struct work {
 	uint32_t dep_stream, dep_gen;
 	uint64_t dep_index;
 	struct effect *eff;
+	uint32_t part; /* of the card, in millionths; 0: all of it */
 };
 
 struct CUctx_st {
@@ -181,6 +182,7 @@ struct driver {
 	bool ready, forked, thread_started;
 	bool launches_block; /* CUDA_LAUNCH_BLOCKING */
 	bool locked;         /* by cuda-checkpoint: calls wait */
+	int server;          /* MPS: process id of the server; 0: this is no client */
 	unsigned calls;      /* that have begun and not ended */
 	int ndevices;
 	uint32_t card[SIM_MAX_CARDS]; /* device ordinal to card */
@@ -201,6 +203,11 @@ CUresult drv_leave(CUresult rc);
 void drv_model_lock(void);
 void drv_model_unlock(void);
 bool drv_device_ok(CUdevice dev);
+
+/* mps.c: this process's server, asked of the control daemon that the environment names; 0: there
+ * is none, as there is without a daemon. And whether it is still there */
+int mps_server(void);
+bool mps_gone(void);
 
 /* checkpoint.c */
 void checkpoint_start_thread(void);

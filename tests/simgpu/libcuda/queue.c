@@ -187,6 +187,7 @@ static struct sim_op make_op(CUstream s, const struct work *w)
 	op.dep_gen = w->dep_gen;
 	op.dep_index = w->dep_index;
 	op.cookie = (uintptr_t)w->eff;
+	op.part = w->part;
 	if (w->kind == SIM_KERNEL) {
 		op.left_ns += c->gap_ns;
 		op.ready_ns = sim_now() + c->latency_ns;

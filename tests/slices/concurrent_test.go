@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slices
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/simgpu"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/storm"
+)
+
+// newServedNode is a node that offers the engine concurrent.
+func newServedNode(t *testing.T) *node {
+	t.Helper()
+	programs, err := os.MkdirTemp("/run", "mps-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(programs) })
+	control, err := os.ReadFile("../../build/tests/" + fake.Control)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(programs, fake.Control), control, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNodeWith(t, simgpu.CardConfig{}, fmt.Sprintf("[mps]\nconcurrent = true\ncontrol = %q\n", filepath.Join(programs, fake.Control)))
+	n.start()
+	return n
+}
+
+// serve makes a job of the engine concurrent.
+func (n *node) serve(job uint32, share int, mode string) {
+	n.t.Helper()
+	if err := n.Submit(storm.Job{ID: job, UID: 1000 + job, Share: share}); err != nil {
+		n.t.Fatal(err)
+	}
+	req := wire.Request{Op: wire.OpGrant, JobID: job, UID: 1000 + job, GID: 100, GPUs: []int{0}, Node: storm.NodeName}
+	req.Options.Engine, req.Options.Mode = "concurrent", mode
+	if rep, err := n.Client().Do(context.Background(), req); err != nil || rep.Result != wire.Granted {
+		n.t.Fatalf("job %d: %+v, %v", job, rep, err)
+	}
+	n.t.Cleanup(func() { _, _ = n.Epilog(context.Background(), job) })
+}
+
+// environment is what a task of a job gets.
+func (n *node) environment(job uint32) []string {
+	n.t.Helper()
+	dir := filepath.Join(n.JobsDir(), fmt.Sprint(job))
+	text, err := os.ReadFile(filepath.Join(dir, "environment"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return append(strings.Fields(string(text)), "LD_PRELOAD="+filepath.Join(n.build, "lib/libvgpu.so"), "VGPU_GRANT="+dir+"/grant", "VGPU_CACHE="+dir+"/cache",
+		"SIMGPU_STATE="+n.state, "LD_LIBRARY_PATH="+filepath.Join(n.Dir, "sim/lib"))
+}
+
+// client starts a process of a job that keeps the card busy until the test ends.
+func (n *node) client(job uint32, args ...string) (pid int) {
+	n.t.Helper()
+	cmd := exec.Command(filepath.Join(n.build, "tests/vgpu-worker"), append(args, "--saturate", "600")...)
+	cmd.Env, cmd.Stderr = n.environment(job), os.Stderr
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	return cmd.Process.Pid
+}
+
+// work is what the work of each process would have taken alone, as part of the time, while all work.
+func (n *node) work(pids ...int) []float64 {
+	n.t.Helper()
+	n.eventually("all work", func() bool {
+		for _, had := range n.busy(pids...) {
+			if had < 1e9 {
+				return false
+			}
+		}
+		return true
+	})
+	time.Sleep(2 * time.Second) // the first moments without company are over
+	before, began := n.busy(pids...), time.Now()
+	time.Sleep(measureFor / 2)
+	after, took := n.busy(pids...), time.Since(began)
+	parts := make([]float64, len(pids))
+	for i := range pids {
+		parts[i] = 100 * (after[i] - before[i]) / float64(took)
+	}
+	n.t.Logf("%.1f %% of the card", parts)
+	return parts
+}
+
+func TestWorkSideBySideIsDividedByShares(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		first, second []string // of the worker
+		modes         string
+		want          float64 // the first's part of the work of both, %
+		least         float64 // of the card, both
+	}{
+		{"kernels of 1 ms", []string{"--kernel-us", "1000"}, []string{"--kernel-us", "1000"}, "soft", 30, 93},
+		{"short beside long", []string{"--kernel-us", "100"}, []string{"--kernel-us", "20000"}, "soft", 30, 93},
+		{"graphs", []string{"--kernel-us", "100", "--launch", "graph"}, []string{"--kernel-us", "100", "--launch", "graph"}, "soft", 30, 93},
+		{"the card has room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "soft", 50, 190},
+		{"hard, and room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "hard", 30, 93},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newServedNode(t)
+			n.serve(1, 30, c.modes)
+			n.serve(2, 70, c.modes)
+			first, second := n.client(1, c.first...), n.client(2, c.second...)
+			// On hosts that are late, costs may not be learned in the first moment without company.
+			n.eventually("parts as the shares", func() bool {
+				had := n.work(first, second)
+				got := 100 * had[0] / (had[0] + had[1])
+				return math.Abs(got-c.want) <= 3 && had[0]+had[1] >= c.least
+			})
+		})
+	}
+}
+
+func TestAJobWithoutCompanyHasAllOfTheCard(t *testing.T) {
+	n := newServedNode(t)
+	n.serve(1, 30, "soft")
+	if had := n.work(n.client(1, "--kernel-us", "1000")); had[0] < 97 {
+		t.Errorf("it had %.1f %%", had[0])
+	}
+}
+
+// A program that is no client of the server would have the card beside it, whatever its share is.
+func TestAProgramThatIsNoClientIsRefused(t *testing.T) {
+	n := newServedNode(t)
+	n.serve(1, 30, "soft")
+	own, err := os.MkdirTemp("/run", "own-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(own)
+	daemon := exec.Command("../../build/tests/"+fake.Control, "-f")
+	daemon.Env = []string{mps.PipeVariable + "=" + own}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = daemon.Process.Signal(syscall.SIGTERM)
+		_ = daemon.Wait()
+	}()
+	if err := os.Chmod(own, 0o777); err != nil { // as a folder that is not root's alone
+		t.Fatal(err)
+	}
+	n.eventually("a daemon of its own", func() bool { _, err := os.Stat(own + "/control"); return err == nil })
+	for name, change := range map[string]string{"without a folder": "", "another folder": own, "a server of its own": own} {
+		t.Run(name, func(t *testing.T) {
+			var env []string
+			for _, line := range n.environment(1) {
+				if !strings.HasPrefix(line, mps.PipeVariable+"=") {
+					env = append(env, line)
+				}
+			}
+			if change != "" {
+				env = append(env, mps.PipeVariable+"="+change)
+			}
+			cmd := exec.Command(filepath.Join(n.build, "tests/vgpu-worker"), "--report")
+			cmd.Env = env
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "vgpu: engine: job 1 has the engine concurrent") {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
+// When the server or its daemon dies, its clients lose their work, the next program finds another one,
+// and gresd goes on.
+func TestAServerThatDiesIsStartedAnew(t *testing.T) {
+	for _, name := range []string{fake.Server, fake.Control} {
+		t.Run(name, func(t *testing.T) {
+			n := newServedNode(t)
+			n.serve(1, 30, "soft")
+			n.serve(2, 70, "soft")
+			n.client(1, "--kernel-us", "1000")
+			n.eventually("a server", func() bool { return len(programs(fake.Server)) == 1 })
+			before := programs(name)
+			if len(before) != 1 {
+				t.Fatalf("%s: %v, want one", name, before)
+			}
+			if err := syscall.Kill(before[0], syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			n.eventually("another daemon or the same, and no old server", func() bool {
+				now := programs(name)
+				return len(programs(fake.Control)) == 1 && (len(now) == 0 || now[0] != before[0])
+			})
+			n.eventually("the next program works", func() bool {
+				cmd := exec.Command(filepath.Join(n.build, "tests/vgpu-worker"), "--kernel-us", "1000", "--saturate", "0.2")
+				cmd.Env = n.environment(2)
+				return cmd.Run() == nil
+			})
+			if !n.Alive() {
+				t.Error("gresd has ended")
+			}
+		})
+	}
+}
+
+// programs are the processes of one of NVIDIA's programs.
+func programs(name string) (pids []int) {
+	for _, dir := range proc.All("/proc") {
+		line, _ := os.ReadFile(string(dir) + "/cmdline")
+		program, args, _ := strings.Cut(string(line), "\x00")
+		if filepath.Base(program) != name || name == fake.Control && !strings.HasPrefix(args, "-f") {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscan(filepath.Base(string(dir)), &pid); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
