@@ -11,7 +11,7 @@ import (
 )
 
 // beside is the rule for cards on which the work of several jobs runs side by side (engine
-// concurrent, docs/adr/0012). Time on the card says nothing there. What a job had is its work: what
+// concurrent, docs/adr/0013). Time on the card says nothing there. What a job had is its work: what
 // its launches cost when nobody else is on the card. All run freely; only who is ahead of its share
 // is held by its budget, and only while another one, that nothing holds, has less than it is
 // entitled to.

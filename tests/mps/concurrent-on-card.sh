@@ -4,7 +4,7 @@
 #
 # Needs root, an NVIDIA card that nobody uses, the driver with
 # nvidia-cuda-mps-control, and the folder of built programs, or that of tests/bench/bundle. First what the driver
-# does, which docs/adr/0012 does not know: a table of what is wanted and what is.
+# does, which docs/adr/0013 does not know: a table of what is wanted and what is.
 # Then vgpu-bench, for two trainings, inference beside a training, and plain kernels:
 # natively, by slices, by this engine, by MPS with and without percentages; within 6
 # minutes, in one table. FLAGS are for vgpu-bench, such as --python; results are in OUT.
