@@ -323,11 +323,16 @@ static double beside_streams(struct gate *g, const struct vgpu_stream_batch *b, 
 	return charge + more;
 }
 
-/* What each of its launches has surely taken: nobody else's time is in it. */
+/* Slices of somebody whom gresd does not know are about that long. */
+#define SLICE_NS 1e6
+
+/* What each of its launches has surely taken, unless others were on the card meanwhile. */
 static void note_longest(const struct vgpu_stream_batch *b, double busy, double slack, bool whole)
 {
-	if (whole && !b->foreign && b->nfuncs == 1 && !b->rest_ns && b->launches && busy > slack)
-		vgpu_cost_took(b->func[0].cost, (busy - slack) / b->launches);
+	double each = b->launches ? (busy - slack) / b->launches : 0;
+
+	if (whole && !b->foreign && b->nfuncs == 1 && !b->rest_ns && each > 0 && each < SLICE_NS)
+		vgpu_cost_took(b->func[0].cost, each);
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
