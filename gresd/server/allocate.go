@@ -3,6 +3,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,8 +23,11 @@ import (
 
 // allocateAlone is allocate, unless another who asked for this run of the job has been there first:
 // the tasks of a job without a Prolog all ask at once, and what one was given it has bound by now.
-func (s *Server) allocateAlone(facts slurm.JobFacts, req request.Request, restart uint32) error {
+func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req request.Request, restart uint32) error {
 	defer s.lockJob(facts.JobID)()
+	if isOver(ctx) {
+		return errLeft
+	}
 	rec, known := s.ledger.Get(facts.JobID)
 	if known && rec.State == ledger.Granted && s.sameRun(rec, wire.Request{JobID: rec.JobID, UID: facts.UID, Restart: restart}) {
 		return whileFull(func() error { return s.ensure(rec) })
@@ -216,6 +220,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 	defer s.lockJob(jobID)()
+	s.deciding.end(jobID)
 	_, known := s.ledger.Get(jobID)
 	s.room.End(jobID, true)
 	if s.Whole.Forget(jobID) {

@@ -59,3 +59,33 @@ func TestCountersOfResults(t *testing.T) {
 		t.Errorf("counted %s", got)
 	}
 }
+
+// The Epilog comes while somebody still asks for the job: a Prolog that was killed, or a task.
+func TestWhatIsDecidedAfterItsJobHasEndedLeavesNothing(t *testing.T) {
+	n := newTestNode(t).start()
+	refused := n.job(1, 30)
+	refused.Options.Mem = "x"
+	for name, w := range map[string]wire.Request{"refused": refused, "granted": n.job(2, 30)} {
+		ctx, done := n.deciding.begin(t.Context(), w.JobID)
+		if name == "refused" {
+			o := n.decide(ctx, w)
+			n.want(wire.Request{Op: wire.OpRelease, JobID: w.JobID}, wire.None)
+			if rep := n.settle(ctx, o); rep.OK || rep.Kind != wire.KindUser {
+				t.Errorf("%s: %+v, want a mistake of the user's", name, rep)
+			}
+		} else {
+			n.want(wire.Request{Op: wire.OpRelease, JobID: w.JobID}, wire.None)
+			if rep := n.grant(ctx, w); rep.OK {
+				t.Errorf("%s: %+v, want an error", name, rep)
+			}
+		}
+		done()
+		if rec, known := n.ledger.Get(w.JobID); known {
+			t.Errorf("%s: left the record %+v", name, rec)
+		}
+		n.want(w, map[string]wire.Result{"refused": wire.Refused, "granted": wire.Granted}[name]) // asked anew
+	}
+	if len(n.deciding.jobs) != 0 {
+		t.Errorf("left %v", n.deciding.jobs)
+	}
+}

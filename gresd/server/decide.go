@@ -110,7 +110,7 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 
 	s.costs.Await(ctx) // a grant names what a context costs
 	times := s.room.Times(w.JobID)
-	want := wanted{facts: facts, req: req, try: func() error { return s.allocateAlone(facts, req, w.Restart) }}
+	want := wanted{facts: facts, req: req, try: func() error { return s.allocateAlone(ctx, facts, req, w.Restart) }}
 	waited, err := s.findRoom(ctx, w, want)
 	s.countCards(facts.JobID)
 	if err != nil {

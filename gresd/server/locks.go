@@ -2,7 +2,12 @@
 
 package server
 
-import "sync"
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+)
 
 // jobLocks order the work on each job. The zero value is ready.
 type jobLocks struct {
@@ -76,3 +81,41 @@ func (l *jobLocks) forgetAsked() {
 	defer l.mu.Unlock()
 	l.asked = nil
 }
+
+// deciding are the requests for shares that are being decided. The zero value is ready. Whose job ends
+// meanwhile is told so: what is decided then leaves nothing behind.
+type deciding struct {
+	mu   sync.Mutex
+	jobs map[uint32][]*context.CancelCauseFunc
+}
+
+// begin is for a request of the job; isOver says of ctx whether the job has ended.
+func (d *deciding) begin(ctx context.Context, jobID uint32) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.jobs == nil {
+		d.jobs = map[uint32][]*context.CancelCauseFunc{}
+	}
+	d.jobs[jobID] = append(d.jobs[jobID], &cancel)
+	return ctx, func() {
+		cancel(nil)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		left := slices.DeleteFunc(d.jobs[jobID], func(c *context.CancelCauseFunc) bool { return c == &cancel })
+		if d.jobs[jobID] = left; len(left) == 0 {
+			delete(d.jobs, jobID)
+		}
+	}
+}
+
+// end tells the requests of the job. Its lock is held.
+func (d *deciding) end(jobID uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, cancel := range d.jobs[jobID] {
+		(*cancel)(errLeft)
+	}
+}
+
+func isOver(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errLeft) }

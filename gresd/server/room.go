@@ -29,7 +29,7 @@ var looks = []time.Duration{20 * time.Second, 40 * time.Second}
 var laterLooks = []time.Duration{time.Minute}
 
 // errLeft is for a job that ended, or was asked for anew, while it waited.
-var errLeft = errors.New("the job has ended while it waited for room")
+var errLeft = errors.New("the job has ended meanwhile")
 
 // errNoTurn is for a job that had no look in time: gresd is being stopped.
 var errNoTurn = errors.New("gresd stopped while the job waited for room")
@@ -80,6 +80,9 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 		case <-end.C:
 			return why
 		case <-ctx.Done():
+			if isOver(ctx) {
+				return errLeft
+			}
 			return errNoTurn
 		case <-next.C:
 			go s.lookAfter(ctx, w, gone)

@@ -99,6 +99,7 @@ type Server struct {
 	// Slurm and the driver are never asked while it is held.
 	mu       sync.RWMutex
 	jobLocks jobLocks
+	deciding deciding
 	// placing is held from the look at what is in use to the change of it.
 	placing sync.Mutex
 	// lost says that the ledger must be rebuilt from what is found, recovering that this is being

@@ -27,7 +27,7 @@ func (s *Server) settle(ctx context.Context, o outcome) wire.Reply {
 	case turnedAway:
 		return s.turnAway(ctx, o)
 	case refused:
-		return s.refuse(o, o.reason)
+		return s.refuse(ctx, o, o.reason)
 	}
 	return o.reply
 }
@@ -42,7 +42,7 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 	if err := s.awaitMPS(ctx, w.JobID); isStopped(ctx) && err != nil {
 		return wire.BusyError("vgpu: mps: job %d: %v", w.JobID, err)
 	} else if err != nil {
-		return s.refuse(o, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
+		return s.refuse(ctx, o, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
 	}
 	if o.times > 0 {
 		s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", room.Count(o.times)))
@@ -96,11 +96,13 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 		s.room.LeaveLine(w.JobID) // it is refused, and will not come again
 		s.log.Warn("requeue", "job_id", w.JobID, "error", err)
 	}
-	return s.refuse(o, o.reason)
+	return s.refuse(ctx, o, o.reason)
 }
 
 // isStopped says that gresd is being stopped: whoever is not served then asks the next one.
-func isStopped(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
+func isStopped(ctx context.Context) bool {
+	return errors.Is(ctx.Err(), context.Canceled) && !isOver(ctx)
+}
 
 // turnAway sends a batch job back into the queue of its cluster, which is not ours. Nothing of it is
 // recorded: a job of ours may have the same number.
@@ -136,9 +138,12 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 
 // refuse records why, for the plugin to say when the job's task starts. Where somebody else has asked
 // for the same job meanwhile, it has the answer that this one got.
-func (s *Server) refuse(o outcome, reason string) wire.Reply {
+func (s *Server) refuse(ctx context.Context, o outcome, reason string) wire.Reply {
 	w := o.job
 	defer s.lockJob(w.JobID)()
+	if isOver(ctx) {
+		return wire.UserError("vgpu: place: job %d: %v", w.JobID, errLeft)
+	}
 	if reply, known := s.known(w); known && o.verdict != placed {
 		return reply
 	}

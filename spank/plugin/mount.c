@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "plugin.h"
@@ -44,29 +45,50 @@ int vgpu_mount_file(int fd, const char *target, bool writable, struct vgpu_why *
 	return 0;
 }
 
+static int mount_no_devices(const char *path, struct vgpu_why *why)
+{
+	int fd = open(path, O_PATH | O_CLOEXEC), err;
+
+	if (fd < 0)
+		return vgpu_because(why, "%s: %s", path, strerror(errno));
+	err = vgpu_mount_file(fd, path, true, why);
+	close(fd);
+	return err;
+}
+
+/* As getdents64(2) has it. */
+struct entry {
+	uint64_t inode;
+	int64_t next;
+	unsigned short size;
+	unsigned char type;
+	char name[];
+};
+
 /* Nothing opens the device files of that folder whose names begin so, nor those in such folders,
- * from here on: each is behind a mount without devices. */
+ * from here on: each is behind a mount without devices. Not by opendir(), which takes memory. */
 int vgpu_mount_no_devices(const char *folder, const char *begin, struct vgpu_why *why)
 {
-	DIR *dir = opendir(folder);
-	struct dirent *entry;
+	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), err = 0;
+	_Alignas(struct entry) char entries[4096];
 	char path[512];
-	int fd, err = 0;
+	long n = fd;
 
-	if (!dir)
-		return vgpu_because(why, "%s: %s", folder, strerror(errno));
-	while (!err && (entry = readdir(dir))) {
-		if (strncmp(entry->d_name, begin, strlen(begin)) != 0)
-			continue;
-		snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
-		fd = open(path, O_PATH | O_CLOEXEC);
-		if (fd < 0)
-			err = vgpu_because(why, "%s: %s", path, strerror(errno));
-		else
-			err = vgpu_mount_file(fd, path, true, why);
-		if (fd >= 0)
-			close(fd);
+	while (!err && n >= 0 && (n = syscall(SYS_getdents64, fd, entries, sizeof(entries))) > 0) {
+		const struct entry *e;
+		long at;
+
+		for (at = 0; !err && at < n; at += e->size) {
+			e = (const struct entry *)(entries + at);
+			if (strncmp(e->name, begin, strlen(begin)) != 0)
+				continue;
+			snprintf(path, sizeof(path), "%s/%s", folder, e->name);
+			err = mount_no_devices(path, why);
+		}
 	}
-	closedir(dir);
+	if (n < 0)
+		err = vgpu_because(why, "%s: %s", folder, strerror(errno));
+	if (fd >= 0)
+		close(fd);
 	return err;
 }
