@@ -121,6 +121,7 @@ func TestWorkSideBySideIsDividedByShares(t *testing.T) {
 		{"hard, and room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "hard", 30, 93},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			n := newServedNode(t)
 			n.serve(1, 30, c.modes)
 			n.serve(2, 70, c.modes)
