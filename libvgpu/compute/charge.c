@@ -31,28 +31,6 @@
 #define FITS 0.75
 #define FITS_BESIDE 1.0
 
-/* What part of the batch's time was the job's own. Other jobs come and go while it is on
- * its way: what holds when it is seen to have ended does not say. */
-static double own_part(const struct gate *g, uint64_t own_ns, uint64_t since, uint64_t now)
-{
-	uint64_t own = vgpu_gate_own(g, now) - own_ns;
-
-	if (now <= since || own >= now - since)
-		return 1;
-	return (double)own / (double)(now - since);
-}
-
-/* And of that, this process's, on the average: while several of the job have work on the card,
- * each has as much of the time. */
-static double own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t since, uint64_t now)
-{
-	uint64_t own = g->divided_ns - divided_ns;
-
-	if (now <= since || own >= now - since)
-		return 1;
-	return (double)own / (double)(now - since);
-}
-
 /* When the oldest work was launched whose time is not charged yet. */
 static uint64_t oldest_work(const struct gate *g, uint64_t now)
 {
@@ -339,9 +317,9 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 			   double slack, double held, uint64_t now)
 {
 	double est = vgpu_costs_sum(b->func, b->nfuncs, (double)b->rest_ns);
-	double part = own_part(g, b->own_ns, b->opened_ns, now);
+	double part = vgpu_own_part(g, b->own_ns, b->opened_ns, now);
 	double counted = vgpu_gate_count(g, busy, now);
-	double of_job = own_of_job(g, b->divided_ns, b->opened_ns, now);
+	double of_job = vgpu_own_of_job(g, b->divided_ns, b->opened_ns, now);
 	bool company = in_company(g, b), whole = part >= 1 && !company && !g->schedule.others;
 	double alone = span, charge;
 
@@ -368,7 +346,7 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
 {
 	return (uint64_t)(vgpu_gate_count(g, (double)(now - b->asked_ns), now) *
-			  own_part(g, b->own_ns, b->asked_ns, now));
+			  vgpu_own_part(g, b->own_ns, b->asked_ns, now));
 }
 
 /* The clocks of host and card may differ by so much. */
@@ -385,7 +363,7 @@ uint64_t vgpu_batch_beyond(struct gate *g, const struct lane *l, const struct vg
 	if (!p->unproven || p->host_ns <= b->foreign_ns || p->host_ns <= g->gated_ns ||
 	    !vgpu_event_between(&took, p->end, b->start))
 		return 0;
-	took *= own_part(g, p->own_ns, p->since_ns, now);
+	took *= vgpu_own_part(g, p->own_ns, p->since_ns, now);
 	host = (double)(b->opened_ns - p->host_ns) * (1 + DRIFT) + WAY_NS;
 	took -= host + (double)(g->charged_ns - p->charged_ns);
 	return took > 0 ? (uint64_t)vgpu_gate_count(g, took, now) : 0;
@@ -396,7 +374,7 @@ void vgpu_queues_charge(struct gate *g, uint64_t until)
 {
 	struct vgpu_cache_header *h = vgpu_state.cache.header;
 	uint64_t since = g->queues_since_ns, elapsed = until > since ? until - since : 0;
-	double part = own_part(g, g->queues_own_ns, since, until), charge, counted;
+	double part = vgpu_own_part(g, g->queues_own_ns, since, until), charge, counted;
 
 	vgpu_gate_beside(g, until);
 	counted = vgpu_gate_count(g, (double)elapsed, until);

@@ -22,3 +22,18 @@ void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t no
 		g->gated_ns = now;
 	g->schedule = *s;
 }
+
+static double part_of(uint64_t own, uint64_t since, uint64_t now)
+{
+	return now <= since || own >= now - since ? 1 : (double)own / (double)(now - since);
+}
+
+double vgpu_own_part(const struct gate *g, uint64_t own_ns, uint64_t since, uint64_t now)
+{
+	return part_of(vgpu_gate_own(g, now) - own_ns, since, now);
+}
+
+double vgpu_own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t since, uint64_t now)
+{
+	return part_of(g->divided_ns - divided_ns, since, now);
+}
