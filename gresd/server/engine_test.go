@@ -104,6 +104,20 @@ func TestTasksLearnTheCardsThatGresdChose(t *testing.T) {
 	}
 }
 
+// loseLedger is a gresd that starts without its ledger and makes it anew of what it finds.
+func (n *testNode) loseLedger() {
+	n.t.Helper()
+	n.stop()
+	if err := os.RemoveAll(n.cfg.Paths.StateDir); err != nil {
+		n.t.Fatal(err)
+	}
+	n.start()
+	n.want(n.job(9, 1, func(f *slurm.JobFacts) { f.Units = nil }), wire.None) // says the node's name
+	if err := n.Reconcile(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 func TestAJobOfMPSGetsADaemonAndItsAddress(t *testing.T) {
 	n, _ := newMPSNode(t)
 	n.start()
@@ -133,15 +147,7 @@ func TestAJobOfMPSGetsADaemonAndItsAddress(t *testing.T) {
 		t.Error("jobs are not held after a restart")
 	}
 	// A lost ledger: the engine is known from the job's files.
-	n.stop()
-	if err := os.RemoveAll(n.cfg.Paths.StateDir); err != nil {
-		t.Fatal(err)
-	}
-	n.start()
-	n.want(n.job(9, 1, func(f *slurm.JobFacts) { f.Units = nil }), wire.None) // says the node's name
-	if err := n.Reconcile(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	n.loseLedger()
 	if !n.HeldByMPS(1) || !n.HeldByMPS(2) {
 		t.Error("jobs are not held after the ledger was lost")
 	}
@@ -202,15 +208,7 @@ func TestJobsOfAllUsersShareTheServerOfACard(t *testing.T) {
 	n.want(n.withMPS(5, 30, onOther), wire.Granted)
 	wantMessage(t, n.want(n.concurrent(6, 30, onOther), wire.Refused), "divided by MPS for job 5", "--vgpu-engine=mps")
 	// A lost ledger: the engine is known from the grants.
-	n.stop()
-	if err := os.RemoveAll(n.cfg.Paths.StateDir); err != nil {
-		t.Fatal(err)
-	}
-	n.start()
-	n.want(n.job(9, 1, func(f *slurm.JobFacts) { f.Units = nil }), wire.None) // says the node's name
-	if err := n.Reconcile(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	n.loseLedger()
 	if rec, _ := n.ledger.Get(2); rec.Request.Engine != gpu.Concurrent {
 		t.Errorf("after the ledger was lost, job 2 has the engine %q", rec.Request.Engine)
 	}
