@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * vulkan.c - work that Vulkan puts on a card passes the gate of the hard cap. The mark of a
- * submission is a fence of ours: the submission's own where the program gives none, else that of an
- * empty one behind it. Only who submits may submit: nobody else may use the queue meanwhile.
+ * submission is a fence of ours. Where the program gives one, that is the fence of an empty
+ * submission behind it, so that the mark is there when the program has waited for its own. Only who
+ * submits may submit: nobody else may use the queue meanwhile.
  */
 #include <stdlib.h>
 
@@ -11,6 +12,8 @@
 #include "../job/job.h"
 #include "others.h"
 
+#define SPARE 64
+
 /* What the driver, or a layer before it, has for a device. */
 struct device {
 	VkDevice handle;
@@ -18,8 +21,13 @@ struct device {
 	VkResult (*submit2)(VkQueue, uint32_t, const VkSubmitInfo2 *, VkFence);
 	VkResult (*submit2_khr)(VkQueue, uint32_t, const VkSubmitInfo2 *, VkFence);
 	VkResult (*create)(VkDevice, const VkFenceCreateInfo *, const void *, VkFence *);
+	VkResult (*reset)(VkDevice, uint32_t, const VkFence *);
 	VkResult (*status)(VkDevice, VkFence);
 	void (*destroy)(VkDevice, VkFence, const void *);
+	/* Fences that no submission has: the first submission of a new one takes long. */
+	pthread_mutex_t lock;
+	VkFence spare[SPARE];
+	unsigned spares;
 };
 
 /* Of queues, and of devices. */
@@ -51,10 +59,12 @@ static struct device *make(VkDevice handle)
 	if (!d)
 		return NULL;
 	d->handle = handle;
+	pthread_mutex_init(&d->lock, NULL);
 	*(void **)&d->submit = function_of(handle, "vkQueueSubmit");
 	*(void **)&d->submit2 = function_of(handle, "vkQueueSubmit2");
 	*(void **)&d->submit2_khr = function_of(handle, "vkQueueSubmit2KHR");
 	*(void **)&d->create = function_of(handle, "vkCreateFence");
+	*(void **)&d->reset = function_of(handle, "vkResetFences");
 	*(void **)&d->status = function_of(handle, "vkGetFenceStatus");
 	*(void **)&d->destroy = function_of(handle, "vkDestroyFence");
 	return d;
@@ -116,9 +126,13 @@ void vkDestroyDevice(VkDevice device, const void *allocator)
 	if (!vgpu_others.vkDestroyDevice)
 		return;
 	if (device && vgpu_table_take(&devices, key_of(device), &item)) {
+		struct device *d = (struct device *)(uintptr_t)item.other;
+
 		vgpu_table_sweep(&queues, key_of(device), goes);
-		vgpu_marks_forget((struct device *)(uintptr_t)item.other);
-		free((struct device *)(uintptr_t)item.other);
+		vgpu_marks_forget(d);
+		while (d->spares)
+			d->destroy(device, d->spare[--d->spares], NULL);
+		free(d);
 	}
 	vgpu_others.vkDestroyDevice(device, allocator);
 }
@@ -137,11 +151,37 @@ static bool held(const struct vgpu_mark *m)
 	return false;
 }
 
+/* 0: there is none. */
+static VkFence take_fence(struct device *d)
+{
+	static const VkFenceCreateInfo info = {.type = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+	VkFence fence = 0;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->spares)
+		fence = d->spare[--d->spares];
+	pthread_mutex_unlock(&d->lock);
+	if (!fence && d->create(d->handle, &info, NULL, &fence) != VK_SUCCESS)
+		return 0;
+	return fence;
+}
+
+static void give_fence(struct device *d, VkFence fence)
+{
+	bool kept = d->reset(d->handle, 1, &fence) == VK_SUCCESS;
+
+	pthread_mutex_lock(&d->lock);
+	kept = kept && d->spares < SPARE;
+	if (kept)
+		d->spare[d->spares++] = fence;
+	pthread_mutex_unlock(&d->lock);
+	if (!kept)
+		d->destroy(d->handle, fence, NULL);
+}
+
 static void drop(const struct vgpu_mark *m)
 {
-	const struct device *d = m->device;
-
-	d->destroy(d->handle, m->handle, NULL);
+	give_fence(m->device, m->handle);
 }
 
 static const struct vgpu_mark_kind kind = {ended, held, drop};
@@ -157,46 +197,44 @@ struct submission {
  * of the card, and others may wait for it. */
 static bool enter(struct submission *s, struct device *d, bool work)
 {
-	static const VkFenceCreateInfo info = {.type = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
 	uint32_t cards;
 
 	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)) || !work || !d ||
-	    !d->submit || !d->create || !d->status || !d->destroy)
+	    !d->submit || !d->create || !d->reset || !d->status || !d->destroy)
 		return false;
 	cards = vgpu_queues_gated(vgpu_others_cards());
 	if (!cards)
 		return false;
 	s->d = d;
-	s->mark = 0;
+	s->mark = take_fence(d);
 	vgpu_queue_enter(&s->s, cards);
-	d->create(d->handle, &info, NULL, &s->mark);
 	return true;
 }
 
-/* apart: the mark is not the submission's own fence. */
-static void leave(struct submission *s, VkQueue queue, bool apart, VkResult r)
+/* fence: the program's, which no submission has yet; or 0. Returns what the program is told. */
+static VkResult leave(struct submission *s, VkQueue queue, VkFence fence, VkResult r)
 {
-	const struct device *d = s->d;
-	struct vgpu_mark mark = {&kind, queue, s->d, s->mark, NULL};
+	struct device *d = s->d;
+	struct vgpu_mark mark = {&kind, queue, d, s->mark, NULL};
 	bool there = r == VK_SUCCESS && s->mark;
 
-	if (there && apart)
-		there = d->submit(queue, 0, NULL, s->mark) == VK_SUCCESS;
+	if (there && fence)
+		r = d->submit(queue, 0, NULL, fence);
 	if (!there && s->mark)
-		d->destroy(d->handle, s->mark, NULL);
+		give_fence(d, s->mark);
 	vgpu_queue_leave(&s->s, there ? &mark : NULL);
+	return r;
 }
 
-#define GATED(member, work)                                          \
-	do {                                                         \
-		struct submission s;                                 \
-		VkResult r;                                          \
-                                                                     \
-		if (!enter(&s, d, work))                             \
-			return call(queue, n, submits, fence);       \
-		r = call(queue, n, submits, fence ? fence : s.mark); \
-		leave(&s, queue, fence != 0, r);                     \
-		return r;                                            \
+#define GATED(member, work)                                           \
+	do {                                                          \
+		struct submission s;                                  \
+		VkResult r;                                           \
+                                                                      \
+		if (!enter(&s, d, work))                              \
+			return call(queue, n, submits, fence);        \
+		r = call(queue, n, submits, s.mark ? s.mark : fence); \
+		return leave(&s, queue, s.mark ? fence : 0, r);       \
 	} while (0)
 
 static bool works(uint32_t n, const VkSubmitInfo *submits)
