@@ -54,8 +54,10 @@ const (
 	// firstLooks are those of a contest that do not count: programs that start together do not
 	// begin together.
 	firstLooks = 5
-	// fades is how fast a gain is forgotten that nothing renews.
-	fades = 20 * time.Second
+	// fades is how fast a gain is forgotten that nothing renews, and restFades how fast while
+	// jobs do not compete: other work than before may come after a pause. A request comes sooner.
+	fades     = 20 * time.Second
+	restFades = 3 * time.Second
 	// heldFrom is the part of its limit from which a job that its budget holds counts as one
 	// that has all of it. It needs no longer slices for that: its gain falls, by 1 in heldPace.
 	heldFrom = 0.97
@@ -88,6 +90,8 @@ func (b *balance) update(claims []Claim, used []usage, g *gates, p Params) {
 			if contests[card] = c; c.looks > firstLooks {
 				settle(rivals)
 			}
+		} else {
+			rest(claims, members, used, jobs)
 		}
 		b.tell(claims, members, p, jobs)
 	}
@@ -110,6 +114,17 @@ func (b *balance) rivals(claims []Claim, members []int, used []usage, g *gates, 
 		}
 	}
 	return list
+}
+
+// rest lets the gains of jobs fade that do not compete.
+func rest(claims []Claim, members []int, used []usage, jobs map[Key]*standing) {
+	span := time.Duration(0)
+	for _, i := range members {
+		span = max(span, used[i].span)
+	}
+	for _, i := range members {
+		jobs[claims[i].Key].gain *= math.Exp(-float64(span) / float64(restFades))
+	}
 }
 
 // tell gives the claims of a card their gains: all at once, for one job's gain changes

@@ -267,7 +267,8 @@ func someJobs(random *rand.Rand) []Claim {
 	return claims
 }
 
-// A job that sleeps keeps its gain: what it is due is not learned anew at each request.
+// A job that sleeps keeps its gain: what it is due is not learned anew at each request. After a
+// longer pause it is forgotten: the job may do other work then.
 func TestASleeperKeepsItsGain(t *testing.T) {
 	var b balance
 	g := gates{jobs: map[Key]*gateState{}}
@@ -287,5 +288,11 @@ func TestASleeperKeepsItsGain(t *testing.T) {
 	asleep := look(0, 0)
 	if awake[0].Gain < 1 || asleep[0].Gain != awake[0].Gain {
 		t.Errorf("gain %.2f, and %.2f asleep", awake[0].Gain, asleep[0].Gain)
+	}
+	for range 300 {
+		asleep = look(0, 0)
+	}
+	if asleep[0].Gain > 0.2 {
+		t.Errorf("gain %.2f after 15 s asleep", asleep[0].Gain)
 	}
 }
