@@ -146,7 +146,8 @@ static void launch(void *q, uint32_t n, void *const *wait, void **event)
 {
 	static const size_t threads = THREADS;
 
-	must(cl.clEnqueueNDRangeKernel(q, kernel, 1, NULL, &threads, NULL, n, n ? wait : NULL, event),
+	must(cl.clEnqueueNDRangeKernel(q, kernel, 1, NULL, &threads, NULL, n, n ? wait : NULL,
+				       event),
 	     "clEnqueueNDRangeKernel");
 }
 
