@@ -251,7 +251,8 @@ func (c *crowd) entitled(claims []Claim, now time.Time) []float64 {
 		all += m.part()
 		most[i] = math.Inf(1)
 		if !m.isHeld(claim, now) {
-			most[i] = keptBeside * m.alone()
+			// Who leaves the card at times has no more with its share alone, whatever others have.
+			most[i] = min(keptBeside*m.alone(), float64(claim.Cores)/100)
 			if m.alone() > 0 && m.elapsed > 0.9*m.time { // it always has work there: it wants all
 				most[i] = m.alone()
 			}

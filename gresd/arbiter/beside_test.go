@@ -128,17 +128,19 @@ func TestWorkThatRunsSideBySideIsDividedByShares(t *testing.T) {
 		want     []float64 // of the card
 		within   float64
 	}{
-		"each fills the card":           {[]*program{busy(1, 1), busy(1, 1)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.02},
-		"short beside long":             {[]*program{busy(1, 0.2), busy(1, 20)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.03},
-		"long beside short":             {[]*program{busy(1, 20), busy(1, 0.2)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.03},
-		"three":                         {[]*program{busy(1, 1), busy(1, 2), busy(1, 1)}, softClaims(20, 30, 50), []float64{0.20, 0.30, 0.50}, 0.025},
-		"alone in soft mode":            {[]*program{busy(1, 1)}, softClaims(30), []float64{1}, 0.01},
-		"the card has room for both":    {[]*program{busy(0.5, 1), busy(0.5, 1)}, softClaims(30, 70), []float64{0.98, 0.98}, 0.03},
-		"both need two thirds":          {[]*program{busy(2./3, 1), busy(2./3, 1)}, softClaims(30, 70), []float64{0.375, 0.86}, 0.025},
-		"alone in hard mode":            {[]*program{busy(1, 1)}, hard(softClaims(30)), []float64{0.30}, 0.01},
-		"hard, and room for both":       {[]*program{busy(0.3, 1), busy(0.3, 1)}, hard(softClaims(30, 50)), []float64{0.30, 0.50}, 0.02},
-		"one that nothing holds":        {[]*program{busy(1, 1), busy(1, 1)}, off, []float64{0.5, 0.5}, 0.02},
-		"the neighbour has ended":       {[]*program{busy(1, 1), {kernel: 1, part: 1, until: 8}}, softClaims(30, 70), []float64{1, 0}, 0.01},
+		"each fills the card":        {[]*program{busy(1, 1), busy(1, 1)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.02},
+		"short beside long":          {[]*program{busy(1, 0.2), busy(1, 20)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.03},
+		"long beside short":          {[]*program{busy(1, 20), busy(1, 0.2)}, softClaims(30, 70), []float64{0.30, 0.70}, 0.03},
+		"three":                      {[]*program{busy(1, 1), busy(1, 2), busy(1, 1)}, softClaims(20, 30, 50), []float64{0.20, 0.30, 0.50}, 0.025},
+		"alone in soft mode":         {[]*program{busy(1, 1)}, softClaims(30), []float64{1}, 0.01},
+		"the card has room for both": {[]*program{busy(0.5, 1), busy(0.5, 1)}, softClaims(30, 70), []float64{0.98, 0.98}, 0.03},
+		"both need two thirds":       {[]*program{busy(2./3, 1), busy(2./3, 1)}, softClaims(30, 70), []float64{0.375, 0.86}, 0.025},
+		"alone in hard mode":         {[]*program{busy(1, 1)}, hard(softClaims(30)), []float64{0.30}, 0.01},
+		"hard, and room for both":    {[]*program{busy(0.3, 1), busy(0.3, 1)}, hard(softClaims(30, 50)), []float64{0.30, 0.50}, 0.02},
+		"one that nothing holds":     {[]*program{busy(1, 1), busy(1, 1)}, off, []float64{0.5, 0.5}, 0.02},
+		"the neighbour has ended":    {[]*program{busy(1, 1), {kernel: 1, part: 1, until: 8}}, softClaims(30, 70), []float64{1, 0}, 0.01},
+		"who waits for results has its share": {
+			[]*program{{kernel: 0.5, part: 0.7, pause: 0.5}, busy(0.8, 1)}, softClaims(30, 70), []float64{0.325, 0.795}, 0.015},
 		"what one leaves the other has": {[]*program{busy(1, 1), {kernel: 1, part: 1, pause: 9}}, softClaims(30, 70), []float64{0.90, 0.095}, 0.03},
 	} {
 		t.Run(name, func(t *testing.T) {
