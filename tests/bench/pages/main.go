@@ -208,6 +208,20 @@ func (r *run) Company(name string) (row, error) {
 	return out, nil
 }
 
+// Beside is what the jobs of a case of company keep with an engine, and their work together, in
+// percent of one alone.
+func (r *run) Beside(name, system string) (string, error) {
+	kept, err := r.each("company", name, system, func(t report.Tenant) string { return fmt.Sprintf("%.2f", t.Kept.Kept) })
+	if err != nil {
+		return "", err
+	}
+	sum, err := r.Sum("company", name, system)
+	return kept + "; " + sum, err
+}
+
+// Engines are the columns of the table of engines.
+func (*run) Engines() []string { return []string{"native", "ours", "concurrent", "mps", "mps-free"} }
+
 // Systems are the columns of tables.
 func (*run) Systems() []string { return []string{"native", "ours", "mpse", "hami"} }
 
