@@ -50,12 +50,12 @@ func (s *settings) explainCommand() *cobra.Command {
 	flags.StringVar(&o.Mode, "vgpu-mode", "", "`MODE`: hard, soft[:CEILING] or off")
 	flags.StringVar(&o.Priority, "vgpu-priority", "", "`WORD`: high, normal or low")
 	flags.StringVar(&o.Policy, "vgpu-policy", "", "`WORD`: binpack, spread, topology or exclusive")
-	flags.StringVar(&o.Engine, "vgpu-engine", "", "`WORD`: time, mps or concurrent")
+	flags.StringVar(&o.Engine, "vgpu-engine", "", "`WORD`: time, mps, concurrent or auto")
 	complete(cmd, "gres", "vgpu:10", "vgpu:30", "vgpu:50", "vgpu:100")
 	complete(cmd, "vgpu-mode", "hard", "soft", "off")
 	complete(cmd, "vgpu-priority", "high", "normal", "low")
 	complete(cmd, "vgpu-policy", "binpack", "spread", "topology", "exclusive")
-	complete(cmd, "vgpu-engine", "time", "mps", "concurrent")
+	complete(cmd, "vgpu-engine", "time", "mps", "concurrent", "auto")
 	for _, flag := range []string{"vgpu-mem", "vgpu-cores", "vgpu-cards"} {
 		complete(cmd, flag)
 	}
@@ -85,6 +85,9 @@ func writeExplanation(w io.Writer, e wire.Explanation) error {
 		who += ", decided " + e.Decided.Format(time.RFC3339)
 	}
 	fmt.Fprintf(w, "%s: %s\n%s\n", who, e.Request, verdict(e))
+	if e.EngineWhy != "" {
+		fmt.Fprintf(w, "engine %s: %s\n", e.Engine, e.EngineWhy)
+	}
 	if e.Lost {
 		fmt.Fprintln(w, "gresd was started anew since: of the cards that were not taken, their room now is shown")
 	}

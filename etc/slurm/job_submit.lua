@@ -136,7 +136,7 @@ local CHECKS = {
   priority = {one_of("high", "normal", "low"), "high, normal or low", "normal"},
   policy = {one_of("binpack", "spread", "topology", "exclusive"),
     "binpack, spread, topology or exclusive", "binpack"},
-  engine = {one_of("time", "mps", "concurrent"), "time, mps or concurrent", "time"},
+  engine = {one_of("time", "mps", "concurrent", "auto"), "time, mps, concurrent or auto", "time"},
 }
 
 -- ---- messages --------------------------------------------------------------

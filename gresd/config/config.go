@@ -227,8 +227,17 @@ type MPS struct {
 	Default          bool   `toml:"default"`                  // jobs of one card get it unless they say otherwise
 	AllowAcrossUsers bool   `toml:"allow_across_users"`       // servers of several users on one card
 	Concurrent       bool   `toml:"concurrent"`               // users may ask for one server of all users on a card
+	Auto             bool   `toml:"auto"`                     // jobs get gpu.Auto unless they say otherwise
+	Trust            string `toml:"trust"`                    // TrustAccount, …: whose jobs gpu.Auto puts side by side
 	Control          string `toml:"control" reload:"restart"` // nvidia-cuda-mps-control
 }
+
+// Whose jobs trust each other.
+const (
+	TrustAccount = "account" // those of one account of Slurm
+	TrustUser    = "user"    // those of one user
+	TrustAll     = "all"
+)
 
 // What is done with a sick card.
 const (
@@ -317,7 +326,7 @@ func Default() Config {
 		Arbiter:   Arbiter{Engine: EngineAuto, PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50, SliceTest: true},
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
-		MPS:       MPS{Control: "nvidia-cuda-mps-control"},
+		MPS:       MPS{Trust: TrustAccount, Control: "nvidia-cuda-mps-control"},
 		Health:    Health{Action: HealthCordon, IgnoreXIDs: ofPrograms(), ProbeS: 5, CleanProbes: 60},
 		Audit:     Audit{Unregistered: AuditReport, Escaped: AuditKill, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
 		Log:       Log{Level: "info"},

@@ -242,6 +242,13 @@ func (m MPS) check(k *checker, paths Paths) {
 	if m.Default && !m.Enabled {
 		k.fail("mps.default", m.Default, "is of no use with enabled = false; want enabled = true as well")
 	}
+	k.oneOf("mps.trust", m.Trust, TrustAccount, TrustAccount, TrustUser, TrustAll)
+	switch {
+	case m.Auto && !m.Concurrent:
+		k.fail("mps.auto", m.Auto, "is of no use with concurrent = false; want concurrent = true as well")
+	case m.Auto && m.Default:
+		k.fail("mps.auto", m.Auto, "want one default: default = true gives such jobs MPS; want default = false, or auto = false")
+	}
 	if err := mps.CheckDir(paths.MPS()); (m.Enabled || m.Concurrent) && err != nil {
 		k.fail("paths.run_dir", paths.RunDir, "%v, for example %q", err, Default().Paths.RunDir)
 	}

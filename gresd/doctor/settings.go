@@ -2,7 +2,12 @@
 
 package doctor
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+)
 
 const (
 	// leastPrologTime is what a Prolog may need at least where gresd or slurmctld is slow: three
@@ -13,7 +18,7 @@ const (
 )
 
 // checkSettings looks at what slurm.conf may say and a share job would notice.
-func checkSettings(f *facts, say func(Status, string, string)) {
+func checkSettings(f *facts, engines config.MPS, say func(Status, string, string)) {
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} {
 		seconds, err := strconv.Atoi(f.get(name))
 		if err == nil && seconds > 0 && seconds < leastPrologTime && seconds != noTimeout {
@@ -22,5 +27,9 @@ func checkSettings(f *facts, say func(Status, string, string)) {
 	}
 	if f.get("JobRequeue") == "0" {
 		say(Warn, "JobRequeue is 0: a batch job that finds its card out of use fails", "JobRequeue=1 in slurm.conf, or sbatch --requeue")
+	}
+	if engines.Auto && engines.Trust == config.TrustAccount && !slices.Contains(f.list("AccountingStorageEnforce"), "associations") {
+		say(Warn, "AccountingStorageEnforce lacks associations: users name any account, and the engine auto trusts users of one account",
+			`AccountingStorageEnforce=associations in slurm.conf, or [mps] trust = "user"`)
 	}
 }

@@ -133,7 +133,7 @@ func checkSlurm(ctx context.Context, n *node, tell func(Status, string, string))
 	if lacks := slices.DeleteFunc(want, func(name string) bool { return slices.Contains(there, name) }); len(lacks) > 0 {
 		say(Fail, "GresTypes lacks "+strings.Join(lacks, ", "), "GresTypes=gpu,shard,vgpu in slurm.conf, and restart slurmctld")
 	}
-	checkSettings(f, say)
+	checkSettings(f, n.cfg.MPS, say)
 	n.checkNode(ctx, say)
 	if well {
 		tell(Pass, "Slurm "+f.get("SLURM_VERSION")+", node "+n.name(ctx)+" has the shares", "")

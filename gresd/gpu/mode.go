@@ -58,6 +58,8 @@ const (
 	// Concurrent: one server of that service runs the work of all jobs side by side, and
 	// the arbiter keeps their shares of the work.
 	Concurrent Engine = "concurrent"
+	// Auto, of a request, leaves it to gresd: Concurrent beside jobs of trusted users, else Time.
+	Auto Engine = "auto"
 )
 
 // ParseMode reads "hard", "soft", "soft:CEILING" or "off". The ceiling is 0
@@ -102,9 +104,9 @@ func ParsePolicy(s string) (Policy, error) {
 	return oneOf(s, Policies(), "want binpack, spread, topology or exclusive", Binpack)
 }
 
-// ParseEngine reads "time", "mps" or "concurrent". The error is a [*ValueError].
+// ParseEngine reads "time", "mps", "concurrent" or "auto". The error is a [*ValueError].
 func ParseEngine(s string) (Engine, error) {
-	return oneOf(s, []Engine{Time, MPS, Concurrent}, "want time, mps or concurrent", Time)
+	return oneOf(s, []Engine{Time, MPS, Concurrent, Auto}, "want time, mps, concurrent or auto", Time)
 }
 
 func oneOf[T ~string](s string, all []T, want string, example T) (T, error) {

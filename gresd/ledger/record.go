@@ -42,6 +42,9 @@ type Record struct {
 	// Restarts is the run of the job, SLURM_JOB_RESTART_COUNT; [UnknownRun] in a
 	// record that was rebuilt from a grant.
 	Restarts int64 `json:"restarts"`
+	// EngineWhy is why gresd took the engine of Request, for a job that leaves it to gresd (gpu.Auto);
+	// "" where the job or the site names one.
+	EngineWhy string `json:"engine_why,omitempty"`
 }
 
 // clone returns a copy that shares no memory with r.

@@ -105,7 +105,7 @@ var optionNames = [...]struct{ name, flag, want, example string }{
 	{"mode", "--vgpu-mode", "hard, soft, soft:CEILING (1 to 100) or off", "soft:80"},
 	{"priority", "--vgpu-priority", "high, normal or low", "normal"},
 	{"policy", "--vgpu-policy", "binpack, spread, topology or exclusive", "binpack"},
-	{"engine", "--vgpu-engine", "time, mps or concurrent", "time"},
+	{"engine", "--vgpu-engine", "time, mps, concurrent or auto", "time"},
 }
 
 const wantShare = "1 to 100 (hundredths of a card), 100 for each whole card, or with --vgpu-cards a share " +

@@ -63,7 +63,7 @@ func TestMistakesAreNamedForTheUser(t *testing.T) {
 		mode     = `want hard, soft, soft:CEILING (1 to 100) or off, for example --vgpu-mode=soft:80`
 		priority = `want high, normal or low, for example --vgpu-priority=normal`
 		policy   = `want binpack, spread, topology or exclusive, for example --vgpu-policy=binpack`
-		engine   = `want time, mps or concurrent, for example --vgpu-engine=time`
+		engine   = `want time, mps, concurrent or auto, for example --vgpu-engine=time`
 	)
 	for name, test := range map[string]struct {
 		options Options

@@ -53,10 +53,14 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	}
 	s.room.LeaveLine(rec.JobID)
 	s.keepMPS(rec)
-	s.log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
+	log := s.log
+	if rec.EngineWhy != "" {
+		log = log.With("engine_why", rec.EngineWhy)
+	}
+	log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
 		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
 		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
-		"engine", s.engineOf(req, len(placement.Cards), placement.Cards[0].UUID))
+		"engine", engineOfRecord(&rec))
 	return nil
 }
 
@@ -79,15 +83,15 @@ func whileFull(do func() error) error {
 func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
 	s.placing.Lock()
 	defer s.placing.Unlock()
-	placement, err := s.place(facts, req)
+	placement, engine, err := s.place(facts, req)
 	if err != nil {
 		return rec, onDisk, err
 	}
-	if s.engineOf(req, len(placement.Cards), placement.Cards[0].UUID) == gpu.MPS {
-		req.Engine = gpu.MPS // also where it is the site's choice, which may change
+	if engine.engine != gpu.Time || req.Engine == gpu.Auto {
+		req.Engine = engine.engine // also where it is the site's choice, which may change
 	}
 	rec = recordOf(facts, req, restart)
-	rec.State, rec.Placement = ledger.Granted, placement
+	rec.State, rec.Placement, rec.EngineWhy = ledger.Granted, placement, engine.why
 	return rec, s.ledger.Begin(rec), nil
 }
 
@@ -106,9 +110,10 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 }
 
 // place runs slurmctld's choice, or our own, against what is in use.
-func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, error) {
+func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, choice, error) {
 	now, inUse := s.Cards.Now(), s.inUse()
 	var d place.Decision
+	var engine choice
 	var err error
 	if s.cfg().Placement.Mode == config.PlacementGresd {
 		cards, why := s.companions(facts, req, now.Cards)
@@ -129,15 +134,15 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 		}
 	}
 	if err == nil {
-		if err = s.checkEngine(facts, req, d.Placement); err != nil {
+		if engine, err = s.checkEngine(facts, req, d.Placement); err != nil {
 			d.Refuse(place.BadRequest)
 		}
 	}
 	err = s.Cards.WithSick(d, err)
 	s.decisions.put(decided{
-		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, err: err,
+		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, engine: engine, err: err,
 	})
-	return d.Placement, err
+	return d.Placement, engine, err
 }
 
 // withinCount holds a placement of ours against what slurmctld counts: memory

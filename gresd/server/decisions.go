@@ -20,6 +20,7 @@ type decided struct {
 	at         time.Time
 	request    request.Request
 	decision   place.Decision
+	engine     choice
 	err        error
 }
 

@@ -21,31 +21,35 @@ import (
 // engineOf is what divides the compute of a job's cards: what was asked for,
 // else the site's choice where the request allows it. A CUDA program talks to
 // one MPS daemon, which is for one card, and its percentage is fixed.
-func (s *Server) engineOf(req request.Request, cards int, first gpu.UUID) gpu.Engine {
+// s.placing is held.
+func (s *Server) engineOf(facts slurm.JobFacts, req request.Request, cards int, first gpu.UUID) choice {
+	site := s.cfg().MPS
 	switch {
+	case req.Engine == gpu.Auto, req.Engine == "" && site.Auto:
+		return s.auto(facts, cards, first)
 	case req.Engine != "":
-		return req.Engine
-	case s.cfg().MPS.Enabled && s.cfg().MPS.Default && cards == 1 && !first.IsInstance() && req.Mode != gpu.Soft:
-		return gpu.MPS
+		return choice{engine: req.Engine}
+	case site.Enabled && site.Default && cards == 1 && !first.IsInstance() && req.Mode != gpu.Soft:
+		return choice{engine: gpu.MPS}
 	}
-	return gpu.Time
+	return choice{engine: gpu.Time}
 }
 
-// checkEngine says why a placement cannot be divided as the job asks. The error
-// is a [*request.Error].
-func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.Placement) error {
-	engine := s.engineOf(req, len(p.Cards), p.Cards[0].UUID)
-	if engine != gpu.Time {
-		if err := s.checkServed(engine, req, len(p.Cards)); err != nil {
-			return err
+// checkEngine is what divides the cards of a placement, or says why they cannot be
+// divided as the job asks. The error is a [*request.Error].
+func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.Placement) (choice, error) {
+	chosen := s.engineOf(facts, req, len(p.Cards), p.Cards[0].UUID)
+	if chosen.engine != gpu.Time {
+		if err := s.checkServed(chosen.engine, req, len(p.Cards)); err != nil {
+			return choice{}, err
 		}
 	}
 	for _, c := range p.Cards {
-		if err := s.company(facts, engine, c.UUID, c.Index); err != nil {
-			return err
+		if err := s.company(facts, chosen, c.UUID, c.Index); err != nil {
+			return choice{}, err
 		}
 	}
-	return nil
+	return chosen, nil
 }
 
 // checkServed holds a request for an engine that has an MPS server against what that
@@ -77,18 +81,17 @@ var shared = map[gpu.Engine]string{gpu.Time: "shared by time with", gpu.MPS: "di
 // company says why a job cannot share a card with those that are on it. A
 // server of MPS is one user of the card's time, with a slice that none of its
 // clients can set: beside it no job would have its share. s.placing is held.
-func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID, index int) error {
+func (s *Server) company(facts slurm.JobFacts, chosen choice, card gpu.UUID, index int) error {
+	engine := chosen.engine
 	if engine != gpu.Time && card.IsInstance() {
 		return engineError(engine, "card %d is a MIG instance, on which gresd does not start it; want --vgpu-engine=time", index)
 	}
 	if engine == gpu.Time && s.ledger.OfEngine(gpu.MPS)+s.ledger.OfEngine(gpu.Concurrent) == 0 {
 		return nil // most nodes: not every job is looked at for each grant
 	}
-	rivals := s.ledger.Find(func(rec *ledger.Record) bool {
-		if rec.State != ledger.Granted || rec.JobID == facts.JobID || !slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID == card }) {
-			return false
-		}
-		return engineOfRecord(rec) != engine || engine == gpu.MPS && rec.UID != facts.UID && !s.cfg().MPS.AllowAcrossUsers
+	rivals := s.others(facts, card, func(rec *ledger.Record) bool {
+		return engineOfRecord(rec) != engine || engine == gpu.MPS && rec.UID != facts.UID && !s.cfg().MPS.AllowAcrossUsers ||
+			engine == gpu.Concurrent && (chosen.why != "" || rec.EngineWhy != "") && !s.trusted(facts, rec)
 	})
 	if len(rivals) == 0 {
 		return nil
@@ -96,11 +99,14 @@ func (s *Server) company(facts slurm.JobFacts, engine gpu.Engine, card gpu.UUID,
 	rec := rivals[0]
 	is := fmt.Sprintf("card %d is %s job %d of user %s", index, shared[engineOfRecord(&rec)], rec.JobID, cmp.Or(rec.User, fmt.Sprint(rec.UID)))
 	switch {
+	case engineOfRecord(&rec) == engine && engine == gpu.Concurrent:
+		return engineError(chosen.asked(), "%s, and --vgpu-engine=auto is for jobs %s there; "+
+			"want a whole card (--gres=vgpu:100), or submit again when that job has ended", is, s.trustedWords())
 	case engineOfRecord(&rec) == engine:
 		return engineError(engine, "%s, and its programs would not be safe from yours; "+
 			"want --vgpu-engine=time on another card, or submit again when that job has ended", is)
 	case engine == gpu.Time:
-		return engineError(engine, "%s; want a whole card (--gres=vgpu:100), or submit again when that job has ended", is)
+		return engineError(chosen.asked(), "%s; want a whole card (--gres=vgpu:100), or submit again when that job has ended", is)
 	}
 	return engineError(engine, "%s; want --vgpu-engine=%s, a whole card (--gres=vgpu:100), or submit again when that job has ended", is, engineOfRecord(&rec))
 }
@@ -111,8 +117,8 @@ func (s *Server) companions(facts slurm.JobFacts, req request.Request, cards []g
 	var fit []gpu.Card
 	var why error
 	for _, c := range cards {
-		engine := s.engineOf(req, max(1, req.Cards), c.UUID)
-		if err := s.company(facts, engine, c.UUID, c.Index); err != nil {
+		chosen := s.engineOf(facts, req, max(1, req.Cards), c.UUID)
+		if err := s.company(facts, chosen, c.UUID, c.Index); err != nil {
 			why = cmp.Or(why, err)
 			continue
 		}

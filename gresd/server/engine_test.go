@@ -40,7 +40,7 @@ func newMPSNode(t *testing.T, change ...func(*config.Config)) (n *testNode, prog
 	}
 	n = newTestNode(t, append([]func(*config.Config){func(c *config.Config) {
 		c.Paths.RunDir = filepath.Join(dir, "run")
-		c.MPS = config.MPS{Enabled: true, Control: filepath.Join(programs, fake.Control)}
+		c.MPS = config.MPS{Enabled: true, Trust: config.TrustAccount, Control: filepath.Join(programs, fake.Control)}
 	}}, change...)...)
 	t.Cleanup(func() {
 		// The server has stopped; daemons outlive it. One that finds them without

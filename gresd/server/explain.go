@@ -44,9 +44,11 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 			e.Message = made.err.Error()
 		}
 		e.Cards = s.verdicts(made.decision)
+		made.engine.tell(e)
 	case rec.State == ledger.Granted:
 		e.Request, e.Decided, e.Lost = held(rec.Request, rec.Placement), &rec.Created, true
 		e.Cards = s.verdicts(place.Given(s.Cards.Now().Cards, others, rec.Placement))
+		choice{engineOfRecord(&rec), rec.EngineWhy}.tell(e)
 	}
 	if known && rec.State == ledger.Refused {
 		e.Decided, e.Message = &rec.Created, rec.Reason

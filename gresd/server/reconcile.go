@@ -171,6 +171,10 @@ func (s *Server) strays(ctx context.Context, live map[uint32]bool) []stray {
 // recordOfGrant fills in what a grant file does not say.
 func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool) ledger.Record {
 	rec.Request.Engine = cmp.Or(rec.Request.Engine, engineOfEnvironment(s.grants.ReadEnvironment(rec.JobID)))
+	if rec.Request.Engine == gpu.Concurrent {
+		// It may have been gresd's choice: those who come must be trusted then.
+		rec.EngineWhy = "the ledger that said why was lost"
+	}
 	for i, c := range rec.Placement.Cards {
 		if card, here := s.Cards.Of(c.UUID); here {
 			rec.Placement.Cards[i].Index = card.Index

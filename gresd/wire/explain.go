@@ -15,6 +15,9 @@ type Explanation struct {
 	// Lost says that gresd was started anew since the job was placed: its own
 	// cards are told, and of the others only what they have room for now.
 	Lost bool `json:"lost,omitempty"`
+	// Engine is what gresd took for a job that leaves it to gresd, and EngineWhy why; "" for others.
+	Engine    string `json:"engine,omitempty"`
+	EngineWhy string `json:"engine_why,omitempty"`
 	// Message is why nothing was taken; "" where something was or could be.
 	Message string        `json:"message,omitempty"`
 	Cards   []CardVerdict `json:"cards"`

@@ -19,7 +19,7 @@ type Option struct {
 	Name    string // "mem" of --vgpu-mem
 	Takes   string // what help calls its value: "SIZE|PCT%"
 	Usage   string // what it is, for help
-	Want    string // the values that it takes, for messages: "time, mps or concurrent"
+	Want    string // the values that it takes, for messages: "high, normal or low"
 	Example string // one of them
 }
 

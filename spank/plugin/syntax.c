@@ -102,7 +102,7 @@ bool vgpu_is_policy(const char *text)
 
 bool vgpu_is_engine(const char *text)
 {
-	static const char *const engines[] = {"time", "mps", "concurrent", NULL};
+	static const char *const engines[] = {"time", "mps", "concurrent", "auto", NULL};
 
 	return is_one_of(text, engines);
 }

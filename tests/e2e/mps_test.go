@@ -241,3 +241,68 @@ func TestMPSByDefaultWithoutThePlugin(t *testing.T) {
 		t.Errorf("--vgpu-engine=time does not beat the site's default: %s", r)
 	}
 }
+
+// Jobs of one account work side by side on a card, those of another one on the next card, and a third
+// account finds no card on which everybody is trusted. What was chosen, and why, survives gresd.
+func TestAutoPutsTheJobsOfAnAccountSideBySide(t *testing.T) {
+	opts := mpsCard("concurrent = true\nauto = true\n")
+	opts.Cards, opts.GresdPlaces, opts.Config = twoCards, true, "wait_s = 3\n"+opts.Config
+	s := up(t, opts)
+	jobs := map[int]string{}
+	var order []int
+	for _, j := range []struct{ user, args string }{
+		{alice, "--account=phys"}, {bob, "--account=chem"}, {bob, "--account=phys --vgpu-engine=auto"},
+	} {
+		job := s.submit(j.user, "--gres=vgpu:30 "+j.args, cluster.Worker+" --kernel-us 1000 --saturate 300")
+		s.running(job)
+		jobs[job], order = j.user, append(order, job)
+	}
+	s.eventually(shortWait, "each card has a server, and all three jobs work", func() bool {
+		return len(s.mpsServers()) == 2 && len(s.programs("vgpu-worker")) == 3
+	})
+	records, err := s.Records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cards := map[int]int{}
+	for _, r := range records {
+		cards[int(r.JobID)] = r.Cards[0].Index
+	}
+	if cards[order[0]] != cards[order[2]] || cards[order[0]] == cards[order[1]] {
+		t.Errorf("cards of the jobs %v: %v; want the first and last side by side, and the other account's elsewhere", order, cards)
+	}
+	whys := []string{"no other job was on the card", "no other job was on the card", "all jobs on the card were of the same account"}
+	explained := func() {
+		t.Helper()
+		for i, job := range order {
+			r := s.As(jobs[job], "vgpuctl", "explain", strconv.Itoa(job))
+			if want := "\nengine concurrent: " + whys[i] + "\n"; r.Code != 0 || !strings.Contains(r.Out, want) {
+				t.Errorf("job %d: want %q: %s", job, want, r)
+			}
+		}
+	}
+	explained()
+	s.Gresd.Kill()
+	if err := s.Gresd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	explained()
+	for _, engine := range []string{"", " --vgpu-engine=concurrent"} {
+		checkLine(t, s.Output(carol, s.refusedJob(carol, "--gres=vgpu:5 --account=bio"+engine)), "vgpu: place: job ",
+			"--vgpu-engine=auto is for jobs of the same account there")
+	}
+	for job, user := range jobs {
+		s.cancel(user, job)
+	}
+	s.eventually(shortWait, "the daemons end with the last jobs", func() bool { return len(s.mpsProcesses()) == 0 })
+	// A card that is divided by time stays so.
+	first := s.submit(alice, "--gres=vgpu:30 --account=phys --vgpu-engine=time", "sleep 300")
+	s.running(first)
+	second := s.submit(alice, "--gres=vgpu:30 --account=phys", "sleep 300")
+	s.running(second)
+	if r := s.As(alice, "vgpuctl", "explain", strconv.Itoa(second)); !strings.Contains(r.Out, "\nengine time: a job with the engine time was on the card\n") {
+		t.Errorf("beside a job by time: %s", r)
+	}
+	s.cancel(alice, first)
+	s.cancel(alice, second)
+}
