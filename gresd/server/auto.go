@@ -38,7 +38,7 @@ func (c choice) tell(e *wire.Explanation) {
 // auto chooses for a job that leaves it to gresd: concurrent where that can be, unless the card is
 // divided otherwise. A card with concurrent jobs of users who are not trusted is refused by company;
 // so are, later, others beside this job. s.placing is held.
-func (s *Server) auto(facts slurm.JobFacts, cards int, card gpu.UUID) choice {
+func (s *Server) auto(facts slurm.JobFacts, share gpu.Share, cards int, card gpu.UUID) choice {
 	site, missing := s.cfg().MPS, s.mps.Available()
 	byTime := func(why string, args ...any) choice { return choice{gpu.Time, fmt.Sprintf(why, args...)} }
 	switch {
@@ -46,6 +46,8 @@ func (s *Server) auto(facts slurm.JobFacts, cards int, card gpu.UUID) choice {
 		return byTime("this node does not offer concurrent")
 	case cards != 1:
 		return byTime("concurrent is for one card, and the job has %d on this node", cards)
+	case share >= 100:
+		return byTime("it has a whole card")
 	case card.IsInstance():
 		return byTime("concurrent is not for MIG instances")
 	case missing != nil:

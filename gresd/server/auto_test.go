@@ -43,6 +43,7 @@ func TestAutoIsConcurrentBesideTrustedUsersOnly(t *testing.T) {
 		why    string // of the engine, or in the refusal
 	}{
 		"the first on a card":                 {job: auto(5, phys), want: gpu.Concurrent, why: alone},
+		"a whole card":                        {job: auto(5, phys), facts: func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{0: 100} }, want: gpu.Time, why: "whole card"},
 		"beside the same account":             {there: []engineJob{auto(5, phys)}, job: auto(6, phys), want: gpu.Concurrent, why: "all jobs on the card were of the same account"},
 		"beside another account":              {there: []engineJob{auto(5, phys)}, job: auto(6, chem), why: `"auto": card 0 is shared by the engine concurrent with job 1 of user user5, and --vgpu-engine=auto is for jobs of the same account there`},
 		"beside two, one of another account":  {there: []engineJob{concurrent(5, phys), concurrent(6, chem)}, job: auto(5, phys), why: "with job 2 of user user6, and"},

@@ -20,13 +20,13 @@ import (
 
 // engineOf is what divides the compute of a job's cards: what was asked for,
 // else the site's choice where the request allows it. A CUDA program talks to
-// one MPS daemon, which is for one card, and its percentage is fixed.
-// s.placing is held.
-func (s *Server) engineOf(facts slurm.JobFacts, req request.Request, cards int, first gpu.UUID) choice {
+// one MPS daemon, which is for one card, and its percentage is fixed. share is that of the first
+// card. s.placing is held.
+func (s *Server) engineOf(facts slurm.JobFacts, req request.Request, cards int, first gpu.UUID, share gpu.Share) choice {
 	site := s.cfg().MPS
 	switch {
 	case req.Engine == gpu.Auto, req.Engine == "" && site.Auto:
-		return s.auto(facts, cards, first)
+		return s.auto(facts, share, cards, first)
 	case req.Engine != "":
 		return choice{engine: req.Engine}
 	case site.Enabled && site.Default && cards == 1 && !first.IsInstance() && req.Mode != gpu.Soft:
@@ -38,7 +38,7 @@ func (s *Server) engineOf(facts slurm.JobFacts, req request.Request, cards int, 
 // checkEngine is what divides the cards of a placement, or says why they cannot be
 // divided as the job asks. The error is a [*request.Error].
 func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.Placement) (choice, error) {
-	chosen := s.engineOf(facts, req, len(p.Cards), p.Cards[0].UUID)
+	chosen := s.engineOf(facts, req, len(p.Cards), p.Cards[0].UUID, p.Cards[0].Share)
 	if chosen.engine != gpu.Time {
 		if err := s.checkServed(chosen.engine, req, len(p.Cards)); err != nil {
 			return choice{}, err
@@ -117,7 +117,7 @@ func (s *Server) companions(facts slurm.JobFacts, req request.Request, cards []g
 	var fit []gpu.Card
 	var why error
 	for _, c := range cards {
-		chosen := s.engineOf(facts, req, max(1, req.Cards), c.UUID)
+		chosen := s.engineOf(facts, req, max(1, req.Cards), c.UUID, req.Share)
 		if err := s.company(facts, chosen, c.UUID, c.Index); err != nil {
 			why = cmp.Or(why, err)
 			continue
