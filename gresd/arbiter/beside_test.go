@@ -140,7 +140,8 @@ func TestWorkThatRunsSideBySideIsDividedByShares(t *testing.T) {
 		"one that nothing holds":     {[]*program{busy(1, 1), busy(1, 1)}, off, []float64{0.5, 0.5}, 0.02},
 		"the neighbour has ended":    {[]*program{busy(1, 1), {kernel: 1, part: 1, until: 8}}, softClaims(30, 70), []float64{1, 0}, 0.01},
 		"who waits for results has its share": {
-			[]*program{{kernel: 0.5, part: 0.7, pause: 0.5}, busy(0.8, 1)}, softClaims(30, 70), []float64{0.325, 0.795}, 0.015},
+			[]*program{{kernel: 0.5, part: 0.7, pause: 0.5}, busy(0.8, 1)}, softClaims(30, 70), []float64{0.325, 0.795}, 0.015,
+		},
 		"what one leaves the other has": {[]*program{busy(1, 1), {kernel: 1, part: 1, pause: 9}}, softClaims(30, 70), []float64{0.90, 0.095}, 0.03},
 	} {
 		t.Run(name, func(t *testing.T) {
