@@ -136,3 +136,27 @@ void kernel_close(struct kernel *k)
 {
 	must(cu.ModuleUnload(k->module), "cuModuleUnload");
 }
+
+void cmd_fault(void)
+{
+	static const char stray[] = ".version 7.0\n"
+				    ".target sm_70\n"
+				    ".address_size 64\n"
+				    ".visible .entry vgpu_stray()\n"
+				    "{\n"
+				    "	.reg .b32 %r<2>;\n"
+				    "	.reg .b64 %rd<2>;\n"
+				    "	mov.u64 %rd1, 16;\n"
+				    "	mov.u32 %r1, 1;\n"
+				    "	st.global.u32 [%rd1], %r1;\n"
+				    "	ret;\n"
+				    "}\n";
+	struct kernel k;
+
+	must(cu.ModuleLoadData(&k.module, stray), "cuModuleLoadData");
+	must(cu.ModuleGetFunction(&k.fn, k.module, "vgpu_stray"), "cuModuleGetFunction");
+	must(cu.LaunchKernel(k.fn, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+	must(cu.CtxSynchronize(), "cuCtxSynchronize");
+	printf("{\"cmd\":\"fault\",\"result\":0}\n");
+	kernel_close(&k);
+}

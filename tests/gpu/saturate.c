@@ -28,6 +28,7 @@
 struct run {
 	struct kernel k;
 	const char *launch;
+	bool poll;
 	unsigned units;
 	int batch; /* kernels */
 	int depth; /* batches in flight */
@@ -101,13 +102,27 @@ static void make_graph(struct run *r)
 	must(cu.GraphDestroy(g), "cuGraphDestroy");
 }
 
+static void wait_for(const struct run *r, CUevent event)
+{
+	const struct timespec pause = {0, 200000};
+	CUresult rc;
+
+	if (!r->poll) {
+		must(cu.EventSynchronize(event), "cuEventSynchronize");
+		return;
+	}
+	while ((rc = cu.EventQuery(event)) == CUDA_ERROR_NOT_READY)
+		nanosleep(&pause, NULL);
+	must(rc, "cuEventQuery");
+}
+
 /* Spreads a batch's work over the time since the one before it. */
 static void count_batch(struct run *r, long i)
 {
 	double at, from = r->last_ms, work = r->batch;
 	float ms = 0;
 
-	must(cu.EventSynchronize(r->done[i % r->depth]), "cuEventSynchronize");
+	wait_for(r, r->done[i % r->depth]);
 	must(cu.EventElapsedTime(&ms, r->start, r->done[i % r->depth]), "cuEventElapsedTime");
 	at = ms;
 	if (at <= from) /* another stream's batch ended first */
@@ -139,6 +154,7 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 	int inflight = w->inflight;
 
 	r->launch = w->launch;
+	r->poll = w->poll;
 	r->units = (unsigned)fmax(1, (kernel_ns - r->k.gap_ns) / r->k.ns_per_unit);
 	r->batch = (int)fmax(1, BATCH_NS / kernel_ns);
 	if (!inflight)

@@ -20,9 +20,11 @@ static const char usage[] =
 	"  --saturate SECONDS       keep the card busy, tell the fraction of solo work\n"
 	"  --calibrate              what one unit of work takes\n"
 	"  --hold SECONDS           wait\n"
+	"  --fault                  a kernel that writes to an address that is nobody's\n"
 	"options: --device I  --ctx create|primary  --route "
 	"linear|pitch|managed|async|pool|vmm|array\n"
 	"  --chunk SIZE  --cap SIZE  --fine  --kernel-us N  --inflight K  --streams S  --part PCT\n"
+	"  --poll: ask again and again whether work is done, do not wait for it in the driver\n"
 	"  --launch kernel|ex|coop|graph  --start-at EPOCH  --solo-rate KERNELS_PER_SECOND\n";
 
 static uint64_t size_arg(const char *s)
@@ -115,6 +117,10 @@ static bool run_plain(struct worker *w, const char *name)
 		w->fine = true;
 		return true;
 	}
+	if (strcmp(name, "--poll") == 0) {
+		w->poll = true;
+		return true;
+	}
 	if (strcmp(name, "--count") == 0) {
 		cmd_count();
 		return true;
@@ -123,7 +129,8 @@ static bool run_plain(struct worker *w, const char *name)
 		cmd_list();
 		return true;
 	}
-	if (strcmp(name, "--report") && strcmp(name, "--fill") && strcmp(name, "--calibrate"))
+	if (strcmp(name, "--report") && strcmp(name, "--fill") && strcmp(name, "--calibrate") &&
+	    strcmp(name, "--fault"))
 		return false;
 	if (!w->ctx[w->device])
 		use_device(w, w->device);
@@ -131,6 +138,8 @@ static bool run_plain(struct worker *w, const char *name)
 		cmd_report(w);
 	else if (strcmp(name, "--fill") == 0)
 		cmd_fill(w);
+	else if (strcmp(name, "--fault") == 0)
+		cmd_fault();
 	else
 		cmd_calibrate(w);
 	return true;

@@ -74,6 +74,7 @@
 	X(EventDestroy, cuEventDestroy_v2, 4000)                         \
 	X(EventRecord, cuEventRecord, 2000)                              \
 	X(EventSynchronize, cuEventSynchronize, 2000)                    \
+	X(EventQuery, cuEventQuery, 2000)                                \
 	X(EventElapsedTime, cuEventElapsedTime, 2000)                    \
 	X(GraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040) \
 	X(GraphLaunch, cuGraphLaunch, 10000)                             \
@@ -113,7 +114,7 @@ struct worker {
 	/* options of the next command */
 	const char *route, *launch;
 	uint64_t chunk, cap;
-	bool fine;
+	bool fine, poll;
 	double kernel_us, start_at, solo_rate;
 	int inflight, streams;
 	double part; /* of the multiprocessors, %, that a kernel needs */
@@ -150,6 +151,7 @@ struct kernel {
 };
 void kernel_open(struct kernel *k, CUdevice dev, double part);
 void kernel_close(struct kernel *k);
+void cmd_fault(void);
 
 /* saturate.c */
 void cmd_saturate(struct worker *w, double seconds);
