@@ -154,7 +154,7 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 	int inflight = w->inflight;
 
 	r->launch = w->launch;
-	r->poll = w->poll;
+	r->poll = strcmp(w->wait, "poll") == 0;
 	r->units = (unsigned)fmax(1, (kernel_ns - r->k.gap_ns) / r->k.ns_per_unit);
 	r->batch = (int)fmax(1, BATCH_NS / kernel_ns);
 	if (!inflight)
@@ -174,7 +174,7 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 		must(cu.StreamCreate(&r->stream[i], 1), "cuStreamCreate");
 	must(cu.EventCreate(&r->start, 0), "cuEventCreate");
 	for (int i = 0; i < r->depth; i++)
-		must(cu.EventCreate(&r->done[i], 1), "cuEventCreate");
+		must(cu.EventCreate(&r->done[i], strcmp(w->wait, "block") == 0), "cuEventCreate");
 	if (strcmp(w->launch, "graph") == 0)
 		make_graph(r);
 }

@@ -24,7 +24,8 @@ static const char usage[] =
 	"options: --device I  --ctx create|primary  --route "
 	"linear|pitch|managed|async|pool|vmm|array\n"
 	"  --chunk SIZE  --cap SIZE  --fine  --kernel-us N  --inflight K  --streams S  --part PCT\n"
-	"  --poll: ask again and again whether work is done, do not wait for it in the driver\n"
+	"  --wait block|spin|poll   for a batch: asleep or spinning in cuEventSynchronize, or by "
+	"cuEventQuery\n"
 	"  --launch kernel|ex|coop|graph  --start-at EPOCH  --solo-rate KERNELS_PER_SECOND\n";
 
 static uint64_t size_arg(const char *s)
@@ -68,6 +69,8 @@ static bool set_option(struct worker *w, const char *name, const char *value)
 		w->route = value;
 	else if (strcmp(name, "--launch") == 0)
 		w->launch = value;
+	else if (strcmp(name, "--wait") == 0)
+		w->wait = value;
 	else if (strcmp(name, "--chunk") == 0)
 		w->chunk = size_arg(value);
 	else if (strcmp(name, "--cap") == 0)
@@ -117,10 +120,6 @@ static bool run_plain(struct worker *w, const char *name)
 		w->fine = true;
 		return true;
 	}
-	if (strcmp(name, "--poll") == 0) {
-		w->poll = true;
-		return true;
-	}
 	if (strcmp(name, "--count") == 0) {
 		cmd_count();
 		return true;
@@ -147,8 +146,12 @@ static bool run_plain(struct worker *w, const char *name)
 
 int main(int argc, char **argv)
 {
-	struct worker w = {
-		.route = "linear", .launch = "kernel", .kernel_us = 200, .streams = 1, .part = 100};
+	struct worker w = {.route = "linear",
+			   .launch = "kernel",
+			   .wait = "block",
+			   .kernel_us = 200,
+			   .streams = 1,
+			   .part = 100};
 	const char *libdir = getenv("VGPU_WORKER_LIBDIR"), *via = "dlsym";
 	char *word[512];
 	int n = 0;

@@ -112,9 +112,9 @@ struct worker {
 	CUcontext ctx[MAX_DEVICES];
 	bool create_context; /* cuCtxCreate instead of the primary context */
 	/* options of the next command */
-	const char *route, *launch;
+	const char *route, *launch, *wait;
 	uint64_t chunk, cap;
-	bool fine, poll;
+	bool fine;
 	double kernel_us, start_at, solo_rate;
 	int inflight, streams;
 	double part; /* of the multiprocessors, %, that a kernel needs */

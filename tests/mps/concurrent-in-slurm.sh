@@ -37,6 +37,20 @@ rm -rf "$work"
 mkdir -p "$work"/{out,"${users[0]}","${users[1]}"}
 chmod 1777 "$work"/*
 
+# finish - whatever the end is, with the rows up to there
+finish() {
+	local code=$?
+	table 52 16 96 || code=1
+	if [ $code = 0 ]; then
+		echo "in-slurm: OK"
+	else
+		grep -hE 'level=(WARN|ERROR)' /run/cluster/log/gresd*.log 2>/dev/null | tail -30 || true
+		echo "in-slurm: FAILED: see the lines marked NO, and what is said above"
+	fi
+	exit $code
+}
+trap finish EXIT
+
 real() { [ ! -e /run/cluster/simgpu ]; }
 tenths() { echo $((${EPOCHREALTIME/[.,]/} / 100000)); }
 
@@ -77,15 +91,18 @@ up() {
 	done
 	sleep 4
 }
-cancel() { for _ in "$@"; do scancel "$1" 2>/dev/null || true; shift; done; }
+cancel() { # cancel JOB... - those that have not ended
+	local one
+	for one in "$@"; do scancel "$one" 2>/dev/null || true; done
+}
 
 # ---- what there is on the node --------------------------------------------------------
 
 control=$(sed -n 's/^control *= *"\(.*\)"$/\1/p' /etc/vgpu/vgpu.toml)
 server() { # the one server of the card
-	echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=$(echo "$mps"/*/all/pipe) timeout 10 "${control:-nvidia-cuda-mps-control}" 2>/dev/null | xargs
+	echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=$(echo "$mps"/*/all/pipe) timeout 10 "${control:-nvidia-cuda-mps-control}" 2>/dev/null | xargs || true
 }
-daemon() { value pid "$(echo "$mps"/*/all.json)"; }
+daemon() { value pid "$(echo "$mps"/*/all.json)" || true; }
 used() { # MiB of the card
 	if real; then
 		nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits
@@ -166,7 +183,7 @@ killed_client() {
 	submit "${users[1]}" 70 "$worker --saturate 12"
 	two=$job
 	up "$one" "$two"
-	kill -KILL "${pid[$one]}"
+	kill -KILL "${pid[$one]}" || true
 	ended "$one"
 	row "a client gets SIGKILL: its job" FAILED "$end_state" "$(is [ "$end_state" = FAILED ])"
 	ended "$two"
@@ -180,10 +197,11 @@ while time.time() < end: x @ x; torch.cuda.synchronize()'
 # company - starts jobs that work, and sets jobs
 company() {
 	jobs=()
-	submit "${users[0]}" 20 "$worker --saturate 90"
-	jobs+=("$job") name[$job]="waits in the driver"
-	submit "${users[1]}" 20 "$worker --poll --saturate 90"
-	jobs+=("$job") name[$job]="asks again and again"
+	local wait user=0
+	for wait in block spin poll; do
+		submit "${users[user]}" 20 "$worker --wait $wait --saturate 90"
+		jobs+=("$job") name[$job]="vgpu-worker --wait $wait" user=$((1 - user))
+	done
 	if [ -n "$python" ]; then
 		submit "${users[0]}" 20 "VGPU_CLIENT=\$SLURM_JOB_ID '$python' -c '$torch'"
 		jobs+=("$job") name[$job]="PyTorch"
@@ -205,9 +223,9 @@ fates() {
 	for one in "${jobs[@]}"; do
 		if now=${ended_at[$one]:-} && [ -n "$now" ]; then
 			ended "$one"
-			row "$what: one that ${name[$one]}" "an error" "$end_state after $((now / 10)).$((now % 10)) s: $(said "$one")" "$(is [ "$end_state" = FAILED ])"
+			row "$what: ${name[$one]}" "an error" "$end_state after $((now / 10)).$((now % 10)) s: $(said "$one")" "$(is [ "$end_state" = FAILED ])"
 		else
-			row "$what: one that ${name[$one]}" "an error" "hangs" NO
+			row "$what: ${name[$one]}" "an error" "hangs" NO
 		fi
 	done
 	cancel "${jobs[@]}"
@@ -225,11 +243,11 @@ ends() {
 	killed_client
 	company
 	since=$(tenths)
-	kill -KILL "$(server)"
+	kill -KILL "$(server)" || true
 	fates "server killed"
 	company
 	since=$(tenths)
-	kill -KILL "$(daemon)"
+	kill -KILL "$(daemon)" || true
 	fates "daemon killed"
 	if real; then
 		company
@@ -263,7 +281,7 @@ churn() {
 		if [ $SECONDS -ge $next ] && [ $SECONDS -lt $end ]; then
 			next=$((SECONDS + 10))
 			if pick; then
-				scancel "$one"
+				cancel "$one"
 				spoiled[$one]=yes cancelled=$((cancelled + 1))
 			fi
 			if pick && [ -z "${spoiled[$one]:-}" ] && kill -KILL "$(clients "$one" | head -1)" 2>/dev/null; then
@@ -290,9 +308,3 @@ for step in ${STEPS:-shares ends churn}; do
 	"$step"
 done
 row "the node" IDLE "$(sinfo -h -o %T)" "$(is [ "$(sinfo -h -o %T)" = idle ])"
-if ! table 52 16 96; then
-	grep -hE 'level=(WARN|ERROR)' /run/cluster/log/gresd*.log 2>/dev/null | tail -30 || true
-	echo "in-slurm: FAILED: see the lines marked NO"
-	exit 1
-fi
-echo "in-slurm: OK"

@@ -108,7 +108,7 @@ after_end() { # after_end WHAT - the client has an error, and the next program h
 # for an event whose server has ended; how such jobs end is for concurrent-in-slurm.sh.
 lose() {
 	rm -f "$work/lost.ended"
-	(client "${users[0]}" "$worker" --kernel-us 1000 --poll --saturate 30 >"$work/lost" 2>&1 || echo "$?" >"$work/lost.ended") &
+	(client "${users[0]}" "$worker" --kernel-us 1000 --wait poll --saturate 30 >"$work/lost" 2>&1 || echo "$?" >"$work/lost.ended") &
 	sleep 3
 }
 start
