@@ -100,19 +100,12 @@ static void warm_up(struct kernel *k, unsigned units)
 	}
 }
 
-void kernel_open(struct kernel *k, CUdevice dev, double part)
+static void calibrate(struct kernel *k)
 {
 	unsigned units = 1000;
 	CUevent a, b;
 	double t, quarter;
-	int sms = 0;
 
-	must(cu.ModuleLoadData(&k->module, ptx), "cuModuleLoadData");
-	must(cu.ModuleGetFunction(&k->fn, k->module, "vgpu_work"), "cuModuleGetFunction");
-	must(cu.DeviceGetAttribute(&sms, MULTIPROCESSORS, dev), "cuDeviceGetAttribute");
-	k->grid = (unsigned)(2 * sms * part / 100);
-	k->grid += !k->grid;
-	k->block = BLOCK;
 	must(cu.EventCreate(&a, 0), "cuEventCreate");
 	must(cu.EventCreate(&b, 0), "cuEventCreate");
 	warm_up(k, units);
@@ -130,6 +123,22 @@ void kernel_open(struct kernel *k, CUdevice dev, double part)
 		die("calibration", "a longer kernel did not take longer");
 	must(cu.EventDestroy(a), "cuEventDestroy");
 	must(cu.EventDestroy(b), "cuEventDestroy");
+}
+
+void kernel_open(struct kernel *k, const struct worker *w)
+{
+	int sms = 0;
+
+	must(cu.ModuleLoadData(&k->module, ptx), "cuModuleLoadData");
+	must(cu.ModuleGetFunction(&k->fn, k->module, "vgpu_work"), "cuModuleGetFunction");
+	must(cu.DeviceGetAttribute(&sms, MULTIPROCESSORS, w->device), "cuDeviceGetAttribute");
+	k->grid = (unsigned)(2 * sms * w->part / 100);
+	k->grid += !k->grid;
+	k->block = BLOCK;
+	k->ns_per_unit = w->unit_ns;
+	k->gap_ns = w->gap_ns;
+	if (k->ns_per_unit <= 0)
+		calibrate(k);
 }
 
 void kernel_close(struct kernel *k)

@@ -230,7 +230,7 @@ void cmd_saturate(struct worker *w, double seconds)
 	if (seconds <= 0 || w->kernel_us <= 0)
 		die("--saturate",
 		    "want seconds and --kernel-us above 0, e.g. --kernel-us 200 --saturate 3");
-	kernel_open(&r.k, w->device, w->part);
+	kernel_open(&r.k, w);
 	prepare(&r, w, seconds);
 	signal(SIGUSR1, ask);
 	wait_for_start(w->start_at);
@@ -252,7 +252,7 @@ void cmd_calibrate(struct worker *w)
 {
 	struct kernel k;
 
-	kernel_open(&k, w->device, w->part);
+	kernel_open(&k, w);
 	printf("{\"cmd\":\"calibrate\",\"device\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f}\n",
 	       w->device, k.ns_per_unit, k.gap_ns);
 	fflush(stdout);

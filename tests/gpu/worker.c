@@ -26,7 +26,9 @@ static const char usage[] =
 	"  --chunk SIZE  --cap SIZE  --fine  --kernel-us N  --inflight K  --streams S  --part PCT\n"
 	"  --wait block|spin|poll   for a batch: asleep or spinning in cuEventSynchronize, or by "
 	"cuEventQuery\n"
-	"  --launch kernel|ex|coop|graph  --start-at EPOCH  --solo-rate KERNELS_PER_SECOND\n";
+	"  --launch kernel|ex|coop|graph  --start-at EPOCH  --solo-rate KERNELS_PER_SECOND\n"
+	"  --unit-ns N --gap-ns N   what --calibrate has told: it is not measured again, beside "
+	"others\n";
 
 static uint64_t size_arg(const char *s)
 {
@@ -87,6 +89,10 @@ static bool set_option(struct worker *w, const char *name, const char *value)
 		w->start_at = atof(value);
 	else if (strcmp(name, "--solo-rate") == 0)
 		w->solo_rate = atof(value);
+	else if (strcmp(name, "--unit-ns") == 0)
+		w->unit_ns = atof(value);
+	else if (strcmp(name, "--gap-ns") == 0)
+		w->gap_ns = atof(value);
 	else if (strcmp(name, "--ctx") == 0)
 		w->create_context = strcmp(value, "create") == 0;
 	else

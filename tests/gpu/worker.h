@@ -116,6 +116,7 @@ struct worker {
 	uint64_t chunk, cap;
 	bool fine;
 	double kernel_us, start_at, solo_rate;
+	double unit_ns, gap_ns; /* of --calibrate; 0: measured */
 	int inflight, streams;
 	double part; /* of the multiprocessors, %, that a kernel needs */
 };
@@ -149,7 +150,7 @@ struct kernel {
 	unsigned grid, block;
 	double ns_per_unit, gap_ns; /* what a unit takes; what each kernel of a row takes more */
 };
-void kernel_open(struct kernel *k, CUdevice dev, double part);
+void kernel_open(struct kernel *k, const struct worker *w);
 void kernel_close(struct kernel *k);
 void cmd_fault(void);
 

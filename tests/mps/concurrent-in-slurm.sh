@@ -30,7 +30,7 @@ done
 users=(nobody daemon)
 work=/run/in-slurm
 mps=/run/vgpu/mps
-seconds=8   # of a run whose parts are looked at, without its first two
+seconds=12  # of a run whose parts are looked at, without its first two
 patience=30 # seconds for a client to end whose server has
 declare -A pid=() name=()
 rm -rf "$work"
@@ -69,6 +69,12 @@ submit() {
 		--vgpu-mode=soft "${@:4}" --wrap "$3")
 }
 worker="VGPU_CLIENT=\$SLURM_JOB_ID vgpu-worker --kernel-us 1000"
+# measured - what a unit of work takes is measured once, without company
+measured() {
+	submit "${users[0]}" 100 "vgpu-worker --calibrate"
+	ended "$job"
+	worker="$worker --unit-ns $(value ns_per_unit "$(output "$job")") --gap-ns $(value gap_ns "$(output "$job")")"
+}
 clients() { grep -lzsx "VGPU_CLIENT=${1:-[0-9]*}" /proc/[0-9]*/environ | cut -d/ -f3 || true; }
 state() { scontrol show job -o "$1" 2>/dev/null | sed -n 's/.* JobState=\([A-Z_]*\) .*/\1/p'; }
 # ended JOB - waits, and sets end_state
@@ -304,6 +310,7 @@ churn() {
 	nothing_left "after that"
 }
 
+measured
 for step in ${STEPS:-shares ends churn}; do
 	"$step"
 done
