@@ -326,7 +326,8 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	bool company = in_company(g, b), whole = part >= 1 && !company && !g->schedule.others;
 	double alone = span, charge;
 
-	if (g->concurrent) /* the job's processes have their parts of the time evenly */
+	/* The job's processes have their parts of the time evenly; in company these bound nothing. */
+	if (g->concurrent && !company)
 		alone *= of_job;
 	else
 		whole &= !b->beside && of_job >= UNDIVIDED;

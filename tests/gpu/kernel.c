@@ -100,19 +100,12 @@ static void warm_up(struct kernel *k, unsigned units)
 	}
 }
 
-void kernel_open(struct kernel *k, CUdevice dev, double part)
+static void calibrate(struct kernel *k)
 {
 	unsigned units = 1000;
 	CUevent a, b;
 	double t, quarter;
-	int sms = 0;
 
-	must(cu.ModuleLoadData(&k->module, ptx), "cuModuleLoadData");
-	must(cu.ModuleGetFunction(&k->fn, k->module, "vgpu_work"), "cuModuleGetFunction");
-	must(cu.DeviceGetAttribute(&sms, MULTIPROCESSORS, dev), "cuDeviceGetAttribute");
-	k->grid = (unsigned)(2 * sms * part / 100);
-	k->grid += !k->grid;
-	k->block = BLOCK;
 	must(cu.EventCreate(&a, 0), "cuEventCreate");
 	must(cu.EventCreate(&b, 0), "cuEventCreate");
 	warm_up(k, units);
@@ -132,7 +125,47 @@ void kernel_open(struct kernel *k, CUdevice dev, double part)
 	must(cu.EventDestroy(b), "cuEventDestroy");
 }
 
+void kernel_open(struct kernel *k, const struct worker *w)
+{
+	int sms = 0;
+
+	must(cu.ModuleLoadData(&k->module, ptx), "cuModuleLoadData");
+	must(cu.ModuleGetFunction(&k->fn, k->module, "vgpu_work"), "cuModuleGetFunction");
+	must(cu.DeviceGetAttribute(&sms, MULTIPROCESSORS, w->device), "cuDeviceGetAttribute");
+	k->grid = (unsigned)(2 * sms * w->part / 100);
+	k->grid += !k->grid;
+	k->block = BLOCK;
+	k->ns_per_unit = w->unit_ns;
+	k->gap_ns = w->gap_ns;
+	if (k->ns_per_unit <= 0)
+		calibrate(k);
+}
+
 void kernel_close(struct kernel *k)
 {
 	must(cu.ModuleUnload(k->module), "cuModuleUnload");
+}
+
+void cmd_fault(void)
+{
+	static const char stray[] = ".version 7.0\n"
+				    ".target sm_70\n"
+				    ".address_size 64\n"
+				    ".visible .entry vgpu_stray()\n"
+				    "{\n"
+				    "	.reg .b32 %r<2>;\n"
+				    "	.reg .b64 %rd<2>;\n"
+				    "	mov.u64 %rd1, 16;\n"
+				    "	mov.u32 %r1, 1;\n"
+				    "	st.global.u32 [%rd1], %r1;\n"
+				    "	ret;\n"
+				    "}\n";
+	struct kernel k;
+
+	must(cu.ModuleLoadData(&k.module, stray), "cuModuleLoadData");
+	must(cu.ModuleGetFunction(&k.fn, k.module, "vgpu_stray"), "cuModuleGetFunction");
+	must(cu.LaunchKernel(k.fn, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+	must(cu.CtxSynchronize(), "cuCtxSynchronize");
+	printf("{\"cmd\":\"fault\",\"result\":0}\n");
+	kernel_close(&k);
 }

@@ -28,6 +28,7 @@
 struct run {
 	struct kernel k;
 	const char *launch;
+	bool poll;
 	unsigned units;
 	int batch; /* kernels */
 	int depth; /* batches in flight */
@@ -101,13 +102,27 @@ static void make_graph(struct run *r)
 	must(cu.GraphDestroy(g), "cuGraphDestroy");
 }
 
+static void wait_for(const struct run *r, CUevent event)
+{
+	const struct timespec pause = {0, 200000};
+	CUresult rc;
+
+	if (!r->poll) {
+		must(cu.EventSynchronize(event), "cuEventSynchronize");
+		return;
+	}
+	while ((rc = cu.EventQuery(event)) == CUDA_ERROR_NOT_READY)
+		nanosleep(&pause, NULL);
+	must(rc, "cuEventQuery");
+}
+
 /* Spreads a batch's work over the time since the one before it. */
 static void count_batch(struct run *r, long i)
 {
 	double at, from = r->last_ms, work = r->batch;
 	float ms = 0;
 
-	must(cu.EventSynchronize(r->done[i % r->depth]), "cuEventSynchronize");
+	wait_for(r, r->done[i % r->depth]);
 	must(cu.EventElapsedTime(&ms, r->start, r->done[i % r->depth]), "cuEventElapsedTime");
 	at = ms;
 	if (at <= from) /* another stream's batch ended first */
@@ -139,6 +154,7 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 	int inflight = w->inflight;
 
 	r->launch = w->launch;
+	r->poll = strcmp(w->wait, "poll") == 0;
 	r->units = (unsigned)fmax(1, (kernel_ns - r->k.gap_ns) / r->k.ns_per_unit);
 	r->batch = (int)fmax(1, BATCH_NS / kernel_ns);
 	if (!inflight)
@@ -158,7 +174,7 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 		must(cu.StreamCreate(&r->stream[i], 1), "cuStreamCreate");
 	must(cu.EventCreate(&r->start, 0), "cuEventCreate");
 	for (int i = 0; i < r->depth; i++)
-		must(cu.EventCreate(&r->done[i], 1), "cuEventCreate");
+		must(cu.EventCreate(&r->done[i], strcmp(w->wait, "block") == 0), "cuEventCreate");
 	if (strcmp(w->launch, "graph") == 0)
 		make_graph(r);
 }
@@ -214,7 +230,7 @@ void cmd_saturate(struct worker *w, double seconds)
 	if (seconds <= 0 || w->kernel_us <= 0)
 		die("--saturate",
 		    "want seconds and --kernel-us above 0, e.g. --kernel-us 200 --saturate 3");
-	kernel_open(&r.k, w->device, w->part);
+	kernel_open(&r.k, w);
 	prepare(&r, w, seconds);
 	signal(SIGUSR1, ask);
 	wait_for_start(w->start_at);
@@ -236,7 +252,7 @@ void cmd_calibrate(struct worker *w)
 {
 	struct kernel k;
 
-	kernel_open(&k, w->device, w->part);
+	kernel_open(&k, w);
 	printf("{\"cmd\":\"calibrate\",\"device\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f}\n",
 	       w->device, k.ns_per_unit, k.gap_ns);
 	fflush(stdout);

@@ -20,10 +20,15 @@ static const char usage[] =
 	"  --saturate SECONDS       keep the card busy, tell the fraction of solo work\n"
 	"  --calibrate              what one unit of work takes\n"
 	"  --hold SECONDS           wait\n"
+	"  --fault                  a kernel that writes to an address that is nobody's\n"
 	"options: --device I  --ctx create|primary  --route "
 	"linear|pitch|managed|async|pool|vmm|array\n"
 	"  --chunk SIZE  --cap SIZE  --fine  --kernel-us N  --inflight K  --streams S  --part PCT\n"
-	"  --launch kernel|ex|coop|graph  --start-at EPOCH  --solo-rate KERNELS_PER_SECOND\n";
+	"  --wait block|spin|poll   for a batch: asleep or spinning in cuEventSynchronize, or by "
+	"cuEventQuery\n"
+	"  --launch kernel|ex|coop|graph  --start-at EPOCH  --solo-rate KERNELS_PER_SECOND\n"
+	"  --unit-ns N --gap-ns N   what --calibrate has told: it is not measured again, beside "
+	"others\n";
 
 static uint64_t size_arg(const char *s)
 {
@@ -66,6 +71,8 @@ static bool set_option(struct worker *w, const char *name, const char *value)
 		w->route = value;
 	else if (strcmp(name, "--launch") == 0)
 		w->launch = value;
+	else if (strcmp(name, "--wait") == 0)
+		w->wait = value;
 	else if (strcmp(name, "--chunk") == 0)
 		w->chunk = size_arg(value);
 	else if (strcmp(name, "--cap") == 0)
@@ -82,6 +89,10 @@ static bool set_option(struct worker *w, const char *name, const char *value)
 		w->start_at = atof(value);
 	else if (strcmp(name, "--solo-rate") == 0)
 		w->solo_rate = atof(value);
+	else if (strcmp(name, "--unit-ns") == 0)
+		w->unit_ns = atof(value);
+	else if (strcmp(name, "--gap-ns") == 0)
+		w->gap_ns = atof(value);
 	else if (strcmp(name, "--ctx") == 0)
 		w->create_context = strcmp(value, "create") == 0;
 	else
@@ -123,7 +134,8 @@ static bool run_plain(struct worker *w, const char *name)
 		cmd_list();
 		return true;
 	}
-	if (strcmp(name, "--report") && strcmp(name, "--fill") && strcmp(name, "--calibrate"))
+	if (strcmp(name, "--report") && strcmp(name, "--fill") && strcmp(name, "--calibrate") &&
+	    strcmp(name, "--fault"))
 		return false;
 	if (!w->ctx[w->device])
 		use_device(w, w->device);
@@ -131,6 +143,8 @@ static bool run_plain(struct worker *w, const char *name)
 		cmd_report(w);
 	else if (strcmp(name, "--fill") == 0)
 		cmd_fill(w);
+	else if (strcmp(name, "--fault") == 0)
+		cmd_fault();
 	else
 		cmd_calibrate(w);
 	return true;
@@ -138,8 +152,12 @@ static bool run_plain(struct worker *w, const char *name)
 
 int main(int argc, char **argv)
 {
-	struct worker w = {
-		.route = "linear", .launch = "kernel", .kernel_us = 200, .streams = 1, .part = 100};
+	struct worker w = {.route = "linear",
+			   .launch = "kernel",
+			   .wait = "block",
+			   .kernel_us = 200,
+			   .streams = 1,
+			   .part = 100};
 	const char *libdir = getenv("VGPU_WORKER_LIBDIR"), *via = "dlsym";
 	char *word[512];
 	int n = 0;

@@ -74,6 +74,7 @@
 	X(EventDestroy, cuEventDestroy_v2, 4000)                         \
 	X(EventRecord, cuEventRecord, 2000)                              \
 	X(EventSynchronize, cuEventSynchronize, 2000)                    \
+	X(EventQuery, cuEventQuery, 2000)                                \
 	X(EventElapsedTime, cuEventElapsedTime, 2000)                    \
 	X(GraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040) \
 	X(GraphLaunch, cuGraphLaunch, 10000)                             \
@@ -111,10 +112,11 @@ struct worker {
 	CUcontext ctx[MAX_DEVICES];
 	bool create_context; /* cuCtxCreate instead of the primary context */
 	/* options of the next command */
-	const char *route, *launch;
+	const char *route, *launch, *wait;
 	uint64_t chunk, cap;
 	bool fine;
 	double kernel_us, start_at, solo_rate;
+	double unit_ns, gap_ns; /* of --calibrate; 0: measured */
 	int inflight, streams;
 	double part; /* of the multiprocessors, %, that a kernel needs */
 };
@@ -148,8 +150,9 @@ struct kernel {
 	unsigned grid, block;
 	double ns_per_unit, gap_ns; /* what a unit takes; what each kernel of a row takes more */
 };
-void kernel_open(struct kernel *k, CUdevice dev, double part);
+void kernel_open(struct kernel *k, const struct worker *w);
 void kernel_close(struct kernel *k);
+void cmd_fault(void);
 
 /* saturate.c */
 void cmd_saturate(struct worker *w, double seconds);

@@ -10,12 +10,14 @@
 # /etc/ld.so.preload and /run/vgpu/self, which gresd makes.
 set -euo pipefail
 
+# shellcheck source=tests/mps/rows.sh
+. "$(dirname "$0")/rows.sh"
 build=$(cd "${1:?usage: on-card.sh BUILD [SECONDS]}" && pwd)
 seconds=${2:-8}
 control=${VGPU_MPS_CONTROL:-nvidia-cuda-mps-control}
 user=65534 other=65533 # need no names
 work=/run/vgpu-mps     # short: sockets are below it
-bad=0 rows=() gresd=
+gresd='' failed=''
 
 [ "$(id -u)" = 0 ] || { echo "vgpu: on-card: not root" >&2; exit 1; }
 command -v "$control" >/dev/null || { echo "vgpu: on-card: no $control here" >&2; exit 1; }
@@ -23,23 +25,6 @@ command -v "$control" >/dev/null || { echo "vgpu: on-card: no $control here" >&2
 if [ -d /usr/local/nvidia/lib64 ] && [ -z "${LD_LIBRARY_PATH:-}" ]; then
 	export LD_LIBRARY_PATH=/usr/local/nvidia/lib64
 fi
-
-row() { # row WHAT WANTED GOT OK
-	[ "$4" = yes ] || bad=1
-	rows+=("$1|$2|$3|$4")
-}
-is() { if "$@"; then echo yes; else echo NO; fi; }
-within() { awk -v x="$1" -v low="$2" -v high="$3" 'BEGIN { exit !(x >= low && x <= high) }'; }
-# value NAME FILE - a field of the last line of JSON that has it
-value() { sed -n "s/.*\"$1\":\"\{0,1\}\([^,\"}]*\).*/\1/p" "$2" | tail -1; }
-# work FILE - units of work a second: what a kernel does depends on how many
-# multiprocessors its program is told of
-work_of() {
-	awk -v rate="$(value rate "$1")" -v us="$(value kernel_us "$1")" -v gap="$(value gap_ns "$1")" \
-		-v unit="$(value ns_per_unit "$1")" -v grid="$(value grid "$1")" \
-		'BEGIN { printf "%.1f", (unit > 0 ? rate * (us * 1000 - gap) / unit * grid : 0) }'
-}
-percent() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f", (b > 0 ? 100 * a / b : 0) }'; }
 
 end() {
 	for job in 1 2 3 4 5; do release "$job" || true; done
@@ -125,15 +110,6 @@ start_gresd() {
 	tail -5 "$work/gresd.log" >&2
 	exit 1
 }
-mps_processes() { # the daemon and its servers: clients have no token
-	local pid
-	for pid in /proc/[0-9]*; do
-		if grep -qz "^VGPU_MPS_TOKEN=" "$pid/environ" 2>/dev/null &&
-			grep -qz "^CUDA_MPS_PIPE_DIRECTORY=$work/" "$pid/environ" 2>/dev/null; then
-			basename "$pid"
-		fi
-	done | xargs
-}
 
 trap end EXIT
 start_gresd
@@ -150,7 +126,7 @@ solo=$(work_of "$work/out/solo")
 # ---- two jobs of one user ----------------------------------------------------
 
 job 1 "$user" 30 SPANK_VGPU_ENGINE=mps SPANK_VGPU_MEM=8G
-row "job of 30 %" "granted, with its daemon up" "daemon ${daemon:=$(mps_processes)}" "$(is [ -n "$daemon" ])"
+row "job of 30 %" "granted, with its daemon up" "daemon ${daemon:=$(mps_processes "$work")}" "$(is [ -n "$daemon" ])"
 
 start=$(date +%s)
 task 1 alone --start-at $((start + 4)) --saturate "$seconds" &
@@ -163,7 +139,7 @@ start_gresd
 wait "$one" || true
 got=$(percent "$(work_of "$work/out/alone")" "$solo")
 row "30 % alone, gresd killed and started meanwhile" "28 to 32 %" "$got %" "$(is within "$got" 28 32)"
-row "its daemon after that" "the same" "$(mps_processes)" "$(is grep -qw "$daemon" <<<"$(mps_processes)")"
+row "its daemon after that" "the same" "$(mps_processes "$work")" "$(is grep -qw "$daemon" <<<"$(mps_processes "$work")")"
 
 job 2 "$user" 70 SPANK_VGPU_ENGINE=mps
 start=$(date +%s)
@@ -213,16 +189,16 @@ refused 4 "$user" "by time beside MPS" "divided by MPS" SPANK_VGPU_ENGINE=time
 
 for job in 1 3 4; do release "$job"; done
 for _ in $(seq 200); do
-	[ -n "$(mps_processes)" ] || [ -n "$(find "$work/run/mps" -mindepth 1 2>/dev/null)" ] || break
+	[ -n "$(mps_processes "$work")" ] || [ -n "$(find "$work/run/mps" -mindepth 1 2>/dev/null)" ] || break
 	sleep 0.1
 done
-left="$(mps_processes) $(find "$work/run/mps" -mindepth 1 -printf '%P ' 2>/dev/null)"
+left="$(mps_processes "$work") $(find "$work/run/mps" -mindepth 1 -printf '%P ' 2>/dev/null)"
 row "left after the last job" "nothing" "$left" "$(is [ "$left" = " " ])"
 
-printf '%s\n' "what|wanted|got|ok" "${rows[@]}" | awk -F'|' '{ printf "%-44s %-26s %-26s %s\n", $1, $2, $3, $4 }'
+table 48 26 26 || failed=yes
 echo
 cat "$work/out/nvidia-smi" "$work/out/jobs"
-if [ "$bad" != 0 ]; then
+if [ -n "$failed" ]; then
 	echo "log of gresd:"
 	tail -40 "$work/gresd.log"
 	for file in solo alone thirty seventy memory; do echo "--- $file"; cat "$work/out/$file" 2>/dev/null || true; done

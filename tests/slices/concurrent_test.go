@@ -136,6 +136,25 @@ func TestWorkSideBySideIsDividedByShares(t *testing.T) {
 	}
 }
 
+// What the launches of one of them cost is no less where they are on the card at the same time.
+func TestSeveralProcessesHaveTheShareOfTheirJobSideBySide(t *testing.T) {
+	n := newServedNode(t)
+	n.serve(1, 50, "soft")
+	n.serve(2, 50, "soft")
+	pids := []int{n.client(2, "--kernel-us", "1000")}
+	for range 4 {
+		pids = append(pids, n.client(1, "--kernel-us", "1000"))
+	}
+	n.eventually("parts as the shares", func() bool {
+		all := 0.0
+		had := n.work(pids...)
+		for _, one := range had {
+			all += one
+		}
+		return math.Abs(100*had[0]/all-50) <= 6 && all >= 93
+	})
+}
+
 func TestAJobWithoutCompanyHasAllOfTheCard(t *testing.T) {
 	n := newServedNode(t)
 	n.serve(1, 30, "soft")
