@@ -43,7 +43,7 @@ func TestCellsAreProven(t *testing.T) {
 			if meant != (c.State == Meant) || !meant && !strings.HasPrefix(c.Version, strings.TrimSuffix(filepath.Base(file), ".jsonl")) {
 				t.Errorf("%s: %+v does not belong there", file, c)
 			}
-			for _, m := range regexp.MustCompile(`make ([a-z0-9-]+)|(tests/[\w/-]+)`).FindAllStringSubmatch(c.Command, -1) {
+			for _, m := range regexp.MustCompile(`make ([a-z0-9-]+)|(tests/[\w/.-]+)`).FindAllStringSubmatch(c.Command, -1) {
 				_, err := os.Stat(filepath.Join("../..", m[2]))
 				if err != nil || m[1] != "" && !regexp.MustCompile(`(?m)^`+m[1]+`:`).Match(makefile) {
 					t.Errorf("%s: %q: there is no %s", file, c.Command, m[0])

@@ -7,12 +7,12 @@
 #   cp -r build/tests/queues tests/queues/on-card.sh /tmp/ && mv /tmp/on-card.sh /tmp/queues
 #   build/tests/vgpu-cluster -real -user nobody env LIBS= /tmp/queues/on-card.sh
 #
-# Prints a table of what was wanted and got; fails when a line is not as wanted. Two to three minutes
+# Prints a table of what was wanted and got; fails when a line is not as wanted. About two minutes
 # for each API; APIS="opencl" picks one.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-seconds=${1:-4}
+seconds=${1:-6}
 bad=0 rows=()
 [ -z "${LIBS:-}" ] || export LD_LIBRARY_PATH=$LIBS${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 out=$(mktemp -d)
@@ -50,12 +50,13 @@ in_job() {
 	srun --gres=vgpu:"$share" --vgpu-mode="$mode" ${WRAP:-} "$@"
 }
 
-# alone API HOW SHARE MODE LEAST MOST [OPTION...] - in percent of what it does without a limit
+# alone API HOW SHARE MODE LEAST MOST [OPTION...] - in percent of what it does without a limit; signal, whose
+# host makes a semaphore for each two, of what a full queue does
 alone() {
 	local api=$1 how=$2 share=$3 mode=$4 least=$5 most=$6
 	shift 6
 	# shellcheck disable=SC2086
-	${WRAP:-} "$here/$api" --how "$how" --units "$unit" --secs 2 "$@" >"$out/native"
+	${WRAP:-} "$here/$api" --how "${how/signal/full}" --units "$unit" --secs 2 "$@" >"$out/native"
 	if ! in_job "$share" "$mode" "$here/$api" --how "$how" --units "$unit" --secs "$seconds" "$@" >"$out/job"; then
 		row "$api $how, $share % $mode, alone: failed" 1 1 0
 		return
