@@ -58,6 +58,10 @@ const (
 	// keptBeside is the part that it is entitled to of what it would have alone.
 	lacksFrom  = 0.985
 	keptBeside = 0.85
+	// lateHost is how much longer work is on its way than it costs, without company, from which a job
+	// leaves the card at times although it always has work on its way: between kernels it waits for
+	// its host.
+	lateHost = 1.5
 	// growth is how fast the limit of a job grows while nobody lacks anything, in parts of it for
 	// each second; after some seconds faster, and where company makes nobody's work longer by roomy,
 	// as fast as roomyGrowth.
@@ -253,7 +257,7 @@ func (c *crowd) entitled(claims []Claim, now time.Time) []float64 {
 		if !m.isHeld(claim, now) {
 			// Who leaves the card at times has no more with its share alone, whatever others have.
 			most[i] = min(keptBeside*m.alone(), float64(claim.Cores)/100)
-			if m.alone() > 0 && m.elapsed > 0.9*m.time { // it always has work there: it wants all
+			if m.alone() > 0 && m.elapsed > 0.9*m.time && m.longer < lateHost { // it wants all
 				most[i] = m.alone()
 			}
 		}

@@ -201,6 +201,25 @@ func TestALateHostIsNoLack(t *testing.T) {
 	}
 }
 
+// Inference has work on its way nearly always, and the card waits for its host between kernels. With
+// its share of the card it lacks nothing.
+func TestAHostBoundJobLacksNothingWithItsShare(t *testing.T) {
+	for _, c := range []struct{ part, longer, held float64 }{{0.30, 2.6, 0}, {0.27, 2.6, 0.7}, {0.30, 1.1, 0.7}} {
+		now, second := time.Unix(1000, 0), float64(time.Second)
+		j := &crowd{jobs: map[Key]*party{}, lacked: now}
+		claims := softClaims(30, 70)
+		j.jobs[claims[0].Key] = &party{work: c.part * second, elapsed: 0.95 * second, time: second, longer: c.longer}
+		j.jobs[claims[1].Key] = &party{work: 0.9 * second, elapsed: 0.98 * second, time: second, longer: 1.05}
+		for i := range claims {
+			claims[i].Busy = 1
+		}
+		j.steer(claims, make([]usage, 2), now)
+		if limit := j.jobs[claims[1].Key].limit; (limit > 0) != (c.held > 0) || limit > 0 && limit < c.held {
+			t.Errorf("%+v: the neighbour is held at %.2f", c, limit)
+		}
+	}
+}
+
 // Launches wait at a gate for their own work that is on its way, also where the budget has enough: such a
 // job is not at its limit, and lacks what others have.
 func TestWhoWaitsForItsOwnWorkIsNotHeld(t *testing.T) {
