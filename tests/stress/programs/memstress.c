@@ -154,9 +154,12 @@ static uint64_t card_used(void)
 	return m.used;
 }
 
+/* That of the workers is the first that CUDA is let see, by its number. */
 static int open_nvml(const char *libdir)
 {
 	void *lib = library(libdir, "libnvidia-ml.so.1");
+	const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+	unsigned card = seen ? (unsigned)strtoul(seen, NULL, 10) : 0;
 	nvmlReturn_t (*init)(void), (*by_index)(unsigned, nvmlDevice_t *);
 
 	if (!lib)
@@ -165,7 +168,7 @@ static int open_nvml(const char *libdir)
 	*(void **)&by_index = dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
 	*(void **)&nvml_memory = dlsym(lib, "nvmlDeviceGetMemoryInfo");
 	*(void **)&nvml_processes = dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
-	return init && by_index && nvml_memory && init() == 0 && by_index(0, &device) == 0 ? 0 : -1;
+	return init && by_index && nvml_memory && init() == 0 && by_index(card, &device) == 0 ? 0 : -1;
 }
 
 /* Who holds what, by the card and by the slots: to find out why. */
