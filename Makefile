@@ -47,7 +47,7 @@ Q := $(if $(V),,@)
 QUIET := $(if $(V),,--silent)
 
 .DEFAULT_GOAL := build
-.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps test test-go test-e2e test-web test-e2e-matrix test-containers test-install test-package test-arm64 test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
+.PHONY: build $(PARTS) go old-glibc etc harness deps test-deps lint-deps analyze analyze-deps package-deps check test test-timing test-long test-go test-e2e test-web test-e2e-matrix test-containers test-install test-package test-arm64 test-adversary test-scale soak lint fmt demo gpu-check gpu-check-bundle \
 	fuzz bench bench-pages man platforms package release install uninstall clean help
 
 ## build: everything, into build/ (the default)
@@ -100,6 +100,11 @@ package-deps:
 analyze-deps:
 	@tools/deps analyze
 
+## check: without root, in two minutes: formatting, go vet, unit tests of Go and C
+check: build
+	@tools/lint quick
+	@tools/test check
+
 ## test: every test there is, on a private Slurm with simulated cards (as root)
 test: test-deps build
 	@tools/test all
@@ -111,6 +116,14 @@ test-go:
 ## test-e2e: only the tests on the private Slurm (as root); RUN=regexp picks some
 test-e2e: test-deps build
 	@tools/test e2e $(if $(RUN),'$(RUN)')
+
+## test-timing: only the tests that look at a clock, with nothing beside (as root)
+test-timing: test-deps build
+	@tools/test timing
+
+## test-long: what takes hours: the tests that have a longer form, in that (as root)
+test-long: test-deps build
+	@tools/test long
 
 ## test-web: the page of vgpuctl web in chromium (as root, which installs it); pictures in build/web; RUN=regexp picks some
 test-web: build

@@ -168,7 +168,8 @@ static int open_nvml(const char *libdir)
 	*(void **)&by_index = dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
 	*(void **)&nvml_memory = dlsym(lib, "nvmlDeviceGetMemoryInfo");
 	*(void **)&nvml_processes = dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
-	return init && by_index && nvml_memory && init() == 0 && by_index(card, &device) == 0 ? 0 : -1;
+	return init && by_index && nvml_memory && init() == 0 && by_index(card, &device) == 0 ? 0
+											      : -1;
 }
 
 /* Who holds what, by the card and by the slots: to find out why. */
