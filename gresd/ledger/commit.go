@@ -83,10 +83,16 @@ func (l *Ledger) Begin(r Record) Pending {
 // unknown job is no error and writes nothing, unless a write has failed and the
 // disk may know the job; had says whether there was one.
 func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
+	had, onDisk := l.BeginDelete(jobID)
+	return had, onDisk.Wait()
+}
+
+// BeginDelete does so, and does not wait for the disk.
+func (l *Ledger) BeginDelete(jobID uint32) (had bool, onDisk Pending) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if _, had = l.records[jobID]; !had && !l.doubtful {
-		l.mu.Unlock()
-		return false, nil
+		return false, Pending{}
 	}
 	p := Pending{what: fmt.Sprintf("delete job %d from ledger %s", jobID, l.path), err: ErrClosed}
 	if l.lock != nil {
@@ -94,8 +100,7 @@ func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
 		p.batch = l.collect(jobID, `{"delete":`, strconv.AppendUint(nil, uint64(jobID), 10), `}`)
 		l.unset(jobID)
 	}
-	l.mu.Unlock()
-	return had, p.Wait()
+	return had, p
 }
 
 // collect notes a change, and how the record is before it. l.mu is held.

@@ -48,6 +48,7 @@ type Room struct {
 
 	mu      sync.Mutex
 	waiters []*Waiter
+	turn    *Waiter                  // that may look
 	waited  map[uint32]time.Duration // by jobs whose Prolog is not answered yet
 }
 
@@ -134,21 +135,36 @@ func (r *Room) wholeBefore(jobID uint32) (cards []gpu.UUID) {
 	return cards
 }
 
-// Changed has all look again, one after the other.
+// Changed has all look again, one after the other, from the first one on. Whoever makes room for
+// shares calls it before another can look.
 func (r *Room) Changed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiters) > 0 {
-		r.waiters[0].Wake.Ring()
+		r.lets(r.waiters[0])
 	}
+}
+
+// lets a job look. r.mu is held.
+func (r *Room) lets(w *Waiter) {
+	r.turn = w
+	w.Wake.Ring()
+}
+
+// InTurn says whether a job may look: it does not wait here, or those before it have had their look.
+func (r *Room) InTurn(jobID uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.waiters, func(w *Waiter) bool { return w.jobID == jobID })
+	return i < 0 || r.waiters[i] == r.turn
 }
 
 // PassOn lets the next one look.
 func (r *Room) PassOn(w *Waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.Index(r.waiters, w) + 1; i > 0 && i < len(r.waiters) {
-		r.waiters[i].Wake.Ring()
+	if i := slices.Index(r.waiters, w) + 1; r.turn == w && i > 0 && i < len(r.waiters) {
+		r.lets(r.waiters[i])
 	}
 }
 

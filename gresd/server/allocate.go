@@ -83,6 +83,9 @@ func whileFull(do func() error) error {
 func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
 	s.placing.Lock()
 	defer s.placing.Unlock()
+	if !s.room.InTurn(facts.JobID) {
+		return rec, onDisk, errNotItsTurn
+	}
 	placement, engine, err := s.place(facts, req)
 	if err != nil {
 		return rec, onDisk, err
@@ -228,9 +231,11 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	s.deciding.end(jobID)
 	_, known := s.ledger.Get(jobID)
 	s.room.End(jobID, true)
+	s.placing.Lock()
 	if s.Whole.Forget(jobID) {
 		s.room.Changed()
 	}
+	s.placing.Unlock()
 	s.Report.Ended(jobID)
 	if err := s.drop(jobID); err != nil {
 		return wire.NodeError("vgpu: release: job %d: %v", jobID, err)
@@ -246,13 +251,15 @@ func (s *Server) release(w wire.Request) wire.Reply {
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.grants.Revoke(jobID)
-	held, err := s.ledger.Delete(jobID)
-	if err != nil {
-		return fmt.Errorf("delete from ledger: %w", err)
-	}
+	s.placing.Lock()
+	held, onDisk := s.ledger.BeginDelete(jobID)
 	if held {
 		s.room.Changed()
 	}
-	_, err = s.grants.Remove(jobID)
+	s.placing.Unlock()
+	if err := onDisk.Wait(); err != nil {
+		return fmt.Errorf("delete from ledger: %w", err)
+	}
+	_, err := s.grants.Remove(jobID)
 	return err
 }

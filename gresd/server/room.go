@@ -34,6 +34,9 @@ var errLeft = errors.New("the job has ended meanwhile")
 // errNoTurn is for a job that had no look in time: gresd is being stopped.
 var errNoTurn = errors.New("gresd stopped while the job waited for room")
 
+// errNotItsTurn is for a job that would look before one that has waited longer.
+var errNotItsTurn = errors.New("not its turn")
+
 // wanted is what a job looks for: a share, or whole cards.
 type wanted struct {
 	facts slurm.JobFacts
@@ -89,12 +92,15 @@ func (s *Server) inTurn(ctx context.Context, w wire.Request, want wanted, wait t
 			if looks = looks[1:]; len(looks) > 0 {
 				next.Reset(looks[0])
 			}
-			self.Wake.Ring()
+			s.room.Changed()
 		case <-self.Wake:
 			err := want.try()
 			if err == nil && s.room.IsOver(self) {
 				s.release(w)
 				return errLeft
+			}
+			if errors.Is(err, errNotItsTurn) {
+				continue
 			}
 			if !errors.Is(err, place.ErrNoRoom) {
 				return err

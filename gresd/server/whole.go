@@ -55,6 +55,9 @@ func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.Jo
 func (s *Server) takeWhole(jobID uint32, cards []gpu.UUID) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
+	if !s.room.InTurn(jobID) {
+		return errNotItsTurn
+	}
 	shared := s.ledger.InUse()
 	for _, c := range s.Cards.Now().Cards {
 		if n := shared[c.UUID].Jobs; n > 0 && slices.Contains(cards, c.UUID) {

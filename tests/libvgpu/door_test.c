@@ -146,9 +146,11 @@ static void test_all_forms(void)
 	p.size = 8 * GIB;
 	a.params = 8;
 	vgpu_transport = NULL;
-	CHECK_EQ(ioctl(FD, wrapped, &x), -1);
-	x.arg = 8;
-	CHECK_EQ(ioctl(FD, wrapped, &x), -1);
+	if (!emulated()) { /* QEMU has no process_vm_readv */
+		CHECK_EQ(ioctl(FD, wrapped, &x), -1);
+		x.arg = 8;
+		CHECK_EQ(ioctl(FD, wrapped, &x), -1);
+	}
 	CHECK_EQ(ioctl(FD, wrapped, NULL), -1);
 	CHECK_EQ(ioctl(FD, _IOWR(RM_TYPE, RM_ALLOC, struct rm_alloc), NULL), -1);
 	CHECK_EQ(ioctl(FD, _IO('T', 1), NULL), -1);
