@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * marks.h - what programs have put into queues of OpenCL and Vulkan, and what has ended of it: each
+ * marks.h - what programs have put into queues of OpenCL, Vulkan and OpenGL, and what has ended of it: each
  * submission leaves a mark behind, which tells.
  */
 #ifndef VGPU_COMPUTE_MARKS_H

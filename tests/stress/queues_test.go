@@ -42,7 +42,7 @@ func withDriver(t *testing.T, env []string, preload string) []string {
 	return append(env[:len(env):len(env)], "LD_PRELOAD="+driver)
 }
 
-// A hard limit holds programs of OpenCL and Vulkan that are alone on a card, however they come by the
+// A hard limit holds programs of OpenCL, Vulkan and OpenGL that are alone on a card, however they come by the
 // functions, how many queues they fill, and how they wait.
 func TestAHardLimitHoldsQueues(t *testing.T) {
 	const secs = "3"
@@ -73,6 +73,15 @@ func TestAHardLimitHoldsQueues(t *testing.T) {
 		{0.17, 0.23, "vulkan", []string{"--how", "polls"}},
 		{0.17, 0.23, "vulkan", []string{"--how", "two"}},
 		{0, 0.23, "vulkan", []string{"--how", "signal"}},
+		{0.17, 0.23, "opengl", []string{"--how", "full"}},
+		{0.17, 0.23, "opengl", []string{"--how", "full", "--by", "library"}},
+		{0.17, 0.23, "opengl-linked", []string{"--how", "full"}},
+		{0.17, 0.23, "opengl", []string{"--how", "one"}},
+		{0.17, 0.23, "opengl", []string{"--how", "reads"}},
+		{0.17, 0.23, "opengl", []string{"--how", "waits"}},
+		{0.17, 0.23, "opengl", []string{"--how", "swap"}},
+		{0.17, 0.23, "opengl", []string{"--how", "frames", "--us", "200"}},
+		{0.17, 0.23, "opengl", []string{"--how", "two"}},
 	} {
 		t.Run(c.program+" "+strings.Join(c.args, " "), func(t *testing.T) {
 			t.Parallel()
@@ -91,9 +100,10 @@ func TestAHardLimitHoldsQueues(t *testing.T) {
 	}
 }
 
-// Where nothing is to be held, nothing is: a soft limit, neighbours that hold the job, no job.
+// Where nothing is to be held, nothing is: a soft limit, neighbours that hold the job, no job, and what
+// OpenGL draws elsewhere than on a card.
 func TestQueuesWithoutAHardLimit(t *testing.T) {
-	for _, program := range []string{"opencl", "vulkan"} {
+	for _, program := range []string{"opencl", "vulkan", "opengl"} {
 		for name, open := range map[string]func(t *testing.T) []string{
 			"gate open": func(t *testing.T) []string {
 				j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
@@ -106,7 +116,14 @@ func TestQueuesWithoutAHardLimit(t *testing.T) {
 			"no library": func(t *testing.T) []string {
 				return withDriver(t, newMachine(t, oneCard).env, "")
 			},
+			"no card": func(t *testing.T) []string {
+				j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
+				return append(withDriver(t, j.env, j.lib), "STUB_VENDOR=Mesa Project")
+			},
 		} {
+			if name == "no card" && program != "opengl" {
+				continue
+			}
 			t.Run(program+" "+name, func(t *testing.T) {
 				t.Parallel()
 				var part float64
@@ -184,7 +201,7 @@ func TestQueuesOfSeveralCards(t *testing.T) {
 	}
 }
 
-// A program that looks whether there is OpenCL or Vulkan finds none, as without the library.
+// A program that looks whether there is OpenCL, Vulkan or OpenGL finds none, as without the library.
 func TestFunctionsOfAbsentLibrariesAreNotFound(t *testing.T) {
 	j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
 	queues(t, append(j.env, "LD_PRELOAD="+j.lib), "absent")

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * opengl.c - work that OpenGL puts on a card by EGL passes the gate of the hard cap. What a context is
+ * told goes to the card where the program flushes it, and before that whenever the driver's buffer is
+ * full. So a thread does not wait before it flushes, when that may run already, but after. The mark is
+ * a fence of EGL's before the flush: any thread may ask for it, and nothing of the context changes.
+ */
+#include <string.h>
+
+#include "../compute/queues.h"
+#include "../job/job.h"
+#include "../job/tell.h"
+#include "others.h"
+
+/* What another preload or a GetProcAddress has told is there, whatever libraries are loaded. */
+#define NEED(api, name)                                                           \
+	do {                                                                      \
+		if (unlikely(!__atomic_load_n(&vgpu_others.name, __ATOMIC_RELAXED))) \
+			vgpu_find_api(&(api));                                    \
+	} while (0)
+
+/* --------------------------------------------------------------------------- marks */
+/* An error ends it, too: of a display that is not there any more. */
+static bool ended(const struct vgpu_mark *m)
+{
+	return vgpu_others.eglClientWaitSync(m->device, (EGLSync)(uintptr_t)m->handle, 0, 0) !=
+	       EGL_TIMEOUT_EXPIRED;
+}
+
+static bool held(const struct vgpu_mark *m)
+{
+	(void)m;
+	return false;
+}
+
+static void drop(const struct vgpu_mark *m)
+{
+	vgpu_others.eglDestroySync(m->device, (EGLSync)(uintptr_t)m->handle);
+}
+
+static const struct vgpu_mark_kind kind = {ended, held, drop};
+
+/* ------------------------------------------------------------------------ submissions */
+static bool gated; /* once */
+
+/* EGL before 1.5 has fences as an extension, and a program may have functions by EGL alone. */
+static void find_by_egl(const char *name, const char *as)
+{
+	void *function = (void *)vgpu_others.eglGetProcAddress(as);
+
+	if (function)
+		vgpu_function_is(name, function);
+}
+
+static bool complete(void)
+{
+	if (!vgpu_others.eglGetProcAddress || !vgpu_others.eglGetCurrentDisplay ||
+	    !vgpu_others.eglQueryString)
+		return false;
+	if (!vgpu_others.eglCreateSync || !vgpu_others.eglDestroySync ||
+	    !vgpu_others.eglClientWaitSync) {
+		find_by_egl("eglCreateSync", "eglCreateSyncKHR");
+		find_by_egl("eglDestroySync", "eglDestroySyncKHR");
+		find_by_egl("eglClientWaitSync", "eglClientWaitSyncKHR");
+	}
+	if (!vgpu_others.glFlush || !vgpu_others.glFinish) {
+		find_by_egl("glFlush", "glFlush");
+		find_by_egl("glFinish", "glFinish");
+	}
+	return vgpu_others.eglCreateSync && vgpu_others.eglDestroySync &&
+	       vgpu_others.eglClientWaitSync && vgpu_others.glFlush && vgpu_others.glFinish;
+}
+
+/* False: this thread draws on no card by EGL, but by GLX, or on the processor. */
+static bool draws(struct vgpu_mark *mark, uint32_t cards)
+{
+	const char *vendor;
+
+	if (vgpu_others.eglGetCurrentContext)
+		mark->queue = vgpu_others.eglGetCurrentContext();
+	if (!mark->queue || !complete()) {
+		if (!__atomic_load_n(&gated, __ATOMIC_RELAXED) && !vgpu_opencl.found &&
+		    !vgpu_vulkan.found)
+			vgpu_tell_ungated(__builtin_ctz(cards));
+		return false;
+	}
+	mark->device = vgpu_others.eglGetCurrentDisplay();
+	vendor = vgpu_others.eglQueryString(mark->device, EGL_VENDOR);
+	return vendor && strcmp(vendor, "NVIDIA") == 0;
+}
+
+/* Flushes what this thread has drawn, if there is a gate: then it is to pay on those cards. Where the
+ * library gets no fence, it waits for the work, whose time is charged meanwhile. */
+static uint32_t submit(void)
+{
+	struct vgpu_mark mark = {.kind = &kind};
+	struct vgpu_submission s;
+	uint32_t cards;
+
+	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
+		return 0;
+	cards = vgpu_queues_gated(vgpu_others_cards());
+	if (!cards || !draws(&mark, cards))
+		return 0;
+	if (!__atomic_exchange_n(&gated, true, __ATOMIC_RELAXED))
+		vgpu_queue_wait(cards); /* for what processes before it have left unpaid */
+	vgpu_queue_begin(&s, cards);
+	mark.handle = (uintptr_t)vgpu_others.eglCreateSync(mark.device, EGL_SYNC_FENCE, NULL);
+	if (mark.handle)
+		vgpu_others.glFlush();
+	else
+		vgpu_others.glFinish();
+	vgpu_queue_leave(&s, mark.handle ? &mark : NULL);
+	return cards;
+}
+
+static void pay(uint32_t cards)
+{
+	if (unlikely(cards))
+		vgpu_queue_wait(cards);
+}
+
+void glFlush(void)
+{
+	uint32_t cards;
+
+	NEED(vgpu_opengl, glFlush);
+	if (!vgpu_others.glFlush)
+		return;
+	cards = submit();
+	if (!cards)
+		vgpu_others.glFlush();
+	pay(cards);
+}
+
+/* Where it fails, no call of EGL comes after it: the program may ask for the error. */
+#define SWAP(name, args)                       \
+	do {                                   \
+		uint32_t cards;                \
+		EGLBoolean r;                  \
+                                               \
+		NEED(vgpu_egl, name);          \
+		if (!vgpu_others.name)         \
+			return false;          \
+		cards = submit();              \
+		r = vgpu_others.name args;     \
+		if (r)                         \
+			pay(cards);            \
+		return r;                      \
+	} while (0)
+
+EGLBoolean eglSwapBuffers(EGLDisplay display, EGLSurface surface)
+{
+	SWAP(eglSwapBuffers, (display, surface));
+}
+
+EGLBoolean eglSwapBuffersWithDamageKHR(EGLDisplay display, EGLSurface surface, const EGLint *rects,
+				       EGLint n)
+{
+	SWAP(eglSwapBuffersWithDamageKHR, (display, surface, rects, n));
+}
+
+EGLBoolean eglSwapBuffersWithDamageEXT(EGLDisplay display, EGLSurface surface, const EGLint *rects,
+				       EGLint n)
+{
+	SWAP(eglSwapBuffersWithDamageEXT, (display, surface, rects, n));
+}
+
+/* --------------------------------------------------- the host learns that work has ended */
+void glFinish(void)
+{
+	uint32_t cards;
+
+	NEED(vgpu_opengl, glFinish);
+	if (!vgpu_others.glFinish)
+		return;
+	cards = submit();
+	vgpu_others.glFinish();
+	vgpu_others_waited(true);
+	pay(cards);
+}
+
+void glReadPixels(GLint x, GLint y, GLint width, GLint height, GLenum format, GLenum type,
+		  void *data)
+{
+	uint32_t cards;
+
+	NEED(vgpu_opengl, glReadPixels);
+	if (!vgpu_others.glReadPixels)
+		return;
+	cards = submit();
+	vgpu_others.glReadPixels(x, y, width, height, format, type, data);
+	vgpu_others_waited(true);
+	pay(cards);
+}
+
+GLenum glClientWaitSync(GLsync sync, GLbitfield flags, uint64_t timeout)
+{
+	uint32_t cards;
+	GLenum r;
+
+	NEED(vgpu_opengl, glClientWaitSync);
+	if (!vgpu_others.glClientWaitSync)
+		return GL_WAIT_FAILED;
+	cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit() : 0;
+	r = vgpu_others.glClientWaitSync(sync, flags, timeout);
+	if (r == GL_ALREADY_SIGNALED || r == GL_CONDITION_SATISFIED)
+		vgpu_others_waited(true);
+	pay(cards);
+	return r;
+}
+
+#define WAIT(name)                                                              \
+	do {                                                                    \
+		uint32_t cards;                                                 \
+		EGLint r;                                                       \
+                                                                                \
+		NEED(vgpu_egl, name);                                           \
+		if (!vgpu_others.name)                                          \
+			return false;                                           \
+		cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit() : 0;     \
+		r = vgpu_others.name(display, sync, flags, timeout);            \
+		if (r == EGL_CONDITION_SATISFIED)                               \
+			vgpu_others_waited(true);                               \
+		if (r)                                                          \
+			pay(cards);                                             \
+		return r;                                                       \
+	} while (0)
+
+EGLint eglClientWaitSync(EGLDisplay display, EGLSync sync, EGLint flags, uint64_t timeout)
+{
+	WAIT(eglClientWaitSync);
+}
+
+EGLint eglClientWaitSyncKHR(EGLDisplay display, EGLSync sync, EGLint flags, uint64_t timeout)
+{
+	WAIT(eglClientWaitSyncKHR);
+}
+
+/* ------------------------------------------------------------------- contexts, functions */
+/* Now there may be a context of EGL's. */
+EGLBoolean eglMakeCurrent(EGLDisplay display, EGLSurface draw, EGLSurface read, EGLContext context)
+{
+	NEED(vgpu_egl, eglMakeCurrent);
+	return vgpu_others.eglMakeCurrent &&
+	       vgpu_others.eglMakeCurrent(display, draw, read, context);
+}
+
+EGLBoolean eglTerminate(EGLDisplay display)
+{
+	NEED(vgpu_egl, eglTerminate);
+	if (!vgpu_others.eglTerminate)
+		return false;
+	if (submit())
+		vgpu_others.glFinish();
+	if (display)
+		vgpu_marks_forget(display);
+	return vgpu_others.eglTerminate(display);
+}
+
+/* A library that asks itself by name may find the hook. */
+static gl_function hook_of(const char *name, gl_function real)
+{
+	void *hook = real ? vgpu_others_named(name) : NULL;
+
+	if (hook && hook != (void *)real)
+		vgpu_function_is(name, (void *)real);
+	return hook ? (gl_function)hook : real;
+}
+
+gl_function eglGetProcAddress(const char *name)
+{
+	NEED(vgpu_egl, eglGetProcAddress);
+	if (!vgpu_others.eglGetProcAddress)
+		return NULL;
+	return hook_of(name, vgpu_others.eglGetProcAddress(name));
+}
+
+gl_function glXGetProcAddress(const unsigned char *name)
+{
+	NEED(vgpu_opengl, glXGetProcAddress);
+	if (!vgpu_others.glXGetProcAddress)
+		return NULL;
+	return hook_of((const char *)name, vgpu_others.glXGetProcAddress(name));
+}
+
+gl_function glXGetProcAddressARB(const unsigned char *name)
+{
+	NEED(vgpu_opengl, glXGetProcAddressARB);
+	if (!vgpu_others.glXGetProcAddressARB)
+		return NULL;
+	return hook_of((const char *)name, vgpu_others.glXGetProcAddressARB(name));
+}
