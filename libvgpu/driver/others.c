@@ -12,8 +12,9 @@
 struct vgpu_others vgpu_others;
 struct vgpu_api vgpu_opencl = {.library = {{"libOpenCL.so.1", "libOpenCL"}}, .prefix = "cl"};
 struct vgpu_api vgpu_vulkan = {.library = {{"libvulkan.so.1", "libvulkan.so"}}, .prefix = "vk"};
-struct vgpu_api vgpu_egl = {
-	.library = {{"libEGL.so.1", "libEGL.so"}}, .prefix = "eg", .wrapped = true};
+struct vgpu_api vgpu_egl = {.library = {{"libEGL.so.1", "libEGL.so"}},
+			    .prefix = "eg",
+			    .wrapped = true};
 /* Each of them leads to the same driver. */
 struct vgpu_api vgpu_opengl = {.library = {{"libOpenGL.so.0", "libOpenGL.so"},
 					   {"libGLESv2.so.2", "libGLESv2.so"},
@@ -70,14 +71,14 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *arg)
 
 /* A copy that a program brings along has a name of its own, and its functions may be visible to
  * one library alone. It stays from now on, however often its users close it. */
+#define LOADED (RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE)
 static void *loaded(const struct vgpu_api *api, const char *soname)
 {
-	int mode = RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE;
-	void *handle = vgpu_dlopen(soname, mode);
+	void *handle = vgpu_dlopen(soname, LOADED);
 	struct search s = {.api = api};
 
 	if (!handle && dl_iterate_phdr(look_at, &s))
-		handle = vgpu_dlopen(s.path, mode);
+		handle = vgpu_dlopen(s.path, LOADED);
 	return handle;
 }
 
@@ -122,11 +123,39 @@ void vgpu_function_is(const char *name, void *function)
 						    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-bool vgpu_is_of_api(const struct vgpu_api *api, const void *address)
+static bool is_exported(const struct vgpu_api *api, const char *name, const void *address)
+{
+	for (unsigned i = 0; i < VGPU_API_LIBRARIES && api->library[i].soname; i++) {
+		void *handle = vgpu_dlopen(api->library[i].soname, LOADED);
+
+		if (handle && vgpu_real_dlsym(handle, name) == address)
+			return true;
+	}
+	return false;
+}
+
+/* The hook's own answer is of such a library, too: not of a wrapper, or of what a browser brings along
+ * to draw by the system's. */
+static bool is_driver(struct vgpu_api *api, const char *name, const void *address)
+{
+	void **table = (void **)&vgpu_others;
+
+	unsigned i = 0;
+
+	while (i < NAMES && strcmp(names[i], name) != 0)
+		i++;
+	if (i == NAMES || !is_exported(api, name, address))
+		return false;
+	if (!__atomic_load_n(&table[i], __ATOMIC_RELAXED))
+		vgpu_find_api(api);
+	return is_exported(api, name, __atomic_load_n(&table[i], __ATOMIC_RELAXED));
+}
+
+bool vgpu_is_of_api(struct vgpu_api *api, const char *name, const void *address)
 {
 	struct search s = {.api = api, .inside = (uintptr_t)address};
 
-	return dl_iterate_phdr(look_at, &s);
+	return api->wrapped ? is_driver(api, name, address) : dl_iterate_phdr(look_at, &s);
 }
 
 bool vgpu_any_api(void)

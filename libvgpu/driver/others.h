@@ -48,7 +48,7 @@ struct vgpu_api {
 		const char *soname, *begins;
 	} library[VGPU_API_LIBRARIES];
 	const char *prefix; /* of its functions */
-	bool wrapped;       /* other preloads have functions of these names, and come before it */
+	bool wrapped;       /* other libraries have functions of these names, preloads among them */
 	bool found;
 };
 extern struct vgpu_api vgpu_opencl, vgpu_vulkan, vgpu_egl, vgpu_opengl;
@@ -63,8 +63,8 @@ static inline void vgpu_need_api(struct vgpu_api *api)
 }
 /* A function that no library need export, from who has asked for it. */
 void vgpu_function_is(const char *name, void *function);
-/* The address is in a library of the API. */
-bool vgpu_is_of_api(const struct vgpu_api *api, const void *address);
+/* The address, of a function of that name, is in a library of the API. May set dlerror. */
+bool vgpu_is_of_api(struct vgpu_api *api, const char *name, const void *address);
 /* A library of one of them is loaded whose functions have a gate. */
 bool vgpu_any_api(void);
 

@@ -13,10 +13,10 @@
 #include "others.h"
 
 /* What another preload or a GetProcAddress has told is there, whatever libraries are loaded. */
-#define NEED(api, name)                                                           \
-	do {                                                                      \
+#define NEED(api, name)                                                              \
+	do {                                                                         \
 		if (unlikely(!__atomic_load_n(&vgpu_others.name, __ATOMIC_RELAXED))) \
-			vgpu_find_api(&(api));                                    \
+			vgpu_find_api(&(api));                                       \
 	} while (0)
 
 /* --------------------------------------------------------------------------- marks */
@@ -43,13 +43,17 @@ static const struct vgpu_mark_kind kind = {ended, held, drop};
 /* ------------------------------------------------------------------------ submissions */
 static bool gated; /* once */
 
+/* A library that looks for its own function may find the hook. */
+static void told(const char *name, const char *as, gl_function real)
+{
+	if (real && (void *)real != vgpu_others_named(as))
+		vgpu_function_is(name, (void *)real);
+}
+
 /* EGL before 1.5 has fences as an extension, and a program may have functions by EGL alone. */
 static void find_by_egl(const char *name, const char *as)
 {
-	void *function = (void *)vgpu_others.eglGetProcAddress(as);
-
-	if (function)
-		vgpu_function_is(name, function);
+	told(name, as, vgpu_others.eglGetProcAddress(as));
 }
 
 static bool complete(void)
@@ -71,15 +75,16 @@ static bool complete(void)
 	       vgpu_others.eglClientWaitSync && vgpu_others.glFlush && vgpu_others.glFinish;
 }
 
-/* False: this thread draws on no card by EGL, but by GLX, or on the processor. */
-static bool draws(struct vgpu_mark *mark, uint32_t cards)
+/* False: this thread draws on no card by EGL. Without a context of EGL's it is by GLX, which is told, but
+ * for a call of EGL itself. */
+static bool draws(struct vgpu_mark *mark, uint32_t cards, bool egl)
 {
 	const char *vendor;
 
 	if (vgpu_others.eglGetCurrentContext)
 		mark->queue = vgpu_others.eglGetCurrentContext();
 	if (!mark->queue || !complete()) {
-		if (!__atomic_load_n(&gated, __ATOMIC_RELAXED) && !vgpu_opencl.found &&
+		if (!egl && !__atomic_load_n(&gated, __ATOMIC_RELAXED) && !vgpu_opencl.found &&
 		    !vgpu_vulkan.found)
 			vgpu_tell_ungated(__builtin_ctz(cards));
 		return false;
@@ -91,7 +96,7 @@ static bool draws(struct vgpu_mark *mark, uint32_t cards)
 
 /* Flushes what this thread has drawn, if there is a gate: then it is to pay on those cards. Where the
  * library gets no fence, it waits for the work, whose time is charged meanwhile. */
-static uint32_t submit(void)
+static uint32_t submit(bool egl)
 {
 	struct vgpu_mark mark = {.kind = &kind};
 	struct vgpu_submission s;
@@ -100,7 +105,7 @@ static uint32_t submit(void)
 	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
 		return 0;
 	cards = vgpu_queues_gated(vgpu_others_cards());
-	if (!cards || !draws(&mark, cards))
+	if (!cards || !draws(&mark, cards, egl))
 		return 0;
 	if (!__atomic_exchange_n(&gated, true, __ATOMIC_RELAXED))
 		vgpu_queue_wait(cards); /* for what processes before it have left unpaid */
@@ -127,26 +132,26 @@ void glFlush(void)
 	NEED(vgpu_opengl, glFlush);
 	if (!vgpu_others.glFlush)
 		return;
-	cards = submit();
+	cards = submit(false);
 	if (!cards)
 		vgpu_others.glFlush();
 	pay(cards);
 }
 
 /* Where it fails, no call of EGL comes after it: the program may ask for the error. */
-#define SWAP(name, args)                       \
-	do {                                   \
-		uint32_t cards;                \
-		EGLBoolean r;                  \
-                                               \
-		NEED(vgpu_egl, name);          \
-		if (!vgpu_others.name)         \
-			return false;          \
-		cards = submit();              \
-		r = vgpu_others.name args;     \
-		if (r)                         \
-			pay(cards);            \
-		return r;                      \
+#define SWAP(name, args)                   \
+	do {                               \
+		uint32_t cards;            \
+		EGLBoolean r;              \
+                                           \
+		NEED(vgpu_egl, name);      \
+		if (!vgpu_others.name)     \
+			return false;      \
+		cards = submit(true);      \
+		r = vgpu_others.name args; \
+		if (r)                     \
+			pay(cards);        \
+		return r;                  \
 	} while (0)
 
 EGLBoolean eglSwapBuffers(EGLDisplay display, EGLSurface surface)
@@ -174,7 +179,7 @@ void glFinish(void)
 	NEED(vgpu_opengl, glFinish);
 	if (!vgpu_others.glFinish)
 		return;
-	cards = submit();
+	cards = submit(false);
 	vgpu_others.glFinish();
 	vgpu_others_waited(true);
 	pay(cards);
@@ -188,7 +193,7 @@ void glReadPixels(GLint x, GLint y, GLint width, GLint height, GLenum format, GL
 	NEED(vgpu_opengl, glReadPixels);
 	if (!vgpu_others.glReadPixels)
 		return;
-	cards = submit();
+	cards = submit(false);
 	vgpu_others.glReadPixels(x, y, width, height, format, type, data);
 	vgpu_others_waited(true);
 	pay(cards);
@@ -202,7 +207,7 @@ GLenum glClientWaitSync(GLsync sync, GLbitfield flags, uint64_t timeout)
 	NEED(vgpu_opengl, glClientWaitSync);
 	if (!vgpu_others.glClientWaitSync)
 		return GL_WAIT_FAILED;
-	cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit() : 0;
+	cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit(false) : 0;
 	r = vgpu_others.glClientWaitSync(sync, flags, timeout);
 	if (r == GL_ALREADY_SIGNALED || r == GL_CONDITION_SATISFIED)
 		vgpu_others_waited(true);
@@ -218,7 +223,7 @@ GLenum glClientWaitSync(GLsync sync, GLbitfield flags, uint64_t timeout)
 		NEED(vgpu_egl, name);                                           \
 		if (!vgpu_others.name)                                          \
 			return false;                                           \
-		cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit() : 0;     \
+		cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit(true) : 0; \
 		r = vgpu_others.name(display, sync, flags, timeout);            \
 		if (r == EGL_CONDITION_SATISFIED)                               \
 			vgpu_others_waited(true);                               \
@@ -251,20 +256,19 @@ EGLBoolean eglTerminate(EGLDisplay display)
 	NEED(vgpu_egl, eglTerminate);
 	if (!vgpu_others.eglTerminate)
 		return false;
-	if (submit())
+	if (submit(true))
 		vgpu_others.glFinish();
 	if (display)
 		vgpu_marks_forget(display);
 	return vgpu_others.eglTerminate(display);
 }
 
-/* A library that asks itself by name may find the hook. */
 static gl_function hook_of(const char *name, gl_function real)
 {
 	void *hook = real ? vgpu_others_named(name) : NULL;
 
-	if (hook && hook != (void *)real)
-		vgpu_function_is(name, (void *)real);
+	if (hook)
+		told(name, name, real);
 	return hook ? (gl_function)hook : real;
 }
 

@@ -10,7 +10,7 @@
 
 static struct vgpu_api *api_of(char first)
 {
-	return first == 'c' ? &vgpu_opencl
+	return first == 'c'   ? &vgpu_opencl
 	       : first == 'v' ? &vgpu_vulkan
 	       : first == 'e' ? &vgpu_egl
 			      : &vgpu_opengl;
@@ -30,5 +30,8 @@ void *vgpu_others_hook(void *handle, const char *name, const char *version)
 	found = version ? vgpu_real_dlvsym(handle, name, version) : vgpu_real_dlsym(handle, name);
 	if (found == hook)
 		return vgpu_real_dlsym(RTLD_NEXT, name) ? hook : VGPU_NOTHING;
-	return found && vgpu_is_of_api(api_of(name[0]), found) ? hook : NULL;
+	if (!found || !vgpu_is_of_api(api_of(name[0]), name, found))
+		return NULL;
+	vgpu_real_dlsym(handle, name); /* no error */
+	return hook;
 }

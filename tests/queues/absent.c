@@ -6,9 +6,10 @@
 
 int main(void)
 {
-	static const char *const names[] = {"clFinish", "clEnqueueNDRangeKernel", "vkQueueSubmit",
-					    "vkGetInstanceProcAddr", "glFlush",
-					    "glXGetProcAddressARB", "eglGetProcAddress"};
+	static const char *const names[] = {"clFinish",         "clEnqueueNDRangeKernel",
+					    "vkQueueSubmit",    "vkGetInstanceProcAddr",
+					    "glFlush",          "glXGetProcAddressARB",
+					    "eglGetProcAddress"};
 
 	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
 		if (dlsym(RTLD_DEFAULT, names[i]) || dlsym(dlopen(NULL, RTLD_NOW), names[i]) ||

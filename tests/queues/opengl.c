@@ -26,44 +26,44 @@
 
 #include "../stress/programs/common.h"
 
-#define EXPORTED(X)                                                               \
-	X(void, glFlush, (void))                                                  \
-	X(void, glFinish, (void))                                                 \
-	X(void, glReadPixels, (int, int, int, int, unsigned, unsigned, void *))   \
-	X(unsigned, glClientWaitSync, (void *, unsigned, uint64_t))               \
-	X(unsigned, eglMakeCurrent, (void *, void *, void *, void *))             \
-	X(unsigned, eglSwapBuffers, (void *, void *))                             \
+#define EXPORTED(X)                                                             \
+	X(void, glFlush, (void))                                                \
+	X(void, glFinish, (void))                                               \
+	X(void, glReadPixels, (int, int, int, int, unsigned, unsigned, void *)) \
+	X(unsigned, glClientWaitSync, (void *, unsigned, uint64_t))             \
+	X(unsigned, eglMakeCurrent, (void *, void *, void *, void *))           \
+	X(unsigned, eglSwapBuffers, (void *, void *))                           \
 	X(unsigned, eglTerminate, (void *))
-#define OTHERS(X)                                                                 \
-	X(unsigned, eglQueryDevicesEXT, (int, void **, int *))                    \
-	X(void *, eglGetPlatformDisplayEXT, (unsigned, void *, const int *))      \
-	X(unsigned, eglInitialize, (void *, int *, int *))                        \
-	X(unsigned, eglBindAPI, (unsigned))                                       \
-	X(unsigned, eglChooseConfig, (void *, const int *, void **, int, int *))  \
-	X(void *, eglCreatePbufferSurface, (void *, void *, const int *))         \
-	X(void *, eglCreateContext, (void *, void *, void *, const int *))        \
-	X(int, eglGetError, (void))                                               \
-	X(unsigned, glCreateShader, (unsigned))                                   \
-	X(void, glShaderSource, (unsigned, int, const char *const *, const int *)) \
-	X(void, glCompileShader, (unsigned))                                      \
-	X(void, glGetShaderiv, (unsigned, unsigned, int *))                       \
-	X(unsigned, glCreateProgram, (void))                                      \
-	X(void, glAttachShader, (unsigned, unsigned))                             \
-	X(void, glLinkProgram, (unsigned))                                        \
-	X(void, glUseProgram, (unsigned))                                         \
-	X(int, glGetUniformLocation, (unsigned, const char *))                    \
-	X(void, glUniform1i, (int, int))                                          \
-	X(void, glGenTextures, (int, unsigned *))                                 \
-	X(void, glBindTexture, (unsigned, unsigned))                              \
-	X(void, glTexStorage2D, (unsigned, int, unsigned, int, int))              \
-	X(void, glGenFramebuffers, (int, unsigned *))                             \
-	X(void, glBindFramebuffer, (unsigned, unsigned))                          \
+#define OTHERS(X)                                                                      \
+	X(unsigned, eglQueryDevicesEXT, (int, void **, int *))                         \
+	X(void *, eglGetPlatformDisplayEXT, (unsigned, void *, const int *))           \
+	X(unsigned, eglInitialize, (void *, int *, int *))                             \
+	X(unsigned, eglBindAPI, (unsigned))                                            \
+	X(unsigned, eglChooseConfig, (void *, const int *, void **, int, int *))       \
+	X(void *, eglCreatePbufferSurface, (void *, void *, const int *))              \
+	X(void *, eglCreateContext, (void *, void *, void *, const int *))             \
+	X(int, eglGetError, (void))                                                    \
+	X(unsigned, glCreateShader, (unsigned))                                        \
+	X(void, glShaderSource, (unsigned, int, const char *const *, const int *))     \
+	X(void, glCompileShader, (unsigned))                                           \
+	X(void, glGetShaderiv, (unsigned, unsigned, int *))                            \
+	X(unsigned, glCreateProgram, (void))                                           \
+	X(void, glAttachShader, (unsigned, unsigned))                                  \
+	X(void, glLinkProgram, (unsigned))                                             \
+	X(void, glUseProgram, (unsigned))                                              \
+	X(int, glGetUniformLocation, (unsigned, const char *))                         \
+	X(void, glUniform1i, (int, int))                                               \
+	X(void, glGenTextures, (int, unsigned *))                                      \
+	X(void, glBindTexture, (unsigned, unsigned))                                   \
+	X(void, glTexStorage2D, (unsigned, int, unsigned, int, int))                   \
+	X(void, glGenFramebuffers, (int, unsigned *))                                  \
+	X(void, glBindFramebuffer, (unsigned, unsigned))                               \
 	X(void, glFramebufferTexture2D, (unsigned, unsigned, unsigned, unsigned, int)) \
-	X(void, glViewport, (int, int, int, int))                                 \
-	X(void, glGenVertexArrays, (int, unsigned *))                             \
-	X(void, glBindVertexArray, (unsigned))                                    \
-	X(void, glDrawArrays, (unsigned, int, int))                               \
-	X(void *, glFenceSync, (unsigned, unsigned))                              \
+	X(void, glViewport, (int, int, int, int))                                      \
+	X(void, glGenVertexArrays, (int, unsigned *))                                  \
+	X(void, glBindVertexArray, (unsigned))                                         \
+	X(void, glDrawArrays, (unsigned, int, int))                                    \
+	X(void *, glFenceSync, (unsigned, unsigned))                                   \
 	X(void, glDeleteSync, (void *))
 
 #ifdef LINKED
@@ -131,10 +131,10 @@ static void find(const char *by)
 		lib = dlopen("libOpenGL.so.0", RTLD_NOW);
 		must(!lib, "no libOpenGL.so.0");
 	}
-#define X(result, name, params)                                                          \
+#define X(result, name, params)                                                               \
 	*(void **)&gl.name = lib ? dlsym(#name[0] == 'e' ? egl : lib, #name) : of_egl(#name); \
-	if (!gl.name)                                                                    \
-		*(void **)&gl.name = lib ? of_egl(#name) : dlsym(egl, #name);            \
+	if (!gl.name)                                                                         \
+		*(void **)&gl.name = lib ? of_egl(#name) : dlsym(egl, #name);                 \
 	must(!gl.name, #name);
 	EXPORTED(X)
 	OTHERS(X)

@@ -3,6 +3,7 @@
 package stress
 
 import (
+	"bytes"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -15,18 +16,27 @@ import (
 // queues runs a program of tests/queues on its stub and returns its line of JSON.
 func queues(t *testing.T, env []string, program string, args ...string) map[string]any {
 	t.Helper()
+	line, _ := queuesSay(t, env, program, args...)
+	return line
+}
+
+// queuesSay returns what it was told, too.
+func queuesSay(t *testing.T, env []string, program string, args ...string) (line map[string]any, told string) {
+	t.Helper()
+	var stderr bytes.Buffer
 	dir, err := filepath.Abs("../../build/tests/queues")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(dir, program), args...)
 	cmd.Env = append(env[:len(env):len(env)], "LD_LIBRARY_PATH="+dir+":"+filepath.Join(dir, "../../simgpu/lib"))
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	t.Logf("%s %v: %s", program, args, out)
+	t.Logf("%s %v: %s%s", program, args, out, &stderr)
 	if err != nil {
 		t.Fatalf("%s %v: %v (run make first)", program, args, err)
 	}
-	return decode(t, out)
+	return decode(t, out), stderr.String()
 }
 
 // withDriver is an environment in which device files of the simulated driver are behind the library.
@@ -138,6 +148,29 @@ func TestQueuesWithoutAHardLimit(t *testing.T) {
 	}
 }
 
+// Without fences of EGL the library waits for what is drawn. Where a program does not draw by EGL nothing
+// holds it, which it is told once.
+func TestOpenGLWithoutFencesAndByGLX(t *testing.T) {
+	const soft = "its hard limit of 20% acts as a soft one"
+	env := func() []string {
+		j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
+		return withDriver(t, j.env, j.lib)
+	}
+	r, told := queuesSay(t, append(env(), "STUB_SYNCS=0"), "opengl", "--secs", "2")
+	if part := r["part"].(float64); part > 0.23 {
+		t.Errorf("%.3f of the time on the card without fences", part)
+	}
+	if strings.Contains(told, soft) {
+		t.Errorf("a program that is held was told %q", told)
+	}
+	for other, times := range map[string]int{"STUB_GLX=1": 1, "STUB_VENDOR=Mesa Project": 0} {
+		_, told = queuesSay(t, append(env(), other), "opengl", "--secs", "1")
+		if strings.Count(told, soft) != times {
+			t.Errorf("%s: told %q, want %d times %q", other, told, times, soft)
+		}
+	}
+}
+
 // The budget is the job's: of several processes, and of what a process does by CUDA beside. On a card
 // of its own each runs while the other does, which is charged once.
 func TestQueuesHaveTheJobsBudget(t *testing.T) {
@@ -205,4 +238,20 @@ func TestQueuesOfSeveralCards(t *testing.T) {
 func TestFunctionsOfAbsentLibrariesAreNotFound(t *testing.T) {
 	j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
 	queues(t, append(j.env, "LD_PRELOAD="+j.lib), "absent")
+}
+
+// What a program calls of a library that it brings along is called in that one, and what it calls of the
+// system's has a gate.
+func TestAProgramsOwnEGLIsItsOwn(t *testing.T) {
+	j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
+	brought, err := filepath.Abs("../../build/tests/queues/brought/libEGL.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := queues(t, append(j.env, "LD_PRELOAD="+j.lib), "own", brought)
+	for where, want := range map[string]string{"alone": "libEGL.so", "own": "libEGL.so", "systems": "libvgpu.so"} {
+		if r[where] != want {
+			t.Errorf("%s: found in %v, want %s", where, r[where], want)
+		}
+	}
 }
