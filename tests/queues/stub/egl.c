@@ -28,8 +28,10 @@ struct context {
 static char display, device, config, surface;
 static int syncs; /* of EGL that are there */
 static bool there;
-static __thread struct context *current;
-static __thread EGLint error = 0x3000;
+/* Of the model that the search for leaks can follow in a library that is opened. */
+#define OF_THREAD __thread __attribute__((tls_model("initial-exec")))
+static OF_THREAD struct context *current;
+static OF_THREAD EGLint error = 0x3000;
 
 /* ------------------------------------------------------------------------- OpenGL */
 static void kick(void)
