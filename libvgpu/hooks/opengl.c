@@ -13,10 +13,12 @@
 #include "others.h"
 
 /* What another preload or a GetProcAddress has told is there, whatever libraries are loaded. */
-#define NEED(api, name)                                                              \
+#define NEED(api, name, absent)                                                      \
 	do {                                                                         \
 		if (unlikely(!__atomic_load_n(&vgpu_others.name, __ATOMIC_RELAXED))) \
 			vgpu_find_api(&(api));                                       \
+		if (!vgpu_others.name)                                               \
+			return absent;                                               \
 	} while (0)
 
 /* --------------------------------------------------------------------------- marks */
@@ -27,21 +29,15 @@ static bool ended(const struct vgpu_mark *m)
 	       EGL_TIMEOUT_EXPIRED;
 }
 
-static bool held(const struct vgpu_mark *m)
-{
-	(void)m;
-	return false;
-}
-
 static void drop(const struct vgpu_mark *m)
 {
 	vgpu_others.eglDestroySync(m->device, (EGLSync)(uintptr_t)m->handle);
 }
 
-static const struct vgpu_mark_kind kind = {ended, held, drop};
+static const struct vgpu_mark_kind kind = {.ended = ended, .drop = drop};
 
 /* ------------------------------------------------------------------------ submissions */
-static bool gated; /* once */
+static bool gated; /* any has been */
 
 /* A library that looks for its own function may find the hook. */
 static void told(const char *name, const char *as, gl_function real)
@@ -50,29 +46,26 @@ static void told(const char *name, const char *as, gl_function real)
 		vgpu_function_is(name, (void *)real);
 }
 
-/* EGL before 1.5 has fences as an extension, and a program may have functions by EGL alone. */
-static void find_by_egl(const char *name, const char *as)
+static bool is_complete(const struct vgpu_others *o)
 {
-	told(name, as, vgpu_others.eglGetProcAddress(as));
+	return o->eglGetCurrentDisplay && o->eglQueryString && o->eglCreateSync &&
+	       o->eglDestroySync && o->eglClientWaitSync && o->glFlush && o->glFinish;
 }
 
+/* EGL before 1.5 has fences as an extension, and a program may have functions by EGL alone. */
 static bool complete(void)
 {
-	if (!vgpu_others.eglGetProcAddress || !vgpu_others.eglGetCurrentDisplay ||
-	    !vgpu_others.eglQueryString)
-		return false;
-	if (!vgpu_others.eglCreateSync || !vgpu_others.eglDestroySync ||
-	    !vgpu_others.eglClientWaitSync) {
-		find_by_egl("eglCreateSync", "eglCreateSyncKHR");
-		find_by_egl("eglDestroySync", "eglDestroySyncKHR");
-		find_by_egl("eglClientWaitSync", "eglClientWaitSyncKHR");
-	}
-	if (!vgpu_others.glFlush || !vgpu_others.glFinish) {
-		find_by_egl("glFlush", "glFlush");
-		find_by_egl("glFinish", "glFinish");
-	}
-	return vgpu_others.eglCreateSync && vgpu_others.eglDestroySync &&
-	       vgpu_others.eglClientWaitSync && vgpu_others.glFlush && vgpu_others.glFinish;
+	static const char *const names[][2] = {{"eglCreateSync", "eglCreateSyncKHR"},
+					       {"eglDestroySync", "eglDestroySyncKHR"},
+					       {"eglClientWaitSync", "eglClientWaitSyncKHR"},
+					       {"glFlush", "glFlush"},
+					       {"glFinish", "glFinish"}};
+
+	if (likely(is_complete(&vgpu_others)) || !vgpu_others.eglGetProcAddress)
+		return is_complete(&vgpu_others);
+	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+		told(names[i][0], names[i][1], vgpu_others.eglGetProcAddress(names[i][1]));
+	return is_complete(&vgpu_others);
 }
 
 /* False: this thread draws on no card by EGL. Without a context of EGL's it is by GLX, which is told, but
@@ -129,9 +122,7 @@ void glFlush(void)
 {
 	uint32_t cards;
 
-	NEED(vgpu_opengl, glFlush);
-	if (!vgpu_others.glFlush)
-		return;
+	NEED(vgpu_opengl, glFlush, );
 	cards = submit(false);
 	if (!cards)
 		vgpu_others.glFlush();
@@ -139,19 +130,16 @@ void glFlush(void)
 }
 
 /* Where it fails, no call of EGL comes after it: the program may ask for the error. */
-#define SWAP(name, args)                   \
-	do {                               \
-		uint32_t cards;            \
-		EGLBoolean r;              \
-                                           \
-		NEED(vgpu_egl, name);      \
-		if (!vgpu_others.name)     \
-			return false;      \
-		cards = submit(true);      \
-		r = vgpu_others.name args; \
-		if (r)                     \
-			pay(cards);        \
-		return r;                  \
+#define SWAP(name, args)                     \
+	do {                                 \
+		uint32_t cards;              \
+                                             \
+		NEED(vgpu_egl, name, false); \
+		cards = submit(true);        \
+		if (!vgpu_others.name args)  \
+			return false;        \
+		pay(cards);                  \
+		return true;                 \
 	} while (0)
 
 EGLBoolean eglSwapBuffers(EGLDisplay display, EGLSurface surface)
@@ -176,9 +164,7 @@ void glFinish(void)
 {
 	uint32_t cards;
 
-	NEED(vgpu_opengl, glFinish);
-	if (!vgpu_others.glFinish)
-		return;
+	NEED(vgpu_opengl, glFinish, );
 	cards = submit(false);
 	vgpu_others.glFinish();
 	vgpu_others_waited(true);
@@ -190,9 +176,7 @@ void glReadPixels(GLint x, GLint y, GLint width, GLint height, GLenum format, GL
 {
 	uint32_t cards;
 
-	NEED(vgpu_opengl, glReadPixels);
-	if (!vgpu_others.glReadPixels)
-		return;
+	NEED(vgpu_opengl, glReadPixels, );
 	cards = submit(false);
 	vgpu_others.glReadPixels(x, y, width, height, format, type, data);
 	vgpu_others_waited(true);
@@ -204,9 +188,7 @@ GLenum glClientWaitSync(GLsync sync, GLbitfield flags, uint64_t timeout)
 	uint32_t cards;
 	GLenum r;
 
-	NEED(vgpu_opengl, glClientWaitSync);
-	if (!vgpu_others.glClientWaitSync)
-		return GL_WAIT_FAILED;
+	NEED(vgpu_opengl, glClientWaitSync, GL_WAIT_FAILED);
 	cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit(false) : 0;
 	r = vgpu_others.glClientWaitSync(sync, flags, timeout);
 	if (r == GL_ALREADY_SIGNALED || r == GL_CONDITION_SATISFIED)
@@ -220,9 +202,7 @@ GLenum glClientWaitSync(GLsync sync, GLbitfield flags, uint64_t timeout)
 		uint32_t cards;                                                 \
 		EGLint r;                                                       \
                                                                                 \
-		NEED(vgpu_egl, name);                                           \
-		if (!vgpu_others.name)                                          \
-			return false;                                           \
+		NEED(vgpu_egl, name, false);                                    \
 		cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit(true) : 0; \
 		r = vgpu_others.name(display, sync, flags, timeout);            \
 		if (r == EGL_CONDITION_SATISFIED)                               \
@@ -246,16 +226,13 @@ EGLint eglClientWaitSyncKHR(EGLDisplay display, EGLSync sync, EGLint flags, uint
 /* Now there may be a context of EGL's. */
 EGLBoolean eglMakeCurrent(EGLDisplay display, EGLSurface draw, EGLSurface read, EGLContext context)
 {
-	NEED(vgpu_egl, eglMakeCurrent);
-	return vgpu_others.eglMakeCurrent &&
-	       vgpu_others.eglMakeCurrent(display, draw, read, context);
+	NEED(vgpu_egl, eglMakeCurrent, false);
+	return vgpu_others.eglMakeCurrent(display, draw, read, context);
 }
 
 EGLBoolean eglTerminate(EGLDisplay display)
 {
-	NEED(vgpu_egl, eglTerminate);
-	if (!vgpu_others.eglTerminate)
-		return false;
+	NEED(vgpu_egl, eglTerminate, false);
 	if (submit(true))
 		vgpu_others.glFinish();
 	if (display)
@@ -274,24 +251,18 @@ static gl_function hook_of(const char *name, gl_function real)
 
 gl_function eglGetProcAddress(const char *name)
 {
-	NEED(vgpu_egl, eglGetProcAddress);
-	if (!vgpu_others.eglGetProcAddress)
-		return NULL;
+	NEED(vgpu_egl, eglGetProcAddress, NULL);
 	return hook_of(name, vgpu_others.eglGetProcAddress(name));
 }
 
 gl_function glXGetProcAddress(const unsigned char *name)
 {
-	NEED(vgpu_opengl, glXGetProcAddress);
-	if (!vgpu_others.glXGetProcAddress)
-		return NULL;
+	NEED(vgpu_opengl, glXGetProcAddress, NULL);
 	return hook_of((const char *)name, vgpu_others.glXGetProcAddress(name));
 }
 
 gl_function glXGetProcAddressARB(const unsigned char *name)
 {
-	NEED(vgpu_opengl, glXGetProcAddressARB);
-	if (!vgpu_others.glXGetProcAddressARB)
-		return NULL;
+	NEED(vgpu_opengl, glXGetProcAddressARB, NULL);
 	return hook_of((const char *)name, vgpu_others.glXGetProcAddressARB(name));
 }
