@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * marks.h - what programs have put into queues of OpenCL and Vulkan, and what has ended of it: each
+ * marks.h - what programs have put into queues of OpenCL, Vulkan and OpenGL, and what has ended of it: each
  * submission leaves a mark behind, which tells.
  */
 #ifndef VGPU_COMPUTE_MARKS_H
@@ -15,7 +15,7 @@ struct vgpu_mark_kind {
 	/* The work before the mark in its queue has ended, or failed. */
 	bool (*ended)(const struct vgpu_mark *m);
 	/* What the work waits for has not happened. The program alone makes it happen: nothing runs,
-	 * and nothing is charged. */
+	 * and nothing is charged. Not asked of marks without held_by. */
 	bool (*held)(const struct vgpu_mark *m);
 	void (*drop)(const struct vgpu_mark *m);
 };

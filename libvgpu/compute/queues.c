@@ -132,18 +132,24 @@ static void wait_at(unsigned card)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
 }
 
-void vgpu_queue_enter(struct vgpu_submission *s, uint32_t mask)
+void vgpu_queue_wait(uint32_t mask)
 {
 	void (*again)(void) = __atomic_load_n(&vgpu_unwatched, __ATOMIC_RELAXED);
+	int cancel = vgpu_no_cancel();
 
-	s->cancel = vgpu_no_cancel();
-	vgpu_marks_end_with_program();
 	if (unlikely(again != NULL))
 		again();
-	s->cards = mask;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
 		if (mask >> i & 1)
 			wait_at(i);
+	vgpu_cancel_as(cancel);
+}
+
+void vgpu_queue_begin(struct vgpu_submission *s, uint32_t mask)
+{
+	s->cancel = vgpu_no_cancel();
+	vgpu_marks_end_with_program();
+	s->cards = mask;
 	pthread_mutex_lock(&vgpu_marks_lock);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		if (!(mask >> i & 1))
@@ -152,6 +158,12 @@ void vgpu_queue_enter(struct vgpu_submission *s, uint32_t mask)
 		vgpu_marked[i].entering++;
 	}
 	pthread_mutex_unlock(&vgpu_marks_lock);
+}
+
+void vgpu_queue_enter(struct vgpu_submission *s, uint32_t mask)
+{
+	vgpu_queue_wait(mask);
+	vgpu_queue_begin(s, mask);
 }
 
 void vgpu_queue_leave(const struct vgpu_submission *s, const struct vgpu_mark *mark)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * queues.h - the gate of the hard cap for work that is not CUDA's: what a program puts into queues
- * of OpenCL and Vulkan. The time in which any is on the card is charged to the budget that CUDA's
+ * of OpenCL, Vulkan and OpenGL. The time in which any is on the card is charged to the budget that CUDA's
  * launches are charged to.
  */
 #ifndef VGPU_COMPUTE_QUEUES_H
@@ -20,6 +20,9 @@ struct vgpu_submission {
 uint32_t vgpu_queues_gated(uint32_t cards);
 /* Waits until the work may go. */
 void vgpu_queue_enter(struct vgpu_submission *s, uint32_t cards);
+/* The same in two: what is on the card already must not wait, but who put it there may after it. */
+void vgpu_queue_wait(uint32_t cards);
+void vgpu_queue_begin(struct vgpu_submission *s, uint32_t cards);
 /* mark: of the work; NULL: there is no work, the call has failed. */
 void vgpu_queue_leave(const struct vgpu_submission *s, const struct vgpu_mark *mark);
 

@@ -13,8 +13,10 @@ static const struct {
 } hooks[] = {
 #define CL(name, params) {#name, (void *)name},
 #define VK(result, name, params) {#name, (void *)name},
+#define GL VK
 #define CL_USE(name, params)
 #define VK_USE(result, name, params)
+#define GL_USE VK_USE
 #include "../driver/others.def"
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* others.h - the hooks of OpenCL and Vulkan by name. */
+/* others.h - the hooks of OpenCL, Vulkan and OpenGL by name. */
 #ifndef VGPU_HOOKS_OTHERS_H
 #define VGPU_HOOKS_OTHERS_H
 

@@ -145,12 +145,6 @@ static bool ended(const struct vgpu_mark *m)
 	return d->status(d->handle, m->handle) != VK_NOT_READY;
 }
 
-static bool held(const struct vgpu_mark *m)
-{
-	(void)m;
-	return false;
-}
-
 /* 0: there is none. */
 static VkFence take_fence(struct device *d)
 {
@@ -184,7 +178,7 @@ static void drop(const struct vgpu_mark *m)
 	give_fence(m->device, m->handle);
 }
 
-static const struct vgpu_mark_kind kind = {ended, held, drop};
+static const struct vgpu_mark_kind kind = {.ended = ended, .drop = drop};
 
 /* ------------------------------------------------------------------------ submissions */
 struct submission {

@@ -178,8 +178,11 @@ VGPU_EARLY static inline __attribute__((always_inline)) void *lookup(void *handl
 		return hook_for(&vgpu_cuda, handle, name, version);
 	if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l')
 		return hook_for(&vgpu_nvml, handle, name, version);
-	if (((name[0] == 'c' && name[1] == 'l') || (name[0] == 'v' && name[1] == 'k')) &&
+	if (((name[0] == 'c' && name[1] == 'l') || (name[0] == 'v' && name[1] == 'k') ||
+	     (name[0] == 'g' && name[1] == 'l')) &&
 	    name[2] >= 'A' && name[2] <= 'Z') /* no clock_gettime */
+		return vgpu_others_hook(handle, name, version);
+	if (name[0] == 'e' && name[1] == 'g' && name[2] == 'l')
 		return vgpu_others_hook(handle, name, version);
 	if (name[0] == 'd' && name[1] == 'l')
 		return vgpu_loader_hook(handle, name, version);

@@ -8,12 +8,19 @@
 #include "loader.h"
 #include "others.h"
 
+static struct vgpu_api *api_of(char first)
+{
+	return first == 'c'   ? &vgpu_opencl
+	       : first == 'v' ? &vgpu_vulkan
+	       : first == 'e' ? &vgpu_egl
+			      : &vgpu_opengl;
+}
+
 /* Only where the question leads to a library of the API. What this library exports is no answer where
  * nobody else has it; that question sets dlerror. For RTLD_NEXT the C library answers: the caller
  * may be a preload of the user's that this library has just called. */
 void *vgpu_others_hook(void *handle, const char *name, const char *version)
 {
-	struct vgpu_api *api = name[0] == 'c' ? &vgpu_opencl : &vgpu_vulkan;
 	void *hook = vgpu_others_named(name), *found;
 
 	if (!hook)
@@ -23,5 +30,8 @@ void *vgpu_others_hook(void *handle, const char *name, const char *version)
 	found = version ? vgpu_real_dlvsym(handle, name, version) : vgpu_real_dlsym(handle, name);
 	if (found == hook)
 		return vgpu_real_dlsym(RTLD_NEXT, name) ? hook : VGPU_NOTHING;
-	return found && vgpu_is_of_api(api, found) ? hook : NULL;
+	if (!found || !vgpu_is_of_api(api_of(name[0]), name, found))
+		return NULL;
+	vgpu_real_dlsym(handle, name); /* no error */
+	return hook;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* others.h - how callers get the hooks of OpenCL and Vulkan by dlsym. */
+/* others.h - how callers get the hooks of OpenCL, Vulkan and OpenGL by dlsym. */
 #ifndef VGPU_START_OTHERS_H
 #define VGPU_START_OTHERS_H
 

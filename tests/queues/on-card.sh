@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# on-card.sh [SECONDS] - shares of programs of OpenCL and Vulkan on a real card: alone under a hard
+# on-card.sh [SECONDS] - shares of programs of OpenCL, Vulkan and OpenGL on a real card: alone under a hard
 # limit, and beside CUDA. It runs in a private Slurm on a machine whose card nobody uses, with
-# libOpenCL.so.1 and libvulkan.so.1 (LIBS: a folder that has them), as a user that can read it:
+# libOpenCL.so.1, libvulkan.so.1 and libEGL.so.1 (LIBS: a folder that has them), as a user that can read it:
 #
 #   cp -r build/tests/queues tests/queues/on-card.sh /tmp/ && mv /tmp/on-card.sh /tmp/queues
 #   build/tests/vgpu-cluster -real -user nobody env LIBS= /tmp/queues/on-card.sh
@@ -26,6 +26,10 @@ fi
 if [ -z "${VK_ICD_FILENAMES:-}" ] && ! grep -qs nvidia {/etc,/usr/share}/vulkan/icd.d/*; then
 	echo '{"file_format_version": "1.0.0", "ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3.0"}}' >"$out/nvidia.json"
 	export VK_ICD_FILENAMES=$out/nvidia.json
+fi
+if [ -z "${__EGL_VENDOR_LIBRARY_FILENAMES:-}" ] && ! grep -qs nvidia {/etc,/usr/share}/glvnd/egl_vendor.d/*; then
+	echo '{"file_format_version": "1.0.0", "ICD": {"library_path": "libEGL_nvidia.so.0"}}' >"$out/egl.json"
+	export __EGL_VENDOR_LIBRARY_FILENAMES=$out/egl.json
 fi
 
 # value NAME FILE - a field of the last line of JSON that has it
@@ -78,7 +82,7 @@ beside() {
 
 vgpu-worker --saturate 3 >"$out/cuda"
 cuda=$(units "$out/cuda")
-for api in ${APIS:-opencl vulkan}; do
+for api in ${APIS:-opencl vulkan opengl}; do
 	if [ "$api" = opencl ]; then
 		# libvgpu asks for events while the program is in clFinish, and launches beside what is held.
 		# shellcheck disable=SC2086
@@ -99,6 +103,11 @@ for api in ${APIS:-opencl vulkan}; do
 		alone opencl events 20 hard 17 22
 		alone opencl reads 20 hard 17 22
 		alone opencl held 20 hard 17 22 --depth 20
+	elif [ "$api" = opengl ]; then
+		alone opengl reads 20 hard 17 22
+		alone opengl waits 20 hard 17 22
+		alone opengl swap 20 hard 17 22
+		alone opengl frames 20 hard 17 23
 	else
 		alone vulkan polls 20 hard 17 22
 		alone vulkan full 20 hard 18 22 --call vkQueueSubmit2

@@ -334,7 +334,7 @@ func threads(b *bench) {
 	b.clean()
 }
 
-// Submissions of OpenCL and Vulkan under a limit, in a process of its own each, and CUDA's launches
+// Submissions of OpenCL, Vulkan and OpenGL under a limit, in a process of its own each, and CUDA's launches
 // beside.
 func queues(b *bench) {
 	env := b.job(7, 20, 8<<30)
@@ -345,6 +345,7 @@ func queues(b *bench) {
 		{"opencl", "--how", "held", "--depth", "40"},
 		{"vulkan", "--how", "two"},
 		{"vulkan", "--how", "signal"},
+		{"opengl", "--how", "two"},
 	} {
 		out, status := b.run(env, "tests/queues/"+args[0], args[1:]...)
 		if status != 0 || field(b.t, out, "n") == 0 {

@@ -3,6 +3,7 @@
 package stress
 
 import (
+	"bytes"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -15,18 +16,27 @@ import (
 // queues runs a program of tests/queues on its stub and returns its line of JSON.
 func queues(t *testing.T, env []string, program string, args ...string) map[string]any {
 	t.Helper()
+	line, _ := queuesSay(t, env, program, args...)
+	return line
+}
+
+// queuesSay returns what it was told, too.
+func queuesSay(t *testing.T, env []string, program string, args ...string) (line map[string]any, told string) {
+	t.Helper()
+	var stderr bytes.Buffer
 	dir, err := filepath.Abs("../../build/tests/queues")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(dir, program), args...)
 	cmd.Env = append(env[:len(env):len(env)], "LD_LIBRARY_PATH="+dir+":"+filepath.Join(dir, "../../simgpu/lib"))
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	t.Logf("%s %v: %s", program, args, out)
+	t.Logf("%s %v: %s%s", program, args, out, &stderr)
 	if err != nil {
 		t.Fatalf("%s %v: %v (run make first)", program, args, err)
 	}
-	return decode(t, out)
+	return decode(t, out), stderr.String()
 }
 
 // withDriver is an environment in which device files of the simulated driver are behind the library.
@@ -42,7 +52,7 @@ func withDriver(t *testing.T, env []string, preload string) []string {
 	return append(env[:len(env):len(env)], "LD_PRELOAD="+driver)
 }
 
-// A hard limit holds programs of OpenCL and Vulkan that are alone on a card, however they come by the
+// A hard limit holds programs of OpenCL, Vulkan and OpenGL that are alone on a card, however they come by the
 // functions, how many queues they fill, and how they wait.
 func TestAHardLimitHoldsQueues(t *testing.T) {
 	const secs = "3"
@@ -73,6 +83,15 @@ func TestAHardLimitHoldsQueues(t *testing.T) {
 		{0.17, 0.23, "vulkan", []string{"--how", "polls"}},
 		{0.17, 0.23, "vulkan", []string{"--how", "two"}},
 		{0, 0.23, "vulkan", []string{"--how", "signal"}},
+		{0.17, 0.23, "opengl", []string{"--how", "full"}},
+		{0.17, 0.23, "opengl", []string{"--how", "full", "--by", "library"}},
+		{0.17, 0.23, "opengl-linked", []string{"--how", "full"}},
+		{0.17, 0.23, "opengl", []string{"--how", "one"}},
+		{0.17, 0.23, "opengl", []string{"--how", "reads"}},
+		{0.17, 0.23, "opengl", []string{"--how", "waits"}},
+		{0.17, 0.23, "opengl", []string{"--how", "swap"}},
+		{0.17, 0.23, "opengl", []string{"--how", "frames", "--us", "200"}},
+		{0.17, 0.23, "opengl", []string{"--how", "two"}},
 	} {
 		t.Run(c.program+" "+strings.Join(c.args, " "), func(t *testing.T) {
 			t.Parallel()
@@ -91,9 +110,10 @@ func TestAHardLimitHoldsQueues(t *testing.T) {
 	}
 }
 
-// Where nothing is to be held, nothing is: a soft limit, neighbours that hold the job, no job.
+// Where nothing is to be held, nothing is: a soft limit, neighbours that hold the job, no job, and what
+// OpenGL draws elsewhere than on a card.
 func TestQueuesWithoutAHardLimit(t *testing.T) {
-	for _, program := range []string{"opencl", "vulkan"} {
+	for _, program := range []string{"opencl", "vulkan", "opengl"} {
 		for name, open := range map[string]func(t *testing.T) []string{
 			"gate open": func(t *testing.T) []string {
 				j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
@@ -106,7 +126,14 @@ func TestQueuesWithoutAHardLimit(t *testing.T) {
 			"no library": func(t *testing.T) []string {
 				return withDriver(t, newMachine(t, oneCard).env, "")
 			},
+			"no card": func(t *testing.T) []string {
+				j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
+				return append(withDriver(t, j.env, j.lib), "STUB_VENDOR=Mesa Project")
+			},
 		} {
+			if name == "no card" && program != "opengl" {
+				continue
+			}
 			t.Run(program+" "+name, func(t *testing.T) {
 				t.Parallel()
 				var part float64
@@ -117,6 +144,29 @@ func TestQueuesWithoutAHardLimit(t *testing.T) {
 				}
 				t.Errorf("%.3f of the time on the card, want all", part)
 			})
+		}
+	}
+}
+
+// Without fences of EGL the library waits for what is drawn. Where a program does not draw by EGL nothing
+// holds it, which it is told once.
+func TestOpenGLWithoutFencesAndByGLX(t *testing.T) {
+	const soft = "its hard limit of 20% acts as a soft one"
+	env := func() []string {
+		j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
+		return withDriver(t, j.env, j.lib)
+	}
+	r, told := queuesSay(t, append(env(), "STUB_SYNCS=0"), "opengl", "--secs", "2")
+	if part := r["part"].(float64); part > 0.23 {
+		t.Errorf("%.3f of the time on the card without fences", part)
+	}
+	if strings.Contains(told, soft) {
+		t.Errorf("a program that is held was told %q", told)
+	}
+	for other, times := range map[string]int{"STUB_GLX=1": 1, "STUB_VENDOR=Mesa Project": 0} {
+		_, told = queuesSay(t, append(env(), other), "opengl", "--secs", "1")
+		if strings.Count(told, soft) != times {
+			t.Errorf("%s: told %q, want %d times %q", other, told, times, soft)
 		}
 	}
 }
@@ -184,8 +234,24 @@ func TestQueuesOfSeveralCards(t *testing.T) {
 	}
 }
 
-// A program that looks whether there is OpenCL or Vulkan finds none, as without the library.
+// A program that looks whether there is OpenCL, Vulkan or OpenGL finds none, as without the library.
 func TestFunctionsOfAbsentLibrariesAreNotFound(t *testing.T) {
 	j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
 	queues(t, append(j.env, "LD_PRELOAD="+j.lib), "absent")
+}
+
+// What a program calls of a library that it brings along is called in that one, and what it calls of the
+// system's has a gate.
+func TestAProgramsOwnEGLIsItsOwn(t *testing.T) {
+	j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20})
+	brought, err := filepath.Abs("../../build/tests/queues/brought/libEGL.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := queues(t, append(j.env, "LD_PRELOAD="+j.lib), "own", brought)
+	for where, want := range map[string]string{"alone": "libEGL.so", "own": "libEGL.so", "systems": "libvgpu.so"} {
+		if r[where] != want {
+			t.Errorf("%s: found in %v, want %s", where, r[where], want)
+		}
+	}
 }

@@ -79,7 +79,8 @@ how much memory there is. "Records" are the card's own, of who had it (docs/adr/
 | CUDA | booked where the program asks | the share as the card | slices, and the budget | the budget | memory, GPU time | held |
 | OpenCL | booked at the door; CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_DEVICE_GLOBAL_MEM_SIZE | slices, busy by records | the budget, at clEnqueue… | memory; GPU time that the budget charges | held |
 | Vulkan | booked at the door; VK_ERROR_OUT_OF_DEVICE_MEMORY | heaps and VK_EXT_memory_budget | slices, busy by records | the budget, at vkQueueSubmit… | memory; GPU time that the budget charges | held |
-| OpenGL by EGL | booked at the door; the driver goes on in the host's memory | GL_NVX_gpu_memory_info | slices, busy by records | not held: acts as soft, said once | memory | held |
+| OpenGL by EGL | booked at the door; the driver goes on in the host's memory | GL_NVX_gpu_memory_info | slices, busy by records | the budget, behind glFlush… (no card yet) | memory; GPU time that the budget charges | held |
+| OpenGL by GLX | booked at the door | GL_NVX_gpu_memory_info | slices, busy by records | not held: acts as soft, said once | memory | held |
 | what does not load the library | not held | the card | not held | not held | by the audit | killed above the limit, else reported |
 
 Tried by door_test (the forms of each call, refusals, what is told), TestAProgramWithoutCUDAHasItsShare
@@ -89,21 +90,25 @@ a CUDA job: each of the three is told 8192 MiB and has 7 allocations of 1 GiB an
 card's own count 7686 MiB (OpenCL), 7186 (Vulkan) and 7175 (OpenGL, whose other textures are in the
 host's memory); memory that Vulkan exports to CUDA in the same process is counted once.
 
-The hard cap of OpenCL and Vulkan ([ADR 12](adr/0012-submissions-pay-wall-time.md)): what puts work on
-the card waits as a launch of CUDA does, and the time in which any of it is on the card is charged to
-the same budget. That is wall time: a program that waits for each kernel pays for its host's latency. Of
-OpenCL kernels, copies within the card and fills wait; copies from and to the host are left out, as
-CUDA's are. Of Vulkan each submission with command buffers. Where a job has several cards, Vulkan counts
-on each on which the process works. Tried on stubs of both libraries by TestAHardLimitHoldsQueues (20 %
-within 3 points), TestQueuesWithoutAHardLimit, TestQueuesHaveTheJobsBudget and TestQueuesOfSeveralCards,
-and by hand on processors (ocl-icd with pocl, the Vulkan loader with lavapipe). On cards
+The hard cap of OpenCL, Vulkan and OpenGL ([ADR 12](adr/0012-submissions-pay-wall-time.md)): what puts work
+on the card waits as a launch of CUDA does, and the time in which any of it is on the card is charged to the
+same budget. That is wall time: a program that waits for each kernel pays for its host's latency. Of OpenCL
+kernels, copies within the card and fills wait; copies from and to the host are left out, as CUDA's are. Of
+Vulkan each submission with command buffers. Of OpenGL, where the thread's context is of EGL on a display of
+NVIDIA, who flushes waits behind the flush (glFlush, glFinish, glReadPixels, eglSwapBuffers, waits that
+flush); what the driver begins before that is not charged. Where a job has several cards, Vulkan and OpenGL
+count on each on which the process works. Tried on stubs of the libraries by TestAHardLimitHoldsQueues (20 %
+within 3 points), TestQueuesWithoutAHardLimit, TestQueuesHaveTheJobsBudget, TestQueuesOfSeveralCards and
+TestOpenGLWithoutFencesAndByGLX, and by hand on processors (ocl-icd with pocl, the Vulkan loader with
+lavapipe, glvnd with llvmpipe). The gate of OpenGL has not run on a card. Those of OpenCL and Vulkan have
 ([data](benchmarks/0.10.0-queues/results.jsonl), driver 580.159.04): alone at 20 %, OpenCL has 19.7 to
-20.6 % of what it does without a limit in seven ways of launching (H100), Vulkan 18.6 to 20.2 in five
-(H200). One that waits for a semaphore of a later one has 24.7 % of its own rate without a limit, at
-which it does not fill the card. Beside CUDA, over 3 to 4 s from the first moment on: OpenCL of 30 beside
-70 27.7/70.3, of 70 beside 30 65.3/32.6; Vulkan 27.5/70.7 and 65.5/32.4 (over 6 s 67.5/32.1); OpenGL by
-EGL 28.1/70.2 and 67.4/30.9: for the first half second a job that its budget held has less. Not held: functions by clGetExtensionFunctionAddress, a
-driver of Vulkan or OpenCL that a program opens without their loaders, and OpenGL.
+20.6 % of what it does without a limit in seven ways of launching (H100), Vulkan 18.6 to 20.2 in five (H200).
+One that waits for a semaphore of a later one has 24.7 % of its own rate without a limit, at which it does not
+fill the card. Beside CUDA, over 3 to 4 s from the first moment on: OpenCL of 30 beside 70 27.7/70.3, of 70
+beside 30 65.3/32.6; Vulkan 27.5/70.7 and 65.5/32.4 (over 6 s 67.5/32.1); OpenGL by EGL, before it had a
+gate, 28.1/70.2 and 67.4/30.9: for the first half second a job that its budget held has less. Not held:
+functions by clGetExtensionFunctionAddress, a driver of Vulkan, OpenCL or EGL that a program opens without
+their loaders, OpenGL by GLX, and OpenGL that never flushes by one of those calls.
 
 Between APIs memory is booked once, by who asks the kernel driver for it: CUDA pays for its own, the
 other API for what it exports to CUDA, as long as it holds it or a descriptor of it is open. A dup of

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * card.h - a card for stubs of OpenCL and Vulkan. A command takes its time once what is before it
+ * card.h - a card for stubs of OpenCL, Vulkan and OpenGL. A command takes its time once what is before it
  * in its queue has ended, and what it waits for; queues run beside each other. Nothing computes.
  * For the library it is a program without CUDA: it asks the simulated kernel driver
  * (tests/simgpu/librm) for a device and a channel group.

@@ -213,7 +213,7 @@ cl_int clReleaseEvent(void *event)
 {
 	struct event *e = event;
 
-	if (__atomic_sub_fetch(&e->refs, 1, __ATOMIC_RELAXED))
+	if (__atomic_sub_fetch(&e->refs, 1, __ATOMIC_ACQ_REL))
 		return 0;
 	pthread_mutex_lock(&card_lock);
 	given_up(e->command);

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * opengl.c - work that OpenGL puts on a card by EGL passes the gate of the hard cap. What a context is
+ * told goes to the card where the program flushes it, and before that whenever the driver's buffer is
+ * full. So a thread does not wait before it flushes, when that may run already, but after. The mark is
+ * a fence of EGL's before the flush: any thread may ask for it, and nothing of the context changes.
+ */
+#include <string.h>
+
+#include "../compute/queues.h"
+#include "../job/job.h"
+#include "../job/tell.h"
+#include "others.h"
+
+/* What another preload or a GetProcAddress has told is there, whatever libraries are loaded. */
+#define NEED(api, name, absent)                                                      \
+	do {                                                                         \
+		if (unlikely(!__atomic_load_n(&vgpu_others.name, __ATOMIC_RELAXED))) \
+			vgpu_find_api(&(api));                                       \
+		if (!vgpu_others.name)                                               \
+			return absent;                                               \
+	} while (0)
+
+/* --------------------------------------------------------------------------- marks */
+/* An error ends it, too: of a display that is not there any more. */
+static bool ended(const struct vgpu_mark *m)
+{
+	return vgpu_others.eglClientWaitSync(m->device, (EGLSync)(uintptr_t)m->handle, 0, 0) !=
+	       EGL_TIMEOUT_EXPIRED;
+}
+
+static void drop(const struct vgpu_mark *m)
+{
+	vgpu_others.eglDestroySync(m->device, (EGLSync)(uintptr_t)m->handle);
+}
+
+static const struct vgpu_mark_kind kind = {.ended = ended, .drop = drop};
+
+/* ------------------------------------------------------------------------ submissions */
+static bool gated; /* any has been */
+
+/* A library that looks for its own function may find the hook. */
+static void told(const char *name, const char *as, gl_function real)
+{
+	if (real && (void *)real != vgpu_others_named(as))
+		vgpu_function_is(name, (void *)real);
+}
+
+static bool is_complete(const struct vgpu_others *o)
+{
+	return o->eglGetCurrentDisplay && o->eglQueryString && o->eglCreateSync &&
+	       o->eglDestroySync && o->eglClientWaitSync && o->glFlush && o->glFinish;
+}
+
+/* EGL before 1.5 has fences as an extension, and a program may have functions by EGL alone. */
+static bool complete(void)
+{
+	static const char *const names[][2] = {{"eglCreateSync", "eglCreateSyncKHR"},
+					       {"eglDestroySync", "eglDestroySyncKHR"},
+					       {"eglClientWaitSync", "eglClientWaitSyncKHR"},
+					       {"glFlush", "glFlush"},
+					       {"glFinish", "glFinish"}};
+
+	if (likely(is_complete(&vgpu_others)) || !vgpu_others.eglGetProcAddress)
+		return is_complete(&vgpu_others);
+	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+		told(names[i][0], names[i][1], vgpu_others.eglGetProcAddress(names[i][1]));
+	return is_complete(&vgpu_others);
+}
+
+/* False: this thread draws on no card by EGL. Without a context of EGL's it is by GLX, which is told, but
+ * for a call of EGL itself. */
+static bool draws(struct vgpu_mark *mark, uint32_t cards, bool egl)
+{
+	const char *vendor;
+
+	if (vgpu_others.eglGetCurrentContext)
+		mark->queue = vgpu_others.eglGetCurrentContext();
+	if (!mark->queue || !complete()) {
+		if (!egl && !__atomic_load_n(&gated, __ATOMIC_RELAXED) && !vgpu_opencl.found &&
+		    !vgpu_vulkan.found)
+			vgpu_tell_ungated(__builtin_ctz(cards));
+		return false;
+	}
+	mark->device = vgpu_others.eglGetCurrentDisplay();
+	vendor = vgpu_others.eglQueryString(mark->device, EGL_VENDOR);
+	return vendor && strcmp(vendor, "NVIDIA") == 0;
+}
+
+/* Flushes what this thread has drawn, if there is a gate: then it is to pay on those cards. Where the
+ * library gets no fence, it waits for the work, whose time is charged meanwhile. */
+static uint32_t submit(bool egl)
+{
+	struct vgpu_mark mark = {.kind = &kind};
+	struct vgpu_submission s;
+	uint32_t cards;
+
+	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
+		return 0;
+	cards = vgpu_queues_gated(vgpu_others_cards());
+	if (!cards || !draws(&mark, cards, egl))
+		return 0;
+	if (!__atomic_exchange_n(&gated, true, __ATOMIC_RELAXED))
+		vgpu_queue_wait(cards); /* for what processes before it have left unpaid */
+	vgpu_queue_begin(&s, cards);
+	mark.handle = (uintptr_t)vgpu_others.eglCreateSync(mark.device, EGL_SYNC_FENCE, NULL);
+	if (mark.handle)
+		vgpu_others.glFlush();
+	else
+		vgpu_others.glFinish();
+	vgpu_queue_leave(&s, mark.handle ? &mark : NULL);
+	return cards;
+}
+
+static void pay(uint32_t cards)
+{
+	if (unlikely(cards))
+		vgpu_queue_wait(cards);
+}
+
+void glFlush(void)
+{
+	uint32_t cards;
+
+	NEED(vgpu_opengl, glFlush, );
+	cards = submit(false);
+	if (!cards)
+		vgpu_others.glFlush();
+	pay(cards);
+}
+
+/* Where it fails, no call of EGL comes after it: the program may ask for the error. */
+#define SWAP(name, args)                     \
+	do {                                 \
+		uint32_t cards;              \
+                                             \
+		NEED(vgpu_egl, name, false); \
+		cards = submit(true);        \
+		if (!vgpu_others.name args)  \
+			return false;        \
+		pay(cards);                  \
+		return true;                 \
+	} while (0)
+
+EGLBoolean eglSwapBuffers(EGLDisplay display, EGLSurface surface)
+{
+	SWAP(eglSwapBuffers, (display, surface));
+}
+
+EGLBoolean eglSwapBuffersWithDamageKHR(EGLDisplay display, EGLSurface surface, const EGLint *rects,
+				       EGLint n)
+{
+	SWAP(eglSwapBuffersWithDamageKHR, (display, surface, rects, n));
+}
+
+EGLBoolean eglSwapBuffersWithDamageEXT(EGLDisplay display, EGLSurface surface, const EGLint *rects,
+				       EGLint n)
+{
+	SWAP(eglSwapBuffersWithDamageEXT, (display, surface, rects, n));
+}
+
+/* --------------------------------------------------- the host learns that work has ended */
+void glFinish(void)
+{
+	uint32_t cards;
+
+	NEED(vgpu_opengl, glFinish, );
+	cards = submit(false);
+	vgpu_others.glFinish();
+	vgpu_others_waited(true);
+	pay(cards);
+}
+
+void glReadPixels(GLint x, GLint y, GLint width, GLint height, GLenum format, GLenum type,
+		  void *data)
+{
+	uint32_t cards;
+
+	NEED(vgpu_opengl, glReadPixels, );
+	cards = submit(false);
+	vgpu_others.glReadPixels(x, y, width, height, format, type, data);
+	vgpu_others_waited(true);
+	pay(cards);
+}
+
+GLenum glClientWaitSync(GLsync sync, GLbitfield flags, uint64_t timeout)
+{
+	uint32_t cards;
+	GLenum r;
+
+	NEED(vgpu_opengl, glClientWaitSync, GL_WAIT_FAILED);
+	cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit(false) : 0;
+	r = vgpu_others.glClientWaitSync(sync, flags, timeout);
+	if (r == GL_ALREADY_SIGNALED || r == GL_CONDITION_SATISFIED)
+		vgpu_others_waited(true);
+	pay(cards);
+	return r;
+}
+
+#define WAIT(name)                                                              \
+	do {                                                                    \
+		uint32_t cards;                                                 \
+		EGLint r;                                                       \
+                                                                                \
+		NEED(vgpu_egl, name, false);                                    \
+		cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit(true) : 0; \
+		r = vgpu_others.name(display, sync, flags, timeout);            \
+		if (r == EGL_CONDITION_SATISFIED)                               \
+			vgpu_others_waited(true);                               \
+		if (r)                                                          \
+			pay(cards);                                             \
+		return r;                                                       \
+	} while (0)
+
+EGLint eglClientWaitSync(EGLDisplay display, EGLSync sync, EGLint flags, uint64_t timeout)
+{
+	WAIT(eglClientWaitSync);
+}
+
+EGLint eglClientWaitSyncKHR(EGLDisplay display, EGLSync sync, EGLint flags, uint64_t timeout)
+{
+	WAIT(eglClientWaitSyncKHR);
+}
+
+/* ------------------------------------------------------------------- contexts, functions */
+/* Now there may be a context of EGL's. */
+EGLBoolean eglMakeCurrent(EGLDisplay display, EGLSurface draw, EGLSurface read, EGLContext context)
+{
+	NEED(vgpu_egl, eglMakeCurrent, false);
+	return vgpu_others.eglMakeCurrent(display, draw, read, context);
+}
+
+EGLBoolean eglTerminate(EGLDisplay display)
+{
+	NEED(vgpu_egl, eglTerminate, false);
+	if (submit(true))
+		vgpu_others.glFinish();
+	if (display)
+		vgpu_marks_forget(display);
+	return vgpu_others.eglTerminate(display);
+}
+
+static gl_function hook_of(const char *name, gl_function real)
+{
+	void *hook = real ? vgpu_others_named(name) : NULL;
+
+	if (hook)
+		told(name, name, real);
+	return hook ? (gl_function)hook : real;
+}
+
+gl_function eglGetProcAddress(const char *name)
+{
+	NEED(vgpu_egl, eglGetProcAddress, NULL);
+	return hook_of(name, vgpu_others.eglGetProcAddress(name));
+}
+
+gl_function glXGetProcAddress(const unsigned char *name)
+{
+	NEED(vgpu_opengl, glXGetProcAddress, NULL);
+	return hook_of((const char *)name, vgpu_others.glXGetProcAddress(name));
+}
+
+gl_function glXGetProcAddressARB(const unsigned char *name)
+{
+	NEED(vgpu_opengl, glXGetProcAddressARB, NULL);
+	return hook_of((const char *)name, vgpu_others.glXGetProcAddressARB(name));
+}
