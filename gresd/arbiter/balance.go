@@ -53,7 +53,7 @@ const (
 	turnLooks   = 3 // of which its turn is a mean
 	// firstLooks are those of a contest that do not count: programs that start together do not
 	// begin together.
-	firstLooks = 3
+	firstLooks = 5
 	// fades is how fast a gain is forgotten that nothing renews, and restFades how fast while
 	// jobs do not compete: other work than before may come after a pause. A request comes sooner.
 	fades     = 20 * time.Second
