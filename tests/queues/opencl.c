@@ -29,6 +29,7 @@
 #include <stdlib.h>
 
 #include "../stress/programs/kernels.h"
+#include "must.h"
 
 #define FUNCTIONS(X)                                                                             \
 	X(int, clGetPlatformIDs, (uint32_t, void **, uint32_t *))                                \
@@ -85,14 +86,6 @@ static const char *source = "__kernel void spin(uint n, __global uint *out)\n"
 
 static void *context, *kernel, *buffer, *queue[2];
 static uint32_t turns;
-
-static void must(int r, const char *what)
-{
-	if (!r)
-		return;
-	fprintf(stderr, "opencl: %s: %d\n", what, r);
-	exit(1);
-}
 
 static void find(void)
 {

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 
 #include "../stress/programs/common.h"
+#include "must.h"
 
 #define EXPORTED(X)                                                             \
 	X(void, glFlush, (void))                                                \
@@ -110,14 +111,6 @@ static void *egl, *display, *context[2], *surface;
 static double (*busy)(double, double);
 static unsigned depth;
 static int units;
-
-static void must(int r, const char *what)
-{
-	if (!r)
-		return;
-	fprintf(stderr, "opengl: %s: %d\n", what, r);
-	exit(1);
-}
 
 static void find(const char *by)
 {

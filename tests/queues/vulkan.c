@@ -24,6 +24,7 @@
 #include <time.h>
 
 #include "../stress/programs/common.h"
+#include "must.h"
 #include "vk.h"
 
 #define FUNCTIONS(X)                                                                               \
@@ -73,14 +74,6 @@ static PFN_vkVoidFunction (*of_instance)(void *, const char *), (*of_device)(voi
 static uint64_t fence[DEPTH_MOST + 1], target;
 static const char *by, *call;
 static unsigned depth;
-
-static void must(int r, const char *what)
-{
-	if (!r)
-		return;
-	fprintf(stderr, "vulkan: %s: %d\n", what, r);
-	exit(1);
-}
 
 static void *function(const char *name)
 {

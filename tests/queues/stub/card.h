@@ -120,6 +120,20 @@ static void await(struct command *c)
 		card_nap();
 }
 
+static void await_queue(struct queue *q)
+{
+	struct command *last;
+
+	pthread_mutex_lock(&card_lock);
+	last = kept(q->last);
+	pthread_mutex_unlock(&card_lock);
+	if (last)
+		await(last);
+	pthread_mutex_lock(&card_lock);
+	given_up(last);
+	pthread_mutex_unlock(&card_lock);
+}
+
 /* For whom it returns it to, and for the queue. */
 static struct command *put(struct queue *q, double takes, struct happening *waits)
 {

@@ -56,17 +56,8 @@ void stub_glFlush(void)
 
 void stub_glFinish(void)
 {
-	struct command *last;
-
 	stub_glFlush();
-	pthread_mutex_lock(&card_lock);
-	last = kept(current->queue.last);
-	pthread_mutex_unlock(&card_lock);
-	if (last)
-		await(last);
-	pthread_mutex_lock(&card_lock);
-	given_up(last);
-	pthread_mutex_unlock(&card_lock);
+	await_queue(&current->queue);
 }
 
 void stub_glReadPixels(GLint x, GLint y, GLint width, GLint height, GLenum format, GLenum type,

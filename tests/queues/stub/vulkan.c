@@ -205,16 +205,7 @@ VkResult vkWaitForFences(void *d, uint32_t n, const uint64_t *f, uint32_t all, u
 
 VkResult vkQueueWaitIdle(void *q)
 {
-	struct command *last;
-
-	pthread_mutex_lock(&card_lock);
-	last = kept(((struct queue *)q)->last);
-	pthread_mutex_unlock(&card_lock);
-	if (last)
-		await(last);
-	pthread_mutex_lock(&card_lock);
-	given_up(last);
-	pthread_mutex_unlock(&card_lock);
+	await_queue(q);
 	return 0;
 }
 
