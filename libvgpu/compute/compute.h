@@ -24,6 +24,8 @@ extern uint32_t vgpu_gate_any;
 /* NULL as long as a thread follows what gresd says. Else the gate holds the process by its
  * budget, and launches call this now and then. */
 extern void (*vgpu_unwatched)(void);
+/* This thread is in a call that has passed the gate: what it launches meanwhile is part of that. */
+extern __thread bool vgpu_covered __attribute__((tls_model("initial-exec")));
 /* Sets all of l but waits, which the caller says. */
 void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns);
 void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);

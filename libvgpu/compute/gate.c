@@ -168,13 +168,15 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 	__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_RELEASE);
 }
 
+__thread bool vgpu_covered;
+
 /* False: the launch is none for the gate. *ctx: NULL where the stream says it. *events: whether
  * event calls are allowed. */
 static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx, bool *events)
 {
 	void (*again)(void);
 
-	l->card = vgpu_inside ? -1 : vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
+	l->card = vgpu_inside || vgpu_covered ? -1 : vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
 	l->refused = vgpu_inside; /* a callback of the driver's: the gate may be this thread's */
 	if (l->card < 0 || !__atomic_load_n(&vgpu_gates[l->card].on, __ATOMIC_RELAXED) ||
 	    (!of_one_context(stream) && !current(ctx)))

@@ -22,6 +22,8 @@ struct vgpu_api vgpu_opengl = {.library = {{"libOpenGL.so.0", "libOpenGL.so"},
 			       .prefix = "gl",
 			       .wrapped = true};
 
+struct vgpu_api vgpu_optix = {.library = {{"libnvoptix.so.1", "libnvoptix"}}, .prefix = "op"};
+
 static const char *const names[] = {
 #define CL(name, params) #name,
 #define VK(result, name, params) #name,

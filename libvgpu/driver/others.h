@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * others.h - the functions of OpenCL, Vulkan and OpenGL by number. Their libraries are never loaded from
+ * others.h - the functions of OpenCL, Vulkan, OpenGL and OptiX by number. Their libraries are never loaded from
  * here: who calls a function of theirs has them.
  */
 #ifndef VGPU_DRIVER_OTHERS_H
@@ -51,7 +51,7 @@ struct vgpu_api {
 	bool wrapped;       /* other libraries have functions of these names, preloads among them */
 	bool found;
 };
-extern struct vgpu_api vgpu_opencl, vgpu_vulkan, vgpu_egl, vgpu_opengl;
+extern struct vgpu_api vgpu_opencl, vgpu_vulkan, vgpu_egl, vgpu_opengl, vgpu_optix;
 
 /* Finds the library's functions, once. A library whose name says nothing has them if the program is
  * linked to it. */

@@ -11,29 +11,36 @@
 /* A sign of life for gresd; a lost increment does no harm. */
 void vgpu_count_launch(CUstream stream);
 
-/* Runs call between the two halves of the gate, if it is closed at all. returns_late: the
- * driver waits in it for the work. */
-#define GATED_CALL(real, stream, key, unknown, returns_late, call)                   \
+/* Runs call between the two halves of the gate, if it is closed at all, and returns what that returns, a
+ * type of which 0 is success. returns_late: the driver waits in it for the work. */
+#define GATED_WORK(type, refusal, stream, key, unknown, returns_late, call)          \
 	do {                                                                         \
 		struct vgpu_launch launch = {.waits = (returns_late) ||              \
 						      unlikely(vgpu_launches_wait)}; \
-		CUresult result;                                                     \
+		type result;                                                         \
                                                                                      \
-		if (unlikely(!(real))) {                                             \
-			vgpu_need_cuda();                                            \
-			if (!(real))                                                 \
-				return CUDA_ERROR_NO_DEVICE;                         \
-		}                                                                    \
 		if (vgpu_state.grant)                                                \
 			vgpu_count_launch(stream);                                   \
 		if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))      \
 			return call;                                                 \
 		vgpu_gate_enter(&launch, stream, key, unknown);                      \
 		if (unlikely(launch.refused))                                        \
-			return CUDA_ERROR_NOT_PERMITTED;                             \
+			return refusal;                                              \
 		result = call;                                                       \
-		vgpu_gate_leave(&launch, result);                                    \
+		vgpu_gate_leave(&launch, (CUresult)result);                          \
 		return result;                                                       \
+	} while (0)
+
+/* The same of a function of the driver, which may have to be found. */
+#define GATED_CALL(real, stream, key, unknown, returns_late, call)                       \
+	do {                                                                             \
+		if (unlikely(!(real))) {                                                 \
+			vgpu_need_cuda();                                                \
+			if (!(real))                                                     \
+				return CUDA_ERROR_NO_DEVICE;                             \
+		}                                                                        \
+		GATED_WORK(CUresult, CUDA_ERROR_NOT_PERMITTED, stream, key, unknown,     \
+			   returns_late, call);                                          \
 	} while (0)
 
 #endif

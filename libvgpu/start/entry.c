@@ -182,7 +182,8 @@ VGPU_EARLY static inline __attribute__((always_inline)) void *lookup(void *handl
 	     (name[0] == 'g' && name[1] == 'l')) &&
 	    name[2] >= 'A' && name[2] <= 'Z') /* no clock_gettime */
 		return vgpu_others_hook(handle, name, version);
-	if (name[0] == 'e' && name[1] == 'g' && name[2] == 'l')
+	if ((name[0] == 'e' && name[1] == 'g' && name[2] == 'l') ||
+	    (name[0] == 'o' && name[1] == 'p' && name[2] == 't'))
 		return vgpu_others_hook(handle, name, version);
 	if (name[0] == 'd' && name[1] == 'l')
 		return vgpu_loader_hook(handle, name, version);

@@ -13,6 +13,7 @@ static struct vgpu_api *api_of(char first)
 	return first == 'c'   ? &vgpu_opencl
 	       : first == 'v' ? &vgpu_vulkan
 	       : first == 'e' ? &vgpu_egl
+	       : first == 'o' ? &vgpu_optix
 			      : &vgpu_opengl;
 }
 

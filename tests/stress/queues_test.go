@@ -92,6 +92,12 @@ func TestAHardLimitHoldsQueues(t *testing.T) {
 		{0.17, 0.23, "opengl", []string{"--how", "swap"}},
 		{0.17, 0.23, "opengl", []string{"--how", "frames", "--us", "200"}},
 		{0.17, 0.23, "opengl", []string{"--how", "two"}},
+		{0.17, 0.23, "optix", []string{"--how", "full"}},
+		{0.17, 0.23, "optix", []string{"--how", "one", "--us", "200"}},
+		{0.17, 0.23, "optix", []string{"--how", "builds"}},
+		{0.17, 0.23, "optix", []string{"--how", "both"}},
+		{0.17, 0.23, "optix", []string{"--how", "full", "--version", "22"}},
+		{0.17, 0.23, "optix", []string{"--how", "builds", "--version", "118"}},
 	} {
 		t.Run(c.program+" "+strings.Join(c.args, " "), func(t *testing.T) {
 			t.Parallel()
@@ -150,7 +156,7 @@ func TestQueuesWithoutAHardLimit(t *testing.T) {
 
 // Without fences of EGL the library waits for what is drawn. Where a program does not draw by EGL nothing
 // holds it, which it is told once.
-func TestOpenGLWithoutFencesAndByGLX(t *testing.T) {
+func TestWorkThatNoGateHoldsIsSaid(t *testing.T) {
 	const soft = "its hard limit of 20% acts as a soft one"
 	env := func() []string {
 		j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
@@ -163,10 +169,18 @@ func TestOpenGLWithoutFencesAndByGLX(t *testing.T) {
 	if strings.Contains(told, soft) {
 		t.Errorf("a program that is held was told %q", told)
 	}
-	for other, times := range map[string]int{"STUB_GLX=1": 1, "STUB_VENDOR=Mesa Project": 0} {
-		_, told = queuesSay(t, append(env(), other), "opengl", "--secs", "1")
-		if strings.Count(told, soft) != times {
-			t.Errorf("%s: told %q, want %d times %q", other, told, times, soft)
+	for _, c := range []struct {
+		env, program string
+		args         []string
+		times        int
+	}{
+		{"STUB_GLX=1", "opengl", nil, 1},
+		{"STUB_VENDOR=Mesa Project", "opengl", nil, 0},
+		{"", "optix", []string{"--version", "100000"}, 1},
+	} {
+		_, told = queuesSay(t, append(env(), c.env), c.program, append(c.args, "--secs", "1")...)
+		if strings.Count(told, soft) != c.times {
+			t.Errorf("%s of %s: told %q, want %d times %q", c.program, c.env, told, c.times, soft)
 		}
 	}
 }

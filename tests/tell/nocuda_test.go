@@ -118,7 +118,7 @@ func TestAProgramWithoutCUDAHasItsShare(t *testing.T) {
 	_ = cmd.Wait()
 	for _, want := range []string{
 		`(?m)^vgpu: memory: 256 MiB refused: the limit of job 4217 on card 0 is 8 GiB, used are 8 GiB, of which this process \(\d+\) holds 8 GiB\. To have more: submit with --vgpu-mem=9G$`,
-		`(?m)^vgpu: compute: process \d+ works on card 0 without CUDA: its hard limit of 30% acts as a soft one: .*$`,
+		`(?m)^vgpu: compute: process \d+ works on card 0 by calls that no gate holds: its hard limit of 30% acts as a soft one: .*$`,
 	} {
 		if got := regexp.MustCompile(want).FindAllString(errs.String(), -1); len(got) != 1 {
 			t.Errorf("stderr %q, want once %s", errs.String(), want)

@@ -99,7 +99,7 @@ NVIDIA, who flushes waits behind the flush (glFlush, glFinish, glReadPixels, egl
 flush); what the driver begins before that is not charged. Where a job has several cards, Vulkan and OpenGL
 count on each on which the process works. Tried on stubs of the libraries by TestAHardLimitHoldsQueues (20 %
 within 3 points), TestQueuesWithoutAHardLimit, TestQueuesHaveTheJobsBudget, TestQueuesOfSeveralCards and
-TestOpenGLWithoutFencesAndByGLX, and by hand on processors (ocl-icd with pocl, the Vulkan loader with
+TestWorkThatNoGateHoldsIsSaid, and by hand on processors (ocl-icd with pocl, the Vulkan loader with
 lavapipe, glvnd with llvmpipe). The gate of OpenGL has not run on a card. Those of OpenCL and Vulkan have
 ([data](benchmarks/0.10.0-queues/results.jsonl), driver 580.159.04): alone at 20 %, OpenCL has 19.7 to
 20.6 % of what it does without a limit in seven ways of launching (H100), Vulkan 18.6 to 20.2 in five (H200).
