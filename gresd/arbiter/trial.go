@@ -14,6 +14,7 @@ type trial struct {
 	trying bool    // since the last window
 	rate   float64 // waits a second with what was held before, or with what was found to be better
 	rests  int     // windows for which nothing is tried
+	pause  int     // for how many it is after the next trial
 
 	looks int // of this window; below 0: such as do not count
 	span  time.Duration
@@ -25,11 +26,12 @@ const (
 	// brokenFrom is how many turns a job needs for each wait from which its neighbour's slice
 	// seems too short. (PyTorch's inference needs 1.2 with any slice on an H100.)
 	brokenFrom = 1.45
-	// trialLooks are a window, trialWaits is how often a host must wait in it to tell something,
-	// and nothing is tried for trialRests windows after a trial, unless the host waits less
-	// often than fallenTo of what it did.
+	// trialLooks are a window, and trialWaits is how often a host must wait in it to tell something.
+	// Nothing is tried for firstRests windows after a trial, after the next one twice as long, up to
+	// trialRests, unless the host waits less often than fallenTo of what it did.
 	trialLooks = 10
 	trialWaits = 40
+	firstRests = 2
 	trialRests = 20
 	fallenTo   = 0.75
 )
@@ -52,15 +54,25 @@ func (t *trial) look(u usage, brief bool) {
 	switch {
 	case t.trying && rate < t.rate:
 		t.change()
-		t.trying, t.rests = false, trialRests
+		t.rest()
 	case t.trying:
-		t.trying, t.rests, t.rate = false, trialRests, rate
+		t.rate = rate
+		t.rest()
 	case t.rests > 0 && rate > fallenTo*t.rate:
 		t.rests--
 	case told && (broken || t.longer):
+		if t.rests > 0 { // the host does something else
+			t.pause = 0
+		}
 		t.change()
 		t.trying, t.rate = true, rate
 	}
+}
+
+// rest ends a trial.
+func (t *trial) rest() {
+	t.pause = max(firstRests, min(2*t.pause, trialRests))
+	t.trying, t.rests = false, t.pause
 }
 
 // change takes the other length. It is told after this look, so the next one shows both.
