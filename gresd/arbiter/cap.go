@@ -49,13 +49,16 @@ type gates struct {
 }
 
 type gateState struct {
-	gate   uint32
-	since  time.Time // the gate holds back, or does not; measures, or does not
-	over   float64   // nanoseconds beyond the limit, while the gate was open
-	under  float64   // nanoseconds that it lacked of it, while the gate was shut
-	shut   bool      // its neighbours leave it too much
-	part   float64   // of the card that it had when it was open
-	opened time.Time // for the first time
+	gate  uint32
+	since time.Time // the gate holds back, or does not; measures, or does not
+	over  float64   // nanoseconds beyond the limit, while the gate was open
+	under float64   // nanoseconds that it lacked of it, while the gate was shut
+	shut  bool      // its neighbours leave it too much
+	// byLoads says that it was last opened because of its neighbours' loads. Work that is on its way may
+	// not be on the card: a job that had too much all the same is held until it lacks some.
+	byLoads bool
+	part    float64   // of the card that it had when it was open
+	opened  time.Time // for the first time
 	// Work on its way, and time, that both fade.
 	elapsed, time float64
 }
@@ -111,7 +114,11 @@ func (s *gateState) watch(claims []Claim, i int, used usage, now time.Time) {
 		if used.exact {
 			s.under = max(0, s.under+underPart*float64(limit)/100*float64(used.span)-used.ns)
 		}
-		s.shut = s.under < float64(mostUnder) && leavesTooMuch(claims, i, limit)
+		lacks := s.under >= float64(mostUnder)
+		s.shut = !lacks && (s.byLoads && used.exact || leavesTooMuch(claims, i, limit))
+		if !s.shut {
+			s.byLoads = !lacks
+		}
 	case s.gate&libvgpu.GateBudget != 0 || !used.exact && !s.measures(now):
 		// Not open, or not known.
 	case s.opened.IsZero():

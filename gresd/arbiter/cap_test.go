@@ -91,6 +91,7 @@ func TestAGateThatLeavesTooMuchIsShut(t *testing.T) {
 		{"a point above it", claim(1, 30, hard, 1), true, always(0.31), always(1), -1, -1, 0},
 		{"80 of 30", claim(1, 30, hard, 1), true, always(0.8), always(0.2), 3, second / 2, 100 * second},
 		{"40 of 30", claim(1, 30, hard, 1), true, always(0.4), always(0.8), 2, 2 * second, 100 * second},
+		{"40 of 30, beside one whose work is always on its way", claim(1, 30, hard, 1), true, always(0.4), always(1), 2, 2 * second, 98 * second},
 		{"soft", claim(1, 30, soft, 1), true, always(0.8), always(0.2), -1, -1, 0},
 		{"soft with a ceiling of 30", withCeiling(claim(1, 30, soft, 1), 30), true, always(0.8), always(0.2), 3, second / 2, 100 * second},
 		{"nobody knows", claim(1, 30, hard, 1), false, always(0.8), always(0.2), -1, -1, 0},
