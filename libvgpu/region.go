@@ -93,6 +93,8 @@ type Schedule struct {
 	// LeaseNS (CLOCK_MONOTONIC): until then an open gate may count on neighbours that
 	// hold the job; later its budget does. 0: it counts on nobody.
 	LeaseNS uint64
+	// Solo is the owner of the slot of the process that goes on with GateShut; 0: none does.
+	Solo uint64
 }
 
 // What a gate can hold launches back for.
@@ -232,6 +234,7 @@ func (g *Grant) SetSchedule(card int, s Schedule) bool {
 	atomic.StoreUint32(word(&c.turn_queue_us), s.Turn.QueueUS)
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.turn_begin_ns)), s.Turn.BeginNS)
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.lease_ns)), s.LeaseNS)
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.solo)), s.Solo)
 	atomic.AddUint32(word(&c.seq), 1)
 	atomic.AddUint32(word(&region.generation), 1)
 	return true
@@ -310,6 +313,7 @@ func scheduleOf(c *C.struct_vgpu_grant_card) Schedule {
 			BeginNS:  atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.turn_begin_ns))),
 		},
 		LeaseNS: atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.lease_ns))),
+		Solo:    atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.solo))),
 	}
 }
 

@@ -125,7 +125,9 @@ struct vgpu_grant_card {
 	 * budget holds it. 0: it counts on nobody. The same with VGPU_GATE_SHUT. Under
 	 * seq. */
 	uint64_t lease_ns;
-	uint32_t reserved2[8];
+	/* With VGPU_GATE_SHUT: the process whose slot has this owner goes on. 0: none does. Under seq. */
+	uint64_t solo;
+	uint32_t reserved2[6];
 };
 
 struct vgpu_grant {

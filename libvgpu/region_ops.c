@@ -79,6 +79,7 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 		s->turn_length_us = __atomic_load_n(&c->turn_length_us, __ATOMIC_ACQUIRE);
 		s->turn_begin_ns = __atomic_load_n(&c->turn_begin_ns, __ATOMIC_ACQUIRE);
 		s->lease_ns = __atomic_load_n(&c->lease_ns, __ATOMIC_ACQUIRE);
+		s->solo = __atomic_load_n(&c->solo, __ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) == before)
 			return true;
 	}

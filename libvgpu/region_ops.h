@@ -30,7 +30,7 @@ struct vgpu_cache {
 struct vgpu_schedule {
 	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others, least_ppm;
 	uint32_t turn_period_us, turn_queue_us, turn_length_us;
-	uint64_t turn_begin_ns, lease_ns;
+	uint64_t turn_begin_ns, lease_ns, solo;
 };
 
 /* True when the bytes are a grant of this version. */

@@ -37,13 +37,17 @@ type party struct {
 	// When it is to be without company again, and how long after that once more.
 	next  time.Time
 	pause time.Duration
+	// Of its processes one after the other is. asked counts them, and left says how many are to
+	// come before the pause.
+	asked, left int
 }
 
-// quiet is a moment in which one job is alone on the card, so that its processes learn what
-// launches cost. First all are held and end what they have begun: of what was launched before, its
-// processes do not see how long it took without company.
+// quiet is a moment in which a process of a job is alone on the card, so that it learns what its
+// launches cost. First all are held and end what they have begun: of what was launched before, it does
+// not see how long that took without company.
 type quiet struct {
-	job     Key // zero: there is none
+	job     Key    // zero: there is none
+	process uint64 // the owner of its slot; 0: the job has one only
 	alone   bool
 	until   time.Time // of the part that has begun
 	work    float64   // in the part in which it is alone
@@ -85,6 +89,8 @@ const (
 	firstPause = 2 * time.Second
 	pausesGrow = 4
 	lastPause  = 32 * time.Second
+	// mostAsked processes of a job are, one after the other, before a pause; then the next ones.
+	mostAsked = 8
 	// quietKernels are so many of its launches that it lasts at least; longestQuiet bounds that, and
 	// the time in which all work must end that is on its way.
 	quietKernels = 2.5
@@ -168,8 +174,9 @@ func (m *party) follow(u usage) {
 	}
 	fade := math.Exp(-float64(u.span) / float64(besideMemory))
 	m.work = m.work*fade + u.ns
-	m.elapsed = m.elapsed*fade + min(u.elapsed, float64(u.span))
 	m.time = m.time*fade + float64(u.span)
+	// What is measured of work is told when that has ended, so of several looks at once.
+	m.elapsed = min(m.elapsed*fade+u.elapsed, m.time)
 }
 
 // part is the part of the card's work that it had lately.
@@ -311,6 +318,7 @@ func (c *crowd) keepQuiet(claims []Claim, used []usage, now time.Time, mono uint
 		}
 		if q.job == (Key{}) && !now.Before(m.next) && mayBeQuiet(claims, i) {
 			*q = quiet{job: claim.Key, until: now.Add(longestQuiet), lease: mono + uint64(3*longestQuiet)}
+			q.process = m.process(used[i].procs)
 			return
 		}
 		if q.job != claim.Key {
@@ -334,13 +342,31 @@ func (c *crowd) keepQuiet(claims []Claim, used []usage, now time.Time, mono uint
 		if q.work > 0 {
 			m.longer = max(1, min(mostLonger, q.elapsed/q.work))
 		}
-		m.next, m.pause = now.Add(m.pause), min(pausesGrow*m.pause, lastPause)
+		if m.left > 0 {
+			m.next = now.Add(quietSoon)
+		} else {
+			m.next, m.pause = now.Add(m.pause), min(pausesGrow*m.pause, lastPause)
+		}
 		*q = quiet{}
 		return
 	}
 	if q.job != (Key{}) && !isBusy(claims, q.job) {
 		*q = quiet{}
 	}
+}
+
+// process is the next one that is to be alone.
+func (m *party) process(owners []uint64) uint64 {
+	if len(owners) < 2 {
+		m.left = 0
+		return 0
+	}
+	if m.left == 0 {
+		m.left = min(len(owners), mostAsked)
+	}
+	m.left--
+	m.asked++
+	return owners[m.asked%len(owners)]
 }
 
 // mayBeQuiet says whether all others can be held.
@@ -372,6 +398,9 @@ func (c *crowd) schedule(claim Claim, others uint32) libvgpu.Schedule {
 	switch q := c.quiet; {
 	case q.job == claim.Key && q.alone:
 		s.Others = 0
+		if q.process != 0 {
+			s.Solo, s.LeaseNS, s.Gate = q.process, q.lease, libvgpu.GateShut
+		}
 	case q.job == (Key{}) && m.limit > 0:
 		most = min(most, max(1, math.Round(100*m.limit)))
 	case q.job != (Key{}) && claim.Mode != libvgpu.ModeOff:
@@ -380,9 +409,9 @@ func (c *crowd) schedule(claim Claim, others uint32) libvgpu.Schedule {
 	}
 	switch {
 	case !math.IsInf(most, 1):
-		s.Gate, s.Cores = libvgpu.GateBudget, uint32(most)
+		s.Gate, s.Cores = s.Gate|libvgpu.GateBudget, uint32(most)
 	case others > 0:
-		s.Gate = libvgpu.GateMeasure
+		s.Gate |= libvgpu.GateMeasure
 	}
 	return s
 }

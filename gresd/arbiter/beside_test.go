@@ -4,6 +4,7 @@ package arbiter
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -234,5 +235,46 @@ func TestWhoWaitsForItsOwnWorkIsNotHeld(t *testing.T) {
 	c.steer(claims, make([]usage, 2), now)
 	if first, second := c.jobs[claims[0].Key].limit, c.jobs[claims[1].Key].limit; first != 0.3 || second != 0 {
 		t.Errorf("held at %.2f and %.2f, want the first at its share and the second not at all", first, second)
+	}
+}
+
+// What launches cost is learned by one process at a time: of a job of three each is without company before
+// the pause, one after the other, and the others of the job are held meanwhile.
+func TestProcessesOfAJobAreAloneInTurn(t *testing.T) {
+	const tick = 5 * time.Millisecond
+	b, now := &beside{}, time.Unix(1000, 0)
+	claims := softClaims(30, 70)
+	claims[0].Busy, claims[1].Busy = 3, 1
+	used := []usage{{span: tick, look: tick, procs: []uint64{11, 12, 13}}, {span: tick, look: tick, procs: []uint64{21}}}
+	var solo []uint64
+	for i := range uint64(1500 * time.Millisecond / tick) {
+		plan := b.plan(claims, used, now.Add(time.Duration(i)*tick), i*uint64(tick))
+		s, other := plan[claims[0].Key], plan[claims[1].Key]
+		if s.Solo == 0 || len(solo) > 0 && solo[len(solo)-1] == s.Solo {
+			continue
+		}
+		solo = append(solo, s.Solo)
+		if s.Gate&libvgpu.GateShut == 0 || s.Others != 0 || s.LeaseNS == 0 || other.Gate != libvgpu.GateShut || other.Solo != 0 {
+			t.Errorf("while %d is alone its job is told %+v, and its neighbour %+v", s.Solo, s, other)
+		}
+	}
+	slices.Sort(solo)
+	if !slices.Equal(solo, []uint64{11, 12, 13}) {
+		t.Errorf("alone were %d, want each of 11, 12 and 13 once", solo)
+	}
+}
+
+// A job whose work is always on its way, and ends in batches longer than a look, wants all of the card.
+func TestWorkThatIsToldLate(t *testing.T) {
+	m := &party{longer: 1}
+	for i := range 40 {
+		u := usage{span: 50 * time.Millisecond}
+		if i%4 == 3 {
+			u.ns, u.elapsed = 40e6, 200e6
+		}
+		m.follow(u)
+	}
+	if part := m.elapsed / m.time; part < 0.9 {
+		t.Errorf("its work was on its way for %.2f of the time, want all", part)
 	}
 }

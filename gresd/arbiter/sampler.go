@@ -89,6 +89,8 @@ type usage struct {
 	// elapsed is the time for which measured work was on its way, in the time look.
 	elapsed float64
 	look    time.Duration
+	// procs are the owners of the slots of its busy processes.
+	procs []uint64
 }
 
 // look counts the busy processes of a job on each of its cards. A process is
@@ -101,6 +103,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 	waits := make([]uint64, len(view.Cards))
 	launched := make([]bool, len(view.Cards)) // or has something in flight
 	inflight := make([]bool, len(view.Cards))
+	busy := make([][]uint64, len(view.Cards)) // owners
 	pids, onHost := make([]uint32, 0, len(view.Slots)), true
 	for _, slot := range view.Slots {
 		if !slot.Alive {
@@ -134,6 +137,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			}
 			if !state.sign.IsZero() && now.Sub(state.sign) <= hold {
 				acts[card].busy++
+				busy[card] = append(busy[card], slot.Owner)
 				launched[card] = launched[card] || !state.launched.IsZero() && now.Sub(state.launched) <= hold
 				acts[card].kernel = max(acts[card].kernel, c.TypicalNS)
 				if slot.Flags&libvgpu.SlotSlicesRefused != 0 {
@@ -156,7 +160,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			}
 		}
 		acts[i].unseen = !onHost
-		u.inflight = inflight[i]
+		u.inflight, u.procs = inflight[i], busy[i]
 		u.held = known && view.Cards[i].Budget.Waits > before.held
 		u.elapsed, u.look = s.elapsed(key, view.Cards[i].ElapsedNS, now)
 		acts[i].used = u

@@ -62,6 +62,8 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 
 	if (unlikely(unwatched(card)))
 		s->gate = VGPU_GATE_BUDGET;
+	if (s->solo && s->solo == __atomic_load_n(&vgpu_state.slot->owner, __ATOMIC_RELAXED))
+		s->gate &= ~VGPU_GATE_SHUT;
 	pthread_mutex_lock(&g->lock);
 	g->card = card;
 	g->concurrent = vgpu_state.grant->card[card].engine == VGPU_ENGINE_CONCURRENT;

@@ -151,7 +151,7 @@ func TestSeveralProcessesHaveTheShareOfTheirJobSideBySide(t *testing.T) {
 		for _, one := range had {
 			all += one
 		}
-		return math.Abs(100*had[0]/all-50) <= 6 && all >= 93
+		return math.Abs(100*had[0]/all-50) <= 3 && all >= 93
 	})
 }
 
