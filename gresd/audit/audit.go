@@ -287,6 +287,7 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 				card.Processes = append(card.Processes, process)
 			}
 		}
+		card.Shared = card.Shared || len(card.Processes) < len(h.listed)
 		a.readLibraries(card, jobs)
 		if jobs != nil && (card.Shared || len(h.listed) > 0 && capped(jobs, uuid)) {
 			a.measure(&card, jobs, now)

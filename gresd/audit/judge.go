@@ -66,7 +66,7 @@ type Card struct {
 	UUID      gpu.UUID
 	Name      string // for messages
 	Processes []Process
-	Shared    bool               // several jobs have a share of it
+	Shared    bool               // several jobs have a share of it, or it has a process of which nobody knows whose it is
 	Percent   map[uint32]float64 // mean use of the last seconds, by pid; nil: not known
 	Least     map[uint32]float64 // percent that jobs worked at least in the last seconds; absent: not known
 }

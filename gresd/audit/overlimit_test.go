@@ -240,3 +240,17 @@ func TestWhatIsCapped(t *testing.T) {
 		}
 	}
 }
+
+// A process of which nobody knows whose it is may be anybody's.
+func TestAProcessThatCannotBeLookedAtIsNobodys(t *testing.T) {
+	node := &fakeNode{}
+	a := New(Parts{Grants: node, Driver: node, Name: func(gpu.UUID) string { return "0" }})
+	a.table = newTable(t.TempDir(), 5)
+	for listed, want := range map[int]bool{0: false, 1: true} {
+		node.processes = make([]inventory.Process, listed)
+		held, _ := a.ask()
+		if cards := a.cards(held, nil, start); len(cards) != 1 || cards[0].Shared != want {
+			t.Errorf("%d processes: %+v, want shared %v", listed, cards, want)
+		}
+	}
+}
