@@ -159,13 +159,13 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	meter := ctxswitch.New(cardOf(d.driver), d.log)
 	d.auditor = audit.New(audit.Parts{
-		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
+		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
 		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
 	})
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	d.judge.Except(d.server.HeldByMPS)
-	meter := ctxswitch.New(cardOf(d.driver), d.log)
 	d.judge.Measure(meter)
 	d.slices = d.sliceTester(cfg, meter, driverVersion)
 	d.judge.Ignored(func(card gpu.UUID) bool { v, _ := d.slices.Of(card); return v == slicetest.Ignored })

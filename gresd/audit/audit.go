@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
@@ -42,11 +43,12 @@ type Driver interface {
 	Utilization(gpu.UUID, time.Time) ([]inventory.Use, error)
 }
 
-// Parts are what an auditor is made of. All must be set.
+// Parts are what an auditor is made of. All but Times must be set.
 type Parts struct {
 	Policy config.Audit
 	Grants Grants
 	Driver Driver
+	Times  Times // nil: nobody tells
 	// Library is libvgpu, as tasks see it.
 	Library string
 	Name    func(gpu.UUID) string           // of a card, for messages
@@ -225,6 +227,9 @@ func jobOf(id uint32, spec libvgpu.GrantSpec, view libvgpu.CacheView, known bool
 		share := Share{
 			UUID: gpu.UUID(card.UUID), Limit: gpu.Bytes(card.MemLimit), Cores: gpu.Share(card.Cores),
 			Hard: card.Mode == libvgpu.ModeHard, Known: known,
+			// Work side by side takes no time from others. The parts of a job with several cards open
+			// and shut together, for its kernels wait for each other.
+			Capped: card.Mode == libvgpu.ModeHard && card.Cores < 100 && card.Engine == libvgpu.EngineTime && len(spec.Cards) == 1,
 		}
 		if known {
 			for _, slot := range view.Slots {
@@ -260,6 +265,9 @@ func (a *Auditor) ask() (cards map[gpu.UUID]*held, quiet bool) {
 	for uuid, card := range cards {
 		card.listed, card.err = a.Driver.Processes(uuid)
 		quiet = quiet && card.err == nil && len(card.listed) == 0
+		if card.jobs > 1 && len(card.listed) > 0 { // the answer is the next question's
+			a.onCard(uuid)
+		}
 	}
 	return cards, quiet
 }
@@ -271,7 +279,7 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 		if h.err != nil {
 			continue // health and the measurer say it
 		}
-		card := Card{UUID: uuid, Name: a.Name(uuid)}
+		card := Card{UUID: uuid, Name: a.Name(uuid), Shared: h.jobs > 1}
 		for _, p := range h.listed {
 			if f, ok := a.table.look(p.PID); ok {
 				process := merge(f, p, jobs)
@@ -279,9 +287,10 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 				card.Processes = append(card.Processes, process)
 			}
 		}
+		card.Shared = card.Shared || len(card.Processes) < len(h.listed)
 		a.readLibraries(card, jobs)
-		if h.jobs > 1 && jobs != nil {
-			card.Percent = a.percent(uuid, now)
+		if jobs != nil && (card.Shared || len(h.listed) > 0 && capped(jobs, uuid)) {
+			a.measure(&card, jobs, now)
 		} else {
 			delete(a.uses, uuid)
 		}
@@ -325,17 +334,41 @@ func holdsAny(jobs []Job, id uint32) bool {
 	return slices.ContainsFunc(jobs, func(j Job) bool { return j.ID == id })
 }
 
-func (a *Auditor) percent(uuid gpu.UUID, now time.Time) map[uint32]float64 {
-	u := a.uses[uuid]
+// measure asks how the processes on a card used it.
+func (a *Auditor) measure(c *Card, jobs []Job, now time.Time) {
+	u := a.uses[c.UUID]
 	if u == nil {
 		u = &use{}
-		a.uses[uuid] = u
+		a.uses[c.UUID] = u
 	}
-	samples, err := a.Driver.Utilization(uuid, u.since(now))
+	samples, err := a.Driver.Utilization(c.UUID, u.since(now))
 	if err != nil {
-		delete(a.uses, uuid)
-		return nil
+		delete(a.uses, c.UUID)
+		return
 	}
 	u.add(samples)
-	return u.mean()
+	var records *ctxswitch.Account
+	if c.Shared {
+		c.Percent, records = u.mean(), a.onCard(c.UUID)
+	}
+	c.Least = u.leasts.look(*c, jobs, samples, records, now)
+}
+
+// onCard is the newest account of a card, and asks for another one; nil: there is none.
+func (a *Auditor) onCard(uuid gpu.UUID) *ctxswitch.Account {
+	if a.Times == nil {
+		return nil
+	}
+	account, known := a.Times.OnCard(uuid)
+	if !known {
+		return nil
+	}
+	return &account
+}
+
+func capped(jobs []Job, uuid gpu.UUID) bool {
+	return slices.ContainsFunc(jobs, func(j Job) bool {
+		share := j.holds(uuid)
+		return share != nil && share.Capped
+	})
 }

@@ -22,10 +22,11 @@ const (
 	Exceeded     Kind = "exceeded"     // a job with more memory than its limit
 	Stranger     Kind = "stranger"     // a process of nobody who may use the card
 	Overuse      Kind = "overuse"      // a job that computes more than its share while others wait
+	Overlimit    Kind = "overlimit"    // a job that computes more than its hard limit, whoever waits
 )
 
 // Kinds returns every kind, in a fixed order.
-func Kinds() []Kind { return []Kind{Unregistered, Escaped, Exceeded, Stranger, Overuse} }
+func Kinds() []Kind { return []Kind{Unregistered, Escaped, Exceeded, Stranger, Overuse, Overlimit} }
 
 // Process is one process on a card.
 type Process struct {
@@ -65,7 +66,9 @@ type Card struct {
 	UUID      gpu.UUID
 	Name      string // for messages
 	Processes []Process
+	Shared    bool               // several jobs have a share of it, or it has a process of which nobody knows whose it is
 	Percent   map[uint32]float64 // mean use of the last seconds, by pid; nil: not known
+	Least     map[uint32]float64 // percent that jobs worked at least in the last seconds; absent: not known
 }
 
 // Slot is what the library says of one process and one card.
@@ -85,7 +88,10 @@ type Share struct {
 	Limit gpu.Bytes // 0: none
 	Cores gpu.Share
 	Hard  bool
-	Slots []Slot
+	// Capped says that a hard limit of the card's time is in force, and that this card alone tells
+	// what the job has of it.
+	Capped bool
+	Slots  []Slot
 	// Known is false when the job's cache could not be read: then nobody can be
 	// called unregistered.
 	Known bool
@@ -102,7 +108,7 @@ type Finding struct {
 	Kind    Kind
 	Job     uint32 // 0 for a stranger of no job
 	UUID    gpu.UUID
-	Process Process // the one to blame; of Overuse: none
+	Process Process // the one to blame; of Overuse and Overlimit: none
 	Text    string  // what it is, with numbers, for people
 
 	owner uint32    // uid of the job
@@ -203,6 +209,8 @@ func (j *judge) graceOf(f Finding) time.Duration {
 	switch {
 	case f.Kind == Overuse:
 		return overuseGrace
+	case f.Kind == Overlimit:
+		return overlimitGrace
 	case f.Kind == Escaped && f.Process.Library == Absent:
 		return min(escapedGrace, j.grace)
 	}
@@ -243,7 +251,7 @@ func (j *judge) suspects(c Card, jobs []Job) []Finding {
 		return nil
 	}
 	found = append(found, strangers(c, jobs)...)
-	return append(found, overuse(c, jobs)...)
+	return slices.Concat(found, overuse(c, jobs), overlimit(c, jobs))
 }
 
 // of are the processes of a job that can be judged, by rising pid.

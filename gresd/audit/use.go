@@ -15,6 +15,7 @@ const window = 10
 type use struct {
 	newest uint64               // time of the newest sample seen
 	looks  []map[uint32]float64 // percent by pid, the newest last
+	leasts leasts
 }
 
 // since is from when on samples are new.

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -130,6 +131,40 @@ func TestJobThatComputesAboveItsShareIsReported(t *testing.T) {
 	}
 	s.cancel(bob, good)
 	s.cancel(alice, bad)
+}
+
+// A program that works by calls which the library does not see has all of a card where its job is
+// alone there. The card's own account tells, and not of honest jobs, alone or beside each other,
+// whatever their programs do.
+func TestJobAboveItsHardLimitIsReported(t *testing.T) {
+	honest := []string{ // the first six are alone at first; two of the cards have room for the last
+		"--kernel-us 200", "--kernel-us 20000", "--kernel-us 50 --streams 4", "--kernel-us 500 --launch graph",
+		"--kernel-us 1000 --wait spin", "--kernel-us 100 --inflight 1", "--kernel-us 200", "--kernel-us 5000",
+	}
+	cards := slices.Repeat(oneCard.Cards, 7)
+	s := up(t, cluster.Options{Cards: cards, NoPlugin: true, Config: "[audit]\nunregistered = \"ignore\"\n"})
+	bad := s.submit(alice, "--gres=vgpu:70", "env -u LD_PRELOAD "+cluster.BusyScript(120))
+	jobs := []int{bad}
+	for i, program := range honest {
+		share := 60
+		if i >= 6 {
+			share = 40
+		}
+		jobs = append(jobs, s.submit(bob, fmt.Sprintf("--gres=vgpu:%d", share), cluster.Worker+" "+program+" --saturate 120"))
+	}
+	s.running(jobs...)
+	s.eventually(70*time.Second, "it is found", func() bool {
+		return s.shows("status", fmt.Sprintf("audit: job %d of user ", bad), "had at least ", "its hard limit is 70 %")
+	})
+	time.Sleep(10 * time.Second) // as long as a job must be above its limit
+	if !s.shows("jobs", fmt.Sprintf("job %d: ", bad), "its hard limit is 70 %") || audited(t, "overlimit") != "1" {
+		t.Errorf("counted %s, want one; status:\n%s\njobs:\n%s", audited(t, "overlimit"), s.As("root", "vgpuctl", "status"), s.As("root", "vgpuctl", "jobs"))
+	}
+	s.cancel(alice, bad)
+	s.eventually(shortWait, "nothing is said of a job that has ended", func() bool { return !s.shows("status", "its hard limit is") })
+	for _, job := range jobs[1:] {
+		s.cancel(bob, job)
+	}
 }
 
 // Where nothing keeps a job from the device files, one without cards can use those of others. It

@@ -76,6 +76,9 @@ func up(t *testing.T, opts cluster.Options) site {
 		if !t.Failed() {
 			s.nothingLeft()
 		}
+		if !opts.NoPlugin { // libvgpu is in every program
+			nobodyIsOverItsLimit(t, logs)
+		}
 		if t.Failed() {
 			t.Logf("logs are in %s; their ends:\n%s", logs, c.Tail(25))
 		}
@@ -87,6 +90,26 @@ func up(t *testing.T, opts cluster.Options) site {
 		}
 	})
 	return s
+}
+
+// nobodyIsOverItsLimit fails the test when a gresd has called an honest job one above its hard limit.
+func nobodyIsOverItsLimit(t *testing.T, logs string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(logs, "*gresd*.log"))
+	if err != nil || len(files) == 0 {
+		t.Errorf("gresd's logs: %v, %v", files, err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Error(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "its hard limit is") {
+				t.Errorf("an honest job was named: %s", line)
+			}
+		}
+	}
 }
 
 // nothingLeft fails the test when an ended job left something.

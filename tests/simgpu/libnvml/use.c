@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MEMORY_V2 (sizeof(nvmlMemory_v2_t) | 2u << 24)
@@ -218,11 +219,37 @@ nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, uns
 	return no_processes(__func__, device, count);
 }
 
-/* Samples newer than `since` (microseconds since 1970), oldest first. */
+/* Since 1970, the end of the last period of which a card has samples. */
+static uint64_t sampled_until_us(const struct sim_card *c)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000 -
+	       (sim_now() + SIM_SAMPLE_NS - c->sample_at_ns) / 1000;
+}
+
+static void add_sample(nvmlProcessUtilizationSample_t *sum, unsigned *n, unsigned pid,
+		       const struct sim_sample *s)
+{
+	unsigned i = 0;
+
+	while (i < *n && sum[i].pid != pid)
+		i++;
+	if (i == *n)
+		sum[(*n)++] = (nvmlProcessUtilizationSample_t){.pid = pid};
+	sum[i].smUtil += s->percent;
+}
+
+/* As measured: one sample for each process that worked, the mean over the whole time since
+ * `since` (microseconds since 1970), in which others may have worked or nobody. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 					     nvmlProcessUtilizationSample_t *samples,
 					     unsigned *count, unsigned long long since)
 {
+	const uint64_t period_us = SIM_SAMPLE_NS / 1000;
+	nvmlProcessUtilizationSample_t sum[SIM_SAMPLES];
+	uint64_t until, oldest = UINT64_MAX;
 	uint32_t card;
 	nvmlReturn_t rc = nv_gpu(__func__, device, count, &card);
 	struct sim_card *c;
@@ -233,27 +260,35 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 	c = &nv.st->card[card];
 	sim_lock(nv.st);
 	sim_advance_all(nv.st);
+	until = sampled_until_us(c);
 	for (uint32_t i = c->nsamples > SIM_SAMPLES ? c->nsamples - SIM_SAMPLES : 0;
 	     i < c->nsamples; i++) {
 		const struct sim_sample *s = &c->sample[i % SIM_SAMPLES];
 		const struct sim_proc *p = &nv.st->proc[s->proc];
-		int32_t pid = s->pid;
 
-		if (s->time_us <= since)
-			continue;
-		if (p->used && p->pid == s->pid)
-			pid = sim_proc_pid(nv.st, s->proc);
-		if (samples && n < *count)
-			samples[n] = (nvmlProcessUtilizationSample_t){.pid = (unsigned)pid,
-								      .timeStamp = s->time_us,
-								      .smUtil = s->percent,
-								      .memUtil = s->percent / 2};
-		n++;
+		if (s->time_us < oldest)
+			oldest = s->time_us;
+		if (s->time_us > since + period_us / 2)
+			add_sample(sum, &n,
+				   (unsigned)(p->used && p->pid == s->pid
+						      ? sim_proc_pid(nv.st, s->proc)
+						      : s->pid),
+				   s);
 	}
 	sim_unlock(nv.st);
 	if (!samples || n > *count) {
 		*count = samples ? n : SIM_SAMPLES;
 		return NVML_ERROR_INSUFFICIENT_SIZE;
+	}
+	if (since + period_us < oldest) /* what is older is not kept */
+		since = oldest - period_us;
+	for (unsigned i = 0; i < n; i++) {
+		uint64_t periods = (until - since + period_us / 2) / period_us;
+
+		sum[i].smUtil = (unsigned)((sum[i].smUtil + periods / 2) / (periods ? periods : 1));
+		sum[i].memUtil = sum[i].smUtil / 2;
+		sum[i].timeStamp = until;
+		samples[i] = sum[i];
 	}
 	*count = n;
 	return n ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
