@@ -178,7 +178,9 @@ static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx,
 {
 	void (*again)(void);
 
-	l->card = vgpu_inside || vgpu_covered ? -1 : vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
+	l->card = vgpu_inside || vgpu_covered ? -1
+		  : vgpu_state.ncards == 1    ? 0
+					      : vgpu_card_current();
 	l->refused = vgpu_inside; /* a callback of the driver's: the gate may be this thread's */
 	if (l->card < 0 || !__atomic_load_n(&vgpu_gates[l->card].on, __ATOMIC_RELAXED) ||
 	    (!of_one_context(stream) && !current(ctx)))

@@ -32,15 +32,15 @@ void vgpu_count_launch(CUstream stream);
 	} while (0)
 
 /* The same of a function of the driver, which may have to be found. */
-#define GATED_CALL(real, stream, key, unknown, returns_late, call)                       \
-	do {                                                                             \
-		if (unlikely(!(real))) {                                                 \
-			vgpu_need_cuda();                                                \
-			if (!(real))                                                     \
-				return CUDA_ERROR_NO_DEVICE;                             \
-		}                                                                        \
-		GATED_WORK(CUresult, CUDA_ERROR_NOT_PERMITTED, stream, key, unknown,     \
-			   returns_late, call);                                          \
+#define GATED_CALL(real, stream, key, unknown, returns_late, call)                                 \
+	do {                                                                                       \
+		if (unlikely(!(real))) {                                                           \
+			vgpu_need_cuda();                                                          \
+			if (!(real))                                                               \
+				return CUDA_ERROR_NO_DEVICE;                                       \
+		}                                                                                  \
+		GATED_WORK(CUresult, CUDA_ERROR_NOT_PERMITTED, stream, key, unknown, returns_late, \
+			   call);                                                                  \
 	} while (0)
 
 #endif

@@ -17,20 +17,20 @@
 static int version_of[SETS]; /* 0: not taken yet */
 static void *real[SETS][OPTIX_COUNT];
 
-#define PARAMETERS_4  optix_word a, CUstream stream, optix_word c, optix_word d
-#define PARAMETERS_5  PARAMETERS_4, optix_word e
-#define PARAMETERS_6  PARAMETERS_5, optix_word f
-#define PARAMETERS_7  PARAMETERS_6, optix_word g
-#define PARAMETERS_8  PARAMETERS_7, optix_word h
-#define PARAMETERS_9  PARAMETERS_8, optix_word i
+#define PARAMETERS_4 optix_word a, CUstream stream, optix_word c, optix_word d
+#define PARAMETERS_5 PARAMETERS_4, optix_word e
+#define PARAMETERS_6 PARAMETERS_5, optix_word f
+#define PARAMETERS_7 PARAMETERS_6, optix_word g
+#define PARAMETERS_8 PARAMETERS_7, optix_word h
+#define PARAMETERS_9 PARAMETERS_8, optix_word i
 #define PARAMETERS_12 PARAMETERS_9, optix_word j, optix_word k, optix_word l
-#define ARGUMENTS_4   a, stream, c, d
-#define ARGUMENTS_5   ARGUMENTS_4, e
-#define ARGUMENTS_6   ARGUMENTS_5, f
-#define ARGUMENTS_7   ARGUMENTS_6, g
-#define ARGUMENTS_8   ARGUMENTS_7, h
-#define ARGUMENTS_9   ARGUMENTS_8, i
-#define ARGUMENTS_12  ARGUMENTS_9, j, k, l
+#define ARGUMENTS_4 a, stream, c, d
+#define ARGUMENTS_5 ARGUMENTS_4, e
+#define ARGUMENTS_6 ARGUMENTS_5, f
+#define ARGUMENTS_7 ARGUMENTS_6, g
+#define ARGUMENTS_8 ARGUMENTS_7, h
+#define ARGUMENTS_9 ARGUMENTS_8, i
+#define ARGUMENTS_12 ARGUMENTS_9, j, k, l
 
 /* OptiX may launch what it does there by CUDA. */
 static OptixResult ended(OptixResult r)
@@ -39,15 +39,15 @@ static OptixResult ended(OptixResult r)
 	return r;
 }
 
-#define HOOK(set, name, words, size)                                                             \
-	static OptixResult name##_##set(PARAMETERS_##words)                                      \
-	{                                                                                        \
-		OptixResult (*call)(PARAMETERS_##words) =                                        \
-			(OptixResult(*)(PARAMETERS_##words))real[set][OPTIX_##name];             \
-                                                                                                 \
-		GATED_WORK(OptixResult, OPTIX_ERROR_LAUNCH_FAILURE, vgpu_stream(stream, false),  \
-			   vgpu_mix(vgpu_mix(a, OPTIX_##name), size), UNKNOWN_OPTIX_NS, false,   \
-			   (vgpu_covered = true, ended(call(ARGUMENTS_##words))));               \
+#define HOOK(set, name, words, size)                                                            \
+	static OptixResult name##_##set(PARAMETERS_##words)                                     \
+	{                                                                                       \
+		OptixResult (*call)(PARAMETERS_##words) =                                       \
+			(OptixResult(*)(PARAMETERS_##words))real[set][OPTIX_##name];            \
+                                                                                                \
+		GATED_WORK(OptixResult, OPTIX_ERROR_LAUNCH_FAILURE, vgpu_stream(stream, false), \
+			   vgpu_mix(vgpu_mix(a, OPTIX_##name), size), UNKNOWN_OPTIX_NS, false,  \
+			   (vgpu_covered = true, ended(call(ARGUMENTS_##words))));              \
 	}
 #define OPTIX(name, words, size) HOOK(0, name, words, size)
 OPTIX_FUNCTIONS

@@ -201,7 +201,8 @@ void vgpu_tell_ungated(int card)
 	if (c->mode != VGPU_MODE_HARD || c->cores >= 100 ||
 	    __atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
 		return;
-	vgpu_warn("vgpu: compute: process %d works on card %d by calls that no gate holds: its hard limit of "
+	vgpu_warn("vgpu: compute: process %d works on card %d by calls that no gate holds: its "
+		  "hard limit of "
 		  "%u%% acts as a soft one: it holds while other jobs use the card",
 		  (int)getpid(), card, c->cores);
 }

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #define ENTRIES 60
-#define NEWEST  118
+#define NEWEST 118
 
 typedef OptixResult query_function(int, unsigned, const int *, const void **, void *, size_t);
 typedef OptixResult launch_function(CUfunction, CUstream, optix_word, optix_word, optix_word,
@@ -44,10 +44,13 @@ static bool launch(const struct kernels *k, int which, unsigned units)
 	optix_word handle = 0;
 
 	if (!builds)
-		return !((launch_function *)table[which][where(of, OPTIX_Launch)])(
-			k->work, k->stream, units, 0, 0, 10, 20, 1);
-	return !((build_function *)table[which][where(of, OPTIX_AccelBuild)])(
-		       k->work, k->stream, units, 0, 1, 0, 0, 0, 4096, &handle, 0, 12) &&
+		return !((launch_function *)table[which][where(of, OPTIX_Launch)])(k->work,
+										   k->stream, units,
+										   0, 0, 10, 20, 1);
+	return !((build_function *)table[which][where(of, OPTIX_AccelBuild)])(k->work, k->stream,
+									      units, 0, 1, 0, 0, 0,
+									      4096, &handle, 0,
+									      12) &&
 	       handle == 12;
 }
 
@@ -66,8 +69,8 @@ int main(int argc, char **argv)
 	builds = strcmp(how, "builds") == 0;
 	if (strcmp(how, "one") == 0)
 		depth = 1;
-	if (!query || query(0, 0, NULL, NULL, table, sizeof table) != 7801 || kernels_open(&k, "") ||
-	    query(version, 0, NULL, NULL, table[0], sizeof table[0]) ||
+	if (!query || query(0, 0, NULL, NULL, table, sizeof table) != 7801 ||
+	    kernels_open(&k, "") || query(version, 0, NULL, NULL, table[0], sizeof table[0]) ||
 	    query(NEWEST, 0, NULL, NULL, table[1], sizeof table[1])) {
 		fprintf(stderr, "optix: no card, or no OptiX\n");
 		return 2;

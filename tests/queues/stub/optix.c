@@ -13,7 +13,7 @@
 #include "../../../libvgpu/driver/optix_abi.h"
 
 #define VERSION_ERROR 7801
-#define CUDA_FAILED   7900
+#define CUDA_FAILED 7900
 
 typedef CUresult launch_function(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
 				 unsigned, unsigned, CUstream, void **, void **);
@@ -43,9 +43,9 @@ static OptixResult launch(CUfunction f, CUstream stream, optix_word units, optix
 }
 
 /* Half of it by CUDA's own name, as a library of NVIDIA's may. */
-static OptixResult build(CUfunction f, CUstream stream, optix_word units, optix_word d,
-			 unsigned e, optix_word g, optix_word h, optix_word i, optix_word j,
-			 optix_word *handle, optix_word k, unsigned last)
+static OptixResult build(CUfunction f, CUstream stream, optix_word units, optix_word d, unsigned e,
+			 optix_word g, optix_word h, optix_word i, optix_word j, optix_word *handle,
+			 optix_word k, unsigned last)
 {
 	void *cuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
 	launch_function *by_name = dlsym(cuda, "cuLaunchKernel");
@@ -55,7 +55,7 @@ static OptixResult build(CUfunction f, CUstream stream, optix_word units, optix_
 	(void)d, (void)e, (void)g, (void)h, (void)i, (void)j, (void)k;
 	*handle = last;
 	return by_name(f, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL) ? CUDA_FAILED
-								      : work(f, stream, half);
+								     : work(f, stream, half);
 }
 
 __attribute__((visibility("default"))) OptixResult
