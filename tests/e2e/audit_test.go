@@ -137,17 +137,16 @@ func TestJobThatComputesAboveItsShareIsReported(t *testing.T) {
 // alone there. The card's own account tells, and not of honest jobs, alone or beside each other,
 // whatever their programs do.
 func TestJobAboveItsHardLimitIsReported(t *testing.T) {
-	honest := []string{ // the first six are alone at first; two of the cards have room for the last
-		"--kernel-us 200", "--kernel-us 20000", "--kernel-us 50 --streams 4", "--kernel-us 500 --launch graph",
-		"--kernel-us 1000 --wait spin", "--kernel-us 100 --inflight 1", "--kernel-us 200", "--kernel-us 5000",
+	honest := []string{ // the last is beside one of the others
+		"--kernel-us 200 --streams 4", "--kernel-us 20000", "--kernel-us 500 --launch graph", "--kernel-us 5000",
 	}
-	cards := slices.Repeat(oneCard.Cards, 7)
+	cards := slices.Repeat(oneCard.Cards, len(honest))
 	s := up(t, cluster.Options{Cards: cards, NoPlugin: true, Config: "[audit]\nunregistered = \"ignore\"\n"})
 	bad := s.submit(alice, "--gres=vgpu:70", "env -u LD_PRELOAD "+cluster.BusyScript(120))
 	jobs := []int{bad}
 	for i, program := range honest {
 		share := 60
-		if i >= 6 {
+		if i == len(honest)-1 {
 			share = 40
 		}
 		jobs = append(jobs, s.submit(bob, fmt.Sprintf("--gres=vgpu:%d", share), cluster.Worker+" "+program+" --saturate 120"))
