@@ -280,8 +280,8 @@ func entitle(rivals []rivalry) {
 // which all switch more often for it, for one turn of theirs each time at most.
 func (r rivalry) weight() float64 {
 	waited := r.used.wants*float64(r.used.span) - r.used.ns
-	if r.rest > 0 {
-		waited = min(waited, float64(r.used.turns)*float64(r.rest))
+	if r.rest > 0 { // one wait has begun in the look before, or goes on in the next
+		waited = min(waited, float64(r.used.turns+1)*float64(r.rest))
 	}
 	return float64(r.Cores) * max(0.001, min(1, (r.used.ns+waited)/float64(r.used.span)))
 }

@@ -116,7 +116,7 @@ func TestAShareIsKeptWhateverTheProgramDoes(t *testing.T) {
 		{"data that is late", both(lateData), []float64{0.9, 0.95}},
 		{"full queues", both(func(share uint32) job { return filled(share, msec) }), []float64{0.95, 0.95}},
 		{"full queues of 20 us", both(func(share uint32) job { return filled(share, 20*usec) }), []float64{0.95, 0.95}},
-		{"three full queues", []job{filled(10, msec/5), filled(30, msec/5), filled(60, msec/5)}, []float64{0.92, 0.94, 0.94}},
+		{"three full queues", []job{filled(10, msec/5), filled(30, msec/5), filled(60, msec/5)}, []float64{0.965, 0.965, 0.965}},
 		{"a training beside a full queue", []job{training(30, 1), filled(70, msec)}, []float64{0.93, 0.95}},
 		{"a full queue beside a training", []job{filled(30, msec), training(70, 1)}, []float64{0.93, 0.95}},
 		{"three", []job{inference(10), training(30, 4), training(60, 4)}, []float64{0.7, 0.8, 0.8}},
