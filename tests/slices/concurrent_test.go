@@ -215,8 +215,8 @@ func TestAServerThatDiesIsStartedAnew(t *testing.T) {
 			n.serve(1, 30, "soft")
 			n.serve(2, 70, "soft")
 			n.client(1, "--kernel-us", "1000")
-			n.eventually("a server", func() bool { return len(programs(fake.Server)) == 1 })
-			before := programs(name)
+			n.eventually("a server", func() bool { return len(n.programs(fake.Server)) == 1 })
+			before := n.programs(name)
 			if len(before) != 1 {
 				t.Fatalf("%s: %v, want one", name, before)
 			}
@@ -224,8 +224,8 @@ func TestAServerThatDiesIsStartedAnew(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.eventually("another daemon or the same, and no old server", func() bool {
-				now := programs(name)
-				return len(programs(fake.Control)) == 1 && (len(now) == 0 || now[0] != before[0])
+				now := n.programs(name)
+				return len(n.programs(fake.Control)) == 1 && (len(now) == 0 || now[0] != before[0])
 			})
 			n.eventually("the next program works", func() bool {
 				cmd := exec.Command(filepath.Join(n.build, "tests/vgpu-worker"), "--kernel-us", "1000", "--saturate", "0.2")
@@ -239,12 +239,16 @@ func TestAServerThatDiesIsStartedAnew(t *testing.T) {
 	}
 }
 
-// programs are the processes of one of NVIDIA's programs.
-func programs(name string) (pids []int) {
+// programs are the processes of one of NVIDIA's programs that this node has started: other tests have some, too.
+func (n *node) programs(name string) (pids []int) {
+	pipe := "\x00" + mps.PipeVariable + "=" + n.Dir + "/"
 	for _, dir := range proc.All("/proc") {
 		line, _ := os.ReadFile(string(dir) + "/cmdline")
 		program, args, _ := strings.Cut(string(line), "\x00")
 		if filepath.Base(program) != name || name == fake.Control && !strings.HasPrefix(args, "-f") {
+			continue
+		}
+		if env, _ := os.ReadFile(string(dir) + "/environ"); !strings.Contains("\x00"+string(env), pipe) {
 			continue
 		}
 		var pid int
