@@ -91,6 +91,18 @@ func open(t *testing.T, b *bench, name string) session {
 	return nil
 }
 
+func TestAJobOfTwoCardsIsGranted(t *testing.T) {
+	b := onSim(t, func(o *options) { o.gpu = 1 })
+	b.gpu = 0 // there are two
+	_, leave, err := open(t, b, "ours").join(t.Context(), b, tenant{shape: "torch:train-ddp", share: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := leave(); err != nil {
+		t.Error(err)
+	}
+}
+
 func parts(t *testing.T, b *bench, ses session, tenants []tenant) report.Record {
 	t.Helper()
 	r, _, _, err := b.measure(t.Context(), ses, tenants, b.seconds)

@@ -191,9 +191,13 @@ func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, er
 	for i := range cards {
 		cards[i] = int(n.b.gpu) + i
 	}
+	options := wire.Options{Mode: t.mode, Priority: t.priority, Engine: n.engine}
+	if len(cards) > 1 { // else it would be a share that slurmctld has split
+		options.Cards = strconv.Itoa(len(cards))
+	}
 	rep, err := n.client.Do(ctx, wire.Request{
 		Op: wire.OpGrant, JobID: id, UID: n.b.uid, GID: n.b.gid, User: n.b.user, GPUs: cards, Node: nodeName,
-		Options: wire.Options{Mode: t.mode, Priority: t.priority, Engine: n.engine},
+		Options: options,
 	})
 	switch {
 	case err != nil:
