@@ -238,9 +238,16 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 
 	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
 	reclaimer := slotgc.New(d.grants, slotgc.Child(self, clearSlots), d.log)
-	d.grants.OnChange(func() { d.slices.JobsChanged(); d.judge.Wake(); measurer.Wake(); reclaimer.Wake(); d.auditor.Wake() })
+	d.grants.OnChange(func() {
+		d.slices.JobsChanged()
+		d.judge.Wake()
+		measurer.Wake()
+		reclaimer.Wake()
+		d.auditor.Wake()
+		d.server.Linger.Wake()
+	})
 	for _, run := range []func(context.Context){
-		d.grants.Watch, d.judge.Run, d.server.Report.CountTime, measurer.Run, reclaimer.Run, d.auditor.Run,
+		d.grants.Watch, d.judge.Run, d.server.Report.CountTime, measurer.Run, reclaimer.Run, d.auditor.Run, d.server.Linger.Run,
 	} {
 		parts.Go(func() { run(ctx) })
 	}

@@ -31,6 +31,17 @@ func All(root string) []Dir {
 // File is the path of a file of the process.
 func (d Dir) File(name string) string { return filepath.Join(string(d), name) }
 
+// Open are the numbers of the descriptors that the process has open.
+func (d Dir) Open() []string {
+	dir, err := os.Open(d.File("fd"))
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	return names
+}
+
 // Link is where a link of the process leads; "" where that cannot be read.
 func (d Dir) Link(name string) string {
 	to, _ := os.Readlink(d.File(name))

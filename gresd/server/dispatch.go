@@ -78,6 +78,9 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 
 // change serves a request that changes the ledger.
 func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
+	if req.Op == wire.OpRelease {
+		s.Linger.Wait(ctx, req.JobID) // who comes next finds the card's memory free
+	}
 	start := time.Now()
 	switch req.Op {
 	case wire.OpRelease:

@@ -29,6 +29,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/linger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
@@ -121,6 +122,8 @@ type Server struct {
 	comparing chan struct{}             // holds one who has them compared, for all who want it
 
 	mps *mps.Manager
+	// Linger keeps what killed clients of its servers had launched from ending the others.
+	Linger *linger.Keeper
 
 	reload wakeup.Bell // the cards are to be read anew
 }
@@ -152,6 +155,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Linger = linger.New(parts.Grants, s.mps.Serves, parts.Log)
 	if err := s.markPlacement(); err != nil {
 		return nil, err
 	}

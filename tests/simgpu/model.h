@@ -32,7 +32,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 11u
+#define SIM_VERSION 12u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -113,7 +113,9 @@ struct sim_ctx {
 	uint32_t streams; /* first stream, slot + 1 */
 	uint32_t run;     /* stream whose kernel was started last, slot + 1; 0: none */
 	uint32_t usable;
-	uint32_t server; /* the MPS server that its work goes through, by process id; 0: none */
+	uint32_t server;  /* the MPS server that its work goes through, by process id; 0: none */
+	uint32_t faulted; /* by a fault of another client of its server */
+	uint32_t pad;
 	uint64_t slice_us;
 	uint64_t aux_slice_us[3]; /* the groups that do no work */
 	uint64_t seq;
@@ -128,6 +130,7 @@ struct sim_proc {
 	uint64_t start_time; /* clock ticks since boot */
 	char name[32];
 	uint64_t mem[SIM_MAX_CARDS];
+	uint64_t space; /* of a client of an MPS server, its byte in nvidia-uvm; 0: none */
 	/* cuda-checkpoint: */
 	uint32_t state;      /* enum CUprocessState */
 	uint32_t asked;      /* enum sim_ask, by another process; a futex, for both */
@@ -299,6 +302,16 @@ void sim_stream_drop(struct sim_state *st, uint32_t stream);
 bool sim_fault_hit(struct sim_state *st, const char *call, int *code, uint64_t *slow_ns);
 int sim_fault_add(struct sim_state *st, const struct sim_fault *f);
 bool sim_slices_refused(struct sim_state *st);
+
+/* state.c: the file of the machine */
+int sim_descriptor(const struct sim_state *st);
+
+/* space.c: the address spaces of clients of MPS servers; makes the file, opens one, and says
+ * whether a process that has ended has kernels that go on. If not, and it has some, the others of
+ * its server are faulted */
+void sim_space_create(const char *state);
+void sim_space_open(struct sim_state *st, uint32_t proc);
+bool sim_space_works(struct sim_state *st, uint32_t proc);
 
 /* suspend.c: all that a process has on cards leaves them, and comes back, if there is room for
  * it: else -ENOMEM */

@@ -100,6 +100,8 @@ int sim_create(const char *path, const struct sim_card_config *cards, uint32_t n
 	munmap(st, sizeof(*st));
 	if (!rc && rename(tmp, path))
 		rc = -errno;
+	if (!rc)
+		sim_space_create(path);
 out:
 	close(fd);
 	if (rc)
@@ -177,20 +179,23 @@ void sim_unlock(struct sim_state *st)
 	pthread_mutex_unlock(&st->lock);
 }
 
-static int lock_byte(const struct sim_state *st, uint32_t slot, short type, int cmd,
-		     struct flock *fl)
+int sim_descriptor(const struct sim_state *st)
 {
 	unsigned at = 0;
 
 	while (at < MAX_OPEN && __atomic_load_n(&opened[at].st, __ATOMIC_ACQUIRE) != st)
 		at++;
-	if (at == MAX_OPEN)
-		return -1;
+	return at == MAX_OPEN ? -1 : opened[at].fd;
+}
+
+static int lock_byte(const struct sim_state *st, uint32_t slot, short type, int cmd,
+		     struct flock *fl)
+{
 	*fl = (struct flock){.l_type = type,
 			     .l_whence = SEEK_SET,
 			     .l_start = (off_t)(SIM_LOCK_BASE + slot),
 			     .l_len = 1};
-	return fcntl(opened[at].fd, cmd, fl);
+	return fcntl(sim_descriptor(st), cmd, fl);
 }
 
 static uint64_t own_start_time(char *name, size_t n)
@@ -291,7 +296,8 @@ void sim_reap(struct sim_state *st, bool now)
 		/* a lock of one's own never conflicts, so this process cannot test itself */
 		if (!p->used || p->pid == getpid())
 			continue;
-		if (lock_byte(st, i, F_WRLCK, F_GETLK, &fl) == 0 && fl.l_type == F_UNLCK)
+		if (lock_byte(st, i, F_WRLCK, F_GETLK, &fl) == 0 && fl.l_type == F_UNLCK &&
+		    !sim_space_works(st, i))
 			sim_proc_drop(st, i);
 	}
 }

@@ -163,6 +163,36 @@ func TestAJobWithoutCompanyHasAllOfTheCard(t *testing.T) {
 	}
 }
 
+// What a killed client had launched goes on, and must find its memory.
+func TestAKilledClientDoesNotEndTheOthers(t *testing.T) {
+	n := newServedNode(t)
+	n.serve(1, 50, "soft")
+	n.serve(2, 50, "soft")
+	other := n.client(2, "--kernel-us", "1000")
+	for range 5 {
+		victim := n.client(1, "--kernel-us", "20000")
+		n.eventually("both work", func() bool { had := n.busy(victim, other); return min(had[0], had[1]) > 0 })
+		if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.eventually("the card has the memory back", func() bool { return len(n.kept()) == 1 })
+	before := n.busy(other)[0]
+	n.eventually("the other works on", func() bool { return n.busy(other)[0] > before })
+}
+
+// kept are the descriptors that gresd has of clients' address spaces.
+func (n *node) kept() (all []string) {
+	n.t.Helper()
+	dir := proc.Of(n.PID())
+	for _, fd := range dir.Open() {
+		if filepath.Base(dir.Link("fd/"+fd)) == "nvidia-uvm" {
+			all = append(all, fd)
+		}
+	}
+	return all
+}
+
 // A program that is no client of the server would have the card beside it, whatever its share is.
 func TestAProgramThatIsNoClientIsRefused(t *testing.T) {
 	n := newServedNode(t)

@@ -41,6 +41,8 @@ static CUresult join_machine(void)
 	if (slot < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	drv.proc = slot;
+	if (drv.server)
+		sim_space_open(drv.st, (uint32_t)slot);
 	return CUDA_SUCCESS;
 }
 

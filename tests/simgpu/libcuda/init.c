@@ -78,6 +78,8 @@ CUresult drv_enter(const char *call, int need)
 		rc = (CUresult)drv.st->card[ctx->card].lost;
 	else if (mps_gone())
 		rc = CUDA_ERROR_MPS_RPC_FAILURE;
+	else if (__atomic_load_n(&drv.st->ctx[ctx->slot].faulted, __ATOMIC_RELAXED))
+		rc = CUDA_ERROR_ILLEGAL_ADDRESS;
 	return rc ? drv_leave(rc) : CUDA_SUCCESS;
 }
 

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package linger keeps the death of one client of an MPS server from ending the others.
+//
+// When a client is killed, the server lets run what it had launched, but the kernel takes its
+// address space off the card at once. That work then reads memory that is not there, and for such
+// a fault of the card all clients of the server get an error (docs/adr/0013 has figures). The
+// address space belongs to the open file of nvidia-uvm, and ends with the last descriptor of it.
+// So gresd has a descriptor of its own of each client's, and closes it when what the client had
+// launched must have ended. Until then the card keeps the client's memory: an Epilog waits for
+// that ([Keeper.Wait]).
+package linger
+
+import (
+	"context"
+	"log/slog"
+	"path"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+const (
+	// every is the time between two looks while jobs work, and seldom while clients only live.
+	every  = 50 * time.Millisecond
+	seldom = time.Second
+	// lately is for how long what a client had launched counts: a look may come after its last launch.
+	lately = time.Second
+	// After its death, what a client had launched gets slower times what it takes alone, and atLeast:
+	// others run beside it. unmeasured is for work of which nobody knows how long it takes, as with
+	// the engine mps; longest bounds all.
+	slower     = 10
+	atLeast    = 250 * time.Millisecond
+	unmeasured = 2 * time.Second
+	longest    = 10 * time.Second
+	// epilogWaits bounds what [Keeper.Wait] waits: less than an Epilog waits for its answer.
+	epilogWaits = 1500 * time.Millisecond
+	// device is how the file is called whose descriptors are kept, in whatever folder: the root of a
+	// container is not ours.
+	device = "nvidia-uvm"
+)
+
+// Grants is what a keeper needs of the open grants.
+type Grants interface {
+	Open() []uint32
+	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
+	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
+}
+
+// Keeper keeps descriptors of the clients of all servers of the node. [Keeper.Wait] may be called
+// while [Keeper.Run] runs.
+type Keeper struct {
+	grants Grants
+	served func(jobID uint32) bool // its programs are clients of a server
+	log    *slog.Logger
+	wake   wakeup.Bell
+	warned bool
+
+	mu      sync.Mutex
+	clients map[name]*client
+	ended   []*client // whose files are kept for a while
+}
+
+// name is a process of a job.
+type name struct {
+	job   uint32
+	owner uint64 // of its slot
+}
+
+type client struct {
+	job      uint32
+	pid      int
+	process  int         // its pidfd
+	files    map[int]int // by their descriptors in the process, ours
+	listed   time.Time   // when they were last looked for
+	launches uint64
+	typical  time.Duration // of a launch; 0: not known
+	most     time.Duration // of work in flight, lately
+	mostAt   time.Time
+	moved    time.Time // when launches last grew
+	until    time.Time // of one that has ended: when its files are closed
+}
+
+// New returns a keeper that does nothing before [Keeper.Run]. served says whether the programs of a
+// job are clients of a server.
+func New(grants Grants, served func(jobID uint32) bool, log *slog.Logger) *Keeper {
+	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), clients: map[name]*client{}}
+}
+
+// Wake tells the keeper that jobs have come, gone or begun to work. It never blocks.
+func (k *Keeper) Wake() { k.wake.Ring() }
+
+// Run looks while there are clients, until ctx is done.
+func (k *Keeper) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		awake := k.look(began)
+		k.mu.Lock()
+		ended, living := len(k.ended), len(k.clients)
+		k.mu.Unlock()
+		pause := every
+		if !awake && ended == 0 {
+			pause = seldom
+			if living == 0 {
+				pause = time.Hour // or when woken
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.wake:
+		case <-time.After(max(wakeup.Next(pause), wakeup.Rest(time.Since(began)))):
+		}
+	}
+}
+
+// Wait waits until nothing is kept any more of what a job had launched whose processes have ended:
+// then the card has its memory back.
+func (k *Keeper) Wait(ctx context.Context, jobID uint32) {
+	ctx, cancel := context.WithTimeout(ctx, epilogWaits)
+	defer cancel()
+	for k.keeps(jobID, time.Now()) && wakeup.Wait(ctx, every) {
+	}
+}
+
+func (k *Keeper) keeps(jobID uint32, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.close(now)
+	for _, c := range k.ended {
+		if c.job == jobID {
+			return true
+		}
+	}
+	return false
+}
+
+// look follows the clients of all jobs and says whether any job is awake.
+func (k *Keeper) look(now time.Time) (awake bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, job := range k.grants.Open() {
+		spec, ok := k.grants.Spec(job)
+		if !ok || !k.served(job) {
+			continue
+		}
+		view, err := k.grants.Cache(job, every/2)
+		if err != nil {
+			continue // the arbiter says it
+		}
+		awake = awake || !view.Asleep
+		for _, slot := range view.Slots {
+			k.see(name{job, slot.Owner}, spec.UID, slot, now)
+		}
+	}
+	k.close(now)
+	return awake
+}
+
+// see follows one process.
+func (k *Keeper) see(n name, uid uint32, slot libvgpu.SlotView, now time.Time) {
+	c := k.clients[n]
+	if c == nil {
+		if !slot.Alive || slot.HostPID == 0 {
+			return
+		}
+		if c = k.meet(n.job, int(slot.HostPID), uid); c == nil {
+			return
+		}
+		k.clients[n] = c
+	}
+	if c.follow(slot, now) {
+		k.part(c, now) // it is another program now, which has no part in that address space
+	}
+	if slot.Alive && (len(c.files) == 0 || now.Sub(c.listed) >= seldom) {
+		k.list(c, now)
+	}
+}
+
+// meet returns a process of that user, or of root, as a client; nil where it is gone or somebody
+// else's: the job's user can write into its slots.
+func (k *Keeper) meet(job uint32, pid int, uid uint32) *client {
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		k.refused(err)
+		return nil
+	}
+	if owner, ok := proc.Of(pid).UID(); !ok || owner != uid && owner != 0 {
+		_ = unix.Close(process)
+		return nil
+	}
+	return &client{job: job, pid: pid, process: process, files: map[int]int{}}
+}
+
+// refused says once that the kernel does not let us, but for a process that has ended.
+func (k *Keeper) refused(err error) {
+	if err == unix.ESRCH || err == unix.EBADF || k.warned { //nolint:errorlint // an errno
+		return
+	}
+	k.warned = true
+	k.log.Warn("a killed program of an MPS server can end the others: gresd cannot keep what it had launched", "error", err)
+}
+
+// follow notes what a slot says of the work of its process, and says whether that is another
+// program than before.
+func (c *client) follow(slot libvgpu.SlotView, now time.Time) (other bool) {
+	var launches uint64
+	var flight, typical time.Duration
+	for _, card := range slot.Cards {
+		launches += card.Launches
+		flight += time.Duration(min(card.InflightNS, uint64(longest)))
+		typical = max(typical, time.Duration(card.TypicalNS))
+	}
+	other = launches < c.launches
+	if launches != c.launches {
+		c.moved = now
+	}
+	if flight >= c.most || now.Sub(c.mostAt) > lately {
+		c.most, c.mostAt = flight, now
+	}
+	c.launches, c.typical = launches, typical
+	return other
+}
+
+// hold is for how long what the client has launched may run after its end.
+func (c *client) hold(now time.Time) time.Duration {
+	flight := c.most
+	if now.Sub(c.mostAt) > lately {
+		flight = 0
+	}
+	switch {
+	case flight == 0 && now.Sub(c.moved) > lately:
+		return 0
+	case max(flight, c.typical) == 0:
+		return unmeasured
+	}
+	return min(atLeast+slower*max(flight, c.typical), longest)
+}
+
+// list keeps what the process has open of the device.
+func (k *Keeper) list(c *client, now time.Time) {
+	c.listed = now
+	dir := proc.Of(c.pid)
+	for _, at := range dir.Open() {
+		theirs, err := strconv.Atoi(at)
+		if _, kept := c.files[theirs]; kept || err != nil || path.Base(dir.Link("fd/"+at)) != device {
+			continue
+		}
+		ours, err := unix.PidfdGetfd(c.process, theirs, 0)
+		if err != nil {
+			k.refused(err)
+			continue
+		}
+		c.files[theirs] = ours
+	}
+}
+
+// part ends what is kept of the program that a process was.
+func (k *Keeper) part(c *client, now time.Time) {
+	k.ended = append(k.ended, &client{job: c.job, process: -1, files: c.files, until: now.Add(c.hold(now))})
+	c.files, c.most = map[int]int{}, 0
+}
+
+// close notes which clients have ended, and closes the files of those whose work has.
+func (k *Keeper) close(now time.Time) {
+	for n, c := range k.clients {
+		if hasEnded(c.process) {
+			c.until = now.Add(c.hold(now))
+			k.ended = append(k.ended, c)
+			delete(k.clients, n)
+		}
+	}
+	left := k.ended[:0]
+	for _, c := range k.ended {
+		if now.Before(c.until) {
+			left = append(left, c)
+			continue
+		}
+		for _, fd := range c.files {
+			_ = unix.Close(fd)
+		}
+		if c.process >= 0 {
+			_ = unix.Close(c.process)
+		}
+	}
+	clear(k.ended[len(left):])
+	k.ended = left
+}
+
+// hasEnded says whether the process of a pidfd has.
+func hasEnded(process int) bool {
+	set := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}
+	n, err := unix.Poll(set, 0)
+	return err == nil && n > 0
+}

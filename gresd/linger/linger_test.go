@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linger
+
+import (
+	"bufio"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// TestMain plays the client: it opens a file for good, says so, and waits to be killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) != 3 || os.Args[1] != "client" {
+		os.Exit(m.Run())
+	}
+	file, err := os.OpenFile(os.Args[2], os.O_RDWR, 0)
+	if err == nil {
+		err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Len: 1})
+	}
+	if err != nil {
+		os.Stderr.WriteString(err.Error())
+		os.Exit(1)
+	}
+	os.Stdout.WriteString("open\n")
+	time.Sleep(time.Hour)
+}
+
+type fakeGrants struct {
+	uid  uint32
+	view libvgpu.CacheView
+}
+
+func (g *fakeGrants) Open() []uint32 { return []uint32{7} }
+func (g *fakeGrants) Spec(uint32) (libvgpu.GrantSpec, bool) {
+	return libvgpu.GrantSpec{JobID: 7, UID: g.uid}, true
+}
+
+func (g *fakeGrants) Cache(uint32, time.Duration) (libvgpu.CacheView, error) { return g.view, nil }
+
+// served is a keeper with a client that has its device open.
+type served struct {
+	t      *testing.T
+	grants *fakeGrants
+	keeper *Keeper
+	client *exec.Cmd
+	device string
+}
+
+func serve(t *testing.T, uid uint32, card libvgpu.SlotCard) *served {
+	t.Helper()
+	s := &served{t: t, device: filepath.Join(t.TempDir(), device)}
+	if err := os.WriteFile(s.device, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.client = exec.Command(os.Args[0], "client", s.device)
+	out, err := s.client.StdoutPipe()
+	if err == nil {
+		err = s.client.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.kill)
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	pid := uint32(s.client.Process.Pid)
+	s.grants = &fakeGrants{uid: uid, view: libvgpu.CacheView{Slots: []libvgpu.SlotView{{
+		SlotOwner: libvgpu.SlotOwner{Owner: uint64(pid) << 32}, HostPID: pid, Alive: true, Cards: []libvgpu.SlotCard{card},
+	}}}}
+	s.keeper = New(s.grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	return s
+}
+
+func (s *served) kill() {
+	_ = s.client.Process.Kill()
+	_ = s.client.Wait() // it was killed
+	if s.grants != nil {
+		s.grants.view.Slots[0].Alive = false
+	}
+}
+
+// isThere says whether the client's open file has a descriptor anywhere.
+func (s *served) isThere() bool {
+	s.t.Helper()
+	file, err := os.OpenFile(s.device, os.O_RDWR, 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer file.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Len: 1}
+	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+		s.t.Fatal(err)
+	}
+	return lock.Type != unix.F_UNLCK
+}
+
+func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
+	for name, c := range map[string]struct {
+		card libvgpu.SlotCard
+		want time.Duration // from its death on
+	}{
+		"work in flight":            {libvgpu.SlotCard{Launches: 9, InflightNS: 20e6, TypicalNS: 1e6}, atLeast + 200*time.Millisecond},
+		"it had just ended":         {libvgpu.SlotCard{Launches: 9, TypicalNS: 5e6}, atLeast + 50*time.Millisecond},
+		"nobody measured":           {libvgpu.SlotCard{Launches: 9}, unmeasured},
+		"a long kernel":             {libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, longest},
+		"it has launched nothing":   {libvgpu.SlotCard{}, 0},
+		"a number that cannot be":   {libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, longest},
+		"a length that cannot be":   {libvgpu.SlotCard{Launches: 1, TypicalNS: 1<<32 - 1}, longest},
+		"launched, not in a second": {libvgpu.SlotCard{Launches: 9, TypicalNS: 5e6}, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, uint32(os.Getuid()), c.card)
+			now := time.Now()
+			s.keeper.look(now)
+			if c.want < 0 {
+				now, c.want = now.Add(lately+time.Millisecond), 0
+			}
+			s.kill()
+			if !s.isThere() {
+				t.Fatal("it is gone with the client")
+			}
+			if s.keeper.look(now); s.isThere() != (c.want > 0) {
+				t.Fatalf("right after its death: kept %v, want it for %s", s.isThere(), c.want)
+			}
+			if c.want == 0 {
+				return
+			}
+			if now = now.Add(c.want - time.Millisecond); !s.keeper.keeps(7, now) || !s.isThere() {
+				t.Errorf("gone before %s", c.want)
+			}
+			if s.keeper.keeps(8, now) {
+				t.Error("another job has to wait")
+			}
+			if now = now.Add(time.Millisecond); s.keeper.keeps(7, now) || s.isThere() {
+				t.Errorf("there after %s", c.want)
+			}
+		})
+	}
+}
+
+func TestALivingClientHoldsUpNobody(t *testing.T) {
+	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
+	now := time.Now()
+	s.keeper.look(now)
+	if s.keeper.keeps(7, now.Add(time.Hour)) {
+		t.Error("it is waited for")
+	}
+}
+
+func TestAnotherProgramHasNoPartInTheOldOnes(t *testing.T) {
+	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
+	now := time.Now()
+	s.keeper.look(now)
+	s.grants.view.Slots[0].Cards[0] = libvgpu.SlotCard{Launches: 1} // its process has called exec
+	now = now.Add(every)
+	s.keeper.look(now)
+	if !s.keeper.keeps(7, now) {
+		t.Error("what it had launched is not kept")
+	}
+	if s.keeper.keeps(7, now.Add(longest)) {
+		t.Error("it is kept while the process lives")
+	}
+	if s.kill(); !s.isThere() {
+		t.Error("what the process has open now is not kept")
+	}
+}
+
+func TestProcessesOfOtherUsersAreNotKept(t *testing.T) {
+	cmd, uid := exec.Command("sleep", "60"), uint32(os.Getuid())
+	if uid == 0 {
+		uid = 65534
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}()
+	k := New(&fakeGrants{}, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	if k.meet(7, cmd.Process.Pid, uid) == nil {
+		t.Error("a process of the job's user is not kept")
+	}
+	if k.meet(7, cmd.Process.Pid, uid+1) != nil {
+		t.Error("a process of another user is kept")
+	}
+}
