@@ -32,9 +32,9 @@ const (
 	seldom = time.Second
 	// lately is for how long what a client had launched counts: a look may come after its last launch.
 	lately = time.Second
-	// After its death, what a client had launched gets slower times what it takes alone, and atLeast:
-	// others run beside it. unmeasured is for work of which nobody knows how long it takes, as with
-	// the engine mps; longest bounds all.
+	// After its death, what a client had in flight gets slower times what that takes alone, and atLeast:
+	// others run beside it. unmeasured is for launches that nobody measured, as with the engine mps, or
+	// before the job had company; longest bounds all.
 	slower     = 10
 	atLeast    = 250 * time.Millisecond
 	unmeasured = 2 * time.Second
@@ -80,10 +80,14 @@ type client struct {
 	files    map[int]int // by their descriptors in the process, ours
 	listed   time.Time   // when they were last looked for
 	launches uint64
-	typical  time.Duration // of a launch; 0: not known
-	most     time.Duration // of work in flight, lately
+	charged  uint64        // GPU time, in nanoseconds
+	flight   time.Duration // of work in flight, as estimated
+	most     time.Duration // the most of it, lately
 	mostAt   time.Time
 	moved    time.Time // when launches last grew
+	measured time.Time // when charged last grew
+	ended    bool
+	final    bool      // this is how its slot was after its end
 	until    time.Time // of one that has ended: when its files are closed
 }
 
@@ -131,6 +135,7 @@ func (k *Keeper) Wait(ctx context.Context, jobID uint32) {
 func (k *Keeper) keeps(jobID uint32, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.lookAt(jobID, now)
 	k.close(now)
 	for _, c := range k.ended {
 		if c.job == jobID {
@@ -145,21 +150,34 @@ func (k *Keeper) look(now time.Time) (awake bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, job := range k.grants.Open() {
-		spec, ok := k.grants.Spec(job)
-		if !ok || !k.served(job) {
-			continue
-		}
-		view, err := k.grants.Cache(job, every/2)
-		if err != nil {
-			continue // the arbiter says it
-		}
-		awake = awake || !view.Asleep
-		for _, slot := range view.Slots {
-			k.see(name{job, slot.Owner}, spec.UID, slot, now)
+		if k.lookAt(job, now) {
+			awake = true
 		}
 	}
 	k.close(now)
 	return awake
+}
+
+// lookAt is look for one job.
+func (k *Keeper) lookAt(job uint32, now time.Time) (awake bool) {
+	spec, ok := k.grants.Spec(job)
+	if !ok || !k.served(job) {
+		return false
+	}
+	age := every / 2
+	for n, c := range k.clients {
+		if n.job == job && !c.ended && hasEnded(c.process) {
+			c.ended, age = true, 0 // what its slot says from now on is the last word
+		}
+	}
+	view, err := k.grants.Cache(job, age)
+	if err != nil {
+		return false // the arbiter says it
+	}
+	for _, slot := range view.Slots {
+		k.see(name{job, slot.Owner}, spec.UID, slot, now)
+	}
+	return !view.Asleep
 }
 
 // see follows one process.
@@ -177,7 +195,8 @@ func (k *Keeper) see(n name, uid uint32, slot libvgpu.SlotView, now time.Time) {
 	if c.follow(slot, now) {
 		k.part(c, now) // it is another program now, which has no part in that address space
 	}
-	if slot.Alive && (len(c.files) == 0 || now.Sub(c.listed) >= seldom) {
+	c.final = c.ended
+	if !c.ended && (len(c.files) == 0 || now.Sub(c.listed) >= seldom) {
 		k.list(c, now)
 	}
 }
@@ -209,37 +228,41 @@ func (k *Keeper) refused(err error) {
 // follow notes what a slot says of the work of its process, and says whether that is another
 // program than before.
 func (c *client) follow(slot libvgpu.SlotView, now time.Time) (other bool) {
-	var launches uint64
-	var flight, typical time.Duration
+	var launches, charged uint64
+	c.flight = 0
 	for _, card := range slot.Cards {
 		launches += card.Launches
-		flight += time.Duration(min(card.InflightNS, uint64(longest)))
-		typical = max(typical, time.Duration(card.TypicalNS))
+		charged += card.GPUNS
+		c.flight += time.Duration(min(card.InflightNS, uint64(longest)))
 	}
 	other = launches < c.launches
 	if launches != c.launches {
 		c.moved = now
 	}
-	if flight >= c.most || now.Sub(c.mostAt) > lately {
-		c.most, c.mostAt = flight, now
+	if charged != c.charged || c.flight > 0 {
+		c.measured = now
 	}
-	c.launches, c.typical = launches, typical
+	if c.flight >= c.most || now.Sub(c.mostAt) > lately {
+		c.most, c.mostAt = c.flight, now
+	}
+	c.launches, c.charged = launches, charged
 	return other
 }
 
 // hold is for how long what the client has launched may run after its end.
 func (c *client) hold(now time.Time) time.Duration {
+	worked, known := now.Sub(c.moved) <= lately, c.moved.Sub(c.measured) < 2*every
 	flight := c.most
-	if now.Sub(c.mostAt) > lately {
-		flight = 0
+	if c.final || now.Sub(c.mostAt) > lately {
+		flight = c.flight
 	}
 	switch {
-	case flight == 0 && now.Sub(c.moved) > lately:
+	case flight == 0 && (!worked || c.final && known):
 		return 0
-	case max(flight, c.typical) == 0:
+	case !known:
 		return unmeasured
 	}
-	return min(atLeast+slower*max(flight, c.typical), longest)
+	return min(atLeast+slower*flight, longest)
 }
 
 // list keeps what the process has open of the device.
@@ -269,7 +292,7 @@ func (k *Keeper) part(c *client, now time.Time) {
 // close notes which clients have ended, and closes the files of those whose work has.
 func (k *Keeper) close(now time.Time) {
 	for n, c := range k.clients {
-		if hasEnded(c.process) {
+		if c.ended || hasEnded(c.process) {
 			c.until = now.Add(c.hold(now))
 			k.ended = append(k.ended, c)
 			delete(k.clients, n)

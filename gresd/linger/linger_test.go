@@ -84,7 +84,7 @@ func serve(t *testing.T, uid uint32, card libvgpu.SlotCard) *served {
 func (s *served) kill() {
 	_ = s.client.Process.Kill()
 	_ = s.client.Wait() // it was killed
-	if s.grants != nil {
+	if s.grants != nil && s.grants.view.Slots != nil {
 		s.grants.view.Slots[0].Alive = false
 	}
 }
@@ -106,26 +106,32 @@ func (s *served) isThere() bool {
 
 func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 	for name, c := range map[string]struct {
-		card libvgpu.SlotCard
-		want time.Duration // from its death on
+		card    libvgpu.SlotCard
+		cleared bool          // its slot, before gresd looks
+		idle    bool          // for a while, before its end
+		want    time.Duration // from its end on
 	}{
-		"work in flight":            {libvgpu.SlotCard{Launches: 9, InflightNS: 20e6, TypicalNS: 1e6}, atLeast + 200*time.Millisecond},
-		"it had just ended":         {libvgpu.SlotCard{Launches: 9, TypicalNS: 5e6}, atLeast + 50*time.Millisecond},
-		"nobody measured":           {libvgpu.SlotCard{Launches: 9}, unmeasured},
-		"a long kernel":             {libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, longest},
-		"it has launched nothing":   {libvgpu.SlotCard{}, 0},
-		"a number that cannot be":   {libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, longest},
-		"a length that cannot be":   {libvgpu.SlotCard{Launches: 1, TypicalNS: 1<<32 - 1}, longest},
-		"launched, not in a second": {libvgpu.SlotCard{Launches: 9, TypicalNS: 5e6}, -1},
+		"work in flight":          {card: libvgpu.SlotCard{Launches: 9, GPUNS: 9e6, InflightNS: 20e6}, want: atLeast + 200*time.Millisecond},
+		"the same, slot cleared":  {card: libvgpu.SlotCard{Launches: 9, GPUNS: 9e6, InflightNS: 20e6}, cleared: true, want: atLeast + 200*time.Millisecond},
+		"all has ended":           {card: libvgpu.SlotCard{Launches: 9, GPUNS: 9e6}},
+		"perhaps not all":         {card: libvgpu.SlotCard{Launches: 9, GPUNS: 9e6}, cleared: true, want: atLeast},
+		"nobody measured":         {card: libvgpu.SlotCard{Launches: 9}, want: unmeasured},
+		"a long kernel":           {card: libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, want: longest},
+		"a number that cannot be": {card: libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, want: longest},
+		"it has launched nothing": {},
+		"nothing for a second":    {card: libvgpu.SlotCard{Launches: 9}, idle: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, uint32(os.Getuid()), c.card)
 			now := time.Now()
 			s.keeper.look(now)
-			if c.want < 0 {
-				now, c.want = now.Add(lately+time.Millisecond), 0
+			if c.idle {
+				now = now.Add(lately + time.Millisecond)
 			}
 			s.kill()
+			if c.cleared {
+				s.grants.view.Slots = nil
+			}
 			if !s.isThere() {
 				t.Fatal("it is gone with the client")
 			}
