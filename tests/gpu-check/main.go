@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,37 +52,26 @@ func record(build string) error {
 	return platforms.RecordBuilt(build, c)
 }
 
-// table is the report: what was looked at, wanted and got.
+// table is the report: what was looked at, wanted and got. A row is printed as soon as it is known:
+// a run takes minutes, and may be ended before.
 type table struct {
-	rows  []string
-	notes []string
-	bad   bool
+	bad bool
 }
+
+const columns = "%-40s %-20s %-20s %s\n"
 
 func (t *table) row(what, want, got string, ok bool) {
 	verdict := "yes"
 	if !ok {
 		verdict, t.bad = "NO", true
 	}
-	t.rows = append(t.rows, strings.Join([]string{what, want, got, verdict}, "\t"))
+	fmt.Printf(columns, what, want, got, verdict)
 }
 
 // within adds a row for a compute share in percent.
 func (t *table) within(what string, got, want, tolerance float64) {
 	t.row(what, fmt.Sprintf("%.0f ± %.0f %%", want, tolerance), fmt.Sprintf("%.1f %%", got),
 		got >= want-tolerance && got <= want+tolerance)
-}
-
-func (t *table) print() {
-	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "what\twanted\tgot\tok")
-	for _, row := range t.rows {
-		fmt.Fprintln(w, row)
-	}
-	w.Flush()
-	for _, note := range t.notes {
-		fmt.Println(note)
-	}
 }
 
 const (
@@ -113,7 +101,7 @@ func check(build, script, python string, seconds int) (ok bool, err error) {
 	}
 	run := python + " " + program + " "
 	report := &table{}
-	defer report.print()
+	fmt.Printf(columns, "what", "wanted", "got", "ok")
 	if err := memory(c, report, run+"memory"); err != nil {
 		return false, err
 	}
@@ -262,8 +250,7 @@ func workerShares(c *cluster.Cluster, report *table, seconds int) error {
 		return err
 	}
 	for i, w := range works {
-		report.notes = append(report.notes, fmt.Sprintf("plain kernels, %d %%, each 100 ms of the first 2 s: %.0f",
-			[]int{30, 70}[i], c.FirstWindows(w)))
+		fmt.Printf("plain kernels, %d %%, each 100 ms of the first 2 s: %.0f\n", []int{30, 70}[i], c.FirstWindows(w))
 	}
 	report.within("plain kernels, 30 % beside 70 %", 100*pair[0]/solo, 30, 2)
 	report.within("plain kernels, 70 % beside 30 %", 100*pair[1]/solo, 70, 3)
