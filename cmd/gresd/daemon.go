@@ -237,6 +237,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 	var parts sync.WaitGroup
 
 	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
+	measurer.Keeps(d.server.Linger.Memory)
 	reclaimer := slotgc.New(d.grants, slotgc.Child(self, clearSlots), d.log)
 	d.grants.OnChange(func() {
 		d.slices.JobsChanged()

@@ -46,6 +46,7 @@ type Measurer struct {
 	memory    Memory
 	counter   Counter
 	uncounted func(gpu.UUID) gpu.Bytes
+	kept      func(jobID uint32, card int) int64
 	log       *slog.Logger
 	sleeper   wakeup.Sleeper
 	diffs     map[procKey]history
@@ -76,6 +77,10 @@ func NewMeasurer(memory Memory, counter Counter, uncounted func(gpu.UUID) gpu.By
 		diffs: map[procKey]history{}, asking: newAsking(), whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
 	}
 }
+
+// Keeps sets what tells the memory that cards still have of processes of a job that have ended. It
+// must be set before [Measurer.Run].
+func (m *Measurer) Keeps(kept func(jobID uint32, card int) int64) { m.kept = kept }
 
 // Wake tells the measurer that jobs have come or gone. It never blocks.
 func (m *Measurer) Wake() { m.sleeper.Wake() }
@@ -181,6 +186,9 @@ func (m *Measurer) compare(jobs []uint32, before, after map[uint32]libvgpu.Cache
 				continue
 			}
 			whole[name] = true
+			if m.kept != nil {
+				sum += m.kept(job, i)
+			}
 			if m.memory.SetOutside(job, i, sum) {
 				m.log.Debug("memory outside of allocations", "job_id", job, "gpu_uuid", card.UUID, "bytes", sum)
 			}

@@ -106,6 +106,11 @@ func TestMeasureSumsAJob(t *testing.T) {
 	if m.step(); f.outside[7] != 400 {
 		t.Errorf("outside %d when the card does not answer, want 400", f.outside[7])
 	}
+	// What the card still has of one that has ended counts.
+	m.Keeps(func(job uint32, card int) int64 { return map[uint32]int64{7: 900}[job] })
+	if m.step(); f.outside[7] != 1300 || f.outside[8] != 0 {
+		t.Errorf("outside %v with 900 of an ended process of job 7", f.outside)
+	}
 }
 
 // A new gresd must not forget what the one before it measured.

@@ -7,8 +7,8 @@
 // a fault of the card all clients of the server get an error (docs/adr/0013 has figures). The
 // address space belongs to the open file of nvidia-uvm, and ends with the last descriptor of it.
 // So gresd has a descriptor of its own of each client's, and closes it when what the client had
-// launched must have ended. Until then the card keeps the client's memory: an Epilog waits for
-// that ([Keeper.Wait]).
+// launched must have ended. Until then the card keeps the client's memory: it counts for
+// the job ([Keeper.Memory]), and an Epilog waits for it ([Keeper.Wait]).
 package linger
 
 import (
@@ -39,6 +39,8 @@ const (
 	atLeast    = 250 * time.Millisecond
 	unmeasured = 2 * time.Second
 	longest    = 10 * time.Second
+	// mostMemory is more than a card has: a job's user can write anything into its slots.
+	mostMemory = 1 << 50
 	// epilogWaits bounds what [Keeper.Wait] waits: less than an Epilog waits for its answer.
 	epilogWaits = 1500 * time.Millisecond
 	// device is how the file is called whose descriptors are kept, in whatever folder: the root of a
@@ -79,6 +81,7 @@ type client struct {
 	process  int         // its pidfd
 	files    map[int]int // by their descriptors in the process, ours
 	listed   time.Time   // when they were last looked for
+	memory   []uint64    // bytes that it announced, on each card of its job
 	launches uint64
 	charged  uint64        // GPU time, in nanoseconds
 	flight   time.Duration // of work in flight, as estimated
@@ -145,6 +148,19 @@ func (k *Keeper) keeps(jobID uint32, now time.Time) bool {
 	return false
 }
 
+// Memory is what the card still has of processes of a job that have ended, in bytes; card is its
+// place in the grant. For a moment their slots count it, too.
+func (k *Keeper) Memory(jobID uint32, card int) (bytes int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range k.ended {
+		if c.job == jobID && card < len(c.memory) {
+			bytes += int64(min(c.memory[card], mostMemory))
+		}
+	}
+	return bytes
+}
+
 // look follows the clients of all jobs and says whether any job is awake.
 func (k *Keeper) look(now time.Time) (awake bool) {
 	k.mu.Lock()
@@ -192,9 +208,10 @@ func (k *Keeper) see(n name, uid uint32, slot libvgpu.SlotView, now time.Time) {
 		}
 		k.clients[n] = c
 	}
-	if c.follow(slot, now) {
+	if launchesOf(slot) < c.launches {
 		k.part(c, now) // it is another program now, which has no part in that address space
 	}
+	c.follow(slot, now)
 	c.final = c.ended
 	if !c.ended && (len(c.files) == 0 || now.Sub(c.listed) >= seldom) {
 		k.list(c, now)
@@ -225,17 +242,22 @@ func (k *Keeper) refused(err error) {
 	k.log.Warn("a killed program of an MPS server can end the others: gresd cannot keep what it had launched", "error", err)
 }
 
-// follow notes what a slot says of the work of its process, and says whether that is another
-// program than before.
-func (c *client) follow(slot libvgpu.SlotView, now time.Time) (other bool) {
-	var launches, charged uint64
-	c.flight = 0
+func launchesOf(slot libvgpu.SlotView) (launches uint64) {
 	for _, card := range slot.Cards {
 		launches += card.Launches
+	}
+	return launches
+}
+
+// follow notes what a slot says of its process.
+func (c *client) follow(slot libvgpu.SlotView, now time.Time) {
+	launches, charged := launchesOf(slot), uint64(0)
+	c.flight, c.memory = 0, c.memory[:0]
+	for _, card := range slot.Cards {
 		charged += card.GPUNS
 		c.flight += time.Duration(min(card.InflightNS, uint64(longest)))
+		c.memory = append(c.memory, card.Mem)
 	}
-	other = launches < c.launches
 	if launches != c.launches {
 		c.moved = now
 	}
@@ -246,7 +268,6 @@ func (c *client) follow(slot libvgpu.SlotView, now time.Time) (other bool) {
 		c.most, c.mostAt = c.flight, now
 	}
 	c.launches, c.charged = launches, charged
-	return other
 }
 
 // hold is for how long what the client has launched may run after its end.
@@ -257,7 +278,7 @@ func (c *client) hold(now time.Time) time.Duration {
 		flight = c.flight
 	}
 	switch {
-	case flight == 0 && (!worked || c.final && known):
+	case len(c.files) == 0, flight == 0 && (!worked || c.final && known):
 		return 0
 	case !known:
 		return unmeasured
@@ -285,8 +306,8 @@ func (k *Keeper) list(c *client, now time.Time) {
 
 // part ends what is kept of the program that a process was.
 func (k *Keeper) part(c *client, now time.Time) {
-	k.ended = append(k.ended, &client{job: c.job, process: -1, files: c.files, until: now.Add(c.hold(now))})
-	c.files, c.most = map[int]int{}, 0
+	k.ended = append(k.ended, &client{job: c.job, process: -1, files: c.files, memory: c.memory, until: now.Add(c.hold(now))})
+	c.files, c.memory, c.most = map[int]int{}, nil, 0
 }
 
 // close notes which clients have ended, and closes the files of those whose work has.

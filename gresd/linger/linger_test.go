@@ -122,6 +122,7 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 		"nothing for a second":    {card: libvgpu.SlotCard{Launches: 9}, idle: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.card.Mem = 1 << 30
 			s := serve(t, uint32(os.Getuid()), c.card)
 			now := time.Now()
 			s.keeper.look(now)
@@ -144,11 +145,17 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 			if now = now.Add(c.want - time.Millisecond); !s.keeper.keeps(7, now) || !s.isThere() {
 				t.Errorf("gone before %s", c.want)
 			}
+			if got := s.keeper.Memory(7, 0); got != 1<<30 {
+				t.Errorf("%d bytes count for the job", got)
+			}
 			if s.keeper.keeps(8, now) {
 				t.Error("another job has to wait")
 			}
 			if now = now.Add(time.Millisecond); s.keeper.keeps(7, now) || s.isThere() {
 				t.Errorf("there after %s", c.want)
+			}
+			if got := s.keeper.Memory(7, 0); got != 0 {
+				t.Errorf("%d bytes count for the job afterwards", got)
 			}
 		})
 	}
