@@ -87,7 +87,9 @@ type client struct {
 	flight   time.Duration // of work in flight, as estimated
 	most     time.Duration // the most of it, lately
 	mostAt   time.Time
+	syncs    uint32
 	moved    time.Time // when launches last grew
+	waited   time.Time // when syncs did: the host has waited for all work
 	measured time.Time // when charged last grew
 	ended    bool
 	final    bool      // this is how its slot was after its end
@@ -251,15 +253,19 @@ func launchesOf(slot libvgpu.SlotView) (launches uint64) {
 
 // follow notes what a slot says of its process.
 func (c *client) follow(slot libvgpu.SlotView, now time.Time) {
-	launches, charged := launchesOf(slot), uint64(0)
+	launches, charged, syncs := launchesOf(slot), uint64(0), uint32(0)
 	c.flight, c.memory = 0, c.memory[:0]
 	for _, card := range slot.Cards {
 		charged += card.GPUNS
+		syncs += card.Syncs
 		c.flight += time.Duration(min(card.InflightNS, uint64(longest)))
 		c.memory = append(c.memory, card.Mem)
 	}
 	if launches != c.launches {
 		c.moved = now
+	}
+	if syncs != c.syncs {
+		c.waited = now
 	}
 	if charged != c.charged || c.flight > 0 {
 		c.measured = now
@@ -267,23 +273,27 @@ func (c *client) follow(slot libvgpu.SlotView, now time.Time) {
 	if c.flight >= c.most || now.Sub(c.mostAt) > lately {
 		c.most, c.mostAt = c.flight, now
 	}
-	c.launches, c.charged = launches, charged
+	c.launches, c.charged, c.syncs = launches, charged, syncs
 }
 
 // hold is for how long what the client has launched may run after its end.
 func (c *client) hold(now time.Time) time.Duration {
-	worked, known := now.Sub(c.moved) <= lately, c.moved.Sub(c.measured) < 2*every
 	flight := c.most
 	if c.final || now.Sub(c.mostAt) > lately {
 		flight = c.flight
 	}
+	measured, waited := c.moved.Sub(c.measured) < 2*every, c.waited.After(c.moved)
 	switch {
-	case len(c.files) == 0, flight == 0 && (!worked || c.final && known):
+	case len(c.files) == 0, c.launches == 0:
 		return 0
-	case !known:
-		return unmeasured
+	case flight > 0:
+		return min(atLeast+slower*flight, longest)
+	case measured && c.final && (waited || now.Sub(c.moved) > lately):
+		return 0
+	case measured || waited:
+		return atLeast
 	}
-	return min(atLeast+slower*flight, longest)
+	return unmeasured
 }
 
 // list keeps what the process has open of the device.

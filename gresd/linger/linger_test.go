@@ -105,27 +105,37 @@ func (s *served) isThere() bool {
 }
 
 func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
+	measured := libvgpu.SlotCard{Launches: 9, GPUNS: 9e6}
 	for name, c := range map[string]struct {
 		card    libvgpu.SlotCard
-		cleared bool          // its slot, before gresd looks
-		idle    bool          // for a while, before its end
+		waits   bool          // then its host waits for all work
+		idle    bool          // then it does nothing for a while
+		cleared bool          // its slot is, before gresd looks
 		want    time.Duration // from its end on
 	}{
-		"work in flight":          {card: libvgpu.SlotCard{Launches: 9, GPUNS: 9e6, InflightNS: 20e6}, want: atLeast + 200*time.Millisecond},
-		"the same, slot cleared":  {card: libvgpu.SlotCard{Launches: 9, GPUNS: 9e6, InflightNS: 20e6}, cleared: true, want: atLeast + 200*time.Millisecond},
-		"all has ended":           {card: libvgpu.SlotCard{Launches: 9, GPUNS: 9e6}},
-		"perhaps not all":         {card: libvgpu.SlotCard{Launches: 9, GPUNS: 9e6}, cleared: true, want: atLeast},
-		"nobody measured":         {card: libvgpu.SlotCard{Launches: 9}, want: unmeasured},
-		"a long kernel":           {card: libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, want: longest},
-		"a number that cannot be": {card: libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, want: longest},
-		"it has launched nothing": {},
-		"nothing for a second":    {card: libvgpu.SlotCard{Launches: 9}, idle: true},
+		"work in flight":              {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, want: atLeast + 200*time.Millisecond},
+		"the same, slot cleared":      {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, cleared: true, want: atLeast + 200*time.Millisecond},
+		"a long kernel":               {card: libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, want: longest},
+		"a number that cannot be":     {card: libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, want: longest},
+		"measured":                    {card: measured, want: atLeast},
+		"measured, waited for":        {card: measured, waits: true},
+		"measured, long ago":          {card: measured, idle: true},
+		"measured, slot cleared":      {card: measured, waits: true, cleared: true, want: atLeast},
+		"nobody measured":             {card: libvgpu.SlotCard{Launches: 9}, want: unmeasured},
+		"nobody measured, waited for": {card: libvgpu.SlotCard{Launches: 9}, waits: true, want: atLeast},
+		"nobody measured, long ago":   {card: libvgpu.SlotCard{Launches: 9}, idle: true, want: unmeasured},
+		"it has launched nothing":     {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.card.Mem = 1 << 30
 			s := serve(t, uint32(os.Getuid()), c.card)
 			now := time.Now()
 			s.keeper.look(now)
+			if c.waits {
+				now = now.Add(every)
+				s.grants.view.Slots[0].Cards[0].Syncs++
+				s.keeper.look(now)
+			}
 			if c.idle {
 				now = now.Add(lately + time.Millisecond)
 			}
