@@ -170,13 +170,14 @@ func TestAKilledClientDoesNotEndTheOthers(t *testing.T) {
 	n.serve(2, 50, "soft")
 	other := n.client(2, "--kernel-us", "1000")
 	for range 5 {
+		n.eventually("the card has the memory back", func() bool { return len(n.kept()) == 1 })
 		victim := n.client(1, "--kernel-us", "20000")
 		n.eventually("both work", func() bool { had := n.busy(victim, other); return min(had[0], had[1]) > 0 })
+		n.eventually("gresd has seen both", func() bool { return len(n.kept()) == 2 })
 		if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.eventually("the card has the memory back", func() bool { return len(n.kept()) == 1 })
 	before := n.busy(other)[0]
 	n.eventually("the other works on", func() bool { return n.busy(other)[0] > before })
 }
