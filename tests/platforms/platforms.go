@@ -211,7 +211,7 @@ passed, and
 takes the lines from there into docs/platforms and makes the page of them.
 
 * *run*: the command ended well on that system. *built*: packages were built there. *meant to work*: nobody has run it; the
-  command would show it. What has no line is not known.
+  command would show it. What has no line was not run.
 * *simulated* is the card of the tests, in the place of driver and card. With it a line says nothing about a driver.
 * "-": has no part in what was run. Slurm, where packages were built: that of the headers.
 
