@@ -15,6 +15,7 @@ import (
 	"context"
 	"log/slog"
 	"path"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -46,6 +47,11 @@ const (
 	// device is how the file is called whose descriptors are kept, in whatever folder: the root of a
 	// container is not ours.
 	device = "nvidia-uvm"
+	// mostOfJob are the descriptors that gresd keeps for one job: a server has at most some sixty clients,
+	// and each a few.
+	mostOfJob = 256
+	// mostLookedAt are the descriptors of a process that are looked at: the driver opens its own early.
+	mostLookedAt = 4096
 )
 
 // Grants is what a keeper needs of the open grants.
@@ -85,8 +91,6 @@ type client struct {
 	launches uint64
 	charged  uint64        // GPU time, in nanoseconds
 	flight   time.Duration // of work in flight, as estimated
-	most     time.Duration // the most of it, lately
-	mostAt   time.Time
 	syncs    uint32
 	moved    time.Time // when launches last grew
 	waited   time.Time // when syncs did: the host has waited for all work
@@ -167,10 +171,14 @@ func (k *Keeper) Memory(jobID uint32, card int) (bytes int64) {
 func (k *Keeper) look(now time.Time) (awake bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, job := range k.grants.Open() {
+	open := k.grants.Open()
+	for _, job := range open {
 		if k.lookAt(job, now) {
 			awake = true
 		}
+	}
+	for n, c := range k.clients { // a process can outlive its job
+		c.ended = c.ended || !slices.Contains(open, n.job)
 	}
 	k.close(now)
 	return awake
@@ -179,14 +187,14 @@ func (k *Keeper) look(now time.Time) (awake bool) {
 // lookAt is look for one job.
 func (k *Keeper) lookAt(job uint32, now time.Time) (awake bool) {
 	spec, ok := k.grants.Spec(job)
-	if !ok || !k.served(job) {
-		return false
-	}
-	age := every / 2
+	served, age := ok && k.served(job), every/2
 	for n, c := range k.clients {
-		if n.job == job && !c.ended && hasEnded(c.process) {
+		if n.job == job && !c.ended && (!served || hasEnded(c.process)) {
 			c.ended, age = true, 0 // what its slot says from now on is the last word
 		}
+	}
+	if !served {
+		return false
 	}
 	view, err := k.grants.Cache(job, age)
 	if err != nil {
@@ -202,7 +210,7 @@ func (k *Keeper) lookAt(job uint32, now time.Time) (awake bool) {
 func (k *Keeper) see(n name, uid uint32, slot libvgpu.SlotView, now time.Time) {
 	c := k.clients[n]
 	if c == nil {
-		if !slot.Alive || slot.HostPID == 0 {
+		if !slot.Alive || slot.HostPID == 0 || k.descriptors(n.job) >= mostOfJob {
 			return
 		}
 		if c = k.meet(n.job, int(slot.HostPID), uid); c == nil {
@@ -270,24 +278,17 @@ func (c *client) follow(slot libvgpu.SlotView, now time.Time) {
 	if charged != c.charged || c.flight > 0 {
 		c.measured = now
 	}
-	if c.flight >= c.most || now.Sub(c.mostAt) > lately {
-		c.most, c.mostAt = c.flight, now
-	}
 	c.launches, c.charged, c.syncs = launches, charged, syncs
 }
 
 // hold is for how long what the client has launched may run after its end.
 func (c *client) hold(now time.Time) time.Duration {
-	flight := c.most
-	if c.final || now.Sub(c.mostAt) > lately {
-		flight = c.flight
-	}
 	measured, waited := c.moved.Sub(c.measured) < 2*every, c.waited.After(c.moved)
 	switch {
 	case len(c.files) == 0, c.launches == 0:
 		return 0
-	case flight > 0:
-		return min(atLeast+slower*flight, longest)
+	case c.flight > 0:
+		return min(atLeast+slower*c.flight, longest)
 	case measured && c.final && (waited || now.Sub(c.moved) > lately):
 		return 0
 	case measured || waited:
@@ -296,34 +297,66 @@ func (c *client) hold(now time.Time) time.Duration {
 	return unmeasured
 }
 
-// list keeps what the process has open of the device.
+// list keeps what the process has open of the device. Its user can call any file so, and closing one of
+// a file system of theirs would wait for them: only what is a device is copied.
 func (k *Keeper) list(c *client, now time.Time) {
 	c.listed = now
 	dir := proc.Of(c.pid)
-	for _, at := range dir.Open() {
+	for _, at := range dir.Open(mostLookedAt) {
 		theirs, err := strconv.Atoi(at)
-		if _, kept := c.files[theirs]; kept || err != nil || path.Base(dir.Link("fd/"+at)) != device {
+		if _, kept := c.files[theirs]; kept || err != nil || path.Base(dir.Link("fd/"+at)) != device || !isDevice(unix.AT_FDCWD, dir.File("fd/"+at)) {
 			continue
+		}
+		if k.descriptors(c.job) >= mostOfJob {
+			return
 		}
 		ours, err := unix.PidfdGetfd(c.process, theirs, 0)
 		if err != nil {
 			k.refused(err)
 			continue
 		}
+		if !isDevice(ours, "") { // it was exchanged meanwhile, on purpose
+			go func() { _ = unix.Close(ours) }()
+			c.listed = now.Add(time.Hour)
+			return
+		}
 		c.files[theirs] = ours
 	}
+}
+
+// descriptors are how many are kept for a job.
+func (k *Keeper) descriptors(job uint32) (n int) {
+	for _, c := range k.clients {
+		if c.job == job {
+			n += 1 + len(c.files)
+		}
+	}
+	for _, c := range k.ended {
+		if c.job == job {
+			n += 1 + len(c.files)
+		}
+	}
+	return n
+}
+
+// isDevice says whether a file is a character device, which no user can make. No file system is asked
+// for that, which could make us wait.
+func isDevice(dir int, name string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(dir, name, unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR
 }
 
 // part ends what is kept of the program that a process was.
 func (k *Keeper) part(c *client, now time.Time) {
 	k.ended = append(k.ended, &client{job: c.job, process: -1, files: c.files, memory: c.memory, until: now.Add(c.hold(now))})
-	c.files, c.memory, c.most = map[int]int{}, nil, 0
+	c.files, c.memory = map[int]int{}, nil
 }
 
 // close notes which clients have ended, and closes the files of those whose work has.
 func (k *Keeper) close(now time.Time) {
 	for n, c := range k.clients {
-		if c.ended || hasEnded(c.process) {
+		if c.ended {
 			c.until = now.Add(c.hold(now))
 			k.ended = append(k.ended, c)
 			delete(k.clients, n)

@@ -35,13 +35,20 @@ func TestMain(m *testing.M) {
 }
 
 type fakeGrants struct {
-	uid  uint32
-	view libvgpu.CacheView
+	uid   uint32
+	view  libvgpu.CacheView
+	ended bool
 }
 
-func (g *fakeGrants) Open() []uint32 { return []uint32{7} }
+func (g *fakeGrants) Open() []uint32 {
+	if g.ended {
+		return nil
+	}
+	return []uint32{7}
+}
+
 func (g *fakeGrants) Spec(uint32) (libvgpu.GrantSpec, bool) {
-	return libvgpu.GrantSpec{JobID: 7, UID: g.uid}, true
+	return libvgpu.GrantSpec{JobID: 7, UID: g.uid}, !g.ended
 }
 
 func (g *fakeGrants) Cache(uint32, time.Duration) (libvgpu.CacheView, error) { return g.view, nil }
@@ -57,10 +64,20 @@ type served struct {
 
 func serve(t *testing.T, uid uint32, card libvgpu.SlotCard) *served {
 	t.Helper()
-	s := &served{t: t, device: filepath.Join(t.TempDir(), device)}
-	if err := os.WriteFile(s.device, nil, 0o600); err != nil {
+	if os.Getuid() != 0 {
+		t.Skip("only root makes devices")
+	}
+	file := filepath.Join(t.TempDir(), device)
+	if err := unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil { // as /dev/null
 		t.Fatal(err)
 	}
+	return serveFile(t, uid, card, file)
+}
+
+// serveFile is serve with another file in the device's place.
+func serveFile(t *testing.T, uid uint32, card libvgpu.SlotCard, file string) *served {
+	t.Helper()
+	s := &served{t: t, device: file}
 	s.client = exec.Command(os.Args[0], "client", s.device)
 	out, err := s.client.StdoutPipe()
 	if err == nil {
@@ -195,6 +212,42 @@ func TestAnotherProgramHasNoPartInTheOldOnes(t *testing.T) {
 	}
 	if s.kill(); !s.isThere() {
 		t.Error("what the process has open now is not kept")
+	}
+}
+
+// Users can call any file so, and one of a file system of theirs would hold up who closes it.
+func TestOnlyADeviceIsKept(t *testing.T) {
+	file := filepath.Join(t.TempDir(), device)
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serveFile(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, file)
+	s.keeper.look(time.Now())
+	if s.kill(); s.isThere() {
+		t.Error("a file is kept")
+	}
+}
+
+func TestAJobHasABoundedNumberOfDescriptors(t *testing.T) {
+	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 1 << 20, InflightNS: 20e6})
+	now := time.Now()
+	for range 2 * mostOfJob { // each look another program, by what its slot says
+		s.keeper.look(now)
+		s.grants.view.Slots[0].Cards[0].Launches--
+	}
+	if n := s.keeper.descriptors(7); n < mostOfJob/2 || n > mostOfJob+1 {
+		t.Errorf("%d descriptors", n)
+	}
+}
+
+func TestAProcessThatOutlivesItsJobIsNotKept(t *testing.T) {
+	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
+	now := time.Now()
+	s.keeper.look(now)
+	s.grants.ended = true
+	s.keeper.look(now)
+	if s.keeper.look(now.Add(longest)); s.keeper.descriptors(7) != 0 {
+		t.Error("it is kept while it lives")
 	}
 }
 

@@ -31,14 +31,15 @@ func All(root string) []Dir {
 // File is the path of a file of the process.
 func (d Dir) File(name string) string { return filepath.Join(string(d), name) }
 
-// Open are the numbers of the descriptors that the process has open.
-func (d Dir) Open() []string {
+// Open are the numbers of the descriptors that the process has open, the lowest, at most so many:
+// its user may have a million.
+func (d Dir) Open(most int) []string {
 	dir, err := os.Open(d.File("fd"))
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
+	names, _ := dir.Readdirnames(most)
 	return names
 }
 

@@ -186,7 +186,7 @@ func TestAKilledClientDoesNotEndTheOthers(t *testing.T) {
 func (n *node) kept() (all []string) {
 	n.t.Helper()
 	dir := proc.Of(n.PID())
-	for _, fd := range dir.Open() {
+	for _, fd := range dir.Open(4096) {
 		if filepath.Base(dir.Link("fd/"+fd)) == "nvidia-uvm" {
 			all = append(all, fd)
 		}
