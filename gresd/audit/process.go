@@ -190,21 +190,17 @@ func (t *table) statOf(pid uint32, path string) (st unix.Statx_t, ok bool) {
 // use of the driver needs one of its device files to stay open. Names come first: to read them waits
 // for nobody.
 func (t *table) usesCards(pid uint32) bool {
-	dir, err := os.Open(t.dir(pid).File("fd"))
-	if err != nil {
-		return false
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
+	dir := t.dir(pid)
+	names := dir.Open(-1)
 	for _, name := range names {
-		if file, err := os.Readlink(filepath.Join(dir.Name(), name)); err == nil && strings.HasPrefix(file, "/dev/nvidia") {
+		if strings.HasPrefix(dir.Link("fd/"+name), "/dev/nvidia") {
 			return true
 		}
 	}
 	if maps, ok := t.read(pid, "maps"); ok && bytes.Contains(maps, []byte("/libcuda.so")) {
 		return true
 	}
-	return slices.ContainsFunc(names, func(name string) bool { return t.isCard(pid, filepath.Join(dir.Name(), name)) })
+	return slices.ContainsFunc(names, func(name string) bool { return t.isCard(pid, dir.File("fd/"+name)) })
 }
 
 // library says whether libvgpu is in the memory of a process.

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -69,6 +70,7 @@ type Keeper struct {
 	log    *slog.Logger
 	wake   wakeup.Bell
 	warned bool
+	stuck  *patient.Stuck[uint32] // processes whose files let who looks at them wait
 
 	mu      sync.Mutex
 	clients map[name]*client
@@ -103,7 +105,7 @@ type client struct {
 // New returns a keeper that does nothing before [Keeper.Run]. served says whether the programs of a
 // job are clients of a server.
 func New(grants Grants, served func(jobID uint32) bool, log *slog.Logger) *Keeper {
-	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), clients: map[name]*client{}}
+	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: patient.New(), clients: map[name]*client{}}
 }
 
 // Wake tells the keeper that jobs have come, gone or begun to work. It never blocks.
@@ -304,7 +306,7 @@ func (k *Keeper) list(c *client, now time.Time) {
 	dir := proc.Of(c.pid)
 	for _, at := range dir.Open(mostLookedAt) {
 		theirs, err := strconv.Atoi(at)
-		if _, kept := c.files[theirs]; kept || err != nil || path.Base(dir.Link("fd/"+at)) != device || !isDevice(unix.AT_FDCWD, dir.File("fd/"+at)) {
+		if _, kept := c.files[theirs]; kept || err != nil || path.Base(dir.Link("fd/"+at)) != device || !k.opensDevice(c, dir.File("fd/"+at)) {
 			continue
 		}
 		if k.descriptors(c.job) >= mostOfJob {
@@ -337,6 +339,12 @@ func (k *Keeper) descriptors(job uint32) (n int) {
 		}
 	}
 	return n
+}
+
+// opensDevice is isDevice for what a process has open.
+func (k *Keeper) opensDevice(c *client, file string) bool {
+	is, ok := patient.Within(k.stuck, uint32(c.pid), func() bool { return isDevice(unix.AT_FDCWD, file) })
+	return ok && is
 }
 
 // isDevice says whether a file is a character device, which no user can make. No file system is asked

@@ -31,8 +31,8 @@ func All(root string) []Dir {
 // File is the path of a file of the process.
 func (d Dir) File(name string) string { return filepath.Join(string(d), name) }
 
-// Open are the numbers of the descriptors that the process has open, the lowest, at most so many:
-// its user may have a million.
+// Open are the numbers of the descriptors that the process has open, the lowest, at most so many
+// (its user may have a million), or all for -1.
 func (d Dir) Open(most int) []string {
 	dir, err := os.Open(d.File("fd"))
 	if err != nil {
