@@ -394,6 +394,25 @@ func TestARestartAdoptsWhatRuns(t *testing.T) {
 	})
 }
 
+// Jobs become known one after the other.
+func TestARestartLowersNoPercentageBeforeAllJobsAreKnown(t *testing.T) {
+	n := newNode(t)
+	key := Key{Card: card, UID: nobody}
+	n.up(1, key, 30)
+	n.up(2, key, 70)
+	n.reopen()
+	allowed := func() string { return n.tell(key, "get_default_active_thread_percentage") }
+	n.Keep(1, key, nobody, 30)
+	time.Sleep(3 * quick.Health)
+	n.Keep(2, key, nobody, 70)
+	if got := allowed(); !n.Holds(1) || !n.Holds(2) || got != "70.0" {
+		t.Errorf("job 1 held %v, job 2 held %v, a client may have %q; want both, and 70.0", n.Holds(1), n.Holds(2), got)
+	}
+	n.Settle()
+	n.Release(2)
+	n.eventually("30 % is all that is left", func() bool { return allowed() == "30.0" && n.Holds(1) })
+}
+
 func (n *node) processOf(name string) int {
 	for pid, is := range n.processes() {
 		if is == name {

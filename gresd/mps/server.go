@@ -135,12 +135,12 @@ func (s *server) run(ctx context.Context) {
 			if s.forget() {
 				return
 			}
-		case !w.wanted && !w.settled:
+		case !w.settled && (!w.wanted || d != nil && d.percent == 0) && !d.gone():
+			// Adopted, and not every job of it is known: it stays, and allows what it did.
 			s.sleep(ctx, d, s.m.cfg.Times.Health)
-			if d.gone() {
-				s.end(d, false)
-				d = nil
-			}
+		case !w.wanted && !w.settled:
+			s.end(d, false)
+			d = nil
 		case !w.wanted:
 			s.report(nil, nil)
 			s.log.Info("MPS ends: its last job has ended", "pid", d.rec.PID)
