@@ -331,7 +331,7 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, cards cards.Dr
 	s, err := New(Parts{
 		Health: monitor,
 		Config: config.NewInForce(cfg), Inventory: cards, Slurm: func(string) node.Slurm { return cluster }, Steps: cluster,
-		Ledger: records, Grants: grants, Costs: ctxcost.Fixed(ctxcost.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test",
+		Ledger: records, Grants: grants, Costs: ctxcost.Fixed(ctxcost.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test", NoBeats: true,
 	}, lost || !records.Existed())
 	if err != nil {
 		return nil, nil, err

@@ -19,7 +19,7 @@ import (
 
 // firstWithin is how soon after the start the first is that asks slurmctld: all nodes may have
 // been started at once.
-var firstWithin = 20 * time.Second
+const firstWithin = 20 * time.Second
 
 // asking says whom slurmctld is asked about, of the jobs without a slurmstepd.
 type asking int

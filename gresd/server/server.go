@@ -74,6 +74,7 @@ type Parts struct {
 	Past      *past.Store       // nil: what jobs did is not kept
 	Log       *slog.Logger
 	Version   string
+	NoBeats   bool // [Server.Run] leaves [Server.Beat] to its caller: tests count what it asks
 }
 
 // Server serves the socket. Make it with [New], then call [Server.Run].
@@ -86,6 +87,7 @@ type Server struct {
 	observer Observer
 	usage    *acct.Writer
 	log      *slog.Logger
+	noBeats  bool
 
 	node   *node.Node
 	Cards  *cards.Cards     // of this node
@@ -138,7 +140,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	}
 	s := &Server{
 		config: parts.Config, steps: parts.Steps, ledger: parts.Ledger, grants: parts.Grants, costs: parts.Costs,
-		observer: parts.Observer, usage: parts.Usage, log: parts.Log,
+		observer: parts.Observer, usage: parts.Usage, log: parts.Log, noBeats: parts.NoBeats,
 		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log),
 		ready: make(chan struct{}), reload: wakeup.NewBell(), comparing: make(chan struct{}, 1),
 		lost: ledgerLost,
@@ -219,6 +221,9 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 
 	timer := time.NewTimer(rand.N(firstWithin))
 	defer timer.Stop()
+	if s.noBeats {
+		timer.Stop()
+	}
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():

@@ -39,6 +39,7 @@ type node struct {
 	name  string
 	cfg   config.Config
 	steps ownSteps
+	quiet bool // it beats only where the test says so
 
 	*server.Server
 	records *ledger.Ledger
@@ -47,8 +48,8 @@ type node struct {
 
 func nodeName(i int) string { return fmt.Sprintf("s%04d", i+1) }
 
-func newNode(name string, steps *stepd.Steps) *node {
-	n := &node{name: name, cfg: config.Default(), stop: func() {}}
+func newNode(name string, steps *stepd.Steps, quiet bool) *node {
+	n := &node{name: name, quiet: quiet, cfg: config.Default(), stop: func() {}}
 	n.steps = ownSteps{steps, n}
 	n.cfg.Paths.RunDir, n.cfg.Paths.StateDir = filepath.Join(folder, name, "run"), filepath.Join(folder, name, "state")
 	n.cfg.Placement.Mode = config.PlacementSlurm
@@ -82,7 +83,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 	s, err := server.New(server.Parts{
 		Config: config.NewInForce(n.cfg), Inventory: oneCard{}, Health: monitor, Ledger: records, Grants: grants, Log: log, Version: "test",
 		Slurm: func(conf string) slurmnode.Slurm { return client.WithConf(conf) }, Steps: n.steps,
-		Costs: ctxcost.Fixed(ctxcost.Figure{Context: 500 * gpu.MiB}), Observer: nobody{},
+		Costs: ctxcost.Fixed(ctxcost.Figure{Context: 500 * gpu.MiB}), Observer: nobody{}, NoBeats: n.quiet,
 	}, !records.Existed())
 	if err != nil {
 		t.Fatal(err)
