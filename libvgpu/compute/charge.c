@@ -301,19 +301,15 @@ static double beside_streams(struct gate *g, const struct vgpu_stream_batch *b, 
 	return charge + more;
 }
 
-/* Slices of somebody whom gresd does not know are about that long. */
-#define SLICE_NS 1e6
-
-/* What each of its launches has surely taken, unless others were on the card meanwhile: the host may
- * have lost its processor anywhere between its calls; of several launches slack says where. */
+/* The host may have lost its processor anywhere between its calls; of several launches slack says
+ * where. */
 static void note_longest(const struct vgpu_stream_batch *b, double busy, double slack, bool whole)
 {
 	double host = b->solid || b->launches != 1 ? slack
 						   : slack + (double)(b->recorded_ns - b->asked_ns);
-	double each = b->launches ? (busy - host) / b->launches : 0;
 
-	if (whole && !b->foreign && b->nfuncs == 1 && !b->rest_ns && each > 0 && each < SLICE_NS)
-		vgpu_cost_took(b->func[0].cost, each);
+	if (whole && !b->foreign && b->nfuncs == 1 && !b->rest_ns && b->launches && busy > host)
+		vgpu_cost_took(b->func[0].cost, b->launches, busy - host);
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,

@@ -154,11 +154,19 @@ uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns)
 /* That some took longer is forgotten by so much with each measurement. */
 #define FORGETS 1.004
 
-void vgpu_cost_took(struct vgpu_cost *c, double ns)
-{
-	double before = (double)c->longest_ns / FORGETS;
+/* Slices of a program that gresd does not know are about that long, and in a batch of brief
+ * launches they come to no more than SLICES_MOST_NS. */
+#define SLICE_NS 1e6
+#define SLICES_MOST_NS 20e6
 
-	c->longest_ns = (float)(ns > before ? ns : before);
+void vgpu_cost_took(struct vgpu_cost *c, unsigned launches, double ns)
+{
+	double before = (double)c->longest_ns / FORGETS, each = ns / launches;
+
+	if (each >= SLICE_NS && (launches == 1 || ns <= SLICES_MOST_NS))
+		return; /* one of those slices may be in it */
+	each = each < SLICE_NS ? each : SLICE_NS;
+	c->longest_ns = (float)(each > before ? each : before);
 }
 
 double vgpu_costs_long(struct vgpu_cost *c, double took, double part, double least_part)

@@ -33,8 +33,9 @@ struct vgpu_cost *vgpu_cost_of(uint64_t key);
 void vgpu_cost_forget(uint64_t key);
 /* What the parts are taken for now, and rest_ns for the others, in nanoseconds. */
 double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double rest_ns);
-/* Launches of the key, alone on the card, have taken so many nanoseconds each. */
-void vgpu_cost_took(struct vgpu_cost *c, double ns);
+/* Launches of the key, in one batch and without jobs beside, have surely taken so many nanoseconds
+ * together. A program that gresd does not know may have been on the card. */
+void vgpu_cost_took(struct vgpu_cost *c, unsigned launches, double ns);
 /* Launches of one key may differ: by so much more than est_ns one has taken lately. */
 uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns);
 /* Learns from launches that ran one after another: together they took the card at

@@ -261,13 +261,21 @@ static void test_longest_of_late(void)
 	struct vgpu_cost *c = vgpu_cost_of(33);
 
 	CHECK_EQ(vgpu_cost_more(c, 20000), 0); /* nothing is known */
-	vgpu_cost_took(c, 800000);
+	vgpu_cost_took(c, 1, 800000);
 	CHECK_EQ(vgpu_cost_more(c, 20000), 780000);
-	vgpu_cost_took(c, 20000);
+	vgpu_cost_took(c, 4, 80000);
 	CHECK(vgpu_cost_more(c, 20000) > 770000);
 	for (int i = 0; i < 2000; i++)
-		vgpu_cost_took(c, 20000);
+		vgpu_cost_took(c, 1, 20000);
 	CHECK_EQ(vgpu_cost_more(c, 20000), 0);
+	/* With slices of 2 ms of a program that gresd does not know. */
+	vgpu_cost_took(c, 1, 2020000);
+	vgpu_cost_took(c, 3, 4060000);
+	vgpu_cost_took(c, 10, 20000000);
+	CHECK_EQ(vgpu_cost_more(c, 20000), 0);
+	/* No slices come to so much. */
+	vgpu_cost_took(c, 70, 110000000);
+	CHECK_EQ(vgpu_cost_more(c, 20000), 980000);
 }
 
 static void test_all_estimates_wrong(void)
