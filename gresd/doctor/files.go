@@ -132,7 +132,7 @@ func checkGresConf(ctx context.Context, n *node, tell func(Status, string, strin
 	}
 	path := filepath.Join(f.dir(), "gres.conf")
 	lines, err := slurm.ConfLines(path)
-	const remedy = "vgpuctl gres-conf prints what belongs there; then restart slurmctld and slurmd"
+	const remedy = "gresd gres-conf prints what belongs there; then restart slurmctld and slurmd"
 	if err != nil {
 		s := Fail
 		if !errors.Is(err, fs.ErrNotExist) {

@@ -6,7 +6,7 @@
 // The order of use: [ParseComment] and [Options.Merge] gather the words,
 // [Parse] reads them, [Request.WithDefaults] fills the gaps, [Request.Check]
 // holds the site's limits against them. Package place then asks [Request.OnCard]
-// what the job gets on a card, and [Grant.Check] holds the limits against that.
+// what the job gets on a card, and gresd's server holds the limits against that by [Grant.Check].
 package request
 
 import (

@@ -22,7 +22,7 @@ const (
 	covered    = top + "docs/coverage.md"
 	rewriteDoc = "write it again: go run ./tests/abi/audit --symbols tests/abi/testdata/libcuda-580.symbols " +
 		"--nvml tests/abi/testdata/libnvidia-ml-580.symbols --version 580.159.04 --cuda 13.0 " +
-		"--date 2026-11-20 --write docs/coverage.md"
+		"--write docs/coverage.md"
 )
 
 func committed(t *testing.T) (*Table, Hooks, []string, []string) {
@@ -234,7 +234,7 @@ int vgpu(void) { extern int cuElsewhere(void); return cuInner() + cuElsewhere();
 func TestExitStatus(t *testing.T) {
 	base := []string{"--classes", tableFile, "--hooks", hooksFile}
 	doc := filepath.Join(t.TempDir(), "coverage.md")
-	write := []string{"--write", doc, "--version", "580.159.04", "--cuda", "13.0", "--date", "2026-11-20"}
+	write := []string{"--write", doc, "--version", "580.159.04", "--cuda", "13.0"}
 	for _, c := range []struct {
 		name   string
 		args   []string
@@ -245,7 +245,7 @@ func TestExitStatus(t *testing.T) {
 		{"a driver with a new way to take memory", append([]string{"--driver", library(t, "int cuInit(void){return 0;}int cuMemAllocFancy(void){return 0;}")}, write...), 1, "vgpu: audit: cuMemAllocFancy: no class: its name speaks of memory or work: add it to classes.def"},
 		{"nothing to look at", nil, 2, "want one of --driver and --symbols"},
 		{"both ways", []string{"--symbols", cudaNames, "--driver", cudaNames}, 2, "want one of --driver and --symbols"},
-		{"document without a date", []string{"--symbols", cudaNames, "--write", doc}, 2, "--write: want --version, --cuda and --date too"},
+		{"document without a version", []string{"--symbols", cudaNames, "--write", doc}, 2, "--write: want --version and --cuda too"},
 		{"no such driver", []string{"--driver", "/nonexistent/libcuda.so.1"}, 2, "no such file"},
 		{"not a header", []string{"--symbols", cudaNames, "--header", tableFile}, 2, "no CUDA_VERSION"},
 	} {

@@ -12,10 +12,9 @@ import (
 type Driver struct {
 	Version string // 580.159.04
 	CUDA    string // 13.0
-	Date    string // 2026-11-20
 }
 
-var driverLine = regexp.MustCompile(`(?m)^Driver (\S+), CUDA (\S+), looked at on (\d{4}-\d{2}-\d{2})\.$`)
+var driverLine = regexp.MustCompile(`(?m)^Driver (\S+), CUDA (\S+)\.$`)
 
 // driverOf reads back which driver a document is about.
 func driverOf(doc string) (Driver, bool) {
@@ -23,7 +22,7 @@ func driverOf(doc string) (Driver, bool) {
 	if m == nil {
 		return Driver{}, false
 	}
-	return Driver{m[1], m[2], m[3]}, true
+	return Driver{m[1], m[2]}, true
 }
 
 // Document is docs/coverage.md.
@@ -31,7 +30,7 @@ func Document(r Report, d Driver) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, `# What libvgpu does with each function of the driver
 
-Driver %s, CUDA %s, looked at on %s.
+Driver %s, CUDA %s.
 
 This file is written by `+"`tests/abi/audit`"+` from `+"`tests/abi/classes.def`"+` and
 `+"`libvgpu/driver/hooks.def`"+`; change those. "The comparison" is gresd's: every 100 ms it
@@ -41,7 +40,7 @@ processes. The difference counts as used, so the job's next allocation pays.
 Kernels and graphs that are started by a kernel, on the card, pass no function
 of the driver: they are measured as part of the batch that started them.
 
-`, d.Version, d.CUDA, d.Date)
+`, d.Version, d.CUDA)
 	fmt.Fprintf(&out, "| class | of %d in libcuda | meaning |\n|---|---|---|\n", r.CUDA)
 	for _, k := range classes {
 		fmt.Fprintf(&out, "| [%s](#%s) | %d | %s |\n", k.Name, k.Name, r.Count(k.Name, false), k.Meaning)

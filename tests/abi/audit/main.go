@@ -40,7 +40,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.write, "write", "", "document to write, e.g. docs/coverage.md")
 	f.StringVar(&o.about.Version, "version", "", "version of the driver, for --write")
 	f.StringVar(&o.about.CUDA, "cuda", "", "version of CUDA, for --write")
-	f.StringVar(&o.about.Date, "date", "", "date, for --write, e.g. 2026-11-20")
 	f.Func("header", "cuda.h: say what it declares; may be given for several versions", func(s string) error {
 		o.headers = append(o.headers, s)
 		return nil
@@ -54,8 +53,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		err = fmt.Errorf("argument %q: want only options", f.Arg(0))
 	case (o.driver == "") == (o.symbols == ""):
 		err = errors.New("want one of --driver and --symbols, e.g. --symbols tests/abi/testdata/libcuda-580.symbols")
-	case o.write != "" && (o.about.Version == "" || o.about.CUDA == "" || o.about.Date == ""):
-		err = errors.New("--write: want --version, --cuda and --date too, e.g. --version 580.159.04 --cuda 13.0 --date 2026-11-20")
+	case o.write != "" && (o.about.Version == "" || o.about.CUDA == ""):
+		err = errors.New("--write: want --version and --cuda too, e.g. --version 580.159.04 --cuda 13.0")
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "vgpu: audit:", err)
