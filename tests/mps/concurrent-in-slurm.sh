@@ -7,8 +7,9 @@
 #
 # FILE is "[mps]" with "enabled = true", "concurrent = true", and "control" where it is not in PATH. Without a
 # card: -cards 1 for -real, and control = "/run/cluster/mps/nvidia-cuda-mps-control". P has PyTorch, and can be
-# read by all users: then it is tried beside vgpu-worker what clients see of a server that ends. N are minutes of
-# jobs that come, go and are killed, 2 where nothing is said. STEPS="shares ends" leaves these out.
+# read by all users: then it is tried beside vgpu-worker what clients see of a server that ends, and it is among
+# those that come and go. N are minutes of jobs that come, go and are killed, 2 where nothing is said.
+# STEPS="shares ends" leaves these out.
 #
 # Prints a table of what was wanted and got; fails when a line is not as wanted.
 set -euo pipefail
@@ -197,9 +198,14 @@ killed_client() {
 	nothing_left "after that"
 }
 
-torch='import time, torch
-x, end = torch.ones(2048, 2048, device="cuda"), time.time() + 90
-while time.time() < end: x @ x; torch.cuda.synchronize()'
+# torch SECONDS - a command that works for so long, and then exits with work on its way
+torch() {
+	printf "VGPU_CLIENT=\$SLURM_JOB_ID '%s' -c '%s'" "$python" 'import os, time, torch
+x, end = torch.ones(2048, 2048, device="cuda"), time.time() + '"$1"'
+while time.time() < end: x @ x; torch.cuda.synchronize()
+for _ in range(200): x @ x
+os._exit(0)'
+}
 # company - starts jobs that work, and sets jobs
 company() {
 	jobs=()
@@ -209,7 +215,7 @@ company() {
 		jobs+=("$job") name[$job]="vgpu-worker --wait $wait" user=$((1 - user))
 	done
 	if [ -n "$python" ]; then
-		submit "${users[0]}" 20 "VGPU_CLIENT=\$SLURM_JOB_ID '$python' -c '$torch'"
+		submit "${users[0]}" 20 "$(torch 90)"
 		jobs+=("$job") name[$job]="PyTorch"
 	fi
 	up "${jobs[@]}"
@@ -276,12 +282,14 @@ pick() {
 	[ "${#all[@]}" -gt 0 ] && one=${all[RANDOM % ${#all[@]}]}
 }
 churn() {
-	local end=$((SECONDS + 60 * minutes)) next=$((SECONDS + 10)) count=0 cancelled=0 killed=0 failed=() size queue
+	local end=$((SECONDS + 60 * minutes)) next=$((SECONDS + 10)) count=0 cancelled=0 killed=0 failed=() size queue program
 	declare -A open=() spoiled=()
 	while [ $SECONDS -lt $end ] || [ ${#open[@]} -gt 0 ] && [ $SECONDS -lt $((end + 120)) ]; do
 		if [ $SECONDS -lt $end ] && [ ${#open[@]} -lt 8 ]; then
 			size=$(awk -v r=$RANDOM 'BEGIN { printf "%.1f", 0.5 + 3.5 * r / 32767 }')
-			submit "${users[RANDOM % 2]}" $((5 + RANDOM % 36)) "$worker --kernel-us $((200 + RANDOM % 2 * 800)) --saturate $size"
+			program="$worker --kernel-us $((200 + RANDOM % 2 * 800)) --saturate $size"
+			[ -z "$python" ] || [ $((count % 4)) != 0 ] || program=$(torch "$size")
+			submit "${users[RANDOM % 2]}" $((5 + RANDOM % 36)) "$program"
 			open[$job]=yes count=$((count + 1))
 		fi
 		if [ $SECONDS -ge $next ] && [ $SECONDS -lt $end ]; then
