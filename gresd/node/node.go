@@ -166,7 +166,7 @@ func (n *Node) IsGone(ctx context.Context, jobID uint32) (bool, error) {
 		case errors.Is(err, slurm.ErrNoJob):
 		case errors.Is(err, slurm.ErrSilent):
 			return false, err
-		case err != nil, facts.OnNode, facts.State == "PENDING", facts.State == "REQUEUED", facts.State == "COMPLETING":
+		case err != nil, facts.OnNode, facts.State == "PENDING", facts.State == "REQUEUED", facts.State == slurm.Completing:
 			return false, nil
 		}
 	}

@@ -90,7 +90,9 @@ func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[ui
 		case !errors.Is(err, slurm.ErrNoJob):
 			live[job] = true // what cannot be read is no end
 		}
-		s.pace.Answered(job, time.Now())
+		if facts.State != slurm.Completing { // one that ends is soon gone: it is asked about each time
+			s.pace.Answered(job, time.Now())
+		}
 		s.log.Debug("asked slurmctld about a job without a process here", "job_id", job, "state", facts.State, "error", err)
 	}
 	return live, nil

@@ -61,6 +61,32 @@ func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
 	}
 }
 
+// Slurm ends a job whose Epilog was lost, by an agent that tries again only after a minute.
+func TestAJobThatSlurmEndsIsAskedAboutEachTime(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	n.cluster.change(t, func(s *clusterState) {
+		f := s.Jobs[7]
+		f.State = slurm.Completing
+		s.Jobs[7] = f
+	})
+	for range 3 {
+		if err := n.compare(t.Context(), askDue); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n.ledger.Len() != 1 {
+		t.Fatal("released before it had ended")
+	}
+	n.end(7)
+	if err := n.compare(t.Context(), askDue); err != nil {
+		t.Fatal(err)
+	}
+	if n.ledger.Len() != 0 {
+		t.Error("the share of a job that has ended is kept")
+	}
+}
+
 // asksNodes counts the questions about nodes.
 type asksNodes struct {
 	node.Slurm

@@ -64,9 +64,13 @@ func (f JobFacts) Holds() bool {
 // LostShares says that the job was started without the shards that it seems to ask for.
 func (f JobFacts) LostShares() bool { return f.OnNode && f.MayAskForShards && !f.Holds() }
 
+// Completing is the state of a job that has ended, as long as not all nodes have said that their
+// Epilogs have.
+const Completing = "COMPLETING"
+
 // liveStates are those in which a job holds its resources on a node.
 var liveStates = []string{
-	"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",
+	"RUNNING", "SUSPENDED", Completing, "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING",
 }
 
 // Lives says whether the job holds resources of the node asked for.
