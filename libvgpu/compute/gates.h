@@ -55,6 +55,7 @@ struct vgpu_stream_batch {
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
 	bool trusted;    /* and that on purpose */
+	bool past;       /* went past a budget that was used up (vgpu_gate_past) */
 	struct vgpu_cost_part func[FUNCS];
 	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
 };
@@ -127,6 +128,8 @@ struct gate {
 	uint64_t owed_ns;              /* of quick launches, not yet taken from the job's balance */
 	uint64_t progress_ns;          /* when work was last seen to complete */
 	uint64_t reaped_ns;            /* when completions were last asked for */
+	uint64_t past_ns;              /* until then no launch goes past a budget that is used up */
+	bool past;                     /* the last one did */
 	unsigned quick_left;           /* QUICK_MAX, less by what has gone by the last look */
 	unsigned trust_left;           /* so many batches more may be charged by their estimates */
 	struct lane *last;             /* of the last launch, or NULL */

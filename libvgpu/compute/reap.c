@@ -4,6 +4,7 @@
 #include "beside.h"
 #include "charge.h"
 #include "event.h"
+#include "wait.h"
 
 /* Taken for what a first launch takes the host, until that is measured. */
 #define FIRST_GAP_NS 10000
@@ -126,7 +127,7 @@ static void proven(struct gate *g, struct lane *l, struct vgpu_stream_batch *b)
 static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b, uint64_t now)
 {
 	double span, busy, late, slack;
-	uint64_t charge, beyond;
+	uint64_t charge, beyond, held;
 
 	if (!vgpu_event_between(&span, b->start, b->end) || span < 0) {
 		unmeasured(g, b, now);
@@ -150,7 +151,10 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 							    : span;
 	if (b->beside < g->beside)
 		b->beside = g->beside;
-	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)(l->held_ns - b->held_ns), now);
+	held = l->held_ns - b->held_ns;
+	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)held, now);
+	if (b->past && charge > b->est_ns + held) /* meanwhile it may have waited for what was held */
+		vgpu_gate_past(g, charge - b->est_ns - held, now);
 	settle(g, b, charge + beyond, (uint64_t)busy + beyond);
 	proven(g, l, b);
 }

@@ -290,6 +290,31 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 	}
 }
 
+void vgpu_gate_past(struct gate *g, uint64_t ns, uint64_t now)
+{
+	uint64_t cores = g->schedule.cores ? g->schedule.cores : 1;
+
+	g->past_ns = (g->past_ns > now ? g->past_ns : now) + ns * 100 / cores * (1 + g->procs);
+}
+
+/* What is on its way does not end: it may need this launch. Where the budget is used up, such
+ * launches have the job's part of the time even so: some work may never end. */
+static bool goes_past(struct gate *g, const struct vgpu_budget *budget, const struct vgpu_launch *l,
+		      uint64_t now)
+{
+	if (!g->inflight_ns || now <= g->progress_ns ||
+	    now - g->progress_ns <= STUCK_NS + 10 * g->inflight_ns)
+		return false;
+	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
+	    __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED) > 0)
+		return true;
+	if (now < g->past_ns)
+		return false;
+	vgpu_gate_past(g, l->est_ns + l->more_ns, now);
+	g->past = true;
+	return true;
+}
+
 uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, bool *events,
 			uint64_t *went)
 {
@@ -334,8 +359,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, const struct vgpu_launch 
 		}
 		if (*events)
 			close_all(g);
-		if (g->inflight_ns && now > g->progress_ns &&
-		    now - g->progress_ns > STUCK_NS + 10 * g->inflight_ns)
+		if (goes_past(g, budget, l, now))
 			break;
 		ns = nap(g, budget, l->est_ns, now);
 		vgpu_gate_nap(g, ns);

@@ -62,3 +62,16 @@ func TestCallbackOfAProfilerMayCallTheDriver(t *testing.T) {
 			r["launched"], r["refused"])
 	}
 }
+
+// Work that waits for the host does not end, so that a launch may be what it waits for. Such launches
+// have the job's part of the time even so.
+func TestWorkThatNeverEndsDoesNotLiftTheLimit(t *testing.T) {
+	env, _ := limited(t, oneCard, "20")
+	r, err := run(t, env, "behind", "200000", "5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part := r["part"].(float64); part > 0.3 {
+		t.Errorf("%.2f of the card, limit 0.20", part)
+	}
+}
