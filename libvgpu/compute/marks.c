@@ -37,6 +37,7 @@ static unsigned n;
 /* A thread is at calls of the API, for the entries that it has seen: those stay. */
 static bool looking;
 static struct entry seen[MARKS];
+static unsigned nseen;
 static bool closed; /* the program ends: no more such calls */
 
 static bool on(const struct entry *e, unsigned card)
@@ -145,8 +146,30 @@ static void settle(unsigned card, bool just_now, uint64_t now)
 	c->seen_ns = now;
 }
 
-bool vgpu_marks_put(const struct vgpu_mark *mark, uint32_t cards, uint64_t now)
+/* The last of what is held in a queue tells when all of it has ended. */
+static bool takes_place(struct vgpu_mark *mark, uint32_t cards)
 {
+	unsigned first = looking ? nseen : 0;
+
+	for (unsigned i = n; mark->held_by && i-- > first;) {
+		struct vgpu_mark before = entries[i].mark;
+
+		if (before.queue != mark->queue)
+			continue;
+		if (!before.ours || before.held_by != mark->held_by || !entries[i].held ||
+		    entries[i].cards != cards)
+			return false;
+		entries[i].mark = *mark;
+		*mark = before;
+		return true;
+	}
+	return false;
+}
+
+bool vgpu_marks_put(struct vgpu_mark *mark, uint32_t cards, uint64_t now)
+{
+	if (takes_place(mark, cards))
+		return false;
 	if (n < MARKS) {
 		entries[n] = (struct entry){*mark, cards, now, mark->held_by != NULL, false, false};
 		__atomic_store_n(&n, n + 1, __ATOMIC_RELAXED);
@@ -241,6 +264,7 @@ void vgpu_marks_look(bool just_now)
 	}
 	cancel = vgpu_no_cancel();
 	memcpy(seen, entries, count * sizeof *seen);
+	nseen = count;
 	pthread_mutex_unlock(&vgpu_marks_lock);
 	ask(count);
 	pthread_mutex_lock(&vgpu_marks_lock);

@@ -25,6 +25,7 @@ struct vgpu_mark {
 	void *device; /* goes with it; NULL: by itself */
 	uint64_t handle;
 	void *held_by; /* NULL: nothing */
+	bool ours;     /* the handle: no other work can wait for it */
 };
 
 /* What holds the work of a queue, or that before a mark of such a handle; NULL: nothing. keep() is
@@ -65,8 +66,9 @@ bool vgpu_marks_full(void);
 uint64_t vgpu_marks_mean(unsigned card);
 /* Work begins, if there is none. */
 void vgpu_marks_begin(unsigned card, uint64_t now);
-/* False: there is no room, and the work counts as long as any other is there. */
-bool vgpu_marks_put(const struct vgpu_mark *mark, uint32_t cards, uint64_t now);
+/* False: *mark is to be dropped. Either there is no room, and the work counts as long as any other is
+ * there; or it has taken the place of that one, which waits for the same in the same queue. */
+bool vgpu_marks_put(struct vgpu_mark *mark, uint32_t cards, uint64_t now);
 /* Charges up to that time; left: so many are still there. */
 void vgpu_marks_charge(unsigned card, uint64_t until, unsigned left);
 

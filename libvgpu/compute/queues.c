@@ -166,7 +166,7 @@ void vgpu_queue_enter(struct vgpu_submission *s, uint32_t mask)
 	vgpu_queue_begin(s, mask);
 }
 
-void vgpu_queue_leave(const struct vgpu_submission *s, const struct vgpu_mark *mark)
+void vgpu_queue_leave(const struct vgpu_submission *s, struct vgpu_mark *mark)
 {
 	bool fits = true;
 	uint64_t now;

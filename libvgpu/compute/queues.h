@@ -24,6 +24,6 @@ void vgpu_queue_enter(struct vgpu_submission *s, uint32_t cards);
 void vgpu_queue_wait(uint32_t cards);
 void vgpu_queue_begin(struct vgpu_submission *s, uint32_t cards);
 /* mark: of the work; NULL: there is no work, the call has failed. */
-void vgpu_queue_leave(const struct vgpu_submission *s, const struct vgpu_mark *mark);
+void vgpu_queue_leave(const struct vgpu_submission *s, struct vgpu_mark *mark);
 
 #endif

@@ -153,7 +153,8 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		b->beside = g->beside;
 	held = l->held_ns - b->held_ns;
 	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)held, now);
-	if (b->past && charge > b->est_ns + held) /* meanwhile it may have waited for what was held */
+	if (b->past &&
+	    charge > b->est_ns + held) /* meanwhile it may have waited for what was held */
 		vgpu_gate_past(g, charge - b->est_ns - held, now);
 	settle(g, b, charge + beyond, (uint64_t)busy + beyond);
 	proven(g, l, b);

@@ -19,6 +19,8 @@ typedef void *cl_queue, *cl_kernel, *cl_mem, *cl_event, *cl_device;
 #define CL_DEVICE_VENDOR_ID 0x1001u
 #define CL_DEVICE_UUID_KHR 0x106Au
 #define CL_QUEUE_DEVICE 0x1091u
+#define CL_QUEUE_PROPERTIES 0x1093u
+#define CL_QUEUE_OUT_OF_ORDER 1u
 #define CL_EVENT_COMMAND_TYPE 0x11D1u
 #define CL_EVENT_COMMAND_EXECUTION_STATUS 0x11D3u
 #define CL_COMMAND_USER 0x1204u

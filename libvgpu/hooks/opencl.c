@@ -53,10 +53,21 @@ static void keep(void *event)
 
 static const struct vgpu_mark_kind kind = {ended, held, drop};
 
-/* An event that the program alone ends, or work that waits for one. */
-static void *held_by(cl_queue queue, cl_uint n, const cl_event *wait)
+/* What ends in turn with the command: its queue, or, where that runs them in any order, itself. */
+static void *turns_with(cl_queue queue, cl_event event)
 {
-	void *by = vgpu_marks_held_by(queue, 0, keep);
+	uint64_t properties = CL_QUEUE_OUT_OF_ORDER;
+
+	if (vgpu_others.clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties,
+					      &properties, NULL))
+		properties = CL_QUEUE_OUT_OF_ORDER;
+	return properties & CL_QUEUE_OUT_OF_ORDER ? event : queue;
+}
+
+/* An event that the program alone ends, or work that waits for one. */
+static void *held_by(const void *before, cl_uint n, const cl_event *wait)
+{
+	void *by = vgpu_marks_held_by(before, 0, keep);
 
 	for (cl_uint i = 0; i < n && wait && !by; i++) {
 		cl_uint type = 0;
@@ -116,7 +127,7 @@ static bool enter(struct vgpu_submission *s, cl_queue queue)
 static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, const cl_event *wait,
 		  cl_event event, bool ours, cl_int r)
 {
-	struct vgpu_mark mark = {&kind, queue, NULL, (uintptr_t)event, NULL};
+	struct vgpu_mark mark = {.kind = &kind, .handle = (uintptr_t)event, .ours = ours};
 
 	if (r || !event) {
 		vgpu_queue_leave(s, NULL);
@@ -124,7 +135,8 @@ static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, co
 	}
 	if (!ours)
 		keep(event);
-	mark.held_by = held_by(queue, n, wait);
+	mark.queue = turns_with(queue, event);
+	mark.held_by = held_by(mark.queue, n, wait);
 	vgpu_queue_leave(s, &mark);
 	if (!mark.held_by)
 		vgpu_others.clFlush(queue);

@@ -209,7 +209,7 @@ static bool enter(struct submission *s, struct device *d, bool work)
 static VkResult leave(struct submission *s, VkQueue queue, VkFence fence, VkResult r)
 {
 	struct device *d = s->d;
-	struct vgpu_mark mark = {&kind, queue, d, s->mark, NULL};
+	struct vgpu_mark mark = {.kind = &kind, .queue = queue, .device = d, .handle = s->mark};
 	bool there = r == VK_SUCCESS && s->mark;
 
 	if (there && fence)

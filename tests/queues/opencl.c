@@ -2,7 +2,7 @@
 /*
  * opencl.c - keeps a card busy with OpenCL, on a real card and on the stub.
  *
- *   opencl [--how full|one|two|events|reads|fills|held|asks] [--us 1000] [--depth 4] [--secs 2] [--start T] [--units N]
+ *   opencl [--how full|one|two|events|reads|fills|held|passed|asks] [--us 1000] [--depth 4] [--secs 2] [--start T] [--units N]
  *
  * full    DEPTH kernels of about US microseconds are always in the queue
  * one     one kernel, and clFinish
@@ -11,6 +11,7 @@
  * reads   one kernel, and a small read that waits for it
  * fills   as full, by clEnqueueFillBuffer
  * held    DEPTH kernels wait for a user event, which is set when all are there
+ * passed  as full, in a queue that runs commands in any order, past a kernel that waits for a user event
  * asks    what calls take of which libvgpu must know that they do not wait: to ask for an event while
  *         another thread is in clFinish, to launch what a user event holds, and to launch in another
  *         queue then
@@ -103,7 +104,8 @@ static void find(void)
 #undef X
 }
 
-static void open_card(void)
+/* properties: of the queues; 1: commands run in any order */
+static void open_card(uint64_t properties)
 {
 	void *platforms[8], *device = NULL;
 	uint32_t n = 0;
@@ -116,7 +118,7 @@ static void open_card(void)
 	context = cl.clCreateContext(NULL, 1, &device, NULL, NULL, &e);
 	must(e, "clCreateContext");
 	for (int i = 0; i < 2; i++) {
-		queue[i] = cl.clCreateCommandQueue(context, device, 0, &e);
+		queue[i] = cl.clCreateCommandQueue(context, device, properties, &e);
 		must(e, "clCreateCommandQueue");
 	}
 	buffer = cl.clCreateBuffer(context, 1, FILL, NULL, &e);
@@ -237,6 +239,24 @@ static unsigned long held(double until)
 	return n;
 }
 
+/* A kernel is held in the queue all the time, and others run beside it. */
+static unsigned long passed(double until)
+{
+	unsigned long n;
+	void *user, *held;
+	int e;
+
+	user = cl.clCreateUserEvent(context, &e);
+	must(e, "clCreateUserEvent");
+	launch(queue[0], 1, &user, &held);
+	n = full(1, until);
+	must(cl.clSetUserEventStatus(user, 0), "clSetUserEventStatus");
+	must(cl.clWaitForEvents(1, &held), "clWaitForEvents");
+	must(cl.clReleaseEvent(held), "clReleaseEvent");
+	must(cl.clReleaseEvent(user), "clReleaseEvent");
+	return n;
+}
+
 /* What calls take that libvgpu makes while the program is in others, at most. */
 static void *asked;
 static double ask_most;
@@ -317,7 +337,7 @@ int main(int argc, char **argv)
 	depth = (unsigned)atoi(opt(argc, argv, "--depth", "4"));
 	must(depth < 1 || depth > DEPTH_MOST, "--depth");
 	find();
-	open_card();
+	open_card(strcmp(how, "passed") == 0);
 	*(void **)&busy = dlsym(dlopen("libOpenCL.so.1", RTLD_NOW), "stub_busy");
 	set_turns(units ? units : busy ? (uint32_t)(1000 * us) : PROBE); /* the stub's are ns */
 	if (!busy && !units) {
@@ -340,6 +360,8 @@ int main(int argc, char **argv)
 		n = full(strcmp(how, "two") == 0 ? 2 : 1, start + secs);
 	} else if (strcmp(how, "held") == 0) {
 		n = held(start + secs);
+	} else if (strcmp(how, "passed") == 0) {
+		n = passed(start + secs);
 	} else {
 		one(how, start);
 		n = one(how, start + secs);

@@ -39,6 +39,7 @@ struct command {
 };
 struct queue {
 	struct command *last;
+	bool any_order; /* commands do not wait for those before */
 };
 
 static pthread_mutex_t card_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -142,8 +143,13 @@ static struct command *put(struct queue *q, double takes, struct happening *wait
 	if (!c)
 		abort();
 	pthread_mutex_lock(&card_lock);
-	*c = (struct command){
-		.before = q->last, .waits = waits, .put = card_now(), .takes = takes, .refs = 2};
+	*c = (struct command){.before = q->any_order ? NULL : q->last,
+			      .waits = waits,
+			      .put = card_now(),
+			      .takes = takes,
+			      .refs = 2};
+	if (q->any_order)
+		given_up(q->last);
 	q->last = c;
 	known(c);
 	pthread_mutex_unlock(&card_lock);

@@ -75,16 +75,24 @@ void *clCreateContext(void *props, cl_uint n, void **d, void *notify, void *arg,
 
 void *clCreateCommandQueue(void *c, void *d, uint64_t props, cl_int *err)
 {
+	struct queue *q = calloc(1, sizeof *q);
+
+	q->any_order = props & CL_QUEUE_OUT_OF_ORDER;
 	*err = 0;
-	return calloc(1, sizeof(struct queue));
+	return q;
 }
 
 cl_int clGetCommandQueueInfo(void *q, cl_uint what, size_t size, void *value, size_t *needed)
 {
-	if (what != CL_QUEUE_DEVICE)
-		return -30;
-	*(void **)value = &device;
-	return 0;
+	switch (what) {
+	case CL_QUEUE_DEVICE:
+		*(void **)value = &device;
+		return 0;
+	case CL_QUEUE_PROPERTIES:
+		*(uint64_t *)value = ((struct queue *)q)->any_order ? CL_QUEUE_OUT_OF_ORDER : 0;
+		return 0;
+	}
+	return -30;
 }
 
 void *clCreateProgramWithSource(void *c, cl_uint n, const char **text, size_t *len, cl_int *err)

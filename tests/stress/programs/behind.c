@@ -34,9 +34,9 @@ int main(int argc, char **argv)
 		return r ? r : 2;
 	us = (unsigned)atoi(argv[1]);
 	working = held;
-	if (create(&working.stream, 1) || create(&held.stream, 1) ||
-	    !kernels_launch(&held, 1, 1) || held.wait_for(held.stream) ||
-	    host(held.stream, hold, NULL) || !kernels_launch(&held, 1, 1))
+	if (create(&working.stream, 1) || create(&held.stream, 1) || !kernels_launch(&held, 1, 1) ||
+	    held.wait_for(held.stream) || host(held.stream, hold, NULL) ||
+	    !kernels_launch(&held, 1, 1))
 		return 3;
 	began = now_s();
 	do {
