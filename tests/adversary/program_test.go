@@ -138,8 +138,10 @@ func generate(seed uint64) program {
 			switch o.word {
 			case "sleep":
 				o.arg[0] = pick(50, 500, 3000)
-			case "poll", "host":
+			case "poll":
 				o.arg = [4]int{stream(), pick(20, 200, 2000)}
+			case "host": // the last: what is behind it counts as stuck
+				o.arg = [4]int{stream(), pick(20, 200, 2000, 200000)}
 			case "context", "end", "drop":
 				o.arg[0] = r.IntN(4)
 			case "record", "waitevent", "done":
