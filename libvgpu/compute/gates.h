@@ -172,6 +172,14 @@ struct gate {
 /* A cost is well known that was learned from so many batches. */
 #define SURE_SAMPLES 32
 
+/* Work of so many nanoseconds goes past the budget: it pays by time, in which none does. */
+static inline void vgpu_gate_past(struct gate *g, uint64_t ns, uint64_t now)
+{
+	uint64_t cores = g->schedule.cores ? g->schedule.cores : 1;
+
+	g->past_ns = (g->past_ns > now ? g->past_ns : now) + ns * 100 / cores * (1 + g->procs);
+}
+
 /* Its batches say little of what kernels cost: as much as the host takes to launch them. */
 static inline bool vgpu_host_bound(const struct gate *g)
 {

@@ -4,7 +4,6 @@
 #include "beside.h"
 #include "charge.h"
 #include "event.h"
-#include "wait.h"
 
 /* Taken for what a first launch takes the host, until that is measured. */
 #define FIRST_GAP_NS 10000

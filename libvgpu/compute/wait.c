@@ -290,13 +290,6 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 	}
 }
 
-void vgpu_gate_past(struct gate *g, uint64_t ns, uint64_t now)
-{
-	uint64_t cores = g->schedule.cores ? g->schedule.cores : 1;
-
-	g->past_ns = (g->past_ns > now ? g->past_ns : now) + ns * 100 / cores * (1 + g->procs);
-}
-
 /* What is on its way does not end: it may need this launch. Where the budget is used up, such
  * launches have the job's part of the time even so: some work may never end. */
 static bool goes_past(struct gate *g, const struct vgpu_budget *budget, const struct vgpu_launch *l,

@@ -16,8 +16,6 @@ bool vgpu_may_be_long(const struct gate *g, const struct vgpu_launch *l);
  * charged. */
 uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, bool *events,
 			uint64_t *went);
-/* Work of so many nanoseconds goes past the budget: it pays by time, in which none does. */
-void vgpu_gate_past(struct gate *g, uint64_t ns, uint64_t now);
 /* Tells gresd when the job's work will be done; the watcher's, in turns. */
 void vgpu_gate_turns(const struct gate *g, uint64_t now);
 
