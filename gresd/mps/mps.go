@@ -15,7 +15,7 @@
 // anything else. Daemons outlive gresd, as grants do. The next gresd finds them
 // by the records beside their folders, and takes over what it can prove to be
 // its own: a process id with the start time that belongs to it, or a word in the
-// environment that nobody else was given; never a name.
+// environment that nobody else was given; never a name alone.
 package mps
 
 import (
