@@ -176,7 +176,10 @@ func (s *server) run(ctx context.Context) {
 // says why it must be started anew.
 func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 	if d.percent != percent {
-		err := s.setPercent(uint32(percent))
+		err := s.setPercent(ctx, uint32(percent))
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err == nil {
 			d.percent, d.silent = percent, 0
 		}
@@ -192,7 +195,7 @@ func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 	case timeUp:
 		s.folder.cutOutput()
 		d.remember()
-		if _, err := s.serverList(); err != nil {
+		if _, err := s.serverList(ctx); err != nil && ctx.Err() == nil {
 			return s.silence(ctx, d, err)
 		}
 		d.silent = 0
