@@ -62,6 +62,7 @@ func (s *server) holds(jobID uint32) bool {
 
 // report publishes what became of the daemon. d is nil where there is none.
 func (s *server) report(d *daemon, err error) {
+	defer s.m.cfg.Changed() // m.mu is free then
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	s.up, s.err, s.applied = d != nil, err, 0
@@ -139,6 +140,7 @@ func (s *server) run(ctx context.Context) {
 			// Adopted, and not every job of it is known: it stays, and allows what it did.
 			s.sleep(ctx, d, s.m.cfg.Times.Health)
 		case !w.wanted && !w.settled:
+			s.report(nil, nil)
 			s.end(d, false)
 			d = nil
 		case !w.wanted:
