@@ -148,12 +148,14 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
 	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config}
+	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	d.server, err = server.New(server.Parts{
 		Config: d.config, Inventory: d.driver, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Log: d.log, Version: version,
 		Health: d.health, Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
 		Problems: []func() []string{d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{func() []string { return d.auditor.Problems() }},
 		Steps:    &stepd.Steps{},
+		Served:   d.judge.Wake,
 		Slurm:    func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) },
 	}, d.ledgerLost)
 	if err != nil {
@@ -164,7 +166,6 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
 		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
 	})
-	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	d.judge.Except(d.server.HeldByMPS)
 	d.judge.Measure(meter)
 	d.slices = d.sliceTester(cfg, meter, driverVersion)

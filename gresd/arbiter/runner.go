@@ -95,7 +95,7 @@ func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 // set before [Runner.Run].
 func (r *Runner) Ignored(ignored func(card gpu.UUID) bool) { r.ignored = ignored }
 
-// Wake tells the runner that jobs have come or gone. It never blocks.
+// Wake tells the runner that jobs have come or gone, or are held by others than before. It never blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
 
 // Run looks at the jobs at every tick, more often where they take turns, and sleeps while

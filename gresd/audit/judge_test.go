@@ -252,3 +252,22 @@ func TestUseIsAMean(t *testing.T) {
 		t.Errorf("since %d", got.UnixMicro())
 	}
 }
+
+func TestUseIsSeenAfterTheClockWasSetBack(t *testing.T) {
+	newest := start.Truncate(time.Microsecond)
+	var u use
+	for range window {
+		u.add([]inventory.Use{{PID: 1, Percent: 90, TimeUS: uint64(newest.UnixMicro())}})
+	}
+	if got := u.since(newest.Add(-ahead)); !got.Equal(newest) || u.mean() == nil {
+		t.Errorf("clocks that differ by %s: samples since %s, mean %v; want the newest, and all that was seen", ahead, got, u.mean())
+	}
+	now := newest.Add(-time.Hour)
+	if got := u.since(now); !got.Equal(now.Add(-time.Second)) || u.mean() != nil {
+		t.Errorf("set back by an hour, at %s: samples since %s, mean %v; want those of the last second, and no mean", now, got, u.mean())
+	}
+	u.add([]inventory.Use{{PID: 1, Percent: 90, TimeUS: uint64(now.UnixMicro())}})
+	if got := u.since(now.Add(time.Second)); !got.Equal(now) {
+		t.Errorf("a second later: samples since %s, want %s", got, now)
+	}
+}

@@ -18,8 +18,15 @@ type use struct {
 	leasts leasts
 }
 
-// since is from when on samples are new.
+// ahead is how far the driver's clock may be before ours.
+const ahead = time.Second
+
+// since is from when on samples are new. They have the time of day: when it was set back, what was
+// seen until then says nothing about them.
 func (u *use) since(now time.Time) time.Time {
+	if u.newest > uint64(now.Add(ahead).UnixMicro()) {
+		*u = use{}
+	}
 	if u.newest == 0 {
 		return now.Add(-time.Second)
 	}

@@ -108,7 +108,7 @@ func New(grants Grants, served func(jobID uint32) bool, log *slog.Logger) *Keepe
 	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: patient.New(), clients: map[name]*client{}}
 }
 
-// Wake tells the keeper that jobs have come, gone or begun to work. It never blocks.
+// Wake tells the keeper that jobs have come, gone or begun to work, or have a server or none. It never blocks.
 func (k *Keeper) Wake() { k.wake.Ring() }
 
 // Run looks while there are clients, until ctx is done.

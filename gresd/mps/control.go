@@ -4,6 +4,7 @@ package mps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,9 +39,9 @@ func (s *server) asUser(cmd *exec.Cmd) {
 }
 
 // ask gives the daemon one command and returns its answer. It never takes much
-// longer than the time for an answer: a program that cannot even be killed is
-// left behind.
-func (s *server) ask(command string) (string, error) {
+// longer than the time for an answer, and ends with ctx: a program that cannot even
+// be killed is left behind.
+func (s *server) ask(ctx context.Context, command string) (string, error) {
 	type answer struct {
 		text string
 		err  error
@@ -48,7 +49,7 @@ func (s *server) ask(command string) (string, error) {
 	limit := s.m.cfg.Times.Answer
 	done := make(chan answer, 1)
 	go func() {
-		text, err := s.askOnce(command, limit)
+		text, err := s.askOnce(ctx, command, limit)
 		done <- answer{text, err}
 	}()
 	select {
@@ -59,8 +60,8 @@ func (s *server) ask(command string) (string, error) {
 	}
 }
 
-func (s *server) askOnce(command string, limit time.Duration) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+func (s *server) askOnce(ctx context.Context, command string, limit time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	out := child.Output{Most: mostOutput}
 	cmd := exec.CommandContext(ctx, s.m.cfg.Control)
@@ -71,6 +72,8 @@ func (s *server) askOnce(command string, limit time.Duration) (string, error) {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	err := cmd.Run()
 	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return "", fmt.Errorf("%s: %w", command, ctx.Err())
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("%s: no answer within %s", command, limit)
 	case err != nil:
@@ -79,10 +82,13 @@ func (s *server) askOnce(command string, limit time.Duration) (string, error) {
 	return out.String(), nil
 }
 
+// mostServers is more than a daemon has: one that serves, and others that end.
+const mostServers = 8
+
 // serverList are the process ids that the daemon names. They are for commands
 // to it only: a user's daemon may say anything.
-func (s *server) serverList() ([]int, error) {
-	text, err := s.ask("get_server_list")
+func (s *server) serverList(ctx context.Context) ([]int, error) {
+	text, err := s.ask(ctx, "get_server_list")
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +96,11 @@ func (s *server) serverList() ([]int, error) {
 }
 
 func readServers(text string) (pids []int, err error) {
-	for _, word := range strings.Fields(text) {
+	words := strings.Fields(text)
+	if len(words) > mostServers {
+		return nil, fmt.Errorf("get_server_list: %q: want at most %d process ids", clip(text), mostServers)
+	}
+	for _, word := range words {
 		pid, err := strconv.Atoi(word)
 		if err != nil || pid <= 0 {
 			return nil, fmt.Errorf("get_server_list: %q: want process ids", clip(text))
@@ -103,13 +113,13 @@ func readServers(text string) (pids []int, err error) {
 // setPercent bounds what a client can have that does not name a percentage, or
 // names a larger one: of servers to come, and of the one that runs. Clients that
 // run keep what they started with.
-func (s *server) setPercent(percent uint32) error {
-	if _, err := s.ask(fmt.Sprintf("set_default_active_thread_percentage %d", percent)); err != nil {
+func (s *server) setPercent(ctx context.Context, percent uint32) error {
+	if _, err := s.ask(ctx, fmt.Sprintf("set_default_active_thread_percentage %d", percent)); err != nil {
 		return err
 	}
-	pids, err := s.serverList()
+	pids, err := s.serverList(ctx)
 	for _, pid := range pids {
-		if _, err := s.ask(fmt.Sprintf("set_active_thread_percentage %d %d", pid, percent)); err != nil {
+		if _, err := s.ask(ctx, fmt.Sprintf("set_active_thread_percentage %d %d", pid, percent)); err != nil {
 			return err
 		}
 	}

@@ -74,7 +74,7 @@ func (s *server) start(ctx context.Context, percent gpu.Share) (*daemon, error) 
 		return nil, err
 	}
 	if err = s.await(ctx, d); err == nil {
-		err = s.setPercent(uint32(percent))
+		err = s.setPercent(ctx, uint32(percent))
 	}
 	if err != nil && ctx.Err() == nil {
 		s.end(d, false)
@@ -149,7 +149,7 @@ func (s *server) await(ctx context.Context, d *daemon) error {
 		if _, err := os.Lstat(s.folder.socket()); err != nil {
 			continue
 		}
-		if _, last = s.serverList(); last == nil {
+		if _, last = s.serverList(ctx); last == nil {
 			return nil
 		}
 	}
@@ -189,7 +189,7 @@ func (s *server) end(d *daemon, polite bool) {
 	d.remember()
 	gone := polite && len(d.seen) > 0
 	if gone {
-		_, err := s.ask("quit")
+		_, err := s.ask(context.Background(), "quit") // an end that has begun is brought to its end
 		if gone = d.emptied(s.m.cfg.Times.Quit); !gone {
 			s.log.Warn("MPS does not quit", "pid", d.rec.PID, "error", err)
 		}

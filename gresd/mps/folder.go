@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 )
@@ -75,14 +76,8 @@ func (f folder) make(uid, gid uint32) error {
 	if err := f.remove(); err != nil {
 		return err
 	}
-	for _, dir := range []string{filepath.Dir(f.dir), f.dir, f.base()} {
-		// Passing through is for everybody, looking around for nobody.
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return err
-		}
-		if err := os.Chmod(dir, 0o711); err != nil {
-			return err
-		}
+	if err := f.makeBase(); err != nil {
+		return err
 	}
 	for _, dir := range []string{f.pipe(), f.logs()} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -94,6 +89,26 @@ func (f folder) make(uid, gid uint32) error {
 	}
 	if f.uid == everyone {
 		return os.Chmod(f.pipe(), 0o755)
+	}
+	return nil
+}
+
+// ofCards is held while the folder of a card is removed, or one is made in it: it is
+// removed with the last daemon of the card, while another one may be starting there.
+var ofCards sync.Mutex
+
+// makeBase makes what is root's.
+func (f folder) makeBase() error {
+	ofCards.Lock()
+	defer ofCards.Unlock()
+	for _, dir := range []string{filepath.Dir(f.dir), f.dir, f.base()} {
+		// Passing through is for everybody, looking around for nobody.
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -112,6 +127,8 @@ func (f folder) remove() error {
 	for _, name := range []string{f.uid + ".out", f.uid + ".json"} {
 		errs = append(errs, root.RemoveAll(name))
 	}
+	ofCards.Lock()
+	defer ofCards.Unlock()
 	_ = os.Remove(f.dir) // unless another user's is there
 	return errors.Join(errs...)
 }

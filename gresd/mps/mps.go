@@ -15,7 +15,7 @@
 // anything else. Daemons outlive gresd, as grants do. The next gresd finds them
 // by the records beside their folders, and takes over what it can prove to be
 // its own: a process id with the start time that belongs to it, or a word in the
-// environment that nobody else was given; never a name.
+// environment that nobody else was given; never a name alone.
 package mps
 
 import (
@@ -89,12 +89,15 @@ func (t Times) withDefaults() Times {
 	return t
 }
 
-// Config is what a manager is made of. All but Times must be set.
+// Config is what a manager is made of. All but Changed and Times must be set.
 type Config struct {
 	Dir     string // <run_dir>/mps; made when it is first needed
 	Control string // nvidia-cuda-mps-control, a name or a path
 	Times   Times
 	Log     *slog.Logger
+	// Changed is called when what [Manager.Serves] and [Manager.Holds] say of a job may have changed,
+	// from [New] on. It must not block.
+	Changed func()
 }
 
 // Manager keeps the control daemons of the node. It is safe for concurrent use,
@@ -116,6 +119,9 @@ type Manager struct {
 // keeps it until [Manager.Settle].
 func New(cfg Config) (*Manager, error) {
 	cfg.Times = cfg.Times.withDefaults()
+	if cfg.Changed == nil {
+		cfg.Changed = func() {}
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	m := &Manager{
 		cfg: cfg, ctx: ctx, stop: stop,
@@ -152,6 +158,13 @@ func (m *Manager) Available() error {
 // started if need be. gid is that of the job, percent its part of the card's
 // multiprocessors. A job that is there already gets the new percent.
 func (m *Manager) Keep(jobID uint32, key Key, gid uint32, percent gpu.Share) {
+	if m.keep(jobID, key, gid, percent) {
+		m.cfg.Changed()
+	}
+}
+
+// keep also says whether that is new.
+func (m *Manager) keep(jobID uint32, key Key, gid uint32, percent gpu.Share) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if old := m.jobs[jobID]; old != nil && old.key != key {
@@ -164,12 +177,13 @@ func (m *Manager) Keep(jobID uint32, key Key, gid uint32, percent gpu.Share) {
 		m.launch(s)
 	}
 	if have, known := s.jobs[jobID]; known && have.percent == percent {
-		return
+		return false
 	}
 	s.jobs[jobID] = claim{percent: percent, tries: s.tries}
 	s.hurry = true
 	m.jobs[jobID] = s
 	s.nudge()
+	return true
 }
 
 // Wait returns once the daemon of a job answers and allows the job's percent.
@@ -200,14 +214,24 @@ func (m *Manager) Wait(ctx context.Context, jobID uint32) error {
 
 // Release takes a job away. The daemon ends after its last job.
 func (m *Manager) Release(jobID uint32) {
+	if m.release(jobID) {
+		m.cfg.Changed()
+	}
+}
+
+// release also says whether the job was there.
+func (m *Manager) release(jobID uint32) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.jobs[jobID]; s != nil {
-		delete(s.jobs, jobID)
-		delete(m.jobs, jobID)
-		s.nudge()
-		m.broadcast()
+	s := m.jobs[jobID]
+	if s == nil {
+		return false
 	}
+	delete(s.jobs, jobID)
+	delete(m.jobs, jobID)
+	s.nudge()
+	m.broadcast()
+	return true
 }
 
 // Serves says whether the job has a daemon that is up and allows its percent.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
@@ -57,7 +58,15 @@ func (p process) signal(sig syscall.Signal) {
 // stuck are the processes whose users let readers of their environment wait.
 var stuck = patient.New()
 
+// programs is how the names of NVIDIA's two programs begin.
+const programs = "nvidia-cuda-mps-"
+
+// hasToken says whether a process has the token. Only the two programs are asked, by a link that waits
+// for nobody: of all processes of a node, users could make more wait than there is patience for.
 func hasToken(pid int, token string) bool {
+	if !strings.HasPrefix(filepath.Base(proc.Of(pid).Link("exe")), programs) {
+		return false
+	}
 	env, _ := patient.Within(stuck, uint32(pid), func() []byte {
 		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 		return env

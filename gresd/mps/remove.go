@@ -73,7 +73,7 @@ func list(root *os.Root, dir string, wanted func(string) bool) ([]string, error)
 	}
 	defer folder.Close()
 	names, err := folder.Readdirnames(10_000)
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist) { // that of a card is gone with the card's last daemon
 		err = nil
 	}
 	var all []string

@@ -62,6 +62,7 @@ func (s *server) holds(jobID uint32) bool {
 
 // report publishes what became of the daemon. d is nil where there is none.
 func (s *server) report(d *daemon, err error) {
+	defer s.m.cfg.Changed() // m.mu is free then
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	s.up, s.err, s.applied = d != nil, err, 0
@@ -139,6 +140,7 @@ func (s *server) run(ctx context.Context) {
 			// Adopted, and not every job of it is known: it stays, and allows what it did.
 			s.sleep(ctx, d, s.m.cfg.Times.Health)
 		case !w.wanted && !w.settled:
+			s.report(nil, nil)
 			s.end(d, false)
 			d = nil
 		case !w.wanted:
@@ -176,7 +178,10 @@ func (s *server) run(ctx context.Context) {
 // says why it must be started anew.
 func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 	if d.percent != percent {
-		err := s.setPercent(uint32(percent))
+		err := s.setPercent(ctx, uint32(percent))
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err == nil {
 			d.percent, d.silent = percent, 0
 		}
@@ -192,7 +197,7 @@ func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 	case timeUp:
 		s.folder.cutOutput()
 		d.remember()
-		if _, err := s.serverList(); err != nil {
+		if _, err := s.serverList(ctx); err != nil && ctx.Err() == nil {
 			return s.silence(ctx, d, err)
 		}
 		d.silent = 0

@@ -55,7 +55,7 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but Problems, Commands, Samples, Usage and Past must be set.
+// Parts are what a server is made of. All but Problems, Commands, Samples, Usage, Past and Served must be set.
 type Parts struct {
 	Config    *config.InForce
 	Inventory cards.Driver
@@ -72,6 +72,7 @@ type Parts struct {
 	Private   []func() []string // and what names jobs or processes of users: for root alone
 	Usage     *acct.Writer      // nil: what jobs have used is not written down
 	Past      *past.Store       // nil: what jobs did is not kept
+	Served    func()            // called when [Server.HeldByMPS] may say something else, from [New] on; it must not block
 	Log       *slog.Logger
 	Version   string
 	NoBeats   bool // [Server.Run] leaves [Server.Beat] to its caller: tests count what it asks
@@ -153,11 +154,16 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if s.Outbox, err = outbox.Open(parts.Config, s.Cards, here, parts.Grants, parts.Log); err != nil {
 		return nil, err
 	}
-	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: parts.Log})
+	s.Linger = linger.New(parts.Grants, func(jobID uint32) bool { return s.mps.Serves(jobID) }, parts.Log)
+	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: parts.Log, Changed: func() {
+		s.Linger.Wake()
+		if parts.Served != nil {
+			parts.Served()
+		}
+	}})
 	if err != nil {
 		return nil, err
 	}
-	s.Linger = linger.New(parts.Grants, s.mps.Serves, parts.Log)
 	if err := s.markPlacement(); err != nil {
 		return nil, err
 	}

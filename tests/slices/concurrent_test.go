@@ -4,6 +4,7 @@ package slices
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -22,7 +23,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/storm"
 )
 
-// newServedNode is a node that offers the engine concurrent.
+// newServedNode is a node that offers the engines concurrent and mps.
 func newServedNode(t *testing.T) *node {
 	t.Helper()
 	programs, err := os.MkdirTemp("/run", "mps-")
@@ -32,12 +33,15 @@ func newServedNode(t *testing.T) *node {
 	t.Cleanup(func() { _ = os.RemoveAll(programs) })
 	control, err := os.ReadFile("../../build/tests/" + fake.Control)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(programs, fake.Control), control, 0o755)
+		err = errors.Join(os.Chmod(programs, 0o755), os.WriteFile(filepath.Join(programs, fake.Control), control, 0o755))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := newNodeWith(t, simgpu.CardConfig{}, fmt.Sprintf("[mps]\nconcurrent = true\ncontrol = %q\n", filepath.Join(programs, fake.Control)))
+	n := newNodeWith(t, simgpu.CardConfig{}, fmt.Sprintf("[mps]\nenabled = true\nconcurrent = true\ncontrol = %q\n", filepath.Join(programs, fake.Control)))
+	if err := os.Chmod(n.Dir, 0o755); err != nil { // for daemons of users
+		t.Fatal(err)
+	}
 	n.start()
 	return n
 }
@@ -45,11 +49,16 @@ func newServedNode(t *testing.T) *node {
 // serve makes a job of the engine concurrent.
 func (n *node) serve(job uint32, share int, mode string) {
 	n.t.Helper()
+	n.serveBy("concurrent", job, share, mode)
+}
+
+func (n *node) serveBy(engine string, job uint32, share int, mode string) {
+	n.t.Helper()
 	if err := n.Submit(storm.Job{ID: job, UID: 1000 + job, Share: share}); err != nil {
 		n.t.Fatal(err)
 	}
 	req := wire.Request{Op: wire.OpGrant, JobID: job, UID: 1000 + job, GID: 100, GPUs: []int{0}, Node: storm.NodeName}
-	req.Options.Engine, req.Options.Mode = "concurrent", mode
+	req.Options.Engine, req.Options.Mode = engine, mode
 	if rep, err := n.Client().Do(context.Background(), req); err != nil || rep.Result != wire.Granted {
 		n.t.Fatalf("job %d: %+v, %v", job, rep, err)
 	}
@@ -268,6 +277,58 @@ func TestAServerThatDiesIsStartedAnew(t *testing.T) {
 			}
 		})
 	}
+}
+
+// whileDown kills the daemon, and lets another one start when what is expected meanwhile has come.
+func (n *node) whileDown(what string, ok func() bool) {
+	n.t.Helper()
+	daemons := n.programs(fake.Control)
+	if len(daemons) != 1 {
+		n.t.Fatalf("daemons %v, want one", daemons)
+	}
+	folder := filepath.Dir(proc.Of(daemons[0]).Link("exe"))
+	if err := errors.Join(fake.Behave(folder, fake.Fail), syscall.Kill(daemons[0], syscall.SIGKILL)); err != nil {
+		n.t.Fatal(err)
+	}
+	n.eventually(what, ok)
+	if err := fake.Behave(folder); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// idle is for a client that lives on without its server, and has its job looked at.
+var idle = []string{"--hold", "600"}
+
+// While its daemon is down, nothing of MPS holds a job.
+func TestTheArbiterHoldsAJobWhoseDaemonIsDown(t *testing.T) {
+	n := newServedNode(t)
+	n.serveBy("mps", 1, 30, "hard")
+	n.client(1, idle...)
+	n.eventually("gresd has seen it", func() bool { return len(n.kept()) == 1 })
+	if n.arbitrated(1) {
+		t.Error("the arbiter holds it beside MPS")
+	}
+	n.whileDown("the arbiter holds it", func() bool { return n.arbitrated(1) })
+	n.eventually("MPS holds it again", func() bool { return !n.arbitrated(1) })
+}
+
+// arbitrated says whether the arbiter looks at a job.
+func (n *node) arbitrated(job uint32) bool {
+	n.t.Helper()
+	rep, err := n.Client().Do(context.Background(), wire.Request{Op: wire.OpJobs, JobID: job})
+	if err != nil || len(rep.Jobs) != 1 || len(rep.Jobs[0].Cards) != 1 {
+		n.t.Fatalf("jobs: %+v, %v", rep.Jobs, err)
+	}
+	return rep.Jobs[0].Cards[0].Busy != nil
+}
+
+func TestClientsOfAnotherDaemonAreKept(t *testing.T) {
+	n := newServedNode(t)
+	n.serve(1, 30, "soft")
+	n.client(1, idle...)
+	n.eventually("gresd has seen it", func() bool { return len(n.kept()) == 1 })
+	n.whileDown("it is no client of a server", func() bool { return len(n.kept()) == 0 })
+	n.eventually("it is one of another", func() bool { return len(n.kept()) == 1 })
 }
 
 // programs are the processes of one of NVIDIA's programs that this node has started: other tests have some, too.
