@@ -7,6 +7,7 @@
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
+#include "booking.h"
 #include "pool.h"
 
 /* A captured allocation becomes a node of a graph and is charged there. What is not surely
@@ -128,8 +129,13 @@ static struct pool *named_pool(CUmemoryPool handle)
 		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_expr : NULL; \
 		if (!p)                                                                    \
 			return call;                                                       \
-		r = vgpu_pool_book(&b, p, size);                                           \
-		return r == CUDA_SUCCESS ? vgpu_pool_made(&b, dptr, call) : r;             \
+		r = vgpu_pool_book(&b, p, size, stream_used);                              \
+		if (r != CUDA_SUCCESS)                                                     \
+			return r;                                                          \
+		do                                                                         \
+			r = call;                                                          \
+		while (vgpu_pool_again(&b, dptr, &r));                                     \
+		return r;                                                                  \
 	}
 
 ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t size, CUstream stream), false,

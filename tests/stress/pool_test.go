@@ -216,3 +216,28 @@ func TestWhatADescriptorKeepsCounts(t *testing.T) {
 		})
 	}
 }
+
+// Memory that is freed in a stream is there for another one only when the card has come to that. Till
+// then a pool does not grow above the limit: who asks waits, and is refused where the wait is in vain.
+func TestAPoolWithFreesToComeStaysWithinTheLimit(t *testing.T) {
+	const limit = 4 << 10 // MiB
+	for _, c := range []struct {
+		how           string
+		granted, last float64
+	}{
+		{"held", 1, 2},
+		{"turns", 6, 0},
+		{"captured", 1, 2}, // no wait, which would spoil the capture
+	} {
+		t.Run(c.how, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT=%dM", limit)), "poolgrows", c.how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["granted"] != c.granted || r["last"] != c.last || r["most_mib"].(float64) > limit || r["capture"].(float64) != 0 {
+				t.Errorf("%v; want %v times granted, then error %v, the pool within %d MiB, the capture ended with 0", r, c.granted, c.last, limit)
+			}
+		})
+	}
+}
