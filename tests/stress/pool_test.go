@@ -241,3 +241,24 @@ func TestAPoolWithFreesToComeStaysWithinTheLimit(t *testing.T) {
 		})
 	}
 }
+
+// Memory of no pool that is freed in a stream counts until the card has come to that, and no longer.
+func TestMemoryIsFreedInAStream(t *testing.T) {
+	for how, want := range map[string][2]float64{
+		"synced": {4, 0}, // 12 GiB in all, of a limit of 4
+		"held":   {1, 2},
+	} {
+		for _, kind := range []string{"linear", "managed"} {
+			t.Run(kind+" "+how, func(t *testing.T) {
+				env, libdir, lib := card(t, oneCard)
+				r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=4G"), "freeasync", kind, how)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r["granted"] != want[0] || r["last"] != want[1] || r["left_mib"].(float64) != 0 {
+					t.Errorf("%v; want %v times granted, then error %v, and no MiB left", r, want[0], want[1])
+				}
+			})
+		}
+	}
+}
