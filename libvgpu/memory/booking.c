@@ -137,6 +137,8 @@ CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUs
 	*b = (struct vgpu_booking){.pool = p,
 				   .bytes = (size + POOL_ALIGN - 1) / POOL_ALIGN * POOL_ALIGN,
 				   .stream = stream};
+	if (vgpu_absurd(size))
+		return vgpu_oom(p->card, size);
 	if (likely(grow(b) == 0))
 		return CUDA_SUCCESS;
 	/* Of an allocation that was undone, it may be. */

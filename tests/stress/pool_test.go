@@ -67,9 +67,9 @@ func TestMemoryOfAllPoolsCounts(t *testing.T) {
 }
 
 // waiting starts a program that says when it is there and then waits for end, with no call.
-func waiting(t *testing.T, env []string, args ...string) (there func() float64, end func()) {
+func waiting(t *testing.T, env []string, program string, args ...string) (there func() float64, end func()) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "../../build/tests/poolback", args...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join("../../build/tests", program), args...)
 	cmd.Env = env
 	hold, err := cmd.StdinPipe()
 	if err != nil {
@@ -104,7 +104,7 @@ func TestWhatAPoolGaveBackIsTheJobs(t *testing.T) {
 	env, libdir, lib := card(t, oneCard)
 	env = append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G",
 		"CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
-	there, end := waiting(t, env, "free", "--libdir", libdir)
+	there, end := waiting(t, env, "poolback", "free", "--libdir", libdir)
 	if e := there(); e != 0 {
 		t.Fatalf("taking and freeing: error %v", e)
 	}
@@ -128,7 +128,7 @@ func TestAGraphIsChargedAllTheTime(t *testing.T) {
 		}
 	}
 	env = append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+cache)
-	there, end := waiting(t, env, "graph", "--libdir", libdir)
+	there, end := waiting(t, env, "poolback", "graph", "--libdir", libdir)
 	launched := make(chan float64)
 	go func() { launched <- there() }()
 	const bytes = 5 << 30
