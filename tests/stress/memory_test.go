@@ -45,3 +45,15 @@ func TestSizesThatNoCardHasWithoutALimit(t *testing.T) {
 		t.Errorf("%d MiB announced, want 1 GiB and a context", used>>20)
 	}
 }
+
+// All memory of the card that one call unmaps is given back, whatever is mapped between.
+func TestAllThatIsUnmappedIsGivenBack(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "unmapped")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["mapped_mib"].(float64) != 1024 || r["left_mib"].(float64) != 0 {
+		t.Errorf("%v; want 1024 MiB in use while they are mapped, then none", r)
+	}
+}
