@@ -18,7 +18,7 @@ int vgpu_charge_now(int card, uint64_t bytes)
 {
 	int r, cancel;
 
-	if (unlikely(!vgpu_state.counted) && vgpu_limit(card))
+	if (vgpu_absurd(bytes) || (unlikely(!vgpu_state.counted) && vgpu_limit(card)))
 		return -ENOMEM;
 	cancel = vgpu_no_cancel();
 	r = vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
@@ -95,6 +95,8 @@ void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint6
 
 CUresult vgpu_oom(int card, uint64_t bytes)
 {
+	if (!vgpu_limit(card)) /* the driver would say the same */
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	__atomic_add_fetch(&vgpu_state.cache.header->budget[card].refused, 1, __ATOMIC_RELAXED);
 	vgpu_log(VGPU_LOG_WARN, "memory: card %d: want %llu bytes, %llu of %llu used", card,
 		 (unsigned long long)bytes, (unsigned long long)vgpu_mem_used(card),

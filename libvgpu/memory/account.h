@@ -7,6 +7,13 @@
 #include "../base/util.h"
 #include "../driver/cuda_abi.h"
 
+/* More than any card has, so that a driver refuses them. They are refused before they are added to
+ * anything: with them, sums wrap. */
+static inline bool vgpu_absurd(uint64_t bytes)
+{
+	return unlikely(bytes > 1ull << 48);
+}
+
 /* The bytes of a taken allocation are kept or, when the driver refused, taken back. Returns r. */
 CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r);
 /* Around a call that takes memory or gives it back: meanwhile what is charged and what the card

@@ -7,6 +7,8 @@
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
+#include "booking.h"
+#include "linear.h"
 #include "pool.h"
 
 /* A captured allocation becomes a node of a graph and is charged there. What is not surely
@@ -128,8 +130,13 @@ static struct pool *named_pool(CUmemoryPool handle)
 		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_expr : NULL; \
 		if (!p)                                                                    \
 			return call;                                                       \
-		r = vgpu_pool_book(&b, p, size);                                           \
-		return r == CUDA_SUCCESS ? vgpu_pool_made(&b, dptr, call) : r;             \
+		r = vgpu_pool_book(&b, p, size, stream_used);                              \
+		if (r != CUDA_SUCCESS)                                                     \
+			return r;                                                          \
+		do                                                                         \
+			r = call;                                                          \
+		while (vgpu_pool_again(&b, dptr, &r));                                     \
+		return r;                                                                  \
 	}
 
 ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t size, CUstream stream), false,
@@ -143,16 +150,16 @@ ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
 	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), true,
 	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
 
-#define FREE_ASYNC(name)                                           \
-	CUresult name(CUdeviceptr dptr, CUstream stream)           \
-	{                                                          \
-		CUresult r;                                        \
-                                                                   \
-		VGPU_NEED_CUDA(name);                              \
-		r = vgpu_real.name(dptr, stream);                  \
-		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant) \
-			vgpu_pool_forget(dptr);                    \
-		return r;                                          \
+#define FREE_ASYNC(name, per_thread)                                                          \
+	CUresult name(CUdeviceptr dptr, CUstream stream)                                      \
+	{                                                                                     \
+		CUresult r;                                                                   \
+                                                                                              \
+		VGPU_NEED_CUDA(name);                                                         \
+		r = vgpu_real.name(dptr, stream);                                             \
+		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant && !vgpu_pool_forget(dptr)) \
+			vgpu_linear_leaves(dptr, vgpu_stream(stream, per_thread));            \
+		return r;                                                                     \
 	}
-FREE_ASYNC(cuMemFreeAsync)
-FREE_ASYNC(cuMemFreeAsync_ptsz)
+FREE_ASYNC(cuMemFreeAsync, false)
+FREE_ASYNC(cuMemFreeAsync_ptsz, true)

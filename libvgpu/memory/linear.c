@@ -19,6 +19,8 @@
 #define PIECE (2ull << 20)
 
 static struct vgpu_table linear = VGPU_TABLE_INIT;
+static struct vgpu_table leaving =
+	VGPU_TABLE_INIT; /* freed in streams that have not come to that */
 
 /* vgpu_item.other of an entry of the table */
 #define KIND_MANAGED 1u /* cuMemAllocManaged: charged in steps */
@@ -62,9 +64,31 @@ static void forget(CUdeviceptr dptr)
 		vgpu_pool_forget(dptr);
 }
 
+/* The stream has come to the free. It calls nothing of the driver, as CUDA asks. */
+static void left(void *dptr)
+{
+	struct vgpu_item item;
+
+	vgpu_mem_begin();
+	if (vgpu_table_take(&leaving, (uintptr_t)dptr, &item))
+		freed(&item);
+	vgpu_mem_end();
+}
+
+void vgpu_linear_leaves(CUdeviceptr dptr, CUstream stream)
+{
+	struct vgpu_item item;
+
+	/* If the stream cannot say when, it counts until its context ends. */
+	if (vgpu_table_take(&linear, dptr, &item) && vgpu_table_put(&leaving, &item) &&
+	    vgpu_real.cuLaunchHostFunc)
+		vgpu_real.cuLaunchHostFunc(stream, left, (void *)(uintptr_t)dptr);
+}
+
 void vgpu_linear_ended(uint64_t owner)
 {
 	vgpu_table_end(&linear, owner, freed);
+	vgpu_table_end(&leaving, owner, freed);
 }
 
 void vgpu_linear_exported(const struct vgpu_range *range)

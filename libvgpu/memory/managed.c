@@ -33,6 +33,8 @@ int vgpu_managed_more(int card, uint64_t size)
 {
 	uint64_t live;
 
+	if (vgpu_absurd(size))
+		return -ENOMEM;
 	__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
 	live = __atomic_add_fetch(&managed[card].live, size, __ATOMIC_SEQ_CST);
 	if (vgpu_charge_up_to(card, &managed[card].charged, managed_bytes(live)) == 0)

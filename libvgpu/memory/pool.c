@@ -5,7 +5,6 @@
  * the charge of a pool is the larger of what its users hold and what it has
  * reserved, brought up to date at growth, trims and refusals, and by the watcher.
  */
-#include <errno.h>
 #include <stdlib.h>
 
 #include "../base/table.h"
@@ -17,8 +16,6 @@
 #include "pool.h"
 #include "shared.h"
 
-/* The granularity of allocations inside a pool. */
-#define POOL_ALIGN 512ull
 /* The handle of a pool that the program destroyed while it held memory of it: the
  * driver keeps such a pool until the last of that is freed, and so does the charge. */
 #define DESTROYED ((CUmemoryPool)UINTPTR_MAX)
@@ -83,6 +80,8 @@ struct pool *vgpu_pool_of(CUmemoryPool handle, int card)
 		p->managed = false;
 		__atomic_store_n(&p->live, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->charged, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&p->unasked, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&p->grown, false, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&vgpu_pools_lock);
@@ -99,6 +98,7 @@ static void settle_locked(struct pool *p)
 {
 	uint64_t reserved = 0, live, want, have;
 
+	__atomic_store_n(&p->unasked, 0, __ATOMIC_SEQ_CST);
 	if (!p->handle || p->handle == DESTROYED || !vgpu_real.cuMemPoolGetAttribute ||
 	    vgpu_real.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
 					    &reserved) != CUDA_SUCCESS)
@@ -113,6 +113,7 @@ static void settle_locked(struct pool *p)
 		return;
 	}
 	vgpu_charge_forced(p->card, want - have);
+	__atomic_store_n(&p->grown, true, __ATOMIC_SEQ_CST);
 	if (!__atomic_compare_exchange_n(&p->charged, &have, want, false, __ATOMIC_SEQ_CST,
 					 __ATOMIC_SEQ_CST))
 		vgpu_release(p->card, want - have);
@@ -123,6 +124,11 @@ void vgpu_pool_settle(struct pool *p)
 	pthread_mutex_lock(&vgpu_pools_lock);
 	settle_locked(p);
 	pthread_mutex_unlock(&vgpu_pools_lock);
+}
+
+void vgpu_pools_changed(void)
+{
+	__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
 }
 
 static bool unsettled(void)
@@ -159,8 +165,7 @@ void vgpu_pools_tick(uint64_t now)
 	vgpu_pools_settle();
 }
 
-/* Memory that the card's pools keep but nobody uses: the driver gets it back. */
-static void trim_pools(int card)
+void vgpu_pools_trim(int card)
 {
 	for (struct pools *block = &pools; block && !vgpu_capturing(); block = after(block))
 		for (int i = 0; i < POOLS && vgpu_real.cuMemPoolTrimTo; i++) {
@@ -194,47 +199,7 @@ void vgpu_pools_in_child(void)
 	pthread_mutex_init(&vgpu_pools_lock, NULL);
 }
 
-static uint64_t whole_steps(uint64_t bytes)
-{
-	return (bytes + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
-}
-
-/* Charges more for the pool: what is announced and what the card counts now differ
- * until the driver has grown it. */
-static int charge_steps(struct vgpu_booking *b, uint64_t live)
-{
-	if (!b->marked)
-		vgpu_mem_begin();
-	b->marked = true;
-	return vgpu_charge_up_to(b->pool->card, &b->pool->charged, whole_steps(live));
-}
-
-/* Makes room for the booking in the pool; 0 or -ENOMEM. */
-static int grow(struct vgpu_booking *b)
-{
-	struct pool *p = b->pool;
-	uint64_t live = __atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
-
-	if (likely(live <= __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST)) ||
-	    charge_steps(b, live) == 0)
-		return 0;
-	/* Not held while the pools are brought up to date: settling charges
-	 * whatever is live without asking. */
-	__atomic_sub_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
-	trim_pools(p->card);
-	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + b->bytes;
-	if (charge_steps(b, live))
-		return -ENOMEM;
-	__atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
-	return 0;
-}
-
-static uint64_t rounded(uint64_t size)
-{
-	return (size + POOL_ALIGN - 1) / POOL_ALIGN * POOL_ALIGN;
-}
-
-static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
+void vgpu_pool_keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 {
 	struct vgpu_item item = {.key = dptr,
 				 .size = size,
@@ -245,17 +210,24 @@ static void keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 	if (p->managed)
 		__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
 	vgpu_table_put(&async_ptrs, &item);
-	/* Near the charge the driver may have grown the pool: see by how much. */
-	if (__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + size >
-	    __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST))
-		vgpu_pool_settle(p);
+}
+
+bool vgpu_pool_frees_pend(struct pool *p)
+{
+	uint64_t used = 0;
+
+	pthread_mutex_lock(&vgpu_pools_lock);
+	if (p->handle && p->handle != DESTROYED)
+		vgpu_real.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+	pthread_mutex_unlock(&vgpu_pools_lock);
+	return used > __atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
 }
 
 /* The program no longer holds it. True: it was the last of a pool that is destroyed. */
 static bool given(struct pool *p, const struct vgpu_item *item)
 {
 	/* A descriptor keeps the whole step, which the pool may have given back. */
-	vgpu_shared_freed(item->key, p->card, whole_steps(item->size));
+	vgpu_shared_freed(item->key, p->card, vgpu_pool_steps(item->size));
 	if (p->managed)
 		__atomic_sub_fetch(&vgpu_managed_bytes, item->size, __ATOMIC_RELAXED);
 	return __atomic_sub_fetch(&p->live, item->size, __ATOMIC_SEQ_CST) == 0 &&
@@ -278,7 +250,7 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 		else
 			pthread_mutex_unlock(&vgpu_pools_lock);
 	}
-	__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
+	vgpu_pools_changed();
 	return true;
 }
 
@@ -327,35 +299,13 @@ void vgpu_pools_ended(uint64_t owner)
 		}
 	vgpu_table_sweep(&async_ptrs, owner, ended);
 	pthread_mutex_unlock(&vgpu_pools_lock);
-	__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
+	vgpu_pools_changed();
 	vgpu_pools_settle();
 }
 
 void vgpu_pools_exported(const struct vgpu_range *range)
 {
 	vgpu_table_sweep(&async_ptrs, (uintptr_t)range, vgpu_shared_range);
-}
-
-CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size)
-{
-	*b = (struct vgpu_booking){.pool = p, .bytes = rounded(size)};
-	if (likely(grow(b) == 0))
-		return CUDA_SUCCESS;
-	vgpu_mem_end();
-	return vgpu_oom(p->card, size);
-}
-
-CUresult vgpu_pool_made(const struct vgpu_booking *b, const CUdeviceptr *dptr, CUresult r)
-{
-	if (r == CUDA_SUCCESS)
-		keep(b->pool, *dptr, b->bytes);
-	else {
-		__atomic_sub_fetch(&b->pool->live, b->bytes, __ATOMIC_SEQ_CST);
-		__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
-	}
-	if (b->marked)
-		vgpu_mem_end();
-	return r;
 }
 
 struct pool *vgpu_pool_goes(CUmemoryPool handle)

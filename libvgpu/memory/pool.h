@@ -17,26 +17,25 @@ struct pool {
 	bool managed;         /* its pages may be elsewhere */
 	uint64_t live;        /* bytes that the program holds */
 	uint64_t charged;     /* bytes on our slot for this pool */
+	uint64_t unasked;     /* bytes taken since the driver was asked what it has reserved */
+	bool grown;           /* by more than was charged before: the job may be above its limit */
 	uint64_t sum, ending; /* of its pointers, while a context ends; under vgpu_pools_lock */
 };
 
 /* Also held over calls of the driver that name a pool which another thread may destroy. */
 extern pthread_mutex_t vgpu_pools_lock;
 
+/* What so many bytes can make a pool grow to. */
+static inline uint64_t vgpu_pool_steps(uint64_t bytes)
+{
+	return (bytes + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
+}
+
 /* card: where the pool is, should it be new; -1: it is not. NULL when there is no room. */
 struct pool *vgpu_pool_of(CUmemoryPool handle, int card);
 
-/* One allocation from a pool, between being booked and being made. */
-struct vgpu_booking {
-	struct pool *pool;
-	uint64_t bytes;
-	bool marked; /* vgpu_mem_begin was called */
-};
-
-/* Books it: CUDA_SUCCESS, or what the caller is told. */
-CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size);
-/* It was made, or was not (r): that is kept, or taken back. Returns r. */
-CUresult vgpu_pool_made(const struct vgpu_booking *b, const CUdeviceptr *dptr, CUresult r);
+/* The driver has made an allocation of it: the program holds it. */
+void vgpu_pool_keep(struct pool *p, CUdeviceptr dptr, uint64_t size);
 /* An asynchronous pointer is freed; false: it is not one. */
 bool vgpu_pool_forget(CUdeviceptr dptr);
 
@@ -45,6 +44,12 @@ bool vgpu_pool_forget(CUdeviceptr dptr);
 struct pool *vgpu_pool_goes(CUmemoryPool handle);
 void vgpu_pool_gone(struct pool *p, CUmemoryPool handle, CUresult r);
 
+/* What pools hold may be less than before: to be called after such a change. */
+void vgpu_pools_changed(void);
+/* Memory that the card's pools keep but nobody uses: the driver gets it back. Not during a capture. */
+void vgpu_pools_trim(int card);
+/* Memory that the program has freed is still in use by the card. */
+bool vgpu_pool_frees_pend(struct pool *p);
 /* Bring charges to what the pools hold, if they may differ. */
 void vgpu_pools_settle(void);
 void vgpu_pool_settle(struct pool *p);

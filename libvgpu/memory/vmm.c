@@ -83,21 +83,52 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	return r;
 }
 
+/* So many handles are collected at a time. */
+#define UNMAPPED 64
+struct unmapped {
+	CUdeviceptr begin, end;
+	unsigned n;
+	uint64_t handle[UNMAPPED];
+};
+
+static bool collect(const struct vgpu_item *map, uint64_t to)
+{
+	struct unmapped *u = (struct unmapped *)(uintptr_t)to;
+
+	if (map->key < u->begin || map->key >= u->end || u->n == UNMAPPED)
+		return false;
+	u->handle[u->n++] = map->other;
+	return true;
+}
+
+/* One call may cover several mappings, and others between them that are not ours. */
+static void unmapped(CUdeviceptr ptr, size_t size)
+{
+	struct unmapped u = {.begin = ptr, .end = ptr + size};
+	struct vgpu_item map;
+
+	/* Most calls are for one, or for neighbours. */
+	while (u.begin < u.end && vgpu_table_take(&mappings, u.begin, &map)) {
+		unref(map.other);
+		u.begin += map.size;
+	}
+	for (bool more = u.begin < u.end; more; more = u.n == UNMAPPED) {
+		u.n = 0;
+		vgpu_table_sweep(&mappings, (uintptr_t)&u, collect);
+		for (unsigned i = 0; i < u.n; i++)
+			unref(u.handle[i]);
+	}
+}
+
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-	struct vgpu_item map;
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemUnmap);
 	vgpu_mem_begin();
 	r = vgpu_real.cuMemUnmap(ptr, size);
-	/* One call may cover several neighbouring mappings. */
-	for (CUdeviceptr at = ptr; r == CUDA_SUCCESS && vgpu_state.grant && at < ptr + size;) {
-		if (!vgpu_table_take(&mappings, at, &map) || map.size == 0)
-			break;
-		unref(map.other);
-		at += map.size;
-	}
+	if (r == CUDA_SUCCESS && vgpu_state.grant)
+		unmapped(ptr, size);
 	vgpu_mem_end();
 	return r;
 }

@@ -58,7 +58,7 @@ func TestNVMLIsNotLookedForAllTheTime(t *testing.T) {
 	if _, err := unix.InotifyAddWatch(watch, broken, unix.IN_OPEN); err != nil {
 		t.Fatal(err)
 	}
-	there, end := waiting(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+own, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "free", "--libdir", own)
+	there, end := waiting(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+own, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "poolback", "free", "--libdir", own)
 	if e := there(); e != 0 {
 		t.Errorf("error %v", e)
 	}

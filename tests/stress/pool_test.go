@@ -67,9 +67,9 @@ func TestMemoryOfAllPoolsCounts(t *testing.T) {
 }
 
 // waiting starts a program that says when it is there and then waits for end, with no call.
-func waiting(t *testing.T, env []string, args ...string) (there func() float64, end func()) {
+func waiting(t *testing.T, env []string, program string, args ...string) (there func() float64, end func()) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "../../build/tests/poolback", args...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join("../../build/tests", program), args...)
 	cmd.Env = env
 	hold, err := cmd.StdinPipe()
 	if err != nil {
@@ -104,7 +104,7 @@ func TestWhatAPoolGaveBackIsTheJobs(t *testing.T) {
 	env, libdir, lib := card(t, oneCard)
 	env = append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G",
 		"CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
-	there, end := waiting(t, env, "free", "--libdir", libdir)
+	there, end := waiting(t, env, "poolback", "free", "--libdir", libdir)
 	if e := there(); e != 0 {
 		t.Fatalf("taking and freeing: error %v", e)
 	}
@@ -128,7 +128,7 @@ func TestAGraphIsChargedAllTheTime(t *testing.T) {
 		}
 	}
 	env = append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G", "CUDA_DEVICE_MEMORY_SHARED_CACHE="+cache)
-	there, end := waiting(t, env, "graph", "--libdir", libdir)
+	there, end := waiting(t, env, "poolback", "graph", "--libdir", libdir)
 	launched := make(chan float64)
 	go func() { launched <- there() }()
 	const bytes = 5 << 30
@@ -214,5 +214,51 @@ func TestWhatADescriptorKeepsCounts(t *testing.T) {
 				t.Errorf("in use when taken, freed, closed: %v MiB", r)
 			}
 		})
+	}
+}
+
+// Memory that is freed in a stream is there for another one only when the card has come to that. Till
+// then a pool does not grow above the limit: who asks waits, and is refused where the wait is in vain.
+func TestAPoolWithFreesToComeStaysWithinTheLimit(t *testing.T) {
+	const limit = 4 << 10 // MiB
+	for _, c := range []struct {
+		how           string
+		granted, last float64
+	}{
+		{"held", 1, 2},
+		{"turns", 6, 0},
+		{"captured", 1, 2}, // no wait, which would spoil the capture
+	} {
+		t.Run(c.how, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT=%dM", limit)), "poolgrows", c.how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["granted"] != c.granted || r["last"] != c.last || r["most_mib"].(float64) > limit || r["capture"].(float64) != 0 {
+				t.Errorf("%v; want %v times granted, then error %v, the pool within %d MiB, the capture ended with 0", r, c.granted, c.last, limit)
+			}
+		})
+	}
+}
+
+// Memory of no pool that is freed in a stream counts until the card has come to that, and no longer.
+func TestMemoryIsFreedInAStream(t *testing.T) {
+	for how, want := range map[string][2]float64{
+		"synced": {4, 0}, // 12 GiB in all, of a limit of 4
+		"held":   {1, 2},
+	} {
+		for _, kind := range []string{"linear", "managed"} {
+			t.Run(kind+" "+how, func(t *testing.T) {
+				env, libdir, lib := card(t, oneCard)
+				r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=4G"), "freeasync", kind, how)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r["granted"] != want[0] || r["last"] != want[1] || r["left_mib"].(float64) != 0 {
+					t.Errorf("%v; want %v times granted, then error %v, and no MiB left", r, want[0], want[1])
+				}
+			})
+		}
 	}
 }

@@ -100,6 +100,8 @@ static void apply(struct effect *e)
 		b = block_find(e->dst);
 		if (b && b->va == e->dst && b->kind == BLOCK_POOL)
 			pool_free(b);
+		else if (b && b->va == e->dst)
+			mem_free(b); /* of cuMemAlloc: may be freed so, too */
 		break;
 	case EFF_CALL:
 	case EFF_CALLBACK:

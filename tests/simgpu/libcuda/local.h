@@ -161,6 +161,7 @@ struct vmm_handle {
 	uint32_t card;
 	uint64_t size;
 	unsigned refs, maps;
+	bool host; /* device: the NUMA node */
 	int device;
 };
 

@@ -13,16 +13,23 @@ static struct vmm_handle *handle_of(CUmemGenericAllocationHandle h)
 	return v && v->magic == MAGIC_VMM ? v : NULL;
 }
 
+/* Memory of a device, or of a NUMA node of the host. */
+enum { OF_DEVICE = 1, OF_NUMA_NODE = 3 };
+
 static bool prop_ok(const CUmemAllocationProp *p)
 {
-	return p && p->type == 1 && p->location.type == 1 && drv_device_ok(p->location.id);
+	if (!p || p->type != 1)
+		return false;
+	return p->location.type == OF_NUMA_NODE ||
+	       (p->location.type == OF_DEVICE && drv_device_ok(p->location.id));
 }
 
 void vmm_drop_if_unused(struct vmm_handle *v)
 {
 	if (v->refs || v->maps)
 		return;
-	mem_uncharge(v->card, v->size);
+	if (!v->host)
+		mem_uncharge(v->card, v->size);
 	v->magic = 0;
 	free(v);
 }
@@ -30,7 +37,9 @@ void vmm_drop_if_unused(struct vmm_handle *v)
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
+	bool host = prop && prop->location.type == OF_NUMA_NODE;
 	struct vmm_handle *v;
+	CUdevice dev;
 	CUresult rc;
 
 	ENTER(NEED_INIT);
@@ -41,15 +50,17 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	v = calloc(1, sizeof(*v));
 	if (!v)
 		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	rc = mem_charge(drv.card[prop->location.id], size);
+	dev = host ? 0 : prop->location.id;
+	rc = host ? CUDA_SUCCESS : mem_charge(drv.card[dev], size);
 	if (rc) {
 		free(v);
 		return drv_leave(rc);
 	}
 	*v = (struct vmm_handle){.magic = MAGIC_VMM,
-				 .card = drv.card[prop->location.id],
+				 .card = drv.card[dev],
 				 .size = size,
 				 .refs = 1,
+				 .host = host,
 				 .device = prop->location.id};
 	*handle = (uintptr_t)v;
 	return drv_leave(CUDA_SUCCESS);
@@ -202,6 +213,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 	v = handle_of(handle);
 	if (!prop || !v)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	*prop = (CUmemAllocationProp){.type = 1, .location = {1, v->device}};
+	*prop = (CUmemAllocationProp){.type = 1,
+				      .location = {v->host ? OF_NUMA_NODE : OF_DEVICE, v->device}};
 	return drv_leave(CUDA_SUCCESS);
 }

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * poolgrows.c - a pool whose freed memory is not there yet for who asks for more.
+ *
+ *   poolgrows held|turns|captured
+ *
+ * Six times, in a stream of its own each: takes 3 GiB of the device's pool, gives the stream work,
+ * frees the memory behind that, and asks what the pool has of the card. held: the work is a function
+ * that waits for the end of the program. turns: a kernel of 50 ms. captured: as held, while another
+ * stream is captured. Ends at the first error; prints how many were granted, that error, the most MiB
+ * that the pool had, and the result of the end of the capture.
+ */
+#include <stdlib.h>
+
+#include "kernels.h"
+
+#define STREAMS 6
+#define BYTES (3ull << 30)
+#define KERNEL_NS 50000000u
+
+static struct {
+	CUresult (*stream_create)(CUstream *, unsigned), (*sync)(void);
+	CUresult (*alloc)(CUdeviceptr *, size_t, CUstream), (*free)(CUdeviceptr, CUstream);
+	CUresult (*pool)(CUmemoryPool *, CUdevice), (*ask)(CUmemoryPool, int, void *);
+	CUresult (*host)(CUstream, void (*)(void *), void *);
+	CUresult (*begin)(CUstream, int), (*end)(CUstream, CUgraph *);
+} cu;
+static volatile int over;
+
+static void hold(void *unused)
+{
+	(void)unused;
+	while (!over)
+		usleep(1000);
+}
+
+static int find(void)
+{
+	void *cuda = library("", "libcuda.so.1");
+
+	cu.stream_create = needed(cuda, "cuStreamCreate");
+	cu.sync = needed(cuda, "cuCtxSynchronize");
+	cu.alloc = needed(cuda, "cuMemAllocAsync");
+	cu.free = needed(cuda, "cuMemFreeAsync");
+	cu.pool = needed(cuda, "cuDeviceGetDefaultMemPool");
+	cu.ask = needed(cuda, "cuMemPoolGetAttribute");
+	cu.host = needed(cuda, "cuLaunchHostFunc");
+	cu.begin = needed(cuda, "cuStreamBeginCapture_v2");
+	cu.end = needed(cuda, "cuStreamEndCapture");
+	return cu.stream_create && cu.sync && cu.alloc && cu.free && cu.pool && cu.ask && cu.host &&
+	       cu.begin && cu.end;
+}
+
+static CUresult work(struct kernels *k, const char *how)
+{
+	if (strcmp(how, "turns") == 0)
+		return kernels_launch(k, 1, KERNEL_NS / NS_PER_UNIT) ? CUDA_SUCCESS : 999;
+	return cu.host(k->stream, hold, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	const char *how = argc > 1 ? argv[1] : "held";
+	CUresult r = CUDA_SUCCESS, ended = CUDA_SUCCESS;
+	uint64_t reserved = 0, most = 0;
+	CUstream captured = NULL;
+	CUmemoryPool pool;
+	CUgraph graph = NULL;
+	struct kernels k;
+	CUdeviceptr p;
+	int granted = 0;
+
+	if (kernels_open(&k, "") || !find() || cu.pool(&pool, 0) || cu.stream_create(&captured, 1))
+		return 2;
+	if (strcmp(how, "captured") == 0 && cu.begin(captured, 0))
+		return 3;
+	for (int i = 0; i < STREAMS && !r; i++) {
+		if (cu.stream_create(&k.stream, 1))
+			return 4;
+		r = cu.alloc(&p, BYTES, k.stream);
+		if (r == CUDA_SUCCESS) {
+			granted++;
+			if (work(&k, how) || cu.free(p, k.stream))
+				return 5;
+		}
+		/* What a stream frees during a capture is kept until that ends. */
+		if (strcmp(how, "captured") == 0)
+			continue;
+		if (cu.ask(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved))
+			return 6;
+		most = reserved > most ? reserved : most;
+	}
+	if (strcmp(how, "captured") == 0)
+		ended = cu.end(captured, &graph);
+	over = 1;
+	if (cu.sync())
+		return 7;
+	printf("{\"granted\":%d,\"last\":%d,\"most_mib\":%llu,\"capture\":%d}\n", granted, r,
+	       (unsigned long long)most >> 20, ended);
+	return 0;
+}
