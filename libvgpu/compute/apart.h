@@ -11,7 +11,7 @@
 struct vgpu_apart {
 	struct vgpu_apart *next;
 	CUcontext ctx;   /* NULL: gone, and its events with it */
-	unsigned ends;   /* as of a context that has an entry */
+	unsigned ends;   /* so many calls that may end it have not returned */
 	bool entered;    /* between the gate and its end event */
 	bool busy;       /* an event is to be recorded, without the lock */
 	bool recording;  /* and the driver does */
