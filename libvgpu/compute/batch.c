@@ -26,7 +26,7 @@ static struct vgpu_stream_batch *running_before(struct lane *l)
 
 static bool record_anchor(CUevent *slot, struct lane *l)
 {
-	bool pushed, ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(l, slot);
+	bool pushed, ok = vgpu_event_enter(l->context->ctx, &pushed) && vgpu_event_record(l, slot);
 
 	vgpu_event_leave(pushed);
 	return ok;
@@ -143,7 +143,7 @@ static bool record_end(struct lane *l, struct vgpu_stream_batch *b)
 		return b->marked == b->launches;
 	}
 	__atomic_store_n(&l->marks, false, __ATOMIC_RELAXED);
-	ok = vgpu_event_enter(l, &pushed) && vgpu_event_record(l, &b->end);
+	ok = vgpu_event_enter(l->context->ctx, &pushed) && vgpu_event_record(l, &b->end);
 	vgpu_event_leave(pushed);
 	return ok;
 }

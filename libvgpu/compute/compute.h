@@ -16,6 +16,7 @@ struct vgpu_launch {
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
 	struct lane *lane;
+	struct vgpu_apart *apart; /* where there is no lane */
 	uint32_t samples;         /* so often its key was measured before */
 	uint64_t est_ns, more_ns; /* what it is taken for, and may take beyond that */
 };

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "apart.h"
 #include "batch.h"
 #include "event.h"
 #include "gate.h"
@@ -69,7 +70,7 @@ void vgpu_gate_waited(int card, uint64_t began)
 		if (surprising(g, l, now - began))
 			g->surprised_ns = now;
 	}
-	if (lasted && !vgpu_events_barred())
+	if ((lasted || g->apart) && !vgpu_events_barred())
 		vgpu_batch_reap(g, now);
 	vgpu_gate_release(g);
 }
@@ -86,6 +87,7 @@ void vgpu_gate_capture(void)
 		vgpu_gate_hold(g);
 		for (unsigned k = 0; k < g->lanes; k++)
 			vgpu_event_recorded(g, &g->lane[k]);
+		vgpu_apart_recorded(g);
 		vgpu_gate_release(g);
 	}
 }
@@ -122,15 +124,18 @@ static void context_ends(struct gate *g, CUcontext ctx)
 {
 	struct gate_context *c = vgpu_context_find(g, ctx);
 
-	if (!c)
+	if (!c && !g->apart)
 		return;
 	if (!vgpu_events_barred()) {
-		for (unsigned i = 0; i < g->lanes; i++)
+		for (unsigned i = 0; c && i < g->lanes; i++)
 			if (g->lane[i].context == c)
 				vgpu_batch_end(&g->lane[i]);
 		vgpu_batch_reap(g, vgpu_now());
 	}
-	c->ends++;
+	vgpu_apart_ends(g, ctx, true);
+	c = vgpu_context_find(g, ctx);
+	if (c)
+		c->ends++;
 	g->last = NULL; /* launches look for their context */
 }
 
@@ -147,6 +152,7 @@ void vgpu_gate_ends(CUcontext ctx)
 		for (unsigned k = 0; k < g->lanes; k++)
 			if (g->lane[k].context && g->lane[k].context->ctx == ctx)
 				vgpu_event_wait(g, &g->lane[k]);
+		vgpu_apart_wait(g, ctx);
 		vgpu_gate_release(g);
 	}
 }
@@ -155,6 +161,9 @@ static void context_ended(struct gate *g, CUcontext ctx, bool gone)
 {
 	struct gate_context *c = vgpu_context_find(g, ctx);
 
+	vgpu_apart_ends(g, ctx, false);
+	if (gone)
+		vgpu_apart_drop(g, ctx);
 	if (!c)
 		return;
 	c->ends -= c->ends != 0;
@@ -194,5 +203,6 @@ void vgpu_gate_in_child(void)
 		memset(vgpu_gates[i].context, 0, sizeof vgpu_gates[i].context);
 		vgpu_gates[i].inflight_ns = vgpu_gates[i].more_ns = vgpu_gates[i].owed_ns = 0;
 		vgpu_gates[i].last = NULL;
+		vgpu_gates[i].apart = NULL;
 	}
 }

@@ -8,9 +8,6 @@
  * the program's own events and copies, which nobody counts, are among them. */
 #define MAY_BE_FULL 256
 
-/* Some 50 ms. */
-#define NAPS 1000
-
 __thread bool vgpu_inside;
 
 CUresult vgpu_event_query(CUevent e)
@@ -46,16 +43,25 @@ void vgpu_gate_nap(struct gate *g, uint64_t ns)
 	pthread_mutex_lock(&g->lock);
 }
 
-bool vgpu_event_record(struct lane *l, CUevent *slot)
+void vgpu_event_destroy(CUevent *slot)
 {
-	struct gate *g = l->context->gate;
-	CUstream stream = l->stream;
+	int mode;
+
+	if (*slot && vgpu_real.cuEventDestroy_v2) {
+		mode = vgpu_capture_relax();
+		vgpu_real.cuEventDestroy_v2(*slot);
+		vgpu_capture_restore(mode);
+	}
+	*slot = NULL;
+}
+
+bool vgpu_event_put(struct gate *g, CUstream stream, CUevent *slot, bool *recording)
+{
 	CUevent e = event(slot);
 	bool ok;
 
 	if (!e)
 		return false;
-	l->busy = true;
 	/* It may begin in this stream. */
 	for (unsigned i = 0; i < NAPS && __atomic_load_n(&vgpu_captures_begin, __ATOMIC_SEQ_CST);
 	     i++)
@@ -64,12 +70,21 @@ bool vgpu_event_record(struct lane *l, CUevent *slot)
 	 * driver answers with an error then. */
 	ok = !vgpu_stream_captured(stream);
 	if (ok) {
-		l->recording = true;
+		*recording = true;
 		pthread_mutex_unlock(&g->lock);
 		ok = vgpu_real.cuEventRecord(e, stream) == CUDA_SUCCESS;
 		pthread_mutex_lock(&g->lock);
-		l->recording = false;
+		*recording = false;
 	}
+	return ok;
+}
+
+bool vgpu_event_record(struct lane *l, CUevent *slot)
+{
+	bool ok;
+
+	l->busy = true;
+	ok = vgpu_event_put(l->context->gate, l->stream, slot, &l->recording);
 	l->busy = false;
 	return ok;
 }
@@ -85,21 +100,21 @@ bool vgpu_event_blocks(const struct lane *l)
 	if (launches < MAY_BE_FULL || !vgpu_real.cuStreamQuery)
 		return false;
 	mode = vgpu_capture_relax();
-	done = vgpu_event_enter(l, &pushed) && !vgpu_stream_captured(l->stream) &&
+	done = vgpu_event_enter(l->context->ctx, &pushed) && !vgpu_stream_captured(l->stream) &&
 	       vgpu_real.cuStreamQuery(l->stream) == CUDA_SUCCESS;
 	vgpu_event_leave(pushed);
 	vgpu_capture_restore(mode);
 	return !done;
 }
 
-bool vgpu_event_enter(const struct lane *l, bool *pushed)
+bool vgpu_event_enter(CUcontext ctx, bool *pushed)
 {
 	CUcontext now = NULL;
 
 	*pushed = false;
-	if (vgpu_real.cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == l->context->ctx)
+	if (vgpu_real.cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == ctx)
 		return true;
-	*pushed = vgpu_real.cuCtxPushCurrent_v2(l->context->ctx) == CUDA_SUCCESS;
+	*pushed = vgpu_real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
 	return *pushed;
 }
 

@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "gate.h"
 #include "../job/cards.h"
+#include "apart.h"
 #include "batch.h"
 #include "event.h"
 #include "lane.h"
@@ -222,6 +223,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	uint64_t since = 0, now;
 
 	l->batch = NULL;
+	l->apart = NULL;
 	if (!gated(l, stream, &ctx, &events)) {
 		l->card = -1;
 		return;
@@ -256,13 +258,14 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		g->last = l->lane;
 		if (l->lane)
 			l->batch = vgpu_batch_open(g, l->lane, cost, l, now);
+		else
+			l->apart = vgpu_apart_enter(g, ctx, l, now);
 		vgpu_inside = false;
 	}
-	if (l->batch) {
+	if (l->batch)
 		join_batch(g, l, cost);
-	} else {
+	else if (!l->apart)
 		charge_unmeasured(g, l, cost);
-	}
 	g->past = false;
 	if (since) {
 		__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
@@ -308,9 +311,15 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	struct gate *g;
 	bool full;
 
-	if (l->card < 0 || !b)
+	if (l->card < 0 || (!b && !l->apart))
 		return;
 	g = &vgpu_gates[l->card];
+	if (unlikely(!b)) {
+		vgpu_gate_hold(g);
+		vgpu_apart_leave(g, l, result);
+		vgpu_gate_release(g);
+		return;
+	}
 	full = b->learns || b->single || b->waits ||
 	       __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
 	if (likely(result == CUDA_SUCCESS && !full &&
@@ -372,6 +381,7 @@ bool vgpu_gate_tick(void)
 		pay(g);
 		for (unsigned k = 0; k < g->lanes; k++)
 			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
+		busy |= g->apart != NULL;
 		vgpu_batch_reap(g, now);
 		/* gresd hands the card over when the job's work is done; nobody but this
 		 * thread sees that while the program waits for it. */

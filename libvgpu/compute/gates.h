@@ -81,6 +81,7 @@ struct gate_context {
 	struct gate *gate;
 	/* So many calls that may end it have not returned: its events may be gone. */
 	unsigned ends;
+	uint64_t used; /* gate.uses at its last launch that had to look for a lane */
 	/* Union of busy time over streams, on a time line that starts at anchor. */
 	CUevent anchor, next_anchor;
 	bool anchored, next_recorded;
@@ -155,6 +156,8 @@ struct gate {
 	 * job's own time then. 0: there is none. */
 	uint64_t queues_since_ns, queues_own_ns;
 	struct gate_context context[CONTEXTS];
+	uint64_t uses;
+	struct vgpu_apart *apart; /* launches without a lane (apart.h) */
 	/* Of the last batches, the part in which the card can have waited for the host for half of
 	 * the time. */
 	float waited;

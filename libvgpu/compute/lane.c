@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane.c - see lane.h. The lane of a launch: one stream of one context. */
-#include "lane.h"
+#include <string.h>
+
 #include "event.h"
+#include "lane.h"
 
 __thread char vgpu_this_thread;
 
@@ -13,32 +15,74 @@ struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx)
 	return NULL;
 }
 
-static struct gate_context *context_of(struct gate *g, CUcontext ctx)
+/* Nothing of it is on its way, and no thread is at its events. */
+static bool idle(const struct lane *l)
 {
-	struct gate_context *c = vgpu_context_find(g, ctx);
+	return !l->open && !l->closed && !l->busy && !l->proof.unproven;
+}
 
-	for (int i = 0; !c && i < CONTEXTS; i++) {
-		if (g->context[i].ctx)
-			continue;
-		c = &g->context[i];
-		*c = (struct gate_context){.ctx = ctx, .gate = g};
-	}
-	return c;
+static bool context_idle(const struct gate *g, const struct gate_context *c)
+{
+	for (unsigned i = 0; i < g->lanes; i++)
+		if (g->lane[i].context == c && !idle(&g->lane[i]))
+			return false;
+	return !c->ends;
 }
 
 /* Its events are of a context, and no use to another one. */
 static void forget_events(struct lane *l)
 {
-	for (unsigned i = 0; i < RING; i++) {
-		if (l->ring[i].own_start)
-			vgpu_real.cuEventDestroy_v2(l->ring[i].own_start);
-		if (l->ring[i].end)
-			vgpu_real.cuEventDestroy_v2(l->ring[i].end);
-		l->ring[i].own_start = l->ring[i].end = NULL;
+	struct gate_context *c = l->context;
+	bool pushed;
+
+	if (vgpu_event_enter(c->ctx, &pushed)) {
+		for (unsigned i = 0; i < RING; i++) {
+			vgpu_event_destroy(&l->ring[i].own_start);
+			vgpu_event_destroy(&l->ring[i].end);
+		}
+		vgpu_event_destroy(&l->proof.end);
 	}
-	if (l->proof.end)
-		vgpu_real.cuEventDestroy_v2(l->proof.end);
-	l->proof.end = NULL;
+	vgpu_event_leave(pushed);
+	memset(l, 0, sizeof *l);
+	l->context = c;
+}
+
+/* Of an idle context, whose entry another one is to have. */
+static void forget_context(struct gate *g, struct gate_context *c)
+{
+	bool pushed;
+
+	for (unsigned i = 0; i < g->lanes; i++)
+		if (g->lane[i].context == c)
+			forget_events(&g->lane[i]);
+	if (vgpu_event_enter(c->ctx, &pushed)) {
+		vgpu_event_destroy(&c->anchor);
+		vgpu_event_destroy(&c->next_anchor);
+	}
+	vgpu_event_leave(pushed);
+}
+
+/* A context that has launched keeps its entry until it ends, or another one needs it. */
+static struct gate_context *context_of(struct gate *g, CUcontext ctx)
+{
+	struct gate_context *c = vgpu_context_find(g, ctx), *spare = NULL;
+
+	for (int i = 0; !c && i < CONTEXTS; i++) {
+		struct gate_context *other = &g->context[i];
+
+		if (!other->ctx || ((!spare || (spare->ctx && other->used < spare->used)) &&
+				    context_idle(g, other)))
+			spare = other;
+	}
+	if (spare) {
+		if (spare->ctx)
+			forget_context(g, spare);
+		c = spare;
+		*c = (struct gate_context){.ctx = ctx, .gate = g};
+	}
+	if (c)
+		c->used = ++g->uses;
+	return c;
 }
 
 struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
@@ -54,8 +98,7 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 
 		if (l->context == c && l->stream == stream && l->thread == thread)
 			return l;
-		if (l->open || l->closed || l->busy || l->proof.unproven ||
-		    (l->context && l->context->ends))
+		if (!idle(l) || (l->context && l->context->ends))
 			continue;
 		/* The first of: one of this context, a new one, one of another context. */
 		if (!spare || (spare->context != c && l->context == c) ||
@@ -64,7 +107,7 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	}
 	if (!spare)
 		return NULL;
-	if (spare->context && spare->context != c && vgpu_real.cuEventDestroy_v2)
+	if (spare->context && spare->context != c)
 		forget_events(spare);
 	spare->context = c;
 	spare->stream = stream;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reap.c - see reap.h. What completed batches cost the card. */
 #include "reap.h"
+#include "apart.h"
 #include "beside.h"
 #include "charge.h"
 #include "event.h"
+#include "lane.h"
+#include "own_time.h"
 
 /* Taken for what a first launch takes the host, until that is measured. */
 #define FIRST_GAP_NS 10000
@@ -159,8 +162,50 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 	proven(g, l, b);
 }
 
+/* A launch without a lane pays all of its time that no other stream of its context has been charged
+ * for: what others did in it is not known. Where only its end is known, that is the host's. */
+static void account_apart(struct gate *g, struct vgpu_apart *a, uint64_t now)
+{
+	const struct vgpu_stream_batch *b = &a->batch;
+	struct gate_context *c = vgpu_context_find(g, a->ctx);
+	uint64_t charge;
+	double span;
+
+	g->progress_ns = now;
+	if (!b->launches) {
+		settle(g, b, 0, 0);
+	} else if (a->unmeasured) {
+		unmeasured(g, b, now);
+	} else {
+		if (b->start && vgpu_event_between(&span, b->start, b->end) && span >= 0)
+			charge = (uint64_t)((c ? not_covered(c, b, span, now) : span) *
+					    vgpu_own_part(g, b->own_ns, b->asked_ns, now));
+		else
+			charge = vgpu_batch_unseen(g, b, now);
+		if (b->past && charge > b->est_ns)
+			vgpu_gate_past(g, charge - b->est_ns, now);
+		settle(g, b, charge, charge);
+	}
+	vgpu_apart_free(a);
+}
+
+void vgpu_apart_drop(struct gate *g, CUcontext ctx)
+{
+	struct vgpu_apart *a;
+
+	while ((a = vgpu_apart_gone(g, ctx))) {
+		uint64_t most = a->batch.est_ns + a->batch.more_ns;
+		uint64_t unseen = vgpu_batch_unseen(g, &a->batch, vgpu_now());
+
+		settle(g, &a->batch, unseen > most ? unseen : most, unseen);
+		vgpu_apart_free(a);
+	}
+}
+
 void vgpu_batch_reap(struct gate *g, uint64_t now)
 {
+	struct vgpu_apart *apart;
+
 	g->reaped_ns = now;
 	if (vgpu_several_lanes(g))
 		g->several_ns = now;
@@ -185,6 +230,8 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			l->closed--;
 		}
 	}
+	while (unlikely(g->apart != NULL) && (apart = vgpu_apart_completed(g)))
+		account_apart(g, apart, now);
 }
 
 void vgpu_lane_drop(struct gate *g, struct lane *l)
