@@ -40,7 +40,12 @@ func (c *Client) Account(ctx context.Context, jobID uint32, field string) (Accou
 	if err != nil {
 		return Account{}, err
 	}
-	return parseAccount(text, jobID)
+	account, err := parseAccount(text, jobID)
+	// slurmctld, which was asked while the job ran, knows its name before slurmdbd does.
+	if name, known := c.names.of(c.conf, jobID); known && err == nil {
+		account.Name = name
+	}
+	return account, err
 }
 
 // accountStart begins a record: the id of an array or het job prints several,

@@ -64,6 +64,11 @@ func TestAccountCommands(t *testing.T) {
 	if got, err := client.Account(context.Background(), 7, AdminComment); err != nil || got != (Account{true, "old", "7"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
+	// The last task of an array that starts has the array's number; slurmdbd may hear so last.
+	client.names.byJob = map[nameKey]string{{client.conf, 7}: "7_2"}
+	if got, err := client.Account(context.Background(), 7, AdminComment); err != nil || got.Name != "7_2" {
+		t.Errorf("got %+v, %v; want the name that slurmctld has told", got, err)
+	}
 	if err := client.SetAccount(context.Background(), "7_2", AdminComment, "a, b=c"); err != nil {
 		t.Fatal(err)
 	}
