@@ -166,7 +166,7 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 	__atomic_store_n(&b->est_ns, b->est_ns + l->est_ns, __ATOMIC_RELAXED);
 	add_func(b, cost, l->est_ns);
 	b->more_ns += l->more_ns;
-	b->past |= g->past;
+	b->past |= l->past;
 	g->inflight_ns += l->est_ns;
 	g->more_ns += l->more_ns;
 	__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_RELEASE);
@@ -224,6 +224,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 
 	l->batch = NULL;
 	l->apart = NULL;
+	l->past = false;
 	if (!gated(l, stream, &ctx, &events)) {
 		l->card = -1;
 		return;
@@ -266,7 +267,6 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		join_batch(g, l, cost);
 	else if (!l->apart)
 		charge_unmeasured(g, l, cost);
-	g->past = false;
 	if (since) {
 		__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
 		vgpu_order_leave(budget, since);

@@ -130,7 +130,6 @@ struct gate {
 	uint64_t progress_ns;          /* when work was last seen to complete */
 	uint64_t reaped_ns;            /* when completions were last asked for */
 	uint64_t past_ns;              /* until then no launch goes past a budget that is used up */
-	bool past;                     /* the last one did */
 	unsigned quick_left;           /* QUICK_MAX, less by what has gone by the last look */
 	unsigned trust_left;           /* so many batches more may be charged by their estimates */
 	struct lane *last;             /* of the last launch, or NULL */

@@ -155,8 +155,8 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		b->beside = g->beside;
 	held = l->held_ns - b->held_ns;
 	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)held, now);
-	if (b->past &&
-	    charge > b->est_ns + held) /* meanwhile it may have waited for what was held */
+	/* What was held meanwhile it may have waited for. */
+	if (b->past && charge > b->est_ns + held)
 		vgpu_gate_past(g, charge - b->est_ns - held, now);
 	settle(g, b, charge + beyond, (uint64_t)busy + beyond);
 	proven(g, l, b);

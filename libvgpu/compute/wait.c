@@ -292,7 +292,7 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 
 /* What is on its way does not end: it may need this launch. Where the budget is used up, such
  * launches have the job's part of the time even so: some work may never end. */
-static bool goes_past(struct gate *g, const struct vgpu_budget *budget, const struct vgpu_launch *l,
+static bool goes_past(struct gate *g, const struct vgpu_budget *budget, struct vgpu_launch *l,
 		      uint64_t now)
 {
 	if (!g->inflight_ns || now <= g->progress_ns ||
@@ -304,11 +304,11 @@ static bool goes_past(struct gate *g, const struct vgpu_budget *budget, const st
 	if (now < g->past_ns)
 		return false;
 	vgpu_gate_past(g, l->est_ns + l->more_ns, now);
-	g->past = true;
+	l->past = true;
 	return true;
 }
 
-uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, bool *events,
+uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bool *events,
 			uint64_t *went)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];

@@ -14,7 +14,7 @@ bool vgpu_may_be_long(const struct gate *g, const struct vgpu_launch *l);
  * *went: the time at which it may. *events: event calls are allowed then (no capture is
  * open). Returns what to leave the order with (vgpu_order_leave) when the work has been
  * charged. */
-uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, bool *events,
+uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bool *events,
 			uint64_t *went);
 /* Tells gresd when the job's work will be done; the watcher's, in turns. */
 void vgpu_gate_turns(const struct gate *g, uint64_t now);

@@ -8,6 +8,7 @@
  * the free the stream has a function that waits for the end of the program. Ends at the first error;
  * prints how many were granted, that error, and the MiB in use once the stream has come to all frees.
  */
+#include "held.h"
 #include "kernels.h"
 
 #define ROUNDS 4
@@ -19,14 +20,6 @@ static struct {
 	CUresult (*free)(CUdeviceptr, CUstream), (*told)(size_t *, size_t *);
 	CUresult (*host)(CUstream, void (*)(void *), void *);
 } cu;
-static volatile int over;
-
-static void hold(void *unused)
-{
-	(void)unused;
-	while (!over)
-		usleep(1000);
-}
 
 static int find(void)
 {
@@ -60,7 +53,7 @@ int main(int argc, char **argv)
 		    (!held && k.wait_for(k.stream)))
 			return 3;
 	}
-	over = 1;
+	let_go();
 	if (k.wait_for(k.stream) || cu.told(&after, &total))
 		return 4;
 	printf("{\"granted\":%d,\"last\":%d,\"left_mib\":%lld}\n", granted, r,

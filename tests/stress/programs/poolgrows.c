@@ -12,6 +12,7 @@
  */
 #include <stdlib.h>
 
+#include "held.h"
 #include "kernels.h"
 
 #define STREAMS 6
@@ -25,14 +26,6 @@ static struct {
 	CUresult (*host)(CUstream, void (*)(void *), void *);
 	CUresult (*begin)(CUstream, int), (*end)(CUstream, CUgraph *);
 } cu;
-static volatile int over;
-
-static void hold(void *unused)
-{
-	(void)unused;
-	while (!over)
-		usleep(1000);
-}
 
 static int find(void)
 {
@@ -92,7 +85,7 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(how, "captured") == 0)
 		ended = cu.end(captured, &graph);
-	over = 1;
+	let_go();
 	if (cu.sync())
 		return 7;
 	printf("{\"granted\":%d,\"last\":%d,\"most_mib\":%llu,\"capture\":%d}\n", granted, r,
