@@ -150,16 +150,18 @@ ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
 	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), true,
 	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
 
-#define FREE_ASYNC(name, per_thread)                                                          \
-	CUresult name(CUdeviceptr dptr, CUstream stream)                                      \
-	{                                                                                     \
-		CUresult r;                                                                   \
-                                                                                              \
-		VGPU_NEED_CUDA(name);                                                         \
-		r = vgpu_real.name(dptr, stream);                                             \
-		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant && !vgpu_pool_forget(dptr)) \
-			vgpu_linear_leaves(dptr, vgpu_stream(stream, per_thread));            \
-		return r;                                                                     \
+#define FREE_ASYNC(name, per_thread)                                 \
+	CUresult name(CUdeviceptr dptr, CUstream stream)             \
+	{                                                            \
+		CUstream used = vgpu_stream(stream, per_thread);     \
+		CUresult r;                                          \
+                                                                     \
+		VGPU_NEED_CUDA(name);                                \
+		r = vgpu_real.name(dptr, stream);                    \
+		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant && \
+		    !vgpu_pool_forget(dptr, used))                   \
+			vgpu_linear_leaves(dptr, used);              \
+		return r;                                            \
 	}
 FREE_ASYNC(cuMemFreeAsync, false)
 FREE_ASYNC(cuMemFreeAsync_ptsz, true)

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * booking.c - see booking.h. Memory that is freed in a stream is the program's no longer, but
- * is there for another stream only when the card has come to the free; and what is free may be in
- * pieces. Where the driver grows the pool instead, that is seen after the call: an allocation by
- * which the job is above its limit is undone, and made again once the pool has room, as the driver
- * has it wait on a card that has no more.
+ * booking.c - see booking.h. Memory that is freed in a stream is the program's no longer, but is
+ * there for another stream only when the card has come to the free, or the stream waits for that.
+ * Where the driver grows the pool instead, that is seen after the call: an allocation by which the
+ * job is above its limit is undone, and made again once the pool has room.
  */
 #include <errno.h>
 #include <time.h>
 
 #include "../driver/captures.h"
 #include "../driver/real.h"
+#include "../job/job.h"
 #include "account.h"
 #include "booking.h"
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
-/* So long frees are waited for that the driver says are to come; and where it says nothing of any.
- * The host may be what they wait for, so not for ever. */
+/* So long frees are waited for that are known, and others. The host may be what they wait for, so
+ * not for ever. */
 #define PATIENCE_NS 5000000000u
 #define DOUBT_NS 500000000u
 /* The pool is looked at at once, then after pauses that double. */
 #define PAUSE_NS 1000000u
-#define LONGEST_NS 256000000u
+#define LONGEST_NS 32000000u
 
 /* The pool was found to have grown, and that is more than the job may have. */
 static bool above(struct pool *p)
@@ -97,33 +97,38 @@ static void pause_for_frees(struct vgpu_booking *b)
 		b->pause_ns = LONGEST_NS;
 }
 
-/* The driver gives back what a stream has freed when it was seen to be there: the stream is asked,
- * which nothing waits for. */
-static void see(CUstream stream)
-{
-	int mode;
-
-	if (!vgpu_real.cuStreamQuery)
-		return;
-	mode = vgpu_capture_relax();
-	vgpu_real.cuStreamQuery(stream);
-	vgpu_capture_restore(mode);
-}
-
-/* Waits until the booking has room again. False: it has none. */
+/* Waits until the booking has room again. False: it has none. What was undone is a free of its own
+ * stream, and to come there. */
 static bool comes_to_fit(struct vgpu_booking *b)
 {
+	struct vgpu_frees *f = &b->pool->frees;
+	uint64_t patience;
+
 	end_mark(b);
+	vgpu_frees_mark(f, b->stream);
 	while (!vgpu_capturing()) {
-		see(b->stream);
+		patience = vgpu_frees_passed(f) ? f->unknown ? DOUBT_NS : 0 : PATIENCE_NS;
 		vgpu_pools_trim(b->pool->card);
-		if (b->waited_ns >= (vgpu_pool_frees_pend(b->pool) ? PATIENCE_NS : DOUBT_NS))
-			return false;
-		pause_for_frees(b);
 		if (grow(b) == 0)
 			return true;
+		if (b->waited_ns >= patience)
+			return false;
+		pause_for_frees(b);
 	}
 	return false;
+}
+
+/* Where the driver could grow the pool above the limit, the booking's stream waits for what others
+ * have freed: then the driver takes that instead, as it does on a card that is full. */
+static void order(const struct vgpu_booking *b)
+{
+	const struct pool *p = b->pool;
+	uint64_t limit = vgpu_limit(p->card);
+
+	if (likely(!limit || vgpu_mem_used(p->card) + b->bytes <= limit) || vgpu_capturing())
+		return;
+	if (!vgpu_frees_passed(&b->pool->frees))
+		vgpu_frees_before(&b->pool->frees, b->stream);
 }
 
 static CUresult refuse(struct vgpu_booking *b)
@@ -139,12 +144,11 @@ CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUs
 				   .stream = stream};
 	if (vgpu_absurd(size))
 		return vgpu_oom(p->card, size);
-	if (likely(grow(b) == 0))
-		return CUDA_SUCCESS;
-	/* Of an allocation that was undone, it may be. */
-	if (__atomic_load_n(&p->grown, __ATOMIC_SEQ_CST) && comes_to_fit(b))
-		return CUDA_SUCCESS;
-	return refuse(b);
+	/* The pool may have the memory of one that was undone. */
+	if (unlikely(grow(b)) && !(__atomic_load_n(&p->grown, __ATOMIC_SEQ_CST) && comes_to_fit(b)))
+		return refuse(b);
+	order(b);
+	return CUDA_SUCCESS;
 }
 
 /* Near the charge the driver may have grown the pool, and wherever what is free is not for this

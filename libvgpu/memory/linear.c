@@ -61,7 +61,7 @@ static void forget(CUdeviceptr dptr)
 	if (vgpu_table_take(&linear, dptr, &item))
 		freed(&item);
 	else
-		vgpu_pool_forget(dptr);
+		vgpu_pool_forget(dptr, NULL);
 }
 
 /* The stream has come to the free. It calls nothing of the driver, as CUDA asks. */

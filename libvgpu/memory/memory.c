@@ -5,6 +5,7 @@
 #include "compare.h"
 #include "context_cost.h"
 #include "ended.h"
+#include "frees.h"
 #include "graph.h"
 #include "linear.h"
 #include "module.h"
@@ -33,6 +34,7 @@ void vgpu_memory_in_child(void)
 	vgpu_overhead_in_child();
 	vgpu_compare_in_child();
 	vgpu_pools_in_child();
+	vgpu_frees_in_child();
 	vgpu_graphs_in_child();
 	vgpu_shared_in_child();
 	vgpu_objects_in_child();

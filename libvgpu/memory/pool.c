@@ -82,6 +82,8 @@ struct pool *vgpu_pool_of(CUmemoryPool handle, int card)
 		__atomic_store_n(&p->charged, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->unasked, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->grown, false, __ATOMIC_RELAXED);
+		p->created = false;
+		vgpu_frees_none(&p->frees);
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&vgpu_pools_lock);
@@ -119,11 +121,39 @@ static void settle_locked(struct pool *p)
 		vgpu_release(p->card, want - have);
 }
 
+/* The driver has given back what was the pool's. vgpu_pools_lock is held, and let go of. */
+static void end_pool(struct pool *p)
+{
+	uint64_t charged = __atomic_exchange_n(&p->charged, 0, __ATOMIC_SEQ_CST);
+	CUmemoryPool was = p->was;
+	int card = p->card;
+
+	__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&vgpu_pools_lock);
+	vgpu_shared_release((uint64_t)(uintptr_t)was, card, charged);
+}
+
+/* Ends a pool that is destroyed, when the card has come to the last free of it; vgpu_pools_lock is
+ * held, and let go of. */
+static void end_if_over(struct pool *p)
+{
+	bool over = p->handle == DESTROYED && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0;
+
+	if (over && (vgpu_capturing() || !vgpu_frees_passed(&p->frees) || p->frees.unknown)) {
+		__atomic_add_fetch(&kept, 1, __ATOMIC_SEQ_CST);
+		over = false;
+	}
+	if (over)
+		end_pool(p);
+	else
+		pthread_mutex_unlock(&vgpu_pools_lock);
+}
+
 void vgpu_pool_settle(struct pool *p)
 {
 	pthread_mutex_lock(&vgpu_pools_lock);
 	settle_locked(p);
-	pthread_mutex_unlock(&vgpu_pools_lock);
+	end_if_over(p);
 }
 
 void vgpu_pools_changed(void)
@@ -165,6 +195,19 @@ void vgpu_pools_tick(uint64_t now)
 	vgpu_pools_settle();
 }
 
+/* vgpu_pools_lock is held. True: all that it has is what the program holds. */
+static bool trim_locked(struct pool *p)
+{
+	uint64_t reserved = 0;
+
+	vgpu_frees_passed(&p->frees);
+	return vgpu_real.cuMemPoolTrimTo(p->handle, 0) == CUDA_SUCCESS &&
+	       vgpu_real.cuMemPoolGetAttribute &&
+	       vgpu_real.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+					       &reserved) == CUDA_SUCCESS &&
+	       reserved <= vgpu_pool_steps(__atomic_load_n(&p->live, __ATOMIC_SEQ_CST));
+}
+
 void vgpu_pools_trim(int card)
 {
 	for (struct pools *block = &pools; block && !vgpu_capturing(); block = after(block))
@@ -175,23 +218,11 @@ void vgpu_pools_trim(int card)
 				continue;
 			pthread_mutex_lock(&vgpu_pools_lock);
 			if (p->handle && p->handle != DESTROYED && p->card == card) {
-				vgpu_real.cuMemPoolTrimTo(p->handle, 0);
+				trim_locked(p);
 				settle_locked(p);
 			}
 			pthread_mutex_unlock(&vgpu_pools_lock);
 		}
-}
-
-/* The driver has given back what was the pool's. vgpu_pools_lock is held, and let go of. */
-static void end_pool(struct pool *p)
-{
-	uint64_t charged = __atomic_exchange_n(&p->charged, 0, __ATOMIC_SEQ_CST);
-	CUmemoryPool was = p->was;
-	int card = p->card;
-
-	__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
-	pthread_mutex_unlock(&vgpu_pools_lock);
-	vgpu_shared_release((uint64_t)(uintptr_t)was, card, charged);
 }
 
 void vgpu_pools_in_child(void)
@@ -212,17 +243,6 @@ void vgpu_pool_keep(struct pool *p, CUdeviceptr dptr, uint64_t size)
 	vgpu_table_put(&async_ptrs, &item);
 }
 
-bool vgpu_pool_frees_pend(struct pool *p)
-{
-	uint64_t used = 0;
-
-	pthread_mutex_lock(&vgpu_pools_lock);
-	if (p->handle && p->handle != DESTROYED)
-		vgpu_real.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-	pthread_mutex_unlock(&vgpu_pools_lock);
-	return used > __atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
-}
-
 /* The program no longer holds it. True: it was the last of a pool that is destroyed. */
 static bool given(struct pool *p, const struct vgpu_item *item)
 {
@@ -234,7 +254,21 @@ static bool given(struct pool *p, const struct vgpu_item *item)
 	       __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST) == DESTROYED;
 }
 
-bool vgpu_pool_forget(CUdeviceptr dptr)
+/* While the job has less than half of its limit, it is not above that when a pool grows by what it
+ * has freed. A pool that is destroyed can no longer be asked. */
+static void freed_in(struct pool *p, CUstream stream)
+{
+	uint64_t limit = vgpu_limit(p->card);
+
+	if (!stream || !limit)
+		return;
+	if (p->created || vgpu_mem_used(p->card) > limit / 2)
+		vgpu_frees_mark(&p->frees, stream);
+	else
+		vgpu_frees_unknown(&p->frees);
+}
+
+bool vgpu_pool_forget(CUdeviceptr dptr, CUstream stream)
 {
 	struct vgpu_item item;
 	struct pool *p;
@@ -242,13 +276,10 @@ bool vgpu_pool_forget(CUdeviceptr dptr)
 	if (!vgpu_table_take(&async_ptrs, dptr, &item))
 		return false;
 	p = (struct pool *)(uintptr_t)item.other;
+	freed_in(p, stream);
 	if (given(p, &item)) {
 		pthread_mutex_lock(&vgpu_pools_lock);
-		/* Unless another thread was first, or it could not be destroyed. */
-		if (p->handle == DESTROYED && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
-			end_pool(p);
-		else
-			pthread_mutex_unlock(&vgpu_pools_lock);
+		end_if_over(p); /* unless another thread was first, or it could not be destroyed */
 	}
 	vgpu_pools_changed();
 	return true;
@@ -314,6 +345,8 @@ struct pool *vgpu_pool_goes(CUmemoryPool handle)
 
 	/* Before the driver can give the same handle to another pool. */
 	if (p) {
+		if (!vgpu_capturing() && vgpu_real.cuMemPoolTrimTo && trim_locked(p))
+			vgpu_frees_none(&p->frees);
 		p->was = handle;
 		__atomic_store_n(&p->handle, DESTROYED, __ATOMIC_SEQ_CST);
 	}
@@ -324,8 +357,8 @@ void vgpu_pool_gone(struct pool *p, CUmemoryPool handle, CUresult r)
 {
 	if (p && r != CUDA_SUCCESS)
 		__atomic_store_n(&p->handle, handle, __ATOMIC_SEQ_CST);
-	if (p && r == CUDA_SUCCESS && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0)
-		end_pool(p);
+	if (p)
+		end_if_over(p);
 	else
 		pthread_mutex_unlock(&vgpu_pools_lock);
 }

@@ -5,6 +5,7 @@
 
 #include "../base/util.h"
 #include "../driver/cuda_abi.h"
+#include "frees.h"
 #include "shared.h"
 
 /* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
@@ -14,11 +15,13 @@ struct pool {
 	CUmemoryPool handle; /* NULL: free entry. Written under vgpu_pools_lock */
 	CUmemoryPool was;    /* of a destroyed pool; under vgpu_pools_lock */
 	int card;
-	bool managed;         /* its pages may be elsewhere */
-	uint64_t live;        /* bytes that the program holds */
-	uint64_t charged;     /* bytes on our slot for this pool */
-	uint64_t unasked;     /* bytes taken since the driver was asked what it has reserved */
-	bool grown;           /* by more than was charged before: the job may be above its limit */
+	bool managed;     /* its pages may be elsewhere */
+	bool created;     /* by the program, which may destroy it */
+	uint64_t live;    /* bytes that the program holds */
+	uint64_t charged; /* bytes on our slot for this pool */
+	uint64_t unasked; /* bytes taken since the driver was asked what it has reserved */
+	bool grown;       /* by more than was charged before: the job may be above its limit */
+	struct vgpu_frees frees;
 	uint64_t sum, ending; /* of its pointers, while a context ends; under vgpu_pools_lock */
 };
 
@@ -36,8 +39,9 @@ struct pool *vgpu_pool_of(CUmemoryPool handle, int card);
 
 /* The driver has made an allocation of it: the program holds it. */
 void vgpu_pool_keep(struct pool *p, CUdeviceptr dptr, uint64_t size);
-/* An asynchronous pointer is freed; false: it is not one. */
-bool vgpu_pool_forget(CUdeviceptr dptr);
+/* An asynchronous pointer is freed, in a stream or, where that is NULL, once the card has no more
+ * work; false: it is not one. */
+bool vgpu_pool_forget(CUdeviceptr dptr, CUstream stream);
 
 /* The program lets go of a pool: to be called before the driver, with vgpu_pools_lock held, and
  * after it, which returns without the lock. NULL: it is none of ours. */
@@ -48,8 +52,6 @@ void vgpu_pool_gone(struct pool *p, CUmemoryPool handle, CUresult r);
 void vgpu_pools_changed(void);
 /* Memory that the card's pools keep but nobody uses: the driver gets it back. Not during a capture. */
 void vgpu_pools_trim(int card);
-/* Memory that the program has freed is still in use by the card. */
-bool vgpu_pool_frees_pend(struct pool *p);
 /* Bring charges to what the pools hold, if they may differ. */
 void vgpu_pools_settle(void);
 void vgpu_pool_settle(struct pool *p);

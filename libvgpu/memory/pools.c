@@ -22,13 +22,15 @@ static int card_of(const CUmemLocation *location, int type)
 }
 
 /* False: what cannot be charged is not given. */
-static bool pool_is(CUmemoryPool pool, const CUmemLocation *location, int type)
+static bool pool_is(CUmemoryPool pool, const CUmemLocation *location, int type, bool created)
 {
 	int card = vgpu_state.grant ? card_of(location, type) : -1;
 	struct pool *p = vgpu_pool_of(pool, card);
 
 	if (p && type == CU_MEM_ALLOCATION_TYPE_MANAGED)
 		p->managed = true;
+	if (p && created)
+		p->created = true;
 	return card < 0 || p;
 }
 
@@ -41,23 +43,23 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	    vgpu_not_granted(props->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	r = vgpu_real.cuMemPoolCreate(pool, props);
-	if (r != CUDA_SUCCESS || !props || pool_is(*pool, &props->location, props->allocType))
+	if (r != CUDA_SUCCESS || !props || pool_is(*pool, &props->location, props->allocType, true))
 		return r;
 	if (vgpu_real.cuMemPoolDestroy)
 		vgpu_real.cuMemPoolDestroy(*pool);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-#define GET_POOL(name)                                                                  \
-	CUresult name(CUmemoryPool *pool, CUmemLocation *location, int type)            \
-	{                                                                               \
-		CUresult r;                                                             \
-                                                                                        \
-		VGPU_NEED_CUDA(name);                                                   \
-		r = vgpu_real.name(pool, location, type);                               \
-		return r == CUDA_SUCCESS && location && !pool_is(*pool, location, type) \
-			       ? CUDA_ERROR_OUT_OF_MEMORY                               \
-			       : r;                                                     \
+#define GET_POOL(name)                                                                         \
+	CUresult name(CUmemoryPool *pool, CUmemLocation *location, int type)                   \
+	{                                                                                      \
+		CUresult r;                                                                    \
+                                                                                               \
+		VGPU_NEED_CUDA(name);                                                          \
+		r = vgpu_real.name(pool, location, type);                                      \
+		return r == CUDA_SUCCESS && location && !pool_is(*pool, location, type, false) \
+			       ? CUDA_ERROR_OUT_OF_MEMORY                                      \
+			       : r;                                                            \
 	}
 GET_POOL(cuMemGetDefaultMemPool)
 GET_POOL(cuMemGetMemPool)

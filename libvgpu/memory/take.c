@@ -11,7 +11,8 @@ int vgpu_mem_take(int card, uint64_t bytes)
 	vgpu_mem_begin();
 	r = vgpu_charge_now(card, bytes);
 	if (r) {
-		/* Pool memory that nobody uses any more must not refuse an allocation. */
+		/* The driver, too, takes from its pools what nobody uses before it refuses. */
+		vgpu_pools_trim(card);
 		vgpu_pools_settle();
 		r = vgpu_charge(card, bytes);
 	}

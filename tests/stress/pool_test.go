@@ -217,17 +217,20 @@ func TestWhatADescriptorKeepsCounts(t *testing.T) {
 	}
 }
 
-// Memory that is freed in a stream is there for another one only when the card has come to that. Till
-// then a pool does not grow above the limit: who asks waits, and is refused where the wait is in vain.
+// Memory that is freed in a stream is there for another one when the card has come to that, or for what
+// waits for it. Till then a pool does not grow above the limit: who asks for more has what is to be freed,
+// and his stream waits, as on a card that is full. A pool that is destroyed counts until then.
 func TestAPoolWithFreesToComeStaysWithinTheLimit(t *testing.T) {
 	const limit = 4 << 10 // MiB
 	for _, c := range []struct {
 		how           string
 		granted, last float64
 	}{
-		{"held", 1, 2},
+		{"held", 6, 0},
 		{"turns", 6, 0},
 		{"captured", 1, 2}, // no wait, which would spoil the capture
+		{"destroyed", 1, 2},
+		{"other", 6, 0}, // what nobody uses is the card's, and the job's
 	} {
 		t.Run(c.how, func(t *testing.T) {
 			env, libdir, lib := card(t, oneCard)
@@ -235,8 +238,8 @@ func TestAPoolWithFreesToComeStaysWithinTheLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r["granted"] != c.granted || r["last"] != c.last || r["most_mib"].(float64) > limit || r["capture"].(float64) != 0 {
-				t.Errorf("%v; want %v times granted, then error %v, the pool within %d MiB, the capture ended with 0", r, c.granted, c.last, limit)
+			if r["granted"] != c.granted || r["last"] != c.last || r["most_mib"].(float64) > limit || r["capture"].(float64) != 0 || r["after"].(float64) != 0 {
+				t.Errorf("%v; want %v times granted, then error %v, the pool within %d MiB, the capture ended with 0, and 3 GiB for who asks at the end", r, c.granted, c.last, limit)
 			}
 		})
 	}

@@ -455,8 +455,10 @@ CUresult drv_ctx_sync(CUcontext ctx)
 		rc = stream_wait(stream, drv.st->stream[stream].gen, index);
 	}
 	effects_take();
-	if (!rc)
+	if (!rc) {
+		freed_all_seen(NULL);
 		pool_at_sync();
+	}
 	return rc;
 }
 

@@ -129,6 +129,8 @@ CUresult cuEventSynchronize(CUevent event)
 	rc = ask(event);
 	if (!rc && event->recorded && !event->complete)
 		rc = stream_wait(event->stream, event->gen, event->index);
+	if (!rc && event->recorded && event_ok(event))
+		freed_seen(event->stream, event->gen, event->index);
 	return drv_leave(rc);
 }
 
@@ -160,7 +162,9 @@ CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent event, unsigned flags)
 {
 	struct work w = {.kind = SIM_WAIT};
+	uint64_t at = 0;
 	CUstream s;
+	CUresult rc;
 
 	ENTER(NEED_CTX);
 	s = stream_of(hStream);
@@ -180,5 +184,8 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent event, unsigned flags)
 	w.dep_stream = event->stream;
 	w.dep_gen = event->gen;
 	w.dep_index = event->index;
-	return drv_leave(stream_submit(s, &w, NULL));
+	rc = stream_submit(s, &w, &at);
+	if (!rc)
+		stream_after(s, at, event);
+	return drv_leave(rc);
 }

@@ -23,6 +23,7 @@
 #define DRV_KEEP (64ull << 20)
 #define DRV_PAGE (2ull << 20)  /* granularity of device memory */
 #define DRV_SMALL (1ull << 20) /* allocations up to this share pages */
+#define SIM_AFTER 16           /* other streams' events that a stream waits for */
 #define DRV_DEPTH 32           /* context stack of a thread */
 #define PT(s) ((s) == NULL ? CU_STREAM_PER_THREAD : (s))
 
@@ -111,6 +112,12 @@ struct CUstream_st {
 	unsigned urgent; /* queued ops that the background thread must see to */
 	uint64_t id;
 	struct capture *capture;
+	/* It waits for these events: of which stream, of which op there, by which op of its own. */
+	struct {
+		uint32_t stream, gen;
+		uint64_t index, at;
+	} after[SIM_AFTER];
+	unsigned nafter;
 	CUstream next;
 };
 
@@ -147,6 +154,7 @@ struct block {
 	uint64_t charged; /* bytes taken from the card for it alone */
 	bool small;
 	bool freeing;
+	bool given;       /* of a pool, which no longer counts it as used */
 	unsigned exports; /* descriptors of it that are open */
 	bool gone;        /* when those are closed */
 	unsigned flags;
@@ -259,9 +267,21 @@ bool content_load(uint64_t va, void *out, unsigned width);
 void pool_release_unused(uint32_t card); /* all pools, down to what is used */
 void pool_at_sync(void);
 void pool_free(struct block *b);
-CUresult pool_alloc(CUmemoryPool pool, CUcontext ctx, uint64_t size, CUdeviceptr *out);
+/* s: in which stream; NULL: none, so that it waits for no other */
+CUresult pool_alloc(CUmemoryPool pool, CUcontext ctx, CUstream s, uint64_t size, CUdeviceptr *out);
 CUmemoryPool pool_default(CUdevice dev);
 void pools_forget(uint32_t card);
+
+/* freed.c */
+bool freed_add(CUmemoryPool p, CUstream s, uint64_t index, uint64_t va, uint64_t bytes);
+void freed_forget(CUmemoryPool p, uint64_t va);     /* what was there, 0: all of the pool */
+uint64_t freed_kept(CUmemoryPool p);                /* that the card does not have back yet */
+uint64_t freed_not_for(CUmemoryPool p, CUstream s); /* that the stream cannot have yet */
+void freed_take(CUmemoryPool p, CUstream s,
+		uint64_t bytes); /* it has them now, or waits for them */
+void freed_seen(uint32_t stream, uint32_t gen, uint64_t index); /* the host has waited for the op */
+void freed_all_seen(CUmemoryPool p); /* NULL: of all pools, all that streams have come to */
+void stream_after(CUstream s, uint64_t at, const struct CUevent_st *e);
 
 /* queue.c */
 CUstream stream_of(CUstream handle); /* NULL: no such stream */

@@ -2,10 +2,9 @@
 /*
  * pool.c - stream-ordered allocation.
  *
- * A pool takes memory from the card in steps of 32 MiB and keeps what is
- * freed. It gives whole steps back when it is trimmed, when it is destroyed, when
- * the process runs short, and at a synchronisation down to its release
- * threshold.
+ * A pool takes memory from the card in steps of 32 MiB and keeps what is freed, for whom and how
+ * long is in freed.c. It gives whole steps back when it is trimmed, when it is destroyed, when the
+ * process runs short, and at a synchronisation down to its release threshold.
  */
 #define _GNU_SOURCE
 #include "local.h"
@@ -63,7 +62,7 @@ static CUmemoryPool pool_current(CUdevice dev)
 
 static void shrink(CUmemoryPool p, uint64_t keep)
 {
-	uint64_t want = round_up(p->used > keep ? p->used : keep, STEP);
+	uint64_t held = p->used + freed_kept(p), want = round_up(held > keep ? held : keep, STEP);
 
 	if (want >= p->reserved)
 		return;
@@ -75,6 +74,7 @@ static void pool_end(CUmemoryPool p)
 {
 	CUmemoryPool *link = &pools;
 
+	freed_forget(p, 0);
 	shrink(p, 0);
 	mem_uncharge(p->card, p->reserved);
 	while (*link != p)
@@ -91,11 +91,22 @@ void pool_release_unused(uint32_t card)
 			shrink(p, 0);
 }
 
+/* A pool that was destroyed ends with the last of its memory. */
+static bool over(CUmemoryPool p)
+{
+	if (!p->destroyed || p->used || freed_kept(p))
+		return false;
+	pool_end(p);
+	return true;
+}
+
 void pool_at_sync(void)
 {
-	for (CUmemoryPool p = pools; p; p = p->next)
-		if (p->reserved > p->threshold)
+	for (CUmemoryPool p = pools, next; p; p = next) {
+		next = p->next;
+		if (!over(p) && p->reserved > p->threshold)
 			shrink(p, p->threshold);
+	}
 }
 
 void pool_free(struct block *b)
@@ -103,17 +114,18 @@ void pool_free(struct block *b)
 	CUmemoryPool p = b->pool;
 	uint64_t size = round_up(b->size, ALIGN), piece = round_up(size, STEP);
 
-	p->used = size < p->used ? p->used - size : 0;
+	if (!b->given)
+		p->used = size < p->used ? p->used - size : 0;
 	if (dmabuf_keeps(b)) {
 		/* with its piece, where nothing else of the pool is in that */
+		freed_forget(p, b->va);
 		b->kind = BLOCK_LINEAR;
 		b->charged = p->reserved - p->used < piece ? 0 : piece;
 		p->reserved -= b->charged;
 	} else {
 		block_remove(b);
 	}
-	if (p->destroyed && !p->used)
-		pool_end(p);
+	over(p);
 }
 
 /* First whole steps; near the end of the card's memory, what is needed. */
@@ -134,7 +146,7 @@ static CUresult grow(CUmemoryPool p, uint64_t need)
 	return CUDA_SUCCESS;
 }
 
-CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, uint64_t size, CUdeviceptr *out)
+CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, CUstream s, uint64_t size, CUdeviceptr *out)
 {
 	struct block b = {.size = size, .kind = BLOCK_POOL, .card = p->card, .ctx = ctx, .pool = p};
 	uint64_t need = round_up(size, ALIGN);
@@ -142,13 +154,17 @@ CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, uint64_t size, CUdeviceptr *o
 
 	if (size > (1ull << 46))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	rc = grow(p, p->used + need);
+	rc = grow(p, p->used + freed_not_for(p, s) + need);
+	if (rc && s) /* of a card that is full it has what is freed before it, and waits for that */
+		rc = grow(p, p->used + need);
 	if (rc)
 		return rc;
 	b.va = va_take(need, ALIGN);
 	if (!b.va || !block_add(&b))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	p->used += need;
+	if (freed_kept(p) > p->reserved - p->used)
+		freed_take(p, s, freed_kept(p) - (p->reserved - p->used));
 	if (p->used > p->used_high)
 		p->used_high = p->used;
 	*out = b.va;
@@ -176,7 +192,7 @@ static CUresult alloc_async(CUdeviceptr *dptr, uint64_t size, CUmemoryPool pool,
 	sim_advance_all(drv.st);
 	drv_model_unlock();
 	effects_take();
-	return pool ? pool_alloc(pool, s->ctx, size, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
+	return pool ? pool_alloc(pool, s->ctx, s, size, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t size, CUstream hStream)
@@ -195,9 +211,12 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t size, CUmemoryPool po
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
+	struct work w = {.kind = SIM_MARK};
+	uint64_t index = 0, size;
+	CUmemoryPool p;
 	CUstream s;
 	struct block *b;
-	struct effect *e;
+	CUresult rc;
 
 	ENTER(NEED_CTX);
 	s = stream_of(hStream);
@@ -209,11 +228,20 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	if (!b || b->va != dptr || b->freeing ||
 	    (b->kind != BLOCK_POOL && b->kind != BLOCK_LINEAR && b->kind != BLOCK_MANAGED))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	w.eff = effect_new(EFF_FREE);
+	if (!w.eff)
+		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	w.eff->dst = dptr;
 	b->freeing = true;
-	e = effect_new(EFF_FREE);
-	if (e)
-		e->dst = dptr;
-	return drv_leave(submit_effect(s, SIM_MARK, 0, 0, e));
+	p = b->kind == BLOCK_POOL ? b->pool : NULL;
+	size = round_up(b->size, ALIGN);
+	b->given = p != NULL;
+	if (p)
+		p->used -= size;
+	rc = stream_submit(s, &w, &index);
+	if (p && !rc)
+		freed_add(p, s, index, dptr, size);
+	return drv_leave(rc);
 }
 
 static CUresult device_pool(CUmemoryPool *pool, CUdevice dev, bool want_default)
@@ -298,8 +326,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		current_pool[pool->dev] = NULL;
 	effects_take();
 	pool->destroyed = true;
-	if (!pool->used)
-		pool_end(pool);
+	freed_all_seen(pool);
+	over(pool);
 	return drv_leave(CUDA_SUCCESS);
 }
 

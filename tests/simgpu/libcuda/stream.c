@@ -74,6 +74,7 @@ CUresult cuStreamSynchronize(CUstream hStream)
 {
 	CUstream s = hStream;
 	CUresult rc = enter_stream(__func__, &s);
+	uint32_t slot, gen;
 	uint64_t tail;
 
 	if (rc)
@@ -81,9 +82,13 @@ CUresult cuStreamSynchronize(CUstream hStream)
 	rc = ask(s);
 	if (!rc && s == s->ctx->legacy) /* the legacy stream waits for the blocking ones */
 		return drv_leave(drv_ctx_sync(s->ctx));
-	tail = drv.st->stream[s->slot].tail;
+	slot = s->slot;
+	gen = s->gen;
+	tail = drv.st->stream[slot].tail;
 	if (!rc && tail)
-		rc = stream_wait(s->slot, s->gen, tail - 1);
+		rc = stream_wait(slot, gen, tail - 1);
+	if (!rc && tail)
+		freed_seen(slot, gen, tail - 1);
 	if (!rc)
 		pool_at_sync();
 	return drv_leave(rc);

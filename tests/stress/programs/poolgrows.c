@@ -2,19 +2,22 @@
 /*
  * poolgrows.c - a pool whose freed memory is not there yet for who asks for more.
  *
- *   poolgrows held|turns|captured
+ *   poolgrows held|turns|captured|destroyed|other
  *
  * Six times, in a stream of its own each: takes 3 GiB of the device's pool, gives the stream work,
  * frees the memory behind that, and asks what the pool has of the card. held: the work is a function
  * that waits for the end of the program. turns: a kernel of 50 ms. captured: as held, while another
- * stream is captured. Ends at the first error; prints how many were granted, that error, the most MiB
- * that the pool had, and the result of the end of the capture.
+ * stream is captured. destroyed: as held, each of a pool of its own, which is destroyed then. other: as
+ * turns, each time the stream is waited for and 3 GiB of no pool are taken and freed. Ends at the first
+ * error; prints how many were granted, that error, the most MiB that the pool had, the result of the end
+ * of the capture, and that of 3 GiB of no pool once all streams are waited for.
  */
 #include <stdlib.h>
 
 #include "held.h"
 #include "kernels.h"
 
+#define RELEASE_THRESHOLD 4
 #define STREAMS 6
 #define BYTES (3ull << 30)
 #define KERNEL_NS 50000000u
@@ -25,6 +28,10 @@ static struct {
 	CUresult (*pool)(CUmemoryPool *, CUdevice), (*ask)(CUmemoryPool, int, void *);
 	CUresult (*host)(CUstream, void (*)(void *), void *);
 	CUresult (*begin)(CUstream, int), (*end)(CUstream, CUgraph *);
+	CUresult (*create)(CUmemoryPool *, const CUmemPoolProps *), (*destroy)(CUmemoryPool);
+	CUresult (*alloc_from)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
+	CUresult (*keep)(CUmemoryPool, int, void *);
+	CUresult (*take)(CUdeviceptr *, size_t), (*give)(CUdeviceptr);
 } cu;
 
 static int find(void)
@@ -40,22 +47,54 @@ static int find(void)
 	cu.host = needed(cuda, "cuLaunchHostFunc");
 	cu.begin = needed(cuda, "cuStreamBeginCapture_v2");
 	cu.end = needed(cuda, "cuStreamEndCapture");
+	cu.create = needed(cuda, "cuMemPoolCreate");
+	cu.destroy = needed(cuda, "cuMemPoolDestroy");
+	cu.alloc_from = needed(cuda, "cuMemAllocFromPoolAsync");
+	cu.keep = needed(cuda, "cuMemPoolSetAttribute");
+	cu.take = needed(cuda, "cuMemAlloc_v2");
+	cu.give = needed(cuda, "cuMemFree_v2");
 	return cu.stream_create && cu.sync && cu.alloc && cu.free && cu.pool && cu.ask && cu.host &&
-	       cu.begin && cu.end;
+	       cu.begin && cu.end && cu.create && cu.destroy && cu.alloc_from && cu.keep &&
+	       cu.take && cu.give;
 }
 
 static CUresult work(struct kernels *k, const char *how)
 {
-	if (strcmp(how, "turns") == 0)
+	if (strcmp(how, "turns") == 0 || strcmp(how, "other") == 0)
 		return kernels_launch(k, 1, KERNEL_NS / NS_PER_UNIT) ? CUDA_SUCCESS : 999;
 	return cu.host(k->stream, hold, NULL);
+}
+
+/* From the pool, or one that ends at once. */
+static CUresult round_of(struct kernels *k, const char *how, int *granted)
+{
+	CUmemPoolProps props = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	int own = strcmp(how, "destroyed") == 0;
+	CUmemoryPool pool = NULL;
+	CUdeviceptr p;
+	CUresult r = own ? cu.create(&pool, &props) : CUDA_SUCCESS;
+
+	r = r     ? r
+	    : own ? cu.alloc_from(&p, BYTES, pool, k->stream)
+		  : cu.alloc(&p, BYTES, k->stream);
+	if (r == CUDA_SUCCESS) {
+		*granted += 1;
+		r = work(k, how) || cu.free(p, k->stream) ? 999 : CUDA_SUCCESS;
+	}
+	if (own && pool && cu.destroy(pool))
+		return 998;
+	if (r || strcmp(how, "other") != 0)
+		return r;
+	r = k->wait_for(k->stream);
+	r = r ? r : cu.take(&p, BYTES);
+	return r ? r : cu.give(p);
 }
 
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "held";
-	CUresult r = CUDA_SUCCESS, ended = CUDA_SUCCESS;
-	uint64_t reserved = 0, most = 0;
+	CUresult r = CUDA_SUCCESS, ended = CUDA_SUCCESS, after;
+	uint64_t reserved = 0, most = 0, all = ~0ull;
 	CUstream captured = NULL;
 	CUmemoryPool pool;
 	CUgraph graph = NULL;
@@ -63,19 +102,15 @@ int main(int argc, char **argv)
 	CUdeviceptr p;
 	int granted = 0;
 
-	if (kernels_open(&k, "") || !find() || cu.pool(&pool, 0) || cu.stream_create(&captured, 1))
+	if (kernels_open(&k, "") || !find() || cu.pool(&pool, 0) ||
+	    cu.stream_create(&captured, 1) || cu.keep(pool, RELEASE_THRESHOLD, &all))
 		return 2;
 	if (strcmp(how, "captured") == 0 && cu.begin(captured, 0))
 		return 3;
 	for (int i = 0; i < STREAMS && !r; i++) {
 		if (cu.stream_create(&k.stream, 1))
 			return 4;
-		r = cu.alloc(&p, BYTES, k.stream);
-		if (r == CUDA_SUCCESS) {
-			granted++;
-			if (work(&k, how) || cu.free(p, k.stream))
-				return 5;
-		}
+		r = round_of(&k, how, &granted);
 		/* What a stream frees during a capture is kept until that ends. */
 		if (strcmp(how, "captured") == 0)
 			continue;
@@ -88,7 +123,8 @@ int main(int argc, char **argv)
 	let_go();
 	if (cu.sync())
 		return 7;
-	printf("{\"granted\":%d,\"last\":%d,\"most_mib\":%llu,\"capture\":%d}\n", granted, r,
-	       (unsigned long long)most >> 20, ended);
+	after = cu.take(&p, BYTES);
+	printf("{\"granted\":%d,\"last\":%d,\"most_mib\":%llu,\"capture\":%d,\"after\":%d}\n",
+	       granted, r, (unsigned long long)most >> 20, ended, after);
 	return 0;
 }

@@ -22,7 +22,8 @@ static CUresult (*get_info)(size_t *, size_t *), (*create)(CUmemoryPool *, const
 static CUresult (*set_attribute)(CUmemoryPool, int, void *), (*destroy)(CUmemoryPool);
 static CUresult (*set_pool)(CUdevice, CUmemoryPool), (*get_pool)(CUmemoryPool *, CUdevice);
 static CUresult (*alloc_async)(CUdeviceptr *, size_t, CUstream);
-static CUresult (*free_async)(CUdeviceptr, CUstream), (*trim)(CUmemoryPool, size_t);
+static CUresult (*free_async)(CUdeviceptr, CUstream), (*trim)(CUmemoryPool, size_t),
+	(*ctx_sync)(void);
 
 static int find(void *cuda, const char *name, void *into)
 {
@@ -39,8 +40,8 @@ static long use(CUmemoryPool empty)
 	size_t free_bytes, total;
 	CUdeviceptr p;
 
-	if (alloc_async(&p, GIB, NULL) || free_async(p, NULL) || (empty && trim(empty, 0)) ||
-	    get_info(&free_bytes, &total))
+	if (alloc_async(&p, GIB, NULL) || free_async(p, NULL) || ctx_sync() ||
+	    (empty && trim(empty, 0)) || get_info(&free_bytes, &total))
 		return -1;
 	return (long)((total - free_bytes) >> 20);
 }
@@ -63,7 +64,7 @@ int main(int argc, char **argv)
 	    find(cuda, "cuDeviceSetMemPool", &set_pool) ||
 	    find(cuda, "cuDeviceGetMemPool", &get_pool) ||
 	    find(cuda, "cuMemAllocAsync", &alloc_async) ||
-	    find(cuda, "cuMemFreeAsync", &free_async))
+	    find(cuda, "cuMemFreeAsync", &free_async) || find(cuda, "cuCtxSynchronize", &ctx_sync))
 		return 2;
 	if (init(0) || retain(&ctx, 0) || set_current(ctx) || get_pool(&own, 0) ||
 	    create(&other, &props) || set_attribute(own, RELEASE_THRESHOLD, &most) ||
