@@ -185,6 +185,16 @@ func TestAShareIsKeptFromTheStart(t *testing.T) {
 	if early == nil || *early > 1200 {
 		t.Errorf("inference: its neighbour's slices are not short after 1200 ms")
 	}
+	// Before anything is known of it, it waits for a slice as short as the driver's.
+	for _, share := range []uint32{30, 50, 70} {
+		jobs = []job{inference(share), training(100-share, 4)}
+		card := playOn(jobs, sec/2, nil)
+		got, want := card.jobs[0].rate(0, sec/2)/alone(jobs[0]), map[uint32]float64{30: 0.35, 50: 0.48, 70: 0.65}[share]
+		t.Logf("inference of %d: kept %.2f in the first half second", share, got)
+		if got < want {
+			t.Errorf("inference of %d: kept %.2f in the first half second, want %.2f", share, got, want)
+		}
+	}
 }
 
 // No cliff: where the rhythm of a program changes by little, what it keeps does.

@@ -62,6 +62,9 @@ type Claim struct {
 	// Roomy says that its only neighbour's slice must be longer than the shortest, so that what
 	// its host launches until it waits fits between two turns of that.
 	Roomy bool
+	// Young says that the jobs of its card have just begun to compete, and it is not known what
+	// they need.
+	Young bool
 	// NoRecords says that the card does not tell what it had, so its own account must do.
 	NoRecords bool
 	// Load is the part of the time in which its work was on the card lately, or waited
