@@ -107,7 +107,7 @@ static bool comes_to_fit(struct vgpu_booking *b)
 	end_mark(b);
 	vgpu_frees_mark(f, b->stream);
 	while (!vgpu_capturing()) {
-		patience = vgpu_frees_passed(f) ? f->unknown ? DOUBT_NS : 0 : PATIENCE_NS;
+		patience = vgpu_frees_passed(f) ? vgpu_frees_hide(f) ? DOUBT_NS : 0 : PATIENCE_NS;
 		vgpu_pools_trim(b->pool->card);
 		if (grow(b) == 0)
 			return true;

@@ -85,7 +85,7 @@ void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream)
 
 void vgpu_frees_unknown(struct vgpu_frees *f)
 {
-	if (!__atomic_load_n(&f->unknown, __ATOMIC_SEQ_CST))
+	if (!vgpu_frees_hide(f))
 		__atomic_store_n(&f->unknown, true, __ATOMIC_SEQ_CST);
 }
 

@@ -31,6 +31,11 @@ void vgpu_frees_before(struct vgpu_frees *f, CUstream stream);
 /* Waits for those that the card has come to: the driver knows it then. True: no other is known. Not
  * during a capture. */
 bool vgpu_frees_passed(struct vgpu_frees *f);
+/* There may be others. */
+static inline bool vgpu_frees_hide(const struct vgpu_frees *f)
+{
+	return __atomic_load_n(&f->unknown, __ATOMIC_SEQ_CST);
+}
 /* There are none. */
 void vgpu_frees_none(struct vgpu_frees *f);
 /* After a fork, in the child: unlocked. */

@@ -139,7 +139,8 @@ static void end_if_over(struct pool *p)
 {
 	bool over = p->handle == DESTROYED && __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0;
 
-	if (over && (vgpu_capturing() || !vgpu_frees_passed(&p->frees) || p->frees.unknown)) {
+	if (over &&
+	    (vgpu_capturing() || !vgpu_frees_passed(&p->frees) || vgpu_frees_hide(&p->frees))) {
 		__atomic_add_fetch(&kept, 1, __ATOMIC_SEQ_CST);
 		over = false;
 	}

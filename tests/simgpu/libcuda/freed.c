@@ -50,7 +50,7 @@ static void drop(struct freed **link)
 	free(f);
 }
 
-bool freed_add(CUmemoryPool p, CUstream s, uint64_t index, uint64_t va, uint64_t bytes)
+static bool freed_add(CUmemoryPool p, CUstream s, uint64_t index, uint64_t va, uint64_t bytes)
 {
 	struct freed *f = calloc(1, sizeof(*f));
 
@@ -171,4 +171,39 @@ void stream_after(CUstream s, uint64_t at, const struct CUevent_st *e)
 	s->after[i].gen = e->gen;
 	s->after[i].index = e->index;
 	s->after[i].at = at;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+	struct work w = {.kind = SIM_MARK};
+	uint64_t index = 0, size;
+	CUmemoryPool p;
+	CUstream s;
+	struct block *b;
+	CUresult rc;
+
+	ENTER(NEED_CTX);
+	s = stream_of(hStream);
+	if (!s)
+		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
+	if (s->capture)
+		return drv_leave(graph_add_free(s->capture->graph, dptr, NULL));
+	b = block_find(dptr);
+	if (!b || b->va != dptr || b->freeing ||
+	    (b->kind != BLOCK_POOL && b->kind != BLOCK_LINEAR && b->kind != BLOCK_MANAGED))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	w.eff = effect_new(EFF_FREE);
+	if (!w.eff)
+		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	w.eff->dst = dptr;
+	b->freeing = true;
+	p = b->kind == BLOCK_POOL ? b->pool : NULL;
+	size = (b->size + POOL_ALIGN - 1) / POOL_ALIGN * POOL_ALIGN;
+	b->given = p != NULL;
+	if (p)
+		p->used -= size;
+	rc = stream_submit(s, &w, &index);
+	if (p && !rc)
+		freed_add(p, s, index, dptr, size);
+	return drv_leave(rc);
 }

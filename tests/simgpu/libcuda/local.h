@@ -24,6 +24,7 @@
 #define DRV_PAGE (2ull << 20)  /* granularity of device memory */
 #define DRV_SMALL (1ull << 20) /* allocations up to this share pages */
 #define SIM_AFTER 16           /* other streams' events that a stream waits for */
+#define POOL_ALIGN 512ull      /* of allocations in a pool */
 #define DRV_DEPTH 32           /* context stack of a thread */
 #define PT(s) ((s) == NULL ? CU_STREAM_PER_THREAD : (s))
 
@@ -273,7 +274,6 @@ CUmemoryPool pool_default(CUdevice dev);
 void pools_forget(uint32_t card);
 
 /* freed.c */
-bool freed_add(CUmemoryPool p, CUstream s, uint64_t index, uint64_t va, uint64_t bytes);
 void freed_forget(CUmemoryPool p, uint64_t va);     /* what was there, 0: all of the pool */
 uint64_t freed_kept(CUmemoryPool p);                /* that the card does not have back yet */
 uint64_t freed_not_for(CUmemoryPool p, CUstream s); /* that the stream cannot have yet */

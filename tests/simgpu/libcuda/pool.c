@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define STEP (32ull << 20)
-#define ALIGN 512ull
 
 static CUmemoryPool pools;
 static CUmemoryPool default_pool[SIM_MAX_CARDS], current_pool[SIM_MAX_CARDS];
@@ -112,7 +111,7 @@ void pool_at_sync(void)
 void pool_free(struct block *b)
 {
 	CUmemoryPool p = b->pool;
-	uint64_t size = round_up(b->size, ALIGN), piece = round_up(size, STEP);
+	uint64_t size = round_up(b->size, POOL_ALIGN), piece = round_up(size, STEP);
 
 	if (!b->given)
 		p->used = size < p->used ? p->used - size : 0;
@@ -149,7 +148,7 @@ static CUresult grow(CUmemoryPool p, uint64_t need)
 CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, CUstream s, uint64_t size, CUdeviceptr *out)
 {
 	struct block b = {.size = size, .kind = BLOCK_POOL, .card = p->card, .ctx = ctx, .pool = p};
-	uint64_t need = round_up(size, ALIGN);
+	uint64_t need = round_up(size, POOL_ALIGN);
 	CUresult rc;
 
 	if (size > (1ull << 46))
@@ -159,7 +158,7 @@ CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, CUstream s, uint64_t size, CU
 		rc = grow(p, p->used + need);
 	if (rc)
 		return rc;
-	b.va = va_take(need, ALIGN);
+	b.va = va_take(need, POOL_ALIGN);
 	if (!b.va || !block_add(&b))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	p->used += need;
@@ -207,41 +206,6 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t size, CUmemoryPool po
 	ENTER(NEED_CTX);
 	return drv_leave(pool_ok(pool) ? alloc_async(dptr, size, pool, hStream)
 				       : CUDA_ERROR_INVALID_VALUE);
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-	struct work w = {.kind = SIM_MARK};
-	uint64_t index = 0, size;
-	CUmemoryPool p;
-	CUstream s;
-	struct block *b;
-	CUresult rc;
-
-	ENTER(NEED_CTX);
-	s = stream_of(hStream);
-	if (!s)
-		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
-	if (s->capture)
-		return drv_leave(graph_add_free(s->capture->graph, dptr, NULL));
-	b = block_find(dptr);
-	if (!b || b->va != dptr || b->freeing ||
-	    (b->kind != BLOCK_POOL && b->kind != BLOCK_LINEAR && b->kind != BLOCK_MANAGED))
-		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	w.eff = effect_new(EFF_FREE);
-	if (!w.eff)
-		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	w.eff->dst = dptr;
-	b->freeing = true;
-	p = b->kind == BLOCK_POOL ? b->pool : NULL;
-	size = round_up(b->size, ALIGN);
-	b->given = p != NULL;
-	if (p)
-		p->used -= size;
-	rc = stream_submit(s, &w, &index);
-	if (p && !rc)
-		freed_add(p, s, index, dptr, size);
-	return drv_leave(rc);
 }
 
 static CUresult device_pool(CUmemoryPool *pool, CUdevice dev, bool want_default)
