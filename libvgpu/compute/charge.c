@@ -8,6 +8,7 @@
 #include "beside.h"
 #include "event.h"
 #include "own_time.h"
+#include "streams.h"
 
 /* Beside others a batch whose time is this far above its estimate was interrupted by
  * their slices, and teaches nothing. */
@@ -100,19 +101,13 @@ static double taken_for(const struct vgpu_stream_batch *b, double least, double 
 	return taken < least ? least : taken > most ? most : taken;
 }
 
-/* Other streams of this process had work on the card meanwhile. */
-static bool had_streams_beside(const struct gate *g, const struct vgpu_stream_batch *b)
-{
-	return g->several_ns >= b->opened_ns;
-}
-
 /* A launch that was measured alone and says only how long it took at most teaches nothing: of
  * launches that differ, their key would be taken for the shortest. Only for brief ones its bounds
  * are close to each other, unless others ran in it. */
 static bool says_little(const struct gate *g, const struct vgpu_stream_batch *b, double span,
 			double slack)
 {
-	return b->single && (had_streams_beside(g, b) || (slack >= span && span > BRIEF_NS));
+	return b->single && (vgpu_streams_beside(g, b) || (slack >= span && span > BRIEF_NS));
 }
 
 /* Where work runs side by side, how long a batch took beside that of others says only what it costs
@@ -272,35 +267,6 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 	return charge < busy ? charge : busy;
 }
 
-/* Kept of it at most: what is longer ago has nothing to do with the batches of now. */
-#define IDLE_MOST_NS 20e6
-
-/* Streams beside each other cover the same time, which is charged once, with the first of them
- * that is seen. But where that is charged less, as the card may have waited for the host in
- * it, the rest may have been another stream's work: so out of that rest another is charged what
- * it usually takes. */
-static double beside_streams(struct gate *g, const struct vgpu_stream_batch *b, double est,
-			     double span, double busy, double charge)
-{
-	double more;
-
-	if (b->foreign || !had_streams_beside(g, b))
-		return charge;
-	if (charge < busy) {
-		g->idle_ns += busy - charge;
-		if (g->idle_ns > IDLE_MOST_NS)
-			g->idle_ns = IDLE_MOST_NS;
-		return charge;
-	}
-	more = (est < span ? est : span) - charge;
-	if (more > g->idle_ns)
-		more = g->idle_ns;
-	if (more <= 0)
-		return charge;
-	g->idle_ns -= more;
-	return charge + more;
-}
-
 /* The host may have lost its processor anywhere between its calls; of several launches slack says
  * where. */
 static void note_longest(const struct vgpu_stream_batch *b, double busy, double slack, bool whole)
@@ -320,11 +286,11 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	double counted = vgpu_gate_count(g, busy, now);
 	double of_job = vgpu_own_of_job(g, b->divided_ns, b->opened_ns, now);
 	bool company = in_company(g, b), whole = part >= 1 && !company && !g->schedule.others;
-	double alone = span, charge;
+	double alone = span, unsure = slack, charge;
 
 	/* The job's processes have their parts of the time evenly; in company these bound nothing. */
 	if (g->concurrent && !company)
-		alone *= of_job;
+		alone = of_job * vgpu_streams_own(g, b, span, busy, held, &unsure);
 	else
 		whole &= !b->beside && of_job >= UNDIVIDED;
 
@@ -333,11 +299,14 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	if (b->learns && busy > 0)
 		of_job = counted / busy;
 	charge = charge_of(g, b, est, busy, slack, part, of_job, counted);
-	if (part >= 1 && !company) /* of other jobs' slices there is beside_jobs() */
-		charge = beside_streams(g, b, est, span, busy, charge);
+	/* Of other jobs' slices there is beside_jobs(). What is not known costs the time that it took
+	 * in company. */
+	if (part >= 1)
+		charge = vgpu_streams_charge(g, b, company && b->learns ? span : est, span, busy,
+					     charge, company);
 	note_longest(b, busy, slack, whole);
 	if (!says_little(g, b, span, slack))
-		learn(g, b, est, alone, slack, held, whole);
+		learn(g, b, est, alone, unsure, held, whole);
 	if (b->learns)
 		charge += vgpu_costs_owed(b->func[0].cost);
 	return (uint64_t)charge;

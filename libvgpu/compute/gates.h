@@ -150,7 +150,11 @@ struct gate {
 	/* What work that was charged by estimates was charged too little, by the time that
 	 * it took; bounded. */
 	double short_ns;
-	double idle_ns; /* covered by batches of streams beside each other, and not charged */
+	/* Covered by batches of streams beside each other, and not charged: without and with
+	 * company (streams.c). */
+	double idle_ns[2];
+	/* Of the last such batches without company: their times, and the time that these cover. */
+	double spans_ns, covered_ns;
 	/* Since then work that is not CUDA's is on the card and not charged (queues.c), and the
 	 * job's own time then. 0: there is none. */
 	uint64_t queues_since_ns, queues_own_ns;

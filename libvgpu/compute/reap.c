@@ -7,6 +7,7 @@
 #include "event.h"
 #include "lane.h"
 #include "own_time.h"
+#include "streams.h"
 
 /* Taken for what a first launch takes the host, until that is measured. */
 #define FIRST_GAP_NS 10000
@@ -230,6 +231,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			l->closed--;
 		}
 	}
+	vgpu_streams_reaped(g);
 	while (unlikely(g->apart != NULL) && (apart = vgpu_apart_completed(g)))
 		account_apart(g, apart, now);
 }

@@ -126,6 +126,7 @@ func TestWorkSideBySideIsDividedByShares(t *testing.T) {
 		{"kernels of 1 ms", []string{"--kernel-us", "1000"}, []string{"--kernel-us", "1000"}, "soft", 30, 93},
 		{"short beside long", []string{"--kernel-us", "100"}, []string{"--kernel-us", "20000"}, "soft", 30, 93},
 		{"graphs", []string{"--kernel-us", "100", "--launch", "graph"}, []string{"--kernel-us", "100", "--launch", "graph"}, "soft", 30, 93},
+		{"two streams that take turns", []string{"--kernel-us", "500", "--streams", "2"}, []string{"--kernel-us", "1000"}, "soft", 30, 93},
 		{"the card has room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "soft", 50, 190},
 		{"hard, and room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "hard", 30, 93},
 	} {
