@@ -291,11 +291,17 @@ func TestASleeperKeepsItsGain(t *testing.T) {
 		b.update(claims, used, &g, params)
 		return claims
 	}
-	for range 40 {
+	if first := look(1, 0.1); !first[0].Young {
+		t.Error("jobs of which nothing is known: slices are not short")
+	}
+	for range 39 {
 		look(1, 0.1)
 	}
 	awake := look(1, 0.1)
 	asleep := look(0, 0)
+	if again := look(1, 0.1); again[0].Young {
+		t.Error("after a pause it counts as a job of which nothing is known")
+	}
 	if awake[0].Gain < 1 || asleep[0].Gain != awake[0].Gain {
 		t.Errorf("gain %.2f, and %.2f asleep", awake[0].Gain, asleep[0].Gain)
 	}

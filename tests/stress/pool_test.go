@@ -230,6 +230,7 @@ func TestAPoolWithFreesToComeStaysWithinTheLimit(t *testing.T) {
 		{"turns", 6, 0},
 		{"captured", 1, 2}, // no wait, which would spoil the capture
 		{"destroyed", 1, 2},
+		{"brief", 6, 0}, // counted no longer than that
 		{"other", 6, 0}, // what nobody uses is the card's, and the job's
 	} {
 		t.Run(c.how, func(t *testing.T) {

@@ -2,13 +2,14 @@
 /*
  * poolgrows.c - a pool whose freed memory is not there yet for who asks for more.
  *
- *   poolgrows held|turns|captured|destroyed|other
+ *   poolgrows held|turns|captured|destroyed|other|brief
  *
  * Six times, in a stream of its own each: takes 3 GiB of the device's pool, gives the stream work,
  * frees the memory behind that, and asks what the pool has of the card. held: the work is a function
  * that waits for the end of the program. turns: a kernel of 50 ms. captured: as held, while another
  * stream is captured. destroyed: as held, each of a pool of its own, which is destroyed then. other: as
- * turns, each time the stream is waited for and 3 GiB of no pool are taken and freed. Ends at the first
+ * turns, each time the stream is waited for and 3 GiB of no pool are taken and freed. brief: as destroyed, with
+ * 1 GiB and a kernel, and each time the stream is waited for. Ends at the first
  * error; prints how many were granted, that error, the most MiB that the pool had, the result of the end
  * of the capture, and that of 3 GiB of no pool once all streams are waited for.
  */
@@ -60,7 +61,7 @@ static int find(void)
 
 static CUresult work(struct kernels *k, const char *how)
 {
-	if (strcmp(how, "turns") == 0 || strcmp(how, "other") == 0)
+	if (strcmp(how, "turns") == 0 || strcmp(how, "other") == 0 || strcmp(how, "brief") == 0)
 		return kernels_launch(k, 1, KERNEL_NS / NS_PER_UNIT) ? CUDA_SUCCESS : 999;
 	return cu.host(k->stream, hold, NULL);
 }
@@ -69,20 +70,23 @@ static CUresult work(struct kernels *k, const char *how)
 static CUresult round_of(struct kernels *k, const char *how, int *granted)
 {
 	CUmemPoolProps props = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	int own = strcmp(how, "destroyed") == 0;
+	int brief = strcmp(how, "brief") == 0, own = brief || strcmp(how, "destroyed") == 0;
+	size_t bytes = brief ? BYTES / 3 : BYTES;
 	CUmemoryPool pool = NULL;
 	CUdeviceptr p;
 	CUresult r = own ? cu.create(&pool, &props) : CUDA_SUCCESS;
 
 	r = r     ? r
-	    : own ? cu.alloc_from(&p, BYTES, pool, k->stream)
-		  : cu.alloc(&p, BYTES, k->stream);
+	    : own ? cu.alloc_from(&p, bytes, pool, k->stream)
+		  : cu.alloc(&p, bytes, k->stream);
 	if (r == CUDA_SUCCESS) {
 		*granted += 1;
 		r = work(k, how) || cu.free(p, k->stream) ? 999 : CUDA_SUCCESS;
 	}
 	if (own && pool && cu.destroy(pool))
 		return 998;
+	if (r == CUDA_SUCCESS && brief)
+		return k->wait_for(k->stream);
 	if (r || strcmp(how, "other") != 0)
 		return r;
 	r = k->wait_for(k->stream);
