@@ -105,7 +105,7 @@ static bool comes_to_fit(struct vgpu_booking *b)
 	uint64_t patience;
 
 	end_mark(b);
-	vgpu_frees_mark(f, b->stream);
+	vgpu_frees_mark(f, b->stream, b->bytes);
 	while (!vgpu_capturing()) {
 		patience = vgpu_frees_passed(f) ? vgpu_frees_hide(f) ? DOUBT_NS : 0 : PATIENCE_NS;
 		vgpu_pools_trim(b->pool->card);
@@ -118,17 +118,22 @@ static bool comes_to_fit(struct vgpu_booking *b)
 	return false;
 }
 
-/* Where the driver could grow the pool above the limit, the booking's stream waits for what others
- * have freed: then the driver takes that instead, as it does on a card that is full. */
+/* Where the driver would have to grow the pool above the limit without what other streams are to free,
+ * the booking's stream waits for those: then the driver takes that instead, as it does on a card that
+ * is full. The booking is live. */
 static void order(const struct vgpu_booking *b)
 {
-	const struct pool *p = b->pool;
-	uint64_t limit = vgpu_limit(p->card);
+	struct pool *p = b->pool;
+	uint64_t limit = vgpu_limit(p->card), used = vgpu_mem_used(p->card), want, have;
 
-	if (likely(!limit || vgpu_mem_used(p->card) + b->bytes <= limit) || vgpu_capturing())
+	if (likely(!limit || used + b->bytes <= limit) || vgpu_capturing() ||
+	    vgpu_frees_passed(&p->frees))
 		return;
-	if (!vgpu_frees_passed(&b->pool->frees))
-		vgpu_frees_before(&b->pool->frees, b->stream);
+	have = __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST);
+	want = vgpu_pool_steps(__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) +
+			       vgpu_frees_elsewhere(&p->frees, b->stream));
+	if (want > have && used + want - have > limit)
+		vgpu_frees_before(&p->frees, b->stream);
 }
 
 static CUresult refuse(struct vgpu_booking *b)

@@ -20,7 +20,7 @@ static void forget(struct vgpu_frees *f, unsigned i)
 {
 	vgpu_real.cuEventDestroy_v2(f->in[i].event);
 	f->in[i].event = NULL;
-	f->in[i].key = 0;
+	f->in[i].key = f->in[i].bytes = 0;
 }
 
 /* The entry whose event is there, or a free one; -1: none. lock is held. */
@@ -50,7 +50,7 @@ static bool can_mark(CUstream stream)
 	       vgpu_real.cuEventDestroy_v2 && vgpu_real.cuStreamWaitEvent;
 }
 
-void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream)
+void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream, uint64_t bytes)
 {
 	uint64_t key = key_of(stream);
 	CUevent e = NULL;
@@ -64,6 +64,7 @@ void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream)
 			e = f->in[i].event;
 			f->in[i].event = NULL;
 			f->in[i].key = key;
+			f->in[i].bytes += bytes;
 		}
 		pthread_mutex_unlock(&lock);
 	}
@@ -77,7 +78,7 @@ void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream)
 	pthread_mutex_lock(&lock);
 	f->in[i].event = e;
 	if (!e)
-		f->in[i].key = 0;
+		f->in[i].key = f->in[i].bytes = 0;
 	else if (!ok)
 		forget(f, (unsigned)i);
 	pthread_mutex_unlock(&lock);
@@ -87,6 +88,18 @@ void vgpu_frees_unknown(struct vgpu_frees *f)
 {
 	if (!vgpu_frees_hide(f))
 		__atomic_store_n(&f->unknown, true, __ATOMIC_SEQ_CST);
+}
+
+uint64_t vgpu_frees_elsewhere(struct vgpu_frees *f, CUstream stream)
+{
+	uint64_t key = key_of(stream), sum = 0;
+
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < VGPU_FREES; i++)
+		if (f->in[i].key != key)
+			sum += f->in[i].bytes;
+	pthread_mutex_unlock(&lock);
+	return sum;
 }
 
 void vgpu_frees_before(struct vgpu_frees *f, CUstream stream)

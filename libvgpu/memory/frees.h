@@ -15,16 +15,19 @@
 struct vgpu_frees {
 	/* An event behind the last free of each stream. Under a lock of frees.c. */
 	struct {
-		uint64_t key;  /* 0: free entry */
-		CUevent event; /* NULL: just being recorded */
+		uint64_t key;   /* 0: free entry */
+		CUevent event;  /* NULL: just being recorded */
+		uint64_t bytes; /* freed there since none was known, at most */
 	} in[VGPU_FREES];
 	bool unknown; /* there may be others */
 };
 
-/* The stream has just freed something; costs an event in it. */
-void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream);
+/* The stream has just freed so many bytes; costs an event in it. */
+void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream, uint64_t bytes);
 /* Some stream has, and it is not asked which. */
 void vgpu_frees_unknown(struct vgpu_frees *f);
+/* So many bytes are to be freed by other streams, at most. */
+uint64_t vgpu_frees_elsewhere(struct vgpu_frees *f, CUstream stream);
 /* What the stream does from now on waits for the frees of the others, so that the driver can give
  * it their memory. Not during a capture. */
 void vgpu_frees_before(struct vgpu_frees *f, CUstream stream);

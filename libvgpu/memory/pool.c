@@ -257,14 +257,14 @@ static bool given(struct pool *p, const struct vgpu_item *item)
 
 /* While the job has less than half of its limit, it is not above that when a pool grows by what it
  * has freed. A pool that is destroyed can no longer be asked. */
-static void freed_in(struct pool *p, CUstream stream)
+static void freed_in(struct pool *p, CUstream stream, uint64_t bytes)
 {
 	uint64_t limit = vgpu_limit(p->card);
 
 	if (!stream || !limit)
 		return;
 	if (p->created || vgpu_mem_used(p->card) > limit / 2)
-		vgpu_frees_mark(&p->frees, stream);
+		vgpu_frees_mark(&p->frees, stream, bytes);
 	else
 		vgpu_frees_unknown(&p->frees);
 }
@@ -277,7 +277,7 @@ bool vgpu_pool_forget(CUdeviceptr dptr, CUstream stream)
 	if (!vgpu_table_take(&async_ptrs, dptr, &item))
 		return false;
 	p = (struct pool *)(uintptr_t)item.other;
-	freed_in(p, stream);
+	freed_in(p, stream, item.size);
 	if (given(p, &item)) {
 		pthread_mutex_lock(&vgpu_pools_lock);
 		end_if_over(p); /* unless another thread was first, or it could not be destroyed */
@@ -346,7 +346,9 @@ struct pool *vgpu_pool_goes(CUmemoryPool handle)
 
 	/* Before the driver can give the same handle to another pool. */
 	if (p) {
-		if (!vgpu_capturing() && vgpu_real.cuMemPoolTrimTo && trim_locked(p))
+		/* Who frees just now has not said so yet: it still holds something. */
+		if (__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) == 0 && !vgpu_capturing() &&
+		    vgpu_real.cuMemPoolTrimTo && trim_locked(p))
 			vgpu_frees_none(&p->frees);
 		p->was = handle;
 		__atomic_store_n(&p->handle, DESTROYED, __ATOMIC_SEQ_CST);

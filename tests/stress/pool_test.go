@@ -231,6 +231,7 @@ func TestAPoolWithFreesToComeStaysWithinTheLimit(t *testing.T) {
 		{"captured", 1, 2}, // no wait, which would spoil the capture
 		{"destroyed", 1, 2},
 		{"brief", 6, 0}, // counted no longer than that
+		{"apart", 1, 0}, // nor does a stream wait where the pool has enough without
 		{"other", 6, 0}, // what nobody uses is the card's, and the job's
 	} {
 		t.Run(c.how, func(t *testing.T) {

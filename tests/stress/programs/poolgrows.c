@@ -2,18 +2,23 @@
 /*
  * poolgrows.c - a pool whose freed memory is not there yet for who asks for more.
  *
- *   poolgrows held|turns|captured|destroyed|other|brief
+ *   poolgrows held|turns|captured|destroyed|other|brief|apart
  *
  * Six times, in a stream of its own each: takes 3 GiB of the device's pool, gives the stream work,
- * frees the memory behind that, and asks what the pool has of the card. held: the work is a function
- * that waits for the end of the program. turns: a kernel of 50 ms. captured: as held, while another
- * stream is captured. destroyed: as held, each of a pool of its own, which is destroyed then. other: as
- * turns, each time the stream is waited for and 3 GiB of no pool are taken and freed. brief: as destroyed, with
- * 1 GiB and a kernel, and each time the stream is waited for. Ends at the first
- * error; prints how many were granted, that error, the most MiB that the pool had, the result of the end
- * of the capture, and that of 3 GiB of no pool once all streams are waited for.
+ * frees the memory behind that, and asks what the pool has of the card. Ends at the first error.
+ * held: the work is a function that waits for the end of the program. turns: a kernel of 50 ms.
+ * captured: as held, while another stream is captured. destroyed: as held, each of a pool of its own,
+ * which is destroyed then. brief: as destroyed, with 1 GiB and a kernel, and the stream is waited for
+ * each time. other: as turns, and each time the stream is waited for and 3 GiB of no pool are taken.
+ *
+ * apart: one stream has freed 2 GiB, another is to free 1 GiB behind a function that waits, and the
+ * first takes 2 GiB; granted is 1 if it has done that before the other one goes on.
+ *
+ * Prints how many were granted, the error, the most MiB that the pool had, the result of the end of the
+ * capture, and that of 3 GiB of no pool once all streams are waited for.
  */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "held.h"
 #include "kernels.h"
@@ -31,7 +36,7 @@ static struct {
 	CUresult (*begin)(CUstream, int), (*end)(CUstream, CUgraph *);
 	CUresult (*create)(CUmemoryPool *, const CUmemPoolProps *), (*destroy)(CUmemoryPool);
 	CUresult (*alloc_from)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
-	CUresult (*keep)(CUmemoryPool, int, void *);
+	CUresult (*keep)(CUmemoryPool, int, void *), (*query)(CUstream);
 	CUresult (*take)(CUdeviceptr *, size_t), (*give)(CUdeviceptr);
 } cu;
 
@@ -52,11 +57,12 @@ static int find(void)
 	cu.destroy = needed(cuda, "cuMemPoolDestroy");
 	cu.alloc_from = needed(cuda, "cuMemAllocFromPoolAsync");
 	cu.keep = needed(cuda, "cuMemPoolSetAttribute");
+	cu.query = needed(cuda, "cuStreamQuery");
 	cu.take = needed(cuda, "cuMemAlloc_v2");
 	cu.give = needed(cuda, "cuMemFree_v2");
 	return cu.stream_create && cu.sync && cu.alloc && cu.free && cu.pool && cu.ask && cu.host &&
 	       cu.begin && cu.end && cu.create && cu.destroy && cu.alloc_from && cu.keep &&
-	       cu.take && cu.give;
+	       cu.query && cu.take && cu.give;
 }
 
 static CUresult work(struct kernels *k, const char *how)
@@ -94,6 +100,25 @@ static CUresult round_of(struct kernels *k, const char *how, int *granted)
 	return r ? r : cu.give(p);
 }
 
+/* The first stream does not wait for the other one. */
+static CUresult apart(struct kernels *k, CUstream other, int *granted)
+{
+	CUdeviceptr p;
+	CUresult r = cu.alloc(&p, 2 * BYTES / 3, k->stream);
+
+	r = r ? r : cu.free(p, k->stream);
+	r = r ? r : k->wait_for(k->stream);
+	r = r ? r : cu.alloc(&p, BYTES / 3, other);
+	r = r ? r : cu.host(other, hold, NULL);
+	r = r ? r : cu.free(p, other);
+	r = r ? r : cu.alloc(&p, 2 * BYTES / 3, k->stream);
+	for (int ms = 0; !r && !*granted && ms < 2000; ms++) {
+		usleep(1000);
+		*granted = cu.query(k->stream) == CUDA_SUCCESS;
+	}
+	return r ? r : cu.free(p, k->stream);
+}
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "held";
@@ -111,7 +136,9 @@ int main(int argc, char **argv)
 		return 2;
 	if (strcmp(how, "captured") == 0 && cu.begin(captured, 0))
 		return 3;
-	for (int i = 0; i < STREAMS && !r; i++) {
+	if (strcmp(how, "apart") == 0)
+		r = apart(&k, captured, &granted);
+	for (int i = 0; i < STREAMS && !r && strcmp(how, "apart") != 0; i++) {
 		if (cu.stream_create(&k.stream, 1))
 			return 4;
 		r = round_of(&k, how, &granted);
