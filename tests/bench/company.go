@@ -100,13 +100,31 @@ var companyCases = []companyCase{
 type known struct {
 	solo      map[string]float64   // by shape: alone, without a library
 	natively  map[string][]float64 // by shapes: all together, without a library
-	entitled  map[string]float64   // by system, shape and share: alone under its own hard limit
+	entitled  map[string]measured  // by system, shape and share: alone under its own hard limit
 	yardstick string               // the system of ours that the others are compared with
 	arrays    string               // the shape of JAX or CuPy; "": not asked yet
 }
 
 func newKnown() known {
-	return known{solo: map[string]float64{}, natively: map[string][]float64{}, entitled: map[string]float64{}}
+	return known{solo: map[string]float64{}, natively: map[string][]float64{}, entitled: map[string]measured{}}
+}
+
+// measured is a rate that was measured before and after the company: hosts change their speed.
+type measured []float64
+
+func (m measured) mean() (mean float64) {
+	for _, rate := range m {
+		mean += rate / float64(len(m))
+	}
+	return mean
+}
+
+// varies is by what part of its mean it was less or more at most.
+func (m measured) varies() float64 {
+	if len(m) == 0 || m.mean() <= 0 {
+		return 0
+	}
+	return max(slices.Max(m)/m.mean()-1, 1-slices.Min(m)/m.mean())
 }
 
 func entitledKey(sys string, t tenant) string { return fmt.Sprintf("%s %s %d", sys, t.shape, t.share) }
@@ -212,9 +230,9 @@ func (b *bench) planCompany(sys system, tenants []tenant) (p companyPlan) {
 	return p
 }
 
-// Lengths of a company and of a run alone, 6 s and 3 s by default, and what is between two runs.
+// Lengths of a company and of a run alone, 6 s and 2 s by default, and what is between two runs.
 func (b *bench) companySeconds() time.Duration { return b.seconds * 3 / 2 }
-func (b *bench) aloneSeconds() time.Duration   { return b.seconds * 3 / 4 }
+func (b *bench) aloneSeconds() time.Duration   { return b.seconds / 2 }
 
 const betweenRuns = 300 * time.Millisecond
 
@@ -225,7 +243,7 @@ func (b *bench) companyTakes(tenants []tenant, p companyPlan) time.Duration {
 		start = 9 * time.Second
 	}
 	rest := betweenRuns + tail + 100*time.Millisecond
-	sets, runs := 1, len(p.solo)+len(p.entitled)
+	sets, runs := 1, 2*(len(p.solo)+len(p.entitled))
 	if p.natively {
 		sets++
 	}
@@ -248,7 +266,7 @@ func (b *bench) remember(sys system, tenants []tenant, p companyPlan) {
 		b.known.solo[tenants[i].shape] = 0
 	}
 	for _, i := range p.entitled {
-		b.known.entitled[entitledKey(sys.name, tenants[i])] = 0
+		b.known.entitled[entitledKey(sys.name, tenants[i])] = nil
 	}
 }
 
@@ -269,7 +287,7 @@ func (b *bench) keep(ctx context.Context, sys system, ses session, c companyCase
 		nativeRun = got
 		b.known.natively[nativelyKey(tenants)] = got.rates()
 		for i, rate := range got.alone {
-			b.known.solo[tenants[i].shape] = rate
+			b.known.solo[tenants[i].shape] = rate.mean()
 		}
 	}
 	alone := plan.entitled
@@ -315,12 +333,13 @@ func (b *bench) kept(sys system, c companyCase, tenants []tenant, g *gathering, 
 	r := report.Record{Seconds: float64(g.at.to-g.at.from) / 1e9, Numbers: map[string]float64{}}
 	natively := b.known.natively[nativelyKey(tenants)]
 	for i, t := range tenants {
+		entitled := b.known.entitled[entitledKey(yardstick, t)]
 		k := report.Kept{
 			Load: c.members[i].load, Mode: "hard", Solo: b.known.solo[t.shape],
-			Entitled: b.known.entitled[entitledKey(yardstick, t)],
-			Seconds:  g.done[i].Series.Windows(g.at.from, g.at.to, time.Second),
-			Windows:  g.done[i].Series.Windows(g.at.from, g.at.to, window),
-			Rate:     g.done[i].Series.Rate(g.at.from, g.at.to),
+			Entitled: entitled.mean(), Varies: entitled.varies(),
+			Seconds: g.done[i].Series.Windows(g.at.from, g.at.to, time.Second),
+			Windows: g.done[i].Series.Windows(g.at.from, g.at.to, window),
+			Rate:    g.done[i].Series.Rate(g.at.from, g.at.to),
 		}
 		if t.mode != "" {
 			k.Mode = t.mode
@@ -345,8 +364,8 @@ func (b *bench) kept(sys system, c companyCase, tenants []tenant, g *gathering, 
 
 // gathering is what tenants did, each alone and all together, in the same processes.
 type gathering struct {
-	alone map[int]float64 // rates of those that were asked for
-	at    span            // of the company
+	alone map[int]measured // rates of those that were asked for
+	at    span             // of the company
 	done  []outcome
 }
 
@@ -358,7 +377,7 @@ func (g *gathering) rates() (list []float64) {
 }
 
 // gather starts tenants once, one process each, and lets some of them run alone, one by one,
-// and then all together if they shall.
+// then all together if they shall, and those alone again.
 func (b *bench) gather(ctx context.Context, ses session, tenants []tenant, alone []int, together bool) (g *gathering, err error) {
 	var procs []*proc
 	var leaves []func() error
@@ -387,20 +406,32 @@ func (b *bench) gather(ctx context.Context, ses session, tenants []tenant, alone
 			return nil, err
 		}
 	}
-	g = &gathering{alone: map[int]float64{}}
-	for _, i := range alone {
-		at, done, err := play(procs[i:i+1], b.aloneSeconds())
-		if err != nil {
-			return nil, err
-		}
-		if g.alone[i] = done[0].Series.Rate(at.from, at.to); g.alone[i] <= 0 {
-			return nil, fmt.Errorf("%s alone: no work was done", procs[i].name)
-		}
+	g = &gathering{alone: map[int]measured{}}
+	if err := g.runAlone(procs, alone, b.aloneSeconds()); err != nil {
+		return nil, err
 	}
 	if together {
-		g.at, g.done, err = play(procs, b.companySeconds())
+		if g.at, g.done, err = play(procs, b.companySeconds()); err != nil {
+			return nil, err
+		}
 	}
-	return g, err
+	return g, g.runAlone(procs, alone, b.aloneSeconds())
+}
+
+// runAlone lets some of the processes run, one after the other.
+func (g *gathering) runAlone(procs []*proc, which []int, length time.Duration) error {
+	for _, i := range which {
+		at, done, err := play(procs[i:i+1], length)
+		if err != nil {
+			return err
+		}
+		rate := done[0].Series.Rate(at.from, at.to)
+		if rate <= 0 {
+			return fmt.Errorf("%s alone: no work was done", procs[i].name)
+		}
+		g.alone[i] = append(g.alone[i], rate)
+	}
+	return nil
 }
 
 // play lets processes that are ready run over the same time. There is no warm-up: the first

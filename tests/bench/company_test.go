@@ -92,6 +92,16 @@ func TestCompanyMeasuresOnce(t *testing.T) {
 	}
 }
 
+// A host changes its speed: what a tenant does alone is the mean of before and after its company.
+func TestWhatIsMeasuredBeforeAndAfter(t *testing.T) {
+	if m := (measured{60, 100}); m.mean() != 80 || m.varies() != 0.25 {
+		t.Errorf("got %v ± %v, want 80 ± 0.25", m.mean(), m.varies())
+	}
+	if m := (measured)(nil); m.mean() != 0 || m.varies() != 0 {
+		t.Errorf("nothing: got %v ± %v", m.mean(), m.varies())
+	}
+}
+
 func TestLongestCaseOfTwoTrainings(t *testing.T) {
 	b, err := newBench(options{python: "python3", seconds: 4 * time.Second})
 	if err != nil {

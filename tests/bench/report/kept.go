@@ -20,8 +20,10 @@ type Kept struct {
 	Load     string  `json:"load"`
 	Mode     string  `json:"mode"`
 	Solo     float64 `json:"solo,omitempty"`     // alone, without a library
-	Entitled float64 `json:"entitled,omitempty"` // alone, under its own hard limit
-	Rate     float64 `json:"rate"`               // in company
+	Entitled float64 `json:"entitled,omitempty"` // alone, under its own hard limit: a mean
+	// Varies is the part of Entitled by which single measurements were off: so much is unsure.
+	Varies float64 `json:"varies,omitempty"`
+	Rate   float64 `json:"rate"` // in company
 	// Kept, First and Worst are parts of Entitled: over the whole time, in the first
 	// second, in the worst second behind it.
 	Kept  float64 `json:"kept"`
@@ -108,7 +110,7 @@ func Verdict(list []Record) error {
 	return errors.Join(errs...)
 }
 
-var keptColumns = []string{"case", "system", "load", "asked", "mode", "solo /s", "entitled /s", "rate /s", "kept", "first s", "worst s", "native", "mark", "below"}
+var keptColumns = []string{"case", "system", "load", "asked", "mode", "solo /s", "entitled /s", "± %", "rate /s", "kept", "first s", "worst s", "native", "mark", "below"}
 
 // keptRows has a row for each tenant.
 func (r Record) keptRows() [][]string {
@@ -118,12 +120,14 @@ func (r Record) keptRows() [][]string {
 		row[len(row)-1] = r.row()[len(columns)-1]
 		return [][]string{row}
 	}
-	part := func(v float64, measured bool) string {
+	text := func(format string, v float64, measured bool) string {
 		if !measured {
 			return "–"
 		}
-		return fmt.Sprintf("%.2f", v)
+		return fmt.Sprintf(format, v)
 	}
+	part := func(v float64, measured bool) string { return text("%.2f", v, measured) }
+	percent := func(v float64, measured bool) string { return text("%.0f", 100*v, measured) }
 	var rows [][]string
 	for _, t := range r.Tenants {
 		k := t.Kept
@@ -133,7 +137,7 @@ func (r Record) keptRows() [][]string {
 		entitled := k.Entitled > 0
 		rows = append(rows, []string{
 			r.Case, r.System, k.Load, fmt.Sprint(t.Share), k.Mode,
-			part(k.Solo, k.Solo > 0), part(k.Entitled, entitled), part(k.Rate, true),
+			part(k.Solo, k.Solo > 0), part(k.Entitled, entitled), percent(k.Varies, entitled), part(k.Rate, true),
 			part(k.Kept, entitled), part(k.First, entitled && len(k.Seconds) > 0), part(k.Worst, entitled && len(k.Seconds) > 1),
 			part(k.Native, k.Native > 0), part(k.Mark, k.Mark > 0), k.Below,
 		})

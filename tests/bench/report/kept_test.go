@@ -64,7 +64,7 @@ func TestVerdictNamesThoseBelow(t *testing.T) {
 
 func TestCompanyHasARowForEachTenant(t *testing.T) {
 	list := []Record{
-		ofCompany("ours", Kept{Load: "I", Entitled: 10, Rate: 4, Mark: 0.7, Mode: "hard", Seconds: []float64{5, 3}}, Kept{Load: "T4", Mode: "soft", Rate: 1}),
+		ofCompany("ours", Kept{Load: "I", Entitled: 10, Varies: 0.12, Rate: 4, Mark: 0.7, Mode: "hard", Seconds: []float64{5, 3}}, Kept{Load: "T4", Mode: "soft", Rate: 1}),
 		{Scenario: company, Case: "later", System: "ours", Skipped: true},
 		{Scenario: company, Case: "broken", System: "ours", Error: "a\nb"},
 		{Scenario: company, Case: "arrays", System: "ours", Skipped: true, Notes: []string{"left out"}},
@@ -74,8 +74,8 @@ func TestCompanyHasARowForEachTenant(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| I/T4 30/70 | ours | I | 30 | hard | – | 10.00 | 4.00 | 0.40 | 0.50 | 0.30 | – | 0.70 | want 0.70 |\n",
-		"| I/T4 30/70 | ours | T4 | 30 | soft | – | – | 1.00 | – | – | – | – | – |  |\n", "no time left |", "ERROR: a b |", "left out |",
+		"| I/T4 30/70 | ours | I | 30 | hard | – | 10.00 | 12 | 4.00 | 0.40 | 0.50 | 0.30 | – | 0.70 | want 0.70 |\n",
+		"| I/T4 30/70 | ours | T4 | 30 | soft | – | – | – | 1.00 | – | – | – | – | – |  |\n", "no time left |", "ERROR: a b |", "left out |",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())
