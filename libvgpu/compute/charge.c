@@ -110,13 +110,6 @@ static bool says_little(const struct gate *g, const struct vgpu_stream_batch *b,
 	return b->single && (vgpu_streams_beside(g, b) || (slack >= span && span > BRIEF_NS));
 }
 
-/* Where work runs side by side, how long a batch took beside that of others says only what it costs
- * at most. gresd lets each job be without company for moments, in which costs are learned. */
-static bool in_company(const struct gate *g, const struct vgpu_stream_batch *b)
-{
-	return g->concurrent && (g->schedule.others || g->others_at_ns > b->opened_ns);
-}
-
 /* Took longer in company, or was not known before: whether its costs are right is seen when the job
  * is without company (vgpu_measure_suspect). */
 static void suspect(const struct vgpu_stream_batch *b, double est, double span)
@@ -153,7 +146,7 @@ static void learn(const struct gate *g, struct vgpu_stream_batch *b, double est,
 			vgpu_costs_alone(b->func[0].cost, least, span);
 		return;
 	}
-	if (in_company(g, b)) {
+	if (vgpu_streams_in_company(g, b)) {
 		suspect(b, est, sure);
 		least = 0;
 	} else if (g->concurrent && b->learns) {
@@ -241,7 +234,7 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 		est += (double)b->more_ns;
 		return est < busy ? est : busy;
 	}
-	if (in_company(g, b))
+	if (vgpu_streams_in_company(g, b))
 		return b->learns || est > busy ? busy : est;
 	if (part < 1 && slice > 0) {
 		if (est < (b->beside ? FITS_BESIDE : FITS) * slice && !b->learns) {
@@ -285,7 +278,8 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	double part = vgpu_own_part(g, b->own_ns, b->opened_ns, now);
 	double counted = vgpu_gate_count(g, busy, now);
 	double of_job = vgpu_own_of_job(g, b->divided_ns, b->opened_ns, now);
-	bool company = in_company(g, b), whole = part >= 1 && !company && !g->schedule.others;
+	bool company = vgpu_streams_in_company(g, b),
+	     whole = part >= 1 && !company && !g->schedule.others;
 	double alone = span, unsure = slack, charge;
 
 	/* The job's processes have their parts of the time evenly; in company these bound nothing. */

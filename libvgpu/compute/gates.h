@@ -58,6 +58,7 @@ struct vgpu_stream_batch {
 	bool past;       /* went past a budget that was used up (vgpu_gate_past) */
 	struct vgpu_cost_part func[FUNCS];
 	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
+	double so_far_ns; /* of its time, while it is on its way, so much is in gate.spans_ns */
 };
 
 /* CU_STREAM_PER_THREAD is another stream in each thread: whose it is here, or NULL. */
@@ -153,8 +154,9 @@ struct gate {
 	/* Covered by batches of streams beside each other, and not charged: without and with
 	 * company (streams.c). */
 	double idle_ns[2];
-	/* Of the last such batches without company: their times, and the time that these cover. */
-	double spans_ns, covered_ns;
+	/* Of the last such batches without company: their times, the time that these cover, and
+	 * which part of a batch's time is its own, by that. 0: not known. */
+	double spans_ns, covered_ns, own_part;
 	/* Since then work that is not CUDA's is on the card and not charged (queues.c), and the
 	 * job's own time then. 0: there is none. */
 	uint64_t queues_since_ns, queues_own_ns;

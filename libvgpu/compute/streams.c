@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* streams.c - see streams.h. */
 #include "streams.h"
+#include "event.h"
 
 /* Kept at most of the time that was not charged: what is longer ago has nothing to do with the
  * batches of now. */
@@ -9,6 +10,13 @@
 #define KNOWN_NS 100e6
 /* What a batch costs is known but for less than this part of its time. */
 #define EXACT 0.1
+
+/* How long a batch took beside the work of others says only what it costs at most. gresd lets each
+ * job be without company for moments, in which costs are learned. */
+bool vgpu_streams_in_company(const struct gate *g, const struct vgpu_stream_batch *b)
+{
+	return g->concurrent && (g->schedule.others || g->others_at_ns > b->opened_ns);
+}
 
 bool vgpu_streams_beside(const struct gate *g, const struct vgpu_stream_batch *b)
 {
@@ -51,19 +59,42 @@ double vgpu_streams_own(struct gate *g, const struct vgpu_stream_batch *b, doubl
 
 	if (b->foreign || !vgpu_streams_beside(g, b))
 		return span;
-	g->spans_ns += span;
+	g->spans_ns += span - b->so_far_ns;
 	g->covered_ns += busy;
-	own = g->spans_ns > 0 ? span * g->covered_ns / g->spans_ns : span;
+	own = g->own_part > 0 ? span * g->own_part : span;
 	if (*slack + held < EXACT * span)
 		return own;
 	*slack += span - own;
 	return span;
 }
 
+/* What is on its way was on it in the time that others' batches have covered. When a moment without
+ * company ends before that batch does, it is not seen without: were it not counted up to here, the
+ * others would be taken to have had that time to themselves. */
+static void count_so_far(struct gate *g, struct lane *l)
+{
+	struct vgpu_stream_batch *b = &l->ring[l->first];
+	const struct gate_context *c = l->context;
+	double began, so_far;
+
+	if (!l->closed || c->ends || !c->anchored || b->unmeasured || b->foreign || !b->launches ||
+	    !vgpu_streams_beside(g, b) || vgpu_streams_in_company(g, b) ||
+	    !vgpu_event_between(&began, c->anchor, b->start))
+		return;
+	so_far = vgpu_cover_since(&c->cover, began);
+	g->spans_ns += so_far - b->so_far_ns;
+	b->so_far_ns = so_far;
+}
+
 /* Not before: one lane is looked at after the other, and all of the time that they cover is the
  * first one's. */
 void vgpu_streams_reaped(struct gate *g)
 {
+	if (g->spans_ns <= 0)
+		return;
+	for (unsigned i = 0; i < g->lanes; i++)
+		count_so_far(g, &g->lane[i]);
+	g->own_part = g->covered_ns < g->spans_ns ? g->covered_ns / g->spans_ns : 1;
 	if (g->spans_ns <= KNOWN_NS)
 		return;
 	g->spans_ns /= 2;

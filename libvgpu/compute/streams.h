@@ -6,6 +6,9 @@
 
 #include "gates.h"
 
+/* Where work runs side by side: other jobs had work on the card meanwhile. */
+bool vgpu_streams_in_company(const struct gate *g, const struct vgpu_stream_batch *b);
+
 /* Other streams of this process had work on the card meanwhile. */
 bool vgpu_streams_beside(const struct gate *g, const struct vgpu_stream_batch *b);
 
@@ -19,7 +22,7 @@ double vgpu_streams_charge(struct gate *g, const struct vgpu_stream_batch *b, do
 double vgpu_streams_own(struct gate *g, const struct vgpu_stream_batch *b, double span, double busy,
 			double held, double *slack);
 
-/* All streams have been asked for what has completed: forgets what is long ago. */
+/* All streams have been asked for what has completed: what is now known of their batches' time. */
 void vgpu_streams_reaped(struct gate *g);
 
 #endif

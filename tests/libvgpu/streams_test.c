@@ -12,12 +12,11 @@ struct vgpu_state vgpu_state;
 static struct vgpu_cache_header header;
 static struct vgpu_slot slot;
 
+/* An event is the time at which it was passed. */
 bool vgpu_event_between(double *ns, CUevent start, CUevent end)
 {
-	(void)ns;
-	(void)start;
-	(void)end;
-	return false;
+	*ns = (double)((uintptr_t)end - (uintptr_t)start);
+	return true;
 }
 
 #define KERNEL_NS 80000.0
@@ -59,6 +58,34 @@ static double turns(struct gate *g, struct vgpu_cost *cost, double longer, uint6
 	return charged / (2 * BATCHES * LAUNCHES * KERNEL_NS);
 }
 
+/* A batch on its lane, and what has completed of that: its end is seen, or another stream's. */
+static void begins(struct lane *l, unsigned launches, uint64_t began_ns)
+{
+	l->ring[0] = (struct vgpu_stream_batch){.asked_ns = began_ns,
+						.opened_ns = began_ns,
+						.start = (CUevent)began_ns,
+						.launches = launches,
+						.solid = true,
+						.nfuncs = 1,
+						.func[0] = {vgpu_cost_of(1), launches}};
+	l->closed = 1;
+}
+
+static void ends(struct gate *g, struct lane *l, uint64_t now)
+{
+	struct vgpu_stream_batch *b = &l->ring[0];
+	double zero = (double)(uintptr_t)l->context->anchor, began = (double)b->opened_ns - zero;
+	double busy = vgpu_cover_add(&l->context->cover, began, (double)now - zero);
+
+	g->several_ns = now;
+	b->own_ns = g->own_ns + b->opened_ns - g->own_at_ns;
+	vgpu_gate_beside(g, now);
+	b->divided_ns = g->divided_ns - (now - b->opened_ns);
+	vgpu_batch_charge(g, b, (double)(now - b->opened_ns), busy, 0, 0, now);
+	l->closed = 0;
+	vgpu_streams_reaped(g);
+}
+
 /* The schedule from now on: so many other jobs are on the card. */
 static void company(struct gate *g, uint32_t others, uint64_t now)
 {
@@ -68,6 +95,46 @@ static void company(struct gate *g, uint32_t others, uint64_t now)
 					.cores = 50};
 
 	vgpu_gate_follow(g, &s, now);
+}
+
+/* A moment without company, in which two streams take turns. Last is a long batch of the one. That of
+ * the other, which was on its way meanwhile, is not seen before others are on the card again. */
+static void moment(struct gate *g, uint64_t *at)
+{
+	struct lane *a = &g->lane[0], *b = &g->lane[1];
+	const uint64_t kernel = (uint64_t)KERNEL_NS;
+	uint64_t now = *at;
+
+	company(g, 0, now);
+	begins(a, 1, now);
+	begins(b, 1, now);
+	for (int i = 0; i < BATCHES; i++) {
+		ends(g, a, now += kernel);
+		begins(a, i < BATCHES - 1 ? 1 : 4 * BATCHES, now);
+		ends(g, b, now += kernel);
+		begins(b, i < BATCHES - 1 ? 1 : 4 * BATCHES, now);
+	}
+	ends(g, a, now += (4 * BATCHES * 2 - 1) * kernel);
+	company(g, 1, now += kernel / 2);
+	ends(g, b, now += kernel);
+	*at = now + 1;
+}
+
+static void test_moments(void)
+{
+	static struct gate g = {.concurrent = true, .lanes = 2};
+	struct vgpu_cost_part part = {vgpu_cost_of(1), 1};
+	uint64_t now = 1000000000u;
+
+	g.divided_ns = g.divided_at_ns = g.own_at_ns = now;
+	g.context[0].anchor = (CUevent)now;
+	g.context[0].anchored = true;
+	g.lane[0].context = g.lane[1].context = &g.context[0];
+	vgpu_costs_learn(&part, 1, 0, KERNEL_NS, KERNEL_NS);
+	for (int i = 0; i < 4; i++) {
+		moment(&g, &now);
+		CHECK(part.cost->est_ns > 0.97 * KERNEL_NS && part.cost->est_ns < 1.05 * KERNEL_NS);
+	}
 }
 
 int main(void)
@@ -109,5 +176,8 @@ int main(void)
 	for (int i = 0; i < 100; i++)
 		charged += turns(&g, cost, 4, &now) / 100;
 	CHECK(charged < 2.1);
+
+	vgpu_cost_forget(1);
+	test_moments();
 	return done("streams_test");
 }

@@ -120,16 +120,16 @@ func TestWorkSideBySideIsDividedByShares(t *testing.T) {
 		name          string
 		first, second []string // of the worker
 		modes         string
-		want, within  float64 // the first's part of the work of both, %
+		want          float64 // the first's part of the work of both, %
 		least         float64 // of the card, both
 	}{
-		{"kernels of 1 ms", []string{"--kernel-us", "1000"}, []string{"--kernel-us", "1000"}, "soft", 30, 3, 93},
-		{"short beside long", []string{"--kernel-us", "100"}, []string{"--kernel-us", "20000"}, "soft", 30, 3, 93},
-		{"graphs", []string{"--kernel-us", "100", "--launch", "graph"}, []string{"--kernel-us", "100", "--launch", "graph"}, "soft", 30, 3, 93},
-		// What such streams cost is known to a third, and 18 where each is taken to cost what both do.
-		{"two streams that take turns", []string{"--kernel-us", "500", "--streams", "2"}, []string{"--kernel-us", "1000"}, "soft", 30, 8, 93},
-		{"the card has room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "soft", 50, 3, 190},
-		{"hard, and room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "hard", 30, 3, 93},
+		{"kernels of 1 ms", []string{"--kernel-us", "1000"}, []string{"--kernel-us", "1000"}, "soft", 30, 93},
+		{"short beside long", []string{"--kernel-us", "100"}, []string{"--kernel-us", "20000"}, "soft", 30, 93},
+		{"graphs", []string{"--kernel-us", "100", "--launch", "graph"}, []string{"--kernel-us", "100", "--launch", "graph"}, "soft", 30, 93},
+		// 18 where each is taken to cost what both do, 24 where one that is on its way when a moment without company ends is not counted.
+		{"two streams that take turns", []string{"--kernel-us", "500", "--streams", "2"}, []string{"--kernel-us", "1000"}, "soft", 30, 93},
+		{"the card has room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "soft", 50, 190},
+		{"hard, and room", []string{"--kernel-us", "1000", "--part", "50"}, []string{"--kernel-us", "1000", "--part", "50"}, "hard", 30, 93},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -141,7 +141,7 @@ func TestWorkSideBySideIsDividedByShares(t *testing.T) {
 			n.eventually("parts as the shares", func() bool {
 				had := n.work(first, second)
 				got := 100 * had[0] / (had[0] + had[1])
-				return math.Abs(got-c.want) <= c.within && had[0]+had[1] >= c.least
+				return math.Abs(got-c.want) <= 3 && had[0]+had[1] >= c.least
 			})
 		})
 	}
