@@ -169,8 +169,8 @@ func (r *run) Num(scenario, name, system, number string) (string, error) {
 
 // row is a case of the scenario company, for a table.
 type row struct {
-	Asked, Kept, First, Worst, Native, Below string
-	Met                                      bool
+	Asked, Kept, Varies, First, Worst, Native, Below string
+	Met                                              bool
 }
 
 // Company is a row of company: each figure of all tenants.
@@ -179,17 +179,21 @@ func (r *run) Company(name string) (row, error) {
 	if err != nil {
 		return row{}, err
 	}
-	var asked, kept, first, worst, native, below []string
+	var asked, kept, varies, first, worst, native, below []string
 	two := func(v float64) string {
 		if v == 0 {
 			return "–"
 		}
 		return fmt.Sprintf("%.2f", v)
 	}
+	measured := slices.ContainsFunc(rec.Tenants, func(t report.Tenant) bool { return t.Kept.Varies > 0 })
 	for _, t := range rec.Tenants {
 		k := t.Kept
 		asked = append(asked, fmt.Sprint(t.Share))
 		kept, first, worst = append(kept, two(k.Kept)), append(first, two(k.First)), append(worst, two(k.Worst))
+		if measured {
+			varies = append(varies, fmt.Sprintf("%.0f", 100*k.Varies))
+		}
 		if k.Native > 0 {
 			native = append(native, two(k.Native))
 		}
@@ -199,11 +203,13 @@ func (r *run) Company(name string) (row, error) {
 	}
 	const sep = " / "
 	out := row{Met: len(below) == 0, Below: strings.Join(below, ", ")}
-	for to, from := range map[*string][]string{&out.Asked: asked, &out.Kept: kept, &out.First: first, &out.Worst: worst, &out.Native: native} {
+	for to, from := range map[*string][]string{&out.Asked: asked, &out.Kept: kept, &out.Varies: varies, &out.First: first, &out.Worst: worst, &out.Native: native} {
 		*to = strings.Join(from, sep)
 	}
-	if out.Native == "" {
-		out.Native = "–"
+	for _, text := range []*string{&out.Varies, &out.Native} {
+		if *text == "" {
+			*text = "–"
+		}
 	}
 	return out, nil
 }
