@@ -3,6 +3,8 @@
 package doctor
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
@@ -29,5 +31,36 @@ func TestSettingsThatJobsWouldNotice(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: %d warnings, want %d", text, got, want)
 		}
+	}
+}
+
+// cli_filter.lua asks for shards: where gresd places, slurmctld has none.
+func TestScriptsThatSlurmRuns(t *testing.T) {
+	for _, c := range []struct {
+		mode, filter string // what placement.mode and CliFilterPlugins say
+		ours         bool   // cli_filter.lua is there
+		want         Status
+	}{
+		{config.PlacementSlurm, "lua", true, Pass},
+		{config.PlacementSlurm, "lua", false, Fail},
+		{config.PlacementSlurm, "(null)", true, Fail},
+		{config.PlacementGresd, "(null)", false, Pass},
+		{config.PlacementGresd, "(null)", true, Pass},
+		{config.PlacementGresd, "lua", true, Fail},
+	} {
+		dir := t.TempDir()
+		if c.ours {
+			if err := os.WriteFile(filepath.Join(dir, "cli_filter.lua"), []byte("-- vgpu\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shown := "SLURM_CONF = " + dir + "/slurm.conf\nSlurmctldHost[0] = elsewhere\nJobSubmitPlugins = lua\nCliFilterPlugins = " + c.filter
+		n := &node{slurm: &facts{slurm.ParseShown(shown)}}
+		n.cfg.Placement.Mode = c.mode
+		checkLua(t.Context(), n, func(got Status, message, remedy string) {
+			if got != c.want {
+				t.Errorf("%+v: %v, %s (%s)", c, got, message, remedy)
+			}
+		})
 	}
 }

@@ -270,11 +270,19 @@ func checkLua(_ context.Context, n *node, tell func(Status, string, string)) {
 	}
 	well := true
 	say := func(s Status, message, remedy string) { well = false; tell(s, message, remedy) }
+	gresdPlaces := n.cfg.Placement.Mode == config.PlacementGresd
 	for _, plugin := range []struct{ setting, script, does string }{
 		{"JobSubmitPlugins", "job_submit.lua", "--gres=vgpu:N is not turned into shares"},
 		{"CliFilterPlugins", "cli_filter.lua", "srun --gres=vgpu:N inside a job finds no shares"},
 	} {
-		if !slices.Contains(f.list(plugin.setting), "lua") {
+		active := slices.Contains(f.list(plugin.setting), "lua")
+		if gresdPlaces && plugin.setting == "CliFilterPlugins" {
+			if text, err := os.ReadFile(filepath.Join(f.dir(), plugin.script)); active && err == nil && strings.Contains(string(text), "vgpu") {
+				say(Fail, plugin.script+" asks for shards, and gresd places: srun --gres=vgpu:N finds none", "take lua out of "+plugin.setting+" in slurm.conf; docs/placement.md")
+			}
+			continue
+		}
+		if !active {
 			say(Fail, plugin.setting+" lacks lua: "+plugin.does, plugin.setting+"=lua in slurm.conf, and restart slurmctld")
 			continue
 		}

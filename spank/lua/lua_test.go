@@ -50,7 +50,10 @@ for asked, want in pairs({
   local rc = slurm_job_submit(job, {}, 1000)
   assert(rc == 0 and job.tres_per_node == want, asked .. " became " .. tostring(job.tres_per_node) .. ", want " .. want)
 end
-local job = {}
+local job = setmetatable({}, {__newindex = function(_, field, value)
+  assert(type(value) == "string", "Slurm takes no " .. type(value) .. " for " .. field)
+end})
+assert(slurm_job_modify(job, {}, {}, 1000) == 0)
 assert(slurm_job_submit(job, {}, 1000) == 0 and job.tres_per_node == nil)
 `
 	harness := filepath.Join(t.TempDir(), "run.lua")

@@ -23,7 +23,7 @@ const (
 	slurm     level = "Slurm"        // its credentials and device cgroup
 	library   level = "library"      // what libvgpu itself refuses to do
 	namespace level = "2 namespaced" // mounts of the SPANK plugin
-	rights    level = "3 gresd"      // rights of its files, who may ask for what, bounds of what it takes
+	rights    level = "gresd"        // rights of its files, who may ask for what, bounds of what it takes
 	audited   level = "3 audited"    // not prevented: found within seconds, and by policy killed
 	nothing   level = "**not stopped**"
 )
