@@ -14,6 +14,7 @@ package linger
 import (
 	"context"
 	"log/slog"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -51,6 +52,8 @@ const (
 	// mostOfJob are the descriptors that gresd keeps for one job: a server has at most some sixty clients,
 	// and each a few.
 	mostOfJob = 256
+	// patience is for how long a process may let gresd wait that looks at what it has open: all jobs wait.
+	patience = 250 * time.Millisecond
 	// mostLookedAt are the descriptors of a process that are looked at: the driver opens its own early.
 	mostLookedAt = 4096
 )
@@ -70,7 +73,7 @@ type Keeper struct {
 	log    *slog.Logger
 	wake   wakeup.Bell
 	warned bool
-	stuck  *patient.Stuck[uint32] // processes whose files let who looks at them wait
+	stuck  *patient.Stuck[uint32] // users whose files let who looks at them wait
 
 	mu      sync.Mutex
 	clients map[name]*client
@@ -105,7 +108,7 @@ type client struct {
 // New returns a keeper that does nothing before [Keeper.Run]. served says whether the programs of a
 // job are clients of a server.
 func New(grants Grants, served func(jobID uint32) bool, log *slog.Logger) *Keeper {
-	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: patient.New(), clients: map[name]*client{}}
+	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: patient.Of[uint32](1, math.MaxInt), clients: map[name]*client{}}
 }
 
 // Wake tells the keeper that jobs have come, gone or begun to work, or have a server or none. It never blocks.
@@ -226,7 +229,7 @@ func (k *Keeper) see(n name, uid uint32, slot libvgpu.SlotView, now time.Time) {
 	c.follow(slot, now)
 	c.final = c.ended
 	if !c.ended && (len(c.files) == 0 || now.Sub(c.listed) >= seldom) {
-		k.list(c, now)
+		k.list(c, uid, now)
 	}
 }
 
@@ -301,12 +304,11 @@ func (c *client) hold(now time.Time) time.Duration {
 
 // list keeps what the process has open of the device. Its user can call any file so, and closing one of
 // a file system of theirs would wait for them: only what is a device is copied.
-func (k *Keeper) list(c *client, now time.Time) {
+func (k *Keeper) list(c *client, uid uint32, now time.Time) {
 	c.listed = now
-	dir := proc.Of(c.pid)
-	for _, at := range dir.Open(mostLookedAt) {
-		theirs, err := strconv.Atoi(at)
-		if _, kept := c.files[theirs]; kept || err != nil || path.Base(dir.Link("fd/"+at)) != device || !k.opensDevice(c, dir.File("fd/"+at)) {
+	found, _ := patient.WithinTime(k.stuck, uid, patience, func() []int { return devices(c.pid) })
+	for _, theirs := range found {
+		if _, kept := c.files[theirs]; kept {
 			continue
 		}
 		if k.descriptors(c.job) >= mostOfJob {
@@ -341,15 +343,23 @@ func (k *Keeper) descriptors(job uint32) (n int) {
 	return n
 }
 
-// opensDevice is isDevice for what a process has open.
-func (k *Keeper) opensDevice(c *client, file string) bool {
-	is, ok := patient.Within(k.stuck, uint32(c.pid), func() bool { return isDevice(unix.AT_FDCWD, file) })
-	return ok && is
+// devices are the descriptors of the device that a process has open. A file that is called so can let
+// who looks at it wait.
+func devices(pid int) (all []int) {
+	dir := proc.Of(pid)
+	for _, at := range dir.Open(mostLookedAt) {
+		theirs, err := strconv.Atoi(at)
+		if err == nil && path.Base(dir.Link("fd/"+at)) == device && isDevice(unix.AT_FDCWD, dir.File("fd/"+at)) {
+			all = append(all, theirs)
+		}
+	}
+	return all
 }
 
 // isDevice says whether a file is a character device, which no user can make. No file system is asked
-// for that, which could make us wait.
-func isDevice(dir int, name string) bool {
+// for that, which could make us wait; but NFS may ask its server when the file is looked up. It is a
+// variable for tests.
+var isDevice = func(dir int, name string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(dir, name, unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR

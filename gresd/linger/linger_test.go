@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -225,6 +227,40 @@ func TestOnlyADeviceIsKept(t *testing.T) {
 	s.keeper.look(time.Now())
 	if s.kill(); s.isThere() {
 		t.Error("a file is kept")
+	}
+}
+
+func TestAUserWhoseFilesDoNotAnswerDelaysNobodyElseForLong(t *testing.T) {
+	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
+	file, err := os.Open(s.device) // the test itself is the other user's client
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	const other = 65534
+	end, is := make(chan struct{}), isDevice
+	isDevice = func(dir int, name string) bool {
+		if strings.HasPrefix(name, string(proc.Of(os.Getpid()))+"/") {
+			<-end
+		}
+		return is(dir, name)
+	}
+	defer func() {
+		for close(end); s.keeper.stuck.Waiting(other) > 0; {
+			time.Sleep(time.Millisecond)
+		}
+		isDevice = is
+	}()
+	began := time.Now()
+	for job := range uint32(40) {
+		s.keeper.list(&client{job: 100 + job, pid: os.Getpid()}, other, began)
+	}
+	if took := time.Since(began); took < patience || took > 4*patience {
+		t.Errorf("all have waited %s for one user, want %s", took, patience)
+	}
+	s.keeper.look(time.Now())
+	if s.kill(); !s.isThere() {
+		t.Error("what another user's client has open is not kept")
 	}
 }
 

@@ -123,7 +123,7 @@ func (f folder) remove() error {
 		return err
 	}
 	defer root.Close()
-	errs := []error{removeTree(root, f.uid)}
+	errs := []error{removeTree(root, f.uid, mostRemoving)}
 	for _, name := range []string{f.uid + ".out", f.uid + ".json"} {
 		errs = append(errs, root.RemoveAll(name))
 	}

@@ -4,12 +4,13 @@ package mps
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
@@ -55,22 +56,34 @@ func (p process) signal(sig syscall.Signal) {
 	}
 }
 
-// stuck are the processes whose users let readers of their environment wait.
-var stuck = patient.New()
+// stuck are, by user, the processes that let readers of their environment wait: one user's take
+// none of the patience that there is for another's.
+var stuck sync.Map
+
+func stuckOf(uid uint32) *patient.Stuck[uint32] {
+	s, _ := stuck.LoadOrStore(uid, patient.New())
+	return s.(*patient.Stuck[uint32])
+}
+
+// mostAsking bounds how long the processes of a user are asked, however many there are.
+const mostAsking = 3 * time.Second
+
+// environment is a variable for tests.
+var environment = func(pid int) []byte {
+	text, _ := os.ReadFile(proc.Of(pid).File("environ"))
+	return text
+}
 
 // programs is how the names of NVIDIA's two programs begin.
 const programs = "nvidia-cuda-mps-"
 
-// hasToken says whether a process has the token. Only the two programs are asked, by a link that waits
-// for nobody: of all processes of a node, users could make more wait than there is patience for.
-func hasToken(pid int, token string) bool {
+// hasToken says whether a process of that user has the token. Only the two programs are asked, by a
+// link that waits for nobody: other programs of the user that wait are none of MPS's business.
+func hasToken(pid int, uid uint32, token string) bool {
 	if !strings.HasPrefix(filepath.Base(proc.Of(pid).Link("exe")), programs) {
 		return false
 	}
-	env, _ := patient.Within(stuck, uint32(pid), func() []byte {
-		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		return env
-	})
+	env, _ := patient.Within(stuckOf(uid), uint32(pid), func() []byte { return environment(pid) })
 	for word := range bytes.SplitSeq(env, []byte{0}) {
 		if string(word) == tokenVariable+"="+token {
 			return true
@@ -85,8 +98,8 @@ func (r record) leaderAlive() bool { return r.alive() }
 // long as the daemon lives.
 func (r record) near(i info) bool { return i.Group == r.PID || i.Session == r.PID || i.Parent == r.PID }
 
-// family are the living processes of the record's user, or of anybody where the daemon
-// is for everyone, that are surely of its daemon: the daemon, what is in its process group or session or descends from
+// family are the living processes of the record's user, root where the daemon is for everyone, that
+// are surely of its daemon: the daemon, what is in its process group or session or descends from
 // it while it lives, and what has its token whether it lives or not.
 func (r record) family() []process {
 	all := map[int]info{}
@@ -115,11 +128,12 @@ func (r record) family() []process {
 		return false
 	}
 	var found []process
+	until := time.Now().Add(mostAsking)
 	for _, i := range all {
-		if uid, ok := proc.Of(i.PID).UID(); !ok || uid != r.Key.UID && !r.Key.Everyone {
+		if uid, ok := proc.Of(i.PID).UID(); !ok || uid != r.Key.UID {
 			continue
 		}
-		if lives && (r.near(i) || descends(i)) || hasToken(i.PID, r.Token) {
+		if lives && (r.near(i) || descends(i)) || time.Now().Before(until) && hasToken(i.PID, r.Key.UID, r.Token) {
 			found = append(found, i.process)
 		}
 	}

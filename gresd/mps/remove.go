@@ -8,79 +8,72 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
+	"time"
 )
 
-// mostPasses is how often one folder is looked through: its user may still be
-// adding to it.
-const mostPasses = 100
+// mostRemoving bounds one removal: a user may add as fast as gresd removes. The next one goes on.
+const mostRemoving = 10 * time.Second
 
 // removeTree removes a file or a folder with all that is in it, as RemoveAll does,
 // but holds one folder open, however deep they lie in each other: they are a
 // user's, who could take all of gresd's descriptors by that. A folder that is not
-// empty moves up beside name, as name.old.N, and has its turn later; those that a
-// killed gresd has left are removed as well.
-func removeTree(root *os.Root, name string) error {
-	left, err := list(root, ".", func(entry string) bool { return strings.HasPrefix(entry, name+".old.") })
-	if err != nil {
-		return err
-	}
-	lifted := len(left)
-	for _, n := range left {
-		var number int
-		if _, err := fmt.Sscanf(n, name+".old.%d", &number); err == nil {
-			lifted = max(lifted, number+1)
+// empty moves up beside name, as name.old.N, and has its turn later; those that an
+// earlier removal has left are removed as well.
+func removeTree(root *os.Root, name string, limit time.Duration) error {
+	ours := func(entry string) bool { return entry == name || strings.HasPrefix(entry, name+".old.") }
+	began := time.Now()
+	lifted := began.UnixNano() // above all that were left
+	for {
+		left, err := list(root, ".", ours)
+		if err != nil || len(left) == 0 {
+			return err
 		}
-	}
-	for todo := append(left, name); len(todo) > 0; {
-		dir := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		for pass := 0; ; pass++ {
+		changed := false
+		for i, dir := range left {
 			err := root.Remove(dir)
-			if err == nil || errors.Is(err, fs.ErrNotExist) {
-				break
+			if err == nil {
+				changed = true
+				continue
 			}
-			if pass == mostPasses {
-				return fmt.Errorf("remove: somebody is adding to it: %w", err)
+			if time.Since(began) > limit {
+				return fmt.Errorf("after %s some folders are left, %d or more: somebody is adding to them, or has mounted something there: %w", limit, len(left)-i, err)
 			}
-			entries, err := list(root, dir, nil)
+			entries, err := list(root, dir, func(string) bool { return true })
 			if err != nil {
 				return err
 			}
 			for _, entry := range entries {
 				path := dir + "/" + entry
-				if err := root.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
-					continue
+				if err = root.Remove(path); err != nil {
+					lifted++
+					err = root.Rename(path, fmt.Sprintf("%s.old.%d", name, lifted))
 				}
-				up := fmt.Sprintf("%s.old.%d", name, lifted)
-				if err := root.Rename(path, up); err != nil {
-					continue // it is looked at again
-				}
-				lifted++
-				todo = append(todo, up)
+				changed = changed || err == nil
 			}
 		}
+		if !changed { // its user, or a mount, keeps it
+			time.Sleep(pollEvery)
+		}
 	}
-	return nil
 }
 
 // list returns some of the names in a folder that are wanted, all of them if they
-// are not many.
-func list(root *os.Root, dir string, wanted func(string) bool) ([]string, error) {
+// are not many, and none only where none is there.
+func list(root *os.Root, dir string, wanted func(string) bool) (all []string, err error) {
 	folder, err := root.Open(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer folder.Close()
-	names, err := folder.Readdirnames(10_000)
+	for err == nil && len(all) == 0 {
+		var names []string
+		names, err = folder.Readdirnames(10_000)
+		all = slices.DeleteFunc(names, func(name string) bool { return !wanted(name) })
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist) { // that of a card is gone with the card's last daemon
 		err = nil
-	}
-	var all []string
-	for _, name := range names {
-		if wanted == nil || wanted(name) {
-			all = append(all, name)
-		}
 	}
 	return all, err
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,7 +73,7 @@ func TestRemoveTree(t *testing.T) {
 	}
 	depth(t, dir+"/7/pipe/a", 300)
 	withFewFiles(t, 100, func() {
-		if err := removeTree(root, "7"); err != nil {
+		if err := removeTree(root, "7", time.Minute); err != nil {
 			t.Error(err)
 		}
 	})
@@ -82,7 +84,31 @@ func TestRemoveTree(t *testing.T) {
 	if _, err := os.Stat(kept); err != nil {
 		t.Errorf("a link was followed: %v", err)
 	}
-	if err := removeTree(root, "7"); err != nil {
+	if err := removeTree(root, "7", time.Minute); err != nil {
 		t.Errorf("what is not there: %v", err)
+	}
+}
+
+// A user who makes folders as fast as they are removed keeps gresd no longer than this.
+func TestARemovalIsBoundedAndTheNextOneGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err == nil {
+		err = os.MkdirAll(dir+"/7/pipe", 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	depth(t, dir+"/7/pipe", 3000)
+	err = removeTree(root, "7", time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "after 1ms some folders are left") {
+		t.Errorf("error %v, want what is left", err)
+	}
+	if err := removeTree(root, "7", time.Minute); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left the next time: %v, %v", entries, err)
 	}
 }
