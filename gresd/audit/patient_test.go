@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,5 +76,25 @@ func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
 	}
 	if f, ok := table.look(200); !ok || f.Job != 9 {
 		t.Errorf("after it has answered: %+v, %t", f, ok)
+	}
+}
+
+// However many of a user's processes do not answer, the audit sees what others' do.
+func TestOneUsersProcessesHideNobodyElses(t *testing.T) {
+	p := fakeProc{t, t.TempDir()}
+	p.put(1, 0, 0, nil)
+	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
+	p.put(100, 1, 0, map[string]string{"cmdline": "slurmstepd: [9.batch]\x00", "exe": "-> /usr/sbin/slurmstepd"})
+	p.put(150, 100, 1001, nil)
+	table := newTable(p.dir, 5)
+	table.stuck.Patience = time.Millisecond
+	for pid := 200; pid < 240; pid++ {
+		p.put(pid, 1, 1000, nil)
+		defer p.hang(fmt.Sprint(pid), "maps")()
+		table.look(uint32(pid))
+	}
+	table.stuck.Patience = 0
+	if f, ok := table.look(150); !ok || f.Job != 9 {
+		t.Errorf("another user's: %+v, %t", f, ok)
 	}
 }

@@ -39,7 +39,7 @@ type table struct {
 	libraries [][]byte // what memory maps call libvgpu
 	self      uint32
 
-	stuck *patient.Stuck[uint32]
+	stuck patient.Processes
 
 	known map[identity]facts
 	next  map[identity]facts // what of known was asked for since the last turn
@@ -61,7 +61,7 @@ type line struct {
 
 func newTable(root string, self int) *table {
 	return &table{
-		root: root, self: uint32(self), libraries: namesOf(""), stuck: patient.New(), known: map[identity]facts{}, next: map[identity]facts{},
+		root: root, self: uint32(self), libraries: namesOf(""), known: map[identity]facts{}, next: map[identity]facts{},
 		folders: map[string]uint32{}, lines: map[uint32]line{},
 	}
 }
@@ -158,9 +158,10 @@ func (t *table) isMPS(pid uint32) bool {
 	return ok && st.Uid == 0 && st.Mode&0o022 == 0
 }
 
-// read reads a file of the process that may wait for it ([patient.Within]).
+// read reads a file of the process that may wait for it ([patient.WithinProcess]).
 func (t *table) read(pid uint32, file string) ([]byte, bool) {
-	text, ok := patient.Within(t.stuck, pid, func() []byte {
+	uid, _ := t.dir(pid).UID()
+	text, ok := patient.WithinProcess(&t.stuck, uid, pid, func() []byte {
 		text, err := os.ReadFile(t.dir(pid).File(file))
 		if err != nil {
 			return nil
@@ -173,7 +174,8 @@ func (t *table) read(pid uint32, file string) ([]byte, bool) {
 // statOf follows a link of the process to a file that is its user's. What the file system has in
 // memory will do: most then ask nobody.
 func (t *table) statOf(pid uint32, path string) (st unix.Statx_t, ok bool) {
-	found, ok := patient.Within(t.stuck, pid, func() *unix.Statx_t {
+	uid, _ := t.dir(pid).UID()
+	found, ok := patient.WithinProcess(&t.stuck, uid, pid, func() *unix.Statx_t {
 		var st unix.Statx_t
 		if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &st) != nil {
 			return nil

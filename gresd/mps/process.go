@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -56,14 +55,8 @@ func (p process) signal(sig syscall.Signal) {
 	}
 }
 
-// stuck are, by user, the processes that let readers of their environment wait: one user's take
-// none of the patience that there is for another's.
-var stuck sync.Map
-
-func stuckOf(uid uint32) *patient.Stuck[uint32] {
-	s, _ := stuck.LoadOrStore(uid, patient.New())
-	return s.(*patient.Stuck[uint32])
-}
+// stuck are the processes that let readers of their environment wait.
+var stuck patient.Processes
 
 // mostAsking bounds how long the processes of a user are asked, however many there are.
 const mostAsking = 3 * time.Second
@@ -83,7 +76,7 @@ func hasToken(pid int, uid uint32, token string) bool {
 	if !strings.HasPrefix(filepath.Base(proc.Of(pid).Link("exe")), programs) {
 		return false
 	}
-	env, _ := patient.Within(stuckOf(uid), uint32(pid), func() []byte { return environment(pid) })
+	env, _ := patient.WithinProcess(&stuck, uid, uint32(pid), func() []byte { return environment(pid) })
 	for word := range bytes.SplitSeq(env, []byte{0}) {
 		if string(word) == tokenVariable+"="+token {
 			return true

@@ -60,7 +60,7 @@ func TestAUserWhoseProcessesDoNotAnswerDelaysNobodyElse(t *testing.T) {
 	}
 	defer func() {
 		close(end)
-		n.eventually("nobody waits", func() bool { return len(stuckOf(games).List()) == 0 })
+		n.eventually("nobody waits", func() bool { return len(stuck.List()) == 0 })
 		environment = read
 	}()
 	of := func(key Key) []process { return record{Key: key, Token: "ours"}.family() }
@@ -68,9 +68,9 @@ func TestAUserWhoseProcessesDoNotAnswerDelaysNobodyElse(t *testing.T) {
 	if got := of(Key{Card: card, UID: games}); len(got) != 0 || time.Since(began) > mostAsking+2*time.Second {
 		t.Errorf("of who does not answer: %v after %s, want none after %s", got, time.Since(began), mostAsking)
 	}
-	stuckOf(games).Patience = time.Millisecond
-	defer func() { stuckOf(games).Patience = time.Second }()
+	stuck.Patience = time.Millisecond
 	of(Key{Card: card, UID: games}) // as many wait as may
+	stuck.Patience = 0
 	for key, want := range map[Key]int{{Card: card, UID: nobody}: theirs, {Card: card}: ofRoot, ForEveryone(card): ofRoot} {
 		began = time.Now()
 		if got := of(key); len(got) != 1 || got[0].PID != want || time.Since(began) > time.Second {

@@ -18,7 +18,7 @@ import (
 
 // Stuck are the questions that were given up and have no answer yet, by what they are about.
 type Stuck[About cmp.Ordered] struct {
-	// Patience is how long an answer may take; 0: as long as who asks says.
+	// Patience is how long an answer may take; 0: as long as who asks says. For tests.
 	Patience time.Duration
 
 	each, all int // the most that may wait, each with a thread of gresd
@@ -27,14 +27,41 @@ type Stuck[About cmp.Ordered] struct {
 	sum       int
 }
 
-// mostProcesses are those about which a question may wait at once.
+// Processes has the questions about processes, one about each: one user's take none of the patience
+// that there is for another's. The zero value is ready.
+type Processes struct {
+	Patience time.Duration // 0: a second
+
+	mu    sync.Mutex
+	users map[uint32]*Stuck[uint32]
+}
+
+// mostProcesses are those of a user about which a question may wait at once.
 const mostProcesses = 32
 
-// New returns one for questions about processes, by pid, one about each.
-func New() *Stuck[uint32] {
-	s := Of[uint32](1, mostProcesses)
-	s.Patience = time.Second
-	return s
+// WithinProcess is [WithinTime] for a process of a user.
+func WithinProcess[T any](p *Processes, uid, pid uint32, ask func() T) (T, bool) {
+	p.mu.Lock()
+	if p.users == nil {
+		p.users = map[uint32]*Stuck[uint32]{}
+	}
+	if p.users[uid] == nil {
+		p.users[uid] = Of[uint32](1, mostProcesses)
+	}
+	s := p.users[uid]
+	p.mu.Unlock()
+	return WithinTime(s, pid, cmp.Or(p.Patience, time.Second), ask)
+}
+
+// List is what cannot be asked about now.
+func (p *Processes) List() (all []uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.users {
+		all = append(all, s.List()...)
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Of returns one where nothing waits: at most so many questions about each, and in all.
@@ -42,13 +69,8 @@ func Of[About cmp.Ordered](each, all int) *Stuck[About] {
 	return &Stuck[About]{each: each, all: all, waiting: map[About]int{}}
 }
 
-// Within returns what ask does; false where there is no answer in time, or too many earlier
+// WithinTime returns what ask does; false where there is no answer in time, or too many earlier
 // questions wait for theirs.
-func Within[About cmp.Ordered, T any](s *Stuck[About], about About, ask func() T) (T, bool) {
-	return WithinTime(s, about, 0, ask)
-}
-
-// WithinTime is Within for one whose Patience is 0.
 func WithinTime[About cmp.Ordered, T any](s *Stuck[About], about About, wait time.Duration, ask func() T) (answer T, ok bool) {
 	s.mu.Lock()
 	given := s.waiting[about] < s.each && s.sum < s.all

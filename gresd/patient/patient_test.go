@@ -7,22 +7,24 @@ import (
 	"time"
 )
 
-// So many threads may wait, and no more.
+// So many threads may wait for a user's processes, and no more; others are asked as ever.
 func TestFewQuestionsWait(t *testing.T) {
-	s := New()
-	s.Patience = time.Millisecond
+	s := &Processes{Patience: time.Millisecond}
 	end := make(chan struct{})
 	for pid := range uint32(3 * mostProcesses) {
-		Within(s, pid, func() bool { <-end; return true })
+		WithinProcess(s, 1000, pid, func() bool { <-end; return true })
 	}
 	if n := len(s.List()); n != mostProcesses {
 		t.Errorf("%d wait, want %d", n, mostProcesses)
 	}
+	s.Patience = time.Minute
+	if answer, ok := WithinProcess(s, 1001, 1, func() int { return 7 }); answer != 7 || !ok {
+		t.Errorf("of another user meanwhile %d, %t", answer, ok)
+	}
 	close(end)
 	for range 1000 {
 		if len(s.List()) == 0 {
-			s.Patience = time.Minute
-			if answer, ok := Within(s, 1, func() int { return 7 }); answer != 7 || !ok {
+			if answer, ok := WithinProcess(s, 1000, 1, func() int { return 7 }); answer != 7 || !ok {
 				t.Errorf("afterwards %d, %t", answer, ok)
 			}
 			return
