@@ -153,7 +153,9 @@ func (o option) asksForGPUs() bool {
 }
 
 // namesCards says whether a list of TRES has whole cards or shares in it.
-func namesCards(list string) bool { return strings.Contains(list, "gpu") || strings.Contains(list, "shard") }
+func namesCards(list string) bool {
+	return strings.Contains(list, "gpu") || strings.Contains(list, "shard")
+}
 
 // shortLength returns how many words "-n2", "-n 2", "-lQ" or "-ln 2" are.
 func shortLength(word string, available int) int {
