@@ -243,6 +243,11 @@ local function memory_share(options, card_type, share)
   if not options.mem then return 0 end
   local bytes, percent = memory(options.mem)
   if percent then return percent end
+  if bytes < MIB then -- Slurm's own --mem=8192 is MiB
+    local mib = string.match(options.mem, "^%d+$")
+    refuse("--vgpu-mem", options.mem, "at least 1M, and a number without K, M, G or T counts bytes, "
+      .. "for example --vgpu-mem=%s", mib and shown(mib .. "M") or "8G")
+  end
   local mib, most, most_type = card_mib(card_type), largest_card()
   local need = mib and math.ceil(bytes * UNITS / (mib * MIB)) or 0
   if need > UNITS and card_type then

@@ -177,6 +177,8 @@ local BAD = {
   {"gres:vgpu:h200:101", {}, nil, "--gres=vgpu:h200", '"101"', "1 to 100"},
   {"gres:shard:150", {}, nil, "--gres=shard", '"150"', "1 to 100"},
   {"gres:vgpu:30", {MEM = "1.5g"}, nil, '--vgpu-mem: "1.5g"', "whole number", "8G"},
+  {"gres:vgpu:30", {MEM = "8192"}, nil, '--vgpu-mem: "8192": want at least 1M', "counts bytes", "--vgpu-mem=8192M"},
+  {"gres:vgpu:30", {}, "vgpu(mem=4K)", '--vgpu-mem: "4K": want at least 1M', "--vgpu-mem=8G"},
   {"gres:vgpu:30", {MEM = "200G"}, nil, '--vgpu-mem: "200G"', "143771 MiB", "(h200)", "140G"},
   {"gres:vgpu:a100:30", {MEM = "50G"}, nil, "40960 MiB", "a100", "--vgpu-mem=40G"},
   {"gres:vgpu:30", {MEM = "100G"}, nil, "81920 MiB", "--gres=vgpu:h200:72"},
@@ -252,6 +254,7 @@ local function test_forms()
       local form_ok = rc == 0 or (name == "cards" and string.find(said[1], "divides"))
         or (name == "cards" and string.find(said[1], "whole cards"))
         or (name == "mode" and string.find(said[1], "ceiling of at least"))
+        or (name == "mem" and string.find(said[1], "at least 1M"))
       check((want == "ok") == (form_ok and true or false), "%s %q: %s, want %s", name, value,
         tostring(said[1]), want)
       lines = lines + 1
