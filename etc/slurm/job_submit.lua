@@ -36,7 +36,7 @@ local OPTIONS = {"mem", "cores", "cards", "mode", "priority", "policy", "engine"
 local WORDS = {"share", "mem", "cores", "cards", "mode", "priority", "policy", "engine"}
 local UNITS = 100 -- shards that slurmctld counts for one card
 local MAX_CARDS = 16
-local NO_HET_JOB = 4294967294
+local NO_VAL = 4294967294
 local EXCLUSIVE = 0 -- job.shared of --exclusive
 local ALONE = 0 -- max_share of a partition with OverSubscribe=EXCLUSIVE
 local MIB = 1024 * 1024
@@ -243,6 +243,11 @@ local function memory_share(options, card_type, share)
   if not options.mem then return 0 end
   local bytes, percent = memory(options.mem)
   if percent then return percent end
+  if bytes < MIB then -- Slurm's own --mem=8192 is MiB
+    local mib = string.match(options.mem, "^%d+$")
+    refuse("--vgpu-mem", options.mem, "at least 1M, and a number without K, M, G or T counts bytes, "
+      .. "for example --vgpu-mem=%s", mib and shown(mib .. "M") or "8G")
+  end
   local mib, most, most_type = card_mib(card_type), largest_card()
   local need = mib and math.ceil(bytes * UNITS / (mib * MIB)) or 0
   if need > UNITS and card_type then
@@ -600,13 +605,21 @@ local function refuse_beside(job, found)
   end
 end
 
+local function several(n) return n and n > 1 and n < NO_VAL end
+
+-- slurmd gives Prolog the options of what comes to its node first. Where that may not be the
+-- batch script it is a step, and not each step has the options of its job.
+local function begins_with_a_step(job)
+  return not job.script or job.max_nodes ~= 1 and (several(job.min_nodes) or several(job.num_tasks))
+end
+
 local function submit(job, parts)
   local text, words = read_token(job.comment)
   local options = all_options(spank_options(job), words)
   local lists, found, others = find_share(job)
   -- In a het job, SPANK options carry over to the next components, also to those
   -- without a card; on a node all see the options of the first one.
-  local het = (job.het_job_offset or NO_HET_JOB) < NO_HET_JOB
+  local het = (job.het_job_offset or NO_VAL) < NO_VAL
   if het and job.het_job_offset > 0 and not found and not others then options = {} end
   local rules = rules_of(job, nil, parts)
   if found then
@@ -621,7 +634,7 @@ local function submit(job, parts)
     refuse_beside(job, found)
     job[found.field] = join(lists[found.field])
   end
-  if het and (found or share) then words = options end
+  if (het or begins_with_a_step(job)) and (found or share) then words = options end
   words.share = share and string.format("%d", share) or nil
   local comment = format_token(text, words)
   if comment ~= (job.comment or "") then job.comment = comment end
@@ -656,7 +669,12 @@ local function check_move(job, record, parts, options, marked, rules)
   -- A count that was raised, over several cards too, is not always one to ask for.
   local count = whole(found.item.count or "", MAX_CARDS * UNITS) or parse_share(found.item, options)
   local share = whole(marked or "", MAX_CARDS * UNITS) or count
-  dominant(math.min(share, count), options, found.item.card_type, rules)
+  local need = dominant(math.min(share, count), options, found.item.card_type, rules)
+  -- With more than is counted for it the job would wait its turn, and then be refused.
+  if job.comment and need > count then
+    refuse("--comment", job.comment, "words for which the job's share of %d is enough, or a larger share in the same "
+      .. "change, for example Gres=vgpu:%d", count, need)
+  end
 end
 
 -- A change that leaves the GRES alone must keep the share of the job; one that

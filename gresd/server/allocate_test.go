@@ -119,7 +119,9 @@ func TestGrantDefaults(t *testing.T) {
 
 func TestGrantReadsTheComment(t *testing.T) {
 	n := newTestNode(t).start()
-	req := n.job(7, 40, func(f *slurm.JobFacts) { f.Comment = "mine vgpu(share=20,mem=40G,mode=soft) too" })
+	req := n.job(7, 40, func(f *slurm.JobFacts) {
+		f.Batch, f.Comment = true, "mine vgpu(share=20,mem=40G,mode=soft) too"
+	})
 	req.Options = wire.Options{Mode: "hard"} // an option beats the comment
 	n.want(req, wire.Granted)
 	rec, _ := n.ledger.Get(7)
@@ -195,6 +197,25 @@ func TestWholeCardsAskedForAsShares(t *testing.T) {
 	}
 	if len(spec.Cards) != 2 || spec.Cards[0].Share != 100 || spec.Cards[1].Share != 100 || spec.Cards[0].MemLimit == 0 {
 		t.Errorf("cards %+v", spec.Cards)
+	}
+}
+
+// slurmd gives the Prolog that a step brings to its node the options of the step.
+func TestStepDoesNotChangeTheOptionsOfItsJob(t *testing.T) {
+	for name, change := range map[string]func(*slurm.JobFacts){
+		"no batch job":           func(*slurm.JobFacts) {},
+		"second node of a batch": func(f *slurm.JobFacts) { f.Batch, f.NodeList = true, "n1,"+f.NodeList },
+	} {
+		for _, given := range []wire.Options{{}, {Mem: "4G", Mode: "hard"}} {
+			n := newTestNode(t).start()
+			req := n.job(7, 40, func(f *slurm.JobFacts) { f.Comment = "vgpu(mem=8G,mode=soft)" }, change)
+			req.Options = given
+			n.want(req, wire.Granted)
+			rec, _ := n.ledger.Get(7)
+			if c := rec.Placement.Cards[0]; c.Memory != 8*gpu.GiB || rec.Mode != gpu.Soft {
+				t.Errorf("%s, a step with %+v: %v and mode %s, want the job's 8 GiB and soft", name, given, c.Memory, rec.Mode)
+			}
+		}
 	}
 }
 

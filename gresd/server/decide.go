@@ -186,6 +186,9 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 		// slurmd hands every component the options of the first one; what Lua
 		// wrote into the comment is the component's own.
 		words = comment.Merge(nil)
+	} else if !facts.Batch || facts.Several() {
+		// The options may be those of a step; Lua wrote the job's own into the comment.
+		words = comment.Merge(words)
 	}
 	if _, known := words["share"]; !known && s.cfg().Placement.Mode == config.PlacementGresd {
 		words["share"] = fmt.Sprint(facts.Counted)

@@ -56,6 +56,9 @@ type JobFacts struct {
 // Het says whether the job is a component of a het job.
 func (f JobFacts) Het() bool { return f.HetJobID != 0 }
 
+// Several says whether the job may have several nodes: "n[1-2]", "a,b".
+func (f JobFacts) Several() bool { return strings.ContainsAny(f.NodeList, ",[") }
+
 // Holds says whether the job holds GPU resources on the node.
 func (f JobFacts) Holds() bool {
 	return len(f.Units) != 0 || len(f.WholeCards) != 0 || f.Counted != 0

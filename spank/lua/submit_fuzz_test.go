@@ -309,6 +309,9 @@ func judgeShare(site string, it item, words, options request.Options) (want take
 	if err != nil {
 		return want, err.Error()
 	}
+	if r.Memory.Bytes > 0 && r.Memory.Bytes < gpu.MiB {
+		return want, "less memory than anything needs"
+	}
 	memory, known := cardsMiB[it.cardType]
 	if !known {
 		memory = cardsMiB[""]

@@ -49,8 +49,10 @@ end
 
 local CARDS = "return { units = 100, default = 81920, cards = { h200 = 143771, a100 = 40960 } }"
 
+-- A job of sbatch, unless it says script = false.
 local function submit(job)
   said = {}
+  if job.script == nil then job.script = "#!/bin/sh" end
   local rc = slurm_job_submit(job, {}, 1000)
   check(rc == 0 or #said == 1, "rc %s with %d lines for the user", tostring(rc), #said)
   return rc, said[1]
@@ -135,6 +137,26 @@ local function test_good()
   end
 end
 
+-- Where a step may be the first on a node, the comment has the options: slurmd then hands
+-- Prolog those of the step.
+local function test_steps_first()
+  load_script(CARDS)
+  for _, c in ipairs({
+    {{script = false}, "vgpu(mem=8G,mode=soft)"},
+    {{min_nodes = 2}, "vgpu(mem=8G,mode=soft)"},
+    {{num_tasks = 4}, "vgpu(mem=8G,mode=soft)"},
+    {{num_tasks = 4, max_nodes = 1}, nil},
+    {{num_tasks = 1, min_nodes = 4294967294}, nil},
+  }) do
+    local job = c[1]
+    job.tres_per_node, job.spank_job_env = "gres:vgpu:30", spank_env({MEM = "8G", MODE = "soft"})
+    local rc, line = submit(job)
+    check(rc == 0 and job.comment == c[2], "%s: comment %s, want %s", tostring(line), tostring(job.comment), tostring(c[2]))
+  end
+  local job = {script = false, spank_job_env = spank_env({})}
+  check(submit(job) == 0 and job.comment == nil, "without a share: comment %s", tostring(job.comment))
+end
+
 -- ---- what is refused ---------------------------------------------------------
 
 -- gres, spank options, comment; then parts of the line.
@@ -155,6 +177,8 @@ local BAD = {
   {"gres:vgpu:h200:101", {}, nil, "--gres=vgpu:h200", '"101"', "1 to 100"},
   {"gres:shard:150", {}, nil, "--gres=shard", '"150"', "1 to 100"},
   {"gres:vgpu:30", {MEM = "1.5g"}, nil, '--vgpu-mem: "1.5g"', "whole number", "8G"},
+  {"gres:vgpu:30", {MEM = "8192"}, nil, '--vgpu-mem: "8192": want at least 1M', "counts bytes", "--vgpu-mem=8192M"},
+  {"gres:vgpu:30", {}, "vgpu(mem=4K)", '--vgpu-mem: "4K": want at least 1M', "--vgpu-mem=8G"},
   {"gres:vgpu:30", {MEM = "200G"}, nil, '--vgpu-mem: "200G"', "143771 MiB", "(h200)", "140G"},
   {"gres:vgpu:a100:30", {MEM = "50G"}, nil, "40960 MiB", "a100", "--vgpu-mem=40G"},
   {"gres:vgpu:30", {MEM = "100G"}, nil, "81920 MiB", "--gres=vgpu:h200:72"},
@@ -230,6 +254,7 @@ local function test_forms()
       local form_ok = rc == 0 or (name == "cards" and string.find(said[1], "divides"))
         or (name == "cards" and string.find(said[1], "whole cards"))
         or (name == "mode" and string.find(said[1], "ceiling of at least"))
+        or (name == "mem" and string.find(said[1], "at least 1M"))
       check((want == "ok") == (form_ok and true or false), "%s %q: %s, want %s", name, value,
         tostring(said[1]), want)
       lines = lines + 1
@@ -313,6 +338,7 @@ local function modify(change, record)
 end
 
 local function test_modify()
+test_steps_first()
   load_script(CARDS)
   local record = {comment = "night vgpu(share=30)", tres_per_node = "gres:shard:50",
     spank_job_env = {"VGPU_MEM=50%"}}
@@ -352,6 +378,17 @@ local function test_modify()
   check(modify({tres_per_node = "gres:vgpu:101"}, record) == 2072 and #said == 1, "101 was taken")
   check(modify({tres_per_node = "gres:gpu:vgpu:30"}, record) == 2072, "gpu:vgpu was taken")
   check(modify({comment = "vgpu(mem=x)"}, record) == 2072, "a bad token was taken")
+
+  -- The words of a job cannot outgrow what slurmctld counts for it.
+  for _, words in ipairs({"mem=90%", "mem=60G", "cores=60", "policy=exclusive"}) do
+    change = {comment = "vgpu(" .. words .. ")"}
+    check(modify(change, {tres_per_node = "gres:shard:10"}) == 2072 and #said == 1
+      and string.find(said[1], "share of 10 is enough", 1, true), "%s: %s", words, tostring(said[1]))
+  end
+  check(modify({comment = "vgpu(mem=40%)"}, record) == 0, "less memory was refused")
+  change = {comment = "vgpu(mem=90%)", tres_per_node = "gres:vgpu:10"}
+  check(modify(change, {tres_per_node = "gres:shard:10"}) == 0 and change.tres_per_node == "gres:shard:90",
+    "with the GRES: %s", tostring(change.tres_per_node))
   check(modify({comment = "good"}, {comment = "vgpu(broken"}) == 0, "a broken old comment must not last")
 end
 
@@ -367,7 +404,8 @@ local PARTS = { debug = {name = "debug", flag_default = 0}, batch = {name = "bat
 local function test_partitions()
   load_script(PARTITIONS)
   local function ask(partition, gres, options, comment)
-    local job = {tres_per_node = gres, partition = partition, spank_job_env = spank_env(options or {}), comment = comment}
+    local job = {script = "#!/bin/sh", tres_per_node = gres, partition = partition, spank_job_env = spank_env(options or {}),
+      comment = comment}
     said = {}
     return slurm_job_submit(job, PARTS, 1000), said[1], job
   end
@@ -530,6 +568,7 @@ test_exclusive()
 test_exclusive_partition()
 test_beside_a_share()
 test_modify()
+test_steps_first()
 test_partitions()
 test_counts()
 test_module()

@@ -99,7 +99,8 @@ int vgpu_options_register(spank_t spank)
 }
 
 /* Inside a job the environment names the options of that job, and sbatch and
- * salloc would take them as if they had been typed for the new one. */
+ * salloc would take them as if they had been typed for the new one, and hand
+ * them on to its steps. */
 void vgpu_options_forget_inherited(void)
 {
 	char name[128];
@@ -112,12 +113,15 @@ void vgpu_options_forget_inherited(void)
 		for (p = name; *p; p++)
 			*p = *p == '-' ? '_' : *p;
 		unsetenv(name);
+		snprintf(name, sizeof(name), "SLURM_SPANK_%s", table[i].variable);
+		unsetenv(name);
 	}
 }
 
 /* A step has the limits of its job, and inherits the options of the job: what differs
- * from those was typed, and would be taken for granted. */
-void vgpu_options_tell_step(void)
+ * from those was typed, and would be taken for granted. It is not sent: the first step
+ * on a node may be what brings the options of the job there. */
+void vgpu_options_keep_job(void)
 {
 	const char *job = getenv("SLURM_JOB_ID");
 	char name[64];
@@ -128,10 +132,13 @@ void vgpu_options_tell_step(void)
 
 		snprintf(name, sizeof(name), "SLURM_SPANK_%s", table[i].variable);
 		of_job = getenv(name);
+		if (of_job && (strlen(of_job) >= sizeof(given[0]) || !table[i].valid(of_job)))
+			of_job = NULL; /* the user's own words */
 		if (given[i][0] && (!of_job || strcmp(of_job, given[i])))
 			slurm_info("vgpu: --%s: no effect: a step has the limits of its job %s; "
 				   "give it to sbatch or salloc",
 				   table[i].name, job);
+		snprintf(given[i], sizeof(given[i]), "%s", of_job ? of_job : "");
 	}
 }
 

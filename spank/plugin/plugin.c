@@ -79,7 +79,7 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 	(void)argc;
 	(void)argv;
 	if (spank_context() == S_CTX_LOCAL)
-		vgpu_options_tell_step();
+		vgpu_options_keep_job();
 	return is_client() ? vgpu_options_publish(spank) : 0;
 }
 

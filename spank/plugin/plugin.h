@@ -59,7 +59,7 @@ bool vgpu_is_engine(const char *text);
 struct spank_handle;
 int vgpu_options_register(struct spank_handle *spank);
 void vgpu_options_forget_inherited(void);
-void vgpu_options_tell_step(void);
+void vgpu_options_keep_job(void);
 int vgpu_options_publish(struct spank_handle *spank);
 
 /* jobdir.c: opens what gresd wrote and believes nothing unchecked. Each

@@ -397,6 +397,12 @@ func TestTaskProlog(t *testing.T) {
 				"SLURM_JOB_ID_HET_GROUP_0", "6", "SLURM_JOB_ID_HET_GROUP_1", "7"), 0,
 			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n",
 		},
+		"a component of a het job of srun finds its own directory": {
+			func(t *testing.T, config Config) { writeGrant(t, jobFile(config, "grant")) },
+			jobEnv("prolog_task", "SLURM_JOB_ID", "6", "SLURM_HET_SIZE", "2",
+				"SLURM_JOB_ID_PACK_GROUP_0", "6", "SLURM_JOB_ID_PACK_GROUP_1", "7"), 0,
+			"export LD_PRELOAD=/opt/libvgpu.so\nexport VGPU_GRANT=RUN/jobs/7/grant\nexport VGPU_CACHE=RUN/jobs/7/cache\n",
+		},
 		"a forged job id leads nowhere": {
 			func(t *testing.T, config Config) { writeGrant(t, filepath.Join(config.RunDir, "grant")) },
 			jobEnv("prolog_task", "SLURM_JOB_ID", ".."), 0, "",

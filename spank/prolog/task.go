@@ -105,13 +105,19 @@ func (h *Hook) isWithoutCards() bool {
 	return !h.placedByGresd()
 }
 
+// hetIDs are the variables of the ids of a het job's components. srun that makes such a job itself
+// sets the old name alone (seen on 22.05); sbatch and salloc set both.
+var hetIDs = []string{"SLURM_JOB_ID_HET_GROUP_%d", "SLURM_JOB_ID_PACK_GROUP_%d"}
+
 // jobDir finds the job's directory. All components of a het job run under the
 // id of the first; the directory has the id of the component on this node.
 func (h *Hook) jobDir() (job, dir string) {
 	ids := []string{h.Getenv("SLURM_JOB_ID")}
 	if size, _ := strconv.Atoi(h.Getenv("SLURM_HET_SIZE")); size > 0 {
 		for i := range min(size, 128) {
-			ids = append(ids, h.Getenv(fmt.Sprintf("SLURM_JOB_ID_HET_GROUP_%d", i)))
+			for _, name := range hetIDs {
+				ids = append(ids, h.Getenv(fmt.Sprintf(name, i)))
+			}
 		}
 	}
 	for _, id := range ids {

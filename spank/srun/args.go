@@ -137,6 +137,26 @@ func readOption(args []string) option {
 	}
 }
 
+// asksForGPUs says whether srun takes the option as a request for cards: -G, --gpus and its like, or a
+// list for each task.
+func (o option) asksForGPUs() bool {
+	switch {
+	case o.name == "tres-per-task":
+		return namesCards(o.value)
+	case o.name != "":
+		return strings.HasPrefix(o.name, "gpus")
+	}
+	// "-G1", "-lG 1": the first letter with a value ends the letters.
+	word := strings.TrimPrefix(o.words[0], "-")
+	at := strings.IndexAny(word, lettersWithValue)
+	return at >= 0 && word[at] == 'G'
+}
+
+// namesCards says whether a list of TRES has whole cards or shares in it.
+func namesCards(list string) bool {
+	return strings.Contains(list, "gpu") || strings.Contains(list, "shard")
+}
+
 // shortLength returns how many words "-n2", "-n 2", "-lQ" or "-ln 2" are.
 func shortLength(word string, available int) int {
 	for i := 1; i < len(word); i++ {

@@ -50,7 +50,7 @@ func read(args []string) (plan, error) {
 				return p, err
 			}
 		default:
-			p.gpus = p.gpus || strings.HasPrefix(o.name, "gpus")
+			p.gpus = p.gpus || o.asksForGPUs()
 			if o.name == "jobid" {
 				p.job = o.value
 			}

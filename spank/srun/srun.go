@@ -72,7 +72,7 @@ func (w Wrapper) Run(args []string) int {
 		if p.job != "" {
 			job = p.job
 		}
-		p.gresdPlaces = w.GresdPlaces
+		p.gresdPlaces, p.gpus = w.GresdPlaces, p.gpus || w.environmentAsksForGPUs()
 		rewritten, err := p.rewrite(job != "")
 		if err != nil {
 			return w.fail(err)
@@ -109,6 +109,16 @@ func (w Wrapper) withEnvironment(args []string) []string {
 		return args
 	}
 	return append([]string{"--gres=" + list}, args...)
+}
+
+// environmentAsksForGPUs says whether srun finds a request for cards in its variables.
+func (w Wrapper) environmentAsksForGPUs() bool {
+	for _, name := range []string{"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK"} {
+		if w.Getenv(name) != "" {
+			return true
+		}
+	}
+	return namesCards(w.Getenv("SLURM_GRES")) || namesCards(w.Getenv("SLURM_TRES_PER_TASK"))
 }
 
 func (w Wrapper) fail(err error) int {

@@ -108,6 +108,14 @@ func TestCommandForSrun(t *testing.T) {
 			[]string{"--gpus=2", "--vgpu-mem=10G", "true"},
 			[]string{"--gpus=2", "--comment=vgpu(mem=10G)", "true"},
 		},
+		"whole GPUs by the short option": {
+			[]string{"-lG", "2", "--vgpu-mem=10G", "true"},
+			[]string{"-lG", "2", "--comment=vgpu(mem=10G)", "true"},
+		},
+		"a share for each task": {
+			[]string{"-n2", "--tres-per-task=gres/vgpu:30", "--vgpu-mem=10G", "true"},
+			[]string{"-n2", "--tres-per-task=gres/vgpu:30", "--comment=vgpu(mem=10G)", "true"},
+		},
 		"without a share nothing changes": {
 			[]string{"--gres=gpu:1", "--comment=vgpu(mem=1G)", "-n2", "--pty", "bash", "-i"},
 			[]string{"--gres=gpu:1", "--comment=vgpu(mem=1G)", "-n2", "--pty", "bash", "-i"},
@@ -119,6 +127,21 @@ func TestCommandForSrun(t *testing.T) {
 				t.Errorf("%q\ngot  %q\nwant %q\n%s", c.args, argv, c.want, stderr)
 			}
 		})
+	}
+}
+
+// srun has cards from its variables, too.
+func TestCardsOfTheEnvironment(t *testing.T) {
+	for _, env := range []map[string]string{
+		{"SLURM_GPUS": "1"}, {"SLURM_GPUS_PER_NODE": "1"}, {"SLURM_GRES": "gpu:1"}, {"SLURM_TRES_PER_TASK": "gres/gpu:1"},
+	} {
+		argv, _, _, stderr := runWrapper(t, env, "--vgpu-mem=10G", "true")
+		if want := []string{"--comment=vgpu(mem=10G)", "true"}; !reflect.DeepEqual(argv, want) {
+			t.Errorf("%v: got %q, want %q: %s", env, argv, want, stderr)
+		}
+	}
+	if argv, code, _, _ := runWrapper(t, map[string]string{"SLURM_GRES": "fpga:1"}, "-JG1", "--vgpu-mem=10G", "true"); code != exitError {
+		t.Errorf("without a card: ran %q", argv)
 	}
 }
 

@@ -93,6 +93,37 @@ func TestOptionsOfAStepAreToldToHaveNoEffect(t *testing.T) {
 	s.cancel(alice, job)
 }
 
+// Without PrologFlags=Alloc, slurmd gives Prolog the options of the step that comes to the node first.
+// A job has its own all the same.
+func TestFirstStepDoesNotChangeTheOptionsOfItsJob(t *testing.T) {
+	s := up(t, twoNodes)
+	const asks = "--gres=vgpu:30 --vgpu-mem=40G"
+	want := func(what, out string, nodes int) {
+		t.Helper()
+		looks := cluster.Looks(out)
+		if len(looks) != nodes {
+			t.Errorf("%s: %d tasks told something, want %d:\n%s", what, len(looks), nodes, out)
+		}
+		for _, got := range looks {
+			if got.Total != 40*gib {
+				t.Errorf("%s: saw %d bytes, want 40 GiB", what, got.Total)
+			}
+		}
+	}
+	const look = cluster.LookScript
+	r := s.As(alice, append(append([]string{"salloc", "--no-shell"}, strings.Fields(asks)...), "--immediate=30")...)
+	_, job, found := strings.Cut(strings.TrimSpace(r.Err), "Granted job allocation ")
+	if r.Code != 0 || !found {
+		t.Fatal(r)
+	}
+	job, _, _ = strings.Cut(job, "\n")
+	want("a step of salloc --no-shell", s.As(alice, "bash", "-c", "srun --jobid="+job+" --vgpu-mem=4G "+look).Out, 1)
+	want("a step that asks for less", s.As(alice, "bash", "-c", "salloc -N1 "+asks+" srun --vgpu-mem=4G "+look).Out, 1)
+	const clean = "env -i SLURM_JOB_ID=$SLURM_JOB_ID PATH=$PATH SLURM_CONF=$SLURM_CONF srun -N2 -n2 "
+	want("a step on two nodes that has lost its environment", s.completed(alice, s.submit(alice, "-N2 "+asks, clean+look)), 2)
+	s.As(alice, "scancel", job)
+}
+
 // An option of the script can be taken back where the job is to have no share.
 func TestOptionOfTheScriptIsTakenBack(t *testing.T) {
 	s := up(t, oneCard)

@@ -48,7 +48,7 @@ end
 while true do
   local fields = read_fields()
   local site = sites[tonumber(fields[1])]
-  local job = {tres_per_node = fields[2], comment = fields[3], spank_job_env = {}}
+  local job = {tres_per_node = fields[2], comment = fields[3], spank_job_env = {}, script = "#!/bin/sh"}
   for i, name in ipairs(OPTIONS) do
     local value = fields[3 + i]
     if value then job.spank_job_env[#job.spank_job_env + 1] = "VGPU_" .. name .. "=" .. value end
