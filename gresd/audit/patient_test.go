@@ -30,18 +30,23 @@ func (p fakeProc) hang(pid, name string) (letGo func()) {
 	}
 }
 
+// withJobNine has process 5, gresd, and 100, the slurmstepd of job 9.
+func withJobNine(t *testing.T) (fakeProc, *table) {
+	p := fakeProc{t, t.TempDir()}
+	p.put(1, 0, 0, nil)
+	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"})
+	p.put(100, 1, 0, map[string]string{"cmdline": "slurmstepd: [9.batch]\x00", "exe": "-> /usr/sbin/slurmstepd"})
+	return p, newTable(p.dir, 5)
+}
+
 // A process whose user lets readers wait, for its memory map, its environment or its parent's command
 // line, holds up nothing but what concerns it.
 func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
-	p := fakeProc{t, t.TempDir()}
-	p.put(1, 0, 0, nil)
-	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
-	p.put(100, 1, 0, map[string]string{"cmdline": "slurmstepd: [9.batch]\x00", "exe": "-> /usr/sbin/slurmstepd"})
+	p, table := withJobNine(t)
 	p.put(200, 100, 1000, nil)
 	p.put(201, 100, 1000, map[string]string{"fd/3": "-> /dev/nvidia0"})
 	p.put(202, 1, 1000, map[string]string{"cgroup": "0::/\n"})
 	p.put(203, 100, 1000, nil)
-	table := newTable(p.dir, 5)
 	table.stuck.Patience = 50 * time.Millisecond
 
 	maps, named, environ := p.hang("200", "maps"), p.hang("201", "maps"), p.hang("202", "environ")
@@ -81,12 +86,8 @@ func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
 
 // However many of a user's processes do not answer, the audit sees what others' do.
 func TestOneUsersProcessesHideNobodyElses(t *testing.T) {
-	p := fakeProc{t, t.TempDir()}
-	p.put(1, 0, 0, nil)
-	p.put(5, 1, 0, map[string]string{"ns/pid": "-> pid:[1]"}) // gresd
-	p.put(100, 1, 0, map[string]string{"cmdline": "slurmstepd: [9.batch]\x00", "exe": "-> /usr/sbin/slurmstepd"})
+	p, table := withJobNine(t)
 	p.put(150, 100, 1001, nil)
-	table := newTable(p.dir, 5)
 	table.stuck.Patience = time.Millisecond
 	for pid := 200; pid < 240; pid++ {
 		p.put(pid, 1, 1000, nil)

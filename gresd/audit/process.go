@@ -154,7 +154,8 @@ func (t *table) isMPS(pid uint32) bool {
 	if !strings.HasPrefix(filepath.Base(t.dir(pid).Link("exe")), "nvidia-cuda-mps-") {
 		return false
 	}
-	st, ok := t.statOf(pid, t.dir(pid).File("exe"))
+	uid, _ := t.dir(pid).UID()
+	st, ok := t.statOf(uid, pid, t.dir(pid).File("exe"))
 	return ok && st.Uid == 0 && st.Mode&0o022 == 0
 }
 
@@ -173,8 +174,7 @@ func (t *table) read(pid uint32, file string) ([]byte, bool) {
 
 // statOf follows a link of the process to a file that is its user's. What the file system has in
 // memory will do: most then ask nobody.
-func (t *table) statOf(pid uint32, path string) (st unix.Statx_t, ok bool) {
-	uid, _ := t.dir(pid).UID()
+func (t *table) statOf(uid, pid uint32, path string) (st unix.Statx_t, ok bool) {
 	found, ok := patient.WithinProcess(&t.stuck, uid, pid, func() *unix.Statx_t {
 		var st unix.Statx_t
 		if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &st) != nil {
@@ -202,7 +202,8 @@ func (t *table) usesCards(pid uint32) bool {
 	if maps, ok := t.read(pid, "maps"); ok && bytes.Contains(maps, []byte("/libcuda.so")) {
 		return true
 	}
-	return slices.ContainsFunc(names, func(name string) bool { return t.isCard(pid, dir.File("fd/"+name)) })
+	uid, _ := dir.UID()
+	return slices.ContainsFunc(names, func(name string) bool { return t.isCard(uid, pid, dir.File("fd/"+name)) })
 }
 
 // library says whether libvgpu is in the memory of a process.
@@ -238,8 +239,8 @@ const nvidiaMajor = 195
 
 // isCard says whether a path leads to the device file of a card, by whatever name:
 // in mounts of its own a process can give it another one.
-func (t *table) isCard(pid uint32, path string) bool {
-	st, ok := t.statOf(pid, path)
+func (t *table) isCard(uid, pid uint32, path string) bool {
+	st, ok := t.statOf(uid, pid, path)
 	return ok && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == nvidiaMajor
 }
 
