@@ -17,8 +17,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/platforms"
 )
 
-// upConfined is up with Slurm's device cgroup (v1), as installations have it; what the test shows is for docs/platforms.md.
-// Each run has hierarchies of its own below those of the machine.
+// upConfined is up with Slurm's device cgroup (v1), as installations have it.
+// What the test shows is for docs/platforms.md. Each run has hierarchies of its own below those of the machine.
 func upConfined(t *testing.T, opts cluster.Options, what string) site {
 	t.Helper()
 	for _, controller := range []string{"devices", "freezer"} {
