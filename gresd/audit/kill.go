@@ -26,7 +26,7 @@ func (t *table) kill(f Finding) error {
 		return fmt.Errorf("kill %s: %w", f.Process, err)
 	}
 	defer unix.Close(handle)
-	// From here on the number cannot be given to another unseen.
+	// If the pid was reused before the pidfd was opened, the start time read next differs.
 	now, ok := t.stat(f.Process.PID)
 	if !ok {
 		return nil // it has ended

@@ -166,7 +166,7 @@ func (k *Keeper) enable(path string) {
 	below, _ := filepath.Rel(k.Root, path)
 	above := k.Root
 	for name := range strings.SplitSeq(below, "/") {
-		// Where that fails, so does the driver, which says it.
+		// A failed write is not reported here: the driver then refuses the limit, and that is.
 		_ = os.WriteFile(filepath.Join(above, "cgroup.subtree_control"), []byte("+dmem"), 0o644)
 		above = filepath.Join(above, name)
 	}

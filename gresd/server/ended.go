@@ -4,9 +4,8 @@ package server
 
 import "github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 
-// ended tells a process of a job that has no room for an allocation which others of
-// the job have ended, where it cannot see that: in another PID namespace. It then
-// clears their slots itself.
+// ended tells a process, before an allocation is refused, which of its job's processes in
+// other PID namespaces have ended: it cannot see that. It then clears their slots itself.
 func (s *Server) ended(jobID uint32, cred wire.Cred) wire.Reply {
 	spec, ok := s.grants.Spec(jobID)
 	if !ok || spec.UID != cred.UID && !wire.IsRoot(cred.UID) {

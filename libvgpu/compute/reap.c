@@ -156,7 +156,7 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		b->beside = g->beside;
 	held = l->held_ns - b->held_ns;
 	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)held, now);
-	/* What was held meanwhile it may have waited for. */
+	/* The gate's holds of this lane do not count: the batch may have waited for them. */
 	if (b->past && charge > b->est_ns + held)
 		vgpu_gate_past(g, charge - b->est_ns - held, now);
 	settle(g, b, charge + beyond, (uint64_t)busy + beyond);

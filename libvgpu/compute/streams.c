@@ -68,9 +68,9 @@ double vgpu_streams_own(struct gate *g, const struct vgpu_stream_batch *b, doubl
 	return span;
 }
 
-/* What is on its way was on it in the time that others' batches have covered. When a moment without
- * company ends before that batch does, it is not seen without: were it not counted up to here, the
- * others would be taken to have had that time to themselves. */
+/* Adds the part of an unfinished batch that other streams' batches have covered. Otherwise that time
+ * would count as theirs alone when the moment without company ends before this batch does (own_part
+ * is covered_ns / spans_ns). */
 static void count_so_far(struct gate *g, struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[l->first];

@@ -32,7 +32,7 @@ static void *real[SETS][OPTIX_COUNT];
 #define ARGUMENTS_9 ARGUMENTS_8, i
 #define ARGUMENTS_12 ARGUMENTS_9, j, k, l
 
-/* OptiX may launch what it does there by CUDA. */
+/* Ends vgpu_covered: CUDA launches that OptiX makes inside its call are not gated again. */
 static OptixResult ended(OptixResult r)
 {
 	vgpu_covered = false;

@@ -6,7 +6,7 @@
 /* Starts it, once; does nothing without a grant. Sets vgpu_unwatched where no thread is to be
  * had. */
 void vgpu_watcher_start(void);
-/* After a fork, in the child: there is none. */
+/* After a fork, in the child: no watcher runs. */
 void vgpu_watcher_in_child(void);
 
 #endif

@@ -7,7 +7,7 @@
 
 /* What is charged for modules. */
 uint64_t vgpu_modules_charged(int card);
-/* Takes back at most so much of it. */
+/* Lowers the charge by at most bytes. */
 void vgpu_modules_lower(int card, uint64_t bytes);
 /* What ended with a context. */
 void vgpu_modules_ended(uint64_t owner);

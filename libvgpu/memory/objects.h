@@ -37,9 +37,9 @@ void vgpu_object_exported(uint32_t client, uint32_t object, int fd);
 /* What is told of a card's memory (rm_abi.h: FB_...), in KiB, to who asks below that parent. */
 uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint32_t kib);
 
-/* The first work of this process on a card that is not CUDA's begins: true once. */
+/* Marks that this process has non-CUDA work on the card; true the first time. */
 bool vgpu_others_begin(int card);
-/* Whether there is some. */
+/* True after vgpu_others_begin. */
 bool vgpu_others_on(int card);
 void vgpu_objects_in_child(void);
 

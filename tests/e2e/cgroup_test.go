@@ -18,8 +18,8 @@ import (
 )
 
 // upConfined is up with Slurm's device cgroup (v1), as installations have it.
-// Each run has hierarchies of its own below those of the machine.
-func upConfined(t *testing.T, opts cluster.Options) site {
+// What the test shows is for docs/platforms.md. Each run has hierarchies of its own below those of the machine.
+func upConfined(t *testing.T, opts cluster.Options, what string) site {
 	t.Helper()
 	for _, controller := range []string{"devices", "freezer"} {
 		mount := "/sys/fs/cgroup/" + controller
@@ -43,7 +43,7 @@ func upConfined(t *testing.T, opts cluster.Options) site {
 			}
 		})
 	}
-	ranOn(t, "v1, ConstrainDevices", "a job opens the devices of its own card only; adopted sessions have its limits")
+	ranOn(t, "v1, ConstrainDevices", what)
 	s := up(t, opts)
 	conf, err := os.ReadFile("/etc/slurm/slurm.conf")
 	if err != nil {
@@ -99,7 +99,7 @@ const (
 func TestJobsInADeviceCgroup(t *testing.T) {
 	opts := cluster.Options{Cards: slices.Repeat(oneCard.Cards, 2)}
 	opts.Config = "[audit]\ngrace_s = 1\n"
-	s := upConfined(t, opts)
+	s := upConfined(t, opts, "a job opens the devices of its own card only; adopted sessions have its limits")
 	t.Run("devices outside the grant cannot be opened", func(t *testing.T) { devicesOfOthers(site{s.Cluster, t}) })
 	t.Run("sessions that are adopted have the limits of the job", func(t *testing.T) { adoptedSessions(site{s.Cluster, t}) })
 	t.Run("without pam_vgpu they are reported", func(t *testing.T) { reportedSessions(site{s.Cluster, t}) })

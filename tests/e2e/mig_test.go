@@ -84,7 +84,7 @@ func TestSharesOfMIGInstances(t *testing.T) {
 // With the device cgroup, a job may open the file of its own instance's capability, and no other's.
 // What happens to the GPU happens to its instances, and to no other card.
 func TestMIGInstancesHaveFilesAndFaults(t *testing.T) {
-	s := upConfined(t, cutCard)
+	s := upConfined(t, cutCard, "a job opens the files of its own MIG instance only; an XID puts all instances of its card out of use")
 	const try = `for file in nvidia1 nvidia-caps/nvidia-cap13 nvidia-caps/nvidia-cap22; do
 	echo "$file: $(cat ` + cluster.Dir + `/dev/$file 2>&1 | sed 's/.*: //')"; done`
 	for gres, may := range map[string]string{"vgpu:1g.10gb:50": "nvidia-caps/nvidia-cap13", "vgpu:2g.20gb:100": "nvidia-caps/nvidia-cap22", "gpu:2g.20gb:1": "nvidia-caps/nvidia-cap22"} {

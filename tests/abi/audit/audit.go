@@ -35,7 +35,7 @@ func Agree(t *Table, h Hooks) []string {
 		replaced[name] = true
 		switch e, _ := t.Find(name); {
 		case e == nil:
-			bad = append(bad, name+": hooked, but has no class: add it to classes.def, e.g. \"charged "+name+" : booked before\"")
+			bad = append(bad, name+": hooked, but has no class: add it to classes.def, e.g. \"charged "+name+" : charged before\"")
 		case !hooked(e.Class):
 			bad = append(bad, fmt.Sprintf("%s: hooked, but line %d of classes.def says %s: give it a class of what is hooked, e.g. charged", name, e.Line, e.Class))
 		}

@@ -34,7 +34,7 @@ Driver %s, CUDA %s.
 
 This file is written by `+"`tests/abi/audit`"+` from `+"`tests/abi/classes.def`"+` and
 `+"`libvgpu/driver/hooks.def`"+`; change those. "The comparison" is gresd's: every 100 ms it
-compares what a job has booked with what the card itself counts for the job's
+compares what a job has charged with what the card itself counts for the job's
 processes. The difference counts as used, so the job's next allocation pays.
 
 Kernels and graphs that are started by a kernel, on the card, pass no function
@@ -73,16 +73,16 @@ OpenCL, Vulkan and OpenGL do not call libcuda. What they ask of the kernel drive
 ` + "`ioctl`" + ` of the library (` + "`libvgpu/start/door.c`" + `): memory of the card (class 0x40), channel groups, and
 how much memory there is. "Records" are the card's own, of who had it (docs/adr/0008).
 
-| | memory | shown | share beside others | hard cap alone | accounted | audited |
+| | memory | shown | share beside others | hard limit alone | accounted | audited |
 |---|---|---|---|---|---|---|
-| CUDA | booked where the program asks | the share as the card | slices, and the budget | the budget | memory, GPU time | held |
-| OpenCL | booked at the door; CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_DEVICE_GLOBAL_MEM_SIZE | slices, busy by records | the budget, at clEnqueue… | memory; GPU time that the budget charges | held |
-| Vulkan | booked at the door; VK_ERROR_OUT_OF_DEVICE_MEMORY | heaps and VK_EXT_memory_budget | slices, busy by records | the budget, at vkQueueSubmit… | memory; GPU time that the budget charges | held |
-| OpenGL by EGL | booked at the door; the driver goes on in the host's memory | GL_NVX_gpu_memory_info | slices, busy by records | the budget, behind glFlush… | memory; GPU time that the budget charges | held |
-| OpenGL by GLX | booked at the door | GL_NVX_gpu_memory_info | slices, busy by records | not held: acts as soft, said once | memory | held |
+| CUDA | charged where the program asks | the share as the card | slices, and the budget | the budget | memory, GPU time | held |
+| OpenCL | charged at the ioctl; CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_DEVICE_GLOBAL_MEM_SIZE | slices, busy by records | the budget, at clEnqueue… | memory; GPU time that the budget charges | held |
+| Vulkan | charged at the ioctl; VK_ERROR_OUT_OF_DEVICE_MEMORY | heaps and VK_EXT_memory_budget | slices, busy by records | the budget, at vkQueueSubmit… | memory; GPU time that the budget charges | held |
+| OpenGL by EGL | charged at the ioctl; the driver goes on in the host's memory | GL_NVX_gpu_memory_info | slices, busy by records | the budget, behind glFlush… | memory; GPU time that the budget charges | held |
+| OpenGL by GLX | charged at the ioctl | GL_NVX_gpu_memory_info | slices, busy by records | not held: acts as soft, said once | memory | held |
 | OptiX, tables of 7.0 to 9.1 | as CUDA's, by which it takes it | as CUDA's | slices, and the budget | the budget, as launches of CUDA | memory, GPU time | held |
 | OptiX, other tables | as CUDA's | as CUDA's | slices, busy by records | not held: acts as soft, said once | memory | held; named |
-| NVDEC | booked; CUDA_ERROR_OUT_OF_MEMORY | as CUDA's | not divided: its engines are not the card's multiprocessors | not held: acts as soft, said once | memory | held |
+| NVDEC | charged; CUDA_ERROR_OUT_OF_MEMORY | as CUDA's | not divided: its engines are not the card's multiprocessors | not held: acts as soft, said once | memory | held |
 | what does not load the library | not held | the card | not held | not held | by the audit | killed above the limit, else reported |
 
 Tried by door_test (the forms of each call, refusals, what is told), TestAProgramWithoutCUDAHasItsShare
@@ -92,7 +92,7 @@ a CUDA job: each of the three is told 8192 MiB and has 7 allocations of 1 GiB an
 card's own count 7686 MiB (OpenCL), 7186 (Vulkan) and 7175 (OpenGL, whose other textures are in the
 host's memory); memory that Vulkan exports to CUDA in the same process is counted once.
 
-The hard cap of OpenCL, Vulkan and OpenGL ([ADR 12](adr/0012-submissions-pay-wall-time.md)): what puts work
+The hard limit of OpenCL, Vulkan and OpenGL ([ADR 12](adr/0012-submissions-pay-wall-time.md)): what puts work
 on the card waits as a launch of CUDA does, and the time in which any of it is on the card is charged to the
 same budget. That is wall time: a program that waits for each kernel pays for its host's latency. Of OpenCL
 kernels, copies within the card and fills wait; copies from and to the host are left out, as CUDA's are. Of
@@ -121,7 +121,7 @@ of the card. OptiX leaves the card between two launches, as a program that waits
 full queue of 70 25.9/65.4, 70 beside 30 51.3/34.5 (8 s). NVDEC (four decoders, H200): 2,609 frames a second at
 a hard 20 % of 2,616 without, and 10 decoders of 1920x1080 in 1,437 MiB; the next has error 2.
 
-Between APIs memory is booked once, by who asks the kernel driver for it: CUDA pays for its own, the
+Between APIs memory is charged once, by who asks the kernel driver for it: CUDA pays for its own, the
 other API for what it exports to CUDA, as long as it holds it or a descriptor of it is open. A dup of
 an object in the kernel driver (DUP_OBJECT) is not followed: what it keeps is seen by the comparison.
 Not read, and seen by the comparison: what the kernel driver takes for channels and page tables.
@@ -152,7 +152,7 @@ Held are memory and compute; LD_PRELOAD is level 1, the list of ld.so level 2 ([
 | another time namespace | held | not tried | tests/libvgpu/death_test.c |
 | a clock of a preload's that runs faster (faketime) | held | not tried | TestAFakedClockGivesNoMore |
 | all descriptors closed, and their numbers used again (closefrom(3)) | held; the program's files stay as they are | not tried | TestEveryWayToFindTheDriverIsHeld |
-| suspended by cuda-checkpoint, and brought back | held; what it has booked stays so | not tried | TestASuspendedProcessKeepsItsPlace, TestCheckpointedJobKeepsItsShare |
+| suspended by cuda-checkpoint, and brought back | held; what it has charged stays so | not tried | TestASuspendedProcessKeepsItsPlace, TestCheckpointedJobKeepsItsShare |
 | a child of a raw clone(2) | held | not tried | TestEveryWayToFindTheDriverIsHeld |
 `
 

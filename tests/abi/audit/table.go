@@ -21,7 +21,7 @@ var classes = []struct {
 	Hooked  bool
 	Meaning string
 }{
-	{"charged", true, "card memory is booked against the job's limit, or given back"},
+	{"charged", true, "card memory is charged against the job's limit, or given back"},
 	{"gated", true, "starts work: waits for GPU time, and pays for it"},
 	{"boundary", true, "ends a measured batch of work"},
 	{"told", true, "the program is told something else than the driver says"},
@@ -111,7 +111,7 @@ func ParseTable(file string, r io.Reader) (*Table, error) {
 		words := strings.Fields(left)
 		reason = strings.TrimSpace(reason)
 		if !ok || len(words) < 2 || reason == "" {
-			return nil, fmt.Errorf("%s:%d: want \"<class> <name>... : <reason>\", e.g. \"charged cuMemAlloc_v2 : booked before\"", file, n)
+			return nil, fmt.Errorf("%s:%d: want \"<class> <name>... : <reason>\", e.g. \"charged cuMemAlloc_v2 : charged before\"", file, n)
 		}
 		e := &Entry{Class: Class(words[0]), Reason: reason, Line: n}
 		if !known(e.Class) {
