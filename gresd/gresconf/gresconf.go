@@ -58,7 +58,8 @@ type Node struct {
 func Flags(set interface {
 	StringVar(value *string, name, preset, usage string)
 	BoolVar(value *bool, name string, preset bool, usage string)
-}, count *bool, names *string) {
+}, count *bool, names *string,
+) {
 	set.StringVar(names, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
 	set.BoolVar(count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
 }
