@@ -32,7 +32,6 @@ func gresConfCommand(path *string) *cobra.Command {
 			return err
 		},
 	}
-	command.Flags().StringVar(&names, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
-	command.Flags().BoolVar(&count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
+	gresconf.Flags(command.Flags(), &count, &names)
 	return command
 }

@@ -152,7 +152,7 @@ func onlyTells(more []string) bool {
 func (s *settings) benchReady(folder string, b benchFlags, more []string) error {
 	for _, name := range benchFiles {
 		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
-			return fmt.Errorf("bench: %w: the benchmark is not installed: make install, or $%s=build/ of a checkout after make", err, benchEnv)
+			return fmt.Errorf("bench: %w: the benchmark is not installed: reinstall slurm-vgpu-node (or make install), or $%s=build/ of a checkout after make", err, benchEnv)
 		}
 	}
 	if onlyTells(more) {

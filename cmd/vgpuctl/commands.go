@@ -74,9 +74,12 @@ func command() *cobra.Command {
 	check.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
 	}
-	s.add(root, "gres-conf", "Print the lines of gres.conf for this node", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
-		return s.gresConf(cmd.OutOrStdout())
+	var count bool
+	var names string
+	gres := s.add(root, "gres-conf", "Print the lines of gres.conf for this node", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
+		return s.gresConf(cmd.OutOrStdout(), count, names)
 	})
+	gresconf.Flags(gres.Flags(), &count, &names)
 	root.AddCommand(s.doctorCommand(), probeLibraryCommand(), s.benchCommand(), completionCommand())
 	sayWhatIsWanted(root)
 	return root
@@ -114,7 +117,7 @@ func (s *settings) grantOf(job uint32) string {
 }
 
 // gresConf prints what gresd gres-conf does; in JSON one string a line.
-func (s *settings) gresConf(w io.Writer) error {
+func (s *settings) gresConf(w io.Writer, count bool, names string) error {
 	cfg, err := config.Load(s.config)
 	if err != nil {
 		return err
@@ -123,6 +126,7 @@ func (s *settings) gresConf(w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	node.Count, node.Names = count, names
 	text := gresconf.Text(node)
 	return s.print(w, struct {
 		Lines []string `json:"lines"`

@@ -176,7 +176,7 @@ func TestShellsTakeTheCompletion(t *testing.T) {
 
 func TestBenchSaysWhatIsMissing(t *testing.T) {
 	t.Setenv(benchEnv, t.TempDir())
-	if _, errs, code := run(t, "bench"); code != 1 || !strings.Contains(errs, "the benchmark is not installed: make install") {
+	if _, errs, code := run(t, "bench"); code != 1 || !strings.Contains(errs, "the benchmark is not installed: reinstall slurm-vgpu-node") {
 		t.Errorf("exit %d: %s", code, errs)
 	}
 	if _, errs, code := run(t, "bench", "contended"); code != 2 || !strings.Contains(errs, "behind --") {

@@ -9,8 +9,11 @@
 -- to the user. Card sizes come from vgpu_cards.lua in the same folder, else
 -- from /etc/slurm/vgpu_cards.lua.
 --
--- A site with a job_submit.lua of its own keeps it, installs this file under
--- another name, and calls it. As a module it defines nothing outside of itself:
+-- A site with a job_submit.lua of its own keeps it, links this file under another
+-- name (a copy would go stale at the next upgrade), and calls it. As a module it
+-- defines nothing outside of itself:
+--
+--   ln -s /usr/share/slurm-vgpu/job_submit.lua /etc/slurm/vgpu_job_submit.lua
 --
 --   package.path = "/etc/slurm/?.lua;" .. package.path
 --   local vgpu = require("vgpu_job_submit")

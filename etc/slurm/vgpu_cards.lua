@@ -2,7 +2,7 @@
 --
 -- vgpu_cards.lua: what job_submit.lua must know of the cards, to turn
 -- --vgpu-mem=40G into shares of a card. Put it beside job_submit.lua or into
--- /etc/slurm on the host of slurmctld, then: scontrol reconfigure
+-- /etc/slurm on the host of slurmctld. Changes count from the next job on.
 --
 -- MiB as `nvidia-smi --query-gpu=memory.total --format=csv` shows them. cards:
 -- by Type= of gres.conf. default: for jobs that name no type, so the smallest

@@ -54,7 +54,7 @@ func judgeDriver(v inventory.Versions) (Status, string, string) {
 	case cuda > lookedAtCUDA:
 		return Warn, fmt.Sprintf("%s: CUDA %d may have functions that the library does not know", text, cuda), "see docs/coverage.md; look for a newer slurm-vgpu"
 	case !slices.Contains(ranDrivers, driver):
-		return Warn, text + ": meant to work, not run by us", "run make gpu-check on this node once"
+		return Warn, text + ": meant to work, not run by us", "once on this node: make gpu-check in a built checkout, or ./gpu-check in the folder that make gpu-check-bundle makes"
 	}
 	return Pass, text, ""
 }
@@ -145,7 +145,7 @@ const ProbeLimit = 1 * gpu.GiB
 func checkLibrary(ctx context.Context, n *node, tell func(Status, string, string)) {
 	path := n.cfg.Paths.Library
 	if err := trusted(path); err != nil {
-		tell(Fail, err.Error(), "make install, or set [paths] library; root must own it and nobody else may write it")
+		tell(Fail, err.Error(), "reinstall the package slurm-vgpu-node (or make install), or set [paths] library; root must own it and nobody else may write it")
 		return
 	}
 	switch {
@@ -169,7 +169,7 @@ func judgeUnknown(path, message string, asked uint64) (Status, string, string) {
 		return Pass, message, ""
 	}
 	return Warn, fmt.Sprintf("%s is older than the driver: programs of the jobs have asked %d times for functions of which the driver has a newer version", path, asked),
-		"update slurm-vgpu; vgpuctl inspect JOB shows which processes"
+		"update slurm-vgpu; vgpuctl inspect /run/vgpu/jobs/JOB/cache shows which processes"
 }
 
 // unknownSymbols is how often the processes of the node's jobs have asked for a function of which
@@ -189,7 +189,7 @@ func unknownSymbols(runDir string) (asked uint64) {
 }
 
 func judgeLibrary(path string, got Probed, err error) (Status, string, string) {
-	const remedy = "make install of one release; ldd of it shows what is missing"
+	const remedy = "install the packages (or make install) of one release; ldd of it shows what is missing"
 	switch {
 	case err != nil:
 		return Fail, fmt.Sprintf("%s cannot be tried: %v", path, err), remedy

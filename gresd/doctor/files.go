@@ -46,9 +46,9 @@ func checkPlugstack(_ context.Context, n *node, tell func(Status, string, string
 		say(Warn, "vgpu.so is required: under a release of Slurm that it was not built for, slurmd stops", "optional vgpu.so")
 	}
 	if plugin, err := locate(words[1], f); err != nil {
-		say(Fail, err.Error(), "make install plugindir=the folder that scontrol show config names as PluginDir")
+		say(Fail, err.Error(), "the full path of vgpu.so in plugstack.conf; where it is nowhere, reinstall slurm-vgpu (or make install plugindir=the folder that scontrol show config names as PluginDir)")
 	} else if err := trusted(plugin); err != nil {
-		say(Fail, err.Error(), "make install plugindir="+filepath.Dir(plugin))
+		say(Fail, err.Error(), "reinstall slurm-vgpu, or make install plugindir="+filepath.Dir(plugin))
 	}
 	runDir := "/run/vgpu"
 	for _, arg := range words[2:] {
@@ -132,7 +132,7 @@ func checkGresConf(ctx context.Context, n *node, tell func(Status, string, strin
 	}
 	path := filepath.Join(f.dir(), "gres.conf")
 	lines, err := slurm.ConfLines(path)
-	const remedy = "gresd gres-conf prints what belongs there; then restart slurmctld and slurmd"
+	const remedy = "gresd gres-conf prints what belongs there; then restart slurmd, slurmctld, slurmd, in this order (INSTALL.md, step 4)"
 	if err != nil {
 		s := Fail
 		if !errors.Is(err, fs.ErrNotExist) {

@@ -31,7 +31,7 @@ func checkConfig(_ context.Context, n *node, tell func(Status, string, string)) 
 		n.cfg = config.Default()
 		tell(Fail, err.Error(), "vgpuctl check-config "+n.Config)
 	case cfg.Path == "":
-		tell(Warn, n.Config+" is not there: the defaults are in force", "install -D etc/vgpu.toml "+n.Config)
+		tell(Warn, n.Config+" is not there: the defaults are in force", "install -D -m 644 /usr/share/doc/slurm-vgpu/examples/vgpu.toml "+n.Config)
 	default:
 		tell(Pass, cfg.Path, "")
 	}

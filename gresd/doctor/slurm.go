@@ -194,7 +194,7 @@ func (n *node) checkNode(ctx context.Context, say func(Status, string, string)) 
 		return
 	}
 	if want := n.wantedGres(); want != nil && !sameGres(want, has["Gres"]) {
-		say(Fail, fmt.Sprintf("node %s has Gres=%s, its cards are %s", name, has["Gres"], strings.Join(want, ",")), "gresd gres-conf prints the line for slurm.conf; restart slurmctld")
+		say(Fail, fmt.Sprintf("node %s has Gres=%s, its cards are %s", name, has["Gres"], strings.Join(want, ",")), "gresd gres-conf prints the line for slurm.conf; then restart slurmd, slurmctld, slurmd, in this order (INSTALL.md, step 4)")
 	}
 }
 

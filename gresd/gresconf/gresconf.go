@@ -54,6 +54,16 @@ type Node struct {
 	Names string
 }
 
+// Flags are those of gresd gres-conf and vgpuctl gres-conf.
+func Flags(set interface {
+	StringVar(value *string, name, preset, usage string)
+	BoolVar(value *bool, name string, preset bool, usage string)
+}, count *bool, names *string,
+) {
+	set.StringVar(names, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
+	set.BoolVar(count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
+}
+
 // Text is the lines of gres.conf for the cards of a node, and as
 // comments what belongs into slurm.conf and what is to know of the topology.
 // Every GPU gets a Type: without one, slurmctld loses the use of each card when

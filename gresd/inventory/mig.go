@@ -28,7 +28,7 @@ var migSymbols = []string{
 
 // errChanged: the places of the cards are not those that Slurm was told of.
 var errChanged = errors.New("MIG mode or instances are not as they were when gresd started: write gres.conf anew " +
-	"(gresd gres-conf), restart slurmctld and slurmd, then gresd")
+	"(gresd gres-conf), restart slurmd, slurmctld, slurmd in this order, then gresd")
 
 // instances are the MIG instances of a GPU in MIG mode.
 func (n *fromNVML) instances(of device) ([]device, error) {

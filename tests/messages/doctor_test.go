@@ -25,7 +25,7 @@ const (
 )
 
 // ofGresConf is the remedy of what differs between gres.conf and the cards, which the caller adds.
-const ofGresConf = "gresd gres-conf prints what belongs there; then restart slurmctld and slurmd"
+const ofGresConf = "gresd gres-conf prints what belongs there; then restart slurmd, slurmctld, slurmd, in this order (INSTALL.md, step 4)"
 
 // finding is one thing that doctor can say, with "…" for each value.
 type finding struct{ check, message, remedy string }
