@@ -4,12 +4,12 @@
 -- slurmctld.
 --
 -- Install as /etc/slurm/cli_filter.lua on every host that has a slurm.conf, nodes
--- included, with CliFilterPlugins=lua: without it no srun starts there. It is needed because srun asks twice, once for the job
--- and once for its step: job_submit.lua sees the first only, and a step that
--- asks for vgpu in a job that holds shards is refused. So srun's list is
--- rewritten here. Checks stay in job_submit.lua, which nobody can leave out;
--- what is not well formed goes there unchanged. Where gresd places
--- (placement = "gresd" in vgpu_cards.lua) this file is not wanted.
+-- included, with CliFilterPlugins=lua: without it no srun starts there. It is needed
+-- because srun asks twice, once for the job and once for its step: job_submit.lua
+-- sees the first only, and a step that asks for vgpu in a job that holds shards is
+-- refused. So srun's list is rewritten here. Checks stay in job_submit.lua, which
+-- nobody can leave out; what is not well formed goes there unchanged. Where gresd
+-- places (placement = "gresd" in vgpu_cards.lua) this file is not wanted.
 --
 -- A site with a cli_filter.lua of its own links this file under another name,
 --   ln -s /usr/share/slurm-vgpu/cli_filter.lua /etc/slurm/vgpu_cli_filter.lua
