@@ -77,10 +77,12 @@ func (n *node) environment(job uint32) []string {
 		"SIMGPU_STATE="+n.state, "LD_LIBRARY_PATH="+filepath.Join(n.Dir, "sim/lib"))
 }
 
-// client starts a process of a job that keeps the card busy until the test ends.
+// client starts a process of a job that keeps the card busy until the test ends. It is told what a
+// unit of work takes on the simulated card (tests/gpu/kernel.c): measured beside others, a longer
+// kernel may seem to take less time than a shorter one, and the process would end.
 func (n *node) client(job uint32, args ...string) (pid int) {
 	n.t.Helper()
-	cmd := exec.Command(filepath.Join(n.build, "tests/vgpu-worker"), append(args, "--saturate", "600")...)
+	cmd := exec.Command(filepath.Join(n.build, "tests/vgpu-worker"), append(args, "--unit-ns", "20", "--saturate", "600")...)
 	cmd.Env, cmd.Stderr = n.environment(job), os.Stderr
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
