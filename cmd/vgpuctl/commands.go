@@ -74,12 +74,11 @@ func command() *cobra.Command {
 	check.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
 	}
-	var count bool
-	var names string
+	var options gresconf.Options
 	gres := s.add(root, "gres-conf", "Print the lines of gres.conf for this node", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
-		return s.gresConf(cmd.OutOrStdout(), count, names)
+		return s.gresConf(cmd.OutOrStdout(), options)
 	})
-	gresconf.Flags(gres.Flags(), &count, &names)
+	options.Flags(gres.Flags())
 	root.AddCommand(s.doctorCommand(), probeLibraryCommand(), s.benchCommand(), completionCommand())
 	sayWhatIsWanted(root)
 	return root
@@ -117,17 +116,11 @@ func (s *settings) grantOf(job uint32) string {
 }
 
 // gresConf prints what gresd gres-conf does; in JSON one string a line.
-func (s *settings) gresConf(w io.Writer, count bool, names string) error {
-	cfg, err := config.Load(s.config)
+func (s *settings) gresConf(w io.Writer, options gresconf.Options) error {
+	text, err := options.Of(s.config)
 	if err != nil {
 		return err
 	}
-	node, err := gresconf.Read(cfg)
-	if err != nil {
-		return err
-	}
-	node.Count, node.Names = count, names
-	text := gresconf.Text(node)
 	return s.print(w, struct {
 		Lines []string `json:"lines"`
 	}{linesOf(text)}, func(w io.Writer) error {

@@ -43,6 +43,7 @@ func TestWrongCommandLineSaysWhatIsWanted(t *testing.T) {
 		"explain 4217 4218":        "vgpuctl: explain: \"4217 4218\": want vgpuctl explain {JOB | --gres=vgpu:N [--vgpu-OPTION=VALUE ...]}; see vgpuctl explain --help\n",
 		"check-config one two":     "vgpuctl: check-config: \"one two\": want vgpuctl check-config [FILE]; see vgpuctl check-config --help\n",
 		"gres-conf --shards=often": "vgpuctl: gres-conf: unknown flag: --shards: want vgpuctl gres-conf; see vgpuctl gres-conf --help\n",
+		"gres-conf --count=often":  "vgpuctl: gres-conf: invalid argument \"often\" for \"--count\" flag: strconv.ParseBool: parsing \"often\": invalid syntax: want vgpuctl gres-conf; see vgpuctl gres-conf --help\n",
 	} {
 		if out, errs, code := run(t, strings.Fields(line)...); code != 2 || errs != want || out != "" {
 			t.Errorf("vgpuctl %s: exit %d, %q%s; want\n%s", line, code, out, errs, want)

@@ -15,14 +15,40 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
 
-// Read asks the driver for the cards of this node.
-func Read(cfg config.Config) (Node, error) {
+// Options are what gresd gres-conf and vgpuctl gres-conf take.
+type Options struct {
+	count bool
+	nodes string
+}
+
+// Flags adds the options to a command's.
+func (o *Options) Flags(set interface {
+	StringVar(value *string, name, preset, usage string)
+	BoolVar(value *bool, name string, preset bool, usage string)
+},
+) {
+	set.StringVar(&o.nodes, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
+	set.BoolVar(&o.count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
+}
+
+// Of asks the driver for the cards of this node, whose configuration is that file, and is the Text
+// of them.
+func (o Options) Of(path string) (string, error) {
+	cfg, err := config.Load(path)
+	if err != nil {
+		return "", err
+	}
 	cards, err := inventory.Open(cfg.NVML.Library)
 	if err != nil {
-		return Node{}, err
+		return "", err
 	}
 	defer cards.Close()
-	return From(cards, cfg)
+	node, err := From(cards, cfg)
+	if err != nil {
+		return "", err
+	}
+	node.Count, node.Names = o.count, o.nodes
+	return Text(node), nil
 }
 
 // From asks an inventory that is open.
@@ -52,16 +78,6 @@ type Node struct {
 	// Names are the nodes that the lines are for, "gpu[01-08]", in a gres.conf of several kinds
 	// of nodes; "" for one that each node has itself.
 	Names string
-}
-
-// Flags are those of gresd gres-conf and vgpuctl gres-conf.
-func Flags(set interface {
-	StringVar(value *string, name, preset, usage string)
-	BoolVar(value *bool, name string, preset bool, usage string)
-}, count *bool, names *string,
-) {
-	set.StringVar(names, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
-	set.BoolVar(count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
 }
 
 // Text is the lines of gres.conf for the cards of a node, and as
