@@ -145,7 +145,12 @@ func TestCheckpointedJobKeepsItsShare(t *testing.T) {
 		b, too := other.onCard()
 		return on && too && a.SliceUS != own && b.SliceUS > a.SliceUS
 	})
-	before, slot := mine.booked()
+	var before uint64
+	var slot libvgpu.SlotView
+	s.eventually(shortWait, "gresd has read what it allocated", func() bool {
+		before, slot = mine.booked()
+		return before >= slot.Cards[0].Mem
+	})
 	here, _ := mine.onCard()
 	for round := range 20 {
 		mine.toggle()
