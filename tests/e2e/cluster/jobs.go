@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -122,8 +123,14 @@ func (c *Cluster) Sbatch(name string, args []string, script string) (int, error)
 	return job, nil
 }
 
-// TrySbatch is Sbatch for requests that may be refused.
+// lastSleep is the sleep that ends a script.
+var lastSleep = regexp.MustCompile(`(^|[;&|] )(sleep [0-9.]+)$`)
+
+// TrySbatch is Sbatch for requests that may be refused. A script that ends with a sleep
+// becomes that sleep: Slurm, which looks for a job's processes by their parents here
+// (proctrack/linuxproc), does not find one whose parent was killed first.
 func (c *Cluster) TrySbatch(name string, args []string, script string) Result {
+	script = lastSleep.ReplaceAllString(script, "${1}exec $2")
 	argv := append([]string{"sbatch", "--parsable", "--output=%j.out"}, args...)
 	return c.As(name, append(argv, "--wrap", script)...)
 }
