@@ -284,17 +284,17 @@ func (st *stress) disturb(w *watch.Watcher, stop chan struct{}) {
 		}},
 	}
 	for turn := 0; ; turn++ {
-		short := st.want <= jobsOfCI
-		if short && turn < restartsOfCI {
-			time.Sleep(st.every) // each daemon, however soon all jobs are submitted
-		} else {
-			select {
-			case <-stop:
-				return
-			case <-time.After(st.every):
-			}
+		restarted := st.want <= jobsOfCI && turn >= restartsOfCI
+		over := stop
+		if turn < restartsOfCI {
+			over = nil // each daemon is restarted, however soon all jobs are submitted
 		}
-		if short && turn >= restartsOfCI {
+		select {
+		case <-over:
+			return
+		case <-time.After(st.every):
+		}
+		if restarted {
 			if turn%5 == 0 {
 				st.register()
 			}
