@@ -178,6 +178,7 @@ gpu-check:
 
 ## gpu-check-bundle: folder build/gpu-check with all that gpu-check needs elsewhere
 gpu-check-bundle: build
+	@tests/bench/baseline $(B)/baseline
 	@tests/gpu-check/bundle $(B)/gpu-check
 
 ## bench: with an NVIDIA card, measure how shares are kept (as root); BENCH='--budget 8m', see tests/bench/README.md

@@ -226,7 +226,11 @@ func alone(ctx context.Context, b *bench, sys system, ses session) {
 		return // it has no limit
 	}
 	for _, shape := range []string{"20us", "200us", "1ms", "5ms", "20ms", "graph", "product"} {
-		for _, share := range []int{10, 25, 50, 75} {
+		limits := []int{10, 25, 50, 75}
+		if shape == "1ms" {
+			limits = []int{10, 25, 30, 50, 75} // "regression quick" needs 30
+		}
+		for _, share := range limits {
 			one := shares(shape, share)
 			b.do(ctx, "alone", fmt.Sprintf("%d, %s", share, shape), sys, b.takes(one, b.seconds), func() (report.Record, error) {
 				return b.settle(ctx, ses, one)
