@@ -132,8 +132,7 @@ func (m *Measurer) step() int {
 	return awake
 }
 
-// jobsOn returns the jobs with a card that gresd asks, and those with a card on which something
-// changes.
+// jobsOn returns the jobs that use a due card, and the jobs that use a changing card.
 func jobsOn(due map[gpu.UUID]bool, grants map[uint32]libvgpu.GrantSpec) (asked, moving []uint32) {
 	for job, spec := range grants {
 		on, moves := false, false

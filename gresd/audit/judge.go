@@ -59,6 +59,8 @@ const (
 	Loaded
 	Absent
 	Ending
+	Blocked // the process does not let gresd read the map
+	Hidden  // Blocked for longer than the grace: it counts as Absent
 )
 
 // Card is what the driver says of a card.
@@ -153,12 +155,36 @@ const (
 // judge remembers since when rules are broken. The zero value is not of use.
 type judge struct {
 	limits
-	since map[key]time.Time
-	told  map[key]bool
+	since   map[key]time.Time
+	told    map[key]bool
+	blocked map[identity]time.Time // since when processes block reads of their memory map
 }
 
 func newJudge(l limits) *judge {
-	return &judge{limits: l, since: map[key]time.Time{}, told: map[key]bool{}}
+	return &judge{limits: l, since: map[key]time.Time{}, told: map[key]bool{}, blocked: map[identity]time.Time{}}
+}
+
+// hide marks the processes that block reads of their memory map for longer than the grace. If the map
+// was read in between, and the library was absent, the time goes on.
+func (j *judge) hide(now time.Time, cards []Card) {
+	blocked := map[identity]time.Time{}
+	for _, c := range cards {
+		for i := range c.Processes {
+			p := &c.Processes[i]
+			id := identity{p.PID, p.Start}
+			first, known := j.blocked[id]
+			switch {
+			case p.Library == Blocked && !known:
+				first = now
+			case p.Library == Blocked && now.Sub(first) >= j.grace:
+				p.Library = Hidden
+			case !known || p.Library != Blocked && p.Library != Absent:
+				continue
+			}
+			blocked[id] = first
+		}
+	}
+	j.blocked = blocked
 }
 
 // look returns what is wrong for longer than is forgiven: fresh for the first
@@ -167,6 +193,7 @@ func newJudge(l limits) *judge {
 func (j *judge) look(now time.Time, cards []Card, jobs []Job) (fresh, standing []Finding) {
 	since, told := map[key]time.Time{}, map[key]bool{}
 	asked, blamed := map[gpu.UUID]bool{}, map[key]gpu.Bytes{}
+	j.hide(now, cards)
 	for _, c := range cards {
 		asked[c.UUID] = true
 		for _, f := range j.suspects(c, jobs) {
@@ -211,7 +238,7 @@ func (j *judge) graceOf(f Finding) time.Duration {
 		return overuseGrace
 	case f.Kind == Overlimit:
 		return overlimitGrace
-	case f.Kind == Escaped && f.Process.Library == Absent:
+	case f.Kind == Escaped && f.Process.Library != Loaded:
 		return min(escapedGrace, j.grace)
 	}
 	return j.grace
@@ -343,11 +370,11 @@ func (j *judge) escaped(c Card, job Job, share Share, own []Process) []Finding {
 	var absent, loaded []Process
 	for _, p := range own {
 		switch p.Library {
-		case Absent:
+		case Absent, Hidden:
 			absent = append(absent, p)
 		case Loaded:
 			loaded = append(loaded, p)
-		case Unread, Ending:
+		case Unread, Ending, Blocked:
 		}
 	}
 	free := slices.Concat(absent, share.uncounted(loaded))
@@ -358,11 +385,15 @@ func (j *judge) escaped(c Card, job Job, share Share, own []Process) []Finding {
 	slices.SortStableFunc(free, func(a, b Process) int { return cmp.Compare(b.Memory, a.Memory) })
 	var found []Finding
 	for _, p := range free {
+		who := p.String()
+		if p.Library == Hidden {
+			who += ", which blocks reads of its memory map,"
+		}
 		found = append(found, Finding{
 			Kind: Escaped, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID, above: sum - allowed,
 			Text: fmt.Sprintf("%s of job %d holds %s of card %s without libvgpu, and so the job has %s: its limit is %s; "+
 				"ask for more with --vgpu-mem, or start the program with the dynamic loader and the job's environment",
-				p, job.ID, memory(p.Memory), c.Name, sum, share.Limit),
+				who, job.ID, memory(p.Memory), c.Name, sum, share.Limit),
 		})
 	}
 	return found

@@ -76,8 +76,8 @@ func lineComments(text, lead string) string {
 // format matches a value in a format string of Go, C or Lua.
 var format = regexp.MustCompile(`"?%(\[\d+\])?[-+#0]*[\d.*]*(ll|l|z|h)?[a-zA-Z]"?`)
 
-// goStrings returns the string literals of a Go file. The parts of a sum are one string, in which X
-// stands for a value.
+// goStrings returns the string literals of a Go file. The parts of a sum become one string. X stands
+// for each value in it.
 func goStrings(text string) (all []string) {
 	file, err := parser.ParseFile(token.NewFileSet(), "", text, parser.SkipObjectResolution)
 	if err != nil {
