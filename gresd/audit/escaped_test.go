@@ -81,7 +81,7 @@ func TestEscaped(t *testing.T) {
 		},
 	} {
 		j := newJudge(limits{tolerance: 64 * gpu.MiB})
-		got := texts(j.escaped(card(), c.job, c.job.Shares[0], c.processes))
+		got := texts(j.escaped(card(), c.job, c.job.Shares[0], c.processes, []Job{c.job}))
 		if got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}

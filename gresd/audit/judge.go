@@ -164,29 +164,6 @@ func newJudge(l limits) *judge {
 	return &judge{limits: l, since: map[key]time.Time{}, told: map[key]bool{}, blocked: map[identity]time.Time{}}
 }
 
-// hide marks the processes that block reads of their memory map for longer than the grace. If the map
-// was read in between, and the library was absent, the time goes on.
-func (j *judge) hide(now time.Time, cards []Card) {
-	blocked := map[identity]time.Time{}
-	for _, c := range cards {
-		for i := range c.Processes {
-			p := &c.Processes[i]
-			id := identity{p.PID, p.Start}
-			first, known := j.blocked[id]
-			switch {
-			case p.Library == Blocked && !known:
-				first = now
-			case p.Library == Blocked && now.Sub(first) >= j.grace:
-				p.Library = Hidden
-			case !known || p.Library != Blocked && p.Library != Absent:
-				continue
-			}
-			blocked[id] = first
-		}
-	}
-	j.blocked = blocked
-}
-
 // look returns what is wrong for longer than is forgiven: fresh for the first
 // time, and standing in all. A card that could not be asked must be left out:
 // what is known of it stays.
@@ -270,8 +247,8 @@ func (j *judge) suspects(c Card, jobs []Job) []Finding {
 		}
 		shared = true
 		own := of(c, job.ID)
-		found = append(found, unregistered(c, job, *share, own)...)
-		found = append(found, j.escaped(c, job, *share, own)...)
+		found = append(found, unregistered(c, job, *share, own, jobs)...)
+		found = append(found, j.escaped(c, job, *share, own, jobs)...)
 		found = append(found, j.exceeded(c, job, *share, own)...)
 	}
 	if !shared {
@@ -296,12 +273,20 @@ func of(c Card, job uint32) []Process {
 // what is gresd's own.
 func (p Process) judged() bool { return !p.Exempt && p.Kind != inventory.Graphics }
 
-func unregistered(c Card, job Job, share Share, own []Process) []Finding {
+func unregistered(c Card, job Job, share Share, own []Process, jobs []Job) []Finding {
 	if !share.Known {
 		return nil
 	}
 	var found []Finding
 	for _, p := range share.uncounted(own) {
+		if other := job.limitedBy(p, jobs); other != 0 {
+			found = append(found, Finding{
+				Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
+				Text: fmt.Sprintf("%s of job %d uses %s of card %s with the limits of job %d: it runs in a container or a namespace "+
+					"of that job; start it outside of them", p, job.ID, memory(p.Memory), c.Name, other),
+			})
+			continue
+		}
 		found = append(found, Finding{
 			Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
 			Text: fmt.Sprintf("%s of job %d uses %s of card %s without libvgpu, which holds programs to their share: "+
@@ -310,6 +295,22 @@ func unregistered(c Card, job Job, share Share, own []Process) []Finding {
 		})
 	}
 	return found
+}
+
+// limitedBy returns the other job of the same user that has a slot for a process, or 0. Such a process
+// has entered the other job's namespaces, and libvgpu there enforces the limits of that job.
+func (job Job) limitedBy(p Process, jobs []Job) uint32 {
+	for _, other := range jobs {
+		if other.ID == job.ID || other.UID != job.UID {
+			continue // a user can write any process into the cache of a job
+		}
+		for _, share := range other.Shares {
+			if slices.ContainsFunc(share.Slots, func(s Slot) bool { return s.of(p) }) {
+				return other.ID
+			}
+		}
+	}
+	return 0
 }
 
 // uncounted are those of processes for which no slot counts.
@@ -354,49 +355,6 @@ func memoryOf(processes []Process) gpu.Bytes {
 		sum += p.Memory
 	}
 	return sum
-}
-
-// near says whether a job may be above its limit because of what the library does not hold.
-func (j *judge) near(share Share, own []Process) bool {
-	allowed := share.Limit + j.tolerance
-	return share.Known && share.Limit != 0 &&
-		(share.charged(nil)+memoryOf(share.uncounted(own)) > allowed || memoryOf(own) > allowed)
-}
-
-// escaped are the processes that the library does not hold, where they have more than
-// what it counts for the others leaves of the limit. Those in whose memory it is not are among
-// them even with a slot: one that has called exec leaves its slot behind.
-func (j *judge) escaped(c Card, job Job, share Share, own []Process) []Finding {
-	var absent, loaded []Process
-	for _, p := range own {
-		switch p.Library {
-		case Absent, Hidden:
-			absent = append(absent, p)
-		case Loaded:
-			loaded = append(loaded, p)
-		case Unread, Ending, Blocked:
-		}
-	}
-	free := slices.Concat(absent, share.uncounted(loaded))
-	sum, allowed := share.charged(absent)+memoryOf(free), share.Limit+j.tolerance
-	if !share.Known || share.Limit == 0 || sum <= allowed {
-		return nil
-	}
-	slices.SortStableFunc(free, func(a, b Process) int { return cmp.Compare(b.Memory, a.Memory) })
-	var found []Finding
-	for _, p := range free {
-		who := p.String()
-		if p.Library == Hidden {
-			who += ", which blocks reads of its memory map,"
-		}
-		found = append(found, Finding{
-			Kind: Escaped, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID, above: sum - allowed,
-			Text: fmt.Sprintf("%s of job %d holds %s of card %s without libvgpu, and so the job has %s: its limit is %s; "+
-				"ask for more with --vgpu-mem, or start the program with the dynamic loader and the job's environment",
-				who, job.ID, memory(p.Memory), c.Name, sum, share.Limit),
-		})
-	}
-	return found
 }
 
 func (j *judge) exceeded(c Card, job Job, share Share, own []Process) []Finding {
