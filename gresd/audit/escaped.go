@@ -32,16 +32,15 @@ func (j *judge) hide(now time.Time, cards []Card) {
 	j.blocked = blocked
 }
 
-// near says whether a job may be above its limit because of what the library does not hold.
+// near reports whether a job may be above its limit because of memory that libvgpu does not count.
 func (j *judge) near(share Share, own []Process) bool {
 	allowed := share.Limit + j.tolerance
 	return share.Known && share.Limit != 0 &&
 		(share.charged(nil)+memoryOf(share.uncounted(own)) > allowed || memoryOf(own) > allowed)
 }
 
-// escaped are the processes that the library does not hold, where they have more than
-// what it counts for the others leaves of the limit. Those in whose memory it is not are among
-// them even with a slot: one that has called exec leaves its slot behind.
+// escaped returns the processes without libvgpu if they use more than the limit leaves for them. A
+// process without libvgpu in its memory can have a slot: exec leaves the slot of the earlier program.
 func (j *judge) escaped(c Card, job Job, share Share, own []Process, jobs []Job) []Finding {
 	var absent, loaded []Process
 	for _, p := range own {

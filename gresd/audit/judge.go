@@ -297,8 +297,8 @@ func unregistered(c Card, job Job, share Share, own []Process, jobs []Job) []Fin
 	return found
 }
 
-// limitedBy returns the other job of the same user that has a slot for a process, or 0. Such a process
-// has entered the other job's namespaces, and libvgpu there enforces the limits of that job.
+// limitedBy returns the other job of the same user that has a slot for a process, or 0. The process
+// has entered the namespaces of the other job, so libvgpu enforces the limits of that job.
 func (job Job) limitedBy(p Process, jobs []Job) uint32 {
 	for _, other := range jobs {
 		if other.ID == job.ID || other.UID != job.UID {

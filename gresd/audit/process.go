@@ -39,7 +39,8 @@ type table struct {
 	libraries [][]byte // what memory maps call libvgpu
 	self      uint32
 
-	stuck patient.Processes
+	stuck patient.Processes // reads of files in /proc
+	files patient.Processes // questions about open files: blocked reads must not hide a card's file
 
 	known map[identity]facts
 	next  map[identity]facts // what of known was asked for since the last turn
@@ -175,7 +176,7 @@ func (t *table) read(pid uint32, file string) (text []byte, answered bool) {
 // statOf follows a link of the process to a file that is its user's. What the file system has in
 // memory will do: most then ask nobody.
 func (t *table) statOf(uid, pid uint32, path string) (st unix.Statx_t, ok bool) {
-	found, ok := patient.WithinProcess(&t.stuck, uid, pid, func() *unix.Statx_t {
+	found, ok := patient.WithinProcess(&t.files, uid, pid, func() *unix.Statx_t {
 		var st unix.Statx_t
 		if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &st) != nil {
 			return nil

@@ -66,13 +66,12 @@ func main() {
 
 // readFiles returns the sentences of each file of the checkout.
 func readFiles() (map[string][]string, error) {
-	out, err := exec.Command("git", "ls-files", "-co", "--exclude-standard").Output()
+	out, err := exec.Command("git", "ls-files", "-coz", "--exclude-standard").Output()
 	if err != nil {
 		return nil, fmt.Errorf("git ls-files: %w", err)
 	}
 	files := map[string][]string{}
-	for path := range strings.Lines(string(out)) {
-		path = strings.TrimSuffix(path, "\n")
+	for path := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		if skipped.MatchString(path) {
 			continue
 		}
