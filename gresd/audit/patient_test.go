@@ -84,7 +84,7 @@ func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
 	}
 }
 
-// Blocked memory maps, of the process or of many others of its user, hide no open card, by whatever name.
+// A card that a process has open stays visible if the maps of this and many other processes block.
 func TestBlockedMapsHideNoCard(t *testing.T) {
 	p, table := withJobNine(t)
 	card := filepath.Join(t.TempDir(), "card")
