@@ -46,10 +46,9 @@ func TestSentencesOfFiles(t *testing.T) {
 		want       []string
 	}{
 		{
-			"a.go", "// SPDX\n\n// Package a does one\n// thing well. It `opens` the file twice.\npackage a\n\nimport \"a b c d e\"\n" +
+			"a.go", "// SPDX\n\n// Package a does one\n// thing well. It `opens` the file twice.\npackage a\n\nimport \"a\"\n" +
 				"const url = \"// no comment is in here\" // The value has a comment.\n" +
-				"var err = fmt.Errorf(\"cannot read \"+path+\" of job %d: \\\"%w\\\"\", 1, err)\n" +
-				"type t struct{ A int `a:\"b c d e f g\"` }\n",
+				"var err = fmt.Errorf(\"cannot read \"+path+\" of job %d: \\\"%w\\\"\", 1, err)\n",
 			[]string{
 				"Package a does one thing well", "It `opens` the file twice", "The value has a comment",
 				"// no comment is in here", "cannot read X of job X: X",

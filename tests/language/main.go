@@ -5,7 +5,6 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"flag"
 	"fmt"
@@ -48,15 +47,10 @@ func main() {
 	list := flag.String("list", "", "list all marked sentences below this `folder`")
 	flag.Parse()
 	files, err := readFiles()
-	if err == nil {
-		switch {
-		case *list != "":
-			for _, s := range markedIn(files, *list, true) {
-				fmt.Println(s)
-			}
-		default:
-			err = checkFolders(files, *update)
-		}
+	if err == nil && *list != "" {
+		fmt.Println(strings.Join(markedIn(files, *list, true), "\n"))
+	} else if err == nil {
+		err = checkFolders(files, *update)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -141,7 +135,7 @@ func checkFolders(files map[string][]string, update bool) error {
 	if update {
 		err = writeLimits(lowered)
 	}
-	if err == nil && bad > 0 {
+	if bad > 0 && err == nil {
 		err = fmt.Errorf("%d of %d folders are above their percentage in %s: rewrite the sentences in plain English", bad, len(present), limitsFile)
 	}
 	return err
@@ -173,26 +167,18 @@ func printMarked(files map[string][]string, folder string, c, limit count) {
 }
 
 func readLimits() (map[string]count, error) {
-	file, err := os.Open(limitsFile)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
+	text, err := os.ReadFile(limitsFile)
 	limits := map[string]count{}
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if strings.HasPrefix(lines.Text(), "#") {
-			continue
-		}
+	for line := range strings.Lines(string(text)) {
 		var c count
-		var percent float64
-		var folder string
-		if _, err := fmt.Sscanf(lines.Text(), "%f %% %d/%d %s", &percent, &c.marked, &c.all, &folder); err != nil || c.all < 1 {
-			return nil, fmt.Errorf("%s: %q: want a line such as %q", limitsFile, lines.Text(), formatLimit("docs", count{8, 100}))
+		var percent, folder string
+		if _, err := fmt.Sscanf(line, "%s %% %d/%d %s", &percent, &c.marked, &c.all, &folder); err == nil && c.all > 0 {
+			limits[folder] = c
+		} else if !strings.HasPrefix(line, "#") {
+			return nil, fmt.Errorf("%s: %q: expected a line such as %q", limitsFile, line, formatLimit("docs", count{8, 100}))
 		}
-		limits[folder] = c
 	}
-	return limits, lines.Err()
+	return limits, err
 }
 
 func writeLimits(limits map[string]count) error {

@@ -7,64 +7,32 @@ import (
 	"strings"
 )
 
-// A marker is a pattern of private or translated English.
+var re = regexp.MustCompile
+
+// A marker is a pattern of private or translated English. Uses that match allowed are good English.
 type marker struct {
-	name    string
-	pattern *regexp.Regexp
-	// allowed matches the uses that are good English. The marker does not see that its pattern allowed matches.
-	allowed *regexp.Regexp
+	name             string
+	pattern, allowed *regexp.Regexp
 }
 
 var markers = []marker{
-	{
-		"what/who as a noun",
-		regexp.MustCompile(`(?:^|[,;:(]\s*|\b(?:of|for|by|to|than|as|is|are|was|and|or|but|with|from|on|in|at|that|until|against|beside|gets?|has|have|takes?|gives?|keeps?|does|do|had|counts?|charges?|holds?)\s+)(?:[Ww]ho|[Ww]hoever|[Ww]hatever|[Ww]hat)\b`),
-		regexp.MustCompile(`\b(?:[Ww]ho|[Ww]hoever|[Ww]hatever|[Ww]hat)( (?:to do|if|is new)\b)`),
-	},
-	{
-		"Where X, Y",
-		regexp.MustCompile(`(?:^|[:;] )(?:Where) [^?]*?,|, where\b`),
-		regexp.MustCompile(`, where\b( the (?:file|directory)\b)`),
-	},
-	{"beside", regexp.MustCompile(`\b[Bb]esides?\b`), nil},
-	{"nobody/somebody", regexp.MustCompile(`\b(?:[Nn]obody|[Ss]omebody)\b`), nil},
-	{
-		"held/holds",
-		regexp.MustCompile(`\b(?:is|are|was|were|be|been) held\b|\bholds? (?:for|of|there|here|whatever|also|with|too)\b|\b[Ww]hat holds\b`),
-		nil,
-	},
-	{
-		"told/tells/said",
-		regexp.MustCompile(`\b(?:is|are|was|were|be) (?:told|said|asked)\b|\btells? (?:it|that|of|what|which|whether|how)\b|\bsays (?:that|whether|so|which|what|how)\b`),
-		nil,
-	},
-	{"of which/whose", regexp.MustCompile(`\b(?:of|for|in|by|on|from|behind|with|to) (?:which|whom)\b`), nil},
-	{
-		"is to/is meant/wants",
-		regexp.MustCompile(`\b(?:is|are) (?:meant|to be|wanted)\b|\bwants? (?:it|a|the|also|at|to be|no)\b`),
-		nil,
-	},
-	{
-		"Nor/Of/Such first",
-		regexp.MustCompile(`^(?:Nor|Of|Such|So (?:is|does|do|are|has)|Be it|As (?:do|does|is|are))\b`),
-		nil,
-	},
-	{
-		"another one, the former one",
-		regexp.MustCompile(`\b(?:that one|this one|the one (?:that|of)|those (?:that|of|who|which)|one (?:that|who|which)|ones? there)\b`),
-		nil,
-	},
-	{
-		"thereafter words",
-		regexp.MustCompile(`\b(?:thereby|therein|thereof|whereby|wherein|hereby|anew|lest|behold|ere|aught|naught|of its own accord)\b`),
-		nil,
-	},
+	{"what/who as a noun", re(`(?:^|[,;:(]\s*|\b(?:of|for|by|to|than|as|is|are|was|and|or|but|with|from|on|in|at|that|until|against|beside|gets?|has|have|takes?|gives?|keeps?|does|do|had|counts?|charges?|holds?)\s+)(?:[Ww]ho|[Ww]hoever|[Ww]hatever|[Ww]hat)\b`), re(`\b(?:[Ww]ho|[Ww]hoever|[Ww]hatever|[Ww]hat)( (?:to do|if|is new)\b)`)},
+	{"Where X, Y", re(`(?:^|[:;] )(?:Where) [^?]*?,|, where\b`), re(`, where\b( the (?:file|directory)\b)`)},
+	{"beside", re(`\b[Bb]esides?\b`), nil},
+	{"nobody/somebody", re(`\b(?:[Nn]obody|[Ss]omebody)\b`), nil},
+	{"held/holds", re(`\b(?:is|are|was|were|be|been) held\b|\bholds? (?:for|of|there|here|whatever|also|with|too)\b|\b[Ww]hat holds\b`), nil},
+	{"told/tells/said", re(`\b(?:is|are|was|were|be) (?:told|said|asked)\b|\btells? (?:it|that|of|what|which|whether|how)\b|\bsays (?:that|whether|so|which|what|how)\b`), nil},
+	{"of which/whose", re(`\b(?:of|for|in|by|on|from|behind|with|to) (?:which|whom)\b`), nil},
+	{"is to/is meant/wants", re(`\b(?:is|are) (?:meant|to be|wanted)\b|\bwants? (?:it|a|the|also|at|to be|no)\b`), nil},
+	{"Nor/Of/Such first", re(`^(?:Nor|Of|Such|So (?:is|does|do|are|has)|Be it|As (?:do|does|is|are))\b`), nil},
+	{"another one, the former one", re(`\b(?:that one|this one|the one (?:that|of)|those (?:that|of|who|which)|one (?:that|who|which)|ones? there)\b`), nil},
+	{"thereafter words", re(`\b(?:thereby|therein|thereof|whereby|wherein|hereby|anew|lest|behold|ere|aught|naught|of its own accord)\b`), nil},
 }
 
 // maxWords is the longest sentence without a marker.
 const maxWords = 30
 
-// findMarkers names the markers of a sentence.
+// findMarkers returns the names of the markers of a sentence.
 func findMarkers(sentence string) (names []string) {
 	for _, m := range markers {
 		text := sentence
@@ -82,13 +50,13 @@ func findMarkers(sentence string) (names []string) {
 }
 
 var (
-	codeBlock  = regexp.MustCompile("(?s)```.*?```")
-	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)
-	codeSpan   = regexp.MustCompile("`[^`]*`")
-	tableCell  = regexp.MustCompile(`[ \t]*\|[ \t]*`)
-	listItem   = regexp.MustCompile(`(?m)^[ \t]*(?:[-*+]|\d+\.)[ \t]+`)
-	emptyLine  = regexp.MustCompile(`\n\s*\n`)
-	stop       = regexp.MustCompile("[.!?] [A-Z`\"(*]")
+	codeBlock  = re("(?s)```.*?```")
+	linkTarget = re(`\]\([^)]*\)`)
+	codeSpan   = re("`[^`]*`")
+	tableCell  = re(`[ \t]*\|[ \t]*`)
+	listItem   = re(`(?m)^[ \t]*(?:[-*+]|\d+\.)[ \t]+`)
+	emptyLine  = re(`\n\s*\n`)
+	stop       = re("[.!?] [A-Z`\"(*]")
 )
 
 // prose returns a document's text without code, headings and the targets of links.
