@@ -39,12 +39,12 @@ func newAsking() asking {
 	return asking{marks: map[procKey]mark{}, cards: map[gpu.UUID]*askedCard{}}
 }
 
-// due returns the cards that are to be asked now, each of which has a living process
-// with a context, and whether something changes there.
-func (a *asking) due(jobs []uint32, views map[uint32]libvgpu.CacheView) map[gpu.UUID]bool {
+// due returns the cards of the grants to ask now, and whether something changes there. Each of them
+// has a living process with a context.
+func (a *asking) due(grants map[uint32]libvgpu.GrantSpec, views map[uint32]libvgpu.CacheView) map[gpu.UUID]bool {
 	marks, used := map[procKey]mark{}, map[gpu.UUID]bool{}
-	for _, job := range jobs {
-		for i, card := range views[job].Cards {
+	for job, spec := range grants {
+		for i, card := range spec.Cards {
 			for _, slot := range views[job].Slots {
 				c := slot.Cards[i]
 				if c.Contexts == 0 {

@@ -108,29 +108,35 @@ func (m *Measurer) Run(ctx context.Context) {
 // are awake. The caches are read before and after a card is asked: a process that
 // allocated or freed in between cannot be compared, and keeps its last differences.
 func (m *Measurer) step() int {
-	jobs := m.memory.Open()
-	before := map[uint32]libvgpu.CacheView{}
-	m.read(before, jobs, atOnce)
-	jobs = slices.DeleteFunc(jobs, func(job uint32) bool {
-		_, awake := before[job]
-		return !awake
-	})
-	due := m.asking.due(jobs, before)
-	asked, moving := jobsOn(due, jobs, before)
-	m.read(before, moving, 0)
+	awake := 0
+	// The cards come from the grants: users can write any UUID into a cache.
+	grants, before := map[uint32]libvgpu.GrantSpec{}, map[uint32]libvgpu.CacheView{}
+	for _, job := range m.memory.Open() {
+		spec, open := m.memory.Spec(job)
+		view, err := m.memory.Cache(job, atOnce)
+		if !open || err == nil && view.Asleep {
+			continue
+		}
+		awake++ // A job with a broken cache does not sleep: its user can repair the cache.
+		if err == nil && len(view.Cards) == len(spec.Cards) {
+			grants[job], before[job] = spec, view
+		}
+	}
+	due := m.asking.due(grants, before)
+	asked, moving := jobsOn(due, grants)
+	m.read(before, moving)
 	counts := m.count(due)
 	after := maps.Clone(before)
-	m.read(after, asked, 0)
-	m.compare(jobs, before, after, counts)
-	return len(jobs)
+	m.read(after, asked)
+	m.compare(grants, before, after, counts)
+	return awake
 }
 
-// jobsOn are the jobs with a card that is to be asked, and of them those with one on
-// which something changes.
-func jobsOn(due map[gpu.UUID]bool, jobs []uint32, views map[uint32]libvgpu.CacheView) (asked, moving []uint32) {
-	for _, job := range jobs {
+// jobsOn returns the jobs that use a due card, and the jobs that use a changing card.
+func jobsOn(due map[gpu.UUID]bool, grants map[uint32]libvgpu.GrantSpec) (asked, moving []uint32) {
+	for job, spec := range grants {
 		on, moves := false, false
-		for _, card := range views[job].Cards {
+		for _, card := range spec.Cards {
 			m, is := due[gpu.UUID(card.UUID)]
 			on, moves = on || is, moves || m
 		}
@@ -146,11 +152,10 @@ func jobsOn(due map[gpu.UUID]bool, jobs []uint32, views map[uint32]libvgpu.Cache
 
 // compare takes over what cards counted. Processes on cards that were not asked keep
 // their differences.
-func (m *Measurer) compare(jobs []uint32, before, after map[uint32]libvgpu.CacheView, counts map[gpu.UUID]map[uint32]gpu.Bytes) {
+func (m *Measurer) compare(grants map[uint32]libvgpu.GrantSpec, before, after map[uint32]libvgpu.CacheView, counts map[gpu.UUID]map[uint32]gpu.Bytes) {
 	next, whole := map[procKey]history{}, map[Key]bool{}
-	for _, job := range jobs {
-		spec, ok := m.memory.Spec(job)
-		if !ok || len(after[job].Cards) != len(spec.Cards) {
+	for job, spec := range grants {
+		if len(after[job].Cards) != len(spec.Cards) {
 			continue
 		}
 		for i, card := range spec.Cards {
@@ -197,11 +202,11 @@ func (m *Measurer) compare(jobs []uint32, before, after map[uint32]libvgpu.Cache
 	m.diffs, m.whole = next, whole
 }
 
-// read reads jobs anew: what can be read of those that are awake.
-func (m *Measurer) read(views map[uint32]libvgpu.CacheView, jobs []uint32, maxAge time.Duration) {
+// read reads the caches of jobs again.
+func (m *Measurer) read(views map[uint32]libvgpu.CacheView, jobs []uint32) {
 	for _, job := range jobs {
 		delete(views, job)
-		if view, err := m.memory.Cache(job, maxAge); err == nil && !view.Asleep {
+		if view, err := m.memory.Cache(job, 0); err == nil && !view.Asleep {
 			views[job] = view
 		}
 	}
@@ -213,10 +218,13 @@ func (m *Measurer) count(due map[gpu.UUID]bool) map[gpu.UUID]map[uint32]gpu.Byte
 	for uuid := range due {
 		counts[uuid] = map[uint32]gpu.Bytes{}
 		processes, err := m.counter.Processes(uuid)
-		if err != nil && !m.said[uuid] {
+		switch {
+		case err == nil:
+			delete(m.said, uuid)
+		case !m.said[uuid]:
 			m.log.Warn("memory of processes cannot be measured", "gpu_uuid", uuid, "error", err)
+			m.said[uuid] = true
 		}
-		m.said[uuid] = err != nil
 		for _, p := range processes {
 			if p.Memory > 0 {
 				counts[uuid][p.PID] = p.Memory + m.uncounted(uuid)

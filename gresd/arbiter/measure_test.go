@@ -5,7 +5,9 @@ package arbiter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -68,12 +70,19 @@ type fakeCounter struct {
 	procs []inventory.Process
 	err   error
 	asked int
+	cards map[gpu.UUID]bool // set in tests that check which cards gresd asks
 }
 
-func (f *fakeCounter) Processes(gpu.UUID) ([]inventory.Process, error) {
+func (f *fakeCounter) Processes(card gpu.UUID) ([]inventory.Process, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
+	if f.cards != nil {
+		f.cards[card] = true
+		if card != "A" {
+			return nil, errors.New("no such card")
+		}
+	}
 	return f.procs, f.err
 }
 
@@ -248,5 +257,45 @@ func TestMeasureKeepsADeadProcessForAMoment(t *testing.T) {
 	}
 	if m.step(); f.outside[7] != 400 {
 		t.Errorf("outside %d some time after a death, want 400", f.outside[7])
+	}
+}
+
+// The job's user can write any UUID into the cache. gresd asks the card of the grant.
+func TestMeasureAsksTheCardOfTheGrant(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
+	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}}, cards: map[gpu.UUID]bool{}}
+	var log strings.Builder
+	m := NewMeasurer(f, c, nothing, slog.New(slog.NewTextHandler(&log, nil)))
+	for i := range 100 {
+		view := memView(memSlot(1, 1000, 0, 1, 1))
+		view.Cards[0].UUID = fmt.Sprint("forged-", i)
+		f.add(7, 30, view)
+		m.step()
+	}
+	if f.outside[7] != 400 || len(c.cards) != 1 || !c.cards["A"] {
+		t.Errorf("outside %d, asked %v: want 400 from card A alone", f.outside[7], c.cards)
+	}
+	if lines := strings.Count(log.String(), "level=WARN"); lines > 1 || len(m.said) > 1 {
+		t.Errorf("%d warnings, %d cards noted: want at most one of each", lines, len(m.said))
+	}
+}
+
+// A user can break the cache for a moment. The measurer must not sleep then.
+func TestMeasureStaysAwakeForABrokenCache(t *testing.T) {
+	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
+	m := NewMeasurer(f, &fakeCounter{}, nothing, slog.New(slog.DiscardHandler))
+	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1)))
+	f.errs[7] = libvgpu.ErrNotCache
+	if awake := m.step(); awake != 1 {
+		t.Errorf("%d jobs awake with an unreadable cache, want 1", awake)
+	}
+	delete(f.errs, 7)
+	f.add(7, 30, libvgpu.CacheView{Cards: make([]libvgpu.CacheCard, 2)})
+	if awake := m.step(); awake != 1 {
+		t.Errorf("%d jobs awake with a cache of two cards, want 1", awake)
+	}
+	f.add(7, 30, libvgpu.CacheView{Asleep: true, Cards: make([]libvgpu.CacheCard, 1)})
+	if awake := m.step(); awake != 0 {
+		t.Errorf("%d jobs awake, want none", awake)
 	}
 }

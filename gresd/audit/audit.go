@@ -156,7 +156,9 @@ func (a *Auditor) step(now time.Time) int {
 			a.kill(f, slices.ContainsFunc(fresh, func(other Finding) bool { return other.key() == f.key() }), now)
 		}
 	}
-	for _, pid := range a.table.stuck.List() {
+	stuck := slices.Concat(a.table.stuck.List(), a.table.files.List())
+	slices.Sort(stuck)
+	for _, pid := range slices.Compact(stuck) {
 		texts = append(texts, fmt.Sprintf("audit: process %d cannot be looked at: its files or memory do not answer (a dead file system?)", pid))
 	}
 	a.mu.Lock()

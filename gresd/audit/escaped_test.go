@@ -50,6 +50,12 @@ func TestEscaped(t *testing.T) {
 		},
 		{"the library is there and counts nothing", job(7, "GPU-a"), []Process{in(Loaded, process(11, 7, 9))}, "escaped 11"},
 		{"a memory map that cannot be read", job(7, "GPU-a"), []Process{process(11, 7, 9)}, ""},
+		{"a process that blocks for a moment", job(7, "GPU-a"), []Process{in(Blocked, process(11, 7, 9))}, ""},
+		{
+			"a slot of a process that blocks for long", job(7, "GPU-a", charged(slot(11), 2)),
+			[]Process{in(Hidden, process(11, 7, 9))},
+			"escaped 11",
+		},
 		{"one that ends", job(7, "GPU-a"), []Process{in(Ending, process(11, 7, 9))}, ""},
 		{"a slot that exec left behind", job(7, "GPU-a", charged(slot(11), 2)), []Process{in(Absent, process(11, 7, 9))}, "escaped 11"},
 		{"which counts once", job(7, "GPU-a", charged(slot(11), 2)), []Process{in(Absent, process(11, 7, 7))}, ""},
@@ -75,7 +81,7 @@ func TestEscaped(t *testing.T) {
 		},
 	} {
 		j := newJudge(limits{tolerance: 64 * gpu.MiB})
-		got := texts(j.escaped(card(), c.job, c.job.Shares[0], c.processes))
+		got := texts(j.escaped(card(), c.job, c.job.Shares[0], c.processes, []Job{c.job}))
 		if got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
@@ -143,6 +149,36 @@ func TestEscapedInTime(t *testing.T) {
 			if got := texts(standing); got != c.want[i] {
 				t.Errorf("%s: look %d: %q, want %q", c.name, i, got, c.want[i])
 			}
+		}
+	}
+}
+
+// A process that blocks reads of its memory map for longer than the grace counts as one without the
+// library. The time goes on if it shows its map in between.
+func TestEscapedBlocksItsMemoryMap(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		looks  []Library
+		memory gpu.Bytes
+		want   int // looks until the finding; 0: none
+	}{
+		{"for long", slices.Repeat([]Library{Blocked}, 10), 9, 6},
+		{"for long, and within the limit", slices.Repeat([]Library{Blocked}, 10), 8, 0},
+		{"for less than the grace", []Library{Blocked, Blocked, Blocked, Loaded, Blocked, Blocked, Blocked, Loaded}, 9, 0},
+		{"for long, with looks at a map without the library", []Library{Blocked, Blocked, Absent, Blocked, Blocked, Blocked}, 9, 6},
+		{"an error of the kernel", slices.Repeat([]Library{Unread}, 10), 9, 0},
+	} {
+		j, got := newJudge(limits{grace: 4 * time.Second}), 0
+		for i, library := range c.looks {
+			p := process(11, 7, c.memory)
+			p.Library = library
+			_, standing := j.look(start.Add(time.Duration(i)*time.Second), []Card{card(p)}, []Job{job(7, "GPU-a")})
+			if got == 0 && slices.ContainsFunc(standing, func(f Finding) bool { return f.Kind == Escaped }) {
+				got = i + 1
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: found at look %d, want %d", c.name, got, c.want)
 		}
 	}
 }
@@ -220,6 +256,55 @@ func TestEscapedIsKilled(t *testing.T) {
 			said := len(tells) == 2 && strings.Contains(tells[1], "vgpu: audit: killed process ") && strings.Contains(tells[1], "ask for more with --vgpu-mem")
 			if alive(cmd) == c.killed || said != c.killed {
 				t.Errorf("alive: %v, told %q", !c.killed, tells)
+			}
+		})
+	}
+}
+
+// A process cannot escape by blocking reads of memory maps: of its own, or of so many others of its
+// user that gresd asks no more.
+func TestABlockedMemoryMapHidesNobody(t *testing.T) {
+	for name, others := range map[string]bool{"its own map": false, "maps of others": true} {
+		t.Run(name, func(t *testing.T) {
+			cmd, p := sleeper(t, 65534)
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fake := fakeProc{t, t.TempDir()}
+			node := &fakeNode{
+				processes: []inventory.Process{{PID: p.PID, Memory: 9 * gpu.GiB, Kind: inventory.Compute}},
+				view:      libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}},
+			}
+			var tells []string
+			a := New(Parts{
+				Policy: config.Default().Audit, Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
+				Name: func(gpu.UUID) string { return "0" }, Count: func(string) {},
+				Tell: func(_ uint32, text string) { tells = append(tells, text) },
+			})
+			a.table = newTable(fake.dir, os.Getpid())
+			a.table.stuck.Patience = time.Millisecond
+			fake.put(int(p.PID), 1, 65534, map[string]string{
+				"stat": string(stat), "cgroup": "0::/slurm/uid_1/job_7/step_0\n", "maps": "7f00-7f01 r-xp 0 0:0 1 /usr/lib/libcuda.so.1\n", "fd/3": "-> /dev/nvidia0",
+			})
+			for pid := 1 << 23; others && pid < 1<<23+40; pid++ {
+				fake.put(pid, 1, 65534, nil)
+				defer fake.hang(fmt.Sprint(pid), "maps")()
+				a.table.look(uint32(pid))
+			}
+			if !others {
+				defer fake.hang(fmt.Sprint(p.PID), "maps")()
+			}
+			for i := range 8 {
+				if a.step(start.Add(time.Duration(i) * time.Second)); i == 4 && !alive(cmd) {
+					t.Error("killed before the grace is over")
+				}
+			}
+			for end := time.Now().Add(10 * time.Second); alive(cmd) && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+			if alive(cmd) || !slices.ContainsFunc(tells, func(text string) bool { return strings.Contains(text, "blocks reads of its memory map") }) {
+				t.Errorf("alive: %v, messages %q", alive(cmd), tells)
 			}
 		})
 	}

@@ -59,6 +59,8 @@ const (
 	Loaded
 	Absent
 	Ending
+	Blocked // the process does not let gresd read the map
+	Hidden  // Blocked for longer than the grace: it counts as Absent
 )
 
 // Card is what the driver says of a card.
@@ -153,12 +155,13 @@ const (
 // judge remembers since when rules are broken. The zero value is not of use.
 type judge struct {
 	limits
-	since map[key]time.Time
-	told  map[key]bool
+	since   map[key]time.Time
+	told    map[key]bool
+	blocked map[identity]time.Time // since when processes block reads of their memory map
 }
 
 func newJudge(l limits) *judge {
-	return &judge{limits: l, since: map[key]time.Time{}, told: map[key]bool{}}
+	return &judge{limits: l, since: map[key]time.Time{}, told: map[key]bool{}, blocked: map[identity]time.Time{}}
 }
 
 // look returns what is wrong for longer than is forgiven: fresh for the first
@@ -167,6 +170,7 @@ func newJudge(l limits) *judge {
 func (j *judge) look(now time.Time, cards []Card, jobs []Job) (fresh, standing []Finding) {
 	since, told := map[key]time.Time{}, map[key]bool{}
 	asked, blamed := map[gpu.UUID]bool{}, map[key]gpu.Bytes{}
+	j.hide(now, cards)
 	for _, c := range cards {
 		asked[c.UUID] = true
 		for _, f := range j.suspects(c, jobs) {
@@ -211,7 +215,7 @@ func (j *judge) graceOf(f Finding) time.Duration {
 		return overuseGrace
 	case f.Kind == Overlimit:
 		return overlimitGrace
-	case f.Kind == Escaped && f.Process.Library == Absent:
+	case f.Kind == Escaped && f.Process.Library != Loaded:
 		return min(escapedGrace, j.grace)
 	}
 	return j.grace
@@ -243,8 +247,8 @@ func (j *judge) suspects(c Card, jobs []Job) []Finding {
 		}
 		shared = true
 		own := of(c, job.ID)
-		found = append(found, unregistered(c, job, *share, own)...)
-		found = append(found, j.escaped(c, job, *share, own)...)
+		found = append(found, unregistered(c, job, *share, own, jobs)...)
+		found = append(found, j.escaped(c, job, *share, own, jobs)...)
 		found = append(found, j.exceeded(c, job, *share, own)...)
 	}
 	if !shared {
@@ -269,12 +273,20 @@ func of(c Card, job uint32) []Process {
 // what is gresd's own.
 func (p Process) judged() bool { return !p.Exempt && p.Kind != inventory.Graphics }
 
-func unregistered(c Card, job Job, share Share, own []Process) []Finding {
+func unregistered(c Card, job Job, share Share, own []Process, jobs []Job) []Finding {
 	if !share.Known {
 		return nil
 	}
 	var found []Finding
 	for _, p := range share.uncounted(own) {
+		if other := job.limitedBy(p, jobs); other != 0 {
+			found = append(found, Finding{
+				Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
+				Text: fmt.Sprintf("%s of job %d uses %s of card %s with the limits of job %d: it runs in a container or a namespace "+
+					"of that job; start it outside of them", p, job.ID, memory(p.Memory), c.Name, other),
+			})
+			continue
+		}
 		found = append(found, Finding{
 			Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
 			Text: fmt.Sprintf("%s of job %d uses %s of card %s without libvgpu, which holds programs to their share: "+
@@ -283,6 +295,22 @@ func unregistered(c Card, job Job, share Share, own []Process) []Finding {
 		})
 	}
 	return found
+}
+
+// limitedBy returns the other job of the same user that has a slot for a process, or 0. The process
+// has entered the namespaces of the other job, so libvgpu enforces the limits of that job.
+func (job Job) limitedBy(p Process, jobs []Job) uint32 {
+	for _, other := range jobs {
+		if other.ID == job.ID || other.UID != job.UID {
+			continue // a user can write any process into the cache of a job
+		}
+		for _, share := range other.Shares {
+			if slices.ContainsFunc(share.Slots, func(s Slot) bool { return s.of(p) }) {
+				return other.ID
+			}
+		}
+	}
+	return 0
 }
 
 // uncounted are those of processes for which no slot counts.
@@ -327,45 +355,6 @@ func memoryOf(processes []Process) gpu.Bytes {
 		sum += p.Memory
 	}
 	return sum
-}
-
-// near says whether a job may be above its limit because of what the library does not hold.
-func (j *judge) near(share Share, own []Process) bool {
-	allowed := share.Limit + j.tolerance
-	return share.Known && share.Limit != 0 &&
-		(share.charged(nil)+memoryOf(share.uncounted(own)) > allowed || memoryOf(own) > allowed)
-}
-
-// escaped are the processes that the library does not hold, where they have more than
-// what it counts for the others leaves of the limit. Those in whose memory it is not are among
-// them even with a slot: one that has called exec leaves its slot behind.
-func (j *judge) escaped(c Card, job Job, share Share, own []Process) []Finding {
-	var absent, loaded []Process
-	for _, p := range own {
-		switch p.Library {
-		case Absent:
-			absent = append(absent, p)
-		case Loaded:
-			loaded = append(loaded, p)
-		case Unread, Ending:
-		}
-	}
-	free := slices.Concat(absent, share.uncounted(loaded))
-	sum, allowed := share.charged(absent)+memoryOf(free), share.Limit+j.tolerance
-	if !share.Known || share.Limit == 0 || sum <= allowed {
-		return nil
-	}
-	slices.SortStableFunc(free, func(a, b Process) int { return cmp.Compare(b.Memory, a.Memory) })
-	var found []Finding
-	for _, p := range free {
-		found = append(found, Finding{
-			Kind: Escaped, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID, above: sum - allowed,
-			Text: fmt.Sprintf("%s of job %d holds %s of card %s without libvgpu, and so the job has %s: its limit is %s; "+
-				"ask for more with --vgpu-mem, or start the program with the dynamic loader and the job's environment",
-				p, job.ID, memory(p.Memory), c.Name, sum, share.Limit),
-		})
-	}
-	return found
 }
 
 func (j *judge) exceeded(c Card, job Job, share Share, own []Process) []Finding {

@@ -99,6 +99,33 @@ func TestSuspects(t *testing.T) {
 	}
 }
 
+// A process in a container of another job of its user has the limits of that job. The text says so. A
+// slot in the cache of another user proves nothing.
+func TestLimitsOfAnotherJob(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		other Job
+		named bool
+	}{
+		{"a job of the same user", job(8, "GPU-a", slot(11)), true},
+		{"a job of the same user on another card", job(8, "GPU-b", slot(11)), true},
+		{"a job of another user", with(job(8, "GPU-a", slot(11)), func(j *Job) { j.UID = 1001 }), false},
+		{"a job without this process", job(8, "GPU-a", slot(12)), false},
+	} {
+		j, p := newJudge(limits{}), process(11, 7, 9)
+		p.Library = Loaded
+		found := slices.DeleteFunc(j.suspects(card(p), []Job{job(7, "GPU-a"), c.other}), func(f Finding) bool { return f.Kind == Exceeded })
+		if got := texts(found); got != "unregistered 11, escaped 11" {
+			t.Errorf("%s: found %q", c.name, got)
+		}
+		for _, f := range found {
+			if named := strings.Contains(f.Text, "with the limits of job 8"); named != c.named || named == strings.Contains(f.Text, "without libvgpu") {
+				t.Errorf("%s: %q", c.name, f.Text)
+			}
+		}
+	}
+}
+
 func texts(found []Finding) string {
 	var all []string
 	for _, f := range found {

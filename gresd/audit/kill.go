@@ -36,8 +36,11 @@ func (t *table) kill(f Finding) error {
 		return fmt.Errorf("kill %s: %w", f.Process, errChanged)
 	}
 	// It may have called exec, and has the library now.
-	if f.Kind == Escaped && t.library(f.Process.PID) != f.Process.Library {
-		return fmt.Errorf("kill %s: %w", f.Process, errChanged)
+	if f.Kind == Escaped {
+		library := t.library(f.Process.PID)
+		if library != f.Process.Library && (f.Process.Library != Hidden || library != Blocked && library != Absent) {
+			return fmt.Errorf("kill %s: %w", f.Process, errChanged)
+		}
 	}
 	if err := unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill %s: %w", f.Process, err)

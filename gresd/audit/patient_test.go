@@ -84,6 +84,32 @@ func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
 	}
 }
 
+// A card that a process has open stays visible if the maps of this and many other processes block.
+func TestBlockedMapsHideNoCard(t *testing.T) {
+	p, table := withJobNine(t)
+	card := filepath.Join(t.TempDir(), "card")
+	if err := unix.Mknod(card, unix.S_IFCHR|0o600, int(unix.Mkdev(nvidiaMajor, 0))); err != nil {
+		t.Skip("only root makes devices")
+	}
+	table.stuck.Patience = time.Millisecond
+	for pid := 200; pid < 240; pid++ {
+		p.put(pid, 100, 1000, nil)
+		defer p.hang(fmt.Sprint(pid), "maps")()
+		if _, ok := table.look(uint32(pid)); ok {
+			t.Fatalf("process %d has no file of a card", pid)
+		}
+	}
+	if err := os.Symlink(card, filepath.Join(p.dir, "200", "fd", "3")); err != nil {
+		t.Fatal(err)
+	}
+	p.put(250, 100, 1000, map[string]string{"fd/3": "-> " + card})
+	for _, pid := range []uint32{200, 250} {
+		if f, ok := table.look(pid); !ok || f.Job != 9 {
+			t.Errorf("process %d: %+v, %t, want one of job 9", pid, f, ok)
+		}
+	}
+}
+
 // However many of a user's processes do not answer, the audit sees what others' do.
 func TestOneUsersProcessesHideNobodyElses(t *testing.T) {
 	p, table := withJobNine(t)

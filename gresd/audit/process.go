@@ -39,7 +39,8 @@ type table struct {
 	libraries [][]byte // what memory maps call libvgpu
 	self      uint32
 
-	stuck patient.Processes
+	stuck patient.Processes // reads of files in /proc
+	files patient.Processes // questions about open files: blocked reads must not hide a card's file
 
 	known map[identity]facts
 	next  map[identity]facts // what of known was asked for since the last turn
@@ -159,23 +160,23 @@ func (t *table) isMPS(pid uint32) bool {
 	return ok && st.Uid == 0 && st.Mode&0o022 == 0
 }
 
-// read reads a file of the process that may wait for it ([patient.WithinProcess]).
-func (t *table) read(pid uint32, file string) ([]byte, bool) {
+// read reads a file of a process, which can block the read ([patient.WithinProcess]). answered is
+// false if the process does. The text is nil if the kernel returns an error.
+func (t *table) read(pid uint32, file string) (text []byte, answered bool) {
 	uid, _ := t.dir(pid).UID()
-	text, ok := patient.WithinProcess(&t.stuck, uid, pid, func() []byte {
+	return patient.WithinProcess(&t.stuck, uid, pid, func() []byte {
 		text, err := os.ReadFile(t.dir(pid).File(file))
 		if err != nil {
 			return nil
 		}
 		return text
 	})
-	return text, ok && text != nil
 }
 
 // statOf follows a link of the process to a file that is its user's. What the file system has in
 // memory will do: most then ask nobody.
 func (t *table) statOf(uid, pid uint32, path string) (st unix.Statx_t, ok bool) {
-	found, ok := patient.WithinProcess(&t.stuck, uid, pid, func() *unix.Statx_t {
+	found, ok := patient.WithinProcess(&t.files, uid, pid, func() *unix.Statx_t {
 		var st unix.Statx_t
 		if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &st) != nil {
 			return nil
@@ -188,9 +189,8 @@ func (t *table) statOf(uid, pid uint32, path string) (st unix.Statx_t, ok bool) 
 	return *found, true
 }
 
-// usesCards says whether a process can have anything to do with a card: every
-// use of the driver needs one of its device files to stay open. Names come first: to read them waits
-// for nobody.
+// usesCards reports whether a process can use a card: each use of the driver needs an open device
+// file. The memory map comes last, because a process that blocks its map blocks all later questions.
 func (t *table) usesCards(pid uint32) bool {
 	dir := t.dir(pid)
 	names := dir.Open(-1)
@@ -199,18 +199,22 @@ func (t *table) usesCards(pid uint32) bool {
 			return true
 		}
 	}
-	if maps, ok := t.read(pid, "maps"); ok && bytes.Contains(maps, []byte("/libcuda.so")) {
+	uid, _ := dir.UID()
+	if slices.ContainsFunc(names, func(name string) bool { return t.isCard(uid, pid, dir.File("fd/"+name)) }) {
 		return true
 	}
-	uid, _ := dir.UID()
-	return slices.ContainsFunc(names, func(name string) bool { return t.isCard(uid, pid, dir.File("fd/"+name)) })
+	maps, _ := t.read(pid, "maps")
+	return bytes.Contains(maps, []byte("/libcuda.so"))
 }
 
-// library says whether libvgpu is in the memory of a process.
+// library reports whether libvgpu is in the memory of a process. If too many processes of its user
+// block, all others count as blocked, too.
 func (t *table) library(pid uint32) Library {
-	maps, ok := t.read(pid, "maps")
+	maps, answered := t.read(pid, "maps")
 	switch {
-	case !ok:
+	case !answered:
+		return Blocked
+	case maps == nil:
 		return Unread
 	case len(maps) == 0:
 		return Ending

@@ -52,7 +52,8 @@ const (
 	// mostOfJob are the descriptors that gresd keeps for one job: a server has at most some sixty clients,
 	// and each a few.
 	mostOfJob = 256
-	// patience is for how long a process may let gresd wait that looks at what it has open: all jobs wait.
+	// patience is how long all processes together can delay one look at their open files. All jobs wait
+	// for the look.
 	patience = 250 * time.Millisecond
 	// mostLookedAt are the descriptors of a process that are looked at: the driver opens its own early.
 	mostLookedAt = 4096
@@ -75,9 +76,10 @@ type Keeper struct {
 	warned bool
 	stuck  *patient.Stuck[uint32] // users whose files let who looks at them wait
 
-	mu      sync.Mutex
-	clients map[name]*client
-	ended   []*client // whose files are kept for a while
+	mu       sync.Mutex
+	deadline time.Time // of the questions of one look; zero: none
+	clients  map[name]*client
+	ended    []*client // whose files are kept for a while
 }
 
 // name is a process of a job.
@@ -149,6 +151,7 @@ func (k *Keeper) Wait(ctx context.Context, jobID uint32) {
 func (k *Keeper) keeps(jobID uint32, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.deadline = time.Now() // The Epilog waits: only a look of Run lists open files.
 	k.lookAt(jobID, now)
 	k.close(now)
 	for _, c := range k.ended {
@@ -176,6 +179,7 @@ func (k *Keeper) Memory(jobID uint32, card int) (bytes int64) {
 func (k *Keeper) look(now time.Time) (awake bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.deadline = time.Now().Add(patience)
 	open := k.grants.Open()
 	for _, job := range open {
 		if k.lookAt(job, now) {
@@ -305,8 +309,15 @@ func (c *client) hold(now time.Time) time.Duration {
 // list keeps what the process has open of the device. Its user can call any file so, and closing one of
 // a file system of theirs would wait for them: only what is a device is copied.
 func (k *Keeper) list(c *client, uid uint32, now time.Time) {
+	wait := patience
+	if !k.deadline.IsZero() {
+		wait = time.Until(k.deadline)
+	}
+	if wait <= 0 {
+		return // the next look lists it
+	}
 	c.listed = now
-	found, _ := patient.WithinTime(k.stuck, uid, patience, func() []int { return devices(c.pid) })
+	found, _ := patient.WithinTime(k.stuck, uid, wait, func() []int { return devices(c.pid) })
 	for _, theirs := range found {
 		if _, kept := c.files[theirs]; kept {
 			continue

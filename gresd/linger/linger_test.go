@@ -264,6 +264,48 @@ func TestAUserWhoseFilesDoNotAnswerDelaysNobodyElseForLong(t *testing.T) {
 	}
 }
 
+// usersGrants are jobs of several users.
+type usersGrants struct{ fakeGrants }
+
+func (g *usersGrants) Open() []uint32 { return []uint32{7, 8, 9} }
+
+func (g *usersGrants) Spec(job uint32) (libvgpu.GrantSpec, bool) {
+	return libvgpu.GrantSpec{JobID: job, UID: 60000 + job}, true
+}
+
+// Files of several users do not answer. A look waits for one of them only, and an Epilog for none.
+func TestALookHasOneDeadline(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root's process can be the client of all users")
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), device))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	pid := uint32(os.Getpid())
+	grants := &usersGrants{fakeGrants{view: libvgpu.CacheView{Slots: []libvgpu.SlotView{{
+		SlotOwner: libvgpu.SlotOwner{Owner: uint64(pid) << 32}, HostPID: pid, Alive: true, Cards: []libvgpu.SlotCard{{Launches: 9}},
+	}}}}}
+	keeper := New(grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	end, is := make(chan struct{}), isDevice
+	isDevice = func(int, string) bool { <-end; return false }
+	defer func() {
+		for close(end); len(keeper.stuck.List()) > 0; {
+			time.Sleep(time.Millisecond)
+		}
+		isDevice = is
+	}()
+	if keeper.keeps(8, time.Now()); len(keeper.stuck.List()) != 0 {
+		t.Errorf("an Epilog has waited for users %v", keeper.stuck.List())
+	}
+	for look := range 3 {
+		if keeper.look(time.Now()); len(keeper.stuck.List()) != look+1 {
+			t.Errorf("look %d: waited for users %v, want one more in each look", look, keeper.stuck.List())
+		}
+	}
+}
+
 func TestAJobHasABoundedNumberOfDescriptors(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 1 << 20, InflightNS: 20e6})
 	now := time.Now()

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package outbox is what gresd has to say to slurmctld: of sick cards, to users of jobs, and about
-// jobs that were put off. What slurmctld does not take is said again.
+// Package outbox sends messages to slurmctld: about sick cards, to users of jobs, and about requeued
+// jobs. It repeats messages about cards and earlier starts of requeued jobs until slurmctld accepts
+// them. It sends a notice to a user only once: the notice is also in the job's folder.
 package outbox
 
 import (
@@ -127,8 +128,8 @@ func (o *Outbox) TellJob(jobID uint32, text string) {
 	o.Wake()
 }
 
-// tellNotices shows messages to users. One that is not taken is only in the job's folder, as are all
-// while slurmctld is silent: what it is told of cards must not wait for them.
+// tellNotices sends notices to users. If slurmctld does not answer, it drops all of them, because
+// messages about cards must not wait for them. A dropped notice is still in the job's folder.
 func (o *Outbox) tellNotices(ctx context.Context) {
 	o.mu.Lock()
 	notices := o.notices

@@ -97,7 +97,11 @@ func (s *Server) company(facts slurm.JobFacts, chosen choice, card gpu.UUID, ind
 		return nil
 	}
 	rec := rivals[0]
-	is := fmt.Sprintf("card %d is %s job %d of user %s", index, shared[engineOfRecord(&rec)], rec.JobID, cmp.Or(rec.User, fmt.Sprint(rec.UID)))
+	whose := "a job of another user" // Slurm may keep its number and its user private (PrivateData)
+	if rec.UID == facts.UID {
+		whose = fmt.Sprintf("job %d of user %s", rec.JobID, cmp.Or(rec.User, fmt.Sprint(rec.UID)))
+	}
+	is := fmt.Sprintf("card %d is %s %s", index, shared[engineOfRecord(&rec)], whose)
 	switch {
 	case engineOfRecord(&rec) == engine && engine == gpu.Concurrent:
 		return engineError(chosen.asked(), "%s, and --vgpu-engine=auto is for jobs %s there; "+

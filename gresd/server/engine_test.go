@@ -162,7 +162,11 @@ func TestEnginesAreNotMixedOnACard(t *testing.T) {
 	n.start()
 	n.want(n.withMPS(1, 30), wire.Granted)
 	wantMessage(t, n.want(n.job(2, 30), wire.Refused), "job 1 of user nobody", "divided by MPS", "--gres=vgpu:100")
-	wantMessage(t, n.want(n.withMPS(3, 30, user(5, "games")), wire.Refused), "job 1 of user nobody", "not be safe", "--vgpu-engine=time")
+	refused := n.want(n.withMPS(3, 30, user(5, "games")), wire.Refused)
+	wantMessage(t, refused, "divided by MPS for a job of another user", "not be safe", "--vgpu-engine=time")
+	if strings.Contains(refused.Message, "nobody") || strings.Contains(refused.Message, "job 1") {
+		t.Errorf("%q names a job of another user", refused.Message)
+	}
 	onOther := func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{1: 30} }
 	n.want(n.job(4, 30, onOther), wire.Granted)
 	wantMessage(t, n.want(n.withMPS(5, 30, onOther), wire.Refused), "job 4 of user nobody", "shared by time", "--vgpu-engine=time")
@@ -308,5 +312,5 @@ func TestGresdChoosesACardOfTheSameEngine(t *testing.T) {
 	if on(1) == on(2) || on(1) != on(3) {
 		t.Errorf("cards %s, %s, %s; want the first and third alike, the second another", on(1), on(2), on(3))
 	}
-	wantMessage(t, n.want(n.withMPS(4, 30, counted, user(5, "games")), wire.Refused), "of user nobody")
+	wantMessage(t, n.want(n.withMPS(4, 30, counted, user(5, "games")), wire.Refused), "a job of another user")
 }

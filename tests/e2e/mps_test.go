@@ -93,9 +93,9 @@ func TestMPSKeepsToItself(t *testing.T) {
 	s.running(first)
 	who := fmt.Sprintf("job %d of user %s", first, alice)
 	for _, r := range []struct{ name, user, args, want string }{
-		{"MPS of another user", bob, "--vgpu-engine=mps", who},
+		{"MPS of another user", bob, "--vgpu-engine=mps", "a job of another user"},
 		{"shared by time", alice, "--vgpu-engine=time", who},
-		{"shared by time, without the option", bob, "", who},
+		{"shared by time, without the option", bob, "", "a job of another user"},
 		{"soft", alice, "--vgpu-engine=mps --vgpu-mode=soft", "--vgpu-mode=hard"},
 	} {
 		t.Run(r.name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestMPSKeepsToItself(t *testing.T) {
 	if state != "FAILED" {
 		t.Errorf("MPS beside a job that is shared by time: %s, want FAILED", state)
 	}
-	checkLine(t, out, "vgpu: place: job ", fmt.Sprintf("job %d of user %s", first, bob))
+	checkLine(t, out, "vgpu: place: job ", "a job of another user")
 	s.cancel(bob, first)
 }
 
