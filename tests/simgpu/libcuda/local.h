@@ -307,7 +307,7 @@ struct capture *capture_by_id(uint64_t id);
 struct capture *capture_beside(CUstream s); /* that excludes the use of this stream; NULL: none */
 /* adds a node that does the work; the effect is copied */
 CUresult graph_add(CUgraph g, const struct work *w, int type, CUgraphNode *node);
-CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out,
+CUresult graph_add_alloc(CUgraph g, uint32_t card, uint64_t size, CUdeviceptr *out,
 			 CUgraphNode *node);
 CUresult graph_add_free(CUgraph g, CUdeviceptr dptr, CUgraphNode *node);
 CUgraph graph_new(void);

@@ -179,7 +179,7 @@ static CUresult alloc_async(CUdeviceptr *dptr, uint64_t size, CUmemoryPool pool,
 	if (!s)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (s->capture)
-		return graph_add_alloc(s->capture->graph, s->ctx, size, dptr, NULL);
+		return graph_add_alloc(s->capture->graph, s->ctx->card, size, dptr, NULL);
 	if (capture_beside(s)) {
 		capture_beside(s)->invalid = true;
 		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;

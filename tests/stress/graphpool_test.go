@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// The program says what each case does, and checks it: the same on a real card.
+func TestGraphsAndPoolsPayForTheirAddresses(t *testing.T) {
+	const two = "version = 1\ncount = 2\n[model]\nmemory = \"80G\"\n"
+	for _, c := range []struct{ name, config, limit string }{
+		{"turns3", oneCard, "8G"},
+		{"turns20", oneCard, "8G"},
+		{"shrinks", oneCard, "8G"},
+		{"auto", oneCard, "8G"},
+		{"kept", oneCard, "8G"},
+		{"late", oneCard, "8G"},
+		{"nested", oneCard, "8G"},
+		{"deep", oneCard, "8G"},
+		{"cards", two, "8G"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			env, libdir, lib := card(t, c.config)
+			cmd := exec.Command("../../build/tests/graphpool", c.name)
+			cmd.Env = append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT="+c.limit)
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "PASS "+c.name) {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
