@@ -23,6 +23,10 @@
 /* The pool is looked at at once, then after pauses that double. */
 #define PAUSE_NS 1000000u
 #define LONGEST_NS 32000000u
+/* An allocation is tried again at most this often. Each retry can grow the pool above the limit. The
+ * second number is for retries without a pending free: then only other threads can make room. */
+#define MOST_RETRIES 20u
+#define MOST_IDLE 4u
 
 /* The pool was found to have grown, and that is more than the job may have. */
 static bool above(struct pool *p)
@@ -102,15 +106,24 @@ static void pause_for_frees(struct vgpu_booking *b)
 static bool comes_to_fit(struct vgpu_booking *b)
 {
 	struct vgpu_frees *f = &b->pool->frees;
+	bool last = b->retries == MOST_RETRIES || b->idle == MOST_IDLE;
 	uint64_t patience;
 
 	end_mark(b);
 	vgpu_frees_mark(f, b->stream, b->bytes);
+	if (b->retries)
+		pause_for_frees(b);
 	while (!vgpu_capturing()) {
-		patience = vgpu_frees_passed(f) ? vgpu_frees_hide(f) ? DOUBT_NS : 0 : PATIENCE_NS;
+		patience = !vgpu_frees_passed(f)         ? PATIENCE_NS
+			   : !last && vgpu_frees_hide(f) ? DOUBT_NS
+							 : 0;
+		/* Also before a refusal: the pool gives back what was undone. */
 		vgpu_pools_trim(b->pool->card);
-		if (grow(b) == 0)
+		if (!last && grow(b) == 0) {
+			b->retries++;
+			b->idle += vgpu_frees_passed(f) && !vgpu_frees_hide(f);
 			return true;
+		}
 		if (b->waited_ns >= patience)
 			return false;
 		pause_for_frees(b);

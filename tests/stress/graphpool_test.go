@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The program says what each case does, and checks it: the same on a real card.
+// Memory of graphs and of fragmented pools stays within the limit. The program checks its cases itself,
+// on a real card too.
 func TestGraphsAndPoolsPayForTheirAddresses(t *testing.T) {
 	const two = "version = 1\ncount = 2\n[model]\nmemory = \"80G\"\n"
 	for _, c := range []struct{ name, config, limit string }{
@@ -21,6 +22,8 @@ func TestGraphsAndPoolsPayForTheirAddresses(t *testing.T) {
 		{"nested", oneCard, "8G"},
 		{"deep", oneCard, "8G"},
 		{"cards", two, "8G"},
+		{"fragments", oneCard, "2G"},
+		{"early", oneCard, "2G"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			env, libdir, lib := card(t, c.config)

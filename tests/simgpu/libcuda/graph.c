@@ -344,7 +344,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
 	return rc ? rc : drv_leave(graph_add_free(graph, dptr, node));
 }
 
-/* Nodes keep the order in which they were added: an edge leads to a later node. */
+/* The new edges lead to later nodes: nodes keep the order of their creation. */
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
 				size_t n)
 {
