@@ -267,3 +267,20 @@ func TestMemoryIsFreedInAStream(t *testing.T) {
 		}
 	}
 }
+
+// A capture ends with its stream, its context or the thread of its stream. After that, pools give unused
+// memory back.
+func TestACaptureEndsWithItsStream(t *testing.T) {
+	for _, how := range []string{"destroy", "reset", "release", "thread", "streams", "twice"} {
+		t.Run(how, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=4G"), "endcapture", how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["first"].(float64) != 0 || r["last"].(float64) != 0 {
+				t.Errorf("%v; want no errors", r)
+			}
+		})
+	}
+}

@@ -327,6 +327,7 @@ void drv_sleep_until(uint64_t ns); /* gives up drv.lock meanwhile */
 /* capture.c, graph.c */
 CUresult capture_unsafe(void); /* the call is not allowed during a capture */
 struct capture *capture_by_id(uint64_t id);
+void capture_drop_stream(CUstream s);
 struct capture *capture_beside(CUstream s); /* that excludes the use of this stream; NULL: none */
 /* adds a node that does the work; the effect is copied */
 CUresult graph_add(CUgraph g, const struct work *w, int type, CUgraphNode *node);
