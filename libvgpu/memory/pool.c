@@ -157,6 +157,20 @@ void vgpu_pool_settle(struct pool *p)
 	end_if_over(p);
 }
 
+bool vgpu_pool_streams_wait(struct pool *p)
+{
+	int allowed = 1;
+
+	pthread_mutex_lock(&vgpu_pools_lock);
+	if (p->handle && p->handle != DESTROYED && vgpu_real.cuMemPoolGetAttribute &&
+	    vgpu_real.cuMemPoolGetAttribute(p->handle,
+					    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+					    &allowed) != CUDA_SUCCESS)
+		allowed = 1;
+	pthread_mutex_unlock(&vgpu_pools_lock);
+	return allowed;
+}
+
 void vgpu_pools_changed(void)
 {
 	__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);

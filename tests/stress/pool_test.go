@@ -284,3 +284,20 @@ func TestACaptureEndsWithItsStream(t *testing.T) {
 		})
 	}
 }
+
+// An allocation that waits for frees of other streams blocks no other thread, and its stream does not wait
+// if the program forbids that.
+func TestAnAllocationNearTheLimitBlocksNothingElse(t *testing.T) {
+	for how, granted := range map[string]float64{"full": 0, "forbidden": 2} {
+		t.Run(how, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=4G"), "pooldeps", how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["granted"] != granted || r["last"].(float64) != 0 {
+				t.Errorf("%v; want granted %v, last 0", r, granted)
+			}
+		})
+	}
+}

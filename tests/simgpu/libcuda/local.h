@@ -184,6 +184,7 @@ struct CUmemPoolHandle_st {
 	uint32_t *step; /* bytes of the card's memory in each step */
 	size_t nsteps;
 	bool is_default, destroyed;
+	int reuse[4]; /* by attribute; only the last one changes what the pool does */
 	CUmemoryPool next;
 };
 

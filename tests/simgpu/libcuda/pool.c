@@ -37,6 +37,8 @@ static CUmemoryPool pool_new(CUdevice dev)
 	p->magic = MAGIC_POOL;
 	p->dev = dev;
 	p->card = drv.card[dev];
+	for (int i = 0; i < 4; i++)
+		p->reuse[i] = 1;
 	p->next = pools;
 	pools = p;
 	return p;
@@ -130,7 +132,8 @@ CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, CUstream s, uint64_t size, CU
 	if (size > (1ull << 46))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	piece = pieces_take(p, s, false, need);
-	if (!piece && s) /* the card is full: the stream waits for frees of other streams */
+	if (!piece && s &&
+	    p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES]) /* the card is full: the stream waits for frees of other streams */
 		piece = pieces_take(p, s, true, need);
 	if (!piece)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -292,8 +295,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attr, void *value)
 	ENTER(NEED_INIT);
 	if (!pool_ok(pool) || !value || attr < 1 || attr > CU_MEMPOOL_ATTR_USED_MEM_HIGH)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	if (attr < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-		return drv_leave(CUDA_SUCCESS); /* reuse policies: this pool always reuses */
+	if (attr < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
+		pool->reuse[attr] = *(int *)value;
+		return drv_leave(CUDA_SUCCESS);
+	}
 	memcpy(&v, value, sizeof(v));
 	if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
 		pool->threshold = v;
@@ -314,7 +319,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attr, void *value)
 	if (!pool_ok(pool) || !value || attr < 1)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	if (attr < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
-		*(int *)value = 1;
+		*(int *)value = pool->reuse[attr];
 		return drv_leave(CUDA_SUCCESS);
 	}
 	drv_model_lock();
