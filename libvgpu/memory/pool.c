@@ -182,12 +182,11 @@ static bool unsettled(void)
 	       __atomic_load_n(&settled, __ATOMIC_SEQ_CST);
 }
 
-void vgpu_pools_settle(void)
+void vgpu_pools_waited(void)
 {
 	uint64_t changes = __atomic_load_n(&changed, __ATOMIC_SEQ_CST);
 	uint64_t keeps = __atomic_load_n(&kept, __ATOMIC_SEQ_CST);
 
-	vgpu_shared_settle();
 	if (vgpu_capturing() || (!unsettled() && !keeps))
 		return;
 	for (struct pools *block = &pools; block; block = after(block))
@@ -197,6 +196,12 @@ void vgpu_pools_settle(void)
 	/* Unless it was found again. */
 	__atomic_compare_exchange_n(&kept, &keeps, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&settled, changes, __ATOMIC_SEQ_CST);
+}
+
+void vgpu_pools_settle(void)
+{
+	vgpu_shared_settle();
+	vgpu_pools_waited();
 }
 
 void vgpu_pools_tick(uint64_t now)

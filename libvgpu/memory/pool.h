@@ -57,6 +57,8 @@ void vgpu_pools_trim(int card);
 /* Bring charges to what the pools hold, if they may differ. */
 void vgpu_pools_settle(void);
 void vgpu_pool_settle(struct pool *p);
+/* The host has waited for work, so pools may have given memory back: other processes can use it now. */
+void vgpu_pools_waited(void);
 /* The watcher's look: the same, from time to time. */
 void vgpu_pools_tick(uint64_t now);
 /* A descriptor keeps what has these addresses. */

@@ -115,6 +115,16 @@ func TestWhatAPoolGaveBackIsTheJobs(t *testing.T) {
 	end()
 }
 
+// Memory that a process has freed is the job's as soon as the process has waited for that.
+func TestProcessesTakeTurnsAtAPool(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G",
+		"CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache")), "poolback", "alternate", "--libdir", libdir)
+	if err != nil || r["refused"].(float64) != 0 || r["child"].(float64) != 0 {
+		t.Errorf("5 GiB of 8 in turn: %v, %v; want none refused", r, err)
+	}
+}
+
 // What a graph takes is charged at every moment from before its launch on, also while the
 // library asks what the pool of graphs has really taken.
 func TestAGraphIsChargedAllTheTime(t *testing.T) {
