@@ -156,6 +156,16 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
+/* CUgraphInstantiate_flags */
+#define CU_GRAPH_INSTANTIATE_UPLOAD 2ull
+
+typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
+	unsigned long long flags;
+	CUstream hUploadStream;
+	CUgraphNode hErrNode_out;
+	int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
 /* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUmemRangeHandleType, CUlimit,
  * CUdevice_attribute */
 #define CU_GRAPH_NODE_TYPE_GRAPH 4

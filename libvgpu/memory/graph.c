@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * graph.c - memory that graphs allocate while they run. The driver gives each allocation node its
- * addresses when the node is made. Nodes that never hold memory together can have the same
- * addresses. A graph takes memory once for each address, so it is charged for the union of the
- * address ranges of its nodes. A launch is refused if that does not fit. Afterwards the charge is
- * the memory that the card's graph pool has reserved.
+ * graph.c - memory that graphs allocate while they run. A launch is refused if the memory does not
+ * fit (graph_size.h). Afterwards the charge is the memory that the card's graph pool has reserved.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "../base/table.h"
@@ -17,11 +13,9 @@
 #include "../job/job.h"
 #include "account.h"
 #include "graph.h"
+#include "graph_size.h"
 #include "pool.h"
 #include "take.h"
-
-/* The card's memory is mapped in pages of this many bytes. */
-#define PAGE (2ull << 20)
 
 /* For each card: executable graph -> bytes that it allocates there. */
 static struct vgpu_table execs[VGPU_MAX_CARDS] = {[0 ... VGPU_MAX_CARDS - 1] = VGPU_TABLE_INIT};
@@ -33,128 +27,6 @@ static struct {
 	uint64_t trims;
 } graphs[VGPU_MAX_CARDS];
 static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* The address range of an allocation node, in whole pages. */
-struct range {
-	uint64_t begin, end;
-	int card;
-};
-
-/* A graph, its child graphs and theirs, and the ranges that they allocate. */
-struct walk {
-	CUgraph *graph;
-	struct range *range;
-	size_t graphs, ranges;
-};
-
-/* The list with room for one more entry than n; NULL: there is no memory, the list stays. */
-static void *one_more(void *list, size_t n, size_t size)
-{
-	return n & (n - 1) ? list : realloc(list, (n ? 2 * n : 1) * size);
-}
-
-static bool add_graph(struct walk *w, CUgraph graph)
-{
-	CUgraph *more = one_more(w->graph, w->graphs, sizeof *more);
-
-	if (!more)
-		return false;
-	w->graph = more;
-	w->graph[w->graphs++] = graph;
-	return true;
-}
-
-static bool add_range(struct walk *w, const CUDA_MEM_ALLOC_NODE_PARAMS *p)
-{
-	const CUmemLocation *on = &p->poolProps.location;
-	struct range *more;
-	int card;
-
-	if (on->type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return true;
-	card = vgpu_card_of_device(on->id);
-	if (card < 0)
-		return !vgpu_not_granted(on->id);
-	more = one_more(w->range, w->ranges, sizeof *more);
-	if (!more || vgpu_absurd(p->bytesize) || p->dptr > UINT64_MAX / 2)
-		return false;
-	w->range = more;
-	w->range[w->ranges++] =
-		(struct range){p->dptr / PAGE * PAGE,
-			       (p->dptr + p->bytesize + PAGE - 1) / PAGE * PAGE, card};
-	__atomic_store_n(&graphs[card].dev, on->id, __ATOMIC_RELAXED);
-	return true;
-}
-
-static bool add_node(struct walk *w, CUgraphNode node)
-{
-	CUDA_MEM_ALLOC_NODE_PARAMS params;
-	CUgraph child;
-	int type;
-
-	if (vgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
-		return false;
-	if (type == CU_GRAPH_NODE_TYPE_GRAPH)
-		return vgpu_real.cuGraphChildGraphNodeGetGraph &&
-		       vgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS &&
-		       add_graph(w, child);
-	return type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
-	       (vgpu_real.cuGraphMemAllocNodeGetParams &&
-		vgpu_real.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS &&
-		add_range(w, &params));
-}
-
-static bool add_nodes(struct walk *w, CUgraph graph)
-{
-	CUgraphNode *nodes;
-	size_t n = 0;
-	bool known;
-
-	if (vgpu_real.cuGraphGetNodes(graph, NULL, &n) != CUDA_SUCCESS)
-		return false;
-	nodes = calloc(n + 1, sizeof *nodes);
-	known = nodes && (!n || vgpu_real.cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS);
-	for (size_t i = 0; i < n && known; i++)
-		known = add_node(w, nodes[i]);
-	free(nodes);
-	return known;
-}
-
-static int by_address(const void *a, const void *b)
-{
-	const struct range *x = a, *y = b;
-
-	return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
-
-/* Bytes that the graph allocates on each card. False: the driver does not say. */
-static bool graph_bytes(CUgraph graph, uint64_t bytes[VGPU_MAX_CARDS])
-{
-	uint64_t end[VGPU_MAX_CARDS] = {0}; /* of the ranges of each card so far */
-	struct walk w = {.graphs = 0};
-	bool known;
-
-	memset(bytes, 0, VGPU_MAX_CARDS * sizeof *bytes);
-	if (!vgpu_real.cuGraphGetNodes || !vgpu_real.cuGraphNodeGetType)
-		return true; /* a driver without allocation nodes */
-	known = add_graph(&w, graph);
-	for (size_t i = 0; i < w.graphs && known; i++)
-		known = add_nodes(&w, w.graph[i]);
-	if (w.ranges)
-		qsort(w.range, w.ranges, sizeof *w.range, by_address);
-	for (size_t i = 0; i < w.ranges; i++) {
-		const struct range *r = &w.range[i];
-		uint64_t begin = r->begin > end[r->card] ? r->begin : end[r->card];
-
-		if (r->end <= begin)
-			continue;
-		bytes[r->card] += r->end - begin;
-		end[r->card] = r->end;
-	}
-	free(w.graph);
-	free(w.range);
-	return known;
-}
 
 /* What the pool of graphs on a card has from the card, and what of that is in use. */
 static bool ask_pool(CUdevice dev, uint64_t *reserved, uint64_t *used)
@@ -312,13 +184,18 @@ void vgpu_graph_forget(CUgraphExec graph)
 			vgpu_table_take(&execs[card], (uint64_t)(uintptr_t)graph, &item);
 }
 
+static void drop(CUgraphExec exec)
+{
+	vgpu_graph_forget(exec);
+	vgpu_real.cuGraphExecDestroy(exec);
+}
+
 /* A graph that cannot be charged is not given to a job that has a limit. */
 static CUresult refuse(CUgraphExec *exec)
 {
 	for (uint32_t card = 0; card < vgpu_state.ncards; card++)
 		if (vgpu_limit((int)card)) {
-			vgpu_graph_forget(*exec);
-			vgpu_real.cuGraphExecDestroy(*exec);
+			drop(*exec);
 			return vgpu_oom((int)card, 0);
 		}
 	return CUDA_SUCCESS;
@@ -326,20 +203,23 @@ static CUresult refuse(CUgraphExec *exec)
 
 static CUresult instantiated(CUresult r, CUgraphExec *exec, CUgraph graph)
 {
-	uint64_t bytes[VGPU_MAX_CARDS];
+	struct vgpu_graph_size on[VGPU_MAX_CARDS];
 	bool known;
 
 	if (r != CUDA_SUCCESS || !exec || !vgpu_state.grant)
 		return r;
 	/* One of this handle ended with its context. */
 	vgpu_graph_forget(*exec);
-	known = graph_bytes(graph, bytes);
+	known = vgpu_graph_size(graph, on);
 	for (int card = 0; card < VGPU_MAX_CARDS && known; card++) {
 		struct vgpu_item item = {.key = (uint64_t)(uintptr_t)*exec,
-					 .size = bytes[card],
+					 .size = on[card].bytes,
 					 .card = card};
 
-		known = !item.size || vgpu_table_put(&execs[card], &item);
+		if (!item.size)
+			continue;
+		__atomic_store_n(&graphs[card].dev, on[card].dev, __ATOMIC_RELAXED);
+		known = vgpu_table_put(&execs[card], &item);
 	}
 	return known ? r : refuse(exec);
 }
@@ -359,10 +239,31 @@ INSTANTIATE(cuGraphInstantiate_v2,
 	    (exec, graph, error, log, size))
 INSTANTIATE(cuGraphInstantiateWithFlags,
 	    (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (exec, graph, flags))
-INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, void *params),
-	    (exec, graph, params))
-INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec * exec, CUgraph graph, void *params),
-	    (exec, graph, params))
+
+/* An upload takes memory as a launch does, so it is a call of its own. */
+#define INSTANTIATE_AND_UPLOAD(name, upload)                                              \
+	CUresult name(CUgraphExec *exec, CUgraph graph, void *params)                     \
+	{                                                                                 \
+		CUDA_GRAPH_INSTANTIATE_PARAMS *p = params;                                \
+		bool uploads = p && p->flags & CU_GRAPH_INSTANTIATE_UPLOAD;               \
+		CUresult r;                                                               \
+                                                                                          \
+		VGPU_NEED_CUDA(name);                                                     \
+		uploads = uploads && vgpu_state.grant && vgpu_real.upload;                \
+		if (!uploads)                                                             \
+			return instantiated(vgpu_real.name(exec, graph, p), exec, graph); \
+		p->flags &= ~CU_GRAPH_INSTANTIATE_UPLOAD;                                 \
+		r = instantiated(vgpu_real.name(exec, graph, p), exec, graph);            \
+		p->flags |= CU_GRAPH_INSTANTIATE_UPLOAD;                                  \
+		if (r != CUDA_SUCCESS)                                                    \
+			return r;                                                         \
+		r = vgpu_graph_launch(vgpu_real.upload, *exec, p->hUploadStream);         \
+		if (r != CUDA_SUCCESS)                                                    \
+			drop(*exec);                                                      \
+		return r;                                                                 \
+	}
+INSTANTIATE_AND_UPLOAD(cuGraphInstantiateWithParams, cuGraphUpload)
+INSTANTIATE_AND_UPLOAD(cuGraphInstantiateWithParams_ptsz, cuGraphUpload_ptsz)
 
 void vgpu_graphs_in_child(void)
 {

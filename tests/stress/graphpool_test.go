@@ -17,6 +17,7 @@ func TestGraphsAndPoolsPayForTheirAddresses(t *testing.T) {
 		{"turns20", oneCard, "8G"},
 		{"shrinks", oneCard, "8G"},
 		{"auto", oneCard, "8G"},
+		{"upload", oneCard, "8G"},
 		{"kept", oneCard, "8G"},
 		{"late", oneCard, "8G"},
 		{"nested", oneCard, "8G"},

@@ -32,6 +32,8 @@ static void add_bytes(CUgraph g, size_t n, unsigned walk, uint64_t *bytes)
 	}
 }
 
+static CUresult take_memory(CUgraphExec x);
+
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 {
 	CUgraphExec x;
@@ -82,6 +84,8 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
 	if (!p)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	rc = instantiate(exec, graph);
+	if (!rc && p->flags & 2) /* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD */
+		rc = take_memory(*exec);
 	p->hErrNode_out = NULL;
 	p->result_out = rc != CUDA_SUCCESS;
 	return drv_leave(rc);

@@ -11,6 +11,7 @@
  *   turns3, turns20   3 and 20 times in turn: allocate 3 GiB, set it, free it. Three launches pass.
  *   shrinks           4, 3 and 3 GiB in turn. Three launches pass.
  *   auto              5 GiB that the graph keeps, freed by each launch. Three launches pass.
+ *   upload            20 GiB that the graph keeps, taken when it is instantiated. That is refused.
  *   kept              3 times 3 GiB at once. The launch is refused.
  *   late              3 times 3 GiB with frees. Edges put them in turn after the allocation nodes
  *                     have their addresses. The launch is refused.
@@ -33,6 +34,7 @@
 #define MIB (1ull << 20)
 #define MOST 20
 #define AUTO_FREE 1ull
+#define UPLOAD 2ull
 #define RELEASE_THRESHOLD 4
 #define PIECES 4096
 #define MOST_CALLS 8         /* if no free is to come */
@@ -107,6 +109,7 @@ static CUresult add_turn(CUgraph graph, CUgraphNode *last, int first, uint64_t b
 static void launch(const char *name, CUgraph graph, CUresult r, unsigned long long flags,
 		   CUresult want)
 {
+	CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = flags};
 	unsigned long long reserved;
 	CUgraphExec exec = NULL;
 
@@ -116,7 +119,8 @@ static void launch(const char *name, CUgraph graph, CUresult r, unsigned long lo
 		CALL(cuGraphDestroy, graph);
 		return;
 	}
-	r = CALL(cuGraphInstantiateWithFlags, &exec, graph, flags);
+	r = flags & UPLOAD ? CALL(cuGraphInstantiateWithParams, &exec, graph, &params)
+			   : CALL(cuGraphInstantiateWithFlags, &exec, graph, flags);
 	for (int i = 0; i < 3 && !r; i++) {
 		r = CALL(cuGraphLaunch, exec, (CUstream)NULL);
 		r = r ? r : CALL(cuCtxSynchronize);
@@ -124,7 +128,7 @@ static void launch(const char *name, CUgraph graph, CUresult r, unsigned long lo
 	reserved = reserved_mib(0);
 	result(name, r == want && reserved <= 8 * GIB / MIB ? "PASS" : "FAIL",
 	       "error %d, want %d; %llu MiB reserved", r, want, reserved);
-	if (exec)
+	if (exec && !(r && flags & UPLOAD))
 		CALL(cuGraphExecDestroy, exec);
 	CALL(cuGraphDestroy, graph);
 	CALL(cuCtxSynchronize);
@@ -162,15 +166,15 @@ static void at_once(const char *name, int late)
 	launch(name, graph, r, 0, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static void keeps(const char *name)
+static void keeps(const char *name, uint64_t bytes, unsigned long long flags, CUresult want)
 {
 	CUgraphNode alloc;
 	CUdeviceptr at;
 	CUgraph graph;
 	CUresult r = CALL(cuGraphCreate, &graph, 0u);
 
-	r = r ? r : add_alloc(graph, &alloc, NULL, 0, 5 * GIB, &at);
-	launch(name, graph, r, AUTO_FREE, CUDA_SUCCESS);
+	r = r ? r : add_alloc(graph, &alloc, NULL, 0, bytes, &at);
+	launch(name, graph, r, flags, want);
 }
 
 static void nested(const char *name)
@@ -303,7 +307,9 @@ static void one(const char *name)
 	else if (strcmp(name, "shrinks") == 0)
 		turns(name, 0);
 	else if (strcmp(name, "auto") == 0)
-		keeps(name);
+		keeps(name, 5 * GIB, AUTO_FREE, CUDA_SUCCESS);
+	else if (strcmp(name, "upload") == 0)
+		keeps(name, 20 * GIB, AUTO_FREE | UPLOAD, CUDA_ERROR_OUT_OF_MEMORY);
 	else if (strcmp(name, "kept") == 0 || strcmp(name, "late") == 0)
 		at_once(name, strcmp(name, "late") == 0);
 	else if (strcmp(name, "nested") == 0)
@@ -320,8 +326,8 @@ static void one(const char *name)
 
 int main(int argc, char **argv)
 {
-	static const char *const graphs[] = {"turns3", "turns20", "shrinks", "auto", "kept",
-					     "late",   "nested",  "deep",    "cards"};
+	static const char *const graphs[] = {"turns3", "turns20", "shrinks", "auto", "upload",
+					     "kept",   "late",    "nested",  "deep", "cards"};
 
 	cuda = library("", "libcuda.so.1");
 	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &context, 0u, 0)) {
