@@ -37,3 +37,17 @@ func TestGraphsAndPoolsPayForTheirAddresses(t *testing.T) {
 		})
 	}
 }
+
+// A graph is refused if the driver does not say what it allocates.
+func TestAGraphOfUnknownSizeIsRefused(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	fail := exec.Command("../../build/simgpu/bin/simgpu", "fail", "--call", "cuGraphMemAllocNodeGetParams", "--code", "1")
+	fail.Env = env
+	if out, err := fail.CombinedOutput(); err != nil {
+		t.Fatalf("simgpu fail: %v\n%s", err, out)
+	}
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G"), "contextend", "beside", "--libdir", libdir)
+	if err != nil || r["mib"].(float64) != 0 || r["last"].(float64) != 2 {
+		t.Errorf("%v, %v; want 0 MiB, error 2", r, err)
+	}
+}
