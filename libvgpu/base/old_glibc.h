@@ -47,9 +47,11 @@ int __xstat(int version, const char *path, struct stat *st);
 /* clang-format off */
 __asm__(".symver pthread_attr_setstacksize,pthread_attr_setstacksize@GLIBC_2.2.5");
 __asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
+__asm__(".symver pthread_key_create,pthread_key_create@GLIBC_2.2.5");
 __asm__(".symver pthread_mutex_trylock,pthread_mutex_trylock@GLIBC_2.2.5");
 __asm__(".symver pthread_once,pthread_once@GLIBC_2.2.5");
 __asm__(".symver pthread_setname_np,pthread_setname_np@GLIBC_2.12");
+__asm__(".symver pthread_setspecific,pthread_setspecific@GLIBC_2.2.5");
 __asm__(".symver pthread_sigmask,pthread_sigmask@GLIBC_2.2.5");
 #ifndef VGPU_PRELOAD /* libvgpu.so has these itself */
 __asm__(".symver dlopen,dlopen@GLIBC_2.2.5");
@@ -61,9 +63,11 @@ __asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
 #ifdef VGPU_PRELOAD
 #pragma weak pthread_attr_setstacksize
 #pragma weak pthread_create
+#pragma weak pthread_key_create
 #pragma weak pthread_mutex_trylock
 #pragma weak pthread_once
 #pragma weak pthread_setname_np
+#pragma weak pthread_setspecific
 #pragma weak pthread_sigmask
 /* Returns a function of libpthread; one that returns ENOSYS when there is none. */
 void *vgpu_late(const char *name);
@@ -77,9 +81,11 @@ void *vgpu_late(const char *name);
 	}))
 #define pthread_attr_setstacksize(...) VGPU_LATE(pthread_attr_setstacksize)(__VA_ARGS__)
 #define pthread_create(...) VGPU_LATE(pthread_create)(__VA_ARGS__)
+#define pthread_key_create(...) VGPU_LATE(pthread_key_create)(__VA_ARGS__)
 #define pthread_mutex_trylock(...) VGPU_LATE(pthread_mutex_trylock)(__VA_ARGS__)
 #define pthread_once(...) VGPU_LATE(pthread_once)(__VA_ARGS__)
 #define pthread_setname_np(...) VGPU_LATE(pthread_setname_np)(__VA_ARGS__)
+#define pthread_setspecific(...) VGPU_LATE(pthread_setspecific)(__VA_ARGS__)
 #define pthread_sigmask(...) VGPU_LATE(pthread_sigmask)(__VA_ARGS__)
 #endif
 #endif

@@ -84,6 +84,7 @@ typedef struct CUmemAllocationProp_st {
 #define CU_MEM_ALLOCATION_TYPE_MANAGED 2
 
 /* CUmemPool_attribute */
+#define CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES 3
 #define CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT 5
 #define CU_MEMPOOL_ATTR_USED_MEM_CURRENT 7
 
@@ -155,11 +156,20 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
+/* CUgraphInstantiate_flags */
+#define CU_GRAPH_INSTANTIATE_UPLOAD 2ull
+
+typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
+	unsigned long long flags;
+	CUstream hUploadStream;
+	CUgraphNode hErrNode_out;
+	int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
 /* CUmemAttach_flags, CUmem_advise, CUgraphNodeType, CUgraphMem_attribute, CUmemRangeHandleType, CUlimit,
  * CUdevice_attribute */
 #define CU_GRAPH_NODE_TYPE_GRAPH 4
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
-#define CU_GRAPH_NODE_TYPE_MEM_FREE 11
 #define CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT 0
 #define CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT 2
 #define CU_MEM_ATTACH_GLOBAL 1u

@@ -7,6 +7,7 @@
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/job.h"
+#include "../memory/pool.h"
 
 #define END_BATCH(real, stream, other)                                           \
 	do {                                                                     \
@@ -18,6 +19,12 @@
 		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))) \
 			vgpu_gate_boundary(stream, other);                       \
 	} while (0)
+
+static void waited(CUstream stream, uint64_t began)
+{
+	vgpu_waited(stream, began);
+	vgpu_pools_waited();
+}
 
 /* The host waits for all work of a stream; NULL: of the context. */
 #define WAITS(name, stream, params, ...)                 \
@@ -31,7 +38,7 @@
 		began = vgpu_wait_begins();              \
 		result = vgpu_real.name(__VA_ARGS__);    \
 		if (vgpu_state.grant)                    \
-			vgpu_waited(waits, began);       \
+			waited(waits, began);            \
 		return result;                           \
 	}
 WAITS(cuStreamSynchronize, vgpu_stream(of, false), (CUstream of), of)
@@ -51,7 +58,7 @@ CUresult cuEventSynchronize(CUevent event)
 	began = vgpu_wait_begins();
 	r = vgpu_real.cuEventSynchronize(event);
 	if (vgpu_state.grant)
-		vgpu_waited(VGPU_SOME_WORK, began);
+		waited(VGPU_SOME_WORK, began);
 	return r;
 }
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* captures.c - the life of a stream; captures, which are never touched. */
 #include "../driver/captures.h"
+#include "../base/table.h"
 #include "../compute/compute.h"
 #include "../compute/working.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
 #include "context.h"
 
-/* Streams in which a capture began. A capture also ends with its stream, and then nobody
- * calls its end. */
-#define ORIGINS 64
-static CUstream origins[ORIGINS];
-static pthread_mutex_t origins_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Captured streams. The owner of an entry is the stream's context. The default stream of a thread
+ * also has the thread. A capture ends with its stream, its context or that thread: then the program
+ * does not end it. */
+static struct vgpu_table open_captures = VGPU_TABLE_INIT;
 
 static void capture_begins(void)
 {
@@ -29,40 +29,109 @@ static void capture_ends(void)
 		;
 }
 
-/* Puts now in the place of before. True: that was there. */
-static bool origin(CUstream before, CUstream now)
+static CUcontext current_context(void)
 {
-	bool found = false;
+	CUcontext ctx = NULL;
 
-	pthread_mutex_lock(&origins_lock);
-	for (unsigned i = 0; i < ORIGINS && !found; i++) {
-		found = origins[i] == before;
-		if (found)
-			origins[i] = now;
-	}
-	pthread_mutex_unlock(&origins_lock);
-	return found;
+	if (vgpu_real.cuCtxGetCurrent)
+		vgpu_real.cuCtxGetCurrent(&ctx);
+	return ctx;
 }
 
-void vgpu_origins_in_child(void)
+/* Each thread has a default stream of its own in each context. */
+static uint64_t key_of(CUstream stream)
 {
-	pthread_mutex_init(&origins_lock, NULL);
-	for (unsigned i = 0; i < ORIGINS; i++)
-		origins[i] = NULL;
+	return stream == CU_STREAM_PER_THREAD
+		       ? vgpu_mix((uint64_t)pthread_self(), (uint64_t)(uintptr_t)current_context())
+		       : (uint64_t)(uintptr_t)stream;
+}
+
+static void capture_gone(uint64_t key)
+{
+	struct vgpu_item item;
+
+	if (vgpu_table_take(&open_captures, key, &item))
+		capture_ends();
+}
+
+static bool of_thread(const struct vgpu_item *item, uint64_t thread)
+{
+	if (item->other != thread)
+		return false;
+	capture_ends();
+	return true;
+}
+
+static void thread_ends(void *unused)
+{
+	(void)unused;
+	vgpu_table_sweep(&open_captures, (uint64_t)pthread_self(), of_thread);
+}
+
+static pthread_key_t threads;
+static bool threads_seen;
+
+static void make_key(void)
+{
+	threads_seen = pthread_key_create(&threads, thread_ends) == 0;
+}
+
+/* The entry of a capture. Call this before the capture begins: questions could spoil it. */
+static struct vgpu_item capture_of(CUstream stream)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct vgpu_item item = {.key = key_of(stream)};
+	CUcontext ctx = NULL;
+
+	if (stream == CU_STREAM_PER_THREAD) {
+		item.other = (uint64_t)pthread_self();
+		pthread_once(&once, make_key);
+		if (threads_seen)
+			pthread_setspecific(threads, &threads);
+	} else if (vgpu_real.cuStreamGetCtx) {
+		vgpu_real.cuStreamGetCtx(stream, &ctx);
+	}
+	item.owner = (uint64_t)(uintptr_t)(ctx ? ctx : current_context());
+	return item;
+}
+
+/* Without memory for its entry, a capture counts until the process ends. */
+static void capture_began(const struct vgpu_item *item)
+{
+	capture_gone(item->key); /* of a stream that ended unseen and had the same handle */
+	vgpu_table_put(&open_captures, item);
+}
+
+static void of_context(const struct vgpu_item *item)
+{
+	(void)item;
+	capture_ends();
+}
+
+void vgpu_captures_ended(CUcontext ctx)
+{
+	if (ctx && __atomic_load_n(&open_captures.count, __ATOMIC_RELAXED))
+		vgpu_table_end(&open_captures, (uint64_t)(uintptr_t)ctx, of_context);
 }
 
 /* The watcher must not record an event in a stream that is gone. */
 static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
 {
+	struct vgpu_item item;
+	bool captured;
 	CUresult r;
 
 	if (vgpu_state.grant) {
 		vgpu_gate_drop_stream(stream);
 		vgpu_working_forget(stream, NULL);
 	}
+	/* Before the driver can give the same handle to another stream. */
+	captured = vgpu_capturing() && vgpu_table_take(&open_captures, key_of(stream), &item);
 	r = real(stream);
-	if (r == CUDA_SUCCESS && vgpu_capturing() && stream && origin(stream, NULL))
+	if (captured && r == CUDA_SUCCESS)
 		capture_ends();
+	else if (captured)
+		vgpu_table_put(&open_captures, &item);
 	return r;
 }
 
@@ -80,25 +149,27 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 
 /* Counted before the driver begins, so that no thread of ours records an event in
  * that stream in between; counted down when it has ended or never began. */
-#define CAPTURE(name, params, ...)                                             \
+#define CAPTURE(name, per_thread, params, ...)                                 \
 	CUresult name params                                                   \
 	{                                                                      \
+		struct vgpu_item item;                                         \
 		CUresult result;                                               \
                                                                                \
 		VGPU_NEED_CUDA(name);                                          \
 		vgpu_gate_boundary(NULL, false);                               \
+		item = capture_of(vgpu_stream(stream, per_thread));            \
 		capture_begins();                                              \
 		result = vgpu_real.name(__VA_ARGS__);                          \
 		__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST); \
 		if (result != CUDA_SUCCESS)                                    \
 			capture_ends();                                        \
 		else                                                           \
-			origin(NULL, stream);                                  \
+			capture_began(&item);                                  \
 		return result;                                                 \
 	}
-#define BOTH_CAPTURE(name, params, ...)    \
-	CAPTURE(name, params, __VA_ARGS__) \
-	CAPTURE(name##_ptsz, params, __VA_ARGS__)
+#define BOTH_CAPTURE(name, params, ...)           \
+	CAPTURE(name, false, params, __VA_ARGS__) \
+	CAPTURE(name##_ptsz, true, params, __VA_ARGS__)
 BOTH_CAPTURE(cuStreamBeginCapture, (CUstream stream), stream)
 BOTH_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, int mode), stream, mode)
 BOTH_CAPTURE(cuStreamBeginCaptureToGraph,
@@ -143,11 +214,8 @@ JOIN(cuStreamWaitEvent_ptsz, true)
 		VGPU_NEED_CUDA(name);                          \
 		before = vgpu_captured(of, false);             \
 		result = vgpu_real.name(__VA_ARGS__);          \
-		if (before && !vgpu_captured(of, false)) {     \
-			if (stream)                            \
-				origin(stream, NULL);          \
-			capture_ends();                        \
-		}                                              \
+		if (before && !vgpu_captured(of, false))       \
+			capture_gone(key_of(of));              \
 		return result;                                 \
 	}
 CAPTURE_END(cuStreamEndCapture, false, (CUstream stream, CUgraph *graph), stream, graph)

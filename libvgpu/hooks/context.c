@@ -149,8 +149,10 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 	vgpu_mem_begin();
 	r = real(ctx);
 	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS) {
+		vgpu_captures_ended(ctx);
 		context_ended(ctx);
+	}
 	vgpu_mem_end();
 	return r;
 }

@@ -102,13 +102,16 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 	CUcontext ctx = NULL;
 	CUresult r;
 	int card = vgpu_card_of_device(dev);
+	bool gone;
 
 	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) <= 1))
 		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
 	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
 	r = real(dev);
-	vgpu_gate_ended(ctx, primary_gone(dev, r));
+	gone = primary_gone(dev, r);
+	vgpu_gate_ended(ctx, gone);
+	vgpu_captures_ended(gone ? ctx : NULL);
 	vgpu_pools_forget_current();
 	vgpu_uses_forget();
 	/* A reset ends the context but not the references: the next call that
@@ -167,7 +170,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
 	CUcontext ctx = NULL, under = NULL;
 	struct vgpu_item item;
-	bool known;
+	bool known, gone;
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuGreenCtxDestroy);
@@ -184,7 +187,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	vgpu_mem_begin();
 	r = vgpu_real.cuGreenCtxDestroy(green);
 	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
-	vgpu_gate_ended(under, known && primary_gone((CUdevice)item.other, r));
+	gone = known && primary_gone((CUdevice)item.other, r);
+	vgpu_gate_ended(under, gone);
+	vgpu_captures_ended(r == CUDA_SUCCESS ? ctx : NULL);
+	vgpu_captures_ended(gone ? under : NULL);
 	vgpu_uses_forget();
 	if (r == CUDA_SUCCESS && vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item))
 		primary_given(item.card, (CUdevice)item.other);

@@ -175,7 +175,7 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 	if (bytes)
 		add_size(&l, bytes);
 	else
-		add(&l, "room for a CUDA context or code");
+		add(&l, "room for a CUDA context, code or a graph");
 	add(&l, " refused: the limit of ");
 	if (vgpu_state.from_env)
 		add(&l, "this process");

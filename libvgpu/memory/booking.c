@@ -16,13 +16,17 @@
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
-/* So long frees are waited for that are known, and others. The host may be what they wait for, so
- * not for ever. */
+/* An allocation waits so long for frees that are known, and for others. Not longer: they may wait for
+ * this thread. It waits the second time only if the program forbids its pool to let streams wait. */
 #define PATIENCE_NS 5000000000u
 #define DOUBT_NS 500000000u
 /* The pool is looked at at once, then after pauses that double. */
 #define PAUSE_NS 1000000u
 #define LONGEST_NS 32000000u
+/* An allocation is tried again at most this often. Each retry can grow the pool above the limit. The
+ * second number is for retries without a pending free: then only other threads can make room. */
+#define MOST_RETRIES 20u
+#define MOST_IDLE 4u
 
 /* The pool was found to have grown, and that is more than the job may have. */
 static bool above(struct pool *p)
@@ -102,15 +106,24 @@ static void pause_for_frees(struct vgpu_booking *b)
 static bool comes_to_fit(struct vgpu_booking *b)
 {
 	struct vgpu_frees *f = &b->pool->frees;
-	uint64_t patience;
+	bool last = b->retries == MOST_RETRIES || b->idle == MOST_IDLE;
+	uint64_t patience, known_ns = vgpu_pool_streams_wait(b->pool) ? PATIENCE_NS : DOUBT_NS;
 
 	end_mark(b);
 	vgpu_frees_mark(f, b->stream, b->bytes);
+	if (b->retries)
+		pause_for_frees(b);
 	while (!vgpu_capturing()) {
-		patience = vgpu_frees_passed(f) ? vgpu_frees_hide(f) ? DOUBT_NS : 0 : PATIENCE_NS;
+		patience = !vgpu_frees_passed(f)         ? known_ns
+			   : !last && vgpu_frees_hide(f) ? DOUBT_NS
+							 : 0;
+		/* Also before a refusal: the pool gives back what was undone. */
 		vgpu_pools_trim(b->pool->card);
-		if (grow(b) == 0)
+		if (!last && grow(b) == 0) {
+			b->retries++;
+			b->idle += vgpu_frees_passed(f) && !vgpu_frees_hide(f);
 			return true;
+		}
 		if (b->waited_ns >= patience)
 			return false;
 		pause_for_frees(b);
@@ -132,7 +145,7 @@ static void order(const struct vgpu_booking *b)
 	have = __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST);
 	want = vgpu_pool_steps(__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) +
 			       vgpu_frees_elsewhere(&p->frees, b->stream));
-	if (want > have && used + want - have > limit)
+	if (want > have && used + want - have > limit && vgpu_pool_streams_wait(p))
 		vgpu_frees_before(&p->frees, b->stream);
 }
 

@@ -10,6 +10,7 @@ struct vgpu_booking {
 	uint64_t bytes;
 	CUstream stream;
 	uint64_t pause_ns, waited_ns; /* for frees that the card has not come to */
+	unsigned retries, idle;       /* idle: retries without a pending free */
 	bool marked;                  /* vgpu_mem_begin was called */
 };
 

@@ -6,7 +6,7 @@
 #include "../driver/real.h"
 #include "frees.h"
 
-/* Not held while an event is recorded, which waits where the stream is full. */
+/* Not held over a call that waits if the stream is full: the event is taken out of its entry then. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* One default stream of a thread is not that of another. */
@@ -106,11 +106,21 @@ void vgpu_frees_before(struct vgpu_frees *f, CUstream stream)
 {
 	uint64_t key = key_of(stream);
 
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < VGPU_FREES; i++)
-		if (f->in[i].event && f->in[i].key != key)
-			vgpu_real.cuStreamWaitEvent(stream, f->in[i].event, 0);
-	pthread_mutex_unlock(&lock);
+	for (unsigned i = 0; i < VGPU_FREES; i++) {
+		CUevent e;
+
+		pthread_mutex_lock(&lock);
+		e = f->in[i].key != key ? f->in[i].event : NULL;
+		if (e)
+			f->in[i].event = NULL;
+		pthread_mutex_unlock(&lock);
+		if (!e)
+			continue;
+		vgpu_real.cuStreamWaitEvent(stream, e, 0);
+		pthread_mutex_lock(&lock);
+		f->in[i].event = e;
+		pthread_mutex_unlock(&lock);
+	}
 }
 
 bool vgpu_frees_passed(struct vgpu_frees *f)

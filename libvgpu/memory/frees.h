@@ -16,7 +16,7 @@ struct vgpu_frees {
 	/* An event behind the last free of each stream. Under a lock of frees.c. */
 	struct {
 		uint64_t key;   /* 0: free entry */
-		CUevent event;  /* NULL: just being recorded */
+		CUevent event;  /* NULL: a thread uses it just now */
 		uint64_t bytes; /* freed there since none was known, at most */
 	} in[VGPU_FREES];
 	bool unknown; /* there may be others */

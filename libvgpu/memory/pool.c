@@ -157,6 +157,20 @@ void vgpu_pool_settle(struct pool *p)
 	end_if_over(p);
 }
 
+bool vgpu_pool_streams_wait(struct pool *p)
+{
+	int allowed = 1;
+
+	pthread_mutex_lock(&vgpu_pools_lock);
+	if (p->handle && p->handle != DESTROYED && vgpu_real.cuMemPoolGetAttribute &&
+	    vgpu_real.cuMemPoolGetAttribute(p->handle,
+					    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+					    &allowed) != CUDA_SUCCESS)
+		allowed = 1;
+	pthread_mutex_unlock(&vgpu_pools_lock);
+	return allowed;
+}
+
 void vgpu_pools_changed(void)
 {
 	__atomic_add_fetch(&changed, 1, __ATOMIC_SEQ_CST);
@@ -168,12 +182,11 @@ static bool unsettled(void)
 	       __atomic_load_n(&settled, __ATOMIC_SEQ_CST);
 }
 
-void vgpu_pools_settle(void)
+void vgpu_pools_waited(void)
 {
 	uint64_t changes = __atomic_load_n(&changed, __ATOMIC_SEQ_CST);
 	uint64_t keeps = __atomic_load_n(&kept, __ATOMIC_SEQ_CST);
 
-	vgpu_shared_settle();
 	if (vgpu_capturing() || (!unsettled() && !keeps))
 		return;
 	for (struct pools *block = &pools; block; block = after(block))
@@ -183,6 +196,12 @@ void vgpu_pools_settle(void)
 	/* Unless it was found again. */
 	__atomic_compare_exchange_n(&kept, &keeps, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&settled, changes, __ATOMIC_SEQ_CST);
+}
+
+void vgpu_pools_settle(void)
+{
+	vgpu_shared_settle();
+	vgpu_pools_waited();
 }
 
 void vgpu_pools_tick(uint64_t now)

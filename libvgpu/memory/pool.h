@@ -48,6 +48,8 @@ bool vgpu_pool_forget(CUdeviceptr dptr, CUstream stream);
 struct pool *vgpu_pool_goes(CUmemoryPool handle);
 void vgpu_pool_gone(struct pool *p, CUmemoryPool handle, CUresult r);
 
+/* The driver may let a stream wait for the frees of other streams. */
+bool vgpu_pool_streams_wait(struct pool *p);
 /* What pools hold may be less than before: to be called after such a change. */
 void vgpu_pools_changed(void);
 /* Memory that the card's pools keep but nobody uses: the driver gets it back. Not during a capture. */
@@ -55,6 +57,8 @@ void vgpu_pools_trim(int card);
 /* Bring charges to what the pools hold, if they may differ. */
 void vgpu_pools_settle(void);
 void vgpu_pool_settle(struct pool *p);
+/* The host has waited for work, so pools may have given memory back: other processes can use it now. */
+void vgpu_pools_waited(void);
 /* The watcher's look: the same, from time to time. */
 void vgpu_pools_tick(uint64_t now);
 /* A descriptor keeps what has these addresses. */

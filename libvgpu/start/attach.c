@@ -38,7 +38,6 @@ static void in_child(void)
 	vgpu_watcher_in_child();
 	vgpu_contexts_in_child();
 	vgpu_primary_in_child();
-	vgpu_origins_in_child();
 }
 
 static void attach(void)

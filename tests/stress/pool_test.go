@@ -115,6 +115,16 @@ func TestWhatAPoolGaveBackIsTheJobs(t *testing.T) {
 	end()
 }
 
+// Memory that a process has freed is the job's as soon as the process has waited for that.
+func TestProcessesTakeTurnsAtAPool(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT=8G",
+		"CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache")), "poolback", "alternate", "--libdir", libdir)
+	if err != nil || r["refused"].(float64) != 0 || r["child"].(float64) != 0 {
+		t.Errorf("5 GiB of 8 in turn: %v, %v; want none refused", r, err)
+	}
+}
+
 // What a graph takes is charged at every moment from before its launch on, also while the
 // library asks what the pool of graphs has really taken.
 func TestAGraphIsChargedAllTheTime(t *testing.T) {
@@ -265,5 +275,39 @@ func TestMemoryIsFreedInAStream(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A capture ends with its stream, its context or the thread of its stream. After that, pools give unused
+// memory back.
+func TestACaptureEndsWithItsStream(t *testing.T) {
+	for _, how := range []string{"destroy", "reset", "release", "thread", "streams", "twice"} {
+		t.Run(how, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=4G"), "endcapture", how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["first"].(float64) != 0 || r["last"].(float64) != 0 {
+				t.Errorf("%v; want no errors", r)
+			}
+		})
+	}
+}
+
+// An allocation that waits for frees of other streams blocks no other thread, and its stream does not wait
+// if the program forbids that.
+func TestAnAllocationNearTheLimitBlocksNothingElse(t *testing.T) {
+	for how, granted := range map[string]float64{"full": 0, "forbidden": 2} {
+		t.Run(how, func(t *testing.T) {
+			env, libdir, lib := card(t, oneCard)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=4G"), "pooldeps", how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["granted"] != granted || r["last"].(float64) != 0 {
+				t.Errorf("%v; want granted %v, last 0", r, granted)
+			}
+		})
 	}
 }

@@ -132,6 +132,35 @@ void case_pool(void)
 	EQ(cuMemFreeAsync(a, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* Free memory in pieces is of no use for a large allocation. A step goes back when all of it is free. */
+void case_pool_fragments(void)
+{
+	uint64_t all = UINT64_MAX;
+	CUdeviceptr piece[64], large;
+	CUmemoryPool p;
+
+	start();
+	OK(cuDeviceGetDefaultMemPool(&p, 0));
+	OK(cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+	for (int i = 0; i < 64; i++)
+		OK(cuMemAllocAsync(&piece[i], MIB, NULL));
+	for (int i = 0; i < 64; i += 2)
+		OK(cuMemFreeAsync(piece[i], NULL));
+	OK(cuStreamSynchronize(NULL));
+	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * MIB);
+	OK(cuMemAllocAsync(&piece[0], MIB, NULL));
+	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * MIB);
+	OK(cuMemAllocAsync(&large, 16 * MIB, NULL));
+	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 96 * MIB);
+	OK(cuMemPoolTrimTo(p, 0));
+	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 96 * MIB);
+	for (int i = 33; i < 64; i += 2)
+		OK(cuMemFreeAsync(piece[i], NULL));
+	OK(cuStreamSynchronize(NULL));
+	OK(cuMemPoolTrimTo(p, 0));
+	EQ(pool_attr(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * MIB);
+}
+
 void case_pool_pressure(void)
 {
 	CUmemPoolProps props = {.allocType = 1, .location = {1, 0}};

@@ -58,6 +58,11 @@ void case_capture(void)
 	OK(cuEventElapsedTime(&ms, a, b));
 	WITHIN(ms * 1000, 22000, 22200);
 	OK(cuGraphExecDestroy(x));
+	/* a capture ends with its stream */
+	OK(cuStreamBeginCapture_v2(s, 0));
+	EQ(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	OK(cuStreamDestroy_v2(s));
+	OK(cuCtxSynchronize());
 }
 
 static void *query(void *event)
@@ -125,6 +130,7 @@ void case_graph_memory(void)
 					.bytesize = 100 * MIB};
 	CUgraphNode a, b;
 	CUgraphExec x;
+	CUdeviceptr at;
 	CUgraph g;
 	size_t before;
 	uint64_t v;
@@ -146,6 +152,16 @@ void case_graph_memory(void)
 	EQ(before - free_bytes(), 100 * MIB); /* kept for other graphs */
 	OK(cuDeviceGraphMemTrim(0));
 	EQ(free_bytes(), before);
+	/* An allocation after a free gets freed addresses, also a part of them. */
+	at = p.dptr;
+	p.bytesize = 60 * MIB;
+	OK(cuGraphAddMemAllocNode(&a, g, &b, 1, &p));
+	EQ(p.dptr, at);
+	p.bytesize = 40 * MIB;
+	OK(cuGraphAddMemAllocNode(&a, g, &b, 1, &p));
+	EQ(p.dptr, at + 60 * MIB);
+	OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &p));
+	TRUE(p.dptr < at || p.dptr >= at + 100 * MIB);
 	p.bytesize = 1ull << 40;
 	OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &p));
 	OK(cuGraphInstantiateWithFlags(&x, g, 0));

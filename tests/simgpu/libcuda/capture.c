@@ -135,6 +135,19 @@ static void end(struct capture *c)
 	free(c);
 }
 
+/* Ends the capture that the stream began. */
+void capture_drop_stream(CUstream s)
+{
+	struct capture *c = s->capture;
+
+	s->capture = NULL;
+	if (!c || c->origin != s)
+		return;
+	if (!c->callers_graph)
+		graph_free(c->graph);
+	end(c);
+}
+
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *graph)
 {
 	struct capture *c;

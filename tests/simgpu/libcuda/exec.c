@@ -12,8 +12,7 @@
 struct CUgraphExec_st {
 	uint32_t magic;
 	CUgraph graph;
-	uint32_t card;
-	uint64_t bytes; /* that allocation nodes hold at once */
+	uint64_t bytes[SIM_MAX_CARDS]; /* of its allocation nodes */
 	bool charged;
 };
 
@@ -21,36 +20,19 @@ struct CUgraphExec_st {
 static uint64_t mem_used[SIM_MAX_CARDS], mem_reserved[SIM_MAX_CARDS];
 static uint64_t mem_used_high[SIM_MAX_CARDS], mem_reserved_high[SIM_MAX_CARDS];
 
-static uint64_t pages(const CUgraphNode x)
+/* Each address has memory once, whichever nodes have it in turn. */
+static void add_bytes(CUgraph g, size_t n, unsigned walk, uint64_t *bytes)
 {
-	return (x->alloc.bytesize + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE;
-}
-
-/* Of an address that was freed: what was allocated there. */
-static uint64_t freed_bytes(CUgraph g, CUdeviceptr dptr)
-{
-	for (CUgraphNode x = g->first; x; x = x->next)
-		if (x->type == NODE_ALLOC && x->alloc.dptr == dptr)
-			return pages(x);
-	return 0;
-}
-
-/* The nodes run one after another. */
-static uint64_t alloc_bytes(CUgraph g, size_t n)
-{
-	uint64_t now = 0, most = 0;
-
 	for (CUgraphNode x = g->first; x && n; x = x->next, n--) {
-		if (x->type == NODE_ALLOC)
-			now += pages(x);
-		else if (x->type == NODE_FREE)
-			now -= freed_bytes(g, x->alloc.dptr);
-		else if (x->child)
-			now += alloc_bytes(x->child, x->child_n);
-		most = now > most ? now : most;
+		if (x->child)
+			add_bytes(x->child, x->child_n, walk, bytes);
+		else if (x->owns && x->seen != walk)
+			bytes[x->card] += graph_alloc_size(x);
+		x->seen = walk;
 	}
-	return most;
 }
+
+static CUresult take_memory(CUgraphExec x);
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 {
@@ -62,10 +44,9 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 	if (!x)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	x->magic = MAGIC_EXEC;
-	x->card = drv_current()->card;
 	x->graph = graph;
 	graph->refs++;
-	x->bytes = alloc_bytes(graph, graph->n);
+	add_bytes(graph, graph->n, graph_walk(), x->bytes);
 	*exec = x;
 	return CUDA_SUCCESS;
 }
@@ -103,31 +84,43 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
 	if (!p)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	rc = instantiate(exec, graph);
+	if (!rc && p->flags & 2) /* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD */
+		rc = take_memory(*exec);
 	p->hErrNode_out = NULL;
 	p->result_out = rc != CUDA_SUCCESS;
 	return drv_leave(rc);
 }
 
-static CUresult take_memory(CUgraphExec x)
+static CUresult take_on(uint32_t card, uint64_t bytes)
 {
-	uint64_t want = mem_used[x->card] + x->bytes;
+	uint64_t want = mem_used[card] + bytes;
 	CUresult rc;
 
-	if (x->charged || !x->bytes)
-		return CUDA_SUCCESS;
-	if (want > mem_reserved[x->card]) {
-		rc = mem_charge(x->card, want - mem_reserved[x->card]);
+	if (want > mem_reserved[card]) {
+		rc = mem_charge(card, want - mem_reserved[card]);
 		if (rc)
 			return rc;
-		mem_reserved[x->card] = want;
+		mem_reserved[card] = want;
 	}
-	mem_used[x->card] = want;
-	if (want > mem_used_high[x->card])
-		mem_used_high[x->card] = want;
-	if (mem_reserved[x->card] > mem_reserved_high[x->card])
-		mem_reserved_high[x->card] = mem_reserved[x->card];
-	x->charged = true;
+	mem_used[card] = want;
+	if (want > mem_used_high[card])
+		mem_used_high[card] = want;
+	if (mem_reserved[card] > mem_reserved_high[card])
+		mem_reserved_high[card] = mem_reserved[card];
 	return CUDA_SUCCESS;
+}
+
+static CUresult take_memory(CUgraphExec x)
+{
+	CUresult rc = CUDA_SUCCESS;
+	uint32_t card = 0;
+
+	for (; card < SIM_MAX_CARDS && !x->charged && !rc; card++)
+		rc = take_on(card, x->bytes[card]);
+	x->charged = !rc;
+	while (rc && --card > 0)
+		mem_used[card - 1] -= x->bytes[card - 1];
+	return rc;
 }
 
 static CUresult run_nodes(CUgraph g, size_t count, CUstream s)
@@ -178,8 +171,8 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 	ENTER(NEED_INIT);
 	if (!exec || exec->magic != MAGIC_EXEC)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	if (exec->charged)
-		mem_used[exec->card] -= exec->bytes;
+	for (uint32_t card = 0; card < SIM_MAX_CARDS && exec->charged; card++)
+		mem_used[card] -= exec->bytes[card];
 	graph_free(exec->graph);
 	exec->magic = 0;
 	free(exec);

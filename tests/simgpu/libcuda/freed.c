@@ -10,28 +10,17 @@
 #define _GNU_SOURCE
 #include "local.h"
 
-#include <stdlib.h>
-
-struct freed {
-	CUmemoryPool pool;
-	uint64_t va, bytes;
-	uint32_t stream, gen;
-	uint64_t index; /* of the free in its stream */
-	struct freed *next;
-};
-static struct freed *all;
-
-static bool stream_gone(const struct freed *f)
+static bool stream_gone(const struct piece *f)
 {
 	return drv.st->stream[f->stream].gen != f->gen;
 }
 
-static bool passed(const struct freed *f)
+static bool passed(const struct piece *f)
 {
 	return stream_gone(f) || drv.st->stream[f->stream].done > f->index;
 }
 
-static bool behind(CUstream s, const struct freed *f)
+static bool behind(CUstream s, const struct piece *f)
 {
 	if (f->stream == s->slot && f->gen == s->gen)
 		return true;
@@ -42,91 +31,72 @@ static bool behind(CUstream s, const struct freed *f)
 	return false;
 }
 
-static void drop(struct freed **link)
+bool freed_for(const struct piece *f, CUstream s)
 {
-	struct freed *f = *link;
-
-	*link = f->next;
-	free(f);
+	return passed(f) || (s && behind(s, f));
 }
 
-static bool freed_add(CUmemoryPool p, CUstream s, uint64_t index, uint64_t va, uint64_t bytes)
+static void freed_add(CUmemoryPool p, CUstream s, uint64_t index, uint64_t va)
 {
-	struct freed *f = calloc(1, sizeof(*f));
-
-	if (!f)
-		return false;
-	*f = (struct freed){p, va, bytes, s->slot, s->gen, index, all};
-	all = f;
-	return true;
-}
-
-void freed_forget(CUmemoryPool p, uint64_t va)
-{
-	for (struct freed **link = &all; *link;)
-		if ((*link)->pool == p && (!va || (*link)->va == va))
-			drop(link);
-		else
-			link = &(*link)->next;
+	for (struct piece *x = all_pieces; x; x = x->next)
+		if (x->pool == p && x->va == va && !x->freed) {
+			x->freed = true;
+			x->stream = s->slot;
+			x->gen = s->gen;
+			x->index = index;
+		}
 }
 
 uint64_t freed_kept(CUmemoryPool p)
 {
 	uint64_t sum = 0;
 
-	for (struct freed **link = &all; *link;) {
-		if (stream_gone(*link)) {
-			drop(link);
+	for (struct piece **link = &all_pieces; *link;) {
+		if ((*link)->freed && stream_gone(*link)) {
+			piece_drop(link);
 			continue;
 		}
-		sum += (*link)->pool == p ? (*link)->bytes : 0;
+		sum += (*link)->pool == p && (*link)->freed ? (*link)->bytes : 0;
 		link = &(*link)->next;
 	}
 	return sum;
 }
 
-uint64_t freed_not_for(CUmemoryPool p, CUstream s)
+void freed_take(CUmemoryPool p, CUstream s, uint64_t at, uint64_t bytes)
 {
-	uint64_t sum = 0;
+	for (struct piece **link = &all_pieces; *link;) {
+		struct piece *f = *link, rest = *f;
+		uint64_t end = f->at + f->bytes;
 
-	for (struct freed *f = all; f; f = f->next)
-		if (f->pool == p && !passed(f) && !(s && behind(s, f)))
-			sum += f->bytes;
-	return sum;
-}
-
-void freed_take(CUmemoryPool p, CUstream s, uint64_t bytes)
-{
-	for (int any = 0; any < 2; any++)
-		for (struct freed **link = &all; *link && bytes;) {
-			struct freed *f = *link;
-			uint64_t some = f->bytes < bytes ? f->bytes : bytes;
-
-			if (f->pool != p || (!any && !passed(f) && !(s && behind(s, f)))) {
-				link = &f->next;
-				continue;
-			}
-			if (!passed(f) && any && s)
-				stream_submit(s,
-					      &(struct work){.kind = SIM_WAIT,
-							     .dep_stream = f->stream,
-							     .dep_gen = f->gen,
-							     .dep_index = f->index},
-					      NULL);
-			bytes -= some;
-			f->bytes -= some;
-			if (f->bytes)
-				link = &f->next;
-			else
-				drop(link);
+		if (f->pool != p || !f->freed || end <= at || f->at >= at + bytes) {
+			link = &f->next;
+			continue;
 		}
+		if (s && !freed_for(f, s))
+			stream_submit(s,
+				      &(struct work){.kind = SIM_WAIT,
+						     .dep_stream = f->stream,
+						     .dep_gen = f->gen,
+						     .dep_index = f->index},
+				      NULL);
+		rest.at = at + bytes;
+		rest.bytes = end > rest.at ? end - rest.at : 0;
+		f->bytes = f->at < at ? at - f->at : 0;
+		if (f->bytes)
+			link = &f->next;
+		else
+			piece_drop(link);
+		if (rest.bytes)
+			piece_add(&rest);
+	}
 }
 
 static void seen_in(uint32_t stream, uint32_t gen, uint64_t index)
 {
-	for (struct freed **link = &all; *link;)
-		if ((*link)->stream == stream && (*link)->gen == gen && (*link)->index <= index)
-			drop(link);
+	for (struct piece **link = &all_pieces; *link;)
+		if ((*link)->freed && (*link)->stream == stream && (*link)->gen == gen &&
+		    (*link)->index <= index)
+			piece_drop(link);
 		else
 			link = &(*link)->next;
 }
@@ -150,9 +120,9 @@ void freed_seen(uint32_t stream, uint32_t gen, uint64_t index)
 
 void freed_all_seen(CUmemoryPool p)
 {
-	for (struct freed **link = &all; *link;)
-		if ((!p || (*link)->pool == p) && passed(*link))
-			drop(link);
+	for (struct piece **link = &all_pieces; *link;)
+		if ((*link)->freed && (!p || (*link)->pool == p) && passed(*link))
+			piece_drop(link);
 		else
 			link = &(*link)->next;
 }
@@ -204,6 +174,6 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 		p->used -= size;
 	rc = stream_submit(s, &w, &index);
 	if (p && !rc)
-		freed_add(p, s, index, dptr, size);
+		freed_add(p, s, index, dptr);
 	return drv_leave(rc);
 }

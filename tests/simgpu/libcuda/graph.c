@@ -24,7 +24,7 @@ void graph_free(CUgraph g)
 		return;
 	while (g->first) {
 		CUgraphNode n = g->first;
-		struct block *b = n->type == NODE_ALLOC ? block_find(n->alloc.dptr) : NULL;
+		struct block *b = n->owns ? block_find(n->alloc.dptr) : NULL;
 
 		g->first = n->next;
 		effect_free(n->work.eff);
@@ -102,34 +102,89 @@ CUresult graph_add(CUgraph g, const struct work *w, int type, CUgraphNode *node)
 	return CUDA_SUCCESS;
 }
 
+unsigned graph_walk(void)
+{
+	static unsigned walks;
+
+	return ++walks;
+}
+
+static void mark_before(CUgraphNode n, unsigned walk)
+{
+	if (n->seen == walk)
+		return;
+	n->seen = walk;
+	for (size_t i = 0; i < n->nfrom; i++)
+		mark_before(n->from[i], walk);
+}
+
+/* Where the next allocation of a graph can have the addresses of earlier ones: those are freed by
+ * nodes that it depends on. 0: nowhere. A card was seen to do so (580, H100). */
+static uint64_t reusable(CUgraph g, uint32_t card, uint64_t bytes)
+{
+	const CUgraphNode *deps = g->by_hand ? g->deps : &g->newest;
+	size_t count = g->by_hand ? g->ndeps : g->newest != NULL;
+	unsigned walk = graph_walk();
+
+	for (size_t i = 0; i < count; i++)
+		mark_before(deps[i], walk);
+	for (CUgraphNode r = g->first; r; r = r->next) {
+		uint64_t at = r->alloc.dptr, end = at + graph_alloc_size(r);
+
+		if (!r->owns || r->card != card)
+			continue;
+		for (CUgraphNode n = r; n;
+		     n = n->next) /* in the order of creation, not of addresses */
+			if (n->type == NODE_ALLOC && n->alloc.dptr < at + bytes &&
+			    at < n->alloc.dptr + graph_alloc_size(n) &&
+			    !(n->freed && n->freed->seen == walk)) {
+				at = n->alloc.dptr + graph_alloc_size(n);
+				n = r;
+			}
+		if (at + bytes <= end)
+			return at;
+	}
+	return 0;
+}
+
 /* The address exists from now on; memory lies behind it from the first launch. */
-CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out,
+CUresult graph_add_alloc(CUgraph g, uint32_t card, uint64_t size, CUdeviceptr *out,
 			 CUgraphNode *node)
 {
-	struct block b = {.size = size, .kind = BLOCK_IPC, .card = ctx->card};
+	uint64_t bytes = (size + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE, at;
+	struct block b = {.size = bytes, .kind = BLOCK_IPC, .card = card};
 	CUgraphNode n;
 
 	if (!size || !out)
 		return CUDA_ERROR_INVALID_VALUE;
-	b.va = va_take((size + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE, DRV_PAGE);
-	if (!b.va || !block_add(&b))
+	at = reusable(g, card, bytes);
+	b.va = at ? at : va_take(bytes, DRV_PAGE);
+	if (!b.va || (!at && !block_add(&b)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	n = node_new(g, NODE_ALLOC, node);
 	if (!n)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	n->alloc.bytesize = size;
 	n->alloc.dptr = b.va;
+	n->card = card;
+	n->owns = !at;
 	*out = b.va;
 	return CUDA_SUCCESS;
 }
 
+/* It frees the last allocation that the graph has there; one of another graph, if it has none. */
 CUresult graph_add_free(CUgraph g, CUdeviceptr dptr, CUgraphNode *node)
 {
-	CUgraphNode n = block_find(dptr) ? node_new(g, NODE_FREE, node) : NULL;
+	CUgraphNode n = block_find(dptr) ? node_new(g, NODE_FREE, node) : NULL, freed = NULL;
 
 	if (!n)
 		return CUDA_ERROR_INVALID_VALUE;
 	n->alloc.dptr = dptr;
+	for (CUgraphNode x = g->first; x; x = x->next)
+		if (x->type == NODE_ALLOC && x->alloc.dptr == dptr)
+			freed = x;
+	if (freed)
+		freed->freed = n;
 	return CUDA_SUCCESS;
 }
 
@@ -274,7 +329,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
 		return rc;
 	if (!p || p->poolProps.location.type != 1 || !drv_device_ok(p->poolProps.location.id))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	rc = graph_add_alloc(graph, drv_current(), p->bytesize, &p->dptr, node);
+	rc = graph_add_alloc(graph, drv.card[p->poolProps.location.id], p->bytesize, &p->dptr,
+			     node);
 	if (!rc)
 		(*node)->alloc = *p;
 	return drv_leave(rc);
@@ -286,6 +342,27 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
 	CUresult rc = enter_node(__func__, node, graph, deps, n);
 
 	return rc ? rc : drv_leave(graph_add_free(graph, dptr, node));
+}
+
+/* The new edges lead to later nodes: nodes keep the order of their creation. */
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+				size_t n)
+{
+	ENTER(NEED_INIT);
+	if (!graph_ok(graph) || (n && (!from || !to)))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < n; i++) {
+		CUgraphNode *more, x = from[i];
+
+		while (x && x != to[i])
+			x = x->next;
+		more = x ? realloc(x->from, (x->nfrom + 1) * sizeof(*more)) : NULL;
+		if (!more)
+			return drv_leave(CUDA_ERROR_INVALID_VALUE);
+		x->from = more;
+		x->from[x->nfrom++] = from[i];
+	}
+	return drv_leave(CUDA_SUCCESS);
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)

@@ -29,6 +29,10 @@ struct CUgraphNode_st {
 	bool runs; /* it puts work into the stream */
 	CUDA_KERNEL_NODE_PARAMS kernel;
 	CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+	uint32_t card;     /* of an allocation */
+	bool owns;         /* an allocation whose addresses no earlier one of the graph had */
+	CUgraphNode freed; /* the node that frees the allocation; NULL: none */
+	unsigned seen;     /* the last walk that came here */
 	CUgraph child;
 	size_t child_n;    /* nodes that the child had when it was added */
 	CUgraphNode *from; /* what it depends on */
@@ -46,6 +50,14 @@ struct CUgraph_st {
 	const CUgraphNode *deps;
 	size_t ndeps;
 };
+
+/* A number for one walk over nodes. */
+unsigned graph_walk(void);
+
+static inline uint64_t graph_alloc_size(const struct CUgraphNode_st *n)
+{
+	return (n->alloc.bytesize + DRV_PAGE - 1) / DRV_PAGE * DRV_PAGE;
+}
 
 static inline bool graph_ok(CUgraph g)
 {

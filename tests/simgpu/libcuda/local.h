@@ -24,8 +24,9 @@
 #define DRV_PAGE (2ull << 20)  /* granularity of device memory */
 #define DRV_SMALL (1ull << 20) /* allocations up to this share pages */
 #define SIM_AFTER 16           /* other streams' events that a stream waits for */
-#define POOL_ALIGN 512ull      /* of allocations in a pool */
-#define DRV_DEPTH 32           /* context stack of a thread */
+#define POOL_STEP (32ull << 20)
+#define POOL_ALIGN 512ull /* of allocations in a pool */
+#define DRV_DEPTH 32      /* context stack of a thread */
 #define PT(s) ((s) == NULL ? CU_STREAM_PER_THREAD : (s))
 
 enum { NEED_INIT, NEED_CTX };
@@ -160,6 +161,7 @@ struct block {
 	bool gone;        /* when those are closed */
 	unsigned flags;
 	CUmemoryPool pool;
+	uint64_t at; /* its place there */
 	struct vmm_handle *handle;
 	uint64_t handle_offset;
 	unsigned char *kept;
@@ -179,7 +181,10 @@ struct CUmemPoolHandle_st {
 	uint32_t card;
 	CUdevice dev;
 	uint64_t reserved, reserved_high, used, used_high, threshold;
+	uint32_t *step; /* bytes of the card's memory in each step */
+	size_t nsteps;
 	bool is_default, destroyed;
+	int reuse[4]; /* by attribute; only the last one changes what the pool does */
 	CUmemoryPool next;
 };
 
@@ -273,12 +278,31 @@ CUresult pool_alloc(CUmemoryPool pool, CUcontext ctx, CUstream s, uint64_t size,
 CUmemoryPool pool_default(CUdevice dev);
 void pools_forget(uint32_t card);
 
+/* pieces.c */
+struct piece {
+	CUmemoryPool pool;
+	uint64_t at, bytes, va;
+	bool freed; /* by op index of a stream; the card does not have it back yet */
+	uint32_t stream, gen;
+	uint64_t index;
+	struct piece *next;
+};
+extern struct piece *all_pieces;
+struct piece *piece_add(const struct piece *piece);
+void piece_drop(struct piece **link);
+/* any: also where other streams have freed memory, and the stream waits for them; NULL: no memory */
+struct piece *pieces_take(CUmemoryPool p, CUstream s, bool any, uint64_t bytes);
+uint64_t pieces_shrink(CUmemoryPool p, uint64_t keep); /* returns what is no longer the pool's */
+/* the same, of the places of one allocation, which ends */
+uint64_t pieces_detach(CUmemoryPool p, uint64_t va, uint64_t at, uint64_t bytes);
+void pieces_forget(CUmemoryPool p,
+		   uint64_t va); /* the pieces of an address; 0: all pieces of the pool */
+
 /* freed.c */
-void freed_forget(CUmemoryPool p, uint64_t va);     /* what was there, 0: all of the pool */
-uint64_t freed_kept(CUmemoryPool p);                /* that the card does not have back yet */
-uint64_t freed_not_for(CUmemoryPool p, CUstream s); /* that the stream cannot have yet */
-void freed_take(CUmemoryPool p, CUstream s,
-		uint64_t bytes); /* it has them now, or waits for them */
+bool freed_for(const struct piece *f, CUstream s); /* the stream can have it now */
+uint64_t freed_kept(CUmemoryPool p);               /* that the card does not have back yet */
+/* the places are the stream's now, or it waits for them */
+void freed_take(CUmemoryPool p, CUstream s, uint64_t at, uint64_t bytes);
 void freed_seen(uint32_t stream, uint32_t gen, uint64_t index); /* the host has waited for the op */
 void freed_all_seen(CUmemoryPool p); /* NULL: of all pools, all that streams have come to */
 void stream_after(CUstream s, uint64_t at, const struct CUevent_st *e);
@@ -304,10 +328,11 @@ void drv_sleep_until(uint64_t ns); /* gives up drv.lock meanwhile */
 /* capture.c, graph.c */
 CUresult capture_unsafe(void); /* the call is not allowed during a capture */
 struct capture *capture_by_id(uint64_t id);
+void capture_drop_stream(CUstream s);
 struct capture *capture_beside(CUstream s); /* that excludes the use of this stream; NULL: none */
 /* adds a node that does the work; the effect is copied */
 CUresult graph_add(CUgraph g, const struct work *w, int type, CUgraphNode *node);
-CUresult graph_add_alloc(CUgraph g, CUcontext ctx, uint64_t size, CUdeviceptr *out,
+CUresult graph_add_alloc(CUgraph g, uint32_t card, uint64_t size, CUdeviceptr *out,
 			 CUgraphNode *node);
 CUresult graph_add_free(CUgraph g, CUdeviceptr dptr, CUgraphNode *node);
 CUgraph graph_new(void);

@@ -2,8 +2,8 @@
 /*
  * pool.c - stream-ordered allocation.
  *
- * A pool takes memory from the card in steps of 32 MiB and keeps what is freed, for whom and how
- * long is in freed.c. It gives whole steps back when it is trimmed, when it is destroyed, when the
+ * A pool takes memory from the card in steps of 32 MiB (pieces.c) and keeps what is freed, for whom
+ * and how long is in freed.c. It gives whole steps back when it is trimmed, when it is destroyed, when the
  * process runs short, and at a synchronisation down to its release threshold.
  */
 #define _GNU_SOURCE
@@ -11,8 +11,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define STEP (32ull << 20)
 
 static CUmemoryPool pools;
 static CUmemoryPool default_pool[SIM_MAX_CARDS], current_pool[SIM_MAX_CARDS];
@@ -39,6 +37,8 @@ static CUmemoryPool pool_new(CUdevice dev)
 	p->magic = MAGIC_POOL;
 	p->dev = dev;
 	p->card = drv.card[dev];
+	for (int i = 0; i < 4; i++)
+		p->reuse[i] = 1;
 	p->next = pools;
 	pools = p;
 	return p;
@@ -61,21 +61,17 @@ static CUmemoryPool pool_current(CUdevice dev)
 
 static void shrink(CUmemoryPool p, uint64_t keep)
 {
-	uint64_t held = p->used + freed_kept(p), want = round_up(held > keep ? held : keep, STEP);
-
-	if (want >= p->reserved)
-		return;
-	mem_uncharge(p->card, p->reserved - want);
-	p->reserved = want;
+	freed_kept(p); /* drops frees of destroyed streams */
+	mem_uncharge(p->card, pieces_shrink(p, keep));
 }
 
 static void pool_end(CUmemoryPool p)
 {
 	CUmemoryPool *link = &pools;
 
-	freed_forget(p, 0);
+	pieces_forget(p, 0);
 	shrink(p, 0);
-	mem_uncharge(p->card, p->reserved);
+	free(p->step);
 	while (*link != p)
 		link = &(*link)->next;
 	*link = p->next;
@@ -111,59 +107,43 @@ void pool_at_sync(void)
 void pool_free(struct block *b)
 {
 	CUmemoryPool p = b->pool;
-	uint64_t size = round_up(b->size, POOL_ALIGN), piece = round_up(size, STEP);
+	uint64_t size = round_up(b->size, POOL_ALIGN);
 
 	if (!b->given)
 		p->used = size < p->used ? p->used - size : 0;
 	if (dmabuf_keeps(b)) {
-		/* with its piece, where nothing else of the pool is in that */
-		freed_forget(p, b->va);
+		/* with its steps, if nothing else of the pool is in them */
 		b->kind = BLOCK_LINEAR;
-		b->charged = p->reserved - p->used < piece ? 0 : piece;
-		p->reserved -= b->charged;
+		b->charged = pieces_detach(p, b->va, b->at, size);
 	} else {
+		if (!b->given)
+			pieces_forget(p, b->va);
 		block_remove(b);
 	}
 	over(p);
-}
-
-/* First whole steps; near the end of the card's memory, what is needed. */
-static CUresult grow(CUmemoryPool p, uint64_t need)
-{
-	uint64_t steps = round_up(need, STEP), pages = round_up(need, DRV_PAGE);
-
-	if (need <= p->reserved)
-		return CUDA_SUCCESS;
-	if (mem_charge(p->card, steps - p->reserved) == CUDA_SUCCESS)
-		p->reserved = steps;
-	else if (pages > p->reserved && mem_charge(p->card, pages - p->reserved))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	else if (pages > p->reserved)
-		p->reserved = pages;
-	if (p->reserved > p->reserved_high)
-		p->reserved_high = p->reserved;
-	return CUDA_SUCCESS;
 }
 
 CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, CUstream s, uint64_t size, CUdeviceptr *out)
 {
 	struct block b = {.size = size, .kind = BLOCK_POOL, .card = p->card, .ctx = ctx, .pool = p};
 	uint64_t need = round_up(size, POOL_ALIGN);
-	CUresult rc;
+	struct piece *piece;
 
 	if (size > (1ull << 46))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	rc = grow(p, p->used + freed_not_for(p, s) + need);
-	if (rc && s) /* of a card that is full it has what is freed before it, and waits for that */
-		rc = grow(p, p->used + need);
-	if (rc)
-		return rc;
-	b.va = va_take(need, POOL_ALIGN);
-	if (!b.va || !block_add(&b))
+	piece = pieces_take(p, s, false, need);
+	if (!piece && s &&
+	    p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES]) /* the card is full: the stream waits for frees of other streams */
+		piece = pieces_take(p, s, true, need);
+	if (!piece)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	b.va = piece->va = va_take(need, POOL_ALIGN);
+	b.at = piece->at;
+	if (!b.va || !block_add(&b)) {
+		pieces_forget(p, b.va);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	p->used += need;
-	if (freed_kept(p) > p->reserved - p->used)
-		freed_take(p, s, freed_kept(p) - (p->reserved - p->used));
 	if (p->used > p->used_high)
 		p->used_high = p->used;
 	*out = b.va;
@@ -179,7 +159,7 @@ static CUresult alloc_async(CUdeviceptr *dptr, uint64_t size, CUmemoryPool pool,
 	if (!s)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (s->capture)
-		return graph_add_alloc(s->capture->graph, s->ctx, size, dptr, NULL);
+		return graph_add_alloc(s->capture->graph, s->ctx->card, size, dptr, NULL);
 	if (capture_beside(s)) {
 		capture_beside(s)->invalid = true;
 		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -315,8 +295,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attr, void *value)
 	ENTER(NEED_INIT);
 	if (!pool_ok(pool) || !value || attr < 1 || attr > CU_MEMPOOL_ATTR_USED_MEM_HIGH)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	if (attr < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-		return drv_leave(CUDA_SUCCESS); /* reuse policies: this pool always reuses */
+	if (attr < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
+		pool->reuse[attr] = *(int *)value;
+		return drv_leave(CUDA_SUCCESS);
+	}
 	memcpy(&v, value, sizeof(v));
 	if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
 		pool->threshold = v;
@@ -337,7 +319,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attr, void *value)
 	if (!pool_ok(pool) || !value || attr < 1)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	if (attr < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
-		*(int *)value = 1;
+		*(int *)value = pool->reuse[attr];
 		return drv_leave(CUDA_SUCCESS);
 	}
 	drv_model_lock();

@@ -49,6 +49,7 @@ void stream_release(CUstream s)
 	CUstream *link = &s->ctx->streams;
 	struct sim_stream *m = &drv.st->stream[s->slot];
 
+	capture_drop_stream(s);
 	drv_model_lock();
 	for (uint64_t i = m->taken; i < m->tail; i++) {
 		struct sim_op *o = sim_op_at(drv.st, s->slot, i);
@@ -66,8 +67,28 @@ void stream_release(CUstream s)
 	free(s);
 }
 
+/* The thread ends, and its own streams with it. */
+static void thread_ends(void *unused)
+{
+	(void)unused;
+	pthread_mutex_lock(&drv.lock);
+	for (CUcontext c = drv.contexts; c; c = c->next)
+		for (int i = 0; i < 8; i++)
+			if (own_stream[i].ctx_id == c->id)
+				capture_drop_stream(own_stream[i].stream);
+	pthread_mutex_unlock(&drv.lock);
+}
+
+static pthread_key_t own_streams;
+
+static void make_key(void)
+{
+	pthread_key_create(&own_streams, thread_ends);
+}
+
 static CUstream per_thread_stream(CUcontext ctx)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int at = 0;
 
 	for (int i = 0; i < 8; i++) {
@@ -76,6 +97,8 @@ static CUstream per_thread_stream(CUcontext ctx)
 		if (!own_stream[i].ctx_id)
 			at = i;
 	}
+	pthread_once(&once, make_key);
+	pthread_setspecific(own_streams, &own_streams);
 	own_stream[at].stream = stream_new(ctx, false, 0, 0);
 	own_stream[at].ctx_id = own_stream[at].stream ? ctx->id : 0;
 	if (own_stream[at].stream)

@@ -39,6 +39,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 		return drv_leave(CUDA_ERROR_INVALID_HANDLE);
 	/* the call returns at once; the stream goes when its work is done */
 	s->dying = true;
+	capture_drop_stream(s);
 	drv_model_lock();
 	sim_advance_all(drv.st);
 	drv_model_unlock();

@@ -2,14 +2,16 @@
 /*
  * poolback.c - what a pool has given back to the card is given back to the job.
  *
- *   poolback free|graph|take [--libdir DIR]
+ *   poolback free|graph|take|alternate [--libdir DIR]
  *
  * free: takes 5 GiB of the device's pool, frees it, waits for the card, then for the end of
  * its standard input: it makes no call meanwhile. graph: launches a graph that takes 5 GiB,
  * and waits as well. take: asks for 5 GiB until it gets them, for 5 s. Prints a line when it
- * is there: the error.
+ * is there: the error. alternate: two processes in turn take 5 GiB of the device's pool, free it, and
+ * wait for the stream. Prints how often each was refused in 100 rounds.
  */
 #include <stdint.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../../libvgpu/driver/cuda_abi.h"
@@ -37,6 +39,49 @@ static CUresult graph(size_t bytes)
 	return r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
 }
 
+/* Round by round, as the other process gives the word. */
+static int turns(int from, int to)
+{
+	CUresult ready = CALL(cuInit, 0u);
+	int refused = 0;
+	CUdeviceptr p;
+	CUcontext ctx;
+	char c = 0;
+
+	if (ready || CALL(cuCtxCreate_v2, &ctx, 0u, 0))
+		return 100;
+	for (int i = 0; i < 100; i++) {
+		if (read(from, &c, 1) != 1)
+			return 100;
+		if (CALL(cuMemAllocAsync, &p, (size_t)5 << 30, (CUstream)NULL))
+			refused++;
+		else if (CALL(cuMemFreeAsync, p, (CUstream)NULL) ||
+			 CALL(cuStreamSynchronize, (CUstream)NULL))
+			return 100;
+		if (write(to, &c, 1) != 1)
+			return 100;
+	}
+	return refused;
+}
+
+static int alternate(void)
+{
+	int a[2], b[2], status = 0, own;
+	pid_t child;
+
+	if (pipe(a) || pipe(b) || (child = fork()) < 0)
+		return 3;
+	if (child == 0)
+		_exit(turns(a[0], b[1]));
+	if (write(b[1], "", 1) != 1)
+		return 3;
+	own = turns(b[0], a[1]);
+	if (waitpid(child, &status, 0) != child || !WIFEXITED(status))
+		return 3;
+	printf("{\"refused\":%d,\"child\":%d}\n", own, WEXITSTATUS(status));
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
@@ -48,6 +93,8 @@ int main(int argc, char **argv)
 	char c;
 
 	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
+	if (cuda && strcmp(how, "alternate") == 0)
+		return alternate();
 	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &ctx, 0u, 0))
 		return 3;
 	if (strcmp(how, "take") == 0) {

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * graphpool.c - memory of graphs and of a fragmented pool under a limit, on any card.
+ *
+ *   graphpool [CASE...]
+ *
+ * The limit is 8 GiB for the cases of graphs and 2 GiB for fragments and early. Without a CASE, all cases of
+ * graphs run. Each prints a line that starts with PASS, FAIL or SKIP. The exit status is 1 if one
+ * failed.
+ *
+ *   turns3, turns20   3 and 20 times in turn: allocate 3 GiB, set it, free it. Three launches pass.
+ *   shrinks           4, 3 and 3 GiB in turn. Three launches pass.
+ *   auto              5 GiB that the graph keeps, freed by each launch. Three launches pass.
+ *   upload            20 GiB that the graph keeps, taken when it is instantiated. That is refused.
+ *   kept              3 times 3 GiB at once. The launch is refused.
+ *   late              3 times 3 GiB with frees. Edges put them in turn after the allocation nodes
+ *                     have their addresses. The launch is refused.
+ *   nested            as turns3, each turn in a child graph of its own. The launch is refused.
+ *   deep              20 GiB in a child graph at depth 20. The launch is refused.
+ *   cards             5 GiB on each of two cards. The launch passes, and is refused while the second
+ *                     card has 5 GiB of other memory.
+ *   fragments         A pool is full of pieces of 1 MiB, and every second one is freed. 256 MiB are
+ *                     refused, after a few calls of the driver, and the pool is within the limit.
+ *   early             as fragments. Before that, the program frees memory while it has little.
+ */
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "../../../libvgpu/driver/cuda_abi.h"
+#include "common.h"
+
+#define GIB (1ull << 30)
+#define MIB (1ull << 20)
+#define MOST 20
+#define AUTO_FREE 1ull
+#define UPLOAD 2ull
+#define RELEASE_THRESHOLD 4
+#define PIECES 4096
+#define MOST_CALLS 8         /* if no free is to come */
+#define MOST_CALLS_UNSURE 24 /* if some free may be */
+#define SOON_S 1.0
+
+struct memset_params {
+	CUdeviceptr dst;
+	size_t pitch;
+	unsigned value, size;
+	size_t width, height;
+};
+
+static void *cuda;
+static CUcontext context;
+static int failed;
+static unsigned calls; /* of cuMemAllocAsync, if this driver counts them */
+
+/* Calls a function of the driver by name; 999 if there is none. */
+#define CALL(name, ...)                                                \
+	({                                                             \
+		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
+		fn_ ? fn_(__VA_ARGS__) : 999;                          \
+	})
+
+__attribute__((format(printf, 3, 4))) static void result(const char *name, const char *verdict,
+							 const char *text, ...)
+{
+	va_list ap;
+
+	va_start(ap, text);
+	printf("%s %s: ", verdict, name);
+	vprintf(text, ap);
+	printf("\n");
+	va_end(ap);
+	fflush(stdout);
+	failed |= strcmp(verdict, "FAIL") == 0;
+}
+
+static unsigned long long reserved_mib(CUdevice dev)
+{
+	uint64_t bytes = 0;
+
+	CALL(cuDeviceGetGraphMemAttribute, dev, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
+	return bytes / MIB;
+}
+
+static CUresult add_alloc(CUgraph graph, CUgraphNode *node, CUgraphNode *after, CUdevice dev,
+			  uint64_t bytes, CUdeviceptr *at)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS p = {
+		.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, dev}},
+		.bytesize = bytes};
+	CUresult r = CALL(cuGraphAddMemAllocNode, node, graph, after, (size_t)(after != NULL), &p);
+
+	*at = p.dptr;
+	return r;
+}
+
+/* Allocates, sets the first MiB, and frees; *last is the node before and then the free. */
+static CUresult add_turn(CUgraph graph, CUgraphNode *last, int first, uint64_t bytes)
+{
+	struct memset_params set = {.value = 1, .size = 1, .width = MIB, .height = 1};
+	CUgraphNode alloc, fill;
+	CUresult r = add_alloc(graph, &alloc, first ? NULL : last, 0, bytes, &set.dst);
+
+	r = r ? r : CALL(cuGraphAddMemsetNode, &fill, graph, &alloc, (size_t)1, &set, context);
+	return r ? r : CALL(cuGraphAddMemFreeNode, last, graph, &fill, (size_t)1, set.dst);
+}
+
+/* Launches the graph three times, and ends it. r: the result so far. */
+static void launch(const char *name, CUgraph graph, CUresult r, unsigned long long flags,
+		   CUresult want)
+{
+	CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = flags};
+	unsigned long long reserved;
+	CUgraphExec exec = NULL;
+
+	if (r) {
+		result(name, r == CUDA_ERROR_OUT_OF_MEMORY ? "FAIL" : "SKIP",
+		       "the driver does not make this graph, error %d", r);
+		CALL(cuGraphDestroy, graph);
+		return;
+	}
+	r = flags & UPLOAD ? CALL(cuGraphInstantiateWithParams, &exec, graph, &params)
+			   : CALL(cuGraphInstantiateWithFlags, &exec, graph, flags);
+	for (int i = 0; i < 3 && !r; i++) {
+		r = CALL(cuGraphLaunch, exec, (CUstream)NULL);
+		r = r ? r : CALL(cuCtxSynchronize);
+	}
+	reserved = reserved_mib(0);
+	result(name, r == want && reserved <= 8 * GIB / MIB ? "PASS" : "FAIL",
+	       "error %d, want %d; %llu MiB reserved", r, want, reserved);
+	if (exec && !(r && flags & UPLOAD))
+		CALL(cuGraphExecDestroy, exec);
+	CALL(cuGraphDestroy, graph);
+	CALL(cuCtxSynchronize);
+	CALL(cuDeviceGraphMemTrim, 0);
+}
+
+static void turns(const char *name, int n)
+{
+	static const uint64_t shrinking[] = {4, 3, 3};
+	int shrinks = n == 0;
+	CUgraphNode last;
+	CUgraph graph;
+	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+
+	for (int i = 0; i < (shrinks ? 3 : n) && !r; i++)
+		r = add_turn(graph, &last, i == 0, GIB * (shrinks ? shrinking[i] : 3));
+	launch(name, graph, r, 0, CUDA_SUCCESS);
+}
+
+/* late: each allocation is to follow the free of the one before. */
+static void at_once(const char *name, int late)
+{
+	CUgraphNode alloc[3], gone[3];
+	CUdeviceptr at[3];
+	CUgraph graph;
+	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+
+	for (int i = 0; i < 3 && !r; i++) {
+		r = add_alloc(graph, &alloc[i], NULL, 0, 3 * GIB, &at[i]);
+		r = r ? r
+		      : CALL(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1, at[i]);
+	}
+	for (int i = 1; i < 3 && late && !r; i++)
+		r = CALL(cuGraphAddDependencies, graph, &gone[i - 1], &alloc[i], (size_t)1);
+	launch(name, graph, r, 0, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void keeps(const char *name, uint64_t bytes, unsigned long long flags, CUresult want)
+{
+	CUgraphNode alloc;
+	CUdeviceptr at;
+	CUgraph graph;
+	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+
+	r = r ? r : add_alloc(graph, &alloc, NULL, 0, bytes, &at);
+	launch(name, graph, r, flags, want);
+}
+
+static void nested(const char *name)
+{
+	CUgraphNode last, child_last;
+	CUgraph graph, child;
+	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+
+	for (int i = 0; i < 3 && !r; i++) {
+		r = CALL(cuGraphCreate, &child, 0u);
+		r = r ? r : add_turn(child, &child_last, 1, 3 * GIB);
+		r = r ? r
+		      : CALL(cuGraphAddChildGraphNode, &last, graph, i ? &last : NULL,
+			     (size_t)(i > 0), child);
+	}
+	launch(name, graph, r, 0, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void deep(const char *name)
+{
+	CUgraphNode node;
+	CUgraph graph, parent;
+	CUdeviceptr at;
+	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+
+	r = r ? r : add_alloc(graph, &node, NULL, 0, 20 * GIB, &at);
+	for (int i = 0; i < MOST && !r; i++) {
+		r = CALL(cuGraphCreate, &parent, 0u);
+		r = r ? r
+		      : CALL(cuGraphAddChildGraphNode, &node, parent, (CUgraphNode *)NULL,
+			     (size_t)0, graph);
+		graph = parent;
+	}
+	launch(name, graph, r, 0, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void cards(const char *name)
+{
+	CUdeviceptr at, other;
+	CUcontext second, top;
+	CUgraphExec exec;
+	CUgraphNode node;
+	CUgraph graph;
+	CUresult r, again = 0;
+	int n = 0;
+
+	if (CALL(cuDeviceGetCount, &n) || n < 2) {
+		result(name, "SKIP", "%d cards, want 2", n);
+		return;
+	}
+	r = CALL(cuCtxCreate_v2, &second, 0u, 1);
+	r = r ? r : CALL(cuCtxPopCurrent_v2, &top);
+	r = r ? r : CALL(cuGraphCreate, &graph, 0u);
+	for (int dev = 0; dev < 2 && !r; dev++)
+		r = add_alloc(graph, &node, NULL, dev, 5 * GIB, &at);
+	r = r ? r : CALL(cuGraphInstantiateWithFlags, &exec, graph, AUTO_FREE);
+	r = r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
+	r = r ? r : CALL(cuCtxSynchronize);
+	r = r ? r : CALL(cuGraphExecDestroy, exec);
+	for (int dev = 0; dev < 2 && !r; dev++)
+		r = CALL(cuDeviceGraphMemTrim, dev);
+	r = r ? r : CALL(cuCtxPushCurrent_v2, second);
+	r = r ? r : CALL(cuMemAlloc_v2, &other, (size_t)(5 * GIB));
+	r = r ? r : CALL(cuCtxPopCurrent_v2, &top);
+	r = r ? r : CALL(cuGraphInstantiateWithFlags, &exec, graph, AUTO_FREE);
+	again = r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
+	result(name, !r && again == CUDA_ERROR_OUT_OF_MEMORY ? "PASS" : "FAIL",
+	       "errors %d and %d, want 0 and %d", r, again, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void count(const char *call)
+{
+	calls += strcmp(call, "cuMemAllocAsync") == 0;
+}
+
+static void fragments(const char *name, int early)
+{
+	unsigned most = early ? MOST_CALLS_UNSURE : MOST_CALLS;
+	void (*subscribe)(void (*)(const char *)) =
+		(void (*)(void (*)(const char *)))dlsym(cuda, "simgpu_subscribe");
+	uint64_t all = ~0ull, before = 0, after = 0;
+	static CUdeviceptr piece[PIECES];
+	CUdeviceptr big = 0;
+	CUmemoryPool pool;
+	CUstream stream;
+	double began, took;
+	int n = 0;
+	CUresult r = CALL(cuStreamCreate, &stream, 1u);
+
+	r = r ? r : CALL(cuDeviceGetDefaultMemPool, &pool, 0);
+	r = r ? r : CALL(cuMemPoolSetAttribute, pool, RELEASE_THRESHOLD, &all);
+	r = r || !early ? r : CALL(cuMemAllocAsync, &big, (size_t)MIB, stream);
+	r = r || !early ? r : CALL(cuMemFreeAsync, big, stream);
+	while (!r && n < PIECES && !(r = CALL(cuMemAllocAsync, &piece[n], (size_t)MIB, stream)))
+		n++;
+	if (r != CUDA_ERROR_OUT_OF_MEMORY || n < 512) {
+		result(name, "FAIL", "%d pieces of 1 MiB, error %d; set a limit of 2 GiB", n, r);
+		return;
+	}
+	r = 0;
+	for (int i = 0; i < n && !r; i += 2)
+		r = CALL(cuMemFreeAsync, piece[i], stream);
+	r = r ? r : CALL(cuStreamSynchronize, stream);
+	CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &before);
+	if (subscribe)
+		subscribe(count);
+	began = now_s();
+	r = r ? r : CALL(cuMemAllocAsync, &big, (size_t)(256 * MIB), stream);
+	took = now_s() - began;
+	if (subscribe)
+		subscribe(NULL);
+	CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &after);
+	result(name,
+	       r == CUDA_ERROR_OUT_OF_MEMORY && after <= before &&
+			       (subscribe ? calls > 0 && calls <= most : took < SOON_S)
+		       ? "PASS"
+		       : "FAIL",
+	       "error %d, want %d; %u calls of the driver, %.3f s; the pool has %llu MiB after "
+	       "%llu",
+	       r, CUDA_ERROR_OUT_OF_MEMORY, calls, took, (unsigned long long)(after / MIB),
+	       (unsigned long long)(before / MIB));
+}
+
+static void one(const char *name)
+{
+	if (strcmp(name, "turns3") == 0)
+		turns(name, 3);
+	else if (strcmp(name, "turns20") == 0)
+		turns(name, MOST);
+	else if (strcmp(name, "shrinks") == 0)
+		turns(name, 0);
+	else if (strcmp(name, "auto") == 0)
+		keeps(name, 5 * GIB, AUTO_FREE, CUDA_SUCCESS);
+	else if (strcmp(name, "upload") == 0)
+		keeps(name, 20 * GIB, AUTO_FREE | UPLOAD, CUDA_ERROR_OUT_OF_MEMORY);
+	else if (strcmp(name, "kept") == 0 || strcmp(name, "late") == 0)
+		at_once(name, strcmp(name, "late") == 0);
+	else if (strcmp(name, "nested") == 0)
+		nested(name);
+	else if (strcmp(name, "deep") == 0)
+		deep(name);
+	else if (strcmp(name, "cards") == 0)
+		cards(name);
+	else if (strcmp(name, "fragments") == 0 || strcmp(name, "early") == 0)
+		fragments(name, strcmp(name, "early") == 0);
+	else
+		result(name, "FAIL", "there is no such case");
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const graphs[] = {"turns3", "turns20", "shrinks", "auto", "upload",
+					     "kept",   "late",    "nested",  "deep", "cards"};
+
+	cuda = library("", "libcuda.so.1");
+	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &context, 0u, 0)) {
+		fprintf(stderr, "graphpool: there is no card\n");
+		return 3;
+	}
+	for (int i = 1; i < argc; i++)
+		one(argv[i]);
+	for (size_t i = 0; i < sizeof graphs / sizeof *graphs && argc == 1; i++)
+		one(graphs[i]);
+	return failed;
+}
