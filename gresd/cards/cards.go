@@ -42,6 +42,9 @@ type Health interface {
 // of use. It may be placed later.
 var ErrSick = errors.New("a card is out of use")
 
+// ErrUnread: the driver has not named the cards of this node yet.
+var ErrUnread = errors.New("the driver has not named the cards of this node yet")
+
 // unreadable is a card that only the driver finds sick.
 const unreadable = "the driver cannot read it"
 
@@ -78,6 +81,16 @@ func Read(driver Driver, health Health, inForce *config.InForce, log *slog.Logge
 
 // Now is how the cards are.
 func (c *Cards) Now() *State { return c.now.Load() }
+
+// Unread is ErrUnread until the driver has named the cards for the first time.
+func (c *Cards) Unread() error {
+	now := c.Now()
+	var unread *inventory.CardError // it has named a card
+	if len(now.Cards) > 0 || now.Err == nil || errors.As(now.Err, &unread) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrUnread, now.Err)
+}
 
 // Refresh asks the driver again. An answer without any card does not
 // replace one with cards: the driver may be reloading.
@@ -243,10 +256,13 @@ func (c *Cards) Problems() []string {
 }
 
 // WithSick adds to the error of a decision which cards were out of use, unless
-// it was about the request alone.
+// it was about the request alone. A card that cannot be read is out of use, too.
 func (c *Cards) WithSick(d place.Decision, err error) error {
 	if !errors.Is(err, place.ErrNoCard) {
 		return err
+	}
+	if unread := c.Unread(); unread != nil {
+		return unread
 	}
 	var out []string
 	for _, v := range d.Verdicts {
@@ -254,8 +270,14 @@ func (c *Cards) WithSick(d place.Decision, err error) error {
 			out = append(out, fmt.Sprintf("card %d: %s", v.Index, cmp.Or(c.Out(v.UUID), unreadable)))
 		}
 	}
-	if len(out) == 0 {
-		return err
+	if failed := c.Now().Err; failed != nil {
+		out = append(out, strings.ReplaceAll(failed.Error(), "\n", "; "))
 	}
-	return fmt.Errorf("%w: %w: %s", err, ErrSick, strings.Join(out, "; "))
+	switch {
+	case len(out) > 0:
+		return fmt.Errorf("%w: %w: %s", err, ErrSick, strings.Join(out, "; "))
+	case errors.Is(err, place.ErrChoice):
+		return fmt.Errorf("%w: %w", err, ErrSick)
+	}
+	return err
 }

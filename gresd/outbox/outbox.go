@@ -63,7 +63,7 @@ func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, grants *gra
 		return nil, err
 	}
 	// A card that became well meanwhile is not told of any more.
-	if o.Waits() && len(of.Sick()) == 0 {
+	if o.Waits() && len(of.Sick()) == 0 && of.Now().Err == nil {
 		o.well.Store(true)
 		o.Wake()
 	}
@@ -108,6 +108,12 @@ func (o *Outbox) CardChanged(c health.Change, jobs []uint32) {
 	if c.Why == "" {
 		o.well.Store(true)
 	}
+	o.Wake()
+}
+
+// CardIsWell lets jobs start that were put off for a card that the driver reads now.
+func (o *Outbox) CardIsWell() {
+	o.well.Store(true)
 	o.Wake()
 }
 

@@ -203,9 +203,27 @@ func (s *Server) markPlacement() error {
 
 // refreshCards asks the driver again.
 func (s *Server) refreshCards() {
+	before := s.Cards.Now()
 	s.Cards.Refresh()
+	if now := s.Cards.Now(); before.Err != nil && (now.Err == nil || len(now.Cards) > len(before.Cards)) {
+		s.Outbox.CardIsWell()
+	}
 	s.room.Changed()
 	s.nameCards()
+}
+
+// cardsAgain is the time until the driver is asked again that has named no card yet.
+const cardsAgain = time.Second
+
+// awaitCards waits until the driver has named the cards. Without persistence mode, the first
+// question can take more than a minute.
+func (s *Server) awaitCards(ctx context.Context) error {
+	for {
+		err := s.Cards.Unread()
+		if err == nil || !wakeup.Wait(ctx, cardsAgain) {
+			return err
+		}
+	}
 }
 
 // Run serves at a socket of [socket.Listen] until ctx is done, and closes it. It calls ready once, when
@@ -231,8 +249,14 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 		timer.Stop()
 	}
 	for ctx.Err() == nil {
+		var again <-chan time.Time
+		if s.Cards.Unread() != nil {
+			again = time.After(cardsAgain)
+		}
 		select {
 		case <-ctx.Done():
+		case <-again:
+			s.refreshCards()
 		case <-s.reload:
 			s.refreshCards()
 			s.Cards.WarnOfAbsent()
