@@ -248,8 +248,8 @@ func (s *Server) ensure(rec ledger.Record) error {
 // both were lost. Their running processes keep what they had; their next
 // processes get the grant. Nothing is refused or requeued here. Jobs without a
 // process when gresd started are left out: they ask when their next task starts,
-// with the options of their submit line. An error says that slurmctld or the driver
-// did not answer.
+// with the options of their submit line. It returns an error if slurmctld or the
+// driver did not answer.
 func (s *Server) recover(ctx context.Context) error {
 	if s.cfg().Placement.Mode == config.PlacementGresd {
 		return nil // only the lost ledger knew their cards

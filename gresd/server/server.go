@@ -212,7 +212,7 @@ func (s *Server) refreshCards() {
 	s.nameCards()
 }
 
-// cardsAgain is the time until the driver is asked again that has named no card yet.
+// cardsAgain is the pause before gresd reads the cards again, while the driver has named none.
 const cardsAgain = time.Second
 
 // awaitCards waits until the driver has named the cards. Without persistence mode, the first

@@ -23,7 +23,7 @@ func (f *fakeInventory) answer(cards []gpu.Card, err error) {
 	f.cards, f.err = cards, err
 }
 
-// A driver that names no card at gresd's start fails no job: jobs wait until it does.
+// If the driver names no card at gresd's start, jobs wait until it does. None fails.
 func TestJobsWaitUntilTheDriverNamesTheCards(t *testing.T) {
 	for name, err := range map[string]error{
 		"the first card takes too long": fmt.Errorf("read cards: %w", inventory.ErrNoAnswer),
@@ -60,8 +60,7 @@ func TestJobsWaitUntilTheDriverNamesTheCards(t *testing.T) {
 	}
 }
 
-// A card that gresd cannot read, and that slurmctld gives to a job, is a sick card: the job is
-// requeued, and does not fail.
+// If slurmctld gives a job a card that gresd cannot read, the job is requeued. It does not fail.
 func TestAJobOnACardThatCannotBeReadIsRequeued(t *testing.T) {
 	lost := &inventory.CardError{NVMLIndex: 1, Err: errors.New("get handle: GPU is lost")}
 	on := func(units map[int]gpu.Share) func(*slurm.JobFacts) {
@@ -92,7 +91,7 @@ func TestAJobOnACardThatCannotBeReadIsRequeued(t *testing.T) {
 	}
 }
 
-// The same where gresd chooses the cards. What no card could serve is the user's mistake.
+// The same where gresd chooses the cards. A request that no card could serve stays the user's mistake.
 func TestAChoiceOfOursThatLacksACardThatCannotBeRead(t *testing.T) {
 	n := newTestNode(t, gresdPlaces)
 	all := n.cards.cards

@@ -70,8 +70,8 @@ func (j *Jobs) of(jobID uint32) *entry {
 	return job
 }
 
-// Put notes the whole cards of a job, which may be none: those at these indexes. A card that the
-// driver cannot read has no UUID yet: slurmctld is asked about the job again then.
+// Put stores the whole cards of a job by index. It may have none. A card that the driver cannot
+// read has no UUID. The job then stays unknown, and gresd asks slurmctld again.
 func (j *Jobs) Put(jobID uint32, indexes []int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -110,8 +110,8 @@ func TestSickCardTakesNoJobs(t *testing.T) {
 	s.cancel(alice, job)
 }
 
-// A card that gresd cannot read when it starts fails no job: those that slurmctld gives the card
-// are requeued, and complete once the card answers.
+// A card that gresd cannot read when it starts fails no job. Jobs on that card are requeued, and
+// complete once gresd can read it.
 func TestACardThatCannotBeReadFailsNoJob(t *testing.T) {
 	s := up(t, cluster.Options{Cards: twoCards})
 	s.Gresd.Kill()
