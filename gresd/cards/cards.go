@@ -19,6 +19,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
@@ -36,6 +37,7 @@ type Health interface {
 	Sick() map[gpu.UUID]string
 	Cordon(uuid gpu.UUID, reason string) error
 	Uncordon(uuid gpu.UUID) (was bool, err error)
+	health.Memory
 }
 
 // ErrSick: the request was not placed, and a card that it could have had is out
@@ -253,6 +255,48 @@ func (c *Cards) Problems() []string {
 		problems = append(problems, fmt.Sprintf("card %s: %s; %s", c.Name(uuid), sick[uuid], then))
 	}
 	return problems
+}
+
+// UnreadCards describes the cards that gresd could never read. It adds the sick cards that may be
+// these: after a restart, gresd does not know the index of a lost card.
+func (c *Cards) UnreadCards() []string {
+	now := c.Now()
+	var all []string
+	for _, err := range unread(now.Err) {
+		all = append(all, err.Error())
+	}
+	known := 0 // of them: gresd has read them before
+	for _, card := range now.Cards {
+		if !now.read[card.UUID] {
+			known++
+		}
+	}
+	if len(all) <= known {
+		return nil
+	}
+	sick := c.Sick()
+	for _, uuid := range slices.Sorted(maps.Keys(sick)) {
+		if _, here := c.Of(uuid); !here {
+			all = append(all, fmt.Sprintf("card %s: %s", uuid, sick[uuid]))
+		}
+	}
+	return all
+}
+
+// unread are the cards of an error of the driver that it could not read.
+func unread(err error) []*inventory.CardError {
+	var card *inventory.CardError
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []*inventory.CardError
+		for _, err := range joined.Unwrap() {
+			all = append(all, unread(err)...)
+		}
+		return all
+	}
+	if errors.As(err, &card) && card.NVMLIndex >= 0 {
+		return []*inventory.CardError{card}
+	}
+	return nil
 }
 
 // WithSick adds to the error of a decision which cards were out of use, unless

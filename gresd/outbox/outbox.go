@@ -175,6 +175,7 @@ func (o *Outbox) TellNodes(ctx context.Context) {
 			wrong = append(wrong, fmt.Sprintf("card %d: %s", c.Index, why))
 		}
 	}
+	wrong = append(wrong, o.cards.UnreadCards()...)
 	words, known := strings.Join(wrong, "; "), o.node.All()
 	draining := cfg.Health.Action == config.HealthDrain
 	silent := cfg.Paths.Silent()
@@ -189,7 +190,7 @@ func (o *Outbox) TellNodes(ctx context.Context) {
 	}
 	err := atomicfile.Remove(silent)
 	for name, conf := range known {
-		err = errors.Join(err, health.Tell(ctx, o.node.Slurm(conf), name, words, draining))
+		err = errors.Join(err, health.Tell(ctx, o.node.Slurm(conf), o.cards, name, words, draining))
 	}
 	if err == nil && words == "" {
 		err = os.WriteFile(silent, nil, 0o600)

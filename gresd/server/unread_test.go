@@ -149,3 +149,19 @@ func TestAJobThatWasPutOffStartsWhenItsCardIsRead(t *testing.T) {
 	n.refreshCards()
 	n.eventually("the job may start", func() bool { return len(updates()) == 2 })
 }
+
+// After a restart, gresd does not know the index of a lost card. The node still shows its fault.
+func TestTheNodeShowsASickCardThatCannotBeReadAfterARestart(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted) // gresd learns the name of its node
+	card := n.cards.cards[1].UUID
+	n.want(wire.Request{Op: wire.OpCordon, Card: string(card), Reason: "fan"}, wire.Changed)
+	n.eventually("the node has a comment", func() bool { return strings.Contains(n.said("comment"), "fan") })
+	n.stop()
+	n.cards.answer(n.cards.cards[:1], &inventory.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
+	n.start()
+	n.Outbox.TellNodes(t.Context())
+	if said := n.said("comment"); !strings.Contains(said, "fan") || !strings.Contains(said, "GPU is lost") {
+		t.Errorf("the comment is %q", said)
+	}
+}
