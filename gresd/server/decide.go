@@ -146,7 +146,7 @@ func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error) outc
 	case errors.Is(why, errLeft):
 		s.room.LeaveLine(w.JobID)
 		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
-	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick):
+	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), errors.Is(why, errFull):
 		return sendBack(w, facts, why)
 	case isMistake(why):
 		return refuse(w, facts, "vgpu: place: job %d: %v", w.JobID, why)

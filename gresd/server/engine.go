@@ -164,7 +164,11 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 	if _, _, ok := mpsKey(rec); !ok {
 		return nil
 	}
-	if err := s.mps.Wait(ctx, jobID); err != nil {
+	err := s.mps.Wait(ctx, jobID)
+	if isFull(err) {
+		return fmt.Errorf("%w: %w", errFull, err)
+	}
+	if err != nil {
 		return engineError(rec.Request.Engine, "it does not start on card %d: %v; want --vgpu-engine=time, or tell the administrator",
 			rec.Placement.Cards[0].Index, err)
 	}
