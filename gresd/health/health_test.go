@@ -254,7 +254,7 @@ func TestTextsOfAnAdministratorStay(t *testing.T) {
 	}
 }
 
-// What gresd has written outlives it, and a crash before slurmctld has the text.
+// The texts that gresd has written outlive it, and a crash before slurmctld has the text.
 func TestTextsOfGresdOutliveIt(t *testing.T) {
 	p := params(t)
 	n := &node{NodeFacts: slurm.NodeFacts{State: "IDLE"}}

@@ -21,7 +21,7 @@ type Written struct {
 	Comments []string `json:"comments,omitempty"`
 }
 
-// Memory keeps what gresd has written. It outlives gresd.
+// Memory keeps these texts. It outlives gresd.
 type Memory interface {
 	Written(node string) Written
 	SetWritten(node string, all Written) error
@@ -117,7 +117,7 @@ func Tell(ctx context.Context, nodes Nodes, memory Memory, node, wrong string, d
 	return nil
 }
 
-// own are the texts of gresd: the one that slurmctld has, if it was written, and the next one.
+// own returns the texts of gresd: the text that slurmctld has, if gresd wrote it, and the next text.
 func own(written []string, has, next string) []string {
 	var all []string
 	if slices.Contains(written, has) {
