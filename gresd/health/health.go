@@ -20,6 +20,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/xid"
 )
 
 // Driver is what the monitor asks. Its calls return in a bounded time.
@@ -31,7 +32,7 @@ type Driver interface {
 // Params of a monitor.
 type Params struct {
 	Path        string        // of the file that keeps what is known
-	Ignore      []uint64      // XIDs that mean nothing for the card
+	Ignore      []uint64      // XIDs that leave the card in use
 	CleanProbes uint32        // that make a card well; 0: only an administrator does
 	Every       time.Duration // between two probes
 	// ReportOnly leaves sick cards in use; the word of an administrator counts
@@ -308,6 +309,6 @@ func (m *Monitor) pause(err error) time.Duration {
 
 func (m *Monitor) hear(e inventory.Event) {
 	rules := m.current().rules()
-	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "ignored", slices.Contains(rules.ignore, e.XID))
+	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "name", xid.Name(e.XID), "ignored", slices.Contains(rules.ignore, e.XID))
 	m.note(e.UUID, func(rec Record) Record { return rules.event(rec, e.XID, time.Now()) })
 }
