@@ -158,7 +158,7 @@ func (s *Server) keepMPS(rec ledger.Record) {
 }
 
 // awaitMPS waits for the daemon of a job: a program that finds none starts
-// without it, and without its limit. s.mu is not held.
+// without it, and without its limit. The job's lock is not held.
 func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 	rec, _ := s.ledger.Get(jobID)
 	if _, _, ok := mpsKey(rec); !ok {

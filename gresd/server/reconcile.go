@@ -26,13 +26,16 @@ import (
 // slurmctld cannot be asked, nothing counts as ended; the error says so.
 func (s *Server) Reconcile(ctx context.Context) error { return s.compare(ctx, askAll) }
 
-func (s *Server) compare(ctx context.Context, whom asking) error {
+func (s *Server) compare(ctx context.Context, whom asking) error { return errors.Join(s.mend(ctx, whom)) }
+
+// mend returns the errors of slurmctld, and those of this node.
+func (s *Server) mend(ctx context.Context, whom asking) (asked, written error) {
 	began := time.Now()
-	asked := map[uint32]time.Time{} // the records that the answer is about
+	about := map[uint32]time.Time{} // the records that the answer is about
 	for _, rec := range s.ledger.List() {
-		asked[rec.JobID] = rec.Created
+		about[rec.JobID] = rec.Created
 	}
-	jobs := s.jobsHere(asked)
+	jobs := s.jobsHere(about)
 	live, err := s.living(ctx, slices.Clone(jobs), whom)
 	if err == nil && whom == askAll {
 		s.compared.Store(&began)
@@ -40,9 +43,9 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 	strays := s.strays(ctx, live)
 
 	// One job after the other, each under its own lock: others go on meanwhile.
-	errs := []error{err, s.grants.Sweep(s.lockQuietly)}
+	errs := []error{s.grants.Sweep(s.lockQuietly)}
 	if err == nil {
-		errs = append(errs, s.releaseEnded(live, asked))
+		errs = append(errs, s.releaseEnded(live, about))
 	}
 	for _, st := range strays {
 		errs = append(errs, s.mendStray(st))
@@ -60,7 +63,7 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 	s.mu.Unlock()
 
 	if recovers {
-		err := s.recover(ctx)
+		err = s.recover(ctx)
 		if err == nil {
 			_ = os.Remove(s.cfg().Paths.Survivors()) // one that stays has the same asked once more
 		}
@@ -70,9 +73,8 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 		if err == nil {
 			s.jobLocks.forgetAsked()
 		}
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return err, errors.Join(errs...)
 }
 
 // releaseEnded takes back the shares of jobs that do not live. asked are the records
@@ -119,8 +121,8 @@ func (s *Server) findSurvivors() {
 }
 
 func (s *Server) isLost() bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.lost
 }
 
