@@ -37,14 +37,15 @@ func (s *Server) mend(ctx context.Context, whom asking) (asked, written error) {
 	}
 	jobs := s.jobsHere(about)
 	live, err := s.living(ctx, slices.Clone(jobs), whom)
-	if err == nil && whom == askAll {
+	answered := live != nil
+	if answered && whom == askAll {
 		s.compared.Store(&began)
 	}
 	strays := s.strays(ctx, live)
 
 	// One job after the other, each under its own lock: others go on meanwhile.
 	errs := []error{s.grants.Sweep(s.lockQuietly)}
-	if err == nil {
+	if answered {
 		errs = append(errs, s.releaseEnded(live, about))
 	}
 	for _, st := range strays {
@@ -53,26 +54,27 @@ func (s *Server) mend(ctx context.Context, whom asking) (asked, written error) {
 	for _, rec := range s.ledger.List() {
 		errs = append(errs, s.ensureOne(rec.JobID))
 	}
-	if err == nil {
+	if answered {
 		errs = append(errs, s.sweepPlain(jobs, live, began))
 		s.reconcileWhole(ctx, live, began)
 	}
 	s.mu.Lock()
-	recovers := s.lost && !s.recovering && err == nil
+	recovers := s.lost && !s.recovering && answered
 	s.recovering = s.recovering || recovers
 	s.mu.Unlock()
 
 	if recovers {
-		err = s.recover(ctx)
-		if err == nil {
+		unrecovered := s.recover(ctx)
+		if unrecovered == nil {
 			_ = os.Remove(s.cfg().Paths.Survivors()) // one that stays has the same asked once more
 		}
 		s.mu.Lock()
-		s.lost, s.recovering = err != nil, false
+		s.lost, s.recovering = unrecovered != nil, false
 		s.mu.Unlock()
-		if err == nil {
+		if unrecovered == nil {
 			s.jobLocks.forgetAsked()
 		}
+		err = errors.Join(err, unrecovered)
 	}
 	return err, errors.Join(errs...)
 }
@@ -259,6 +261,7 @@ func (s *Server) recover(ctx context.Context) error {
 	if err := s.Cards.Unread(); err != nil {
 		return err
 	}
+	var unclear error
 	for _, id := range s.survivors {
 		if _, known := s.ledger.Get(id); known {
 			continue
@@ -267,14 +270,16 @@ func (s *Server) recover(ctx context.Context) error {
 		if err == nil {
 			err = s.recoverOne(facts)
 		}
-		if errors.Is(err, slurm.ErrUnavailable) {
+		switch {
+		case errors.Is(err, slurm.ErrSilent), err != nil && ctx.Err() != nil:
 			return err
-		}
-		if err != nil {
+		case errors.Is(err, slurm.ErrUnavailable): // it is asked about again, and the others are not lost
+			unclear = err
+		case err != nil:
 			s.log.Warn("a living job could not be recovered", "job_id", id, "error", err)
 		}
 	}
-	return nil
+	return unclear
 }
 
 func (s *Server) recoverOne(facts slurm.JobFacts) error {
