@@ -59,7 +59,7 @@ type notice struct {
 // Open reads what an earlier gresd has left to say.
 func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, grants *grant.Store, log *slog.Logger) (*Outbox, error) {
 	o := &Outbox{config: inForce, cards: of, node: here, grants: grants, log: log, wake: wakeup.NewBell()}
-	if err := o.queued.open(inForce.Get().Paths.Queued()); err != nil {
+	if err := o.queued.open(inForce.Get().Paths.Queued(), log); err != nil {
 		return nil, err
 	}
 	// A card that became well meanwhile is not told of any more.

@@ -116,7 +116,10 @@ func (s *Server) findSurvivors() {
 		}
 		return
 	}
-	noted, _ := atomicfile.ReadJSON[[]uint32](path)
+	noted, err := atomicfile.ReadJSON[[]uint32](path, s.log)
+	if err != nil {
+		s.log.Warn("cannot read a file of gresd: it counts as empty", "path", path, "error", err)
+	}
 	running := s.steps.Living(noted)
 	s.survivors = slices.DeleteFunc(noted, func(job uint32) bool { return !running[job] })
 	s.lost = noted != nil
