@@ -26,7 +26,9 @@ import (
 // slurmctld cannot be asked, nothing counts as ended; the error says so.
 func (s *Server) Reconcile(ctx context.Context) error { return s.compare(ctx, askAll) }
 
-func (s *Server) compare(ctx context.Context, whom asking) error { return errors.Join(s.mend(ctx, whom)) }
+func (s *Server) compare(ctx context.Context, whom asking) error {
+	return errors.Join(s.mend(ctx, whom))
+}
 
 // mend returns the errors of slurmctld, and those of this node.
 func (s *Server) mend(ctx context.Context, whom asking) (asked, written error) {
