@@ -35,8 +35,8 @@ func WriteJSON(path string, v any) error {
 	return WriteFile(path, append(text, '\n'))
 }
 
-// ReadJSON reads what WriteJSON has written. A file that is not there, or makes no sense, is the zero
-// value: what is kept so can be learned again. A file that makes no sense is logged.
+// ReadJSON reads a file of WriteJSON. An absent or damaged file gives the zero value, because gresd
+// can learn its content again. A damaged file is logged.
 func ReadJSON[T any](path string, log *slog.Logger) (v T, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -87,7 +87,7 @@ func TestScontrolSeesNothingOfTheAdministratorsShell(t *testing.T) {
 	}
 }
 
-// Before the first job, nothing on the node says what Slurm calls it.
+// Before the first job, gresd does not know the name of the node. Then doctor finds it by the host name.
 func TestTheNodeIsFoundByItsHostName(t *testing.T) {
 	host, err := os.Hostname()
 	if err != nil {

@@ -24,8 +24,8 @@ const (
 	mostFiles = 1000
 )
 
-// bound empties the user's files if they are too large together. The error says that there is too
-// much left: the folder must be removed, and with it the daemon.
+// bound empties the user's files if they are too large together. It returns an error if too much is
+// left. The caller then replaces the folder and its daemon.
 func (f folder) bound(uid uint32) error {
 	root, err := os.OpenRoot(f.base())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,8 +86,8 @@ func usage(root *os.Root, visit func(path string)) (size gpu.Bytes, err error) {
 	return size, nil
 }
 
-// empty takes the room of a user's file, which a process may keep open. A file of somebody else, by
-// a hard link, is left alone.
+// empty truncates a user's file. A process may have it open. It leaves files with hard links and
+// files of other users alone.
 func empty(root *os.Root, path string, uid uint32) {
 	file, err := root.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -69,7 +69,7 @@ func TestAFolderOfTheUserIsBounded(t *testing.T) {
 		}
 	}
 
-	// What cannot be emptied ends the daemon.
+	// If files cannot be emptied, the daemon must end.
 	stubborn := write(t, f.pipe()+"/stubborn", 70*gpu.MiB, nobody)
 	if err := os.Link(stubborn.Name(), f.pipe()+"/again"); err != nil {
 		t.Fatal(err)

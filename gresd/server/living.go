@@ -66,8 +66,8 @@ func (s *Server) plainMarks() (map[uint32]os.DirEntry, error) {
 }
 
 // living are those of the jobs that hold resources of this node: they have a slurmstepd here, or
-// slurmctld says so. One that is not asked about now counts as living, and so does one about which
-// slurmctld could not answer: the error says why. If slurmctld answers nothing at all, the map is nil.
+// slurmctld says so. A job that gresd does not ask about now counts as living. A job without a clear
+// answer counts as living, too, and the error has the answer. If slurmctld is silent, the map is nil.
 func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[uint32]bool, error) {
 	live := s.steps.Living(jobs)
 	silent := slices.DeleteFunc(jobs, func(job uint32) bool { return live[job] })

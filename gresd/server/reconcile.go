@@ -30,7 +30,7 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 	return errors.Join(s.mend(ctx, whom))
 }
 
-// mend returns the errors of slurmctld, and those of this node.
+// mend returns errors of slurmctld and errors of this node separately.
 func (s *Server) mend(ctx context.Context, whom asking) (asked, written error) {
 	began := time.Now()
 	about := map[uint32]time.Time{} // the records that the answer is about
@@ -278,7 +278,7 @@ func (s *Server) recover(ctx context.Context) error {
 		switch {
 		case errors.Is(err, slurm.ErrSilent), err != nil && ctx.Err() != nil:
 			return err
-		case errors.Is(err, slurm.ErrUnavailable): // it is asked about again, and the others are not lost
+		case errors.Is(err, slurm.ErrUnavailable): // the next reconciliation tries this job again
 			unclear = err
 		case err != nil:
 			s.log.Warn("a living job could not be recovered", "job_id", id, "error", err)

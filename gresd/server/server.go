@@ -103,7 +103,7 @@ type Server struct {
 	deciding deciding
 	// placing is held from the look at what is in use to the change of it.
 	placing sync.Mutex
-	// mu guards lost and recovering. It is not locked while the disk, Slurm or the driver is asked.
+	// mu guards lost and recovering. gresd never waits for a disk, Slurm or the driver while it is locked.
 	mu sync.Mutex
 	// lost says that the ledger must be rebuilt from what is found, recovering that this is being
 	// done now.

@@ -70,8 +70,8 @@ func isJob(t *testing.T, client *Client, id uint32) {
 	}
 }
 
-// Where slurm.conf comes from slurmctld, only the Prolog of a job names it: the answer about that job
-// ends the problem.
+// In a configless cluster, gresd learns its slurm.conf from the first Prolog. The answer about that
+// job ends the problem.
 func TestAnAnswerAboutAJobEndsTheProblem(t *testing.T) {
 	client, _ := withReader(t, ":", reader)
 	if client.Check(t.Context()); client.Problem() == "" {
