@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 )
@@ -34,17 +35,21 @@ func WriteJSON(path string, v any) error {
 	return WriteFile(path, append(text, '\n'))
 }
 
-// ReadJSON reads what WriteJSON has written. A file that is not there, or makes no sense, is the zero
-// value: what is kept so can be learned again.
-func ReadJSON[T any](path string) (v T, err error) {
+// ReadJSON reads a file of WriteJSON. An absent or damaged file gives the zero value, because gresd
+// can learn its content again. A damaged file is logged.
+func ReadJSON[T any](path string, log *slog.Logger) (v T, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return v, nil
 	}
-	if err == nil && json.Unmarshal(text, &v) != nil {
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(text, &v); err != nil {
+		log.Warn("cannot read a file of gresd: it counts as empty", "path", path, "error", err)
 		v = *new(T)
 	}
-	return v, err
+	return v, nil
 }
 
 // Remove removes a file, if there is one.

@@ -13,6 +13,7 @@ package backlog
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -53,8 +54,8 @@ type Line struct {
 
 // Open reads the line. patience is after how many times without room cards are held
 // for a job; 0: never. A file that cannot be read is an empty line: jobs come back.
-func Open(path string, patience uint32) (*Line, error) {
-	jobs, err := atomicfile.ReadJSON[[]Job](path)
+func Open(path string, patience uint32, log *slog.Logger) (*Line, error) {
+	jobs, err := atomicfile.ReadJSON[[]Job](path, log)
 	if err != nil {
 		return nil, fmt.Errorf("read waiting jobs: %w", err)
 	}

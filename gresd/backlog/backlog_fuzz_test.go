@@ -3,6 +3,7 @@
 package backlog
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -30,14 +31,14 @@ func FuzzLine(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := Open(path, patience)
+		l, err := Open(path, patience, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := l.save(); err != nil {
 			t.Fatalf("read, but cannot be written: %v", err)
 		}
-		again, err := Open(path, patience)
+		again, err := Open(path, patience, slog.New(slog.DiscardHandler))
 		if err != nil || !sameJobs(l.jobs, again.jobs) {
 			t.Fatalf("%v: %+v became %+v", err, l.jobs, again.jobs)
 		}

@@ -3,6 +3,7 @@
 package backlog
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,7 +20,7 @@ var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func open(t *testing.T, path string, patience uint32) *Line {
 	t.Helper()
-	l, err := Open(path, patience)
+	l, err := Open(path, patience, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
@@ -36,11 +37,15 @@ type Health interface {
 	Sick() map[gpu.UUID]string
 	Cordon(uuid gpu.UUID, reason string) error
 	Uncordon(uuid gpu.UUID) (was bool, err error)
+	health.Memory
 }
 
 // ErrSick: the request was not placed, and a card that it could have had is out
 // of use. It may be placed later.
 var ErrSick = errors.New("a card is out of use")
+
+// ErrUnread: the driver has not named the cards of this node yet.
+var ErrUnread = errors.New("the driver has not named the cards of this node yet")
 
 // unreadable is a card that only the driver finds sick.
 const unreadable = "the driver cannot read it"
@@ -78,6 +83,16 @@ func Read(driver Driver, health Health, inForce *config.InForce, log *slog.Logge
 
 // Now is how the cards are.
 func (c *Cards) Now() *State { return c.now.Load() }
+
+// Unread is ErrUnread until the driver has named the cards for the first time.
+func (c *Cards) Unread() error {
+	now := c.Now()
+	var unread *inventory.CardError // it has named a card
+	if len(now.Cards) > 0 || now.Err == nil || errors.As(now.Err, &unread) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrUnread, now.Err)
+}
 
 // Refresh asks the driver again. An answer without any card does not
 // replace one with cards: the driver may be reloading.
@@ -242,11 +257,56 @@ func (c *Cards) Problems() []string {
 	return problems
 }
 
+// UnreadCards describes the cards that gresd could never read. It adds the sick cards that may be
+// these: after a restart, gresd does not know the index of a lost card.
+func (c *Cards) UnreadCards() []string {
+	now := c.Now()
+	var all []string
+	for _, err := range unread(now.Err) {
+		all = append(all, err.Error())
+	}
+	known := 0 // of them: gresd has read them before
+	for _, card := range now.Cards {
+		if !now.read[card.UUID] {
+			known++
+		}
+	}
+	if len(all) <= known {
+		return nil
+	}
+	sick := c.Sick()
+	for _, uuid := range slices.Sorted(maps.Keys(sick)) {
+		if _, here := c.Of(uuid); !here {
+			all = append(all, fmt.Sprintf("card %s: %s", uuid, sick[uuid]))
+		}
+	}
+	return all
+}
+
+// unread are the cards of an error of the driver that it could not read.
+func unread(err error) []*inventory.CardError {
+	var card *inventory.CardError
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []*inventory.CardError
+		for _, err := range joined.Unwrap() {
+			all = append(all, unread(err)...)
+		}
+		return all
+	}
+	if errors.As(err, &card) && card.NVMLIndex >= 0 {
+		return []*inventory.CardError{card}
+	}
+	return nil
+}
+
 // WithSick adds to the error of a decision which cards were out of use, unless
-// it was about the request alone.
+// it was about the request alone. A card that cannot be read is out of use, too.
 func (c *Cards) WithSick(d place.Decision, err error) error {
 	if !errors.Is(err, place.ErrNoCard) {
 		return err
+	}
+	if unread := c.Unread(); unread != nil {
+		return unread
 	}
 	var out []string
 	for _, v := range d.Verdicts {
@@ -254,8 +314,14 @@ func (c *Cards) WithSick(d place.Decision, err error) error {
 			out = append(out, fmt.Sprintf("card %d: %s", v.Index, cmp.Or(c.Out(v.UUID), unreadable)))
 		}
 	}
-	if len(out) == 0 {
-		return err
+	if failed := c.Now().Err; failed != nil {
+		out = append(out, strings.ReplaceAll(failed.Error(), "\n", "; "))
 	}
-	return fmt.Errorf("%w: %w: %s", err, ErrSick, strings.Join(out, "; "))
+	switch {
+	case len(out) > 0:
+		return fmt.Errorf("%w: %w: %s", err, ErrSick, strings.Join(out, "; "))
+	case errors.Is(err, place.ErrChoice):
+		return fmt.Errorf("%w: %w", err, ErrSick)
+	}
+	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/xid"
 )
 
 // DefaultPath is where the configuration is looked for.
@@ -249,7 +250,7 @@ const (
 // Health of cards.
 type Health struct {
 	Action      string   `toml:"action"`       // HealthCordon, …
-	IgnoreXIDs  []uint32 `toml:"ignore_xids"`  // faults of programs
+	IgnoreXIDs  []uint32 `toml:"ignore_xids"`  // of no concern for the card
 	ProbeS      uint32   `toml:"probe_s"`      // between two looks at a card
 	CleanProbes uint32   `toml:"clean_probes"` // that make a card well; 0: only an administrator does
 }
@@ -327,7 +328,7 @@ func Default() Config {
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
 		MPS:       MPS{Trust: TrustAccount, Control: "nvidia-cuda-mps-control"},
-		Health:    Health{Action: HealthCordon, IgnoreXIDs: ofPrograms(), ProbeS: 5, CleanProbes: 60},
+		Health:    Health{Action: HealthCordon, IgnoreXIDs: xid.Harmless(), ProbeS: 5, CleanProbes: 60},
 		Audit:     Audit{Unregistered: AuditReport, Escaped: AuditKill, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
 		Log:       Log{Level: "info"},
 
@@ -339,17 +340,6 @@ func Default() Config {
 
 // Probe is the time between two looks at a card.
 func (h Health) Probe() time.Duration { return time.Duration(h.ProbeS) * time.Second }
-
-// ofPrograms are XIDs that a user's program can provoke, or that say that nothing need be done
-// (RESTART_APP and IGNORE in NVIDIA's catalog): of the graphics, copy, video and JPEG engines, of
-// memory that was remapped or whose error was contained, and of programs that were stopped. No
-// program takes a card from others by them.
-func ofPrograms() []uint32 {
-	return []uint32{
-		8, 13, 31, 32, 39, 40, 41, 43, 45, 63, 66, 68, 69, 82, 83, 88,
-		89, 92, 94, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 109, 137,
-	}
-}
 
 // Ignored are the XIDs to ignore.
 func (h Health) Ignored() []uint64 {

@@ -19,7 +19,8 @@ func TestHealthAndAudit(t *testing.T) {
 		c.Health.Action != HealthDrain || c.Audit.Grace() != 9*time.Second || c.Audit.Unregistered != AuditKill {
 		t.Errorf("got %+v, %+v", c.Health, c.Audit)
 	}
-	if d := Default(); slices.Contains(d.Health.IgnoreXIDs, 79) || !slices.Contains(d.Health.IgnoreXIDs, 31) || d.Audit.Unregistered != AuditReport {
+	if d := Default(); slices.Contains(d.Health.IgnoreXIDs, 79) || slices.Contains(d.Health.IgnoreXIDs, 109) ||
+		!slices.Contains(d.Health.IgnoreXIDs, 31) || !slices.Contains(d.Health.IgnoreXIDs, 70) || d.Audit.Unregistered != AuditReport {
 		t.Errorf("defaults %+v, %+v", d.Health, d.Audit)
 	}
 	for text, want := range map[string]string{

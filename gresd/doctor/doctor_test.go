@@ -87,6 +87,37 @@ func TestScontrolSeesNothingOfTheAdministratorsShell(t *testing.T) {
 	}
 }
 
+// Before the first job, gresd does not know the name of the node. Then doctor finds it by the host name.
+func TestTheNodeIsFoundByItsHostName(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SLURMD_NODENAME", "")
+	n := &node{cfg: config.Default()}
+	n.cfg.Paths.RunDir = t.TempDir() // no gresd
+	n.cfg.Slurm.Scontrol = filepath.Join(t.TempDir(), "scontrol")
+	script := func(text string) {
+		if err := os.WriteFile(n.cfg.Slurm.Scontrol, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script(`case "$*" in
+"show nodes -o")
+	echo "NodeName=other Arch=x86_64 NodeAddr=a NodeHostName=somewhere State=IDLE Comment=NodeHostName=` + host + `"
+	echo "NodeName=gpu01 Arch=x86_64 NodeAddr=b NodeHostName=` + host + ` State=IDLE" ;;
+"show node gpu01") echo "NodeName=gpu01 Gres=gpu:1" ;;
+*) echo "Node $3 not found"; exit 1 ;;
+esac
+`)
+	n.checkNode(t.Context(), func(_ Status, message, _ string) { t.Errorf("doctor says %q", message) })
+	// A slurmctld that does not answer leaves the host's own name.
+	script("exit 1\n")
+	if got, short := n.name(t.Context()), strings.SplitN(host, ".", 2)[0]; got != short {
+		t.Errorf("the node is %q, want %q", got, short)
+	}
+}
+
 func TestSpaceAndClock(t *testing.T) {
 	disk := unix.Statfs_t{Type: 0xef53, Bsize: 4096, Bavail: 1 << 20, Files: 1 << 20, Ffree: 1 << 19}
 	tmpfs := disk

@@ -163,8 +163,29 @@ func (n *node) name(ctx context.Context) string {
 	if err != nil {
 		return "localhost"
 	}
-	host, _, _ = strings.Cut(host, ".")
-	return host
+	short, _, _ := strings.Cut(host, ".")
+	// Before the first job, only slurmctld knows the name if it is not the host's.
+	if nodes, err := n.scontrol(ctx, "show", "nodes", "-o"); err == nil {
+		return cmp.Or(nodeOf(nodes, host, short), short)
+	}
+	return short
+}
+
+// nodeOf is the name of the first node that runs on a host, "" if none does.
+func nodeOf(nodes string, hosts ...string) string {
+	for line := range strings.Lines(nodes) {
+		has := map[string]string{}
+		for word := range strings.FieldsSeq(line) {
+			key, value, _ := strings.Cut(word, "=")
+			if _, first := has[key]; !first {
+				has[key] = value // a comment comes later, and can hold any words
+			}
+		}
+		if slices.Contains(hosts, has["NodeHostName"]) {
+			return has["NodeName"]
+		}
+	}
+	return ""
 }
 
 // checkNode compares what slurmctld has of the node with the cards.

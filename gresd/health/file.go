@@ -18,33 +18,37 @@ const fileVersion = 1
 type document struct {
 	Version int                 `json:"version"`
 	Cards   map[gpu.UUID]Record `json:"cards"`
+	Written map[string]Written  `json:"written,omitempty"` // by node
 }
 
-// load reads the records; an absent file has none.
-func load(path string) (map[gpu.UUID]Record, error) {
+// load reads the state; an absent file has none.
+func load(path string) (document, error) {
+	doc := document{Version: fileVersion, Cards: map[gpu.UUID]Record{}, Written: map[string]Written{}}
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return map[gpu.UUID]Record{}, nil
+		return doc, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read state of cards: %w", err)
+		return doc, fmt.Errorf("read state of cards: %w", err)
 	}
-	doc := document{Cards: map[gpu.UUID]Record{}}
 	if err := json.Unmarshal(text, &doc); err != nil {
-		return nil, fmt.Errorf("read state of cards %s: %w: remove the file, then cordon again the cards that must not be used", path, err)
+		return doc, fmt.Errorf("read state of cards %s: %w: remove the file, then cordon again the cards that must not be used", path, err)
 	}
 	if doc.Version != fileVersion {
-		return nil, fmt.Errorf("read state of cards %s: version %d: this gresd reads version %d", path, doc.Version, fileVersion)
+		return doc, fmt.Errorf("read state of cards %s: version %d: this gresd reads version %d", path, doc.Version, fileVersion)
 	}
 	if doc.Cards == nil {
 		doc.Cards = map[gpu.UUID]Record{}
 	}
-	return doc.Cards, nil
+	if doc.Written == nil {
+		doc.Written = map[string]Written{}
+	}
+	return doc, nil
 }
 
-// save writes the records durably: the whole file, under another name first.
-func save(path string, records map[gpu.UUID]Record) error {
-	if err := atomicfile.WriteJSON(path, document{fileVersion, records}); err != nil {
+// save writes the state durably: the whole file, under another name first.
+func save(path string, doc document) error {
+	if err := atomicfile.WriteJSON(path, doc); err != nil {
 		return fmt.Errorf("write state of cards: %w", err)
 	}
 	return nil

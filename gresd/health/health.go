@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/xid"
 )
 
 // Driver is what the monitor asks. Its calls return in a bounded time.
@@ -30,7 +32,7 @@ type Driver interface {
 // Params of a monitor.
 type Params struct {
 	Path        string        // of the file that keeps what is known
-	Ignore      []uint64      // XIDs that mean nothing for the card
+	Ignore      []uint64      // XIDs that leave the card in use
 	CleanProbes uint32        // that make a card well; 0: only an administrator does
 	Every       time.Duration // between two probes
 	// ReportOnly leaves sick cards in use; the word of an administrator counts
@@ -75,7 +77,7 @@ type Monitor struct {
 
 	mu      sync.Mutex
 	params  Params
-	records map[gpu.UUID]Record
+	state   document
 	changed func(Change)
 	unsaved bool
 }
@@ -83,12 +85,12 @@ type Monitor struct {
 // Open reads what was known before. A file that cannot be read is an error:
 // the word of an administrator may be in it.
 func Open(params Params, driver Driver, log *slog.Logger) (*Monitor, error) {
-	records, err := load(params.Path)
+	state, err := load(params.Path)
 	if err != nil {
 		return nil, err
 	}
-	m := &Monitor{params: params, driver: driver, log: log, records: records, wake: wakeup.NewBell()}
-	for uuid, rec := range records {
+	m := &Monitor{params: params, driver: driver, log: log, state: state, wake: wakeup.NewBell()}
+	for uuid, rec := range state.Cards {
 		if why := words(rec); why != "" {
 			log.Warn("card is still sick", "gpu_uuid", uuid, "reason", why)
 		}
@@ -104,7 +106,7 @@ func (m *Monitor) OnChange(f func(Change)) { m.changed = f }
 func (m *Monitor) Out(uuid gpu.UUID) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.out(m.records[uuid])
+	return m.out(m.state.Cards[uuid])
 }
 
 func (m *Monitor) out(rec Record) string {
@@ -119,7 +121,7 @@ func (m *Monitor) Sick() map[gpu.UUID]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sick := map[gpu.UUID]string{}
-	for uuid, rec := range m.records {
+	for uuid, rec := range m.state.Cards {
 		if why := words(rec); why != "" {
 			sick[uuid] = why
 		}
@@ -161,13 +163,12 @@ func (m *Monitor) Uncordon(uuid gpu.UUID) (was bool, err error) {
 // administrator's, who is told; the next change tries again.
 func (m *Monitor) change(uuid gpu.UUID, f func(Record) Record) error {
 	m.mu.Lock()
-	before := m.records[uuid]
+	before := m.state.Cards[uuid]
 	after := f(before)
-	m.records[uuid] = after
+	m.state.Cards[uuid] = after
 	var err error
 	if !before.same(after) || m.unsaved {
-		err = save(m.params.Path, m.records)
-		m.unsaved = err != nil
+		err = m.save()
 	}
 	change := Change{UUID: uuid, Why: words(after), Out: m.out(after) != "", Faulty: after.faulty()}
 	told := m.changed
@@ -219,6 +220,34 @@ func (m *Monitor) probeAll(cards []gpu.UUID) {
 		})
 	}
 	looks.Wait()
+}
+
+// save writes the state. m.mu is locked.
+func (m *Monitor) save() error {
+	err := save(m.params.Path, m.state)
+	m.unsaved = err != nil
+	return err
+}
+
+// Written are the texts of gresd that a node has in Slurm, or may have.
+func (m *Monitor) Written(node string) Written {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.Written[node]
+}
+
+// SetWritten replaces them. They are on the disk when it returns without an error.
+func (m *Monitor) SetWritten(node string, all Written) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if reflect.DeepEqual(m.state.Written[node], all) {
+		return nil
+	}
+	m.state.Written[node] = all
+	if reflect.DeepEqual(all, Written{}) {
+		delete(m.state.Written, node)
+	}
+	return m.save()
 }
 
 func (m *Monitor) note(uuid gpu.UUID, f func(Record) Record) {
@@ -280,6 +309,6 @@ func (m *Monitor) pause(err error) time.Duration {
 
 func (m *Monitor) hear(e inventory.Event) {
 	rules := m.current().rules()
-	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "ignored", slices.Contains(rules.ignore, e.XID))
+	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "name", xid.Name(e.XID), "ignored", slices.Contains(rules.ignore, e.XID))
 	m.note(e.UUID, func(rec Record) Record { return rules.event(rec, e.XID, time.Now()) })
 }

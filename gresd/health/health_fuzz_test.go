@@ -27,7 +27,7 @@ func FuzzCardsFile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if first == nil {
+		if first.Cards == nil {
 			t.Fatal("read, but nothing")
 		}
 		if err := save(path, first); err != nil {

@@ -187,6 +187,10 @@ func TestACordonThatCannotBeKeptIsSaid(t *testing.T) {
 
 func TestDecide(t *testing.T) {
 	const wrong = "card 0: XID 79"
+	written := Written{
+		Reasons:  []string{mark + wrong, "vgpu: card 1: lost"},
+		Comments: []string{mark + wrong, "vgpu: card 1: lost"},
+	}
 	for _, c := range []struct {
 		name     string
 		facts    slurm.NodeFacts
@@ -209,21 +213,90 @@ func TestDecide(t *testing.T) {
 		{"drained by us, before the policy changed", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: mark + wrong}, wrong, false, resume},
 		{"an old reason of a node that is up", slurm.NodeFacts{State: "IDLE", Reason: mark + wrong}, "", true, nothing},
 	} {
-		if got := decide(c.facts, c.wrong, c.draining); got != c.want {
+		if got := decide(c.facts, written, c.wrong, c.draining); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
 }
 
+// A text that starts as gresd's, and that gresd has not written, is an administrator's.
+func TestTextsOfAnAdministratorStay(t *testing.T) {
+	const wrong = "card 0: XID 48"
+	for _, text := range []string{mark + wrong + " - RMA 4711, do not resume", "vgpu: maintenance of the driver"} {
+		for _, draining := range []bool{true, false} {
+			for _, sick := range []string{wrong, ""} {
+				n := &node{NodeFacts: slurm.NodeFacts{State: "IDLE"}}
+				memory := memory{}
+				tell := func(wrong string) {
+					if err := Tell(t.Context(), n, memory, "n1", wrong, draining); err != nil {
+						t.Fatal(err)
+					}
+				}
+				tell(wrong)
+				n.State, n.Reason, n.Comment, n.acts = "IDLE+DRAIN", text, text, 0
+				tell(sick)
+				if n.acts != 0 {
+					t.Errorf("reason and comment %q, draining %v, sick %q: gresd wrote %+v", text, draining, sick, n.NodeFacts)
+				}
+			}
+		}
+	}
+	// The same words, copied from the comment by hand.
+	n, memory := &node{NodeFacts: slurm.NodeFacts{State: "IDLE"}}, memory{}
+	tell := func() error { return Tell(t.Context(), n, memory, "n1", wrong, false) }
+	err := tell()
+	n.State, n.Reason = "IDLE+DRAIN", n.Comment
+	if err = errors.Join(err, tell()); err != nil {
+		t.Fatal(err)
+	}
+	if n.State != "IDLE+DRAIN" || n.Reason != mark+wrong {
+		t.Errorf("got %+v", n)
+	}
+}
+
+// The texts that gresd has written outlive it, and a crash before slurmctld has the text.
+func TestTextsOfGresdOutliveIt(t *testing.T) {
+	p := params(t)
+	n := &node{NodeFacts: slurm.NodeFacts{State: "IDLE"}}
+	tell := func(wrong string) error { return Tell(t.Context(), n, open(t, p, nil), "n1", wrong, true) }
+	if err := tell("card 0: XID 48"); err != nil {
+		t.Fatal(err)
+	}
+	n.refuses = errors.New("down")
+	if err := tell("card 0: lost"); !errors.Is(err, n.refuses) {
+		t.Errorf("error %v", err)
+	}
+	n.refuses = nil
+	if err := tell(""); err != nil || n.State != "IDLE" {
+		t.Errorf("got %+v, %v; want the node resumed", n, err)
+	}
+	if left := open(t, p, nil).Written("n1"); len(left.Reasons) != 0 {
+		t.Errorf("left %+v", left)
+	}
+}
+
+// memory is a Memory of one node.
+type memory map[string]Written
+
+func (m memory) Written(node string) Written { return m[node] }
+func (m memory) SetWritten(node string, all Written) error {
+	m[node] = all
+	return nil
+}
+
 // node is a node of slurmctld.
 type node struct {
 	slurm.NodeFacts
-	err  error
-	acts int
+	err     error
+	refuses error
+	acts    int
 }
 
 func (n *node) Node(context.Context, string) (slurm.NodeFacts, error) { return n.NodeFacts, n.err }
 func (n *node) DrainNode(_ context.Context, _, reason string) error {
+	if n.refuses != nil {
+		return n.refuses
+	}
 	n.State, n.Reason, n.acts = "IDLE+DRAIN", reason, n.acts+1
 	return nil
 }
@@ -240,9 +313,10 @@ func (n *node) CommentNode(_ context.Context, _, text string) error {
 
 func TestTell(t *testing.T) {
 	n := &node{NodeFacts: slurm.NodeFacts{State: "IDLE", Comment: "vgpu: old"}}
+	memory := memory{"n1": {Comments: []string{"vgpu: old"}}}
 	tell := func(wrong string, draining bool) {
 		t.Helper()
-		if err := Tell(t.Context(), n, "n1", wrong, draining); err != nil {
+		if err := Tell(t.Context(), n, memory, "n1", wrong, draining); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -262,7 +336,7 @@ func TestTell(t *testing.T) {
 		t.Errorf("got %+v", n)
 	}
 	n.err = errors.New("down")
-	if err := Tell(t.Context(), n, "n1", "x", false); !errors.Is(err, n.err) {
+	if err := Tell(t.Context(), n, memory, "n1", "x", false); !errors.Is(err, n.err) {
 		t.Errorf("error %v", err)
 	}
 	if got := oneLine(strings.Repeat("é", 200)); len(got) > 204 || !strings.HasSuffix(got, "é...") {

@@ -4,13 +4,28 @@ package health
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
-// mark is how a reason or comment of ours starts: no other is ever changed.
+// mark starts each reason and comment of gresd. An administrator can extend the text, so that the
+// start alone does not make it gresd's: see [Memory].
 const mark = "vgpu: "
+
+// Written are the texts of gresd that a node has in Slurm, or may have after a crash of gresd.
+type Written struct {
+	Reasons  []string `json:"reasons,omitempty"`
+	Comments []string `json:"comments,omitempty"`
+}
+
+// Memory keeps these texts. It outlives gresd.
+type Memory interface {
+	Written(node string) Written
+	SetWritten(node string, all Written) error
+}
 
 // Nodes is what is asked of slurmctld about a node.
 type Nodes interface {
@@ -31,9 +46,10 @@ const (
 )
 
 // decide compares what slurmctld says of a node with what is wrong with its
-// cards ("" for nothing). A drain or comment of an administrator stays.
-func decide(facts slurm.NodeFacts, wrong string, draining bool) act {
-	ours := strings.HasPrefix(facts.Reason, mark)
+// cards ("" for nothing). A drain or comment of an administrator stays: gresd changes only what is
+// written, text for text.
+func decide(facts slurm.NodeFacts, written Written, wrong string, draining bool) act {
+	ours := slices.Contains(written.Reasons, facts.Reason)
 	drained := strings.Contains(facts.State, "DRAIN")
 	switch {
 	case draining && wrong != "" && (!drained || ours && facts.Reason != mark+wrong):
@@ -41,11 +57,19 @@ func decide(facts slurm.NodeFacts, wrong string, draining bool) act {
 	case drained && ours && (wrong == "" || !draining):
 		return resume
 	}
-	free := facts.Comment == "" || strings.HasPrefix(facts.Comment, mark)
+	free := facts.Comment == "" || slices.Contains(written.Comments, facts.Comment)
 	if free && facts.Comment != commentOf(wrong, draining) {
 		return comment
 	}
 	return nothing
+}
+
+// reasonOf is the reason that the drain of a node should have.
+func reasonOf(wrong string, draining bool) string {
+	if wrong == "" || !draining {
+		return ""
+	}
+	return mark + wrong
 }
 
 // commentOf is what the comment of a node should be.
@@ -61,14 +85,22 @@ const mostActs = 3
 
 // Tell makes slurmctld's word about a node that of its cards: with draining the
 // node is drained while something is wrong, else that is its comment.
-func Tell(ctx context.Context, nodes Nodes, node, wrong string, draining bool) error {
+func Tell(ctx context.Context, nodes Nodes, memory Memory, node, wrong string, draining bool) error {
 	wrong = oneLine(wrong)
 	for range mostActs {
 		facts, err := nodes.Node(ctx, node)
 		if err != nil {
 			return err
 		}
-		switch decide(facts, wrong, draining) {
+		written := memory.Written(node)
+		written = Written{
+			Reasons:  own(written.Reasons, facts.Reason, reasonOf(wrong, draining)),
+			Comments: own(written.Comments, facts.Comment, commentOf(wrong, draining)),
+		}
+		// Before slurmctld has the texts: gresd must know its own after a crash. If the disk is full,
+		// slurmctld still gets them, and an administrator resumes the node after a crash.
+		unsaved := memory.SetWritten(node, written)
+		switch decide(facts, written, wrong, draining) {
 		case drain:
 			err = nodes.DrainNode(ctx, node, mark+wrong)
 		case resume:
@@ -76,13 +108,25 @@ func Tell(ctx context.Context, nodes Nodes, node, wrong string, draining bool) e
 		case comment:
 			err = nodes.CommentNode(ctx, node, commentOf(wrong, draining))
 		case nothing:
-			return nil
+			return unsaved
 		}
 		if err != nil {
-			return err
+			return errors.Join(err, unsaved)
 		}
 	}
 	return nil
+}
+
+// own returns the texts of gresd: the text that slurmctld has, if gresd wrote it, and the next text.
+func own(written []string, has, next string) []string {
+	var all []string
+	if slices.Contains(written, has) {
+		all = append(all, has)
+	}
+	if next != "" && !slices.Contains(all, next) {
+		all = append(all, next)
+	}
+	return all
 }
 
 // oneLine keeps out what scontrol's output could not be read with again.

@@ -196,6 +196,9 @@ func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 		return d.endError(s.folder)
 	case timeUp:
 		s.folder.cutOutput()
+		if err := s.folder.bound(s.key.UID); err != nil {
+			return err
+		}
 		d.remember()
 		if _, err := s.serverList(ctx); err != nil && ctx.Err() == nil {
 			return s.silence(ctx, d, err)

@@ -60,11 +60,11 @@ type notice struct {
 // Open reads what an earlier gresd has left to say.
 func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, grants *grant.Store, log *slog.Logger) (*Outbox, error) {
 	o := &Outbox{config: inForce, cards: of, node: here, grants: grants, log: log, wake: wakeup.NewBell()}
-	if err := o.queued.open(inForce.Get().Paths.Queued()); err != nil {
+	if err := o.queued.open(inForce.Get().Paths.Queued(), log); err != nil {
 		return nil, err
 	}
 	// A card that became well meanwhile is not told of any more.
-	if o.Waits() && len(of.Sick()) == 0 {
+	if o.Waits() && len(of.Sick()) == 0 && of.Now().Err == nil {
 		o.well.Store(true)
 		o.Wake()
 	}
@@ -109,6 +109,12 @@ func (o *Outbox) CardChanged(c health.Change, jobs []uint32) {
 	if c.Why == "" {
 		o.well.Store(true)
 	}
+	o.Wake()
+}
+
+// CardIsWell lets jobs start that were put off for a card that the driver reads now.
+func (o *Outbox) CardIsWell() {
+	o.well.Store(true)
 	o.Wake()
 }
 
@@ -170,6 +176,7 @@ func (o *Outbox) TellNodes(ctx context.Context) {
 			wrong = append(wrong, fmt.Sprintf("card %d: %s", c.Index, why))
 		}
 	}
+	wrong = append(wrong, o.cards.UnreadCards()...)
 	words, known := strings.Join(wrong, "; "), o.node.All()
 	draining := cfg.Health.Action == config.HealthDrain
 	silent := cfg.Paths.Silent()
@@ -184,7 +191,7 @@ func (o *Outbox) TellNodes(ctx context.Context) {
 	}
 	err := atomicfile.Remove(silent)
 	for name, conf := range known {
-		err = errors.Join(err, health.Tell(ctx, o.node.Slurm(conf), name, words, draining))
+		err = errors.Join(err, health.Tell(ctx, o.node.Slurm(conf), o.cards, name, words, draining))
 	}
 	if err == nil && words == "" {
 		err = os.WriteFile(silent, nil, 0o600)

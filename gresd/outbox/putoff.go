@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -67,9 +68,9 @@ func (p putOff) left(now time.Time) time.Duration {
 
 // open reads what an earlier gresd has left. A file that cannot be read is none:
 // each job comes by itself, within longestDelay.
-func (q *queued) open(path string) (err error) {
+func (q *queued) open(path string, log *slog.Logger) (err error) {
 	q.path = path
-	if q.jobs, err = atomicfile.ReadJSON[map[uint32]putOff](path); err != nil {
+	if q.jobs, err = atomicfile.ReadJSON[map[uint32]putOff](path, log); err != nil {
 		return fmt.Errorf("read jobs that were put off: %w", err)
 	}
 	return nil

@@ -3,6 +3,7 @@
 package outbox
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,7 +26,7 @@ func FuzzQueuedFile(f *testing.F) {
 			t.Fatal(err)
 		}
 		var q queued
-		if err := q.open(path); err != nil {
+		if err := q.open(path, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
 		for id, job := range q.all() {
@@ -41,7 +42,7 @@ func FuzzQueuedFile(f *testing.F) {
 			t.Fatalf("%d of %d jobs; job %d: %+v", n, many, id, q.jobs[id])
 		}
 		var again queued
-		if err := again.open(path); err != nil || len(again.jobs) != len(q.jobs) {
+		if err := again.open(path, slog.New(slog.DiscardHandler)); err != nil || len(again.jobs) != len(q.jobs) {
 			t.Fatalf("after a restart %+v, %v; want %+v", again.jobs, err, q.jobs)
 		}
 		for id, job := range q.jobs {

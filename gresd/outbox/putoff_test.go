@@ -52,7 +52,7 @@ func (f *fakeSlurm) Delay(_ context.Context, id uint32, by time.Duration) error 
 func TestJobThatWasPutOffIsNotForgottenWithoutSlurmctld(t *testing.T) {
 	ctld := &fakeSlurm{down: true}
 	o := &Outbox{node: &node.Node{Slurm: func(string) node.Slurm { return ctld }}, log: slog.New(slog.DiscardHandler)}
-	if err := o.queued.open(filepath.Join(t.TempDir(), "queued.json")); err != nil {
+	if err := o.queued.open(filepath.Join(t.TempDir(), "queued.json"), slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	if err := o.queued.add(7, putOff{At: time.Now()}); err != nil {
@@ -91,7 +91,7 @@ func TestASilentSlurmctldIsWaitedForOnce(t *testing.T) {
 	}
 	ctld := &fakeSlurm{silent: 1}
 	o := &Outbox{node: &node.Node{Names: names, Slurm: func(string) node.Slurm { return ctld }}, log: slog.New(slog.DiscardHandler)}
-	if err := o.queued.open(filepath.Join(t.TempDir(), "queued.json")); err != nil {
+	if err := o.queued.open(filepath.Join(t.TempDir(), "queued.json"), slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	for id := range uint32(3) {

@@ -66,12 +66,16 @@ func assess(cards []gpu.Card, inUse InUse, req request.Request) (d Decision, fit
 	want, usable := max(1, req.Cards), 0
 	full := &NoRoomError{Cards: want}
 	var refused error
+	sick := false // a card that is out of use could serve the request
 	for _, card := range cards {
 		v := newVerdict(card, inUse)
 		if v.Reason == "" {
 			v.Reason = oneOfMIG(card, want)
 		}
 		switch {
+		case err == nil && v.Reason == Unhealthy:
+			ifWell := v
+			sick = sick || ifWell.assess(card, req) == nil
 		case err != nil && v.Reason == "":
 			v.Reason = BadRequest
 		case v.Reason == "":
@@ -98,10 +102,12 @@ func assess(cards []gpu.Card, inUse InUse, req request.Request) (d Decision, fit
 	case err != nil || len(fitting) >= want:
 	case len(full.Free) >= want:
 		err = full
+	case refused != nil && sick:
+		err = &NoCardError{Why: refused.Error()}
 	case refused != nil:
 		err = refused
 	default:
-		err = &NoCardError{fmt.Sprintf("want %s, this node can share %d of its %d", count(want), usable, len(cards))}
+		err = &NoCardError{Why: fmt.Sprintf("want %s, this node can share %d of its %d", count(want), usable, len(cards))}
 	}
 	return d, fitting, err
 }

@@ -15,6 +15,9 @@ var (
 	ErrNoRoom = errors.New("no room")
 	// ErrNoCard: this node cannot serve the request even when it is empty.
 	ErrNoCard = errors.New("no such card")
+	// ErrChoice is an ErrNoCard of a card that slurmctld chose: the node or the site is at fault, and
+	// not the request.
+	ErrChoice = errors.New("slurmctld chose a card that cannot be shared")
 )
 
 // Free is what one card has left.
@@ -64,10 +67,17 @@ func (e *NoRoomError) Is(target error) bool { return target == ErrNoRoom }
 
 // NoCardError says why this node cannot serve the request.
 type NoCardError struct {
-	Why string
+	Why    string
+	Choice bool // ErrChoice as well
 }
 
 func (e *NoCardError) Error() string { return e.Why }
 
-// Is makes errors.Is(err, ErrNoCard) true.
-func (e *NoCardError) Is(target error) bool { return target == ErrNoCard }
+// Is makes errors.Is(err, ErrNoCard) true, and ErrChoice where the choice is wrong.
+func (e *NoCardError) Is(target error) bool {
+	return target == ErrNoCard || e.Choice && target == ErrChoice
+}
+
+func wrongChoice(format string, args ...any) error {
+	return &NoCardError{Why: fmt.Sprintf(format, args...), Choice: true}
+}

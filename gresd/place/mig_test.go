@@ -21,7 +21,7 @@ func TestAJobHasOneMIGInstance(t *testing.T) {
 		t.Errorf("one instance: %+v, %v", d, err)
 	}
 	d, err := Check(cards, nil, share(60, 2), []CardChoice{{1, 30}, {2, 30}})
-	if !errors.Is(err, ErrNoCard) || !strings.Contains(err.Error(), "card 1 (GPU-01) is a MIG instance, of which a program can use one") {
+	if !errors.Is(err, ErrNoCard) || errors.Is(err, ErrChoice) || !strings.Contains(err.Error(), "card 1 (GPU-01) is a MIG instance, of which a program can use one") {
 		t.Errorf("an instance and a card: %+v, %v", d, err)
 	}
 	if d, err := Choose(cards, used(cards, 0, 0, 50, 50), share(30, 1), nil); err != nil || d.Placement.Cards[0].Index != 3 {

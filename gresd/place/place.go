@@ -74,8 +74,8 @@ type CardChoice struct {
 
 // Check verifies the cards that slurmctld chose (placement = "slurm"). The
 // request must have its defaults filled in. inUse must not count the job
-// itself. Errors: [*NoCardError] (ErrNoCard), [*NoRoomError] (ErrNoRoom), or
-// a [*request.Error] for a request that the shards do not cover; the decision
+// itself. Errors: [*NoCardError] (ErrNoCard, mostly ErrChoice), [*NoRoomError]
+// (ErrNoRoom), or a [*request.Error] for a request that the shards do not cover; the decision
 // then has no placement, but still a verdict on each card.
 func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoice) (Decision, error) {
 	var d Decision
@@ -87,7 +87,7 @@ func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoi
 		d.Verdicts = append(d.Verdicts, v)
 	}
 	if len(chosen) == 0 {
-		return d, &NoCardError{"slurmctld chose no card"}
+		return d, wrongChoice("slurmctld chose no card")
 	}
 	// A share that is known also tells how many cards it is for.
 	if req.Cards != 0 && req.Cards != len(chosen) && !req.Clamp {
@@ -99,7 +99,7 @@ func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoi
 	for i, choice := range chosen {
 		if i > 0 && chosen[i-1].Index == choice.Index {
 			d.Refuse(BadRequest)
-			return d, &NoCardError{fmt.Sprintf("card %d was chosen twice", choice.Index)}
+			return d, wrongChoice("card %d was chosen twice", choice.Index)
 		}
 		share, err := d.checkOne(cards, req, choice, len(chosen))
 		if err != nil {
@@ -115,19 +115,18 @@ func Check(cards []gpu.Card, inUse InUse, req request.Request, chosen []CardChoi
 func (d *Decision) checkOne(cards []gpu.Card, req request.Request, choice CardChoice, of int) (CardShare, error) {
 	i := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.Index == choice.Index })
 	if i < 0 {
-		return CardShare{}, &NoCardError{fmt.Sprintf(
-			"card %d is not on this node, which has %s", choice.Index, count(len(cards)))}
+		return CardShare{}, wrongChoice("card %d is not on this node, which has %s", choice.Index, count(len(cards)))
 	}
 	card := cards[i]
 	v := &d.Verdicts[slices.IndexFunc(d.Verdicts, func(v Verdict) bool { return v.UUID == card.UUID })]
 	if why := cmp.Or(unusable(card), oneOfMIG(card, of)); why != "" {
 		v.Reason = why
-		return CardShare{}, &NoCardError{fmt.Sprintf("card %d (%s) %s", card.Index, card.UUID, why.Words())}
+		return CardShare{}, &NoCardError{fmt.Sprintf("card %d (%s) %s", card.Index, card.UUID, why.Words()), why != OneOfMIG}
 	}
 	v.Reason = BadRequest
 	if choice.Units < 1 || choice.Units > gpu.FullCard {
-		return CardShare{}, &NoCardError{fmt.Sprintf(
-			"card %d: want 1 to %d shards on one card, slurmctld gave %d", card.Index, gpu.FullCard, choice.Units)}
+		return CardShare{}, wrongChoice(
+			"card %d: want 1 to %d shards on one card, slurmctld gave %d", card.Index, gpu.FullCard, choice.Units)
 	}
 	if req.Policy == gpu.Exclusive && choice.Units < gpu.FullCard && !req.Clamp {
 		return CardShare{}, &request.Error{Option: "--vgpu-policy", Given: string(req.Policy), Want: fmt.Sprintf(

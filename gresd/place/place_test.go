@@ -107,6 +107,9 @@ func TestTheChoiceOfSlurmctldIsRefusedWhereItIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Check(cards, test.inUse, test.request, test.chosen)
+			if errors.Is(err, ErrChoice) != (test.kind == ErrNoCard) {
+				t.Errorf("error %v: a choice that no request can change: %v", err, errors.Is(err, ErrChoice))
+			}
 			if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %+v, error\n\t%v\nwant\n\t…%s", got, err, test.want)
 			}
@@ -273,6 +276,15 @@ func TestChoicesThatCannotBeMade(t *testing.T) {
 	}
 	if _, err := Choose(nil, nil, share(30, 1), nil); !errors.Is(err, ErrNoCard) {
 		t.Errorf("no card at all: %v", err)
+	}
+	// Only a card that is out of use is large enough.
+	mixed := node(2)
+	mixed[0].Memory, mixed[1].Healthy = 40*gpu.GiB, false
+	for memory, ofUser := range map[gpu.Bytes]bool{60 * gpu.GiB: false, 100 * gpu.GiB: true} {
+		_, err := Choose(mixed, nil, request.Request{Share: 10, Cards: 1, Memory: request.Memory{Bytes: memory}}, nil)
+		if errors.As(err, &mistake) != ofUser || errors.Is(err, ErrNoCard) == ofUser {
+			t.Errorf("%s beside a sick card: %v", memory, err)
+		}
 	}
 }
 

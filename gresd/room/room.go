@@ -171,7 +171,7 @@ func (r *Room) PassOn(w *Waiter) {
 // Open reads the line that an earlier gresd has left.
 func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, inUse func() place.InUse, log *slog.Logger) (*Room, error) {
 	cfg := inForce.Get()
-	line, err := backlog.Open(cfg.Paths.Waiting(), cfg.Placement.Patience)
+	line, err := backlog.Open(cfg.Paths.Waiting(), cfg.Placement.Patience, log)
 	if err != nil {
 		return nil, err
 	}

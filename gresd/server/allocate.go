@@ -48,7 +48,11 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 		return fmt.Errorf("commit to ledger: %w", err)
 	}
 	placement := rec.Placement
-	if err := whileFull(func() error { return s.grants.Create(rec, s.contextCost) }); err != nil {
+	err = whileFull(func() error { return s.grants.Create(rec, s.contextCost) })
+	if errors.Is(err, errFull) { // the job comes again
+		return errors.Join(err, s.drop(rec.JobID))
+	}
+	if err != nil {
 		return err
 	}
 	s.room.LeaveLine(rec.JobID)
@@ -68,14 +72,32 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 // cache file must not drain the node: gresd takes that back within milliseconds.
 const roomWait = 2 * time.Second
 
-// whileFull does something again while run_dir has no room for it.
+// errFull: run_dir has no room. A user can fill it, so this is no fault of the node: Slurm drains a
+// node for a fault.
+var errFull = errors.New("run_dir has no room")
+
+// whileFull does something again while run_dir has no room for it. The error is errFull if it stays
+// full.
 func whileFull(do func() error) error {
 	for end := time.Now().Add(roomWait); ; time.Sleep(roomWait / 500) {
 		err := do()
-		if !errors.Is(err, unix.ENOSPC) || time.Now().After(end) {
+		switch {
+		case !isFull(err):
 			return err
+		case time.Now().After(end):
+			return fmt.Errorf("%w: %w", errFull, err)
 		}
 	}
+}
+
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// faultOr is the answer for an error of the node, or of a run_dir that is full.
+func faultOr(err error, format string, args ...any) wire.Reply {
+	if errors.Is(err, errFull) {
+		return wire.BusyError(format, args...)
+	}
+	return wire.NodeError(format, args...)
 }
 
 // take finds the cards and takes the share of them, so that nobody else gets it.
@@ -195,7 +217,7 @@ func (s *Server) known(w wire.Request) (wire.Reply, bool) {
 		err = s.ledger.Commit(rec)
 	}
 	if err != nil {
-		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err), true
+		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err), true
 	}
 	if rec.State == ledger.Refused {
 		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason}, true

@@ -108,6 +108,9 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		return sendBack(w, facts, why)
 	}
 
+	if err := s.awaitCards(ctx); err != nil {
+		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, err))
+	}
 	s.costs.Await(ctx) // a grant names what a context costs
 	times := s.room.Times(w.JobID)
 	want := wanted{facts: facts, req: req, try: func() error { return s.allocateAlone(ctx, facts, req, w.Restart) }}
@@ -138,12 +141,12 @@ func unknown(w wire.Request, err error) outcome {
 // notPlaced is for a job that got no card, and why.
 func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error) outcome {
 	switch {
-	case errors.Is(why, errNoTurn):
+	case errors.Is(why, errNoTurn), errors.Is(why, cards.ErrUnread):
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, why))
 	case errors.Is(why, errLeft):
 		s.room.LeaveLine(w.JobID)
 		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
-	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick):
+	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), errors.Is(why, errFull):
 		return sendBack(w, facts, why)
 	case isMistake(why):
 		return refuse(w, facts, "vgpu: place: job %d: %v", w.JobID, why)
@@ -154,7 +157,7 @@ func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error) outc
 // isMistake says whether an error is about the request, and not about the node.
 func isMistake(err error) bool {
 	var mistake *request.Error
-	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard)
+	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard) && !errors.Is(err, cards.ErrSick)
 }
 
 // facts asks slurmctld until it answers or the time is up: it may be starting.

@@ -162,13 +162,17 @@ func (s *Server) keepMPS(rec ledger.Record) {
 }
 
 // awaitMPS waits for the daemon of a job: a program that finds none starts
-// without it, and without its limit. s.mu is not held.
+// without it, and without its limit. The job's lock is not held.
 func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 	rec, _ := s.ledger.Get(jobID)
 	if _, _, ok := mpsKey(rec); !ok {
 		return nil
 	}
-	if err := s.mps.Wait(ctx, jobID); err != nil {
+	err := s.mps.Wait(ctx, jobID)
+	if isFull(err) {
+		return fmt.Errorf("%w: %w", errFull, err)
+	}
+	if err != nil {
 		return engineError(rec.Request.Engine, "it does not start on card %d: %v; want --vgpu-engine=time, or tell the administrator",
 			rec.Placement.Cards[0].Index, err)
 	}

@@ -118,11 +118,11 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 
 // chooseOf is [place.Choose] among the cards of some types; among all where no
 // type is named. A node without such a card is a mistake of the request, or of
-// Slurm's configuration, and no lack of room.
+// Slurm's configuration, and no lack of room. It may be a card that cannot be read.
 func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
 	cards, others := ofTypes(all, only)
 	d, err := s.room.Choose(jobID, cards, inUse, req, distances)
-	if len(cards) == 0 && len(others) > 0 {
+	if len(cards) == 0 && len(others) > 0 && s.Cards.Now().Err == nil {
 		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
 			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+
 				"otherwise, the administrator names them in vgpu.toml: type in [card.\"%[3]s\"]",

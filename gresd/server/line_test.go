@@ -3,7 +3,10 @@
 package server
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -30,7 +33,7 @@ func (n *testNode) counted(id uint32, units gpu.Share, change ...func(*slurm.Job
 // line is the line of waiting jobs, as it is on the disk.
 func (n *testNode) line() *backlog.Line {
 	n.t.Helper()
-	line, err := backlog.Open(n.cfg.Paths.Waiting(), n.cfg.Placement.Patience)
+	line, err := backlog.Open(n.cfg.Paths.Waiting(), n.cfg.Placement.Patience, slog.New(slog.DiscardHandler))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -178,5 +181,29 @@ func TestASilentSlurmctldIsWaitedForOnce(t *testing.T) {
 	n.room.Tidy(t.Context(), time.Now())
 	if asked != 1 || len(n.line().Jobs()) != 3 {
 		t.Errorf("asked %d times, %d jobs are left", asked, len(n.line().Jobs()))
+	}
+}
+
+// A file of gresd that makes no sense counts as empty. gresd logs that, once for each file.
+func TestBrokenFilesAreLogged(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted) // there is a ledger
+	n.stop()
+	paths := []string{n.cfg.Paths.Waiting(), n.cfg.Paths.Queued(), n.cfg.Paths.Survivors()}
+	for _, path := range paths {
+		if err := os.WriteFile(path, []byte("[{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log bytes.Buffer
+	_, cleanup, err := assemble(n.cfg, n.dir, n.cluster, n.cards, n.count, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleanup()
+	for _, path := range paths {
+		if times := strings.Count(log.String(), "path="+path+" "); times != 1 {
+			t.Errorf("%s is named %d times in the log, want once: %s", path, times, log.String())
+		}
 	}
 }

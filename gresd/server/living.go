@@ -66,8 +66,8 @@ func (s *Server) plainMarks() (map[uint32]os.DirEntry, error) {
 }
 
 // living are those of the jobs that hold resources of this node: they have a slurmstepd here, or
-// slurmctld says so. One that is not asked about now counts as living. An error makes the whole
-// answer unknown.
+// slurmctld says so. A job that gresd does not ask about now counts as living. A job without a clear
+// answer counts as living, too, and the error has the answer. If slurmctld is silent, the map is nil.
 func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[uint32]bool, error) {
 	live := s.steps.Living(jobs)
 	silent := slices.DeleteFunc(jobs, func(job uint32) bool { return live[job] })
@@ -75,6 +75,7 @@ func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[ui
 	if len(s.node.All()) == 0 && (len(silent) != 0 || s.isLost()) {
 		return nil, node.ErrNoName
 	}
+	var skipped error // the first one
 	for _, job := range silent {
 		_, recorded := s.ledger.Get(job)
 		if whom == askStrays && recorded || whom == askDue && !s.pace.IsDue(job, time.Now()) {
@@ -85,8 +86,14 @@ func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[ui
 		switch {
 		case err == nil:
 			live[job] = true
-		case errors.Is(err, slurm.ErrUnavailable):
+		case errors.Is(err, slurm.ErrSilent), ctx.Err() != nil:
 			return nil, fmt.Errorf("ask about job %d: %w", job, err)
+		case errors.Is(err, slurm.ErrUnavailable):
+			live[job] = true
+			if skipped == nil {
+				skipped = fmt.Errorf("ask about job %d: %w", job, err)
+			}
+			continue
 		case !errors.Is(err, slurm.ErrNoJob):
 			live[job] = true // what cannot be read is no end
 		}
@@ -95,5 +102,5 @@ func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[ui
 		}
 		s.log.Debug("asked slurmctld about a job without a process here", "job_id", job, "state", facts.State, "error", err)
 	}
-	return live, nil
+	return live, skipped
 }

@@ -4,6 +4,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -84,6 +86,47 @@ func TestAJobThatSlurmEndsIsAskedAboutEachTime(t *testing.T) {
 	}
 	if n.ledger.Len() != 0 {
 		t.Error("the share of a job that has ended is kept")
+	}
+}
+
+// unclear gives an answer about one job that says nothing.
+type unclear struct {
+	node.Slurm
+	job uint32
+	err error
+}
+
+func (u unclear) Brief(ctx context.Context, job uint32, node string) (slurm.JobFacts, error) {
+	if job == u.job {
+		return slurm.JobFacts{}, u.err
+	}
+	return u.Slurm.Brief(ctx, job, node)
+}
+
+// One job without a clear answer keeps its share, and keeps no share of others. If slurmctld is
+// silent, gresd does not ask about the others.
+func TestAJobWithoutAClearAnswerKeepsNoOther(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		left []uint32
+	}{
+		"an unknown text": {fmt.Errorf("scontrol: %w: Zero Bytes were transmitted or received", slurm.ErrUnavailable), []uint32{7}},
+		"silence":         {fmt.Errorf("scontrol: %w", slurm.ErrSilent), []uint32{7, 8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t).start()
+			n.want(n.job(7, 30), wire.Granted)
+			n.want(n.job(8, 30), wire.Granted)
+			ask := n.node.Slurm
+			n.node.Slurm = func(conf string) node.Slurm { return unclear{ask(conf), 7, test.err} }
+			n.end(8)
+			if err := n.Reconcile(t.Context()); !errors.Is(err, test.err) {
+				t.Errorf("error %v, want %v", err, test.err)
+			}
+			if held := records(n); !slices.Equal(held, test.left) {
+				t.Errorf("records of jobs %v, want %v", held, test.left)
+			}
+		})
 	}
 }
 

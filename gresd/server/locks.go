@@ -48,7 +48,7 @@ func (l *jobLocks) lock(jobID uint32) (unlock func()) {
 // goes on meanwhile, and shares its writes to the disk.
 func (s *Server) lockJob(jobID uint32) (unlock func()) {
 	unlock = s.lockQuietly(jobID)
-	if s.lost {
+	if s.isLost() {
 		s.jobLocks.mu.Lock()
 		defer s.jobLocks.mu.Unlock()
 		if s.jobLocks.asked == nil {
@@ -60,14 +60,7 @@ func (s *Server) lockJob(jobID uint32) (unlock func()) {
 }
 
 // lockQuietly is lockJob for gresd's own wishes.
-func (s *Server) lockQuietly(jobID uint32) (unlock func()) {
-	s.mu.RLock()
-	own := s.jobLocks.lock(jobID)
-	return func() {
-		own()
-		s.mu.RUnlock()
-	}
-}
+func (s *Server) lockQuietly(jobID uint32) (unlock func()) { return s.jobLocks.lock(jobID) }
 
 // wasAsked says whether this gresd has heard of a job itself. Its lock is held.
 func (l *jobLocks) wasAsked(jobID uint32) bool {

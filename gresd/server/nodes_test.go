@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -113,6 +114,28 @@ func TestFailedComparisonsAreAProblem(t *testing.T) {
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = false })
 	if n.reconcile(t.Context(), askAll); shown() {
+		t.Error("a problem after one that was done")
+	}
+}
+
+// A folder that cannot be read is no fault of slurmctld.
+func TestAFailedSweepIsAnotherProblemThanSlurmctld(t *testing.T) {
+	n := newTestNode(t).start()
+	n.want(n.job(7, 30), wire.Granted)
+	if err := os.Rename(n.cfg.Paths.Jobs(), n.cfg.Paths.Jobs()+".away"); err != nil {
+		t.Fatal(err)
+	}
+	for range manyFailed {
+		n.reconcile(t.Context(), askAll)
+	}
+	problems := strings.Join(n.Report.Status(t.Context(), false).Problems, "\n")
+	if !strings.Contains(problems, "df on run_dir") || strings.Contains(problems, "scontrol ping") {
+		t.Errorf("problems %q", problems)
+	}
+	if err := os.Rename(n.cfg.Paths.Jobs()+".away", n.cfg.Paths.Jobs()); err != nil {
+		t.Fatal(err)
+	}
+	if n.reconcile(t.Context(), askAll); len(n.Report.Status(t.Context(), false).Problems) != 0 {
 		t.Error("a problem after one that was done")
 	}
 }

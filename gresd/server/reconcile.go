@@ -27,22 +27,28 @@ import (
 func (s *Server) Reconcile(ctx context.Context) error { return s.compare(ctx, askAll) }
 
 func (s *Server) compare(ctx context.Context, whom asking) error {
+	return errors.Join(s.mend(ctx, whom))
+}
+
+// mend returns errors of slurmctld and errors of this node separately.
+func (s *Server) mend(ctx context.Context, whom asking) (asked, written error) {
 	began := time.Now()
-	asked := map[uint32]time.Time{} // the records that the answer is about
+	about := map[uint32]time.Time{} // the records that the answer is about
 	for _, rec := range s.ledger.List() {
-		asked[rec.JobID] = rec.Created
+		about[rec.JobID] = rec.Created
 	}
-	jobs := s.jobsHere(asked)
+	jobs := s.jobsHere(about)
 	live, err := s.living(ctx, slices.Clone(jobs), whom)
-	if err == nil && whom == askAll {
+	answered := live != nil
+	if answered && whom == askAll {
 		s.compared.Store(&began)
 	}
 	strays := s.strays(ctx, live)
 
 	// One job after the other, each under its own lock: others go on meanwhile.
-	errs := []error{err, s.grants.Sweep(s.lockQuietly)}
-	if err == nil {
-		errs = append(errs, s.releaseEnded(live, asked))
+	errs := []error{s.grants.Sweep(s.lockQuietly)}
+	if answered {
+		errs = append(errs, s.releaseEnded(live, about))
 	}
 	for _, st := range strays {
 		errs = append(errs, s.mendStray(st))
@@ -50,29 +56,29 @@ func (s *Server) compare(ctx context.Context, whom asking) error {
 	for _, rec := range s.ledger.List() {
 		errs = append(errs, s.ensureOne(rec.JobID))
 	}
-	if err == nil {
+	if answered {
 		errs = append(errs, s.sweepPlain(jobs, live, began))
 		s.reconcileWhole(ctx, live, began)
 	}
 	s.mu.Lock()
-	recovers := s.lost && !s.recovering && err == nil
+	recovers := s.lost && !s.recovering && answered
 	s.recovering = s.recovering || recovers
 	s.mu.Unlock()
 
 	if recovers {
-		err := s.recover(ctx)
-		if err == nil {
+		unrecovered := s.recover(ctx)
+		if unrecovered == nil {
 			_ = os.Remove(s.cfg().Paths.Survivors()) // one that stays has the same asked once more
 		}
 		s.mu.Lock()
-		s.lost, s.recovering = err != nil, false
+		s.lost, s.recovering = unrecovered != nil, false
 		s.mu.Unlock()
-		if err == nil {
+		if unrecovered == nil {
 			s.jobLocks.forgetAsked()
 		}
-		errs = append(errs, err)
+		err = errors.Join(err, unrecovered)
 	}
-	return errors.Join(errs...)
+	return err, errors.Join(errs...)
 }
 
 // releaseEnded takes back the shares of jobs that do not live. asked are the records
@@ -112,15 +118,18 @@ func (s *Server) findSurvivors() {
 		}
 		return
 	}
-	noted, _ := atomicfile.ReadJSON[[]uint32](path)
+	noted, err := atomicfile.ReadJSON[[]uint32](path, s.log)
+	if err != nil {
+		s.log.Warn("cannot read a file of gresd: it counts as empty", "path", path, "error", err)
+	}
 	running := s.steps.Living(noted)
 	s.survivors = slices.DeleteFunc(noted, func(job uint32) bool { return !running[job] })
 	s.lost = noted != nil
 }
 
 func (s *Server) isLost() bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.lost
 }
 
@@ -248,12 +257,16 @@ func (s *Server) ensure(rec ledger.Record) error {
 // both were lost. Their running processes keep what they had; their next
 // processes get the grant. Nothing is refused or requeued here. Jobs without a
 // process when gresd started are left out: they ask when their next task starts,
-// with the options of their submit line. An error says that slurmctld could not be
-// asked.
+// with the options of their submit line. It returns an error if slurmctld or the
+// driver did not answer.
 func (s *Server) recover(ctx context.Context) error {
 	if s.cfg().Placement.Mode == config.PlacementGresd {
 		return nil // only the lost ledger knew their cards
 	}
+	if err := s.Cards.Unread(); err != nil {
+		return err
+	}
+	var unclear error
 	for _, id := range s.survivors {
 		if _, known := s.ledger.Get(id); known {
 			continue
@@ -262,14 +275,16 @@ func (s *Server) recover(ctx context.Context) error {
 		if err == nil {
 			err = s.recoverOne(facts)
 		}
-		if errors.Is(err, slurm.ErrUnavailable) {
+		switch {
+		case errors.Is(err, slurm.ErrSilent), err != nil && ctx.Err() != nil:
 			return err
-		}
-		if err != nil {
+		case errors.Is(err, slurm.ErrUnavailable): // the next reconciliation tries this job again
+			unclear = err
+		case err != nil:
 			s.log.Warn("a living job could not be recovered", "job_id", id, "error", err)
 		}
 	}
-	return nil
+	return unclear
 }
 
 func (s *Server) recoverOne(facts slurm.JobFacts) error {

@@ -96,18 +96,17 @@ type Server struct {
 	Report *report.Reporter // what is told of cards and jobs
 	ready  chan struct{}    // closed after the first reconciliation
 
-	unreconciled unreconciled
+	unreconciled unreconciled // with slurmctld
+	unwritten    unreconciled // on this node
 
-	// mu is held for reading, with the job's own lock, by work on the record and the
-	// folder of one job (lockJob), and alone for a moment by what all jobs depend on.
-	// Slurm and the driver are never asked while it is held.
-	mu       sync.RWMutex
-	jobLocks jobLocks
+	jobLocks jobLocks // of work on the record and the folder of one job (lockJob)
 	deciding deciding
 	// placing is held from the look at what is in use to the change of it.
 	placing sync.Mutex
+	// mu guards lost and recovering. gresd never waits for a disk, Slurm or the driver while it is locked.
+	mu sync.Mutex
 	// lost says that the ledger must be rebuilt from what is found, recovering that this is being
-	// done now; under mu.
+	// done now.
 	lost, recovering bool
 	// survivors are the jobs that had a process when gresd started and found no ledger.
 	survivors []uint32
@@ -144,7 +143,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		observer: parts.Observer, usage: parts.Usage, log: parts.Log, noBeats: parts.NoBeats,
 		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log),
 		ready: make(chan struct{}), reload: wakeup.NewBell(), comparing: make(chan struct{}, 1),
-		lost: ledgerLost,
+		lost: ledgerLost, unreconciled: unreconciled{text: noAnswer}, unwritten: unreconciled{text: notWritten},
 	}
 	s.Whole = whole.New(here, s.Cards, parts.Log)
 	s.compared.Store(&time.Time{})
@@ -175,7 +174,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	s.Report = report.New(report.Parts{
 		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.mps.Serves,
 		Samples: parts.Samples, Commands: parts.Commands, Usage: parts.Usage, Past: parts.Past, Version: parts.Version, Log: parts.Log,
-		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.Cards.Problems}, parts.Problems),
+		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.unwritten.problems, s.Cards.Problems}, parts.Problems),
 		Private:  slices.Concat(parts.Private, []func() []string{s.mps.Problems}),
 	})
 	s.grants.SetEnvironment(s.environment)
@@ -203,9 +202,27 @@ func (s *Server) markPlacement() error {
 
 // refreshCards asks the driver again.
 func (s *Server) refreshCards() {
+	before := s.Cards.Now()
 	s.Cards.Refresh()
+	if now := s.Cards.Now(); before.Err != nil && (now.Err == nil || len(now.Cards) > len(before.Cards)) {
+		s.Outbox.CardIsWell()
+	}
 	s.room.Changed()
 	s.nameCards()
+}
+
+// cardsAgain is the pause before gresd reads the cards again, while the driver has named none.
+const cardsAgain = time.Second
+
+// awaitCards waits until the driver has named the cards. Without persistence mode, the first
+// question can take more than a minute.
+func (s *Server) awaitCards(ctx context.Context) error {
+	for {
+		err := s.Cards.Unread()
+		if err == nil || !wakeup.Wait(ctx, cardsAgain) {
+			return err
+		}
+	}
 }
 
 // Run serves at a socket of [socket.Listen] until ctx is done, and closes it. It calls ready once, when
@@ -231,8 +248,14 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 		timer.Stop()
 	}
 	for ctx.Err() == nil {
+		var again <-chan time.Time
+		if s.Cards.Unread() != nil {
+			again = time.After(cardsAgain)
+		}
 		select {
 		case <-ctx.Done():
+		case <-again:
+			s.refreshCards()
 		case <-s.reload:
 			s.refreshCards()
 			s.Cards.WarnOfAbsent()
@@ -258,26 +281,30 @@ func (s *Server) Beat(ctx context.Context) {
 
 func (s *Server) reconcile(ctx context.Context, whom asking) {
 	start := time.Now()
-	err := s.compare(ctx, whom)
-	newNode := errors.Is(err, node.ErrNoName) && s.ledger.Len() == 0
-	if ctx.Err() == nil {
-		s.unreconciled.note(err, newNode)
+	asked, written := s.mend(ctx, whom)
+	newNode := errors.Is(asked, node.ErrNoName) && s.ledger.Len() == 0
+	s.observer.Reconciled(time.Since(start), asked == nil || newNode)
+	if ctx.Err() != nil {
+		return
 	}
-	s.observer.Reconciled(time.Since(start), err == nil || newNode)
-	switch {
-	case err == nil, ctx.Err() != nil:
-	case newNode:
-		s.log.Debug("nothing to compare with slurmctld yet", "error", err) // a new node
-	default:
-		s.log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", err)
+	s.unreconciled.note(asked, newNode)
+	s.unwritten.note(written, false)
+	if newNode {
+		s.log.Debug("nothing to compare with slurmctld yet", "error", asked) // a new node
+	} else if asked != nil {
+		s.log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", asked)
+	}
+	if written != nil {
+		s.log.Warn("cannot write records or folders of jobs", "error", written)
 	}
 }
 
-// Alive returns once the server can do work. A watchdog calls it: it does not
-// return while the server hangs.
+// Alive returns unless the server is deadlocked. A watchdog calls it. It takes only locks that are
+// free while a disk, slurmctld or the driver does not answer: a restart would not help there.
 func (s *Server) Alive() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.isLost()
+	s.jobLocks.wasAsked(0)
+	s.ledger.Len()
 }
 
 // isReady says whether the ledger was compared with the world.

@@ -41,6 +41,8 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 	}
 	if err := s.awaitMPS(ctx, w.JobID); isStopped(ctx) && err != nil {
 		return wire.BusyError("vgpu: mps: job %d: %v", w.JobID, err)
+	} else if errors.Is(err, errFull) {
+		return s.sendBackPlaced(ctx, o, err)
 	} else if err != nil {
 		return s.refuse(ctx, o, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
 	}
@@ -97,6 +99,17 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 		s.log.Warn("requeue", "job_id", w.JobID, "error", err)
 	}
 	return s.refuse(ctx, o, o.reason)
+}
+
+// sendBackPlaced is sendBack for a job that has its cards, and gives them back first.
+func (s *Server) sendBackPlaced(ctx context.Context, o outcome, why error) wire.Reply {
+	unlock := s.lockJob(o.job.JobID)
+	err := s.drop(o.job.JobID)
+	unlock()
+	if err != nil {
+		return wire.NodeError("vgpu: grant: job %d: %v", o.job.JobID, err)
+	}
+	return s.sendBack(ctx, sendBack(o.job, o.facts, why))
 }
 
 // isStopped says that gresd is being stopped: whoever is not served then asks the next one.
@@ -156,8 +169,11 @@ func (s *Server) refuse(ctx context.Context, o outcome, reason string) wire.Repl
 	if err == nil {
 		err = whileFull(func() error { return s.grants.Refuse(rec.JobID, rec.UID, reason) })
 	}
+	if errors.Is(err, errFull) { // without the folder, the job's tasks are refused, too
+		err = errors.Join(err, s.drop(rec.JobID))
+	}
 	if err != nil {
-		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
+		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err)
 	}
 	s.log.Info("refused", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
 	return wire.Reply{OK: true, Result: wire.Refused, Message: reason}

@@ -7,8 +7,11 @@ import (
 	"sync"
 )
 
-// unreconciled counts the comparisons with slurmctld that failed, one after the other.
+// unreconciled counts reconciliations in a row that failed for one reason. text is for an
+// administrator. It takes their number and the error.
 type unreconciled struct {
+	text string
+
 	mu     sync.Mutex
 	failed int
 	why    error
@@ -35,6 +38,12 @@ func (u *unreconciled) problems() []string {
 	if u.failed < manyFailed {
 		return nil
 	}
-	return []string{fmt.Sprintf("jobs could not be compared with slurmctld %d times: shares of jobs whose Epilog was lost stay taken: "+
-		"scontrol ping on this node, journalctl -u gresd: %v", u.failed, u.why)}
+	return []string{fmt.Sprintf(u.text, u.failed, u.why)}
 }
+
+const (
+	noAnswer = "jobs could not be compared with slurmctld %d times: shares of jobs whose Epilog was lost stay taken: " +
+		"scontrol ping on this node, journalctl -u gresd: %v"
+	notWritten = "records or folders of jobs could not be written %d times: shares of jobs that have ended may stay taken: " +
+		"df on run_dir and state_dir, journalctl -u gresd: %v"
+)

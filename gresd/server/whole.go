@@ -41,10 +41,10 @@ func (e *wholeError) Is(target error) bool { return target == place.ErrNoRoom }
 func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.JobFacts) outcome {
 	cards := s.Cards.At(facts.WholeCards)
 	if len(cards) == 0 {
-		s.Whole.Put(w.JobID, nil)
+		s.Whole.Put(w.JobID, facts.WholeCards)
 		return none()
 	}
-	waited, err := s.findRoom(ctx, w, wanted{facts: facts, whole: cards, try: func() error { return s.takeWhole(w.JobID, cards) }})
+	waited, err := s.findRoom(ctx, w, wanted{facts: facts, whole: cards, try: func() error { return s.takeWhole(w.JobID, facts.WholeCards) }})
 	if err != nil {
 		return s.notPlaced(w, facts, err)
 	}
@@ -52,7 +52,7 @@ func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.Jo
 }
 
 // takeWhole takes whole cards, if nobody has a share of them.
-func (s *Server) takeWhole(jobID uint32, cards []gpu.UUID) error {
+func (s *Server) takeWhole(jobID uint32, indexes []int) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
 	if !s.room.InTurn(jobID) {
@@ -60,11 +60,11 @@ func (s *Server) takeWhole(jobID uint32, cards []gpu.UUID) error {
 	}
 	shared := s.ledger.InUse()
 	for _, c := range s.Cards.Now().Cards {
-		if n := shared[c.UUID].Jobs; n > 0 && slices.Contains(cards, c.UUID) {
+		if n := shared[c.UUID].Jobs; n > 0 && slices.Contains(indexes, c.Index) {
 			return &wholeError{c, n}
 		}
 	}
-	s.Whole.Put(jobID, cards)
+	s.Whole.Put(jobID, indexes)
 	return nil
 }
 
@@ -87,9 +87,9 @@ func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at ti
 		if err != nil || facts.Counted > 0 {
 			continue // its Prolog says it
 		}
-		if cards := s.Cards.At(facts.WholeCards); s.takeWhole(id, cards) != nil {
+		if s.takeWhole(id, facts.WholeCards) != nil {
 			s.log.Warn("a job has a whole card on which others have shares: it was started while gresd was away", "job_id", id)
-			s.Whole.Put(id, cards)
+			s.Whole.Put(id, facts.WholeCards)
 		}
 	}
 }

@@ -73,7 +73,7 @@ type Tester struct {
 func New(parts Parts) *Tester {
 	t := &Tester{Parts: parts, why: map[gpu.UUID]string{}}
 	// A file that is not there, or makes no sense, is made anew.
-	if t.verdicts, _ = atomicfile.ReadJSON[map[string]Verdict](parts.Path); t.verdicts == nil {
+	if t.verdicts, _ = atomicfile.ReadJSON[map[string]Verdict](parts.Path, parts.Log); t.verdicts == nil {
 		t.verdicts = map[string]Verdict{}
 	}
 	maps.DeleteFunc(t.verdicts, func(_ string, v Verdict) bool { return v != Obeyed && v != Ignored })

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func record(values ...string) string { return strings.Join(values, columns) + "\n" }
@@ -57,6 +59,7 @@ func TestAccountOfATaskWhoseNameIsNotKnownYet(t *testing.T) {
 }
 
 func TestAccountCommands(t *testing.T) {
+	var timed []string
 	client, dir := commands(t, map[string]string{
 		"sacct":    `case "$*" in *"-j 7 -o JobIDRaw,JobID,End,AdminComment") printf '7\0017\0012026-11-22T01:00:00\001old\n';; *) exit 1;; esac`,
 		"sacctmgr": `printf '%s|' "$@" > "$(dirname "$0")/seen"`,
@@ -64,6 +67,7 @@ func TestAccountCommands(t *testing.T) {
 	if got, err := client.Account(context.Background(), 7, AdminComment); err != nil || got != (Account{true, "old", "7"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
+	client.took = func(command string, _ time.Duration) { timed = append(timed, command) }
 	// The last task of an array that starts has the array's number; slurmdbd may hear so last.
 	client.names.byJob = map[nameKey]string{{client.conf, 7}: "7_2"}
 	if got, err := client.Account(context.Background(), 7, AdminComment); err != nil || got.Name != "7_2" {
@@ -75,5 +79,13 @@ func TestAccountCommands(t *testing.T) {
 	const want = "-i|modify|job|where|jobid=7_2|set|AdminComment=a, b=c|"
 	if seen, err := os.ReadFile(filepath.Join(dir, "seen")); err != nil || string(seen) != want {
 		t.Errorf("sacctmgr was given %q, %v; want %q", seen, err, want)
+	}
+	for _, command := range timed {
+		if !slices.Contains(Commands(), command) {
+			t.Errorf("%s is timed, and not in the list of commands", command)
+		}
+	}
+	if !slices.Equal(timed, []string{"sacct", "sacctmgr"}) {
+		t.Errorf("timed %q, want sacct and sacctmgr", timed)
 	}
 }

@@ -51,7 +51,7 @@ type Options struct {
 }
 
 // Commands are those that a client runs, as [Options.Took] is told of them.
-func Commands() []string { return []string{"scontrol", "squeue"} }
+func Commands() []string { return []string{"scontrol", "squeue", "sacct", "sacctmgr"} }
 
 // Client runs Slurm's commands. It is safe for concurrent use.
 type Client struct {
@@ -233,7 +233,7 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	began := time.Now()
 	err = command.Run()
 	if c.took != nil {
-		c.took(counted(name), time.Since(began))
+		c.took(name, time.Since(began))
 	}
 	if err == nil {
 		if len(args) > 0 && args[0] != "ping" && args[0] != "--version" { // these two succeed without slurmctld
@@ -253,14 +253,6 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	}
 	said := strings.Join(strings.Fields(problems.String()), " ")
 	return "", fmt.Errorf("%s: %w: %s", what, reason(said), clip(said))
-}
-
-// counted is the name under which the time of a command is told.
-func counted(command string) string {
-	if slices.Contains(Commands(), command) {
-		return command
-	}
-	return scontrolName
 }
 
 // Environment is a program's own without what changes Slurm's output or its

@@ -103,6 +103,9 @@ func (t *talks) ask(ctx context.Context, c *Client, jobID uint32) (string, error
 		if c.took != nil {
 			c.took("scontrol", time.Since(began))
 		}
+		if text != "" {
+			c.programs.hasAnswered()
+		}
 		return text, nil
 	case <-with.over:
 		return "", errNoTalk

@@ -70,6 +70,21 @@ func isJob(t *testing.T, client *Client, id uint32) {
 	}
 }
 
+// In a configless cluster, gresd learns its slurm.conf from the first Prolog. The answer about that
+// job ends the problem.
+func TestAnAnswerAboutAJobEndsTheProblem(t *testing.T) {
+	client, _ := withReader(t, ":", reader)
+	if client.Check(t.Context()); client.Problem() == "" {
+		t.Error("no problem, though no slurmctld is up")
+	}
+	if isJob(t, client, 20); client.Problem() != "" {
+		t.Errorf("it has answered: %q", client.Problem())
+	}
+	if !client.Check(t.Context()) || client.Problem() != "" {
+		t.Errorf("after another look: %q", client.Problem())
+	}
+}
+
 func TestJobsThatStartTogetherShareScontrols(t *testing.T) {
 	client, dir := withReader(t, ":", reader)
 	var all sync.WaitGroup

@@ -70,11 +70,13 @@ func (j *Jobs) of(jobID uint32) *entry {
 	return job
 }
 
-// Put notes the whole cards of a job, which may be none.
-func (j *Jobs) Put(jobID uint32, cards []gpu.UUID) {
+// Put stores the whole cards of a job by index. It may have none. A card that the driver cannot
+// read has no UUID. The job then stays unknown, and gresd asks slurmctld again.
+func (j *Jobs) Put(jobID uint32, indexes []int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	*j.of(jobID) = entry{asked: time.Now(), known: true, cards: cards}
+	cards := j.cards.At(indexes)
+	*j.of(jobID) = entry{asked: time.Now(), known: len(cards) == len(indexes), cards: cards}
 }
 
 // Forget returns whether the job had cards.
@@ -152,5 +154,5 @@ func (j *Jobs) ask(jobID uint32) {
 		j.log.Debug("whole cards of a job", "job_id", jobID, "error", err)
 		return
 	}
-	j.Put(jobID, j.cards.At(facts.WholeCards))
+	j.Put(jobID, facts.WholeCards)
 }

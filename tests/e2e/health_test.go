@@ -110,6 +110,44 @@ func TestSickCardTakesNoJobs(t *testing.T) {
 	s.cancel(alice, job)
 }
 
+// A card that gresd cannot read when it starts fails no job. Jobs on that card are requeued, and
+// complete once gresd can read it.
+func TestACardThatCannotBeReadFailsNoJob(t *testing.T) {
+	s := up(t, cluster.Options{Cards: twoCards})
+	s.Gresd.Kill()
+	s.sim("xid --card 1 --lost 999")
+	if err := s.Gresd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := s.Status(); err != nil || len(status.Cards) != 1 {
+		t.Fatalf("cards %+v, %v; want the one that can be read", status.Cards, err)
+	}
+	const tasks = 6
+	array := s.submit(alice, fmt.Sprintf("--requeue --array=1-%d --gres=vgpu:40", tasks), "sleep 1")
+	states := func(of string) int {
+		out, err := s.Scontrol("show", "job", fmt.Sprint(array))
+		if err != nil {
+			return 0
+		}
+		return strings.Count(out, of)
+	}
+	s.eventually(60*time.Second, "jobs of the lost card are requeued", func() bool {
+		return states("Restarts=")-states("Restarts=0") > 0
+	})
+	s.eventually(60*time.Second, "jobs of the other card complete", func() bool { return states("JobState=COMPLETED") > 0 })
+	if failed := states("JobState=FAILED"); failed > 0 {
+		t.Errorf("%d jobs have failed", failed)
+	}
+	s.sim("xid --card 1")                    // not lost any more
+	if err := s.Gresd.Reload(); err != nil { // else gresd asks the driver again within a minute
+		t.Fatal(err)
+	}
+	s.eventually(90*time.Second, "all jobs complete", func() bool { return states("JobState=COMPLETED") == tasks })
+	if state := s.NodeState(); strings.Contains(state, "DRAIN") {
+		t.Errorf("the node is %s", state)
+	}
+}
+
 // What an administrator took out of use stays out, whatever gresd does.
 func TestCordonOutlivesGresd(t *testing.T) {
 	opts := oneCard

@@ -161,6 +161,28 @@ func (n *node) drains(stay [2]job, reason string, mend func()) {
 	n.end(j)
 }
 
+// requeues submits a job while run_dir has no room for its grant. The job is requeued, and the node
+// stays in use. After mend the job runs.
+func (n *node) requeues(stay [2]job, reason string, mend func()) {
+	n.t.Helper()
+	size := n.Gresd.LogSize()
+	j := n.submit(carol, 5, takeScript)
+	n.eventually(60*time.Second, "the job is requeued", func() bool {
+		facts, err := n.Job(j.id)
+		return err == nil && facts["Restarts"] != "0"
+	})
+	if said := n.Gresd.LogFrom(size); !strings.Contains(said, reason) {
+		n.t.Errorf("gresd lacks %q: %s", reason, said)
+	}
+	if state := n.NodeState(); strings.Contains(state, "DRAIN") {
+		n.t.Errorf("the node is %s", state)
+	}
+	n.goesOn(20*time.Second, stay[0])
+	mend()
+	n.working(60*time.Second, j)
+	n.end(j)
+}
+
 // lateScript starts many processes at once, each with a slot of its own, when it is
 // told to.
 const lateScript = "until [ -e go.$SLURM_JOB_ID ]; do sleep 0.1; done; " +
@@ -199,7 +221,11 @@ func (n *node) fullDisk(dir string, stay [2]job) {
 	n.must(os.WriteFile(fmt.Sprintf("%s/go.%d", n.Home(carol), late.id), nil, 0o644))
 	n.eventually(30*time.Second, "the processes end", func() bool { return strings.Contains(n.Output(carol, late.id), "all done") })
 	n.firstProcessesRun(dir, late)
-	n.drains(stay, "no space left on device", func() { n.must(os.Remove(filler)) })
+	end := n.drains
+	if dir == cluster.RunDir {
+		end = n.requeues
+	}
+	end(stay, "no space left on device", func() { n.must(os.Remove(filler)) })
 	n.end(late)
 }
 
@@ -247,8 +273,10 @@ func (n *node) noInodes(dir string, stay [2]job) {
 		n.takesJobs(30 * time.Second)
 		n.Gresd.Kill()
 		n.must(n.Gresd.Start())
+		n.drains(stay, "no space left on device", mend)
+		return
 	}
-	n.drains(stay, "no space left on device", mend)
+	n.requeues(stay, "no space left on device", mend)
 }
 
 // failing is the error of the ledger's disk, failed how many calls it has had.

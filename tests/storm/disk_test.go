@@ -34,9 +34,11 @@ func small(t *testing.T, pages int) (state string) {
 }
 
 // refusedAsNode says whether gresd answered that the node is at fault, with a word.
-func refusedAsNode(err error, word string) bool {
+func refusedAsNode(err error, word string) bool { return refusedAs(wire.KindNode, err, word) }
+
+func refusedAs(kind wire.Kind, err error, word string) bool {
 	var said *wire.Error
-	return errors.As(err, &said) && said.Kind == wire.KindNode && strings.Contains(said.Message, word)
+	return errors.As(err, &said) && said.Kind == kind && strings.Contains(said.Message, word)
 }
 
 // one asks for a hundredth of a card.
@@ -68,13 +70,21 @@ func TestFullDisk(t *testing.T) {
 			}
 			c.must("start", c.node.Start())
 			var err error
-			for n := 0; err == nil && n < 100; n++ {
-				_, err = c.one()
+			last := &known{belief: granted}
+			for n := 0; err == nil && last.belief == granted && n < 100; n++ {
+				last, err = c.one()
 			}
-			if !refusedAsNode(err, "no space left on device") {
+			said := logFrom(t, c.node, 0)
+			if of == "grants" { // a user can fill it: that must not drain the node
+				if err != nil && !refusedAs(wire.KindBusy, err, "run_dir has no room") || err == nil && last.belief != refused {
+					t.Fatalf("on a full run_dir: job is %s, %v", last.belief, err)
+				}
+				if strings.Contains(said, "cannot answer a request of Slurm") {
+					t.Errorf("Slurm drains the node: %s", said)
+				}
+			} else if !refusedAsNode(err, "no space left on device") {
 				t.Fatalf("on a full disk: %v", err)
-			}
-			if said := logFrom(t, c.node, 0); !strings.Contains(said, "cannot answer a request of Slurm") || !strings.Contains(said, "no space left on device") {
+			} else if !strings.Contains(said, "cannot answer a request of Slurm") || !strings.Contains(said, "no space left on device") {
 				t.Errorf("gresd does not say why Slurm drains the node: %s", said)
 			}
 			if len(c.record.jobs) < 5 {

@@ -32,7 +32,7 @@ var pathAttacks = []attack{
 	{"links, FIFOs, files and renames in the place of whatever gresd, Prolog and the plugin are about to make", rights, "", racePaths},
 	{
 		"fill `/run/vgpu` through one's own MPS folder", nothing,
-		"with `[mps] enabled`: Prologs fail while it is full, and Slurm drains the node for the first of them", fillMPS,
+		"with `[mps] enabled`: while it is full, jobs with a share are requeued; gresd empties a folder above 64 MiB within 10 s", fillMPS,
 	},
 	{"links, FIFOs and deep folders in one's own MPS folder while gresd removes it", rights, "", trapMPS},
 	{
