@@ -609,7 +609,7 @@ local function refuse_beside(job, found)
   end
 end
 
--- The rules for a job with a share. job: the request, or what a change makes of the job.
+-- The rules for a job with a share. job is the request, or the job after a change.
 local function check_request(job, parts, found)
   refuse_exclusive(job, found.item)
   refuse_partition(job, parts)

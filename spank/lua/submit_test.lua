@@ -397,8 +397,7 @@ test_steps_first()
     and change.comment == "day vgpu(mem=8G)", "options of a multi-node job: %s", tostring(change.comment))
 end
 
--- Each rule of submit refuses the same share in a change, and says the same. share: the change
--- gives a share to a job that had one. other: the job has a share, and the change sets the rest.
+-- A change is refused with the line of submit: whether it sets the share, or the other field.
 local function test_rules_of_submit_hold_for_changes()
   load_script(CARDS)
   local parts = {excl = {name = "excl", flag_default = 0, max_share = 0}}
@@ -508,7 +507,7 @@ local function test_partitions()
   check(rc == 2072 and string.find(line or "", "want soft", 1, true), "changed: %s", tostring(line))
   rc, line = change({tres_per_node = "gres:vgpu:60"}, {tres_per_node = "gres:shard:30", partition = "debug"})
   check(rc == 2072 and string.find(line or "", "at most 50", 1, true), "grown: %s", tostring(line))
-  -- Nor does a change lose the defaults of the partition.
+  -- A change keeps the defaults of the partition.
   for _, c in ipairs({
     {{comment = "night"}, {comment = "vgpu(mem=10%,mode=soft)", partition = "debug"}, "night vgpu(mem=10%,mode=soft)"},
     {{partition = "debug"}, {partition = "batch"}, "vgpu(mem=10%,mode=soft)"},
