@@ -102,6 +102,11 @@ func (h *Hook) prolog(ctx context.Context) int {
 		return ExitOK
 	}
 	if limit := h.within(); limit > 0 {
+		// One deadline for the answer and for all commands.
+		timeout := h.timeout()
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(timeout-exitMargin, timeout/2))
+		defer cancel()
 		h.AnswerWait = min(h.AnswerWait, limit)
 		req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
 	}

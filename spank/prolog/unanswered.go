@@ -157,23 +157,34 @@ func (h *Hook) takesPart() bool {
 }
 
 const (
-	// commandWait bounds each of Slurm's commands of a job without an answer; there are up to
+	// commandWait limits each of Slurm's commands of a job without an answer; there are up to
 	// three.
 	commandWait = 5 * time.Second
+	// exitMargin is the time between the Prolog's own deadline and Slurm's timeout.
+	exitMargin = time.Second
 	// plainWait is how long a job without cards waits for an answer, where such a job has no share.
 	plainWait = 2 * time.Second
 )
 
-// within bounds the time for an answer, so that the Prolog ends before Slurm ends it and drains
-// the node for that: PrologTimeout of the slurm.conf that slurmd names, else PrologEpilogTimeout,
-// less what comes after the answer. 0: Slurm waits for ever, or there is no such line.
+// within limits the time for an answer, so that the Prolog ends before Slurm ends it and drains
+// the node for that. The rest of the timeout is for Slurm's commands. 0: Slurm has no timeout.
 func (h *Hook) within() time.Duration {
-	said, _ := slurm.ReadConf(h.slurmConf()) // without a file, nothing is said
-	seconds, err := strconv.ParseUint(cmp.Or(said["prologtimeout"], said["prologepilogtimeout"]), 10, 16)
-	if err != nil || seconds == 0 || seconds >= noTimeout {
+	timeout := h.timeout()
+	if timeout == 0 {
 		return 0
 	}
-	return max(time.Second, time.Duration(seconds)*time.Second-3*commandWait-time.Second)
+	return max(time.Second, timeout-3*commandWait-exitMargin)
+}
+
+// timeout returns the time after which Slurm ends the Prolog: PrologTimeout of the slurm.conf that
+// slurmd names, else PrologEpilogTimeout. 0: neither is set.
+func (h *Hook) timeout() time.Duration {
+	said, _ := slurm.ReadConf(h.slurmConf()) // an unreadable file sets nothing
+	seconds, err := strconv.ParseUint(cmp.Or(said["prologtimeout"], said["prologepilogtimeout"]), 10, 16)
+	if err != nil || seconds >= noTimeout {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 // noTimeout is how Slurm writes that there is none.

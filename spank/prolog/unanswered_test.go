@@ -5,6 +5,7 @@ package prolog
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,13 +24,20 @@ type fakeSlurm struct {
 	facts    slurm.JobFacts
 	err      error
 	requeued *int
+	called   func(context.Context)
 }
 
-func (f fakeSlurm) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
+func (f fakeSlurm) Job(ctx context.Context, _ uint32, _ string) (slurm.JobFacts, error) {
+	if f.called != nil {
+		f.called(ctx)
+	}
 	return f.facts, f.err
 }
 
-func (f fakeSlurm) Requeue(context.Context, uint32) error {
+func (f fakeSlurm) Requeue(ctx context.Context, _ uint32) error {
+	if f.called != nil {
+		f.called(ctx)
+	}
 	if f.requeued != nil {
 		*f.requeued++
 	}
@@ -189,6 +197,30 @@ func TestWithinSlurmsPatience(t *testing.T) {
 	runHook(t, config, jobEnv("prolog_slurmd", "SLURM_CONF", conf), func(h *Hook) { h.AnswerWait = 150 * time.Second })
 	if got := gresd.requests(); len(got) != 1 || got[0].Within != 11 {
 		t.Errorf("asked %+v, want an answer within 11 s", got)
+	}
+}
+
+// If gresd is down and slurmctld hangs, all commands together end before Slurm's timeout.
+func TestCommandsShareOneDeadline(t *testing.T) {
+	for _, timeout := range []time.Duration{2 * time.Second, 10 * time.Second, 16 * time.Second, 30 * time.Second} {
+		config := testConfig(t)
+		config.SlurmConf = filepath.Join(t.TempDir(), "slurm.conf")
+		if err := os.WriteFile(config.SlurmConf, fmt.Appendf(nil, "PrologEpilogTimeout=%d\n", int(timeout.Seconds())), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		calls := map[time.Time]int{}
+		runHook(t, config, jobEnv("prolog_slurmd"), func(h *Hook) {
+			h.slurm = fakeSlurm{err: slurm.ErrSilent, called: func(ctx context.Context) {
+				deadline, set := ctx.Deadline()
+				calls[deadline]++
+				if left := time.Until(deadline); !set || left >= timeout {
+					t.Errorf("timeout %s: a command may take %s", timeout, left)
+				}
+			}}
+		})
+		if len(calls) != 1 {
+			t.Errorf("timeout %s: %d deadlines, want one for all commands", timeout, len(calls))
+		}
 	}
 }
 
