@@ -69,7 +69,9 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 		return wire.Reply{}, errNoShare
 	}
 	if lost {
-		h.mark(lostJob, req.JobID)
+		if err := h.mark(lostJob, req.JobID); err != nil {
+			h.say("prolog: job %d: %v", req.JobID, err)
+		}
 	}
 	left := h.AnswerWait - time.Since(began)
 	if unknown != nil && got.err != nil && !h.hasSign() {
@@ -108,17 +110,19 @@ func (h *Hook) losesShards() bool {
 // unanswered decides about a job that has a share, or may have one, and that gresd had no answer
 // for. It never fails: Slurm drains the node of a Prolog that does. A batch job goes back into
 // the queue. Tasks of others are refused when they start, with the reason, by the SPANK plugin
-// or by TaskProlog.
-func (h *Hook) unanswered(ctx context.Context, job uint32, why error) int {
+// or by TaskProlog: otherwise is what happens to the tasks of a job that stays.
+func (h *Hook) unanswered(ctx context.Context, job uint32, why error, otherwise string) int {
 	err := h.client().Requeue(ctx, job)
 	switch {
 	case err == nil:
 		h.say("prolog: job %d: %v; it is back in the queue", job, why)
 	default:
-		h.say("prolog: job %d: %v; its tasks are refused: %v", job, why, err)
+		h.say("prolog: job %d: %v; %s: %v", job, why, otherwise, err)
 	}
 	return ExitOK
 }
+
+const tasksRefused = "its tasks are refused"
 
 func (h *Hook) client() slurmClient {
 	if h.slurm != nil {
