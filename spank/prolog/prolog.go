@@ -155,7 +155,7 @@ const latePrologContext = "vgpu_late_prolog"
 // latePrologOf is Prolog for a task whose job had none (spank/plugin/late.c). Its
 // exit code fails the task and never the node, so it is not 0 unless the task may
 // run: gresd has granted, has refused in words of its own, or has nothing to do
-// with the job. ExitUnknown: gresd does not answer, and nothing tells of a share.
+// with the job. ExitUnknown: gresd does not answer, and the job shows no sign of a share.
 func (h *Hook) latePrologOf(ctx context.Context) int {
 	req, err := h.request(wire.OpGrant)
 	if err != nil {

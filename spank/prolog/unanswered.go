@@ -110,7 +110,7 @@ func (h *Hook) losesShards() bool {
 // unanswered decides about a job that has a share, or may have one, and that gresd had no answer
 // for. It never fails: Slurm drains the node of a Prolog that does. A batch job goes back into
 // the queue. Tasks of others are refused when they start, with the reason, by the SPANK plugin
-// or by TaskProlog: otherwise is what happens to the tasks of a job that stays.
+// or by TaskProlog. The log line says otherwise about the tasks of a job that stays.
 func (h *Hook) unanswered(ctx context.Context, job uint32, why error, otherwise string) int {
 	err := h.client().Requeue(ctx, job)
 	switch {
