@@ -138,13 +138,14 @@ func (j *Jobs) MayHold(jobID uint32, uuid gpu.UUID) bool {
 	}
 	if now := time.Now(); job.asked.IsZero() || now.Sub(job.asked) > life {
 		job.asked = now
-		go j.ask(jobID)
+		go j.ask(jobID, job)
 	}
 	return !job.known || slices.Contains(job.cards, uuid)
 }
 
-// ask asks slurmctld which whole cards a job has on this node.
-func (j *Jobs) ask(jobID uint32) {
+// ask asks slurmctld which whole cards a job has on this node. If the job ends meanwhile, its entry is
+// forgotten, and the answer with it.
+func (j *Jobs) ask(jobID uint32, job *entry) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	facts, err := j.node.Facts(ctx, jobID)
@@ -152,5 +153,10 @@ func (j *Jobs) ask(jobID uint32) {
 		j.log.Debug("whole cards of a job", "job_id", jobID, "error", err)
 		return
 	}
-	j.Put(jobID, j.cards.At(facts.WholeCards))
+	cards := j.cards.At(facts.WholeCards)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.byJob[jobID] == job {
+		*job = entry{asked: time.Now(), known: true, cards: cards}
+	}
 }
