@@ -72,6 +72,28 @@ func TestAWholeCardIsFreeAfterALateAnswer(t *testing.T) {
 	})
 }
 
+// A job of whole cards ends while its Prolog asks slurmctld.
+func TestAWholeCardIsFreeAfterALateProlog(t *testing.T) {
+	n := newTestNode(t, gresdPlaces, func(c *config.Config) { c.Placement.WaitS = 0 })
+	h := heldUp(t, n)
+	req := n.job(1, 0, wholeCards(1))
+	synctest.Test(t, func(t *testing.T) {
+		goOn, got := make(chan struct{}), make(chan wire.Reply, 1)
+		h.job = func() { <-goOn }
+		go func() { got <- n.change(context.Background(), req) }()
+		synctest.Wait()
+		n.release(wire.Request{JobID: 1})
+		close(goOn)
+		inUse := place.InUse{}
+		if rep := <-got; rep.OK {
+			t.Errorf("%+v, want an error", rep)
+		}
+		if n.Whole.Add(inUse); len(inUse) != 0 {
+			t.Errorf("in use after the end of its job: %v", inUse)
+		}
+	})
+}
+
 // wholeCards is a job without a share that Slurm gave whole cards.
 func wholeCards(cards ...int) func(*slurm.JobFacts) {
 	return func(f *slurm.JobFacts) { f.Units, f.WholeCards = nil, cards }
