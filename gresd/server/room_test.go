@@ -283,6 +283,28 @@ func (n *testNode) want2(t *testing.T, id uint32, units gpu.Share, result wire.R
 	}
 }
 
+// Where no job may wait, jobs without room come one after the other. A comparison is for all of them.
+func TestJobsWithoutRoomShareAComparison(t *testing.T) {
+	simulate(t, func(c *config.Config) { c.Placement.WaitS = 0 }, func(n *testNode, _ *scheduler) {
+		n.compareLife = compareLife
+		n.want2(t, 1, 100, wire.Granted)
+		n.want2(t, 2, 100, wire.Granted)
+		time.Sleep(time.Minute)
+		compared := map[*time.Time]bool{}
+		for id := range uint32(10) {
+			n.want2(t, 3+id, 60, wire.Requeued)
+			compared[n.compared.Load()] = true
+			time.Sleep(100 * time.Millisecond)
+		}
+		if len(compared) > 2 {
+			t.Errorf("%d comparisons for ten jobs in a second, want at most 2", len(compared))
+		}
+		n.end(1) // and its Epilog is lost
+		time.Sleep(compareLife)
+		n.want2(t, 13, 60, wire.Granted)
+	})
+}
+
 // How long a job may wait: not where that would keep others out, and never so long that Slurm or
 // srun gives up.
 func TestHowLongAJobWaits(t *testing.T) {
