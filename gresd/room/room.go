@@ -72,11 +72,11 @@ func (r *Room) Answered(jobID uint32) time.Duration {
 // asked again. All look, and so does this one.
 func (r *Room) Join(jobID uint32, whole []gpu.UUID) *Waiter {
 	defer r.Changed()
-	since := r.since(jobID) // before the other leaves, which leaves the line as well
-	r.End(jobID, false)
+	since := r.since(jobID)
 	w := &Waiter{jobID: jobID, since: since, whole: whole, Wake: wakeup.NewBell(), Left: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.end(jobID, false) // the other sees with Has that the job still waits
 	i := 0
 	for i < len(r.waiters) && !r.waiters[i].since.After(since) {
 		i++
@@ -97,6 +97,11 @@ func (r *Room) Leave(w *Waiter) {
 func (r *Room) End(jobID uint32, over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.end(jobID, over)
+}
+
+// end is End with r.mu held.
+func (r *Room) end(jobID uint32, over bool) {
 	for i, w := range r.waiters {
 		if w.jobID == jobID {
 			w.over = over
