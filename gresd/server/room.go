@@ -19,8 +19,8 @@ import (
 const (
 	// interactiveWait bounds the wait of a job that cannot be sent back: srun gives up after 20 s.
 	interactiveWait = 10 * time.Second
-	// compareLife is how long a comparison with slurmctld's jobs is good for jobs that may not wait: each
-	// comparison asks about all jobs, and the Prologs of other jobs wait for it.
+	// compareLife is how long a comparison with slurmctld's jobs is good for jobs that may not wait.
+	// Each comparison asks about all jobs. The Prologs of other jobs wait for it.
 	compareLife = 5 * time.Second
 )
 

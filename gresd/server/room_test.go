@@ -285,7 +285,7 @@ func (n *testNode) want2(t *testing.T, id uint32, units gpu.Share, result wire.R
 	}
 }
 
-// Where no job may wait, jobs without room come one after the other. A comparison is for all of them.
+// Jobs without room that may not wait come one after the other, and share a comparison.
 func TestJobsWithoutRoomShareAComparison(t *testing.T) {
 	simulate(t, func(c *config.Config) { c.Placement.WaitS = 0 }, func(n *testNode, _ *scheduler) {
 		n.compareLife = compareLife

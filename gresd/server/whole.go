@@ -52,7 +52,7 @@ func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.Jo
 	return outcome{verdict: placed, job: w, facts: facts, reply: wire.Reply{OK: true, Result: wire.None}, waited: waited}
 }
 
-// takeWhole takes whole cards, if nobody has a share of them, and the job has not ended meanwhile.
+// takeWhole takes whole cards that have no shares, unless the job has ended meanwhile.
 func (s *Server) takeWhole(ctx context.Context, jobID uint32, cards []gpu.UUID) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
