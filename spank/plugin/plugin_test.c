@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +15,6 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <slurm/spank.h>
 
 #include "../../libvgpu/region.h"
 #include "plugin.h"
@@ -413,56 +410,6 @@ static void test_marks(void)
 	CHECK(vgpu_is_plain(run_dir, 7) && !vgpu_is_unknown(run_dir, 7), "found out later");
 }
 
-/* ---- late.c ---- */
-
-spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
-{
-	(void)spank;
-	(void)item;
-	return ESPANK_NOT_AVAIL;
-}
-
-spank_err_t spank_getenv(spank_t spank, const char *name, char *value, int size)
-{
-	(void)spank;
-	(void)name;
-	(void)value;
-	(void)size;
-	return ESPANK_ENV_NOEXIST;
-}
-
-static void test_late_prolog(void)
-{
-	static const struct {
-		const char *script;
-		bool ignored; /* SIGCHLD: waitpid fails */
-		int want;
-		const char *says;
-	} cases[] = {
-		{"exit 0", false, 0, ""},
-		{"exit 3", false, 1, ""},
-		{"echo no room; exit 1", false, -1, "no room"},
-		{"kill -9 $$", false, -1, "without a word"},
-		{"exit 1", true, -1, "wait for "},
-	};
-	char path[256], text[64];
-	size_t i;
-
-	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct vgpu_why why = {""};
-		int got;
-
-		snprintf(path, sizeof(path), "%s/late-%zu", run_dir, i);
-		snprintf(text, sizeof(text), "#!/bin/sh\n%s\n", cases[i].script);
-		write_file(path, text, strlen(text), 0755);
-		signal(SIGCHLD, cases[i].ignored ? SIG_IGN : SIG_DFL);
-		got = vgpu_late_prolog(NULL, path, &why);
-		CHECK(got == cases[i].want && strstr(why.text, cases[i].says), "%s: %d, \"%s\"",
-		      cases[i].script, got, why.text);
-	}
-	signal(SIGCHLD, SIG_DFL);
-}
-
 /* ---- seccomp.c ---- */
 
 /* Errors of the calls that could make a user namespace, and of threads. */
@@ -524,7 +471,6 @@ int main(int argc, char **argv)
 	test_mount();
 	test_no_devices();
 	test_marks();
-	test_late_prolog();
 	test_seccomp();
 	umount2(run_dir, MNT_DETACH);
 	rmdir(run_dir);
