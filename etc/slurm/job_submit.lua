@@ -35,6 +35,8 @@ local FLAGS = {
   tres_per_node = "--gpus-per-node", tres_per_job = "--gpus",
   tres_per_socket = "--gpus-per-socket", tres_per_task = "--gpus-per-task",
 }
+-- The lists that ask for something for each GPU.
+local PER_GPU = {"cpus_per_tres", "mem_per_tres", "tres_freq"}
 local OPTIONS = {"mem", "cores", "cards", "mode", "priority", "policy", "engine"}
 local WORDS = {"share", "mem", "cores", "cards", "mode", "priority", "policy", "engine"}
 local UNITS = 100 -- shards that slurmctld counts for one card
@@ -299,10 +301,9 @@ end
 
 -- The names of a job's partitions: several may be given, and where none is it
 -- is the default one.
-local function partition_names(job, record, parts)
-  local text = job.partition or (record and record.partition)
+local function partition_names(job, parts)
   local names = {}
-  for name in string.gmatch(text or "", "[^,]+") do names[#names + 1] = name end
+  for name in string.gmatch(job.partition or "", "[^,]+") do names[#names + 1] = name end
   if #names > 0 then return names end
   for name, part in pairs(parts or {}) do
     if type(part) == "table" or type(part) == "userdata" then
@@ -313,10 +314,10 @@ local function partition_names(job, record, parts)
 end
 
 -- The rules of each of the job's partitions that has some, in its order.
-local function rules_of(job, record, parts)
+local function rules_of(job, parts)
   local rules = {}
   if not next(site.partitions) then return rules end
-  for _, name in ipairs(partition_names(job, record, parts)) do
+  for _, name in ipairs(partition_names(job, parts)) do
     local rule = site.partitions[name]
     if rule then rules[#rules + 1] = {name = name, rule = rule} end
   end
@@ -575,8 +576,8 @@ end
 
 -- The same in a partition that gives each job a node alone. Where it gives a user the
 -- node alone (ExclusiveUser), the user's jobs share it as elsewhere.
-local function refuse_partition(job, record, parts)
-  for _, name in ipairs(partition_names(job, record, parts)) do
+local function refuse_partition(job, parts)
+  for _, name in ipairs(partition_names(job, parts)) do
     local part = (parts or {})[name]
     if part and part.max_share == ALONE then
       refuse("--partition", name, "a partition whose nodes jobs share, or whole cards, for example --gres=gpu:1: "
@@ -608,6 +609,21 @@ local function refuse_beside(job, found)
   end
 end
 
+-- The rules for a job with a share. job is the request, or the job after a change.
+local function check_request(job, parts, found)
+  refuse_exclusive(job, found.item)
+  refuse_partition(job, parts)
+  refuse_beside(job, found)
+end
+
+-- Adds the defaults of the partitions to the options and to the words of the comment.
+-- Reports whether there was one to add.
+local function add_defaults(rules, options, words)
+  local added = partition_defaults(rules, options)
+  for name, value in pairs(added) do options[name], words[name] = value, value end
+  return next(added) ~= nil
+end
+
 local function several(n) return n and n > 1 and n < NO_VAL end
 
 -- slurmd gives Prolog the options of what comes to its node first. Where that may not be the
@@ -624,17 +640,11 @@ local function submit(job, parts)
   -- without a card; on a node all see the options of the first one.
   local het = (job.het_job_offset or NO_VAL) < NO_VAL
   if het and job.het_job_offset > 0 and not found and not others then options = {} end
-  local rules = rules_of(job, nil, parts)
-  if found then
-    refuse_exclusive(job, found.item)
-    refuse_partition(job, nil, parts)
-    for name, value in pairs(partition_defaults(rules, options)) do
-      options[name], words[name] = value, value
-    end
-  end
+  local rules = rules_of(job, parts)
+  if found then add_defaults(rules, options, words) end
   local share = decide(found, others, options, words.share, rules)
   if found then
-    refuse_beside(job, found)
+    check_request(job, parts, found)
     job[found.field] = join(lists[found.field])
   end
   if (het or begins_with_a_step(job)) and (found or share) then words = options end
@@ -650,32 +660,48 @@ local function change_comment(job, record, comment)
   if comment ~= (record.comment or "") or job.comment then job.comment = comment end
 end
 
--- An empty list takes the GRES away.
-local function touches_gres(job)
-  for _, field in ipairs(FIELDS) do
+-- Whether a change sets one of these fields. An empty list takes the GRES away.
+local function touches(job, fields)
+  for _, field in ipairs(fields) do
     if job[field] then return true end
   end
   return false
 end
 
--- A job that moves to another partition, or changes the options in its comment,
--- must keep the rules with the share that it has. Its lists stay as they are.
-local function check_move(job, record, parts, options, marked, rules)
-  local lists = {}
-  for _, field in ipairs(FIELDS) do lists[field] = record[field] end
-  local _, found, others = find_share(lists)
-  if not found then
-    if others then decide(nil, others, options, marked, rules) end
-    return
+-- The job after a change, in the fields that have rules.
+local function changed(job, record)
+  local new = {shared = job.shared, partition = job.partition or record.partition}
+  for _, fields in ipairs({FIELDS, PER_GPU}) do
+    for _, field in ipairs(fields) do new[field] = job[field] or record[field] end
   end
-  if job.partition then refuse_partition(job, record, parts) end
+  return new
+end
+
+-- Lua cannot see whether a job has --exclusive. A job with a share has not: it was
+-- refused at submit. A job without a share can have it, so it gets no share later.
+local function refuse_late_share(record, old, item)
+  if old.share then return end
+  for _, field in ipairs(FIELDS) do
+    local list = record[field] or ""
+    if string.find(list, "shard") or string.find(list, "vgpu") then return end
+  end
+  refuse("--gres", item.text, "a share at submission, for example sbatch --gres=%s: "
+    .. "a change cannot see whether the job has --exclusive", shown(item.text))
+end
+
+-- A change that leaves the share as it is must keep the rules with it. The lists of the
+-- job stay as they are.
+local function check_change(job, parts, found, options, words, share, rules)
+  check_request(job, job.partition and parts, found)
+  local added = (job.comment or job.partition) and add_defaults(rules, options, words)
   -- A count that was raised, over several cards too, is not always one to ask for.
   local count = whole(found.item.count or "", MAX_CARDS * UNITS) or parse_share(found.item, options)
-  local share = whole(marked or "", MAX_CARDS * UNITS) or count
+  share = whole(share or "", MAX_CARDS * UNITS) or count
   local need = dominant(math.min(share, count), options, found.item.card_type, rules)
   -- With more than is counted for it the job would wait its turn, and then be refused.
-  if job.comment and need > count then
-    refuse("--comment", job.comment, "words for which the job's share of %d is enough, or a larger share in the same "
+  if (job.comment or added) and need > count then
+    refuse(job.comment and "--comment" or "--partition", job.comment or job.partition or "",
+      "words for which the job's share of %d is enough, or a larger share in the same "
       .. "change, for example Gres=vgpu:%d", count, need)
   end
 end
@@ -683,25 +709,34 @@ end
 -- A change that leaves the GRES alone must keep the share of the job; one that
 -- leaves the comment alone must keep its text.
 local function modify(job, record, parts)
-  if not touches_gres(job) and not job.comment and not job.partition then return end
+  if not touches(job, FIELDS) and not touches(job, PER_GPU) and not job.comment and not job.partition then return end
   local ok, _, old = pcall(read_token, record.comment)
+  if not ok then old = {} end
   local text, words = read_token(job.comment or record.comment)
-  local options = all_options(spank_options(record), words)
-  local rules = rules_of(job, record, parts)
-  local share = ok and old.share or nil
-  if touches_gres(job) then
-    local lists, found, others = find_share(job)
-    share = decide(found, others, found and options or {}, job.comment and words.share, rules)
-    share = share and string.format("%d", share) or nil
-    if found then
-      refuse_partition(job, record, parts)
-      refuse_beside(job, found)
-      job[found.field] = join(lists[found.field])
-    end
-  elseif job.partition or next(words) then
-    check_move(job, record, parts, options, share, rules)
+  -- Options that submit copied into the comment stay there.
+  for name, value in pairs(spank_options(record)) do
+    if old[name] == value then words[name] = words[name] or value end
   end
-  words.share = share
+  local options = all_options(spank_options(record), words)
+  local share, new = old.share, changed(job, record)
+  local rules = rules_of(new, parts)
+  if touches(job, FIELDS) or touches(job, PER_GPU) or job.partition or next(words) or next(rules) then
+    local lists, found, others = find_share(new)
+    if found and job[found.field] then
+      refuse_late_share(record, old, found.item)
+      add_defaults(rules, options, words)
+      share = decide(found, others, options, job.comment and words.share, rules)
+      check_request(new, parts, found)
+      job[found.field] = join(lists[found.field])
+    elseif found then
+      check_change(job, parts, found, options, words, share, rules)
+    elseif touches(job, FIELDS) then
+      share = decide(nil, others, {}, job.comment and words.share, rules)
+    elseif others then
+      decide(nil, others, options, share, rules)
+    end
+  end
+  words.share = type(share) == "number" and string.format("%d", share) or share
   change_comment(job, record, format_token(text, words))
 end
 

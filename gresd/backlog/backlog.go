@@ -47,6 +47,8 @@ type Job struct {
 
 // Line is the jobs, by Since.
 type Line struct {
+	// Save writes the jobs. It is [Write], unless the user of the line writes them later.
+	Save     func(path string, jobs []Job) error
 	path     string
 	patience uint32
 	jobs     []Job
@@ -59,7 +61,7 @@ func Open(path string, patience uint32, log *slog.Logger) (*Line, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read waiting jobs: %w", err)
 	}
-	return &Line{path: path, patience: patience, jobs: jobs}, nil
+	return &Line{Save: Write, path: path, patience: patience, jobs: jobs}, nil
 }
 
 // Jobs returns the line.
@@ -164,8 +166,11 @@ func (l *Line) find(id uint32) int {
 	return slices.IndexFunc(l.jobs, func(j Job) bool { return j.ID == id })
 }
 
-func (l *Line) save() error {
-	if err := atomicfile.WriteJSON(l.path, l.jobs); err != nil {
+func (l *Line) save() error { return l.Save(l.path, l.jobs) }
+
+// Write replaces the file of a line.
+func Write(path string, jobs []Job) error {
+	if err := atomicfile.WriteJSON(path, jobs); err != nil {
 		return fmt.Errorf("remember waiting jobs: %w", err)
 	}
 	return nil

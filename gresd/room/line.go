@@ -72,7 +72,7 @@ func indexes(cards []gpu.Card, of []gpu.UUID) string {
 // whom it is the turn of.
 func (r *Room) FoundNone(jobID uint32, req request.Request) {
 	r.lineMu.Lock()
-	defer r.lineMu.Unlock()
+	defer r.unlockLine()
 	_, err := r.line.NoRoom(jobID, req, time.Now())
 	if err = errors.Join(err, r.holdNext()); err != nil {
 		r.log.Warn("line of waiting jobs", "job_id", jobID, "error", err)
@@ -160,7 +160,7 @@ func (r *Room) Times(jobID uint32) uint32 {
 // are for the next.
 func (r *Room) LeaveLine(jobID uint32) {
 	r.lineMu.Lock()
-	defer r.lineMu.Unlock()
+	defer r.unlockLine()
 	job, _ := r.line.Get(jobID)
 	if err := errors.Join(r.line.Leave(jobID), r.holdNext()); err != nil {
 		r.log.Warn("line of waiting jobs", "job_id", jobID, "error", err)
@@ -204,7 +204,7 @@ func (r *Room) Tidy(ctx context.Context, now time.Time) {
 		r.pace.Answered(job.ID, now)
 	}
 	r.lineMu.Lock()
-	defer r.lineMu.Unlock()
+	defer r.unlockLine()
 	var errs []error
 	for _, id := range gone {
 		errs = append(errs, r.line.Leave(id))

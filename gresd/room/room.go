@@ -44,6 +44,8 @@ type Room struct {
 
 	lineMu sync.Mutex
 	line   *backlog.Line // with lineMu
+	write  func() error  // with lineMu: writes the line as it is now; nil: it is written
+	saveMu sync.Mutex    // over a write
 	pace   node.Pace     // of questions about jobs in the line
 
 	mu      sync.Mutex
@@ -72,11 +74,11 @@ func (r *Room) Answered(jobID uint32) time.Duration {
 // asked again. All look, and so does this one.
 func (r *Room) Join(jobID uint32, whole []gpu.UUID) *Waiter {
 	defer r.Changed()
-	since := r.since(jobID) // before the other leaves, which leaves the line as well
-	r.End(jobID, false)
+	since := r.since(jobID)
 	w := &Waiter{jobID: jobID, since: since, whole: whole, Wake: wakeup.NewBell(), Left: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.end(jobID, false) // the other sees with Has that the job still waits
 	i := 0
 	for i < len(r.waiters) && !r.waiters[i].since.After(since) {
 		i++
@@ -97,6 +99,11 @@ func (r *Room) Leave(w *Waiter) {
 func (r *Room) End(jobID uint32, over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.end(jobID, over)
+}
+
+// end is End with r.mu held.
+func (r *Room) end(jobID uint32, over bool) {
 	for i, w := range r.waiters {
 		if w.jobID == jobID {
 			w.over = over
@@ -175,5 +182,32 @@ func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, inUse func(
 	if err != nil {
 		return nil, err
 	}
-	return &Room{cards: of, node: here, inUse: inUse, log: log, line: line, waited: map[uint32]time.Duration{}}, nil
+	r := &Room{cards: of, node: here, inUse: inUse, log: log, line: line, waited: map[uint32]time.Duration{}}
+	line.Save = func(path string, jobs []backlog.Job) error {
+		jobs = slices.Clone(jobs)
+		r.write = func() error { return backlog.Write(path, jobs) }
+		return nil
+	}
+	return r, nil
+}
+
+// unlockLine unlocks the line, then writes it. A slow disk stops no placement: each needs the line.
+func (r *Room) unlockLine() {
+	changed := r.write != nil
+	r.lineMu.Unlock()
+	if !changed {
+		return
+	}
+	r.saveMu.Lock()
+	defer r.saveMu.Unlock()
+	r.lineMu.Lock()
+	write := r.write
+	r.write = nil
+	r.lineMu.Unlock()
+	if write == nil {
+		return
+	}
+	if err := write(); err != nil {
+		r.log.Warn("line of waiting jobs", "error", err)
+	}
 }

@@ -243,14 +243,19 @@ func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
 }
 
 // release serves the Epilog. A job that is not known is no error, nor is one of another cluster,
-// which may have the number of one of ours.
+// which may have the number of one of ours. A gresd that was suspended can serve an Epilog after the
+// Prolog of the job's next run: w.Order shows it. Slurm's run number does not: after a requeue, the
+// Epilog has the number of the next run.
 func (s *Server) release(w wire.Request) wire.Reply {
 	jobID := w.JobID
 	if s.node.IsForeign(w.Cluster) {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 	defer s.lockJob(jobID)()
-	s.deciding.end(jobID)
+	if !s.deciding.end(jobID, w.Order) {
+		s.log.Info("not released: the job has started again", "job_id", jobID)
+		return wire.Reply{OK: true, Result: wire.None}
+	}
 	_, known := s.ledger.Get(jobID)
 	s.room.End(jobID, true)
 	s.placing.Lock()

@@ -66,7 +66,7 @@ func TestWhatIsDecidedAfterItsJobHasEndedLeavesNothing(t *testing.T) {
 	refused := n.job(1, 30)
 	refused.Options.Mem = "x"
 	for name, w := range map[string]wire.Request{"refused": refused, "granted": n.job(2, 30)} {
-		ctx, done := n.deciding.begin(t.Context(), w.JobID)
+		ctx, done := n.deciding.begin(t.Context(), w.JobID, 0)
 		if name == "refused" {
 			o := n.decide(ctx, w)
 			n.want(wire.Request{Op: wire.OpRelease, JobID: w.JobID}, wire.None)

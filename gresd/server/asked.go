@@ -65,7 +65,7 @@ func (s *Server) decideLost(ctx context.Context, w wire.Request, facts slurm.Job
 		return unknown(w, misread)
 	case !facts.OnNode: // it went back into the queue while its Prolog ran
 		return answer(wire.UserError("vgpu: grant: job %d: it is %s: want a running job", w.JobID, facts.State))
-	case s.shardless.again(w.JobID, w.Restart):
+	case s.shardless.again(w.JobID, w.UID, w.Restart):
 		return refuse(w, facts, "vgpu: place: job %d: slurmctld has started it twice without the shards that it asks for (%s)",
 			w.JobID, asked.PerNode)
 	}
@@ -107,24 +107,28 @@ func (s *Server) markLoss() error {
 // back once.
 type shardless struct {
 	mu   sync.Mutex
-	jobs map[uint32]uint32
+	jobs map[numberOf]uint32
 }
+
+// numberOf is a job's number and user: a slurmctld that lost its state gives numbers again.
+type numberOf struct{ job, uid uint32 }
 
 // mostShardless bounds what is kept of jobs that have never come again.
 const mostShardless = 10_000
 
 // again notes a job, and says whether it was noted in an earlier run. A Prolog may ask twice.
-func (l *shardless) again(jobID, restart uint32) bool {
+func (l *shardless) again(jobID, uid, restart uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if before, known := l.jobs[jobID]; known && before != restart {
-		delete(l.jobs, jobID)
+	job := numberOf{jobID, uid}
+	if before, known := l.jobs[job]; known && before != restart {
+		delete(l.jobs, job)
 		return true
 	}
 	if l.jobs == nil || len(l.jobs) >= mostShardless {
-		l.jobs = map[uint32]uint32{}
+		l.jobs = map[numberOf]uint32{}
 	}
-	l.jobs[jobID] = restart
+	l.jobs[job] = restart
 	return false
 }
 

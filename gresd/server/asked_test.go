@@ -43,6 +43,10 @@ func TestJobThatLostItsShardsComesAgain(t *testing.T) {
 		t.Errorf("the user is told %q", rep.Message)
 	}
 	n.want(n.job(3, 0, func(f *slurm.JobFacts) { f.Units = nil }), wire.None)
+	// slurmctld lost its state and gave the number to another user's job.
+	other := n.job(1, 0, lost, batch, func(f *slurm.JobFacts) { f.UID = 33 })
+	other.Restart = 1
+	n.want(other, wire.Requeued)
 	again := n.job(1, 0, lost, batch)
 	again.Restart = 1
 	if rep := n.want(again, wire.Refused); !strings.Contains(rep.Message, "twice without the shards") {

@@ -144,7 +144,9 @@ func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error) outc
 	case errors.Is(why, errNoTurn), errors.Is(why, cards.ErrUnread):
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, why))
 	case errors.Is(why, errLeft):
-		s.room.LeaveLine(w.JobID)
+		if !s.room.Has(w.JobID) { // a second Prolog of the job waits
+			s.room.LeaveLine(w.JobID)
+		}
 		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
 	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), errors.Is(why, errFull):
 		return sendBack(w, facts, why)

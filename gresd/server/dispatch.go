@@ -90,7 +90,7 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 	case wire.OpSet:
 		return s.set(req)
 	}
-	ctx, done := s.deciding.begin(ctx, req.JobID)
+	ctx, done := s.deciding.begin(ctx, req.JobID, req.Order)
 	defer done()
 	rep := s.grant(ctx, req)
 	s.observer.GrantTook(time.Since(start) - s.room.Answered(req.JobID)) // a wait for room is no fault of ours

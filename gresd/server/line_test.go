@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/backlog"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -206,4 +208,41 @@ func TestBrokenFilesAreLogged(t *testing.T) {
 			t.Errorf("%s is named %d times in the log, want once: %s", path, times, log.String())
 		}
 	}
+}
+
+// A file system that hangs while the line is written stops no placement.
+func TestASlowLineStopsNoPlacement(t *testing.T) {
+	n := newTestNode(t, gresdPlaces).start()
+	n.want(n.counted(1, 60), wire.Granted)
+	n.want(n.counted(2, 60), wire.Granted)
+	n.want(n.counted(3, 60, batch), wire.Requeued)
+	fifo := n.cfg.Paths.Waiting() + ".new" // opening it waits for a reader
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	request := n.counted(3, 60, batch)
+	go func() {
+		_, err := n.ask(request)
+		waits <- err
+	}()
+	time.Sleep(200 * time.Millisecond)
+	granted := make(chan wire.Reply, 1)
+	small := n.counted(4, 10)
+	go func() {
+		rep, _ := n.ask(small)
+		granted <- rep
+	}()
+	select {
+	case rep := <-granted:
+		if rep.Result != wire.Granted {
+			t.Errorf("%+v", rep)
+		}
+	case err := <-waits:
+		t.Errorf("the line was written: %v", err)
+	case <-time.After(10 * time.Second):
+		t.Error("no placement while the line is written")
+	}
+	_, err := os.ReadFile(fifo) // the write goes on, and fails
+	t.Log(err)
 }

@@ -80,15 +80,20 @@ func (l *jobLocks) forgetAsked() {
 type deciding struct {
 	mu   sync.Mutex
 	jobs map[uint32][]*context.CancelCauseFunc
+	// latest is the order of each job's last grant ([wire.Request.Order]), until the job's release.
+	latest map[uint32]uint64
 }
 
 // begin is for a request of the job; isOver says of ctx whether the job has ended.
-func (d *deciding) begin(ctx context.Context, jobID uint32) (_ context.Context, done func()) {
+func (d *deciding) begin(ctx context.Context, jobID uint32, order uint64) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.jobs == nil {
-		d.jobs = map[uint32][]*context.CancelCauseFunc{}
+		d.jobs, d.latest = map[uint32][]*context.CancelCauseFunc{}, map[uint32]uint64{}
+	}
+	if order > d.latest[jobID] {
+		d.latest[jobID] = order
 	}
 	d.jobs[jobID] = append(d.jobs[jobID], &cancel)
 	return ctx, func() {
@@ -102,13 +107,19 @@ func (d *deciding) begin(ctx context.Context, jobID uint32) (_ context.Context, 
 	}
 }
 
-// end tells the requests of the job. Its lock is held.
-func (d *deciding) end(jobID uint32) {
+// end ends the requests of the job. It returns false if a later grant has come: that grant is of the
+// job's next run, or of a second Prolog. Call end with the job's lock held.
+func (d *deciding) end(jobID uint32, order uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if order > 0 && order < d.latest[jobID] {
+		return false
+	}
+	delete(d.latest, jobID)
 	for _, cancel := range d.jobs[jobID] {
 		(*cancel)(errLeft)
 	}
+	return true
 }
 
 func isOver(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errLeft) }

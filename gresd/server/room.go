@@ -19,6 +19,9 @@ import (
 const (
 	// interactiveWait bounds the wait of a job that cannot be sent back: srun gives up after 20 s.
 	interactiveWait = 10 * time.Second
+	// compareLife is how long a comparison with slurmctld's jobs is good for jobs that may not wait.
+	// Each comparison asks about all jobs. The Prologs of other jobs wait for it.
+	compareLife = 5 * time.Second
 )
 
 // looks are the times between two questions to slurmctld about a job that waits: it may have been
@@ -131,7 +134,7 @@ func (s *Server) foundNoRoom(want wanted) {
 // Epilog.
 func (s *Server) lookOnce(ctx context.Context, want wanted, why error) error {
 	s.foundNoRoom(want)
-	if s.comparedSince(ctx, time.Now()) != nil {
+	if s.comparedSince(ctx, time.Now().Add(-s.compareLife)) != nil {
 		return why
 	}
 	return want.try()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -281,6 +283,56 @@ func (n *testNode) want2(t *testing.T, id uint32, units gpu.Share, result wire.R
 	if rep := n.grant(context.Background(), n.counted(id, units, batch)); rep.Result != result {
 		t.Fatalf("job %d: %+v, want %s", id, rep, result)
 	}
+}
+
+// Jobs without room that may not wait come one after the other, and share a comparison.
+func TestJobsWithoutRoomShareAComparison(t *testing.T) {
+	simulate(t, func(c *config.Config) { c.Placement.WaitS = 0 }, func(n *testNode, _ *scheduler) {
+		n.compareLife = compareLife
+		n.want2(t, 1, 100, wire.Granted)
+		n.want2(t, 2, 100, wire.Granted)
+		time.Sleep(time.Minute)
+		compared := map[*time.Time]bool{}
+		for id := range uint32(10) {
+			n.want2(t, 3+id, 60, wire.Requeued)
+			compared[n.compared.Load()] = true
+			time.Sleep(100 * time.Millisecond)
+		}
+		if len(compared) > 2 {
+			t.Errorf("%d comparisons for ten jobs in a second, want at most 2", len(compared))
+		}
+		n.end(1) // and its Epilog is lost
+		time.Sleep(compareLife)
+		n.want2(t, 13, 60, wire.Granted)
+	})
+}
+
+// Slurm runs a second Prolog for a job that has waited long. The first one ends, and the job keeps its
+// count and its cards.
+func TestASecondPrologKeepsTheReservedCards(t *testing.T) {
+	simulate(t, func(*config.Config) {}, func(n *testNode, _ *scheduler) {
+		n.want2(t, 1, 60, wire.Granted)
+		n.want2(t, 2, 60, wire.Granted)
+		for range 3 {
+			n.room.FoundNone(3, request.Request{Share: 60, Cards: 1})
+		}
+		got := make(chan wire.Reply, 2)
+		for range 2 {
+			go func() { got <- n.grant(context.Background(), n.counted(3, 60, batch)) }()
+			synctest.Wait()
+		}
+		if rep := <-got; rep.OK {
+			t.Errorf("the first Prolog: %+v, want an error", rep)
+		}
+		if is := n.room.SentBack(3); n.room.Times(3) < 3 || !strings.Contains(is, "card 0 is kept free for it") {
+			t.Errorf("after the first Prolog: %q, want 3 times or more, and card 0", is)
+		}
+		n.end(3)
+		n.release(wire.Request{JobID: 3})
+		if rep := <-got; rep.OK || n.room.Times(3) != 0 {
+			t.Errorf("after the Epilog: %+v, sent back %d times", rep, n.room.Times(3))
+		}
+	})
 }
 
 // How long a job may wait: not where that would keep others out, and never so long that Slurm or

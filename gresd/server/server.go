@@ -123,6 +123,8 @@ type Server struct {
 	compared  atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
 	comparing chan struct{}             // holds one who has them compared, for all who want it
 
+	compareLife time.Duration // compareLife; tests change it
+
 	mps *mps.Manager
 	// Linger keeps what killed clients of its servers had launched from ending the others.
 	Linger *linger.Keeper
@@ -143,7 +145,8 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		observer: parts.Observer, usage: parts.Usage, log: parts.Log, noBeats: parts.NoBeats,
 		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log),
 		ready: make(chan struct{}), reload: wakeup.NewBell(), comparing: make(chan struct{}, 1),
-		lost: ledgerLost, unreconciled: unreconciled{text: noAnswer}, unwritten: unreconciled{text: notWritten},
+		lost: ledgerLost, compareLife: compareLife,
+		unreconciled: unreconciled{text: noAnswer}, unwritten: unreconciled{text: notWritten},
 	}
 	s.Whole = whole.New(here, s.Cards, parts.Log)
 	s.compared.Store(&time.Time{})

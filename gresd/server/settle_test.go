@@ -196,6 +196,37 @@ func TestAMarkThatComesMeanwhileStays(t *testing.T) {
 	}
 }
 
+// gresd was suspended: it serves the Epilog of a run after the Prolog of the next one. Their
+// connections keep their order.
+func TestALateEpilogLeavesTheNextRunItsShare(t *testing.T) {
+	simulate(t, func(*config.Config) {}, func(n *testNode, _ *scheduler) {
+		n.ready = make(chan struct{})
+		close(n.ready)
+		for _, c := range []struct {
+			op      wire.Op
+			order   uint64
+			restart uint32
+			want    wire.Result
+			records int
+		}{
+			{wire.OpGrant, 1, 0, wire.Granted, 1},
+			{wire.OpGrant, 3, 1, wire.Granted, 1},
+			{wire.OpRelease, 2, 1, wire.None, 1}, // the Epilog of the first run has the number of the next
+			{wire.OpRelease, 4, 1, wire.Released, 0},
+			{wire.OpRelease, 5, 1, wire.None, 0},
+		} {
+			req := n.counted(1, 50, batch)
+			req.Op, req.Order, req.Restart = c.op, c.order, c.restart
+			if rep := n.dispatch(context.Background(), req, wire.Cred{}); rep.Result != c.want || n.ledger.Len() != c.records {
+				t.Errorf("%s of connection %d: %+v, %d records; want %s, %d", c.op, c.order, rep, n.ledger.Len(), c.want, c.records)
+			}
+		}
+		if len(n.deciding.latest) != 0 {
+			t.Errorf("left %v", n.deciding.latest)
+		}
+	})
+}
+
 // An Epilog that a gresd which starts has kept waiting is over, and its job may have come back since.
 func TestAnEpilogOfLongAgoReleasesNothing(t *testing.T) {
 	simulate(t, func(*config.Config) {}, func(n *testNode, _ *scheduler) {

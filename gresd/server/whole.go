@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -44,17 +45,20 @@ func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.Jo
 		s.Whole.Put(w.JobID, facts.WholeCards)
 		return none()
 	}
-	waited, err := s.findRoom(ctx, w, wanted{facts: facts, whole: cards, try: func() error { return s.takeWhole(w.JobID, facts.WholeCards) }})
+	waited, err := s.findRoom(ctx, w, wanted{facts: facts, whole: cards, try: func() error { return s.takeWhole(ctx, w.JobID, facts.WholeCards) }})
 	if err != nil {
 		return s.notPlaced(w, facts, err)
 	}
 	return outcome{verdict: placed, job: w, facts: facts, reply: wire.Reply{OK: true, Result: wire.None}, waited: waited}
 }
 
-// takeWhole takes whole cards, if nobody has a share of them.
-func (s *Server) takeWhole(jobID uint32, indexes []int) error {
+// takeWhole takes whole cards that have no shares, unless the job has ended meanwhile.
+func (s *Server) takeWhole(ctx context.Context, jobID uint32, indexes []int) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
+	if isOver(ctx) {
+		return errLeft
+	}
 	if !s.room.InTurn(jobID) {
 		return errNotItsTurn
 	}
@@ -83,13 +87,19 @@ func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at ti
 		if _, known := s.ledger.Get(id); known || s.Whole.Knows(id) || s.room.Has(id) {
 			continue
 		}
-		facts, err := s.node.Facts(ctx, id)
-		if err != nil || facts.Counted > 0 {
-			continue // its Prolog says it
-		}
-		if s.takeWhole(id, facts.WholeCards) != nil {
-			s.log.Warn("a job has a whole card on which others have shares: it was started while gresd was away", "job_id", id)
-			s.Whole.Put(id, facts.WholeCards)
-		}
+		s.learnWhole(ctx, id)
+	}
+}
+
+func (s *Server) learnWhole(ctx context.Context, id uint32) {
+	ctx, done := s.deciding.begin(ctx, id, 0)
+	defer done()
+	facts, err := s.node.Facts(ctx, id)
+	if err != nil || facts.Counted > 0 {
+		return // its Prolog says it
+	}
+	if err := s.takeWhole(ctx, id, facts.WholeCards); err != nil && !errors.Is(err, errLeft) {
+		s.log.Warn("a job has a whole card on which others have shares: it was started while gresd was away", "job_id", id)
+		s.Whole.Put(id, facts.WholeCards)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -45,6 +46,51 @@ func TestWhoHasTheWholeCard(t *testing.T) {
 		check("then", 1, 0, false)
 		check("a job that slurmctld does not know", 3, 0, true)
 		check("then", 3, 0, false)
+	})
+}
+
+// The audit asks about a job of whole cards, and the job ends before slurmctld answers.
+func TestAWholeCardIsFreeAfterALateAnswer(t *testing.T) {
+	n := newTestNode(t, gresdPlaces)
+	h := heldUp(t, n)
+	if _, err := n.node.Enter("n1", "", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	n.job(1, 0, wholeCards(1))
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		h.job = func() { <-goOn }
+		n.Whole.MayHold(1, n.cards.cards[1].UUID)
+		synctest.Wait()
+		n.Whole.Forget(1)
+		close(goOn)
+		synctest.Wait()
+		inUse := place.InUse{}
+		if n.Whole.Add(inUse); len(inUse) != 0 {
+			t.Errorf("in use after the end of its job: %v", inUse)
+		}
+	})
+}
+
+// A job of whole cards ends while its Prolog asks slurmctld.
+func TestAWholeCardIsFreeAfterALateProlog(t *testing.T) {
+	n := newTestNode(t, gresdPlaces, func(c *config.Config) { c.Placement.WaitS = 0 })
+	h := heldUp(t, n)
+	req := n.job(1, 0, wholeCards(1))
+	synctest.Test(t, func(t *testing.T) {
+		goOn, got := make(chan struct{}), make(chan wire.Reply, 1)
+		h.job = func() { <-goOn }
+		go func() { got <- n.change(context.Background(), req) }()
+		synctest.Wait()
+		n.release(wire.Request{JobID: 1})
+		close(goOn)
+		inUse := place.InUse{}
+		if rep := <-got; rep.OK {
+			t.Errorf("%+v, want an error", rep)
+		}
+		if n.Whole.Add(inUse); len(inUse) != 0 {
+			t.Errorf("in use after the end of its job: %v", inUse)
+		}
 	})
 }
 

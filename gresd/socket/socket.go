@@ -94,7 +94,7 @@ func (s *socket) run(ctx context.Context, listener *net.UnixListener) {
 }
 
 func (s *socket) accept(ctx context.Context, listener *net.UnixListener, work *sync.WaitGroup) {
-	for {
+	for order := uint64(1); ; order++ {
 		conn, err := listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
@@ -124,14 +124,14 @@ func (s *socket) accept(ctx context.Context, listener *net.UnixListener, work *s
 		work.Go(func() {
 			defer s.conns.remove(conn, cred.UID)
 			defer conn.Close()
-			s.serve(ctx, conn, cred)
+			s.serve(ctx, conn, cred, order)
 		})
 	}
 }
 
 // serve answers the requests of one connection until it ends, is silent for
 // too long or sends what is no request.
-func (s *socket) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred) {
+func (s *socket) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred, order uint64) {
 	r := bufio.NewReader(conn)
 	for ctx.Err() == nil {
 		_ = conn.SetReadDeadline(time.Now().Add(clientTimeout))
@@ -151,6 +151,7 @@ func (s *socket) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred) 
 		if !s.rates.wait(ctx, cred.UID, req.Op) {
 			return
 		}
+		req.Order = order
 		rep := s.handle(ctx, req, cred)
 		if ctx.Err() != nil && rep.Kind == wire.KindBusy {
 			return // the next gresd knows better: who hears nothing asks it

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -185,4 +186,45 @@ func TestWhoConnectsWhileItStopsHearsNothing(t *testing.T) {
 	}
 	stop()
 	<-done
+}
+
+// gresd counts the connections that wait for it in their order.
+func TestConnectionsHaveAnOrder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders := make([]uint64, 9)
+	var conns []net.Conn
+	for i := range orders {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := wire.WriteRequest(conn, wire.Request{Op: wire.OpRelease, JobID: uint32(i + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		Serve(ctx, listener, func(_ context.Context, req wire.Request, _ wire.Cred) wire.Reply {
+			orders[req.JobID-1] = req.Order
+			return wire.Reply{OK: true}
+		}, slog.New(slog.DiscardHandler))
+	}()
+	for _, conn := range conns {
+		if _, err := wire.ReadReply(bufio.NewReader(conn)); err != nil {
+			t.Error(err)
+		}
+	}
+	stop()
+	<-over
+	if orders[0] == 0 || !slices.IsSorted(orders) || len(slices.Compact(orders)) != len(conns) {
+		t.Errorf("orders %v", orders)
+	}
 }

@@ -75,8 +75,13 @@ func (j *Jobs) of(jobID uint32) *entry {
 func (j *Jobs) Put(jobID uint32, indexes []int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	*j.of(jobID) = j.at(indexes)
+}
+
+// at is an entry for the whole cards at these indexes.
+func (j *Jobs) at(indexes []int) entry {
 	cards := j.cards.At(indexes)
-	*j.of(jobID) = entry{asked: time.Now(), known: len(cards) == len(indexes), cards: cards}
+	return entry{asked: time.Now(), known: len(cards) == len(indexes), cards: cards}
 }
 
 // Forget returns whether the job had cards.
@@ -140,13 +145,14 @@ func (j *Jobs) MayHold(jobID uint32, uuid gpu.UUID) bool {
 	}
 	if now := time.Now(); job.asked.IsZero() || now.Sub(job.asked) > life {
 		job.asked = now
-		go j.ask(jobID)
+		go j.ask(jobID, job)
 	}
 	return !job.known || slices.Contains(job.cards, uuid)
 }
 
-// ask asks slurmctld which whole cards a job has on this node.
-func (j *Jobs) ask(jobID uint32) {
+// ask asks slurmctld which whole cards a job has on this node. If the job ends meanwhile, its entry is
+// forgotten, and the answer with it.
+func (j *Jobs) ask(jobID uint32, job *entry) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	facts, err := j.node.Facts(ctx, jobID)
@@ -154,5 +160,9 @@ func (j *Jobs) ask(jobID uint32) {
 		j.log.Debug("whole cards of a job", "job_id", jobID, "error", err)
 		return
 	}
-	j.Put(jobID, facts.WholeCards)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.byJob[jobID] == job {
+		*job = j.at(facts.WholeCards)
+	}
 }

@@ -90,6 +90,7 @@ type Request struct {
 	Card      string  `json:"card,omitempty"`      // of Cordon and Uncordon: a UUID or an index
 	Reason    string  `json:"reason,omitempty"`    // of Cordon
 	Processes bool    `json:"processes,omitempty"` // of Jobs: each process, too
+	Order     uint64  `json:"-"`                   // gresd counts connections as they come; 0: not counted
 }
 
 // Result says what became of a request that gresd could serve.

@@ -390,6 +390,60 @@ test_steps_first()
   check(modify(change, {tres_per_node = "gres:shard:10"}) == 0 and change.tres_per_node == "gres:shard:90",
     "with the GRES: %s", tostring(change.tres_per_node))
   check(modify({comment = "good"}, {comment = "vgpu(broken"}) == 0, "a broken old comment must not last")
+
+  -- A multi-node job has its options in the comment, for nodes that see only a step.
+  change = {comment = "day"}
+  check(modify(change, {tres_per_node = "gres:shard:30", comment = "vgpu(mem=8G)", spank_job_env = {"VGPU_MEM=8G"}}) == 0
+    and change.comment == "day vgpu(mem=8G)", "options of a multi-node job: %s", tostring(change.comment))
+end
+
+-- A change is refused with the line of submit: whether it sets the share, or the other field.
+local function test_rules_of_submit_hold_for_changes()
+  load_script(CARDS)
+  local parts = {excl = {name = "excl", flag_default = 0, max_share = 0}}
+  for _, c in ipairs({
+    {shared = 0}, {partition = "excl"}, {cpus_per_tres = "gres:gpu:4"}, {mem_per_tres = "gres:gpu:1024"}, {tres_freq = "gpu:high"},
+    {tres_per_job = "gres:gpu:1"}, {tres_per_task = "gres:shard:10"}, {tres_per_job = "gres:vgpu:30", tres_per_node = ""},
+  }) do
+    local name, want = next(c)
+    local function ask(work, ...)
+      said = {}
+      return work(...), said[1]
+    end
+    local function with(fields, gres)
+      local job = {}
+      for field, value in pairs(fields) do job[field] = value end
+      job.tres_per_node = job.tres_per_node or gres
+      return job
+    end
+    local rc
+    rc, want = ask(slurm_job_submit, with(c, "gres:vgpu:30"), parts, 1000)
+    check(rc == 2072 and want, "%s: submit takes it", name)
+    local line
+    rc, line = ask(slurm_job_modify, with(c, "gres:vgpu:30"), {tres_per_node = "gres:shard:20", partition = "main"}, parts, 1000)
+    check(rc == 2072 and line == want, "%s, with the share: %s, want %s", name, tostring(line), tostring(want))
+    if name ~= "shared" and not c.tres_per_node then
+      rc = ask(slurm_job_modify, with(c), {tres_per_node = "gres:shard:30", partition = "main"}, parts, 1000)
+      check(rc == 2072, "%s, to a job with a share", name)
+      rc = ask(slurm_job_modify, {tres_per_node = "gres:vgpu:30"}, with(c, "gres:shard:20"), parts, 1000)
+      check(rc == 2072, "a share, to a job with %s", name)
+    end
+  end
+end
+
+-- Lua cannot see --exclusive of a job that is there.
+local function test_no_late_share()
+  load_script(CARDS)
+  for _, record in ipairs({{}, {tres_per_node = "gres:gpu:1"}, {tres_per_job = "gres/gpu:2"}, {tres_per_node = "gres:nic:1"}}) do
+    local change = {tres_per_node = "gres:vgpu:30"}
+    if record.tres_per_job then change.tres_per_job = "" end
+    local rc = modify(change, record)
+    check(rc == 2072 and string.find(said[1] or "", '--gres: "vgpu:30": want a share at submission', 1, true),
+      "%s: %s", tostring(record.tres_per_node), tostring(said[1]))
+  end
+  load_script('return { placement = "gresd" }')
+  check(modify({tres_per_node = "gres:vgpu:30"}, {tres_per_node = "gres:vgpu:20"}) == 0, "a share of gresd's")
+  check(modify({tres_per_node = "gres:vgpu:30"}, {}) == 2072, "gresd places")
 end
 
 -- ---- the site ----------------------------------------------------------------
@@ -453,6 +507,19 @@ local function test_partitions()
   check(rc == 2072 and string.find(line or "", "want soft", 1, true), "changed: %s", tostring(line))
   rc, line = change({tres_per_node = "gres:vgpu:60"}, {tres_per_node = "gres:shard:30", partition = "debug"})
   check(rc == 2072 and string.find(line or "", "at most 50", 1, true), "grown: %s", tostring(line))
+  -- A change keeps the defaults of the partition.
+  for _, c in ipairs({
+    {{comment = "night"}, {comment = "vgpu(mem=10%,mode=soft)", partition = "debug"}, "night vgpu(mem=10%,mode=soft)"},
+    {{partition = "debug"}, {partition = "batch"}, "vgpu(mem=10%,mode=soft)"},
+    {{tres_per_node = "gres:vgpu:40"}, {partition = "debug"}, "vgpu(mem=10%,mode=soft)"},
+  }) do
+    c[2].tres_per_node = "gres:shard:30"
+    rc, line = change(c[1], c[2])
+    check(rc == 0 and c[1].comment == c[3], "defaults: %s %s, want %s", tostring(line), tostring(c[1].comment), c[3])
+  end
+  rc, line = change({partition = "debug"}, {tres_per_node = "gres:shard:5", partition = "batch"})
+  check(rc == 2072 and string.find(line or "", '--partition: "debug": want words for which the job\'s share of 5', 1, true),
+    "a default above the share: %s", tostring(line))
 end
 
 local function test_counts()
@@ -490,7 +557,7 @@ local function test_module()
   local job = {tres_per_node = "gres:vgpu:30", spank_job_env = {"VGPU_MEM=40G"}}
   check(vgpu.submit(job, {}, 1000) == 0 and job.tres_per_node == "gres:shard:50", "submit: %s", job.tres_per_node)
   job = {tres_per_node = "gres:vgpu:20"}
-  check(vgpu.modify(job, {}, {}, 1000) == 0 and job.tres_per_node == "gres:shard:20", "modify: %s", job.tres_per_node)
+  check(vgpu.modify(job, {tres_per_node = "gres:shard:50"}, {}, 1000) == 0 and job.tres_per_node == "gres:shard:20", "modify: %s", job.tres_per_node)
 end
 
 local function test_het_job()
@@ -568,6 +635,8 @@ test_exclusive()
 test_exclusive_partition()
 test_beside_a_share()
 test_modify()
+test_rules_of_submit_hold_for_changes()
+test_no_late_share()
 test_steps_first()
 test_partitions()
 test_counts()

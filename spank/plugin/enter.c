@@ -78,12 +78,10 @@ int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why)
 	return err;
 }
 
-/* For a job without a grant. Where nobody knows whether it has lost a share, a variable alone would
- * hide the cards: a program can set it back. */
-int vgpu_member_hide_cards(const struct vgpu_member *member, struct vgpu_why *why)
+/* For a job without a grant that may have lost a share. A variable alone is not enough: a program
+ * can set it back. */
+int vgpu_member_hide_cards(struct vgpu_why *why)
 {
-	if (!vgpu_is_unknown(member->config->run_dir, member->job))
-		return 0;
 	if (vgpu_mount_private(why))
 		return -1;
 	return vgpu_mount_no_devices("/dev", "nvidia", why);

@@ -23,6 +23,7 @@
 
 #define MOST_VARIABLES 24
 #define MOST_BYTES 512
+#define EXIT_UNKNOWN 3 /* ExitUnknown of spank/prolog */
 
 struct environment {
 	char text[MOST_VARIABLES][MOST_BYTES];
@@ -131,7 +132,7 @@ int vgpu_late_prolog(spank_t spank, const char *program, struct vgpu_why *why)
 	static struct environment env; /* one task, one call: too large for the stack */
 	char said[sizeof(why->text)], clean[sizeof(why->text)];
 	int words[2], status = 0;
-	pid_t child;
+	pid_t child, ended;
 
 	env.n = 0;
 	fill(&env, spank);
@@ -148,10 +149,15 @@ int vgpu_late_prolog(spank_t spank, const char *program, struct vgpu_why *why)
 	}
 	read_all(words[0], said, sizeof(said));
 	close(words[0]);
-	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-		;
+	do
+		ended = waitpid(child, &status, 0);
+	while (ended < 0 && errno == EINTR);
+	if (ended != child)
+		return vgpu_because(why, "wait for %s: %s", program, strerror(errno));
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return 0;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_UNKNOWN)
+		return 1;
 	vgpu_printable(clean, sizeof(clean), said);
 	return vgpu_because(why, "%s", clean[0] ? clean : "vgpu-prolog failed without a word");
 }

@@ -82,8 +82,9 @@ bool vgpu_is_plain(const char *run_dir, uint32_t job);
 bool vgpu_is_unknown(const char *run_dir, uint32_t job);
 
 /* late.c: makes up for a Prolog that did not run. must_ask: also a job without
- * shards may have a share. prolog: 0 when gresd has decided on the job, -1 with
- * *why set when its task must not run. */
+ * shards may have a share. prolog: 0 when gresd has decided on the job, 1 when the
+ * job's share is unknown and the task must see no card, -1 with *why set when the
+ * task must not run. */
 bool vgpu_late_must_ask(const char *run_dir, uint32_t job);
 int vgpu_late_prolog(struct spank_handle *spank, const char *program, struct vgpu_why *why);
 
@@ -104,7 +105,7 @@ struct vgpu_member {
 
 int vgpu_member_admit(const struct vgpu_member *member, struct vgpu_why *why);
 int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why);
-int vgpu_member_hide_cards(const struct vgpu_member *member, struct vgpu_why *why);
+int vgpu_member_hide_cards(struct vgpu_why *why);
 
 /* seccomp.c */
 int vgpu_seccomp_no_user_namespaces(struct vgpu_why *why);

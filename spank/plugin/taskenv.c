@@ -17,7 +17,8 @@
 struct task {
 	spank_t spank;
 	struct vgpu_member member;
-	long shards; /* slurm's word; the user cannot forge it in slurmstepd */
+	long shards;  /* slurm's word; the user cannot forge it in slurmstepd */
+	bool unknown; /* the job may have lost a share */
 };
 
 static int read_task(struct task *task, struct vgpu_why *why)
@@ -98,8 +99,12 @@ static int enforce(const struct task *task, bool granted, struct vgpu_why *why)
 {
 	switch (task->member.config->enforce) {
 	case VGPU_ENFORCE_NAMESPACE:
-		return granted ? vgpu_member_enter(&task->member, why)
-			       : vgpu_member_hide_cards(&task->member, why);
+		if (granted)
+			return vgpu_member_enter(&task->member, why);
+		if (task->unknown ||
+		    vgpu_is_unknown(task->member.config->run_dir, task->member.job))
+			return vgpu_member_hide_cards(why);
+		return 0;
 	case VGPU_ENFORCE_PRELOAD:
 		return granted ? set_environment(task, why) : 0;
 	case VGPU_ENFORCE_OFF:
@@ -110,11 +115,11 @@ static int enforce(const struct task *task, bool granted, struct vgpu_why *why)
 
 /* What is the same for all tasks of a step: 1 when there are limits to enforce,
  * 0 when there are none, -1 when the step must not run. */
-static int admit(const struct task *task, struct vgpu_why *why)
+static int admit(struct task *task, struct vgpu_why *why)
 {
 	const struct vgpu_config *config = task->member.config;
 	struct vgpu_why late = {""};
-	int known;
+	int known, asked = 0;
 
 	if (config->wrong.text[0])
 		return task->shards > 0
@@ -123,10 +128,12 @@ static int admit(const struct task *task, struct vgpu_why *why)
 	known = vgpu_member_admit(&task->member, why);
 	if (known == 0 &&
 	    (task->shards > 0 || vgpu_late_must_ask(config->run_dir, task->member.job))) {
-		if (vgpu_late_prolog(task->spank, config->prolog, &late))
+		asked = vgpu_late_prolog(task->spank, config->prolog, &late);
+		if (asked < 0)
 			return vgpu_because(why, "no grant: %s", late.text);
 		known = vgpu_member_admit(&task->member, why);
 	}
+	task->unknown = asked > 0;
 	return known == 0 ? without_grant(task, why) : known;
 }
 

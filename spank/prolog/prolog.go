@@ -28,6 +28,8 @@ const (
 	ExitOK    = 0
 	ExitFault = 1 // Prolog: the node is broken. TaskProlog: the task must not run.
 	ExitUsage = 2 // run by hand, outside Slurm
+	// ExitUnknown: late Prolog only. The job may have lost its share: the SPANK plugin hides the cards.
+	ExitUnknown = 3
 )
 
 // selfGrant is where the SPANK plugin binds the grant of a task.
@@ -102,10 +104,17 @@ func (h *Hook) prolog(ctx context.Context) int {
 		return ExitOK
 	}
 	if limit := h.within(); limit > 0 {
+		// One deadline for the answer and for all commands.
+		timeout := h.timeout()
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(timeout-exitMargin, timeout/2))
+		defer cancel()
 		h.AnswerWait = min(h.AnswerWait, limit)
 		req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
 	}
-	h.unmark(req.JobID) // its Epilog may have been lost
+	if err := h.unmark(req.JobID); err != nil { // its Epilog may have been lost
+		return h.unanswered(ctx, req.JobID, err, tasksRefused)
+	}
 	rep, err := h.answer(ctx, req)
 	switch {
 	case errors.Is(err, errNoShare):
@@ -123,7 +132,9 @@ func (h *Hook) prolog(ctx context.Context) int {
 		}
 		return ExitOK
 	case errors.Is(err, errNobodyKnows):
-		h.mark(unknownJob, req.JobID)
+		if markErr := h.mark(unknownJob, req.JobID); markErr != nil {
+			return h.unanswered(ctx, req.JobID, markErr, "its tasks see no card")
+		}
 		h.say("prolog: job %d: %v", req.JobID, err)
 		return ExitOK
 	case isUsersFault(err):
@@ -135,7 +146,7 @@ func (h *Hook) prolog(ctx context.Context) int {
 	case !h.mayShare():
 		return ExitOK
 	}
-	return h.unanswered(ctx, req.JobID, err)
+	return h.unanswered(ctx, req.JobID, err, tasksRefused)
 }
 
 // latePrologContext is the SLURM_SCRIPT_CONTEXT that the SPANK plugin sets.
@@ -144,7 +155,7 @@ const latePrologContext = "vgpu_late_prolog"
 // latePrologOf is Prolog for a task whose job had none (spank/plugin/late.c). Its
 // exit code fails the task and never the node, so it is not 0 unless the task may
 // run: gresd has granted, has refused in words of its own, or has nothing to do
-// with the job; or nobody knows, and nothing tells of a share.
+// with the job. ExitUnknown: gresd does not answer, and the job shows no sign of a share.
 func (h *Hook) latePrologOf(ctx context.Context) int {
 	req, err := h.request(wire.OpGrant)
 	if err != nil {
@@ -157,6 +168,7 @@ func (h *Hook) latePrologOf(ctx context.Context) int {
 	switch {
 	case !h.patient && err != nil && (!isAnswer(err) || isBusy(err)):
 		h.Log(fmt.Sprintf("vgpu: late prolog: job %d: %v: %v", req.JobID, errNobodyKnows, err))
+		return ExitUnknown
 	case err != nil:
 		h.say("late prolog: job %d: %v", req.JobID, err)
 		return ExitFault
@@ -184,10 +196,16 @@ const (
 	unknownJob = "unknown"
 )
 
-func (h *Hook) mark(kind string, job uint32) {
+func (h *Hook) mark(kind string, job uint32) error {
 	path := h.markOf(kind, fmt.Sprint(job))
-	_ = os.MkdirAll(filepath.Dir(path), 0o755)
-	_ = os.WriteFile(path, nil, 0o644)
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, nil, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("mark the job: %w", err)
+	}
+	return nil
 }
 
 func (h *Hook) isMarked(kind, job string) bool {
@@ -197,11 +215,15 @@ func (h *Hook) isMarked(kind, job string) bool {
 
 func (h *Hook) markOf(kind, job string) string { return filepath.Join(h.Config.RunDir, kind, job) }
 
-// unmark forgets an earlier run of the job.
-func (h *Hook) unmark(job uint32) {
+// unmark removes the marks of an earlier run of the job.
+func (h *Hook) unmark(job uint32) error {
 	for _, kind := range []string{plainJob, lostJob, unknownJob} {
-		_ = os.Remove(h.markOf(kind, fmt.Sprint(job)))
+		// A read-only folder fails for an absent file, too.
+		if err := os.Remove(h.markOf(kind, fmt.Sprint(job))); err != nil && h.isMarked(kind, fmt.Sprint(job)) {
+			return fmt.Errorf("remove the job's mark: %w", err)
+		}
 	}
+	return nil
 }
 
 // placedByGresd says that gresd chooses the cards on this node: it leaves a mark.
@@ -213,7 +235,7 @@ func (h *Hook) placedByGresd() bool {
 // markPlain: without the mark, tasks ask again, which only takes longer.
 func (h *Hook) markPlain(job uint32) {
 	if h.mayShare() || h.isMarked(unknownJob, fmt.Sprint(job)) {
-		h.mark(plainJob, job)
+		_ = h.mark(plainJob, job)
 	}
 }
 
@@ -226,7 +248,9 @@ func (h *Hook) epilog(ctx context.Context) int {
 	h.Patience, h.AnswerWait = min(h.Patience, plainWait), min(h.AnswerWait, plainWait)
 	req, err := h.request(wire.OpRelease)
 	if err == nil {
-		h.unmark(req.JobID)
+		if err := h.unmark(req.JobID); err != nil {
+			h.say("epilog: job %d: %v", req.JobID, err)
+		}
 		_, err = h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID, Cluster: req.Cluster})
 	}
 	if err != nil && (isAnswer(err) || h.holdsShare()) {

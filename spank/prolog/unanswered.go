@@ -69,7 +69,9 @@ func (h *Hook) answer(ctx context.Context, req wire.Request) (wire.Reply, error)
 		return wire.Reply{}, errNoShare
 	}
 	if lost {
-		h.mark(lostJob, req.JobID)
+		if err := h.mark(lostJob, req.JobID); err != nil {
+			h.say("prolog: job %d: %v", req.JobID, err)
+		}
 	}
 	left := h.AnswerWait - time.Since(began)
 	if unknown != nil && got.err != nil && !h.hasSign() {
@@ -108,17 +110,19 @@ func (h *Hook) losesShards() bool {
 // unanswered decides about a job that has a share, or may have one, and that gresd had no answer
 // for. It never fails: Slurm drains the node of a Prolog that does. A batch job goes back into
 // the queue. Tasks of others are refused when they start, with the reason, by the SPANK plugin
-// or by TaskProlog.
-func (h *Hook) unanswered(ctx context.Context, job uint32, why error) int {
+// or by TaskProlog. The log line says otherwise about the tasks of a job that stays.
+func (h *Hook) unanswered(ctx context.Context, job uint32, why error, otherwise string) int {
 	err := h.client().Requeue(ctx, job)
 	switch {
 	case err == nil:
 		h.say("prolog: job %d: %v; it is back in the queue", job, why)
 	default:
-		h.say("prolog: job %d: %v; its tasks are refused: %v", job, why, err)
+		h.say("prolog: job %d: %v; %s: %v", job, why, otherwise, err)
 	}
 	return ExitOK
 }
+
+const tasksRefused = "its tasks are refused"
 
 func (h *Hook) client() slurmClient {
 	if h.slurm != nil {
@@ -157,23 +161,34 @@ func (h *Hook) takesPart() bool {
 }
 
 const (
-	// commandWait bounds each of Slurm's commands of a job without an answer; there are up to
+	// commandWait limits each of Slurm's commands of a job without an answer; there are up to
 	// three.
 	commandWait = 5 * time.Second
+	// exitMargin is the time between the Prolog's own deadline and Slurm's timeout.
+	exitMargin = time.Second
 	// plainWait is how long a job without cards waits for an answer, where such a job has no share.
 	plainWait = 2 * time.Second
 )
 
-// within bounds the time for an answer, so that the Prolog ends before Slurm ends it and drains
-// the node for that: PrologTimeout of the slurm.conf that slurmd names, else PrologEpilogTimeout,
-// less what comes after the answer. 0: Slurm waits for ever, or there is no such line.
+// within limits the time for an answer, so that the Prolog ends before Slurm ends it and drains
+// the node for that. The rest of the timeout is for Slurm's commands. 0: Slurm has no timeout.
 func (h *Hook) within() time.Duration {
-	said, _ := slurm.ReadConf(h.slurmConf()) // without a file, nothing is said
-	seconds, err := strconv.ParseUint(cmp.Or(said["prologtimeout"], said["prologepilogtimeout"]), 10, 16)
-	if err != nil || seconds == 0 || seconds >= noTimeout {
+	timeout := h.timeout()
+	if timeout == 0 {
 		return 0
 	}
-	return max(time.Second, time.Duration(seconds)*time.Second-3*commandWait-time.Second)
+	return max(time.Second, timeout-3*commandWait-exitMargin)
+}
+
+// timeout returns the time after which Slurm ends the Prolog: PrologTimeout of the slurm.conf that
+// slurmd names, else PrologEpilogTimeout. 0: neither is set.
+func (h *Hook) timeout() time.Duration {
+	said, _ := slurm.ReadConf(h.slurmConf()) // an unreadable file sets nothing
+	seconds, err := strconv.ParseUint(cmp.Or(said["prologtimeout"], said["prologepilogtimeout"]), 10, 16)
+	if err != nil || seconds >= noTimeout {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 // noTimeout is how Slurm writes that there is none.

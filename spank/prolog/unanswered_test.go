@@ -5,6 +5,8 @@ package prolog
 import (
 	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,13 +25,20 @@ type fakeSlurm struct {
 	facts    slurm.JobFacts
 	err      error
 	requeued *int
+	called   func(context.Context)
 }
 
-func (f fakeSlurm) Job(context.Context, uint32, string) (slurm.JobFacts, error) {
+func (f fakeSlurm) Job(ctx context.Context, _ uint32, _ string) (slurm.JobFacts, error) {
+	if f.called != nil {
+		f.called(ctx)
+	}
 	return f.facts, f.err
 }
 
-func (f fakeSlurm) Requeue(context.Context, uint32) error {
+func (f fakeSlurm) Requeue(ctx context.Context, _ uint32) error {
+	if f.called != nil {
+		f.called(ctx)
+	}
 	if f.requeued != nil {
 		*f.requeued++
 	}
@@ -192,6 +201,30 @@ func TestWithinSlurmsPatience(t *testing.T) {
 	}
 }
 
+// If gresd is down and slurmctld hangs, all commands together end before Slurm's timeout.
+func TestCommandsShareOneDeadline(t *testing.T) {
+	for _, timeout := range []time.Duration{2 * time.Second, 10 * time.Second, 16 * time.Second, 30 * time.Second} {
+		config := testConfig(t)
+		config.SlurmConf = filepath.Join(t.TempDir(), "slurm.conf")
+		if err := os.WriteFile(config.SlurmConf, fmt.Appendf(nil, "PrologEpilogTimeout=%d\n", int(timeout.Seconds())), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		calls := map[time.Time]int{}
+		runHook(t, config, jobEnv("prolog_slurmd"), func(h *Hook) {
+			h.slurm = fakeSlurm{err: slurm.ErrSilent, called: func(ctx context.Context) {
+				deadline, set := ctx.Deadline()
+				calls[deadline]++
+				if left := time.Until(deadline); !set || left >= timeout {
+					t.Errorf("timeout %s: a command may take %s", timeout, left)
+				}
+			}}
+		})
+		if len(calls) != 1 {
+			t.Errorf("timeout %s: %d deadlines, want one for all commands", timeout, len(calls))
+		}
+	}
+}
+
 // Where gresd chooses the cards, tasks of jobs without a share need not ask.
 func TestPrologMarksJobsWithoutAShare(t *testing.T) {
 	config := testConfig(t)
@@ -295,6 +328,51 @@ func TestWholeCardsWaitForTheSharesOnThem(t *testing.T) {
 	}
 }
 
+// If the marks of a job cannot be written, the job goes back into the queue. Tasks of a job that
+// stays ask for themselves, and see no card.
+func TestAJobThatCannotBeMarked(t *testing.T) {
+	lost := slurm.JobFacts{Batch: true, OnNode: true, MayAskForShards: true}
+	for name, c := range map[string]struct {
+		slurm fakeSlurm
+		stale bool // a mark of an earlier run cannot be removed
+		says  string
+	}{
+		"lost its shards":   {slurm: fakeSlurm{facts: lost}, says: "back in the queue"},
+		"nobody knows":      {slurm: fakeSlurm{err: slurm.ErrUnavailable}, says: "its tasks see no card"},
+		"an old mark stays": {slurm: fakeSlurm{facts: lost}, stale: true, says: "remove the job's mark"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := testConfig(t)
+			if err := os.WriteFile(filepath.Join(config.RunDir, "loses-shards"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for _, kind := range []string{plainJob, lostJob, unknownJob} { // also root can write no file in a file
+				if err := os.WriteFile(filepath.Join(config.RunDir, kind), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.stale {
+				path := filepath.Join(config.RunDir, plainJob)
+				if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "7", "full"), 0o755)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n := 0
+			c.slurm.requeued = &n
+			env := jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "")
+			r := runHook(t, config, env, func(h *Hook) { h.slurm = c.slurm })
+			said := strings.Join(r.log, "\n")
+			if r.code != ExitOK || n != 1 || !strings.Contains(said, "mark") || !strings.Contains(said, c.says) {
+				t.Errorf("code %d, requeued %d times, log %q; want 0, 1, %q", r.code, n, said, c.says)
+			}
+			env["SLURM_SCRIPT_CONTEXT"] = latePrologContext
+			if task := runHook(t, config, env); task.code != ExitUnknown {
+				t.Errorf("late prolog: code %d, want %d", task.code, ExitUnknown)
+			}
+		})
+	}
+}
+
 // A task must not run unless gresd has decided, whatever Prolog would have done
 // to the node.
 func TestLatePrologFailsWhatIsNotDecided(t *testing.T) {
@@ -329,9 +407,11 @@ func TestLatePrologFailsWhatIsNotDecided(t *testing.T) {
 func TestATaskOfWhichNobodyKnowsAsksAgain(t *testing.T) {
 	config := testConfig(t)
 	h := &Hook{Config: config}
-	h.mark(unknownJob, 7)
+	if err := h.mark(unknownJob, 7); err != nil {
+		t.Fatal(err)
+	}
 	env := jobEnv(latePrologContext, "SLURM_JOB_GPUS", "", "SLURMD_NODENAME", "")
-	if r := runHook(t, config, env); r.code != ExitOK || h.isMarked(plainJob, "7") {
+	if r := runHook(t, config, env); r.code != ExitUnknown || h.isMarked(plainJob, "7") {
 		t.Errorf("without gresd: exit code %d, marked plain %v", r.code, h.isMarked(plainJob, "7"))
 	}
 	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.None})

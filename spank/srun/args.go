@@ -13,6 +13,7 @@ import (
 // nor the value of one; the program and its arguments follow. To find that
 // word one must know which options have a value in the next word. These are
 // all of 22.05, 24.11 and 26.05; a test holds them against the installed Slurm.
+// Options of SPANK plugins are unknown here: they never take the next word.
 var (
 	flagsWithoutValue = words(`
 		async bcast compress consolidate-segments contiguous debugger-test disable-status exact exclusive
@@ -130,11 +131,25 @@ func readOption(args []string) option {
 	name, value, hasValue := strings.Cut(long, "=")
 	name = fullName(name)
 	switch {
-	case hasValue || flagsWithoutValue[name] || name == "show" || len(args) == 1:
+	case hasValue || len(args) == 1 || name == "show" || !optionsWithValue[name] && !ownOptions[name]:
 		return option{name: name, value: value, words: args[:1]}
 	default:
 		return option{name: name, value: args[1], words: args[:2]}
 	}
+}
+
+// isUnclear reports an option of a SPANK plugin without "=": the next word can be its value or the
+// program. split takes that word for the program. The difference matters only if an option that
+// vgpu-srun reads follows the word.
+func isUnclear(last option, program []string) bool {
+	name := last.name
+	if name == "" || flagsWithoutValue[name] || optionsWithValue[name] || ownOptions[name] || strings.Contains(last.words[0], "=") {
+		return false
+	}
+	behind, _ := split(program[min(1, len(program)):])
+	return slices.ContainsFunc(behind, func(o option) bool {
+		return ownOptions[o.name] || o.name == "gres" || o.name == "comment" || o.name == "jobid" || o.asksForGPUs()
+	})
 }
 
 // asksForGPUs says whether srun takes the option as a request for cards: -G, --gpus and its like, or a

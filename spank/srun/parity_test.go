@@ -138,19 +138,19 @@ func TestSrunsWaysToWriteOptions(t *testing.T) {
 	}{
 		"the value of -F is not the program":   {nil, "-F nodes.txt --gres=vgpu:30 prog", strings.Fields("-F nodes.txt --gres=shard:30 prog")},
 		"--test-only has no value":             {nil, "--test-only prog --gres=vgpu:30", strings.Fields("--test-only prog --gres=vgpu:30")},
-		"the beginning of an option":           {nil, "--vgpu-me=10% --gres=vgpu:30 --comm=x prog", []string{"--gres=shard:30", "--comment=x vgpu(mem=10%)", "prog"}},
+		"the beginning of an option":           {nil, "--vgpu-me=10% --gres=vgpu:30 --comm=x prog", []string{"--comment=x vgpu(mem=10%)", "--gres=shard:30", "prog"}},
 		"the beginning of a flag has no value": {nil, "--exclus prog --gres=vgpu:30", strings.Fields("--exclus prog --gres=vgpu:30")},
 		"a beginning of several is srun's":     {nil, "--gre=vgpu:30 prog", strings.Fields("--gre=vgpu:30 prog")},
 		"an option that is taken back": {
 			nil, "--vgpu-mem=10% --vgpu-cores=5 --vgpu-mem=none --gres=vgpu:30 prog",
-			[]string{"--gres=shard:30", "--comment=vgpu(cores=5)", "prog"},
+			[]string{"--comment=vgpu(cores=5)", "--gres=shard:30", "prog"},
 		},
 		"components of a het job": {
 			nil, "--gres=vgpu:10 --vgpu-mem=10% a -x : -n 2 --gres=vgpu:20 b : c",
-			strings.Fields("--gres=shard:10 --comment=vgpu(mem=10%) a -x : -n 2 --gres=shard:20 b : c"),
+			strings.Fields("--comment=vgpu(mem=10%) --gres=shard:10 a -x : -n 2 --gres=shard:20 b : c"),
 		},
 		"a colon of an option is no component":    {nil, "--job-name : --gres=vgpu:10 a", strings.Fields("--job-name : --gres=shard:10 a")},
-		"$SLURM_GRES":                             {share, "--vgpu-mem=10% prog", strings.Fields("--gres=shard:30 --comment=vgpu(mem=10%) prog")},
+		"$SLURM_GRES":                             {share, "--vgpu-mem=10% prog", strings.Fields("--comment=vgpu(mem=10%) --gres=shard:30 prog")},
 		"--gres counts more than $SLURM_GRES":     {share, "--gres=vgpu:20 prog", strings.Fields("--gres=shard:20 prog")},
 		"$SLURM_GRES is no matter of a step":      {map[string]string{"SLURM_GRES": "vgpu:30", "SLURM_JOB_ID": "5"}, "prog", strings.Fields("prog")},
 		"$SLURM_GRES without a share is not ours": {map[string]string{"SLURM_GRES": "gpu:1"}, "prog", strings.Fields("prog")},

@@ -57,6 +57,10 @@ func read(args []string) (plan, error) {
 			p.options = append(p.options, o)
 		}
 	}
+	if n := len(given); n > 0 && isUnclear(given[n-1], program) {
+		name := given[n-1].words[0]
+		return p, &request.Error{Option: name, Given: program[0], Want: "want " + name + "=VALUE, or -- in front of the program"}
+	}
 	p.flag = cmp.Or(p.flags...)
 	for i, o := range p.options {
 		if o.name == "gres" && p.gres < 0 {
@@ -125,16 +129,13 @@ func (p plan) rewrite(inJob bool) ([]string, error) {
 		req = request.Request{Share: req.Share, Cards: req.Cards}
 	}
 	var out []string
-	comment, position := "", -1
+	comment := ""
 	for i, o := range p.options {
 		switch {
 		case i == p.gres:
 			out = append(out, "--gres="+strings.Replace(o.value, p.word, p.counted(req), 1))
 		case o.name == "comment":
 			comment = o.value // as with srun, the last one counts
-			if position < 0 {
-				position = len(out)
-			}
 		default:
 			out = append(out, o.words...)
 		}
@@ -143,10 +144,7 @@ func (p plan) rewrite(inJob bool) ([]string, error) {
 		return nil, err
 	}
 	if comment != "" {
-		if position < 0 {
-			position = p.beforeEnd(out)
-		}
-		out = append(out[:position], append([]string{"--comment=" + comment}, out[position:]...)...)
+		out = slices.Insert(out, 0, "--comment="+comment)
 	}
 	return append(out, p.program...), nil
 }
@@ -162,14 +160,6 @@ func (p plan) named(err error) error {
 		name += ":" + p.cardType
 	}
 	return &request.Error{Option: "--gres=" + name, Given: mistake.Given, Want: mistake.Want}
-}
-
-// beforeEnd is where an option can be added: at the end, but before "--".
-func (p plan) beforeEnd(out []string) int {
-	if n := len(out); n > 0 && out[n-1] == "--" {
-		return n - 1
-	}
-	return len(out)
 }
 
 // counted is the GRES that slurmctld can place: one job's shards always fit one

@@ -58,23 +58,23 @@ func TestCommandForSrun(t *testing.T) {
 		},
 		"memory in percent raises the count": {
 			[]string{"--vgpu-mem=50%", "--gres=vgpu:30", "true"},
-			[]string{"--gres=shard:50", "--comment=vgpu(share=30,mem=50%)", "true"},
+			[]string{"--comment=vgpu(share=30,mem=50%)", "--gres=shard:50", "true"},
 		},
 		"cores raise the count": {
 			[]string{"--vgpu-cores=60", "--gres=vgpu:30", "true"},
-			[]string{"--gres=shard:60", "--comment=vgpu(share=30,cores=60)", "true"},
+			[]string{"--comment=vgpu(share=30,cores=60)", "--gres=shard:60", "true"},
 		},
 		"memory in bytes is left to the server": {
 			[]string{"--vgpu-mem=40G", "--gres=vgpu:30", "true"},
-			[]string{"--gres=shard:30", "--comment=vgpu(mem=40G)", "true"},
+			[]string{"--comment=vgpu(mem=40G)", "--gres=shard:30", "true"},
 		},
 		"all options, in any order, and separate values": {
 			[]string{"-n", "2", "--vgpu-mode", "soft:80", "--gres", "vgpu:30", "--vgpu-priority=high", "--vgpu-policy=spread", "true"},
-			[]string{"-n", "2", "--gres=shard:30", "--comment=vgpu(mode=soft:80,priority=high,policy=spread)", "true"},
+			[]string{"--comment=vgpu(mode=soft:80,priority=high,policy=spread)", "-n", "2", "--gres=shard:30", "true"},
 		},
 		"whole cards become GPUs": {
 			[]string{"--gres=vgpu:h200:200", "true"},
-			[]string{"--gres=gpu:h200:2", "--comment=vgpu(share=200)", "true"},
+			[]string{"--comment=vgpu(share=200)", "--gres=gpu:h200:2", "true"},
 		},
 		"one whole card stays a share": {
 			[]string{"--gres=vgpu:100", "true"},
@@ -98,27 +98,27 @@ func TestCommandForSrun(t *testing.T) {
 		},
 		"options go before a double dash": {
 			[]string{"--gres=vgpu:30", "--vgpu-mem=10%", "--", "-prog"},
-			[]string{"--gres=shard:30", "--comment=vgpu(mem=10%)", "--", "-prog"},
+			[]string{"--comment=vgpu(mem=10%)", "--gres=shard:30", "--", "-prog"},
 		},
 		"shards with options": {
 			[]string{"--gres=shard:20", "--vgpu-mem=50%", "true"},
-			[]string{"--gres=shard:50", "--comment=vgpu(share=20,mem=50%)", "true"},
+			[]string{"--comment=vgpu(share=20,mem=50%)", "--gres=shard:50", "true"},
 		},
 		"whole GPUs with options": {
 			[]string{"--gpus=2", "--vgpu-mem=10G", "true"},
-			[]string{"--gpus=2", "--comment=vgpu(mem=10G)", "true"},
+			[]string{"--comment=vgpu(mem=10G)", "--gpus=2", "true"},
 		},
 		"whole GPUs by the short option": {
 			[]string{"-lG", "2", "--vgpu-mem=10G", "true"},
-			[]string{"-lG", "2", "--comment=vgpu(mem=10G)", "true"},
+			[]string{"--comment=vgpu(mem=10G)", "-lG", "2", "true"},
 		},
 		"a share for each task": {
 			[]string{"-n2", "--tres-per-task=gres/vgpu:30", "--vgpu-mem=10G", "true"},
-			[]string{"-n2", "--tres-per-task=gres/vgpu:30", "--comment=vgpu(mem=10G)", "true"},
+			[]string{"--comment=vgpu(mem=10G)", "-n2", "--tres-per-task=gres/vgpu:30", "true"},
 		},
 		"without a share nothing changes": {
-			[]string{"--gres=gpu:1", "--comment=vgpu(mem=1G)", "-n2", "--pty", "bash", "-i"},
-			[]string{"--gres=gpu:1", "--comment=vgpu(mem=1G)", "-n2", "--pty", "bash", "-i"},
+			[]string{"--comment=vgpu(mem=1G)", "--gres=gpu:1", "-n2", "--pty", "bash", "-i"},
+			[]string{"--comment=vgpu(mem=1G)", "--gres=gpu:1", "-n2", "--pty", "bash", "-i"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,9 +148,9 @@ func TestCardsOfTheEnvironment(t *testing.T) {
 // Where gresd places, slurmctld counts what the user asks for: nodes have no shards.
 func TestCommandWhereGresdPlaces(t *testing.T) {
 	for _, c := range []struct{ args, want []string }{
-		{[]string{"--gres=vgpu:h200:30", "--vgpu-mem=50%", "true"}, []string{"--gres=vgpu:h200:30", "--comment=vgpu(mem=50%)", "true"}},
+		{[]string{"--gres=vgpu:h200:30", "--vgpu-mem=50%", "true"}, []string{"--comment=vgpu(mem=50%)", "--gres=vgpu:h200:30", "true"}},
 		{[]string{"--gres=fpga:1,vgpu:200", "true"}, []string{"--gres=fpga:1,vgpu:200", "true"}},
-		{[]string{"--gres=vgpu:120", "--vgpu-cards=2", "true"}, []string{"--gres=vgpu:120", "--comment=vgpu(cards=2)", "true"}},
+		{[]string{"--gres=vgpu:120", "--vgpu-cards=2", "true"}, []string{"--comment=vgpu(cards=2)", "--gres=vgpu:120", "true"}},
 	} {
 		argv := []string(nil)
 		w := Wrapper{
@@ -168,19 +168,23 @@ func TestMistakesAreOneLineAndRunNothing(t *testing.T) {
 		args []string
 		say  []string // parts of the line
 	}{
-		"share 0":                {[]string{"--gres=vgpu:0", "true"}, []string{`--gres=vgpu: "0"`, "1 to 100", "30"}},
-		"share 101":              {[]string{"--gres=vgpu:101", "true"}, []string{`"101"`, "1 to 100"}},
-		"negative share":         {[]string{"--gres=vgpu:-5", "true"}, []string{`"-5"`, "1 to 100"}},
-		"no share":               {[]string{"--gres=vgpu", "true"}, []string{"--gres=vgpu", "1 to 100"}},
-		"a type without a share": {[]string{"--gres=vgpu:h200", "true"}, []string{`"h200"`, "1 to 100"}},
-		"a fraction of memory":   {[]string{"--gres=vgpu:5", "--vgpu-mem=1.5g", "true"}, []string{`--vgpu-mem: "1.5g"`, "8G"}},
-		"cores 0":                {[]string{"--gres=vgpu:5", "--vgpu-cores=0", "true"}, []string{`--vgpu-cores: "0"`, "1 to 100"}},
-		"an unknown mode":        {[]string{"--gres=vgpu:5", "--vgpu-mode=fast", "true"}, []string{`--vgpu-mode: "fast"`, "hard, soft"}},
-		"options without share":  {[]string{"--vgpu-mem=8G", "true"}, []string{`--vgpu-mem: "8G"`, "--gres=vgpu:30"}},
-		"an unknown option":      {[]string{"--vgpu-memory=8G", "--gres=vgpu:5", "true"}, []string{"--vgpu-memory", "unknown"}},
-		"share as an option":     {[]string{"--vgpu-share=8", "--gres=vgpu:5", "true"}, []string{"--vgpu-share", "unknown"}},
-		"an option at the end":   {[]string{"--gres=vgpu:5", "--vgpu-mem"}, []string{"--vgpu-mem", "want a value"}},
-		"a token and options":    {[]string{"--gres=vgpu:5", "--vgpu-mem=1G", "--comment=vgpu(mem=2G)", "true"}, []string{"--comment", "either"}},
+		"share 0":                            {[]string{"--gres=vgpu:0", "true"}, []string{`--gres=vgpu: "0"`, "1 to 100", "30"}},
+		"share 101":                          {[]string{"--gres=vgpu:101", "true"}, []string{`"101"`, "1 to 100"}},
+		"negative share":                     {[]string{"--gres=vgpu:-5", "true"}, []string{`"-5"`, "1 to 100"}},
+		"no share":                           {[]string{"--gres=vgpu", "true"}, []string{"--gres=vgpu", "1 to 100"}},
+		"a type without a share":             {[]string{"--gres=vgpu:h200", "true"}, []string{`"h200"`, "1 to 100"}},
+		"a fraction of memory":               {[]string{"--gres=vgpu:5", "--vgpu-mem=1.5g", "true"}, []string{`--vgpu-mem: "1.5g"`, "8G"}},
+		"cores 0":                            {[]string{"--gres=vgpu:5", "--vgpu-cores=0", "true"}, []string{`--vgpu-cores: "0"`, "1 to 100"}},
+		"an unknown mode":                    {[]string{"--gres=vgpu:5", "--vgpu-mode=fast", "true"}, []string{`--vgpu-mode: "fast"`, "hard, soft"}},
+		"options without share":              {[]string{"--vgpu-mem=8G", "true"}, []string{`--vgpu-mem: "8G"`, "--gres=vgpu:30"}},
+		"an unknown option":                  {[]string{"--vgpu-memory=8G", "--gres=vgpu:5", "true"}, []string{"--vgpu-memory", "unknown"}},
+		"share as an option":                 {[]string{"--vgpu-share=8", "--gres=vgpu:5", "true"}, []string{"--vgpu-share", "unknown"}},
+		"an option at the end":               {[]string{"--gres=vgpu:5", "--vgpu-mem"}, []string{"--vgpu-mem", "want a value"}},
+		"--gres behind an unclear word":      {[]string{"--container-image", "a", "--gres=vgpu:5", "true"}, []string{`--container-image: "a"`, "--container-image=VALUE", "--"}},
+		"--comment behind an unclear word":   {[]string{"--gres=vgpu:5", "--vgpu-mem=1G", "--container-image", "a", "--comm=x", "true"}, []string{`"a"`}},
+		"--vgpu-mem behind an unclear word":  {[]string{"--gres=vgpu:5", "--container-image", "a", "-n2", "--vgpu-mem=1G", "true"}, []string{`"a"`}},
+		"whole cards behind an unclear word": {[]string{"--vgpu-mem=1G", "--container-image", "a", "-G1", "true"}, []string{`"a"`}},
+		"a token and options":                {[]string{"--gres=vgpu:5", "--vgpu-mem=1G", "--comment=vgpu(mem=2G)", "true"}, []string{"--comment", "either"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			argv, code, stdout, stderr := runWrapper(t, nil, c.args...)
@@ -223,7 +227,7 @@ func TestShowPrintsAShellLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "--gres=shard:30\n--comment=it's vgpu(mem=10%)\nsh\n-c\necho $X\n"
+	want := "--comment=it's vgpu(mem=10%)\n--gres=shard:30\nsh\n-c\necho $X\n"
 	if string(out) != want {
 		t.Errorf("a shell reads %q, want %q", out, want)
 	}

@@ -265,6 +265,12 @@ func TestShareOfAPendingJobCanBeChanged(t *testing.T) {
 	if got := look(t, s.completed(alice, job)); got.Total != 16*gib {
 		t.Errorf("saw %d bytes, want 16 GiB", got.Total)
 	}
+	// With all shards of its node, this job would wait for ever.
+	job = s.submit(alice, "--hold --exclusive", "true")
+	if r := update("vgpu:20"); r.Code == 0 {
+		t.Errorf("a share for an exclusive job: accepted: %s", r)
+	}
+	s.cancel(alice, job)
 }
 
 // Users try the flags that they know for GPUs.

@@ -80,9 +80,8 @@ int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why)
 	return 0;
 }
 
-int vgpu_member_hide_cards(const struct vgpu_member *member, struct vgpu_why *why)
+int vgpu_member_hide_cards(struct vgpu_why *why)
 {
-	(void)member;
 	(void)why;
 	return 0;
 }
