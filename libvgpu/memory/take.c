@@ -2,6 +2,7 @@
 /* take.c - see take.h. Above the pools, whose unused memory must not refuse anything. */
 #include "take.h"
 #include "account.h"
+#include "imports.h"
 #include "pool.h"
 
 int vgpu_mem_take(int card, uint64_t bytes)
@@ -9,6 +10,7 @@ int vgpu_mem_take(int card, uint64_t bytes)
 	int r;
 
 	vgpu_mem_begin();
+	vgpu_imports_settle(card);
 	r = vgpu_charge_now(card, bytes);
 	if (r) {
 		/* The driver, too, takes from its pools what nobody uses before it refuses. */
