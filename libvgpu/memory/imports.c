@@ -35,11 +35,19 @@ static uint64_t rest_of(int card, uint64_t bytes)
 int vgpu_imports_more(int card, uint64_t bytes)
 {
 	uint64_t all = __atomic_add_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
+	uint64_t want = rest_of(card, all), had;
 
-	if (vgpu_charge_up_to(card, &imports[card].charged, rest_of(card, all)) == 0)
-		return 0;
-	vgpu_imports_less(card, bytes);
-	return -ENOMEM;
+	/* To make room for the charge, slots of processes that have ended are cleared: then the others
+	 * pay for less than before. */
+	do {
+		had = want;
+		if (vgpu_charge_up_to(card, &imports[card].charged, want)) {
+			vgpu_imports_less(card, bytes);
+			return -ENOMEM;
+		}
+		want = rest_of(card, all);
+	} while (want > had);
+	return 0;
 }
 
 void vgpu_imports_less(int card, uint64_t bytes)
