@@ -40,7 +40,7 @@ static int primary_taking(int card, bool *first)
 	return -ENOMEM;
 }
 
-/* Another thread's first reference can come back later than this one's second. */
+/* The call that takes the first reference can return after the call that takes the second. */
 static void count_primary(int card)
 {
 	pthread_mutex_lock(&count_lock);
@@ -191,7 +191,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuGreenCtxDestroy);
-	known = vgpu_table_get(&greens, (uint64_t)(uintptr_t)green, &item);
+	known = vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item);
 	if (!vgpu_state.grant || !vgpu_real.cuCtxFromGreenCtx ||
 	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)
 		ctx = NULL;
@@ -206,8 +206,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
 	vgpu_gate_ended(under, known && primary_gone((CUdevice)item.other, r));
 	vgpu_uses_forget();
-	if (r == CUDA_SUCCESS && vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item))
+	if (known && r == CUDA_SUCCESS)
 		primary_given(item.card, (CUdevice)item.other);
+	else if (known)
+		vgpu_table_put(&greens, &item);
 	vgpu_mem_end();
 	return r;
 }

@@ -58,7 +58,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	return r;
 }
 
-/* Whatever memory has the addresses. */
+/* Memory of any kind can have the addresses. */
 CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, int type,
 				       unsigned long long flags)
 {

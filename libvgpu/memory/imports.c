@@ -3,7 +3,7 @@
  * imports.c - who pays for memory of other processes. The card counts it once, for one of the
  * processes that have it. So while the other processes of the job pay for as many bytes on that
  * card, their imports cost nothing. This process pays for the rest: the exporter is unknown, or of
- * another job, or has ended. What it pays for once, it pays for until it lets go of it.
+ * another job, or has ended. A charge stays until the import is released.
  */
 #include <errno.h>
 #include <string.h>

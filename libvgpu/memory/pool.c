@@ -271,7 +271,8 @@ static void freed_in(struct pool *p, CUstream stream, uint64_t bytes)
 
 bool vgpu_pool_freeing(CUdeviceptr dptr, struct vgpu_item *item)
 {
-	return vgpu_table_take(&async_ptrs, dptr, item);
+	return __atomic_load_n(&async_ptrs.count, __ATOMIC_RELAXED) &&
+	       vgpu_table_take(&async_ptrs, dptr, item);
 }
 
 void vgpu_pool_freed(const struct vgpu_item *item, CUstream stream, CUresult r)

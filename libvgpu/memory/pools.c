@@ -88,7 +88,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	VGPU_NEED_CUDA(cuMemPoolDestroy);
 	if (!vgpu_state.grant)
 		return vgpu_real.cuMemPoolDestroy(pool);
-	/* What is exported of it may have left the pool already. */
+	/* Exported memory that is freed has left the pool, and has a charge of its own. */
 	p = vgpu_capturing() ? NULL : vgpu_pool_of(pool, -1);
 	if (p)
 		vgpu_pool_settle(p);

@@ -147,7 +147,7 @@ void vgpu_shared_reused(int fd)
 	pthread_mutex_unlock(&shared_lock);
 }
 
-/* The array of descriptors by number grows to hold this one. */
+/* Grows the array of descriptors so that it has this number. */
 static bool room_for(int fd)
 {
 	int want = numbers ? numbers : 64;
@@ -376,7 +376,7 @@ void vgpu_shared_settle(void)
 
 void vgpu_shared_in_child(void)
 {
-	/* The parent pays for what it exported. */
+	/* The parent pays for its exports. */
 	pthread_mutex_init(&shared_lock, NULL);
 	number = NULL;
 	numbers = 0;

@@ -19,7 +19,12 @@
 #include "../../libvgpu/memory/module.c"
 #undef forget
 #include "../../libvgpu/memory/async.c"
+#include "../../libvgpu/memory/owner.c"
 #include "../../libvgpu/memory/pool.c"
+#undef CREATE
+#define destroy destroy_context
+#include "../../libvgpu/hooks/context.c"
+#undef destroy
 
 #include <string.h>
 
@@ -106,6 +111,23 @@ static CUresult driver_unmap(CUdeviceptr p, size_t n)
 	return frees();
 }
 
+static CUresult driver_context(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+	*ctx = (CUcontext)ADDRESS;
+	return CUDA_SUCCESS;
+}
+
+static CUresult driver_current(CUcontext *ctx)
+{
+	*ctx = (CUcontext)ADDRESS;
+	return CUDA_SUCCESS;
+}
+
+static CUresult driver_destroy(CUcontext ctx)
+{
+	return frees();
+}
+
 static uint64_t code; /* of the next module */
 static CUresult driver_load(CUmodule *module, const char *file)
 {
@@ -174,11 +196,6 @@ int vgpu_card_of_device(CUdevice dev)
 	return dev;
 }
 
-uint64_t vgpu_context_owner(int card)
-{
-	return (uint64_t)card + 1;
-}
-
 uint64_t vgpu_limit(int card)
 {
 	return 80ull << 30;
@@ -190,6 +207,11 @@ bool vgpu_overhead_counted(int card, uint64_t *bytes)
 	return false;
 }
 
+void vgpu_memory_ended(int card, CUdevice dev, uint64_t owner)
+{
+	vgpu_linear_ended(owner);
+}
+
 #define STUB(type, name, params) \
 	type name params         \
 	{                        \
@@ -199,6 +221,15 @@ bool vgpu_overhead_counted(int card, uint64_t *bytes)
 STUB(void, vgpu_need_cuda, (void))
 STUB(void, vgpu_mem_begin, (void))
 STUB(void, vgpu_mem_end, (void))
+STUB(void, vgpu_gate_ends, (CUcontext ctx))
+STUB(void, vgpu_gate_ended, (CUcontext ctx, bool gone))
+STUB(void, vgpu_gate_schedule, (int card, const struct vgpu_schedule *s))
+STUB(void, vgpu_rm_creating, (int card))
+STUB(void, vgpu_slices_apply, (int card, const struct vgpu_schedule *s, enum vgpu_look look))
+STUB(void, vgpu_watcher_start, (void))
+STUB(int, vgpu_overhead_context, (int card))
+STUB(void, vgpu_overhead_context_gone, (int card))
+STUB(void, vgpu_env_cards, (void))
 STUB(bool, vgpu_captured, (CUstream stream, bool unsaid))
 STUB(int, vgpu_card_asked, (void))
 STUB(CUresult, vgpu_oom, (int card, uint64_t bytes))
@@ -317,6 +348,25 @@ static CUresult unload(void)
 	return cuModuleUnload((CUmodule)ADDRESS);
 }
 
+static void context_with(uint64_t n)
+{
+	CUcontext ctx;
+	CUdeviceptr p;
+
+	CHECK_EQ(cuCtxCreate_v2(&ctx, 0, 0), CUDA_SUCCESS);
+	CHECK_EQ(cuMemAlloc_v2(&p, n), CUDA_SUCCESS);
+}
+
+static void context_large(void)
+{
+	context_with(LARGE);
+}
+
+static CUresult destroy(void)
+{
+	return cuCtxDestroy_v2((CUcontext)ADDRESS);
+}
+
 static void pool_has(uint64_t n)
 {
 	pool_of_test.live += n;
@@ -336,6 +386,8 @@ static void small_of(const char *kind)
 		CHECK_EQ(cuMemAlloc_v2(&p, SMALL), CUDA_SUCCESS);
 	} else if (strcmp(kind, "array") == 0) {
 		array_of(SMALL >> 21 << 3); /* heights are multiples of 8 */
+	} else if (strcmp(kind, "context") == 0) {
+		context_with(SMALL);
 	} else if (strcmp(kind, "module") == 0) {
 		load(SMALL);
 	} else if (strncmp(kind, "pool", 4) == 0) {
@@ -395,6 +447,9 @@ int main(void)
 	vgpu_real.cuModuleLoad = driver_load;
 	vgpu_real.cuModuleUnload = driver_unload;
 	vgpu_real.cuMemGetInfo_v2 = driver_info;
+	vgpu_real.cuCtxCreate_v2 = driver_context;
+	vgpu_real.cuCtxGetCurrent = driver_current;
+	vgpu_real.cuCtxDestroy_v2 = driver_destroy;
 	test_of("linear", alloc_large, free_linear);
 	test_of("linear in a stream", alloc_large, free_in_stream);
 	test_of("array", array_large, free_array);
@@ -403,5 +458,6 @@ int main(void)
 	test_of("module", load_large, unload);
 	test_of("pool", keep_large, free_linear);
 	test_of("pool in a stream", keep_large, free_in_stream);
+	test_of("context", context_large, destroy);
 	return done("release");
 }

@@ -4,16 +4,16 @@
  *
  *   imports CASE [--libdir DIR] [--gib N] [--rounds N]
  *
- *   own      N rounds: N GiB are created, exported, imported, released, and the import is mapped
- *   dup      the same; the import is by another number of the descriptor, and that is all there is
- *   late     the same; the allocation is released before the import
- *   fabric   the same with a FABRIC handle
- *   pool     N rounds: memory of a pool is imported, and freed in the pool, which is destroyed
- *   children N rounds: another process exports and ends before this one imports and maps
- *   together memory of a living process is imported: how much is in use before, with it, and after
- *   many     4097 exports of a range of one allocation: the cost of a call, and what is in use at the end
- *   reused   an export is closed, and its number given to another file of its inode
- *   facts    what the driver does with exports and imports
+ *   own      rounds of N GiB: memory is created, exported, imported and released; its import is mapped.
+ *   dup      The same, but the descriptor is duplicated and closed before the import.
+ *   late     The same, but the allocation is released before the import.
+ *   fabric   The same with a FABRIC handle.
+ *   pool     The same with memory of a pool, which is destroyed.
+ *   children Rounds: another process exports and ends before this process imports and maps.
+ *   together Memory of a living process is imported: the MiB in use before, meanwhile, and after.
+ *   many     4097 exports of one allocation: the cost of a call, and the MiB in use at the end.
+ *   reused   An export is closed, and its number is given to another file of the same inode.
+ *   facts    How the driver behaves.
  *
  * Prints a line of JSON: how many rounds succeeded and the error of the next, the MiB that
  * cuMemGetInfo counts then, and those that NVML counts for this process.
