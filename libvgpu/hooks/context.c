@@ -87,7 +87,7 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 				 .other = (uint64_t)dev,
 				 .refs = 1};
 
-	/* The driver can give the handle to another context while this one ends. */
+	/* Not the handle: the driver can use it again while this context still ends. */
 	item.owner = VGPU_MAX_CARDS + __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED);
 
 	/* Forgotten for want of memory: stays charged until the process ends. */

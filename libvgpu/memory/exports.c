@@ -91,8 +91,16 @@ CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
 	return noted(vgpu_shared_note((uintptr_t)pool, *(int *)to), *(int *)to);
 }
 
-/* An imported pool keeps the memory of the pool: it is a reference, too. */
-static struct vgpu_table imported_pools = VGPU_TABLE_INIT; /* pool -> what it keeps */
+/* An imported pool keeps the memory of the pool. It also keeps the memory of each pointer that was
+ * imported from it, after that pointer is freed (measured: 580, H100). */
+static struct vgpu_table imported_pools = VGPU_TABLE_INIT; /* pool -> a reference */
+
+static void keeps(CUmemoryPool pool, struct vgpu_kept *own)
+{
+	struct vgpu_item item = {.key = (uintptr_t)pool, .other = (uintptr_t)own};
+
+	vgpu_table_put(&imported_pools, &item);
+}
 
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *from, int type,
 					    unsigned long long flags)
@@ -104,13 +112,10 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *from, int 
 	if (vgpu_state.grant && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		own = vgpu_shared_import((int)(intptr_t)from);
 	r = vgpu_real.cuMemPoolImportFromShareableHandle(pool, from, type, flags);
-	if (r == CUDA_SUCCESS && own) {
-		struct vgpu_item item = {.key = (uintptr_t)*pool, .other = (uintptr_t)own};
-
-		vgpu_table_put(&imported_pools, &item);
-	} else if (own) {
+	if (r == CUDA_SUCCESS && own)
+		keeps(*pool, own);
+	else if (own)
 		vgpu_shared_unimport(own);
-	}
 	return r;
 }
 
@@ -150,7 +155,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, void *data)
 		own = vgpu_shared_import_data(data);
 	r = vgpu_real.cuMemPoolImportPointer(ptr, pool, data);
 	if (r == CUDA_SUCCESS && own)
-		vgpu_linear_own(*ptr, own);
+		keeps(pool, own);
 	else if (own)
 		vgpu_shared_unimport(own);
 	if (r != CUDA_SUCCESS || own || !vgpu_state.grant || vgpu_linear_imported(*ptr, false) == 0)

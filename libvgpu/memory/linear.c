@@ -30,8 +30,7 @@ static struct vgpu_table leaving =
 /* vgpu_item.other of an entry of the table */
 #define KIND_MANAGED 1u /* cuMemAllocManaged: charged in steps */
 #define KIND_PAGED 2u   /* beyond the physical share: charged as it is */
-#define KIND_OWN 3u     /* an import of this process's own memory, which owner keeps */
-#define KIND_OTHERS 4u  /* an import of another process's memory */
+#define KIND_IMPORT 3u  /* an import of another process's memory */
 
 static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 {
@@ -50,11 +49,7 @@ static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 
 static void freed(const struct vgpu_item *item)
 {
-	if (item->other == KIND_OWN) {
-		vgpu_shared_unimport((struct vgpu_kept *)(uintptr_t)item->owner);
-		return;
-	}
-	if (item->other == KIND_OTHERS) {
+	if (item->other == KIND_IMPORT) {
 		vgpu_imports_less(item->card, item->size);
 		return;
 	}
@@ -94,16 +89,9 @@ void vgpu_linear_freed(struct vgpu_item *list, CUstream stream, CUresult r)
 		vgpu_real.cuLaunchHostFunc(stream, left, dptr);
 }
 
-void vgpu_linear_own(CUdeviceptr dptr, struct vgpu_kept *own)
-{
-	struct vgpu_item item = {.key = dptr, .other = KIND_OWN, .owner = (uintptr_t)own};
-
-	vgpu_table_put(&linear, &item);
-}
-
 int vgpu_linear_imported(CUdeviceptr dptr, bool of_context)
 {
-	struct vgpu_item item = {.key = dptr, .other = KIND_OTHERS, .refs = 1};
+	struct vgpu_item item = {.key = dptr, .other = KIND_IMPORT, .refs = 1};
 	size_t size = 0;
 	int dev = -1;
 

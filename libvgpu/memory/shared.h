@@ -18,7 +18,7 @@ bool vgpu_shared_note(uint64_t key, int fd);
 bool vgpu_shared_note_kept(struct vgpu_kept *k, int fd);
 /* The memory can be imported by these bytes, which do not keep it. */
 bool vgpu_shared_note_data(uint64_t key, const void *data);
-/* Of a table of addresses, by vgpu_table_sweep: a descriptor keeps each entry in the range. */
+/* For vgpu_table_sweep of a table of addresses: a descriptor keeps each entry in the range. */
 struct vgpu_range {
 	uint64_t begin, end;
 	int fd;

@@ -41,7 +41,7 @@ int vgpu_only_card, vgpu_captures;
 
 static uint64_t held, card_has;
 static CUresult answer;         /* of the driver's free */
-static void (*meanwhile)(void); /* what another thread does when the driver has freed */
+static void (*meanwhile)(void); /* another thread, after the driver has freed */
 static struct pool pool_of_test;
 
 static CUresult frees(void)

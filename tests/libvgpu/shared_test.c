@@ -192,7 +192,7 @@ static void test_any_number_of_exports(void)
 	settled(MANY * MIB);
 }
 
-/* What has a part of the addresses; nothing else. Its entries stay in their table. */
+/* The descriptor keeps each entry with a part of the addresses. All entries stay in their table. */
 static void test_a_range_keeps_what_is_in_it(void)
 {
 	static struct vgpu_table table = VGPU_TABLE_INIT;

@@ -4,8 +4,8 @@
  *
  * The card counts an export for its first process. When that process frees it or ends, the card
  * counts it for another process that has imported it, mapped or not. A descriptor alone keeps it,
- * too, and then it counts for no process. All descriptors are open files of one inode, as those of
- * /dev/nvidiactl are. The position of the open file is the number of the export. A lock on that byte,
+ * too, and then it counts for no process. As with /dev/nvidiactl, all
+ * descriptors are open files of the same inode. The position of the open file is the number of the export. A lock on that byte,
  * which belongs to the open file, shows that a descriptor is open in any process.
  */
 #define _GNU_SOURCE

@@ -318,10 +318,11 @@ bool sim_slices_refused(struct sim_state *st);
 /* state.c: the file of the machine */
 int sim_descriptor(const struct sim_state *st);
 
-/* export.c: memory that several processes have. Makes the file whose descriptors name exports;
- * begins one of memory that the process has; lets a process have it; lets go of it; opens a
- * descriptor of it, -1: it cannot; the export that a descriptor names, 0: none; and ends the exports
- * that no process and no descriptor has. */
+/* export.c: memory that several processes have. sim_export_create makes the file whose descriptors
+ * are exports. sim_export_add exports memory of a process: its number, or 0. sim_export_join gives a
+ * process a reference, and sim_export_leave drops it (number 0: all). sim_export_open makes a
+ * descriptor, or -1. sim_export_named reads its number. sim_export_reap ends exports without any
+ * reference. */
 void sim_export_create(const char *state);
 uint64_t sim_export_add(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t bytes);
 bool sim_export_join(struct sim_state *st, uint32_t proc, uint64_t key, uint32_t *card,

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// exported is the environment of a program that is held at 8 GiB, with a cache that its children share.
+// exported is the environment of a program with a limit of 8 GiB and a cache that its children share.
 func exported(t *testing.T) []string {
 	t.Helper()
 	env, libdir, lib := card(t, oneCard)
@@ -16,7 +16,7 @@ func exported(t *testing.T) []string {
 }
 
 // An import of an own export is a second reference to the same charge. So two rounds of 3 GiB fit into
-// 8 GiB, however the memory is exported, and whatever is released first.
+// 8 GiB, for each kind of export and each order of releases.
 func TestAnImportKeepsTheChargeOfItsMemory(t *testing.T) {
 	for _, how := range []string{"own", "dup", "late", "fabric", "pool"} {
 		t.Run(how, func(t *testing.T) {

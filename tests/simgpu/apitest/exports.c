@@ -109,7 +109,7 @@ void case_exports(void)
 	EQ(cuMemImportFromShareableHandle(&j, data, FABRIC), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* An imported pool keeps what the pool has, and gives nothing itself. */
+/* An imported pool keeps the memory of the pool and of its pointers. It gives no memory itself. */
 void case_exported_pool(void)
 {
 	CUmemPoolProps props = {.allocType = 1, .handleTypes = FD, .location = {1, 0}};
@@ -136,6 +136,7 @@ void case_exported_pool(void)
 	OK(cuMemPoolDestroy(pool));
 	EQ(before - free_bytes(), SIZE);
 	OK(cuMemFreeAsync(q, NULL));
+	EQ(before - free_bytes(), SIZE);
 	OK(cuMemPoolDestroy(imported));
 	EQ(free_bytes(), before);
 }

@@ -169,7 +169,7 @@ CUresult cuMemPoolExportPointer(void *data, CUdeviceptr ptr)
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, const void *data)
 {
-	struct block copy = {.kind = BLOCK_IPC}, *b;
+	struct block copy = {.kind = BLOCK_IPC, .pool = pool}, *b;
 
 	ENTER(NEED_CTX);
 	if (!ptr || !pool || pool->magic != MAGIC_POOL || !pool->of || !data)
@@ -188,12 +188,39 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, const void 
 	return drv_leave(CUDA_SUCCESS);
 }
 
-/* An imported pointer is freed. */
-void export_forget_import(struct block *b)
+static void drop_import(struct block *b)
 {
 	struct block *of = block_find(b->imported);
 
 	block_remove(b);
 	if (of && --of->exports == 0 && of->gone)
 		mem_free(of);
+}
+
+/* An imported pointer is freed. The imported pool keeps its memory. */
+CUresult export_free_import(struct block *b)
+{
+	if (b->freeing)
+		return CUDA_ERROR_INVALID_VALUE;
+	b->freeing = true;
+	if (!b->pool)
+		drop_import(b);
+	return CUDA_SUCCESS;
+}
+
+void export_end_imports(CUmemoryPool pool)
+{
+	struct block *b;
+	size_t i = 0;
+
+	while ((b = block_at(i)) != NULL) {
+		if (!b->imported || b->pool != pool) {
+			i++;
+		} else if (b->freeing) {
+			drop_import(b);
+			i = 0;
+		} else {
+			b->pool = NULL;
+		}
+	}
 }

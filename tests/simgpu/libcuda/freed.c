@@ -190,8 +190,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 		return drv_leave(graph_add_free(s->capture->graph, dptr, NULL));
 	b = block_find(dptr);
 	if (b && b->va == dptr && b->imported) {
-		export_forget_import(b);
-		return drv_leave(CUDA_SUCCESS);
+		return drv_leave(export_free_import(b));
 	}
 	if (!b || b->va != dptr || b->freeing ||
 	    (b->kind != BLOCK_POOL && b->kind != BLOCK_LINEAR && b->kind != BLOCK_MANAGED))

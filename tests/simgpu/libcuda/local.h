@@ -257,7 +257,8 @@ struct vmm_handle *vmm_of(CUmemGenericAllocationHandle h); /* NULL: none */
 
 /* export.c */
 void export_drop(struct vmm_handle *v);
-void export_forget_import(struct block *b);
+CUresult export_free_import(struct block *b);
+void export_end_imports(CUmemoryPool pool);
 
 /* dmabuf.c */
 void dmabuf_settle(void);           /* what the closed ones kept goes */

@@ -222,8 +222,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 	rc = capture_unsafe();
 	b = block_find(dptr);
 	if (!rc && b && b->va == dptr && b->imported) {
-		export_forget_import(b);
-		return drv_leave(CUDA_SUCCESS);
+		return drv_leave(export_free_import(b));
 	}
 	if (!rc && (!b || b->va != dptr || b->freeing ||
 		    (b->kind != BLOCK_LINEAR && b->kind != BLOCK_MANAGED && b->kind != BLOCK_POOL)))

@@ -323,6 +323,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		current_pool[pool->dev] = NULL;
 	effects_take();
 	pool->destroyed = true;
+	export_end_imports(pool);
 	freed_all_seen(pool);
 	over(pool);
 	return drv_leave(CUDA_SUCCESS);

@@ -197,6 +197,8 @@ static CUresult pool_round(void)
 	CALL(cuMemFreeAsync, p, (CUstream)NULL);
 	CALL(cuStreamSynchronize, (CUstream)NULL);
 	CALL(cuMemPoolDestroy, pool);
+	if (r == CUDA_SUCCESS) /* the imported pool still keeps its memory */
+		CALL(cuMemFreeAsync, q, (CUstream)NULL);
 	return r;
 }
 
