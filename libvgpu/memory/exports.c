@@ -58,7 +58,23 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	return r;
 }
 
-/* Memory of any kind can have the addresses. */
+/* Memory of any kind can have the addresses. Most calls are for a part of one allocation. */
+static void note_range(struct vgpu_range *range)
+{
+	CUdeviceptr base = 0;
+	size_t size = 0;
+
+	if (vgpu_real.cuMemGetAddressRange_v2 &&
+	    vgpu_real.cuMemGetAddressRange_v2(&base, &size, range->begin) == CUDA_SUCCESS)
+		range->base = base;
+	if (vgpu_linear_exported_one(range) || vgpu_pools_exported_one(range) ||
+	    vgpu_vmm_range_one(range))
+		return;
+	vgpu_linear_exported(range);
+	vgpu_pools_exported(range);
+	vgpu_vmm_range(range);
+}
+
 CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, int type,
 				       unsigned long long flags)
 {
@@ -71,9 +87,7 @@ CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, i
 		return r;
 	range.fd = *(int *)to;
 	vgpu_shared_reused(range.fd);
-	vgpu_linear_exported(&range);
-	vgpu_pools_exported(&range);
-	vgpu_vmm_range(&range);
+	note_range(&range);
 	return noted(!range.failed, range.fd);
 }
 

@@ -124,6 +124,11 @@ void vgpu_linear_ended(uint64_t owner)
 	vgpu_table_end(&leaving, owner, freed);
 }
 
+bool vgpu_linear_exported_one(struct vgpu_range *range)
+{
+	return vgpu_shared_one(&linear, range);
+}
+
 void vgpu_linear_exported(struct vgpu_range *range)
 {
 	vgpu_table_sweep(&linear, (uintptr_t)range, vgpu_shared_range);

@@ -340,6 +340,11 @@ void vgpu_pools_ended(uint64_t owner)
 	vgpu_pools_settle();
 }
 
+bool vgpu_pools_exported_one(struct vgpu_range *range)
+{
+	return vgpu_shared_one(&async_ptrs, range);
+}
+
 void vgpu_pools_exported(struct vgpu_range *range)
 {
 	vgpu_table_sweep(&async_ptrs, (uintptr_t)range, vgpu_shared_range);

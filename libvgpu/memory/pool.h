@@ -58,7 +58,8 @@ void vgpu_pools_settle(void);
 void vgpu_pool_settle(struct pool *p);
 /* The watcher's look: the same, from time to time. */
 void vgpu_pools_tick(uint64_t now);
-/* A descriptor keeps what has these addresses. */
+/* A descriptor keeps the entries with these addresses; one: as vgpu_shared_one. */
+bool vgpu_pools_exported_one(struct vgpu_range *range);
 void vgpu_pools_exported(struct vgpu_range *range);
 /* A context has ended, and what was allocated in it, unless the driver says otherwise. */
 void vgpu_pools_ended(uint64_t owner);

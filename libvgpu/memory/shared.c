@@ -275,6 +275,17 @@ bool vgpu_shared_range(const struct vgpu_item *item, uint64_t range)
 	return false;
 }
 
+bool vgpu_shared_one(struct vgpu_table *t, struct vgpu_range *r)
+{
+	struct vgpu_item item;
+
+	if (!vgpu_table_get(t, r->base, &item) || item.key > r->begin ||
+	    item.key + item.size < r->end)
+		return false;
+	vgpu_shared_range(&item, (uintptr_t)r);
+	return true;
+}
+
 /* 0 of KCMP_FILE: two numbers of one open file. A kernel without kcmp finds none. */
 static bool same_file(int a, int b)
 {

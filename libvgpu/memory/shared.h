@@ -21,10 +21,13 @@ bool vgpu_shared_note_data(uint64_t key, const void *data);
 /* For vgpu_table_sweep of a table of addresses: a descriptor keeps each entry in the range. */
 struct vgpu_range {
 	uint64_t begin, end;
+	uint64_t base; /* of the allocation that has begin; 0: unknown */
 	int fd;
 	bool failed;
 };
 bool vgpu_shared_range(const struct vgpu_item *item, uint64_t range);
+/* Without a sweep: true if one entry, at the base, has all of the range. The descriptor keeps it. */
+bool vgpu_shared_one(struct vgpu_table *t, struct vgpu_range *range);
 static inline bool vgpu_in_range(const struct vgpu_item *item, const struct vgpu_range *r)
 {
 	return item->key < r->end && item->key + item->size > r->begin;

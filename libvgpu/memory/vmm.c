@@ -173,6 +173,17 @@ static bool export_mapping(const struct vgpu_item *map, uint64_t range)
 	return false;
 }
 
+bool vgpu_vmm_range_one(struct vgpu_range *range)
+{
+	struct vgpu_item map;
+
+	if (!vgpu_table_get(&mappings, range->base, &map) || map.key > range->begin ||
+	    map.key + map.size < range->end)
+		return false;
+	export_mapping(&map, (uintptr_t)range);
+	return true;
+}
+
 void vgpu_vmm_range(struct vgpu_range *range)
 {
 	vgpu_table_sweep(&mappings, (uintptr_t)range, export_mapping);

@@ -211,6 +211,17 @@ static void test_a_range_keeps_what_is_in_it(void)
 		let_go(i << 12, i == 0 || i == 4 ? MIB : 0);
 	close(range.fd);
 	settled(3 * MIB);
+	/* One entry has all of it. */
+	range = (struct vgpu_range){.begin = 0x2100, .end = 0x2fff, .base = 0x2000};
+	range.fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	CHECK(vgpu_shared_one(&table, &range));
+	let_go(0x2000, 0);
+	close(range.fd);
+	settled(MIB);
+	range.end = 0x3001;
+	CHECK(!vgpu_shared_one(&table, &range));
+	range.base = 0x2100;
+	CHECK(!vgpu_shared_one(&table, &range));
 	/* One that is closed by now keeps nothing. */
 	vgpu_table_sweep(&table, (uintptr_t)&range, vgpu_shared_range);
 	CHECK(!range.failed);
