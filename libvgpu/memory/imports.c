@@ -57,20 +57,21 @@ void vgpu_imports_less(int card, uint64_t bytes)
 	vgpu_charge_down_to(card, &imports[card].charged, left, &imports[card].bytes, same);
 }
 
-void vgpu_imports_settle(int card)
+bool vgpu_imports_settle(int card)
 {
 	uint64_t have = __atomic_load_n(&imports[card].charged, __ATOMIC_SEQ_CST);
 	uint64_t all = __atomic_load_n(&imports[card].bytes, __ATOMIC_SEQ_CST), want;
 
 	if (all <= have)
-		return;
+		return false;
 	want = rest_of(card, all);
 	if (want <= have)
-		return;
+		return false;
 	vgpu_charge_forced(card, want - have);
 	if (!__atomic_compare_exchange_n(&imports[card].charged, &have, want, false,
 					 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		vgpu_release(card, want - have);
+	return true;
 }
 
 void vgpu_imports_in_child(void)

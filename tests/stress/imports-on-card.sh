@@ -45,6 +45,9 @@ for case in own dup late fabric pool children; do
 	[ "$case" = children ] && least=1 || least=2
 	verdict "$case" "${g:--1} >= $least && ${g:-99} <= 2" "$got"
 done
+[ -z "$lib" ] || echo "     ipc natively: $("$program" ipc 2>/dev/null || echo "{}")"
+got=$(limited ipc 2>/dev/null) || got="{}"
+verdict ipc "\"$(number granted "$got")\" == \"1\" && \"$(number with "$got")\" == \"$(number before "$got")\"" "$got"
 got=$(limited together 2>/dev/null) || got="{}"
 verdict together "\"$(number error "$got")\" == \"0\" && \"$(number with "$got")\" == \"$(number before "$got")\"" "$got"
 [ -z "$lib" ] || echo "     many natively: $("$program" many 2>/dev/null || echo "{}")"

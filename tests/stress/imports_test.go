@@ -42,6 +42,17 @@ func TestImportsOutliveTheirExporter(t *testing.T) {
 	}
 }
 
+// The same by cuIpcOpenMemHandle: 3 GiB are imported, and 3 GiB more fit into 8 GiB.
+func TestMemoryOpenedByIPCOutlivesItsExporter(t *testing.T) {
+	r, err := run(t, exported(t), "imports", "ipc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["granted"] != 1.0 || r["error"] != 2.0 || r["with"] != r["before"] {
+		t.Errorf("%v; want 1 allocation of 3 GiB, then error 2, and as much in use with the import as before", r)
+	}
+}
+
 // While the exporter lives and pays, the importer does not.
 func TestSharedMemoryIsChargedOnce(t *testing.T) {
 	r, err := run(t, exported(t), "imports", "together")

@@ -11,6 +11,8 @@
  *   pool     The same with memory of a pool, which is destroyed.
  *   children Rounds: another process exports and ends before this process imports and maps.
  *   together Memory of a living process is imported: the MiB in use before, meanwhile, and after.
+ *   ipc      Memory of another process is opened by cuIpcOpenMemHandle. That process ends, and N GiB
+ *            are allocated, again and again.
  *   many     4097 exports of one allocation: the cost of a call, and the MiB in use at the end.
  *   reused   An export is closed, and its number is given to another file of the same inode.
  *   facts    How the driver behaves.
@@ -220,6 +222,59 @@ static void exporter(int socket)
 	passed(socket, fd);
 	(void)!read(socket, &go, 1); /* until it is to end */
 	_exit(0);
+}
+
+typedef struct {
+	char bytes[64];
+} ipc_handle;
+
+static void ipc_exporter(int socket)
+{
+	ipc_handle handle;
+	CUdeviceptr p;
+	char go;
+
+	begin();
+	CALL(cuMemAlloc_v2, &p, size);
+	CALL(cuIpcGetMemHandle, &handle, p);
+	(void)!write(socket, &handle, sizeof handle);
+	(void)!read(socket, &go, 1);
+	_exit(0);
+}
+
+static int ipc(void)
+{
+	CUresult (*open_handle)(CUdeviceptr *, ipc_handle, unsigned);
+	size_t before, with;
+	ipc_handle handle;
+	CUdeviceptr p;
+	int pair[2], n = 0;
+	pid_t other;
+	CUresult r;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		return 3;
+	other = fork();
+	if (other == 0)
+		ipc_exporter(pair[1]);
+	begin();
+	if (read(pair[0], &handle, sizeof handle) != sizeof handle)
+		return 3;
+	open_handle = (CUresult(*)(CUdeviceptr *, ipc_handle,
+				   unsigned))dlsym(cuda, "cuIpcOpenMemHandle_v2");
+	before = used();
+	r = open_handle(&p, handle, 1);
+	with = used();
+	send(pair[0], "e", 1, MSG_NOSIGNAL);
+	waitpid(other, NULL, 0);
+	for (; !r && n < 10; n += !r) {
+		CUdeviceptr more;
+
+		r = TRY(cuMemAlloc_v2, &more, size);
+	}
+	printf("{\"granted\":%d,\"error\":%d,\"before\":%zu,\"with\":%zu,\"nvml\":%ld}\n", n, r,
+	       before, with, counted());
+	return 0;
 }
 
 static int sockets[MOST_ROUNDS];
@@ -435,6 +490,8 @@ int main(int argc, char **argv)
 		return reused();
 	if (strcmp(how, "together") == 0)
 		return together();
+	if (strcmp(how, "ipc") == 0)
+		return ipc();
 	if (strcmp(how, "facts") == 0)
 		return facts();
 	return rounds_of(how, atoi(opt(argc, argv, "--rounds", "10")));
