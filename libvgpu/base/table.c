@@ -151,6 +151,95 @@ bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 	return p != NULL;
 }
 
+/* Takes an entry out of the table and puts it in front of the list. */
+static void to_list(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_item **list)
+{
+	struct vgpu_item *item = *p;
+
+	*p = item->next;
+	__atomic_store_n(&t->count, t->count - 1, __ATOMIC_RELAXED);
+	item->next = *list;
+	*list = item;
+}
+
+struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
+{
+	struct vgpu_item *list = NULL, **p;
+
+	if (!__atomic_load_n(&t->count, __ATOMIC_RELAXED))
+		return NULL;
+	lock(t);
+	while ((p = find(t, key)) != NULL)
+		to_list(t, p, &list);
+	pthread_mutex_unlock(&t->lock);
+	return list;
+}
+
+struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
+				       bool (*goes)(const struct vgpu_item *, uint64_t))
+{
+	struct vgpu_item *list = NULL;
+
+	lock(t);
+	for (size_t i = 0; i < t->buckets; i++)
+		for (struct vgpu_item **p = &t->bucket[i]; *p;) {
+			if (goes(*p, arg))
+				to_list(t, p, &list);
+			else
+				p = &(*p)->next;
+		}
+	pthread_mutex_unlock(&t->lock);
+	return list;
+}
+
+void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
+{
+	lock(t);
+	if (!t->buckets)
+		grow(t);
+	for (struct vgpu_item *item = list, *next; item && t->buckets; item = next) {
+		struct vgpu_item **bucket = &t->bucket[bucket_of(t, item->key)];
+
+		next = item->next;
+		item->next = *bucket;
+		*bucket = item;
+		__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
+	}
+	pthread_mutex_unlock(&t->lock);
+}
+
+void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
+		     void (*gone)(const struct vgpu_item *))
+{
+	struct vgpu_item *last = list;
+
+	if (!list)
+		return;
+	for (struct vgpu_item *item = list; item; item = item->next) {
+		gone(item);
+		last = item;
+	}
+	lock(t);
+	last->next = t->spare;
+	t->spare = list;
+	pthread_mutex_unlock(&t->lock);
+}
+
+uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size)
+{
+	struct vgpu_item **p;
+	uint64_t by = 0;
+
+	lock(t);
+	p = find(t, key);
+	if (p && (*p)->size < size) {
+		by = size - (*p)->size;
+		(*p)->size = size;
+	}
+	pthread_mutex_unlock(&t->lock);
+	return by;
+}
+
 void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
 		      bool (*goes)(const struct vgpu_item *, uint64_t))
 {

@@ -28,6 +28,16 @@ struct vgpu_table {
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
+/* For a free: all entries of a key, or all that goes is true of, leave the table as a list; NULL: there
+ * are none. The list goes back, or ends: then gone is called for each entry. */
+struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key);
+struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
+				       bool (*goes)(const struct vgpu_item *, uint64_t arg));
+void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list);
+void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
+		     void (*gone)(const struct vgpu_item *));
+/* Raises the size of an entry to at least size. Returns by how much; 0 also without an entry. */
+uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size);
 /* Adds to the reference count; *out is the entry after it, already removed
  * when the count has come to zero. False when there is no such key. */
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);

@@ -80,6 +80,10 @@ typedef struct CUmemAllocationProp_st {
 	} allocFlags;
 } CUmemAllocationProp;
 
+typedef struct CUipcMemHandle_st {
+	char reserved[64];
+} CUipcMemHandle;
+
 /* CUmemAllocationType */
 #define CU_MEM_ALLOCATION_TYPE_MANAGED 2
 
@@ -175,6 +179,7 @@ typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
 #define CU_MEM_ATTACH_GLOBAL 1u
 #define CU_MEM_ADVISE_SET_PREFERRED_LOCATION 3
 #define CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR 1
+#define CU_MEM_HANDLE_TYPE_FABRIC 8
 #define CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD 1
 #define CU_LIMIT_STACK_SIZE 0
 #define CU_LIMIT_PRINTF_FIFO_SIZE 1

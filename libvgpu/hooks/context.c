@@ -18,6 +18,7 @@
 #include "../memory/first_use.h"
 #include "../memory/memory.h"
 #include "../memory/owner.h"
+#include "../memory/release.h"
 #include "../slices/rm.h"
 #include "../slices/slices.h"
 #include "context.h"
@@ -80,10 +81,14 @@ CUresult cuInit(unsigned flags)
 
 static void new_context(CUcontext ctx, int card, CUdevice dev)
 {
+	static uint64_t made;
 	struct vgpu_item item = {.key = (uint64_t)(uintptr_t)ctx,
 				 .card = card,
 				 .other = (uint64_t)dev,
 				 .refs = 1};
+
+	/* Not the handle: the driver can use it again while this context still ends. */
+	item.owner = VGPU_MAX_CARDS + __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED);
 
 	/* Forgotten for want of memory: stays charged until the process ends. */
 	vgpu_table_put(&vgpu_contexts_made, &item);
@@ -130,30 +135,25 @@ CREATE(cuVDPAUCtxCreate_v2,
        (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
        (pctx, flags, dev, vdp, vdp_get))
 
-static void context_ended(CUcontext ctx)
+static void context_ended(const struct vgpu_item *item)
 {
-	struct vgpu_item item;
-
-	vgpu_uses_forget();
-	if (!vgpu_table_take(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item))
-		return;
-	vgpu_memory_ended(item.card, (CUdevice)item.other, item.key);
-	vgpu_context_ended(item.card);
+	vgpu_memory_ended(item->card, (CUdevice)item->other, item->owner);
+	vgpu_context_ended(item->card);
 }
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
+	struct vgpu_item *list;
 	CUresult r;
 
 	vgpu_gate_ends(ctx);
-	vgpu_mem_begin();
+	list = vgpu_freeing(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx);
 	r = real(ctx);
 	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
-	if (r == CUDA_SUCCESS) {
+	if (r == CUDA_SUCCESS)
 		vgpu_captures_ended(ctx);
-		context_ended(ctx);
-	}
-	vgpu_mem_end();
+	vgpu_uses_forget();
+	vgpu_freed(&vgpu_contexts_made, list, r, context_ended);
 	return r;
 }
 

@@ -21,6 +21,9 @@
 
 /* Primary contexts are retained many times, by name and by green contexts, and made once. */
 static int primary_refs[VGPU_MAX_CARDS];
+/* Whether it is counted as a context. */
+static bool counted[VGPU_MAX_CARDS];
+static pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vgpu_table greens = VGPU_TABLE_INIT; /* green contexts -> card */
 
 /* The handle that was given for the last primary context of a card. */
@@ -37,11 +40,28 @@ static int primary_taking(int card, bool *first)
 	return -ENOMEM;
 }
 
+/* The call that takes the first reference can return after the call that takes the second. */
+static void count_primary(int card)
+{
+	pthread_mutex_lock(&count_lock);
+	if (!counted[card])
+		vgpu_context_began(card);
+	counted[card] = true;
+	pthread_mutex_unlock(&count_lock);
+}
+
+static void primary_ended(int card)
+{
+	pthread_mutex_lock(&count_lock);
+	counted[card] = false;
+	vgpu_context_ended(card);
+	pthread_mutex_unlock(&count_lock);
+}
+
 static void primary_taken(int card, bool first, CUresult r)
 {
 	if (r == CUDA_SUCCESS) {
-		if (first)
-			vgpu_context_began(card);
+		count_primary(card);
 		return;
 	}
 	__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
@@ -79,7 +99,7 @@ static void primary_given(int card, CUdevice dev)
 
 	if (refs == 0) {
 		vgpu_memory_ended(card, dev, vgpu_primary_owner(card));
-		vgpu_context_ended(card);
+		primary_ended(card);
 	} else if (refs < 0) {
 		__atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
 	}
@@ -174,7 +194,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuGreenCtxDestroy);
-	known = vgpu_table_get(&greens, (uint64_t)(uintptr_t)green, &item);
+	known = vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item);
 	if (!vgpu_state.grant || !vgpu_real.cuCtxFromGreenCtx ||
 	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)
 		ctx = NULL;
@@ -192,8 +212,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	vgpu_captures_ended(r == CUDA_SUCCESS ? ctx : NULL);
 	vgpu_captures_ended(gone ? under : NULL);
 	vgpu_uses_forget();
-	if (r == CUDA_SUCCESS && vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item))
+	if (known && r == CUDA_SUCCESS)
 		primary_given(item.card, (CUdevice)item.other);
+	else if (known)
+		vgpu_table_put(&greens, &item);
 	vgpu_mem_end();
 	return r;
 }
@@ -201,4 +223,6 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 void vgpu_primary_in_child(void)
 {
 	memset(primary_refs, 0, sizeof primary_refs);
+	memset(counted, 0, sizeof counted);
+	pthread_mutex_init(&count_lock, NULL);
 }

@@ -13,6 +13,7 @@
 #include "../job/job.h"
 #include "account.h"
 #include "owner.h"
+#include "release.h"
 #include "take.h"
 
 #define ROW_ALIGN 64u
@@ -145,20 +146,11 @@ void vgpu_arrays_ended(uint64_t owner)
 	vgpu_table_end(&arrays, owner, vgpu_item_release);
 }
 
-#define DESTROY(name, handle)                                                    \
-	CUresult name(handle array)                                              \
-	{                                                                        \
-		struct vgpu_item item;                                           \
-		CUresult r;                                                      \
-                                                                                 \
-		VGPU_NEED_CUDA(name);                                            \
-		vgpu_mem_begin();                                                \
-		r = vgpu_real.name(array);                                       \
-		if (r == CUDA_SUCCESS && vgpu_state.grant &&                     \
-		    vgpu_table_take(&arrays, (uint64_t)(uintptr_t)array, &item)) \
-			vgpu_item_release(&item);                                \
-		vgpu_mem_end();                                                  \
-		return r;                                                        \
+#define DESTROY(name, handle)                                                               \
+	CUresult name(handle array)                                                         \
+	{                                                                                   \
+		VGPU_NEED_CUDA(name);                                                       \
+		return VGPU_FREE(&arrays, array, vgpu_real.name(array), vgpu_item_release); \
 	}
 DESTROY(cuArrayDestroy, CUarray)
 DESTROY(cuMipmappedArrayDestroy, CUmipmappedArray)

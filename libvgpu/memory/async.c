@@ -150,18 +150,26 @@ ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
 	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), true,
 	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
 
-#define FREE_ASYNC(name, per_thread)                                 \
-	CUresult name(CUdeviceptr dptr, CUstream stream)             \
-	{                                                            \
-		CUstream used = vgpu_stream(stream, per_thread);     \
-		CUresult r;                                          \
-                                                                     \
-		VGPU_NEED_CUDA(name);                                \
-		r = vgpu_real.name(dptr, stream);                    \
-		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant && \
-		    !vgpu_pool_forget(dptr, used))                   \
-			vgpu_linear_leaves(dptr, used);              \
-		return r;                                            \
+#define FREE_ASYNC(name, per_thread)                             \
+	CUresult name(CUdeviceptr dptr, CUstream stream)         \
+	{                                                        \
+		CUstream used = vgpu_stream(stream, per_thread); \
+		struct vgpu_item *list = NULL, item;             \
+		bool pool;                                       \
+		CUresult r;                                      \
+                                                                 \
+		VGPU_NEED_CUDA(name);                            \
+		if (!vgpu_state.grant)                           \
+			return vgpu_real.name(dptr, stream);     \
+		pool = vgpu_pool_freeing(dptr, &item);           \
+		if (!pool)                                       \
+			list = vgpu_linear_freeing(dptr);        \
+		r = vgpu_real.name(dptr, stream);                \
+		if (pool)                                        \
+			vgpu_pool_freed(&item, used, r);         \
+		else                                             \
+			vgpu_linear_freed(list, used, r);        \
+		return r;                                        \
 	}
 FREE_ASYNC(cuMemFreeAsync, false)
 FREE_ASYNC(cuMemFreeAsync_ptsz, true)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear.c - linear, pitched and managed memory. */
-#include "linear.h"
+#include <errno.h>
+
 #include "../base/log.h"
 #include "../base/table.h"
 #include "../driver/prototypes.h"
@@ -8,9 +9,13 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
+#include "imports.h"
+#include "linear.h"
 #include "managed.h"
 #include "owner.h"
 #include "pool.h"
+#include "release.h"
+#include "shared.h"
 #include "take.h"
 
 /* Rows of pitched memory are aligned to at most this on every card so far. */
@@ -25,6 +30,7 @@ static struct vgpu_table leaving =
 /* vgpu_item.other of an entry of the table */
 #define KIND_MANAGED 1u /* cuMemAllocManaged: charged in steps */
 #define KIND_PAGED 2u   /* beyond the physical share: charged as it is */
+#define KIND_IMPORT 3u  /* an import of another process's memory */
 
 static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 {
@@ -43,6 +49,10 @@ static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 
 static void freed(const struct vgpu_item *item)
 {
+	if (item->other == KIND_IMPORT) {
+		vgpu_imports_less(item->card, item->size);
+		return;
+	}
 	if (item->other == KIND_MANAGED) {
 		vgpu_managed_less(item->card, item->size);
 		return;
@@ -54,35 +64,58 @@ static void freed(const struct vgpu_item *item)
 	vgpu_release(item->card, item->size);
 }
 
-static void forget(CUdeviceptr dptr)
-{
-	struct vgpu_item item;
-
-	if (vgpu_table_take(&linear, dptr, &item))
-		freed(&item);
-	else
-		vgpu_pool_forget(dptr, NULL);
-}
-
 /* The stream has come to the free. It calls nothing of the driver, as CUDA asks. */
 static void left(void *dptr)
 {
-	struct vgpu_item item;
-
 	vgpu_mem_begin();
-	if (vgpu_table_take(&leaving, (uintptr_t)dptr, &item))
-		freed(&item);
+	vgpu_table_drop(&leaving, vgpu_table_detach(&leaving, (uintptr_t)dptr), freed);
 	vgpu_mem_end();
 }
 
-void vgpu_linear_leaves(CUdeviceptr dptr, CUstream stream)
+struct vgpu_item *vgpu_linear_freeing(CUdeviceptr dptr)
 {
-	struct vgpu_item item;
+	return vgpu_table_detach(&linear, dptr);
+}
 
+void vgpu_linear_freed(struct vgpu_item *list, CUstream stream, CUresult r)
+{
+	void *dptr = list ? (void *)(uintptr_t)list->key : NULL;
+
+	if (!list)
+		return;
 	/* If the stream cannot say when, it counts until its context ends. */
-	if (vgpu_table_take(&linear, dptr, &item) && vgpu_table_put(&leaving, &item) &&
-	    vgpu_real.cuLaunchHostFunc)
-		vgpu_real.cuLaunchHostFunc(stream, left, (void *)(uintptr_t)dptr);
+	vgpu_table_attach(r == CUDA_SUCCESS ? &leaving : &linear, list);
+	if (r == CUDA_SUCCESS && vgpu_real.cuLaunchHostFunc)
+		vgpu_real.cuLaunchHostFunc(stream, left, dptr);
+}
+
+int vgpu_linear_imported(CUdeviceptr dptr, bool of_context)
+{
+	struct vgpu_item item = {.key = dptr, .other = KIND_IMPORT, .refs = 1};
+	size_t size = 0;
+	int dev = -1;
+
+	if (of_context && vgpu_table_ref(&linear, dptr, 1, &item)) /* opened again */
+		return 0;
+	if (!vgpu_real.cuMemGetAddressRange_v2 || !vgpu_real.cuPointerGetAttribute ||
+	    vgpu_real.cuMemGetAddressRange_v2(NULL, &size, dptr) != CUDA_SUCCESS ||
+	    vgpu_real.cuPointerGetAttribute(&dev, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, dptr) !=
+		    CUDA_SUCCESS)
+		return 0; /* left to the comparison */
+	item.size = size;
+	item.card = vgpu_card_of_device(dev);
+	if (item.card < 0)
+		return 0;
+	if (vgpu_imports_more(item.card, size))
+		return -ENOMEM;
+	item.owner = of_context ? vgpu_context_owner(item.card) : 0;
+	vgpu_table_put(&linear, &item);
+	return 0;
+}
+
+CUresult vgpu_linear_closed(CUdeviceptr dptr, CUresult (*real)(CUdeviceptr))
+{
+	return VGPU_UNREF(&linear, dptr, real(dptr), freed);
 }
 
 void vgpu_linear_ended(uint64_t owner)
@@ -91,7 +124,12 @@ void vgpu_linear_ended(uint64_t owner)
 	vgpu_table_end(&leaving, owner, freed);
 }
 
-void vgpu_linear_exported(const struct vgpu_range *range)
+bool vgpu_linear_exported_one(struct vgpu_range *range)
+{
+	return vgpu_shared_one(&linear, range);
+}
+
+void vgpu_linear_exported(struct vgpu_range *range)
 {
 	vgpu_table_sweep(&linear, (uintptr_t)range, vgpu_shared_range);
 }
@@ -222,18 +260,20 @@ PITCHED(cuMemAllocPitch_v2, CUdeviceptr, size_t)
 PITCHED(cuMemAllocPitch, unsigned, unsigned)
 
 /* Frees always go through; the charge goes only when the driver has freed. */
-#define FREE(name, address)                                        \
-	CUresult name(address dptr)                                \
-	{                                                          \
-		CUresult r;                                        \
-                                                                   \
-		VGPU_NEED_CUDA(name);                              \
-		vgpu_mem_begin();                                  \
-		r = vgpu_real.name(dptr);                          \
-		if (r == CUDA_SUCCESS && dptr && vgpu_state.grant) \
-			forget(dptr);                              \
-		vgpu_mem_end();                                    \
-		return r;                                          \
+#define FREE(name, address)                                                           \
+	CUresult name(address dptr)                                                   \
+	{                                                                             \
+		struct vgpu_item item;                                                \
+		CUresult r;                                                           \
+                                                                                      \
+		VGPU_NEED_CUDA(name);                                                 \
+		if (!vgpu_state.grant || !vgpu_pool_freeing(dptr, &item))             \
+			return VGPU_FREE(&linear, dptr, vgpu_real.name(dptr), freed); \
+		vgpu_mem_begin();                                                     \
+		r = vgpu_real.name(dptr);                                             \
+		vgpu_pool_freed(&item, NULL, r);                                      \
+		vgpu_mem_end();                                                       \
+		return r;                                                             \
 	}
 FREE(cuMemFree_v2, CUdeviceptr)
 FREE(cuMemFree, unsigned)

@@ -6,11 +6,19 @@
 #include "../driver/cuda_abi.h"
 #include "shared.h"
 
-/* An address that is none of a pool's is freed in a stream: it counts until the card comes to that. */
-void vgpu_linear_leaves(CUdeviceptr dptr, CUstream stream);
+/* An address that is none of a pool's is freed in a stream. Before the driver's call it leaves the
+ * table, and after that it counts until the card comes to the free. */
+struct vgpu_item *vgpu_linear_freeing(CUdeviceptr dptr);
+void vgpu_linear_freed(struct vgpu_item *list, CUstream stream, CUresult r);
+/* An address is an import of another process's memory, which may end with its context: 0, or -ENOMEM
+ * as vgpu_imports_more. */
+int vgpu_linear_imported(CUdeviceptr dptr, bool of_context);
+/* One is closed, by the driver's call. */
+CUresult vgpu_linear_closed(CUdeviceptr dptr, CUresult (*real)(CUdeviceptr));
 /* What ended with a context. */
 void vgpu_linear_ended(uint64_t owner);
-/* A descriptor keeps what has these addresses. */
-void vgpu_linear_exported(const struct vgpu_range *range);
+/* A descriptor keeps the entries with these addresses; one: as vgpu_shared_one. */
+bool vgpu_linear_exported_one(struct vgpu_range *range);
+void vgpu_linear_exported(struct vgpu_range *range);
 
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c - see memory.h. */
 #include "memory.h"
+#include "../job/job.h"
 #include "array.h"
 #include "compare.h"
 #include "context_cost.h"
 #include "ended.h"
 #include "frees.h"
 #include "graph.h"
+#include "imports.h"
 #include "linear.h"
 #include "module.h"
 #include "objects.h"
@@ -27,6 +29,8 @@ void vgpu_memory_tick(uint64_t now)
 {
 	vgpu_pools_tick(now);
 	vgpu_overhead_tick(now);
+	for (int i = 0; i < (int)vgpu_state.ncards; i++)
+		vgpu_imports_settle(i);
 }
 
 void vgpu_memory_in_child(void)
@@ -37,6 +41,7 @@ void vgpu_memory_in_child(void)
 	vgpu_frees_in_child();
 	vgpu_graphs_in_child();
 	vgpu_shared_in_child();
+	vgpu_imports_in_child();
 	vgpu_objects_in_child();
 	vgpu_ended_in_child();
 }

@@ -21,6 +21,7 @@
 #include "module.h"
 #include "owner.h"
 #include "pool.h"
+#include "release.h"
 #include "take.h"
 
 /* Smaller changes are left to the regular comparison with the card's count. */
@@ -163,14 +164,6 @@ static void unloaded(const struct vgpu_item *item)
 	      __atomic_sub_fetch(&booked[item->card].live, item->size, __ATOMIC_SEQ_CST));
 }
 
-static void forget(uint64_t owner)
-{
-	struct vgpu_item item;
-
-	while (vgpu_state.grant && vgpu_table_take(&modules, owner, &item))
-		unloaded(&item);
-}
-
 static uint64_t id(const void *handle)
 {
 	return (uint64_t)(uintptr_t)handle;
@@ -247,19 +240,15 @@ FIRST_USE(cuLibraryGetGlobal,
 	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
 	  (dptr, bytes, library, name), library, name)
 
-#define UNLOAD(name, handle)                 \
-	CUresult name(handle unloads)        \
-	{                                    \
-		CUresult r;                  \
-                                             \
-		VGPU_NEED_CUDA(name);        \
-		vgpu_mem_begin();            \
-		r = vgpu_real.name(unloads); \
-		vgpu_uses_forget();          \
-		if (r == CUDA_SUCCESS)       \
-			forget(id(unloads)); \
-		vgpu_mem_end();              \
-		return r;                    \
+#define UNLOAD(name, handle)                                                         \
+	CUresult name(handle unloads)                                                \
+	{                                                                            \
+		CUresult r;                                                          \
+                                                                                     \
+		VGPU_NEED_CUDA(name);                                                \
+		r = VGPU_FREE(&modules, unloads, vgpu_real.name(unloads), unloaded); \
+		vgpu_uses_forget();                                                  \
+		return r;                                                            \
 	}
 UNLOAD(cuModuleUnload, CUmodule)
 UNLOAD(cuLibraryUnload, CUlibrary)

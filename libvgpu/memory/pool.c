@@ -288,21 +288,26 @@ static void freed_in(struct pool *p, CUstream stream, uint64_t bytes)
 		vgpu_frees_unknown(&p->frees);
 }
 
-bool vgpu_pool_forget(CUdeviceptr dptr, CUstream stream)
+bool vgpu_pool_freeing(CUdeviceptr dptr, struct vgpu_item *item)
 {
-	struct vgpu_item item;
-	struct pool *p;
+	return __atomic_load_n(&async_ptrs.count, __ATOMIC_RELAXED) &&
+	       vgpu_table_take(&async_ptrs, dptr, item);
+}
 
-	if (!vgpu_table_take(&async_ptrs, dptr, &item))
-		return false;
-	p = (struct pool *)(uintptr_t)item.other;
-	freed_in(p, stream, item.size);
-	if (given(p, &item)) {
+void vgpu_pool_freed(const struct vgpu_item *item, CUstream stream, CUresult r)
+{
+	struct pool *p = (struct pool *)(uintptr_t)item->other;
+
+	if (r != CUDA_SUCCESS) {
+		vgpu_table_put(&async_ptrs, item);
+		return;
+	}
+	freed_in(p, stream, item->size);
+	if (given(p, item)) {
 		pthread_mutex_lock(&vgpu_pools_lock);
 		end_if_over(p); /* unless another thread was first, or it could not be destroyed */
 	}
 	vgpu_pools_changed();
-	return true;
 }
 
 static bool add_up(const struct vgpu_item *item, uint64_t owner)
@@ -354,7 +359,12 @@ void vgpu_pools_ended(uint64_t owner)
 	vgpu_pools_settle();
 }
 
-void vgpu_pools_exported(const struct vgpu_range *range)
+bool vgpu_pools_exported_one(struct vgpu_range *range)
+{
+	return vgpu_shared_one(&async_ptrs, range);
+}
+
+void vgpu_pools_exported(struct vgpu_range *range)
 {
 	vgpu_table_sweep(&async_ptrs, (uintptr_t)range, vgpu_shared_range);
 }

@@ -40,8 +40,9 @@ struct pool *vgpu_pool_of(CUmemoryPool handle, int card);
 /* The driver has made an allocation of it: the program holds it. */
 void vgpu_pool_keep(struct pool *p, CUdeviceptr dptr, uint64_t size);
 /* An asynchronous pointer is freed, in a stream or, where that is NULL, once the card has no more
- * work; false: it is not one. */
-bool vgpu_pool_forget(CUdeviceptr dptr, CUstream stream);
+ * work. Before the driver's call it leaves the table, false: it is not one; and after it. */
+bool vgpu_pool_freeing(CUdeviceptr dptr, struct vgpu_item *item);
+void vgpu_pool_freed(const struct vgpu_item *item, CUstream stream, CUresult r);
 
 /* The program lets go of a pool: to be called before the driver, with vgpu_pools_lock held, and
  * after it, which returns without the lock. NULL: it is none of ours. */
@@ -61,8 +62,9 @@ void vgpu_pool_settle(struct pool *p);
 void vgpu_pools_waited(void);
 /* The watcher's look: the same, from time to time. */
 void vgpu_pools_tick(uint64_t now);
-/* A descriptor keeps what has these addresses. */
-void vgpu_pools_exported(const struct vgpu_range *range);
+/* A descriptor keeps the entries with these addresses; one: as vgpu_shared_one. */
+bool vgpu_pools_exported_one(struct vgpu_range *range);
+void vgpu_pools_exported(struct vgpu_range *range);
 /* A context has ended, and what was allocated in it, unless the driver says otherwise. */
 void vgpu_pools_ended(uint64_t owner);
 /* After a fork, in the child: unlocked. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pools.c - pools, as the program makes, finds, trims and destroys them. */
+#include "../driver/captures.h"
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "async.h"
+#include "exports.h"
 #include "pool.h"
 
 /* A pool belongs to the card that it names, whatever context is current; one in host memory
@@ -79,16 +81,23 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
+	struct vgpu_item *imported;
 	struct pool *p;
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemPoolDestroy);
 	if (!vgpu_state.grant)
 		return vgpu_real.cuMemPoolDestroy(pool);
+	/* Exported memory that is freed has left the pool, and has a charge of its own. */
+	p = vgpu_capturing() ? NULL : vgpu_pool_of(pool, -1);
+	if (p)
+		vgpu_pool_settle(p);
+	imported = vgpu_imported_pool_goes(pool);
 	pthread_mutex_lock(&vgpu_pools_lock);
 	p = vgpu_pool_goes(pool);
 	r = vgpu_real.cuMemPoolDestroy(pool);
 	vgpu_pool_gone(p, pool, r);
+	vgpu_imported_pool_gone(imported, r);
 	vgpu_pools_forget_current(); /* the device's own pool is current again */
 	return r;
 }

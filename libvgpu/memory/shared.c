@@ -1,199 +1,395 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shared.c - memory that a file descriptor keeps alive. A process may
- * export an allocation as a descriptor and release the allocation: the card then
- * counts the memory for no process until somebody maps it (measured: H200, driver
- * 580). So the exporter goes on paying while its descriptor is open. Once another
- * process maps the memory, the card counts it there, and the comparison with the
- * card's count charges it.
+ * shared.c - memory that others than its allocation keep alive.
+ *
+ * An exported allocation lives until its handle, its descriptors and its imports are gone, and so
+ * does its charge. The card counts the memory for the exporter, then for another process that has
+ * imported it, mapped or not; while a descriptor alone keeps it, the card counts it for no process
+ * (measured: 580, H100 and H200).
+ *
+ * Is a descriptor still open? A duplicate of it would answer that, but would also keep the memory.
+ * All exports are open files of /dev/nvidiactl, so device and inode do not tell one from another. So
+ * each gets a mark that belongs to the open file: the signal of F_SETSIG. The kernel sends it only
+ * if the program also sets an owner and O_ASYNC.
  */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/job.h"
+#include "../base/util.h"
 #include "account.h"
 #include "shared.h"
 
-#define MAX_KEPT 4096
+#define MARK SIGURG /* ignored where it is not handled */
 
-/* A descriptor, as it was when it was handed out: its number may be used again. */
+/* A descriptor, as it was when it was exported: its number may be used again. */
 struct descriptor {
 	int fd;
+	bool marked;
 	dev_t dev, rdev;
 	ino_t ino;
+	struct vgpu_kept *of;
+	struct descriptor *next, **link; /* of the same memory */
+	struct descriptor *same;         /* of the same number: a range of several allocations */
 };
 
-/* Exported memory; after its release, with the bytes that still count. */
-struct exported {
-	uint64_t handle; /* 0: free entry, or released; then: */
-	uint64_t piece;  /* number of the memory, of which one entry has the bytes */
-	struct descriptor at;
-	uint64_t bytes;
+struct vgpu_kept {
+	uint64_t key;
+	uint64_t bytes; /* charged, once the allocation is freed */
+	uint64_t data;  /* hash of the bytes that it is imported by; 0: none */
 	int card;
-	bool used;
+	bool allocated;
+	unsigned imports;
+	struct descriptor *open;
+	struct vgpu_kept *next; /* freed ones */
 };
 
-static struct exported exported[MAX_KEPT];
-static unsigned top;      /* entries that may be used */
-static unsigned released; /* entries with bytes */
-static pthread_mutex_t exported_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vgpu_table exported = VGPU_TABLE_INIT; /* key of an allocation -> vgpu_kept */
+static struct vgpu_table by_data = VGPU_TABLE_INIT;  /* hash -> vgpu_kept */
+static struct descriptor **number;                   /* by number */
+static int numbers;
+static struct vgpu_kept *freed; /* allocations, that are still kept */
+/* Of all of these. Inside it only the locks of the tables here are taken. */
+static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool describe(int fd, struct descriptor *d)
+/* An unknown state counts as open. */
+static bool still_open(const struct descriptor *d)
 {
-	struct stat st;
+	struct stat now;
+	int mark;
 
-	if (fd < 0 || fstat(fd, &st) != 0)
+	if (fstat(d->fd, &now) != 0)
+		return errno != EBADF;
+	if (now.st_dev != d->dev || now.st_rdev != d->rdev || now.st_ino != d->ino)
 		return false;
-	*d = (struct descriptor){.fd = fd, .dev = st.st_dev, .rdev = st.st_rdev, .ino = st.st_ino};
+	mark = d->marked ? fcntl(d->fd, F_GETSIG) : MARK;
+	return mark == MARK || mark < 0;
+}
+
+static struct vgpu_kept *kept_of(const struct vgpu_item *item)
+{
+	return (struct vgpu_kept *)(uintptr_t)item->other;
+}
+
+static void forget_data(struct vgpu_kept *k)
+{
+	struct vgpu_item item;
+
+	if (k->data)
+		vgpu_table_take(&by_data, k->data, &item);
+	k->data = 0;
+}
+
+/* Ends the entry if there is nothing more to know of it. */
+static void end_if_over(struct vgpu_kept *k)
+{
+	struct vgpu_kept **link = &freed;
+	struct vgpu_item item;
+
+	if (k->open || k->imports || (k->allocated && k->data))
+		return;
+	if (k->allocated) {
+		vgpu_table_take(&exported, k->key, &item);
+	} else {
+		while (*link && *link != k)
+			link = &(*link)->next;
+		if (*link)
+			__atomic_store_n(link, k->next, __ATOMIC_RELAXED);
+		vgpu_release(k->card, k->bytes);
+	}
+	forget_data(k);
+	free(k);
+}
+
+static void closed(struct descriptor *d)
+{
+	struct descriptor **same = &number[d->fd];
+
+	while (*same != d)
+		same = &(*same)->same;
+	*same = d->same;
+	*d->link = d->next;
+	if (d->next)
+		d->next->link = d->link;
+	free(d);
+}
+
+static void drop_closed(struct vgpu_kept *k)
+{
+	for (struct descriptor *d = k->open, *next; d; d = next) {
+		next = d->next;
+		if (!still_open(d))
+			closed(d);
+	}
+}
+
+static void reused(int fd)
+{
+	while (fd >= 0 && fd < numbers && number[fd]) {
+		struct vgpu_kept *k = number[fd]->of;
+
+		closed(number[fd]);
+		end_if_over(k);
+	}
+}
+
+void vgpu_shared_reused(int fd)
+{
+	pthread_mutex_lock(&shared_lock);
+	reused(fd);
+	pthread_mutex_unlock(&shared_lock);
+}
+
+/* Grows the array of descriptors so that it has this number. */
+static bool room_for(int fd)
+{
+	int want = numbers ? numbers : 64;
+	struct descriptor **more;
+
+	if (fd < numbers)
+		return true;
+	while (want <= fd)
+		want *= 2;
+	more = realloc(number, (size_t)want * sizeof *number);
+	if (!more)
+		return false;
+	memset(more + numbers, 0, (size_t)(want - numbers) * sizeof *number);
+	number = more;
+	numbers = want;
 	return true;
 }
 
-/* What cannot be looked at is open. */
-static bool still_open(const struct descriptor *d)
+static bool note(struct vgpu_kept *k, int fd)
 {
-	struct descriptor now;
+	struct descriptor *d;
+	struct stat st;
 
-	if (!describe(d->fd, &now))
-		return errno != EBADF;
-	return now.dev == d->dev && now.rdev == d->rdev && now.ino == d->ino;
-}
-
-static void forget(struct exported *e)
-{
-	struct exported was = *e;
-	unsigned i = 0;
-
-	*e = (struct exported){0};
-	if (!was.bytes)
-		return;
-	/* Exported twice, it is there until both are closed. */
-	while (i < top && (exported[i].piece != was.piece || !still_open(&exported[i].at)))
-		i++;
-	if (i < top) {
-		exported[i].bytes = was.bytes;
-		exported[i].card = was.card;
-		return;
-	}
-	vgpu_release(was.card, was.bytes);
-	released--;
-}
-
-void vgpu_shared_closed(int fd)
-{
-	pthread_mutex_lock(&exported_lock);
-	for (unsigned i = 0; i < top; i++)
-		if (exported[i].used && (exported[i].at.fd == fd || !still_open(&exported[i].at)))
-			forget(&exported[i]);
-	while (top && !exported[top - 1].used)
-		__atomic_store_n(&top, top - 1, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&exported_lock);
-}
-
-bool vgpu_shared_note(uint64_t handle, int fd)
-{
-	struct exported e = {.handle = handle, .used = true};
-	unsigned at = 0;
-
-	if (!describe(fd, &e.at))
+	if (k->open && k->open->fd == fd) /* of another mapping of the same memory */
+		return true;
+	if (fd < 0 || fstat(fd, &st) != 0) /* it is closed: it keeps nothing */
+		return true;
+	d = room_for(fd) ? calloc(1, sizeof *d) : NULL;
+	if (!d)
 		return false;
-	pthread_mutex_lock(&exported_lock);
-	while (at < top && exported[at].used)
-		at++;
-	if (at < MAX_KEPT) {
-		exported[at] = e;
-		if (at == top)
-			__atomic_store_n(&top, top + 1, __ATOMIC_RELAXED);
+	*d = (struct descriptor){.fd = fd,
+				 .dev = st.st_dev,
+				 .rdev = st.st_rdev,
+				 .ino = st.st_ino,
+				 .of = k,
+				 .next = k->open,
+				 .link = &k->open,
+				 .same = number[fd]};
+	d->marked = fcntl(fd, F_SETSIG, MARK) == 0 && fcntl(fd, F_GETSIG) == MARK;
+	if (k->open)
+		k->open->link = &d->next;
+	k->open = d;
+	number[fd] = d;
+	return true;
+}
+
+static struct vgpu_kept *entry_of(uint64_t key)
+{
+	struct vgpu_item item = {.key = key};
+	struct vgpu_kept *k;
+
+	if (vgpu_table_get(&exported, key, &item))
+		return kept_of(&item);
+	k = calloc(1, sizeof *k);
+	if (!k)
+		return NULL;
+	*k = (struct vgpu_kept){.key = key, .allocated = true};
+	item.other = (uintptr_t)k;
+	if (vgpu_table_put(&exported, &item))
+		return k;
+	free(k);
+	return NULL;
+}
+
+bool vgpu_shared_note(uint64_t key, int fd)
+{
+	struct vgpu_kept *k;
+	bool ok;
+
+	pthread_mutex_lock(&shared_lock);
+	k = entry_of(key);
+	ok = k && note(k, fd);
+	if (k)
+		end_if_over(k);
+	pthread_mutex_unlock(&shared_lock);
+	return ok;
+}
+
+bool vgpu_shared_note_kept(struct vgpu_kept *k, int fd)
+{
+	bool ok;
+
+	pthread_mutex_lock(&shared_lock);
+	ok = note(k, fd);
+	pthread_mutex_unlock(&shared_lock);
+	return ok;
+}
+
+static uint64_t hash_of(const void *data)
+{
+	uint64_t hash = 1, word;
+
+	for (size_t i = 0; i < VGPU_EXPORT_DATA; i += sizeof word) {
+		memcpy(&word, (const char *)data + i, sizeof word);
+		hash = vgpu_mix(hash, word);
 	}
-	pthread_mutex_unlock(&exported_lock);
-	return at < MAX_KEPT;
+	return hash ? hash : 1;
+}
+
+bool vgpu_shared_note_data(uint64_t key, const void *data)
+{
+	struct vgpu_item item = {.key = hash_of(data)};
+	struct vgpu_kept *k;
+	bool ok = true;
+
+	pthread_mutex_lock(&shared_lock);
+	k = entry_of(key);
+	if (k && k->data != item.key) {
+		forget_data(k);
+		item.other = (uintptr_t)k;
+		ok = vgpu_table_put(&by_data, &item);
+		k->data = ok ? item.key : 0;
+		end_if_over(k);
+	}
+	pthread_mutex_unlock(&shared_lock);
+	return k && ok;
 }
 
 bool vgpu_shared_range(const struct vgpu_item *item, uint64_t range)
 {
-	const struct vgpu_range *r = (const struct vgpu_range *)(uintptr_t)range;
+	struct vgpu_range *r = (struct vgpu_range *)(uintptr_t)range;
 
-	return item->key < r->end && item->key + item->size > r->begin &&
-	       !vgpu_shared_note(r->mapped ? item->other : item->key, r->fd);
+	if (vgpu_in_range(item, r) && !vgpu_shared_note(item->key, r->fd))
+		r->failed = true;
+	return false;
 }
 
-static CUresult exports(CUresult r, int type, uint64_t handle, const int *fd)
+bool vgpu_shared_one(struct vgpu_table *t, struct vgpu_range *r)
 {
-	if (r != CUDA_SUCCESS || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    !vgpu_state.grant)
-		return r;
-	vgpu_shared_closed(*fd);
-	if (vgpu_shared_note(handle, *fd))
-		return r;
-	close(*fd);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	struct vgpu_item item;
+
+	if (!vgpu_table_get(t, r->base, &item) || item.key > r->begin ||
+	    item.key + item.size < r->end)
+		return false;
+	vgpu_shared_range(&item, (uintptr_t)r);
+	return true;
 }
 
-void vgpu_shared_freed(uint64_t handle, int card, uint64_t bytes)
+/* 0 of KCMP_FILE: two numbers of one open file. A kernel without kcmp finds none. */
+static bool same_file(int a, int b)
 {
-	static uint64_t pieces;
-	bool kept = false;
+	return syscall(SYS_kcmp, getpid(), getpid(), 0, a, b) == 0;
+}
 
-	if (!__atomic_load_n(&top, __ATOMIC_RELAXED))
-		return;
-	pthread_mutex_lock(&exported_lock);
-	pieces++;
-	for (unsigned i = 0; i < top; i++) {
-		struct exported *e = &exported[i];
+static const struct descriptor *export_of(int fd)
+{
+	const struct descriptor *d = fd >= 0 && fd < numbers ? number[fd] : NULL;
 
-		if (!e->used || e->handle != handle)
-			continue;
-		if (!still_open(&e->at)) {
-			*e = (struct exported){0};
-			continue;
-		}
-		e->handle = 0;
-		e->piece = pieces;
-		if (kept)
-			continue;
-		kept = true;
-		vgpu_charge_forced(card, bytes);
-		e->bytes = bytes;
-		e->card = card;
-		released++;
+	if (d && still_open(d))
+		return d;
+	for (int i = 0; i < numbers; i++)
+		if (number[i] && same_file(fd, i) && still_open(number[i]))
+			return number[i];
+	return NULL;
+}
+
+struct vgpu_kept *vgpu_shared_import(int fd)
+{
+	const struct descriptor *d;
+
+	pthread_mutex_lock(&shared_lock);
+	d = export_of(fd);
+	if (d)
+		d->of->imports++;
+	pthread_mutex_unlock(&shared_lock);
+	return d ? d->of : NULL;
+}
+
+struct vgpu_kept *vgpu_shared_import_data(const void *data)
+{
+	struct vgpu_kept *k = NULL;
+	struct vgpu_item item;
+
+	pthread_mutex_lock(&shared_lock);
+	if (vgpu_table_get(&by_data, hash_of(data), &item)) {
+		k = kept_of(&item);
+		k->imports++;
 	}
-	pthread_mutex_unlock(&exported_lock);
+	pthread_mutex_unlock(&shared_lock);
+	return k;
 }
 
-void vgpu_shared_release(uint64_t handle, int card, uint64_t bytes)
+void vgpu_shared_unimport(struct vgpu_kept *k)
 {
-	vgpu_shared_freed(handle, card, bytes);
+	pthread_mutex_lock(&shared_lock);
+	k->imports--;
+	drop_closed(k);
+	end_if_over(k);
+	pthread_mutex_unlock(&shared_lock);
+}
+
+void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
+{
+	struct vgpu_item item;
+	struct vgpu_kept *k;
+
+	if (!__atomic_load_n(&exported.count, __ATOMIC_RELAXED))
+		return;
+	pthread_mutex_lock(&shared_lock);
+	if (vgpu_table_take(&exported, key, &item)) {
+		k = kept_of(&item);
+		drop_closed(k);
+		forget_data(k);
+		if (k->open || k->imports) {
+			vgpu_charge_forced(card, bytes);
+			*k = (struct vgpu_kept){.bytes = bytes,
+						.card = card,
+						.imports = k->imports,
+						.open = k->open,
+						.next = freed};
+			__atomic_store_n(&freed, k, __ATOMIC_RELAXED);
+		} else {
+			free(k);
+		}
+	}
+	pthread_mutex_unlock(&shared_lock);
+}
+
+void vgpu_shared_release(uint64_t key, int card, uint64_t bytes)
+{
+	vgpu_shared_freed(key, card, bytes);
 	vgpu_release(card, bytes);
 }
 
 void vgpu_shared_settle(void)
 {
-	if (__atomic_load_n(&released, __ATOMIC_RELAXED))
-		vgpu_shared_closed(-1);
+	if (!__atomic_load_n(&freed, __ATOMIC_RELAXED))
+		return;
+	pthread_mutex_lock(&shared_lock);
+	for (struct vgpu_kept *k = freed, *next; k; k = next) {
+		next = k->next;
+		drop_closed(k);
+		end_if_over(k);
+	}
+	pthread_mutex_unlock(&shared_lock);
 }
 
 void vgpu_shared_in_child(void)
 {
-	/* What the parent holds, the parent pays. */
-	pthread_mutex_init(&exported_lock, NULL);
-	for (unsigned i = 0; i < top; i++)
-		exported[i] = (struct exported){0};
-	top = released = 0;
+	/* The parent pays for its exports. */
+	pthread_mutex_init(&shared_lock, NULL);
+	number = NULL;
+	numbers = 0;
+	freed = NULL;
 }
-
-/* Only descriptors: other kinds of handles are for other systems, or name memory
- * that lives in a process. */
-#define EXPORT(name, handle_type)                                                       \
-	CUresult name(void *to, handle_type handle, int type, unsigned long long flags) \
-	{                                                                               \
-		CUresult r;                                                             \
-                                                                                        \
-		VGPU_NEED_CUDA(name);                                                   \
-		r = vgpu_real.name(to, handle, type, flags);                            \
-		return exports(r, type, (uint64_t)handle, to);                          \
-	}
-EXPORT(cuMemExportToShareableHandle, CUmemGenericAllocationHandle)
-EXPORT(cuMemPoolExportToShareableHandle, CUmemoryPool)

@@ -1,29 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shared.h - memory that a file descriptor keeps alive. */
+/* shared.h - memory that others than its allocation keep alive: descriptors, and imports of it. */
 #ifndef VGPU_MEMORY_SHARED_H
 #define VGPU_MEMORY_SHARED_H
 
 #include "../base/table.h"
 
-/* Before a descriptor is noted. Its number was given out anew, or is -1: what had it before is closed,
- * as others may be. */
-void vgpu_shared_closed(int fd);
-/* A descriptor keeps the memory of a handle, or address. False: there is no room, so that after its
- * release nobody would pay for the memory. */
-bool vgpu_shared_note(uint64_t handle, int fd);
-/* Of a table of addresses, by vgpu_table_sweep: what a descriptor keeps of a range of them is noted.
- * What there is no room for goes, and so stays charged until the process ends. */
+/* The bytes of an exported handle that is no descriptor. */
+#define VGPU_EXPORT_DATA 64
+
+/* Exported memory. Its key is the address or handle of the allocation. */
+struct vgpu_kept;
+
+/* The kernel has given out this number, so the descriptor that had it before is closed. */
+void vgpu_shared_reused(int fd);
+/* A descriptor keeps the memory. False: this process has no memory to note that. */
+bool vgpu_shared_note(uint64_t key, int fd);
+bool vgpu_shared_note_kept(struct vgpu_kept *k, int fd);
+/* The memory can be imported by these bytes, which do not keep it. */
+bool vgpu_shared_note_data(uint64_t key, const void *data);
+/* For vgpu_table_sweep of a table of addresses: a descriptor keeps each entry in the range. */
 struct vgpu_range {
 	uint64_t begin, end;
+	uint64_t base; /* of the allocation that has begin; 0: unknown */
 	int fd;
-	bool mapped; /* there is the handle of what is mapped in vgpu_item.other */
+	bool failed;
 };
 bool vgpu_shared_range(const struct vgpu_item *item, uint64_t range);
-/* Before its bytes are given back: if a descriptor of it is open, as many are charged. */
-void vgpu_shared_freed(uint64_t handle, int card, uint64_t bytes);
-/* And gives them back. */
-void vgpu_shared_release(uint64_t handle, int card, uint64_t bytes);
-/* Looks again at those that were. */
+/* Without a sweep: true if one entry, at the base, has all of the range. The descriptor keeps it. */
+bool vgpu_shared_one(struct vgpu_table *t, struct vgpu_range *range);
+static inline bool vgpu_in_range(const struct vgpu_item *item, const struct vgpu_range *r)
+{
+	return item->key < r->end && item->key + item->size > r->begin;
+}
+
+/* An import of an export of this process is one more reference to the same charge. NULL: the memory
+ * is another process's, or it is not known whose. */
+struct vgpu_kept *vgpu_shared_import(int fd);
+struct vgpu_kept *vgpu_shared_import_data(const void *data);
+void vgpu_shared_unimport(struct vgpu_kept *k);
+
+/* Before the bytes of a freed allocation are released: if something still keeps the memory, as many
+ * are charged until the last reference goes. */
+void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes);
+/* The same, and releases the bytes. */
+void vgpu_shared_release(uint64_t key, int card, uint64_t bytes);
+/* Looks for closed descriptors of freed allocations. */
 void vgpu_shared_settle(void);
 /* After a fork, in the child: it has none. */
 void vgpu_shared_in_child(void);

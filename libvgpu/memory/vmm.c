@@ -3,27 +3,50 @@
  * vmm.c - virtual memory management. The card gives memory at
  * cuMemCreate and takes it back when the last handle is released and the last
  * mapping is gone, so handles and mappings are counted as references.
+ *
+ * An import has a handle of its own. If it is of an export of this process, it is a reference to that
+ * memory's charge. Else the size is known only when it is mapped, and imports.c decides who pays.
  */
+#include "vmm.h"
 #include "../base/table.h"
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
-#include "linear.h"
-#include "pool.h"
+#include "imports.h"
+#include "release.h"
 #include "shared.h"
 #include "take.h"
 
-static struct vgpu_table handles = VGPU_TABLE_INIT;  /* handle -> size, references */
+/* handle -> size, references; of an import what keeps the memory, or OF_ANOTHER */
+static struct vgpu_table handles = VGPU_TABLE_INIT;
 static struct vgpu_table mappings = VGPU_TABLE_INIT; /* address -> size, handle */
+
+#define OF_ANOTHER 1u /* vgpu_item.other: an import of memory that another process pays for */
+
+static struct vgpu_kept *kept_of(const struct vgpu_item *handle)
+{
+	return handle->other == OF_ANOTHER ? NULL : (struct vgpu_kept *)(uintptr_t)handle->other;
+}
+
+/* The last reference to a handle has gone. */
+static void handle_gone(const struct vgpu_item *item)
+{
+	if (item->other == OF_ANOTHER)
+		vgpu_imports_less(item->card, item->size);
+	else if (item->other)
+		vgpu_shared_unimport(kept_of(item));
+	else
+		vgpu_shared_release(item->key, item->card, item->size);
+}
 
 static void unref(uint64_t handle)
 {
 	struct vgpu_item item;
 
 	if (vgpu_table_ref(&handles, handle, -1, &item) && item.refs == 0)
-		vgpu_shared_release(handle, item.card, item.size);
+		handle_gone(&item);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -54,15 +77,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemRelease);
-	vgpu_mem_begin();
-	r = vgpu_real.cuMemRelease(handle);
-	if (r == CUDA_SUCCESS && vgpu_state.grant)
-		unref(handle);
-	vgpu_mem_end();
-	return r;
+	return VGPU_UNREF(&handles, handle, vgpu_real.cuMemRelease(handle), handle_gone);
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -72,8 +88,11 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemMap);
+	if (vgpu_state.grant && vgpu_table_get(&handles, handle, &item) &&
+	    item.other == OF_ANOTHER && !vgpu_absurd(size) && !vgpu_absurd(offset) &&
+	    vgpu_imports_more(item.card, vgpu_table_raise(&handles, handle, offset + size)))
+		return vgpu_oom(item.card, size);
 	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
-	/* Imported handles are not in the table: the exporter pays. */
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
 		struct vgpu_item map = {.key = ptr, .size = size, .other = handle};
 
@@ -83,53 +102,36 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	return r;
 }
 
-/* So many handles are collected at a time. */
-#define UNMAPPED 64
-struct unmapped {
-	CUdeviceptr begin, end;
-	unsigned n;
-	uint64_t handle[UNMAPPED];
-};
-
-static bool collect(const struct vgpu_item *map, uint64_t to)
+static bool starts_in(const struct vgpu_item *map, uint64_t range)
 {
-	struct unmapped *u = (struct unmapped *)(uintptr_t)to;
+	const struct vgpu_range *r = (const struct vgpu_range *)(uintptr_t)range;
 
-	if (map->key < u->begin || map->key >= u->end || u->n == UNMAPPED)
-		return false;
-	u->handle[u->n++] = map->other;
-	return true;
+	return map->key >= r->begin && map->key < r->end;
 }
 
-/* One call may cover several mappings, and others between them that are not ours. */
-static void unmapped(CUdeviceptr ptr, size_t size)
+static void unmapped(const struct vgpu_item *map)
 {
-	struct unmapped u = {.begin = ptr, .end = ptr + size};
-	struct vgpu_item map;
-
-	/* Most calls are for one, or for neighbours. */
-	while (u.begin < u.end && vgpu_table_take(&mappings, u.begin, &map)) {
-		unref(map.other);
-		u.begin += map.size;
-	}
-	for (bool more = u.begin < u.end; more; more = u.n == UNMAPPED) {
-		u.n = 0;
-		vgpu_table_sweep(&mappings, (uintptr_t)&u, collect);
-		for (unsigned i = 0; i < u.n; i++)
-			unref(u.handle[i]);
-	}
+	unref(map->other);
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
+	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
+	struct vgpu_item *list, *more;
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemUnmap);
-	vgpu_mem_begin();
+	list = vgpu_freeing(&mappings, ptr);
+	/* Most calls are for one mapping; others cover several, or parts that are not ours. */
+	if (vgpu_state.grant && !(list && list->size >= size)) {
+		more = vgpu_table_detach_if(&mappings, (uintptr_t)&range, starts_in);
+		if (list)
+			list->next = more;
+		else
+			list = more;
+	}
 	r = vgpu_real.cuMemUnmap(ptr, size);
-	if (r == CUDA_SUCCESS && vgpu_state.grant)
-		unmapped(ptr, size);
-	vgpu_mem_end();
+	vgpu_freed(&mappings, list, r, unmapped);
 	return r;
 }
 
@@ -145,22 +147,67 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return r;
 }
 
-/* Whatever memory has the addresses. */
-CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, int type,
-				       unsigned long long flags)
+bool vgpu_vmm_exported(CUmemGenericAllocationHandle handle, int fd)
 {
-	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
-	CUresult r;
+	struct vgpu_item item;
 
-	VGPU_NEED_CUDA(cuMemGetHandleForAddressRange);
-	r = vgpu_real.cuMemGetHandleForAddressRange(to, ptr, size, type, flags);
-	if (r == CUDA_SUCCESS && type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && vgpu_state.grant) {
-		range.fd = *(int *)to;
-		vgpu_shared_closed(range.fd);
-		vgpu_linear_exported(&range);
-		vgpu_pools_exported(&range);
-		range.mapped = true;
-		vgpu_table_sweep(&mappings, (uintptr_t)&range, vgpu_shared_range);
-	}
-	return r;
+	if (!vgpu_table_get(&handles, handle, &item) || !item.other)
+		return vgpu_shared_note(handle, fd);
+	return item.other == OF_ANOTHER || vgpu_shared_note_kept(kept_of(&item), fd);
+}
+
+bool vgpu_vmm_exported_data(CUmemGenericAllocationHandle handle, const void *data)
+{
+	struct vgpu_item item;
+
+	return !vgpu_table_get(&handles, handle, &item) || item.other ||
+	       vgpu_shared_note_data(handle, data);
+}
+
+static bool export_mapping(const struct vgpu_item *map, uint64_t range)
+{
+	struct vgpu_range *r = (struct vgpu_range *)(uintptr_t)range;
+
+	if (vgpu_in_range(map, r) && !vgpu_vmm_exported(map->other, r->fd))
+		r->failed = true;
+	return false;
+}
+
+bool vgpu_vmm_range_one(struct vgpu_range *range)
+{
+	struct vgpu_item map;
+
+	if (!vgpu_table_get(&mappings, range->base, &map) || map.key > range->begin ||
+	    map.key + map.size < range->end)
+		return false;
+	export_mapping(&map, (uintptr_t)range);
+	return true;
+}
+
+void vgpu_vmm_range(struct vgpu_range *range)
+{
+	vgpu_table_sweep(&mappings, (uintptr_t)range, export_mapping);
+}
+
+/* The card of imported memory; -1: none, as of a multicast object. */
+static int card_of(CUmemGenericAllocationHandle handle)
+{
+	CUmemAllocationProp prop = {.type = 0};
+
+	if (!vgpu_real.cuMemGetAllocationPropertiesFromHandle ||
+	    vgpu_real.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS ||
+	    prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return -1;
+	return vgpu_card_of_device(prop.location.id);
+}
+
+void vgpu_vmm_imported(CUmemGenericAllocationHandle handle, struct vgpu_kept *own)
+{
+	struct vgpu_item item = {.key = handle,
+				 .other = own ? (uintptr_t)own : OF_ANOTHER,
+				 .card = own ? 0 : card_of(handle),
+				 .refs = 1};
+
+	if (item.card >= 0)
+		vgpu_table_put(&handles, &item);
 }

@@ -285,7 +285,8 @@ static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
 /* A descriptor keeps objects alive; alone: it has no others. */
 static void note_exported(uint32_t client, const uint32_t *object, unsigned n, int fd, bool alone)
 {
-	vgpu_shared_closed(alone ? fd : -1);
+	if (alone)
+		vgpu_shared_reused(fd);
 	for (unsigned i = 0; i < n; i++)
 		vgpu_object_exported(client, object[i], fd);
 }

@@ -4,6 +4,9 @@
 #ifndef DOOR_H
 #define DOOR_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <fcntl.h>
 #include <sys/wait.h>
 
@@ -290,6 +293,7 @@ static void fresh(unsigned ncards)
 	vgpu_devices_in_child();
 	memset(card_of_number, 0, sizeof card_of_number);
 	vgpu_rm_forget();
+	free(number);
 	vgpu_shared_in_child();
 	vgpu_objects_in_child();
 	vgpu_state.cache = new_cache();

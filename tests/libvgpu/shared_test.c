@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shared_test.c - memory that a descriptor keeps alive: who exported it pays until it is closed. */
+/* shared_test.c - memory that descriptors and imports keep alive: its charge ends with the last of
+ * these references. */
+#define _GNU_SOURCE
 #include "../../libvgpu/memory/shared.c"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "check.h"
 
 #define MIB (1ull << 20)
+#define FILE_OF_ALL "/dev/null"
 
-struct vgpu_real vgpu_real;
-struct vgpu_state vgpu_state;
 static uint64_t given_back, charged;
-
-void vgpu_need_cuda(void)
-{
-}
 
 void vgpu_release(int card, uint64_t bytes)
 {
@@ -29,27 +27,21 @@ void vgpu_charge_forced(int card, uint64_t bytes)
 	charged += bytes;
 }
 
-/* The driver's: a new descriptor at each call. */
-static CUresult real_export(void *to, CUmemGenericAllocationHandle handle, int type,
-			    unsigned long long flags)
+/* As the driver does: each export is a new open file of one device. */
+static int export(uint64_t key)
 {
-	(void)handle;
-	(void)type;
-	(void)flags;
-	*(int *)to = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	return *(int *)to < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	int fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+
+	CHECK(fd >= 0);
+	vgpu_shared_reused(fd);
+	CHECK(vgpu_shared_note(key, fd));
+	return fd;
 }
 
-static CUresult export(int *fd, uint64_t handle)
-{
-	return cuMemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-					    0);
-}
-
-static void let_go(uint64_t handle, uint64_t want)
+static void let_go(uint64_t key, uint64_t want)
 {
 	given_back = charged = 0;
-	vgpu_shared_release(handle, 1, MIB);
+	vgpu_shared_release(key, 1, MIB);
 	CHECK_EQ(given_back - charged, want);
 }
 
@@ -60,102 +52,190 @@ static void settled(uint64_t want)
 	CHECK_EQ(given_back, want);
 }
 
-static void test_who_exports_pays_until_the_descriptor_is_closed(void)
+static void test_the_exporter_pays_until_the_descriptor_is_closed(void)
 {
 	int a, b;
 
 	let_go(1, MIB); /* never exported */
-	CHECK_EQ(export(&a, 2), CUDA_SUCCESS);
+	a = export(2);
 	let_go(2, 0);
 	settled(0);
 	close(a);
 	settled(MIB);
 	settled(0);
 	/* Twice exported, it is one piece. */
-	CHECK(export(&a, 3) == CUDA_SUCCESS && export(&b, 3) == CUDA_SUCCESS);
+	a = export(3);
+	b = export(3);
 	let_go(3, 0);
 	close(a);
 	settled(0);
 	close(b);
 	settled(MIB);
 	/* Closed before its release. */
-	CHECK_EQ(export(&a, 4), CUDA_SUCCESS);
+	a = export(4);
 	close(a);
 	let_go(4, MIB);
 	/* The number of a closed one is given out again. */
-	CHECK_EQ(export(&a, 5), CUDA_SUCCESS);
+	a = export(5);
 	let_go(5, 0);
 	close(a);
 	given_back = 0;
-	CHECK(export(&b, 6) == CUDA_SUCCESS && b == a);
+	b = export(6);
+	CHECK_EQ(b, a);
 	CHECK_EQ(given_back, MIB);
 	close(b);
 	let_go(6, MIB);
 }
 
-/* Where the table is full the export is refused: its memory would be nobody's. */
-static void test_without_room_nothing_is_exported(void)
+/* The same device and inode, but another open file. */
+static void test_a_reused_number_keeps_nothing(void)
 {
-	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), more, next;
+	int fd = export(10), other;
 
-	for (unsigned i = 0; i < MAX_KEPT; i++) {
-		CHECK(vgpu_shared_note(100 + i, fd));
-		let_go(100 + i, 0);
-	}
-	next = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	close(next);
-	CHECK_EQ(export(&more, 999), CUDA_ERROR_OUT_OF_MEMORY);
-	CHECK_EQ(fcntl(next, F_GETFD), -1); /* and its descriptor closed */
-	let_go(999, MIB);
 	close(fd);
-	settled(MAX_KEPT * MIB);
-	CHECK_EQ(export(&more, 999), CUDA_SUCCESS);
-	close(more);
+	other = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	CHECK_EQ(other, fd);
+	let_go(10, MIB);
+	/* Released before it is closed. */
+	close(other);
+	fd = export(11);
+	let_go(11, 0);
+	close(fd);
+	CHECK_EQ(open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC), fd);
+	settled(MIB);
+	close(fd);
 }
 
-static bool any(const struct vgpu_item *item, uint64_t unused)
+static void test_an_import_is_a_reference(void)
 {
-	(void)item;
-	(void)unused;
-	return true;
+	struct vgpu_kept *one, *two;
+	int fd = export(20), copy = dup(fd), stranger = open(FILE_OF_ALL, O_RDONLY);
+
+	CHECK(vgpu_shared_import(stranger) == NULL);
+	CHECK(vgpu_shared_import(-1) == NULL);
+	one = vgpu_shared_import(fd);
+	two = vgpu_shared_import(copy); /* the same open file by another number */
+	CHECK(one && one == two);
+	close(fd);
+	close(copy);
+	close(stranger);
+	let_go(20, 0);
+	settled(0);
+	vgpu_shared_unimport(one);
+	settled(0);
+	given_back = 0;
+	vgpu_shared_unimport(two);
+	CHECK_EQ(given_back, MIB);
+	/* The import goes first. */
+	fd = export(21);
+	one = vgpu_shared_import(fd);
+	close(fd);
+	vgpu_shared_unimport(one);
+	let_go(21, MIB);
+	/* An import is made of memory that is released already, and exported again. */
+	fd = export(22);
+	let_go(22, 0);
+	one = vgpu_shared_import(fd);
+	close(fd);
+	settled(0);
+	fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	CHECK(vgpu_shared_note_kept(one, fd));
+	vgpu_shared_unimport(one);
+	settled(0);
+	close(fd);
+	settled(MIB);
 }
 
-/* What has a part of the addresses, by itself or by what is mapped there; nothing beside. */
+/* A handle that is no descriptor does not keep the memory. */
+static void test_a_handle_of_bytes(void)
+{
+	unsigned char data[VGPU_EXPORT_DATA] = {1}, other[VGPU_EXPORT_DATA] = {2};
+	struct vgpu_kept *k;
+
+	CHECK(vgpu_shared_note_data(30, data));
+	CHECK(vgpu_shared_note_data(30, data));
+	CHECK(vgpu_shared_import_data(other) == NULL);
+	let_go(30, MIB);
+	CHECK(vgpu_shared_import_data(data) == NULL);
+	CHECK(vgpu_shared_note_data(30, data));
+	k = vgpu_shared_import_data(data);
+	CHECK(k != NULL);
+	let_go(30, 0);
+	given_back = 0;
+	vgpu_shared_unimport(k);
+	CHECK_EQ(given_back, MIB);
+}
+
+/* More than 4,096 are open, of one allocation and of one each. */
+static void test_any_number_of_exports(void)
+{
+	struct rlimit files = {8192, 8192};
+	enum { MANY = 5000 };
+	static int fd[MANY];
+
+	if (setrlimit(RLIMIT_NOFILE, &files) != 0) {
+		printf("shared: no more descriptors allowed, so many exports are not tried\n");
+		return;
+	}
+	for (int i = 0; i < MANY; i++)
+		fd[i] = export(40);
+	for (int i = 0; i < MANY; i++)
+		close(fd[i]);
+	let_go(40, MIB);
+	for (int i = 0; i < MANY; i++)
+		fd[i] = export(100 + (uint64_t)i);
+	for (int i = 0; i < MANY; i++)
+		let_go(100 + (uint64_t)i, 0);
+	settled(0);
+	for (int i = 0; i < MANY; i++)
+		close(fd[i]);
+	settled(MANY * MIB);
+}
+
+/* The descriptor keeps each entry with a part of the addresses. All entries stay in their table. */
 static void test_a_range_keeps_what_is_in_it(void)
 {
 	static struct vgpu_table table = VGPU_TABLE_INIT;
 	struct vgpu_range range = {.begin = 0x1800, .end = 0x3001};
 	struct vgpu_item item = {.size = 0x1000};
-	int fd;
 
 	for (uint64_t i = 0; i < 5; i++) {
 		item.key = i << 12;
-		item.other = 50 + i;
 		CHECK(vgpu_table_put(&table, &item));
 	}
-	for (unsigned mapped = 0; mapped < 2; mapped++) {
-		range.mapped = mapped;
-		range.fd = fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-		vgpu_table_sweep(&table, (uintptr_t)&range, vgpu_shared_range);
-		for (uint64_t i = 0; i < 5; i++)
-			let_go(mapped ? 50 + i : i << 12, i == 0 || i == 4 ? MIB : 0);
-		close(fd);
-		settled(3 * MIB);
-	}
-	/* Of a descriptor that cannot be looked at nothing is known: it is not given back. */
+	range.fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
 	vgpu_table_sweep(&table, (uintptr_t)&range, vgpu_shared_range);
-	CHECK_EQ(table.count, 2);
-	vgpu_table_sweep(&table, 0, any);
+	CHECK(!range.failed);
+	CHECK_EQ(table.count, 5);
+	for (uint64_t i = 0; i < 5; i++)
+		let_go(i << 12, i == 0 || i == 4 ? MIB : 0);
+	close(range.fd);
+	settled(3 * MIB);
+	/* One entry has all of it. */
+	range = (struct vgpu_range){.begin = 0x2100, .end = 0x2fff, .base = 0x2000};
+	range.fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	CHECK(vgpu_shared_one(&table, &range));
+	let_go(0x2000, 0);
+	close(range.fd);
+	settled(MIB);
+	range.end = 0x3001;
+	CHECK(!vgpu_shared_one(&table, &range));
+	range.base = 0x2100;
+	CHECK(!vgpu_shared_one(&table, &range));
+	/* One that is closed by now keeps nothing. */
+	vgpu_table_sweep(&table, (uintptr_t)&range, vgpu_shared_range);
+	CHECK(!range.failed);
+	CHECK_EQ(table.count, 5);
+	let_go(0x1000, MIB);
 }
 
 int main(void)
 {
-	static struct vgpu_grant grant;
-
-	vgpu_state.grant = &grant;
-	vgpu_real.cuMemExportToShareableHandle = real_export;
-	test_who_exports_pays_until_the_descriptor_is_closed();
-	test_without_room_nothing_is_exported();
+	test_the_exporter_pays_until_the_descriptor_is_closed();
+	test_a_reused_number_keeps_nothing();
+	test_an_import_is_a_reference();
+	test_a_handle_of_bytes();
+	test_any_number_of_exports();
 	test_a_range_keeps_what_is_in_it();
 	return done("shared");
 }

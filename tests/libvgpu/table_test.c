@@ -39,6 +39,48 @@ static void test_references(void)
 	CHECK(!vgpu_table_ref(&table, 7, 1, &out));
 }
 
+static uint64_t dropped;
+
+static void drop(const struct vgpu_item *item)
+{
+	dropped += item->size;
+}
+
+static bool large(const struct vgpu_item *item, uint64_t from)
+{
+	return item->size >= from;
+}
+
+/* For a free: entries that have left are found by no other thread, and come back as they were. */
+static void test_entries_leave_and_come_back(void)
+{
+	struct vgpu_item item = {.key = 11, .size = 1}, out;
+	struct vgpu_item *list;
+
+	CHECK(vgpu_table_detach(&table, 11) == NULL);
+	for (item.size = 1; item.size <= 4; item.size++)
+		CHECK(vgpu_table_put(&table, &item));
+	list = vgpu_table_detach(&table, 11);
+	CHECK(list && !vgpu_table_get(&table, 11, &out));
+	CHECK_EQ(table.count, 0);
+	vgpu_table_attach(&table, list);
+	CHECK_EQ(table.count, 4);
+	list = vgpu_table_detach_if(&table, 3, large);
+	CHECK_EQ(table.count, 2);
+	vgpu_table_drop(&table, list, drop);
+	CHECK_EQ(dropped, 3 + 4);
+	vgpu_table_drop(&table, vgpu_table_detach(&table, 11), drop);
+	CHECK_EQ(dropped, 1 + 2 + 3 + 4);
+	vgpu_table_drop(&table, NULL, drop);
+	item.size = 5;
+	CHECK(vgpu_table_put(&table, &item));
+	CHECK_EQ(vgpu_table_raise(&table, 11, 7), 2);
+	CHECK_EQ(vgpu_table_raise(&table, 11, 6), 0);
+	CHECK_EQ(vgpu_table_raise(&table, 12, 6), 0);
+	CHECK(vgpu_table_take(&table, 11, &out));
+	CHECK_EQ(out.size, 7);
+}
+
 static void *churn(void *arg)
 {
 	uint64_t base = (uint64_t)(uintptr_t)arg << 40, wrong = 0;
@@ -130,6 +172,7 @@ int main(void)
 	test_a_forked_child_begins_anew();
 	test_put_get_take();
 	test_references();
+	test_entries_leave_and_come_back();
 	test_threads_and_growth();
 	test_sweep();
 	free(table.bucket);

@@ -32,7 +32,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 12u
+#define SIM_VERSION 13u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -41,6 +41,7 @@
 #define SIM_MAX_FAULTS 16
 #define SIM_MAX_XIDS 64
 #define SIM_MAX_LIMITS 64
+#define SIM_MAX_EXPORTS 512 /* allocations that have ever been exported and are still there */
 #define SIM_FOLDER 256 /* the name of a cgroup */
 #define SIM_SAMPLES 256
 #define SIM_SWITCHES 32768 /* context switches that a card remembers */
@@ -241,6 +242,16 @@ struct sim_ipc {
 	uint64_t size;
 };
 
+/* An allocation that was exported. The card counts it for one process that has it. While only an
+ * open file has it, it counts for no process. */
+struct sim_export {
+	uint64_t key; /* 0: free entry */
+	uint64_t bytes;
+	uint32_t card;
+	uint32_t payer; /* SIM_MAX_PROCS: no process */
+	uint8_t holder[SIM_MAX_PROCS];
+};
+
 /* What the processes of a cgroup may have of a card. */
 struct sim_limit {
 	char folder[SIM_FOLDER]; /* "": none */
@@ -269,6 +280,7 @@ struct sim_state {
 	struct sim_proc proc[SIM_MAX_PROCS];
 	struct sim_ctx ctx[SIM_MAX_CTX];
 	struct sim_ipc ipc[SIM_MAX_CTX];
+	struct sim_export export[SIM_MAX_EXPORTS];
 	struct sim_stream stream[SIM_MAX_STREAMS];
 	struct sim_op ring[SIM_MAX_STREAMS][SIM_RING];
 	struct sim_switch record[SIM_MAX_CARDS][SIM_SWITCHES];
@@ -305,6 +317,21 @@ bool sim_slices_refused(struct sim_state *st);
 
 /* state.c: the file of the machine */
 int sim_descriptor(const struct sim_state *st);
+
+/* export.c: memory that several processes have. sim_export_create makes the file whose descriptors
+ * are exports. sim_export_add exports memory of a process: its number, or 0. sim_export_join gives a
+ * process a reference, and sim_export_leave drops it (number 0: all). sim_export_open makes a
+ * descriptor, or -1. sim_export_named reads its number. sim_export_reap ends exports without any
+ * reference. */
+void sim_export_create(const char *state);
+uint64_t sim_export_add(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t bytes);
+bool sim_export_join(struct sim_state *st, uint32_t proc, uint64_t key, uint32_t *card,
+		     uint64_t *bytes);
+void sim_export_leave(struct sim_state *st, uint32_t proc, uint64_t key); /* 0: all */
+int sim_export_open(const struct sim_state *st, uint64_t key);
+uint64_t sim_export_named(int fd);
+void sim_export_reap(struct sim_state *st);
+uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card);
 
 /* space.c: the address spaces of clients of MPS servers; makes the file, opens one, and says
  * whether a process that has ended has kernels that go on. If not, and it has some, the others of

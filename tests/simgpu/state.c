@@ -100,8 +100,10 @@ int sim_create(const char *path, const struct sim_card_config *cards, uint32_t n
 	munmap(st, sizeof(*st));
 	if (!rc && rename(tmp, path))
 		rc = -errno;
-	if (!rc)
+	if (!rc) {
 		sim_space_create(path);
+		sim_export_create(path);
+	}
 out:
 	close(fd);
 	if (rc)
@@ -275,6 +277,7 @@ void sim_proc_drop(struct sim_state *st, uint32_t proc)
 		if (st->ipc[i].key && st->ipc[i].proc == proc)
 			st->ipc[i].key = 0;
 	}
+	sim_export_leave(st, proc, 0);
 	memset(st->proc[proc].mem, 0, sizeof(st->proc[proc].mem));
 	if (st->proc[proc].pid == getpid())
 		lock_byte(st, proc, F_UNLCK, F_SETLK, &fl);
@@ -300,11 +303,12 @@ void sim_reap(struct sim_state *st, bool now)
 		    !sim_space_works(st, i))
 			sim_proc_drop(st, i);
 	}
+	sim_export_reap(st);
 }
 
 uint64_t sim_mem_used(const struct sim_state *st, uint32_t card)
 {
-	uint64_t sum = st->card[card].conf.reserved;
+	uint64_t sum = st->card[card].conf.reserved + sim_export_unpaid(st, card);
 
 	for (uint32_t i = 0; i < SIM_MAX_PROCS; i++)
 		if (st->proc[i].used)

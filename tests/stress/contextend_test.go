@@ -2,7 +2,10 @@
 
 package stress
 
-import "testing"
+import (
+	"os/exec"
+	"testing"
+)
 
 // A context's memory ends with it, and so does what is charged for it, whatever it is and
 // however the context ends: three times 5 GiB fit one after another in 8, and nothing is left.
@@ -132,5 +135,22 @@ func TestAGraphIsChargedForWhatItHoldsAtOnce(t *testing.T) {
 				t.Errorf("%v MiB, error %v; want %v, %v", r["mib"], r["last"], c.mib, c.last)
 			}
 		})
+	}
+}
+
+// The primary context is counted once, whichever of two threads that retain it gets it first.
+func TestThePrimaryContextIsCountedOnce(t *testing.T) {
+	env, cache := limited(t, oneCard, "50")
+	slow := exec.CommandContext(t.Context(), "../../build/simgpu/bin/simgpu", "slow", "--call", "cuDevicePrimaryCtxRetain", "--ms", "500", "--count", "1")
+	slow.Env = env
+	if out, err := slow.CombinedOutput(); err != nil {
+		t.Fatalf("simgpu slow: %v\n%s", err, out)
+	}
+	r, err := run(t, env, "retains", cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["contexts"] != 1.0 {
+		t.Errorf("%v contexts are counted, want 1", r["contexts"])
 	}
 }

@@ -159,6 +159,9 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	if (s->capture)
 		return drv_leave(graph_add_free(s->capture->graph, dptr, NULL));
 	b = block_find(dptr);
+	if (b && b->va == dptr && b->imported) {
+		return drv_leave(export_free_import(b));
+	}
 	if (!b || b->va != dptr || b->freeing ||
 	    (b->kind != BLOCK_POOL && b->kind != BLOCK_LINEAR && b->kind != BLOCK_MANAGED))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);

@@ -162,6 +162,7 @@ struct block {
 	unsigned flags;
 	CUmemoryPool pool;
 	uint64_t at; /* its place there */
+	uint64_t imported; /* address of the allocation that this is an import of */
 	struct vmm_handle *handle;
 	uint64_t handle_offset;
 	unsigned char *kept;
@@ -174,6 +175,9 @@ struct vmm_handle {
 	unsigned refs, maps;
 	bool host; /* device: the NUMA node */
 	int device;
+	int types;       /* of handles that it can be exported as */
+	uint64_t export; /* its number in the model; 0: none */
+	struct vmm_handle *next;
 };
 
 struct CUmemPoolHandle_st {
@@ -185,6 +189,10 @@ struct CUmemPoolHandle_st {
 	size_t nsteps;
 	bool is_default, destroyed;
 	int reuse[4]; /* by attribute; only the last one changes what the pool does */
+	int types;
+	uint64_t export;  /* of a pool that was exported; its descriptors */
+	unsigned imports; /* of it, which keep it */
+	CUmemoryPool of;  /* an imported pool: which */
 	CUmemoryPool next;
 };
 
@@ -250,6 +258,12 @@ void mem_drop_context(CUcontext ctx);
 
 /* vmm.c */
 void vmm_drop_if_unused(struct vmm_handle *v);
+struct vmm_handle *vmm_of(CUmemGenericAllocationHandle h); /* NULL: none */
+
+/* export.c */
+void export_drop(struct vmm_handle *v);
+CUresult export_free_import(struct block *b);
+void export_end_imports(CUmemoryPool pool);
 
 /* dmabuf.c */
 void dmabuf_settle(void);           /* what the closed ones kept goes */
@@ -276,6 +290,8 @@ void pool_free(struct block *b);
 /* s: in which stream; NULL: none, so that it waits for no other */
 CUresult pool_alloc(CUmemoryPool pool, CUcontext ctx, CUstream s, uint64_t size, CUdeviceptr *out);
 CUmemoryPool pool_default(CUdevice dev);
+CUmemoryPool pool_exported(uint64_t key); /* that has this number; NULL: none does */
+CUmemoryPool pool_import(CUmemoryPool of);
 void pools_forget(uint32_t card);
 
 /* pieces.c */

@@ -221,6 +221,9 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 		return drv_leave(CUDA_SUCCESS);
 	rc = capture_unsafe();
 	b = block_find(dptr);
+	if (!rc && b && b->va == dptr && b->imported) {
+		return drv_leave(export_free_import(b));
+	}
 	if (!rc && (!b || b->va != dptr || b->freeing ||
 		    (b->kind != BLOCK_LINEAR && b->kind != BLOCK_MANAGED && b->kind != BLOCK_POOL)))
 		rc = CUDA_ERROR_INVALID_VALUE;

@@ -72,6 +72,11 @@ static void pool_end(CUmemoryPool p)
 	pieces_forget(p, 0);
 	shrink(p, 0);
 	free(p->step);
+	if (p->export) {
+		drv_model_lock();
+		sim_export_leave(drv.st, (uint32_t)drv.proc, p->export);
+		drv_model_unlock();
+	}
 	while (*link != p)
 		link = &(*link)->next;
 	*link = p->next;
@@ -89,10 +94,34 @@ void pool_release_unused(uint32_t card)
 /* A pool that was destroyed ends with the last of its memory. */
 static bool over(CUmemoryPool p)
 {
-	if (!p->destroyed || p->used || freed_kept(p))
+	CUmemoryPool of = p->of;
+
+	if (!p->destroyed || p->used || p->imports || freed_kept(p))
 		return false;
 	pool_end(p);
+	if (of && --of->imports == 0)
+		over(of);
 	return true;
+}
+
+CUmemoryPool pool_exported(uint64_t key)
+{
+	CUmemoryPool p = pools;
+
+	while (p && p->export != key)
+		p = p->next;
+	return p;
+}
+
+CUmemoryPool pool_import(CUmemoryPool of)
+{
+	CUmemoryPool p = pool_new(of->dev);
+
+	if (p) {
+		p->of = of;
+		of->imports++;
+	}
+	return p;
 }
 
 void pool_at_sync(void)
@@ -164,6 +193,8 @@ static CUresult alloc_async(CUdeviceptr *dptr, uint64_t size, CUmemoryPool pool,
 		capture_beside(s)->invalid = true;
 		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 	}
+	if (pool && pool->of)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (!pool)
 		pool = pool_current(s->ctx->dev);
 	/* memory whose ordered free has been passed can be used again */
@@ -257,6 +288,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	if (!drv_device_ok(dev))
 		return drv_leave(CUDA_ERROR_INVALID_DEVICE);
 	*pool = pool_new(dev);
+	if (*pool)
+		(*pool)->types = props->handleTypes;
 	return drv_leave(*pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
@@ -270,6 +303,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		current_pool[pool->dev] = NULL;
 	effects_take();
 	pool->destroyed = true;
+	export_end_imports(pool);
 	freed_all_seen(pool);
 	over(pool);
 	return drv_leave(CUDA_SUCCESS);

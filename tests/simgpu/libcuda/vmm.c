@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-static struct vmm_handle *handle_of(CUmemGenericAllocationHandle h)
+struct vmm_handle *vmm_of(CUmemGenericAllocationHandle h)
 {
 	struct vmm_handle *v = (struct vmm_handle *)(uintptr_t)h;
 
@@ -28,7 +28,9 @@ void vmm_drop_if_unused(struct vmm_handle *v)
 {
 	if (v->refs || v->maps)
 		return;
-	if (!v->host)
+	if (v->export)
+		export_drop(v);
+	else if (!v->host)
 		mem_uncharge(v->card, v->size);
 	v->magic = 0;
 	free(v);
@@ -61,6 +63,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 				 .size = size,
 				 .refs = 1,
 				 .host = host,
+				 .types = prop->requestedHandleTypes,
 				 .device = prop->location.id};
 	*handle = (uintptr_t)v;
 	return drv_leave(CUDA_SUCCESS);
@@ -71,7 +74,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	struct vmm_handle *v;
 
 	ENTER(NEED_INIT);
-	v = handle_of(handle);
+	v = vmm_of(handle);
 	if (!v || !v->refs)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	v->refs--;
@@ -136,7 +139,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	struct block b = {.va = ptr, .size = size, .kind = BLOCK_MAPPED};
 
 	ENTER(NEED_INIT);
-	v = handle_of(handle);
+	v = vmm_of(handle);
 	if (!v || flags || !size || ptr % DRV_PAGE || size % DRV_PAGE || offset + size > v->size ||
 	    !reservation_of(ptr, size) || overlaps_mapping(ptr, size))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
@@ -210,10 +213,11 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 	struct vmm_handle *v;
 
 	ENTER(NEED_INIT);
-	v = handle_of(handle);
+	v = vmm_of(handle);
 	if (!prop || !v)
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	*prop = (CUmemAllocationProp){.type = 1,
+				      .requestedHandleTypes = v->types,
 				      .location = {v->host ? OF_NUMA_NODE : OF_DEVICE, v->device}};
 	return drv_leave(CUDA_SUCCESS);
 }

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * imports.c - who pays for memory of other processes. The card counts it once, for one of the
+ * processes that have it. So while the other processes of the job pay for as many bytes on that
+ * card, their imports cost nothing. This process pays for the rest: the exporter is unknown, or of
+ * another job, or has ended. A charge stays until the import is released.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "../job/job.h"
+#include "../region_ops.h"
+#include "account.h"
+#include "imports.h"
+
+static struct {
+	uint64_t bytes, charged;
+} imports[VGPU_MAX_CARDS];
+
+static uint64_t same(uint64_t bytes)
+{
+	return bytes;
+}
+
+/* The part of bytes that other processes do not pay for. */
+static uint64_t rest_of(int card, uint64_t bytes)
+{
+	uint64_t sum = vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
+	uint64_t own = __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_SEQ_CST);
+	uint64_t others = sum > own ? sum - own : 0;
+
+	return bytes > others ? bytes - others : 0;
+}
+
+int vgpu_imports_more(int card, uint64_t bytes)
+{
+	uint64_t all = __atomic_add_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
+	uint64_t want = rest_of(card, all), had;
+
+	/* To make room for the charge, slots of processes that have ended are cleared: then the others
+	 * pay for less than before. */
+	do {
+		had = want;
+		if (vgpu_charge_up_to(card, &imports[card].charged, want)) {
+			vgpu_imports_less(card, bytes);
+			return -ENOMEM;
+		}
+		want = rest_of(card, all);
+	} while (want > had);
+	return 0;
+}
+
+void vgpu_imports_less(int card, uint64_t bytes)
+{
+	uint64_t left = __atomic_sub_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
+
+	vgpu_charge_down_to(card, &imports[card].charged, left, &imports[card].bytes, same);
+}
+
+bool vgpu_imports_settle(int card)
+{
+	uint64_t have = __atomic_load_n(&imports[card].charged, __ATOMIC_SEQ_CST);
+	uint64_t all = __atomic_load_n(&imports[card].bytes, __ATOMIC_SEQ_CST), want;
+
+	if (all <= have)
+		return false;
+	want = rest_of(card, all);
+	if (want <= have)
+		return false;
+	vgpu_charge_forced(card, want - have);
+	if (!__atomic_compare_exchange_n(&imports[card].charged, &have, want, false,
+					 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		vgpu_release(card, want - have);
+	return true;
+}
+
+void vgpu_imports_in_child(void)
+{
+	memset(imports, 0, sizeof imports);
+}

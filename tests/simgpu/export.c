@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * export.c - memory that several processes have, as seen with driver 580 on an H100.
+ *
+ * The card counts an export for its first process. When that process frees it or ends, the card
+ * counts it for another process that has imported it, mapped or not. A descriptor alone keeps it,
+ * too, and then it counts for no process. As with /dev/nvidiactl, all
+ * descriptors are open files of the same inode. The position of the open file is the number of the export. A lock on that byte,
+ * which belongs to the open file, shows that a descriptor is open in any process.
+ */
+#define _GNU_SOURCE
+#include "model.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DEVICE "nvidiactl"
+
+static bool path_beside(const char *state, char path[PATH_MAX])
+{
+	const char *slash = strrchr(state, '/');
+	int n = slash ? (int)(slash - state) : 1;
+
+	return snprintf(path, PATH_MAX, "%.*s/" DEVICE, n, slash ? state : ".") < PATH_MAX;
+}
+
+void sim_export_create(const char *state)
+{
+	char path[PATH_MAX];
+	int fd = path_beside(state, path) ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+
+	if (fd < 0)
+		return;
+	(void)!fchmod(fd, 0666); /* whatever the umask is */
+	close(fd);
+}
+
+static int open_device(const struct sim_state *st)
+{
+	char link[32], state[PATH_MAX], path[PATH_MAX];
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", sim_descriptor(st));
+	n = readlink(link, state, sizeof(state) - 1);
+	if (n < 0)
+		return -1;
+	state[n] = 0;
+	return path_beside(state, path) ? open(path, O_RDWR | O_CLOEXEC) : -1;
+}
+
+static struct flock byte_of(uint64_t key)
+{
+	return (struct flock){.l_type = F_RDLCK,
+			      .l_whence = SEEK_SET,
+			      .l_start = (off_t)(key % INT64_MAX),
+			      .l_len = 1};
+}
+
+int sim_export_open(const struct sim_state *st, uint64_t key)
+{
+	struct flock byte = byte_of(key);
+	int fd = open_device(st);
+
+	if (fd >= 0 &&
+	    (lseek(fd, byte.l_start, SEEK_SET) < 0 || fcntl(fd, F_OFD_SETLK, &byte) != 0)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+uint64_t sim_export_named(int fd)
+{
+	off_t at = lseek(fd, 0, SEEK_CUR);
+
+	return at > 0 ? (uint64_t)at : 0;
+}
+
+static struct sim_export *find(struct sim_state *st, uint64_t key)
+{
+	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++)
+		if (st->export[i].key == key)
+			return &st->export[i];
+	return NULL;
+}
+
+uint64_t sim_export_add(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t bytes)
+{
+	struct sim_export *e = find(st, 0);
+
+	if (!e)
+		return 0;
+	*e = (struct sim_export){.key = ++st->next_key % INT64_MAX,
+				 .bytes = bytes,
+				 .card = card,
+				 .payer = proc};
+	e->holder[proc] = 1;
+	return e->key;
+}
+
+static void paid_by(struct sim_state *st, struct sim_export *e, uint32_t proc)
+{
+	if (e->payer < SIM_MAX_PROCS)
+		sim_mem_sub(st, e->payer, e->card, e->bytes);
+	e->payer = proc;
+	if (proc < SIM_MAX_PROCS)
+		st->proc[proc].mem[e->card] += e->bytes;
+}
+
+bool sim_export_join(struct sim_state *st, uint32_t proc, uint64_t key, uint32_t *card,
+		     uint64_t *bytes)
+{
+	struct sim_export *e = key ? find(st, key) : NULL;
+
+	if (!e)
+		return false;
+	e->holder[proc] = 1;
+	if (e->payer == SIM_MAX_PROCS)
+		paid_by(st, e, proc);
+	*card = e->card;
+	*bytes = e->bytes;
+	return true;
+}
+
+static void leave(struct sim_state *st, uint32_t proc, struct sim_export *e)
+{
+	uint32_t next = 0;
+
+	e->holder[proc] = 0;
+	if (e->payer != proc)
+		return;
+	while (next < SIM_MAX_PROCS && !e->holder[next])
+		next++;
+	paid_by(st, e, next);
+}
+
+void sim_export_leave(struct sim_state *st, uint32_t proc, uint64_t key)
+{
+	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++)
+		if (st->export[i].key && (!key || st->export[i].key == key) &&
+		    st->export[i].holder[proc])
+			leave(st, proc, &st->export[i]);
+	sim_export_reap(st);
+}
+
+void sim_export_reap(struct sim_state *st)
+{
+	int fd = -1;
+
+	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++) {
+		struct sim_export *e = &st->export[i];
+		struct flock byte = byte_of(e->key);
+
+		if (!e->key || e->payer < SIM_MAX_PROCS)
+			continue;
+		if (fd < 0)
+			fd = open_device(st);
+		byte.l_type = F_WRLCK;
+		if (fd < 0 || fcntl(fd, F_OFD_GETLK, &byte) != 0 || byte.l_type == F_UNLCK)
+			e->key = 0;
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++)
+		if (st->export[i].key && st->export[i].payer == SIM_MAX_PROCS &&
+		    st->export[i].card == card)
+			sum += st->export[i].bytes;
+	return sum;
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// exported is the environment of a program with a limit of 8 GiB and a cache that its children share.
+func exported(t *testing.T) []string {
+	t.Helper()
+	env, libdir, lib := card(t, oneCard)
+	return append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH="+libdir, "CUDA_DEVICE_MEMORY_LIMIT=8G",
+		"CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(t.TempDir(), "cache"))
+}
+
+// An import of an own export is a second reference to the same charge. So two rounds of 3 GiB fit into
+// 8 GiB, for each kind of export and each order of releases.
+func TestAnImportKeepsTheChargeOfItsMemory(t *testing.T) {
+	for _, how := range []string{"own", "dup", "late", "fabric", "pool"} {
+		t.Run(how, func(t *testing.T) {
+			r, err := run(t, exported(t), "imports", how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["granted"] != 2.0 || r["error"] != 2.0 || r["used"] != 6144.0 {
+				t.Errorf("%v; want 2 rounds, then error 2, with 6144 MiB in use", r)
+			}
+		})
+	}
+}
+
+// Memory of a process that has ended is the importer's to pay for.
+func TestImportsOutliveTheirExporter(t *testing.T) {
+	r, err := run(t, exported(t), "imports", "children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["granted"].(float64) > 2 || r["error"] != 2.0 {
+		t.Errorf("%v; want no more than 2 rounds of 3 GiB, then error 2", r)
+	}
+}
+
+// The same by cuIpcOpenMemHandle: 3 GiB are imported, and 3 GiB more fit into 8 GiB.
+func TestMemoryOpenedByIPCOutlivesItsExporter(t *testing.T) {
+	r, err := run(t, exported(t), "imports", "ipc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["granted"] != 1.0 || r["error"] != 2.0 || r["with"] != r["before"] {
+		t.Errorf("%v; want 1 allocation of 3 GiB, then error 2, and as much in use with the import as before", r)
+	}
+}
+
+// While the exporter lives and pays, the importer does not.
+func TestSharedMemoryIsChargedOnce(t *testing.T) {
+	r, err := run(t, exported(t), "imports", "together")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["error"] != 0.0 || r["with"] != r["before"] {
+		t.Errorf("%v; want as much in use with the import as before", r)
+	}
+}
+
+// The 4,097th export is noted as the first is.
+func TestAnyNumberOfExportsIsFollowed(t *testing.T) {
+	r, err := run(t, exported(t), "imports", "many")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["taken"] != 3072.0 || r["freed"] != 0.0 {
+		t.Errorf("in use when taken, and at the end: %v MiB; want 3072 and 0", r)
+	}
+}
+
+// A number that another file of the same inode has now keeps nothing.
+func TestAReusedDescriptorNumberKeepsNoMemory(t *testing.T) {
+	r, err := run(t, exported(t), "imports", "reused")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["same_inode"] != 1.0 || r["used"] != 0.0 {
+		t.Errorf("%v; want the same inode, and nothing in use", r)
+	}
+}
