@@ -3,6 +3,7 @@
 package stress
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,6 +26,9 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 		{"closed more often than opened", "closed", "", "", ""},
 		{"all descriptors become others", "closefrom", "", "", ""},
 		{"in the child of a raw clone", "clone", "", "", ""},
+		{"a copy of the driver after the driver", "copy", "copy", "", ""},
+		{"a copy of the driver and the driver at once", "second", "copy", "", ""},
+		{"a wrapper of the driver", "dlsym", "forward", "", ""},
 		{"built with AddressSanitizer", "address", "", "", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"},
 		{"built with ThreadSanitizer", "thread", "", "", ""},
 		{"built with LeakSanitizer", "leak", "", "", "LSAN_OPTIONS=detect_leaks=0"},
@@ -39,11 +43,18 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 			if c.wrap != "" {
 				env = append(preloads(t, env, "stress-wrap.so"), "WRAP_BY="+c.wrap)
 			}
+			plugin := filepath.Join(dir, c.plugin)
+			switch c.plugin {
+			case "copy":
+				plugin = copyOf(t, "libcuda.so.1")
+			case "forward":
+				env = append(env, "LD_LIBRARY_PATH="+plugin, "FORWARD_TO="+copyOf(t, "libcuda.so.1"))
+			}
 			program, way := "finds", c.way
 			if strings.HasPrefix(c.name, "built with") {
 				program, way = "finds-"+c.way, "dlsym"
 			}
-			r, err := run(t, append(env, c.set), program, "--way", way, "--plugin", filepath.Join(dir, c.plugin))
+			r, err := run(t, append(env, c.set), program, "--way", way, "--plugin", plugin)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -59,6 +70,21 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 			}
 		})
 	}
+}
+
+// copyOf returns the path of a copy of a library of the simulated card, which the loader does not take for
+// the library itself.
+func copyOf(t *testing.T, lib string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("../../build/simgpu/lib", lib))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "mine.so")
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // preloads puts a preload of the user's before the library.

@@ -14,6 +14,8 @@
  *              stay as they are
  *   clone      a child that no handler of fork(2) hears of calls them; the parent has not
  *
+ *   copy       the plugin is a copy of libcuda, opened after libcuda has been asked for a function
+ *   second     the same, but libcuda has not been asked for one
  *   none       none: whether a name is found in a program that has not loaded the driver
  *
  * Prints {"granted": GiB, "launched": kernels}.
@@ -47,6 +49,10 @@ static int open_driver(const char *way, const char *plugin)
 	library_of_driver = strcmp(way, "dlmopen") == 0
 				    ? dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW)
 				    : dlopen("libcuda.so.1", RTLD_NOW);
+	if (strcmp(way, "copy") == 0 && (!library_of_driver || !find("cuInit")))
+		return 2;
+	if (strcmp(way, "copy") == 0 || strcmp(way, "second") == 0)
+		library_of_driver = dlopen(plugin, RTLD_NOW);
 	return library_of_driver ? 0 : 2;
 }
 
