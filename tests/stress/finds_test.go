@@ -72,6 +72,16 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 	}
 }
 
+// Limits of the environment that cannot be counted give no memory: without room for its cache the process
+// gets no context.
+func TestAnEnvironmentsLimitWithoutRoomForItsCacheRefuses(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	r, err := run(t, env, "finds", "--way", "crowded")
+	if err != nil || r["refused"] != 1.0 {
+		t.Errorf("%v, %v; want no context", r, err)
+	}
+}
+
 // copyOf returns the path of a copy of a library of the simulated card, which the loader does not take for
 // the library itself.
 func copyOf(t *testing.T, lib string) string {

@@ -16,6 +16,8 @@
  *
  *   copy       the plugin is a copy of libcuda, opened after libcuda has been asked for a function
  *   second     the same, but libcuda has not been asked for one
+ *   crowded    no address space is left when libcuda is asked for the first function; prints "refused": 1
+ *              where no context is made
  *   none       none: whether a name is found in a program that has not loaded the driver
  *
  * Prints {"granted": GiB, "launched": kernels}.
@@ -24,6 +26,7 @@
 #include "kernels.h"
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -81,6 +84,23 @@ static int are_untouched(void)
 	return 1;
 }
 
+/* The library reads its limits at the first question, with 1 MiB left. */
+static int ask_without_room(void)
+{
+	struct rlimit before, now;
+	unsigned long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	if (!f || fscanf(f, "%lu", &pages) != 1 || getrlimit(RLIMIT_AS, &before))
+		return 1;
+	fclose(f);
+	now = before;
+	now.rlim_cur = pages * (unsigned long)sysconf(_SC_PAGESIZE) + (1 << 20);
+	if (setrlimit(RLIMIT_AS, &now) || !find("cuInit"))
+		return 1;
+	return setrlimit(RLIMIT_AS, &before);
+}
+
 int main(int argc, char **argv)
 {
 	static const char ptx[] = ".version 7.0\n"
@@ -113,6 +133,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "finds: %s\n", dlerror());
 		return 2;
 	}
+	if (strcmp(way, "crowded") == 0 && ask_without_room())
+		return 8;
 	CUresult (*init)(unsigned) = find("cuInit");
 	CUresult (*create)(CUcontext *, unsigned, CUdevice) = find("cuCtxCreate_v2");
 	CUresult (*alloc)(CUdeviceptr *, size_t) = find("cuMemAlloc_v2");
@@ -126,7 +148,14 @@ int main(int argc, char **argv)
 		return 3;
 	for (int i = 0; i < 5 && strcmp(way, "closed") == 0; i++)
 		dlclose(library_of_driver);
-	if (init(0) || create(&ctx, 0, 0) || load(&module, ptx) || function(&work, module, "work"))
+	if (init(0))
+		return 4;
+	if (strcmp(way, "crowded") == 0 && create(&ctx, 0, 0)) {
+		printf("{\"refused\":1}\n");
+		return 0;
+	}
+	if ((strcmp(way, "crowded") && create(&ctx, 0, 0)) || load(&module, ptx) ||
+	    function(&work, module, "work"))
 		return 4;
 	if (strcmp(way, "closefrom") == 0 && replace_descriptors())
 		return 6;
