@@ -107,11 +107,11 @@ static struct vgpu_item *new_item(struct vgpu_table *t)
 	return item;
 }
 
-bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
+/* The lock is taken. */
+static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 {
 	struct vgpu_item *copy = NULL, **bucket;
 
-	lock(t);
 	if (t->count >= t->buckets)
 		grow(t);
 	if (t->buckets)
@@ -123,8 +123,33 @@ bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 		*bucket = copy;
 		__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
 	}
-	pthread_mutex_unlock(&t->lock);
 	return copy != NULL;
+}
+
+bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
+{
+	bool fits;
+
+	lock(t);
+	fits = put(t, item);
+	pthread_mutex_unlock(&t->lock);
+	return fits;
+}
+
+bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
+{
+	struct vgpu_item **p;
+	bool there;
+
+	lock(t);
+	p = find(t, item->key);
+	there = p != NULL;
+	if (there)
+		*item = **p;
+	else
+		there = put(t, item);
+	pthread_mutex_unlock(&t->lock);
+	return there;
 }
 
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)

@@ -26,6 +26,8 @@ struct vgpu_table {
 #define VGPU_TABLE_INIT {.lock = PTHREAD_MUTEX_INITIALIZER}
 /* Adds an entry; false when there is no memory for it. */
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
+/* The same, unless the key has an entry: then *item becomes that entry. */
+bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item);
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 /* Adds to the reference count; *out is the entry after it, already removed
