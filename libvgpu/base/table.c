@@ -11,17 +11,27 @@
 #define FIRST_BUCKETS 256u
 #define ITEMS_AT_ONCE 64u
 
-static struct vgpu_table *tables;
+/* All tables that were ever used. */
+static struct vgpu_table *tables[64];
 
+static void add_to_list(struct vgpu_table *t)
+{
+	for (unsigned i = 0; i < sizeof tables / sizeof *tables; i++) {
+		struct vgpu_table *there = NULL;
+
+		if (__atomic_compare_exchange_n(&tables[i], &there, t, false, __ATOMIC_SEQ_CST,
+						__ATOMIC_SEQ_CST) ||
+		    there == t)
+			break;
+	}
+	__atomic_store_n(&t->listed, true, __ATOMIC_RELEASE);
+}
+
+/* A forked child finds each table in the list whose lock a thread of the parent has. */
 static void lock(struct vgpu_table *t)
 {
-	if (!__atomic_load_n(&t->listed, __ATOMIC_RELAXED) &&
-	    !__atomic_exchange_n(&t->listed, true, __ATOMIC_SEQ_CST)) {
-		t->next = __atomic_load_n(&tables, __ATOMIC_SEQ_CST);
-		while (!__atomic_compare_exchange_n(&tables, &t->next, t, false, __ATOMIC_SEQ_CST,
-						    __ATOMIC_SEQ_CST))
-			;
-	}
+	if (!__atomic_load_n(&t->listed, __ATOMIC_ACQUIRE))
+		add_to_list(t);
 	pthread_mutex_lock(&t->lock);
 }
 
@@ -29,7 +39,9 @@ void vgpu_tables_in_child(void)
 {
 	/* A thread of the parent may have been at one: what is in it is not freed. Nothing
 	 * of what the parent holds is the child's. */
-	for (struct vgpu_table *t = tables; t; t = t->next) {
+	for (unsigned i = 0; i < sizeof tables / sizeof *tables && tables[i]; i++) {
+		struct vgpu_table *t = tables[i];
+
 		pthread_mutex_init(&t->lock, NULL);
 		t->bucket = NULL;
 		t->spare = NULL;

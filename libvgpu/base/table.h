@@ -20,7 +20,6 @@ struct vgpu_table {
 	pthread_mutex_t lock;
 	struct vgpu_item **bucket, *spare;
 	size_t buckets, count;
-	struct vgpu_table *next; /* of all that were ever used */
 	bool listed;
 };
 #define VGPU_TABLE_INIT {.lock = PTHREAD_MUTEX_INITIALIZER}
