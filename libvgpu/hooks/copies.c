@@ -20,7 +20,7 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 }
 
 /* Returns the bytes of a copy within the card. 0: the copy engines do it, between card and host or another
- * card. Such a copy ends the batch of the stream, unless it is small. */
+ * card. If it is large, it ends the stream's batch. */
 static size_t if_inside(bool inside, size_t bytes, CUstream stream)
 {
 	if (inside)

@@ -103,10 +103,11 @@ static bool takes(const char *name)
 
 /* A function that the driver has under this name is a newer version of one that is hooked: it
  * may take other arguments, so no hook stands for it. Where it would pass a limit the program
- * is told that the driver does not have it, as an older one would say. */
+ * is told that the driver does not have it, as an older one would say. All functions are refused if
+ * cuGetProcAddress of a driver returns other addresses than its symbols have. */
 static bool refused(const char *name, const void *answer)
 {
-	static unsigned said;
+	static bool said;
 	int newest;
 
 	if (!vgpu_state.grant || !answer)
@@ -115,11 +116,18 @@ static bool refused(const char *name, const void *answer)
 	if (!newest || is_old(name, newest, answer))
 		return false;
 	__atomic_add_fetch(&vgpu_state.slot->unknown_symbols, 1, __ATOMIC_RELAXED);
-	if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
-		vgpu_log(VGPU_LOG_ERROR,
-			 "%s: the driver has a version that is newer than this libvgpu: %s", name,
-			 takes(name) ? "refused" : "passed on");
-	return takes(name);
+	if (!takes(name)) {
+		vgpu_log(
+			VGPU_LOG_ERROR,
+			"%s: this libvgpu.so does not know the driver's function, and passes it on",
+			name);
+		return false;
+	}
+	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		vgpu_warn("vgpu: driver: %s: this libvgpu.so does not know the driver's function, "
+			  "and refuses it: want the slurm-vgpu that supports this driver",
+			  name);
+	return true;
 }
 
 /* -------------------------------------------------------------------- dlsym */

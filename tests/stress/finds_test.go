@@ -4,6 +4,7 @@ package stress
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -131,6 +132,27 @@ func TestVersionsThatTheLibraryDoesNotKnow(t *testing.T) {
 	view, err := libvgpu.ReadCache(cache)
 	if err != nil || len(view.Slots) != 1 || view.Slots[0].UnknownSymbols != 3 {
 		t.Errorf("%v, %+v; want one slot that counts 3", err, view.Slots)
+	}
+}
+
+// The driver's cuGetProcAddress may return functions that libcuda does not export. libvgpu has no hook for
+// them, so it refuses them and names the first one on stderr.
+func TestADriverOfUnknownFunctionsIsNamed(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	dir, err := filepath.Abs("../../build/tests/forward")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("../../build/tests/vgpu-worker", "--via", "getproc", "--alloc", "12G")
+	cmd.Env = append(env, "LD_LIBRARY_PATH="+dir, "FORWARD_TO="+copyOf(t, "libcuda.so.1"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err == nil {
+		t.Errorf("it ran: %s", out)
+	}
+	if n := strings.Count(stderr.String(), "this libvgpu.so does not know the driver's function, and refuses it"); n != 1 {
+		t.Errorf("stderr %q, want the refused function once", &stderr)
 	}
 }
 
