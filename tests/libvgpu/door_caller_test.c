@@ -143,23 +143,6 @@ static void test_exported_without_room(void)
 	used(MIB);
 }
 
-/* A container that forbids to ask may do so by any error; but an address that is none is none. */
-static void test_copies(void)
-{
-	static const int forbidden[] = {EPERM, ENOSYS, EACCES, EINVAL};
-
-	for (unsigned i = 0; i < sizeof forbidden / sizeof *forbidden; i++) {
-		errno = forbidden[i];
-		CHECK(copied(-1, 8, 4096));
-		CHECK(!copied(-1, 8, 0));
-	}
-	errno = EFAULT;
-	CHECK(!copied(-1, 8, 4096));
-	errno = EPERM;
-	CHECK(!copied(4, 8, 4096));
-	CHECK(copied(8, 8, 4096));
-}
-
 /* It is asked once, and nothing is looked at from then on. */
 static void test_no_job(void)
 {
@@ -195,7 +178,6 @@ int main(void)
 	test_several_exported();
 	test_dmabuf();
 	test_exported_without_room();
-	test_copies();
 	test_no_job();
 	test_no_libdl();
 	return done("door_caller_test");
