@@ -219,11 +219,12 @@ int vgpu_card_of_nvml(nvmlDevice_t device)
 	if (!vgpu_state.grant || !vgpu_real.nvmlDeviceGetUUID ||
 	    vgpu_real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
 		return -1;
-	if (vgpu_state.from_env && !vgpu_state.grant->card[0].uuid[0] &&
-	    vgpu_real.nvmlDeviceGetIndex &&
-	    vgpu_real.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS) {
-		int card = ordinal_of(uuid, index);
+	if (vgpu_state.from_env && !vgpu_state.grant->card[0].uuid[0]) {
+		int card = 0; /* the first limit, for a card without a number */
 
+		if (vgpu_real.nvmlDeviceGetIndex &&
+		    vgpu_real.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS)
+			card = ordinal_of(uuid, index);
 		return card < (int)vgpu_state.ncards ? card : -1;
 	}
 	return card_of_uuid(uuid);

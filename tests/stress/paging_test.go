@@ -92,3 +92,12 @@ func TestNVMLAloneTellsTheSameTotal(t *testing.T) {
 		})
 	}
 }
+
+// A library in front of NVML may not know the number of a card: the card has the first limit.
+func TestACardWithoutANumberHasTheFirstLimit(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH=../../build/tests/shadow:"+libdir, "CUDA_DEVICE_MEMORY_LIMIT=40G"), "nvmltotal")
+	if err != nil || r["nvml"] != 40.0*1024 {
+		t.Errorf("%v, %v; want 40 GiB", r, err)
+	}
+}
