@@ -11,17 +11,27 @@
 #define FIRST_BUCKETS 256u
 #define ITEMS_AT_ONCE 64u
 
-static struct vgpu_table *tables;
+/* All tables that were ever used. */
+static struct vgpu_table *tables[64];
 
+static void add_to_list(struct vgpu_table *t)
+{
+	for (unsigned i = 0; i < sizeof tables / sizeof *tables; i++) {
+		struct vgpu_table *there = NULL;
+
+		if (__atomic_compare_exchange_n(&tables[i], &there, t, false, __ATOMIC_SEQ_CST,
+						__ATOMIC_SEQ_CST) ||
+		    there == t)
+			break;
+	}
+	__atomic_store_n(&t->listed, true, __ATOMIC_RELEASE);
+}
+
+/* A forked child finds each table in the list whose lock a thread of the parent has. */
 static void lock(struct vgpu_table *t)
 {
-	if (!__atomic_load_n(&t->listed, __ATOMIC_RELAXED) &&
-	    !__atomic_exchange_n(&t->listed, true, __ATOMIC_SEQ_CST)) {
-		t->next = __atomic_load_n(&tables, __ATOMIC_SEQ_CST);
-		while (!__atomic_compare_exchange_n(&tables, &t->next, t, false, __ATOMIC_SEQ_CST,
-						    __ATOMIC_SEQ_CST))
-			;
-	}
+	if (!__atomic_load_n(&t->listed, __ATOMIC_ACQUIRE))
+		add_to_list(t);
 	pthread_mutex_lock(&t->lock);
 }
 
@@ -29,7 +39,9 @@ void vgpu_tables_in_child(void)
 {
 	/* A thread of the parent may have been at one: what is in it is not freed. Nothing
 	 * of what the parent holds is the child's. */
-	for (struct vgpu_table *t = tables; t; t = t->next) {
+	for (unsigned i = 0; i < sizeof tables / sizeof *tables && tables[i]; i++) {
+		struct vgpu_table *t = tables[i];
+
 		pthread_mutex_init(&t->lock, NULL);
 		t->bucket = NULL;
 		t->spare = NULL;
@@ -107,11 +119,11 @@ static struct vgpu_item *new_item(struct vgpu_table *t)
 	return item;
 }
 
-bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
+/* The lock is taken. */
+static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 {
 	struct vgpu_item *copy = NULL, **bucket;
 
-	lock(t);
 	if (t->count >= t->buckets)
 		grow(t);
 	if (t->buckets)
@@ -123,8 +135,33 @@ bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 		*bucket = copy;
 		__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
 	}
-	pthread_mutex_unlock(&t->lock);
 	return copy != NULL;
+}
+
+bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
+{
+	bool fits;
+
+	lock(t);
+	fits = put(t, item);
+	pthread_mutex_unlock(&t->lock);
+	return fits;
+}
+
+bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
+{
+	struct vgpu_item **p;
+	bool there;
+
+	lock(t);
+	p = find(t, item->key);
+	there = p != NULL;
+	if (there)
+		*item = **p;
+	else
+		there = put(t, item);
+	pthread_mutex_unlock(&t->lock);
+	return there;
 }
 
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)

@@ -20,12 +20,13 @@ struct vgpu_table {
 	pthread_mutex_t lock;
 	struct vgpu_item **bucket, *spare;
 	size_t buckets, count;
-	struct vgpu_table *next; /* of all that were ever used */
 	bool listed;
 };
 #define VGPU_TABLE_INIT {.lock = PTHREAD_MUTEX_INITIALIZER}
 /* Adds an entry; false when there is no memory for it. */
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
+/* The same, unless the key has an entry: then *item becomes that entry. */
+bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item);
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 /* For a free: all entries of a key, or all that goes is true of, leave the table as a list; NULL: there

@@ -102,12 +102,10 @@ struct object {
 	uintptr_t inside, low, size;
 };
 
-static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
+static void set_range(struct object *o, const struct dl_phdr_info *info)
 {
 	uintptr_t low = UINTPTR_MAX, high = 0;
-	struct object *o = arg;
 
-	(void)size;
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
 		uintptr_t begin = info->dlpi_addr + p->p_vaddr;
@@ -117,10 +115,20 @@ static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
 		low = begin < low ? begin : low;
 		high = begin + p->p_memsz > high ? begin + p->p_memsz : high;
 	}
-	if (o->inside < low || o->inside >= high)
-		return 0;
 	o->low = low;
 	o->size = high - low;
+}
+
+static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct object *o = arg, this;
+
+	(void)size;
+	set_range(&this, info);
+	if (o->inside - this.low >= this.size)
+		return 0;
+	o->low = this.low;
+	o->size = this.size;
 	return 1;
 }
 
@@ -146,6 +154,69 @@ static bool is_in(const struct vgpu_library *lib, const void *address)
 bool vgpu_is_of_driver(const void *address)
 {
 	return is_in(&vgpu_cuda, address) || is_in(&vgpu_nvml, address);
+}
+
+/* ---------------------------------------------------------- a second copy of a library */
+static const char *soname_of(const struct dl_phdr_info *info, const struct object *range)
+{
+	const ElfW(Dyn) *d = NULL;
+	uintptr_t strings = 0, at = 0;
+
+	for (int i = 0; i < info->dlpi_phnum && !d; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			d = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	for (; d && d->d_tag != DT_NULL; d++) {
+		if (d->d_tag == DT_STRTAB)
+			strings = d->d_un.d_ptr;
+		else if (d->d_tag == DT_SONAME)
+			at = d->d_un.d_val;
+	}
+	if (strings - range->low >= range->size) /* not relocated, as in the kernel's vDSO */
+		strings += info->dlpi_addr;
+	return at && strings - range->low < range->size ? (const char *)(strings + at) : "";
+}
+
+struct copy_search {
+	const struct vgpu_library *lib;
+	uintptr_t function, caller;
+	struct object first;
+	bool found;
+};
+
+static int find_copy(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct copy_search *s = arg;
+	struct object this;
+
+	(void)size;
+	set_range(&this, info);
+	if (strcmp(soname_of(info, &this), s->lib->soname) != 0)
+		return 0;
+	if (!s->first.size)
+		s->first = this;
+	if (s->function - this.low >= this.size)
+		return 0;
+	s->found = this.low != s->first.low && s->caller - s->first.low >= s->first.size;
+	return 1;
+}
+
+void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void *function,
+			 const void *caller)
+{
+	struct copy_search s = {.lib = lib,
+				.function = (uintptr_t)function,
+				.caller = (uintptr_t)caller};
+	void *handle;
+
+	if (!function || is_in(lib, function))
+		return function;
+	s.first.size = __atomic_load_n(&lib->size, __ATOMIC_ACQUIRE);
+	s.first.low = lib->low;
+	dl_iterate_phdr(find_copy, &s);
+	if (!s.found)
+		return function;
+	handle = vgpu_dlopen(lib->soname, RTLD_LAZY | RTLD_NOLOAD);
+	return handle ? vgpu_real_dlsym(handle, name) : NULL;
 }
 
 /* The linker's lock is taken by dlsym, and a thread that has it, because it runs the

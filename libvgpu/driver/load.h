@@ -39,6 +39,11 @@ bool vgpu_need(struct vgpu_library *lib, int mode);
 /* The address is in one of them: its functions have hooks. Until somebody asks for one that has, its
  * library is not known. */
 bool vgpu_is_of_driver(const void *address);
+/* Returns function, unless it is in a second copy of the library. Then it returns the function of that name
+ * in the first copy, or NULL: the copies do not know each other's handles, and the hooks call the first.
+ * The first copy itself gets function: it may be a wrapper that opens the real driver. */
+void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void *function,
+			 const void *caller);
 /* This thread is: the library's constructors may call dlsym. */
 bool vgpu_loading(void);
 

@@ -46,7 +46,8 @@ WAITS(cuStreamSynchronize_ptsz, vgpu_stream(of, true), (CUstream of), of)
 WAITS(cuCtxSynchronize, NULL, (void), )
 WAITS(cuCtxSynchronize_v2, NULL, (CUcontext ctx), ctx)
 WAITS(cuMemcpyDtoH_v2, NULL, (void *dst, CUdeviceptr src, size_t size), dst, src, size)
-WAITS(cuMemcpyDtoH_v2_ptds, NULL, (void *dst, CUdeviceptr src, size_t size), dst, src, size)
+WAITS(cuMemcpyDtoH_v2_ptds, CU_STREAM_PER_THREAD, (void *dst, CUdeviceptr src, size_t size), dst,
+      src, size)
 
 /* Its record has ended the batch. */
 CUresult cuEventSynchronize(CUevent event)

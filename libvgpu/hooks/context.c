@@ -73,6 +73,7 @@ CUresult cuInit(unsigned flags)
 	blocking = getenv("CUDA_LAUNCH_BLOCKING");
 	if (blocking && *blocking && strcmp(blocking, "0") != 0)
 		vgpu_launches_wait = true;
+	vgpu_cards_init();
 	r = vgpu_real.cuInit(flags);
 	if (r == CUDA_SUCCESS && vgpu_state.from_env)
 		vgpu_env_cards();

@@ -19,13 +19,13 @@ static uint64_t bytes_key(uint64_t kind, uint64_t bytes)
 	return vgpu_mix(kind, 64u - (uint64_t)__builtin_clzll(bytes | 1));
 }
 
-/* The bytes of a copy that is the card's work; 0: it is the copy engines', between card and
- * host or another card, or too small to count. That ends the batch of the stream. */
+/* Returns the bytes of a copy within the card. 0: the copy engines do it, between card and host or another
+ * card. If it is large, it ends the stream's batch. */
 static size_t if_inside(bool inside, size_t bytes, CUstream stream)
 {
-	if (inside || bytes < SMALL_BYTES)
+	if (inside)
 		return bytes;
-	if (__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))
+	if (bytes >= SMALL_BYTES && __atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))
 		vgpu_gate_boundary(stream, true);
 	return 0;
 }
@@ -55,7 +55,7 @@ static bool one_card(CUdeviceptr dst, CUdeviceptr src)
 /* Of addresses that say themselves where they are. */
 static size_t linear(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-	if (bytes < SMALL_BYTES || !asks())
+	if (!asks())
 		return 0;
 	return if_inside(in_card(dst) && in_card(src) && one_card(dst, src), bytes, stream);
 }
@@ -63,7 +63,7 @@ static size_t linear(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream st
 /* Both are in a card's memory. */
 static size_t peers(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-	return if_inside(bytes < SMALL_BYTES || !asks() || one_card(dst, src), bytes, stream);
+	return if_inside(!asks() || one_card(dst, src), bytes, stream);
 }
 
 static bool end_in_card(unsigned type, CUdeviceptr ptr)
@@ -139,7 +139,7 @@ static size_t boxes(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t n, CUstream stream
                                                                                                    \
 		VGPU_NEED_CUDA(name);                                                              \
 		moved = (bytes);                                                                   \
-		if (moved < SMALL_BYTES)                                                           \
+		if (!moved)                                                                        \
 			return vgpu_real.name args;                                                \
 		GATED_CALL(vgpu_real.name, stream, bytes_key(kind, moved), UNKNOWN_COPY_NS, waits, \
 			   vgpu_real.name args);                                                   \

@@ -82,17 +82,19 @@ static void note(VkDevice handle, VkQueue queue)
 	if (!d) {
 		d = make(handle);
 		item.other = (uintptr_t)d;
-		if (!d || !vgpu_table_put(&devices, &item)) {
+		if (!d || !vgpu_table_add(&devices, &item)) {
 			free(d);
 			return;
 		}
+		if (item.other != (uintptr_t)d) /* another thread was faster */
+			free(d);
+		d = (struct device *)(uintptr_t)item.other;
 	}
 	item = (struct vgpu_item){.key = key_of(queue),
 				  .other = (uintptr_t)d,
 				  .owner = key_of(handle),
 				  .card = -1};
-	if (!found_in(&queues, queue))
-		vgpu_table_put(&queues, &item);
+	vgpu_table_add(&queues, &item);
 }
 
 void vkGetDeviceQueue(VkDevice device, uint32_t family, uint32_t index, VkQueue *queue)

@@ -20,8 +20,8 @@ int vgpu_only_card = -1;
 
 static signed char card_of_device[MAX_DEVICES];
 
-/* CUDA_VISIBLE_DEVICES; NULL: not set. */
-static const char *visible;
+/* CUDA_VISIBLE_DEVICES and CUDA_MPS_PIPE_DIRECTORY; NULL: not set. */
+static const char *visible, *pipes;
 
 /* A copy: the program may change its environment while other threads run. */
 void vgpu_cards_settings(void)
@@ -30,6 +30,14 @@ void vgpu_cards_settings(void)
 
 	memset(card_of_device, UNKNOWN_CARD, sizeof card_of_device);
 	visible = value ? strdup(value) : NULL;
+}
+
+void vgpu_cards_init(void)
+{
+	const char *value = getenv("CUDA_MPS_PIPE_DIRECTORY");
+
+	if (value && !__atomic_load_n(&pipes, __ATOMIC_RELAXED))
+		__atomic_store_n(&pipes, strdup(value), __ATOMIC_RELEASE);
 }
 
 static int card_of_uuid(const char *uuid)
@@ -112,11 +120,11 @@ int vgpu_card_of_device(CUdevice dev)
  * the user's own, which the others of the card do not share. */
 static bool is_client(CUdevice dev)
 {
-	const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	const char *folder = __atomic_load_n(&pipes, __ATOMIC_ACQUIRE);
 	struct stat st;
 	int on = 0;
 
-	return pipes && stat(pipes, &st) == 0 && st.st_uid == 0 &&
+	return folder && stat(folder, &st) == 0 && st.st_uid == 0 &&
 	       !(st.st_mode & (S_IWGRP | S_IWOTH)) && vgpu_real.cuDeviceGetAttribute &&
 	       vgpu_real.cuDeviceGetAttribute(&on, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, dev) ==
 		       CUDA_SUCCESS &&
@@ -211,11 +219,12 @@ int vgpu_card_of_nvml(nvmlDevice_t device)
 	if (!vgpu_state.grant || !vgpu_real.nvmlDeviceGetUUID ||
 	    vgpu_real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
 		return -1;
-	if (vgpu_state.from_env && !vgpu_state.grant->card[0].uuid[0] &&
-	    vgpu_real.nvmlDeviceGetIndex &&
-	    vgpu_real.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS) {
-		int card = ordinal_of(uuid, index);
+	if (vgpu_state.from_env && !vgpu_state.grant->card[0].uuid[0]) {
+		int card = 0; /* the first limit, for a card without a number */
 
+		if (vgpu_real.nvmlDeviceGetIndex &&
+		    vgpu_real.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS)
+			card = ordinal_of(uuid, index);
 		return card < (int)vgpu_state.ncards ? card : -1;
 	}
 	return card_of_uuid(uuid);

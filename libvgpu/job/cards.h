@@ -30,6 +30,8 @@ bool vgpu_not_granted(CUdevice dev);
 
 /* Reads CUDA_VISIBLE_DEVICES, which the program may change later. Before all else here. */
 void vgpu_cards_settings(void);
+/* Reads CUDA_MPS_PIPE_DIRECTORY, in cuInit as the driver does. */
+void vgpu_cards_init(void);
 /* Grant from the environment: as many cards as CUDA shows. */
 void vgpu_env_cards(void);
 

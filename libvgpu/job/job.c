@@ -32,16 +32,17 @@ static struct {
 } trouble;
 
 #define WANT_ROOM "room for a few files before the first CUDA call, see ulimit -n"
+#define WANT_SPACE "address space before the first CUDA call, see ulimit -v"
 #define WANT_OURS "gresd's own file, read as the job's user by the libvgpu.so of this node"
 
 /* error: an errno; 0: as why says. */
 static void refuse(const char *what, const char *path, int error, const char *why)
 {
-	bool room = error == EMFILE || error == ENFILE || error == ENOMEM;
-
 	trouble.what = what;
 	trouble.path = path;
-	trouble.want = room ? WANT_ROOM : WANT_OURS;
+	trouble.want = error == EMFILE || error == ENFILE ? WANT_ROOM
+		       : error == ENOMEM                  ? WANT_SPACE
+							  : WANT_OURS;
 	snprintf(trouble.why, sizeof trouble.why, "%s", error ? strerror(error) : why);
 }
 
@@ -223,6 +224,7 @@ static void refuse_all(void)
 	vgpu_state.cache.header = &nobody;
 	vgpu_state.slot = &no_slot;
 	vgpu_state.grant = &nothing;
+	vgpu_state.from_env = false;
 }
 
 /* Paths in the environment are the user's. A set-user-id program, which the preload

@@ -171,7 +171,8 @@ void vgpu_watcher_start(void)
 	static bool said;
 	int r = 0;
 
-	if (!vgpu_state.grant ||
+	/* No card: there is no job, or this process is refused all. */
+	if (!vgpu_state.ncards ||
 	    __atomic_load_n(&started_in, __ATOMIC_ACQUIRE) == (uint32_t)getpid())
 		return;
 	pthread_mutex_lock(&start_lock);

@@ -103,10 +103,11 @@ static bool takes(const char *name)
 
 /* A function that the driver has under this name is a newer version of one that is hooked: it
  * may take other arguments, so no hook stands for it. Where it would pass a limit the program
- * is told that the driver does not have it, as an older one would say. */
+ * is told that the driver does not have it, as an older one would say. All functions are refused if
+ * cuGetProcAddress of a driver returns other addresses than its symbols have. */
 static bool refused(const char *name, const void *answer)
 {
-	static unsigned said;
+	static bool said;
 	int newest;
 
 	if (!vgpu_state.grant || !answer)
@@ -115,11 +116,18 @@ static bool refused(const char *name, const void *answer)
 	if (!newest || is_old(name, newest, answer))
 		return false;
 	__atomic_add_fetch(&vgpu_state.slot->unknown_symbols, 1, __ATOMIC_RELAXED);
-	if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
-		vgpu_log(VGPU_LOG_ERROR,
-			 "%s: the driver has a version that is newer than this libvgpu: %s", name,
-			 takes(name) ? "refused" : "passed on");
-	return takes(name);
+	if (!takes(name)) {
+		vgpu_log(
+			VGPU_LOG_ERROR,
+			"%s: this libvgpu.so does not know the driver's function, and passes it on",
+			name);
+		return false;
+	}
+	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		vgpu_warn("vgpu: driver: %s: this libvgpu.so does not know the driver's function, "
+			  "and refuses it: want the slurm-vgpu that supports this driver",
+			  name);
+	return true;
 }
 
 /* -------------------------------------------------------------------- dlsym */
@@ -140,44 +148,50 @@ static void *no_driver(void)
 	return VGPU_NOTHING;
 }
 
-/* The hook for a name that may be one of ours, or NULL; VGPU_NOTHING: there is none. */
+/* Returns the answer of dlsym for a name of the library. NULL leaves the answer to the C library. */
 static __attribute__((noinline)) void *hook_for(struct vgpu_library *lib, void *handle,
-						const char *name, const char *version)
+						const char *name, const char *version,
+						const void *caller)
 {
-	void *found;
+	void *asked, *found;
+	bool hooked, newer;
 	int sym;
 
 	if (vgpu_loading())
 		return NULL;
 	sym = vgpu_symbol_named(name);
-	if (sym < 0 && lib == &vgpu_cuda && newest_hooked(name) && vgpu_need(lib, RTLD_NOLOAD))
-		return refused(name, vgpu_real_dlsym(handle, name)) ? (void *)not_found : NULL;
-	if (sym < 0 || !hooks[sym])
-		return NULL;
-	if (!vgpu_need(lib, RTLD_NOLOAD))
-		return handle == RTLD_DEFAULT || handle == RTLD_NEXT ? no_driver() : NULL;
-	if (!*vgpu_real_at((unsigned)sym))
-		return NULL;
+	hooked = sym >= 0 && hooks[sym];
+	newer = sym < 0 && lib == &vgpu_cuda && newest_hooked(name);
+	if ((hooked || newer) && !vgpu_need(lib, RTLD_NOLOAD))
+		return hooked && (handle == RTLD_DEFAULT || handle == RTLD_NEXT) ? no_driver()
+										 : NULL;
+	/* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): lookup() has found both. */
+	asked = version ? vgpu_real_dlvsym(handle, name, version) : vgpu_real_dlsym(handle, name);
+	found = vgpu_of_first_copy(lib, name, asked, caller);
+	if (newer && refused(name, found))
+		return (void *)not_found;
 	/* Ours only when the caller's question leads to the driver's function. */
-	/* Found, or vgpu_need() would have loaded nothing. NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
-	found = version ? vgpu_real_dlvsym(handle, name, version) : vgpu_real_dlsym(handle, name);
-	return found && (found == *vgpu_real_at((unsigned)sym) || found == hooks[sym]) ? hooks[sym]
-										       : NULL;
+	if (hooked && found && *vgpu_real_at((unsigned)sym) &&
+	    (found == *vgpu_real_at((unsigned)sym) || found == hooks[sym]))
+		return hooks[sym];
+	if (found == asked)
+		return NULL;
+	return found ? found : VGPU_NOTHING;
 }
 
 /* Returns the hook, or NULL when the caller is to get what the C library gives. Calls no
  * function for any other name: the runtime of a sanitizer asks for its own before it is ready. */
-VGPU_EARLY static inline __attribute__((always_inline)) void *lookup(void *handle, const char *name,
-								     const char *version)
+VGPU_EARLY static inline __attribute__((always_inline)) void *
+lookup(void *handle, const char *name, const char *version, const void *caller)
 {
 	if (unlikely(!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED)))
 		vgpu_need_dlsym();
 	if (!name || !vgpu_real_dlsym || !vgpu_real_dlvsym)
 		return NULL;
-	if (name[0] == 'c' && name[1] == 'u')
-		return hook_for(&vgpu_cuda, handle, name, version);
+	if (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') /* no cublas */
+		return hook_for(&vgpu_cuda, handle, name, version, caller);
 	if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l')
-		return hook_for(&vgpu_nvml, handle, name, version);
+		return hook_for(&vgpu_nvml, handle, name, version, caller);
 	if (((name[0] == 'c' && name[1] == 'l') || (name[0] == 'v' && name[1] == 'k') ||
 	     (name[0] == 'g' && name[1] == 'l')) &&
 	    name[2] >= 'A' && name[2] <= 'Z') /* no clock_gettime */
@@ -190,17 +204,22 @@ VGPU_EARLY static inline __attribute__((always_inline)) void *lookup(void *handl
 	return NULL;
 }
 
-__attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name);
-VGPU_EARLY __attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name)
+/* Called by loader.c with the caller's arguments, the third also where dlsym has none. */
+__attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name, const char *unused,
+					      const void *caller);
+VGPU_EARLY __attribute__((used)) void *vgpu_dlsym_lookup(void *handle, const char *name,
+							 const char *unused, const void *caller)
 {
-	return lookup(handle, name, NULL);
+	(void)unused;
+	return lookup(handle, name, NULL, caller);
 }
 
-__attribute__((used)) void *vgpu_dlvsym_lookup(void *handle, const char *name, const char *version);
+__attribute__((used)) void *vgpu_dlvsym_lookup(void *handle, const char *name, const char *version,
+					       const void *caller);
 VGPU_EARLY __attribute__((used)) void *vgpu_dlvsym_lookup(void *handle, const char *name,
-							  const char *version)
+							  const char *version, const void *caller)
 {
-	return version ? lookup(handle, name, version) : NULL;
+	return version ? lookup(handle, name, version, caller) : NULL;
 }
 
 /* --------------------------------------------------------- cuGetProcAddress */

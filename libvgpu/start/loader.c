@@ -120,7 +120,7 @@ VGPU_EARLY void *vgpu_loader_hook(void *handle, const char *name, const char *ve
 		".symver " name "_new, " symbol "@@GLIBC_2.34\n" \
 		".popsection\n")
 /*
- * CALL      calls a function with the arguments, which are kept.
+ * CALL      calls a function with the arguments, which are kept, and the caller's address as the fourth.
  * OR_RETURN returns what it found; VGPU_NOTHING becomes NULL, and for NULL the C library is to say.
  * FIRST, SECOND  make the answer the first or second argument.
  * JUMP      goes on in the C library's function; without one, the answer is NULL.
@@ -136,6 +136,7 @@ VGPU_EARLY void *vgpu_loader_hook(void *handle, const char *name, const char *ve
 		"	.cfi_adjust_cfa_offset 8\n" \
 		"	push %rdx\n" \
 		"	.cfi_adjust_cfa_offset 8\n" \
+		"	mov 24(%rsp), %rcx\n" \
 		"	call " function "\n" \
 		"	pop %rdx\n" \
 		"	.cfi_adjust_cfa_offset -8\n" \
@@ -169,6 +170,7 @@ VGPU_EARLY void *vgpu_loader_hook(void *handle, const char *name, const char *ve
 		"	.cfi_rel_offset x30, 8\n" \
 		"	stp x0, x1, [sp, #16]\n" \
 		"	str x2, [sp, #32]\n" \
+		"	mov x3, x30\n" \
 		"	bl " function "\n" \
 		"	mov x9, x0\n" \
 		"	ldr x2, [sp, #32]\n" \

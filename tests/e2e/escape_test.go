@@ -87,6 +87,7 @@ var escapes = []escape{
 		umount $f; rm -f $f; true >$f; mv $f $f.old; mount --bind /dev/null $f; done 2>/dev/null; $run`, [3]verdict{held, held, held}, ""},
 	{"a set-user-id program of another user", cluster.Dir + `/bin/vgpu-escape-suid dlsym $hold`, [3]verdict{escaped, stopped, stopped}, "escaped"},
 	{"`dlopen` of libcuda by its path", `$escape path:` + driver + ` $hold`, [3]verdict{held, held, held}, ""},
+	{"a copy of libcuda, opened after libcuda", `cp ` + driver + ` mine.so; $escape copy:$PWD/mine.so $hold`, [3]verdict{held, held, held}, ""},
 	{"a preload that wraps `dlsym`, and finds the next one by its version 2.34", `WRAP_BY=GLIBC_2.34 ` + wrapped, [3]verdict{held, held, held}, ""},
 	{"the same by its version 2.2.5", `WRAP_BY=GLIBC_2.2.5 ` + wrapped, [3]verdict{held, held, held}, ""},
 	{"the same in the C library itself, by `dlvsym`", `WRAP_BY=libc ` + wrapped, [3]verdict{held, held, held}, ""},

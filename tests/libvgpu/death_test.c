@@ -4,11 +4,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "cache.h"
@@ -162,6 +165,36 @@ static void test_hidden_processes_live(void)
 	}
 }
 
+/* In a sandbox that denies files and ends who calls kill, all live. */
+static void test_in_a_sandbox_all_live(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_openat, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_kill, 1, 2),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+	struct vgpu_cache c = new_cache();
+	pid_t peer = start_peer(&c, 900, 0, false), child = fork();
+	int status;
+
+	if (child == 0) {
+		struct vgpu_slot *s = claim(&c);
+
+		_exit(s && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+				      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 &&
+				      vgpu_mem_reserve(&c, s, 0, 200, LIMIT, 0) == -ENOMEM
+			      ? 0
+			      : 1);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK_EQ(status, 0);
+	end_peer(peer);
+}
+
 /* In another time namespace the same start time reads differently. */
 static void test_other_time_namespaces_prove_nothing(void)
 {
@@ -199,6 +232,8 @@ int main(void)
 {
 	test_without_descriptors_all_live();
 	test_hidden_processes_live();
+	if (!emulated()) /* QEMU has no filters */
+		test_in_a_sandbox_all_live();
 	test_other_time_namespaces_prove_nothing();
 	test_a_note_of_another_death_is_none();
 	test_exec_leaves_no_memory_behind();

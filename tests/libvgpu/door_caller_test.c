@@ -144,23 +144,6 @@ static void test_many_exported(void)
 	used(0);
 }
 
-/* A container that forbids to ask may do so by any error; but an address that is none is none. */
-static void test_copies(void)
-{
-	static const int forbidden[] = {EPERM, ENOSYS, EACCES, EINVAL};
-
-	for (unsigned i = 0; i < sizeof forbidden / sizeof *forbidden; i++) {
-		errno = forbidden[i];
-		CHECK(copied(-1, 8, 4096));
-		CHECK(!copied(-1, 8, 0));
-	}
-	errno = EFAULT;
-	CHECK(!copied(-1, 8, 4096));
-	errno = EPERM;
-	CHECK(!copied(4, 8, 4096));
-	CHECK(copied(8, 8, 4096));
-}
-
 /* It is asked once, and nothing is looked at from then on. */
 static void test_no_job(void)
 {
@@ -196,7 +179,6 @@ int main(void)
 	test_several_exported();
 	test_dmabuf();
 	test_many_exported();
-	test_copies();
 	test_no_job();
 	test_no_libdl();
 	return done("door_caller_test");

@@ -3,6 +3,11 @@
  * back, and told as the share. */
 #include "door.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
 static void test_charge_and_free(void)
 {
 	fresh(1);
@@ -146,7 +151,7 @@ static void test_all_forms(void)
 	p.size = 8 * GIB;
 	a.params = 8;
 	vgpu_transport = NULL;
-	if (!emulated()) { /* QEMU has no process_vm_readv */
+	if (!emulated()) { /* QEMU may not look at the memory */
 		CHECK_EQ(ioctl(FD, wrapped, &x), -1);
 		x.arg = 8;
 		CHECK_EQ(ioctl(FD, wrapped, &x), -1);
@@ -381,6 +386,56 @@ static void *take_and_free(void *arg)
 	return (void *)(uintptr_t)refused;
 }
 
+/* Memory is charged in a child whose filter has this answer to two calls. */
+static void charged_with(uint32_t call, uint32_t other, uint32_t answers)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, other, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, answers),
+	};
+	struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+	int status;
+	pid_t child;
+
+	fresh(1);
+	child = fork();
+	if (child == 0) {
+		CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+		      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+		CHECK_EQ(take_below(CLIENT, DEVICE, 1, 2 * MIB), 0);
+		CHECK_EQ(take_below(CLIENT, DEVICE, 2, 8 * GIB), STATUS_NO_MEMORY);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK_EQ(status, 0);
+}
+
+/* A browser's sandbox ends a process that makes other calls than it expects. A container forbids some. */
+static void test_in_a_sandbox(void)
+{
+	charged_with(__NR_process_vm_readv, __NR_process_vm_writev, SECCOMP_RET_KILL);
+	charged_with(__NR_rt_sigprocmask, __NR_process_vm_readv, SECCOMP_RET_ERRNO | EPERM);
+}
+
+/* What ends with a page is readable, and what goes on in one that is not there is not. */
+static void test_what_is_readable(void)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	char *p = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t end = (uintptr_t)p + page;
+	char to[8] = {0};
+
+	CHECK(p != MAP_FAILED && munmap(p + page, page) == 0);
+	p[page - 3] = 'x';
+	CHECK(vgpu_peek(end - 3, to, 3) && to[0] == 'x');
+	CHECK(!vgpu_peek(end - 3, to, 4) && !vgpu_peek(end, to, 1) && !vgpu_peek(0, to, 1));
+	CHECK(vgpu_poke(end - 1, "y", 1) && p[page - 1] == 'y' && !vgpu_poke(end - 1, "yy", 2));
+	munmap(p, page);
+}
+
 static void test_two_threads(void)
 {
 	pthread_t thread[4];
@@ -415,5 +470,9 @@ int main(void)
 	test_table_full();
 	test_fork();
 	test_two_threads();
+	if (!emulated()) { /* QEMU has no filters, and may not look at the memory */
+		test_in_a_sandbox();
+		test_what_is_readable();
+	}
 	return done("door_test");
 }

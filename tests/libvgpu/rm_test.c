@@ -266,7 +266,7 @@ int main(void)
 	test_a_driver_that_does_not_obey();
 	test_what_gresd_is_told();
 	test_suspended();
-	if (!emulated()) /* QEMU has no process_vm_readv */
+	if (!emulated()) /* QEMU may not look at the memory */
 		test_devices();
 	test_more_groups_than_fit();
 	return done("rm_test");

@@ -18,6 +18,7 @@
  * opencl.c.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -144,6 +145,33 @@ static uint64_t memory_of(void *card, const struct vk_requirements *want)
 	return memory;
 }
 
+static struct queue_wanted {
+	uint32_t family, index;
+} wanted[2];
+static pthread_barrier_t both;
+
+static void *ask_for_queue(void *at)
+{
+	const struct queue_wanted *w = at;
+
+	pthread_barrier_wait(&both);
+	vk.vkGetDeviceQueue(device, w->family, w->index, &queue[w - wanted]);
+	return NULL;
+}
+
+/* Two threads are the first to ask for a queue. */
+static void get_queues(uint32_t family, uint32_t count)
+{
+	pthread_t thread;
+
+	wanted[0] = (struct queue_wanted){family, 0};
+	wanted[1] = (struct queue_wanted){family, count - 1};
+	pthread_barrier_init(&both, NULL, 2);
+	must(pthread_create(&thread, NULL, ask_for_queue, &wanted[0]), "pthread_create");
+	ask_for_queue(&wanted[1]);
+	pthread_join(thread, NULL);
+}
+
 static void open_device(void *card, uint32_t family, uint32_t count)
 {
 	static const float equal[] = {1, 1};
@@ -160,8 +188,7 @@ static void open_device(void *card, uint32_t family, uint32_t count)
 
 	must(vk.vkCreateDevice(card, &info, NULL, &device), "vkCreateDevice");
 	find();
-	vk.vkGetDeviceQueue(device, family, 0, &queue[0]);
-	vk.vkGetDeviceQueue(device, family, count - 1, &queue[1]);
+	get_queues(family, count);
 }
 
 static void open_card(void)

@@ -41,6 +41,21 @@ func TestLaunchesThatWaitAreCharged(t *testing.T) {
 			capped(t, oneCard, "20", least, 0.23, []string{"CUDA_LAUNCH_BLOCKING=1"}, strings.Fields(args)...)
 		})
 	}
+	// Also below 64 KiB: the first takes the card 574 µs, the others 2.
+	for _, c := range []struct {
+		config, args string
+		least        float64
+	}{
+		{tenMS, "--what dtod_async --bytes 60000 --us 574", 0.1},
+		{tenMS, "--what unified --bytes 60000 --us 574", 0.02},
+		{oneCard, "--what dtod_async --bytes 64 --us 2", 0.02},
+		{oneCard, "--what fill --bytes 64 --us 2", 0.02},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			t.Parallel()
+			capped(t, c.config, "20", c.least, 0.23, nil, strings.Fields(c.args)...)
+		})
+	}
 	for _, what := range []string{"dtod", "unified"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,8 @@
 package stress
 
 import (
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,6 +27,9 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 		{"closed more often than opened", "closed", "", "", ""},
 		{"all descriptors become others", "closefrom", "", "", ""},
 		{"in the child of a raw clone", "clone", "", "", ""},
+		{"a copy of the driver after the driver", "copy", "copy", "", ""},
+		{"a copy of the driver and the driver at once", "second", "copy", "", ""},
+		{"a wrapper of the driver", "dlsym", "forward", "", ""},
 		{"built with AddressSanitizer", "address", "", "", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"},
 		{"built with ThreadSanitizer", "thread", "", "", ""},
 		{"built with LeakSanitizer", "leak", "", "", "LSAN_OPTIONS=detect_leaks=0"},
@@ -39,11 +44,18 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 			if c.wrap != "" {
 				env = append(preloads(t, env, "stress-wrap.so"), "WRAP_BY="+c.wrap)
 			}
+			plugin := filepath.Join(dir, c.plugin)
+			switch c.plugin {
+			case "copy":
+				plugin = copyOf(t, "libcuda.so.1")
+			case "forward":
+				env = append(env, "LD_LIBRARY_PATH="+plugin, "FORWARD_TO="+copyOf(t, "libcuda.so.1"))
+			}
 			program, way := "finds", c.way
 			if strings.HasPrefix(c.name, "built with") {
 				program, way = "finds-"+c.way, "dlsym"
 			}
-			r, err := run(t, append(env, c.set), program, "--way", way, "--plugin", filepath.Join(dir, c.plugin))
+			r, err := run(t, append(env, c.set), program, "--way", way, "--plugin", plugin)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -59,6 +71,31 @@ func TestEveryWayToFindTheDriverIsHeld(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Limits of the environment that cannot be counted give no memory: without room for its cache the process
+// gets no context.
+func TestAnEnvironmentsLimitWithoutRoomForItsCacheRefuses(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	r, err := run(t, env, "finds", "--way", "crowded")
+	if err != nil || r["refused"] != 1.0 {
+		t.Errorf("%v, %v; want no context", r, err)
+	}
+}
+
+// copyOf returns the path of a copy of a library of the simulated card, which the loader does not take for
+// the library itself.
+func copyOf(t *testing.T, lib string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("../../build/simgpu/lib", lib))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "mine.so")
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // preloads puts a preload of the user's before the library.
@@ -95,6 +132,27 @@ func TestVersionsThatTheLibraryDoesNotKnow(t *testing.T) {
 	view, err := libvgpu.ReadCache(cache)
 	if err != nil || len(view.Slots) != 1 || view.Slots[0].UnknownSymbols != 3 {
 		t.Errorf("%v, %+v; want one slot that counts 3", err, view.Slots)
+	}
+}
+
+// The driver's cuGetProcAddress may return functions that libcuda does not export. libvgpu has no hook for
+// them, so it refuses them and names the first one on stderr.
+func TestADriverOfUnknownFunctionsIsNamed(t *testing.T) {
+	env, _ := limited(t, oneCard, "50")
+	dir, err := filepath.Abs("../../build/tests/forward")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("../../build/tests/vgpu-worker", "--via", "getproc", "--alloc", "12G")
+	cmd.Env = append(env, "LD_LIBRARY_PATH="+dir, "FORWARD_TO="+copyOf(t, "libcuda.so.1"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err == nil {
+		t.Errorf("it ran: %s", out)
+	}
+	if n := strings.Count(stderr.String(), "this libvgpu.so does not know the driver's function, and refuses it"); n != 1 {
+		t.Errorf("stderr %q, want the refused function once", &stderr)
 	}
 }
 

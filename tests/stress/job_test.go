@@ -43,12 +43,18 @@ func (m machine) job(id uint32, memory uint64, s libvgpu.Schedule) job {
 	return m.jobOf(libvgpu.GrantSpec{JobID: id}, memory, s)
 }
 
+// The job has the engine of spec's first card, if spec has one.
 func (m machine) jobOf(spec libvgpu.GrantSpec, memory uint64, s libvgpu.Schedule) job {
 	m.t.Helper()
 	dir := m.t.TempDir()
+	var engine uint32
+	if len(spec.Cards) > 0 {
+		engine = spec.Cards[0].Engine
+	}
+	spec.Cards = nil
 	for _, c := range m.Status() {
 		spec.Cards = append(spec.Cards, libvgpu.GrantCard{
-			UUID: c.UUID, MemLimit: memory, MemOverhead: context - 16*mib, Share: 30, Cores: s.Cores, Mode: libvgpu.ModeHard,
+			UUID: c.UUID, MemLimit: memory, MemOverhead: context - 16*mib, Share: 30, Cores: s.Cores, Mode: libvgpu.ModeHard, Engine: engine,
 		})
 	}
 	j := job{machine: m, cache: filepath.Join(dir, "cache")}

@@ -5,6 +5,7 @@ package stress
 import (
 	"encoding/json"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -69,16 +70,17 @@ func TestOversubscribedByEnvironment(t *testing.T) {
 // nvidia-smi and a CUDA program are told the same total, though the first never asks CUDA.
 func TestNVMLAloneTellsTheSameTotal(t *testing.T) {
 	for _, c := range []struct {
-		limit, oversubscribe string
-		mib                  float64
+		limit, oversubscribe, copied string
+		mib                          float64
 	}{
-		{"100G", "true", 100 << 10},
-		{"40G", "true", 40 << 10},
-		{"40G", "", 40 << 10},
+		{"100G", "true", "", 100 << 10},
+		{"40G", "true", "", 40 << 10},
+		{"40G", "", "", 40 << 10},
+		{"40G", "", copyOf(t, "libnvidia-ml.so.1"), 40 << 10},
 	} {
-		t.Run(c.limit+" "+c.oversubscribe, func(t *testing.T) {
+		t.Run(c.limit+" "+c.oversubscribe+" "+filepath.Base(c.copied), func(t *testing.T) {
 			env, libdir, lib := card(t, oneCard)
-			r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT="+c.limit, "CUDA_OVERSUBSCRIBE="+c.oversubscribe), "nvmltotal", "--libdir", libdir)
+			r, err := run(t, append(env, "LD_PRELOAD="+lib, "CUDA_DEVICE_MEMORY_LIMIT="+c.limit, "CUDA_OVERSUBSCRIBE="+c.oversubscribe), "nvmltotal", "--libdir", libdir, "--copy", c.copied)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,5 +90,14 @@ func TestNVMLAloneTellsTheSameTotal(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A library in front of NVML may not know the number of a card: the card has the first limit.
+func TestACardWithoutANumberHasTheFirstLimit(t *testing.T) {
+	env, libdir, lib := card(t, oneCard)
+	r, err := run(t, append(env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH=../../build/tests/shadow:"+libdir, "CUDA_DEVICE_MEMORY_LIMIT=40G"), "nvmltotal")
+	if err != nil || r["nvml"] != 40.0*1024 {
+		t.Errorf("%v, %v; want 40 GiB", r, err)
 	}
 }

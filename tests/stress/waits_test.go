@@ -23,6 +23,24 @@ func TestWhichWaitsAreCounted(t *testing.T) {
 	}
 }
 
+// A thread that waits for its own default stream leaves the work of other streams alone: the card is not
+// idle, and the batches of these streams go on.
+func TestACopyInAThreadsOwnStreamLeavesOtherStreamsAlone(t *testing.T) {
+	env, cache := limited(t, oneCard, "100")
+	r, err := run(t, env, "losses")
+	if err != nil {
+		t.Fatal(err)
+	}
+	view, err := libvgpu.ReadCache(cache)
+	if err != nil || len(view.Slots) != 1 {
+		t.Fatalf("%d slots, %v; want the one of the program", len(view.Slots), err)
+	}
+	copies, idle := r["copies"].(float64), r["idle"].(float64)
+	if n := float64(view.Slots[0].Cards[0].Syncs); n > idle+copies/4 {
+		t.Errorf("%v waits for an idle card in %v copies, in %v of which it was idle", n, copies, idle)
+	}
+}
+
 func waits(t *testing.T, seconds string) uint32 {
 	t.Helper()
 	env, libdir, lib := card(t, oneCard)

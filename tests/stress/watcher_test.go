@@ -97,6 +97,16 @@ func TestTheWatcherLeavesTheEnvironmentAlone(t *testing.T) {
 	}
 }
 
+// The library reads the environment until cuInit returns, as the driver does, and not when a context is made.
+func TestContextsLeaveTheEnvironmentAlone(t *testing.T) {
+	spec := libvgpu.GrantSpec{JobID: 7, Cards: []libvgpu.GrantCard{{Engine: libvgpu.EngineConcurrent}}}
+	j := newMachine(t, oneCard).jobOf(spec, 8<<30, libvgpu.Schedule{Cores: 50})
+	r, err := run(t, j.env, "environ", "--contexts", "10")
+	if err != nil || r["before"] == 0.0 || r["asked"] != 0.0 {
+		t.Errorf("%v, %v; want no question after cuInit", r, err)
+	}
+}
+
 // A gresd that does not answer holds up nothing: in a PID namespace the watcher asks it for the
 // process's number outside, and has looked at everything once before.
 func TestTheWatcherWorksBeforeItAsks(t *testing.T) {

@@ -141,6 +141,7 @@ Held are memory and compute; LD_PRELOAD is level 1, the list of ld.so level 2 ([
 | the same by reading libc's symbols by hand | not held | not held | not tried; TestEscapes reads libcuda's so |
 | RTLD_DEEPBIND or dlmopen of a library that is NVIDIA's by its name, or is opened by a path and names libcuda.so | held | held | TestEveryWayToFindTheDriverIsHeld, TestEscapes |
 | the same of a library that calls CUDA through a third, or by a bare name | not held | not held | not tried |
+| a copy of libcuda or NVML, opened by its path when the process has the library already | limited; the calls go to the first copy | limited | TestEveryWayToFindTheDriverIsHeld, TestNVMLAloneTellsTheSameTotal, TestEscapes |
 | dlvsym of a name of the driver | finds none on the simulated card, whose names have no versions | the same | by hand; a real driver not tried |
 | AddressSanitizer | held with ASAN_OPTIONS=verify_asan_link_order=0, else it does not start | not tried | TestEveryWayToFindTheDriverIsHeld |
 | ThreadSanitizer, LeakSanitizer, UndefinedBehaviorSanitizer | held | not tried | TestEveryWayToFindTheDriverIsHeld |

@@ -6,6 +6,7 @@
  *
  *   dlsym          dlopen of libcuda.so.1, and dlsym: as an honest program
  *   path:FILE      the same with the path of the real library
+ *   copy:FILE      a copy of the library, opened after the library itself has been called
  *   deepbind:FILE  a library that is linked to it, opened with RTLD_DEEPBIND, has them
  *   dlmopen:FILE   the same in a namespace of its own
  *   elf            its symbol table read by hand, without dlsym
@@ -89,9 +90,13 @@ static void *by_dlsym(const char *name)
 static void open_library(const char *way)
 {
 	const char *file = strchr(way, ':');
+	bool copy = !strncmp(way, "copy:", 5);
 	bool deep = !strncmp(way, "deepbind:", 9), space = !strncmp(way, "dlmopen:", 8);
 
 	file = file ? file + 1 : "libcuda.so.1";
+	library = copy ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
+	if (copy && (!library || !dlsym(library, "cuInit")))
+		die("libcuda.so.1", dlerror());
 	library = space ? dlmopen(LM_ID_NEWLM, file, RTLD_NOW)
 			: dlopen(file, RTLD_NOW | (deep ? RTLD_DEEPBIND : 0));
 	if (!library)
@@ -310,7 +315,7 @@ int main(int argc, char **argv)
 	const char *way = argc > 1 ? argv[1] : "";
 
 	if (argc < 2 || argc > 3) {
-		fprintf(stderr, "usage: vgpu-escape dlsym|path:FILE|deepbind:FILE|"
+		fprintf(stderr, "usage: vgpu-escape dlsym|path:FILE|copy:FILE|deepbind:FILE|"
 				"dlmopen:FILE|elf|descriptors|limit|filter|"
 				"ptrace "
 				"[HOLD_SECONDS]\n");

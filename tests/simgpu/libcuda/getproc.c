@@ -15,7 +15,12 @@
 #define APD(base, ver, sym, params, args) \
 	CUresult sym##_ptds params        \
 	{                                 \
-		return sym args;          \
+		CUresult r;               \
+                                          \
+		drv_per_thread = true;    \
+		r = sym args;             \
+		drv_per_thread = false;   \
+		return r;                 \
 	}
 #include "api.def"
 #undef API

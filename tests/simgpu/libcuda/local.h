@@ -28,6 +28,8 @@
 #define POOL_ALIGN 512ull /* of allocations in a pool */
 #define DRV_DEPTH 32      /* context stack of a thread */
 #define PT(s) ((s) == NULL ? CU_STREAM_PER_THREAD : (s))
+/* This thread is in a call without a stream whose default stream is its own. */
+extern __thread bool drv_per_thread;
 
 enum { NEED_INIT, NEED_CTX };
 

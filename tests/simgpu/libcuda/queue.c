@@ -106,8 +106,12 @@ static CUstream per_thread_stream(CUcontext ctx)
 	return own_stream[at].stream;
 }
 
+__thread bool drv_per_thread;
+
 CUstream stream_of(CUstream handle)
 {
+	if (!handle && drv_per_thread)
+		return per_thread_stream(drv_current());
 	if (handle == NULL || handle == CU_STREAM_LEGACY)
 		return drv_current()->legacy;
 	if (handle == CU_STREAM_PER_THREAD)

@@ -4,8 +4,10 @@
  * changing: before glibc 2.41 that ends it.
  *
  *   environ [--libdir DIR] [--secs 2]
+ *   environ --contexts N
  *
- * Runs kernels. Prints how often libvgpu asked, and how often from a thread of its own.
+ * Runs kernels. Prints how often libvgpu asked, and how often from a thread of its own. With N: tries to
+ * make N contexts after cuInit, and prints how often libvgpu asked in this time.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -44,8 +46,29 @@ char *secure_getenv(const char *name)
 	return look(name, __builtin_return_address(0));
 }
 
+static int make_contexts(int n)
+{
+	void *cuda = library("", "libcuda.so.1");
+	CUresult (*init)(unsigned) = needed(cuda, "cuInit");
+	CUresult (*create)(CUcontext *, unsigned, CUdevice) = needed(cuda, "cuCtxCreate_v2");
+	CUcontext ctx;
+	unsigned before;
+
+	if (!init || !create || init(0))
+		return 2;
+	before = asked;
+	while (n--)
+		create(&ctx, 0, 0);
+	printf("{\"before\":%u,\"asked\":%u}\n", before, asked - before);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	int contexts = atoi(opt(argc, argv, "--contexts", "0"));
+
+	if (contexts)
+		return make_contexts(contexts);
 	double secs = atof(opt(argc, argv, "--secs", "2")), began;
 	struct kernels k;
 	int failed = kernels_open(&k, opt(argc, argv, "--libdir", ""));

@@ -14,6 +14,10 @@
  *              stay as they are
  *   clone      a child that no handler of fork(2) hears of calls them; the parent has not
  *
+ *   copy       the plugin is a copy of libcuda, opened after libcuda has been asked for a function
+ *   second     the same, but libcuda has not been asked for one
+ *   crowded    no address space is left when libcuda is asked for the first function; prints "refused": 1
+ *              where no context is made
  *   none       none: whether a name is found in a program that has not loaded the driver
  *
  * Prints {"granted": GiB, "launched": kernels}.
@@ -22,6 +26,7 @@
 #include "kernels.h"
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -47,6 +52,10 @@ static int open_driver(const char *way, const char *plugin)
 	library_of_driver = strcmp(way, "dlmopen") == 0
 				    ? dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW)
 				    : dlopen("libcuda.so.1", RTLD_NOW);
+	if (strcmp(way, "copy") == 0 && (!library_of_driver || !find("cuInit")))
+		return 2;
+	if (strcmp(way, "copy") == 0 || strcmp(way, "second") == 0)
+		library_of_driver = dlopen(plugin, RTLD_NOW);
 	return library_of_driver ? 0 : 2;
 }
 
@@ -73,6 +82,23 @@ static int are_untouched(void)
 			return 0;
 	}
 	return 1;
+}
+
+/* The library reads its limits at the first question, with 1 MiB left. */
+static int ask_without_room(void)
+{
+	struct rlimit before, now;
+	unsigned long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	if (!f || fscanf(f, "%lu", &pages) != 1 || getrlimit(RLIMIT_AS, &before))
+		return 1;
+	fclose(f);
+	now = before;
+	now.rlim_cur = pages * (unsigned long)sysconf(_SC_PAGESIZE) + (1 << 20);
+	if (setrlimit(RLIMIT_AS, &now) || !find("cuInit"))
+		return 1;
+	return setrlimit(RLIMIT_AS, &before);
 }
 
 int main(int argc, char **argv)
@@ -107,6 +133,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "finds: %s\n", dlerror());
 		return 2;
 	}
+	if (strcmp(way, "crowded") == 0 && ask_without_room())
+		return 8;
 	CUresult (*init)(unsigned) = find("cuInit");
 	CUresult (*create)(CUcontext *, unsigned, CUdevice) = find("cuCtxCreate_v2");
 	CUresult (*alloc)(CUdeviceptr *, size_t) = find("cuMemAlloc_v2");
@@ -120,7 +148,14 @@ int main(int argc, char **argv)
 		return 3;
 	for (int i = 0; i < 5 && strcmp(way, "closed") == 0; i++)
 		dlclose(library_of_driver);
-	if (init(0) || create(&ctx, 0, 0) || load(&module, ptx) || function(&work, module, "work"))
+	if (init(0))
+		return 4;
+	if (strcmp(way, "crowded") == 0 && create(&ctx, 0, 0)) {
+		printf("{\"refused\":1}\n");
+		return 0;
+	}
+	if ((strcmp(way, "crowded") && create(&ctx, 0, 0)) || load(&module, ptx) ||
+	    function(&work, module, "work"))
 		return 4;
 	if (strcmp(way, "closefrom") == 0 && replace_descriptors())
 		return 6;

@@ -3,8 +3,9 @@
  * nvmltotal.c - what NVML says of the card's memory to a program that has not asked CUDA for
  * anything, and then to one that has.
  *
- *   nvmltotal [--libdir DIR]
+ *   nvmltotal [--libdir DIR] [--copy FILE]
  *
+ * FILE is a copy of NVML, which the program asks in place of the NVML that it has opened.
  * One JSON line: the total in MiB before and after cuInit, and what CUDA says.
  */
 #include "../../../libvgpu/driver/cuda_abi.h"
@@ -21,6 +22,8 @@ int main(int argc, char **argv)
 	nvmlDevice_t card;
 	size_t total = 0;
 
+	if (nvml && *opt(argc, argv, "--copy", ""))
+		nvml = library("", opt(argc, argv, "--copy", ""));
 	if (!nvml)
 		return 3;
 	*(void **)&init = dlsym(nvml, "nvmlInit_v2");
