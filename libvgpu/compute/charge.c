@@ -267,8 +267,11 @@ static void note_longest(const struct vgpu_stream_batch *b, double busy, double 
 	double host = b->solid || b->launches != 1 ? slack
 						   : slack + (double)(b->recorded_ns - b->asked_ns);
 
-	if (whole && !b->foreign && b->nfuncs == 1 && !b->rest_ns && b->launches && busy > host)
+	if (!whole || b->foreign || b->nfuncs != 1 || b->rest_ns || !b->launches)
+		return;
+	if (busy > host)
 		vgpu_cost_took(b->func[0].cost, b->launches, busy - host);
+	vgpu_cost_compare(b->func[0].cost, b->launches, busy > host ? busy - host : 0);
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double span, double busy,
@@ -288,6 +291,13 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	else
 		whole &= !b->beside && of_job >= UNDIVIDED;
 
+	note_longest(b, busy, slack, whole);
+	/* Other streams may have run in it. */
+	if (b->single && vgpu_streams_beside(g, b)) {
+		unsure = span;
+		slack = b->func[0].cost->varies ? slack : span;
+	}
+
 	/* What is known is charged by that, and only over many batches by its part of the time.
 	 * Of the rest no more may be taken off than was surely that of others. */
 	if (b->learns && busy > 0)
@@ -298,7 +308,6 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
 	if (part >= 1)
 		charge = vgpu_streams_charge(g, b, company && b->learns ? span : est, span, busy,
 					     charge, company);
-	note_longest(b, busy, slack, whole);
 	if (!says_little(g, b, span, slack))
 		learn(g, b, est, alone, unsure, held, whole);
 	if (b->learns)

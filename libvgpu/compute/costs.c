@@ -31,7 +31,7 @@ static struct vgpu_cost *taken_over(struct vgpu_cost *c, uint64_t key)
 {
 	__atomic_store_n(&c->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&c->key, key, __ATOMIC_RELAXED);
-	c->rejected = c->alone = c->unseen = 0;
+	c->rejected = c->alone = c->unseen = c->varies = 0;
 	c->unseen_ns = 0;
 	c->most_ns = c->least_ns = c->longest_ns = 0;
 	return c;
@@ -167,6 +167,22 @@ void vgpu_cost_took(struct vgpu_cost *c, unsigned launches, double ns)
 		return; /* one of those slices may be in it */
 	each = each < SLICE_NS ? each : SLICE_NS;
 	c->longest_ns = (float)(each > before ? each : before);
+}
+
+/* A launch that took this factor and this time more than its estimate shows that launches differ. */
+#define DIFFERS 1.3
+#define DIFFERS_NS 10000.0
+/* The next launches are then measured one by one, until so many in a row did not differ. */
+#define MEASURED_EACH 512
+
+void vgpu_cost_compare(struct vgpu_cost *c, unsigned launches, double ns)
+{
+	if (!__atomic_load_n(&c->samples, __ATOMIC_RELAXED))
+		return;
+	if (ns > DIFFERS * launches * c->est_ns + DIFFERS_NS)
+		c->varies = MEASURED_EACH;
+	else if (launches == 1 && c->varies)
+		c->varies--;
 }
 
 double vgpu_costs_long(struct vgpu_cost *c, double took, double part, double least_part)

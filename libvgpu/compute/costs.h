@@ -18,6 +18,7 @@ struct vgpu_cost {
 	 * the longest. 0: not known. */
 	float most_ns, least_ns;
 	float longest_ns; /* that a launch has taken lately; 0: not known */
+	uint32_t varies;  /* launches differ in length: so many more are each measured */
 	/* Launches before the first that was measured, and what they were charged. */
 	uint32_t unseen;
 	uint64_t unseen_ns;
@@ -38,6 +39,9 @@ double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double res
 void vgpu_cost_took(struct vgpu_cost *c, unsigned launches, double ns);
 /* Launches of one key may differ: by so much more than est_ns one has taken lately. */
 uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns);
+/* A batch of the key's launches took so many nanoseconds of the card, without the host's time.
+ * Call this without neighbors only. */
+void vgpu_cost_compare(struct vgpu_cost *c, unsigned launches, double ns);
 /* Learns from launches that ran one after another: together they took the card at
  * least and at most so many nanoseconds. rest_ns: what is not among the parts. */
 void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,

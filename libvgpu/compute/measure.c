@@ -11,6 +11,8 @@
  * alone, and then one in so many of those that look at the budget. */
 #define SINGLE_FIRST 4
 #define SINGLE_EVERY 4
+/* Launches in several streams look at the budget each time, so fewer of them suffice. */
+#define AMONG_STREAMS_EVERY 64
 /* Streams that run beside each other take less than the sum of their estimates: so long
  * after the last change of streams there is but one. */
 #define ONE_STREAM_NS 100000000u
@@ -76,8 +78,12 @@ bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct
 	const struct vgpu_stream_batch *before =
 		&l->ring[(l->first + l->closed + (l->open ? 0u : RING - 1u)) % RING];
 
-	if (!may_be_alone(g, est_ns) || before->unmeasured || among_streams(g, l))
+	if (cost->varies) /* a batch of several would not tell its time from the host's */
+		return sole(g);
+	if (!may_be_alone(g, est_ns) || before->unmeasured)
 		return false;
+	if (among_streams(g, l)) /* only to see whether its launches differ */
+		return now / 4 % AMONG_STREAMS_EVERY == 0;
 	return cost->alone < SINGLE_FIRST ||
 	       (at_ease(g, 0, now) ? !before->single : now / 4 % SINGLE_EVERY == 0);
 }

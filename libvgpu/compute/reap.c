@@ -148,8 +148,6 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		g->waited += ((slack > 0.5 * span ? 1.0f : 0.0f) - g->waited) / 16;
 	if ((b->single || vgpu_host_bound(g)) && !b->solid)
 		slack += recording(b);
-	if (b->single && g->several_ns >= b->opened_ns)
-		slack = span; /* others of this process may have run in it */
 	busy = g->several_ns >= b->opened_ns && !b->foreign ? not_covered(l->context, b, span, now)
 							    : span;
 	if (b->beside < g->beside)

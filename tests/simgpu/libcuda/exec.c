@@ -91,6 +91,25 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
 	return drv_leave(rc);
 }
 
+/* A graph here has one executable: the node is changed for both. */
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+					   const CUDA_KERNEL_NODE_PARAMS *p)
+{
+	struct work w;
+	CUresult rc;
+
+	ENTER(NEED_CTX);
+	if (!exec || exec->magic != MAGIC_EXEC || !node || node->type != NODE_KERNEL || !p ||
+	    !function_ok(p->func))
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	rc = kernel_work(drv_current()->legacy, p->func, p->kernelParams, p->extra, &w);
+	if (rc)
+		return drv_leave(rc);
+	effect_free(node->work.eff);
+	node->work = w;
+	return drv_leave(CUDA_SUCCESS);
+}
+
 static CUresult take_on(uint32_t card, uint64_t bytes)
 {
 	uint64_t want = mem_used[card] + bytes;

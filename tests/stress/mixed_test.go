@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stress
+
+import (
+	"strings"
+	"testing"
+)
+
+// A limit holds if the launches of one kernel differ in length and the host is slow. The program got
+// 71 % of the card at a limit of 20 %: the time of its long launches counted as the host's time.
+func TestLaunchesThatDifferKeepTheLimit(t *testing.T) {
+	for _, args := range []string{
+		"--us 1,1,1,100 --pause-us 25",
+		"--us 1,100 --pause-us 50",
+		"--us 1,1,1,100 --pause-us 25 --order random",
+		"--us 1,1,1,1,1,1,1,1,1,1000 --pause-us 50 --order burst",
+		"--us 1,1,1,100 --pause-us 25 --graph 1",
+		"--us 2,2,2000,2,2,2000 --pause-us 800 --order random --streams 2",
+		"--us 50,10000 --pause-us 5000 --order random --streams 4",
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			env, _ := limited(t, oneCard, "20")
+			result, err := run(t, env, "mixed", append(strings.Fields(args), "--secs", "6")...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if part := result["part"].(float64); part < 0.01 || part > 0.23 {
+				t.Errorf("%.3f of the card, limit 0.20, want at most 0.23", part)
+			}
+		})
+	}
+}
