@@ -160,7 +160,8 @@ struct block {
 	bool gone;        /* when those are closed */
 	unsigned flags;
 	CUmemoryPool pool;
-	uint64_t imported; /* address of the allocation that this is an import of */
+	struct vmm_handle *external; /* memory that is mapped here without an own reservation */
+	uint64_t imported;           /* address of the allocation that this is an import of */
 	struct vmm_handle *handle;
 	uint64_t handle_offset;
 	unsigned char *kept;
