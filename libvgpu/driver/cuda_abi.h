@@ -84,6 +84,27 @@ typedef struct CUipcMemHandle_st {
 	char reserved[64];
 } CUipcMemHandle;
 
+typedef struct CUextMemory_st *CUexternalMemory;
+#define CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD 1
+typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st {
+	int type;
+	union {
+		int fd;
+		struct {
+			void *handle;
+			const void *name;
+		} win32;
+		const void *nvSciBufObject;
+	} handle;
+	unsigned long long size;
+	unsigned flags;
+	unsigned reserved[16];
+} CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+/* Read by the driver alone. */
+typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st
+	CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
+
 /* CUmemAllocationType */
 #define CU_MEM_ALLOCATION_TYPE_MANAGED 2
 

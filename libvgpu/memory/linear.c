@@ -31,6 +31,7 @@ static struct vgpu_table leaving =
 #define KIND_MANAGED 1u /* cuMemAllocManaged: charged in steps */
 #define KIND_PAGED 2u   /* beyond the physical share: charged as it is */
 #define KIND_IMPORT 3u  /* an import of another process's memory */
+#define KIND_OWN 4u     /* an import of this process's own memory, which owner keeps */
 
 static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 {
@@ -49,6 +50,10 @@ static void remember(int card, CUdeviceptr dptr, uint64_t size, uint64_t kind)
 
 static void freed(const struct vgpu_item *item)
 {
+	if (item->other == KIND_OWN) {
+		vgpu_shared_unimport((struct vgpu_kept *)(uintptr_t)item->owner);
+		return;
+	}
 	if (item->other == KIND_IMPORT) {
 		vgpu_imports_less(item->card, item->size);
 		return;
@@ -87,6 +92,13 @@ void vgpu_linear_freed(struct vgpu_item *list, CUstream stream, CUresult r)
 	vgpu_table_attach(r == CUDA_SUCCESS ? &leaving : &linear, list);
 	if (r == CUDA_SUCCESS && vgpu_real.cuLaunchHostFunc)
 		vgpu_real.cuLaunchHostFunc(stream, left, dptr);
+}
+
+void vgpu_linear_own(CUdeviceptr dptr, struct vgpu_kept *own)
+{
+	struct vgpu_item item = {.key = dptr, .other = KIND_OWN, .owner = (uintptr_t)own};
+
+	vgpu_table_put(&linear, &item);
 }
 
 int vgpu_linear_imported(CUdeviceptr dptr, bool of_context)

@@ -10,6 +10,8 @@
  * table, and after that it counts until the card comes to the free. */
 struct vgpu_item *vgpu_linear_freeing(CUdeviceptr dptr);
 void vgpu_linear_freed(struct vgpu_item *list, CUstream stream, CUresult r);
+/* An address is an import of this process's own memory: a reference, until it is freed. */
+void vgpu_linear_own(CUdeviceptr dptr, struct vgpu_kept *own);
 /* An address is an import of another process's memory, which may end with its context: 0, or -ENOMEM
  * as vgpu_imports_more. */
 int vgpu_linear_imported(CUdeviceptr dptr, bool of_context);

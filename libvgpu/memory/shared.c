@@ -130,20 +130,15 @@ static void drop_closed(struct vgpu_kept *k)
 	}
 }
 
-static void reused(int fd)
+void vgpu_shared_reused(int fd)
 {
+	pthread_mutex_lock(&shared_lock);
 	while (fd >= 0 && fd < numbers && number[fd]) {
 		struct vgpu_kept *k = number[fd]->of;
 
 		closed(number[fd]);
 		end_if_over(k);
 	}
-}
-
-void vgpu_shared_reused(int fd)
-{
-	pthread_mutex_lock(&shared_lock);
-	reused(fd);
 	pthread_mutex_unlock(&shared_lock);
 }
 
@@ -328,6 +323,13 @@ struct vgpu_kept *vgpu_shared_import_data(const void *data)
 	}
 	pthread_mutex_unlock(&shared_lock);
 	return k;
+}
+
+void vgpu_shared_import_again(struct vgpu_kept *k)
+{
+	pthread_mutex_lock(&shared_lock);
+	k->imports++;
+	pthread_mutex_unlock(&shared_lock);
 }
 
 void vgpu_shared_unimport(struct vgpu_kept *k)

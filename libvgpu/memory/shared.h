@@ -37,6 +37,7 @@ static inline bool vgpu_in_range(const struct vgpu_item *item, const struct vgpu
  * is another process's, or it is not known whose. */
 struct vgpu_kept *vgpu_shared_import(int fd);
 struct vgpu_kept *vgpu_shared_import_data(const void *data);
+void vgpu_shared_import_again(struct vgpu_kept *k);
 void vgpu_shared_unimport(struct vgpu_kept *k);
 
 /* Before the bytes of a freed allocation are released: if something still keeps the memory, as many

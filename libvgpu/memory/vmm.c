@@ -114,22 +114,44 @@ static void unmapped(const struct vgpu_item *map)
 	unref(map->other);
 }
 
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+static struct vgpu_item *joined(struct vgpu_item *list, struct vgpu_item *more)
+{
+	struct vgpu_item *last = list;
+
+	while (last && last->next)
+		last = last->next;
+	if (last)
+		last->next = more;
+	return last ? list : more;
+}
+
+/* One call may cover several mappings, and others between them that are not ours. */
+static struct vgpu_item *unmapping(CUdeviceptr ptr, size_t size)
 {
 	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
-	struct vgpu_item *list, *more;
+	struct vgpu_item *list = NULL, *more;
+
+	vgpu_mem_begin();
+	if (!vgpu_state.grant)
+		return NULL;
+	/* Most calls are for one, or for neighbors. */
+	while (range.begin < range.end &&
+	       (more = vgpu_table_detach(&mappings, range.begin)) != NULL) {
+		range.begin += more->size;
+		list = joined(more, list);
+	}
+	if (range.begin < range.end)
+		list = joined(vgpu_table_detach_if(&mappings, (uintptr_t)&range, starts_in), list);
+	return list;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+	struct vgpu_item *list;
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemUnmap);
-	list = vgpu_freeing(&mappings, ptr);
-	/* Most calls are for one mapping; others cover several, or parts that are not ours. */
-	if (vgpu_state.grant && !(list && list->size >= size)) {
-		more = vgpu_table_detach_if(&mappings, (uintptr_t)&range, starts_in);
-		if (list)
-			list->next = more;
-		else
-			list = more;
-	}
+	list = unmapping(ptr, size);
 	r = vgpu_real.cuMemUnmap(ptr, size);
 	vgpu_freed(&mappings, list, r, unmapped);
 	return r;

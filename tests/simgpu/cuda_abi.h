@@ -39,6 +39,24 @@ typedef struct CUipcMemHandle_st {
 	char reserved[64];
 } CUipcMemHandle;
 
+typedef struct CUextMemory_st *CUexternalMemory;
+typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st {
+	int type;
+	union {
+		int fd;
+		void *pair[2];
+	} handle;
+	unsigned long long size;
+	unsigned flags;
+	unsigned reserved[16];
+} CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+
+typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st {
+	unsigned long long offset, size;
+	unsigned flags;
+	unsigned reserved[16];
+} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+
 typedef struct CUmemLocation_st {
 	int type; /* 1: device */
 	int id;

@@ -42,7 +42,7 @@
 #define SIM_MAX_XIDS 64
 #define SIM_MAX_LIMITS 64
 #define SIM_MAX_EXPORTS 512 /* allocations that have ever been exported and are still there */
-#define SIM_FOLDER 256 /* the name of a cgroup */
+#define SIM_FOLDER 256      /* the name of a cgroup */
 #define SIM_SAMPLES 256
 #define SIM_SWITCHES 32768 /* context switches that a card remembers */
 #define SIM_LOCK_BASE (1ull << 40)

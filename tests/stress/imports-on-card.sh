@@ -4,7 +4,7 @@
 # simulated one. With LIBVGPU it runs each case natively, and then with that library and a limit from
 # the environment:
 #
-#   cp build/lib/libvgpu.so build/tests/imports tests/stress/imports-on-card.sh /tmp/
+#   cp build/lib/libvgpu.so build/tests/imports build/tests/external tests/stress/imports-on-card.sh /tmp/
 #   /tmp/imports-on-card.sh /tmp/libvgpu.so
 #
 # Without LIBVGPU it belongs into a job with 8 GiB, and runs each case once. It prints the driver's
@@ -13,7 +13,8 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-program=${PROGRAM:-$here/imports}
+programs=${PROGRAMS:-$here}
+program=$programs/imports
 lib=${1:-}
 bad=0
 scratch=$(mktemp -d)
@@ -44,6 +45,10 @@ for case in own dup late fabric pool children; do
 	g=$(number granted "$got")
 	[ "$case" = children ] && least=1 || least=2
 	verdict "$case" "${g:--1} >= $least && ${g:-99} <= 2" "$got"
+done
+for case in import buffer; do
+	got=$(program=$programs/external limited $case 2>/dev/null) || got="{}"
+	verdict "external $case" "\"$(number granted "$got")\" == \"2\" && \"$(number used "$got")\" == \"6144\"" "$got"
 done
 [ -z "$lib" ] || echo "     ipc natively: $("$program" ipc 2>/dev/null || echo "{}")"
 got=$(limited ipc 2>/dev/null) || got="{}"

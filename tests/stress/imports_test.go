@@ -31,6 +31,21 @@ func TestAnImportKeepsTheChargeOfItsMemory(t *testing.T) {
 	}
 }
 
+// The same by cuImportExternalMemory, whose import or mapped buffer keeps the memory.
+func TestAnExternalImportKeepsTheChargeOfItsMemory(t *testing.T) {
+	for _, how := range []string{"import", "buffer"} {
+		t.Run(how, func(t *testing.T) {
+			r, err := run(t, exported(t), "external", how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["granted"] != 2.0 || r["error"] != 2.0 || r["used"] != 6144.0 {
+				t.Errorf("%v; want 2 rounds, then error 2, with 6144 MiB in use", r)
+			}
+		})
+	}
+}
+
 // Memory of a process that has ended is the importer's to pay for.
 func TestImportsOutliveTheirExporter(t *testing.T) {
 	r, err := run(t, exported(t), "imports", "children")

@@ -200,8 +200,16 @@ static void drop_import(struct block *b)
 /* An imported pointer is freed. The imported pool keeps its memory. */
 CUresult export_free_import(struct block *b)
 {
+	struct vmm_handle *v = b->external;
+
 	if (b->freeing)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (v) {
+		block_remove(b);
+		v->maps--;
+		vmm_drop_if_unused(v);
+		return CUDA_SUCCESS;
+	}
 	b->freeing = true;
 	if (!b->pool)
 		drop_import(b);
@@ -223,4 +231,45 @@ void export_end_imports(CUmemoryPool pool)
 			b->pool = NULL;
 		}
 	}
+}
+
+/* Memory by a descriptor of any API: here of CUDA alone. The descriptor is the driver's from then on. */
+CUresult cuImportExternalMemory(CUexternalMemory *memory,
+				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
+{
+	CUmemGenericAllocationHandle h;
+	CUresult rc;
+
+	if (!memory || !desc || desc->type != TYPE_FD)
+		return CUDA_ERROR_INVALID_VALUE;
+	rc = cuMemImportFromShareableHandle(&h, (void *)(intptr_t)desc->handle.fd, TYPE_FD);
+	if (rc)
+		return rc;
+	close(desc->handle.fd);
+	*memory = (CUexternalMemory)(uintptr_t)h;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *ptr, CUexternalMemory memory,
+					 const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
+{
+	struct block b = {.kind = BLOCK_IPC};
+
+	ENTER(NEED_CTX);
+	b.external = vmm_of((uintptr_t)memory);
+	if (!ptr || !desc || !b.external || desc->offset + desc->size > b.external->size)
+		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	b.size = desc->size;
+	b.card = b.external->card;
+	b.va = va_take(b.size, DRV_PAGE);
+	if (!b.va || !block_add(&b))
+		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	b.external->maps++;
+	*ptr = b.va;
+	return drv_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory memory)
+{
+	return cuMemRelease((uintptr_t)memory);
 }

@@ -159,7 +159,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	if (s->capture)
 		return drv_leave(graph_add_free(s->capture->graph, dptr, NULL));
 	b = block_find(dptr);
-	if (b && b->va == dptr && b->imported) {
+	if (b && b->va == dptr && (b->imported || b->external)) {
 		return drv_leave(export_free_import(b));
 	}
 	if (!b || b->va != dptr || b->freeing ||

@@ -164,7 +164,8 @@ struct block {
 	unsigned flags;
 	CUmemoryPool pool;
 	uint64_t at; /* its place there */
-	uint64_t imported; /* address of the allocation that this is an import of */
+	struct vmm_handle *external; /* memory that is mapped here without an own reservation */
+	uint64_t imported;           /* address of the allocation that this is an import of */
 	struct vmm_handle *handle;
 	uint64_t handle_offset;
 	unsigned char *kept;

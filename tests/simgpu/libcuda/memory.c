@@ -221,7 +221,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 		return drv_leave(CUDA_SUCCESS);
 	rc = capture_unsafe();
 	b = block_find(dptr);
-	if (!rc && b && b->va == dptr && b->imported) {
+	if (!rc && b && b->va == dptr && (b->imported || b->external)) {
 		return drv_leave(export_free_import(b));
 	}
 	if (!rc && (!b || b->va != dptr || b->freeing ||
