@@ -130,7 +130,7 @@ static size_t boxes(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t n, CUstream stream
 	return if_inside(inside, inside ? inside : all, stream);
 }
 
-/* A small move tells little of what the process does: it counts as a launch at a closed gate only. */
+/* A small move counts as a launch only while the gate is closed. */
 static bool passes(size_t moved)
 {
 	return !moved ||
