@@ -35,7 +35,7 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
  * of all streams when stream is NULL: work after it is another batch. other: what comes next
  * in the stream takes its time, but is no work of the card's. */
 void vgpu_gate_boundary(CUstream stream, bool other);
-/* Smaller copies and fills are not worth a look. */
+/* From this size on a copy between card and host counts as other work in its stream. */
 #define SMALL_BYTES (64u << 10)
 /* Returns when no thread of ours is at event calls any more that began before
  * vgpu_captures was raised. */

@@ -52,8 +52,8 @@ int vgpu_rm_control(int fd, uint32_t client, uint32_t object, uint32_t cmd, void
 	return (int)c.status;
 }
 
-/* The kernel reads a set of signals before it refuses to do anything with it. Sandboxes end a program for
- * calls that read memory, but allow this one. */
+/* The kernel reads a set of signals before it refuses to do anything with it. Sandboxes allow this
+ * call. They may end a program that calls process_vm_readv. */
 #define NO_CHANGE (-1)
 #define PAGE 4096u
 

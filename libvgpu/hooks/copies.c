@@ -130,6 +130,13 @@ static size_t boxes(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t n, CUstream stream
 	return if_inside(inside, inside ? inside : all, stream);
 }
 
+/* A small move counts as a launch only while the gate is closed. */
+static bool passes(size_t moved)
+{
+	return !moved ||
+	       (moved < SMALL_BYTES && !__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED));
+}
+
 /* of and bytes may name the parameters, bytes the stream, too. waits: the driver, for the work. */
 #define MOVE(name, kind, params, args, of, waits, bytes)                                           \
 	CUresult name params                                                                       \
@@ -139,7 +146,7 @@ static size_t boxes(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t n, CUstream stream
                                                                                                    \
 		VGPU_NEED_CUDA(name);                                                              \
 		moved = (bytes);                                                                   \
-		if (!moved)                                                                        \
+		if (passes(moved))                                                                 \
 			return vgpu_real.name args;                                                \
 		GATED_CALL(vgpu_real.name, stream, bytes_key(kind, moved), UNKNOWN_COPY_NS, waits, \
 			   vgpu_real.name args);                                                   \

@@ -420,7 +420,7 @@ static void test_in_a_sandbox(void)
 	charged_with(__NR_rt_sigprocmask, __NR_process_vm_readv, SECCOMP_RET_ERRNO | EPERM);
 }
 
-/* What ends with a page is readable, and what goes on in one that is not there is not. */
+/* The last bytes of a page are readable. A range that ends in a missing page is not. */
 static void test_what_is_readable(void)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -64,6 +64,7 @@ int main(void)
 {
 	vgpu_state.cache = new_cache();
 	vgpu_state.grant = &grant;
+	vgpu_state.ncards = 1;
 	vgpu_state.slot = claim(&vgpu_state.cache);
 	vgpu_watcher_start();
 	while (!__atomic_load_n(&worked, __ATOMIC_ACQUIRE))
