@@ -32,6 +32,11 @@
 #define QUICK_MAX 128
 #define QUICK_UNSURE 4
 
+/* Kernels of several processes may wait for each other, and their times contain such waits. A launch
+ * takes no more than this from the budget in advance: else each wait would make the next one longer.
+ * The rest is charged when the kernel has ended. */
+#define AHEAD_MOST_NS 1000000u
+
 #define LOCK_TRIES 100 /* some 5 us */
 #ifdef __x86_64__
 #define PAUSE() __builtin_ia32_pause()
@@ -238,6 +243,8 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
 	l->more_ns = vgpu_cost_more(cost, l->est_ns);
+	if (g->procs && g->schedule.gate == VGPU_GATE_BUDGET && l->est_ns > AHEAD_MOST_NS)
+		l->est_ns = AHEAD_MOST_NS;
 	if (likely(events && l->samples && !l->waits))
 		l->batch = quick(g, budget, ctx, l, cost);
 	l->lane = g->last;

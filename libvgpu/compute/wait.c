@@ -13,9 +13,12 @@
 #define SAVE_UP_NS 5000000
 #define SAVE_UP_MOST_NS 1500000
 #define TURN_BURST_NS 60000000
-/* A launch waits this long at most for work that does not progress: it may be
- * what that work is waiting for. */
+/* A launch waits this long for a call that may end its context. */
 #define STUCK_NS 50000000u
+/* Work on the card that does not progress may wait for a launch. The launch waits this long, and ten
+ * times its own estimate, but never longer than the maximum. */
+#define PAST_NS 1000000u
+#define PAST_MOST_NS 500000000u
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
 #define POLL_NS 250000u
@@ -295,8 +298,10 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 static bool goes_past(struct gate *g, const struct vgpu_budget *budget, struct vgpu_launch *l,
 		      uint64_t now)
 {
-	if (!g->inflight_ns || now <= g->progress_ns ||
-	    now - g->progress_ns <= STUCK_NS + 10 * g->inflight_ns)
+	uint64_t wait = PAST_NS + 10 * (l->est_ns + l->more_ns);
+
+	wait = wait < PAST_MOST_NS ? wait : PAST_MOST_NS;
+	if (!g->inflight_ns || now <= g->progress_ns || now - g->progress_ns <= wait)
 		return false;
 	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
 	    __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED) > 0)
