@@ -105,7 +105,7 @@ static void follow_turns(struct gate *g, const struct vgpu_budget *b, uint64_t n
 	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
 	    __atomic_load_n(&b->balance_ns, __ATOMIC_SEQ_CST) > 0)
 		__atomic_store_n(&turn_state(g)->wanted_ns, now, __ATOMIC_SEQ_CST);
-	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)g->card, &s) && s.gate)
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)g->card, &s, now) && s.gate)
 		vgpu_gate_follow(g, &s, now);
 }
 
