@@ -124,11 +124,11 @@ static void forget_balance(struct vgpu_budget *b)
 static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
 {
 	uint32_t *typical = &vgpu_my(g->card)->typical_ns;
-	int64_t old = __atomic_load_n(typical, __ATOMIC_RELAXED), est_ns = (int64_t)est;
+	double old = __atomic_load_n(typical, __ATOMIC_RELAXED), ns = (double)est;
 
-	__atomic_store_n(typical,
-			 old ? old + (est_ns - old) * est_ns / (est_ns + TYPICAL_NS) : est_ns,
-			 __ATOMIC_RELAXED);
+	if (old > 0)
+		ns = old + (ns - old) * ns / (ns + TYPICAL_NS);
+	__atomic_store_n(typical, ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX, __ATOMIC_RELAXED);
 	if (vgpu_takes_turns(g))
 		vgpu_turn_launched(turn_state(g), now, est);
 }
