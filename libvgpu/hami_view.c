@@ -158,7 +158,7 @@ static void put_cards(struct vgpu_hami *v, const struct vgpu_grant *g, uint32_t 
 		const struct vgpu_grant_card *card = &g->card[i];
 		struct vgpu_schedule s = {.cores = LOAD(&card->cores), .gate = LOAD(&card->gate)};
 
-		vgpu_schedule_read(g, i, &s);
+		vgpu_schedule_read(g, i, &s, vgpu_now());
 		/* Part of the mapped file. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
 		if (strncmp(v->uuid[i], card->uuid, VGPU_UUID_LEN) != 0)
 			memcpy(v->uuid[i], card->uuid, VGPU_UUID_LEN);

@@ -201,9 +201,7 @@ struct vgpu_cache_header {
 	/* CLOCK_MONOTONIC, at most: up to here the time in which processes of the job had work
 	 * on the card is counted, or there was none. What several do at a time counts once. */
 	uint64_t counted_ns[VGPU_MAX_CARDS];
-	/* So much less than that time its processes were charged while several had work; bounded. */
-	int64_t behind_ns[VGPU_MAX_CARDS];
-	uint8_t reserved1[192];
+	uint8_t reserved1[320]; /* libraries up to 0.10 write into the first 128 */
 };
 
 /* What one process holds and does on one card. mem is the authority; the
@@ -300,8 +298,7 @@ VGPU_AT(vgpu_cache_header, turn, 1984);
 VGPU_AT(vgpu_cache_header, mem_peak, 2368);
 VGPU_AT(vgpu_cache_header, elapsed_ns, 2496);
 VGPU_AT(vgpu_cache_header, counted_ns, 2624);
-VGPU_AT(vgpu_cache_header, behind_ns, 2752);
-VGPU_AT(vgpu_cache_header, reserved1, 2880);
+VGPU_AT(vgpu_cache_header, reserved1, 2752);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, launches, 32);
 VGPU_AT(vgpu_slot_card, slice_us, 48);

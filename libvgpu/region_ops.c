@@ -58,7 +58,8 @@ void vgpu_cache_init(struct vgpu_cache_header *h, const struct vgpu_grant *g)
 	STORE(&h->magic, VGPU_CACHE_MAGIC);
 }
 
-bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_schedule *s)
+bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_schedule *s,
+			uint64_t now_ns)
 {
 	const struct vgpu_grant_card *c = &g->card[i];
 
@@ -80,16 +81,14 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 		s->turn_begin_ns = __atomic_load_n(&c->turn_begin_ns, __ATOMIC_ACQUIRE);
 		s->lease_ns = __atomic_load_n(&c->lease_ns, __ATOMIC_ACQUIRE);
 		s->solo = __atomic_load_n(&c->solo, __ATOMIC_ACQUIRE);
-		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) == before)
-			return true;
+		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) != before)
+			continue;
+		s->seq = before;
+		if (s->lease_ns && now_ns > s->lease_ns)
+			s->gate = VGPU_GATE_BUDGET;
+		return true;
 	}
 	return false;
-}
-
-void vgpu_schedule_at(struct vgpu_schedule *s, uint64_t now_ns)
-{
-	if (s->lease_ns && now_ns > s->lease_ns)
-		s->gate = VGPU_GATE_BUDGET;
 }
 
 int (*vgpu_clock)(clockid_t, struct timespec *) = clock_gettime;

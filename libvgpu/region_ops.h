@@ -31,6 +31,7 @@ struct vgpu_schedule {
 	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others, least_ppm;
 	uint32_t turn_period_us, turn_queue_us, turn_length_us;
 	uint64_t turn_begin_ns, lease_ns, solo;
+	uint32_t seq; /* of the sequence lock: a later schedule has a higher number */
 };
 
 /* True when the bytes are a grant of this version. */
@@ -45,12 +46,9 @@ void vgpu_cache_init(struct vgpu_cache_header *h, const struct vgpu_grant *g);
 
 /* Reads card i's schedule under its sequence lock. Gives up after a bounded
  * number of tries (a writer killed while writing) and says false: keep the
- * schedule you had. */
-bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_schedule *s);
-
-/* What holds of a schedule at a time: where gresd has not said in time that
- * neighbours still hold the job, it is gone, and the budget holds it instead. */
-void vgpu_schedule_at(struct vgpu_schedule *s, uint64_t now_ns);
+ * schedule you had. The lease is applied: if it has expired at that time, the gate is the budget's. */
+bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_schedule *s,
+			uint64_t now_ns);
 
 /* Whose PID namespace judges which slots are dead. */
 struct vgpu_judge {

@@ -22,8 +22,6 @@
 #define SHORT_MOST_NS 100e6
 /* And by this factor: with other jobs that time is known on the average only. */
 #define BEHIND 0.7
-/* The processes of a job end their batches in turn, so that one is charged before another. */
-#define BEHIND_MOST_NS 20000000
 
 /* What is no longer than this part of a slice runs through in one often enough for its cost
  * to be known; beside other processes of the job its time says less than that even where it
@@ -183,23 +181,6 @@ static double beside_jobs(struct gate *g, double own, double charge)
 	return missing > 0 ? missing : 0;
 }
 
-/* The same of all processes of the job together: that is exact, also where launches of one key
- * differ in length. */
-static double beside_own(const struct gate *g, double counted, double charge)
-{
-	int64_t *behind = &vgpu_state.cache.header->behind_ns[g->card];
-	int64_t old = __atomic_load_n(behind, __ATOMIC_RELAXED), sum, kept;
-
-	do {
-		sum = old + (int64_t)(counted - charge);
-		kept = sum > BEHIND_MOST_NS    ? BEHIND_MOST_NS
-		       : sum < -BEHIND_MOST_NS ? -BEHIND_MOST_NS
-					       : sum;
-	} while (!__atomic_compare_exchange_n(behind, &old, kept, false, __ATOMIC_RELAXED,
-					      __ATOMIC_RELAXED));
-	return sum > kept ? (double)(sum - kept) : 0;
-}
-
 static double longer_than_slices(const struct gate *g, const struct vgpu_stream_batch *b,
 				 double busy, double part)
 {
@@ -243,10 +224,9 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 		}
 		return longer_than_slices(g, b, busy, part * of_job);
 	}
-	if (b->beside || of_job < UNDIVIDED) {
-		charge = b->learns ? counted : known(b, est, busy);
-		return charge + beside_own(g, counted, charge);
-	}
+	/* Exact for all processes together, also if launches of one key differ in length. */
+	if (b->beside || of_job < UNDIVIDED)
+		return counted;
 	if (b->learns)
 		return taken_for(b, at_least, busy);
 	/* Between short kernels the card may have waited for the host: then the time is
@@ -351,10 +331,8 @@ void vgpu_queues_charge(struct gate *g, uint64_t until)
 	vgpu_gate_beside(g, until);
 	counted = vgpu_gate_count(g, (double)elapsed, until);
 	charge = (double)elapsed * part / (1 + g->beside);
-	if (!g->beside)
+	if (!g->beside || part >= 1)
 		charge = counted * part;
-	else if (part >= 1)
-		charge += beside_own(g, counted, charge);
 	g->queues_since_ns = until;
 	g->queues_own_ns = vgpu_gate_own(g, until);
 	g->charged_ns += (uint64_t)charge;

@@ -197,6 +197,7 @@ void vgpu_gate_in_child(void)
 	/* Threads of the parent may have held these. Its work and events are not
 	 * ours, and CUDA does not work across fork anyway. */
 	vgpu_inside = false;
+	pthread_mutex_init(&vgpu_any_lock, NULL);
 	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++) {
 		pthread_mutex_init(&vgpu_gates[i].lock, NULL);
 		memset(vgpu_gates[i].lane, 0, vgpu_gates[i].lanes * sizeof vgpu_gates[i].lane[0]);

@@ -32,6 +32,11 @@
 #define QUICK_MAX 128
 #define QUICK_UNSURE 4
 
+/* Kernels of several processes may wait for each other, and their times contain such waits. A launch
+ * takes no more than this from the budget in advance: else each wait would make the next one longer.
+ * The rest is charged when the kernel has ended. */
+#define AHEAD_MOST_NS 1000000u
+
 #define LOCK_TRIES 100 /* some 5 us */
 #ifdef __x86_64__
 #define PAUSE() __builtin_ia32_pause()
@@ -42,6 +47,7 @@
 #endif
 
 uint32_t vgpu_gate_any;
+pthread_mutex_t vgpu_any_lock = PTHREAD_MUTEX_INITIALIZER;
 void (*vgpu_unwatched)(void);
 
 struct gate vgpu_gates[VGPU_MAX_CARDS] = {
@@ -65,15 +71,20 @@ void vgpu_gate_schedule(int card, const struct vgpu_schedule *told)
 		s->gate = VGPU_GATE_BUDGET;
 	if (s->solo && s->solo == __atomic_load_n(&vgpu_state.slot->owner, __ATOMIC_RELAXED))
 		s->gate &= ~VGPU_GATE_SHUT;
+	pthread_mutex_lock(&vgpu_any_lock);
 	pthread_mutex_lock(&g->lock);
 	g->card = card;
 	g->concurrent = vgpu_state.grant->card[card].engine == VGPU_ENGINE_CONCURRENT;
-	vgpu_gate_follow(g, s, vgpu_now());
-	__atomic_store_n(&g->on, s->gate != 0, __ATOMIC_RELAXED);
+	/* The watcher and new contexts read schedules in any order: an older one changes nothing. */
+	if ((int32_t)(s->seq - g->schedule.seq) >= 0) {
+		vgpu_gate_follow(g, s, vgpu_now());
+		__atomic_store_n(&g->on, s->gate != 0, __ATOMIC_RELAXED);
+	}
 	pthread_mutex_unlock(&g->lock);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
 		any |= __atomic_load_n(&vgpu_gates[i].on, __ATOMIC_RELAXED);
 	__atomic_store_n(&vgpu_gate_any, any, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&vgpu_any_lock);
 	if (any)
 		__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_GATED, __ATOMIC_RELAXED);
 }
@@ -238,6 +249,8 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
 	l->more_ns = vgpu_cost_more(cost, l->est_ns);
+	if (g->procs && g->schedule.gate == VGPU_GATE_BUDGET && l->est_ns > AHEAD_MOST_NS)
+		l->est_ns = AHEAD_MOST_NS;
 	if (likely(events && l->samples && !l->waits))
 		l->batch = quick(g, budget, ctx, l, cost);
 	l->lane = g->last;

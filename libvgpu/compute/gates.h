@@ -170,6 +170,9 @@ struct gate {
 	struct lane lane[LANES];
 };
 
+/* Guards changes of vgpu_gate_any. It comes before the locks of the gates. */
+extern pthread_mutex_t vgpu_any_lock;
+
 /* How often completions are asked for at most, but for launches that wait. */
 #define REAP_NS 200000u
 

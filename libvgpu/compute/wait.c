@@ -13,9 +13,12 @@
 #define SAVE_UP_NS 5000000
 #define SAVE_UP_MOST_NS 1500000
 #define TURN_BURST_NS 60000000
-/* A launch waits this long at most for work that does not progress: it may be
- * what that work is waiting for. */
+/* A launch waits this long for a call that may end its context. */
 #define STUCK_NS 50000000u
+/* Work on the card that does not progress may wait for a launch. The launch waits this long, and ten
+ * times its own estimate, but never longer than the maximum. */
+#define PAST_NS 1000000u
+#define PAST_MOST_NS 500000000u
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
 #define POLL_NS 250000u
@@ -102,7 +105,7 @@ static void follow_turns(struct gate *g, const struct vgpu_budget *b, uint64_t n
 	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
 	    __atomic_load_n(&b->balance_ns, __ATOMIC_SEQ_CST) > 0)
 		__atomic_store_n(&turn_state(g)->wanted_ns, now, __ATOMIC_SEQ_CST);
-	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)g->card, &s) && s.gate)
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)g->card, &s, now) && s.gate)
 		vgpu_gate_follow(g, &s, now);
 }
 
@@ -121,11 +124,11 @@ static void forget_balance(struct vgpu_budget *b)
 static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
 {
 	uint32_t *typical = &vgpu_my(g->card)->typical_ns;
-	int64_t old = __atomic_load_n(typical, __ATOMIC_RELAXED), est_ns = (int64_t)est;
+	double old = __atomic_load_n(typical, __ATOMIC_RELAXED), ns = (double)est;
 
-	__atomic_store_n(typical,
-			 old ? old + (est_ns - old) * est_ns / (est_ns + TYPICAL_NS) : est_ns,
-			 __ATOMIC_RELAXED);
+	if (old > 0)
+		ns = old + (ns - old) * ns / (ns + TYPICAL_NS);
+	__atomic_store_n(typical, ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX, __ATOMIC_RELAXED);
 	if (vgpu_takes_turns(g))
 		vgpu_turn_launched(turn_state(g), now, est);
 }
@@ -295,8 +298,10 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 static bool goes_past(struct gate *g, const struct vgpu_budget *budget, struct vgpu_launch *l,
 		      uint64_t now)
 {
-	if (!g->inflight_ns || now <= g->progress_ns ||
-	    now - g->progress_ns <= STUCK_NS + 10 * g->inflight_ns)
+	uint64_t wait = PAST_NS + 10 * (l->est_ns + l->more_ns);
+
+	wait = wait < PAST_MOST_NS ? wait : PAST_MOST_NS;
+	if (!g->inflight_ns || now <= g->progress_ns || now - g->progress_ns <= wait)
 		return false;
 	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
 	    __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED) > 0)

@@ -31,7 +31,7 @@ void vgpu_context_began(int card)
 	struct vgpu_schedule s;
 
 	__atomic_add_fetch(&vgpu_my(card)->contexts, 1, __ATOMIC_SEQ_CST);
-	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)card, &s)) {
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)card, &s, vgpu_now())) {
 		vgpu_gate_schedule(card, &s);
 		vgpu_slices_apply(card, &s, VGPU_READ_BACK);
 	}

@@ -180,7 +180,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	item.key = (uint64_t)(uintptr_t)*pctx;
 	item.other = (uint64_t)dev;
 	vgpu_table_put(&greens, &item);
-	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)item.card, &s))
+	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)item.card, &s, vgpu_now()))
 		vgpu_slices_apply(item.card, &s, VGPU_READ_BACK);
 	return r;
 }

@@ -45,9 +45,8 @@ static void follow_grant(enum vgpu_look look)
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct vgpu_schedule s;
 
-		if (!vgpu_schedule_read(vgpu_state.grant, i, &s))
+		if (!vgpu_schedule_read(vgpu_state.grant, i, &s, vgpu_now()))
 			continue;
-		vgpu_schedule_at(&s, vgpu_now());
 		vgpu_gate_schedule((int)i, &s);
 		if (__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED))
 			vgpu_slices_apply((int)i, &s, look);

@@ -140,7 +140,7 @@ static void check_times(struct files *f, unsigned card)
 	struct vgpu_schedule s = {0};
 	uint64_t wait;
 
-	if (!vgpu_schedule_read(&f->grant, card, &s))
+	if (!vgpu_schedule_read(&f->grant, card, &s, vgpu_now()))
 		CHECK(f->grant.card[card].seq & 1);
 	vgpu_budget_refill(b, clock_ns, s.cores, f->arguments[3] & 1, 1000000);
 	wait = vgpu_budget_wait(b, s.cores, 1);

@@ -451,11 +451,11 @@ static void test_schedule_seqlock(void)
 
 	g.card[0].cores = 30;
 	g.card[0].slice_us = 6000;
-	CHECK(vgpu_schedule_read(&g, 0, &s));
+	CHECK(vgpu_schedule_read(&g, 0, &s, 0));
 	CHECK_EQ(s.cores, 30);
 	CHECK_EQ(s.slice_us, 6000);
 	g.card[0].seq = 1; /* a writer was killed while writing */
-	CHECK(!vgpu_schedule_read(&g, 0, &s));
+	CHECK(!vgpu_schedule_read(&g, 0, &s, 0));
 }
 
 /* A gate that is open because neighbours hold the job shuts when gresd is gone. */
@@ -465,15 +465,14 @@ static void test_schedule_lease(void)
 	struct vgpu_schedule s = {0};
 
 	g.card[0].lease_ns = 1000;
-	CHECK(vgpu_schedule_read(&g, 0, &s));
-	vgpu_schedule_at(&s, 1000);
+	CHECK(vgpu_schedule_read(&g, 0, &s, 1000));
 	CHECK_EQ(s.gate, 0);
-	s.gate = VGPU_GATE_MEASURE;
-	vgpu_schedule_at(&s, 1001);
+	g.card[0].gate = VGPU_GATE_MEASURE;
+	CHECK(vgpu_schedule_read(&g, 0, &s, 1001));
 	CHECK_EQ(s.gate, VGPU_GATE_BUDGET);
+	g.card[0].gate = 0;
 	g.card[0].lease_ns = 0; /* it counts on nobody */
-	CHECK(vgpu_schedule_read(&g, 0, &s));
-	vgpu_schedule_at(&s, UINT64_MAX);
+	CHECK(vgpu_schedule_read(&g, 0, &s, UINT64_MAX));
 	CHECK_EQ(s.gate, 0);
 }
 

@@ -143,3 +143,17 @@ func TestTheWatcherWorksBeforeItAsks(t *testing.T) {
 		t.Errorf("it asked before it looked at anything: %v", err)
 	}
 }
+
+// An open gate counts on neighbors until its lease expires. A new context opened it again for up to a
+// second, although gresd had not renewed the lease.
+func TestANewContextDoesNotOpenAGateWithoutALease(t *testing.T) {
+	t.Parallel()
+	j := newMachine(t, oneCard).job(1, 8<<30, libvgpu.Schedule{Cores: 20, WeightPPM: 1e6, LeastPPM: 1e6, LeaseNS: 1})
+	result, err := run(t, j.env, "streams", "--how", "retained", "--secs", "3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part := result["part"].(float64); part < 0.01 || part > 0.3 {
+		t.Errorf("%.3f of the card, limit 0.20, want at most 0.3", part)
+	}
+}
