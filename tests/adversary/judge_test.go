@@ -33,7 +33,7 @@ const (
 
 	// A ring may take twice its time alone, divided by its part of the card. A busy machine may
 	// double that, and delay some rounds in all, or one round for a while.
-	ringFactor, ringBusy, ringRounds, ringDelay = 2, 2, 3, 0.5
+	ringFactor, ringBusy, ringRounds, ringDelay = 2, 2, 3, 1.0
 	// No launch of a ring waits longer when the others have ended.
 	ringEnd              = 5.0
 	ringTime, nativeTime = 5 * time.Second, time.Second
@@ -125,7 +125,7 @@ func (p program) fits() bool {
 					if o.arg[3]%3 == 0 {
 						n = 1
 					}
-					mib += n * (o.arg[1] + 2)
+					mib += 2 * n * (o.arg[1] + 2) // the last one of the slot can still run
 				case "create":
 					created = max(created, o.arg[1])
 					slots[o.arg[0]] = true
@@ -183,7 +183,9 @@ func judge(p program, r record) (v verdict) {
 		}
 	}
 	// A kernel of a ring takes as long as a round, and four rounds may be on their way.
-	bound += 4 * r.ring.longest * 1e9
+	if p.has("ring") {
+		bound += 4 * r.ring.longest * 1e9
+	}
 	if p.lease && len(samples) > 0 { // launched while the gate was open
 		bound += float64(samples[0].queued)
 	}

@@ -162,7 +162,7 @@ func addLengths(r *rand.Rand, p *program) {
 
 // addMemGraphs adds graphs with nodes that allocate and free.
 func addMemGraphs(r *rand.Rand, p *program) {
-	p.memory = pickOf(r, 4, 8, 16)
+	p.memory = pickOf(r, 4, 8, 16, 16)
 	for range 1 + r.IntN(2) {
 		slot := r.IntN(4)
 		made := operation{"memgraph", [4]int{slot, pickOf(r, 64, 64, 512, 1024, 3072), r.IntN(8), r.IntN(3)}}
@@ -184,7 +184,7 @@ func addMemGraphs(r *rand.Rand, p *program) {
 
 // addExports adds memory that is exported and imported, in any order.
 func addExports(r *rand.Rand, p *program) {
-	p.memory = pickOf(r, 4, 8, 16)
+	p.memory = pickOf(r, 4, 8, 16, 16)
 	words := []string{"export", "import", "map", "unmap", "release", "shut", "range"}
 	if len(p.procs) > 1 && r.IntN(2) == 0 {
 		words = append(words, "give", "take")

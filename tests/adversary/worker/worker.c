@@ -178,7 +178,7 @@ int main(int argc, char **argv)
 	} child[sizeof program / sizeof *program] = {0};
 	unsigned running = 0;
 	int bad = 0, status, ended = 0;
-	double end;
+	double end, began = now_s();
 
 	if (argc < 3 || argc > 4 || share() || read_program(argv[1]))
 		return 2;
@@ -221,6 +221,8 @@ int main(int argc, char **argv)
 			return 3;
 		}
 	} while (running);
+	if (!ring.rounds)
+		ring.longest = now_s() - began;
 	printf("%u %.3f %.3f %.3f\n", ring.rounds, ring.rounds ? worker_until - ring.first : 0,
 	       ring.longest, now_s() - worker_until);
 	if (bad) {
