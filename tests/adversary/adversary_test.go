@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package adversary runs random programs in a job with a hard limit on the simulated card. What
-// the card did for the job, by its own records, is at most the limit, whatever the programs do.
+// Package adversary runs random programs in a job with hard limits on the simulated card. The card's
+// own records show what the job did. It never exceeds its limits, and processes that wait for each
+// other go on.
 //
-// A program is what worker/worker.c runs; generate makes one of a seed. One that fails is made
-// smaller, as long as it fails, and printed: into testdata with it, once it is understood.
+// worker/worker.c runs a program, and generate makes one from a seed. A program that fails is made
+// smaller as long as it fails, and printed. Store it in testdata when the fault is understood.
 package adversary
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/known"
 )
 
-// verdict is what a run shows.
+// verdict is the judgement of a run.
 type verdict struct {
 	why      string  // "": nothing is wrong
 	all, sec float64 // part of the card in all, and in the second with the most

@@ -8,38 +8,38 @@ import (
 )
 
 const (
-	// A second, and the whole run.
+	// The judge looks at each second, and at the whole run.
 	window  = time.Second
 	runTime = 2500 * time.Millisecond
-	// So much more than its part, of a second and of the whole run: what is measured is not
-	// exact, and some is charged as much as it usually takes.
+	// A job may exceed its limit by these parts of a second and of the whole run. Measurements are
+	// not exact, and some launches are charged their estimate.
 	overSecond, overAll = 0.06, 0.03
-	// A saved-up burst, and what a budget of 0 lets go of work that is known.
+	// The saved budget, and the known work that starts when the budget is 0.
 	burst = 20 * time.Millisecond
-	// Launches that nobody has seen yet are taken for so short that as many go at once.
+	// So many launches of an unknown kernel start at once, because their estimate is short.
 	unseen = 6
 	// 1 MiB within the card takes 5 ms.
 	copy1MiB   = 5000 // us
 	memgraphUS = 200  // us, of a kernel in a graph with memory nodes
 
-	// Programs whose lengths vary are judged from the start of the third second to the end of the
-	// tenth, and a program with a lease from the start of the third second to its end.
+	// A program with varying lengths is judged in its seconds 3 to 10. A program with a lease is
+	// judged from second 3 to its end.
 	mixedTime, leaseTime = 10 * time.Second, 5 * time.Second
 	lease                = time.Second
 	judgedFrom           = 2 * time.Second
-	// Temporary: such a program may have 1.3 times its limit. When the meter measures every launch,
-	// this becomes the limit and one hundredth of the card.
+	// Temporary: a program with varying lengths may have 1.3 times its limit. When the meter
+	// measures every launch, it may have its limit and one hundredth of the card.
 	mixedFactor = 1.3
 
-	// A ring may take twice its time alone, divided by its part of the card. A busy machine may
-	// double that, and delay some rounds in all, or one round for a while.
-	ringFactor, ringBusy, ringRounds, ringDelay = 2, 2, 3, 1.0
-	// No launch of a ring waits longer when the others have ended.
+	// A ring may take twice its native time divided by its limit. A busy machine may take half as
+	// long again, and delay 3 rounds, or one round by half a second.
+	ringFactor, ringBusy, ringRounds, ringDelay = 2, 1.5, 3, 0.5
+	// The processes of a ring end at most so many seconds late.
 	ringEnd              = 5.0
 	ringTime, nativeTime = 5 * time.Second, time.Second
 )
 
-// time is how long the program runs.
+// time returns how long the program runs.
 func (p program) time() time.Duration {
 	switch {
 	case p.mixed():
@@ -52,7 +52,7 @@ func (p program) time() time.Duration {
 	return runTime
 }
 
-// mixed says whether launches of one kernel differ in length.
+// mixed returns true if launches of one kernel differ in length.
 func (p program) mixed() bool { return p.has("vary") }
 
 // longest is the time of the longest operation of each process.
@@ -85,8 +85,8 @@ func (p program) longest() []time.Duration {
 	return out
 }
 
-// bound is what the job may have more than its limit in any time: work that is on its way when the
-// budget is used up. It is paid for later.
+// bound is the time by which the job may exceed its limit at any time. This work is on its way when
+// the budget is used up, and the job pays for it later.
 func (p program) bound() time.Duration {
 	most := burst
 	for _, longest := range p.longest() {
@@ -95,8 +95,8 @@ func (p program) bound() time.Duration {
 	return most
 }
 
-// fits says that the program needs less than its memory limit at any time, so that it is refused
-// none. Pools are left out, because a free in a stream may be late.
+// fits returns true if the program always needs less than its memory limit. No call may then be
+// refused. Programs with pools never fit, because a free in a stream can be late.
 func (p program) fits() bool {
 	const context, copies, code = 544, 32, 64
 	if p.has("alloc", "pool", "give") {
@@ -104,7 +104,7 @@ func (p program) fits() bool {
 	}
 	mib := 0
 	for i, proc := range p.procs {
-		if proc.livesMS != 0 { // the next one starts while the memory of this one is still charged
+		if proc.livesMS != 0 { // it starts again while its memory is still charged
 			return false
 		}
 		one := program{procs: p.procs[i : i+1]}
@@ -131,9 +131,8 @@ func (p program) fits() bool {
 					slots[o.arg[0]] = true
 				}
 			}
-			// A slot of 4 has a handle, a mapping, a descriptor and a descriptor of a range, each
-			// perhaps of memory that the others do not have. A program that creates in one slot
-			// and imports into others has at most as much.
+			// Each of the 4 slots has a handle, a mapping and two descriptors. Each of these can
+			// keep other memory.
 			if len(slots) > 0 {
 				mib += 4 * 4 * created
 			}
@@ -142,18 +141,18 @@ func (p program) fits() bool {
 	return mib <= p.memory<<10
 }
 
-// sample is the card at one time: its clock and the time for which it was used, in ns, the bytes in
-// use, and the work in its queues in ns.
+// sample is the state of the card at one time. now, used and queued are the clock, the time in use,
+// and the work in the queues, in ns. memory is in bytes.
 type sample struct{ now, used, memory, queued uint64 }
 
-// rounds is the progress of a ring: rounds that began, the seconds since the first one, and the
-// seconds of the longest one. The program ended late by some seconds.
+// rounds is the progress of a ring: the rounds that began, the seconds since the first round, and the
+// seconds of the longest round. late is in seconds, too.
 type rounds struct {
 	n                      int
 	seconds, longest, late float64
 }
 
-// record is what the simulated card and the worker show of a run.
+// record is the result of a run, by the simulated card and the worker.
 type record struct {
 	samples []sample
 	ring    rounds
@@ -182,11 +181,11 @@ func judge(p program, r record) (v verdict) {
 			bound = max(bound, float64(longest))
 		}
 	}
-	// A kernel of a ring takes as long as a round, and four rounds may be on their way.
+	// A kernel of a ring can take a whole round, and four rounds can be on their way.
 	if p.has("ring") {
 		bound += 4 * r.ring.longest * 1e9
 	}
-	if p.lease && len(samples) > 0 { // launched while the gate was open
+	if p.lease && len(samples) > 0 { // the job launched this while the gate was open
 		bound += float64(samples[0].queued)
 	}
 	part := func(from, to sample, over float64) (float64, bool) {
@@ -222,7 +221,7 @@ func between(samples []sample, from, to time.Duration) (out []sample) {
 	return out
 }
 
-// lateRing compares the rounds of a limited ring with those of the ring without the library.
+// lateRing compares a ring with its run without the library. It returns "" if the ring is in time.
 func lateRing(p program, native, got rounds) string {
 	if got.late > ringEnd {
 		return fmt.Sprintf("the processes of the ring end %.1f s late", got.late)

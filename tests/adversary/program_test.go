@@ -364,13 +364,13 @@ func (p program) each(f func(proc, thread int, o operation)) {
 	}
 }
 
-// has says whether the program has an operation.
+// has returns true if the program has one of the operations.
 func (p program) has(words ...string) (found bool) {
 	p.each(func(_, _ int, o operation) { found = found || slices.Contains(words, o.word) })
 	return found
 }
 
-// ring says whether the processes form a whole ring, so that its rounds can go on.
+// ring returns true if the processes form a whole ring. Only then do its rounds go on.
 func (p program) ring() bool {
 	ranks, of, good := map[int]int{}, 0, true
 	p.each(func(i, k int, o operation) {

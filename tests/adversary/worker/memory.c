@@ -18,7 +18,7 @@
 static __thread struct slot {
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr mapped;
-	size_t size, fd_size, mapped_size; /* of what each of them names */
+	size_t size, fd_size, mapped_size; /* of the handle, the descriptor and the mapping */
 	int fd, range;
 	CUmemoryPool pool;
 	CUdeviceptr pooled;
@@ -215,7 +215,7 @@ union control {
 	char room[CMSG_SPACE(sizeof(int))];
 };
 
-/* give SLOT: another process, or this one, may have its descriptor. */
+/* give SLOT: sends its descriptor, so that any process can take it. */
 void op_give(const unsigned *a)
 {
 	struct slot *s = slot(a[0]);
@@ -236,7 +236,7 @@ void op_give(const unsigned *a)
 	sendmsg(bag[0], &m, MSG_DONTWAIT);
 }
 
-/* take SLOT: a descriptor that a process gave. */
+/* take SLOT: receives a descriptor that a process gave. */
 void op_take(const unsigned *a)
 {
 	struct slot *s = slot(a[0]);
@@ -273,8 +273,9 @@ void op_pool(const unsigned *a)
 	s->pooled = 0;
 	if (s->pool)
 		cu.cuMemPoolDestroy(s->pool);
-	if (counted("cuMemPoolCreate", cu.cuMemPoolCreate(&s->pool, &props)))
-		s->pool = NULL;
+	s->pool = NULL;
+	if (kernel_of(WORK) && counted("cuMemPoolCreate", cu.cuMemPoolCreate(&s->pool, &props)))
+		s->pool = NULL; /* without a context nothing could fill it */
 }
 
 /* fill SLOT MIB: an allocation of its pool, in the place of the last one. */

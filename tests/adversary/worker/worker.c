@@ -49,7 +49,7 @@ double worker_until;
 struct shared *shared;
 int bag[2];
 
-/* What the main process saw of the ring. */
+/* The progress of the ring, as the main process sees it. */
 static struct {
 	unsigned rounds;
 	double first, last, longest;
