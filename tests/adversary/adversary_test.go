@@ -1,180 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package adversary runs random programs in a job with a hard limit on the simulated card. What
-// the card did for the job, by its own records, is at most the limit, whatever the programs do.
+// Package adversary runs random programs in a job with hard limits on the simulated card. The card's
+// own records show what the job did. It never exceeds its limits, and processes that wait for each
+// other go on.
 //
-// A program is what worker/worker.c runs; generate makes one of a seed. One that fails is made
-// smaller, as long as it fails, and printed: into testdata with it, once it is understood.
+// worker/worker.c runs a program, and generate makes one from a seed. A program that fails is made
+// smaller as long as it fails, and printed. Store it in testdata when the fault is understood.
 package adversary
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/known"
 )
 
-const (
-	// A second, and the whole run.
-	window  = time.Second
-	runTime = 2500 * time.Millisecond
-	// So much more than its part, of a second and of the whole run: what is measured is not
-	// exact, and some is charged as much as it usually takes.
-	overSecond, overAll = 0.06, 0.03
-	// A saved-up burst, and what a budget of 0 lets go of work that is known.
-	burst = 20 * time.Millisecond
-	// Launches that nobody has seen yet are taken for so short that as many go at once.
-	unseen = 6
-	// 1 MiB within the card takes 5 ms.
-	card     = "version = 1\ncount = 1\n[model]\nmemory = \"80G\"\ncopy_gb_per_s = 0.2097152\n"
-	copy1MiB = 5000 // us
-)
-
-// bound is what the job may have more than its limit in any time: work that is on its way when the
-// budget is used up. It is paid for later.
-func (p program) bound() time.Duration {
-	most := 0
-	for _, proc := range p.procs {
-		longest, all, graphs := 0, 0, false
-		for _, t := range proc.threads {
-			for _, o := range t {
-				us := 0
-				switch {
-				case o.word == "launch":
-					us = o.arg[1]
-				case o.word == "copy" && (o.arg[1]%19 == 15 || o.arg[1]%19 == 16):
-					us = (o.arg[2]%4 + 1) * copy1MiB / 20
-				case o.word == "copy" && o.arg[1]%19 < 15:
-					us = (o.arg[2]%4 + 1) * copy1MiB
-				}
-				longest, all = max(longest, us), all+us
-				graphs = graphs || o.word == "graph"
-			}
-		}
-		if graphs {
-			longest = max(longest, all)
-		}
-		most += unseen * longest
-	}
-	return burst + time.Duration(most)*time.Microsecond
-}
-
-// verdict is what a run shows.
+// verdict is the judgement of a run.
 type verdict struct {
 	why      string  // "": nothing is wrong
 	all, sec float64 // part of the card in all, and in the second with the most
 }
 
-type sample struct{ now, used uint64 }
-
-func judge(p program, samples []sample) (v verdict) {
-	bound := float64(p.bound())
-	part := func(from, to sample, over float64) (float64, bool) {
-		dt, used := float64(to.now-from.now), float64(to.used-from.used)
-		return used / dt, used > dt*(float64(p.limit)/100+over)+bound
-	}
-	for i, j := 0, 0; j < len(samples); j++ {
-		for ; samples[j].now-samples[i].now >= uint64(window); i++ {
-			got, bad := part(samples[i], samples[j], overSecond)
-			v.sec = max(v.sec, got)
-			if bad && v.why == "" {
-				v.why = fmt.Sprintf("%.3f of the card in a second, limit %d %%", got, p.limit)
-			}
-		}
-	}
-	if n := len(samples); n > 1 {
-		got, bad := part(samples[0], samples[n-1], overAll)
-		v.all = got
-		if bad && v.why == "" {
-			v.why = fmt.Sprintf("%.3f of the card in %.1f s, limit %d %%", got,
-				float64(samples[n-1].now-samples[0].now)/1e9, p.limit)
-		}
-	}
-	return v
-}
-
 // try runs a program and judges it.
-func try(t *testing.T, p program) verdict {
+func try(t *testing.T, p program) (v verdict) {
 	t.Helper()
-	samples, err := run(t, p, runTime)
-	v := judge(p, samples)
+	r, err := run(t, p, p.time(), limited)
+	v = judge(p, r)
 	if err != nil {
 		v.why = err.Error()
 	}
-	return v
-}
-
-// run runs a program for so long on a card of its own.
-func run(t *testing.T, p program, long time.Duration) ([]sample, error) {
-	t.Helper()
-	dir, err := os.MkdirTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	build, err := filepath.Abs("../../build")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, state, toml := filepath.Join(dir, "program"), filepath.Join(dir, "state"), filepath.Join(dir, "card.toml")
-	if err := os.WriteFile(toml, []byte(card), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(p.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	simgpu := filepath.Join(build, "simgpu/bin/simgpu")
-	if out, err := exec.Command(simgpu, "init", "--config", toml, "--state", state).CombinedOutput(); err != nil {
-		t.Fatalf("simgpu init (run make first): %v\n%s", err, out)
-	}
-	meter := exec.Command(simgpu, "used", "--state", state, "--ms", "10")
-	read, err := meter.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop, err := meter.StdinPipe()
-	if err == nil {
-		err = meter.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	var errs bytes.Buffer
-	cmd := exec.Command(filepath.Join(build, "tests/vgpu-adversary"), file, fmt.Sprint(long.Seconds()))
-	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+state, "LD_LIBRARY_PATH="+filepath.Join(build, "simgpu/lib"),
-		"LD_PRELOAD="+filepath.Join(build, "lib/libvgpu.so"), "CUDA_DEVICE_MEMORY_LIMIT=32G",
-		fmt.Sprintf("CUDA_DEVICE_SM_LIMIT=%d", p.limit), "CUDA_DEVICE_MEMORY_SHARED_CACHE="+filepath.Join(dir, "cache"))
-	if p.blocking {
-		cmd.Env = append(cmd.Env, "CUDA_LAUNCH_BLOCKING=1")
-	}
-	cmd.Stderr = &errs
-	running := make(chan error, 1)
-	go func() {
-		running <- cmd.Run()
-		_ = stop.Close() // the meter ends with it, or has ended
-	}()
-	var samples []sample
-	for lines := bufio.NewScanner(read); lines.Scan(); {
-		var s sample
-		if _, err := fmt.Sscan(lines.Text(), &s.now, &s.used); err != nil {
-			t.Fatalf("%q: %v", lines.Text(), err)
+	// A busy machine can delay the rounds of a ring, but not three times.
+	for tries := 0; v.why == "" && tries < 3 && p.ring() && (p.memory == oldMemory || p.fits()); tries++ {
+		native, err := run(t, p, nativeTime, unlimited)
+		if err != nil {
+			t.Fatalf("without the library: %v", err)
 		}
-		samples = append(samples, s)
+		late := lateRing(p, native.ring, r.ring)
+		t.Logf("ring %+v, without the library %+v", r.ring, native.ring)
+		if late == "" {
+			return v
+		}
+		if tries == 2 {
+			v.why = late
+			return v
+		}
+		if r, err = run(t, p, p.time(), limited); err != nil {
+			v.why = err.Error()
+		}
 	}
-	if err := meter.Wait(); err != nil {
-		t.Errorf("simgpu used: %v", err)
-	}
-	if err := <-running; err != nil {
-		return samples, fmt.Errorf("%w: %s", err, strings.TrimSpace(errs.String()))
-	}
-	return samples, nil
+	return v
 }
 
 // shrink returns the smallest part of a program that it finds to fail, and how that fails.
@@ -208,24 +87,27 @@ func report(t *testing.T, name string, p program, v verdict) {
 // Launches of one function and grid may differ by any factor, which nobody knows before: once the
 // job is in debt for as much as has gone by then. From the second second on it is known.
 func TestLaunchesThatDifferAreKnown(t *testing.T) {
-	p := program{limit: 15, procs: []process{{threads: [][]operation{
+	t.Parallel()
+	p := program{limit: 15, memory: oldMemory, procs: []process{{threads: [][]operation{
 		{{"launch", [4]int{0, 5, 1}}},
 		{{"launch", [4]int{1, 5, 1}}, {"launch", [4]int{2, 800, 1}}, {"launch", [4]int{3, 800, 1}}},
 	}}}}
-	samples, err := run(t, p, 4*time.Second)
+	r, err := run(t, p, 4*time.Second, limited)
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := samples
-	for known[0].now-samples[0].now < uint64(time.Second) {
-		known = known[1:]
+	for from := r.samples[0].now; r.samples[0].now-from < uint64(time.Second); {
+		r.samples = r.samples[1:]
 	}
-	v := judge(p, known)
+	v := judge(p, r)
 	t.Logf("%.3f of the card, at most %.3f in a second", v.all, v.sec)
 	if v.why != "" {
 		t.Error(v.why)
 	}
 }
+
+// unfixed names stored programs of faults that are not fixed.
+var unfixed = map[string]string{"contexts-after-the-lease.txt": "F20", "gives-its-export-away.txt": "F78"}
 
 // Programs that were found, and some seeds, or the one of VGPU_ADVERSARY_SEED.
 func TestProgramsHaveTheirLimit(t *testing.T) {
@@ -235,6 +117,9 @@ func TestProgramsHaveTheirLimit(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(filepath.Base(name), func(t *testing.T) {
+			if fault := unfixed[filepath.Base(name)]; fault != "" {
+				known.Fault(t, fault)
+			}
 			t.Parallel()
 			text, err := os.ReadFile(name)
 			if err != nil {
@@ -251,7 +136,7 @@ func TestProgramsHaveTheirLimit(t *testing.T) {
 			}
 		})
 	}
-	seeds := []uint64{1, 2, 3, 4, 5, 6}
+	seeds := []uint64{1, 3, 4, 9} // 4 imports, 9 has memory nodes
 	if seed, err := strconv.ParseUint(os.Getenv("VGPU_ADVERSARY_SEED"), 10, 64); err == nil {
 		seeds = []uint64{seed}
 	}
@@ -309,6 +194,72 @@ func TestParse(t *testing.T) {
 			if len(less.procs) > len(p.procs) || less.String() == p.String() {
 				t.Fatalf("not less: %s", less)
 			}
+		}
+	}
+}
+
+// Each feature is in a quarter of the programs, and a fifth of them have a lease.
+func TestFeaturesAreFrequent(t *testing.T) {
+	const seeds = 2000
+	count := map[string]float64{}
+	for seed := range uint64(seeds) {
+		p := generate(seed)
+		for _, feature := range []struct {
+			name string
+			has  bool
+		}{
+			{"lengths", p.mixed()},
+			{"memory nodes", p.has("memgraph") || p.has("alloc") && p.has("begin")},
+			{"imports", p.has("import")},
+			{"ring", p.ring()},
+			{"lease", p.lease},
+			{"fits", p.fits() && p.memory < oldMemory},
+		} {
+			if feature.has {
+				count[feature.name] += 1. / seeds
+			}
+		}
+	}
+	t.Log(count)
+	for name, least := range map[string]float64{"lengths": 0.25, "memory nodes": 0.25, "imports": 0.25, "ring": 0.25, "lease": 0.15, "fits": 0.08} {
+		if count[name] < least {
+			t.Errorf("%s: in %.2f of the programs, want %.2f", name, count[name], least)
+		}
+	}
+}
+
+// The judge finds the faults of a card without limits, and of a ring that nearly stands still.
+func TestJudgeFindsBrokenLimits(t *testing.T) {
+	for name, text := range map[string]string{
+		"compute": "# limit 40 blocking false memory 8 lease false\nproc 0 0\nthread\nlaunch 0 5000 1 0\n",
+		"lengths": "# limit 20 blocking false memory 8 lease true\nproc 0 0\nthread\nvary 0 0 100 25\n",
+		"memory":  "# limit 40 blocking false memory 4 lease false\nproc 0 0\nthread\ncreate 0 3072\ncreate 1 3072\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, err := parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			long := window + 300*time.Millisecond
+			if p.mixed() || p.lease {
+				long += judgedFrom
+			}
+			r, err := run(t, p, long, unlimited)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v := judge(p, r); v.why == "" {
+				t.Errorf("%.3f of the card, at most %.3f in a second: want a fault", v.all, v.sec)
+			} else {
+				t.Log(v.why)
+			}
+		})
+	}
+	p := program{limit: 20, procs: []process{{threads: [][]operation{{{"ring", [4]int{0, 1, 100}}}}}}}
+	for _, got := range []rounds{{n: 10, seconds: 5, longest: 2.6}, {n: 150, seconds: 5, longest: 2.6}, {n: 150, seconds: 5, longest: 0.1, late: 20}, {}} {
+		if lateRing(p, rounds{n: 50, seconds: 1, longest: 0.03}, got) == "" {
+			t.Errorf("%+v: want a fault", got)
 		}
 	}
 }

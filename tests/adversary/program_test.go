@@ -5,6 +5,7 @@ package adversary
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 )
 
@@ -24,14 +25,20 @@ type process struct {
 type program struct {
 	limit    int  // percent
 	blocking bool // CUDA_LAUNCH_BLOCKING
+	memory   int  // limit of the memory, GiB
+	lease    bool // the limit comes from a grant whose gate is open until its lease expires
 	procs    []process
 }
 
-const header = "# limit %d blocking %t\n"
+const (
+	header    = "# limit %d blocking %t memory %d lease %t\n"
+	oldHeader = "# limit %d blocking %t\n"
+	oldMemory = 32 // GiB, of a program with the old header
+)
 
 func (p program) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, header, p.limit, p.blocking)
+	fmt.Fprintf(&b, header, p.limit, p.blocking, p.memory, p.lease)
 	for _, proc := range p.procs {
 		fmt.Fprintf(&b, "proc %d %d\n", proc.livesMS, proc.how)
 		for _, thread := range proc.threads {
@@ -47,8 +54,11 @@ func (p program) String() string {
 // parse reads what String wrote.
 func parse(text string) (p program, err error) {
 	first, rest, _ := strings.Cut(text, "\n")
-	if _, err := fmt.Sscanf(first+"\n", header, &p.limit, &p.blocking); err != nil {
-		return p, fmt.Errorf("first line %q: %w", first, err)
+	if _, err := fmt.Sscanf(first+"\n", header, &p.limit, &p.blocking, &p.memory, &p.lease); err != nil {
+		p = program{memory: oldMemory}
+		if _, err := fmt.Sscanf(first+"\n", oldHeader, &p.limit, &p.blocking); err != nil {
+			return p, fmt.Errorf("first line %q: %w", first, err)
+		}
 	}
 	for line := range strings.Lines(rest) {
 		var o operation
@@ -102,9 +112,127 @@ var kinds = []struct {
 
 // generate makes a program of a seed.
 func generate(seed uint64) program {
+	r := rand.New(rand.NewPCG(seed, 31))
+	p := generateBasic(seed)
+	p.lease = r.IntN(5) == 0
+	for _, add := range []func(*rand.Rand, *program){addLengths, addMemGraphs, addExports, addRing} {
+		if r.IntN(10) < 3 {
+			add(r, &p)
+		}
+	}
+	if p.lease && r.IntN(4) != 0 {
+		// Without this, much work is in the queues when the lease expires, and little is judged.
+		p = p.clone()
+		for i := range p.procs {
+			for k := range p.procs[i].threads {
+				p.procs[i].threads[k] = append(p.procs[i].threads[k], operation{word: "waitall"})
+			}
+		}
+	}
+	return p
+}
+
+// pickOf returns one of some numbers.
+func pickOf(r *rand.Rand, of ...int) int { return of[r.IntN(len(of))] }
+
+// insert puts operations, which stay together and in order, at random places of some list of the program.
+func (p program) insert(r *rand.Rand, groups ...[]operation) {
+	proc := p.procs[r.IntN(len(p.procs))]
+	k := r.IntN(len(proc.threads))
+	for _, g := range groups {
+		t := &proc.threads[k]
+		*t = slices.Insert(*t, r.IntN(len(*t)+1), g...)
+	}
+}
+
+// addLengths adds launches of one kernel whose length varies. Two of three such programs have little else.
+func addLengths(r *rand.Rand, p *program) {
+	if r.IntN(3) != 0 {
+		for i := range p.procs {
+			for k := range p.procs[i].threads {
+				p.procs[i].threads[k] = nil
+			}
+		}
+	}
+	how, factor, pause := r.IntN(4), pickOf(r, 1, 10, 30, 100, 300, 1000), pickOf(r, 0, 5, 15, 25, 50)
+	for range len(p.procs) {
+		p.insert(r, []operation{{"vary", [4]int{r.IntN(7), how, factor, pause}}})
+	}
+}
+
+// addMemGraphs adds graphs with nodes that allocate and free.
+func addMemGraphs(r *rand.Rand, p *program) {
+	p.memory = pickOf(r, 4, 8, 16, 16)
+	for range 1 + r.IntN(2) {
+		slot := r.IntN(4)
+		made := operation{"memgraph", [4]int{slot, pickOf(r, 64, 64, 512, 1024, 3072), r.IntN(8), r.IntN(3)}}
+		if r.IntN(4) == 0 { // the same by a capture
+			s := r.IntN(4)
+			p.insert(r, []operation{
+				{"begin", [4]int{s, r.IntN(4), slot}},
+				{"alloc", [4]int{s}},
+				{"launch", [4]int{s, 200, 1}},
+				{"alloc", [4]int{s}},
+				{"capture", [4]int{s, slot}},
+				{"graph", [4]int{s, slot}},
+			})
+			continue
+		}
+		p.insert(r, []operation{made, {"graph", [4]int{r.IntN(7), slot}}}, []operation{{"graph", [4]int{r.IntN(7), slot}}})
+	}
+}
+
+// addExports adds memory that is exported and imported, in any order.
+func addExports(r *rand.Rand, p *program) {
+	p.memory = pickOf(r, 4, 8, 16, 16)
+	words := []string{"export", "import", "map", "unmap", "release", "shut", "range"}
+	if len(p.procs) > 1 && r.IntN(2) == 0 {
+		words = append(words, "give", "take")
+	}
+	size := pickOf(r, 64, 64, 512, 1024, 3072)
+	var l []operation
+	for range 1 + r.IntN(3) {
+		slot := r.IntN(4)
+		l = append(l, operation{"create", [4]int{slot, size}}, operation{"export", [4]int{slot}},
+			operation{"import", [4]int{slot, r.IntN(4)}}, operation{"map", [4]int{r.IntN(4)}})
+	}
+	for range 2 + r.IntN(8) {
+		l = append(l, operation{words[r.IntN(len(words))], [4]int{r.IntN(4), r.IntN(4)}})
+	}
+	if r.IntN(3) == 0 {
+		slot := r.IntN(4)
+		l = append(l, operation{"pool", [4]int{slot}}, operation{"fill", [4]int{slot, size}}, operation{"share", [4]int{slot}})
+	}
+	if r.IntN(2) == 0 {
+		r.Shuffle(len(l), func(i, j int) { l[i], l[j] = l[j], l[i] })
+	}
+	p.insert(r, l)
+}
+
+// addRing makes processes that wait for each other, by kernels or by streams.
+func addRing(r *rand.Rand, p *program) {
+	of := pickOf(r, 2, 2, 3, 4)
+	for len(p.procs) < of {
+		p.procs = append(p.procs, p.clone().procs[0])
+	}
+	p.procs = p.clone().procs[:of] // no list of two processes
+	us, how := pickOf(r, 10, 100, 1000), r.IntN(4)
+	for i := range p.procs {
+		p.procs[i].livesMS = 0
+		t := &p.procs[i].threads[0]
+		*t = slices.DeleteFunc(*t, func(o operation) bool {
+			// These make a round long, end the context of the ring, or capture its launches.
+			return slices.Contains([]string{"host", "sleep", "context", "end", "reset", "begin", "capture"}, o.word)
+		})
+		*t = slices.Insert(*t, r.IntN(len(*t)+1), operation{"ring", [4]int{i, of, us, how}})
+	}
+}
+
+// generateBasic makes a program that launches and copies.
+func generateBasic(seed uint64) program {
 	r := rand.New(rand.NewPCG(seed, 30))
 	pick := func(of ...int) int { return of[r.IntN(len(of))] }
-	p := program{limit: pick(15, 20, 30, 40), blocking: r.IntN(5) == 0}
+	p := program{limit: pick(15, 20, 30, 40), blocking: r.IntN(5) == 0, memory: oldMemory}
 	length := pick(100, 300, 1000, 2000, 5000)
 	streams := pick(1, 2, 7)
 	fresh := pick(0, 0, 1, 2) // never, always or sometimes
@@ -189,6 +317,11 @@ func (p program) without() (out []program) {
 		q.blocking = false
 		out = append(out, q)
 	}
+	if p.lease {
+		q := p.clone()
+		q.lease = false
+		out = append(out, q)
+	}
 	for i := range p.procs {
 		if len(p.procs) > 1 {
 			q := p.clone()
@@ -218,6 +351,39 @@ func (p program) without() (out []program) {
 		}
 	}
 	return out
+}
+
+// each calls f for each operation.
+func (p program) each(f func(proc, thread int, o operation)) {
+	for i, proc := range p.procs {
+		for k, t := range proc.threads {
+			for _, o := range t {
+				f(i, k, o)
+			}
+		}
+	}
+}
+
+// has returns true if the program has one of the operations.
+func (p program) has(words ...string) (found bool) {
+	p.each(func(_, _ int, o operation) { found = found || slices.Contains(words, o.word) })
+	return found
+}
+
+// ring returns true if the processes form a whole ring. Only then do its rounds go on.
+func (p program) ring() bool {
+	ranks, of, good := map[int]int{}, 0, true
+	p.each(func(i, k int, o operation) {
+		if o.word == "ring" {
+			ranks[o.arg[0]]++
+			of = o.arg[1]
+			good = good && k == 0 && p.procs[i].livesMS == 0
+		}
+	})
+	for i := range of {
+		good = good && ranks[i] == 1
+	}
+	return good && of > 0
 }
 
 func (p program) clone() program {

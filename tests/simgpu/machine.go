@@ -39,7 +39,8 @@ type CardStatus struct {
 	Used     uint64          `json:"used"`
 	BusyNS   uint64          `json:"busy_ns"`
 	WorkNS   uint64          `json:"work_ns"`
-	UsedNS   uint64          `json:"used_ns"` // kernels, and copies within the card
+	UsedNS   uint64          `json:"used_ns"`   // kernels, and copies within the card
+	QueuedNS uint64          `json:"queued_ns"` // of UsedNS, the part that is launched and not done
 	NowNS    uint64          `json:"now_ns"`
 	Switches uint64          `json:"switches"`
 	Percent  uint32          `json:"util_percent"`
@@ -237,8 +238,24 @@ func (m *Machine) card(i int) CardStatus {
 			PID: int(p.pid), Process: C.GoString(&p.name[0]), MemUsed: uint64(p.mem[i]), SliceUS: uint64(ctx.slice_us),
 			BusyNS: uint64(ctx.busy_ns), Turns: uint64(ctx.turns), Busy: bool(C.sim_busy(m.st, x-1)), Usable: ctx.usable != 0,
 		})
+		for i := ctx.streams; i != 0; i = m.st.stream[i-1].next {
+			s.QueuedNS += m.queued(i - 1)
+		}
 	}
 	return s
+}
+
+// queued returns the time of the kernels and the copies within the card that a stream has left. A
+// kernel that spins counts 0, because its end is unknown.
+func (m *Machine) queued(stream C.uint32_t) (ns uint64) {
+	s := &m.st.stream[stream]
+	for i := s.done; i < s.tail; i++ {
+		o := &m.st.ring[stream][i%C.SIM_RING]
+		if o.flags&C.SIM_OP_INSIDE != 0 || o.kind == C.SIM_KERNEL && o.flags&C.SIM_OP_SPIN == 0 {
+			ns += uint64(o.left_ns)
+		}
+	}
+	return ns
 }
 
 // SetSlice sets the time slice of all contexts of a process and returns how many those are.

@@ -11,13 +11,13 @@
 #define PRIMARY (CONTEXTS - 1)
 #define STREAMS 4 /* a thread's own: 0 and 1 wait for the legacy stream, 2 and 3 do not */
 #define SLOTS 4
-#define NS_PER_UNIT 20
-#define MIB (1u << 20)
+
+struct driver cu;
 
 /* Of this process. */
 static struct {
 	CUcontext ctx;
-	CUfunction work;
+	CUfunction kernel[KERNELS];
 } context[CONTEXTS];
 static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -36,11 +36,30 @@ int operations_begin(void)
 	return driver_open() || cu.cuInit(0) ? -1 : 0;
 }
 
+/* spin ends when a flag is not 0, and mark counts one up. */
 static const char ptx[] = ".version 7.0\n"
 			  ".target sm_70\n"
 			  ".address_size 64\n"
 			  "// simgpu: entry=work ns_per_unit=20 unit_param=0\n"
-			  ".visible .entry work(.param .u32 units) { ret; }\n";
+			  "// simgpu: entry=spin wait_param=0\n"
+			  "// simgpu: entry=mark ns_per_unit=20 unit_param=0 count_param=1\n"
+			  ".visible .entry work(.param .u32 units) { ret; }\n"
+			  ".visible .entry spin(.param .u64 flag) { ret; }\n"
+			  ".visible .entry mark(.param .u32 units, .param .u64 flag) { ret; }\n";
+static const char *const kernel_name[KERNELS] = {"work", "spin", "mark"};
+
+CUresult counted(const char *call, CUresult r)
+{
+	if (r == CUDA_ERROR_OUT_OF_MEMORY &&
+	    __atomic_fetch_add(&shared->refused, 1, __ATOMIC_RELAXED) == 0)
+		snprintf(shared->first, sizeof shared->first, "%s", call);
+	return r;
+}
+
+CUfunction kernel_of(enum kernel k)
+{
+	return context[now].kernel[k];
+}
 
 static void forget(unsigned i)
 {
@@ -50,18 +69,26 @@ static void forget(unsigned i)
 	array[i] = NULL;
 }
 
+static int load(CUfunction *kernel)
+{
+	CUmodule module;
+	int bad = counted("cuModuleLoadData", cu.cuModuleLoadData(&module, ptx));
+
+	for (unsigned k = 0; k < KERNELS && !bad; k++)
+		bad = cu.cuModuleGetFunction(&kernel[k], module, kernel_name[k]);
+	return bad;
+}
+
 /* context I: makes it current, and makes it where it is not there. */
 void op_context(const unsigned *a)
 {
 	unsigned i = a[0] % CONTEXTS;
-	CUmodule module;
 
 	pthread_mutex_lock(&context_lock);
 	if (!context[i].ctx &&
-	    ((i == PRIMARY ? cu.cuDevicePrimaryCtxRetain(&context[i].ctx, 0)
-			   : cu.cuCtxCreate_v2(&context[i].ctx, 0, 0)) ||
-	     cu.cuCtxSetCurrent(context[i].ctx) || cu.cuModuleLoadData(&module, ptx) ||
-	     cu.cuModuleGetFunction(&context[i].work, module, "work")))
+	    (counted("context", i == PRIMARY ? cu.cuDevicePrimaryCtxRetain(&context[i].ctx, 0)
+					     : cu.cuCtxCreate_v2(&context[i].ctx, 0, 0)) ||
+	     cu.cuCtxSetCurrent(context[i].ctx) || load(context[i].kernel)))
 		context[i].ctx = NULL;
 	if (context[i].ctx && cu.cuCtxSetCurrent(context[i].ctx) == 0)
 		now = i;
@@ -115,7 +142,7 @@ static void op_reset(const unsigned *a)
 }
 
 /* 0 to 3: its own; then NULL, legacy, per-thread. */
-static CUstream stream_of(unsigned i)
+CUstream stream_of(unsigned i)
 {
 	static const CUstream known[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 
@@ -130,7 +157,7 @@ static CUstream stream_of(unsigned i)
 static void op_launch(const unsigned *a)
 {
 	CUstream s = stream_of(a[0]);
-	CUfunction f = context[now].work;
+	CUfunction f = kernel_of(WORK);
 	unsigned units = a[1] * 1000 / NS_PER_UNIT, grid = a[2] ? a[2] : 100 + fresh++;
 	void *params[] = {&units};
 
@@ -155,7 +182,8 @@ static int have_memory(void)
 	CUDA_ARRAY_DESCRIPTOR d = {.Width = MIB, .Height = 4, .Format = 1, .NumChannels = 1};
 
 	for (int i = 0; i < 2; i++)
-		if (!memory[now][i] && cu.cuMemAlloc_v2(&memory[now][i], 4 * MIB))
+		if (!memory[now][i] &&
+		    counted("cuMemAlloc", cu.cuMemAlloc_v2(&memory[now][i], 4 * MIB)))
 			return 0;
 	return array[now] || cu.cuArrayCreate_v2(&array[now], &d) == 0;
 }
@@ -346,20 +374,24 @@ static void drop_graph(unsigned i)
 	graph[i] = NULL;
 }
 
-/* capture STREAM GRAPH: the end of one, and what becomes of it. */
-static void op_capture(const unsigned *a)
+void set_graph(unsigned i, CUgraph g)
 {
-	CUgraph g = NULL;
-	unsigned i = a[1] % SLOTS;
-
-	if (cu.cuStreamEndCapture(stream_of(a[0]), &g) || !g)
-		return;
+	i %= SLOTS;
 	if (g == graph[i])
 		graph[i] = NULL;
 	drop_graph(i);
 	graph[i] = g;
-	if (cu.cuGraphInstantiateWithFlags(&exec[i], g, 0))
+	if (counted("instantiate", cu.cuGraphInstantiateWithFlags(&exec[i], g, 0)))
 		exec[i] = NULL;
+}
+
+/* capture STREAM GRAPH: the end of one, and what becomes of it. */
+static void op_capture(const unsigned *a)
+{
+	CUgraph g = NULL;
+
+	if (cu.cuStreamEndCapture(stream_of(a[0]), &g) == 0 && g)
+		set_graph(a[1], g);
 }
 
 static void op_graph(const unsigned *a)
@@ -367,7 +399,7 @@ static void op_graph(const unsigned *a)
 	unsigned i = a[1] % SLOTS;
 
 	if (exec[i])
-		cu.cuGraphLaunch(exec[i], stream_of(a[0]));
+		counted("cuGraphLaunch", cu.cuGraphLaunch(exec[i], stream_of(a[0])));
 }
 
 static void op_drop(const unsigned *a)
@@ -380,7 +412,7 @@ static void op_alloc(const unsigned *a)
 	CUstream s = stream_of(a[0]);
 	CUdeviceptr p;
 
-	if (cu.cuMemAllocAsync(&p, MIB, s) == 0)
+	if (counted("cuMemAllocAsync", cu.cuMemAllocAsync(&p, MIB, s)) == 0)
 		cu.cuMemFreeAsync(p, s);
 }
 
@@ -395,7 +427,15 @@ const struct operation operations[] = {
 	{"done", op_event_done},   {"host", op_host},
 	{"begin", op_begin},       {"capture", op_capture},
 	{"graph", op_graph},       {"drop", op_drop},
-	{"alloc", op_alloc},
+	{"alloc", op_alloc},       {"vary", op_vary},
+	{"ring", op_ring},         {"memgraph", op_memgraph},
+	{"create", op_create},     {"release", op_release},
+	{"export", op_export},     {"import", op_import},
+	{"map", op_map},           {"unmap", op_unmap},
+	{"range", op_range},       {"shut", op_shut},
+	{"give", op_give},         {"take", op_take},
+	{"pool", op_pool},         {"fill", op_fill},
+	{"share", op_share},
 };
 
 const unsigned noperations = sizeof operations / sizeof *operations;

@@ -3,26 +3,31 @@
  * worker.c - runs a program of tests/adversary: some processes, each with some threads, each of
  * which does its list of operations over and over until the time is up.
  *
- *   vgpu-adversary PROGRAM SECONDS
+ *   vgpu-adversary PROGRAM SECONDS [fits]
  *
  * A line of the program is a word and up to four numbers (operations.c); "proc MS HOW" and
  * "thread" begin lists. A process with MS not 0 ends after so many milliseconds and is started
  * again: HOW 0: it exits with its work on the way, 1: it waits for it, 2: it is killed.
  *
  * An operation that fails is left behind: what counts is what the card did. Where a process dies by
- * a signal of its own, or hangs, the worker exits with 3.
+ * a signal of its own, or hangs, the worker exits with 3. With "fits" it exits with 4 if an operation
+ * was refused memory. It prints how many rounds of a ring (op_ring) began, in how many seconds from
+ * the first one on, how many seconds the longest one took, and by how many seconds the program
+ * ended late.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../stress/programs/common.h"
 #include "worker.h"
 
-#define MOST 64
+#define MOST 128
 #define HANG_S 90
 
 struct op {
@@ -41,6 +46,46 @@ static struct program {
 } program[8];
 static unsigned processes;
 double worker_until;
+struct shared *shared;
+int bag[2];
+
+/* The progress of the ring, as the main process sees it. */
+static struct {
+	unsigned rounds;
+	double first, last, longest;
+} ring;
+
+static int share(void)
+{
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	if (shared == MAP_FAILED || socketpair(AF_UNIX, SOCK_DGRAM, 0, bag))
+		return -1;
+	shared->flag[0][0] = 1;
+	return 0;
+}
+
+static void watch_ring(double now)
+{
+	while (ring.rounds + 1 < ROUNDS &&
+	       __atomic_load_n(&shared->flag[ring.rounds + 1][0], __ATOMIC_RELAXED)) {
+		if (ring.rounds++ == 0)
+			ring.first = now;
+		else if (now - ring.last > ring.longest)
+			ring.longest = now - ring.last;
+		ring.last = now;
+	}
+	if (ring.rounds && now - ring.last > ring.longest)
+		ring.longest = now - ring.last;
+}
+
+/* No kernel waits any longer. */
+static void end_ring(void)
+{
+	for (unsigned i = ring.rounds; i < ROUNDS; i++)
+		for (unsigned k = 0; k < RANKS; k++)
+			__atomic_store_n(&shared->flag[i][k], 1, __ATOMIC_RELAXED);
+}
 
 static int read_line(const char *line)
 {
@@ -132,15 +177,21 @@ int main(int argc, char **argv)
 		double kill_at;
 	} child[sizeof program / sizeof *program] = {0};
 	unsigned running = 0;
-	int bad = 0, status;
-	double end;
+	int bad = 0, status, ended = 0;
+	double end, began = now_s();
 
-	if (argc != 3 || read_program(argv[1]))
+	if (argc < 3 || argc > 4 || share() || read_program(argv[1]))
 		return 2;
 	worker_until = now_s() + atof(argv[2]);
 	end = worker_until + HANG_S;
 	do {
 		running = 0;
+		if (!ended && now_s() < worker_until) {
+			watch_ring(now_s());
+		} else if (!ended) {
+			end_ring();
+			ended = 1;
+		}
 		for (unsigned i = 0; i < processes; i++) {
 			struct program *p = &program[i];
 
@@ -170,7 +221,19 @@ int main(int argc, char **argv)
 			return 3;
 		}
 	} while (running);
-	if (bad)
+	if (!ring.rounds)
+		ring.longest = now_s() - began;
+	printf("%u %.3f %.3f %.3f\n", ring.rounds, ring.rounds ? worker_until - ring.first : 0,
+	       ring.longest, now_s() - worker_until);
+	if (bad) {
 		fprintf(stderr, "adversary: a process ended with status %#x\n", bad);
-	return bad ? 3 : 0;
+		return 3;
+	}
+	if (argc == 4 && shared->refused) {
+		fprintf(stderr,
+			"adversary: %u calls were refused memory that fits, the first: %s\n",
+			shared->refused, shared->first);
+		return 4;
+	}
+	return 0;
 }

@@ -3,6 +3,8 @@
 #ifndef ADVERSARY_WORKER_H
 #define ADVERSARY_WORKER_H
 
+#include <stdint.h>
+
 struct operation {
 	const char *name;
 	void (*run)(const unsigned *arg);
@@ -16,6 +18,38 @@ int operations_begin(void);
 void op_context(const unsigned *arg);
 void op_wait_all(const unsigned *arg);
 
+/* lengths.c */
+void op_vary(const unsigned *arg);
+void op_ring(const unsigned *arg);
+/* memory.c */
+void op_memgraph(const unsigned *arg);
+void op_create(const unsigned *arg);
+void op_release(const unsigned *arg);
+void op_export(const unsigned *arg);
+void op_import(const unsigned *arg);
+void op_map(const unsigned *arg);
+void op_unmap(const unsigned *arg);
+void op_range(const unsigned *arg);
+void op_shut(const unsigned *arg);
+void op_give(const unsigned *arg);
+void op_take(const unsigned *arg);
+void op_pool(const unsigned *arg);
+void op_fill(const unsigned *arg);
+void op_share(const unsigned *arg);
+
 extern double worker_until; /* CLOCK_MONOTONIC, in seconds */
+
+/* Memory of all processes of the program. */
+#define RANKS 8
+#define ROUNDS 32768
+struct shared {
+	unsigned refused; /* calls that failed for want of memory */
+	char first[32];   /* the first of these calls */
+	/* flag[N][I] starts rank I of round N (op_ring). */
+	uint32_t flag[ROUNDS][RANKS];
+};
+extern struct shared *shared;
+/* A socket pair: descriptors on their way between the processes. */
+extern int bag[2];
 
 #endif

@@ -129,8 +129,10 @@ CUresult cuEventSynchronize(CUevent event)
 	rc = ask(event);
 	if (!rc && event->recorded && !event->complete)
 		rc = stream_wait(event->stream, event->gen, event->index);
-	if (!rc && event->recorded && event_ok(event))
+	if (!rc && event->recorded && event_ok(event)) {
 		freed_seen(event->stream, event->gen, event->index);
+		pools_end();
+	}
 	return drv_leave(rc);
 }
 

@@ -133,6 +133,14 @@ void pool_at_sync(void)
 	}
 }
 
+void pools_end(void)
+{
+	for (CUmemoryPool p = pools, next; p; p = next) {
+		next = p->next;
+		over(p);
+	}
+}
+
 void pool_free(struct block *b)
 {
 	CUmemoryPool p = b->pool;

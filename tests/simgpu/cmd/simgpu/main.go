@@ -20,7 +20,8 @@ import (
 const usage = `usage: simgpu <command> [options]
   init --config FILE [--state FILE]         make a new machine
   status [--json]                           show cards and contexts
-  used [--card I] [--ms N]                  each N ms what the card's clock is and how long it was used, until its input ends
+  used [--card I] [--ms N]                  each N ms, until its input ends: the card's clock, for how long it
+                                            was used, the bytes in use, the work in its queues (ns)
   set-slice --pid PID --us N                set the time slice of a process
   fail --call NAME --code N [--count N] [--pid PID]    let calls fail, e.g. --call cuMemAlloc --code 2
   slow --call NAME --ms N [--count N] [--pid PID]      let calls take longer
@@ -152,7 +153,7 @@ func used(m *simgpu.Machine, card int, every time.Duration) error {
 		if card < 0 || card >= len(cards) {
 			return fmt.Errorf("card %d: the machine has %d", card, len(cards))
 		}
-		if _, err := fmt.Println(cards[card].NowNS, cards[card].UsedNS); err != nil || last {
+		if _, err := fmt.Println(cards[card].NowNS, cards[card].UsedNS, cards[card].Used, cards[card].QueuedNS); err != nil || last {
 			return err
 		}
 		select {
