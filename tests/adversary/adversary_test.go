@@ -111,6 +111,7 @@ var unfixed = map[string]string{"contexts-after-the-lease.txt": "F20", "gives-it
 
 // Programs that were found, and some seeds, or the one of VGPU_ADVERSARY_SEED.
 func TestProgramsHaveTheirLimit(t *testing.T) {
+	t.Parallel()
 	names, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -230,6 +231,7 @@ func TestFeaturesAreFrequent(t *testing.T) {
 
 // The judge finds the faults of a card without limits, and of a ring that nearly stands still.
 func TestJudgeFindsBrokenLimits(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"compute": "# limit 40 blocking false memory 8 lease false\nproc 0 0\nthread\nlaunch 0 5000 1 0\n",
 		"lengths": "# limit 20 blocking false memory 8 lease true\nproc 0 0\nthread\nvary 0 0 100 25\n",
