@@ -51,7 +51,7 @@ func (n *testNode) small(dir, options string) {
 	n.t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 }
 
-// wantBusy asks for a job. gresd must not report an error of the node, for which Slurm drains it.
+// wantBusy asks for a job. gresd must not report an error of the node: Slurm then drains the node.
 func (n *testNode) wantBusy(req wire.Request, reason string) {
 	n.t.Helper()
 	if rep, err := n.ask(req); err == nil || rep.Kind != wire.KindBusy || !strings.Contains(err.Error(), reason) {

@@ -129,7 +129,7 @@ func (n *node) before(name string) (undo func()) {
 
 // drains submits jobs while nothing can be granted: one of them must get nothing, with
 // a reason in gresd's log, and Slurm drains the node, as its Prolog has failed.
-// After mend and what an administrator does then, it runs.
+// After mend, an administrator resumes the node, and the job runs.
 func (n *node) drains(stay [2]job, reason string, mend func()) {
 	n.t.Helper()
 	n.AllowDrain("Prolog error")
