@@ -94,7 +94,7 @@ func whileFull(dir string, do func() error) error {
 func noRoomIn(dir string, err error) error { return fmt.Errorf("%s has no room: %w", dir, err) }
 
 // isFull reports whether err means that a file system is full. A user can fill run_dir and
-// state_dir, so isFull is not an error of the node: Slurm drains a node for such an error.
+// state_dir, so this must not be an error of the node: Slurm drains a node for such an error.
 func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // faultOr returns a busy reply if a file system is full, and otherwise an error of the node.
