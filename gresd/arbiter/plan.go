@@ -81,8 +81,8 @@ type Claim struct {
 	// NoSlices: the card does not obey slices, or gresd has not tested it and the job reports that
 	// the driver refused a slice. The jobs of the card then take turns.
 	NoSlices bool
-	// Unsliced: the job reports that the driver refused a slice, and the card obeyed those of gresd's
-	// own test. The job's user can forge the report, so it must not change other jobs' schedules. The
+	// Unsliced: the job reports that the driver refused a slice, and the card obeyed slices in
+	// gresd's own test. The job's user can forge the report, so it must not change other jobs' schedules. The
 	// budget enforces the job's limit.
 	Unsliced bool
 }

@@ -303,8 +303,8 @@ func TestLongKernelsUnderABudgetDoNotBeginInAnothersTurn(t *testing.T) {
 	}
 }
 
-// A job's user can write into its cache that the driver refuses slices. If the card obeyed those of
-// gresd's own test, that changes no schedule of another job.
+// A job's user can write into its cache that the driver refuses slices. If the card obeyed slices in
+// gresd's own test, the report changes no schedule of another job.
 func TestAForgedRefusalChangesNoNeighbor(t *testing.T) {
 	schedules := func(verdict slicetest.Verdict, flags, others uint32) (own, neighbor libvgpu.Schedule, turns bool) {
 		f := newFakeGrants()

@@ -107,7 +107,7 @@ func TestVerdictsAreRemembered(t *testing.T) {
 	}
 }
 
-// A driver that refuses the slices of gresd's own test may refuse those of jobs.
+// A driver that refuses slices in gresd's own test may refuse slices of jobs.
 func TestARefusalEndsAnEarlierVerdict(t *testing.T) {
 	const card = gpu.UUID("GPU-a")
 	path := filepath.Join(t.TempDir(), "slices.json")
