@@ -169,7 +169,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	d.judge.Except(d.server.HeldByMPS)
 	d.judge.Measure(meter)
 	d.slices = d.sliceTester(cfg, meter, driverVersion)
-	d.judge.Ignored(func(card gpu.UUID) bool { v, _ := d.slices.Of(card); return v == slicetest.Ignored })
+	d.judge.Slices(func(card gpu.UUID) slicetest.Verdict { v, _ := d.slices.Of(card); return v })
 	d.server.Report.SetWork(d.judge.Work)
 	d.server.Report.SetSlices(d.slices.Of)
 	d.counts.Watch(d.server.Report.Snapshot)

@@ -78,9 +78,13 @@ type Claim struct {
 	Kernel uint32
 	// Bursty says that in its turns the job had at times nothing to do.
 	Bursty bool
-	// NoSlices says that the driver refused the slice of a busy process, or that the card
-	// does not obey any: the hardware does not divide it, so its jobs take turns.
+	// NoSlices: the card does not obey slices, or gresd has not tested it and the job reports that
+	// the driver refused a slice. The jobs of the card then take turns.
 	NoSlices bool
+	// Unsliced: the job reports that the driver refused a slice, and the card obeyed slices in
+	// gresd's own test. The job's user can forge the report, so it must not change other jobs' schedules. The
+	// budget enforces the job's limit.
+	Unsliced bool
 }
 
 // Plan returns the schedule of every claim. Claims of different cards do not
@@ -145,6 +149,13 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 		plan[c.Key] = s
 	}
 	measureRivals(claims, slices, plan)
+	for i, c := range claims {
+		if limit := gates[i].limit; c.Unsliced && limit > 0 {
+			s := plan[c.Key]
+			s.Gate, s.Cores = libvgpu.GateBudget, limit
+			plan[c.Key] = s
+		}
+	}
 }
 
 // jobGate is whether the budget must hold a job, and at how much of the card.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -46,7 +47,7 @@ type Runner struct {
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
-	ignored func(card gpu.UUID) bool // slices
+	verdict func(card gpu.UUID) slicetest.Verdict
 	balance balance
 	gates   gates
 	beside  beside
@@ -63,6 +64,7 @@ type Runner struct {
 func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logger) *Runner {
 	r := &Runner{
 		grants: grants, log: log,
+		verdict: func(gpu.UUID) slicetest.Verdict { return slicetest.Unknown },
 		sampler: newSampler(), broken: map[uint32]bool{},
 		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{}, leases: map[Key]uint64{},
 	}
@@ -91,9 +93,9 @@ func (r *Runner) Measure(times Times) { r.sampler.exact.times = times }
 // not theirs. It must be set before [Runner.Run].
 func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 
-// Ignored sets what says which cards do not obey slices: their jobs take turns. It must be
-// set before [Runner.Run].
-func (r *Runner) Ignored(ignored func(card gpu.UUID) bool) { r.ignored = ignored }
+// Slices sets the function that returns the result of gresd's own test of a card. It must be set
+// before [Runner.Run].
+func (r *Runner) Slices(verdict func(card gpu.UUID) slicetest.Verdict) { r.verdict = verdict }
 
 // Wake tells the runner that jobs have come or gone, or are held by others than before. It never blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
@@ -169,9 +171,12 @@ func (r *Runner) step(now time.Time) int {
 			key := Key{job, gpu.UUID(card.UUID)}
 			r.place[key] = i
 			r.work.note(key, !r.broken[job], acts[i].busy > 0, r.sampler.last(job, i), now)
+			verdict := r.verdict(key.Card)
 			claim := Claim{
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
-				Busy: acts[i].busy, NoSlices: acts[i].noSlices || r.ignored != nil && r.ignored(key.Card), Kernel: acts[i].kernel,
+				Busy: acts[i].busy, Kernel: acts[i].kernel,
+				NoSlices:  verdict == slicetest.Ignored || verdict == slicetest.Unknown && acts[i].noSlices,
+				Unsliced:  verdict == slicetest.Obeyed && acts[i].noSlices,
 				NoRecords: r.sampler.exact.refused(key.Card) || acts[i].unseen,
 				Bursty:    r.bursty(key),
 			}

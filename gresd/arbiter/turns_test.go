@@ -4,11 +4,14 @@ package arbiter
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -296,6 +299,45 @@ func TestLongKernelsUnderABudgetDoNotBeginInAnothersTurn(t *testing.T) {
 		turn := d.schedules(begin)[claims[1].Key].Turn
 		if open := turn.LengthUS >= turn.PeriodUS; open != c.open || !open && int64(turn.BeginNS) < d.end {
 			t.Errorf("%v, shares %d: open %v, want %v; begins at %d, the turn ends at %d", c.kernel, c.shares, open, c.open, turn.BeginNS, d.end)
+		}
+	}
+}
+
+// A job's user can write into its cache that the driver refuses slices. If the card obeyed slices in
+// gresd's own test, the report changes no schedule of another job.
+func TestAForgedRefusalChangesNoNeighbor(t *testing.T) {
+	schedules := func(verdict slicetest.Verdict, flags, others uint32) (own, neighbor libvgpu.Schedule, turns bool) {
+		f := newFakeGrants()
+		r := NewRunner(f, params, time.Millisecond, slog.New(slog.DiscardHandler))
+		r.Measure(&fakeTimes{known: true})
+		r.Slices(func(gpu.UUID) slicetest.Verdict { return verdict })
+		for job, cores := range map[uint32]uint32{1: 30, 2: others} {
+			s := slot(job, 1, 9)
+			s.OnHost = true
+			s.Cards[0].TypicalNS = 20e6 // longer than its slices
+			if job == 1 {
+				s.Flags = flags
+			}
+			f.add(job, cores, view(s))
+		}
+		r.step(time.Now())
+		own, neighbor = f.schedule(1), f.schedule(2)
+		own.LeaseNS, neighbor.LeaseNS = 0, 0 // they are times
+		return own, neighbor, r.dealers["A"] != nil
+	}
+	for _, others := range []uint32{70, 50} { // slices enforce the shares, or budgets do
+		_, before, _ := schedules(slicetest.Obeyed, 0, others)
+		own, neighbor, turns := schedules(slicetest.Obeyed, libvgpu.SlotSlicesRefused, others)
+		if neighbor != before || neighbor.SliceUS == 0 || turns {
+			t.Errorf("the neighbor has %+v, turns %v; want %+v", neighbor, turns, before)
+		}
+		if own.Gate != libvgpu.GateBudget || own.Cores != 30 {
+			t.Errorf("the job itself has %+v, want its budget", own)
+		}
+	}
+	for verdict, flags := range map[slicetest.Verdict]uint32{slicetest.Unknown: libvgpu.SlotSlicesRefused, slicetest.Ignored: 0} {
+		if _, _, turns := schedules(verdict, flags, 70); !turns {
+			t.Errorf("verdict %q: want turns", verdict)
 		}
 	}
 }

@@ -139,8 +139,8 @@ func TestSpaceAndClock(t *testing.T) {
 		"clock of 1970":    {judged(judgeClock(unix.TIME_OK, 0, time.Unix(0, 0))), "fail: it is 1970"},
 		"library well":     {judged(judgeLibrary("/l", Probed{ProbeLimit, ProbeLimit}, nil)), "pass"},
 		"old driver":       {judged(judgeLibrary("/l", Probed{ProbeLimit, 0}, nil)), "pass"},
-		"newer driver":     {judged(judgeUnknown("/l", "well", 3)), "warn: /l is older than the driver"},
-		"known driver":     {judged(judgeUnknown("/l", "well", 0)), "pass"},
+		"newer driver":     {judged(judgeUnknown("/l", "well", []string{"7", "9"})), "warn: /l is older than the driver, by the caches of jobs 7, 9: "},
+		"known driver":     {judged(judgeUnknown("/l", "well", nil)), "pass"},
 		"half a library":   {judged(judgeLibrary("/l", Probed{ProbeLimit, 80 * gpu.GiB}, nil)), "fail: /l does not answer cuGetProcAddress"},
 	} {
 		if !strings.HasPrefix(c.got, c.want) {

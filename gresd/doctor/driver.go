@@ -164,28 +164,28 @@ func checkLibrary(ctx context.Context, n *node, tell func(Status, string, string
 	tell(s, message, remedy)
 }
 
-func judgeUnknown(path, message string, asked uint64) (Status, string, string) {
-	if asked == 0 {
+func judgeUnknown(path, message string, jobs []string) (Status, string, string) {
+	if len(jobs) == 0 {
 		return Pass, message, ""
 	}
-	return Warn, fmt.Sprintf("%s is older than the driver: programs of the jobs have asked %d times for functions of which the driver has a newer version", path, asked),
-		"update slurm-vgpu; vgpuctl inspect /run/vgpu/jobs/JOB/cache shows which processes"
+	return Warn, fmt.Sprintf("%s is older than the driver, by the caches of jobs %s: their programs asked for functions that have a newer version in the driver", path, strings.Join(jobs, ", ")),
+		"update slurm-vgpu; vgpuctl inspect /run/vgpu/jobs/JOB/cache shows which processes. A job's user can write its cache: if one job alone is named, ask that user"
 }
 
-// unknownSymbols is how often the processes of the node's jobs have asked for a function of which
-// the driver has a newer version than their library knows.
-func unknownSymbols(runDir string) (asked uint64) {
+// unknownSymbols returns the jobs with a process that asked for a function that has a newer version
+// in the driver than its library knows. The user of a job can forge this.
+func unknownSymbols(runDir string) (jobs []string) {
 	caches, _ := filepath.Glob(filepath.Join(runDir, "jobs/*/cache"))
 	for _, path := range caches {
 		view, err := libvgpu.ReadCache(path)
 		if err != nil {
 			continue // of a job that ends, or one that has overwritten it
 		}
-		for _, slot := range view.Slots {
-			asked += uint64(slot.UnknownSymbols)
+		if slices.ContainsFunc(view.Slots, func(s libvgpu.SlotView) bool { return s.UnknownSymbols > 0 }) {
+			jobs = append(jobs, filepath.Base(filepath.Dir(path)))
 		}
 	}
-	return asked
+	return jobs
 }
 
 func judgeLibrary(path string, got Probed, err error) (Status, string, string) {

@@ -30,26 +30,31 @@ func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req re
 	}
 	rec, known := s.ledger.Get(facts.JobID)
 	if known && rec.State == ledger.Granted && s.sameRun(rec, wire.Request{JobID: rec.JobID, UID: facts.UID, Restart: restart}) {
-		return whileFull(func() error { return s.ensure(rec) })
+		return whileFull("run_dir", func() error { return s.ensure(rec) })
 	}
 	return s.allocate(facts, req, restart)
 }
 
 // allocate finds the cards, makes the decision durable and then visible. The job's lock is held.
 func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) error {
-	if err := s.drop(facts.JobID); err != nil { // an earlier run of the same job
-		return err
-	}
-	rec, onDisk, err := s.take(facts, req, restart)
+	var rec ledger.Record
+	err := whileFull("state_dir", func() error {
+		if err := s.drop(facts.JobID); err != nil { // an earlier run of the same job
+			return err
+		}
+		taken, onDisk, err := s.take(facts, req, restart)
+		if err != nil {
+			return err
+		}
+		rec = taken
+		return onDisk.Wait()
+	})
 	if err != nil {
 		return err
 	}
-	if err := onDisk.Wait(); err != nil {
-		return fmt.Errorf("commit to ledger: %w", err)
-	}
 	placement := rec.Placement
-	err = whileFull(func() error { return s.grants.Create(rec, s.contextCost) })
-	if errors.Is(err, errFull) { // the job comes again
+	err = whileFull("run_dir", func() error { return s.grants.Create(rec, s.contextCost) })
+	if isFull(err) { // the job comes again
 		return errors.Join(err, s.drop(rec.JobID))
 	}
 	if err != nil {
@@ -68,33 +73,33 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	return nil
 }
 
-// roomWait is how long a full run_dir may stay full. A user who fills it through a
-// cache file must not drain the node: gresd takes that back within milliseconds.
+// roomWait is how long a job waits for room in a full run_dir or state_dir. gresd shrinks a cache
+// file that fills run_dir within milliseconds.
 const roomWait = 2 * time.Second
 
-// errFull: run_dir has no room. A user can fill it, so this is no fault of the node: Slurm drains a
-// node for a fault.
-var errFull = errors.New("run_dir has no room")
-
-// whileFull does something again while run_dir has no room for it. The error is errFull if it stays
-// full.
-func whileFull(do func() error) error {
+// whileFull repeats do for up to roomWait while the file system of dir is full. dir is the name of
+// the key in vgpu.toml.
+func whileFull(dir string, do func() error) error {
 	for end := time.Now().Add(roomWait); ; time.Sleep(roomWait / 500) {
 		err := do()
 		switch {
 		case !isFull(err):
 			return err
 		case time.Now().After(end):
-			return fmt.Errorf("%w: %w", errFull, err)
+			return noRoomIn(dir, err)
 		}
 	}
 }
 
+func noRoomIn(dir string, err error) error { return fmt.Errorf("%s has no room: %w", dir, err) }
+
+// isFull reports whether err means that a file system is full. A user can fill run_dir and
+// state_dir, so this must not be an error of the node: Slurm drains a node for such an error.
 func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// faultOr is the answer for an error of the node, or of a run_dir that is full.
+// faultOr returns a busy reply if a file system is full, and otherwise an error of the node.
 func faultOr(err error, format string, args ...any) wire.Reply {
-	if errors.Is(err, errFull) {
+	if isFull(err) {
 		return wire.BusyError(format, args...)
 	}
 	return wire.NodeError(format, args...)
@@ -211,10 +216,10 @@ func (s *Server) known(w wire.Request) (wire.Reply, bool) {
 	if !known || !s.sameRun(rec, w) {
 		return wire.Reply{}, false
 	}
-	err := whileFull(func() error { return s.ensure(rec) })
+	err := whileFull("run_dir", func() error { return s.ensure(rec) })
 	if err == nil && rec.Restarts == ledger.UnknownRun {
 		rec.Restarts = int64(w.Restart)
-		err = s.ledger.Commit(rec)
+		err = whileFull("state_dir", func() error { return s.ledger.Commit(rec) })
 	}
 	if err != nil {
 		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err), true
@@ -265,7 +270,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	s.placing.Unlock()
 	s.Report.Ended(jobID)
 	if err := s.drop(jobID); err != nil {
-		return wire.NodeError("vgpu: release: job %d: %v", jobID, err)
+		return faultOr(err, "vgpu: release: job %d: %v", jobID, err)
 	}
 	if !known {
 		return wire.Reply{OK: true, Result: wire.None}

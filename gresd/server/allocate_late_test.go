@@ -14,7 +14,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// A full run_dir is waited for, a while: nothing else is.
+// Only a full file system is tried again, for a while.
 func TestWhileFull(t *testing.T) {
 	full := fmt.Errorf("write: %w", unix.ENOSPC)
 	for name, c := range map[string]struct {
@@ -28,7 +28,7 @@ func TestWhileFull(t *testing.T) {
 		"another, later": {[]error{full, unix.EIO, nil}, unix.EIO, 2},
 	} {
 		calls := 0
-		err := whileFull(func() error {
+		err := whileFull("run_dir", func() error {
 			calls++
 			if calls > len(c.answers) {
 				return nil
@@ -41,7 +41,7 @@ func TestWhileFull(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		if err := whileFull(func() error { return full }); !errors.Is(err, unix.ENOSPC) || time.Since(began) > 2*roomWait {
+		if err := whileFull("run_dir", func() error { return full }); !errors.Is(err, unix.ENOSPC) || time.Since(began) > 2*roomWait {
 			t.Errorf("full for ever: %v after %s", err, time.Since(began))
 		}
 	})

@@ -23,7 +23,7 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	ours, err := s.node.Enter(w.Node, w.Conf, w.Cluster, func() bool { return s.ledger.Len() > 0 })
 	switch {
 	case err != nil:
-		return wire.NodeError("vgpu: grant: job %d: %v", w.JobID, err)
+		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err)
 	case !ours:
 		return s.settle(ctx, s.decideForeign(ctx, w))
 	}
@@ -148,7 +148,7 @@ func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error) outc
 			s.room.LeaveLine(w.JobID)
 		}
 		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
-	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), errors.Is(why, errFull):
+	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), isFull(why):
 		return sendBack(w, facts, why)
 	case isMistake(why):
 		return refuse(w, facts, "vgpu: place: job %d: %v", w.JobID, why)

@@ -170,7 +170,7 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 	}
 	err := s.mps.Wait(ctx, jobID)
 	if isFull(err) {
-		return fmt.Errorf("%w: %w", errFull, err)
+		return noRoomIn("run_dir", err)
 	}
 	if err != nil {
 		return engineError(rec.Request.Engine, "it does not start on card %d: %v; want --vgpu-engine=time, or tell the administrator",

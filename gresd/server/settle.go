@@ -41,7 +41,7 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 	}
 	if err := s.awaitMPS(ctx, w.JobID); isStopped(ctx) && err != nil {
 		return wire.BusyError("vgpu: mps: job %d: %v", w.JobID, err)
-	} else if errors.Is(err, errFull) {
+	} else if isFull(err) {
 		return s.sendBackPlaced(ctx, o, err)
 	} else if err != nil {
 		return s.refuse(ctx, o, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
@@ -107,7 +107,7 @@ func (s *Server) sendBackPlaced(ctx context.Context, o outcome, why error) wire.
 	err := s.drop(o.job.JobID)
 	unlock()
 	if err != nil {
-		return wire.NodeError("vgpu: grant: job %d: %v", o.job.JobID, err)
+		return faultOr(err, "vgpu: grant: job %d: %v", o.job.JobID, err)
 	}
 	return s.sendBack(ctx, sendBack(o.job, o.facts, why))
 }
@@ -162,15 +162,17 @@ func (s *Server) refuse(ctx context.Context, o outcome, reason string) wire.Repl
 	}
 	rec := recordOf(o.facts, request.Request{}, w.Restart)
 	rec.State, rec.Reason = ledger.Refused, reason
-	err := s.drop(rec.JobID)
+	err := whileFull("state_dir", func() error {
+		if err := s.drop(rec.JobID); err != nil {
+			return err
+		}
+		return s.ledger.Commit(rec)
+	})
 	if err == nil {
-		err = s.ledger.Commit(rec)
-	}
-	if err == nil {
-		err = whileFull(func() error { return s.grants.Refuse(rec.JobID, rec.UID, reason) })
-	}
-	if errors.Is(err, errFull) { // without the folder, the job's tasks are refused, too
-		err = errors.Join(err, s.drop(rec.JobID))
+		err = whileFull("run_dir", func() error { return s.grants.Refuse(rec.JobID, rec.UID, reason) })
+		if isFull(err) { // without the folder, the job's tasks are refused, too
+			err = errors.Join(err, s.drop(rec.JobID))
+		}
 	}
 	if err != nil {
 		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err)

@@ -4,7 +4,6 @@ package slicetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -89,7 +88,7 @@ func (w *worker) sliced() (bool, error) {
 	case len(view.Slots) != 1:
 		return false, nil // libvgpu is not loaded yet
 	case view.Slots[0].Flags&libvgpu.SlotSlicesRefused != 0:
-		return false, errors.New("the driver refuses slices")
+		return false, errRefused
 	}
 	return view.Slots[0].Flags&libvgpu.SlotSlicesOK != 0, nil
 }

@@ -37,6 +37,7 @@ const (
 
 var (
 	errInUse     = errors.New("the card is in use")
+	errRefused   = errors.New("the driver refuses slices")
 	errTooLittle = errors.New("too little work was on the card")
 )
 

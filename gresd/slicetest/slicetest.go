@@ -129,6 +129,9 @@ func (t *Tester) note(card gpu.UUID, v Verdict, err error) {
 	t.mu.Lock()
 	if err != nil {
 		t.why[card] = err.Error()
+		if errors.Is(err, errRefused) { // an earlier verdict no longer holds
+			delete(t.verdicts, t.key(card))
+		}
 	} else {
 		t.verdicts[t.key(card)] = v
 		delete(t.why, card)
@@ -138,7 +141,9 @@ func (t *Tester) note(card gpu.UUID, v Verdict, err error) {
 	switch {
 	case err != nil:
 		t.Log.Debug("whether a card obeys time slices is not known", "gpu_uuid", card, "error", err)
-		return
+		if !errors.Is(err, errRefused) {
+			return
+		}
 	case v == Ignored:
 		t.Log.Warn("a card does not obey time slices: its jobs take turns", "gpu_uuid", card)
 	default:

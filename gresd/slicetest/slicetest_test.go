@@ -107,6 +107,21 @@ func TestVerdictsAreRemembered(t *testing.T) {
 	}
 }
 
+// A driver that refuses slices in gresd's own test may refuse slices of jobs.
+func TestARefusalEndsAnEarlierVerdict(t *testing.T) {
+	const card = gpu.UUID("GPU-a")
+	path := filepath.Join(t.TempDir(), "slices.json")
+	open := func() *Tester { return New(Parts{Path: path, Driver: "580", Log: slog.New(slog.DiscardHandler)}) }
+	open().note(card, Obeyed, nil)
+	again := open()
+	again.note(card, Unknown, errors.Join(errRefused, nil))
+	for _, tester := range []*Tester{again, open()} {
+		if v, _ := tester.Of(card); v != Unknown {
+			t.Errorf("got %q, want it unknown", v)
+		}
+	}
+}
+
 func TestAFileThatMakesNoSense(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "slices.json")
 	for text, want := range map[string]Verdict{
