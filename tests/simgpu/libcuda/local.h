@@ -163,7 +163,7 @@ struct block {
 	bool gone;        /* when those are closed */
 	unsigned flags;
 	CUmemoryPool pool;
-	uint64_t at; /* its place there */
+	uint64_t at;                 /* its place there */
 	struct vmm_handle *external; /* memory that is mapped here without an own reservation */
 	uint64_t imported;           /* address of the allocation that this is an import of */
 	struct vmm_handle *handle;
@@ -289,7 +289,8 @@ bool content_load(uint64_t va, void *out, unsigned width);
 /* pool.c */
 void pool_release_unused(uint32_t card); /* all pools, down to what is used */
 void pool_at_sync(void);
-void pools_end(void); /* of pools that are destroyed: those whose last free the host has waited for */
+void pools_end(
+	void); /* of pools that are destroyed: those whose last free the host has waited for */
 void pool_free(struct block *b);
 /* s: in which stream; NULL: none, so that it waits for no other */
 CUresult pool_alloc(CUmemoryPool pool, CUcontext ctx, CUstream s, uint64_t size, CUdeviceptr *out);
