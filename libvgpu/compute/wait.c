@@ -13,7 +13,8 @@
 #define SAVE_UP_NS 5000000
 #define SAVE_UP_MOST_NS 1500000
 #define TURN_BURST_NS 60000000
-/* A launch waits this long for a call that may end its context. */
+/* A launch waits this long for a call that may end its context. A launch of unknown length also
+ * waits this long for work that does not progress. */
 #define STUCK_NS 50000000u
 /* Work on the card that does not progress may wait for a launch. The launch waits this long, and ten
  * times its own estimate, but never longer than the maximum. */
@@ -298,7 +299,7 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 static bool goes_past(struct gate *g, const struct vgpu_budget *budget, struct vgpu_launch *l,
 		      uint64_t now)
 {
-	uint64_t wait = PAST_NS + 10 * (l->est_ns + l->more_ns);
+	uint64_t wait = l->samples ? PAST_NS + 10 * (l->est_ns + l->more_ns) : STUCK_NS;
 
 	wait = wait < PAST_MOST_NS ? wait : PAST_MOST_NS;
 	if (!g->inflight_ns || now <= g->progress_ns || now - g->progress_ns <= wait)
