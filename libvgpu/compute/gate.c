@@ -24,17 +24,13 @@
 #define IDLE_CLOSE_NS 300000u
 /* Work that went by its estimates, with none after it, is seen to have ended so often. */
 #define PROVE_NS 5000000u
-/* So many launches in a row go by one look at the budget and at what has completed: a
- * tenth of a millisecond of them, or four where what they cost is well known. A look
- * asks for the time and for completions: at each launch that would cost more than all
- * the rest. What is not seen meanwhile is credit, but for work that took longer than it
- * was taken for. */
+/* Launches that go by one check of the budget and of completions, if their costs are well known or
+ * not. A check at each launch would cost more than all the rest. */
 #define QUICK_MAX 128
 #define QUICK_UNSURE 4
 
-/* Kernels of several processes may wait for each other, and their times contain such waits. A launch
- * takes no more than this from the budget in advance: else each wait would make the next one longer.
- * The rest is charged when the kernel has ended. */
+/* Kernels of several processes may wait for each other. A launch takes at most this from the budget in
+ * advance: else each wait would lengthen the next one. The rest is charged when the kernel ends. */
 #define AHEAD_MOST_NS 1000000u
 
 #define LOCK_TRIES 100 /* some 5 us */
@@ -111,8 +107,7 @@ static bool of_one_context(CUstream stream)
 	return stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
 }
 
-/* The watcher holds the lock for some microseconds while it asks for completions: a launch
- * that goes to sleep for that loses more. */
+/* The watcher holds the lock for microseconds: sleeping would take longer. */
 static void lock_awake(struct gate *g)
 {
 	for (int i = 0; i < LOCK_TRIES; i++) {
@@ -306,8 +301,7 @@ static void leave_failed(struct gate *g, const struct vgpu_launch *l)
 			   __ATOMIC_SEQ_CST);
 }
 
-/* Without the lock: who has entered keeps the batch open until the last line. Only a
- * drop ends it meanwhile. */
+/* Without the lock: the batch stays open until the last line, unless it is dropped. */
 static void leave_batch(struct vgpu_stream_batch *b)
 {
 	uint64_t none = 0;

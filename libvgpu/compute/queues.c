@@ -16,6 +16,9 @@
  * for. Each time, twice as long; and where work is longer, for as long as its share is due. */
 #define STUCK_NS 50000000u
 #define STUCK_TWICE 3
+/* Gates that delay submissions. */
+#define CLOSED (VGPU_GATE_SHUT | VGPU_GATE_TURN | VGPU_GATE_WINDOW)
+#define GATED (VGPU_GATE_BUDGET | CLOSED)
 
 uint32_t vgpu_queues_gated(uint32_t mask)
 {
@@ -29,7 +32,7 @@ uint32_t vgpu_queues_gated(uint32_t mask)
 		if (!(mask >> i & 1) || !__atomic_load_n(&g->on, __ATOMIC_RELAXED))
 			continue;
 		pthread_mutex_lock(&g->lock);
-		gated |= (g->schedule.gate & VGPU_GATE_BUDGET ? 1u : 0u) << i;
+		gated |= (g->schedule.gate & GATED ? 1u : 0u) << i;
 		pthread_mutex_unlock(&g->lock);
 	}
 	return gated;
@@ -46,7 +49,7 @@ static bool is_stuck(const struct vgpu_marked *c, uint32_t cores, uint64_t began
 
 /* What the gate knows. */
 struct known {
-	uint32_t gate, cores;
+	struct vgpu_schedule s;
 	bool idle; /* the job has nothing on the card but this process's submissions */
 };
 
@@ -57,10 +60,26 @@ static struct known ask_gate(unsigned card, uint64_t now)
 	uint32_t procs;
 
 	pthread_mutex_lock(&g->lock);
-	k = (struct known){g->schedule.gate, g->schedule.cores,
+	k = (struct known){g->schedule,
 			   !g->inflight_ns && vgpu_inflight_beside(g, now, &procs) == 0};
 	pthread_mutex_unlock(&g->lock);
 	return k;
+}
+
+/* The gate is closed for so long: a moment without any launches, or outside the job's window. */
+static uint64_t closed_for(const struct vgpu_schedule *s, unsigned card, unsigned here,
+			   uint64_t now)
+{
+	uint64_t start = now + here * vgpu_marks_mean(card);
+
+	if (s->gate & VGPU_GATE_SHUT)
+		return POLL_NS;
+	if (s->gate & VGPU_GATE_WINDOW)
+		return vgpu_window_wait(s, now, start + vgpu_marks_mean(card) / 2, !here);
+	if (!(s->gate & VGPU_GATE_TURN))
+		return 0;
+	__atomic_store_n(&vgpu_state.cache.header->turn[card].wanted_ns, now, __ATOMIC_SEQ_CST);
+	return vgpu_turn_wait(s, now, start);
 }
 
 /* Whether a submission may go that waits since then; else *ns is when to look again. */
@@ -70,23 +89,27 @@ static bool may_go(unsigned card, uint64_t since, uint64_t began, uint64_t now, 
 	struct vgpu_marked *c = &vgpu_marked[card];
 	const struct known k = ask_gate(card, now);
 	unsigned here = vgpu_marks_on(card);
+	uint64_t closed = closed_for(&k.s, card, here, now);
 
-	if (!(k.gate & VGPU_GATE_BUDGET))
+	if (!closed && !(k.s.gate & VGPU_GATE_BUDGET))
 		return true;
 	/* Who looks is in a call of the API that takes long. */
 	if (here && now > c->seen_ns + LATE_NS)
 		vgpu_marks_charge(card, now, here);
-	vgpu_budget_refill(budget, now, k.cores, k.idle && !here, BURST_NS);
+	vgpu_budget_refill(budget, now, k.s.cores, k.idle && !here, BURST_NS);
 	*ns = POLL_NS;
-	if (vgpu_marks_full() || (here > 1 && (here + 1) * vgpu_marks_mean(card) > QUEUE_NS)) {
+	if (closed) {
+		*ns = closed;
+	} else if (vgpu_marks_full() ||
+		   (here > 1 && (here + 1) * vgpu_marks_mean(card) > QUEUE_NS)) {
 		/* It waits for its own work now. */
 		vgpu_order_leave(budget, since);
 	} else if (vgpu_order_first(budget, since, now)) {
-		*ns = vgpu_budget_wait(budget, k.cores, 1);
+		*ns = vgpu_budget_wait(budget, k.s.cores, 1);
 		if (!*ns)
 			return true;
 	}
-	if (began && (here || vgpu_marks_full()) && is_stuck(c, k.cores, began, now)) {
+	if (began && (here || vgpu_marks_full()) && is_stuck(c, k.s.cores, began, now)) {
 		c->stuck++;
 		return true;
 	}

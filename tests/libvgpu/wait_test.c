@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wait_test.c - the typical length of what a process launches. */
+/* wait_test.c - the typical length of launches. */
 #include "../../libvgpu/compute/wait.c"
 
 #include "check.h"

@@ -5,6 +5,8 @@ package stress
 import (
 	"strings"
 	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/known"
 )
 
 // A limit holds if the launches of one kernel differ in length and the host is slow. The program got
@@ -30,5 +32,18 @@ func TestLaunchesThatDifferKeepTheLimit(t *testing.T) {
 				t.Errorf("%.3f of the card, limit 0.20, want at most 0.23", part)
 			}
 		})
+	}
+}
+
+// Busy streams beyond the lanes of the gate pay for each other.
+func TestManyStreamsHaveTheirLimit(t *testing.T) {
+	known.Fault(t, "F26")
+	env, _ := limited(t, oneCard, "30")
+	result, err := run(t, env, "mixed", "--us", "20", "--pause-us", "1", "--streams", "300", "--secs", "5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part := result["part"].(float64); part < 0.27 {
+		t.Errorf("%.3f of the card, limit 0.30, want at least 0.27", part)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -180,6 +182,31 @@ func TestWorkThatNoGateHoldsIsSaid(t *testing.T) {
 		_, told = queuesSay(t, append(env(), c.env), c.program, append(c.args, "--secs", "1")...)
 		if strings.Count(told, soft) != c.times {
 			t.Errorf("%s of %s: told %q, want %d times %q", c.program, c.env, told, c.times, soft)
+		}
+	}
+}
+
+// A closed gate and an exclusive window delay submissions as they delay CUDA's launches. Only a budget
+// did.
+func TestAClosedGateHoldsQueues(t *testing.T) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	lease := uint64(now.Nano()) + 2e9
+	for name, s := range map[string]libvgpu.Schedule{
+		"shut":   {Cores: 20, Gate: libvgpu.GateShut, LeaseNS: lease},
+		"window": {Cores: 20, Gate: libvgpu.GateWindow, Turn: libvgpu.Turn{PeriodUS: 10000, LengthUS: 2000, QueueUS: 1000, BeginNS: 1}},
+	} {
+		for _, program := range []string{"opencl", "vulkan"} {
+			t.Run(program+" "+name, func(t *testing.T) {
+				t.Parallel()
+				j := newMachine(t, oneCard).job(7, 8<<30, s)
+				r := queues(t, withDriver(t, j.env, j.lib), program, "--how", "one", "--secs", "2")
+				if part := r["part"].(float64); part > 0.4 {
+					t.Errorf("%.3f of the time on the card, want at most 0.4", part)
+				}
+			})
 		}
 	}
 }

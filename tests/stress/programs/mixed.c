@@ -17,7 +17,7 @@
 #include "common.h"
 
 #define LENGTHS 32
-#define STREAMS 16
+#define STREAMS 512
 #define BLOCKS 132
 #define THREADS 128
 #define CAPTURE_RELAXED 2
