@@ -201,7 +201,11 @@ struct vgpu_cache_header {
 	/* CLOCK_MONOTONIC, at most: up to here the time in which processes of the job had work
 	 * on the card is counted, or there was none. What several do at a time counts once. */
 	uint64_t counted_ns[VGPU_MAX_CARDS];
-	uint8_t reserved1[320]; /* libraries up to 0.10 write into the first 128 */
+	uint8_t reserved1[128]; /* libraries up to 0.10 write into it */
+	/* CLOCK_MONOTONIC: a process of the job last saw work complete, or launched work past the
+	 * budget because none completed. */
+	uint64_t progress_ns[VGPU_MAX_CARDS];
+	uint8_t reserved3[64];
 };
 
 /* What one process holds and does on one card. mem is the authority; the

@@ -172,7 +172,6 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 	__atomic_store_n(&b->est_ns, b->est_ns + l->est_ns, __ATOMIC_RELAXED);
 	add_func(b, cost, l->est_ns);
 	b->more_ns += l->more_ns;
-	b->past |= l->past;
 	g->inflight_ns += l->est_ns;
 	g->more_ns += l->more_ns;
 	__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_RELEASE);
@@ -230,7 +229,6 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 
 	l->batch = NULL;
 	l->apart = NULL;
-	l->past = false;
 	if (!gated(l, stream, &ctx, &events)) {
 		l->card = -1;
 		return;

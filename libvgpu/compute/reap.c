@@ -154,9 +154,6 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		b->beside = g->beside;
 	held = l->held_ns - b->held_ns;
 	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)held, now);
-	/* The gate's holds of this lane do not count: the batch may have waited for them. */
-	if (b->past && charge > b->est_ns + held)
-		vgpu_gate_past(g, charge - b->est_ns - held, now);
 	settle(g, b, charge + beyond, (uint64_t)busy + beyond);
 	proven(g, l, b);
 }
@@ -170,7 +167,7 @@ static void account_apart(struct gate *g, struct vgpu_apart *a, uint64_t now)
 	uint64_t charge;
 	double span;
 
-	g->progress_ns = now;
+	vgpu_gate_progress(g, now);
 	if (!b->launches) {
 		settle(g, b, 0, 0);
 	} else if (a->unmeasured) {
@@ -181,8 +178,6 @@ static void account_apart(struct gate *g, struct vgpu_apart *a, uint64_t now)
 					    vgpu_own_part(g, b->own_ns, b->asked_ns, now));
 		else
 			charge = vgpu_batch_unseen(g, b, now);
-		if (b->past && charge > b->est_ns)
-			vgpu_gate_past(g, charge - b->est_ns, now);
 		settle(g, b, charge, charge);
 	}
 	vgpu_apart_free(a);
@@ -224,7 +219,7 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			else
 				unmeasured(g, b, now);
 			l->proof.unproven |= b->trusted;
-			g->progress_ns = now;
+			vgpu_gate_progress(g, now);
 			l->first = (l->first + 1) % RING;
 			l->closed--;
 		}
