@@ -154,24 +154,27 @@ void sim_export_leave(struct sim_state *st, uint32_t proc, uint64_t key)
 	sim_export_reap(st);
 }
 
-void sim_export_reap(struct sim_state *st)
+bool sim_export_is_open(const struct sim_state *st, uint64_t key)
 {
-	int fd = -1;
+	struct flock byte = byte_of(key);
+	int fd = open_device(st);
+	bool open;
 
-	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++) {
-		struct sim_export *e = &st->export[i];
-		struct flock byte = byte_of(e->key);
-
-		if (!e->key || e->payer < SIM_MAX_PROCS)
-			continue;
-		if (fd < 0)
-			fd = open_device(st);
-		byte.l_type = F_WRLCK;
-		if (fd < 0 || fcntl(fd, F_OFD_GETLK, &byte) != 0 || byte.l_type == F_UNLCK)
-			e->key = 0;
-	}
+	byte.l_type = F_WRLCK;
+	open = fd >= 0 && fcntl(fd, F_OFD_GETLK, &byte) == 0 && byte.l_type != F_UNLCK;
 	if (fd >= 0)
 		close(fd);
+	return open;
+}
+
+void sim_export_reap(struct sim_state *st)
+{
+	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++) {
+		struct sim_export *e = &st->export[i];
+
+		if (e->key && e->payer == SIM_MAX_PROCS && !sim_export_is_open(st, e->key))
+			e->key = 0;
+	}
 }
 
 uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card)

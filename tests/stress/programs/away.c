@@ -2,10 +2,11 @@
 /*
  * away.c - memory that only a descriptor outside of this process's table keeps.
  *
- *   away away|forked|facts [--libdir DIR] [--rounds N]
+ *   away away|range|forked|facts [--libdir DIR] [--rounds N]
  *
  *   away    Rounds: 3 GiB are created, exported and released. The descriptor is sent through a socket,
  *           where it stays, and is closed here.
+ *   range   The same with a dma-buf of memory that is freed.
  *   forked  The descriptor of 3 GiB is closed here. A forked child still has it.
  *   facts   Whether an epoll set lists an export and a dma-buf: open, in a socket alone, and closed.
  *
@@ -86,7 +87,20 @@ static CUresult export(int *fd)
 	return r;
 }
 
-static int away(int rounds)
+static CUresult export_range(int *fd)
+{
+	CUdeviceptr p;
+	CUresult r = TRY(cuMemAlloc_v2, &p, SIZE), not_exported;
+
+	if (r)
+		return r;
+	not_exported = TRY(cuMemGetHandleForAddressRange, fd, p, (size_t)64 << 10,
+			   CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0ull);
+	CALL(cuMemFree_v2, p);
+	return not_exported;
+}
+
+static int away(int rounds, CUresult (*export_one)(int *))
 {
 	int pair[2], fd, n = 0;
 	CUresult r = CUDA_SUCCESS;
@@ -95,7 +109,7 @@ static int away(int rounds)
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
 		return 3;
 	for (; n < rounds && !r; n += !r) {
-		r = export(&fd);
+		r = export_one(&fd);
 		if (r == CUDA_SUCCESS)
 			send_away(pair[0], fd);
 	}
@@ -165,18 +179,13 @@ static void show(const char *name, int fd)
 
 static int facts(void)
 {
-	CUdeviceptr p;
 	int fd;
 
 	if (export(&fd))
 		return 3;
 	show("an export", fd);
-	CALL(cuMemAlloc_v2, &p, SIZE);
-	if (TRY(cuMemGetHandleForAddressRange, &fd, p, (size_t)64 << 10,
-		CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0ull) == CUDA_SUCCESS) {
-		CALL(cuMemFree_v2, p);
+	if (export_range(&fd) == CUDA_SUCCESS)
 		show("a dma-buf", fd);
-	}
 	return 0;
 }
 
@@ -195,5 +204,6 @@ int main(int argc, char **argv)
 		return facts();
 	if (strcmp(how, "forked") == 0)
 		return forked();
-	return away(atoi(opt(argc, argv, "--rounds", "10")));
+	return away(atoi(opt(argc, argv, "--rounds", "10")),
+		    strcmp(how, "range") == 0 ? export_range : export);
 }
