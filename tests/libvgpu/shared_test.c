@@ -227,7 +227,7 @@ static void test_a_descriptor_elsewhere_keeps_the_memory(void)
 	settled(2 * MIB);
 }
 
-/* What a closed set listed counts as open. A new set lists later exports. */
+/* Exports that only a closed set listed count as open. A new set lists later exports. */
 static void test_the_program_closes_the_set(void)
 {
 	int fd = export(60), copy = dup(fd), later, set = epoll_set(), own;
