@@ -6,35 +6,23 @@
  * does its charge. The card counts the memory for the exporter, then for another process that has
  * imported it, mapped or not; while a descriptor alone keeps it, the card counts it for no process
  * (measured: 580, H100 and H200).
- *
- * Is a descriptor still open? A duplicate of it would answer that, but would also keep the memory.
- * All exports are open files of /dev/nvidiactl, so device and inode do not tell one from another. So
- * each gets a mark that belongs to the open file: the signal of F_SETSIG. The kernel sends it only
- * if the program also sets an owner and O_ASYNC.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../base/util.h"
 #include "account.h"
+#include "openfiles.h"
 #include "shared.h"
 
-#define MARK SIGURG /* ignored where it is not handled */
-
-/* A descriptor, as it was when it was exported: its number may be used again. */
+/* An exported descriptor, and all its copies. */
 struct descriptor {
-	int fd;
-	bool marked;
-	dev_t dev, rdev;
-	ino_t ino;
+	struct vgpu_openfile file;
 	struct vgpu_kept *of;
 	struct descriptor *next, **link; /* of the same memory */
 	struct descriptor *same;         /* of the same number: a range of several allocations */
@@ -58,20 +46,6 @@ static int numbers;
 static struct vgpu_kept *freed; /* allocations, that are still kept */
 /* Of all of these. Inside it only the locks of the tables here are taken. */
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* An unknown state counts as open. */
-static bool still_open(const struct descriptor *d)
-{
-	struct stat now;
-	int mark;
-
-	if (fstat(d->fd, &now) != 0)
-		return errno != EBADF;
-	if (now.st_dev != d->dev || now.st_rdev != d->rdev || now.st_ino != d->ino)
-		return false;
-	mark = d->marked ? fcntl(d->fd, F_GETSIG) : MARK;
-	return mark == MARK || mark < 0;
-}
 
 static struct vgpu_kept *kept_of(const struct vgpu_item *item)
 {
@@ -108,16 +82,26 @@ static void end_if_over(struct vgpu_kept *k)
 	free(k);
 }
 
-static void closed(struct descriptor *d)
+/* Its number belongs to another file now. */
+static void lose_number(struct descriptor *d)
 {
-	struct descriptor **same = &number[d->fd];
+	struct descriptor **same;
 
-	while (*same != d)
+	if (d->file.fd < 0)
+		return;
+	for (same = &number[d->file.fd]; *same != d;)
 		same = &(*same)->same;
 	*same = d->same;
+	d->file.fd = -1;
+}
+
+static void closed(struct descriptor *d)
+{
+	lose_number(d);
 	*d->link = d->next;
 	if (d->next)
 		d->next->link = d->link;
+	vgpu_openfile_unfollow(&d->file);
 	free(d);
 }
 
@@ -125,7 +109,7 @@ static void drop_closed(struct vgpu_kept *k)
 {
 	for (struct descriptor *d = k->open, *next; d; d = next) {
 		next = d->next;
-		if (!still_open(d))
+		if (!vgpu_openfile_exists(&d->file))
 			closed(d);
 	}
 }
@@ -133,10 +117,12 @@ static void drop_closed(struct vgpu_kept *k)
 void vgpu_shared_reused(int fd)
 {
 	pthread_mutex_lock(&shared_lock);
+	vgpu_openfiles_begin();
 	while (fd >= 0 && fd < numbers && number[fd]) {
 		struct vgpu_kept *k = number[fd]->of;
 
-		closed(number[fd]);
+		lose_number(number[fd]);
+		drop_closed(k);
 		end_if_over(k);
 	}
 	pthread_mutex_unlock(&shared_lock);
@@ -163,25 +149,21 @@ static bool room_for(int fd)
 
 static bool note(struct vgpu_kept *k, int fd)
 {
-	struct descriptor *d;
-	struct stat st;
+	struct descriptor *d = k->open;
 
-	if (k->open && k->open->fd == fd) /* of another mapping of the same memory */
-		return true;
-	if (fd < 0 || fstat(fd, &st) != 0) /* it is closed: it keeps nothing */
+	if (d && d->file.fd == fd && vgpu_openfile_has_number(&d->file))
+		return true;                  /* of another mapping of the same memory */
+	if (fd < 0 || fcntl(fd, F_GETFD) < 0) /* it is closed: it keeps nothing */
 		return true;
 	d = room_for(fd) ? calloc(1, sizeof *d) : NULL;
-	if (!d)
+	if (!d || !vgpu_openfile_follow(&d->file, fd)) {
+		free(d);
 		return false;
-	*d = (struct descriptor){.fd = fd,
-				 .dev = st.st_dev,
-				 .rdev = st.st_rdev,
-				 .ino = st.st_ino,
-				 .of = k,
-				 .next = k->open,
-				 .link = &k->open,
-				 .same = number[fd]};
-	d->marked = fcntl(fd, F_SETSIG, MARK) == 0 && fcntl(fd, F_GETSIG) == MARK;
+	}
+	d->of = k;
+	d->next = k->open;
+	d->link = &k->open;
+	d->same = number[fd];
 	if (k->open)
 		k->open->link = &d->next;
 	k->open = d;
@@ -291,10 +273,10 @@ static const struct descriptor *export_of(int fd)
 {
 	const struct descriptor *d = fd >= 0 && fd < numbers ? number[fd] : NULL;
 
-	if (d && still_open(d))
+	if (d && vgpu_openfile_has_number(&d->file))
 		return d;
 	for (int i = 0; i < numbers; i++)
-		if (number[i] && same_file(fd, i) && still_open(number[i]))
+		if (number[i] && same_file(fd, i) && vgpu_openfile_has_number(&number[i]->file))
 			return number[i];
 	return NULL;
 }
@@ -336,6 +318,7 @@ void vgpu_shared_unimport(struct vgpu_kept *k)
 {
 	pthread_mutex_lock(&shared_lock);
 	k->imports--;
+	vgpu_openfiles_begin();
 	drop_closed(k);
 	end_if_over(k);
 	pthread_mutex_unlock(&shared_lock);
@@ -351,6 +334,7 @@ void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
 	pthread_mutex_lock(&shared_lock);
 	if (vgpu_table_take(&exported, key, &item)) {
 		k = kept_of(&item);
+		vgpu_openfiles_begin();
 		drop_closed(k);
 		forget_data(k);
 		if (k->open || k->imports) {
@@ -379,6 +363,7 @@ void vgpu_shared_settle(void)
 	if (!__atomic_load_n(&freed, __ATOMIC_RELAXED))
 		return;
 	pthread_mutex_lock(&shared_lock);
+	vgpu_openfiles_begin();
 	for (struct vgpu_kept *k = freed, *next; k; k = next) {
 		next = k->next;
 		drop_closed(k);
@@ -394,4 +379,5 @@ void vgpu_shared_in_child(void)
 	number = NULL;
 	numbers = 0;
 	freed = NULL;
+	vgpu_openfiles_in_child();
 }

@@ -16,8 +16,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/slurm-vgpu/slurm-vgpu/tests/known"
 )
 
 // verdict is the judgement of a run.
@@ -106,9 +104,6 @@ func TestLaunchesThatDifferAreKnown(t *testing.T) {
 	}
 }
 
-// unfixed names stored programs of faults that are not fixed.
-var unfixed = map[string]string{"gives-its-export-away.txt": "F78"}
-
 // Programs that were found, and some seeds, or the one of VGPU_ADVERSARY_SEED.
 func TestProgramsHaveTheirLimit(t *testing.T) {
 	t.Parallel()
@@ -118,9 +113,6 @@ func TestProgramsHaveTheirLimit(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(filepath.Base(name), func(t *testing.T) {
-			if fault := unfixed[filepath.Base(name)]; fault != "" {
-				known.Fault(t, fault)
-			}
 			t.Parallel()
 			text, err := os.ReadFile(name)
 			if err != nil {

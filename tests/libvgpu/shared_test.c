@@ -5,15 +5,20 @@
 #include "../../libvgpu/memory/shared.c"
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 
 #define MIB (1ull << 20)
-#define FILE_OF_ALL "/dev/null"
 
 static uint64_t given_back, charged;
+/* All exports are open files of this device. /dev/null cannot be polled. */
+static const char *device = "/dev/null";
 
 void vgpu_release(int card, uint64_t bytes)
 {
@@ -30,7 +35,7 @@ void vgpu_charge_forced(int card, uint64_t bytes)
 /* As the driver does: each export is a new open file of one device. */
 static int export(uint64_t key)
 {
-	int fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	int fd = open(device, O_RDWR | O_CLOEXEC);
 
 	CHECK(fd >= 0);
 	vgpu_shared_reused(fd);
@@ -93,7 +98,7 @@ static void test_a_reused_number_keeps_nothing(void)
 	int fd = export(10), other;
 
 	close(fd);
-	other = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	other = open(device, O_RDWR | O_CLOEXEC);
 	CHECK_EQ(other, fd);
 	let_go(10, MIB);
 	/* Released before it is closed. */
@@ -101,15 +106,198 @@ static void test_a_reused_number_keeps_nothing(void)
 	fd = export(11);
 	let_go(11, 0);
 	close(fd);
-	CHECK_EQ(open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC), fd);
+	CHECK_EQ(open(device, O_RDWR | O_CLOEXEC), fd);
 	settled(MIB);
 	close(fd);
+}
+
+/* The number of the epoll set, which is the only one of this process; -1: there is none. */
+static int epoll_set(void)
+{
+	char path[64], name[64];
+	ssize_t n;
+
+	for (int fd = 0; fd < 1024; fd++) {
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		n = readlink(path, name, sizeof name - 1);
+		name[n > 0 ? n : 0] = 0;
+		if (strcmp(name, "anon_inode:[eventpoll]") == 0)
+			return fd;
+	}
+	return -1;
+}
+
+static int entries_of(int set)
+{
+	char line[256];
+	int n = 0;
+	FILE *f;
+
+	snprintf(line, sizeof line, "/proc/self/fdinfo/%d", set);
+	f = fopen(line, "re");
+	CHECK(f != NULL);
+	while (fgets(line, sizeof line, f))
+		n += strncmp(line, "tfd:", 4) == 0;
+	fclose(f);
+	return n;
+}
+
+/* The descriptor is sent, and closed here. */
+static void send_away(int socket, int fd)
+{
+	char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
+	struct iovec v = {&byte, 1};
+	struct msghdr m = {.msg_iov = &v,
+			   .msg_iovlen = 1,
+			   .msg_control = control,
+			   .msg_controllen = sizeof control};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	CHECK_EQ(sendmsg(socket, &m, 0), 1);
+	close(fd);
+}
+
+/* A child that has all descriptors until the other end of the pipe is closed. */
+static pid_t child_that_waits(int end[2])
+{
+	char byte;
+	pid_t child;
+
+	CHECK_EQ(pipe2(end, O_CLOEXEC), 0);
+	child = fork();
+	if (child == 0) {
+		close(end[1]);
+		(void)!read(end[0], &byte, 1);
+		_exit(0);
+	}
+	return child;
+}
+
+static void test_a_descriptor_elsewhere_keeps_the_memory(void)
+{
+	int pair[2], end[2], fd, other, set;
+	pid_t child;
+
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+	fd = export(50);
+	send_away(pair[0], fd);
+	let_go(50, 0);
+	settled(0);
+	/* Another export has its number. */
+	other = export(51);
+	CHECK_EQ(other, fd);
+	settled(0);
+	set = epoll_set();
+	CHECK(set >= 512);
+	CHECK(fcntl(set, F_GETFD) & FD_CLOEXEC);
+	CHECK_EQ(entries_of(set), 2);
+	close(other);
+	let_go(51, MIB);
+	settled(0);
+	close(pair[0]);
+	close(pair[1]);
+	settled(MIB);
+	CHECK_EQ(entries_of(set), 0);
+	/* A duplicate, and a copy of a child. */
+	fd = export(52);
+	other = dup(fd);
+	close(fd);
+	let_go(52, 0);
+	child = child_that_waits(end);
+	close(other);
+	settled(0);
+	close(end[0]);
+	close(end[1]);
+	CHECK_EQ(waitpid(child, NULL, 0), child);
+	settled(MIB);
+	/* One descriptor for two allocations: one open file has two entries. */
+	fd = export(53);
+	CHECK(vgpu_shared_note(54, fd));
+	CHECK_EQ(entries_of(set), 2);
+	other = dup(fd);
+	close(fd);
+	let_go(53, 0);
+	let_go(54, 0);
+	settled(0);
+	close(other);
+	settled(2 * MIB);
+}
+
+/* Exports that only a closed set listed count as open. A new set lists later exports. */
+static void test_the_program_closes_the_set(void)
+{
+	int fd = export(60), copy = dup(fd), later, set = epoll_set(), own;
+
+	close(fd);
+	let_go(60, 0);
+	close(set);
+	settled(0);
+	own = epoll_create1(EPOLL_CLOEXEC);
+	CHECK_EQ(dup2(own, set), set);
+	close(own);
+	settled(0);
+	later = export(61);
+	CHECK_EQ(entries_of(set), 0); /* the program's own */
+	own = dup(later);
+	close(later);
+	let_go(61, 0);
+	settled(0);
+	close(own);
+	settled(MIB);
+	close(copy);
+	settled(0);
+	close(set);
+	/* One that has its number still needs no set. */
+	fd = export(62);
+	let_go(62, 0);
+	close(epoll_set());
+	settled(0);
+	close(fd);
+	settled(0);
+}
+
+/* A file that cannot be polled: its number and its mark decide. */
+static void test_a_file_without_poll(void)
+{
+	int fd = open(device, O_RDWR | O_CLOEXEC), copy = dup(fd);
+
+	CHECK(vgpu_shared_note(70, fd));
+	let_go(70, 0);
+	settled(0);
+	close(fd);
+	settled(MIB);
+	close(copy);
+}
+
+static void test_a_child_has_no_exports(void)
+{
+	int fd = export(80), parents = entries_of(epoll_set()), status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		vgpu_tables_in_child();
+		vgpu_shared_in_child();
+		fd = export(81);
+		if (entries_of(epoll_set()) != parents)
+			_exit(1);
+		close(fd);
+		let_go(81, MIB);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	close(fd);
+	let_go(80, MIB);
 }
 
 static void test_an_import_is_a_reference(void)
 {
 	struct vgpu_kept *one, *two;
-	int fd = export(20), copy = dup(fd), stranger = open(FILE_OF_ALL, O_RDONLY);
+	int fd = export(20), copy = dup(fd), stranger = open(device, O_RDWR);
 
 	CHECK(vgpu_shared_import(stranger) == NULL);
 	CHECK(vgpu_shared_import(-1) == NULL);
@@ -138,7 +326,7 @@ static void test_an_import_is_a_reference(void)
 	one = vgpu_shared_import(fd);
 	close(fd);
 	settled(0);
-	fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	fd = open(device, O_RDWR | O_CLOEXEC);
 	CHECK(vgpu_shared_note_kept(one, fd));
 	vgpu_shared_unimport(one);
 	settled(0);
@@ -203,7 +391,7 @@ static void test_a_range_keeps_what_is_in_it(void)
 		item.key = i << 12;
 		CHECK(vgpu_table_put(&table, &item));
 	}
-	range.fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	range.fd = open(device, O_RDWR | O_CLOEXEC);
 	vgpu_table_sweep(&table, (uintptr_t)&range, vgpu_shared_range);
 	CHECK(!range.failed);
 	CHECK_EQ(table.count, 5);
@@ -213,7 +401,7 @@ static void test_a_range_keeps_what_is_in_it(void)
 	settled(3 * MIB);
 	/* One entry has all of it. */
 	range = (struct vgpu_range){.begin = 0x2100, .end = 0x2fff, .base = 0x2000};
-	range.fd = open(FILE_OF_ALL, O_RDONLY | O_CLOEXEC);
+	range.fd = open(device, O_RDWR | O_CLOEXEC);
 	CHECK(vgpu_shared_one(&table, &range));
 	let_go(0x2000, 0);
 	close(range.fd);
@@ -227,15 +415,37 @@ static void test_a_range_keeps_what_is_in_it(void)
 	CHECK(!range.failed);
 	CHECK_EQ(table.count, 5);
 	let_go(0x1000, MIB);
+	for (uint64_t i = 0; i < 5; i++)
+		CHECK(vgpu_table_take(&table, i << 12, &item));
 }
 
-int main(void)
+static void test_both_devices(void)
 {
 	test_the_exporter_pays_until_the_descriptor_is_closed();
 	test_a_reused_number_keeps_nothing();
 	test_an_import_is_a_reference();
-	test_a_handle_of_bytes();
 	test_any_number_of_exports();
 	test_a_range_keeps_what_is_in_it();
+}
+
+int main(void)
+{
+	char folder[] = "/tmp/shared_test.XXXXXX", fifo[64];
+
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+	CHECK_EQ(mkfifo(fifo, 0600), 0);
+	test_both_devices();
+	test_a_file_without_poll();
+	test_a_handle_of_bytes();
+	device = fifo;
+	test_both_devices();
+	if (!emulated()) {
+		test_a_descriptor_elsewhere_keeps_the_memory();
+		test_a_child_has_no_exports();
+		test_the_program_closes_the_set();
+	}
+	unlink(fifo);
+	rmdir(folder);
 	return done("shared");
 }

@@ -4,9 +4,10 @@
  *
  * The card counts an export for its first process. When that process frees it or ends, the card
  * counts it for another process that has imported it, mapped or not. A descriptor alone keeps it,
- * too, and then it counts for no process. As with /dev/nvidiactl, all
- * descriptors are open files of the same inode. The position of the open file is the number of the export. A lock on that byte,
- * which belongs to the open file, shows that a descriptor is open in any process.
+ * too, and then it counts for no process. As with /dev/nvidiactl, all descriptors are open files of
+ * the same inode, and can be polled: they are open files of a FIFO. Each has a lock on one byte. The
+ * number of the byte is the number of the export. The lock belongs to the open file, so it shows
+ * that a descriptor is open in any process.
  */
 #define _GNU_SOURCE
 #include "model.h"
@@ -14,6 +15,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,12 +33,9 @@ static bool path_beside(const char *state, char path[PATH_MAX])
 void sim_export_create(const char *state)
 {
 	char path[PATH_MAX];
-	int fd = path_beside(state, path) ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
 
-	if (fd < 0)
-		return;
-	(void)!fchmod(fd, 0666); /* whatever the umask is */
-	close(fd);
+	if (path_beside(state, path) && mkfifo(path, 0666) == 0)
+		(void)!chmod(path, 0666); /* whatever the umask is */
 }
 
 static int open_device(const struct sim_state *st)
@@ -65,8 +64,7 @@ int sim_export_open(const struct sim_state *st, uint64_t key)
 	struct flock byte = byte_of(key);
 	int fd = open_device(st);
 
-	if (fd >= 0 &&
-	    (lseek(fd, byte.l_start, SEEK_SET) < 0 || fcntl(fd, F_OFD_SETLK, &byte) != 0)) {
+	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &byte) != 0) {
 		close(fd);
 		return -1;
 	}
@@ -75,9 +73,18 @@ int sim_export_open(const struct sim_state *st, uint64_t key)
 
 uint64_t sim_export_named(int fd)
 {
-	off_t at = lseek(fd, 0, SEEK_CUR);
+	char path[64], line[256];
+	uint64_t key = 0;
+	FILE *f;
 
-	return at > 0 ? (uint64_t)at : 0;
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	f = fopen(path, "re");
+	while (f && !key && fgets(line, sizeof(line), f))
+		if (strstr(line, "OFDLCK"))
+			key = strtoull(strrchr(line, ' '), NULL, 10);
+	if (f)
+		fclose(f);
+	return key;
 }
 
 static struct sim_export *find(struct sim_state *st, uint64_t key)
@@ -147,24 +154,27 @@ void sim_export_leave(struct sim_state *st, uint32_t proc, uint64_t key)
 	sim_export_reap(st);
 }
 
-void sim_export_reap(struct sim_state *st)
+bool sim_export_is_open(const struct sim_state *st, uint64_t key)
 {
-	int fd = -1;
+	struct flock byte = byte_of(key);
+	int fd = open_device(st);
+	bool open;
 
-	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++) {
-		struct sim_export *e = &st->export[i];
-		struct flock byte = byte_of(e->key);
-
-		if (!e->key || e->payer < SIM_MAX_PROCS)
-			continue;
-		if (fd < 0)
-			fd = open_device(st);
-		byte.l_type = F_WRLCK;
-		if (fd < 0 || fcntl(fd, F_OFD_GETLK, &byte) != 0 || byte.l_type == F_UNLCK)
-			e->key = 0;
-	}
+	byte.l_type = F_WRLCK;
+	open = fd >= 0 && fcntl(fd, F_OFD_GETLK, &byte) == 0 && byte.l_type != F_UNLCK;
 	if (fd >= 0)
 		close(fd);
+	return open;
+}
+
+void sim_export_reap(struct sim_state *st)
+{
+	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++) {
+		struct sim_export *e = &st->export[i];
+
+		if (e->key && e->payer == SIM_MAX_PROCS && !sim_export_is_open(st, e->key))
+			e->key = 0;
+	}
 }
 
 uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card)

@@ -4,7 +4,7 @@
 # simulated one. With LIBVGPU it runs each case natively, and then with that library and a limit from
 # the environment:
 #
-#   cp build/lib/libvgpu.so build/tests/imports build/tests/external tests/stress/imports-on-card.sh /tmp/
+#   cp build/lib/libvgpu.so build/tests/imports build/tests/external build/tests/away tests/stress/imports-on-card.sh /tmp/
 #   /tmp/imports-on-card.sh /tmp/libvgpu.so
 #
 # Without LIBVGPU it belongs into a job with 8 GiB, and runs each case once. It prints the driver's
@@ -58,6 +58,18 @@ verdict together "\"$(number error "$got")\" == \"0\" && \"$(number with "$got")
 [ -z "$lib" ] || echo "     many natively: $("$program" many 2>/dev/null || echo "{}")"
 got=$(limited many 2>/dev/null) || got="{}"
 verdict many "\"$(number taken "$got")\" == \"3072\" && \"$(number freed "$got")\" == \"0\"" "$got"
+[ -z "$lib" ] || "$programs/away" facts
+for case in away range; do
+	if [ -n "$lib" ]; then
+		native=$("$programs/away" $case 2>/dev/null) || native="{}"
+		echo "     $case natively: $native"
+		[ "$(number granted "$native")" = 10 ] || { echo "SKIP $case: this driver does not do it"; continue; }
+	fi
+	got=$(program=$programs/away limited $case 2>/dev/null) || got="{}"
+	verdict $case "\"$(number granted "$got")\" == \"2\" && \"$(number error "$got")\" == \"2\" && \"$(number used "$got")\" == \"6144\" && \"$(number after "$got")\" == \"0\"" "$got"
+done
+got=$(program=$programs/away limited forked 2>/dev/null) || got="{}"
+verdict forked "\"$(number used "$got")\" == \"3072\" && \"$(number after "$got")\" == \"0\"" "$got"
 got=$(limited reused 2>/dev/null) || got="{}"
 verdict reused "\"$(number used "$got")\" == \"0\"" "$got"
 exit $bad

@@ -100,3 +100,30 @@ func TestAReusedDescriptorNumberKeepsNoMemory(t *testing.T) {
 		t.Errorf("%v; want the same inode, and nothing in use", r)
 	}
 }
+
+// A descriptor in a socket keeps memory as one in this process does: it is charged until the socket
+// is closed.
+func TestADescriptorInASocketKeepsTheCharge(t *testing.T) {
+	for _, how := range []string{"away", "range"} {
+		t.Run(how, func(t *testing.T) {
+			r, err := run(t, exported(t), "away", how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r["granted"] != 2.0 || r["error"] != 2.0 || r["used"] != 6144.0 || r["after"] != 0.0 {
+				t.Errorf("%v; want 2 rounds, then error 2, with 6144 MiB in use, and 0 at the end", r)
+			}
+		})
+	}
+}
+
+// The same for the copy of a forked child.
+func TestADescriptorInAChildKeepsTheCharge(t *testing.T) {
+	r, err := run(t, exported(t), "away", "forked")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["used"] != 3072.0 || r["after"] != 0.0 {
+		t.Errorf("%v; want 3072 MiB in use, and 0 after the child has ended", r)
+	}
+}

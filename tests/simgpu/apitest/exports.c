@@ -119,6 +119,10 @@ void case_exported_pool(void)
 	size_t before;
 	int fd;
 
+	OK(cuInit(0));
+	OK(cuMemPoolCreate(&pool, &props));
+	EQ(cuMemPoolExportToShareableHandle(&fd, pool, FD, 0), CUDA_ERROR_INVALID_CONTEXT);
+	OK(cuMemPoolDestroy(pool));
 	start();
 	before = free_bytes();
 	OK(cuMemPoolCreate(&pool, &props));

@@ -5,32 +5,23 @@
 #include "local.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define HANDLE_TYPE_DMA_BUF 1
+#define FIRST_KEY (1ull << 62) /* above the numbers of exports */
 
 struct kept {
-	int fd;
-	ino_t ino;
+	uint64_t key; /* sim_export_open */
 	struct block *block;
 	struct vmm_handle *handle; /* of what was mapped there, instead */
 	struct kept *next;
 };
 static struct kept *all;
 
-static ino_t number_of(int fd)
-{
-	struct stat st;
-
-	return fstat(fd, &st) == 0 ? st.st_ino : 0;
-}
-
 void dmabuf_settle(void)
 {
 	for (struct kept **link = &all, *k; (k = *link) != NULL;) {
-		if (number_of(k->fd) == k->ino) {
+		if (sim_export_is_open(drv.st, k->key)) {
 			link = &k->next;
 			continue;
 		}
@@ -54,13 +45,13 @@ bool dmabuf_keeps(struct block *b)
 	return true;
 }
 
-static bool keep(int fd, struct block *b)
+static bool keep(uint64_t key, struct block *b)
 {
 	struct kept *k = calloc(1, sizeof(*k));
 
 	if (!k)
 		return false;
-	*k = (struct kept){fd, number_of(fd), b, b->handle, all};
+	*k = (struct kept){key, b, b->handle, all};
 	if (b->handle)
 		b->handle->maps++;
 	else
@@ -79,8 +70,10 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
 				       unsigned long long flags)
 {
 	long page = sysconf(_SC_PAGESIZE);
+	static uint32_t exports;
 	struct block *b = NULL;
 	CUdeviceptr at = dptr;
+	uint64_t key;
 	int fd;
 
 	ENTER(NEED_CTX);
@@ -92,12 +85,13 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
 		if (!exportable(b))
 			return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	}
-	fd = memfd_create("dmabuf", MFD_CLOEXEC);
+	key = FIRST_KEY | (uint64_t)getpid() << 32 | ++exports;
+	fd = sim_export_open(drv.st, key);
 	if (fd < 0)
 		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	for (at = dptr; at < dptr + size; at = b->va + b->size) {
 		b = block_find(at);
-		if (!keep(fd, b)) {
+		if (!keep(key, b)) {
 			close(fd);
 			return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
 		}

@@ -129,6 +129,8 @@ CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
 					  unsigned long long flags)
 {
 	ENTER(NEED_INIT);
+	if (drv.proc < 0)
+		return drv_leave(CUDA_ERROR_INVALID_CONTEXT);
 	if (!to || !pool || pool->magic != MAGIC_POOL || flags || type != TYPE_FD ||
 	    !(pool->types & type))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * away.c - memory that only a descriptor outside of this process's table keeps.
+ *
+ *   away away|range|forked|facts [--libdir DIR] [--rounds N]
+ *
+ *   away    Rounds: 3 GiB are created, exported and released. The descriptor is sent through a socket,
+ *           where it stays, and is closed here.
+ *   range   The same with a dma-buf of memory that is freed.
+ *   forked  The descriptor of 3 GiB is closed here. A forked child still has it.
+ *   facts   Whether an epoll set lists an export and a dma-buf: open, in a socket alone, and closed.
+ *
+ * Prints a line of JSON: how many rounds succeeded and the error of the next, the MiB that
+ * cuMemGetInfo counts then, and those that it counts after the last descriptor is closed.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../../libvgpu/driver/cuda_abi.h"
+#include "common.h"
+
+#define SIZE ((size_t)3 << 30)
+
+static void *cuda;
+static size_t idle;
+static CUmemAllocationProp prop = {.type = 1,
+				   .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+				   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+
+#define TRY(name, ...)                                                 \
+	({                                                             \
+		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
+		fn_ ? fn_(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND;         \
+	})
+#define CALL(name, ...)                                       \
+	do {                                                  \
+		if (TRY(name, __VA_ARGS__)) {                 \
+			fprintf(stderr, "%s fails\n", #name); \
+			exit(3);                              \
+		}                                             \
+	} while (0)
+
+static size_t used(void)
+{
+	size_t free, total;
+
+	CALL(cuMemGetInfo_v2, &free, &total);
+	return ((total - free) >> 20) - idle;
+}
+
+static void send_away(int socket, int fd)
+{
+	char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
+	struct iovec v = {&byte, 1};
+	struct msghdr m = {.msg_iov = &v,
+			   .msg_iovlen = 1,
+			   .msg_control = control,
+			   .msg_controllen = sizeof control};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	if (sendmsg(socket, &m, 0) != 1)
+		exit(3);
+	close(fd);
+}
+
+static CUresult export(int *fd)
+{
+	CUmemGenericAllocationHandle h;
+	CUresult r = TRY(cuMemCreate, &h, SIZE, &prop, 0ull);
+
+	if (r == CUDA_SUCCESS) {
+		CALL(cuMemExportToShareableHandle, fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		     0ull);
+		CALL(cuMemRelease, h);
+	}
+	return r;
+}
+
+static CUresult export_range(int *fd)
+{
+	CUdeviceptr p;
+	CUresult r = TRY(cuMemAlloc_v2, &p, SIZE), not_exported;
+
+	if (r)
+		return r;
+	not_exported = TRY(cuMemGetHandleForAddressRange, fd, p, (size_t)64 << 10,
+			   CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0ull);
+	CALL(cuMemFree_v2, p);
+	return not_exported;
+}
+
+static int away(int rounds, CUresult (*export_one)(int *))
+{
+	int pair[2], fd, n = 0;
+	CUresult r = CUDA_SUCCESS;
+	size_t most;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		return 3;
+	for (; n < rounds && !r; n += !r) {
+		r = export_one(&fd);
+		if (r == CUDA_SUCCESS)
+			send_away(pair[0], fd);
+	}
+	most = used();
+	close(pair[0]);
+	close(pair[1]);
+	printf("{\"granted\":%d,\"error\":%d,\"used\":%zu,\"after\":%zu}\n", n, r, most, used());
+	return 0;
+}
+
+static int forked(void)
+{
+	int to_child[2], fd;
+	size_t with;
+	pid_t child;
+	char end;
+
+	if (export(&fd) || pipe(to_child))
+		return 3;
+	child = fork();
+	if (child == 0) {
+		close(to_child[1]);
+		(void)!read(to_child[0], &end, 1); /* until the parent closes its end */
+		_exit(0);
+	}
+	close(fd);
+	with = used();
+	close(to_child[1]);
+	waitpid(child, NULL, 0);
+	printf("{\"used\":%zu,\"after\":%zu}\n", with, used());
+	return 0;
+}
+
+static int listed(int set)
+{
+	char line[256];
+	int n = 0;
+	FILE *f;
+
+	snprintf(line, sizeof line, "/proc/self/fdinfo/%d", set);
+	f = fopen(line, "re");
+	while (f && fgets(line, sizeof line, f))
+		n += strncmp(line, "tfd:", 4) == 0;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+static void show(const char *name, int fd)
+{
+	struct epoll_event e = {.events = EPOLLET, .data.u64 = 1};
+	int set = epoll_create1(EPOLL_CLOEXEC), pair[2], error, open, alone;
+
+	error = epoll_ctl(set, EPOLL_CTL_ADD, fd, &e) ? errno : 0;
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		exit(3);
+	open = listed(set);
+	send_away(pair[0], fd);
+	alone = listed(set);
+	printf("%s in an epoll set: error %d; entries: %d open, %d in a socket alone (used %zu)",
+	       name, error, open, alone, used());
+	close(pair[0]);
+	close(pair[1]);
+	printf(", %d closed (used %zu)\n", listed(set), used());
+	close(set);
+}
+
+static int facts(void)
+{
+	int fd;
+
+	if (export(&fd))
+		return 3;
+	show("an export", fd);
+	if (export_range(&fd) == CUDA_SUCCESS)
+		show("a dma-buf", fd);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *how = argc > 1 ? argv[1] : "";
+	CUcontext ctx;
+
+	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
+	if (!cuda)
+		return 3;
+	CALL(cuInit, 0u);
+	CALL(cuCtxCreate_v2, &ctx, 0u, 0);
+	idle = used();
+	if (strcmp(how, "facts") == 0)
+		return facts();
+	if (strcmp(how, "forked") == 0)
+		return forked();
+	return away(atoi(opt(argc, argv, "--rounds", "10")),
+		    strcmp(how, "range") == 0 ? export_range : export);
+}
