@@ -183,7 +183,8 @@ uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card)
 
 	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++)
 		if (st->export[i].key && st->export[i].payer == SIM_MAX_PROCS &&
-		    st->export[i].card == card)
-			sum += st->export[i].bytes;
+		    st->export[i].card == card && sim_export_is_open(st, st->export[i].key))
+			sum += st->export[i]
+				       .bytes; /* the card frees it when the last descriptor is closed */
 	return sum;
 }
