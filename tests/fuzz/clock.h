@@ -4,6 +4,8 @@
 #ifndef FUZZ_CLOCK_H
 #define FUZZ_CLOCK_H
 
+#define _GNU_SOURCE /* this file comes before the first line of each source */
+
 #include <time.h>
 
 int fuzz_nanosleep(const struct timespec *t, struct timespec *left);
