@@ -7,6 +7,7 @@
 #include "context_cost.h"
 #include "module.h"
 #include "objects.h"
+#include "shared.h"
 
 #define MEASURE_NS 250000000u
 /* Short programs never pay for opening NVML. */
@@ -63,11 +64,14 @@ static void measure(int card)
 {
 	struct vgpu_slot *slot = vgpu_state.slot;
 	uint32_t begun, done, contexts;
-	uint64_t real, told, have, want, max, floor;
+	uint64_t real, told, uncounted, have, want, max, floor;
 
 	begun = __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST);
 	done = __atomic_load_n(&slot->mem_done, __ATOMIC_SEQ_CST);
 	told = __atomic_load_n(&slot->card[card].mem, __ATOMIC_SEQ_CST);
+	/* After told: memory that goes in between must not raise the charge. */
+	uncounted = vgpu_shared_uncounted(card);
+	told -= uncounted < told ? uncounted : told;
 	/* Comparable only when nothing was being allocated or freed meanwhile. */
 	if (begun != done || !vgpu_overhead_counted(card, &real))
 		return;

@@ -372,6 +372,18 @@ void vgpu_shared_settle(void)
 	pthread_mutex_unlock(&shared_lock);
 }
 
+uint64_t vgpu_shared_uncounted(int card)
+{
+	uint64_t sum = 0;
+
+	pthread_mutex_lock(&shared_lock);
+	for (struct vgpu_kept *k = freed; k; k = k->next)
+		if (k->card == card && !k->imports)
+			sum += k->bytes;
+	pthread_mutex_unlock(&shared_lock);
+	return sum;
+}
+
 void vgpu_shared_in_child(void)
 {
 	/* The parent pays for its exports. */

@@ -47,6 +47,8 @@ void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes);
 void vgpu_shared_release(uint64_t key, int card, uint64_t bytes);
 /* Looks for closed descriptors of freed allocations. */
 void vgpu_shared_settle(void);
+/* The charged bytes that descriptors alone keep. The card counts them for no process. */
+uint64_t vgpu_shared_uncounted(int card);
 /* After a fork, in the child: it has none. */
 void vgpu_shared_in_child(void);
 

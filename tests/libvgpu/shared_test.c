@@ -63,10 +63,14 @@ static void test_the_exporter_pays_until_the_descriptor_is_closed(void)
 
 	let_go(1, MIB); /* never exported */
 	a = export(2);
+	CHECK_EQ(vgpu_shared_uncounted(1), 0);
 	let_go(2, 0);
 	settled(0);
+	CHECK_EQ(vgpu_shared_uncounted(1), MIB);
+	CHECK_EQ(vgpu_shared_uncounted(0), 0);
 	close(a);
 	settled(MIB);
+	CHECK_EQ(vgpu_shared_uncounted(1), 0);
 	settled(0);
 	/* Twice exported, it is one piece. */
 	a = export(3);

@@ -7,7 +7,8 @@
  * too, and then it counts for no process. As with /dev/nvidiactl, all descriptors are open files of
  * the same inode, and can be polled: they are open files of a FIFO. Each has a lock on one byte. The
  * number of the byte is the number of the export. The lock belongs to the open file, so it shows
- * that a descriptor is open in any process.
+ * that a descriptor is open in any process. A dma-buf can be of several exports, and nothing imports
+ * it: its locks are on the bytes RANGE later.
  */
 #define _GNU_SOURCE
 #include "model.h"
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #define DEVICE "nvidiactl"
+#define RANGE (1ull << 61)
 
 static bool path_beside(const char *state, char path[PATH_MAX])
 {
@@ -69,6 +71,13 @@ int sim_export_open(const struct sim_state *st, uint64_t key)
 		return -1;
 	}
 	return fd;
+}
+
+bool sim_export_has_range(int fd, uint64_t key)
+{
+	struct flock byte = byte_of(key + RANGE);
+
+	return fcntl(fd, F_OFD_SETLK, &byte) == 0;
 }
 
 uint64_t sim_export_named(int fd)
@@ -154,14 +163,19 @@ void sim_export_leave(struct sim_state *st, uint32_t proc, uint64_t key)
 	sim_export_reap(st);
 }
 
-bool sim_export_is_open(const struct sim_state *st, uint64_t key)
+static bool is_locked(int fd, uint64_t key)
 {
 	struct flock byte = byte_of(key);
-	int fd = open_device(st);
-	bool open;
 
 	byte.l_type = F_WRLCK;
-	open = fd >= 0 && fcntl(fd, F_OFD_GETLK, &byte) == 0 && byte.l_type != F_UNLCK;
+	return fcntl(fd, F_OFD_GETLK, &byte) == 0 && byte.l_type != F_UNLCK;
+}
+
+bool sim_export_is_open(const struct sim_state *st, uint64_t key)
+{
+	int fd = open_device(st);
+	bool open = fd >= 0 && (is_locked(fd, key) || is_locked(fd, key + RANGE));
+
 	if (fd >= 0)
 		close(fd);
 	return open;

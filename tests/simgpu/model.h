@@ -321,14 +321,16 @@ int sim_descriptor(const struct sim_state *st);
 /* export.c: memory that several processes have. sim_export_create makes the file whose descriptors
  * are exports. sim_export_add exports memory of a process: its number, or 0. sim_export_join gives a
  * process a reference, and sim_export_leave drops it (number 0: all). sim_export_open makes a
- * descriptor, or -1. sim_export_named reads its number. sim_export_is_open finds a descriptor of the
- * number in any process. sim_export_reap ends exports without any reference. */
+ * descriptor, or -1. sim_export_has_range makes a dma-buf keep an export, too. sim_export_named reads
+ * the number of a descriptor. sim_export_is_open finds a descriptor of the number in any process.
+ * sim_export_reap ends exports without any reference. */
 void sim_export_create(const char *state);
 uint64_t sim_export_add(struct sim_state *st, uint32_t proc, uint32_t card, uint64_t bytes);
 bool sim_export_join(struct sim_state *st, uint32_t proc, uint64_t key, uint32_t *card,
 		     uint64_t *bytes);
 void sim_export_leave(struct sim_state *st, uint32_t proc, uint64_t key); /* 0: all */
 int sim_export_open(const struct sim_state *st, uint64_t key);
+bool sim_export_has_range(int fd, uint64_t key);
 uint64_t sim_export_named(int fd);
 bool sim_export_is_open(const struct sim_state *st, uint64_t key);
 void sim_export_reap(struct sim_state *st);

@@ -43,7 +43,7 @@ void sleep_ms(int ms);
 
 /* clang-format off */
 #define CASES(X) \
-	X(before_init) X(memory) X(small_memory) X(managed) X(pool) X(pool_fragments) X(pool_pressure) X(vmm) X(dmabuf) \
+	X(before_init) X(memory) X(small_memory) X(managed) X(pool) X(pool_fragments) X(pool_pressure) X(vmm) X(dmabuf) X(dmabuf_closed) \
 	X(exports) X(exported_pool) X(arrays) X(content) X(globals) X(context_end) X(heap_limit) X(ipc) X(event_time) \
 	X(stream_order) X(default_stream) X(wait_event) X(host_function) X(write_value) \
 	X(wait_value) X(counter) X(spin) X(full_stream) X(launches) X(capture) X(capture_unsafe) \

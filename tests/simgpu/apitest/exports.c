@@ -144,3 +144,68 @@ void case_exported_pool(void)
 	OK(cuMemPoolDestroy(imported));
 	EQ(free_bytes(), before);
 }
+
+static void tell(int socket)
+{
+	EQ(write(socket, "", 1), 1);
+}
+
+static void hear(int socket)
+{
+	char byte;
+
+	EQ(read(socket, &byte, 1), 1);
+}
+
+static CUdeviceptr mapped(size_t size)
+{
+	CUmemGenericAllocationHandle h;
+	CUdeviceptr va;
+
+	OK(cuMemCreate(&h, size, &prop, 0));
+	OK(cuMemAddressReserve(&va, size, 0, 0, 0));
+	OK(cuMemMap(va, size, 0, h, 0));
+	OK(cuMemRelease(h));
+	return va;
+}
+
+/* The last close of a descriptor frees the memory at once: its process makes no further call. */
+void case_dmabuf_closed(void)
+{
+	int pair[2], fd[3], status;
+	CUdeviceptr a, va;
+	size_t before;
+	pid_t child;
+
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	child = fork();
+	start();
+	if (child == 0) {
+		hear(pair[1]);
+		before = free_bytes();
+		tell(pair[1]);
+		hear(pair[1]);
+		EQ(before - free_bytes(), 128 * MIB);
+		tell(pair[1]);
+		hear(pair[1]);
+		EQ(free_bytes(), before);
+		_exit(0);
+	}
+	tell(pair[0]);
+	hear(pair[0]);
+	OK(cuMemAlloc_v2(&a, 64 * MIB));
+	va = mapped(64 * MIB);
+	OK(cuMemGetHandleForAddressRange(&fd[0], a, MIB, 1, 0));
+	OK(cuMemGetHandleForAddressRange(&fd[1], a + MIB, MIB, 1, 0));
+	OK(cuMemGetHandleForAddressRange(&fd[2], va, MIB, 1, 0));
+	OK(cuMemFree_v2(a));
+	OK(cuMemUnmap(va, 64 * MIB));
+	close(fd[0]);
+	tell(pair[0]);
+	hear(pair[0]);
+	close(fd[1]);
+	close(fd[2]);
+	tell(pair[0]);
+	EQ(waitpid(child, &status, 0), child);
+	EQ(status, 0);
+}

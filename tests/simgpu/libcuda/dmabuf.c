@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* dmabuf.c - descriptors of ranges of addresses. What is freed while one of it is open is there until
- * that is closed: counted for the process, while a card counts it for nobody. */
+/* dmabuf.c - descriptors of ranges of addresses. They keep memory as an export does. The process
+ * itself keeps small allocations and memory of pools, until its next call after the close. */
 #define _GNU_SOURCE
 #include "local.h"
 
@@ -13,7 +13,6 @@
 struct kept {
 	uint64_t key; /* sim_export_open */
 	struct block *block;
-	struct vmm_handle *handle; /* of what was mapped there, instead */
 	struct kept *next;
 };
 static struct kept *all;
@@ -26,12 +25,8 @@ void dmabuf_settle(void)
 			continue;
 		}
 		*link = k->next;
-		if (k->handle) {
-			k->handle->maps--;
-			vmm_drop_if_unused(k->handle);
-		} else if (--k->block->exports == 0 && k->block->gone) {
+		if (--k->block->exports == 0 && k->block->gone)
 			mem_free(k->block);
-		}
 		free(k);
 	}
 }
@@ -45,19 +40,29 @@ bool dmabuf_keeps(struct block *b)
 	return true;
 }
 
-static bool keep(uint64_t key, struct block *b)
+static bool keep_here(uint64_t key, struct block *b)
 {
 	struct kept *k = calloc(1, sizeof(*k));
 
 	if (!k)
 		return false;
-	*k = (struct kept){key, b, b->handle, all};
-	if (b->handle)
-		b->handle->maps++;
-	else
-		b->exports++;
+	*k = (struct kept){key, b, all};
+	b->exports++;
 	all = k;
 	return true;
+}
+
+/* The descriptor of this key keeps the block. */
+static bool keep(int fd, uint64_t key, struct block *b)
+{
+	if (b->handle)
+		return b->handle->host ||
+		       (export_key(b->handle) && sim_export_has_range(fd, b->handle->export));
+	if (b->kind != BLOCK_LINEAR || b->small)
+		return keep_here(key, b);
+	if (!b->export)
+		b->export = export_new(b->card, b->charged);
+	return b->export && sim_export_has_range(fd, b->export);
 }
 
 static bool exportable(const struct block *b)
@@ -91,7 +96,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
 		return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	for (at = dptr; at < dptr + size; at = b->va + b->size) {
 		b = block_find(at);
-		if (!keep(key, b)) {
+		if (!keep(fd, key, b)) {
 			close(fd);
 			return drv_leave(CUDA_ERROR_OUT_OF_MEMORY);
 		}

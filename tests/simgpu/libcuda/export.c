@@ -16,6 +16,13 @@ enum { TYPE_FD = 1, TYPE_FABRIC = 8 };
 /* Handles of exports in this process. */
 static struct vmm_handle *exported;
 
+void export_leave(uint64_t key)
+{
+	drv_model_lock();
+	sim_export_leave(drv.st, (uint32_t)drv.proc, key);
+	drv_model_unlock();
+}
+
 /* The process has the memory as long as one of its handles has it. */
 void export_drop(struct vmm_handle *v)
 {
@@ -28,11 +35,8 @@ void export_drop(struct vmm_handle *v)
 			last &= (*link)->export != v->export;
 			link = &(*link)->next;
 		}
-	if (!last)
-		return;
-	drv_model_lock();
-	sim_export_leave(drv.st, (uint32_t)drv.proc, v->export);
-	drv_model_unlock();
+	if (last)
+		export_leave(v->export);
 }
 
 static void add(struct vmm_handle *v)
@@ -67,7 +71,7 @@ static uint64_t key_of(void *from, int type)
 	return key;
 }
 
-static uint64_t new_export(uint32_t card, uint64_t bytes)
+uint64_t export_new(uint32_t card, uint64_t bytes)
 {
 	uint64_t key;
 
@@ -75,6 +79,16 @@ static uint64_t new_export(uint32_t card, uint64_t bytes)
 	key = sim_export_add(drv.st, (uint32_t)drv.proc, card, bytes);
 	drv_model_unlock();
 	return key;
+}
+
+uint64_t export_key(struct vmm_handle *v)
+{
+	if (!v->export) {
+		v->export = export_new(v->card, v->size);
+		if (v->export)
+			add(v);
+	}
+	return v->export;
 }
 
 CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle, int type,
@@ -87,13 +101,8 @@ CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle han
 	if (!to || !v || v->host || flags || (type != TYPE_FD && type != TYPE_FABRIC) ||
 	    !(v->types & type))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	if (!v->export) {
-		v->export = new_export(v->card, v->size);
-		if (v->export)
-			add(v);
-	}
-	return drv_leave(v->export && hand_out(to, v->export, type) ? CUDA_SUCCESS
-								    : CUDA_ERROR_OUT_OF_MEMORY);
+	return drv_leave(export_key(v) && hand_out(to, v->export, type) ? CUDA_SUCCESS
+									: CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from, int type)
@@ -135,7 +144,7 @@ CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
 	    !(pool->types & type))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
 	if (!pool->export)
-		pool->export = new_export(pool->card, 0);
+		pool->export = export_new(pool->card, 0);
 	return drv_leave(pool->export && hand_out(to, pool->export, type)
 				 ? CUDA_SUCCESS
 				 : CUDA_ERROR_OUT_OF_MEMORY);

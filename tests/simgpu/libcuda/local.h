@@ -161,6 +161,7 @@ struct block {
 	bool given;       /* of a pool, which no longer counts it as used */
 	unsigned exports; /* descriptors of it that are open */
 	bool gone;        /* when those are closed */
+	uint64_t export;  /* as of a vmm_handle: linear memory with a dma-buf */
 	unsigned flags;
 	CUmemoryPool pool;
 	uint64_t at;                 /* its place there */
@@ -264,6 +265,9 @@ void vmm_drop_if_unused(struct vmm_handle *v);
 struct vmm_handle *vmm_of(CUmemGenericAllocationHandle h); /* NULL: none */
 
 /* export.c */
+uint64_t export_new(uint32_t card, uint64_t bytes); /* its number in the model, or 0 */
+uint64_t export_key(struct vmm_handle *v);
+void export_leave(uint64_t key);
 void export_drop(struct vmm_handle *v);
 CUresult export_free_import(struct block *b);
 void export_end_imports(CUmemoryPool pool);

@@ -106,6 +106,8 @@ void mem_free(struct block *b)
 		return;
 	if (b->small)
 		charge_small(b->card, -(int64_t)round_up(b->size, 512));
+	else if (b->export)
+		export_leave(b->export);
 	else
 		mem_uncharge(b->card, b->charged);
 	if (b->kind == BLOCK_MANAGED || b->kind == BLOCK_HOST)

@@ -72,11 +72,8 @@ static void pool_end(CUmemoryPool p)
 	pieces_forget(p, 0);
 	shrink(p, 0);
 	free(p->step);
-	if (p->export) {
-		drv_model_lock();
-		sim_export_leave(drv.st, (uint32_t)drv.proc, p->export);
-		drv_model_unlock();
-	}
+	if (p->export)
+		export_leave(p->export);
 	while (*link != p)
 		link = &(*link)->next;
 	*link = p->next;
