@@ -44,6 +44,7 @@ struct vgpu_apart *vgpu_apart_enter(struct gate *g, CUcontext ctx, const struct 
 	a->batch.more_ns = l->more_ns;
 	a->batch.asked_ns = now;
 	a->batch.own_ns = vgpu_gate_own(g, now);
+	a->batch.past = l->past;
 	a->next = g->apart;
 	g->apart = a;
 	g->inflight_ns += l->est_ns;

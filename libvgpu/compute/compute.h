@@ -17,6 +17,7 @@ struct vgpu_launch {
 	struct vgpu_stream_batch *batch;
 	struct lane *lane;
 	struct vgpu_apart *apart; /* where there is no lane */
+	bool past;                /* went past a budget that was used up (vgpu_gate_past) */
 	uint32_t samples;         /* so often its key was measured before */
 	uint64_t est_ns, more_ns; /* what it is taken for, and may take beyond that */
 };

@@ -172,6 +172,7 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 	__atomic_store_n(&b->est_ns, b->est_ns + l->est_ns, __ATOMIC_RELAXED);
 	add_func(b, cost, l->est_ns);
 	b->more_ns += l->more_ns;
+	b->past |= l->past;
 	g->inflight_ns += l->est_ns;
 	g->more_ns += l->more_ns;
 	__atomic_store_n(&vgpu_my(l->card)->inflight_ns, g->inflight_ns, __ATOMIC_RELEASE);
@@ -229,6 +230,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 
 	l->batch = NULL;
 	l->apart = NULL;
+	l->past = false;
 	if (!gated(l, stream, &ctx, &events)) {
 		l->card = -1;
 		return;
@@ -242,7 +244,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
 	l->more_ns = vgpu_cost_more(cost, l->est_ns);
-	if (g->procs && g->schedule.gate == VGPU_GATE_BUDGET && l->est_ns > AHEAD_MOST_NS)
+	if (vgpu_shares_budget(g) && l->est_ns > AHEAD_MOST_NS)
 		l->est_ns = AHEAD_MOST_NS;
 	if (likely(events && l->samples && !l->waits))
 		l->batch = quick(g, budget, ctx, l, cost);

@@ -55,6 +55,7 @@ struct vgpu_stream_batch {
 	bool learns;     /* of one function without an estimate: closed at once */
 	bool unmeasured; /* no events: the estimate is the charge */
 	bool trusted;    /* and that on purpose */
+	bool past;       /* went past a budget that was used up (vgpu_gate_past) */
 	struct vgpu_cost_part func[FUNCS];
 	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
 	double so_far_ns; /* of its time, while it is on its way, so much is in gate.spans_ns */
@@ -129,6 +130,7 @@ struct gate {
 	uint64_t owed_ns;              /* of quick launches, not yet taken from the job's balance */
 	uint64_t progress_ns;          /* when work was last seen to complete */
 	uint64_t reaped_ns;            /* when completions were last asked for */
+	uint64_t past_ns;              /* until then no launch goes past a budget that is used up */
 	unsigned quick_left;           /* QUICK_MAX, less by what has gone by the last look */
 	unsigned trust_left;           /* so many batches more may be charged by their estimates */
 	struct lane *last;             /* of the last launch, or NULL */
@@ -181,11 +183,25 @@ extern pthread_mutex_t vgpu_any_lock;
 /* A cost is well known that was learned from so many batches. */
 #define SURE_SAMPLES 32
 
+/* Work of so many nanoseconds goes past the budget: it pays by time, in which none does. */
+static inline void vgpu_gate_past(struct gate *g, uint64_t ns, uint64_t now)
+{
+	uint64_t cores = g->schedule.cores ? g->schedule.cores : 1;
+
+	g->past_ns = (g->past_ns > now ? g->past_ns : now) + ns * 100 / cores * (1 + g->procs);
+}
+
 /* Work of this process and of the job made progress. */
 static inline void vgpu_gate_progress(struct gate *g, uint64_t now)
 {
 	g->progress_ns = now;
 	__atomic_store_n(&vgpu_state.cache.header->progress_ns[g->card], now, __ATOMIC_RELAXED);
+}
+
+/* Other processes of the job have work on the card, and the budget alone throttles the job. */
+static inline bool vgpu_shares_budget(const struct gate *g)
+{
+	return g->procs && g->schedule.gate == VGPU_GATE_BUDGET && !g->concurrent;
 }
 
 /* Its batches say little of what kernels cost: as much as the host takes to launch them. */

@@ -154,6 +154,9 @@ static void account(struct gate *g, struct lane *l, struct vgpu_stream_batch *b,
 		b->beside = g->beside;
 	held = l->held_ns - b->held_ns;
 	charge = vgpu_batch_charge(g, b, span, busy, slack, (double)held, now);
+	/* The gate's holds of this lane do not count: the batch may have waited for them. */
+	if (b->past && charge > b->est_ns + held)
+		vgpu_gate_past(g, charge - b->est_ns - held, now);
 	settle(g, b, charge + beyond, (uint64_t)busy + beyond);
 	proven(g, l, b);
 }
@@ -178,6 +181,8 @@ static void account_apart(struct gate *g, struct vgpu_apart *a, uint64_t now)
 					    vgpu_own_part(g, b->own_ns, b->asked_ns, now));
 		else
 			charge = vgpu_batch_unseen(g, b, now);
+		if (b->past && charge > b->est_ns)
+			vgpu_gate_past(g, charge - b->est_ns, now);
 		settle(g, b, charge, charge);
 	}
 	vgpu_apart_free(a);

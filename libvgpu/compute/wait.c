@@ -16,10 +16,9 @@
 /* A launch waits this long for a call that may end its context. A launch of unknown length also
  * waits this long for work that does not progress. */
 #define STUCK_NS 50000000u
-/* Work on the card that does not progress may wait for a launch: the limits of the time until the
- * launch passes the budget. */
+/* Work on the card that does not progress may wait for a launch. The launch waits this long, and ten
+ * times its own estimate, but never longer than the maximum. */
 #define PAST_NS 1000000u
-#define PAST_EST_NS 20000000u
 #define PAST_MOST_NS 500000000u
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
@@ -295,40 +294,45 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 	}
 }
 
-/* How long work must not progress until a launch passes the budget. Half of the debt keeps launches
- * that pass at the job's limit in the long run. The estimate counts up to a maximum only, because
- * the length of a kernel can contain such waits. A launch of unknown length waits longer. */
-static uint64_t stuck_after(const struct gate *g, const struct vgpu_launch *l, int64_t balance)
+/* Kernels of several processes may wait for each other. If no work of the job completes, the launch
+ * that has waited longest passes the budget. Half of the job's debt, as time, keeps such launches
+ * at the limit in the long run. The wait depends on no length of a kernel above 1 ms, because such a
+ * length can contain these waits. */
+static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const struct wish *w,
+			    uint64_t began, uint64_t now)
 {
-	uint64_t wait = l->samples ? PAST_NS : STUCK_NS;
-	uint64_t more = balance < 0 ? (uint64_t)-balance / 2 : 0;
+	int64_t balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
+	uint64_t debt = balance < 0 ? (uint64_t)-balance : 0;
+	uint64_t wait = w->launch->samples ? PAST_NS + w->launch->est_ns : STUCK_NS;
+	uint64_t at = vgpu_state.cache.header->progress_ns[g->card];
 
-	if (g->schedule.gate != VGPU_GATE_BUDGET)
-		more = 10 * (l->est_ns + l->more_ns); /* exclusive windows and turns */
-	else if (more < PAST_EST_NS && more < 2 * l->est_ns)
-		more = 2 * l->est_ns < PAST_EST_NS ? 2 * l->est_ns : PAST_EST_NS;
-	wait = wait > more ? wait : more;
-	return wait < PAST_MOST_NS ? wait : PAST_MOST_NS;
+	wait = wait > debt / 2 ? wait : debt / 2;
+	at = at > began ? at : began;
+	if (now <= at + wait || !vgpu_order_first(budget, w->since, now))
+		return false;
+	vgpu_gate_progress(g, now);
+	return true;
 }
 
-/* Work on the card that does not end may wait for this launch: own work, or under a budget, work of
- * other processes of the job. They pass in the order in which they came. */
-static bool goes_past(struct gate *g, struct vgpu_budget *budget, const struct wish *w,
-		      uint64_t began, uint64_t now)
+/* What is on its way does not end: it may need this launch. Where the budget is used up, such
+ * launches have the job's part of the time even so: some work may never end. */
+static bool goes_past(struct gate *g, struct vgpu_budget *budget, struct vgpu_launch *l,
+		      const struct wish *w, uint64_t began, uint64_t now)
 {
-	uint64_t at = vgpu_state.cache.header->progress_ns[g->card];
-	uint64_t wait =
-		stuck_after(g, w->launch, __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED));
-	uint32_t others;
+	uint64_t wait = l->samples ? PAST_NS + 10 * (l->est_ns + l->more_ns) : STUCK_NS;
 
-	if (!g->inflight_ns || now <= g->progress_ns + wait) {
-		at = at > began ? at : began;
-		if (g->schedule.gate != VGPU_GATE_BUDGET || now <= at + wait ||
-		    !vgpu_inflight_beside(g, now, &others) ||
-		    !vgpu_order_first(budget, w->since, now))
-			return false;
-	}
-	vgpu_gate_progress(g, now);
+	if (vgpu_shares_budget(g))
+		return passes_in_order(g, budget, w, began, now);
+	wait = wait < PAST_MOST_NS ? wait : PAST_MOST_NS;
+	if (!g->inflight_ns || now <= g->progress_ns || now - g->progress_ns <= wait)
+		return false;
+	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
+	    __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED) > 0)
+		return true;
+	if (now < g->past_ns)
+		return false;
+	vgpu_gate_past(g, l->est_ns + l->more_ns, now);
+	l->past = true;
 	return true;
 }
 
@@ -376,7 +380,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 		}
 		if (*events)
 			close_all(g);
-		if (goes_past(g, budget, &w, began, now))
+		if (goes_past(g, budget, l, &w, began, now))
 			break;
 		ns = nap(g, budget, l->est_ns, now);
 		vgpu_gate_nap(g, ns);
