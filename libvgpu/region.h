@@ -201,7 +201,9 @@ struct vgpu_cache_header {
 	/* CLOCK_MONOTONIC, at most: up to here the time in which processes of the job had work
 	 * on the card is counted, or there was none. What several do at a time counts once. */
 	uint64_t counted_ns[VGPU_MAX_CARDS];
-	uint8_t reserved1[128]; /* libraries up to 0.10 write into it */
+	/* In engine concurrent: time in which the job had work, less the charges of its processes.
+	 * In nanoseconds; at most 20 ms. */
+	int64_t behind_ns[VGPU_MAX_CARDS];
 	/* CLOCK_MONOTONIC: a process of the job last saw work complete, or launched work past the
 	 * budget because none completed. */
 	uint64_t progress_ns[VGPU_MAX_CARDS];
@@ -302,7 +304,7 @@ VGPU_AT(vgpu_cache_header, turn, 1984);
 VGPU_AT(vgpu_cache_header, mem_peak, 2368);
 VGPU_AT(vgpu_cache_header, elapsed_ns, 2496);
 VGPU_AT(vgpu_cache_header, counted_ns, 2624);
-VGPU_AT(vgpu_cache_header, reserved1, 2752);
+VGPU_AT(vgpu_cache_header, behind_ns, 2752);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, launches, 32);
 VGPU_AT(vgpu_slot_card, slice_us, 48);

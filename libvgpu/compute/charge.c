@@ -22,6 +22,8 @@
 #define SHORT_MOST_NS 100e6
 /* And by this factor: with other jobs that time is known on the average only. */
 #define BEHIND 0.7
+/* The processes of a job end their batches in turn, so that one is charged before another. */
+#define BEHIND_MOST_NS 20000000
 
 /* What is no longer than this part of a slice runs through in one often enough for its cost
  * to be known; beside other processes of the job its time says less than that even where it
@@ -181,6 +183,23 @@ static double beside_jobs(struct gate *g, double own, double charge)
 	return missing > 0 ? missing : 0;
 }
 
+/* Jobs run at the same time in engine concurrent. There the processes of a job pay their costs, and
+ * together at least the time in which the job had work. Returns the missing part of that time. */
+static double beside_own(const struct gate *g, double counted, double charge)
+{
+	int64_t *behind = &vgpu_state.cache.header->behind_ns[g->card];
+	int64_t old = __atomic_load_n(behind, __ATOMIC_RELAXED), sum, kept;
+
+	do {
+		sum = old + (int64_t)(counted - charge);
+		kept = sum > BEHIND_MOST_NS    ? BEHIND_MOST_NS
+		       : sum < -BEHIND_MOST_NS ? -BEHIND_MOST_NS
+					       : sum;
+	} while (!__atomic_compare_exchange_n(behind, &old, kept, false, __ATOMIC_RELAXED,
+					      __ATOMIC_RELAXED));
+	return sum > kept ? (double)(sum - kept) : 0;
+}
+
 static double longer_than_slices(const struct gate *g, const struct vgpu_stream_batch *b,
 				 double busy, double part)
 {
@@ -225,8 +244,10 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 		return longer_than_slices(g, b, busy, part * of_job);
 	}
 	/* Exact for all processes together, also if launches of one key differ in length. */
-	if (b->beside || of_job < UNDIVIDED)
-		return counted;
+	if (b->beside || of_job < UNDIVIDED) {
+		charge = b->learns || !g->concurrent ? counted : known(b, est, busy);
+		return g->concurrent ? charge + beside_own(g, counted, charge) : charge;
+	}
 	if (b->learns)
 		return taken_for(b, at_least, busy);
 	/* Between short kernels the card may have waited for the host: then the time is

@@ -319,7 +319,9 @@ static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const st
 static bool goes_past(struct gate *g, struct vgpu_budget *budget, struct vgpu_launch *l,
 		      const struct wish *w, uint64_t began, uint64_t now)
 {
-	uint64_t wait = l->samples ? PAST_NS + 10 * (l->est_ns + l->more_ns) : STUCK_NS;
+	bool plain = g->schedule.gate == VGPU_GATE_BUDGET && !g->concurrent && l->samples;
+	uint64_t wait =
+		plain ? PAST_NS + 10 * (l->est_ns + l->more_ns) : STUCK_NS + 10 * g->inflight_ns;
 
 	if (vgpu_shares_budget(g))
 		return passes_in_order(g, budget, w, began, now);

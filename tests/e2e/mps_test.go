@@ -176,7 +176,7 @@ func TestOneServerForTheJobsOfAllUsers(t *testing.T) {
 			t.Errorf("job %d has a percentage:\n%s", job, out)
 		}
 	}
-	checkLine(t, s.Output(bob, s.refusedJob(bob, "--gres=vgpu:5 --vgpu-engine=time")), "vgpu: place: job ", "shared by the engine concurrent with job ")
+	checkLine(t, s.Output(bob, s.refusedJob(bob, "--gres=vgpu:5 --vgpu-engine=time")), "vgpu: place: job ", "shared by the engine concurrent with a job of another user")
 	// A program that does not find the server has none of the card.
 	out := s.Output(alice, s.failedJob(alice, "--gres=vgpu:5"+engine, "env -u CUDA_MPS_PIPE_DIRECTORY "+cluster.Worker+" --report 2>&1"))
 	checkLine(t, out, "vgpu: engine: job ", "no client of its card's MPS server")

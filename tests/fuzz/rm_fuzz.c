@@ -8,6 +8,7 @@
 #include "../../libvgpu/job/devices.c"
 #include "../../libvgpu/memory/account.c"
 #include "../../libvgpu/memory/objects.c"
+#include "../../libvgpu/memory/openfiles.c"
 #include "../../libvgpu/memory/shared.c"
 #include "../../libvgpu/slices/rm.c"
 #include "../../libvgpu/start/door.c"
