@@ -201,8 +201,8 @@ struct vgpu_cache_header {
 	/* CLOCK_MONOTONIC, at most: up to here the time in which processes of the job had work
 	 * on the card is counted, or there was none. What several do at a time counts once. */
 	uint64_t counted_ns[VGPU_MAX_CARDS];
-	/* In engine concurrent: time in which the job had work, less the charges of its processes.
-	 * In nanoseconds; at most 20 ms. */
+	/* With neighbors: time in which the job had work, less the charges of its processes. In
+	 * nanoseconds; at most 20 ms. */
 	int64_t behind_ns[VGPU_MAX_CARDS];
 	/* CLOCK_MONOTONIC: a process of the job last saw work complete, or launched work past the
 	 * budget because none completed. */

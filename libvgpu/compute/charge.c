@@ -183,8 +183,8 @@ static double beside_jobs(struct gate *g, double own, double charge)
 	return missing > 0 ? missing : 0;
 }
 
-/* Jobs run at the same time in engine concurrent. There the processes of a job pay their costs, and
- * together at least the time in which the job had work. Returns the missing part of that time. */
+/* With neighbors, the processes of a job pay their costs, and together at least the time in which
+ * the job had work. Returns the missing part of that time. */
 static double beside_own(const struct gate *g, double counted, double charge)
 {
 	int64_t *behind = &vgpu_state.cache.header->behind_ns[g->card];
@@ -243,10 +243,12 @@ static double charge_of(struct gate *g, const struct vgpu_stream_batch *b, doubl
 		}
 		return longer_than_slices(g, b, busy, part * of_job);
 	}
-	/* Exact for all processes together, also if launches of one key differ in length. */
+	/* Without neighbors, the time is exact for all processes together. */
 	if (b->beside || of_job < UNDIVIDED) {
-		charge = b->learns || !g->concurrent ? counted : known(b, est, busy);
-		return g->concurrent ? charge + beside_own(g, counted, charge) : charge;
+		if (vgpu_only_budget(g))
+			return counted;
+		charge = b->learns ? counted : known(b, est, busy);
+		return charge + beside_own(g, counted, charge);
 	}
 	if (b->learns)
 		return taken_for(b, at_least, busy);

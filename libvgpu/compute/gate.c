@@ -244,7 +244,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	budget = &vgpu_state.cache.header->budget[l->card];
 	lock_awake(g);
 	l->more_ns = vgpu_cost_more(cost, l->est_ns);
-	if (vgpu_shares_budget(g) && l->est_ns > AHEAD_MOST_NS)
+	if (g->procs && vgpu_only_budget(g) && l->est_ns > AHEAD_MOST_NS)
 		l->est_ns = AHEAD_MOST_NS;
 	if (likely(events && l->samples && !l->waits))
 		l->batch = quick(g, budget, ctx, l, cost);

@@ -198,10 +198,10 @@ static inline void vgpu_gate_progress(struct gate *g, uint64_t now)
 	__atomic_store_n(&vgpu_state.cache.header->progress_ns[g->card], now, __ATOMIC_RELAXED);
 }
 
-/* Other processes of the job have work on the card, and the budget alone throttles the job. */
-static inline bool vgpu_shares_budget(const struct gate *g)
+/* The job has the card for itself, and only its budget throttles it. */
+static inline bool vgpu_only_budget(const struct gate *g)
 {
-	return g->procs && g->schedule.gate == VGPU_GATE_BUDGET && !g->concurrent;
+	return g->schedule.gate == VGPU_GATE_BUDGET && !g->concurrent && !g->schedule.others;
 }
 
 /* Its batches say little of what kernels cost: as much as the host takes to launch them. */

@@ -295,9 +295,8 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 }
 
 /* Kernels of several processes may wait for each other. If no work of the job completes, the launch
- * that has waited longest passes the budget. Half of the job's debt, as time, keeps such launches
- * at the limit in the long run. The wait depends on no length of a kernel above 1 ms, because such a
- * length can contain these waits. */
+ * that has waited longest passes. Half of the job's debt, as time, keeps such launches at the limit
+ * in the long run. Lengths of kernels count up to 1 ms, because they can contain such waits. */
 static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const struct wish *w,
 			    uint64_t began, uint64_t now)
 {
@@ -319,11 +318,10 @@ static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const st
 static bool goes_past(struct gate *g, struct vgpu_budget *budget, struct vgpu_launch *l,
 		      const struct wish *w, uint64_t began, uint64_t now)
 {
-	bool plain = g->schedule.gate == VGPU_GATE_BUDGET && !g->concurrent && l->samples;
-	uint64_t wait =
-		plain ? PAST_NS + 10 * (l->est_ns + l->more_ns) : STUCK_NS + 10 * g->inflight_ns;
+	uint64_t wait = vgpu_only_budget(g) && l->samples ? PAST_NS + 10 * (l->est_ns + l->more_ns)
+							  : STUCK_NS + 10 * g->inflight_ns;
 
-	if (vgpu_shares_budget(g))
+	if (g->procs && vgpu_only_budget(g))
 		return passes_in_order(g, budget, w, began, now);
 	wait = wait < PAST_MOST_NS ? wait : PAST_MOST_NS;
 	if (!g->inflight_ns || now <= g->progress_ns || now - g->progress_ns <= wait)
