@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/known"
 )
 
 // verdict is the judgement of a run.
@@ -143,6 +145,24 @@ func TestProgramsHaveTheirLimit(t *testing.T) {
 				report(t, fmt.Sprint("seed ", seed), p, v)
 			}
 		})
+	}
+}
+
+// Rings whose processes also launch other kernels: they take longer than they should.
+func TestRingsNextToOtherKernels(t *testing.T) {
+	known.Fault(t, "F17")
+	for _, name := range []string{"ring-next-to-launches", "ring-next-to-lengths"} {
+		text, err := os.ReadFile("testdata/known/" + name + ".txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := parse(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := try(t, p); v.why != "" {
+			t.Errorf("%s: %s", name, v.why)
+		}
 	}
 }
 
