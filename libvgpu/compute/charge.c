@@ -183,8 +183,8 @@ static double beside_jobs(struct gate *g, double own, double charge)
 	return missing > 0 ? missing : 0;
 }
 
-/* With neighbors, the processes of a job pay their costs, and together at least the time in which
- * the job had work. Returns the missing part of that time. */
+/* With neighbors, each process of a job pays its costs. Together the processes pay at least the time
+ * with work of the job. Returns the missing part of that time. */
 static double beside_own(const struct gate *g, double counted, double charge)
 {
 	int64_t *behind = &vgpu_state.cache.header->behind_ns[g->card];
