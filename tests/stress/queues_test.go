@@ -187,7 +187,7 @@ func TestWorkThatNoGateHoldsIsSaid(t *testing.T) {
 }
 
 // A closed gate, an exclusive window and the turns of gresd delay submissions as they delay CUDA's launches.
-// A job outside its turn reports to gresd that it wants the card.
+// A job outside its turn reports its demand to gresd.
 func TestAClosedGateHoldsQueues(t *testing.T) {
 	turn := libvgpu.Turn{PeriodUS: 10000, LengthUS: 2000, QueueUS: 1000, BeginNS: 1}
 	for name, s := range map[string]libvgpu.Schedule{

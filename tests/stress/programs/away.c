@@ -4,14 +4,14 @@
  *
  *   away away|range|forked|facts [--libdir DIR] [--rounds N]
  *
- *   away    Rounds: 3 GiB are created, exported and released. The descriptor is sent through a socket,
- *           where it stays, and is closed here.
- *   range   The same with a dma-buf of memory that is freed.
- *   forked  The descriptor of 3 GiB is closed here. A forked child still has it.
- *   facts   Whether an epoll set lists an export and a dma-buf: open, in a socket alone, and closed.
+ *   away    Each round creates, exports and releases 3 GiB. It sends the descriptor into a socket and
+ *           closes it here. The descriptor stays in the socket.
+ *   range   As away, with a dma-buf of freed memory.
+ *   forked  This process closes the descriptor of 3 GiB. A forked child keeps it.
+ *   facts   Prints whether an epoll set lists an export and a dma-buf: open, in a socket alone, closed.
  *
- * Prints a line of JSON: how many rounds succeeded and the error of the next, the MiB that
- * cuMemGetInfo counts then, and those that it counts after the last descriptor is closed.
+ * Prints a line of JSON: the number of rounds that succeeded, and the error of the next round. It also
+ * has the MiB that cuMemGetInfo counts at that time, and after the last descriptor is closed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
