@@ -35,7 +35,6 @@ CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle han
 		return vgpu_vmm_exported_data(handle, to) ? r : CUDA_ERROR_OUT_OF_MEMORY;
 	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return r;
-	vgpu_shared_reused(*(int *)to);
 	return noted(vgpu_vmm_exported(handle, *(int *)to), *(int *)to);
 }
 
@@ -86,7 +85,6 @@ CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, i
 	if (r != CUDA_SUCCESS || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || !vgpu_state.grant)
 		return r;
 	range.fd = *(int *)to;
-	vgpu_shared_reused(range.fd);
 	note_range(&range);
 	return noted(!range.failed, range.fd);
 }
@@ -101,7 +99,6 @@ CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
 	if (r != CUDA_SUCCESS || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
 	    !vgpu_state.grant)
 		return r;
-	vgpu_shared_reused(*(int *)to);
 	return noted(vgpu_shared_note((uintptr_t)pool, *(int *)to), *(int *)to);
 }
 

@@ -11,8 +11,6 @@
 /* Exported memory. Its key is the address or handle of the allocation. */
 struct vgpu_kept;
 
-/* The kernel has given out this number, so the descriptor that had it before is closed. */
-void vgpu_shared_reused(int fd);
 /* A descriptor keeps the memory. False: this process has no memory to note that. */
 bool vgpu_shared_note(uint64_t key, int fd);
 bool vgpu_shared_note_kept(struct vgpu_kept *k, int fd);

@@ -22,7 +22,6 @@
 #include "../life/watcher.h"
 #include "../memory/account.h"
 #include "../memory/objects.h"
-#include "../memory/shared.h"
 #include "../slices/rm.h"
 
 /* A call, and the one that is in it. */
@@ -282,11 +281,9 @@ static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
 	vgpu_poke(list, entry, n * sizeof *entry);
 }
 
-/* A descriptor keeps objects alive; alone: it has no others. */
-static void note_exported(uint32_t client, const uint32_t *object, unsigned n, int fd, bool alone)
+/* A descriptor keeps objects alive. */
+static void note_exported(uint32_t client, const uint32_t *object, unsigned n, int fd)
 {
-	if (alone)
-		vgpu_shared_reused(fd);
 	for (unsigned i = 0; i < n; i++)
 		vgpu_object_exported(client, object[i], fd);
 }
@@ -302,7 +299,7 @@ static int export_dmabuf(struct ask *q)
 	    vgpu_peek(q->arg + q->size - 8, &status, sizeof status) && status == 0 &&
 	    vgpu_peek(q->arg, &d, sizeof d) && d.n <= DMABUF_MOST &&
 	    vgpu_peek(names, object, d.n * sizeof *object))
-		note_exported(d.client, object, d.n, d.fd, false);
+		note_exported(d.client, object, d.n, d.fd);
 	return r;
 }
 
@@ -322,10 +319,10 @@ static int control_call(struct ask *q)
 			tell_memory(&c, c.params + offsetof(struct rm_fb_info_v2, entry), info.n);
 		else if (c.cmd == CMD_EXPORT_TO_FD && vgpu_peek(c.params, &e, sizeof e) &&
 			 e.type == EXPORT_OBJECT && !(e.flags & EXPORT_EMPTY_FD))
-			note_exported(c.client, &e.object, 1, e.fd, true);
+			note_exported(c.client, &e.object, 1, e.fd);
 		else if (c.cmd == CMD_EXPORT_ALL_TO_FD && vgpu_peek(c.params, &all, sizeof all) &&
 			 all.n <= EXPORT_MOST)
-			note_exported(c.client, all.object, all.n, all.fd, false);
+			note_exported(c.client, all.object, all.n, all.fd);
 	}
 	return r;
 }

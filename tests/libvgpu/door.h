@@ -293,7 +293,6 @@ static void fresh(unsigned ncards)
 	vgpu_devices_in_child();
 	memset(card_of_number, 0, sizeof card_of_number);
 	vgpu_rm_forget();
-	free(number);
 	vgpu_shared_in_child();
 	vgpu_objects_in_child();
 	vgpu_state.cache = new_cache();
