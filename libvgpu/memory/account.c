@@ -93,6 +93,17 @@ void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint6
 	}
 }
 
+void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes)
+{
+	uint64_t have = __atomic_load_n(charged, __ATOMIC_SEQ_CST), less;
+
+	do
+		less = bytes < have ? bytes : have;
+	while (!__atomic_compare_exchange_n(charged, &have, have - less, false, __ATOMIC_SEQ_CST,
+					    __ATOMIC_SEQ_CST));
+	vgpu_release(card, less);
+}
+
 CUresult vgpu_oom(int card, uint64_t bytes)
 {
 	if (!vgpu_limit(card)) /* the driver would say the same */

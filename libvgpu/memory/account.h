@@ -40,6 +40,8 @@ int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want);
  * thread may count on the charge. */
 void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
 			 uint64_t (*of)(uint64_t));
+/* Lowers *charged by at most bytes. */
+void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes);
 
 /* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult vgpu_oom(int card, uint64_t bytes);

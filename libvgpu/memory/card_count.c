@@ -14,32 +14,23 @@
  * (9 MiB on an H200 with driver 580). */
 #define UNCOUNTED (10ull << 20)
 
-static nvmlDevice_t handle[VGPU_MAX_CARDS];
-static bool nvml_up;
-
 /* NULL: NVML does not have the card. Of threads that ask at the same time, all find the same. */
 static nvmlDevice_t nvml_handle(int card)
 {
-	static uint64_t tried;
+	static nvmlDevice_t handle[VGPU_MAX_CARDS];
+	static uint64_t tried[VGPU_MAX_CARDS];
 	nvmlDevice_t found = __atomic_load_n(&handle[card], __ATOMIC_ACQUIRE);
-	uint64_t last = __atomic_load_n(&tried, __ATOMIC_RELAXED), now = vgpu_now();
+	uint64_t last = __atomic_load_n(&tried[card], __ATOMIC_RELAXED), now = vgpu_now();
 
-	if (found)
+	if (found || (last && now - last < NVML_AGAIN_NS))
 		return found;
-	if (!__atomic_load_n(&nvml_up, __ATOMIC_ACQUIRE)) {
-		if (last && now - last < NVML_AGAIN_NS)
-			return NULL;
-		__atomic_store_n(&tried, now, __ATOMIC_RELAXED);
-		vgpu_need_nvml();
-		if (!vgpu_real.nvmlInit_v2 || vgpu_real.nvmlInit_v2() != NVML_SUCCESS)
-			return NULL;
-		__atomic_store_n(&nvml_up, true, __ATOMIC_RELEASE);
-	}
-	if (!vgpu_real.nvmlDeviceGetHandleByUUID ||
-	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3)
-		return NULL;
-	if (vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid, &found) !=
-	    NVML_SUCCESS)
+	__atomic_store_n(&tried[card], now, __ATOMIC_RELAXED);
+	vgpu_need_nvml();
+	if (!vgpu_real.nvmlInit_v2 || vgpu_real.nvmlInit_v2() != NVML_SUCCESS ||
+	    !vgpu_real.nvmlDeviceGetHandleByUUID ||
+	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3 ||
+	    vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid, &found) !=
+		    NVML_SUCCESS)
 		return NULL;
 	__atomic_store_n(&handle[card], found, __ATOMIC_RELEASE);
 	return found;

@@ -5,9 +5,11 @@
  * comparison for all processes (mem_outside in the grant); without gresd this process's watcher
  * makes it, on its own slot (compare.c).
  */
-#include "context_cost.h"
+#include <string.h>
+
 #include "../job/job.h"
 #include "account.h"
+#include "context_cost.h"
 
 /* Per card. */
 static uint64_t overhead[VGPU_MAX_CARDS];
@@ -44,13 +46,7 @@ int vgpu_overhead_context(int card)
 
 void vgpu_overhead_lower(int card, uint64_t bytes)
 {
-	uint64_t have = __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST), less;
-
-	do
-		less = bytes < have ? bytes : have;
-	while (!__atomic_compare_exchange_n(&overhead[card], &have, have - less, false,
-					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
-	vgpu_release(card, less);
+	vgpu_charge_less(card, &overhead[card], bytes);
 	counts(card, 0);
 }
 
@@ -74,6 +70,5 @@ void vgpu_overhead_raise(int card, uint64_t bytes)
 
 void vgpu_overhead_in_child(void)
 {
-	for (int i = 0; i < VGPU_MAX_CARDS; i++)
-		overhead[i] = 0;
+	memset(overhead, 0, sizeof overhead);
 }

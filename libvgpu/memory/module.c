@@ -89,37 +89,37 @@ static uint64_t confirmed(int card, uint64_t bytes)
 	return counted - told < bytes ? counted - told : bytes;
 }
 
-static void show(int card)
-{
-	__atomic_store_n(&vgpu_my(card)->mem_module,
-			 __atomic_load_n(&booked[card].charged, __ATOMIC_RELAXED),
-			 __ATOMIC_RELAXED);
-}
-
-/* Lowers the charge to at most want. */
-static void lower(int card, uint64_t want)
-{
-	uint64_t have = __atomic_load_n(&booked[card].charged, __ATOMIC_SEQ_CST);
-
-	while (have > want &&
-	       !__atomic_compare_exchange_n(&booked[card].charged, &have, want, false,
-					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		;
-	if (have > want)
-		vgpu_release(card, have - want);
-	show(card);
-}
-
 uint64_t vgpu_modules_charged(int card)
 {
 	return __atomic_load_n(&booked[card].charged, __ATOMIC_SEQ_CST);
 }
 
+static void show(int card)
+{
+	__atomic_store_n(&vgpu_my(card)->mem_module, vgpu_modules_charged(card), __ATOMIC_RELAXED);
+}
+
 void vgpu_modules_lower(int card, uint64_t bytes)
 {
-	uint64_t have = vgpu_modules_charged(card);
+	vgpu_charge_less(card, &booked[card].charged, bytes);
+	show(card);
+}
 
-	lower(card, have > bytes ? have - bytes : 0);
+/* False: the module does not fit. */
+static bool charge_module(struct vgpu_item *item)
+{
+	if (vgpu_charge(item->card, item->size)) {
+		vgpu_pools_settle();
+		item->size = confirmed(item->card, item->size);
+		if (vgpu_charge(item->card, item->size))
+			return false;
+	}
+	__atomic_add_fetch(&booked[item->card].live, item->size, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&booked[item->card].charged, item->size, __ATOMIC_SEQ_CST);
+	show(item->card);
+	item->owner = vgpu_context_owner(item->card);
+	vgpu_table_put(&modules, item);
+	return true;
 }
 
 /* Charges what the call took to owner. Returns false when that is above the
@@ -136,32 +136,19 @@ static bool end_load(const struct load *l, uint64_t owner)
 	item.size = now && now < l->free_before ? l->free_before - now : 0;
 	if (item.size >= CONFIRM_BYTES)
 		item.size = confirmed(l->card, item.size);
-	if (item.size < NOTICE_BYTES) {
-		vgpu_mem_end();
-		return true;
-	}
-	fits = vgpu_charge(l->card, item.size) == 0;
-	if (!fits) {
-		vgpu_pools_settle();
-		item.size = confirmed(l->card, item.size);
-		fits = vgpu_charge(l->card, item.size) == 0;
-	}
-	if (fits) {
-		__atomic_add_fetch(&booked[l->card].live, item.size, __ATOMIC_SEQ_CST);
-		__atomic_add_fetch(&booked[l->card].charged, item.size, __ATOMIC_SEQ_CST);
-		show(l->card);
-		item.owner = vgpu_context_owner(l->card);
-		vgpu_table_put(&modules, &item);
-	}
+	fits = item.size < NOTICE_BYTES || charge_module(&item);
 	vgpu_mem_end();
 	return fits;
 }
 
-/* What a comparison has taken out already is not released again. */
+/* What a comparison has taken out already is not released again. What another thread charges
+ * meanwhile stays. */
 static void unloaded(const struct vgpu_item *item)
 {
-	lower(item->card,
-	      __atomic_sub_fetch(&booked[item->card].live, item->size, __ATOMIC_SEQ_CST));
+	uint64_t have = vgpu_modules_charged(item->card);
+	uint64_t live = __atomic_sub_fetch(&booked[item->card].live, item->size, __ATOMIC_SEQ_CST);
+
+	vgpu_modules_lower(item->card, have > live ? have - live : 0);
 }
 
 static uint64_t id(const void *handle)
@@ -305,7 +292,7 @@ static CUresult limit_seen(int limit, size_t value, uint64_t key)
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
 	struct vgpu_item item, was;
-	uint64_t have = 0;
+	uint64_t have = 0, more;
 	CUresult r;
 	int card;
 
@@ -321,18 +308,15 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	item.size = limit_bytes(limit, value);
 	while (vgpu_table_take(&limits, item.key, &was))
 		have += was.size;
-	if (item.size > have && vgpu_mem_take(card, item.size - have)) {
+	more = item.size > have ? item.size - have : 0;
+	if (more && vgpu_mem_take(card, more)) {
 		r = vgpu_oom(card, item.size);
-		item.size = have;
-	} else if (item.size > have) {
-		r = vgpu_real.cuCtxSetLimit(limit, value);
-		vgpu_mem_done(card, item.size - have, r);
 	} else {
-		vgpu_mem_begin();
-		r = vgpu_real.cuCtxSetLimit(limit, value);
+		if (!more)
+			vgpu_mem_begin();
+		r = vgpu_mem_done(card, more, vgpu_real.cuCtxSetLimit(limit, value));
 		if (r == CUDA_SUCCESS)
-			vgpu_release(card, have - item.size);
-		vgpu_mem_end();
+			vgpu_release(card, have + more - item.size);
 	}
 	if (r != CUDA_SUCCESS)
 		item.size = have;
