@@ -290,7 +290,7 @@ static bool any(const struct vgpu_item *item, uint64_t unused)
 static void fresh(unsigned ncards)
 {
 	vgpu_table_sweep(&objects, 0, any);
-	vgpu_devices_in_child();
+	vgpu_table_sweep(&devices, 0, any);
 	memset(card_of_number, 0, sizeof card_of_number);
 	vgpu_rm_forget();
 	vgpu_shared_in_child();
