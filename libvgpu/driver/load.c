@@ -20,57 +20,6 @@ const char *const vgpu_symbol_name[VGPU_SYMBOLS] = {
 #include "hooks.def"
 };
 
-/* ----------------------------------------------------------- sorted indexes */
-static unsigned short by_name[VGPU_SYMBOLS], by_pointer[VGPU_SYMBOLS];
-static unsigned pointers; /* entries of by_pointer */
-static pthread_once_t names_once = PTHREAD_ONCE_INIT;
-
-static int is_named(const void *name, const void *at)
-{
-	return strcmp(name, vgpu_symbol_name[*(const unsigned short *)at]);
-}
-
-static int compare_names(const void *a, const void *b)
-{
-	return is_named(vgpu_symbol_name[*(const unsigned short *)a], b);
-}
-
-static int is_at(const void *real, const void *at)
-{
-	uintptr_t x = (uintptr_t)real, y = (uintptr_t)*vgpu_real_at(*(const unsigned short *)at);
-
-	return x < y ? -1 : x > y;
-}
-
-static int compare_pointers(const void *a, const void *b)
-{
-	return is_at(*vgpu_real_at(*(const unsigned short *)a), b);
-}
-
-static void sort_names(void)
-{
-	for (unsigned short i = 0; i < VGPU_SYMBOLS; i++)
-		by_name[i] = i;
-	qsort(by_name, VGPU_SYMBOLS, sizeof by_name[0], compare_names);
-}
-
-int vgpu_symbol_named(const char *name)
-{
-	const unsigned short *at;
-
-	pthread_once(&names_once, sort_names);
-	at = bsearch(name, by_name, VGPU_SYMBOLS, sizeof *by_name, is_named);
-	return at ? *at : -1;
-}
-
-int vgpu_symbol_at(const void *real)
-{
-	const unsigned short *at =
-		real ? bsearch(real, by_pointer, pointers, sizeof *by_pointer, is_at) : NULL;
-
-	return at ? *at : -1;
-}
-
 /* ------------------------------------------------------------- the libraries */
 struct vgpu_library vgpu_cuda = {.soname = "libcuda.so.1", .prefix = "cu"};
 struct vgpu_library vgpu_nvml = {.soname = "libnvidia-ml.so.1", .prefix = "nvml"};
@@ -82,27 +31,12 @@ bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym)
 	return strncmp(vgpu_symbol_name[sym], lib->prefix, strlen(lib->prefix)) == 0;
 }
 
-/* load_lock is held. */
-static void publish(struct vgpu_library *lib, void *const found[VGPU_SYMBOLS])
-{
-	if (lib == &vgpu_cuda)
-		pointers = 0; /* a child may have been forked in the middle */
-	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
-		if (vgpu_symbol_of(lib, i))
-			*vgpu_real_at(i) = found[i];
-	/* Only CUDA's: NVML's pointers may still change under the order. */
-	for (unsigned short i = 0; i < VGPU_SYMBOLS && lib == &vgpu_cuda; i++)
-		if (found[i] && vgpu_symbol_of(lib, i))
-			by_pointer[pointers++] = i;
-	qsort(by_pointer, pointers, sizeof by_pointer[0], compare_pointers);
-}
-
 /* ------------------------------------------------------------------ whose call it is */
 struct object {
 	uintptr_t inside, low, size;
 };
 
-static void set_range(struct object *o, const struct dl_phdr_info *info)
+static struct object range_of(const struct dl_phdr_info *info)
 {
 	uintptr_t low = UINTPTR_MAX, high = 0;
 
@@ -115,33 +49,19 @@ static void set_range(struct object *o, const struct dl_phdr_info *info)
 		low = begin < low ? begin : low;
 		high = begin + p->p_memsz > high ? begin + p->p_memsz : high;
 	}
-	o->low = low;
-	o->size = high - low;
+	return (struct object){0, low, high - low};
 }
 
+/* Where the function o->inside is. */
 static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
-	struct object *o = arg, this;
+	struct object *o = arg, this = range_of(info);
 
 	(void)size;
-	set_range(&this, info);
 	if (o->inside - this.low >= this.size)
 		return 0;
-	o->low = this.low;
-	o->size = this.size;
+	*o = this;
 	return 1;
-}
-
-/* Where the functions that were found are. */
-static struct object object_of(void *const found[VGPU_SYMBOLS])
-{
-	struct object o = {0, 0, 0};
-
-	for (unsigned i = 0; i < VGPU_SYMBOLS && !o.inside; i++)
-		o.inside = (uintptr_t)found[i];
-	if (o.inside)
-		dl_iterate_phdr(find_object, &o);
-	return o;
 }
 
 static bool is_in(const struct vgpu_library *lib, const void *address)
@@ -186,10 +106,9 @@ struct copy_search {
 static int find_copy(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct copy_search *s = arg;
-	struct object this;
+	struct object this = range_of(info);
 
 	(void)size;
-	set_range(&this, info);
 	if (strcmp(soname_of(info, &this), s->lib->soname) != 0)
 		return 0;
 	if (!s->first.size)
@@ -224,23 +143,28 @@ void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void 
  * threads find the same. */
 static void resolve(struct vgpu_library *lib, void *handle)
 {
-	void *found[VGPU_SYMBOLS] = {NULL};
-	struct object object;
-	void *transport;
+	void *found[VGPU_SYMBOLS] = {NULL}, *transport;
+	struct object object = {0, 0, 0};
 
-	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
+	for (unsigned i = 0; i < VGPU_SYMBOLS; i++) {
 		if (vgpu_symbol_of(lib, i))
 			found[i] = vgpu_real_dlsym(handle, vgpu_symbol_name[i]);
+		if (!object.inside)
+			object.inside = (uintptr_t)found[i];
+	}
 	/* Only a simulated driver has this: it answers ioctls in user space. */
 	transport = lib == &vgpu_cuda ? vgpu_real_dlsym(handle, "vgpu_rm_transport") : NULL;
-	object = object_of(found);
+	if (object.inside)
+		dl_iterate_phdr(find_object, &object);
 	pthread_mutex_lock(&load_lock);
 	if (!lib->resolved) {
 		lib->low = object.low;
 		__atomic_store_n(&lib->size, object.size, __ATOMIC_RELEASE);
 		if (transport)
 			__atomic_store_n((void **)&vgpu_transport, transport, __ATOMIC_RELEASE);
-		publish(lib, found);
+		for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
+			if (vgpu_symbol_of(lib, i))
+				*vgpu_real_at(i) = found[i];
 		lib->handle = handle;
 	}
 	lib->resolved = true;

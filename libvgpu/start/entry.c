@@ -26,6 +26,14 @@ static void *const hooks[VGPU_SYMBOLS] = {
 #include "../driver/hooks.def"
 };
 
+static int symbol_named(const char *name)
+{
+	for (int i = 0; i < VGPU_SYMBOLS; i++)
+		if (strcmp(name, vgpu_symbol_name[i]) == 0)
+			return i;
+	return -1;
+}
+
 /* ------------------------------------------------- what a newer driver has more */
 /* The version that a name ends in, 1 where it says none; *base: the letters before it. */
 static int version_of(const char *name, size_t *base)
@@ -159,7 +167,7 @@ static __attribute__((noinline)) void *hook_for(struct vgpu_library *lib, void *
 
 	if (vgpu_loading())
 		return NULL;
-	sym = vgpu_symbol_named(name);
+	sym = symbol_named(name);
 	hooked = sym >= 0 && hooks[sym];
 	newer = sym < 0 && lib == &vgpu_cuda && newest_hooked(name);
 	if ((hooked || newer) && !vgpu_need(lib, RTLD_NOLOAD))
@@ -179,6 +187,12 @@ static __attribute__((noinline)) void *hook_for(struct vgpu_library *lib, void *
 	return found ? found : VGPU_NOTHING;
 }
 
+/* No cublas, and no clock_gettime. */
+VGPU_EARLY static inline bool begins(const char *name, char first, char second)
+{
+	return name[0] == first && name[1] == second && name[2] >= 'A' && name[2] <= 'Z';
+}
+
 /* Returns the hook, or NULL when the caller is to get what the C library gives. Calls no
  * function for any other name: the runtime of a sanitizer asks for its own before it is ready. */
 VGPU_EARLY static inline __attribute__((always_inline)) void *
@@ -188,15 +202,12 @@ lookup(void *handle, const char *name, const char *version, const void *caller)
 		vgpu_need_dlsym();
 	if (!name || !vgpu_real_dlsym || !vgpu_real_dlvsym)
 		return NULL;
-	if (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') /* no cublas */
+	if (begins(name, 'c', 'u'))
 		return hook_for(&vgpu_cuda, handle, name, version, caller);
 	if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l')
 		return hook_for(&vgpu_nvml, handle, name, version, caller);
-	if (((name[0] == 'c' && name[1] == 'l') || (name[0] == 'v' && name[1] == 'k') ||
-	     (name[0] == 'g' && name[1] == 'l')) &&
-	    name[2] >= 'A' && name[2] <= 'Z') /* no clock_gettime */
-		return vgpu_others_hook(handle, name, version);
-	if ((name[0] == 'e' && name[1] == 'g' && name[2] == 'l') ||
+	if (begins(name, 'c', 'l') || begins(name, 'v', 'k') || begins(name, 'g', 'l') ||
+	    (name[0] == 'e' && name[1] == 'g' && name[2] == 'l') ||
 	    (name[0] == 'o' && name[1] == 'p' && name[2] == 't'))
 		return vgpu_others_hook(handle, name, version);
 	if (name[0] == 'd' && name[1] == 'l')
@@ -227,34 +238,32 @@ VGPU_EARLY __attribute__((used)) void *vgpu_dlvsym_lookup(void *handle, const ch
  * per-thread streams and status are the driver's own decisions. */
 static void *hook_of(const char *name, void *real)
 {
-	int sym = vgpu_symbol_at(real);
+	bool known = false;
 
-	if (sym < 0)
-		return name && refused(name, real) ? NULL : real;
-	return hooks[sym] ? hooks[sym] : real;
+	for (unsigned i = 0; i < VGPU_SYMBOLS; i++) {
+		if (*vgpu_real_at(i) != real)
+			continue;
+		if (hooks[i])
+			return hooks[i];
+		known = true;
+	}
+	return !known && name && refused(name, real) ? NULL : real;
 }
 
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuGetProcAddress);
-	r = vgpu_real.cuGetProcAddress(symbol, pfn, version, flags);
-	if (r != CUDA_SUCCESS || !pfn || !*pfn)
-		return r;
-	*pfn = hook_of(symbol, *pfn);
-	return *pfn ? r : vgpu_real.cuGetProcAddress(NO_FUNCTION, pfn, version, flags);
-}
-
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags,
-			     int *status)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuGetProcAddress_v2);
-	r = vgpu_real.cuGetProcAddress_v2(symbol, pfn, version, flags, status);
-	if (r != CUDA_SUCCESS || !pfn || !*pfn)
-		return r;
-	*pfn = hook_of(symbol, *pfn);
-	return *pfn ? r : vgpu_real.cuGetProcAddress_v2(NO_FUNCTION, pfn, version, flags, status);
-}
+#define GET_PROC(name, params, ...)                                         \
+	CUresult name params                                                \
+	{                                                                   \
+		CUresult r;                                                 \
+                                                                            \
+		VGPU_NEED_CUDA(name);                                       \
+		r = vgpu_real.name(symbol, __VA_ARGS__);                    \
+		if (r != CUDA_SUCCESS || !pfn || !*pfn)                     \
+			return r;                                           \
+		*pfn = hook_of(symbol, *pfn);                               \
+		return *pfn ? r : vgpu_real.name(NO_FUNCTION, __VA_ARGS__); \
+	}
+GET_PROC(cuGetProcAddress, (const char *symbol, void **pfn, int version, uint64_t flags), pfn,
+	 version, flags)
+GET_PROC(cuGetProcAddress_v2,
+	 (const char *symbol, void **pfn, int version, uint64_t flags, int *status), pfn, version,
+	 flags, status)
