@@ -12,11 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
-#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
-#define CAS(p, old, new) \
-	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
-
 /* A test build stops or kills the process at a numbered step of the protocol. */
 #ifndef VGPU_PAUSE
 #define VGPU_PAUSE(step) ((void)0)

@@ -14,6 +14,13 @@
 
 #include "region.h"
 
+/* Of a field that several threads or processes write. CAS puts what there is into *old where that is
+ * something else. */
+#define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
+#define CAS(p, old, new) \
+	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+
 /* Reads a clock as clock_gettime(2) does. libvgpu has the C library's own here, for a preload of
  * the user's (faketime) may have a faster one, and budgets would fill as fast. */
 extern int (*vgpu_clock)(clockid_t clock, struct timespec *ts);

@@ -19,9 +19,7 @@ static void add_to_list(struct vgpu_table *t)
 	for (unsigned i = 0; i < sizeof tables / sizeof *tables; i++) {
 		struct vgpu_table *there = NULL;
 
-		if (__atomic_compare_exchange_n(&tables[i], &there, t, false, __ATOMIC_SEQ_CST,
-						__ATOMIC_SEQ_CST) ||
-		    there == t)
+		if (CAS(&tables[i], &there, t) || there == t)
 			break;
 	}
 	__atomic_store_n(&t->listed, true, __ATOMIC_RELEASE);

@@ -53,13 +53,12 @@ void vgpu_charge_forced(int card, uint64_t bytes)
 
 int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want)
 {
-	uint64_t have = __atomic_load_n(charged, __ATOMIC_SEQ_CST);
+	uint64_t have = LOAD(charged);
 
 	while (have < want) {
 		if (vgpu_charge(card, want - have))
 			return -ENOMEM;
-		if (__atomic_compare_exchange_n(charged, &have, want, false, __ATOMIC_SEQ_CST,
-						__ATOMIC_SEQ_CST))
+		if (CAS(charged, &have, want))
 			return 0;
 		vgpu_release(card, want - have);
 	}
@@ -77,15 +76,14 @@ void vgpu_charge_moves(int card, uint64_t from, uint64_t to)
 void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
 			 uint64_t (*of)(uint64_t))
 {
-	uint64_t have = __atomic_load_n(charged, __ATOMIC_SEQ_CST), keep;
+	uint64_t have = LOAD(charged), keep;
 
 	while (have > want) {
-		if (!__atomic_compare_exchange_n(charged, &have, want, false, __ATOMIC_SEQ_CST,
-						 __ATOMIC_SEQ_CST))
+		if (!CAS(charged, &have, want))
 			continue;
 		/* Who has added to live before saw the charge as it was, and took it for
 		 * enough; who adds now sees it lowered, and pays. */
-		keep = of(__atomic_load_n(live, __ATOMIC_SEQ_CST));
+		keep = of(LOAD(live));
 		keep = keep < want ? want : keep < have ? keep : have;
 		vgpu_release(card, have - keep);
 		__atomic_add_fetch(charged, keep - want, __ATOMIC_SEQ_CST);
@@ -95,12 +93,11 @@ void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint6
 
 void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes)
 {
-	uint64_t have = __atomic_load_n(charged, __ATOMIC_SEQ_CST), less;
+	uint64_t have = LOAD(charged), less;
 
 	do
 		less = bytes < have ? bytes : have;
-	while (!__atomic_compare_exchange_n(charged, &have, have - less, false, __ATOMIC_SEQ_CST,
-					    __ATOMIC_SEQ_CST));
+	while (!CAS(charged, &have, have - less));
 	vgpu_release(card, less);
 }
 

@@ -19,8 +19,8 @@ static nvmlDevice_t nvml_handle(int card)
 {
 	static nvmlDevice_t handle[VGPU_MAX_CARDS];
 	static uint64_t tried[VGPU_MAX_CARDS];
-	nvmlDevice_t found = __atomic_load_n(&handle[card], __ATOMIC_ACQUIRE);
-	uint64_t last = __atomic_load_n(&tried[card], __ATOMIC_RELAXED), now = vgpu_now();
+	nvmlDevice_t found = LOAD(&handle[card]);
+	uint64_t last = LOAD(&tried[card]), now = vgpu_now();
 
 	if (found || (last && now - last < NVML_AGAIN_NS))
 		return found;

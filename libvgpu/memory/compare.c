@@ -44,12 +44,12 @@ static uint64_t highest(int card, uint64_t want)
  * card's free memory, which a neighbour may have taken: what contexts alone do not explain goes. */
 static void correct(int card, uint64_t have, uint64_t want, uint64_t max)
 {
-	uint32_t contexts = __atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED);
+	uint32_t contexts = LOAD(&vgpu_my(card)->contexts);
 	uint64_t floor = vgpu_context_bytes(card) * (contexts - (contexts && vgpu_others_on(card)));
 
 	/* Managed memory is charged in full but may be elsewhere just now: then a low count proves
 	 * nothing. */
-	if (__atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED))
+	if (LOAD(&vgpu_managed_bytes))
 		max = UINT64_MAX;
 	if (vgpu_state.from_env && most(want, floor) > have)
 		vgpu_overhead_raise(card, most(want, floor) - have);
@@ -66,9 +66,9 @@ static void correct(int card, uint64_t have, uint64_t want, uint64_t max)
 static void measure(int card)
 {
 	struct vgpu_slot *slot = vgpu_state.slot;
-	uint32_t begun = __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST);
-	uint32_t done = __atomic_load_n(&slot->mem_done, __ATOMIC_SEQ_CST);
-	uint64_t told = __atomic_load_n(&slot->card[card].mem, __ATOMIC_SEQ_CST);
+	uint32_t begun = LOAD(&slot->mem_begun);
+	uint32_t done = LOAD(&slot->mem_done);
+	uint64_t told = LOAD(&slot->card[card].mem);
 	/* After told: memory that goes in between must not raise the charge. */
 	uint64_t uncounted = vgpu_shared_uncounted(card), real, have, want;
 
@@ -77,7 +77,7 @@ static void measure(int card)
 	if (begun != done || !vgpu_overhead_counted(card, &real))
 		return;
 	pthread_mutex_lock(&measure_lock);
-	if (begun == __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST)) {
+	if (begun == LOAD(&slot->mem_begun)) {
 		have = vgpu_overhead_charged(card);
 		want = real + have > told ? real + have - told : 0;
 		correct(card, have, want, highest(card, want));
@@ -103,8 +103,7 @@ void vgpu_overhead_tick(uint64_t now)
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		uint64_t charged = vgpu_modules_charged((int)i);
 
-		if (!__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED) ||
-		    !vgpu_limit((int)i))
+		if (!LOAD(&vgpu_my((int)i)->contexts) || !vgpu_limit((int)i))
 			continue;
 		/* With gresd, once after each change of what modules are charged. */
 		if (charged != compared_modules[i])

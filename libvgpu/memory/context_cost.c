@@ -59,7 +59,7 @@ void vgpu_overhead_context_gone(int card)
 
 uint64_t vgpu_overhead_charged(int card)
 {
-	return __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST);
+	return LOAD(&overhead[card]);
 }
 
 void vgpu_overhead_raise(int card, uint64_t bytes)

@@ -57,8 +57,7 @@ void vgpu_use_note(uint64_t key)
 		return;
 	for (unsigned i = 0; i < PLACES; i++) {
 		none = 0;
-		if (__atomic_compare_exchange_n(&set[i], &none, key, false, __ATOMIC_RELAXED,
-						__ATOMIC_RELAXED))
+		if (CAS(&set[i], &none, key))
 			return;
 	}
 	/* Full, most likely of what was forgotten: any of them. */

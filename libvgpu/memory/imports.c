@@ -26,7 +26,7 @@ static uint64_t same(uint64_t bytes)
 static uint64_t rest_of(int card, uint64_t bytes)
 {
 	uint64_t sum = vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
-	uint64_t own = __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_SEQ_CST);
+	uint64_t own = LOAD(&vgpu_my(card)->mem);
 	uint64_t others = sum > own ? sum - own : 0;
 
 	return bytes > others ? bytes - others : 0;
@@ -59,8 +59,8 @@ void vgpu_imports_less(int card, uint64_t bytes)
 
 bool vgpu_imports_settle(int card)
 {
-	uint64_t have = __atomic_load_n(&imports[card].charged, __ATOMIC_SEQ_CST);
-	uint64_t all = __atomic_load_n(&imports[card].bytes, __ATOMIC_SEQ_CST), want;
+	uint64_t have = LOAD(&imports[card].charged);
+	uint64_t all = LOAD(&imports[card].bytes), want;
 
 	if (all <= have)
 		return false;
@@ -68,8 +68,7 @@ bool vgpu_imports_settle(int card)
 	if (want <= have)
 		return false;
 	vgpu_charge_forced(card, want - have);
-	if (!__atomic_compare_exchange_n(&imports[card].charged, &have, want, false,
-					 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if (!CAS(&imports[card].charged, &have, want))
 		vgpu_release(card, want - have);
 	return true;
 }

@@ -72,7 +72,7 @@ static struct load begin_load(void)
  * it where the card does not say. */
 static uint64_t confirmed(int card, uint64_t bytes)
 {
-	uint64_t told = __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_SEQ_CST);
+	uint64_t told = LOAD(&vgpu_my(card)->mem);
 	uint64_t counted = 0, again = 0;
 	int cancel;
 
@@ -91,7 +91,7 @@ static uint64_t confirmed(int card, uint64_t bytes)
 
 uint64_t vgpu_modules_charged(int card)
 {
-	return __atomic_load_n(&booked[card].charged, __ATOMIC_SEQ_CST);
+	return LOAD(&booked[card].charged);
 }
 
 static void show(int card)
@@ -156,7 +156,7 @@ static uint64_t id(const void *handle)
 	return (uint64_t)(uintptr_t)handle;
 }
 
-#define LOAD(name, params, args, made, unload)                                               \
+#define LOADS(name, params, args, made, unload)                                              \
 	CUresult name params                                                                 \
 	{                                                                                    \
 		struct load l;                                                               \
@@ -172,22 +172,22 @@ static uint64_t id(const void *handle)
 		return r;                                                                    \
 	}
 
-LOAD(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
-LOAD(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
-     cuModuleUnload)
-LOAD(cuModuleLoadDataEx,
-     (CUmodule * module, const void *image, unsigned n, void *options, void **values),
-     (module, image, n, options, values), module, cuModuleUnload)
-LOAD(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
-     cuModuleUnload)
-LOAD(cuLibraryLoadData,
-     (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
-      void *options, void **values, unsigned n),
-     (library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
-LOAD(cuLibraryLoadFromFile,
-     (CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
-      void *options, void **values, unsigned n),
-     (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+LOADS(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
+LOADS(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
+      cuModuleUnload)
+LOADS(cuModuleLoadDataEx,
+      (CUmodule * module, const void *image, unsigned n, void *options, void **values),
+      (module, image, n, options, values), module, cuModuleUnload)
+LOADS(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
+      cuModuleUnload)
+LOADS(cuLibraryLoadData,
+      (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
+       void *options, void **values, unsigned n),
+      (library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+LOADS(cuLibraryLoadFromFile,
+      (CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
+       void *options, void **values, unsigned n),
+      (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
 
 /* With lazy loading these are where the memory is really taken, at the first time. */
 #define FIRST_USE(call, params, args, owner, variable)                   \

@@ -60,8 +60,7 @@ int vgpu_object_take(struct vgpu_object *asked)
 
 	vgpu_mem_begin();
 	/* No card: the process has no part in its job. */
-	if (!vgpu_state.ncards ||
-	    __atomic_load_n(&objects.count, __ATOMIC_RELAXED) >= VGPU_MAX_MEMORY_OBJECTS)
+	if (!vgpu_state.ncards || LOAD(&objects.count) >= VGPU_MAX_MEMORY_OBJECTS)
 		return refuse(first_of(card), asked->bytes);
 	vgpu_shared_settle();
 	for (EACH(i, card)) {
@@ -160,7 +159,7 @@ bool vgpu_others_begin(int card)
 
 bool vgpu_others_on(int card)
 {
-	return __atomic_load_n(&others[card], __ATOMIC_RELAXED);
+	return LOAD(&others[card]);
 }
 
 void vgpu_objects_in_child(void)

@@ -231,7 +231,7 @@ void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
 	struct vgpu_item item;
 	struct vgpu_kept *k;
 
-	if (!__atomic_load_n(&exported.count, __ATOMIC_RELAXED))
+	if (!LOAD(&exported.count))
 		return;
 	lock_shared();
 	if (vgpu_table_take(&exported, key, &item)) {
@@ -258,7 +258,7 @@ void vgpu_shared_release(uint64_t key, int card, uint64_t bytes)
 
 void vgpu_shared_settle(void)
 {
-	if (!__atomic_load_n(&freed, __ATOMIC_RELAXED))
+	if (!LOAD(&freed))
 		return;
 	lock_shared();
 	settle();

@@ -64,7 +64,7 @@ static void began_on(int card)
 {
 	if (!vgpu_others_begin(card))
 		return;
-	__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_UNGATED, __ATOMIC_RELAXED);
+	vgpu_slot_flag(VGPU_SLOT_UNGATED, 0);
 	vgpu_context_began(card);
 	if (!vgpu_any_api()) /* whose submissions have a gate */
 		vgpu_tell_ungated(card);
