@@ -26,11 +26,11 @@ static void add_to_list(struct vgpu_table *t)
 }
 
 /* A forked child finds each table in the list whose lock a thread of the parent has. */
-static void lock(struct vgpu_table *t)
+static pthread_mutex_t *locked(struct vgpu_table *t)
 {
 	if (!__atomic_load_n(&t->listed, __ATOMIC_ACQUIRE))
 		add_to_list(t);
-	pthread_mutex_lock(&t->lock);
+	return vgpu_locked(&t->lock);
 }
 
 void vgpu_tables_in_child(void)
@@ -104,12 +104,6 @@ static struct vgpu_item **find(struct vgpu_table *t, uint64_t key)
 	return NULL;
 }
 
-static struct vgpu_item **lock_and_find(struct vgpu_table *t, uint64_t key)
-{
-	lock(t);
-	return find(t, key);
-}
-
 /* Entries come and go with every allocation: they are kept for the next one. */
 static void spare(struct vgpu_table *t, struct vgpu_item *item)
 {
@@ -148,45 +142,41 @@ static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	bool fits;
+	VGPU_HOLD(locked(t));
 
-	lock(t);
-	fits = put(t, item);
-	pthread_mutex_unlock(&t->lock);
-	return fits;
+	return put(t, item);
 }
 
 bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
 {
-	struct vgpu_item **p = lock_and_find(t, item->key);
-	bool there = p || put(t, item);
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, item->key);
 
 	if (p)
 		*item = **p;
-	pthread_mutex_unlock(&t->lock);
-	return there;
+	return p || put(t, item);
 }
 
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	struct vgpu_item **p = lock_and_find(t, key);
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, key);
 
 	if (p)
 		*out = **p;
-	pthread_mutex_unlock(&t->lock);
-	return p != NULL;
+	return p;
 }
 
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	struct vgpu_item **p = lock_and_find(t, key);
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, key);
 
-	if (p) {
-		*out = **p;
-		spare(t, unlinked(t, p));
-	}
-	pthread_mutex_unlock(&t->lock);
-	return p != NULL;
+	if (!p)
+		return false;
+	*out = **p;
+	spare(t, unlinked(t, p));
+	return true;
 }
 
 static void to_list(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_item **list)
@@ -203,19 +193,18 @@ struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
 
 	if (!__atomic_load_n(&t->count, __ATOMIC_RELAXED))
 		return NULL;
-	lock(t);
+	VGPU_HOLD(locked(t));
 	while ((p = find(t, key)) != NULL)
 		to_list(t, p, &list);
-	pthread_mutex_unlock(&t->lock);
 	return list;
 }
 
 struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 				       bool (*goes)(const struct vgpu_item *, uint64_t))
 {
+	VGPU_HOLD(locked(t));
 	struct vgpu_item *list = NULL;
 
-	lock(t);
 	for (size_t i = 0; i < t->buckets; i++)
 		for (struct vgpu_item **p = &t->bucket[i]; *p;) {
 			if (goes(*p, arg))
@@ -223,18 +212,17 @@ struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 			else
 				p = &(*p)->next;
 		}
-	pthread_mutex_unlock(&t->lock);
 	return list;
 }
 
 void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
 {
-	lock(t);
+	VGPU_HOLD(locked(t));
+
 	for (struct vgpu_item *next; list && (t->buckets || grow(t)); list = next) {
 		next = list->next;
 		insert(t, list);
 	}
-	pthread_mutex_unlock(&t->lock);
 }
 
 void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
@@ -244,24 +232,21 @@ void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
 		gone(item);
 	if (!list)
 		return;
-	lock(t);
+	VGPU_HOLD(locked(t));
 	for (struct vgpu_item *next; list; list = next) {
 		next = list->next;
 		spare(t, list);
 	}
-	pthread_mutex_unlock(&t->lock);
 }
 
 uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size)
 {
-	struct vgpu_item **p = lock_and_find(t, key);
-	uint64_t by = 0;
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, key);
+	uint64_t by = p && (*p)->size < size ? size - (*p)->size : 0;
 
-	if (p && (*p)->size < size) {
-		by = size - (*p)->size;
+	if (by)
 		(*p)->size = size;
-	}
-	pthread_mutex_unlock(&t->lock);
 	return by;
 }
 
@@ -283,14 +268,14 @@ void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const str
 
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out)
 {
-	struct vgpu_item **p = lock_and_find(t, key);
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, key);
 
-	if (p) {
-		(*p)->refs += (unsigned)by;
-		*out = **p;
-		if ((*p)->refs == 0)
-			spare(t, unlinked(t, p));
-	}
-	pthread_mutex_unlock(&t->lock);
-	return p != NULL;
+	if (!p)
+		return false;
+	(*p)->refs += (unsigned)by;
+	*out = **p;
+	if (out->refs == 0)
+		spare(t, unlinked(t, p));
+	return true;
 }

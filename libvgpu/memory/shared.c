@@ -38,15 +38,11 @@ static struct vgpu_kept *freed;                      /* allocations, that are st
 /* Of all of these. Inside it only the locks of the tables here are taken. */
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void lock_shared(void)
+static pthread_mutex_t *locked_shared(void)
 {
-	pthread_mutex_lock(&shared_lock);
+	vgpu_locked(&shared_lock);
 	vgpu_openfiles_begin();
-}
-
-static void unlock_shared(void)
-{
-	pthread_mutex_unlock(&shared_lock);
+	return &shared_lock;
 }
 
 static bool is_kept(struct vgpu_kept *k)
@@ -113,24 +109,17 @@ static struct vgpu_kept *entry_of(uint64_t key)
 
 bool vgpu_shared_note(uint64_t key, int fd)
 {
-	struct vgpu_kept *k;
-	bool ok;
+	VGPU_HOLD(locked_shared());
+	struct vgpu_kept *k = entry_of(key);
 
-	lock_shared();
-	k = entry_of(key);
-	ok = k && note(k, fd);
-	unlock_shared();
-	return ok;
+	return k && note(k, fd);
 }
 
 bool vgpu_shared_note_kept(struct vgpu_kept *k, int fd)
 {
-	bool ok;
+	VGPU_HOLD(locked_shared());
 
-	lock_shared();
-	ok = note(k, fd);
-	unlock_shared();
-	return ok;
+	return note(k, fd);
 }
 
 static uint64_t hash_of(const void *data)
@@ -155,17 +144,13 @@ static void data_is(struct vgpu_kept *k, uint64_t hash)
 
 bool vgpu_shared_note_data(uint64_t key, const void *data)
 {
+	VGPU_HOLD(locked_shared());
 	uint64_t hash = hash_of(data);
-	struct vgpu_kept *k;
-	bool ok;
+	struct vgpu_kept *k = entry_of(key);
 
-	lock_shared();
-	k = entry_of(key);
 	if (k && k->data != hash)
 		data_is(k, hash);
-	ok = k && k->data;
-	unlock_shared();
-	return ok;
+	return k && k->data;
 }
 
 bool vgpu_shared_range(const struct vgpu_item *item, uint64_t range)
@@ -190,40 +175,38 @@ bool vgpu_shared_one(struct vgpu_table *t, struct vgpu_range *r)
 
 struct vgpu_kept *vgpu_shared_import(int fd)
 {
-	struct vgpu_kept *k;
+	VGPU_HOLD(locked_shared());
+	struct vgpu_kept *k = (struct vgpu_kept *)(uintptr_t)vgpu_openfile_find(fd);
 
-	lock_shared();
-	k = (struct vgpu_kept *)(uintptr_t)vgpu_openfile_find(fd);
 	if (k)
 		k->imports++;
-	unlock_shared();
 	return k;
 }
 
 struct vgpu_kept *vgpu_shared_import_data(const void *data)
 {
-	struct vgpu_item item = {.other = 0};
+	VGPU_HOLD(locked_shared());
+	struct vgpu_item item;
 
-	lock_shared();
-	if (vgpu_table_get(&by_data, hash_of(data), &item))
-		kept_of(&item)->imports++;
-	unlock_shared();
+	if (!vgpu_table_get(&by_data, hash_of(data), &item))
+		return NULL;
+	kept_of(&item)->imports++;
 	return kept_of(&item);
 }
 
 void vgpu_shared_import_again(struct vgpu_kept *k)
 {
-	lock_shared();
+	VGPU_HOLD(locked_shared());
+
 	k->imports++;
-	unlock_shared();
 }
 
 void vgpu_shared_unimport(struct vgpu_kept *k)
 {
-	lock_shared();
+	VGPU_HOLD(locked_shared());
+
 	k->imports--;
 	settle();
-	unlock_shared();
 }
 
 void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
@@ -233,21 +216,20 @@ void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
 
 	if (!LOAD(&exported.count))
 		return;
-	lock_shared();
-	if (vgpu_table_take(&exported, key, &item)) {
-		k = kept_of(&item);
-		data_is(k, 0);
-		if (is_kept(k)) {
-			vgpu_charge_forced(card, bytes);
-			k->card = card;
-			k->bytes = bytes;
-			k->next = freed;
-			__atomic_store_n(&freed, k, __ATOMIC_RELAXED);
-		} else {
-			free(k);
-		}
+	VGPU_HOLD(locked_shared());
+	if (!vgpu_table_take(&exported, key, &item))
+		return;
+	k = kept_of(&item);
+	data_is(k, 0);
+	if (!is_kept(k)) {
+		free(k);
+		return;
 	}
-	unlock_shared();
+	vgpu_charge_forced(card, bytes);
+	k->card = card;
+	k->bytes = bytes;
+	k->next = freed;
+	__atomic_store_n(&freed, k, __ATOMIC_RELAXED);
 }
 
 void vgpu_shared_release(uint64_t key, int card, uint64_t bytes)
@@ -260,20 +242,18 @@ void vgpu_shared_settle(void)
 {
 	if (!LOAD(&freed))
 		return;
-	lock_shared();
+	VGPU_HOLD(locked_shared());
 	settle();
-	unlock_shared();
 }
 
 uint64_t vgpu_shared_uncounted(int card)
 {
+	VGPU_HOLD(locked_shared());
 	uint64_t sum = 0;
 
-	lock_shared();
 	for (struct vgpu_kept *k = freed; k; k = k->next)
 		if (k->card == card && !k->imports)
 			sum += k->bytes;
-	unlock_shared();
 	return sum;
 }
 
