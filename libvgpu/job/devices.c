@@ -4,8 +4,10 @@
  * clients; they have the card's number in common. Which card has which number is known once a CUDA
  * context on it was made, or by the card's UUID.
  */
-#include "devices.h"
+#include <string.h>
+
 #include "../driver/rm_call.h"
+#include "devices.h"
 #include "job.h"
 
 #define NO_NUMBER MAX_DEVICES
@@ -46,32 +48,14 @@ static void number_is(int number, int card)
 		__atomic_store_n(&card_of_number[number], card + 1, __ATOMIC_RELAXED);
 }
 
-/* "GPU-" or "MIG-" and 32 hexadecimal digits. */
-static bool read_uuid(const char *text, uint8_t out[16])
-{
-	unsigned n = 0;
-
-	for (const char *p = text + 4; *text && *p; p++) {
-		unsigned digit =
-			*p <= '9' ? (unsigned)(*p - '0') : (unsigned)((*p | 0x20) - 'a') + 10;
-
-		if (*p == '-')
-			continue;
-		if (digit > 15 || n == 32)
-			return false;
-		out[n / 2] = (uint8_t)(n % 2 ? out[n / 2] | digit : digit << 4);
-		n++;
-	}
-	return n == 32;
-}
-
+/* An instance of MIG has no number. */
 static void ask_cards(int fd, uint32_t client)
 {
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct rm_uuid_info info = {.flags = UUID_BINARY, .device = MAX_DEVICES};
+		struct rm_uuid_info info = {.device = MAX_DEVICES};
 
-		if (read_uuid(vgpu_state.grant->card[i].uuid, info.uuid) &&
-		    vgpu_rm_control(fd, client, client, CMD_UUID_INFO, &info, sizeof info) == 0)
+		memcpy(info.uuid, vgpu_state.grant->card[i].uuid, VGPU_UUID_LEN - 1);
+		if (vgpu_rm_control(fd, client, client, CMD_UUID_INFO, &info, sizeof info) == 0)
 			number_is((int)info.device, (int)i);
 	}
 }

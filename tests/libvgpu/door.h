@@ -143,10 +143,11 @@ static void answer_control(struct rm_control *c)
 		 * of MIG is none. */
 		struct rm_uuid_info *info = params;
 
-		CHECK_EQ(info->flags, UUID_BINARY);
+		CHECK_EQ(info->flags, 0);
 		CHECK_EQ(c->object, c->client);
-		info->device = info->uuid[15] == 1 ? 5 : 3;
-		c->status = info->uuid[0] == 0xab ? driver.status : STATUS_OBJECT_NOT_FOUND;
+		info->device = info->uuid[strlen(info->uuid) - 1] == '1' ? 5 : 3;
+		c->status = strncmp(info->uuid, "GPU-ab", 6) == 0 ? driver.status
+								  : STATUS_OBJECT_NOT_FOUND;
 	} else if (c->cmd == CMD_FB_INFO_V2 || c->cmd == CMD_FB_INFO) {
 		struct rm_fb_info *old = params;
 		struct rm_fb_info_v2 *v2 = params;
