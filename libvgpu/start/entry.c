@@ -6,8 +6,6 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../base/dl.h"
@@ -35,8 +33,8 @@ static int symbol_named(const char *name)
 }
 
 /* ------------------------------------------------- what a newer driver has more */
-/* The version that a name ends in, 1 where it says none; *base: the letters before it. */
-static int version_of(const char *name, size_t *base)
+/* The length of a name without its version and the kind of default stream. */
+static size_t base_of(const char *name)
 {
 	size_t n = strlen(name), digits;
 
@@ -44,49 +42,36 @@ static int version_of(const char *name, size_t *base)
 		n -= 5;
 	for (digits = n; digits && name[digits - 1] >= '0' && name[digits - 1] <= '9'; digits--)
 		;
-	*base = n;
-	if (digits == n || digits < 3 || name[digits - 1] != 'v' || name[digits - 2] != '_')
-		return 1;
-	*base = digits - 2;
-	return (int)strtol(name + digits, NULL, 10);
+	return digits < n && digits > 2 && strncmp(name + digits - 2, "_v", 2) == 0 ? digits - 2
+										    : n;
 }
 
-/* The newest version that is hooked of the function of that name; 0: it is not hooked. */
-static int newest_hooked(const char *name)
+/* Some version of the function has a hook. */
+static bool has_hook(const char *name)
 {
-	size_t base, other;
-	int newest = 0;
+	size_t base = base_of(name);
 
-	version_of(name, &base);
-	for (unsigned i = 0; i < VGPU_SYMBOLS; i++) {
-		int v = hooks[i] && vgpu_symbol_of(&vgpu_cuda, i)
-				? version_of(vgpu_symbol_name[i], &other)
-				: 0;
-
-		if (v > newest && other == base && strncmp(name, vgpu_symbol_name[i], base) == 0)
-			newest = v;
-	}
-	return newest;
+	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
+		if (hooks[i] && vgpu_symbol_of(&vgpu_cuda, i) &&
+		    strncmp(name, vgpu_symbol_name[i], base) == 0 &&
+		    base_of(vgpu_symbol_name[i]) == base)
+			return true;
+	return false;
 }
 
-/* What the driver answers is none of the table's. It is old, where it is the one of such a name. */
-static bool is_old(const char *name, int newest, const void *answer)
+/* Before CUDA 3.2 addresses had 32 bits: these functions have no hook. */
+static bool is_old(const void *function)
 {
-	static const char *const ends[] = {"", "_ptsz", "_ptds"};
-	char other[80], version[16] = "";
-	size_t base;
+	static const char *const names[] = {"cuMemcpyDtoD",      "cuMemcpyDtoH",
+					    "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync",
+					    "cuMemcpyHtoDAsync", "cuMemsetD8",
+					    "cuMemsetD16",       "cuMemsetD32",
+					    "cuMemsetD2D8",      "cuMemsetD2D16",
+					    "cuMemsetD2D32"};
 
-	version_of(name, &base);
-	for (int v = 1; v <= newest && base < sizeof other - 16; v++) {
-		if (v > 1)
-			snprintf(version, sizeof version, "_v%d", v);
-		for (unsigned i = 0; i < 3; i++) {
-			snprintf(other, sizeof other, "%.*s%s%s", (int)base, name, version,
-				 ends[i]);
-			if (vgpu_real_dlsym(vgpu_cuda.handle, other) == answer)
-				return true;
-		}
-	}
+	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+		if (vgpu_real_dlsym(vgpu_cuda.handle, names[i]) == function)
+			return true;
 	return false;
 }
 
@@ -116,12 +101,8 @@ static bool takes(const char *name)
 static bool refused(const char *name, const void *answer)
 {
 	static bool said;
-	int newest;
 
-	if (!vgpu_state.grant || !answer)
-		return false;
-	newest = newest_hooked(name);
-	if (!newest || is_old(name, newest, answer))
+	if (!vgpu_state.grant || !answer || !has_hook(name) || is_old(answer))
 		return false;
 	__atomic_add_fetch(&vgpu_state.slot->unknown_symbols, 1, __ATOMIC_RELAXED);
 	if (!takes(name)) {
@@ -169,7 +150,7 @@ static __attribute__((noinline)) void *hook_for(struct vgpu_library *lib, void *
 		return NULL;
 	sym = symbol_named(name);
 	hooked = sym >= 0 && hooks[sym];
-	newer = sym < 0 && lib == &vgpu_cuda && newest_hooked(name);
+	newer = sym < 0 && lib == &vgpu_cuda && has_hook(name);
 	if ((hooked || newer) && !vgpu_need(lib, RTLD_NOLOAD))
 		return hooked && (handle == RTLD_DEFAULT || handle == RTLD_NEXT) ? no_driver()
 										 : NULL;
