@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* card_count.c - see card_count.h. */
+/* card_count.c - see context_cost.h. */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "../driver/real.h"
 #include "../job/job.h"
-#include "card_count.h"
+#include "context_cost.h"
 
 #define MAX_PROCESSES 256
 /* Where there is no NVML, it is looked for again no sooner. */

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compare.c - see compare.h. */
-#include "compare.h"
+/* compare.c - see context_cost.h. Only the watcher is here. */
 #include "../job/job.h"
 #include "account.h"
-#include "card_count.h"
 #include "context_cost.h"
 #include "module.h"
 #include "objects.h"
@@ -19,9 +17,6 @@
 
 static uint64_t compared[VGPU_MAX_CARDS][COMPARISONS];
 static unsigned comparisons[VGPU_MAX_CARDS];
-/* Of the comparisons. Never held over a call of NVML: to open it takes the linker's lock, and a
- * thread that has that lock may come here from a constructor. */
-static pthread_mutex_t measure_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t most(uint64_t a, uint64_t b)
 {
@@ -76,18 +71,11 @@ static void measure(int card)
 	/* Comparable only when nothing was being allocated or freed meanwhile. */
 	if (begun != done || !vgpu_overhead_counted(card, &real))
 		return;
-	pthread_mutex_lock(&measure_lock);
-	if (begun == LOAD(&slot->mem_begun)) {
-		have = vgpu_overhead_charged(card);
-		want = real + have > told ? real + have - told : 0;
-		correct(card, have, want, highest(card, want));
-	}
-	pthread_mutex_unlock(&measure_lock);
-}
-
-void vgpu_compare_in_child(void)
-{
-	pthread_mutex_init(&measure_lock, NULL); /* the parent's watcher may have held it */
+	if (begun != LOAD(&slot->mem_begun))
+		return;
+	have = vgpu_overhead_charged(card);
+	want = real + have > told ? real + have - told : 0;
+	correct(card, have, want, highest(card, want));
 }
 
 void vgpu_overhead_tick(uint64_t now)

@@ -8,8 +8,8 @@
  *
  * Lossy: a use that has been pushed out by another is looked at again.
  */
-#include "first_use.h"
 #include "../driver/real.h"
+#include "module.h"
 
 /* With one place for each key, two kernels of a training step can push each other out
  * at every step (seen on an H200: docs/adr/0011). */

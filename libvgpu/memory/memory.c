@@ -3,7 +3,6 @@
 #include "memory.h"
 #include "../job/job.h"
 #include "array.h"
-#include "compare.h"
 #include "context_cost.h"
 #include "ended.h"
 #include "frees.h"
@@ -36,7 +35,6 @@ void vgpu_memory_tick(uint64_t now)
 void vgpu_memory_in_child(void)
 {
 	vgpu_overhead_in_child();
-	vgpu_compare_in_child();
 	vgpu_pools_in_child();
 	vgpu_frees_in_child();
 	vgpu_graphs_in_child();

@@ -70,7 +70,7 @@ bool vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t objec
 		vgpu_device_is(client, parent, creating);
 	else
 		new.card = vgpu_card_below(client, parent);
-	pthread_mutex_lock(&groups_lock);
+	VGPU_LOCK(&groups_lock);
 	at = ngroups;
 	for (unsigned i = 0; i < ngroups; i++) {
 		const struct group *g = &groups[i];
@@ -90,7 +90,6 @@ bool vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t objec
 	else
 		missed = true;
 	ngroups += at == ngroups && at < MAX_GROUPS;
-	pthread_mutex_unlock(&groups_lock);
 	/* By a stream, by a process that cuda-checkpoint brings back, or by another API. */
 	if (creating < 0)
 		__atomic_store_n(&grown, true, __ATOMIC_RELEASE);
@@ -99,9 +98,9 @@ bool vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t objec
 
 void vgpu_rm_freed(uint32_t client, uint32_t object)
 {
+	VGPU_LOCK(&groups_lock);
 	unsigned kept = 0;
 
-	pthread_mutex_lock(&groups_lock);
 	for (unsigned i = 0; i < ngroups; i++) {
 		const struct group *g = &groups[i];
 
@@ -112,7 +111,6 @@ void vgpu_rm_freed(uint32_t client, uint32_t object)
 		groups[kept++] = *g;
 	}
 	ngroups = kept;
-	pthread_mutex_unlock(&groups_lock);
 }
 
 static int control(const struct group *g, uint32_t cmd, uint64_t *us)
@@ -166,7 +164,7 @@ int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify)
 	if (!vgpu_real_ioctl && !vgpu_transport)
 		return r;
 	/* Held across the controls, which do not come back into this library. */
-	pthread_mutex_lock(&groups_lock);
+	VGPU_LOCK(&groups_lock);
 	if (had_some[card])
 		r = -ESRCH;
 	for (unsigned i = 0; i < ngroups; i++) {
@@ -188,7 +186,6 @@ int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify)
 	ngroups = kept;
 	if (missed)
 		r = -EPERM;
-	pthread_mutex_unlock(&groups_lock);
 	errno = saved;
 	return r;
 }
