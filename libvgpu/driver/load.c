@@ -6,7 +6,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../base/dl.h"
@@ -32,35 +31,16 @@ bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym)
 }
 
 /* ------------------------------------------------------------------ whose call it is */
-struct object {
-	uintptr_t inside, low, size;
-};
-
-static struct object range_of(const struct dl_phdr_info *info)
-{
-	uintptr_t low = UINTPTR_MAX, high = 0;
-
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-		uintptr_t begin = info->dlpi_addr + p->p_vaddr;
-
-		if (p->p_type != PT_LOAD)
-			continue;
-		low = begin < low ? begin : low;
-		high = begin + p->p_memsz > high ? begin + p->p_memsz : high;
-	}
-	return (struct object){0, low, high - low};
-}
-
-/* Where the function o->inside is. */
+/* The address in lib->low becomes the begin of the object that it is in. */
 static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
-	struct object *o = arg, this = range_of(info);
+	struct vgpu_library *lib = arg;
+	uintptr_t low = vgpu_extent(info, &size);
 
-	(void)size;
-	if (o->inside - this.low >= this.size)
+	if (lib->low - low >= size)
 		return 0;
-	*o = this;
+	lib->low = low;
+	lib->size = size;
 	return 1;
 }
 
@@ -77,7 +57,7 @@ bool vgpu_is_of_driver(const void *address)
 }
 
 /* ---------------------------------------------------------- a second copy of a library */
-static const char *soname_of(const struct dl_phdr_info *info, const struct object *range)
+static const char *soname_of(const struct dl_phdr_info *info)
 {
 	const ElfW(Dyn) *d = NULL;
 	uintptr_t strings = 0, at = 0;
@@ -91,46 +71,43 @@ static const char *soname_of(const struct dl_phdr_info *info, const struct objec
 		else if (d->d_tag == DT_SONAME)
 			at = d->d_un.d_val;
 	}
-	if (strings - range->low >= range->size) /* not relocated, as in the kernel's vDSO */
+	if (strings < info->dlpi_addr) /* not relocated, as in the kernel's vDSO */
 		strings += info->dlpi_addr;
-	return at && strings - range->low < range->size ? (const char *)(strings + at) : "";
+	return at ? (const char *)(strings + at) : "";
 }
 
 struct copy_search {
-	const struct vgpu_library *lib;
-	uintptr_t function, caller;
-	struct object first;
+	const char *soname;
+	uintptr_t function, caller, first;
+	size_t size; /* of the first copy */
 	bool found;
 };
 
 static int find_copy(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct copy_search *s = arg;
-	struct object this = range_of(info);
+	uintptr_t low = vgpu_extent(info, &size);
 
-	(void)size;
-	if (strcmp(soname_of(info, &this), s->lib->soname) != 0)
+	if (strcmp(soname_of(info), s->soname) != 0)
 		return 0;
-	if (!s->first.size)
-		s->first = this;
-	if (s->function - this.low >= this.size)
-		return 0;
-	s->found = this.low != s->first.low && s->caller - s->first.low >= s->first.size;
-	return 1;
+	if (!s->size) {
+		s->first = low;
+		s->size = size;
+	}
+	s->found = s->function - low < size && low != s->first && s->caller - s->first >= s->size;
+	return s->function - low < size;
 }
 
 void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void *function,
 			 const void *caller)
 {
-	struct copy_search s = {.lib = lib,
-				.function = (uintptr_t)function,
-				.caller = (uintptr_t)caller};
+	size_t size = __atomic_load_n(&lib->size, __ATOMIC_ACQUIRE);
+	struct copy_search s = {lib->soname, (uintptr_t)function, (uintptr_t)caller, lib->low, size,
+				false};
 	void *handle;
 
 	if (!function || is_in(lib, function))
 		return function;
-	s.first.size = __atomic_load_n(&lib->size, __ATOMIC_ACQUIRE);
-	s.first.low = lib->low;
 	dl_iterate_phdr(find_copy, &s);
 	if (!s.found)
 		return function;
@@ -144,22 +121,21 @@ void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void 
 static void resolve(struct vgpu_library *lib, void *handle)
 {
 	void *found[VGPU_SYMBOLS] = {NULL}, *transport;
-	struct object object = {0, 0, 0};
+	struct vgpu_library at = {.low = 0};
 
 	for (unsigned i = 0; i < VGPU_SYMBOLS; i++) {
 		if (vgpu_symbol_of(lib, i))
 			found[i] = vgpu_real_dlsym(handle, vgpu_symbol_name[i]);
-		if (!object.inside)
-			object.inside = (uintptr_t)found[i];
+		if (!at.low)
+			at.low = (uintptr_t)found[i];
 	}
 	/* Only a simulated driver has this: it answers ioctls in user space. */
 	transport = lib == &vgpu_cuda ? vgpu_real_dlsym(handle, "vgpu_rm_transport") : NULL;
-	if (object.inside)
-		dl_iterate_phdr(find_object, &object);
-	pthread_mutex_lock(&load_lock);
+	dl_iterate_phdr(find_object, &at);
+	VGPU_LOCK(&load_lock);
 	if (!lib->resolved) {
-		lib->low = object.low;
-		__atomic_store_n(&lib->size, object.size, __ATOMIC_RELEASE);
+		lib->low = at.low;
+		__atomic_store_n(&lib->size, at.size, __ATOMIC_RELEASE);
 		if (transport)
 			__atomic_store_n((void **)&vgpu_transport, transport, __ATOMIC_RELEASE);
 		for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
@@ -169,7 +145,6 @@ static void resolve(struct vgpu_library *lib, void *handle)
 	}
 	lib->resolved = true;
 	__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&load_lock);
 }
 
 bool vgpu_need(struct vgpu_library *lib, int mode)
