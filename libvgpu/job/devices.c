@@ -99,6 +99,8 @@ uint32_t vgpu_device_of(uint32_t client, uint32_t object)
 
 int vgpu_card_below(uint32_t client, uint32_t parent)
 {
+	if (vgpu_state.ncards == 1)
+		return 0;
 	return __atomic_load_n(&card_of_number[find(client, parent).card], __ATOMIC_RELAXED) - 1;
 }
 

@@ -15,7 +15,7 @@ bool vgpu_device_freed(uint32_t client, uint32_t object);
 
 /* The device that an object stands for: itself, or a subdevice's; 0: it is not known. */
 uint32_t vgpu_device_of(uint32_t client, uint32_t object);
-/* The card of what has this parent; -1: not known. */
+/* The card of what has this parent: the job's only one; -1: not known. */
 int vgpu_card_below(uint32_t client, uint32_t parent);
 /* A device is this card. */
 void vgpu_device_is(uint32_t client, uint32_t parent, int card);

@@ -51,18 +51,16 @@ bool vgpu_used(uint64_t key)
 
 void vgpu_use_note(uint64_t key)
 {
-	uint64_t *set = set_of(key), none;
+	uint64_t *set = set_of(key);
+	unsigned i = 0;
 
 	if (!key || vgpu_used(key))
 		return;
-	for (unsigned i = 0; i < PLACES; i++) {
-		none = 0;
-		if (CAS(&set[i], &none, key))
-			return;
-	}
-	/* Full, most likely of what was forgotten: any of them. */
-	__atomic_store_n(&set[__atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES], key,
-			 __ATOMIC_RELAXED);
+	while (i < PLACES && LOAD(&set[i]))
+		i++;
+	if (i == PLACES) /* full, most likely of what was forgotten: any of them */
+		i = __atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES;
+	__atomic_store_n(&set[i], key, __ATOMIC_RELAXED);
 }
 
 void vgpu_uses_forget(void)

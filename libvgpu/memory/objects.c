@@ -18,11 +18,6 @@
 static struct vgpu_table objects = VGPU_TABLE_INIT;
 static bool others[VGPU_MAX_CARDS];
 
-static int card_of(uint32_t client, uint32_t parent)
-{
-	return vgpu_state.ncards == 1 ? 0 : vgpu_card_below(client, parent);
-}
-
 /* The cards on which a card's bytes count. */
 static int first_of(int card)
 {
@@ -56,7 +51,7 @@ static int refuse(int card, uint64_t bytes)
 
 int vgpu_object_take(struct vgpu_object *asked)
 {
-	int card = asked->card = card_of(asked->client, asked->parent);
+	int card = asked->card = vgpu_card_below(asked->client, asked->parent);
 
 	vgpu_mem_begin();
 	/* No card: the process has no part in its job. */
@@ -76,7 +71,7 @@ int vgpu_object_take(struct vgpu_object *asked)
 void vgpu_object_taken(const struct vgpu_object *asked, const struct vgpu_object *made)
 {
 	uint64_t bytes = made ? made->bytes : 0;
-	struct vgpu_item item, old;
+	struct vgpu_item item;
 	int card = asked->card;
 
 	for (EACH(i, card))
@@ -88,8 +83,7 @@ void vgpu_object_taken(const struct vgpu_object *asked, const struct vgpu_object
 					  .owner = vgpu_device_of(made->client, made->parent),
 					  .card = card};
 		/* One of that name is gone, with its descriptor. */
-		if (vgpu_table_take(&objects, item.key, &old))
-			item_gone(&old);
+		vgpu_table_drop(&objects, vgpu_table_detach(&objects, item.key), item_gone);
 		/* Without room for its entry it stays charged until the process ends. */
 		vgpu_table_put(&objects, &item);
 	}
@@ -128,7 +122,7 @@ void vgpu_objects_exported(uint32_t client, const uint32_t *object, unsigned n, 
 
 uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint32_t kib)
 {
-	int card = card_of(client, parent);
+	int card = vgpu_card_below(client, parent);
 
 	for (EACH(i, card)) {
 		uint64_t limit = vgpu_limit(i), used = vgpu_mem_used(i), told = limit;

@@ -60,24 +60,19 @@ static int pass(struct ask *q)
 }
 
 /* ------------------------------------------------------- work on the card begins */
-static void began_on(int card)
-{
-	if (!vgpu_others_begin(card))
-		return;
-	vgpu_slot_flag(VGPU_SLOT_UNGATED, 0);
-	vgpu_context_began(card);
-	if (!vgpu_any_api()) /* whose submissions have a gate */
-		vgpu_tell_ungated(card);
-}
-
 /* A card that is not known may be any. */
 static void began(uint32_t client, uint32_t parent)
 {
-	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_below(client, parent);
+	int card = vgpu_card_below(client, parent);
 
-	for (int i = 0; i < (int)vgpu_state.ncards; i++)
-		if (card < 0 || card == i)
-			began_on(i);
+	for (int i = 0; i < (int)vgpu_state.ncards; i++) {
+		if ((card >= 0 && card != i) || !vgpu_others_begin(i))
+			continue;
+		vgpu_slot_flag(VGPU_SLOT_UNGATED, 0);
+		vgpu_context_began(i);
+		if (!vgpu_any_api()) /* whose submissions have a gate */
+			vgpu_tell_ungated(i);
+	}
 }
 
 static void made(const struct ask *q, const struct rm_alloc *a)
@@ -107,21 +102,24 @@ struct form {
 	uint32_t status;
 };
 
+static uint32_t *status_of(const struct ask *q, struct rm_alloc *a)
+{
+	return q->size == ALLOC_V21_SIZE ? &a->v21.status : &a->v64.status;
+}
+
 /* Of the card's memory, not of the system's or of addresses alone. made: it has been allocated. */
 static bool of_alloc(const struct ask *q, struct form *f, bool made)
 {
 	struct rm_memory_params p;
 	struct rm_alloc a;
-	bool old = q->size == ALLOC_V21_SIZE;
 
-	if ((!old && q->size != sizeof a) || !vgpu_peek(q->arg, &a, q->size) ||
+	if ((q->size != sizeof a && q->size != ALLOC_V21_SIZE) || !vgpu_peek(q->arg, &a, q->size) ||
 	    a.cls != CLASS_LOCAL_USER ||
 	    !vgpu_peek(a.params, &p, offsetof(struct rm_memory_params, rest)))
 		return false;
 	*f = (struct form){{a.root, a.parent, a.object, p.size, -1},
-			   q->arg + (old ? offsetof(struct rm_alloc, v21.status)
-					 : offsetof(struct rm_alloc, v64.status)),
-			   old ? a.v21.status : a.v64.status};
+			   q->arg + (uint64_t)((char *)status_of(q, &a) - (char *)&a),
+			   *status_of(q, &a)};
 	return made || !(p.flags & FLAG_VIRTUAL);
 }
 
@@ -195,8 +193,7 @@ static int alloc(struct ask *q)
 	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP || IS_CHANNEL(a.cls)))
 		attach();
 	r = pass(q);
-	if (r == 0 && vgpu_state.grant && vgpu_peek(q->arg, &a, q->size) &&
-	    (q->size == sizeof a ? a.v64.status : a.v21.status) == 0)
+	if (r == 0 && vgpu_state.grant && vgpu_peek(q->arg, &a, q->size) && !*status_of(q, &a))
 		made(q, &a);
 	return r;
 }
