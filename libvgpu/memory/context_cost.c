@@ -5,22 +5,9 @@
  * comparison for all processes (mem_outside in the grant); without gresd this process's watcher
  * makes it, on its own slot (compare.c).
  */
-#include <string.h>
-
+#include "context_cost.h"
 #include "../job/job.h"
 #include "account.h"
-#include "context_cost.h"
-
-/* Per card. */
-static uint64_t overhead[VGPU_MAX_CARDS];
-
-/* So many bytes more, as the slot says. */
-static void counts(int card, uint64_t more)
-{
-	uint64_t bytes = __atomic_add_fetch(&overhead[card], more, __ATOMIC_SEQ_CST);
-
-	__atomic_store_n(&vgpu_my(card)->mem_context, bytes, __ATOMIC_RELAXED);
-}
 
 uint64_t vgpu_context_bytes(int card)
 {
@@ -39,15 +26,14 @@ int vgpu_overhead_context(int card)
 	vgpu_mem_begin();
 	r = vgpu_charge(card, bytes);
 	if (r == 0)
-		counts(card, bytes);
+		__atomic_add_fetch(&vgpu_my(card)->mem_context, bytes, __ATOMIC_SEQ_CST);
 	vgpu_mem_end();
 	return r;
 }
 
 void vgpu_overhead_lower(int card, uint64_t bytes)
 {
-	vgpu_charge_less(card, &overhead[card], bytes);
-	counts(card, 0);
+	vgpu_charge_less(card, &vgpu_my(card)->mem_context, bytes);
 }
 
 void vgpu_overhead_context_gone(int card)
@@ -59,16 +45,11 @@ void vgpu_overhead_context_gone(int card)
 
 uint64_t vgpu_overhead_charged(int card)
 {
-	return LOAD(&overhead[card]);
+	return LOAD(&vgpu_my(card)->mem_context);
 }
 
 void vgpu_overhead_raise(int card, uint64_t bytes)
 {
-	counts(card, bytes);
+	__atomic_add_fetch(&vgpu_my(card)->mem_context, bytes, __ATOMIC_SEQ_CST);
 	vgpu_charge_forced(card, bytes);
-}
-
-void vgpu_overhead_in_child(void)
-{
-	memset(overhead, 0, sizeof overhead);
 }

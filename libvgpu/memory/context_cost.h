@@ -22,7 +22,6 @@ uint64_t vgpu_overhead_charged(int card);
 void vgpu_overhead_raise(int card, uint64_t bytes);
 /* By at most so many bytes. */
 void vgpu_overhead_lower(int card, uint64_t bytes);
-void vgpu_overhead_in_child(void);
 
 /* What the card counts for this process, and what it takes beside (card_count.c). False when the
  * process is not listed: another PID namespace, or no context yet. The first call opens NVML. */

@@ -34,7 +34,7 @@ void vgpu_memory_tick(uint64_t now)
 
 void vgpu_memory_in_child(void)
 {
-	vgpu_overhead_in_child();
+	vgpu_modules_in_child();
 	vgpu_pools_in_child();
 	vgpu_frees_in_child();
 	vgpu_graphs_in_child();

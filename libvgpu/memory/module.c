@@ -7,6 +7,7 @@
  * that does not fit is unloaded again. Nothing is refused, and nothing large is
  * charged, by free memory alone.
  */
+#include <string.h>
 #include <time.h>
 
 #include "../base/log.h"
@@ -33,12 +34,10 @@
 static struct vgpu_table modules =
 	VGPU_TABLE_INIT; /* module or library -> bytes, in each context */
 
-/* What modules took by the card's free memory, and what of that is on our slot.
+/* What modules took by the card's free memory; what of that is charged, the slot says.
  * The free memory is the whole card's: a neighbour's allocation can be in it, until
  * a comparison with this process's own count takes it out again. */
-static struct {
-	uint64_t live, charged;
-} booked[VGPU_MAX_CARDS];
+static uint64_t took[VGPU_MAX_CARDS];
 
 static uint64_t card_free(void)
 {
@@ -49,22 +48,18 @@ static uint64_t card_free(void)
 	return f;
 }
 
-struct load {
-	int card;
-	uint64_t free_before;
-};
-
-static struct load begin_load(void)
+/* Before a call that can load code; size: the card's free memory. */
+static struct vgpu_item begin_load(void)
 {
-	struct load l = {.card = vgpu_card_current()};
+	struct vgpu_item load = {.card = vgpu_card_current()};
 
-	if (l.card >= 0 && vgpu_limit(l.card)) {
-		vgpu_mem_begin();
-		l.free_before = card_free();
+	if (load.card < 0 || !vgpu_limit(load.card)) {
+		load.card = -1;
 	} else {
-		l.card = -1;
+		vgpu_mem_begin();
+		load.size = card_free();
 	}
-	return l;
+	return load;
 }
 
 /* Of bytes, what the card counts for this process beyond what is announced; all of
@@ -90,18 +85,12 @@ static uint64_t confirmed(int card, uint64_t bytes)
 
 uint64_t vgpu_modules_charged(int card)
 {
-	return LOAD(&booked[card].charged);
-}
-
-static void show(int card)
-{
-	__atomic_store_n(&vgpu_my(card)->mem_module, vgpu_modules_charged(card), __ATOMIC_RELAXED);
+	return LOAD(&vgpu_my(card)->mem_module);
 }
 
 void vgpu_modules_lower(int card, uint64_t bytes)
 {
-	vgpu_charge_less(card, &booked[card].charged, bytes);
-	show(card);
+	vgpu_charge_less(card, &vgpu_my(card)->mem_module, bytes);
 }
 
 /* False: the module does not fit. */
@@ -113,29 +102,28 @@ static bool charge_module(struct vgpu_item *item)
 		if (vgpu_charge(item->card, item->size))
 			return false;
 	}
-	__atomic_add_fetch(&booked[item->card].live, item->size, __ATOMIC_SEQ_CST);
-	__atomic_add_fetch(&booked[item->card].charged, item->size, __ATOMIC_SEQ_CST);
-	show(item->card);
+	__atomic_add_fetch(&took[item->card], item->size, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&vgpu_my(item->card)->mem_module, item->size, __ATOMIC_SEQ_CST);
 	item->owner = vgpu_context_owner(item->card);
 	vgpu_table_put(&modules, item);
 	return true;
 }
 
-/* Charges what the call took to owner. Returns false when that is above the
+/* Charges what the call took to a module or library. Returns false when that is above the
  * limit: the caller undoes the call. */
-static bool end_load(const struct load *l, uint64_t owner)
+static bool end_load(struct vgpu_item *load, uint64_t module)
 {
-	struct vgpu_item item = {.key = owner, .card = l->card};
 	uint64_t now;
 	bool fits;
 
-	if (l->card < 0)
+	if (load->card < 0)
 		return true;
 	now = card_free();
-	item.size = now && now < l->free_before ? l->free_before - now : 0;
-	if (item.size >= CONFIRM_BYTES)
-		item.size = confirmed(l->card, item.size);
-	fits = item.size < NOTICE_BYTES || charge_module(&item);
+	load->key = module;
+	load->size = now && now < load->size ? load->size - now : 0;
+	if (load->size >= CONFIRM_BYTES)
+		load->size = confirmed(load->card, load->size);
+	fits = load->size < NOTICE_BYTES || charge_module(load);
 	vgpu_mem_end();
 	return fits;
 }
@@ -145,7 +133,7 @@ static bool end_load(const struct load *l, uint64_t owner)
 static void unloaded(const struct vgpu_item *item)
 {
 	uint64_t have = vgpu_modules_charged(item->card);
-	uint64_t live = __atomic_sub_fetch(&booked[item->card].live, item->size, __ATOMIC_SEQ_CST);
+	uint64_t live = __atomic_sub_fetch(&took[item->card], item->size, __ATOMIC_SEQ_CST);
 
 	vgpu_modules_lower(item->card, have > live ? have - live : 0);
 }
@@ -158,7 +146,7 @@ static uint64_t id(const void *handle)
 #define LOADS(name, params, args, made, unload)                                              \
 	CUresult name params                                                                 \
 	{                                                                                    \
-		struct load l;                                                               \
+		struct vgpu_item l;                                                          \
 		CUresult r;                                                                  \
                                                                                              \
 		VGPU_NEED_CUDA(name);                                                        \
@@ -193,7 +181,7 @@ LOADS(cuLibraryLoadFromFile,
 	CUresult call params                                             \
 	{                                                                \
 		static const char id_of_call;                            \
-		struct load l;                                           \
+		struct vgpu_item l;                                      \
 		uint64_t key;                                            \
 		CUresult r;                                              \
                                                                          \
@@ -271,11 +259,16 @@ void vgpu_modules_ended(uint64_t owner)
 	vgpu_table_end(&limits, owner, vgpu_item_release);
 }
 
+void vgpu_modules_in_child(void)
+{
+	memset(took, 0, sizeof took);
+}
+
 /* What the card takes for these is not documented: it is seen by the free memory. */
 static CUresult limit_seen(int limit, size_t value, uint64_t key)
 {
 	size_t before = 0;
-	struct load l;
+	struct vgpu_item l;
 	CUresult r;
 
 	if (!vgpu_real.cuCtxGetLimit || vgpu_real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS)

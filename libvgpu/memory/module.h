@@ -12,6 +12,7 @@ uint64_t vgpu_modules_charged(int card);
 void vgpu_modules_lower(int card, uint64_t bytes);
 /* What ended with a context. */
 void vgpu_modules_ended(uint64_t owner);
+void vgpu_modules_in_child(void);
 
 /* Which handles have been used before (first_use.c).
  * A call for a handle (and a name in it, or NULL) in the current context;
