@@ -27,7 +27,7 @@ bool vgpu_launches_wait;
 
 void vgpu_context_began(int card)
 {
-	int cancel = vgpu_no_cancel();
+	VGPU_NO_CANCEL;
 	struct vgpu_schedule s;
 
 	__atomic_add_fetch(&vgpu_my(card)->contexts, 1, __ATOMIC_SEQ_CST);
@@ -36,17 +36,16 @@ void vgpu_context_began(int card)
 		vgpu_slices_apply(card, &s, VGPU_READ_BACK);
 	}
 	vgpu_watcher_start();
-	vgpu_cancel_as(cancel);
 }
 
 static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void vgpu_context_seen(int card)
 {
-	pthread_mutex_lock(&seen_lock);
+	VGPU_LOCK(&seen_lock);
+
 	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
 		vgpu_context_began(card);
-	pthread_mutex_unlock(&seen_lock);
 }
 
 void vgpu_contexts_in_child(void)

@@ -16,15 +16,11 @@ uint64_t vgpu_managed_bytes;
 
 int vgpu_charge_now(int card, uint64_t bytes)
 {
-	int r, cancel;
-
 	if (vgpu_absurd(bytes) || (unlikely(!vgpu_state.counted) && vgpu_limit(card)))
 		return -ENOMEM;
-	cancel = vgpu_no_cancel();
-	r = vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
-			     vgpu_limit(card), vgpu_mem_outside(card));
-	vgpu_cancel_as(cancel);
-	return r;
+	VGPU_NO_CANCEL;
+	return vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
+				vgpu_limit(card), vgpu_mem_outside(card));
 }
 
 int vgpu_charge(int card, uint64_t bytes)

@@ -38,9 +38,9 @@ static nvmlDevice_t nvml_handle(int card)
 
 bool vgpu_overhead_counted(int card, uint64_t *bytes)
 {
+	VGPU_NO_CANCEL;
 	nvmlProcessInfo_t *info;
 	unsigned n = MAX_PROCESSES, pid = (unsigned)getpid();
-	int cancel = vgpu_no_cancel();
 	nvmlDevice_t device = nvml_handle(card);
 	bool found = false;
 
@@ -53,6 +53,5 @@ bool vgpu_overhead_counted(int card, uint64_t *bytes)
 		}
 	}
 	free(info);
-	vgpu_cancel_as(cancel);
 	return found;
 }

@@ -66,16 +66,13 @@ static struct vgpu_item begin_load(void)
  * it where the card does not say. */
 static uint64_t confirmed(int card, uint64_t bytes)
 {
-	uint64_t told = LOAD(&vgpu_my(card)->mem);
-	uint64_t counted = 0, again = 0;
-	int cancel;
+	VGPU_NO_CANCEL;
+	uint64_t told = LOAD(&vgpu_my(card)->mem), counted = 0, again = 0;
 
 	if (!vgpu_overhead_counted(card, &counted))
 		return bytes;
 	/* The count may lag behind. */
-	cancel = vgpu_no_cancel();
 	nanosleep(&(struct timespec){.tv_nsec = CONFIRM_PAUSE_NS}, NULL);
-	vgpu_cancel_as(cancel);
 	if (vgpu_overhead_counted(card, &again) && again > counted)
 		counted = again;
 	if (counted <= told)

@@ -44,10 +44,9 @@ static bool no_job; /* as was found out */
 /* As the first call of CUDA does. */
 static void attach(void)
 {
-	int cancel = vgpu_no_cancel();
+	VGPU_NO_CANCEL;
 
 	vgpu_attach();
-	vgpu_cancel_as(cancel);
 	__atomic_store_n(&no_job, !vgpu_state.grant, __ATOMIC_RELAXED);
 }
 
