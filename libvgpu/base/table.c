@@ -55,13 +55,16 @@ static size_t bucket_of(const struct vgpu_table *t, uint64_t key)
 	return (key >> 32) & (t->buckets - 1);
 }
 
+static void push(struct vgpu_item **list, struct vgpu_item *item)
+{
+	item->next = *list;
+	*list = item;
+}
+
 /* The lock is taken, and there are buckets. */
 static void insert(struct vgpu_table *t, struct vgpu_item *item)
 {
-	struct vgpu_item **bucket = &t->bucket[bucket_of(t, item->key)];
-
-	item->next = *bucket;
-	*bucket = item;
+	push(&t->bucket[bucket_of(t, item->key)], item);
 	__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
 }
 
@@ -105,12 +108,6 @@ static struct vgpu_item **find(struct vgpu_table *t, uint64_t key)
 }
 
 /* Entries come and go with every allocation: they are kept for the next one. */
-static void spare(struct vgpu_table *t, struct vgpu_item *item)
-{
-	item->next = t->spare;
-	t->spare = item;
-}
-
 static struct vgpu_item *new_item(struct vgpu_table *t)
 {
 	struct vgpu_item *item = t->spare;
@@ -118,7 +115,7 @@ static struct vgpu_item *new_item(struct vgpu_table *t)
 	if (!item) {
 		item = calloc(ITEMS_AT_ONCE, sizeof *item);
 		for (unsigned i = 1; item && i < ITEMS_AT_ONCE; i++)
-			spare(t, &item[i]);
+			push(&t->spare, &item[i]);
 	} else {
 		t->spare = item->next;
 	}
@@ -175,16 +172,8 @@ bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 	if (!p)
 		return false;
 	*out = **p;
-	spare(t, unlinked(t, p));
+	push(&t->spare, unlinked(t, p));
 	return true;
-}
-
-static void to_list(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_item **list)
-{
-	struct vgpu_item *item = unlinked(t, p);
-
-	item->next = *list;
-	*list = item;
 }
 
 struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
@@ -195,7 +184,7 @@ struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
 		return NULL;
 	VGPU_HOLD(locked(t));
 	while ((p = find(t, key)) != NULL)
-		to_list(t, p, &list);
+		push(&list, unlinked(t, p));
 	return list;
 }
 
@@ -208,7 +197,7 @@ struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 	for (size_t i = 0; i < t->buckets; i++)
 		for (struct vgpu_item **p = &t->bucket[i]; *p;) {
 			if (goes(*p, arg))
-				to_list(t, p, &list);
+				push(&list, unlinked(t, p));
 			else
 				p = &(*p)->next;
 		}
@@ -235,7 +224,7 @@ void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
 	VGPU_HOLD(locked(t));
 	for (struct vgpu_item *next; list; list = next) {
 		next = list->next;
-		spare(t, list);
+		push(&t->spare, list);
 	}
 }
 
@@ -276,6 +265,6 @@ bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item
 	(*p)->refs += (unsigned)by;
 	*out = **p;
 	if (out->refs == 0)
-		spare(t, unlinked(t, p));
+		push(&t->spare, unlinked(t, p));
 	return true;
 }

@@ -20,11 +20,6 @@ static uint64_t used[SETS][PLACES]; /* by key; 0: none */
 static uint64_t era = 1;
 static unsigned victim;
 
-static uint64_t *set_of(uint64_t key)
-{
-	return used[key % SETS];
-}
-
 uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 {
 	CUcontext ctx = NULL;
@@ -41,7 +36,7 @@ uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 
 bool vgpu_used(uint64_t key)
 {
-	uint64_t *set = set_of(key);
+	uint64_t *set = used[key % SETS];
 
 	for (unsigned i = 0; key && i < PLACES; i++)
 		if (__atomic_load_n(&set[i], __ATOMIC_RELAXED) == key)
@@ -51,7 +46,7 @@ bool vgpu_used(uint64_t key)
 
 void vgpu_use_note(uint64_t key)
 {
-	uint64_t *set = set_of(key);
+	uint64_t *set = used[key % SETS];
 	unsigned i = 0;
 
 	if (!key || vgpu_used(key))

@@ -123,23 +123,15 @@ void vgpu_objects_exported(uint32_t client, const uint32_t *object, unsigned n, 
 uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint32_t kib)
 {
 	int card = vgpu_card_below(client, parent);
+	bool left = index == FB_LARGEST_FREE || index == FB_HEAP_FREE;
 
+	if (!left && index != FB_RAM_SIZE && index != FB_TOTAL_RAM_SIZE && index != FB_HEAP_SIZE &&
+	    index != FB_USABLE_RAM_SIZE)
+		return kib;
 	for (EACH(i, card)) {
-		uint64_t limit = vgpu_limit(i), used = vgpu_mem_used(i), told = limit;
+		uint64_t limit = vgpu_limit(i), used = left ? vgpu_mem_used(i) : 0;
+		uint64_t told = limit > used ? limit - used : 0;
 
-		switch (index) {
-		case FB_LARGEST_FREE:
-		case FB_HEAP_FREE:
-			told = limit > used ? limit - used : 0;
-			break;
-		case FB_RAM_SIZE:
-		case FB_TOTAL_RAM_SIZE:
-		case FB_HEAP_SIZE:
-		case FB_USABLE_RAM_SIZE:
-			break;
-		default:
-			return kib;
-		}
 		if (limit && told >> 10 < kib)
 			kib = (uint32_t)(told >> 10);
 	}

@@ -283,19 +283,19 @@ static int control_call(struct ask *q)
 	struct rm_export e;
 	int r = pass(q);
 
-	if (r == 0 && vgpu_state.grant && q->size == sizeof c && vgpu_peek(q->arg, &c, sizeof c) &&
-	    c.status == 0) {
-		if (c.cmd == CMD_FB_INFO && vgpu_peek(c.params, &info, sizeof info))
-			tell_memory(&c, info.list, info.n);
-		else if (c.cmd == CMD_FB_INFO_V2 && vgpu_peek(c.params, &info.n, sizeof info.n))
-			tell_memory(&c, c.params + offsetof(struct rm_fb_info_v2, entry), info.n);
-		else if (c.cmd == CMD_EXPORT_TO_FD && vgpu_peek(c.params, &e, sizeof e) &&
-			 e.type == EXPORT_OBJECT && !(e.flags & EXPORT_EMPTY_FD))
-			vgpu_objects_exported(c.client, &e.object, 1, e.fd);
-		else if (c.cmd == CMD_EXPORT_ALL_TO_FD && vgpu_peek(c.params, &all, sizeof all) &&
-			 all.n <= EXPORT_MOST)
-			vgpu_objects_exported(c.client, all.object, all.n, all.fd);
-	}
+	if (r || !vgpu_state.grant || q->size != sizeof c || !vgpu_peek(q->arg, &c, sizeof c) ||
+	    c.status)
+		return r;
+	if (c.cmd == CMD_FB_INFO && vgpu_peek(c.params, &info, sizeof info))
+		tell_memory(&c, info.list, info.n);
+	else if (c.cmd == CMD_FB_INFO_V2 && vgpu_peek(c.params, &info.n, sizeof info.n))
+		tell_memory(&c, c.params + offsetof(struct rm_fb_info_v2, entry), info.n);
+	else if (c.cmd == CMD_EXPORT_TO_FD && vgpu_peek(c.params, &e, sizeof e) &&
+		 e.type == EXPORT_OBJECT && !(e.flags & EXPORT_EMPTY_FD))
+		vgpu_objects_exported(c.client, &e.object, 1, e.fd);
+	else if (c.cmd == CMD_EXPORT_ALL_TO_FD && vgpu_peek(c.params, &all, sizeof all) &&
+		 all.n <= EXPORT_MOST)
+		vgpu_objects_exported(c.client, all.object, all.n, all.fd);
 	return r;
 }
 
