@@ -9,7 +9,6 @@
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/job.h"
-#include "exports.h"
 #include "linear.h"
 #include "pool.h"
 #include "release.h"

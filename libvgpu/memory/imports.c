@@ -11,16 +11,11 @@
 #include "../job/job.h"
 #include "../region_ops.h"
 #include "account.h"
-#include "imports.h"
+#include "shared.h"
 
 static struct {
 	uint64_t bytes, charged;
 } imports[VGPU_MAX_CARDS];
-
-static uint64_t same(uint64_t bytes)
-{
-	return bytes;
-}
 
 /* The part of bytes that other processes do not pay for. */
 static uint64_t rest_of(int card, uint64_t bytes)
@@ -54,7 +49,7 @@ void vgpu_imports_less(int card, uint64_t bytes)
 {
 	uint64_t left = __atomic_sub_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
 
-	vgpu_charge_down_to(card, &imports[card].charged, left, &imports[card].bytes, same);
+	vgpu_charge_down_to(card, &imports[card].charged, left, &imports[card].bytes, NULL);
 }
 
 bool vgpu_imports_settle(int card)

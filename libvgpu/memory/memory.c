@@ -7,7 +7,6 @@
 #include "ended.h"
 #include "frees.h"
 #include "graph.h"
-#include "imports.h"
 #include "linear.h"
 #include "module.h"
 #include "objects.h"

@@ -6,7 +6,6 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "async.h"
-#include "exports.h"
 #include "pool.h"
 
 /* A pool belongs to the card that it names, whatever context is current; one in host memory

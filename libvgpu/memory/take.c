@@ -3,7 +3,6 @@
 #include <errno.h>
 
 #include "account.h"
-#include "imports.h"
 #include "pool.h"
 #include "take.h"
 

@@ -14,7 +14,6 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
-#include "imports.h"
 #include "release.h"
 #include "shared.h"
 #include "take.h"
