@@ -14,8 +14,7 @@
 
 #include "region.h"
 
-/* Of a field that several threads or processes write. CAS puts what there is into *old where that is
- * something else. */
+/* Several threads or processes write these fields. If *p is not *old, CAS fails and sets *old to *p. */
 #define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
 #define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
 #define CAS(p, old, new) \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * table.c - process-local hash table of what addresses and handles hold. The
- * lock is held for a few instructions, never across a driver call.
+ * table.c - a hash table by address or handle, of this process. Its lock is taken for a few
+ * instructions, never across a driver call.
  */
 #include <stdlib.h>
 
@@ -35,8 +35,8 @@ static pthread_mutex_t *locked(struct vgpu_table *t)
 
 void vgpu_tables_in_child(void)
 {
-	/* A thread of the parent may have been at one: what is in it is not freed. Nothing
-	 * of what the parent holds is the child's. */
+	/* A thread of the parent may be in a table, so its entries are not freed. The parent pays for
+	 * its memory. */
 	for (unsigned i = 0; i < sizeof tables / sizeof *tables && tables[i]; i++) {
 		struct vgpu_table *t = tables[i];
 

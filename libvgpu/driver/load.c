@@ -115,9 +115,8 @@ void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void 
 	return handle ? vgpu_real_dlsym(handle, name) : NULL;
 }
 
-/* The linker's lock is taken by dlsym, and a thread that has it, because it runs the
- * constructors of a library, may come here: so no lock of ours is held while asking. All
- * threads find the same. */
+/* dlsym takes the linker's lock. A thread that runs the constructors of a library has that lock, and may
+ * come here. So dlsym is called without a lock of this library. All threads find the same. */
 static void resolve(struct vgpu_library *lib, void *handle)
 {
 	void *found[VGPU_SYMBOLS] = {NULL}, *transport;
@@ -172,7 +171,7 @@ bool vgpu_loading(void)
 
 void vgpu_real_in_child(void)
 {
-	pthread_mutex_init(&load_lock, NULL); /* whoever held it is not here */
+	pthread_mutex_init(&load_lock, NULL); /* its holder is in the parent */
 	vgpu_cuda.loaded = 0;
 	loading = false;
 }

@@ -150,7 +150,7 @@ BOTH_CAPTURE(cuStreamBeginRecaptureToGraph,
 	     graph, mismatch, data)
 BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream, params)
 
-/* A stream may join a capture by what it waits for. An event of this library's in it would be a
+/* A stream may join a capture by the event that it waits for. An event of this library's in it would be a
  * part of that from then on, and to ask for it would spoil the capture. */
 #define JOIN(name, per_thread)                                                     \
 	CUresult name(CUstream stream, CUevent event, unsigned flags)              \

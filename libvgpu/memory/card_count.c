@@ -8,13 +8,13 @@
 #include "context_cost.h"
 
 #define MAX_PROCESSES 256
-/* Where there is no NVML, it is looked for again no sooner. */
+/* If NVML cannot be opened, the next try is after this time. */
 #define NVML_AGAIN_NS 30000000000u
-/* What the card takes for a process beyond what it counts as the process's own
- * (9 MiB on an H200 with driver 580). */
+/* The card takes more memory for a process than it counts as the process's own (9 MiB more on an H200
+ * with driver 580). */
 #define UNCOUNTED (10ull << 20)
 
-/* NULL: NVML does not have the card. Of threads that ask at the same time, all find the same. */
+/* NULL: NVML does not have the card. Several threads may ask at once: they find the same. */
 static nvmlDevice_t nvml_handle(int card)
 {
 	static nvmlDevice_t handle[VGPU_MAX_CARDS];

@@ -35,8 +35,9 @@ static uint64_t highest(int card, uint64_t want)
 	return comparisons[card] < COMPARISONS ? UINT64_MAX : max;
 }
 
-/* Brings the charges to what was compared, of which max is the highest. Modules were charged by the
- * card's free memory, which a neighbour may have taken: what contexts alone do not explain goes. */
+/* Corrects the charges. want: by this comparison; max: the highest of the last ones. Modules were
+ * charged by the card's free memory, and a neighbour may have taken some of that. So the charge of
+ * modules is lowered as far as contexts alone explain the count. */
 static void correct(int card, uint64_t have, uint64_t want, uint64_t max)
 {
 	uint32_t contexts = LOAD(&vgpu_my(card)->contexts);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * exports.c - memory that is exported to other processes and APIs, and imported. An import of memory
- * that this process has exported is one more reference to its charge. Who pays for memory of other
- * processes: imports.c. External memory of other processes is left to the comparison.
+ * that this process has exported is one more reference to its charge. imports.c decides who pays for
+ * memory of other processes. External memory of other processes is left to the comparison.
  */
 #include <unistd.h>
 
@@ -118,7 +118,7 @@ static struct vgpu_kept *own(int type, const void *from)
 	return NULL;
 }
 
-/* After it: the holder has the reference, or nobody has. */
+/* After the driver's call: the holder gets the reference. If the driver fails, the reference ends. */
 static CUresult held(CUresult r, const void *holder, struct vgpu_kept *k)
 {
 	struct vgpu_item item = {.key = (uintptr_t)holder, .other = (uintptr_t)k};
@@ -222,7 +222,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 	return held(r, r == CUDA_SUCCESS ? *memory : NULL, k);
 }
 
-/* What is mapped from external memory keeps it, too. */
+/* A mapping of external memory is one more reference. */
 static struct vgpu_kept *mapped(CUresult r, CUexternalMemory memory)
 {
 	struct vgpu_item item = {.other = 0};

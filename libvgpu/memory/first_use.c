@@ -53,7 +53,7 @@ void vgpu_use_note(uint64_t key)
 		return;
 	while (i < PLACES && LOAD(&set[i]))
 		i++;
-	if (i == PLACES) /* full, most likely of what was forgotten: any of them */
+	if (i == PLACES) /* all places are taken, most likely by forgotten keys */
 		i = __atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES;
 	__atomic_store_n(&set[i], key, __ATOMIC_RELAXED);
 }

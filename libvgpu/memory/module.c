@@ -26,17 +26,16 @@
 
 /* Smaller changes are left to the regular comparison with the card's count. */
 #define NOTICE_BYTES (1ull << 20)
-/* From here on a change is held against the card's count of this process, at the
- * price of opening NVML (15 ms, once). */
+/* Larger changes are compared with the card's count of this process. This opens NVML (15 ms, once). */
 #define CONFIRM_BYTES (64ull << 20)
 #define CONFIRM_PAUSE_NS 10000000L
 
 static struct vgpu_table modules =
 	VGPU_TABLE_INIT; /* module or library -> bytes, in each context */
 
-/* What modules took by the card's free memory; what of that is charged, the slot says.
- * The free memory is the whole card's: a neighbour's allocation can be in it, until
- * a comparison with this process's own count takes it out again. */
+/* The loss of free memory during the loads of all modules. The slot has the part that is charged.
+ * A neighbour's allocation can be in it, until a comparison with this process's own count takes it out
+ * again. */
 static uint64_t took[VGPU_MAX_CARDS];
 
 static uint64_t card_free(void)
@@ -62,8 +61,8 @@ static struct vgpu_item begin_load(void)
 	return load;
 }
 
-/* Of bytes, what the card counts for this process beyond what is announced; all of
- * it where the card does not say. */
+/* Returns the bytes that the card counts for this process beyond its charge, at most the argument. If
+ * the card does not count them, all are confirmed. */
 static uint64_t confirmed(int card, uint64_t bytes)
 {
 	VGPU_NO_CANCEL;
@@ -125,8 +124,7 @@ static bool end_load(struct vgpu_item *load, uint64_t module)
 	return fits;
 }
 
-/* What a comparison has taken out already is not released again. What another thread charges
- * meanwhile stays. */
+/* A comparison may have lowered the charge already. A charge that another thread adds meanwhile stays. */
 static void unloaded(const struct vgpu_item *item)
 {
 	uint64_t have = vgpu_modules_charged(item->card);
@@ -261,7 +259,7 @@ void vgpu_modules_in_child(void)
 	memset(took, 0, sizeof took);
 }
 
-/* What the card takes for these is not documented: it is seen by the free memory. */
+/* The size of these is not documented, so the card's free memory is read. */
 static CUresult limit_seen(int limit, size_t value, uint64_t key)
 {
 	size_t before = 0;

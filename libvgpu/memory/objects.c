@@ -18,7 +18,7 @@
 static struct vgpu_table objects = VGPU_TABLE_INIT;
 static bool others[VGPU_MAX_CARDS];
 
-/* The cards on which a card's bytes count. */
+/* Bytes count on these cards: on one, or on all if the card is unknown. */
 static int first_of(int card)
 {
 	return card < 0 ? 0 : card;
@@ -112,7 +112,7 @@ void vgpu_objects_exported(uint32_t client, const uint32_t *object, unsigned n, 
 {
 	struct vgpu_item item;
 
-	/* The card counts for nobody what a descriptor alone keeps. So what there is no room for stays
+	/* Memory that only a descriptor keeps counts for no process. So memory that cannot be noted stays
 	 * charged until the process ends. */
 	for (unsigned i = 0; i < n; i++)
 		if (vgpu_table_get(&objects, vgpu_object_key(client, object[i]), &item) &&

@@ -35,7 +35,7 @@
 
 static int set = -1;
 static uint64_t first, last; /* the files that were entered into the set */
-/* id -> fd; owner: what it keeps; refs: a set lists it; size: the last reading in which the set did */
+/* id -> fd; owner: the memory; refs: a set lists the file; size: the last reading with the file */
 static struct vgpu_table files = VGPU_TABLE_INIT;
 static struct vgpu_table numbers = VGPU_TABLE_INIT; /* fd -> id of the last file that it followed */
 static uint64_t reading;                            /* counts the readings of the set */

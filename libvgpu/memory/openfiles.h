@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Follows the open file of a descriptor: *id becomes its number here, also if it is followed already.
- * Returns 1 if another followed file had the descriptor before, 0, -EBADF if the descriptor is closed,
- * or -ENOMEM. of: what a search for the file returns. */
+/* Follows the open file of a descriptor, unless it is followed already, and sets *id. A search for the
+ * file returns of. Returns 1 if another followed file had this descriptor before, else 0; -EBADF if the
+ * descriptor is closed, or -ENOMEM. */
 int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id);
 /* Returns 0 if this process has no other descriptor of the file, and if the file is not followed. */
 uint64_t vgpu_openfile_find(int fd);

@@ -4,8 +4,8 @@
  *
  * An exported allocation lives until its handle, its descriptors and its imports are gone, and so
  * does its charge. The card counts the memory for the exporter, then for another process that has
- * imported it, mapped or not; while a descriptor alone keeps it, the card counts it for no process
- * (measured: 580, H100 and H200).
+ * imported it, mapped or not. While only a descriptor keeps the memory, the card counts it for no
+ * process (measured: 580, H100 and H200).
  */
 #include <errno.h>
 #include <stdint.h>

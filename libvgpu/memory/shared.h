@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shared.h - memory that others than its allocation keep alive: descriptors, and imports of it. Who pays
- * for imports of other processes' memory: imports.c. */
+/* shared.h - memory that others than its allocation keep alive: descriptors, and imports of it. imports.c
+ * decides who pays for imports of other processes' memory. */
 #ifndef VGPU_MEMORY_SHARED_H
 #define VGPU_MEMORY_SHARED_H
 

@@ -47,7 +47,7 @@ bool vgpu_rm_creates(void)
 
 void vgpu_rm_forget(void)
 {
-	/* In a forked child the lock may have been held by a thread that is gone. */
+	/* In a forked child: a thread of the parent may have the lock. */
 	pthread_mutex_init(&groups_lock, NULL);
 	ngroups = 0;
 	missed = false;

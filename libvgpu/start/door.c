@@ -94,7 +94,7 @@ static void made(const struct ask *q, const struct rm_alloc *a)
 }
 
 /* ------------------------------------------------------------------------ memory */
-/* What memory is asked for: its object, and where the status goes. */
+/* A request for memory: the object, and the address of the status. */
 struct form {
 	struct vgpu_object object;
 	uint64_t status_at; /* the program's memory */
@@ -106,7 +106,8 @@ static uint32_t *status_of(const struct ask *q, struct rm_alloc *a)
 	return q->size == ALLOC_V21_SIZE ? &a->v21.status : &a->v64.status;
 }
 
-/* Of the card's memory, not of the system's or of addresses alone. made: it has been allocated. */
+/* True for memory of the card. False for memory of the system, and for addresses without memory.
+ * made: the kernel driver has allocated it. */
 static bool of_alloc(const struct ask *q, struct form *f, bool made)
 {
 	struct rm_memory_params p;
@@ -158,7 +159,7 @@ static bool of_memory(const struct ask *q, struct form *f, bool made)
 				 : q->nr == RM_VID_HEAP && of_vid_heap(q, f, made);
 }
 
-/* Charged before the kernel driver is asked, by what it made of it afterwards. */
+/* The request is charged before the kernel driver sees it. Its answer corrects the charge. */
 static int take_memory(struct ask *q, struct form *f)
 {
 	static const uint32_t no_memory = STATUS_NO_MEMORY;
@@ -187,7 +188,7 @@ static int alloc(struct ask *q)
 
 	if (q->size != sizeof a && q->size != ALLOC_V21_SIZE)
 		return pass(q);
-	/* Nobody who works on a card begins with less than a device. */
+	/* Work on a card begins with one of these. */
 	if (!q->hooked && vgpu_peek(q->arg, &a, q->size) &&
 	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP || IS_CHANNEL(a.cls)))
 		attach();
@@ -342,9 +343,8 @@ VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 	if (likely(_IOC_TYPE(req) != RM_TYPE))
 		return vgpu_real_ioctl(fd, req, arg);
 	hooked = vgpu_is_of_driver(__builtin_return_address(0));
-	/* Where another ioctl stands before this one, as that of a sanitizer's runtime or of a
-	 * preload of the user's does, libcuda is not who calls. What a hook is waiting for is
-	 * libcuda's all the same, and charged. */
+	/* The caller may be another ioctl, of a sanitizer's runtime or of a preload of the user's. A
+	 * call of libcuda is then known by the hook that waits for it, which has charged it. */
 	ask = (struct ask){.fd = fd,
 			   .req = req,
 			   .whole = arg,

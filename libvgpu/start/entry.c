@@ -32,7 +32,7 @@ static int symbol_named(const char *name)
 	return -1;
 }
 
-/* ------------------------------------------------- what a newer driver has more */
+/* ------------------------------------------------- functions of a newer driver */
 /* The length of a name without its version and the kind of default stream. */
 static size_t base_of(const char *name)
 {

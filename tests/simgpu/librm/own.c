@@ -115,7 +115,7 @@ uint32_t own_fb_info(struct sim_state *st, const struct object *o, struct fb_inf
 	return NV_OK;
 }
 
-/* Of a UUID as text. */
+/* This driver reads a UUID only as text. */
 uint32_t own_uuid_info(const struct sim_state *st, struct uuid_info_params *p)
 {
 	if (p->flags)
