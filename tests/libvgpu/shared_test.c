@@ -225,7 +225,9 @@ static void test_the_program_closes_the_set(void)
 	CHECK_EQ(dup2(own, set), set);
 	close(own);
 	settled(0);
+	given_back = 0;
 	later = export(61);
+	CHECK_EQ(given_back, 0);
 	CHECK_EQ(entries_of(set), 0); /* the program's own */
 	own = dup(later);
 	close(later);
