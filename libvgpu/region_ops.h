@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <time.h>
 
+#include "atomic.h"
 #include "region.h"
 
 /* Reads a clock as clock_gettime(2) does. libvgpu has the C library's own here, for a preload of
@@ -28,7 +29,7 @@ struct vgpu_cache {
 
 /* One consistent reading of a card's schedule. */
 struct vgpu_schedule {
-	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others, least_ppm;
+	uint32_t cores, slice_us, gate, weight_ppm, others, least_ppm;
 	uint32_t turn_period_us, turn_queue_us, turn_length_us;
 	uint64_t turn_begin_ns, lease_ns, solo;
 	uint32_t seq; /* of the sequence lock: a later schedule has a higher number */

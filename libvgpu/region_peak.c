@@ -8,8 +8,6 @@
 
 #include "region_ops.h"
 
-#define LOAD(p) __atomic_load_n((p), __ATOMIC_RELAXED)
-
 /* True for a process of the caller's PID namespace that has ended: it counts
  * against the limit until its memory is surely free, but it uses none. */
 static bool has_ended(const struct vgpu_slot *slot, uint64_t own)
@@ -37,7 +35,6 @@ void vgpu_peak_note(struct vgpu_cache *c, const struct vgpu_slot *self, unsigned
 		    __builtin_add_overflow(sum, LOAD(&c->slots[i].card[card].mem), &sum))
 			return;
 	sum = vgpu_mem_with(sum, outside);
-	while (old < sum && !__atomic_compare_exchange_n(peak, &old, sum, false, __ATOMIC_RELAXED,
-							 __ATOMIC_RELAXED))
+	while (old < sum && !CAS(peak, &old, sum))
 		;
 }
