@@ -57,26 +57,41 @@ static size_t bucket_of(const struct vgpu_table *t, uint64_t key)
 	return (key >> 32) & (t->buckets - 1);
 }
 
-static void grow(struct vgpu_table *t)
+/* The lock is taken, and there are buckets. */
+static void insert(struct vgpu_table *t, struct vgpu_item *item)
 {
-	size_t wanted = t->buckets ? t->buckets * 2 : FIRST_BUCKETS, old = t->buckets;
-	struct vgpu_item **bucket = calloc(wanted, sizeof *bucket), **from = t->bucket;
+	struct vgpu_item **bucket = &t->bucket[bucket_of(t, item->key)];
+
+	item->next = *bucket;
+	*bucket = item;
+	__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
+}
+
+/* Takes an entry out of the table. */
+static struct vgpu_item *unlinked(struct vgpu_table *t, struct vgpu_item **p)
+{
+	struct vgpu_item *item = *p;
+
+	*p = item->next;
+	__atomic_store_n(&t->count, t->count - 1, __ATOMIC_RELAXED);
+	return item;
+}
+
+static bool grow(struct vgpu_table *t)
+{
+	size_t old = t->buckets;
+	struct vgpu_item **from = t->bucket,
+			 **bucket = calloc(old ? old * 2 : FIRST_BUCKETS, sizeof *bucket);
 
 	if (!bucket)
-		return; /* longer chains, no harm */
+		return old != 0; /* longer chains, no harm */
 	t->bucket = bucket;
-	t->buckets = wanted;
-	for (size_t i = 0; i < old; i++) {
-		while (from[i]) {
-			struct vgpu_item *item = from[i];
-			size_t to = bucket_of(t, item->key);
-
-			from[i] = item->next;
-			item->next = bucket[to];
-			bucket[to] = item;
-		}
-	}
+	t->buckets = old ? old * 2 : FIRST_BUCKETS;
+	for (size_t i = 0; i < old; i++)
+		while (from[i])
+			insert(t, unlinked(t, &from[i]));
 	free(from);
+	return true;
 }
 
 static struct vgpu_item **find(struct vgpu_table *t, uint64_t key)
@@ -91,51 +106,46 @@ static struct vgpu_item **find(struct vgpu_table *t, uint64_t key)
 	return NULL;
 }
 
-static void unlink_item(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_item *out)
+static struct vgpu_item **lock_and_find(struct vgpu_table *t, uint64_t key)
 {
-	struct vgpu_item *item = *p;
+	lock(t);
+	return find(t, key);
+}
 
-	if (out)
-		*out = *item;
-	*p = item->next;
-	__atomic_store_n(&t->count, t->count - 1, __ATOMIC_RELAXED);
+/* Entries come and go with every allocation: they are kept for the next one. */
+static void spare(struct vgpu_table *t, struct vgpu_item *item)
+{
 	item->next = t->spare;
 	t->spare = item;
 }
 
-/* Entries come and go with every allocation: they are kept for the next one. */
 static struct vgpu_item *new_item(struct vgpu_table *t)
 {
 	struct vgpu_item *item = t->spare;
 
 	if (!item) {
 		item = calloc(ITEMS_AT_ONCE, sizeof *item);
-		if (!item)
-			return NULL;
-		for (unsigned i = 0; i + 1 < ITEMS_AT_ONCE; i++)
-			item[i].next = &item[i + 1];
+		for (unsigned i = 1; item && i < ITEMS_AT_ONCE; i++)
+			spare(t, &item[i]);
+	} else {
+		t->spare = item->next;
 	}
-	t->spare = item->next;
 	return item;
 }
 
 /* The lock is taken. */
 static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	struct vgpu_item *copy = NULL, **bucket;
+	struct vgpu_item *copy;
 
-	if (t->count >= t->buckets)
-		grow(t);
-	if (t->buckets)
-		copy = new_item(t);
-	if (copy) {
-		*copy = *item;
-		bucket = &t->bucket[bucket_of(t, copy->key)];
-		copy->next = *bucket;
-		*bucket = copy;
-		__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
-	}
-	return copy != NULL;
+	if (t->count >= t->buckets && !grow(t))
+		return false;
+	copy = new_item(t);
+	if (!copy)
+		return false;
+	*copy = *item;
+	insert(t, copy);
+	return true;
 }
 
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
@@ -150,26 +160,19 @@ bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 
 bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
 {
-	struct vgpu_item **p;
-	bool there;
+	struct vgpu_item **p = lock_and_find(t, item->key);
+	bool there = p || put(t, item);
 
-	lock(t);
-	p = find(t, item->key);
-	there = p != NULL;
-	if (there)
+	if (p)
 		*item = **p;
-	else
-		there = put(t, item);
 	pthread_mutex_unlock(&t->lock);
 	return there;
 }
 
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	struct vgpu_item **p;
+	struct vgpu_item **p = lock_and_find(t, key);
 
-	lock(t);
-	p = find(t, key);
 	if (p)
 		*out = **p;
 	pthread_mutex_unlock(&t->lock);
@@ -178,23 +181,20 @@ bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	struct vgpu_item **p;
+	struct vgpu_item **p = lock_and_find(t, key);
 
-	lock(t);
-	p = find(t, key);
-	if (p)
-		unlink_item(t, p, out);
+	if (p) {
+		*out = **p;
+		spare(t, unlinked(t, p));
+	}
 	pthread_mutex_unlock(&t->lock);
 	return p != NULL;
 }
 
-/* Takes an entry out of the table and puts it in front of the list. */
 static void to_list(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_item **list)
 {
-	struct vgpu_item *item = *p;
+	struct vgpu_item *item = unlinked(t, p);
 
-	*p = item->next;
-	__atomic_store_n(&t->count, t->count - 1, __ATOMIC_RELAXED);
 	item->next = *list;
 	*list = item;
 }
@@ -232,15 +232,9 @@ struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
 {
 	lock(t);
-	if (!t->buckets)
-		grow(t);
-	for (struct vgpu_item *item = list, *next; item && t->buckets; item = next) {
-		struct vgpu_item **bucket = &t->bucket[bucket_of(t, item->key)];
-
-		next = item->next;
-		item->next = *bucket;
-		*bucket = item;
-		__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
+	for (struct vgpu_item *next; list && (t->buckets || grow(t)); list = next) {
+		next = list->next;
+		insert(t, list);
 	}
 	pthread_mutex_unlock(&t->lock);
 }
@@ -248,27 +242,23 @@ void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
 void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
 		     void (*gone)(const struct vgpu_item *))
 {
-	struct vgpu_item *last = list;
-
+	for (struct vgpu_item *item = list; gone && item; item = item->next)
+		gone(item);
 	if (!list)
 		return;
-	for (struct vgpu_item *item = list; item; item = item->next) {
-		gone(item);
-		last = item;
-	}
 	lock(t);
-	last->next = t->spare;
-	t->spare = list;
+	for (struct vgpu_item *next; list; list = next) {
+		next = list->next;
+		spare(t, list);
+	}
 	pthread_mutex_unlock(&t->lock);
 }
 
 uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size)
 {
-	struct vgpu_item **p;
+	struct vgpu_item **p = lock_and_find(t, key);
 	uint64_t by = 0;
 
-	lock(t);
-	p = find(t, key);
 	if (p && (*p)->size < size) {
 		by = size - (*p)->size;
 		(*p)->size = size;
@@ -277,46 +267,31 @@ uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size)
 	return by;
 }
 
-void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
+void vgpu_table_sweep(struct vgpu_table *t, uint64_t arg,
 		      bool (*goes)(const struct vgpu_item *, uint64_t))
 {
-	lock(t);
-	for (size_t i = 0; i < t->buckets; i++)
-		for (struct vgpu_item **p = &t->bucket[i]; *p;) {
-			if (goes(*p, owner))
-				unlink_item(t, p, NULL);
-			else
-				p = &(*p)->next;
-		}
-	pthread_mutex_unlock(&t->lock);
+	vgpu_table_drop(t, vgpu_table_detach_if(t, arg, goes), NULL);
+}
+
+static bool ends_with(const struct vgpu_item *item, uint64_t owner)
+{
+	return item->owner == owner;
 }
 
 void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const struct vgpu_item *))
 {
-	lock(t);
-	for (size_t i = 0; i < t->buckets; i++)
-		for (struct vgpu_item **p = &t->bucket[i]; *p;) {
-			if ((*p)->owner == owner) {
-				gone(*p);
-				unlink_item(t, p, NULL);
-			} else {
-				p = &(*p)->next;
-			}
-		}
-	pthread_mutex_unlock(&t->lock);
+	vgpu_table_drop(t, vgpu_table_detach_if(t, owner, ends_with), gone);
 }
 
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out)
 {
-	struct vgpu_item **p;
+	struct vgpu_item **p = lock_and_find(t, key);
 
-	lock(t);
-	p = find(t, key);
 	if (p) {
 		(*p)->refs += (unsigned)by;
 		*out = **p;
 		if ((*p)->refs == 0)
-			unlink_item(t, p, NULL);
+			spare(t, unlinked(t, p));
 	}
 	pthread_mutex_unlock(&t->lock);
 	return p != NULL;

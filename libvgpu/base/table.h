@@ -30,7 +30,7 @@ bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item);
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out);
 /* For a free: all entries of a key, or all that goes is true of, leave the table as a list; NULL: there
- * are none. The list goes back, or ends: then gone is called for each entry. */
+ * are none. The list goes back, or ends: then gone is called for each entry, unless it is NULL. */
 struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key);
 struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 				       bool (*goes)(const struct vgpu_item *, uint64_t arg));
@@ -42,11 +42,11 @@ uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size);
 /* Adds to the reference count; *out is the entry after it, already removed
  * when the count has come to zero. False when there is no such key. */
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
-/* What ends with an owner goes; of each entry, with the lock held, the caller is told. */
+/* What ends with an owner goes: gone is called for each of its entries. */
 void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const struct vgpu_item *));
 /* Asks of each entry, with the lock held, whether it goes. */
-void vgpu_table_sweep(struct vgpu_table *t, uint64_t owner,
-		      bool (*goes)(const struct vgpu_item *, uint64_t owner));
+void vgpu_table_sweep(struct vgpu_table *t, uint64_t arg,
+		      bool (*goes)(const struct vgpu_item *, uint64_t arg));
 /* After a fork, in the child: all tables are empty and unlocked. */
 void vgpu_tables_in_child(void);
 
