@@ -287,6 +287,8 @@ bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item
 {
 	struct vgpu_item **p = lock_and_find(t, key);
 
+	if (p && !(*p)->refs)
+		p = NULL;
 	if (p) {
 		(*p)->refs += (unsigned)by;
 		*out = **p;

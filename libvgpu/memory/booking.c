@@ -16,28 +16,25 @@
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
-/* An allocation waits so long for frees that are known, and for others. Not longer: they may wait for
- * this thread. It waits the second time only if the program forbids its pool to let streams wait. */
-#define PATIENCE_NS 5000000000u
-#define DOUBT_NS 500000000u
+/* An allocation that was undone waits this long for pending frees. Not longer: they may wait for this
+ * thread. Each retry can grow the pool above the limit, so retries without a pending free count as waits:
+ * then only other threads can make room. */
+#define PATIENCE_NS 500000000u
+#define IDLE_RETRY_NS (PATIENCE_NS / 4)
 /* The pool is looked at at once, then after pauses that double. */
 #define PAUSE_NS 1000000u
 #define LONGEST_NS 32000000u
-/* An allocation is tried again at most this often. Each retry can grow the pool above the limit. The
- * second number is for retries without a pending free: then only other threads can make room. */
-#define MOST_RETRIES 20u
-#define MOST_IDLE 4u
 
 /* The pool was found to have grown, and that is more than the job may have. */
 static bool above(struct pool *p)
 {
-	if (likely(!__atomic_load_n(&p->grown, __ATOMIC_SEQ_CST)))
+	if (likely(!LOAD(&p->grown)))
 		return false;
 	/* First: who finds more growth meanwhile says so again. */
-	__atomic_store_n(&p->grown, false, __ATOMIC_SEQ_CST);
+	STORE(&p->grown, false);
 	if (vgpu_charge(p->card, 0) == 0)
 		return false;
-	__atomic_store_n(&p->grown, true, __ATOMIC_SEQ_CST);
+	STORE(&p->grown, true);
 	return true;
 }
 
@@ -49,7 +46,7 @@ static int room_for(struct vgpu_booking *b, uint64_t live)
 
 	if (unlikely(above(p)))
 		return -ENOMEM;
-	if (likely(live <= __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST)))
+	if (likely(live <= LOAD(&p->charged)))
 		return 0;
 	if (!b->marked)
 		vgpu_mem_begin();
@@ -61,19 +58,16 @@ static int room_for(struct vgpu_booking *b, uint64_t live)
 static int grow(struct vgpu_booking *b)
 {
 	struct pool *p = b->pool;
-	uint64_t live = __atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
 
-	if (likely(room_for(b, live) == 0))
-		return 0;
-	/* Not held while the pools are brought up to date: settling charges
-	 * whatever is live without asking. */
-	__atomic_sub_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
-	vgpu_pools_trim(p->card);
-	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + b->bytes;
-	if (room_for(b, live))
-		return -ENOMEM;
-	__atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
-	return 0;
+	for (int tries = 0; tries < 2; tries++) {
+		if (likely(room_for(b, ADD(&p->live, b->bytes)) == 0))
+			return 0;
+		/* Not held while the pools are brought up to date: settling charges
+		 * whatever is live without asking. */
+		SUB(&p->live, b->bytes);
+		vgpu_pools_trim(p->card);
+	}
+	return -ENOMEM;
 }
 
 static void end_mark(struct vgpu_booking *b)
@@ -85,10 +79,11 @@ static void end_mark(struct vgpu_booking *b)
 
 static void take_back(struct vgpu_booking *b)
 {
-	__atomic_sub_fetch(&b->pool->live, b->bytes, __ATOMIC_SEQ_CST);
+	SUB(&b->pool->live, b->bytes);
 	vgpu_pools_changed();
 }
 
+/* Sleeps, but not the first time. */
 static void pause_for_frees(struct vgpu_booking *b)
 {
 	int cancel = vgpu_no_cancel();
@@ -106,28 +101,22 @@ static void pause_for_frees(struct vgpu_booking *b)
 static bool comes_to_fit(struct vgpu_booking *b)
 {
 	struct vgpu_frees *f = &b->pool->frees;
-	bool last = b->retries == MOST_RETRIES || b->idle == MOST_IDLE;
-	uint64_t patience, known_ns = vgpu_pool_streams_wait(b->pool) ? PATIENCE_NS : DOUBT_NS;
+	bool pending = true;
 
 	end_mark(b);
 	vgpu_frees_mark(f, b->stream, b->bytes);
-	if (b->retries)
+	while (pending && !vgpu_capturing()) {
 		pause_for_frees(b);
-	while (!vgpu_capturing()) {
-		patience = !vgpu_frees_passed(f)         ? known_ns
-			   : !last && vgpu_frees_hide(f) ? DOUBT_NS
-							 : 0;
-		/* Also before a refusal: the pool gives back what was undone. */
-		vgpu_pools_trim(b->pool->card);
-		if (!last && grow(b) == 0) {
-			b->retries++;
-			b->idle += vgpu_frees_passed(f) && !vgpu_frees_hide(f);
+		pending = !vgpu_frees_passed(f);
+		if (b->waited_ns >= PATIENCE_NS)
+			break;
+		if (grow(b) == 0) {
+			b->waited_ns += pending ? 0 : IDLE_RETRY_NS;
 			return true;
 		}
-		if (b->waited_ns >= patience)
-			return false;
-		pause_for_frees(b);
 	}
+	/* The pool gives back what was undone. */
+	vgpu_pools_trim(b->pool->card);
 	return false;
 }
 
@@ -142,9 +131,8 @@ static void order(const struct vgpu_booking *b)
 	if (likely(!limit || used + b->bytes <= limit) || vgpu_capturing() ||
 	    vgpu_frees_passed(&p->frees))
 		return;
-	have = __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST);
-	want = vgpu_pool_steps(__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) +
-			       vgpu_frees_elsewhere(&p->frees, b->stream));
+	have = LOAD(&p->charged);
+	want = vgpu_pool_steps(LOAD(&p->live) + vgpu_frees_elsewhere(&p->frees, b->stream));
 	if (want > have && used + want - have > limit && vgpu_pool_streams_wait(p))
 		vgpu_frees_before(&p->frees, b->stream);
 }
@@ -163,7 +151,7 @@ CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUs
 	if (vgpu_absurd(size))
 		return vgpu_oom(p->card, size);
 	/* The pool may have the memory of one that was undone. */
-	if (unlikely(grow(b)) && !(__atomic_load_n(&p->grown, __ATOMIC_SEQ_CST) && comes_to_fit(b)))
+	if (unlikely(grow(b)) && !(LOAD(&p->grown) && comes_to_fit(b)))
 		return refuse(b);
 	order(b);
 	return CUDA_SUCCESS;
@@ -174,10 +162,9 @@ CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUs
 static bool grew_above(const struct vgpu_booking *b)
 {
 	struct pool *p = b->pool;
-	uint64_t unasked = __atomic_add_fetch(&p->unasked, b->bytes, __ATOMIC_SEQ_CST);
 
-	if (unasked >= VGPU_POOL_STEP || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + b->bytes >
-						 __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST))
+	if (ADD(&p->unasked, b->bytes) >= VGPU_POOL_STEP ||
+	    LOAD(&p->live) + b->bytes > LOAD(&p->charged))
 		vgpu_pool_settle(p);
 	return above(p);
 }

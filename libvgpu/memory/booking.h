@@ -9,8 +9,7 @@ struct vgpu_booking {
 	struct pool *pool;
 	uint64_t bytes;
 	CUstream stream;
-	uint64_t pause_ns, waited_ns; /* for frees that the card has not come to */
-	unsigned retries, idle;       /* idle: retries without a pending free */
+	uint64_t pause_ns, waited_ns; /* for room */
 	bool marked;                  /* vgpu_mem_begin was called */
 };
 

@@ -7,7 +7,6 @@
 #include "../job/job.h"
 #include "exports.h"
 #include "linear.h"
-#include "pool.h"
 #include "release.h"
 #include "shared.h"
 #include "vmm.h"
@@ -67,11 +66,9 @@ static void note_range(struct vgpu_range *range)
 	if (vgpu_real.cuMemGetAddressRange_v2 &&
 	    vgpu_real.cuMemGetAddressRange_v2(&base, &size, range->begin) == CUDA_SUCCESS)
 		range->base = base;
-	if (vgpu_linear_exported_one(range) || vgpu_pools_exported_one(range) ||
-	    vgpu_vmm_range_one(range))
+	if (vgpu_linear_exported_one(range) || vgpu_vmm_range_one(range))
 		return;
 	vgpu_linear_exported(range);
-	vgpu_pools_exported(range);
 	vgpu_vmm_range(range);
 }
 

@@ -6,9 +6,6 @@
 #include "../driver/real.h"
 #include "frees.h"
 
-/* Not held over a call that waits if the stream is full: the event is taken out of its entry then. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
 /* One default stream of a thread is not that of another. */
 static uint64_t key_of(CUstream stream)
 {
@@ -16,31 +13,45 @@ static uint64_t key_of(CUstream stream)
 					      : (uint64_t)(uintptr_t)stream;
 }
 
-static void forget(struct vgpu_frees *f, unsigned i)
+/* A call that waits if its stream is full must not stop other threads: they leave the entry alone. */
+static bool take(struct vgpu_free *e)
 {
-	vgpu_real.cuEventDestroy_v2(f->in[i].event);
-	f->in[i].event = NULL;
-	f->in[i].key = f->in[i].bytes = 0;
+	return !EXCHANGE(&e->taken, true);
 }
 
-/* The entry whose event is there, or a free one; -1: none. lock is held. */
-static int entry_of(const struct vgpu_frees *f, uint64_t key)
+static void give(struct vgpu_free *e)
 {
-	int i, empty = -1;
+	STORE(&e->taken, false);
+}
 
-	for (i = VGPU_FREES - 1; i >= 0; i--) {
-		if (f->in[i].key == key && f->in[i].event)
-			return i;
-		if (!f->in[i].key)
-			empty = i;
+/* The entry is taken. */
+static void forget(struct vgpu_free *e)
+{
+	if (e->event)
+		vgpu_real.cuEventDestroy_v2(e->event);
+	e->event = NULL;
+	STORE(&e->bytes, 0);
+	STORE(&e->key, 0);
+}
+
+/* Takes an entry of a key, or a free one; NULL: there is none. */
+static struct vgpu_free *take_of(struct vgpu_frees *f, uint64_t key)
+{
+	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++) {
+		if (LOAD(&e->key) != key || !take(e))
+			continue;
+		if (e->key == key)
+			return e;
+		give(e);
 	}
-	return empty;
+	return key ? take_of(f, 0) : NULL;
 }
 
-static bool record(CUevent *e, CUstream stream)
+static bool record(struct vgpu_free *e, CUstream stream)
 {
-	return (*e || vgpu_real.cuEventCreate(e, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) &&
-	       vgpu_real.cuEventRecord(*e, stream) == CUDA_SUCCESS;
+	return (e->event ||
+		vgpu_real.cuEventCreate(&e->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) &&
+	       vgpu_real.cuEventRecord(e->event, stream) == CUDA_SUCCESS;
 }
 
 static bool can_mark(CUstream stream)
@@ -52,108 +63,68 @@ static bool can_mark(CUstream stream)
 
 void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream, uint64_t bytes)
 {
-	uint64_t key = key_of(stream);
-	CUevent e = NULL;
+	struct vgpu_free *e = can_mark(stream) ? take_of(f, key_of(stream)) : NULL;
 	bool ok;
-	int i = -1;
 
-	if (can_mark(stream)) {
-		pthread_mutex_lock(&lock);
-		i = entry_of(f, key);
-		if (i >= 0) {
-			e = f->in[i].event;
-			f->in[i].event = NULL;
-			f->in[i].key = key;
-			f->in[i].bytes += bytes;
-		}
-		pthread_mutex_unlock(&lock);
+	if (e) {
+		STORE(&e->key, key_of(stream));
+		STORE(&e->bytes, e->bytes + bytes);
 	}
-	if (i < 0) {
-		vgpu_frees_unknown(f);
-		return;
-	}
-	ok = record(&e, stream);
+	ok = e && record(e, stream);
 	if (!ok)
-		vgpu_frees_unknown(f);
-	pthread_mutex_lock(&lock);
-	f->in[i].event = e;
-	if (!e)
-		f->in[i].key = f->in[i].bytes = 0;
-	else if (!ok)
-		forget(f, (unsigned)i);
-	pthread_mutex_unlock(&lock);
-}
-
-void vgpu_frees_unknown(struct vgpu_frees *f)
-{
-	if (!vgpu_frees_hide(f))
-		__atomic_store_n(&f->unknown, true, __ATOMIC_SEQ_CST);
+		STORE(&f->unknown, true);
+	if (e && !ok)
+		forget(e);
+	if (e)
+		give(e);
 }
 
 uint64_t vgpu_frees_elsewhere(struct vgpu_frees *f, CUstream stream)
 {
 	uint64_t key = key_of(stream), sum = 0;
 
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < VGPU_FREES; i++)
-		if (f->in[i].key != key)
-			sum += f->in[i].bytes;
-	pthread_mutex_unlock(&lock);
+	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++)
+		if (LOAD(&e->key) != key)
+			sum += LOAD(&e->bytes);
 	return sum;
 }
 
 void vgpu_frees_before(struct vgpu_frees *f, CUstream stream)
 {
-	uint64_t key = key_of(stream);
-
-	for (unsigned i = 0; i < VGPU_FREES; i++) {
-		CUevent e;
-
-		pthread_mutex_lock(&lock);
-		e = f->in[i].key != key ? f->in[i].event : NULL;
-		if (e)
-			f->in[i].event = NULL;
-		pthread_mutex_unlock(&lock);
-		if (!e)
+	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++) {
+		if (!LOAD(&e->key) || !take(e))
 			continue;
-		vgpu_real.cuStreamWaitEvent(stream, e, 0);
-		pthread_mutex_lock(&lock);
-		f->in[i].event = e;
-		pthread_mutex_unlock(&lock);
+		if (e->event && e->key != key_of(stream))
+			vgpu_real.cuStreamWaitEvent(stream, e->event, 0);
+		give(e);
 	}
 }
 
 bool vgpu_frees_passed(struct vgpu_frees *f)
 {
 	int mode = vgpu_capture_relax();
-	bool all = true;
+	bool all = !LOAD(&f->unknown);
 
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < VGPU_FREES; i++) {
-		CUevent e = f->in[i].event;
-
-		if (e && vgpu_real.cuEventQuery(e) != CUDA_ERROR_NOT_READY) {
-			vgpu_real.cuEventSynchronize(e);
-			forget(f, i);
+	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++) {
+		if (LOAD(&e->key) && take(e)) {
+			if (e->event && vgpu_real.cuEventQuery(e->event) != CUDA_ERROR_NOT_READY) {
+				vgpu_real.cuEventSynchronize(e->event);
+				forget(e);
+			}
+			give(e);
 		}
-		all = all && !f->in[i].key;
+		all = all && !LOAD(&e->key);
 	}
-	pthread_mutex_unlock(&lock);
 	vgpu_capture_restore(mode);
 	return all;
 }
 
 void vgpu_frees_none(struct vgpu_frees *f)
 {
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < VGPU_FREES; i++)
-		if (f->in[i].event)
-			forget(f, i);
-	__atomic_store_n(&f->unknown, false, __ATOMIC_SEQ_CST);
-	pthread_mutex_unlock(&lock);
-}
-
-void vgpu_frees_in_child(void)
-{
-	pthread_mutex_init(&lock, NULL);
+	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++)
+		if (LOAD(&e->key) && take(e)) {
+			forget(e);
+			give(e);
+		}
+	STORE(&f->unknown, false);
 }

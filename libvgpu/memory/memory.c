@@ -6,7 +6,6 @@
 #include "compare.h"
 #include "context_cost.h"
 #include "ended.h"
-#include "frees.h"
 #include "graph.h"
 #include "imports.h"
 #include "linear.h"
@@ -38,7 +37,6 @@ void vgpu_memory_in_child(void)
 	vgpu_overhead_in_child();
 	vgpu_compare_in_child();
 	vgpu_pools_in_child();
-	vgpu_frees_in_child();
 	vgpu_graphs_in_child();
 	vgpu_shared_in_child();
 	vgpu_imports_in_child();
