@@ -7,7 +7,8 @@
  * An import has a handle of its own. If it is of an export of this process, it is a reference to that
  * memory's charge. Else the size is known only when it is mapped, and imports.c decides who pays.
  */
-#include "vmm.h"
+#include <errno.h>
+
 #include "../base/table.h"
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
@@ -19,6 +20,7 @@
 #include "release.h"
 #include "shared.h"
 #include "take.h"
+#include "vmm.h"
 
 /* handle -> size, references; of an import what keeps the memory */
 static struct vgpu_table handles = VGPU_TABLE_INIT;
@@ -57,6 +59,20 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return vgpu_unref(&handles, handle, vgpu_real.cuMemRelease, vgpu_linear_freed);
 }
 
+/* The first end bytes of a handle are mapped. If it is an import, they are charged: 0 or -ENOMEM. */
+static int charge_import(const struct vgpu_item *handle, uint64_t end)
+{
+	uint64_t more = end > handle->size ? end - handle->size : 0;
+
+	if (handle->kind != VGPU_IMPORT || more == 0 || vgpu_absurd(end))
+		return 0;
+	if (vgpu_imports_more(handle->card, more))
+		return -ENOMEM;
+	/* Another thread may have charged them meanwhile. */
+	vgpu_imports_less(handle->card, more - vgpu_table_raise(&handles, handle->key, end));
+	return 0;
+}
+
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)
 {
@@ -64,9 +80,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemMap);
-	if (vgpu_state.grant && vgpu_table_get(&handles, handle, &item) &&
-	    item.kind == VGPU_IMPORT && !vgpu_absurd(size) && !vgpu_absurd(offset) &&
-	    vgpu_imports_more(item.card, vgpu_table_raise(&handles, handle, offset + size)))
+	if (vgpu_state.grant && vgpu_table_get(&handles, handle, &item) && !vgpu_absurd(offset) &&
+	    charge_import(&item, offset + size))
 		return vgpu_oom(item.card, size);
 	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
