@@ -19,7 +19,7 @@
 
 /* For each card: executable graph -> bytes that it allocates there. */
 static struct vgpu_table execs[VGPU_MAX_CARDS] = {[0 ... VGPU_MAX_CARDS - 1] = VGPU_TABLE_INIT};
-static struct {
+static struct on_card {
 	CUdevice dev;
 	uint64_t charged;  /* on our slot */
 	uint64_t starting; /* of graphs between being announced and being seen in the pool */
@@ -29,8 +29,10 @@ static struct {
 static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* What the pool of graphs on a card has from the card, and what of that is in use. */
-static bool ask_pool(CUdevice dev, uint64_t *reserved, uint64_t *used)
+static bool ask_pool(int card, uint64_t *reserved, uint64_t *used)
 {
+	CUdevice dev = LOAD(&graphs[card].dev);
+
 	return vgpu_real.cuDeviceGetGraphMemAttribute &&
 	       vgpu_real.cuDeviceGetGraphMemAttribute(dev, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
 						      reserved) == CUDA_SUCCESS &&
@@ -40,12 +42,12 @@ static bool ask_pool(CUdevice dev, uint64_t *reserved, uint64_t *used)
 
 /* Brings the charge to what the pool holds now, and takes back what was announced for it,
  * in one step. */
-static void settle(int card, CUdevice dev, uint64_t announced)
+static void settle(int card, uint64_t announced)
 {
 	uint64_t reserved, used;
 
 	pthread_mutex_lock(&graphs_lock);
-	if (!ask_pool(dev, &reserved, &used))
+	if (!ask_pool(card, &reserved, &used))
 		reserved = graphs[card].charged;
 	vgpu_charge_moves(card, graphs[card].charged + announced, reserved);
 	graphs[card].charged = reserved;
@@ -54,105 +56,99 @@ static void settle(int card, CUdevice dev, uint64_t announced)
 
 void vgpu_graphs_settle(int card, CUdevice dev)
 {
-	if (__atomic_load_n(&execs[card].count, __ATOMIC_RELAXED))
-		settle(card, dev, 0);
-}
-
-/* A graph is about to be launched: bytes that the pool may take from the card for it.
- * Memory that nobody uses goes first, less what graphs of other threads are about to use.
- * And all graphs that were launched since the last trim hold no more than their sum, however
- * often they run. */
-static uint64_t starts(int card, CUdevice dev, const struct vgpu_item *exec)
-{
-	uint64_t reserved, used, busy, more = exec->size, all;
-
-	pthread_mutex_lock(&graphs_lock);
-	busy = graphs[card].starting;
-	graphs[card].starting += exec->size;
-	if (exec->other != graphs[card].trims + 1)
-		graphs[card].launched += exec->size;
-	all = graphs[card].launched;
-	if (ask_pool(dev, &reserved, &used)) {
-		if (used <= all && all <= reserved)
-			more = 0;
-		busy += used;
-		if (reserved > busy)
-			more = more > reserved - busy ? more - (reserved - busy) : 0;
-	}
-	pthread_mutex_unlock(&graphs_lock);
-	return (more + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
-}
-
-/* It was, or (ran: false) it was not. */
-static void started(int card, struct vgpu_item *exec, bool ran)
-{
-	struct vgpu_item was;
-
-	pthread_mutex_lock(&graphs_lock);
-	graphs[card].starting -= exec->size;
-	if (exec->other != graphs[card].trims + 1 && ran) {
-		exec->other = graphs[card].trims + 1;
-		if (vgpu_table_take(&execs[card], exec->key, &was))
-			vgpu_table_put(&execs[card], exec);
-	} else if (exec->other != graphs[card].trims + 1) {
-		graphs[card].launched -=
-			exec->size < graphs[card].launched ? exec->size : graphs[card].launched;
-	}
-	pthread_mutex_unlock(&graphs_lock);
+	STORE(&graphs[card].dev, dev);
+	if (LOAD(&execs[card].count))
+		settle(card, 0);
 }
 
 /* After a trim: what is not in use is the card's again. */
-static void trimmed(int card, CUdevice dev)
+static void trimmed(int card)
 {
 	uint64_t reserved, used;
 
 	pthread_mutex_lock(&graphs_lock);
 	graphs[card].trims++;
-	if (ask_pool(dev, &reserved, &used))
+	if (ask_pool(card, &reserved, &used))
 		graphs[card].launched = used + graphs[card].starting;
 	pthread_mutex_unlock(&graphs_lock);
-	settle(card, dev, 0);
+	settle(card, 0);
 }
 
 /* A graph that is being launched, on one of its cards. */
 struct launch {
-	struct vgpu_item exec;
-	uint64_t bytes; /* charged before the pool shows them */
+	struct vgpu_item exec; /* other: as trims, plus 1, when it was last launched */
+	uint64_t bytes;        /* charged before the pool shows them */
 };
+
+/* The bytes that the pool may take from the card for a graph. Memory that nobody uses goes first, less
+ * what graphs of other threads are about to use. And all graphs that were launched since the last trim
+ * hold no more than their sum, however often they run. */
+static void starts(struct launch *l)
+{
+	struct on_card *g = &graphs[l->exec.card];
+	uint64_t reserved, used, more = l->exec.size, busy;
+
+	pthread_mutex_lock(&graphs_lock);
+	busy = g->starting;
+	g->starting += l->exec.size;
+	if (l->exec.other != g->trims + 1)
+		g->launched += l->exec.size;
+	if (ask_pool(l->exec.card, &reserved, &used)) {
+		busy += used;
+		if (used <= g->launched && g->launched <= reserved)
+			more = 0;
+		else if (reserved > busy)
+			more = more > reserved - busy ? more - (reserved - busy) : 0;
+	}
+	pthread_mutex_unlock(&graphs_lock);
+	l->bytes = vgpu_pool_steps(more);
+}
+
+/* It was launched, or (ran: false) it was not. */
+static void started(struct launch *l, bool ran)
+{
+	struct on_card *g = &graphs[l->exec.card];
+	struct vgpu_item was;
+
+	pthread_mutex_lock(&graphs_lock);
+	g->starting -= l->exec.size;
+	if (l->exec.other != g->trims + 1 && ran) {
+		l->exec.other = g->trims + 1;
+		if (vgpu_table_take(&execs[l->exec.card], l->exec.key, &was))
+			vgpu_table_put(&execs[l->exec.card], &l->exec);
+	} else if (l->exec.other != g->trims + 1) {
+		g->launched -= l->exec.size < g->launched ? l->exec.size : g->launched;
+	}
+	pthread_mutex_unlock(&graphs_lock);
+}
 
 /* Charges what the pool may take from the card; 0 or -ENOMEM. */
 static int take(struct launch *l)
 {
 	int card = l->exec.card, r;
-	CUdevice dev = __atomic_load_n(&graphs[card].dev, __ATOMIC_RELAXED);
 
 	vgpu_mem_begin();
-	settle(card, dev, 0);
-	l->bytes = starts(card, dev, &l->exec);
-	r = vgpu_mem_take(card, l->bytes);
-	if (r) {
-		started(card, &l->exec, false);
-		if (vgpu_real.cuDeviceGraphMemTrim && !vgpu_capturing()) {
-			vgpu_real.cuDeviceGraphMemTrim(dev);
-			trimmed(card, dev);
+	settle(card, 0);
+	for (int tries = 0; tries < 2; tries++) {
+		if (tries && vgpu_real.cuDeviceGraphMemTrim && !vgpu_capturing()) {
+			vgpu_real.cuDeviceGraphMemTrim(LOAD(&graphs[card].dev));
+			trimmed(card);
 		}
-		l->bytes = starts(card, dev, &l->exec);
+		starts(l);
 		r = vgpu_mem_take(card, l->bytes);
+		if (r == 0)
+			return 0;
+		started(l, false);
 	}
-	if (r) {
-		started(card, &l->exec, false);
-		vgpu_mem_end();
-	}
+	vgpu_mem_end();
 	return r;
 }
 
 /* After the launch, or if there was none: the charge becomes the pool's memory. */
 static void launched(struct launch *l, bool ran)
 {
-	int card = l->exec.card;
-
-	settle(card, __atomic_load_n(&graphs[card].dev, __ATOMIC_RELAXED), l->bytes);
-	started(card, &l->exec, ran);
+	settle(l->exec.card, l->bytes);
+	started(l, ran);
 	vgpu_mem_end(); /* of vgpu_mem_take */
 	vgpu_mem_end();
 }
@@ -165,7 +161,7 @@ CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec 
 	CUresult r;
 
 	for (uint32_t card = 0; card < vgpu_state.ncards; card++)
-		n += __atomic_load_n(&execs[card].count, __ATOMIC_RELAXED) &&
+		n += LOAD(&execs[card].count) &&
 		     vgpu_table_get(&execs[card], (uint64_t)(uintptr_t)graph, &on[n].exec);
 	while (taken < n && take(&on[taken]) == 0)
 		taken++;
@@ -180,7 +176,7 @@ void vgpu_graph_forget(CUgraphExec graph)
 	struct vgpu_item item;
 
 	for (int card = 0; card < VGPU_MAX_CARDS; card++)
-		if (__atomic_load_n(&execs[card].count, __ATOMIC_RELAXED))
+		if (LOAD(&execs[card].count))
 			vgpu_table_take(&execs[card], (uint64_t)(uintptr_t)graph, &item);
 }
 
@@ -218,7 +214,7 @@ static CUresult instantiated(CUresult r, CUgraphExec *exec, CUgraph graph)
 
 		if (!item.size)
 			continue;
-		__atomic_store_n(&graphs[card].dev, on[card].dev, __ATOMIC_RELAXED);
+		STORE(&graphs[card].dev, on[card].dev);
 		known = vgpu_table_put(&execs[card], &item);
 	}
 	return known ? r : refuse(exec);
@@ -280,8 +276,10 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	vgpu_mem_begin();
 	r = vgpu_real.cuDeviceGraphMemTrim(dev);
 	card = vgpu_card_of_device(dev);
-	if (r == CUDA_SUCCESS && card >= 0)
-		trimmed(card, dev);
+	if (r == CUDA_SUCCESS && card >= 0) {
+		STORE(&graphs[card].dev, dev);
+		trimmed(card);
+	}
 	vgpu_mem_end();
 	return r;
 }

@@ -17,35 +17,20 @@ struct range {
 	int card;
 };
 
-/* A graph, its child graphs and theirs, and the ranges that they allocate. */
+/* Child graphs of child graphs are followed so far. */
+#define MOST_DEPTH 64
+
+/* The ranges of a graph and its child graphs. */
 struct walk {
-	CUgraph *graph;
 	struct range *range;
-	size_t graphs, ranges;
+	size_t n;
 	struct vgpu_graph_size *on;
 };
-
-/* The list with room for one more entry than n; NULL: there is no memory, the list stays. */
-static void *one_more(void *list, size_t n, size_t size)
-{
-	return n & (n - 1) ? list : realloc(list, (n ? 2 * n : 1) * size);
-}
-
-static bool add_graph(struct walk *w, CUgraph graph)
-{
-	CUgraph *more = one_more(w->graph, w->graphs, sizeof *more);
-
-	if (!more)
-		return false;
-	w->graph = more;
-	w->graph[w->graphs++] = graph;
-	return true;
-}
 
 static bool add_range(struct walk *w, const CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
 	const CUmemLocation *at = &p->poolProps.location;
-	struct range *more;
+	struct range *more = w->range;
 	int card;
 
 	if (at->type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -55,18 +40,20 @@ static bool add_range(struct walk *w, const CUDA_MEM_ALLOC_NODE_PARAMS *p)
 		return !vgpu_not_granted(at->id);
 	if (vgpu_absurd(p->bytesize) || p->dptr > UINT64_MAX / 2)
 		return false;
-	more = one_more(w->range, w->ranges, sizeof *more);
+	if (!(w->n & (w->n - 1))) /* it is full */
+		more = realloc(w->range, (w->n ? 2 * w->n : 1) * sizeof *more);
 	if (!more)
 		return false;
 	w->range = more;
-	w->range[w->ranges++] =
-		(struct range){p->dptr / PAGE * PAGE,
-			       (p->dptr + p->bytesize + PAGE - 1) / PAGE * PAGE, card};
+	w->range[w->n++] = (struct range){p->dptr / PAGE * PAGE,
+					  (p->dptr + p->bytesize + PAGE - 1) / PAGE * PAGE, card};
 	w->on[card].dev = at->id;
 	return true;
 }
 
-static bool add_node(struct walk *w, CUgraphNode node)
+static bool add_graph(struct walk *w, CUgraph graph, int depth);
+
+static bool add_node(struct walk *w, CUgraphNode node, int depth)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params;
 	CUgraph child;
@@ -77,25 +64,25 @@ static bool add_node(struct walk *w, CUgraphNode node)
 	if (type == CU_GRAPH_NODE_TYPE_GRAPH)
 		return vgpu_real.cuGraphChildGraphNodeGetGraph &&
 		       vgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS &&
-		       add_graph(w, child);
+		       add_graph(w, child, depth + 1);
 	return type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
 	       (vgpu_real.cuGraphMemAllocNodeGetParams &&
 		vgpu_real.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS &&
 		add_range(w, &params));
 }
 
-static bool add_nodes(struct walk *w, CUgraph graph)
+static bool add_graph(struct walk *w, CUgraph graph, int depth)
 {
 	CUgraphNode *nodes;
 	size_t n = 0;
 	bool known;
 
-	if (vgpu_real.cuGraphGetNodes(graph, NULL, &n) != CUDA_SUCCESS)
+	if (depth > MOST_DEPTH || vgpu_real.cuGraphGetNodes(graph, NULL, &n) != CUDA_SUCCESS)
 		return false;
 	nodes = calloc(n + 1, sizeof *nodes);
 	known = nodes && (!n || vgpu_real.cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS);
 	for (size_t i = 0; i < n && known; i++)
-		known = add_node(w, nodes[i]);
+		known = add_node(w, nodes[i], depth);
 	free(nodes);
 	return known;
 }
@@ -116,21 +103,17 @@ bool vgpu_graph_size(CUgraph graph, struct vgpu_graph_size on[VGPU_MAX_CARDS])
 	memset(on, 0, VGPU_MAX_CARDS * sizeof *on);
 	if (!vgpu_real.cuGraphGetNodes || !vgpu_real.cuGraphNodeGetType)
 		return true; /* a driver without allocation nodes */
-	known = add_graph(&w, graph);
-	for (size_t i = 0; i < w.graphs && known; i++)
-		known = add_nodes(&w, w.graph[i]);
-	if (w.ranges)
-		qsort(w.range, w.ranges, sizeof *w.range, by_address);
-	for (size_t i = 0; i < w.ranges; i++) {
-		const struct range *r = &w.range[i];
+	known = add_graph(&w, graph, 0);
+	if (w.n)
+		qsort(w.range, w.n, sizeof *w.range, by_address);
+	for (const struct range *r = w.range; r < w.range + w.n; r++) {
 		uint64_t begin = r->begin > end[r->card] ? r->begin : end[r->card];
 
-		if (r->end <= begin)
-			continue;
-		on[r->card].bytes += r->end - begin;
-		end[r->card] = r->end;
+		if (r->end > begin) {
+			on[r->card].bytes += r->end - begin;
+			end[r->card] = r->end;
+		}
 	}
-	free(w.graph);
 	free(w.range);
 	return known;
 }
