@@ -36,7 +36,6 @@ static bool told_otherwise(int card)
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-	uint64_t told_free, told_total;
 	size_t f = 0, t = 0;
 	CUresult r;
 	int card;
@@ -48,11 +47,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	card = vgpu_card_current();
 	if (told_otherwise(card)) {
 		vgpu_pools_settle();
-		told_free = f;
-		told_total = t;
-		vgpu_told(card, &told_free, &told_total);
-		f = told_free;
-		t = told_total;
+		vgpu_told(card, &f, &t);
 	}
 	if (free)
 		*free = f;
@@ -61,32 +56,33 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	return r;
 }
 
-CUresult cuMemGetInfo(unsigned *free, unsigned *total)
-{
-	size_t f = 0, t = 0;
-	CUresult r = cuMemGetInfo_v2(&f, &t);
-
-	if (r == CUDA_SUCCESS && free)
-		*free = f > UINT32_MAX ? UINT32_MAX : (unsigned)f;
-	if (r == CUDA_SUCCESS && total)
-		*total = t > UINT32_MAX ? UINT32_MAX : (unsigned)t;
-	return r;
-}
-
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
-	uint64_t free = 0, total;
+	size_t free = 0;
 	CUresult r;
 	int card;
 
 	VGPU_NEED_CUDA(cuDeviceTotalMem_v2);
 	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
 	card = vgpu_card_of_device(dev);
-	if (r == CUDA_SUCCESS && told_otherwise(card)) {
-		total = *bytes;
-		vgpu_told(card, &free, &total);
-		*bytes = total;
-	}
+	if (r == CUDA_SUCCESS && told_otherwise(card))
+		vgpu_told(card, &free, bytes);
+	return r;
+}
+
+static void put(unsigned *to, CUresult r, size_t bytes)
+{
+	if (r == CUDA_SUCCESS && to)
+		*to = bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
+}
+
+CUresult cuMemGetInfo(unsigned *free, unsigned *total)
+{
+	size_t f = 0, t = 0;
+	CUresult r = cuMemGetInfo_v2(&f, &t);
+
+	put(free, r, f);
+	put(total, r, t);
 	return r;
 }
 
@@ -95,7 +91,6 @@ CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
 	size_t b = 0;
 	CUresult r = cuDeviceTotalMem_v2(&b, dev);
 
-	if (r == CUDA_SUCCESS && bytes)
-		*bytes = b > UINT32_MAX ? UINT32_MAX : (unsigned)b;
+	put(bytes, r, b);
 	return r;
 }
