@@ -95,7 +95,7 @@ static void find_in(const struct vgpu_api *api, void *handle)
 		if (!found && handle && api->wrapped)
 			found = vgpu_real_dlsym(handle, names[i]);
 		if (found)
-			__atomic_store_n(&table[i], found, __ATOMIC_RELAXED);
+			STORE(&table[i], found);
 	}
 }
 
@@ -111,7 +111,7 @@ void vgpu_find_api(struct vgpu_api *api)
 		handle = loaded(api, api->library[i].soname);
 		find_in(api, handle);
 		if (handle)
-			__atomic_store_n(&api->found, true, __ATOMIC_RELEASE);
+			STORE(&api->found, true);
 	}
 }
 
@@ -121,8 +121,7 @@ void vgpu_function_is(const char *name, void *function)
 
 	for (unsigned i = 0; i < NAMES; i++)
 		if (strcmp(names[i], name) == 0)
-			__atomic_compare_exchange_n(&table[i], &none, function, false,
-						    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+			CAS(&table[i], &none, function);
 }
 
 static bool is_exported(const struct vgpu_api *api, const char *name, const void *address)
@@ -148,9 +147,9 @@ static bool is_driver(struct vgpu_api *api, const char *name, const void *addres
 		i++;
 	if (i == NAMES || !is_exported(api, name, address))
 		return false;
-	if (!__atomic_load_n(&table[i], __ATOMIC_RELAXED))
+	if (!LOAD(&table[i]))
 		vgpu_find_api(api);
-	return is_exported(api, name, __atomic_load_n(&table[i], __ATOMIC_RELAXED));
+	return is_exported(api, name, LOAD(&table[i]));
 }
 
 bool vgpu_is_of_api(struct vgpu_api *api, const char *name, const void *address)

@@ -25,10 +25,9 @@ static uint64_t launches[VGPU_MAX_CARDS]; /* by the last look */
 
 static void set_flag(uint32_t set, uint32_t clear)
 {
-	uint32_t old = __atomic_load_n(&vgpu_state.slot->flags, __ATOMIC_RELAXED);
+	uint32_t old = LOAD(&vgpu_state.slot->flags);
 
-	while (!__atomic_compare_exchange_n(&vgpu_state.slot->flags, &old, (old | set) & ~clear,
-					    false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+	while (!CAS(&vgpu_state.slot->flags, &old, (old | set) & ~clear))
 		;
 }
 
@@ -45,9 +44,8 @@ static int set_slices(int card, uint32_t slice_us, bool verify)
 
 static void refused(int card, uint32_t slice_us, const char *why)
 {
-	__atomic_store_n(&vgpu_my(card)->slice_us, 0, __ATOMIC_RELAXED);
-	if (!(__atomic_load_n(&vgpu_state.slot->flags, __ATOMIC_RELAXED) &
-	      VGPU_SLOT_SLICES_REFUSED))
+	STORE(&vgpu_my(card)->slice_us, 0);
+	if (!(LOAD(&vgpu_state.slot->flags) & VGPU_SLOT_SLICES_REFUSED))
 		vgpu_log(VGPU_LOG_WARN, "slices: card %d: %u us: %s", card, slice_us, why);
 	set_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
 }
@@ -56,27 +54,27 @@ static void refused(int card, uint32_t slice_us, const char *why)
  * suspended a process it has none, and launches nothing. */
 static bool are_unknown(int card, int r)
 {
-	uint64_t now = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
-	uint64_t before = __atomic_exchange_n(&launches[card], now, __ATOMIC_RELAXED);
+	uint64_t now = LOAD(&vgpu_my(card)->launches);
+	uint64_t before = EXCHANGE(&launches[card], now);
 
 	/* Where none is wanted, none need be known. */
 	if (wanted[card] && (r == -ENOENT || (r == -ESRCH && now != before)))
-		return __atomic_add_fetch(&unknown[card], 1, __ATOMIC_RELAXED) >= LOOKS;
-	__atomic_store_n(&unknown[card], 0, __ATOMIC_RELAXED);
+		return ADD(&unknown[card], 1) >= LOOKS;
+	STORE(&unknown[card], 0);
 	return false;
 }
 
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look look)
 {
 	/* By the watcher, and by threads that make a context. */
-	uint32_t before = __atomic_load_n(&wanted[card], __ATOMIC_RELAXED);
+	uint32_t before = LOAD(&wanted[card]);
 	uint32_t *told = &vgpu_my(card)->slice_us;
 	bool nobody;
 	int r;
 
 	if (look == VGPU_NO_LOOK && s->slice_us == before)
 		return;
-	__atomic_store_n(&wanted[card], s->slice_us, __ATOMIC_RELAXED);
+	STORE(&wanted[card], s->slice_us);
 	/* Nothing was ever set: leave the driver alone. */
 	if (s->slice_us == 0 && before == 0)
 		return;
@@ -85,9 +83,9 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look l
 	if (s->slice_us == 0) {
 		/* Back to the driver's own: that proves nothing about setting one,
 		 * and gresd goes by what is proved. */
-		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
+		STORE(told, 0);
 	} else if (r == 0) {
-		__atomic_store_n(told, s->slice_us, __ATOMIC_RELAXED);
+		STORE(told, s->slice_us);
 		set_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
 	} else if (r == -EPERM) {
 		refused(card, s->slice_us, "refused by the driver");
@@ -95,7 +93,7 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look l
 		/* Nobody divides the card then, and gresd must know. */
 		refused(card, s->slice_us, "no channel group of this process was found");
 	} else if (r == -ESRCH) {
-		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
+		STORE(told, 0);
 		set_flag(0, VGPU_SLOT_SLICES_OK);
 	}
 }
