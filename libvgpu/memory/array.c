@@ -13,7 +13,6 @@
 #include "../job/job.h"
 #include "account.h"
 #include "release.h"
-#include "take.h"
 
 #define ROW_ALIGN 64u
 #define HEIGHT_ALIGN 8u

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* async.c - stream-ordered allocation: which pool a call takes from, and whether it
  * takes at all. */
-#include "async.h"
 #include "../driver/captures.h"
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
-#include "booking.h"
 #include "pool.h"
 
 /* A captured allocation becomes a node of a graph and is charged there. What is not surely
@@ -22,12 +20,10 @@ static bool captured(CUstream stream)
 static bool device_of(CUstream stream, CUdevice *dev)
 {
 	*dev = 0;
-	if (LOAD(&vgpu_only_card) >= 0)
-		return true;
-	if (stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
-	    vgpu_real.cuStreamGetDevice)
-		return vgpu_real.cuStreamGetDevice(stream, dev) == CUDA_SUCCESS;
-	return vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS;
+	return LOAD(&vgpu_only_card) >= 0 ||
+	       (vgpu_real.cuStreamGetDevice &&
+		vgpu_real.cuStreamGetDevice(stream, dev) == CUDA_SUCCESS) ||
+	       vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS;
 }
 
 /* The current pool of each device, or NULL: to be asked for, which costs as much as
@@ -58,7 +54,7 @@ static struct pool *ask_current(CUdevice dev)
 	p = vgpu_pool_of(handle, card);
 	pthread_mutex_lock(&vgpu_pools_lock);
 	/* Else the answer may be older than the change. */
-	if (before == changes && dev < MAX_CURRENT)
+	if (before == changes)
 		STORE(&current[dev], p);
 	pthread_mutex_unlock(&vgpu_pools_lock);
 	return p;

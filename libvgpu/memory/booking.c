@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * booking.c - see booking.h. Memory that is freed in a stream is the program's no longer, but is
+ * booking.c - an allocation from a pool. Memory that is freed in a stream is the program's no longer, but is
  * there for another stream only when the card has come to the free, or the stream waits for that.
  * Where the driver grows the pool instead, that is seen after the call: an allocation by which the
  * job is above its limit is undone, and made again once the pool has room.
@@ -12,7 +12,7 @@
 #include "../driver/real.h"
 #include "../job/job.h"
 #include "account.h"
-#include "booking.h"
+#include "pool.h"
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
@@ -23,7 +23,7 @@
 #define IDLE_RETRY_NS (PATIENCE_NS / 4)
 /* The pool is looked at at once, then after pauses that double. */
 #define PAUSE_NS 1000000u
-#define LONGEST_NS 32000000u
+#define LONGEST_NS (31 * PAUSE_NS)
 
 /* The pool was found to have grown, and that is more than the job may have. */
 static bool above(struct pool *p)
@@ -77,12 +77,6 @@ static void end_mark(struct vgpu_booking *b)
 	b->marked = false;
 }
 
-static void take_back(struct vgpu_booking *b)
-{
-	SUB(&b->pool->live, b->bytes);
-	vgpu_pools_changed();
-}
-
 /* Sleeps, but not the first time. */
 static void pause_for_frees(struct vgpu_booking *b)
 {
@@ -91,9 +85,8 @@ static void pause_for_frees(struct vgpu_booking *b)
 	nanosleep(&(struct timespec){.tv_nsec = (long)b->pause_ns}, NULL);
 	vgpu_cancel_as(cancel);
 	b->waited_ns += b->pause_ns;
-	b->pause_ns = b->pause_ns ? b->pause_ns * 2 : PAUSE_NS;
-	if (b->pause_ns > LONGEST_NS)
-		b->pause_ns = LONGEST_NS;
+	if (b->pause_ns < LONGEST_NS)
+		b->pause_ns = 2 * b->pause_ns + PAUSE_NS;
 }
 
 /* Waits until the booking has room again. False: it has none. What was undone is a free of its own
@@ -137,12 +130,6 @@ static void order(const struct vgpu_booking *b)
 		vgpu_frees_before(&p->frees, b->stream);
 }
 
-static CUresult refuse(struct vgpu_booking *b)
-{
-	end_mark(b);
-	return vgpu_oom(b->pool->card, b->bytes);
-}
-
 CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUstream stream)
 {
 	*b = (struct vgpu_booking){.pool = p,
@@ -151,8 +138,10 @@ CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUs
 	if (vgpu_absurd(size))
 		return vgpu_oom(p->card, size);
 	/* The pool may have the memory of one that was undone. */
-	if (unlikely(grow(b)) && !(LOAD(&p->grown) && comes_to_fit(b)))
-		return refuse(b);
+	if (unlikely(grow(b)) && !(LOAD(&p->grown) && comes_to_fit(b))) {
+		end_mark(b);
+		return vgpu_oom(p->card, b->bytes);
+	}
 	order(b);
 	return CUDA_SUCCESS;
 }
@@ -171,19 +160,21 @@ static bool grew_above(const struct vgpu_booking *b)
 
 bool vgpu_pool_again(struct vgpu_booking *b, CUdeviceptr *dptr, CUresult *r)
 {
-	if (*r == CUDA_SUCCESS && unlikely(grew_above(b)) && vgpu_real.cuMemFreeAsync &&
-	    vgpu_real.cuMemFreeAsync(*dptr, b->stream) == CUDA_SUCCESS) {
-		take_back(b);
-		*dptr = 0;
-		if (comes_to_fit(b))
-			return true;
-		*r = refuse(b);
-		return false;
-	}
-	if (*r == CUDA_SUCCESS)
+	bool undone = *r == CUDA_SUCCESS && unlikely(grew_above(b)) && vgpu_real.cuMemFreeAsync &&
+		      vgpu_real.cuMemFreeAsync(*dptr, b->stream) == CUDA_SUCCESS;
+
+	if (*r == CUDA_SUCCESS && !undone) {
 		vgpu_pool_keep(b->pool, *dptr, b->bytes);
-	else
-		take_back(b);
+	} else {
+		SUB(&b->pool->live, b->bytes);
+		vgpu_pools_changed();
+	}
+	if (undone && comes_to_fit(b))
+		return true;
 	end_mark(b);
+	if (undone) {
+		*dptr = 0;
+		*r = vgpu_oom(b->pool->card, b->bytes);
+	}
 	return false;
 }

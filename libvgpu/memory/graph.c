@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * graph.c - memory that graphs allocate while they run. A launch is refused if the memory does not
- * fit (graph_size.h). Afterwards the charge is the memory that the card's graph pool has reserved.
+ * fit. Afterwards the charge is the memory that the card's graph pool has reserved.
+ *
+ * The driver gives each allocation node its addresses when the node is made. Nodes that never have memory
+ * at the same time can have the same addresses. A graph takes memory once for each address, so its size
+ * is the union of the address ranges of its nodes, child graphs included.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "../base/table.h"
@@ -13,12 +18,11 @@
 #include "../job/job.h"
 #include "account.h"
 #include "graph.h"
-#include "graph_size.h"
 #include "pool.h"
-#include "take.h"
 
-/* For each card: executable graph -> bytes that it allocates there. */
+/* For each card: executable graph -> bytes that it allocates there; other: trims, when it was launched. */
 static struct vgpu_table execs[VGPU_MAX_CARDS] = {[0 ... VGPU_MAX_CARDS - 1] = VGPU_TABLE_INIT};
+#define NEVER UINT64_MAX
 static struct on_card {
 	CUdevice dev;
 	uint64_t charged;  /* on our slot */
@@ -28,6 +32,112 @@ static struct on_card {
 } graphs[VGPU_MAX_CARDS];
 static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* ------------------------------------------------------------------- the size of a graph */
+/* The card's memory is mapped in pages of this many bytes. */
+#define PAGE (2ull << 20)
+/* Child graphs of child graphs are followed so far. */
+#define MOST_DEPTH 64
+
+/* The address ranges of allocation nodes, in whole pages. */
+struct walk {
+	struct range {
+		uint64_t begin, end;
+		int card;
+	} *range;
+	size_t n;
+};
+
+static bool add_range(struct walk *w, const CUDA_MEM_ALLOC_NODE_PARAMS *p)
+{
+	const CUmemLocation *at = &p->poolProps.location;
+	int card = vgpu_card_of_device(at->id);
+	struct range *more = w->range;
+
+	if (at->type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return true;
+	if (card < 0)
+		return !vgpu_not_granted(at->id);
+	if (vgpu_absurd(p->bytesize) || p->dptr > UINT64_MAX / 2)
+		return false;
+	if (!(w->n & (w->n - 1))) /* it is full */
+		more = realloc(w->range, (w->n ? 2 * w->n : 1) * sizeof *more);
+	if (!more)
+		return false;
+	w->range = more;
+	w->range[w->n++] = (struct range){p->dptr / PAGE * PAGE,
+					  (p->dptr + p->bytesize + PAGE - 1) / PAGE * PAGE, card};
+	STORE(&graphs[card].dev, at->id);
+	return true;
+}
+
+static bool add_graph(struct walk *w, CUgraph graph, int depth);
+
+static bool add_node(struct walk *w, CUgraphNode node, int depth)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params;
+	CUgraph child;
+	int type;
+
+	if (vgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+		return false;
+	if (type == CU_GRAPH_NODE_TYPE_GRAPH)
+		return vgpu_real.cuGraphChildGraphNodeGetGraph &&
+		       vgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS &&
+		       add_graph(w, child, depth + 1);
+	return type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+	       (vgpu_real.cuGraphMemAllocNodeGetParams &&
+		vgpu_real.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS &&
+		add_range(w, &params));
+}
+
+static bool add_graph(struct walk *w, CUgraph graph, int depth)
+{
+	CUgraphNode *nodes;
+	size_t n = 0;
+	bool known;
+
+	if (depth > MOST_DEPTH || vgpu_real.cuGraphGetNodes(graph, NULL, &n) != CUDA_SUCCESS)
+		return false;
+	nodes = calloc(n + 1, sizeof *nodes);
+	known = nodes && (!n || vgpu_real.cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS);
+	for (size_t i = 0; i < n && known; i++)
+		known = add_node(w, nodes[i], depth);
+	free(nodes);
+	return known;
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const struct range *x = a, *y = b;
+
+	return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* The bytes on each card. False: the driver does not say, or there is no memory to find out. */
+static bool measure(CUgraph graph, uint64_t bytes[VGPU_MAX_CARDS])
+{
+	uint64_t end[VGPU_MAX_CARDS] = {0}; /* of the ranges of each card so far */
+	struct walk w = {.n = 0};
+	bool known;
+
+	if (!vgpu_real.cuGraphGetNodes || !vgpu_real.cuGraphNodeGetType)
+		return true; /* a driver without allocation nodes */
+	known = add_graph(&w, graph, 0);
+	if (w.n)
+		qsort(w.range, w.n, sizeof *w.range, by_address);
+	for (const struct range *r = w.range; r < w.range + w.n; r++) {
+		uint64_t begin = r->begin > end[r->card] ? r->begin : end[r->card];
+
+		if (r->end > begin) {
+			bytes[r->card] += r->end - begin;
+			end[r->card] = r->end;
+		}
+	}
+	free(w.range);
+	return known;
+}
+
+/* -------------------------------------------------------------------------------- launches */
 /* What the pool of graphs on a card has from the card, and what of that is in use. */
 static bool ask_pool(int card, uint64_t *reserved, uint64_t *used)
 {
@@ -40,17 +150,23 @@ static bool ask_pool(int card, uint64_t *reserved, uint64_t *used)
 						      used) == CUDA_SUCCESS;
 }
 
-/* Brings the charge to what the pool holds now, and takes back what was announced for it,
- * in one step. */
-static void settle(int card, uint64_t announced)
+/* Brings the charge to what the pool holds now, and takes back what was announced for it, in one step.
+ * trimmed: what is not in use is the card's again. */
+static void settle(int card, uint64_t announced, bool trimmed)
 {
+	struct on_card *g = &graphs[card];
 	uint64_t reserved, used;
+	bool known;
 
 	pthread_mutex_lock(&graphs_lock);
-	if (!ask_pool(card, &reserved, &used))
-		reserved = graphs[card].charged;
-	vgpu_charge_moves(card, graphs[card].charged + announced, reserved);
-	graphs[card].charged = reserved;
+	known = ask_pool(card, &reserved, &used);
+	if (known && trimmed)
+		g->launched = used + g->starting;
+	g->trims += trimmed;
+	if (!known)
+		reserved = g->charged;
+	vgpu_charge_moves(card, g->charged + announced, reserved);
+	g->charged = reserved;
 	pthread_mutex_unlock(&graphs_lock);
 }
 
@@ -58,26 +174,13 @@ void vgpu_graphs_settle(int card, CUdevice dev)
 {
 	STORE(&graphs[card].dev, dev);
 	if (LOAD(&execs[card].count))
-		settle(card, 0);
-}
-
-/* After a trim: what is not in use is the card's again. */
-static void trimmed(int card)
-{
-	uint64_t reserved, used;
-
-	pthread_mutex_lock(&graphs_lock);
-	graphs[card].trims++;
-	if (ask_pool(card, &reserved, &used))
-		graphs[card].launched = used + graphs[card].starting;
-	pthread_mutex_unlock(&graphs_lock);
-	settle(card, 0);
+		settle(card, 0, false);
 }
 
 /* A graph that is being launched, on one of its cards. */
 struct launch {
-	struct vgpu_item exec; /* other: as trims, plus 1, when it was last launched */
-	uint64_t bytes;        /* charged before the pool shows them */
+	struct vgpu_item exec;
+	uint64_t bytes; /* charged before the pool shows them */
 };
 
 /* The bytes that the pool may take from the card for a graph. Memory that nobody uses goes first, less
@@ -91,7 +194,7 @@ static void starts(struct launch *l)
 	pthread_mutex_lock(&graphs_lock);
 	busy = g->starting;
 	g->starting += l->exec.size;
-	if (l->exec.other != g->trims + 1)
+	if (l->exec.other != g->trims)
 		g->launched += l->exec.size;
 	if (ask_pool(l->exec.card, &reserved, &used)) {
 		busy += used;
@@ -112,11 +215,11 @@ static void started(struct launch *l, bool ran)
 
 	pthread_mutex_lock(&graphs_lock);
 	g->starting -= l->exec.size;
-	if (l->exec.other != g->trims + 1 && ran) {
-		l->exec.other = g->trims + 1;
+	if (l->exec.other != g->trims && ran) {
+		l->exec.other = g->trims;
 		if (vgpu_table_take(&execs[l->exec.card], l->exec.key, &was))
 			vgpu_table_put(&execs[l->exec.card], &l->exec);
-	} else if (l->exec.other != g->trims + 1) {
+	} else if (l->exec.other != g->trims) {
 		g->launched -= l->exec.size < g->launched ? l->exec.size : g->launched;
 	}
 	pthread_mutex_unlock(&graphs_lock);
@@ -125,32 +228,22 @@ static void started(struct launch *l, bool ran)
 /* Charges what the pool may take from the card; 0 or -ENOMEM. */
 static int take(struct launch *l)
 {
-	int card = l->exec.card, r;
+	int card = l->exec.card, r = -1;
 
 	vgpu_mem_begin();
-	settle(card, 0);
-	for (int tries = 0; tries < 2; tries++) {
+	settle(card, 0, false);
+	for (int tries = 0; tries < 2 && r; tries++) {
 		if (tries && vgpu_real.cuDeviceGraphMemTrim && !vgpu_capturing()) {
 			vgpu_real.cuDeviceGraphMemTrim(LOAD(&graphs[card].dev));
-			trimmed(card);
+			settle(card, 0, true);
 		}
 		starts(l);
 		r = vgpu_mem_take(card, l->bytes);
-		if (r == 0)
-			return 0;
-		started(l, false);
+		if (r)
+			started(l, false);
 	}
 	vgpu_mem_end();
 	return r;
-}
-
-/* After the launch, or if there was none: the charge becomes the pool's memory. */
-static void launched(struct launch *l, bool ran)
-{
-	settle(l->exec.card, l->bytes);
-	started(l, ran);
-	vgpu_mem_end(); /* of vgpu_mem_take */
-	vgpu_mem_end();
 }
 
 CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
@@ -162,12 +255,16 @@ CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec 
 
 	for (uint32_t card = 0; card < vgpu_state.ncards; card++)
 		n += LOAD(&execs[card].count) &&
-		     vgpu_table_get(&execs[card], (uint64_t)(uintptr_t)graph, &on[n].exec);
+		     vgpu_table_get(&execs[card], (uintptr_t)graph, &on[n].exec);
 	while (taken < n && take(&on[taken]) == 0)
 		taken++;
 	r = taken == n ? real(graph, stream) : CUDA_ERROR_OUT_OF_MEMORY;
-	for (int i = 0; i < taken; i++)
-		launched(&on[i], r == CUDA_SUCCESS);
+	/* Also if there was no launch, the charge becomes the pool's memory. */
+	for (struct launch *l = on; l < on + taken; l++) {
+		settle(l->exec.card, l->bytes, false);
+		started(l, r == CUDA_SUCCESS);
+		vgpu_mem_end(); /* of vgpu_mem_take */
+	}
 	return taken == n ? r : vgpu_oom(on[taken].exec.card, on[taken].bytes);
 }
 
@@ -177,7 +274,7 @@ void vgpu_graph_forget(CUgraphExec graph)
 
 	for (int card = 0; card < VGPU_MAX_CARDS; card++)
 		if (LOAD(&execs[card].count))
-			vgpu_table_take(&execs[card], (uint64_t)(uintptr_t)graph, &item);
+			vgpu_table_take(&execs[card], (uintptr_t)graph, &item);
 }
 
 static void drop(CUgraphExec exec)
@@ -199,23 +296,21 @@ static CUresult refuse(CUgraphExec *exec)
 
 static CUresult instantiated(CUresult r, CUgraphExec *exec, CUgraph graph)
 {
-	struct vgpu_graph_size on[VGPU_MAX_CARDS];
+	uint64_t bytes[VGPU_MAX_CARDS] = {0};
 	bool known;
 
 	if (r != CUDA_SUCCESS || !exec || !vgpu_state.grant)
 		return r;
 	/* One of this handle ended with its context. */
 	vgpu_graph_forget(*exec);
-	known = vgpu_graph_size(graph, on);
+	known = measure(graph, bytes);
 	for (int card = 0; card < VGPU_MAX_CARDS && known; card++) {
-		struct vgpu_item item = {.key = (uint64_t)(uintptr_t)*exec,
-					 .size = on[card].bytes,
-					 .card = card};
+		struct vgpu_item item = {.key = (uintptr_t)*exec,
+					 .size = bytes[card],
+					 .card = card,
+					 .other = NEVER};
 
-		if (!item.size)
-			continue;
-		STORE(&graphs[card].dev, on[card].dev);
-		known = vgpu_table_put(&execs[card], &item);
+		known = !item.size || vgpu_table_put(&execs[card], &item);
 	}
 	return known ? r : refuse(exec);
 }
@@ -278,7 +373,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	card = vgpu_card_of_device(dev);
 	if (r == CUDA_SUCCESS && card >= 0) {
 		STORE(&graphs[card].dev, dev);
-		trimmed(card);
+		settle(card, 0, true);
 	}
 	vgpu_mem_end();
 	return r;

@@ -13,7 +13,6 @@
 #include "managed.h"
 #include "pool.h"
 #include "release.h"
-#include "take.h"
 
 /* Rows of pitched memory are aligned to at most this on every card so far. */
 #define PITCH_ALIGN 512u

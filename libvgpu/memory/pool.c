@@ -108,36 +108,21 @@ static bool settle_charge(struct pool *p)
 	return reserved > live;
 }
 
-/* Ends a pool that is destroyed, if the card has come to the last free of it. False: it has not.
- * vgpu_pools_lock is held. */
-static bool end_pool(struct pool *p)
-{
-	uint64_t charged;
-
-	if (vgpu_capturing() || !vgpu_frees_passed(&p->frees))
-		return false;
-	charged = EXCHANGE(&p->charged, 0);
-	STORE(&p->handle, NULL);
-	vgpu_shared_release((uint64_t)(uintptr_t)p->was, p->card, charged);
-	return true;
-}
-
-/* As settle_charge, and ends the pool if it is over. */
-static bool settle(struct pool *p)
+bool vgpu_pool_settle(struct pool *p)
 {
 	bool keeps;
 
 	pthread_mutex_lock(&vgpu_pools_lock);
 	keeps = settle_charge(p);
-	if (p->handle == DESTROYED && LOAD(&p->live) == 0)
-		keeps = !end_pool(p);
+	if (p->handle == DESTROYED && LOAD(&p->live) == 0) {
+		keeps = vgpu_capturing() || !vgpu_frees_passed(&p->frees);
+		if (!keeps) {
+			STORE(&p->handle, NULL);
+			vgpu_shared_release((uintptr_t)p->was, p->card, EXCHANGE(&p->charged, 0));
+		}
+	}
 	pthread_mutex_unlock(&vgpu_pools_lock);
 	return keeps;
-}
-
-void vgpu_pool_settle(struct pool *p)
-{
-	settle(p);
 }
 
 bool vgpu_pool_streams_wait(struct pool *p)
@@ -164,7 +149,7 @@ void vgpu_pools_waited(void)
 		return;
 	for (struct pool *p = LOAD(&pools); p; p = p->next)
 		if (LOAD(&p->handle))
-			keep |= settle(p);
+			keep |= vgpu_pool_settle(p);
 	if (!keep)
 		STORE(&settled, changes);
 }
@@ -255,43 +240,41 @@ void vgpu_pool_freed(const struct vgpu_item *item)
 {
 	given(item);
 	if (LOAD(&pool_of(item)->handle) == DESTROYED)
-		settle(pool_of(item));
+		vgpu_pool_settle(pool_of(item));
 }
 
-static bool add_up(const struct vgpu_item *item, uint64_t owner)
+static bool is_of(const struct vgpu_item *item, uint64_t owner)
 {
-	if (item->kind == VGPU_OF_POOL) {
-		pool_of(item)->sum += item->size;
-		pool_of(item)->ending += item->owner == owner ? item->size : 0;
-	}
-	return false;
-}
-
-static bool ended(const struct vgpu_item *item, uint64_t owner)
-{
-	return item->kind == VGPU_OF_POOL && item->owner == owner && pool_of(item)->ending;
+	return item->kind == VGPU_OF_POOL && item->owner == owner;
 }
 
 /* A pool is the device's, and CUDA does not say whether an allocation of it ends with the
  * context in which it was made. So the pool is asked, and what it still has counts on. */
 void vgpu_pools_ended(uint64_t owner)
 {
-	struct vgpu_item *list;
+	struct vgpu_item *list = vgpu_table_detach_if(&vgpu_addresses, owner, is_of), *item;
 
 	pthread_mutex_lock(&vgpu_pools_lock);
 	for (struct pool *p = pools; p; p = p->next)
-		p->sum = p->ending = 0;
-	vgpu_table_sweep(&vgpu_addresses, owner, add_up);
+		p->ending = 0;
+	for (item = list; item; item = item->next)
+		pool_of(item)->ending += item->size;
 	for (struct pool *p = pools; p; p = p->next) {
 		uint64_t used = 0;
 
-		if (p->ending &&
-		    (!ask(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) || used > p->sum - p->ending))
+		if (p->ending && (!ask(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ||
+				  used + p->ending > LOAD(&p->live)))
 			p->ending = 0;
 	}
-	list = vgpu_table_detach_if(&vgpu_addresses, owner, ended);
+	while ((item = list) != NULL) {
+		list = item->next;
+		item->next = NULL;
+		if (pool_of(item)->ending)
+			vgpu_table_drop(&vgpu_addresses, item, given);
+		else
+			vgpu_table_attach(&vgpu_addresses, item);
+	}
 	pthread_mutex_unlock(&vgpu_pools_lock);
-	vgpu_table_drop(&vgpu_addresses, list, given);
 	vgpu_pools_changed();
 	vgpu_pools_settle();
 }
@@ -317,7 +300,7 @@ CUresult vgpu_pool_destroy(CUmemoryPool handle)
 	if (p && r != CUDA_SUCCESS)
 		STORE(&p->handle, handle);
 	pthread_mutex_unlock(&vgpu_pools_lock);
-	if (p && settle(p))
+	if (p && vgpu_pool_settle(p))
 		vgpu_pools_changed();
 	return r;
 }

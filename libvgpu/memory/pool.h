@@ -21,12 +21,27 @@ struct pool {
 	uint64_t unasked; /* bytes taken since the driver was asked what it has reserved */
 	bool grown;       /* by more than was charged before: the job may be above its limit */
 	struct vgpu_frees frees;
-	uint64_t sum, ending; /* of its pointers, while a context ends; under vgpu_pools_lock */
+	uint64_t ending; /* bytes of a context that ends; under vgpu_pools_lock */
 	struct pool *next;
 };
 
 /* Also held over calls of the driver that name a pool which another thread may destroy. */
 extern pthread_mutex_t vgpu_pools_lock;
+
+/* One allocation from a pool, between being booked and being made. */
+struct vgpu_booking {
+	struct pool *pool;
+	uint64_t bytes;
+	CUstream stream;
+	uint64_t pause_ns, waited_ns; /* for room */
+	bool marked;                  /* vgpu_mem_begin was called */
+};
+/* Books it: CUDA_SUCCESS, or what the caller is told. */
+CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUstream stream);
+/* The driver's answer, *r: what it made is kept, or undone where the pool has grown above the
+ * limit; what it did not make is taken back. True: the driver is to be asked once more, there is
+ * room now. Else *r is what the caller is told. */
+bool vgpu_pool_again(struct vgpu_booking *b, CUdeviceptr *dptr, CUresult *r);
 
 /* What so many bytes can make a pool grow to. */
 static inline uint64_t vgpu_pool_steps(uint64_t bytes)
@@ -51,15 +66,17 @@ bool vgpu_pool_streams_wait(struct pool *p);
 void vgpu_pools_changed(void);
 /* Memory that the card's pools keep but nobody uses: the driver gets it back. Not during a capture. */
 void vgpu_pools_trim(int card);
-/* Bring charges to what the pools hold, if they may differ. */
+/* Bring charges to what the pools hold, if they may differ. True: the pool keeps what nobody holds. */
 void vgpu_pools_settle(void);
-void vgpu_pool_settle(struct pool *p);
+bool vgpu_pool_settle(struct pool *p);
 /* The host has waited for work, so pools may have given memory back: other processes can use it now. */
 void vgpu_pools_waited(void);
 /* The watcher's look: the same, from time to time. */
 void vgpu_pools_tick(uint64_t now);
 /* A context has ended, and what was allocated in it, unless the driver says otherwise. */
 void vgpu_pools_ended(uint64_t owner);
+/* Which pool is current on a device may have changed. */
+void vgpu_pools_forget_current(void);
 /* After a fork, in the child: unlocked. */
 void vgpu_pools_in_child(void);
 

@@ -5,7 +5,6 @@
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
-#include "async.h"
 #include "exports.h"
 #include "pool.h"
 

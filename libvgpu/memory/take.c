@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* take.c - see take.h. Above the pools, whose unused memory must not refuse anything. */
+/* take.c - the first step of an allocation. Above the pools, whose unused memory must not refuse anything. */
 #include <errno.h>
 
 #include "account.h"
 #include "imports.h"
 #include "pool.h"
-#include "take.h"
 
 int vgpu_mem_take(int card, uint64_t bytes)
 {

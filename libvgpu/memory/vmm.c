@@ -19,7 +19,6 @@
 #include "linear.h"
 #include "release.h"
 #include "shared.h"
-#include "take.h"
 #include "vmm.h"
 
 /* handle -> size, references; of an import what keeps the memory */
