@@ -39,7 +39,7 @@ void vgpu_context_began(int card)
 	vgpu_cancel_as(cancel);
 }
 
-static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void vgpu_context_seen(int card)
 {
@@ -47,11 +47,6 @@ void vgpu_context_seen(int card)
 	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
 		vgpu_context_began(card);
 	pthread_mutex_unlock(&seen_lock);
-}
-
-void vgpu_contexts_in_child(void)
-{
-	pthread_mutex_init(&seen_lock, NULL);
 }
 
 void vgpu_context_ended(int card)

@@ -8,7 +8,6 @@
  * is the union of the address ranges of its nodes, child graphs included.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "../base/table.h"
 #include "../driver/captures.h"
@@ -23,14 +22,14 @@
 /* For each card: executable graph -> bytes that it allocates there; other: trims, when it was launched. */
 static struct vgpu_table execs[VGPU_MAX_CARDS] = {[0 ... VGPU_MAX_CARDS - 1] = VGPU_TABLE_INIT};
 #define NEVER UINT64_MAX
-static struct on_card {
+static VGPU_PRIVATE struct on_card {
 	CUdevice dev;
 	uint64_t charged;  /* on our slot */
 	uint64_t starting; /* of graphs between being announced and being seen in the pool */
 	uint64_t launched; /* of all graphs launched since the last trim */
 	uint64_t trims;
 } graphs[VGPU_MAX_CARDS];
-static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ------------------------------------------------------------------- the size of a graph */
 /* The card's memory is mapped in pages of this many bytes. */
@@ -355,12 +354,6 @@ INSTANTIATE(cuGraphInstantiateWithFlags,
 	}
 INSTANTIATE_AND_UPLOAD(cuGraphInstantiateWithParams, cuGraphUpload)
 INSTANTIATE_AND_UPLOAD(cuGraphInstantiateWithParams_ptsz, cuGraphUpload_ptsz)
-
-void vgpu_graphs_in_child(void)
-{
-	pthread_mutex_init(&graphs_lock, NULL);
-	memset(graphs, 0, sizeof graphs);
-}
 
 CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {

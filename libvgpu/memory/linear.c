@@ -92,16 +92,6 @@ void vgpu_linear_ended(uint64_t owner)
 	vgpu_table_end(&leaving, owner, vgpu_linear_freed);
 }
 
-bool vgpu_linear_exported_one(struct vgpu_range *range)
-{
-	return vgpu_shared_one(&vgpu_addresses, range);
-}
-
-void vgpu_linear_exported(struct vgpu_range *range)
-{
-	vgpu_table_sweep(&vgpu_addresses, (uintptr_t)range, vgpu_shared_range);
-}
-
 /* --------------------------------------------------------------- allocation */
 /* Where a site lends more memory than the card has. */
 static bool may_page(int card)

@@ -17,8 +17,5 @@ int vgpu_linear_imported(CUdeviceptr dptr, bool of_context);
 CUresult vgpu_linear_closed(CUdeviceptr dptr, CUresult (*real)(CUdeviceptr));
 /* What ended with a context. */
 void vgpu_linear_ended(uint64_t owner);
-/* A descriptor keeps the entries with these addresses, also of pools; one: as vgpu_shared_one. */
-bool vgpu_linear_exported_one(struct vgpu_range *range);
-void vgpu_linear_exported(struct vgpu_range *range);
 
 #endif

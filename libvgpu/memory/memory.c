@@ -5,7 +5,6 @@
 #include "array.h"
 #include "compare.h"
 #include "context_cost.h"
-#include "ended.h"
 #include "graph.h"
 #include "imports.h"
 #include "linear.h"
@@ -34,12 +33,7 @@ void vgpu_memory_tick(uint64_t now)
 
 void vgpu_memory_in_child(void)
 {
-	vgpu_overhead_in_child();
-	vgpu_compare_in_child();
-	vgpu_pools_in_child();
-	vgpu_graphs_in_child();
 	vgpu_shared_in_child();
 	vgpu_imports_in_child();
 	vgpu_objects_in_child();
-	vgpu_ended_in_child();
 }

@@ -21,7 +21,7 @@
 #define DESTROYED ((CUmemoryPool)UINTPTR_MAX)
 
 static struct pool *pools; /* Entries stay in the list, and are used again. */
-pthread_mutex_t vgpu_pools_lock = PTHREAD_MUTEX_INITIALIZER;
+VGPU_PRIVATE pthread_mutex_t vgpu_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 struct vgpu_table vgpu_addresses = VGPU_TABLE_INIT;
 /* What the pools hold may be less than is charged since the last of so many changes. settled of them
  * were looked at, and then the pools kept nothing that nobody holds. */
@@ -191,11 +191,6 @@ void vgpu_pools_trim(int card)
 		}
 		pthread_mutex_unlock(&vgpu_pools_lock);
 	}
-}
-
-void vgpu_pools_in_child(void)
-{
-	pthread_mutex_init(&vgpu_pools_lock, NULL);
 }
 
 void vgpu_pool_keep(struct pool *p, CUdeviceptr dptr, uint64_t size)

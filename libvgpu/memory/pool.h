@@ -77,7 +77,5 @@ void vgpu_pools_tick(uint64_t now);
 void vgpu_pools_ended(uint64_t owner);
 /* Which pool is current on a device may have changed. */
 void vgpu_pools_forget_current(void);
-/* After a fork, in the child: unlocked. */
-void vgpu_pools_in_child(void);
 
 #endif

@@ -19,36 +19,31 @@ static bool lent(int card, uint64_t total)
 
 void vgpu_told(int card, uint64_t *free, uint64_t *total)
 {
-	uint64_t limit = vgpu_limit(card), used = vgpu_mem_used(card);
-	uint64_t left = limit > used ? limit - used : 0;
-	bool paged = lent(card, *total); /* which needs no room on the card */
+	uint64_t limit = card < 0 ? 0 : vgpu_limit(card), used, left;
+	bool paged; /* which needs no room on the card */
 
+	if (!limit)
+		return;
+	used = vgpu_mem_used(card);
+	left = limit > used ? limit - used : 0;
+	paged = lent(card, *total);
 	if (paged || *free > left)
 		*free = left;
 	if (paged || *total > limit)
 		*total = limit;
 }
 
-static bool told_otherwise(int card)
-{
-	return card >= 0 && vgpu_limit(card) != 0;
-}
-
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
 	size_t f = 0, t = 0;
 	CUresult r;
-	int card;
 
 	VGPU_NEED_CUDA(cuMemGetInfo_v2);
 	r = vgpu_real.cuMemGetInfo_v2(&f, &t);
 	if (r != CUDA_SUCCESS)
 		return r;
-	card = vgpu_card_current();
-	if (told_otherwise(card)) {
-		vgpu_pools_settle();
-		vgpu_told(card, &f, &t);
-	}
+	vgpu_pools_settle();
+	vgpu_told(vgpu_card_current(), &f, &t);
 	if (free)
 		*free = f;
 	if (total)
@@ -60,13 +55,11 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
 	size_t free = 0;
 	CUresult r;
-	int card;
 
 	VGPU_NEED_CUDA(cuDeviceTotalMem_v2);
 	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
-	card = vgpu_card_of_device(dev);
-	if (r == CUDA_SUCCESS && told_otherwise(card))
-		vgpu_told(card, &free, bytes);
+	if (r == CUDA_SUCCESS)
+		vgpu_told(vgpu_card_of_device(dev), &free, bytes);
 	return r;
 }
 
