@@ -85,7 +85,8 @@ void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint6
 			continue;
 		/* Who has added to live before saw the charge as it was, and took it for
 		 * enough; who adds now sees it lowered, and pays. */
-		keep = of(__atomic_load_n(live, __ATOMIC_SEQ_CST));
+		keep = __atomic_load_n(live, __ATOMIC_SEQ_CST);
+		keep = of ? of(keep) : keep;
 		keep = keep < want ? want : keep < have ? keep : have;
 		vgpu_release(card, have - keep);
 		__atomic_add_fetch(charged, keep - want, __ATOMIC_SEQ_CST);

@@ -29,7 +29,7 @@ static bool device_of(CUstream stream, CUdevice *dev)
 /* The current pool of each device, or NULL: to be asked for, which costs as much as
  * the rest of an allocation. Forgotten whenever it may have changed. */
 #define MAX_CURRENT 64
-static struct pool *current[MAX_CURRENT];
+static VGPU_PRIVATE struct pool *current[MAX_CURRENT];
 static uint32_t changes; /* of it; under vgpu_pools_lock */
 
 void vgpu_pools_forget_current(void)

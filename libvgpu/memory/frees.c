@@ -13,45 +13,16 @@ static uint64_t key_of(CUstream stream)
 					      : (uint64_t)(uintptr_t)stream;
 }
 
-/* A call that waits if its stream is full must not stop other threads: they leave the entry alone. */
-static bool take(struct vgpu_free *e)
+static CUevent event_of(const struct vgpu_item *item)
 {
-	return !EXCHANGE(&e->taken, true);
+	return (CUevent)(uintptr_t)item->other;
 }
 
-static void give(struct vgpu_free *e)
+static void forget(const struct vgpu_item *item)
 {
-	STORE(&e->taken, false);
-}
-
-/* The entry is taken. */
-static void forget(struct vgpu_free *e)
-{
-	if (e->event)
-		vgpu_real.cuEventDestroy_v2(e->event);
-	e->event = NULL;
-	STORE(&e->bytes, 0);
-	STORE(&e->key, 0);
-}
-
-/* Takes an entry of a key, or a free one; NULL: there is none. */
-static struct vgpu_free *take_of(struct vgpu_frees *f, uint64_t key)
-{
-	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++) {
-		if (LOAD(&e->key) != key || !take(e))
-			continue;
-		if (e->key == key)
-			return e;
-		give(e);
-	}
-	return key ? take_of(f, 0) : NULL;
-}
-
-static bool record(struct vgpu_free *e, CUstream stream)
-{
-	return (e->event ||
-		vgpu_real.cuEventCreate(&e->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) &&
-	       vgpu_real.cuEventRecord(e->event, stream) == CUDA_SUCCESS;
+	if (item->other)
+		vgpu_real.cuEventDestroy_v2(event_of(item));
+	SUB(&((struct vgpu_frees *)(uintptr_t)item->owner)->pending, 1);
 }
 
 static bool can_mark(CUstream stream)
@@ -61,70 +32,87 @@ static bool can_mark(CUstream stream)
 	       vgpu_real.cuEventDestroy_v2 && vgpu_real.cuStreamWaitEvent;
 }
 
+/* A new entry. */
+static struct vgpu_item begin(struct vgpu_frees *f, uint64_t key)
+{
+	CUevent e = NULL;
+
+	ADD(&f->pending, 1);
+	vgpu_real.cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
+	return (struct vgpu_item){.key = key, .other = (uintptr_t)e, .owner = (uintptr_t)f};
+}
+
 void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream, uint64_t bytes)
 {
-	struct vgpu_free *e = can_mark(stream) ? take_of(f, key_of(stream)) : NULL;
-	bool ok;
+	struct vgpu_item item;
 
-	if (e) {
-		STORE(&e->key, key_of(stream));
-		STORE(&e->bytes, e->bytes + bytes);
-	}
-	ok = e && record(e, stream);
-	if (!ok)
+	if (!can_mark(stream)) {
 		STORE(&f->unknown, true);
-	if (e && !ok)
-		forget(e);
-	if (e)
-		give(e);
+		return;
+	}
+	if (!vgpu_table_take(&f->in, key_of(stream), &item))
+		item = begin(f, key_of(stream));
+	item.size += bytes;
+	if (item.other && vgpu_real.cuEventRecord(event_of(&item), stream) == CUDA_SUCCESS &&
+	    vgpu_table_put(&f->in, &item))
+		return;
+	STORE(&f->unknown, true);
+	forget(&item);
+}
+
+struct others {
+	uint64_t key, bytes;
+};
+
+static bool add_up(const struct vgpu_item *item, uint64_t others)
+{
+	struct others *o = (struct others *)(uintptr_t)others;
+
+	o->bytes += item->key != o->key ? item->size : 0;
+	return false;
 }
 
 uint64_t vgpu_frees_elsewhere(struct vgpu_frees *f, CUstream stream)
 {
-	uint64_t key = key_of(stream), sum = 0;
+	struct others o = {.key = key_of(stream)};
 
-	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++)
-		if (LOAD(&e->key) != key)
-			sum += LOAD(&e->bytes);
-	return sum;
+	vgpu_table_sweep(&f->in, (uintptr_t)&o, add_up);
+	return o.bytes;
+}
+
+static bool is_other(const struct vgpu_item *item, uint64_t key)
+{
+	return item->key != key;
 }
 
 void vgpu_frees_before(struct vgpu_frees *f, CUstream stream)
 {
-	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++) {
-		if (!LOAD(&e->key) || !take(e))
-			continue;
-		if (e->event && e->key != key_of(stream))
-			vgpu_real.cuStreamWaitEvent(stream, e->event, 0);
-		give(e);
-	}
+	struct vgpu_item *list = vgpu_table_detach_if(&f->in, key_of(stream), is_other);
+
+	for (const struct vgpu_item *item = list; item; item = item->next)
+		vgpu_real.cuStreamWaitEvent(stream, event_of(item), 0);
+	vgpu_table_attach(&f->in, list);
+}
+
+/* The driver is asked and never waits. */
+static bool has_passed(const struct vgpu_item *item, uint64_t unused)
+{
+	(void)unused;
+	return vgpu_real.cuEventQuery(event_of(item)) != CUDA_ERROR_NOT_READY &&
+	       (vgpu_real.cuEventSynchronize(event_of(item)), true);
 }
 
 bool vgpu_frees_passed(struct vgpu_frees *f)
 {
 	int mode = vgpu_capture_relax();
-	bool all = !LOAD(&f->unknown);
 
-	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++) {
-		if (LOAD(&e->key) && take(e)) {
-			if (e->event && vgpu_real.cuEventQuery(e->event) != CUDA_ERROR_NOT_READY) {
-				vgpu_real.cuEventSynchronize(e->event);
-				forget(e);
-			}
-			give(e);
-		}
-		all = all && !LOAD(&e->key);
-	}
+	vgpu_table_drop(&f->in, vgpu_table_detach_if(&f->in, 0, has_passed), forget);
 	vgpu_capture_restore(mode);
-	return all;
+	return !LOAD(&f->pending) && !LOAD(&f->unknown);
 }
 
 void vgpu_frees_none(struct vgpu_frees *f)
 {
-	for (struct vgpu_free *e = f->in; e < f->in + VGPU_FREES; e++)
-		if (LOAD(&e->key) && take(e)) {
-			forget(e);
-			give(e);
-		}
+	vgpu_table_drop(&f->in, vgpu_table_detach_if(&f->in, 0, is_other), forget);
 	STORE(&f->unknown, false);
 }

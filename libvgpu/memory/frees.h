@@ -7,20 +7,16 @@
 #ifndef VGPU_MEMORY_FREES_H
 #define VGPU_MEMORY_FREES_H
 
+#include "../base/table.h"
 #include "../base/util.h"
 #include "../driver/cuda_abi.h"
 
-#define VGPU_FREES 32
-
 struct vgpu_frees {
-	/* An event behind the last free of each stream. */
-	struct vgpu_free {
-		uint64_t key;   /* 0: free entry */
-		uint64_t bytes; /* freed there since none was known, at most */
-		CUevent event;
-		bool taken; /* a thread uses it just now; no other waits for that */
-	} in[VGPU_FREES];
-	bool unknown; /* there may be others */
+	/* Stream -> an event behind its last free, and the bytes that it freed since none was known. A
+	 * thread takes an entry out for a call that waits if the stream is full. */
+	struct vgpu_table in;
+	unsigned pending; /* entries, also those that are out */
+	bool unknown;     /* there may be others */
 };
 
 /* The stream has just freed so many bytes; costs an event in it. */

@@ -20,12 +20,12 @@
  * driver keeps such a pool until the last of that is freed, and so does the charge. */
 #define DESTROYED ((CUmemoryPool)UINTPTR_MAX)
 
-static struct pool *pools; /* Entries stay in the list, and are used again. */
+static VGPU_PRIVATE struct pool *pools; /* Entries stay in the list, and are used again. */
 VGPU_PRIVATE pthread_mutex_t vgpu_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 struct vgpu_table vgpu_addresses = VGPU_TABLE_INIT;
 /* What the pools hold may be less than is charged since the last of so many changes. settled of them
  * were looked at, and then the pools kept nothing that nobody holds. */
-static uint64_t changed, settled;
+static VGPU_PRIVATE uint64_t changed, settled;
 /* The watcher asks the pools this often after a change, and else for what they still keep. */
 #define SETTLE_NS 20000000u
 #define SETTLE_KEPT_NS 250000000u
@@ -46,6 +46,7 @@ static struct pool *new_pool(CUmemoryPool handle, int card)
 	struct pool *p = find_pool(NULL);
 
 	if (!p && (p = calloc(1, sizeof *p)) != NULL) {
+		p->frees.in.listed = true; /* a forked child has no pools */
 		p->next = pools;
 		STORE(&pools, p);
 	}
@@ -80,11 +81,6 @@ static bool ask(const struct pool *p, int attribute, void *value)
 	       vgpu_real.cuMemPoolGetAttribute(p->handle, attribute, value) == CUDA_SUCCESS;
 }
 
-static uint64_t same(uint64_t live)
-{
-	return live;
-}
-
 /* Brings the charge to what the pool really holds, up or down. True: it keeps what nobody holds.
  * vgpu_pools_lock is held. */
 static bool settle_charge(struct pool *p)
@@ -98,7 +94,7 @@ static bool settle_charge(struct pool *p)
 	live = LOAD(&p->live);
 	want = reserved > live ? reserved : live;
 	if (want <= have) {
-		vgpu_charge_down_to(p->card, &p->charged, want, &p->live, same);
+		vgpu_charge_down_to(p->card, &p->charged, want, &p->live, NULL);
 	} else {
 		vgpu_charge_forced(p->card, want - have);
 		STORE(&p->grown, true);
