@@ -95,7 +95,7 @@ static void find_in(const struct vgpu_api *api, void *handle)
 		if (!found && handle && api->wrapped)
 			found = vgpu_real_dlsym(handle, names[i]);
 		if (found)
-			STORE(&table[i], found);
+			__atomic_store_n(&table[i], found, __ATOMIC_RELAXED);
 	}
 }
 
@@ -111,7 +111,7 @@ void vgpu_find_api(struct vgpu_api *api)
 		handle = loaded(api, api->library[i].soname);
 		find_in(api, handle);
 		if (handle)
-			STORE(&api->found, true);
+			__atomic_store_n(&api->found, true, __ATOMIC_RELEASE);
 	}
 }
 
@@ -121,7 +121,8 @@ void vgpu_function_is(const char *name, void *function)
 
 	for (unsigned i = 0; i < NAMES; i++)
 		if (strcmp(names[i], name) == 0)
-			CAS(&table[i], &none, function);
+			__atomic_compare_exchange_n(&table[i], &none, function, false,
+						    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 static bool is_exported(const struct vgpu_api *api, const char *name, const void *address)
@@ -147,9 +148,9 @@ static bool is_driver(struct vgpu_api *api, const char *name, const void *addres
 		i++;
 	if (i == NAMES || !is_exported(api, name, address))
 		return false;
-	if (!LOAD(&table[i]))
+	if (!__atomic_load_n(&table[i], __ATOMIC_RELAXED))
 		vgpu_find_api(api);
-	return is_exported(api, name, LOAD(&table[i]));
+	return is_exported(api, name, __atomic_load_n(&table[i], __ATOMIC_RELAXED));
 }
 
 bool vgpu_is_of_api(struct vgpu_api *api, const char *name, const void *address)

@@ -13,12 +13,12 @@
 #include "others.h"
 
 /* What another preload or a GetProcAddress has told is there, whatever libraries are loaded. */
-#define NEED(api, name, absent)                         \
-	do {                                            \
-		if (unlikely(!LOAD(&vgpu_others.name))) \
-			vgpu_find_api(&(api));          \
-		if (!vgpu_others.name)                  \
-			return absent;                  \
+#define NEED(api, name, absent)                                                      \
+	do {                                                                         \
+		if (unlikely(!__atomic_load_n(&vgpu_others.name, __ATOMIC_RELAXED))) \
+			vgpu_find_api(&(api));                                       \
+		if (!vgpu_others.name)                                               \
+			return absent;                                               \
 	} while (0)
 
 /* --------------------------------------------------------------------------- marks */
@@ -77,7 +77,8 @@ static bool draws(struct vgpu_mark *mark, uint32_t cards, bool egl)
 	if (vgpu_others.eglGetCurrentContext)
 		mark->queue = vgpu_others.eglGetCurrentContext();
 	if (!mark->queue || !complete()) {
-		if (!egl && !LOAD(&gated) && !vgpu_opencl.found && !vgpu_vulkan.found)
+		if (!egl && !__atomic_load_n(&gated, __ATOMIC_RELAXED) && !vgpu_opencl.found &&
+		    !vgpu_vulkan.found)
 			vgpu_tell_ungated(__builtin_ctz(cards));
 		return false;
 	}
@@ -95,12 +96,12 @@ static uint32_t submit(bool egl)
 	struct vgpu_submission s;
 	uint32_t cards;
 
-	if (likely(!LOAD(&vgpu_gate_any)))
+	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
 		return 0;
 	cards = vgpu_queues_gated(vgpu_others_cards());
 	if (!cards || !draws(&mark, cards, egl))
 		return 0;
-	if (!EXCHANGE(&gated, true))
+	if (!__atomic_exchange_n(&gated, true, __ATOMIC_RELAXED))
 		vgpu_queue_wait(cards); /* for what processes before it have left unpaid */
 	vgpu_queue_begin(&s, cards);
 	mark.handle = (uintptr_t)vgpu_others.eglCreateSync(mark.device, EGL_SYNC_FENCE, NULL);

@@ -78,7 +78,9 @@ static int set_of(int version)
 
 	for (int set = 0; set < SETS; set++) {
 		none = 0;
-		if (CAS(&version_of[set], &none, version) || none == version)
+		if (__atomic_compare_exchange_n(&version_of[set], &none, version, false,
+						__ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+		    none == version)
 			return set;
 	}
 	return -1;
@@ -100,7 +102,7 @@ static bool put_hooks(int version, void **table, size_t size)
 			if (!tables[n].at[i] || (size_t)(entry - table) >= size / sizeof *table ||
 			    !*entry || *entry == hooks[set][i])
 				continue;
-			STORE(&real[set][i], *entry);
+			__atomic_store_n(&real[set][i], *entry, __ATOMIC_RELEASE);
 			*entry = hooks[set][i];
 		}
 		return set >= 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * booking.c - an allocation from a pool. Memory that is freed in a stream is the program's no longer, but is
+ * booking.c - room for allocations, of pools and others. Memory that is freed in a stream is the program's no longer, but is
  * there for another stream only when the card has come to the free, or the stream waits for that.
  * Where the driver grows the pool instead, that is seen after the call: an allocation by which the
  * job is above its limit is undone, and made again once the pool has room.
@@ -12,6 +12,7 @@
 #include "../driver/real.h"
 #include "../job/job.h"
 #include "account.h"
+#include "imports.h"
 #include "pool.h"
 
 /* The granularity of allocations inside a pool. */
@@ -177,4 +178,28 @@ bool vgpu_pool_again(struct vgpu_booking *b, CUdeviceptr *dptr, CUresult *r)
 		*r = vgpu_oom(b->pool->card, b->bytes);
 	}
 	return false;
+}
+
+/* Above the pools, whose unused memory must not refuse anything. */
+int vgpu_mem_take(int card, uint64_t bytes)
+{
+	int r;
+
+	vgpu_mem_begin();
+	vgpu_imports_settle(card);
+	r = vgpu_charge_now(card, bytes);
+	if (r) {
+		/* The driver, too, takes from its pools what nobody uses before it refuses. */
+		vgpu_pools_trim(card);
+		vgpu_pools_settle();
+		r = vgpu_charge(card, bytes);
+	}
+	/* To make room, slots of processes that have ended may have been cleared. */
+	if (r == 0 && vgpu_imports_settle(card) && vgpu_charge_now(card, 0)) {
+		vgpu_release(card, bytes);
+		r = -ENOMEM;
+	}
+	if (r)
+		vgpu_mem_end();
+	return r;
 }
