@@ -43,10 +43,10 @@ static VGPU_PRIVATE pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void vgpu_context_seen(int card)
 {
-	pthread_mutex_lock(&seen_lock);
+	VGPU_LOCK(&seen_lock);
+
 	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
 		vgpu_context_began(card);
-	pthread_mutex_unlock(&seen_lock);
 }
 
 void vgpu_context_ended(int card)

@@ -42,19 +42,19 @@ static int primary_taking(int card, bool *first)
 /* The call that takes the first reference can return after the call that takes the second. */
 static void count_primary(int card)
 {
-	pthread_mutex_lock(&count_lock);
+	VGPU_LOCK(&count_lock);
+
 	if (!counted[card])
 		vgpu_context_began(card);
 	counted[card] = true;
-	pthread_mutex_unlock(&count_lock);
 }
 
 static void primary_ended(int card)
 {
-	pthread_mutex_lock(&count_lock);
+	VGPU_LOCK(&count_lock);
+
 	counted[card] = false;
 	vgpu_context_ended(card);
-	pthread_mutex_unlock(&count_lock);
 }
 
 static void primary_taken(int card, bool first, CUresult r)

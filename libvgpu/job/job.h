@@ -32,14 +32,6 @@ static inline struct vgpu_slot_card *vgpu_my(int card)
 {
 	return &vgpu_state.slot->card[card];
 }
-/* Sets and clears flags of the slot in one step: VGPU_SLOT_... */
-static inline void vgpu_slot_flag(uint32_t set, uint32_t clear)
-{
-	uint32_t old = LOAD(&vgpu_state.slot->flags);
-
-	while (!CAS(&vgpu_state.slot->flags, &old, (old | set) & ~clear))
-		;
-}
 uint64_t vgpu_limit(int card);
 /* All that counts for the job on a card: slots, and what gresd measured beside. */
 uint64_t vgpu_mem_used(int card);

@@ -34,11 +34,11 @@ static uint32_t changes; /* of it; under vgpu_pools_lock */
 
 void vgpu_pools_forget_current(void)
 {
-	pthread_mutex_lock(&vgpu_pools_lock);
+	VGPU_LOCK(&vgpu_pools_lock);
+
 	ADD(&changes, 1);
 	for (int i = 0; i < MAX_CURRENT; i++)
 		STORE(&current[i], NULL);
-	pthread_mutex_unlock(&vgpu_pools_lock);
 }
 
 static struct pool *ask_current(CUdevice dev)
@@ -52,11 +52,10 @@ static struct pool *ask_current(CUdevice dev)
 	    vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
 		return NULL;
 	p = vgpu_pool_of(handle, card);
-	pthread_mutex_lock(&vgpu_pools_lock);
+	VGPU_LOCK(&vgpu_pools_lock);
 	/* Else the answer may be older than the change. */
 	if (before == changes)
 		STORE(&current[dev], p);
-	pthread_mutex_unlock(&vgpu_pools_lock);
 	return p;
 }
 

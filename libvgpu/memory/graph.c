@@ -157,7 +157,7 @@ static void settle(int card, uint64_t announced, bool trimmed)
 	uint64_t reserved, used;
 	bool known;
 
-	pthread_mutex_lock(&graphs_lock);
+	VGPU_LOCK(&graphs_lock);
 	known = ask_pool(card, &reserved, &used);
 	if (known && trimmed)
 		g->launched = used + g->starting;
@@ -166,7 +166,6 @@ static void settle(int card, uint64_t announced, bool trimmed)
 		reserved = g->charged;
 	vgpu_charge_moves(card, g->charged + announced, reserved);
 	g->charged = reserved;
-	pthread_mutex_unlock(&graphs_lock);
 }
 
 void vgpu_graphs_settle(int card, CUdevice dev)
@@ -190,7 +189,7 @@ static void starts(struct launch *l)
 	struct on_card *g = &graphs[l->exec.card];
 	uint64_t reserved, used, more = l->exec.size, busy;
 
-	pthread_mutex_lock(&graphs_lock);
+	VGPU_LOCK(&graphs_lock);
 	busy = g->starting;
 	g->starting += l->exec.size;
 	if (l->exec.other != g->trims)
@@ -202,7 +201,6 @@ static void starts(struct launch *l)
 		else if (reserved > busy)
 			more = more > reserved - busy ? more - (reserved - busy) : 0;
 	}
-	pthread_mutex_unlock(&graphs_lock);
 	l->bytes = vgpu_pool_steps(more);
 }
 
@@ -212,7 +210,7 @@ static void started(struct launch *l, bool ran)
 	struct on_card *g = &graphs[l->exec.card];
 	struct vgpu_item was;
 
-	pthread_mutex_lock(&graphs_lock);
+	VGPU_LOCK(&graphs_lock);
 	g->starting -= l->exec.size;
 	if (l->exec.other != g->trims && ran) {
 		l->exec.other = g->trims;
@@ -221,7 +219,6 @@ static void started(struct launch *l, bool ran)
 	} else if (l->exec.other != g->trims) {
 		g->launched -= l->exec.size < g->launched ? l->exec.size : g->launched;
 	}
-	pthread_mutex_unlock(&graphs_lock);
 }
 
 /* Charges what the pool may take from the card; 0 or -ENOMEM. */

@@ -66,12 +66,9 @@ struct pool *vgpu_pool_of(CUmemoryPool handle, int card)
 
 	if (p || card < 0)
 		return p;
-	pthread_mutex_lock(&vgpu_pools_lock);
+	VGPU_LOCK(&vgpu_pools_lock);
 	p = find_pool(handle);
-	if (!p)
-		p = new_pool(handle, card);
-	pthread_mutex_unlock(&vgpu_pools_lock);
-	return p;
+	return p ? p : new_pool(handle, card);
 }
 
 /* Asks the driver for an attribute. vgpu_pools_lock is held. */
@@ -106,28 +103,23 @@ static bool settle_charge(struct pool *p)
 
 bool vgpu_pool_settle(struct pool *p)
 {
-	bool keeps;
+	VGPU_LOCK(&vgpu_pools_lock);
 
-	pthread_mutex_lock(&vgpu_pools_lock);
-	keeps = settle_charge(p);
-	if (p->handle == DESTROYED && LOAD(&p->live) == 0) {
-		keeps = vgpu_capturing() || !vgpu_frees_passed(&p->frees);
-		if (!keeps) {
-			STORE(&p->handle, NULL);
-			vgpu_shared_release((uintptr_t)p->was, p->card, EXCHANGE(&p->charged, 0));
-		}
-	}
-	pthread_mutex_unlock(&vgpu_pools_lock);
-	return keeps;
+	if (p->handle != DESTROYED || LOAD(&p->live))
+		return settle_charge(p);
+	if (vgpu_capturing() || !vgpu_frees_passed(&p->frees))
+		return true;
+	STORE(&p->handle, NULL);
+	vgpu_shared_release((uintptr_t)p->was, p->card, EXCHANGE(&p->charged, 0));
+	return false;
 }
 
 bool vgpu_pool_streams_wait(struct pool *p)
 {
+	VGPU_LOCK(&vgpu_pools_lock);
 	int allowed = 1;
 
-	pthread_mutex_lock(&vgpu_pools_lock);
 	ask(p, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &allowed);
-	pthread_mutex_unlock(&vgpu_pools_lock);
 	return allowed;
 }
 
@@ -180,12 +172,12 @@ static bool trim(struct pool *p)
 void vgpu_pools_trim(int card)
 {
 	for (struct pool *p = LOAD(&pools); p && !vgpu_capturing(); p = p->next) {
-		pthread_mutex_lock(&vgpu_pools_lock);
+		VGPU_LOCK(&vgpu_pools_lock);
+
 		if (p->card == card) {
 			trim(p);
 			settle_charge(p);
 		}
-		pthread_mutex_unlock(&vgpu_pools_lock);
 	}
 }
 

@@ -23,6 +23,15 @@ static uint32_t wanted[VGPU_MAX_CARDS];
 static unsigned unknown[VGPU_MAX_CARDS];  /* looks in a row at which there was no group */
 static uint64_t launches[VGPU_MAX_CARDS]; /* by the last look */
 
+static void set_flag(uint32_t set, uint32_t clear)
+{
+	uint32_t old = __atomic_load_n(&vgpu_state.slot->flags, __ATOMIC_RELAXED);
+
+	while (!__atomic_compare_exchange_n(&vgpu_state.slot->flags, &old, (old | set) & ~clear,
+					    false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+}
+
 static int set_slices(int card, uint32_t slice_us, bool verify)
 {
 	int r = vgpu_rm_set_slices(card, slice_us, verify);
@@ -36,37 +45,38 @@ static int set_slices(int card, uint32_t slice_us, bool verify)
 
 static void refused(int card, uint32_t slice_us, const char *why)
 {
-	STORE(&vgpu_my(card)->slice_us, 0);
-	if (!(LOAD(&vgpu_state.slot->flags) & VGPU_SLOT_SLICES_REFUSED))
+	__atomic_store_n(&vgpu_my(card)->slice_us, 0, __ATOMIC_RELAXED);
+	if (!(__atomic_load_n(&vgpu_state.slot->flags, __ATOMIC_RELAXED) &
+	      VGPU_SLOT_SLICES_REFUSED))
 		vgpu_log(VGPU_LOG_WARN, "slices: card %d: %u us: %s", card, slice_us, why);
-	vgpu_slot_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
+	set_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
 }
 
 /* Whether that no group is known says that nobody divides the card. While cuda-checkpoint has
  * suspended a process it has none, and launches nothing. */
 static bool are_unknown(int card, int r)
 {
-	uint64_t now = LOAD(&vgpu_my(card)->launches);
-	uint64_t before = EXCHANGE(&launches[card], now);
+	uint64_t now = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
+	uint64_t before = __atomic_exchange_n(&launches[card], now, __ATOMIC_RELAXED);
 
 	/* Where none is wanted, none need be known. */
 	if (wanted[card] && (r == -ENOENT || (r == -ESRCH && now != before)))
-		return ADD(&unknown[card], 1) >= LOOKS;
-	STORE(&unknown[card], 0);
+		return __atomic_add_fetch(&unknown[card], 1, __ATOMIC_RELAXED) >= LOOKS;
+	__atomic_store_n(&unknown[card], 0, __ATOMIC_RELAXED);
 	return false;
 }
 
 void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look look)
 {
 	/* By the watcher, and by threads that make a context. */
-	uint32_t before = LOAD(&wanted[card]);
+	uint32_t before = __atomic_load_n(&wanted[card], __ATOMIC_RELAXED);
 	uint32_t *told = &vgpu_my(card)->slice_us;
 	bool nobody;
 	int r;
 
 	if (look == VGPU_NO_LOOK && s->slice_us == before)
 		return;
-	STORE(&wanted[card], s->slice_us);
+	__atomic_store_n(&wanted[card], s->slice_us, __ATOMIC_RELAXED);
 	/* Nothing was ever set: leave the driver alone. */
 	if (s->slice_us == 0 && before == 0)
 		return;
@@ -75,17 +85,17 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look l
 	if (s->slice_us == 0) {
 		/* Back to the driver's own: that proves nothing about setting one,
 		 * and gresd goes by what is proved. */
-		STORE(told, 0);
+		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
 	} else if (r == 0) {
-		STORE(told, s->slice_us);
-		vgpu_slot_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
+		__atomic_store_n(told, s->slice_us, __ATOMIC_RELAXED);
+		set_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
 	} else if (r == -EPERM) {
 		refused(card, s->slice_us, "refused by the driver");
 	} else if (nobody) {
 		/* Nobody divides the card then, and gresd must know. */
 		refused(card, s->slice_us, "no channel group of this process was found");
 	} else if (r == -ESRCH) {
-		STORE(told, 0);
-		vgpu_slot_flag(0, VGPU_SLOT_SLICES_OK);
+		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
+		set_flag(0, VGPU_SLOT_SLICES_OK);
 	}
 }
