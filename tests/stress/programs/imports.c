@@ -9,8 +9,7 @@
  *   late     The same, but the allocation is released before the import.
  *   fabric   The same with a FABRIC handle.
  *   pool     The same with memory of a pool, which is destroyed.
- *   children Rounds: another process exports and ends before this process imports and maps. A mapping
- *            that is refused is tried again.
+ *   children Rounds: another process exports and ends before this process imports and maps, twice if refused.
  *   together Memory of a living process is imported: the MiB in use before, meanwhile, and after.
  *   ipc      Memory of another process is opened by cuIpcOpenMemHandle. That process ends, and N GiB
  *            are allocated, again and again.
