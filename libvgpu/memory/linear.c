@@ -165,7 +165,7 @@ static uint64_t moved(int card, uint64_t bound, uint64_t bytes)
 	CUresult name(address *dptr, number *pitch, number width, number height, unsigned element) \
 	{                                                                                          \
 		VGPU_NEED_CUDA(name);                                                              \
-		VGPU_ALLOC(&vgpu_addresses, dptr &&pitch ? vgpu_card_current() : -1,               \
+		VGPU_ALLOC(&vgpu_addresses, !dptr || !pitch ? -1 : vgpu_card_current(),            \
 			   pitched_bound(width, height),                                           \
 			   vgpu_real.name(dptr, pitch, width, height, element), .key = *dptr,      \
 			   .size = moved(card_, bytes_, *pitch * (uint64_t)height));               \

@@ -232,7 +232,8 @@ static bool is_of(const struct vgpu_item *item, uint64_t owner)
 }
 
 /* A pool is the device's, and CUDA does not say whether an allocation of it ends with the
- * context in which it was made. So the pool is asked, and what it still has counts on. */
+ * context in which it was made. So the pool is asked, and what it still has counts on. The bytes that
+ * another thread is just taking can hide some. They are in what the pool has reserved, and so charged. */
 void vgpu_pools_ended(uint64_t owner)
 {
 	struct vgpu_item *list = vgpu_table_detach_if(&vgpu_addresses, owner, is_of), *item;
