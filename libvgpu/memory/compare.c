@@ -21,7 +21,7 @@ static uint64_t compared[VGPU_MAX_CARDS][COMPARISONS];
 static unsigned comparisons[VGPU_MAX_CARDS];
 /* Of the comparisons. Never held over a call of NVML: to open it takes the linker's lock, and a
  * thread that has that lock may come here from a constructor. */
-static VGPU_PRIVATE pthread_mutex_t measure_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t measure_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Notes one comparison. Returns the highest of the last ones, or UINT64_MAX
  * while there are too few. */
@@ -89,6 +89,11 @@ static void measure(int card)
 			correct_modules(card, floor, max);
 	}
 	pthread_mutex_unlock(&measure_lock);
+}
+
+void vgpu_compare_in_child(void)
+{
+	pthread_mutex_init(&measure_lock, NULL); /* the parent's watcher may have held it */
 }
 
 void vgpu_overhead_tick(uint64_t now)

@@ -8,5 +8,6 @@
 /* The watcher's look. Without gresd it measures all; with it gresd does, and the watcher only
  * what modules were charged. */
 void vgpu_overhead_tick(uint64_t now);
+void vgpu_compare_in_child(void);
 
 #endif

@@ -10,7 +10,7 @@
 #include "account.h"
 
 /* Per card. */
-static VGPU_PRIVATE uint64_t overhead[VGPU_MAX_CARDS];
+static uint64_t overhead[VGPU_MAX_CARDS];
 
 /* So many bytes more, as the slot says. */
 static void counts(int card, uint64_t more)
@@ -70,4 +70,10 @@ void vgpu_overhead_raise(int card, uint64_t bytes)
 {
 	counts(card, bytes);
 	vgpu_charge_forced(card, bytes);
+}
+
+void vgpu_overhead_in_child(void)
+{
+	for (int i = 0; i < VGPU_MAX_CARDS; i++)
+		overhead[i] = 0;
 }

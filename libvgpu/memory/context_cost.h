@@ -21,5 +21,6 @@ uint64_t vgpu_overhead_charged(int card);
 void vgpu_overhead_raise(int card, uint64_t bytes);
 /* By at most so many bytes. */
 void vgpu_overhead_lower(int card, uint64_t bytes);
+void vgpu_overhead_in_child(void);
 
 #endif

@@ -32,7 +32,7 @@ uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 
 	if (vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
 		return 0;
-	key = vgpu_mix(LOAD(&era), (uint64_t)(uintptr_t)ctx);
+	key = vgpu_mix(__atomic_load_n(&era, __ATOMIC_ACQUIRE), (uint64_t)(uintptr_t)ctx);
 	key = vgpu_mix(vgpu_mix(key, (uint64_t)(uintptr_t)call), (uint64_t)(uintptr_t)handle);
 	for (; name && *name; name++)
 		key = vgpu_mix(key, (unsigned char)*name);
@@ -44,7 +44,7 @@ bool vgpu_used(uint64_t key)
 	uint64_t *set = set_of(key);
 
 	for (unsigned i = 0; key && i < PLACES; i++)
-		if (LOAD(&set[i]) == key)
+		if (__atomic_load_n(&set[i], __ATOMIC_RELAXED) == key)
 			return true;
 	return false;
 }
@@ -57,14 +57,16 @@ void vgpu_use_note(uint64_t key)
 		return;
 	for (unsigned i = 0; i < PLACES; i++) {
 		none = 0;
-		if (CAS(&set[i], &none, key))
+		if (__atomic_compare_exchange_n(&set[i], &none, key, false, __ATOMIC_RELAXED,
+						__ATOMIC_RELAXED))
 			return;
 	}
 	/* Full, most likely of what was forgotten: any of them. */
-	STORE(&set[__atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES], key);
+	__atomic_store_n(&set[__atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES], key,
+			 __ATOMIC_RELAXED);
 }
 
 void vgpu_uses_forget(void)
 {
-	ADD(&era, 1);
+	__atomic_add_fetch(&era, 1, __ATOMIC_RELEASE);
 }

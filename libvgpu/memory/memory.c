@@ -33,6 +33,8 @@ void vgpu_memory_tick(uint64_t now)
 
 void vgpu_memory_in_child(void)
 {
+	vgpu_overhead_in_child();
+	vgpu_compare_in_child();
 	vgpu_shared_in_child();
 	vgpu_imports_in_child();
 	vgpu_objects_in_child();
