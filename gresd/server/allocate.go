@@ -21,8 +21,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// allocateAlone is allocate, unless another who asked for this run of the job has been there first:
-// the tasks of a job without a Prolog all ask at once, and what one was given it has bound by now.
+// allocateAlone calls allocate, unless this run of the job has a grant already. All tasks of a job
+// without a Prolog ask at once. The first task has bound its grant by then.
 func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req request.Request, restart uint32) error {
 	defer s.lockJob(facts.JobID)()
 	if isOver(ctx) {
@@ -35,7 +35,8 @@ func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req re
 	return s.allocate(facts, req, restart)
 }
 
-// allocate finds the cards, makes the decision durable and then visible. The job's lock is held.
+// allocate finds the cards, and makes the decision durable and then visible. The caller has the
+// job's lock.
 func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) error {
 	var rec ledger.Record
 	err := whileFull("state_dir", func() error {
@@ -105,8 +106,8 @@ func faultOr(err error, format string, args ...any) wire.Reply {
 	return wire.NodeError(format, args...)
 }
 
-// take finds the cards and takes the share of them, so that nobody else gets it.
-// The record is on its way to the disk.
+// take finds the cards and reserves the share on them for this job. The record is on its way to
+// the disk.
 func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
 	s.placing.Lock()
 	defer s.placing.Unlock()
@@ -118,7 +119,7 @@ func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32)
 		return rec, onDisk, err
 	}
 	if engine.engine != gpu.Time || req.Engine == gpu.Auto {
-		req.Engine = engine.engine // also where it is the site's choice, which may change
+		req.Engine = engine.engine // also if it is the site's choice, which may change
 	}
 	rec = recordOf(facts, req, restart)
 	rec.State, rec.Placement, rec.EngineWhy = ledger.Granted, placement, engine.why
@@ -139,7 +140,7 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 	return cards
 }
 
-// place runs slurmctld's choice, or our own, against what is in use.
+// place checks slurmctld's choice, or makes our own, with the shares that are in use.
 func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, choice, error) {
 	now, inUse := s.Cards.Now(), s.inUse()
 	var d place.Decision
@@ -175,8 +176,8 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 	return d.Placement, engine, err
 }
 
-// withinCount holds a placement of ours against what slurmctld counts: memory
-// or cores above the share would make it count too little.
+// withinCount checks that slurmctld counts enough for our placement. With memory or cores above the
+// share, it would count too little.
 func withinCount(p place.Placement, counted gpu.Share) error {
 	var sum gpu.Share
 	for _, c := range p.Cards {
@@ -210,7 +211,7 @@ func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
 	return s.known(w)
 }
 
-// known is what was decided about this run of a job, whose lock is held.
+// known returns the decision about this run of a job. The caller has the job's lock.
 func (s *Server) known(w wire.Request) (wire.Reply, bool) {
 	rec, known := s.ledger.Get(w.JobID)
 	if !known || !s.sameRun(rec, w) {
@@ -230,8 +231,8 @@ func (s *Server) known(w wire.Request) (wire.Reply, bool) {
 	return wire.Reply{OK: true, Result: wire.Granted}, true
 }
 
-// sameRun says whether a record is of this run of the job, and not of one
-// before a requeue whose Epilog was lost.
+// sameRun reports whether a record is of this run of the job. If the Epilog before a requeue was lost,
+// the record is of an earlier run.
 func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
 	switch {
 	case rec.UID != w.UID:
@@ -241,8 +242,7 @@ func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
 	case w.Restart == 0:
 		return true
 	}
-	// A grant that some process uses is of this run; one that nobody uses can be
-	// made again.
+	// A grant that a process uses is of this run. A grant without processes can be made again.
 	view, err := s.grants.Cache(w.JobID, 0)
 	return err == nil && slices.ContainsFunc(view.Slots, isAlive)
 }
@@ -279,7 +279,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	return wire.Reply{OK: true, Result: wire.Released}
 }
 
-// drop takes back everything of a job, whose lock is held.
+// drop takes back all that a job has. The caller has the job's lock.
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.grants.Revoke(jobID)

@@ -88,3 +88,20 @@ void *vgpu_dlopen(const char *file, int mode)
 	vgpu_need_dlopen();
 	return vgpu_real_dlopen ? vgpu_real_dlopen(file, mode) : NULL;
 }
+
+uintptr_t vgpu_extent(const struct dl_phdr_info *info, size_t *size)
+{
+	uintptr_t low = UINTPTR_MAX, high = 0;
+
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+		uintptr_t begin = info->dlpi_addr + p->p_vaddr;
+
+		if (p->p_type != PT_LOAD)
+			continue;
+		low = begin < low ? begin : low;
+		high = begin + p->p_memsz > high ? begin + p->p_memsz : high;
+	}
+	*size = high - low;
+	return low;
+}

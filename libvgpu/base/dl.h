@@ -21,6 +21,10 @@ extern void *(*vgpu_real_dlmopen)(long ns, const char *file, int mode);
 void vgpu_need_dlopen(void);
 void *vgpu_dlopen(const char *file, int mode);
 
+/* Where a loaded object begins, and its size. */
+struct dl_phdr_info;
+uintptr_t vgpu_extent(const struct dl_phdr_info *info, size_t *size);
+
 /* For callers to whom functions of the C library may not be ready. */
 VGPU_EARLY static inline bool vgpu_same(const char *a, const char *b)
 {

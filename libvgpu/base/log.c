@@ -69,7 +69,8 @@ void vgpu_say(const char *text, size_t len)
 {
 	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
 	struct vgpu_signal_hold pipe, size;
-	int saved = errno, cancel = vgpu_no_cancel();
+	VGPU_NO_CANCEL;
+	int saved = errno;
 	ssize_t n;
 
 	if (is_stderr() && poll(&out, 1, 0) == 1 && !(out.revents & (POLLERR | POLLNVAL)) &&
@@ -80,7 +81,6 @@ void vgpu_say(const char *text, size_t len)
 		vgpu_signal_drop(&size, n < 0 && errno == EFBIG);
 		vgpu_signal_drop(&pipe, n < 0 && errno == EPIPE);
 	}
-	vgpu_cancel_as(cancel);
 	errno = saved;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * table.c - process-local hash table of what addresses and handles hold. The
- * lock is held for a few instructions, never across a driver call.
+ * table.c - a hash table by address or handle, of this process. Its lock is taken for a few
+ * instructions, never across a driver call.
  */
 #include <stdlib.h>
 
@@ -19,26 +19,24 @@ static void add_to_list(struct vgpu_table *t)
 	for (unsigned i = 0; i < sizeof tables / sizeof *tables; i++) {
 		struct vgpu_table *there = NULL;
 
-		if (__atomic_compare_exchange_n(&tables[i], &there, t, false, __ATOMIC_SEQ_CST,
-						__ATOMIC_SEQ_CST) ||
-		    there == t)
+		if (CAS(&tables[i], &there, t) || there == t)
 			break;
 	}
 	__atomic_store_n(&t->listed, true, __ATOMIC_RELEASE);
 }
 
 /* A forked child finds each table in the list whose lock a thread of the parent has. */
-static void lock(struct vgpu_table *t)
+static pthread_mutex_t *locked(struct vgpu_table *t)
 {
 	if (!__atomic_load_n(&t->listed, __ATOMIC_ACQUIRE))
 		add_to_list(t);
-	pthread_mutex_lock(&t->lock);
+	return vgpu_locked(&t->lock);
 }
 
 void vgpu_tables_in_child(void)
 {
-	/* A thread of the parent may have been at one: what is in it is not freed. Nothing
-	 * of what the parent holds is the child's. */
+	/* A thread of the parent may be in a table, so its entries are not freed. The parent pays for
+	 * its memory. */
 	for (unsigned i = 0; i < sizeof tables / sizeof *tables && tables[i]; i++) {
 		struct vgpu_table *t = tables[i];
 
@@ -57,13 +55,16 @@ static size_t bucket_of(const struct vgpu_table *t, uint64_t key)
 	return (key >> 32) & (t->buckets - 1);
 }
 
+static void push(struct vgpu_item **list, struct vgpu_item *item)
+{
+	item->next = *list;
+	*list = item;
+}
+
 /* The lock is taken, and there are buckets. */
 static void insert(struct vgpu_table *t, struct vgpu_item *item)
 {
-	struct vgpu_item **bucket = &t->bucket[bucket_of(t, item->key)];
-
-	item->next = *bucket;
-	*bucket = item;
+	push(&t->bucket[bucket_of(t, item->key)], item);
 	__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
 }
 
@@ -106,19 +107,7 @@ static struct vgpu_item **find(struct vgpu_table *t, uint64_t key)
 	return NULL;
 }
 
-static struct vgpu_item **lock_and_find(struct vgpu_table *t, uint64_t key)
-{
-	lock(t);
-	return find(t, key);
-}
-
 /* Entries come and go with every allocation: they are kept for the next one. */
-static void spare(struct vgpu_table *t, struct vgpu_item *item)
-{
-	item->next = t->spare;
-	t->spare = item;
-}
-
 static struct vgpu_item *new_item(struct vgpu_table *t)
 {
 	struct vgpu_item *item = t->spare;
@@ -126,7 +115,7 @@ static struct vgpu_item *new_item(struct vgpu_table *t)
 	if (!item) {
 		item = calloc(ITEMS_AT_ONCE, sizeof *item);
 		for (unsigned i = 1; item && i < ITEMS_AT_ONCE; i++)
-			spare(t, &item[i]);
+			push(&t->spare, &item[i]);
 	} else {
 		t->spare = item->next;
 	}
@@ -150,53 +139,41 @@ static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	bool fits;
+	VGPU_HOLD(locked(t));
 
-	lock(t);
-	fits = put(t, item);
-	pthread_mutex_unlock(&t->lock);
-	return fits;
+	return put(t, item);
 }
 
 bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
 {
-	struct vgpu_item **p = lock_and_find(t, item->key);
-	bool there = p || put(t, item);
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, item->key);
 
 	if (p)
 		*item = **p;
-	pthread_mutex_unlock(&t->lock);
-	return there;
+	return p || put(t, item);
 }
 
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	struct vgpu_item **p = lock_and_find(t, key);
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, key);
 
 	if (p)
 		*out = **p;
-	pthread_mutex_unlock(&t->lock);
-	return p != NULL;
+	return p;
 }
 
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	struct vgpu_item **p = lock_and_find(t, key);
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, key);
 
-	if (p) {
-		*out = **p;
-		spare(t, unlinked(t, p));
-	}
-	pthread_mutex_unlock(&t->lock);
-	return p != NULL;
-}
-
-static void to_list(struct vgpu_table *t, struct vgpu_item **p, struct vgpu_item **list)
-{
-	struct vgpu_item *item = unlinked(t, p);
-
-	item->next = *list;
-	*list = item;
+	if (!p)
+		return false;
+	*out = **p;
+	push(&t->spare, unlinked(t, p));
+	return true;
 }
 
 struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
@@ -205,38 +182,36 @@ struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
 
 	if (!__atomic_load_n(&t->count, __ATOMIC_RELAXED))
 		return NULL;
-	lock(t);
+	VGPU_HOLD(locked(t));
 	while ((p = find(t, key)) != NULL)
-		to_list(t, p, &list);
-	pthread_mutex_unlock(&t->lock);
+		push(&list, unlinked(t, p));
 	return list;
 }
 
 struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 				       bool (*goes)(const struct vgpu_item *, uint64_t))
 {
+	VGPU_HOLD(locked(t));
 	struct vgpu_item *list = NULL;
 
-	lock(t);
 	for (size_t i = 0; i < t->buckets; i++)
 		for (struct vgpu_item **p = &t->bucket[i]; *p;) {
 			if (goes(*p, arg))
-				to_list(t, p, &list);
+				push(&list, unlinked(t, p));
 			else
 				p = &(*p)->next;
 		}
-	pthread_mutex_unlock(&t->lock);
 	return list;
 }
 
 void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
 {
-	lock(t);
+	VGPU_HOLD(locked(t));
+
 	for (struct vgpu_item *next; list && (t->buckets || grow(t)); list = next) {
 		next = list->next;
 		insert(t, list);
 	}
-	pthread_mutex_unlock(&t->lock);
 }
 
 void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
@@ -246,24 +221,21 @@ void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
 		gone(item);
 	if (!list)
 		return;
-	lock(t);
+	VGPU_HOLD(locked(t));
 	for (struct vgpu_item *next; list; list = next) {
 		next = list->next;
-		spare(t, list);
+		push(&t->spare, list);
 	}
-	pthread_mutex_unlock(&t->lock);
 }
 
 uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size)
 {
-	struct vgpu_item **p = lock_and_find(t, key);
-	uint64_t by = 0;
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, key);
+	uint64_t by = p && (*p)->size < size ? size - (*p)->size : 0;
 
-	if (p && (*p)->size < size) {
-		by = size - (*p)->size;
+	if (by)
 		(*p)->size = size;
-	}
-	pthread_mutex_unlock(&t->lock);
 	return by;
 }
 
@@ -285,16 +257,14 @@ void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const str
 
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out)
 {
-	struct vgpu_item **p = lock_and_find(t, key);
+	VGPU_HOLD(locked(t));
+	struct vgpu_item **p = find(t, key);
 
-	if (p && !(*p)->refs)
-		p = NULL;
-	if (p) {
-		(*p)->refs += (unsigned)by;
-		*out = **p;
-		if ((*p)->refs == 0)
-			spare(t, unlinked(t, p));
-	}
-	pthread_mutex_unlock(&t->lock);
-	return p != NULL;
+	if (!p || !(*p)->refs)
+		return false;
+	(*p)->refs += (unsigned)by;
+	*out = **p;
+	if (out->refs == 0)
+		push(&t->spare, unlinked(t, p));
+	return true;
 }

@@ -32,6 +32,14 @@ static inline void vgpu_cancel_as(int before)
 	pthread_setcancelstate(before, NULL);
 }
 
+/* VGPU_NO_CANCEL; does so until the end of the block. */
+static inline void vgpu_restore_cancel(const int *before)
+{
+	vgpu_cancel_as(*before);
+}
+#define VGPU_NO_CANCEL \
+	__attribute__((cleanup(vgpu_restore_cancel), unused)) const int cancel_ = vgpu_no_cancel()
+
 /* VGPU_LOCK(mutex); holds a mutex until the end of the block. VGPU_HOLD does so with one that is locked. */
 static inline pthread_mutex_t *vgpu_locked(pthread_mutex_t *mutex)
 {

@@ -145,7 +145,7 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	    g->inflight_ns + l->est_ns > vgpu_quantum(g) || vgpu_may_be_long(g, l) ||
 	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
 	    vgpu_measure_unproven(g, lane, cost, l->est_ns, balance) ||
-	    vgpu_measure_suspect(g, cost) || cost->varies)
+	    vgpu_measure_suspect(g, cost) || vgpu_measure_each(g, cost))
 		return NULL;
 	g->quick_left -= weight;
 	g->owed_ns += l->est_ns;

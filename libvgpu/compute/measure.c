@@ -36,6 +36,11 @@ static bool sole(const struct gate *g)
 	return !g->schedule.others && !g->beside;
 }
 
+bool vgpu_measure_each(const struct gate *g, const struct vgpu_cost *cost)
+{
+	return cost->varies && sole(g);
+}
+
 /* What a launch takes while others of the process may run in its time says nothing of its cost. */
 static bool among_streams(const struct gate *g, const struct lane *l)
 {
@@ -78,8 +83,8 @@ bool vgpu_measure_alone(const struct gate *g, const struct lane *l, const struct
 	const struct vgpu_stream_batch *before =
 		&l->ring[(l->first + l->closed + (l->open ? 0u : RING - 1u)) % RING];
 
-	if (cost->varies) /* a batch of several would not tell its time from the host's */
-		return sole(g);
+	if (vgpu_measure_each(g, cost))
+		return true;
 	if (!may_be_alone(g, est_ns) || before->unmeasured)
 		return false;
 	if (among_streams(g, l)) /* only to see whether its launches differ */

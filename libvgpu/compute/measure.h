@@ -10,6 +10,9 @@ bool vgpu_measure_known(uint32_t samples, uint64_t est_ns);
 /* Its cost was learned, or is in doubt, from what it took beside work of other jobs, and now the
  * job is without company: each launch is measured by itself until it is known. */
 bool vgpu_measure_suspect(const struct gate *g, const struct vgpu_cost *cost);
+/* Launches of the key differ in length: a batch of several does not tell their time from the host's.
+ * With neighbors or other work of the job, the time of one launch does not tell its length either. */
+bool vgpu_measure_each(const struct gate *g, const struct vgpu_cost *cost);
 /* Whether a batch that opens now goes by its estimates. */
 bool vgpu_measure_trust(struct gate *g, const struct lane *l, bool known, uint32_t beside,
 			uint64_t now);

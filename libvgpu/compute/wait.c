@@ -20,6 +20,11 @@
  * times its own estimate, but never longer than the maximum. */
 #define PAST_NS 1000000u
 #define PAST_MOST_NS 500000000u
+/* While work of other processes does not progress, the longest wait that a debt of the job causes. It is
+ * longer than a few time slices, so that kernels already launched can end first. Beyond PAID_NS of debt
+ * the wait grows again: kernels that do not wait for each other keep the limit. */
+#define DRAIN_NS 6000000u
+#define PAID_NS 1000000000u
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
 #define POLL_NS 250000u
@@ -295,8 +300,8 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 }
 
 /* Kernels of several processes may wait for each other. If no work of the job completes, the launch
- * that has waited longest passes. Half of the job's debt, as time, keeps such launches at the limit
- * in the long run. Lengths of kernels count up to 1 ms, because they can contain such waits. */
+ * that has waited longest passes. The wait grows with the job's debt, up to DRAIN_NS (PAID_NS).
+ * Lengths of kernels count up to 1 ms, because they can contain such waits. */
 static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const struct wish *w,
 			    uint64_t began, uint64_t now)
 {
@@ -305,6 +310,8 @@ static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const st
 	uint64_t wait = w->launch->samples ? PAST_NS + w->launch->est_ns : STUCK_NS;
 	uint64_t at = vgpu_state.cache.header->progress_ns[g->card];
 
+	if (debt > 2 * DRAIN_NS)
+		debt = debt > PAID_NS + 2 * DRAIN_NS ? debt - PAID_NS : 2 * DRAIN_NS;
 	wait = wait > debt / 2 ? wait : debt / 2;
 	at = at > began ? at : began;
 	if (now <= at + wait || !vgpu_order_first(budget, w->since, now))

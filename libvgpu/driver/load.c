@@ -6,7 +6,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../base/dl.h"
@@ -20,57 +19,6 @@ const char *const vgpu_symbol_name[VGPU_SYMBOLS] = {
 #include "hooks.def"
 };
 
-/* ----------------------------------------------------------- sorted indexes */
-static unsigned short by_name[VGPU_SYMBOLS], by_pointer[VGPU_SYMBOLS];
-static unsigned pointers; /* entries of by_pointer */
-static pthread_once_t names_once = PTHREAD_ONCE_INIT;
-
-static int is_named(const void *name, const void *at)
-{
-	return strcmp(name, vgpu_symbol_name[*(const unsigned short *)at]);
-}
-
-static int compare_names(const void *a, const void *b)
-{
-	return is_named(vgpu_symbol_name[*(const unsigned short *)a], b);
-}
-
-static int is_at(const void *real, const void *at)
-{
-	uintptr_t x = (uintptr_t)real, y = (uintptr_t)*vgpu_real_at(*(const unsigned short *)at);
-
-	return x < y ? -1 : x > y;
-}
-
-static int compare_pointers(const void *a, const void *b)
-{
-	return is_at(*vgpu_real_at(*(const unsigned short *)a), b);
-}
-
-static void sort_names(void)
-{
-	for (unsigned short i = 0; i < VGPU_SYMBOLS; i++)
-		by_name[i] = i;
-	qsort(by_name, VGPU_SYMBOLS, sizeof by_name[0], compare_names);
-}
-
-int vgpu_symbol_named(const char *name)
-{
-	const unsigned short *at;
-
-	pthread_once(&names_once, sort_names);
-	at = bsearch(name, by_name, VGPU_SYMBOLS, sizeof *by_name, is_named);
-	return at ? *at : -1;
-}
-
-int vgpu_symbol_at(const void *real)
-{
-	const unsigned short *at =
-		real ? bsearch(real, by_pointer, pointers, sizeof *by_pointer, is_at) : NULL;
-
-	return at ? *at : -1;
-}
-
 /* ------------------------------------------------------------- the libraries */
 struct vgpu_library vgpu_cuda = {.soname = "libcuda.so.1", .prefix = "cu"};
 struct vgpu_library vgpu_nvml = {.soname = "libnvidia-ml.so.1", .prefix = "nvml"};
@@ -82,66 +30,18 @@ bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym)
 	return strncmp(vgpu_symbol_name[sym], lib->prefix, strlen(lib->prefix)) == 0;
 }
 
-/* load_lock is held. */
-static void publish(struct vgpu_library *lib, void *const found[VGPU_SYMBOLS])
-{
-	if (lib == &vgpu_cuda)
-		pointers = 0; /* a child may have been forked in the middle */
-	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
-		if (vgpu_symbol_of(lib, i))
-			*vgpu_real_at(i) = found[i];
-	/* Only CUDA's: NVML's pointers may still change under the order. */
-	for (unsigned short i = 0; i < VGPU_SYMBOLS && lib == &vgpu_cuda; i++)
-		if (found[i] && vgpu_symbol_of(lib, i))
-			by_pointer[pointers++] = i;
-	qsort(by_pointer, pointers, sizeof by_pointer[0], compare_pointers);
-}
-
 /* ------------------------------------------------------------------ whose call it is */
-struct object {
-	uintptr_t inside, low, size;
-};
-
-static void set_range(struct object *o, const struct dl_phdr_info *info)
-{
-	uintptr_t low = UINTPTR_MAX, high = 0;
-
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-		uintptr_t begin = info->dlpi_addr + p->p_vaddr;
-
-		if (p->p_type != PT_LOAD)
-			continue;
-		low = begin < low ? begin : low;
-		high = begin + p->p_memsz > high ? begin + p->p_memsz : high;
-	}
-	o->low = low;
-	o->size = high - low;
-}
-
+/* The address in lib->low becomes the begin of the object that it is in. */
 static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
-	struct object *o = arg, this;
+	struct vgpu_library *lib = arg;
+	uintptr_t low = vgpu_extent(info, &size);
 
-	(void)size;
-	set_range(&this, info);
-	if (o->inside - this.low >= this.size)
+	if (lib->low - low >= size)
 		return 0;
-	o->low = this.low;
-	o->size = this.size;
+	lib->low = low;
+	lib->size = size;
 	return 1;
-}
-
-/* Where the functions that were found are. */
-static struct object object_of(void *const found[VGPU_SYMBOLS])
-{
-	struct object o = {0, 0, 0};
-
-	for (unsigned i = 0; i < VGPU_SYMBOLS && !o.inside; i++)
-		o.inside = (uintptr_t)found[i];
-	if (o.inside)
-		dl_iterate_phdr(find_object, &o);
-	return o;
 }
 
 static bool is_in(const struct vgpu_library *lib, const void *address)
@@ -157,7 +57,7 @@ bool vgpu_is_of_driver(const void *address)
 }
 
 /* ---------------------------------------------------------- a second copy of a library */
-static const char *soname_of(const struct dl_phdr_info *info, const struct object *range)
+static const char *soname_of(const struct dl_phdr_info *info)
 {
 	const ElfW(Dyn) *d = NULL;
 	uintptr_t strings = 0, at = 0;
@@ -171,47 +71,43 @@ static const char *soname_of(const struct dl_phdr_info *info, const struct objec
 		else if (d->d_tag == DT_SONAME)
 			at = d->d_un.d_val;
 	}
-	if (strings - range->low >= range->size) /* not relocated, as in the kernel's vDSO */
+	if (strings < info->dlpi_addr) /* not relocated, as in the kernel's vDSO */
 		strings += info->dlpi_addr;
-	return at && strings - range->low < range->size ? (const char *)(strings + at) : "";
+	return at ? (const char *)(strings + at) : "";
 }
 
 struct copy_search {
-	const struct vgpu_library *lib;
-	uintptr_t function, caller;
-	struct object first;
+	const char *soname;
+	uintptr_t function, caller, first;
+	size_t size; /* of the first copy */
 	bool found;
 };
 
 static int find_copy(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct copy_search *s = arg;
-	struct object this;
+	uintptr_t low = vgpu_extent(info, &size);
 
-	(void)size;
-	set_range(&this, info);
-	if (strcmp(soname_of(info, &this), s->lib->soname) != 0)
+	if (strcmp(soname_of(info), s->soname) != 0)
 		return 0;
-	if (!s->first.size)
-		s->first = this;
-	if (s->function - this.low >= this.size)
-		return 0;
-	s->found = this.low != s->first.low && s->caller - s->first.low >= s->first.size;
-	return 1;
+	if (!s->size) {
+		s->first = low;
+		s->size = size;
+	}
+	s->found = s->function - low < size && low != s->first && s->caller - s->first >= s->size;
+	return s->function - low < size;
 }
 
 void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void *function,
 			 const void *caller)
 {
-	struct copy_search s = {.lib = lib,
-				.function = (uintptr_t)function,
-				.caller = (uintptr_t)caller};
+	size_t size = __atomic_load_n(&lib->size, __ATOMIC_ACQUIRE);
+	struct copy_search s = {lib->soname, (uintptr_t)function, (uintptr_t)caller, lib->low, size,
+				false};
 	void *handle;
 
 	if (!function || is_in(lib, function))
 		return function;
-	s.first.size = __atomic_load_n(&lib->size, __ATOMIC_ACQUIRE);
-	s.first.low = lib->low;
 	dl_iterate_phdr(find_copy, &s);
 	if (!s.found)
 		return function;
@@ -219,33 +115,35 @@ void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void 
 	return handle ? vgpu_real_dlsym(handle, name) : NULL;
 }
 
-/* The linker's lock is taken by dlsym, and a thread that has it, because it runs the
- * constructors of a library, may come here: so no lock of ours is held while asking. All
- * threads find the same. */
+/* dlsym takes the linker's lock. A thread that runs the constructors of a library has that lock, and may
+ * come here. So dlsym is called without a lock of this library. All threads find the same. */
 static void resolve(struct vgpu_library *lib, void *handle)
 {
-	void *found[VGPU_SYMBOLS] = {NULL};
-	struct object object;
-	void *transport;
+	void *found[VGPU_SYMBOLS] = {NULL}, *transport;
+	struct vgpu_library at = {.low = 0};
 
-	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
+	for (unsigned i = 0; i < VGPU_SYMBOLS; i++) {
 		if (vgpu_symbol_of(lib, i))
 			found[i] = vgpu_real_dlsym(handle, vgpu_symbol_name[i]);
+		if (!at.low)
+			at.low = (uintptr_t)found[i];
+	}
 	/* Only a simulated driver has this: it answers ioctls in user space. */
 	transport = lib == &vgpu_cuda ? vgpu_real_dlsym(handle, "vgpu_rm_transport") : NULL;
-	object = object_of(found);
-	pthread_mutex_lock(&load_lock);
+	dl_iterate_phdr(find_object, &at);
+	VGPU_LOCK(&load_lock);
 	if (!lib->resolved) {
-		lib->low = object.low;
-		__atomic_store_n(&lib->size, object.size, __ATOMIC_RELEASE);
+		lib->low = at.low;
+		__atomic_store_n(&lib->size, at.size, __ATOMIC_RELEASE);
 		if (transport)
 			__atomic_store_n((void **)&vgpu_transport, transport, __ATOMIC_RELEASE);
-		publish(lib, found);
+		for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
+			if (vgpu_symbol_of(lib, i))
+				*vgpu_real_at(i) = found[i];
 		lib->handle = handle;
 	}
 	lib->resolved = true;
 	__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&load_lock);
 }
 
 bool vgpu_need(struct vgpu_library *lib, int mode)

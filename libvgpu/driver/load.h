@@ -11,11 +11,6 @@
 enum { VGPU_SYMBOLS = sizeof(struct vgpu_real) / sizeof(void *) };
 extern const char *const vgpu_symbol_name[VGPU_SYMBOLS];
 
-/* -1: there is none. */
-int vgpu_symbol_named(const char *name);
-/* By the address of the driver's function. */
-int vgpu_symbol_at(const void *real);
-
 static inline void **vgpu_real_at(unsigned sym)
 {
 	return (void **)&vgpu_real + sym;

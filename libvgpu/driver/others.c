@@ -51,23 +51,12 @@ struct search {
 	char path[4096];
 };
 
-static bool holds(const struct dl_phdr_info *info, uintptr_t address)
-{
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-
-		if (p->p_type == PT_LOAD && address - (info->dlpi_addr + p->p_vaddr) < p->p_memsz)
-			return true;
-	}
-	return false;
-}
-
 static int look_at(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct search *s = arg;
+	uintptr_t low = vgpu_extent(info, &size);
 
-	(void)size;
-	return is_of(s->api, info->dlpi_name) && (!s->inside || holds(info, s->inside)) &&
+	return is_of(s->api, info->dlpi_name) && (!s->inside || s->inside - low < size) &&
 	       snprintf(s->path, sizeof s->path, "%s", info->dlpi_name) < (int)sizeof s->path;
 }
 

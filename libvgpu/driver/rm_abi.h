@@ -144,11 +144,10 @@ _Static_assert(sizeof(struct rm_memory_params) == 128, "NV_MEMORY_ALLOCATION_PAR
 #define CMD_SET_TIMESLICE 0xA06C0103u /* of a channel group: one u64 of microseconds */
 #define CMD_GET_TIMESLICE 0xA06C0104u
 
-struct rm_uuid_info {
-	uint8_t uuid[256];
+struct rm_uuid_info { /* flags: 0 says that the UUID is text (seen at work: 580.159.04, H100) */
+	char uuid[256];
 	uint32_t flags, gpu, device, subdevice;
 };
-#define UUID_BINARY 2u
 
 struct rm_export {
 	uint32_t type, device, parent, object;

@@ -68,16 +68,10 @@ static bool is_readable(uint64_t address, size_t size)
 
 bool vgpu_peek(uint64_t from, void *to, size_t size)
 {
-	if (!is_readable(from, size))
-		return false;
-	memcpy(to, (const void *)(uintptr_t)from, size);
-	return true;
+	return is_readable(from, size) && memcpy(to, (const void *)(uintptr_t)from, size);
 }
 
 bool vgpu_poke(uint64_t to, const void *from, size_t size)
 {
-	if (!is_readable(to, size))
-		return false;
-	memcpy((void *)(uintptr_t)to, from, size);
-	return true;
+	return is_readable(to, size) && memcpy((void *)(uintptr_t)to, from, size);
 }

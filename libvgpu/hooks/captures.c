@@ -6,6 +6,7 @@
 #include "../compute/working.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
+#include "../memory/release.h"
 #include "context.h"
 
 /* Captured streams. The owner of an entry is the stream's context. The default stream of a thread
@@ -20,13 +21,10 @@ static void capture_begins(void)
 	vgpu_gate_capture();
 }
 
-static void capture_ends(void)
+static void capture_gone(const struct vgpu_item *item)
 {
-	int n = __atomic_load_n(&vgpu_captures, __ATOMIC_SEQ_CST);
-
-	while (n > 0 && !__atomic_compare_exchange_n(&vgpu_captures, &n, n - 1, false,
-						     __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		;
+	(void)item;
+	__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
 }
 
 static CUcontext current_context(void)
@@ -46,26 +44,22 @@ static uint64_t key_of(CUstream stream)
 		       : (uint64_t)(uintptr_t)stream;
 }
 
-static void capture_gone(uint64_t key)
+static void capture_ends(uint64_t key)
 {
-	struct vgpu_item item;
-
-	if (vgpu_table_take(&open_captures, key, &item))
-		capture_ends();
+	vgpu_table_drop(&open_captures, vgpu_table_detach(&open_captures, key), capture_gone);
 }
 
 static bool of_thread(const struct vgpu_item *item, uint64_t thread)
 {
-	if (item->other != thread)
-		return false;
-	capture_ends();
-	return true;
+	return item->other == thread;
 }
 
 static void thread_ends(void *unused)
 {
 	(void)unused;
-	vgpu_table_sweep(&open_captures, (uint64_t)pthread_self(), of_thread);
+	vgpu_table_drop(&open_captures,
+			vgpu_table_detach_if(&open_captures, (uint64_t)pthread_self(), of_thread),
+			capture_gone);
 }
 
 static pthread_key_t threads;
@@ -96,76 +90,51 @@ static struct vgpu_item capture_of(CUstream stream)
 }
 
 /* Without memory for its entry, a capture counts until the process ends. */
-static void capture_began(const struct vgpu_item *item)
+static CUresult capture_began(CUresult r, const struct vgpu_item *item)
 {
-	capture_gone(item->key); /* of a stream that ended unseen and had the same handle */
-	vgpu_table_put(&open_captures, item);
-}
-
-static void of_context(const struct vgpu_item *item)
-{
-	(void)item;
-	capture_ends();
+	__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
+	if (r == CUDA_SUCCESS) {
+		capture_ends(item->key); /* of a stream that ended unseen, of the same handle */
+		vgpu_table_put(&open_captures, item);
+	} else {
+		capture_gone(item);
+	}
+	return r;
 }
 
 void vgpu_captures_ended(CUcontext ctx)
 {
 	if (ctx && __atomic_load_n(&open_captures.count, __ATOMIC_RELAXED))
-		vgpu_table_end(&open_captures, (uint64_t)(uintptr_t)ctx, of_context);
+		vgpu_table_end(&open_captures, (uint64_t)(uintptr_t)ctx, capture_gone);
 }
 
 /* The watcher must not record an event in a stream that is gone. */
-static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
-{
-	struct vgpu_item item;
-	bool captured;
-	CUresult r;
-
-	if (vgpu_state.grant) {
-		vgpu_gate_drop_stream(stream);
-		vgpu_working_forget(stream, NULL);
+#define DESTROY(name)                                                                   \
+	CUresult name(CUstream stream)                                                  \
+	{                                                                               \
+		VGPU_NEED_CUDA(name);                                                   \
+		if (vgpu_state.grant) {                                                 \
+			vgpu_gate_drop_stream(stream);                                  \
+			vgpu_working_forget(stream, NULL);                              \
+		}                                                                       \
+		return VGPU_FREE(&open_captures, vgpu_capturing() ? key_of(stream) : 0, \
+				 vgpu_real.name(stream), capture_gone);                 \
 	}
-	/* Before the driver can give the same handle to another stream. */
-	captured = vgpu_capturing() && vgpu_table_take(&open_captures, key_of(stream), &item);
-	r = real(stream);
-	if (captured && r == CUDA_SUCCESS)
-		capture_ends();
-	else if (captured)
-		vgpu_table_put(&open_captures, &item);
-	return r;
-}
-
-CUresult cuStreamDestroy(CUstream stream)
-{
-	VGPU_NEED_CUDA(cuStreamDestroy);
-	return stream_destroy(vgpu_real.cuStreamDestroy, stream);
-}
-
-CUresult cuStreamDestroy_v2(CUstream stream)
-{
-	VGPU_NEED_CUDA(cuStreamDestroy_v2);
-	return stream_destroy(vgpu_real.cuStreamDestroy_v2, stream);
-}
+DESTROY(cuStreamDestroy)
+DESTROY(cuStreamDestroy_v2)
 
 /* Counted before the driver begins, so that no thread of ours records an event in
  * that stream in between; counted down when it has ended or never began. */
-#define CAPTURE(name, per_thread, params, ...)                                 \
-	CUresult name params                                                   \
-	{                                                                      \
-		struct vgpu_item item;                                         \
-		CUresult result;                                               \
-                                                                               \
-		VGPU_NEED_CUDA(name);                                          \
-		vgpu_gate_boundary(NULL, false);                               \
-		item = capture_of(vgpu_stream(stream, per_thread));            \
-		capture_begins();                                              \
-		result = vgpu_real.name(__VA_ARGS__);                          \
-		__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST); \
-		if (result != CUDA_SUCCESS)                                    \
-			capture_ends();                                        \
-		else                                                           \
-			capture_began(&item);                                  \
-		return result;                                                 \
+#define CAPTURE(name, per_thread, params, ...)                            \
+	CUresult name params                                              \
+	{                                                                 \
+		struct vgpu_item item;                                    \
+                                                                          \
+		VGPU_NEED_CUDA(name);                                     \
+		vgpu_gate_boundary(NULL, false);                          \
+		item = capture_of(vgpu_stream(stream, per_thread));       \
+		capture_begins();                                         \
+		return capture_began(vgpu_real.name(__VA_ARGS__), &item); \
 	}
 #define BOTH_CAPTURE(name, params, ...)           \
 	CAPTURE(name, false, params, __VA_ARGS__) \
@@ -181,7 +150,7 @@ BOTH_CAPTURE(cuStreamBeginRecaptureToGraph,
 	     graph, mismatch, data)
 BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream, params)
 
-/* A stream may join a capture by what it waits for. An event of this library's in it would be a
+/* A stream may join a capture by the event that it waits for. An event of this library's in it would be a
  * part of that from then on, and to ask for it would spoil the capture. */
 #define JOIN(name, per_thread)                                                     \
 	CUresult name(CUstream stream, CUevent event, unsigned flags)              \
@@ -215,7 +184,7 @@ JOIN(cuStreamWaitEvent_ptsz, true)
 		before = vgpu_captured(of, false);             \
 		result = vgpu_real.name(__VA_ARGS__);          \
 		if (before && !vgpu_captured(of, false))       \
-			capture_gone(key_of(of));              \
+			capture_ends(key_of(of));              \
 		return result;                                 \
 	}
 CAPTURE_END(cuStreamEndCapture, false, (CUstream stream, CUgraph *graph), stream, graph)

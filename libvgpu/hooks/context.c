@@ -15,8 +15,8 @@
 #include "../life/watcher.h"
 #include "../memory/account.h"
 #include "../memory/context_cost.h"
-#include "../memory/first_use.h"
 #include "../memory/memory.h"
+#include "../memory/module.h"
 #include "../memory/owner.h"
 #include "../memory/release.h"
 #include "../slices/rm.h"
@@ -27,7 +27,7 @@ bool vgpu_launches_wait;
 
 void vgpu_context_began(int card)
 {
-	int cancel = vgpu_no_cancel();
+	VGPU_NO_CANCEL;
 	struct vgpu_schedule s;
 
 	__atomic_add_fetch(&vgpu_my(card)->contexts, 1, __ATOMIC_SEQ_CST);
@@ -36,7 +36,6 @@ void vgpu_context_began(int card)
 		vgpu_slices_apply(card, &s, VGPU_READ_BACK);
 	}
 	vgpu_watcher_start();
-	vgpu_cancel_as(cancel);
 }
 
 static VGPU_PRIVATE pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;

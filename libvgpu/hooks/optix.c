@@ -123,7 +123,7 @@ OptixResult optixQueryFunctionTable(int version, unsigned options, const int *ke
 		return r;
 	vgpu_need_cuda();
 	for (unsigned i = 0; vgpu_state.grant && i < vgpu_state.ncards; i++) {
-		__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_UNGATED, __ATOMIC_RELAXED);
+		vgpu_slot_flag(VGPU_SLOT_UNGATED, 0);
 		vgpu_tell_ungated((int)i);
 	}
 	return r;

@@ -4,155 +4,107 @@
  * clients; they have the card's number in common. Which card has which number is known once a CUDA
  * context on it was made, or by the card's UUID.
  */
-#include <pthread.h>
+#include <string.h>
 
 #include "../driver/rm_call.h"
 #include "devices.h"
 #include "job.h"
 
-#define MAX_OBJECTS 256
 #define NO_NUMBER MAX_DEVICES
 
-static struct device {
-	uint32_t client, object;
-	uint32_t device; /* itself, or what it is a subdevice of */
-	uint32_t number;
-} devices[MAX_OBJECTS];
-static unsigned ndevices;
+/* Devices and subdevices; card: the card's number. */
+static struct vgpu_table devices = VGPU_TABLE_INIT;
 static int card_of_number[MAX_DEVICES + 1]; /* + 1; 0: not known, as that of NO_NUMBER */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-void vgpu_devices_in_child(void)
+bool vgpu_object_goes(const struct vgpu_item *item, uint64_t freed)
 {
-	pthread_mutex_init(&lock, NULL); /* whoever held it is not here */
-	ndevices = 0;
+	uint32_t client = (uint32_t)(freed >> 32), object = (uint32_t)freed;
+
+	return item->key >> 32 == client && (object == client || object == (uint32_t)item->key ||
+					     object == item->other || object == item->owner);
 }
 
-/* lock is held; ndevices: it is not there. */
-static unsigned place_of(uint32_t client, uint32_t object)
+static struct vgpu_item find(uint32_t client, uint32_t object)
 {
-	unsigned at = 0;
+	struct vgpu_item d = {.card = NO_NUMBER};
 
-	while (at < ndevices && (devices[at].client != client || devices[at].object != object))
-		at++;
-	return at;
-}
-
-static struct device find(uint32_t client, uint32_t object)
-{
-	struct device d = {.number = NO_NUMBER};
-	unsigned at;
-
-	pthread_mutex_lock(&lock);
-	at = place_of(client, object);
-	if (at < ndevices)
-		d = devices[at];
-	pthread_mutex_unlock(&lock);
+	vgpu_table_get(&devices, vgpu_object_key(client, object), &d);
 	return d;
 }
 
 /* One that has no room is not known. */
-static void add(const struct device *d)
+static void add(const struct vgpu_item *d)
 {
-	unsigned at;
+	struct vgpu_item old;
 
-	pthread_mutex_lock(&lock);
 	/* One of that name is gone, with its descriptor. */
-	at = place_of(d->client, d->object);
-	if (at < MAX_OBJECTS) {
-		ndevices += at == ndevices;
-		devices[at] = *d;
-	}
-	pthread_mutex_unlock(&lock);
+	vgpu_table_take(&devices, d->key, &old);
+	vgpu_table_put(&devices, d);
 }
 
-static void number_is(uint32_t number, int card)
+static void number_is(int number, int card)
 {
-	if (number < MAX_DEVICES)
+	if (number >= 0 && number < MAX_DEVICES)
 		__atomic_store_n(&card_of_number[number], card + 1, __ATOMIC_RELAXED);
 }
 
-/* "GPU-" or "MIG-" and 32 hexadecimal digits. */
-static bool read_uuid(const char *text, uint8_t out[16])
-{
-	unsigned n = 0;
-
-	for (const char *p = text + 4; *text && *p; p++) {
-		unsigned digit =
-			*p <= '9' ? (unsigned)(*p - '0') : (unsigned)((*p | 0x20) - 'a') + 10;
-
-		if (*p == '-')
-			continue;
-		if (digit > 15 || n == 32)
-			return false;
-		out[n / 2] = (uint8_t)(n % 2 ? out[n / 2] | digit : digit << 4);
-		n++;
-	}
-	return n == 32;
-}
-
+/* An instance of MIG has no number. */
 static void ask_cards(int fd, uint32_t client)
 {
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		struct rm_uuid_info info = {.flags = UUID_BINARY, .device = MAX_DEVICES};
+		struct rm_uuid_info info = {.device = MAX_DEVICES};
 
-		if (read_uuid(vgpu_state.grant->card[i].uuid, info.uuid) &&
-		    vgpu_rm_control(fd, client, client, CMD_UUID_INFO, &info, sizeof info) == 0)
-			number_is(info.device, (int)i);
+		memcpy(info.uuid, vgpu_state.grant->card[i].uuid, VGPU_UUID_LEN - 1);
+		if (vgpu_rm_control(fd, client, client, CMD_UUID_INFO, &info, sizeof info) == 0)
+			number_is((int)info.device, (int)i);
 	}
 }
 
 void vgpu_device_made(int fd, uint32_t client, uint32_t object, uint64_t params, bool ask)
 {
-	struct device d = {client, object, object, NO_NUMBER};
+	struct vgpu_item d = {.key = vgpu_object_key(client, object),
+			      .other = object,
+			      .owner = object};
 
-	if (!vgpu_peek(params, &d.number, sizeof d.number) || d.number >= MAX_DEVICES)
-		d.number = NO_NUMBER;
+	if (!vgpu_peek(params, &d.card, sizeof d.card) || d.card < 0 || d.card >= MAX_DEVICES)
+		d.card = NO_NUMBER;
 	add(&d);
-	if (ask && vgpu_state.ncards > 1 && d.number != NO_NUMBER &&
+	if (ask && vgpu_state.ncards > 1 && d.card != NO_NUMBER &&
 	    vgpu_card_below(client, object) < 0)
 		ask_cards(fd, client);
 }
 
 void vgpu_subdevice_made(uint32_t client, uint32_t parent, uint32_t object)
 {
-	struct device d = find(client, parent);
+	struct vgpu_item d = find(client, parent);
 
-	d.object = object;
-	if (d.device)
+	d.key = vgpu_object_key(client, object);
+	if (d.owner)
 		add(&d);
 }
 
 bool vgpu_device_freed(uint32_t client, uint32_t object)
 {
-	unsigned kept = 0;
-	bool one;
+	struct vgpu_item *gone =
+		vgpu_table_detach_if(&devices, vgpu_object_key(client, object), vgpu_object_goes);
 
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < ndevices; i++) {
-		const struct device *d = &devices[i];
-
-		if (d->client != client ||
-		    (object != client && d->object != object && d->device != object))
-			devices[kept++] = *d;
-	}
-	one = object == client || kept < ndevices;
-	ndevices = kept;
-	pthread_mutex_unlock(&lock);
-	return one;
+	vgpu_table_drop(&devices, gone, NULL);
+	return object == client || gone;
 }
 
 uint32_t vgpu_device_of(uint32_t client, uint32_t object)
 {
-	return find(client, object).device;
+	return (uint32_t)find(client, object).owner;
 }
 
 int vgpu_card_below(uint32_t client, uint32_t parent)
 {
-	return __atomic_load_n(&card_of_number[find(client, parent).number], __ATOMIC_RELAXED) - 1;
+	if (vgpu_state.ncards == 1)
+		return 0;
+	return __atomic_load_n(&card_of_number[find(client, parent).card], __ATOMIC_RELAXED) - 1;
 }
 
 void vgpu_device_is(uint32_t client, uint32_t parent, int card)
 {
-	number_is(find(client, parent).number, card);
+	number_is(find(client, parent).card, card);
 }

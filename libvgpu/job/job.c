@@ -268,11 +268,11 @@ bool vgpu_job_find(void)
 
 void vgpu_job_claim(void)
 {
-	pthread_mutex_lock(&claim_lock);
+	VGPU_LOCK(&claim_lock);
+
 	if (unclaimed)
 		claim_slot();
 	unclaimed = false;
-	pthread_mutex_unlock(&claim_lock);
 }
 
 uint64_t vgpu_limit(int card)

@@ -32,6 +32,13 @@ static inline struct vgpu_slot_card *vgpu_my(int card)
 {
 	return &vgpu_state.slot->card[card];
 }
+static inline void vgpu_slot_flag(uint32_t set, uint32_t clear)
+{
+	uint32_t *flags = &vgpu_state.slot->flags, old = LOAD(flags);
+
+	while (!CAS(flags, &old, (old | set) & ~clear))
+		;
+}
 uint64_t vgpu_limit(int card);
 /* All that counts for the job on a card: slots, and what gresd measured beside. */
 uint64_t vgpu_mem_used(int card);

@@ -114,13 +114,8 @@ static void again(void)
 
 static void set_unwatched(bool on)
 {
-	uint32_t *flags = &vgpu_state.slot->flags;
-
 	__atomic_store_n(&vgpu_unwatched, on ? again : NULL, __ATOMIC_SEQ_CST);
-	if (on)
-		__atomic_or_fetch(flags, VGPU_SLOT_UNWATCHED, __ATOMIC_RELAXED);
-	else
-		__atomic_and_fetch(flags, ~VGPU_SLOT_UNWATCHED, __ATOMIC_RELAXED);
+	vgpu_slot_flag(on ? VGPU_SLOT_UNWATCHED : 0, on ? 0 : VGPU_SLOT_UNWATCHED);
 }
 
 /* A thread's stack holds all thread-local variables of the program and of its libraries. Not by

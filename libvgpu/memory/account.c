@@ -16,15 +16,11 @@ uint64_t vgpu_managed_bytes;
 
 int vgpu_charge_now(int card, uint64_t bytes)
 {
-	int r, cancel;
-
 	if (vgpu_absurd(bytes) || (unlikely(!vgpu_state.counted) && vgpu_limit(card)))
 		return -ENOMEM;
-	cancel = vgpu_no_cancel();
-	r = vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
-			     vgpu_limit(card), vgpu_mem_outside(card));
-	vgpu_cancel_as(cancel);
-	return r;
+	VGPU_NO_CANCEL;
+	return vgpu_mem_reserve(&vgpu_state.cache, vgpu_state.slot, (unsigned)card, bytes,
+				vgpu_limit(card), vgpu_mem_outside(card));
 }
 
 int vgpu_charge(int card, uint64_t bytes)
@@ -53,13 +49,12 @@ void vgpu_charge_forced(int card, uint64_t bytes)
 
 int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want)
 {
-	uint64_t have = __atomic_load_n(charged, __ATOMIC_SEQ_CST);
+	uint64_t have = LOAD(charged);
 
 	while (have < want) {
 		if (vgpu_charge(card, want - have))
 			return -ENOMEM;
-		if (__atomic_compare_exchange_n(charged, &have, want, false, __ATOMIC_SEQ_CST,
-						__ATOMIC_SEQ_CST))
+		if (CAS(charged, &have, want))
 			return 0;
 		vgpu_release(card, want - have);
 	}
@@ -77,21 +72,29 @@ void vgpu_charge_moves(int card, uint64_t from, uint64_t to)
 void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
 			 uint64_t (*of)(uint64_t))
 {
-	uint64_t have = __atomic_load_n(charged, __ATOMIC_SEQ_CST), keep;
+	uint64_t have = LOAD(charged), keep;
 
 	while (have > want) {
-		if (!__atomic_compare_exchange_n(charged, &have, want, false, __ATOMIC_SEQ_CST,
-						 __ATOMIC_SEQ_CST))
+		if (!CAS(charged, &have, want))
 			continue;
 		/* Who has added to live before saw the charge as it was, and took it for
 		 * enough; who adds now sees it lowered, and pays. */
-		keep = __atomic_load_n(live, __ATOMIC_SEQ_CST);
-		keep = of ? of(keep) : keep;
+		keep = of ? of(LOAD(live)) : LOAD(live);
 		keep = keep < want ? want : keep < have ? keep : have;
 		vgpu_release(card, have - keep);
 		__atomic_add_fetch(charged, keep - want, __ATOMIC_SEQ_CST);
 		return;
 	}
+}
+
+void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes)
+{
+	uint64_t have = LOAD(charged), less;
+
+	do
+		less = bytes < have ? bytes : have;
+	while (!CAS(charged, &have, have - less));
+	vgpu_release(card, less);
 }
 
 CUresult vgpu_oom(int card, uint64_t bytes)

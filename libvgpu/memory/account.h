@@ -40,10 +40,12 @@ void vgpu_charge_moves(int card, uint64_t from, uint64_t to);
 /* Raises *charged, a sum of charges that several threads move, to at least want;
  * 0 or -ENOMEM. */
 int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want);
-/* Lowers *charged to at most want, but to no less than what of says of *live, or *live where of is NULL:
- * another thread may count on the charge. */
+/* Lowers *charged to at most want, but to no less than what of says of *live, or than *live: another
+ * thread may count on the charge. */
 void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
 			 uint64_t (*of)(uint64_t));
+/* Lowers *charged by at most bytes. */
+void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes);
 
 /* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult vgpu_oom(int card, uint64_t bytes);

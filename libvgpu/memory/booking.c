@@ -12,8 +12,8 @@
 #include "../driver/real.h"
 #include "../job/job.h"
 #include "account.h"
-#include "imports.h"
 #include "pool.h"
+#include "shared.h"
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull

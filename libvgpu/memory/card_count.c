@@ -1,45 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* card_count.c - see card_count.h. */
+/* card_count.c - see context_cost.h. */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "../driver/real.h"
 #include "../job/job.h"
-#include "card_count.h"
+#include "context_cost.h"
 
 #define MAX_PROCESSES 256
-/* Where there is no NVML, it is looked for again no sooner. */
+/* If NVML cannot be opened, the next try is after this time. */
 #define NVML_AGAIN_NS 30000000000u
-/* What the card takes for a process beyond what it counts as the process's own
- * (9 MiB on an H200 with driver 580). */
+/* The card takes more memory for a process than it counts as the process's own (9 MiB more on an H200
+ * with driver 580). */
 #define UNCOUNTED (10ull << 20)
 
-static nvmlDevice_t handle[VGPU_MAX_CARDS];
-static bool nvml_up;
-
-/* NULL: NVML does not have the card. Of threads that ask at the same time, all find the same. */
+/* NULL: NVML does not have the card. Several threads may ask at once: they find the same. */
 static nvmlDevice_t nvml_handle(int card)
 {
-	static uint64_t tried;
-	nvmlDevice_t found = __atomic_load_n(&handle[card], __ATOMIC_ACQUIRE);
-	uint64_t last = __atomic_load_n(&tried, __ATOMIC_RELAXED), now = vgpu_now();
+	static nvmlDevice_t handle[VGPU_MAX_CARDS];
+	static uint64_t tried[VGPU_MAX_CARDS];
+	nvmlDevice_t found = LOAD(&handle[card]);
+	uint64_t last = LOAD(&tried[card]), now = vgpu_now();
 
-	if (found)
+	if (found || (last && now - last < NVML_AGAIN_NS))
 		return found;
-	if (!__atomic_load_n(&nvml_up, __ATOMIC_ACQUIRE)) {
-		if (last && now - last < NVML_AGAIN_NS)
-			return NULL;
-		__atomic_store_n(&tried, now, __ATOMIC_RELAXED);
-		vgpu_need_nvml();
-		if (!vgpu_real.nvmlInit_v2 || vgpu_real.nvmlInit_v2() != NVML_SUCCESS)
-			return NULL;
-		__atomic_store_n(&nvml_up, true, __ATOMIC_RELEASE);
-	}
-	if (!vgpu_real.nvmlDeviceGetHandleByUUID ||
-	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3)
-		return NULL;
-	if (vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid, &found) !=
-	    NVML_SUCCESS)
+	__atomic_store_n(&tried[card], now, __ATOMIC_RELAXED);
+	vgpu_need_nvml();
+	if (!vgpu_real.nvmlInit_v2 || vgpu_real.nvmlInit_v2() != NVML_SUCCESS ||
+	    !vgpu_real.nvmlDeviceGetHandleByUUID ||
+	    !vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3 ||
+	    vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid, &found) !=
+		    NVML_SUCCESS)
 		return NULL;
 	__atomic_store_n(&handle[card], found, __ATOMIC_RELEASE);
 	return found;
@@ -47,9 +38,9 @@ static nvmlDevice_t nvml_handle(int card)
 
 bool vgpu_overhead_counted(int card, uint64_t *bytes)
 {
+	VGPU_NO_CANCEL;
 	nvmlProcessInfo_t *info;
 	unsigned n = MAX_PROCESSES, pid = (unsigned)getpid();
-	int cancel = vgpu_no_cancel();
 	nvmlDevice_t device = nvml_handle(card);
 	bool found = false;
 
@@ -62,6 +53,5 @@ bool vgpu_overhead_counted(int card, uint64_t *bytes)
 		}
 	}
 	free(info);
-	vgpu_cancel_as(cancel);
 	return found;
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compare.c - see compare.h. */
-#include "compare.h"
+/* compare.c - see context_cost.h. Only the watcher is here. */
 #include "../job/job.h"
 #include "account.h"
-#include "card_count.h"
 #include "context_cost.h"
 #include "module.h"
 #include "objects.h"
@@ -19,9 +17,11 @@
 
 static uint64_t compared[VGPU_MAX_CARDS][COMPARISONS];
 static unsigned comparisons[VGPU_MAX_CARDS];
-/* Of the comparisons. Never held over a call of NVML: to open it takes the linker's lock, and a
- * thread that has that lock may come here from a constructor. */
-static pthread_mutex_t measure_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
 
 /* Notes one comparison. Returns the highest of the last ones, or UINT64_MAX
  * while there are too few. */
@@ -30,31 +30,30 @@ static uint64_t highest(int card, uint64_t want)
 	uint64_t max = 0;
 
 	compared[card][comparisons[card]++ % COMPARISONS] = want;
-	if (comparisons[card] < COMPARISONS)
-		return UINT64_MAX;
 	for (int i = 0; i < COMPARISONS; i++)
-		if (compared[card][i] > max)
-			max = compared[card][i];
-	return max;
+		max = most(max, compared[card][i]);
+	return comparisons[card] < COMPARISONS ? UINT64_MAX : max;
 }
 
-/* Brings the overhead charge to what was compared. */
+/* Corrects the charges. want: by this comparison; max: the highest of the last ones. Modules were
+ * charged by the card's free memory, and a neighbour may have taken some of that. So the charge of
+ * modules is lowered as far as contexts alone explain the count. */
 static void correct(int card, uint64_t have, uint64_t want, uint64_t max)
 {
-	if (want > have) {
-		vgpu_overhead_raise(card, want - have);
-	} else if (max < have && __atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0) {
-		/* Managed memory is charged in full but may be elsewhere just
-		 * now: then a low count proves nothing. */
-		vgpu_overhead_lower(card, have - max);
-	}
-}
+	uint32_t contexts = LOAD(&vgpu_my(card)->contexts);
+	uint64_t floor = vgpu_context_bytes(card) * (contexts - (contexts && vgpu_others_on(card)));
 
-/* Modules were charged by the card's free memory, which a neighbour may have taken:
- * what contexts alone do not explain goes. */
-static void correct_modules(int card, uint64_t floor, uint64_t max)
-{
-	if (max < floor && __atomic_load_n(&vgpu_managed_bytes, __ATOMIC_RELAXED) == 0)
+	/* Managed memory is charged in full but may be elsewhere just now: then a low count proves
+	 * nothing. */
+	if (LOAD(&vgpu_managed_bytes))
+		max = UINT64_MAX;
+	if (vgpu_state.from_env && most(want, floor) > have)
+		vgpu_overhead_raise(card, most(want, floor) - have);
+	else if (vgpu_state.from_env && most(max, floor) < have)
+		vgpu_overhead_lower(card, have - most(max, floor));
+	if (!vgpu_modules_charged(card) || comparisons[card] < COMPARISONS)
+		return;
+	if (max < floor)
 		vgpu_modules_lower(card, floor - max);
 	comparisons[card] = 0; /* those were with the charge as it was */
 }
@@ -63,37 +62,21 @@ static void correct_modules(int card, uint64_t floor, uint64_t max)
 static void measure(int card)
 {
 	struct vgpu_slot *slot = vgpu_state.slot;
-	uint32_t begun, done, contexts;
-	uint64_t real, told, uncounted, have, want, max, floor;
-
-	begun = __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST);
-	done = __atomic_load_n(&slot->mem_done, __ATOMIC_SEQ_CST);
-	told = __atomic_load_n(&slot->card[card].mem, __ATOMIC_SEQ_CST);
+	uint32_t begun = LOAD(&slot->mem_begun);
+	uint32_t done = LOAD(&slot->mem_done);
+	uint64_t told = LOAD(&slot->card[card].mem);
 	/* After told: memory that goes in between must not raise the charge. */
-	uncounted = vgpu_shared_uncounted(card);
+	uint64_t uncounted = vgpu_shared_uncounted(card), real, have, want;
+
 	told -= uncounted < told ? uncounted : told;
 	/* Comparable only when nothing was being allocated or freed meanwhile. */
 	if (begun != done || !vgpu_overhead_counted(card, &real))
 		return;
-	pthread_mutex_lock(&measure_lock);
-	if (begun == __atomic_load_n(&slot->mem_begun, __ATOMIC_SEQ_CST)) {
-		have = vgpu_overhead_charged(card);
-		want = real + have > told ? real + have - told : 0;
-		contexts = __atomic_load_n(&slot->card[card].contexts, __ATOMIC_RELAXED);
-		contexts -= contexts && vgpu_others_on(card);
-		floor = vgpu_context_bytes(card) * contexts;
-		max = highest(card, want);
-		if (vgpu_state.from_env)
-			correct(card, have, want < floor ? floor : want, max < floor ? floor : max);
-		if (vgpu_modules_charged(card) && max != UINT64_MAX)
-			correct_modules(card, floor, max);
-	}
-	pthread_mutex_unlock(&measure_lock);
-}
-
-void vgpu_compare_in_child(void)
-{
-	pthread_mutex_init(&measure_lock, NULL); /* the parent's watcher may have held it */
+	if (begun != LOAD(&slot->mem_begun))
+		return;
+	have = vgpu_overhead_charged(card);
+	want = real + have > told ? real + have - told : 0;
+	correct(card, have, want, highest(card, want));
 }
 
 void vgpu_overhead_tick(uint64_t now)
@@ -109,8 +92,7 @@ void vgpu_overhead_tick(uint64_t now)
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		uint64_t charged = vgpu_modules_charged((int)i);
 
-		if (!__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED) ||
-		    !vgpu_limit((int)i))
+		if (!LOAD(&vgpu_my((int)i)->contexts) || !vgpu_limit((int)i))
 			continue;
 		/* With gresd, once after each change of what modules are charged. */
 		if (charged != compared_modules[i])

@@ -9,17 +9,6 @@
 #include "../job/job.h"
 #include "account.h"
 
-/* Per card. */
-static uint64_t overhead[VGPU_MAX_CARDS];
-
-/* So many bytes more, as the slot says. */
-static void counts(int card, uint64_t more)
-{
-	uint64_t bytes = __atomic_add_fetch(&overhead[card], more, __ATOMIC_SEQ_CST);
-
-	__atomic_store_n(&vgpu_my(card)->mem_context, bytes, __ATOMIC_RELAXED);
-}
-
 uint64_t vgpu_context_bytes(int card)
 {
 	uint64_t bytes = vgpu_state.grant->card[card].mem_overhead;
@@ -37,21 +26,14 @@ int vgpu_overhead_context(int card)
 	vgpu_mem_begin();
 	r = vgpu_charge(card, bytes);
 	if (r == 0)
-		counts(card, bytes);
+		__atomic_add_fetch(&vgpu_my(card)->mem_context, bytes, __ATOMIC_SEQ_CST);
 	vgpu_mem_end();
 	return r;
 }
 
 void vgpu_overhead_lower(int card, uint64_t bytes)
 {
-	uint64_t have = __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST), less;
-
-	do
-		less = bytes < have ? bytes : have;
-	while (!__atomic_compare_exchange_n(&overhead[card], &have, have - less, false,
-					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
-	vgpu_release(card, less);
-	counts(card, 0);
+	vgpu_charge_less(card, &vgpu_my(card)->mem_context, bytes);
 }
 
 void vgpu_overhead_context_gone(int card)
@@ -63,17 +45,11 @@ void vgpu_overhead_context_gone(int card)
 
 uint64_t vgpu_overhead_charged(int card)
 {
-	return __atomic_load_n(&overhead[card], __ATOMIC_SEQ_CST);
+	return LOAD(&vgpu_my(card)->mem_context);
 }
 
 void vgpu_overhead_raise(int card, uint64_t bytes)
 {
-	counts(card, bytes);
+	__atomic_add_fetch(&vgpu_my(card)->mem_context, bytes, __ATOMIC_SEQ_CST);
 	vgpu_charge_forced(card, bytes);
-}
-
-void vgpu_overhead_in_child(void)
-{
-	for (int i = 0; i < VGPU_MAX_CARDS; i++)
-		overhead[i] = 0;
 }

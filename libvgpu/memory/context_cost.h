@@ -3,6 +3,7 @@
 #ifndef VGPU_MEMORY_CONTEXT_COST_H
 #define VGPU_MEMORY_CONTEXT_COST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A context grows a little with what a program does (pools, pitched memory, first
@@ -21,6 +22,12 @@ uint64_t vgpu_overhead_charged(int card);
 void vgpu_overhead_raise(int card, uint64_t bytes);
 /* By at most so many bytes. */
 void vgpu_overhead_lower(int card, uint64_t bytes);
-void vgpu_overhead_in_child(void);
+
+/* What the card counts for this process, and what it takes beside (card_count.c). False when the
+ * process is not listed: another PID namespace, or no context yet. The first call opens NVML. */
+bool vgpu_overhead_counted(int card, uint64_t *bytes);
+/* The watcher compares the two (compare.c): without gresd all that is charged, with it only what
+ * modules were charged. */
+void vgpu_overhead_tick(uint64_t now);
 
 #endif

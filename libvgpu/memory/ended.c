@@ -96,20 +96,18 @@ static bool make_room(int card, uint64_t bytes)
 bool vgpu_ended_make_room(int card, uint64_t bytes)
 {
 	uint64_t began = vgpu_now();
-	int saved = errno, cancel;
+	int saved = errno;
 	bool some;
 
 	if (vgpu_state.from_env || !vgpu_state.counted ||
 	    !fits(card, bytes, vgpu_mem_unjudged(&vgpu_state.cache, (unsigned)card)))
 		return false;
-	cancel = vgpu_no_cancel();
-	pthread_mutex_lock(&lock);
+	VGPU_NO_CANCEL;
+	VGPU_LOCK(&lock);
 	/* While this thread waited, another one did it. */
 	some = cleared_ns >= began || make_room(card, bytes);
 	if (some)
 		cleared_ns = vgpu_now();
-	pthread_mutex_unlock(&lock);
-	vgpu_cancel_as(cancel);
 	errno = saved;
 	return some;
 }

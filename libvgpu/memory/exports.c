@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exports.c - memory that is exported to other processes, and imported. */
+/*
+ * exports.c - memory that is exported to other processes and APIs, and imported. An import of memory
+ * that this process has exported is one more reference to its charge. imports.c decides who pays for
+ * memory of other processes. External memory of other processes is left to the comparison.
+ */
 #include <unistd.h>
 
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/job.h"
-#include "exports.h"
 #include "linear.h"
 #include "release.h"
 #include "shared.h"
 #include "vmm.h"
 
+/* ------------------------------------------------------------------------------ exports */
 /* An export that cannot be noted is not given: after its release, its memory would count for no
  * process. */
 static CUresult noted(bool ok, int fd)
@@ -21,40 +25,32 @@ static CUresult noted(bool ok, int fd)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle, int type,
-				      unsigned long long flags)
+/* No pool has the handle of an allocation. */
+static CUresult exported(CUresult r, int type, void *to, uint64_t handle)
 {
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuMemExportToShareableHandle);
-	r = vgpu_real.cuMemExportToShareableHandle(to, handle, type, flags);
 	if (r != CUDA_SUCCESS || !vgpu_state.grant)
 		return r;
 	if (type == CU_MEM_HANDLE_TYPE_FABRIC)
 		return vgpu_vmm_exported_data(handle, to) ? r : CUDA_ERROR_OUT_OF_MEMORY;
 	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return r;
-	vgpu_shared_reused(*(int *)to);
 	return noted(vgpu_vmm_exported(handle, *(int *)to), *(int *)to);
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from, int type)
+CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle, int type,
+				      unsigned long long flags)
 {
-	struct vgpu_kept *own = NULL;
-	CUresult r;
+	VGPU_NEED_CUDA(cuMemExportToShareableHandle);
+	return exported(vgpu_real.cuMemExportToShareableHandle(to, handle, type, flags), type, to,
+			handle);
+}
 
-	VGPU_NEED_CUDA(cuMemImportFromShareableHandle);
-	/* Before the driver: another thread may release the allocation. */
-	if (vgpu_state.grant && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		own = vgpu_shared_import((int)(intptr_t)from);
-	else if (vgpu_state.grant && type == CU_MEM_HANDLE_TYPE_FABRIC && from)
-		own = vgpu_shared_import_data(from);
-	r = vgpu_real.cuMemImportFromShareableHandle(handle, from, type);
-	if (r == CUDA_SUCCESS && vgpu_state.grant)
-		vgpu_vmm_imported(*handle, own);
-	else if (own)
-		vgpu_shared_unimport(own);
-	return r;
+CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
+					  unsigned long long flags)
+{
+	VGPU_NEED_CUDA(cuMemPoolExportToShareableHandle);
+	return exported(vgpu_real.cuMemPoolExportToShareableHandle(to, pool, type, flags), type, to,
+			(uintptr_t)pool);
 }
 
 /* Memory of any kind can have the addresses. Most calls are for a part of one allocation. */
@@ -83,66 +79,8 @@ CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, i
 	if (r != CUDA_SUCCESS || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || !vgpu_state.grant)
 		return r;
 	range.fd = *(int *)to;
-	vgpu_shared_reused(range.fd);
 	note_range(&range);
 	return noted(!range.failed, range.fd);
-}
-
-CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
-					  unsigned long long flags)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuMemPoolExportToShareableHandle);
-	r = vgpu_real.cuMemPoolExportToShareableHandle(to, pool, type, flags);
-	if (r != CUDA_SUCCESS || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    !vgpu_state.grant)
-		return r;
-	vgpu_shared_reused(*(int *)to);
-	return noted(vgpu_shared_note((uintptr_t)pool, *(int *)to), *(int *)to);
-}
-
-/* An imported pool keeps the memory of the pool. It also keeps the memory of each pointer that was
- * imported from it, after that pointer is freed (measured: 580, H100). */
-static struct vgpu_table imported_pools = VGPU_TABLE_INIT; /* pool -> a reference */
-
-static void keeps(CUmemoryPool pool, struct vgpu_kept *own)
-{
-	struct vgpu_item item = {.key = (uintptr_t)pool, .other = (uintptr_t)own};
-
-	vgpu_table_put(&imported_pools, &item);
-}
-
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *from, int type,
-					    unsigned long long flags)
-{
-	struct vgpu_kept *own = NULL;
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuMemPoolImportFromShareableHandle);
-	if (vgpu_state.grant && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		own = vgpu_shared_import((int)(intptr_t)from);
-	r = vgpu_real.cuMemPoolImportFromShareableHandle(pool, from, type, flags);
-	if (r == CUDA_SUCCESS && own)
-		keeps(*pool, own);
-	else if (own)
-		vgpu_shared_unimport(own);
-	return r;
-}
-
-static void pool_gone(const struct vgpu_item *item)
-{
-	vgpu_shared_unimport((struct vgpu_kept *)(uintptr_t)item->other);
-}
-
-struct vgpu_item *vgpu_imported_pool_goes(CUmemoryPool pool)
-{
-	return vgpu_freeing(&imported_pools, (uintptr_t)pool);
-}
-
-void vgpu_imported_pool_gone(struct vgpu_item *list, CUresult r)
-{
-	vgpu_freed(&imported_pools, list, r, pool_gone);
 }
 
 CUresult cuMemPoolExportPointer(void *data, CUdeviceptr ptr)
@@ -151,42 +89,112 @@ CUresult cuMemPoolExportPointer(void *data, CUdeviceptr ptr)
 
 	VGPU_NEED_CUDA(cuMemPoolExportPointer);
 	r = vgpu_real.cuMemPoolExportPointer(data, ptr);
-	if (r == CUDA_SUCCESS && vgpu_state.grant && !vgpu_shared_note_data(ptr, data))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	return r == CUDA_SUCCESS && vgpu_state.grant && !vgpu_shared_note_data(ptr, data)
+		       ? CUDA_ERROR_OUT_OF_MEMORY
+		       : r;
+}
+
+/* ------------------------------------------------------------------------------ imports */
+/* Imported pools and external memory -> a reference. An imported pool also keeps the memory of each
+ * pointer that was imported from it, after that pointer is freed (measured: 580, H100). */
+static struct vgpu_table holders = VGPU_TABLE_INIT;
+
+static struct vgpu_kept *kept_of(const struct vgpu_item *item)
+{
+	return (struct vgpu_kept *)(uintptr_t)item->other;
+}
+
+/* Before the driver's call: it can close the descriptor, and another thread can release the
+ * allocation. NULL: the memory is not known as this process's own. */
+static struct vgpu_kept *own(int type, const void *from)
+{
+	if (vgpu_state.grant && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return vgpu_shared_import((int)(intptr_t)from);
+	if (vgpu_state.grant && type == CU_MEM_HANDLE_TYPE_FABRIC && from)
+		return vgpu_shared_import_data(from);
+	return NULL;
+}
+
+/* After the driver's call: the holder gets the reference. If the driver fails, the reference ends. */
+static CUresult held(CUresult r, const void *holder, struct vgpu_kept *k)
+{
+	struct vgpu_item item = {.key = (uintptr_t)holder, .other = (uintptr_t)k};
+
+	if (k && r == CUDA_SUCCESS)
+		vgpu_table_put(&holders, &item);
+	else if (k)
+		vgpu_shared_unimport(k);
 	return r;
+}
+
+static void holder_gone(const struct vgpu_item *item)
+{
+	vgpu_shared_unimport(kept_of(item));
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from, int type)
+{
+	struct vgpu_kept *k;
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuMemImportFromShareableHandle);
+	k = own(type, from);
+	r = vgpu_real.cuMemImportFromShareableHandle(handle, from, type);
+	if (r != CUDA_SUCCESS)
+		return held(r, NULL, k);
+	if (vgpu_state.grant)
+		vgpu_vmm_imported(*handle, k);
+	return r;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *from, int type,
+					    unsigned long long flags)
+{
+	struct vgpu_kept *k;
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuMemPoolImportFromShareableHandle);
+	k = own(type, from);
+	r = vgpu_real.cuMemPoolImportFromShareableHandle(pool, from, type, flags);
+	return held(r, r == CUDA_SUCCESS ? *pool : NULL, k);
+}
+
+struct vgpu_item *vgpu_imported_pool_goes(CUmemoryPool pool)
+{
+	return vgpu_freeing(&holders, (uintptr_t)pool);
+}
+
+void vgpu_imported_pool_gone(struct vgpu_item *list, CUresult r)
+{
+	vgpu_freed(&holders, list, r, holder_gone);
+}
+
+/* Memory of another process that is not paid for is closed again. */
+static CUresult opened(CUresult r, CUdeviceptr *ptr, bool of_context, CUresult (*undo)(CUdeviceptr))
+{
+	if (r != CUDA_SUCCESS || !vgpu_state.grant || vgpu_linear_imported(*ptr, of_context) == 0)
+		return r;
+	undo(*ptr);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, void *data)
 {
-	struct vgpu_kept *own = NULL;
+	struct vgpu_kept *k;
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemPoolImportPointer);
-	if (vgpu_state.grant && data)
-		own = vgpu_shared_import_data(data);
-	r = vgpu_real.cuMemPoolImportPointer(ptr, pool, data);
-	if (r == CUDA_SUCCESS && own)
-		keeps(pool, own);
-	else if (own)
-		vgpu_shared_unimport(own);
-	if (r != CUDA_SUCCESS || own || !vgpu_state.grant || vgpu_linear_imported(*ptr, false) == 0)
-		return r;
-	vgpu_real.cuMemFree_v2(*ptr);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	k = own(CU_MEM_HANDLE_TYPE_FABRIC, data);
+	r = held(vgpu_real.cuMemPoolImportPointer(ptr, pool, data), pool, k);
+	return k ? r : opened(r, ptr, false, vgpu_real.cuMemFree_v2);
 }
 
 #define IPC_OPEN(name)                                                         \
 	CUresult name(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned flags) \
 	{                                                                      \
-		CUresult r;                                                    \
-                                                                               \
 		VGPU_NEED_CUDA(name);                                          \
-		r = vgpu_real.name(ptr, handle, flags);                        \
-		if (r != CUDA_SUCCESS || !vgpu_state.grant ||                  \
-		    vgpu_linear_imported(*ptr, true) == 0)                     \
-			return r;                                              \
-		vgpu_real.cuIpcCloseMemHandle(*ptr);                           \
-		return CUDA_ERROR_OUT_OF_MEMORY;                               \
+		return opened(vgpu_real.name(ptr, handle, flags), ptr, true,   \
+			      vgpu_real.cuIpcCloseMemHandle);                  \
 	}
 IPC_OPEN(cuIpcOpenMemHandle)
 IPC_OPEN(cuIpcOpenMemHandle_v2)
@@ -195,4 +203,62 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
 	VGPU_NEED_CUDA(cuIpcCloseMemHandle);
 	return vgpu_linear_closed(ptr, vgpu_real.cuIpcCloseMemHandle);
+}
+
+CUresult cuImportExternalMemory(CUexternalMemory *memory,
+				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
+{
+	struct vgpu_kept *k = NULL;
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuImportExternalMemory);
+	if (desc && desc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
+		k = own(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+			(void *)(intptr_t)desc->handle.fd);
+	r = vgpu_real.cuImportExternalMemory(memory, desc);
+	return held(r, r == CUDA_SUCCESS ? *memory : NULL, k);
+}
+
+/* A mapping of external memory is one more reference. */
+static struct vgpu_kept *mapped(CUresult r, CUexternalMemory memory)
+{
+	struct vgpu_item item = {.other = 0};
+
+	if (r == CUDA_SUCCESS && vgpu_state.grant &&
+	    vgpu_table_get(&holders, (uintptr_t)memory, &item))
+		vgpu_shared_import_again(kept_of(&item));
+	return kept_of(&item);
+}
+
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *ptr, CUexternalMemory memory,
+					 const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
+{
+	struct vgpu_kept *k;
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuExternalMemoryGetMappedBuffer);
+	r = vgpu_real.cuExternalMemoryGetMappedBuffer(ptr, memory, desc);
+	k = mapped(r, memory);
+	if (k)
+		vgpu_linear_own(*ptr, k);
+	return r;
+}
+
+/* The array is not followed, so its reference stays. */
+CUresult
+cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,
+					const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)
+{
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuExternalMemoryGetMappedMipmappedArray);
+	r = vgpu_real.cuExternalMemoryGetMappedMipmappedArray(array, memory, desc);
+	mapped(r, memory);
+	return r;
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory memory)
+{
+	VGPU_NEED_CUDA(cuDestroyExternalMemory);
+	return VGPU_FREE(&holders, memory, vgpu_real.cuDestroyExternalMemory(memory), holder_gone);
 }

@@ -8,8 +8,8 @@
  *
  * Lossy: a use that has been pushed out by another is looked at again.
  */
-#include "first_use.h"
 #include "../driver/real.h"
+#include "module.h"
 
 /* With one place for each key, two kernels of a training step can push each other out
  * at every step (seen on an H200: docs/adr/0011). */
@@ -19,11 +19,6 @@
 static uint64_t used[SETS][PLACES]; /* by key; 0: none */
 static uint64_t era = 1;
 static unsigned victim;
-
-static uint64_t *set_of(uint64_t key)
-{
-	return used[key % SETS];
-}
 
 uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 {
@@ -41,7 +36,7 @@ uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 
 bool vgpu_used(uint64_t key)
 {
-	uint64_t *set = set_of(key);
+	uint64_t *set = used[key % SETS];
 
 	for (unsigned i = 0; key && i < PLACES; i++)
 		if (__atomic_load_n(&set[i], __ATOMIC_RELAXED) == key)
@@ -51,19 +46,16 @@ bool vgpu_used(uint64_t key)
 
 void vgpu_use_note(uint64_t key)
 {
-	uint64_t *set = set_of(key), none;
+	uint64_t *set = used[key % SETS];
+	unsigned i = 0;
 
 	if (!key || vgpu_used(key))
 		return;
-	for (unsigned i = 0; i < PLACES; i++) {
-		none = 0;
-		if (__atomic_compare_exchange_n(&set[i], &none, key, false, __ATOMIC_RELAXED,
-						__ATOMIC_RELAXED))
-			return;
-	}
-	/* Full, most likely of what was forgotten: any of them. */
-	__atomic_store_n(&set[__atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES], key,
-			 __ATOMIC_RELAXED);
+	while (i < PLACES && LOAD(&set[i]))
+		i++;
+	if (i == PLACES) /* all places are taken, most likely by forgotten keys */
+		i = __atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES;
+	__atomic_store_n(&set[i], key, __ATOMIC_RELAXED);
 }
 
 void vgpu_uses_forget(void)

@@ -11,22 +11,17 @@
 #include "../job/job.h"
 #include "../region_ops.h"
 #include "account.h"
-#include "imports.h"
+#include "shared.h"
 
 static struct {
 	uint64_t bytes, charged;
 } imports[VGPU_MAX_CARDS];
 
-static uint64_t same(uint64_t bytes)
-{
-	return bytes;
-}
-
 /* The part of bytes that other processes do not pay for. */
 static uint64_t rest_of(int card, uint64_t bytes)
 {
 	uint64_t sum = vgpu_mem_sum(&vgpu_state.cache, (unsigned)card);
-	uint64_t own = __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_SEQ_CST);
+	uint64_t own = LOAD(&vgpu_my(card)->mem);
 	uint64_t others = sum > own ? sum - own : 0;
 
 	return bytes > others ? bytes - others : 0;
@@ -54,13 +49,13 @@ void vgpu_imports_less(int card, uint64_t bytes)
 {
 	uint64_t left = __atomic_sub_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
 
-	vgpu_charge_down_to(card, &imports[card].charged, left, &imports[card].bytes, same);
+	vgpu_charge_down_to(card, &imports[card].charged, left, &imports[card].bytes, NULL);
 }
 
 bool vgpu_imports_settle(int card)
 {
-	uint64_t have = __atomic_load_n(&imports[card].charged, __ATOMIC_SEQ_CST);
-	uint64_t all = __atomic_load_n(&imports[card].bytes, __ATOMIC_SEQ_CST), want;
+	uint64_t have = LOAD(&imports[card].charged);
+	uint64_t all = LOAD(&imports[card].bytes), want;
 
 	if (all <= have)
 		return false;
@@ -68,8 +63,7 @@ bool vgpu_imports_settle(int card)
 	if (want <= have)
 		return false;
 	vgpu_charge_forced(card, want - have);
-	if (!__atomic_compare_exchange_n(&imports[card].charged, &have, want, false,
-					 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if (!CAS(&imports[card].charged, &have, want))
 		vgpu_release(card, want - have);
 	return true;
 }

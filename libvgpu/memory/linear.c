@@ -8,7 +8,6 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
-#include "imports.h"
 #include "linear.h"
 #include "managed.h"
 #include "pool.h"

@@ -3,10 +3,8 @@
 #include "memory.h"
 #include "../job/job.h"
 #include "array.h"
-#include "compare.h"
 #include "context_cost.h"
 #include "graph.h"
-#include "imports.h"
 #include "linear.h"
 #include "module.h"
 #include "objects.h"
@@ -33,8 +31,7 @@ void vgpu_memory_tick(uint64_t now)
 
 void vgpu_memory_in_child(void)
 {
-	vgpu_overhead_in_child();
-	vgpu_compare_in_child();
+	vgpu_modules_in_child();
 	vgpu_shared_in_child();
 	vgpu_imports_in_child();
 	vgpu_objects_in_child();

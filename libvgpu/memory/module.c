@@ -7,6 +7,7 @@
  * that does not fit is unloaded again. Nothing is refused, and nothing large is
  * charged, by free memory alone.
  */
+#include <string.h>
 #include <time.h>
 
 #include "../base/log.h"
@@ -16,8 +17,7 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
-#include "card_count.h"
-#include "first_use.h"
+#include "context_cost.h"
 #include "module.h"
 #include "owner.h"
 #include "pool.h"
@@ -25,20 +25,17 @@
 
 /* Smaller changes are left to the regular comparison with the card's count. */
 #define NOTICE_BYTES (1ull << 20)
-/* From here on a change is held against the card's count of this process, at the
- * price of opening NVML (15 ms, once). */
+/* Larger changes are compared with the card's count of this process. This opens NVML (15 ms, once). */
 #define CONFIRM_BYTES (64ull << 20)
 #define CONFIRM_PAUSE_NS 10000000L
 
 static struct vgpu_table modules =
 	VGPU_TABLE_INIT; /* module or library -> bytes, in each context */
 
-/* What modules took by the card's free memory, and what of that is on our slot.
- * The free memory is the whole card's: a neighbour's allocation can be in it, until
- * a comparison with this process's own count takes it out again. */
-static struct {
-	uint64_t live, charged;
-} booked[VGPU_MAX_CARDS];
+/* The loss of free memory during the loads of all modules. The slot has the part that is charged.
+ * A neighbour's allocation can be in it, until a comparison with this process's own count takes it out
+ * again. */
+static uint64_t took[VGPU_MAX_CARDS];
 
 static uint64_t card_free(void)
 {
@@ -49,38 +46,31 @@ static uint64_t card_free(void)
 	return f;
 }
 
-struct load {
-	int card;
-	uint64_t free_before;
-};
-
-static struct load begin_load(void)
+/* Before a call that can load code; size: the card's free memory. */
+static struct vgpu_item begin_load(void)
 {
-	struct load l = {.card = vgpu_card_current()};
+	struct vgpu_item load = {.card = vgpu_card_current()};
 
-	if (l.card >= 0 && vgpu_limit(l.card)) {
-		vgpu_mem_begin();
-		l.free_before = card_free();
+	if (load.card < 0 || !vgpu_limit(load.card)) {
+		load.card = -1;
 	} else {
-		l.card = -1;
+		vgpu_mem_begin();
+		load.size = card_free();
 	}
-	return l;
+	return load;
 }
 
-/* Of bytes, what the card counts for this process beyond what is announced; all of
- * it where the card does not say. */
+/* Returns the bytes that the card counts for this process beyond its charge, at most the argument. If
+ * the card does not count them, all are confirmed. */
 static uint64_t confirmed(int card, uint64_t bytes)
 {
-	uint64_t told = __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_SEQ_CST);
-	uint64_t counted = 0, again = 0;
-	int cancel;
+	VGPU_NO_CANCEL;
+	uint64_t told = LOAD(&vgpu_my(card)->mem), counted = 0, again = 0;
 
 	if (!vgpu_overhead_counted(card, &counted))
 		return bytes;
 	/* The count may lag behind. */
-	cancel = vgpu_no_cancel();
 	nanosleep(&(struct timespec){.tv_nsec = CONFIRM_PAUSE_NS}, NULL);
-	vgpu_cancel_as(cancel);
 	if (vgpu_overhead_counted(card, &again) && again > counted)
 		counted = again;
 	if (counted <= told)
@@ -88,79 +78,58 @@ static uint64_t confirmed(int card, uint64_t bytes)
 	return counted - told < bytes ? counted - told : bytes;
 }
 
-static void show(int card)
-{
-	__atomic_store_n(&vgpu_my(card)->mem_module,
-			 __atomic_load_n(&booked[card].charged, __ATOMIC_RELAXED),
-			 __ATOMIC_RELAXED);
-}
-
-/* Lowers the charge to at most want. */
-static void lower(int card, uint64_t want)
-{
-	uint64_t have = __atomic_load_n(&booked[card].charged, __ATOMIC_SEQ_CST);
-
-	while (have > want &&
-	       !__atomic_compare_exchange_n(&booked[card].charged, &have, want, false,
-					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		;
-	if (have > want)
-		vgpu_release(card, have - want);
-	show(card);
-}
-
 uint64_t vgpu_modules_charged(int card)
 {
-	return __atomic_load_n(&booked[card].charged, __ATOMIC_SEQ_CST);
+	return LOAD(&vgpu_my(card)->mem_module);
 }
 
 void vgpu_modules_lower(int card, uint64_t bytes)
 {
-	uint64_t have = vgpu_modules_charged(card);
-
-	lower(card, have > bytes ? have - bytes : 0);
+	vgpu_charge_less(card, &vgpu_my(card)->mem_module, bytes);
 }
 
-/* Charges what the call took to owner. Returns false when that is above the
- * limit: the caller undoes the call. */
-static bool end_load(const struct load *l, uint64_t owner)
+/* False: the module does not fit. */
+static bool charge_module(struct vgpu_item *item)
 {
-	struct vgpu_item item = {.key = owner, .card = l->card};
+	if (vgpu_charge(item->card, item->size)) {
+		vgpu_pools_settle();
+		item->size = confirmed(item->card, item->size);
+		if (vgpu_charge(item->card, item->size))
+			return false;
+	}
+	__atomic_add_fetch(&took[item->card], item->size, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&vgpu_my(item->card)->mem_module, item->size, __ATOMIC_SEQ_CST);
+	item->owner = vgpu_context_owner(item->card);
+	vgpu_table_put(&modules, item);
+	return true;
+}
+
+/* Charges what the call took to a module or library. Returns false when that is above the
+ * limit: the caller undoes the call. */
+static bool end_load(struct vgpu_item *load, uint64_t module)
+{
 	uint64_t now;
 	bool fits;
 
-	if (l->card < 0)
+	if (load->card < 0)
 		return true;
 	now = card_free();
-	item.size = now && now < l->free_before ? l->free_before - now : 0;
-	if (item.size >= CONFIRM_BYTES)
-		item.size = confirmed(l->card, item.size);
-	if (item.size < NOTICE_BYTES) {
-		vgpu_mem_end();
-		return true;
-	}
-	fits = vgpu_charge(l->card, item.size) == 0;
-	if (!fits) {
-		vgpu_pools_settle();
-		item.size = confirmed(l->card, item.size);
-		fits = vgpu_charge(l->card, item.size) == 0;
-	}
-	if (fits) {
-		__atomic_add_fetch(&booked[l->card].live, item.size, __ATOMIC_SEQ_CST);
-		__atomic_add_fetch(&booked[l->card].charged, item.size, __ATOMIC_SEQ_CST);
-		show(l->card);
-		item.owner = vgpu_context_owner(l->card);
-		vgpu_table_put(&modules, &item);
-	}
+	load->key = module;
+	load->size = now && now < load->size ? load->size - now : 0;
+	if (load->size >= CONFIRM_BYTES)
+		load->size = confirmed(load->card, load->size);
+	fits = load->size < NOTICE_BYTES || charge_module(load);
 	vgpu_mem_end();
 	return fits;
 }
 
-/* What a comparison has taken out already is not released again. */
+/* A comparison may have lowered the charge already. A charge that another thread adds meanwhile stays. */
 static void unloaded(const struct vgpu_item *item)
 {
-	lower(item->card,
-	      __atomic_sub_fetch(&booked[item->card].live, item->size, __ATOMIC_SEQ_CST));
+	uint64_t have = vgpu_modules_charged(item->card);
+	uint64_t live = __atomic_sub_fetch(&took[item->card], item->size, __ATOMIC_SEQ_CST);
+
+	vgpu_modules_lower(item->card, have > live ? have - live : 0);
 }
 
 static uint64_t id(const void *handle)
@@ -168,10 +137,10 @@ static uint64_t id(const void *handle)
 	return (uint64_t)(uintptr_t)handle;
 }
 
-#define LOADING(name, params, args, made, unload)                                            \
+#define LOADS(name, params, args, made, unload)                                              \
 	CUresult name params                                                                 \
 	{                                                                                    \
-		struct load l;                                                               \
+		struct vgpu_item l;                                                          \
 		CUresult r;                                                                  \
                                                                                              \
 		VGPU_NEED_CUDA(name);                                                        \
@@ -184,29 +153,29 @@ static uint64_t id(const void *handle)
 		return r;                                                                    \
 	}
 
-LOADING(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
-LOADING(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
-	cuModuleUnload)
-LOADING(cuModuleLoadDataEx,
-	(CUmodule * module, const void *image, unsigned n, void *options, void **values),
-	(module, image, n, options, values), module, cuModuleUnload)
-LOADING(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
-	cuModuleUnload)
-LOADING(cuLibraryLoadData,
-	(CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
-	 void *options, void **values, unsigned n),
-	(library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
-LOADING(cuLibraryLoadFromFile,
-	(CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
-	 void *options, void **values, unsigned n),
-	(library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+LOADS(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
+LOADS(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
+      cuModuleUnload)
+LOADS(cuModuleLoadDataEx,
+      (CUmodule * module, const void *image, unsigned n, void *options, void **values),
+      (module, image, n, options, values), module, cuModuleUnload)
+LOADS(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
+      cuModuleUnload)
+LOADS(cuLibraryLoadData,
+      (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
+       void *options, void **values, unsigned n),
+      (library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+LOADS(cuLibraryLoadFromFile,
+      (CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
+       void *options, void **values, unsigned n),
+      (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
 
 /* With lazy loading these are where the memory is really taken, at the first time. */
 #define FIRST_USE(call, params, args, owner, variable)                   \
 	CUresult call params                                             \
 	{                                                                \
 		static const char id_of_call;                            \
-		struct load l;                                           \
+		struct vgpu_item l;                                      \
 		uint64_t key;                                            \
 		CUresult r;                                              \
                                                                          \
@@ -284,11 +253,16 @@ void vgpu_modules_ended(uint64_t owner)
 	vgpu_table_end(&limits, owner, vgpu_item_release);
 }
 
-/* What the card takes for these is not documented: it is seen by the free memory. */
+void vgpu_modules_in_child(void)
+{
+	memset(took, 0, sizeof took);
+}
+
+/* The size of these is not documented, so the card's free memory is read. */
 static CUresult limit_seen(int limit, size_t value, uint64_t key)
 {
 	size_t before = 0;
-	struct load l;
+	struct vgpu_item l;
 	CUresult r;
 
 	if (!vgpu_real.cuCtxGetLimit || vgpu_real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS)
@@ -304,7 +278,7 @@ static CUresult limit_seen(int limit, size_t value, uint64_t key)
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
 	struct vgpu_item item, was;
-	uint64_t have = 0;
+	uint64_t have = 0, more;
 	CUresult r;
 	int card;
 
@@ -320,18 +294,15 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	item.size = limit_bytes(limit, value);
 	while (vgpu_table_take(&limits, item.key, &was))
 		have += was.size;
-	if (item.size > have && vgpu_mem_take(card, item.size - have)) {
+	more = item.size > have ? item.size - have : 0;
+	if (more && vgpu_mem_take(card, more)) {
 		r = vgpu_oom(card, item.size);
-		item.size = have;
-	} else if (item.size > have) {
-		r = vgpu_real.cuCtxSetLimit(limit, value);
-		vgpu_mem_done(card, item.size - have, r);
 	} else {
-		vgpu_mem_begin();
-		r = vgpu_real.cuCtxSetLimit(limit, value);
+		if (!more)
+			vgpu_mem_begin();
+		r = vgpu_mem_done(card, more, vgpu_real.cuCtxSetLimit(limit, value));
 		if (r == CUDA_SUCCESS)
-			vgpu_release(card, have - item.size);
-		vgpu_mem_end();
+			vgpu_release(card, have + more - item.size);
 	}
 	if (r != CUDA_SUCCESS)
 		item.size = have;

@@ -5,28 +5,20 @@
  * object goes, which then the comparison with the card's own count charges.
  */
 #include <errno.h>
+#include <string.h>
 
 #include "../driver/rm_abi.h"
 #include "../job/devices.h"
 #include "../job/job.h"
 #include "account.h"
 #include "objects.h"
+#include "release.h"
 #include "shared.h"
 
 static struct vgpu_table objects = VGPU_TABLE_INIT;
 static bool others[VGPU_MAX_CARDS];
 
-static uint64_t key_of(uint32_t client, uint32_t object)
-{
-	return (uint64_t)client << 32 | object;
-}
-
-static int card_of(uint32_t client, uint32_t parent)
-{
-	return vgpu_state.ncards == 1 ? 0 : vgpu_card_below(client, parent);
-}
-
-/* The cards on which a card's bytes count: [first, last). */
+/* Bytes count on these cards: on one, or on all if the card is unknown. */
 static int first_of(int card)
 {
 	return card < 0 ? 0 : card;
@@ -34,41 +26,39 @@ static int first_of(int card)
 
 static int last_of(int card)
 {
-	return card < 0 ? (int)vgpu_state.ncards : card + 1;
+	return card < 0 ? (int)vgpu_state.ncards - 1 : card;
 }
-
-static void release(int card, uint64_t bytes)
-{
-	for (int i = first_of(card); i < last_of(card); i++)
-		vgpu_release(i, bytes);
-}
+#define EACH(i, card)           \
+	int i = first_of(card); \
+	i <= last_of(card);     \
+	i++
 
 static void item_gone(const struct vgpu_item *item)
 {
 	if (item->card >= 0)
 		vgpu_shared_release(item->key, item->card, item->size);
 	else
-		release(item->card, item->size);
+		for (EACH(i, -1))
+			vgpu_release(i, item->size);
 }
 
 static int refuse(int card, uint64_t bytes)
 {
-	vgpu_oom(first_of(card), bytes);
+	vgpu_oom(card, bytes);
 	vgpu_mem_end();
 	return -ENOMEM;
 }
 
 int vgpu_object_take(struct vgpu_object *asked)
 {
-	int card = asked->card = card_of(asked->client, asked->parent);
+	int card = asked->card = vgpu_card_below(asked->client, asked->parent);
 
 	vgpu_mem_begin();
 	/* No card: the process has no part in its job. */
-	if (!vgpu_state.ncards ||
-	    __atomic_load_n(&objects.count, __ATOMIC_RELAXED) >= VGPU_MAX_MEMORY_OBJECTS)
-		return refuse(card, asked->bytes);
+	if (!vgpu_state.ncards || LOAD(&objects.count) >= VGPU_MAX_MEMORY_OBJECTS)
+		return refuse(first_of(card), asked->bytes);
 	vgpu_shared_settle();
-	for (int i = first_of(card); i < last_of(card); i++) {
+	for (EACH(i, card)) {
 		if (vgpu_charge(i, asked->bytes) == 0)
 			continue;
 		for (int k = first_of(card); k < i; k++)
@@ -81,91 +71,67 @@ int vgpu_object_take(struct vgpu_object *asked)
 void vgpu_object_taken(const struct vgpu_object *asked, const struct vgpu_object *made)
 {
 	uint64_t bytes = made ? made->bytes : 0;
-	struct vgpu_item item, old;
+	struct vgpu_item item;
 	int card = asked->card;
 
-	for (int i = first_of(card); i < last_of(card); i++)
+	for (EACH(i, card))
 		vgpu_charge_moves(i, asked->bytes, bytes);
 	if (made && bytes) {
-		item = (struct vgpu_item){.key = key_of(made->client, made->object),
+		item = (struct vgpu_item){.key = vgpu_object_key(made->client, made->object),
 					  .size = bytes,
 					  .other = made->parent,
 					  .owner = vgpu_device_of(made->client, made->parent),
 					  .card = card};
 		/* One of that name is gone, with its descriptor. */
-		if (vgpu_table_take(&objects, item.key, &old))
-			item_gone(&old);
+		vgpu_table_drop(&objects, vgpu_table_detach(&objects, item.key), item_gone);
 		/* Without room for its entry it stays charged until the process ends. */
 		vgpu_table_put(&objects, &item);
 	}
 	vgpu_mem_end();
 }
 
-/* Another thread may get its name as soon as it is freed. */
-void vgpu_object_free(uint32_t client, uint32_t object, struct vgpu_object_going *g)
+struct vgpu_item *vgpu_object_freeing(uint32_t client, uint32_t object)
 {
-	vgpu_mem_begin();
-	g->known = __atomic_load_n(&objects.count, __ATOMIC_RELAXED) &&
-		   vgpu_table_take(&objects, key_of(client, object), &g->item);
+	return vgpu_freeing(&objects, vgpu_object_key(client, object));
 }
 
-void vgpu_object_freed(const struct vgpu_object_going *g, bool ok)
+void vgpu_object_freed(struct vgpu_item *list, bool ok)
 {
-	if (g->known && ok)
-		item_gone(&g->item);
-	else if (g->known)
-		vgpu_table_put(&objects, &g->item);
-	vgpu_mem_end();
-}
-
-static bool goes(const struct vgpu_item *item, uint64_t freed)
-{
-	uint32_t client = (uint32_t)(freed >> 32), object = (uint32_t)freed;
-
-	if (item->key >> 32 != client ||
-	    (object != client && object != item->other && object != item->owner))
-		return false;
-	item_gone(item);
-	return true;
+	vgpu_freed(&objects, list, ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE, item_gone);
 }
 
 void vgpu_objects_below_freed(uint32_t client, uint32_t object)
 {
-	if (__atomic_load_n(&objects.count, __ATOMIC_RELAXED))
-		vgpu_table_sweep(&objects, key_of(client, object), goes);
+	vgpu_table_drop(&objects,
+			vgpu_table_detach_if(&objects, vgpu_object_key(client, object),
+					     vgpu_object_goes),
+			item_gone);
 }
 
-void vgpu_object_exported(uint32_t client, uint32_t object, int fd)
+void vgpu_objects_exported(uint32_t client, const uint32_t *object, unsigned n, int fd)
 {
 	struct vgpu_item item;
 
-	/* The card counts for nobody what a descriptor alone keeps. So what there is no room for stays
+	/* Memory that only a descriptor keeps counts for no process. So memory that cannot be noted stays
 	 * charged until the process ends. */
-	if (vgpu_table_get(&objects, key_of(client, object), &item) &&
-	    (item.card < 0 || !vgpu_shared_note(item.key, fd)))
-		vgpu_table_take(&objects, item.key, &item);
+	for (unsigned i = 0; i < n; i++)
+		if (vgpu_table_get(&objects, vgpu_object_key(client, object[i]), &item) &&
+		    (item.card < 0 || !vgpu_shared_note(item.key, fd)))
+			vgpu_table_take(&objects, item.key, &item);
 }
 
 uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint32_t kib)
 {
-	int card = card_of(client, parent);
+	int card = vgpu_card_below(client, parent);
+	bool left = index == FB_LARGEST_FREE || index == FB_HEAP_FREE;
 
-	for (int i = first_of(card); i < last_of(card); i++) {
-		uint64_t limit = vgpu_limit(i), used = vgpu_mem_used(i), told = limit;
+	if (!left && index != FB_RAM_SIZE && index != FB_TOTAL_RAM_SIZE && index != FB_HEAP_SIZE &&
+	    index != FB_USABLE_RAM_SIZE)
+		return kib;
+	for (EACH(i, card)) {
+		uint64_t limit = vgpu_limit(i), used = left ? vgpu_mem_used(i) : 0;
+		uint64_t told = limit > used ? limit - used : 0;
 
-		switch (index) {
-		case FB_LARGEST_FREE:
-		case FB_HEAP_FREE:
-			told = limit > used ? limit - used : 0;
-			break;
-		case FB_RAM_SIZE:
-		case FB_TOTAL_RAM_SIZE:
-		case FB_HEAP_SIZE:
-		case FB_USABLE_RAM_SIZE:
-			break;
-		default:
-			return kib;
-		}
 		if (limit && told >> 10 < kib)
 			kib = (uint32_t)(told >> 10);
 	}
@@ -179,11 +145,10 @@ bool vgpu_others_begin(int card)
 
 bool vgpu_others_on(int card)
 {
-	return __atomic_load_n(&others[card], __ATOMIC_RELAXED);
+	return LOAD(&others[card]);
 }
 
 void vgpu_objects_in_child(void)
 {
-	for (int i = 0; i < VGPU_MAX_CARDS; i++)
-		others[i] = false;
+	memset(others, 0, sizeof others);
 }

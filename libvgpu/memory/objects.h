@@ -22,17 +22,13 @@ int vgpu_object_take(struct vgpu_object *asked);
 /* After: as it was made, with the bytes that it really has; NULL: it was not. */
 void vgpu_object_taken(const struct vgpu_object *asked, const struct vgpu_object *made);
 
-/* Before an object is freed, and after: ok says that it was. If it is a device or a client, all
- * below it goes. */
-struct vgpu_object_going {
-	bool known;
-	struct vgpu_item item;
-};
-void vgpu_object_free(uint32_t client, uint32_t object, struct vgpu_object_going *g);
-void vgpu_object_freed(const struct vgpu_object_going *g, bool ok);
+/* Before an object is freed, and after, as vgpu_freeing() and vgpu_freed(): ok says that it was. If it
+ * is a device or a client, all below it goes. */
+struct vgpu_item *vgpu_object_freeing(uint32_t client, uint32_t object);
+void vgpu_object_freed(struct vgpu_item *list, bool ok);
 void vgpu_objects_below_freed(uint32_t client, uint32_t object);
-/* A descriptor keeps an object's memory alive. */
-void vgpu_object_exported(uint32_t client, uint32_t object, int fd);
+/* A descriptor keeps the memory of n objects alive. */
+void vgpu_objects_exported(uint32_t client, const uint32_t *object, unsigned n, int fd);
 
 /* What is told of a card's memory (rm_abi.h: FB_...), in KiB, to who asks below that parent. */
 uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint32_t kib);

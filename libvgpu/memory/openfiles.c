@@ -6,12 +6,12 @@
  * The kernel removes the entry when the last reference to the open file goes, in any process.
  * /proc/self/fdinfo lists the entries with the 64 bits that were set for each.
  *
- * All exports are open files of /dev/nvidiactl, so device and inode do not tell one from another. So
- * each also gets a mark that belongs to the open file: the signal of F_SETSIG. The kernel sends it
- * only if the program also sets an owner and O_ASYNC. The mark shows that a number still belongs to
- * the file. It is also the only rule for a file that cannot be polled, and without /proc.
+ * A followed file also gets a mark that belongs to the open file: the signal of F_SETSIG. The kernel
+ * sends it only if the program also sets an owner and O_ASYNC. The mark shows that a descriptor still
+ * belongs to the file that was followed by it last. This rule needs no call for all files, and it is
+ * the only rule for a file that cannot be polled.
  *
- * The program can close the set, and use its number again. The set has a mark of its own to detect
+ * The program can close the set, and use its descriptor again. The set has a mark of its own to detect
  * this. Files that only a closed set listed count as open.
  */
 #define _GNU_SOURCE
@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../base/table.h"
@@ -34,200 +34,142 @@
 #define SET_NUMBER 512 /* or above: few programs choose such numbers */
 
 static int set = -1;
-static bool unusable;        /* the kernel makes no set, or does not list it */
-static uint64_t first, last; /* the entries of the set */
-static struct vgpu_table entries = VGPU_TABLE_INIT; /* entry -> vgpu_openfile */
+static uint64_t first, last; /* the files that were entered into the set */
+/* id -> fd; owner: the memory; refs: a set lists the file; size: the last reading with the file */
+static struct vgpu_table files = VGPU_TABLE_INIT;
+static struct vgpu_table numbers = VGPU_TABLE_INIT; /* fd -> id of the last file that it followed */
 static uint64_t reading;                            /* counts the readings of the set */
 static enum { UNREAD, READ, UNKNOWN } list = UNREAD;
 
-static bool mark(int fd, int signal)
+static bool is_marked(int fd, int mark)
 {
-	return fcntl(fd, F_SETSIG, signal) == 0 && fcntl(fd, F_GETSIG) == signal;
+	return fcntl(fd, F_GETSIG) == mark;
 }
 
 static bool has_set(void)
 {
-	return set >= 0 && fcntl(set, F_GETSIG) == SET_MARK;
-}
-
-static bool is_shortage(int error)
-{
-	return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOSPC;
+	return set >= 0 && is_marked(set, SET_MARK);
 }
 
 /* Returns an error of errno, or 0. */
 static int open_set(void)
 {
-	int fd = epoll_create1(EPOLL_CLOEXEC), high;
+	int fd = epoll_create1(EPOLL_CLOEXEC);
 
 	if (fd < 0)
 		return errno;
-	high = fcntl(fd, F_DUPFD_CLOEXEC, SET_NUMBER);
-	if (high >= 0) {
+	set = fcntl(fd, F_DUPFD_CLOEXEC, SET_NUMBER);
+	if (set < 0)
+		set = fd;
+	else
 		close(fd);
-		fd = high;
-	}
-	if (!mark(fd, SET_MARK)) {
-		close(fd);
-		return EINVAL;
-	}
-	set = fd;
 	first = last + 1;
-	return 0;
+	return fcntl(set, F_SETSIG, SET_MARK) ? errno : 0;
 }
 
-static void read_line(const char *line)
+static int enter(int fd, uint64_t id)
 {
-	const char *data = strncmp(line, "tfd:", 4) == 0 ? strstr(line, "data:") : NULL;
-	struct vgpu_item item;
-
-	if (data && vgpu_table_get(&entries, strtoull(data + 5, NULL, 16), &item))
-		((struct vgpu_openfile *)(uintptr_t)item.other)->seen = reading;
-}
-
-/* Returns an error of errno, or 0. */
-static int read_lines(void)
-{
-	char text[1024];
-	size_t have = 0;
-	ssize_t n;
-	int fd, error;
-
-	snprintf(text, sizeof text, "/proc/self/fdinfo/%d", set);
-	fd = open(text, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return errno;
-	while ((n = read(fd, text + have, sizeof text - 1 - have)) > 0) {
-		char *line = text, *end;
-
-		have += (size_t)n;
-		text[have] = 0;
-		for (; (end = strchr(line, '\n')); line = end + 1) {
-			*end = 0;
-			read_line(line);
-		}
-		have -= (size_t)(line - text);
-		memmove(text, line, have);
-	}
-	error = n < 0 ? errno : 0;
-	close(fd);
-	return error;
-}
-
-static int read_set(void)
-{
-	int error;
-
-	reading++;
-	error = read_lines();
-	list = error || !has_set() ? UNKNOWN : READ;
-	return error;
-}
-
-static int add_as(int fd, uint64_t entry)
-{
-	struct epoll_event e = {.events = EPOLLET, .data.u64 = entry};
-
-	return epoll_ctl(set, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : errno;
-}
-
-/* Returns an error of errno, or 0. A set can have one entry for each pair of file and number. If this
- * pair has an entry, the new one gets the number of a duplicate, which need not stay open. */
-static int add_entry(int fd, uint64_t entry)
-{
-	int error = add_as(fd, entry), from = 3 + (int)(entry % 64), copy;
-
-	for (; error == EEXIST; from = copy + 1) {
-		copy = fcntl(fd, F_DUPFD_CLOEXEC, from);
-		if (copy < 0)
-			return EMFILE;
-		error = add_as(copy, entry);
-		close(copy);
-	}
-	return error;
-}
-
-/* The first entry of a set shows whether the kernel lists it. */
-static int check_list(struct vgpu_openfile *f)
-{
-	int error = read_set();
-
-	if (f->seen == reading || is_shortage(error))
-		return error;
-	unusable = true;
-	vgpu_openfile_unfollow(f);
-	f->entry = 0;
-	return 0;
-}
-
-/* Returns an error of errno, or 0. */
-static int enter(struct vgpu_openfile *f)
-{
-	struct vgpu_item item = {.key = last + 1, .other = (uintptr_t)f};
+	struct epoll_event e = {.events = EPOLLET, .data.u64 = id};
 	int error = has_set() ? 0 : open_set();
 
-	if (error) {
-		unusable = !is_shortage(error);
-		return error;
-	}
-	error = add_entry(f->fd, item.key);
-	if (error)
-		return error;
-	f->entry = ++last;
-	if (!vgpu_table_put(&entries, &item))
-		return ENOMEM;
-	return item.key == first ? check_list(f) : 0;
+	return error || epoll_ctl(set, EPOLL_CTL_ADD, fd, &e) == 0 ? error : errno;
 }
 
-bool vgpu_openfile_follow(struct vgpu_openfile *f, int fd)
+static void read_set(void)
 {
-	struct stat st;
+	char line[256];
+	FILE *f;
 
-	if (fstat(fd, &st) != 0)
+	snprintf(line, sizeof line, "/proc/self/fdinfo/%d", set);
+	f = fopen(line, "re");
+	reading++;
+	while (f && fgets(line, sizeof line, f)) {
+		const char *data = strncmp(line, "tfd:", 4) == 0 ? strstr(line, "data:") : NULL;
+
+		if (data)
+			vgpu_table_raise(&files, strtoull(data + 5, NULL, 16), reading);
+	}
+	list = f && !ferror(f) && has_set() ? READ : UNKNOWN;
+	if (f)
+		fclose(f);
+}
+
+/* The file that was followed by this descriptor last, if the descriptor still belongs to it. */
+static bool followed_by(int fd, struct vgpu_item *file)
+{
+	struct vgpu_item number;
+
+	return vgpu_table_get(&numbers, (uint64_t)fd, &number) && is_marked(fd, FILE_MARK) &&
+	       vgpu_table_get(&files, number.other, file);
+}
+
+int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id)
+{
+	struct vgpu_item number = {.key = (uint64_t)fd, .other = last + 1}, file;
+	bool reused;
+	int error;
+
+	if (followed_by(fd, &file)) {
+		*id = file.key;
+		return 0;
+	}
+	error = enter(fd, number.other);
+	if (error && error != EPERM) /* of a file that cannot be polled */
+		return error == EBADF ? -EBADF : -ENOMEM;
+	file = (struct vgpu_item){
+		.key = ++last, .size = reading, .owner = of, .other = number.key, .refs = !error};
+	*id = file.key;
+	reused = vgpu_table_take(&numbers, number.key, &(struct vgpu_item){0});
+	if (!vgpu_table_put(&files, &file) || !vgpu_table_put(&numbers, &number))
+		return -ENOMEM;
+	fcntl(fd, F_SETSIG, FILE_MARK);
+	return reused;
+}
+
+bool vgpu_openfile_exists(uint64_t id)
+{
+	struct vgpu_item file, by;
+
+	if (!vgpu_table_get(&files, id, &file))
 		return false;
-	*f = (struct vgpu_openfile){.fd = fd,
-				    .dev = st.st_dev,
-				    .rdev = st.st_rdev,
-				    .ino = st.st_ino};
-	f->marked = mark(fd, FILE_MARK);
-	if (unusable || !is_shortage(enter(f)))
+	if (followed_by((int)file.other, &by) && by.key == id)
 		return true;
-	vgpu_openfile_unfollow(f);
+	if (file.refs && (id < first || !has_set())) /* a closed set lists it */
+		return true;
+	if (file.refs && list == UNREAD)
+		read_set();
+	vgpu_table_get(&files, id, &file);
+	if (file.refs && (list == UNKNOWN || file.size == reading))
+		return true;
+	vgpu_table_take(&files, id, &file);
 	return false;
 }
 
-void vgpu_openfile_unfollow(const struct vgpu_openfile *f)
-{
-	struct vgpu_item item;
+struct search {
+	int fd;
+	bool found;
+	struct vgpu_item file;
+};
 
-	if (f->entry)
-		vgpu_table_take(&entries, f->entry, &item);
+/* 0 of KCMP_FILE: two descriptors of one open file. A kernel without kcmp finds none. */
+static bool is_same(const struct vgpu_item *number, uint64_t search)
+{
+	struct search *s = (struct search *)(uintptr_t)search;
+
+	s->found = s->found ||
+		   (syscall(SYS_kcmp, getpid(), getpid(), 0, s->fd, (int)number->key) == 0 &&
+		    vgpu_table_get(&files, number->other, &s->file));
+	return false;
 }
 
-bool vgpu_openfile_has_number(const struct vgpu_openfile *f)
+uint64_t vgpu_openfile_find(int fd)
 {
-	struct stat now;
-	int signal;
+	struct search s = {.fd = fd};
 
-	if (fstat(f->fd, &now) != 0)
-		return errno != EBADF;
-	if (now.st_dev != f->dev || now.st_rdev != f->rdev || now.st_ino != f->ino)
-		return false;
-	signal = f->marked ? fcntl(f->fd, F_GETSIG) : FILE_MARK;
-	return signal == FILE_MARK || signal < 0;
-}
-
-bool vgpu_openfile_exists(const struct vgpu_openfile *f)
-{
-	if (vgpu_openfile_has_number(f))
-		return true;
-	if (!f->entry)
-		return false;
-	if (f->entry < first || !has_set()) /* of a closed set */
-		return true;
-	if (list == UNREAD)
-		read_set();
-	return list == UNKNOWN || f->seen == reading;
+	s.found = followed_by(fd, &s.file);
+	if (!s.found && is_marked(fd, FILE_MARK))
+		vgpu_table_sweep(&numbers, (uintptr_t)&s, is_same);
+	return s.found ? s.file.owner : 0;
 }
 
 void vgpu_openfiles_begin(void)
@@ -239,5 +181,4 @@ void vgpu_openfiles_in_child(void)
 {
 	/* Entries of the parent's set have the parent's data. */
 	set = -1;
-	unusable = false;
 }

@@ -6,25 +6,17 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
-struct vgpu_openfile {
-	int fd; /* its first number; -1: another file has this number now */
-	bool marked;
-	dev_t dev, rdev;
-	ino_t ino;
-	uint64_t entry; /* in the epoll set; 0: none */
-	uint64_t seen;  /* the last reading of the set that listed the entry */
-};
-
-/* Follows the open file of a descriptor. False: the process has no memory or no descriptor for it. */
-bool vgpu_openfile_follow(struct vgpu_openfile *f, int fd);
-void vgpu_openfile_unfollow(const struct vgpu_openfile *f);
-/* True if the number still belongs to this open file. An unknown state counts as true. */
-bool vgpu_openfile_has_number(const struct vgpu_openfile *f);
-/* True if any process, or a message in a socket, still has the open file. Unknown counts as true.
- * Between two calls of vgpu_openfiles_begin the set is read at most once. */
-bool vgpu_openfile_exists(const struct vgpu_openfile *f);
+/* Follows the open file of a descriptor, unless it is followed already, and sets *id. A search for the
+ * file returns of. Returns 1 if another followed file had this descriptor before, else 0; -EBADF if the
+ * descriptor is closed, or -ENOMEM. */
+int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id);
+/* Returns 0 if this process has no other descriptor of the file, and if the file is not followed. */
+uint64_t vgpu_openfile_find(int fd);
+/* True if any process, or a message in a socket, still has the open file. Unknown counts as true. The
+ * answer false ends the following. Between two calls of vgpu_openfiles_begin the set is read at most
+ * once. */
+bool vgpu_openfile_exists(uint64_t id);
 void vgpu_openfiles_begin(void);
 /* After a fork, in the child: it follows none. */
 void vgpu_openfiles_in_child(void);

@@ -5,8 +5,8 @@
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
-#include "exports.h"
 #include "pool.h"
+#include "shared.h"
 
 /* A pool belongs to the card that it names, whatever context is current; one in host memory
  * to none. Any page of a managed one may come to the card. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shared.h - memory that others than its allocation keep alive: descriptors, and imports of it. */
+/* shared.h - memory that others than its allocation keep alive: descriptors, and imports of it. imports.c
+ * decides who pays for imports of other processes' memory. */
 #ifndef VGPU_MEMORY_SHARED_H
 #define VGPU_MEMORY_SHARED_H
 
 #include "../base/table.h"
+#include "../driver/cuda_abi.h"
 
 /* The bytes of an exported handle that is no descriptor. */
 #define VGPU_EXPORT_DATA 64
@@ -11,8 +13,6 @@
 /* Exported memory. Its key is the address or handle of the allocation. */
 struct vgpu_kept;
 
-/* The kernel has given out this number, so the descriptor that had it before is closed. */
-void vgpu_shared_reused(int fd);
 /* A descriptor keeps the memory. False: this process has no memory to note that. */
 bool vgpu_shared_note(uint64_t key, int fd);
 bool vgpu_shared_note_kept(struct vgpu_kept *k, int fd);
@@ -39,6 +39,17 @@ struct vgpu_kept *vgpu_shared_import(int fd);
 struct vgpu_kept *vgpu_shared_import_data(const void *data);
 void vgpu_shared_import_again(struct vgpu_kept *k);
 void vgpu_shared_unimport(struct vgpu_kept *k);
+/* An imported pool is destroyed: before and after the driver's call. */
+struct vgpu_item *vgpu_imported_pool_goes(CUmemoryPool pool);
+void vgpu_imported_pool_gone(struct vgpu_item *list, CUresult r);
+
+/* So many bytes of other processes' memory more, or less: 0, or -ENOMEM if this process has to pay
+ * for them and has no room. */
+int vgpu_imports_more(int card, uint64_t bytes);
+void vgpu_imports_less(int card, uint64_t bytes);
+/* Charges the imports that other processes no longer pay for. True: there were some. */
+bool vgpu_imports_settle(int card);
+void vgpu_imports_in_child(void);
 
 /* Before the bytes of a freed allocation are released: if something still keeps the memory, as many
  * are charged until the last reference goes. */

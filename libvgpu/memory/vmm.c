@@ -15,7 +15,6 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
-#include "imports.h"
 #include "linear.h"
 #include "release.h"
 #include "shared.h"

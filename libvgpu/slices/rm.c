@@ -47,7 +47,7 @@ bool vgpu_rm_creates(void)
 
 void vgpu_rm_forget(void)
 {
-	/* In a forked child the lock may have been held by a thread that is gone. */
+	/* In a forked child: a thread of the parent may have the lock. */
 	pthread_mutex_init(&groups_lock, NULL);
 	ngroups = 0;
 	missed = false;
@@ -62,49 +62,45 @@ bool vgpu_rm_grown(void)
 
 bool vgpu_rm_group_made(int fd, uint32_t client, uint32_t parent, uint32_t object)
 {
-	bool cuda = creating >= 0;
-	int card = creating;
-	struct group *g;
-	unsigned at = 0;
+	struct group new = {fd, creating, client, parent, object, creating >= 0, 0, 0};
+	unsigned at;
 
 	/* Made outside a context's creation: of the same device as its siblings. */
-	if (card >= 0)
-		vgpu_device_is(client, parent, card);
+	if (creating >= 0)
+		vgpu_device_is(client, parent, creating);
 	else
-		card = vgpu_card_below(client, parent);
-	pthread_mutex_lock(&groups_lock);
-	/* One of that name is gone, with its descriptor. */
-	while (at < ngroups && (groups[at].client != client || groups[at].object != object))
-		at++;
-	for (unsigned i = 0; i < ngroups && !cuda; i++)
-		cuda = i != at && groups[i].client == client && groups[i].cuda;
-	if (at < MAX_GROUPS) {
-		g = &groups[at];
-		ngroups += at == ngroups;
-		*g = (struct group){.fd = fd,
-				    .card = card,
-				    .client = client,
-				    .parent = parent,
-				    .object = object,
-				    .cuda = cuda};
-		for (unsigned i = 0; g->card < 0 && i < ngroups; i++)
-			if (groups[i].client == g->client && groups[i].parent == g->parent)
-				g->card = groups[i].card;
-	} else {
-		missed = true;
+		new.card = vgpu_card_below(client, parent);
+	VGPU_LOCK(&groups_lock);
+	at = ngroups;
+	for (unsigned i = 0; i < ngroups; i++) {
+		const struct group *g = &groups[i];
+
+		if (g->client != client)
+			continue;
+		if (g->object == object) { /* one of that name is gone, with its descriptor */
+			at = i;
+			continue;
+		}
+		new.cuda |= g->cuda;
+		if (new.card < 0 && g->parent == parent)
+			new.card = g->card;
 	}
-	pthread_mutex_unlock(&groups_lock);
+	if (at < MAX_GROUPS)
+		groups[at] = new;
+	else
+		missed = true;
+	ngroups += at == ngroups && at < MAX_GROUPS;
 	/* By a stream, by a process that cuda-checkpoint brings back, or by another API. */
 	if (creating < 0)
 		__atomic_store_n(&grown, true, __ATOMIC_RELEASE);
-	return cuda;
+	return new.cuda;
 }
 
 void vgpu_rm_freed(uint32_t client, uint32_t object)
 {
+	VGPU_LOCK(&groups_lock);
 	unsigned kept = 0;
 
-	pthread_mutex_lock(&groups_lock);
 	for (unsigned i = 0; i < ngroups; i++) {
 		const struct group *g = &groups[i];
 
@@ -115,14 +111,11 @@ void vgpu_rm_freed(uint32_t client, uint32_t object)
 		groups[kept++] = *g;
 	}
 	ngroups = kept;
-	pthread_mutex_unlock(&groups_lock);
 }
 
 static int control(const struct group *g, uint32_t cmd, uint64_t *us)
 {
-	int r = vgpu_rm_control(g->fd, g->client, g->object, cmd, us, sizeof *us);
-
-	switch (r) {
+	switch (vgpu_rm_control(g->fd, g->client, g->object, cmd, us, sizeof *us)) {
 	case 0:
 		return 0;
 	/* A process that is suspended has closed what its groups belonged to, and freed none. */
@@ -142,30 +135,21 @@ static int control(const struct group *g, uint32_t cmd, uint64_t *us)
  * seen to obey and nobody asks to look again. */
 static int set_group(struct group *g, uint32_t slice_us, bool verify)
 {
-	uint64_t now = 0, want = slice_us ? slice_us : g->own_us;
-	int r;
+	bool obeys = g->set_us && !verify;
+	uint64_t now = g->set_us, want;
+	int r = obeys ? 0 : control(g, CMD_GET_TIMESLICE, &now);
 
-	if (g->set_us != 0 && !verify) {
-		if (g->set_us == want)
-			return 0;
-		g->set_us = 0; /* unless it goes well */
-		r = control(g, CMD_SET_TIMESLICE, &want);
-		g->set_us = r ? 0 : want;
-		return r;
-	}
-	g->set_us = 0;
-	r = control(g, CMD_GET_TIMESLICE, &now);
+	g->set_us = 0; /* unless it goes well */
 	if (r)
 		return r;
-	if (g->own_us == 0)
+	if (!obeys && !g->own_us)
 		g->own_us = now;
-	if (want == 0)
-		want = g->own_us;
+	want = slice_us ? slice_us : g->own_us;
 	if (now != want) {
 		r = control(g, CMD_SET_TIMESLICE, &want);
-		if (!r)
+		if (!r && !obeys)
 			r = control(g, CMD_GET_TIMESLICE, &now);
-		if (!r && now != want)
+		if (!r && !obeys && now != want)
 			r = -EPERM;
 	}
 	g->set_us = r ? 0 : want;
@@ -180,7 +164,7 @@ int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify)
 	if (!vgpu_real_ioctl && !vgpu_transport)
 		return r;
 	/* Held across the controls, which do not come back into this library. */
-	pthread_mutex_lock(&groups_lock);
+	VGPU_LOCK(&groups_lock);
 	if (had_some[card])
 		r = -ESRCH;
 	for (unsigned i = 0; i < ngroups; i++) {
@@ -202,7 +186,6 @@ int vgpu_rm_set_slices(int card, uint32_t slice_us, bool verify)
 	ngroups = kept;
 	if (missed)
 		r = -EPERM;
-	pthread_mutex_unlock(&groups_lock);
 	errno = saved;
 	return r;
 }

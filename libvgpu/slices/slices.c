@@ -23,15 +23,6 @@ static uint32_t wanted[VGPU_MAX_CARDS];
 static unsigned unknown[VGPU_MAX_CARDS];  /* looks in a row at which there was no group */
 static uint64_t launches[VGPU_MAX_CARDS]; /* by the last look */
 
-static void set_flag(uint32_t set, uint32_t clear)
-{
-	uint32_t old = __atomic_load_n(&vgpu_state.slot->flags, __ATOMIC_RELAXED);
-
-	while (!__atomic_compare_exchange_n(&vgpu_state.slot->flags, &old, (old | set) & ~clear,
-					    false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		;
-}
-
 static int set_slices(int card, uint32_t slice_us, bool verify)
 {
 	int r = vgpu_rm_set_slices(card, slice_us, verify);
@@ -49,7 +40,7 @@ static void refused(int card, uint32_t slice_us, const char *why)
 	if (!(__atomic_load_n(&vgpu_state.slot->flags, __ATOMIC_RELAXED) &
 	      VGPU_SLOT_SLICES_REFUSED))
 		vgpu_log(VGPU_LOG_WARN, "slices: card %d: %u us: %s", card, slice_us, why);
-	set_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
+	vgpu_slot_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
 }
 
 /* Whether that no group is known says that nobody divides the card. While cuda-checkpoint has
@@ -88,7 +79,7 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look l
 		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
 	} else if (r == 0) {
 		__atomic_store_n(told, s->slice_us, __ATOMIC_RELAXED);
-		set_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
+		vgpu_slot_flag(VGPU_SLOT_SLICES_OK, VGPU_SLOT_SLICES_REFUSED);
 	} else if (r == -EPERM) {
 		refused(card, s->slice_us, "refused by the driver");
 	} else if (nobody) {
@@ -96,6 +87,6 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look l
 		refused(card, s->slice_us, "no channel group of this process was found");
 	} else if (r == -ESRCH) {
 		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
-		set_flag(0, VGPU_SLOT_SLICES_OK);
+		vgpu_slot_flag(0, VGPU_SLOT_SLICES_OK);
 	}
 }

@@ -13,7 +13,6 @@
 #include "../compute/working.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
-#include "../job/devices.h"
 #include "../job/job.h"
 #include "../job/tell.h"
 #include "../life/watcher.h"
@@ -33,7 +32,6 @@ static void in_child(void)
 	vgpu_tables_in_child();
 	vgpu_job_in_child();
 	vgpu_memory_in_child();
-	vgpu_devices_in_child();
 	vgpu_rm_forget();
 	vgpu_gate_in_child();
 	vgpu_marks_in_child();

@@ -22,7 +22,6 @@
 #include "../life/watcher.h"
 #include "../memory/account.h"
 #include "../memory/objects.h"
-#include "../memory/shared.h"
 #include "../slices/rm.h"
 
 /* A call, and the one that is in it. */
@@ -40,24 +39,14 @@ struct ask {
 
 int ioctl(int fd, unsigned long req, ...);
 
-/* libcuda's own is good once the kernel driver has read it. */
-static bool read_arg(const struct ask *q, void *to, size_t size)
-{
-	if (!q->hooked)
-		return vgpu_peek(q->arg, to, size);
-	memcpy(to, (const void *)(uintptr_t)q->arg, size);
-	return true;
-}
-
 static bool no_job; /* as was found out */
 
 /* As the first call of CUDA does. */
 static void attach(void)
 {
-	int cancel = vgpu_no_cancel();
+	VGPU_NO_CANCEL;
 
 	vgpu_attach();
-	vgpu_cancel_as(cancel);
 	__atomic_store_n(&no_job, !vgpu_state.grant, __ATOMIC_RELAXED);
 }
 
@@ -70,24 +59,19 @@ static int pass(struct ask *q)
 }
 
 /* ------------------------------------------------------- work on the card begins */
-static void began_on(int card)
-{
-	if (!vgpu_others_begin(card))
-		return;
-	__atomic_or_fetch(&vgpu_state.slot->flags, VGPU_SLOT_UNGATED, __ATOMIC_RELAXED);
-	vgpu_context_began(card);
-	if (!vgpu_any_api()) /* whose submissions have a gate */
-		vgpu_tell_ungated(card);
-}
-
 /* A card that is not known may be any. */
 static void began(uint32_t client, uint32_t parent)
 {
-	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_below(client, parent);
+	int card = vgpu_card_below(client, parent);
 
-	for (int i = 0; i < (int)vgpu_state.ncards; i++)
-		if (card < 0 || card == i)
-			began_on(i);
+	for (int i = 0; i < (int)vgpu_state.ncards; i++) {
+		if ((card >= 0 && card != i) || !vgpu_others_begin(i))
+			continue;
+		vgpu_slot_flag(VGPU_SLOT_UNGATED, 0);
+		vgpu_context_began(i);
+		if (!vgpu_any_api()) /* whose submissions have a gate */
+			vgpu_tell_ungated(i);
+	}
 }
 
 static void made(const struct ask *q, const struct rm_alloc *a)
@@ -110,30 +94,33 @@ static void made(const struct ask *q, const struct rm_alloc *a)
 }
 
 /* ------------------------------------------------------------------------ memory */
-/* The forms in which memory is asked for: where it is read, and where the status goes. */
+/* A request for memory: the object, and the address of the status. */
 struct form {
 	struct vgpu_object object;
-	bool of_card;       /* else system memory, or addresses alone */
 	uint64_t status_at; /* the program's memory */
 	uint32_t status;
 };
 
-static bool of_alloc(const struct ask *q, struct form *f)
+static uint32_t *status_of(const struct ask *q, struct rm_alloc *a)
+{
+	return q->size == ALLOC_V21_SIZE ? &a->v21.status : &a->v64.status;
+}
+
+/* True for memory of the card. False for memory of the system, and for addresses without memory.
+ * made: the kernel driver has allocated it. */
+static bool of_alloc(const struct ask *q, struct form *f, bool made)
 {
 	struct rm_memory_params p;
 	struct rm_alloc a;
-	bool old = q->size == ALLOC_V21_SIZE;
 
-	if ((!old && q->size != sizeof a) || !vgpu_peek(q->arg, &a, q->size) ||
+	if ((q->size != sizeof a && q->size != ALLOC_V21_SIZE) || !vgpu_peek(q->arg, &a, q->size) ||
 	    a.cls != CLASS_LOCAL_USER ||
 	    !vgpu_peek(a.params, &p, offsetof(struct rm_memory_params, rest)))
 		return false;
-	*f = (struct form){.object = {a.root, a.parent, a.object, p.size, -1},
-			   .of_card = !(p.flags & FLAG_VIRTUAL),
-			   .status_at = q->arg + (old ? offsetof(struct rm_alloc, v21.status)
-						      : offsetof(struct rm_alloc, v64.status)),
-			   .status = old ? a.v21.status : a.v64.status};
-	return true;
+	*f = (struct form){{a.root, a.parent, a.object, p.size, -1},
+			   q->arg + (uint64_t)((char *)status_of(q, &a) - (char *)&a),
+			   *status_of(q, &a)};
+	return made || !(p.flags & FLAG_VIRTUAL);
 }
 
 static bool of_vid_heap(const struct ask *q, struct form *f, bool made)
@@ -160,24 +147,24 @@ static bool of_vid_heap(const struct ask *q, struct form *f, bool made)
 	default:
 		return false;
 	}
-	*f = (struct form){.object = {h.root, h.parent, h.memory, size, -1},
-			   .of_card = !(h.flags & FLAG_VIRTUAL) &&
-				      ATTR_LOCATION(attr) == LOCATION_VIDMEM,
-			   .status_at = q->arg + offsetof(struct rm_vid_heap, status),
-			   .status = h.status};
-	return true;
+	*f = (struct form){{h.root, h.parent, h.memory, size, -1},
+			   q->arg + offsetof(struct rm_vid_heap, status),
+			   h.status};
+	return made || (!(h.flags & FLAG_VIRTUAL) && ATTR_LOCATION(attr) == LOCATION_VIDMEM);
 }
 
 static bool of_memory(const struct ask *q, struct form *f, bool made)
 {
-	return q->nr == RM_ALLOC ? of_alloc(q, f) : q->nr == RM_VID_HEAP && of_vid_heap(q, f, made);
+	return q->nr == RM_ALLOC ? of_alloc(q, f, made)
+				 : q->nr == RM_VID_HEAP && of_vid_heap(q, f, made);
 }
 
-/* Charged before the kernel driver is asked, by what it made of it afterwards. */
+/* The request is charged before the kernel driver sees it. Its answer corrects the charge. */
 static int take_memory(struct ask *q, struct form *f)
 {
 	static const uint32_t no_memory = STATUS_NO_MEMORY;
 	struct form after;
+	bool made;
 	int r;
 
 	if (vgpu_object_take(&f->object)) {
@@ -187,10 +174,8 @@ static int take_memory(struct ask *q, struct form *f)
 		return -1;
 	}
 	r = pass(q);
-	if (r == 0 && of_memory(q, &after, true) && after.status == 0)
-		vgpu_object_taken(&f->object, &after.object);
-	else
-		vgpu_object_taken(&f->object, NULL);
+	made = r == 0 && of_memory(q, &after, true) && after.status == 0;
+	vgpu_object_taken(&f->object, made ? &after.object : NULL);
 	vgpu_watcher_start();
 	return r;
 }
@@ -203,39 +188,34 @@ static int alloc(struct ask *q)
 
 	if (q->size != sizeof a && q->size != ALLOC_V21_SIZE)
 		return pass(q);
-	/* Nobody who works on a card begins with less than a device. */
-	if (!q->hooked && read_arg(q, &a, q->size) &&
+	/* Work on a card begins with one of these. */
+	if (!q->hooked && vgpu_peek(q->arg, &a, q->size) &&
 	    (a.cls == CLASS_DEVICE || a.cls == CLASS_CHANNEL_GROUP || IS_CHANNEL(a.cls)))
 		attach();
 	r = pass(q);
-	if (r == 0 && vgpu_state.grant && read_arg(q, &a, q->size) &&
-	    (q->size == sizeof a ? a.v64.status : a.v21.status) == 0)
+	if (r == 0 && vgpu_state.grant && vgpu_peek(q->arg, &a, q->size) && !*status_of(q, &a))
 		made(q, &a);
 	return r;
 }
 
 static int free_object(struct ask *q)
 {
-	struct vgpu_object_going going = {.known = false};
+	struct vgpu_item *list;
 	struct rm_free f;
-	int r;
 	bool ok;
+	int r;
 
-	if (q->size != sizeof f || !vgpu_state.grant)
+	if (!vgpu_state.grant || q->size != sizeof f || !vgpu_peek(q->arg, &f, sizeof f))
 		return pass(q);
-	if (!q->hooked && !read_arg(q, &f, sizeof f))
-		return pass(q);
-	if (!q->hooked)
-		vgpu_object_free(f.root, f.object, &going);
+	list = vgpu_object_freeing(f.root, f.object);
 	r = pass(q);
-	ok = r == 0 && read_arg(q, &f, sizeof f) && f.status == 0;
+	ok = r == 0 && vgpu_peek(q->arg, &f, sizeof f) && f.status == 0;
 	if (ok) {
 		vgpu_rm_freed(f.root, f.object);
-		if (vgpu_device_freed(f.root, f.object) && !q->hooked)
+		if (vgpu_device_freed(f.root, f.object))
 			vgpu_objects_below_freed(f.root, f.object);
 	}
-	if (!q->hooked)
-		vgpu_object_freed(&going, ok);
+	vgpu_object_freed(list, ok);
 	return r;
 }
 
@@ -247,21 +227,20 @@ static void told(const struct rm_vid_heap *h, uint32_t index, uint64_t *bytes)
 
 static int free_or_info(struct ask *q)
 {
-	struct vgpu_object_going going = {.known = false};
+	struct vgpu_item *list;
 	struct rm_vid_heap h;
 	bool frees, ok;
 	int r;
 
-	if (!vgpu_peek(q->arg, &h, sizeof h) ||
+	if (!vgpu_state.grant || !vgpu_peek(q->arg, &h, sizeof h) ||
 	    (h.function != VID_HEAP_FREE && h.function != VID_HEAP_INFO))
 		return pass(q);
 	frees = h.function == VID_HEAP_FREE;
-	if (frees)
-		vgpu_object_free(h.root, h.memory, &going);
+	list = frees ? vgpu_object_freeing(h.root, h.memory) : NULL;
 	r = pass(q);
 	ok = r == 0 && vgpu_peek(q->arg, &h, sizeof h) && h.status == 0;
 	if (frees) {
-		vgpu_object_freed(&going, ok);
+		vgpu_object_freed(list, ok);
 	} else if (ok) {
 		told(&h, FB_HEAP_SIZE, &h.total);
 		told(&h, FB_HEAP_FREE, &h.free);
@@ -282,15 +261,6 @@ static void tell_memory(const struct rm_control *c, uint64_t list, uint32_t n)
 	vgpu_poke(list, entry, n * sizeof *entry);
 }
 
-/* A descriptor keeps objects alive; alone: it has no others. */
-static void note_exported(uint32_t client, const uint32_t *object, unsigned n, int fd, bool alone)
-{
-	if (alone)
-		vgpu_shared_reused(fd);
-	for (unsigned i = 0; i < n; i++)
-		vgpu_object_exported(client, object[i], fd);
-}
-
 static int export_dmabuf(struct ask *q)
 {
 	uint64_t names = q->arg + sizeof(struct rm_dmabuf) + (q->size == DMABUF_SIZE ? 4 : 0);
@@ -302,7 +272,7 @@ static int export_dmabuf(struct ask *q)
 	    vgpu_peek(q->arg + q->size - 8, &status, sizeof status) && status == 0 &&
 	    vgpu_peek(q->arg, &d, sizeof d) && d.n <= DMABUF_MOST &&
 	    vgpu_peek(names, object, d.n * sizeof *object))
-		note_exported(d.client, object, d.n, d.fd, false);
+		vgpu_objects_exported(d.client, object, d.n, d.fd);
 	return r;
 }
 
@@ -314,19 +284,19 @@ static int control_call(struct ask *q)
 	struct rm_export e;
 	int r = pass(q);
 
-	if (r == 0 && vgpu_state.grant && q->size == sizeof c && vgpu_peek(q->arg, &c, sizeof c) &&
-	    c.status == 0) {
-		if (c.cmd == CMD_FB_INFO && vgpu_peek(c.params, &info, sizeof info))
-			tell_memory(&c, info.list, info.n);
-		else if (c.cmd == CMD_FB_INFO_V2 && vgpu_peek(c.params, &info.n, sizeof info.n))
-			tell_memory(&c, c.params + offsetof(struct rm_fb_info_v2, entry), info.n);
-		else if (c.cmd == CMD_EXPORT_TO_FD && vgpu_peek(c.params, &e, sizeof e) &&
-			 e.type == EXPORT_OBJECT && !(e.flags & EXPORT_EMPTY_FD))
-			note_exported(c.client, &e.object, 1, e.fd, true);
-		else if (c.cmd == CMD_EXPORT_ALL_TO_FD && vgpu_peek(c.params, &all, sizeof all) &&
-			 all.n <= EXPORT_MOST)
-			note_exported(c.client, all.object, all.n, all.fd, false);
-	}
+	if (r || !vgpu_state.grant || q->size != sizeof c || !vgpu_peek(q->arg, &c, sizeof c) ||
+	    c.status)
+		return r;
+	if (c.cmd == CMD_FB_INFO && vgpu_peek(c.params, &info, sizeof info))
+		tell_memory(&c, info.list, info.n);
+	else if (c.cmd == CMD_FB_INFO_V2 && vgpu_peek(c.params, &info.n, sizeof info.n))
+		tell_memory(&c, c.params + offsetof(struct rm_fb_info_v2, entry), info.n);
+	else if (c.cmd == CMD_EXPORT_TO_FD && vgpu_peek(c.params, &e, sizeof e) &&
+		 e.type == EXPORT_OBJECT && !(e.flags & EXPORT_EMPTY_FD))
+		vgpu_objects_exported(c.client, &e.object, 1, e.fd);
+	else if (c.cmd == CMD_EXPORT_ALL_TO_FD && vgpu_peek(c.params, &all, sizeof all) &&
+		 all.n <= EXPORT_MOST)
+		vgpu_objects_exported(c.client, all.object, all.n, all.fd);
 	return r;
 }
 
@@ -342,25 +312,18 @@ static __attribute__((noinline)) int rm_ioctl(struct ask *q)
 		q->size = x.size;
 		q->arg = x.arg;
 	}
-	if (!q->charged && of_memory(q, &f, false) && f.of_card) {
+	if (!q->charged && of_memory(q, &f, false)) {
 		attach();
 		if (vgpu_state.grant)
 			return take_memory(q, &f);
 	}
-	if (!q->arg)
-		return pass(q);
-	if (q->nr == RM_ALLOC)
-		return alloc(q);
-	if (q->nr == RM_FREE)
-		return free_object(q);
-	if (q->nr == RM_CONTROL && !q->hooked)
-		return control_call(q);
-	if (q->nr == RM_DMABUF && !q->hooked)
-		return export_dmabuf(q);
-	if (q->nr == RM_VID_HEAP && !q->hooked && vgpu_state.grant &&
-	    q->size == sizeof(struct rm_vid_heap))
-		return free_or_info(q);
-	return pass(q);
+	return q->nr == RM_ALLOC                                               ? alloc(q)
+	       : q->nr == RM_FREE                                              ? free_object(q)
+	       : q->hooked                                                     ? pass(q)
+	       : q->nr == RM_CONTROL                                           ? control_call(q)
+	       : q->nr == RM_DMABUF                                            ? export_dmabuf(q)
+	       : q->nr == RM_VID_HEAP && q->size == sizeof(struct rm_vid_heap) ? free_or_info(q)
+									       : pass(q);
 }
 
 VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
@@ -380,9 +343,8 @@ VGPU_EXPORT int ioctl(int fd, unsigned long req, ...)
 	if (likely(_IOC_TYPE(req) != RM_TYPE))
 		return vgpu_real_ioctl(fd, req, arg);
 	hooked = vgpu_is_of_driver(__builtin_return_address(0));
-	/* Where another ioctl stands before this one, as that of a sanitizer's runtime or of a
-	 * preload of the user's does, libcuda is not who calls. What a hook is waiting for is
-	 * libcuda's all the same, and charged. */
+	/* The caller may be another ioctl, of a sanitizer's runtime or of a preload of the user's. A
+	 * call of libcuda is then known by the hook that waits for it, which has charged it. */
 	ask = (struct ask){.fd = fd,
 			   .req = req,
 			   .whole = arg,

@@ -6,8 +6,6 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../base/dl.h"
@@ -26,9 +24,17 @@ static void *const hooks[VGPU_SYMBOLS] = {
 #include "../driver/hooks.def"
 };
 
-/* ------------------------------------------------- what a newer driver has more */
-/* The version that a name ends in, 1 where it says none; *base: the letters before it. */
-static int version_of(const char *name, size_t *base)
+static int symbol_named(const char *name)
+{
+	for (int i = 0; i < VGPU_SYMBOLS; i++)
+		if (strcmp(name, vgpu_symbol_name[i]) == 0)
+			return i;
+	return -1;
+}
+
+/* ------------------------------------------------- functions of a newer driver */
+/* The length of a name without its version and the kind of default stream. */
+static size_t base_of(const char *name)
 {
 	size_t n = strlen(name), digits;
 
@@ -36,49 +42,36 @@ static int version_of(const char *name, size_t *base)
 		n -= 5;
 	for (digits = n; digits && name[digits - 1] >= '0' && name[digits - 1] <= '9'; digits--)
 		;
-	*base = n;
-	if (digits == n || digits < 3 || name[digits - 1] != 'v' || name[digits - 2] != '_')
-		return 1;
-	*base = digits - 2;
-	return (int)strtol(name + digits, NULL, 10);
+	return digits < n && digits > 2 && strncmp(name + digits - 2, "_v", 2) == 0 ? digits - 2
+										    : n;
 }
 
-/* The newest version that is hooked of the function of that name; 0: it is not hooked. */
-static int newest_hooked(const char *name)
+/* Some version of the function has a hook. */
+static bool has_hook(const char *name)
 {
-	size_t base, other;
-	int newest = 0;
+	size_t base = base_of(name);
 
-	version_of(name, &base);
-	for (unsigned i = 0; i < VGPU_SYMBOLS; i++) {
-		int v = hooks[i] && vgpu_symbol_of(&vgpu_cuda, i)
-				? version_of(vgpu_symbol_name[i], &other)
-				: 0;
-
-		if (v > newest && other == base && strncmp(name, vgpu_symbol_name[i], base) == 0)
-			newest = v;
-	}
-	return newest;
+	for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
+		if (hooks[i] && vgpu_symbol_of(&vgpu_cuda, i) &&
+		    strncmp(name, vgpu_symbol_name[i], base) == 0 &&
+		    base_of(vgpu_symbol_name[i]) == base)
+			return true;
+	return false;
 }
 
-/* What the driver answers is none of the table's. It is old, where it is the one of such a name. */
-static bool is_old(const char *name, int newest, const void *answer)
+/* Before CUDA 3.2 addresses had 32 bits: these functions have no hook. */
+static bool is_old(const void *function)
 {
-	static const char *const ends[] = {"", "_ptsz", "_ptds"};
-	char other[80], version[16] = "";
-	size_t base;
+	static const char *const names[] = {"cuMemcpyDtoD",      "cuMemcpyDtoH",
+					    "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync",
+					    "cuMemcpyHtoDAsync", "cuMemsetD8",
+					    "cuMemsetD16",       "cuMemsetD32",
+					    "cuMemsetD2D8",      "cuMemsetD2D16",
+					    "cuMemsetD2D32"};
 
-	version_of(name, &base);
-	for (int v = 1; v <= newest && base < sizeof other - 16; v++) {
-		if (v > 1)
-			snprintf(version, sizeof version, "_v%d", v);
-		for (unsigned i = 0; i < 3; i++) {
-			snprintf(other, sizeof other, "%.*s%s%s", (int)base, name, version,
-				 ends[i]);
-			if (vgpu_real_dlsym(vgpu_cuda.handle, other) == answer)
-				return true;
-		}
-	}
+	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+		if (vgpu_real_dlsym(vgpu_cuda.handle, names[i]) == function)
+			return true;
 	return false;
 }
 
@@ -108,12 +101,8 @@ static bool takes(const char *name)
 static bool refused(const char *name, const void *answer)
 {
 	static bool said;
-	int newest;
 
-	if (!vgpu_state.grant || !answer)
-		return false;
-	newest = newest_hooked(name);
-	if (!newest || is_old(name, newest, answer))
+	if (!vgpu_state.grant || !answer || !has_hook(name) || is_old(answer))
 		return false;
 	__atomic_add_fetch(&vgpu_state.slot->unknown_symbols, 1, __ATOMIC_RELAXED);
 	if (!takes(name)) {
@@ -159,9 +148,9 @@ static __attribute__((noinline)) void *hook_for(struct vgpu_library *lib, void *
 
 	if (vgpu_loading())
 		return NULL;
-	sym = vgpu_symbol_named(name);
+	sym = symbol_named(name);
 	hooked = sym >= 0 && hooks[sym];
-	newer = sym < 0 && lib == &vgpu_cuda && newest_hooked(name);
+	newer = sym < 0 && lib == &vgpu_cuda && has_hook(name);
 	if ((hooked || newer) && !vgpu_need(lib, RTLD_NOLOAD))
 		return hooked && (handle == RTLD_DEFAULT || handle == RTLD_NEXT) ? no_driver()
 										 : NULL;
@@ -179,6 +168,12 @@ static __attribute__((noinline)) void *hook_for(struct vgpu_library *lib, void *
 	return found ? found : VGPU_NOTHING;
 }
 
+/* No cublas, and no clock_gettime. */
+VGPU_EARLY static inline bool begins(const char *name, char first, char second)
+{
+	return name[0] == first && name[1] == second && name[2] >= 'A' && name[2] <= 'Z';
+}
+
 /* Returns the hook, or NULL when the caller is to get what the C library gives. Calls no
  * function for any other name: the runtime of a sanitizer asks for its own before it is ready. */
 VGPU_EARLY static inline __attribute__((always_inline)) void *
@@ -188,15 +183,12 @@ lookup(void *handle, const char *name, const char *version, const void *caller)
 		vgpu_need_dlsym();
 	if (!name || !vgpu_real_dlsym || !vgpu_real_dlvsym)
 		return NULL;
-	if (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') /* no cublas */
+	if (begins(name, 'c', 'u'))
 		return hook_for(&vgpu_cuda, handle, name, version, caller);
 	if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l')
 		return hook_for(&vgpu_nvml, handle, name, version, caller);
-	if (((name[0] == 'c' && name[1] == 'l') || (name[0] == 'v' && name[1] == 'k') ||
-	     (name[0] == 'g' && name[1] == 'l')) &&
-	    name[2] >= 'A' && name[2] <= 'Z') /* no clock_gettime */
-		return vgpu_others_hook(handle, name, version);
-	if ((name[0] == 'e' && name[1] == 'g' && name[2] == 'l') ||
+	if (begins(name, 'c', 'l') || begins(name, 'v', 'k') || begins(name, 'g', 'l') ||
+	    (name[0] == 'e' && name[1] == 'g' && name[2] == 'l') ||
 	    (name[0] == 'o' && name[1] == 'p' && name[2] == 't'))
 		return vgpu_others_hook(handle, name, version);
 	if (name[0] == 'd' && name[1] == 'l')
@@ -227,34 +219,32 @@ VGPU_EARLY __attribute__((used)) void *vgpu_dlvsym_lookup(void *handle, const ch
  * per-thread streams and status are the driver's own decisions. */
 static void *hook_of(const char *name, void *real)
 {
-	int sym = vgpu_symbol_at(real);
+	bool known = false;
 
-	if (sym < 0)
-		return name && refused(name, real) ? NULL : real;
-	return hooks[sym] ? hooks[sym] : real;
+	for (unsigned i = 0; i < VGPU_SYMBOLS; i++) {
+		if (*vgpu_real_at(i) != real)
+			continue;
+		if (hooks[i])
+			return hooks[i];
+		known = true;
+	}
+	return !known && name && refused(name, real) ? NULL : real;
 }
 
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuGetProcAddress);
-	r = vgpu_real.cuGetProcAddress(symbol, pfn, version, flags);
-	if (r != CUDA_SUCCESS || !pfn || !*pfn)
-		return r;
-	*pfn = hook_of(symbol, *pfn);
-	return *pfn ? r : vgpu_real.cuGetProcAddress(NO_FUNCTION, pfn, version, flags);
-}
-
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags,
-			     int *status)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuGetProcAddress_v2);
-	r = vgpu_real.cuGetProcAddress_v2(symbol, pfn, version, flags, status);
-	if (r != CUDA_SUCCESS || !pfn || !*pfn)
-		return r;
-	*pfn = hook_of(symbol, *pfn);
-	return *pfn ? r : vgpu_real.cuGetProcAddress_v2(NO_FUNCTION, pfn, version, flags, status);
-}
+#define GET_PROC(name, params, ...)                                         \
+	CUresult name params                                                \
+	{                                                                   \
+		CUresult r;                                                 \
+                                                                            \
+		VGPU_NEED_CUDA(name);                                       \
+		r = vgpu_real.name(symbol, __VA_ARGS__);                    \
+		if (r != CUDA_SUCCESS || !pfn || !*pfn)                     \
+			return r;                                           \
+		*pfn = hook_of(symbol, *pfn);                               \
+		return *pfn ? r : vgpu_real.name(NO_FUNCTION, __VA_ARGS__); \
+	}
+GET_PROC(cuGetProcAddress, (const char *symbol, void **pfn, int version, uint64_t flags), pfn,
+	 version, flags)
+GET_PROC(cuGetProcAddress_v2,
+	 (const char *symbol, void **pfn, int version, uint64_t flags, int *status), pfn, version,
+	 flags, status)

@@ -26,33 +26,40 @@ type verdict struct {
 	all, sec float64 // part of the card in all, and in the second with the most
 }
 
-// try runs a program and judges it.
+// try runs a program and judges it. A ring also runs without the library, at the same time, so that
+// the machine is as busy for both.
 func try(t *testing.T, p program) (v verdict) {
 	t.Helper()
+	rings := p.ring() && (p.memory == oldMemory || p.fits())
+	natives := make(chan record, 1)
+	go func() {
+		defer close(natives)
+		if !rings {
+			return
+		}
+		native, err := run(t, p, p.time(), unlimited)
+		if err != nil {
+			t.Errorf("without the library: %v", err)
+			return
+		}
+		natives <- native
+	}()
 	r, err := run(t, p, p.time(), limited)
+	native, ok := <-natives
 	v = judge(p, r)
 	if err != nil {
 		v.why = err.Error()
 	}
-	// A busy machine can delay the rounds of a ring, but not three times.
-	for tries := 0; v.why == "" && tries < 3 && p.ring() && (p.memory == oldMemory || p.fits()); tries++ {
-		native, err := run(t, p, nativeTime, unlimited)
-		if err != nil {
-			t.Fatalf("without the library: %v", err)
-		}
-		late := lateRing(p, native.ring, r.ring)
-		t.Logf("ring %+v, without the library %+v", r.ring, native.ring)
-		if late == "" {
-			return v
-		}
-		if tries == 2 {
-			v.why = late
-			return v
-		}
-		if r, err = run(t, p, p.time(), limited); err != nil {
-			v.why = err.Error()
-		}
+	if v.why != "" || !ok {
+		return v
 	}
+	t.Logf("ring %+v, without the library %+v", r.ring, native.ring)
+	late := lateRing(p, native.ring, r.ring)
+	if late != "" && !p.onlyRing() && !known.Runs("F17") {
+		t.Logf("known fault F17: %s", late)
+		return v
+	}
+	v.why = late
 	return v
 }
 

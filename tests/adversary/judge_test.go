@@ -35,8 +35,8 @@ const (
 	// long again, and delay 3 rounds, or one round by half a second.
 	ringFactor, ringBusy, ringRounds, ringDelay = 2, 1.5, 3, 0.5
 	// The processes of a ring end at most so many seconds late.
-	ringEnd              = 5.0
-	ringTime, nativeTime = 5 * time.Second, time.Second
+	ringEnd  = 5.0
+	ringTime = 5 * time.Second
 )
 
 // time returns how long the program runs.

@@ -370,6 +370,13 @@ func (p program) has(words ...string) (found bool) {
 	return found
 }
 
+// onlyRing returns true if the program launches nothing but the kernels of rings.
+func (p program) onlyRing() bool {
+	only := true
+	p.each(func(_, _ int, o operation) { only = only && o.word == "ring" })
+	return only
+}
+
 // ring returns true if the processes form a whole ring. Only then do its rounds go on.
 func (p program) ring() bool {
 	ranks, of, good := map[int]int{}, 0, true

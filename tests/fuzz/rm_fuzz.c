@@ -191,7 +191,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	vgpu_table_sweep(&objects, 0, any);
 	vgpu_shared_in_child();
 	vgpu_objects_in_child();
-	vgpu_devices_in_child();
+	vgpu_table_sweep(&devices, 0, any);
 	vgpu_rm_forget();
 	vgpu_rm_creating(-1);
 	return 0;

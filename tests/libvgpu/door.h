@@ -143,10 +143,11 @@ static void answer_control(struct rm_control *c)
 		 * of MIG is none. */
 		struct rm_uuid_info *info = params;
 
-		CHECK_EQ(info->flags, UUID_BINARY);
+		CHECK_EQ(info->flags, 0);
 		CHECK_EQ(c->object, c->client);
-		info->device = info->uuid[15] == 1 ? 5 : 3;
-		c->status = info->uuid[0] == 0xab ? driver.status : STATUS_OBJECT_NOT_FOUND;
+		info->device = info->uuid[strlen(info->uuid) - 1] == '1' ? 5 : 3;
+		c->status = strncmp(info->uuid, "GPU-ab", 6) == 0 ? driver.status
+								  : STATUS_OBJECT_NOT_FOUND;
 	} else if (c->cmd == CMD_FB_INFO_V2 || c->cmd == CMD_FB_INFO) {
 		struct rm_fb_info *old = params;
 		struct rm_fb_info_v2 *v2 = params;
@@ -290,10 +291,9 @@ static bool any(const struct vgpu_item *item, uint64_t unused)
 static void fresh(unsigned ncards)
 {
 	vgpu_table_sweep(&objects, 0, any);
-	vgpu_devices_in_child();
+	vgpu_table_sweep(&devices, 0, any);
 	memset(card_of_number, 0, sizeof card_of_number);
 	vgpu_rm_forget();
-	free(number);
 	vgpu_shared_in_child();
 	vgpu_objects_in_child();
 	vgpu_state.cache = new_cache();

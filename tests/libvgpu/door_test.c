@@ -183,7 +183,7 @@ static void test_freed_with_what_is_above(void)
 	used(2 * MIB);
 	CHECK_EQ(free_named(CLIENT + 1, CLIENT + 1), 0);
 	used(0);
-	CHECK_EQ(ndevices, 0);
+	CHECK_EQ(devices.count, 0);
 }
 
 /* Of two cards, by their UUIDs; what is on a card that is not known must fit on both. */
@@ -349,7 +349,6 @@ static void test_fork(void)
 	CHECK(pid >= 0);
 	if (pid == 0) {
 		vgpu_tables_in_child();
-		vgpu_devices_in_child();
 		vgpu_objects_in_child();
 		vgpu_state.slot = claim(&vgpu_state.cache);
 		CHECK_EQ(vgpu_mem_used(0), 2 * MIB);

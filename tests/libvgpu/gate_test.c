@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gate_test.c - schedules that threads take over in any order. */
+/* gate_test.c - schedules that threads take over in any order; launches that pass without a check. */
 #include "../../libvgpu/compute/gate.c"
+#include "../../libvgpu/compute/measure.c"
 #include "../../libvgpu/compute/own_time.c"
 
 #include "check.h"
@@ -9,6 +10,7 @@
 
 struct vgpu_state vgpu_state;
 __thread bool vgpu_inside;
+__thread char vgpu_this_thread;
 static struct vgpu_grant grant;
 static struct vgpu_slot slot;
 static pthread_barrier_t barrier;
@@ -68,6 +70,37 @@ static void test_an_older_schedule_changes_nothing(void)
 	CHECK_EQ(vgpu_gate_any, 1);
 }
 
+uint64_t vgpu_quantum(const struct gate *g)
+{
+	(void)g;
+	return QUANTUM_NS;
+}
+
+bool vgpu_may_be_long(const struct gate *g, const struct vgpu_launch *l)
+{
+	(void)g;
+	return l->more_ns > QUANTUM_NS;
+}
+
+/* Launches that differ in length are measured one by one only while the job has no neighbors. With
+ * neighbors a check of each launch measures nothing. */
+static void test_with_neighbors_launches_that_differ_pass_quickly(void)
+{
+	static struct gate g = {.schedule = {.gate = VGPU_GATE_BUDGET, .cores = 20},
+				.quick_left = 2,
+				.lanes = 1,
+				.lane[0] = {.open = true}};
+	const struct vgpu_budget budget = {.balance_ns = BURST_NS};
+	const struct vgpu_launch l = {.samples = SURE_SAMPLES, .est_ns = 5000};
+	const struct vgpu_cost same = {0}, differs = {.varies = 1};
+
+	g.last = &g.lane[0];
+	CHECK(quick(&g, &budget, NULL, &l, &same) != NULL);
+	CHECK(quick(&g, &budget, NULL, &l, &differs) == NULL);
+	g.schedule.others = 1;
+	CHECK(quick(&g, &budget, NULL, &l, &differs) != NULL);
+}
+
 int main(void)
 {
 	vgpu_state.grant = &grant;
@@ -75,5 +108,6 @@ int main(void)
 	vgpu_state.ncards = 2;
 	test_two_threads();
 	test_an_older_schedule_changes_nothing();
+	test_with_neighbors_launches_that_differ_pass_quickly();
 	return done("gate_test");
 }

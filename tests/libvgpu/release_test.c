@@ -176,6 +176,12 @@ void vgpu_release(int card, uint64_t bytes)
 	held -= bytes;
 }
 
+void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes)
+{
+	*charged -= bytes;
+	vgpu_release(card, bytes);
+}
+
 void vgpu_item_release(const struct vgpu_item *item)
 {
 	vgpu_release(item->card, item->size);

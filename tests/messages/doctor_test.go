@@ -64,7 +64,7 @@ func TestDoctorsFindingsAreListed(t *testing.T) {
 // cell is a text in a table.
 func cell(text string) string {
 	if strings.Trim(text, "…: ") == "" {
-		return "what the system, Slurm or gresd says"
+		return "a message of the system, of Slurm or of gresd"
 	}
 	return strings.ReplaceAll(text, "|", `\|`)
 }

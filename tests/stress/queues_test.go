@@ -186,29 +186,51 @@ func TestWorkThatNoGateHoldsIsSaid(t *testing.T) {
 	}
 }
 
-// A closed gate and an exclusive window delay submissions as they delay CUDA's launches. Only a budget
-// did.
+// A closed gate, an exclusive window and the turns of gresd delay submissions as they delay CUDA's launches.
+// A job outside its turn reports its demand to gresd.
 func TestAClosedGateHoldsQueues(t *testing.T) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatal(err)
-	}
-	lease := uint64(now.Nano()) + 2e9
+	turn := libvgpu.Turn{PeriodUS: 10000, LengthUS: 2000, QueueUS: 1000, BeginNS: 1}
 	for name, s := range map[string]libvgpu.Schedule{
-		"shut":   {Cores: 20, Gate: libvgpu.GateShut, LeaseNS: lease},
-		"window": {Cores: 20, Gate: libvgpu.GateWindow, Turn: libvgpu.Turn{PeriodUS: 10000, LengthUS: 2000, QueueUS: 1000, BeginNS: 1}},
+		"shut":   {Cores: 20, Gate: libvgpu.GateShut},
+		"window": {Cores: 20, Gate: libvgpu.GateWindow, Turn: turn},
+		"turn":   {Cores: 20, Gate: libvgpu.GateTurn, Turn: turn},
 	} {
 		for _, program := range []string{"opencl", "vulkan"} {
 			t.Run(program+" "+name, func(t *testing.T) {
 				t.Parallel()
+				began, s := monotonic(t), s
+				if s.Gate == libvgpu.GateShut {
+					s.LeaseNS = began + 2e9
+				}
 				j := newMachine(t, oneCard).job(7, 8<<30, s)
 				r := queues(t, withDriver(t, j.env, j.lib), program, "--how", "one", "--secs", "2")
 				if part := r["part"].(float64); part > 0.4 {
 					t.Errorf("%.3f of the time on the card, want at most 0.4", part)
 				}
+				if s.Gate != libvgpu.GateTurn {
+					return
+				}
+				cache, err := libvgpu.OpenCache(j.cache)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer cache.Close()
+				if turn, err := cache.Turn(0); err != nil || turn.WantedNS < began {
+					t.Errorf("the job wanted the card at %d ns (%v), want after %d ns", turn.WantedNS, err, began)
+				}
 			})
 		}
 	}
+}
+
+// monotonic is CLOCK_MONOTONIC in nanoseconds.
+func monotonic(t *testing.T) uint64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return uint64(now.Nano())
 }
 
 // The budget is the job's: of several processes, and of what a process does by CUDA beside. On a card

@@ -173,8 +173,10 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	p = b->kind == BLOCK_POOL ? b->pool : NULL;
 	size = (b->size + POOL_ALIGN - 1) / POOL_ALIGN * POOL_ALIGN;
 	b->given = p != NULL;
-	if (p)
+	if (p) {
 		p->used -= size;
+		p->given++;
+	}
 	rc = stream_submit(s, &w, &index);
 	if (p && !rc)
 		freed_add(p, s, index, dptr);

@@ -194,6 +194,7 @@ struct CUmemPoolHandle_st {
 	bool is_default, destroyed;
 	int reuse[4]; /* by attribute; only the last one changes what the pool does */
 	int types;
+	unsigned given;   /* blocks that are freed when their stream comes to it */
 	uint64_t export;  /* of a pool that was exported; its descriptors */
 	unsigned imports; /* of it, which keep it */
 	CUmemoryPool of;  /* an imported pool: which */

@@ -93,7 +93,7 @@ static bool over(CUmemoryPool p)
 {
 	CUmemoryPool of = p->of;
 
-	if (!p->destroyed || p->used || p->imports || freed_kept(p))
+	if (!p->destroyed || p->used || p->given || p->imports || freed_kept(p))
 		return false;
 	pool_end(p);
 	if (of && --of->imports == 0)
@@ -143,7 +143,9 @@ void pool_free(struct block *b)
 	CUmemoryPool p = b->pool;
 	uint64_t size = round_up(b->size, POOL_ALIGN);
 
-	if (!b->given)
+	if (b->given)
+		p->given--;
+	else
 		p->used = size < p->used ? p->used - size : 0;
 	if (dmabuf_keeps(b)) {
 		/* with its steps, if nothing else of the pool is in them */

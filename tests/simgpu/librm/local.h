@@ -38,7 +38,7 @@ struct fb_info_params {
 };
 
 struct uuid_info_params {
-	uint8_t uuid[256];
+	char uuid[256];
 	uint32_t flags, gpu, device, subdevice;
 };
 

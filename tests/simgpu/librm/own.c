@@ -115,22 +115,17 @@ uint32_t own_fb_info(struct sim_state *st, const struct object *o, struct fb_inf
 	return NV_OK;
 }
 
+/* This driver reads a UUID only as text. */
 uint32_t own_uuid_info(const struct sim_state *st, struct uuid_info_params *p)
 {
+	if (p->flags)
+		return NV_NOT_SUPPORTED;
 	for (uint32_t i = 0; i < st->ngpus; i++) {
-		const char *digit = st->card[i].conf.uuid + strlen("GPU-");
-		unsigned at = 0, byte;
-
-		for (; at < 16 && *digit; at++, digit += 2) {
-			digit += *digit == '-';
-			if (sscanf(digit, "%2x", &byte) != 1 || byte != p->uuid[at])
-				break;
-		}
-		if (at == 16) {
-			p->device = i;
-			p->subdevice = 0;
-			return NV_OK;
-		}
+		if (strncmp(p->uuid, st->card[i].conf.uuid, sizeof p->uuid) != 0)
+			continue;
+		p->device = i;
+		p->subdevice = 0;
+		return NV_OK;
 	}
 	return NV_OBJECT_NOT_FOUND;
 }

@@ -4,72 +4,37 @@
  *
  *   away away|range|forked|facts [--libdir DIR] [--rounds N]
  *
- *   away    Rounds: 3 GiB are created, exported and released. The descriptor is sent through a socket,
- *           where it stays, and is closed here.
- *   range   The same with a dma-buf of memory that is freed.
- *   forked  The descriptor of 3 GiB is closed here. A forked child still has it.
- *   facts   Whether an epoll set lists an export and a dma-buf: open, in a socket alone, and closed.
+ *   away    Each round creates, exports and releases 3 GiB. It sends the descriptor into a socket and
+ *           closes it here. The descriptor stays in the socket.
+ *   range   As away, with a dma-buf of freed memory.
+ *   forked  This process closes the descriptor of 3 GiB. A forked child keeps it.
+ *   facts   Prints whether an epoll set lists an export and a dma-buf: open, in a socket alone, closed.
  *
- * Prints a line of JSON: how many rounds succeeded and the error of the next, the MiB that
- * cuMemGetInfo counts then, and those that it counts after the last descriptor is closed.
+ * Prints a line of JSON: the number of rounds that succeeded, and the error of the next round. It also
+ * has the MiB that cuMemGetInfo counts at that time, and after the last descriptor is closed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
+#include "calls.h"
+#include "fds.h"
 
 #define SIZE ((size_t)3 << 30)
 
-static void *cuda;
 static size_t idle;
 static CUmemAllocationProp prop = {.type = 1,
 				   .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 				   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 
-#define TRY(name, ...)                                                 \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND;         \
-	})
-#define CALL(name, ...)                                       \
-	do {                                                  \
-		if (TRY(name, __VA_ARGS__)) {                 \
-			fprintf(stderr, "%s fails\n", #name); \
-			exit(3);                              \
-		}                                             \
-	} while (0)
-
-static size_t used(void)
-{
-	size_t free, total;
-
-	CALL(cuMemGetInfo_v2, &free, &total);
-	return ((total - free) >> 20) - idle;
-}
-
 static void send_away(int socket, int fd)
 {
-	char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
-	struct iovec v = {&byte, 1};
-	struct msghdr m = {.msg_iov = &v,
-			   .msg_iovlen = 1,
-			   .msg_control = control,
-			   .msg_controllen = sizeof control};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(c), &fd, sizeof fd);
-	if (sendmsg(socket, &m, 0) != 1)
+	if (send_fd(socket, fd))
 		exit(3);
 	close(fd);
 }
@@ -113,10 +78,11 @@ static int away(int rounds, CUresult (*export_one)(int *))
 		if (r == CUDA_SUCCESS)
 			send_away(pair[0], fd);
 	}
-	most = used();
+	most = used() - idle;
 	close(pair[0]);
 	close(pair[1]);
-	printf("{\"granted\":%d,\"error\":%d,\"used\":%zu,\"after\":%zu}\n", n, r, most, used());
+	printf("{\"granted\":%d,\"error\":%d,\"used\":%zu,\"after\":%zu}\n", n, r, most,
+	       used() - idle);
 	return 0;
 }
 
@@ -136,26 +102,11 @@ static int forked(void)
 		_exit(0);
 	}
 	close(fd);
-	with = used();
+	with = used() - idle;
 	close(to_child[1]);
 	waitpid(child, NULL, 0);
-	printf("{\"used\":%zu,\"after\":%zu}\n", with, used());
+	printf("{\"used\":%zu,\"after\":%zu}\n", with, used() - idle);
 	return 0;
-}
-
-static int listed(int set)
-{
-	char line[256];
-	int n = 0;
-	FILE *f;
-
-	snprintf(line, sizeof line, "/proc/self/fdinfo/%d", set);
-	f = fopen(line, "re");
-	while (f && fgets(line, sizeof line, f))
-		n += strncmp(line, "tfd:", 4) == 0;
-	if (f)
-		fclose(f);
-	return n;
 }
 
 static void show(const char *name, int fd)
@@ -166,14 +117,14 @@ static void show(const char *name, int fd)
 	error = epoll_ctl(set, EPOLL_CTL_ADD, fd, &e) ? errno : 0;
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
 		exit(3);
-	open = listed(set);
+	open = epoll_entries(set);
 	send_away(pair[0], fd);
-	alone = listed(set);
+	alone = epoll_entries(set);
 	printf("%s in an epoll set: error %d; entries: %d open, %d in a socket alone (used %zu)",
-	       name, error, open, alone, used());
+	       name, error, open, alone, used() - idle);
 	close(pair[0]);
 	close(pair[1]);
-	printf(", %d closed (used %zu)\n", listed(set), used());
+	printf(", %d closed (used %zu)\n", epoll_entries(set), used() - idle);
 	close(set);
 }
 
@@ -192,13 +143,8 @@ static int facts(void)
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
-	CUcontext ctx;
 
-	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
-	if (!cuda)
-		return 3;
-	CALL(cuInit, 0u);
-	CALL(cuCtxCreate_v2, &ctx, 0u, 0);
+	open_card(opt(argc, argv, "--libdir", ""));
 	idle = used();
 	if (strcmp(how, "facts") == 0)
 		return facts();

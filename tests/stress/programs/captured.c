@@ -14,22 +14,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
-
-static void *cuda;
-
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : 999;                          \
-	})
+#include "calls.h"
 
 static long used_mib(void)
 {
 	size_t left = 0, total = 0;
 
-	return CALL(cuMemGetInfo_v2, &left, &total) ? -1 : (long)((total - left) >> 20);
+	return TRY(cuMemGetInfo_v2, &left, &total) ? -1 : (long)((total - left) >> 20);
 }
 
 int main(int argc, char **argv)
@@ -45,22 +36,22 @@ int main(int argc, char **argv)
 	long before;
 
 	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
-	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &ctx, 0u, 0) ||
-	    CALL(cuStreamCreate, &stream, 0u))
+	if (!cuda || TRY(cuInit, 0u) || TRY(cuCtxCreate_v2, &ctx, 0u, 0) ||
+	    TRY(cuStreamCreate, &stream, 0u))
 		return 3;
 	before = used_mib();
 	if (inside)
 		stream = CU_STREAM_PER_THREAD;
-	if (CALL(cuStreamBeginCapture_v2, stream, 2))
+	if (TRY(cuStreamBeginCapture_v2, stream, 2))
 		return 4;
 	while (n < 20 && !r) {
-		r = legacy ? CALL(cuMemAllocAsync, &p, bytes, (CUstream)NULL)
-			   : CALL(cuMemAllocAsync_ptsz, &p, bytes, (CUstream)NULL);
+		r = legacy ? TRY(cuMemAllocAsync, &p, bytes, (CUstream)NULL)
+			   : TRY(cuMemAllocAsync_ptsz, &p, bytes, (CUstream)NULL);
 		n += r == 0;
 		if (inside)
 			break;
 	}
-	odd = CALL(cuStreamEndCapture, stream, &graph);
+	odd = TRY(cuStreamEndCapture, stream, &graph);
 	usleep(1000 * (unsigned)atoi(opt(argc, argv, "--later-ms", "0")));
 	printf("{\"granted\":%lu,\"last\":%d,\"used_mib\":%ld,\"ended\":%d}\n",
 	       (unsigned long)(n * bytes >> 30), r, used_mib() - before, odd);

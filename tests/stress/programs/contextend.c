@@ -42,26 +42,16 @@
  */
 #include <stdint.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
+#include "calls.h"
 
 #define BYTES (5ull << 30)
 #define ROUNDS 3
-
-static void *cuda;
-
-/* Calls a function of the driver by name; 999 where there is none. */
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : 999;                          \
-	})
 
 static long used_mib(void)
 {
 	size_t left = 0, total = 0;
 
-	return CALL(cuMemGetInfo_v2, &left, &total) ? -1 : (long)((total - left) >> 20);
+	return TRY(cuMemGetInfo_v2, &left, &total) ? -1 : (long)((total - left) >> 20);
 }
 
 static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -75,14 +65,14 @@ static CUresult take_graph(void)
 	CUgraphExec exec;
 	CUgraphNode node;
 	CUgraph graph;
-	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+	CUresult r = TRY(cuGraphCreate, &graph, 0u);
 
-	r = r ? r : CALL(cuGraphAddMemAllocNode, &node, graph, (void *)NULL, (size_t)0, &p);
-	r = r ? r : CALL(cuGraphInstantiateWithFlags, &exec, graph, 0ull);
-	r = r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
-	r = r ? r : CALL(cuGraphExecDestroy, exec);
-	r = r ? r : CALL(cuGraphDestroy, graph);
-	return r ? r : CALL(cuDeviceGraphMemTrim, 0);
+	r = r ? r : TRY(cuGraphAddMemAllocNode, &node, graph, (void *)NULL, (size_t)0, &p);
+	r = r ? r : TRY(cuGraphInstantiateWithFlags, &exec, graph, 0ull);
+	r = r ? r : TRY(cuGraphLaunch, exec, (CUstream)NULL);
+	r = r ? r : TRY(cuGraphExecDestroy, exec);
+	r = r ? r : TRY(cuGraphDestroy, graph);
+	return r ? r : TRY(cuDeviceGraphMemTrim, 0);
 }
 
 static CUresult take(const char *kind)
@@ -96,29 +86,29 @@ static CUresult take(const char *kind)
 	CUresult r;
 
 	if (strcmp(kind, "linear") == 0)
-		return CALL(cuMemAlloc_v2, &p, (size_t)BYTES);
+		return TRY(cuMemAlloc_v2, &p, (size_t)BYTES);
 	if (strcmp(kind, "pitched") == 0)
-		return CALL(cuMemAllocPitch_v2, &p, &n, (size_t)(1 << 20), (size_t)(BYTES >> 20),
-			    4u);
+		return TRY(cuMemAllocPitch_v2, &p, &n, (size_t)(1 << 20), (size_t)(BYTES >> 20),
+			   4u);
 	if (strcmp(kind, "managed") == 0)
-		return CALL(cuMemAllocManaged, &p, (size_t)BYTES, 1u);
+		return TRY(cuMemAllocManaged, &p, (size_t)BYTES, 1u);
 	if (strcmp(kind, "array") == 0)
-		return CALL(cuArray3DCreate_v2, &handle, &cube);
+		return TRY(cuArray3DCreate_v2, &handle, &cube);
 	if (strcmp(kind, "mipmapped") == 0) {
 		cube.Depth = 1100;
-		return CALL(cuMipmappedArrayCreate, &handle, &cube, 10u);
+		return TRY(cuMipmappedArrayCreate, &handle, &cube, 10u);
 	}
 	if (strcmp(kind, "module") == 0)
-		return CALL(cuModuleLoadData, &handle, ptx);
+		return TRY(cuModuleLoadData, &handle, ptx);
 	if (strcmp(kind, "library") == 0) {
-		r = CALL(cuLibraryLoadData, &library_handle, ptx, (void *)NULL, (void *)NULL, 0u,
-			 (void *)NULL, (void *)NULL, 0u);
-		return r ? r : CALL(cuLibraryGetGlobal, &p, &n, library_handle, "big");
+		r = TRY(cuLibraryLoadData, &library_handle, ptx, (void *)NULL, (void *)NULL, 0u,
+			(void *)NULL, (void *)NULL, 0u);
+		return r ? r : TRY(cuLibraryGetGlobal, &p, &n, library_handle, "big");
 	}
 	if (strcmp(kind, "stack") == 0) /* for each thread that the card can hold */
-		return CALL(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, (size_t)(BYTES / (132 * 2048)));
+		return TRY(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, (size_t)(BYTES / (132 * 2048)));
 	if (strcmp(kind, "async") == 0)
-		return CALL(cuMemAllocAsync, &p, (size_t)BYTES, (CUstream)NULL);
+		return TRY(cuMemAllocAsync, &p, (size_t)BYTES, (CUstream)NULL);
 	if (strcmp(kind, "graph") == 0)
 		return take_graph();
 	return 998;
@@ -133,31 +123,31 @@ static CUresult one_round(const char *kind, const char *end)
 	int is_green = strcmp(end, "green") == 0 || strcmp(end, "mixed") == 0;
 
 	if (own)
-		r = CALL(cuCtxCreate_v2, &ctx, 0u, 0);
+		r = TRY(cuCtxCreate_v2, &ctx, 0u, 0);
 	else if (is_green)
-		r = CALL(cuGreenCtxCreate, &green, (void *)NULL, 0, 1u);
+		r = TRY(cuGreenCtxCreate, &green, (void *)NULL, 0, 1u);
 	else
-		r = CALL(cuDevicePrimaryCtxRetain, &ctx, 0);
+		r = TRY(cuDevicePrimaryCtxRetain, &ctx, 0);
 	if (!r && is_green)
-		r = CALL(cuCtxFromGreenCtx, &ctx, green);
+		r = TRY(cuCtxFromGreenCtx, &ctx, green);
 	if (!r && strcmp(end, "mixed") == 0)
-		r = CALL(cuDevicePrimaryCtxRetain, &ctx, 0);
-	r = r ? r : CALL(cuCtxPushCurrent_v2, ctx);
+		r = TRY(cuDevicePrimaryCtxRetain, &ctx, 0);
+	r = r ? r : TRY(cuCtxPushCurrent_v2, ctx);
 	if (r)
 		return r;
 	r = take(kind);
 	if (own)
-		ended = strcmp(end, "detach") == 0 ? CALL(cuCtxDetach, ctx)
-						   : CALL(cuCtxDestroy_v2, ctx);
+		ended = strcmp(end, "detach") == 0 ? TRY(cuCtxDetach, ctx)
+						   : TRY(cuCtxDestroy_v2, ctx);
 	else if (is_green)
-		ended = CALL(cuGreenCtxDestroy, green);
+		ended = TRY(cuGreenCtxDestroy, green);
 	else if (strcmp(end, "reset") == 0)
-		ended = CALL(cuDevicePrimaryCtxReset_v2, 0);
+		ended = TRY(cuDevicePrimaryCtxReset_v2, 0);
 	else
 		ended = 0;
 	if (strcmp(end, "green") && !own)
-		ended |= CALL(cuDevicePrimaryCtxRelease_v2, 0);
-	CALL(cuCtxPopCurrent_v2, &ctx);
+		ended |= TRY(cuDevicePrimaryCtxRelease_v2, 0);
+	TRY(cuCtxPopCurrent_v2, &ctx);
 	return r ? r : ended;
 }
 
@@ -168,18 +158,18 @@ static CUresult heaps(void)
 	long before, most;
 
 	for (int i = 0; i < 3; i++)
-		r |= CALL(cuCtxCreate_v2, &ctx[i], 0u, 0);
+		r |= TRY(cuCtxCreate_v2, &ctx[i], 0u, 0);
 	before = used_mib();
 	for (int i = 0; i < 3; i++) {
-		r |= CALL(cuCtxPushCurrent_v2, ctx[i]);
-		r |= CALL(cuCtxSetLimit, CU_LIMIT_MALLOC_HEAP_SIZE,
-			  (size_t)(i < 2 ? 2ull << 30 : 8ull << 20));
-		r |= CALL(cuCtxPopCurrent_v2, &top);
+		r |= TRY(cuCtxPushCurrent_v2, ctx[i]);
+		r |= TRY(cuCtxSetLimit, CU_LIMIT_MALLOC_HEAP_SIZE,
+			 (size_t)(i < 2 ? 2ull << 30 : 8ull << 20));
+		r |= TRY(cuCtxPopCurrent_v2, &top);
 	}
 	most = used_mib();
-	r |= CALL(cuCtxDestroy_v2, ctx[1]);
-	r |= CALL(cuCtxDestroy_v2, ctx[0]);
-	r |= CALL(cuCtxSetCurrent, ctx[2]);
+	r |= TRY(cuCtxDestroy_v2, ctx[1]);
+	r |= TRY(cuCtxDestroy_v2, ctx[0]);
+	r |= TRY(cuCtxSetCurrent, ctx[2]);
 	printf("{\"held_mib\":%ld,\"left_mib\":%ld,\"last\":%d}\n", most - before,
 	       used_mib() - before, r);
 	return r;
@@ -190,18 +180,18 @@ static int greens(void)
 	long before = used_mib(), at[6];
 	CUgreenCtx one, two;
 	CUcontext ctx;
-	CUresult r = CALL(cuDevicePrimaryCtxRetain, &ctx, 0);
+	CUresult r = TRY(cuDevicePrimaryCtxRetain, &ctx, 0);
 
 	at[0] = used_mib() - before;
-	r |= CALL(cuGreenCtxCreate, &one, (void *)NULL, 0, 1u);
+	r |= TRY(cuGreenCtxCreate, &one, (void *)NULL, 0, 1u);
 	at[1] = used_mib() - before;
-	r |= CALL(cuDevicePrimaryCtxRelease_v2, 0);
+	r |= TRY(cuDevicePrimaryCtxRelease_v2, 0);
 	at[2] = used_mib() - before;
-	r |= CALL(cuGreenCtxCreate, &two, (void *)NULL, 0, 1u);
+	r |= TRY(cuGreenCtxCreate, &two, (void *)NULL, 0, 1u);
 	at[3] = used_mib() - before;
-	r |= CALL(cuGreenCtxDestroy, one);
+	r |= TRY(cuGreenCtxDestroy, one);
 	at[4] = used_mib() - before;
-	r |= CALL(cuGreenCtxDestroy, two);
+	r |= TRY(cuGreenCtxDestroy, two);
 	at[5] = used_mib() - before;
 	printf("{\"last\":%d,\"at\":[%ld,%ld,%ld,%ld,%ld,%ld]}\n", r, at[0], at[1], at[2], at[3],
 	       at[4], at[5]);
@@ -214,10 +204,10 @@ static int sizes(void)
 	CUDA_ARRAY3D_DESCRIPTOR layers = {1024, 1024, 16, 0x20, 1, CUDA_ARRAY3D_LAYERED};
 	long before = used_mib(), first, second;
 	void *array;
-	CUresult r = CALL(cuMipmappedArrayCreate, &array, &cube, 10u);
+	CUresult r = TRY(cuMipmappedArrayCreate, &array, &cube, 10u);
 
 	first = used_mib() - before;
-	r |= CALL(cuMipmappedArrayCreate, &array, &layers, 11u);
+	r |= TRY(cuMipmappedArrayCreate, &array, &layers, 11u);
 	second = used_mib() - before - first;
 	printf("{\"cube_mib\":%ld,\"layers_mib\":%ld,\"last\":%d}\n", first, second, r);
 	return r;
@@ -227,7 +217,7 @@ static CUresult add_alloc(CUgraph graph, CUgraphNode *node, CUgraphNode *after, 
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = {.allocType = 1, .location = {1, 0}},
 					.bytesize = 3ull << 30};
-	CUresult r = CALL(cuGraphAddMemAllocNode, node, graph, after, (size_t)(after != NULL), &p);
+	CUresult r = TRY(cuGraphAddMemAllocNode, node, graph, after, (size_t)(after != NULL), &p);
 
 	*at = p.dptr;
 	return r;
@@ -241,19 +231,19 @@ static int lifetimes(const char *how)
 	CUgraphExec exec;
 	CUgraph graph;
 	long before = used_mib();
-	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+	CUresult r = TRY(cuGraphCreate, &graph, 0u);
 
 	for (int i = 0; i < n; i++) {
 		r |= add_alloc(graph, &alloc[i], turns && i ? &gone[i - 1] : NULL, &at[i]);
 		if (turns)
-			r |= CALL(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1,
-				  at[i]);
+			r |= TRY(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1,
+				 at[i]);
 	}
 	for (int i = 0; i < n && !turns; i++)
-		r |= CALL(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1, at[i]);
-	r |= CALL(cuGraphInstantiateWithFlags, &exec, graph, 0ull);
+		r |= TRY(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1, at[i]);
+	r |= TRY(cuGraphInstantiateWithFlags, &exec, graph, 0ull);
 	for (int i = 0; i < 3; i++)
-		r = r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
+		r = r ? r : TRY(cuGraphLaunch, exec, (CUstream)NULL);
 	printf("{\"last\":%d,\"mib\":%ld}\n", r, used_mib() - before);
 	return 0;
 }
@@ -261,14 +251,13 @@ static int lifetimes(const char *how)
 static int pending(void)
 {
 	long before = used_mib(), first;
-	CUresult a =
-		CALL(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, (size_t)2 << 20);
+	CUresult a = TRY(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, (size_t)2 << 20);
 	CUresult b;
 	size_t now = 0;
 
 	first = used_mib() - before;
-	b = CALL(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, (size_t)40 << 20);
-	CALL(cuCtxGetLimit, &now, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT);
+	b = TRY(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, (size_t)40 << 20);
+	TRY(cuCtxGetLimit, &now, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT);
 	printf("{\"mib\":%ld,\"first\":%d,\"second\":%d,\"limit\":%zu,\"after_mib\":%ld}\n", first,
 	       a, b, now, used_mib() - before);
 	return 0;
@@ -280,12 +269,12 @@ static int granted(CUmemoryPool pool)
 	CUdeviceptr p[20];
 	int n = 0;
 
-	while (n < 20 && (r = CALL(cuMemAllocFromPoolAsync, &p[n], (size_t)1 << 30, pool,
-				   (CUstream)NULL)) == 0)
+	while (n < 20 && (r = TRY(cuMemAllocFromPoolAsync, &p[n], (size_t)1 << 30, pool,
+				  (CUstream)NULL)) == 0)
 		n++;
 	for (int i = 0; i < n; i++)
-		r |= CALL(cuMemFreeAsync, p[i], (CUstream)NULL);
-	CALL(cuCtxSynchronize);
+		r |= TRY(cuMemFreeAsync, p[i], (CUstream)NULL);
+	TRY(cuCtxSynchronize);
 	return n;
 }
 
@@ -296,8 +285,8 @@ static int pools(void)
 	CUmemoryPool made, standard;
 	int own, dflt;
 
-	if (CALL(cuMemPoolCreate, &made, &props) ||
-	    CALL(cuMemGetDefaultMemPool, &standard, &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED))
+	if (TRY(cuMemPoolCreate, &made, &props) ||
+	    TRY(cuMemGetDefaultMemPool, &standard, &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED))
 		return 4;
 	own = granted(made);
 	dflt = granted(standard);
@@ -314,11 +303,11 @@ int main(int argc, char **argv)
 	long before;
 
 	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
-	if (!cuda || CALL(cuInit, 0u))
+	if (!cuda || TRY(cuInit, 0u))
 		return 3;
 	if (strcmp(kind, "heaps") == 0)
 		return heaps() ? 1 : 0;
-	if (CALL(cuCtxCreate_v2, &own, 0u, 0))
+	if (TRY(cuCtxCreate_v2, &own, 0u, 0))
 		return 3;
 	if (strcmp(kind, "greens") == 0)
 		return greens();
@@ -333,7 +322,7 @@ int main(int argc, char **argv)
 	before = used_mib();
 	while (rounds < ROUNDS && (r = one_round(kind, end)) == 0)
 		rounds++;
-	r |= CALL(cuCtxSynchronize); /* the pools give back what nobody holds */
+	r |= TRY(cuCtxSynchronize); /* the pools give back what nobody holds */
 	printf("{\"rounds\":%d,\"last\":%d,\"left_mib\":%ld}\n", rounds, r, used_mib() - before);
 	return 0;
 }

@@ -14,8 +14,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
+#include "calls.h"
 
 #define BYTES (3ull << 30)
 #define RELEASE_THRESHOLD 4
@@ -23,50 +22,42 @@
 #define RELAXED 2
 #define STREAMS 100
 
-static void *cuda;
-
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : 999;                          \
-	})
-
 static CUresult begin(CUstream *stream)
 {
-	CUresult r = CALL(cuStreamCreate, stream, 1u);
+	CUresult r = TRY(cuStreamCreate, stream, 1u);
 
-	return r ? r : CALL(cuStreamBeginCapture_v2, *stream, RELAXED);
+	return r ? r : TRY(cuStreamBeginCapture_v2, *stream, RELAXED);
 }
 
 static CUresult own_context(void)
 {
 	CUcontext ctx;
 	CUstream stream;
-	CUresult r = CALL(cuCtxCreate_v2, &ctx, 0u, 0);
+	CUresult r = TRY(cuCtxCreate_v2, &ctx, 0u, 0);
 
 	r = r ? r : begin(&stream);
-	return r ? r : CALL(cuCtxDestroy_v2, ctx);
+	return r ? r : TRY(cuCtxDestroy_v2, ctx);
 }
 
 static CUresult primary_context(int reset)
 {
 	CUcontext ctx;
 	CUstream stream;
-	CUresult r = CALL(cuDevicePrimaryCtxRetain, &ctx, 0);
+	CUresult r = TRY(cuDevicePrimaryCtxRetain, &ctx, 0);
 
-	r = r ? r : CALL(cuCtxPushCurrent_v2, ctx);
+	r = r ? r : TRY(cuCtxPushCurrent_v2, ctx);
 	r = r ? r : begin(&stream);
-	r = r ? r : CALL(cuCtxPopCurrent_v2, &ctx);
+	r = r ? r : TRY(cuCtxPopCurrent_v2, &ctx);
 	if (!r && reset)
-		r = CALL(cuDevicePrimaryCtxReset_v2, 0);
-	return r ? r : CALL(cuDevicePrimaryCtxRelease_v2, 0);
+		r = TRY(cuDevicePrimaryCtxReset_v2, 0);
+	return r ? r : TRY(cuDevicePrimaryCtxRelease_v2, 0);
 }
 
 static void *captures(void *ctx)
 {
-	CUresult r = CALL(cuCtxSetCurrent, (CUcontext)ctx);
+	CUresult r = TRY(cuCtxSetCurrent, (CUcontext)ctx);
 
-	r = r ? r : CALL(cuStreamBeginCapture_v2, CU_STREAM_PER_THREAD, THREAD_LOCAL);
+	r = r ? r : TRY(cuStreamBeginCapture_v2, CU_STREAM_PER_THREAD, THREAD_LOCAL);
 	return (void *)(uintptr_t)r;
 }
 
@@ -88,7 +79,7 @@ static CUresult streams(void)
 	for (int i = 0; i < STREAMS && !r; i++)
 		r = begin(&stream[i]);
 	for (int i = 0; i < STREAMS && !r; i++)
-		r = CALL(cuStreamDestroy_v2, stream[i]);
+		r = TRY(cuStreamDestroy_v2, stream[i]);
 	return r;
 }
 
@@ -99,7 +90,7 @@ static CUresult twice(void)
 	CUresult r = begin(&stream);
 
 	r = r ? r : own_context();
-	return r ? r : CALL(cuStreamEndCapture, stream, &graph);
+	return r ? r : TRY(cuStreamEndCapture, stream, &graph);
 }
 
 int main(int argc, char **argv)
@@ -113,7 +104,7 @@ int main(int argc, char **argv)
 	CUresult r, last;
 
 	cuda = library("", "libcuda.so.1");
-	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &ctx, 0u, 0))
+	if (!cuda || TRY(cuInit, 0u) || TRY(cuCtxCreate_v2, &ctx, 0u, 0))
 		return 3;
 	r = strcmp(how, "destroy") == 0   ? own_context()
 	    : strcmp(how, "reset") == 0   ? primary_context(1)
@@ -121,14 +112,14 @@ int main(int argc, char **argv)
 	    : strcmp(how, "thread") == 0  ? thread(ctx)
 	    : strcmp(how, "streams") == 0 ? streams()
 					  : twice();
-	r = r ? r : CALL(cuCtxSetCurrent, ctx);
-	r = r ? r : CALL(cuStreamCreate, &stream, 1u);
-	r = r ? r : CALL(cuDeviceGetDefaultMemPool, &pool, 0);
-	r = r ? r : CALL(cuMemPoolSetAttribute, pool, RELEASE_THRESHOLD, &all);
-	r = r ? r : CALL(cuMemAllocAsync, &p, (size_t)BYTES, stream);
-	r = r ? r : CALL(cuMemFreeAsync, p, stream);
-	r = r ? r : CALL(cuStreamSynchronize, stream);
-	last = CALL(cuMemAlloc_v2, &p, (size_t)BYTES);
+	r = r ? r : TRY(cuCtxSetCurrent, ctx);
+	r = r ? r : TRY(cuStreamCreate, &stream, 1u);
+	r = r ? r : TRY(cuDeviceGetDefaultMemPool, &pool, 0);
+	r = r ? r : TRY(cuMemPoolSetAttribute, pool, RELEASE_THRESHOLD, &all);
+	r = r ? r : TRY(cuMemAllocAsync, &p, (size_t)BYTES, stream);
+	r = r ? r : TRY(cuMemFreeAsync, p, stream);
+	r = r ? r : TRY(cuStreamSynchronize, stream);
+	last = TRY(cuMemAlloc_v2, &p, (size_t)BYTES);
 	printf("{\"first\":%d,\"last\":%d}\n", r, last);
 	return 0;
 }

@@ -8,32 +8,11 @@
  * freed, and when both descriptors of it are closed.
  */
 #include <stdint.h>
-#include <stdlib.h>
 #include <unistd.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
+#include "calls.h"
 
 #define MIB ((size_t)1 << 20)
-
-static void *cuda;
-
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		if (!fn_ || fn_(__VA_ARGS__)) {                        \
-			fprintf(stderr, "%s fails\n", #name);          \
-			exit(3);                                       \
-		}                                                      \
-	})
-
-static size_t used(void)
-{
-	size_t free, total;
-
-	CALL(cuMemGetInfo_v2, &free, &total);
-	return (total - free) / MIB;
-}
 
 int main(int argc, char **argv)
 {
@@ -43,15 +22,10 @@ int main(int argc, char **argv)
 	const size_t bytes = strcmp(what, "small") == 0 ? 64 << 10 : 1024 * MIB;
 	const int linear = strcmp(what, "linear") == 0 || bytes < MIB;
 	size_t before, taken, freed;
-	CUcontext ctx;
 	CUdeviceptr p;
 	int fd[2];
 
-	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
-	if (!cuda)
-		return 3;
-	CALL(cuInit, 0u);
-	CALL(cuCtxCreate_v2, &ctx, 0u, 0);
+	open_card(opt(argc, argv, "--libdir", ""));
 	before = used();
 	if (linear) {
 		CALL(cuMemAlloc_v2, &p, bytes);

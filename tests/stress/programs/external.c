@@ -8,10 +8,8 @@
  * Prints a line of JSON: how many of 10 rounds succeeded, the error of the next, and the MiB in use.
  */
 #include <stdint.h>
-#include <stdlib.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
+#include "calls.h"
 
 #define SIZE ((size_t)3 << 30)
 
@@ -20,29 +18,6 @@ struct buffer {
 	unsigned long long offset, size;
 	unsigned flags, reserved[16];
 };
-
-static void *cuda;
-
-#define TRY(name, ...)                                                 \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND;         \
-	})
-#define CALL(name, ...)                                       \
-	do {                                                  \
-		if (TRY(name, __VA_ARGS__)) {                 \
-			fprintf(stderr, "%s fails\n", #name); \
-			exit(3);                              \
-		}                                             \
-	} while (0)
-
-static size_t used(void)
-{
-	size_t free, total;
-
-	CALL(cuMemGetInfo_v2, &free, &total);
-	return (total - free) >> 20;
-}
 
 static CUresult one_round(int buffer)
 {
@@ -75,14 +50,9 @@ int main(int argc, char **argv)
 {
 	int buffer = argc > 1 && strcmp(argv[1], "buffer") == 0, n = 0;
 	CUresult r = CUDA_SUCCESS;
-	CUcontext ctx;
 	size_t idle;
 
-	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
-	if (!cuda)
-		return 3;
-	CALL(cuInit, 0u);
-	CALL(cuCtxCreate_v2, &ctx, 0u, 0);
+	open_card(opt(argc, argv, "--libdir", ""));
 	idle = used();
 	for (; n < 10 && !r; n += !r)
 		r = one_round(buffer);

@@ -27,8 +27,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
+#include "calls.h"
 
 #define GIB (1ull << 30)
 #define MIB (1ull << 20)
@@ -48,17 +47,9 @@ struct memset_params {
 	size_t width, height;
 };
 
-static void *cuda;
 static CUcontext context;
 static int failed;
 static unsigned calls; /* of cuMemAllocAsync, if this driver counts them */
-
-/* Calls a function of the driver by name; 999 if there is none. */
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : 999;                          \
-	})
 
 __attribute__((format(printf, 3, 4))) static void result(const char *name, const char *verdict,
 							 const char *text, ...)
@@ -78,7 +69,7 @@ static unsigned long long reserved_mib(CUdevice dev)
 {
 	uint64_t bytes = 0;
 
-	CALL(cuDeviceGetGraphMemAttribute, dev, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
+	TRY(cuDeviceGetGraphMemAttribute, dev, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
 	return bytes / MIB;
 }
 
@@ -88,7 +79,7 @@ static CUresult add_alloc(CUgraph graph, CUgraphNode *node, CUgraphNode *after, 
 	CUDA_MEM_ALLOC_NODE_PARAMS p = {
 		.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, dev}},
 		.bytesize = bytes};
-	CUresult r = CALL(cuGraphAddMemAllocNode, node, graph, after, (size_t)(after != NULL), &p);
+	CUresult r = TRY(cuGraphAddMemAllocNode, node, graph, after, (size_t)(after != NULL), &p);
 
 	*at = p.dptr;
 	return r;
@@ -101,8 +92,8 @@ static CUresult add_turn(CUgraph graph, CUgraphNode *last, int first, uint64_t b
 	CUgraphNode alloc, fill;
 	CUresult r = add_alloc(graph, &alloc, first ? NULL : last, 0, bytes, &set.dst);
 
-	r = r ? r : CALL(cuGraphAddMemsetNode, &fill, graph, &alloc, (size_t)1, &set, context);
-	return r ? r : CALL(cuGraphAddMemFreeNode, last, graph, &fill, (size_t)1, set.dst);
+	r = r ? r : TRY(cuGraphAddMemsetNode, &fill, graph, &alloc, (size_t)1, &set, context);
+	return r ? r : TRY(cuGraphAddMemFreeNode, last, graph, &fill, (size_t)1, set.dst);
 }
 
 /* Launches the graph three times, and ends it. r: the result so far. */
@@ -116,23 +107,23 @@ static void launch(const char *name, CUgraph graph, CUresult r, unsigned long lo
 	if (r) {
 		result(name, r == CUDA_ERROR_OUT_OF_MEMORY ? "FAIL" : "SKIP",
 		       "the driver does not make this graph, error %d", r);
-		CALL(cuGraphDestroy, graph);
+		TRY(cuGraphDestroy, graph);
 		return;
 	}
-	r = flags & UPLOAD ? CALL(cuGraphInstantiateWithParams, &exec, graph, &params)
-			   : CALL(cuGraphInstantiateWithFlags, &exec, graph, flags);
+	r = flags & UPLOAD ? TRY(cuGraphInstantiateWithParams, &exec, graph, &params)
+			   : TRY(cuGraphInstantiateWithFlags, &exec, graph, flags);
 	for (int i = 0; i < 3 && !r; i++) {
-		r = CALL(cuGraphLaunch, exec, (CUstream)NULL);
-		r = r ? r : CALL(cuCtxSynchronize);
+		r = TRY(cuGraphLaunch, exec, (CUstream)NULL);
+		r = r ? r : TRY(cuCtxSynchronize);
 	}
 	reserved = reserved_mib(0);
 	result(name, r == want && reserved <= 8 * GIB / MIB ? "PASS" : "FAIL",
 	       "error %d, want %d; %llu MiB reserved", r, want, reserved);
 	if (exec && !(r && flags & UPLOAD))
-		CALL(cuGraphExecDestroy, exec);
-	CALL(cuGraphDestroy, graph);
-	CALL(cuCtxSynchronize);
-	CALL(cuDeviceGraphMemTrim, 0);
+		TRY(cuGraphExecDestroy, exec);
+	TRY(cuGraphDestroy, graph);
+	TRY(cuCtxSynchronize);
+	TRY(cuDeviceGraphMemTrim, 0);
 }
 
 static void turns(const char *name, int n)
@@ -141,7 +132,7 @@ static void turns(const char *name, int n)
 	int shrinks = n == 0;
 	CUgraphNode last;
 	CUgraph graph;
-	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+	CUresult r = TRY(cuGraphCreate, &graph, 0u);
 
 	for (int i = 0; i < (shrinks ? 3 : n) && !r; i++)
 		r = add_turn(graph, &last, i == 0, GIB * (shrinks ? shrinking[i] : 3));
@@ -154,15 +145,15 @@ static void at_once(const char *name, int late)
 	CUgraphNode alloc[3], gone[3];
 	CUdeviceptr at[3];
 	CUgraph graph;
-	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+	CUresult r = TRY(cuGraphCreate, &graph, 0u);
 
 	for (int i = 0; i < 3 && !r; i++) {
 		r = add_alloc(graph, &alloc[i], NULL, 0, 3 * GIB, &at[i]);
 		r = r ? r
-		      : CALL(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1, at[i]);
+		      : TRY(cuGraphAddMemFreeNode, &gone[i], graph, &alloc[i], (size_t)1, at[i]);
 	}
 	for (int i = 1; i < 3 && late && !r; i++)
-		r = CALL(cuGraphAddDependencies, graph, &gone[i - 1], &alloc[i], (size_t)1);
+		r = TRY(cuGraphAddDependencies, graph, &gone[i - 1], &alloc[i], (size_t)1);
 	launch(name, graph, r, 0, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
@@ -171,7 +162,7 @@ static void keeps(const char *name, uint64_t bytes, unsigned long long flags, CU
 	CUgraphNode alloc;
 	CUdeviceptr at;
 	CUgraph graph;
-	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+	CUresult r = TRY(cuGraphCreate, &graph, 0u);
 
 	r = r ? r : add_alloc(graph, &alloc, NULL, 0, bytes, &at);
 	launch(name, graph, r, flags, want);
@@ -181,14 +172,14 @@ static void nested(const char *name)
 {
 	CUgraphNode last, child_last;
 	CUgraph graph, child;
-	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+	CUresult r = TRY(cuGraphCreate, &graph, 0u);
 
 	for (int i = 0; i < 3 && !r; i++) {
-		r = CALL(cuGraphCreate, &child, 0u);
+		r = TRY(cuGraphCreate, &child, 0u);
 		r = r ? r : add_turn(child, &child_last, 1, 3 * GIB);
 		r = r ? r
-		      : CALL(cuGraphAddChildGraphNode, &last, graph, i ? &last : NULL,
-			     (size_t)(i > 0), child);
+		      : TRY(cuGraphAddChildGraphNode, &last, graph, i ? &last : NULL,
+			    (size_t)(i > 0), child);
 	}
 	launch(name, graph, r, 0, CUDA_ERROR_OUT_OF_MEMORY);
 }
@@ -198,14 +189,14 @@ static void deep(const char *name)
 	CUgraphNode node;
 	CUgraph graph, parent;
 	CUdeviceptr at;
-	CUresult r = CALL(cuGraphCreate, &graph, 0u);
+	CUresult r = TRY(cuGraphCreate, &graph, 0u);
 
 	r = r ? r : add_alloc(graph, &node, NULL, 0, 20 * GIB, &at);
 	for (int i = 0; i < MOST && !r; i++) {
-		r = CALL(cuGraphCreate, &parent, 0u);
+		r = TRY(cuGraphCreate, &parent, 0u);
 		r = r ? r
-		      : CALL(cuGraphAddChildGraphNode, &node, parent, (CUgraphNode *)NULL,
-			     (size_t)0, graph);
+		      : TRY(cuGraphAddChildGraphNode, &node, parent, (CUgraphNode *)NULL, (size_t)0,
+			    graph);
 		graph = parent;
 	}
 	launch(name, graph, r, 0, CUDA_ERROR_OUT_OF_MEMORY);
@@ -221,26 +212,26 @@ static void cards(const char *name)
 	CUresult r, again = 0;
 	int n = 0;
 
-	if (CALL(cuDeviceGetCount, &n) || n < 2) {
+	if (TRY(cuDeviceGetCount, &n) || n < 2) {
 		result(name, "SKIP", "%d cards, want 2", n);
 		return;
 	}
-	r = CALL(cuCtxCreate_v2, &second, 0u, 1);
-	r = r ? r : CALL(cuCtxPopCurrent_v2, &top);
-	r = r ? r : CALL(cuGraphCreate, &graph, 0u);
+	r = TRY(cuCtxCreate_v2, &second, 0u, 1);
+	r = r ? r : TRY(cuCtxPopCurrent_v2, &top);
+	r = r ? r : TRY(cuGraphCreate, &graph, 0u);
 	for (int dev = 0; dev < 2 && !r; dev++)
 		r = add_alloc(graph, &node, NULL, dev, 5 * GIB, &at);
-	r = r ? r : CALL(cuGraphInstantiateWithFlags, &exec, graph, AUTO_FREE);
-	r = r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
-	r = r ? r : CALL(cuCtxSynchronize);
-	r = r ? r : CALL(cuGraphExecDestroy, exec);
+	r = r ? r : TRY(cuGraphInstantiateWithFlags, &exec, graph, AUTO_FREE);
+	r = r ? r : TRY(cuGraphLaunch, exec, (CUstream)NULL);
+	r = r ? r : TRY(cuCtxSynchronize);
+	r = r ? r : TRY(cuGraphExecDestroy, exec);
 	for (int dev = 0; dev < 2 && !r; dev++)
-		r = CALL(cuDeviceGraphMemTrim, dev);
-	r = r ? r : CALL(cuCtxPushCurrent_v2, second);
-	r = r ? r : CALL(cuMemAlloc_v2, &other, (size_t)(5 * GIB));
-	r = r ? r : CALL(cuCtxPopCurrent_v2, &top);
-	r = r ? r : CALL(cuGraphInstantiateWithFlags, &exec, graph, AUTO_FREE);
-	again = r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
+		r = TRY(cuDeviceGraphMemTrim, dev);
+	r = r ? r : TRY(cuCtxPushCurrent_v2, second);
+	r = r ? r : TRY(cuMemAlloc_v2, &other, (size_t)(5 * GIB));
+	r = r ? r : TRY(cuCtxPopCurrent_v2, &top);
+	r = r ? r : TRY(cuGraphInstantiateWithFlags, &exec, graph, AUTO_FREE);
+	again = r ? r : TRY(cuGraphLaunch, exec, (CUstream)NULL);
 	result(name, !r && again == CUDA_ERROR_OUT_OF_MEMORY ? "PASS" : "FAIL",
 	       "errors %d and %d, want 0 and %d", r, again, CUDA_ERROR_OUT_OF_MEMORY);
 }
@@ -262,13 +253,13 @@ static void fragments(const char *name, int early)
 	CUstream stream;
 	double began, took;
 	int n = 0;
-	CUresult r = CALL(cuStreamCreate, &stream, 1u);
+	CUresult r = TRY(cuStreamCreate, &stream, 1u);
 
-	r = r ? r : CALL(cuDeviceGetDefaultMemPool, &pool, 0);
-	r = r ? r : CALL(cuMemPoolSetAttribute, pool, RELEASE_THRESHOLD, &all);
-	r = r || !early ? r : CALL(cuMemAllocAsync, &big, (size_t)MIB, stream);
-	r = r || !early ? r : CALL(cuMemFreeAsync, big, stream);
-	while (!r && n < PIECES && !(r = CALL(cuMemAllocAsync, &piece[n], (size_t)MIB, stream)))
+	r = r ? r : TRY(cuDeviceGetDefaultMemPool, &pool, 0);
+	r = r ? r : TRY(cuMemPoolSetAttribute, pool, RELEASE_THRESHOLD, &all);
+	r = r || !early ? r : TRY(cuMemAllocAsync, &big, (size_t)MIB, stream);
+	r = r || !early ? r : TRY(cuMemFreeAsync, big, stream);
+	while (!r && n < PIECES && !(r = TRY(cuMemAllocAsync, &piece[n], (size_t)MIB, stream)))
 		n++;
 	if (r != CUDA_ERROR_OUT_OF_MEMORY || n < 512) {
 		result(name, "FAIL", "%d pieces of 1 MiB, error %d; set a limit of 2 GiB", n, r);
@@ -276,17 +267,17 @@ static void fragments(const char *name, int early)
 	}
 	r = 0;
 	for (int i = 0; i < n && !r; i += 2)
-		r = CALL(cuMemFreeAsync, piece[i], stream);
-	r = r ? r : CALL(cuStreamSynchronize, stream);
-	CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &before);
+		r = TRY(cuMemFreeAsync, piece[i], stream);
+	r = r ? r : TRY(cuStreamSynchronize, stream);
+	TRY(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &before);
 	if (subscribe)
 		subscribe(count);
 	began = now_s();
-	r = r ? r : CALL(cuMemAllocAsync, &big, (size_t)(256 * MIB), stream);
+	r = r ? r : TRY(cuMemAllocAsync, &big, (size_t)(256 * MIB), stream);
 	took = now_s() - began;
 	if (subscribe)
 		subscribe(NULL);
-	CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &after);
+	TRY(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &after);
 	result(name,
 	       r == CUDA_ERROR_OUT_OF_MEMORY && after <= before &&
 			       (subscribe ? calls > 0 && calls <= most : took < SOON_S)
@@ -330,7 +321,7 @@ int main(int argc, char **argv)
 					     "kept",   "late",    "nested",  "deep", "cards"};
 
 	cuda = library("", "libcuda.so.1");
-	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &context, 0u, 0)) {
+	if (!cuda || TRY(cuInit, 0u) || TRY(cuCtxCreate_v2, &context, 0u, 0)) {
 		fprintf(stderr, "graphpool: there is no card\n");
 		return 3;
 	}

@@ -31,8 +31,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
+#include "calls.h"
+#include "fds.h"
 
 #define MIB ((size_t)1 << 20)
 #define FD 1
@@ -40,35 +40,13 @@
 #define EXPORTS 4097
 #define MOST_ROUNDS 16
 
-static void *cuda, *nvml;
+static void *nvml;
 static const char *libdir;
 static size_t size, idle;
 static CUresult again; /* of a mapping that was refused */
 static CUmemAllocationProp prop = {.type = 1,
 				   .requestedHandleTypes = FD,
 				   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-
-#define TRY(name, ...)                                                 \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND;         \
-	})
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult r_ = TRY(name, __VA_ARGS__);                  \
-		if (r_) {                                              \
-			fprintf(stderr, "%s returns %d\n", #name, r_); \
-			exit(3);                                       \
-		}                                                      \
-	})
-
-static size_t used(void)
-{
-	size_t free, total;
-
-	CALL(cuMemGetInfo_v2, &free, &total);
-	return (total - free) / MIB;
-}
 
 /* What NVML counts for this process, in MiB; -1: it does not say. */
 static long counted(void)
@@ -102,37 +80,8 @@ static long counted(void)
 
 static void begin(void)
 {
-	CUcontext ctx;
-
-	cuda = library(libdir, "libcuda.so.1");
-	if (!cuda)
-		exit(3);
-	CALL(cuInit, 0u);
-	CALL(cuCtxCreate_v2, &ctx, 0u, 0);
+	open_card(libdir);
 	idle = used();
-}
-
-static int passed(int socket, int fd)
-{
-	char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
-	struct iovec v = {&byte, 1};
-	struct msghdr m = {.msg_iov = &v,
-			   .msg_iovlen = 1,
-			   .msg_control = control,
-			   .msg_controllen = sizeof control};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-
-	if (fd < 0) {
-		if (recvmsg(socket, &m, 0) != 1 || !CMSG_FIRSTHDR(&m))
-			return -1;
-		memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
-		return fd;
-	}
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(c), &fd, sizeof fd);
-	return sendmsg(socket, &m, 0) == 1 ? 0 : -1;
 }
 
 static CUresult mapped(CUmemGenericAllocationHandle h, CUdeviceptr *at)
@@ -220,7 +169,7 @@ static void exporter(int socket)
 	if (r)
 		_exit(4);
 	CALL(cuMemExportToShareableHandle, &fd, h, FD, 0ull);
-	passed(socket, fd);
+	send_fd(socket, fd);
 	(void)!read(socket, &go, 1); /* until it is to end */
 	_exit(0);
 }
@@ -302,7 +251,7 @@ static void fork_exporters(int n)
 
 static int from(int i)
 {
-	return write(sockets[i], "g", 1) == 1 ? passed(sockets[i], -1) : -1;
+	return write(sockets[i], "g", 1) == 1 ? receive_fd(sockets[i]) : -1;
 }
 
 static void end(int i)

@@ -13,8 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "../../simgpu/cuda_abi.h"
-#include "common.h"
+#include "typed.h"
 
 #define LENGTHS 32
 #define STREAMS 512
@@ -50,28 +49,11 @@ static const char ptx[] = ".version 7.0\n"
 			  "	ret;\n"
 			  "}\n";
 
-static void *cuda;
 static struct {
 	double length[LENGTHS], pause;
 	unsigned lengths, streams;
 	int random, burst, graph;
 } is;
-
-static void ok(int rc, const char *what)
-{
-	if (!rc)
-		return;
-	fprintf(stderr, "mixed: %s: error %d\n", what, rc);
-	exit(1);
-}
-
-#define CALL(name, ...)                                    \
-	do {                                               \
-		static __typeof__(name) *call;             \
-		if (!call && !(call = dlsym(cuda, #name))) \
-			ok(-1, #name);                     \
-		ok((int)call(__VA_ARGS__), #name);         \
-	} while (0)
 
 static void pause_for(double *at, double s)
 {

@@ -14,16 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
-#include "common.h"
-
-static void *cuda;
-
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : 999;                          \
-	})
+#include "calls.h"
 
 static CUresult graph(size_t bytes)
 {
@@ -32,31 +23,31 @@ static CUresult graph(size_t bytes)
 	CUgraphExec exec;
 	CUgraphNode node;
 	CUgraph g;
-	CUresult r = CALL(cuGraphCreate, &g, 0u);
+	CUresult r = TRY(cuGraphCreate, &g, 0u);
 
-	r = r ? r : CALL(cuGraphAddMemAllocNode, &node, g, (void *)NULL, (size_t)0, &p);
-	r = r ? r : CALL(cuGraphInstantiateWithFlags, &exec, g, 0ull);
-	return r ? r : CALL(cuGraphLaunch, exec, (CUstream)NULL);
+	r = r ? r : TRY(cuGraphAddMemAllocNode, &node, g, (void *)NULL, (size_t)0, &p);
+	r = r ? r : TRY(cuGraphInstantiateWithFlags, &exec, g, 0ull);
+	return r ? r : TRY(cuGraphLaunch, exec, (CUstream)NULL);
 }
 
 /* Round by round, as the other process gives the word. */
 static int turns(int from, int to)
 {
-	CUresult ready = CALL(cuInit, 0u);
+	CUresult ready = TRY(cuInit, 0u);
 	int refused = 0;
 	CUdeviceptr p;
 	CUcontext ctx;
 	char c = 0;
 
-	if (ready || CALL(cuCtxCreate_v2, &ctx, 0u, 0))
+	if (ready || TRY(cuCtxCreate_v2, &ctx, 0u, 0))
 		return 100;
 	for (int i = 0; i < 100; i++) {
 		if (read(from, &c, 1) != 1)
 			return 100;
-		if (CALL(cuMemAllocAsync, &p, (size_t)5 << 30, (CUstream)NULL))
+		if (TRY(cuMemAllocAsync, &p, (size_t)5 << 30, (CUstream)NULL))
 			refused++;
-		else if (CALL(cuMemFreeAsync, p, (CUstream)NULL) ||
-			 CALL(cuStreamSynchronize, (CUstream)NULL))
+		else if (TRY(cuMemFreeAsync, p, (CUstream)NULL) ||
+			 TRY(cuStreamSynchronize, (CUstream)NULL))
 			return 100;
 		if (write(to, &c, 1) != 1)
 			return 100;
@@ -95,11 +86,11 @@ int main(int argc, char **argv)
 	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
 	if (cuda && strcmp(how, "alternate") == 0)
 		return alternate();
-	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &ctx, 0u, 0))
+	if (!cuda || TRY(cuInit, 0u) || TRY(cuCtxCreate_v2, &ctx, 0u, 0))
 		return 3;
 	if (strcmp(how, "take") == 0) {
 		until = now_s() + 5;
-		while ((r = CALL(cuMemAlloc_v2, &p, bytes)) == CUDA_ERROR_OUT_OF_MEMORY &&
+		while ((r = TRY(cuMemAlloc_v2, &p, bytes)) == CUDA_ERROR_OUT_OF_MEMORY &&
 		       now_s() < until)
 			usleep(10000);
 		printf("{\"error\":%d}\n", r);
@@ -108,9 +99,9 @@ int main(int argc, char **argv)
 	if (strcmp(how, "graph") == 0) {
 		r = graph(bytes);
 	} else {
-		r = CALL(cuMemAllocAsync, &p, bytes, (CUstream)NULL);
-		r |= CALL(cuMemFreeAsync, p, (CUstream)NULL);
-		r |= CALL(cuStreamSynchronize, (CUstream)NULL);
+		r = TRY(cuMemAllocAsync, &p, bytes, (CUstream)NULL);
+		r |= TRY(cuMemFreeAsync, p, (CUstream)NULL);
+		r |= TRY(cuStreamSynchronize, (CUstream)NULL);
 	}
 	printf("{\"error\":%d}\n", r);
 	fflush(stdout);

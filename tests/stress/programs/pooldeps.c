@@ -15,52 +15,45 @@
 #include <stdint.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "held.h"
-#include "kernels.h"
 
 #define GIB (1ull << 30)
 #define ALLOW_INTERNAL_DEPENDENCIES 3
 #define ROOM 1024 /* entries of a stream */
 
-static void *cuda;
 static CUcontext ctx;
 static CUstream from, to;
 static CUresult granted;
 static int begins;
-
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		fn_ ? fn_(__VA_ARGS__) : 999;                          \
-	})
 
 static void *allocates(void *unused)
 {
 	CUdeviceptr p;
 
 	(void)unused;
-	granted = CALL(cuCtxSetCurrent, ctx);
+	granted = TRY(cuCtxSetCurrent, ctx);
 	__atomic_store_n(&begins, 1, __ATOMIC_SEQ_CST);
-	granted = granted ? granted : CALL(cuMemAllocAsync, &p, (size_t)(2 * GIB), to);
+	granted = granted ? granted : TRY(cuMemAllocAsync, &p, (size_t)(2 * GIB), to);
 	return NULL;
 }
 
 /* a: memory that is freed while the other thread waits. */
 static CUresult full(CUdeviceptr a)
 {
-	CUresult r = CALL(cuLaunchHostFunc, to, hold, NULL);
+	CUresult r = TRY(cuLaunchHostFunc, to, hold, NULL);
 	CUdeviceptr small;
 	pthread_t t;
 
-	r = r ? r : CALL(cuMemAlloc_v2, &small, (size_t)16);
+	r = r ? r : TRY(cuMemAlloc_v2, &small, (size_t)16);
 	for (int i = 1; i < ROOM && !r; i++)
-		r = CALL(cuMemsetD8Async, small, (unsigned char)0, (size_t)16, to);
+		r = TRY(cuMemsetD8Async, small, (unsigned char)0, (size_t)16, to);
 	if (r || pthread_create(&t, NULL, allocates, NULL))
 		return r ? r : 998;
 	while (!__atomic_load_n(&begins, __ATOMIC_SEQ_CST))
 		usleep(1000);
 	usleep(200000); /* so that it waits for room in the stream by now */
-	r = CALL(cuMemFreeAsync, a, from);
+	r = TRY(cuMemFreeAsync, a, from);
 	let_go();
 	return pthread_join(t, NULL) ? 998 : r;
 }
@@ -69,8 +62,8 @@ static CUresult forbidden(void)
 {
 	CUdeviceptr p;
 
-	granted = CALL(cuMemAllocAsync, &p, (size_t)(2 * GIB), to);
-	return CALL(cuStreamSynchronize, to);
+	granted = TRY(cuMemAllocAsync, &p, (size_t)(2 * GIB), to);
+	return TRY(cuStreamSynchronize, to);
 }
 
 int main(int argc, char **argv)
@@ -82,20 +75,20 @@ int main(int argc, char **argv)
 
 	alarm(30);
 	cuda = library("", "libcuda.so.1");
-	if (!cuda || CALL(cuInit, 0u) || CALL(cuCtxCreate_v2, &ctx, 0u, 0))
+	if (!cuda || TRY(cuInit, 0u) || TRY(cuCtxCreate_v2, &ctx, 0u, 0))
 		return 3;
-	r = CALL(cuStreamCreate, &from, 1u);
-	r = r ? r : CALL(cuStreamCreate, &to, 1u);
-	r = r ? r : CALL(cuDeviceGetDefaultMemPool, &pool, 0);
+	r = TRY(cuStreamCreate, &from, 1u);
+	r = r ? r : TRY(cuStreamCreate, &to, 1u);
+	r = r ? r : TRY(cuDeviceGetDefaultMemPool, &pool, 0);
 	if (forbids)
-		r = r ? r : CALL(cuMemPoolSetAttribute, pool, ALLOW_INTERNAL_DEPENDENCIES, &no);
-	r = r ? r : CALL(cuMemAllocAsync, &a, (size_t)GIB, from);
-	r = r ? r : CALL(cuMemAllocAsync, &b, (size_t)(2 * GIB), from);
-	r = r ? r : CALL(cuLaunchHostFunc, from, hold, NULL);
-	r = r ? r : CALL(cuMemFreeAsync, b, from);
+		r = r ? r : TRY(cuMemPoolSetAttribute, pool, ALLOW_INTERNAL_DEPENDENCIES, &no);
+	r = r ? r : TRY(cuMemAllocAsync, &a, (size_t)GIB, from);
+	r = r ? r : TRY(cuMemAllocAsync, &b, (size_t)(2 * GIB), from);
+	r = r ? r : TRY(cuLaunchHostFunc, from, hold, NULL);
+	r = r ? r : TRY(cuMemFreeAsync, b, from);
 	r = r ? r : forbids ? forbidden() : full(a);
 	let_go();
-	r = r ? r : CALL(cuCtxSynchronize);
+	r = r ? r : TRY(cuCtxSynchronize);
 	printf("{\"granted\":%d,\"last\":%d}\n", granted, r);
 	return 0;
 }

@@ -10,22 +10,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdlib.h>
 
-#include "../../../libvgpu/driver/cuda_abi.h"
 #include "../../../libvgpu/region.h"
-#include "common.h"
-
-static void *cuda;
-
-#define CALL(name, ...)                                                \
-	({                                                             \
-		CUresult (*fn_)() = (CUresult(*)())dlsym(cuda, #name); \
-		if (!fn_ || fn_(__VA_ARGS__)) {                        \
-			fprintf(stderr, "%s fails\n", #name);          \
-			exit(3);                                       \
-		}                                                      \
-	})
+#include "calls.h"
 
 static void *slow(void *unused)
 {

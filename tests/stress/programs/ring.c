@@ -17,8 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "../../simgpu/cuda_abi.h"
-#include "common.h"
+#include "typed.h"
 
 #define PROCS 16
 #define CAPTURE_RELAXED 2
@@ -59,23 +58,6 @@ static struct shared {
 
 static unsigned procs, rounds;
 static int graphs;
-static void *cuda;
-
-static void ok(int rc, const char *what)
-{
-	if (!rc)
-		return;
-	fprintf(stderr, "ring: %s: error %d\n", what, rc);
-	exit(1);
-}
-
-#define CALL(name, ...)                                    \
-	do {                                               \
-		static __typeof__(name) *call;             \
-		if (!call && !(call = dlsym(cuda, #name))) \
-			ok(-1, #name);                     \
-		ok((int)call(__VA_ARGS__), #name);         \
-	} while (0)
 
 static CUdeviceptr at(CUdeviceptr flags, unsigned round, unsigned proc)
 {
