@@ -59,24 +59,23 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 	const struct vgpu_grant_card *c = &g->card[i];
 
 	for (int n = 0; n < SEQ_TRIES; n++) {
-		uint32_t before = __atomic_load_n(&c->seq, __ATOMIC_ACQUIRE);
+		uint32_t before = LOAD(&c->seq);
 
 		if (before & 1)
 			continue;
-		s->cores = __atomic_load_n(&c->cores, __ATOMIC_ACQUIRE);
-		s->slice_us = __atomic_load_n(&c->slice_us, __ATOMIC_ACQUIRE);
-		s->gate = __atomic_load_n(&c->gate, __ATOMIC_ACQUIRE);
-		s->weight_ppm = __atomic_load_n(&c->weight_ppm, __ATOMIC_ACQUIRE);
-		s->least_ppm = __atomic_load_n(&c->least_ppm, __ATOMIC_ACQUIRE);
-		s->busy_procs = __atomic_load_n(&c->busy_procs, __ATOMIC_ACQUIRE);
-		s->others = __atomic_load_n(&c->others, __ATOMIC_ACQUIRE);
-		s->turn_period_us = __atomic_load_n(&c->turn_period_us, __ATOMIC_ACQUIRE);
-		s->turn_queue_us = __atomic_load_n(&c->turn_queue_us, __ATOMIC_ACQUIRE);
-		s->turn_length_us = __atomic_load_n(&c->turn_length_us, __ATOMIC_ACQUIRE);
-		s->turn_begin_ns = __atomic_load_n(&c->turn_begin_ns, __ATOMIC_ACQUIRE);
-		s->lease_ns = __atomic_load_n(&c->lease_ns, __ATOMIC_ACQUIRE);
-		s->solo = __atomic_load_n(&c->solo, __ATOMIC_ACQUIRE);
-		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) != before)
+		s->cores = LOAD(&c->cores);
+		s->slice_us = LOAD(&c->slice_us);
+		s->gate = LOAD(&c->gate);
+		s->weight_ppm = LOAD(&c->weight_ppm);
+		s->least_ppm = LOAD(&c->least_ppm);
+		s->others = LOAD(&c->others);
+		s->turn_period_us = LOAD(&c->turn_period_us);
+		s->turn_queue_us = LOAD(&c->turn_queue_us);
+		s->turn_length_us = LOAD(&c->turn_length_us);
+		s->turn_begin_ns = LOAD(&c->turn_begin_ns);
+		s->lease_ns = LOAD(&c->lease_ns);
+		s->solo = LOAD(&c->solo);
+		if (LOAD(&c->seq) != before)
 			continue;
 		s->seq = before;
 		if (s->lease_ns && now_ns > s->lease_ns)
@@ -294,7 +293,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 	uint64_t seen = 0, began = 0;
 
 	if (limit == 0) {
-		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		ADD(mine, bytes);
 		return 0;
 	}
 	if (bytes > limit || bytes > UINT64_MAX - LOAD(mine))
@@ -302,7 +301,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 	for (int try = 0; try < RESERVE_TRIES;) {
 		uint64_t sum, cooling;
 
-		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		ADD(mine, bytes);
 		VGPU_PAUSE(6);
 		sum = vgpu_mem_with(vgpu_mem_sum(c, card), outside);
 		VGPU_PAUSE(7);
@@ -310,7 +309,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 			vgpu_peak_note(c, self, card, sum, outside);
 			return 0;
 		}
-		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		SUB(mine, bytes);
 		VGPU_PAUSE(8);
 		if (vgpu_slot_reclaim(c, self, NULL, &cooling) > 0)
 			continue;

@@ -12,13 +12,8 @@
 #include <stdbool.h>
 #include <time.h>
 
+#include "atomic.h"
 #include "region.h"
-
-/* Several threads or processes write these fields. If *p is not *old, CAS fails and sets *old to *p. */
-#define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
-#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
-#define CAS(p, old, new) \
-	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 /* Reads a clock as clock_gettime(2) does. libvgpu has the C library's own here, for a preload of
  * the user's (faketime) may have a faster one, and budgets would fill as fast. */
@@ -34,7 +29,7 @@ struct vgpu_cache {
 
 /* One consistent reading of a card's schedule. */
 struct vgpu_schedule {
-	uint32_t cores, slice_us, gate, weight_ppm, busy_procs, others, least_ppm;
+	uint32_t cores, slice_us, gate, weight_ppm, others, least_ppm;
 	uint32_t turn_period_us, turn_queue_us, turn_length_us;
 	uint64_t turn_begin_ns, lease_ns, solo;
 	uint32_t seq; /* of the sequence lock: a later schedule has a higher number */

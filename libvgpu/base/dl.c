@@ -66,25 +66,21 @@ VGPU_EARLY void *vgpu_of_libc(const char *name)
 VGPU_EARLY void vgpu_need_dlsym(void)
 {
 	/* Of threads that ask at the same time, all find the same. */
-	if (!__atomic_load_n(&vgpu_real_dlvsym, __ATOMIC_RELAXED))
-		__atomic_store_n((void **)&vgpu_real_dlvsym, vgpu_of_libc("dlvsym"),
-				 __ATOMIC_RELAXED);
-	if (!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED))
-		__atomic_store_n((void **)&vgpu_real_dlsym, vgpu_of_libc("dlsym"),
-				 __ATOMIC_RELAXED);
+	if (!LOAD(&vgpu_real_dlvsym))
+		STORE((void **)&vgpu_real_dlvsym, vgpu_of_libc("dlvsym"));
+	if (!LOAD(&vgpu_real_dlsym))
+		STORE((void **)&vgpu_real_dlsym, vgpu_of_libc("dlsym"));
 }
 
 /* The next ones in the order, which may be another preload's. */
 void vgpu_need_dlopen(void)
 {
-	if (!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED))
+	if (!LOAD(&vgpu_real_dlsym))
 		vgpu_need_dlsym();
-	if (!vgpu_real_dlsym || __atomic_load_n(&vgpu_real_dlopen, __ATOMIC_RELAXED))
+	if (!vgpu_real_dlsym || LOAD(&vgpu_real_dlopen))
 		return;
-	__atomic_store_n((void **)&vgpu_real_dlmopen, vgpu_real_dlsym(RTLD_NEXT, "dlmopen"),
-			 __ATOMIC_RELAXED);
-	__atomic_store_n((void **)&vgpu_real_dlopen, vgpu_real_dlsym(RTLD_NEXT, "dlopen"),
-			 __ATOMIC_RELEASE);
+	STORE((void **)&vgpu_real_dlmopen, vgpu_real_dlsym(RTLD_NEXT, "dlmopen"));
+	STORE((void **)&vgpu_real_dlopen, vgpu_real_dlsym(RTLD_NEXT, "dlopen"));
 }
 
 void *vgpu_dlopen(const char *file, int mode)

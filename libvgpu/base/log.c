@@ -108,8 +108,7 @@ void vgpu_log_settings(void)
 {
 	const char *text = getenv("VGPU_LOG_LEVEL");
 
-	__atomic_store_n(&wanted, text && text[0] >= '0' && text[0] <= '9' ? text[0] - '0' : 0,
-			 __ATOMIC_RELAXED);
+	STORE(&wanted, text && text[0] >= '0' && text[0] <= '9' ? text[0] - '0' : 0);
 }
 
 void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
@@ -119,8 +118,7 @@ void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
 	va_list ap;
 	int n, saved = errno;
 
-	if ((int)level > __atomic_load_n(&wanted, __ATOMIC_RELAXED) ||
-	    __atomic_add_fetch(&lines, 1, __ATOMIC_RELAXED) > MAX_LINES)
+	if ((int)level > LOAD(&wanted) || ADD(&lines, 1) > MAX_LINES)
 		return;
 	n = snprintf(line, sizeof line, "vgpu: [%d] ", (int)getpid());
 	va_start(ap, fmt);

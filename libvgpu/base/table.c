@@ -260,7 +260,7 @@ bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item
 	VGPU_HOLD(locked(t));
 	struct vgpu_item **p = find(t, key);
 
-	if (!p)
+	if (!p || !(*p)->refs)
 		return false;
 	(*p)->refs += (unsigned)by;
 	*out = **p;

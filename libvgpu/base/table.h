@@ -13,7 +13,8 @@ struct vgpu_item {
 	uint64_t key, size, other;
 	uint64_t owner; /* what it ends with: vgpu_context_owner; 0: only by itself */
 	int card;
-	unsigned refs; /* where vgpu_table_ref counts them */
+	unsigned kind; /* in a table of several kinds */
+	unsigned refs; /* 0: vgpu_table_ref does not count them */
 	struct vgpu_item *next;
 };
 struct vgpu_table {
@@ -40,7 +41,7 @@ void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
 /* Raises the size of an entry to at least size. Returns by how much; 0 also without an entry. */
 uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size);
 /* Adds to the reference count; *out is the entry after it, already removed
- * when the count has come to zero. False when there is no such key. */
+ * when the count has come to zero. False when there is no such key, or no count. */
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
 /* What ends with an owner goes: gone is called for each of its entries. */
 void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const struct vgpu_item *));

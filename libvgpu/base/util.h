@@ -15,6 +15,9 @@
 /* What runs before the runtime of a sanitizer is ready; nothing in a plain build. */
 #define VGPU_EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
 
+/* State of one process: a forked child finds zeros in it, and locks that are open. */
+#define VGPU_PRIVATE __attribute__((section("vgpu_private")))
+
 /* A thread that is cancelled while it waits in the library would leave locks and counters
  * behind. Returns what vgpu_cancel_as() puts back. */
 static inline int vgpu_no_cancel(void)

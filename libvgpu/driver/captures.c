@@ -2,12 +2,7 @@
 /* captures.c - see captures.h. */
 #include "captures.h"
 
-int vgpu_captures, vgpu_captures_begin;
-
-void vgpu_captures_in_child(void)
-{
-	vgpu_captures = vgpu_captures_begin = 0;
-}
+VGPU_PRIVATE int vgpu_captures, vgpu_captures_begin;
 
 bool vgpu_captured(CUstream stream, bool unsaid)
 {

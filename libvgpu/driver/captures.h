@@ -9,8 +9,6 @@
 extern int vgpu_captures;
 /* Calls that begin one, or let a stream join one, and have not returned. */
 extern int vgpu_captures_begin;
-/* After a fork, in the child: none. */
-void vgpu_captures_in_child(void);
 
 static inline bool vgpu_capturing(void)
 {

@@ -22,7 +22,7 @@ const char *const vgpu_symbol_name[VGPU_SYMBOLS] = {
 /* ------------------------------------------------------------- the libraries */
 struct vgpu_library vgpu_cuda = {.soname = "libcuda.so.1", .prefix = "cu"};
 struct vgpu_library vgpu_nvml = {.soname = "libnvidia-ml.so.1", .prefix = "nvml"};
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool loading; /* the library's constructors may call dlsym */
 
 bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym)
@@ -171,7 +171,6 @@ bool vgpu_loading(void)
 
 void vgpu_real_in_child(void)
 {
-	pthread_mutex_init(&load_lock, NULL); /* its holder is in the parent */
 	vgpu_cuda.loaded = 0;
 	loading = false;
 }

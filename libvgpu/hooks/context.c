@@ -38,7 +38,7 @@ void vgpu_context_began(int card)
 	vgpu_watcher_start();
 }
 
-static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void vgpu_context_seen(int card)
 {
@@ -46,11 +46,6 @@ void vgpu_context_seen(int card)
 
 	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
 		vgpu_context_began(card);
-}
-
-void vgpu_contexts_in_child(void)
-{
-	pthread_mutex_init(&seen_lock, NULL);
 }
 
 void vgpu_context_ended(int card)

@@ -15,9 +15,6 @@ void vgpu_context_began(int card);
 void vgpu_context_ended(int card);
 /* One is there that no hook saw being made. */
 void vgpu_context_seen(int card);
-/* After a fork, in the child: no contexts. */
-void vgpu_contexts_in_child(void);
-void vgpu_primary_in_child(void);
 /* A context has ended, and the captures of its streams; NULL: none has. */
 void vgpu_captures_ended(CUcontext ctx);
 

@@ -25,14 +25,14 @@ static size_t if_inside(bool inside, size_t bytes, CUstream stream)
 {
 	if (inside)
 		return bytes;
-	if (bytes >= SMALL_BYTES && __atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED))
+	if (bytes >= SMALL_BYTES && LOAD(&vgpu_gate_any))
 		vgpu_gate_boundary(stream, true);
 	return 0;
 }
 
 static bool asks(void)
 {
-	return __atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED) && vgpu_real.cuPointerGetAttribute;
+	return LOAD(&vgpu_gate_any) && vgpu_real.cuPointerGetAttribute;
 }
 
 static bool in_card(CUdeviceptr ptr)
@@ -133,8 +133,7 @@ static size_t boxes(const CUDA_MEMCPY3D_BATCH_OP *ops, size_t n, CUstream stream
 /* A small move counts as a launch only while the gate is closed. */
 static bool passes(size_t moved)
 {
-	return !moved ||
-	       (moved < SMALL_BYTES && !__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED));
+	return !moved || (moved < SMALL_BYTES && !LOAD(&vgpu_gate_any));
 }
 
 /* of and bytes may name the parameters, bytes the stream, too. waits: the driver, for the work. */

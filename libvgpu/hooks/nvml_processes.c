@@ -17,13 +17,12 @@
 
 static uint64_t ns_of(const struct vgpu_slot *s)
 {
-	return __atomic_load_n(&s->pid_ns, __ATOMIC_RELAXED);
+	return LOAD(&s->pid_ns);
 }
 
 static uint32_t on_host(const struct vgpu_slot *s)
 {
-	return ns_of(s) == VGPU_FIRST_PID_NS ? s->pid
-					     : __atomic_load_n(&s->host_pid, __ATOMIC_RELAXED);
+	return ns_of(s) == VGPU_FIRST_PID_NS ? s->pid : LOAD(&s->host_pid);
 }
 
 /* Whether a process of the job has this number: on the host, or in this PID namespace. The
@@ -36,9 +35,8 @@ static bool of_job(unsigned pid, bool host)
 	for (uint32_t i = 0; i < count; i++) {
 		const struct vgpu_slot *s = &c->slots[i];
 
-		if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) &&
-		    (host ? on_host(s) == pid
-			  : s->pid == pid && ns_of(s) == ns_of(vgpu_state.slot)))
+		if (LOAD(&s->owner) && (host ? on_host(s) == pid
+					     : s->pid == pid && ns_of(s) == ns_of(vgpu_state.slot)))
 			return true;
 	}
 	return false;
@@ -63,7 +61,7 @@ static bool by_host(const void *list, unsigned n, size_t size)
 		return true;
 	for (uint32_t i = 0; i < count; i++) {
 		const struct vgpu_slot *s = &c->slots[i];
-		uint32_t pid = __atomic_load_n(&s->owner, __ATOMIC_RELAXED) ? on_host(s) : 0;
+		uint32_t pid = LOAD(&s->owner) ? on_host(s) : 0;
 
 		for (unsigned k = 0; pid && pid != s->pid && k < n; k++)
 			if (pid_at(list, k, size) == pid)

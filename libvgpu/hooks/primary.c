@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* primary.c - primary contexts, and green ones, which are parts of them. */
 #include <errno.h>
-#include <string.h>
 
 #include "../base/table.h"
 #include "../compute/compute.h"
@@ -10,20 +9,20 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "../memory/account.h"
-#include "../memory/async.h"
 #include "../memory/context_cost.h"
 #include "../memory/memory.h"
 #include "../memory/module.h"
 #include "../memory/owner.h"
+#include "../memory/pool.h"
 #include "../slices/rm.h"
 #include "../slices/slices.h"
 #include "context.h"
 
 /* Primary contexts are retained many times, by name and by green contexts, and made once. */
-static int primary_refs[VGPU_MAX_CARDS];
+static VGPU_PRIVATE int primary_refs[VGPU_MAX_CARDS];
 /* Whether it is counted as a context. */
-static bool counted[VGPU_MAX_CARDS];
-static pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE bool counted[VGPU_MAX_CARDS];
+static VGPU_PRIVATE pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vgpu_table greens = VGPU_TABLE_INIT; /* green contexts -> card */
 
 /* The handle that was given for the last primary context of a card. */
@@ -218,11 +217,4 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 		vgpu_table_put(&greens, &item);
 	vgpu_mem_end();
 	return r;
-}
-
-void vgpu_primary_in_child(void)
-{
-	memset(primary_refs, 0, sizeof primary_refs);
-	memset(counted, 0, sizeof counted);
-	pthread_mutex_init(&count_lock, NULL);
 }

@@ -22,7 +22,8 @@
 #define SELF_CACHE "/run/vgpu/self/cache"
 
 struct vgpu_state vgpu_state;
-static pthread_mutex_t claim_lock = PTHREAD_MUTEX_INITIALIZER; /* of a forked child's claim */
+static VGPU_PRIVATE pthread_mutex_t claim_lock =
+	PTHREAD_MUTEX_INITIALIZER; /* of a forked child's claim */
 
 /* The process has a job, and its grant or cache cannot be used: it must not be taken for
  * one without limits, nor have a whole limit for itself. See refuse_all(). */
@@ -204,7 +205,6 @@ static struct vgpu_slot child_slot;
 
 void vgpu_job_in_child(void)
 {
-	pthread_mutex_init(&claim_lock, NULL);
 	unclaimed = vgpu_state.grant && !trouble.what;
 	if (unclaimed) {
 		memset(&child_slot, 0, sizeof child_slot);

@@ -88,15 +88,15 @@ struct user {
  * and what they hold. */
 static unsigned others(int card, struct user top[NAMED], uint64_t *sum)
 {
-	uint32_t high = __atomic_load_n(&vgpu_state.cache.header->high_slot, __ATOMIC_RELAXED);
+	uint32_t high = LOAD(&vgpu_state.cache.header->high_slot);
 	unsigned n = 0;
 
 	*sum = 0;
 	for (uint32_t i = 0; i < high && i < VGPU_MAX_SLOTS; i++) {
 		const struct vgpu_slot *s = &vgpu_state.cache.slots[i];
-		struct user u = {s->pid, __atomic_load_n(&s->card[card].mem, __ATOMIC_RELAXED)};
+		struct user u = {s->pid, LOAD(&s->card[card].mem)};
 
-		if (s == vgpu_state.slot || !__atomic_load_n(&s->owner, __ATOMIC_RELAXED) || !u.mem)
+		if (s == vgpu_state.slot || !LOAD(&s->owner) || !u.mem)
 			continue;
 		*sum += u.mem;
 		n++;
@@ -120,7 +120,7 @@ static void add_use(struct line *l, int card)
 	unsigned n = others(card, top, &sum);
 
 	add(l, ", of which this process (%d) holds ", (int)getpid());
-	add_size(l, __atomic_load_n(&vgpu_my(card)->mem, __ATOMIC_RELAXED));
+	add_size(l, LOAD(&vgpu_my(card)->mem));
 	for (unsigned k = 0; k < NAMED && k < n; k++) {
 		add(l, ", process %u ", top[k].pid);
 		add_size(l, top[k].mem);
@@ -153,7 +153,7 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 {
 	static uint64_t next_ns;
 	static unsigned lines, untold;
-	uint64_t now = vgpu_now(), due = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
+	uint64_t now = vgpu_now(), due = LOAD(&next_ns);
 	uint64_t used = vgpu_mem_used(card);
 	struct line l = {.len = 0};
 	int saved = errno;
@@ -161,14 +161,12 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 
 	if (quiet)
 		return;
-	if (now < due || __atomic_load_n(&lines, __ATOMIC_RELAXED) >= MOST_LINES ||
-	    !__atomic_compare_exchange_n(&next_ns, &due, now + AGAIN_NS, false, __ATOMIC_RELAXED,
-					 __ATOMIC_RELAXED)) {
-		__atomic_add_fetch(&untold, 1, __ATOMIC_RELAXED);
+	if (now < due || LOAD(&lines) >= MOST_LINES || !CAS(&next_ns, &due, now + AGAIN_NS)) {
+		ADD(&untold, 1);
 		return;
 	}
-	__atomic_add_fetch(&lines, 1, __ATOMIC_RELAXED);
-	missed = __atomic_exchange_n(&untold, 0, __ATOMIC_RELAXED);
+	ADD(&lines, 1);
+	missed = EXCHANGE(&untold, 0);
 	if (unlikely(!vgpu_state.counted))
 		return; /* said when no place was found for this process */
 	add(&l, "vgpu: memory: ");
@@ -198,8 +196,7 @@ void vgpu_tell_ungated(int card)
 	const struct vgpu_grant_card *c = &vgpu_state.grant->card[card];
 	static bool said;
 
-	if (c->mode != VGPU_MODE_HARD || c->cores >= 100 ||
-	    __atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+	if (c->mode != VGPU_MODE_HARD || c->cores >= 100 || EXCHANGE(&said, true))
 		return;
 	vgpu_warn("vgpu: compute: process %d works on card %d by calls that no gate holds: its "
 		  "hard limit of "

@@ -6,6 +6,7 @@
 #include "../base/table.h"
 #include "../base/util.h"
 #include "../driver/cuda_abi.h"
+#include "owner.h"
 
 /* More than any card has, so that a driver refuses them. They are refused before they are added to
  * anything: with them, sums wrap. */
@@ -14,6 +15,9 @@ static inline bool vgpu_absurd(uint64_t bytes)
 	return unlikely(bytes > 1ull << 48);
 }
 
+/* Announces the bytes before the driver is asked: 0, or -ENOMEM when they do not fit. After the
+ * driver's answer vgpu_mem_done() follows. */
+int vgpu_mem_take(int card, uint64_t bytes);
 /* The bytes of a taken allocation are kept or, when the driver refused, taken back. Returns r. */
 CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r);
 /* Around a call that takes memory or gives it back: meanwhile what is charged and what the card
@@ -48,5 +52,27 @@ CUresult vgpu_oom(int card, uint64_t bytes);
 
 /* Bytes of managed memory that this process holds. */
 extern uint64_t vgpu_managed_bytes;
+
+/* How a hook that allocates ends: it charges the bytes, calls the driver, and adds an entry with these
+ * fields to the table. on is the card; below 0: none is charged. */
+#define VGPU_ALLOC(table, on, bytes, call, ...)                                                \
+	do {                                                                                   \
+		int card_ = (on);                                                              \
+		uint64_t bytes_;                                                               \
+		CUresult r_;                                                                   \
+                                                                                               \
+		if (card_ < 0)                                                                 \
+			return call;                                                           \
+		bytes_ = (bytes);                                                              \
+		if (vgpu_mem_take(card_, bytes_))                                              \
+			return vgpu_oom(card_, bytes_);                                        \
+		r_ = call;                                                                     \
+		if (r_ == CUDA_SUCCESS) /* without memory for it: stays charged */             \
+			vgpu_table_put(table,                                                  \
+				       &(struct vgpu_item){.card = card_,                      \
+							   .owner = vgpu_context_owner(card_), \
+							   __VA_ARGS__});                      \
+		return vgpu_mem_done(card_, bytes_, r_);                                       \
+	} while (0)
 
 #endif

@@ -12,9 +12,7 @@
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
-#include "owner.h"
 #include "release.h"
-#include "take.h"
 
 #define ROW_ALIGN 64u
 #define HEIGHT_ALIGN 8u
@@ -32,27 +30,14 @@ static uint64_t up(uint64_t n, uint64_t to)
 static uint64_t channel_bits(int format)
 {
 	switch (format) {
-	case 0x01: /* UNSIGNED_INT8 */
-	case 0x08: /* SIGNED_INT8 */
+	case 0x01:          /* UNSIGNED_INT8 */
+	case 0x08:          /* SIGNED_INT8 */
+	case 0x91 ... 0x9d: /* BC1 to BC7: at most a byte a texel */
 		return 8;
 	case 0x02: /* UNSIGNED_INT16 */
 	case 0x09: /* SIGNED_INT16 */
 	case 0x10: /* HALF */
 		return 16;
-	case 0x91: /* BC1..BC7: at most a byte a texel */
-	case 0x92:
-	case 0x93:
-	case 0x94:
-	case 0x95:
-	case 0x96:
-	case 0x97:
-	case 0x98:
-	case 0x99:
-	case 0x9a:
-	case 0x9b:
-	case 0x9c:
-	case 0x9d:
-		return 8;
 	default:
 		return 32;
 	}
@@ -85,61 +70,32 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *a, unsigned levels)
 	return up(sum, ARRAY_ALIGN);
 }
 
-static void keep(int card, void *handle, uint64_t bytes)
-{
-	struct vgpu_item item = {.key = (uint64_t)(uintptr_t)handle,
-				 .size = bytes,
-				 .card = card,
-				 .owner = vgpu_context_owner(card)};
-
-	vgpu_table_put(&arrays, &item);
-}
-
-/* What each form of a descriptor says. */
-#define FLAT(d)                                            \
-	(&(CUDA_ARRAY3D_DESCRIPTOR){.Width = (d)->Width,   \
-				    .Height = (d)->Height, \
-				    .Format = (d)->Format, \
-				    .NumChannels = (d)->NumChannels})
-#define DEEP(d)                                                      \
-	(&(CUDA_ARRAY3D_DESCRIPTOR){.Width = (d)->Width,             \
-				    .Height = (d)->Height,           \
-				    .Depth = (d)->Depth,             \
-				    .Format = (d)->Format,           \
-				    .NumChannels = (d)->NumChannels, \
-				    .Flags = (d)->Flags})
-
-#define CREATE(name, params, args, said, levels)                 \
-	CUresult name params                                     \
-	{                                                        \
-		uint64_t bytes;                                  \
-		CUresult r;                                      \
-		int card;                                        \
-                                                                 \
-		VGPU_NEED_CUDA(name);                            \
-		card = array && desc ? vgpu_card_current() : -1; \
-		if (card < 0)                                    \
-			return vgpu_real.name args;              \
-		bytes = array_bytes(said(desc), levels);         \
-		if (vgpu_mem_take(card, bytes))                  \
-			return vgpu_oom(card, bytes);            \
-		r = vgpu_real.name args;                         \
-		if (r == CUDA_SUCCESS)                           \
-			keep(card, *array, bytes);               \
-		return vgpu_mem_done(card, bytes, r);            \
+/* The last parameters: fields that only descriptors of three dimensions have. */
+#define CREATE(name, params, args, levels, ...)                                              \
+	CUresult name params                                                                 \
+	{                                                                                    \
+		VGPU_NEED_CUDA(name);                                                        \
+		VGPU_ALLOC(&arrays, !array || !desc ? -1 : vgpu_card_current(),              \
+			   array_bytes(&(CUDA_ARRAY3D_DESCRIPTOR){.Width = desc->Width,      \
+								  .Height = desc->Height,    \
+								  .Format = desc->Format,    \
+								  .NumChannels =             \
+									  desc->NumChannels, \
+								  __VA_ARGS__},              \
+				       levels),                                              \
+			   vgpu_real.name args, .key = (uintptr_t)*array, .size = bytes_);   \
 	}
+#define DEEP .Depth = desc->Depth, .Flags = desc->Flags
 
-CREATE(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *desc), (array, desc), FLAT,
-       1)
-CREATE(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc), (array, desc), FLAT,
-       1)
-CREATE(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *desc), (array, desc),
-       DEEP, 1)
-CREATE(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc), (array, desc),
-       DEEP, 1)
+CREATE(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *desc), (array, desc), 1)
+CREATE(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc), (array, desc), 1)
+CREATE(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *desc), (array, desc), 1,
+       DEEP)
+CREATE(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc), (array, desc), 1,
+       DEEP)
 CREATE(cuMipmappedArrayCreate,
        (CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned n),
-       (array, desc, n), DEEP, n)
+       (array, desc, n), n, DEEP)
 
 void vgpu_arrays_ended(uint64_t owner)
 {

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* async.c - stream-ordered allocation: which pool a call takes from, and whether it
  * takes at all. */
-#include "async.h"
 #include "../driver/captures.h"
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
-#include "booking.h"
-#include "linear.h"
 #include "pool.h"
 
 /* A captured allocation becomes a node of a graph and is charged there. What is not surely
@@ -22,34 +19,31 @@ static bool captured(CUstream stream)
 /* The device of a stream; of the current context for the default ones. */
 static bool device_of(CUstream stream, CUdevice *dev)
 {
-	if (__atomic_load_n(&vgpu_only_card, __ATOMIC_RELAXED) >= 0) {
-		*dev = 0;
-		return true;
-	}
-	if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
-	    vgpu_real.cuStreamGetDevice)
-		return vgpu_real.cuStreamGetDevice(stream, dev) == CUDA_SUCCESS;
-	return vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS;
+	*dev = 0;
+	return LOAD(&vgpu_only_card) >= 0 ||
+	       (vgpu_real.cuStreamGetDevice &&
+		vgpu_real.cuStreamGetDevice(stream, dev) == CUDA_SUCCESS) ||
+	       vgpu_real.cuCtxGetDevice(dev) == CUDA_SUCCESS;
 }
 
 /* The current pool of each device, or NULL: to be asked for, which costs as much as
  * the rest of an allocation. Forgotten whenever it may have changed. */
 #define MAX_CURRENT 64
-static struct pool *current[MAX_CURRENT];
+static VGPU_PRIVATE struct pool *current[MAX_CURRENT];
 static uint32_t changes; /* of it; under vgpu_pools_lock */
 
 void vgpu_pools_forget_current(void)
 {
-	pthread_mutex_lock(&vgpu_pools_lock);
-	__atomic_add_fetch(&changes, 1, __ATOMIC_RELAXED);
+	VGPU_LOCK(&vgpu_pools_lock);
+
+	ADD(&changes, 1);
 	for (int i = 0; i < MAX_CURRENT; i++)
-		__atomic_store_n(&current[i], NULL, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&vgpu_pools_lock);
+		STORE(&current[i], NULL);
 }
 
 static struct pool *ask_current(CUdevice dev)
 {
-	uint32_t before = __atomic_load_n(&changes, __ATOMIC_ACQUIRE);
+	uint32_t before = LOAD(&changes);
 	CUmemoryPool handle = NULL;
 	struct pool *p;
 	int card = vgpu_card_of_device(dev);
@@ -58,11 +52,10 @@ static struct pool *ask_current(CUdevice dev)
 	    vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
 		return NULL;
 	p = vgpu_pool_of(handle, card);
-	pthread_mutex_lock(&vgpu_pools_lock);
+	VGPU_LOCK(&vgpu_pools_lock);
 	/* Else the answer may be older than the change. */
-	if (before == changes && dev >= 0 && dev < MAX_CURRENT)
-		__atomic_store_n(&current[dev], p, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&vgpu_pools_lock);
+	if (before == changes)
+		STORE(&current[dev], p);
 	return p;
 }
 
@@ -76,29 +69,23 @@ static struct pool *current_pool(CUstream stream)
 	if (!device_of(stream, &dev))
 		return NULL;
 	if (likely(dev >= 0 && dev < MAX_CURRENT))
-		p = __atomic_load_n(&current[dev], __ATOMIC_ACQUIRE);
+		p = LOAD(&current[dev]);
 	return likely(p != NULL) ? p : ask_current(dev);
 }
 
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuDeviceSetMemPool);
-	r = vgpu_real.cuDeviceSetMemPool(dev, pool);
-	vgpu_pools_forget_current();
-	return r;
-}
-
-CUresult cuMemSetMemPool(const CUmemLocation *location, int type, CUmemoryPool pool)
-{
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuMemSetMemPool);
-	r = vgpu_real.cuMemSetMemPool(location, type, pool);
-	vgpu_pools_forget_current();
-	return r;
-}
+#define SET_POOL(name, params, args)         \
+	CUresult name params                 \
+	{                                    \
+		CUresult r;                  \
+                                             \
+		VGPU_NEED_CUDA(name);        \
+		r = vgpu_real.name args;     \
+		vgpu_pools_forget_current(); \
+		return r;                    \
+	}
+SET_POOL(cuDeviceSetMemPool, (CUdevice dev, CUmemoryPool pool), (dev, pool))
+SET_POOL(cuMemSetMemPool, (const CUmemLocation *location, int type, CUmemoryPool pool),
+	 (location, type, pool))
 
 /* A pool that is named. Default pools are not created by anybody we see. */
 static struct pool *named_pool(CUmemoryPool handle)
@@ -117,59 +104,36 @@ static struct pool *named_pool(CUmemoryPool handle)
 	return NULL;
 }
 
-#define ALLOC_ASYNC(name, params, per_thread, pool_expr, call)                             \
-	CUresult name params                                                               \
-	{                                                                                  \
-		CUstream stream_used;                                                      \
-		struct vgpu_booking b;                                                     \
-		struct pool *p;                                                            \
-		CUresult r;                                                                \
-                                                                                           \
-		VGPU_NEED_CUDA(name);                                                      \
-		stream_used = vgpu_stream(stream, per_thread);                             \
-		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_expr : NULL; \
-		if (!p)                                                                    \
-			return call;                                                       \
-		r = vgpu_pool_book(&b, p, size, stream_used);                              \
-		if (r != CUDA_SUCCESS)                                                     \
-			return r;                                                          \
-		do                                                                         \
-			r = call;                                                          \
-		while (vgpu_pool_again(&b, dptr, &r));                                     \
-		return r;                                                                  \
+#define ALLOC_ASYNC(name, params, args, per_thread, pool_of_call)                             \
+	CUresult name params                                                                  \
+	{                                                                                     \
+		CUstream stream_used;                                                         \
+		struct vgpu_booking b;                                                        \
+		struct pool *p;                                                               \
+		CUresult r;                                                                   \
+                                                                                              \
+		VGPU_NEED_CUDA(name);                                                         \
+		stream_used = vgpu_stream(stream, per_thread);                                \
+		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_of_call : NULL; \
+		if (!p)                                                                       \
+			return vgpu_real.name args;                                           \
+		r = vgpu_pool_book(&b, p, size, stream_used);                                 \
+		if (r != CUDA_SUCCESS)                                                        \
+			return r;                                                             \
+		do                                                                            \
+			r = vgpu_real.name args;                                              \
+		while (vgpu_pool_again(&b, dptr, &r));                                        \
+		return r;                                                                     \
 	}
 
-ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t size, CUstream stream), false,
-	    current_pool(stream), vgpu_real.cuMemAllocAsync(dptr, size, stream))
-ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t size, CUstream stream), true,
-	    current_pool(stream), vgpu_real.cuMemAllocAsync_ptsz(dptr, size, stream))
-ALLOC_ASYNC(cuMemAllocFromPoolAsync,
-	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), false,
-	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync(dptr, size, pool, stream))
-ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz,
-	    (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), true,
-	    named_pool(pool), vgpu_real.cuMemAllocFromPoolAsync_ptsz(dptr, size, pool, stream))
+#define CURRENT(name, per_thread)                                             \
+	ALLOC_ASYNC(name, (CUdeviceptr * dptr, size_t size, CUstream stream), \
+		    (dptr, size, stream), per_thread, current_pool(stream_used))
+CURRENT(cuMemAllocAsync, false)
+CURRENT(cuMemAllocAsync_ptsz, true)
 
-#define FREE_ASYNC(name, per_thread)                             \
-	CUresult name(CUdeviceptr dptr, CUstream stream)         \
-	{                                                        \
-		CUstream used = vgpu_stream(stream, per_thread); \
-		struct vgpu_item *list = NULL, item;             \
-		bool pool;                                       \
-		CUresult r;                                      \
-                                                                 \
-		VGPU_NEED_CUDA(name);                            \
-		if (!vgpu_state.grant)                           \
-			return vgpu_real.name(dptr, stream);     \
-		pool = vgpu_pool_freeing(dptr, &item);           \
-		if (!pool)                                       \
-			list = vgpu_linear_freeing(dptr);        \
-		r = vgpu_real.name(dptr, stream);                \
-		if (pool)                                        \
-			vgpu_pool_freed(&item, used, r);         \
-		else                                             \
-			vgpu_linear_freed(list, used, r);        \
-		return r;                                        \
-	}
-FREE_ASYNC(cuMemFreeAsync, false)
-FREE_ASYNC(cuMemFreeAsync_ptsz, true)
+#define NAMED(name, per_thread)                                                                  \
+	ALLOC_ASYNC(name, (CUdeviceptr * dptr, size_t size, CUmemoryPool pool, CUstream stream), \
+		    (dptr, size, pool, stream), per_thread, named_pool(pool))
+NAMED(cuMemAllocFromPoolAsync, false)
+NAMED(cuMemAllocFromPoolAsync_ptsz, true)

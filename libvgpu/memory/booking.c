@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * booking.c - see booking.h. Memory that is freed in a stream is the program's no longer, but is
+ * booking.c - room for allocations, of pools and others. Memory that is freed in a stream is the program's no longer, but is
  * there for another stream only when the card has come to the free, or the stream waits for that.
  * Where the driver grows the pool instead, that is seen after the call: an allocation by which the
  * job is above its limit is undone, and made again once the pool has room.
@@ -12,32 +12,30 @@
 #include "../driver/real.h"
 #include "../job/job.h"
 #include "account.h"
-#include "booking.h"
+#include "pool.h"
+#include "shared.h"
 
 /* The granularity of allocations inside a pool. */
 #define POOL_ALIGN 512ull
-/* An allocation waits so long for frees that are known, and for others. Not longer: they may wait for
- * this thread. It waits the second time only if the program forbids its pool to let streams wait. */
-#define PATIENCE_NS 5000000000u
-#define DOUBT_NS 500000000u
+/* An allocation that was undone waits this long for pending frees. Not longer: they may wait for this
+ * thread. Each retry can grow the pool above the limit, so retries without a pending free count as waits:
+ * then only other threads can make room. */
+#define PATIENCE_NS 500000000u
+#define IDLE_RETRY_NS (PATIENCE_NS / 4)
 /* The pool is looked at at once, then after pauses that double. */
 #define PAUSE_NS 1000000u
-#define LONGEST_NS 32000000u
-/* An allocation is tried again at most this often. Each retry can grow the pool above the limit. The
- * second number is for retries without a pending free: then only other threads can make room. */
-#define MOST_RETRIES 20u
-#define MOST_IDLE 4u
+#define LONGEST_NS (31 * PAUSE_NS)
 
 /* The pool was found to have grown, and that is more than the job may have. */
 static bool above(struct pool *p)
 {
-	if (likely(!__atomic_load_n(&p->grown, __ATOMIC_SEQ_CST)))
+	if (likely(!LOAD(&p->grown)))
 		return false;
 	/* First: who finds more growth meanwhile says so again. */
-	__atomic_store_n(&p->grown, false, __ATOMIC_SEQ_CST);
+	STORE(&p->grown, false);
 	if (vgpu_charge(p->card, 0) == 0)
 		return false;
-	__atomic_store_n(&p->grown, true, __ATOMIC_SEQ_CST);
+	STORE(&p->grown, true);
 	return true;
 }
 
@@ -49,7 +47,7 @@ static int room_for(struct vgpu_booking *b, uint64_t live)
 
 	if (unlikely(above(p)))
 		return -ENOMEM;
-	if (likely(live <= __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST)))
+	if (likely(live <= LOAD(&p->charged)))
 		return 0;
 	if (!b->marked)
 		vgpu_mem_begin();
@@ -61,19 +59,16 @@ static int room_for(struct vgpu_booking *b, uint64_t live)
 static int grow(struct vgpu_booking *b)
 {
 	struct pool *p = b->pool;
-	uint64_t live = __atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
 
-	if (likely(room_for(b, live) == 0))
-		return 0;
-	/* Not held while the pools are brought up to date: settling charges
-	 * whatever is live without asking. */
-	__atomic_sub_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
-	vgpu_pools_trim(p->card);
-	live = __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + b->bytes;
-	if (room_for(b, live))
-		return -ENOMEM;
-	__atomic_add_fetch(&p->live, b->bytes, __ATOMIC_SEQ_CST);
-	return 0;
+	for (int tries = 0; tries < 2; tries++) {
+		if (likely(room_for(b, ADD(&p->live, b->bytes)) == 0))
+			return 0;
+		/* Not held while the pools are brought up to date: settling charges
+		 * whatever is live without asking. */
+		SUB(&p->live, b->bytes);
+		vgpu_pools_trim(p->card);
+	}
+	return -ENOMEM;
 }
 
 static void end_mark(struct vgpu_booking *b)
@@ -83,12 +78,7 @@ static void end_mark(struct vgpu_booking *b)
 	b->marked = false;
 }
 
-static void take_back(struct vgpu_booking *b)
-{
-	__atomic_sub_fetch(&b->pool->live, b->bytes, __ATOMIC_SEQ_CST);
-	vgpu_pools_changed();
-}
-
+/* Sleeps, but not the first time. */
 static void pause_for_frees(struct vgpu_booking *b)
 {
 	int cancel = vgpu_no_cancel();
@@ -96,9 +86,8 @@ static void pause_for_frees(struct vgpu_booking *b)
 	nanosleep(&(struct timespec){.tv_nsec = (long)b->pause_ns}, NULL);
 	vgpu_cancel_as(cancel);
 	b->waited_ns += b->pause_ns;
-	b->pause_ns = b->pause_ns ? b->pause_ns * 2 : PAUSE_NS;
-	if (b->pause_ns > LONGEST_NS)
-		b->pause_ns = LONGEST_NS;
+	if (b->pause_ns < LONGEST_NS)
+		b->pause_ns = 2 * b->pause_ns + PAUSE_NS;
 }
 
 /* Waits until the booking has room again. False: it has none. What was undone is a free of its own
@@ -106,28 +95,22 @@ static void pause_for_frees(struct vgpu_booking *b)
 static bool comes_to_fit(struct vgpu_booking *b)
 {
 	struct vgpu_frees *f = &b->pool->frees;
-	bool last = b->retries == MOST_RETRIES || b->idle == MOST_IDLE;
-	uint64_t patience, known_ns = vgpu_pool_streams_wait(b->pool) ? PATIENCE_NS : DOUBT_NS;
+	bool pending = true;
 
 	end_mark(b);
 	vgpu_frees_mark(f, b->stream, b->bytes);
-	if (b->retries)
+	while (pending && !vgpu_capturing()) {
 		pause_for_frees(b);
-	while (!vgpu_capturing()) {
-		patience = !vgpu_frees_passed(f)         ? known_ns
-			   : !last && vgpu_frees_hide(f) ? DOUBT_NS
-							 : 0;
-		/* Also before a refusal: the pool gives back what was undone. */
-		vgpu_pools_trim(b->pool->card);
-		if (!last && grow(b) == 0) {
-			b->retries++;
-			b->idle += vgpu_frees_passed(f) && !vgpu_frees_hide(f);
+		pending = !vgpu_frees_passed(f);
+		if (b->waited_ns >= PATIENCE_NS)
+			break;
+		if (grow(b) == 0) {
+			b->waited_ns += pending ? 0 : IDLE_RETRY_NS;
 			return true;
 		}
-		if (b->waited_ns >= patience)
-			return false;
-		pause_for_frees(b);
 	}
+	/* The pool gives back what was undone. */
+	vgpu_pools_trim(b->pool->card);
 	return false;
 }
 
@@ -142,17 +125,10 @@ static void order(const struct vgpu_booking *b)
 	if (likely(!limit || used + b->bytes <= limit) || vgpu_capturing() ||
 	    vgpu_frees_passed(&p->frees))
 		return;
-	have = __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST);
-	want = vgpu_pool_steps(__atomic_load_n(&p->live, __ATOMIC_SEQ_CST) +
-			       vgpu_frees_elsewhere(&p->frees, b->stream));
+	have = LOAD(&p->charged);
+	want = vgpu_pool_steps(LOAD(&p->live) + vgpu_frees_elsewhere(&p->frees, b->stream));
 	if (want > have && used + want - have > limit && vgpu_pool_streams_wait(p))
 		vgpu_frees_before(&p->frees, b->stream);
-}
-
-static CUresult refuse(struct vgpu_booking *b)
-{
-	end_mark(b);
-	return vgpu_oom(b->pool->card, b->bytes);
 }
 
 CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUstream stream)
@@ -163,8 +139,10 @@ CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUs
 	if (vgpu_absurd(size))
 		return vgpu_oom(p->card, size);
 	/* The pool may have the memory of one that was undone. */
-	if (unlikely(grow(b)) && !(__atomic_load_n(&p->grown, __ATOMIC_SEQ_CST) && comes_to_fit(b)))
-		return refuse(b);
+	if (unlikely(grow(b)) && !(LOAD(&p->grown) && comes_to_fit(b))) {
+		end_mark(b);
+		return vgpu_oom(p->card, b->bytes);
+	}
 	order(b);
 	return CUDA_SUCCESS;
 }
@@ -174,29 +152,54 @@ CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUs
 static bool grew_above(const struct vgpu_booking *b)
 {
 	struct pool *p = b->pool;
-	uint64_t unasked = __atomic_add_fetch(&p->unasked, b->bytes, __ATOMIC_SEQ_CST);
 
-	if (unasked >= VGPU_POOL_STEP || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) + b->bytes >
-						 __atomic_load_n(&p->charged, __ATOMIC_SEQ_CST))
+	if (ADD(&p->unasked, b->bytes) >= VGPU_POOL_STEP ||
+	    LOAD(&p->live) + b->bytes > LOAD(&p->charged))
 		vgpu_pool_settle(p);
 	return above(p);
 }
 
 bool vgpu_pool_again(struct vgpu_booking *b, CUdeviceptr *dptr, CUresult *r)
 {
-	if (*r == CUDA_SUCCESS && unlikely(grew_above(b)) && vgpu_real.cuMemFreeAsync &&
-	    vgpu_real.cuMemFreeAsync(*dptr, b->stream) == CUDA_SUCCESS) {
-		take_back(b);
-		*dptr = 0;
-		if (comes_to_fit(b))
-			return true;
-		*r = refuse(b);
-		return false;
-	}
-	if (*r == CUDA_SUCCESS)
+	bool undone = *r == CUDA_SUCCESS && unlikely(grew_above(b)) && vgpu_real.cuMemFreeAsync &&
+		      vgpu_real.cuMemFreeAsync(*dptr, b->stream) == CUDA_SUCCESS;
+
+	if (*r == CUDA_SUCCESS && !undone) {
 		vgpu_pool_keep(b->pool, *dptr, b->bytes);
-	else
-		take_back(b);
+	} else {
+		SUB(&b->pool->live, b->bytes);
+		vgpu_pools_changed();
+	}
+	if (undone && comes_to_fit(b))
+		return true;
 	end_mark(b);
+	if (undone) {
+		*dptr = 0;
+		*r = vgpu_oom(b->pool->card, b->bytes);
+	}
 	return false;
+}
+
+/* Above the pools, whose unused memory must not refuse anything. */
+int vgpu_mem_take(int card, uint64_t bytes)
+{
+	int r;
+
+	vgpu_mem_begin();
+	vgpu_imports_settle(card);
+	r = vgpu_charge_now(card, bytes);
+	if (r) {
+		/* The driver, too, takes from its pools what nobody uses before it refuses. */
+		vgpu_pools_trim(card);
+		vgpu_pools_settle();
+		r = vgpu_charge(card, bytes);
+	}
+	/* To make room, slots of processes that have ended may have been cleared. */
+	if (r == 0 && vgpu_imports_settle(card) && vgpu_charge_now(card, 0)) {
+		vgpu_release(card, bytes);
+		r = -ENOMEM;
+	}
+	if (r)
+		vgpu_mem_end();
+	return r;
 }

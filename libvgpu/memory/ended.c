@@ -28,14 +28,9 @@
 #define AGAIN_NS 40000000u
 #define SULK_NS 2000000000u
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t next_ns;    /* not asked before; under lock */
 static uint64_t cleared_ns; /* when something was cleared last; under lock */
-
-void vgpu_ended_in_child(void)
-{
-	pthread_mutex_init(&lock, NULL); /* whoever held it is not here */
-}
 
 static bool read_answer(const char *answer, struct vgpu_ended *told)
 {

@@ -11,6 +11,5 @@
  * a millisecond or two where gresd answers that none has ended, and up to VGPU_GRACE_NS
  * more where one has just; 0.75 s at most, where gresd is slow. */
 bool vgpu_ended_make_room(int card, uint64_t bytes);
-void vgpu_ended_in_child(void);
 
 #endif

@@ -10,7 +10,6 @@
 #include "../driver/real.h"
 #include "../job/job.h"
 #include "linear.h"
-#include "pool.h"
 #include "release.h"
 #include "shared.h"
 #include "vmm.h"
@@ -63,11 +62,9 @@ static void note_range(struct vgpu_range *range)
 	if (vgpu_real.cuMemGetAddressRange_v2 &&
 	    vgpu_real.cuMemGetAddressRange_v2(&base, &size, range->begin) == CUDA_SUCCESS)
 		range->base = base;
-	if (vgpu_linear_exported_one(range) || vgpu_pools_exported_one(range) ||
-	    vgpu_vmm_range_one(range))
+	if (vgpu_shared_one(&vgpu_addresses, range) || vgpu_vmm_range_one(range))
 		return;
-	vgpu_linear_exported(range);
-	vgpu_pools_exported(range);
+	vgpu_table_sweep(&vgpu_addresses, (uintptr_t)range, vgpu_shared_range);
 	vgpu_vmm_range(range);
 }
 

@@ -6,9 +6,6 @@
 #include "../driver/real.h"
 #include "frees.h"
 
-/* Not held over a call that waits if the stream is full: the event is taken out of its entry then. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
 /* One default stream of a thread is not that of another. */
 static uint64_t key_of(CUstream stream)
 {
@@ -16,31 +13,16 @@ static uint64_t key_of(CUstream stream)
 					      : (uint64_t)(uintptr_t)stream;
 }
 
-static void forget(struct vgpu_frees *f, unsigned i)
+static CUevent event_of(const struct vgpu_item *item)
 {
-	vgpu_real.cuEventDestroy_v2(f->in[i].event);
-	f->in[i].event = NULL;
-	f->in[i].key = f->in[i].bytes = 0;
+	return (CUevent)(uintptr_t)item->other;
 }
 
-/* The entry whose event is there, or a free one; -1: none. lock is held. */
-static int entry_of(const struct vgpu_frees *f, uint64_t key)
+static void forget(const struct vgpu_item *item)
 {
-	int i, empty = -1;
-
-	for (i = VGPU_FREES - 1; i >= 0; i--) {
-		if (f->in[i].key == key && f->in[i].event)
-			return i;
-		if (!f->in[i].key)
-			empty = i;
-	}
-	return empty;
-}
-
-static bool record(CUevent *e, CUstream stream)
-{
-	return (*e || vgpu_real.cuEventCreate(e, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) &&
-	       vgpu_real.cuEventRecord(*e, stream) == CUDA_SUCCESS;
+	if (item->other)
+		vgpu_real.cuEventDestroy_v2(event_of(item));
+	SUB(&((struct vgpu_frees *)(uintptr_t)item->owner)->pending, 1);
 }
 
 static bool can_mark(CUstream stream)
@@ -50,110 +32,87 @@ static bool can_mark(CUstream stream)
 	       vgpu_real.cuEventDestroy_v2 && vgpu_real.cuStreamWaitEvent;
 }
 
-void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream, uint64_t bytes)
+/* A new entry. */
+static struct vgpu_item begin(struct vgpu_frees *f, uint64_t key)
 {
-	uint64_t key = key_of(stream);
 	CUevent e = NULL;
-	bool ok;
-	int i = -1;
 
-	if (can_mark(stream)) {
-		pthread_mutex_lock(&lock);
-		i = entry_of(f, key);
-		if (i >= 0) {
-			e = f->in[i].event;
-			f->in[i].event = NULL;
-			f->in[i].key = key;
-			f->in[i].bytes += bytes;
-		}
-		pthread_mutex_unlock(&lock);
-	}
-	if (i < 0) {
-		vgpu_frees_unknown(f);
-		return;
-	}
-	ok = record(&e, stream);
-	if (!ok)
-		vgpu_frees_unknown(f);
-	pthread_mutex_lock(&lock);
-	f->in[i].event = e;
-	if (!e)
-		f->in[i].key = f->in[i].bytes = 0;
-	else if (!ok)
-		forget(f, (unsigned)i);
-	pthread_mutex_unlock(&lock);
+	ADD(&f->pending, 1);
+	vgpu_real.cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
+	return (struct vgpu_item){.key = key, .other = (uintptr_t)e, .owner = (uintptr_t)f};
 }
 
-void vgpu_frees_unknown(struct vgpu_frees *f)
+void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream, uint64_t bytes)
 {
-	if (!vgpu_frees_hide(f))
-		__atomic_store_n(&f->unknown, true, __ATOMIC_SEQ_CST);
+	struct vgpu_item item;
+
+	if (!can_mark(stream)) {
+		STORE(&f->unknown, true);
+		return;
+	}
+	if (!vgpu_table_take(&f->in, key_of(stream), &item))
+		item = begin(f, key_of(stream));
+	item.size += bytes;
+	if (item.other && vgpu_real.cuEventRecord(event_of(&item), stream) == CUDA_SUCCESS &&
+	    vgpu_table_put(&f->in, &item))
+		return;
+	STORE(&f->unknown, true);
+	forget(&item);
+}
+
+struct others {
+	uint64_t key, bytes;
+};
+
+static bool add_up(const struct vgpu_item *item, uint64_t others)
+{
+	struct others *o = (struct others *)(uintptr_t)others;
+
+	o->bytes += item->key != o->key ? item->size : 0;
+	return false;
 }
 
 uint64_t vgpu_frees_elsewhere(struct vgpu_frees *f, CUstream stream)
 {
-	uint64_t key = key_of(stream), sum = 0;
+	struct others o = {.key = key_of(stream)};
 
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < VGPU_FREES; i++)
-		if (f->in[i].key != key)
-			sum += f->in[i].bytes;
-	pthread_mutex_unlock(&lock);
-	return sum;
+	vgpu_table_sweep(&f->in, (uintptr_t)&o, add_up);
+	return o.bytes;
+}
+
+static bool is_other(const struct vgpu_item *item, uint64_t key)
+{
+	return item->key != key;
 }
 
 void vgpu_frees_before(struct vgpu_frees *f, CUstream stream)
 {
-	uint64_t key = key_of(stream);
+	struct vgpu_item *list = vgpu_table_detach_if(&f->in, key_of(stream), is_other);
 
-	for (unsigned i = 0; i < VGPU_FREES; i++) {
-		CUevent e;
+	for (const struct vgpu_item *item = list; item; item = item->next)
+		vgpu_real.cuStreamWaitEvent(stream, event_of(item), 0);
+	vgpu_table_attach(&f->in, list);
+}
 
-		pthread_mutex_lock(&lock);
-		e = f->in[i].key != key ? f->in[i].event : NULL;
-		if (e)
-			f->in[i].event = NULL;
-		pthread_mutex_unlock(&lock);
-		if (!e)
-			continue;
-		vgpu_real.cuStreamWaitEvent(stream, e, 0);
-		pthread_mutex_lock(&lock);
-		f->in[i].event = e;
-		pthread_mutex_unlock(&lock);
-	}
+/* The driver is asked and never waits. */
+static bool has_passed(const struct vgpu_item *item, uint64_t unused)
+{
+	(void)unused;
+	return vgpu_real.cuEventQuery(event_of(item)) != CUDA_ERROR_NOT_READY &&
+	       (vgpu_real.cuEventSynchronize(event_of(item)), true);
 }
 
 bool vgpu_frees_passed(struct vgpu_frees *f)
 {
 	int mode = vgpu_capture_relax();
-	bool all = true;
 
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < VGPU_FREES; i++) {
-		CUevent e = f->in[i].event;
-
-		if (e && vgpu_real.cuEventQuery(e) != CUDA_ERROR_NOT_READY) {
-			vgpu_real.cuEventSynchronize(e);
-			forget(f, i);
-		}
-		all = all && !f->in[i].key;
-	}
-	pthread_mutex_unlock(&lock);
+	vgpu_table_drop(&f->in, vgpu_table_detach_if(&f->in, 0, has_passed), forget);
 	vgpu_capture_restore(mode);
-	return all;
+	return !LOAD(&f->pending) && !LOAD(&f->unknown);
 }
 
 void vgpu_frees_none(struct vgpu_frees *f)
 {
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < VGPU_FREES; i++)
-		if (f->in[i].event)
-			forget(f, i);
-	__atomic_store_n(&f->unknown, false, __ATOMIC_SEQ_CST);
-	pthread_mutex_unlock(&lock);
-}
-
-void vgpu_frees_in_child(void)
-{
-	pthread_mutex_init(&lock, NULL);
+	vgpu_table_drop(&f->in, vgpu_table_detach_if(&f->in, 0, is_other), forget);
+	STORE(&f->unknown, false);
 }

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * graph.c - memory that graphs allocate while they run. A launch is refused if the memory does not
- * fit (graph_size.h). Afterwards the charge is the memory that the card's graph pool has reserved.
+ * fit. Afterwards the charge is the memory that the card's graph pool has reserved.
+ *
+ * The driver gives each allocation node its addresses when the node is made. Nodes that never have memory
+ * at the same time can have the same addresses. A graph takes memory once for each address, so its size
+ * is the union of the address ranges of its nodes, child graphs included.
  */
-#include <string.h>
+#include <stdlib.h>
 
 #include "../base/table.h"
 #include "../driver/captures.h"
@@ -13,24 +17,131 @@
 #include "../job/job.h"
 #include "account.h"
 #include "graph.h"
-#include "graph_size.h"
 #include "pool.h"
-#include "take.h"
 
-/* For each card: executable graph -> bytes that it allocates there. */
+/* For each card: executable graph -> bytes that it allocates there; other: trims, when it was launched. */
 static struct vgpu_table execs[VGPU_MAX_CARDS] = {[0 ... VGPU_MAX_CARDS - 1] = VGPU_TABLE_INIT};
-static struct {
+#define NEVER UINT64_MAX
+static VGPU_PRIVATE struct on_card {
 	CUdevice dev;
 	uint64_t charged;  /* on our slot */
 	uint64_t starting; /* of graphs between being announced and being seen in the pool */
 	uint64_t launched; /* of all graphs launched since the last trim */
 	uint64_t trims;
 } graphs[VGPU_MAX_CARDS];
-static pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE pthread_mutex_t graphs_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What the pool of graphs on a card has from the card, and what of that is in use. */
-static bool ask_pool(CUdevice dev, uint64_t *reserved, uint64_t *used)
+/* ------------------------------------------------------------------- the size of a graph */
+/* The card's memory is mapped in pages of this many bytes. */
+#define PAGE (2ull << 20)
+/* Child graphs of child graphs are followed so far. */
+#define MOST_DEPTH 64
+
+/* The address ranges of allocation nodes, in whole pages. */
+struct walk {
+	struct range {
+		uint64_t begin, end;
+		int card;
+	} *range;
+	size_t n;
+};
+
+static bool add_range(struct walk *w, const CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
+	const CUmemLocation *at = &p->poolProps.location;
+	int card = vgpu_card_of_device(at->id);
+	struct range *more = w->range;
+
+	if (at->type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return true;
+	if (card < 0)
+		return !vgpu_not_granted(at->id);
+	if (vgpu_absurd(p->bytesize) || p->dptr > UINT64_MAX / 2)
+		return false;
+	if (!(w->n & (w->n - 1))) /* it is full */
+		more = realloc(w->range, (w->n ? 2 * w->n : 1) * sizeof *more);
+	if (!more)
+		return false;
+	w->range = more;
+	w->range[w->n++] = (struct range){p->dptr / PAGE * PAGE,
+					  (p->dptr + p->bytesize + PAGE - 1) / PAGE * PAGE, card};
+	STORE(&graphs[card].dev, at->id);
+	return true;
+}
+
+static bool add_graph(struct walk *w, CUgraph graph, int depth);
+
+static bool add_node(struct walk *w, CUgraphNode node, int depth)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params;
+	CUgraph child;
+	int type;
+
+	if (vgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+		return false;
+	if (type == CU_GRAPH_NODE_TYPE_GRAPH)
+		return vgpu_real.cuGraphChildGraphNodeGetGraph &&
+		       vgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS &&
+		       add_graph(w, child, depth + 1);
+	return type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+	       (vgpu_real.cuGraphMemAllocNodeGetParams &&
+		vgpu_real.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS &&
+		add_range(w, &params));
+}
+
+static bool add_graph(struct walk *w, CUgraph graph, int depth)
+{
+	CUgraphNode *nodes;
+	size_t n = 0;
+	bool known;
+
+	if (depth > MOST_DEPTH || vgpu_real.cuGraphGetNodes(graph, NULL, &n) != CUDA_SUCCESS)
+		return false;
+	nodes = calloc(n + 1, sizeof *nodes);
+	known = nodes && (!n || vgpu_real.cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS);
+	for (size_t i = 0; i < n && known; i++)
+		known = add_node(w, nodes[i], depth);
+	free(nodes);
+	return known;
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const struct range *x = a, *y = b;
+
+	return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* The bytes on each card. False: the driver does not say, or there is no memory to find out. */
+static bool measure(CUgraph graph, uint64_t bytes[VGPU_MAX_CARDS])
+{
+	uint64_t end[VGPU_MAX_CARDS] = {0}; /* of the ranges of each card so far */
+	struct walk w = {.n = 0};
+	bool known;
+
+	if (!vgpu_real.cuGraphGetNodes || !vgpu_real.cuGraphNodeGetType)
+		return true; /* a driver without allocation nodes */
+	known = add_graph(&w, graph, 0);
+	if (w.n)
+		qsort(w.range, w.n, sizeof *w.range, by_address);
+	for (const struct range *r = w.range; r < w.range + w.n; r++) {
+		uint64_t begin = r->begin > end[r->card] ? r->begin : end[r->card];
+
+		if (r->end > begin) {
+			bytes[r->card] += r->end - begin;
+			end[r->card] = r->end;
+		}
+	}
+	free(w.range);
+	return known;
+}
+
+/* -------------------------------------------------------------------------------- launches */
+/* What the pool of graphs on a card has from the card, and what of that is in use. */
+static bool ask_pool(int card, uint64_t *reserved, uint64_t *used)
+{
+	CUdevice dev = LOAD(&graphs[card].dev);
+
 	return vgpu_real.cuDeviceGetGraphMemAttribute &&
 	       vgpu_real.cuDeviceGetGraphMemAttribute(dev, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
 						      reserved) == CUDA_SUCCESS &&
@@ -38,80 +149,30 @@ static bool ask_pool(CUdevice dev, uint64_t *reserved, uint64_t *used)
 						      used) == CUDA_SUCCESS;
 }
 
-/* Brings the charge to what the pool holds now, and takes back what was announced for it,
- * in one step. */
-static void settle(int card, CUdevice dev, uint64_t announced)
+/* Brings the charge to what the pool holds now, and takes back what was announced for it, in one step.
+ * trimmed: what is not in use is the card's again. */
+static void settle(int card, uint64_t announced, bool trimmed)
 {
+	struct on_card *g = &graphs[card];
 	uint64_t reserved, used;
+	bool known;
 
-	pthread_mutex_lock(&graphs_lock);
-	if (!ask_pool(dev, &reserved, &used))
-		reserved = graphs[card].charged;
-	vgpu_charge_moves(card, graphs[card].charged + announced, reserved);
-	graphs[card].charged = reserved;
-	pthread_mutex_unlock(&graphs_lock);
+	VGPU_LOCK(&graphs_lock);
+	known = ask_pool(card, &reserved, &used);
+	if (known && trimmed)
+		g->launched = used + g->starting;
+	g->trims += trimmed;
+	if (!known)
+		reserved = g->charged;
+	vgpu_charge_moves(card, g->charged + announced, reserved);
+	g->charged = reserved;
 }
 
 void vgpu_graphs_settle(int card, CUdevice dev)
 {
-	if (__atomic_load_n(&execs[card].count, __ATOMIC_RELAXED))
-		settle(card, dev, 0);
-}
-
-/* A graph is about to be launched: bytes that the pool may take from the card for it.
- * Memory that nobody uses goes first, less what graphs of other threads are about to use.
- * And all graphs that were launched since the last trim hold no more than their sum, however
- * often they run. */
-static uint64_t starts(int card, CUdevice dev, const struct vgpu_item *exec)
-{
-	uint64_t reserved, used, busy, more = exec->size, all;
-
-	pthread_mutex_lock(&graphs_lock);
-	busy = graphs[card].starting;
-	graphs[card].starting += exec->size;
-	if (exec->other != graphs[card].trims + 1)
-		graphs[card].launched += exec->size;
-	all = graphs[card].launched;
-	if (ask_pool(dev, &reserved, &used)) {
-		if (used <= all && all <= reserved)
-			more = 0;
-		busy += used;
-		if (reserved > busy)
-			more = more > reserved - busy ? more - (reserved - busy) : 0;
-	}
-	pthread_mutex_unlock(&graphs_lock);
-	return (more + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
-}
-
-/* It was, or (ran: false) it was not. */
-static void started(int card, struct vgpu_item *exec, bool ran)
-{
-	struct vgpu_item was;
-
-	pthread_mutex_lock(&graphs_lock);
-	graphs[card].starting -= exec->size;
-	if (exec->other != graphs[card].trims + 1 && ran) {
-		exec->other = graphs[card].trims + 1;
-		if (vgpu_table_take(&execs[card], exec->key, &was))
-			vgpu_table_put(&execs[card], exec);
-	} else if (exec->other != graphs[card].trims + 1) {
-		graphs[card].launched -=
-			exec->size < graphs[card].launched ? exec->size : graphs[card].launched;
-	}
-	pthread_mutex_unlock(&graphs_lock);
-}
-
-/* After a trim: what is not in use is the card's again. */
-static void trimmed(int card, CUdevice dev)
-{
-	uint64_t reserved, used;
-
-	pthread_mutex_lock(&graphs_lock);
-	graphs[card].trims++;
-	if (ask_pool(dev, &reserved, &used))
-		graphs[card].launched = used + graphs[card].starting;
-	pthread_mutex_unlock(&graphs_lock);
-	settle(card, dev, 0);
+	STORE(&graphs[card].dev, dev);
+	if (LOAD(&execs[card].count))
+		settle(card, 0, false);
 }
 
 /* A graph that is being launched, on one of its cards. */
@@ -120,41 +181,65 @@ struct launch {
 	uint64_t bytes; /* charged before the pool shows them */
 };
 
+/* The bytes that the pool may take from the card for a graph. Memory that nobody uses goes first, less
+ * what graphs of other threads are about to use. And all graphs that were launched since the last trim
+ * hold no more than their sum, however often they run. */
+static void starts(struct launch *l)
+{
+	struct on_card *g = &graphs[l->exec.card];
+	uint64_t reserved, used, more = l->exec.size, busy;
+
+	VGPU_LOCK(&graphs_lock);
+	busy = g->starting;
+	g->starting += l->exec.size;
+	if (l->exec.other != g->trims)
+		g->launched += l->exec.size;
+	if (ask_pool(l->exec.card, &reserved, &used)) {
+		busy += used;
+		if (used <= g->launched && g->launched <= reserved)
+			more = 0;
+		else if (reserved > busy)
+			more = more > reserved - busy ? more - (reserved - busy) : 0;
+	}
+	l->bytes = vgpu_pool_steps(more);
+}
+
+/* It was launched, or (ran: false) it was not. */
+static void started(struct launch *l, bool ran)
+{
+	struct on_card *g = &graphs[l->exec.card];
+	struct vgpu_item was;
+
+	VGPU_LOCK(&graphs_lock);
+	g->starting -= l->exec.size;
+	if (l->exec.other != g->trims && ran) {
+		l->exec.other = g->trims;
+		if (vgpu_table_take(&execs[l->exec.card], l->exec.key, &was))
+			vgpu_table_put(&execs[l->exec.card], &l->exec);
+	} else if (l->exec.other != g->trims) {
+		g->launched -= l->exec.size < g->launched ? l->exec.size : g->launched;
+	}
+}
+
 /* Charges what the pool may take from the card; 0 or -ENOMEM. */
 static int take(struct launch *l)
 {
-	int card = l->exec.card, r;
-	CUdevice dev = __atomic_load_n(&graphs[card].dev, __ATOMIC_RELAXED);
+	int card = l->exec.card, r = -1;
 
 	vgpu_mem_begin();
-	settle(card, dev, 0);
-	l->bytes = starts(card, dev, &l->exec);
-	r = vgpu_mem_take(card, l->bytes);
-	if (r) {
-		started(card, &l->exec, false);
-		if (vgpu_real.cuDeviceGraphMemTrim && !vgpu_capturing()) {
-			vgpu_real.cuDeviceGraphMemTrim(dev);
-			trimmed(card, dev);
+	settle(card, 0, false);
+	for (int tries = 0; tries < 2 && r; tries++) {
+		if (tries && vgpu_real.cuDeviceGraphMemTrim && !vgpu_capturing()) {
+			vgpu_real.cuDeviceGraphMemTrim(LOAD(&graphs[card].dev));
+			settle(card, 0, true);
 		}
-		l->bytes = starts(card, dev, &l->exec);
+		starts(l);
 		r = vgpu_mem_take(card, l->bytes);
+		if (r)
+			started(l, false);
 	}
-	if (r) {
-		started(card, &l->exec, false);
-		vgpu_mem_end();
-	}
-	return r;
-}
-
-/* After the launch, or if there was none: the charge becomes the pool's memory. */
-static void launched(struct launch *l, bool ran)
-{
-	int card = l->exec.card;
-
-	settle(card, __atomic_load_n(&graphs[card].dev, __ATOMIC_RELAXED), l->bytes);
-	started(card, &l->exec, ran);
-	vgpu_mem_end(); /* of vgpu_mem_take */
 	vgpu_mem_end();
+	return r;
 }
 
 CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
@@ -165,13 +250,17 @@ CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec 
 	CUresult r;
 
 	for (uint32_t card = 0; card < vgpu_state.ncards; card++)
-		n += __atomic_load_n(&execs[card].count, __ATOMIC_RELAXED) &&
-		     vgpu_table_get(&execs[card], (uint64_t)(uintptr_t)graph, &on[n].exec);
+		n += LOAD(&execs[card].count) &&
+		     vgpu_table_get(&execs[card], (uintptr_t)graph, &on[n].exec);
 	while (taken < n && take(&on[taken]) == 0)
 		taken++;
 	r = taken == n ? real(graph, stream) : CUDA_ERROR_OUT_OF_MEMORY;
-	for (int i = 0; i < taken; i++)
-		launched(&on[i], r == CUDA_SUCCESS);
+	/* Also if there was no launch, the charge becomes the pool's memory. */
+	for (struct launch *l = on; l < on + taken; l++) {
+		settle(l->exec.card, l->bytes, false);
+		started(l, r == CUDA_SUCCESS);
+		vgpu_mem_end(); /* of vgpu_mem_take */
+	}
 	return taken == n ? r : vgpu_oom(on[taken].exec.card, on[taken].bytes);
 }
 
@@ -180,8 +269,8 @@ void vgpu_graph_forget(CUgraphExec graph)
 	struct vgpu_item item;
 
 	for (int card = 0; card < VGPU_MAX_CARDS; card++)
-		if (__atomic_load_n(&execs[card].count, __ATOMIC_RELAXED))
-			vgpu_table_take(&execs[card], (uint64_t)(uintptr_t)graph, &item);
+		if (LOAD(&execs[card].count))
+			vgpu_table_take(&execs[card], (uintptr_t)graph, &item);
 }
 
 static void drop(CUgraphExec exec)
@@ -203,23 +292,21 @@ static CUresult refuse(CUgraphExec *exec)
 
 static CUresult instantiated(CUresult r, CUgraphExec *exec, CUgraph graph)
 {
-	struct vgpu_graph_size on[VGPU_MAX_CARDS];
+	uint64_t bytes[VGPU_MAX_CARDS] = {0};
 	bool known;
 
 	if (r != CUDA_SUCCESS || !exec || !vgpu_state.grant)
 		return r;
 	/* One of this handle ended with its context. */
 	vgpu_graph_forget(*exec);
-	known = vgpu_graph_size(graph, on);
+	known = measure(graph, bytes);
 	for (int card = 0; card < VGPU_MAX_CARDS && known; card++) {
-		struct vgpu_item item = {.key = (uint64_t)(uintptr_t)*exec,
-					 .size = on[card].bytes,
-					 .card = card};
+		struct vgpu_item item = {.key = (uintptr_t)*exec,
+					 .size = bytes[card],
+					 .card = card,
+					 .other = NEVER};
 
-		if (!item.size)
-			continue;
-		__atomic_store_n(&graphs[card].dev, on[card].dev, __ATOMIC_RELAXED);
-		known = vgpu_table_put(&execs[card], &item);
+		known = !item.size || vgpu_table_put(&execs[card], &item);
 	}
 	return known ? r : refuse(exec);
 }
@@ -265,12 +352,6 @@ INSTANTIATE(cuGraphInstantiateWithFlags,
 INSTANTIATE_AND_UPLOAD(cuGraphInstantiateWithParams, cuGraphUpload)
 INSTANTIATE_AND_UPLOAD(cuGraphInstantiateWithParams_ptsz, cuGraphUpload_ptsz)
 
-void vgpu_graphs_in_child(void)
-{
-	pthread_mutex_init(&graphs_lock, NULL);
-	memset(graphs, 0, sizeof graphs);
-}
-
 CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {
 	CUresult r;
@@ -280,8 +361,10 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	vgpu_mem_begin();
 	r = vgpu_real.cuDeviceGraphMemTrim(dev);
 	card = vgpu_card_of_device(dev);
-	if (r == CUDA_SUCCESS && card >= 0)
-		trimmed(card, dev);
+	if (r == CUDA_SUCCESS && card >= 0) {
+		STORE(&graphs[card].dev, dev);
+		settle(card, 0, true);
+	}
 	vgpu_mem_end();
 	return r;
 }

@@ -9,8 +9,6 @@
 CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
 			   CUstream stream);
 void vgpu_graph_forget(CUgraphExec graph);
-/* After a fork, in the child: unlocked, and nothing is its. */
-void vgpu_graphs_in_child(void);
 /* Brings the charge to what the graphs of a card hold. */
 void vgpu_graphs_settle(int card, CUdevice dev);
 

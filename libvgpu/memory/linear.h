@@ -6,10 +6,8 @@
 #include "../driver/cuda_abi.h"
 #include "shared.h"
 
-/* An address that is none of a pool's is freed in a stream. Before the driver's call it leaves the
- * table, and after that it counts until the card comes to the free. */
-struct vgpu_item *vgpu_linear_freeing(CUdeviceptr dptr);
-void vgpu_linear_freed(struct vgpu_item *list, CUstream stream, CUresult r);
+/* The driver has freed an entry by address, or ended a handle of vmm.c: its charge goes. */
+void vgpu_linear_freed(const struct vgpu_item *item);
 /* An address is an import of this process's own memory: a reference, until it is freed. */
 void vgpu_linear_own(CUdeviceptr dptr, struct vgpu_kept *own);
 /* An address is an import of another process's memory, which may end with its context: 0, or -ENOMEM
@@ -19,8 +17,5 @@ int vgpu_linear_imported(CUdeviceptr dptr, bool of_context);
 CUresult vgpu_linear_closed(CUdeviceptr dptr, CUresult (*real)(CUdeviceptr));
 /* What ended with a context. */
 void vgpu_linear_ended(uint64_t owner);
-/* A descriptor keeps the entries with these addresses; one: as vgpu_shared_one. */
-bool vgpu_linear_exported_one(struct vgpu_range *range);
-void vgpu_linear_exported(struct vgpu_range *range);
 
 #endif

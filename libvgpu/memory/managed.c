@@ -2,9 +2,13 @@
 /* managed.c - see managed.h. Charged in full: any page may come to the card. */
 #include <errno.h>
 
-#include "../region.h"
+#include "../driver/prototypes.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
 #include "account.h"
 #include "managed.h"
+#include "owner.h"
+#include "release.h"
 
 /* The card gives managed memory in steps of this many bytes, and one step more for
  * its bookkeeping: a process that holds n bytes takes n / step + 1 steps (measured
@@ -22,23 +26,50 @@ static uint64_t managed_bytes(uint64_t live)
 
 void vgpu_managed_less(int card, uint64_t size)
 {
-	uint64_t live = __atomic_sub_fetch(&managed[card].live, size, __ATOMIC_SEQ_CST);
+	uint64_t live = SUB(&managed[card].live, size);
 
-	__atomic_sub_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
+	SUB(&vgpu_managed_bytes, size);
 	vgpu_charge_down_to(card, &managed[card].charged, managed_bytes(live), &managed[card].live,
 			    managed_bytes);
 }
 
-int vgpu_managed_more(int card, uint64_t size)
+/* size more bytes: 0, or -ENOMEM with nothing changed. */
+static int more(int card, uint64_t size)
 {
 	uint64_t live;
 
 	if (vgpu_absurd(size))
 		return -ENOMEM;
-	__atomic_add_fetch(&vgpu_managed_bytes, size, __ATOMIC_RELAXED);
-	live = __atomic_add_fetch(&managed[card].live, size, __ATOMIC_SEQ_CST);
+	ADD(&vgpu_managed_bytes, size);
+	live = ADD(&managed[card].live, size);
 	if (vgpu_charge_up_to(card, &managed[card].charged, managed_bytes(live)) == 0)
 		return 0;
 	vgpu_managed_less(card, size);
 	return -ENOMEM;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
+{
+	struct vgpu_item item = {.size = size, .kind = VGPU_MANAGED};
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuMemAllocManaged);
+	item.card = dptr ? vgpu_card_current() : -1;
+	if (item.card < 0)
+		return vgpu_real.cuMemAllocManaged(dptr, size, flags);
+	vgpu_mem_begin();
+	if (more(item.card, size)) {
+		vgpu_mem_end();
+		return vgpu_oom(item.card, size);
+	}
+	r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
+	if (r == CUDA_SUCCESS) {
+		item.key = *dptr;
+		item.owner = vgpu_context_owner(item.card);
+		vgpu_table_put(&vgpu_addresses, &item);
+	} else {
+		vgpu_managed_less(item.card, size);
+	}
+	vgpu_mem_end();
+	return r;
 }

@@ -5,9 +5,7 @@
 
 #include <stdint.h>
 
-/* size more bytes: 0, or -ENOMEM with nothing changed. */
-int vgpu_managed_more(int card, uint64_t size);
-/* Gives them back, and the steps that they were in. */
+/* Gives back so many bytes, and the steps that they were in. */
 void vgpu_managed_less(int card, uint64_t size);
 
 #endif

@@ -4,8 +4,6 @@
 #include "../job/job.h"
 #include "array.h"
 #include "context_cost.h"
-#include "ended.h"
-#include "frees.h"
 #include "graph.h"
 #include "linear.h"
 #include "module.h"
@@ -34,11 +32,7 @@ void vgpu_memory_tick(uint64_t now)
 void vgpu_memory_in_child(void)
 {
 	vgpu_modules_in_child();
-	vgpu_pools_in_child();
-	vgpu_frees_in_child();
-	vgpu_graphs_in_child();
 	vgpu_shared_in_child();
 	vgpu_imports_in_child();
 	vgpu_objects_in_child();
-	vgpu_ended_in_child();
 }

@@ -22,7 +22,6 @@
 #include "owner.h"
 #include "pool.h"
 #include "release.h"
-#include "take.h"
 
 /* Smaller changes are left to the regular comparison with the card's count. */
 #define NOTICE_BYTES (1ull << 20)

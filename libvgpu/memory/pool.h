@@ -3,10 +3,10 @@
 #ifndef VGPU_MEMORY_POOL_H
 #define VGPU_MEMORY_POOL_H
 
+#include "../base/table.h"
 #include "../base/util.h"
 #include "../driver/cuda_abi.h"
 #include "frees.h"
-#include "shared.h"
 
 /* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
 #define VGPU_POOL_STEP (32ull << 20)
@@ -16,17 +16,32 @@ struct pool {
 	CUmemoryPool was;    /* of a destroyed pool; under vgpu_pools_lock */
 	int card;
 	bool managed;     /* its pages may be elsewhere */
-	bool created;     /* by the program, which may destroy it */
 	uint64_t live;    /* bytes that the program holds */
 	uint64_t charged; /* bytes on our slot for this pool */
 	uint64_t unasked; /* bytes taken since the driver was asked what it has reserved */
 	bool grown;       /* by more than was charged before: the job may be above its limit */
 	struct vgpu_frees frees;
-	uint64_t sum, ending; /* of its pointers, while a context ends; under vgpu_pools_lock */
+	uint64_t ending; /* bytes of a context that ends; under vgpu_pools_lock */
+	struct pool *next;
 };
 
 /* Also held over calls of the driver that name a pool which another thread may destroy. */
 extern pthread_mutex_t vgpu_pools_lock;
+
+/* One allocation from a pool, between being booked and being made. */
+struct vgpu_booking {
+	struct pool *pool;
+	uint64_t bytes;
+	CUstream stream;
+	uint64_t pause_ns, waited_ns; /* for room */
+	bool marked;                  /* vgpu_mem_begin was called */
+};
+/* Books it: CUDA_SUCCESS, or what the caller is told. */
+CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUstream stream);
+/* The driver's answer, *r: what it made is kept, or undone where the pool has grown above the
+ * limit; what it did not make is taken back. True: the driver is to be asked once more, there is
+ * room now. Else *r is what the caller is told. */
+bool vgpu_pool_again(struct vgpu_booking *b, CUdeviceptr *dptr, CUresult *r);
 
 /* What so many bytes can make a pool grow to. */
 static inline uint64_t vgpu_pool_steps(uint64_t bytes)
@@ -39,15 +54,11 @@ struct pool *vgpu_pool_of(CUmemoryPool handle, int card);
 
 /* The driver has made an allocation of it: the program holds it. */
 void vgpu_pool_keep(struct pool *p, CUdeviceptr dptr, uint64_t size);
-/* An asynchronous pointer is freed, in a stream or, where that is NULL, once the card has no more
- * work. Before the driver's call it leaves the table, false: it is not one; and after it. */
-bool vgpu_pool_freeing(CUdeviceptr dptr, struct vgpu_item *item);
-void vgpu_pool_freed(const struct vgpu_item *item, CUstream stream, CUresult r);
-
-/* The program lets go of a pool: to be called before the driver, with vgpu_pools_lock held, and
- * after it, which returns without the lock. NULL: it is none of ours. */
-struct pool *vgpu_pool_goes(CUmemoryPool handle);
-void vgpu_pool_gone(struct pool *p, CUmemoryPool handle, CUresult r);
+/* An entry of a pool is freed, and before that, if it is freed in a stream. */
+void vgpu_pool_freed_in(const struct vgpu_item *item, CUstream stream);
+void vgpu_pool_freed(const struct vgpu_item *item);
+/* Destroys a pool by the driver's call. Its charge ends with its last free. */
+CUresult vgpu_pool_destroy(CUmemoryPool handle);
 
 /* The driver may let a stream wait for the frees of other streams. */
 bool vgpu_pool_streams_wait(struct pool *p);
@@ -55,19 +66,16 @@ bool vgpu_pool_streams_wait(struct pool *p);
 void vgpu_pools_changed(void);
 /* Memory that the card's pools keep but nobody uses: the driver gets it back. Not during a capture. */
 void vgpu_pools_trim(int card);
-/* Bring charges to what the pools hold, if they may differ. */
+/* Bring charges to what the pools hold, if they may differ. True: the pool keeps what nobody holds. */
 void vgpu_pools_settle(void);
-void vgpu_pool_settle(struct pool *p);
+bool vgpu_pool_settle(struct pool *p);
 /* The host has waited for work, so pools may have given memory back: other processes can use it now. */
 void vgpu_pools_waited(void);
 /* The watcher's look: the same, from time to time. */
 void vgpu_pools_tick(uint64_t now);
-/* A descriptor keeps the entries with these addresses; one: as vgpu_shared_one. */
-bool vgpu_pools_exported_one(struct vgpu_range *range);
-void vgpu_pools_exported(struct vgpu_range *range);
 /* A context has ended, and what was allocated in it, unless the driver says otherwise. */
 void vgpu_pools_ended(uint64_t owner);
-/* After a fork, in the child: unlocked. */
-void vgpu_pools_in_child(void);
+/* Which pool is current on a device may have changed. */
+void vgpu_pools_forget_current(void);
 
 #endif

@@ -5,8 +5,8 @@
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
-#include "async.h"
 #include "pool.h"
+#include "shared.h"
 
 /* A pool belongs to the card that it names, whatever context is current; one in host memory
  * to none. Any page of a managed one may come to the card. */
@@ -22,45 +22,37 @@ static int card_of(const CUmemLocation *location, int type)
 	return card < 0 ? 0 : card;
 }
 
-/* False: what cannot be charged is not given. */
-static bool pool_is(CUmemoryPool pool, const CUmemLocation *location, int type, bool created)
+/* A pool that the driver has named; what cannot be charged is not given. */
+static CUresult found(CUresult r, CUmemoryPool *pool, const CUmemLocation *location, int type)
 {
-	int card = vgpu_state.grant ? card_of(location, type) : -1;
-	struct pool *p = vgpu_pool_of(pool, card);
+	int card = r == CUDA_SUCCESS && location && vgpu_state.grant ? card_of(location, type) : -1;
+	struct pool *p = card < 0 ? NULL : vgpu_pool_of(*pool, card);
 
 	if (p && type == CU_MEM_ALLOCATION_TYPE_MANAGED)
 		p->managed = true;
-	if (p && created)
-		p->created = true;
-	return card < 0 || p;
+	return card < 0 || p ? r : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
-	CUresult r;
+	CUresult r, given;
 
 	VGPU_NEED_CUDA(cuMemPoolCreate);
 	if (props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
 	    vgpu_not_granted(props->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	r = vgpu_real.cuMemPoolCreate(pool, props);
-	if (r != CUDA_SUCCESS || !props || pool_is(*pool, &props->location, props->allocType, true))
-		return r;
-	if (vgpu_real.cuMemPoolDestroy)
+	given = props ? found(r, pool, &props->location, props->allocType) : r;
+	if (given != r && vgpu_real.cuMemPoolDestroy)
 		vgpu_real.cuMemPoolDestroy(*pool);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	return given;
 }
 
-#define GET_POOL(name)                                                                         \
-	CUresult name(CUmemoryPool *pool, CUmemLocation *location, int type)                   \
-	{                                                                                      \
-		CUresult r;                                                                    \
-                                                                                               \
-		VGPU_NEED_CUDA(name);                                                          \
-		r = vgpu_real.name(pool, location, type);                                      \
-		return r == CUDA_SUCCESS && location && !pool_is(*pool, location, type, false) \
-			       ? CUDA_ERROR_OUT_OF_MEMORY                                      \
-			       : r;                                                            \
+#define GET_POOL(name)                                                                    \
+	CUresult name(CUmemoryPool *pool, CUmemLocation *location, int type)              \
+	{                                                                                 \
+		VGPU_NEED_CUDA(name);                                                     \
+		return found(vgpu_real.name(pool, location, type), pool, location, type); \
 	}
 GET_POOL(cuMemGetDefaultMemPool)
 GET_POOL(cuMemGetMemPool)
@@ -92,10 +84,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	if (p)
 		vgpu_pool_settle(p);
 	imported = vgpu_imported_pool_goes(pool);
-	pthread_mutex_lock(&vgpu_pools_lock);
-	p = vgpu_pool_goes(pool);
-	r = vgpu_real.cuMemPoolDestroy(pool);
-	vgpu_pool_gone(p, pool, r);
+	r = vgpu_pool_destroy(pool);
 	vgpu_imported_pool_gone(imported, r);
 	vgpu_pools_forget_current(); /* the device's own pool is current again */
 	return r;

@@ -11,6 +11,18 @@
 #include "../job/job.h"
 #include "account.h"
 
+/* What the program holds by address, also of pools: linear.c frees it. */
+extern struct vgpu_table vgpu_addresses;
+/* The kinds of its entries, and of handles in vmm.c. */
+enum {
+	VGPU_LINEAR,
+	VGPU_OF_POOL, /* other: the pool */
+	VGPU_MANAGED, /* charged in steps */
+	VGPU_PAGED,   /* beyond the physical share: charged as it is */
+	VGPU_IMPORT,  /* memory of another process */
+	VGPU_OWN      /* an import of this process's own memory; other: what keeps that */
+};
+
 /* Before and after the driver's call: gone releases the charge of each entry. If the driver fails, the
  * entries go back. */
 static inline struct vgpu_item *vgpu_freeing(struct vgpu_table *t, uint64_t key)
@@ -22,7 +34,7 @@ static inline struct vgpu_item *vgpu_freeing(struct vgpu_table *t, uint64_t key)
 static inline void vgpu_freed(struct vgpu_table *t, struct vgpu_item *list, CUresult r,
 			      void (*gone)(const struct vgpu_item *))
 {
-	if (r == CUDA_SUCCESS)
+	if (list && r == CUDA_SUCCESS)
 		vgpu_table_drop(t, list, gone);
 	else if (list)
 		vgpu_table_attach(t, list);
@@ -40,33 +52,25 @@ static inline void vgpu_freed(struct vgpu_table *t, struct vgpu_item *list, CUre
 	})
 
 /* The same for one reference of several. */
-static inline bool vgpu_unref_begin(struct vgpu_table *t, uint64_t key, struct vgpu_item *item)
-{
-	vgpu_mem_begin();
-	return vgpu_state.grant && vgpu_table_ref(t, key, -1, item);
-}
-
-static inline void vgpu_unref_end(struct vgpu_table *t, struct vgpu_item *item, CUresult r,
+static inline CUresult vgpu_unref(struct vgpu_table *t, unsigned long long key,
+				  CUresult (*real)(unsigned long long),
 				  void (*gone)(const struct vgpu_item *))
 {
-	if (r == CUDA_SUCCESS && item->refs == 0)
-		gone(item);
-	else if (r != CUDA_SUCCESS && item->refs++ == 0)
-		vgpu_table_put(t, item);
-	else if (r != CUDA_SUCCESS)
-		vgpu_table_ref(t, item->key, 1, item);
-}
+	struct vgpu_item item;
+	CUresult r;
+	bool known;
 
-#define VGPU_UNREF(table, key, call, gone)                            \
-	({                                                            \
-		struct vgpu_item item_;                               \
-		bool known_ = vgpu_unref_begin(table, (key), &item_); \
-		CUresult r_ = (call);                                 \
-                                                                      \
-		if (known_)                                           \
-			vgpu_unref_end(table, &item_, r_, gone);      \
-		vgpu_mem_end();                                       \
-		r_;                                                   \
-	})
+	vgpu_mem_begin();
+	known = vgpu_state.grant && vgpu_table_ref(t, key, -1, &item);
+	r = real(key);
+	if (known && r == CUDA_SUCCESS && item.refs == 0)
+		gone(&item);
+	else if (known && r != CUDA_SUCCESS && item.refs++ == 0)
+		vgpu_table_put(t, &item);
+	else if (known && r != CUDA_SUCCESS)
+		vgpu_table_ref(t, key, 1, &item);
+	vgpu_mem_end();
+	return r;
+}
 
 #endif

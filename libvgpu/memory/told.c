@@ -19,41 +19,31 @@ static bool lent(int card, uint64_t total)
 
 void vgpu_told(int card, uint64_t *free, uint64_t *total)
 {
-	uint64_t limit = vgpu_limit(card), used = vgpu_mem_used(card);
-	uint64_t left = limit > used ? limit - used : 0;
-	bool paged = lent(card, *total); /* which needs no room on the card */
+	uint64_t limit = card < 0 ? 0 : vgpu_limit(card), used, left;
+	bool paged; /* which needs no room on the card */
 
+	if (!limit)
+		return;
+	used = vgpu_mem_used(card);
+	left = limit > used ? limit - used : 0;
+	paged = lent(card, *total);
 	if (paged || *free > left)
 		*free = left;
 	if (paged || *total > limit)
 		*total = limit;
 }
 
-static bool told_otherwise(int card)
-{
-	return card >= 0 && vgpu_limit(card) != 0;
-}
-
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-	uint64_t told_free, told_total;
 	size_t f = 0, t = 0;
 	CUresult r;
-	int card;
 
 	VGPU_NEED_CUDA(cuMemGetInfo_v2);
 	r = vgpu_real.cuMemGetInfo_v2(&f, &t);
 	if (r != CUDA_SUCCESS)
 		return r;
-	card = vgpu_card_current();
-	if (told_otherwise(card)) {
-		vgpu_pools_settle();
-		told_free = f;
-		told_total = t;
-		vgpu_told(card, &told_free, &told_total);
-		f = told_free;
-		t = told_total;
-	}
+	vgpu_pools_settle();
+	vgpu_told(vgpu_card_current(), &f, &t);
 	if (free)
 		*free = f;
 	if (total)
@@ -61,32 +51,31 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	return r;
 }
 
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+	size_t free = 0;
+	CUresult r;
+
+	VGPU_NEED_CUDA(cuDeviceTotalMem_v2);
+	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
+	if (r == CUDA_SUCCESS)
+		vgpu_told(vgpu_card_of_device(dev), &free, bytes);
+	return r;
+}
+
+static void put(unsigned *to, CUresult r, size_t bytes)
+{
+	if (r == CUDA_SUCCESS && to)
+		*to = bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
+}
+
 CUresult cuMemGetInfo(unsigned *free, unsigned *total)
 {
 	size_t f = 0, t = 0;
 	CUresult r = cuMemGetInfo_v2(&f, &t);
 
-	if (r == CUDA_SUCCESS && free)
-		*free = f > UINT32_MAX ? UINT32_MAX : (unsigned)f;
-	if (r == CUDA_SUCCESS && total)
-		*total = t > UINT32_MAX ? UINT32_MAX : (unsigned)t;
-	return r;
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
-{
-	uint64_t free = 0, total;
-	CUresult r;
-	int card;
-
-	VGPU_NEED_CUDA(cuDeviceTotalMem_v2);
-	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
-	card = vgpu_card_of_device(dev);
-	if (r == CUDA_SUCCESS && told_otherwise(card)) {
-		total = *bytes;
-		vgpu_told(card, &free, &total);
-		*bytes = total;
-	}
+	put(free, r, f);
+	put(total, r, t);
 	return r;
 }
 
@@ -95,7 +84,6 @@ CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
 	size_t b = 0;
 	CUresult r = cuDeviceTotalMem_v2(&b, dev);
 
-	if (r == CUDA_SUCCESS && bytes)
-		*bytes = b > UINT32_MAX ? UINT32_MAX : (unsigned)b;
+	put(bytes, r, b);
 	return r;
 }

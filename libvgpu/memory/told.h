@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Makes free and total of a card, as the driver says them, what the job is told: a
- * card as large as its limit. Only where there is a limit. */
+ * card as large as its limit. If there is no limit, or the card is below 0, they stay. */
 void vgpu_told(int card, uint64_t *free, uint64_t *total);
 
 #endif

@@ -7,37 +7,26 @@
  * An import has a handle of its own. If it is of an export of this process, it is a reference to that
  * memory's charge. Else the size is known only when it is mapped, and imports.c decides who pays.
  */
-#include "vmm.h"
+#include <errno.h>
+
 #include "../base/table.h"
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "account.h"
+#include "linear.h"
 #include "release.h"
 #include "shared.h"
-#include "take.h"
+#include "vmm.h"
 
-/* handle -> size, references; of an import what keeps the memory, or OF_ANOTHER */
+/* handle -> size, references; of an import what keeps the memory */
 static struct vgpu_table handles = VGPU_TABLE_INIT;
 static struct vgpu_table mappings = VGPU_TABLE_INIT; /* address -> size, handle */
 
-#define OF_ANOTHER 1u /* vgpu_item.other: an import of memory that another process pays for */
-
 static struct vgpu_kept *kept_of(const struct vgpu_item *handle)
 {
-	return handle->other == OF_ANOTHER ? NULL : (struct vgpu_kept *)(uintptr_t)handle->other;
-}
-
-/* The last reference to a handle has gone. */
-static void handle_gone(const struct vgpu_item *item)
-{
-	if (item->other == OF_ANOTHER)
-		vgpu_imports_less(item->card, item->size);
-	else if (item->other)
-		vgpu_shared_unimport(kept_of(item));
-	else
-		vgpu_shared_release(item->key, item->card, item->size);
+	return (struct vgpu_kept *)(uintptr_t)handle->other;
 }
 
 static void unref(uint64_t handle)
@@ -45,39 +34,41 @@ static void unref(uint64_t handle)
 	struct vgpu_item item;
 
 	if (vgpu_table_ref(&handles, handle, -1, &item) && item.refs == 0)
-		handle_gone(&item);
+		vgpu_linear_freed(&item);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	int card = -1;
-	CUresult r;
+	/* The location decides, not the current context: there may be none. */
+	bool device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 
 	VGPU_NEED_CUDA(cuMemCreate);
-	/* The location decides, not the current context: there may be none. */
-	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-	    vgpu_not_granted(prop->location.id))
+	if (device && vgpu_not_granted(prop->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	if (handle && prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-		card = vgpu_card_of_device(prop->location.id);
-	if (card < 0)
-		return vgpu_real.cuMemCreate(handle, size, prop, flags);
-	if (vgpu_mem_take(card, size))
-		return vgpu_oom(card, size);
-	r = vgpu_real.cuMemCreate(handle, size, prop, flags);
-	if (r == CUDA_SUCCESS) {
-		struct vgpu_item item = {.key = *handle, .size = size, .card = card, .refs = 1};
-
-		vgpu_table_put(&handles, &item);
-	}
-	return vgpu_mem_done(card, size, r);
+	VGPU_ALLOC(&handles, device && handle ? vgpu_card_of_device(prop->location.id) : -1, size,
+		   vgpu_real.cuMemCreate(handle, size, prop, flags), .key = *handle, .size = size,
+		   .refs = 1);
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	VGPU_NEED_CUDA(cuMemRelease);
-	return VGPU_UNREF(&handles, handle, vgpu_real.cuMemRelease(handle), handle_gone);
+	return vgpu_unref(&handles, handle, vgpu_real.cuMemRelease, vgpu_linear_freed);
+}
+
+/* The first end bytes of a handle are mapped. If it is an import, they are charged: 0 or -ENOMEM. */
+static int charge_import(const struct vgpu_item *handle, uint64_t end)
+{
+	uint64_t more = end > handle->size ? end - handle->size : 0;
+
+	if (handle->kind != VGPU_IMPORT || more == 0 || vgpu_absurd(end))
+		return 0;
+	if (vgpu_imports_more(handle->card, more))
+		return -ENOMEM;
+	/* Another thread may have charged them meanwhile. */
+	vgpu_imports_less(handle->card, more - vgpu_table_raise(&handles, handle->key, end));
+	return 0;
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -87,9 +78,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemMap);
-	if (vgpu_state.grant && vgpu_table_get(&handles, handle, &item) &&
-	    item.other == OF_ANOTHER && !vgpu_absurd(size) && !vgpu_absurd(offset) &&
-	    vgpu_imports_more(item.card, vgpu_table_raise(&handles, handle, offset + size)))
+	if (vgpu_state.grant && vgpu_table_get(&handles, handle, &item) && !vgpu_absurd(offset) &&
+	    charge_import(&item, offset + size))
 		return vgpu_oom(item.card, size);
 	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
@@ -115,25 +105,24 @@ static void unmapped(const struct vgpu_item *map)
 
 static struct vgpu_item *joined(struct vgpu_item *list, struct vgpu_item *more)
 {
-	struct vgpu_item *last = list;
+	struct vgpu_item **end = &list;
 
-	while (last && last->next)
-		last = last->next;
-	if (last)
-		last->next = more;
-	return last ? list : more;
+	while (*end)
+		end = &(*end)->next;
+	*end = more;
+	return list;
 }
 
-/* One call may cover several mappings, and others between them that are not ours. */
-static struct vgpu_item *unmapping(CUdeviceptr ptr, size_t size)
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
 	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
 	struct vgpu_item *list = NULL, *more;
+	CUresult r;
 
+	VGPU_NEED_CUDA(cuMemUnmap);
 	vgpu_mem_begin();
-	if (!vgpu_state.grant)
-		return NULL;
-	/* Most calls are for one, or for neighbors. */
+	/* One call may cover several mappings, and others between them that are not ours. Most calls are
+	 * for one, or for neighbors. */
 	while (range.begin < range.end &&
 	       (more = vgpu_table_detach(&mappings, range.begin)) != NULL) {
 		range.begin += more->size;
@@ -141,16 +130,6 @@ static struct vgpu_item *unmapping(CUdeviceptr ptr, size_t size)
 	}
 	if (range.begin < range.end)
 		list = joined(vgpu_table_detach_if(&mappings, (uintptr_t)&range, starts_in), list);
-	return list;
-}
-
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
-{
-	struct vgpu_item *list;
-	CUresult r;
-
-	VGPU_NEED_CUDA(cuMemUnmap);
-	list = unmapping(ptr, size);
 	r = vgpu_real.cuMemUnmap(ptr, size);
 	vgpu_freed(&mappings, list, r, unmapped);
 	return r;
@@ -172,16 +151,16 @@ bool vgpu_vmm_exported(CUmemGenericAllocationHandle handle, int fd)
 {
 	struct vgpu_item item;
 
-	if (!vgpu_table_get(&handles, handle, &item) || !item.other)
+	if (!vgpu_table_get(&handles, handle, &item) || item.kind == VGPU_LINEAR)
 		return vgpu_shared_note(handle, fd);
-	return item.other == OF_ANOTHER || vgpu_shared_note_kept(kept_of(&item), fd);
+	return item.kind == VGPU_IMPORT || vgpu_shared_note_kept(kept_of(&item), fd);
 }
 
 bool vgpu_vmm_exported_data(CUmemGenericAllocationHandle handle, const void *data)
 {
 	struct vgpu_item item;
 
-	return !vgpu_table_get(&handles, handle, &item) || item.other ||
+	return !vgpu_table_get(&handles, handle, &item) || item.kind != VGPU_LINEAR ||
 	       vgpu_shared_note_data(handle, data);
 }
 
@@ -225,7 +204,8 @@ static int card_of(CUmemGenericAllocationHandle handle)
 void vgpu_vmm_imported(CUmemGenericAllocationHandle handle, struct vgpu_kept *own)
 {
 	struct vgpu_item item = {.key = handle,
-				 .other = own ? (uintptr_t)own : OF_ANOTHER,
+				 .kind = own ? VGPU_OWN : VGPU_IMPORT,
+				 .other = (uintptr_t)own,
 				 .card = own ? 0 : card_of(handle),
 				 .refs = 1};
 

@@ -3,15 +3,15 @@
  * attach.c - what a process does when it first asks for CUDA or NVML, and what a child of it
  * does after a fork: the one place that knows all rooms.
  */
+#include <string.h>
+
 #include "../base/dl.h"
 #include "../base/log.h"
 #include "../base/table.h"
 #include "../compute/compute.h"
 #include "../compute/marks.h"
 #include "../compute/working.h"
-#include "../driver/captures.h"
 #include "../driver/real.h"
-#include "../hooks/context.h"
 #include "../job/cards.h"
 #include "../job/job.h"
 #include "../job/tell.h"
@@ -19,13 +19,16 @@
 #include "../memory/memory.h"
 #include "../slices/rm.h"
 
+/* What is VGPU_PRIVATE. */
+extern char __start_vgpu_private[], __stop_vgpu_private[];
+
 static pthread_once_t attach_once = PTHREAD_ONCE_INIT;
 
 /* The parent's slot, memory, channel groups and locks are not ours. */
 static void in_child(void)
 {
+	memset(__start_vgpu_private, 0, (size_t)(__stop_vgpu_private - __start_vgpu_private));
 	vgpu_real_in_child();
-	vgpu_captures_in_child();
 	vgpu_tables_in_child();
 	vgpu_job_in_child();
 	vgpu_memory_in_child();
@@ -34,8 +37,6 @@ static void in_child(void)
 	vgpu_marks_in_child();
 	vgpu_working_in_child();
 	vgpu_watcher_in_child();
-	vgpu_contexts_in_child();
-	vgpu_primary_in_child();
 }
 
 static void attach(void)

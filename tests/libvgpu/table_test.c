@@ -37,6 +37,12 @@ static void test_references(void)
 	CHECK_EQ(out.refs, 0);
 	CHECK_EQ(out.size, 99);
 	CHECK(!vgpu_table_ref(&table, 7, 1, &out));
+	/* An entry that counts none stays as it is. */
+	item.refs = 0;
+	CHECK(vgpu_table_put(&table, &item));
+	CHECK(!vgpu_table_ref(&table, 7, -1, &out));
+	CHECK(vgpu_table_take(&table, 7, &out));
+	CHECK_EQ(out.refs, 0);
 }
 
 static uint64_t dropped;

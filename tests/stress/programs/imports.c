@@ -9,7 +9,7 @@
  *   late     The same, but the allocation is released before the import.
  *   fabric   The same with a FABRIC handle.
  *   pool     The same with memory of a pool, which is destroyed.
- *   children Rounds: another process exports and ends before this process imports and maps.
+ *   children Rounds: another process exports and ends before this process imports and maps, twice if refused.
  *   together Memory of a living process is imported: the MiB in use before, meanwhile, and after.
  *   ipc      Memory of another process is opened by cuIpcOpenMemHandle. That process ends, and N GiB
  *            are allocated, again and again.
@@ -43,6 +43,7 @@
 static void *nvml;
 static const char *libdir;
 static size_t size, idle;
+static CUresult again; /* of a mapping that was refused */
 static CUmemAllocationProp prop = {.type = 1,
 				   .requestedHandleTypes = FD,
 				   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
@@ -276,6 +277,7 @@ static CUresult child_round(int i)
 	if (r)
 		return r;
 	r = mapped(h, &at);
+	again = r ? mapped(h, &at) : CUDA_SUCCESS;
 	CALL(cuMemRelease, h);
 	return r;
 }
@@ -294,8 +296,8 @@ static int rounds_of(const char *how, int rounds)
 		r = strcmp(how, "children") == 0 ? child_round(n)
 		    : strcmp(how, "pool") == 0   ? pool_round()
 						 : own_round(how);
-	printf("{\"granted\":%d,\"error\":%d,\"used\":%zu,\"nvml\":%ld}\n", n, r, used() - idle,
-	       counted());
+	printf("{\"granted\":%d,\"error\":%d,\"again\":%d,\"used\":%zu,\"nvml\":%ld}\n", n, r,
+	       again, used() - idle, counted());
 	for (int i = n; i < rounds && strcmp(how, "children") == 0; i++) {
 		close(sockets[i]);
 		waitpid(child[i], NULL, 0);
