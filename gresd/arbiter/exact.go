@@ -105,18 +105,19 @@ func (e *exact) look() {
 	}
 }
 
-// worksUnseen says whether a process that no hook sees, since it works without CUDA, wanted the card
-// in the last span. Where nobody can tell, it did.
-func (e *exact) worksUnseen(card gpu.UUID, slot libvgpu.SlotView) bool {
-	if slot.Flags&libvgpu.SlotUngated == 0 {
-		return false
+// works says whether a process wanted the card in the last span, by the card's records: its kernels may
+// run for longer than [hold]. No hook sees a process that works without CUDA. Its card is always asked,
+// and the process works if there are no records.
+func (e *exact) works(card gpu.UUID, slot libvgpu.SlotView) bool {
+	ungated := slot.Flags&libvgpu.SlotUngated != 0
+	if ungated {
+		if e.unseen == nil {
+			e.unseen = map[gpu.UUID]bool{}
+		}
+		e.unseen[card] = true
 	}
-	if e.unseen == nil {
-		e.unseen = map[gpu.UUID]bool{}
-	}
-	e.unseen[card] = true
 	if !slot.OnHost || e.refused(card) {
-		return true
+		return ungated
 	}
 	if e.cards[card] == nil {
 		return false // nobody has asked yet

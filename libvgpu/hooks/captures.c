@@ -3,7 +3,6 @@
 #include "../driver/captures.h"
 #include "../base/table.h"
 #include "../compute/compute.h"
-#include "../compute/working.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
 #include "context.h"
@@ -16,7 +15,7 @@ static struct vgpu_table open_captures = VGPU_TABLE_INIT;
 static void capture_begins(void)
 {
 	__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
-	vgpu_working_capture();
+	__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
 	vgpu_gate_capture();
 }
 
@@ -121,10 +120,8 @@ static CUresult stream_destroy(CUresult (*real)(CUstream), CUstream stream)
 	bool captured;
 	CUresult r;
 
-	if (vgpu_state.grant) {
+	if (vgpu_state.grant)
 		vgpu_gate_drop_stream(stream);
-		vgpu_working_forget(stream, NULL);
-	}
 	/* Before the driver can give the same handle to another stream. */
 	captured = vgpu_capturing() && vgpu_table_take(&open_captures, key_of(stream), &item);
 	r = real(stream);

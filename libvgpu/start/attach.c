@@ -8,7 +8,6 @@
 #include "../base/table.h"
 #include "../compute/compute.h"
 #include "../compute/marks.h"
-#include "../compute/working.h"
 #include "../driver/captures.h"
 #include "../driver/real.h"
 #include "../hooks/context.h"
@@ -34,7 +33,6 @@ static void in_child(void)
 	vgpu_rm_forget();
 	vgpu_gate_in_child();
 	vgpu_marks_in_child();
-	vgpu_working_in_child();
 	vgpu_watcher_in_child();
 	vgpu_contexts_in_child();
 	vgpu_primary_in_child();
