@@ -117,9 +117,11 @@ static bool enter(struct vgpu_submission *s, cl_queue queue)
 	    !vgpu_others.clReleaseEvent || !vgpu_others.clFlush)
 		return false;
 	cards = vgpu_queues_gated(cards_of(queue));
-	if (cards)
-		vgpu_queue_enter(s, cards);
-	return cards != 0;
+	if (!cards)
+		return false;
+	vgpu_queue_wait(cards);
+	vgpu_queue_begin(s, cards);
+	return true;
 }
 
 /* event: of the command, ours where the program asked for none. It goes to the card at once: what is
@@ -127,7 +129,7 @@ static bool enter(struct vgpu_submission *s, cl_queue queue)
 static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, const cl_event *wait,
 		  cl_event event, bool ours, cl_int r)
 {
-	struct vgpu_mark mark = {.kind = &kind, .handle = (uintptr_t)event, .ours = ours};
+	struct vgpu_mark mark = {.kind = &kind, .handle = (uintptr_t)event};
 
 	if (r || !event) {
 		vgpu_queue_leave(s, NULL);

@@ -2,7 +2,7 @@
 /* others.c - see others.h. */
 #include <string.h>
 
-#include "../compute/marks.h"
+#include "../compute/queues.h"
 #include "../job/job.h"
 #include "../memory/objects.h"
 #include "others.h"

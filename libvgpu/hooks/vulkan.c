@@ -203,7 +203,8 @@ static bool enter(struct submission *s, struct device *d, bool work)
 		return false;
 	s->d = d;
 	s->mark = take_fence(d);
-	vgpu_queue_enter(&s->s, cards);
+	vgpu_queue_wait(cards);
+	vgpu_queue_begin(&s->s, cards);
 	return true;
 }
 
