@@ -5,9 +5,9 @@
  * these. Work comes in a stream's order, so events before and after it tell what it takes.
  */
 #include "../driver/optix_abi.h"
+#include "../driver/others.h"
 #include "../job/tell.h"
 #include "launch.h"
-#include "others.h"
 
 /* Taken for the cost of what has never been measured. */
 #define UNKNOWN_OPTIX_NS 1000000u
@@ -115,9 +115,7 @@ OptixResult optixQueryFunctionTable(int version, unsigned options, const int *ke
 {
 	OptixResult r;
 
-	vgpu_need_api(&vgpu_optix);
-	if (!vgpu_others.optixQueryFunctionTable)
-		return OPTIX_ERROR_LIBRARY_NOT_FOUND;
+	VGPU_NEED_API(optixQueryFunctionTable, OPTIX_ERROR_LIBRARY_NOT_FOUND);
 	r = vgpu_others.optixQueryFunctionTable(version, options, keys, values, table, size);
 	if (r || !table || put_hooks(version, table, size))
 		return r;
