@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hami_view.c - see hami_view.h. */
-#include "hami_view.h"
-
 #include <string.h>
 
-#define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
-#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
-#define CAS(p, old, new) \
-	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+#include "atomics.h"
+#include "hami_view.h"
 
 /* HAMi's numbers: 0 before 1; older monitors use the number as an index of an
  * array of two. */

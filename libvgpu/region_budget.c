@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* region_budget.c - the budget of GPU time, turns and windows: see region_ops.h. */
+#include "atomics.h"
 #include "region_ops.h"
-
-#define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
-#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
-#define CAS(p, old, new) \
-	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 /* Work that should be done and is not is looked at again then. */
 #define TURN_RECHECK_NS 600000u

@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* region_ops.c - see region_ops.h and the protocol in region.h. */
 #define _GNU_SOURCE
-#include "region_ops.h"
-
 #include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#define LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
-#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
-#define CAS(p, old, new) \
-	__atomic_compare_exchange_n((p), (old), (new), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+#include "atomics.h"
+#include "region_ops.h"
 
 /* A test build stops or kills the process at a numbered step of the protocol. */
 #ifndef VGPU_PAUSE
@@ -64,24 +55,23 @@ bool vgpu_schedule_read(const struct vgpu_grant *g, unsigned i, struct vgpu_sche
 	const struct vgpu_grant_card *c = &g->card[i];
 
 	for (int n = 0; n < SEQ_TRIES; n++) {
-		uint32_t before = __atomic_load_n(&c->seq, __ATOMIC_ACQUIRE);
+		uint32_t before = LOAD(&c->seq);
 
 		if (before & 1)
 			continue;
-		s->cores = __atomic_load_n(&c->cores, __ATOMIC_ACQUIRE);
-		s->slice_us = __atomic_load_n(&c->slice_us, __ATOMIC_ACQUIRE);
-		s->gate = __atomic_load_n(&c->gate, __ATOMIC_ACQUIRE);
-		s->weight_ppm = __atomic_load_n(&c->weight_ppm, __ATOMIC_ACQUIRE);
-		s->least_ppm = __atomic_load_n(&c->least_ppm, __ATOMIC_ACQUIRE);
-		s->busy_procs = __atomic_load_n(&c->busy_procs, __ATOMIC_ACQUIRE);
-		s->others = __atomic_load_n(&c->others, __ATOMIC_ACQUIRE);
-		s->turn_period_us = __atomic_load_n(&c->turn_period_us, __ATOMIC_ACQUIRE);
-		s->turn_queue_us = __atomic_load_n(&c->turn_queue_us, __ATOMIC_ACQUIRE);
-		s->turn_length_us = __atomic_load_n(&c->turn_length_us, __ATOMIC_ACQUIRE);
-		s->turn_begin_ns = __atomic_load_n(&c->turn_begin_ns, __ATOMIC_ACQUIRE);
-		s->lease_ns = __atomic_load_n(&c->lease_ns, __ATOMIC_ACQUIRE);
-		s->solo = __atomic_load_n(&c->solo, __ATOMIC_ACQUIRE);
-		if (__atomic_load_n(&c->seq, __ATOMIC_RELAXED) != before)
+		s->cores = LOAD(&c->cores);
+		s->slice_us = LOAD(&c->slice_us);
+		s->gate = LOAD(&c->gate);
+		s->weight_ppm = LOAD(&c->weight_ppm);
+		s->least_ppm = LOAD(&c->least_ppm);
+		s->others = LOAD(&c->others);
+		s->turn_period_us = LOAD(&c->turn_period_us);
+		s->turn_queue_us = LOAD(&c->turn_queue_us);
+		s->turn_length_us = LOAD(&c->turn_length_us);
+		s->turn_begin_ns = LOAD(&c->turn_begin_ns);
+		s->lease_ns = LOAD(&c->lease_ns);
+		s->solo = LOAD(&c->solo);
+		if (LOAD(&c->seq) != before)
 			continue;
 		s->seq = before;
 		if (s->lease_ns && now_ns > s->lease_ns)
@@ -181,9 +171,8 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 			return NULL;
 		owner = LOAD(&slot->owner);
 		/* A reused pid passes for alive here; reclaim looks closer. */
-		if (owner != 0 &&
-		    (!vgpu_same_ns(&j, slot, owner) || kill((pid_t)VGPU_OWNER_PID(owner), 0) == 0 ||
-		     errno != ESRCH || grace_left(slot, owner)))
+		if (owner != 0 && (!vgpu_same_ns(&j, slot, owner) || !vgpu_no_process(owner) ||
+				   grace_left(slot, owner)))
 			continue;
 		/* Raise the mark first: owned but not summed, it would hide memory. */
 		high = LOAD(&c->header->high_slot);
@@ -256,33 +245,34 @@ unsigned vgpu_slot_reclaim(struct vgpu_cache *c, const struct vgpu_slot *self,
 	return n;
 }
 
-uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card)
+/* j: only of slots that it cannot judge. A slot with a forged sum must not make room. */
+static uint64_t sum_of(const struct vgpu_cache *c, unsigned card, const struct vgpu_judge *j)
 {
 	uint32_t count = vgpu_slots_in_use(c);
-	struct vgpu_judge j = vgpu_judge();
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
 		const struct vgpu_slot *slot = &c->slots[i];
-		uint64_t owner = LOAD(&slot->owner);
+		uint64_t owner = j ? LOAD(&slot->owner) : 0;
 
-		if (owner && !vgpu_same_ns(&j, slot, owner) &&
-		    __builtin_add_overflow(sum, LOAD(&slot->card[card].mem), &sum))
+		if (j && (!owner || vgpu_same_ns(j, slot, owner)))
+			continue;
+		if (__builtin_add_overflow(sum, LOAD(&slot->card[card].mem), &sum))
 			return UINT64_MAX;
 	}
 	return sum;
 }
 
+uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card)
+{
+	struct vgpu_judge j = vgpu_judge();
+
+	return sum_of(c, card, &j);
+}
+
 uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card)
 {
-	uint32_t count = vgpu_slots_in_use(c);
-	uint64_t sum = 0;
-
-	/* A slot that somebody wrote rubbish into must not make room. */
-	for (uint32_t i = 0; i < count; i++)
-		if (__builtin_add_overflow(sum, LOAD(&c->slots[i].card[card].mem), &sum))
-			return UINT64_MAX;
-	return sum;
+	return sum_of(c, card, NULL);
 }
 
 uint64_t vgpu_mem_with(uint64_t sum, int64_t outside)
@@ -290,6 +280,35 @@ uint64_t vgpu_mem_with(uint64_t sum, int64_t outside)
 	if (outside >= 0)
 		return sum > UINT64_MAX - (uint64_t)outside ? UINT64_MAX : sum + (uint64_t)outside;
 	return sum > 0 - (uint64_t)outside ? sum + (uint64_t)outside : 0;
+}
+
+/* A process of the caller's PID namespace that has ended counts against the limit until its memory is
+ * surely free, but it uses none. */
+static bool uses_none(const struct vgpu_slot *slot, uint64_t own)
+{
+	uint64_t owner = LOAD(&slot->owner);
+
+	return owner != own && VGPU_OWNER_NS(owner) == VGPU_OWNER_NS(own) &&
+	       VGPU_OWNER_NS(own) != VGPU_NS_UNKNOWN && vgpu_no_process(owner);
+}
+
+/* Raises the peak of the card. A plain sum is enough to know that there is nothing new. */
+static void note_peak(struct vgpu_cache *c, const struct vgpu_slot *self, unsigned card,
+		      uint64_t sum, int64_t outside)
+{
+	uint64_t *peak = &c->header->mem_peak[card], own = LOAD(&self->owner), old = LOAD(peak);
+	uint32_t count = vgpu_slots_in_use(c);
+
+	if (sum <= old)
+		return;
+	sum = 0;
+	for (uint32_t i = 0; i < count; i++)
+		if (!uses_none(&c->slots[i], own) &&
+		    __builtin_add_overflow(sum, LOAD(&c->slots[i].card[card].mem), &sum))
+			return;
+	sum = vgpu_mem_with(sum, outside);
+	while (old < sum && !CAS(peak, &old, sum))
+		;
 }
 
 int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card, uint64_t bytes,
@@ -312,7 +331,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		sum = vgpu_mem_with(vgpu_mem_sum(c, card), outside);
 		VGPU_PAUSE(7);
 		if (sum <= limit) {
-			vgpu_peak_note(c, self, card, sum, outside);
+			note_peak(c, self, card, sum, outside);
 			return 0;
 		}
 		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
