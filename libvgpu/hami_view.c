@@ -2,7 +2,6 @@
 /* hami_view.c - see hami_view.h. */
 #include <string.h>
 
-#include "atomics.h"
 #include "hami_view.h"
 
 /* HAMi's numbers: 0 before 1; older monitors use the number as an index of an

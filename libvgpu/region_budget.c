@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* region_budget.c - the budget of GPU time, turns and windows: see region_ops.h. */
-#include "atomics.h"
 #include "region_ops.h"
 
 /* Work that should be done and is not is looked at again then. */
@@ -31,8 +30,7 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 	}
 	if (now_ns <= last || !CAS(&b->refilled_ns, &last, now_ns))
 		return;
-	balance = __atomic_add_fetch(&b->balance_ns, (int64_t)((now_ns - last) * cores / 100),
-				     __ATOMIC_SEQ_CST);
+	balance = ADD(&b->balance_ns, (int64_t)((now_ns - last) * cores / 100));
 	/* Credit is clipped only while idle: clipping under long kernels would
 	 * take away time that the job has not had yet. */
 	while (idle && balance > burst_ns) {
@@ -118,7 +116,7 @@ void vgpu_turn_launched(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t wor
 	uint64_t until = LOAD(&t->until_ns);
 
 	STORE(&t->wanted_ns, now_ns);
-	__atomic_add_fetch(&t->inflight_ns, work_ns, __ATOMIC_SEQ_CST);
+	ADD(&t->inflight_ns, work_ns);
 	while (!CAS(&t->until_ns, &until, (until > now_ns ? until : now_ns) + work_ns))
 		;
 }

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "atomics.h"
 #include "region_ops.h"
 
 /* A test build stops or kills the process at a numbered step of the protocol. */
@@ -318,7 +317,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 	uint64_t seen = 0, began = 0;
 
 	if (limit == 0) {
-		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		ADD(mine, bytes);
 		return 0;
 	}
 	if (bytes > limit || bytes > UINT64_MAX - LOAD(mine))
@@ -326,7 +325,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 	for (int try = 0; try < RESERVE_TRIES;) {
 		uint64_t sum, cooling;
 
-		__atomic_add_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		ADD(mine, bytes);
 		VGPU_PAUSE(6);
 		sum = vgpu_mem_with(vgpu_mem_sum(c, card), outside);
 		VGPU_PAUSE(7);
@@ -334,7 +333,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 			note_peak(c, self, card, sum, outside);
 			return 0;
 		}
-		__atomic_sub_fetch(mine, bytes, __ATOMIC_SEQ_CST);
+		SUB(mine, bytes);
 		VGPU_PAUSE(8);
 		if (vgpu_slot_reclaim(c, self, NULL, &cooling) > 0)
 			continue;

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <time.h>
 
+#include "atomic.h"
 #include "region.h"
 
 /* Reads a clock as clock_gettime(2) does. libvgpu has the C library's own here, for a preload of

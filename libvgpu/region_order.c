@@ -20,25 +20,23 @@ static uint32_t ms_of(uint64_t now_ns)
 
 bool vgpu_order_first(struct vgpu_budget *b, uint64_t since_ns, uint64_t now_ns)
 {
-	uint64_t first = __atomic_load_n(&b->first_since_ns, __ATOMIC_ACQUIRE);
+	uint64_t first = LOAD(&b->first_since_ns);
 	uint32_t now_ms = ms_of(now_ns);
-	uint32_t ago = now_ms - __atomic_load_n(&b->first_seen_ms, __ATOMIC_RELAXED);
+	uint32_t ago = now_ms - LOAD(&b->first_seen_ms);
 	/* Another process may have looked a moment after this one took the time. */
 	bool there = ago <= STALE_MS || ago > UINT32_MAX - STALE_MS;
 
 	if (first != since_ns) {
 		if (first && first < since_ns && there)
 			return false;
-		if (!__atomic_compare_exchange_n(&b->first_since_ns, &first, since_ns, false,
-						 __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		if (!CAS(&b->first_since_ns, &first, since_ns))
 			return false;
 	}
-	__atomic_store_n(&b->first_seen_ms, now_ms, __ATOMIC_RELAXED);
+	STORE(&b->first_seen_ms, now_ms);
 	return true;
 }
 
 void vgpu_order_leave(struct vgpu_budget *b, uint64_t since_ns)
 {
-	__atomic_compare_exchange_n(&b->first_since_ns, &since_ns, 0, false, __ATOMIC_RELEASE,
-				    __ATOMIC_RELAXED);
+	CAS(&b->first_since_ns, &since_ns, 0);
 }

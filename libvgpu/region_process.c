@@ -83,7 +83,7 @@ struct vgpu_judge vgpu_judge(void)
 
 bool vgpu_same_ns(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint64_t owner)
 {
-	uint64_t ns = __atomic_load_n(&slot->pid_ns, __ATOMIC_SEQ_CST);
+	uint64_t ns = LOAD(&slot->pid_ns);
 
 	/* The bits alone may meet by chance. They are all there is of a slot that is just
 	 * being claimed, or cleared by somebody of another namespace, who died of it. */

@@ -169,7 +169,7 @@ static uint64_t id(const void *handle)
 	return (uint64_t)(uintptr_t)handle;
 }
 
-#define LOAD(name, params, args, made, unload)                                               \
+#define LOADING(name, params, args, made, unload)                                            \
 	CUresult name params                                                                 \
 	{                                                                                    \
 		struct load l;                                                               \
@@ -185,22 +185,22 @@ static uint64_t id(const void *handle)
 		return r;                                                                    \
 	}
 
-LOAD(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
-LOAD(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
-     cuModuleUnload)
-LOAD(cuModuleLoadDataEx,
-     (CUmodule * module, const void *image, unsigned n, void *options, void **values),
-     (module, image, n, options, values), module, cuModuleUnload)
-LOAD(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
-     cuModuleUnload)
-LOAD(cuLibraryLoadData,
-     (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
-      void *options, void **values, unsigned n),
-     (library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
-LOAD(cuLibraryLoadFromFile,
-     (CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
-      void *options, void **values, unsigned n),
-     (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+LOADING(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
+LOADING(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
+	cuModuleUnload)
+LOADING(cuModuleLoadDataEx,
+	(CUmodule * module, const void *image, unsigned n, void *options, void **values),
+	(module, image, n, options, values), module, cuModuleUnload)
+LOADING(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
+	cuModuleUnload)
+LOADING(cuLibraryLoadData,
+	(CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
+	 void *options, void **values, unsigned n),
+	(library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+LOADING(cuLibraryLoadFromFile,
+	(CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
+	 void *options, void **values, unsigned n),
+	(library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
 
 /* With lazy loading these are where the memory is really taken, at the first time. */
 #define FIRST_USE(call, params, args, owner, variable)                   \
