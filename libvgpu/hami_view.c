@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hami_view.c - see hami_view.h. */
-#include <string.h>
-
 #include "hami_view.h"
+
+#include <string.h>
 
 /* HAMi's numbers: 0 before 1; older monitors use the number as an index of an
  * array of two. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* region_ops.c - see region_ops.h and the protocol in region.h. */
 #define _GNU_SOURCE
+#include "region_ops.h"
+
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "region_ops.h"
 
 /* A test build stops or kills the process at a numbered step of the protocol. */
 #ifndef VGPU_PAUSE

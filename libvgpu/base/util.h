@@ -29,6 +29,20 @@ static inline void vgpu_cancel_as(int before)
 	pthread_setcancelstate(before, NULL);
 }
 
+/* VGPU_LOCK(mutex); holds a mutex until the end of the block. VGPU_HOLD does so with one that is locked. */
+static inline pthread_mutex_t *vgpu_locked(pthread_mutex_t *mutex)
+{
+	pthread_mutex_lock(mutex);
+	return mutex;
+}
+static inline void vgpu_unlock(pthread_mutex_t **held)
+{
+	pthread_mutex_unlock(*held);
+}
+#define VGPU_HOLD(locked) \
+	__attribute__((cleanup(vgpu_unlock), unused)) pthread_mutex_t *held_ = (locked)
+#define VGPU_LOCK(mutex) VGPU_HOLD(vgpu_locked(mutex))
+
 /* A hash of two numbers, all of whose bits are good; never 0. A driver's handles
  * differ in few bits, so they are multiplied into all of them (xorshift-multiply). */
 static inline uint64_t vgpu_mix(uint64_t a, uint64_t b)

@@ -76,28 +76,25 @@ void vgpu_marks_begin(unsigned card, uint64_t now)
 {
 	struct gate *g = &vgpu_gates[card];
 
-	pthread_mutex_lock(&g->lock);
-	if (!g->queues_since_ns) {
-		g->queues_since_ns = now;
-		g->queues_own_ns = vgpu_gate_own(g, now);
-		vgpu_marked[card].seen_ns = now;
-	}
-	pthread_mutex_unlock(&g->lock);
+	VGPU_LOCK(&g->lock);
+	if (g->queues_since_ns)
+		return;
+	g->queues_since_ns = now;
+	g->queues_own_ns = vgpu_gate_own(g, now);
+	vgpu_marked[card].seen_ns = now;
 }
 
 void vgpu_marks_charge(unsigned card, uint64_t until, unsigned left)
 {
 	struct gate *g = &vgpu_gates[card];
 
-	pthread_mutex_lock(&g->lock);
-	if (g->queues_since_ns) {
-		vgpu_queues_charge(g, until);
-		if (!left)
-			g->queues_since_ns = 0;
-		__atomic_store_n(&vgpu_my((int)card)->inflight_ns,
-				 g->inflight_ns + left * vgpu_marks_mean(card), __ATOMIC_RELEASE);
-	}
-	pthread_mutex_unlock(&g->lock);
+	VGPU_LOCK(&g->lock);
+	if (!g->queues_since_ns)
+		return;
+	vgpu_queues_charge(g, until);
+	if (!left)
+		g->queues_since_ns = 0;
+	STORE(&vgpu_my((int)card)->inflight_ns, g->inflight_ns + left * vgpu_marks_mean(card));
 }
 
 static void learn(struct vgpu_marked *c, uint64_t first_ns, unsigned ended, uint64_t until)
@@ -144,8 +141,8 @@ static void settle(unsigned card, bool just_now, uint64_t now)
  * signal may have come to the thread that has it. */
 static void at_exit(void)
 {
-	__atomic_store_n(&closed, true, __ATOMIC_SEQ_CST);
-	for (int i = 0; i < EXIT_NAPS && __atomic_load_n(&looking, __ATOMIC_SEQ_CST); i++)
+	STORE(&closed, true);
+	for (int i = 0; i < EXIT_NAPS && LOAD(&looking); i++)
 		vgpu_marks_nap(NAP_NS);
 }
 
@@ -157,7 +154,7 @@ bool vgpu_marks_put(const struct vgpu_mark *mark, uint32_t cards, uint64_t now)
 		registered = atexit(at_exit) == 0;
 	if (n < MARKS) {
 		entries[n] = (struct entry){*mark, cards, now, mark->held_by != NULL, false, false};
-		__atomic_store_n(&n, n + 1, __ATOMIC_RELAXED);
+		STORE(&n, n + 1);
 		return true;
 	}
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
@@ -167,17 +164,16 @@ bool vgpu_marks_put(const struct vgpu_mark *mark, uint32_t cards, uint64_t now)
 
 void *vgpu_marks_held_by(const void *queue, uint64_t handle, void (*keep)(void *held_by))
 {
-	void *held_by = NULL;
+	VGPU_LOCK(&vgpu_marks_lock);
+	for (unsigned i = 0; i < n; i++) {
+		const struct vgpu_mark *m = &entries[i].mark;
 
-	pthread_mutex_lock(&vgpu_marks_lock);
-	for (unsigned i = 0; i < n && !held_by; i++)
-		if (entries[i].held &&
-		    (entries[i].mark.queue == queue || entries[i].mark.handle == handle))
-			held_by = entries[i].mark.held_by;
-	if (held_by)
-		keep(held_by);
-	pthread_mutex_unlock(&vgpu_marks_lock);
-	return held_by;
+		if (!entries[i].held || (m->queue != queue && m->handle != handle))
+			continue;
+		keep(m->held_by);
+		return m->held_by;
+	}
+	return NULL;
 }
 
 /* --------------------------------------------------------------------------- looks */
@@ -198,20 +194,19 @@ static void ask(unsigned i)
 		e->freed = e->ended || !e->mark.kind->held(&e->mark);
 }
 
-/* Gives the lock away while it calls the API. device: its work has ended; NULL: ask. */
-static void look(bool just_now, const void *device)
+/* device: its work has ended; NULL: ask. Returns how many marks have ended. */
+static unsigned remove_ended(bool just_now, const void *device)
 {
-	unsigned count = n, kept = 0, nover = 0;
+	unsigned kept = 0, ended = 0;
 	uint64_t now;
 
-	pthread_mutex_unlock(&vgpu_marks_lock);
-	for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = 0, count = LOAD(&n); i < count; i++) {
 		if (device)
 			entries[i].ended = entries[i].mark.device == device;
 		else
 			ask(i);
 	}
-	pthread_mutex_lock(&vgpu_marks_lock);
+	VGPU_LOCK(&vgpu_marks_lock);
 	now = vgpu_now();
 	for (unsigned i = 0; i < n; i++)
 		entries[i].held &= !entries[i].freed;
@@ -220,52 +215,47 @@ static void look(bool just_now, const void *device)
 	for (unsigned i = 0; i < n; i++) {
 		entries[i].freed = false;
 		if (entries[i].ended)
-			over[nover++] = entries[i].mark;
+			over[ended++] = entries[i].mark;
 		else
 			entries[kept++] = entries[i];
 	}
-	__atomic_store_n(&n, kept, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&vgpu_marks_lock);
-	for (unsigned i = 0; i < nover; i++)
+	STORE(&n, kept);
+	return ended;
+}
+
+/* The caller has set looking. */
+static void look(bool just_now, const void *device)
+{
+	for (unsigned i = 0, ended = remove_ended(just_now, device); i < ended; i++)
 		over[i].kind->drop(&over[i]);
-	__atomic_store_n(&looking, false, __ATOMIC_SEQ_CST);
-	pthread_mutex_lock(&vgpu_marks_lock);
+	STORE(&looking, false);
 }
 
 void vgpu_marks_look(bool just_now)
 {
 	int cancel;
 
-	if (likely(!__atomic_load_n(&n, __ATOMIC_RELAXED)))
+	if (likely(!LOAD(&n)) || EXCHANGE(&looking, true))
 		return;
 	cancel = vgpu_no_cancel();
-	pthread_mutex_lock(&vgpu_marks_lock);
-	if (n && !__atomic_exchange_n(&looking, true, __ATOMIC_SEQ_CST)) {
-		if (__atomic_load_n(&closed, __ATOMIC_SEQ_CST))
-			__atomic_store_n(&looking, false, __ATOMIC_SEQ_CST);
-		else
-			look(just_now, NULL);
-	}
-	pthread_mutex_unlock(&vgpu_marks_lock);
+	if (LOAD(&closed))
+		STORE(&looking, false);
+	else
+		look(just_now, NULL);
 	vgpu_cancel_as(cancel);
 }
 
 bool vgpu_marks_tick(void)
 {
 	vgpu_marks_look(false);
-	return __atomic_load_n(&n, __ATOMIC_RELAXED) != 0;
+	return LOAD(&n) != 0;
 }
 
 void vgpu_marks_forget(const void *device)
 {
-	pthread_mutex_lock(&vgpu_marks_lock);
-	while (__atomic_exchange_n(&looking, true, __ATOMIC_SEQ_CST)) {
-		pthread_mutex_unlock(&vgpu_marks_lock);
+	while (EXCHANGE(&looking, true))
 		vgpu_marks_nap(NAP_NS);
-		pthread_mutex_lock(&vgpu_marks_lock);
-	}
 	look(true, device);
-	pthread_mutex_unlock(&vgpu_marks_lock);
 }
 
 void vgpu_marks_in_child(void)

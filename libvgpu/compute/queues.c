@@ -23,10 +23,9 @@ uint32_t vgpu_queues_gated(uint32_t cards)
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &vgpu_gates[i];
 
-		pthread_mutex_lock(&g->lock);
+		VGPU_LOCK(&g->lock);
 		if (!g->on || !(g->schedule.gate & (VGPU_GATE_BUDGET | CLOSED)))
 			cards &= ~(1u << i);
-		pthread_mutex_unlock(&g->lock);
 	}
 	return cards;
 }
@@ -43,7 +42,7 @@ static uint64_t closed_for(const struct vgpu_schedule *s, unsigned card, unsigne
 		return vgpu_window_wait(s, now, start + vgpu_marks_mean(card) / 2, !here);
 	if (!(s->gate & VGPU_GATE_TURN))
 		return 0;
-	__atomic_store_n(&vgpu_state.cache.header->turn[card].wanted_ns, now, __ATOMIC_SEQ_CST);
+	STORE(&vgpu_state.cache.header->turn[card].wanted_ns, now);
 	return vgpu_turn_wait(s, now, start);
 }
 
@@ -56,8 +55,7 @@ static bool goes_past(struct gate *g, const struct vgpu_budget *budget, uint64_t
 
 	if (now <= since + STUCK_NS || now <= c->progress_ns + STUCK_NS)
 		return false;
-	if ((g->schedule.gate & VGPU_GATE_BUDGET) &&
-	    __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED) <= 0) {
+	if ((g->schedule.gate & VGPU_GATE_BUDGET) && LOAD(&budget->balance_ns) <= 0) {
 		if (now < g->past_ns)
 			return false;
 		vgpu_gate_past(g, vgpu_marks_mean((unsigned)g->card), now);
@@ -73,6 +71,7 @@ static bool may_go(struct gate *g, uint64_t since, uint64_t now, uint64_t *ns)
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[card];
 	bool full = vgpu_marks_full(here);
 	uint32_t procs;
+	VGPU_LOCK(&g->lock);
 
 	*ns = closed_for(&g->schedule, card, here, now);
 	if (!*ns && !(g->schedule.gate & VGPU_GATE_BUDGET))
@@ -97,12 +96,8 @@ static bool may_go(struct gate *g, uint64_t since, uint64_t now, uint64_t *ns)
 
 static bool look_is_due(unsigned card)
 {
-	bool due;
-
-	pthread_mutex_lock(&vgpu_marks_lock);
-	due = vgpu_now() > vgpu_marked[card].seen_ns + LOOK_NS;
-	pthread_mutex_unlock(&vgpu_marks_lock);
-	return due;
+	VGPU_LOCK(&vgpu_marks_lock);
+	return vgpu_now() > vgpu_marked[card].seen_ns + LOOK_NS;
 }
 
 static void wait_at(struct gate *g)
@@ -121,9 +116,7 @@ static void wait_at(struct gate *g)
 		/* The thread that looks is in a call of the API that takes long. */
 		if (here && now > vgpu_marked[g->card].seen_ns + LATE_NS)
 			vgpu_marks_charge((unsigned)g->card, now, here);
-		pthread_mutex_lock(&g->lock);
 		go = may_go(g, since, now, &ns);
-		pthread_mutex_unlock(&g->lock);
 		pthread_mutex_unlock(&vgpu_marks_lock);
 		if (go)
 			break;
@@ -132,14 +125,14 @@ static void wait_at(struct gate *g)
 	}
 	vgpu_order_leave(budget, since);
 	if (waited) {
-		__atomic_add_fetch(&budget->waits, 1, __ATOMIC_RELAXED);
-		__atomic_add_fetch(&budget->wait_ns, now - since, __ATOMIC_RELAXED);
+		ADD(&budget->waits, 1);
+		ADD(&budget->wait_ns, now - since);
 	}
 }
 
 void vgpu_queue_wait(uint32_t cards)
 {
-	void (*again)(void) = __atomic_load_n(&vgpu_unwatched, __ATOMIC_RELAXED);
+	void (*again)(void) = LOAD(&vgpu_unwatched);
 	int cancel = vgpu_no_cancel();
 
 	if (unlikely(again != NULL))
@@ -154,14 +147,13 @@ void vgpu_queue_begin(struct vgpu_submission *s, uint32_t cards)
 {
 	s->cancel = vgpu_no_cancel();
 	s->cards = cards;
-	pthread_mutex_lock(&vgpu_marks_lock);
+	VGPU_LOCK(&vgpu_marks_lock);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		if (!(cards >> i & 1))
 			continue;
 		vgpu_marks_begin(i, vgpu_now());
 		vgpu_marked[i].entering++;
 	}
-	pthread_mutex_unlock(&vgpu_marks_lock);
 }
 
 void vgpu_queue_leave(const struct vgpu_submission *s, const struct vgpu_mark *mark)

@@ -27,36 +27,35 @@ void vgpu_waits_launched(int card, CUstream stream)
 {
 	const void *name = name_of(stream);
 
-	if (likely(__atomic_load_n(&state[card].last, __ATOMIC_RELAXED) == LAUNCHES &&
-		   __atomic_load_n(&state[card].stream, __ATOMIC_RELAXED) == name))
+	if (likely(LOAD(&state[card].last) == LAUNCHES && LOAD(&state[card].stream) == name))
 		return;
-	__atomic_store_n(&state[card].stream, name, __ATOMIC_RELAXED);
-	__atomic_store_n(&state[card].last, LAUNCHES, __ATOMIC_RELAXED);
+	STORE(&state[card].stream, name);
+	STORE(&state[card].last, LAUNCHES);
 }
 
 void vgpu_waits_recorded(CUevent event, CUstream stream)
 {
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		const void *last = __atomic_load_n(&state[i].last, __ATOMIC_RELAXED);
+		const void *last = LOAD(&state[i].last);
 
-		if (last && __atomic_load_n(&state[i].stream, __ATOMIC_RELAXED) == name_of(stream))
-			__atomic_store_n(&state[i].last, event, __ATOMIC_RELAXED);
+		if (last && LOAD(&state[i].stream) == name_of(stream))
+			STORE(&state[i].last, event);
 		else if (last == event)
-			__atomic_store_n(&state[i].last, LAUNCHES, __ATOMIC_RELAXED);
+			STORE(&state[i].last, LAUNCHES);
 	}
 }
 
 uint64_t vgpu_wait_begins(void)
 {
-	__atomic_add_fetch(&waiting, 1, __ATOMIC_RELAXED);
-	return __atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED) ? vgpu_now() : 0;
+	ADD(&waiting, 1);
+	return LOAD(&vgpu_gate_any) ? vgpu_now() : 0;
 }
 
 static bool for_the_last(int card, const void *last, CUstream stream, CUevent event)
 {
 	if (event)
 		return event == last;
-	return !stream || name_of(stream) == __atomic_load_n(&state[card].stream, __ATOMIC_RELAXED);
+	return !stream || name_of(stream) == LOAD(&state[card].stream);
 }
 
 void vgpu_waited(CUstream stream, CUevent event, uint64_t began)
@@ -65,17 +64,17 @@ void vgpu_waited(CUstream stream, CUevent event, uint64_t began)
 	const void *last;
 	uint32_t *n;
 
-	__atomic_sub_fetch(&waiting, 1, __ATOMIC_RELAXED);
+	SUB(&waiting, 1);
 	if (card < 0)
 		return;
 	if (unlikely(began))
 		vgpu_gate_waited(card, began);
-	last = __atomic_load_n(&state[card].last, __ATOMIC_RELAXED);
+	last = LOAD(&state[card].last);
 	if (!last || !for_the_last(card, last, stream, event))
 		return;
-	__atomic_store_n(&state[card].last, NULL, __ATOMIC_RELAXED);
+	STORE(&state[card].last, NULL);
 	n = &vgpu_my(card)->syncs;
-	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+	STORE(n, LOAD(n) + 1);
 }
 
 void vgpu_waits_tick(uint64_t now)
@@ -86,14 +85,13 @@ void vgpu_waits_tick(uint64_t now)
 
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		uint64_t *count = &vgpu_my((int)i)->launches;
-		uint64_t launches = __atomic_load_n(count, __ATOMIC_RELAXED);
-		bool works = __atomic_load_n(&waiting, __ATOMIC_RELAXED) &&
-			     __atomic_load_n(&state[i].last, __ATOMIC_RELAXED);
+		uint64_t launches = LOAD(count);
+		bool works = LOAD(&waiting) && LOAD(&state[i].last);
 
 		if (works && launches == seen[i].launches && now - seen[i].since_ns < SIGN_NS)
 			continue;
 		if (works && launches == seen[i].launches)
-			launches = __atomic_add_fetch(count, 1, __ATOMIC_RELAXED);
+			launches = ADD(count, 1);
 		seen[i].launches = launches;
 		seen[i].since_ns = now;
 	}

@@ -132,7 +132,7 @@ static void find_in(const struct api *api, void *handle)
 		if (!found && handle && api->wrapped)
 			found = vgpu_real_dlsym(handle, name);
 		if (found)
-			__atomic_store_n(real_at((int)i), found, __ATOMIC_RELAXED);
+			STORE(real_at((int)i), found);
 	}
 }
 
@@ -152,8 +152,7 @@ void vgpu_function_is(const char *name, void *function)
 	void *none = NULL;
 
 	if (number >= 0)
-		__atomic_compare_exchange_n(real_at(number), &none, function, false,
-					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		CAS(real_at(number), &none, function);
 }
 
 /* ----------------------------------------------------------------------------- dlsym */
@@ -184,9 +183,9 @@ static bool is_of_api(int number, const void *address)
 	 * brings along to draw by the system's. */
 	if (!is_exported(api, name, address))
 		return false;
-	if (!__atomic_load_n(real_at(number), __ATOMIC_RELAXED))
+	if (!LOAD(real_at(number)))
 		vgpu_find_api_of(name);
-	return is_exported(api, name, __atomic_load_n(real_at(number), __ATOMIC_RELAXED));
+	return is_exported(api, name, LOAD(real_at(number)));
 }
 
 /* Only where the question leads to a library of the API. What this library exports is no answer where

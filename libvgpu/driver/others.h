@@ -27,12 +27,12 @@ extern struct vgpu_others vgpu_others;
  * must be linked to it. */
 void vgpu_find_api_of(const char *function);
 /* In a hook: returns absent if the API's own function is not found. */
-#define VGPU_NEED_API(name, absent)                                                  \
-	do {                                                                         \
-		if (unlikely(!__atomic_load_n(&vgpu_others.name, __ATOMIC_RELAXED))) \
-			vgpu_find_api_of(#name);                                     \
-		if (!vgpu_others.name)                                               \
-			return absent;                                               \
+#define VGPU_NEED_API(name, absent)                     \
+	do {                                            \
+		if (unlikely(!LOAD(&vgpu_others.name))) \
+			vgpu_find_api_of(#name);        \
+		if (!vgpu_others.name)                  \
+			return absent;                  \
 	} while (0)
 /* A function that the program got by a function of the API, for no library need export it. */
 void vgpu_function_is(const char *name, void *function);

@@ -66,8 +66,7 @@ static bool draws(struct vgpu_mark *mark, uint32_t cards, bool egl)
 	if (vgpu_others.eglGetCurrentContext)
 		mark->queue = vgpu_others.eglGetCurrentContext();
 	if (!mark->queue || !complete()) {
-		if (!egl && !__atomic_load_n(&gated, __ATOMIC_RELAXED) && !vgpu_others.clFlush &&
-		    !vgpu_others.vkQueueSubmit)
+		if (!egl && !LOAD(&gated) && !vgpu_others.clFlush && !vgpu_others.vkQueueSubmit)
 			vgpu_tell_ungated(__builtin_ctz(cards));
 		return false;
 	}
@@ -88,7 +87,7 @@ static uint32_t submit(bool egl)
 	cards = vgpu_queues_gated(vgpu_others_cards());
 	if (likely(!cards) || !draws(&mark, cards, egl))
 		return 0;
-	if (!__atomic_exchange_n(&gated, true, __ATOMIC_RELAXED))
+	if (!EXCHANGE(&gated, true))
 		vgpu_queue_wait(cards); /* for what processes before it have left unpaid */
 	vgpu_queue_begin(&s, cards);
 	mark.handle = (uintptr_t)vgpu_others.eglCreateSync(mark.device, EGL_SYNC_FENCE, NULL);

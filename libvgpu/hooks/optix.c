@@ -78,9 +78,7 @@ static int set_of(int version)
 
 	for (int set = 0; set < SETS; set++) {
 		none = 0;
-		if (__atomic_compare_exchange_n(&version_of[set], &none, version, false,
-						__ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
-		    none == version)
+		if (CAS(&version_of[set], &none, version) || none == version)
 			return set;
 	}
 	return -1;
@@ -102,7 +100,7 @@ static bool put_hooks(int version, void **table, size_t size)
 			if (!tables[n].at[i] || (size_t)(entry - table) >= size / sizeof *table ||
 			    !*entry || *entry == hooks[set][i])
 				continue;
-			__atomic_store_n(&real[set][i], *entry, __ATOMIC_RELEASE);
+			STORE(&real[set][i], *entry);
 			*entry = hooks[set][i];
 		}
 		return set >= 0;

@@ -13,7 +13,7 @@ static inline uint32_t vgpu_others_cards(void)
 {
 	uint32_t cards = 0;
 
-	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
+	if (likely(!LOAD(&vgpu_gate_any)))
 		return 0;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
 		cards |= (uint32_t)vgpu_others_on((int)i) << i;

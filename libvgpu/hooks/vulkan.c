@@ -126,28 +126,22 @@ static VkFence take_fence(struct device *d)
 {
 	static const VkFenceCreateInfo info = {.type = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
 	VkFence fence = 0;
+	VGPU_LOCK(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	if (d->spares)
-		fence = d->spare[--d->spares];
-	pthread_mutex_unlock(&d->lock);
-	if (!fence && vgpu_others.vkCreateFence(d->handle, &info, NULL, &fence) != VK_SUCCESS)
-		return 0;
-	return fence;
+		return d->spare[--d->spares];
+	return vgpu_others.vkCreateFence(d->handle, &info, NULL, &fence) == VK_SUCCESS ? fence : 0;
 }
 
 static void drop(const struct vgpu_mark *m)
 {
 	struct device *d = m->device;
 	VkFence fence = m->handle;
-	bool kept = vgpu_others.vkResetFences(d->handle, 1, &fence) == VK_SUCCESS;
+	VGPU_LOCK(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
-	kept = kept && d->spares < SPARE;
-	if (kept)
+	if (d->spares < SPARE && vgpu_others.vkResetFences(d->handle, 1, &fence) == VK_SUCCESS)
 		d->spare[d->spares++] = fence;
-	pthread_mutex_unlock(&d->lock);
-	if (!kept)
+	else
 		vgpu_others.vkDestroyFence(d->handle, fence, NULL);
 }
 
@@ -237,8 +231,7 @@ static PFN_vkVoidFunction hook_of(const char *name, PFN_vkVoidFunction real)
 
 	/* No library exports it: for a queue that is not known. */
 	if (hook == (void *)vkQueueSubmit2KHR)
-		__atomic_store_n((void **)&vgpu_others.vkQueueSubmit2KHR, (void *)real,
-				 __ATOMIC_RELAXED);
+		STORE((void **)&vgpu_others.vkQueueSubmit2KHR, (void *)real);
 	return hook ? (PFN_vkVoidFunction)hook : real;
 }
 

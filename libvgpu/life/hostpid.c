@@ -34,5 +34,5 @@ void vgpu_host_pid(void)
 		pid = slot->pid;
 	else if (vgpu_ask(PING, PATIENCE_NS, answer, sizeof answer))
 		pid = pid_in(answer);
-	__atomic_store_n(&slot->host_pid, pid, __ATOMIC_SEQ_CST);
+	STORE(&slot->host_pid, pid);
 }
