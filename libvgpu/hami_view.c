@@ -177,23 +177,14 @@ static void start_view(struct vgpu_hami *v)
 	STORE(&v->minor, VGPU_HAMI_MINOR);
 }
 
-/* Whether the pages of the view for so many processes can be written. They stay, so
- * each is asked for once. */
+/* Whether the pages of the view for so many processes can be written. */
 static bool has_room(const struct vgpu_hami *v, uint32_t procs)
 {
-	static const struct vgpu_hami *seen;
-	static uint32_t ready;
-	size_t tail = offsetof(struct vgpu_hami, proc) + sizeof v->proc;
+	size_t tail = offsetof(struct vgpu_hami, proc_num);
 
-	if (seen == v && procs <= ready)
-		return true;
-	if (!vgpu_has_pages(v, offsetof(struct vgpu_hami, proc) + procs * sizeof v->proc[0]) ||
-	    !vgpu_has_pages((const char *)v + tail,
-			    VGPU_HAMI_NOTES_OFFSET + sizeof(struct vgpu_hami_notes) - tail))
-		return false;
-	seen = v;
-	ready = procs;
-	return true;
+	return vgpu_has_pages(v, offsetof(struct vgpu_hami, proc) + procs * sizeof v->proc[0]) &&
+	       vgpu_has_pages((const char *)v + tail,
+			      VGPU_HAMI_NOTES_OFFSET + sizeof(struct vgpu_hami_notes) - tail);
 }
 
 void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const struct vgpu_cache *c,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * marks.c - see marks.h. Wall time is charged: these APIs only measure work if the program asks for it
+ * marks.c - see queues.h. Wall time is charged: these APIs only measure work if the program asks for it
  * before. Threads look that submit, or that wait for work, and the watcher. One thread calls the API
  * at a time, and never with the lock held: these calls may wait for other threads of the program.
  */
@@ -11,8 +11,8 @@
 
 #include "charge.h"
 #include "gate.h"
-#include "marks.h"
 #include "own_time.h"
+#include "queues.h"
 
 #define MARKS 1024
 /* Submissions that may be on the card, however short they are. */

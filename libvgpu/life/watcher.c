@@ -14,14 +14,14 @@
 
 #include "../base/log.h"
 #include "../compute/compute.h"
-#include "../compute/marks.h"
+#include "../compute/queues.h"
 #include "../compute/waits.h"
 #include "../hami_view.h"
+#include "../job/ask.h"
 #include "../job/job.h"
 #include "../memory/memory.h"
 #include "../slices/rm.h"
 #include "../slices/slices.h"
-#include "hostpid.h"
 #include "watcher.h"
 
 #define TICK_BUSY_NS 500000L   /* batches are open or in flight */

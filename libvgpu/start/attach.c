@@ -7,7 +7,7 @@
 #include "../base/log.h"
 #include "../base/table.h"
 #include "../compute/compute.h"
-#include "../compute/marks.h"
+#include "../compute/queues.h"
 #include "../driver/captures.h"
 #include "../driver/real.h"
 #include "../hooks/context.h"
