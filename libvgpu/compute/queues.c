@@ -133,8 +133,11 @@ static void wait_at(struct gate *g)
 void vgpu_queue_wait(uint32_t cards)
 {
 	void (*again)(void) = LOAD(&vgpu_unwatched);
-	int cancel = vgpu_no_cancel();
+	int cancel;
 
+	if (likely(!cards))
+		return;
+	cancel = vgpu_no_cancel();
 	if (unlikely(again != NULL))
 		again();
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)

@@ -20,7 +20,7 @@ struct vgpu_submission {
 };
 /* Those of the cards whose gate throttles the job. */
 uint32_t vgpu_queues_gated(uint32_t cards);
-/* Waits until the work may go. */
+/* Waits until the work may go; on no card at once. */
 void vgpu_queue_wait(uint32_t cards);
 /* The work goes: after the wait, or before it if the work is on the card already. */
 void vgpu_queue_begin(struct vgpu_submission *s, uint32_t cards);

@@ -159,10 +159,9 @@ static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, co
 #define WAIT(result, name, params, args)                   \
 	result name params                                 \
 	{                                                  \
-		result r;                                  \
-                                                           \
 		VGPU_NEED_API(name, CL_INVALID_OPERATION); \
-		r = vgpu_others.name args;                 \
+		result r = vgpu_others.name args;          \
+                                                           \
 		vgpu_marks_look(true);                     \
 		return r;                                  \
 	}
@@ -170,10 +169,9 @@ static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, co
 
 cl_int clGetEventInfo(cl_event event, cl_uint what, size_t size, void *value, size_t *needed)
 {
-	cl_int r;
-
 	VGPU_NEED_API(clGetEventInfo, CL_INVALID_OPERATION);
-	r = vgpu_others.clGetEventInfo(event, what, size, value, needed);
+	cl_int r = vgpu_others.clGetEventInfo(event, what, size, value, needed);
+
 	if (r == 0 && what == CL_EVENT_COMMAND_EXECUTION_STATUS && value && size >= sizeof r &&
 	    *(const cl_int *)value <= CL_COMPLETE)
 		vgpu_marks_look(true);
@@ -183,10 +181,10 @@ cl_int clGetEventInfo(cl_event event, cl_uint what, size_t size, void *value, si
 cl_int clEnqueueReadBuffer(cl_queue queue, cl_mem from, cl_bool blocking, size_t at, size_t size,
 			   void *to, cl_uint n, const cl_event *wait, cl_event *event)
 {
-	cl_int r;
-
 	VGPU_NEED_API(clEnqueueReadBuffer, CL_INVALID_OPERATION);
-	r = vgpu_others.clEnqueueReadBuffer(queue, from, blocking, at, size, to, n, wait, event);
+	cl_int r = vgpu_others.clEnqueueReadBuffer(queue, from, blocking, at, size, to, n, wait,
+						   event);
+
 	if (blocking)
 		vgpu_marks_look(size <= SMALL_READ);
 	return r;

@@ -50,9 +50,9 @@ static bool complete(void)
 					       {"glFlush", "glFlush"},
 					       {"glFinish", "glFinish"}};
 
-	if (likely(is_complete(&vgpu_others)) || !vgpu_others.eglGetProcAddress)
-		return is_complete(&vgpu_others);
-	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+	for (unsigned i = 0; vgpu_others.eglGetProcAddress && i < sizeof names / sizeof *names &&
+			     !is_complete(&vgpu_others);
+	     i++)
 		told(names[i][0], names[i][1], vgpu_others.eglGetProcAddress(names[i][1]));
 	return is_complete(&vgpu_others);
 }
@@ -82,9 +82,8 @@ static uint32_t submit(bool egl)
 {
 	struct vgpu_mark mark = {.kind = &kind};
 	struct vgpu_submission s;
-	uint32_t cards;
+	uint32_t cards = vgpu_queues_gated(vgpu_others_cards());
 
-	cards = vgpu_queues_gated(vgpu_others_cards());
 	if (likely(!cards) || !draws(&mark, cards, egl))
 		return 0;
 	if (!EXCHANGE(&gated, true))
@@ -99,90 +98,76 @@ static uint32_t submit(bool egl)
 	return cards;
 }
 
-static void pay(uint32_t cards)
-{
-	if (unlikely(cards))
-		vgpu_queue_wait(cards);
-}
-
 void glFlush(void)
 {
-	uint32_t cards;
-
 	VGPU_NEED_API(glFlush, );
-	cards = submit(false);
+	uint32_t cards = submit(false);
+
 	if (!cards)
 		vgpu_others.glFlush();
-	pay(cards);
+	vgpu_queue_wait(cards);
 }
 
 /* --------------------------------------------------- the host learns that work has ended */
 void glFinish(void)
 {
-	uint32_t cards;
-
 	VGPU_NEED_API(glFinish, );
-	cards = submit(false);
+	uint32_t cards = submit(false);
+
 	vgpu_others.glFinish();
 	vgpu_marks_look(true);
-	pay(cards);
+	vgpu_queue_wait(cards);
 }
 
 void glReadPixels(GLint x, GLint y, GLint width, GLint height, GLenum format, GLenum type,
 		  void *data)
 {
-	uint32_t cards;
-
 	VGPU_NEED_API(glReadPixels, );
-	cards = submit(false);
+	uint32_t cards = submit(false);
+
 	vgpu_others.glReadPixels(x, y, width, height, format, type, data);
 	vgpu_marks_look(true);
-	pay(cards);
+	vgpu_queue_wait(cards);
 }
 
 GLenum glClientWaitSync(GLsync sync, GLbitfield flags, uint64_t timeout)
 {
-	uint32_t cards;
-	GLenum r;
-
 	VGPU_NEED_API(glClientWaitSync, GL_WAIT_FAILED);
-	cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit(false) : 0;
-	r = vgpu_others.glClientWaitSync(sync, flags, timeout);
+	uint32_t cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit(false) : 0;
+	GLenum r = vgpu_others.glClientWaitSync(sync, flags, timeout);
+
 	if (r == GL_ALREADY_SIGNALED || r == GL_CONDITION_SATISFIED)
 		vgpu_marks_look(true);
-	pay(cards);
+	vgpu_queue_wait(cards);
 	return r;
 }
 
 #define HOOK(result, name, params)
 #define USE(result, name, params)
 /* A swap. If it fails, no call of EGL comes after it: the program may ask for the error. */
-#define WORK(result, name, params, args)    \
-	result name params                  \
-	{                                   \
-		uint32_t cards;             \
-                                            \
-		VGPU_NEED_API(name, false); \
-		cards = submit(true);       \
-		if (!vgpu_others.name args) \
-			return false;       \
-		pay(cards);                 \
-		return true;                \
+#define WORK(result, name, params, args)       \
+	result name params                     \
+	{                                      \
+		VGPU_NEED_API(name, false);    \
+		uint32_t cards = submit(true); \
+                                               \
+		if (!vgpu_others.name args)    \
+			return false;          \
+		vgpu_queue_wait(cards);        \
+		return true;                   \
 	}
-#define WAIT(result, name, params, args)                                        \
-	result name params                                                      \
-	{                                                                       \
-		uint32_t cards;                                                 \
-		result r;                                                       \
-                                                                                \
-		VGPU_NEED_API(name, false);                                     \
-		cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit(true) : 0; \
-		r = vgpu_others.name args;                                      \
-		if (r == EGL_CONDITION_SATISFIED)                               \
-			vgpu_marks_look(true);                                  \
-		if (r)                                                          \
-			pay(cards);                                             \
-		return r;                                                       \
+#define WAIT(result, name, params, args)                                                 \
+	result name params                                                               \
+	{                                                                                \
+		VGPU_NEED_API(name, false);                                              \
+		uint32_t cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit(true) : 0; \
+		result r = vgpu_others.name args;                                        \
+                                                                                         \
+		if (r == EGL_CONDITION_SATISFIED)                                        \
+			vgpu_marks_look(true);                                           \
+		if (r)                                                                   \
+			vgpu_queue_wait(cards);                                          \
+		return r;                                                                \
 	}
 #include "../driver/opengl.def"
 

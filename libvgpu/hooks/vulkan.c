@@ -214,10 +214,9 @@ VkResult vkQueueSubmit2KHR(VkQueue queue, uint32_t n, const VkSubmitInfo2 *submi
 #define WAIT(result, name, params, args)                             \
 	result name params                                           \
 	{                                                            \
-		result r;                                            \
-                                                                     \
 		VGPU_NEED_API(name, VK_ERROR_INITIALIZATION_FAILED); \
-		r = vgpu_others.name args;                           \
+		result r = vgpu_others.name args;                    \
+                                                                     \
 		if (r == VK_SUCCESS)                                 \
 			vgpu_marks_look(true);                       \
 		return r;                                            \
