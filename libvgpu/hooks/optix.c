@@ -49,26 +49,15 @@ static OptixResult ended(OptixResult r)
 			   vgpu_mix(vgpu_mix(a, OPTIX_##name), size), UNKNOWN_OPTIX_NS, false,  \
 			   (vgpu_covered = true, ended(call(ARGUMENTS_##words))));              \
 	}
-#define OPTIX(name, words, size) HOOK(0, name, words, size)
-OPTIX_FUNCTIONS
-#undef OPTIX
-#define OPTIX(name, words, size) HOOK(1, name, words, size)
-OPTIX_FUNCTIONS
-#undef OPTIX
-#define OPTIX(name, words, size) HOOK(2, name, words, size)
-OPTIX_FUNCTIONS
-#undef OPTIX
+OPTIX_FUNCTIONS(HOOK, 0)
+OPTIX_FUNCTIONS(HOOK, 1)
+OPTIX_FUNCTIONS(HOOK, 2)
 
+#define ENTRY(set, name, words, size) (void *)name##_##set,
 static void *const hooks[SETS][OPTIX_COUNT] = {
-#define OPTIX(name, words, size) (void *)name##_0,
-	{OPTIX_FUNCTIONS},
-#undef OPTIX
-#define OPTIX(name, words, size) (void *)name##_1,
-	{OPTIX_FUNCTIONS},
-#undef OPTIX
-#define OPTIX(name, words, size) (void *)name##_2,
-	{OPTIX_FUNCTIONS},
-#undef OPTIX
+	{OPTIX_FUNCTIONS(ENTRY, 0)},
+	{OPTIX_FUNCTIONS(ENTRY, 1)},
+	{OPTIX_FUNCTIONS(ENTRY, 2)},
 };
 
 /* The functions for a version of the table, the same each time; -1: there are none left. */
