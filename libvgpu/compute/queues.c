@@ -65,9 +65,9 @@ static bool goes_past(struct gate *g, const struct vgpu_budget *budget, uint64_t
 }
 
 /* Whether a submission may go that waits since then; else *ns is when to look again. */
-static bool may_go(struct gate *g, uint64_t since, uint64_t now, uint64_t *ns)
+static bool may_go(unsigned card, unsigned here, uint64_t since, uint64_t now, uint64_t *ns)
 {
-	unsigned card = (unsigned)g->card, here = vgpu_marks_on(card);
+	struct gate *g = &vgpu_gates[card];
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[card];
 	bool full = vgpu_marks_full(here);
 	uint32_t procs;
@@ -100,23 +100,23 @@ static bool look_is_due(unsigned card)
 	return vgpu_now() > vgpu_marked[card].seen_ns + LOOK_NS;
 }
 
-static void wait_at(struct gate *g)
+static void wait_at(unsigned card)
 {
-	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
+	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[card];
 	uint64_t since = vgpu_now(), now, ns;
 	bool go, waited = false;
 	unsigned here;
 
 	for (;;) {
-		if (waited || look_is_due((unsigned)g->card))
+		if (waited || look_is_due(card))
 			vgpu_marks_look(false);
 		pthread_mutex_lock(&vgpu_marks_lock);
 		now = vgpu_now();
-		here = vgpu_marks_on((unsigned)g->card);
+		here = vgpu_marks_on(card);
 		/* The thread that looks is in a call of the API that takes long. */
-		if (here && now > vgpu_marked[g->card].seen_ns + LATE_NS)
-			vgpu_marks_charge((unsigned)g->card, now, here);
-		go = may_go(g, since, now, &ns);
+		if (here && now > vgpu_marked[card].seen_ns + LATE_NS)
+			vgpu_marks_charge(card, now, here);
+		go = may_go(card, here, since, now, &ns);
 		pthread_mutex_unlock(&vgpu_marks_lock);
 		if (go)
 			break;
@@ -142,7 +142,7 @@ void vgpu_queue_wait(uint32_t cards)
 		again();
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
 		if (cards >> i & 1)
-			wait_at(&vgpu_gates[i]);
+			wait_at(i);
 	vgpu_cancel_as(cancel);
 }
 
