@@ -9,7 +9,7 @@ trap 'rm -rf "$tmp"' EXIT
 nm -D --defined-only "$lib" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort -u >"$tmp/have"
 {
 	sed -n 's/^\(CU\|NV\)(\([A-Za-z0-9_]*\),.*/\2/p' "$here/driver/hooks.def"
-	sed -n 's/^CL(\([A-Za-z0-9_]*\),.*/\1/p; s/^[VG][KL]([A-Za-z_]*, \([A-Za-z0-9_]*\),.*/\1/p' "$here/driver/others.def"
+	sed -n '/^USE/!s/^[A-Z]*([A-Za-z_]*, \([A-Za-z0-9_]*\), .*/\1/p' "$here"/driver/open[cg]l.def "$here/driver/vulkan.def" "$here/driver/others.def"
 	printf '%s\n' dlmopen dlopen dlsym dlvsym ioctl
 } | sort >"$tmp/want"
 if ! diff -u "$tmp/want" "$tmp/have" >"$tmp/diff"; then

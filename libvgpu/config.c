@@ -2,18 +2,22 @@
 /* config.c - see config.h. */
 #define _GNU_SOURCE
 #include "config.h"
+#include "old_strtol.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #define SMALLEST "; the smallest limit is used"
 
 /* Moves *text behind a unit and returns its power of two; 0 when there is none. */
-static unsigned read_unit(const char **text)
+static unsigned read_unit(char **text)
 {
 	static const char letters[] = "kmgt";
-	const char *p = *text, *unit = *p ? strchr(letters, *p | 0x20) : NULL;
+	char *p = *text;
+	const char *unit = *p ? strchr(letters, *p | 0x20) : NULL;
 
 	if (!unit)
 		return 0;
@@ -26,20 +30,16 @@ static unsigned read_unit(const char **text)
 
 bool vgpu_parse_size(const char *text, uint64_t *bytes)
 {
-	uint64_t v = 0;
 	unsigned shift;
+	char *end;
+	uint64_t v;
 
 	if (*text < '1' || *text > '9')
 		return false;
-	for (; *text >= '0' && *text <= '9'; text++) {
-		uint64_t digit = (uint64_t)(*text - '0');
-
-		if (v > (UINT64_MAX - digit) / 10)
-			return false;
-		v = v * 10 + digit;
-	}
-	shift = read_unit(&text);
-	if (*text || v > UINT64_MAX >> shift)
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	shift = read_unit(&end);
+	if (errno || *end || v > UINT64_MAX >> shift)
 		return false;
 	*bytes = v << shift;
 	return true;

@@ -84,65 +84,59 @@ func (m *image) write(t *testing.T) string {
 	return path
 }
 
-// Offsets of each layout as a compiler lays out the library's own headers.
-var hamiImages = map[string]struct {
-	version                                       string
-	size, devices, procs, slot, used, mem, status int64
-	util, utilSize, tail                          int64
-	major, minor                                  int32
-}{
-	"first":                             {"0", 804681, 48, 1848, 784, 8, 40, 776, 0, 0, 804664, 0, 0},
-	"0":                                 {"0", 1197897, 48, 1848, 1168, 8, 40, 1160, 776, 24, 1197880, 1, 0}, // sm_init_flag may be 1
-	"1.1":                               {"1.1", 2008953, 56, 1856, 1960, 8, 64, 1928, 1160, 48, 2008896, 1, 1},
-	"1.1 with a lock before the memory": {"1.1", 2008953, 56, 1856, 1960, 16, 64, 1936, 1168, 48, 2008896, 1, 1},
-	"1.1 with a semaphore before the devices": {"1.1", 2008985, 88, 1888, 1960, 16, 64, 1936, 1168, 48, 2008928, 1, 1},
-	"1.2":                            {"1.2", 2008953, 56, 1856, 1960, 8, 64, 1928, 1160, 48, 2008896, 1, 2},
-	"1.2, without the byte after it": {"1.2", 2008952, 56, 1856, 1960, 8, 64, 1928, 1160, 48, 2008896, 1, 2},
-	"1.2, with something behind it, as our caches": {"1.2", 6000000, 56, 1856, 1960, 8, 64, 1928, 1160, 48, 2008896, 1, 2},
+// Offsets of the layout as a compiler lays out the library's own headers.
+const (
+	hamiDevices = 56
+	hamiProcs   = 1856
+	hamiSlot    = 1960
+	hamiUsed    = 8
+	hamiMem     = 64
+	hamiUtil    = 1160
+	hamiStatus  = 1928
+	hamiTail    = 2008896
+)
+
+// hamiSizes are sizes of files that begin with the region.
+var hamiSizes = map[string]int64{
+	"1.2":                            2008953,
+	"1.2, without the byte after it": 2008952,
+	"1.2, with something behind it, as our caches": 6000000,
 }
 
 // hamiImage has two devices and slots 0 and 2 in use.
-func hamiImage(name string) (*image, HAMiView) {
-	l := hamiImages[name]
-	m := newImage(l.size).put(0, int32(19920718), l.major, l.minor)
-	m.put(l.devices, uint64(2), hamiUUID0).put(l.devices+8+96, hamiUUID1)
-	m.put(l.devices+8+16*96, uint64(8<<30), uint64(4<<30)).put(l.devices+8+16*96+128, uint64(30), uint64(100))
+func hamiImage(size int64) (*image, HAMiView) {
+	m := newImage(size).put(0, int32(19920718), int32(1), int32(2))
+	m.put(hamiDevices, uint64(2), hamiUUID0).put(hamiDevices+8+96, hamiUUID1)
+	m.put(hamiDevices+8+16*96, uint64(8<<30), uint64(4<<30)).put(hamiDevices+8+16*96+128, uint64(30), uint64(100))
 	want := HAMiView{
-		Version: l.version, Priority: 1, Recent: -1, SMLimited: true,
+		Version: "1.2", Priority: 1, Recent: -1, SMLimited: true, LastKernel: time.Unix(1700000000, 0),
 		Devices: []HAMiDevice{{hamiUUID0, 8 << 30, 30}, {hamiUUID1, 4 << 30, 100}},
 	}
 	for i := range int64(3) {
-		slot := l.procs + i*l.slot
+		slot := hamiProcs + i*hamiSlot
 		if i == 1 {
 			continue // its process has gone
 		}
 		p := HAMiProc{PID: uint32(100 + i), HostPID: uint32(200 + i), Status: int32(2 - i/2)}
-		m.put(slot, p.PID, p.HostPID).put(slot+l.status, p.Status)
+		m.put(slot, p.PID, p.HostPID).put(slot+hamiStatus, p.Status)
 		for d := range int64(2) {
 			n := uint64(1000*(i+1) + 100*d)
-			u := HAMiUse{Context: n + 1, Module: n + 2, Data: n + 3, Total: 3*n + 6, Monitored: n + 4}
-			m.put(slot+l.used+d*l.mem, u.Context, u.Module, u.Data, n+9, u.Total)
-			m.put(slot+l.used+16*l.mem+d*8, u.Monitored)
-			if l.utilSize != 0 {
-				u.SMUtil = n % 97
-				m.put(slot+l.util+d*l.utilSize, n+10, n+11, u.SMUtil)
-			}
+			u := HAMiUse{Context: n + 1, Module: n + 2, Data: n + 3, Total: 3*n + 6, Monitored: n + 4, SMUtil: n % 97}
+			m.put(slot+hamiUsed+d*hamiMem, u.Context, u.Module, u.Data, n+9, u.Total)
+			m.put(slot+hamiUsed+16*hamiMem+d*8, u.Monitored)
+			m.put(slot+hamiUtil+d*48, n+10, n+11, u.SMUtil)
 			p.Used = append(p.Used, u)
 		}
 		want.Procs = append(want.Procs, p)
 	}
-	m.put(l.tail, int32(3), int32(1), int32(-1), int32(1))
-	if l.major == 1 && l.minor > 0 {
-		m.put(l.tail+16, uint64(1700000000))
-		want.LastKernel = time.Unix(1700000000, 0)
-	}
+	m.put(hamiTail, int32(3), int32(1), int32(-1), int32(1), uint64(1700000000))
 	return m, want
 }
 
-func TestReadHAMiVersions(t *testing.T) {
-	for name := range hamiImages {
+func TestReadHAMiSizes(t *testing.T) {
+	for name, size := range hamiSizes {
 		t.Run(name, func(t *testing.T) {
-			m, want := hamiImage(name)
+			m, want := hamiImage(size)
 			got, err := ReadHAMi(m.write(t))
 			if err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -213,7 +207,7 @@ func TestReadHAMiOfOurCache(t *testing.T) {
 }
 
 func TestReadHAMiTrustsNoCount(t *testing.T) {
-	full, want := hamiImage("1.2")
+	full, want := hamiImage(hamiSizes["1.2"])
 	for name, c := range map[string]struct {
 		at      int64
 		v       any
@@ -246,23 +240,22 @@ func TestReadHAMiTrustsNoCount(t *testing.T) {
 }
 
 func TestReadHAMiRefuses(t *testing.T) {
-	whole := func(name string) *image { m, _ := hamiImage(name); return m }
-	cut := func(name string, size int64) *image { m := whole(name); m.size = size; return m }
+	cut := func(size int64) *image { m, _ := hamiImage(size); return m }
+	whole := func() *image { return cut(hamiSizes["1.2"]) }
 	for name, c := range map[string]struct {
 		m    *image
 		text string
 	}{
 		"empty":                    {newImage(0), "12 bytes at 0"},
-		"cut in the version words": {cut("1.2", 11), "12 bytes at 0"},
+		"cut in the version words": {cut(11), "12 bytes at 0"},
 		"zeros":                    {newImage(2008953), "magic 0"},
-		"magic alone":              {cut("1.2", 12), "12 bytes; want at least 2008952"},
-		"cut in the devices":       {cut("1.2", 1000), "1000 bytes"},
-		"cut by one byte":          {cut("1.2", 2008951), "2008951 bytes"},
-		"version 0 cut short":      {cut("0", 1197895), "1197895 bytes"},
-		"version 0 and more":       {cut("0", 1197898), "1197898 bytes"},
-		"version 1.3":              {whole("1.2").put(8, int32(3)), "version 1.3"},
-		"version 1.0":              {whole("1.2").put(8, int32(0)), "version 1.0"},
-		"version 2.1":              {whole("1.2").put(4, int32(2)).put(8, int32(1)), "version 2.1"},
+		"magic alone":              {cut(12), "12 bytes; want at least 2008952"},
+		"cut in the devices":       {cut(1000), "1000 bytes"},
+		"cut by one byte":          {cut(2008951), "2008951 bytes"},
+		"version 1.3":              {whole().put(8, int32(3)), "version 1.3"},
+		"version 1.1":              {whole().put(8, int32(1)), "version 1.1"},
+		"version 1.0":              {whole().put(8, int32(0)), "version 1.0"},
+		"version 2.1":              {whole().put(4, int32(2)).put(8, int32(1)), "version 2.1"},
 	} {
 		_, err := ReadHAMi(c.m.write(t))
 		if !errors.Is(err, ErrNotHAMi) || !strings.Contains(err.Error(), c.text) {
@@ -270,7 +263,7 @@ func TestReadHAMiRefuses(t *testing.T) {
 		}
 	}
 	// The file shrinks after its size was looked at.
-	m := cut("1.2", 2008952-100)
+	m := cut(2008952 - 100)
 	if _, err := parseHAMi(m, 2008953); !errors.Is(err, ErrNotHAMi) {
 		t.Errorf("shrunk file: %v, want %v", err, ErrNotHAMi)
 	}
@@ -279,7 +272,7 @@ func TestReadHAMiRefuses(t *testing.T) {
 		t.Errorf("no file: %v, want %v", err, os.ErrNotExist)
 	}
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink(whole("1.2").write(t), link); err != nil {
+	if err := os.Symlink(whole().write(t), link); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ReadHAMi(link); !errors.Is(err, unix.ELOOP) {
@@ -297,9 +290,9 @@ func TestReadHAMiRefuses(t *testing.T) {
 }
 
 func FuzzHAMi(f *testing.F) {
-	for _, l := range hamiImages {
-		start, _ := binary.Append(nil, binary.NativeEndian, []int32{19920718, l.major, l.minor})
-		f.Add(l.size, start, l.devices, []byte{2}, l.tail, []byte{255, 3, 0, 0}, l.procs+l.slot, []byte{7})
+	for _, size := range hamiSizes {
+		start, _ := binary.Append(nil, binary.NativeEndian, []int32{19920718, 1, 2})
+		f.Add(size, start, int64(hamiDevices), []byte{2}, int64(hamiTail), []byte{255, 3, 0, 0}, int64(hamiProcs+hamiSlot), []byte{7})
 	}
 	f.Fuzz(func(t *testing.T, size int64, start []byte, at1 int64, b1 []byte, at2 int64, b2 []byte, at3 int64, b3 []byte) {
 		m := newImage(size)

@@ -26,28 +26,18 @@ static bool take_turn(struct vgpu_hami_notes *notes, uint64_t now)
 	return CAS(&notes->updated_ns, &last, now);
 }
 
-/* Moves to the next even number, also from an odd one that a foreign writer
- * left. */
-static void move_seqlock(struct vgpu_hami_proc *p)
+/* Writes a process in whole words. Its seqlock moves to the next even number before and after, also from
+ * an odd one that a foreign writer left. */
+static void put(struct vgpu_hami_proc *p, const struct vgpu_hami_proc *new)
 {
+	const uint64_t *from = (const void *)new;
+	uint64_t *to = (void *)p;
+
 	STORE(&p->seqlock, (LOAD(&p->seqlock) | 1) + 1);
-}
-
-static void zero(void *p, size_t size)
-{
-	uint64_t *word = p;
-
-	for (size_t i = 0; i < size / sizeof *word; i++)
-		STORE(&word[i], 0);
-}
-
-/* All but the seqlock, which readers watch, to zero. */
-static void clear_proc(struct vgpu_hami_proc *p)
-{
-	move_seqlock(p);
-	zero(p, offsetof(struct vgpu_hami_proc, seqlock));
-	zero(&p->seen_owner, sizeof *p - offsetof(struct vgpu_hami_proc, seen_owner));
-	move_seqlock(p);
+	for (size_t i = 0; i < sizeof *p / sizeof *to; i++)
+		if (&to[i] != &p->seqlock)
+			STORE(&to[i], from[i]);
+	STORE(&p->seqlock, (LOAD(&p->seqlock) | 1) + 1);
 }
 
 static uint64_t at_most(uint64_t n, uint64_t max)
@@ -55,21 +45,22 @@ static uint64_t at_most(uint64_t n, uint64_t max)
 	return n < max ? n : max;
 }
 
-static void put_mem(struct vgpu_hami_mem *m, const struct vgpu_slot_card *card)
+/* The kinds may lag behind the total, so the rest of it limits each. */
+static struct vgpu_hami_mem mem_of(const struct vgpu_slot_card *card)
 {
-	/* The kinds may lag behind mem: what is left of it bounds each. */
 	uint64_t total = LOAD(&card->mem);
 	uint64_t context = at_most(LOAD(&card->mem_context), total);
 	uint64_t module = at_most(LOAD(&card->mem_module), total - context);
 
-	STORE(&m->context, context);
-	STORE(&m->module, module);
-	STORE(&m->data, total - context - module);
-	STORE(&m->total, total);
+	return (struct vgpu_hami_mem){
+		.context = context,
+		.module = module,
+		.data = total - context - module,
+		.total = total,
+	};
 }
 
-/* Percent of the elapsed time that the GPU time grew by. Too long a time: there
- * was no update before, or the clock was set back. */
+/* Percent of the elapsed time that the GPU time grew by. Too long a time: the clock was set back. */
 static uint64_t percent(uint64_t gpu_ns, uint64_t seen_ns, uint64_t elapsed_ns)
 {
 	uint64_t grown = gpu_ns > seen_ns ? gpu_ns - seen_ns : 0;
@@ -79,42 +70,41 @@ static uint64_t percent(uint64_t gpu_ns, uint64_t seen_ns, uint64_t elapsed_ns)
 	return grown >= elapsed_ns ? 100 : grown * 100 / elapsed_ns;
 }
 
-/* Returns true when the process launched something since the last update. */
+/* Returns true if the process launched something since the last update. */
 static bool put_proc(struct vgpu_hami_proc *p, const struct vgpu_slot *slot, uint64_t owner,
 		     uint32_t ncards, uint64_t now)
 {
-	bool busy = false;
-	uint64_t elapsed;
+	bool seen = LOAD(&p->seen_owner) == owner, busy = false;
+	uint64_t elapsed = seen ? now - LOAD(&p->seen_ns) : 0;
+	struct vgpu_hami_proc new = {
+		.pid = (int32_t)VGPU_OWNER_PID(owner),
+		.host_pid = (int32_t)LOAD(&slot->host_pid),
+		.status = STATUS_RUNNING,
+		.seen_owner = owner,
+		.seen_ns = now,
+	};
 
-	if (LOAD(&p->seen_owner) != owner)
-		clear_proc(p);
-	elapsed = now - LOAD(&p->seen_ns);
-	move_seqlock(p);
-	STORE(&p->pid, (int32_t)VGPU_OWNER_PID(owner));
-	STORE(&p->host_pid, (int32_t)LOAD(&slot->host_pid));
 	for (uint32_t i = 0; i < ncards; i++) {
-		const struct vgpu_slot_card *card = &slot->card[i];
-		struct vgpu_hami_util *util = &p->util[i];
-		uint64_t gpu_ns = LOAD(&card->gpu_ns), launches = LOAD(&card->launches);
+		const struct vgpu_hami_util *old = &p->util[i];
+		uint64_t gpu_ns = LOAD(&slot->card[i].gpu_ns);
+		uint64_t launches = LOAD(&slot->card[i].launches);
 
-		put_mem(&p->used[i], card);
-		STORE(&p->monitor_used[i], LOAD(&p->used[i].total));
-		STORE(&util->sm, percent(gpu_ns, LOAD(&util->seen_gpu_ns), elapsed));
-		busy |= launches != LOAD(&util->seen_launches);
-		STORE(&util->seen_gpu_ns, gpu_ns);
-		STORE(&util->seen_launches, launches);
+		new.used[i] = mem_of(&slot->card[i]);
+		new.monitor_used[i] = new.used[i].total;
+		new.util[i].sm = percent(gpu_ns, LOAD(&old->seen_gpu_ns), elapsed);
+		new.util[i].seen_gpu_ns = gpu_ns;
+		new.util[i].seen_launches = launches;
+		busy |= launches != (seen ? LOAD(&old->seen_launches) : 0);
 	}
-	STORE(&p->seen_owner, owner);
-	STORE(&p->seen_ns, now);
-	STORE(&p->status, STATUS_RUNNING);
-	move_seqlock(p);
+	put(p, &new);
 	return busy;
 }
 
-/* Returns true when some process launched something since the last update. */
+/* Returns true if some process launched something since the last update. */
 static bool put_procs(struct vgpu_hami *v, const struct vgpu_cache *c, uint32_t high,
 		      uint32_t ncards, uint64_t now)
 {
+	static const struct vgpu_hami_proc none;
 	int32_t shown = LOAD(&v->proc_num), used = 0;
 	bool busy = false;
 
@@ -130,7 +120,7 @@ static bool put_procs(struct vgpu_hami *v, const struct vgpu_cache *c, uint32_t 
 		}
 		/* Given back meanwhile: what was copied may be of two processes. */
 		if (owner == 0 || LOAD(&slot->owner) != owner)
-			clear_proc(&v->proc[i]);
+			put(&v->proc[i], &none);
 	}
 	STORE(&v->proc_num, used);
 	return busy;
@@ -171,38 +161,30 @@ static void put_cards(struct vgpu_hami *v, const struct vgpu_grant *g, uint32_t 
 /* For a new file, and for one that a HAMi of another version has left. */
 static void start_view(struct vgpu_hami *v)
 {
+	const size_t head = offsetof(struct vgpu_hami, sm_init_flag);
+
 	if (LOAD(&v->initialized) == VGPU_HAMI_MAGIC && LOAD(&v->major) == VGPU_HAMI_MAJOR &&
 	    LOAD(&v->minor) == VGPU_HAMI_MINOR)
 		return;
 	STORE(&v->initialized, 0);
-	zero(&v->owner_pid, sizeof v->owner_pid);
-	zero(v->uuid, offsetof(struct vgpu_hami, proc) - offsetof(struct vgpu_hami, uuid));
-	/* Part of the mapped file. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
+	/* Part of the mapped file. NOLINTBEGIN(clang-analyzer-core.NonNullParamChecker) */
+	memset((char *)v + head, 0, offsetof(struct vgpu_hami, proc) - head);
 	memcpy(v->sem, sem_free, sizeof v->sem);
 	memcpy(v->sem_postinit, sem_free, sizeof v->sem_postinit);
-	STORE(&v->sm_init_flag, 0);
+	/* NOLINTEND(clang-analyzer-core.NonNullParamChecker) */
 	STORE(&v->last_kernel_time, 0);
 	STORE(&v->major, VGPU_HAMI_MAJOR);
 	STORE(&v->minor, VGPU_HAMI_MINOR);
 }
 
-/* Whether the pages of the view for so many processes can be written. They stay, so
- * each is asked for once. */
+/* Whether the pages of the view for so many processes can be written. */
 static bool has_room(const struct vgpu_hami *v, uint32_t procs)
 {
-	static const struct vgpu_hami *seen;
-	static uint32_t ready;
-	size_t tail = offsetof(struct vgpu_hami, proc) + sizeof v->proc;
+	size_t tail = offsetof(struct vgpu_hami, proc_num);
 
-	if (seen == v && procs <= ready)
-		return true;
-	if (!vgpu_has_pages(v, offsetof(struct vgpu_hami, proc) + procs * sizeof v->proc[0]) ||
-	    !vgpu_has_pages((const char *)v + tail,
-			    VGPU_HAMI_NOTES_OFFSET + sizeof(struct vgpu_hami_notes) - tail))
-		return false;
-	seen = v;
-	ready = procs;
-	return true;
+	return vgpu_has_pages(v, offsetof(struct vgpu_hami, proc) + procs * sizeof v->proc[0]) &&
+	       vgpu_has_pages((const char *)v + tail,
+			      VGPU_HAMI_NOTES_OFFSET + sizeof(struct vgpu_hami_notes) - tail);
 }
 
 void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const struct vgpu_cache *c,
@@ -211,6 +193,7 @@ void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const s
 	struct vgpu_hami *v = file_start;
 	uint32_t ncards = (uint32_t)at_most(g->ncards, VGPU_HAMI_DEVICES);
 	uint32_t high = (uint32_t)at_most(LOAD(&c->header->high_slot), VGPU_HAMI_PROCS);
+	bool busy;
 
 	/* A view that ends the program that it is of, by SIGBUS, is not worth it. */
 	if (!has_room(v, high) ||
@@ -218,11 +201,9 @@ void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const s
 		return;
 	start_view(v);
 	put_cards(v, g, ncards);
-	if (put_procs(v, c, high, ncards, now)) {
-		STORE(&v->recent_kernel, RECENT);
+	busy = put_procs(v, c, high, ncards, now);
+	STORE(&v->recent_kernel, busy ? RECENT : 0);
+	if (busy)
 		STORE(&v->last_kernel_time, now / 1000000000u);
-	} else {
-		STORE(&v->recent_kernel, 0);
-	}
 	STORE(&v->initialized, VGPU_HAMI_MAGIC);
 }

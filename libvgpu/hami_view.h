@@ -99,35 +99,10 @@ struct vgpu_hami_notes {
 void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const struct vgpu_cache *c,
 			   uint64_t now);
 
-VGPU_AT(vgpu_hami_mem, total, 32);
 _Static_assert(sizeof(struct vgpu_hami_mem) == 64, "vgpu_hami_mem");
-VGPU_AT(vgpu_hami_util, sm, 16);
-VGPU_AT(vgpu_hami_util, seen_gpu_ns, 24);
 _Static_assert(sizeof(struct vgpu_hami_util) == 48, "vgpu_hami_util");
-VGPU_AT(vgpu_hami_proc, host_pid, 4);
-VGPU_AT(vgpu_hami_proc, used, 8);
-VGPU_AT(vgpu_hami_proc, monitor_used, 1032);
-VGPU_AT(vgpu_hami_proc, util, 1160);
-VGPU_AT(vgpu_hami_proc, status, 1928);
-VGPU_AT(vgpu_hami_proc, seqlock, 1936);
-VGPU_AT(vgpu_hami_proc, seen_owner, 1944);
 _Static_assert(sizeof(struct vgpu_hami_proc) == 1960, "vgpu_hami_proc");
-VGPU_AT(vgpu_hami, major, 4);
-VGPU_AT(vgpu_hami, minor, 8);
-VGPU_AT(vgpu_hami, sm_init_flag, 12);
-VGPU_AT(vgpu_hami, owner_pid, 16);
-VGPU_AT(vgpu_hami, sem, 24);
-VGPU_AT(vgpu_hami, device_num, 56);
-VGPU_AT(vgpu_hami, uuid, 64);
-VGPU_AT(vgpu_hami, limit, 1600);
-VGPU_AT(vgpu_hami, sm_limit, 1728);
 VGPU_AT(vgpu_hami, proc, 1856);
-VGPU_AT(vgpu_hami, proc_num, 2008896);
-VGPU_AT(vgpu_hami, utilization_switch, 2008900);
-VGPU_AT(vgpu_hami, recent_kernel, 2008904);
-VGPU_AT(vgpu_hami, priority, 2008908);
-VGPU_AT(vgpu_hami, last_kernel_time, 2008912);
-VGPU_AT(vgpu_hami, sem_postinit, 2008920);
 _Static_assert(sizeof(struct vgpu_hami) == VGPU_HAMI_SIZE, "vgpu_hami");
 _Static_assert(VGPU_HAMI_NOTES_OFFSET > VGPU_HAMI_SIZE, "notes");
 _Static_assert(VGPU_HAMI_NOTES_OFFSET + sizeof(struct vgpu_hami_notes) <= VGPU_CACHE_OFFSET,

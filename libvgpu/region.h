@@ -26,8 +26,8 @@
  * process is simply cleared, since the driver has freed its memory. Checked step
  * by step in tests/model/memory.pml.
  *
- * Only fixed-width integers and char arrays; explicit padding; every offset is
- * asserted. A change of layout bumps VGPU_REGION_VERSION (docs/adr).
+ * Only fixed-width integers and char arrays, with explicit padding. A change of layout bumps
+ * VGPU_REGION_VERSION (docs/adr).
  */
 #ifndef VGPU_REGION_H
 #define VGPU_REGION_H
@@ -259,66 +259,30 @@ struct vgpu_slot {
 #define VGPU_AT(type, field, off) \
 	_Static_assert(offsetof(struct type, field) == (off), #type "." #field)
 
+/* The first field of each group of one size. */
 VGPU_AT(vgpu_grant_card, mem_limit, 48);
-VGPU_AT(vgpu_grant_card, mem_overhead, 56);
 VGPU_AT(vgpu_grant_card, share, 64);
-VGPU_AT(vgpu_grant_card, mode, 68);
-VGPU_AT(vgpu_grant_card, priority, 72);
-VGPU_AT(vgpu_grant_card, ceiling, 76);
 VGPU_AT(vgpu_grant_card, seq, 80);
-VGPU_AT(vgpu_grant_card, cores, 84);
-VGPU_AT(vgpu_grant_card, slice_us, 88);
-VGPU_AT(vgpu_grant_card, gate, 92);
-VGPU_AT(vgpu_grant_card, weight_ppm, 96);
-VGPU_AT(vgpu_grant_card, busy_procs, 100);
-VGPU_AT(vgpu_grant_card, others, 104);
-VGPU_AT(vgpu_grant_card, engine, 108);
 VGPU_AT(vgpu_grant_card, mem_outside, 112);
-VGPU_AT(vgpu_grant_card, mem_physical, 120);
 VGPU_AT(vgpu_grant_card, turn_period_us, 128);
-VGPU_AT(vgpu_grant_card, turn_queue_us, 132);
-VGPU_AT(vgpu_grant_card, turn_length_us, 136);
 VGPU_AT(vgpu_grant_card, turn_begin_ns, 144);
 _Static_assert(sizeof(struct vgpu_grant_card) == 192, "vgpu_grant_card");
 VGPU_AT(vgpu_grant, version, 8);
-VGPU_AT(vgpu_grant, size, 12);
-VGPU_AT(vgpu_grant, job_id, 16);
-VGPU_AT(vgpu_grant, uid, 20);
-VGPU_AT(vgpu_grant, gid, 24);
-VGPU_AT(vgpu_grant, ncards, 28);
-VGPU_AT(vgpu_grant, created_ns, 32);
 VGPU_AT(vgpu_grant, generation, 40);
-VGPU_AT(vgpu_grant, revoked, 44);
 VGPU_AT(vgpu_grant, socket, 48);
 VGPU_AT(vgpu_grant, card, 128);
-_Static_assert(sizeof(struct vgpu_grant) == 128 + 16 * 192, "vgpu_grant");
 _Static_assert(sizeof(struct vgpu_budget) == 64, "vgpu_budget");
 VGPU_AT(vgpu_cache_header, version, 8);
-VGPU_AT(vgpu_cache_header, job_id, 16);
-VGPU_AT(vgpu_cache_header, max_slots, 28);
-VGPU_AT(vgpu_cache_header, high_slot, 32);
 VGPU_AT(vgpu_cache_header, uuid, 64);
-VGPU_AT(vgpu_cache_header, mem_limit, 832);
 VGPU_AT(vgpu_cache_header, budget, 960);
 VGPU_AT(vgpu_cache_header, turn, 1984);
-VGPU_AT(vgpu_cache_header, mem_peak, 2368);
-VGPU_AT(vgpu_cache_header, elapsed_ns, 2496);
-VGPU_AT(vgpu_cache_header, counted_ns, 2624);
 VGPU_AT(vgpu_cache_header, behind_ns, 2752);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
-VGPU_AT(vgpu_slot_card, launches, 32);
 VGPU_AT(vgpu_slot_card, slice_us, 48);
-VGPU_AT(vgpu_slot_card, typical_ns, 56);
-VGPU_AT(vgpu_slot_card, syncs, 60);
 _Static_assert(sizeof(struct vgpu_slot_card) == 64, "vgpu_slot_card");
-VGPU_AT(vgpu_slot, start_time, 8);
 VGPU_AT(vgpu_slot, pid, 16);
-VGPU_AT(vgpu_slot, heartbeat_ns, 24);
 VGPU_AT(vgpu_slot, flags, 32);
-VGPU_AT(vgpu_slot, mem_begun, 40);
 VGPU_AT(vgpu_slot, died_ns, 48);
-VGPU_AT(vgpu_slot, pid_ns, 56);
 VGPU_AT(vgpu_slot, card, 64);
-_Static_assert(sizeof(struct vgpu_slot) == 64 + 16 * 64, "vgpu_slot");
 
 #endif

@@ -4,12 +4,7 @@
 #include "region_ops.h"
 
 #include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A test build stops or kills the process at a numbered step of the protocol. */
@@ -175,9 +170,8 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 			return NULL;
 		owner = LOAD(&slot->owner);
 		/* A reused pid passes for alive here; reclaim looks closer. */
-		if (owner != 0 &&
-		    (!vgpu_same_ns(&j, slot, owner) || kill((pid_t)VGPU_OWNER_PID(owner), 0) == 0 ||
-		     errno != ESRCH || grace_left(slot, owner)))
+		if (owner != 0 && (!vgpu_same_ns(&j, slot, owner) || !vgpu_no_process(owner) ||
+				   grace_left(slot, owner)))
 			continue;
 		/* Raise the mark first: owned but not summed, it would hide memory. */
 		high = LOAD(&c->header->high_slot);
@@ -250,33 +244,34 @@ unsigned vgpu_slot_reclaim(struct vgpu_cache *c, const struct vgpu_slot *self,
 	return n;
 }
 
-uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card)
+/* j: only of slots that it cannot judge. A slot with a forged sum must not make room. */
+static uint64_t sum_of(const struct vgpu_cache *c, unsigned card, const struct vgpu_judge *j)
 {
 	uint32_t count = vgpu_slots_in_use(c);
-	struct vgpu_judge j = vgpu_judge();
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
 		const struct vgpu_slot *slot = &c->slots[i];
-		uint64_t owner = LOAD(&slot->owner);
+		uint64_t owner = j ? LOAD(&slot->owner) : 0;
 
-		if (owner && !vgpu_same_ns(&j, slot, owner) &&
-		    __builtin_add_overflow(sum, LOAD(&slot->card[card].mem), &sum))
+		if (j && (!owner || vgpu_same_ns(j, slot, owner)))
+			continue;
+		if (__builtin_add_overflow(sum, LOAD(&slot->card[card].mem), &sum))
 			return UINT64_MAX;
 	}
 	return sum;
 }
 
+uint64_t vgpu_mem_unjudged(const struct vgpu_cache *c, unsigned card)
+{
+	struct vgpu_judge j = vgpu_judge();
+
+	return sum_of(c, card, &j);
+}
+
 uint64_t vgpu_mem_sum(const struct vgpu_cache *c, unsigned card)
 {
-	uint32_t count = vgpu_slots_in_use(c);
-	uint64_t sum = 0;
-
-	/* A slot that somebody wrote rubbish into must not make room. */
-	for (uint32_t i = 0; i < count; i++)
-		if (__builtin_add_overflow(sum, LOAD(&c->slots[i].card[card].mem), &sum))
-			return UINT64_MAX;
-	return sum;
+	return sum_of(c, card, NULL);
 }
 
 uint64_t vgpu_mem_with(uint64_t sum, int64_t outside)
@@ -284,6 +279,35 @@ uint64_t vgpu_mem_with(uint64_t sum, int64_t outside)
 	if (outside >= 0)
 		return sum > UINT64_MAX - (uint64_t)outside ? UINT64_MAX : sum + (uint64_t)outside;
 	return sum > 0 - (uint64_t)outside ? sum + (uint64_t)outside : 0;
+}
+
+/* A process of the caller's PID namespace that has ended counts against the limit until its memory is
+ * surely free, but it uses none. */
+static bool uses_none(const struct vgpu_slot *slot, uint64_t own)
+{
+	uint64_t owner = LOAD(&slot->owner);
+
+	return owner != own && VGPU_OWNER_NS(owner) == VGPU_OWNER_NS(own) &&
+	       VGPU_OWNER_NS(own) != VGPU_NS_UNKNOWN && vgpu_no_process(owner);
+}
+
+/* Raises the peak of the card. A plain sum is enough to know that there is nothing new. */
+static void note_peak(struct vgpu_cache *c, const struct vgpu_slot *self, unsigned card,
+		      uint64_t sum, int64_t outside)
+{
+	uint64_t *peak = &c->header->mem_peak[card], own = LOAD(&self->owner), old = LOAD(peak);
+	uint32_t count = vgpu_slots_in_use(c);
+
+	if (sum <= old)
+		return;
+	sum = 0;
+	for (uint32_t i = 0; i < count; i++)
+		if (!uses_none(&c->slots[i], own) &&
+		    __builtin_add_overflow(sum, LOAD(&c->slots[i].card[card].mem), &sum))
+			return;
+	sum = vgpu_mem_with(sum, outside);
+	while (old < sum && !CAS(peak, &old, sum))
+		;
 }
 
 int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card, uint64_t bytes,
@@ -306,7 +330,7 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 		sum = vgpu_mem_with(vgpu_mem_sum(c, card), outside);
 		VGPU_PAUSE(7);
 		if (sum <= limit) {
-			vgpu_peak_note(c, self, card, sum, outside);
+			note_peak(c, self, card, sum, outside);
 			return 0;
 		}
 		SUB(mine, bytes);

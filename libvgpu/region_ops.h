@@ -73,9 +73,12 @@ uint64_t vgpu_pid_ns(void);
 /* Start time of the caller, whatever PID namespace /proc shows. */
 uint64_t vgpu_own_start_time(void);
 
-/* Start time of a process in clock ticks since boot; 0 if there is none, if it
+/* Start time of a process (pid 0: of the caller) in clock ticks since boot; 0 if there is none, if it
  * has ended and only waits for its parent, or if that cannot be read. */
 uint64_t vgpu_start_time(uint32_t pid);
+
+/* There is no process with the pid of an owner word of the caller's PID namespace. */
+bool vgpu_no_process(uint64_t owner);
 
 /* Whether the process that an owner word of the caller's PID namespace names has ended
  * for certain: there is no such pid, it waits for its parent, or its start time was read
@@ -138,11 +141,6 @@ int vgpu_mem_reserve(struct vgpu_cache *c, struct vgpu_slot *self, unsigned card
 
 /* sum + outside, between 0 and UINT64_MAX. */
 uint64_t vgpu_mem_with(uint64_t sum, int64_t outside);
-
-/* Raises the peak of a card after an allocation of self, where sum (of all slots,
- * with outside) is above it. */
-void vgpu_peak_note(struct vgpu_cache *c, const struct vgpu_slot *self, unsigned card, uint64_t sum,
-		    int64_t outside);
 
 /* Takes bytes back; never below zero. */
 void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes);

@@ -20,44 +20,37 @@ uint64_t vgpu_pid_ns(void)
 	return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
-/* The text of a field of /proc/<pid>/stat that comes after the command. */
-static const char *stat_field(const char *after_command, int field)
-{
-	const char *p = after_command;
-
-	for (int at = 2; p && at < field; at++)
-		p = strchr(p + 1, ' ');
-	return p ? p + 1 : "";
-}
-
 /* Of a process that has ended and only waits for its parent. */
 #define ZOMBIE UINT64_MAX
 
-/* 0: it cannot be read. */
-static uint64_t start_time_in(const char *path)
+/* process: a pid, or "self". 0: it cannot be read. */
+static uint64_t start_time_of(const char *process)
 {
-	char buf[1024];
-	const char *p;
+	char path[32], buf[1024], *p;
+	bool zombie, alone = false;
 	ssize_t n;
 	int fd;
 
+	snprintf(path, sizeof path, "/proc/%s/stat", process);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
 	n = read(fd, buf, sizeof buf - 1);
 	close(fd);
-	if (n <= 0)
-		return 0;
-	buf[n] = 0;
+	buf[n > 0 ? n : 0] = 0;
 	/* Field 2 is the command in parentheses and may hold anything. */
 	p = strrchr(buf, ')');
-	if (!p)
-		return 0;
-	/* A zombie holds nothing any more; but a first thread that has ended while
-	 * others run looks like one. Field 3: state, 20: threads, 22: start. */
-	if (*stat_field(p, 3) == 'Z' && strtoul(stat_field(p, 20), NULL, 10) <= 1)
+	zombie = p && strncmp(p, ") Z", 3) == 0;
+	for (int field = 3; p && field <= 22; field++) {
+		p = strchr(p + 1, ' ');
+		if (p && field == 20)
+			alone = strtoul(p, NULL, 10) <= 1;
+	}
+	/* A zombie holds nothing any more; but a first thread that has ended while others run looks
+	 * like one. Field 3: state, 20: threads, 22: start. */
+	if (zombie && alone)
 		return ZOMBIE;
-	return strtoull(stat_field(p, 22), NULL, 10);
+	return p ? strtoull(p, NULL, 10) : 0;
 }
 
 /* The namespace bits of the caller's owner words. A /proc of another namespace,
@@ -98,30 +91,28 @@ bool vgpu_same_ns(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint
 	       (ns == 0 || ns == j->pid_ns || ns % VGPU_NS_UNKNOWN != j->ns);
 }
 
-static uint64_t start_time_of(uint32_t pid)
-{
-	char path[32];
-
-	snprintf(path, sizeof path, "/proc/%u/stat", pid);
-	return start_time_in(path);
-}
-
 uint64_t vgpu_start_time(uint32_t pid)
 {
-	uint64_t start = start_time_of(pid);
+	char name[16];
+	uint64_t start;
 
+	snprintf(name, sizeof name, "%u", pid);
+	start = start_time_of(pid ? name : "self");
 	return start == ZOMBIE ? 0 : start;
 }
 
 uint64_t vgpu_own_start_time(void)
 {
-	uint64_t start = start_time_in("/proc/self/stat");
+	return vgpu_start_time(0);
+}
 
-	return start == ZOMBIE ? 0 : start;
+bool vgpu_no_process(uint64_t owner)
+{
+	return kill((pid_t)VGPU_OWNER_PID(owner), 0) != 0 && errno == ESRCH;
 }
 
 /* The same start time reads differently in another time namespace. */
-static bool same_time_ns(uint32_t pid)
+static bool same_time_ns(const char *process)
 {
 	struct stat own, its;
 	char path[40];
@@ -129,23 +120,23 @@ static bool same_time_ns(uint32_t pid)
 	/* A kernel without them has one. */
 	if (stat("/proc/self/ns/time", &own) != 0)
 		return errno == ENOENT;
-	snprintf(path, sizeof path, "/proc/%u/ns/time", pid);
+	snprintf(path, sizeof path, "/proc/%s/ns/time", process);
 	return stat(path, &its) == 0 && its.st_ino == own.st_ino;
 }
 
 bool vgpu_has_ended(uint64_t owner)
 {
-	uint32_t pid = VGPU_OWNER_PID(owner);
+	char name[16];
 	uint64_t start;
 
-	if (pid == 0)
+	if (VGPU_OWNER_PID(owner) == 0)
 		return true;
+	snprintf(name, sizeof name, "%u", VGPU_OWNER_PID(owner));
 	errno = 0;
-	start = start_time_of(pid);
+	start = start_time_of(name);
 	/* A sandbox that denies the file may end a process that calls kill. */
-	if (start == 0 && errno != EACCES && errno != EPERM)
-		return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
-	if (start == 0 || start == ZOMBIE)
-		return start == ZOMBIE;
-	return (uint32_t)owner != 0 && (uint32_t)start != (uint32_t)owner && same_time_ns(pid);
+	if (start == 0)
+		return errno != EACCES && errno != EPERM && vgpu_no_process(owner);
+	return start == ZOMBIE ||
+	       ((uint32_t)owner != 0 && (uint32_t)start != (uint32_t)owner && same_time_ns(name));
 }

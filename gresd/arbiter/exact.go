@@ -105,24 +105,26 @@ func (e *exact) look() {
 	}
 }
 
-// worksUnseen says whether a process that no hook sees, since it works without CUDA, wanted the card
-// in the last span. Where nobody can tell, it did.
-func (e *exact) worksUnseen(card gpu.UUID, slot libvgpu.SlotView) bool {
-	if slot.Flags&libvgpu.SlotUngated == 0 {
-		return false
+// works says whether a process worked in the last span, by the card's records. It wanted the card for half
+// of the span: its kernels may run for longer than [hold]. No hook sees a process that works without CUDA.
+// Its card is always asked, any time on the card is work, and it works if there are no records.
+func (e *exact) works(card gpu.UUID, slot libvgpu.SlotView) bool {
+	ungated := slot.Flags&libvgpu.SlotUngated != 0
+	if ungated {
+		if e.unseen == nil {
+			e.unseen = map[gpu.UUID]bool{}
+		}
+		e.unseen[card] = true
 	}
-	if e.unseen == nil {
-		e.unseen = map[gpu.UUID]bool{}
-	}
-	e.unseen[card] = true
 	if !slot.OnHost || e.refused(card) {
-		return true
+		return ungated
 	}
 	if e.cards[card] == nil {
 		return false // nobody has asked yet
 	}
-	use := e.cards[card].use[slot.HostPID]
-	return use.Had > 0 || use.Waited > 0
+	use, span := e.cards[card].use[slot.HostPID], e.cards[card].span
+	wanted := use.Had + use.Waited
+	return wanted > 0 && (ungated || 2*wanted >= span)
 }
 
 // of returns what a job's processes did on a card in the last span, and for which part of it

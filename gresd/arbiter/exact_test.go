@@ -254,6 +254,37 @@ func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 	}
 }
 
+// A kernel of some seconds is one launch. Its process stays busy as long as the card's records show it on
+// the card.
+func TestALongKernelIsWork(t *testing.T) {
+	const tick = 50 * time.Millisecond
+	long, other := slot(1, 1, 0), slot(2, 0, 0)
+	for i, v := range []*libvgpu.SlotView{&long, &other} {
+		v.HostPID, v.OnHost, v.Cards[0].Contexts = uint32(90+i), true, 1
+	}
+	times := &fakeTimes{known: true, account: ctxswitch.Account{At: time.Hour}}
+	s, now := newSampler(), time.Now()
+	s.exact.times = times
+	busy := func(parts map[uint32]float64) (n int) {
+		for range 20 {
+			now = now.Add(tick)
+			times.pass(tick, parts)
+			s.exact.look()
+			other.Cards[0].Launches++
+			a, b := s.look(7, view(long), oneCard, now)[0], s.look(8, view(other), oneCard, now)[0]
+			s.exact.ask([]Claim{claim(7, 30, soft, a.busy), claim(8, 70, soft, b.busy)}, notNeeded)
+			n += int(a.busy)
+		}
+		return n
+	}
+	if n := busy(map[uint32]float64{90: 0.5, 91: 0.5}); n != 20 {
+		t.Errorf("busy at %d of 20 looks with half of the card", n)
+	}
+	if n := busy(map[uint32]float64{91: 1}); n == 0 || n > 7 {
+		t.Errorf("busy at %d of 20 looks after its kernel, want as many as are in %v", n, hold)
+	}
+}
+
 // A process that works without CUDA launches nothing that is seen: it is busy while the card's
 // records say so, and always where there are none.
 func TestWorkWithoutCUDA(t *testing.T) {

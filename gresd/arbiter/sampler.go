@@ -94,8 +94,8 @@ type usage struct {
 }
 
 // look counts the busy processes of a job on each of its cards. A process is
-// busy when it has work in flight, or launched some within the hold time. One that
-// works without CUDA is busy when the card's records say that it had the card.
+// busy when it has work in flight, or launched some within the hold time, or had the card
+// by the card's records.
 func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.GrantCard, now time.Time) []activity {
 	acts := make([]activity, len(view.Cards))
 	used := make([]uint64, len(view.Cards))
@@ -124,7 +124,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 			if c.InflightNS > 0 && now.Sub(state.beats) <= silence || c.Launches != state.launches {
 				state.sign, state.launched = now, now
 			}
-			if c.Contexts > 0 && s.exact.worksUnseen(gpu.UUID(cards[card].UUID), slot) {
+			if c.Contexts > 0 && s.exact.works(gpu.UUID(cards[card].UUID), slot) {
 				state.sign = now
 			}
 			if c.GPUNS > state.gpuNS {

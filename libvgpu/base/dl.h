@@ -15,6 +15,8 @@ extern void *(*vgpu_real_dlvsym)(void *handle, const char *name, const char *ver
 void vgpu_need_dlsym(void);
 /* A function of the C library, whatever preload has one of the name before it; NULL: none. */
 void *vgpu_of_libc(const char *name);
+/* For dlsym to return NULL, where NULL leaves the answer to the C library. */
+#define VGPU_NOTHING ((void *)-1)
 /* NULL until vgpu_need_dlopen; another preload's that comes after this one, if there is one. */
 extern void *(*vgpu_real_dlopen)(const char *file, int mode);
 extern void *(*vgpu_real_dlmopen)(long ns, const char *file, int mode);

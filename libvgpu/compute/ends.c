@@ -11,7 +11,6 @@
 #include "gate.h"
 #include "lane.h"
 #include "reap.h"
-#include "working.h"
 
 /* Work that was launched so long ago is charged as soon as the host has waited for it: to ask
  * for it takes a hundredth of that. */
@@ -143,7 +142,6 @@ void vgpu_gate_ends(CUcontext ctx)
 {
 	if (vgpu_inside || !ctx)
 		return;
-	vgpu_working_forget(NULL, ctx);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &vgpu_gates[i];
 

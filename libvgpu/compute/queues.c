@@ -6,64 +6,28 @@
 
 /* Submissions on the card that the gate cannot stop any more, by the time that they take. */
 #define QUEUE_NS 4000000u
-/* Who submits looks so often at most, who waits at the gate so often at least; then a look is late. */
+/* A thread that submits looks so often at most, and one that waits at the gate at least; then a look
+ * is late. */
 #define LOOK_NS 200000u
 #define POLL_NS 250000u
 #define LATE_NS 2000000u
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
-/* A submission waits this long for work that makes no progress, for it may be what that work waits
- * for. Each time, twice as long; and where work is longer, for as long as its share is due. */
+/* A submission waits this long for work that makes no progress. That work may wait for the submission. */
 #define STUCK_NS 50000000u
-#define STUCK_TWICE 3
 /* Gates that delay submissions. */
 #define CLOSED (VGPU_GATE_SHUT | VGPU_GATE_TURN | VGPU_GATE_WINDOW)
-#define GATED (VGPU_GATE_BUDGET | CLOSED)
 
-uint32_t vgpu_queues_gated(uint32_t mask)
+uint32_t vgpu_queues_gated(uint32_t cards)
 {
-	uint32_t gated = 0;
-
-	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
-		return 0;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		struct gate *g = &vgpu_gates[i];
 
-		if (!(mask >> i & 1) || !__atomic_load_n(&g->on, __ATOMIC_RELAXED))
-			continue;
-		pthread_mutex_lock(&g->lock);
-		gated |= (g->schedule.gate & GATED ? 1u : 0u) << i;
-		pthread_mutex_unlock(&g->lock);
+		VGPU_LOCK(&g->lock);
+		if (!g->on || !(g->schedule.gate & (VGPU_GATE_BUDGET | CLOSED)))
+			cards &= ~(1u << i);
 	}
-	return gated;
-}
-
-static bool is_stuck(const struct vgpu_marked *c, uint32_t cores, uint64_t began, uint64_t now)
-{
-	uint64_t since = c->progress_ns > began ? c->progress_ns : began;
-	uint64_t most = (uint64_t)STUCK_NS << (c->stuck < STUCK_TWICE ? c->stuck : STUCK_TWICE);
-	uint64_t due = c->longest_ns * 100 / (cores ? cores : 1);
-
-	return now > since && now - since > (most > due ? most : due);
-}
-
-/* What the gate knows. */
-struct known {
-	struct vgpu_schedule s;
-	bool idle; /* the job has nothing on the card but this process's submissions */
-};
-
-static struct known ask_gate(unsigned card, uint64_t now)
-{
-	struct gate *g = &vgpu_gates[card];
-	struct known k;
-	uint32_t procs;
-
-	pthread_mutex_lock(&g->lock);
-	k = (struct known){g->schedule,
-			   !g->inflight_ns && vgpu_inflight_beside(g, now, &procs) == 0};
-	pthread_mutex_unlock(&g->lock);
-	return k;
+	return cards;
 }
 
 /* The gate is closed for so long: a moment without any launches, or outside the job's window. */
@@ -78,118 +42,124 @@ static uint64_t closed_for(const struct vgpu_schedule *s, unsigned card, unsigne
 		return vgpu_window_wait(s, now, start + vgpu_marks_mean(card) / 2, !here);
 	if (!(s->gate & VGPU_GATE_TURN))
 		return 0;
-	__atomic_store_n(&vgpu_state.cache.header->turn[card].wanted_ns, now, __ATOMIC_SEQ_CST);
+	STORE(&vgpu_state.cache.header->turn[card].wanted_ns, now);
 	return vgpu_turn_wait(s, now, start);
 }
 
-/* Whether a submission may go that waits since then; else *ns is when to look again. */
-static bool may_go(unsigned card, uint64_t since, uint64_t began, uint64_t now, uint64_t *ns)
+/* Nothing on the card ends: it may need this submission. If the budget is used up, such submissions
+ * have the job's part of the time even so. With the lock of the gate. */
+static bool goes_past(struct gate *g, const struct vgpu_budget *budget, uint64_t since,
+		      uint64_t now)
 {
-	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[card];
-	struct vgpu_marked *c = &vgpu_marked[card];
-	const struct known k = ask_gate(card, now);
-	unsigned here = vgpu_marks_on(card);
-	uint64_t closed = closed_for(&k.s, card, here, now);
+	struct vgpu_marked *c = &vgpu_marked[g->card];
 
-	if (!closed && !(k.s.gate & VGPU_GATE_BUDGET))
-		return true;
-	/* Who looks is in a call of the API that takes long. */
-	if (here && now > c->seen_ns + LATE_NS)
-		vgpu_marks_charge(card, now, here);
-	vgpu_budget_refill(budget, now, k.s.cores, k.idle && !here, BURST_NS);
-	*ns = POLL_NS;
-	if (closed) {
-		*ns = closed;
-	} else if (vgpu_marks_full() ||
-		   (here > 1 && (here + 1) * vgpu_marks_mean(card) > QUEUE_NS)) {
-		/* It waits for its own work now. */
-		vgpu_order_leave(budget, since);
-	} else if (vgpu_order_first(budget, since, now)) {
-		*ns = vgpu_budget_wait(budget, k.s.cores, 1);
-		if (!*ns)
-			return true;
+	if (now <= since + STUCK_NS || now <= c->progress_ns + STUCK_NS)
+		return false;
+	if ((g->schedule.gate & VGPU_GATE_BUDGET) && LOAD(&budget->balance_ns) <= 0) {
+		if (now < g->past_ns)
+			return false;
+		vgpu_gate_past(g, vgpu_marks_mean((unsigned)g->card), now);
 	}
-	if (began && (here || vgpu_marks_full()) && is_stuck(c, k.s.cores, began, now)) {
-		c->stuck++;
+	c->progress_ns = now;
+	return true;
+}
+
+/* Whether a submission may go that waits since then; else *ns is when to look again. */
+static bool may_go(unsigned card, unsigned here, uint64_t since, uint64_t now, uint64_t *ns)
+{
+	struct gate *g = &vgpu_gates[card];
+	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[card];
+	bool full = vgpu_marks_full(here);
+	uint32_t procs;
+	VGPU_LOCK(&g->lock);
+
+	*ns = closed_for(&g->schedule, card, here, now);
+	if (!*ns && !(g->schedule.gate & VGPU_GATE_BUDGET))
 		return true;
+	vgpu_budget_refill(budget, now, g->schedule.cores,
+			   !here && !g->inflight_ns && !vgpu_inflight_beside(g, now, &procs),
+			   BURST_NS);
+	if (!*ns) {
+		*ns = POLL_NS;
+		if (full || (here > 1 && (here + 1) * vgpu_marks_mean(card) > QUEUE_NS))
+			vgpu_order_leave(budget, since); /* it waits for its own work now */
+		else if (vgpu_order_first(budget, since, now))
+			*ns = vgpu_budget_wait(budget, g->schedule.cores, 1);
 	}
+	if (!*ns || ((here || full) && goes_past(g, budget, since, now)))
+		return true;
 	if (here && *ns > POLL_NS)
 		*ns = POLL_NS;
 	*ns = *ns < SLEEP_MIN_NS ? SLEEP_MIN_NS : *ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : *ns;
 	return false;
 }
 
-static bool look_is_due(unsigned card, uint64_t now)
+static bool look_is_due(unsigned card)
 {
-	uint64_t seen;
-
-	pthread_mutex_lock(&vgpu_marks_lock);
-	seen = vgpu_marked[card].seen_ns;
-	pthread_mutex_unlock(&vgpu_marks_lock);
-	return now > seen && now - seen > LOOK_NS;
+	VGPU_LOCK(&vgpu_marks_lock);
+	return vgpu_now() > vgpu_marked[card].seen_ns + LOOK_NS;
 }
 
 static void wait_at(unsigned card)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[card];
-	uint64_t began = 0, now = vgpu_now(), since = now, ns = 0;
-	bool go;
+	uint64_t since = vgpu_now(), now, ns;
+	bool go, waited = false;
+	unsigned here;
 
-	for (;; now = vgpu_now()) {
-		if (began || look_is_due(card, now))
+	for (;;) {
+		if (waited || look_is_due(card))
 			vgpu_marks_look(false);
 		pthread_mutex_lock(&vgpu_marks_lock);
 		now = vgpu_now();
-		go = may_go(card, since, began, now, &ns);
+		here = vgpu_marks_on(card);
+		/* The thread that looks is in a call of the API that takes long. */
+		if (here && now > vgpu_marked[card].seen_ns + LATE_NS)
+			vgpu_marks_charge(card, now, here);
+		go = may_go(card, here, since, now, &ns);
 		pthread_mutex_unlock(&vgpu_marks_lock);
 		if (go)
 			break;
-		if (!began) {
-			began = now;
-			__atomic_add_fetch(&budget->waits, 1, __ATOMIC_RELAXED);
-		}
+		waited = true;
 		vgpu_marks_nap(ns);
 	}
 	vgpu_order_leave(budget, since);
-	if (began)
-		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
+	if (waited) {
+		ADD(&budget->waits, 1);
+		ADD(&budget->wait_ns, now - since);
+	}
 }
 
-void vgpu_queue_wait(uint32_t mask)
+void vgpu_queue_wait(uint32_t cards)
 {
-	void (*again)(void) = __atomic_load_n(&vgpu_unwatched, __ATOMIC_RELAXED);
-	int cancel = vgpu_no_cancel();
+	void (*again)(void) = LOAD(&vgpu_unwatched);
+	int cancel;
 
+	if (likely(!cards))
+		return;
+	cancel = vgpu_no_cancel();
 	if (unlikely(again != NULL))
 		again();
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
-		if (mask >> i & 1)
+		if (cards >> i & 1)
 			wait_at(i);
 	vgpu_cancel_as(cancel);
 }
 
-void vgpu_queue_begin(struct vgpu_submission *s, uint32_t mask)
+void vgpu_queue_begin(struct vgpu_submission *s, uint32_t cards)
 {
 	s->cancel = vgpu_no_cancel();
-	vgpu_marks_end_with_program();
-	s->cards = mask;
-	pthread_mutex_lock(&vgpu_marks_lock);
+	s->cards = cards;
+	VGPU_LOCK(&vgpu_marks_lock);
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		if (!(mask >> i & 1))
+		if (!(cards >> i & 1))
 			continue;
 		vgpu_marks_begin(i, vgpu_now());
 		vgpu_marked[i].entering++;
 	}
-	pthread_mutex_unlock(&vgpu_marks_lock);
 }
 
-void vgpu_queue_enter(struct vgpu_submission *s, uint32_t mask)
-{
-	vgpu_queue_wait(mask);
-	vgpu_queue_begin(s, mask);
-}
-
-void vgpu_queue_leave(const struct vgpu_submission *s, struct vgpu_mark *mark)
+void vgpu_queue_leave(const struct vgpu_submission *s, const struct vgpu_mark *mark)
 {
 	bool fits = true;
 	uint64_t now;

@@ -20,9 +20,8 @@
  * times its own estimate, but never longer than the maximum. */
 #define PAST_NS 1000000u
 #define PAST_MOST_NS 500000000u
-/* While work of other processes does not progress, the longest wait that a debt of the job causes. It is
- * longer than a few time slices, so that kernels already launched can end first. Beyond PAID_NS of debt
- * the wait grows again: kernels that do not wait for each other keep the limit. */
+/* If no work of other processes progresses, a debt delays a launch by DRAIN_NS, so that launched
+ * kernels end first. Beyond PAID_NS of debt the delay grows: other kernels keep the limit. */
 #define DRAIN_NS 6000000u
 #define PAID_NS 1000000000u
 #define SLEEP_MIN_NS 20000u
@@ -101,8 +100,7 @@ static uint64_t turn_wait(const struct gate *g, uint64_t now)
 	return vgpu_turn_wait(&g->schedule, now, turn_until(g, now));
 }
 
-/* Turns move between two looks of the watcher. Which gate there is stays its
- * decision. */
+/* Turns move between two polls of the watcher. The watcher alone decides which gate there is. */
 static void follow_turns(struct gate *g, const struct vgpu_budget *b, uint64_t now)
 {
 	struct vgpu_schedule s;
@@ -139,10 +137,9 @@ static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
 		vgpu_turn_launched(turn_state(g), now, est);
 }
 
-/* What must be saved up before a job that has run dry goes on: work then comes in
- * runs, with the host ahead of the card as it is without a limit. One kernel at a
- * time, each would be charged for the host's latency too. At 5 ms of its share a
- * small job does not wait too long for it. */
+/* What must be saved up before a job that has run dry goes on: work then comes in runs, with the
+ * host ahead of the card as it is without a limit. One kernel at a time, each would be charged for
+ * the host's latency too. At 5 ms of its share a small job does not wait too long for it. */
 static uint32_t saved_up(const struct gate *g)
 {
 	uint32_t share = g->schedule.cores * (SAVE_UP_NS / 100);
@@ -150,8 +147,7 @@ static uint32_t saved_up(const struct gate *g)
 	return share < SAVE_UP_MOST_NS ? share : SAVE_UP_MOST_NS;
 }
 
-/* Run dry is what the job is, not the process: else one that waits would be passed
- * by another that does not. */
+/* The job runs dry, not the process: else a process that waits would be passed by another. */
 static bool in_credit(const struct gate *g, int64_t balance)
 {
 	uint32_t *dry = &vgpu_state.cache.header->budget[g->card].dry;
@@ -249,7 +245,7 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, const struc
 	return false;
 }
 
-/* Another thread is in a call that may end the context: events of it would not be safe. */
+/* Another thread is in a call that may end the context. */
 static bool may_end(struct gate *g, CUcontext ctx, uint64_t since, uint64_t now)
 {
 	const struct gate_context *c = vgpu_context_find(g, ctx);
@@ -299,9 +295,8 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 	}
 }
 
-/* Kernels of several processes may wait for each other. If no work of the job completes, the launch
- * that has waited longest passes. The wait grows with the job's debt, up to DRAIN_NS (PAID_NS).
- * Lengths of kernels count up to 1 ms, because they can contain such waits. */
+/* Kernels of several processes may wait for each other. If no work of the job completes, the oldest
+ * launch passes. Lengths of kernels count up to 1 ms, because they can contain such waits. */
 static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const struct wish *w,
 			    uint64_t began, uint64_t now)
 {
@@ -310,9 +305,8 @@ static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const st
 	uint64_t wait = w->launch->samples ? PAST_NS + w->launch->est_ns : STUCK_NS;
 	uint64_t at = vgpu_state.cache.header->progress_ns[g->card];
 
-	if (debt > 2 * DRAIN_NS)
-		debt = debt > PAID_NS + 2 * DRAIN_NS ? debt - PAID_NS : 2 * DRAIN_NS;
-	wait = wait > debt / 2 ? wait : debt / 2;
+	debt = debt > PAID_NS + DRAIN_NS ? debt - PAID_NS : debt < DRAIN_NS ? debt : DRAIN_NS;
+	wait = wait > debt ? wait : debt;
 	at = at > began ? at : began;
 	if (now <= at + wait || !vgpu_order_first(budget, w->since, now))
 		return false;

@@ -1,29 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* waits.c - see waits.h. */
+/* waits.c - see waits.h. Takes no lock and makes no call of the driver. */
 #include "waits.h"
 #include "../job/cards.h"
-#include "../job/job.h"
-#include "working.h"
+#include "gates.h"
 
-void vgpu_waited(CUstream stream, uint64_t began)
+/* Well below the time for which gresd believes a launch. */
+#define SIGN_NS 50000000u
+
+/* Launches are behind the last event, if there is one. */
+#define LAUNCHES ((const void *)-1)
+
+static struct {
+	const void *stream; /* of the last launch; of a thread's own default stream, the thread */
+	const void *last;   /* LAUNCHES, the event behind them, or NULL: the host has waited */
+} state[VGPU_MAX_CARDS];
+static unsigned waiting; /* threads */
+
+static const void *name_of(CUstream stream)
 {
-	static uint64_t waited_for[VGPU_MAX_CARDS];
+	const void *thread = vgpu_stream_thread(stream);
+
+	return thread ? thread : stream;
+}
+
+void vgpu_waits_launched(int card, CUstream stream)
+{
+	const void *name = name_of(stream);
+
+	if (likely(LOAD(&state[card].last) == LAUNCHES && LOAD(&state[card].stream) == name))
+		return;
+	STORE(&state[card].stream, name);
+	STORE(&state[card].last, LAUNCHES);
+}
+
+void vgpu_waits_recorded(CUevent event, CUstream stream)
+{
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		const void *last = LOAD(&state[i].last);
+
+		if (last && LOAD(&state[i].stream) == name_of(stream))
+			STORE(&state[i].last, event);
+		else if (last == event)
+			STORE(&state[i].last, LAUNCHES);
+	}
+}
+
+uint64_t vgpu_wait_begins(void)
+{
+	ADD(&waiting, 1);
+	return LOAD(&vgpu_gate_any) ? vgpu_now() : 0;
+}
+
+static bool for_the_last(int card, const void *last, CUstream stream, CUevent event)
+{
+	if (event)
+		return event == last;
+	return !stream || name_of(stream) == LOAD(&state[card].stream);
+}
+
+void vgpu_waited(CUstream stream, CUevent event, uint64_t began)
+{
 	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
-	uint64_t launches;
+	const void *last;
 	uint32_t *n;
 
+	SUB(&waiting, 1);
 	if (card < 0)
 		return;
 	if (unlikely(began))
 		vgpu_gate_waited(card, began);
-	launches = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
-	/* A program that asks again and again has waited once. */
-	if (launches == __atomic_load_n(&waited_for[card], __ATOMIC_RELAXED))
+	last = LOAD(&state[card].last);
+	if (!last || !for_the_last(card, last, stream, event))
 		return;
-	/* A host that waits for the last but one is ahead of the card. */
-	if (stream && !vgpu_working_is(card, stream) && vgpu_working(card))
-		return;
-	__atomic_store_n(&waited_for[card], launches, __ATOMIC_RELAXED);
+	STORE(&state[card].last, NULL);
 	n = &vgpu_my(card)->syncs;
-	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+	STORE(n, LOAD(n) + 1);
+}
+
+void vgpu_waits_tick(uint64_t now)
+{
+	static struct {
+		uint64_t launches, since_ns;
+	} seen[VGPU_MAX_CARDS];
+
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		uint64_t *count = &vgpu_my((int)i)->launches;
+		uint64_t launches = LOAD(count);
+		bool works = LOAD(&waiting) && LOAD(&state[i].last);
+
+		if (works && launches == seen[i].launches && now - seen[i].since_ns < SIGN_NS)
+			continue;
+		if (works && launches == seen[i].launches)
+			launches = ADD(count, 1);
+		seen[i].launches = launches;
+		seen[i].since_ns = now;
+	}
 }

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* waits.h - the host waits for its work. */
+/*
+ * waits.h - the host waits for its work. A wait counts if it is for the last launch: then the card
+ * has nothing more to do for this process, and the job gives up the rest of its slice.
+ */
 #ifndef VGPU_COMPUTE_WAITS_H
 #define VGPU_COMPUTE_WAITS_H
 
-#include "../base/util.h"
 #include "compute.h"
 
-static inline uint64_t vgpu_wait_begins(void)
-{
-	return __atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED) ? vgpu_now() : 0;
-}
-
-/* The host has waited for all work of a stream (NULL: of the context), or for some of it.
- * Counts when the card then has nothing more to do for it: the job gives up the rest of its
- * slice at each such wait. began: by vgpu_wait_begins(). */
-#define VGPU_SOME_WORK ((CUstream)(uintptr_t)-1)
-void vgpu_waited(CUstream stream, uint64_t began);
+/* A launch in a stream. */
+void vgpu_waits_launched(int card, CUstream stream);
+/* The program records an event in a stream. */
+void vgpu_waits_recorded(CUevent event, CUstream stream);
+/* A wait begins. Pass the result to vgpu_waited(). */
+uint64_t vgpu_wait_begins(void);
+/* The host has waited for an event (NULL: none), or for all work of a stream (NULL: of the context). */
+void vgpu_waited(CUstream stream, CUevent event, uint64_t began);
+/* Called by the watcher. gresd takes a process for busy while it launches. If threads wait for the
+ * last launch, this counts another one each 50 ms. */
+void vgpu_waits_tick(uint64_t now);
 
 #endif

@@ -17,30 +17,30 @@ typedef int OptixResult; /* 0: success */
 typedef uintptr_t optix_word;
 #define OPTIX_UINT(word) ((uint64_t)(uint32_t)(word))
 
-/* OPTIX(name, words, size): a function that puts work into a stream, with so many arguments. The first is
+/* X(set, name, words, size): a function that puts work into a stream, with so many arguments. The first is
  * a pipeline, device context or denoiser, the second a stream, further ones are c, d and so on. size: what
  * says most about how long the work takes, if one does. */
-#define OPTIX_FUNCTIONS                                                        \
-	OPTIX(Launch, 8, OPTIX_UINT(f) * OPTIX_UINT(g) * OPTIX_UINT(h))        \
-	OPTIX(AccelBuild, 12, i) /* bytes of the result */                     \
-	OPTIX(AccelRelocate, 8, 0)                                             \
-	OPTIX(AccelCompact, 6, e) /* the same */                               \
-	OPTIX(AccelEmitProperty, 4, 0)                                         \
-	OPTIX(OpacityMicromapArrayBuild, 4, 0)                                 \
-	OPTIX(OpacityMicromapArrayRelocate, 5, 0)                              \
-	OPTIX(DisplacementMicromapArrayBuild, 4, 0)                            \
-	OPTIX(ClusterAccelBuild, 7, 0)                                         \
-	OPTIX(CoopVecMatrixConvert, 9, 0)                                      \
-	OPTIX(PipelineSymbolMemcpyAsync, 7, 0)                                 \
-	OPTIX(DenoiserSetup, 8, OPTIX_UINT(c) * OPTIX_UINT(d)) /* the image */ \
-	OPTIX(DenoiserInvoke, 12, 0)                                           \
-	OPTIX(DenoiserComputeIntensity, 6, 0)                                  \
-	OPTIX(DenoiserComputeAverageColor, 6, 0)
+#define OPTIX_FUNCTIONS(X, set)                                                 \
+	X(set, Launch, 8, OPTIX_UINT(f) * OPTIX_UINT(g) * OPTIX_UINT(h))        \
+	X(set, AccelBuild, 12, i) /* bytes of the result */                     \
+	X(set, AccelRelocate, 8, 0)                                             \
+	X(set, AccelCompact, 6, e) /* the same */                               \
+	X(set, AccelEmitProperty, 4, 0)                                         \
+	X(set, OpacityMicromapArrayBuild, 4, 0)                                 \
+	X(set, OpacityMicromapArrayRelocate, 5, 0)                              \
+	X(set, DisplacementMicromapArrayBuild, 4, 0)                            \
+	X(set, ClusterAccelBuild, 7, 0)                                         \
+	X(set, CoopVecMatrixConvert, 9, 0)                                      \
+	X(set, PipelineSymbolMemcpyAsync, 7, 0)                                 \
+	X(set, DenoiserSetup, 8, OPTIX_UINT(c) * OPTIX_UINT(d)) /* the image */ \
+	X(set, DenoiserInvoke, 12, 0)                                           \
+	X(set, DenoiserComputeIntensity, 6, 0)                                  \
+	X(set, DenoiserComputeAverageColor, 6, 0)
 
 enum optix_function {
-#define OPTIX(name, words, size) OPTIX_##name,
-	OPTIX_FUNCTIONS
-#undef OPTIX
+#define NAME(set, name, words, size) OPTIX_##name,
+	OPTIX_FUNCTIONS(NAME, )
+#undef NAME
 		OPTIX_COUNT
 };
 

@@ -10,35 +10,73 @@
 #include "others.h"
 
 struct vgpu_others vgpu_others;
-struct vgpu_api vgpu_opencl = {.library = {{"libOpenCL.so.1", "libOpenCL"}}, .prefix = "cl"};
-struct vgpu_api vgpu_vulkan = {.library = {{"libvulkan.so.1", "libvulkan.so"}}, .prefix = "vk"};
-struct vgpu_api vgpu_egl = {.library = {{"libEGL.so.1", "libEGL.so"}},
-			    .prefix = "eg",
-			    .wrapped = true};
-/* Each of them leads to the same driver. */
-struct vgpu_api vgpu_opengl = {.library = {{"libOpenGL.so.0", "libOpenGL.so"},
-					   {"libGLESv2.so.2", "libGLESv2.so"},
-					   {"libGL.so.1", "libGL.so"}},
-			       .prefix = "gl",
-			       .wrapped = true};
 
-struct vgpu_api vgpu_optix = {.library = {{"libnvoptix.so.1", "libnvoptix"}}, .prefix = "op"};
-
-static const char *const names[] = {
-#define CL(name, params) #name,
-#define VK(result, name, params) #name,
-#define GL VK
-#define CL_USE CL
-#define VK_USE VK
-#define GL_USE VK
+static const struct {
+	const char *name;
+	void *hook; /* NULL: none */
+} functions[] = {
+#define HOOK(result, name, params) {#name, (void *)name},
+#define USE(result, name, params) {#name, NULL},
 #include "others.def"
 };
-#define NAMES (sizeof names / sizeof *names)
-_Static_assert(sizeof(struct vgpu_others) == NAMES * sizeof(void *), "table of functions");
+#define FUNCTIONS (sizeof functions / sizeof *functions)
+_Static_assert(sizeof vgpu_others == FUNCTIONS * sizeof(void *), "table of functions");
 
-static bool is_of(const struct vgpu_api *api, const char *path)
+#define LIBRARIES 3
+struct api {
+	/* These have its functions: the name of each, and what other names of it begin with. */
+	struct {
+		const char *soname, *begins;
+	} library[LIBRARIES];
+	bool wrapped; /* other libraries have functions of these names, preloads among them */
+};
+static const struct api opencl = {{{"libOpenCL.so.1", "libOpenCL"}}, false},
+			vulkan = {{{"libvulkan.so.1", "libvulkan.so"}}, false},
+			optix = {{{"libnvoptix.so.1", "libnvoptix"}}, false},
+			egl = {{{"libEGL.so.1", "libEGL.so"}}, true},
+			opengl = {{{"libOpenGL.so.0", "libOpenGL.so"}, /* all lead to one driver */
+				   {"libGLESv2.so.2", "libGLESv2.so"},
+				   {"libGL.so.1", "libGL.so"}},
+				  true};
+
+static const struct api *api_of(const char *function)
 {
-	for (unsigned i = 0; path && i < VGPU_API_LIBRARIES && api->library[i].begins; i++)
+	switch (*function) {
+	case 'c':
+		return &opencl;
+	case 'v':
+		return &vulkan;
+	case 'o':
+		return &optix;
+	}
+	return *function == 'e' ? &egl : &opengl;
+}
+
+/* -1: there is none. */
+static int number_of(const char *name)
+{
+	for (unsigned i = 0; name && i < FUNCTIONS; i++)
+		if (strcmp(functions[i].name, name) == 0)
+			return (int)i;
+	return -1;
+}
+
+static void **real_at(int number)
+{
+	return (void **)&vgpu_others + number;
+}
+
+void *vgpu_others_named(const char *name)
+{
+	int number = number_of(name);
+
+	return number < 0 ? NULL : functions[number].hook;
+}
+
+/* ------------------------------------------------------------------------- libraries */
+static bool is_of(const struct api *api, const char *path)
+{
+	for (unsigned i = 0; path && i < LIBRARIES && api->library[i].begins; i++)
 		if (strncmp(vgpu_base_of(path), api->library[i].begins,
 			    strlen(api->library[i].begins)) == 0)
 			return true;
@@ -46,24 +84,33 @@ static bool is_of(const struct vgpu_api *api, const char *path)
 }
 
 struct search {
-	const struct vgpu_api *api;
-	uintptr_t inside; /* 0: anywhere */
+	const struct api *api;
 	char path[4096];
 };
 
 static int look_at(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct search *s = arg;
-	uintptr_t low = vgpu_extent(info, &size);
 
-	return is_of(s->api, info->dlpi_name) && (!s->inside || s->inside - low < size) &&
+	(void)size;
+	return is_of(s->api, info->dlpi_name) &&
 	       snprintf(s->path, sizeof s->path, "%s", info->dlpi_name) < (int)sizeof s->path;
 }
 
-/* A copy that a program brings along has a name of its own, and its functions may be visible to
- * one library alone. It stays from now on, however often its users close it. */
+bool vgpu_any_api(void)
+{
+	struct search cl = {.api = &opencl}, vk = {.api = &vulkan}, e = {.api = &egl};
+
+	return dl_iterate_phdr(look_at, &cl) || dl_iterate_phdr(look_at, &vk) ||
+	       dl_iterate_phdr(look_at, &e);
+}
+
+/* The library stays from now on, however often its users close it. */
 #define LOADED (RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE)
-static void *loaded(const struct vgpu_api *api, const char *soname)
+
+/* A copy that a program brings along has a name of its own, and its functions may be visible to
+ * one library alone. */
+static void *loaded(const struct api *api, const char *soname)
 {
 	void *handle = vgpu_dlopen(soname, LOADED);
 	struct search s = {.api = api};
@@ -73,50 +120,45 @@ static void *loaded(const struct vgpu_api *api, const char *soname)
 	return handle;
 }
 
-static void find_in(const struct vgpu_api *api, void *handle)
+static void find_in(const struct api *api, void *handle)
 {
-	void **table = (void **)&vgpu_others, *found;
+	for (unsigned i = 0; i < FUNCTIONS; i++) {
+		const char *name = functions[i].name;
+		void *found;
 
-	for (unsigned i = 0; i < NAMES; i++) {
-		if (strncmp(names[i], api->prefix, 2) != 0)
+		if (api_of(name) != api)
 			continue;
-		found = vgpu_real_dlsym(handle && !api->wrapped ? handle : RTLD_NEXT, names[i]);
+		found = vgpu_real_dlsym(handle && !api->wrapped ? handle : RTLD_NEXT, name);
 		if (!found && handle && api->wrapped)
-			found = vgpu_real_dlsym(handle, names[i]);
+			found = vgpu_real_dlsym(handle, name);
 		if (found)
-			__atomic_store_n(&table[i], found, __ATOMIC_RELAXED);
+			STORE(real_at((int)i), found);
 	}
 }
 
 /* Threads that come here at the same time find the same. */
-void vgpu_find_api(struct vgpu_api *api)
+void vgpu_find_api_of(const char *function)
 {
-	void *handle;
+	const struct api *api = api_of(function);
 
 	vgpu_need_dlsym();
-	if (!vgpu_real_dlsym)
-		return;
-	for (unsigned i = 0; i < VGPU_API_LIBRARIES && api->library[i].soname; i++) {
-		handle = loaded(api, api->library[i].soname);
-		find_in(api, handle);
-		if (handle)
-			__atomic_store_n(&api->found, true, __ATOMIC_RELEASE);
-	}
+	for (unsigned i = 0; vgpu_real_dlsym && i < LIBRARIES && api->library[i].soname; i++)
+		find_in(api, loaded(api, api->library[i].soname));
 }
 
 void vgpu_function_is(const char *name, void *function)
 {
-	void **table = (void **)&vgpu_others, *none = NULL;
+	int number = number_of(name);
+	void *none = NULL;
 
-	for (unsigned i = 0; i < NAMES; i++)
-		if (strcmp(names[i], name) == 0)
-			__atomic_compare_exchange_n(&table[i], &none, function, false,
-						    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	if (number >= 0)
+		CAS(real_at(number), &none, function);
 }
 
-static bool is_exported(const struct vgpu_api *api, const char *name, const void *address)
+/* ----------------------------------------------------------------------------- dlsym */
+static bool is_exported(const struct api *api, const char *name, const void *address)
 {
-	for (unsigned i = 0; i < VGPU_API_LIBRARIES && api->library[i].soname; i++) {
+	for (unsigned i = 0; i < LIBRARIES && api->library[i].soname; i++) {
 		void *handle = vgpu_dlopen(api->library[i].soname, LOADED);
 
 		if (handle && vgpu_real_dlsym(handle, name) == address)
@@ -125,35 +167,45 @@ static bool is_exported(const struct vgpu_api *api, const char *name, const void
 	return false;
 }
 
-/* The hook's own answer is of such a library, too: not of a wrapper, or of what a browser brings along
- * to draw by the system's. */
-static bool is_driver(struct vgpu_api *api, const char *name, const void *address)
+/* The address, of a function of that number, is in a library of the API. May set dlerror. */
+static bool is_of_api(int number, const void *address)
 {
-	void **table = (void **)&vgpu_others;
+	const char *name = functions[number].name;
+	const struct api *api = api_of(name);
+	int (*info_of)(const void *, Dl_info *);
+	Dl_info info;
 
-	unsigned i = 0;
-
-	while (i < NAMES && strcmp(names[i], name) != 0)
-		i++;
-	if (i == NAMES || !is_exported(api, name, address))
+	if (!api->wrapped) {
+		info_of = (int (*)(const void *, Dl_info *))vgpu_of_libc("dladdr");
+		return info_of && info_of(address, &info) && is_of(api, info.dli_fname);
+	}
+	/* The hook's own answer is of such a library, too: not of a wrapper, or of what a browser
+	 * brings along to draw by the system's. */
+	if (!is_exported(api, name, address))
 		return false;
-	if (!__atomic_load_n(&table[i], __ATOMIC_RELAXED))
-		vgpu_find_api(api);
-	return is_exported(api, name, __atomic_load_n(&table[i], __ATOMIC_RELAXED));
+	if (!LOAD(real_at(number)))
+		vgpu_find_api_of(name);
+	return is_exported(api, name, LOAD(real_at(number)));
 }
 
-bool vgpu_is_of_api(struct vgpu_api *api, const char *name, const void *address)
+/* Only where the question leads to a library of the API. What this library exports is no answer where
+ * nobody else has it; that question sets dlerror. For RTLD_NEXT the C library answers: the caller
+ * may be a preload of the user's that this library has just called. */
+void *vgpu_others_hook(void *handle, const char *name, const char *version)
 {
-	struct search s = {.api = api, .inside = (uintptr_t)address};
+	int number = number_of(name);
+	void *hook, *found;
 
-	return api->wrapped ? is_driver(api, name, address) : dl_iterate_phdr(look_at, &s);
-}
-
-bool vgpu_any_api(void)
-{
-	struct search cl = {.api = &vgpu_opencl}, vk = {.api = &vgpu_vulkan};
-	struct search egl = {.api = &vgpu_egl};
-
-	return dl_iterate_phdr(look_at, &cl) || dl_iterate_phdr(look_at, &vk) ||
-	       dl_iterate_phdr(look_at, &egl);
+	if (number < 0 || !functions[number].hook)
+		return NULL;
+	hook = functions[number].hook;
+	if (handle == RTLD_NEXT)
+		return vgpu_real_dlsym(RTLD_NEXT, name) ? NULL : VGPU_NOTHING;
+	found = version ? vgpu_real_dlvsym(handle, name, version) : vgpu_real_dlsym(handle, name);
+	if (found == hook)
+		return vgpu_real_dlsym(RTLD_NEXT, name) ? hook : VGPU_NOTHING;
+	if (!found || !is_of_api(number, found))
+		return NULL;
+	vgpu_real_dlsym(handle, name); /* no error */
+	return hook;
 }

@@ -20,10 +20,11 @@
 			vgpu_gate_boundary(stream, other);                       \
 	} while (0)
 
-static void waited(CUstream stream, uint64_t began)
+static void waited(CUstream stream, CUevent event, uint64_t began)
 {
-	vgpu_waited(stream, began);
-	vgpu_pools_waited();
+	vgpu_waited(stream, event, began);
+	if (vgpu_state.grant)
+		vgpu_pools_waited();
 }
 
 /* The host waits for all work of a stream; NULL: of the context. */
@@ -37,8 +38,7 @@ static void waited(CUstream stream, uint64_t began)
 		END_BATCH(vgpu_real.name, waits, false); \
 		began = vgpu_wait_begins();              \
 		result = vgpu_real.name(__VA_ARGS__);    \
-		if (vgpu_state.grant)                    \
-			waited(waits, began);            \
+		waited(waits, NULL, began);              \
 		return result;                           \
 	}
 WAITS(cuStreamSynchronize, vgpu_stream(of, false), (CUstream of), of)
@@ -58,8 +58,7 @@ CUresult cuEventSynchronize(CUevent event)
 	VGPU_NEED_CUDA(cuEventSynchronize);
 	began = vgpu_wait_begins();
 	r = vgpu_real.cuEventSynchronize(event);
-	if (vgpu_state.grant)
-		waited(VGPU_SOME_WORK, began);
+	waited(NULL, event, began);
 	return r;
 }
 
@@ -74,9 +73,20 @@ CUresult cuEventSynchronize(CUevent event)
 #define BOTH_END(name, other, params, ...)            \
 	ENDS(name, false, other, params, __VA_ARGS__) \
 	ENDS(name##_ptsz, true, other, params, __VA_ARGS__)
-BOTH_END(cuEventRecord, false, (CUevent event, CUstream stream), event, stream)
-BOTH_END(cuEventRecordWithFlags, false, (CUevent event, CUstream stream, unsigned flags), event,
-	 stream, flags)
+
+#define RECORDS(name, per_thread, params, ...)                                     \
+	CUresult name params                                                       \
+	{                                                                          \
+		END_BATCH(vgpu_real.name, vgpu_stream(stream, per_thread), false); \
+		vgpu_waits_recorded(event, vgpu_stream(stream, per_thread));       \
+		return vgpu_real.name(__VA_ARGS__);                                \
+	}
+#define BOTH_RECORD(name, params, ...)            \
+	RECORDS(name, false, params, __VA_ARGS__) \
+	RECORDS(name##_ptsz, true, params, __VA_ARGS__)
+BOTH_RECORD(cuEventRecord, (CUevent event, CUstream stream), event, stream)
+BOTH_RECORD(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), event, stream,
+	    flags)
 BOTH_END(cuLaunchHostFunc, true, (CUstream stream, void (*fn)(void *), void *data), stream, fn,
 	 data)
 BOTH_END(cuLaunchHostFunc_v2, true,

@@ -3,7 +3,6 @@
 #include "../driver/captures.h"
 #include "../base/table.h"
 #include "../compute/compute.h"
-#include "../compute/working.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
 #include "../memory/release.h"
@@ -17,7 +16,7 @@ static struct vgpu_table open_captures = VGPU_TABLE_INIT;
 static void capture_begins(void)
 {
 	__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
-	vgpu_working_capture();
+	__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
 	vgpu_gate_capture();
 }
 
@@ -113,10 +112,8 @@ void vgpu_captures_ended(CUcontext ctx)
 	CUresult name(CUstream stream)                                                  \
 	{                                                                               \
 		VGPU_NEED_CUDA(name);                                                   \
-		if (vgpu_state.grant) {                                                 \
+		if (vgpu_state.grant)                                                   \
 			vgpu_gate_drop_stream(stream);                                  \
-			vgpu_working_forget(stream, NULL);                              \
-		}                                                                       \
 		return VGPU_FREE(&open_captures, vgpu_capturing() ? key_of(stream) : 0, \
 				 vgpu_real.name(stream), capture_gone);                 \
 	}

@@ -5,7 +5,7 @@
  */
 #include "launch.h"
 #include "../compute/costs.h"
-#include "../compute/working.h"
+#include "../compute/waits.h"
 #include "../driver/prototypes.h"
 #include "../job/cards.h"
 #include "../memory/graph.h"
@@ -30,7 +30,7 @@ void vgpu_count_launch(CUstream stream)
 	/* A context that no hook of ours saw being made. */
 	if (unlikely(!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED)))
 		vgpu_context_seen(card);
-	vgpu_working_note(card, stream);
+	vgpu_waits_launched(card, stream);
 	n = &vgpu_my(card)->launches;
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }

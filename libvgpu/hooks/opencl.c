@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * opencl.c - work that OpenCL puts on a card passes the gate of the hard cap. The mark of a command
+ * opencl.c - work that OpenCL puts on a card passes the gate of the hard limit. The mark of a command
  * is its own event. Copies from and to the host are left out, as CUDA's are.
  */
-#include <string.h>
-
-#include "../compute/queues.h"
 #include "../job/cards.h"
-#include "../job/job.h"
 #include "others.h"
 
 /* A copy to the host that is this small takes less than what it waits for. */
@@ -60,7 +56,7 @@ static void *turns_with(cl_queue queue, cl_event event)
 
 	if (vgpu_others.clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties,
 					      &properties, NULL))
-		properties = CL_QUEUE_OUT_OF_ORDER;
+		return event;
 	return properties & CL_QUEUE_OUT_OF_ORDER ? event : queue;
 }
 
@@ -85,16 +81,14 @@ static void *held_by(const void *before, cl_uint n, const cl_event *wait)
 }
 
 /* The cards that work in the queue may take; 0: those of another vendor. */
-static uint32_t cards_of(cl_queue queue)
+static uint32_t cards_of(cl_queue queue, uint32_t cards)
 {
-	uint32_t cards = vgpu_others_cards();
 	cl_device device = NULL;
 	cl_uint vendor = 0;
 	CUuuid uuid;
 	int card;
 
-	if (!cards ||
-	    vgpu_others.clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL))
+	if (vgpu_others.clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL))
 		return cards;
 	if (vgpu_others.clGetDeviceInfo(device, CL_DEVICE_VENDOR_ID, sizeof vendor, &vendor,
 					NULL) == 0 &&
@@ -109,17 +103,18 @@ static uint32_t cards_of(cl_queue queue)
 
 static bool enter(struct vgpu_submission *s, cl_queue queue)
 {
-	uint32_t cards;
+	uint32_t cards = vgpu_others_cards();
 
-	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)) ||
-	    !vgpu_others.clGetEventInfo || !vgpu_others.clGetCommandQueueInfo ||
+	if (likely(!cards) || !vgpu_others.clGetEventInfo || !vgpu_others.clGetCommandQueueInfo ||
 	    !vgpu_others.clGetDeviceInfo || !vgpu_others.clRetainEvent ||
 	    !vgpu_others.clReleaseEvent || !vgpu_others.clFlush)
 		return false;
-	cards = vgpu_queues_gated(cards_of(queue));
-	if (cards)
-		vgpu_queue_enter(s, cards);
-	return cards != 0;
+	cards = vgpu_queues_gated(cards_of(queue, cards));
+	if (!cards)
+		return false;
+	vgpu_queue_wait(cards);
+	vgpu_queue_begin(s, cards);
+	return true;
 }
 
 /* event: of the command, ours where the program asked for none. It goes to the card at once: what is
@@ -127,7 +122,7 @@ static bool enter(struct vgpu_submission *s, cl_queue queue)
 static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, const cl_event *wait,
 		  cl_event event, bool ours, cl_int r)
 {
-	struct vgpu_mark mark = {.kind = &kind, .handle = (uintptr_t)event, .ours = ours};
+	struct vgpu_mark mark = {.kind = &kind, .handle = (uintptr_t)event};
 
 	if (r || !event) {
 		vgpu_queue_leave(s, NULL);
@@ -142,15 +137,16 @@ static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, co
 		vgpu_others.clFlush(queue);
 }
 
-#define GATED(name, args)                                     \
-	do {                                                  \
-		struct vgpu_submission s;                     \
+#define HOOK(result, name, params)
+#define USE(result, name, params)
+#define WORK(result, name, params, args)                      \
+	result name params                                    \
+	{                                                     \
 		cl_event own = NULL, *given = event;          \
-		cl_int r;                                     \
+		struct vgpu_submission s;                     \
+		result r;                                     \
                                                               \
-		vgpu_need_api(&vgpu_opencl);                  \
-		if (!vgpu_others.name)                        \
-			return CL_INVALID_OPERATION;          \
+		VGPU_NEED_API(name, CL_INVALID_OPERATION);    \
 		if (likely(!enter(&s, queue)))                \
 			return vgpu_others.name args;         \
 		if (!given)                                   \
@@ -158,130 +154,38 @@ static void leave(const struct vgpu_submission *s, cl_queue queue, cl_uint n, co
 		r = vgpu_others.name args;                    \
 		leave(&s, queue, n, wait, *event, !given, r); \
 		return r;                                     \
-	} while (0)
-
-cl_int clEnqueueNDRangeKernel(cl_queue queue, cl_kernel kernel, cl_uint dims, const size_t *offset,
-			      const size_t *global, const size_t *local, cl_uint n,
-			      const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueNDRangeKernel, (queue, kernel, dims, offset, global, local, n, wait, event));
-}
-
-cl_int clEnqueueTask(cl_queue queue, cl_kernel kernel, cl_uint n, const cl_event *wait,
-		     cl_event *event)
-{
-	GATED(clEnqueueTask, (queue, kernel, n, wait, event));
-}
-
-cl_int clEnqueueCopyBuffer(cl_queue queue, cl_mem from, cl_mem to, size_t at, size_t to_at,
-			   size_t size, cl_uint n, const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueCopyBuffer, (queue, from, to, at, to_at, size, n, wait, event));
-}
-
-cl_int clEnqueueCopyBufferRect(cl_queue queue, cl_mem from, cl_mem to, const size_t *at,
-			       const size_t *to_at, const size_t *region, size_t row, size_t slice,
-			       size_t to_row, size_t to_slice, cl_uint n, const cl_event *wait,
-			       cl_event *event)
-{
-	GATED(clEnqueueCopyBufferRect,
-	      (queue, from, to, at, to_at, region, row, slice, to_row, to_slice, n, wait, event));
-}
-
-cl_int clEnqueueCopyImage(cl_queue queue, cl_mem from, cl_mem to, const size_t *at,
-			  const size_t *to_at, const size_t *region, cl_uint n,
-			  const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueCopyImage, (queue, from, to, at, to_at, region, n, wait, event));
-}
-
-cl_int clEnqueueCopyImageToBuffer(cl_queue queue, cl_mem from, cl_mem to, const size_t *at,
-				  const size_t *region, size_t to_at, cl_uint n,
-				  const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueCopyImageToBuffer, (queue, from, to, at, region, to_at, n, wait, event));
-}
-
-cl_int clEnqueueCopyBufferToImage(cl_queue queue, cl_mem from, cl_mem to, size_t at,
-				  const size_t *to_at, const size_t *region, cl_uint n,
-				  const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueCopyBufferToImage, (queue, from, to, at, to_at, region, n, wait, event));
-}
-
-cl_int clEnqueueFillBuffer(cl_queue queue, cl_mem to, const void *pattern, size_t pattern_size,
-			   size_t at, size_t size, cl_uint n, const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueFillBuffer, (queue, to, pattern, pattern_size, at, size, n, wait, event));
-}
-
-cl_int clEnqueueFillImage(cl_queue queue, cl_mem to, const void *color, const size_t *at,
-			  const size_t *region, cl_uint n, const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueFillImage, (queue, to, color, at, region, n, wait, event));
-}
-
-cl_int clEnqueueSVMMemcpy(cl_queue queue, cl_bool blocking, void *to, const void *from, size_t size,
-			  cl_uint n, const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueSVMMemcpy, (queue, blocking, to, from, size, n, wait, event));
-}
-
-cl_int clEnqueueSVMMemFill(cl_queue queue, void *to, const void *pattern, size_t pattern_size,
-			   size_t size, cl_uint n, const cl_event *wait, cl_event *event)
-{
-	GATED(clEnqueueSVMMemFill, (queue, to, pattern, pattern_size, size, n, wait, event));
-}
-
-/* --------------------------------------------------- the host learns that work has ended */
-cl_int clFinish(cl_queue queue)
-{
-	cl_int r;
-
-	vgpu_need_api(&vgpu_opencl);
-	if (!vgpu_others.clFinish)
-		return CL_INVALID_OPERATION;
-	r = vgpu_others.clFinish(queue);
-	vgpu_others_waited(true);
-	return r;
-}
-
-cl_int clWaitForEvents(cl_uint n, const cl_event *events)
-{
-	cl_int r;
-
-	vgpu_need_api(&vgpu_opencl);
-	if (!vgpu_others.clWaitForEvents)
-		return CL_INVALID_OPERATION;
-	r = vgpu_others.clWaitForEvents(n, events);
-	vgpu_others_waited(true);
-	return r;
-}
+	}
+/* The host learns that work has ended, also by an error. */
+#define WAIT(result, name, params, args)                   \
+	result name params                                 \
+	{                                                  \
+		VGPU_NEED_API(name, CL_INVALID_OPERATION); \
+		result r = vgpu_others.name args;          \
+                                                           \
+		vgpu_marks_look(true);                     \
+		return r;                                  \
+	}
+#include "../driver/opencl.def"
 
 cl_int clGetEventInfo(cl_event event, cl_uint what, size_t size, void *value, size_t *needed)
 {
-	cl_int r;
+	VGPU_NEED_API(clGetEventInfo, CL_INVALID_OPERATION);
+	cl_int r = vgpu_others.clGetEventInfo(event, what, size, value, needed);
 
-	vgpu_need_api(&vgpu_opencl);
-	if (!vgpu_others.clGetEventInfo)
-		return CL_INVALID_OPERATION;
-	r = vgpu_others.clGetEventInfo(event, what, size, value, needed);
 	if (r == 0 && what == CL_EVENT_COMMAND_EXECUTION_STATUS && value && size >= sizeof r &&
 	    *(const cl_int *)value <= CL_COMPLETE)
-		vgpu_others_waited(true);
+		vgpu_marks_look(true);
 	return r;
 }
 
 cl_int clEnqueueReadBuffer(cl_queue queue, cl_mem from, cl_bool blocking, size_t at, size_t size,
 			   void *to, cl_uint n, const cl_event *wait, cl_event *event)
 {
-	cl_int r;
+	VGPU_NEED_API(clEnqueueReadBuffer, CL_INVALID_OPERATION);
+	cl_int r = vgpu_others.clEnqueueReadBuffer(queue, from, blocking, at, size, to, n, wait,
+						   event);
 
-	vgpu_need_api(&vgpu_opencl);
-	if (!vgpu_others.clEnqueueReadBuffer)
-		return CL_INVALID_OPERATION;
-	r = vgpu_others.clEnqueueReadBuffer(queue, from, blocking, at, size, to, n, wait, event);
 	if (blocking)
-		vgpu_others_waited(size <= SMALL_READ);
+		vgpu_marks_look(size <= SMALL_READ);
 	return r;
 }

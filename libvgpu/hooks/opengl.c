@@ -1,25 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * opengl.c - work that OpenGL puts on a card by EGL passes the gate of the hard cap. What a context is
+ * opengl.c - work that OpenGL puts on a card by EGL passes the gate of the hard limit. What a context is
  * told goes to the card where the program flushes it, and before that whenever the driver's buffer is
  * full. So a thread does not wait before it flushes, when that may run already, but after. The mark is
  * a fence of EGL's before the flush: any thread may ask for it, and nothing of the context changes.
  */
 #include <string.h>
 
-#include "../compute/queues.h"
-#include "../job/job.h"
 #include "../job/tell.h"
 #include "others.h"
-
-/* What another preload or a GetProcAddress has told is there, whatever libraries are loaded. */
-#define NEED(api, name, absent)                                                      \
-	do {                                                                         \
-		if (unlikely(!__atomic_load_n(&vgpu_others.name, __ATOMIC_RELAXED))) \
-			vgpu_find_api(&(api));                                       \
-		if (!vgpu_others.name)                                               \
-			return absent;                                               \
-	} while (0)
 
 /* --------------------------------------------------------------------------- marks */
 /* An error ends it, too: of a display that is not there any more. */
@@ -61,9 +50,9 @@ static bool complete(void)
 					       {"glFlush", "glFlush"},
 					       {"glFinish", "glFinish"}};
 
-	if (likely(is_complete(&vgpu_others)) || !vgpu_others.eglGetProcAddress)
-		return is_complete(&vgpu_others);
-	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+	for (unsigned i = 0; vgpu_others.eglGetProcAddress && i < sizeof names / sizeof *names &&
+			     !is_complete(&vgpu_others);
+	     i++)
 		told(names[i][0], names[i][1], vgpu_others.eglGetProcAddress(names[i][1]));
 	return is_complete(&vgpu_others);
 }
@@ -77,8 +66,7 @@ static bool draws(struct vgpu_mark *mark, uint32_t cards, bool egl)
 	if (vgpu_others.eglGetCurrentContext)
 		mark->queue = vgpu_others.eglGetCurrentContext();
 	if (!mark->queue || !complete()) {
-		if (!egl && !__atomic_load_n(&gated, __ATOMIC_RELAXED) && !vgpu_opencl.found &&
-		    !vgpu_vulkan.found)
+		if (!egl && !LOAD(&gated) && !vgpu_others.clFlush && !vgpu_others.vkQueueSubmit)
 			vgpu_tell_ungated(__builtin_ctz(cards));
 		return false;
 	}
@@ -94,14 +82,11 @@ static uint32_t submit(bool egl)
 {
 	struct vgpu_mark mark = {.kind = &kind};
 	struct vgpu_submission s;
-	uint32_t cards;
+	uint32_t cards = vgpu_queues_gated(vgpu_others_cards());
 
-	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))
+	if (likely(!cards) || !draws(&mark, cards, egl))
 		return 0;
-	cards = vgpu_queues_gated(vgpu_others_cards());
-	if (!cards || !draws(&mark, cards, egl))
-		return 0;
-	if (!__atomic_exchange_n(&gated, true, __ATOMIC_RELAXED))
+	if (!EXCHANGE(&gated, true))
 		vgpu_queue_wait(cards); /* for what processes before it have left unpaid */
 	vgpu_queue_begin(&s, cards);
 	mark.handle = (uintptr_t)vgpu_others.eglCreateSync(mark.device, EGL_SYNC_FENCE, NULL);
@@ -113,127 +98,90 @@ static uint32_t submit(bool egl)
 	return cards;
 }
 
-static void pay(uint32_t cards)
-{
-	if (unlikely(cards))
-		vgpu_queue_wait(cards);
-}
-
 void glFlush(void)
 {
-	uint32_t cards;
+	VGPU_NEED_API(glFlush, );
+	uint32_t cards = submit(false);
 
-	NEED(vgpu_opengl, glFlush, );
-	cards = submit(false);
 	if (!cards)
 		vgpu_others.glFlush();
-	pay(cards);
-}
-
-/* Where it fails, no call of EGL comes after it: the program may ask for the error. */
-#define SWAP(name, args)                     \
-	do {                                 \
-		uint32_t cards;              \
-                                             \
-		NEED(vgpu_egl, name, false); \
-		cards = submit(true);        \
-		if (!vgpu_others.name args)  \
-			return false;        \
-		pay(cards);                  \
-		return true;                 \
-	} while (0)
-
-EGLBoolean eglSwapBuffers(EGLDisplay display, EGLSurface surface)
-{
-	SWAP(eglSwapBuffers, (display, surface));
-}
-
-EGLBoolean eglSwapBuffersWithDamageKHR(EGLDisplay display, EGLSurface surface, const EGLint *rects,
-				       EGLint n)
-{
-	SWAP(eglSwapBuffersWithDamageKHR, (display, surface, rects, n));
-}
-
-EGLBoolean eglSwapBuffersWithDamageEXT(EGLDisplay display, EGLSurface surface, const EGLint *rects,
-				       EGLint n)
-{
-	SWAP(eglSwapBuffersWithDamageEXT, (display, surface, rects, n));
+	vgpu_queue_wait(cards);
 }
 
 /* --------------------------------------------------- the host learns that work has ended */
 void glFinish(void)
 {
-	uint32_t cards;
+	VGPU_NEED_API(glFinish, );
+	uint32_t cards = submit(false);
 
-	NEED(vgpu_opengl, glFinish, );
-	cards = submit(false);
 	vgpu_others.glFinish();
-	vgpu_others_waited(true);
-	pay(cards);
+	vgpu_marks_look(true);
+	vgpu_queue_wait(cards);
 }
 
 void glReadPixels(GLint x, GLint y, GLint width, GLint height, GLenum format, GLenum type,
 		  void *data)
 {
-	uint32_t cards;
+	VGPU_NEED_API(glReadPixels, );
+	uint32_t cards = submit(false);
 
-	NEED(vgpu_opengl, glReadPixels, );
-	cards = submit(false);
 	vgpu_others.glReadPixels(x, y, width, height, format, type, data);
-	vgpu_others_waited(true);
-	pay(cards);
+	vgpu_marks_look(true);
+	vgpu_queue_wait(cards);
 }
 
 GLenum glClientWaitSync(GLsync sync, GLbitfield flags, uint64_t timeout)
 {
-	uint32_t cards;
-	GLenum r;
+	VGPU_NEED_API(glClientWaitSync, GL_WAIT_FAILED);
+	uint32_t cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit(false) : 0;
+	GLenum r = vgpu_others.glClientWaitSync(sync, flags, timeout);
 
-	NEED(vgpu_opengl, glClientWaitSync, GL_WAIT_FAILED);
-	cards = flags & GL_SYNC_FLUSH_COMMANDS_BIT ? submit(false) : 0;
-	r = vgpu_others.glClientWaitSync(sync, flags, timeout);
 	if (r == GL_ALREADY_SIGNALED || r == GL_CONDITION_SATISFIED)
-		vgpu_others_waited(true);
-	pay(cards);
+		vgpu_marks_look(true);
+	vgpu_queue_wait(cards);
 	return r;
 }
 
-#define WAIT(name)                                                              \
-	do {                                                                    \
-		uint32_t cards;                                                 \
-		EGLint r;                                                       \
-                                                                                \
-		NEED(vgpu_egl, name, false);                                    \
-		cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit(true) : 0; \
-		r = vgpu_others.name(display, sync, flags, timeout);            \
-		if (r == EGL_CONDITION_SATISFIED)                               \
-			vgpu_others_waited(true);                               \
-		if (r)                                                          \
-			pay(cards);                                             \
-		return r;                                                       \
-	} while (0)
-
-EGLint eglClientWaitSync(EGLDisplay display, EGLSync sync, EGLint flags, uint64_t timeout)
-{
-	WAIT(eglClientWaitSync);
-}
-
-EGLint eglClientWaitSyncKHR(EGLDisplay display, EGLSync sync, EGLint flags, uint64_t timeout)
-{
-	WAIT(eglClientWaitSyncKHR);
-}
+#define HOOK(result, name, params)
+#define USE(result, name, params)
+/* A swap. If it fails, no call of EGL comes after it: the program may ask for the error. */
+#define WORK(result, name, params, args)       \
+	result name params                     \
+	{                                      \
+		VGPU_NEED_API(name, false);    \
+		uint32_t cards = submit(true); \
+                                               \
+		if (!vgpu_others.name args)    \
+			return false;          \
+		vgpu_queue_wait(cards);        \
+		return true;                   \
+	}
+#define WAIT(result, name, params, args)                                                 \
+	result name params                                                               \
+	{                                                                                \
+		VGPU_NEED_API(name, false);                                              \
+		uint32_t cards = flags & EGL_SYNC_FLUSH_COMMANDS_BIT ? submit(true) : 0; \
+		result r = vgpu_others.name args;                                        \
+                                                                                         \
+		if (r == EGL_CONDITION_SATISFIED)                                        \
+			vgpu_marks_look(true);                                           \
+		if (r)                                                                   \
+			vgpu_queue_wait(cards);                                          \
+		return r;                                                                \
+	}
+#include "../driver/opengl.def"
 
 /* ------------------------------------------------------------------- contexts, functions */
 /* Now there may be a context of EGL's. */
 EGLBoolean eglMakeCurrent(EGLDisplay display, EGLSurface draw, EGLSurface read, EGLContext context)
 {
-	NEED(vgpu_egl, eglMakeCurrent, false);
+	VGPU_NEED_API(eglMakeCurrent, false);
 	return vgpu_others.eglMakeCurrent(display, draw, read, context);
 }
 
 EGLBoolean eglTerminate(EGLDisplay display)
 {
-	NEED(vgpu_egl, eglTerminate, false);
+	VGPU_NEED_API(eglTerminate, false);
 	if (submit(true))
 		vgpu_others.glFinish();
 	if (display)
@@ -252,18 +200,18 @@ static gl_function hook_of(const char *name, gl_function real)
 
 gl_function eglGetProcAddress(const char *name)
 {
-	NEED(vgpu_egl, eglGetProcAddress, NULL);
+	VGPU_NEED_API(eglGetProcAddress, NULL);
 	return hook_of(name, vgpu_others.eglGetProcAddress(name));
 }
 
 gl_function glXGetProcAddress(const unsigned char *name)
 {
-	NEED(vgpu_opengl, glXGetProcAddress, NULL);
+	VGPU_NEED_API(glXGetProcAddress, NULL);
 	return hook_of((const char *)name, vgpu_others.glXGetProcAddress(name));
 }
 
 gl_function glXGetProcAddressARB(const unsigned char *name)
 {
-	NEED(vgpu_opengl, glXGetProcAddressARB, NULL);
+	VGPU_NEED_API(glXGetProcAddressARB, NULL);
 	return hook_of((const char *)name, vgpu_others.glXGetProcAddressARB(name));
 }

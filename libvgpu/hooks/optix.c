@@ -5,9 +5,9 @@
  * these. Work comes in a stream's order, so events before and after it tell what it takes.
  */
 #include "../driver/optix_abi.h"
+#include "../driver/others.h"
 #include "../job/tell.h"
 #include "launch.h"
-#include "others.h"
 
 /* Taken for the cost of what has never been measured. */
 #define UNKNOWN_OPTIX_NS 1000000u
@@ -49,26 +49,15 @@ static OptixResult ended(OptixResult r)
 			   vgpu_mix(vgpu_mix(a, OPTIX_##name), size), UNKNOWN_OPTIX_NS, false,  \
 			   (vgpu_covered = true, ended(call(ARGUMENTS_##words))));              \
 	}
-#define OPTIX(name, words, size) HOOK(0, name, words, size)
-OPTIX_FUNCTIONS
-#undef OPTIX
-#define OPTIX(name, words, size) HOOK(1, name, words, size)
-OPTIX_FUNCTIONS
-#undef OPTIX
-#define OPTIX(name, words, size) HOOK(2, name, words, size)
-OPTIX_FUNCTIONS
-#undef OPTIX
+OPTIX_FUNCTIONS(HOOK, 0)
+OPTIX_FUNCTIONS(HOOK, 1)
+OPTIX_FUNCTIONS(HOOK, 2)
 
+#define ENTRY(set, name, words, size) (void *)name##_##set,
 static void *const hooks[SETS][OPTIX_COUNT] = {
-#define OPTIX(name, words, size) (void *)name##_0,
-	{OPTIX_FUNCTIONS},
-#undef OPTIX
-#define OPTIX(name, words, size) (void *)name##_1,
-	{OPTIX_FUNCTIONS},
-#undef OPTIX
-#define OPTIX(name, words, size) (void *)name##_2,
-	{OPTIX_FUNCTIONS},
-#undef OPTIX
+	{OPTIX_FUNCTIONS(ENTRY, 0)},
+	{OPTIX_FUNCTIONS(ENTRY, 1)},
+	{OPTIX_FUNCTIONS(ENTRY, 2)},
 };
 
 /* The functions for a version of the table, the same each time; -1: there are none left. */
@@ -78,9 +67,7 @@ static int set_of(int version)
 
 	for (int set = 0; set < SETS; set++) {
 		none = 0;
-		if (__atomic_compare_exchange_n(&version_of[set], &none, version, false,
-						__ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
-		    none == version)
+		if (CAS(&version_of[set], &none, version) || none == version)
 			return set;
 	}
 	return -1;
@@ -102,7 +89,7 @@ static bool put_hooks(int version, void **table, size_t size)
 			if (!tables[n].at[i] || (size_t)(entry - table) >= size / sizeof *table ||
 			    !*entry || *entry == hooks[set][i])
 				continue;
-			__atomic_store_n(&real[set][i], *entry, __ATOMIC_RELEASE);
+			STORE(&real[set][i], *entry);
 			*entry = hooks[set][i];
 		}
 		return set >= 0;
@@ -115,9 +102,7 @@ OptixResult optixQueryFunctionTable(int version, unsigned options, const int *ke
 {
 	OptixResult r;
 
-	vgpu_need_api(&vgpu_optix);
-	if (!vgpu_others.optixQueryFunctionTable)
-		return OPTIX_ERROR_LIBRARY_NOT_FOUND;
+	VGPU_NEED_API(optixQueryFunctionTable, OPTIX_ERROR_LIBRARY_NOT_FOUND);
 	r = vgpu_others.optixQueryFunctionTable(version, options, keys, values, table, size);
 	if (r || !table || put_hooks(version, table, size))
 		return r;

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* others.h - the hooks of OpenCL, Vulkan and OpenGL by name. */
+/* others.h - what the hooks of OpenCL, Vulkan and OpenGL have in common. */
 #ifndef VGPU_HOOKS_OTHERS_H
 #define VGPU_HOOKS_OTHERS_H
 
+#include "../compute/queues.h"
 #include "../driver/others.h"
+#include "../job/job.h"
+#include "../memory/objects.h"
 
-/* NULL: there is none. */
-void *vgpu_others_named(const char *name);
-/* The cards on which this process works without CUDA, a bit each. */
-uint32_t vgpu_others_cards(void);
-/* The host has waited for work, which may have ended. */
-void vgpu_others_waited(bool just_now);
+/* The cards on which this process works without CUDA, a bit each; 0: no gate throttles any card. */
+static inline uint32_t vgpu_others_cards(void)
+{
+	uint32_t cards = 0;
+
+	if (likely(!LOAD(&vgpu_gate_any)))
+		return 0;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++)
+		cards |= (uint32_t)vgpu_others_on((int)i) << i;
+	return cards;
+}
 
 #endif

@@ -1,116 +1,92 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vulkan.c - work that Vulkan puts on a card passes the gate of the hard cap. The mark of a
- * submission is a fence of ours. Where the program gives one, that is the fence of an empty
- * submission behind it, so that the mark is there when the program has waited for its own. Only who
+ * vulkan.c - work that Vulkan puts on a card passes the gate of the hard limit. The mark of a
+ * submission is a fence of ours. If the program gives a fence, an empty submission behind ours signals
+ * it, so that the mark is there when the program has waited for its own. Only the thread that
  * submits may submit: nobody else may use the queue meanwhile.
  */
 #include <stdlib.h>
 
 #include "../base/table.h"
-#include "../compute/queues.h"
-#include "../job/job.h"
 #include "others.h"
 
 #define SPARE 64
 
-/* What the driver, or a layer before it, has for a device. */
+typedef VkResult (*submit_call)(VkQueue, uint32_t, const void *, VkFence);
+static const char *const calls[] = {"vkQueueSubmit", "vkQueueSubmit2", "vkQueueSubmit2KHR"};
+
 struct device {
 	VkDevice handle;
-	VkResult (*submit)(VkQueue, uint32_t, const VkSubmitInfo *, VkFence);
-	VkResult (*submit2)(VkQueue, uint32_t, const VkSubmitInfo2 *, VkFence);
-	VkResult (*submit2_khr)(VkQueue, uint32_t, const VkSubmitInfo2 *, VkFence);
-	VkResult (*create)(VkDevice, const VkFenceCreateInfo *, const void *, VkFence *);
-	VkResult (*reset)(VkDevice, uint32_t, const VkFence *);
-	VkResult (*status)(VkDevice, VkFence);
-	void (*destroy)(VkDevice, VkFence, const void *);
+	/* What the driver, or a layer before it, has for the device. */
+	submit_call submit[3];
 	/* Fences that no submission has: the first submission of a new one takes long. */
 	pthread_mutex_t lock;
 	VkFence spare[SPARE];
 	unsigned spares;
 };
 
-/* Of queues, and of devices. */
-static struct vgpu_table queues = VGPU_TABLE_INIT, devices = VGPU_TABLE_INIT;
+/* Devices and queues by their handles. The owner of a queue's entry is its device's handle. */
+static struct vgpu_table known = VGPU_TABLE_INIT;
 
 static uint64_t key_of(const void *handle)
 {
 	return (uintptr_t)handle;
 }
 
-static struct device *found_in(struct vgpu_table *t, const void *handle)
+static struct device *device_of(const void *handle)
 {
 	struct vgpu_item item;
 
-	if (!vgpu_table_get(t, key_of(handle), &item))
+	if (!vgpu_table_get(&known, key_of(handle), &item))
 		return NULL;
 	return (struct device *)(uintptr_t)item.other;
-}
-
-static void *function_of(VkDevice device, const char *name)
-{
-	return (void *)vgpu_others.vkGetDeviceProcAddr(device, name);
 }
 
 static struct device *make(VkDevice handle)
 {
 	struct device *d = calloc(1, sizeof *d);
+	struct vgpu_item item = {.key = key_of(handle), .other = (uintptr_t)d, .card = -1};
 
 	if (!d)
 		return NULL;
 	d->handle = handle;
 	pthread_mutex_init(&d->lock, NULL);
-	*(void **)&d->submit = function_of(handle, "vkQueueSubmit");
-	*(void **)&d->submit2 = function_of(handle, "vkQueueSubmit2");
-	*(void **)&d->submit2_khr = function_of(handle, "vkQueueSubmit2KHR");
-	*(void **)&d->create = function_of(handle, "vkCreateFence");
-	*(void **)&d->reset = function_of(handle, "vkResetFences");
-	*(void **)&d->status = function_of(handle, "vkGetFenceStatus");
-	*(void **)&d->destroy = function_of(handle, "vkDestroyFence");
-	return d;
+	for (unsigned i = 0; i < 3; i++)
+		d->submit[i] = (submit_call)vgpu_others.vkGetDeviceProcAddr(handle, calls[i]);
+	if (vgpu_table_add(&known, &item) && item.other == (uintptr_t)d)
+		return d;
+	free(d); /* another thread was faster, or there is no memory */
+	return device_of(handle);
 }
 
 /* Also before it is known whether the program is of a job. */
 static void note(VkDevice handle, VkQueue queue)
 {
-	struct vgpu_item item = {.key = key_of(handle), .card = -1};
+	struct vgpu_item item = {.key = key_of(queue), .owner = key_of(handle), .card = -1};
 	struct device *d;
 
-	if (!vgpu_others.vkGetDeviceProcAddr || !queue)
+	if (!queue || !vgpu_others.vkGetDeviceProcAddr || !vgpu_others.vkCreateFence ||
+	    !vgpu_others.vkResetFences || !vgpu_others.vkGetFenceStatus ||
+	    !vgpu_others.vkDestroyFence)
 		return;
-	d = found_in(&devices, handle);
-	if (!d) {
+	d = device_of(handle);
+	if (!d)
 		d = make(handle);
-		item.other = (uintptr_t)d;
-		if (!d || !vgpu_table_add(&devices, &item)) {
-			free(d);
-			return;
-		}
-		if (item.other != (uintptr_t)d) /* another thread was faster */
-			free(d);
-		d = (struct device *)(uintptr_t)item.other;
-	}
-	item = (struct vgpu_item){.key = key_of(queue),
-				  .other = (uintptr_t)d,
-				  .owner = key_of(handle),
-				  .card = -1};
-	vgpu_table_add(&queues, &item);
+	item.other = (uintptr_t)d;
+	if (d)
+		vgpu_table_add(&known, &item);
 }
 
 void vkGetDeviceQueue(VkDevice device, uint32_t family, uint32_t index, VkQueue *queue)
 {
-	vgpu_need_api(&vgpu_vulkan);
-	if (!vgpu_others.vkGetDeviceQueue)
-		return;
+	VGPU_NEED_API(vkGetDeviceQueue, );
 	vgpu_others.vkGetDeviceQueue(device, family, index, queue);
 	note(device, *queue);
 }
 
 void vkGetDeviceQueue2(VkDevice device, const void *info, VkQueue *queue)
 {
-	vgpu_need_api(&vgpu_vulkan);
-	if (!vgpu_others.vkGetDeviceQueue2)
-		return;
+	VGPU_NEED_API(vkGetDeviceQueue2, );
 	vgpu_others.vkGetDeviceQueue2(device, info, queue);
 	note(device, *queue);
 }
@@ -124,16 +100,14 @@ void vkDestroyDevice(VkDevice device, const void *allocator)
 {
 	struct vgpu_item item;
 
-	vgpu_need_api(&vgpu_vulkan);
-	if (!vgpu_others.vkDestroyDevice)
-		return;
-	if (device && vgpu_table_take(&devices, key_of(device), &item)) {
+	VGPU_NEED_API(vkDestroyDevice, );
+	if (device && vgpu_table_take(&known, key_of(device), &item)) {
 		struct device *d = (struct device *)(uintptr_t)item.other;
 
-		vgpu_table_sweep(&queues, key_of(device), goes);
+		vgpu_table_sweep(&known, key_of(device), goes);
 		vgpu_marks_forget(d);
 		while (d->spares)
-			d->destroy(device, d->spare[--d->spares], NULL);
+			vgpu_others.vkDestroyFence(device, d->spare[--d->spares], NULL);
 		free(d);
 	}
 	vgpu_others.vkDestroyDevice(device, allocator);
@@ -144,7 +118,7 @@ static bool ended(const struct vgpu_mark *m)
 {
 	const struct device *d = m->device;
 
-	return d->status(d->handle, m->handle) != VK_NOT_READY;
+	return vgpu_others.vkGetFenceStatus(d->handle, m->handle) != VK_NOT_READY;
 }
 
 /* 0: there is none. */
@@ -152,174 +126,102 @@ static VkFence take_fence(struct device *d)
 {
 	static const VkFenceCreateInfo info = {.type = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
 	VkFence fence = 0;
+	VGPU_LOCK(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	if (d->spares)
-		fence = d->spare[--d->spares];
-	pthread_mutex_unlock(&d->lock);
-	if (!fence && d->create(d->handle, &info, NULL, &fence) != VK_SUCCESS)
-		return 0;
-	return fence;
-}
-
-static void give_fence(struct device *d, VkFence fence)
-{
-	bool kept = d->reset(d->handle, 1, &fence) == VK_SUCCESS;
-
-	pthread_mutex_lock(&d->lock);
-	kept = kept && d->spares < SPARE;
-	if (kept)
-		d->spare[d->spares++] = fence;
-	pthread_mutex_unlock(&d->lock);
-	if (!kept)
-		d->destroy(d->handle, fence, NULL);
+		return d->spare[--d->spares];
+	return vgpu_others.vkCreateFence(d->handle, &info, NULL, &fence) == VK_SUCCESS ? fence : 0;
 }
 
 static void drop(const struct vgpu_mark *m)
 {
-	give_fence(m->device, m->handle);
+	struct device *d = m->device;
+	VkFence fence = m->handle;
+	VGPU_LOCK(&d->lock);
+
+	if (d->spares < SPARE && vgpu_others.vkResetFences(d->handle, 1, &fence) == VK_SUCCESS)
+		d->spare[d->spares++] = fence;
+	else
+		vgpu_others.vkDestroyFence(d->handle, fence, NULL);
 }
 
 static const struct vgpu_mark_kind kind = {.ended = ended, .drop = drop};
 
 /* ------------------------------------------------------------------------ submissions */
-struct submission {
+/* It has command buffers. Without, it only waits and signals: it takes nothing of the card, and others
+ * may wait for it. */
+static bool works(unsigned call, uint32_t n, const void *submits)
+{
+	const VkSubmitInfo *first = submits;
+	const VkSubmitInfo2 *second = submits;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (call == 0 ? first[i].buffers : second[i].buffers)
+			return true;
+	return false;
+}
+
+/* real: of a queue that is not known. */
+static VkResult submit(unsigned call, const void *real, VkQueue queue, uint32_t n,
+		       const void *submits, VkFence fence)
+{
+	struct device *d = device_of(queue);
+	struct vgpu_mark mark = {.kind = &kind, .queue = queue, .device = d};
+	submit_call go = d && d->submit[call] ? d->submit[call] : (submit_call)real;
 	struct vgpu_submission s;
-	struct device *d;
-	VkFence mark;
-};
+	uint32_t cards = 0;
+	VkResult r;
+	bool there;
 
-/* False: it passes as it is. work: it has command buffers; what only waits and signals takes nothing
- * of the card, and others may wait for it. */
-static bool enter(struct submission *s, struct device *d, bool work)
-{
-	uint32_t cards;
-
-	if (likely(!__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)) || !work || !d ||
-	    !d->submit || !d->create || !d->reset || !d->status || !d->destroy)
-		return false;
-	cards = vgpu_queues_gated(vgpu_others_cards());
+	if (!go)
+		return VK_ERROR_INITIALIZATION_FAILED;
+	if (d && d->submit[0] && works(call, n, submits))
+		cards = vgpu_queues_gated(vgpu_others_cards());
 	if (!cards)
-		return false;
-	s->d = d;
-	s->mark = take_fence(d);
-	vgpu_queue_enter(&s->s, cards);
-	return true;
-}
-
-/* fence: the program's, which no submission has yet; or 0. Returns what the program is told. */
-static VkResult leave(struct submission *s, VkQueue queue, VkFence fence, VkResult r)
-{
-	struct device *d = s->d;
-	struct vgpu_mark mark = {.kind = &kind, .queue = queue, .device = d, .handle = s->mark};
-	bool there = r == VK_SUCCESS && s->mark;
-
+		return go(queue, n, submits, fence);
+	mark.handle = take_fence(d);
+	vgpu_queue_wait(cards);
+	vgpu_queue_begin(&s, cards);
+	r = go(queue, n, submits, mark.handle ? mark.handle : fence);
+	there = r == VK_SUCCESS && mark.handle;
 	if (there && fence)
-		r = d->submit(queue, 0, NULL, fence);
-	if (!there && s->mark)
-		give_fence(d, s->mark);
-	vgpu_queue_leave(&s->s, there ? &mark : NULL);
+		r = d->submit[0](queue, 0, NULL, fence);
+	else if (!there && mark.handle)
+		drop(&mark);
+	vgpu_queue_leave(&s, there ? &mark : NULL);
 	return r;
-}
-
-#define GATED(member, work)                                           \
-	do {                                                          \
-		struct submission s;                                  \
-		VkResult r;                                           \
-                                                                      \
-		if (!enter(&s, d, work))                              \
-			return call(queue, n, submits, fence);        \
-		r = call(queue, n, submits, s.mark ? s.mark : fence); \
-		return leave(&s, queue, s.mark ? fence : 0, r);       \
-	} while (0)
-
-static bool works(uint32_t n, const VkSubmitInfo *submits)
-{
-	for (uint32_t i = 0; i < n; i++)
-		if (submits[i].buffers)
-			return true;
-	return false;
-}
-
-static bool works2(uint32_t n, const VkSubmitInfo2 *submits)
-{
-	for (uint32_t i = 0; i < n; i++)
-		if (submits[i].buffers)
-			return true;
-	return false;
 }
 
 VkResult vkQueueSubmit(VkQueue queue, uint32_t n, const VkSubmitInfo *submits, VkFence fence)
 {
-	struct device *d = found_in(&queues, queue);
-	VkResult (*call)(VkQueue, uint32_t, const VkSubmitInfo *, VkFence);
-
-	vgpu_need_api(&vgpu_vulkan);
-	call = d && d->submit ? d->submit : vgpu_others.vkQueueSubmit;
-	if (!call)
-		return VK_ERROR_INITIALIZATION_FAILED;
-	GATED(submit, works(n, submits));
-}
-
-static VkResult submit2(VkQueue queue, uint32_t n, const VkSubmitInfo2 *submits, VkFence fence,
-			bool khr)
-{
-	struct device *d = found_in(&queues, queue);
-	VkResult (*call)(VkQueue, uint32_t, const VkSubmitInfo2 *, VkFence);
-
-	vgpu_need_api(&vgpu_vulkan);
-	call = d ? (khr ? d->submit2_khr : d->submit2) : NULL;
-	if (!call)
-		call = khr ? vgpu_others.vkQueueSubmit2KHR : vgpu_others.vkQueueSubmit2;
-	if (!call)
-		return VK_ERROR_INITIALIZATION_FAILED;
-	GATED(submit2, works2(n, submits));
+	VGPU_NEED_API(vkQueueSubmit, VK_ERROR_INITIALIZATION_FAILED);
+	return submit(0, (const void *)vgpu_others.vkQueueSubmit, queue, n, submits, fence);
 }
 
 VkResult vkQueueSubmit2(VkQueue queue, uint32_t n, const VkSubmitInfo2 *submits, VkFence fence)
 {
-	return submit2(queue, n, submits, fence, false);
+	return submit(1, (const void *)vgpu_others.vkQueueSubmit2, queue, n, submits, fence);
 }
 
 VkResult vkQueueSubmit2KHR(VkQueue queue, uint32_t n, const VkSubmitInfo2 *submits, VkFence fence)
 {
-	return submit2(queue, n, submits, fence, true);
+	return submit(2, (const void *)vgpu_others.vkQueueSubmit2KHR, queue, n, submits, fence);
 }
 
 /* --------------------------------------------------- the host learns that work has ended */
-#define WAITED(name, args)                                     \
-	do {                                                   \
-		VkResult r;                                    \
-                                                               \
-		vgpu_need_api(&vgpu_vulkan);                   \
-		if (!vgpu_others.name)                         \
-			return VK_ERROR_INITIALIZATION_FAILED; \
-		r = vgpu_others.name args;                     \
-		if (r == VK_SUCCESS)                           \
-			vgpu_others_waited(true);              \
-		return r;                                      \
-	} while (0)
-
-VkResult vkWaitForFences(VkDevice device, uint32_t n, const VkFence *fences, uint32_t all,
-			 uint64_t timeout)
-{
-	WAITED(vkWaitForFences, (device, n, fences, all, timeout));
-}
-
-VkResult vkGetFenceStatus(VkDevice device, VkFence fence)
-{
-	WAITED(vkGetFenceStatus, (device, fence));
-}
-
-VkResult vkQueueWaitIdle(VkQueue queue)
-{
-	WAITED(vkQueueWaitIdle, (queue));
-}
-
-VkResult vkDeviceWaitIdle(VkDevice device)
-{
-	WAITED(vkDeviceWaitIdle, (device));
-}
+#define HOOK(result, name, params)
+#define USE(result, name, params)
+#define WAIT(result, name, params, args)                             \
+	result name params                                           \
+	{                                                            \
+		VGPU_NEED_API(name, VK_ERROR_INITIALIZATION_FAILED); \
+		result r = vgpu_others.name args;                    \
+                                                                     \
+		if (r == VK_SUCCESS)                                 \
+			vgpu_marks_look(true);                       \
+		return r;                                            \
+	}
+#include "../driver/vulkan.def"
 
 /* ---------------------------------------------------------------- other ways to functions */
 static PFN_vkVoidFunction hook_of(const char *name, PFN_vkVoidFunction real)
@@ -328,23 +230,18 @@ static PFN_vkVoidFunction hook_of(const char *name, PFN_vkVoidFunction real)
 
 	/* No library exports it: for a queue that is not known. */
 	if (hook == (void *)vkQueueSubmit2KHR)
-		__atomic_store_n((void **)&vgpu_others.vkQueueSubmit2KHR, (void *)real,
-				 __ATOMIC_RELAXED);
+		STORE((void **)&vgpu_others.vkQueueSubmit2KHR, (void *)real);
 	return hook ? (PFN_vkVoidFunction)hook : real;
 }
 
 PFN_vkVoidFunction vkGetInstanceProcAddr(VkInstance instance, const char *name)
 {
-	vgpu_need_api(&vgpu_vulkan);
-	if (!vgpu_others.vkGetInstanceProcAddr)
-		return NULL;
+	VGPU_NEED_API(vkGetInstanceProcAddr, NULL);
 	return hook_of(name, vgpu_others.vkGetInstanceProcAddr(instance, name));
 }
 
 PFN_vkVoidFunction vkGetDeviceProcAddr(VkDevice device, const char *name)
 {
-	vgpu_need_api(&vgpu_vulkan);
-	if (!vgpu_others.vkGetDeviceProcAddr)
-		return NULL;
+	VGPU_NEED_API(vkGetDeviceProcAddr, NULL);
 	return hook_of(name, vgpu_others.vkGetDeviceProcAddr(device, name));
 }

@@ -2,7 +2,7 @@
 /* ask.c - a question to gresd, and its answer; see gresd/wire. Takes no lock. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -12,6 +12,10 @@
 #include "../base/util.h"
 #include "ask.h"
 #include "job.h"
+
+/* gresd may be busy or stopped: the watcher has other things to do. */
+#define PATIENCE_NS 1000000000u
+#define PID "\"pid\":"
 
 /* No time to wait would mean for ever. */
 static void wait_until(int fd, int option, uint64_t until_ns)
@@ -67,4 +71,19 @@ bool vgpu_ask(const char *question, uint64_t within_ns, char *answer, size_t siz
 	     read_line(fd, until, answer, size);
 	close(fd);
 	return ok && strstr(answer, "\"ok\":true");
+}
+
+void vgpu_host_pid(void)
+{
+	struct vgpu_slot *slot = vgpu_state.slot;
+	unsigned long pid = 0;
+	char answer[256], *p = NULL;
+
+	if (slot->pid_ns == VGPU_FIRST_PID_NS)
+		pid = slot->pid;
+	else if (vgpu_ask("{\"op\":\"ping\"}\n", PATIENCE_NS, answer, sizeof answer))
+		p = strstr(answer, PID);
+	if (p)
+		pid = strtoul(p + strlen(PID), NULL, 10);
+	STORE(&slot->host_pid, pid <= 0x3fffff ? (uint32_t)pid : 0);
 }

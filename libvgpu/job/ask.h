@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ask.h - a question to gresd. */
+/* ask.h - questions to gresd. */
 #ifndef VGPU_JOB_ASK_H
 #define VGPU_JOB_ASK_H
 
@@ -11,5 +11,9 @@
  * is in at most so many bytes with a NUL; false when gresd refuses or does not answer
  * in that time, at once where there is none. */
 bool vgpu_ask(const char *question, uint64_t within_ns, char *answer, size_t size);
+/* Asks which pid this process has outside its PID namespace, and writes it to its slot; 0: it is not
+ * known. gresd reads it off the socket's credentials. Only monitors that read the cache need it. May
+ * wait for a second or two. */
+void vgpu_host_pid(void);
 
 #endif

@@ -33,20 +33,14 @@ bool vgpu_grant_from_env(struct vgpu_grant *g)
 
 	g->uid = (uint32_t)getuid();
 	g->gid = (uint32_t)getgid();
-	return any;
-}
-
-void vgpu_env_schedule(struct vgpu_grant *g)
-{
 	for (unsigned i = 0; i < g->ncards; i++) {
 		struct vgpu_grant_card *c = &g->card[i];
-		bool limited = c->mode == VGPU_MODE_HARD && c->cores < 100;
 
-		c->gate = limited;
-		c->slice_us = c->mode == VGPU_MODE_OFF || c->cores >= 100
-				      ? 0
-				      : ENV_PERIOD_US * c->cores / 100;
+		c->gate = c->mode == VGPU_MODE_HARD && c->cores < 100;
+		if (c->mode != VGPU_MODE_OFF && c->cores < 100)
+			c->slice_us = ENV_PERIOD_US * c->cores / 100;
 		c->weight_ppm = 1000000;
 		c->mem_overhead = ENV_CONTEXT_BYTES;
 	}
+	return any;
 }

@@ -9,10 +9,8 @@
 extern struct vgpu_grant vgpu_env_grant;
 
 /* False when none is set. A value that cannot be understood is said on stderr and gives
- * the strictest limit, not none. */
+ * the strictest limit, not none. With no arbiter each process asks for its share of a fixed period,
+ * which divides the card by weight among those that do the same. */
 bool vgpu_grant_from_env(struct vgpu_grant *g);
-/* With no arbiter each process asks for its share of a fixed period, which divides the card by
- * weight among those that do the same. */
-void vgpu_env_schedule(struct vgpu_grant *g);
 
 #endif

@@ -239,7 +239,6 @@ static void find(void)
 	else if (!trouble.what && grant && *grant)
 		vgpu_state.grant = map_grant(grant);
 	if (!trouble.what && !vgpu_state.grant && vgpu_grant_from_env(&vgpu_env_grant)) {
-		vgpu_env_schedule(&vgpu_env_grant);
 		vgpu_state.grant = &vgpu_env_grant;
 		vgpu_state.from_env = true;
 		cache = secure_getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");

@@ -14,14 +14,14 @@
 
 #include "../base/log.h"
 #include "../compute/compute.h"
-#include "../compute/marks.h"
-#include "../compute/working.h"
+#include "../compute/queues.h"
+#include "../compute/waits.h"
 #include "../hami_view.h"
+#include "../job/ask.h"
 #include "../job/job.h"
 #include "../memory/memory.h"
 #include "../slices/rm.h"
 #include "../slices/slices.h"
-#include "hostpid.h"
 #include "watcher.h"
 
 #define TICK_BUSY_NS 500000L   /* batches are open or in flight */
@@ -79,7 +79,7 @@ static void *watch(void *unused)
 		}
 		busy = vgpu_gate_tick();
 		busy |= vgpu_marks_tick();
-		vgpu_working_tick(now);
+		vgpu_waits_tick(now);
 		vgpu_memory_tick(now);
 		if (now - beat >= HEARTBEAT_NS) {
 			beat = now;

@@ -3,8 +3,8 @@
 #ifndef VGPU_LIFE_WATCHER_H
 #define VGPU_LIFE_WATCHER_H
 
-/* Starts it, once; does nothing without a grant. Sets vgpu_unwatched where no thread is to be
- * had. */
+/* Starts the watcher once. Does nothing without a grant. If no thread can be started, sets
+ * vgpu_unwatched. */
 void vgpu_watcher_start(void);
 /* After a fork, in the child: no watcher runs. */
 void vgpu_watcher_in_child(void);

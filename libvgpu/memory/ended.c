@@ -35,20 +35,14 @@ static uint64_t cleared_ns; /* when something was cleared last; under lock */
 static bool read_answer(const char *answer, struct vgpu_ended *told)
 {
 	const char *p = strstr(answer, "\"ended\":[");
+	char *end;
 
 	told->n = 0;
-	if (!p)
-		return false;
-	p = strchr(p, '[');
-	do {
-		char *end;
-
+	for (p = p ? strchr(p, '[') : ""; (*p == '[' || *p == ',') && told->n < VGPU_MAX_ENDED;
+	     p = end) {
 		told->owner[told->n] = strtoull(p + 1, &end, 10);
-		if (end == p + 1)
-			break;
-		told->n++;
-		p = end;
-	} while (*p == ',' && told->n < VGPU_MAX_ENDED);
+		told->n += end != p + 1;
+	}
 	return told->n > 0;
 }
 

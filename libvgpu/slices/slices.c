@@ -51,7 +51,7 @@ static bool are_unknown(int card, int r)
 	uint64_t before = __atomic_exchange_n(&launches[card], now, __ATOMIC_RELAXED);
 
 	/* Where none is wanted, none need be known. */
-	if (wanted[card] && (r == -ENOENT || (r == -ESRCH && now != before)))
+	if (LOAD(&wanted[card]) && (r == -ENOENT || (r == -ESRCH && now != before)))
 		return __atomic_add_fetch(&unknown[card], 1, __ATOMIC_RELAXED) >= LOOKS;
 	__atomic_store_n(&unknown[card], 0, __ATOMIC_RELAXED);
 	return false;

@@ -9,8 +9,7 @@
 #include "../base/log.h"
 #include "../base/table.h"
 #include "../compute/compute.h"
-#include "../compute/marks.h"
-#include "../compute/working.h"
+#include "../compute/queues.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
@@ -35,7 +34,6 @@ static void in_child(void)
 	vgpu_rm_forget();
 	vgpu_gate_in_child();
 	vgpu_marks_in_child();
-	vgpu_working_in_child();
 	vgpu_watcher_in_child();
 }
 

@@ -11,10 +11,10 @@
 #include "../base/dl.h"
 #include "../base/log.h"
 #include "../driver/load.h"
+#include "../driver/others.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
 #include "loader.h"
-#include "others.h"
 
 /* By number; NULL for functions that are only called. */
 static void *const hooks[VGPU_SYMBOLS] = {

@@ -3,8 +3,6 @@
 #ifndef VGPU_START_LOADER_H
 #define VGPU_START_LOADER_H
 
-/* For dlsym to return NULL, where NULL leaves the answer to the C library. */
-#define VGPU_NOTHING ((void *)-1)
 /* What this library exports as dlsym, dlvsym, dlopen and dlmopen. */
 void *vgpu_dlsym(void *handle, const char *name);
 void *vgpu_dlvsym(void *handle, const char *name, const char *version);

@@ -39,7 +39,6 @@ static ssize_t fuzz_recv(int fd, void *to, size_t size, int flags)
 #define recv fuzz_recv
 #define close(fd) (void)(fd)
 #include "../../libvgpu/job/ask.c"
-#include "../../libvgpu/life/hostpid.c"
 #include "../../libvgpu/memory/ended.c"
 
 struct vgpu_state vgpu_state;

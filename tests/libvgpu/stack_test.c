@@ -46,7 +46,7 @@ bool vgpu_rm_grown(void)
 	return false;
 }
 
-void vgpu_working_tick(uint64_t now)
+void vgpu_waits_tick(uint64_t now)
 {
 	(void)now;
 }

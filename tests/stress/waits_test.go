@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -38,6 +39,20 @@ func TestACopyInAThreadsOwnStreamLeavesOtherStreamsAlone(t *testing.T) {
 	copies, idle := r["copies"].(float64), r["idle"].(float64)
 	if n := float64(view.Slots[0].Cards[0].Syncs); n > idle+copies/4 {
 		t.Errorf("%v waits for an idle card in %v copies, in %v of which it was idle", n, copies, idle)
+	}
+}
+
+// gresd takes a process for busy while its count of launches grows. The count grows while the host waits
+// for a long kernel.
+func TestAHostThatWaitsForALongKernelLooksBusy(t *testing.T) {
+	j := newMachine(t, oneCard).job(1, 8*gib, libvgpu.Schedule{Cores: 20})
+	p := j.start(j.env, "--us", "2000000", "--queued", "1")
+	p.does("work", "result")
+	p.eventually("a launch", func() bool { return j.slot().Cards[0].Launches > 0 })
+	before := j.slot().Cards[0].Launches
+	time.Sleep(time.Second)
+	if more := j.slot().Cards[0].Launches - before; more < 10 {
+		t.Errorf("%d launches counted in a second of one kernel, want about 20", more)
 	}
 }
 
