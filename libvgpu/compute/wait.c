@@ -20,10 +20,10 @@
  * times its own estimate, but never longer than the maximum. */
 #define PAST_NS 1000000u
 #define PAST_MOST_NS 500000000u
-/* If no work of other processes progresses, a debt delays a launch by DRAIN_NS, so that launched
- * kernels end first. Beyond PAID_NS of debt the delay grows: other kernels keep the limit. */
+/* If no work of other processes progresses, half of the debt delays a launch, up to DRAIN_NS. Launched
+ * kernels end meanwhile. Beyond PAID_NS the delay grows, so that other kernels keep the limit. */
 #define DRAIN_NS 6000000u
-#define PAID_NS 1000000000u
+#define PAID_NS 500000000u
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
 #define POLL_NS 250000u
@@ -301,7 +301,7 @@ static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const st
 			    uint64_t began, uint64_t now)
 {
 	int64_t balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	uint64_t debt = balance < 0 ? (uint64_t)-balance : 0;
+	uint64_t debt = balance < 0 ? (uint64_t)-balance / 2 : 0;
 	uint64_t wait = w->launch->samples ? PAST_NS + w->launch->est_ns : STUCK_NS;
 	uint64_t at = vgpu_state.cache.header->progress_ns[g->card];
 

@@ -27,8 +27,8 @@ const (
 	mixedTime, leaseTime = 10 * time.Second, 5 * time.Second
 	lease                = time.Second
 	judgedFrom           = 2 * time.Second
-	// Temporary: a program with varying lengths may have 1.3 times its limit. When the meter
-	// measures every launch, it may have its limit and one hundredth of the card.
+	// Temporary: in these seconds together, a program with varying lengths may have 1.3 times its limit.
+	// When the meter measures every launch, it may have its limit and one hundredth of the card.
 	mixedFactor = 1.3
 
 	// A ring may take twice its native time divided by its limit. A busy machine may take half as
@@ -173,28 +173,30 @@ func judge(p program, r record) (v verdict) {
 	if p.mixed() || p.lease {
 		samples = between(samples, judgedFrom, p.time())
 	}
-	limit, second, all := float64(p.limit)/100, overSecond, overAll
-	bound := float64(p.bound())
+	limit, all := float64(p.limit)/100, overAll
+	second := float64(p.bound()) // in nanoseconds, as whole
+	whole := second
 	if p.mixed() {
-		second, all, bound = limit*(mixedFactor-1), limit*(mixedFactor-1), 0
+		all, whole = limit*(mixedFactor-1), 0
 		for _, longest := range p.longest() {
-			bound = max(bound, float64(longest))
+			whole = max(whole, float64(longest))
 		}
 	}
+	more := 0.0
 	// A kernel of a ring can take a whole round, and four rounds can be on their way.
 	if p.has("ring") {
-		bound += 4 * r.ring.longest * 1e9
+		more += 4 * r.ring.longest * 1e9
 	}
 	if p.lease && len(samples) > 0 { // the job launched this while the gate was open
-		bound += float64(samples[0].queued)
+		more += float64(samples[0].queued)
 	}
-	part := func(from, to sample, over float64) (float64, bool) {
+	part := func(from, to sample, over, bound float64) (float64, bool) {
 		dt, used := float64(to.now-from.now), float64(to.used-from.used)
-		return used / dt, used > dt*(limit+over)+bound
+		return used / dt, used > dt*(limit+over)+bound+more
 	}
 	for i, j := 0, 0; j < len(samples); j++ {
 		for ; samples[j].now-samples[i].now >= uint64(window); i++ {
-			got, over := part(samples[i], samples[j], second)
+			got, over := part(samples[i], samples[j], overSecond, second)
 			v.sec = max(v.sec, got)
 			if over {
 				bad("%.3f of the card in a second, limit %d %%", got, p.limit)
@@ -202,7 +204,7 @@ func judge(p program, r record) (v verdict) {
 		}
 	}
 	if n := len(samples); n > 1 {
-		got, over := part(samples[0], samples[n-1], all)
+		got, over := part(samples[0], samples[n-1], all, whole)
 		v.all = got
 		if over {
 			bad("%.3f of the card in %.1f s, limit %d %%", got, float64(samples[n-1].now-samples[0].now)/1e9, p.limit)
