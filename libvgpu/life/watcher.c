@@ -118,9 +118,9 @@ static void set_unwatched(bool on)
 	vgpu_slot_flag(on ? VGPU_SLOT_UNWATCHED : 0, on ? 0 : VGPU_SLOT_UNWATCHED);
 }
 
-/* A thread's stack holds all thread-local variables of the program and of its libraries. Not by
- * dlsym, which has a function for it: who makes an ioctl may hold a lock of the driver, which a
- * constructor waits for. No constructor runs under the lock of this one. */
+/* A thread's stack holds all thread-local variables of the program and of its libraries. dlsym takes
+ * a lock under which constructors run. A constructor can wait for a lock of the driver that the
+ * caller holds, so this walks the objects instead: no constructor runs under that lock. */
 static int add_thread_local(struct dl_phdr_info *object, size_t size, void *sum)
 {
 	(void)size;
@@ -188,6 +188,6 @@ void vgpu_watcher_start(void)
 
 void vgpu_watcher_in_child(void)
 {
-	pthread_mutex_init(&start_lock, NULL); /* whoever held it is not here */
+	pthread_mutex_init(&start_lock, NULL); /* its owner is not in the child */
 	__atomic_store_n(&vgpu_unwatched, NULL, __ATOMIC_RELAXED);
 }
