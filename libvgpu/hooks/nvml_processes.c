@@ -86,45 +86,35 @@ static unsigned keep_own(void *list, unsigned n, size_t size, size_t at)
 
 /* Every version: the entries differ in size, the pid comes first in all. The
  * whole list is asked for, filtered, and handed out by NVML's own rules. */
-static nvmlReturn_t filtered(nvmlReturn_t (*ask)(void *real, nvmlDevice_t, unsigned *, void *),
-			     void *real, nvmlDevice_t device, unsigned *n, void *infos, size_t size)
-{
-	unsigned room, have = MAX_PROCESSES, kept;
-	nvmlReturn_t r;
-	char *all;
+typedef nvmlReturn_t (*ask_list)(nvmlDevice_t, unsigned *, void *);
 
-	if (!n || vgpu_card_of_nvml(device) < 0)
-		return ask(real, device, n, infos);
-	all = calloc(MAX_PROCESSES, size);
+static nvmlReturn_t filtered(ask_list ask, nvmlDevice_t device, unsigned *n, void *infos,
+			     size_t size)
+{
+	unsigned have = MAX_PROCESSES, room;
+	nvmlReturn_t r;
+	char *all = n && vgpu_card_of_nvml(device) >= 0 ? calloc(MAX_PROCESSES, size) : NULL;
+
 	if (!all)
-		return ask(real, device, n, infos);
-	r = ask(real, device, &have, all);
+		return ask(device, n, infos);
+	r = ask(device, &have, all);
 	if (r == NVML_SUCCESS) {
-		kept = keep_own(all, have, size, 0);
 		room = *n;
-		*n = kept;
-		if (kept > room || (kept && !infos))
+		*n = keep_own(all, have, size, 0);
+		if (*n > room || (*n && !infos))
 			r = NVML_ERROR_INSUFFICIENT_SIZE;
-		else if (kept)
-			memcpy(infos, all, kept * size);
+		else if (*n)
+			memcpy(infos, all, *n * size);
 	}
 	free(all);
 	return r;
 }
 
-#define LIST(name, type)                                                                       \
-	static nvmlReturn_t ask_##name(void *real, nvmlDevice_t device, unsigned *n, void *to) \
-	{                                                                                      \
-		nvmlReturn_t (*f)(nvmlDevice_t, unsigned *, type *);                           \
-                                                                                               \
-		memcpy(&f, &real, sizeof f);                                                   \
-		return f(device, n, to);                                                       \
-	}                                                                                      \
-	nvmlReturn_t name(nvmlDevice_t device, unsigned *n, type *infos)                       \
-	{                                                                                      \
-		VGPU_NEED_NVML(name);                                                          \
-		return filtered(ask_##name, (void *)vgpu_real.name, device, n, infos,          \
-				sizeof *infos);                                                \
+#define LIST(name, type)                                                                    \
+	nvmlReturn_t name(nvmlDevice_t device, unsigned *n, type *infos)                    \
+	{                                                                                   \
+		VGPU_NEED_NVML(name);                                                       \
+		return filtered((ask_list)vgpu_real.name, device, n, infos, sizeof *infos); \
 	}
 
 LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
@@ -152,30 +142,17 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 	return r;
 }
 
-nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
-						   nvmlProcessesUtilizationInfo_t *infos)
-{
-	nvmlReturn_t r;
-
-	VGPU_NEED_NVML(nvmlDeviceGetProcessesUtilizationInfo);
-	r = vgpu_real.nvmlDeviceGetProcessesUtilizationInfo(device, infos);
-	if (r == NVML_SUCCESS && infos->procUtilArray && vgpu_card_of_nvml(device) >= 0)
-		infos->processSamplesCount =
-			keep_own(infos->procUtilArray, infos->processSamplesCount,
-				 sizeof *infos->procUtilArray,
-				 offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
-	return r;
-}
-
-nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
-						   nvmlProcessDetailList_t *list)
-{
-	nvmlReturn_t r;
-
-	VGPU_NEED_NVML(nvmlDeviceGetRunningProcessDetailList);
-	r = vgpu_real.nvmlDeviceGetRunningProcessDetailList(device, list);
-	if (r == NVML_SUCCESS && list->procArray && vgpu_card_of_nvml(device) >= 0)
-		list->numProcArrayEntries = keep_own(list->procArray, list->numProcArrayEntries,
-						     sizeof *list->procArray, 0);
-	return r;
-}
+#define LISTS(name, type, array, count, at)                                                        \
+	nvmlReturn_t name(nvmlDevice_t device, type *list)                                         \
+	{                                                                                          \
+		VGPU_NEED_NVML(name);                                                              \
+		nvmlReturn_t r = vgpu_real.name(device, list);                                     \
+                                                                                                   \
+		if (r == NVML_SUCCESS && list->array && vgpu_card_of_nvml(device) >= 0)            \
+			list->count = keep_own(list->array, list->count, sizeof *list->array, at); \
+		return r;                                                                          \
+	}
+LISTS(nvmlDeviceGetProcessesUtilizationInfo, nvmlProcessesUtilizationInfo_t, procUtilArray,
+      processSamplesCount, offsetof(nvmlProcessUtilizationInfo_v1_t, pid))
+LISTS(nvmlDeviceGetRunningProcessDetailList, nvmlProcessDetailList_t, procArray,
+      numProcArrayEntries, 0)
