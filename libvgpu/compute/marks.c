@@ -6,7 +6,6 @@
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "charge.h"
@@ -33,12 +32,12 @@ struct entry {
 	bool ended, freed;
 };
 
-pthread_mutex_t vgpu_marks_lock = PTHREAD_MUTEX_INITIALIZER;
-struct vgpu_marked vgpu_marked[VGPU_MAX_CARDS];
+VGPU_PRIVATE pthread_mutex_t vgpu_marks_lock = PTHREAD_MUTEX_INITIALIZER;
+VGPU_PRIVATE struct vgpu_marked vgpu_marked[VGPU_MAX_CARDS];
 static struct entry entries[MARKS]; /* in the order of their submission */
-static unsigned n;
+static VGPU_PRIVATE unsigned n;
 /* A thread is at calls of the API, for the entries that were there when it began: those stay. */
-static bool looking;
+static VGPU_PRIVATE bool looking;
 static struct vgpu_mark over[MARKS]; /* it drops these */
 static bool closed;                  /* the program ends: no more such calls */
 
@@ -233,16 +232,13 @@ static void look(bool just_now, const void *device)
 
 void vgpu_marks_look(bool just_now)
 {
-	int cancel;
-
 	if (likely(!LOAD(&n)) || EXCHANGE(&looking, true))
 		return;
-	cancel = vgpu_no_cancel();
+	VGPU_NO_CANCEL;
 	if (LOAD(&closed))
 		STORE(&looking, false);
 	else
 		look(just_now, NULL);
-	vgpu_cancel_as(cancel);
 }
 
 bool vgpu_marks_tick(void)
@@ -256,14 +252,4 @@ void vgpu_marks_forget(const void *device)
 	while (EXCHANGE(&looking, true))
 		vgpu_marks_nap(NAP_NS);
 	look(true, device);
-}
-
-void vgpu_marks_in_child(void)
-{
-	pthread_mutex_init(&vgpu_marks_lock, NULL); /* whoever held it is not here */
-	memset(vgpu_marked, 0, sizeof vgpu_marked);
-	for (unsigned i = 0; i < VGPU_MAX_CARDS; i++)
-		vgpu_gates[i].queues_since_ns = 0;
-	n = 0;
-	looking = false;
 }

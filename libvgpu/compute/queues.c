@@ -133,17 +133,15 @@ static void wait_at(unsigned card)
 void vgpu_queue_wait(uint32_t cards)
 {
 	void (*again)(void) = LOAD(&vgpu_unwatched);
-	int cancel;
 
 	if (likely(!cards))
 		return;
-	cancel = vgpu_no_cancel();
+	VGPU_NO_CANCEL;
 	if (unlikely(again != NULL))
 		again();
 	for (unsigned i = 0; i < vgpu_state.ncards; i++)
 		if (cards >> i & 1)
 			wait_at(i);
-	vgpu_cancel_as(cancel);
 }
 
 void vgpu_queue_begin(struct vgpu_submission *s, uint32_t cards)

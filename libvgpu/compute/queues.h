@@ -54,8 +54,6 @@ void vgpu_marks_look(bool now);
 bool vgpu_marks_tick(void);
 /* A device is about to go, with all work in its queues ended. */
 void vgpu_marks_forget(const void *device);
-/* After a fork, in the child: there is none. */
-void vgpu_marks_in_child(void);
 void vgpu_marks_nap(uint64_t ns);
 
 /* ------------------------------------------------------- for the gate, with the lock held */

@@ -10,11 +10,11 @@
 /* Launches are behind the last event, if there is one. */
 #define LAUNCHES ((const void *)-1)
 
-static struct {
+static VGPU_PRIVATE struct {
 	const void *stream; /* of the last launch; of a thread's own default stream, the thread */
 	const void *last;   /* LAUNCHES, the event behind them, or NULL: the host has waited */
 } state[VGPU_MAX_CARDS];
-static unsigned waiting; /* threads */
+static VGPU_PRIVATE unsigned waiting; /* threads */
 
 static const void *name_of(CUstream stream)
 {

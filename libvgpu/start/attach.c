@@ -9,7 +9,6 @@
 #include "../base/log.h"
 #include "../base/table.h"
 #include "../compute/compute.h"
-#include "../compute/queues.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
@@ -33,7 +32,6 @@ static void in_child(void)
 	vgpu_memory_in_child();
 	vgpu_rm_forget();
 	vgpu_gate_in_child();
-	vgpu_marks_in_child();
 	vgpu_watcher_in_child();
 }
 
