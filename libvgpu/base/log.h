@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "../atomic.h"
+
 /* A signal that the library's next call may raise is none of the program's: what
  * is raised between the two is taken back. raised: it may be there now. */
 struct vgpu_signal_hold {
@@ -19,6 +21,14 @@ void vgpu_signal_drop(struct vgpu_signal_hold *h, bool raised);
 /* To stderr, only when VGPU_LOG_LEVEL asks, a bounded number of lines. */
 void vgpu_say(const char *text, size_t len); /* to stderr, or nowhere: it never waits */
 void vgpu_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* a line, always */
+/* The same, once for each place in the code. */
+#define vgpu_warn_once(...)                     \
+	do {                                    \
+		static bool warned;             \
+                                                \
+		if (!EXCHANGE(&warned, true))   \
+			vgpu_warn(__VA_ARGS__); \
+	} while (0)
 /* Reads the environment, which a program may change while other threads run: at attach. */
 void vgpu_log_settings(void);
 enum vgpu_log_level { VGPU_LOG_ERROR = 1, VGPU_LOG_WARN, VGPU_LOG_INFO, VGPU_LOG_DEBUG };

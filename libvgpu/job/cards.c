@@ -36,8 +36,8 @@ void vgpu_cards_init(void)
 {
 	const char *value = getenv("CUDA_MPS_PIPE_DIRECTORY");
 
-	if (value && !__atomic_load_n(&pipes, __ATOMIC_RELAXED))
-		__atomic_store_n(&pipes, strdup(value), __ATOMIC_RELEASE);
+	if (value && !LOAD(&pipes))
+		STORE(&pipes, strdup(value));
 }
 
 static int card_of_uuid(const char *uuid)
@@ -89,7 +89,7 @@ int vgpu_card_of_device(CUdevice dev)
 
 	if (!vgpu_state.grant || dev < 0 || dev >= MAX_DEVICES)
 		return -1;
-	card = __atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED);
+	card = LOAD(&card_of_device[dev]);
 	if (card != UNKNOWN_CARD)
 		return card;
 	if (vgpu_real.cuDeviceGetUuid_v2)
@@ -109,9 +109,9 @@ int vgpu_card_of_device(CUdevice dev)
 	} else {
 		card = card_of_uuid(text);
 	}
-	__atomic_store_n(&card_of_device[dev], (signed char)card, __ATOMIC_RELAXED);
+	STORE(&card_of_device[dev], (signed char)card);
 	if (vgpu_real.cuDeviceGetCount && vgpu_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && n == 1)
-		__atomic_store_n(&vgpu_only_card, card, __ATOMIC_RELEASE);
+		STORE(&vgpu_only_card, card);
 	return card;
 }
 
@@ -120,7 +120,7 @@ int vgpu_card_of_device(CUdevice dev)
  * the user's own, which the others of the card do not share. */
 static bool is_client(CUdevice dev)
 {
-	const char *folder = __atomic_load_n(&pipes, __ATOMIC_ACQUIRE);
+	const char *folder = LOAD(&pipes);
 	struct stat st;
 	int on = 0;
 
@@ -135,21 +135,17 @@ static bool is_client(CUdevice dev)
  * job's share is. */
 static bool not_served(int card, CUdevice dev)
 {
-	static bool said;
-
 	if (vgpu_state.grant->card[card].engine != VGPU_ENGINE_CONCURRENT || is_client(dev))
 		return false;
-	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-		vgpu_warn("vgpu: engine: job %u has the engine concurrent, and process %d is no "
-			  "client of its card's MPS server: want CUDA_MPS_PIPE_DIRECTORY as the "
-			  "job's tasks get it; with it, the server is being started again",
-			  vgpu_state.grant->job_id, (int)getpid());
+	vgpu_warn_once("vgpu: engine: job %u has the engine concurrent, and process %d is no "
+		       "client of its card's MPS server: want CUDA_MPS_PIPE_DIRECTORY as the "
+		       "job's tasks get it; with it, the server is being started again",
+		       vgpu_state.grant->job_id, (int)getpid());
 	return true;
 }
 
 bool vgpu_not_granted(CUdevice dev)
 {
-	static bool said;
 	int card;
 
 	if (!vgpu_state.grant || vgpu_state.from_env || dev < 0 || dev >= MAX_DEVICES)
@@ -158,12 +154,11 @@ bool vgpu_not_granted(CUdevice dev)
 	if (card >= 0)
 		return not_served(card, dev);
 	/* Only where its UUID was told: an error here is the driver's to report. */
-	if (__atomic_load_n(&card_of_device[dev], __ATOMIC_RELAXED) == UNKNOWN_CARD)
+	if (LOAD(&card_of_device[dev]) == UNKNOWN_CARD)
 		return false;
-	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-		vgpu_warn("vgpu: CUDA device %d: not one of the cards that this job was "
-			  "granted: see CUDA_VISIBLE_DEVICES",
-			  dev);
+	vgpu_warn_once("vgpu: CUDA device %d: not one of the cards that this job was "
+		       "granted: see CUDA_VISIBLE_DEVICES",
+		       dev);
 	return true;
 }
 

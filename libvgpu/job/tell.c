@@ -194,14 +194,12 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 void vgpu_tell_ungated(int card)
 {
 	const struct vgpu_grant_card *c = &vgpu_state.grant->card[card];
-	static bool said;
 
-	if (c->mode != VGPU_MODE_HARD || c->cores >= 100 || EXCHANGE(&said, true))
-		return;
-	vgpu_warn("vgpu: compute: process %d works on card %d by calls that no gate holds: its "
-		  "hard limit of "
-		  "%u%% acts as a soft one: it holds while other jobs use the card",
-		  (int)getpid(), card, c->cores);
+	if (c->mode == VGPU_MODE_HARD && c->cores < 100)
+		vgpu_warn_once("vgpu: compute: process %d works on card %d by calls that no gate "
+			       "holds: its hard limit of %u%% acts as a soft one: it holds while "
+			       "other jobs use the card",
+			       (int)getpid(), card, c->cores);
 }
 
 static const char *mode_name(uint32_t mode)

@@ -33,7 +33,7 @@
  * schedules a group, which is seen when slices are read back. */
 #define GROWN_NS 20000000u
 
-static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t started_in; /* pid of the process that has a watcher */
 
 /* What the watcher and NVML need beside thread-local variables; the most that is tried. */
@@ -48,14 +48,14 @@ static void follow_grant(enum vgpu_look look)
 		if (!vgpu_schedule_read(vgpu_state.grant, i, &s, vgpu_now()))
 			continue;
 		vgpu_gate_schedule((int)i, &s);
-		if (__atomic_load_n(&vgpu_my((int)i)->contexts, __ATOMIC_RELAXED))
+		if (LOAD(&vgpu_my((int)i)->contexts))
 			vgpu_slices_apply((int)i, &s, look);
 	}
 }
 
 static void *watch(void *unused)
 {
-	uint32_t seen = ~__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
+	uint32_t seen = ~LOAD(&vgpu_state.grant->generation);
 	uint64_t beat = 0, verified = 0, looked = 0;
 	struct timespec ts;
 	bool asked = false;
@@ -63,8 +63,7 @@ static void *watch(void *unused)
 	(void)unused;
 	pthread_setname_np(pthread_self(), "vgpu-watcher");
 	for (;;) {
-		uint32_t generation =
-			__atomic_load_n(&vgpu_state.grant->generation, __ATOMIC_ACQUIRE);
+		uint32_t generation = LOAD(&vgpu_state.grant->generation);
 		uint64_t now = vgpu_now();
 		bool grown = now - looked >= GROWN_NS && vgpu_rm_grown();
 		bool verify = now - verified >= VERIFY_NS, busy;
@@ -83,7 +82,7 @@ static void *watch(void *unused)
 		vgpu_memory_tick(now);
 		if (now - beat >= HEARTBEAT_NS) {
 			beat = now;
-			__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+			STORE(&vgpu_state.slot->heartbeat_ns, now);
 			clock_gettime(CLOCK_REALTIME, &ts);
 			vgpu_hami_view_update((char *)vgpu_state.cache.header - VGPU_CACHE_OFFSET,
 					      vgpu_state.grant, &vgpu_state.cache,
@@ -103,18 +102,17 @@ static void *watch(void *unused)
 static void again(void)
 {
 	static uint64_t next_ns;
-	uint64_t now = vgpu_now(), due = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
+	uint64_t now = vgpu_now(), due = LOAD(&next_ns);
 
-	if (now < due || !__atomic_compare_exchange_n(&next_ns, &due, now + HEARTBEAT_NS, false,
-						      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+	if (now < due || !CAS(&next_ns, &due, now + HEARTBEAT_NS))
 		return;
-	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+	STORE(&vgpu_state.slot->heartbeat_ns, now);
 	vgpu_watcher_start();
 }
 
 static void set_unwatched(bool on)
 {
-	__atomic_store_n(&vgpu_unwatched, on ? again : NULL, __ATOMIC_SEQ_CST);
+	STORE(&vgpu_unwatched, on ? again : NULL);
 	vgpu_slot_flag(on ? VGPU_SLOT_UNWATCHED : 0, on ? 0 : VGPU_SLOT_UNWATCHED);
 }
 
@@ -160,34 +158,37 @@ static int start(void)
 	return r;
 }
 
+static int start_once(void)
+{
+	int r;
+	VGPU_LOCK(&start_lock);
+
+	if (started_in == (uint32_t)getpid())
+		return 0;
+	r = start();
+	set_unwatched(r != 0);
+	if (r == 0)
+		STORE(&started_in, (uint32_t)getpid());
+	return r;
+}
+
 void vgpu_watcher_start(void)
 {
-	static bool said;
-	int r = 0;
+	int r;
 
 	/* No card: there is no job, or this process is refused all. */
-	if (!vgpu_state.ncards ||
-	    __atomic_load_n(&started_in, __ATOMIC_ACQUIRE) == (uint32_t)getpid())
+	if (!vgpu_state.ncards || LOAD(&started_in) == (uint32_t)getpid())
 		return;
-	pthread_mutex_lock(&start_lock);
-	if (started_in != (uint32_t)getpid()) {
-		r = start();
-		set_unwatched(r != 0);
-		if (r == 0)
-			__atomic_store_n(&started_in, (uint32_t)getpid(), __ATOMIC_RELEASE);
-	}
-	pthread_mutex_unlock(&start_lock);
+	r = start_once();
 	if (r == 0)
 		return;
 	follow_grant(VGPU_NO_LOOK);
-	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-		vgpu_warn("vgpu: watcher: no thread can be started (%s): this process is held at "
-			  "its share, and learns late of changes: want room for one, see ulimit -u",
-			  strerror(r));
+	vgpu_warn_once("vgpu: watcher: no thread can be started (%s): this process is held at "
+		       "its share, and learns late of changes: want room for one, see ulimit -u",
+		       strerror(r));
 }
 
 void vgpu_watcher_in_child(void)
 {
-	pthread_mutex_init(&start_lock, NULL); /* its owner is not in the child */
-	__atomic_store_n(&vgpu_unwatched, NULL, __ATOMIC_RELAXED);
+	STORE(&vgpu_unwatched, NULL);
 }

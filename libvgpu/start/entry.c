@@ -100,11 +100,9 @@ static bool takes(const char *name)
  * cuGetProcAddress of a driver returns other addresses than its symbols have. */
 static bool refused(const char *name, const void *answer)
 {
-	static bool said;
-
 	if (!vgpu_state.grant || !answer || !has_hook(name) || is_old(answer))
 		return false;
-	__atomic_add_fetch(&vgpu_state.slot->unknown_symbols, 1, __ATOMIC_RELAXED);
+	ADD(&vgpu_state.slot->unknown_symbols, 1);
 	if (!takes(name)) {
 		vgpu_log(
 			VGPU_LOG_ERROR,
@@ -112,10 +110,9 @@ static bool refused(const char *name, const void *answer)
 			name);
 		return false;
 	}
-	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-		vgpu_warn("vgpu: driver: %s: this libvgpu.so does not know the driver's function, "
-			  "and refuses it: want the slurm-vgpu that supports this driver",
-			  name);
+	vgpu_warn_once("vgpu: driver: %s: this libvgpu.so does not know the driver's function, "
+		       "and refuses it: want the slurm-vgpu that supports this driver",
+		       name);
 	return true;
 }
 
@@ -179,7 +176,7 @@ VGPU_EARLY static inline bool begins(const char *name, char first, char second)
 VGPU_EARLY static inline __attribute__((always_inline)) void *
 lookup(void *handle, const char *name, const char *version, const void *caller)
 {
-	if (unlikely(!__atomic_load_n(&vgpu_real_dlsym, __ATOMIC_RELAXED)))
+	if (unlikely(!LOAD(&vgpu_real_dlsym)))
 		vgpu_need_dlsym();
 	if (!name || !vgpu_real_dlsym || !vgpu_real_dlvsym)
 		return NULL;

@@ -8,7 +8,7 @@
 //	Go   a text that begins with "vgpu: "; what Prolog says (h.say); a text
 //	     that says what is wanted ("want …", "this site allows …") or what the
 //	     audit has found; what gresd logs as a warning or an error
-//	C    the formats of vgpu_because, slurm_error, vgpu_warn, pam_error and vgpu_log at
+//	C    the formats of vgpu_because, slurm_error, vgpu_warn, vgpu_warn_once, pam_error and vgpu_log at
 //	     VGPU_LOG_ERROR, and texts that begin with "vgpu: "
 //	Lua  what refuse() says is wanted, and what log_user and log_error say
 package messages
@@ -177,7 +177,7 @@ func literal(e ast.Expr) (string, bool) {
 // callsOf are what makes messages in C and in Lua, with the name of one that
 // adds "want " to them, and the text itself: literals that follow each other.
 var callsOf = map[string]*regexp.Regexp{
-	".c": regexp.MustCompile(`()(?:vgpu_because\(\s*[^,"]*,|slurm_error\(|vgpu_warn\(|pam_error\(\s*\w+,|vgpu_log\(\s*VGPU_LOG_ERROR,|fprintf\(\s*stderr,)\s*(` +
+	".c": regexp.MustCompile(`()(?:vgpu_because\(\s*[^,"]*,|slurm_error\(|vgpu_warn(?:_once)?\(|pam_error\(\s*\w+,|vgpu_log\(\s*VGPU_LOG_ERROR,|fprintf\(\s*stderr,)\s*(` +
 		`(?:"(?:[^"\\]|\\.)*"\s*(?:VGPU_\w+\s*)?)+)`),
 	".lua": regexp.MustCompile(`(?:(refuse)\([^"'\n]*(?:"[^"]*"|[^"'\n])*?,|log_user\((?:"%s",)?|log_error\()\s*((?:(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:\.\.\s*)?)+)`),
 }
