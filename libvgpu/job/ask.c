@@ -17,32 +17,18 @@
 #define PATIENCE_NS 1000000000u
 #define PID "\"pid\":"
 
-/* No time to wait would mean for ever. */
-static void wait_until(int fd, int option, uint64_t until_ns)
-{
-	uint64_t now = vgpu_now(), left = until_ns > now + 1000000 ? until_ns - now : 1000000;
-	struct timeval tv = {.tv_sec = (time_t)(left / 1000000000u),
-			     .tv_usec = (suseconds_t)(left % 1000000000u / 1000)};
-
-	setsockopt(fd, SOL_SOCKET, option, &tv, sizeof tv);
-}
-
 /* Reads until the end of the line. A signal of the program's may interrupt. */
 static bool read_line(int fd, uint64_t until_ns, char *answer, size_t size)
 {
 	size_t len = 0;
 
 	while (len + 1 < size && vgpu_now() < until_ns) {
-		ssize_t n;
+		ssize_t n = recv(fd, answer + len, size - 1 - len, 0);
 
-		wait_until(fd, SO_RCVTIMEO, until_ns);
-		n = recv(fd, answer + len, size - 1 - len, 0);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
+		if (n == 0 || (n < 0 && errno != EINTR))
 			return false;
-		len += (size_t)n;
-		if (answer[len - 1] == '\n') {
+		len += n > 0 ? (size_t)n : 0;
+		if (len && answer[len - 1] == '\n') {
 			answer[len - 1] = 0;
 			return true;
 		}
@@ -52,6 +38,8 @@ static bool read_line(int fd, uint64_t until_ns, char *answer, size_t size)
 
 bool vgpu_ask(const char *question, uint64_t within_ns, char *answer, size_t size)
 {
+	struct timeval within = {.tv_sec = (time_t)(within_ns / 1000000000u),
+				 .tv_usec = (suseconds_t)(within_ns % 1000000000u / 1000)};
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	uint64_t until = vgpu_now() + within_ns;
 	size_t len = strlen(question);
@@ -65,7 +53,8 @@ bool vgpu_ask(const char *question, uint64_t within_ns, char *answer, size_t siz
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return false;
-	wait_until(fd, SO_SNDTIMEO, until);
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &within, sizeof within);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &within, sizeof within);
 	ok = connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
 	     send(fd, question, len, MSG_NOSIGNAL) == (ssize_t)len &&
 	     read_line(fd, until, answer, size);

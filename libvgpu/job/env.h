@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* env.h - limits from HAMi-style environment variables, where there is no gresd. */
+/* env.h - limits from HAMi-style environment variables, for use without gresd. */
 #ifndef VGPU_JOB_ENV_H
 #define VGPU_JOB_ENV_H
 
@@ -8,8 +8,8 @@
 /* The grant that they make. Its cards get their UUIDs when CUDA tells them. */
 extern struct vgpu_grant vgpu_env_grant;
 
-/* False when none is set. A value that cannot be understood is said on stderr and gives
- * the strictest limit, not none. With no arbiter each process asks for its share of a fixed period,
+/* False when none is set. A value that cannot be understood gives the strictest limit,
+ * and a line on stderr. With no arbiter each process asks for its share of a fixed period,
  * which divides the card by weight among those that do the same. */
 bool vgpu_grant_from_env(struct vgpu_grant *g);
 

@@ -36,7 +36,7 @@
 static VGPU_PRIVATE pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t started_in; /* pid of the process that has a watcher */
 
-/* What the watcher and NVML need beside thread-local variables; the most that is tried. */
+/* The stack that the watcher and NVML need, without thread-local variables; the largest that is tried. */
 #define STACK (256u << 10)
 #define MOST_STACK (1ul << 30)
 
