@@ -20,10 +20,6 @@
  * times its own estimate, but never longer than the maximum. */
 #define PAST_NS 1000000u
 #define PAST_MOST_NS 500000000u
-/* If no work of other processes progresses, half of the debt delays a launch, up to DRAIN_NS. Launched
- * kernels end meanwhile. Beyond PAID_NS the delay grows, so that other kernels keep the limit. */
-#define DRAIN_NS 6000000u
-#define PAID_NS 500000000u
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
 #define POLL_NS 250000u
@@ -137,9 +133,9 @@ static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
 		vgpu_turn_launched(turn_state(g), now, est);
 }
 
-/* What must be saved up before a job that has run dry goes on: work then comes in runs, with the
- * host ahead of the card as it is without a limit. One kernel at a time, each would be charged for
- * the host's latency too. At 5 ms of its share a small job does not wait too long for it. */
+/* A job with an empty budget waits until it has saved this much. Its work then comes in runs, and the
+ * host is ahead of the card. If kernels ran one at a time, each would pay for the host's latency. 5 ms
+ * of the share keep the wait of a small job short. */
 static uint32_t saved_up(const struct gate *g)
 {
 	uint32_t share = g->schedule.cores * (SAVE_UP_NS / 100);
@@ -296,17 +292,17 @@ static void note_held(struct gate *g, const struct wish *w, uint64_t ns)
 }
 
 /* Kernels of several processes may wait for each other. If no work of the job completes, the oldest
- * launch passes. Lengths of kernels count up to 1 ms, because they can contain such waits. */
+ * launch passes. It first waits for half of the job's debt: long kernels that do not wait for each
+ * other keep the limit. Lengths count up to 1 ms, because they can contain such waits. */
 static bool passes_in_order(struct gate *g, struct vgpu_budget *budget, const struct wish *w,
 			    uint64_t began, uint64_t now)
 {
 	int64_t balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	uint64_t debt = balance < 0 ? (uint64_t)-balance / 2 : 0;
+	uint64_t debt = balance < 0 ? (uint64_t)-balance : 0;
 	uint64_t wait = w->launch->samples ? PAST_NS + w->launch->est_ns : STUCK_NS;
 	uint64_t at = vgpu_state.cache.header->progress_ns[g->card];
 
-	debt = debt > PAID_NS + DRAIN_NS ? debt - PAID_NS : debt < DRAIN_NS ? debt : DRAIN_NS;
-	wait = wait > debt ? wait : debt;
+	wait = wait > debt / 2 ? wait : debt / 2;
 	at = at > began ? at : began;
 	if (now <= at + wait || !vgpu_order_first(budget, w->since, now))
 		return false;

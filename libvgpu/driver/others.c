@@ -188,9 +188,9 @@ static bool is_of_api(int number, const void *address)
 	return is_exported(api, name, LOAD(real_at(number)));
 }
 
-/* Only where the question leads to a library of the API. What this library exports is no answer where
- * nobody else has it; that question sets dlerror. For RTLD_NEXT the C library answers: the caller
- * may be a preload of the user's that this library has just called. */
+/* A hook replaces a function only if a library of the API has it. If only this library exports the
+ * function, the result is an error, and dlerror reports it. The C library resolves RTLD_NEXT, because
+ * the caller may be a preloaded library of the user that this library has just called. */
 void *vgpu_others_hook(void *handle, const char *name, const char *version)
 {
 	int number = number_of(name);

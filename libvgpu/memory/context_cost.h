@@ -23,8 +23,9 @@ void vgpu_overhead_raise(int card, uint64_t bytes);
 /* By at most so many bytes. */
 void vgpu_overhead_lower(int card, uint64_t bytes);
 
-/* What the card counts for this process, and what it takes beside (card_count.c). False when the
- * process is not listed: another PID namespace, or no context yet. The first call opens NVML. */
+/* The card's own count of the memory of this process (card_count.c). Returns false if the driver does
+ * not list the process: it is in another PID namespace, or has no context yet. The first call opens
+ * NVML. */
 bool vgpu_overhead_counted(int card, uint64_t *bytes);
 /* The watcher compares the two (compare.c): without gresd all that is charged, with it only what
  * modules were charged. */

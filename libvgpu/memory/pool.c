@@ -23,8 +23,8 @@
 static VGPU_PRIVATE struct pool *pools; /* Entries stay in the list, and are used again. */
 VGPU_PRIVATE pthread_mutex_t vgpu_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 struct vgpu_table vgpu_addresses = VGPU_TABLE_INIT;
-/* What the pools hold may be less than is charged since the last of so many changes. settled of them
- * were looked at, and then the pools kept nothing that nobody holds. */
+/* Each change that can lower what the pools have reserved raises changed. settled is the value of
+ * changed at the last check that found no unused memory in the pools. */
 static VGPU_PRIVATE uint64_t changed, settled;
 /* The watcher asks the pools this often after a change, and else for what they still keep. */
 #define SETTLE_NS 20000000u
@@ -78,8 +78,8 @@ static bool ask(const struct pool *p, int attribute, void *value)
 	       vgpu_real.cuMemPoolGetAttribute(p->handle, attribute, value) == CUDA_SUCCESS;
 }
 
-/* Brings the charge to what the pool really holds, up or down. True: it keeps what nobody holds.
- * vgpu_pools_lock is held. */
+/* Sets the charge to the memory of the pool, up or down. Returns true if the pool has memory that the
+ * program does not use. Call this with vgpu_pools_lock held. */
 static bool settle_charge(struct pool *p)
 {
 	uint64_t reserved = 0, live, want, have;
@@ -160,7 +160,7 @@ void vgpu_pools_tick(uint64_t now)
 	vgpu_pools_settle();
 }
 
-/* vgpu_pools_lock is held. True: the driver has taken back what nobody uses. */
+/* Gives unused memory of the pool back to the driver. Call this with vgpu_pools_lock held. */
 static bool trim(struct pool *p)
 {
 	if (!p->handle || p->handle == DESTROYED || !vgpu_real.cuMemPoolTrimTo)

@@ -36,11 +36,11 @@ struct vgpu_booking {
 	uint64_t pause_ns, waited_ns; /* for room */
 	bool marked;                  /* vgpu_mem_begin was called */
 };
-/* Books it: CUDA_SUCCESS, or what the caller is told. */
+/* Charges the allocation before the driver's call. Returns CUDA_SUCCESS, or the error for the caller. */
 CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUstream stream);
-/* The driver's answer, *r: what it made is kept, or undone where the pool has grown above the
- * limit; what it did not make is taken back. True: the driver is to be asked once more, there is
- * room now. Else *r is what the caller is told. */
+/* Call this after the driver's call, whose result is *r. If the allocation failed, releases its charge.
+ * If the pool has grown above the limit, frees the allocation. Returns true if there is room now: call
+ * the driver again. Otherwise *r is the result for the caller. */
 bool vgpu_pool_again(struct vgpu_booking *b, CUdeviceptr *dptr, CUresult *r);
 
 /* What so many bytes can make a pool grow to. */
@@ -66,7 +66,8 @@ bool vgpu_pool_streams_wait(struct pool *p);
 void vgpu_pools_changed(void);
 /* Memory that the card's pools keep but nobody uses: the driver gets it back. Not during a capture. */
 void vgpu_pools_trim(int card);
-/* Bring charges to what the pools hold, if they may differ. True: the pool keeps what nobody holds. */
+/* Set the charges to the memory of the pools, if the two may differ. vgpu_pool_settle returns true if the
+ * pool has memory that the program does not use. */
 void vgpu_pools_settle(void);
 bool vgpu_pool_settle(struct pool *p);
 /* The host has waited for work, so pools may have given memory back: other processes can use it now. */

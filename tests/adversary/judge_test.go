@@ -34,6 +34,7 @@ const (
 	// A ring may take twice its native time divided by its limit. A busy machine may take half as
 	// long again, and delay 3 rounds, or one round by half a second.
 	ringFactor, ringBusy, ringRounds, ringDelay = 2, 1.5, 3, 0.5
+	slice                                       = 2 * time.Millisecond // the driver's default
 	// The processes of a ring end at most so many seconds late.
 	ringEnd  = 5.0
 	ringTime = 5 * time.Second
@@ -236,7 +237,10 @@ func lateRing(p program, native, got rounds) string {
 		seconds = got.seconds
 	}
 	rate, longer := float64(native.n)/native.seconds, float64(ringFactor*ringBusy*100)/float64(p.limit)
-	if want := rate*seconds/longer - ringRounds; float64(got.n) < want {
+	// If the contexts happen to be in another order, the token goes around within one time slice. A
+	// run with this order says nothing about the rounds of a run with the usual order.
+	usual := rate <= 1/(float64(len(p.procs))*slice.Seconds())
+	if want := rate*seconds/longer - ringRounds; usual && float64(got.n) < want {
 		return fmt.Sprintf("%d rounds of the ring in %.1f s, want %.0f: without the library %.0f in a second", got.n, seconds, want, rate)
 	}
 	if most := native.longest*longer + ringDelay; got.longest > most {
