@@ -8,15 +8,14 @@
  * namespace: processes take the time, and are late to note it. */
 #define AHEAD_NS 1000000000u
 
-void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, bool idle,
-			int64_t burst_ns)
+void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, int64_t most_ns)
 {
 	uint64_t last = LOAD(&b->refilled_ns);
-	int64_t balance, clipped;
+	int64_t balance;
 
 	if (last == 0) {
 		if (CAS(&b->refilled_ns, &last, now_ns))
-			STORE(&b->balance_ns, burst_ns);
+			STORE(&b->balance_ns, most_ns);
 		return;
 	}
 	if (last > now_ns + AHEAD_NS) {
@@ -24,20 +23,15 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 			return;
 		/* What that clock gave is worth nothing by this one; a debt stays. */
 		balance = LOAD(&b->balance_ns);
-		while (balance > burst_ns && !CAS(&b->balance_ns, &balance, burst_ns))
+		while (balance > most_ns && !CAS(&b->balance_ns, &balance, most_ns))
 			;
 		return;
 	}
 	if (now_ns <= last || !CAS(&b->refilled_ns, &last, now_ns))
 		return;
 	balance = ADD(&b->balance_ns, (int64_t)((now_ns - last) * cores / 100));
-	/* Credit is clipped only while idle: clipping under long kernels would
-	 * take away time that the job has not had yet. */
-	while (idle && balance > burst_ns) {
-		clipped = burst_ns;
-		if (CAS(&b->balance_ns, &balance, clipped))
-			break;
-	}
+	while (balance > most_ns && !CAS(&b->balance_ns, &balance, most_ns))
+		;
 }
 
 uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores, uint32_t wanted_ns)

@@ -145,11 +145,10 @@ uint64_t vgpu_mem_with(uint64_t sum, int64_t outside);
 /* Takes bytes back; never below zero. */
 void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes);
 
-/* Credits the budget with cores/100 of the time since the last credit. When
- * idle is true (nothing of the job in flight) the balance is clipped at
- * burst_ns. Lock-free; whoever wins the exchange of refilled_ns adds. */
-void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, bool idle,
-			int64_t burst_ns);
+/* Credits the budget with cores/100 of the time since the last credit, up to a balance of
+ * most_ns. The first call sets the balance to most_ns. Lock-free: only the process that exchanges
+ * refilled_ns adds the credit. */
+void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, int64_t most_ns);
 
 /* Nanoseconds of wall time until the balance is wanted_ns; 0 when it is. */
 uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores, uint32_t wanted_ns);

@@ -5,6 +5,7 @@
  * their slices are in that time.
  */
 #include "charge.h"
+#include "../atomic.h"
 #include "beside.h"
 #include "event.h"
 #include "own_time.h"
@@ -68,6 +69,16 @@ double vgpu_gate_count(struct gate *g, double ns, uint64_t now)
 	} while (!__atomic_compare_exchange_n(to, &old, from + counted, false, __ATOMIC_RELAXED,
 					      __ATOMIC_RELAXED));
 	return (double)counted;
+}
+
+void vgpu_gate_begin(const struct gate *g, uint64_t now)
+{
+	uint64_t *to = &vgpu_state.cache.header->counted_ns[g->card], old = LOAD(to);
+
+	if (oldest_work(g, now) < now)
+		return;
+	while (old < now && !CAS(to, &old, now))
+		;
 }
 
 /* True: the batch was interrupted, and says nothing of what its work costs. */

@@ -15,6 +15,9 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
  * not counted for the job yet: they are now. */
 double vgpu_gate_count(struct gate *g, double ns, uint64_t now);
 
+/* The job has no work in flight, and launches some now: the time before is not counted for that. */
+void vgpu_gate_begin(const struct gate *g, uint64_t now);
+
 /* What work is charged that was launched in this batch or behind it in its lane, and will not
  * be measured. */
 uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now);

@@ -70,15 +70,16 @@ static bool may_go(unsigned card, unsigned here, uint64_t since, uint64_t now, u
 	struct gate *g = &vgpu_gates[card];
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[card];
 	bool full = vgpu_marks_full(here);
+	uint64_t in_flight;
 	uint32_t procs;
 	VGPU_LOCK(&g->lock);
 
 	*ns = closed_for(&g->schedule, card, here, now);
 	if (!*ns && !(g->schedule.gate & VGPU_GATE_BUDGET))
 		return true;
-	vgpu_budget_refill(budget, now, g->schedule.cores,
-			   !here && !g->inflight_ns && !vgpu_inflight_beside(g, now, &procs),
-			   BURST_NS);
+	in_flight = here * vgpu_marks_mean(card) + g->inflight_ns +
+		    vgpu_inflight_beside(g, now, &procs);
+	vgpu_budget_refill(budget, now, g->schedule.cores, (int64_t)(BURST_NS + in_flight));
 	if (!*ns) {
 		*ns = POLL_NS;
 		if (full || (here > 1 && (here + 1) * vgpu_marks_mean(card) > QUEUE_NS))

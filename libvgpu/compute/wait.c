@@ -3,6 +3,7 @@
 #include "wait.h"
 #include "batch.h"
 #include "beside.h"
+#include "charge.h"
 #include "event.h"
 #include "lane.h"
 #include "own_time.h"
@@ -337,7 +338,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 			uint64_t *went)
 {
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
-	uint64_t began = 0, now = vgpu_now(), ns;
+	uint64_t began = 0, now = vgpu_now(), in_flight, ns;
 	const struct wish w = {ctx, l, now};
 	/* Asking for completions costs more than all the rest: not at every launch
 	 * that may go anyway. */
@@ -350,8 +351,12 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 			vgpu_batch_reap(g, now);
 		/* In turns the job stands idle while others have theirs: what it is due
 		 * meanwhile is not a saved-up burst. */
-		vgpu_budget_refill(budget, now, g->schedule.cores, job_inflight(g, now) == 0,
-				   vgpu_takes_turns(g) ? TURN_BURST_NS : BURST_NS);
+		in_flight = job_inflight(g, now);
+		/* Work in flight may stand behind work that nobody is charged for: the time in
+		 * which that runs is no credit. */
+		vgpu_budget_refill(budget, now, g->schedule.cores,
+				   (int64_t)(in_flight + g->more_ns +
+					     (vgpu_takes_turns(g) ? TURN_BURST_NS : BURST_NS)));
 		if (!(g->schedule.gate & VGPU_GATE_BUDGET))
 			forget_balance(budget);
 		if (vgpu_takes_turns(g))
@@ -382,6 +387,10 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 		ns = nap(g, budget, l->est_ns, now);
 		vgpu_gate_nap(g, ns);
 		note_held(g, &w, vgpu_now() - now);
+	}
+	if (!in_flight) {
+		vgpu_gate_begin(g, now);
+		vgpu_gate_progress(g, now);
 	}
 	note_launch(g, l->est_ns, now);
 	if (began)

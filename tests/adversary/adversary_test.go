@@ -161,13 +161,6 @@ func TestRingsNextToOtherKernels(t *testing.T) {
 	runKnown(t, "ring-next-to-launches", "ring-next-to-lengths")
 }
 
-// When the lease expires, a job has work on the card that is not charged. A launch behind that work
-// counts as running, so the job saves budget meanwhile, and then exceeds its limit.
-func TestALaunchBehindUnchargedWorkSavesNoBudget(t *testing.T) {
-	known.Fault(t, "backlog")
-	runKnown(t, "backlog-at-the-end-of-a-lease")
-}
-
 func runKnown(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {

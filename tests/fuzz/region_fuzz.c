@@ -142,7 +142,7 @@ static void check_times(struct files *f, unsigned card)
 
 	if (!vgpu_schedule_read(&f->grant, card, &s, vgpu_now()))
 		CHECK(f->grant.card[card].seq & 1);
-	vgpu_budget_refill(b, clock_ns, s.cores, f->arguments[3] & 1, 1000000);
+	vgpu_budget_refill(b, clock_ns, s.cores, 1000000);
 	wait = vgpu_budget_wait(b, s.cores, 1);
 	/* More cores than a card has would pay any debt in less than 1 ns. */
 	CHECK(s.cores > 100 || (wait == 0) == (b->balance_ns > 0));

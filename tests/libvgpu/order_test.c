@@ -49,7 +49,7 @@ static void test_two_alternate(void)
 	for (unsigned look = 0; look < 10000; look++, now += MS / 2) {
 		bool eager = (look / 7) % 3 == 0;
 
-		vgpu_budget_refill(&b, now, 10, true, 5 * MS);
+		vgpu_budget_refill(&b, now, 10, 5 * MS);
 		for (unsigned i = 0; i < 2; i++) {
 			unsigned who = eager ? 1 - i : i;
 

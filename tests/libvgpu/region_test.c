@@ -414,33 +414,33 @@ static void test_budget(void)
 {
 	struct vgpu_budget b = {0};
 
-	vgpu_budget_refill(&b, 1000000, 30, true, 5000);
+	vgpu_budget_refill(&b, 1000000, 30, 5000);
 	CHECK_EQ(b.balance_ns, 5000); /* starts with the burst */
 	b.balance_ns = -3000;
 	CHECK_EQ(vgpu_budget_wait(&b, 30, 1), 10003); /* (3000 + 1) * 100 / 30 */
-	vgpu_budget_refill(&b, 1010000, 30, false, 5000);
+	vgpu_budget_refill(&b, 1010000, 30, 5000);
 	CHECK_EQ(b.balance_ns, 0);
-	vgpu_budget_refill(&b, 1110000, 30, false, 5000);
-	CHECK_EQ(b.balance_ns, 30000); /* not clipped while work is in flight */
+	vgpu_budget_refill(&b, 1110000, 30, 35000);
+	CHECK_EQ(b.balance_ns, 30000); /* no more than it may have */
 	CHECK_EQ(vgpu_budget_wait(&b, 30, 1), 0);
-	vgpu_budget_refill(&b, 1110010, 30, true, 5000);
+	vgpu_budget_refill(&b, 1110010, 30, 5000);
 	CHECK_EQ(b.balance_ns, 5000);
 	/* Time does not run backwards. */
-	vgpu_budget_refill(&b, 1000000, 30, false, 5000);
+	vgpu_budget_refill(&b, 1000000, 30, 5000);
 	CHECK_EQ(b.balance_ns, 5000);
 	CHECK_EQ(b.refilled_ns, 1110010);
 	/* The time of another boot or time namespace lies ahead: it begins anew, with no
 	 * more than a burst. */
 	b.refilled_ns = 2000000 + 1000000000000000;
 	b.balance_ns = -3000;
-	vgpu_budget_refill(&b, 2000000, 30, false, 5000);
+	vgpu_budget_refill(&b, 2000000, 30, 5000);
 	CHECK_EQ(b.refilled_ns, 2000000);
 	CHECK_EQ(b.balance_ns, -3000);
-	vgpu_budget_refill(&b, 2010000, 30, false, 5000);
+	vgpu_budget_refill(&b, 2010000, 30, 5000);
 	CHECK_EQ(b.balance_ns, 0);
 	b.refilled_ns += 1000000000000000;
 	b.balance_ns = 1000000000;
-	vgpu_budget_refill(&b, 2020000, 30, false, 5000);
+	vgpu_budget_refill(&b, 2020000, 30, 5000);
 	CHECK_EQ(b.balance_ns, 5000);
 }
 
