@@ -11,11 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // settings are the flags of every command.
@@ -60,7 +62,11 @@ func command() *cobra.Command {
 	s.add(root, "ps", "Show the processes of jobs on cards: all for root, else your own", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
 		return s.showJobs(cmd, "ps", writeProcesses)
 	})
-	root.AddCommand(s.topCommand(), s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.explainCommand(), s.nodesCommand(), s.reportCommand(), s.webCommand())
+	s.add(root, "topo", "Show how the cards are joined, and what is free of each", cobra.NoArgs, s.topo)
+	s.add(root, "nodes", "Show the cards of all nodes and who waits for a share, from slurmctld alone", cobra.NoArgs, s.nodes)
+	s.add(root, "cordon CARD [REASON...]", "Give no new shares of a card, named by index or UUID (root only)", cobra.MinimumNArgs(1), s.cardChange(wire.OpCordon)).ValidArgsFunction = s.completeCards
+	s.add(root, "uncordon CARD", "Put a card back to use that was cordoned or sick (root only)", cobra.ExactArgs(1), s.cardChange(wire.OpUncordon)).ValidArgsFunction = s.completeCards
+	root.AddCommand(s.topCommand(), s.setCommand(), s.explainCommand(), s.reportCommand(), s.webCommand())
 
 	// Files and the node itself, without gresd.
 	inspect := s.add(root, "inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
@@ -107,6 +113,13 @@ func (s *settings) print(w io.Writer, v any, text func(io.Writer) error) error {
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
+}
+
+// cardChange asks for a change of a card.
+func (s *settings) cardChange(op wire.Op) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return s.change(cmd, wire.Request{Op: op, Card: args[0], Reason: strings.Join(args[1:], " ")})
+	}
 }
 
 // grantOf is the grant of a job, where the configuration puts it.
