@@ -337,7 +337,7 @@ uint64_t sim_export_named(int fd);
 bool sim_export_is_open(const struct sim_state *st, uint64_t key);
 void sim_export_reap(struct sim_state *st);
 uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card);
-/* Of the unpaid exports, the bytes of those whose exporter has ended. */
+/* Bytes of unpaid exports whose exporter has ended. */
 uint64_t sim_export_orphaned(const struct sim_state *st, uint32_t card);
 
 /* space.c: the address spaces of clients of MPS servers; makes the file, opens one, and says
