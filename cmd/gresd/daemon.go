@@ -33,12 +33,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
@@ -154,7 +154,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		Health: d.health, Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
 		Problems: []func() []string{d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{func() []string { return d.auditor.Problems() }},
-		Steps:    &stepd.Steps{},
+		Steps:    &process.Steps{},
 		Served:   d.judge.Wake,
 		Slurm:    func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) },
 	}, d.ledgerLost)

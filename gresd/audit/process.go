@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
+	proc "github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 // facts are what the kernel says of a process; they do not change while it
@@ -253,7 +252,7 @@ func (t *table) isCard(uid, pid uint32, path string) bool {
 // process whose parents have ended has only its environment to speak for it.
 func (t *table) findJob(f *facts) {
 	text, _ := os.ReadFile(t.dir(f.PID).File("cgroup"))
-	folder, job := stepd.CgroupOfJob(string(text))
+	folder, job := proc.CgroupOfJob(string(text))
 	if job == 0 {
 		job = t.folders[folder]
 	}
@@ -263,7 +262,7 @@ func (t *table) findJob(f *facts) {
 			f.Exempt = true
 		}
 		if job == 0 && folder != "" && !own {
-			job = stepd.JobOfFolder(t.root, folder)
+			job = proc.JobOfFolder(t.root, folder)
 		}
 		if job != 0 && folder != "" {
 			t.folders[folder] = job
@@ -298,9 +297,9 @@ func (t *table) follow(parent uint32) (job uint32, own bool) {
 		if parent <= 1 {
 			return 0, false
 		}
-		if stepd.Is(t.dir(parent)) {
+		if proc.IsStepd(t.dir(parent)) {
 			title, _ := t.read(parent, "cmdline")
-			if job := stepd.JobOfStepd(strings.TrimRight(string(title), "\x00")); job != 0 {
+			if job := proc.JobOfStepd(strings.TrimRight(string(title), "\x00")); job != 0 {
 				return job, false
 			}
 		}

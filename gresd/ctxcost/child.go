@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 const (
@@ -51,8 +51,8 @@ func Child(ctx context.Context, program string, args []string, uuid gpu.UUID) (F
 
 // measureIn is Child for a driver that does not hold the process.
 func measureIn(ctx context.Context, program string, args []string, uuid gpu.UUID) (Figure, error) {
-	out, errs := child.Output{Most: mostSaid}, child.Output{Most: mostSaid}
-	cmd := child.Command(ctx, program, args...)
+	out, errs := process.Output{Most: mostSaid}, process.Output{Most: mostSaid}
+	cmd := process.Command(ctx, program, args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = Environment(os.Environ(), uuid), &out, &errs
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {

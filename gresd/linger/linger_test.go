@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -240,7 +240,7 @@ func TestAUserWhoseFilesDoNotAnswerDelaysNobodyElseForLong(t *testing.T) {
 	const other = 65534
 	end, is := make(chan struct{}), isDevice
 	isDevice = func(dir int, name string) bool {
-		if strings.HasPrefix(name, string(proc.Of(os.Getpid()))+"/") {
+		if strings.HasPrefix(name, string(process.Of(os.Getpid()))+"/") {
 			<-end
 		}
 		return is(dir, name)

@@ -15,7 +15,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 // commandEnvironment is all that NVIDIA's programs get of gresd's own: with the
@@ -63,7 +63,7 @@ func (s *server) ask(ctx context.Context, command string) (string, error) {
 func (s *server) askOnce(ctx context.Context, command string, limit time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	out := child.Output{Most: mostOutput}
+	out := process.Output{Most: mostOutput}
 	cmd := exec.CommandContext(ctx, s.m.cfg.Control)
 	cmd.Env = append(commandEnvironment(cmd.Path), s.folder.environment()...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(command+"\n"), &out, &out

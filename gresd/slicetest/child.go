@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -30,7 +30,7 @@ const (
 type worker struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
-	said   child.Output
+	said   process.Output
 	cache  string
 	ended  chan struct{} // closed when it has
 	status error         // of its end
@@ -42,7 +42,7 @@ func (t *Tester) start(dir string, card gpu.UUID, sliceUS uint32) (*worker, erro
 		return nil, err
 	}
 	grant := filepath.Join(dir, "grant")
-	w := &worker{cache: filepath.Join(dir, "cache"), ended: make(chan struct{}), said: child.Output{Most: mostSaid}}
+	w := &worker{cache: filepath.Join(dir, "cache"), ended: make(chan struct{}), said: process.Output{Most: mostSaid}}
 	spec := libvgpu.GrantSpec{Cards: []libvgpu.GrantCard{{UUID: string(card), Share: 100, Cores: 100, Mode: libvgpu.ModeOff}}}
 	if err := libvgpu.CreateCache(w.cache, spec, uint32(os.Geteuid()), uint32(os.Getegid())); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (t *Tester) start(dir string, card gpu.UUID, sliceUS uint32) (*worker, erro
 	if err := g.Close(); err != nil {
 		return nil, err
 	}
-	w.cmd = child.Command(context.Background(), t.Child[0], t.Child[1:]...)
+	w.cmd = process.Command(context.Background(), t.Child[0], t.Child[1:]...)
 	w.cmd.Stdout, w.cmd.Stderr = &w.said, &w.said
 	w.cmd.Env = append(ctxcost.Environment(os.Environ(), card), "LD_PRELOAD="+t.Library, "VGPU_GRANT="+grant, "VGPU_CACHE="+w.cache)
 	if w.in, err = w.cmd.StdinPipe(); err != nil {

@@ -22,10 +22,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	slurmnode "github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
@@ -48,7 +48,7 @@ type node struct {
 
 func nodeName(i int) string { return fmt.Sprintf("s%04d", i+1) }
 
-func newNode(name string, steps *stepd.Steps, quiet bool) *node {
+func newNode(name string, steps *process.Steps, quiet bool) *node {
 	n := &node{name: name, quiet: quiet, cfg: config.Default(), stop: func() {}}
 	n.steps = ownSteps{steps, n}
 	n.cfg.Paths.RunDir, n.cfg.Paths.StateDir = filepath.Join(folder, name, "run"), filepath.Join(folder, name, "state")
@@ -110,7 +110,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 
 // ownSteps: all nodes are on one host, so that not every slurmstepd is of a job of this node.
 type ownSteps struct {
-	*stepd.Steps
+	*process.Steps
 	n *node
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package child is for programs that gresd runs, mostly itself.
-package child
+package process
 
 import (
 	"bytes"
@@ -11,8 +10,7 @@ import (
 	"time"
 )
 
-// Command is a program with nothing of gresd's but what is given to it, which ends with gresd and
-// with ctx.
+// Command returns a command with a session of its own. It ends with gresd and with ctx.
 func Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = "/"

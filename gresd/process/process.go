@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proc reads what the kernel says of processes, but for the files that can make a reader
-// wait for the process's user (environ, cmdline, maps): see gresd/patient.
-package proc
+// Package process reads /proc, finds jobs by their slurmstepd processes and cgroups, and starts child
+// processes of gresd. Callers read environ, cmdline and maps with package timeout: these files can
+// make a reader wait for the user of the process.
+package process
 
 import (
 	"bytes"

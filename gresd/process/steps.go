@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stepd finds jobs by what Slurm leaves of them on this host: their slurmstepd processes and
-// their cgroups.
-package stepd
+package process
 
 import (
 	"cmp"
@@ -10,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
 )
 
 // Steps finds jobs by the slurmstepd processes of this host: a job that has one lives, and
@@ -20,7 +16,7 @@ type Steps struct {
 	Proc string // "" for /proc
 
 	mu   sync.Mutex
-	seen map[uint32]proc.Dir // a slurmstepd of a job
+	seen map[uint32]Dir // a slurmstepd of a job
 }
 
 // Living are those of the jobs that have a slurmstepd here. All processes are looked at only
@@ -55,14 +51,14 @@ func (s *Steps) Jobs() []uint32 {
 
 // look fills seen anew. s.mu is held.
 func (s *Steps) look() {
-	s.seen = map[uint32]proc.Dir{}
-	eachStepd(cmp.Or(s.Proc, "/proc"), func(dir proc.Dir, job uint32) { s.seen[job] = dir })
+	s.seen = map[uint32]Dir{}
+	eachStepd(cmp.Or(s.Proc, "/proc"), func(dir Dir, job uint32) { s.seen[job] = dir })
 }
 
 const stepd = "slurmstepd"
 
-func eachStepd(root string, f func(dir proc.Dir, job uint32)) {
-	for _, dir := range proc.All(root) {
+func eachStepd(root string, f func(dir Dir, job uint32)) {
+	for _, dir := range All(root) {
 		if dir.Comm() == stepd {
 			if job := jobOfProcess(dir); job != 0 {
 				f(dir, job)
@@ -74,7 +70,7 @@ func eachStepd(root string, f func(dir proc.Dir, job uint32)) {
 // JobOfFolder finds the job of a cgroup whose name does not tell it, by the slurmstepd that is in
 // there; 0: there is none. root is /proc.
 func JobOfFolder(root, folder string) (jobID uint32) {
-	eachStepd(root, func(dir proc.Dir, job uint32) {
+	eachStepd(root, func(dir Dir, job uint32) {
 		text, _ := os.ReadFile(dir.File("cgroup"))
 		if its, _ := CgroupOfJob(string(text)); its == folder {
 			jobID = job
@@ -85,17 +81,17 @@ func JobOfFolder(root, folder string) (jobID uint32) {
 
 // jobOfProcess is the job of a slurmstepd, 0 for another process. Its title is read last: that of
 // a user's process can make its reader wait for ever.
-func jobOfProcess(dir proc.Dir) uint32 {
-	if dir == "" || !Is(dir) {
+func jobOfProcess(dir Dir) uint32 {
+	if dir == "" || !IsStepd(dir) {
 		return 0
 	}
 	title, _ := os.ReadFile(dir.File("cmdline"))
 	return JobOfStepd(strings.TrimRight(string(title), "\x00"))
 }
 
-// Is says whether a process is a slurmstepd. Everybody can have its name and its title: so it must
+// IsStepd says whether a process is a slurmstepd. Everybody can have its name and its title: so it must
 // be Slurm's program, and root's.
-func Is(dir proc.Dir) bool {
+func IsStepd(dir Dir) bool {
 	uid, ok := dir.UID()
 	// Debian calls it slurmstepd-wlm; " (deleted)" follows where Slurm was upgraded below it.
 	return ok && uid == 0 && strings.HasPrefix(filepath.Base(dir.Link("exe")), stepd)
