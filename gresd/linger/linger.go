@@ -23,8 +23,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -74,7 +74,7 @@ type Keeper struct {
 	log    *slog.Logger
 	wake   wakeup.Bell
 	warned bool
-	stuck  *patient.Stuck[uint32] // users whose files let who looks at them wait
+	stuck  *timeout.Calls[uint32] // users whose files let who looks at them wait
 
 	mu       sync.Mutex
 	deadline time.Time // of the questions of one look; zero: none
@@ -110,7 +110,7 @@ type client struct {
 // New returns a keeper that does nothing before [Keeper.Run]. served says whether the programs of a
 // job are clients of a server.
 func New(grants Grants, served func(jobID uint32) bool, log *slog.Logger) *Keeper {
-	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: patient.Of[uint32](1, math.MaxInt), clients: map[name]*client{}}
+	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: timeout.New[uint32](1, math.MaxInt), clients: map[name]*client{}}
 }
 
 // Wake tells the keeper that jobs have come, gone or begun to work, or have a server or none. It never blocks.
@@ -317,7 +317,7 @@ func (k *Keeper) list(c *client, uid uint32, now time.Time) {
 		return // the next look lists it
 	}
 	c.listed = now
-	found, _ := patient.WithinTime(k.stuck, uid, wait, func() []int { return devices(c.pid) })
+	found, _ := timeout.Run(k.stuck, uid, wait, func() []int { return devices(c.pid) })
 	for _, theirs := range found {
 		if _, kept := c.files[theirs]; kept {
 			continue

@@ -246,7 +246,7 @@ func TestAUserWhoseFilesDoNotAnswerDelaysNobodyElseForLong(t *testing.T) {
 		return is(dir, name)
 	}
 	defer func() {
-		for close(end); s.keeper.stuck.Waiting(other) > 0; {
+		for close(end); s.keeper.stuck.Blocked(other) > 0; {
 			time.Sleep(time.Millisecond)
 		}
 		isDevice = is

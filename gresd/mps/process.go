@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 )
 
 // tokenVariable carries a record's token.
@@ -56,7 +56,7 @@ func (p identity) signal(sig syscall.Signal) {
 }
 
 // stuck are the processes that let readers of their environment wait.
-var stuck patient.Processes
+var stuck timeout.Processes
 
 // mostAsking bounds how long the processes of a user are asked, however many there are.
 const mostAsking = 3 * time.Second
@@ -76,7 +76,7 @@ func hasToken(pid int, uid uint32, token string) bool {
 	if !strings.HasPrefix(filepath.Base(process.Of(pid).Link("exe")), programs) {
 		return false
 	}
-	env, _ := patient.WithinProcess(&stuck, uid, uint32(pid), func() []byte { return environment(pid) })
+	env, _ := timeout.RunForProcess(&stuck, uid, uint32(pid), func() []byte { return environment(pid) })
 	for word := range bytes.SplitSeq(env, []byte{0}) {
 		if string(word) == tokenVariable+"="+token {
 			return true

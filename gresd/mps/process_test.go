@@ -68,9 +68,9 @@ func TestAUserWhoseProcessesDoNotAnswerDelaysNobodyElse(t *testing.T) {
 	if got := of(Key{Card: card, UID: games}); len(got) != 0 || time.Since(began) > mostAsking+2*time.Second {
 		t.Errorf("of who does not answer: %v after %s, want none after %s", got, time.Since(began), mostAsking)
 	}
-	stuck.Patience = time.Millisecond
+	stuck.Timeout = time.Millisecond
 	of(Key{Card: card, UID: games}) // as many wait as may
-	stuck.Patience = 0
+	stuck.Timeout = 0
 	for key, want := range map[Key]int{{Card: card, UID: nobody}: theirs, {Card: card}: ofRoot, ForEveryone(card): ofRoot} {
 		began = time.Now()
 		if got := of(key); len(got) != 1 || got[0].PID != want || time.Since(began) > time.Second {

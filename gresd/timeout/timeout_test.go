@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package patient
+package timeout
 
 import (
 	"testing"
@@ -9,22 +9,22 @@ import (
 
 // So many threads may wait for a user's processes, and no more; others are asked as ever.
 func TestFewQuestionsWait(t *testing.T) {
-	s := &Processes{Patience: time.Millisecond}
+	s := &Processes{Timeout: time.Millisecond}
 	end := make(chan struct{})
-	for pid := range uint32(3 * mostProcesses) {
-		WithinProcess(s, 1000, pid, func() bool { <-end; return true })
+	for pid := range uint32(3 * blockedPerUser) {
+		RunForProcess(s, 1000, pid, func() bool { <-end; return true })
 	}
-	if n := len(s.List()); n != mostProcesses {
-		t.Errorf("%d wait, want %d", n, mostProcesses)
+	if n := len(s.List()); n != blockedPerUser {
+		t.Errorf("%d wait, want %d", n, blockedPerUser)
 	}
-	s.Patience = time.Minute
-	if answer, ok := WithinProcess(s, 1001, 1, func() int { return 7 }); answer != 7 || !ok {
+	s.Timeout = time.Minute
+	if answer, ok := RunForProcess(s, 1001, 1, func() int { return 7 }); answer != 7 || !ok {
 		t.Errorf("of another user meanwhile %d, %t", answer, ok)
 	}
 	close(end)
 	for range 1000 {
 		if len(s.List()) == 0 {
-			if answer, ok := WithinProcess(s, 1000, 1, func() int { return 7 }); answer != 7 || !ok {
+			if answer, ok := RunForProcess(s, 1000, 1, func() int { return 7 }); answer != 7 || !ok {
 				t.Errorf("afterwards %d, %t", answer, ok)
 			}
 			return
