@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/doctor"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
@@ -167,7 +167,7 @@ func probeLibraryCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			name, address, err := libcuda.TotalMemory(cuda)
+			name, address, err := probe.TotalMemory(cuda)
 			if err != nil {
 				return failure{err}
 			}

@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	slurmnode "github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
@@ -83,7 +83,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 	s, err := server.New(server.Parts{
 		Config: config.NewInForce(n.cfg), Inventory: oneCard{}, Health: monitor, Ledger: records, Grants: grants, Log: log, Version: "test",
 		Slurm: func(conf string) slurmnode.Slurm { return client.WithConf(conf) }, Steps: n.steps,
-		Costs: ctxcost.Fixed(ctxcost.Figure{Context: 500 * gpu.MiB}), Observer: nobody{}, NoBeats: n.quiet,
+		Costs: probe.Fixed(probe.Figure{Context: 500 * gpu.MiB}), Observer: nobody{}, NoBeats: n.quiet,
 	}, !records.Existed())
 	if err != nil {
 		t.Fatal(err)

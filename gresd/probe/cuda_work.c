@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* work.c - work that keeps a card busy. */
-#include "libcuda.h"
+/* cuda_work.c - work that keeps a card busy. */
+#include "cuda.h"
 
 #include <poll.h>
 #include <unistd.h>
 
-#include "driver.h"
+#include "cuda_driver.h"
 
 /* What a kernel counts to: about a millisecond. Where it is longer, the card preempts it. */
 #define COUNT 100000u

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcuda.h - what children of gresd, and the doctor's, do with CUDA: each loads the library
+/* cuda.h - what children of gresd, and the doctor's, do with CUDA: each loads the library
  * named, and returns 0, or -1 with the reason in why. */
-#ifndef GRESD_LIBCUDA_H
-#define GRESD_LIBCUDA_H
+#ifndef GRESD_PROBE_CUDA_H
+#define GRESD_PROBE_CUDA_H
 
 #include <stddef.h>
 

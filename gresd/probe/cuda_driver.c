@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "driver.h"
+#include "cuda_driver.h"
 
 #include <dlfcn.h>
 #include <string.h>

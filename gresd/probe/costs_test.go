@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctxcost
+package probe
 
 import (
 	"context"
@@ -50,10 +50,12 @@ func (l *learner) measure(_ context.Context, uuid gpu.UUID) (Figure, error) {
 
 var h200 = Figure{518 * gpu.MiB, 9 * gpu.MiB, true}
 
-func openCosts(path, driver string) *Costs { return Open(path, driver, slog.New(slog.DiscardHandler)) }
+func openCosts(path, driver string) *Costs {
+	return OpenCosts(path, driver, slog.New(slog.DiscardHandler))
+}
 
 // tryOnce lets Learn make its first try.
-func tryOnce(t *testing.T, c *Costs, m Meter, l *learner) {
+func tryOnce(t *testing.T, c *Costs, m CardMemory, l *learner) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

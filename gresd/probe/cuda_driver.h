@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver.h - the calls of CUDA's driver. The library is loaded by name, because gresd must also
+ * cuda_driver.h - the calls of CUDA's driver. The library is loaded by name, because gresd must also
  * start on a node whose driver is missing, and only a child of it ever calls one.
  */
-#ifndef GRESD_LIBCUDA_DRIVER_H
-#define GRESD_LIBCUDA_DRIVER_H
+#ifndef GRESD_PROBE_CUDA_DRIVER_H
+#define GRESD_PROBE_CUDA_DRIVER_H
 
 #include <stddef.h>
 #include <stdint.h>

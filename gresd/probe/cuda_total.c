@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* total.c - what a program is told of a card's memory. */
-#include "libcuda.h"
+/* cuda_total.c - what a program is told of a card's memory. */
+#include "cuda.h"
 
 #include <string.h>
 
-#include "driver.h"
+#include "cuda_driver.h"
 
 int libcuda_total_memory(const char *library, unsigned long long *by_name,
 			 unsigned long long *by_address, char *why, size_t size)

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ctxcost learns what a CUDA context costs on the cards of a node.
+// Package probe measures what only a CUDA context can show: the memory that a context takes of a
+// card, and whether the card obeys time slices.
 //
-// Only a context tells what a context costs, and gresd must never hold one: so
-// gresd runs itself as a child for it ([Child]), which makes one context, reads
-// what NVML and the card count for it ([Measure]), prints that and ends.
-// [Costs] keeps the figures and remembers them over restarts.
-package ctxcost
+// gresd must never have a context. So it runs itself as a child process with one card. The child
+// makes the context, prints the result and ends. gresd kills a child that takes too long.
+package probe
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,15 +22,14 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
 )
 
-// Figure is what one process with one context takes of a card.
+// Figure is the memory that one process with one context takes of a card.
 type Figure struct {
 	Context   gpu.Bytes `json:"context_bytes"`   // what NVML counts for the process
 	Uncounted gpu.Bytes `json:"uncounted_bytes"` // what the card counts beyond that
-	// Idle says that nobody else used the card. Otherwise Uncounted is what of it
-	// could be seen: the first user of a card makes the driver take more.
+	// Idle: no other process used the card. Otherwise Uncounted can be too small, because the
+	// driver takes more memory for the first user of a card.
 	Idle bool `json:"idle"`
 }
 
@@ -47,8 +47,8 @@ func (f Figure) check() error {
 	return nil
 }
 
-// Meter is what is read of a card.
-type Meter interface {
+// CardMemory reads the memory of cards.
+type CardMemory interface {
 	Processes(gpu.UUID) ([]inventory.Process, error)
 	MemoryUsed(gpu.UUID) (gpu.Bytes, error)
 }
@@ -63,9 +63,9 @@ const (
 	mostUncounted = gpu.GiB
 )
 
-// Measure makes a context in this process and returns what it takes.
-func Measure(meter Meter, library string, uuid gpu.UUID) (Figure, error) {
-	return measure(meter, uuid, uint32(os.Getpid()), func() error { return libcuda.MakeContext(library, uuid) })
+// MeasureContext makes a context in this process and returns what it takes.
+func MeasureContext(memory CardMemory, library string, uuid gpu.UUID) (Figure, error) {
+	return measure(memory, uuid, uint32(os.Getpid()), func() error { return makeContext(library, uuid) })
 }
 
 // reading is a card at one moment.
@@ -75,12 +75,12 @@ type reading struct {
 	others map[uint32]gpu.Bytes
 }
 
-func read(meter Meter, uuid gpu.UUID, pid uint32) (reading, error) {
-	processes, err := meter.Processes(uuid)
+func read(memory CardMemory, uuid gpu.UUID, pid uint32) (reading, error) {
+	processes, err := memory.Processes(uuid)
 	if err != nil {
 		return reading{}, err
 	}
-	used, err := meter.MemoryUsed(uuid)
+	used, err := memory.MemoryUsed(uuid)
 	r := reading{used: used, others: map[uint32]gpu.Bytes{}}
 	for _, p := range processes {
 		if p.PID == pid {
@@ -92,22 +92,22 @@ func read(meter Meter, uuid gpu.UUID, pid uint32) (reading, error) {
 	return r, err
 }
 
-func measure(meter Meter, uuid gpu.UUID, pid uint32, makeContext func() error) (Figure, error) {
-	before, err := read(meter, uuid, pid)
+func measure(memory CardMemory, uuid gpu.UUID, pid uint32, newContext func() error) (Figure, error) {
+	before, err := read(memory, uuid, pid)
 	if err != nil {
 		return Figure{}, err
 	}
-	if err := makeContext(); err != nil {
+	if err := newContext(); err != nil {
 		return Figure{}, err
 	}
-	after, err := read(meter, uuid, pid)
+	after, err := read(memory, uuid, pid)
 	for range settleTries {
 		if err != nil {
 			return Figure{}, err
 		}
 		time.Sleep(settleEvery)
 		last := after
-		if after, err = read(meter, uuid, pid); after.used == last.used && after.own == last.own && after.used > before.used {
+		if after, err = read(memory, uuid, pid); after.used == last.used && after.own == last.own && after.used > before.used {
 			break
 		}
 	}
@@ -150,9 +150,9 @@ func Library(cuda, nvml string) string {
 
 // quietest puts cards that nobody uses first, so that no job is disturbed. A
 // card that cannot be asked comes last.
-func quietest(meter Meter, cards []gpu.Card) (card gpu.Card, idle bool) {
+func quietest(memory CardMemory, cards []gpu.Card) (card gpu.Card, idle bool) {
 	use := func(c gpu.Card) int {
-		processes, err := meter.Processes(c.UUID)
+		processes, err := memory.Processes(c.UUID)
 		if err != nil {
 			return int(^uint(0) >> 1)
 		}
@@ -166,19 +166,35 @@ func quietest(meter Meter, cards []gpu.Card) (card gpu.Card, idle bool) {
 	return best, uses[best.UUID] == 0
 }
 
-// Environment is that of gresd for a child with one card, without what would change its
-// context: preload libraries, CUDA's settings, a running MPS server, systemd's socket.
-func Environment(env []string, uuid gpu.UUID) []string {
-	clean := slices.DeleteFunc(slices.Clone(env), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		for _, prefix := range []string{"LD_PRELOAD", "LD_AUDIT", "CUDA_", "VGPU_", "GPU_CORE_", "NOTIFY_SOCKET", "WATCHDOG_"} {
-			if strings.HasPrefix(name, prefix) {
-				return true
-			}
-		}
-		return false
-	})
-	return append(clean, fmt.Sprintf("CUDA_VISIBLE_DEVICES=%s", uuid), "CUDA_CACHE_DISABLE=1",
-		// A client of MPS shares its server's context, which costs less.
-		"CUDA_MPS_PIPE_DIRECTORY=/nonexistent")
+// MeasureInChild measures a card in a child process. The command must print a [Figure] in JSON.
+func MeasureInChild(ctx context.Context, command []string, uuid gpu.UUID) (Figure, error) {
+	ctx, cancel := context.WithTimeout(ctx, childTimeout)
+	defer cancel()
+	f, err := figureOf(ctx, command, uuid)
+	if err != nil {
+		return Figure{}, fmt.Errorf("measure the context cost of %s: %w", uuid, err)
+	}
+	return f, nil
+}
+
+func figureOf(ctx context.Context, command []string, uuid gpu.UUID) (f Figure, err error) {
+	c, err := start(command, uuid)
+	if err != nil {
+		return f, err
+	}
+	text, err := c.output(ctx)
+	if err != nil {
+		return f, err
+	}
+	if f, err = readFigure([]byte(text)); err != nil {
+		return f, fmt.Errorf("read answer: %w", err)
+	}
+	return f, nil
+}
+
+func readFigure(answer []byte) (f Figure, err error) {
+	if err := json.Unmarshal(answer, &f); err != nil {
+		return Figure{}, err
+	}
+	return f, f.check()
 }

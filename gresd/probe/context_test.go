@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctxcost
+package probe
 
 import (
 	"errors"
@@ -106,7 +106,7 @@ func TestMeasureWaitsForTheWholeContext(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	env := Environment([]string{
+	env := environment([]string{
 		"PATH=/bin", "LD_PRELOAD=/x.so", "CUDA_VISIBLE_DEVICES=3", "CUDA_MPS_PIPE_DIRECTORY=/mps", "VGPU_GRANT=/g",
 		"NOTIFY_SOCKET=/s", "LD_LIBRARY_PATH=/lib", "SIMGPU_STATE=/state",
 	}, uuid)

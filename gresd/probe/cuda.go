@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package libcuda calls CUDA's driver, which is loaded by name. A context takes memory of a card:
-// only children of gresd make one.
-package libcuda
+package probe
 
 // #cgo LDFLAGS: -ldl
 // #include <stdlib.h>
-// #include "libcuda.h"
+// #include "cuda.h"
 import "C"
 
 import (
@@ -17,15 +15,15 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
-// reason is where C leaves why it failed.
+// reason has the error text of a C function.
 type reason [512]C.char
 
 func (r *reason) size() C.size_t { return C.size_t(len(r)) }
 
 func (r *reason) error() error { return errors.New(C.GoString(&r[0])) }
 
-// MakeContext makes a CUDA context that lasts as long as the process.
-func MakeContext(library string, uuid gpu.UUID) error {
+// makeContext makes a CUDA context that lasts as long as the process.
+func makeContext(library string, uuid gpu.UUID) error {
 	lib, name := C.CString(library), C.CString(string(uuid))
 	defer C.free(unsafe.Pointer(lib))
 	defer C.free(unsafe.Pointer(name))
@@ -36,8 +34,9 @@ func MakeContext(library string, uuid gpu.UUID) error {
 	return nil
 }
 
-// TotalMemory is what this process is told of the first card's memory: by the
-// function's name, and as the CUDA runtime finds it (0 where there is no such way).
+// TotalMemory returns the first card's memory as this process sees it: from the function by its
+// name, and from the function that the CUDA runtime finds. The second is 0 if the driver has no such
+// way. It makes no context.
 func TotalMemory(library string) (byName, byAddress gpu.Bytes, err error) {
 	lib := C.CString(library)
 	defer C.free(unsafe.Pointer(lib))

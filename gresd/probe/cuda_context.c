@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c - one context on a card that is named as NVML does. */
-#include "libcuda.h"
+/* cuda_context.c - one context on a card that is named as NVML does. */
+#include "cuda.h"
 
 #include <string.h>
 
-#include "driver.h"
+#include "cuda_driver.h"
 
 static void format(const unsigned char uuid[16], char text[37])
 {

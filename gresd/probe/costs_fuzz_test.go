@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctxcost
+package probe
 
 import (
 	"io"
@@ -30,20 +30,20 @@ func FuzzCosts(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c := Open(path, driver, silent)
-		for key, figure := range c.figures {
+		c := OpenCosts(path, driver, silent)
+		for key, figure := range c.known.values {
 			if figure.Total() < figure.Context || figure.Total() > 1024*gpu.GiB {
 				t.Fatalf("%s: %+v", key, figure)
 			}
 		}
-		if f := c.Of(model); f != c.figures[driver+"/"+model] || c.Of("x/y") != c.figures[driver+"/x/y"] {
-			t.Fatalf("%+v of %+v", f, c.figures)
+		if f := c.Of(model); f != c.known.values[driver+"/"+model] || c.Of("x/y") != c.known.values[driver+"/x/y"] {
+			t.Fatalf("%+v of %+v", f, c.known.values)
 		}
-		if err := c.save(); err != nil {
+		if err := c.known.set("no such model", nil); err != nil {
 			t.Fatalf("read, but cannot be written: %v", err)
 		}
-		if again := Open(path, driver, silent); !maps.Equal(again.figures, c.figures) {
-			t.Fatalf("%+v became %+v", c.figures, again.figures)
+		if again := OpenCosts(path, driver, silent); !maps.Equal(again.known.values, c.known.values) {
+			t.Fatalf("%+v became %+v", c.known.values, again.known.values)
 		}
 		if figure, err := readFigure(text); err == nil && figure.Total() < figure.Context {
 			t.Fatalf("of a child: %+v", figure)

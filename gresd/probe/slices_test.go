@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package slicetest
+package probe
 
 import (
 	"context"
@@ -61,10 +61,10 @@ func (e everybody) OnCard(gpu.UUID) (ctxswitch.Account, bool) {
 
 // The driver works on the card while it makes a context, which has no slice before it is made.
 func TestSlicesAreWaitedFor(t *testing.T) {
-	tester := New(Parts{Child: []string{"/bin/sleep", "60"}, Path: filepath.Join(t.TempDir(), "slices.json"), Log: slog.New(slog.DiscardHandler)})
+	tester := NewSliceTester(SliceTestParts{Child: []string{"/bin/sleep", "60"}, Path: filepath.Join(t.TempDir(), "slices.json"), Log: slog.New(slog.DiscardHandler)})
 	workers := make([]*worker, 2)
 	for i := range workers {
-		w, err := tester.start(filepath.Join(t.TempDir(), "worker"), "GPU-a", shortUS)
+		w, err := tester.startWorker(filepath.Join(t.TempDir(), "worker"), "GPU-a", shortUS)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,8 +89,8 @@ func TestSlicesAreWaitedFor(t *testing.T) {
 func TestVerdictsAreRemembered(t *testing.T) {
 	const card = gpu.UUID("GPU-a")
 	path := filepath.Join(t.TempDir(), "slices.json")
-	open := func(driver string) *Tester {
-		return New(Parts{Path: path, Driver: driver, Log: slog.New(slog.DiscardHandler)})
+	open := func(driver string) *SliceTester {
+		return NewSliceTester(SliceTestParts{Path: path, Driver: driver, Log: slog.New(slog.DiscardHandler)})
 	}
 	first := open("580")
 	first.note(card, Unknown, errInUse)
@@ -111,11 +111,13 @@ func TestVerdictsAreRemembered(t *testing.T) {
 func TestARefusalEndsAnEarlierVerdict(t *testing.T) {
 	const card = gpu.UUID("GPU-a")
 	path := filepath.Join(t.TempDir(), "slices.json")
-	open := func() *Tester { return New(Parts{Path: path, Driver: "580", Log: slog.New(slog.DiscardHandler)}) }
+	open := func() *SliceTester {
+		return NewSliceTester(SliceTestParts{Path: path, Driver: "580", Log: slog.New(slog.DiscardHandler)})
+	}
 	open().note(card, Obeyed, nil)
 	again := open()
 	again.note(card, Unknown, errors.Join(errRefused, nil))
-	for _, tester := range []*Tester{again, open()} {
+	for _, tester := range []*SliceTester{again, open()} {
 		if v, _ := tester.Of(card); v != Unknown {
 			t.Errorf("got %q, want it unknown", v)
 		}
@@ -130,7 +132,7 @@ func TestAFileThatMakesNoSense(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		tester := New(Parts{Path: path, Driver: "580", Log: slog.New(slog.DiscardHandler)})
+		tester := NewSliceTester(SliceTestParts{Path: path, Driver: "580", Log: slog.New(slog.DiscardHandler)})
 		if v, _ := tester.Of("GPU-a"); v != want {
 			t.Errorf("%s: %q, want %q", text, v, want)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctxcost
+package probe
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
 )
 
 // A driver with two cards, which makes a context by writing a file. What it
@@ -58,7 +57,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) != 4 || os.Args[1] != "child" {
 		os.Exit(m.Run())
 	}
-	if err := libcuda.MakeContext(os.Args[2], gpu.UUID(os.Args[3])); err != nil {
+	if err := makeContext(os.Args[2], gpu.UUID(os.Args[3])); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -118,19 +117,19 @@ func TestChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := script(t, fmt.Sprintf(`[ -z "$LD_PRELOAD" ] && [ "$1" = x ] && [ "$CUDA_VISIBLE_DEVICES" = %s ] && echo '%s'`, uuid, text))
-	if got, err := Child(t.Context(), good, []string{"x"}, uuid); err != nil || got != want {
+	if got, err := MeasureInChild(t.Context(), []string{good, "x"}, uuid); err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	if _, err := Child(t.Context(), script(t, "echo no card >&2; exit 1"), nil, uuid); err == nil || !strings.Contains(err.Error(), "no card") {
+	if _, err := MeasureInChild(t.Context(), []string{script(t, "echo no card >&2; exit 1")}, uuid); err == nil || !strings.Contains(err.Error(), "no card") {
 		t.Errorf("child that fails: %v", err)
 	}
-	if _, err := Child(t.Context(), script(t, "echo hello"), nil, uuid); err == nil || !strings.Contains(err.Error(), "read answer") {
+	if _, err := MeasureInChild(t.Context(), []string{script(t, "echo hello")}, uuid); err == nil || !strings.Contains(err.Error(), "read answer") {
 		t.Errorf("child that prints something else: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	if _, err := Child(ctx, script(t, "exec sleep 60"), nil, uuid); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := MeasureInChild(ctx, []string{script(t, "exec sleep 60")}, uuid); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("child that hangs: %v", err)
 	}
 	if d := time.Since(start); d > 5*time.Second {
