@@ -11,7 +11,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -49,7 +49,7 @@ func writeStatus(w io.Writer, p paint, st wire.Status) error {
 		if !c.Healthy && c.Why != "" {
 			fmt.Fprintf(w, "\ncard %d is out: %s\n", c.Index, c.Why)
 		}
-		if c.Slices == string(slicetest.Ignored) {
+		if c.Slices == string(probe.Ignored) {
 			fmt.Fprintf(w, "\ncard %d does not obey time slices: its jobs take turns\n", c.Index)
 		}
 		if isScaled(c.MemoryBytes, c.PhysicalBytes) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -102,7 +102,7 @@ var cardSeries = []series[wire.Card]{
 	ofCard("vgpu_card_healthy", "1 while the card can be granted.",
 		func(c wire.Card) value { return is(one(c.Healthy)) }),
 	ofCard("vgpu_card_slices_obeyed", "1 where the card obeys time slices, by a test; 0 where it does not, so that its jobs take turns.",
-		func(c wire.Card) value { return value{one(c.Slices == string(slicetest.Obeyed)), c.Slices != ""} }),
+		func(c wire.Card) value { return value{one(c.Slices == string(probe.Obeyed)), c.Slices != ""} }),
 }
 
 // idleShare is not of a card alone.

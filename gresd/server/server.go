@@ -26,7 +26,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/linger"
@@ -34,9 +33,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
 )
@@ -63,7 +63,7 @@ type Parts struct {
 	Steps     Steps
 	Ledger    *ledger.Ledger
 	Grants    *grant.Store
-	Costs     *ctxcost.Costs
+	Costs     *probe.Costs
 	Observer  Observer
 	Health    cards.Health
 	Samples   status.Samples    // nil: not known
@@ -84,7 +84,7 @@ type Server struct {
 	steps    Steps
 	ledger   *ledger.Ledger
 	grants   *grant.Store
-	costs    *ctxcost.Costs
+	costs    *probe.Costs
 	observer Observer
 	usage    *acct.Writer
 	log      *slog.Logger

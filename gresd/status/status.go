@@ -23,7 +23,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -57,8 +57,8 @@ type Reporter struct {
 	Parts
 	started time.Time
 
-	work   func(arbiter.Key) (arbiter.Work, bool)     // nil: not known
-	slices func(gpu.UUID) (slicetest.Verdict, string) // nil: not known
+	work   func(arbiter.Key) (arbiter.Work, bool) // nil: not known
+	slices func(gpu.UUID) (probe.Verdict, string) // nil: not known
 
 	rateCache  rateCache
 	gpuSeconds gpuSeconds
@@ -127,7 +127,7 @@ func (r *Reporter) cardList() []wire.Card {
 	cards := []wire.Card{}
 	for _, c := range r.Cards.Now().Cards {
 		use := inUse[c.UUID]
-		var verdict slicetest.Verdict
+		var verdict probe.Verdict
 		var why string
 		if r.slices != nil {
 			verdict, why = r.slices(c.UUID)

@@ -11,7 +11,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -27,7 +27,7 @@ func (r *Reporter) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { r.work
 
 // SetSlices sets what tells whether a card obeys time slices, and why that was not tested. It
 // must be called before anybody is told.
-func (r *Reporter) SetSlices(slices func(gpu.UUID) (slicetest.Verdict, string)) { r.slices = slices }
+func (r *Reporter) SetSlices(slices func(gpu.UUID) (probe.Verdict, string)) { r.slices = slices }
 
 // workOf is the work of a job on a card, if that is known.
 func (r *Reporter) workOf(jobID uint32, card gpu.UUID) (w arbiter.Work, known bool) {
