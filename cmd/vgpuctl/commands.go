@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -83,11 +82,6 @@ func command() *cobra.Command {
 	check.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
 	}
-	var options gresconf.Options
-	gres := s.add(root, "gres-conf", "Print the lines of gres.conf for this node", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
-		return s.gresConf(cmd.OutOrStdout(), options)
-	})
-	options.Flags(gres.Flags())
 	root.AddCommand(s.doctorCommand(), probeLibraryCommand(), s.benchCommand(), completionCommand())
 	sayWhatIsWanted(root)
 	return root
@@ -125,18 +119,4 @@ func (s *settings) cardChange(op wire.Op) func(*cobra.Command, []string) error {
 // grantOf is the grant of a job, where the configuration puts it.
 func (s *settings) grantOf(job uint32) string {
 	return filepath.Join(s.configuration().Paths.Job(job), "grant")
-}
-
-// gresConf prints what gresd gres-conf does; in JSON one string a line.
-func (s *settings) gresConf(w io.Writer, options gresconf.Options) error {
-	text, err := options.Of(s.config)
-	if err != nil {
-		return err
-	}
-	return s.print(w, struct {
-		Lines []string `json:"lines"`
-	}{linesOf(text)}, func(w io.Writer) error {
-		_, err := io.WriteString(w, text)
-		return err
-	})
 }

@@ -117,5 +117,3 @@ func aligned(p paint, rows [][]string) (lines []string) {
 	}
 	return lines
 }
-
-func linesOf(text string) []string { return strings.Split(strings.TrimRight(text, "\n"), "\n") }

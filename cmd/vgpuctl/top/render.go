@@ -92,33 +92,23 @@ func (v *View) cards(width, most int) (lines []Line) {
 }
 
 func (v *View) title(rows int) Line {
-	if len(v.samples) == 0 || v.Nodes {
-		return v.titleOfNodes(rows)
-	}
-	s := v.samples[0]
-	st := s.Status
-	line := Line{
-		{"vgpuctl top", Strong},
-		{fmt.Sprintf(" - %s  %s  up %s  cards %d  rows %d", cmp.Or(st.Node, "this node"), s.At.Format(time.TimeOnly),
-			s.At.Sub(st.Started).Round(time.Second), len(st.Cards), rows), Plain},
-	}
-	if n := len(st.Problems); n > 0 {
-		line = append(line, Span{fmt.Sprintf("  problems %d: vgpuctl status", n), Bad})
-	}
-	return line
-}
-
-func (v *View) titleOfNodes(rows int) Line {
-	var newest time.Time
+	var newest Sample
 	for _, s := range v.samples {
-		if s.At.After(newest) {
-			newest = s.At
+		if s.At.After(newest.At) {
+			newest = s
 		}
 	}
-	return Line{
-		{"vgpuctl top", Strong},
-		{fmt.Sprintf(" - your jobs  %s  nodes %d  rows %d", newest.Format(time.TimeOnly), len(v.samples), rows), Plain},
+	st, at := newest.Status, newest.At.Format(time.TimeOnly)
+	text, problems := fmt.Sprintf(" - your jobs  %s  nodes %d  rows %d", at, len(v.samples), rows), 0
+	if !v.Nodes {
+		text = fmt.Sprintf(" - %s  %s  up %s  cards %d  rows %d", cmp.Or(st.Node, "this node"), at, newest.At.Sub(st.Started).Round(time.Second), len(st.Cards), rows)
+		problems = len(st.Problems)
 	}
+	line := Line{{"vgpuctl top", Strong}, {text, Plain}}
+	if problems > 0 {
+		line = append(line, Span{fmt.Sprintf("  problems %d: vgpuctl status", problems), Bad})
+	}
+	return line
 }
 
 // nodeWidth is that of a column with the name of a node.
