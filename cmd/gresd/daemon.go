@@ -146,7 +146,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if err != nil {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
-	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config}
+	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config, apply: d.follow}
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	d.server, err = server.New(server.Parts{
 		Config: d.config, Inventory: d.driver, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Log: d.log, Version: version,
@@ -169,11 +169,9 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	d.judge.Measure(meter)
 	d.slices = d.sliceTester(cfg, meter, driverVersion)
 	d.judge.Slices(func(card gpu.UUID) probe.Verdict { v, _ := d.slices.Of(card); return v })
-	d.server.Report.SetWork(d.judge.Work)
-	d.server.Report.SetSlices(d.slices.Of)
+	d.server.Report.Work, d.server.Report.Slices = d.judge.Work, d.slices.Of
 	d.counts.Watch(d.server.Report.Snapshot)
 	d.health.OnChange(d.server.CardChanged)
-	d.reload.apply = d.follow
 	return nil
 }
 

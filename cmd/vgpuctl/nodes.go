@@ -236,7 +236,7 @@ func writeCluster(w io.Writer, p paint, v clusterView) error {
 	for _, n := range v.Nodes {
 		state := n.State
 		if !n.Usable {
-			state = p.red(state)
+			state = p.code(red, state)
 		}
 		largest := fmt.Sprintf("%d%%", n.largest)
 		if n.Counted { // slurmctld does not know
@@ -301,7 +301,7 @@ func (v nodeView) given(p paint) string {
 	for _, c := range v.Cards {
 		word := fmt.Sprint(c.Given)
 		if c.Out {
-			word += p.red("!")
+			word += p.code(red, "!")
 		}
 		words = append(words, word)
 	}

@@ -348,7 +348,7 @@ func (n *testNode) start() *testNode {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	s.Report.SetWork(n.work)
+	s.Report.Work = n.work
 	s.Report.Past = n.past
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)

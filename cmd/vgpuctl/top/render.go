@@ -307,7 +307,7 @@ func (v *View) footer(rows, room int) Line {
 	if rows > room {
 		more = fmt.Sprintf("  rows %d-%d of %d", v.first+1, min(rows, v.first+room), rows)
 	}
-	line := Line{{"q", Strong}, {" quit  sort: ", Plain}}
+	line := Line{{"q", Strong}, {" quit, sort: ", Plain}}
 	for _, order := range append(slices.Clone(Orders), "reverse") {
 		line = append(line, Span{order[:1], Strong}, Span{order[1:] + " ", Plain})
 	}
@@ -315,7 +315,7 @@ func (v *View) footer(rows, room int) Line {
 	if v.Reverse {
 		by += " reversed"
 	}
-	return append(line, Span{" by " + by + more, Dim})
+	return append(line, Span{"by " + by + more, Dim})
 }
 
 // clip cuts what does not fit.
