@@ -164,7 +164,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	meter := ctxswitch.New(cardOf(d.driver), d.log)
 	d.auditor = audit.New(audit.Parts{
 		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
-		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
+		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Queue.MayUse,
 	})
 	d.judge.Except(d.server.HeldByMPS)
 	d.judge.Measure(meter)

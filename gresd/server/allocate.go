@@ -18,6 +18,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -25,8 +26,8 @@ import (
 // without a Prolog ask at once. The first task has bound its grant by then.
 func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req request.Request, restart uint32) error {
 	defer s.lockJob(facts.JobID)()
-	if isOver(ctx) {
-		return errLeft
+	if waitqueue.HasEnded(ctx) {
+		return waitqueue.ErrJobEnded
 	}
 	rec, known := s.ledger.Get(facts.JobID)
 	if known && rec.State == ledger.Granted && s.sameRun(rec, wire.Request{JobID: rec.JobID, UID: facts.UID, Restart: restart}) {
@@ -61,7 +62,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err != nil {
 		return err
 	}
-	s.room.LeaveLine(rec.JobID)
+	s.Queue.Remove(rec.JobID)
 	s.keepMPS(rec)
 	log := s.log
 	if rec.EngineWhy != "" {
@@ -74,14 +75,14 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	return nil
 }
 
-// roomWait is how long a job waits for room in a full run_dir or state_dir. gresd shrinks a cache
-// file that fills run_dir within milliseconds.
-const roomWait = 2 * time.Second
+// fullDiskTimeout is how long a job waits for space in a full run_dir or state_dir. gresd shrinks a
+// cache file that fills run_dir within milliseconds.
+const fullDiskTimeout = 2 * time.Second
 
-// whileFull repeats do for up to roomWait while the file system of dir is full. dir is the name of
+// whileFull repeats do for up to fullDiskTimeout while the file system of dir is full. dir is the name of
 // the key in vgpu.toml.
 func whileFull(dir string, do func() error) error {
-	for end := time.Now().Add(roomWait); ; time.Sleep(roomWait / 500) {
+	for end := time.Now().Add(fullDiskTimeout); ; time.Sleep(fullDiskTimeout / 500) {
 		err := do()
 		switch {
 		case !isFull(err):
@@ -109,10 +110,10 @@ func faultOr(err error, format string, args ...any) wire.Reply {
 // take finds the cards and reserves the share on them for this job. The record is on its way to
 // the disk.
 func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
-	s.placing.Lock()
-	defer s.placing.Unlock()
-	if !s.room.InTurn(facts.JobID) {
-		return rec, onDisk, errNotItsTurn
+	s.Queue.Lock()
+	defer s.Queue.Unlock()
+	if !s.Queue.MayTry(facts.JobID) {
+		return rec, onDisk, waitqueue.ErrEarlierJobFirst
 	}
 	placement, engine, err := s.place(facts, req)
 	if err != nil {
@@ -140,9 +141,9 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 	return cards
 }
 
-// place checks slurmctld's choice, or makes our own, with the shares that are in use.
+// place checks slurmctld's choice, or makes our own, with the shares that are in use. The queue is locked.
 func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, choice, error) {
-	now, inUse := s.Cards.Now(), s.inUse()
+	now, inUse := s.Cards.Now(), s.Queue.InUse()
 	var d place.Decision
 	var engine choice
 	var err error
@@ -262,12 +263,6 @@ func (s *Server) release(w wire.Request) wire.Reply {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 	_, known := s.ledger.Get(jobID)
-	s.room.End(jobID, true)
-	s.placing.Lock()
-	if s.Whole.Forget(jobID) {
-		s.room.Changed()
-	}
-	s.placing.Unlock()
 	s.Report.Ended(jobID)
 	if err := s.drop(jobID); err != nil {
 		return faultOr(err, "vgpu: release: job %d: %v", jobID, err)
@@ -275,7 +270,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	if !known {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
-	s.log.Info("released", "job_id", jobID)
+	s.log.Info("released the share", "job_id", jobID)
 	return wire.Reply{OK: true, Result: wire.Released}
 }
 
@@ -283,13 +278,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.grants.Revoke(jobID)
-	s.placing.Lock()
-	held, onDisk := s.ledger.BeginDelete(jobID)
-	if held {
-		s.room.Changed()
-	}
-	s.placing.Unlock()
-	if err := onDisk.Wait(); err != nil {
+	if err := s.Queue.Release(jobID).Wait(); err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
 	_, err := s.grants.Remove(jobID)

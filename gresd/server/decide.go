@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
@@ -14,21 +15,35 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // grant serves the Prolog of one job. decide takes the job's share in the ledger and makes its
 // files, or says why not; settle does what follows in Slurm, and answers.
 func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
+	start := time.Now()
+	ctx, done := s.deciding.begin(ctx, w.JobID, w.Order)
+	defer done()
+	var o outcome
 	ours, err := s.node.Enter(w.Node, w.Conf, w.Cluster, func() bool { return s.ledger.Len() > 0 })
 	switch {
 	case err != nil:
-		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err)
-	case !ours:
-		return s.settle(ctx, s.decideForeign(ctx, w))
+		o = answer(faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err))
+	case ours:
+		defer s.node.Leave()
+		o = s.decide(ctx, w)
+	default:
+		o = s.decideForeign(ctx, w)
 	}
-	defer s.node.Leave()
-	return s.settle(ctx, s.decide(ctx, w))
+	rep := s.settle(ctx, o)
+	result := string(rep.Result)
+	if !rep.OK {
+		result = "error"
+	}
+	s.observer.GrantTook(time.Since(start) - o.waited) // a wait for room is no fault of gresd
+	s.observer.Placed(result)
+	return rep
 }
 
 // verdict says what is to be done about a job.
@@ -51,7 +66,7 @@ type outcome struct {
 	reason  string        // of all others, in words for the user
 	why     error         // of sentBack
 	again   bool          // of placed: it had its cards before
-	waited  time.Duration // of placed: for room
+	waited  time.Duration // for room
 	times   uint32        // of placed: that it was sent back before
 }
 
@@ -112,18 +127,96 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, err))
 	}
 	s.costs.Await(ctx) // a grant names what a context costs
-	times := s.room.Times(w.JobID)
-	want := wanted{facts: facts, req: req, try: func() error { return s.allocateAlone(ctx, facts, req, w.Restart) }}
-	waited, err := s.findRoom(ctx, w, want)
+	times := s.Queue.RequeueCount(w.JobID)
+	want := waitqueue.Request{
+		JobID: w.JobID, Share: req, Requeues: facts.Batch,
+		Try: func() error { return s.allocateAlone(ctx, facts, req, w.Restart) },
+	}
+	waited, err := s.findRoom(ctx, w, facts, want)
 	s.countCards(facts.JobID)
 	if err != nil {
 		if errors.Is(err, cards.ErrSick) {
-			s.foundNoRoom(want)
+			s.Queue.RecordNoRoom(want)
 		}
-		return s.notPlaced(w, facts, err)
+		return s.notPlaced(w, facts, err, waited)
 	}
 	reply := wire.Reply{OK: true, Result: wire.Granted}
 	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: times}
+}
+
+// compareLife is how long a comparison with slurmctld's jobs is good for jobs that may not wait.
+// Each comparison asks about all jobs. The Prologs of other jobs wait for it.
+const compareLife = 5 * time.Second
+
+// findRoom takes the cards of a job. It returns how long the job has waited for them.
+func (s *Server) findRoom(ctx context.Context, w wire.Request, facts slurm.JobFacts, want waitqueue.Request) (waited time.Duration, err error) {
+	limit := s.maxQueueWait(ctx, w, facts)
+	if limit <= 0 {
+		if err = want.Try(); errors.Is(err, place.ErrNoRoom) {
+			s.Queue.RecordNoRoom(want)
+			// A job may have ended without its Epilog.
+			if s.comparedSince(ctx, time.Now().Add(-s.compareLife)) == nil {
+				err = want.Try()
+			}
+		}
+		return 0, err
+	}
+	began := time.Now()
+	err = s.Queue.Wait(ctx, want, limit, func() bool {
+		now, err := s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
+		go func() { _ = s.comparedSince(ctx, time.Now().Add(-waitqueue.PollEvery)) }()
+		return errors.Is(err, slurm.ErrNoJob) || err == nil && !mayWait(now.State)
+	})
+	return time.Since(began), err
+}
+
+// mayWait says of a job's state whether its Prolog may still wait for room.
+func mayWait(state string) bool {
+	return slices.Contains([]string{"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}, state)
+}
+
+// interactiveWait is the longest wait of a job that cannot be requeued: srun gives up after 20 s.
+const interactiveWait = 10 * time.Second
+
+// maxQueueWait is how long a job may wait for room on this node; 0: not at all. Jobs do not wait if
+// slurmctld chooses the cards, and tasks do not wait. The rest of the time is for the requeue.
+func (s *Server) maxQueueWait(ctx context.Context, w wire.Request, facts slurm.JobFacts) time.Duration {
+	limit := s.cfg().Placement.Wait()
+	if s.cfg().Placement.Mode != config.PlacementGresd || limit == 0 || w.Node == "" {
+		return 0
+	}
+	// If Prologs and Epilogs run one at a time, no job could end while one waits.
+	if settings, err := s.node.Settings(ctx, w.Conf); err != nil || settings.SerialProlog {
+		return 0
+	}
+	if !facts.Batch {
+		limit = min(limit, interactiveWait)
+	}
+	if facts.TimeLimit > 0 {
+		limit = min(limit, facts.TimeLimit/2) // which goes on meanwhile
+	}
+	if until, bounded := ctx.Deadline(); bounded {
+		left := time.Until(until)
+		limit = min(limit, left-max(3*time.Second, left/7))
+	}
+	return limit
+}
+
+// decideWhole is for a job without a share, where gresd chooses the cards of shares.
+func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.JobFacts) outcome {
+	cards := s.Cards.At(facts.WholeCards)
+	if len(cards) == 0 {
+		s.Queue.SetWholeCards(w.JobID, facts.WholeCards)
+		return none()
+	}
+	waited, err := s.findRoom(ctx, w, facts, waitqueue.Request{
+		JobID: w.JobID, WholeCards: cards, Requeues: facts.Batch,
+		Try: func() error { return s.Queue.TakeWholeCards(ctx, w.JobID, facts.WholeCards) },
+	})
+	if err != nil {
+		return s.notPlaced(w, facts, err, waited)
+	}
+	return outcome{verdict: placed, job: w, facts: facts, reply: wire.Reply{OK: true, Result: wire.None}, waited: waited}
 }
 
 // unknown is for a job about which slurmctld was asked in vain.
@@ -139,13 +232,14 @@ func unknown(w wire.Request, err error) outcome {
 }
 
 // notPlaced is for a job that got no card, and why.
-func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error) outcome {
+func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error, waited time.Duration) (o outcome) {
+	defer func() { o.waited = waited }()
 	switch {
-	case errors.Is(why, errNoTurn), errors.Is(why, cards.ErrUnread):
+	case errors.Is(why, waitqueue.ErrStopping), errors.Is(why, cards.ErrUnread):
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, why))
-	case errors.Is(why, errLeft):
-		if !s.room.Has(w.JobID) { // a second Prolog of the job waits
-			s.room.LeaveLine(w.JobID)
+	case errors.Is(why, waitqueue.ErrJobEnded):
+		if !s.Queue.IsWaiting(w.JobID) { // a second Prolog of the job waits
+			s.Queue.Remove(w.JobID)
 		}
 		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
 	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), isFull(why):

@@ -99,7 +99,9 @@ func readGRES(text string) (cardType, share string, err error) {
 // wouldPlace is place for a job that is not there. Where slurmctld chooses, the
 // cards that it could choose from are all that can be told.
 func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
-	now, inUse := s.Cards.Now(), s.inUse()
+	s.Queue.Lock()
+	defer s.Queue.Unlock()
+	now, inUse := s.Cards.Now(), s.Queue.InUse()
 	var only []string
 	if cardType != "" {
 		only = []string{cardType}
@@ -121,7 +123,7 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 // Slurm's configuration, and no lack of room. It may be a card that cannot be read.
 func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
 	cards, others := ofTypes(all, only)
-	d, err := s.room.Choose(jobID, cards, inUse, req, distances)
+	d, err := s.Queue.Choose(jobID, cards, inUse, req, distances)
 	if len(cards) == 0 && len(others) > 0 && s.Cards.Now().Err == nil {
 		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
 			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+

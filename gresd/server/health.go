@@ -15,7 +15,7 @@ import (
 // CardChanged is called when a card became sick or well. Jobs on it are told.
 func (s *Server) CardChanged(c health.Change) {
 	readable := s.Cards.Judge(c.UUID)
-	s.room.Changed()
+	s.Queue.WakeAll()
 	if c.Why == "" && !readable {
 		s.reload.Ring() // it can be read again
 	}
@@ -40,7 +40,7 @@ func (s *Server) cordon(w wire.Request) wire.Reply {
 		if err := s.Cards.Cordon(uuid, w.Reason); err != nil {
 			return wire.NodeError("vgpu: cordon: card %s: it is out of use until gresd restarts: %v", name, err)
 		}
-		jobs := s.inUse()[uuid].Jobs
+		jobs := s.Queue.CurrentUse()[uuid].Jobs
 		return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf(
 			"card %s: cordoned: no new jobs; jobs that stay on it: %d", name, jobs)}
 	}

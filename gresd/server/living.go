@@ -45,7 +45,7 @@ func (s *Server) jobsHere(records map[uint32]time.Time) []uint32 {
 	}
 	marks, _ := s.plainMarks() // nor is this the place to say so
 	jobs = slices.AppendSeq(jobs, maps.Keys(marks))
-	jobs = append(jobs, s.Whole.List()...)
+	jobs = append(jobs, s.Queue.JobIDs()...)
 	slices.Sort(jobs)
 	return slices.Compact(jobs)
 }

@@ -4,9 +4,10 @@ package server
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 )
 
 // jobLocks order the work on each job. The zero value is ready.
@@ -84,7 +85,7 @@ type deciding struct {
 	latest map[uint32]uint64
 }
 
-// begin is for a request of the job; isOver says of ctx whether the job has ended.
+// begin is for a request of the job; [waitqueue.HasEnded] says of ctx whether the job has ended.
 func (d *deciding) begin(ctx context.Context, jobID uint32, order uint64) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	d.mu.Lock()
@@ -117,9 +118,7 @@ func (d *deciding) end(jobID uint32, order uint64) bool {
 	}
 	delete(d.latest, jobID)
 	for _, cancel := range d.jobs[jobID] {
-		(*cancel)(errLeft)
+		(*cancel)(waitqueue.ErrJobEnded)
 	}
 	return true
 }
-
-func isOver(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errLeft) }

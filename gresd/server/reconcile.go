@@ -18,6 +18,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -133,6 +134,48 @@ func (s *Server) isLost() bool {
 	return s.lost
 }
 
+// comparedSince has jobs compared with slurmctld's, unless they have been since a time. Many may want
+// it at once, and each comparison asks about each job.
+func (s *Server) comparedSince(ctx context.Context, since time.Time) error {
+	select {
+	case s.comparing <- struct{}{}:
+		defer func() { <-s.comparing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if s.compared.Load().After(since) {
+		return nil
+	}
+	return s.Reconcile(ctx)
+}
+
+// reconcileWhole forgets jobs that have ended, and learns of those that were started while gresd
+// was away: they have a process here. live are the jobs that live, as asked for at some time.
+func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at time.Time) {
+	s.Queue.RemoveEnded(live, at)
+	if s.cfg().Placement.Mode != config.PlacementGresd {
+		return
+	}
+	for _, id := range s.steps.Jobs() {
+		if _, recorded := s.ledger.Get(id); !recorded && !s.Queue.IsKnown(id) {
+			s.learnWhole(ctx, id)
+		}
+	}
+}
+
+func (s *Server) learnWhole(ctx context.Context, id uint32) {
+	ctx, done := s.deciding.begin(ctx, id, 0)
+	defer done()
+	facts, err := s.node.Facts(ctx, id)
+	if err != nil || facts.Counted > 0 {
+		return // its Prolog says it
+	}
+	if err := s.Queue.TakeWholeCards(ctx, id, facts.WholeCards); err != nil && !errors.Is(err, waitqueue.ErrJobEnded) {
+		s.log.Warn("found a whole-card job on a shared card", "job_id", id)
+		s.Queue.SetWholeCards(id, facts.WholeCards)
+	}
+}
+
 // sweepPlain removes marks of jobs whose Epilog was lost: of those of jobs that do not live, where they
 // were there at that time. The clock of files is not fine, and may have been set: one of a job that was
 // not asked about is left in any case.
@@ -208,9 +251,9 @@ func (s *Server) mendStray(st stray) error {
 	if st.keep {
 		s.log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
 		s.observer.Corrected(string(report.Rebuilt))
-		s.placing.Lock()
+		s.Queue.Lock()
 		onDisk := s.ledger.Begin(st.rec)
-		s.placing.Unlock()
+		s.Queue.Unlock()
 		return onDisk.Wait()
 	}
 	had, err := s.grants.Remove(st.jobID)
@@ -245,10 +288,10 @@ func (s *Server) ensure(rec ledger.Record) error {
 	}
 	err := s.grants.Adopt(rec)
 	if err == nil {
-		s.log.Info("adopted", "job_id", rec.JobID)
+		s.log.Info("adopted the grant", "job_id", rec.JobID)
 		return nil
 	}
-	s.log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
+	s.log.Warn("recreating the grant files", "job_id", rec.JobID, "error", err)
 	s.observer.Corrected(string(report.Remade))
 	return s.grants.Create(rec, s.contextCost)
 }
@@ -302,7 +345,7 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 		return err
 	}
 	s.observer.Corrected(string(report.Recovered))
-	s.log.Warn("a living job was recovered; options of its submit line are lost", "job_id", facts.JobID,
-		"mode", gpu.FormatMode(req.Mode, req.Ceiling))
+	s.log.Warn("recovered a running job without a record", "job_id", facts.JobID,
+		"mode", gpu.FormatMode(req.Mode, req.Ceiling), "lost", "options that are not in its comment")
 	return nil
 }

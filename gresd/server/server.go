@@ -35,10 +35,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
 )
 
 // Observer counts what the server does.
@@ -101,8 +100,6 @@ type Server struct {
 
 	jobLocks jobLocks // of work on the record and the folder of one job (lockJob)
 	deciding deciding
-	// placing is held from the look at what is in use to the change of it.
-	placing sync.Mutex
 	// mu guards lost and recovering. gresd never waits for a disk, Slurm or the driver while it is locked.
 	mu sync.Mutex
 	// lost says that the ledger must be rebuilt from what is found, recovering that this is being
@@ -111,13 +108,11 @@ type Server struct {
 	// survivors are the jobs that had a process when gresd started and found no ledger.
 	survivors []uint32
 
-	Whole *whole.Jobs // without a share
-
 	pace node.Pace // of questions about jobs here
 
 	decisions decisions
-	room      *room.Room
-	keeps     atomic.Bool // this Slurm never starts a job without its shards
+	Queue     *waitqueue.Queue // of jobs that wait for cards
+	keeps     atomic.Bool      // this Slurm never starts a job without its shards
 	shardless shardless
 
 	compared  atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
@@ -148,9 +143,8 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		lost: ledgerLost, compareLife: compareLife,
 		unreconciled: unreconciled{text: noAnswer}, unwritten: unreconciled{text: notWritten},
 	}
-	s.Whole = whole.New(here, s.Cards, parts.Log)
 	s.compared.Store(&time.Time{})
-	if s.room, err = room.Open(parts.Config, s.Cards, here, s.inUse, parts.Log); err != nil {
+	if s.Queue, err = waitqueue.Open(parts.Config, s.Cards, here, parts.Ledger, parts.Log); err != nil {
 		return nil, err
 	}
 	if s.Outbox, err = outbox.Open(parts.Config, s.Cards, here, parts.Grants, parts.Log); err != nil {
@@ -175,7 +169,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	s.findSurvivors()
 	s.nameCards()
 	s.Report = report.New(report.Parts{
-		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.mps.Serves,
+		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.Queue.CurrentUse, ByMPS: s.mps.Serves,
 		Samples: parts.Samples, Commands: parts.Commands, Usage: parts.Usage, Past: parts.Past, Version: parts.Version, Log: parts.Log,
 		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.unwritten.problems, s.Cards.Problems}, parts.Problems),
 		Private:  slices.Concat(parts.Private, []func() []string{s.mps.Problems}),
@@ -210,7 +204,7 @@ func (s *Server) refreshCards() {
 	if now := s.Cards.Now(); before.Err != nil && (now.Err == nil || len(now.Cards) > len(before.Cards)) {
 		s.Outbox.CardIsWell()
 	}
-	s.room.Changed()
+	s.Queue.WakeAll()
 	s.nameCards()
 }
 
@@ -277,9 +271,9 @@ func (s *Server) Beat(ctx context.Context) {
 	s.refreshCards()
 	s.reconcile(ctx, askDue)
 	if err := s.node.ForgetNames(ctx); err != nil && ctx.Err() == nil {
-		s.log.Warn("names of this node", "error", err)
+		s.log.Warn("cannot check the node's names with slurmctld", "error", err)
 	}
-	s.room.Tidy(ctx, time.Now())
+	s.Queue.DropEndedJobs(ctx, time.Now())
 }
 
 func (s *Server) reconcile(ctx context.Context, whom asking) {
