@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +18,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
@@ -62,7 +65,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err != nil {
 		return err
 	}
-	s.Queue.Remove(rec.JobID)
+	s.queue.Remove(rec.JobID)
 	s.keepMPS(rec)
 	log := s.log
 	if rec.EngineWhy != "" {
@@ -73,6 +76,224 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
 		"engine", engineOfRecord(&rec))
 	return nil
+}
+
+// take finds the cards and reserves the share on them for this job. The record is on its way to
+// the disk.
+func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	if !s.queue.MayTry(facts.JobID) {
+		return rec, onDisk, waitqueue.ErrEarlierJobFirst
+	}
+	placement, engine, err := s.place(facts, req)
+	if err != nil {
+		return rec, onDisk, err
+	}
+	if engine.engine != gpu.Time || req.Engine == gpu.Auto {
+		req.Engine = engine.engine // also if it is the site's choice, which may change
+	}
+	rec = recordOf(facts, req, restart)
+	rec.State, rec.Placement, rec.EngineWhy = ledger.Granted, placement, engine.why
+	return rec, s.ledger.Begin(rec), nil
+}
+
+// recordOf starts a record from what slurmctld says of the job.
+func recordOf(facts slurm.JobFacts, req request.Request, restart uint32) ledger.Record {
+	return ledger.Record{
+		JobID: facts.JobID, UID: facts.UID, GID: facts.GID, User: facts.User,
+		Account: facts.Account, Partition: facts.Partition,
+		Request: req, Mode: req.Mode, Ceiling: req.Ceiling, Priority: req.Priority,
+		Created: time.Now().UTC().Truncate(time.Microsecond), Restarts: int64(restart),
+	}
+}
+
+// chosen is slurmctld's choice: shares of cards, or whole cards.
+func chosen(facts slurm.JobFacts) []place.CardChoice {
+	var cards []place.CardChoice
+	for _, index := range slices.Sorted(maps.Keys(facts.Units)) {
+		cards = append(cards, place.CardChoice{Index: index, Units: facts.Units[index]})
+	}
+	if len(cards) == 0 {
+		for _, index := range facts.WholeCards {
+			cards = append(cards, place.CardChoice{Index: index, Units: gpu.FullCard})
+		}
+	}
+	return cards
+}
+
+// place checks slurmctld's choice, or makes our own, with the shares that are in use. The queue is locked.
+func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, choice, error) {
+	now, inUse := s.cards.Now(), s.queue.InUse()
+	var d place.Decision
+	var engine choice
+	var err error
+	if s.cfg().Placement.Mode == config.PlacementGresd {
+		cards, why := s.compatibleCards(facts, req, now.Cards)
+		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, now.Distances); why != nil {
+			err = why
+		}
+		if err == nil {
+			if err = withinCount(d.Placement, facts.Counted); err != nil {
+				d.Refuse(place.BadRequest)
+			}
+		}
+	} else {
+		d, err = place.Check(now.Cards, inUse, req, chosen(facts))
+	}
+	if err == nil {
+		if err = s.withinLimits(d.Placement, now.Cards); err != nil {
+			d.Refuse(place.SiteLimit)
+		}
+	}
+	if err == nil {
+		if engine, err = s.checkEngine(facts, req, d.Placement); err != nil {
+			d.Refuse(place.BadRequest)
+		}
+	}
+	err = s.cards.WithSick(d, err)
+	s.decisions.put(decided{
+		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, engine: engine, err: err,
+	})
+	return d.Placement, engine, err
+}
+
+// chooseOf is [place.Choose] among the cards of some types; among all where no
+// type is named. A node without such a card is a mistake of the request, or of
+// Slurm's configuration, and no lack of room. It may be a card that cannot be read.
+func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
+	cards, others := ofTypes(all, only)
+	d, err := s.queue.Choose(jobID, cards, inUse, req, distances)
+	if len(cards) == 0 && len(others) > 0 && s.cards.Now().Err == nil {
+		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
+			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+
+				"otherwise, the administrator names them in vgpu.toml: type in [card.\"%[3]s\"]",
+			strings.Join(types(others), ", "), others[0].Type, others[0].UUID)}
+	}
+	for _, v := range place.Given(others, inUse, place.Placement{}).Verdicts {
+		if v.Reason == place.Fits {
+			v.Reason = place.OtherType
+		}
+		d.Verdicts = append(d.Verdicts, v)
+	}
+	slices.SortFunc(d.Verdicts, func(a, b place.Verdict) int { return a.Index - b.Index })
+	return d, err
+}
+
+func ofTypes(cards []gpu.Card, only []string) (of, others []gpu.Card) {
+	for _, c := range cards {
+		if len(only) == 0 || slices.Contains(only, c.Type) {
+			of = append(of, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	return of, others
+}
+
+func types(cards []gpu.Card) []string {
+	var all []string
+	for _, c := range cards {
+		all = append(all, c.Type)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// withinCount checks that slurmctld counts enough for our placement. With memory or cores above the
+// share, it would count too little.
+func withinCount(p place.Placement, counted gpu.Share) error {
+	var sum gpu.Share
+	for _, c := range p.Cards {
+		sum += c.Share
+	}
+	if sum > counted {
+		return &request.Error{Option: "--gres=vgpu", Given: fmt.Sprint(counted), Want: fmt.Sprintf(
+			"the memory, cores or policy asked for need a share of %d; want --gres=vgpu:%d", sum, sum)}
+	}
+	return nil
+}
+
+func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
+	limits := s.cfg().RequestLimits()
+	if err := request.CheckCards(len(p.Cards), limits); err != nil {
+		return err
+	}
+	for _, c := range p.Cards {
+		i := slices.IndexFunc(cards, func(card gpu.Card) bool { return card.UUID == c.UUID })
+		grant := request.Grant{Units: c.Share, Cores: c.Cores, Memory: c.Memory}
+		if err := grant.Check(limits, cards[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxDecisions is how many jobs are remembered: a few days of a busy node, in
+// about 2 MiB on one with eight cards.
+const maxDecisions = 1000
+
+// decided is one placement, or why there was none.
+type decided struct {
+	jobID, uid uint32
+	at         time.Time
+	request    request.Request
+	decision   place.Decision
+	engine     choice
+	err        error
+}
+
+// decisions remembers the last one of each job, also of jobs that ended or went
+// back into the queue. It is not durable: a grant is, its reasons need not be.
+type decisions struct {
+	mu    sync.Mutex
+	byJob map[uint32]decided
+	order []uint32 // of jobs, by their first decision
+}
+
+func (d *decisions) put(made decided) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byJob == nil {
+		d.byJob = map[uint32]decided{}
+	}
+	if _, known := d.byJob[made.jobID]; !known {
+		if len(d.order) == maxDecisions {
+			delete(d.byJob, d.order[0])
+			d.order = d.order[1:]
+		}
+		d.order = append(d.order, made.jobID)
+	}
+	d.byJob[made.jobID] = made
+}
+
+func (d *decisions) get(jobID uint32) (decided, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	made, known := d.byJob[jobID]
+	return made, known
+}
+
+// countCards tells the observer what was decided about each card.
+func (s *Server) countCards(jobID uint32) {
+	made, _ := s.decisions.get(jobID)
+	for _, v := range made.decision.Verdicts {
+		s.observer.CardDecided(string(v.Reason))
+	}
+}
+
+// contextCost is what the card counts for a process with one CUDA context.
+func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Total() }
+
+// Uncounted is what the card takes for each process beyond what it counts for it.
+func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
+
+func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
+	card, here := s.cards.Of(uuid)
+	if !here {
+		return probe.Figure{}
+	}
+	return s.costs.Of(card.Name)
 }
 
 // fullDiskTimeout is how long a job waits for space in a full run_dir or state_dir. gresd shrinks a
@@ -107,147 +328,6 @@ func faultOr(err error, format string, args ...any) wire.Reply {
 	return wire.NodeError(format, args...)
 }
 
-// take finds the cards and reserves the share on them for this job. The record is on its way to
-// the disk.
-func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
-	s.Queue.Lock()
-	defer s.Queue.Unlock()
-	if !s.Queue.MayTry(facts.JobID) {
-		return rec, onDisk, waitqueue.ErrEarlierJobFirst
-	}
-	placement, engine, err := s.place(facts, req)
-	if err != nil {
-		return rec, onDisk, err
-	}
-	if engine.engine != gpu.Time || req.Engine == gpu.Auto {
-		req.Engine = engine.engine // also if it is the site's choice, which may change
-	}
-	rec = recordOf(facts, req, restart)
-	rec.State, rec.Placement, rec.EngineWhy = ledger.Granted, placement, engine.why
-	return rec, s.ledger.Begin(rec), nil
-}
-
-// chosen is slurmctld's choice: shares of cards, or whole cards.
-func chosen(facts slurm.JobFacts) []place.CardChoice {
-	var cards []place.CardChoice
-	for _, index := range slices.Sorted(maps.Keys(facts.Units)) {
-		cards = append(cards, place.CardChoice{Index: index, Units: facts.Units[index]})
-	}
-	if len(cards) == 0 {
-		for _, index := range facts.WholeCards {
-			cards = append(cards, place.CardChoice{Index: index, Units: gpu.FullCard})
-		}
-	}
-	return cards
-}
-
-// place checks slurmctld's choice, or makes our own, with the shares that are in use. The queue is locked.
-func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, choice, error) {
-	now, inUse := s.Cards.Now(), s.Queue.InUse()
-	var d place.Decision
-	var engine choice
-	var err error
-	if s.cfg().Placement.Mode == config.PlacementGresd {
-		cards, why := s.companions(facts, req, now.Cards)
-		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, now.Distances); why != nil {
-			err = why
-		}
-		if err == nil {
-			if err = withinCount(d.Placement, facts.Counted); err != nil {
-				d.Refuse(place.BadRequest)
-			}
-		}
-	} else {
-		d, err = place.Check(now.Cards, inUse, req, chosen(facts))
-	}
-	if err == nil {
-		if err = s.withinLimits(d.Placement, now.Cards); err != nil {
-			d.Refuse(place.SiteLimit)
-		}
-	}
-	if err == nil {
-		if engine, err = s.checkEngine(facts, req, d.Placement); err != nil {
-			d.Refuse(place.BadRequest)
-		}
-	}
-	err = s.Cards.WithSick(d, err)
-	s.decisions.put(decided{
-		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, engine: engine, err: err,
-	})
-	return d.Placement, engine, err
-}
-
-// withinCount checks that slurmctld counts enough for our placement. With memory or cores above the
-// share, it would count too little.
-func withinCount(p place.Placement, counted gpu.Share) error {
-	var sum gpu.Share
-	for _, c := range p.Cards {
-		sum += c.Share
-	}
-	if sum > counted {
-		return &request.Error{Option: "--gres=vgpu", Given: fmt.Sprint(counted), Want: fmt.Sprintf(
-			"the memory, cores or policy asked for need a share of %d; want --gres=vgpu:%d", sum, sum)}
-	}
-	return nil
-}
-
-func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
-	limits := s.cfg().RequestLimits()
-	if err := request.CheckCards(len(p.Cards), limits); err != nil {
-		return err
-	}
-	for _, c := range p.Cards {
-		i := slices.IndexFunc(cards, func(card gpu.Card) bool { return card.UUID == c.UUID })
-		grant := request.Grant{Units: c.Share, Cores: c.Cores, Memory: c.Memory}
-		if err := grant.Check(limits, cards[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// repeated answers a Prolog that comes again for the same run of a job.
-func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
-	defer s.lockJob(w.JobID)()
-	return s.known(w)
-}
-
-// known returns the decision about this run of a job. The caller has the job's lock.
-func (s *Server) known(w wire.Request) (wire.Reply, bool) {
-	rec, known := s.ledger.Get(w.JobID)
-	if !known || !s.sameRun(rec, w) {
-		return wire.Reply{}, false
-	}
-	err := whileFull("run_dir", func() error { return s.ensure(rec) })
-	if err == nil && rec.Restarts == ledger.UnknownRun {
-		rec.Restarts = int64(w.Restart)
-		err = whileFull("state_dir", func() error { return s.ledger.Commit(rec) })
-	}
-	if err != nil {
-		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err), true
-	}
-	if rec.State == ledger.Refused {
-		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason}, true
-	}
-	return wire.Reply{OK: true, Result: wire.Granted}, true
-}
-
-// sameRun reports whether a record is of this run of the job. If the Epilog before a requeue was lost,
-// the record is of an earlier run.
-func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
-	switch {
-	case rec.UID != w.UID:
-		return false
-	case rec.Restarts != ledger.UnknownRun:
-		return rec.Restarts == int64(w.Restart)
-	case w.Restart == 0:
-		return true
-	}
-	// A grant that a process uses is of this run. A grant without processes can be made again.
-	view, err := s.grants.Cache(w.JobID, 0)
-	return err == nil && slices.ContainsFunc(view.Slots, isAlive)
-}
-
 // release serves the Epilog. A job that is not known is no error, nor is one of another cluster,
 // which may have the number of one of ours. A gresd that was suspended can serve an Epilog after the
 // Prolog of the job's next run: w.Order shows it. Slurm's run number does not: after a requeue, the
@@ -263,7 +343,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 	_, known := s.ledger.Get(jobID)
-	s.Report.Ended(jobID)
+	s.report.Ended(jobID)
 	if err := s.drop(jobID); err != nil {
 		return faultOr(err, "vgpu: release: job %d: %v", jobID, err)
 	}
@@ -278,7 +358,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.grants.Revoke(jobID)
-	if err := s.Queue.Release(jobID).Wait(); err != nil {
+	if err := s.queue.Release(jobID).Wait(); err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
 	_, err := s.grants.Remove(jobID)

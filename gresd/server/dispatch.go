@@ -58,17 +58,18 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		}
 		return rep
 	case wire.OpStatus:
-		st := s.Report.Status(ctx, wire.IsRoot(cred.UID))
+		st := s.report.Status(ctx, wire.IsRoot(cred.UID))
 		st.Ready = s.isReady()
+		st.Problems = append(st.Problems, s.problems()...)
 		return wire.Reply{OK: true, Status: st}
 	case wire.OpJobs:
-		return wire.Reply{OK: true, Jobs: s.Report.Jobs(ctx, cred, req.Processes)}
+		return wire.Reply{OK: true, Jobs: s.report.Jobs(ctx, cred, req.Processes)}
 	case wire.OpExplain:
 		return s.explain(req, cred)
 	case wire.OpReport:
-		return s.Report.Job(req.JobID, cred)
+		return s.report.Job(req.JobID, cred)
 	case wire.OpTopo:
-		return s.Report.Topology()
+		return s.report.Topology()
 	case wire.OpEnded:
 		return s.ended(req.JobID, cred)
 	default: // ping; the decoder lets no other through
@@ -81,7 +82,7 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 	switch req.Op {
 	case wire.OpRelease:
 		// When the Epilog ends, the card's memory is free for the next job.
-		s.Linger.Wait(ctx, req.JobID)
+		s.linger.Wait(ctx, req.JobID)
 		start := time.Now()
 		defer func() { s.observer.ReleaseTook(time.Since(start)) }()
 		return s.release(req)
@@ -89,4 +90,18 @@ func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
 		return s.set(req)
 	}
 	return s.grant(ctx, req)
+}
+
+// ended tells a process, before an allocation is refused, which of its job's processes in
+// other PID namespaces have ended: it cannot see that. It then clears their slots itself.
+func (s *Server) ended(jobID uint32, cred wire.Cred) wire.Reply {
+	spec, ok := s.grants.Spec(jobID)
+	if !ok || spec.UID != cred.UID && !wire.IsRoot(cred.UID) {
+		return wire.UserError("vgpu: gresd: ended: user %d has no job %d with a share here", cred.UID, jobID)
+	}
+	owners, err := s.grants.Ended(jobID)
+	if err != nil {
+		return wire.UserError("vgpu: gresd: ended: job %d: %v", jobID, err)
+	}
+	return wire.Reply{OK: true, Ended: owners}
 }

@@ -115,17 +115,17 @@ func TestCardsAreNotHeldForAJobThatIsGone(t *testing.T) {
 	for range 2 {
 		n.want(n.counted(10, 80, batch), wire.Requeued)
 	}
-	n.Queue.DropEndedJobs(t.Context(), time.Now())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
 	if job, ok := n.line().Holder(); !ok || job.ID != 10 {
 		t.Fatalf("held for %+v, %v; want job 10, which is pending", job, ok)
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
-	n.Queue.DropEndedJobs(t.Context(), time.Now())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
 	if _, ok := n.line().Holder(); !ok {
 		t.Error("nothing is held while slurmctld does not answer")
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down, s.Pending = false, nil }) // scancel
-	n.Queue.DropEndedJobs(t.Context(), time.Now())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
 	if len(n.line()) != 0 {
 		t.Errorf("the line is %+v after the job was cancelled", n.line())
 	}
@@ -143,12 +143,12 @@ func TestCardsAreNotHeldForever(t *testing.T) {
 	}
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
 	n.end(1)
-	n.Queue.DropEndedJobs(t.Context(), time.Now())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
 	for _, look := range []struct {
 		after time.Duration
 		late  bool
 	}{{reservationTimeout - time.Minute, false}, {reservationTimeout + time.Minute, true}} {
-		n.Queue.DropEndedJobs(t.Context(), time.Now().Add(look.after))
+		n.queue.DropEndedJobs(t.Context(), time.Now().Add(look.after))
 		if _, held := n.line().Holder(); held == look.late {
 			t.Fatalf("after %s: cards are held: %v", look.after, held)
 		}
@@ -196,7 +196,7 @@ func TestASilentSlurmctldIsWaitedForOnce(t *testing.T) {
 	}
 	asked, ask := 0, n.node.Slurm
 	n.node.Slurm = func(conf string) node.Slurm { return silentSlurm{ask(conf), &asked} }
-	n.Queue.DropEndedJobs(t.Context(), time.Now())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
 	if asked != 1 || len(n.line()) != 3 {
 		t.Errorf("asked %d times, %d jobs are left", asked, len(n.line()))
 	}

@@ -315,7 +315,7 @@ func TestASecondPrologKeepsTheReservedCards(t *testing.T) {
 		n.want2(t, 1, 60, wire.Granted)
 		n.want2(t, 2, 60, wire.Granted)
 		for range 3 {
-			n.Queue.RecordNoRoom(waitqueue.Request{JobID: 3, Share: request.Request{Share: 60, Cards: 1}, Requeues: true})
+			n.queue.RecordNoRoom(waitqueue.Request{JobID: 3, Share: request.Request{Share: 60, Cards: 1}, Requeues: true})
 		}
 		got := make(chan wire.Reply, 2)
 		for range 2 {
@@ -325,13 +325,13 @@ func TestASecondPrologKeepsTheReservedCards(t *testing.T) {
 		if rep := <-got; rep.OK {
 			t.Errorf("the first Prolog: %+v, want an error", rep)
 		}
-		if is := n.Queue.RequeueMessage(3); n.Queue.RequeueCount(3) < 3 || !strings.Contains(is, "card 0 is kept free for it") {
+		if is := n.queue.RequeueMessage(3); n.queue.RequeueCount(3) < 3 || !strings.Contains(is, "card 0 is kept free for it") {
 			t.Errorf("after the first Prolog: %q, want 3 times or more, and card 0", is)
 		}
 		n.end(3)
 		n.release(wire.Request{JobID: 3})
-		if rep := <-got; rep.OK || n.Queue.RequeueCount(3) != 0 {
-			t.Errorf("after the Epilog: %+v, sent back %d times", rep, n.Queue.RequeueCount(3))
+		if rep := <-got; rep.OK || n.queue.RequeueCount(3) != 0 {
+			t.Errorf("after the Epilog: %+v, sent back %d times", rep, n.queue.RequeueCount(3))
 		}
 	})
 }
@@ -424,7 +424,7 @@ func TestWhoWaitsAsksTheNextGresd(t *testing.T) {
 		_, err := n.ask(n.counted(2, 60, batch))
 		got <- err
 	}()
-	for !n.Queue.IsWaiting(2) {
+	for !n.queue.IsWaiting(2) {
 		time.Sleep(time.Millisecond)
 	}
 	n.stop()

@@ -37,7 +37,7 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 	w := o.job
 	if !o.again {
 		s.giveTimeBack(ctx, o)
-		s.Outbox.Started(ctx, w.Conf, w.JobID, o.facts.Explained)
+		s.outbox.Started(ctx, w.Conf, w.JobID, o.facts.Explained)
 	}
 	if err := s.awaitMPS(ctx, w.JobID); isStopped(ctx) && err != nil {
 		return wire.BusyError("vgpu: mps: job %d: %v", w.JobID, err)
@@ -47,7 +47,7 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 		return s.refuse(ctx, o, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
 	}
 	if o.times > 0 {
-		s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", waitqueue.Count(o.times)))
+		s.outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", waitqueue.Count(o.times)))
 	}
 	return o.reply
 }
@@ -77,25 +77,25 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 	w := o.job
 	if o.facts.Batch {
 		// Before the requeue: Slurm changes no job that is on its way out.
-		times := s.Queue.RequeueMessage(w.JobID)
+		times := s.queue.RequeueMessage(w.JobID)
 		if times != "" {
-			s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("%s (%s)", o.reason, times))
+			s.outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("%s (%s)", o.reason, times))
 		}
 		err := s.requeue(ctx, w)
 		if err == nil {
 			s.log.Info("requeued the job", "job_id", w.JobID, "restarts", w.Restart, "error", o.why)
 			if times == "" {
-				s.Outbox.Explain(ctx, w.Conf, w.JobID, o.reason)
+				s.outbox.Explain(ctx, w.Conf, w.JobID, o.reason)
 			}
 			if errors.Is(o.why, cards.ErrSick) {
-				s.Outbox.PutOff(ctx, w.Conf, w.JobID, w.Restart)
+				s.outbox.PutOff(ctx, w.Conf, w.JobID, w.Restart)
 			}
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: o.reason}
 		}
 		if isStopped(ctx) {
 			return wire.BusyError("vgpu: place: job %d: %v", w.JobID, waitqueue.ErrStopping)
 		}
-		s.Queue.Remove(w.JobID) // it is refused, and will not come again
+		s.queue.Remove(w.JobID) // it is refused, and will not come again
 		s.log.Warn("cannot requeue the job", "job_id", w.JobID, "error", err)
 	}
 	return s.refuse(ctx, o, o.reason)
@@ -125,7 +125,7 @@ func (s *Server) turnAway(ctx context.Context, o outcome) wire.Reply {
 		s.log.Warn("a second cluster wants shares of this node's cards", "job_id", o.job.JobID, "cluster", o.job.Cluster,
 			"served", s.node.Cluster(), "requeued", err == nil)
 		if err == nil {
-			s.Outbox.Explain(ctx, o.job.Conf, o.job.JobID, o.reason)
+			s.outbox.Explain(ctx, o.job.Conf, o.job.JobID, o.reason)
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: o.reason}
 		}
 	}
@@ -157,7 +157,7 @@ func (s *Server) refuse(ctx context.Context, o outcome, reason string) wire.Repl
 	if waitqueue.HasEnded(ctx) {
 		return wire.UserError("vgpu: place: job %d: %v", w.JobID, waitqueue.ErrJobEnded)
 	}
-	if reply, known := s.known(w); known && o.verdict != placed {
+	if reply, known := s.recordedReply(w); known && o.verdict != placed {
 		return reply
 	}
 	rec := recordOf(o.facts, request.Request{}, w.Restart)

@@ -29,7 +29,7 @@ func TestWhoHasTheWholeCard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		check := func(when string, job uint32, card int, want bool) {
 			t.Helper()
-			if got := n.Queue.MayUse(job, cards[card].UUID); got != want {
+			if got := n.queue.MayUse(job, cards[card].UUID); got != want {
 				t.Errorf("%s: job %d may have card %d: %v, want %v", when, job, card, got, want)
 			}
 			synctest.Wait()
@@ -59,12 +59,12 @@ func TestAWholeCardIsFreeAfterALateAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
 		h.job = func() { <-goOn }
-		n.Queue.MayUse(1, n.cards.cards[1].UUID)
+		n.queue.MayUse(1, n.cards.cards[1].UUID)
 		synctest.Wait()
-		n.Queue.Release(1)
+		n.queue.Release(1)
 		close(goOn)
 		synctest.Wait()
-		if inUse := n.Queue.CurrentUse(); len(inUse) != 0 {
+		if inUse := n.queue.CurrentUse(); len(inUse) != 0 {
 			t.Errorf("in use after the end of its job: %v", inUse)
 		}
 	})
@@ -85,7 +85,7 @@ func TestAWholeCardIsFreeAfterALateProlog(t *testing.T) {
 		if rep := <-got; rep.OK {
 			t.Errorf("%+v, want an error", rep)
 		}
-		if inUse := n.Queue.CurrentUse(); len(inUse) != 0 {
+		if inUse := n.queue.CurrentUse(); len(inUse) != 0 {
 			t.Errorf("in use after the end of its job: %v", inUse)
 		}
 	})
