@@ -24,7 +24,7 @@ func (s *Server) explain(w wire.Request, cred wire.Cred) wire.Reply {
 
 func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 	made, decided := s.decisions.get(jobID)
-	rec, others, known := s.ledger.Beside(jobID)
+	rec, others, known := s.ledger.GetWithOtherUse(jobID)
 	uid := made.uid
 	if !decided {
 		uid = rec.UID

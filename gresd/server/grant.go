@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 // grant serves the Prolog of one job. decide takes the job's share in the ledger and makes its
@@ -120,10 +120,12 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 	case !wants:
 		return none()
 	}
-	if why, err := s.splitUnasked(ctx, w, facts, req); err != nil {
-		return answer(wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err))
-	} else if why != nil {
-		return sendBack(w, facts, why)
+	if len(facts.Units) > 1 {
+		if why, err := s.splitUnasked(ctx, w, facts, req); err != nil {
+			return answer(wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err))
+		} else if why != nil {
+			return sendBack(w, facts, why)
+		}
 	}
 
 	if err := s.awaitCards(ctx); err != nil {
@@ -433,6 +435,12 @@ func (s *Server) lockJob(jobID uint32) (unlock func()) {
 		s.jobLocks.asked[jobID] = true
 	}
 	return unlock
+}
+
+func (s *Server) isLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
 }
 
 // wasAsked says whether this gresd has heard of a job itself. Its lock is held.

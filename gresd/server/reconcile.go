@@ -126,12 +126,6 @@ func (s *Server) findRunning() {
 	s.lost = noted != nil
 }
 
-func (s *Server) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost
-}
-
 // comparedSince has jobs compared with slurmctld's, unless they have been since a time. Many may want
 // it at once, and each comparison asks about each job.
 func (s *Server) comparedSince(ctx context.Context, since time.Time) error {

@@ -26,7 +26,7 @@ type gpuSeconds struct {
 }
 
 type use struct {
-	had time.Duration // GPU time by the driver's samples
+	had     time.Duration            // GPU time by the driver's samples
 	limited map[string]time.Duration // time with work, by the words of limit.by
 }
 

@@ -94,6 +94,13 @@ func (q *Queue) Lock() { q.mu.Lock() }
 // Unlock ends what Lock began.
 func (q *Queue) Unlock() { q.mu.Unlock() }
 
+// MayTry reports whether a job may try: it does not wait, or the jobs before it have tried. Call it with
+// the queue locked.
+func (q *Queue) MayTry(jobID uint32) bool {
+	i := q.findWaiter(jobID)
+	return i < 0 || q.waiters[i] == q.current
+}
+
 // InUse returns what jobs have of each card. Call it with the queue locked.
 func (q *Queue) InUse() place.InUse {
 	inUse := q.ledger.InUse()
@@ -116,9 +123,10 @@ func (q *Queue) Release(jobID uint32) ledger.Pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	had, onDisk := q.ledger.BeginDelete(jobID)
-	if q.removeWholeCards(jobID) || had {
+	if had || len(q.wholeCards[jobID].cards) > 0 {
 		q.wakeFirst()
 	}
+	delete(q.wholeCards, jobID)
 	return onDisk
 }
 
@@ -180,11 +188,14 @@ func Count(times uint32) string {
 func (q *Queue) Remove(jobID uint32) {
 	q.mu.Lock()
 	defer q.unlockAndSave()
-	reserved := q.reservation()
-	wasReserved := reserved != nil && reserved.ID == jobID
+	i := q.find(jobID)
+	if i < 0 {
+		return
+	}
+	reserved := len(q.jobs[i].Held) > 0
 	q.remove(jobID)
 	q.reserveNext()
-	if wasReserved {
+	if reserved {
 		q.wakeFirst()
 	}
 }

@@ -140,13 +140,6 @@ func (q *Queue) findWaiter(jobID uint32) int {
 	return slices.IndexFunc(q.waiters, func(w *waiter) bool { return w.jobID == jobID })
 }
 
-// MayTry reports whether a job may try: it does not wait, or the jobs before it have tried. Call it with
-// the queue locked.
-func (q *Queue) MayTry(jobID uint32) bool {
-	i := q.findWaiter(jobID)
-	return i < 0 || q.waiters[i] == q.current
-}
-
 // WakeAll has all waiting jobs try, one after the other.
 func (q *Queue) WakeAll() {
 	q.mu.Lock()

@@ -76,19 +76,13 @@ func (q *Queue) storeWholeCards(jobID uint32, job wholeCards) {
 	q.wholeCards[jobID] = job
 }
 
-// removeWholeCards returns whether the job had whole cards.
-func (q *Queue) removeWholeCards(jobID uint32) bool {
-	had := len(q.wholeCards[jobID].cards) > 0
-	delete(q.wholeCards, jobID)
-	return had
-}
-
 // RemoveEnded forgets jobs without a share that do not live. The answer is about the jobs of that time.
 func (q *Queue) RemoveEnded(live map[uint32]bool, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for id, job := range q.wholeCards {
-		if !live[id] && job.asked.Before(at) && q.removeWholeCards(id) {
+		if !live[id] && job.asked.Before(at) {
+			delete(q.wholeCards, id)
 			q.wakeFirst()
 		}
 	}
