@@ -22,13 +22,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/logging"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/memlimit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
@@ -50,7 +49,7 @@ type gresd struct {
 	// ledgerLost says that records must be rebuilt.
 	ledgerLost bool
 	listener   *net.UnixListener
-	driver     inventory.Inventory
+	driver     *driver.NVML
 	grants     *grant.Store
 	counts     *metrics.Metrics
 	costs      *probe.Costs
@@ -107,7 +106,7 @@ func (d *gresd) open(cfg config.Config) error {
 		return err
 	}
 	d.closeLater(d.listener.Close)
-	if d.driver, err = inventory.Open(cfg.NVML.Library); err != nil {
+	if d.driver, err = driver.Open(cfg.NVML.Library); err != nil {
 		return err
 	}
 	d.closeLater(d.driver.Close)
@@ -135,7 +134,7 @@ func (d *gresd) close() {
 
 // assemble makes the parts out of what open has found. Nothing runs yet.
 func (d *gresd) assemble(path string, cfg config.Config) (err error) {
-	driverVersion := driver(d.driver, d.log)
+	driverVersion := readVersions(d.driver, d.log)
 	d.counts = metrics.New(version, driverVersion)
 	d.slurm = slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout(), Took: d.counts.SlurmTook})
 	d.costs = openCosts(cfg, driverVersion, d.log)
@@ -254,7 +253,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 	}
 	parts.Go(func() { d.health.Run(ctx, d.server.Cards.IDs) })
 	if cfg.Memory.DriverLimits {
-		keeper := memlimit.Keeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
+		keeper := driver.LimitKeeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
 		parts.Go(func() { keeper.Run(ctx) })
 	}
 	parts.Go(func() { learn(ctx, cfg, d.costs, d.driver) })
@@ -311,7 +310,7 @@ func openLedger(path string, log *slog.Logger) (*ledger.Ledger, bool, error) {
 	return records, !records.Existed(), nil
 }
 
-func driver(cards inventory.Inventory, log *slog.Logger) string {
+func readVersions(cards *driver.NVML, log *slog.Logger) string {
 	v, err := cards.Versions()
 	if err != nil {
 		log.Warn("driver version is not known", "error", err)
@@ -344,7 +343,7 @@ func watchdog(ctx context.Context, srv interface{ Alive() }) {
 	}
 }
 
-func cardOf(cards inventory.Inventory) func(gpu.UUID) (gpu.Card, bool) {
+func cardOf(cards *driver.NVML) func(gpu.UUID) (gpu.Card, bool) {
 	return func(uuid gpu.UUID) (gpu.Card, bool) {
 		list, _ := cards.Cards() // those that can be read are returned all the same
 		i := slices.IndexFunc(list, func(c gpu.Card) bool { return c.UUID == uuid })

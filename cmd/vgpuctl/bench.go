@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 )
 
 // benchFolder is where make install puts the benchmark; benchEnv names another
@@ -176,7 +176,7 @@ func (s *settings) benchReady(folder string, b benchFlags, more []string) error 
 	if b.sim {
 		return nil
 	}
-	cards, err := inventory.Open(cfg.NVML.Library)
+	cards, err := driver.Open(cfg.NVML.Library)
 	if err != nil {
 		return fmt.Errorf("bench: no card to measure: %w; vgpuctl doctor says more; --sim tries the benchmark on a simulated card", err)
 	}

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -36,7 +36,7 @@ type Memory interface {
 
 // Counter is the card's own count of its processes' memory.
 type Counter interface {
-	Processes(gpu.UUID) ([]inventory.Process, error)
+	Processes(gpu.UUID) ([]driver.Process, error)
 }
 
 // Measurer compares what processes announce with what the card counts for them,
