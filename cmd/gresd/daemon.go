@@ -34,7 +34,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
@@ -237,7 +236,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 
 	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
 	measurer.Keeps(d.server.Linger.Memory)
-	reclaimer := slotgc.New(d.grants, slotgc.Child(self, clearSlots), d.log)
+	reclaimer := grant.NewSlotReclaimer(d.grants, grant.ClearInChild(self, clearSlots), d.log)
 	d.grants.OnChange(func() {
 		d.slices.JobsChanged()
 		d.judge.Wake()
