@@ -28,7 +28,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/linger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
@@ -127,7 +126,7 @@ type Server struct {
 
 	mps *mps.Manager
 	// Linger keeps what killed clients of its servers had launched from ending the others.
-	Linger *linger.Keeper
+	Linger *mps.ClientGuard
 
 	reload wakeup.Bell // the cards are to be read anew
 }
@@ -156,7 +155,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if s.Outbox, err = outbox.Open(parts.Config, s.Cards, here, parts.Grants, parts.Log); err != nil {
 		return nil, err
 	}
-	s.Linger = linger.New(parts.Grants, func(jobID uint32) bool { return s.mps.Serves(jobID) }, parts.Log)
+	s.Linger = mps.NewClientGuard(parts.Grants, func(jobID uint32) bool { return s.mps.Serves(jobID) }, parts.Log)
 	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: parts.Log, Changed: func() {
 		s.Linger.Wake()
 		if parts.Served != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linger
+package mps
 
 import (
 	"bufio"
@@ -19,12 +19,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// TestMain plays the client: it opens a file for good, says so, and waits to be killed.
-func TestMain(m *testing.M) {
-	if len(os.Args) != 3 || os.Args[1] != "client" {
-		os.Exit(m.Run())
-	}
-	file, err := os.OpenFile(os.Args[2], os.O_RDWR, 0)
+// playClient opens a file for good, prints that, and waits to be killed.
+func playClient(path string) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err == nil {
 		err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Len: 1})
 	}
@@ -59,7 +56,7 @@ func (g *fakeGrants) Cache(uint32, time.Duration) (libvgpu.CacheView, error) { r
 type served struct {
 	t      *testing.T
 	grants *fakeGrants
-	keeper *Keeper
+	keeper *ClientGuard
 	client *exec.Cmd
 	device string
 }
@@ -69,7 +66,7 @@ func serve(t *testing.T, uid uint32, card libvgpu.SlotCard) *served {
 	if os.Getuid() != 0 {
 		t.Skip("only root makes devices")
 	}
-	file := filepath.Join(t.TempDir(), device)
+	file := filepath.Join(t.TempDir(), uvmDevice)
 	if err := unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil { // as /dev/null
 		t.Fatal(err)
 	}
@@ -96,7 +93,7 @@ func serveFile(t *testing.T, uid uint32, card libvgpu.SlotCard, file string) *se
 	s.grants = &fakeGrants{uid: uid, view: libvgpu.CacheView{Slots: []libvgpu.SlotView{{
 		SlotOwner: libvgpu.SlotOwner{Owner: uint64(pid) << 32}, HostPID: pid, Alive: true, Cards: []libvgpu.SlotCard{card},
 	}}}}
-	s.keeper = New(s.grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	s.keeper = NewClientGuard(s.grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
 	return s
 }
 
@@ -132,17 +129,17 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 		cleared bool          // its slot is, before gresd looks
 		want    time.Duration // from its end on
 	}{
-		"work in flight":              {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, want: atLeast + 200*time.Millisecond},
-		"the same, slot cleared":      {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, cleared: true, want: atLeast + 200*time.Millisecond},
-		"a long kernel":               {card: libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, want: longest},
-		"a number that cannot be":     {card: libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, want: longest},
-		"measured":                    {card: measured, want: atLeast},
+		"work in flight":              {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, want: minKeep + 200*time.Millisecond},
+		"the same, slot cleared":      {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, cleared: true, want: minKeep + 200*time.Millisecond},
+		"a long kernel":               {card: libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, want: maxKeep},
+		"a number that cannot be":     {card: libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, want: maxKeep},
+		"measured":                    {card: measured, want: minKeep},
 		"measured, waited for":        {card: measured, waits: true},
 		"measured, long ago":          {card: measured, idle: true},
-		"measured, slot cleared":      {card: measured, waits: true, cleared: true, want: atLeast},
-		"nobody measured":             {card: libvgpu.SlotCard{Launches: 9}, want: unmeasured},
-		"nobody measured, waited for": {card: libvgpu.SlotCard{Launches: 9}, waits: true, want: atLeast},
-		"nobody measured, long ago":   {card: libvgpu.SlotCard{Launches: 9}, idle: true, want: unmeasured},
+		"measured, slot cleared":      {card: measured, waits: true, cleared: true, want: minKeep},
+		"nobody measured":             {card: libvgpu.SlotCard{Launches: 9}, want: keepUnmeasured},
+		"nobody measured, waited for": {card: libvgpu.SlotCard{Launches: 9}, waits: true, want: minKeep},
+		"nobody measured, long ago":   {card: libvgpu.SlotCard{Launches: 9}, idle: true, want: keepUnmeasured},
 		"it has launched nothing":     {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,12 +148,12 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 			now := time.Now()
 			s.keeper.look(now)
 			if c.waits {
-				now = now.Add(every)
+				now = now.Add(guardEvery)
 				s.grants.view.Slots[0].Cards[0].Syncs++
 				s.keeper.look(now)
 			}
 			if c.idle {
-				now = now.Add(lately + time.Millisecond)
+				now = now.Add(recentLaunch + time.Millisecond)
 			}
 			s.kill()
 			if c.cleared {
@@ -204,12 +201,12 @@ func TestAnotherProgramHasNoPartInTheOldOnes(t *testing.T) {
 	now := time.Now()
 	s.keeper.look(now)
 	s.grants.view.Slots[0].Cards[0] = libvgpu.SlotCard{Launches: 1} // its process has called exec
-	now = now.Add(every)
+	now = now.Add(guardEvery)
 	s.keeper.look(now)
 	if !s.keeper.keeps(7, now) {
 		t.Error("what it had launched is not kept")
 	}
-	if s.keeper.keeps(7, now.Add(longest)) {
+	if s.keeper.keeps(7, now.Add(maxKeep)) {
 		t.Error("it is kept while the process lives")
 	}
 	if s.kill(); !s.isThere() {
@@ -219,7 +216,7 @@ func TestAnotherProgramHasNoPartInTheOldOnes(t *testing.T) {
 
 // Users can call any file so, and one of a file system of theirs would hold up who closes it.
 func TestOnlyADeviceIsKept(t *testing.T) {
-	file := filepath.Join(t.TempDir(), device)
+	file := filepath.Join(t.TempDir(), uvmDevice)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -255,8 +252,8 @@ func TestAUserWhoseFilesDoNotAnswerDelaysNobodyElseForLong(t *testing.T) {
 	for job := range uint32(40) {
 		s.keeper.list(&client{job: 100 + job, pid: os.Getpid()}, other, began)
 	}
-	if took := time.Since(began); took < patience || took > 4*patience {
-		t.Errorf("all have waited %s for one user, want %s", took, patience)
+	if took := time.Since(began); took < listTimeout || took > 4*listTimeout {
+		t.Errorf("all have waited %s for one user, want %s", took, listTimeout)
 	}
 	s.keeper.look(time.Now())
 	if s.kill(); !s.isThere() {
@@ -278,7 +275,7 @@ func TestALookHasOneDeadline(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root's process can be the client of all users")
 	}
-	file, err := os.Create(filepath.Join(t.TempDir(), device))
+	file, err := os.Create(filepath.Join(t.TempDir(), uvmDevice))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +284,7 @@ func TestALookHasOneDeadline(t *testing.T) {
 	grants := &usersGrants{fakeGrants{view: libvgpu.CacheView{Slots: []libvgpu.SlotView{{
 		SlotOwner: libvgpu.SlotOwner{Owner: uint64(pid) << 32}, HostPID: pid, Alive: true, Cards: []libvgpu.SlotCard{{Launches: 9}},
 	}}}}}
-	keeper := New(grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	keeper := NewClientGuard(grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
 	end, is := make(chan struct{}), isDevice
 	isDevice = func(int, string) bool { <-end; return false }
 	defer func() {
@@ -309,11 +306,11 @@ func TestALookHasOneDeadline(t *testing.T) {
 func TestAJobHasABoundedNumberOfDescriptors(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 1 << 20, InflightNS: 20e6})
 	now := time.Now()
-	for range 2 * mostOfJob { // each look another program, by what its slot says
+	for range 2 * maxKept { // each look another program, by what its slot says
 		s.keeper.look(now)
 		s.grants.view.Slots[0].Cards[0].Launches--
 	}
-	if n := s.keeper.descriptors(7); n < mostOfJob/2 || n > mostOfJob+1 {
+	if n := s.keeper.descriptors(7); n < maxKept/2 || n > maxKept+1 {
 		t.Errorf("%d descriptors", n)
 	}
 }
@@ -324,7 +321,7 @@ func TestAProcessThatOutlivesItsJobIsNotKept(t *testing.T) {
 	s.keeper.look(now)
 	s.grants.ended = true
 	s.keeper.look(now)
-	if s.keeper.look(now.Add(longest)); s.keeper.descriptors(7) != 0 {
+	if s.keeper.look(now.Add(maxKeep)); s.keeper.descriptors(7) != 0 {
 		t.Error("it is kept while it lives")
 	}
 }
@@ -342,11 +339,11 @@ func TestProcessesOfOtherUsersAreNotKept(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	}()
-	k := New(&fakeGrants{}, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
-	if k.meet(7, cmd.Process.Pid, uid) == nil {
+	k := NewClientGuard(&fakeGrants{}, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	if k.openClient(7, cmd.Process.Pid, uid) == nil {
 		t.Error("a process of the job's user is not kept")
 	}
-	if k.meet(7, cmd.Process.Pid, uid+1) != nil {
+	if k.openClient(7, cmd.Process.Pid, uid+1) != nil {
 		t.Error("a process of another user is kept")
 	}
 }
