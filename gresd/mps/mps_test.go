@@ -447,7 +447,7 @@ func TestARestartFindsWhatIsNotNoted(t *testing.T) {
 	n.up(1, key, 30)
 	n.tell(key, "start_server")
 	n.Close()
-	left, err := leftovers(n.cfg.Dir)
+	left, err := previousDaemons(n.cfg.Dir)
 	if err != nil || len(left) != 1 {
 		t.Fatalf("records %v, %v; want one", left, err)
 	}
