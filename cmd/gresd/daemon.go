@@ -35,8 +35,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // gresd is the daemon: the parts that live as long as it does.
@@ -101,7 +101,7 @@ func (d *gresd) open(cfg config.Config) error {
 	if err := os.MkdirAll(cfg.Paths.RunDir, 0o755); err != nil {
 		return err
 	}
-	if d.listener, err = socket.Listen(cfg.Paths.Socket()); err != nil {
+	if d.listener, err = wire.Listen(cfg.Paths.Socket()); err != nil {
 		return err
 	}
 	d.closeLater(d.listener.Close)

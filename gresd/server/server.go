@@ -35,9 +35,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // Observer counts what the server does.
@@ -227,11 +227,11 @@ func (s *Server) awaitCards(ctx context.Context) error {
 	}
 }
 
-// Run serves at a socket of [socket.Listen] until ctx is done, and closes it. It calls ready once, when
+// Run serves at a socket of [wire.Listen] until ctx is done, and closes it. It calls ready once, when
 // requests are served from a ledger that was compared with the world.
 func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func()) error {
 	var work sync.WaitGroup
-	work.Go(func() { socket.Serve(ctx, listener, s.dispatch, s.log) })
+	work.Go(func() { wire.Serve(ctx, listener, s.dispatch, s.log) })
 	work.Go(func() { s.Outbox.Run(ctx) })
 	work.Go(func() { s.usage.Run(ctx) })
 
