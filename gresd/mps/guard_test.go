@@ -52,11 +52,24 @@ func (g *fakeGrants) Spec(uint32) (libvgpu.GrantSpec, bool) {
 
 func (g *fakeGrants) Cache(uint32, time.Duration) (libvgpu.CacheView, error) { return g.view, nil }
 
-// served is a keeper with a client that has its device open.
+// newGuard returns a guard that closes its descriptors at the end of the test.
+func newGuard(t *testing.T, grants openGrants) *ClientGuard {
+	guard := NewClientGuard(grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	t.Cleanup(func() {
+		for _, c := range guard.clients {
+			c.ended = true
+		}
+		guard.close(time.Now())
+		guard.close(time.Now().Add(2 * maxKeep))
+	})
+	return guard
+}
+
+// served is a guard with a client that has its device open.
 type served struct {
 	t      *testing.T
 	grants *fakeGrants
-	keeper *ClientGuard
+	guard  *ClientGuard
 	client *exec.Cmd
 	device string
 }
@@ -93,7 +106,7 @@ func serveFile(t *testing.T, uid uint32, card libvgpu.SlotCard, file string) *se
 	s.grants = &fakeGrants{uid: uid, view: libvgpu.CacheView{Slots: []libvgpu.SlotView{{
 		SlotOwner: libvgpu.SlotOwner{Owner: uint64(pid) << 32}, HostPID: pid, Alive: true, Cards: []libvgpu.SlotCard{card},
 	}}}}
-	s.keeper = NewClientGuard(s.grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	s.guard = newGuard(t, s.grants)
 	return s
 }
 
@@ -146,11 +159,11 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 			c.card.Mem = 1 << 30
 			s := serve(t, uint32(os.Getuid()), c.card)
 			now := time.Now()
-			s.keeper.look(now)
+			s.guard.look(now)
 			if c.waits {
 				now = now.Add(guardEvery)
 				s.grants.view.Slots[0].Cards[0].Syncs++
-				s.keeper.look(now)
+				s.guard.look(now)
 			}
 			if c.idle {
 				now = now.Add(recentLaunch + time.Millisecond)
@@ -162,25 +175,25 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 			if !s.isThere() {
 				t.Fatal("it is gone with the client")
 			}
-			if s.keeper.look(now); s.isThere() != (c.want > 0) {
+			if s.guard.look(now); s.isThere() != (c.want > 0) {
 				t.Fatalf("right after its death: kept %v, want it for %s", s.isThere(), c.want)
 			}
 			if c.want == 0 {
 				return
 			}
-			if now = now.Add(c.want - time.Millisecond); !s.keeper.keeps(7, now) || !s.isThere() {
+			if now = now.Add(c.want - time.Millisecond); !s.guard.keeps(7, now) || !s.isThere() {
 				t.Errorf("gone before %s", c.want)
 			}
-			if got := s.keeper.Memory(7, 0); got != 1<<30 {
+			if got := s.guard.Memory(7, 0); got != 1<<30 {
 				t.Errorf("%d bytes count for the job", got)
 			}
-			if s.keeper.keeps(8, now) {
+			if s.guard.keeps(8, now) {
 				t.Error("another job has to wait")
 			}
-			if now = now.Add(time.Millisecond); s.keeper.keeps(7, now) || s.isThere() {
+			if now = now.Add(time.Millisecond); s.guard.keeps(7, now) || s.isThere() {
 				t.Errorf("there after %s", c.want)
 			}
-			if got := s.keeper.Memory(7, 0); got != 0 {
+			if got := s.guard.Memory(7, 0); got != 0 {
 				t.Errorf("%d bytes count for the job afterwards", got)
 			}
 		})
@@ -190,8 +203,8 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 func TestALivingClientHoldsUpNobody(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
 	now := time.Now()
-	s.keeper.look(now)
-	if s.keeper.keeps(7, now.Add(time.Hour)) {
+	s.guard.look(now)
+	if s.guard.keeps(7, now.Add(time.Hour)) {
 		t.Error("it is waited for")
 	}
 }
@@ -199,14 +212,14 @@ func TestALivingClientHoldsUpNobody(t *testing.T) {
 func TestAnotherProgramHasNoPartInTheOldOnes(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
 	now := time.Now()
-	s.keeper.look(now)
+	s.guard.look(now)
 	s.grants.view.Slots[0].Cards[0] = libvgpu.SlotCard{Launches: 1} // its process has called exec
 	now = now.Add(guardEvery)
-	s.keeper.look(now)
-	if !s.keeper.keeps(7, now) {
+	s.guard.look(now)
+	if !s.guard.keeps(7, now) {
 		t.Error("what it had launched is not kept")
 	}
-	if s.keeper.keeps(7, now.Add(maxKeep)) {
+	if s.guard.keeps(7, now.Add(maxKeep)) {
 		t.Error("it is kept while the process lives")
 	}
 	if s.kill(); !s.isThere() {
@@ -221,7 +234,7 @@ func TestOnlyADeviceIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serveFile(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, file)
-	s.keeper.look(time.Now())
+	s.guard.look(time.Now())
 	if s.kill(); s.isThere() {
 		t.Error("a file is kept")
 	}
@@ -243,19 +256,19 @@ func TestAUserWhoseFilesDoNotAnswerDelaysNobodyElseForLong(t *testing.T) {
 		return is(dir, name)
 	}
 	defer func() {
-		for close(end); s.keeper.stuck.Blocked(other) > 0; {
+		for close(end); s.guard.stuck.Blocked(other) > 0; {
 			time.Sleep(time.Millisecond)
 		}
 		isDevice = is
 	}()
 	began := time.Now()
 	for job := range uint32(40) {
-		s.keeper.list(&client{job: 100 + job, pid: os.Getpid()}, other, began)
+		s.guard.list(&client{job: 100 + job, pid: os.Getpid()}, other, began)
 	}
 	if took := time.Since(began); took < listTimeout || took > 4*listTimeout {
 		t.Errorf("all have waited %s for one user, want %s", took, listTimeout)
 	}
-	s.keeper.look(time.Now())
+	s.guard.look(time.Now())
 	if s.kill(); !s.isThere() {
 		t.Error("what another user's client has open is not kept")
 	}
@@ -284,21 +297,21 @@ func TestALookHasOneDeadline(t *testing.T) {
 	grants := &usersGrants{fakeGrants{view: libvgpu.CacheView{Slots: []libvgpu.SlotView{{
 		SlotOwner: libvgpu.SlotOwner{Owner: uint64(pid) << 32}, HostPID: pid, Alive: true, Cards: []libvgpu.SlotCard{{Launches: 9}},
 	}}}}}
-	keeper := NewClientGuard(grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	guard := newGuard(t, grants)
 	end, is := make(chan struct{}), isDevice
 	isDevice = func(int, string) bool { <-end; return false }
 	defer func() {
-		for close(end); len(keeper.stuck.List()) > 0; {
+		for close(end); len(guard.stuck.List()) > 0; {
 			time.Sleep(time.Millisecond)
 		}
 		isDevice = is
 	}()
-	if keeper.keeps(8, time.Now()); len(keeper.stuck.List()) != 0 {
-		t.Errorf("an Epilog has waited for users %v", keeper.stuck.List())
+	if guard.keeps(8, time.Now()); len(guard.stuck.List()) != 0 {
+		t.Errorf("an Epilog has waited for users %v", guard.stuck.List())
 	}
 	for look := range 3 {
-		if keeper.look(time.Now()); len(keeper.stuck.List()) != look+1 {
-			t.Errorf("look %d: waited for users %v, want one more in each look", look, keeper.stuck.List())
+		if guard.look(time.Now()); len(guard.stuck.List()) != look+1 {
+			t.Errorf("look %d: waited for users %v, want one more in each look", look, guard.stuck.List())
 		}
 	}
 }
@@ -307,10 +320,10 @@ func TestAJobHasABoundedNumberOfDescriptors(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 1 << 20, InflightNS: 20e6})
 	now := time.Now()
 	for range 2 * maxKept { // each look another program, by what its slot says
-		s.keeper.look(now)
+		s.guard.look(now)
 		s.grants.view.Slots[0].Cards[0].Launches--
 	}
-	if n := s.keeper.descriptors(7); n < maxKept/2 || n > maxKept+1 {
+	if n := s.guard.descriptors(7); n < maxKept/2 || n > maxKept+1 {
 		t.Errorf("%d descriptors", n)
 	}
 }
@@ -318,10 +331,10 @@ func TestAJobHasABoundedNumberOfDescriptors(t *testing.T) {
 func TestAProcessThatOutlivesItsJobIsNotKept(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
 	now := time.Now()
-	s.keeper.look(now)
+	s.guard.look(now)
 	s.grants.ended = true
-	s.keeper.look(now)
-	if s.keeper.look(now.Add(maxKeep)); s.keeper.descriptors(7) != 0 {
+	s.guard.look(now)
+	if s.guard.look(now.Add(maxKeep)); s.guard.descriptors(7) != 0 {
 		t.Error("it is kept while it lives")
 	}
 }
@@ -339,7 +352,7 @@ func TestProcessesOfOtherUsersAreNotKept(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	}()
-	k := NewClientGuard(&fakeGrants{}, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	k := newGuard(t, &fakeGrants{})
 	if k.openClient(7, cmd.Process.Pid, uid) == nil {
 		t.Error("a process of the job's user is not kept")
 	}
