@@ -88,7 +88,6 @@ func (m *Measurer) Wake() { m.sleeper.Wake() }
 // Run measures while jobs are awake, until ctx is done, and takes no more than a tenth
 // of a core for it. The driver may block it; nothing else waits for it.
 func (m *Measurer) Run(ctx context.Context) {
-	defer m.sleeper.Stop()
 	defer context.AfterFunc(ctx, m.sleeper.Wake)()
 	for ctx.Err() == nil {
 		began := time.Now()
