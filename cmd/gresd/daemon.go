@@ -246,7 +246,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 		d.server.Linger.Wake()
 	})
 	for _, run := range []func(context.Context){
-		d.grants.Watch, d.judge.Run, d.server.Report.CountTime, measurer.Run, reclaimer.Run, d.auditor.Run, d.server.Linger.Run,
+		d.grants.Watch, d.judge.Run, d.server.Report.CountGPUTime, measurer.Run, reclaimer.Run, d.auditor.Run, d.server.Linger.Run,
 	} {
 		parts.Go(func() { run(ctx) })
 	}

@@ -33,8 +33,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -65,9 +65,9 @@ type Parts struct {
 	Costs     *probe.Costs
 	Observer  Observer
 	Health    cards.Health
-	Samples   report.Samples    // nil: not known
+	Samples   status.Samples    // nil: not known
 	Problems  []func() []string // what else an administrator should look at
-	Commands  report.Commands   // nil: not known
+	Commands  status.Commands   // nil: not known
 	Private   []func() []string // and what names jobs or processes of users: for root alone
 	Usage     *acct.Writer      // nil: what jobs have used is not written down
 	Past      *past.Store       // nil: what jobs did is not kept
@@ -92,7 +92,7 @@ type Server struct {
 	node   *node.Node
 	Cards  *cards.Cards     // of this node
 	Outbox *outbox.Outbox   // what slurmctld is still to be told
-	Report *report.Reporter // what is told of cards and jobs
+	Report *status.Reporter // what is told of cards and jobs
 	ready  chan struct{}    // closed after the first reconciliation
 
 	unreconciled unreconciled // with slurmctld
@@ -173,7 +173,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	}
 	s.findSurvivors()
 	s.nameCards()
-	s.Report = report.New(report.Parts{
+	s.Report = status.New(status.Parts{
 		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.mps.Serves,
 		Samples: parts.Samples, Commands: parts.Commands, Usage: parts.Usage, Past: parts.Past, Version: parts.Version, Log: parts.Log,
 		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.unwritten.problems, s.Cards.Problems}, parts.Problems),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package status
 
 import (
 	"context"
@@ -23,13 +23,13 @@ const (
 	// staleAfter how long that is.
 	firstSpan  = 250 * time.Millisecond
 	staleAfter = 5 * time.Second
-	// waitsFrom is the part of the time, in percent, from which a job counts as held back.
-	waitsFrom = 1.0
+	// throttledFrom is the percentage of time from which a job counts as throttled.
+	throttledFrom = 1.0
 )
 
-// lately is what jobs did in the last second or so. It is measured only when
+// rateCache holds what jobs did in the last second or so. It is measured only when
 // somebody asks.
-type lately struct {
+type rateCache struct {
 	mu     sync.Mutex
 	at     time.Time
 	waited map[cardOfJob]uint64 // at that time, in nanoseconds
@@ -44,10 +44,10 @@ type cardOfJob struct {
 // rate is in percent; nil is not known.
 type rate struct{ compute, wait *float64 }
 
-// latest returns the rates of all jobs. The lock also makes askers wait for the
+// rates returns the rates of all jobs. The lock also makes askers wait for the
 // one who measures, so that they share its answer.
-func (r *Reporter) latest(ctx context.Context) map[cardOfJob]rate {
-	l := &r.lately
+func (r *Reporter) rates(ctx context.Context) map[cardOfJob]rate {
+	l := &r.rateCache
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	age := time.Since(l.at)
@@ -131,18 +131,18 @@ func percentOf(view libvgpu.CacheView, card int, lately cardstat.Card) *float64 
 }
 
 func (r *Reporter) addJobRates(ctx context.Context, jobs []wire.Job) {
-	rates := r.latest(ctx)
+	rates := r.rates(ctx)
 	for _, job := range jobs {
 		for i := range job.Cards {
 			c := &job.Cards[i]
 			got := rates[cardOfJob{job.JobID, gpu.UUID(c.UUID)}]
-			c.ComputePercent, c.WaitPercent = got.compute, got.wait
+			c.GotPercent, c.ThrottledPercent = got.compute, got.wait
 		}
 	}
 }
 
 func (r *Reporter) addCardRates(ctx context.Context, cards []wire.Card) {
-	rates := r.latest(ctx)
+	rates := r.rates(ctx)
 	for i := range cards {
 		c := &cards[i]
 		var sum float64
@@ -151,8 +151,8 @@ func (r *Reporter) addCardRates(ctx context.Context, cards []wire.Card) {
 			if key.card != gpu.UUID(c.UUID) {
 				continue
 			}
-			if got.wait != nil && *got.wait >= waitsFrom {
-				c.Waiting++
+			if got.wait != nil && *got.wait >= throttledFrom {
+				c.Throttled++
 			}
 			if got.compute == nil {
 				known = false

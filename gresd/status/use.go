@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package status
 
 import (
 	"fmt"
@@ -63,7 +63,7 @@ func (r *Reporter) cardsInUse() []wire.Card {
 	return cards
 }
 
-// deprivedFor is how long neighbours take a job's time until that is a problem.
+// deprivedFor is how long neighbors take a job's time until this is a problem.
 const deprivedFor = 10 * time.Second
 
 // deprived are problems for an administrator.
@@ -72,7 +72,7 @@ func (r *Reporter) deprived() (problems []string) {
 		for _, c := range rec.Placement.Cards {
 			if w, known := r.workOf(rec.JobID, c.UUID); known && w.Deprived >= deprivedFor {
 				problems = append(problems, fmt.Sprintf("job %d has had %.0f%% of the time of card %s for %v, of a share of %d%%: "+
-					"it waits for turns of its neighbours; fewer jobs beside it, or a higher priority for it, would help",
+					"its neighbors take its time; run fewer jobs on the card, or give the job a higher priority",
 					rec.JobID, 100*w.Had, r.Cards.Name(c.UUID), w.Deprived.Round(time.Second), c.Cores))
 			}
 		}
@@ -136,8 +136,10 @@ func (r *Reporter) askedOf(rec ledger.Record, i int) wire.JobUse {
 // its cache cannot be read.
 func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card cardstat.Card, processes bool) wire.JobUse {
 	use := r.askedOf(rec, i)
+	var by limit
 	if w, known := r.workOf(rec.JobID, rec.Placement.Cards[i].UUID); known {
-		use.Busy, use.IdleSeconds, use.Bound = &w.Busy, new(w.Idle.Seconds()), string(w.Bound)
+		by = limit{w.Bound, rec.Mode, rec.Ceiling}
+		use.Busy, use.IdleSeconds, use.LimitedBy = &w.Busy, new(w.Idle.Seconds()), by.by(nil)
 		if w.TakesTurns {
 			use.Turns = &w.Turns
 		}
@@ -153,7 +155,7 @@ func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, car
 	}
 	c := view.Cards[i]
 	use.ContextBytes, use.ModuleBytes = &c.Context, &c.Module
-	use.Waits, use.Refused, use.WaitSeconds = &c.Budget.Waits, &c.Budget.Refused, new(float64(c.Budget.WaitNS)/1e9)
+	use.LaunchesThrottled, use.Refused, use.ThrottledSeconds = &c.Budget.Waits, &c.Budget.Refused, new(float64(c.Budget.WaitNS)/1e9)
 	// MPS computes in its server's name: what its clients have is not known.
 	byMPS := r.ByMPS(rec.JobID)
 	sum, known := 0.0, !byMPS
@@ -176,6 +178,7 @@ func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, car
 	}
 	if _, told := card.Process(0); known && told {
 		use.Utilization = new(min(1, sum))
+		use.LimitedBy = by.by(new(100 * sum))
 	}
 	return use
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package status
 
 import (
 	"errors"
@@ -42,7 +42,7 @@ func (r *Reporter) reportOf(rec ledger.Record, samples map[gpu.UUID]cardstat.Car
 	rep := wire.Report{Node: strings.Join(r.Node.List(), ","), Job: r.jobOf(rec, samples, false), Until: time.Now()}
 	view, err := r.Grants.Cache(rec.JobID, viewAge)
 	for i, c := range rec.Placement.Cards {
-		card := wire.ReportCard{BoundSeconds: r.boundSeconds(rec, c.UUID)}
+		card := wire.ReportCard{LimitedBySeconds: r.limitedSeconds(rec, c.UUID)}
 		if err == nil && i < len(view.Cards) {
 			// The job could write what it liked: no more than it can have had is believed.
 			card.PeakBytes = min(view.Cards[i].MemPeak, uint64(c.Memory))
@@ -60,7 +60,7 @@ func (r *Reporter) keepReport(rec ledger.Record) {
 	for i := range rep.Job.Cards {
 		// What it did last is over, and what its processes wrote need not be true.
 		c := &rep.Job.Cards[i]
-		c.ComputePercent, c.WaitPercent, c.Processes, c.Bound = nil, nil, nil, ""
+		c.GotPercent, c.ThrottledPercent, c.Processes, c.LimitedBy = nil, nil, nil, ""
 		if c.GPUSeconds != nil {
 			*c.GPUSeconds = min(*c.GPUSeconds, ended.Sub(rec.Created).Seconds())
 		}
@@ -68,15 +68,4 @@ func (r *Reporter) keepReport(rec ledger.Record) {
 	if err := r.Past.Keep(rep); err != nil {
 		r.Log.Warn("what a job did is not kept", "error", err)
 	}
-}
-
-// boundSeconds is how long each word bound a job.
-func (r *Reporter) boundSeconds(rec ledger.Record, card gpu.UUID) map[string]float64 {
-	r.spent.mu.Lock()
-	defer r.spent.mu.Unlock()
-	seconds := map[string]float64{}
-	for word, d := range r.spent.bound[runOf(rec, card)] {
-		seconds[word] = d.Seconds()
-	}
-	return seconds
 }

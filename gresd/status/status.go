@@ -2,7 +2,7 @@
 
 // Package report is what gresd tells of its cards and jobs: to users and administrators at its
 // socket, to Prometheus, and of a job that ends to what keeps it.
-package report
+package status
 
 import (
 	"cmp"
@@ -60,8 +60,8 @@ type Reporter struct {
 	work   func(arbiter.Key) (arbiter.Work, bool) // nil: not known
 	slices func(gpu.UUID) (probe.Verdict, string) // nil: not known
 
-	lately lately
-	spent  spent
+	rateCache  rateCache
+	gpuSeconds gpuSeconds
 }
 
 // New returns a Reporter of a gresd that starts now.

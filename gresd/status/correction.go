@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package status
 
 // Correction is a thing that a reconciliation puts right. The words are labels
 // of a metric.
