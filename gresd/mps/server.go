@@ -133,14 +133,12 @@ func (s *server) run(ctx context.Context) {
 		case !w.settled && (!w.wanted || d != nil && d.percent == 0) && !d.gone():
 			// Adopted, and not every job of it is known: it stays, and allows what it did.
 			s.sleep(ctx, d, s.m.cfg.Times.Health)
-		case !w.wanted && !w.settled:
-			s.report(nil, nil)
-			s.end(d, false)
-			d = nil
 		case !w.wanted:
 			s.report(nil, nil)
-			s.log.Info("MPS ends: its last job has ended", "pid", d.rec.PID)
-			s.end(d, true)
+			if w.settled {
+				s.log.Info("MPS ends: its last job has ended", "pid", d.rec.PID)
+			}
+			s.end(d, w.settled)
 			d = nil
 		case d == nil && !w.skipBackoff && time.Now().Before(pause.next):
 			s.sleep(ctx, nil, time.Until(pause.next))
@@ -185,8 +183,9 @@ func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 		}
 		return nil
 	}
-	switch s.sleep(ctx, d, s.m.cfg.Times.Health) {
-	case exited:
+	timeUp := s.sleep(ctx, d, s.m.cfg.Times.Health)
+	switch {
+	case d.gone():
 		return d.endError(s.folder)
 	case timeUp:
 		s.folder.cutOutput()
@@ -198,7 +197,6 @@ func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 			return s.silence(ctx, d, err)
 		}
 		d.silent = 0
-	case woken:
 	}
 	return nil
 }
@@ -214,34 +212,18 @@ func (s *server) silence(ctx context.Context, d *daemon, err error) error {
 	return nil
 }
 
-// reason is why a sleep has ended.
-type reason int
-
-const (
-	woken reason = iota // or ctx is done
-	timeUp
-	exited
-)
-
-func (s *server) sleep(ctx context.Context, d *daemon, length time.Duration) reason {
-	timer := time.NewTimer(length)
-	defer timer.Stop()
+// sleep returns early when ctx is done, when a job comes or goes, or when the daemon ends. d may be nil.
+func (s *server) sleep(ctx context.Context, d *daemon, length time.Duration) (timeUp bool) {
 	var gone <-chan struct{}
 	if d != nil {
 		gone = d.exited
 	}
 	select {
-	case <-gone:
-		return exited
-	default:
-	}
-	select {
 	case <-ctx.Done():
 	case <-s.wake:
-	case <-timer.C:
-		return timeUp
 	case <-gone:
-		return exited
+	case <-time.After(length):
+		return true
 	}
-	return woken
+	return false
 }
