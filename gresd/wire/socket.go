@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package socket is gresd's Unix socket: who is connected, and how much each user is served.
-package socket
+package wire
 
 import (
 	"bufio"
@@ -14,9 +13,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 const (
@@ -37,16 +33,16 @@ const (
 // gresd for gone.
 func Listen(path string) (*net.UnixListener, error) {
 	// Everybody may connect; what they may ask is decided by who they are.
-	listener, err := Make(path, -1, 0o666)
+	listener, err := MakeSocket(path, -1, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	return listener, nil
 }
 
-// Make makes a Unix socket for root and a group, -1 for gresd's own; one that a killed gresd left is
+// MakeSocket makes a Unix socket for root and a group, -1 for gresd's own; one that a killed gresd left is
 // replaced. Before its mode is set, the umask keeps others from connecting.
-func Make(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
+func MakeSocket(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		if err := os.Remove(path); err != nil {
 			return nil, err
@@ -67,7 +63,7 @@ func Make(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
 }
 
 // Handler answers one request.
-type Handler func(ctx context.Context, req wire.Request, cred wire.Cred) wire.Reply
+type Handler func(ctx context.Context, req Request, cred Cred) Reply
 
 type socket struct {
 	handle Handler
@@ -101,12 +97,12 @@ func (s *socket) accept(ctx context.Context, listener *net.UnixListener, work *s
 		}
 		if err != nil { // out of file descriptors, most likely
 			s.log.Error("accept", "error", err)
-			if !wakeup.Wait(ctx, 100*time.Millisecond) {
+			if !wait(ctx, 100*time.Millisecond) {
 				return
 			}
 			continue
 		}
-		cred, err := wire.PeerCred(conn)
+		cred, err := PeerCred(conn)
 		if err == nil {
 			err = s.conns.add(conn, cred.UID)
 		}
@@ -117,7 +113,7 @@ func (s *socket) accept(ctx context.Context, listener *net.UnixListener, work *s
 		if err != nil {
 			// The socket's buffer takes these few bytes without waiting.
 			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			_ = wire.WriteReply(conn, wire.UserError("vgpu: gresd: connection: %v", err))
+			_ = WriteReply(conn, UserError("vgpu: gresd: connection: %v", err))
 			_ = conn.Close()
 			continue
 		}
@@ -131,21 +127,21 @@ func (s *socket) accept(ctx context.Context, listener *net.UnixListener, work *s
 
 // serve answers the requests of one connection until it ends, is silent for
 // too long or sends what is no request.
-func (s *socket) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred, order uint64) {
+func (s *socket) serve(ctx context.Context, conn *net.UnixConn, cred Cred, order uint64) {
 	r := bufio.NewReader(conn)
 	for ctx.Err() == nil {
 		_ = conn.SetReadDeadline(time.Now().Add(clientTimeout))
 		if ctx.Err() != nil {
 			return // closeAll may have run before the line above
 		}
-		req, err := wire.ReadRequest(r)
+		req, err := ReadRequest(r)
 		var netErr net.Error
 		switch {
 		case err == nil:
 		case errors.As(err, &netErr), isEOF(err):
 			return
 		default:
-			s.answer(conn, wire.UserError("vgpu: gresd: request: %v", err))
+			s.answer(conn, UserError("vgpu: gresd: request: %v", err))
 			return
 		}
 		if !s.rates.wait(ctx, cred.UID, req.Op) {
@@ -153,7 +149,7 @@ func (s *socket) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred, 
 		}
 		req.Order = order
 		rep := s.handle(ctx, req, cred)
-		if ctx.Err() != nil && rep.Kind == wire.KindBusy {
+		if ctx.Err() != nil && rep.Kind == KindBusy {
 			return // the next gresd knows better: who hears nothing asks it
 		}
 		if !s.answer(conn, rep) {
@@ -162,9 +158,9 @@ func (s *socket) serve(ctx context.Context, conn *net.UnixConn, cred wire.Cred, 
 	}
 }
 
-func (s *socket) answer(conn *net.UnixConn, rep wire.Reply) bool {
+func (s *socket) answer(conn *net.UnixConn, rep Reply) bool {
 	_ = conn.SetWriteDeadline(time.Now().Add(clientTimeout))
-	if err := wire.WriteReply(conn, rep); err != nil {
+	if err := WriteReply(conn, rep); err != nil {
 		s.log.Debug("answer", "error", err)
 		return false
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ func newStuck() *timeout.Calls[gpu.UUID] { return timeout.New[gpu.UUID](mostUnan
 
 // ask returns the answer, or ErrNoAnswer when there was none in time, or when too many earlier
 // questions wait for theirs.
-func ask[T any](n *fromNVML, about gpu.UUID, wait time.Duration, what string, question func() (T, error)) (T, error) {
+func ask[T any](n *NVML, about gpu.UUID, wait time.Duration, what string, question func() (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error

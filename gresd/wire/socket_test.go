@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package socket
+package wire
 
 import (
 	"bufio"
@@ -15,8 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // testSocket answers each request with OK.
@@ -44,7 +42,7 @@ func startAt(t *testing.T, path string) *testSocket {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ok := func(context.Context, wire.Request, wire.Cred) wire.Reply { return wire.Reply{OK: true} }
+	ok := func(context.Context, Request, Cred) Reply { return Reply{OK: true} }
 	s := &socket{handle: ok, log: slog.New(slog.DiscardHandler)}
 	done := make(chan struct{})
 	go func() { s.run(ctx, listener); close(done) }()
@@ -63,7 +61,7 @@ func TestSocketMode(t *testing.T) {
 
 func TestBadRequestEndsTheConnection(t *testing.T) {
 	n := start(t)
-	for _, line := range []string{"hello\n", "{}\n", `{"op":"ping","x":1}` + "\n", strings.Repeat("x", wire.MaxRequest+1)} {
+	for _, line := range []string{"hello\n", "{}\n", `{"op":"ping","x":1}` + "\n", strings.Repeat("x", MaxRequest+1)} {
 		conn, err := net.Dial("unix", n.path)
 		if err != nil {
 			t.Fatal(err)
@@ -71,8 +69,8 @@ func TestBadRequestEndsTheConnection(t *testing.T) {
 		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 		_, _ = io.WriteString(conn, line)
 		r := bufio.NewReader(conn)
-		rep, err := wire.ReadReply(r)
-		if err != nil || rep.OK || rep.Kind != wire.KindUser {
+		rep, err := ReadReply(r)
+		if err != nil || rep.OK || rep.Kind != KindUser {
 			t.Errorf("%.20q: got %+v, %v", line, rep, err)
 		}
 		if _, err := r.ReadByte(); err == nil {
@@ -91,10 +89,10 @@ func TestSeveralRequestsOnOneConnection(t *testing.T) {
 	defer conn.Close()
 	r := bufio.NewReader(conn)
 	for range 3 {
-		if err := wire.WriteRequest(conn, wire.Request{Op: wire.OpPing}); err != nil {
+		if err := WriteRequest(conn, Request{Op: OpPing}); err != nil {
 			t.Fatal(err)
 		}
-		if rep, err := wire.ReadReply(r); err != nil || !rep.OK {
+		if rep, err := ReadReply(r); err != nil || !rep.OK {
 			t.Fatalf("got %+v, %v", rep, err)
 		}
 	}
@@ -156,7 +154,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	l.Close() // as a killed daemon leaves it
 	n := startAt(t, path)
-	if _, err := (&wire.Client{Socket: path, Timeout: 20 * time.Second}).Do(t.Context(), wire.Request{Op: wire.OpPing}); err != nil {
+	if _, err := (&Client{Socket: path, Timeout: 20 * time.Second}).Do(t.Context(), Request{Op: OpPing}); err != nil {
 		t.Error(err)
 	}
 	n.stop()
@@ -179,9 +177,9 @@ func TestWhoConnectsWhileItStopsHearsNothing(t *testing.T) {
 	s := &socket{log: slog.New(slog.DiscardHandler)}
 	s.conns.closeAll()
 	go func() { s.run(ctx, listener); close(done) }()
-	client := wire.Client{Socket: listener.Addr().String(), Timeout: 20 * time.Second}
-	var answer *wire.Error
-	if _, err := client.Do(t.Context(), wire.Request{Op: wire.OpPing}); err == nil || errors.As(err, &answer) {
+	client := Client{Socket: listener.Addr().String(), Timeout: 20 * time.Second}
+	var answer *Error
+	if _, err := client.Do(t.Context(), Request{Op: OpPing}); err == nil || errors.As(err, &answer) {
 		t.Errorf("got %v, want no answer", err)
 	}
 	stop()
@@ -203,7 +201,7 @@ func TestConnectionsHaveAnOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if err := wire.WriteRequest(conn, wire.Request{Op: wire.OpRelease, JobID: uint32(i + 1)}); err != nil {
+		if err := WriteRequest(conn, Request{Op: OpRelease, JobID: uint32(i + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		conns = append(conns, conn)
@@ -212,13 +210,13 @@ func TestConnectionsHaveAnOrder(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		Serve(ctx, listener, func(_ context.Context, req wire.Request, _ wire.Cred) wire.Reply {
+		Serve(ctx, listener, func(_ context.Context, req Request, _ Cred) Reply {
 			orders[req.JobID-1] = req.Order
-			return wire.Reply{OK: true}
+			return Reply{OK: true}
 		}, slog.New(slog.DiscardHandler))
 	}()
 	for _, conn := range conns {
-		if _, err := wire.ReadReply(bufio.NewReader(conn)); err != nil {
+		if _, err := ReadReply(bufio.NewReader(conn)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"context"
@@ -22,7 +22,7 @@ type sensors struct {
 	hang              chan struct{} // until it is closed
 }
 
-func probed(t *testing.T, cards map[string]*sensors) *fromNVML {
+func probed(t *testing.T, cards map[string]*sensors) *NVML {
 	t.Helper()
 	n := library(t)
 	n.stuck.Timeout = 20 * time.Millisecond

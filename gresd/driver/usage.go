@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"errors"
@@ -28,7 +28,7 @@ type Usage struct {
 var usageSymbols = []string{"nvmlDeviceGetUtilizationRates"}
 
 // Usage asks the card.
-func (n *fromNVML) Usage(uuid gpu.UUID) (Usage, error) {
+func (n *NVML) Usage(uuid gpu.UUID) (Usage, error) {
 	return askCard(n, uuid, func(card nvml.Device) (u Usage, err error) {
 		memory, ret := card.GetMemoryInfo()
 		if err := check("read memory of "+string(uuid), ret); err != nil {

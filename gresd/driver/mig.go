@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"cmp"
@@ -31,7 +31,7 @@ var errChanged = errors.New("MIG mode or instances are not as they were when gre
 	"(gresd gres-conf), restart slurmd, slurmctld, slurmd in this order, then gresd")
 
 // instances are the MIG instances of a GPU in MIG mode.
-func (n *fromNVML) instances(of device) ([]device, error) {
+func (n *NVML) instances(of device) ([]device, error) {
 	if slices.ContainsFunc(migSymbols, func(name string) bool { return n.missing[name] }) {
 		return nil, nil
 	}
@@ -63,7 +63,7 @@ func (n *fromNVML) instances(of device) ([]device, error) {
 }
 
 // instance reads one, of a GPU.
-func (n *fromNVML) instance(of gpu.Card, handle nvml.Device) (gpu.Card, error) {
+func (n *NVML) instance(of gpu.Card, handle nvml.Device) (gpu.Card, error) {
 	var err error
 	uuid := read(&err, "read UUID", handle.GetUUID)
 	id := read(&err, "read GPU instance", handle.GetGpuInstanceId)
@@ -113,7 +113,7 @@ func profileOf(of gpu.Card, handle nvml.Device) (string, error) {
 }
 
 // capability reads which device file stands for one.
-func (n *fromNVML) capability(path string) (int, error) {
+func (n *NVML) capability(path string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(n.root, path))
 	if err != nil {
 		return 0, fmt.Errorf("read capability: %w", err)
@@ -131,7 +131,7 @@ func (n *fromNVML) capability(path string) (int, error) {
 }
 
 // whole is the handle of a card's GPU.
-func (n *fromNVML) whole(uuid gpu.UUID, handle nvml.Device) nvml.Device {
+func (n *NVML) whole(uuid gpu.UUID, handle nvml.Device) nvml.Device {
 	if !uuid.IsInstance() || n.missing["nvmlDeviceGetDeviceHandleFromMigDeviceHandle"] {
 		return handle
 	}

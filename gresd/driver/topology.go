@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ var optional = []string{
 
 // reader puts the questions about topology and notes those without an answer.
 type reader struct {
-	*fromNVML
+	*NVML
 	unread []string
 }
 
@@ -35,7 +35,7 @@ func query[T any](r *reader, symbol, what string, question func() (T, nvml.Retur
 	if r.missing[symbol] {
 		return none, nvml.ERROR_NOT_SUPPORTED
 	}
-	got, err := ask(r.fromNVML, theNode, patience, symbol, func() (T, error) {
+	got, err := ask(r.NVML, theNode, patience, symbol, func() (T, error) {
 		value, ret := question()
 		return value, ret
 	})
@@ -60,15 +60,15 @@ func returnText(ret nvml.Return) string {
 	return fmt.Sprintf("NVML error %d", int(ret))
 }
 
-// Topology asks for all that is known of how the cards are joined. It takes
-// hundreds of calls on a node of eight cards.
-func (n *fromNVML) Topology() (topology.Facts, error) {
+// Topology returns how the cards are joined. It takes hundreds of calls on a node of eight cards.
+// Facts without an answer in time are unknown. The only error is that there are no cards to ask.
+func (n *NVML) Topology() (topology.Facts, error) {
 	found, err := n.devices()
 	var unreadable *CardError
 	if err != nil && !errors.As(err, &unreadable) {
 		return topology.Facts{}, err
 	}
-	r := &reader{fromNVML: n}
+	r := &reader{NVML: n}
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			r.unread = append(r.unread, strings.TrimSpace(line))
@@ -235,12 +235,12 @@ func setOf(words []uint) topology.Set {
 	return set
 }
 
-func (n *fromNVML) processors(which string) topology.Set {
+func (n *NVML) processors(which string) topology.Set {
 	return n.list("devices/system/cpu/" + which)
 }
 
 // list reads a list of processors from sysfs; nil where there is none.
-func (n *fromNVML) list(file string) topology.Set {
+func (n *NVML) list(file string) topology.Set {
 	text, err := os.ReadFile(filepath.Join(n.sysfs, file))
 	if err != nil {
 		return nil
@@ -254,7 +254,7 @@ func (n *fromNVML) list(file string) topology.Set {
 
 // Cores reads the processors of the node; the map is empty where the kernel
 // does not tell.
-func (n *fromNVML) Cores() topology.CoreMap {
+func (n *NVML) Cores() topology.CoreMap {
 	var cpus []topology.CPU
 	for _, id := range n.processors("online") {
 		dir := fmt.Sprintf("devices/system/cpu/cpu%d/topology", id)
@@ -271,7 +271,7 @@ func (n *fromNVML) Cores() topology.CoreMap {
 	return topology.NewCoreMap(cpus)
 }
 
-func (n *fromNVML) number(file string) (int, error) {
+func (n *NVML) number(file string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(n.sysfs, file))
 	if err != nil {
 		return 0, err

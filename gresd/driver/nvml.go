@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"cmp"
@@ -26,9 +26,9 @@ var ErrNoNVML = errors.New("NVML is not usable")
 // ErrNoAnswer: the driver hangs. The same question may be answered later.
 var ErrNoAnswer = errors.New("the driver does not answer")
 
-// fromNVML reads the cards of one loaded library. NVML itself is safe for
-// concurrent use. Handles are not kept: one of a card that was reset is stale.
-type fromNVML struct {
+// NVML is the node's cards, read from one loaded library. It is safe for concurrent use. It keeps no
+// handle, because the handle of a card that was reset is stale.
+type NVML struct {
 	lib     nvml.Interface
 	library string          // its path or name
 	sysfs   string          // "/sys", another place in tests
@@ -41,9 +41,8 @@ type fromNVML struct {
 }
 
 // Open loads NVML from a library path; "" is libnvidia-ml.so.1 wherever the
-// loader finds it. The error is ErrNoNVML. Each inventory that was opened must
-// be closed.
-func Open(library string) (Inventory, error) {
+// loader finds it. The error is ErrNoNVML. Callers must call [NVML.Close].
+func Open(library string) (*NVML, error) {
 	var options []nvml.LibraryOption
 	if library != "" {
 		options = append(options, nvml.WithLibraryPath(library))
@@ -53,7 +52,7 @@ func Open(library string) (Inventory, error) {
 	if ret := lib.Init(); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("load %s: %w: %w", library, ErrNoNVML, ret)
 	}
-	n := &fromNVML{lib: lib, library: library, sysfs: "/sys", missing: map[string]bool{}, stuck: newStuck()}
+	n := &NVML{lib: lib, library: library, sysfs: "/sys", missing: map[string]bool{}, stuck: newStuck()}
 	if err := n.checkSymbols(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -74,7 +73,7 @@ var needed = []string{
 	"nvmlDeviceGetMPSComputeRunningProcesses_v3",
 }
 
-func (n *fromNVML) checkSymbols() error {
+func (n *NVML) checkSymbols() error {
 	for _, name := range needed {
 		if err := n.lib.Extensions().LookupSymbol(name); err != nil {
 			return fmt.Errorf("%w: it has no %s, want a driver of 510 or newer", ErrNoNVML, name)
@@ -92,7 +91,7 @@ func check(act string, ret nvml.Return) error {
 }
 
 // Close ends the use of NVML. A library that still owes an answer stays loaded.
-func (n *fromNVML) Close() error {
+func (n *NVML) Close() error {
 	if len(n.stuck.List()) > 0 || n.listening.Load() > 0 {
 		return nil
 	}
@@ -110,7 +109,7 @@ func read[T any](err *error, act string, question func() (T, nvml.Return)) (valu
 }
 
 // Versions asks the driver.
-func (n *fromNVML) Versions() (v Versions, err error) {
+func (n *NVML) Versions() (v Versions, err error) {
 	v.Driver = read(&err, "read driver version", n.lib.SystemGetDriverVersion)
 	v.NVML = read(&err, "read NVML version", n.lib.SystemGetNVMLVersion)
 	cuda := read(&err, "read CUDA version", n.lib.SystemGetCudaDriverVersion)
@@ -126,11 +125,11 @@ type device struct {
 
 // devices returns the cards by rising index, and what could not be read. It
 // does not wait for ever, unlike the driver.
-func (n *fromNVML) devices() ([]device, error) {
+func (n *NVML) devices() ([]device, error) {
 	return ask(n, theNode, firstPatience, "read cards", n.readAll)
 }
 
-func (n *fromNVML) readAll() ([]device, error) {
+func (n *NVML) readAll() ([]device, error) {
 	total, ret := n.lib.DeviceGetCount()
 	if err := check("count cards", ret); err != nil {
 		return nil, err
@@ -161,7 +160,7 @@ func (n *fromNVML) readAll() ([]device, error) {
 }
 
 // readCard asks for all of one card; NVML's order is that of the PCI bus.
-func (n *fromNVML) readCard(index int) (device, error) {
+func (n *NVML) readCard(index int) (device, error) {
 	handle, ret := n.lib.DeviceGetHandleByIndex(index)
 	if err := check("get handle", ret); err != nil {
 		return device{}, err
@@ -227,7 +226,7 @@ func typeOf(name string) string {
 
 // numaNode asks the kernel, since NVML's own answer is about another thing;
 // -1 where it is not known.
-func (n *fromNVML) numaNode(bus string) int {
+func (n *NVML) numaNode(bus string) int {
 	node, err := n.number(filepath.Join("bus/pci/devices", bus, "numa_node"))
 	if err != nil || node < 0 || node >= manyNodes {
 		return -1
@@ -235,8 +234,9 @@ func (n *fromNVML) numaNode(bus string) int {
 	return node
 }
 
-// Cards reads all cards anew.
-func (n *fromNVML) Cards() ([]gpu.Card, error) {
+// Cards reads all cards, by rising index. It leaves out cards that it cannot read: the error joins one
+// [*CardError] for each. The returned cards are valid all the same.
+func (n *NVML) Cards() ([]gpu.Card, error) {
 	found, err := n.devices()
 	cards := make([]gpu.Card, len(found))
 	for i, d := range found {
@@ -245,7 +245,7 @@ func (n *fromNVML) Cards() ([]gpu.Card, error) {
 	return cards, err
 }
 
-func (n *fromNVML) handle(uuid gpu.UUID) (nvml.Device, error) {
+func (n *NVML) handle(uuid gpu.UUID) (nvml.Device, error) {
 	handle, ret := n.lib.DeviceGetHandleByUUID(string(uuid))
 	if ret != nvml.SUCCESS {
 		return handle, fmt.Errorf("find: %w", sick(uuid, ret))
@@ -253,17 +253,17 @@ func (n *fromNVML) handle(uuid gpu.UUID) (nvml.Device, error) {
 	return handle, nil
 }
 
-// MemoryUsed asks the card.
-func (n *fromNVML) MemoryUsed(uuid gpu.UUID) (gpu.Bytes, error) {
+// MemoryUsed returns the memory in use on a card, the driver's own included.
+func (n *NVML) MemoryUsed(uuid gpu.UUID) (gpu.Bytes, error) {
 	return askCard(n, uuid, func(card nvml.Device) (gpu.Bytes, error) {
 		memory, ret := card.GetMemoryInfo()
 		return gpu.Bytes(memory.Used), check("read memory of "+string(uuid), ret)
 	})
 }
 
-// Processes joins NVML's three lists: a process with CUDA and graphics is in
-// two of them, an MPS client in its own.
-func (n *fromNVML) Processes(uuid gpu.UUID) ([]Process, error) {
+// Processes returns the processes on a card by rising pid. It joins NVML's three lists: a process with
+// CUDA and graphics is in two of them, an MPS client in its own.
+func (n *NVML) Processes(uuid gpu.UUID) ([]Process, error) {
 	return askCard(n, uuid, func(card nvml.Device) ([]Process, error) { return processes(uuid, card) })
 }
 

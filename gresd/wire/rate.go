@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package socket
+package wire
 
 import (
 	"context"
 	"maps"
 	"sync"
 	"time"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // What users ask for is served at a rate, so that no user takes gresd's processors, which divide
@@ -30,11 +27,11 @@ const (
 
 // costOf is what a request costs: programs ask the first two when they start or have no room, and
 // the others look at all cards or jobs.
-func costOf(op wire.Op) time.Duration {
+func costOf(op Op) time.Duration {
 	switch op {
-	case wire.OpPing:
+	case OpPing:
 		return 1
-	case wire.OpEnded:
+	case OpEnded:
 		return 5
 	}
 	return 25
@@ -70,10 +67,20 @@ func (r *rates) take(uid uint32, cost time.Duration, now time.Time) time.Duratio
 }
 
 // wait returns when a request of a user may be served; false when ctx is done before.
-func (r *rates) wait(ctx context.Context, uid uint32, op wire.Op) bool {
-	if wire.IsRoot(uid) {
+func (r *rates) wait(ctx context.Context, uid uint32, op Op) bool {
+	if IsRoot(uid) {
 		return true
 	}
 	delay := r.take(uid, costOf(op), time.Now())
-	return delay == 0 || wakeup.Wait(ctx, delay)
+	return delay == 0 || wait(ctx, delay)
+}
+
+// wait returns false if ctx is done before.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"errors"
@@ -61,7 +61,7 @@ func (f *fake) cut(d *mock.Device) {
 }
 
 // capabilities writes those of cards as the driver does.
-func capabilities(t *testing.T, n *fromNVML, fakes ...*fake) {
+func capabilities(t *testing.T, n *NVML, fakes ...*fake) {
 	t.Helper()
 	n.root = t.TempDir()
 	for _, f := range fakes {

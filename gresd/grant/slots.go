@@ -1,24 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package slotgc frees the slots of processes that died without freeing them.
-//
-// The processes of a job do it for each other when they need room, and ask gresd who
-// has ended in other PID namespaces; this is for jobs whose processes do not, so that
-// what everybody is told is true.
-//
-// Why a child. Between "this slot belongs to a dead process" and a write that
-// clears it, a new process of the job can take the slot over; clearing it then
-// would hide the new process's memory from the limit, and worse, give its slot
-// to a third. pwrite cannot exclude that, however short the time: only a
-// compare-and-swap can, and that needs the file mapped. A file that its owner
-// can cut must not be mapped by gresd (SIGBUS), so a short-lived child maps it,
-// as the job's user, with nothing open but that file. If it is killed, it has
-// cleared a slot or not, and nothing else is lost.
-//
-// Who is dead. A process that has ended for certain (see hostpid.go in libvgpu: of
-// other PID namespaces, one that a scan of all processes does not find), at two looks
-// at least a second apart.
-package slotgc
+package grant
 
 import (
 	"context"
@@ -32,27 +14,37 @@ import (
 )
 
 const (
-	// every is the time between two looks.
-	every = time.Second
-	// pause is how long a job is left alone after a child failed for it.
-	pause = 30 * time.Second
+	// reclaimEvery is the time between two polls.
+	reclaimEvery = time.Second
+	// reclaimPause is the time without a child for a job after a child failed for it.
+	reclaimPause = 30 * time.Second
 )
 
-// Grants is what the reclaimer needs of the open grants.
-type Grants interface {
+// openGrants is the part of [Store] that a reclaimer needs.
+type openGrants interface {
 	Open() []uint32
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
 	OpenCache(jobID uint32) (*os.File, error)
 }
 
-// Clear clears slots of a cache file, as that user.
-type Clear func(ctx context.Context, cache *os.File, uid, gid uint32, dead []libvgpu.SlotOwner) (int, error)
+// ClearSlots clears slots of a cache file, as that user.
+type ClearSlots func(ctx context.Context, cache *os.File, uid, gid uint32, dead []libvgpu.SlotOwner) (int, error)
 
-// Reclaimer looks at the open grants, again and again.
-type Reclaimer struct {
-	grants Grants
-	clear  Clear
+// SlotReclaimer frees the slots of processes that died without freeing them. The processes of a job
+// also do this for each other when they need room. The reclaimer keeps the reported numbers true for
+// jobs whose processes do not.
+//
+// A child process clears the slots. Before the write that clears a slot, a new process of the job can
+// take it over. Clearing it then would hide the memory of the new process from the limit. Only a
+// compare-and-swap prevents this, and it needs the file mapped. gresd must not map a file that its
+// owner can truncate (SIGBUS). So a short-lived child maps it, as the job's user, with no other file
+// open.
+//
+// A process is dead if libvgpu/hostpid.go proves it in two polls at least a second apart.
+type SlotReclaimer struct {
+	grants openGrants
+	clear  ClearSlots
 	log    *slog.Logger
 	wake   wakeup.Bell
 	first  map[victim]time.Time // when a dead process was first seen dead
@@ -65,19 +57,19 @@ type victim struct {
 	slot libvgpu.SlotOwner
 }
 
-// New returns a reclaimer that does nothing before [Reclaimer.Run].
-func New(grants Grants, clear Clear, log *slog.Logger) *Reclaimer {
-	return &Reclaimer{
+// NewSlotReclaimer returns a reclaimer that does nothing before [SlotReclaimer.Run].
+func NewSlotReclaimer(grants openGrants, clear ClearSlots, log *slog.Logger) *SlotReclaimer {
+	return &SlotReclaimer{
 		grants: grants, clear: clear, log: log, wake: wakeup.NewBell(),
 		first: map[victim]time.Time{}, shun: map[uint32]time.Time{},
 	}
 }
 
 // Wake tells the reclaimer that jobs have come or gone. It never blocks.
-func (r *Reclaimer) Wake() { r.wake.Ring() }
+func (r *SlotReclaimer) Wake() { r.wake.Ring() }
 
 // Run looks while jobs are awake, until ctx is done.
-func (r *Reclaimer) Run(ctx context.Context) {
+func (r *SlotReclaimer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		awake, took := r.step(ctx, began), time.Since(began)
@@ -87,12 +79,12 @@ func (r *Reclaimer) Run(ctx context.Context) {
 			case <-r.wake:
 			}
 		}
-		wakeup.Wait(ctx, max(wakeup.Next(every), wakeup.Rest(took))) // however often jobs come and go
+		wakeup.Wait(ctx, max(wakeup.Next(reclaimEvery), wakeup.Rest(took))) // however often jobs come and go
 	}
 }
 
 // step looks once and returns the number of jobs that are awake.
-func (r *Reclaimer) step(ctx context.Context, now time.Time) int {
+func (r *SlotReclaimer) step(ctx context.Context, now time.Time) int {
 	jobs, awake := r.grants.Open(), 0
 	first := map[victim]time.Time{}
 	for _, job := range jobs {
@@ -108,7 +100,7 @@ func (r *Reclaimer) step(ctx context.Context, now time.Time) int {
 				seen = now
 			}
 			first[v] = seen
-			if now.Sub(seen) >= every {
+			if now.Sub(seen) >= reclaimEvery {
 				ripe = append(ripe, slot)
 			}
 		}
@@ -126,8 +118,8 @@ func (r *Reclaimer) step(ctx context.Context, now time.Time) int {
 }
 
 // dead returns the slots of processes of a job that are surely dead.
-func (r *Reclaimer) dead(job uint32) (dead []libvgpu.SlotOwner, asleep bool) {
-	view, err := r.grants.Cache(job, every/2)
+func (r *SlotReclaimer) dead(job uint32) (dead []libvgpu.SlotOwner, asleep bool) {
+	view, err := r.grants.Cache(job, reclaimEvery/2)
 	if err != nil {
 		return nil, false // the arbiter says it
 	}
@@ -139,7 +131,7 @@ func (r *Reclaimer) dead(job uint32) (dead []libvgpu.SlotOwner, asleep bool) {
 	return dead, view.Asleep
 }
 
-func (r *Reclaimer) reclaim(ctx context.Context, job uint32, dead []libvgpu.SlotOwner, now time.Time) {
+func (r *SlotReclaimer) reclaim(ctx context.Context, job uint32, dead []libvgpu.SlotOwner, now time.Time) {
 	spec, ok := r.grants.Spec(job)
 	if !ok {
 		return
@@ -154,7 +146,7 @@ func (r *Reclaimer) reclaim(ctx context.Context, job uint32, dead []libvgpu.Slot
 	case err == nil && n > 0:
 		r.log.Info("slots of dead processes cleared", "job_id", job, "slots", n)
 	case err != nil && ctx.Err() == nil:
-		r.shun[job] = now.Add(pause)
+		r.shun[job] = now.Add(reclaimPause)
 		level := slog.LevelDebug // its user can make it fail again and again
 		if !r.warned {
 			level, r.warned = slog.LevelWarn, true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 // #cgo LDFLAGS: -ldl
 // #include <stdlib.h>
@@ -23,10 +23,10 @@ var ErrNoLimits = errors.New("the driver has no memory limits for cgroups")
 const limitsSymbol = "nvmlDeviceSetMemoryLimits_v1"
 
 // HasLimits says whether the driver may have memory limits for cgroups.
-func (n *fromNVML) HasLimits() bool { return n.lib.Extensions().LookupSymbol(limitsSymbol) == nil }
+func (n *NVML) HasLimits() bool { return n.lib.Extensions().LookupSymbol(limitsSymbol) == nil }
 
 // LimitMemory lets the processes in a cgroup, and in those below, have no more of a card.
-func (n *fromNVML) LimitMemory(uuid gpu.UUID, folder string, most gpu.Bytes) error {
+func (n *NVML) LimitMemory(uuid gpu.UUID, folder string, most gpu.Bytes) error {
 	_, err := askCard(n, uuid, func(nvml.Device) (struct{}, error) {
 		library, card, cgroup := C.CString(n.library), C.CString(string(uuid)), C.CString(folder)
 		defer C.free(unsafe.Pointer(library))

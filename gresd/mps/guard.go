@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linger keeps the death of one client of an MPS server from ending the others.
-//
-// When a client is killed, the server lets run what it had launched, but the kernel takes its
-// address space off the card at once. That work then reads memory that is not there, and for such
-// a fault of the card all clients of the server get an error (docs/adr/0013 has figures). The
-// address space belongs to the open file of nvidia-uvm, and ends with the last descriptor of it.
-// So gresd has a descriptor of its own of each client's, and closes it when what the client had
-// launched must have ended. Until then the card keeps the client's memory: it counts for
-// the job ([Keeper.Memory]), and an Epilog waits for it ([Keeper.Wait]).
-package linger
+package mps
 
 import (
 	"context"
@@ -30,46 +21,53 @@ import (
 )
 
 const (
-	// every is the time between two looks while jobs work, and seldom while clients only live.
-	every  = 50 * time.Millisecond
-	seldom = time.Second
-	// lately is for how long what a client had launched counts: a look may come after its last launch.
-	lately = time.Second
-	// After its death, what a client had in flight gets slower times what that takes alone, and atLeast:
-	// others run beside it. unmeasured is for launches that nobody measured, as with the engine mps, or
-	// before the job had company; longest bounds all.
-	slower     = 10
-	atLeast    = 250 * time.Millisecond
-	unmeasured = 2 * time.Second
-	longest    = 10 * time.Second
-	// mostMemory is more than a card has: a job's user can write anything into its slots.
-	mostMemory = 1 << 50
-	// epilogWaits bounds what [Keeper.Wait] waits: less than an Epilog waits for its answer.
-	epilogWaits = 1500 * time.Millisecond
-	// device is how the file is called whose descriptors are kept, in whatever folder: the root of a
-	// container is not ours.
-	device = "nvidia-uvm"
-	// mostOfJob are the descriptors that gresd keeps for one job: a server has at most some sixty clients,
-	// and each a few.
-	mostOfJob = 256
-	// patience is how long all processes together can delay one look at their open files. All jobs wait
-	// for the look.
-	patience = 250 * time.Millisecond
-	// mostLookedAt are the descriptors of a process that are looked at: the driver opens its own early.
-	mostLookedAt = 4096
+	// guardEvery is the time between two polls while jobs work, and guardIdleEvery while clients only
+	// live.
+	guardEvery     = 50 * time.Millisecond
+	guardIdleEvery = time.Second
+	// recentLaunch is how long the last launch of a client counts. A poll can follow it late.
+	recentLaunch = time.Second
+	// After the death of a client, the guard keeps its descriptors for minKeep plus slowdownFactor times
+	// the estimated solo time of the work in flight, because other clients run next to it. Launches
+	// without a measured cost get keepUnmeasured. maxKeep limits all of these.
+	slowdownFactor = 10
+	minKeep        = 250 * time.Millisecond
+	keepUnmeasured = 2 * time.Second
+	maxKeep        = 10 * time.Second
+	// maxMemory is more than a card has. A job's user can write any number into the slots.
+	maxMemory = 1 << 50
+	// epilogTimeout limits [ClientGuard.Wait]. An Epilog waits longer for its answer.
+	epilogTimeout = 1500 * time.Millisecond
+	// uvmDevice is the name of the device file, in any folder: a container has its own root.
+	uvmDevice = "nvidia-uvm"
+	// maxKept limits the descriptors that gresd keeps for one job. A server has about sixty clients at
+	// most, with a few descriptors each.
+	maxKept = 256
+	// listTimeout limits how long all processes together can delay one poll of their open files.
+	listTimeout = 250 * time.Millisecond
+	// maxListed limits the descriptors that a poll reads of a process. The driver opens its own early.
+	maxListed = 4096
 )
 
-// Grants is what a keeper needs of the open grants.
-type Grants interface {
+// openGrants is the part of the grants that a guard needs.
+type openGrants interface {
 	Open() []uint32
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
 }
 
-// Keeper keeps descriptors of the clients of all servers of the node. [Keeper.Wait] may be called
-// while [Keeper.Run] runs.
-type Keeper struct {
-	grants Grants
+// ClientGuard prevents that the death of one client of an MPS server crashes the other clients.
+//
+// When a client is killed, its running kernels go on, but the kernel driver removes its address space
+// at once. These kernels then fault, and all clients of the server get an error (docs/adr/0013 has
+// figures). The address space belongs to the open file of nvidia-uvm, and ends with the last
+// descriptor of that file. So gresd has a descriptor of each client's file, and closes it when the
+// kernels must have finished. Until then the card keeps the client's memory: it counts for the job
+// ([ClientGuard.Memory]), and an Epilog waits for it ([ClientGuard.Wait]).
+//
+// [ClientGuard.Wait] and [ClientGuard.Memory] can be called while [ClientGuard.Run] runs.
+type ClientGuard struct {
+	grants openGrants
 	served func(jobID uint32) bool // its programs are clients of a server
 	log    *slog.Logger
 	wake   wakeup.Bell
@@ -78,12 +76,12 @@ type Keeper struct {
 
 	mu       sync.Mutex
 	deadline time.Time // of the questions of one look; zero: none
-	clients  map[name]*client
+	clients  map[slotID]*client
 	ended    []*client // whose files are kept for a while
 }
 
-// name is a process of a job.
-type name struct {
+// slotID is a process of a job.
+type slotID struct {
 	job   uint32
 	owner uint64 // of its slot
 }
@@ -107,26 +105,27 @@ type client struct {
 	until    time.Time // of one that has ended: when its files are closed
 }
 
-// New returns a keeper that does nothing before [Keeper.Run]. served says whether the programs of a
-// job are clients of a server.
-func New(grants Grants, served func(jobID uint32) bool, log *slog.Logger) *Keeper {
-	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: timeout.New[uint32](1, math.MaxInt), clients: map[name]*client{}}
+// NewClientGuard returns a guard that does nothing before [ClientGuard.Run]. served reports whether the
+// programs of a job are clients of a server.
+func NewClientGuard(grants openGrants, served func(jobID uint32) bool, log *slog.Logger) *ClientGuard {
+	return &ClientGuard{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: timeout.New[uint32](1, math.MaxInt), clients: map[slotID]*client{}}
 }
 
-// Wake tells the keeper that jobs have come, gone or begun to work, or have a server or none. It never blocks.
-func (k *Keeper) Wake() { k.wake.Ring() }
+// Wake starts a poll. Call it when jobs come, go or begin to work, or get or lose a server. It never
+// blocks.
+func (k *ClientGuard) Wake() { k.wake.Ring() }
 
-// Run looks while there are clients, until ctx is done.
-func (k *Keeper) Run(ctx context.Context) {
+// Run polls while there are clients, until ctx is done.
+func (k *ClientGuard) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		awake := k.look(began)
 		k.mu.Lock()
 		ended, living := len(k.ended), len(k.clients)
 		k.mu.Unlock()
-		pause := every
+		pause := guardEvery
 		if !awake && ended == 0 {
-			pause = seldom
+			pause = guardIdleEvery
 			if living == 0 {
 				pause = time.Hour // or when woken
 			}
@@ -139,16 +138,15 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Wait waits until nothing is kept any more of what a job had launched whose processes have ended:
-// then the card has its memory back.
-func (k *Keeper) Wait(ctx context.Context, jobID uint32) {
-	ctx, cancel := context.WithTimeout(ctx, epilogWaits)
+// Wait waits until no ended process of a job has kept memory.
+func (k *ClientGuard) Wait(ctx context.Context, jobID uint32) {
+	ctx, cancel := context.WithTimeout(ctx, epilogTimeout)
 	defer cancel()
-	for k.keeps(jobID, time.Now()) && wakeup.Wait(ctx, every) {
+	for k.keeps(jobID, time.Now()) && wakeup.Wait(ctx, guardEvery) {
 	}
 }
 
-func (k *Keeper) keeps(jobID uint32, now time.Time) bool {
+func (k *ClientGuard) keeps(jobID uint32, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.deadline = time.Now() // The Epilog waits: only a look of Run lists open files.
@@ -162,24 +160,24 @@ func (k *Keeper) keeps(jobID uint32, now time.Time) bool {
 	return false
 }
 
-// Memory is what the card still has of processes of a job that have ended, in bytes; card is its
-// place in the grant. For a moment their slots count it, too.
-func (k *Keeper) Memory(jobID uint32, card int) (bytes int64) {
+// Memory returns the kept memory of the ended processes of a job on a card of its grant, in bytes. For
+// a moment the slots of these processes count it, too.
+func (k *ClientGuard) Memory(jobID uint32, card int) (bytes int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range k.ended {
 		if c.job == jobID && card < len(c.memory) {
-			bytes += int64(min(c.memory[card], mostMemory))
+			bytes += int64(min(c.memory[card], maxMemory))
 		}
 	}
 	return bytes
 }
 
 // look follows the clients of all jobs and says whether any job is awake.
-func (k *Keeper) look(now time.Time) (awake bool) {
+func (k *ClientGuard) look(now time.Time) (awake bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.deadline = time.Now().Add(patience)
+	k.deadline = time.Now().Add(listTimeout)
 	open := k.grants.Open()
 	for _, job := range open {
 		if k.lookAt(job, now) {
@@ -194,9 +192,9 @@ func (k *Keeper) look(now time.Time) (awake bool) {
 }
 
 // lookAt is look for one job.
-func (k *Keeper) lookAt(job uint32, now time.Time) (awake bool) {
+func (k *ClientGuard) lookAt(job uint32, now time.Time) (awake bool) {
 	spec, ok := k.grants.Spec(job)
-	served, age := ok && k.served(job), every/2
+	served, age := ok && k.served(job), guardEvery/2
 	for n, c := range k.clients {
 		if n.job == job && !c.ended && (!served || hasEnded(c.pidfd)) {
 			c.ended, age = true, 0 // what its slot says from now on is the last word
@@ -210,36 +208,36 @@ func (k *Keeper) lookAt(job uint32, now time.Time) (awake bool) {
 		return false // the arbiter says it
 	}
 	for _, slot := range view.Slots {
-		k.see(name{job, slot.Owner}, spec.UID, slot, now)
+		k.updateClient(slotID{job, slot.Owner}, spec.UID, slot, now)
 	}
 	return !view.Asleep
 }
 
-// see follows one process.
-func (k *Keeper) see(n name, uid uint32, slot libvgpu.SlotView, now time.Time) {
+// updateClient follows one process.
+func (k *ClientGuard) updateClient(n slotID, uid uint32, slot libvgpu.SlotView, now time.Time) {
 	c := k.clients[n]
 	if c == nil {
-		if !slot.Alive || slot.HostPID == 0 || k.descriptors(n.job) >= mostOfJob {
+		if !slot.Alive || slot.HostPID == 0 || k.descriptors(n.job) >= maxKept {
 			return
 		}
-		if c = k.meet(n.job, int(slot.HostPID), uid); c == nil {
+		if c = k.openClient(n.job, int(slot.HostPID), uid); c == nil {
 			return
 		}
 		k.clients[n] = c
 	}
 	if launchesOf(slot) < c.launches {
-		k.part(c, now) // it is another program now, which has no part in that address space
+		k.closeClient(c, now) // it is another program now, which has no part in that address space
 	}
 	c.follow(slot, now)
 	c.final = c.ended
-	if !c.ended && (len(c.files) == 0 || now.Sub(c.listed) >= seldom) {
+	if !c.ended && (len(c.files) == 0 || now.Sub(c.listed) >= guardIdleEvery) {
 		k.list(c, uid, now)
 	}
 }
 
-// meet returns a process of that user, or of root, as a client; nil where it is gone or somebody
+// openClient returns a process of that user, or of root, as a client; nil where it is gone or somebody
 // else's: the job's user can write into its slots.
-func (k *Keeper) meet(job uint32, pid int, uid uint32) *client {
+func (k *ClientGuard) openClient(job uint32, pid int, uid uint32) *client {
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		k.refused(err)
@@ -253,7 +251,7 @@ func (k *Keeper) meet(job uint32, pid int, uid uint32) *client {
 }
 
 // refused says once that the kernel does not let us, but for a process that has ended.
-func (k *Keeper) refused(err error) {
+func (k *ClientGuard) refused(err error) {
 	if err == unix.ESRCH || err == unix.EBADF || k.warned { //nolint:errorlint // an errno
 		return
 	}
@@ -275,7 +273,7 @@ func (c *client) follow(slot libvgpu.SlotView, now time.Time) {
 	for _, card := range slot.Cards {
 		charged += card.GPUNS
 		syncs += card.Syncs
-		c.flight += time.Duration(min(card.InflightNS, uint64(longest)))
+		c.flight += time.Duration(min(card.InflightNS, uint64(maxKeep)))
 		c.memory = append(c.memory, card.Mem)
 	}
 	if launches != c.launches {
@@ -292,24 +290,24 @@ func (c *client) follow(slot libvgpu.SlotView, now time.Time) {
 
 // hold is for how long what the client has launched may run after its end.
 func (c *client) hold(now time.Time) time.Duration {
-	measured, waited := c.moved.Sub(c.measured) < 2*every, c.waited.After(c.moved)
+	measured, waited := c.moved.Sub(c.measured) < 2*guardEvery, c.waited.After(c.moved)
 	switch {
 	case len(c.files) == 0, c.launches == 0:
 		return 0
 	case c.flight > 0:
-		return min(atLeast+slower*c.flight, longest)
-	case measured && c.final && (waited || now.Sub(c.moved) > lately):
+		return min(minKeep+slowdownFactor*c.flight, maxKeep)
+	case measured && c.final && (waited || now.Sub(c.moved) > recentLaunch):
 		return 0
 	case measured || waited:
-		return atLeast
+		return minKeep
 	}
-	return unmeasured
+	return keepUnmeasured
 }
 
 // list keeps what the process has open of the device. Its user can call any file so, and closing one of
 // a file system of theirs would wait for them: only what is a device is copied.
-func (k *Keeper) list(c *client, uid uint32, now time.Time) {
-	wait := patience
+func (k *ClientGuard) list(c *client, uid uint32, now time.Time) {
+	wait := listTimeout
 	if !k.deadline.IsZero() {
 		wait = time.Until(k.deadline)
 	}
@@ -322,7 +320,7 @@ func (k *Keeper) list(c *client, uid uint32, now time.Time) {
 		if _, kept := c.files[theirs]; kept {
 			continue
 		}
-		if k.descriptors(c.job) >= mostOfJob {
+		if k.descriptors(c.job) >= maxKept {
 			return
 		}
 		ours, err := unix.PidfdGetfd(c.pidfd, theirs, 0)
@@ -340,7 +338,7 @@ func (k *Keeper) list(c *client, uid uint32, now time.Time) {
 }
 
 // descriptors are how many are kept for a job.
-func (k *Keeper) descriptors(job uint32) (n int) {
+func (k *ClientGuard) descriptors(job uint32) (n int) {
 	for _, c := range k.clients {
 		if c.job == job {
 			n += 1 + len(c.files)
@@ -358,9 +356,9 @@ func (k *Keeper) descriptors(job uint32) (n int) {
 // who looks at it wait.
 func devices(pid int) (all []int) {
 	dir := process.Of(pid)
-	for _, at := range dir.Open(mostLookedAt) {
+	for _, at := range dir.Open(maxListed) {
 		theirs, err := strconv.Atoi(at)
-		if err == nil && path.Base(dir.Link("fd/"+at)) == device && isDevice(unix.AT_FDCWD, dir.File("fd/"+at)) {
+		if err == nil && path.Base(dir.Link("fd/"+at)) == uvmDevice && isDevice(unix.AT_FDCWD, dir.File("fd/"+at)) {
 			all = append(all, theirs)
 		}
 	}
@@ -376,14 +374,14 @@ var isDevice = func(dir int, name string) bool {
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR
 }
 
-// part ends what is kept of the program that a process was.
-func (k *Keeper) part(c *client, now time.Time) {
+// closeClient ends what is kept of the program that a process was.
+func (k *ClientGuard) closeClient(c *client, now time.Time) {
 	k.ended = append(k.ended, &client{job: c.job, pidfd: -1, files: c.files, memory: c.memory, until: now.Add(c.hold(now))})
 	c.files, c.memory = map[int]int{}, nil
 }
 
 // close notes which clients have ended, and closes the files of those whose work has.
-func (k *Keeper) close(now time.Time) {
+func (k *ClientGuard) close(now time.Time) {
 	for n, c := range k.clients {
 		if c.ended {
 			c.until = now.Add(c.hold(now))

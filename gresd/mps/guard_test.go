@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linger
+package mps
 
 import (
 	"bufio"
@@ -19,12 +19,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// TestMain plays the client: it opens a file for good, says so, and waits to be killed.
-func TestMain(m *testing.M) {
-	if len(os.Args) != 3 || os.Args[1] != "client" {
-		os.Exit(m.Run())
-	}
-	file, err := os.OpenFile(os.Args[2], os.O_RDWR, 0)
+// playClient opens a file for good, prints that, and waits to be killed.
+func playClient(path string) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err == nil {
 		err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Len: 1})
 	}
@@ -55,11 +52,24 @@ func (g *fakeGrants) Spec(uint32) (libvgpu.GrantSpec, bool) {
 
 func (g *fakeGrants) Cache(uint32, time.Duration) (libvgpu.CacheView, error) { return g.view, nil }
 
-// served is a keeper with a client that has its device open.
+// newGuard returns a guard that closes its descriptors at the end of the test.
+func newGuard(t *testing.T, grants openGrants) *ClientGuard {
+	guard := NewClientGuard(grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	t.Cleanup(func() {
+		for _, c := range guard.clients {
+			c.ended = true
+		}
+		guard.close(time.Now())
+		guard.close(time.Now().Add(2 * maxKeep))
+	})
+	return guard
+}
+
+// served is a guard with a client that has its device open.
 type served struct {
 	t      *testing.T
 	grants *fakeGrants
-	keeper *Keeper
+	guard  *ClientGuard
 	client *exec.Cmd
 	device string
 }
@@ -69,7 +79,7 @@ func serve(t *testing.T, uid uint32, card libvgpu.SlotCard) *served {
 	if os.Getuid() != 0 {
 		t.Skip("only root makes devices")
 	}
-	file := filepath.Join(t.TempDir(), device)
+	file := filepath.Join(t.TempDir(), uvmDevice)
 	if err := unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil { // as /dev/null
 		t.Fatal(err)
 	}
@@ -96,7 +106,7 @@ func serveFile(t *testing.T, uid uint32, card libvgpu.SlotCard, file string) *se
 	s.grants = &fakeGrants{uid: uid, view: libvgpu.CacheView{Slots: []libvgpu.SlotView{{
 		SlotOwner: libvgpu.SlotOwner{Owner: uint64(pid) << 32}, HostPID: pid, Alive: true, Cards: []libvgpu.SlotCard{card},
 	}}}}
-	s.keeper = New(s.grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	s.guard = newGuard(t, s.grants)
 	return s
 }
 
@@ -132,31 +142,31 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 		cleared bool          // its slot is, before gresd looks
 		want    time.Duration // from its end on
 	}{
-		"work in flight":              {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, want: atLeast + 200*time.Millisecond},
-		"the same, slot cleared":      {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, cleared: true, want: atLeast + 200*time.Millisecond},
-		"a long kernel":               {card: libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, want: longest},
-		"a number that cannot be":     {card: libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, want: longest},
-		"measured":                    {card: measured, want: atLeast},
+		"work in flight":              {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, want: minKeep + 200*time.Millisecond},
+		"the same, slot cleared":      {card: libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, cleared: true, want: minKeep + 200*time.Millisecond},
+		"a long kernel":               {card: libvgpu.SlotCard{Launches: 1, InflightNS: 60e9}, want: maxKeep},
+		"a number that cannot be":     {card: libvgpu.SlotCard{Launches: 1, InflightNS: 1 << 63}, want: maxKeep},
+		"measured":                    {card: measured, want: minKeep},
 		"measured, waited for":        {card: measured, waits: true},
 		"measured, long ago":          {card: measured, idle: true},
-		"measured, slot cleared":      {card: measured, waits: true, cleared: true, want: atLeast},
-		"nobody measured":             {card: libvgpu.SlotCard{Launches: 9}, want: unmeasured},
-		"nobody measured, waited for": {card: libvgpu.SlotCard{Launches: 9}, waits: true, want: atLeast},
-		"nobody measured, long ago":   {card: libvgpu.SlotCard{Launches: 9}, idle: true, want: unmeasured},
+		"measured, slot cleared":      {card: measured, waits: true, cleared: true, want: minKeep},
+		"nobody measured":             {card: libvgpu.SlotCard{Launches: 9}, want: keepUnmeasured},
+		"nobody measured, waited for": {card: libvgpu.SlotCard{Launches: 9}, waits: true, want: minKeep},
+		"nobody measured, long ago":   {card: libvgpu.SlotCard{Launches: 9}, idle: true, want: keepUnmeasured},
 		"it has launched nothing":     {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.card.Mem = 1 << 30
 			s := serve(t, uint32(os.Getuid()), c.card)
 			now := time.Now()
-			s.keeper.look(now)
+			s.guard.look(now)
 			if c.waits {
-				now = now.Add(every)
+				now = now.Add(guardEvery)
 				s.grants.view.Slots[0].Cards[0].Syncs++
-				s.keeper.look(now)
+				s.guard.look(now)
 			}
 			if c.idle {
-				now = now.Add(lately + time.Millisecond)
+				now = now.Add(recentLaunch + time.Millisecond)
 			}
 			s.kill()
 			if c.cleared {
@@ -165,25 +175,25 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 			if !s.isThere() {
 				t.Fatal("it is gone with the client")
 			}
-			if s.keeper.look(now); s.isThere() != (c.want > 0) {
+			if s.guard.look(now); s.isThere() != (c.want > 0) {
 				t.Fatalf("right after its death: kept %v, want it for %s", s.isThere(), c.want)
 			}
 			if c.want == 0 {
 				return
 			}
-			if now = now.Add(c.want - time.Millisecond); !s.keeper.keeps(7, now) || !s.isThere() {
+			if now = now.Add(c.want - time.Millisecond); !s.guard.keeps(7, now) || !s.isThere() {
 				t.Errorf("gone before %s", c.want)
 			}
-			if got := s.keeper.Memory(7, 0); got != 1<<30 {
+			if got := s.guard.Memory(7, 0); got != 1<<30 {
 				t.Errorf("%d bytes count for the job", got)
 			}
-			if s.keeper.keeps(8, now) {
+			if s.guard.keeps(8, now) {
 				t.Error("another job has to wait")
 			}
-			if now = now.Add(time.Millisecond); s.keeper.keeps(7, now) || s.isThere() {
+			if now = now.Add(time.Millisecond); s.guard.keeps(7, now) || s.isThere() {
 				t.Errorf("there after %s", c.want)
 			}
-			if got := s.keeper.Memory(7, 0); got != 0 {
+			if got := s.guard.Memory(7, 0); got != 0 {
 				t.Errorf("%d bytes count for the job afterwards", got)
 			}
 		})
@@ -193,8 +203,8 @@ func TestWhatAKilledClientHadLaunchedKeepsItsMemory(t *testing.T) {
 func TestALivingClientHoldsUpNobody(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
 	now := time.Now()
-	s.keeper.look(now)
-	if s.keeper.keeps(7, now.Add(time.Hour)) {
+	s.guard.look(now)
+	if s.guard.keeps(7, now.Add(time.Hour)) {
 		t.Error("it is waited for")
 	}
 }
@@ -202,14 +212,14 @@ func TestALivingClientHoldsUpNobody(t *testing.T) {
 func TestAnotherProgramHasNoPartInTheOldOnes(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
 	now := time.Now()
-	s.keeper.look(now)
+	s.guard.look(now)
 	s.grants.view.Slots[0].Cards[0] = libvgpu.SlotCard{Launches: 1} // its process has called exec
-	now = now.Add(every)
-	s.keeper.look(now)
-	if !s.keeper.keeps(7, now) {
+	now = now.Add(guardEvery)
+	s.guard.look(now)
+	if !s.guard.keeps(7, now) {
 		t.Error("what it had launched is not kept")
 	}
-	if s.keeper.keeps(7, now.Add(longest)) {
+	if s.guard.keeps(7, now.Add(maxKeep)) {
 		t.Error("it is kept while the process lives")
 	}
 	if s.kill(); !s.isThere() {
@@ -219,12 +229,12 @@ func TestAnotherProgramHasNoPartInTheOldOnes(t *testing.T) {
 
 // Users can call any file so, and one of a file system of theirs would hold up who closes it.
 func TestOnlyADeviceIsKept(t *testing.T) {
-	file := filepath.Join(t.TempDir(), device)
+	file := filepath.Join(t.TempDir(), uvmDevice)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := serveFile(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6}, file)
-	s.keeper.look(time.Now())
+	s.guard.look(time.Now())
 	if s.kill(); s.isThere() {
 		t.Error("a file is kept")
 	}
@@ -246,19 +256,19 @@ func TestAUserWhoseFilesDoNotAnswerDelaysNobodyElseForLong(t *testing.T) {
 		return is(dir, name)
 	}
 	defer func() {
-		for close(end); s.keeper.stuck.Blocked(other) > 0; {
+		for close(end); s.guard.stuck.Blocked(other) > 0; {
 			time.Sleep(time.Millisecond)
 		}
 		isDevice = is
 	}()
 	began := time.Now()
 	for job := range uint32(40) {
-		s.keeper.list(&client{job: 100 + job, pid: os.Getpid()}, other, began)
+		s.guard.list(&client{job: 100 + job, pid: os.Getpid()}, other, began)
 	}
-	if took := time.Since(began); took < patience || took > 4*patience {
-		t.Errorf("all have waited %s for one user, want %s", took, patience)
+	if took := time.Since(began); took < listTimeout || took > 4*listTimeout {
+		t.Errorf("all have waited %s for one user, want %s", took, listTimeout)
 	}
-	s.keeper.look(time.Now())
+	s.guard.look(time.Now())
 	if s.kill(); !s.isThere() {
 		t.Error("what another user's client has open is not kept")
 	}
@@ -278,7 +288,7 @@ func TestALookHasOneDeadline(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root's process can be the client of all users")
 	}
-	file, err := os.Create(filepath.Join(t.TempDir(), device))
+	file, err := os.Create(filepath.Join(t.TempDir(), uvmDevice))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,21 +297,21 @@ func TestALookHasOneDeadline(t *testing.T) {
 	grants := &usersGrants{fakeGrants{view: libvgpu.CacheView{Slots: []libvgpu.SlotView{{
 		SlotOwner: libvgpu.SlotOwner{Owner: uint64(pid) << 32}, HostPID: pid, Alive: true, Cards: []libvgpu.SlotCard{{Launches: 9}},
 	}}}}}
-	keeper := New(grants, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
+	guard := newGuard(t, grants)
 	end, is := make(chan struct{}), isDevice
 	isDevice = func(int, string) bool { <-end; return false }
 	defer func() {
-		for close(end); len(keeper.stuck.List()) > 0; {
+		for close(end); len(guard.stuck.List()) > 0; {
 			time.Sleep(time.Millisecond)
 		}
 		isDevice = is
 	}()
-	if keeper.keeps(8, time.Now()); len(keeper.stuck.List()) != 0 {
-		t.Errorf("an Epilog has waited for users %v", keeper.stuck.List())
+	if guard.keeps(8, time.Now()); len(guard.stuck.List()) != 0 {
+		t.Errorf("an Epilog has waited for users %v", guard.stuck.List())
 	}
 	for look := range 3 {
-		if keeper.look(time.Now()); len(keeper.stuck.List()) != look+1 {
-			t.Errorf("look %d: waited for users %v, want one more in each look", look, keeper.stuck.List())
+		if guard.look(time.Now()); len(guard.stuck.List()) != look+1 {
+			t.Errorf("look %d: waited for users %v, want one more in each look", look, guard.stuck.List())
 		}
 	}
 }
@@ -309,11 +319,11 @@ func TestALookHasOneDeadline(t *testing.T) {
 func TestAJobHasABoundedNumberOfDescriptors(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 1 << 20, InflightNS: 20e6})
 	now := time.Now()
-	for range 2 * mostOfJob { // each look another program, by what its slot says
-		s.keeper.look(now)
+	for range 2 * maxKept { // each look another program, by what its slot says
+		s.guard.look(now)
 		s.grants.view.Slots[0].Cards[0].Launches--
 	}
-	if n := s.keeper.descriptors(7); n < mostOfJob/2 || n > mostOfJob+1 {
+	if n := s.guard.descriptors(7); n < maxKept/2 || n > maxKept+1 {
 		t.Errorf("%d descriptors", n)
 	}
 }
@@ -321,10 +331,10 @@ func TestAJobHasABoundedNumberOfDescriptors(t *testing.T) {
 func TestAProcessThatOutlivesItsJobIsNotKept(t *testing.T) {
 	s := serve(t, uint32(os.Getuid()), libvgpu.SlotCard{Launches: 9, InflightNS: 20e6})
 	now := time.Now()
-	s.keeper.look(now)
+	s.guard.look(now)
 	s.grants.ended = true
-	s.keeper.look(now)
-	if s.keeper.look(now.Add(longest)); s.keeper.descriptors(7) != 0 {
+	s.guard.look(now)
+	if s.guard.look(now.Add(maxKeep)); s.guard.descriptors(7) != 0 {
 		t.Error("it is kept while it lives")
 	}
 }
@@ -342,11 +352,11 @@ func TestProcessesOfOtherUsersAreNotKept(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	}()
-	k := New(&fakeGrants{}, func(uint32) bool { return true }, slog.New(slog.DiscardHandler))
-	if k.meet(7, cmd.Process.Pid, uid) == nil {
+	k := newGuard(t, &fakeGrants{})
+	if k.openClient(7, cmd.Process.Pid, uid) == nil {
 		t.Error("a process of the job's user is not kept")
 	}
-	if k.meet(7, cmd.Process.Pid, uid+1) != nil {
+	if k.openClient(7, cmd.Process.Pid, uid+1) != nil {
 		t.Error("a process of another user is kept")
 	}
 }

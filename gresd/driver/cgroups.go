@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memlimit has the driver hold the memory limits of jobs as well, by the cgroups that
-// Slurm makes for them (cgroup v2, drivers from r615 on). What the library cannot reach is then
-// refused memory in the kernel. It never refuses a job: the library holds it all the same.
-package memlimit
+package driver
 
 import (
 	"context"
@@ -18,31 +15,32 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 const (
-	// every is the time between two looks: Slurm makes a cgroup after the job's grant, with
-	// its first step, and may make it anew.
-	every = time.Second
-	// Above is how far the driver's limit is above the library's, which answers first and
-	// knows what a program may do then. The driver counts what NVML shows for no process.
-	Above = 256 * gpu.MiB
+	// limitsEvery is the time between two checks. Slurm makes a cgroup after the job's grant, with
+	// the first step, and can make it again.
+	limitsEvery = time.Second
+	// LimitMargin is the difference between the driver's limit and the library's. The library must
+	// refuse first, because the driver also counts memory that NVML shows for no process.
+	LimitMargin = 256 * gpu.MiB
 )
 
-// Grants is what the keeper needs of the open grants.
+// Grants are the open grants.
 type Grants interface {
 	Open() []uint32
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
 }
 
-// Keeper sets limits. Its exported fields must be set.
-type Keeper struct {
+// LimitKeeper lets the driver enforce the memory limits of jobs as well, for the cgroups that Slurm
+// makes for them (cgroup v2, drivers from r615 on). The kernel then refuses memory to calls that the
+// library does not see. A job runs also without these limits. The exported fields must be set.
+type LimitKeeper struct {
 	Grants Grants
-	// Set is the driver's: [inventory.ErrNoLimits] where it has none.
+	// Set is [NVML.LimitMemory]. It returns [ErrNoLimits] if the driver has no such limits.
 	Set  func(card gpu.UUID, folder string, most gpu.Bytes) error
 	Root string // of cgroups: "/sys/fs/cgroup", another folder in tests
 	Proc string // "/proc", another folder in tests
@@ -62,15 +60,15 @@ type limit struct {
 }
 
 // Run sets limits until ctx is done.
-func (k *Keeper) Run(ctx context.Context) {
+func (k *LimitKeeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		k.step()
-		wakeup.Wait(ctx, wakeup.Next(every))
+		wakeup.Wait(ctx, wakeup.Next(limitsEvery))
 	}
 }
 
 // step sets what is not set. The driver forgets a limit with its cgroup.
-func (k *Keeper) step() {
+func (k *LimitKeeper) step() {
 	open := k.Grants.Open()
 	held, failed := map[limit]gpu.Bytes{}, map[limit]bool{}
 	if len(open) > 0 {
@@ -83,7 +81,7 @@ func (k *Keeper) step() {
 	k.held, k.failed = held, failed
 }
 
-func (k *Keeper) hold(f folder, spec libvgpu.GrantSpec, held map[limit]gpu.Bytes, failed map[limit]bool) {
+func (k *LimitKeeper) hold(f folder, spec libvgpu.GrantSpec, held map[limit]gpu.Bytes, failed map[limit]bool) {
 	for _, card := range spec.Cards {
 		l := limit{f.job, gpu.UUID(card.UUID), f.inode}
 		// Of a card that is shared out more than once, what moves to the host is no longer the
@@ -91,7 +89,7 @@ func (k *Keeper) hold(f folder, spec libvgpu.GrantSpec, held map[limit]gpu.Bytes
 		if card.MemLimit == 0 || card.MemPhysical != 0 && card.MemPhysical != card.MemLimit || k.none[l.card] {
 			continue
 		}
-		most := gpu.Bytes(card.MemLimit) + Above
+		most := gpu.Bytes(card.MemLimit) + LimitMargin
 		if k.held[l] == most {
 			held[l] = most
 			continue
@@ -102,7 +100,7 @@ func (k *Keeper) hold(f folder, spec libvgpu.GrantSpec, held map[limit]gpu.Bytes
 		case err == nil:
 			held[l] = most
 			k.Log.Info("the driver holds the memory limit of a job", "job_id", f.job, "gpu_uuid", l.card, "bytes", uint64(most))
-		case errors.Is(err, inventory.ErrNoLimits):
+		case errors.Is(err, ErrNoLimits):
 			if k.none == nil {
 				k.none = map[gpu.UUID]bool{}
 			}
@@ -124,7 +122,7 @@ type folder struct {
 }
 
 // folders are those of all jobs, with all of their steps below.
-func (k *Keeper) folders() []folder {
+func (k *LimitKeeper) folders() []folder {
 	paths, _ := filepath.Glob(filepath.Join(k.Root, "system.slice/*slurmstepd.scope/*"))
 	var found []folder
 	jobs := map[uint64]uint32{}
@@ -155,7 +153,7 @@ func (k *Keeper) folders() []folder {
 
 // enable lets a folder have limits of the kernel's dmem controller, where there is one: it must
 // be asked for in each folder above. Without it the driver keeps the limits itself.
-func (k *Keeper) enable(path string) {
+func (k *LimitKeeper) enable(path string) {
 	if _, err := os.Stat(filepath.Join(path, "dmem.max")); !errors.Is(err, fs.ErrNotExist) {
 		return
 	}

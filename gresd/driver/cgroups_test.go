@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package memlimit
+package driver
 
 import (
 	"bytes"
@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -37,7 +36,7 @@ func card(uuid string, limit, physical uint64) libvgpu.GrantCard {
 
 // node is a tree of cgroups, and a driver that writes down what it is told.
 type node struct {
-	*Keeper
+	*LimitKeeper
 	t    *testing.T
 	said bytes.Buffer
 	set  []string
@@ -47,11 +46,11 @@ type node struct {
 func newNode(t *testing.T, g grants) *node {
 	t.Helper()
 	n := &node{t: t}
-	n.Keeper = &Keeper{
+	n.LimitKeeper = &LimitKeeper{
 		Grants: g, Root: t.TempDir(), Proc: t.TempDir(), Log: slog.New(slog.NewTextHandler(&n.said, nil)),
 		Set: func(uuid gpu.UUID, folder string, most gpu.Bytes) error {
 			below, err := filepath.Rel(n.Root, folder)
-			n.set = append(n.set, fmt.Sprintf("%s %s %d", uuid, filepath.Base(below), (most-Above)/gpu.GiB))
+			n.set = append(n.set, fmt.Sprintf("%s %s %d", uuid, filepath.Base(below), (most-LimitMargin)/gpu.GiB))
 			return errors.Join(err, n.err)
 		},
 	}
@@ -162,7 +161,7 @@ func TestDriverThatDoesNotHoldLimits(t *testing.T) {
 
 	n = newNode(t, grants{7: {card("GPU-a", 8, 0)}})
 	n.job("job_7")
-	n.err = inventory.ErrNoLimits
+	n.err = ErrNoLimits
 	n.steps("GPU-a job_7 8")
 	n.steps()
 	if c := strings.Count(n.said.String(), "the library alone holds memory limits"); c != 1 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"errors"
@@ -83,7 +83,7 @@ func (j *joins) join(d *mock.Device) {
 	d.GetMemoryAffinityFunc = func(int, nvml.AffinityScope) ([]uint, nvml.Return) { return words(j.nodes) }
 }
 
-func sysfs(t testing.TB, n *fromNVML, files map[string]string) {
+func sysfs(t testing.TB, n *NVML, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
 		path := filepath.Join(n.sysfs, name)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package slotgc
+package grant
 
 import (
 	"context"
@@ -20,8 +20,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
-
-const nobody = 65534
 
 func become() {
 	if err := Become(os.Args[2]); err != nil {
@@ -91,19 +89,17 @@ func slot(index uint32, alive, onHost, gone bool) libvgpu.SlotView {
 	return libvgpu.SlotView{SlotOwner: libvgpu.SlotOwner{Index: index, Owner: 99 + uint64(index)}, Alive: alive, OnHost: onHost, Gone: gone}
 }
 
-var log = slog.New(slog.DiscardHandler)
-
 func TestOnlySlotsThatWereDeadTwiceAreCleared(t *testing.T) {
 	f := &fakeGrants{cache: "/dev/null"}
 	var cleared []libvgpu.SlotOwner
 	var failure error
-	r := New(f, func(_ context.Context, _ *os.File, uid, gid uint32, dead []libvgpu.SlotOwner) (int, error) {
+	r := NewSlotReclaimer(f, func(_ context.Context, _ *os.File, uid, gid uint32, dead []libvgpu.SlotOwner) (int, error) {
 		if uid != nobody || gid != 33 {
 			t.Errorf("as user %d, group %d", uid, gid)
 		}
 		cleared = append(cleared, dead...)
 		return len(dead), failure
-	}, log)
+	}, slog.New(slog.DiscardHandler))
 	now := time.Now()
 	at := func(after time.Duration, want int, slots ...libvgpu.SlotView) {
 		t.Helper()
@@ -137,7 +133,7 @@ func TestOnlySlotsThatWereDeadTwiceAreCleared(t *testing.T) {
 func TestRunStopsAndSleeps(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	r := New(&fakeGrants{}, nil, log)
+	r := NewSlotReclaimer(&fakeGrants{}, nil, slog.New(slog.DiscardHandler))
 	go func() { r.Run(ctx); close(done) }()
 	r.Wake()
 	r.Wake()
@@ -178,7 +174,7 @@ func deadCache(t *testing.T) (string, libvgpu.SlotOwner) {
 	return path, libvgpu.SlotOwner{Index: 0, Owner: owner}
 }
 
-func TestChild(t *testing.T) {
+func TestSlotChild(t *testing.T) {
 	path, dead := deadCache(t)
 	file := func() *os.File {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -194,33 +190,33 @@ func TestChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer secret.Close()
-	_, err = Child(self, "who")(t.Context(), file(), nobody, nobody, nil)
+	_, err = ClearInChild(self, "who")(t.Context(), file(), nobody, nobody, nil)
 	if want := fmt.Sprintf("user %d group %d ", nobody, nobody); err == nil || !strings.Contains(err.Error(), want) ||
 		!strings.Contains(err.Error(), " cache") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("child: %v, want %s, and of our files only the cache", err, want)
 	}
-	if n, err := Child(self, "clear")(t.Context(), file(), nobody, nobody, []libvgpu.SlotOwner{{Index: 0, Owner: 1}}); err != nil || n != 0 {
+	if n, err := ClearInChild(self, "clear")(t.Context(), file(), nobody, nobody, []libvgpu.SlotOwner{{Index: 0, Owner: 1}}); err != nil || n != 0 {
 		t.Errorf("slot of another owner: %d, %v", n, err)
 	}
-	if n, err := Child(self, "clear")(t.Context(), file(), nobody, nobody, []libvgpu.SlotOwner{dead}); err != nil || n != 1 {
+	if n, err := ClearInChild(self, "clear")(t.Context(), file(), nobody, nobody, []libvgpu.SlotOwner{dead}); err != nil || n != 1 {
 		t.Errorf("slot of a dead process: %d, %v", n, err)
 	}
 	if view, err := libvgpu.ReadCache(path); err != nil || len(view.Slots) != 0 {
 		t.Errorf("left: %+v, %v", view.Slots, err)
 	}
-	if n, err := Child("/bin/echo")(t.Context(), file(), nobody, nobody, []libvgpu.SlotOwner{dead}); err == nil {
+	if n, err := ClearInChild("/bin/echo")(t.Context(), file(), nobody, nobody, []libvgpu.SlotOwner{dead}); err == nil {
 		t.Errorf("another answer: %d", n)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	if _, err := Child(self, "hang")(ctx, file(), nobody, nobody, []libvgpu.SlotOwner{dead}); err == nil || time.Since(start) > 3*time.Second {
+	if _, err := ClearInChild(self, "hang")(ctx, file(), nobody, nobody, []libvgpu.SlotOwner{dead}); err == nil || time.Since(start) > 3*time.Second {
 		t.Errorf("child that hangs: %v after %v", err, time.Since(start))
 	}
-	if _, err := Child(self, "cut")(t.Context(), file(), nobody, nobody, nil); err == nil || !strings.Contains(err.Error(), "fault address") {
+	if _, err := ClearInChild(self, "cut")(t.Context(), file(), nobody, nobody, nil); err == nil || !strings.Contains(err.Error(), "fault address") {
 		t.Errorf("child whose file is cut: %v, want a fault, and in the child only", err)
 	}
-	if _, err := Child(self, "clear")(t.Context(), file(), nobody, nobody, []libvgpu.SlotOwner{dead}); err == nil || !strings.Contains(err.Error(), "not a cache") {
+	if _, err := ClearInChild(self, "clear")(t.Context(), file(), nobody, nobody, []libvgpu.SlotOwner{dead}); err == nil || !strings.Contains(err.Error(), "not a cache") {
 		t.Errorf("cut file: %v", err)
 	}
 }
@@ -251,7 +247,7 @@ func TestTheUserCannotTakeTheChildOver(t *testing.T) {
 	ended := make(chan bool)
 	go func() {
 		defer close(ended)
-		_, _ = Child("/proc/self/exe", "hang")(ctx, cache, nobody, nobody, []libvgpu.SlotOwner{dead})
+		_, _ = ClearInChild("/proc/self/exe", "hang")(ctx, cache, nobody, nobody, []libvgpu.SlotOwner{dead})
 	}()
 	defer func() { cancel(); <-ended }()
 	pid := 0
@@ -288,7 +284,7 @@ func TestAChildThatTalks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cache.Close()
-	_, err = Child("/proc/self/exe", "flood")(t.Context(), cache, nobody, nobody, []libvgpu.SlotOwner{dead})
+	_, err = ClearInChild("/proc/self/exe", "flood")(t.Context(), cache, nobody, nobody, []libvgpu.SlotOwner{dead})
 	if err == nil || len(err.Error()) > 2*mostSaid {
 		t.Errorf("got an error of %d bytes, want one, of %d at most", len(fmt.Sprint(err)), 2*mostSaid)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package slotgc
+package grant
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	childTimeout = 5 * time.Second
+	clearTimeout = 5 * time.Second
 	// mostSlots keeps a child's command line short; the rest has its turn at
 	// the next look.
 	mostSlots = 256
@@ -30,16 +30,16 @@ const (
 	leftWord = ":left"
 )
 
-// Child returns a [Clear] that runs a program with args, a word for the job's user
+// ClearInChild returns a [ClearSlots] that runs a program with args, a word for the job's user
 // and one for each slot, and with the cache as file 3. The program must call
 // [ClearInherited].
 //
 // It is started as gresd's own user and becomes the job's itself: a process that
 // was started as a user can be traced by that user, and this one is outside of the
 // job's cgroup and namespaces, with cards of others within its reach.
-func Child(program string, args ...string) Clear {
+func ClearInChild(program string, args ...string) ClearSlots {
 	return func(ctx context.Context, cache *os.File, uid, gid uint32, dead []libvgpu.SlotOwner) (int, error) {
-		ctx, cancel := context.WithTimeout(ctx, childTimeout)
+		ctx, cancel := context.WithTimeout(ctx, clearTimeout)
 		defer cancel()
 		words := append(slices.Clone(args), fmt.Sprintf("%d:%d", uid, gid))
 		for _, d := range dead {
@@ -64,7 +64,7 @@ func Child(program string, args ...string) Clear {
 // mostSaid is what is kept of what a child prints.
 const mostSaid = 4 << 10
 
-// Become gives up root for the user and group of the first word that [Child] gives.
+// Become gives up root for the user and group of the first word that [ClearInChild] gives.
 // Afterwards the process is still not that user's to trace, nor its files.
 func Become(word string) error {
 	user, group, _ := strings.Cut(word, ":")
@@ -93,7 +93,7 @@ func Become(word string) error {
 	return nil
 }
 
-// ClearInherited is the work of the child: words are as [Child] gives them. It
+// ClearInherited is the work of the child: words are as [ClearInChild] gives them. It
 // returns how many slots were cleared.
 func ClearInherited(words []string) (int, error) {
 	if len(words) == 0 {

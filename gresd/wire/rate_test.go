@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package socket
+package wire
 
 import (
 	"bufio"
@@ -11,15 +11,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // However many ask at once, in a minute no more is served than the rate and what was saved.
 func TestAUserIsServedAtARate(t *testing.T) {
 	const minute = 60
-	perSecond := func(op wire.Op) int { return int(time.Second / (costOf(op) * each)) }
-	for _, op := range []wire.Op{wire.OpPing, wire.OpEnded, wire.OpTopo, wire.OpStatus, wire.OpJobs, wire.OpExplain} {
+	perSecond := func(op Op) int { return int(time.Second / (costOf(op) * each)) }
+	for _, op := range []Op{OpPing, OpEnded, OpTopo, OpStatus, OpJobs, OpExplain} {
 		for _, users := range []uint32{1, together, 10 * together} {
 			var r rates
 			began := time.Unix(1000, 0)
@@ -43,7 +41,7 @@ func TestAUserIsServedAtARate(t *testing.T) {
 				}
 			}
 			most := int(min(users, together)) * perSecond(op) * (minute + int(burst/time.Second))
-			if slack := int(users) * maxOneUser; served > most+slack || served < most/2 && op != wire.OpPing {
+			if slack := int(users) * maxOneUser; served > most+slack || served < most/2 && op != OpPing {
 				t.Errorf("%s by %d users: %d served, want at most %d", op, users, served, most)
 			}
 		}
@@ -58,11 +56,11 @@ func TestWhoAsksLittleNeverWaits(t *testing.T) {
 		now = now.Add(10 * time.Millisecond)
 		for c, free := range busy {
 			if !free.After(now) {
-				busy[c] = now.Add(r.take(7, costOf(wire.OpJobs), now))
+				busy[c] = now.Add(r.take(7, costOf(OpJobs), now))
 			}
 		}
 		if i%100 == 0 {
-			if d := r.take(8, costOf(wire.OpStatus), now); d != 0 {
+			if d := r.take(8, costOf(OpStatus), now); d != 0 {
 				t.Fatalf("another user waits %s", d)
 			}
 		}
@@ -79,25 +77,25 @@ func TestWhoAsksLittleNeverWaits(t *testing.T) {
 // Over the socket: the answers beyond what was saved come no faster than the rate, root's at once.
 func TestTheSocketKeepsTheRate(t *testing.T) {
 	n := start(t)
-	saved := int(burst / (costOf(wire.OpTopo) * each))
-	askAll := func(conn net.Conn, times int, op wire.Op) {
+	saved := int(burst / (costOf(OpTopo) * each))
+	askAll := func(conn net.Conn, times int, op Op) {
 		t.Helper()
 		answers := bufio.NewReader(conn)
 		for range times {
-			if err := wire.WriteRequest(conn, wire.Request{Op: op}); err != nil {
+			if err := WriteRequest(conn, Request{Op: op}); err != nil {
 				t.Fatal(err)
 			}
-			if rep, err := wire.ReadReply(answers); err != nil || !rep.OK {
+			if rep, err := ReadReply(answers); err != nil || !rep.OK {
 				t.Fatalf("%s: %+v, %v", op, rep, err)
 			}
 		}
 	}
 	began := time.Now()
-	askAll(dialAs(t, 65534, n.path), saved+10, wire.OpTopo)
-	if took, want := time.Since(began), 10*costOf(wire.OpTopo)*each; took < want {
+	askAll(dialAs(t, 65534, n.path), saved+10, OpTopo)
+	if took, want := time.Since(began), 10*costOf(OpTopo)*each; took < want {
 		t.Errorf("%d answers came in %s, want at least %s", saved+10, took, want)
 	}
-	askAll(dialAs(t, 0, n.path), 3*saved, wire.OpStatus)
+	askAll(dialAs(t, 0, n.path), 3*saved, OpStatus)
 	if _, limited := n.rates.byUID[0]; limited {
 		t.Error("root is served at a rate")
 	}

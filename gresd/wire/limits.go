@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package socket
+package wire
 
 import (
 	"errors"
@@ -8,8 +8,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // errStopping is for who connects while gresd stops.
@@ -30,7 +28,7 @@ func (l *limits) add(conn net.Conn, uid uint32) error {
 	if l.open == nil {
 		l.byUID, l.open = map[uint32]int{}, map[net.Conn]struct{}{}
 	}
-	trusted := wire.IsRoot(uid)
+	trusted := IsRoot(uid)
 	switch {
 	case l.done:
 		return errStopping
@@ -56,7 +54,7 @@ func (l *limits) remove(conn net.Conn, uid uint32) {
 	if l.byUID[uid]--; l.byUID[uid] == 0 {
 		delete(l.byUID, uid)
 	}
-	if !wire.IsRoot(uid) {
+	if !IsRoot(uid) {
 		l.users--
 	}
 }

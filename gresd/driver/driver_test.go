@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"errors"
@@ -64,7 +64,7 @@ func (f *fake) device(ancestor func(a, b int) nvml.GpuTopologyLevel) nvml.Device
 }
 
 // library returns an inventory of fake cards and a sysfs without NUMA nodes.
-func library(t testing.TB, fakes ...*fake) *fromNVML {
+func library(t testing.TB, fakes ...*fake) *NVML {
 	t.Helper()
 	// Minors 0 and 1 share a switch, as do 2 and 3.
 	ancestor := func(a, b int) nvml.GpuTopologyLevel {
@@ -77,7 +77,7 @@ func library(t testing.TB, fakes ...*fake) *fromNVML {
 	for i, f := range fakes {
 		devices[i] = f.device(ancestor)
 	}
-	return &fromNVML{sysfs: t.TempDir(), stuck: newStuck(), lib: &mock.Interface{
+	return &NVML{sysfs: t.TempDir(), stuck: newStuck(), lib: &mock.Interface{
 		DeviceGetCountFunc: func() (int, nvml.Return) { return len(fakes), nvml.SUCCESS },
 		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
 			return devices[i], nvml.SUCCESS
@@ -257,7 +257,7 @@ func TestALibraryThatIsNotThereIsNamed(t *testing.T) {
 }
 
 func TestALibraryThatLacksAFunctionIsRefused(t *testing.T) {
-	n := &fromNVML{stuck: newStuck(), lib: &mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
+	n := &NVML{stuck: newStuck(), lib: &mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
 		return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
 			if name == "nvmlDeviceGetMigMode" {
 				return errors.New("undefined symbol")

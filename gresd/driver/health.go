@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package driver
 
 import (
 	"context"
@@ -66,7 +66,7 @@ var healthSymbols = []string{
 }
 
 // askCard puts a question about one card, and does not wait for ever.
-func askCard[T any](n *fromNVML, uuid gpu.UUID, question func(nvml.Device) (T, error)) (T, error) {
+func askCard[T any](n *NVML, uuid gpu.UUID, question func(nvml.Device) (T, error)) (T, error) {
 	return ask(n, uuid, patience, "ask card "+string(uuid), func() (none T, err error) {
 		handle, err := n.handle(uuid)
 		if err != nil {
@@ -78,7 +78,7 @@ func askCard[T any](n *fromNVML, uuid gpu.UUID, question func(nvml.Device) (T, e
 
 // Probe asks a card how it is. The error is ErrLost, ErrNoAnswer, or what NVML
 // said.
-func (n *fromNVML) Probe(uuid gpu.UUID) (Probe, error) {
+func (n *NVML) Probe(uuid gpu.UUID) (Probe, error) {
 	return askCard(n, uuid, func(card nvml.Device) (p Probe, err error) {
 		if _, ret := card.GetMemoryInfo(); ret != nvml.SUCCESS {
 			return p, sick(uuid, ret)
@@ -114,7 +114,7 @@ func sick(uuid gpu.UUID, ret nvml.Return) error {
 // Utilization returns the driver's samples of a card that are younger than
 // since, the oldest first; none is no error. ErrUnknown: the driver does not
 // sample this card.
-func (n *fromNVML) Utilization(uuid gpu.UUID, since time.Time) ([]Use, error) {
+func (n *NVML) Utilization(uuid gpu.UUID, since time.Time) ([]Use, error) {
 	if n.missing["nvmlDeviceGetProcessUtilization"] {
 		return nil, ErrUnknown
 	}
@@ -142,7 +142,7 @@ func (n *fromNVML) Utilization(uuid gpu.UUID, since time.Time) ([]Use, error) {
 // Events waits for events of cards. It is for one goroutine, and at most one
 // thread of it waits in the driver.
 type Events struct {
-	n       *fromNVML
+	n       *NVML
 	set     nvml.EventSet
 	names   map[nvml.Device][]gpu.UUID // a card that is lost cannot tell its own; all instances of a GPU
 	pending chan eventAnswer
@@ -156,7 +156,7 @@ type eventAnswer struct {
 
 // Events starts to listen to cards. Cards that report no events are left out;
 // the error is ErrNoEvents when none does, or ErrNoAnswer.
-func (n *fromNVML) Events(uuids []gpu.UUID) (*Events, error) {
+func (n *NVML) Events(uuids []gpu.UUID) (*Events, error) {
 	if slices.ContainsFunc(healthSymbols[3:], func(name string) bool { return n.missing[name] }) {
 		return nil, ErrNoEvents
 	}
