@@ -249,7 +249,7 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 	if _, _, ok := mpsKey(rec); !ok {
 		return nil
 	}
-	err := s.linger.Wait(ctx, jobID)
+	err := s.mps.Wait(ctx, jobID)
 	if isFull(err) {
 		return noRoomIn("run_dir", err)
 	}
