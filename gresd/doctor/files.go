@@ -161,7 +161,7 @@ func linesOf(lines []string, node string) []string {
 	return slices.DeleteFunc(lines, func(line string) bool {
 		for word := range strings.FieldsSeq(line) {
 			if name, list, is := strings.Cut(word, "="); is && strings.EqualFold(name, "NodeName") {
-				named, err := slurm.Names(list, node)
+				named, err := slurm.HostlistContains(list, node)
 				return !named && err == nil // what cannot be read is looked at
 			}
 		}
