@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/doctor"
 )
 
 // settings are the flags of every command.
@@ -74,7 +74,7 @@ func command() *cobra.Command {
 	check.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
 	}
-	var options gresconf.Options
+	var options doctor.GresConfOptions
 	gres := s.add(root, "gres-conf", "Print the lines of gres.conf for this node", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
 		return s.gresConf(cmd.OutOrStdout(), options)
 	})
@@ -116,8 +116,8 @@ func (s *settings) grantOf(job uint32) string {
 }
 
 // gresConf prints what gresd gres-conf does; in JSON one string a line.
-func (s *settings) gresConf(w io.Writer, options gresconf.Options) error {
-	text, err := options.Of(s.config)
+func (s *settings) gresConf(w io.Writer, options doctor.GresConfOptions) error {
+	text, err := options.Text(s.config)
 	if err != nil {
 		return err
 	}
