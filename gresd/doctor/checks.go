@@ -18,8 +18,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // What docs/coverage.md, docs/slurm.md and INSTALL.md say was run.
@@ -86,12 +87,10 @@ var checks = []check{
 		rules: []rule{
 			{Fail, "%v", "nvidia-smi; reset the card (nvidia-smi -r) or restart the node", func(n *node) faults { return when(n.listErr != nil, n.listErr) }},
 			{Fail, "the driver knows no card, want at least one", "lspci | grep -i nvidia; dmesg", func(n *node) faults { return when(n.listErr == nil && len(n.list) == 0) }},
-			{Warn, "%[1]s of card %[2]d is not there", "nvidia-modprobe -u -c %[3]d", func(n *node) (f faults) {
-				for _, c := range n.list {
-					f = append(f, when(!isDevice(c.Files()[0]), c.Files()[0], c.Index, c.Minor)...)
-				}
-				return f
-			}},
+			{Warn, "%[1]s of card %[2]d is not there", "nvidia-modprobe -u -c %[3]d",
+				func(n *node) faults {
+					return each(n.list, func(c gpu.Card) faults { return when(!isDevice(c.Files()[0]), c.Files()[0], c.Index, c.Minor) })
+				}},
 			{Warn, "%[1]s of MIG instance %[2]d is not there", "nvidia-modprobe -f %[3]s", func(n *node) (f faults) {
 				for _, c := range n.list {
 					for i, file := range c.Files()[1:] {
@@ -102,9 +101,13 @@ var checks = []check{
 			}},
 			{Warn, "card %d is one of several compute instances that share a GPU instance and its memory: gresd does not share it",
 				"create one compute instance in each GPU instance that gresd is to share",
-				func(n *node) faults { return n.cardsWith(func(c gpu.Card) bool { return c.MIG && c.IsInstance() }) }},
+				func(n *node) faults {
+					return each(n.list, func(c gpu.Card) faults { return when(c.MIG && c.IsInstance(), c.Index) })
+				}},
 			{Warn, "card %d is in MIG mode and has no instances: nothing can run on it", "nvidia-smi mig -cgi PROFILES -C, or nvidia-smi -mig 0; then gresd gres-conf",
-				func(n *node) faults { return n.cardsWith(func(c gpu.Card) bool { return c.MIG && !c.IsInstance() }) }},
+				func(n *node) faults {
+					return each(n.list, func(c gpu.Card) faults { return when(c.MIG && !c.IsInstance(), c.Index) })
+				}},
 		},
 		pass: func(n *node) string {
 			var names []string
@@ -135,12 +138,14 @@ var checks = []check{
 		remedy: "reinstall the package slurm-vgpu-node (or make install) of the release of gresd, or set [paths] library; ldd of the library shows what is missing",
 		rules: []rule{
 			{Fail, "%s cannot be tried: %v", "", func(n *node) faults { return when(n.probeErr != nil, n.cfg.Paths.Library, n.probeErr) }},
-			{Fail, "%s does not answer: a program with a limit of %s sees %s", "", func(n *node) faults {
-				return when(n.probeErr == nil && n.probed.ByName != ProbeLimit, n.cfg.Paths.Library, ProbeLimit, n.probed.ByName)
-			}},
-			{Fail, "%s does not answer cuGetProcAddress: a program with a limit of %s sees %s", "", func(n *node) faults {
-				return when(n.probeErr == nil && n.probed.ByAddress != 0 && n.probed.ByAddress != ProbeLimit, n.cfg.Paths.Library, ProbeLimit, n.probed.ByAddress)
-			}},
+			{Fail, "%s does not answer: a program with a limit of %s sees %s", "",
+				func(n *node) faults {
+					return when(n.probeErr == nil && n.probed.ByName != ProbeLimit, n.cfg.Paths.Library, ProbeLimit, n.probed.ByName)
+				}},
+			{Fail, "%s does not answer cuGetProcAddress: a program with a limit of %s sees %s", "",
+				func(n *node) faults {
+					return when(n.probeErr == nil && n.probed.ByAddress != 0 && n.probed.ByAddress != ProbeLimit, n.cfg.Paths.Library, ProbeLimit, n.probed.ByAddress)
+				}},
 			{Warn, "%s is older than the driver, by the caches of jobs %s: their programs asked for functions that have a newer version in the driver",
 				"update slurm-vgpu; vgpuctl inspect /run/vgpu/jobs/JOB/cache shows which processes. A job's user can write its cache: if one job alone is named, ask that user",
 				func(n *node) faults {
@@ -170,21 +175,18 @@ var checks = []check{
 			{Warn, "still starting: it waits for slurmctld", "scontrol ping; journalctl -u gresd", func(n *node) faults { return when(!n.gresd.Ready) }},
 			{Warn, "gresd is %s, vgpuctl is %s", restart + ", after an upgrade of both", func(n *node) faults { return when(n.gresd.Version != n.Version, n.gresd.Version, n.Version) }},
 			{Fail, "%s", "the path in vgpu.toml, and " + restart + "; scontrol ping", func(n *node) faults { return when(n.gresd.SlurmProblem != "", n.gresd.SlurmProblem) }},
-			{Warn, "%s", "vgpuctl status; docs/troubleshooting.md", func(n *node) (f faults) {
-				for _, problem := range n.gresd.Problems {
-					f = append(f, when(problem != n.gresd.SlurmProblem, problem)...)
-				}
-				return f
-			}},
-			{Fail, "gresd knows %d cards, the driver %d, or others", restart, func(n *node) faults {
-				return when(n.cards != nil && n.listErr == nil && !n.sameCards(), len(n.gresd.Cards), len(n.list))
-			}},
-			{Warn, "card %d is out: %s", "docs/troubleshooting.md, sick cards; vgpuctl uncordon %[1]d", func(n *node) (f faults) {
-				for _, c := range n.gresd.Cards {
-					f = append(f, when(!c.Healthy, c.Index, c.Why)...)
-				}
-				return f
-			}},
+			{Warn, "%s", "vgpuctl status; docs/troubleshooting.md",
+				func(n *node) faults {
+					return each(n.gresd.Problems, func(problem string) faults { return when(problem != n.gresd.SlurmProblem, problem) })
+				}},
+			{Fail, "gresd knows %d cards, the driver %d, or others", restart,
+				func(n *node) faults {
+					return when(n.cards != nil && n.listErr == nil && !n.sameCards(), len(n.gresd.Cards), len(n.list))
+				}},
+			{Warn, "card %d is out: %s", "docs/troubleshooting.md, sick cards; vgpuctl uncordon %[1]d",
+				func(n *node) faults {
+					return each(n.gresd.Cards, func(c wire.Card) faults { return when(!c.Healthy, c.Index, c.Why) })
+				}},
 		},
 		pass: func(n *node) string { return fmt.Sprintf("%s answers, jobs %d", n.gresd.Version, n.gresd.Jobs) },
 	},
@@ -192,18 +194,13 @@ var checks = []check{
 		name: "slices", question: "Does each card obey time slices, by gresd's test of it, or why was it not tested?", look: lookSlices,
 		rules: []rule{
 			{Warn, "card %d does not obey time slices: its jobs take turns", "nothing: shares hold, with some loss; another driver may obey (docs/troubleshooting.md)",
-				func(n *node) (f faults) {
-					for _, c := range n.gresd.Cards {
-						f = append(f, when(c.Slices == string(slicetest.Ignored), c.Index)...)
-					}
-					return f
+				func(n *node) faults {
+					return each(n.gresd.Cards, func(c wire.Card) faults { return when(c.Slices == string(probe.Ignored), c.Index) })
 				}},
-			{Skip, "card %d: not tested: %s", "", func(n *node) (f faults) {
-				for _, c := range n.gresd.Cards {
-					tested := c.Slices == string(slicetest.Ignored) || c.Slices == string(slicetest.Obeyed)
-					f = append(f, when(!tested, c.Index, cmp.Or(c.SlicesWhy, "not yet"))...)
-				}
-				return f
+			{Skip, "card %d: not tested: %s", "", func(n *node) faults {
+				return each(n.gresd.Cards, func(c wire.Card) faults {
+					return when(c.Slices != string(probe.Ignored) && c.Slices != string(probe.Obeyed), c.Index, cmp.Or(c.SlicesWhy, "not yet"))
+				})
 			}},
 		},
 		pass: func(n *node) string { return fmt.Sprintf("cards that obey time slices: %d", len(n.gresd.Cards)) },
@@ -231,14 +228,16 @@ var checks = []check{
 				return when(n.stateErr != nil && !errors.Is(n.stateErr, fs.ErrPermission), n.stateErr)
 			}},
 			{Fail, "%s: %s free, want at least %s: jobs get no grant", "make room: df %[1]s", func(n *node) faults { return when(free(n.run) < leastRoom, n.cfg.Paths.RunDir, free(n.run), leastRoom) }},
-			{Fail, "%s: room for %d files, want at least %d", "df -i %[1]s", func(n *node) faults {
-				return when(n.run.Files > 0 && n.run.Ffree < leastFiles, n.cfg.Paths.RunDir, n.run.Ffree, leastFiles)
-			}},
+			{Fail, "%s: room for %d files, want at least %d", "df -i %[1]s",
+				func(n *node) faults {
+					return when(n.run.Files > 0 && n.run.Ffree < leastFiles, n.cfg.Paths.RunDir, n.run.Ffree, leastFiles)
+				}},
 			{Warn, "%s is not on a tmpfs: counting costs disk writes, and old grants outlive a restart", "[paths] run_dir below /run",
 				func(n *node) faults { return when(!inMemory(n.run), n.cfg.Paths.RunDir) }},
-			{Fail, "%s: %s free, want at least %s: the ledger cannot be written", "make room: df %[1]s", func(n *node) faults {
-				return when(n.stateErr == nil && free(n.state) < leastRoom, n.cfg.Paths.StateDir, free(n.state), leastRoom)
-			}},
+			{Fail, "%s: %s free, want at least %s: the ledger cannot be written", "make room: df %[1]s",
+				func(n *node) faults {
+					return when(n.stateErr == nil && free(n.state) < leastRoom, n.cfg.Paths.StateDir, free(n.state), leastRoom)
+				}},
 			{Warn, "%s is on a tmpfs: the ledger is lost with the node's memory", "[paths] state_dir on a disk",
 				func(n *node) faults { return when(n.stateErr == nil && inMemory(n.state), n.cfg.Paths.StateDir) }},
 		},
@@ -263,9 +262,10 @@ var checks = []check{
 			{Fail, "Slurm %s is older than %s", "upgrade Slurm", func(n *node) faults { return when(n.release() < oldestSlurm, n.release(), oldestSlurm) }},
 			{Warn, "Slurm %s is newer than %s, the newest that the plugin was run on", "docs/slurm.md; look for a newer slurm-vgpu",
 				func(n *node) faults { return when(n.release() > newestSlurm, n.release(), newestSlurm) }},
-			{Warn, "Slurm %s: meant to work, but not run by us", "docs/slurm.md lists the tested releases", func(n *node) faults {
-				return when(n.release() > oldestSlurm && n.release() < newestSlurm && !slices.Contains(ranSlurm, n.release()), n.release())
-			}},
+			{Warn, "Slurm %s: meant to work, but not run by us", "docs/slurm.md lists the tested releases",
+				func(n *node) faults {
+					return when(n.release() > oldestSlurm && n.release() < newestSlurm && !slices.Contains(ranSlurm, n.release()), n.release())
+				}},
 			{Fail, "SelectType is %q, want select/cons_tres: shares are not kept apart", "SelectType=select/cons_tres in slurm.conf",
 				func(n *node) faults {
 					return when(n.slurmPlaces() && n.slurm.get("SelectType") != "select/cons_tres", n.slurm.get("SelectType"))
@@ -275,23 +275,22 @@ var checks = []check{
 				func(n *node) faults {
 					return when(n.slurmPlaces() && n.slurm.has("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"))
 				}},
-			{Fail, "GresTypes lacks %s, want gpu,shard,vgpu", "GresTypes=gpu,shard,vgpu in slurm.conf, and restart slurmctld", func(n *node) (f faults) {
-				for _, name := range []string{"gpu", "vgpu", "shard"} {
-					f = append(f, when(!n.slurm.has("GresTypes", name) && (name != "shard" || n.slurmPlaces()), name)...)
-				}
-				return f
+			{Fail, "GresTypes lacks %s, want gpu,shard,vgpu", "GresTypes=gpu,shard,vgpu in slurm.conf, and restart slurmctld", func(n *node) faults {
+				return each([]string{"gpu", "vgpu", "shard"}, func(name string) faults {
+					return when(!n.slurm.has("GresTypes", name) && (name != "shard" || n.slurmPlaces()), name)
+				})
 			}},
-			{Warn, "%s is %d s, want %d or more: a job with a share is sent back when slurmctld does not answer at once", "%[1]s=%[3]d or more in slurm.conf", func(n *node) (f faults) {
-				for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} {
-					seconds, err := strconv.Atoi(n.slurm.get(name))
-					f = append(f, when(err == nil && seconds > 0 && seconds < leastPrologTime && seconds != slurm.NoTimeout, name, seconds, leastPrologTime)...)
-				}
-				return f
+			{Warn, "%s is %d s, want %d or more: a job with a share is sent back when slurmctld does not answer at once", "%[1]s=%[3]d or more in slurm.conf", func(n *node) faults {
+				return each([]string{"PrologEpilogTimeout", "PrologTimeout"}, func(name string) faults {
+					seconds, _ := strconv.Atoi(n.slurm.get(name)) // slurm.NoTimeout is more
+					return when(seconds > 0 && seconds < leastPrologTime, name, seconds, leastPrologTime)
+				})
 			}},
 			{Warn, "JobRequeue is 0, want 1: a batch job that finds its card out of use fails", "JobRequeue=1 in slurm.conf, or sbatch --requeue",
 				func(n *node) faults { return when(n.slurm.get("JobRequeue") == "0") }},
 			{Warn, "AccountingStorageEnforce lacks associations: users name any account, and the engine auto trusts users of one account",
-				`AccountingStorageEnforce=associations in slurm.conf, or [mps] trust = "user"`, func(n *node) faults {
+				`AccountingStorageEnforce=associations in slurm.conf, or [mps] trust = "user"`,
+				func(n *node) faults {
 					return when(n.cfg.MPS.Auto && n.cfg.MPS.Trust == config.TrustAccount && !n.slurm.has("AccountingStorageEnforce", "associations"))
 				}},
 			{Fail, "%v", "a NodeName= line in slurm.conf for this host", func(n *node) faults { return when(n.recordErr != nil, n.recordErr) }},
@@ -326,30 +325,23 @@ var checks = []check{
 		name: "lua", question: "Is job_submit.lua there and active, and cli_filter.lua, unless gresd places?", look: lookSettings,
 		remedy: "ln -s /usr/share/slurm-vgpu/cli_filter.lua (and, on slurmctld's host, job_submit.lua) into the folder of slurm.conf, or load it from the site's own: see its head",
 		rules: []rule{
-			{Fail, "%s lacks lua: %s", "%[1]s=lua in slurm.conf, and restart slurmctld", func(n *node) (f faults) {
-				for _, s := range n.scripts() {
-					f = append(f, when(!n.settings.has(s.setting, "lua"), s.setting, s.does)...)
-				}
-				return f
+			{Fail, "%s lacks lua: %s", "%[1]s=lua in slurm.conf, and restart slurmctld",
+				func(n *node) faults {
+					return each(n.scripts(), func(s script) faults { return when(!s.active, s.setting, s.does) })
+				}},
+			{Fail, "%v: %s", "", func(n *node) faults {
+				// job_submit.lua belongs on slurmctld's host.
+				return each(n.scripts(), func(s script) faults {
+					return when(s.active && s.err != nil && (s.file == filterScript || n.settings.isController()), s.err, s.does)
+				})
 			}},
-			{Fail, "%v: %s", "", func(n *node) (f faults) {
-				for _, s := range n.scripts() {
-					_, err := n.calls(s.file)
-					// job_submit.lua belongs on slurmctld's host.
-					f = append(f, when(n.settings.has(s.setting, "lua") && err != nil && (s.file == filterScript || n.settings.isController()), err, s.does)...)
-				}
-				return f
-			}},
-			{Fail, "%s knows nothing of vgpu: %s", "", func(n *node) (f faults) {
-				for _, s := range n.scripts() {
-					calls, err := n.calls(s.file)
-					f = append(f, when(n.settings.has(s.setting, "lua") && err == nil && !calls, filepath.Join(n.settings.dir(), s.file), s.does)...)
-				}
-				return f
-			}},
+			{Fail, "%s knows nothing of vgpu: %s", "",
+				func(n *node) faults {
+					return each(n.scripts(), func(s script) faults { return when(s.active && s.err == nil && !s.ours, s.path, s.does) })
+				}},
 			{Fail, "%s asks for shards, and gresd places: srun --gres=vgpu:N finds none", "take lua out of CliFilterPlugins in slurm.conf; docs/placement.md", func(n *node) faults {
-				calls, _ := n.calls(filterScript)
-				return when(!n.slurmPlaces() && n.settings.has("CliFilterPlugins", "lua") && calls, filterScript)
+				filter := n.script("CliFilterPlugins", filterScript, "")
+				return when(!n.slurmPlaces() && filter.active && filter.ours, filterScript)
 			}},
 			{Warn, "%v: memory in percent cannot be checked at submit", "write the memory of your cards into vgpu_cards.lua there: package slurm-vgpu-controller, or " + examples + "/slurm",
 				func(n *node) faults {
@@ -368,19 +360,13 @@ var checks = []check{
 			{Fail, "%s does not name vgpu.so: no --vgpu options, and limits hold for programs only that cooperate", "", func(n *node) faults { return when(len(n.plugin) == 0, n.plugstack) }},
 			{Warn, "vgpu.so is required, want optional: under a release of Slurm that it was not built for, slurmd stops", "optional vgpu.so", func(n *node) faults { return when(len(n.plugin) > 0 && n.plugin[0] == "required") }},
 			{Fail, "%v", "write the full path of vgpu.so into plugstack.conf; if it is nowhere or not root's alone, reinstall slurm-vgpu (or make install plugindir=the folder that scontrol show config names as PluginDir)",
-				func(n *node) faults {
-					err := n.pluginFile()
-					return when(err != nil, err)
-				}},
+				func(n *node) faults { return when(n.pluginErr != nil, n.pluginErr) }},
 			{Warn, "enforce=%s, want namespace: limits hold for programs only that cooperate", "enforce=namespace, or leave it out",
+				func(n *node) faults { return when(n.enforce != "namespace", n.enforce) }},
+			{Fail, "the plugin looks for grants in %s, gresd writes them to %s", "run_dir=%[2]s on the line of plugstack.conf",
 				func(n *node) faults {
-					enforce := n.pluginOption("enforce", "namespace")
-					return when(enforce != "namespace", enforce)
+					return when(len(n.plugin) > 0 && n.grants != n.cfg.Paths.RunDir, n.grants, n.cfg.Paths.RunDir)
 				}},
-			{Fail, "the plugin looks for grants in %s, gresd writes them to %s", "run_dir=%[2]s on the line of plugstack.conf", func(n *node) faults {
-				dir := n.pluginOption("run_dir", "/run/vgpu")
-				return when(len(n.plugin) > 0 && dir != n.cfg.Paths.RunDir, dir, n.cfg.Paths.RunDir)
-			}},
 		},
 		pass: func(n *node) string { return n.plugstack + " loads vgpu.so" },
 	},

@@ -90,6 +90,14 @@ func when(broken bool, values ...any) faults {
 	return faults{values}
 }
 
+// each returns the faults of all items.
+func each[T any](items []T, broken func(T) faults) (all faults) {
+	for _, item := range items {
+		all = append(all, broken(item)...)
+	}
+	return all
+}
+
 // skip is an error of look: the check is not possible.
 type skip string
 

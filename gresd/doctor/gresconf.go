@@ -83,27 +83,9 @@ type gresConf struct {
 type gresLine struct {
 	name, kind string
 	count      int
-	file       string
-	cores      topology.Set
+	file       string   // "" for a count without cards
 	card       gpu.Card // of the file
-}
-
-func (l gresLine) String() string {
-	text := "Name=" + l.name
-	if l.kind != "" {
-		text += " Type=" + l.kind
-	}
-	if l.count != 0 {
-		text += fmt.Sprintf(" Count=%d", l.count)
-	}
-	if l.file == "" {
-		return text + " Flags=CountOnly"
-	}
-	text += " File=" + l.file
-	if l.cores != nil {
-		text += fmt.Sprintf(" Cores=%s", l.cores)
-	}
-	return text
+	text       string
 }
 
 // lines are the lines for the cards of a node. Each GPU has a Type: without one, slurmctld loses the
@@ -119,7 +101,8 @@ func (l gresLine) String() string {
 func (n gresConf) lines() (all []gresLine) {
 	shares, sum := map[string]int{}, 0
 	for _, c := range n.cards {
-		all = append(all, gresLine{name: "gpu", kind: c.Type, file: c.File(), cores: n.coresOf(c), card: c})
+		text := fmt.Sprintf("Name=gpu Type=%s File=%s%s", c.Type, c.File(), n.coresOf(c))
+		all = append(all, gresLine{"gpu", c.Type, 0, c.File(), c, text})
 	}
 	for _, c := range n.cards {
 		if c.MIG {
@@ -128,18 +111,20 @@ func (n gresConf) lines() (all []gresLine) {
 		shares[c.Type] += int(gpu.FullCard)
 		sum += int(gpu.FullCard)
 		if n.mode == config.PlacementSlurm {
-			all = append(all, gresLine{name: "shard", kind: c.Type, count: int(gpu.FullCard), file: c.File(), card: c})
+			text := fmt.Sprintf("Name=shard Type=%s Count=%d File=%s", c.Type, gpu.FullCard, c.File())
+			all = append(all, gresLine{"shard", c.Type, int(gpu.FullCard), c.File(), c, text})
 		}
 	}
 	if n.mode == config.PlacementSlurm {
 		if n.count && sum > 0 {
-			all = append(all, gresLine{name: "vgpu", count: sum})
+			all = append(all, gresLine{name: "vgpu", count: sum, text: fmt.Sprintf("Name=vgpu Count=%d Flags=CountOnly", sum)})
 		}
 		return all
 	}
 	// With a Type, --gres=vgpu:TYPE:N gets a card of that type, and --gres=vgpu:N still gets any card.
 	for _, kind := range slices.Sorted(maps.Keys(shares)) {
-		all = append(all, gresLine{name: "vgpu", kind: kind, count: shares[kind]})
+		text := fmt.Sprintf("Name=vgpu Type=%s Count=%d Flags=CountOnly", kind, shares[kind])
+		all = append(all, gresLine{name: "vgpu", kind: kind, count: shares[kind], text: text})
 	}
 	return all
 }
@@ -155,12 +140,10 @@ func (n gresConf) text() string {
 		which, prefix = n.nodes, "NodeName="+n.nodes+" "
 	}
 	var lines strings.Builder
-	bound := false
 	for _, line := range n.lines() {
-		bound = bound || line.cores != nil
-		fmt.Fprintf(&lines, "%s%s\n", prefix, line)
+		fmt.Fprintf(&lines, "%s%s\n", prefix, line.text)
 	}
-	return fmt.Sprintf("# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of %s, Gres=%s\n%s%s", which, n.gres(), n.remarks(bound), &lines)
+	return fmt.Sprintf("# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of %s, Gres=%s\n%s%s", which, n.gres(), n.remarks(strings.Contains(lines.String(), " Cores=")), &lines)
 }
 
 // gres is the value of Gres= on the line of the node in slurm.conf.
@@ -176,21 +159,21 @@ func (n gresConf) gres() string {
 	return strings.Join(all, ",")
 }
 
-// coresOf returns the cores near a card, as Slurm counts them; nil if they are
+// coresOf returns " Cores=" with the cores near a card, as Slurm counts them; "" if they are
 // not known, or are all there are.
-func (n gresConf) coresOf(c gpu.Card) topology.Set {
+func (n gresConf) coresOf(c gpu.Card) string {
 	if n.topology == nil {
-		return nil
+		return ""
 	}
 	i := slices.IndexFunc(n.topology.Cards, func(t topology.Card) bool { return t.UUID == c.UUID })
 	if i < 0 {
-		return nil
+		return ""
 	}
 	cores := n.cores.Cores(n.topology.Cards[i].CPUs)
-	if len(cores) == n.cores.Len() {
-		return nil
+	if cores == nil || len(cores) == n.cores.Len() {
+		return ""
 	}
-	return cores
+	return fmt.Sprintf(" Cores=%s", cores)
 }
 
 // remarks are comment lines for the administrator. A single card has none.

@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -60,6 +60,9 @@ type node struct {
 	settings  settings // of slurmctld or slurm.conf
 	plugstack string
 	plugin    []string // the words of the line that loads the plugin
+	pluginErr error
+	grants    string // run_dir of the plugin
+	enforce   string // of the plugin
 	gres      gresDifferences
 }
 
@@ -109,13 +112,6 @@ func lookCards(ctx context.Context, n *node) error {
 	return nil
 }
 
-func (n *node) cardsWith(fault func(gpu.Card) bool) (f faults) {
-	for _, c := range n.list {
-		f = append(f, when(fault(c), c.Index)...)
-	}
-	return f
-}
-
 func isDevice(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode()&os.ModeDevice != 0
@@ -128,7 +124,7 @@ func lookLibrary(ctx context.Context, n *node) error {
 	if n.cards == nil || n.Probe == nil {
 		return skip("no driver to try it with")
 	}
-	n.probed, n.probeErr = n.Probe(ctx, n.cfg.Paths.Library, ctxcost.Library(n.cfg.CUDA.Library, n.cfg.NVML.Library))
+	n.probed, n.probeErr = n.Probe(ctx, n.cfg.Paths.Library, probe.Library(n.cfg.CUDA.Library, n.cfg.NVML.Library))
 	n.unknownSymbols = unknownSymbols(n.cfg.Paths.RunDir)
 	return nil
 }
@@ -221,11 +217,8 @@ func lookSocket(_ context.Context, n *node) error {
 }
 
 // foldersWith returns the folders above the socket that lack a bit, if they have another one (0: any).
-func (n *node) foldersWith(lacks, has uint32) (f faults) {
-	for _, dir := range n.above {
-		f = append(f, when(dir.mode&lacks == 0 && dir.mode&has == has, dir.path, dir.mode)...)
-	}
-	return f
+func (n *node) foldersWith(lacks, has uint32) faults {
+	return each(n.above, func(d folder) faults { return when(d.mode&lacks == 0 && d.mode&has == has, d.path, d.mode) })
 }
 
 func lookSpace(_ context.Context, n *node) error {
@@ -390,33 +383,25 @@ func (n *node) hook(name string) []string {
 	return programs
 }
 
-func (n *node) unsetHooks(names ...string) (f faults) {
-	for _, name := range names {
-		f = append(f, when(len(n.hook(name)) == 0, name)...)
-	}
-	return f
+func (n *node) unsetHooks(names ...string) faults {
+	return each(names, func(name string) faults { return when(len(n.hook(name)) == 0, name) })
 }
 
 // brokenHooks returns the hooks that cannot run. If others is set, it returns those with programs of
 // the site only, which may call vgpu-prolog in a way that is not seen.
-func (n *node) brokenHooks(others bool, names ...string) (f faults) {
-	for _, name := range names {
+func (n *node) brokenHooks(others bool, names ...string) faults {
+	return each(names, func(name string) faults {
 		programs := n.hook(name)
-		calls, err := false, error(nil)
 		for _, path := range programs {
-			var one bool
-			if one, err = callsPrologs(path); err != nil || one {
-				calls = one
-				break
+			switch calls, err := callsPrologs(path); {
+			case err != nil:
+				return when(!others, name, err)
+			case calls:
+				return nil
 			}
 		}
-		if others {
-			f = append(f, when(len(programs) > 0 && err == nil && !calls, name, strings.Join(programs, ", "))...)
-		} else {
-			f = append(f, when(err != nil, name, err)...)
-		}
-	}
-	return f
+		return when(others && len(programs) > 0, name, strings.Join(programs, ", "))
+	})
 }
 
 // callsPrologs says whether a program is ours, or a script that names it.
@@ -438,34 +423,50 @@ func callsPrologs(path string) (bool, error) {
 
 const filterScript = "cli_filter.lua"
 
-type script struct{ setting, file, does string }
+// script is a script that Slurm must run.
+type script struct {
+	setting, file, does string
+	path                string
+	active, ours        bool // the setting has lua; the file names vgpu
+	err                 error
+}
+
+func (n *node) script(setting, file, does string) script {
+	s := script{setting: setting, file: file, does: does, path: filepath.Join(n.settings.dir(), file), active: n.settings.has(setting, "lua")}
+	text, err := os.ReadFile(s.path)
+	s.ours, s.err = strings.Contains(string(text), "vgpu"), err
+	return s
+}
 
 // scripts are those that Slurm must run. Where gresd places, slurmctld has no shards for
 // cli_filter.lua to ask for.
 func (n *node) scripts() []script {
-	all := []script{
-		{"JobSubmitPlugins", "job_submit.lua", "--gres=vgpu:N is not turned into shares"},
-		{"CliFilterPlugins", filterScript, "srun --gres=vgpu:N inside a job finds no shares"},
-	}
-	if !n.slurmPlaces() {
-		return all[:1]
+	all := []script{n.script("JobSubmitPlugins", "job_submit.lua", "--gres=vgpu:N is not turned into shares")}
+	if n.slurmPlaces() {
+		all = append(all, n.script("CliFilterPlugins", filterScript, "srun --gres=vgpu:N inside a job finds no shares"))
 	}
 	return all
-}
-
-// calls says whether a script in the folder of slurm.conf names vgpu.
-func (n *node) calls(script string) (bool, error) {
-	text, err := os.ReadFile(filepath.Join(n.settings.dir(), script))
-	return strings.Contains(string(text), "vgpu"), err
 }
 
 func lookPlugin(ctx context.Context, n *node) (err error) {
 	if err := lookSettings(ctx, n); err != nil {
 		return err
 	}
+	n.grants, n.enforce = "/run/vgpu", "namespace"
 	n.plugstack = cmp.Or(n.settings.get("PlugStackConfig"), filepath.Join(n.settings.dir(), "plugstack.conf"))
-	n.plugin, err = findPlugin(n.plugstack, 0)
-	return err
+	if n.plugin, err = findPlugin(n.plugstack, 0); err != nil || len(n.plugin) == 0 {
+		return err
+	}
+	n.pluginErr = n.checkPlugin(n.plugin[1])
+	for _, word := range n.plugin[2:] {
+		switch name, value, _ := strings.Cut(word, "="); name {
+		case "run_dir":
+			n.grants = value
+		case "enforce":
+			n.enforce = value
+		}
+	}
+	return nil
 }
 
 // findPlugin returns the words of the line that loads the plugin, nil when there is none.
@@ -500,22 +501,8 @@ func findPlugin(path string, depth int) ([]string, error) {
 	return nil, nil
 }
 
-// pluginOption returns an option on the line of the plugin.
-func (n *node) pluginOption(name, preset string) string {
-	for _, word := range n.plugin {
-		if value, is := strings.CutPrefix(word, name+"="); is {
-			preset = value
-		}
-	}
-	return preset
-}
-
-// pluginFile finds the plugin as Slurm does, and says what is wrong with it.
-func (n *node) pluginFile() error {
-	if len(n.plugin) < 2 {
-		return nil
-	}
-	name := n.plugin[1]
+// checkPlugin finds the plugin as Slurm does, and says what is wrong with it.
+func (n *node) checkPlugin(name string) error {
 	if filepath.IsAbs(name) {
 		return trusted(name)
 	}
