@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "worker.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -31,14 +32,24 @@ uint64_t now_ns(void)
 
 double waited_s(void)
 {
-	FILE *f = fopen("/proc/self/schedstat", "r");
-	unsigned long long ns = 0;
+	DIR *tasks = opendir("/proc/self/task");
+	double sum = 0;
 
-	if (f && fscanf(f, "%*u %llu", &ns) != 1)
-		ns = 0;
-	if (f)
-		fclose(f);
-	return (double)ns / 1e9;
+	for (struct dirent *e; tasks && (e = readdir(tasks)) != NULL;) {
+		char path[300];
+		unsigned long long ns;
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/schedstat", e->d_name);
+		f = fopen(path, "r");
+		if (f && fscanf(f, "%*u %llu", &ns) == 1)
+			sum += (double)ns / 1e9;
+		if (f)
+			fclose(f);
+	}
+	if (tasks)
+		closedir(tasks);
+	return sum;
 }
 
 const char *error_name(CUresult rc)

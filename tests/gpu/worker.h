@@ -131,7 +131,7 @@ const char *error_name(CUresult rc);
 void must(CUresult rc, const char *what); /* ends the program when rc is an error */
 void die(const char *what, const char *why);
 uint64_t now_ns(void);
-/* How long the main thread has wanted a processor and had none. */
+/* How long the threads of this process have wanted a processor and had none. */
 double waited_s(void);
 
 /* report.c */
