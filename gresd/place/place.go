@@ -52,20 +52,6 @@ func (u InUse) Add(p Placement) {
 	}
 }
 
-// Remove is the opposite of Add.
-func (u InUse) Remove(p Placement) {
-	for _, c := range p.Cards {
-		use := u[c.UUID]
-		use.Units -= c.Share
-		use.Memory -= c.Memory
-		if use.Jobs--; use.Jobs == 0 {
-			delete(u, c.UUID)
-		} else {
-			u[c.UUID] = use
-		}
-	}
-}
-
 // CardChoice is one card that slurmctld chose, and its shards there.
 type CardChoice struct {
 	Index int // Slurm's index, the same as gpu.Card.Index
