@@ -23,27 +23,25 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/linger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/logging"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/memlimit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // gresd is the daemon: the parts that live as long as it does.
@@ -55,7 +53,7 @@ type gresd struct {
 	// ledgerLost says that records must be rebuilt.
 	ledgerLost bool
 	listener   *net.UnixListener
-	driver     inventory.Inventory
+	driver     *driver.NVML
 	grants     *grant.Store
 	counts     *metrics.Metrics
 	costs      *probe.Costs
@@ -64,7 +62,7 @@ type gresd struct {
 	cards      *cards.Cards
 	usage      *acct.Writer
 	report     *status.Reporter
-	linger     *linger.Keeper
+	linger     *mps.ClientGuard
 	server     *server.Server
 	auditor    *audit.Auditor
 	judge      *arbiter.Runner
@@ -112,11 +110,11 @@ func (d *gresd) open(cfg config.Config) error {
 	if err := os.MkdirAll(cfg.Paths.RunDir, 0o755); err != nil {
 		return err
 	}
-	if d.listener, err = socket.Listen(cfg.Paths.Socket()); err != nil {
+	if d.listener, err = wire.Listen(cfg.Paths.Socket()); err != nil {
 		return err
 	}
 	d.closeLater(d.listener.Close)
-	if d.driver, err = inventory.Open(cfg.NVML.Library); err != nil {
+	if d.driver, err = driver.Open(cfg.NVML.Library); err != nil {
 		return err
 	}
 	d.closeLater(d.driver.Close)
@@ -144,7 +142,7 @@ func (d *gresd) close() {
 
 // assemble makes the parts out of what open has found. Nothing runs yet.
 func (d *gresd) assemble(path string, cfg config.Config) (err error) {
-	driverVersion := driver(d.driver, d.log)
+	driverVersion := readVersions(d.driver, d.log)
 	d.counts = metrics.New(version, driverVersion)
 	d.slurm = slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout(), Took: d.counts.SlurmTook})
 	d.costs = openCosts(cfg, driverVersion, d.log)
@@ -155,7 +153,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if err != nil {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
-	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config}
+	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config, apply: d.follow}
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	here, err := node.Open(cfg.Paths.StateDir, func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) }, d.log)
 	if err != nil {
@@ -190,9 +188,9 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: d.usage, Past: reports, Version: version, Log: d.log,
 		Problems: []func() []string{d.cards.Problems, d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{d.auditor.Problems, manager.Problems},
+		Work:     d.judge.Work,
+		Slices:   d.slices.Of,
 	})
-	d.report.SetWork(d.judge.Work)
-	d.report.SetSlices(d.slices.Of)
 	d.counts.Watch(d.report.Snapshot)
 	d.server, err = server.New(server.Parts{
 		Config: d.config, Steps: &process.Steps{}, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Node: here,
@@ -202,7 +200,6 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		return err
 	}
 	d.health.OnChange(d.server.CardChanged)
-	d.reload.apply = d.follow
 	return nil
 }
 
@@ -267,7 +264,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 
 	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
 	measurer.Keeps(d.linger.Memory)
-	reclaimer := slotgc.New(d.grants, slotgc.Child(self, clearSlots), d.log)
+	reclaimer := grant.NewSlotReclaimer(d.grants, grant.ClearInChild(self, clearSlots), d.log)
 	d.grants.OnChange(func() {
 		d.slices.JobsChanged()
 		d.judge.Wake()
@@ -283,7 +280,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 	}
 	parts.Go(func() { d.health.Run(ctx, d.cards.IDs) })
 	if cfg.Memory.DriverLimits {
-		keeper := memlimit.Keeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
+		keeper := driver.LimitKeeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
 		parts.Go(func() { keeper.Run(ctx) })
 	}
 	parts.Go(func() { learn(ctx, cfg, d.costs, d.driver) })
@@ -340,7 +337,7 @@ func openLedger(path string, log *slog.Logger) (*ledger.Ledger, bool, error) {
 	return records, !records.Existed(), nil
 }
 
-func driver(cards inventory.Inventory, log *slog.Logger) string {
+func readVersions(cards *driver.NVML, log *slog.Logger) string {
 	v, err := cards.Versions()
 	if err != nil {
 		log.Warn("driver version is not known", "error", err)
@@ -373,7 +370,7 @@ func watchdog(ctx context.Context, srv interface{ CheckLiveness() }) {
 	}
 }
 
-func cardOf(cards inventory.Inventory) func(gpu.UUID) (gpu.Card, bool) {
+func cardOf(cards *driver.NVML) func(gpu.UUID) (gpu.Card, bool) {
 	return func(uuid gpu.UUID) (gpu.Card, bool) {
 		list, _ := cards.Cards() // those that can be read are returned all the same
 		i := slices.IndexFunc(list, func(c gpu.Card) bool { return c.UUID == uuid })

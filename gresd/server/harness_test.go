@@ -30,7 +30,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
@@ -374,11 +373,11 @@ func (n *testNode) start() *testNode {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	s.report.SetWork(n.work)
+	s.report.Work = n.work
 	s.report.Past = n.past
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	listener, err := socket.Listen(n.cfg.Paths.Socket())
+	listener, err := wire.Listen(n.cfg.Paths.Socket())
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -154,7 +154,7 @@ func TestALostCardIsKept(t *testing.T) {
 		n.cards.mu.Unlock()
 		n.refreshCards()
 	}
-	set(all[1:], &inventory.CardError{NVMLIndex: 0, Err: errors.New("lost")})
+	set(all[1:], &driver.CardError{NVMLIndex: 0, Err: errors.New("lost")})
 	if cards, _ := n.report.Snapshot(); len(cards) != 2 || cards[0].Healthy || cards[0].Why != "the driver cannot read it" || cards[0].Jobs != 1 || !cards[1].Healthy {
 		t.Errorf("cards %+v", cards)
 	}

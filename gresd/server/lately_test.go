@@ -13,20 +13,20 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // fakeUses is a driver that has seen this process, and another one, on every card.
 type fakeUses struct{ asked atomic.Int32 }
 
-func (f *fakeUses) Usage(gpu.UUID) (inventory.Usage, error) { return inventory.Usage{}, nil }
+func (f *fakeUses) Usage(gpu.UUID) (driver.Usage, error) { return driver.Usage{}, nil }
 
-func (f *fakeUses) Utilization(gpu.UUID, time.Time) ([]inventory.Use, error) {
+func (f *fakeUses) Utilization(gpu.UUID, time.Time) ([]driver.Use, error) {
 	f.asked.Add(1)
 	pid := uint32(os.Getpid())
-	return []inventory.Use{{PID: pid, Percent: 30}, {PID: pid, Percent: 34}, {PID: 1, Percent: 50}}, nil
+	return []driver.Use{{PID: pid, Percent: 30}, {PID: pid, Percent: 34}, {PID: 1, Percent: 50}}, nil
 }
 
 // putOwner makes the slot that putSlot wrote one that the kernel knows: this pid

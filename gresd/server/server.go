@@ -30,15 +30,14 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/linger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // Observer counts what the server does.
@@ -68,7 +67,7 @@ type Parts struct {
 	Queue    *waitqueue.Queue
 	Outbox   *outbox.Outbox
 	MPS      *mps.Manager
-	Linger   *linger.Keeper
+	Linger   *mps.ClientGuard
 	Report   *status.Reporter
 	Log      *slog.Logger
 	NoBeats  bool // [Server.Run] leaves [Server.RunPeriodic] to its caller: tests count the questions
@@ -87,7 +86,7 @@ type Server struct {
 	queue    *waitqueue.Queue
 	outbox   *outbox.Outbox
 	mps      *mps.Manager
-	linger   *linger.Keeper
+	linger   *mps.ClientGuard
 	report   *status.Reporter
 	log      *slog.Logger
 	noBeats  bool
@@ -146,8 +145,8 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 
 // OpenMPS returns the MPS servers of the node, and the keeper of the memory of their killed clients.
 // changed is called when the answer of [mps.Manager.Holds] may have changed. It must not block.
-func OpenMPS(cfg *config.Config, grants *grant.Store, changed func(), log *slog.Logger) (manager *mps.Manager, keeper *linger.Keeper, err error) {
-	keeper = linger.New(grants, func(jobID uint32) bool { return manager.Serves(jobID) }, log)
+func OpenMPS(cfg *config.Config, grants *grant.Store, changed func(), log *slog.Logger) (manager *mps.Manager, keeper *mps.ClientGuard, err error) {
+	keeper = mps.NewClientGuard(grants, func(jobID uint32) bool { return manager.Serves(jobID) }, log)
 	manager, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: log, Changed: func() {
 		keeper.Wake()
 		changed()
@@ -199,11 +198,11 @@ func (s *Server) awaitCards(ctx context.Context) error {
 	}
 }
 
-// Run serves at a socket of [socket.Listen] until ctx is done, and closes it. It calls ready once, when
+// Run serves at a socket of [wire.Listen] until ctx is done, and closes it. It calls ready once, when
 // requests are served from a ledger that was compared with the world.
 func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func()) error {
 	var work sync.WaitGroup
-	work.Go(func() { socket.Serve(ctx, listener, s.dispatch, s.log) })
+	work.Go(func() { wire.Serve(ctx, listener, s.dispatch, s.log) })
 	work.Go(func() { s.outbox.Run(ctx) })
 
 	first := unrecorded

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -25,7 +25,7 @@ func (o oneAnswers) Cards(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {
 	found := map[gpu.UUID]cardstat.Card{}
 	for _, uuid := range uuids {
 		if uuid == o.card {
-			found[uuid] = cardstat.Card{Usage: inventory.Usage{Memory: 5 << 30, Busy: 93, MemoryBusy: 41, Known: true}}
+			found[uuid] = cardstat.Card{Usage: driver.Usage{Memory: 5 << 30, Busy: 93, MemoryBusy: 41, Known: true}}
 		}
 	}
 	return found

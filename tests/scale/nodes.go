@@ -27,10 +27,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -114,7 +114,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 		t.Fatal(err)
 	}
 	monitor.OnChange(s.CardChanged)
-	listener, err := socket.Listen(n.cfg.Paths.Socket())
+	listener, err := wire.Listen(n.cfg.Paths.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}
