@@ -15,7 +15,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 )
 
-// CardShare is what a job has on one card.
+// CardShare is the share of a job on one card.
 type CardShare struct {
 	UUID   gpu.UUID  `json:"gpu_uuid"`
 	Index  int       `json:"index"`        // at the time of placing, for display
@@ -31,7 +31,7 @@ type Placement struct {
 	Cards []CardShare `json:"cards"`
 }
 
-// Use is what jobs hold on one card.
+// Use is the sum of all shares on one card.
 type Use struct {
 	Units  gpu.Share `json:"units"`
 	Memory gpu.Bytes `json:"memory_bytes"`
