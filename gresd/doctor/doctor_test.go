@@ -55,7 +55,7 @@ func TestDriversAndTheCoverageTable(t *testing.T) {
 
 // limitedDriver is a driver that enforces memory limits, or does not.
 type limitedDriver struct {
-	driver.Inventory
+	*driver.NVML
 	offered bool
 }
 

@@ -32,7 +32,11 @@ type node struct {
 	Options
 	cfg config.Config
 
-	cards      *driver.NVML // nil: no driver
+	// nil: no driver
+	cards interface {
+		Cards() ([]gpu.Card, error)
+		HasLimits() bool
+	}
 	version    driver.Versions
 	versionErr error
 	list       []gpu.Card
