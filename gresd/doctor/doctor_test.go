@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -38,7 +38,7 @@ func TestDriversAndTheCoverageTable(t *testing.T) {
 		{"610.1", "14.0", "warn: driver 610.1, CUDA 14.0: tested up to CUDA 13"},
 		{"", "", `warn: driver "", CUDA : not a version`},
 	} {
-		if got := judged("driver", &node{version: inventory.Versions{Driver: c.driver, CUDA: c.cuda}}); !strings.HasPrefix(got, c.want) {
+		if got := judged("driver", &node{version: driver.Versions{Driver: c.driver, CUDA: c.cuda}}); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.driver, got, c.want)
 		}
 	}
@@ -47,7 +47,7 @@ func TestDriversAndTheCoverageTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tested := &node{version: inventory.Versions{Driver: "580.159.04", CUDA: "13.0"}}
+	tested := &node{version: driver.Versions{Driver: "580.159.04", CUDA: "13.0"}}
 	if got := judged("driver", tested); !strings.Contains(string(text), "Driver 580.159.04, CUDA 13.0") || !strings.HasPrefix(got, "pass") {
 		t.Errorf("docs/coverage.md was made from another driver than the one that passes: %s", got)
 	}
@@ -55,7 +55,7 @@ func TestDriversAndTheCoverageTable(t *testing.T) {
 
 // limitedDriver is a driver that enforces memory limits, or does not.
 type limitedDriver struct {
-	inventory.Inventory
+	*driver.NVML
 	offered bool
 }
 

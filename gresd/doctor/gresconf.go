@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
@@ -39,7 +39,7 @@ func (o GresConfOptions) Text(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cards, err := inventory.Open(cfg.NVML.Library)
+	cards, err := driver.Open(cfg.NVML.Library)
 	if err != nil {
 		return "", err
 	}

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -32,8 +32,12 @@ type node struct {
 	Options
 	cfg config.Config
 
-	cards      inventory.Inventory // nil: no driver
-	version    inventory.Versions
+	// nil: no driver
+	cards interface {
+		Cards() ([]gpu.Card, error)
+		HasLimits() bool
+	}
+	version    driver.Versions
 	versionErr error
 	list       []gpu.Card
 	listErr    error
@@ -81,7 +85,7 @@ func lookConfig(_ context.Context, n *node) (err error) {
 func (n *node) slurmPlaces() bool { return n.cfg.Placement.Mode != config.PlacementGresd }
 
 func lookDriver(_ context.Context, n *node) error {
-	cards, err := inventory.Open(n.cfg.NVML.Library)
+	cards, err := driver.Open(n.cfg.NVML.Library)
 	if err != nil {
 		return err
 	}
