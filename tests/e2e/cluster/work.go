@@ -207,7 +207,7 @@ func (c *Cluster) FirstWindows(w Work) []float64 {
 	return percent
 }
 
-// Solo is what a job does that has a card alone.
+// Solo returns the work of a job that has a card alone.
 func (c *Cluster) Solo(user string, seconds int) (float64, error) {
 	job, err := c.Sbatch(user, []string{"--gres=vgpu:100"}, WorkScript)
 	if err != nil {
