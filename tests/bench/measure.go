@@ -280,8 +280,7 @@ func (b *bench) measure(ctx context.Context, ses session, tenants []tenant, seco
 	return r, at, done, nil
 }
 
-// late is the part of the time in which a process of a tenant wanted a processor and had none, of the one
-// that was latest.
+// late is the largest lateness (package processor) of a tenant's processes.
 func late(done []outcome, at span) (part float64) {
 	for _, o := range done {
 		part = max(part, min(1, o.LateS*1e9/float64(at.to-at.from)))

@@ -104,7 +104,7 @@ func testQuotas(t *testing.T, s site) {
 
 var usedWord = regexp.MustCompile(`^night run, 2 vgpu_used\(node=vgpu-node,mem_mib=(\d+),gpu_s=(\d+\.\d)\)$`)
 
-// fraction is what the program did of what a card does in the same time.
+// fraction finds the fraction of the card that the program used.
 var fraction = regexp.MustCompile(`"fraction":(-?[0-9.]+)`)
 
 // What a job held and what it used of it is in Slurm's records after its end.
@@ -143,7 +143,7 @@ func testAccounting(t *testing.T, s site) {
 	}
 	mem, _ := strconv.Atoi(word[1])
 	gpu, _ := strconv.ParseFloat(word[2], 64)
-	// 3 GiB, and what a context takes.
+	// 3 GiB and the cost of a context.
 	if mem < 3*1024 || mem > 4*1024 {
 		t.Errorf("%d MiB at the most, want a little more than 3072", mem)
 	}

@@ -29,11 +29,10 @@ func testSuspendedTime(t *testing.T, engine string) {
 	s.running(first, second)
 	runs := func(user string, job int) (rates, late []float64) { return cluster.Rates(s.Output(user, job)) }
 	count := func(user string, job int) int { rates, _ := runs(user, job); return len(rates) }
-	// rate is the mean of two whole runs of the second job from now on, and the part of their time in which
-	// it had a processor when it wanted one.
+	// rate returns the mean of two whole runs of the second job from now on. onTime is 1 minus its lateness.
 	rate := func() (mean, onTime float64) {
 		t.Helper()
-		from := count(bob, second) + 1 // the one that runs has some of before
+		from := count(bob, second) + 1 // the current run began before
 		s.eventually(shortWait, "the second job works", func() bool { return count(bob, second) >= from+2 })
 		rates, late := runs(bob, second)
 		return (rates[from] + rates[from+1]) / 2, 1 - (late[from]+late[from+1])/2

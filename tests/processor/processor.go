@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package processor keeps what other programs of the machine do out of a measurement.
+// Package processor keeps other programs of the machine from changing a measurement.
+//
+// A program is late while it is ready to run and has no processor. Its lateness is that fraction of its time.
 package processor
 
 import (
@@ -35,8 +37,8 @@ func Prefer() {
 	_ = os.WriteFile("/proc/self/autogroup", []byte("-20"), 0) // only root may
 }
 
-// Waited is how long the threads of a process have wanted a processor and had none. Of a process that
-// has ended and for which nobody has waited, it is the time of the main thread.
+// Waited returns how long the threads of a process were ready to run and had no processor. A zombie has
+// the time of its main thread only.
 func Waited(pid int) time.Duration {
 	var sum time.Duration
 	for _, waited := range threads(pid) {
@@ -45,7 +47,7 @@ func Waited(pid int) time.Duration {
 	return sum
 }
 
-// threads is the same of each thread.
+// threads returns this time for each thread.
 func threads(pid int) map[string]time.Duration {
 	waited := map[string]time.Duration{}
 	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
@@ -59,8 +61,7 @@ func threads(pid int) map[string]time.Duration {
 	return waited
 }
 
-// Output runs a program and returns what it prints, and the part of its time in which its threads wanted
-// a processor and had none.
+// Output runs a program and returns its output and its lateness.
 func Output(cmd *exec.Cmd) (out []byte, late float64, err error) {
 	var text bytes.Buffer
 	cmd.Stdout = &text
@@ -70,7 +71,7 @@ func Output(cmd *exec.Cmd) (out []byte, late float64, err error) {
 	}
 	waited := map[string]time.Duration{}
 	for ended := false; !ended; {
-		// A zombie has its main thread's numbers; those of other threads are up to 50 ms old.
+		// A zombie still has the time of its main thread. The times of other threads are up to 50 ms old.
 		ended = hasEnded(cmd.Process.Pid)
 		maps.Copy(waited, threads(cmd.Process.Pid))
 		if !ended {
@@ -92,9 +93,8 @@ func hasEnded(pid int) bool {
 	return err == nil && info.Signo != 0 || errors.Is(err, unix.ECHILD)
 }
 
-// Bounds are what job i may do where it must do from least to most of a card on an idle machine. want is
-// what each job is due, in the same unit, and late the part of the time in which it had no processor. A job
-// that is late does less, and others may do what it leaves.
+// Bounds returns the least and the most work that job i may do. On an idle machine the job does least to
+// most. Each job is due the work in want. A late job does less, and other jobs may use the rest.
 func Bounds(i int, least, most float64, want, late []float64) (low, high float64) {
 	low, high = least*(1-late[i]), most
 	for j := range want {

@@ -152,8 +152,7 @@ func saturate(t *testing.T, m *Machine, state string, n int, seconds string, ker
 	return out
 }
 
-// fractions returns what each tenant counted as done, as part of solo work, and the part of the time in
-// which it wanted a processor and had none.
+// fractions returns the work of each tenant as a part of solo work, and its lateness (package processor).
 func fractions(tenants []*tenant) (did, late []float64) {
 	for _, x := range tenants {
 		line := x.next()

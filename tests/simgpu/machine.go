@@ -212,8 +212,8 @@ func (m *Machine) locked(f func()) {
 	f()
 }
 
-// Late is for how long the threads of a process that work on a card were without a processor that they
-// wanted: the process could have done so much more. It may have ended, unless another one has its slot.
+// Late returns the time for which a process could have worked on a card, but had no processor (libcuda/late.c).
+// The time of a process that has ended is known until another process gets its slot.
 func (m *Machine) Late(pid int) (late time.Duration) {
 	m.locked(func() {
 		for i := range m.st.proc {

@@ -95,8 +95,8 @@ func (n *node) client(job uint32, args ...string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// work is what the work of each process would have taken alone, as part of the time, while all work, and
-// how late each was.
+// work returns the fraction of the time that each process's work needs alone, and the lateness of each. It
+// measures while all processes work.
 func (n *node) work(pids ...int) (parts, late []float64) {
 	n.t.Helper()
 	n.eventually("all work", func() bool {

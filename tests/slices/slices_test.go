@@ -163,8 +163,7 @@ func (n *node) busy(pids ...int) []float64 {
 // measureFor is long enough for the parts to be those of the shares, whatever happens to be.
 const measureFor = 10 * time.Second
 
-// had is for how long each process has the card in some seconds, and the part of the seconds in which it
-// wanted a processor and had none.
+// had returns how long each process has the card in some seconds, and the lateness of each.
 func (n *node) had(d time.Duration, pids ...int) (took time.Duration, had, late []float64) {
 	n.t.Helper()
 	began, before := time.Now(), n.busy(pids...)
@@ -180,7 +179,7 @@ func (n *node) had(d time.Duration, pids ...int) (took time.Duration, had, late 
 	return took, had, late
 }
 
-// checkShared checks the first job's part of what two jobs of 30 and 70 percent have.
+// checkShared checks how two jobs of 30 and 70 percent share the card.
 func (n *node) checkShared() {
 	n.t.Helper()
 	n.grant(1, 30)

@@ -63,9 +63,7 @@ func TestAFakedClockGivesNoMore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if part := result["part"].(float64); part < 0.01 || part > 0.23 {
-		t.Errorf("%.3f of the card, want at most 0.23", part)
-	}
+	ofCard(t, result["part"].(float64), 0.01, 0.23, result["late"].(float64))
 }
 
 // Several processes or contexts of a job have its limit together, also with kernels that were not
@@ -92,8 +90,7 @@ func TestSeveralOfAJobHaveItsLimitTogether(t *testing.T) {
 	}
 }
 
-// together runs so many of the program at a time and returns what they had of the card, and the largest
-// part of its time in which one of them had no processor.
+// together runs so many of the program at a time. It returns their part of the card and their largest lateness.
 func together(t *testing.T, env []string, procs int, args ...string) (sum, latest float64) {
 	t.Helper()
 	parts := make(chan [2]float64, procs)

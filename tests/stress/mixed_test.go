@@ -28,9 +28,7 @@ func TestLaunchesThatDifferKeepTheLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if part := result["part"].(float64); part < 0.01 || part > 0.23 {
-				t.Errorf("%.3f of the card, limit 0.20, want at most 0.23", part)
-			}
+			ofCard(t, result["part"].(float64), 0.01, 0.23, result["late"].(float64))
 		})
 	}
 }

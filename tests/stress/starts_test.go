@@ -20,7 +20,7 @@ func TestEveryWayToStartWorkIsHeld(t *testing.T) {
 	}
 }
 
-// heldAt30 checks what a way to start work does at a limit of 30, as a part of what it does without.
+// heldAt30 compares the work at a limit of 30 with the work without a limit.
 func heldAt30(t *testing.T, way string) {
 	t.Helper()
 	env, libdir, lib := card(t, oneCard+"copy_gb_per_s = 0.02\n")

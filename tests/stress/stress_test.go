@@ -51,8 +51,8 @@ func limited(t *testing.T, config, limit string) (env []string, cache string) {
 		"CUDA_DEVICE_SM_LIMIT="+limit, "CUDA_DEVICE_MEMORY_SHARED_CACHE="+cache), cache
 }
 
-// run starts a stress program and decodes its line of JSON. Its number "late" is the part of its time in
-// which it wanted a processor and had none.
+// run starts a stress program and decodes its line of JSON. It adds the number "late", the lateness
+// (package processor).
 func run(t *testing.T, env []string, program string, args ...string) (result map[string]any, err error) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join("../../build/tests", program), args...)

@@ -153,7 +153,5 @@ func TestANewContextDoesNotOpenAGateWithoutALease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if part := result["part"].(float64); part < 0.01 || part > 0.3 {
-		t.Errorf("%.3f of the card, limit 0.20, want at most 0.3", part)
-	}
+	ofCard(t, result["part"].(float64), 0.01, 0.3, result["late"].(float64))
 }

@@ -157,8 +157,7 @@ func (c *Cluster) Measure(seconds int, works ...Work) ([]float64, error) {
 
 // MeasureLate lets the jobs work over the same seconds, and returns the work that
 // each did in a second. Only the quotient of two of these numbers means
-// something. late is the part of the time in which a job wanted a processor and had none: it can have
-// done so much less, and the others so much more.
+// something. late is the lateness of each job (package processor).
 func (c *Cluster) MeasureLate(seconds int, works ...Work) (rates, late []float64, err error) {
 	for _, w := range works {
 		if _, err := c.WaitState(w.Job, 30*time.Second, "RUNNING"); err != nil {
@@ -208,7 +207,7 @@ func (c *Cluster) FirstWindows(w Work) []float64 {
 	return percent
 }
 
-// Solo is what a job does that has a card alone.
+// Solo returns the work of a job that has a card alone.
 func (c *Cluster) Solo(user string, seconds int) (float64, error) {
 	job, err := c.Sbatch(user, []string{"--gres=vgpu:100"}, WorkScript)
 	if err != nil {

@@ -20,7 +20,7 @@
 #define READ_EVERY_NS 1000000
 #define LATE_NS 500000
 
-/* Of this thread, since its start; 0 if the kernel does not say it. */
+/* The time of this thread since its start. 0 if the kernel does not report it. */
 static uint64_t waited_ns(void)
 {
 	char text[80] = "", *second;
@@ -49,7 +49,7 @@ uint64_t late_ns(void)
 		return 0;
 	read_at = now;
 	waited = waited_ns();
-	/* what a program waits for before its first work is not the card's */
+	/* a delay before the first work of a program does not count */
 	if (waited < before + LATE_NS || (first && syscall(SYS_gettid) == getpid()))
 		return 0;
 	return waited - before;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * rhythm.c - programs that do not keep their queue full, beside each other on a card.
+ * rhythm.c - programs that do not keep their queue full share a card.
  *
  *   rhythm STATE SECONDS SLICE_US KERNELS KERNEL_US LAUNCH_US GAP_US WAIT [SLICE_US ...]
  *
@@ -9,8 +9,8 @@
  * WAIT it waits for the card. A slice of 0 is the card's own. Prints a line of JSON: the steps of
  * each program in a second.
  *
- * The hosts run in the card's time, not in that of this machine: the next thing that happens to any of
- * them happens when the card has been advanced to it.
+ * The hosts run in the card's time, not in that of this machine. The program advances the card to the next
+ * action of any host.
  */
 #define _GNU_SOURCE
 #include "../model.h"
@@ -22,7 +22,7 @@
 
 #define HOSTS 4
 #define WAKE_NS 20000.0      /* from the end of the work to the host that sees it */
-#define BEGIN_NS 200000000.0 /* what comes before is not counted */
+#define BEGIN_NS 200000000.0 /* the beginning does not count */
 #define ROOM 32              /* a host that finds its stream full waits for so many to be done */
 
 enum doing { LAUNCHING, FULL, WAITING };
@@ -34,7 +34,7 @@ struct host {
 	uint32_t stream;
 	enum doing doing;
 	uint64_t index; /* what it waits for */
-	double at;      /* when it does what comes next, unless it waits */
+	double at;      /* time of the next action, unless it waits */
 	long launched, step, steps;
 	double first, last;
 };
