@@ -19,6 +19,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
@@ -29,12 +30,16 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/logging"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -54,6 +59,10 @@ type gresd struct {
 	costs      *probe.Costs
 	health     *health.Monitor
 	slurm      *slurm.Client
+	cards      *cards.Cards
+	usage      *acct.Writer
+	report     *status.Reporter
+	linger     *mps.ClientGuard
 	server     *server.Server
 	auditor    *audit.Auditor
 	judge      *arbiter.Runner
@@ -144,34 +153,53 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if err != nil {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
-	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config}
+	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config, apply: d.follow}
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
+	here, err := node.Open(cfg.Paths.StateDir, func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) }, d.log)
+	if err != nil {
+		return err
+	}
+	d.cards = cards.Read(d.driver, d.health, d.config, d.log)
+	queue, err := waitqueue.Open(d.config, d.cards, here, d.records, d.log)
+	if err != nil {
+		return err
+	}
+	box, err := outbox.Open(d.config, d.cards, here, d.grants, d.log)
+	if err != nil {
+		return err
+	}
+	manager, keeper, err := server.OpenMPS(&cfg, d.grants, d.judge.Wake, d.log)
+	if err != nil {
+		return err
+	}
+	d.linger = keeper
+	meter := ctxswitch.New(cardOf(d.driver), d.log)
+	d.auditor = audit.New(audit.Parts{
+		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
+		Name: d.cards.Name, Tell: box.TellJob, Whole: queue.MayUse,
+	})
+	d.judge.Except(manager.Holds)
+	d.judge.Measure(meter)
+	d.slices = d.sliceTester(cfg, meter, driverVersion)
+	d.judge.Slices(func(card gpu.UUID) probe.Verdict { v, _ := d.slices.Of(card); return v })
+	d.usage = usageWriter(cfg, d.slurm, d.log)
+	d.report = status.New(status.Parts{
+		Config: d.config, Cards: d.cards, Node: here, Ledger: d.records, Grants: d.grants, InUse: queue.CurrentUse, ByMPS: manager.Serves,
+		Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: d.usage, Past: reports, Version: version, Log: d.log,
+		Problems: []func() []string{d.cards.Problems, d.records.Problems, d.reload.Problems},
+		Private:  []func() []string{d.auditor.Problems, manager.Problems},
+		Work:     d.judge.Work,
+		Slices:   d.slices.Of,
+	})
+	d.counts.Watch(d.report.Snapshot)
 	d.server, err = server.New(server.Parts{
-		Config: d.config, Inventory: d.driver, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Log: d.log, Version: version,
-		Health: d.health, Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
-		Problems: []func() []string{d.records.Problems, d.reload.Problems},
-		Private:  []func() []string{func() []string { return d.auditor.Problems() }},
-		Steps:    &process.Steps{},
-		Served:   d.judge.Wake,
-		Slurm:    func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) },
+		Config: d.config, Steps: &process.Steps{}, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Node: here,
+		Cards: d.cards, Queue: queue, Outbox: box, MPS: manager, Linger: keeper, Report: d.report, Log: d.log,
 	}, d.ledgerLost)
 	if err != nil {
 		return err
 	}
-	meter := ctxswitch.New(cardOf(d.driver), d.log)
-	d.auditor = audit.New(audit.Parts{
-		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
-		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
-	})
-	d.judge.Except(d.server.HeldByMPS)
-	d.judge.Measure(meter)
-	d.slices = d.sliceTester(cfg, meter, driverVersion)
-	d.judge.Slices(func(card gpu.UUID) probe.Verdict { v, _ := d.slices.Of(card); return v })
-	d.server.Report.SetWork(d.judge.Work)
-	d.server.Report.SetSlices(d.slices.Of)
-	d.counts.Watch(d.server.Report.Snapshot)
 	d.health.OnChange(d.server.CardChanged)
-	d.reload.apply = d.follow
 	return nil
 }
 
@@ -235,21 +263,21 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 	var parts sync.WaitGroup
 
 	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
-	measurer.Keeps(d.server.Linger.Memory)
+	measurer.Keeps(d.linger.Memory)
 	reclaimer := grant.NewSlotReclaimer(d.grants, grant.ClearInChild(self, clearSlots), d.log)
 	d.grants.OnChange(func() {
 		d.judge.Wake()
 		measurer.Wake()
 		reclaimer.Wake()
 		d.auditor.Wake()
-		d.server.Linger.Wake()
+		d.linger.Wake()
 	})
 	for _, run := range []func(context.Context){
-		d.grants.Watch, d.judge.Run, d.server.Report.CountGPUTime, measurer.Run, reclaimer.Run, d.auditor.Run, d.server.Linger.Run,
+		d.grants.Watch, d.judge.Run, d.report.CountGPUTime, d.usage.Run, measurer.Run, reclaimer.Run, d.auditor.Run, d.linger.Run,
 	} {
 		parts.Go(func() { run(ctx) })
 	}
-	parts.Go(func() { d.health.Run(ctx, d.server.Cards.IDs) })
+	parts.Go(func() { d.health.Run(ctx, d.cards.IDs) })
 	if cfg.Memory.DriverLimits {
 		keeper := driver.LimitKeeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
 		parts.Go(func() { keeper.Run(ctx) })
@@ -323,7 +351,7 @@ func notify(state string) { _, _ = daemon.SdNotify(false, state) }
 
 // watchdog tells systemd that the server still works. While it does not, the
 // calls stop, and systemd starts gresd anew: jobs and grants are adopted.
-func watchdog(ctx context.Context, srv interface{ Alive() }) {
+func watchdog(ctx context.Context, srv interface{ CheckLiveness() }) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
 		return
@@ -335,7 +363,7 @@ func watchdog(ctx context.Context, srv interface{ Alive() }) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			srv.Alive()
+			srv.CheckLiveness()
 			notify(daemon.SdNotifyWatchdog)
 		}
 	}

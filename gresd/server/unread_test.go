@@ -160,7 +160,7 @@ func TestTheNodeShowsASickCardThatCannotBeReadAfterARestart(t *testing.T) {
 	n.stop()
 	n.cards.answer(n.cards.cards[:1], &driver.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
 	n.start()
-	n.Outbox.TellNodes(t.Context())
+	n.outbox.TellNodes(t.Context())
 	if said := n.said("comment"); !strings.Contains(said, "fan") || !strings.Contains(said, "GPU is lost") {
 		t.Errorf("the comment is %q", said)
 	}

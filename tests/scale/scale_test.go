@@ -17,9 +17,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 )
 
 func TestMain(m *testing.M) {
+	processor.Prefer()
 	if err := cluster.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -345,7 +347,7 @@ func (r *rig) beat() {
 	}
 	for range beats {
 		for _, n := range r.all {
-			n.Beat(context.Background())
+			n.RunPeriodic(context.Background())
 		}
 	}
 }

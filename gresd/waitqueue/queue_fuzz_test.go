@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package backlog
+package waitqueue
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,10 +10,9 @@ import (
 	"time"
 )
 
-// FuzzLine: the line of waiting jobs is read as it was written, or is empty; whatever
-// it says, cards are held for no job longer than [HoldFor] that does not come,
-// and jobs that leave are gone.
-func FuzzLine(f *testing.F) {
+// FuzzQueueFile: the queue of waiting jobs is read as it was written, or is empty. For any file, a
+// reservation ends after [reservationTimeout] if its job does not come. Removed jobs are gone.
+func FuzzQueueFile(f *testing.F) {
 	for _, s := range []string{
 		``, `null`, `[]`, `[{}]`, `{}`, `[{"job_id":7,"since":"2026-11-01T12:00:00Z","times":3,"held":["GPU-1","GPU-2"],"seen":"2026-11-01T12:00:00Z"}]`,
 		`[{"job_id":7,"times":1},{"job_id":7,"times":2,"held":["a"]},{"job_id":4294967295,"times":4294967295,"held":["b"],"seen":"9999-12-31T23:59:59Z"}]`,
@@ -23,50 +21,42 @@ func FuzzLine(f *testing.F) {
 	} {
 		f.Add([]byte(s), uint32(2))
 	}
-	path := filepath.Join(f.TempDir(), "waiting.json")
-	f.Fuzz(func(t *testing.T, text []byte, patience uint32) {
+	dir := f.TempDir()
+	path, open := filepath.Join(dir, "waiting.json"), opener(f, dir)
+	f.Fuzz(func(t *testing.T, text []byte, reserveAfter uint32) {
 		if len(text) > 1<<14 {
 			return
 		}
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := Open(path, patience, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
+		q := open(reserveAfter)
+		q.mu.Lock()
+		q.unsaved = true
+		q.unlockAndSave()
+		again := open(reserveAfter)
+		if !sameJobs(q.jobs, again.jobs) {
+			t.Fatalf("%+v became %+v", q.jobs, again.jobs)
 		}
-		if err := l.save(); err != nil {
-			t.Fatalf("read, but cannot be written: %v", err)
-		}
-		again, err := Open(path, patience, slog.New(slog.DiscardHandler))
-		if err != nil || !sameJobs(l.jobs, again.jobs) {
-			t.Fatalf("%v: %+v became %+v", err, l.jobs, again.jobs)
-		}
-		now := start
-		for range len(l.jobs) {
-			if _, ok := l.Holder(); !ok {
-				break
-			}
+		now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+		for range len(q.jobs) {
 			for range 3 {
-				if _, err := l.Look(now, no); err != nil {
-					t.Fatal(err)
-				}
-				now = now.Add(HoldFor)
+				q.expireReservation(now)
+				now = now.Add(reservationTimeout)
 			}
 		}
-		if job, ok := l.Holder(); ok {
-			t.Fatalf("cards are still held for %+v", job)
+		if job := q.reservation(); job != nil {
+			t.Fatalf("cards are still reserved for %+v", job)
 		}
 		for _, j := range again.jobs {
-			if err := l.Leave(j.ID); err != nil {
-				t.Fatal(err)
-			}
+			q.Remove(j.ID)
 		}
-		if left := l.Jobs(); len(left) != 0 {
-			t.Fatalf("left: %+v", left)
+		if len(q.jobs) != 0 {
+			t.Fatalf("left: %+v", q.jobs)
 		}
-		if times, err := l.NoRoom(5, half, now); err != nil || times != 1 {
-			t.Fatalf("the first job of an empty line: %d times, %v", times, err)
+		q.RecordNoRoom(Request{JobID: 5, Share: half, Requeues: true})
+		if times := q.RequeueCount(5); times != 1 {
+			t.Fatalf("the first job of an empty queue: %d times", times)
 		}
 	})
 }
