@@ -266,7 +266,6 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 	measurer.Keeps(d.linger.Memory)
 	reclaimer := grant.NewSlotReclaimer(d.grants, grant.ClearInChild(self, clearSlots), d.log)
 	d.grants.OnChange(func() {
-		d.slices.JobsChanged()
 		d.judge.Wake()
 		measurer.Wake()
 		reclaimer.Wake()

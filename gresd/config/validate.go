@@ -258,7 +258,7 @@ func checkSockets(dir string) error {
 	const longest = 108 - 1 // the kernel's limit for the name of a Unix socket, without its closing 0
 	n := len(dir) + len("/GPU-00000000-0000-0000-0000-000000000000/4294967295/pipe/control_privileged")
 	if n > longest {
-		return fmt.Errorf("the sockets of MPS below it would have names of %d bytes, want at most %d: want a path shorter by %d", n, longest, n-longest)
+		return fmt.Errorf("the sockets of MPS below it would have names of %d bytes, and the kernel allows %d: shorten the path by %d bytes", n, longest, n-longest)
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ type folder struct {
 	inode uint64
 }
 
-// folders are those of all jobs, with all of their steps below.
+// folders returns the cgroups of all jobs.
 func (k *LimitKeeper) folders() []folder {
 	paths, _ := filepath.Glob(filepath.Join(k.Root, "system.slice/*slurmstepd.scope/*"))
 	var found []folder

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package logging is gresd's log: structured records for journald when stderr
-// is the journal, text otherwise.
+// Package logging is gresd's log. If stderr is the journal, it sends structured records to journald.
+// Otherwise it writes text.
 package logging
 
 import (
@@ -81,8 +81,8 @@ func (h *Handler) Handle(_ context.Context, r slog.Record) error {
 	return h.send(message.String(), priority(r.Level), vars)
 }
 
-// unsafe characters are quoted: values hold words of users, by way of Slurm's commands and names of
-// programs, and journalctl -o cat writes the message as it is to a terminal.
+// unsafe characters are quoted. Values can contain text from users, such as names of programs. A
+// terminal gets the message unchanged from journalctl -o cat.
 func unsafe(r rune) bool {
 	return strings.ContainsRune(" \"=\n", r) || !unicode.IsPrint(r) || r == unicode.ReplacementChar
 }

@@ -26,14 +26,14 @@ import (
 
 // Figure is the memory that one process with one context takes of a card.
 type Figure struct {
-	Context   gpu.Bytes `json:"context_bytes"`   // what NVML counts for the process
-	Uncounted gpu.Bytes `json:"uncounted_bytes"` // what the card counts beyond that
+	Context   gpu.Bytes `json:"context_bytes"`   // as NVML counts it
+	Uncounted gpu.Bytes `json:"uncounted_bytes"` // more, as the card counts it
 	// Idle: no other process used the card. Otherwise Uncounted can be too small, because the
 	// driver takes more memory for the first user of a card.
 	Idle bool `json:"idle"`
 }
 
-// Total is what the card counts for the process.
+// Total is the card's count for the process.
 func (f Figure) Total() gpu.Bytes { return f.Context + f.Uncounted }
 
 // mostFigure is more than any context takes: 1 TiB.

@@ -10,14 +10,14 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 )
 
-// Verdict is what a card makes of time slices.
+// Verdict is the result of a slice test.
 type Verdict string
 
 // Verdicts.
 const (
 	Unknown Verdict = ""
 	Obeyed  Verdict = "obeyed"
-	Ignored Verdict = "ignored" // whatever was set, and told when it was asked
+	Ignored Verdict = "ignored" // although the driver reports the slices as set
 )
 
 const (
@@ -27,8 +27,8 @@ const (
 	// time of the other one. It is 3, but for what switches take, and for the turns that the
 	// time that is looked at begins and ends in. A card that ignores slices makes it 1.
 	leastTimes, mostTimes = 2.0, 4.0
-	// leastTurns of each process, and leastBusy, the part of the time for which one of the two
-	// was on the card, are what is needed to say anything.
+	// A verdict needs leastTurns of each process. It also needs one of the two on the card for the part
+	// leastBusy of the span.
 	leastTurns = 3
 	leastBusy  = 0.8
 	// mostOfOthers is the part of the time that others may have had, such as a screen.
@@ -41,8 +41,8 @@ var (
 	errTooLittle = errors.New("too little work was on the card")
 )
 
-// judge says what a card makes of slices, by what it gave two processes that always wanted it,
-// and others, in a span of time.
+// judge returns the verdict on a card from the time that it gave two busy processes, and other
+// processes, in a span.
 func judge(span time.Duration, short, long ctxswitch.Use, others time.Duration) (Verdict, error) {
 	busy := short.Had + long.Had
 	switch {

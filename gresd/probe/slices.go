@@ -60,10 +60,8 @@ type SliceTester struct {
 
 	verdicts store[Verdict]
 
-	mu      sync.Mutex
-	why     map[gpu.UUID]string // the card was not tested
-	testing gpu.UUID            // under test; "": none
-	giveUp  context.CancelCauseFunc
+	mu  sync.Mutex
+	why map[gpu.UUID]string // the card was not tested
 }
 
 // NewSliceTester returns a tester with the verdicts of an earlier gresd.
@@ -79,15 +77,6 @@ func (t *SliceTester) Of(card gpu.UUID) (v Verdict, why string) {
 	defer t.mu.Unlock()
 	v, _ = t.verdicts.get(string(card))
 	return v, t.why[card]
-}
-
-// JobsChanged is called when a job has come or gone: a test beside a job is given up.
-func (t *SliceTester) JobsChanged() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.testing != "" && t.Jobs()[string(t.testing)] > 0 {
-		t.giveUp(fmt.Errorf("%w: a job has come", errInUse))
-	}
 }
 
 // Run tests every card once, and those that come later. It returns when ctx is done.
@@ -147,10 +136,6 @@ func (t *SliceTester) note(card gpu.UUID, v Verdict, err error) {
 func (t *SliceTester) test(ctx context.Context, card gpu.UUID) (v Verdict, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, childTimeout, errors.New("the processes of the test did not get their slices, or its records did not show them, in time"))
 	defer cancel()
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	t.setTesting(card, giveUp)
-	defer t.setTesting("", nil)
 	if err := t.idle(card); err != nil {
 		return Unknown, err
 	}
@@ -176,12 +161,6 @@ func (t *SliceTester) test(ctx context.Context, card gpu.UUID) (v Verdict, err e
 		v, err = t.compare(ctx, card, short, long) // what takes slices from jobs must be seen twice
 	}
 	return v, err
-}
-
-func (t *SliceTester) setTesting(card gpu.UUID, giveUp context.CancelCauseFunc) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.testing, t.giveUp = card, giveUp
 }
 
 // idle says why a card cannot be tested now.
@@ -237,6 +216,8 @@ func (t *SliceTester) account(ctx context.Context, card gpu.UUID, short, long *w
 		err := errors.Join(shortErr, longErr)
 		switch {
 		case err != nil:
+		case t.Jobs()[string(card)] > 0:
+			err = fmt.Errorf("%w: a job has come", errInUse)
 		case s && l && known && ok(a):
 			return a, nil
 		case t.Meter.Refused(card):

@@ -61,7 +61,7 @@ func (e everybody) OnCard(gpu.UUID) (ctxswitch.Account, bool) {
 
 // The driver works on the card while it makes a context, which has no slice before it is made.
 func TestSlicesAreWaitedFor(t *testing.T) {
-	tester := NewSliceTester(SliceTestParts{Child: []string{"/bin/sleep", "60"}, Path: filepath.Join(t.TempDir(), "slices.json"), Log: slog.New(slog.DiscardHandler)})
+	tester := NewSliceTester(SliceTestParts{Child: []string{"/bin/sleep", "60"}, Jobs: func() map[string]int { return nil }, Path: filepath.Join(t.TempDir(), "slices.json"), Log: slog.New(slog.DiscardHandler)})
 	workers := make([]*worker, 2)
 	for i := range workers {
 		w, err := tester.startWorker(filepath.Join(t.TempDir(), "worker"), "GPU-a", shortUS)

@@ -61,7 +61,7 @@ func isSlurm(name string) bool {
 	return name == "slurm" || strings.HasPrefix(name, "slurm_") || inScope(name)
 }
 
-// inScope says whether a folder is that of all slurmstepd of a node.
+// inScope reports whether a folder holds all slurmstepd of a node.
 func inScope(name string) bool {
 	return name == "slurmstepd.scope" || strings.HasSuffix(name, "_slurmstepd.scope")
 }

@@ -19,7 +19,7 @@ func Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Output keeps the head of what is written. The buffer is not embedded: io.Copy
+// Output keeps the first bytes of a child's output. The buffer is not embedded: io.Copy
 // would find its ReadFrom, which knows no limit.
 type Output struct {
 	Most int // bytes

@@ -16,7 +16,7 @@ import (
 // Dir is the folder of a process in /proc.
 type Dir string
 
-// Of is the folder of a process.
+// Of returns the folder of a process.
 func Of(pid int) Dir { return Dir("/proc/" + strconv.Itoa(pid)) }
 
 // All are the folders of all processes in root, "/proc" but for tests.
@@ -56,7 +56,7 @@ func (d Dir) Comm() string {
 	return strings.TrimSuffix(string(name), "\n")
 }
 
-// Stat is what /proc/PID/stat says of a process.
+// Stat has fields of /proc/PID/stat.
 type Stat struct {
 	Name                   string // its user can choose it
 	Ended                  bool   // a zombie

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Steps finds jobs by the slurmstepd processes of this host: a job that has one lives, and
-// nobody needs to ask slurmctld about it. The zero value is ready.
+// Steps finds jobs by the slurmstepd processes of this host. A job with such a process is alive
+// without a question to slurmctld. The zero value is ready.
 type Steps struct {
 	Proc string // "" for /proc
 
@@ -19,8 +19,8 @@ type Steps struct {
 	seen map[uint32]Dir // a slurmstepd of a job
 }
 
-// Living are those of the jobs that have a slurmstepd here. All processes are looked at only
-// where one of the jobs has none that was seen before.
+// Living returns the given jobs with a slurmstepd here. It reads all processes only if it knows no
+// living slurmstepd of one of the jobs.
 func (s *Steps) Living(jobs []uint32) map[uint32]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,7 @@ func (s *Steps) Living(jobs []uint32) map[uint32]bool {
 	return living
 }
 
-// Jobs are all that have a slurmstepd here.
+// Jobs returns all jobs with a slurmstepd here.
 func (s *Steps) Jobs() []uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *Steps) Jobs() []uint32 {
 	return jobs
 }
 
-// look fills seen anew. s.mu is held.
+// look fills seen. Call it with s.mu locked.
 func (s *Steps) look() {
 	s.seen = map[uint32]Dir{}
 	eachStepd(cmp.Or(s.Proc, "/proc"), func(dir Dir, job uint32) { s.seen[job] = dir })
@@ -89,8 +89,8 @@ func jobOfProcess(dir Dir) uint32 {
 	return JobOfStepd(strings.TrimRight(string(title), "\x00"))
 }
 
-// IsStepd says whether a process is a slurmstepd. Everybody can have its name and its title: so it must
-// be Slurm's program, and root's.
+// IsStepd reports whether a process is a slurmstepd: Slurm's program, run by root. A user can give any
+// process its name and title.
 func IsStepd(dir Dir) bool {
 	uid, ok := dir.UID()
 	// Debian calls it slurmstepd-wlm; " (deleted)" follows where Slurm was upgraded below it.

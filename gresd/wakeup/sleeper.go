@@ -22,8 +22,8 @@ func (s *Sleeper) ring() Bell {
 	return *s.bell.Load()
 }
 
-// Sleep returns when d has passed, or when Wake was called since the last return. woken says which.
-// It is for one goroutine.
+// Sleep returns when d has passed. It returns true early if Wake was called since the last return.
+// Only one goroutine may call it.
 func (s *Sleeper) Sleep(d time.Duration) (woken bool) {
 	if s.timer == nil {
 		s.timer = time.NewTimer(d)

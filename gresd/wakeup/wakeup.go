@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wakeup is for whoever waits. It aligns periodic work to common moments, so that an idle
-// gresd wakes once for all of it: to wake costs about as much as most of that work.
+// Package wakeup has timers and bells. It aligns periodic work to common moments, so that an idle
+// gresd wakes once for all of it. A wakeup costs about as much as most of that work.
 package wakeup
 
 import (
@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Bell wakes one who waits for it. Who rings while nobody waits is heard later, all of them once.
+// Bell wakes a goroutine that receives from it. Rings without a receiver wake the next one once.
 type Bell chan struct{}
 
-// NewBell returns a bell that nobody has rung.
+// NewBell returns a silent bell.
 func NewBell() Bell { return make(Bell, 1) }
 
 // Ring never blocks.
@@ -39,8 +39,8 @@ func Wait(ctx context.Context, d time.Duration) bool {
 // multiple of d, and at least a quarter of d.
 func Next(d time.Duration) time.Duration { return After(time.Now(), d) }
 
-// Rest is the time for which work that took so long is not done again: what is done again and again
-// takes no more than a tenth of a core, however much it has to look at.
+// Rest is the pause after work that took so long. With it, repeated work takes at most a tenth of a
+// core.
 func Rest(took time.Duration) time.Duration { return 9 * took }
 
 // After is the same from another time on.
