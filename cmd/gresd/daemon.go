@@ -16,13 +16,13 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
@@ -32,7 +32,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/memlimit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
@@ -143,7 +142,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if d.health, err = health.Open(healthParams(cfg), d.driver, d.log); err != nil {
 		return err
 	}
-	reports, err := past.Open(cfg.Paths.Past())
+	reports, err := endedjobs.Open(cfg.Paths.Past())
 	if err != nil {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
@@ -221,14 +220,14 @@ func arbiterParams(cfg config.Config) arbiter.Params {
 }
 
 // usageWriter is nil where the site does not ask for usage in its accounting.
-func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *acct.Writer {
+func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *endedjobs.Writer {
 	field := map[string]string{
 		config.UsageSystem: slurm.SystemComment, config.UsageAdmin: slurm.AdminComment, config.UsageComment: slurm.Comment,
 	}[cfg.Accounting.Usage]
 	if field == "" {
 		return nil
 	}
-	return acct.New(field, func(conf string) acct.Books { return clientOf(cfg, client, conf) }, log)
+	return endedjobs.NewWriter(field, func(conf string) endedjobs.Books { return clientOf(cfg, client, conf) }, log)
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package acct writes what an ended job has used of its share into its record
-// in Slurm's accounting, as one word in a comment:
-//
-//	vgpu_used(node=gpu01,mem_mib=18432,gpu_s=812.4)
-//
-// slurmctld takes no changes of a job that has ended, and Epilog must not wait
-// for a database. So the word goes to slurmdbd, later, by a [Writer].
-package acct
+package endedjobs
 
 import (
 	"context"
@@ -26,7 +19,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
-// Used is what one run of a job has used on this node.
+// Used is the use of one run of a job on this node. The Writer writes it as one word into a comment:
+//
+//	vgpu_used(node=gpu01,mem_mib=18432,gpu_s=812.4)
+//
+// slurmctld does not change the record of an ended job, and the Epilog must not wait for a database.
+// So the Writer sends the word to slurmdbd later.
 type Used struct {
 	JobID uint32
 	Node  string // as Slurm names it
@@ -36,8 +34,7 @@ type Used struct {
 	GPU    time.Duration // of all cards
 }
 
-// word is what is written for it, in small letters: sacctmgr makes all letters
-// small.
+// word returns the word for the comment in lower case, because sacctmgr converts to lower case.
 func (u Used) word() string {
 	return fmt.Sprintf("vgpu_used(node=%s,mem_mib=%d,gpu_s=%.1f)",
 		strings.ToLower(u.Node), (u.Memory+gpu.MiB-1)/gpu.MiB, u.GPU.Seconds())
@@ -45,8 +42,8 @@ func (u Used) word() string {
 
 var words = regexp.MustCompile(`\s*\bvgpu_used\(node=([^,()]*),[^()]*\)`)
 
-// with puts the word behind the text, in the place of an older one of the same
-// node. Other nodes of the job write words of their own.
+// with appends the word to the text and removes an older word of the same node. Each node of the job
+// writes its own word.
 func (u Used) with(text string) string {
 	text = words.ReplaceAllStringFunc(text, func(word string) string {
 		if words.FindStringSubmatch(word)[1] == strings.ToLower(u.Node) {
@@ -64,18 +61,17 @@ type Books interface {
 }
 
 const (
-	// mostWaiting bounds what is kept while slurmdbd is away.
+	// mostWaiting limits the queue while slurmdbd does not answer.
 	mostWaiting = 10000
-	// firstWait is what slurmctld needs to tell slurmdbd of a job's end; the
-	// waits double up to lastWait.
+	// firstWait is the time that slurmctld needs to report the end of a job to slurmdbd. The waits
+	// double up to lastWait.
 	firstWait = 2 * time.Second
 	lastWait  = 5 * time.Minute
-	// giveUp is how long it is tried.
+	// giveUp is the time after which a word is dropped.
 	giveUp = 24 * time.Hour
 )
 
-// Writer writes to the accounting. What it has not written when gresd ends is
-// lost.
+// Writer writes to the accounting. If gresd ends, pending words are lost.
 type Writer struct {
 	field string
 	books func(conf string) Books
@@ -83,35 +79,35 @@ type Writer struct {
 	wake  wakeup.Bell
 
 	mu      sync.Mutex
-	waiting []entry
+	waiting []pendingUse
 	dropped bool
 	taken   int // 1: an entry is being written, and may come back
 }
 
-type entry struct {
+type pendingUse struct {
 	Used
 	since, next time.Time
 	wait        time.Duration
 	name        string // that slurmdbd had for the job when it was first seen to be over
 }
 
-// New returns a writer into that field ([slurm.AdminComment], …).
-func New(field string, books func(conf string) Books, log *slog.Logger) *Writer {
+// NewWriter returns a Writer into that field ([slurm.AdminComment], …).
+func NewWriter(field string, books func(conf string) Books, log *slog.Logger) *Writer {
 	return &Writer{field: field, books: books, log: log, wake: wakeup.NewBell()}
 }
 
-// Note takes what a job has used. It never waits. A nil writer takes nothing.
+// Note queues the use of a job, without waiting. A nil Writer ignores it.
 func (w *Writer) Note(u Used) {
 	if w == nil {
 		return
 	}
 	now := time.Now()
 	w.mu.Lock()
-	// A job that runs again: what its earlier run used is not wanted any more.
-	w.waiting = slices.DeleteFunc(w.waiting, func(e entry) bool { return e.JobID == u.JobID && e.Node == u.Node })
+	// The job can run again: drop the use of its earlier run.
+	w.waiting = slices.DeleteFunc(w.waiting, func(e pendingUse) bool { return e.JobID == u.JobID && e.Node == u.Node })
 	full := len(w.waiting)+w.taken >= mostWaiting
 	if !full {
-		w.waiting = append(w.waiting, entry{Used: u, since: now, next: now, wait: firstWait})
+		w.waiting = append(w.waiting, pendingUse{Used: u, since: now, next: now, wait: firstWait})
 	}
 	say := full && !w.dropped
 	w.dropped = full
@@ -137,7 +133,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// pass tries what is due, and returns how long nothing else is.
+// pass writes all words that are due, and returns the time until the next one.
 func (w *Writer) pass(ctx context.Context) time.Duration {
 	for {
 		e, wait, due := w.due()
@@ -156,8 +152,8 @@ func (w *Writer) pass(ctx context.Context) time.Duration {
 	}
 }
 
-// due takes the first entry whose time has come.
-func (w *Writer) due() (e entry, wait time.Duration, ok bool) {
+// due takes the first entry that is due.
+func (w *Writer) due() (e pendingUse, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.taken = 0
@@ -171,18 +167,18 @@ func (w *Writer) due() (e entry, wait time.Duration, ok bool) {
 		w.taken = 1
 		return e, 0, true
 	}
-	return entry{}, wait, false
+	return pendingUse{}, wait, false
 }
 
-// again puts an entry back, unless the job has run again meanwhile. Two nodes
-// of a job that met must not meet again.
-func (w *Writer) again(e entry) {
+// again puts an entry back, unless the job has run again. The wait is random, because two nodes of a
+// job must not write at the same time again.
+func (w *Writer) again(e pendingUse) {
 	e.next = time.Now().Add(e.wait/2 + rand.N(e.wait))
 	e.wait = min(2*e.wait, lastWait)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.taken = 0
-	newer := slices.ContainsFunc(w.waiting, func(o entry) bool { return o.JobID == e.JobID && o.Node == e.Node })
+	newer := slices.ContainsFunc(w.waiting, func(o pendingUse) bool { return o.JobID == e.JobID && o.Node == e.Node })
 	if !newer {
 		w.waiting = append(w.waiting, e)
 	}
@@ -193,9 +189,9 @@ var (
 	errUnnamed = errors.New("slurmdbd may hear yet that the job is a task of an array")
 )
 
-// write writes one word. It is done when the word is seen there: two nodes of a
-// job may have written at once, and the later one has won.
-func (w *Writer) write(ctx context.Context, e *entry) (done bool, err error) {
+// write writes one word. It is done when a later read finds the word: two nodes of a job can write at
+// the same time, and then only one of the words stays.
+func (w *Writer) write(ctx context.Context, e *pendingUse) (done bool, err error) {
 	books := w.books(e.Conf)
 	had, err := books.Account(ctx, e.JobID, w.field)
 	if err != nil {
@@ -207,7 +203,7 @@ func (w *Writer) write(ctx context.Context, e *entry) (done bool, err error) {
 	if !had.Over {
 		return false, errNotOver
 	}
-	// One task of an array has the number of the whole array, by which all would be written.
+	// One task of an array has the number of the whole array: a write would change all tasks.
 	if e.name != had.Name && !strings.Contains(had.Name, "_") {
 		e.name = had.Name
 		return false, errUnnamed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package acct
+package endedjobs
 
 import (
 	"context"
@@ -83,7 +83,7 @@ func (b *book) set(change func(*book)) {
 func TestWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{down: true, text: "night", name: "7"}
-		w := New(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
+		w := NewWriter(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		go w.Run(ctx)
 		w.Note(Used{JobID: 7, Node: "n1", Memory: gpu.MiB, GPU: time.Second})
@@ -142,7 +142,7 @@ func TestWriter(t *testing.T) {
 func TestTaskWithTheNumberOfItsArrayIsWrittenByItsOwnName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{over: true, name: "7"}
-		w := New(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
+		w := NewWriter(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go w.Run(ctx)

@@ -20,7 +20,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/xid"
 )
 
 // Driver is what the monitor asks. Its calls return in a bounded time.
@@ -309,6 +308,6 @@ func (m *Monitor) pause(err error) time.Duration {
 
 func (m *Monitor) hear(e inventory.Event) {
 	rules := m.current().rules()
-	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "name", xid.Name(e.XID), "ignored", slices.Contains(rules.ignore, e.XID))
+	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "name", gpu.XIDName(e.XID), "ignored", slices.Contains(rules.ignore, e.XID))
 	m.note(e.UUID, func(rec Record) Record { return rules.event(rec, e.XID, time.Now()) })
 }

@@ -22,12 +22,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
@@ -274,7 +274,7 @@ func (c *counter) Corrected(kind string)          { c.Placed("corrected " + kind
 // testNode is a node whose daemon can be stopped and started.
 type testNode struct {
 	work    func(arbiter.Key) (arbiter.Work, bool) // nil: not known
-	past    *past.Store
+	past    *endedjobs.Store
 	t       testing.TB
 	dir     string
 	cfg     config.Config

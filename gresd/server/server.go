@@ -22,18 +22,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/linger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/notify"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
@@ -70,8 +69,8 @@ type Parts struct {
 	Problems  []func() []string // what else an administrator should look at
 	Commands  report.Commands   // nil: not known
 	Private   []func() []string // and what names jobs or processes of users: for root alone
-	Usage     *acct.Writer      // nil: what jobs have used is not written down
-	Past      *past.Store       // nil: what jobs did is not kept
+	Usage     *endedjobs.Writer // nil: what jobs have used is not written down
+	Past      *endedjobs.Store  // nil: what jobs did is not kept
 	Served    func()            // called when [Server.HeldByMPS] may say something else, from [New] on; it must not block
 	Log       *slog.Logger
 	Version   string
@@ -86,13 +85,13 @@ type Server struct {
 	grants   *grant.Store
 	costs    *ctxcost.Costs
 	observer Observer
-	usage    *acct.Writer
+	usage    *endedjobs.Writer
 	log      *slog.Logger
 	noBeats  bool
 
 	node   *node.Node
 	Cards  *cards.Cards     // of this node
-	Outbox *outbox.Outbox   // what slurmctld is still to be told
+	Outbox *notify.Notifier // what slurmctld is still to be told
 	Report *report.Reporter // what is told of cards and jobs
 	ready  chan struct{}    // closed after the first reconciliation
 
@@ -153,9 +152,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if s.room, err = room.Open(parts.Config, s.Cards, here, s.inUse, parts.Log); err != nil {
 		return nil, err
 	}
-	if s.Outbox, err = outbox.Open(parts.Config, s.Cards, here, parts.Grants, parts.Log); err != nil {
-		return nil, err
-	}
+	s.Outbox = notify.New(parts.Config, s.Cards, here, parts.Grants, parts.Log)
 	s.Linger = linger.New(parts.Grants, func(jobID uint32) bool { return s.mps.Serves(jobID) }, parts.Log)
 	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: parts.Log, Changed: func() {
 		s.Linger.Wake()
@@ -205,11 +202,7 @@ func (s *Server) markPlacement() error {
 
 // refreshCards asks the driver again.
 func (s *Server) refreshCards() {
-	before := s.Cards.Now()
 	s.Cards.Refresh()
-	if now := s.Cards.Now(); before.Err != nil && (now.Err == nil || len(now.Cards) > len(before.Cards)) {
-		s.Outbox.CardIsWell()
-	}
 	s.room.Changed()
 	s.nameCards()
 }
