@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 )
 
 // self is this program, also after its file was replaced.
@@ -24,24 +24,24 @@ const probeContext = "probe-context"
 
 // openCosts returns what is known of the cost of a context without asking any
 // card.
-func openCosts(cfg config.Config, driver string, log *slog.Logger) *ctxcost.Costs {
+func openCosts(cfg config.Config, driver string, log *slog.Logger) *probe.Costs {
 	if m := cfg.Memory; m.ContextMiB != 0 {
-		return ctxcost.Fixed(ctxcost.Figure{
+		return probe.Fixed(probe.Figure{
 			Context:   gpu.Bytes(m.ContextMiB-m.UncountedMiB) * gpu.MiB,
 			Uncounted: gpu.Bytes(m.UncountedMiB) * gpu.MiB, Idle: true,
 		})
 	}
-	return ctxcost.Open(filepath.Join(cfg.Paths.StateDir, "context.json"), driver, log)
+	return probe.OpenCosts(filepath.Join(cfg.Paths.StateDir, "context.json"), driver, log)
 }
 
 // learn measures the rest. It runs beside everything else, because the driver
 // may take its time.
-func learn(ctx context.Context, cfg config.Config, costs *ctxcost.Costs, cards inventory.Inventory) {
+func learn(ctx context.Context, cfg config.Config, costs *probe.Costs, cards inventory.Inventory) {
 	list, _ := cards.Cards() // those that can be read; the server names the others
-	costs.Learn(ctx, cards, list, func(ctx context.Context, uuid gpu.UUID) (ctxcost.Figure, error) {
-		return ctxcost.Child(ctx, self, []string{
-			probeContext, "--uuid", string(uuid), "--nvml", cfg.NVML.Library,
-			"--cuda", ctxcost.Library(cfg.CUDA.Library, cfg.NVML.Library),
+	costs.Learn(ctx, cards, list, func(ctx context.Context, uuid gpu.UUID) (probe.Figure, error) {
+		return probe.MeasureInChild(ctx, []string{
+			self, probeContext, "--uuid", string(uuid), "--nvml", cfg.NVML.Library,
+			"--cuda", probe.Library(cfg.CUDA.Library, cfg.NVML.Library),
 		}, uuid)
 	})
 }
@@ -61,7 +61,7 @@ func probeCommand() *cobra.Command {
 				return err
 			}
 			defer cards.Close()
-			f, err := ctxcost.Measure(cards, ctxcost.Library(cuda, library), gpu.UUID(uuid))
+			f, err := probe.MeasureContext(cards, probe.Library(cuda, library), gpu.UUID(uuid))
 			if err != nil {
 				return err
 			}
