@@ -348,9 +348,6 @@ func (h Health) Ignored() []uint64 {
 // Grace is how long a rule must be broken.
 func (a Audit) Grace() time.Duration { return time.Duration(a.GraceS) * time.Second }
 
-// Silent is there where slurmctld has no words of ours about sick cards.
-func (p Paths) Silent() string { return filepath.Join(p.StateDir, "silent") }
-
 // StateOfCards is the durable record of sick cards.
 func (p Paths) StateOfCards() string { return filepath.Join(p.StateDir, "cards.json") }
 

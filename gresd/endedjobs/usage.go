@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -79,9 +78,13 @@ type Writer struct {
 	wake  wakeup.Bell
 
 	mu      sync.Mutex
-	waiting []pendingUse
+	waiting map[runOnNode]*pendingUse
 	dropped bool
-	taken   int // 1: an entry is being written, and may come back
+}
+
+type runOnNode struct {
+	job  uint32
+	node string
 }
 
 type pendingUse struct {
@@ -93,7 +96,7 @@ type pendingUse struct {
 
 // NewWriter returns a Writer into that field ([slurm.AdminComment], …).
 func NewWriter(field string, books func(conf string) Books, log *slog.Logger) *Writer {
-	return &Writer{field: field, books: books, log: log, wake: wakeup.NewBell()}
+	return &Writer{field: field, books: books, log: log, wake: wakeup.NewBell(), waiting: map[runOnNode]*pendingUse{}}
 }
 
 // Note queues the use of a job, without waiting. A nil Writer ignores it.
@@ -101,13 +104,12 @@ func (w *Writer) Note(u Used) {
 	if w == nil {
 		return
 	}
-	now := time.Now()
+	run, now := runOnNode{u.JobID, u.Node}, time.Now()
 	w.mu.Lock()
-	// The job can run again: drop the use of its earlier run.
-	w.waiting = slices.DeleteFunc(w.waiting, func(e pendingUse) bool { return e.JobID == u.JobID && e.Node == u.Node })
-	full := len(w.waiting)+w.taken >= mostWaiting
+	_, known := w.waiting[run] // an earlier run of the job, which no longer counts
+	full := !known && len(w.waiting) >= mostWaiting
 	if !full {
-		w.waiting = append(w.waiting, pendingUse{Used: u, since: now, next: now, wait: firstWait})
+		w.waiting[run] = &pendingUse{Used: u, since: now, next: now, wait: firstWait}
 	}
 	say := full && !w.dropped
 	w.dropped = full
@@ -136,51 +138,47 @@ func (w *Writer) Run(ctx context.Context) {
 // pass writes all words that are due, and returns the time until the next one.
 func (w *Writer) pass(ctx context.Context) time.Duration {
 	for {
-		e, wait, due := w.due()
-		if !due || ctx.Err() != nil {
+		first, wait := w.first()
+		if wait > 0 || ctx.Err() != nil {
 			return wait
 		}
-		done, err := w.write(ctx, &e)
-		if err != nil && time.Since(e.since) > giveUp {
-			w.log.Warn("usage of a job is lost", "job_id", e.JobID, "error", err)
-			continue
-		}
-		if !done {
-			w.log.Debug("usage of a job is not written yet", "job_id", e.JobID, "error", err)
-			w.again(e)
-		}
+		done, err := w.write(ctx, first)
+		w.finish(first, done, err)
 	}
 }
 
-// due takes the first entry that is due.
-func (w *Writer) due() (e pendingUse, wait time.Duration, ok bool) {
+// first returns the entry that is due first, and the time until then.
+func (w *Writer) first() (first *pendingUse, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.taken = 0
-	wait, now := lastWait, time.Now()
-	for i, e := range w.waiting {
-		if left := e.next.Sub(now); left > 0 {
-			wait = min(wait, left)
-			continue
+	for _, e := range w.waiting {
+		if first == nil || e.next.Before(first.next) {
+			first = e
 		}
-		w.waiting = slices.Delete(w.waiting, i, i+1)
-		w.taken = 1
-		return e, 0, true
 	}
-	return pendingUse{}, wait, false
+	if first == nil {
+		return nil, lastWait
+	}
+	return first, min(lastWait, time.Until(first.next))
 }
 
-// again puts an entry back, unless the job has run again. The wait is random, because two nodes of a
-// job must not write at the same time again.
-func (w *Writer) again(e pendingUse) {
-	e.next = time.Now().Add(e.wait/2 + rand.N(e.wait))
-	e.wait = min(2*e.wait, lastWait)
+// finish removes an entry, or sets the time of its next try. This time is random, because two nodes of
+// a job must not write at the same time again.
+func (w *Writer) finish(e *pendingUse, done bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.taken = 0
-	newer := slices.ContainsFunc(w.waiting, func(o pendingUse) bool { return o.JobID == e.JobID && o.Node == e.Node })
-	if !newer {
-		w.waiting = append(w.waiting, e)
+	run := runOnNode{e.JobID, e.Node}
+	switch {
+	case w.waiting[run] != e: // the job has run again
+	case done:
+		delete(w.waiting, run)
+	case err != nil && time.Since(e.since) > giveUp:
+		delete(w.waiting, run)
+		w.log.Warn("usage of a job is lost", "job_id", e.JobID, "error", err)
+	default:
+		w.log.Debug("usage of a job is not written yet", "job_id", e.JobID, "error", err)
+		e.next = time.Now().Add(e.wait/2 + rand.N(e.wait))
+		e.wait = min(2*e.wait, lastWait)
 	}
 }
 

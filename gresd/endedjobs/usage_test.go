@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -123,7 +124,7 @@ func TestWriter(t *testing.T) {
 		if n := len(w.waiting); n > mostWaiting {
 			t.Errorf("%d are kept, want at most %d", n, mostWaiting)
 		}
-		w.waiting = w.waiting[:1]
+		maps.DeleteFunc(w.waiting, func(run runOnNode, _ *pendingUse) bool { return run.job != 0 })
 		w.mu.Unlock()
 		time.Sleep(giveUp + 2*lastWait)
 		w.mu.Lock()

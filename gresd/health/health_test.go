@@ -123,7 +123,7 @@ func TestWhatIsKnownOutlivesGresd(t *testing.T) {
 		t.Errorf("known: %v", m.Sick())
 	}
 	m.note("GPU-c", func(rec Record) Record {
-		return m.params.rules().probe(rec, inventory.Probe{ECC: true, Uncorrected: 8}, nil, time.Now())
+		return m.params.probe(rec, inventory.Probe{ECC: true, Uncorrected: 8}, nil, time.Now())
 	})
 	if !strings.Contains(m.Out("GPU-c"), "8 uncorrected memory errors, 7 before") {
 		t.Errorf("errors while gresd was away: %q", m.Out("GPU-c"))

@@ -11,12 +11,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -154,9 +152,13 @@ func (n *Notifier) TellNodes(ctx context.Context) {
 	wrong = append(wrong, n.cards.UnreadCards()...)
 	words, known := strings.Join(wrong, "; "), n.node.All()
 	draining := cfg.Health.Action == config.HealthDrain
-	silent := cfg.Paths.Silent()
-	if words == "" && (len(known) == 0 || isThere(silent) || !isThere(cfg.Paths.StateOfCards())) {
-		return // also if no card was ever sick
+	hasText := false
+	for name := range known {
+		texts := n.cards.Written(name)
+		hasText = hasText || len(texts.Reasons)+len(texts.Comments) > 0
+	}
+	if len(known) == 0 || words == "" && !hasText {
+		return
 	}
 	if said := fmt.Sprint(words, draining); said != n.said {
 		n.said, n.next = said, time.Time{}
@@ -164,21 +166,13 @@ func (n *Notifier) TellNodes(ctx context.Context) {
 	if time.Now().Before(n.next) {
 		return
 	}
-	err := atomicfile.Remove(silent)
+	var err error
 	for name, conf := range known {
 		err = errors.Join(err, health.Tell(ctx, n.node.Slurm(conf), n.cards, name, words, draining))
-	}
-	if err == nil && words == "" {
-		err = os.WriteFile(silent, nil, 0o600)
 	}
 	if err == nil {
 		n.next = time.Now().Add(node.Around(node.Seldom))
 	} else if ctx.Err() == nil {
 		n.log.Warn("cannot report sick cards to slurmctld", "node", n.node.List(), "error", err)
 	}
-}
-
-func isThere(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
