@@ -74,7 +74,9 @@ func (h *Hook) decide(ctx context.Context, req wire.Request) int {
 		if h.namesShare() { // SLURM_JOB_GPUS also names whole cards
 			h.say("prolog: job %d: gresd does not answer: the job has no share of a card, and starts", req.JobID)
 		}
-		h.noteNoShare(req.JobID)
+		if err := h.noteNoShare(req.JobID); err != nil && h.placedByGresd() { // its tasks would wait for gresd
+			return h.requeueOrRefuse(ctx, req.JobID, err, tasksRefused)
+		}
 		return ExitOK
 	}
 
@@ -107,16 +109,19 @@ func (h *Hook) conclude(job uint32, a answer) int {
 	case a.reply.Result == wire.Refused, a.reply.Result == wire.Requeued:
 		h.say("prolog: job %d: %s: %s", job, a.reply.Result, a.reply.Message)
 	case a.reply.Result == wire.None && h.mayHaveShare():
-		h.noteNoShare(job)
+		_ = h.noteNoShare(job)
 	}
 	return ExitOK
 }
 
-// noteNoShare writes the state of a job without a share. If this fails, the tasks of the job ask gresd.
-func (h *Hook) noteNoShare(job uint32) {
-	if err := h.setState(job, noShare); err != nil {
+// noteNoShare writes the state of a job without a share, and logs an error. Without the state, the tasks
+// of the job ask gresd.
+func (h *Hook) noteNoShare(job uint32) error {
+	err := h.setState(job, noShare)
+	if err != nil {
 		h.say("prolog: job %d: %v", job, err)
 	}
+	return err
 }
 
 // mayHaveShare reports whether the job must not start before gresd or slurmctld has answered.

@@ -224,30 +224,30 @@ func TestCommandsShareOneDeadline(t *testing.T) {
 }
 
 // Where gresd chooses the cards, tasks of jobs without a share need not ask.
-func TestPrologMarksJobsWithoutAShare(t *testing.T) {
+func TestPrologWritesTheStateOfJobsWithoutAShare(t *testing.T) {
 	config := testConfig(t)
 	env := jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "")
 	is := func() bool { return (&Hook{Config: config}).state("7") == noShare }
 	runHook(t, config, env)
 	if is() {
-		t.Error("marked where slurmctld chooses the cards")
+		t.Error("a state where slurmctld chooses the cards")
 	}
 	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if r := runHook(t, config, env); r.code != ExitOK || is() {
-		t.Errorf("nobody knows: exit code %d, marked %v", r.code, is())
+		t.Errorf("nobody knows: exit code %d, state %v", r.code, is())
 	}
 	plain := func(h *Hook) { h.slurm = fakeSlurm{} }
 	if r := runHook(t, config, env, plain); r.code != ExitOK || !is() || len(r.log) != 0 {
-		t.Errorf("without gresd: exit code %d, marked %v, log %q", r.code, is(), r.log)
+		t.Errorf("without gresd: exit code %d, state %v, log %q", r.code, is(), r.log)
 	}
 	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); is() {
-		t.Error("marked after Epilog")
+		t.Error("a state after Epilog")
 	}
 	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
 	if runHook(t, config, env); is() {
-		t.Error("a job with a grant is marked")
+		t.Error("a job with a grant has the state")
 	}
 }
 
@@ -325,18 +325,51 @@ func TestWholeCardsWaitForTheSharesOnThem(t *testing.T) {
 	}
 }
 
-// If the marks of a job cannot be written, the job goes back into the queue. Tasks of a job that
-// stays ask for themselves, and see no card.
-func TestAJobThatCannotBeMarked(t *testing.T) {
+// If the state no-share cannot be written, the job starts if gresd answers its tasks. If only gresd can
+// answer and does not, the job is requeued.
+func TestAJobWithoutAShareWhoseStateCannotBeWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		marker   string
+		answers  bool
+		requeued int
+	}{
+		"gresd places and answers":         {"ask-gresd", true, 0},
+		"gresd places and does not answer": {"ask-gresd", false, 1},
+		"slurmctld places":                 {"loses-shards", false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := testConfig(t)
+			for _, file := range []string{c.marker, "state"} { // also root can write no file in a file
+				if err := os.WriteFile(filepath.Join(config.RunDir, file), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.answers {
+				startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.None})
+			}
+			n := 0
+			r := runHook(t, config, jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", ""), func(h *Hook) {
+				h.slurm = fakeSlurm{facts: slurm.JobFacts{Batch: true}, requeued: &n}
+			})
+			if said := strings.Join(r.log, "\n"); r.code != ExitOK || n != c.requeued || !strings.Contains(said, "write the job's state") {
+				t.Errorf("code %d, requeued %d times, log %q; want 0, %d and the error", r.code, n, said, c.requeued)
+			}
+		})
+	}
+}
+
+// If the state of a job cannot be written or removed, the job goes back into the queue.
+// Tasks of a job that stays ask gresd, and see no card.
+func TestAJobWhoseStateCannotBeWritten(t *testing.T) {
 	lost := slurm.JobFacts{Batch: true, OnNode: true, MayAskForShards: true}
 	for name, c := range map[string]struct {
 		slurm fakeSlurm
-		stale bool // a mark of an earlier run cannot be removed
+		stale bool // the state of an earlier run cannot be removed
 		says  string
 	}{
-		"lost its shards":   {slurm: fakeSlurm{facts: lost}, says: "back in the queue"},
-		"nobody knows":      {slurm: fakeSlurm{err: slurm.ErrUnavailable}, says: "its tasks see no card"},
-		"an old mark stays": {slurm: fakeSlurm{facts: lost}, stale: true, says: "remove the job's state"},
+		"lost its shards":    {slurm: fakeSlurm{facts: lost}, says: "back in the queue"},
+		"nobody knows":       {slurm: fakeSlurm{err: slurm.ErrUnavailable}, says: "its tasks see no card"},
+		"an old state stays": {slurm: fakeSlurm{facts: lost}, stale: true, says: "remove the job's state"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := testConfig(t)

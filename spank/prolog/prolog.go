@@ -139,7 +139,7 @@ func (h *Hook) latePrologOf(ctx context.Context) int {
 		h.say("late prolog: job %d: %s: %s", req.JobID, a.reply.Result, a.reply.Message)
 		return ExitFault
 	case a.reply.Result == wire.None:
-		h.noteNoShare(req.JobID)
+		_ = h.noteNoShare(req.JobID)
 	default:
 		h.Log(fmt.Sprintf("vgpu: late prolog: job %d: slurmd had left it out: %s", req.JobID, a.reply.Result))
 	}
