@@ -98,13 +98,12 @@ func (h *Hook) prolog(ctx context.Context) int {
 	if !h.isSharingNode() {
 		return ExitOK
 	}
-	if limit := h.answerDeadline(); limit > 0 {
+	if timeout := h.timeout(); timeout > 0 {
 		// One deadline for the answer and for all commands.
-		timeout := h.timeout()
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, max(timeout-exitMargin, timeout/2))
 		defer cancel()
-		h.AnswerWait = min(h.AnswerWait, limit)
+		h.AnswerWait = min(h.AnswerWait, answerDeadline(timeout))
 		h.setWithin(&req)
 	}
 	if err := h.clearState(req.JobID); err != nil { // the Epilog of an earlier run can be lost

@@ -43,13 +43,9 @@ func ownSlurmd() []string {
 	return []string{slurmd}
 }
 
-// answerDeadline returns how long the Prolog may wait for an answer, so that it ends before Slurm
-// ends it and drains the node. The rest of the timeout is for Slurm's commands. 0: no limit.
-func (h *Hook) answerDeadline() time.Duration {
-	timeout := h.timeout()
-	if timeout == 0 {
-		return 0
-	}
+// answerDeadline returns how long a Prolog with this timeout may wait for an answer, so that it ends
+// before Slurm ends it and drains the node. The rest of the timeout is for Slurm's commands.
+func answerDeadline(timeout time.Duration) time.Duration {
 	return max(time.Second, timeout-3*commandWait-exitMargin)
 }
 
