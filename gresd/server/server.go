@@ -114,10 +114,10 @@ type Server struct {
 
 	pace node.Pace // of questions about jobs here
 
-	decisions decisions
-	room      *room.Room
-	keeps     atomic.Bool // this Slurm never starts a job without its shards
-	shardless shardless
+	decisions        decisions
+	room             *room.Room
+	neverDropsShards atomic.Bool // this Slurm never starts a job without its shards
+	lostShards       lostShards
 
 	compared  atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
 	comparing chan struct{}             // holds one who has them compared, for all who want it
@@ -166,7 +166,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	if err := s.markPlacement(); err != nil {
 		return nil, err
 	}
-	if err := s.markLoss(); err != nil {
+	if err := s.writeDropsShardsMarker(); err != nil {
 		return nil, err
 	}
 	s.findSurvivors()
