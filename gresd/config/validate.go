@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 )
 
@@ -249,9 +248,19 @@ func (m MPS) check(k *checker, paths Paths) {
 	case m.Auto && m.Default:
 		k.fail("mps.auto", m.Auto, "want one default: default = true gives such jobs MPS; want default = false, or auto = false")
 	}
-	if err := mps.CheckDir(paths.MPS()); (m.Enabled || m.Concurrent) && err != nil {
+	if err := checkSockets(paths.MPS()); (m.Enabled || m.Concurrent) && err != nil {
 		k.fail("paths.run_dir", paths.RunDir, "%v, for example %q", err, Default().Paths.RunDir)
 	}
+}
+
+// checkSockets returns an error if dir is too long for the sockets of MPS below it.
+func checkSockets(dir string) error {
+	const longest = 108 - 1 // the kernel's limit for the name of a Unix socket, without its closing 0
+	n := len(dir) + len("/GPU-00000000-0000-0000-0000-000000000000/4294967295/pipe/control_privileged")
+	if n > longest {
+		return fmt.Errorf("the sockets of MPS below it would have names of %d bytes, want at most %d: want a path shorter by %d", n, longest, n-longest)
+	}
+	return nil
 }
 
 func (h Health) check(k *checker) {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -61,9 +61,9 @@ type check struct {
 type node struct {
 	Options
 	cfg   config.Config
-	cards inventory.Inventory // nil: no driver
-	slurm *facts              // nil: not asked, or no answer
-	gresd *wire.Status        // nil: no answer
+	cards *driver.NVML // nil: no driver
+	slurm *facts       // nil: not asked, or no answer
+	gresd *wire.Status // nil: no answer
 }
 
 var checks = []check{

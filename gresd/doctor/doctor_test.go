@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 func judged(s Status, message, _ string) string { return string(s) + ": " + message }
@@ -28,7 +28,7 @@ func TestDriversAndTheCoverageTable(t *testing.T) {
 		{"610.1", "14.0", "warn: driver 610.1, CUDA 14.0: CUDA 14 may have functions"},
 		{"", "", "warn: driver , CUDA : not a version"},
 	} {
-		if got := judged(judgeDriver(inventory.Versions{Driver: c.driver, CUDA: c.cuda})); !strings.HasPrefix(got, c.want) {
+		if got := judged(judgeDriver(driver.Versions{Driver: c.driver, CUDA: c.cuda})); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.driver, got, c.want)
 		}
 	}
@@ -37,7 +37,7 @@ func TestDriversAndTheCoverageTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := judged(judgeDriver(inventory.Versions{Driver: "580.159.04", CUDA: "13.0"})); !strings.Contains(string(text), "Driver 580.159.04, CUDA 13.0") || !strings.HasPrefix(got, "pass") {
+	if got := judged(judgeDriver(driver.Versions{Driver: "580.159.04", CUDA: "13.0"})); !strings.Contains(string(text), "Driver 580.159.04, CUDA 13.0") || !strings.HasPrefix(got, "pass") {
 		t.Errorf("docs/coverage.md was made from another driver than the one that passes: %s", got)
 	}
 }

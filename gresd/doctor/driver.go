@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -29,7 +29,7 @@ const (
 var ranDrivers = []int{580}
 
 func checkDriver(_ context.Context, n *node, tell func(Status, string, string)) {
-	cards, err := inventory.Open(n.cfg.NVML.Library)
+	cards, err := driver.Open(n.cfg.NVML.Library)
 	if err != nil {
 		tell(Fail, err.Error(), "install the NVIDIA driver, load its module (nvidia-smi shows whether it works), or set [nvml] library")
 		return
@@ -43,7 +43,7 @@ func checkDriver(_ context.Context, n *node, tell func(Status, string, string)) 
 	tell(judgeDriver(v))
 }
 
-func judgeDriver(v inventory.Versions) (Status, string, string) {
+func judgeDriver(v driver.Versions) (Status, string, string) {
 	text := fmt.Sprintf("driver %s, CUDA %s", v.Driver, v.CUDA)
 	driver, cuda := major(v.Driver), major(v.CUDA)
 	switch {

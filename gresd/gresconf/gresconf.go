@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
 
@@ -38,7 +38,7 @@ func (o Options) Of(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cards, err := inventory.Open(cfg.NVML.Library)
+	cards, err := driver.Open(cfg.NVML.Library)
 	if err != nil {
 		return "", err
 	}
@@ -52,7 +52,7 @@ func (o Options) Of(path string) (string, error) {
 }
 
 // From asks an inventory that is open.
-func From(cards inventory.Inventory, cfg config.Config) (Node, error) {
+func From(cards *driver.NVML, cfg config.Config) (Node, error) {
 	list, err := cards.Cards()
 	if err != nil {
 		// A line that is missing would make slurmd count too few cards.
