@@ -152,7 +152,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if err != nil {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
-	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config}
+	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config, apply: d.follow}
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
 	here, err := node.Open(cfg.Paths.StateDir, func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) }, d.log)
 	if err != nil {
@@ -184,9 +184,9 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: d.usage, Past: reports, Version: version, Log: d.log,
 		Problems: []func() []string{d.cards.Problems, d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{d.auditor.Problems, manager.Problems},
+		Work:     d.judge.Work,
+		Slices:   d.slices.Of,
 	})
-	d.report.SetWork(d.judge.Work)
-	d.report.SetSlices(d.slices.Of)
 	d.counts.Watch(d.report.Snapshot)
 	d.server, err = server.New(server.Parts{
 		Config: d.config, Steps: &process.Steps{}, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Node: here,
@@ -196,7 +196,6 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		return err
 	}
 	d.health.OnChange(d.server.CardChanged)
-	d.reload.apply = d.follow
 	return nil
 }
 

@@ -370,7 +370,7 @@ func (n *testNode) start() *testNode {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	s.report.SetWork(n.work)
+	s.report.Work = n.work
 	s.report.Past = n.past
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)

@@ -18,8 +18,6 @@ const (
 	commandWait = 5 * time.Second
 	// exitMargin is the time between the Prolog's own deadline and Slurm's timeout.
 	exitMargin = time.Second
-	// noTimeout is Slurm's value for no timeout.
-	noTimeout = 65534
 )
 
 func (h *Hook) client() slurmClient {
@@ -54,7 +52,7 @@ func answerDeadline(timeout time.Duration) time.Duration {
 func (h *Hook) timeout() time.Duration {
 	conf, _ := slurm.ReadConf(h.slurmConf()) // an unreadable file sets nothing
 	seconds, err := strconv.ParseUint(cmp.Or(conf["prologtimeout"], conf["prologepilogtimeout"]), 10, 16)
-	if err != nil || seconds >= noTimeout {
+	if err != nil || seconds >= slurm.NoTimeout {
 		return 0
 	}
 	return time.Duration(seconds) * time.Second

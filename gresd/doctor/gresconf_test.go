@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gresconf
+package doctor
 
 import (
 	"fmt"
@@ -15,15 +15,15 @@ import (
 
 // twoSockets are four cards, the even ones near the first socket, on eight cores
 // with two threads. Neighbours have an NVLink.
-func twoSockets() Node {
-	n := Node{Mode: config.PlacementSlurm}
+func twoSockets() gresConf {
+	n := gresConf{mode: config.PlacementSlurm}
 	near := []topology.Set{{0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}}
 	var facts topology.Facts
 	for i := range 4 {
 		card := gpu.Card{
 			UUID: gpu.UUID(fmt.Sprint("GPU-", i)), Index: i, Minor: i, Type: "h200", PCIBusID: fmt.Sprintf("0000:%02x:00.0", i),
 		}
-		n.Cards = append(n.Cards, card)
+		n.cards = append(n.cards, card)
 		facts.Cards = append(facts.Cards, topology.Card{
 			Index: i, UUID: card.UUID, PCIBusID: card.PCIBusID, CPUs: near[i%2],
 			Links: []topology.Link{{Remote: topology.RemoteCard, PCIBusID: fmt.Sprintf("0000:%02x:00.0", (i+2)%4)}},
@@ -36,17 +36,17 @@ func twoSockets() Node {
 	for id := range 16 {
 		cpus = append(cpus, topology.CPU{ID: id, Package: id % 8 / 4, Core: id % 4})
 	}
-	n.Topology, n.Cores = topology.New(facts), topology.NewCoreMap(cpus)
+	n.topology, n.cores = topology.New(facts), topology.NewCoreMap(cpus)
 	return n
 }
 
-func counted(n Node) Node {
-	n.Count = true
+func counted(n gresConf) gresConf {
+	n.count = true
 	return n
 }
 
-func named(n Node) Node {
-	n.Names = "gpu[01-08]"
+func named(n gresConf) gresConf {
+	n.nodes = "gpu[01-08]"
 	return n
 }
 
@@ -58,20 +58,20 @@ func TestGresConf(t *testing.T) {
 		{Index: 2, Type: "1c.2g.20gb", MIG: true, Instance: gpu.Instance{GPU: "GPU-0", ID: 2, Compute: 1, Cap: 21, ComputeCap: 23}},
 		{Index: 3, Minor: 1, Type: "h200"},
 	}
-	plain := func(cards []gpu.Card, mode string) Node {
+	plain := func(cards []gpu.Card, mode string) gresConf {
 		var facts topology.Facts
 		for i, c := range cards {
 			facts.Cards = append(facts.Cards, topology.Card{Index: c.Index})
 			facts.Levels = append(facts.Levels, slices.Repeat([]topology.Level{topology.PHB}, len(cards)))
 			facts.Levels[i][i] = topology.Unknown
 		}
-		return Node{Cards: cards, Topology: topology.New(facts), Mode: mode}
+		return gresConf{cards: cards, topology: topology.New(facts), mode: mode}
 	}
 	half := twoSockets()
-	half.Cards = half.Cards[:1]
-	half.Topology = topology.New(topology.Facts{Cards: half.Topology.Cards[:1], Unread: []string{"card 0: NVLink 3: nvmlDeviceGetNvLinkState: no answer in time"}})
+	half.cards = half.cards[:1]
+	half.topology = topology.New(topology.Facts{Cards: half.topology.Cards[:1], Unread: []string{"card 0: NVLink 3: nvmlDeviceGetNvLinkState: no answer in time"}})
 	for name, c := range map[string]struct {
-		node Node
+		node gresConf
 		want string
 	}{
 		"slurmctld places": {plain(cards, config.PlacementSlurm), `# slurm.conf: GresTypes=gpu,shard,vgpu and, on the line of this node, Gres=gpu:a100:1,gpu:h200:2,shard:h200:200
@@ -130,7 +130,7 @@ Name=gpu Type=h200 File=/dev/nvidia0 Cores=0-3
 Name=shard Type=h200 Count=100 File=/dev/nvidia0
 `},
 	} {
-		if got := Text(c.node); got != c.want {
+		if got := c.node.text(); got != c.want {
 			t.Errorf("%s: got\n%swant\n%s", name, got, c.want)
 		}
 	}
@@ -139,10 +139,10 @@ Name=shard Type=h200 Count=100 File=/dev/nvidia0
 // Cores= of all cores would only say that nothing is known.
 func TestACardNearAllCoresIsBoundToNone(t *testing.T) {
 	n := twoSockets()
-	for i := range n.Topology.Cards {
-		n.Topology.Cards[i].CPUs = topology.Set{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	for i := range n.topology.Cards {
+		n.topology.Cards[i].CPUs = topology.Set{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 	}
-	if got := Text(n); strings.Contains(got, "Cores=") {
+	if got := n.text(); strings.Contains(got, "Cores=") {
 		t.Errorf("got\n%s", got)
 	}
 }

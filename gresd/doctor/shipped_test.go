@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gresconf
+package doctor
 
 import (
 	"os"
@@ -14,8 +14,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
 
-// settings are the lines of a file of Slurm's that are in force.
-func settings(t *testing.T, path string) (lines []string) {
+// linesInForce are the lines of a file of Slurm's that are in force.
+func linesInForce(t *testing.T, path string) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -32,11 +32,11 @@ func settings(t *testing.T, path string) (lines []string) {
 // The examples that are shipped, of a node with four H200, are what gresd
 // gres-conf prints there, and what INSTALL.md writes into slurm.conf.
 func TestShippedExamplesAreWhatIsPrinted(t *testing.T) {
-	node := Node{Mode: config.PlacementSlurm, Topology: topology.New(topology.Facts{})}
+	node := gresConf{mode: config.PlacementSlurm, topology: topology.New(topology.Facts{})}
 	for i := range 4 {
-		node.Cards = append(node.Cards, gpu.Card{Index: i, Minor: i, Type: "h200", Memory: 141 << 30})
+		node.cards = append(node.cards, gpu.Card{Index: i, Minor: i, Type: "h200", Memory: 141 << 30})
 	}
-	text := Text(node)
+	text := node.text()
 	var want []string
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "#") {
@@ -44,7 +44,7 @@ func TestShippedExamplesAreWhatIsPrinted(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, line := range settings(t, "../../etc/slurm/gres.conf") {
+	for _, line := range linesInForce(t, "../../etc/slurm/gres.conf") {
 		switch before, ok := strings.CutSuffix(line, "[0-3]"); {
 		case ok:
 			for _, minor := range []string{"0", "1", "2", "3"} {
@@ -58,8 +58,8 @@ func TestShippedExamplesAreWhatIsPrinted(t *testing.T) {
 		t.Errorf("etc/slurm/gres.conf:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 
-	shipped := settings(t, "../../etc/slurm/slurm.conf")
-	if gres := "Gres=" + strings.Join(Gres(node), ","); !slices.ContainsFunc(shipped, func(line string) bool {
+	shipped := linesInForce(t, "../../etc/slurm/slurm.conf")
+	if gres := "Gres=" + node.gres(); !slices.ContainsFunc(shipped, func(line string) bool {
 		return strings.HasPrefix(line, "NodeName=") && slices.Contains(strings.Fields(line), gres)
 	}) {
 		t.Errorf("no node of etc/slurm/slurm.conf has %s", gres)
