@@ -16,7 +16,6 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
@@ -24,6 +23,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
@@ -32,8 +32,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/notify"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
@@ -60,7 +59,7 @@ type gresd struct {
 	health     *health.Monitor
 	slurm      *slurm.Client
 	cards      *cards.Cards
-	usage      *acct.Writer
+	usage      *endedjobs.Writer
 	report     *status.Reporter
 	linger     *mps.ClientGuard
 	server     *server.Server
@@ -149,7 +148,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if d.health, err = health.Open(healthParams(cfg), d.driver, d.log); err != nil {
 		return err
 	}
-	reports, err := past.Open(cfg.Paths.Past())
+	reports, err := endedjobs.Open(cfg.Paths.Past())
 	if err != nil {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
@@ -164,10 +163,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	box, err := outbox.Open(d.config, d.cards, here, d.grants, d.log)
-	if err != nil {
-		return err
-	}
+	notifier := notify.New(d.config, d.cards, here, d.grants, d.log)
 	manager, keeper, err := server.OpenMPS(&cfg, d.grants, d.judge.Wake, d.log)
 	if err != nil {
 		return err
@@ -176,7 +172,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	meter := ctxswitch.New(cardOf(d.driver), d.log)
 	d.auditor = audit.New(audit.Parts{
 		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
-		Name: d.cards.Name, Tell: box.TellJob, Whole: queue.MayUse,
+		Name: d.cards.Name, Tell: notifier.TellJob, Whole: queue.MayUse,
 	})
 	d.judge.Except(manager.Holds)
 	d.judge.Measure(meter)
@@ -194,7 +190,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	d.counts.Watch(d.report.Snapshot)
 	d.server, err = server.New(server.Parts{
 		Config: d.config, Steps: &process.Steps{}, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Node: here,
-		Cards: d.cards, Queue: queue, Outbox: box, MPS: manager, Linger: keeper, Report: d.report, Log: d.log,
+		Cards: d.cards, Queue: queue, Outbox: notifier, MPS: manager, Linger: keeper, Report: d.report, Log: d.log,
 	}, d.ledgerLost)
 	if err != nil {
 		return err
@@ -246,14 +242,14 @@ func arbiterParams(cfg config.Config) arbiter.Params {
 }
 
 // usageWriter is nil where the site does not ask for usage in its accounting.
-func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *acct.Writer {
+func usageWriter(cfg config.Config, client *slurm.Client, log *slog.Logger) *endedjobs.Writer {
 	field := map[string]string{
 		config.UsageSystem: slurm.SystemComment, config.UsageAdmin: slurm.AdminComment, config.UsageComment: slurm.Comment,
 	}[cfg.Accounting.Usage]
 	if field == "" {
 		return nil
 	}
-	return acct.New(field, func(conf string) acct.Books { return clientOf(cfg, client, conf) }, log)
+	return endedjobs.NewWriter(field, func(conf string) endedjobs.Books { return clientOf(cfg, client, conf) }, log)
 }
 
 // serve runs the long-lived parts until ctx is done or the socket fails.
@@ -287,12 +283,12 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 	parts.Go(func() { watchdog(ctx, d.server) })
 
 	err := d.server.Run(ctx, d.listener, func() {
-		notify(daemon.SdNotifyReady)
+		notifySystemd(daemon.SdNotifyReady)
 		d.log.Info("ready", "version", version, "socket", cfg.Paths.Socket())
 		parts.Go(func() { d.reload.run(ctx, hup) })
 		parts.Go(func() { d.testSlices(ctx) })
 	})
-	notify(daemon.SdNotifyStopping)
+	notifySystemd(daemon.SdNotifyStopping)
 	cancel()
 	parts.Wait()
 	d.log.Info("stopped: grants stay in force")
@@ -346,8 +342,8 @@ func readVersions(cards *driver.NVML, log *slog.Logger) string {
 	return v.Driver
 }
 
-// notify tells systemd; without systemd it does nothing.
-func notify(state string) { _, _ = daemon.SdNotify(false, state) }
+// notifySystemd sends a state to systemd. Without systemd, it does nothing.
+func notifySystemd(state string) { _, _ = daemon.SdNotify(false, state) }
 
 // watchdog tells systemd that the server still works. While it does not, the
 // calls stop, and systemd starts gresd anew: jobs and grants are adopted.
@@ -364,7 +360,7 @@ func watchdog(ctx context.Context, srv interface{ CheckLiveness() }) {
 			return
 		case <-ticker.C:
 			srv.CheckLiveness()
-			notify(daemon.SdNotifyWatchdog)
+			notifySystemd(daemon.SdNotifyWatchdog)
 		}
 	}
 }

@@ -53,9 +53,9 @@ func (r *reloader) run(ctx context.Context, hup <-chan os.Signal) {
 			return
 		case <-hup:
 		}
-		notify(reloading())
+		notifySystemd(reloading())
 		r.reload()
-		notify(daemon.SdNotifyReady)
+		notifySystemd(daemon.SdNotifyReady)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/xid"
 )
 
 // DefaultPath is where the configuration is looked for.
@@ -69,9 +68,8 @@ func (p Paths) Metrics() string { return filepath.Join(p.RunDir, "metrics.sock")
 // Preload is the file bound over /etc/ld.so.preload in tasks.
 func (p Paths) Preload() string { return filepath.Join(p.RunDir, "preload") }
 
-// Ask is there where gresd chooses the cards: the SPANK plugin then asks about
-// every job that has neither a folder nor a mark in Plain, because Slurm tells it
-// of no share.
+// Ask marks a node where gresd chooses the cards. Slurm does not pass shares to tasks there. So the
+// SPANK plugin asks gresd about each job that has neither a folder nor the state no-share.
 func (p Paths) Ask() string { return filepath.Join(p.RunDir, "ask-gresd") }
 
 // Loses is there unless this Slurm is known to start no job without the shards that it asks for:
@@ -82,17 +80,14 @@ func (p Paths) Loses() string { return filepath.Join(p.RunDir, "loses-shards") }
 // cards (gres/gpu) then learn theirs by it, for Slurm's numbers are not CUDA's.
 func (p Paths) Cards() string { return filepath.Join(p.RunDir, "cards") }
 
-// Plain is the folder of marks that Prolog sets there for jobs without a share.
-func (p Paths) Plain() string { return filepath.Join(p.RunDir, "plain") }
+// JobStates is the folder of the states of jobs, which the Prolog writes (spank/prolog/state.go).
+func (p Paths) JobStates() string { return filepath.Join(p.RunDir, "state") }
 
 // Waiting is the line of jobs that found no card.
 func (p Paths) Waiting() string { return filepath.Join(p.StateDir, "waiting.json") }
 
 // Past holds what jobs that have ended did.
 func (p Paths) Past() string { return filepath.Join(p.StateDir, "past") }
-
-// Queued are jobs that were put off while a card is out of use.
-func (p Paths) Queued() string { return filepath.Join(p.StateDir, "queued.json") }
 
 // Jobs is the folder of all job folders.
 func (p Paths) Jobs() string { return filepath.Join(p.RunDir, "jobs") }
@@ -328,7 +323,7 @@ func Default() Config {
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
 		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
 		MPS:       MPS{Trust: TrustAccount, Control: "nvidia-cuda-mps-control"},
-		Health:    Health{Action: HealthCordon, IgnoreXIDs: xid.Harmless(), ProbeS: 5, CleanProbes: 60},
+		Health:    Health{Action: HealthCordon, IgnoreXIDs: gpu.HarmlessXIDs(), ProbeS: 5, CleanProbes: 60},
 		Audit:     Audit{Unregistered: AuditReport, Escaped: AuditKill, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
 		Log:       Log{Level: "info"},
 
@@ -352,9 +347,6 @@ func (h Health) Ignored() []uint64 {
 
 // Grace is how long a rule must be broken.
 func (a Audit) Grace() time.Duration { return time.Duration(a.GraceS) * time.Second }
-
-// Silent is there where slurmctld has no words of ours about sick cards.
-func (p Paths) Silent() string { return filepath.Join(p.StateDir, "silent") }
 
 // StateOfCards is the durable record of sick cards.
 func (p Paths) StateOfCards() string { return filepath.Join(p.StateDir, "cards.json") }

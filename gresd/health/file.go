@@ -21,18 +21,18 @@ type document struct {
 	Written map[string]Written  `json:"written,omitempty"` // by node
 }
 
-// load reads the state; an absent file has none.
-func load(path string) (document, error) {
-	doc := document{Version: fileVersion, Cards: map[gpu.UUID]Record{}, Written: map[string]Written{}}
+// load reads the state. Without a file, it is empty.
+func load(path string) (doc document, err error) {
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return doc, nil
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		doc.Version = fileVersion
+	case err != nil:
 		return doc, fmt.Errorf("read state of cards: %w", err)
-	}
-	if err := json.Unmarshal(text, &doc); err != nil {
-		return doc, fmt.Errorf("read state of cards %s: %w: remove the file, then cordon again the cards that must not be used", path, err)
+	default:
+		if err := json.Unmarshal(text, &doc); err != nil {
+			return doc, fmt.Errorf("read state of cards %s: %w: remove the file, then cordon again the cards that must not be used", path, err)
+		}
 	}
 	if doc.Version != fileVersion {
 		return doc, fmt.Errorf("read state of cards %s: version %d: this gresd reads version %d", path, doc.Version, fileVersion)

@@ -20,7 +20,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/xid"
 )
 
 // Driver is what the monitor asks. Its calls return in a bounded time.
@@ -59,8 +58,6 @@ func (m *Monitor) Set(params Params) {
 	m.mu.Unlock()
 	m.wake.Ring()
 }
-
-func (p Params) rules() rules { return rules{ignore: p.Ignore, cleanProbes: int(p.CleanProbes)} }
 
 // current are the parameters in force.
 func (m *Monitor) current() Params {
@@ -215,7 +212,7 @@ func (m *Monitor) probeAll(cards []gpu.UUID) {
 	for _, uuid := range cards {
 		looks.Go(func() {
 			p, err := m.driver.Probe(uuid)
-			rules := m.current().rules()
+			rules := m.current()
 			m.note(uuid, func(rec Record) Record { return rules.probe(rec, p, err, time.Now()) })
 		})
 	}
@@ -308,7 +305,7 @@ func (m *Monitor) pause(err error) time.Duration {
 }
 
 func (m *Monitor) hear(e driver.Event) {
-	rules := m.current().rules()
-	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "name", xid.Name(e.XID), "ignored", slices.Contains(rules.ignore, e.XID))
+	rules := m.current()
+	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "name", gpu.XIDName(e.XID), "ignored", slices.Contains(rules.Ignore, e.XID))
 	m.note(e.UUID, func(rec Record) Record { return rules.event(rec, e.XID, time.Now()) })
 }

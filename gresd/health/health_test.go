@@ -3,6 +3,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -123,7 +124,7 @@ func TestWhatIsKnownOutlivesGresd(t *testing.T) {
 		t.Errorf("known: %v", m.Sick())
 	}
 	m.note("GPU-c", func(rec Record) Record {
-		return m.params.rules().probe(rec, driver.Probe{ECC: true, Uncorrected: 8}, nil, time.Now())
+		return m.params.probe(rec, driver.Probe{ECC: true, Uncorrected: 8}, nil, time.Now())
 	})
 	if !strings.Contains(m.Out("GPU-c"), "8 uncorrected memory errors, 7 before") {
 		t.Errorf("errors while gresd was away: %q", m.Out("GPU-c"))
@@ -185,7 +186,7 @@ func TestACordonThatCannotBeKeptIsSaid(t *testing.T) {
 	}
 }
 
-func TestDecide(t *testing.T) {
+func TestNextStepForANode(t *testing.T) {
 	const wrong = "card 0: XID 79"
 	written := Written{
 		Reasons:  []string{mark + wrong, "vgpu: card 1: lost"},
@@ -196,25 +197,27 @@ func TestDecide(t *testing.T) {
 		facts    slurm.NodeFacts
 		wrong    string
 		draining bool
-		want     act
+		want     string // the first step
 	}{
-		{"all is well", slurm.NodeFacts{State: "IDLE"}, "", false, nothing},
-		{"all is well, drained by an administrator", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: "disk"}, "", true, nothing},
-		{"a comment of others", slurm.NodeFacts{State: "IDLE", Comment: "rack 7"}, wrong, false, nothing},
-		{"no comment yet", slurm.NodeFacts{State: "IDLE"}, wrong, false, comment},
-		{"an old comment of ours", slurm.NodeFacts{State: "IDLE", Comment: "vgpu: card 1: lost"}, wrong, false, comment},
-		{"the right comment", slurm.NodeFacts{State: "IDLE", Comment: mark + wrong}, wrong, false, nothing},
-		{"the comment of a card that is well", slurm.NodeFacts{State: "IDLE", Comment: mark + wrong}, "", false, comment},
-		{"to drain", slurm.NodeFacts{State: "MIXED"}, wrong, true, drain},
-		{"drained by us", slurm.NodeFacts{State: "MIXED+DRAIN", Reason: mark + wrong}, wrong, true, nothing},
-		{"drained by us for another card", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: "vgpu: card 1: lost"}, wrong, true, drain},
-		{"drained by others", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: "disk"}, wrong, true, nothing},
-		{"drained by us, and well again", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: mark + wrong}, "", true, resume},
-		{"drained by us, before the policy changed", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: mark + wrong}, wrong, false, resume},
-		{"an old reason of a node that is up", slurm.NodeFacts{State: "IDLE", Reason: mark + wrong}, "", true, nothing},
+		{"all is well", slurm.NodeFacts{State: "IDLE"}, "", false, ""},
+		{"all is well, drained by an administrator", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: "disk"}, "", true, ""},
+		{"a comment of others", slurm.NodeFacts{State: "IDLE", Comment: "rack 7"}, wrong, false, ""},
+		{"no comment yet", slurm.NodeFacts{State: "IDLE"}, wrong, false, "comment"},
+		{"an old comment of ours", slurm.NodeFacts{State: "IDLE", Comment: "vgpu: card 1: lost"}, wrong, false, "comment"},
+		{"the right comment", slurm.NodeFacts{State: "IDLE", Comment: mark + wrong}, wrong, false, ""},
+		{"the comment of a card that is well", slurm.NodeFacts{State: "IDLE", Comment: mark + wrong}, "", false, "comment"},
+		{"to drain", slurm.NodeFacts{State: "MIXED"}, wrong, true, "drain"},
+		{"drained by us", slurm.NodeFacts{State: "MIXED+DRAIN", Reason: mark + wrong}, wrong, true, ""},
+		{"drained by us for another card", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: "vgpu: card 1: lost"}, wrong, true, "drain"},
+		{"drained by others", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: "disk"}, wrong, true, ""},
+		{"drained by us, and well again", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: mark + wrong}, "", true, "resume"},
+		{"drained by us, before the policy changed", slurm.NodeFacts{State: "IDLE+DRAIN", Reason: mark + wrong}, wrong, false, "resume"},
+		{"an old reason of a node that is up", slurm.NodeFacts{State: "IDLE", Reason: mark + wrong}, "", true, ""},
 	} {
-		if got := decide(c.facts, written, c.wrong, c.draining); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		n := &node{NodeFacts: c.facts}
+		err := Tell(t.Context(), n, memory{"n1": written}, "n1", c.wrong, c.draining)
+		if err != nil || n.first != c.want {
+			t.Errorf("%s: %q, %v; want %q", c.name, n.first, err, c.want)
 		}
 	}
 }
@@ -290,6 +293,7 @@ type node struct {
 	err     error
 	refuses error
 	acts    int
+	first   string
 }
 
 func (n *node) Node(context.Context, string) (slurm.NodeFacts, error) { return n.NodeFacts, n.err }
@@ -297,17 +301,17 @@ func (n *node) DrainNode(_ context.Context, _, reason string) error {
 	if n.refuses != nil {
 		return n.refuses
 	}
-	n.State, n.Reason, n.acts = "IDLE+DRAIN", reason, n.acts+1
+	n.State, n.Reason, n.acts, n.first = "IDLE+DRAIN", reason, n.acts+1, cmp.Or(n.first, "drain")
 	return nil
 }
 
 func (n *node) ResumeNode(context.Context, string) error {
-	n.State, n.Reason, n.acts = "IDLE", "", n.acts+1
+	n.State, n.Reason, n.acts, n.first = "IDLE", "", n.acts+1, cmp.Or(n.first, "resume")
 	return nil
 }
 
 func (n *node) CommentNode(_ context.Context, _, text string) error {
-	n.Comment, n.acts = text, n.acts+1
+	n.Comment, n.acts, n.first = text, n.acts+1, cmp.Or(n.first, "comment")
 	return nil
 }
 

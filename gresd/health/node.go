@@ -27,7 +27,7 @@ type Memory interface {
 	SetWritten(node string, all Written) error
 }
 
-// Nodes is what is asked of slurmctld about a node.
+// Nodes reads and changes a node in slurmctld.
 type Nodes interface {
 	Node(ctx context.Context, node string) (slurm.NodeFacts, error)
 	DrainNode(ctx context.Context, node, reason string) error
@@ -35,79 +35,42 @@ type Nodes interface {
 	CommentNode(ctx context.Context, node, comment string) error
 }
 
-// act is what is to be done about a node.
-type act int
-
-const (
-	nothing act = iota
-	drain
-	resume
-	comment
-)
-
-// decide compares what slurmctld says of a node with what is wrong with its
-// cards ("" for nothing). A drain or comment of an administrator stays: gresd changes only what is
-// written, text for text.
-func decide(facts slurm.NodeFacts, written Written, wrong string, draining bool) act {
-	ours := slices.Contains(written.Reasons, facts.Reason)
-	drained := strings.Contains(facts.State, "DRAIN")
-	switch {
-	case draining && wrong != "" && (!drained || ours && facts.Reason != mark+wrong):
-		return drain
-	case drained && ours && (wrong == "" || !draining):
-		return resume
-	}
-	free := facts.Comment == "" || slices.Contains(written.Comments, facts.Comment)
-	if free && facts.Comment != commentOf(wrong, draining) {
-		return comment
-	}
-	return nothing
-}
-
-// reasonOf is the reason that the drain of a node should have.
-func reasonOf(wrong string, draining bool) string {
-	if wrong == "" || !draining {
-		return ""
-	}
-	return mark + wrong
-}
-
-// commentOf is what the comment of a node should be.
-func commentOf(wrong string, draining bool) string {
-	if wrong == "" || draining {
-		return ""
-	}
-	return mark + wrong
-}
-
-// mostActs are the steps from any state of a node to the one wanted.
+// mostActs is the number of steps from any state of a node to the right one.
 const mostActs = 3
 
-// Tell makes slurmctld's word about a node that of its cards: with draining the
-// node is drained while something is wrong, else that is its comment.
+// Tell reports the faults of a node's cards to slurmctld ("": none): as the reason of a drain if
+// draining, else as the comment of the node. A drain or comment of an administrator stays: gresd changes
+// only a text that is exactly its own.
 func Tell(ctx context.Context, nodes Nodes, memory Memory, node, wrong string, draining bool) error {
-	wrong = oneLine(wrong)
+	reason, comment := "", ""
+	switch wrong = oneLine(wrong); {
+	case wrong == "":
+	case draining:
+		reason = mark + wrong
+	default:
+		comment = mark + wrong
+	}
 	for range mostActs {
 		facts, err := nodes.Node(ctx, node)
 		if err != nil {
 			return err
 		}
 		written := memory.Written(node)
-		written = Written{
-			Reasons:  own(written.Reasons, facts.Reason, reasonOf(wrong, draining)),
-			Comments: own(written.Comments, facts.Comment, commentOf(wrong, draining)),
-		}
-		// Before slurmctld has the texts: gresd must know its own after a crash. If the disk is full,
-		// slurmctld still gets them, and an administrator resumes the node after a crash.
-		unsaved := memory.SetWritten(node, written)
-		switch decide(facts, written, wrong, draining) {
-		case drain:
-			err = nodes.DrainNode(ctx, node, mark+wrong)
-		case resume:
+		ours, drained := slices.Contains(written.Reasons, facts.Reason), strings.Contains(facts.State, "DRAIN")
+		free := facts.Comment == "" || slices.Contains(written.Comments, facts.Comment)
+		// Save the texts first: after a crash, gresd must know its own. If the disk is full, slurmctld still
+		// gets them, and after a crash an administrator resumes the node.
+		unsaved := memory.SetWritten(node, Written{
+			Reasons: own(written.Reasons, facts.Reason, reason), Comments: own(written.Comments, facts.Comment, comment),
+		})
+		switch {
+		case reason != "" && (!drained || ours && facts.Reason != reason):
+			err = nodes.DrainNode(ctx, node, reason)
+		case reason == "" && drained && ours:
 			err = nodes.ResumeNode(ctx, node)
-		case comment:
-			err = nodes.CommentNode(ctx, node, commentOf(wrong, draining))
-		case nothing:
+		case free && facts.Comment != comment:
+			err = nodes.CommentNode(ctx, node, comment)
+		default:
 			return unsaved
 		}
 		if err != nil {
@@ -129,7 +92,7 @@ func own(written []string, has, next string) []string {
 	return all
 }
 
-// oneLine keeps out what scontrol's output could not be read with again.
+// oneLine removes characters that would make the output of scontrol unreadable.
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(strings.ReplaceAll(text, "=", " ")), " ")
 	const most = 200

@@ -45,15 +45,9 @@ type Record struct {
 // may be a driver that is busy.
 const silences = 2
 
-// rules say what makes a card sick and what makes it well.
-type rules struct {
-	ignore      []uint64 // XIDs that a program causes and that leave the card well
-	cleanProbes int      // 0: a card does not become well by itself
-}
-
 // event is the record after an XID.
-func (r rules) event(rec Record, xid uint64, now time.Time) Record {
-	if slices.Contains(r.ignore, xid) {
+func (p Params) event(rec Record, xid uint64, now time.Time) Record {
+	if slices.Contains(p.Ignore, xid) {
 		return rec
 	}
 	rec.clean = 0
@@ -61,7 +55,7 @@ func (r rules) event(rec Record, xid uint64, now time.Time) Record {
 }
 
 // probe is the record after a look at the card.
-func (r rules) probe(rec Record, p driver.Probe, err error, now time.Time) Record {
+func (p Params) probe(rec Record, card driver.Probe, err error, now time.Time) Record {
 	switch {
 	case errors.Is(err, driver.ErrLost):
 		rec.clean, rec.silent = 0, 0
@@ -78,17 +72,17 @@ func (r rules) probe(rec Record, p driver.Probe, err error, now time.Time) Recor
 	}
 	rec.silent = 0
 	before, counted := rec.Uncorrected, rec.Counted
-	rec.Uncorrected, rec.Counted = p.Uncorrected, p.ECC
+	rec.Uncorrected, rec.Counted = card.Uncorrected, card.ECC
 	switch {
-	case p.ECC && counted && p.Uncorrected > before:
+	case card.ECC && counted && card.Uncorrected > before:
 		rec.clean = 0
-		return rec.with(ECC, fmt.Sprintf("%d uncorrected memory errors, %d before", p.Uncorrected, before), now)
-	case p.WaitsForReset && (rec.has(ECC) || rec.has(XID)):
+		return rec.with(ECC, fmt.Sprintf("%d uncorrected memory errors, %d before", card.Uncorrected, before), now)
+	case card.WaitsForReset && (rec.has(ECC) || rec.has(XID)):
 		rec.clean = 0
 		return rec
 	}
 	rec.clean++
-	if r.cleanProbes > 0 && rec.clean >= r.cleanProbes {
+	if p.CleanProbes > 0 && rec.clean >= int(p.CleanProbes) {
 		rec.Causes = slices.DeleteFunc(slices.Clone(rec.Causes), func(c Cause) bool { return c.Kind != Operator })
 	}
 	return rec

@@ -14,7 +14,7 @@ import (
 
 // script runs observations over one record: "xid 79", "ok", "ecc 3", "lost",
 // "mute", "error", "reset" (well, but it waits for a reset).
-func script(t *testing.T, r rules, rec Record, steps ...string) Record {
+func script(t *testing.T, r Params, rec Record, steps ...string) Record {
 	t.Helper()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, step := range steps {
@@ -51,7 +51,7 @@ func script(t *testing.T, r rules, rec Record, steps ...string) Record {
 }
 
 func TestRules(t *testing.T) {
-	r := rules{ignore: []uint64{13, 31}, cleanProbes: 3}
+	r := Params{Ignore: []uint64{13, 31}, CleanProbes: 3}
 	for _, c := range []struct {
 		name  string
 		steps string
@@ -94,7 +94,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestSeveralCausesAreAllTold(t *testing.T) {
-	rec := script(t, rules{cleanProbes: 2}, Record{}, "xid 79", "lost", "mute", "mute")
+	rec := script(t, Params{CleanProbes: 2}, Record{}, "xid 79", "lost", "mute", "mute")
 	for _, want := range []string{"XID 79, since 2026-01-02T03:04:06Z", "lost", "does not answer"} {
 		if !strings.Contains(words(rec), want) {
 			t.Errorf("%q lacks %q", words(rec), want)
@@ -103,7 +103,7 @@ func TestSeveralCausesAreAllTold(t *testing.T) {
 }
 
 func TestOnlyAnAdministratorTakesBackHisWord(t *testing.T) {
-	r := rules{cleanProbes: 1}
+	r := Params{CleanProbes: 1}
 	rec := Record{}.with(Operator, "cordoned", time.Now())
 	rec = script(t, r, rec, "xid 79", "ok", "ok")
 	if !rec.has(Operator) || rec.has(XID) || rec.faulty() || !rec.with(XID, "", time.Now()).faulty() {
@@ -120,7 +120,7 @@ func TestOnlyAnAdministratorTakesBackHisWord(t *testing.T) {
 
 func TestNoCleanProbesMeansNever(t *testing.T) {
 	steps := append([]string{"xid 79"}, strings.Split(strings.Repeat("ok,", 99)+"ok", ",")...)
-	if rec := script(t, rules{}, Record{}, steps...); !rec.has(XID) {
+	if rec := script(t, Params{}, Record{}, steps...); !rec.has(XID) {
 		t.Errorf("got %+v", rec)
 	}
 }

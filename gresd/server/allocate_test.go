@@ -86,8 +86,8 @@ func TestMarkForTasksWithoutShards(t *testing.T) {
 	n.want(n.job(1, 0, func(f *slurm.JobFacts) { f.Units, f.Counted = nil, 0 }), wire.None)
 	n.job(2, 0)
 	for _, name := range []string{"2", "3"} {
-		path := filepath.Join(n.cfg.Paths.Plain(), name)
-		if err := errors.Join(os.MkdirAll(n.cfg.Paths.Plain(), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
+		path := filepath.Join(n.cfg.Paths.JobStates(), name)
+		if err := errors.Join(os.MkdirAll(n.cfg.Paths.JobStates(), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestMarkForTasksWithoutShards(t *testing.T) {
 	if err := n.Reconcile(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if !exists(filepath.Join(n.cfg.Paths.Plain(), "2")) || exists(filepath.Join(n.cfg.Paths.Plain(), "3")) {
+	if !exists(filepath.Join(n.cfg.Paths.JobStates(), "2")) || exists(filepath.Join(n.cfg.Paths.JobStates(), "3")) {
 		t.Error("want the mark of the living job 2, and none of the ended job 3")
 	}
 	n.cfg.Placement.Mode = config.PlacementSlurm

@@ -20,14 +20,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// What slurmctld gave a job is held against what the job asks for, where the two can
-// differ.
+// This file compares the resources that slurmctld gave a job with the request of the job.
 
-// decideWithoutCard is for a job to which slurmd names no card. There is
-// nothing to ask slurmctld about, unless it may have lost the job's shards.
-// Until that is known the job has no answer: it may be one with a share.
+// decideWithoutCard decides about a job for which slurmd names no card. If slurmctld can have dropped
+// the job's shards, gresd asks slurmctld, and until slurmctld replies the job gets no answer.
 func (s *Server) decideWithoutCard(ctx context.Context, w wire.Request) outcome {
-	if !s.losesShards(ctx, w.Conf) {
+	if !s.mayDropShards(ctx, w.Conf) {
 		return none()
 	}
 	facts, err := s.factsAtOnce(ctx, w)
@@ -40,8 +38,8 @@ func (s *Server) decideWithoutCard(ctx context.Context, w wire.Request) outcome 
 	return s.decideLost(ctx, w, facts, err)
 }
 
-// factsAtOnce asks for a Prolog once: jobs without a share do not wait for slurmctld. A task has
-// reason to ask.
+// factsAtOnce asks slurmctld once for a Prolog, because a job without a share must not wait. For a task,
+// which asks only with a reason, it asks until slurmctld replies.
 func (s *Server) factsAtOnce(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
 	if w.Node == "" {
 		return s.facts(ctx, w)
@@ -49,8 +47,8 @@ func (s *Server) factsAtOnce(ctx context.Context, w wire.Request) (slurm.JobFact
 	return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
 }
 
-// decideLost is for a job that seems to be without the share that it asks for; misread: its record
-// cannot be read. What squeue prints holds no words of its user, and decides.
+// decideLost decides about a job that seems to be without the share that it asks for. misread is the
+// error of an unreadable record. The output of squeue decides, because it has no text of the user.
 func (s *Server) decideLost(ctx context.Context, w wire.Request, facts slurm.JobFacts, misread error) outcome {
 	if w.Node == "" {
 		w.Restart = facts.Restarts // a task cannot know it
@@ -65,7 +63,7 @@ func (s *Server) decideLost(ctx context.Context, w wire.Request, facts slurm.Job
 		return unknown(w, misread)
 	case !facts.OnNode: // it went back into the queue while its Prolog ran
 		return answer(wire.UserError("vgpu: grant: job %d: it is %s: want a running job", w.JobID, facts.State))
-	case s.shardless.again(w.JobID, w.UID, w.Restart):
+	case s.lostShards.seenBefore(w.JobID, w.UID, w.Restart):
 		return refuse(w, facts, "vgpu: place: job %d: slurmctld has started it twice without the shards that it asks for (%s)",
 			w.JobID, asked.PerNode)
 	}
@@ -77,47 +75,48 @@ func (s *Server) decideLost(ctx context.Context, w wire.Request, facts slurm.Job
 		"it was restarted, and had not heard of this node's cards yet%s", asked.PerNode, next))
 }
 
-// losesShards says whether this Slurm may start a job without its shards; one that does not say its
-// release may. It keeps config.Paths.Loses.
-func (s *Server) losesShards(ctx context.Context, conf string) bool {
-	if s.keeps.Load() {
+// mayDropShards reports whether this Slurm can start a job without its shards; true if its release is
+// unknown. It removes config.Paths.Loses if not.
+func (s *Server) mayDropShards(ctx context.Context, conf string) bool {
+	if s.neverDropsShards.Load() {
 		return false
 	}
 	loses, err := s.node.Slurm(conf).LosesShards(ctx)
 	if err != nil || loses {
 		return true
 	}
-	_ = os.Remove(s.cfg().Paths.Loses()) // with it, tasks only ask more
-	s.keeps.Store(true)
+	_ = os.Remove(s.cfg().Paths.Loses()) // a marker that stays only makes tasks ask more
+	s.neverDropsShards.Store(true)
 	return false
 }
 
-// markLoss makes config.Paths.Loses, unless the release is known to be a later one.
-func (s *Server) markLoss() error {
+// writeDropsShardsMarker writes config.Paths.Loses, unless this release drops no shards.
+func (s *Server) writeDropsShardsMarker() error {
 	if err := os.WriteFile(s.cfg().Paths.Loses(), nil, 0o644); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
 	defer cancel()
-	s.losesShards(ctx, "")
+	s.mayDropShards(ctx, "")
 	return nil
 }
 
-// shardless are the jobs that were started without their shards, and in which run: each is sent
-// back once.
-type shardless struct {
+// lostShards are the jobs that slurmctld started without their shards, with the restart count. gresd
+// requeues each job once.
+type lostShards struct {
 	mu   sync.Mutex
 	jobs map[numberOf]uint32
 }
 
-// numberOf is a job's number and user: a slurmctld that lost its state gives numbers again.
+// numberOf is the number and the user of a job: a slurmctld that lost its state reuses numbers.
 type numberOf struct{ job, uid uint32 }
 
-// mostShardless bounds what is kept of jobs that have never come again.
-const mostShardless = 10_000
+// maxLostShards limits the number of jobs, because some never start again.
+const maxLostShards = 10_000
 
-// again notes a job, and says whether it was noted in an earlier run. A Prolog may ask twice.
-func (l *shardless) again(jobID, uid, restart uint32) bool {
+// seenBefore records a job, and reports whether an earlier run of the job was recorded. A Prolog can ask
+// twice.
+func (l *lostShards) seenBefore(jobID, uid, restart uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	job := numberOf{jobID, uid}
@@ -125,17 +124,17 @@ func (l *shardless) again(jobID, uid, restart uint32) bool {
 		delete(l.jobs, job)
 		return true
 	}
-	if l.jobs == nil || len(l.jobs) >= mostShardless {
+	if l.jobs == nil || len(l.jobs) >= maxLostShards {
 		l.jobs = map[numberOf]uint32{}
 	}
 	l.jobs[job] = restart
 	return false
 }
 
-// splitUnasked says why a job must not run on the cards that slurmctld gave: it has split
-// one share over several, which MULTIPLE_SHARING_GRES_PJ lets it do, and the job has not
-// asked for several. A program that uses one card would have a part of its share. Where
-// each task asks for shards, no task's may be split. Errors: of slurmctld that was asked.
+// splitUnasked returns the reason why a job must not run on its cards: slurmctld has split one share
+// over several cards (MULTIPLE_SHARING_GRES_PJ), and the job asks for one card. A program on one card
+// would have only a part of the share. If each task asks for shards, no task's shards may be split. err
+// is an error of slurmctld.
 func (s *Server) splitUnasked(ctx context.Context, w wire.Request, facts slurm.JobFacts, req request.Request) (why, err error) {
 	if s.cfg().Placement.Mode != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
 		return nil, nil
@@ -160,7 +159,7 @@ func (s *Server) splitUnasked(ctx context.Context, w wire.Request, facts slurm.J
 		sum, strings.Join(parts, " and ")), nil
 }
 
-// wholeParts says whether each card has a multiple of that many shards.
+// wholeParts reports whether each card has a multiple of that many shards.
 func wholeParts(units map[int]gpu.Share, of gpu.Share) bool {
 	for _, n := range units {
 		if n%of != 0 {

@@ -21,13 +21,13 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/notify"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
@@ -276,7 +276,7 @@ func (c *counter) Corrected(kind string)          { c.Placed("corrected " + kind
 // testNode is a node whose daemon can be stopped and started.
 type testNode struct {
 	work    func(arbiter.Key) (arbiter.Work, bool) // nil: not known
-	past    *past.Store
+	past    *endedjobs.Store
 	t       testing.TB
 	dir     string
 	cfg     config.Config
@@ -340,10 +340,7 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, driver cards.D
 	if err != nil {
 		return nil, nil, err
 	}
-	box, err := outbox.Open(inForce, of, here, grants, log)
-	if err != nil {
-		return nil, nil, err
-	}
+	notifier := notify.New(inForce, of, here, grants, log)
 	manager, keeper, err := OpenMPS(&cfg, grants, func() {}, log)
 	if err != nil {
 		return nil, nil, err
@@ -351,7 +348,7 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, driver cards.D
 	s, err := New(Parts{
 		Config: inForce, Steps: cluster, Ledger: records, Grants: grants,
 		Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count,
-		Node: here, Cards: of, Queue: queue, Outbox: box, MPS: manager, Linger: keeper,
+		Node: here, Cards: of, Queue: queue, Outbox: notifier, MPS: manager, Linger: keeper,
 		Report: status.New(status.Parts{
 			Config: inForce, Cards: of, Node: here, Ledger: records, Grants: grants, InUse: queue.CurrentUse, ByMPS: manager.Serves,
 			Problems: []func() []string{of.Problems}, Private: []func() []string{manager.Problems}, Version: "test", Log: log,

@@ -207,7 +207,7 @@ func TestBrokenFilesAreLogged(t *testing.T) {
 	n := newTestNode(t).start()
 	n.want(n.job(7, 30), wire.Granted) // there is a ledger
 	n.stop()
-	paths := []string{n.cfg.Paths.Waiting(), n.cfg.Paths.Queued(), n.cfg.Paths.Survivors()}
+	paths := []string{n.cfg.Paths.Waiting(), n.cfg.Paths.Survivors()}
 	for _, path := range paths {
 		if err := os.WriteFile(path, []byte("[{"), 0o600); err != nil {
 			t.Fatal(err)

@@ -50,9 +50,9 @@ func (s *Server) jobsHere(records map[uint32]time.Time) []uint32 {
 	return slices.Compact(jobs)
 }
 
-// plainMarks are those of jobs without a share.
+// plainMarks returns the state files of the Prolog (config.Paths.JobStates).
 func (s *Server) plainMarks() (map[uint32]os.DirEntry, error) {
-	entries, err := os.ReadDir(s.cfg().Paths.Plain())
+	entries, err := os.ReadDir(s.cfg().Paths.JobStates())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

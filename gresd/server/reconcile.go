@@ -179,7 +179,7 @@ func (s *Server) sweepPlain(jobs []uint32, live map[uint32]bool, asked time.Time
 		if _, was := slices.BinarySearch(jobs, id); !was || live[id] || gone != nil || !info.ModTime().Before(asked) {
 			continue
 		}
-		errs = append(errs, atomicfile.Remove(filepath.Join(s.cfg().Paths.Plain(), mark.Name())))
+		errs = append(errs, atomicfile.Remove(filepath.Join(s.cfg().Paths.JobStates(), mark.Name())))
 	}
 	return errors.Join(errs...)
 }

@@ -32,7 +32,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/notify"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
@@ -65,7 +65,7 @@ type Parts struct {
 	Node     *node.Node
 	Cards    *cards.Cards
 	Queue    *waitqueue.Queue
-	Outbox   *outbox.Outbox
+	Outbox   *notify.Notifier
 	MPS      *mps.Manager
 	Linger   *mps.ClientGuard
 	Report   *status.Reporter
@@ -84,7 +84,7 @@ type Server struct {
 	node     *node.Node
 	cards    *cards.Cards
 	queue    *waitqueue.Queue
-	outbox   *outbox.Outbox
+	outbox   *notify.Notifier
 	mps      *mps.Manager
 	linger   *mps.ClientGuard
 	report   *status.Reporter
@@ -108,9 +108,9 @@ type Server struct {
 
 	pace node.Pace // of questions about jobs here
 
-	decisions decisions
-	keeps     atomic.Bool // this Slurm never starts a job without its shards
-	shardless shardless
+	decisions        decisions
+	neverDropsShards atomic.Bool // this Slurm never starts a job without its shards
+	lostShards       lostShards
 
 	compared  atomic.Pointer[time.Time] // with slurmctld's jobs, for the last time
 	comparing chan struct{}             // holds one who has them compared, for all who want it
@@ -134,7 +134,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		unreconciled: unreconciled{text: noAnswer}, unwritten: unreconciled{text: notWritten},
 	}
 	s.compared.Store(&time.Time{})
-	if err := errors.Join(s.markPlacement(), s.markLoss()); err != nil {
+	if err := errors.Join(s.markPlacement(), s.writeDropsShardsMarker()); err != nil {
 		return nil, err
 	}
 	s.findRunning()
@@ -175,11 +175,7 @@ func (s *Server) markPlacement() error {
 
 // refreshCards asks the driver again.
 func (s *Server) refreshCards() {
-	before := s.cards.Now()
 	s.cards.Refresh()
-	if now := s.cards.Now(); before.Err != nil && (now.Err == nil || len(now.Cards) > len(before.Cards)) {
-		s.outbox.CardIsWell()
-	}
 	s.queue.WakeAll()
 	s.nameCards()
 }

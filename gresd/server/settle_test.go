@@ -177,10 +177,10 @@ func TestAStoppedGresdRefusesNobodyWhoWaitsForMPS(t *testing.T) {
 func TestAMarkThatComesMeanwhileStays(t *testing.T) {
 	n := newTestNode(t)
 	h := heldUp(t, n)
-	mark := func(id uint32) string { return filepath.Join(n.cfg.Paths.Plain(), fmt.Sprint(id)) }
+	mark := func(id uint32) string { return filepath.Join(n.cfg.Paths.JobStates(), fmt.Sprint(id)) }
 	put := func(id uint32) {
 		long := time.Now().Add(-time.Hour)
-		if err := errors.Join(os.MkdirAll(n.cfg.Paths.Plain(), 0o755), os.WriteFile(mark(id), nil, 0o644), os.Chtimes(mark(id), long, long)); err != nil {
+		if err := errors.Join(os.MkdirAll(n.cfg.Paths.JobStates(), 0o755), os.WriteFile(mark(id), nil, 0o644), os.Chtimes(mark(id), long, long)); err != nil {
 			t.Error(err)
 		}
 	}

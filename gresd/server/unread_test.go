@@ -5,7 +5,6 @@ package server
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,23 +130,6 @@ func TestAWholeCardThatCannotBeReadIsNotShared(t *testing.T) {
 	if rec, _ := n.ledger.Get(8); rec.Placement.Cards[0].Index != 0 {
 		t.Errorf("the share is on %+v, which job 7 has as a whole", rec.Placement.Cards)
 	}
-}
-
-// A job that was put off for such a card starts as soon as the driver reads it.
-func TestAJobThatWasPutOffStartsWhenItsCardIsRead(t *testing.T) {
-	n := newTestNode(t)
-	all := n.cards.cards
-	n.cards.answer(all[:1], &driver.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
-	n.start()
-	req := n.job(7, 30, batch, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{1: 30} })
-	req.Restart = 6
-	n.want(req, wire.Requeued)
-	updates := func() []string { return n.cluster.load().Updates }
-	n.eventually("the job is put off", func() bool { return slices.Equal(updates(), []string{"7 later 10m0s"}) })
-	n.refreshCards()
-	n.cards.answer(all, nil)
-	n.refreshCards()
-	n.eventually("the job may start", func() bool { return len(updates()) == 2 })
 }
 
 // After a restart, gresd does not know the index of a lost card. The node still shows its fault.

@@ -8,23 +8,23 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // Job answers what a job did, while it runs and for some time after its end.
 func (r *Reporter) Job(jobID uint32, cred wire.Cred) wire.Reply {
 	none := wire.UserError("vgpu: gresd: report: job %d: none of yours that has or had a share here; reports are kept for %d days, the last %d of this node",
-		jobID, int(past.Longest.Hours()/24), past.Most)
+		jobID, int(endedjobs.KeepReportsFor.Hours()/24), endedjobs.MaxReports)
 	var rep wire.Report
 	rec, known := r.Ledger.Get(jobID)
 	if known && rec.State == ledger.Granted {
 		rep = r.reportOf(rec, r.samplesOfJobs([]ledger.Record{rec}))
 	} else {
 		var err error
-		if rep, err = r.Past.Of(jobID); errors.Is(err, past.ErrNone) {
+		if rep, err = r.Past.Of(jobID); errors.Is(err, endedjobs.ErrNone) {
 			return none
 		} else if err != nil {
 			r.Log.Warn("a report cannot be read", "job_id", jobID, "error", err)

@@ -12,16 +12,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -44,8 +43,8 @@ type Parts struct {
 	ByMPS    func(jobID uint32) bool // the job computes through an MPS server
 	Samples  Samples                 // nil: not known
 	Commands Commands                // nil: not known
-	Usage    *acct.Writer            // nil: what jobs have used is not written down
-	Past     *past.Store             // nil: what jobs did is not kept
+	Usage    *endedjobs.Writer       // nil: what jobs have used is not written down
+	Past     *endedjobs.Store        // nil: what jobs did is not kept
 	Problems []func() []string       // what else an administrator should look at
 	Private  []func() []string       // and what names jobs or processes of users: for root alone
 	Version  string
@@ -202,7 +201,7 @@ func (r *Reporter) Ended(jobID uint32) {
 		return
 	}
 	r.keepReport(rec)
-	used := acct.Used{JobID: jobID, Node: "unknown"}
+	used := endedjobs.Used{JobID: jobID, Node: "unknown"}
 	if names := r.Node.List(); len(names) > 0 {
 		used.Node, used.Conf = names[0], r.Node.All()[names[0]]
 	}

@@ -28,7 +28,7 @@ static int open_cache(const struct vgpu_member *member, int dir, struct vgpu_why
 
 static int open_preload(const struct vgpu_member *member, int dir, struct vgpu_why *why)
 {
-	int fd = vgpu_jobdir_preload(member->config->run_dir, why);
+	int fd = vgpu_jobdir_of_node(member->config->run_dir, "preload", why);
 
 	(void)dir;
 	if (fd == -ENOENT)

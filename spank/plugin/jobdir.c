@@ -126,7 +126,7 @@ int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why)
 	return fd;
 }
 
-static int open_of_node(const char *run_dir, const char *name, struct vgpu_why *why)
+int vgpu_jobdir_of_node(const char *run_dir, const char *name, struct vgpu_why *why)
 {
 	struct stat st;
 	int dir, fd;
@@ -143,16 +143,6 @@ static int open_of_node(const char *run_dir, const char *name, struct vgpu_why *
 		return -1;
 	}
 	return fd;
-}
-
-int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why)
-{
-	return open_of_node(run_dir, "preload", why);
-}
-
-int vgpu_jobdir_cards(const char *run_dir, struct vgpu_why *why)
-{
-	return open_of_node(run_dir, "cards", why);
 }
 
 int vgpu_jobdir_environment(int dir, struct vgpu_why *why)

@@ -96,7 +96,7 @@ static bool is_without_cards(spank_t spank, const char *run_dir)
 static int set_whole(spank_t spank, const char *run_dir, struct vgpu_why *why)
 {
 	char names[MOST_BYTES], indexes[1024], visible[1024], out[MOST_BYTES];
-	int fd = vgpu_jobdir_cards(run_dir, why);
+	int fd = vgpu_jobdir_of_node(run_dir, "cards", why);
 	ssize_t n;
 
 	if (fd < 0) /* also what cannot be believed: the job is not gresd's */
@@ -125,7 +125,7 @@ int vgpu_jobenv_set(spank_t spank, const char *run_dir, struct vgpu_why *why)
 	if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
 		return vgpu_because(why, "ask slurm for the job");
 	err = read_lines(run_dir, job, text, why);
-	if (err == -ENOENT && vgpu_late_must_ask(run_dir, job) && is_without_cards(spank, run_dir))
+	if (err == -ENOENT && vgpu_needs_prolog(run_dir, job) && is_without_cards(spank, run_dir))
 		return set_one(spank, "CUDA_VISIBLE_DEVICES", NO_CARD, why); /* nobody knew */
 	if (err == -ENOENT)
 		return set_whole(spank, run_dir, why);

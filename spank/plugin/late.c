@@ -120,11 +120,11 @@ static void read_all(int fd, char *text, size_t size)
 
 /* Where gresd chooses the cards, Slurm tells a task nothing of its job's share; nor where it has
  * lost it. */
-bool vgpu_late_must_ask(const char *run_dir, uint32_t job)
+bool vgpu_needs_prolog(const char *run_dir, uint32_t job)
 {
 	return (vgpu_is_placed_by_gresd(run_dir) || vgpu_may_lose_shards(run_dir) ||
-		vgpu_is_unknown(run_dir, job)) &&
-	       !vgpu_is_plain(run_dir, job);
+		vgpu_job_is_undecided(run_dir, job)) &&
+	       !vgpu_job_has_no_share(run_dir, job);
 }
 
 int vgpu_late_prolog(spank_t spank, const char *program, struct vgpu_why *why)

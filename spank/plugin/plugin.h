@@ -68,24 +68,22 @@ int vgpu_options_publish(struct spank_handle *spank);
 int vgpu_jobdir_open(const char *run_dir, uint32_t job, struct vgpu_why *why);
 int vgpu_jobdir_grant(int dir, uint32_t job, uid_t uid, struct vgpu_why *why);
 int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why);
-int vgpu_jobdir_preload(const char *run_dir, struct vgpu_why *why);
-int vgpu_jobdir_cards(const char *run_dir, struct vgpu_why *why);
+int vgpu_jobdir_of_node(const char *run_dir, const char *name, struct vgpu_why *why);
 int vgpu_jobdir_environment(int dir, struct vgpu_why *why);
 bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
 
-/* marks.c. placed_by_gresd: it chooses the cards. may_lose_shards: slurmctld may start a job
- * without the shards that it asks for. plain: the job has no share. unknown: nobody could say
- * whether it has lost one, and slurmd gave it no card. */
+/* jobstate.c. placed_by_gresd: it chooses the cards. may_lose_shards: slurmctld can start a job
+ * without the shards that it asks for. undecided: it is unknown whether the job has a share. */
 bool vgpu_is_placed_by_gresd(const char *run_dir);
 bool vgpu_may_lose_shards(const char *run_dir);
-bool vgpu_is_plain(const char *run_dir, uint32_t job);
-bool vgpu_is_unknown(const char *run_dir, uint32_t job);
+bool vgpu_job_has_no_share(const char *run_dir, uint32_t job);
+bool vgpu_job_is_undecided(const char *run_dir, uint32_t job);
 
-/* late.c: makes up for a Prolog that did not run. must_ask: also a job without
- * shards may have a share. prolog: 0 when gresd has decided on the job, 1 when the
+/* late.c: makes up for a Prolog that did not run. needs_prolog: a job without
+ * shards can have a share, too. prolog: 0 when gresd has decided on the job, 1 when the
  * job's share is unknown and the task must see no card, -1 with *why set when the
  * task must not run. */
-bool vgpu_late_must_ask(const char *run_dir, uint32_t job);
+bool vgpu_needs_prolog(const char *run_dir, uint32_t job);
 int vgpu_late_prolog(struct spank_handle *spank, const char *program, struct vgpu_why *why);
 
 /* mount.c */

@@ -314,11 +314,11 @@ static void test_whole(void)
 		      "\"%s\" \"%s\": \"%s\"", cases[i].indexes, cases[i].visible, out);
 	}
 	CHECK(!vgpu_whole_names(names, "0,1,10", "0,1,2", out, 16), "no room: \"%s\"", out);
-	CHECK(vgpu_jobdir_cards(run_dir, &why) == -ENOENT, "%s", why.text);
+	CHECK(vgpu_jobdir_of_node(run_dir, "cards", &why) == -ENOENT, "%s", why.text);
 	snprintf(path, sizeof(path), "%s/cards", run_dir);
 	write_file(path, names, sizeof(names) - 1, 0666);
-	CHECK(vgpu_jobdir_cards(run_dir, &why) == -1 && strstr(why.text, "only root"), "%s",
-	      why.text);
+	CHECK(vgpu_jobdir_of_node(run_dir, "cards", &why) == -1 && strstr(why.text, "only root"),
+	      "%s", why.text);
 	unlink(path);
 }
 
@@ -393,21 +393,33 @@ static void test_no_devices(void)
 	CHECK(!vgpu_mount_no_devices(run_dir, "none", &why), "%s", why.text);
 }
 
-static void test_marks(void)
+static void test_state(void)
 {
+	static const struct {
+		const char *text;
+		mode_t mode;
+		bool no_share, undecided;
+	} cases[] = {
+		{"no-share\n", 0644, true, false},    {"undecided\n", 0644, false, true},
+		{"undecided", 0644, false, true},     {"lost\n", 0644, false, false},
+		{"no-share", 0666, false, false},     {"no-shares\n", 0644, false, false},
+		{"undecided by", 0644, false, false}, {"", 0644, false, false},
+	};
 	char path[256];
+	size_t i;
 
-	CHECK(!vgpu_is_plain(run_dir, 7) && !vgpu_is_unknown(run_dir, 7), "marks of nobody");
-	snprintf(path, sizeof(path), "%s/unknown", run_dir);
+	snprintf(path, sizeof(path), "%s/state", run_dir);
+	CHECK(!vgpu_job_has_no_share(run_dir, 7) && !vgpu_job_is_undecided(run_dir, 7),
+	      "no folder");
 	CHECK(!mkdir(path, 0755), "mkdir %s", path);
-	snprintf(path, sizeof(path), "%s/unknown/7", run_dir);
-	write_file(path, "", 0, 0644);
-	CHECK(vgpu_is_unknown(run_dir, 7) && !vgpu_is_unknown(run_dir, 8), "unknown");
-	snprintf(path, sizeof(path), "%s/plain", run_dir);
-	CHECK(!mkdir(path, 0755), "mkdir %s", path);
-	snprintf(path, sizeof(path), "%s/plain/7", run_dir);
-	write_file(path, "", 0, 0644);
-	CHECK(vgpu_is_plain(run_dir, 7) && !vgpu_is_unknown(run_dir, 7), "found out later");
+	snprintf(path, sizeof(path), "%s/state/7", run_dir);
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		write_file(path, cases[i].text, strlen(cases[i].text), cases[i].mode);
+		CHECK(vgpu_job_has_no_share(run_dir, 7) == cases[i].no_share &&
+			      vgpu_job_is_undecided(run_dir, 7) == cases[i].undecided,
+		      "state \"%s\" mode %o", cases[i].text, cases[i].mode);
+		CHECK(!vgpu_job_has_no_share(run_dir, 8), "another job");
+	}
 }
 
 /* ---- seccomp.c ---- */
@@ -470,7 +482,7 @@ int main(int argc, char **argv)
 	test_whole();
 	test_mount();
 	test_no_devices();
-	test_marks();
+	test_state();
 	test_seccomp();
 	umount2(run_dir, MNT_DETACH);
 	rmdir(run_dir);

@@ -41,7 +41,8 @@ static int read_task(struct task *task, struct vgpu_why *why)
  * card to itself, so it must not start. */
 static int without_grant(const struct task *task, struct vgpu_why *why)
 {
-	if (task->shards <= 0 || vgpu_is_plain(task->member.config->run_dir, task->member.job))
+	if (task->shards <= 0 ||
+	    vgpu_job_has_no_share(task->member.config->run_dir, task->member.job))
 		return 0;
 	return vgpu_because(why,
 			    "%ld shards, but no grant on this node: is Prolog=vgpu-prolog in "
@@ -102,7 +103,7 @@ static int enforce(const struct task *task, bool granted, struct vgpu_why *why)
 		if (granted)
 			return vgpu_member_enter(&task->member, why);
 		if (task->unknown ||
-		    vgpu_is_unknown(task->member.config->run_dir, task->member.job))
+		    vgpu_job_is_undecided(task->member.config->run_dir, task->member.job))
 			return vgpu_member_hide_cards(why);
 		return 0;
 	case VGPU_ENFORCE_PRELOAD:
@@ -127,7 +128,7 @@ static int admit(struct task *task, struct vgpu_why *why)
 			       : 0;
 	known = vgpu_member_admit(&task->member, why);
 	if (known == 0 &&
-	    (task->shards > 0 || vgpu_late_must_ask(config->run_dir, task->member.job))) {
+	    (task->shards > 0 || vgpu_needs_prolog(config->run_dir, task->member.job))) {
 		asked = vgpu_late_prolog(task->spank, config->prolog, &late);
 		if (asked < 0)
 			return vgpu_because(why, "no grant: %s", late.text);

@@ -11,68 +11,81 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// retryEvery is short against the second that a restart of gresd takes.
-const retryEvery = 200 * time.Millisecond
+const (
+	// retryEvery is short compared with the second that a restart of gresd takes.
+	retryEvery = 200 * time.Millisecond
+	// noShareWait is how long a job without a sign of a share waits for gresd.
+	noShareWait = 2 * time.Second
+	// answerMargin is how much sooner than the Prolog stops waiting gresd must answer.
+	answerMargin = 3 * time.Second
+)
 
-// ask sends a request. All requests can be repeated: a gresd that is not there is
-// waited for until the patience is over, and begins anew whenever one is seen. One
-// that is there and does not answer has longer: it may be stopped, or its disk
-// may be slow, and for a Prolog that fails Slurm drains the node. Other jobs do
-// not wait: a node without gresd still runs them at full speed.
-func (h *Hook) ask(ctx context.Context, req wire.Request) (wire.Reply, error) {
+// answer is a reply of gresd, or the reason why there is none.
+type answer struct {
+	reply wire.Reply
+	err   error
+}
+
+// kind returns the kind of gresd's error; "" if gresd did not answer.
+func (a answer) kind() wire.Kind {
+	var reported *wire.Error
+	switch {
+	case !errors.As(a.err, &reported):
+		return ""
+	case reported.Kind == "":
+		return wire.KindNode
+	}
+	return reported.Kind
+}
+
+// isAnswer reports whether gresd has answered.
+func (a answer) isAnswer() bool { return a.err == nil || a.kind() != "" }
+
+// isFinal reports whether gresd has decided.
+func (a answer) isFinal() bool { return a.isAnswer() && a.kind() != wire.KindBusy }
+
+// ask sends a request. A repeated request is harmless. With wait, ask repeats it until h.Patience
+// after gresd was last seen, or until h.AnswerWait is over. A gresd that takes the connection and does
+// not answer has all of h.AnswerWait: its process can be stopped, or its disk slow. Without wait, there
+// is one attempt: a node without gresd still runs jobs without a share at full speed.
+func (h *Hook) ask(ctx context.Context, req wire.Request, wait bool) answer {
 	client := wire.Client{Socket: h.socket(), Timeout: min(wire.DefaultTimeout, h.AnswerWait)}
 	if !h.placedByGresd() {
-		client.Timeout = plainWait
+		client.Timeout = noShareWait
 	}
-	waits := h.patient || h.holdsShare()
 	seen, last := time.Now(), time.Now().Add(h.AnswerWait)
 	for {
-		if waits {
+		if wait {
 			client.Timeout = max(time.Until(last), retryEvery)
 		}
-		rep, err := client.Do(ctx, req)
-		if err == nil || isAnswer(err) || errors.Is(err, context.DeadlineExceeded) || !waits {
-			return rep, err
+		reply, err := client.Do(ctx, req)
+		a := answer{reply, err}
+		if !wait || a.isAnswer() || errors.Is(err, context.DeadlineExceeded) {
+			return a
 		}
-		if isThere(err) {
+		var op *net.OpError
+		if !errors.As(err, &op) || op.Op != "dial" { // gresd took the connection
 			seen = time.Now()
 		}
 		if next := time.Now().Add(retryEvery); next.After(seen.Add(h.Patience)) || next.After(last) {
-			return rep, err
+			return a
 		}
 		select {
 		case <-ctx.Done():
-			return rep, err
+			return a
 		case <-time.After(retryEvery):
 		}
 	}
 }
 
-// isThere says whether gresd took the connection that failed.
-func isThere(err error) bool {
-	var op *net.OpError
-	return !errors.As(err, &op) || op.Op != "dial"
+// ping returns an error unless gresd answers within the time.
+func (h *Hook) ping(ctx context.Context, within time.Duration) error {
+	client := wire.Client{Socket: h.socket(), Timeout: within}
+	_, err := client.Do(ctx, wire.Request{Op: wire.OpPing})
+	return err
 }
 
-// isAnswer tells what gresd has said from gresd not having been reached.
-func isAnswer(err error) bool {
-	var answer *wire.Error
-	return errors.As(err, &answer)
-}
-
-// isNodesFault tells an answer that is nobody's fault but this node's.
-func isNodesFault(err error) bool {
-	var answer *wire.Error
-	return errors.As(err, &answer) && answer.Kind != wire.KindUser && !isBusy(err)
-}
-
-// isBusy tells the answer that there is none yet.
-func isBusy(err error) bool {
-	var answer *wire.Error
-	return errors.As(err, &answer) && answer.Kind == wire.KindBusy
-}
-
-func isUsersFault(err error) bool {
-	var answer *wire.Error
-	return errors.As(err, &answer) && answer.Kind == wire.KindUser
+// setWithin tells gresd when the Prolog needs the answer.
+func (h *Hook) setWithin(req *wire.Request) {
+	req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
 }

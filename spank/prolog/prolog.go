@@ -12,7 +12,6 @@ package prolog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -43,27 +42,23 @@ type Hook struct {
 	Stderr io.Writer
 	// Log tells the administrator; Slurm keeps nothing of what a hook prints.
 	Log func(line string)
-	// Patience is how long a job that holds a share waits for gresd to come
-	// back, for example from an upgrade.
+	// Patience is how long a job with a share waits for a gresd that is not there, for example
+	// because of an upgrade.
 	Patience time.Duration
-	// AnswerWait is how long such a job waits in all, for a gresd that is there
-	// and does not answer.
+	// AnswerWait is how long such a job waits in all, also for a gresd that does not answer.
 	AnswerWait time.Duration
 
-	doubtAfter time.Duration
-	selfGrant  string      // for tests
-	slurm      slurmClient // nil: Slurm's commands
-	patient    bool        // wait for gresd also for a job that shows no share
+	askSlurmctldAfter time.Duration
+	selfGrant         string      // for tests
+	slurm             slurmClient // nil: Slurm's commands
 }
-
-// answerMargin is how much sooner than it waits a Prolog asks for an answer.
-const answerMargin = 3 * time.Second
 
 // New returns a Hook with the values that production uses.
 func New(getenv func(string) string, config Config, stdout, stderr io.Writer, log func(string)) *Hook {
 	return &Hook{
 		Getenv: getenv, Config: config, Stdout: stdout, Stderr: stderr, Log: log,
-		Patience: 5 * time.Second, AnswerWait: 150 * time.Second, doubtAfter: doubtAfter, selfGrant: selfGrant,
+		Patience: 5 * time.Second, AnswerWait: 150 * time.Second,
+		askSlurmctldAfter: askSlurmctldAfter, selfGrant: selfGrant,
 	}
 }
 
@@ -100,161 +95,73 @@ func (h *Hook) prolog(ctx context.Context) int {
 		h.say("prolog: %v", err)
 		return ExitOK
 	}
-	if !h.takesPart() {
+	if !h.isSharingNode() {
 		return ExitOK
 	}
-	if limit := h.within(); limit > 0 {
+	if timeout := h.timeout(); timeout > 0 {
 		// One deadline for the answer and for all commands.
-		timeout := h.timeout()
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, max(timeout-exitMargin, timeout/2))
 		defer cancel()
-		h.AnswerWait = min(h.AnswerWait, limit)
-		req.Within = uint32(max(1, (h.AnswerWait - answerMargin).Seconds()))
+		h.AnswerWait = min(h.AnswerWait, answerDeadline(timeout))
+		h.setWithin(&req)
 	}
-	if err := h.unmark(req.JobID); err != nil { // its Epilog may have been lost
-		return h.unanswered(ctx, req.JobID, err, tasksRefused)
+	if err := h.clearState(req.JobID); err != nil { // the Epilog of an earlier run can be lost
+		return h.requeueOrRefuse(ctx, req.JobID, err, tasksRefused)
 	}
-	rep, err := h.answer(ctx, req)
-	switch {
-	case errors.Is(err, errNoShare):
-		h.markPlain(req.JobID)
-		if h.holdsShare() { // by what slurmd says, whole cards look like a share
-			h.say("prolog: job %d: %v", req.JobID, err)
-		}
-		return ExitOK
-	case err == nil:
-		if rep.Result == wire.Refused || rep.Result == wire.Requeued {
-			h.say("prolog: job %d: %s: %s", req.JobID, rep.Result, rep.Message)
-		}
-		if rep.Result == wire.None {
-			h.markPlain(req.JobID)
-		}
-		return ExitOK
-	case errors.Is(err, errNobodyKnows):
-		if markErr := h.mark(unknownJob, req.JobID); markErr != nil {
-			return h.unanswered(ctx, req.JobID, markErr, "its tasks see no card")
-		}
-		h.say("prolog: job %d: %v", req.JobID, err)
-		return ExitOK
-	case isUsersFault(err):
-		h.say("prolog: job %d: %v", req.JobID, err)
-		return ExitOK
-	case isNodesFault(err):
-		h.say("prolog: job %d: %v", req.JobID, err)
-		return ExitFault
-	case !h.mayShare():
-		return ExitOK
-	}
-	return h.unanswered(ctx, req.JobID, err, tasksRefused)
+	return h.decide(ctx, req)
 }
 
 // latePrologContext is the SLURM_SCRIPT_CONTEXT that the SPANK plugin sets.
 const latePrologContext = "vgpu_late_prolog"
 
-// latePrologOf is Prolog for a task whose job had none (spank/plugin/late.c). Its
-// exit code fails the task and never the node, so it is not 0 unless the task may
-// run: gresd has granted, has refused in words of its own, or has nothing to do
-// with the job. ExitUnknown: gresd does not answer, and the job shows no sign of a share.
+// latePrologOf is the Prolog of a task whose job had none (spank/plugin/late.c). Its exit code fails
+// the task and never the node. 0: gresd has granted or refused the job, or has nothing to do with it.
+// ExitUnknown: gresd does not answer, and the job has no sign of a share.
 func (h *Hook) latePrologOf(ctx context.Context) int {
 	req, err := h.request(wire.OpGrant)
 	if err != nil {
 		h.say("late prolog: %v", err)
 		return ExitFault
 	}
-	job := fmt.Sprint(req.JobID)
-	h.patient = h.holdsShare() || h.placedByGresd() || h.isMarked(lostJob, job) || !h.losesShards() && !h.isMarked(unknownJob, job)
-	rep, err := h.ask(ctx, req)
+	state := h.state(fmt.Sprint(req.JobID))
+	hasShare := h.mustNotRunUnlimited() || state == lostShards || state != undecided && !h.mayDropShards()
+	a := h.ask(ctx, req, hasShare)
 	switch {
-	case !h.patient && err != nil && (!isAnswer(err) || isBusy(err)):
-		h.Log(fmt.Sprintf("vgpu: late prolog: job %d: %v: %v", req.JobID, errNobodyKnows, err))
+	case !hasShare && !a.isFinal():
+		h.Log(fmt.Sprintf("vgpu: late prolog: job %d: %s: %v", req.JobID, startsWithoutCard, a.err))
 		return ExitUnknown
-	case err != nil:
-		h.say("late prolog: job %d: %v", req.JobID, err)
+	case a.err != nil:
+		h.say("late prolog: job %d: %v", req.JobID, a.err)
 		return ExitFault
-	case rep.Result == wire.Requeued:
-		h.say("late prolog: job %d: %s: %s", req.JobID, rep.Result, rep.Message)
+	case a.reply.Result == wire.Requeued:
+		h.say("late prolog: job %d: %s: %s", req.JobID, a.reply.Result, a.reply.Message)
 		return ExitFault
-	case rep.Result == wire.None:
-		h.markPlain(req.JobID)
+	case a.reply.Result == wire.None:
+		_ = h.noteNoShare(req.JobID)
 	default:
-		h.Log(fmt.Sprintf("vgpu: late prolog: job %d: slurmd had left it out: %s", req.JobID, rep.Result))
+		h.Log(fmt.Sprintf("vgpu: late prolog: job %d: slurmd had left it out: %s", req.JobID, a.reply.Result))
 	}
 	return ExitOK
 }
 
-// Marks are files by which tasks know what was found out about their job (spank/plugin/marks.c).
-const (
-	// plainJob: its Prolog has run, and it has no share, whatever its environment says: sbatch inside
-	// of a job with a share hands that on.
-	plainJob = "plain"
-	// lostJob: slurmctld has started it without the shards that it asks for, and gresd has not decided
-	// yet. Its tasks must not run.
-	lostJob = "lost"
-	// unknownJob: nobody could say whether it has lost a share. The SPANK plugin hides the cards from
-	// its tasks.
-	unknownJob = "unknown"
-)
-
-func (h *Hook) mark(kind string, job uint32) error {
-	path := h.markOf(kind, fmt.Sprint(job))
-	err := os.MkdirAll(filepath.Dir(path), 0o755)
-	if err == nil {
-		err = os.WriteFile(path, nil, 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("mark the job: %w", err)
-	}
-	return nil
-}
-
-func (h *Hook) isMarked(kind, job string) bool {
-	_, err := os.Stat(h.markOf(kind, job))
-	return err == nil
-}
-
-func (h *Hook) markOf(kind, job string) string { return filepath.Join(h.Config.RunDir, kind, job) }
-
-// unmark removes the marks of an earlier run of the job.
-func (h *Hook) unmark(job uint32) error {
-	for _, kind := range []string{plainJob, lostJob, unknownJob} {
-		// A read-only folder fails for an absent file, too.
-		if err := os.Remove(h.markOf(kind, fmt.Sprint(job))); err != nil && h.isMarked(kind, fmt.Sprint(job)) {
-			return fmt.Errorf("remove the job's mark: %w", err)
-		}
-	}
-	return nil
-}
-
-// placedByGresd says that gresd chooses the cards on this node: it leaves a mark.
-func (h *Hook) placedByGresd() bool {
-	_, err := os.Stat(filepath.Join(h.Config.RunDir, "ask-gresd"))
-	return err == nil
-}
-
-// markPlain: without the mark, tasks ask again, which only takes longer.
-func (h *Hook) markPlain(job uint32) {
-	if h.mayShare() || h.isMarked(unknownJob, fmt.Sprint(job)) {
-		_ = h.mark(plainJob, job)
-	}
-}
-
-// epilog never fails, and does not wait for long: gresd takes back by itself what no job holds
-// any more.
+// epilog never fails and does not wait for long: gresd finds ended jobs by itself.
 func (h *Hook) epilog(ctx context.Context) int {
-	if !h.takesPart() {
+	if !h.isSharingNode() {
 		return ExitOK
 	}
-	h.Patience, h.AnswerWait = min(h.Patience, plainWait), min(h.AnswerWait, plainWait)
+	h.Patience, h.AnswerWait = min(h.Patience, noShareWait), min(h.AnswerWait, noShareWait)
 	req, err := h.request(wire.OpRelease)
-	if err == nil {
-		if err := h.unmark(req.JobID); err != nil {
-			h.say("epilog: job %d: %v", req.JobID, err)
-		}
-		_, err = h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID, Cluster: req.Cluster})
-	}
-	if err != nil && (isAnswer(err) || h.holdsShare()) {
+	if err != nil {
 		h.say("epilog: job %d: %v", req.JobID, err)
+		return ExitOK
+	}
+	if err := h.clearState(req.JobID); err != nil {
+		h.say("epilog: job %d: %v", req.JobID, err)
+	}
+	a := h.ask(ctx, wire.Request{Op: wire.OpRelease, JobID: req.JobID, Cluster: req.Cluster}, h.namesShare())
+	if a.err != nil && (a.isAnswer() || h.namesShare()) {
+		h.say("epilog: job %d: %v", req.JobID, a.err)
 	}
 	return ExitOK
 }
@@ -262,11 +169,10 @@ func (h *Hook) epilog(ctx context.Context) int {
 // healthCheck never drains: slurmd goes on without gresd, and the jobs that
 // need it are stopped one by one.
 func (h *Hook) healthCheck(ctx context.Context) int {
-	if !h.takesPart() {
+	if !h.isSharingNode() {
 		return ExitOK
 	}
-	client := wire.Client{Socket: h.socket(), Timeout: 5 * time.Second}
-	if _, err := client.Do(ctx, wire.Request{Op: wire.OpPing}); err != nil {
+	if err := h.ping(ctx, 5*time.Second); err != nil {
 		h.say("health check: %v", err)
 	}
 	return ExitOK
@@ -279,10 +185,19 @@ func (h *Hook) socket() string {
 	return filepath.Join(h.Config.RunDir, "gresd.sock")
 }
 
-// holdsShare says whether the job may have a share of a card of this node, by what slurmd and its
-// own options say.
-func (h *Hook) holdsShare() bool {
+// namesShare reports whether slurmd's environment, the comment or an option of the job names a share.
+func (h *Hook) namesShare() bool {
 	return h.Getenv("SLURM_JOB_GPUS") != "" || request.HasToken(h.Getenv("SLURM_JOB_COMMENT")) || h.options() != wire.Options{}
+}
+
+// isSharingNode reports whether this node shares cards: it has gresd's folder, which systemd makes, or
+// a configuration. On other nodes the hooks do nothing.
+func (h *Hook) isSharingNode() bool {
+	if h.Config.Found || h.Getenv("VGPU_SOCKET") != "" {
+		return true
+	}
+	_, err := os.Stat(h.Config.RunDir)
+	return err == nil
 }
 
 func (h *Hook) say(format string, args ...any) {

@@ -80,7 +80,7 @@ func runHook(t *testing.T, config Config, env map[string]string, change ...func(
 		func(line string) { r.log = append(r.log, line) })
 	hook.Patience, hook.AnswerWait = 300*time.Millisecond, 1200*time.Millisecond
 	hook.selfGrant = filepath.Join(config.RunDir, "self-grant")
-	hook.doubtAfter = 200 * time.Millisecond
+	hook.askSlurmctldAfter = 200 * time.Millisecond
 	hook.slurm = fakeSlurm{err: slurm.ErrUnavailable}
 	for _, f := range change {
 		f(hook)

@@ -37,17 +37,17 @@ func (h *Hook) taskProlog() int {
 	}
 	grant := filepath.Join(dir, "grant")
 	if !isGrant(grant) {
-		if shards, _ := strconv.Atoi(h.Getenv("SLURM_SHARDS_ON_NODE")); shards > 0 && !h.isMarked(plainJob, job) {
+		if shards, _ := strconv.Atoi(h.Getenv("SLURM_SHARDS_ON_NODE")); shards > 0 && h.state(job) != noShare {
 			return h.stop(fmt.Sprintf("vgpu: task: job %s: %d shards, but no grant on this node: "+
 				"is Prolog=vgpu-prolog in slurm.conf, and gresd well (vgpuctl status)?", job, shards))
 		}
-		if h.isMarked(lostJob, job) {
+		if h.state(job) == lostShards {
 			return h.stop(fmt.Sprintf("vgpu: task: job %s: slurmctld has started it without the shards that it asks for, "+
 				"and gresd does not answer: submit it again", job))
 		}
 		if names := h.wholeNames(); names != "" {
 			fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", names)
-		} else if h.losesShards() && !h.isMarked(plainJob, job) && h.isWithoutCards() {
+		} else if h.mayDropShards() && h.state(job) != noShare && h.isWithoutCards() {
 			fmt.Fprintf(h.Stdout, "export CUDA_VISIBLE_DEVICES=%s\n", noCard)
 		}
 		return ExitOK

@@ -22,7 +22,7 @@ struct fuzz_owner fuzz_owner[FUZZ_FILES];
 const char *fuzz_environ[64];
 
 static const char *const names[FUZZ_FILES] = {"grant",   "cache", "refused",   "environment",
-					      "preload", "",      "ask-gresd", "plain"};
+					      "preload", "",      "ask-gresd", "state"};
 static struct {
 	int fd;
 	dev_t dev;
@@ -72,8 +72,8 @@ static enum fuzz_name named(const char *path)
 	const char *last = strrchr(path, '/');
 	int i = 0;
 
-	if (strstr(path, "/plain/"))
-		return PLAIN;
+	if (strstr(path, "state/"))
+		return STATE;
 	last = last ? last + 1 : path;
 	while (i < FUZZ_FILES && (i == FOLDER || strcmp(names[i], last)))
 		i++;

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum fuzz_name { GRANT, CACHE, REFUSED, ENVIRONMENT, PRELOAD, FOLDER, ASK, PLAIN, FUZZ_FILES };
+enum fuzz_name { GRANT, CACHE, REFUSED, ENVIRONMENT, PRELOAD, FOLDER, ASK, STATE, FUZZ_FILES };
 
 /* A file of that name, in whatever folder; not there unless its bit is in here. */
 extern unsigned fuzz_here;

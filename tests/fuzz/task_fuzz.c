@@ -151,6 +151,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	make_text(&in, REFUSED);
 	make_text(&in, ENVIRONMENT);
+	fuzz_size(STATE, 0);
+	fuzz_write(STATE, "no-share\n", 9, 0);
 	check_admit(&config, good);
 	check_environment(&config);
 	give_back(&in);

@@ -22,7 +22,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	slurmnode "github.com/slurm-vgpu/slurm-vgpu/gresd/node"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/notify"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
@@ -94,17 +94,14 @@ func (n *node) start(t *testing.T, to io.Writer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := outbox.Open(inForce, of, here, grants, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	notifier := notify.New(inForce, of, here, grants, log)
 	manager, keeper, err := server.OpenMPS(&n.cfg, grants, func() {}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, err := server.New(server.Parts{
 		Config: inForce, Steps: n.steps, Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 500 * gpu.MiB}),
-		Observer: nobody{}, Node: here, Cards: of, Queue: queue, Outbox: box, MPS: manager, Linger: keeper,
+		Observer: nobody{}, Node: here, Cards: of, Queue: queue, Outbox: notifier, MPS: manager, Linger: keeper,
 		Report: status.New(status.Parts{
 			Config: inForce, Cards: of, Node: here, Ledger: records, Grants: grants, InUse: queue.CurrentUse, ByMPS: manager.Serves, Version: "test", Log: log,
 		}),

@@ -46,20 +46,20 @@ var pathAttacks = []attack{
 // made are the names below run_dir and state_dir that gresd, the Prolog, the SPANK
 // plugin or vgpuctl make or remove. N is a job, U a user, CARD a card.
 var made = []string{
-	"gresd.sock", "metrics.sock", "preload", "preload.new", "ask-gresd", "loses-shards", "lost", "lost/N", "unknown", "unknown/N", "self", "self/grant", "self/cache", "plain", "plain/N",
+	"gresd.sock", "metrics.sock", "preload", "preload.new", "ask-gresd", "loses-shards", "self", "self/grant", "self/cache", "state", "state/N", "state/N.new",
 	"jobs", "jobs/N", "jobs/new-N", "jobs/new-N/grant", "jobs/new-N/.grant.new", "jobs/new-N/cache", "jobs/new-N/.cache.new", "jobs/new-N/refused",
 	"jobs/new-N/environment", "jobs/new-N/messages", "jobs/N/messages", "jobs/N/grant", "jobs/N/cache", "jobs/N/refused", "jobs/N/environment",
 	"mps", "mps/CARD", "mps/CARD/U", "mps/CARD/U.json", "mps/CARD/U.json.new", "mps/CARD/U.out", "mps/CARD/U/pipe", "mps/CARD/U/log", "mps/CARD/U.old.N",
 	"mps/CARD/all", "mps/CARD/all.json", "mps/CARD/all.json.new", "mps/CARD/all.out", "mps/CARD/all/pipe", "mps/CARD/all/log",
 	"mps/CARD/all/pipe/control", "mps/CARD/all/pipe/nvidia-cuda-mps-control.pid",
 	"mps/CARD/all.old.N", "mps/CARD/all.old.N/control", "mps/CARD/all.old.N/nvidia-cuda-mps-control.pid",
-	"ledger.json", "ledger.json.new", "ledger.json.lock", "ledger.journal-N", "waiting.json", "waiting.json.new", "queued.json", "queued.json.new",
+	"ledger.json", "ledger.json.new", "ledger.json.lock", "ledger.journal-N", "waiting.json", "waiting.json.new",
 	"cards.json", "cards.json.new", "context.json", "context.json.new", "nodes.json", "nodes.json.new", "cards", "cards.new",
 	"survivors.json", "survivors.json.new",
 	"slices.json", "slices.json.new", "slicetest",
 	"slicetest/short", "slicetest/short/grant", "slicetest/short/.grant.new", "slicetest/short/cache", "slicetest/short/.cache.new",
 	"slicetest/long", "slicetest/long/grant", "slicetest/long/.grant.new", "slicetest/long/cache", "slicetest/long/.cache.new",
-	"past", "past/N.json", "past/N.json.new", "silent",
+	"past", "past/N.json", "past/N.json.new",
 }
 
 // users are those of them that a user owns: below, the user may do anything.
@@ -78,7 +78,7 @@ var (
 	cardName = regexp.MustCompile(`GPU-[0-9a-f-]{36}`)
 	userName = regexp.MustCompile(`^mps/CARD/\d+`)
 	lifted   = regexp.MustCompile(`(U|all)\.old\.\d+`)
-	jobName  = regexp.MustCompile(`^(jobs/(?:new-)?|plain/|lost/|unknown/|past/|ledger\.journal-)\d+`)
+	jobName  = regexp.MustCompile(`^(jobs/(?:new-)?|state/|past/|ledger\.journal-)\d+`)
 )
 
 // pattern is a path as it stands in made.

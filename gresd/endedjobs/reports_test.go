@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package past
+package endedjobs
 
 import (
 	"errors"
@@ -62,7 +62,7 @@ func TestReportsOutliveGresd(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	for job := range uint32(Most + 5) {
+	for job := range uint32(MaxReports + 5) {
 		if err := s.Keep(of(job+1, "ada")); err != nil {
 			t.Fatal(err)
 		}
@@ -74,11 +74,11 @@ func TestReportsAreBounded(t *testing.T) {
 		}
 		return len(all)
 	}
-	if _, err := s.Of(5); !errors.Is(err, ErrNone) || files() != Most {
-		t.Errorf("the oldest: %v; %d files, want %d", err, files(), Most)
+	if _, err := s.Of(5); !errors.Is(err, ErrNone) || files() != MaxReports {
+		t.Errorf("the oldest: %v; %d files, want %d", err, files(), MaxReports)
 	}
-	old := time.Now().Add(-Longest - time.Hour)
-	for job := range uint32(Most - 1) {
+	old := time.Now().Add(-KeepReportsFor - time.Hour)
+	for job := range uint32(MaxReports - 1) {
 		if err := os.Chtimes(s.path(job+6), old, old); err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestReportsAreBounded(t *testing.T) {
 	if s = open(t, dir); files() != 1 {
 		t.Errorf("%d files, want the one that is not too old", files())
 	}
-	if _, err := s.Of(Most + 5); err != nil {
+	if _, err := s.Of(MaxReports + 5); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package acct
+package endedjobs
 
 import (
 	"strings"
@@ -34,7 +34,7 @@ func FuzzComment(f *testing.F) {
 				t.Fatalf("%q is %q", text, got)
 			}
 		}
-		// Of words of another node nothing is lost, nor of any other text.
+		// The words of other nodes and all other text stay.
 		other := words.ReplaceAllString(text, "")
 		if left := words.ReplaceAllString(got, ""); strings.Join(strings.Fields(left), " ") != strings.Join(strings.Fields(other), " ") {
 			t.Fatalf("of %q is left %q, want %q", text, left, other)

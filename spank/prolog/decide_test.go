@@ -86,17 +86,17 @@ func TestAJobThatMayHaveLostItsShards(t *testing.T) {
 	batch := asks
 	batch.Batch = true
 	for name, c := range map[string]struct {
-		slurm       fakeSlurm
-		options     string
-		requeued    int
-		says        string
-		plain, lost bool
+		slurm    fakeSlurm
+		options  string
+		requeued int
+		says     string
+		state    string
 	}{
-		"a CPU job":              {fakeSlurm{facts: slurm.JobFacts{OnNode: true}}, "", 0, "", true, false},
-		"lost, a batch job":      {fakeSlurm{facts: batch}, "", 1, "back in the queue", false, true},
-		"lost, srun":             {fakeSlurm{facts: asks}, "", 1, "its tasks are refused", false, true},
-		"nobody knows":           {fakeSlurm{err: slurm.ErrUnavailable}, "", 0, "starts without a card", false, false},
-		"its options tell of it": {fakeSlurm{err: slurm.ErrUnavailable}, "8G", 1, "its tasks are refused", false, false},
+		"a CPU job":              {fakeSlurm{facts: slurm.JobFacts{OnNode: true}}, "", 0, "", noShare},
+		"lost, a batch job":      {fakeSlurm{facts: batch}, "", 1, "back in the queue", lostShards},
+		"lost, srun":             {fakeSlurm{facts: asks}, "", 1, "its tasks are refused", lostShards},
+		"nobody knows":           {fakeSlurm{err: slurm.ErrUnavailable}, "", 0, "starts without a card", undecided},
+		"its options tell of it": {fakeSlurm{err: slurm.ErrUnavailable}, "8G", 1, "its tasks are refused", ""},
 	} {
 		for how, answer := range map[string]*wire.Reply{"away": nil, "busy": {Kind: wire.KindBusy, Message: "ask slurmctld"}} {
 			t.Run(name+", gresd "+how, func(t *testing.T) {
@@ -115,15 +115,13 @@ func TestAJobThatMayHaveLostItsShards(t *testing.T) {
 				if r.code != ExitOK || n != c.requeued || !strings.Contains(said, c.says) || (said == "") != (c.says == "") {
 					t.Errorf("code %d, requeued %d times, log %q; want 0, %d, %q", r.code, n, said, c.requeued, c.says)
 				}
-				h := &Hook{Config: config}
-				marked := [3]bool{h.isMarked(plainJob, "7"), h.isMarked(lostJob, "7"), h.isMarked(unknownJob, "7")}
-				if want := [3]bool{c.plain, c.lost, name == "nobody knows"}; marked != want {
-					t.Errorf("marked plain, lost, unknown: %v; want %v", marked, want)
+				if state := (&Hook{Config: config}).state("7"); state != c.state {
+					t.Errorf("state %q, want %q", state, c.state)
 				}
 				// A task that must not run does not, and one that nobody knows sees no card.
 				task := runHook(t, config, jobEnv("prolog_task", "SLURM_JOB_GPUS", "", "SLURM_STEP_GPUS", ""))
 				stops, hidden := task.code == ExitFault, strings.Contains(task.stdout, "CUDA_VISIBLE_DEVICES=NoDevFiles")
-				if stops != c.lost || hidden != (!c.lost && !c.plain) {
+				if stops != (c.state == lostShards) || hidden != (c.state == undecided || c.state == "") {
 					t.Errorf("a task: code %d, %q", task.code, task.stdout)
 				}
 			})
@@ -185,7 +183,11 @@ func TestWithinSlurmsPatience(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := New(func(name string) string { return map[string]string{"SLURM_CONF": path}[name] }, Config{}, nil, nil, nil)
-		if got := h.within(); got != want {
+		got := h.timeout()
+		if got != 0 {
+			got = answerDeadline(got)
+		}
+		if got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
 	}
@@ -226,31 +228,30 @@ func TestCommandsShareOneDeadline(t *testing.T) {
 }
 
 // Where gresd chooses the cards, tasks of jobs without a share need not ask.
-func TestPrologMarksJobsWithoutAShare(t *testing.T) {
+func TestPrologWritesTheStateOfJobsWithoutAShare(t *testing.T) {
 	config := testConfig(t)
-	mark := filepath.Join(config.RunDir, "plain", "7")
 	env := jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "")
-	is := func() bool { _, err := os.Stat(mark); return err == nil }
+	is := func() bool { return (&Hook{Config: config}).state("7") == noShare }
 	runHook(t, config, env)
 	if is() {
-		t.Error("marked where slurmctld chooses the cards")
+		t.Error("a state where slurmctld chooses the cards")
 	}
 	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if r := runHook(t, config, env); r.code != ExitOK || is() {
-		t.Errorf("nobody knows: exit code %d, marked %v", r.code, is())
+		t.Errorf("nobody knows: exit code %d, state %v", r.code, is())
 	}
 	plain := func(h *Hook) { h.slurm = fakeSlurm{} }
 	if r := runHook(t, config, env, plain); r.code != ExitOK || !is() || len(r.log) != 0 {
-		t.Errorf("without gresd: exit code %d, marked %v, log %q", r.code, is(), r.log)
+		t.Errorf("without gresd: exit code %d, state %v, log %q", r.code, is(), r.log)
 	}
 	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); is() {
-		t.Error("marked after Epilog")
+		t.Error("a state after Epilog")
 	}
 	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
 	if runHook(t, config, env); is() {
-		t.Error("a job with a grant is marked")
+		t.Error("a job with a grant has the state")
 	}
 }
 
@@ -328,41 +329,71 @@ func TestWholeCardsWaitForTheSharesOnThem(t *testing.T) {
 	}
 }
 
-// If the marks of a job cannot be written, the job goes back into the queue. Tasks of a job that
-// stays ask for themselves, and see no card.
-func TestAJobThatCannotBeMarked(t *testing.T) {
+// If the state no-share cannot be written, the job starts if gresd answers its tasks. If only gresd can
+// answer and does not, the job is requeued.
+func TestAJobWithoutAShareWhoseStateCannotBeWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		marker   string
+		answers  bool
+		requeued int
+	}{
+		"gresd places and answers":         {"ask-gresd", true, 0},
+		"gresd places and does not answer": {"ask-gresd", false, 1},
+		"slurmctld places":                 {"loses-shards", false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := testConfig(t)
+			for _, file := range []string{c.marker, "state"} { // also root can write no file in a file
+				if err := os.WriteFile(filepath.Join(config.RunDir, file), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.answers {
+				startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.None})
+			}
+			n := 0
+			r := runHook(t, config, jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", ""), func(h *Hook) {
+				h.slurm = fakeSlurm{facts: slurm.JobFacts{Batch: true}, requeued: &n}
+			})
+			if said := strings.Join(r.log, "\n"); r.code != ExitOK || n != c.requeued || !strings.Contains(said, "write the job's state") {
+				t.Errorf("code %d, requeued %d times, log %q; want 0, %d and the error", r.code, n, said, c.requeued)
+			}
+		})
+	}
+}
+
+// If the state of a job cannot be written or removed, the job goes back into the queue.
+// Tasks of a job that stays ask gresd, and see no card.
+func TestAJobWhoseStateCannotBeWritten(t *testing.T) {
 	lost := slurm.JobFacts{Batch: true, OnNode: true, MayAskForShards: true}
 	for name, c := range map[string]struct {
 		slurm fakeSlurm
-		stale bool // a mark of an earlier run cannot be removed
+		stale bool // the state of an earlier run cannot be removed
 		says  string
 	}{
-		"lost its shards":   {slurm: fakeSlurm{facts: lost}, says: "back in the queue"},
-		"nobody knows":      {slurm: fakeSlurm{err: slurm.ErrUnavailable}, says: "its tasks see no card"},
-		"an old mark stays": {slurm: fakeSlurm{facts: lost}, stale: true, says: "remove the job's mark"},
+		"lost its shards":    {slurm: fakeSlurm{facts: lost}, says: "back in the queue"},
+		"nobody knows":       {slurm: fakeSlurm{err: slurm.ErrUnavailable}, says: "its tasks see no card"},
+		"an old state stays": {slurm: fakeSlurm{facts: lost}, stale: true, says: "remove the job's state"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := testConfig(t)
 			if err := os.WriteFile(filepath.Join(config.RunDir, "loses-shards"), nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			for _, kind := range []string{plainJob, lostJob, unknownJob} { // also root can write no file in a file
-				if err := os.WriteFile(filepath.Join(config.RunDir, kind), nil, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
+			states := filepath.Join(config.RunDir, "state")
+			err := os.WriteFile(states, nil, 0o644) // also root can write no file in a file
 			if c.stale {
-				path := filepath.Join(config.RunDir, plainJob)
-				if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "7", "full"), 0o755)); err != nil {
-					t.Fatal(err)
-				}
+				err = errors.Join(os.Remove(states), os.MkdirAll(filepath.Join(states, "7", "full"), 0o755))
+			}
+			if err != nil {
+				t.Fatal(err)
 			}
 			n := 0
 			c.slurm.requeued = &n
 			env := jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", "")
 			r := runHook(t, config, env, func(h *Hook) { h.slurm = c.slurm })
 			said := strings.Join(r.log, "\n")
-			if r.code != ExitOK || n != 1 || !strings.Contains(said, "mark") || !strings.Contains(said, c.says) {
+			if r.code != ExitOK || n != 1 || !strings.Contains(said, "the job's state") || !strings.Contains(said, c.says) {
 				t.Errorf("code %d, requeued %d times, log %q; want 0, 1, %q", r.code, n, said, c.says)
 			}
 			env["SLURM_SCRIPT_CONTEXT"] = latePrologContext
@@ -407,18 +438,18 @@ func TestLatePrologFailsWhatIsNotDecided(t *testing.T) {
 func TestATaskOfWhichNobodyKnowsAsksAgain(t *testing.T) {
 	config := testConfig(t)
 	h := &Hook{Config: config}
-	if err := h.mark(unknownJob, 7); err != nil {
+	if err := h.setState(7, undecided); err != nil {
 		t.Fatal(err)
 	}
 	env := jobEnv(latePrologContext, "SLURM_JOB_GPUS", "", "SLURMD_NODENAME", "")
-	if r := runHook(t, config, env); r.code != ExitUnknown || h.isMarked(plainJob, "7") {
-		t.Errorf("without gresd: exit code %d, marked plain %v", r.code, h.isMarked(plainJob, "7"))
+	if r := runHook(t, config, env); r.code != ExitUnknown || h.state("7") != undecided {
+		t.Errorf("without gresd: exit code %d, state %q", r.code, h.state("7"))
 	}
 	startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.None})
-	if r := runHook(t, config, env); r.code != ExitOK || !h.isMarked(plainJob, "7") {
-		t.Errorf("gresd says that it has none: exit code %d, marked plain %v", r.code, h.isMarked(plainJob, "7"))
+	if r := runHook(t, config, env); r.code != ExitOK || h.state("7") != noShare {
+		t.Errorf("gresd says that it has none: exit code %d, state %q", r.code, h.state("7"))
 	}
-	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); h.isMarked(unknownJob, "7") {
-		t.Error("marked after Epilog")
+	if runHook(t, config, jobEnv("epilog_slurmd", "SLURM_JOB_GPUS", "")); h.state("7") != "" {
+		t.Error("a state after Epilog")
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package past keeps reports of jobs that have ended, for some time and up to some number. They
-// are for people who look: what is lost in a crash is lost.
-package past
+// Package endedjobs keeps the results of jobs. A [Store] has reports of ended jobs on disk. A [Writer]
+// writes the use of a job into its record in Slurm's accounting.
+package endedjobs
 
 import (
 	"cmp"
@@ -23,31 +23,31 @@ import (
 )
 
 const (
-	// Most is how many reports are kept, and Longest for how long.
-	Most    = 1000
-	Longest = 30 * 24 * time.Hour
-	// mostBytes bounds what is read of one.
-	mostBytes = 1 << 20
+	// MaxReports limits the number of reports, and KeepReportsFor their age.
+	MaxReports     = 1000
+	KeepReportsFor = 30 * 24 * time.Hour
+	// maxReportBytes limits the size of a report that is read.
+	maxReportBytes = 1 << 20
 )
 
-// ErrNone says that there is no report of a job.
+// ErrNone means that the Store has no report of a job.
 var ErrNone = errors.New("no report of that job is kept")
 
-// Store is a folder of reports, one file a job. It is safe for concurrent use; a nil store keeps
-// nothing.
+// Store is a folder of reports, one file for each job. A crash of the host can lose a report. A Store
+// is safe for concurrent use. A nil Store keeps nothing.
 type Store struct {
 	dir string
 
 	mu   sync.Mutex
-	kept []entry // the oldest first
+	kept []storedReport // the oldest first
 }
 
-type entry struct {
+type storedReport struct {
 	job uint32
 	at  time.Time
 }
 
-// Open makes the folder, which root alone may read, and finds what it has.
+// Open makes the folder, which only root can read, and lists its reports.
 func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("reports of jobs: %w", err)
@@ -64,16 +64,16 @@ func Open(dir string) (*Store, error) {
 		if !isReport || err != nil || infoErr != nil {
 			continue
 		}
-		s.kept = append(s.kept, entry{uint32(job), info.ModTime()})
+		s.kept = append(s.kept, storedReport{uint32(job), info.ModTime()})
 	}
-	slices.SortFunc(s.kept, func(a, b entry) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.job, b.job)) })
+	slices.SortFunc(s.kept, func(a, b storedReport) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.job, b.job)) })
 	s.forget(time.Now())
 	return s, nil
 }
 
 func (s *Store) path(job uint32) string { return filepath.Join(s.dir, fmt.Sprintf("%d.json", job)) }
 
-// Keep keeps a report, in the place of an earlier run of the job.
+// Keep writes a report, and replaces that of an earlier run of the job.
 func (s *Store) Keep(r wire.Report) error {
 	if s == nil {
 		return nil
@@ -89,28 +89,28 @@ func (s *Store) Keep(r wire.Report) error {
 		return fmt.Errorf("report of job %d: %w", r.Job.JobID, err)
 	}
 	now := time.Now()
-	s.kept = slices.DeleteFunc(s.kept, func(e entry) bool { return e.job == r.Job.JobID })
-	s.kept = append(s.kept, entry{r.Job.JobID, now})
+	s.kept = slices.DeleteFunc(s.kept, func(e storedReport) bool { return e.job == r.Job.JobID })
+	s.kept = append(s.kept, storedReport{r.Job.JobID, now})
 	s.forget(now)
 	return nil
 }
 
-// forget removes what is too old or too much. s.mu is held.
+// forget removes reports that are too old or too many. Call it with s.mu locked.
 func (s *Store) forget(now time.Time) {
-	s.kept = slices.DeleteFunc(s.kept, func(e entry) bool {
-		old := now.Sub(e.at) > Longest
+	s.kept = slices.DeleteFunc(s.kept, func(e storedReport) bool {
+		old := now.Sub(e.at) > KeepReportsFor
 		if old {
 			_ = os.Remove(s.path(e.job)) // tried again when gresd starts
 		}
 		return old
 	})
-	for len(s.kept) > Most {
+	for len(s.kept) > MaxReports {
 		_ = os.Remove(s.path(s.kept[0].job))
 		s.kept = s.kept[1:]
 	}
 }
 
-// Of returns the report of a job. Errors: ErrNone.
+// Of returns the report of a job. Errors: [ErrNone].
 func (s *Store) Of(job uint32) (r wire.Report, err error) {
 	if s == nil {
 		return r, ErrNone
@@ -123,7 +123,7 @@ func (s *Store) Of(job uint32) (r wire.Report, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, ErrNone
 	}
-	if err == nil && info.Size() > mostBytes {
+	if err == nil && info.Size() > maxReportBytes {
 		err = errors.New("file too large")
 	}
 	var text []byte

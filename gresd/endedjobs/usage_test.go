@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package acct
+package endedjobs
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -83,7 +84,7 @@ func (b *book) set(change func(*book)) {
 func TestWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{down: true, text: "night", name: "7"}
-		w := New(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
+		w := NewWriter(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		go w.Run(ctx)
 		w.Note(Used{JobID: 7, Node: "n1", Memory: gpu.MiB, GPU: time.Second})
@@ -123,7 +124,7 @@ func TestWriter(t *testing.T) {
 		if n := len(w.waiting); n > mostWaiting {
 			t.Errorf("%d are kept, want at most %d", n, mostWaiting)
 		}
-		w.waiting = w.waiting[:1]
+		maps.DeleteFunc(w.waiting, func(run runOnNode, _ *pendingUse) bool { return run.job != 0 })
 		w.mu.Unlock()
 		time.Sleep(giveUp + 2*lastWait)
 		w.mu.Lock()
@@ -142,7 +143,7 @@ func TestWriter(t *testing.T) {
 func TestTaskWithTheNumberOfItsArrayIsWrittenByItsOwnName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{over: true, name: "7"}
-		w := New(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
+		w := NewWriter(slurm.AdminComment, func(string) Books { return b }, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go w.Run(ctx)
