@@ -34,36 +34,28 @@ func keys() []string {
 	return all
 }
 
-// hint names the nearest known key, or lists what its table has.
+// hint names the nearest known key, or lists the keys of its table.
 func hint(unknown string) string {
-	if table, leaf := split(unknown); strings.HasPrefix(table, "card.") && table != "card."+AllCards {
+	table, leaf := split(unknown)
+	if strings.HasPrefix(table, "card.") && table != "card."+AllCards {
 		return strings.ReplaceAll(hint("card."+AllCards+"."+leaf), "card."+AllCards+".", table+".")
 	}
+	var siblings []string
 	nearest, least := "", len(unknown)/3+1
 	for _, key := range keys() {
-		if d := distance(unknown, key); d < least {
-			nearest, least = key, d
+		d := distance(unknown, key)
+		t, name := split(key)
+		if t == table {
+			siblings = append(siblings, name)
+		} else if name == leaf && t != "" { // the right key in a wrong table
+			d = 1
 		}
-	}
-	if nearest == "" {
-		// The right key in a wrong table.
-		_, leaf := split(unknown)
-		for _, key := range keys() {
-			if table, name := split(key); table != "" && distance(leaf, name) <= len(leaf)/4 {
-				nearest = key
-				break
-			}
+		if d < least {
+			nearest, least = key, d
 		}
 	}
 	if nearest != "" {
 		return fmt.Sprintf(", did you mean %s?", nearest)
-	}
-	table, _ := split(unknown)
-	var siblings []string
-	for _, key := range keys() {
-		if t, name := split(key); t == table {
-			siblings = append(siblings, name)
-		}
 	}
 	return ", want one of " + strings.Join(siblings, ", ")
 }

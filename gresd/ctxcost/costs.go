@@ -37,10 +37,10 @@ type Costs struct {
 
 	mu      sync.Mutex
 	figures map[string]Figure // by key
-	fixed   *Figure           // from the configuration: nothing is measured
+	fixed   *Figure           // nothing is measured
 }
 
-// Fixed returns costs that the administrator has set.
+// Fixed returns costs that are not measured, for tests of other packages.
 func Fixed(f Figure) *Costs { return &Costs{fixed: &f} }
 
 // Open reads the figures that an earlier gresd learned, from a file that need

@@ -146,7 +146,7 @@ func checkGresConf(ctx context.Context, n *node, tell func(Status, string, strin
 		tell(Skip, "not every card can be read", "")
 		return
 	}
-	wrong := compareGres(linesOf(lines, n.name(ctx)), cards, n.cfg.Placement.Mode)
+	wrong := compareGres(linesOf(lines, n.name(ctx)), cards, n.cfg.Placement.By)
 	for _, w := range wrong {
 		tell(Fail, path+": "+w, remedy)
 	}

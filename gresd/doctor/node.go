@@ -35,6 +35,9 @@ func checkConfig(_ context.Context, n *node, tell func(Status, string, string)) 
 	default:
 		tell(Pass, cfg.Path, "")
 	}
+	for _, warning := range cfg.Warnings {
+		tell(Warn, warning, "change this line, then: systemctl reload gresd")
+	}
 }
 
 func checkPreload(_ context.Context, n *node, tell func(Status, string, string)) {

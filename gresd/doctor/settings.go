@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
 const (
@@ -28,7 +29,7 @@ func checkSettings(f *facts, engines config.MPS, say func(Status, string, string
 	if f.get("JobRequeue") == "0" {
 		say(Warn, "JobRequeue is 0: a batch job that finds its card out of use fails", "JobRequeue=1 in slurm.conf, or sbatch --requeue")
 	}
-	if engines.Auto && engines.Trust == config.TrustAccount && !slices.Contains(f.list("AccountingStorageEnforce"), "associations") {
+	if engines.DefaultEngine == gpu.Auto && engines.Trust == config.TrustAccount && !slices.Contains(f.list("AccountingStorageEnforce"), "associations") {
 		say(Warn, "AccountingStorageEnforce lacks associations: users name any account, and the engine auto trusts users of one account",
 			`AccountingStorageEnforce=associations in slurm.conf, or [mps] trust = "user"`)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
@@ -22,7 +23,7 @@ func TestSettingsThatJobsWouldNotice(t *testing.T) {
 			f.values["accountingstorageenforce"] = "associations"
 		}
 		got := 0
-		checkSettings(f, config.MPS{Auto: true, Trust: config.TrustAccount}, func(s Status, message, remedy string) {
+		checkSettings(f, config.MPS{DefaultEngine: gpu.Auto, Trust: config.TrustAccount}, func(s Status, message, remedy string) {
 			got++
 			if s != Warn || message == "" || remedy == "" {
 				t.Errorf("%q: %v %q %q", text, s, message, remedy)
@@ -37,7 +38,7 @@ func TestSettingsThatJobsWouldNotice(t *testing.T) {
 // cli_filter.lua asks for shards: where gresd places, slurmctld has none.
 func TestScriptsThatSlurmRuns(t *testing.T) {
 	for _, c := range []struct {
-		mode, filter string // what placement.mode and CliFilterPlugins say
+		mode, filter string // what placement.by and CliFilterPlugins say
 		ours         bool   // cli_filter.lua is there
 		want         Status
 	}{
@@ -56,7 +57,7 @@ func TestScriptsThatSlurmRuns(t *testing.T) {
 		}
 		shown := "SLURM_CONF = " + dir + "/slurm.conf\nSlurmctldHost[0] = elsewhere\nJobSubmitPlugins = lua\nCliFilterPlugins = " + c.filter
 		n := &node{slurm: &facts{slurm.ParseShown(shown)}}
-		n.cfg.Placement.Mode = c.mode
+		n.cfg.Placement.By = c.mode
 		checkLua(t.Context(), n, func(got Status, message, remedy string) {
 			if got != c.want {
 				t.Errorf("%+v: %v, %s (%s)", c, got, message, remedy)

@@ -119,7 +119,7 @@ func checkSlurm(ctx context.Context, n *node, tell func(Status, string, string))
 		say(Warn, "Slurm "+release+": meant to work, not run by us", "docs/slurm.md")
 	}
 	want := []string{"gpu", "vgpu"}
-	if n.cfg.Placement.Mode == config.PlacementSlurm {
+	if n.cfg.Placement.By == config.PlacementSlurm {
 		want = append(want, "shard")
 		if s := f.get("SelectType"); s != "select/cons_tres" {
 			say(Fail, fmt.Sprintf("SelectType is %q: shares are not kept apart", s), "SelectType=select/cons_tres in slurm.conf")
@@ -291,7 +291,7 @@ func checkLua(_ context.Context, n *node, tell func(Status, string, string)) {
 	}
 	well := true
 	say := func(s Status, message, remedy string) { well = false; tell(s, message, remedy) }
-	gresdPlaces := n.cfg.Placement.Mode == config.PlacementGresd
+	gresdPlaces := n.cfg.Placement.By == config.PlacementGresd
 	for _, plugin := range []struct{ setting, script, does string }{
 		{"JobSubmitPlugins", "job_submit.lua", "--gres=vgpu:N is not turned into shares"},
 		{"CliFilterPlugins", "cli_filter.lua", "srun --gres=vgpu:N inside a job finds no shares"},

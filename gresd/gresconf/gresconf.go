@@ -65,7 +65,7 @@ func From(cards inventory.Inventory, cfg config.Config) (Node, error) {
 	if err != nil {
 		return Node{}, fmt.Errorf("read topology: %w", err)
 	}
-	return Node{Cards: list, Topology: topology.New(facts), Cores: cards.Cores(), Mode: cfg.Placement.Mode}, nil
+	return Node{Cards: list, Topology: topology.New(facts), Cores: cards.Cores(), Mode: cfg.Placement.By}, nil
 }
 
 // Node is what gres.conf is made of.

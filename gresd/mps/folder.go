@@ -5,7 +5,6 @@ package mps
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -32,23 +31,6 @@ type folder struct {
 }
 
 const everyone = "all"
-
-// longestSocket is the kernel's limit for the name of a Unix socket, without
-// its closing 0. longestName is the longest that the daemon makes in pipe.
-const (
-	longestSocket = 108 - 1
-	longestName   = len("/control_privileged")
-)
-
-// CheckDir says whether dir is short enough for the sockets below it.
-func CheckDir(dir string) error {
-	f := folderOf(dir, Key{Card: "GPU-00000000-0000-0000-0000-000000000000", UID: 1<<32 - 1})
-	if n := len(f.pipe()) + longestName; n > longestSocket {
-		return fmt.Errorf("the sockets of MPS below it would have names of %d bytes, want at most %d: want a path shorter by %d",
-			n, longestSocket, n-longestSocket)
-	}
-	return nil
-}
 
 func folderOf(dir string, key Key) folder {
 	name := strconv.FormatUint(uint64(key.UID), 10)

@@ -33,6 +33,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
+// Program is NVIDIA's control daemon.
+const Program = "nvidia-cuda-mps-control"
+
 // Sentinels for errors.Is.
 var (
 	// ErrNoProgram: the control program is not on this node.
@@ -92,7 +95,7 @@ func (t Times) withDefaults() Times {
 // Config is what a manager is made of. All but Changed and Times must be set.
 type Config struct {
 	Dir     string // <run_dir>/mps; made when it is first needed
-	Control string // nvidia-cuda-mps-control, a name or a path
+	Control string // Program, or its path
 	Times   Times
 	Log     *slog.Logger
 	// Changed is called when what [Manager.Serves] and [Manager.Holds] say of a job may have changed,

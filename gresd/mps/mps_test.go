@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
@@ -484,11 +485,18 @@ func TestTheEnvironmentOfAJob(t *testing.T) {
 	}
 }
 
-func TestDirMustLeaveRoomForSockets(t *testing.T) {
-	if err := CheckDir("/run/vgpu/mps"); err != nil {
-		t.Error(err)
-	}
-	if err := CheckDir("/srv/" + strings.Repeat("x", 50) + "/mps"); err == nil {
-		t.Error("a folder was taken whose sockets could not be made")
+// The longest run_dir that a configuration may have leaves room for all sockets.
+func TestTheConfigurationLeavesRoomForSockets(t *testing.T) {
+	c := config.Default()
+	c.MPS.Engines = []gpu.Engine{gpu.MPS}
+	const longest = 108 - 1 // bytes of the name of a Unix socket
+	key := Key{Card: "GPU-00000000-0000-0000-0000-000000000000", UID: 1<<32 - 1}
+	for spare, fits := range map[int]bool{0: true, -1: false} {
+		c.Paths.RunDir = "/"
+		n := longest - spare - len(folderOf(c.Paths.MPS(), key).pipe()+"/control_privileged")
+		c.Paths.RunDir = "/" + strings.Repeat("x", n-1) // one slash more follows
+		if err := c.Validate(); (err == nil) != fits {
+			t.Errorf("a socket of %d bytes: %v", len(folderOf(c.Paths.MPS(), key).pipe()+"/control_privileged"), err)
+		}
 	}
 }

@@ -149,7 +149,7 @@ func (o *Outbox) logQueued(err error) {
 // has words for its user.
 func (o *Outbox) Started(ctx context.Context, conf string, jobID uint32, explained bool) {
 	o.logQueued(o.queued.forget(jobID))
-	if explained && o.config.Get().Placement.Mode != config.PlacementGresd {
+	if explained && o.config.Get().Placement.By != config.PlacementGresd {
 		o.Explain(ctx, conf, jobID, "")
 	}
 }

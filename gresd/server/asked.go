@@ -137,7 +137,7 @@ func (l *shardless) again(jobID, uid, restart uint32) bool {
 // asked for several. A program that uses one card would have a part of its share. Where
 // each task asks for shards, no task's may be split. Errors: of slurmctld that was asked.
 func (s *Server) splitUnasked(ctx context.Context, w wire.Request, facts slurm.JobFacts, req request.Request) (why, err error) {
-	if s.cfg().Placement.Mode != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
+	if s.cfg().Placement.By != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
 		return nil, nil
 	}
 	var asked slurm.Asked

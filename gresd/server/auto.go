@@ -42,7 +42,7 @@ func (s *Server) auto(facts slurm.JobFacts, share gpu.Share, cards int, card gpu
 	site, missing := s.cfg().MPS, s.mps.Available()
 	byTime := func(why string, args ...any) choice { return choice{gpu.Time, fmt.Sprintf(why, args...)} }
 	switch {
-	case !site.Concurrent:
+	case !site.Offers(gpu.Concurrent):
 		return byTime("this node does not offer concurrent")
 	case cards != 1:
 		return byTime("concurrent is for one card, and the job has %d on this node", cards)

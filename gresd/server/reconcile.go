@@ -260,7 +260,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 // with the options of their submit line. It returns an error if slurmctld or the
 // driver did not answer.
 func (s *Server) recover(ctx context.Context) error {
-	if s.cfg().Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.By == config.PlacementGresd {
 		return nil // only the lost ledger knew their cards
 	}
 	if err := s.Cards.Unread(); err != nil {

@@ -125,7 +125,7 @@ const never = time.Hour
 
 // foundNoRoom puts a job into the line that found no card here and will come again.
 func (s *Server) foundNoRoom(want wanted) {
-	if want.facts.Batch && want.whole == nil && s.cfg().Placement.Mode == config.PlacementGresd {
+	if want.facts.Batch && want.whole == nil && s.cfg().Placement.By == config.PlacementGresd {
 		s.room.FoundNone(want.facts.JobID, want.req)
 	}
 }
@@ -173,7 +173,7 @@ func waits(state string) bool {
 // and for a task whose job had no Prolog. Its end leaves time to send the job back.
 func (s *Server) roomWait(ctx context.Context, w wire.Request, facts slurm.JobFacts) time.Duration {
 	most := s.cfg().Placement.Wait()
-	if s.cfg().Placement.Mode != config.PlacementGresd || most == 0 || w.Node == "" {
+	if s.cfg().Placement.By != config.PlacementGresd || most == 0 || w.Node == "" {
 		return 0
 	}
 	// Where Prologs and Epilogs run one at a time, nobody could leave while one waits.

@@ -157,7 +157,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		return nil, err
 	}
 	s.Linger = linger.New(parts.Grants, func(jobID uint32) bool { return s.mps.Serves(jobID) }, parts.Log)
-	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: parts.Log, Changed: func() {
+	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: mps.Program, Log: parts.Log, Changed: func() {
 		s.Linger.Wake()
 		if parts.Served != nil {
 			parts.Served()
@@ -197,7 +197,7 @@ func (s *Server) ConfigChanged() {
 // markPlacement makes or removes config.Paths.Ask.
 func (s *Server) markPlacement() error {
 	path := s.cfg().Paths.Ask()
-	if s.cfg().Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.By == config.PlacementGresd {
 		return os.WriteFile(path, nil, 0o644)
 	}
 	return atomicfile.Remove(path)

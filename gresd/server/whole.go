@@ -19,7 +19,7 @@ import (
 // inUse is what jobs hold on each card.
 func (s *Server) inUse() place.InUse {
 	inUse := s.ledger.InUse()
-	if s.cfg().Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.By == config.PlacementGresd {
 		s.Whole.Add(inUse)
 	}
 	return inUse
@@ -80,7 +80,7 @@ func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at ti
 			s.room.Changed()
 		}
 	}
-	if s.cfg().Placement.Mode != config.PlacementGresd {
+	if s.cfg().Placement.By != config.PlacementGresd {
 		return
 	}
 	for _, id := range s.steps.Jobs() {
