@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 )
 
 // self is this program, also after its file was replaced.
@@ -22,10 +22,10 @@ const probeContext = "probe-context"
 
 // learn measures the unknown costs of contexts. It runs beside everything else, because the driver
 // may take its time.
-func learn(ctx context.Context, cfg config.Config, costs *ctxcost.Costs, cards inventory.Inventory) {
+func learn(ctx context.Context, cfg config.Config, costs *probe.Costs, cards inventory.Inventory) {
 	list, _ := cards.Cards() // those that can be read; the server names the others
-	costs.Learn(ctx, cards, list, func(ctx context.Context, uuid gpu.UUID) (ctxcost.Figure, error) {
-		return ctxcost.Child(ctx, self, []string{probeContext, "--uuid", string(uuid), "--nvml", cfg.NVML.Library}, uuid)
+	costs.Learn(ctx, cards, list, func(ctx context.Context, uuid gpu.UUID) (probe.Figure, error) {
+		return probe.MeasureInChild(ctx, []string{self, probeContext, "--uuid", string(uuid), "--nvml", cfg.NVML.Library}, uuid)
 	})
 }
 
@@ -44,7 +44,7 @@ func probeCommand() *cobra.Command {
 				return err
 			}
 			defer cards.Close()
-			f, err := ctxcost.Measure(cards, ctxcost.Library(library), gpu.UUID(uuid))
+			f, err := probe.MeasureContext(cards, probe.Library(library), gpu.UUID(uuid))
 			if err != nil {
 				return err
 			}

@@ -22,7 +22,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
@@ -34,12 +33,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
@@ -55,13 +54,13 @@ type gresd struct {
 	driver     inventory.Inventory
 	grants     *grant.Store
 	counts     *metrics.Metrics
-	costs      *ctxcost.Costs
+	costs      *probe.Costs
 	health     *health.Monitor
 	slurm      *slurm.Client
 	server     *server.Server
 	auditor    *audit.Auditor
 	judge      *arbiter.Runner
-	slices     *slicetest.Tester
+	slices     *probe.SliceTester
 	reload     *reloader
 
 	toClose []func() error
@@ -150,7 +149,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	driverVersion := driver(d.driver, d.log)
 	d.counts = metrics.New(version, driverVersion)
 	d.slurm = slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: slurmTimeout, Took: d.counts.SlurmTook})
-	d.costs = ctxcost.Open(filepath.Join(cfg.Paths.StateDir, "context.json"), driverVersion, d.log)
+	d.costs = probe.OpenCosts(filepath.Join(cfg.Paths.StateDir, "context.json"), driverVersion, d.log)
 	if d.health, err = health.Open(healthParams(cfg), d.driver, d.log); err != nil {
 		return err
 	}
@@ -165,7 +164,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		Health: d.health, Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
 		Problems: []func() []string{d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{func() []string { return d.auditor.Problems() }},
-		Steps:    &stepd.Steps{},
+		Steps:    &process.Steps{},
 		Served:   d.judge.Wake,
 		Slurm:    func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) },
 	}, d.ledgerLost)
@@ -180,7 +179,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	d.judge.Except(d.server.HeldByMPS)
 	d.judge.Measure(meter)
 	d.slices = d.sliceTester(cfg, meter, driverVersion)
-	d.judge.Slices(func(card gpu.UUID) slicetest.Verdict { v, _ := d.slices.Of(card); return v })
+	d.judge.Slices(func(card gpu.UUID) probe.Verdict { v, _ := d.slices.Of(card); return v })
 	d.server.Report.SetWork(d.judge.Work)
 	d.server.Report.SetSlices(d.slices.Of)
 	d.counts.Watch(d.server.Report.Snapshot)
@@ -252,7 +251,7 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 		d.server.Linger.Wake()
 	})
 	for _, run := range []func(context.Context){
-		d.grants.Watch, d.judge.Run, d.server.Report.CountTime, measurer.Run, reclaimer.Run, d.auditor.Run, d.server.Linger.Run,
+		d.grants.Watch, d.judge.Run, d.server.Report.CountGPUTime, measurer.Run, reclaimer.Run, d.auditor.Run, d.server.Linger.Run,
 	} {
 		parts.Go(func() { run(ctx) })
 	}

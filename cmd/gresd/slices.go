@@ -9,17 +9,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 )
 
 // workOnCard is the command that a tester of slices runs as its children.
 const workOnCard = "work-on-card"
 
-func (d *gresd) sliceTester(cfg config.Config, meter slicetest.Meter, driver string) *slicetest.Tester {
-	return slicetest.New(slicetest.Parts{
+func (d *gresd) sliceTester(cfg config.Config, meter probe.CardTimes, driver string) *probe.SliceTester {
+	return probe.NewSliceTester(probe.SliceTestParts{
 		Off: func() string {
 			if !d.config.Get().Arbiter.SliceTest {
 				return "slice_test = false"
@@ -29,7 +27,7 @@ func (d *gresd) sliceTester(cfg config.Config, meter slicetest.Meter, driver str
 		Cards: func() []gpu.Card { return d.server.Cards.Now().Cards },
 		Jobs:  d.grants.Jobs, Processes: d.driver.Processes, Meter: meter,
 		Library: cfg.Paths.Library,
-		Child:   []string{self, workOnCard, "--cuda", ctxcost.Library(cfg.NVML.Library)},
+		Child:   []string{self, workOnCard, "--cuda", probe.Library(cfg.NVML.Library)},
 		Dir:     filepath.Join(cfg.Paths.RunDir, "slicetest"), Path: filepath.Join(cfg.Paths.StateDir, "slices.json"),
 		Driver: driver, Log: d.log,
 	})
@@ -50,7 +48,7 @@ func workCommand() *cobra.Command {
 		Short:  "Keep a card busy until standard input is closed",
 		Hidden: true,
 		Args:   cobra.NoArgs,
-		RunE:   func(*cobra.Command, []string) error { return libcuda.Work(cuda) },
+		RunE:   func(*cobra.Command, []string) error { return probe.Work(cuda) },
 	}
 	cmd.Flags().StringVar(&cuda, "cuda", "libcuda.so.1", "`PATH` of libcuda.so.1")
 	return cmd

@@ -53,12 +53,22 @@ func (s *settings) isAfar() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-func (s *settings) slurm() *slurm.Client {
+// configuration is the file's, or the default if the file cannot be read.
+func (s *settings) configuration() config.Config {
 	cfg, err := config.Load(s.config)
 	if err != nil {
-		cfg = config.Default()
+		return config.Default()
 	}
-	return slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: stepLimit})
+	return cfg
+}
+
+// slurm is a client of Slurm. scontrol is where gresd finds Slurm's commands; the configuration beats it.
+func (s *settings) slurm(scontrol string, timeout time.Duration) *slurm.Client {
+	cfg := s.configuration().Slurm
+	if scontrol == "" || strings.Contains(cfg.Scontrol, "/") {
+		scontrol = cfg.Scontrol
+	}
+	return slurm.New(slurm.Options{Scontrol: scontrol, Conf: cfg.Conf, Timeout: timeout})
 }
 
 // asked is a node, and the jobs of the user on it. Its steps are of the first.
@@ -88,7 +98,7 @@ func nodesOf(jobs []slurm.Queued) (nodes []asked) {
 
 // ownJobs are the user's, that have or want a share.
 func (s *settings) ownJobs(ctx context.Context) ([]slurm.Queued, error) {
-	jobs, err := s.slurm().Shares(ctx, os.Getuid())
+	jobs, err := s.slurm("", stepLimit).Shares(ctx, os.Getuid())
 	if err != nil {
 		return nil, fmt.Errorf("no gresd here, and Slurm does not say where your jobs run: %w", err)
 	}
@@ -152,9 +162,27 @@ func stepError(err error, said string) error {
 	return fmt.Errorf("srun: %w", err)
 }
 
-// placed is a job, and the node that says so.
+// answer is the answer of a node, or why there is none.
+type answer[T any] struct {
+	asked
+	got T
+	err error
+}
+
+// askNodes runs a command of vgpuctl on each node with running jobs among these.
+func askNodes[T any](ctx context.Context, s *settings, jobs []slurm.Queued, args ...string) []answer[T] {
+	nodes, client := nodesOf(jobs), s.slurm("", stepLimit)
+	answers := make([]answer[T], len(nodes))
+	each(nodes, func(i int, a asked) {
+		answers[i].asked = a
+		answers[i].err = stepAnswer(ctx, client, a, &answers[i].got, args...)
+	})
+	return answers
+}
+
+// placed is a job, and the node that it is on. The node is empty on the node itself.
 type placed struct {
-	Node string `json:"node"`
+	Node string `json:"node,omitempty"`
 	wire.Job
 }
 
@@ -164,53 +192,28 @@ func (s *settings) afarJobs(ctx context.Context, command string) ([]placed, erro
 	if err != nil {
 		return nil, err
 	}
-	nodes, client := nodesOf(own), s.slurm()
-	answers := make([][]placed, len(nodes)+1)
-	each(nodes, func(i int, a asked) {
-		var jobs []wire.Job
-		if err := stepAnswer(ctx, client, a, &jobs, command); err != nil {
-			jobs = silent(a.jobs, err.Error())
+	all := []placed{} // [] and not null
+	silent := func(node, why string, job slurm.Queued) {
+		all = append(all, placed{node, wire.Job{JobID: job.JobID, UID: uint32(os.Getuid()), User: os.Getenv("USER"), State: unanswered, Reason: why}})
+	}
+	for _, a := range askNodes[[]wire.Job](ctx, s, own, command) {
+		for _, job := range a.got {
+			all = append(all, placed{a.node, job})
 		}
-		for _, job := range jobs {
-			answers[i] = append(answers[i], placed{a.node, job})
-		}
-	})
-	for _, job := range own {
-		if job.State == "SUSPENDED" {
-			for _, node := range job.Nodes {
-				answers[len(nodes)] = append(answers[len(nodes)], placed{node, silent([]slurm.Queued{job}, "suspended: its node is not asked")[0]})
+		for _, job := range a.jobs {
+			if a.err != nil {
+				silent(a.node, a.err.Error(), job)
 			}
 		}
 	}
-	return append([]placed{}, slices.Concat(answers...)...), ctx.Err() // [] and not null
-}
-
-// silent are jobs of which the node says nothing.
-func silent(jobs []slurm.Queued, why string) (rows []wire.Job) {
-	for _, job := range jobs {
-		rows = append(rows, wire.Job{JobID: job.JobID, UID: uint32(os.Getuid()), User: os.Getenv("USER"), State: unanswered, Reason: why})
-	}
-	return rows
-}
-
-// showAfar prints what all nodes say.
-func (s *settings) showAfar(ctx context.Context, out io.Writer, command string, write func(io.Writer, paint, []wire.Job, ...string) error) error {
-	all, err := s.afarJobs(ctx, command)
-	if err != nil {
-		return err
-	}
-	return s.print(out, all, func(w io.Writer) error {
-		if len(all) == 0 {
-			_, err := fmt.Fprintln(w, "no running job of yours has a share; of all nodes: vgpuctl nodes")
-			return err
+	for _, job := range own {
+		for _, node := range job.Nodes {
+			if job.State == "SUSPENDED" {
+				silent(node, "suspended: its node is not asked", job)
+			}
 		}
-		var jobs []wire.Job
-		var nodes []string
-		for _, job := range all {
-			jobs, nodes = append(jobs, job.Job), append(nodes, job.Node)
-		}
-		return write(w, s.paint(w), jobs, nodes...)
-	})
+	}
+	return all, ctx.Err()
 }
 
 // nodeSays is what a node says of a job.
@@ -230,20 +233,20 @@ func (s *settings) explainAfar(ctx context.Context, out io.Writer, jobID uint32)
 	if len(own) == 0 {
 		return fmt.Errorf("job %d: none of yours that runs or waits for a share; see squeue --me", jobID)
 	}
-	nodes, client := nodesOf(own), s.slurm()
-	if len(nodes) == 0 {
+	var says []nodeSays
+	for _, a := range askNodes[*wire.Explanation](ctx, s, own, "explain", strconv.FormatUint(uint64(jobID), 10)) {
+		if a.err != nil {
+			says = append(says, nodeSays{Node: a.node, Error: a.err.Error()})
+		} else {
+			says = append(says, nodeSays{Node: a.node, Explanation: a.got})
+		}
+	}
+	if len(says) == 0 {
 		return fmt.Errorf("job %d: %s, Slurm's reason is %s: no node can be asked; vgpuctl nodes shows where room is",
 			jobID, strings.ToLower(own[0].State), own[0].Reason)
 	}
-	answers := make([]nodeSays, len(nodes))
-	each(nodes, func(i int, a asked) {
-		answers[i] = nodeSays{Node: a.node}
-		if err := stepAnswer(ctx, client, a, &answers[i].Explanation, "explain", strconv.FormatUint(uint64(jobID), 10)); err != nil {
-			answers[i].Explanation, answers[i].Error = nil, err.Error()
-		}
-	})
-	return s.print(out, answers, func(w io.Writer) error {
-		for i, a := range answers {
+	return s.print(out, says, func(w io.Writer) error {
+		for i, a := range says {
 			if i > 0 {
 				fmt.Fprintln(w)
 			}

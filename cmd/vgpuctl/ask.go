@@ -116,17 +116,29 @@ func jobOf(word string) (uint32, error) {
 	return uint32(job), nil
 }
 
-// showJobs prints what the jobs do, here or on the nodes of the user's jobs, where command asks for it.
-func (s *settings) showJobs(cmd *cobra.Command, command string, processes bool, write func(io.Writer, paint, []wire.Job, ...string) error) error {
+// showJobs prints the jobs of this node, or where users log in, of all nodes with jobs of the user.
+func (s *settings) showJobs(cmd *cobra.Command, command string, write func(io.Writer, paint, []placed) error) error {
+	jobs := []placed{} // [] and not null
+	var err error
 	if s.isAfar() {
-		return s.showAfar(cmd.Context(), cmd.OutOrStdout(), command, write)
+		jobs, err = s.afarJobs(cmd.Context(), command)
+	} else {
+		var rep wire.Reply
+		rep, err = s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs, Processes: command == "ps"})
+		for _, job := range rep.Jobs {
+			jobs = append(jobs, placed{Job: job})
+		}
 	}
-	rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpJobs, Processes: processes})
 	if err != nil {
 		return err
 	}
-	jobs := append([]wire.Job{}, rep.Jobs...) // [] and not null
-	return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error { return write(w, s.paint(w), jobs) })
+	return s.print(cmd.OutOrStdout(), jobs, func(w io.Writer) error {
+		if len(jobs) == 0 && s.isAfar() {
+			_, err := fmt.Fprintln(w, "no running job of yours has a share; of all nodes: vgpuctl nodes")
+			return err
+		}
+		return write(w, s.paint(w), jobs)
+	})
 }
 
 // checkConfig loads a file as gresd would. A file that is named must exist.

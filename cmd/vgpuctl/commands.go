@@ -55,9 +55,12 @@ func command() *cobra.Command {
 	noQueue := status.Flags().Bool("no-queue", false, "do not ask Slurm for jobs that wait for a share")
 	status.RunE = s.run(func(cmd *cobra.Command, _ []string) error { return s.status(cmd, !*noQueue) })
 	s.add(root, "jobs", "Show the jobs that have a share: all for root, else your own", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
-		return s.showJobs(cmd, "jobs", false, writeJobs)
+		return s.showJobs(cmd, "jobs", writeJobs)
 	})
-	root.AddCommand(s.topCommand(), s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.psCommand(), s.explainCommand(), s.nodesCommand(), s.reportCommand(), s.webCommand())
+	s.add(root, "ps", "Show the processes of jobs on cards: all for root, else your own", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
+		return s.showJobs(cmd, "ps", writeProcesses)
+	})
+	root.AddCommand(s.topCommand(), s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.explainCommand(), s.nodesCommand(), s.reportCommand(), s.webCommand())
 
 	// Files and the node itself, without gresd.
 	inspect := s.add(root, "inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
@@ -108,11 +111,7 @@ func (s *settings) print(w io.Writer, v any, text func(io.Writer) error) error {
 
 // grantOf is the grant of a job, where the configuration puts it.
 func (s *settings) grantOf(job uint32) string {
-	cfg, err := config.Load(s.config)
-	if err != nil {
-		cfg = config.Default()
-	}
-	return filepath.Join(cfg.Paths.Job(job), "grant")
+	return filepath.Join(s.configuration().Paths.Job(job), "grant")
 }
 
 // gresConf prints what gresd gres-conf does; in JSON one string a line.

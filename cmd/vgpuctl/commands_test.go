@@ -179,23 +179,10 @@ func TestBenchSaysWhatIsMissing(t *testing.T) {
 	if _, errs, code := run(t, "bench"); code != 1 || !strings.Contains(errs, "the benchmark is not installed: reinstall slurm-vgpu-node") {
 		t.Errorf("exit %d: %s", code, errs)
 	}
-	if _, errs, code := run(t, "bench", "contended"); code != 2 || !strings.Contains(errs, "behind --") {
-		t.Errorf("exit %d: %s", code, errs)
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("the rest is for root")
-	}
-	t.Setenv(benchEnv, "../../build")
-	config := filepath.Join(t.TempDir(), "vgpu.toml")
-	if err := os.WriteFile(config, []byte("version = 1\n[nvml]\nlibrary = \"/nonexistent/libnvidia-ml.so.1\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, errs, code := run(t, "--config", config, "bench"); code != 1 || !strings.Contains(errs, "no card to measure") {
-		t.Errorf("exit %d: %s", code, errs)
-	}
 	socket := serve(t, exampleReply)
-	if _, errs, code := run(t, "--config", config, "--socket", socket, "bench"); code != 1 || !strings.Contains(errs, "drain the node") {
-		t.Errorf("exit %d: %s", code, errs)
+	t.Setenv(benchEnv, "../../build")
+	if err := (&settings{socket: socket}).bench(nil); err == nil || !strings.Contains(err.Error(), "drain the node") {
+		t.Error(err)
 	}
 }
 

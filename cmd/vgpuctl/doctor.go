@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/doctor"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/libcuda"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 // probeLibrary is the command that the doctor runs as its child.
@@ -132,7 +132,7 @@ func probeWith(ctx context.Context, library, cuda string) (doctor.Probed, error)
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	out, errs := child.Output{Most: mostSaid}, child.Output{Most: mostSaid}
+	out, errs := process.Output{Most: mostSaid}, process.Output{Most: mostSaid}
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
@@ -167,7 +167,7 @@ func probeLibraryCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			name, address, err := libcuda.TotalMemory(cuda)
+			name, address, err := probe.TotalMemory(cuda)
 			if err != nil {
 				return failure{err}
 			}

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/doctor"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 // FuzzProbe: what the doctor's child prints, with the library and the driver in it. An
@@ -28,7 +28,7 @@ func FuzzProbe(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte, said string, fails bool) {
-		out := child.Output{Most: mostSaid}
+		out := process.Output{Most: mostSaid}
 		for part := text; ; part = part[min(len(part), 100):] {
 			if n, err := out.Write(part[:min(len(part), 100)]); n != min(len(part), 100) || err != nil {
 				t.Fatalf("%d bytes taken, %v", n, err)

@@ -176,7 +176,7 @@ type down struct {
 }
 
 func (s *settings) feeds() *feeds {
-	return &feeds{s: s, client: s.slurm(), open: map[string]*feed{}, down: map[string]down{}}
+	return &feeds{s: s, client: s.slurm("", stepLimit), open: map[string]*feed{}, down: map[string]down{}}
 }
 
 func (fs *feeds) close() {

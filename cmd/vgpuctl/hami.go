@@ -3,8 +3,6 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -37,6 +35,7 @@ type hamiProcView struct {
 }
 
 type hamiUseView struct {
+	UUID      string `json:"gpu_uuid"`
 	UsedBytes uint64 `json:"memory_used_bytes"`
 	Context   uint64 `json:"context_bytes"`
 	Module    uint64 `json:"module_bytes"`
@@ -64,7 +63,7 @@ func viewHAMi(h libvgpu.HAMiView) hamiView {
 		}
 		for i, u := range p.Used {
 			proc.Cards = append(proc.Cards, hamiUseView{
-				UsedBytes: u.Total, Context: u.Context, Module: u.Module, Data: u.Data, Monitored: u.Monitored, SM: u.SMUtil,
+				UUID: v.Cards[i].UUID, UsedBytes: u.Total, Context: u.Context, Module: u.Module, Data: u.Data, Monitored: u.Monitored, SM: u.SMUtil,
 			})
 			used := &v.Cards[i].UsedBytes
 			*used = max(*used, *used+u.Total) // a claim: the sum may wrap
@@ -72,46 +71,4 @@ func viewHAMi(h libvgpu.HAMiView) hamiView {
 		v.Processes = append(v.Processes, proc)
 	}
 	return v
-}
-
-func writeHAMi(w io.Writer, v hamiView) error {
-	last := "no kernel yet"
-	if v.LastKernel != nil {
-		last = "last kernel " + v.LastKernel.Format(time.RFC3339)
-	}
-	held := "compute limit not in force"
-	if v.SMLimited {
-		held = "compute limit in force"
-	}
-	fmt.Fprintf(w, "HAMi-core file, version %s, processes %d, priority %s\n%s, %s\n\n", v.Version, len(v.Processes), v.Priority, held, last)
-	rows := [][]string{{"CARD", "USED", "LIMIT", "SM LIMIT"}}
-	for _, c := range v.Cards {
-		limit := "none"
-		if c.LimitBytes != 0 {
-			limit = size(c.LimitBytes)
-		}
-		rows = append(rows, []string{shortUUID(c.UUID), size(c.UsedBytes), limit, fmt.Sprintf("%d%%", c.SMLimit)})
-	}
-	if err := table(w, false, rows); err != nil || len(v.Processes) == 0 {
-		return err
-	}
-	rows = [][]string{{"PID", "HOST PID", "STATE", "CARD", "MEMORY", "CONTEXT", "MODULES", "DATA", "SM"}}
-	for _, p := range v.Processes {
-		for i, c := range p.Cards {
-			rows = append(rows, []string{
-				fmt.Sprint(p.PID), hostPID(p.HostPID), p.Status, shortUUID(v.Cards[i].UUID), size(c.UsedBytes),
-				size(c.Context), size(c.Module), size(c.Data), fmt.Sprintf("%d%%", c.SM),
-			})
-		}
-	}
-	fmt.Fprintln(w)
-	return table(w, false, rows)
-}
-
-// hostPID is "?" of a process that nobody has found on the host: its utilization is not known.
-func hostPID(pid uint32) string {
-	if pid == 0 {
-		return "?"
-	}
-	return fmt.Sprint(pid)
 }

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -57,8 +60,8 @@ type cacheCardView struct {
 	Module      uint64  `json:"module_bytes"`
 	BalanceNS   int64   `json:"balance_ns"`
 	GPUSeconds  float64 `json:"gpu_seconds"`
-	Waits       uint64  `json:"waits"`
-	WaitSeconds float64 `json:"wait_seconds"`
+	Throttled   uint64  `json:"launches_throttled"`
+	WaitSeconds float64 `json:"throttled_seconds"`
 	Refused     uint64  `json:"refused_allocations"`
 }
 
@@ -73,6 +76,7 @@ type processView struct {
 }
 
 type processCardView struct {
+	UUID       string  `json:"gpu_uuid"`
 	UsedBytes  uint64  `json:"memory_used_bytes"`
 	GPUSeconds float64 `json:"gpu_seconds"`
 	Launches   uint64  `json:"launches"`
@@ -82,10 +86,12 @@ type processCardView struct {
 }
 
 func (s *settings) inspect(w io.Writer, path string) error {
+	show := func(v any) error {
+		return s.print(w, v, func(w io.Writer) error { writeView(w, reflect.ValueOf(v), ""); return nil })
+	}
 	spec, schedules, err := libvgpu.ReadGrant(path)
 	if err == nil {
-		v := viewGrant(spec, schedules)
-		return s.print(w, v, func(w io.Writer) error { return writeGrant(w, v) })
+		return show(viewGrant(spec, schedules))
 	}
 	if !errors.Is(err, libvgpu.ErrNotGrant) {
 		return err
@@ -93,13 +99,11 @@ func (s *settings) inspect(w io.Writer, path string) error {
 	view, cacheErr := libvgpu.ReadCache(path)
 	if cacheErr == nil {
 		// It begins with HAMi-core's view of the same numbers.
-		v := viewCache(view)
-		return s.print(w, v, func(w io.Writer) error { return writeCache(w, v) })
+		return show(viewCache(view))
 	}
 	hami, hamiErr := libvgpu.ReadHAMi(path)
 	if hamiErr == nil {
-		v := viewHAMi(hami)
-		return s.print(w, v, func(w io.Writer) error { return writeHAMi(w, v) })
+		return show(viewHAMi(hami))
 	}
 	return fmt.Errorf("%s is neither a grant nor a cache of this version, nor a file of HAMi-core: %w; %w; %w", path, err, cacheErr, hamiErr)
 }
@@ -132,7 +136,7 @@ func viewCache(c libvgpu.CacheView) cacheView {
 		v.Cards = append(v.Cards, cacheCardView{
 			UUID: card.UUID, LimitBytes: card.MemLimit, UsedBytes: card.MemUsed, Context: card.Context, Module: card.Module,
 			BalanceNS: card.Budget.BalanceNS, GPUSeconds: float64(card.Budget.ChargedNS) / 1e9,
-			Waits: card.Budget.Waits, WaitSeconds: float64(card.Budget.WaitNS) / 1e9, Refused: card.Budget.Refused,
+			Throttled: card.Budget.Waits, WaitSeconds: float64(card.Budget.WaitNS) / 1e9, Refused: card.Budget.Refused,
 		})
 	}
 	for _, slot := range c.Slots {
@@ -143,9 +147,9 @@ func viewCache(c libvgpu.CacheView) cacheView {
 		case slot.Flags&libvgpu.SlotSlicesOK != 0:
 			p.Slices = "ok"
 		}
-		for _, card := range slot.Cards {
+		for i, card := range slot.Cards {
 			p.Cards = append(p.Cards, processCardView{
-				UsedBytes: card.Mem, GPUSeconds: float64(card.GPUNS) / 1e9, Launches: card.Launches,
+				UUID: c.Cards[i].UUID, UsedBytes: card.Mem, GPUSeconds: float64(card.GPUNS) / 1e9, Launches: card.Launches,
 				InflightNS: card.InflightNS, SliceUS: card.SliceUS, Contexts: card.Contexts,
 			})
 		}
@@ -154,86 +158,32 @@ func viewCache(c libvgpu.CacheView) cacheView {
 	return v
 }
 
-func writeGrant(w io.Writer, v grantView) error {
-	revoked := ""
-	if v.Revoked {
-		revoked = ", revoked"
-	}
-	fmt.Fprintf(w, "grant of job %d, user %d, group %d, made %s%s\n\n", v.JobID, v.UID, v.GID, v.Created.Format(time.RFC3339), revoked)
-	rows := [][]string{{"MEMORY", "CONTEXT", "SHARE", "CORES", "MODE", "PRIORITY", "SLICE", "WEIGHT", "BUSY", "OTHERS", "UUID"}}
-	for _, c := range v.Cards {
-		slice := "driver's"
-		if c.SliceUS != 0 {
-			slice = fmt.Sprintf("%d us", c.SliceUS)
-		}
-		if c.Gate {
-			slice += " gate"
-		}
-		mode := c.Mode
-		if c.Ceiling != 0 {
-			mode += fmt.Sprintf(":%d", c.Ceiling)
-		}
-		rows = append(rows, []string{
-			size(c.LimitBytes), size(c.Context), percent(c.Share), percent(c.Cores), mode, c.Priority, slice,
-			fmt.Sprintf("%.1f%%", float64(c.WeightPPM)/1e4), fmt.Sprint(c.BusyProcs), fmt.Sprint(c.Others), shortUUID(c.UUID),
-		})
-	}
-	if err := table(w, false, rows); err != nil {
-		return err
-	}
-	for _, c := range v.Cards {
-		if isScaled(c.LimitBytes, c.Physical) {
-			fmt.Fprintf(w, "\nof its limit %s, card %s has %s\n", size(c.LimitBytes), shortUUID(c.UUID), size(c.Physical))
+// writeView prints a view: a line for each JSON field, with its unit, and the parts of lists below each other.
+func writeView(w io.Writer, view reflect.Value, indent string) {
+	for field, value := range view.Fields() {
+		name, option, _ := strings.Cut(field.Tag.Get("json"), ",")
+		label := strings.ReplaceAll(name, "_", " ")
+		switch {
+		case value.Kind() == reflect.Slice:
+			for i := range value.Len() {
+				fmt.Fprintf(w, "%s%s %d\n", indent, label, i)
+				writeView(w, value.Index(i), indent+"  ")
+			}
+		case option == "" || !value.IsZero():
+			fmt.Fprintf(w, "%-28s  %s\n", indent+label, withUnit(name, value))
 		}
 	}
-	return nil
 }
 
-// shortUUID keeps a line within the width of a terminal; --json has it all.
-func shortUUID(uuid string) string {
-	kind := "GPU-"
-	if strings.HasPrefix(uuid, "MIG-") {
-		kind = "MIG-"
+// withUnit writes a number in the unit that its name ends with.
+func withUnit(name string, v reflect.Value) string {
+	switch unit := name[strings.LastIndex(name, "_")+1:]; {
+	case unit == "bytes":
+		return size(v.Uint())
+	case unit == "seconds":
+		return top.Seconds(v.Float())
+	case slices.Contains([]string{"share", "cores", "ceiling", "percent"}, unit):
+		return fmt.Sprintf("%d%%", v.Uint())
 	}
-	if head, _, found := strings.Cut(strings.TrimPrefix(uuid, kind), "-"); found && head != "" {
-		return kind + head
-	}
-	return uuid
-}
-
-func writeCache(w io.Writer, v cacheView) error {
-	fmt.Fprintf(w, "cache of job %d, processes %d\n\n", v.JobID, len(v.Processes))
-	rows := [][]string{{"CARD", "USED", "LIMIT", "CONTEXTS", "MODULES", "GPU TIME", "BUDGET", "WAITS", "WAITED", "REFUSED"}}
-	for _, c := range v.Cards {
-		rows = append(rows, []string{
-			shortUUID(c.UUID), size(c.UsedBytes), size(c.LimitBytes), size(c.Context), size(c.Module), seconds(c.GPUSeconds),
-			fmt.Sprintf("%.2f ms", float64(c.BalanceNS)/1e6), fmt.Sprint(c.Waits), seconds(c.WaitSeconds), fmt.Sprint(c.Refused),
-		})
-	}
-	if err := table(w, false, rows); err != nil || len(v.Processes) == 0 {
-		return err
-	}
-	rows = [][]string{{"PID", "HOST PID", "STATE", "SLICES", "CARD", "MEMORY", "GPU TIME", "LAUNCHES", "IN FLIGHT", "SLICE"}}
-	for _, p := range v.Processes {
-		state := "dead"
-		if p.Alive {
-			state = "alive"
-		}
-		for i, c := range p.Cards {
-			rows = append(rows, []string{
-				fmt.Sprint(p.PID), hostPID(p.HostPID), state, p.Slices, shortUUID(v.Cards[i].UUID), size(c.UsedBytes), seconds(c.GPUSeconds),
-				fmt.Sprint(c.Launches), fmt.Sprintf("%.2f ms", float64(c.InflightNS)/1e6), fmt.Sprintf("%d us", c.SliceUS),
-			})
-		}
-	}
-	fmt.Fprintln(w)
-	if err := table(w, false, rows); err != nil {
-		return err
-	}
-	for _, p := range v.Processes {
-		if p.Unknown != 0 {
-			fmt.Fprintf(w, "\nprocess %d asked %d times for functions of which the driver has a newer version than its libvgpu: update slurm-vgpu\n", p.PID, p.Unknown)
-		}
-	}
-	return nil
+	return fmt.Sprint(reflect.Indirect(v))
 }

@@ -86,7 +86,7 @@ func (s *settings) nodesCommand() *cobra.Command {
 }
 
 func (s *settings) cluster(ctx context.Context) (clusterView, error) {
-	client := s.slurm()
+	client := s.slurm("", stepLimit)
 	nodes, err := client.Nodes(ctx)
 	if err != nil {
 		return clusterView{}, err

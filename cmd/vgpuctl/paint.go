@@ -3,10 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -62,28 +64,58 @@ var codes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 // width is how many columns a text takes.
 func width(text string) int { return utf8.RuneCountInString(codes.ReplaceAllString(text, "")) }
 
-// table aligns columns, the first row being the header. Lines stay within 100
-// columns for usual values; on a terminal that is narrower, the spare columns, named
-// by their headers, are left out one after the other.
+// table aligns columns. The first row is the header. If a terminal is too narrow, table omits the
+// spare columns, named by their headers, one after the other. The last cell of a row needs no room
+// in its column.
 func table(w io.Writer, p paint, rows [][]string, spare ...string) error {
-	rows, left := fit(rows, columnsOf(w), spare)
-	widths := widthsOf(rows)
-	for r, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			if r == 0 {
-				cell = p.bold(cell)
+	var left []string
+	lines := aligned(p, rows)
+	for columns := columnsOf(w); columns > 0 && len(spare) > 0 && width(slices.MaxFunc(lines, byWidth)) > columns; spare = spare[1:] {
+		if i := slices.Index(rows[0], spare[0]); i >= 0 {
+			kept := make([][]string, len(rows))
+			for k, row := range rows {
+				kept[k] = slices.Delete(slices.Clone(row), min(i, len(row)), min(i+1, len(row)))
 			}
-			line.WriteString(cell)
-			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", widths[i]-width(cell)+2))
-			}
+			rows, left, lines = kept, append(left, spare[0]), aligned(p, kept)
 		}
-		if _, err := fmt.Fprintln(w, strings.TrimRight(line.String(), " ")); err != nil {
+	}
+	if len(left) > 0 {
+		lines = append(lines, fmt.Sprintf("(a wider terminal, or --json, also shows %s)", strings.Join(left, ", ")))
+	}
+	for _, line := range lines {
+		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err
 		}
 	}
-	return sayLeftOut(w, left)
+	return nil
+}
+
+func byWidth(a, b string) int { return cmp.Compare(width(a), width(b)) }
+
+func aligned(p paint, rows [][]string) (lines []string) {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			if i < len(row)-1 {
+				widths[i] = max(widths[i], width(cell))
+			}
+		}
+	}
+	for r, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			blanks := max(0, widths[i]-width(cell)) + 2
+			if r == 0 {
+				cell = p.bold(cell)
+			}
+			line.WriteString(cell + strings.Repeat(" ", blanks))
+		}
+		lines = append(lines, strings.TrimRight(line.String(), " "))
+	}
+	return lines
 }
 
 func linesOf(text string) []string { return strings.Split(strings.TrimRight(text, "\n"), "\n") }

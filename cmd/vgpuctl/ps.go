@@ -7,56 +7,46 @@ import (
 	"io"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func (s *settings) psCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "ps",
-		Short: "Show the processes of jobs on cards: all for root, else your own",
-		Args:  cobra.NoArgs,
-		RunE: s.run(func(cmd *cobra.Command, _ []string) error {
-			return s.showJobs(cmd, "ps", true, writeProcesses)
-		}),
-	}
-}
-
-// writeProcesses shows a process once for each card that it uses. nodes are those of the jobs,
-// where there are several.
-func writeProcesses(w io.Writer, p paint, jobs []wire.Job, nodes ...string) error {
+// writeProcesses writes one row for each card that a process uses.
+func writeProcesses(w io.Writer, p paint, jobs []placed) error {
 	rows := [][]string{{"JOB", "USER", "CARD", "PID", "PID IN JOB", "MEMORY", "GPU TIME", "UTILIZATION"}}
-	at := nodeColumn(rows, nodes)
-	unwatched := false
-	for i, j := range jobs {
+	unwatched := ""
+	for _, j := range jobs {
+		who := j.Who()
+		if j.Node != "" { // the user is always the same
+			who, rows[0][1] = j.Node, "NODE"
+		}
 		for _, c := range j.Cards {
 			for _, proc := range c.ByProcess {
-				pid := "?"
-				if proc.PID != 0 {
-					pid = fmt.Sprint(proc.PID)
-				}
-				jobPID := fmt.Sprint(proc.JobPID)
+				pid, jobPID := hostPID(proc.PID), fmt.Sprint(proc.JobPID)
 				if proc.Unwatched {
 					jobPID += "!"
-					unwatched = true
+					unwatched = "\n! no thread of libvgpu could be started: held at its share at all times\n"
 				}
-				rows = append(rows, at(i, []string{
-					fmt.Sprint(j.JobID), j.Who(), fmt.Sprint(c.Index), pid, jobPID,
-					size(proc.UsedBytes), seconds(proc.GPUSeconds), top.Known(proc.Utilization, ratio),
-				}))
+				rows = append(rows, []string{
+					fmt.Sprint(j.JobID), who, fmt.Sprint(c.Index), pid, jobPID,
+					size(proc.UsedBytes), top.Seconds(proc.GPUSeconds), top.Known(proc.Utilization, ratio),
+				})
 			}
 		}
 	}
 	if err := table(w, p, rows, "PID IN JOB", "UTILIZATION"); err != nil {
 		return err
 	}
-	if err := writeUnanswered(w, jobs, nodes); err != nil || !unwatched {
-		return err
-	}
-	_, err := fmt.Fprintln(w, "\n! no thread of libvgpu could be started: held at its share at all times")
+	writeUnanswered(w, jobs)
+	_, err := io.WriteString(w, unwatched)
 	return err
+}
+
+// hostPID is "?" if the process was not found on the host.
+func hostPID(pid uint32) string {
+	if pid == 0 {
+		return "?"
+	}
+	return fmt.Sprint(pid)
 }
 
 // ratio writes 0 to 1 as a percentage.

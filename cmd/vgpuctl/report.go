@@ -68,18 +68,18 @@ func (s *settings) reports(ctx context.Context, job uint32, problems io.Writer) 
 	if err != nil {
 		return nil, err
 	}
-	nodes := nodesOf(slices.DeleteFunc(own, func(j slurm.Queued) bool { return j.JobID != job }))
-	if len(nodes) == 0 {
+	answers := askNodes[[]wire.Report](ctx, s, slices.DeleteFunc(own, func(j slurm.Queued) bool { return j.JobID != job }), "report", fmt.Sprint(job))
+	if len(answers) == 0 {
 		return nil, fmt.Errorf("job %[1]d: none of yours that runs with a share. A node keeps the report of one that has ended; "+
 			"ask it in a small job: srun --nodelist=NODE --time=1 vgpuctl report %[1]d --text (sacct -j %[1]d -o NodeList names the node)", job)
 	}
-	answers, errs, client := make([][]wire.Report, len(nodes)), make([]error, len(nodes)), s.slurm()
-	each(nodes, func(i int, a asked) {
-		if errs[i] = stepAnswer(ctx, client, a, &answers[i], "report", fmt.Sprint(job)); errs[i] != nil {
-			errs[i] = fmt.Errorf("node %s: %w", a.node, errs[i])
+	var reports []wire.Report
+	for _, a := range answers {
+		reports = append(reports, a.got...)
+		if a.err != nil {
+			err = errors.Join(err, fmt.Errorf("node %s: %w", a.node, a.err))
 		}
-	})
-	reports, err := slices.Concat(answers...), errors.Join(errs...)
+	}
 	if len(reports) > 0 && err != nil { // the other nodes of the job have answered
 		fmt.Fprintf(problems, "vgpuctl: %v\n", err)
 		err = nil
@@ -115,7 +115,7 @@ type cardReport struct {
 	Facts []fact
 	// Parts of what it may have, 0 to 1, for bars; below 0: not known.
 	Memory, Got, Share float64
-	Bounds             []bar
+	Limits             []bar
 }
 
 // bar is a part of the time in which the job had work.
@@ -166,30 +166,30 @@ func readReport(r wire.Report) jobReport {
 func readCard(c wire.JobCard, more wire.ReportCard, wall time.Duration) cardReport {
 	v := cardReport{Title: fmt.Sprintf("Card %d", c.Index), Memory: -1, Got: -1, Share: float64(c.Cores) / 100}
 	add := func(name, value string) { v.Facts = append(v.Facts, fact{name, value}) }
-	asked := shareOf(c.AskedShare, c.AskedCores) + " of the card"
+	asked := top.Share(c.AskedShare, c.AskedCores) + " of the card"
 	if c.AskedBytes != nil {
 		asked += ", " + size(*c.AskedBytes)
 	}
-	add("Asked for", asked)
-	add("Limits", shareOf(c.Share, c.Cores)+", "+size(c.LimitBytes))
+	add("Requested", asked)
+	add("Share", top.Share(c.Share, c.Cores)+", "+size(c.LimitBytes)+" of memory")
 	if more.PeakBytes != 0 && c.LimitBytes != 0 {
 		v.Memory = float64(more.PeakBytes) / float64(c.LimitBytes)
-		add("Most memory", fmt.Sprintf("%s, %s of the limit", size(more.PeakBytes), ratio(v.Memory)))
+		add("Memory, peak", fmt.Sprintf("%s, %s of the limit", size(more.PeakBytes), ratio(v.Memory)))
 	}
 	if c.Refused != nil && *c.Refused > 0 {
 		add("Allocations refused", fmt.Sprint(*c.Refused))
 	}
 	if c.GPUSeconds != nil {
 		v.Got = got(c, wall)
-		add("GPU time", fmt.Sprintf("%s, %s of the card over its whole time", seconds(*c.GPUSeconds), ratio(v.Got)))
+		add("Got", fmt.Sprintf("%s of GPU time, %s of the card over its whole time", top.Seconds(*c.GPUSeconds), ratio(v.Got)))
 	}
-	if c.WaitSeconds != nil && c.Waits != nil {
-		add("Launches held back", fmt.Sprintf("%d, %s in sum of its threads", *c.Waits, seconds(*c.WaitSeconds)))
+	if c.ThrottledSeconds != nil && c.LaunchesThrottled != nil {
+		add("Throttled", fmt.Sprintf("%d launches, %s in sum of its threads", *c.LaunchesThrottled, top.Seconds(*c.ThrottledSeconds)))
 	}
-	sum := boundSum(more)
-	for _, word := range []string{"limit", "host", "neighbours"} {
-		if d := more.BoundSeconds[word]; d > 0 {
-			v.Bounds = append(v.Bounds, bar{word, seconds(d), d / sum})
+	sum := limitedSum(more)
+	for _, word := range []string{"limit", "program", "neighbors", "card"} {
+		if d := more.LimitedBySeconds[word]; d > 0 {
+			v.Limits = append(v.Limits, bar{word, top.Seconds(d), d / sum})
 		}
 	}
 	return v
@@ -203,8 +203,8 @@ func got(c wire.JobCard, wall time.Duration) float64 {
 	return min(*c.GPUSeconds/wall.Seconds(), 1)
 }
 
-func boundSum(c wire.ReportCard) (sum float64) {
-	for _, d := range c.BoundSeconds {
+func limitedSum(c wire.ReportCard) (sum float64) {
+	for _, d := range c.LimitedBySeconds {
 		sum += d
 	}
 	return sum
@@ -264,23 +264,23 @@ func adviseMemory(c wire.JobCard, more wire.ReportCard, say func(string, ...any)
 }
 
 func adviseShare(c wire.JobCard, more wire.ReportCard, got float64, hard bool, say func(string, ...any)) uint32 {
-	sum := boundSum(more)
+	sum := limitedSum(more)
 	if sum < enoughSeen {
 		return c.AskedShare
 	}
 	fits := uint32(max(5, 5*math.Ceil(100*got*spareShare/5)))
 	switch {
-	case more.BoundSeconds["limit"] > mostly*sum:
-		say("While it had work, its share held it back for %s of the time: a larger share makes it faster.", ratio(more.BoundSeconds["limit"]/sum))
+	case more.LimitedBySeconds["limit"] > mostly*sum:
+		say("While it had work, its share held it back for %s of the time: a larger share makes it faster.", ratio(more.LimitedBySeconds["limit"]/sum))
 		if hard {
 			say("With --vgpu-mode=soft it has what others leave idle, too.")
 		}
 		return min(100, (c.AskedShare*3/2+4)/5*5)
-	case more.BoundSeconds["neighbours"] > mostly*sum:
-		say("It waited for the turns of its neighbours for %s of the time: larger batches or --vgpu-priority=high help.", ratio(more.BoundSeconds["neighbours"]/sum))
-	case more.BoundSeconds["host"] > mostly*sum && fits < c.AskedShare:
+	case more.LimitedBySeconds["neighbors"] > mostly*sum:
+		say("It waited for the turns of its neighbors for %s of the time: larger batches or --vgpu-priority=high help.", ratio(more.LimitedBySeconds["neighbors"]/sum))
+	case more.LimitedBySeconds["program"] > mostly*sum && fits < c.AskedShare:
 		say("Its own program (data, CPU, waits for results) held it back for %s of the time: a share of %d%% would have done.",
-			ratio(more.BoundSeconds["host"]/sum), fits)
+			ratio(more.LimitedBySeconds["program"]/sum), fits)
 		return fits
 	default:
 		say("The share fits.")
@@ -320,8 +320,8 @@ func writeReports(w io.Writer, p paint, reports []wire.Report) error {
 			for _, f := range c.Facts {
 				rows = append(rows, []string{"", f.Name, f.Value})
 			}
-			for _, b := range c.Bounds {
-				rows = append(rows, []string{"", "Bound by " + b.Word, b.Text + ", " + ratio(b.Part) + " of the time with work"})
+			for _, b := range c.Limits {
+				rows = append(rows, []string{"", "Limited by " + b.Word, b.Text + ", " + ratio(b.Part) + " of the time with work"})
 			}
 		}
 		if err := table(w, false, rows); err != nil {

@@ -24,10 +24,10 @@ func exampleReport() wire.Report {
 			JobID: 7, User: `<script>"eve"`, Mode: "hard", Priority: "normal", Created: at, State: "granted", Messages: []string{"12:30 card 0 <is> ill"},
 			Cards: []wire.JobCard{{
 				Index: 0, Share: 50, Cores: 50, LimitBytes: 20 << 30, GPUSeconds: ptr(360.0),
-				JobUse: wire.JobUse{AskedShare: 50, AskedCores: 50, Waits: ptr(uint64(12)), WaitSeconds: ptr(3.5), Refused: ptr(uint64(0))},
+				JobUse: wire.JobUse{AskedShare: 50, AskedCores: 50, LaunchesThrottled: ptr(uint64(12)), ThrottledSeconds: ptr(3.5), Refused: ptr(uint64(0))},
 			}},
 		},
-		Cards: []wire.ReportCard{{PeakBytes: 9 << 29, BoundSeconds: map[string]float64{"host": 900, "limit": 100}}},
+		Cards: []wire.ReportCard{{PeakBytes: 9 << 29, LimitedBySeconds: map[string]float64{"program": 900, "limit": 100}}},
 	}
 }
 
@@ -44,7 +44,7 @@ func TestReportSaysWhatWouldHaveFitted(t *testing.T) {
 		},
 		"its limits": {
 			func(r *wire.Report) {
-				r.Cards[0].BoundSeconds = map[string]float64{"limit": 900, "host": 100}
+				r.Cards[0].LimitedBySeconds = map[string]float64{"limit": 900, "program": 100}
 				*r.Job.Cards[0].Refused = 3
 			},
 			[]string{"Memory reached its limit, 20 GiB", "a larger share makes it faster", "--vgpu-mode=soft"},
@@ -52,14 +52,14 @@ func TestReportSaysWhatWouldHaveFitted(t *testing.T) {
 		},
 		"its neighbours": {
 			func(r *wire.Report) {
-				r.Cards[0].BoundSeconds = map[string]float64{"neighbours": 900}
+				r.Cards[0].LimitedBySeconds = map[string]float64{"neighbors": 900}
 				r.Cards[0].PeakBytes = 18 << 30
 			},
-			[]string{"Memory fits: 18 GiB of 20 GiB", "turns of its neighbours", "--vgpu-priority=high"},
+			[]string{"Memory fits: 18 GiB of 20 GiB", "turns of its neighbors", "--vgpu-priority=high"},
 			"--gres=vgpu:50 --vgpu-mem=20G",
 		},
 		"a short job": {
-			func(r *wire.Report) { r.Cards[0] = wire.ReportCard{BoundSeconds: map[string]float64{"host": 2}} },
+			func(r *wire.Report) { r.Cards[0] = wire.ReportCard{LimitedBySeconds: map[string]float64{"program": 2}} },
 			[]string{"Too little was seen"},
 			"",
 		},
@@ -104,7 +104,7 @@ func TestReportIsOneFile(t *testing.T) {
 	page := string(text)
 	for _, want := range []string{
 		"<title>Job 7 of &lt;script&gt;&#34;eve&#34; on n1</title>", "card 0 &lt;is&gt; ill", "<code>--gres=vgpu:15 --vgpu-mem=5G</code>",
-		"Most memory, of the limit: 22.5%", `<rect class="bar" width="22.5"`, "Had of the card: 10%; the line is its share, 50%", `x1="50.0"`, "Bound by host: 90%",
+		"Memory, peak of the limit: 22.5%", `<rect class="bar" width="22.5"`, "Got of the card: 10%; the line is its share, 50%", `x1="50.0"`, "Limited by program: 90%",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, page)

@@ -14,8 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/web"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -53,18 +51,11 @@ func (s *settings) status(cmd *cobra.Command, withQueue bool) error {
 // is not root is told of his own jobs only, as by gresd. scontrol is where gresd finds Slurm's commands, "" where
 // it does not.
 func (s *settings) queue(ctx context.Context, scontrol string) []web.Waiting {
-	cfg, err := config.Load(s.config)
-	if err != nil {
-		cfg = config.Default()
-	}
-	if strings.Contains(cfg.Slurm.Scontrol, "/") {
-		scontrol = cfg.Slurm.Scontrol
-	}
 	uid := -1
 	if os.Geteuid() != 0 {
 		uid = os.Getuid()
 	}
-	text, err := slurm.New(slurm.Options{Scontrol: scontrol, Conf: cfg.Slurm.Conf, Timeout: queueTimeout}).Pending(ctx, uid)
+	text, err := s.slurm(scontrol, queueTimeout).Pending(ctx, uid)
 	if err != nil {
 		return nil // no Slurm here, or it does not answer: that is doctor's matter
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,26 +30,25 @@ func (s *settings) topCommand() *cobra.Command {
 
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			by, ok := top.ParseOrder(order)
 			switch {
-			case !ok:
-				return fmt.Errorf("--sort: %q: want %s", order, strings.Join(top.Orders(), ", "))
+			case !slices.Contains(top.Orders, order):
+				return fmt.Errorf("--sort: %q: want %s", order, strings.Join(top.Orders, ", "))
 			case every < 200*time.Millisecond:
 				return fmt.Errorf("--interval: %s: want at least 200ms", every)
 			}
 			if onRequest {
 				return failed(s.answerEach(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
 			}
-			return failed(s.top(cmd, &top.View{Order: by, ASCII: !isUTF8(), Nodes: s.isAfar()}, every, once))
+			return failed(s.top(cmd, &top.View{Order: order, ASCII: !isUTF8(), Nodes: s.isAfar()}, every, once))
 		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&once, "once", false, "print a table once, for scripts")
 	flags.BoolVar(&onRequest, "on-request", false, "print a sample for each line of the standard input")
 	_ = flags.MarkHidden("on-request") // it is for vgpuctl on another host
-	flags.StringVar(&order, "sort", top.ByCompute.String(), "`WORD`: "+strings.Join(top.Orders(), ", "))
+	flags.StringVar(&order, "sort", top.Orders[0], "`WORD`: "+strings.Join(top.Orders, ", "))
 	flags.DurationVar(&every, "interval", every, "`TIME` between two looks")
-	complete(cmd, "sort", top.Orders()...)
+	complete(cmd, "sort", top.Orders...)
 	complete(cmd, "interval", "1s", "2s", "5s", "10s")
 	return cmd
 }
@@ -67,20 +67,43 @@ func (s *settings) top(cmd *cobra.Command, v *top.View, every time.Duration, onc
 		}
 		return top.Run(cmd.Context(), v, top.Options{Every: every, Ask: ask, Color: bool(s.paint(out))})
 	}
+	var view any
 	if v.Nodes {
-		samples, err := s.afarSamples(cmd.Context())
+		own, err := s.ownJobs(cmd.Context())
 		if err != nil {
 			return err
 		}
+		samples := []top.Sample{}
+		for _, a := range askNodes[top.Sample](cmd.Context(), s, own, "top") {
+			if a.err != nil {
+				a.got = noSample(a.node, a.err.Error())
+			}
+			a.got.Status.Node = a.node
+			samples = append(samples, a.got)
+		}
 		v.Add(samples...)
-		return s.print(out, samples, func(w io.Writer) error { return table(w, s.paint(w), v.Table()) })
+		view = samples
+	} else {
+		sample, err := s.sample(cmd.Context())
+		if err != nil {
+			return err
+		}
+		v.Add(sample)
+		view = sample
 	}
-	sample, err := s.sample(cmd.Context())
-	if err != nil {
+	return s.print(out, view, func(w io.Writer) error {
+		rows := v.Rows()
+		for i := range rows {
+			if !v.Nodes {
+				rows[i].Node = ""
+			}
+		}
+		err := jobTable(w, s.paint(w), rows)
+		for _, silent := range v.Silent() {
+			fmt.Fprintf(w, "\nnode %s: %s\n", silent.Status.Node, silent.Status.Problems[0])
+		}
 		return err
-	}
-	v.Add(sample)
-	return s.print(out, sample, func(w io.Writer) error { return table(w, s.paint(w), v.Table()) })
+	})
 }
 
 func (s *settings) sample(ctx context.Context) (top.Sample, error) {
@@ -93,23 +116,6 @@ func (s *settings) sample(ctx context.Context) (top.Sample, error) {
 }
 
 func one(sample top.Sample, err error) ([]top.Sample, error) { return []top.Sample{sample}, err }
-
-// afarSamples asks every node with jobs of the user once.
-func (s *settings) afarSamples(ctx context.Context) ([]top.Sample, error) {
-	own, err := s.ownJobs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	nodes, client := nodesOf(own), s.slurm()
-	samples := make([]top.Sample, len(nodes))
-	each(nodes, func(i int, a asked) {
-		if err := stepAnswer(ctx, client, a, &samples[i], "top"); err != nil {
-			samples[i] = noSample(a.node, err.Error())
-		}
-		samples[i].Status.Node = a.node
-	})
-	return samples, ctx.Err()
-}
 
 // isUTF8 says whether the terminal shows more than ASCII.
 func isUTF8() bool {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -47,7 +48,7 @@ func writeTopology(w io.Writer, t wire.Topology) error {
 	for _, warning := range t.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}
-	if err := alignLeft(w, treeRows(t), 1); err != nil {
+	if err := table(w, false, treeRows(t), "TYPE"); err != nil {
 		return err
 	}
 	for _, i := range t.Islands {
@@ -57,7 +58,7 @@ func writeTopology(w io.Writer, t wire.Topology) error {
 		return nil // one card is near nobody
 	}
 	fmt.Fprintf(w, "P2P: %s\n\n", peerAccess(t.P2P))
-	if err := alignLeft(w, matrixRows(t), len(t.Cards)+1, len(t.Cards)+1); err != nil {
+	if err := table(w, false, matrixRows(t), "CPU AFFINITY", "NUMA AFFINITY"); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -70,14 +71,7 @@ func writeTopology(w io.Writer, t wire.Topology) error {
 }
 
 func hasCell(t wire.Topology, cell string) bool {
-	for _, row := range t.Matrix {
-		for _, c := range row {
-			if c == cell || cell == "NV" && strings.HasPrefix(c, "NV") {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(t.Matrix...), func(c string) bool { return c == cell || cell == "NV" && strings.HasPrefix(c, "NV") })
 }
 
 // treeRows draws the tree, with the cards at its leaves.
@@ -86,7 +80,7 @@ func treeRows(t wire.Topology) [][]string {
 	for _, c := range t.Cards {
 		cards[c.Index] = c
 	}
-	var rows [][]string
+	rows := [][]string{{"CARD", "TYPE", "SHARE", "FREE", "MEMORY FREE", "JOBS"}}
 	var draw func(n wire.TopologyNode, branch, below string)
 	draw = func(n wire.TopologyNode, branch, below string) {
 		if n.Level == "" {
@@ -118,12 +112,8 @@ func cardCells(c wire.TopologyCard) []string {
 	case !c.Healthy:
 		return []string{c.Type, "out"}
 	}
-	freeShare := uint32(gpu.FullCard) - min(c.Share, uint32(gpu.FullCard))
-	freeMemory := c.MemoryBytes - min(c.GrantedBytes, c.MemoryBytes)
-	return []string{
-		c.Type, "used " + percent(c.Share), "free " + percent(freeShare),
-		"memory free " + size(freeMemory) + " / " + size(c.MemoryBytes), fmt.Sprintf("jobs %d", c.Jobs),
-	}
+	free := c.MemoryBytes - min(c.GrantedBytes, c.MemoryBytes)
+	return []string{c.Type, percent(c.Share), percent(uint32(gpu.FullCard) - min(c.Share, uint32(gpu.FullCard))), top.Memory(&free, c.MemoryBytes), fmt.Sprint(c.Jobs)}
 }
 
 func matrixRows(t wire.Topology) [][]string {
@@ -131,7 +121,7 @@ func matrixRows(t wire.Topology) [][]string {
 	for _, c := range t.Cards {
 		header = append(header, cardName(c.Index))
 	}
-	rows := [][]string{append(header, "CPU AFFINITY", "NUMA AFFINITY", "USED", "FREE")}
+	rows := [][]string{append(header, "CPU AFFINITY", "NUMA AFFINITY")}
 	for i, c := range t.Cards {
 		row := []string{cardName(c.Index)}
 		for j := range t.Cards {
@@ -142,15 +132,7 @@ func matrixRows(t wire.Topology) [][]string {
 			row = append(row, cell)
 		}
 		numa := top.Known(c.NUMANode, func(n int) string { return fmt.Sprint(n) })
-		cpus := c.CPUs
-		if cpus == "" {
-			cpus = "?"
-		}
-		used, free := percent(c.Share), percent(uint32(gpu.FullCard)-min(c.Share, uint32(gpu.FullCard)))
-		if !c.Healthy { // sick, or in MIG mode
-			used, free = "-", "-"
-		}
-		rows = append(rows, append(row, cpus, numa, used, free))
+		rows = append(rows, append(row, cmp.Or(c.CPUs, "?"), numa))
 	}
 	return rows
 }
@@ -194,53 +176,4 @@ func peerAccess(matrices map[string][][]string) string {
 		parts = append(parts, name+" "+text)
 	}
 	return strings.Join(parts, ", ")
-}
-
-// alignLeft aligns the columns of all rows. A tabwriter would start anew at each
-// row that is shorter. Where a terminal has no room, the spare columns are left
-// out, one after the other.
-func alignLeft(w io.Writer, rows [][]string, spare ...int) error {
-	for columns := columnsOf(w); columns > 0 && len(spare) > 0 && widest(rows) > columns; spare = spare[1:] {
-		for i, row := range rows {
-			if len(row) > spare[0] {
-				rows[i] = slices.Delete(slices.Clone(row), spare[0], spare[0]+1)
-			}
-		}
-	}
-	for _, line := range aligned(rows) {
-		if _, err := fmt.Fprintln(w, line); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func widest(rows [][]string) (columns int) {
-	for _, line := range aligned(rows) {
-		columns = max(columns, width(line))
-	}
-	return columns
-}
-
-func aligned(rows [][]string) (lines []string) {
-	longest := 0
-	for _, row := range rows {
-		longest = max(longest, len(row))
-	}
-	width := make([]int, longest)
-	for _, row := range rows {
-		for i, cell := range row {
-			if i < len(row)-1 { // the last cell of a row may stick out
-				width[i] = max(width[i], len(cell))
-			}
-		}
-	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			fmt.Fprintf(&line, "%-*s  ", width[i], cell)
-		}
-		lines = append(lines, strings.TrimRight(line.String(), " "))
-	}
-	return lines
 }

@@ -260,39 +260,41 @@ func settle(rivals []rivalry) {
 // shorter, to no more than it had: it has all that it can take. What one does not take is the
 // others', by their shares.
 func entitle(rivals []rivalry) {
-	left := 0.0
-	for i := range rivals {
-		left += rivals[i].used.ns
-		rivals[i].entitled = -1
+	sum, weights, most := 0.0, make([]float64, len(rivals)), make([]float64, len(rivals))
+	for i, r := range rivals {
+		sum += r.used.ns
+		weights[i], most[i] = r.weight(), r.most()
 	}
-	for {
-		cores := 0.0
-		for _, r := range rivals {
-			if r.entitled < 0 {
-				cores += r.weight()
+	for i, entitled := range fill(sum, weights, most) {
+		rivals[i].entitled = entitled
+	}
+}
+
+// fill divides a sum in proportion to weights. No part exceeds its maximum, and the others share the
+// remainder. A part without a weight is 0.
+func fill(sum float64, weights, most []float64) []float64 {
+	parts, full := make([]float64, len(weights)), make([]bool, len(weights))
+	for again := true; again; {
+		again = false
+		open := 0.0
+		for i, w := range weights {
+			if !full[i] {
+				open += w
 			}
 		}
-		again := false
-		for i := range rivals {
-			r := &rivals[i]
-			if r.entitled >= 0 {
+		for i, w := range weights {
+			if full[i] || w <= 0 {
 				continue
 			}
-			if most := r.most(); most <= left*r.weight()/cores {
-				r.entitled, again = most, true
-				left -= most
+			parts[i] = sum * w / open
+			if most[i] <= parts[i] {
+				parts[i], full[i], again = most[i], true, true
+				sum -= most[i]
 				break
 			}
 		}
-		if !again {
-			for i := range rivals {
-				if r := &rivals[i]; r.entitled < 0 {
-					r.entitled = left * r.weight() / cores
-				}
-			}
-			return
-		}
 	}
+	return parts
 }
 
 // weight is what a job's part is in proportion to: its share, for the time for which it wants

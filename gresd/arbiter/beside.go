@@ -253,14 +253,14 @@ func (c *crowd) steer(claims []Claim, used []usage, now time.Time) {
 // entitled divides what all had by the shares. Nobody is entitled to more than its limit, nor to
 // more than it would have alone; what one does not take is the others'.
 func (c *crowd) entitled(claims []Claim, now time.Time) []float64 {
-	most, all := make([]float64, len(claims)), 0.0
+	most, weights, all := make([]float64, len(claims)), make([]float64, len(claims)), 0.0
 	for i, claim := range claims {
 		m := c.jobs[claim.Key]
 		if claim.Busy == 0 {
 			continue
 		}
 		all += m.part()
-		most[i] = math.Inf(1)
+		weights[i], most[i] = float64(claim.Cores), math.Inf(1)
 		if !m.isHeld(claim, now) {
 			// Who leaves the card at times has no more with its share alone, whatever others have.
 			most[i] = min(keptBeside*m.alone(), float64(claim.Cores)/100)
@@ -272,34 +272,7 @@ func (c *crowd) entitled(claims []Claim, now time.Time) []float64 {
 			most[i] = min(most[i], float64(limit)/100)
 		}
 	}
-	return divideBy(claims, most, all)
-}
-
-// divideBy divides a sum by the shares of jobs, none of which takes more than its most.
-func divideBy(claims []Claim, most []float64, sum float64) []float64 {
-	parts, full := make([]float64, len(claims)), make([]bool, len(claims))
-	for {
-		cores, again := 0.0, false
-		for i, claim := range claims {
-			if !full[i] && most[i] > 0 {
-				cores += float64(claim.Cores)
-			}
-		}
-		for i, claim := range claims {
-			if full[i] || most[i] <= 0 || cores == 0 {
-				continue
-			}
-			parts[i] = sum * float64(claim.Cores) / cores
-			if most[i] <= parts[i] {
-				parts[i], full[i], again = most[i], true, true
-				sum -= most[i]
-				break
-			}
-		}
-		if !again {
-			return parts
-		}
-	}
+	return fill(all, weights, most)
 }
 
 // keepQuiet begins, leads and ends moments in which a job is alone.

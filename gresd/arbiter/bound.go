@@ -12,9 +12,9 @@ type Bound string
 
 // Bounds.
 const (
-	ByHost       Bound = "host"       // the program: its host does not give the card more to do
-	ByNeighbours Bound = "neighbours" // other jobs have the card for time that it is entitled to
-	ByLimit      Bound = "limit"      // it has its share, or its ceiling
+	ByProgram   Bound = "program"   // the program does not give the card more to do
+	ByNeighbors Bound = "neighbors" // other jobs have the card for time that the job is entitled to
+	ByLimit     Bound = "limit"     // the job has its share, or its ceiling
 )
 
 const (
@@ -49,7 +49,7 @@ func (b *bounds) look(c Claim, u usage, lone bool) Bound {
 		if b.held > 0 {
 			return ByLimit
 		}
-		return ByHost
+		return ByProgram
 	case !u.exact || u.span == 0: // what was known holds
 		return b.bound(c)
 	}
@@ -79,9 +79,9 @@ func (b *bounds) bound(c Claim) Bound {
 	case !b.known:
 		return ""
 	case b.kept(c) < keptEnough:
-		return ByNeighbours
+		return ByNeighbors
 	case b.held > 0 || b.had >= keptEnough*float64(c.Cores)/100:
 		return ByLimit
 	}
-	return ByHost
+	return ByProgram
 }

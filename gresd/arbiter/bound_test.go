@@ -17,14 +17,14 @@ func TestWhatBoundsAJob(t *testing.T) {
 		want          Bound
 		deprivedAfter time.Duration // at least; 0: not
 	}{
-		{"alone, not held", 30, 0.2, 0, false, true, ByHost, 0},
+		{"alone, not held", 30, 0.2, 0, false, true, ByProgram, 0},
 		{"alone, held", 30, 0.3, 0, true, true, ByLimit, 0},
 		{"its share of a full queue", 30, 0.3, 0.7, false, false, ByLimit, 0},
-		{"half its share of a full queue", 30, 0.15, 0.85, false, false, ByNeighbours, 2 * time.Second},
-		{"three quarters of it", 30, 0.23, 0.77, false, false, ByNeighbours, 0},
-		{"needs little, and hardly waits", 50, 0.2, 0.05, false, false, ByHost, 0},
-		{"needs little, and waits for twice its time", 50, 0.1, 0.5, false, false, ByNeighbours, 2 * time.Second},
-		{"data is late", 50, 0.1, 0, false, false, ByHost, 0},
+		{"half its share of a full queue", 30, 0.15, 0.85, false, false, ByNeighbors, 2 * time.Second},
+		{"three quarters of it", 30, 0.23, 0.77, false, false, ByNeighbors, 0},
+		{"needs little, and hardly waits", 50, 0.2, 0.05, false, false, ByProgram, 0},
+		{"needs little, and waits for twice its time", 50, 0.1, 0.5, false, false, ByNeighbors, 2 * time.Second},
+		{"data is late", 50, 0.1, 0, false, false, ByProgram, 0},
 		{"held at its limit beside idle time of others", 30, 0.3, 0.1, true, false, ByLimit, 0},
 	} {
 		var b bounds

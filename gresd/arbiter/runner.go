@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -47,7 +47,7 @@ type Runner struct {
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
-	verdict func(card gpu.UUID) slicetest.Verdict
+	verdict func(card gpu.UUID) probe.Verdict
 	balance balance
 	gates   gates
 	beside  beside
@@ -64,7 +64,7 @@ type Runner struct {
 func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logger) *Runner {
 	r := &Runner{
 		grants: grants, log: log,
-		verdict: func(gpu.UUID) slicetest.Verdict { return slicetest.Unknown },
+		verdict: func(gpu.UUID) probe.Verdict { return probe.Unknown },
 		sampler: newSampler(), broken: map[uint32]bool{},
 		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{}, leases: map[Key]uint64{},
 	}
@@ -95,7 +95,7 @@ func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 
 // Slices sets the function that returns the result of gresd's own test of a card. It must be set
 // before [Runner.Run].
-func (r *Runner) Slices(verdict func(card gpu.UUID) slicetest.Verdict) { r.verdict = verdict }
+func (r *Runner) Slices(verdict func(card gpu.UUID) probe.Verdict) { r.verdict = verdict }
 
 // Wake tells the runner that jobs have come or gone, or are held by others than before. It never blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
@@ -175,8 +175,8 @@ func (r *Runner) step(now time.Time) int {
 			claim := Claim{
 				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
 				Busy: acts[i].busy, Kernel: acts[i].kernel,
-				NoSlices:  verdict == slicetest.Ignored || verdict == slicetest.Unknown && acts[i].noSlices,
-				Unsliced:  verdict == slicetest.Obeyed && acts[i].noSlices,
+				NoSlices:  verdict == probe.Ignored || verdict == probe.Unknown && acts[i].noSlices,
+				Unsliced:  verdict == probe.Obeyed && acts[i].noSlices,
 				NoRecords: r.sampler.exact.refused(key.Card) || acts[i].unseen,
 				Bursty:    r.bursty(key),
 			}

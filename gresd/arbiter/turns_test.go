@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -306,11 +306,11 @@ func TestLongKernelsUnderABudgetDoNotBeginInAnothersTurn(t *testing.T) {
 // A job's user can write into its cache that the driver refuses slices. If the card obeyed slices in
 // gresd's own test, the report changes no schedule of another job.
 func TestAForgedRefusalChangesNoNeighbor(t *testing.T) {
-	schedules := func(verdict slicetest.Verdict, flags, others uint32) (own, neighbor libvgpu.Schedule, turns bool) {
+	schedules := func(verdict probe.Verdict, flags, others uint32) (own, neighbor libvgpu.Schedule, turns bool) {
 		f := newFakeGrants()
 		r := NewRunner(f, params, time.Millisecond, slog.New(slog.DiscardHandler))
 		r.Measure(&fakeTimes{known: true})
-		r.Slices(func(gpu.UUID) slicetest.Verdict { return verdict })
+		r.Slices(func(gpu.UUID) probe.Verdict { return verdict })
 		for job, cores := range map[uint32]uint32{1: 30, 2: others} {
 			s := slot(job, 1, 9)
 			s.OnHost = true
@@ -326,8 +326,8 @@ func TestAForgedRefusalChangesNoNeighbor(t *testing.T) {
 		return own, neighbor, r.dealers["A"] != nil
 	}
 	for _, others := range []uint32{70, 50} { // slices enforce the shares, or budgets do
-		_, before, _ := schedules(slicetest.Obeyed, 0, others)
-		own, neighbor, turns := schedules(slicetest.Obeyed, libvgpu.SlotSlicesRefused, others)
+		_, before, _ := schedules(probe.Obeyed, 0, others)
+		own, neighbor, turns := schedules(probe.Obeyed, libvgpu.SlotSlicesRefused, others)
 		if neighbor != before || neighbor.SliceUS == 0 || turns {
 			t.Errorf("the neighbor has %+v, turns %v; want %+v", neighbor, turns, before)
 		}
@@ -335,7 +335,7 @@ func TestAForgedRefusalChangesNoNeighbor(t *testing.T) {
 			t.Errorf("the job itself has %+v, want its budget", own)
 		}
 	}
-	for verdict, flags := range map[slicetest.Verdict]uint32{slicetest.Unknown: libvgpu.SlotSlicesRefused, slicetest.Ignored: 0} {
+	for verdict, flags := range map[probe.Verdict]uint32{probe.Unknown: libvgpu.SlotSlicesRefused, probe.Ignored: 0} {
 		if _, _, turns := schedules(verdict, flags, 70); !turns {
 			t.Errorf("verdict %q: want turns", verdict)
 		}

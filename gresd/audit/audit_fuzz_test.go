@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
+	proc "github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 // FuzzProcess: what the audit reads of a process in /proc. Its user chooses the
@@ -52,7 +52,7 @@ func FuzzProcess(f *testing.F) {
 		if strings.ContainsFunc(facts.Name, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			t.Fatalf("name %q", facts.Name)
 		}
-		if folder, _ := stepd.CgroupOfJob(cgroup); facts.claimed != (facts.Job != 0 && folder == "") {
+		if folder, _ := proc.CgroupOfJob(cgroup); facts.claimed != (facts.Job != 0 && folder == "") {
 			t.Fatalf("job %d by %q: claimed %v", facts.Job, cgroup, facts.claimed)
 		}
 		if again, ok := table.look(77); !ok || again != facts {

@@ -283,7 +283,7 @@ func TestABlockedMemoryMapHidesNobody(t *testing.T) {
 				Tell: func(_ uint32, text string) { tells = append(tells, text) },
 			})
 			a.table = newTable(fake.dir, os.Getpid())
-			a.table.stuck.Patience = time.Millisecond
+			a.table.stuck.Timeout = time.Millisecond
 			fake.put(int(p.PID), 1, 65534, map[string]string{
 				"stat": string(stat), "cgroup": "0::/slurm/uid_1/job_7/step_0\n", "maps": "7f00-7f01 r-xp 0 0:0 1 /usr/lib/libcuda.so.1\n", "fd/3": "-> /dev/nvidia0",
 			})

@@ -47,7 +47,7 @@ func TestAProcessThatDoesNotAnswerIsLeftBehind(t *testing.T) {
 	p.put(201, 100, 1000, map[string]string{"fd/3": "-> /dev/nvidia0"})
 	p.put(202, 1, 1000, map[string]string{"cgroup": "0::/\n"})
 	p.put(203, 100, 1000, nil)
-	table.stuck.Patience = 50 * time.Millisecond
+	table.stuck.Timeout = 50 * time.Millisecond
 
 	maps, named, environ := p.hang("200", "maps"), p.hang("201", "maps"), p.hang("202", "environ")
 	defer named()
@@ -91,7 +91,7 @@ func TestBlockedMapsHideNoCard(t *testing.T) {
 	if err := unix.Mknod(card, unix.S_IFCHR|0o600, int(unix.Mkdev(nvidiaMajor, 0))); err != nil {
 		t.Skip("only root makes devices")
 	}
-	table.stuck.Patience = time.Millisecond
+	table.stuck.Timeout = time.Millisecond
 	for pid := 200; pid < 240; pid++ {
 		p.put(pid, 100, 1000, nil)
 		defer p.hang(fmt.Sprint(pid), "maps")()
@@ -114,13 +114,13 @@ func TestBlockedMapsHideNoCard(t *testing.T) {
 func TestOneUsersProcessesHideNobodyElses(t *testing.T) {
 	p, table := withJobNine(t)
 	p.put(150, 100, 1001, nil)
-	table.stuck.Patience = time.Millisecond
+	table.stuck.Timeout = time.Millisecond
 	for pid := 200; pid < 240; pid++ {
 		p.put(pid, 1, 1000, nil)
 		defer p.hang(fmt.Sprint(pid), "maps")()
 		table.look(uint32(pid))
 	}
-	table.stuck.Patience = 0
+	table.stuck.Timeout = 0
 	if f, ok := table.look(150); !ok || f.Job != 9 {
 		t.Errorf("another user's: %+v, %t", f, ok)
 	}

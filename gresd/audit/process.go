@@ -13,9 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
+	proc "github.com/slurm-vgpu/slurm-vgpu/gresd/process"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 )
 
 // facts are what the kernel says of a process; they do not change while it
@@ -39,8 +38,8 @@ type table struct {
 	libraries [][]byte // what memory maps call libvgpu
 	self      uint32
 
-	stuck patient.Processes // reads of files in /proc
-	files patient.Processes // questions about open files: blocked reads must not hide a card's file
+	stuck timeout.Processes // reads of files in /proc
+	files timeout.Processes // questions about open files: blocked reads must not hide a card's file
 
 	known map[identity]facts
 	next  map[identity]facts // what of known was asked for since the last turn
@@ -160,11 +159,11 @@ func (t *table) isMPS(pid uint32) bool {
 	return ok && st.Uid == 0 && st.Mode&0o022 == 0
 }
 
-// read reads a file of a process, which can block the read ([patient.WithinProcess]). answered is
+// read reads a file of a process, which can block the read ([timeout.RunForProcess]). answered is
 // false if the process does. The text is nil if the kernel returns an error.
 func (t *table) read(pid uint32, file string) (text []byte, answered bool) {
 	uid, _ := t.dir(pid).UID()
-	return patient.WithinProcess(&t.stuck, uid, pid, func() []byte {
+	return timeout.RunForProcess(&t.stuck, uid, pid, func() []byte {
 		text, err := os.ReadFile(t.dir(pid).File(file))
 		if err != nil {
 			return nil
@@ -176,7 +175,7 @@ func (t *table) read(pid uint32, file string) (text []byte, answered bool) {
 // statOf follows a link of the process to a file that is its user's. What the file system has in
 // memory will do: most then ask nobody.
 func (t *table) statOf(uid, pid uint32, path string) (st unix.Statx_t, ok bool) {
-	found, ok := patient.WithinProcess(&t.files, uid, pid, func() *unix.Statx_t {
+	found, ok := timeout.RunForProcess(&t.files, uid, pid, func() *unix.Statx_t {
 		var st unix.Statx_t
 		if unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &st) != nil {
 			return nil
@@ -253,7 +252,7 @@ func (t *table) isCard(uid, pid uint32, path string) bool {
 // process whose parents have ended has only its environment to speak for it.
 func (t *table) findJob(f *facts) {
 	text, _ := os.ReadFile(t.dir(f.PID).File("cgroup"))
-	folder, job := stepd.CgroupOfJob(string(text))
+	folder, job := proc.CgroupOfJob(string(text))
 	if job == 0 {
 		job = t.folders[folder]
 	}
@@ -263,7 +262,7 @@ func (t *table) findJob(f *facts) {
 			f.Exempt = true
 		}
 		if job == 0 && folder != "" && !own {
-			job = stepd.JobOfFolder(t.root, folder)
+			job = proc.JobOfFolder(t.root, folder)
 		}
 		if job != 0 && folder != "" {
 			t.folders[folder] = job
@@ -298,9 +297,9 @@ func (t *table) follow(parent uint32) (job uint32, own bool) {
 		if parent <= 1 {
 			return 0, false
 		}
-		if stepd.Is(t.dir(parent)) {
+		if proc.IsStepd(t.dir(parent)) {
 			title, _ := t.read(parent, "cmdline")
-			if job := stepd.JobOfStepd(strings.TrimRight(string(title), "\x00")); job != 0 {
+			if job := proc.JobOfStepd(strings.TrimRight(string(title), "\x00")); job != 0 {
 				return job, false
 			}
 		}

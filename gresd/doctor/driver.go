@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -156,7 +156,7 @@ func checkLibrary(ctx context.Context, n *node, tell func(Status, string, string
 		tell(Skip, "not tried", "")
 		return
 	}
-	got, err := n.Probe(ctx, path, ctxcost.Library(n.cfg.NVML.Library))
+	got, err := n.Probe(ctx, path, probe.Library(n.cfg.NVML.Library))
 	s, message, remedy := judgeLibrary(path, got, err)
 	if s == Pass {
 		s, message, remedy = judgeUnknown(path, message, unknownSymbols(n.cfg.Paths.RunDir))

@@ -19,7 +19,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -104,9 +104,9 @@ func checkSlices(_ context.Context, n *node, tell func(Status, string, string)) 
 	obeyed := 0
 	for _, c := range n.gresd.Cards {
 		switch {
-		case c.Slices == string(slicetest.Ignored):
+		case c.Slices == string(probe.Ignored):
 			tell(Warn, fmt.Sprintf("card %d does not obey time slices: its jobs take turns", c.Index), "nothing: shares hold, with some loss; another driver may obey (docs/troubleshooting.md)")
-		case c.Slices == string(slicetest.Obeyed):
+		case c.Slices == string(probe.Obeyed):
 			obeyed++
 		default:
 			tell(Skip, fmt.Sprintf("card %d: not tested: %s", c.Index, cmp.Or(c.SlicesWhy, "not yet")), "")

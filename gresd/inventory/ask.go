@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 	theNode gpu.UUID = ""
 )
 
-func newStuck() *patient.Stuck[gpu.UUID] { return patient.Of[gpu.UUID](mostUnanswered, math.MaxInt) }
+func newStuck() *timeout.Calls[gpu.UUID] { return timeout.New[gpu.UUID](mostUnanswered, math.MaxInt) }
 
 // ask returns the answer, or ErrNoAnswer when there was none in time, or when too many earlier
 // questions wait for theirs.
@@ -33,7 +33,7 @@ func ask[T any](n *fromNVML, about gpu.UUID, wait time.Duration, what string, qu
 		value T
 		err   error
 	}
-	got, ok := patient.WithinTime(n.stuck, about, wait, func() answer {
+	got, ok := timeout.Run(n.stuck, about, wait, func() answer {
 		value, err := question()
 		return answer{value, err}
 	})

@@ -25,7 +25,7 @@ type sensors struct {
 func probed(t *testing.T, cards map[string]*sensors) *fromNVML {
 	t.Helper()
 	n := library(t)
-	n.stuck.Patience = 20 * time.Millisecond
+	n.stuck.Timeout = 20 * time.Millisecond
 	lib := n.lib.(*mock.Interface)
 	lib.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
 		s := cards[uuid]
@@ -94,7 +94,7 @@ func TestACardThatHangsTakesNoAnswersFromOthers(t *testing.T) {
 			t.Fatalf("the other card: %v", err)
 		}
 	}
-	if waiting := n.stuck.Waiting("GPU-a"); waiting != mostUnanswered {
+	if waiting := n.stuck.Blocked("GPU-a"); waiting != mostUnanswered {
 		t.Errorf("%d threads wait, want %d", waiting, mostUnanswered)
 	}
 	if err := n.Close(); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 )
 
 // ErrNoNVML: the library cannot be loaded or started; the driver may be absent
@@ -34,7 +34,7 @@ type fromNVML struct {
 	sysfs   string          // "/sys", another place in tests
 	root    string          // "", another folder in tests, of /proc
 	missing map[string]bool // of optional
-	stuck   *patient.Stuck[gpu.UUID]
+	stuck   *timeout.Calls[gpu.UUID]
 	places  places
 	// listening are the threads that wait for events.
 	listening atomic.Int32

@@ -238,7 +238,7 @@ func TestAFunctionThatTheLibraryLacksIsNotCalled(t *testing.T) {
 func TestADriverThatHangsIsNotWaitedForAndNotAskedForEver(t *testing.T) {
 	hang := make(chan struct{})
 	n := library(t, &fake{minor: 0, joins: joins{links: []fakeLink{{}}, hang: hang}}, &fake{minor: 1})
-	n.stuck.Patience = 20 * time.Millisecond
+	n.stuck.Timeout = 20 * time.Millisecond
 	shut := 0
 	n.lib.(*mock.Interface).ShutdownFunc = func() nvml.Return { shut++; return nvml.SUCCESS }
 	start := time.Now()
@@ -252,7 +252,7 @@ func TestADriverThatHangsIsNotWaitedForAndNotAskedForEver(t *testing.T) {
 	if len(got.Unread) == 0 || !strings.Contains(got.Unread[0], "card 0: NVLink 0: nvmlDeviceGetNvLinkState: no answer in time") {
 		t.Errorf("unread: %q", got.Unread)
 	}
-	if asked := n.stuck.Waiting(theNode); asked != mostUnanswered {
+	if asked := n.stuck.Blocked(theNode); asked != mostUnanswered {
 		t.Errorf("%d questions wait, want %d", asked, mostUnanswered)
 	}
 	if err := n.Close(); err != nil || shut != 0 { // it must not unload the library below them
@@ -264,7 +264,7 @@ func TestADriverThatHangsIsNotWaitedForAndNotAskedForEver(t *testing.T) {
 
 	close(hang) // the driver comes back, and so does the topology
 	for range 500 {
-		if n.stuck.Waiting(theNode) == 0 {
+		if n.stuck.Blocked(theNode) == 0 {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

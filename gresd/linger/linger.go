@@ -23,8 +23,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -74,7 +74,7 @@ type Keeper struct {
 	log    *slog.Logger
 	wake   wakeup.Bell
 	warned bool
-	stuck  *patient.Stuck[uint32] // users whose files let who looks at them wait
+	stuck  *timeout.Calls[uint32] // users whose files let who looks at them wait
 
 	mu       sync.Mutex
 	deadline time.Time // of the questions of one look; zero: none
@@ -91,7 +91,7 @@ type name struct {
 type client struct {
 	job      uint32
 	pid      int
-	process  int         // its pidfd
+	pidfd    int
 	files    map[int]int // by their descriptors in the process, ours
 	listed   time.Time   // when they were last looked for
 	memory   []uint64    // bytes that it announced, on each card of its job
@@ -110,7 +110,7 @@ type client struct {
 // New returns a keeper that does nothing before [Keeper.Run]. served says whether the programs of a
 // job are clients of a server.
 func New(grants Grants, served func(jobID uint32) bool, log *slog.Logger) *Keeper {
-	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: patient.Of[uint32](1, math.MaxInt), clients: map[name]*client{}}
+	return &Keeper{grants: grants, served: served, log: log, wake: wakeup.NewBell(), stuck: timeout.New[uint32](1, math.MaxInt), clients: map[name]*client{}}
 }
 
 // Wake tells the keeper that jobs have come, gone or begun to work, or have a server or none. It never blocks.
@@ -198,7 +198,7 @@ func (k *Keeper) lookAt(job uint32, now time.Time) (awake bool) {
 	spec, ok := k.grants.Spec(job)
 	served, age := ok && k.served(job), every/2
 	for n, c := range k.clients {
-		if n.job == job && !c.ended && (!served || hasEnded(c.process)) {
+		if n.job == job && !c.ended && (!served || hasEnded(c.pidfd)) {
 			c.ended, age = true, 0 // what its slot says from now on is the last word
 		}
 	}
@@ -240,16 +240,16 @@ func (k *Keeper) see(n name, uid uint32, slot libvgpu.SlotView, now time.Time) {
 // meet returns a process of that user, or of root, as a client; nil where it is gone or somebody
 // else's: the job's user can write into its slots.
 func (k *Keeper) meet(job uint32, pid int, uid uint32) *client {
-	process, err := unix.PidfdOpen(pid, 0)
+	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		k.refused(err)
 		return nil
 	}
-	if owner, ok := proc.Of(pid).UID(); !ok || owner != uid && owner != 0 {
-		_ = unix.Close(process)
+	if owner, ok := process.Of(pid).UID(); !ok || owner != uid && owner != 0 {
+		_ = unix.Close(pidfd)
 		return nil
 	}
-	return &client{job: job, pid: pid, process: process, files: map[int]int{}}
+	return &client{job: job, pid: pid, pidfd: pidfd, files: map[int]int{}}
 }
 
 // refused says once that the kernel does not let us, but for a process that has ended.
@@ -317,7 +317,7 @@ func (k *Keeper) list(c *client, uid uint32, now time.Time) {
 		return // the next look lists it
 	}
 	c.listed = now
-	found, _ := patient.WithinTime(k.stuck, uid, wait, func() []int { return devices(c.pid) })
+	found, _ := timeout.Run(k.stuck, uid, wait, func() []int { return devices(c.pid) })
 	for _, theirs := range found {
 		if _, kept := c.files[theirs]; kept {
 			continue
@@ -325,7 +325,7 @@ func (k *Keeper) list(c *client, uid uint32, now time.Time) {
 		if k.descriptors(c.job) >= mostOfJob {
 			return
 		}
-		ours, err := unix.PidfdGetfd(c.process, theirs, 0)
+		ours, err := unix.PidfdGetfd(c.pidfd, theirs, 0)
 		if err != nil {
 			k.refused(err)
 			continue
@@ -357,7 +357,7 @@ func (k *Keeper) descriptors(job uint32) (n int) {
 // devices are the descriptors of the device that a process has open. A file that is called so can let
 // who looks at it wait.
 func devices(pid int) (all []int) {
-	dir := proc.Of(pid)
+	dir := process.Of(pid)
 	for _, at := range dir.Open(mostLookedAt) {
 		theirs, err := strconv.Atoi(at)
 		if err == nil && path.Base(dir.Link("fd/"+at)) == device && isDevice(unix.AT_FDCWD, dir.File("fd/"+at)) {
@@ -378,7 +378,7 @@ var isDevice = func(dir int, name string) bool {
 
 // part ends what is kept of the program that a process was.
 func (k *Keeper) part(c *client, now time.Time) {
-	k.ended = append(k.ended, &client{job: c.job, process: -1, files: c.files, memory: c.memory, until: now.Add(c.hold(now))})
+	k.ended = append(k.ended, &client{job: c.job, pidfd: -1, files: c.files, memory: c.memory, until: now.Add(c.hold(now))})
 	c.files, c.memory = map[int]int{}, nil
 }
 
@@ -400,8 +400,8 @@ func (k *Keeper) close(now time.Time) {
 		for _, fd := range c.files {
 			_ = unix.Close(fd)
 		}
-		if c.process >= 0 {
-			_ = unix.Close(c.process)
+		if c.pidfd >= 0 {
+			_ = unix.Close(c.pidfd)
 		}
 	}
 	clear(k.ended[len(left):])
@@ -409,8 +409,8 @@ func (k *Keeper) close(now time.Time) {
 }
 
 // hasEnded says whether the process of a pidfd has.
-func hasEnded(process int) bool {
-	set := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}
+func hasEnded(pidfd int) bool {
+	set := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(set, 0)
 	return err == nil && n > 0
 }

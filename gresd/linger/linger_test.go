@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -240,13 +240,13 @@ func TestAUserWhoseFilesDoNotAnswerDelaysNobodyElseForLong(t *testing.T) {
 	const other = 65534
 	end, is := make(chan struct{}), isDevice
 	isDevice = func(dir int, name string) bool {
-		if strings.HasPrefix(name, string(proc.Of(os.Getpid()))+"/") {
+		if strings.HasPrefix(name, string(process.Of(os.Getpid()))+"/") {
 			<-end
 		}
 		return is(dir, name)
 	}
 	defer func() {
-		for close(end); s.keeper.stuck.Waiting(other) > 0; {
+		for close(end); s.keeper.stuck.Blocked(other) > 0; {
 			time.Sleep(time.Millisecond)
 		}
 		isDevice = is

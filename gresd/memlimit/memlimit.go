@@ -19,7 +19,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -138,10 +138,10 @@ func (k *Keeper) folders() []folder {
 			continue
 		}
 		f := folder{path: path, inode: stat.Ino}
-		name, job := stepd.CgroupOfJob("0::" + strings.TrimPrefix(path, k.Root))
+		name, job := process.CgroupOfJob("0::" + strings.TrimPrefix(path, k.Root))
 		if f.job = job; job == 0 && name != "" {
 			if f.job = k.jobs[f.inode]; f.job == 0 {
-				f.job = stepd.JobOfFolder(k.Proc, name)
+				f.job = process.JobOfFolder(k.Proc, name)
 			}
 			jobs[f.inode] = f.job
 		}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -100,7 +100,7 @@ func (m *Metrics) begin() {
 			m.cards.WithLabelValues(string(r))
 		}
 	}
-	for _, kind := range report.Corrections() {
+	for _, kind := range status.Corrections() {
 		m.corrections.WithLabelValues(string(kind))
 	}
 	for _, kind := range audit.Kinds() {
@@ -151,7 +151,7 @@ func (m *Metrics) Placed(result string) { m.placements.WithLabelValues(result).I
 // CardDecided counts one card in a decision, by place.Reason.
 func (m *Metrics) CardDecided(reason string) { m.cards.WithLabelValues(reason).Inc() }
 
-// Corrected counts one thing that was put right, by report.Correction.
+// Corrected counts one thing that was put right, by status.Correction.
 func (m *Metrics) Corrected(kind string) { m.corrections.WithLabelValues(kind).Inc() }
 
 // Audited counts one broken rule, by audit.Kind.

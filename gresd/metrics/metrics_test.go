@@ -45,9 +45,9 @@ func example() ([]wire.Card, []wire.Job) {
 			JobUse: wire.JobUse{
 				AskedShare: 20, AskedCores: 25, AskedBytes: ptr(uint64(20 << 30)),
 				ContextBytes: ptr(uint64(1 << 30)), ModuleBytes: ptr(uint64(1 << 20)),
-				Waits: ptr(uint64(40)), WaitSeconds: ptr(0.25), Refused: ptr(uint64(3)),
+				LaunchesThrottled: ptr(uint64(40)), ThrottledSeconds: ptr(0.25), Refused: ptr(uint64(3)),
 				Utilization: ptr(0.24), Turns: ptr(uint64(900)), IdleSeconds: ptr(1.5), Busy: ptr(true), LastWork: ptr(time.Unix(1700000100, 5e8)),
-				Bound: "neighbours", Had: ptr(0.125), DeprivedSeconds: ptr(14.5),
+				LimitedBy: "neighbors", Had: ptr(0.125), DeprivedSeconds: ptr(14.5),
 				ByProcess: []wire.Process{
 					{PID: 4711, JobPID: 1, UsedBytes: 4 << 30, Utilization: ptr(0.2)},
 					{PID: 4712, JobPID: 2, UsedBytes: 1 << 30}, // the driver does not tell
@@ -140,7 +140,7 @@ func TestUnknownIsAbsent(t *testing.T) {
 	text := scrape(t, newExample())
 	for _, name := range []string{
 		"memory_used_bytes", "memory_context_bytes", "memory_module_bytes", "memory_asked_bytes", "gpu_seconds_total", "processes", "utilization_ratio",
-		"launch_waits_total", "launch_wait_seconds_total", "allocations_refused_total", "turns_total", "idle_seconds_total", "last_work_timestamp_seconds",
+		"launches_throttled_total", "throttled_seconds_total", "allocations_refused_total", "turns_total", "idle_seconds_total", "last_work_timestamp_seconds",
 		"had_ratio", "deprived_seconds",
 	} {
 		if strings.Contains(text, "vgpu_job_"+name+`{account="",gpu_uuid="GPU-a",job_id="8"`) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -100,13 +100,13 @@ var cardSeries = []series[wire.Card]{
 	ofCard("vgpu_card_healthy", "1 while the card can be granted.",
 		func(c wire.Card) value { return is(one(c.Healthy)) }),
 	ofCard("vgpu_card_slices_obeyed", "1 where the card obeys time slices, by a test; 0 where it does not, so that its jobs take turns.",
-		func(c wire.Card) value { return value{one(c.Slices == string(slicetest.Obeyed)), c.Slices != ""} }),
+		func(c wire.Card) value { return value{one(c.Slices == string(probe.Obeyed)), c.Slices != ""} }),
 }
 
 // idleShare is not of a card alone.
 var idleShare = desc("vgpu_card_share_idle_ratio", "Part of the card's share that is granted to jobs without work on it now.", cardLabels)
 
-var jobBound = desc("vgpu_job_bound_info", "Always 1; the label by names what keeps a job with work from having more of the card: host (its own program), neighbours or limit.",
+var jobLimited = desc("vgpu_job_limited_info", "Always 1; the label by is the reason why a job with work does not get more of the card: program, neighbors, limit or card.",
 	append(append([]string{}, jobLabels...), "by"))
 
 var cardInfo = desc("vgpu_card_info", "Always 1; the labels name the card.", []string{"gpu_uuid", "index", "name", "type", "mig"})
@@ -138,13 +138,13 @@ var jobSeries = []series[jobCard]{
 		func(c jobCard) value { return maybe(c.ModuleBytes) }),
 	ofJob("vgpu_job_allocations_refused_total", "Allocations that were refused because of the job's memory limit.",
 		func(c jobCard) value { return maybe(c.Refused) }),
-	ofJob("vgpu_job_launch_waits_total", "Kernel launches that waited for the job's share.",
-		func(c jobCard) value { return maybe(c.Waits) }),
-	ofJob("vgpu_job_launch_wait_seconds_total", "Time for which kernel launches waited for the job's share.",
-		func(c jobCard) value { return maybe(c.WaitSeconds) }),
+	ofJob("vgpu_job_launches_throttled_total", "Kernel launches that waited for the job's share.",
+		func(c jobCard) value { return maybe(c.LaunchesThrottled) }),
+	ofJob("vgpu_job_throttled_seconds_total", "Time for which kernel launches waited for the job's share.",
+		func(c jobCard) value { return maybe(c.ThrottledSeconds) }),
 	ofJob("vgpu_job_had_ratio", "Part of the card's time that the job had lately, by the card's records; only beside other jobs with work.",
 		func(c jobCard) value { return maybe(c.Had) }),
-	ofJob("vgpu_job_deprived_seconds", "For how long neighbours have taken much of the card's time that the job is entitled to; 0: they do not.",
+	ofJob("vgpu_job_deprived_seconds", "For how long neighbors have taken much of the card's time that the job is entitled to; 0: they do not.",
 		func(c jobCard) value { return maybe(c.DeprivedSeconds) }),
 	ofJob("vgpu_job_turns_total", "Turns on the card that the job was given; only where jobs take turns.",
 		func(c jobCard) value { return maybe(c.Turns) }),
@@ -215,7 +215,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		for _, s := range processSeries {
 			ch <- s.desc
 		}
-		ch <- jobBound
+		ch <- jobLimited
 	}
 	ch <- cardInfo
 	ch <- idleShare
@@ -258,8 +258,8 @@ func collectJob(ch chan<- prometheus.Metric, c jobCard) {
 	for _, s := range jobSeries {
 		send(ch, s.desc, s.kind, s.of(c), labels...)
 	}
-	if c.Bound != "" {
-		send(ch, jobBound, prometheus.GaugeValue, is(1), append(labels[:len(labels):len(labels)], c.Bound)...)
+	if c.LimitedBy != "" {
+		send(ch, jobLimited, prometheus.GaugeValue, is(1), append(labels[:len(labels):len(labels)], c.LimitedBy)...)
 	}
 	for _, p := range c.ByProcess {
 		if p.PID == 0 {

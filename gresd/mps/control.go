@@ -3,6 +3,7 @@
 package mps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 )
 
 // commandEnvironment is all that NVIDIA's programs get of gresd's own: with the
@@ -38,43 +40,32 @@ func (s *server) asUser(cmd *exec.Cmd) {
 	}
 }
 
-// ask gives the daemon one command and returns its answer. It never takes much
-// longer than the time for an answer, and ends with ctx: a program that cannot even
-// be killed is left behind.
-func (s *server) ask(ctx context.Context, command string) (string, error) {
-	type answer struct {
-		text string
-		err  error
-	}
-	limit := s.m.cfg.Times.Answer
-	done := make(chan answer, 1)
-	go func() {
-		text, err := s.askOnce(ctx, command, limit)
-		done <- answer{text, err}
-	}()
-	select {
-	case a := <-done:
-		return a.text, a.err
-	case <-time.After(limit + 2*time.Second):
-		return "", fmt.Errorf("%s: the program can neither be answered nor killed", command)
-	}
-}
+// mostUnanswered limits the programs of one server that can neither answer nor be killed.
+const mostUnanswered = 4
 
-func (s *server) askOnce(ctx context.Context, command string, limit time.Duration) (string, error) {
+// ask sends one command to the daemon and returns the answer. It returns soon after the time limit
+// for an answer, even if the program cannot be killed.
+func (s *server) ask(ctx context.Context, command string) (string, error) {
+	limit := s.m.cfg.Times.Answer
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	out := child.Output{Most: mostOutput}
-	cmd := exec.CommandContext(ctx, s.m.cfg.Control)
-	cmd.Env = append(commandEnvironment(cmd.Path), s.folder.environment()...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(command+"\n"), &out, &out
-	cmd.WaitDelay = time.Second
-	s.asUser(cmd)
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	err := cmd.Run()
+	out := process.Output{Most: mostOutput}
+	err, ended := timeout.Run(s.calls, s.key.Card, limit+2*time.Second, func() error {
+		defer cancel()
+		cmd := exec.CommandContext(ctx, s.m.cfg.Control)
+		cmd.Env = append(commandEnvironment(cmd.Path), s.folder.environment()...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(command+"\n"), &out, &out
+		cmd.WaitDelay = time.Second
+		s.asUser(cmd)
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		err := cmd.Run()
+		return cmp.Or(ctx.Err(), err)
+	})
 	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
-		return "", fmt.Errorf("%s: %w", command, ctx.Err())
-	case ctx.Err() != nil:
+	case !ended:
+		return "", fmt.Errorf("%s: the program can neither be answered nor killed", command)
+	case errors.Is(err, context.Canceled):
+		return "", fmt.Errorf("%s: %w", command, err)
+	case errors.Is(err, context.DeadlineExceeded):
 		return "", fmt.Errorf("%s: no answer within %s", command, limit)
 	case err != nil:
 		return "", fmt.Errorf("%s: %w: %s", command, err, lastLine(out.String()))

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
@@ -34,7 +34,7 @@ func TestADaemonThatDoesNotAnswerKeepsNobodyFromStopping(t *testing.T) {
 	n.Behave(fake.Hang)
 	n.Keep(2, key, nobody, 70)
 	n.eventually("the daemon is asked", func() bool {
-		return slices.ContainsFunc(proc.All("/proc"), func(d proc.Dir) bool {
+		return slices.ContainsFunc(process.All("/proc"), func(d process.Dir) bool {
 			line, _ := os.ReadFile(d.File("cmdline"))
 			return string(line) == n.cfg.Control+"\x00"
 		})

@@ -34,7 +34,7 @@ type daemon struct {
 	exited  chan struct{} // closed at its end
 	percent gpu.Share     // what it allows a client; 0: not known
 	silent  int
-	seen    []process // its family when last looked at
+	seen    []identity // its family when last looked at
 }
 
 // gone says whether the daemon has ended.
@@ -220,7 +220,7 @@ func (s *server) end(d *daemon, polite bool) {
 func (d *daemon) emptied(limit time.Duration) bool {
 	for deadline := time.Now().Add(limit); ; time.Sleep(pollEvery) {
 		// A look at every process of the node only when those that are known are gone.
-		if !slices.ContainsFunc(d.seen, process.alive) {
+		if !slices.ContainsFunc(d.seen, identity.alive) {
 			if d.remember(); len(d.seen) == 0 {
 				return true
 			}

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
@@ -25,7 +25,7 @@ func TestEverybodySharesTheDaemonOfACard(t *testing.T) {
 	n.Settle()
 	n.eventually("the daemon of root's jobs is gone", func() bool { return len(n.processes()) == 1 })
 	pid := n.only(fake.Control)
-	if uid, _ := proc.Of(pid).UID(); uid != 0 {
+	if uid, _ := process.Of(pid).UID(); uid != 0 {
 		t.Errorf("the daemon runs as user %d, want root", uid)
 	}
 	asGames := key

@@ -148,7 +148,7 @@ type record struct {
 	Key   Key    `json:"key"`
 	GID   uint32 `json:"gid"`
 	Token string `json:"token"` // in the environment of the daemon and its servers, of nobody else
-	process
+	identity
 }
 
 func (f folder) write(rec record) error {

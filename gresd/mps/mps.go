@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -293,7 +294,7 @@ func (m *Manager) add(key Key, gid uint32) *server {
 	}
 	s := &server{
 		m: m, key: key, gid: gid, folder: folderOf(m.cfg.Dir, key), log: m.cfg.Log.With("gpu_uuid", key.Card, "of", key.whose()),
-		jobs: map[uint32]claim{}, wake: make(chan struct{}, 1),
+		calls: timeout.New[gpu.UUID](mostUnanswered, mostUnanswered), jobs: map[uint32]claim{}, wake: make(chan struct{}, 1),
 	}
 	m.servers[key] = s
 	return s

@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 // FuzzDaemonRecord: what an earlier gresd has kept of a daemon is taken for the user and the
@@ -71,7 +71,7 @@ func FuzzDaemonAnswer(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		kept := child.Output{Most: mostOutput}
+		kept := process.Output{Most: mostOutput}
 		if n, err := kept.Write([]byte(text)); n != len(text) || err != nil || kept.String() != text[:min(len(text), mostOutput)] {
 			t.Fatalf("%d of %d kept, %v", n, len(text), err)
 		}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
@@ -208,7 +208,7 @@ func TestJobsOfAUserShareOneDaemon(t *testing.T) {
 	key := Key{Card: card, UID: nobody}
 	n.up(1, key, 30)
 	pid := n.only(fake.Control)
-	if uid, _ := proc.Of(pid).UID(); uid != nobody {
+	if uid, _ := process.Of(pid).UID(); uid != nobody {
 		t.Errorf("the daemon runs as user %d, want the job's", uid)
 	}
 	env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
@@ -449,7 +449,7 @@ func TestARestartFindsWhatIsNotNoted(t *testing.T) {
 	if err != nil || len(left) != 1 {
 		t.Fatalf("records %v, %v; want one", left, err)
 	}
-	left[0].process = process{}
+	left[0].identity = identity{}
 	if err := folderOf(n.cfg.Dir, key).write(left[0]); err != nil {
 		t.Fatal(err)
 	}

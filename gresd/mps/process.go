@@ -11,31 +11,31 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/patient"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 )
 
 // tokenVariable carries a record's token.
 const tokenVariable = "VGPU_MPS_TOKEN"
 
-// process is one process of this boot: a process id alone is used again.
-type process struct {
+// identity names one process of this boot. The kernel uses a process id again.
+type identity struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start_time"` // clock ticks since boot
 }
 
 // info is what /proc says of a process.
 type info struct {
-	process
-	proc.Stat
+	identity
+	process.Stat
 }
 
 func look(pid int) (info, bool) {
-	stat, ok := proc.Of(pid).Stat()
-	return info{process{pid, stat.Start}, stat}, ok
+	stat, ok := process.Of(pid).Stat()
+	return info{identity{pid, stat.Start}, stat}, ok
 }
 
-func (p process) alive() bool {
+func (p identity) alive() bool {
 	if p.PID == 0 {
 		return false
 	}
@@ -44,7 +44,7 @@ func (p process) alive() bool {
 }
 
 // signal signals the process, and no other that has its number by now.
-func (p process) signal(sig syscall.Signal) {
+func (p identity) signal(sig syscall.Signal) {
 	handle, err := os.FindProcess(p.PID) // of the process, where the kernel has such handles
 	if err != nil {
 		return
@@ -56,14 +56,14 @@ func (p process) signal(sig syscall.Signal) {
 }
 
 // stuck are the processes that let readers of their environment wait.
-var stuck patient.Processes
+var stuck timeout.Processes
 
 // mostAsking bounds how long the processes of a user are asked, however many there are.
 const mostAsking = 3 * time.Second
 
 // environment is a variable for tests.
 var environment = func(pid int) []byte {
-	text, _ := os.ReadFile(proc.Of(pid).File("environ"))
+	text, _ := os.ReadFile(process.Of(pid).File("environ"))
 	return text
 }
 
@@ -73,10 +73,10 @@ const programs = "nvidia-cuda-mps-"
 // hasToken says whether a process of that user has the token. Only the two programs are asked, by a
 // link that waits for nobody: other programs of the user that wait are none of MPS's business.
 func hasToken(pid int, uid uint32, token string) bool {
-	if !strings.HasPrefix(filepath.Base(proc.Of(pid).Link("exe")), programs) {
+	if !strings.HasPrefix(filepath.Base(process.Of(pid).Link("exe")), programs) {
 		return false
 	}
-	env, _ := patient.WithinProcess(&stuck, uid, uint32(pid), func() []byte { return environment(pid) })
+	env, _ := timeout.RunForProcess(&stuck, uid, uint32(pid), func() []byte { return environment(pid) })
 	for word := range bytes.SplitSeq(env, []byte{0}) {
 		if string(word) == tokenVariable+"="+token {
 			return true
@@ -94,9 +94,9 @@ func (r record) near(i info) bool { return i.Group == r.PID || i.Session == r.PI
 // family are the living processes of the record's user, root where the daemon is for everyone, that
 // are surely of its daemon: the daemon, what is in its process group or session or descends from
 // it while it lives, and what has its token whether it lives or not.
-func (r record) family() []process {
+func (r record) family() []identity {
 	all := map[int]info{}
-	for _, dir := range proc.All("/proc") {
+	for _, dir := range process.All("/proc") {
 		pid, err := strconv.Atoi(filepath.Base(string(dir)))
 		if err != nil {
 			continue
@@ -120,14 +120,14 @@ func (r record) family() []process {
 		}
 		return false
 	}
-	var found []process
+	var found []identity
 	until := time.Now().Add(mostAsking)
 	for _, i := range all {
-		if uid, ok := proc.Of(i.PID).UID(); !ok || uid != r.Key.UID {
+		if uid, ok := process.Of(i.PID).UID(); !ok || uid != r.Key.UID {
 			continue
 		}
 		if lives && (r.near(i) || descends(i)) || time.Now().Before(until) && hasToken(i.PID, r.Key.UID, r.Token) {
-			found = append(found, i.process)
+			found = append(found, i.identity)
 		}
 	}
 	return found

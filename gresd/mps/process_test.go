@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
@@ -53,7 +53,7 @@ func TestAUserWhoseProcessesDoNotAnswerDelaysNobodyElse(t *testing.T) {
 	ofRoot := startProgram(t, n.cfg.Control, 0, "ours")
 	end, read := make(chan struct{}), environment
 	environment = func(pid int) []byte {
-		if uid, _ := proc.Of(pid).UID(); uid == games {
+		if uid, _ := process.Of(pid).UID(); uid == games {
 			<-end
 		}
 		return read(pid)
@@ -63,14 +63,14 @@ func TestAUserWhoseProcessesDoNotAnswerDelaysNobodyElse(t *testing.T) {
 		n.eventually("nobody waits", func() bool { return len(stuck.List()) == 0 })
 		environment = read
 	}()
-	of := func(key Key) []process { return record{Key: key, Token: "ours"}.family() }
+	of := func(key Key) []identity { return record{Key: key, Token: "ours"}.family() }
 	began := time.Now()
 	if got := of(Key{Card: card, UID: games}); len(got) != 0 || time.Since(began) > mostAsking+2*time.Second {
 		t.Errorf("of who does not answer: %v after %s, want none after %s", got, time.Since(began), mostAsking)
 	}
-	stuck.Patience = time.Millisecond
+	stuck.Timeout = time.Millisecond
 	of(Key{Card: card, UID: games}) // as many wait as may
-	stuck.Patience = 0
+	stuck.Timeout = 0
 	for key, want := range map[Key]int{{Card: card, UID: nobody}: theirs, {Card: card}: ofRoot, ForEveryone(card): ofRoot} {
 		began = time.Now()
 		if got := of(key); len(got) != 1 || got[0].PID != want || time.Since(began) > time.Second {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 )
 
 const (
@@ -33,7 +34,8 @@ type server struct {
 	gid    uint32
 	folder folder
 	log    *slog.Logger
-	left   record // of an earlier gresd; read by run only
+	calls  *timeout.Calls[gpu.UUID] // commands to the daemon
+	left   record                   // of an earlier gresd; read by run only
 	wake   chan struct{}
 
 	// Under m.mu.

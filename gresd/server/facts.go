@@ -5,9 +5,9 @@ package server
 import (
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -52,10 +52,10 @@ func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).To
 // Uncounted is what the card takes for each process beyond what it counts for it.
 func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
 
-func (s *Server) costOn(uuid gpu.UUID) ctxcost.Figure {
+func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
 	card, here := s.Cards.Of(uuid)
 	if !here {
-		return ctxcost.Figure{}
+		return probe.Figure{}
 	}
 	return s.costs.Of(card.Name)
 }

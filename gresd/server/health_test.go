@@ -184,9 +184,9 @@ func TestADeprivedJobIsAProblem(t *testing.T) {
 		did  arbiter.Work
 		want bool
 	}{
-		{arbiter.Work{Busy: true, Bound: arbiter.ByHost, Had: 0.1}, false},
-		{arbiter.Work{Busy: true, Bound: arbiter.ByNeighbours, Had: 0.1, Deprived: 9 * time.Second}, false},
-		{arbiter.Work{Busy: true, Bound: arbiter.ByNeighbours, Had: 0.1, Deprived: 11 * time.Second}, true},
+		{arbiter.Work{Busy: true, Bound: arbiter.ByProgram, Had: 0.1}, false},
+		{arbiter.Work{Busy: true, Bound: arbiter.ByNeighbors, Had: 0.1, Deprived: 9 * time.Second}, false},
+		{arbiter.Work{Busy: true, Bound: arbiter.ByNeighbors, Had: 0.1, Deprived: 11 * time.Second}, true},
 	} {
 		did := c.did
 		does.Store(&did)
@@ -200,7 +200,7 @@ func TestADeprivedJobIsAProblem(t *testing.T) {
 			t.Errorf("%+v: other users are told of it", c.did)
 		}
 		_, jobs := n.Report.Snapshot()
-		if use := jobs[0].Cards[0].JobUse; use.Bound != string(did.Bound) || *use.Had != did.Had || *use.DeprivedSeconds != did.Deprived.Seconds() {
+		if use := jobs[0].Cards[0].JobUse; use.LimitedBy != string(did.Bound) || *use.Had != did.Had || *use.DeprivedSeconds != did.Deprived.Seconds() {
 			t.Errorf("%+v: told %+v", did, use)
 		}
 	}

@@ -86,8 +86,8 @@ func TestRatesOfTheLastSecond(t *testing.T) {
 	}
 	begin := time.Now()
 	c := card()
-	if !is(c.ComputePercent, 32) || !is(c.WaitPercent, 0) {
-		t.Errorf("first answer: compute %v, wait %v; want 32 and 0", *c.ComputePercent, *c.WaitPercent)
+	if !is(c.GotPercent, 32) || !is(c.ThrottledPercent, 0) {
+		t.Errorf("first answer: compute %v, wait %v; want 32 and 0", *c.GotPercent, *c.ThrottledPercent)
 	}
 	if took := time.Since(begin); took < 250*time.Millisecond {
 		t.Errorf("answered after %s, before anything could be measured", took)
@@ -98,24 +98,24 @@ func TestRatesOfTheLastSecond(t *testing.T) {
 		t.Errorf("the driver was asked %d times within a second", uses.asked.Load())
 	}
 	time.Sleep(time.Second)
-	if c = card(); c.WaitPercent == nil || *c.WaitPercent < 20 || *c.WaitPercent > 60 {
-		t.Errorf("600 ms in a little more than 1 s: wait %v", c.WaitPercent)
+	if c = card(); c.ThrottledPercent == nil || *c.ThrottledPercent < 20 || *c.ThrottledPercent > 60 {
+		t.Errorf("600 ms in a little more than 1 s: wait %v", c.ThrottledPercent)
 	}
 	rep, err := n.ask(wire.Request{Op: wire.OpStatus})
-	if err != nil || rep.Status.Cards[0].Waiting != 1 || !is(rep.Status.Cards[0].ComputePercent, 32) || !is(rep.Status.Cards[1].ComputePercent, 0) {
+	if err != nil || rep.Status.Cards[0].Throttled != 1 || !is(rep.Status.Cards[0].ComputePercent, 32) || !is(rep.Status.Cards[1].ComputePercent, 0) {
 		t.Errorf("%v, cards %+v; want one job of card 0 held back", err, rep.Status)
 	}
 
 	// A job's user can write any number.
 	putWait(t, n.file(7, "cache"), 1<<62)
 	time.Sleep(time.Second)
-	if c = card(); c.WaitPercent == nil || *c.WaitPercent != 100*64 {
-		t.Errorf("an absurd wait: got %v, want at most %d", c.WaitPercent, 100*64)
+	if c = card(); c.ThrottledPercent == nil || *c.ThrottledPercent != 100*64 {
+		t.Errorf("an absurd wait: got %v, want at most %d", c.ThrottledPercent, 100*64)
 	}
 	putWait(t, n.file(7, "cache"), 0)
 	time.Sleep(time.Second)
-	if c = card(); c.WaitPercent != nil {
-		t.Errorf("a counter that fell: got %v, want not known", *c.WaitPercent)
+	if c = card(); c.ThrottledPercent != nil {
+		t.Errorf("a counter that fell: got %v, want not known", *c.ThrottledPercent)
 	}
 }
 

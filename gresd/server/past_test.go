@@ -17,7 +17,7 @@ import (
 func TestReportOfAJob(t *testing.T) {
 	n := newTestNode(t)
 	n.work = func(arbiter.Key) (arbiter.Work, bool) {
-		return arbiter.Work{Busy: true, Bound: arbiter.ByHost, Had: 0.1}, true
+		return arbiter.Work{Busy: true, Bound: arbiter.ByProgram, Had: 0.1}, true
 	}
 	var err error
 	if n.past, err = past.Open(filepath.Join(t.TempDir(), "past")); err != nil {
@@ -43,7 +43,7 @@ func TestReportOfAJob(t *testing.T) {
 		}
 		r := rep.Report
 		if (r.Ended != nil) != ended || r.Job.JobID != 7 || r.Job.Cards[0].Share != 30 || len(r.Cards) != 1 ||
-			r.Cards[0].BoundSeconds["host"] != (2*span).Seconds() {
+			r.Cards[0].LimitedBySeconds["program"] != (2*span).Seconds() {
 			t.Errorf("got %+v", r)
 		}
 		// Whoever it is not of learns no more than of a job that there never was.

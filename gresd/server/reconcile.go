@@ -16,8 +16,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -102,7 +102,7 @@ func (s *Server) releaseIfOf(jobID uint32, created time.Time) error {
 		return nil
 	}
 	s.log.Info("released: the job has ended", "job_id", jobID)
-	s.observer.Corrected(string(report.Released))
+	s.observer.Corrected(string(status.Released))
 	s.Report.Ended(jobID)
 	return s.drop(jobID)
 }
@@ -207,7 +207,7 @@ func (s *Server) mendStray(st stray) error {
 	}
 	if st.keep {
 		s.log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
-		s.observer.Corrected(string(report.Rebuilt))
+		s.observer.Corrected(string(status.Rebuilt))
 		s.placing.Lock()
 		onDisk := s.ledger.Begin(st.rec)
 		s.placing.Unlock()
@@ -216,7 +216,7 @@ func (s *Server) mendStray(st stray) error {
 	had, err := s.grants.Remove(st.jobID)
 	if had { // else its Epilog came meanwhile
 		s.log.Info("removed a job folder without a job", "job_id", st.jobID)
-		s.observer.Corrected(string(report.Removed))
+		s.observer.Corrected(string(status.Removed))
 	}
 	return err
 }
@@ -249,7 +249,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 		return nil
 	}
 	s.log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
-	s.observer.Corrected(string(report.Remade))
+	s.observer.Corrected(string(status.Remade))
 	return s.grants.Create(rec, s.contextCost)
 }
 
@@ -301,7 +301,7 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 	if err := s.allocate(facts, req, facts.Restarts); err != nil {
 		return err
 	}
-	s.observer.Corrected(string(report.Recovered))
+	s.observer.Corrected(string(status.Recovered))
 	s.log.Warn("a living job was recovered; options of its submit line are lost", "job_id", facts.JobID,
 		"mode", gpu.FormatMode(req.Mode, req.Ceiling))
 	return nil

@@ -26,7 +26,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/linger"
@@ -34,9 +33,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/report"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
 )
@@ -63,12 +63,12 @@ type Parts struct {
 	Steps     Steps
 	Ledger    *ledger.Ledger
 	Grants    *grant.Store
-	Costs     *ctxcost.Costs
+	Costs     *probe.Costs
 	Observer  Observer
 	Health    cards.Health
-	Samples   report.Samples    // nil: not known
+	Samples   status.Samples    // nil: not known
 	Problems  []func() []string // what else an administrator should look at
-	Commands  report.Commands   // nil: not known
+	Commands  status.Commands   // nil: not known
 	Private   []func() []string // and what names jobs or processes of users: for root alone
 	Usage     *acct.Writer      // nil: what jobs have used is not written down
 	Past      *past.Store       // nil: what jobs did is not kept
@@ -84,7 +84,7 @@ type Server struct {
 	steps    Steps
 	ledger   *ledger.Ledger
 	grants   *grant.Store
-	costs    *ctxcost.Costs
+	costs    *probe.Costs
 	observer Observer
 	usage    *acct.Writer
 	log      *slog.Logger
@@ -93,7 +93,7 @@ type Server struct {
 	node   *node.Node
 	Cards  *cards.Cards     // of this node
 	Outbox *outbox.Outbox   // what slurmctld is still to be told
-	Report *report.Reporter // what is told of cards and jobs
+	Report *status.Reporter // what is told of cards and jobs
 	ready  chan struct{}    // closed after the first reconciliation
 
 	unreconciled unreconciled // with slurmctld
@@ -174,7 +174,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 	}
 	s.findSurvivors()
 	s.nameCards()
-	s.Report = report.New(report.Parts{
+	s.Report = status.New(status.Parts{
 		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.mps.Serves,
 		Samples: parts.Samples, Commands: parts.Commands, Usage: parts.Usage, Past: parts.Past, Version: parts.Version, Log: parts.Log,
 		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.unwritten.problems, s.Cards.Problems}, parts.Problems),

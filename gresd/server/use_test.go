@@ -56,7 +56,7 @@ func TestUseOfCardsAndWhatWasAsked(t *testing.T) {
 		if got != want || c.ByProcess != nil {
 			t.Errorf("job %d asked for %+v, want %+v", jobs[i].JobID, got, want)
 		}
-		if c.Waits == nil || c.Refused == nil || c.ContextBytes == nil {
+		if c.LaunchesThrottled == nil || c.Refused == nil || c.ContextBytes == nil {
 			t.Errorf("job %d: its cache can be read: %+v", jobs[i].JobID, c.JobUse)
 		}
 		// Nobody told of work, nor of who used the card.

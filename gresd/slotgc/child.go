@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/child"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -45,8 +45,8 @@ func Child(program string, args ...string) Clear {
 		for _, d := range dead {
 			words = append(words, wordOf(d))
 		}
-		out, errs := child.Output{Most: mostSaid}, child.Output{Most: mostSaid}
-		cmd := child.Command(ctx, program, words...)
+		out, errs := process.Output{Most: mostSaid}, process.Output{Most: mostSaid}
+		cmd := process.Command(ctx, program, words...)
 		cmd.Env, cmd.ExtraFiles = []string{"GOMAXPROCS=1"}, []*os.File{cache}
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {

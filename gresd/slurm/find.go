@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 // ErrNoCommand: there is no such command of Slurm on this node, as far as can be seen. It is an
@@ -84,7 +84,7 @@ func sameOwner(a, b string) bool {
 // root as its real user.
 func Slurmds() []string {
 	var found []string
-	for _, dir := range proc.All("/proc") {
+	for _, dir := range process.All("/proc") {
 		if dir.Comm() != "slurmd" {
 			continue
 		}

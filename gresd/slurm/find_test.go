@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 func program(t *testing.T, path, script string) string {
@@ -114,7 +114,7 @@ func TestOnlyRootsSlurmdCounts(t *testing.T) {
 			t.Errorf("%s is no slurmd", path)
 		}
 	}
-	uid, ok := proc.Dir("/proc/self").UID()
+	uid, ok := process.Dir("/proc/self").UID()
 	if !ok || int(uid) != os.Getuid() {
 		t.Errorf("own user: %d, %t", uid, ok)
 	}

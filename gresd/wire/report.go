@@ -17,7 +17,6 @@ type Report struct {
 // ReportCard is more of what a job did on one card.
 type ReportCard struct {
 	PeakBytes uint64 `json:"memory_peak_bytes"` // 0: not known
-	// BoundSeconds are how long each of the words of JobUse.Bound kept the job, while it had
-	// work, from having more; as long as this gresd runs.
-	BoundSeconds map[string]float64 `json:"bound_seconds,omitempty"`
+	// LimitedBySeconds is the time with work for each word of JobUse.LimitedBy, since gresd started.
+	LimitedBySeconds map[string]float64 `json:"limited_by_seconds,omitempty"`
 }

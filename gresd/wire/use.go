@@ -24,9 +24,9 @@ type JobUse struct {
 	ContextBytes *uint64 `json:"memory_context_bytes,omitempty"`
 	ModuleBytes  *uint64 `json:"memory_module_bytes,omitempty"`
 	// Launches that waited for the job's share, and allocations refused at its limit.
-	Waits       *uint64  `json:"launch_waits,omitempty"`
-	WaitSeconds *float64 `json:"launch_wait_seconds,omitempty"`
-	Refused     *uint64  `json:"allocations_refused,omitempty"`
+	LaunchesThrottled *uint64  `json:"launches_throttled,omitempty"`
+	ThrottledSeconds  *float64 `json:"throttled_seconds,omitempty"`
+	Refused           *uint64  `json:"allocations_refused,omitempty"`
 	// Utilization is the part of the card's time that its processes had lately, by
 	// the driver's account.
 	Utilization *float64 `json:"utilization,omitempty"`
@@ -36,11 +36,11 @@ type JobUse struct {
 	IdleSeconds *float64   `json:"idle_seconds,omitempty"`
 	Busy        *bool      `json:"busy,omitempty"`
 	LastWork    *time.Time `json:"last_work,omitempty"`
-	// Bound is what keeps a job with work from having more of the card: "host" (its own program),
-	// "neighbours" or "limit". Beside jobs with work: Had is the part of the card's time that it
-	// had lately, by the card's records, and DeprivedSeconds for how long its neighbours have
-	// taken much of what it is entitled to.
-	Bound           string   `json:"bound,omitempty"`
+	// LimitedBy is the reason why a job with work does not get more of the card: "program",
+	// "neighbors", "limit" or "card". Next to other jobs with work, Had is the part of the card's
+	// time that the job had in the last seconds, by the card's records. DeprivedSeconds is how long
+	// its neighbors have taken much of the time that the job is entitled to.
+	LimitedBy       string   `json:"limited_by,omitempty"`
 	Had             *float64 `json:"had,omitempty"`
 	DeprivedSeconds *float64 `json:"deprived_seconds,omitempty"`
 	// ByProcess is filled in where it was asked for.

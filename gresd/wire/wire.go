@@ -175,9 +175,9 @@ type Card struct {
 	Slices    string `json:"slices,omitempty"`
 	SlicesWhy string `json:"slices_why,omitempty"`
 	// ComputePercent is what all jobs had of the card lately, by the driver's
-	// samples; nil: not known. Waiting is how many jobs had launches held back.
+	// samples; nil: not known. Throttled is how many jobs had throttled launches.
 	ComputePercent *float64 `json:"compute_percent,omitempty"`
-	Waiting        int      `json:"jobs_waiting"`
+	Throttled      int      `json:"jobs_throttled"`
 }
 
 // Job is one record of the ledger, with what its processes do now.
@@ -218,11 +218,11 @@ type JobCard struct {
 	SliceUS       uint32   `json:"slice_us"`
 	Gate          bool     `json:"gate"`
 	JobUse
-	// What it did lately: the percentage of the card that it had, by the driver's
-	// samples, and of the time that launches of it were held back (above 100 where
-	// several processes wait at once). nil: not known.
-	ComputePercent *float64 `json:"compute_percent,omitempty"`
-	WaitPercent    *float64 `json:"wait_percent,omitempty"`
+	// In the last seconds: the percentage of the card's time that the job got, by the driver's
+	// samples, and the percentage of time for which its launches were throttled. The latter is
+	// above 100 if several processes wait at once. nil: not known.
+	GotPercent       *float64 `json:"got_percent,omitempty"`
+	ThrottledPercent *float64 `json:"throttled_percent,omitempty"`
 }
 
 // ReadRequest reads one line and decodes it strictly: one object, no unknown

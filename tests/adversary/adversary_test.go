@@ -260,6 +260,7 @@ func TestJudgeFindsBrokenLimits(t *testing.T) {
 		"compute": "# limit 40 blocking false memory 8 lease false\nproc 0 0\nthread\nlaunch 0 5000 1 0\n",
 		"lengths": "# limit 20 blocking false memory 8 lease true\nproc 0 0\nthread\nvary 0 0 100 25\n",
 		"memory":  "# limit 40 blocking false memory 4 lease false\nproc 0 0\nthread\ncreate 0 3072\ncreate 1 3072\n",
+		"given":   "# limit 40 blocking false memory 4 lease false\nproc 0 0\nthread\ncreate 0 3072\nexport 0\ngive 0\nrelease 0\nshut 0\ncreate 1 3072\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

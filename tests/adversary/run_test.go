@@ -86,7 +86,7 @@ func run(t *testing.T, p program, long time.Duration, limits bool) (r record, er
 	}()
 	for lines := bufio.NewScanner(read); lines.Scan(); {
 		var s sample
-		if _, err := fmt.Sscan(lines.Text(), &s.now, &s.used, &s.memory, &s.queued); err != nil {
+		if _, err := fmt.Sscan(lines.Text(), &s.now, &s.used, &s.memory, &s.queued, &s.orphaned); err != nil {
 			t.Fatalf("%q: %v", lines.Text(), err)
 		}
 		r.samples = append(r.samples, s)

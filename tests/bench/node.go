@@ -19,7 +19,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -55,10 +55,10 @@ func (n *node) ignoreSlices(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("nvidia-smi: %w", err)
 	}
-	verdicts := map[string]slicetest.Verdict{}
+	verdicts := map[string]probe.Verdict{}
 	for line := range strings.Lines(string(out)) {
 		driver, uuid, _ := strings.Cut(strings.TrimSpace(line), ", ")
-		verdicts[driver+"/"+uuid] = slicetest.Ignored
+		verdicts[driver+"/"+uuid] = probe.Ignored
 	}
 	if err := os.Mkdir(n.path("state"), 0o700); err != nil {
 		return err

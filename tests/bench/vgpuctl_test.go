@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,10 +19,9 @@ func TestVgpuctlBench(t *testing.T) {
 		t.Skip("gresd runs as root only")
 	}
 	out := t.TempDir()
-	records, errs, err := vgpuctlBench(t, "--out", out, "--budget", "40s",
-		"--", "--system", "ours", "--scenario", "contended", "--case", "^30/70, 1 ms$", "--seconds", "1500ms")
+	records, text, err := vgpuctlBench(t, out, "--budget", "40s", "--system", "ours", "--scenario", "contended", "--case", "^30/70, 1 ms$", "--seconds", "1500ms")
 	if err != nil {
-		t.Fatalf("%v (run make first): %s", err, errs)
+		t.Fatalf("%v (run make first): %s", err, text)
 	}
 	found := false
 	for _, r := range records {
@@ -40,8 +38,8 @@ func TestVgpuctlBench(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if !strings.Contains(errs, "== contended") {
-		t.Errorf("no table beside the JSON: %s", errs)
+	if !strings.Contains(text, "== contended") {
+		t.Errorf("no table: %s", text)
 	}
 }
 
@@ -52,8 +50,7 @@ func TestVgpuctlBenchCompany(t *testing.T) {
 		t.Skip("gresd runs as root only")
 	}
 	out := t.TempDir()
-	records, errs, err := vgpuctlBench(t, "--scenario", "company", "--out", out,
-		"--", "--case", "^I/T4 30/70( soft)?$", "--seconds", "2s")
+	records, errs, err := vgpuctlBench(t, out, "--scenario", "company", "--case", "^I/T4 30/70( soft)?$", "--seconds", "2s")
 	systems := map[string]int{}
 	for _, r := range records {
 		if r.Scenario != "company" || r.Error != "" {
@@ -82,22 +79,19 @@ func TestVgpuctlBenchCompany(t *testing.T) {
 	}
 }
 
-// vgpuctlBench runs vgpuctl --json bench --sim with more flags, and returns what it measured
-// and what it said besides.
-func vgpuctlBench(t *testing.T, flags ...string) ([]report.Record, string, error) {
+// vgpuctlBench runs vgpuctl bench --sim with more flags. It returns the results and the output.
+func vgpuctlBench(t *testing.T, out string, flags ...string) ([]report.Record, string, error) {
 	t.Helper()
 	build, err := filepath.Abs("../../build")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(build, "bin/vgpuctl"), append([]string{"--json", "bench", "--sim"}, flags...)...)
+	cmd := exec.Command(filepath.Join(build, "bin/vgpuctl"), append([]string{"bench", "--sim", "--python", "", "--out", out}, flags...)...)
 	cmd.Env = append(os.Environ(), "VGPU_BENCH_FOLDER="+build)
-	var text, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &text, &errs
-	ran := cmd.Run()
-	var records []report.Record
-	if err := json.Unmarshal(text.Bytes(), &records); err != nil {
-		t.Fatalf("%v, %v (run make first): %s %s", ran, err, text.String(), errs.String())
+	text, ran := cmd.CombinedOutput()
+	records, err := report.Load(out)
+	if err != nil {
+		t.Fatalf("%v, %v (run make first): %s", ran, err, text)
 	}
-	return records, errs.String(), ran
+	return records, string(text), ran
 }

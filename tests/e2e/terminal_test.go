@@ -86,13 +86,13 @@ var volatile = []struct {
 	with string
 }{
 	{regexp.MustCompile(`\d\d:\d\d:\d\d  up \S+`), "TIME  up TIME"},
-	{regexp.MustCompile(`  \d+ waiting`), ""},
+	{regexp.MustCompile(`  \d+ throttled`), ""},
 	{regexp.MustCompile(`[█░│]`), "▒"},
 	{regexp.MustCompile(`[▁▂▃▄▅▆▇]`), " "},
 	{regexp.MustCompile(` *(\d+|\?)%?(?: |$)`), ""},
 	{regexp.MustCompile(` *[0-9.?]+/[0-9.]+[GM]`), ""},
-	{regexp.MustCompile(` *(host|neighbours|limit)? *([0-9.]+ms|driver's)`), ""},
-	{regexp.MustCompile(` +([0-9]+m)?[0-9]+s`), ""},
+	{regexp.MustCompile(` *(program|neighbors|limit|card|-)? *([0-9.]+ ms|driver's)( gate)?`), ""},
+	{regexp.MustCompile(` +([0-9]+m)?[0-9.]+s`), ""},
 }
 
 func masked(screen string) string {
@@ -104,7 +104,7 @@ func masked(screen string) string {
 				switch {
 				case v.with == "▒" || v.with == " ", strings.HasPrefix(v.with, "TIME"):
 					return v.with
-				case strings.Contains(part, "waiting"):
+				case strings.Contains(part, "throttled"):
 					return ""
 				}
 				return strings.Repeat("~", len([]rune(strings.TrimRight(part, " ")))) + part[len(strings.TrimRight(part, " ")):]
@@ -138,7 +138,7 @@ func TestTopOnATerminal(t *testing.T) {
 		}
 		return len(v.Jobs) == 2 && !slices.ContainsFunc(v.Jobs, func(j wire.Job) bool {
 			c := j.Cards[0]
-			return c.ComputePercent == nil || *c.ComputePercent == 0 || c.UsedBytes == nil || *c.UsedBytes < 1<<30 || *c.Processes != 1
+			return c.GotPercent == nil || *c.GotPercent == 0 || c.UsedBytes == nil || *c.UsedBytes < 1<<30 || *c.Processes != 1
 		})
 	})
 

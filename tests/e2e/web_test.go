@@ -104,7 +104,7 @@ func TestPageShowsWhatItsUserMaySee(t *testing.T) {
 		var l pageSample
 		for deadline := time.Now().Add(shortWait); ; {
 			l = next()
-			if len(l.Nodes) == 1 && len(l.Nodes[0].Jobs) == len(c.jobs) && l.Nodes[0].Jobs[0].Cards[0].ComputePercent != nil && *l.Nodes[0].Jobs[0].Cards[0].ComputePercent > 0 {
+			if len(l.Nodes) == 1 && len(l.Nodes[0].Jobs) == len(c.jobs) && l.Nodes[0].Jobs[0].Cards[0].GotPercent != nil && *l.Nodes[0].Jobs[0].Cards[0].GotPercent > 0 {
 				break
 			}
 			if time.Now().After(deadline) {

@@ -29,6 +29,18 @@ uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
 }
 
+double waited_s(void)
+{
+	FILE *f = fopen("/proc/self/schedstat", "r");
+	unsigned long long ns = 0;
+
+	if (f && fscanf(f, "%*u %llu", &ns) != 1)
+		ns = 0;
+	if (f)
+		fclose(f);
+	return (double)ns / 1e9;
+}
+
 const char *error_name(CUresult rc)
 {
 	const char *name = NULL;

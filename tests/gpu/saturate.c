@@ -39,6 +39,7 @@ struct run {
 	double *window; /* kernels finished in each */
 	int nwindows;
 	double kernels, last_ms, end_ms;
+	double waited_s; /* for a processor */
 };
 
 static volatile sig_atomic_t asked; /* by SIGUSR1, what malloc has given out */
@@ -181,6 +182,7 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 
 static void keep_busy(struct run *r)
 {
+	double waited = waited_s();
 	uint64_t until;
 	long sent = 0, seen = 0;
 
@@ -194,6 +196,7 @@ static void keep_busy(struct run *r)
 			count_batch(r, seen++);
 		launch_batch(r, sent++);
 	}
+	r->waited_s = waited_s() - waited;
 	while (seen < sent)
 		count_batch(r, seen++);
 }
@@ -212,10 +215,11 @@ static void print_result(const struct run *r, const struct worker *w)
 	       "us\":%.3f,"
 	       "\"kernels\":%.1f,\"rate\":%.3f,\"fraction\":%.5f,\"window_mean\":%.5f,\"window_"
 	       "sd\":%.5f,"
-	       "\"windows\":%d,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f,\"grid\":%u,\"first_windows\":"
+	       "\"windows\":%d,\"late\":%.5f,\"ns_per_unit\":%.4f,\"gap_ns\":%.0f,\"grid\":%u,"
+	       "\"first_windows\":"
 	       "[",
 	       w->device, r->launch, s, solo_ns / 1000, r->kernels, rate, rate / solo, mean,
-	       sqrt(var), r->nwindows, r->k.ns_per_unit, r->k.gap_ns, r->k.grid);
+	       sqrt(var), r->nwindows, r->waited_s / s, r->k.ns_per_unit, r->k.gap_ns, r->k.grid);
 	for (int i = 0; i < r->nwindows && i < FIRST_WINDOWS; i++)
 		printf("%s%.4f", i ? "," : "", r->window[i] / (WINDOW_MS / 1000) / solo);
 	puts("]}");

@@ -16,16 +16,16 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxcost"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	slurmnode "github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
@@ -48,7 +48,7 @@ type node struct {
 
 func nodeName(i int) string { return fmt.Sprintf("s%04d", i+1) }
 
-func newNode(name string, steps *stepd.Steps, quiet bool) *node {
+func newNode(name string, steps *process.Steps, quiet bool) *node {
 	n := &node{name: name, quiet: quiet, cfg: config.Default(), stop: func() {}}
 	n.steps = ownSteps{steps, n}
 	n.cfg.Paths.RunDir, n.cfg.Paths.StateDir = filepath.Join(folder, name, "run"), filepath.Join(folder, name, "state")
@@ -83,7 +83,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 	s, err := server.New(server.Parts{
 		Config: config.NewInForce(n.cfg), Inventory: oneCard{}, Health: monitor, Ledger: records, Grants: grants, Log: log, Version: "test",
 		Slurm: func(conf string) slurmnode.Slurm { return client.WithConf(conf) }, Steps: n.steps,
-		Costs: ctxcost.Fixed(ctxcost.Figure{Context: 500 * gpu.MiB}), Observer: nobody{}, NoBeats: n.quiet,
+		Costs: probe.Fixed(probe.Figure{Context: 500 * gpu.MiB}), Observer: nobody{}, NoBeats: n.quiet,
 	}, !records.Existed())
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 
 // ownSteps: all nodes are on one host, so that not every slurmstepd is of a job of this node.
 type ownSteps struct {
-	*stepd.Steps
+	*process.Steps
 	n *node
 }
 

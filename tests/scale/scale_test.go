@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/stepd"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -212,7 +212,7 @@ func up(t *testing.T, s size) *rig {
 	if err := os.WriteFile(wrapper, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	steps := &stepd.Steps{} // all nodes are on one host
+	steps := &process.Steps{} // all nodes are on one host
 	began := time.Now()
 	for i := range s.nodes {
 		n := newNode(nodeName(i), steps, s.window == 0)

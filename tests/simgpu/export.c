@@ -113,7 +113,8 @@ uint64_t sim_export_add(struct sim_state *st, uint32_t proc, uint32_t card, uint
 	*e = (struct sim_export){.key = ++st->next_key % INT64_MAX,
 				 .bytes = bytes,
 				 .card = card,
-				 .payer = proc};
+				 .payer = proc,
+				 .exporter = proc};
 	e->holder[proc] = 1;
 	return e->key;
 }
@@ -156,10 +157,14 @@ static void leave(struct sim_state *st, uint32_t proc, struct sim_export *e)
 
 void sim_export_leave(struct sim_state *st, uint32_t proc, uint64_t key)
 {
-	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++)
-		if (st->export[i].key && (!key || st->export[i].key == key) &&
-		    st->export[i].holder[proc])
-			leave(st, proc, &st->export[i]);
+	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++) {
+		struct sim_export *e = &st->export[i];
+
+		if (!key && e->exporter == proc)
+			e->exporter = SIM_MAX_PROCS;
+		if (e->key && (!key || e->key == key) && e->holder[proc])
+			leave(st, proc, e);
+	}
 	sim_export_reap(st);
 }
 
@@ -191,14 +196,27 @@ void sim_export_reap(struct sim_state *st)
 	}
 }
 
-uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card)
+/* The card frees an export without a process when its last descriptor is closed. */
+static uint64_t unpaid(const struct sim_state *st, uint32_t card, bool orphaned)
 {
 	uint64_t sum = 0;
 
-	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++)
-		if (st->export[i].key && st->export[i].payer == SIM_MAX_PROCS &&
-		    st->export[i].card == card && sim_export_is_open(st, st->export[i].key))
-			sum += st->export[i]
-				       .bytes; /* the card frees it when the last descriptor is closed */
+	for (uint32_t i = 0; i < SIM_MAX_EXPORTS; i++) {
+		const struct sim_export *e = &st->export[i];
+
+		if (e->key && e->payer == SIM_MAX_PROCS && e->card == card &&
+		    (!orphaned || e->exporter == SIM_MAX_PROCS) && sim_export_is_open(st, e->key))
+			sum += e->bytes;
+	}
 	return sum;
+}
+
+uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card)
+{
+	return unpaid(st, card, false);
+}
+
+uint64_t sim_export_orphaned(const struct sim_state *st, uint32_t card)
+{
+	return unpaid(st, card, true);
 }

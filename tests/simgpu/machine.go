@@ -37,6 +37,7 @@ type CardStatus struct {
 	Name     string          `json:"name"`
 	Memory   uint64          `json:"memory"`
 	Used     uint64          `json:"used"`
+	Orphaned uint64          `json:"orphaned"` // of Used, the part that only descriptors of processes that have ended keep
 	BusyNS   uint64          `json:"busy_ns"`
 	WorkNS   uint64          `json:"work_ns"`
 	UsedNS   uint64          `json:"used_ns"`   // kernels, and copies within the card
@@ -225,9 +226,10 @@ func (m *Machine) Status() []CardStatus {
 
 func (m *Machine) card(i int) CardStatus {
 	c := &m.st.card[i]
+	orphaned := uint64(C.sim_export_orphaned(m.st, C.uint32_t(i))) // before Used: a descriptor may be closed meanwhile
 	s := CardStatus{
 		Index: i, UUID: C.GoString(&c.conf.uuid[0]), Name: C.GoString(&c.conf.name[0]),
-		Memory: uint64(c.conf.memory), Used: uint64(C.sim_mem_used(m.st, C.uint32_t(i))),
+		Memory: uint64(c.conf.memory), Used: uint64(C.sim_mem_used(m.st, C.uint32_t(i))), Orphaned: orphaned,
 		BusyNS: uint64(c.busy_ns), WorkNS: uint64(c.work_ns), UsedNS: uint64(c.used_ns), NowNS: uint64(c.now_ns), Switches: uint64(c.switches),
 		Percent: uint32(c.util_percent), Lost: c.lost != 0, Contexts: []ContextStatus{},
 	}

@@ -248,7 +248,9 @@ struct sim_export {
 	uint64_t key; /* 0: free entry */
 	uint64_t bytes;
 	uint32_t card;
-	uint32_t payer; /* SIM_MAX_PROCS: no process */
+	uint32_t payer;    /* SIM_MAX_PROCS: no process */
+	uint32_t exporter; /* SIM_MAX_PROCS: it has ended */
+	uint32_t pad;
 	uint8_t holder[SIM_MAX_PROCS];
 };
 
@@ -335,6 +337,8 @@ uint64_t sim_export_named(int fd);
 bool sim_export_is_open(const struct sim_state *st, uint64_t key);
 void sim_export_reap(struct sim_state *st);
 uint64_t sim_export_unpaid(const struct sim_state *st, uint32_t card);
+/* Bytes of unpaid exports whose exporter has ended. */
+uint64_t sim_export_orphaned(const struct sim_state *st, uint32_t card);
 
 /* space.c: the address spaces of clients of MPS servers; makes the file, opens one, and says
  * whether a process that has ended has kernels that go on. If not, and it has some, the others of

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/proc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/simgpu"
@@ -199,7 +199,7 @@ func TestAKilledClientDoesNotEndTheOthers(t *testing.T) {
 // kept are the descriptors that gresd has of clients' address spaces.
 func (n *node) kept() (all []string) {
 	n.t.Helper()
-	dir := proc.Of(n.PID())
+	dir := process.Of(n.PID())
 	for _, fd := range dir.Open(4096) {
 		if filepath.Base(dir.Link("fd/"+fd)) == "nvidia-uvm" {
 			all = append(all, fd)
@@ -291,7 +291,7 @@ func (n *node) whileDown(what string, ok func() bool) {
 	if len(daemons) != 1 {
 		n.t.Fatalf("daemons %v, want one", daemons)
 	}
-	folder := filepath.Dir(proc.Of(daemons[0]).Link("exe"))
+	folder := filepath.Dir(process.Of(daemons[0]).Link("exe"))
 	if err := errors.Join(fake.Behave(folder, fake.Fail), syscall.Kill(daemons[0], syscall.SIGKILL)); err != nil {
 		n.t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestClientsOfAnotherDaemonAreKept(t *testing.T) {
 // programs are the processes of one of NVIDIA's programs that this node has started: other tests have some, too.
 func (n *node) programs(name string) (pids []int) {
 	pipe := "\x00" + mps.PipeVariable + "=" + n.Dir + "/"
-	for _, dir := range proc.All("/proc") {
+	for _, dir := range process.All("/proc") {
 		line, _ := os.ReadFile(string(dir) + "/cmdline")
 		program, args, _ := strings.Cut(string(line), "\x00")
 		if filepath.Base(program) != name || name == fake.Control && !strings.HasPrefix(args, "-f") {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slicetest"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/simgpu"
@@ -103,7 +103,7 @@ func (n *node) eventually(what string, ok func() bool) {
 	}
 }
 
-func (n *node) verdict(want slicetest.Verdict) {
+func (n *node) verdict(want probe.Verdict) {
 	n.t.Helper()
 	n.eventually("a verdict", func() bool { return n.card().Slices != "" })
 	if got := n.card().Slices; got != string(want) {
@@ -190,7 +190,7 @@ const tolerance = 2 // points
 func TestACardThatObeysIsDividedBySlices(t *testing.T) {
 	n := newNode(t, simgpu.CardConfig{})
 	n.start()
-	n.verdict(slicetest.Obeyed)
+	n.verdict(probe.Obeyed)
 	if got := n.shared(); got < 30-tolerance || got > 30+tolerance {
 		t.Errorf("the job of 30 %% had %.1f %%", got)
 	}
@@ -204,7 +204,7 @@ func TestACardThatObeysIsDividedBySlices(t *testing.T) {
 func TestACardThatIgnoresSlicesIsDividedByTurns(t *testing.T) {
 	n := newNode(t, simgpu.CardConfig{IgnoresSlices: true})
 	n.start()
-	n.verdict(slicetest.Ignored)
+	n.verdict(probe.Ignored)
 	if got := n.logged("a card does not obey time slices"); got != 1 {
 		t.Errorf("gresd says it %d times, want once", got)
 	}
@@ -214,8 +214,8 @@ func TestACardThatIgnoresSlicesIsDividedByTurns(t *testing.T) {
 	// Jobs are there when it is started again: what it knows, it knows.
 	n.Kill()
 	n.start()
-	if got := n.card(); got.Slices != string(slicetest.Ignored) {
-		t.Errorf("after a restart beside jobs: %q, want %q", got.Slices, slicetest.Ignored)
+	if got := n.card(); got.Slices != string(probe.Ignored) {
+		t.Errorf("after a restart beside jobs: %q, want %q", got.Slices, probe.Ignored)
 	}
 }
 

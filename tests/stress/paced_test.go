@@ -50,13 +50,9 @@ func TestWorkThatIsNotMeasuredIsCharged(t *testing.T) {
 // waits for the host. Before single launches were measured that was 1.5.
 func TestTimeOfTheHostIsNotCharged(t *testing.T) {
 	t.Parallel()
-	part := 0.0
-	for range 3 { // a busy machine makes the host of this program slower still
-		if part = charged(t, "20", "tokens"); part >= 1 && part <= 1.4 {
-			return
-		}
+	if part := charged(t, "20", "tokens"); part < 1 || part > 1.4 {
+		t.Errorf("charged %.3f of what the kernels took, want 1 to 1.4", part)
 	}
-	t.Errorf("charged %.3f of what the kernels took, want 1 to 1.4", part)
 }
 
 // Nor is the time in which the host loses its processor. Each such time while it recorded an

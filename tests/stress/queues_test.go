@@ -4,6 +4,7 @@ package stress
 
 import (
 	"bytes"
+	"math"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 )
 
 // queues runs a program of tests/queues on its stub and returns its line of JSON.
@@ -33,12 +35,14 @@ func queuesSay(t *testing.T, env []string, program string, args ...string) (line
 	cmd := exec.Command(filepath.Join(dir, program), args...)
 	cmd.Env = append(env[:len(env):len(env)], "LD_LIBRARY_PATH="+dir+":"+filepath.Join(dir, "../../simgpu/lib"))
 	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	t.Logf("%s %v: %s%s", program, args, out, &stderr)
+	out, late, err := processor.Output(cmd)
+	t.Logf("%s %v: %.3f of the time without a processor: %s%s", program, args, late, out, &stderr)
 	if err != nil {
 		t.Fatalf("%s %v: %v (run make first)", program, args, err)
 	}
-	return decode(t, out), stderr.String()
+	line = decode(t, out)
+	line["late"] = late
+	return line, stderr.String()
 }
 
 // withDriver is an environment in which device files of the simulated driver are behind the library.
@@ -102,17 +106,9 @@ func TestAHardLimitHoldsQueues(t *testing.T) {
 	} {
 		t.Run(c.program+" "+strings.Join(c.args, " "), func(t *testing.T) {
 			t.Parallel()
-			var part float64
-			for range tries {
-				j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
-				r := queues(t, withDriver(t, j.env, j.lib), c.program, append(c.args, "--secs", secs)...)
-				if part = r["part"].(float64); part >= c.least { // too much is never the machine's doing
-					break
-				}
-			}
-			if part < c.least || part > c.most {
-				t.Errorf("%.3f of the time on the card, want %.2f to %.2f", part, c.least, c.most)
-			}
+			j := newMachine(t, oneCard).job(7, 8<<30, libvgpu.Schedule{Cores: 20, Gate: libvgpu.GateBudget})
+			r := queues(t, withDriver(t, j.env, j.lib), c.program, append(c.args, "--secs", secs)...)
+			ofCard(t, r["part"].(float64), c.least, c.most, r["late"].(float64))
 		})
 	}
 }
@@ -143,13 +139,8 @@ func TestQueuesWithoutAHardLimit(t *testing.T) {
 			}
 			t.Run(program+" "+name, func(t *testing.T) {
 				t.Parallel()
-				var part float64
-				for range tries {
-					if part = queues(t, open(t), program, "--secs", "1")["part"].(float64); part >= 0.8 {
-						return
-					}
-				}
-				t.Errorf("%.3f of the time on the card, want all", part)
+				r := queues(t, open(t), program, "--secs", "1")
+				ofCard(t, r["part"].(float64), 0.8, math.Inf(1), r["late"].(float64))
 			})
 		}
 	}

@@ -12,21 +12,17 @@ import (
 // A stream joins a capture while the library is about to record an event in it: before, the event
 // was captured with it, and to ask for it spoiled the capture.
 func TestStreamsJoinACapture(t *testing.T) {
-	var result map[string]any
-	for range tries { // a busy machine may bring the library's thread too late
+	newMachine(t, oneCard).eventually("an event that the library's thread records", func() bool {
 		env, _ := limited(t, oneCard, "30")
-		var err error
-		if result, err = run(t, env, "joins"); err != nil {
+		result, err := run(t, env, "joins")
+		if err != nil {
 			t.Fatal(err)
 		}
 		if failed := result["failed"].(float64); failed > 0 {
 			t.Fatalf("%v captures failed", failed)
 		}
-		if result["records"].(float64) > 0 {
-			return
-		}
-	}
-	t.Error("no event was recorded by the library's thread: nothing was tested")
+		return result["records"].(float64) > 0
+	})
 }
 
 // The limit holds whatever a program does with streams and contexts, and none of its captures
@@ -56,26 +52,18 @@ func TestUnusualStreams(t *testing.T) {
 	} {
 		t.Run(c.how, func(t *testing.T) {
 			t.Parallel()
-			var result map[string]any
-			var part float64
 			watched := c.how == "later" || strings.HasSuffix(c.how, "captures")
-			for range tries {
-				env, _ := limited(t, oneCard, "30")
-				var err error
-				if result, err = run(t, env, "streams", "--how", c.how, "--secs", "4"); err != nil {
-					t.Fatal(err)
-				}
-				if part = result["part"].(float64); part >= c.least { // too much is never the machine's doing
-					break
-				}
+			env, _ := limited(t, oneCard, "30")
+			result, err := run(t, env, "streams", "--how", c.how, "--secs", "4")
+			if err != nil {
+				t.Fatal(err)
 			}
-			if part < c.least || part > c.most {
-				t.Errorf("%.3f of the card, want %.2f to %.2f", part, c.least, c.most)
-			}
+			late := result["late"].(float64)
+			ofCard(t, result["part"].(float64), c.least, c.most, late)
 			if kept := result["kept_kib"].(float64); kept > 50 && c.how != "recaptures" { // its graph grows
 				t.Errorf("%v KiB more are in use than after 20 steps", kept)
 			}
-			if failed := result["failed"].(float64); failed > 0 || watched && result["captures"].(float64) < 30 {
+			if failed := result["failed"].(float64); failed > 0 || watched && result["captures"].(float64) < 30*(1-late) {
 				t.Errorf("%v of %v captures failed", failed, result["captures"])
 			}
 		})
@@ -107,24 +95,16 @@ func TestStreamsBesideEachOther(t *testing.T) {
 	} {
 		t.Run(c.us, func(t *testing.T) {
 			const secs = 1
-			var busy, beside float64
-			for range tries {
-				env, _ := limited(t, oneCard, "20")
-				env = append(env, "LD_LIBRARY_PATH="+filepath.Join("../../build/tests", "wide"))
-				result, err := run(t, env, "beside", "--us", c.us, "--each", c.each, "--secs", strconv.Itoa(secs))
-				if err != nil {
-					t.Fatal(err)
-				}
-				busy = result["busy"].(float64) / secs
-				beside = result["sum"].(float64) / result["busy"].(float64)
-				if busy >= 0.13 && beside >= c.beside { // too much is never the machine's doing
-					break
-				}
+			env, _ := limited(t, oneCard, "20")
+			env = append(env, "LD_LIBRARY_PATH="+filepath.Join("../../build/tests", "wide"))
+			result, err := run(t, env, "beside", "--us", c.us, "--each", c.each, "--secs", strconv.Itoa(secs))
+			if err != nil {
+				t.Fatal(err)
 			}
-			if busy < 0.13 || busy > 0.23 {
-				t.Errorf("%.3f of the time, want 0.13 to 0.23", busy)
-			}
-			if beside < c.beside {
+			late, busy := result["late"].(float64), result["busy"].(float64)
+			ofCard(t, busy/secs, 0.13, 0.23, late)
+			// A host that is late launches into one stream after the others are done.
+			if beside := result["sum"].(float64) / busy; beside < 1+(c.beside-1)*(1-late) {
 				t.Errorf("%.1f kernels at a time, want at least %.1f", beside, c.beside)
 			}
 		})

@@ -12,7 +12,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 )
+
+func TestMain(m *testing.M) {
+	processor.Prefer()
+	os.Exit(m.Run())
+}
 
 // card makes a simulated card and returns the environment that finds it.
 func card(t *testing.T, config string) (env []string, libdir, lib string) {
@@ -44,14 +51,26 @@ func limited(t *testing.T, config, limit string) (env []string, cache string) {
 		"CUDA_DEVICE_SM_LIMIT="+limit, "CUDA_DEVICE_MEMORY_SHARED_CACHE="+cache), cache
 }
 
-// run starts a stress program and decodes its line of JSON.
+// run starts a stress program and decodes its line of JSON. Its number "late" is the part of its time in
+// which it wanted a processor and had none.
 func run(t *testing.T, env []string, program string, args ...string) (result map[string]any, err error) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join("../../build/tests", program), args...)
 	cmd.Env = env
-	out, err := cmd.Output()
-	t.Logf("%s %s: %s", program, strings.Join(args, " "), out)
-	return decode(t, out), err
+	out, late, err := processor.Output(cmd)
+	t.Logf("%s %s: %.3f of the time without a processor: %s", program, strings.Join(args, " "), late, out)
+	result = decode(t, out)
+	result["late"] = late
+	return result, err
+}
+
+// ofCard checks which part of the card a program had. If other programs took its processor, it can
+// have as much less, but never more.
+func ofCard(t *testing.T, part, least, most, late float64) {
+	t.Helper()
+	if part < least*(1-late) || part > most {
+		t.Errorf("%.3f of the card, want %.2f to %.2f; without a processor for %.3f of the time", part, least, most, late)
+	}
 }
 
 // decode reads what a stress program prints.

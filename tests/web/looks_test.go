@@ -26,8 +26,8 @@ func TestScenes(t *testing.T) {
 	}{
 		{"empty", empty, []web.Waiting{}, []string{"No job has a share here", "0 % given", "free"}},
 		{"busy", busy, queue, []string{
-			"gpu17", "95 % given", "4217", "dora-with-a-long-name", "soft, to 80 %", "Its neighbours have taken much of its time for 14 s",
-			"Memory above its limit was refused 3 times", "this job goes on", "1 job has launches held back now", "no card has room for it now (Resources)", "a limit of its account or QOS",
+			"gpu17", "95 % given", "4217", "dora-with-a-long-name", "soft, to 80 %", "Its neighbors have taken much of its time for 14 s",
+			"Memory above its limit was refused 3 times", "this job goes on", "1 job is throttled now", "no card has room for it now (Resources)", "a limit of its account or QOS",
 		}},
 		{"sick", sick, nil, []string{"out of use", "XID 79", "Problems", "not known", "<b>eve</b>", "want a size, e.g. 20G", "Slurm was not asked"}},
 		{"many", many, []web.Waiting{}, []string{"200", "The 6 largest of 25 jobs", "5199"}},

@@ -58,7 +58,7 @@ func on(c *wire.Card, id uint32, user string, share uint32, mean float64, step i
 		Cards: []wire.JobCard{{
 			UUID: c.UUID, Index: c.Index, Share: share, Cores: share, LimitBytes: uint64(limit * gib), PhysicalBytes: uint64(limit * gib),
 			UsedBytes: ptr(uint64(memory * gib)), GPUSeconds: ptr(float64(id%100)*97 + 2*float64(step)*mean/100), Processes: &procs, SliceUS: 2000,
-			ComputePercent: &got, WaitPercent: ptr(0.0), JobUse: wire.JobUse{AskedShare: share, AskedCores: share, Bound: "host"},
+			GotPercent: &got, ThrottledPercent: ptr(0.0), JobUse: wire.JobUse{AskedShare: share, AskedCores: share, LimitedBy: "program"},
 		}},
 	}
 }
@@ -82,11 +82,11 @@ func busy(step int) (wire.Status, []wire.Job) {
 		on(&b, 4301, "ann", 40, 55, step, 30, 56),
 		on(&b, 4302, "dora-with-a-long-name", 25, 12, step, 35.1, 35.25),
 	}
-	jobs[1].Cards[0].Bound, jobs[1].Cards[0].WaitPercent = "limit", ptr(34.0)
+	jobs[1].Cards[0].LimitedBy, jobs[1].Cards[0].ThrottledPercent = "limit", ptr(34.0)
 	jobs[3].Mode, jobs[3].Ceiling = "soft", 80
-	jobs[4].Cards[0].Bound, jobs[4].Cards[0].DeprivedSeconds, jobs[4].Cards[0].Refused = "neighbours", ptr(14.0), ptr(uint64(3))
+	jobs[4].Cards[0].LimitedBy, jobs[4].Cards[0].DeprivedSeconds, jobs[4].Cards[0].Refused = "neighbors", ptr(14.0), ptr(uint64(3))
 	jobs[4].Messages = []string{"12:00:01 vgpu: health: card 1: this job goes on"}
-	a.Waiting = 1
+	a.Throttled = 1
 	return status(a, b), jobs
 }
 
@@ -94,7 +94,7 @@ func sick(step int) (wire.Status, []wire.Job) {
 	a, b := card(0), card(1)
 	jobs := []wire.Job{on(&a, 4217, "ann", 30, 29, step, 17.4, 20), on(&b, 4301, "<b>eve</b>", 40, 38, step, 30, 56)}
 	b.Healthy, b.Why = false, "XID 79 at 12:03: the card has fallen off the bus"
-	jobs[1].Cards[0].ComputePercent, jobs[1].Cards[0].UsedBytes, jobs[1].Cards[0].Processes, jobs[1].Cards[0].GPUSeconds, jobs[1].Cards[0].WaitPercent = nil, nil, nil, nil, nil
+	jobs[1].Cards[0].GotPercent, jobs[1].Cards[0].UsedBytes, jobs[1].Cards[0].Processes, jobs[1].Cards[0].GPUSeconds, jobs[1].Cards[0].ThrottledPercent = nil, nil, nil, nil, nil
 	b.ComputePercent, b.UsedBytes = nil, nil
 	st := status(a, b)
 	st.Problems = []string{"card 1 (GPU-10000000): XID 79 at 12:03: the card has fallen off the bus: no new jobs; vgpuctl uncordon 1 when it is well"}

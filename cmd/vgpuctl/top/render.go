@@ -11,7 +11,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -43,7 +42,7 @@ func (v *View) Lines(width, height int) []Line {
 	if !v.some {
 		return clip([]Line{{{cmp.Or(v.Problem, "asking gresd"), Warn}}}, width, height)
 	}
-	rows := v.rows()
+	rows := v.Rows()
 	lines := []Line{v.title(len(rows))}
 	if v.Problem != "" {
 		lines = append(lines, Line{{v.Problem, Bad}})
@@ -58,7 +57,7 @@ func (v *View) Lines(width, height int) []Line {
 		if i >= room {
 			break
 		}
-		lines = append(lines, draw(cols, r))
+		lines = append(lines, drawRow(cols, r))
 	}
 	if len(rows) == 0 && room > 0 {
 		lines = append(lines, Line{{"no job has a share here, or none of yours", Dim}})
@@ -73,7 +72,7 @@ func (v *View) Lines(width, height int) []Line {
 // cards are lines of the cards, most of them at the most, after nodes that say nothing.
 func (v *View) cards(width, most int) (lines []Line) {
 	if v.Nodes {
-		for _, s := range v.silent() {
+		for _, s := range v.Silent() {
 			lines = append(lines, Line{{"node " + s.Status.Node + ": " + s.Status.Problems[0], Bad}})
 		}
 	}
@@ -136,68 +135,59 @@ func (v *View) card(c wire.Card, width int) Line {
 	line = append(line, Span{fmt.Sprintf(" %3d%%  ", c.Share), Plain}, Span{"busy ", Dim})
 	line = append(line, v.bar(value(c.ComputePercent)/100, -1, bar, Good)...)
 	line = append(line, Span{fmt.Sprintf(" %4s", Percent(c.ComputePercent)), Plain})
-	if c.Waiting > 0 {
-		line = append(line, Span{fmt.Sprintf("  %d waiting", c.Waiting), Warn})
+	if c.Throttled > 0 {
+		line = append(line, Span{fmt.Sprintf("  %d throttled", c.Throttled), Warn})
 	}
 	return line
 }
 
-// column is one column of the table.
+// column is one column of the table. Without draw it shows the cell of its title.
 type column struct {
 	title string
 	width int
 	left  bool
-	cell  func(row) Line
+	draw  func(Row) Line
 }
 
-func text(f func(row) string) func(row) Line {
-	return func(r row) Line { return Line{{f(r), Plain}} }
-}
-
-// columns are those that the width has room for.
+// columns are the columns that the width has room for. Bars and the history take the rest of it.
 func (v *View) columns(width int) []column {
-	// Where there is more than 80 columns, bars and history grow first, then
-	// columns are added.
-	extra := max(0, width-80)
-	wide := width >= 110
-	names, bar, memory, spark := 8, 8+min(16, extra/8), 6+min(14, extra/8), 7+min(longest-7, extra/3)
-	cols := []column{
-		{"JOB", 8, false, text(func(r row) string { return fmt.Sprint(r.job.JobID) })},
-		{"USER", names, true, text(func(r row) string { return r.job.Who() })},
-		{"CD", 2, false, text(func(r row) string { return fmt.Sprint(r.card.Index) })},
-		{"COMPUTE", bar, true, func(r row) Line { return v.compute(r, bar) }},
-		{"GOT", 4, false, text(func(r row) string { return Percent(r.card.ComputePercent) })},
-		{"ASK", 4, false, text(func(r row) string { return fmt.Sprintf("%d%%", r.card.Cores) })},
-		{"HISTORY", spark, true, func(r row) Line { return v.spark(r, spark) }},
-		{"MEMORY", memory, true, func(r row) Line { return v.memory(r, memory) }},
-		{"USED/LIMIT", 10, false, text(used)},
-		{"WAIT", 4, false, waited},
-		{"MODE", 7, true, text(func(r row) string { return Mode(r.job) })},
-	}
+	who := column{"USER", 8, true, nil}
 	if v.Nodes { // the user is always the same
-		cols[1] = column{"NODE", nodeWidth, true, text(func(r row) string { return r.node })}
+		who = column{"NODE", nodeWidth, true, nil}
 	}
-	if !wide && v.Nodes { // the bar says what the column beside it does
-		cols = slices.DeleteFunc(cols, func(c column) bool { return c.title == "MEMORY" })
+	compute, history, used := &column{"COMPUTE", 7, true, nil}, &column{"HISTORY", 7, true, nil}, &column{"USED", 6, true, nil}
+	wide := width >= 116
+	cols := []*column{{"JOB", 8, false, nil}, &who, {"CARD", 4, false, nil}}
+	if wide || !v.Nodes { // the column beside it has the same as a number
+		cols = append(cols, compute)
 	}
-	if !wide {
-		return cols
+	cols = append(cols, &column{"GOT", 4, false, nil}, &column{"SHARE", 7, false, nil}, history)
+	if wide {
+		cols = append(cols, used)
 	}
-	cols = append(
-		cols,
-		column{"PROCS", 5, false, text(func(r row) string { return Known(r.card.Processes, func(n int) string { return fmt.Sprint(n) }) })},
-		column{"BOUND", 10, true, text(func(r row) string { return r.card.Bound })},
-		column{"SLICE", 8, false, text(slice)},
-	)
+	cols = append(cols, &column{"MEMORY", 10, false, nil}, &column{"THROTTLED", 9, false, throttled}, &column{"MODE", 7, true, nil})
+	if wide {
+		cols = append(cols, &column{"PROCS", 5, false, nil}, &column{"LIMITED BY", 10, true, nil}, &column{"SLICE", 10, false, nil})
+	}
 	if width >= 160 {
-		cols = append(
-			cols,
-			column{"GPU TIME", 9, false, text(func(r row) string { return Known(r.card.GPUSeconds, seconds) })},
-			column{"PRIO", 6, true, text(func(r row) string { return r.job.Priority })},
-			column{"ACCOUNT", 10, true, text(func(r row) string { return r.job.Account })},
-		)
+		cols = append(cols, &column{"GPU TIME", 9, false, nil}, &column{"PRIO", 6, true, nil}, &column{"ACCOUNT", 10, true, nil})
 	}
-	return cols
+	rest := width + 1
+	for _, c := range cols {
+		rest -= c.width + 1
+	}
+	rest = max(rest, 0)
+	compute.width += min(17, rest/4)
+	used.width += min(14, rest/4)
+	history.width += min(longest-7, rest/2)
+	compute.draw = func(r Row) Line { return v.compute(r, compute.width) }
+	used.draw = func(r Row) Line { return v.memory(r, used.width) }
+	history.draw = func(r Row) Line { return v.spark(r, history.width) }
+	var all []column
+	for _, c := range cols {
+		all = append(all, *c)
+	}
+	return all
 }
 
 func header(cols []column, width int) Line {
@@ -211,15 +201,17 @@ func header(cols []column, width int) Line {
 	return Line{{fit(line.String(), width, true), Head}}
 }
 
-func draw(cols []column, r row) Line {
+func drawRow(cols []column, r Row) Line {
 	var line Line
 	for i, c := range cols {
 		if i > 0 {
 			line = append(line, Span{" ", Plain})
 		}
-		cell := c.cell(r)
-		if len(cell) == 1 {
-			cell[0].Text = fit(cell[0].Text, c.width, c.left)
+		var cell Line
+		if c.draw != nil {
+			cell = c.draw(r)
+		} else {
+			cell = Line{{fit(r.Cells(c.title)[0], c.width, c.left), Plain}}
 		}
 		line = append(line, cell...)
 	}
@@ -238,19 +230,19 @@ func fit(s string, width int, left bool) string {
 	return strings.Repeat(" ", width-n) + s
 }
 
-// compute is a bar of the whole card, with a mark at what was asked for.
-func (v *View) compute(r row, width int) Line {
+// compute is a bar of the whole card, with a mark at the share.
+func (v *View) compute(r Row, width int) Line {
 	kind := Good
-	if r.card.WaitPercent != nil && *r.card.WaitPercent >= waitsMuch {
+	if r.Card.ThrottledPercent != nil && *r.Card.ThrottledPercent >= throttledMuch {
 		kind = Warn
 	}
-	return v.bar(value(r.card.ComputePercent)/100, float64(r.card.Cores)/100, width, kind)
+	return v.bar(value(r.Card.GotPercent)/100, float64(r.Card.Cores)/100, width, kind)
 }
 
-func (v *View) memory(r row, width int) Line {
+func (v *View) memory(r Row, width int) Line {
 	part := 0.0
-	if r.card.LimitBytes > 0 {
-		part = float64(value(r.card.UsedBytes)) / float64(r.card.LimitBytes)
+	if r.Card.LimitBytes > 0 {
+		part = float64(value(r.Card.UsedBytes)) / float64(r.Card.LimitBytes)
 	}
 	kind := Good
 	switch {
@@ -262,15 +254,15 @@ func (v *View) memory(r row, width int) Line {
 	return v.bar(part, -1, width, kind)
 }
 
-// waitsMuch is the percentage of time from which waiting is worth a look.
-const waitsMuch = 25
+// throttledMuch is the percentage of time from which throttling is worth a look.
+const throttledMuch = 25
 
-func waited(r row) Line {
+func throttled(r Row) Line {
 	kind := Plain
-	if value(r.card.WaitPercent) >= waitsMuch {
+	if value(r.Card.ThrottledPercent) >= throttledMuch {
 		kind = Warn
 	}
-	return Line{{Percent(r.card.WaitPercent), kind}}
+	return Line{{fit(Percent(r.Card.ThrottledPercent), 9, false), kind}}
 }
 
 // bar is full at part 1; mark, when it is not negative, is a place on it.
@@ -306,7 +298,7 @@ func (v *View) bar(part, mark float64, width int, kind Kind) Line {
 }
 
 // spark is the compute of the last samples, the newest on the right.
-func (v *View) spark(r row, width int) Line {
+func (v *View) spark(r Row, width int) Line {
 	levels := []rune(" ▁▂▃▄▅▆▇█")
 	if v.ASCII {
 		levels = []rune(" .:-=+*%#")
@@ -325,27 +317,15 @@ func (v *View) footer(rows, room int) Line {
 	if rows > room {
 		more = fmt.Sprintf("  rows %d-%d of %d", v.first+1, min(rows, v.first+room), rows)
 	}
-	order := v.Order.String()
+	line := Line{{"q", Strong}, {" quit  sort: ", Plain}}
+	for _, order := range append(slices.Clone(Orders), "reverse") {
+		line = append(line, Span{order[:1], Strong}, Span{order[1:] + " ", Plain})
+	}
+	by := cmp.Or(v.Order, Orders[0])
 	if v.Reverse {
-		order += " reversed"
+		by += " reversed"
 	}
-	return Line{
-		{"q", Strong},
-		{" quit  sort: ", Plain},
-		{"c", Strong},
-		{"ompute ", Plain},
-		{"m", Strong},
-		{"emory ", Plain},
-		{"w", Strong},
-		{"ait ", Plain},
-		{"j", Strong},
-		{"ob ", Plain},
-		{"u", Strong},
-		{"ser ", Plain},
-		{"r", Strong},
-		{"everse", Plain},
-		{"  by " + order + more, Dim},
-	}
+	return append(line, Span{" by " + by + more, Dim})
 }
 
 // clip cuts what does not fit.
@@ -364,49 +344,4 @@ func clip(lines []Line, width, height int) []Line {
 		}
 	}
 	return lines
-}
-
-// Known writes "?" for what gresd could not read.
-func Known[T any](v *T, write func(T) string) string {
-	if v == nil {
-		return "?"
-	}
-	return write(*v)
-}
-
-// Percent is without a fraction.
-func Percent(v *float64) string {
-	return Known(v, func(v float64) string { return fmt.Sprintf("%.0f%%", v) })
-}
-
-// Mode is the mode of a job, with its ceiling.
-func Mode(j wire.Job) string { return gpu.FormatMode(gpu.Mode(j.Mode), gpu.Share(j.Ceiling)) }
-
-func slice(r row) string {
-	switch {
-	case r.job.Engine != "":
-		return r.job.Engine
-	case r.card.SliceUS == 0:
-		return "driver's"
-	}
-	return fmt.Sprintf("%.3gms", float64(r.card.SliceUS)/1000)
-}
-
-func seconds(s float64) string {
-	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
-}
-
-// used is "3.2/8G": both in the unit of the limit.
-func used(r row) string {
-	unit, letter := float64(gpu.GiB), "G"
-	if r.card.LimitBytes < uint64(gpu.GiB) {
-		unit, letter = float64(gpu.MiB), "M"
-	}
-	number := func(b uint64) string {
-		if v := float64(b) / unit; v < 9.95 {
-			return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0")
-		}
-		return fmt.Sprintf("%.0f", float64(b)/unit)
-	}
-	return Known(r.card.UsedBytes, number) + "/" + number(r.card.LimitBytes) + letter
 }

@@ -115,25 +115,15 @@ func handle(screen tcell.Screen, v *View, event tcell.Event) bool {
 
 // Key does what a key stands for; false: quit.
 func (v *View) Key(key rune) bool {
-	switch key {
-	case 'q':
-		return false
-	case 'c':
-		v.Order = ByCompute
-	case 'm':
-		v.Order = ByMemory
-	case 'w':
-		v.Order = ByWait
-	case 'j':
-		v.Order = ByJob
-	case 'u':
-		v.Order = ByUser
-	case 'r':
+	if key == 'r' {
 		v.Reverse = !v.Reverse
-	case 's':
-		v.Order = (v.Order + 1) % orders
 	}
-	return true
+	for _, order := range Orders {
+		if key == rune(order[0]) {
+			v.Order = order
+		}
+	}
+	return key != 'q'
 }
 
 var looks = map[Kind]tcell.Style{

@@ -25,18 +25,18 @@ func example(i int) Sample {
 	s := Sample{At: at, Status: wire.Status{Node: "n1", Started: at.Add(-3725 * time.Second), Problems: []string{"card 3: lost"}}}
 	for k := range 4 {
 		s.Status.Cards = append(s.Status.Cards, wire.Card{
-			UUID: fmt.Sprint("GPU-", k), Index: k, Type: "h200", Healthy: k < 3, Why: "the card is lost", Share: uint32(30 * k), ComputePercent: ptr(33.3 * float64(k)), Waiting: k / 2,
+			UUID: fmt.Sprint("GPU-", k), Index: k, Type: "h200", Healthy: k < 3, Why: "the card is lost", Share: uint32(30 * k), ComputePercent: ptr(33.3 * float64(k)), Throttled: k / 2,
 		})
 	}
 	s.Jobs = []wire.Job{
 		{JobID: 1234567, User: "alice", Mode: "hard", Priority: "normal", Account: "physics", Cards: []wire.JobCard{{
 			UUID: "GPU-1", Index: 1, Share: 30, Cores: 30, LimitBytes: 8 << 30, UsedBytes: ptr(uint64(79 << 30 / 10)),
-			GPUSeconds: ptr(3723.4), Processes: ptr(2), SliceUS: 6000, ComputePercent: ptr(29.6), WaitPercent: ptr(61.2),
-			JobUse: wire.JobUse{Bound: "neighbours"},
+			GPUSeconds: ptr(3723.4), Processes: ptr(2), SliceUS: 6000, GotPercent: ptr(29.6), ThrottledPercent: ptr(61.2),
+			JobUse: wire.JobUse{LimitedBy: "neighbors"},
 		}}},
 		{JobID: 42, User: "a-very-long-name", Mode: "soft", Ceiling: 80, Priority: "high", Cards: []wire.JobCard{{
 			UUID: "GPU-1", Index: 1, Share: 70, Cores: 70, LimitBytes: 141 << 30, UsedBytes: ptr(uint64(20 << 30)),
-			GPUSeconds: ptr(12.0), Processes: ptr(1), SliceUS: 14000, ComputePercent: ptr(float64(20 + 15*i)), WaitPercent: ptr(0.0),
+			GPUSeconds: ptr(12.0), Processes: ptr(1), SliceUS: 14000, GotPercent: ptr(float64(20 + 15*i)), ThrottledPercent: ptr(0.0),
 		}, {UUID: "GPU-2", Index: 2, Share: 70, Cores: 70, LimitBytes: 512 << 20}}},
 		{JobID: 9, UID: 33, State: "refused"},
 	}
@@ -103,14 +103,14 @@ func TestEverySizeFits(t *testing.T) {
 }
 
 // first is the job of the first row.
-func first(v *View) uint32 { return v.rows()[0].job.JobID }
+func first(v *View) uint32 { return v.Rows()[0].Job.JobID }
 
 func TestKeysSortAndQuit(t *testing.T) {
 	v := view(1) // job 42 has 20 % of card 1, job 1234567 29.6 %
 	for _, c := range []struct {
 		key  rune
 		want uint32
-	}{{'c', 1234567}, {'m', 42}, {'w', 1234567}, {'j', 42}, {'r', 1234567}, {'r', 42}, {'u', 42}, {'s', 1234567}, {'x', 1234567}} {
+	}{{'g', 1234567}, {'m', 42}, {'t', 1234567}, {'j', 42}, {'r', 1234567}, {'r', 42}, {'u', 42}, {'g', 1234567}, {'x', 1234567}} {
 		if !v.Key(c.key) || first(v) != c.want {
 			t.Errorf("key %c: job %d is first, want %d", c.key, first(v), c.want)
 		}
@@ -125,7 +125,7 @@ func TestManyJobsScroll(t *testing.T) {
 	for i := range 100 {
 		s.Jobs = append(s.Jobs, wire.Job{JobID: uint32(1000 + i), User: "x", Cards: []wire.JobCard{{UUID: "GPU-0", LimitBytes: 1 << 30}}})
 	}
-	v := &View{Order: ByJob}
+	v := &View{Order: "job"}
 	v.Add(s)
 	if got := textOf(v.Lines(80, 24)); !strings.Contains(got, "rows 1-") || !strings.Contains(got, " 1000 x") || strings.Contains(got, " 1099 x") {
 		t.Errorf("got\n%s", got)
@@ -168,7 +168,7 @@ func TestNothingYetAndNoJobs(t *testing.T) {
 func TestSeveralNodesAreOneView(t *testing.T) {
 	other := example(0)
 	other.Status.Node = "n2"
-	v := &View{Nodes: true, Order: ByJob}
+	v := &View{Nodes: true, Order: "job"}
 	for range 3 {
 		v.Add(example(0), other, Sample{Status: wire.Status{Node: "n3", Problems: []string{"no answer"}}})
 	}
@@ -191,8 +191,8 @@ func TestSeveralNodesAreOneView(t *testing.T) {
 			}
 		}
 	}
-	if rows := v.Table(); len(rows) != 1+1+6 || rows[0][1] != "NODE" || rows[1][1] != "n3" || rows[2][1] != "n1" {
-		t.Errorf("got %q", rows)
+	if rows, silent := v.Rows(), v.Silent(); len(rows) != 2*3 || rows[0].Node != "n1" || len(silent) != 1 || silent[0].Status.Node != "n3" {
+		t.Errorf("got %+v, silent %+v", rows, silent)
 	}
 }
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package top is the live view of a node: what its cards and the jobs on them do.
-// [View] collects samples, [View.Lines] is a pure function of them and of the size
-// of the terminal, and [Run] shows it on one.
+// Package top is the live view of a node: its cards and the jobs on them. [View] collects samples,
+// [View.Lines] is a pure function of them and of the size of the terminal, and [Run] shows it on one.
 package top
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -21,35 +19,8 @@ type Sample struct {
 	Jobs   []wire.Job  `json:"jobs"`
 }
 
-// Order is what rows are sorted by.
-type Order int
-
-// Orders, in the order in which the key for the next one goes.
-const (
-	ByCompute Order = iota // what it got of the card
-	ByMemory
-	ByWait
-	ByJob
-	ByUser
-	orders
-)
-
-func (o Order) String() string { return [orders]string{"compute", "memory", "wait", "job", "user"}[o] }
-
-// ParseOrder reads a word of [Orders].
-func ParseOrder(word string) (Order, bool) {
-	i := slices.Index(Orders(), word)
-	return Order(max(i, 0)), i >= 0
-}
-
-// Orders are the words for orders.
-func Orders() []string {
-	var words []string
-	for o := range orders {
-		words = append(words, o.String())
-	}
-	return words
-}
+// Orders are the words of --sort. The first letter of each is its key.
+var Orders = []string{"got", "memory", "throttled", "job", "user"}
 
 // longest is how many samples the history of a row has: as many as the widest
 // sparkline shows.
@@ -57,7 +28,7 @@ const longest = 60
 
 // View is what is shown. It is for one goroutine.
 type View struct {
-	Order   Order
+	Order   string // one of Orders
 	Reverse bool
 	Problem string // why there is no newer sample
 	ASCII   bool   // the terminal shows no other characters
@@ -75,52 +46,43 @@ type rowKey struct {
 	card string
 }
 
-// row is one job on one card.
-type row struct {
-	node string
-	job  wire.Job
-	card wire.JobCard
-}
-
-func (r row) key() rowKey { return rowKey{r.node, r.job.JobID, r.card.UUID} }
+func (r Row) key() rowKey { return rowKey{r.Node, r.Job.JobID, r.Card.UUID} }
 
 // Add takes a new sample of each node.
 func (v *View) Add(samples ...Sample) {
 	v.samples, v.some, v.Problem = samples, true, ""
 	next := map[rowKey][]float64{}
-	for _, r := range v.rows() {
-		past := append(slices.Clone(v.history[r.key()]), value(r.card.ComputePercent))
+	for _, r := range v.Rows() {
+		past := append(slices.Clone(v.history[r.key()]), value(r.Card.GotPercent))
 		next[r.key()] = past[max(0, len(past)-longest):]
 	}
 	v.history = next
 }
 
 // Scroll moves the rows by n, as far as there are any.
-func (v *View) Scroll(n int) { v.first = max(0, min(v.first+n, len(v.rows())-1)) }
+func (v *View) Scroll(n int) { v.first = max(0, min(v.first+n, len(v.Rows())-1)) }
 
-// rows are the cards of all jobs, sorted. What is not known counts as nothing.
-func (v *View) rows() []row {
-	var rows []row
+// Rows are the cards of all jobs, sorted. Unknown values count as 0.
+func (v *View) Rows() (rows []Row) {
 	for _, s := range v.samples {
-		for _, j := range s.Jobs {
-			for _, c := range j.Cards {
-				rows = append(rows, row{s.Status.Node, j, c})
-			}
-		}
+		rows = append(rows, Rows(s.Status.Node, s.Jobs)...)
 	}
-	slices.SortStableFunc(rows, func(a, b row) int {
+	rows = slices.DeleteFunc(rows, func(r Row) bool { return r.Card == nil })
+	slices.SortStableFunc(rows, func(a, b Row) int {
+		x, y := a.Card, b.Card
 		var by int
 		switch v.Order {
-		case ByCompute:
-			by = cmp.Compare(value(b.card.ComputePercent), value(a.card.ComputePercent))
-		case ByMemory:
-			by = cmp.Compare(value(b.card.UsedBytes), value(a.card.UsedBytes))
-		case ByWait:
-			by = cmp.Compare(value(b.card.WaitPercent), value(a.card.WaitPercent))
-		case ByUser:
-			by = cmp.Compare(a.job.Who(), b.job.Who())
+		case "memory":
+			by = cmp.Compare(value(y.UsedBytes), value(x.UsedBytes))
+		case "throttled":
+			by = cmp.Compare(value(y.ThrottledPercent), value(x.ThrottledPercent))
+		case "user":
+			by = cmp.Compare(a.Job.Who(), b.Job.Who())
+		case "job":
+		default:
+			by = cmp.Compare(value(y.GotPercent), value(x.GotPercent))
 		}
-		by = cmp.Or(by, cmp.Compare(a.job.JobID, b.job.JobID), cmp.Compare(a.node, b.node), cmp.Compare(a.card.Index, b.card.Index))
+		by = cmp.Or(by, cmp.Compare(a.Job.JobID, b.Job.JobID), cmp.Compare(a.Node, b.Node), cmp.Compare(x.Index, y.Index))
 		if v.Reverse {
 			return -by
 		}
@@ -137,31 +99,8 @@ func value[T any](p *T) T {
 	return *p
 }
 
-// Table is the newest sample for scripts: fixed columns, one row a line.
-func (v *View) Table() [][]string {
-	rows := [][]string{{"JOB", "USER", "CARD", "ASKED", "GOT", "WAIT", "USED/LIMIT", "PROCS", "MODE"}}
-	if v.Nodes {
-		rows[0][1] = "NODE" // the user is always the same
-		for _, s := range v.silent() {
-			rows = append(rows, []string{"-", s.Status.Node, s.Status.Problems[0]})
-		}
-	}
-	for _, r := range v.rows() {
-		cells := []string{
-			fmt.Sprint(r.job.JobID), r.job.Who(), fmt.Sprint(r.card.Index), fmt.Sprintf("%d%%", r.card.Cores),
-			Percent(r.card.ComputePercent), Percent(r.card.WaitPercent), used(r),
-			Known(r.card.Processes, func(n int) string { return fmt.Sprint(n) }), Mode(r.job),
-		}
-		if v.Nodes {
-			cells[1] = r.node
-		}
-		rows = append(rows, cells)
-	}
-	return rows
-}
-
-// silent are the nodes that did not answer: they know of no card, and say why.
-func (v *View) silent() (nodes []Sample) {
+// Silent are the nodes that did not answer. They have no card, and a problem.
+func (v *View) Silent() (nodes []Sample) {
 	for _, s := range v.samples {
 		if len(s.Status.Cards) == 0 && len(s.Status.Problems) > 0 {
 			nodes = append(nodes, s)

@@ -179,8 +179,8 @@ func (f *Feed) remember(s Sample) {
 		for _, j := range n.Jobs {
 			for _, c := range j.Cards {
 				got := number(math.NaN())
-				if c.ComputePercent != nil {
-					got = number(*c.ComputePercent)
+				if c.GotPercent != nil {
+					got = number(*c.GotPercent)
 				}
 				now[fmt.Sprintf("%d/%s", j.JobID, c.UUID)] = got
 			}

@@ -224,7 +224,7 @@ func TestOnePollForAllViewers(t *testing.T) {
 			return Sample{}, errors.New("gresd is away")
 		}
 		return Sample{At: beginning.Add(time.Duration(n) * time.Second), Nodes: []top.Sample{{Jobs: []wire.Job{
-			{JobID: 7, Cards: []wire.JobCard{{UUID: "GPU-a", ComputePercent: ptr(float64(n) + 0.123)}, {UUID: "GPU-b"}}},
+			{JobID: 7, Cards: []wire.JobCard{{UUID: "GPU-a", GotPercent: ptr(float64(n) + 0.123)}, {UUID: "GPU-b"}}},
 		}}}}, nil
 	}
 	if got := asked.Load(); got != 0 {
@@ -273,7 +273,7 @@ func TestPastIsBounded(t *testing.T) {
 	var f Feed
 	begin := time.Now()
 	for i := range 1000 {
-		job := wire.Job{JobID: uint32(1 + i/500), Cards: []wire.JobCard{{UUID: "GPU-a", ComputePercent: ptr(1.0)}}}
+		job := wire.Job{JobID: uint32(1 + i/500), Cards: []wire.JobCard{{UUID: "GPU-a", GotPercent: ptr(1.0)}}}
 		f.remember(Sample{At: begin.Add(time.Duration(i) * 2 * time.Second), Nodes: []top.Sample{{Jobs: []wire.Job{job}}}})
 	}
 	n := len(f.past.Times)

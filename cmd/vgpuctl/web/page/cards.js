@@ -40,7 +40,7 @@ export function makeCard() {
   );
   const picture = el('div', {class: 'chart', role: 'img'});
   const table = el('table', {}, el('caption', {class: 'sr'}), el('thead', {}, el('tr', {},
-    ...['Job', 'Asked', 'Now', 'Mean', 'Least', 'Most'].map(t => el('th', {scope: 'col'}, t)))), el('tbody'));
+    ...['Job', 'Share', 'Now', 'Mean', 'Least', 'Most'].map(t => el('th', {scope: 'col'}, t)))), el('tbody'));
   const figures = el('details', {class: 'figures-of'}, el('summary', {}, 'The chart in figures'), el('div', {class: 'scroll'}, table));
   card.append(el('figure', {}, el('figcaption', {}), picture, figures));
   const chart = new Chart(picture);
@@ -82,9 +82,9 @@ export function drawCard(e, {card, node, many, rows, past, time}) {
 
   const busy = card.compute_percent;
   // Of several processes samples may add up to a little more than the card.
-  const scale = Math.max(100, busy || 0, sum(r => r.card.compute_percent)) / 100;
-  drawBar(e.querySelector('.compute ol'), parts(v => percent(100 * v * scale), r => (r.card.compute_percent || 0) / 100 / scale, (busy || 0) / 100 / scale,
-    r => `got ${percent(r.card.compute_percent)}, asked ${percent(r.card.cores)}`));
+  const scale = Math.max(100, busy || 0, sum(r => r.card.got_percent)) / 100;
+  drawBar(e.querySelector('.compute ol'), parts(v => percent(100 * v * scale), r => (r.card.got_percent || 0) / 100 / scale, (busy || 0) / 100 / scale,
+    r => `got ${percent(r.card.got_percent)}, share ${percent(r.card.cores)}`));
   say(e.querySelector('.compute .value'), busy == null ? 'not known' : `${percent(busy)} busy`);
 
   const all = card.memory_bytes || 1;
@@ -95,7 +95,7 @@ export function drawCard(e, {card, node, many, rows, past, time}) {
 
   const notes = [];
   if (card.memory_used_bytes != null) notes.push(`${size(card.memory_used_bytes)} of memory in use by all processes.`);
-  if (card.jobs_waiting > 0) notes.push(`${count(card.jobs_waiting, 'job has', 'jobs have')} launches held back now.`);
+  if (card.jobs_throttled > 0) notes.push(`${count(card.jobs_throttled, 'job is', 'jobs are')} throttled now.`);
   if (card.memory_physical_bytes && card.memory_physical_bytes < card.memory_bytes) {
     notes.push(`${size(card.memory_bytes)} are shared out, of which the card has ${size(card.memory_physical_bytes)}.`);
   }
@@ -106,10 +106,10 @@ export function drawCard(e, {card, node, many, rows, past, time}) {
   if (rows.length === 0) return;
   const lines = linesOf(rows);
   const few = lines.length < rows.length ? ` The ${lines.length} largest of ${rows.length} jobs.` : '';
-  say(figure.querySelector('figcaption'), `Got (line) against asked (dashed), the last ${Math.round(time.keep / 60000)} minutes.${few}`);
+  say(figure.querySelector('figcaption'), `Got (line) and share (dashed), the last ${Math.round(time.keep / 60000)} minutes.${few}`);
   set(figure.querySelector('.chart'), 'aria-label', lines.map(r => {
     const s = summary(past, r.key);
-    return `job ${r.job.job_id}: asked ${percent(r.card.cores)}, got ${percent(s.now)} now, ${percent(s.mean)} on average`;
+    return `job ${r.job.job_id}: share ${percent(r.card.cores)}, got ${percent(s.now)} now, ${percent(s.mean)} on average`;
   }).join('; '));
   e.chart.draw(past, lines, time);
   e.drawFigures = () => drawFigures(figure, rows, past, card.index);

@@ -35,7 +35,7 @@ function giveHues(jobs) {
 function remember(s) {
   const t = Date.parse(s.time);
   const now = {};
-  for (const n of s.nodes) for (const j of n.jobs) for (const c of j.cards || []) now[`${j.job_id}/${c.gpu_uuid}`] = c.compute_percent ?? null;
+  for (const n of s.nodes) for (const j of n.jobs) for (const c of j.cards || []) now[`${j.job_id}/${c.gpu_uuid}`] = c.got_percent ?? null;
   const drop = past.times.findIndex(x => t - x <= keep);
   const from = drop < 0 ? past.times.length : drop;
   const got = {};
@@ -50,13 +50,13 @@ function drawFigures(cards, jobs) {
   const known = cards.filter(c => c.compute_percent != null);
   const mean = (list, of) => list.length ? list.reduce((n, c) => n + of(c), 0) / list.length : null;
   const all = cards.reduce((n, c) => n + c.jobs, 0);
-  const waits = cards.reduce((n, c) => n + c.jobs_waiting, 0);
+  const throttled = cards.reduce((n, c) => n + c.jobs_throttled, 0);
   const facts = [
     ['Cards', `${cards.length}`, healthy < cards.length ? `${cards.length - healthy} out of use` : 'all in use', healthy < cards.length],
     ['Share given', percent(mean(cards, c => c.share)), 'of all cards'],
     ['Busy', percent(mean(known, c => c.compute_percent)), 'of all cards, now'],
     ['Jobs', `${jobs.length}`, all > jobs.length ? 'yours' : 'with a share'],
-    ['Held back', `${waits}`, waits ? count(waits, 'job waits for its share', 'jobs wait for their share') : 'no job waits for its share'],
+    ['Throttled', `${throttled}`, throttled ? count(throttled, 'job waits for its share', 'jobs wait for their share') : 'no job waits for its share'],
     ['In the queue', sample.queue ? `${sample.queue.length}` : '?', sample.queue ? 'wait for a share' : 'Slurm was not asked or is silent'],
   ];
   each($('figures'), facts, f => f[0], f => el('div', {}, el('dt', {}, f[0]), el('dd', {}, el('strong'), el('span'))), (e, f) => {

@@ -2,9 +2,9 @@
 // The tables of jobs and of those that wait.
 
 import {el, say, set, each} from './dom.js';
-import {percent, ofSize, duration, userOf, modeOf, boundOf, reasonOf} from './words.js';
+import {percent, shareOf, ofSize, duration, userOf, modeOf, reasonOf} from './words.js';
 
-const waitsMuch = 25; // as in vgpuctl top
+const throttledMuch = 25; // as in vgpuctl top
 
 // A column has a title, what it is sorted by (numbers from the largest), and its text.
 const columns = [
@@ -12,10 +12,10 @@ const columns = [
   {title: 'User', by: r => userOf(r.job), text: r => userOf(r.job)},
   {title: 'Node', by: r => r.node, text: r => r.node, many: true},
   {title: 'Card', by: r => r.card?.index ?? -1, up: true, number: true, text: r => r.card ? String(r.card.index) : '–'},
-  {title: 'Asked', by: r => r.card?.cores ?? -1, number: true, text: r => r.card ? percent(r.card.cores) : '–'},
-  {title: 'Got', by: r => r.card?.compute_percent ?? -1, number: true, meter: r => [r.card.compute_percent, r.card.cores], text: r => r.card ? percent(r.card.compute_percent) : '–'},
-  {title: 'Held back', by: r => r.card?.wait_percent ?? -1, number: true, text: r => r.card ? percent(r.card.wait_percent) : '–', warn: r => r.card?.wait_percent >= waitsMuch},
-  {title: 'Kept by', by: r => r.card?.bound || '', text: r => r.card ? boundOf(r.card) : r.job.state},
+  {title: 'Share', by: r => r.card?.cores ?? -1, number: true, text: r => r.card ? shareOf(r.card) : '–'},
+  {title: 'Got', by: r => r.card?.got_percent ?? -1, number: true, meter: r => [r.card.got_percent, r.card.cores], text: r => r.card ? percent(r.card.got_percent) : '–'},
+  {title: 'Throttled', by: r => r.card?.throttled_percent ?? -1, number: true, text: r => r.card ? percent(r.card.throttled_percent) : '–', warn: r => r.card?.throttled_percent >= throttledMuch},
+  {title: 'Limited by', by: r => r.card?.limited_by || '', text: r => r.card ? r.card.limited_by || '–' : r.job.state},
   {title: 'Memory', by: r => r.card?.memory_used_bytes ?? -1, number: true, meter: r => [100 * (r.card.memory_used_bytes || 0) / r.card.memory_limit_bytes], text: r => r.card ? ofSize(r.card.memory_used_bytes, r.card.memory_limit_bytes) : '–',
     warn: r => r.card?.memory_used_bytes > 0.95 * r.card?.memory_limit_bytes},
   {title: 'Mode', by: r => modeOf(r.job), text: r => modeOf(r.job)},
@@ -53,7 +53,7 @@ function sorted(rows) {
 function notesOf(r) {
   const notes = [];
   if (r.job.reason) notes.push(r.job.reason);
-  if (r.card?.deprived_seconds >= 10) notes.push(`Its neighbours have taken much of its time for ${duration(r.card.deprived_seconds)}.`);
+  if (r.card?.deprived_seconds >= 10) notes.push(`Its neighbors have taken much of its time for ${duration(r.card.deprived_seconds)}.`);
   if (r.card?.allocations_refused > 0) notes.push(`Memory above its limit was refused ${r.card.allocations_refused} times.`);
   return notes.concat(r.first ? r.job.messages || [] : []);
 }

@@ -3,6 +3,9 @@
 
 export const percent = v => v == null ? '?' : `${Math.round(v)} %`;
 
+// shareOf is the share of a card, and of its compute if this differs.
+export const shareOf = card => card.share === card.cores ? percent(card.share) : `${percent(card.share)} / ${percent(card.cores)}`;
+
 // size is a number of bytes in powers of 1024.
 export function size(n) {
   if (n == null) return '?';
@@ -36,8 +39,6 @@ export const count = (n, one, more = `${one}s`) => `${n} ${n === 1 ? one : more}
 export const userOf = job => job.user || String(job.uid);
 
 export const modeOf = job => (job.mode || 'hard') + (job.ceiling ? `, to ${job.ceiling} %` : '') + (job.engine ? `, ${job.engine}` : '');
-
-export const boundOf = card => ({host: 'itself', neighbours: 'neighbours', limit: 'limit'})[card.bound] || card.bound || '–';
 
 // reasons are Slurm's words for why a job waits, for people. Others are shown as they are.
 const reasons = {

@@ -153,7 +153,7 @@ func used(m *simgpu.Machine, card int, every time.Duration) error {
 		if card < 0 || card >= len(cards) {
 			return fmt.Errorf("card %d: the machine has %d", card, len(cards))
 		}
-		if _, err := fmt.Println(cards[card].NowNS, cards[card].UsedNS, cards[card].Used, cards[card].QueuedNS); err != nil || last {
+		if _, err := fmt.Println(cards[card].NowNS, cards[card].UsedNS, cards[card].Used, cards[card].QueuedNS, cards[card].Orphaned); err != nil || last {
 			return err
 		}
 		select {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+)
+
+// Verdict is what a card makes of time slices.
+type Verdict string
+
+// Verdicts.
+const (
+	Unknown Verdict = ""
+	Obeyed  Verdict = "obeyed"
+	Ignored Verdict = "ignored" // whatever was set, and told when it was asked
+)
+
+const (
+	// shortUS and longUS are the slices of the two processes, in microseconds.
+	shortUS, longUS = 2000, 6000
+	// A card obeys where the process with the long slice has from leastTimes to mostTimes the
+	// time of the other one. It is 3, but for what switches take, and for the turns that the
+	// time that is looked at begins and ends in. A card that ignores slices makes it 1.
+	leastTimes, mostTimes = 2.0, 4.0
+	// leastTurns of each process, and leastBusy, the part of the time for which one of the two
+	// was on the card, are what is needed to say anything.
+	leastTurns = 3
+	leastBusy  = 0.8
+	// mostOfOthers is the part of the time that others may have had, such as a screen.
+	mostOfOthers = 0.02
+)
+
+var (
+	errInUse     = errors.New("the card is in use")
+	errRefused   = errors.New("the driver refuses slices")
+	errTooLittle = errors.New("too little work was on the card")
+)
+
+// judge says what a card makes of slices, by what it gave two processes that always wanted it,
+// and others, in a span of time.
+func judge(span time.Duration, short, long ctxswitch.Use, others time.Duration) (Verdict, error) {
+	busy := short.Had + long.Had
+	switch {
+	case float64(others) > mostOfOthers*float64(span):
+		return Unknown, fmt.Errorf("%w: another process had it for %v of %v", errInUse, others, span)
+	case min(short.Turns, long.Turns) < leastTurns || float64(busy) < leastBusy*float64(span):
+		return Unknown, fmt.Errorf("%w: for %v of %v, in %d and %d turns", errTooLittle, busy, span, short.Turns, long.Turns)
+	}
+	if times := float64(long.Had) / float64(short.Had); times >= leastTimes && times <= mostTimes {
+		return Obeyed, nil
+	}
+	return Ignored, nil
+}

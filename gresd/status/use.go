@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// Samples is what cards did lately, as the driver tells it. Cards that do not
+// answer are absent.
+type Samples interface {
+	Cards([]gpu.UUID) map[gpu.UUID]cardstat.Card
+}
+
+// SetWork sets what tells of the work of jobs. It must be called before anybody is told.
+func (r *Reporter) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { r.work = work }
+
+// SetSlices sets what tells whether a card obeys time slices, and why that was not tested. It
+// must be called before anybody is told.
+func (r *Reporter) SetSlices(slices func(gpu.UUID) (probe.Verdict, string)) { r.slices = slices }
+
+// workOf is the work of a job on a card, if that is known.
+func (r *Reporter) workOf(jobID uint32, card gpu.UUID) (w arbiter.Work, known bool) {
+	if r.work == nil {
+		return w, false
+	}
+	return r.work(arbiter.Key{JobID: jobID, Card: card})
+}
+
+// samples asks about cards; none where there is nobody to ask.
+func (r *Reporter) samples(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {
+	if r.Samples == nil {
+		return nil
+	}
+	return r.Samples.Cards(uuids)
+}
+
+// cardsInUse are the cards with what they do.
+func (r *Reporter) cardsInUse() []wire.Card {
+	cards := r.cardList()
+	samples := r.samples(r.Cards.IDs())
+	for i, c := range cards {
+		got, known := samples[gpu.UUID(c.UUID)]
+		if !known {
+			continue
+		}
+		cards[i].UsedBytes = new(uint64(got.Memory))
+		if got.Known {
+			cards[i].Utilization = new(float64(got.Busy) / 100)
+			cards[i].MemoryUtilization = new(float64(got.MemoryBusy) / 100)
+		}
+	}
+	return cards
+}
+
+// deprivedFor is how long neighbors take a job's time until this is a problem.
+const deprivedFor = 10 * time.Second
+
+// deprived are problems for an administrator.
+func (r *Reporter) deprived() (problems []string) {
+	for _, rec := range r.Ledger.List() {
+		for _, c := range rec.Placement.Cards {
+			if w, known := r.workOf(rec.JobID, c.UUID); known && w.Deprived >= deprivedFor {
+				problems = append(problems, fmt.Sprintf("job %d has had %.0f%% of the time of card %s for %v, of a share of %d%%: "+
+					"its neighbors take its time; run fewer jobs on the card, or give the job a higher priority",
+					rec.JobID, 100*w.Had, r.Cards.Name(c.UUID), w.Deprived.Round(time.Second), c.Cores))
+			}
+		}
+	}
+	return problems
+}
+
+// unwatched are processes in which libvgpu could start no thread, in words.
+func (r *Reporter) unwatched() (problems []string) {
+	for _, rec := range r.Ledger.List() {
+		view, err := r.Grants.Cache(rec.JobID, viewAge)
+		if err != nil {
+			continue // another look says it
+		}
+		for _, slot := range view.Slots {
+			if slot.Alive && slot.Flags&libvgpu.SlotUnwatched != 0 {
+				problems = append(problems, fmt.Sprintf("process %d of job %d has no thread of libvgpu: it is held at its share at all times, "+
+					"and learns late of changes; see ulimit -u and pids.max of the job", slot.PID, rec.JobID))
+				break // one of a job is enough
+			}
+		}
+	}
+	return problems
+}
+
+// samplesOfJobs asks about the cards on which jobs have a share.
+func (r *Reporter) samplesOfJobs(records []ledger.Record) map[gpu.UUID]cardstat.Card {
+	var uuids []gpu.UUID
+	for _, rec := range records {
+		for _, c := range rec.Placement.Cards {
+			uuids = append(uuids, c.UUID)
+		}
+	}
+	slices.Sort(uuids)
+	return r.samples(slices.Compact(uuids))
+}
+
+// askedOf is what the user wrote, for the i-th card of a job.
+func (r *Reporter) askedOf(rec ledger.Record, i int) wire.JobUse {
+	held, req := rec.Placement.Cards[i], rec.Request
+	use := wire.JobUse{AskedShare: uint32(held.Share)}
+	if req.Share != 0 { // else the shards are what was asked for
+		use.AskedShare = uint32(req.Share) / uint32(max(1, req.Cards))
+	}
+	use.AskedCores = use.AskedShare
+	if req.Cores != 0 {
+		use.AskedCores = uint32(req.Cores)
+	}
+	switch {
+	case req.Memory.Bytes != 0:
+		use.AskedBytes = new(uint64(req.Memory.Bytes))
+	case req.Memory.Percent != 0:
+		if card, here := r.Cards.Of(held.UUID); here {
+			use.AskedBytes = new(uint64(card.MemoryShare(gpu.Share(req.Memory.Percent))))
+		}
+	}
+	return use
+}
+
+// jobUse is what a job asked for and does on its i-th card. view is nil where
+// its cache cannot be read.
+func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card cardstat.Card, processes bool) wire.JobUse {
+	use := r.askedOf(rec, i)
+	var by limit
+	if w, known := r.workOf(rec.JobID, rec.Placement.Cards[i].UUID); known {
+		by = limit{w.Bound, rec.Mode, rec.Ceiling}
+		use.Busy, use.IdleSeconds, use.LimitedBy = &w.Busy, new(w.Idle.Seconds()), by.by(nil)
+		if w.TakesTurns {
+			use.Turns = &w.Turns
+		}
+		if !w.Last.IsZero() {
+			use.LastWork = &w.Last
+		}
+		if w.Had >= 0 {
+			use.Had, use.DeprivedSeconds = &w.Had, new(w.Deprived.Seconds())
+		}
+	}
+	if view == nil {
+		return use
+	}
+	c := view.Cards[i]
+	use.ContextBytes, use.ModuleBytes = &c.Context, &c.Module
+	use.LaunchesThrottled, use.Refused, use.ThrottledSeconds = &c.Budget.Waits, &c.Budget.Refused, new(float64(c.Budget.WaitNS)/1e9)
+	// MPS computes in its server's name: what its clients have is not known.
+	byMPS := r.ByMPS(rec.JobID)
+	sum, known := 0.0, !byMPS
+	for _, slot := range view.Slots {
+		if !slot.Alive || slot.Cards[i].Contexts == 0 {
+			continue
+		}
+		p := wire.Process{JobPID: slot.PID, UsedBytes: slot.Cards[i].Mem, GPUSeconds: float64(slot.Cards[i].GPUNS) / 1e9, Unwatched: slot.Flags&libvgpu.SlotUnwatched != 0}
+		if slot.OnHost {
+			p.PID = slot.HostPID
+		}
+		part, told := card.Process(p.PID)
+		if told = told && slot.OnHost && !byMPS; told {
+			p.Utilization = new(part)
+		}
+		sum, known = sum+part, known && told
+		if processes {
+			use.ByProcess = append(use.ByProcess, p)
+		}
+	}
+	if _, told := card.Process(0); known && told {
+		use.Utilization = new(min(1, sum))
+		use.LimitedBy = by.by(new(100 * sum))
+	}
+	return use
+}
