@@ -19,7 +19,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -55,10 +54,10 @@ func (n *node) ignoreSlices(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("nvidia-smi: %w", err)
 	}
-	verdicts := map[string]probe.Verdict{}
+	verdicts := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		driver, uuid, _ := strings.Cut(strings.TrimSpace(line), ", ")
-		verdicts[driver+"/"+uuid] = probe.Ignored
+		verdicts[driver+"/"+uuid] = "ignored" // as gresd writes it
 	}
 	if err := os.Mkdir(n.path("state"), 0o700); err != nil {
 		return err
