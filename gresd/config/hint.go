@@ -9,28 +9,23 @@ import (
 )
 
 // keys returns every key that a file can have, dotted, in the order of Config.
-func keys() []string {
-	var all []string
-	var walk func(t reflect.Type, prefix string)
-	walk = func(t reflect.Type, prefix string) {
-		for field := range t.Fields() {
-			name := field.Tag.Get("toml")
-			if name == "-" {
-				continue
-			}
-			switch field.Type.Kind() {
-			case reflect.Struct:
-				all = append(all, prefix+name)
-				walk(field.Type, prefix+name+".")
-			case reflect.Map:
-				all = append(all, prefix+name+"."+AllCards)
-				walk(field.Type.Elem(), prefix+name+"."+AllCards+".")
-			default:
-				all = append(all, prefix+name)
-			}
+func keys() []string { return keysOf(reflect.TypeFor[Config](), "") }
+
+func keysOf(table reflect.Type, prefix string) (all []string) {
+	for field := range table.Fields() {
+		name := field.Tag.Get("toml")
+		if name == "-" {
+			continue
+		}
+		inner := field.Type
+		if inner.Kind() == reflect.Map {
+			name, inner = name+"."+AllCards, inner.Elem()
+		}
+		all = append(all, prefix+name)
+		if inner.Kind() == reflect.Struct {
+			all = append(all, keysOf(inner, prefix+name+".")...)
 		}
 	}
-	walk(reflect.TypeFor[Config](), "")
 	return all
 }
 
