@@ -18,7 +18,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -99,7 +98,7 @@ func TestSlotsOfDeadProcessesAreCleared(t *testing.T) {
 	if s := slots(); len(s) != 1 || !s[0].Alive {
 		t.Fatalf("slots %+v, want a living process", s)
 	}
-	r := slotgc.New(grants, slotgc.Child(self, clearSlots), slog.New(slog.DiscardHandler))
+	r := grant.NewSlotReclaimer(grants, grant.ClearInChild(self, clearSlots), slog.New(slog.DiscardHandler))
 	var running sync.WaitGroup
 	running.Go(func() { r.Run(t.Context()) }) // until the test ends
 	t.Cleanup(running.Wait)

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 )
 
@@ -22,7 +22,7 @@ const probeContext = "probe-context"
 
 // learn measures the unknown costs of contexts. It runs beside everything else, because the driver
 // may take its time.
-func learn(ctx context.Context, cfg config.Config, costs *probe.Costs, cards inventory.Inventory) {
+func learn(ctx context.Context, cfg config.Config, costs *probe.Costs, cards *driver.NVML) {
 	list, _ := cards.Cards() // those that can be read; the server names the others
 	costs.Learn(ctx, cards, list, func(ctx context.Context, uuid gpu.UUID) (probe.Figure, error) {
 		return probe.MeasureInChild(ctx, []string{self, probeContext, "--uuid", string(uuid), "--nvml", cfg.NVML.Library}, uuid)
@@ -39,7 +39,7 @@ func probeCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cards, err := inventory.Open(library)
+			cards, err := driver.Open(library)
 			if err != nil {
 				return err
 			}

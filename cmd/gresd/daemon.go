@@ -20,26 +20,29 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/logging"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/memlimit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/metrics"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // gresd is the daemon: the parts that live as long as it does.
@@ -51,12 +54,16 @@ type gresd struct {
 	// ledgerLost says that records must be rebuilt.
 	ledgerLost bool
 	listener   *net.UnixListener
-	driver     inventory.Inventory
+	driver     *driver.NVML
 	grants     *grant.Store
 	counts     *metrics.Metrics
 	costs      *probe.Costs
 	health     *health.Monitor
 	slurm      *slurm.Client
+	cards      *cards.Cards
+	usage      *acct.Writer
+	report     *status.Reporter
+	linger     *mps.ClientGuard
 	server     *server.Server
 	auditor    *audit.Auditor
 	judge      *arbiter.Runner
@@ -114,11 +121,11 @@ func (d *gresd) open(cfg config.Config) error {
 	if err := os.MkdirAll(cfg.Paths.RunDir, 0o755); err != nil {
 		return err
 	}
-	if d.listener, err = socket.Listen(cfg.Paths.Socket()); err != nil {
+	if d.listener, err = wire.Listen(cfg.Paths.Socket()); err != nil {
 		return err
 	}
 	d.closeLater(d.listener.Close)
-	if d.driver, err = inventory.Open(cfg.NVML.Library); err != nil {
+	if d.driver, err = driver.Open(cfg.NVML.Library); err != nil {
 		return err
 	}
 	d.closeLater(d.driver.Close)
@@ -146,7 +153,7 @@ func (d *gresd) close() {
 
 // assemble makes the parts out of what open has found. Nothing runs yet.
 func (d *gresd) assemble(path string, cfg config.Config) (err error) {
-	driverVersion := driver(d.driver, d.log)
+	driverVersion := readVersions(d.driver, d.log)
 	d.counts = metrics.New(version, driverVersion)
 	d.slurm = slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: slurmTimeout, Took: d.counts.SlurmTook})
 	d.costs = probe.OpenCosts(filepath.Join(cfg.Paths.StateDir, "context.json"), driverVersion, d.log)
@@ -157,34 +164,53 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	if err != nil {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
-	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config}
+	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config, apply: d.follow}
 	d.judge = arbiter.NewRunner(d.grants, arbiterParams, arbiterTick, d.log)
+	here, err := node.Open(cfg.Paths.StateDir, func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) }, d.log)
+	if err != nil {
+		return err
+	}
+	d.cards = cards.Read(d.driver, d.health, d.config, d.log)
+	queue, err := waitqueue.Open(d.config, d.cards, here, d.records, d.log)
+	if err != nil {
+		return err
+	}
+	box, err := outbox.Open(d.config, d.cards, here, d.grants, d.log)
+	if err != nil {
+		return err
+	}
+	manager, keeper, err := server.OpenMPS(&cfg, d.grants, d.judge.Wake, d.log)
+	if err != nil {
+		return err
+	}
+	d.linger = keeper
+	meter := ctxswitch.New(cardOf(d.driver), d.log)
+	d.auditor = audit.New(audit.Parts{
+		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
+		Name: d.cards.Name, Tell: box.TellJob, Whole: queue.MayUse,
+	})
+	d.judge.Except(manager.Holds)
+	d.judge.Measure(meter)
+	d.slices = d.sliceTester(cfg, meter, driverVersion)
+	d.judge.Slices(func(card gpu.UUID) probe.Verdict { v, _ := d.slices.Of(card); return v })
+	d.usage = usageWriter(cfg, d.slurm, d.log)
+	d.report = status.New(status.Parts{
+		Config: d.config, Cards: d.cards, Node: here, Ledger: d.records, Grants: d.grants, InUse: queue.CurrentUse, ByMPS: manager.Serves,
+		Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: d.usage, Past: reports, Version: version, Log: d.log,
+		Problems: []func() []string{d.cards.Problems, d.records.Problems, d.reload.Problems},
+		Private:  []func() []string{d.auditor.Problems, manager.Problems},
+		Work:     d.judge.Work,
+		Slices:   d.slices.Of,
+	})
+	d.counts.Watch(d.report.Snapshot)
 	d.server, err = server.New(server.Parts{
-		Config: d.config, Inventory: d.driver, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Log: d.log, Version: version,
-		Health: d.health, Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: usageWriter(cfg, d.slurm, d.log), Past: reports,
-		Problems: []func() []string{d.records.Problems, d.reload.Problems},
-		Private:  []func() []string{func() []string { return d.auditor.Problems() }},
-		Steps:    &process.Steps{},
-		Served:   d.judge.Wake,
-		Slurm:    func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) },
+		Config: d.config, Steps: &process.Steps{}, Ledger: d.records, Grants: d.grants, Costs: d.costs, Observer: d.counts, Node: here,
+		Cards: d.cards, Queue: queue, Outbox: box, MPS: manager, Linger: keeper, Report: d.report, Log: d.log,
 	}, d.ledgerLost)
 	if err != nil {
 		return err
 	}
-	meter := ctxswitch.New(cardOf(d.driver), d.log)
-	d.auditor = audit.New(audit.Parts{
-		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
-		Name: d.server.Cards.Name, Tell: d.server.Outbox.TellJob, Whole: d.server.Whole.MayHold,
-	})
-	d.judge.Except(d.server.HeldByMPS)
-	d.judge.Measure(meter)
-	d.slices = d.sliceTester(cfg, meter, driverVersion)
-	d.judge.Slices(func(card gpu.UUID) probe.Verdict { v, _ := d.slices.Of(card); return v })
-	d.server.Report.SetWork(d.judge.Work)
-	d.server.Report.SetSlices(d.slices.Of)
-	d.counts.Watch(d.server.Report.Snapshot)
 	d.health.OnChange(d.server.CardChanged)
-	d.reload.apply = d.follow
 	return nil
 }
 
@@ -240,24 +266,24 @@ func (d *gresd) serve(ctx context.Context, cfg config.Config, hup <-chan os.Sign
 	var parts sync.WaitGroup
 
 	measurer := arbiter.NewMeasurer(d.grants, d.driver, d.server.Uncounted, d.log)
-	measurer.Keeps(d.server.Linger.Memory)
-	reclaimer := slotgc.New(d.grants, slotgc.Child(self, clearSlots), d.log)
+	measurer.Keeps(d.linger.Memory)
+	reclaimer := grant.NewSlotReclaimer(d.grants, grant.ClearInChild(self, clearSlots), d.log)
 	d.grants.OnChange(func() {
 		d.slices.JobsChanged()
 		d.judge.Wake()
 		measurer.Wake()
 		reclaimer.Wake()
 		d.auditor.Wake()
-		d.server.Linger.Wake()
+		d.linger.Wake()
 	})
 	for _, run := range []func(context.Context){
-		d.grants.Watch, d.judge.Run, d.server.Report.CountGPUTime, measurer.Run, reclaimer.Run, d.auditor.Run, d.server.Linger.Run,
+		d.grants.Watch, d.judge.Run, d.report.CountGPUTime, d.usage.Run, measurer.Run, reclaimer.Run, d.auditor.Run, d.linger.Run,
 	} {
 		parts.Go(func() { run(ctx) })
 	}
-	parts.Go(func() { d.health.Run(ctx, d.server.Cards.IDs) })
+	parts.Go(func() { d.health.Run(ctx, d.cards.IDs) })
 	if cfg.Memory.DriverLimits {
-		keeper := memlimit.Keeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
+		keeper := driver.LimitKeeper{Grants: d.grants, Set: d.driver.LimitMemory, Root: "/sys/fs/cgroup", Proc: "/proc", Log: d.log}
 		parts.Go(func() { keeper.Run(ctx) })
 	}
 	parts.Go(func() { learn(ctx, cfg, d.costs, d.driver) })
@@ -314,7 +340,7 @@ func openLedger(path string, log *slog.Logger) (*ledger.Ledger, bool, error) {
 	return records, !records.Existed(), nil
 }
 
-func driver(cards inventory.Inventory, log *slog.Logger) string {
+func readVersions(cards *driver.NVML, log *slog.Logger) string {
 	v, err := cards.Versions()
 	if err != nil {
 		log.Warn("driver version is not known", "error", err)
@@ -329,7 +355,7 @@ func notify(state string) { _, _ = daemon.SdNotify(false, state) }
 
 // watchdog tells systemd that the server still works. While it does not, the
 // calls stop, and systemd starts gresd anew: jobs and grants are adopted.
-func watchdog(ctx context.Context, srv interface{ Alive() }) {
+func watchdog(ctx context.Context, srv interface{ CheckLiveness() }) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
 		return
@@ -341,13 +367,13 @@ func watchdog(ctx context.Context, srv interface{ Alive() }) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			srv.Alive()
+			srv.CheckLiveness()
 			notify(daemon.SdNotifyWatchdog)
 		}
 	}
 }
 
-func cardOf(cards inventory.Inventory) func(gpu.UUID) (gpu.Card, bool) {
+func cardOf(cards *driver.NVML) func(gpu.UUID) (gpu.Card, bool) {
 	return func(uuid gpu.UUID) (gpu.Card, bool) {
 		list, _ := cards.Cards() // those that can be read are returned all the same
 		i := slices.IndexFunc(list, func(c gpu.Card) bool { return c.UUID == uuid })

@@ -19,7 +19,7 @@ import (
 // hanging is a server that stops working.
 type hanging struct{ mu sync.Mutex }
 
-func (h *hanging) Alive() {
+func (h *hanging) CheckLiveness() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 }

@@ -7,17 +7,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/doctor"
 )
 
 func gresConfCommand(path *string) *cobra.Command {
-	var options gresconf.Options
+	var options doctor.GresConfOptions
 	command := &cobra.Command{
 		Use:   "gres-conf",
 		Short: "Print the lines of gres.conf for this node",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := options.Of(*path)
+			text, err := options.Text(*path)
 			if err != nil {
 				return err
 			}

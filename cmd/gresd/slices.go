@@ -24,7 +24,7 @@ func (d *gresd) sliceTester(cfg config.Config, meter probe.CardTimes, driver str
 			}
 			return ""
 		},
-		Cards: func() []gpu.Card { return d.server.Cards.Now().Cards },
+		Cards: func() []gpu.Card { return d.cards.Now().Cards },
 		Jobs:  d.grants.Jobs, Processes: d.driver.Processes, Meter: meter,
 		Library: cfg.Paths.Library,
 		Child:   []string{self, workOnCard, "--cuda", probe.Library(cfg.NVML.Library)},

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slotgc"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 )
 
 // clearSlots is the command that a reclaimer runs as its child.
@@ -21,7 +21,7 @@ func slotsCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := slotgc.ClearInherited(args)
+			n, err := grant.ClearInherited(args)
 			if err != nil {
 				return err
 			}

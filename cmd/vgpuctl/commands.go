@@ -11,11 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gresconf"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // settings are the flags of every command.
@@ -60,7 +61,11 @@ func command() *cobra.Command {
 	s.add(root, "ps", "Show the processes of jobs on cards: all for root, else your own", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
 		return s.showJobs(cmd, "ps", writeProcesses)
 	})
-	root.AddCommand(s.topCommand(), s.setCommand(), s.cordonCommand(), s.uncordonCommand(), s.topoCommand(), s.explainCommand(), s.nodesCommand(), s.reportCommand(), s.webCommand())
+	s.add(root, "topo", "Show how the cards are joined, and what is free of each", cobra.NoArgs, s.topo)
+	s.add(root, "nodes", "Show the cards of all nodes and who waits for a share, from slurmctld alone", cobra.NoArgs, s.nodes)
+	s.add(root, "cordon CARD [REASON...]", "Give no new shares of a card, named by index or UUID (root only)", cobra.MinimumNArgs(1), s.cardChange(wire.OpCordon)).ValidArgsFunction = s.completeCards
+	s.add(root, "uncordon CARD", "Put a card back to use that was cordoned or sick (root only)", cobra.ExactArgs(1), s.cardChange(wire.OpUncordon)).ValidArgsFunction = s.completeCards
+	root.AddCommand(s.topCommand(), s.setCommand(), s.explainCommand(), s.reportCommand(), s.webCommand())
 
 	// Files and the node itself, without gresd.
 	inspect := s.add(root, "inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
@@ -77,11 +82,6 @@ func command() *cobra.Command {
 	check.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
 	}
-	var options gresconf.Options
-	gres := s.add(root, "gres-conf", "Print the lines of gres.conf for this node", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
-		return s.gresConf(cmd.OutOrStdout(), options)
-	})
-	options.Flags(gres.Flags())
 	root.AddCommand(s.doctorCommand(), probeLibraryCommand(), s.benchCommand(), completionCommand())
 	sayWhatIsWanted(root)
 	return root
@@ -109,21 +109,14 @@ func (s *settings) print(w io.Writer, v any, text func(io.Writer) error) error {
 	return enc.Encode(v)
 }
 
+// cardChange asks for a change of a card.
+func (s *settings) cardChange(op wire.Op) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return s.change(cmd, wire.Request{Op: op, Card: args[0], Reason: strings.Join(args[1:], " ")})
+	}
+}
+
 // grantOf is the grant of a job, where the configuration puts it.
 func (s *settings) grantOf(job uint32) string {
 	return filepath.Join(s.configuration().Paths.Job(job), "grant")
-}
-
-// gresConf prints what gresd gres-conf does; in JSON one string a line.
-func (s *settings) gresConf(w io.Writer, options gresconf.Options) error {
-	text, err := options.Of(s.config)
-	if err != nil {
-		return err
-	}
-	return s.print(w, struct {
-		Lines []string `json:"lines"`
-	}{linesOf(text)}, func(w io.Writer) error {
-		_, err := io.WriteString(w, text)
-		return err
-	})
 }

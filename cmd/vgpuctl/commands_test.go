@@ -84,7 +84,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
 	out, _, code := run(t, "--socket", socket, "top", "--once", "--sort", "job")
-	if lines := linesOf(out); code != 0 || len(lines) != 4 || strings.Fields(lines[0])[4] != "GOT" || strings.Fields(lines[1])[0] != "1234567" {
+	if lines := strings.Split(strings.TrimRight(out, "\n"), "\n"); code != 0 || len(lines) != 4 || strings.Fields(lines[0])[4] != "GOT" || strings.Fields(lines[1])[0] != "1234567" {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 	for _, args := range [][]string{{"top", "--sort", "size"}, {"top", "--interval", "1ms"}} {

@@ -97,27 +97,11 @@ func told(f doctor.Finding) doctor.Finding {
 }
 
 func writeFinding(w io.Writer, p paint, f doctor.Finding) {
-	word := string(f.Status)
-	switch f.Status {
-	case doctor.Pass:
-		word = p.green(word)
-	case doctor.Warn:
-		word = p.yellow(word)
-	case doctor.Fail:
-		word = p.red(word)
-	case doctor.Skip:
-		word = p.dim(word)
-	}
-	say := func(line string, indent int) {
-		if columns := columnsOf(w); columns > 0 {
-			line = fold(line, columns, indent)
-		}
-		fmt.Fprintln(w, line)
-	}
+	word := p.code(map[doctor.Status]string{doctor.Pass: green, doctor.Warn: yellow, doctor.Fail: red, doctor.Skip: dim}[f.Status], string(f.Status))
 	const text = 17 // the column where it begins
-	say(fmt.Sprintf("%s  %-9s  %s", word, f.Check, f.Message), text)
+	fmt.Fprintln(w, fold(fmt.Sprintf("%s  %-9s  %s", word, f.Check, f.Message), columnsOf(w), text))
 	if f.Remedy != "" {
-		say(strings.Repeat(" ", text)+p.dim("do: "+f.Remedy), text+4)
+		fmt.Fprintln(w, fold(strings.Repeat(" ", text)+p.code(dim, "do: "+f.Remedy), columnsOf(w), text+4))
 	}
 }
 

@@ -42,22 +42,23 @@ func (s *settings) explainCommand() *cobra.Command {
 			return s.run(func(cmd *cobra.Command, _ []string) error { return s.explain(cmd, req) })(cmd, args)
 		},
 	}
-	flags, o := cmd.Flags(), &req.Options
-	flags.StringVar(&req.GRES, "gres", "", "`vgpu[:TYPE]:N`, as for sbatch")
-	flags.StringVar(&o.Mem, "vgpu-mem", "", "memory per card: `SIZE` or PCT%")
-	flags.StringVar(&o.Cores, "vgpu-cores", "", "compute share `PCT` per card")
-	flags.StringVar(&o.Cards, "vgpu-cards", "", "`COUNT` of cards to split the share over")
-	flags.StringVar(&o.Mode, "vgpu-mode", "", "`MODE`: hard, soft[:CEILING] or off")
-	flags.StringVar(&o.Priority, "vgpu-priority", "", "`WORD`: high, normal or low")
-	flags.StringVar(&o.Policy, "vgpu-policy", "", "`WORD`: binpack, spread, topology or exclusive")
-	flags.StringVar(&o.Engine, "vgpu-engine", "", "`WORD`: time, mps, concurrent or auto")
-	complete(cmd, "gres", "vgpu:10", "vgpu:30", "vgpu:50", "vgpu:100")
-	complete(cmd, "vgpu-mode", "hard", "soft", "off")
-	complete(cmd, "vgpu-priority", "high", "normal", "low")
-	complete(cmd, "vgpu-policy", "binpack", "spread", "topology", "exclusive")
-	complete(cmd, "vgpu-engine", "time", "mps", "concurrent", "auto")
-	for _, flag := range []string{"vgpu-mem", "vgpu-cores", "vgpu-cards"} {
-		complete(cmd, flag)
+	o := &req.Options
+	for _, f := range []struct {
+		value       *string
+		name, usage string
+		words       []string
+	}{
+		{&req.GRES, "gres", "`vgpu[:TYPE]:N`, as for sbatch", []string{"vgpu:10", "vgpu:30", "vgpu:50", "vgpu:100"}},
+		{&o.Mem, "vgpu-mem", "memory per card: `SIZE` or PCT%", nil},
+		{&o.Cores, "vgpu-cores", "compute share `PCT` per card", nil},
+		{&o.Cards, "vgpu-cards", "`COUNT` of cards to split the share over", nil},
+		{&o.Mode, "vgpu-mode", "`MODE`: hard, soft[:CEILING] or off", []string{"hard", "soft", "off"}},
+		{&o.Priority, "vgpu-priority", "`WORD`: high, normal or low", []string{"high", "normal", "low"}},
+		{&o.Policy, "vgpu-policy", "`WORD`: binpack, spread, topology or exclusive", []string{"binpack", "spread", "topology", "exclusive"}},
+		{&o.Engine, "vgpu-engine", "`WORD`: time, mps, concurrent or auto", []string{"time", "mps", "concurrent", "auto"}},
+	} {
+		cmd.Flags().StringVar(f.value, f.name, "", f.usage)
+		complete(cmd, f.name, f.words...)
 	}
 	return cmd
 }
@@ -159,18 +160,16 @@ func amount(share uint32, bytes uint64) string { return percent(share) + " " + s
 
 // jobsOn names at most three jobs; --json has all.
 func jobsOn(c wire.CardVerdict) string {
-	ids := slices.Clone(c.JobIDs)
-	slices.Sort(ids)
-	var names []string
-	for i, id := range ids {
-		if i == 3 {
-			names = append(names, "…")
-			break
+	text := fmt.Sprint(c.Jobs)
+	for i, id := range slices.Sorted(slices.Values(c.JobIDs)) {
+		switch {
+		case i == 0:
+			text += ": " + fmt.Sprint(id)
+		case i < 3:
+			text += "," + fmt.Sprint(id)
+		case i == 3:
+			text += ",…"
 		}
-		names = append(names, fmt.Sprint(id))
 	}
-	if len(names) == 0 {
-		return fmt.Sprint(c.Jobs)
-	}
-	return fmt.Sprintf("%d: %s", c.Jobs, strings.Join(names, ","))
+	return text
 }

@@ -16,28 +16,30 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
 // clusterView is what slurmctld knows of all nodes with cards.
 type clusterView struct {
-	Cards      int     `json:"cards"`
-	UsableFrom int     `json:"cards_usable"`
-	Given      uint64  `json:"share_given"` // of usable cards, in hundredths of one
-	Free       uint64  `json:"share_free"`
-	Places     []place `json:"places"`
+	Cards      int         `json:"cards"`
+	UsableFrom int         `json:"cards_usable"`
+	Given      uint64      `json:"share_given"` // of usable cards, in hundredths of one
+	Free       uint64      `json:"share_free"`
+	Places     []placeView `json:"places"`
 	// Unread are jobs of which scontrol's text could not be read.
 	Unread  int         `json:"jobs_unread,omitempty"`
 	Nodes   []nodeView  `json:"nodes"`
 	Waiting []waitGroup `json:"waiting"`
 }
 
-// place is how many requests for that share of one card fit now, and the part of what is free
+// placeView is how many requests for that share of one card fit now, and the part of what is free
 // that such a request cannot use.
-type place struct {
-	Share      int     `json:"share"`
-	Fit        int     `json:"fit"`
-	Fragmented float64 `json:"fragmented"`
+type placeView struct {
+	Share      gpu.Share `json:"share"`
+	Fit        int       `json:"fit"`
+	Fragmented float64   `json:"fragmented"`
 }
 
 type nodeView struct {
@@ -51,6 +53,7 @@ type nodeView struct {
 	Counted bool   `json:"counted,omitempty"`
 	Given   uint64 `json:"share_given"`
 	Free    uint64 `json:"share_free"`
+	largest uint64 // the largest request of one card that fits
 }
 
 type cardView struct {
@@ -68,21 +71,12 @@ type waitGroup struct {
 	Asks   string `json:"gres"` // of the first of them
 }
 
-func (s *settings) nodesCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "nodes",
-		Short: "Show the cards of all nodes and who waits for a share, from slurmctld alone",
-		Args:  cobra.NoArgs,
-
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: s.run(func(cmd *cobra.Command, _ []string) error {
-			v, err := s.cluster(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return s.print(cmd.OutOrStdout(), v, func(w io.Writer) error { return writeCluster(w, s.paint(w), v) })
-		}),
+func (s *settings) nodes(cmd *cobra.Command, _ []string) error {
+	v, err := s.cluster(cmd.Context())
+	if err != nil {
+		return err
 	}
+	return s.print(cmd.OutOrStdout(), v, func(w io.Writer) error { return writeCluster(w, s.paint(w), v) })
 }
 
 func (s *settings) cluster(ctx context.Context) (clusterView, error) {
@@ -105,6 +99,9 @@ func (s *settings) cluster(ctx context.Context) (clusterView, error) {
 	v.Unread = unread
 	return v, nil
 }
+
+// unusable finds the states of a node that starts no job.
+var unusable = regexp.MustCompile(`DOWN|DRAIN|FAIL|MAINT|NOT_RESPONDING|\*`)
 
 // ofCard finds the cards of which gresd has written that they are out of use.
 var ofCard = regexp.MustCompile(`(?:^vgpu: |; )card (\d+): `)
@@ -147,10 +144,8 @@ func viewCluster(nodes []slurm.NodeGRES, jobs []slurm.ClusterJob, only string) c
 func clean(text string) string { return strings.Map(visible, text) }
 
 func viewNode(n slurm.NodeGRES) nodeView {
-	v := nodeView{Node: clean(n.Name), State: clean(n.State), Reason: clean(cmp.Or(n.Reason, n.Comment)), Counted: n.Counted, Usable: true}
-	for _, bad := range []string{"DOWN", "DRAIN", "FAIL", "MAINT", "NOT_RESPONDING", "*"} {
-		v.Usable = v.Usable && !strings.Contains(strings.ReplaceAll(n.State, "POWERED_DOWN", ""), bad)
-	}
+	v := nodeView{Node: clean(n.Name), State: clean(n.State), Reason: clean(cmp.Or(n.Reason, n.Comment)), Counted: n.Counted}
+	v.Usable = !unusable.MatchString(strings.ReplaceAll(n.State, "POWERED_DOWN", ""))
 	// A comment of an administrator is his own; gresd's is about cards.
 	if n.Reason == "" && !strings.HasPrefix(n.Comment, "vgpu: ") {
 		v.Reason = ""
@@ -184,17 +179,11 @@ func (v *nodeView) take(held slurm.JobFacts) {
 	}
 }
 
-const fullCard = 100
-
-// typicalShares are those that room is counted for.
-var typicalShares = []int{25, 50, 75, 100}
+const fullCard = uint64(gpu.FullCard)
 
 // count fills in the sums.
 func (v *clusterView) count() {
-	for _, share := range typicalShares {
-		v.Places = append(v.Places, place{Share: share})
-	}
-	unusable, known := make([]uint64, len(v.Places)), uint64(0)
+	var free []place.FreeCard
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		v.Cards += len(n.Cards)
@@ -204,17 +193,11 @@ func (v *clusterView) count() {
 			}
 			v.UsableFrom++
 			n.Free += fullCard
-			if n.Counted {
-				continue
-			}
-			n.Free -= min(c.Given, fullCard)
-			free := fullCard - min(c.Given, fullCard)
-			known += free
-			for k := range v.Places {
-				v.Places[k].Fit += int(free) / v.Places[k].Share
-				if int(free) < v.Places[k].Share {
-					unusable[k] += free
-				}
+			if !n.Counted {
+				left := fullCard - min(c.Given, fullCard)
+				n.Free -= fullCard - left
+				n.largest = max(n.largest, left)
+				free = append(free, place.FreeCard{Share: gpu.Share(left), Largest: gpu.Share(left)})
 			}
 		}
 		if n.Counted {
@@ -223,8 +206,13 @@ func (v *clusterView) count() {
 		v.Free += n.Free
 		v.Given += n.Given
 	}
-	for k := range v.Places {
-		v.Places[k].Fragmented = float64(unusable[k]) / float64(max(known, 1))
+	for _, share := range place.TypicalShares {
+		p := placeView{Share: share}
+		p.Fragmented, _ = place.Fragmented(free, share)
+		for _, f := range free {
+			p.Fit += int(f.Largest / share)
+		}
+		v.Places = append(v.Places, p)
 	}
 }
 
@@ -232,12 +220,7 @@ func (v *clusterView) count() {
 const shownGroups = 15
 
 func writeCluster(w io.Writer, p paint, v clusterView) error {
-	usable := 0
-	for _, n := range v.Nodes {
-		if n.Usable {
-			usable++
-		}
-	}
+	usable := len(slices.DeleteFunc(slices.Clone(v.Nodes), func(n nodeView) bool { return !n.Usable }))
 	fmt.Fprintf(w, "nodes with cards: %d, usable %d; cards: %d, usable %d\n", len(v.Nodes), usable, v.Cards, v.UsableFrom)
 	fmt.Fprintf(w, "shares given: %s of a card, free: %s\n", hundredths(v.Given), hundredths(v.Free))
 	rows := [][]string{{"REQUEST", "FIT NOW", "FREE BUT TOO SMALL"}}
@@ -253,9 +236,13 @@ func writeCluster(w io.Writer, p paint, v clusterView) error {
 	for _, n := range v.Nodes {
 		state := n.State
 		if !n.Usable {
-			state = p.red(state)
+			state = p.code(red, state)
 		}
-		rows = append(rows, []string{n.Node, state, n.types(), fmt.Sprint(n.Jobs), fmt.Sprintf("%d%%", n.Free), n.largest(), n.given(p)})
+		largest := fmt.Sprintf("%d%%", n.largest)
+		if n.Counted { // slurmctld does not know
+			largest = "?"
+		}
+		rows = append(rows, []string{n.Node, state, n.types(), fmt.Sprint(n.Jobs), fmt.Sprintf("%d%%", n.Free), largest, n.given(p)})
 	}
 	if err := table(w, p, rows, "TYPE", "JOBS", "FREE"); err != nil {
 		return err
@@ -272,21 +259,24 @@ func writeCluster(w io.Writer, p paint, v clusterView) error {
 }
 
 func writeWaiting(w io.Writer, p paint, groups []waitGroup) error {
+	rows, sum := [][]string{{"USER", "JOBS", "FOR EXAMPLE", "REASON"}}, 0
+	for _, g := range groups {
+		sum += g.Jobs
+		rows = append(rows, []string{g.User, fmt.Sprint(g.Jobs), g.Asks, g.Reason})
+	}
 	if len(groups) == 0 {
 		return nil
 	}
-	rows, sum := [][]string{{"USER", "JOBS", "FOR EXAMPLE", "REASON"}}, 0
-	for i, g := range groups {
-		sum += g.Jobs
-		if i < shownGroups {
-			rows = append(rows, []string{g.User, fmt.Sprint(g.Jobs), g.Asks, g.Reason})
-		}
-	}
-	if len(groups) > shownGroups {
-		rows = append(rows, []string{"…"})
-	}
 	fmt.Fprintf(w, "\njobs that wait for a share: %d\n", sum)
-	return table(w, p, rows)
+	return table(w, p, shortened(rows, shownGroups))
+}
+
+// shortened omits the rows after the first n; --json has all.
+func shortened(rows [][]string, n int) [][]string {
+	if len(rows) > n+1 {
+		rows = append(rows[:n+1], []string{"…"})
+	}
+	return rows
 }
 
 // hundredths writes a share as cards: "3.25".
@@ -296,37 +286,22 @@ func hundredths(share uint64) string { return fmt.Sprintf("%d.%02d", share/fullC
 func (v nodeView) types() string {
 	var types []string
 	for _, c := range v.Cards {
-		if c.Type != "" && !slices.Contains(types, c.Type) {
-			types = append(types, c.Type)
-		}
+		types = append(types, c.Type)
 	}
-	return cmp.Or(strings.Join(types, ","), "-")
-}
-
-// largest is the largest request of one card that fits, by what slurmctld knows.
-func (v nodeView) largest() string {
-	if v.Counted {
-		return "?"
-	}
-	free := uint64(0)
-	for _, c := range v.Cards {
-		if v.Usable && !c.Out {
-			free = max(free, fullCard-min(c.Given, fullCard))
-		}
-	}
-	return fmt.Sprintf("%d%%", free)
+	slices.Sort(types)
+	return cmp.Or(strings.Join(slices.Compact(slices.DeleteFunc(types, func(t string) bool { return t == "" })), ","), "-")
 }
 
 // given is "30 100 0 out".
 func (v nodeView) given(p paint) string {
 	if v.Counted {
-		return fmt.Sprintf("%d of %d on %d cards", v.Given, fullCard*len(v.Cards), len(v.Cards))
+		return fmt.Sprintf("%d of %d on %d cards", v.Given, fullCard*uint64(len(v.Cards)), len(v.Cards))
 	}
 	var words []string
 	for _, c := range v.Cards {
 		word := fmt.Sprint(c.Given)
 		if c.Out {
-			word += p.red("!")
+			word += p.code(red, "!")
 		}
 		words = append(words, word)
 	}

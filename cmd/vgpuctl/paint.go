@@ -53,11 +53,8 @@ func (p paint) code(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-func (p paint) bold(text string) string   { return p.code("1", text) }
-func (p paint) red(text string) string    { return p.code("31", text) }
-func (p paint) green(text string) string  { return p.code("32", text) }
-func (p paint) yellow(text string) string { return p.code("33", text) }
-func (p paint) dim(text string) string    { return p.code("2", text) }
+// Codes of looks.
+const bold, dim, red, green, yellow = "1", "2", "31", "32", "33"
 
 var codes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
@@ -109,7 +106,7 @@ func aligned(p paint, rows [][]string) (lines []string) {
 		for i, cell := range row {
 			blanks := max(0, widths[i]-width(cell)) + 2
 			if r == 0 {
-				cell = p.bold(cell)
+				cell = p.code(bold, cell)
 			}
 			line.WriteString(cell + strings.Repeat(" ", blanks))
 		}
@@ -117,5 +114,3 @@ func aligned(p paint, rows [][]string) (lines []string) {
 	}
 	return lines
 }
-
-func linesOf(text string) []string { return strings.Split(strings.TrimRight(text, "\n"), "\n") }

@@ -310,7 +310,7 @@ func writeReports(w io.Writer, p paint, reports []wire.Report) error {
 			fmt.Fprintln(w)
 		}
 		v := readReport(r)
-		fmt.Fprintln(w, p.bold(v.Title))
+		fmt.Fprintln(w, p.code(bold, v.Title))
 		rows := [][]string{}
 		for _, f := range v.Facts {
 			rows = append(rows, []string{"", f.Name, f.Value})

@@ -52,9 +52,9 @@ func (s *screen) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// fold breaks a line that is wider than columns between words. The next lines begin with indent blanks.
+// fold breaks a line that is wider than columns between words; 0 columns: it breaks none. The next lines begin with indent blanks.
 func fold(line string, columns, indent int) string {
-	if width(line) <= columns {
+	if columns == 0 || width(line) <= columns {
 		return line
 	}
 	var lines []string

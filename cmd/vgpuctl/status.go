@@ -89,16 +89,10 @@ func writeQueue(w io.Writer, p paint, jobs []web.Waiting) error {
 	if len(jobs) == 0 {
 		return nil
 	}
-	if _, err := fmt.Fprintf(w, "\njobs that wait in Slurm's queue for a share: %d\n", len(jobs)); err != nil {
-		return err
-	}
+	fmt.Fprintf(w, "\njobs that wait in Slurm's queue for a share: %d\n", len(jobs))
 	rows := [][]string{{"JOB", "USER", "SHARE", "REASON"}}
-	for i, j := range jobs {
-		if i == shownQueue {
-			rows = append(rows, []string{"…"})
-			break
-		}
+	for _, j := range jobs {
 		rows = append(rows, []string{j.JobID, j.User, j.GRES, j.Reason})
 	}
-	return table(w, p, rows)
+	return table(w, p, shortened(rows, shownQueue))
 }

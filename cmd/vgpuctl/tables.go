@@ -24,17 +24,17 @@ func writeStatus(w io.Writer, p paint, st wire.Status) error {
 	fmt.Fprintf(w, "gresd %s on %s: %s, up %s, cards chosen by %s, jobs %d\n", st.Version, node, state,
 		time.Since(st.Started).Round(time.Second), st.Placement, st.Jobs)
 	for _, problem := range st.Problems {
-		fmt.Fprintf(w, "%s %s\n", p.red("problem:"), problem)
+		fmt.Fprintf(w, "%s %s\n", p.code(red, "problem:"), problem)
 	}
 	rows := [][]string{{"CARD", "TYPE", "SHARE", "BUSY", "MEMORY", "JOBS", "STATE", "UUID"}}
 	for _, c := range st.Cards {
-		health := p.green("ok")
+		health := p.code(green, "ok")
 		if !c.Healthy {
-			health = p.red("out") // cordoned, sick, or in MIG mode
+			health = p.code(red, "out") // cordoned, sick, or in MIG mode
 		}
 		jobs := fmt.Sprint(c.Jobs)
 		if c.Throttled > 0 {
-			jobs += p.yellow(fmt.Sprintf(", %d throttled", c.Throttled))
+			jobs += p.code(yellow, fmt.Sprintf(", %d throttled", c.Throttled))
 		}
 		rows = append(rows, []string{
 			fmt.Sprint(c.Index), c.Type, top.Share(c.Share, c.Cores), top.Percent(c.ComputePercent),

@@ -17,19 +17,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func (s *settings) topoCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "topo",
-		Short: "Show how the cards are joined, and what is free of each",
-		Args:  cobra.NoArgs,
-		RunE: s.run(func(cmd *cobra.Command, _ []string) error {
-			rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpTopo})
-			if err != nil {
-				return err
-			}
-			return s.print(cmd.OutOrStdout(), rep.Topology, func(w io.Writer) error { return writeTopology(w, *rep.Topology) })
-		}),
+func (s *settings) topo(cmd *cobra.Command, _ []string) error {
+	rep, err := s.ask(cmd.Context(), wire.Request{Op: wire.OpTopo})
+	if err != nil {
+		return err
 	}
+	return s.print(cmd.OutOrStdout(), rep.Topology, func(w io.Writer) error { return writeTopology(w, *rep.Topology) })
 }
 
 // legend explains the cells that a matrix can have.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/web"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 )
 
 // queueEvery is how often the page asks Slurm who waits, for all its viewers.
@@ -59,8 +60,7 @@ func checkListen(listen string) error {
 	if strings.HasPrefix(listen, "/") {
 		return nil
 	}
-	host, _, err := net.SplitHostPort(listen)
-	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
+	if !config.IsLoopback(listen) {
 		return fmt.Errorf("--listen: %q: want a loopback address with a port or the path of a Unix socket, e.g. 127.0.0.1:8899; from another machine: ssh -L", listen)
 	}
 	return nil
@@ -117,25 +117,21 @@ func listenLocal(ctx context.Context, listen string) (net.Listener, error) {
 	// No moment in which others may open it.
 	mask := syscall.Umask(0o177)
 	defer syscall.Umask(mask)
-	l, err := lc.Listen(ctx, "unix", listen)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
+	info, err := os.Lstat(listen)
+	if err == nil && info.Mode().Type() == fs.ModeSocket {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "unix", listen)
+		if err == nil {
+			conn.Close()
+		} else if errors.Is(err, syscall.ECONNREFUSED) {
+			_ = os.Remove(listen) // else Listen fails
+		}
 	}
-	info, statErr := os.Lstat(listen)
-	if statErr != nil || info.Mode().Type() != fs.ModeSocket {
+	l, err := lc.Listen(ctx, "unix", filepath.Clean(listen))
+	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%w: want a path where no file is", err)
 	}
-	var d net.Dialer
-	if conn, dialErr := d.DialContext(ctx, "unix", listen); !errors.Is(dialErr, syscall.ECONNREFUSED) {
-		if dialErr == nil {
-			conn.Close()
-		}
-		return nil, err
-	}
-	if err := os.Remove(listen); err != nil {
-		return nil, err
-	}
-	return lc.Listen(ctx, "unix", filepath.Clean(listen))
+	return l, err
 }
 
 // webSource is what the page shows: a sample of each node, as vgpuctl top takes them, and at

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -36,7 +36,7 @@ type Memory interface {
 
 // Counter is the card's own count of its processes' memory.
 type Counter interface {
-	Processes(gpu.UUID) ([]inventory.Process, error)
+	Processes(gpu.UUID) ([]driver.Process, error)
 }
 
 // Measurer compares what processes announce with what the card counts for them,
@@ -88,7 +88,6 @@ func (m *Measurer) Wake() { m.sleeper.Wake() }
 // Run measures while jobs are awake, until ctx is done, and takes no more than a tenth
 // of a core for it. The driver may block it; nothing else waits for it.
 func (m *Measurer) Run(ctx context.Context) {
-	defer m.sleeper.Stop()
 	defer context.AfterFunc(ctx, m.sleeper.Wake)()
 	for ctx.Err() == nil {
 		began := time.Now()

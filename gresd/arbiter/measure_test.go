@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -67,13 +67,13 @@ func (f *fakeMemory) SetOutside(job uint32, _ int, bytes int64) bool {
 
 type fakeCounter struct {
 	mu    sync.Mutex
-	procs []inventory.Process
+	procs []driver.Process
 	err   error
 	asked int
 	cards map[gpu.UUID]bool // set in tests that check which cards gresd asks
 }
 
-func (f *fakeCounter) Processes(card gpu.UUID) ([]inventory.Process, error) {
+func (f *fakeCounter) Processes(card gpu.UUID) ([]driver.Process, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
@@ -94,7 +94,7 @@ func memView(slots ...libvgpu.SlotView) libvgpu.CacheView {
 
 func TestMeasureSumsAJob(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
-	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}, {PID: 3, Memory: 500}}}
+	c := &fakeCounter{procs: []driver.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}, {PID: 3, Memory: 500}}}
 	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
 	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 1, 1)))
 	f.add(8, 30, memView(memSlot(3, 500, 0, 1, 1)))
@@ -125,7 +125,7 @@ func TestMeasureSumsAJob(t *testing.T) {
 // A new gresd must not forget what the one before it measured.
 func TestMeasureAfterARestart(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{7: 500}}
-	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1200}}}
+	c := &fakeCounter{procs: []driver.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1200}}}
 	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
 	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 2, 1)))
 	if m.step(); f.outside[7] != 500 {
@@ -167,7 +167,7 @@ func TestMeasureAsksNobodyWithoutContexts(t *testing.T) {
 // What the card takes for a process and counts for nobody is the job's too.
 func TestMeasureAddsWhatIsUncounted(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
-	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}, {PID: 3, Memory: 0}}}
+	c := &fakeCounter{procs: []driver.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}, {PID: 3, Memory: 0}}}
 	m := NewMeasurer(f, c, func(gpu.UUID) gpu.Bytes { return 9 }, slog.New(slog.DiscardHandler))
 	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 1, 1)))
 	f.add(8, 30, memView(memSlot(3, 500, 400, 1, 1))) // the driver does not say
@@ -183,7 +183,7 @@ func TestMeasureFollowsUpAtOnceAndDownSlowly(t *testing.T) {
 	f.add(7, 30, memView(memSlot(1, 1000, 0, 1, 1)))
 	look := func(counted gpu.Bytes, want int64) {
 		t.Helper()
-		c.procs = []inventory.Process{{PID: 1, Memory: counted}}
+		c.procs = []driver.Process{{PID: 1, Memory: counted}}
 		if m.step(); f.outside[7] != want {
 			t.Fatalf("the card counts %d: outside %d, want %d", counted, f.outside[7], want)
 		}
@@ -204,7 +204,7 @@ func TestMeasureFollowsUpAtOnceAndDownSlowly(t *testing.T) {
 // The driver is asked seldom where nothing changes, and at each look where something does.
 func TestMeasureAsksSeldomWhereNothingChanges(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
-	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}}}
+	c := &fakeCounter{procs: []driver.Process{{PID: 1, Memory: 1400}}}
 	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
 	slot := memSlot(1, 1000, 0, 1, 1)
 	looks := func(what string, n, want int) {
@@ -242,7 +242,7 @@ func TestMeasureAsksSeldomWhereNothingChanges(t *testing.T) {
 // The driver frees the memory of a killed process a moment after its death.
 func TestMeasureKeepsADeadProcessForAMoment(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
-	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}}}
+	c := &fakeCounter{procs: []driver.Process{{PID: 1, Memory: 1400}, {PID: 2, Memory: 1100}}}
 	m := NewMeasurer(f, c, nothing, slog.New(slog.DiscardHandler))
 	living, dead := memSlot(1, 1000, 0, 1, 1), memSlot(2, 1000, 0, 1, 1)
 	f.add(7, 30, memView(living, dead))
@@ -263,7 +263,7 @@ func TestMeasureKeepsADeadProcessForAMoment(t *testing.T) {
 // The job's user can write any UUID into the cache. gresd asks the card of the grant.
 func TestMeasureAsksTheCardOfTheGrant(t *testing.T) {
 	f := &fakeMemory{newFakeGrants(), map[uint32]int64{}}
-	c := &fakeCounter{procs: []inventory.Process{{PID: 1, Memory: 1400}}, cards: map[gpu.UUID]bool{}}
+	c := &fakeCounter{procs: []driver.Process{{PID: 1, Memory: 1400}}, cards: map[gpu.UUID]bool{}}
 	var log strings.Builder
 	m := NewMeasurer(f, c, nothing, slog.New(slog.NewTextHandler(&log, nil)))
 	for i := range 100 {

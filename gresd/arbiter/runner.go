@@ -103,7 +103,6 @@ func (r *Runner) Wake() { r.sleeper.Wake() }
 // Run looks at the jobs at every tick, more often where they take turns, and sleeps while
 // none of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
-	defer r.sleeper.Stop()
 	defer context.AfterFunc(ctx, r.sleeper.Wake)()
 	next := time.Now()
 	var rest time.Time // no look before

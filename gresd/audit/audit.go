@@ -20,8 +20,8 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -39,8 +39,8 @@ type Grants interface {
 
 // Driver is what the auditor asks. Its calls return in a bounded time.
 type Driver interface {
-	Processes(gpu.UUID) ([]inventory.Process, error)
-	Utilization(gpu.UUID, time.Time) ([]inventory.Use, error)
+	Processes(gpu.UUID) ([]driver.Process, error)
+	Utilization(gpu.UUID, time.Time) ([]driver.Use, error)
 }
 
 // Parts are what an auditor is made of. All but Times must be set.
@@ -252,7 +252,7 @@ func jobOf(id uint32, spec libvgpu.GrantSpec, view libvgpu.CacheView, known bool
 // held is one card of jobs.
 type held struct {
 	jobs   int
-	listed []inventory.Process
+	listed []driver.Process
 	err    error
 }
 
@@ -323,7 +323,7 @@ func (a *Auditor) readLibraries(c Card, jobs []Job) {
 
 // merge puts what driver and kernel say together. A claim to be of a job counts
 // only where the user is the job's.
-func merge(f facts, p inventory.Process, jobs []Job) Process {
+func merge(f facts, p driver.Process, jobs []Job) Process {
 	process := f.Process
 	process.Memory, process.Kind = p.Memory, p.Kind
 	if f.claimed && !slices.ContainsFunc(jobs, func(j Job) bool { return j.ID == f.Job && j.UID == f.UID }) {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -275,7 +275,7 @@ func TestKillEndsOnlyWhatWasJudged(t *testing.T) {
 
 // fakeNode has one card and one job of user 65534.
 type fakeNode struct {
-	processes []inventory.Process
+	processes []driver.Process
 	err       error
 	view      libvgpu.CacheView
 	none      bool // no job
@@ -305,17 +305,17 @@ func (n *fakeNode) Cache(uint32, time.Duration) (libvgpu.CacheView, error) {
 	return n.view, nil
 }
 
-func (n *fakeNode) Processes(gpu.UUID) ([]inventory.Process, error) { return n.processes, n.err }
+func (n *fakeNode) Processes(gpu.UUID) ([]driver.Process, error) { return n.processes, n.err }
 
 // A node may have thousands of jobs without processes: they cost nothing each second.
 func TestJobsAreLookedAtWhenACardHasProcesses(t *testing.T) {
 	node := &fakeNode{view: libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}}}
 	a := New(Parts{Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler), Name: func(gpu.UUID) string { return "0" }})
 	for _, test := range []struct {
-		processes []inventory.Process
+		processes []driver.Process
 		err       error
 		reads     int
-	}{{nil, nil, 0}, {[]inventory.Process{{PID: 1 << 30}}, nil, 1}, {nil, inventory.ErrNoAnswer, 1}, {nil, nil, 0}} {
+	}{{nil, nil, 0}, {[]driver.Process{{PID: 1 << 30}}, nil, 1}, {nil, driver.ErrNoAnswer, 1}, {nil, nil, 0}} {
 		node.processes, node.err, node.reads = test.processes, test.err, 0
 		if n := a.step(start); n != 1 || node.reads != test.reads {
 			t.Errorf("processes %v, %v: %d cards, %d reads, want 1 and %d", test.processes, test.err, n, node.reads, test.reads)
@@ -323,7 +323,7 @@ func TestJobsAreLookedAtWhenACardHasProcesses(t *testing.T) {
 	}
 }
 
-func (n *fakeNode) Utilization(gpu.UUID, time.Time) ([]inventory.Use, error) {
+func (n *fakeNode) Utilization(gpu.UUID, time.Time) ([]driver.Use, error) {
 	return nil, errors.New("only asked where jobs compete")
 }
 
@@ -332,7 +332,7 @@ func TestStep(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			cmd, p := sleeper(t, 65534)
 			node := &fakeNode{
-				processes: []inventory.Process{{PID: p.PID, Memory: gpu.GiB, Kind: inventory.Compute}},
+				processes: []driver.Process{{PID: p.PID, Memory: gpu.GiB, Kind: driver.Compute}},
 				view:      libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}},
 			}
 			counts, tells := map[string]int{}, []string{}
@@ -354,7 +354,7 @@ func TestStep(t *testing.T) {
 
 			for s := range 5 {
 				if s == 3 {
-					node.err = inventory.ErrNoAnswer // nothing is forgotten, nothing new
+					node.err = driver.ErrNoAnswer // nothing is forgotten, nothing new
 				}
 				if n := a.step(start.Add(time.Duration(s) * time.Second)); n != 1 {
 					t.Fatalf("%d jobs", n)
@@ -411,11 +411,11 @@ func TestAClaimCountsOnlyForTheJobsOwnUser(t *testing.T) {
 	jobs := []Job{{ID: 7, UID: 1000}}
 	for uid, want := range map[uint32]uint32{1000: 7, 1001: 0} {
 		f := facts{Process: Process{PID: 1, UID: uid, Job: 7}, claimed: true}
-		if got := merge(f, inventory.Process{Memory: 5, Kind: inventory.Compute}, jobs); got.Job != want || got.Memory != 5 || got.Kind != inventory.Compute {
+		if got := merge(f, driver.Process{Memory: 5, Kind: driver.Compute}, jobs); got.Job != want || got.Memory != 5 || got.Kind != driver.Compute {
 			t.Errorf("user %d: %+v", uid, got)
 		}
 		f.claimed = false // by its cgroup: whatever the user
-		if got := merge(f, inventory.Process{}, jobs); got.Job != 7 {
+		if got := merge(f, driver.Process{}, jobs); got.Job != 7 {
 			t.Errorf("user %d: %+v", uid, got)
 		}
 	}
@@ -427,7 +427,7 @@ func TestJobsWithoutAShareAreAskedAbout(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		_, p := sleeper(t, 65534)
 		node := &fakeNode{
-			processes: []inventory.Process{{PID: p.PID, Memory: gpu.GiB, Kind: inventory.Compute}},
+			processes: []driver.Process{{PID: p.PID, Memory: gpu.GiB, Kind: driver.Compute}},
 			view:      libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}},
 		}
 		counts := map[string]int{}

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -235,7 +235,7 @@ func TestEscapedIsKilled(t *testing.T) {
 				fake.put(int(p.PID), 1, 65534, map[string]string{"stat": string(stat), "cgroup": "0::/slurm/uid_1/job_7/step_0\n", "maps": text, "fd/3": "-> /dev/nvidia0"})
 			}
 			node := &fakeNode{
-				processes: []inventory.Process{{PID: p.PID, Memory: c.memory, Kind: inventory.Compute}},
+				processes: []driver.Process{{PID: p.PID, Memory: c.memory, Kind: driver.Compute}},
 				view:      libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}},
 			}
 			var tells []string
@@ -273,7 +273,7 @@ func TestABlockedMemoryMapHidesNobody(t *testing.T) {
 			}
 			fake := fakeProc{t, t.TempDir()}
 			node := &fakeNode{
-				processes: []inventory.Process{{PID: p.PID, Memory: 9 * gpu.GiB, Kind: inventory.Compute}},
+				processes: []driver.Process{{PID: p.PID, Memory: 9 * gpu.GiB, Kind: driver.Compute}},
 				view:      libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}},
 			}
 			var tells []string

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 // Kind is the rule that was broken.
@@ -35,7 +35,7 @@ type Process struct {
 	UID    uint32 // real
 	Name   string
 	Memory gpu.Bytes // 0: the driver does not say
-	Kind   inventory.ProcessKind
+	Kind   driver.ProcessKind
 	// Job is the job of Slurm that it is part of, with a share or without; 0 for
 	// none.
 	Job uint32
@@ -271,7 +271,7 @@ func of(c Card, job uint32) []Process {
 
 // judged is false for what is never touched: what only draws, MPS servers, and
 // what is gresd's own.
-func (p Process) judged() bool { return !p.Exempt && p.Kind != inventory.Graphics }
+func (p Process) judged() bool { return !p.Exempt && p.Kind != driver.Graphics }
 
 func unregistered(c Card, job Job, share Share, own []Process, jobs []Job) []Finding {
 	if !share.Known {
@@ -416,7 +416,7 @@ func overuse(c Card, jobs []Job) []Finding {
 		w := at{job: job, share: *share}
 		for _, p := range c.Processes {
 			if p.Job == job.ID {
-				if p.Kind&inventory.MPSClient != 0 {
+				if p.Kind&driver.MPSClient != 0 {
 					return nil // several run at once: the numbers mean something else
 				}
 				w.use += c.Percent[p.PID]

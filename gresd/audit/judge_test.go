@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // process of user 1000, with GiB of memory.
 func process(pid, job uint32, gib gpu.Bytes) Process {
-	return Process{PID: pid, Start: uint64(pid)*10 + 1<<40, UID: 1000, Name: "python", Memory: gib * gpu.GiB, Kind: inventory.Compute, Job: job}
+	return Process{PID: pid, Start: uint64(pid)*10 + 1<<40, UID: 1000, Name: "python", Memory: gib * gpu.GiB, Kind: driver.Compute, Job: job}
 }
 
 func slot(pid uint32) Slot { return Slot{PID: pid, Start: pid * 10, OnHost: true, Counted: true} }
@@ -73,8 +73,8 @@ func TestSuspects(t *testing.T) {
 			[]Job{with(job(7, "GPU-a"), func(j *Job) { j.Shares[0].Known = false })},
 			"",
 		},
-		{"a display server", card(with(process(11, 0, 1), func(p *Process) { p.Kind = inventory.Graphics })), []Job{a}, ""},
-		{"a process that also draws", card(with(process(11, 0, 1), func(p *Process) { p.Kind |= inventory.Graphics })), []Job{a}, "stranger 11"},
+		{"a display server", card(with(process(11, 0, 1), func(p *Process) { p.Kind = driver.Graphics })), []Job{a}, ""},
+		{"a process that also draws", card(with(process(11, 0, 1), func(p *Process) { p.Kind |= driver.Graphics })), []Job{a}, "stranger 11"},
 		{"an MPS server in a job", card(with(process(11, 7, 1), func(p *Process) { p.Exempt = true })), []Job{a}, ""},
 		{"an MPS server", card(with(process(11, 0, 1), func(p *Process) { p.Exempt = true })), []Job{a}, ""},
 
@@ -158,7 +158,7 @@ func TestOveruse(t *testing.T) {
 			// Two processes of the first job share its use.
 			on := card(process(10, 7, 1), process(11, 7, 1), process(20, 8, 1))
 			if c.mps {
-				on.Processes[0].Kind = inventory.MPSClient
+				on.Processes[0].Kind = driver.MPSClient
 			}
 			if !c.unmeasued {
 				on.Percent = map[uint32]float64{10: c.use / 2, 11: c.use / 2, 20: c.otherUse}
@@ -266,9 +266,9 @@ func TestUseIsAMean(t *testing.T) {
 		if i < window && u.mean() != nil {
 			t.Fatalf("a mean after %d looks", i)
 		}
-		samples := []inventory.Use{{PID: 1, Percent: 40, TimeUS: uint64(100 + i)}, {PID: 1, Percent: 60, TimeUS: uint64(200 + i)}}
+		samples := []driver.Use{{PID: 1, Percent: 40, TimeUS: uint64(100 + i)}, {PID: 1, Percent: 60, TimeUS: uint64(200 + i)}}
 		if i%2 == 0 {
-			samples = append(samples, inventory.Use{PID: 2, Percent: 100, TimeUS: 1})
+			samples = append(samples, driver.Use{PID: 2, Percent: 100, TimeUS: 1})
 		}
 		u.add(samples)
 	}
@@ -284,7 +284,7 @@ func TestUseIsSeenAfterTheClockWasSetBack(t *testing.T) {
 	newest := start.Truncate(time.Microsecond)
 	var u use
 	for range window {
-		u.add([]inventory.Use{{PID: 1, Percent: 90, TimeUS: uint64(newest.UnixMicro())}})
+		u.add([]driver.Use{{PID: 1, Percent: 90, TimeUS: uint64(newest.UnixMicro())}})
 	}
 	if got := u.since(newest.Add(-ahead)); !got.Equal(newest) || u.mean() == nil {
 		t.Errorf("clocks that differ by %s: samples since %s, mean %v; want the newest, and all that was seen", ahead, got, u.mean())
@@ -293,7 +293,7 @@ func TestUseIsSeenAfterTheClockWasSetBack(t *testing.T) {
 	if got := u.since(now); !got.Equal(now.Add(-time.Second)) || u.mean() != nil {
 		t.Errorf("set back by an hour, at %s: samples since %s, mean %v; want those of the last second, and no mean", now, got, u.mean())
 	}
-	u.add([]inventory.Use{{PID: 1, Percent: 90, TimeUS: uint64(now.UnixMicro())}})
+	u.add([]driver.Use{{PID: 1, Percent: 90, TimeUS: uint64(now.UnixMicro())}})
 	if got := u.since(now.Add(time.Second)); !got.Equal(now) {
 		t.Errorf("a second later: samples since %s, want %s", got, now)
 	}

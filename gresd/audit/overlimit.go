@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 const (
@@ -67,7 +67,7 @@ func (o owners) of(pid uint32) uint32 {
 
 // look adds a look and returns, by job, what each that has a limit worked at least in the last
 // overlimitSpan, in hundredths of the card. Of jobs that are not known for so long there is nothing.
-func (l *leasts) look(c Card, jobs []Job, samples []inventory.Use, records *ctxswitch.Account, now time.Time) map[uint32]float64 {
+func (l *leasts) look(c Card, jobs []Job, samples []driver.Use, records *ctxswitch.Account, now time.Time) map[uint32]float64 {
 	busy, meant := busyOf(c, samples)
 	if !meant {
 		*l = leasts{}
@@ -120,9 +120,9 @@ func (l *leasts) look(c Card, jobs []Job, samples []inventory.Use, records *ctxs
 
 // busyOf is the part of the time in which somebody worked on a card. It is not meant where the driver
 // tells otherwise than one mean for each process, or where programs work beside each other by MPS.
-func busyOf(c Card, samples []inventory.Use) (busy float64, meant bool) {
+func busyOf(c Card, samples []driver.Use) (busy float64, meant bool) {
 	for _, p := range c.Processes {
-		if p.Kind&inventory.MPSClient != 0 {
+		if p.Kind&driver.MPSClient != 0 {
 			return 0, false
 		}
 	}
@@ -162,7 +162,7 @@ func onlyOf(job uint32, there map[uint32]float64) bool {
 }
 
 // alone is the job of all processes that the driver lists and tells of; 0: there is none.
-func (l *leasts) alone(c Card, samples []inventory.Use) (job uint32) {
+func (l *leasts) alone(c Card, samples []driver.Use) (job uint32) {
 	for i, p := range c.Processes {
 		owner := l.owners.now[p.PID]
 		if owner == 0 || i > 0 && owner != job {

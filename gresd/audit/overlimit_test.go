@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -44,9 +44,9 @@ func newWatched(processes ...Process) *watched {
 
 func (w *watched) pass(seconds ...second) {
 	for _, s := range seconds {
-		var samples []inventory.Use
+		var samples []driver.Use
 		for pid, percent := range s.samples {
-			samples = append(samples, inventory.Use{PID: pid, Percent: percent})
+			samples = append(samples, driver.Use{PID: pid, Percent: percent})
 		}
 		uses := map[uint32]ctxswitch.Use{}
 		for pid, use := range w.sum.Uses {
@@ -122,7 +122,7 @@ func TestOverlimit(t *testing.T) {
 		{"beside one who has come and gone between looks", []Process{own}, times(60, second{map[uint32]uint32{10: 60}, map[uint32]float64{10: 0.5, 21: 0.5}}), false},
 		{"beside one who has not come", []Process{own}, times(30, second{map[uint32]uint32{10: 60}, map[uint32]float64{}}), true},
 		{"beside one of no job", []Process{own, process(30, 0, 1)}, times(60, at(99)), false},
-		{"with MPS", []Process{with(own, func(p *Process) { p.Kind = inventory.MPSClient })}, times(60, at(99)), false},
+		{"with MPS", []Process{with(own, func(p *Process) { p.Kind = driver.MPSClient })}, times(60, at(99)), false},
 		{"several processes", []Process{own, process(11, 7, 1)}, times(30, second{samples: map[uint32]uint32{10: 15, 11: 15}}), true},
 		{"one that is not listed", []Process{own}, times(30, second{samples: map[uint32]uint32{10: 15, 11: 15}}), false},
 	} {
@@ -247,7 +247,7 @@ func TestAProcessThatCannotBeLookedAtIsNobodys(t *testing.T) {
 	a := New(Parts{Grants: node, Driver: node, Name: func(gpu.UUID) string { return "0" }})
 	a.table = newTable(t.TempDir(), 5)
 	for listed, want := range map[int]bool{0: false, 1: true} {
-		node.processes = make([]inventory.Process, listed)
+		node.processes = make([]driver.Process, listed)
 		held, _ := a.ask()
 		if cards := a.cards(held, nil, start); len(cards) != 1 || cards[0].Shared != want {
 			t.Errorf("%d processes: %+v, want shared %v", listed, cards, want)

@@ -5,7 +5,7 @@ package audit
 import (
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 )
 
 // window is the number of looks over which the use of a card is averaged.
@@ -34,11 +34,11 @@ func (u *use) since(now time.Time) time.Time {
 }
 
 // add takes the samples of one look. A process without any was idle.
-func (u *use) add(samples []inventory.Use) {
+func (u *use) add(samples []driver.Use) {
 	for _, s := range samples {
 		u.newest = max(u.newest, s.TimeUS)
 	}
-	u.looks = append(u.looks, inventory.Mean(samples))
+	u.looks = append(u.looks, driver.Mean(samples))
 	if len(u.looks) > window {
 		u.looks = u.looks[1:]
 	}

@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
@@ -87,7 +87,7 @@ func (c *Cards) Now() *State { return c.now.Load() }
 // Unread is ErrUnread until the driver has named the cards for the first time.
 func (c *Cards) Unread() error {
 	now := c.Now()
-	var unread *inventory.CardError // it has named a card
+	var unread *driver.CardError // it has named a card
 	if len(now.Cards) > 0 || now.Err == nil || errors.As(now.Err, &unread) {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (c *Cards) Refresh() {
 		cards[i] = c.config.Get().Card(card.UUID).Apply(card)
 	}
 	old := c.Now()
-	var unread *inventory.CardError
+	var unread *driver.CardError
 	if old != nil && errors.As(err, &unread) {
 		cards = withLost(cards, old.Cards)
 	}
@@ -284,17 +284,17 @@ func (c *Cards) UnreadCards() []string {
 }
 
 // unread are the cards of an error of the driver that it could not read.
-func unread(err error) []*inventory.CardError {
-	var card *inventory.CardError
+func unread(err error) []*driver.CardError {
+	var card *driver.CardError
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []*inventory.CardError
+		var all []*driver.CardError
 		for _, err := range joined.Unwrap() {
 			all = append(all, unread(err)...)
 		}
 		return all
 	}
 	if errors.As(err, &card) && card.NVMLIndex >= 0 {
-		return []*inventory.CardError{card}
+		return []*driver.CardError{card}
 	}
 	return nil
 }

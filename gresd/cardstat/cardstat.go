@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 const (
@@ -28,13 +28,13 @@ const (
 
 // Driver is what the sampler asks. Its calls return in a bounded time.
 type Driver interface {
-	Usage(gpu.UUID) (inventory.Usage, error)
-	Utilization(gpu.UUID, time.Time) ([]inventory.Use, error)
+	Usage(gpu.UUID) (driver.Usage, error)
+	Utilization(gpu.UUID, time.Time) ([]driver.Use, error)
 }
 
 // Card is what one card did lately.
 type Card struct {
-	inventory.Usage
+	driver.Usage
 	At time.Time
 	// byPID is the part of the card's time that processes had, in percent, by pid
 	// of the host; nil: not known. Who is not listed had none.
@@ -124,7 +124,7 @@ func (s *Sampler) answer(uuid gpu.UUID, st *state, now time.Time) {
 	card := Card{Usage: usage, At: now}
 	if err == nil {
 		if uses, unknown := s.driver.Utilization(uuid, now.Add(-span)); unknown == nil {
-			card.byPID = inventory.Mean(uses)
+			card.byPID = driver.Mean(uses)
 		}
 	}
 	s.mu.Lock()

@@ -9,21 +9,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 type fakeDriver struct {
 	mu    sync.Mutex
 	hang  chan struct{} // until it is closed
-	usage inventory.Usage
-	uses  []inventory.Use
+	usage driver.Usage
+	uses  []driver.Use
 	err   error // of Usage
 	not   error // of Utilization
 	asked atomic.Int32
 }
 
-func (f *fakeDriver) Usage(uuid gpu.UUID) (inventory.Usage, error) {
+func (f *fakeDriver) Usage(uuid gpu.UUID) (driver.Usage, error) {
 	f.asked.Add(1)
 	f.mu.Lock()
 	hang := f.hang
@@ -36,7 +36,7 @@ func (f *fakeDriver) Usage(uuid gpu.UUID) (inventory.Usage, error) {
 	return f.usage, f.err
 }
 
-func (f *fakeDriver) Utilization(gpu.UUID, time.Time) ([]inventory.Use, error) {
+func (f *fakeDriver) Utilization(gpu.UUID, time.Time) ([]driver.Use, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.uses, f.not
@@ -57,7 +57,7 @@ func newSampler(f *fakeDriver) (s *Sampler, pass func(time.Duration)) {
 }
 
 func TestACardIsAskedOnceASecondWhoeverAsks(t *testing.T) {
-	f := &fakeDriver{usage: inventory.Usage{Memory: 7}}
+	f := &fakeDriver{usage: driver.Usage{Memory: 7}}
 	s, pass := newSampler(f)
 	var clients sync.WaitGroup
 	for range 50 {
@@ -81,7 +81,7 @@ func TestACardIsAskedOnceASecondWhoeverAsks(t *testing.T) {
 }
 
 func TestADriverThatHangsDelaysNobodyTwice(t *testing.T) {
-	f := &fakeDriver{usage: inventory.Usage{Memory: 7}}
+	f := &fakeDriver{usage: driver.Usage{Memory: 7}}
 	s, pass := newSampler(f)
 	both := []gpu.UUID{"GPU-a", "GPU-b"}
 	if got := s.Cards(both); len(got) != 2 {
@@ -118,14 +118,14 @@ func TestADriverThatHangsDelaysNobodyTwice(t *testing.T) {
 }
 
 func TestWhatTheDriverDoesNotTellIsUnknown(t *testing.T) {
-	f := &fakeDriver{usage: inventory.Usage{Memory: 7}, not: inventory.ErrUnknown}
+	f := &fakeDriver{usage: driver.Usage{Memory: 7}, not: driver.ErrUnknown}
 	s, pass := newSampler(f)
 	card := s.Cards([]gpu.UUID{"GPU-a"})["GPU-a"]
 	if _, known := card.Process(5); known || card.Memory != 7 || card.Known {
 		t.Errorf("got %+v", card)
 	}
 	f.set(func(f *fakeDriver) {
-		f.not, f.uses = nil, []inventory.Use{{PID: 5, Percent: 20}, {PID: 5, Percent: 40}, {PID: 6, Percent: 130}}
+		f.not, f.uses = nil, []driver.Use{{PID: 5, Percent: 20}, {PID: 5, Percent: 40}, {PID: 6, Percent: 130}}
 	})
 	pass(every)
 	card = s.Cards([]gpu.UUID{"GPU-a"})["GPU-a"]

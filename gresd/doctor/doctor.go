@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor checks a node from the driver to Slurm. Each check looks at one
-// thing, changes nothing, and says what to do about what it found. None waits for
-// long: a driver or a slurmctld that hangs is a finding, too.
+// Package doctor checks a node from the driver to Slurm. [checks] is the table of its questions: each
+// check reads some facts of the node and applies its rules to them. No check changes anything or
+// waits for long: a driver or a slurmctld that hangs is a finding, too.
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
-// Status is what became of a check.
+// Status is the result of a check.
 type Status string
 
-// Statuses. Skip: it could not be looked at, by this user or for a fault that
+// Statuses. Skip: the check was not possible, for this user or because of a fault that
 // another line names.
 const (
 	Pass Status = "pass"
@@ -29,108 +30,160 @@ const (
 
 // Finding is one line of the report.
 type Finding struct {
-	Check   string `json:"check"` // a word of a fixed list, see [Checks]
+	Check   string `json:"check"` // the name of a check
 	Status  Status `json:"status"`
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// Options say what is looked at.
+// Options of a run.
 type Options struct {
 	Config  string // path of vgpu.toml
-	Version string // of the program that asks; gresd's is compared with it
-	// Local leaves out what slurmctld has to answer, for programs that run on
+	Version string // of the calling program, for comparison with gresd's
+	// Local leaves out the questions that slurmctld has to answer, for programs that run on
 	// every node every few minutes.
 	Local bool
-	// Timeout bounds the whole, and a sixth of it (at least a second) each check.
+	// Timeout limits the run, and a sixth of it (at least a second) limits each check.
 	Timeout time.Duration
 	// Probe asks a child process with the library preloaded for the card's
 	// memory; see [Probed].
 	Probe func(ctx context.Context, library, cuda string) (Probed, error)
 }
 
-// check is one of the list. It sends what it finds; a check that has nothing to
-// complain of sends one line that passes.
+// Probed is the memory of the card that a child process with the library preloaded sees.
+type Probed struct {
+	ByName    gpu.Bytes `json:"by_name"`
+	ByAddress gpu.Bytes `json:"by_address"`
+}
+
+// ProbeLimit is the limit of the child.
+const ProbeLimit = 1 * gpu.GiB
+
+// check is one line of the report.
 type check struct {
-	name string
-	slow bool // asks slurmctld
-	run  func(context.Context, *node, func(Status, string, string))
+	name, question string
+	slow           bool // asks slurmctld
+	// look reads the facts that the rules need. Its error is a finding, and the rules are skipped.
+	look   func(context.Context, *node) error
+	remedy string // of an error of look, and of the rules that have no remedy of their own
+	rules  []rule
+	pass   func(*node) string // the message if no rule is broken
+	always bool               // the message is reported in each case
 }
 
-// node is what checks know of each other's matter.
-type node struct {
-	Options
-	cfg   config.Config
-	cards inventory.Inventory // nil: no driver
-	slurm *facts              // nil: not asked, or no answer
-	gresd *wire.Status        // nil: no answer
+// rule is one fault that a check can find.
+type rule struct {
+	status  Status
+	message string // a format for the values of the fault
+	remedy  string // the same, with explicit argument indexes
+	broken  func(*node) faults
 }
 
-var checks = []check{
-	{"config", false, checkConfig},
-	{"driver", false, checkDriver},
-	{"cards", false, checkCards},
-	{"limits", false, checkLimits},
-	{"library", false, checkLibrary},
-	{"preload", false, checkPreload},
-	{"gresd", false, checkGresd},
-	{"slices", false, checkSlices},
-	{"socket", false, checkSocket},
-	{"space", false, checkSpace},
-	{"clock", false, checkClock},
-	{"slurm", true, checkSlurm},
-	{"hooks", false, checkHooks},
-	{"lua", false, checkLua},
-	{"plugstack", false, checkPlugstack},
-	{"gres.conf", false, checkGresConf},
-	{"cgroup", false, checkCgroup},
+// faults are the values of each fault of a kind.
+type faults [][]any
+
+// when returns one fault with these values if broken is set.
+func when(broken bool, values ...any) faults {
+	if !broken {
+		return nil
+	}
+	return faults{values}
 }
 
-// Run does the checks and tells each finding as it comes. It returns when all are
+// each returns the faults of all items.
+func each[T any](items []T, broken func(T) faults) (all faults) {
+	for _, item := range items {
+		all = append(all, broken(item)...)
+	}
+	return all
+}
+
+// skip is an error of look: the check is not possible.
+type skip string
+
+func (s skip) Error() string { return string(s) }
+
+// Faults returns what doctor can find, for the documents: messages and remedies are formats.
+func Faults() (all []Finding) {
+	for _, c := range checks {
+		if c.remedy != "" {
+			all = append(all, Finding{c.name, Fail, "%v", c.remedy})
+		}
+		for _, r := range c.rules {
+			if r.status != Skip {
+				all = append(all, Finding{c.name, r.status, r.message, cmp.Or(r.remedy, c.remedy)})
+			}
+		}
+	}
+	return all
+}
+
+// judge applies the rules to the facts.
+func (c check) judge(n *node) (found []Finding) {
+	for _, r := range c.rules {
+		for _, values := range r.broken(n) {
+			remedy := cmp.Or(r.remedy, c.remedy)
+			if strings.Contains(remedy, "%") {
+				remedy = fmt.Sprintf(remedy, values...)
+			}
+			if r.status == Skip {
+				remedy = ""
+			}
+			found = append(found, Finding{c.name, r.status, fmt.Sprintf(r.message, values...), remedy})
+		}
+	}
+	if len(found) == 0 || c.always {
+		found = append(found, Finding{c.name, Pass, c.pass(n), ""})
+	}
+	return found
+}
+
+// Run does the checks and reports each finding as it comes. It returns when all are
 // done or the time is up, whatever hangs; the process should then end.
-func Run(ctx context.Context, o Options, tell func(Finding)) {
+func Run(ctx context.Context, o Options, report func(Finding)) {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	n := &node{Options: o}
 	for _, c := range checks {
 		switch {
 		case ctx.Err() != nil:
-			tell(Finding{c.name, Skip, "no time left", "look at what took so long above, or give --timeout"})
+			report(Finding{c.name, Skip, "no time left", "look at what took so long above, or give --timeout"})
 		case c.slow && o.Local:
 		default:
-			n = one(ctx, c, n, max(o.Timeout/6, time.Second), tell)
+			n = c.run(ctx, n, max(o.Timeout/6, time.Second), report)
 		}
 	}
 }
 
-// one runs a check for so long at most. One that hangs keeps the copy of the node
-// that it has, so that it disturbs no other when it wakes up.
-func one(ctx context.Context, c check, n *node, limit time.Duration, tell func(Finding)) *node {
+// run runs a check for so long at most. A check that hangs keeps its own copy of the node, so it
+// disturbs no other check when it goes on.
+func (c check) run(ctx context.Context, n *node, limit time.Duration, report func(Finding)) *node {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	own := *n
 	done := make(chan []Finding, 1)
 	go func() {
-		var found []Finding
-		c.run(ctx, &own, func(s Status, message, remedy string) {
-			if s == Pass {
-				remedy = ""
-			}
-			found = append(found, Finding{c.name, s, message, remedy})
-		})
-		done <- found
+		var skipped skip
+		switch err := c.look(ctx, &own); {
+		case errors.As(err, &skipped):
+			done <- []Finding{{c.name, Skip, err.Error(), ""}}
+		case err != nil:
+			done <- []Finding{{c.name, Fail, err.Error(), c.remedy}}
+		default:
+			done <- c.judge(&own)
+		}
 	}()
-	// What it asks ends with ctx; only a system call that hangs does not.
+	// Commands and requests end with ctx; a system call that hangs does not.
 	hangs := time.NewTimer(limit + 500*time.Millisecond)
 	defer hangs.Stop()
 	select {
 	case found := <-done:
 		for _, f := range found {
-			tell(f)
+			report(f)
 		}
 		return &own
 	case <-hangs.C:
-		tell(Finding{c.name, Fail, fmt.Sprintf("no answer within %s", limit), "dmesg, nvidia-smi: does the driver hang?"})
+		report(Finding{c.name, Fail, fmt.Sprintf("no answer within %s", limit), "dmesg, nvidia-smi: does the driver hang?"})
 		return n
 	}
 }

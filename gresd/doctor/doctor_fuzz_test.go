@@ -26,17 +26,19 @@ func FuzzGresConf(f *testing.F) {
 			if len(text) > 4096 {
 				return
 			}
-			wrong := compareGres(strings.Split(text, "\n"), cards, mode)
-			if len(wrong) > 2*mostMinor+20 { // files that no card has
-				t.Fatalf("%s: %d lines for %q", mode, len(wrong), text)
+			n := &node{settings: settings{"slurm_conf": "/etc/slurm/slurm.conf"}}
+			n.gres = gresConf{cards: cards, mode: mode}.compare("gres.conf", strings.Split(text, "\n"))
+			found := checkNamed("gres.conf").judge(n)
+			if len(found) > 2*maxMinor+20 { // files that no card has
+				t.Fatalf("%s: %d lines for %q", mode, len(found), text)
 			}
-			for _, line := range wrong {
-				if strings.Contains(line, "\n") || len(line) > 4096 {
-					t.Fatalf("%s: %q", mode, line)
+			for _, f := range found {
+				if strings.Contains(f.Message, "\n") || len(f.Message) > 4500 {
+					t.Fatalf("%s: %q", mode, f.Message)
 				}
 			}
 		}
-		if !sameGres(strings.Split(text, ","), text) {
+		if !sameGres(text, text) {
 			t.Fatalf("%q is not the same as itself", text)
 		}
 	})

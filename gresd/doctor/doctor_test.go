@@ -14,46 +14,76 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func judged(s Status, message, _ string) string { return string(s) + ": " + message }
+// checkNamed returns a check of the table.
+func checkNamed(name string) check {
+	return checks[slices.IndexFunc(checks, func(c check) bool { return c.name == name })]
+}
+
+// judged is the first finding of a check.
+func judged(name string, n *node) string {
+	f := checkNamed(name).judge(n)[0]
+	return string(f.Status) + ": " + f.Message
+}
 
 func TestDriversAndTheCoverageTable(t *testing.T) {
 	for _, c := range []struct{ driver, cuda, want string }{
 		{"580.159.04", "13.0", "pass: "},
 		{"535.54.03", "12.2", "warn: driver 535.54.03, CUDA 12.2: meant to work"},
 		{"530.30.02", "12.1", "fail: driver 530.30.02, CUDA 12.1: older than 535"},
-		{"610.1", "14.0", "warn: driver 610.1, CUDA 14.0: CUDA 14 may have functions"},
-		{"", "", "warn: driver , CUDA : not a version"},
+		{"610.1", "14.0", "warn: driver 610.1, CUDA 14.0: tested up to CUDA 13"},
+		{"", "", `warn: driver "", CUDA : not a version`},
 	} {
-		if got := judged(judgeDriver(inventory.Versions{Driver: c.driver, CUDA: c.cuda})); !strings.HasPrefix(got, c.want) {
+		if got := judged("driver", &node{version: driver.Versions{Driver: c.driver, CUDA: c.cuda}}); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.driver, got, c.want)
 		}
 	}
-	// What was looked at is told by the document; the code must not say else.
+	// The document says which driver was tested, and the code must say the same.
 	text, err := os.ReadFile("../../docs/coverage.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := judged(judgeDriver(inventory.Versions{Driver: "580.159.04", CUDA: "13.0"})); !strings.Contains(string(text), "Driver 580.159.04, CUDA 13.0") || !strings.HasPrefix(got, "pass") {
+	tested := &node{version: driver.Versions{Driver: "580.159.04", CUDA: "13.0"}}
+	if got := judged("driver", tested); !strings.Contains(string(text), "Driver 580.159.04, CUDA 13.0") || !strings.HasPrefix(got, "pass") {
 		t.Errorf("docs/coverage.md was made from another driver than the one that passes: %s", got)
 	}
 }
+
+// limitedDriver is a driver that enforces memory limits, or does not.
+type limitedDriver struct {
+	*driver.NVML
+	offered bool
+}
+
+func (d limitedDriver) HasLimits() bool { return d.offered }
 
 func TestWhoHoldsMemoryLimits(t *testing.T) {
 	for _, c := range []struct {
 		wanted, offered bool
 		want            string
 	}{
-		{false, false, "pass: the library alone holds memory limits"},
-		{false, true, "pass: the library alone holds memory limits; the driver could as well ([memory] driver_limits)"},
-		{true, true, "pass: the library holds memory limits, and the driver as well, for the cgroups of jobs"},
-		{true, false, "warn: the library alone holds memory limits: [memory] driver_limits wants the driver to, which cannot"},
+		{false, false, "pass: the library alone enforces memory limits"},
+		{false, true, "pass: the library alone enforces memory limits; the driver can, too ([memory] driver_limits)"},
+		{true, true, "pass: the library enforces memory limits, and the driver as well, for the cgroups of jobs"},
+		{true, false, "warn: the library alone enforces memory limits: [memory] driver_limits is true, but this driver has no limits"},
 	} {
-		if got := judged(judgeLimits(c.wanted, c.offered)); got != c.want {
+		n := &node{cards: limitedDriver{offered: c.offered}}
+		n.cfg.Memory.DriverLimits = c.wanted
+		if got := judged("limits", n); got != c.want {
 			t.Errorf("wanted %v, offered %v: %q, want %q", c.wanted, c.offered, got, c.want)
+		}
+	}
+}
+
+// Each message takes all of its values, and each fault has a remedy.
+func TestFaultsHaveRemedies(t *testing.T) {
+	for _, f := range Faults() {
+		if f.Message == "" || f.Remedy == "" || f.Status != Warn && f.Status != Fail {
+			t.Errorf("%+v", f)
 		}
 	}
 }
@@ -64,26 +94,9 @@ func TestEveryCheckIsInTheDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range checks {
-		if !strings.Contains(string(text), "\n| `"+c.name+"` |") {
-			t.Errorf("docs/troubleshooting.md has no line for %s", c.name)
+		if !strings.Contains(string(text), "\n| `"+c.name+"` | "+c.question+" |\n") {
+			t.Errorf("docs/troubleshooting.md: want the line | `%s` | %s |", c.name, c.question)
 		}
-	}
-}
-
-func TestScontrolSeesNothingOfTheAdministratorsShell(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "scontrol")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nenv\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{"SLURM_CLUSTERS": "other", "SLURM_TIME_FORMAT": "relative", "SCONTROL_ALL": "1", "LANG": "de_DE"} {
-		t.Setenv(name, value)
-	}
-	n := &node{cfg: config.Default()}
-	n.cfg.Slurm.Scontrol, n.cfg.Slurm.Conf = path, "/a/slurm.conf"
-	text, err := n.scontrol(t.Context(), "show", "config")
-	if err != nil || strings.Contains(text, "other") || strings.Contains(text, "relative") || strings.Contains(text, "SCONTROL_ALL") ||
-		strings.Contains(text, "de_DE") || !strings.Contains(text, "SLURM_CONF=/a/slurm.conf") {
-		t.Errorf("%v: scontrol saw\n%s", err, text)
 	}
 }
 
@@ -103,18 +116,24 @@ func TestTheNodeIsFoundByItsHostName(t *testing.T) {
 		}
 	}
 	script(`case "$*" in
-"show nodes -o")
-	echo "NodeName=other Arch=x86_64 NodeAddr=a NodeHostName=somewhere State=IDLE Comment=NodeHostName=` + host + `"
-	echo "NodeName=gpu01 Arch=x86_64 NodeAddr=b NodeHostName=` + host + ` State=IDLE" ;;
-"show node gpu01") echo "NodeName=gpu01 Gres=gpu:1" ;;
+"--local show node")
+	printf "NodeName=other\n   NodeAddr=a NodeHostName=somewhere\n   State=IDLE\n   Comment=NodeHostName=` + host + `\n\n"
+	printf "NodeName=gpu01\n   NodeAddr=b NodeHostName=` + host + ` Version=24.11\n   State=IDLE\n" ;;
 *) echo "Node $3 not found"; exit 1 ;;
 esac
 `)
-	n.checkNode(t.Context(), func(_ Status, message, _ string) { t.Errorf("doctor says %q", message) })
+	if got := n.slurmName(t.Context()); got != "gpu01" {
+		t.Errorf("the node is %q, want gpu01", got)
+	}
 	// A slurmctld that does not answer leaves the host's own name.
 	script("exit 1\n")
-	if got, short := n.name(t.Context()), strings.SplitN(host, ".", 2)[0]; got != short {
+	_, short := hostNames()
+	if got := n.slurmName(t.Context()); got != short {
 		t.Errorf("the node is %q, want %q", got, short)
+	}
+	n.gresd = &wire.Status{Node: "a,b"}
+	if got := n.slurmName(t.Context()); got != "a" {
+		t.Errorf("the node is %q, gresd calls it a", got)
 	}
 }
 
@@ -126,27 +145,50 @@ func TestSpaceAndClock(t *testing.T) {
 	full.Bavail = 100
 	names := tmpfs
 	names.Ffree = 10
+	space := func(run, state unix.Statfs_t) string {
+		n := &node{run: run, state: state}
+		n.cfg.Paths.RunDir, n.cfg.Paths.StateDir = "/r", "/s"
+		return judged("space", n)
+	}
+	clock := func(now time.Time, synchronized bool) string {
+		return judged("clock", &node{now: now, synchronized: synchronized})
+	}
+	library := func(probed Probed, jobs ...string) string {
+		n := &node{probed: probed, unknownSymbols: jobs}
+		n.cfg.Paths.Library = "/l"
+		return judged("library", n)
+	}
 	for name, c := range map[string]struct{ got, want string }{
-		"run on a tmpfs":   {judged(judgeRun("/r", tmpfs)), "pass"},
-		"run on a disk":    {judged(judgeRun("/r", disk)), "warn: /r is not on a tmpfs"},
-		"run full":         {judged(judgeRun("/r", full)), "fail: /r: 0 B free"},
-		"run out of files": {judged(judgeRun("/r", names)), "fail: /r: room for 10 files"},
-		"state on a disk":  {judged(judgeState("/s", disk)), "pass"},
-		"state on a tmpfs": {judged(judgeState("/s", tmpfs)), "warn: /s is on a tmpfs"},
-		"state full":       {judged(judgeState("/s", full)), "fail: /s: 0 B free"},
-		"clock in order":   {judged(judgeClock(unix.TIME_OK, 0, time.Now())), "pass"},
-		"clock alone":      {judged(judgeClock(unix.TIME_ERROR, unix.STA_UNSYNC, time.Now())), "warn: not synchronized"},
-		"clock of 1970":    {judged(judgeClock(unix.TIME_OK, 0, time.Unix(0, 0))), "fail: it is 1970"},
-		"library well":     {judged(judgeLibrary("/l", Probed{ProbeLimit, ProbeLimit}, nil)), "pass"},
-		"old driver":       {judged(judgeLibrary("/l", Probed{ProbeLimit, 0}, nil)), "pass"},
-		"newer driver":     {judged(judgeUnknown("/l", "well", []string{"7", "9"})), "warn: /l is older than the driver, by the caches of jobs 7, 9: "},
-		"known driver":     {judged(judgeUnknown("/l", "well", nil)), "pass"},
-		"half a library":   {judged(judgeLibrary("/l", Probed{ProbeLimit, 80 * gpu.GiB}, nil)), "fail: /l does not answer cuGetProcAddress"},
+		"in order":         {space(tmpfs, disk), "pass"},
+		"run on a disk":    {space(disk, disk), "warn: /r is not on a tmpfs"},
+		"run full":         {space(full, disk), "fail: /r: 0 B free"},
+		"run out of files": {space(names, disk), "fail: /r: room for 10 files"},
+		"state on a tmpfs": {space(tmpfs, tmpfs), "warn: /s is on a tmpfs"},
+		"state full":       {space(tmpfs, full), "fail: /s: 0 B free"},
+		"clock in order":   {clock(time.Now(), true), "pass"},
+		"clock alone":      {clock(time.Now(), false), "warn: not synchronized"},
+		"clock of 1970":    {clock(time.Unix(0, 0), true), "fail: the clock says 1970"},
+		"library well":     {library(Probed{ProbeLimit, ProbeLimit}), "pass"},
+		"old driver":       {library(Probed{ProbeLimit, 0}), "pass"},
+		"newer driver":     {library(Probed{ProbeLimit, ProbeLimit}, "7", "9"), "warn: /l is older than the driver, by the caches of jobs 7, 9: "},
+		"half a library":   {library(Probed{ProbeLimit, 80 * gpu.GiB}), "fail: /l does not answer cuGetProcAddress"},
 	} {
 		if !strings.HasPrefix(c.got, c.want) {
 			t.Errorf("%s: got %q, want %q", name, c.got, c.want)
 		}
 	}
+}
+
+// differences are the findings of gres.conf.
+func differences(lines []string, cards []gpu.Card, mode string) (all []string) {
+	n := &node{settings: settings{"slurm_conf": "/etc/slurm/slurm.conf"}}
+	n.gres = gresConf{cards: cards, mode: mode}.compare("/etc/slurm/gres.conf", lines)
+	for _, f := range checkNamed("gres.conf").judge(n) {
+		if f.Status != Pass {
+			all = append(all, f.Message)
+		}
+	}
+	return all
 }
 
 func TestGresConfAgainstCards(t *testing.T) {
@@ -156,12 +198,12 @@ func TestGresConfAgainstCards(t *testing.T) {
 	for name, c := range map[string]struct{ text, mode, want string }{
 		"well":               {well, config.PlacementSlurm, ""},
 		"gresd places":       {"Name=gpu Type=h200 File=/dev/nvidia[0,1,2]\nName=vgpu Count=200 Flags=CountOnly\n", config.PlacementGresd, ""},
-		"automatic":          {"AutoDetect=nvml\n" + well, config.PlacementSlurm, "AutoDetect is on"},
+		"automatic":          {"AutoDetect=nvml\n" + well, config.PlacementSlurm, "AutoDetect is nvml"},
 		"order":              {"Name=gpu Type=h200 File=/dev/nvidia2\nName=gpu Type=h200 File=/dev/nvidia[0-1]\n" + strings.SplitAfterN(well, "\n", 3)[2], config.PlacementSlurm, "in the order [2 0 1]"},
 		"a range that grows": {well + "Name=gpu Type=x File=/dev/nvidia[0-99999999]\n", config.PlacementSlurm, ""},
-		"empty":              {"", config.PlacementSlurm, "no Name=gpu line for card 0"},
+		"empty":              {"", config.PlacementSlurm, "no Name=gpu line with File= for card 0"},
 	} {
-		got := compareGres(strings.Split(c.text, "\n"), cards, c.mode)
+		got := differences(strings.Split(c.text, "\n"), cards, c.mode)
 		if (c.want == "") != (len(got) == 0) || len(got) > 0 && !strings.Contains(strings.Join(got, "\n"), c.want) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
@@ -172,12 +214,12 @@ func TestGresConfAgainstCards(t *testing.T) {
 		named += "NodeName=gpu[01-08] " + line
 	}
 	both := named + "nodename=big[1-2] Name=gpu Type=b200 File=/dev/nvidia[0-7]\nNodeName=big[1-2],huge Name=shard Type=b200 Count=100 File=/dev/nvidia[0-7]\n"
-	for node, want := range map[string]string{"gpu03": "", "big1": "no Name=shard line with File= for card 9", "cpu1": "no Name=gpu line for card 0"} {
+	for node, want := range map[string]string{"gpu03": "", "big1": "no Name=shard line with File= for card 9", "cpu1": "no Name=gpu line with File= for card 0"} {
 		on := cards
 		if node == "big1" {
 			on = []gpu.Card{{Index: 0, Minor: 0, Type: "b200"}, {Index: 9, Minor: 9, Type: "b200"}}
 		}
-		got := strings.Join(compareGres(linesOf(strings.Split(both, "\n"), node), on, config.PlacementSlurm), "\n")
+		got := strings.Join(differences(linesOf(strings.Split(both, "\n"), node), on, config.PlacementSlurm), "\n")
 		if (want == "") != (got == "") || !strings.Contains(got, want) {
 			t.Errorf("%s: got %q, want %q", node, got, want)
 		}
@@ -186,14 +228,14 @@ func TestGresConfAgainstCards(t *testing.T) {
 	on := []gpu.Card{{Type: "1g.10gb", Instance: gpu.Instance{GPU: "GPU-0", ComputeCap: 13}}, {Index: 1, Minor: 1, Type: "h200"}}
 	const cut = "Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap13\nName=gpu Type=h200 File=/dev/nvidia1\n" +
 		"Name=shard Type=1g.10gb Count=100 File=/dev/nvidia-caps/nvidia-cap13\nName=shard Type=h200 Count=100 File=/dev/nvidia1\n"
-	if got := compareGres(strings.Split(cut, "\n"), on, config.PlacementSlurm); len(got) != 0 {
+	if got := differences(strings.Split(cut, "\n"), on, config.PlacementSlurm); len(got) != 0 {
 		t.Errorf("instances: %q", got)
 	}
-	got := strings.Join(compareGres(strings.Split(strings.ReplaceAll(cut, "cap13", "cap22"), "\n"), on, config.PlacementSlurm), "\n")
-	if !strings.Contains(got, "no Name=gpu line for card 0 (/dev/nvidia-caps/nvidia-cap13, 1g.10gb)") || !strings.Contains(got, "for /dev/nvidia-caps/nvidia-cap22: the driver has no such card") {
+	got := strings.Join(differences(strings.Split(strings.ReplaceAll(cut, "cap13", "cap22"), "\n"), on, config.PlacementSlurm), "\n")
+	if !strings.Contains(got, "no Name=gpu line with File= for card 0 (/dev/nvidia-caps/nvidia-cap13, 1g.10gb)") || !strings.Contains(got, "for /dev/nvidia-caps/nvidia-cap22: the driver has no such card") {
 		t.Errorf("other instances: %q", got)
 	}
-	if !sameGres([]string{"gpu:h200:2", "shard:h200:200"}, "gpu:big:2(S:0-1),shard:big:200") || sameGres([]string{"gpu:h200:2"}, "gpu:h200:3") {
+	if !sameGres("gpu:h200:2,shard:h200:200", "gpu:big:2(S:0-1),shard:big:200") || sameGres("gpu:h200:2", "gpu:h200:3") {
 		t.Error("counts are compared, types are the site's")
 	}
 }
@@ -227,9 +269,10 @@ func TestAHangingCheckIsLeftBehind(t *testing.T) {
 	defer close(block)
 	old := checks
 	defer func() { checks = old }()
+	well := func(*node) string { return "well" }
 	checks = []check{
-		{"first", false, func(context.Context, *node, func(Status, string, string)) { <-block }},
-		{"second", false, func(_ context.Context, _ *node, tell func(Status, string, string)) { tell(Pass, "well", "nothing") }},
+		{name: "first", look: func(context.Context, *node) error { <-block; return nil }, pass: well},
+		{name: "second", look: func(context.Context, *node) error { return nil }, remedy: "nothing", pass: well},
 	}
 	var found []Finding
 	begin := time.Now()

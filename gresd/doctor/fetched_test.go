@@ -12,7 +12,7 @@ func TestFilesOfSlurmAreThoseOfThisHost(t *testing.T) {
 	own, cache := t.TempDir(), t.TempDir()
 	defer func(was string) { fetched = was }(fetched)
 	fetched = cache
-	f := &facts{values: map[string]string{"slurm_conf": filepath.Join(own, "slurm.conf")}}
+	f := settings{"slurm_conf": filepath.Join(own, "slurm.conf")}
 	write := func(dir string) {
 		if err := os.WriteFile(filepath.Join(dir, "slurm.conf"), nil, 0o644); err != nil {
 			t.Fatal(err)

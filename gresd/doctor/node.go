@@ -8,189 +8,231 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-func checkConfig(_ context.Context, n *node, tell func(Status, string, string)) {
-	cfg, err := config.Load(n.Config)
-	n.cfg = cfg
-	switch {
-	case err != nil:
+// node is the facts of a node, by the check that reads them.
+type node struct {
+	Options
+	cfg config.Config
+
+	// nil: no driver
+	cards interface {
+		Cards() ([]gpu.Card, error)
+		HasLimits() bool
+	}
+	version    driver.Versions
+	versionErr error
+	list       []gpu.Card
+	listErr    error
+
+	probed         Probed
+	probeErr       error
+	unknownSymbols []string // jobs
+	preload        []string
+
+	gresd  *wire.Status // nil: no answer
+	socket unix.Stat_t
+	above  []folder // the folders above the socket
+
+	run, state   unix.Statfs_t
+	stateErr     error
+	now          time.Time
+	synchronized bool
+
+	slurm     settings // of slurmctld; nil: not asked, or no answer
+	name      string   // what Slurm calls this node
+	record    slurm.NodeFacts
+	recordErr error
+
+	settings  settings // of slurmctld or slurm.conf
+	plugstack string
+	plugin    []string // the words of the line that loads the plugin
+	pluginErr error
+	grants    string // run_dir of the plugin
+	enforce   string // of the plugin
+	gres      gresDifferences
+}
+
+type folder struct {
+	path string
+	mode uint32
+}
+
+func lookConfig(_ context.Context, n *node) (err error) {
+	if n.cfg, err = config.Load(n.Config); err != nil {
 		n.cfg = config.Default()
-		tell(Fail, err.Error(), "vgpuctl check-config "+n.Config)
-	case cfg.Path == "":
-		tell(Warn, n.Config+" is not there: the defaults are in force", "install -D -m 644 /usr/share/doc/slurm-vgpu/examples/vgpu.toml "+n.Config)
-	default:
-		tell(Pass, cfg.Path, "")
 	}
-	for _, warning := range cfg.Warnings {
-		tell(Warn, warning, "change this line, then: systemctl reload gresd")
-	}
+	return err
 }
 
-func checkPreload(_ context.Context, n *node, tell func(Status, string, string)) {
-	path := n.cfg.Paths.Preload()
-	text, err := os.ReadFile(path)
+func (n *node) slurmPlaces() bool { return n.cfg.Placement.By != config.PlacementGresd }
+
+func lookDriver(_ context.Context, n *node) error {
+	cards, err := driver.Open(n.cfg.NVML.Library)
+	if err != nil {
+		return err
+	}
+	n.cards = cards
+	n.version, n.versionErr = cards.Versions()
+	return nil
+}
+
+// major is the first number of "580.95.05"; 0 when there is none.
+func major(version string) int {
+	first, _, _ := strings.Cut(version, ".")
+	n, _ := strconv.ParseUint(first, 10, 16)
+	return int(n)
+}
+
+func needsDriver(_ context.Context, n *node) error {
+	if n.cards == nil {
+		return skip("no driver")
+	}
+	return nil
+}
+
+func lookCards(ctx context.Context, n *node) error {
+	if err := needsDriver(ctx, n); err != nil {
+		return err
+	}
+	n.list, n.listErr = n.cards.Cards()
+	return nil
+}
+
+func isDevice(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&os.ModeDevice != 0
+}
+
+func lookLibrary(ctx context.Context, n *node) error {
+	if err := trusted(n.cfg.Paths.Library); err != nil {
+		return err
+	}
+	if n.cards == nil || n.Probe == nil {
+		return skip("no driver to try it with")
+	}
+	n.probed, n.probeErr = n.Probe(ctx, n.cfg.Paths.Library, probe.Library(n.cfg.NVML.Library))
+	n.unknownSymbols = unknownSymbols(n.cfg.Paths.RunDir)
+	return nil
+}
+
+// trusted says what is wrong with a file that every process of a job loads.
+func trusted(path string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	switch {
-	case err != nil:
-		tell(Fail, err.Error(), "systemctl restart gresd: it writes this file when it starts")
-	case !slices.Contains(strings.Fields(string(text)), n.cfg.Paths.Library):
-		tell(Fail, fmt.Sprintf("%s does not name %s", path, n.cfg.Paths.Library), "systemctl restart gresd: it writes this file when it starts")
-	default:
-		info, err := os.Lstat(grant.HostPreload)
-		if err != nil || !info.Mode().IsRegular() {
-			tell(Fail, grant.HostPreload+" is no file: the list cannot be bound over it in tasks", "touch "+grant.HostPreload)
-			return
-		}
-		tell(Pass, path+" names the library", "")
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return fmt.Errorf("%s: not a file", path)
+	case st.Uid != 0:
+		return fmt.Errorf("%s: owned by user %d, want root", path, st.Uid)
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("%s: mode %04o: others than root may write it, want 0755", path, st.Mode&0o7777)
+	case st.Mode&0o004 == 0:
+		return fmt.Errorf("%s: mode %04o: users may not read it, want 0755", path, st.Mode&0o7777)
+	case st.Size == 0:
+		return errors.New(path + ": empty")
 	}
+	return nil
 }
 
-func checkGresd(ctx context.Context, n *node, tell func(Status, string, string)) {
+// unknownSymbols returns the jobs with a process that asked for a function that has a newer version
+// in the driver than its library knows. The user of a job can forge this.
+func unknownSymbols(runDir string) (jobs []string) {
+	caches, _ := filepath.Glob(filepath.Join(runDir, "jobs/*/cache"))
+	for _, path := range caches {
+		view, err := libvgpu.ReadCache(path)
+		if err != nil {
+			continue // of a job that ends, or one that has overwritten it
+		}
+		if slices.ContainsFunc(view.Slots, func(s libvgpu.SlotView) bool { return s.UnknownSymbols > 0 }) {
+			jobs = append(jobs, filepath.Base(filepath.Dir(path)))
+		}
+	}
+	return jobs
+}
+
+func lookPreload(_ context.Context, n *node) error {
+	text, err := os.ReadFile(n.cfg.Paths.Preload())
+	n.preload = strings.Fields(string(text))
+	return err
+}
+
+func lookGresd(ctx context.Context, n *node) error {
 	client := wire.Client{Socket: n.cfg.Paths.Socket(), Timeout: 5 * time.Second}
 	rep, err := client.Do(ctx, wire.Request{Op: wire.OpStatus})
 	if err != nil || rep.Status == nil {
-		tell(Fail, fmt.Sprintf("no answer: %v", err), "systemctl status gresd; journalctl -u gresd")
-		return
+		return fmt.Errorf("no answer: %w", err)
 	}
-	st, well := rep.Status, true
-	n.gresd = st
-	say := func(s Status, message, remedy string) { well = false; tell(s, message, remedy) }
-	if !st.Ready {
-		say(Warn, "still starting: it waits for slurmctld", "scontrol ping; journalctl -u gresd")
-	}
-	if st.Version != n.Version {
-		say(Warn, fmt.Sprintf("gresd is %s, vgpuctl is %s", st.Version, n.Version), "systemctl restart gresd, after an upgrade of both")
-	}
-	for _, problem := range st.Problems {
-		if problem == st.SlurmProblem {
-			say(Fail, problem, "the path in vgpu.toml, and systemctl restart gresd; scontrol ping")
-			continue
-		}
-		say(Warn, problem, "vgpuctl status; docs/troubleshooting.md")
-	}
-	if n.cards != nil {
-		if list, err := n.cards.Cards(); err == nil && !sameCards(list, st.Cards) {
-			say(Fail, fmt.Sprintf("it knows %d cards, the driver %d, or others", len(st.Cards), len(list)), "systemctl restart gresd")
-		}
-	}
-	for _, c := range st.Cards {
-		if !c.Healthy {
-			say(Warn, fmt.Sprintf("card %d is out: %s", c.Index, c.Why), "docs/troubleshooting.md, sick cards; vgpuctl uncordon "+fmt.Sprint(c.Index))
-		}
-	}
-	if well {
-		tell(Pass, fmt.Sprintf("%s answers, jobs %d", st.Version, st.Jobs), "")
-	}
+	n.gresd = rep.Status
+	return nil
 }
 
-func checkSlices(_ context.Context, n *node, tell func(Status, string, string)) {
-	if n.gresd == nil {
-		tell(Skip, "no answer of gresd", "")
-		return
+// sameCards says whether gresd and the driver know the same cards.
+func (n *node) sameCards() bool {
+	own, gresds := map[string]bool{}, map[string]bool{}
+	for _, c := range n.list {
+		own[string(c.UUID)] = true
 	}
-	obeyed := 0
 	for _, c := range n.gresd.Cards {
-		switch {
-		case c.Slices == string(probe.Ignored):
-			tell(Warn, fmt.Sprintf("card %d does not obey time slices: its jobs take turns", c.Index), "nothing: shares hold, with some loss; another driver may obey (docs/troubleshooting.md)")
-		case c.Slices == string(probe.Obeyed):
-			obeyed++
-		default:
-			tell(Skip, fmt.Sprintf("card %d: not tested: %s", c.Index, cmp.Or(c.SlicesWhy, "not yet")), "")
-		}
+		gresds[c.UUID] = true
 	}
-	if obeyed > 0 || len(n.gresd.Cards) == 0 {
-		tell(Pass, fmt.Sprintf("cards that obey time slices: %d", obeyed), "")
-	}
+	return maps.Equal(own, gresds)
 }
 
-func sameCards(list []gpu.Card, told []wire.Card) bool {
-	var a, b []string
-	for _, c := range list {
-		a = append(a, string(c.UUID))
+func lookSlices(_ context.Context, n *node) error {
+	if n.gresd == nil {
+		return skip("no answer of gresd")
 	}
-	for _, c := range told {
-		b = append(b, c.UUID)
-	}
-	slices.Sort(a)
-	slices.Sort(b)
-	return slices.Equal(a, b)
+	return nil
 }
 
-func checkSocket(_ context.Context, n *node, tell func(Status, string, string)) {
+func lookSocket(_ context.Context, n *node) error {
 	path := n.cfg.Paths.Socket()
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		tell(Fail, fmt.Sprintf("%s: %v", path, err), "systemctl start gresd")
-		return
+	if err := unix.Lstat(path, &n.socket); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
-		tell(Fail, path+": not a socket", "remove it; systemctl restart gresd")
-	case st.Uid != 0:
-		tell(Fail, fmt.Sprintf("%s: owned by user %d: whoever that is answers in gresd's place", path, st.Uid), "find out who; systemctl restart gresd")
-	case st.Mode&0o666 != 0o666:
-		tell(Fail, fmt.Sprintf("%s: mode %04o: users' processes cannot connect", path, st.Mode&0o7777), "systemctl restart gresd")
-	default:
-		for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-			if err := unix.Stat(dir, &st); err != nil || st.Mode&0o001 == 0 {
-				tell(Fail, fmt.Sprintf("%s: mode %04o: users cannot reach the socket in it", dir, st.Mode&0o7777), "chmod o+x "+dir)
-				return
-			}
-			if st.Mode&0o002 != 0 && st.Mode&unix.S_ISVTX == 0 {
-				tell(Fail, fmt.Sprintf("%s: mode %04o: everybody may replace what is in it", dir, st.Mode&0o7777), "chmod o-w "+dir)
-				return
-			}
-			if dir == "/" {
-				break
-			}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		var st unix.Stat_t
+		_ = unix.Stat(dir, &st) // mode 0 if it cannot be read
+		n.above = append(n.above, folder{dir, st.Mode & 0o7777})
+		if dir == "/" {
+			return nil
 		}
-		tell(Pass, path+": root's, and users may connect", "")
 	}
 }
 
-// Room that gresd needs: a job's folder has two files of 2 MiB at most on disk, most
-// of it holes; the ledger is small, but must never be cut.
-const (
-	leastRun   = 16 * gpu.MiB
-	leastState = 16 * gpu.MiB
-)
+// foldersWith returns the folders above the socket that lack a bit, if they have another one (0: any).
+func (n *node) foldersWith(lacks, has uint32) faults {
+	return each(n.above, func(d folder) faults { return when(d.mode&lacks == 0 && d.mode&has == has, d.path, d.mode) })
+}
 
-func checkSpace(_ context.Context, n *node, tell func(Status, string, string)) {
-	well := true
-	look := func(dir string, denied Status, judge func(string, unix.Statfs_t) (Status, string, string)) gpu.Bytes {
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			s, err := Fail, fmt.Errorf("%s: %w", dir, err)
-			if errors.Is(err, fs.ErrPermission) {
-				s = denied
-			}
-			tell(s, err.Error(), "systemctl start gresd: it makes this folder")
-			well = false
-		} else if s, message, remedy := judge(dir, st); s != Pass {
-			tell(s, message, remedy)
-			well = false
-		}
-		return free(st)
+func lookSpace(_ context.Context, n *node) error {
+	if err := unix.Statfs(n.cfg.Paths.RunDir, &n.run); err != nil {
+		return fmt.Errorf("%s: %w", n.cfg.Paths.RunDir, err)
 	}
-	run, state := n.cfg.Paths.RunDir, n.cfg.Paths.StateDir
-	inRun, inState := look(run, Fail, judgeRun), look(state, Skip, judgeState) // which users may not read
-	if well {
-		tell(Pass, fmt.Sprintf("%s free in %s, %s in %s", inRun, run, inState, state), "")
+	if err := unix.Statfs(n.cfg.Paths.StateDir, &n.state); err != nil {
+		n.stateErr = fmt.Errorf("%s: %w", n.cfg.Paths.StateDir, err) // users may not read it
 	}
+	return nil
 }
 
 func free(st unix.Statfs_t) gpu.Bytes {
@@ -201,45 +243,302 @@ func free(st unix.Statfs_t) gpu.Bytes {
 	return bytes / gpu.MiB * gpu.MiB
 }
 
-func judgeRun(path string, st unix.Statfs_t) (Status, string, string) {
-	switch {
-	case free(st) < leastRun:
-		return Fail, fmt.Sprintf("%s: %s free, want at least %s: jobs get no grant", path, free(st), leastRun), "make room: df " + path
-	case st.Files > 0 && st.Ffree < 1000:
-		return Fail, fmt.Sprintf("%s: room for %d files, want at least 1000", path, st.Ffree), "df -i " + path
-	case st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC:
-		return Warn, path + " is not on a tmpfs: counting costs disk writes, and old grants outlive a restart", "[paths] run_dir below /run"
-	}
-	return Pass, "", ""
+func inMemory(st unix.Statfs_t) bool {
+	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
 }
 
-func judgeState(path string, st unix.Statfs_t) (Status, string, string) {
-	switch {
-	case free(st) < leastState:
-		return Fail, fmt.Sprintf("%s: %s free, want at least %s: the ledger cannot be written", path, free(st), leastState), "make room: df " + path
-	case st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC:
-		return Warn, path + " is on a tmpfs: the ledger is lost with the node's memory", "[paths] state_dir on a disk"
-	}
-	return Pass, "", ""
-}
-
-func checkClock(_ context.Context, _ *node, tell func(Status, string, string)) {
+func lookClock(_ context.Context, n *node) error {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
 	if err != nil {
-		tell(Skip, err.Error(), "")
-		return
+		return skip(err.Error())
 	}
-	tell(judgeClock(state, t.Status, time.Now()))
+	n.now, n.synchronized = time.Now(), state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
+	return nil
 }
 
-// A clock that is wrong breaks munge, and with it every question to slurmctld.
-func judgeClock(state int, status int32, now time.Time) (Status, string, string) {
-	switch {
-	case now.Year() < 2025:
-		return Fail, "it is " + now.UTC().Format(time.RFC3339) + " here", "chronyc makestep, or timedatectl set-ntp true"
-	case state == unix.TIME_ERROR || status&unix.STA_UNSYNC != 0:
-		return Warn, "not synchronized: munge refuses messages that are 5 minutes off", "systemctl enable --now chrony, or timedatectl set-ntp true"
+func lookSlurm(ctx context.Context, n *node) (err error) {
+	if n.slurm, err = n.client().Config(ctx); err != nil {
+		return err
 	}
-	return Pass, "synchronized", ""
+	n.name = n.slurmName(ctx)
+	n.record, n.recordErr = n.client().Node(ctx, n.name)
+	return nil
+}
+
+// client runs gresd's scontrol, because gresd's PATH is not that of the administrator who runs the
+// doctor. A path in the configuration may be newer than gresd.
+func (n *node) client() *slurm.Client {
+	scontrol := n.cfg.Slurm.Scontrol
+	if n.gresd != nil && n.gresd.Scontrol != "" && !strings.Contains(scontrol, "/") {
+		scontrol = n.gresd.Scontrol
+	}
+	return slurm.New(slurm.Options{Scontrol: scontrol, Conf: n.cfg.Slurm.Conf})
+}
+
+// slurmName returns what Slurm calls this node.
+func (n *node) slurmName(ctx context.Context) string {
+	if name := os.Getenv("SLURMD_NODENAME"); name != "" {
+		return name
+	}
+	if n.gresd != nil && n.gresd.Node != "" {
+		name, _, _ := strings.Cut(n.gresd.Node, ",")
+		return name
+	}
+	host, short := hostNames()
+	if n.Local {
+		return short
+	}
+	// Before the first job, only slurmctld knows the name if it is not the host's.
+	name, _ := n.client().NodeOn(ctx, host, short)
+	return cmp.Or(name, short)
+}
+
+// hostNames returns the name of this host, and the same without a domain.
+func hostNames() (host, short string) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	short, _, _ = strings.Cut(host, ".")
+	return host, short
+}
+
+// release is "24.11" of "24.11.5".
+func (n *node) release() string {
+	parts := strings.SplitN(n.slurm.get("SLURM_VERSION"), ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}
+
+func (n *node) gresConf() gresConf {
+	return gresConf{cards: withConfig(n.list, n.cfg), mode: n.cfg.Placement.By}
+}
+
+// sameGres compares counts by name, because types are the site's own words. Where slurmctld places, a
+// count of gres/vgpu may be there for statistics.
+func sameGres(want, has string) bool {
+	wants, there := slurm.CountGRES(want), slurm.CountGRES(has)
+	if wants["vgpu"] == 0 {
+		delete(there, "vgpu")
+	}
+	return maps.Equal(wants, there)
+}
+
+// settings are settings of Slurm, by name in lower case.
+type settings map[string]string
+
+func (s settings) get(name string) string { return s[strings.ToLower(name)] }
+
+// list is a value that is a list.
+func (s settings) list(name string) []string {
+	return strings.FieldsFunc(s.get(name), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func (s settings) has(name, value string) bool { return slices.Contains(s.list(name), value) }
+
+// fetched is where slurmd keeps the files that it has from slurmctld.
+var fetched = "/run/slurm/conf"
+
+// dir is the folder of this host's files of Slurm. slurmctld reports its own slurm.conf. If this host
+// has no file of that name, Slurm's programs read the file that slurmd has fetched (configless).
+func (s settings) dir() string {
+	conf := s.get("SLURM_CONF")
+	if _, err := os.Stat(conf); err != nil {
+		if _, err := os.Stat(filepath.Join(fetched, "slurm.conf")); err == nil {
+			return fetched
+		}
+	}
+	return filepath.Dir(conf)
+}
+
+// isController says whether slurmctld is meant to run on this host.
+func (s settings) isController() bool {
+	host, short := hostNames()
+	for _, name := range []string{"SlurmctldHost", "SlurmctldHost[0]", "SlurmctldHost[1]"} {
+		value, _, _ := strings.Cut(s.get(name), "(")
+		if value == host || value == short {
+			return true
+		}
+	}
+	return false
+}
+
+// lookSettings takes the settings that slurmctld has reported, or else those of slurm.conf.
+func lookSettings(_ context.Context, n *node) error {
+	if n.settings = n.slurm; n.slurm != nil {
+		return nil
+	}
+	path := cmp.Or(n.cfg.Slurm.Conf, os.Getenv("SLURM_CONF"), "/etc/slurm/slurm.conf")
+	read, err := slurm.ReadConf(path)
+	if err != nil {
+		return skip("no slurm.conf")
+	}
+	n.settings = read
+	n.settings["slurm_conf"] = path
+	return nil
+}
+
+// hook returns the programs of a setting. slurmctld reports a list as Prolog[0], Prolog[1] and so on.
+func (n *node) hook(name string) []string {
+	programs := n.settings.list(name)
+	for i := range 8 {
+		programs = append(programs, n.settings.list(fmt.Sprintf("%s[%d]", name, i))...)
+	}
+	return programs
+}
+
+func (n *node) unsetHooks(names ...string) faults {
+	return each(names, func(name string) faults { return when(len(n.hook(name)) == 0, name) })
+}
+
+// brokenHooks returns the hooks that cannot run. If others is set, it returns those with programs of
+// the site only, which may call vgpu-prolog in a way that is not seen.
+func (n *node) brokenHooks(others bool, names ...string) faults {
+	return each(names, func(name string) faults {
+		programs := n.hook(name)
+		for _, path := range programs {
+			switch calls, err := callsPrologs(path); {
+			case err != nil:
+				return when(!others, name, err)
+			case calls:
+				return nil
+			}
+		}
+		return when(others && len(programs) > 0, name, strings.Join(programs, ", "))
+	})
+}
+
+// callsPrologs says whether a program is ours, or a script that names it.
+func callsPrologs(path string) (bool, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return false, err
+	case info.Mode()&0o111 == 0:
+		return false, fmt.Errorf("%s is not executable", path)
+	case strings.HasPrefix(filepath.Base(path), "vgpu"):
+		return true, nil
+	case info.Size() > 1<<20:
+		return false, nil
+	}
+	text, _ := os.ReadFile(path) // a file that only root may read names nothing
+	return strings.Contains(string(text), "vgpu"), nil
+}
+
+const filterScript = "cli_filter.lua"
+
+// script is a script that Slurm must run.
+type script struct {
+	setting, file, does string
+	path                string
+	active, ours        bool // the setting has lua; the file names vgpu
+	err                 error
+}
+
+func (n *node) script(setting, file, does string) script {
+	s := script{setting: setting, file: file, does: does, path: filepath.Join(n.settings.dir(), file), active: n.settings.has(setting, "lua")}
+	text, err := os.ReadFile(s.path)
+	s.ours, s.err = strings.Contains(string(text), "vgpu"), err
+	return s
+}
+
+// scripts are those that Slurm must run. Where gresd places, slurmctld has no shards for
+// cli_filter.lua to ask for.
+func (n *node) scripts() []script {
+	all := []script{n.script("JobSubmitPlugins", "job_submit.lua", "--gres=vgpu:N is not turned into shares")}
+	if n.slurmPlaces() {
+		all = append(all, n.script("CliFilterPlugins", filterScript, "srun --gres=vgpu:N inside a job finds no shares"))
+	}
+	return all
+}
+
+func lookPlugin(ctx context.Context, n *node) (err error) {
+	if err := lookSettings(ctx, n); err != nil {
+		return err
+	}
+	n.grants, n.enforce = "/run/vgpu", "namespace"
+	n.plugstack = cmp.Or(n.settings.get("PlugStackConfig"), filepath.Join(n.settings.dir(), "plugstack.conf"))
+	if n.plugin, err = findPlugin(n.plugstack, 0); err != nil || len(n.plugin) == 0 {
+		return err
+	}
+	n.pluginErr = n.checkPlugin(n.plugin[1])
+	for _, word := range n.plugin[2:] {
+		switch name, value, _ := strings.Cut(word, "="); name {
+		case "run_dir":
+			n.grants = value
+		case "enforce":
+			n.enforce = value
+		}
+	}
+	return nil
+}
+
+// findPlugin returns the words of the line that loads the plugin, nil when there is none.
+func findPlugin(path string, depth int) ([]string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		line, _, _ := strings.Cut(line, "#")
+		words := strings.Fields(line)
+		switch {
+		case len(words) < 2:
+		case words[0] == "include" && depth < 4:
+			pattern := words[1]
+			if !filepath.IsAbs(pattern) {
+				pattern = filepath.Join(filepath.Dir(path), pattern)
+			}
+			files, err := filepath.Glob(pattern)
+			if err != nil {
+				return nil, fmt.Errorf("%s: include %s: %w", path, words[1], err)
+			}
+			for _, file := range files {
+				if found, err := findPlugin(file, depth+1); err != nil || found != nil {
+					return found, err
+				}
+			}
+		case filepath.Base(words[1]) == "vgpu.so":
+			return words, nil
+		}
+	}
+	return nil, nil
+}
+
+// checkPlugin finds the plugin as Slurm does, and says what is wrong with it.
+func (n *node) checkPlugin(name string) error {
+	if filepath.IsAbs(name) {
+		return trusted(name)
+	}
+	dirs := filepath.SplitList(n.settings.get("PluginDir"))
+	if len(dirs) == 0 {
+		dirs, _ = filepath.Glob("/usr/lib*/*/slurm*") // the pattern is a good one
+		dirs = append(dirs, "/usr/lib64/slurm", "/usr/lib/slurm", "/usr/local/lib/slurm")
+	}
+	for _, dir := range dirs {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			return trusted(path)
+		}
+	}
+	return fmt.Errorf("%s is not in %s", name, strings.Join(dirs, ", "))
+}
+
+func lookGresConf(ctx context.Context, n *node) error {
+	if err := lookSettings(ctx, n); err != nil {
+		return err
+	}
+	if n.cards == nil || n.listErr != nil {
+		return skip("no driver to compare with, or not every card can be read")
+	}
+	path := filepath.Join(n.settings.dir(), "gres.conf")
+	lines, err := slurm.ConfLines(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return err
+	case err != nil:
+		return skip(err.Error())
+	}
+	n.gres = n.gresConf().compare(path, linesOf(lines, n.slurmName(ctx)))
+	return nil
 }

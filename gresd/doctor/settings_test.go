@@ -18,17 +18,21 @@ func TestSettingsThatJobsWouldNotice(t *testing.T) {
 		"PrologEpilogTimeout = 10\nJobRequeue = 0": 2, "PrologTimeout = 5": 1,
 		"AccountingStorageEnforce = none": 1, "AccountingStorageEnforce = associations,limits": 0,
 	} {
-		f := &facts{slurm.ParseShown(text)}
-		if f.get("AccountingStorageEnforce") == "" {
-			f.values["accountingstorageenforce"] = "associations"
+		n := &node{slurm: slurm.ParseShown("SLURM_VERSION = 24.11.5\nSelectType = select/cons_tres\nGresTypes = gpu,shard,vgpu\n" + text)}
+		n.cfg.MPS.DefaultEngine, n.cfg.MPS.Trust = gpu.Auto, config.TrustAccount
+		if n.slurm.get("AccountingStorageEnforce") == "" {
+			n.slurm["accountingstorageenforce"] = "associations"
 		}
 		got := 0
-		checkSettings(f, config.MPS{DefaultEngine: gpu.Auto, Trust: config.TrustAccount}, func(s Status, message, remedy string) {
-			got++
-			if s != Warn || message == "" || remedy == "" {
-				t.Errorf("%q: %v %q %q", text, s, message, remedy)
+		for _, f := range checkNamed("slurm").judge(n) {
+			if f.Status == Pass {
+				continue
 			}
-		})
+			got++
+			if f.Status != Warn || f.Message == "" || f.Remedy == "" {
+				t.Errorf("%q: %+v", text, f)
+			}
+		}
 		if got != want {
 			t.Errorf("%q: %d warnings, want %d", text, got, want)
 		}
@@ -56,12 +60,12 @@ func TestScriptsThatSlurmRuns(t *testing.T) {
 			}
 		}
 		shown := "SLURM_CONF = " + dir + "/slurm.conf\nSlurmctldHost[0] = elsewhere\nJobSubmitPlugins = lua\nCliFilterPlugins = " + c.filter
-		n := &node{slurm: &facts{slurm.ParseShown(shown)}}
+		n := &node{settings: slurm.ParseShown(shown)}
 		n.cfg.Placement.By = c.mode
-		checkLua(t.Context(), n, func(got Status, message, remedy string) {
-			if got != c.want {
-				t.Errorf("%+v: %v, %s (%s)", c, got, message, remedy)
+		for _, f := range checkNamed("lua").judge(n) {
+			if f.Status != c.want {
+				t.Errorf("%+v: %+v", c, f)
 			}
-		})
+		}
 	}
 }

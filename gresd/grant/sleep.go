@@ -4,9 +4,9 @@ package grant
 
 import (
 	"context"
-	"errors"
+	"encoding/binary"
 	"os"
-	"syscall"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -32,64 +32,50 @@ const (
 	roundParts = 5
 )
 
-// watcher hears who opens cache files, and who writes them with a call. Its methods want Store.mu held,
-// but for wait and close.
+// watcher receives events when a cache file is opened, or written with a system call. Its methods need
+// Store.mu held, except wait and close.
 //
-// Users make its events, as many as they like, and Go's poller is woken by each event of what it has, also while
-// nobody waits (a loop that opened and wrote a cache took 70 % of a processor). So it has an epoll instance, in which
-// the inotify instance counts once each time that somebody waits.
+// Users cause these events, as many as they like. Go's poller wakes for each event, also while no
+// goroutine waits: a loop that opened and wrote a cache took 70 % of a processor. So the watcher polls
+// the inotify instance itself, in a thread that blocks in the kernel.
 type watcher struct {
-	fd    int      // an inotify instance
-	file  *os.File // the epoll instance
-	ready syscall.RawConn
-	jobs  map[int]uint32
-	of    map[uint32]int
+	fd   int // an inotify instance
+	stop int // an eventfd that ends the wait
+	jobs map[int]uint32
+	of   map[uint32]int
 }
 
 func newWatcher() (*watcher, error) {
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, os.NewSyscallError("epoll_create1", err)
-	}
-	_ = unix.SetNonblock(epoll, true) // for NewFile
-	w := &watcher{file: os.NewFile(uintptr(epoll), "epoll"), jobs: map[int]uint32{}, of: map[uint32]int{}}
-	if w.ready, err = w.file.SyscallConn(); err != nil {
-		_ = w.file.Close()
-		return nil, err
-	}
+	w := &watcher{jobs: map[int]uint32{}, of: map[uint32]int{}}
+	var err error
 	if w.fd, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
-		_ = w.file.Close()
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	if err := w.arm(unix.EPOLL_CTL_ADD); err != nil {
-		w.close()
-		return nil, err
+	if w.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		_ = unix.Close(w.fd)
+		return nil, os.NewSyscallError("eventfd", err)
 	}
 	return w, nil
 }
 
 func (w *watcher) close() {
-	_, _ = w.file.Close(), unix.Close(w.fd)
+	_, _ = unix.Close(w.fd), unix.Close(w.stop)
 }
 
-// arm has the next event count.
-func (w *watcher) arm(how int) error {
-	var failed error
-	err := w.ready.Control(func(epoll uintptr) {
-		failed = unix.EpollCtl(int(epoll), how, w.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT})
-	})
-	return errors.Join(err, os.NewSyscallError("epoll_ctl", failed))
-}
-
-// wait waits for something to read, until the deadline of the file.
-func (w *watcher) wait() error {
-	if err := w.arm(unix.EPOLL_CTL_MOD); err != nil {
-		return err
+// read waits for events and reads them. It returns 0 after a write to stop.
+func (w *watcher) read(buf []byte) int {
+	for {
+		fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(w.stop), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, -1); err != nil { // interrupted, or without memory
+			time.Sleep(shortestRest)
+		}
+		if fds[1].Revents != 0 {
+			return 0
+		}
+		if n, err := unix.Read(w.fd, buf); err == nil && n > 0 {
+			return n
+		}
 	}
-	return w.ready.Read(func(epoll uintptr) bool {
-		n, err := unix.EpollWait(int(epoll), make([]unix.EpollEvent, 1), 0)
-		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
-	})
 }
 
 // add reports whether the job is watched.
@@ -134,30 +120,20 @@ func (s *Store) Watch(ctx context.Context) {
 			e.watched.Store(false)
 		}
 	}()
-	events := make([]byte, 64<<10)
-	for turn := uint32(0); ctx.Err() == nil; turn++ {
-		// At the moment at which the auditor looks too: an idle gresd wakes once.
-		_ = w.file.SetReadDeadline(time.Now().Add(wakeup.Next(roundEvery)))
-		stop := context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })
-		s.listen(w, events)
-		stop()
+	var listening sync.WaitGroup
+	listening.Go(func() { s.listen(w) })
+	// At the moment at which the auditor polls too: an idle gresd wakes once.
+	for turn := uint32(0); wakeup.Wait(ctx, wakeup.Next(roundEvery)); turn++ {
 		s.round(turn % roundParts)
 	}
+	_, _ = unix.Write(w.stop, binary.NativeEndian.AppendUint64(nil, 1))
+	listening.Wait()
 }
 
-// listen wakes the jobs whose cache file is opened, until the deadline.
-func (s *Store) listen(w *watcher, buf []byte) {
-	for {
-		err, n := w.wait(), 0
-		if err == nil {
-			n, err = unix.Read(w.fd, buf)
-		}
-		if err != nil {
-			if !errors.Is(err, os.ErrDeadlineExceeded) {
-				time.Sleep(roundEvery) // never seen; the rounds go on
-			}
-			return
-		}
+// listen wakes the jobs whose cache file is opened, until a write to stop.
+func (s *Store) listen(w *watcher) {
+	buf := make([]byte, 64<<10)
+	for n := w.read(buf); n > 0; n = w.read(buf) {
 		began, woken := time.Now(), false
 		s.mu.Lock()
 		for at := 0; at+unix.SizeofInotifyEvent <= n; {

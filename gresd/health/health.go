@@ -17,16 +17,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/xid"
 )
 
 // Driver is what the monitor asks. Its calls return in a bounded time.
 type Driver interface {
-	Probe(gpu.UUID) (inventory.Probe, error)
-	Events([]gpu.UUID) (*inventory.Events, error)
+	Probe(gpu.UUID) (driver.Probe, error)
+	Events([]gpu.UUID) (*driver.Events, error)
 }
 
 // Params of a monitor.
@@ -261,7 +261,7 @@ const noEventsFor = time.Minute
 
 // listen waits for XIDs. Without them probes still find a card that is lost.
 func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
-	var events *inventory.Events
+	var events *driver.Events
 	var heard []gpu.UUID
 	defer func() {
 		if events != nil {
@@ -301,13 +301,13 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 }
 
 func (m *Monitor) pause(err error) time.Duration {
-	if errors.Is(err, inventory.ErrNoAnswer) {
+	if errors.Is(err, driver.ErrNoAnswer) {
 		return m.current().Every
 	}
 	return noEventsFor
 }
 
-func (m *Monitor) hear(e inventory.Event) {
+func (m *Monitor) hear(e driver.Event) {
 	rules := m.current().rules()
 	m.log.Warn("XID", "gpu_uuid", e.UUID, "xid", e.XID, "name", xid.Name(e.XID), "ignored", slices.Contains(rules.ignore, e.XID))
 	m.note(e.UUID, func(rec Record) Record { return rules.event(rec, e.XID, time.Now()) })

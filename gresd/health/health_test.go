@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
@@ -25,15 +25,15 @@ type fakeDriver struct {
 	hangs map[gpu.UUID]time.Duration
 }
 
-func (f *fakeDriver) Probe(uuid gpu.UUID) (inventory.Probe, error) {
+func (f *fakeDriver) Probe(uuid gpu.UUID) (driver.Probe, error) {
 	f.mu.Lock()
 	err, late := f.errs[uuid], f.hangs[uuid]
 	f.mu.Unlock()
 	time.Sleep(late)
-	return inventory.Probe{}, err
+	return driver.Probe{}, err
 }
 
-func (f *fakeDriver) Events([]gpu.UUID) (*inventory.Events, error) { return nil, inventory.ErrNoEvents }
+func (f *fakeDriver) Events([]gpu.UUID) (*driver.Events, error) { return nil, driver.ErrNoEvents }
 
 func (f *fakeDriver) set(uuid gpu.UUID, err error) {
 	f.mu.Lock()
@@ -64,8 +64,8 @@ func within(t *testing.T, what string, ok func() bool) {
 }
 
 func TestRunFindsAndForgets(t *testing.T) {
-	driver := &fakeDriver{errs: map[gpu.UUID]error{}, hangs: map[gpu.UUID]time.Duration{"GPU-b": 20 * time.Millisecond}}
-	m := open(t, params(t), driver)
+	fake := &fakeDriver{errs: map[gpu.UUID]error{}, hangs: map[gpu.UUID]time.Duration{"GPU-b": 20 * time.Millisecond}}
+	m := open(t, params(t), fake)
 	var mu sync.Mutex
 	var changes []Change
 	m.OnChange(func(c Change) {
@@ -82,23 +82,23 @@ func TestRunFindsAndForgets(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 
-	driver.set("GPU-a", inventory.ErrLost)
+	fake.set("GPU-a", driver.ErrLost)
 	within(t, "the card is out", func() bool { return strings.Contains(m.Out("GPU-a"), "lost") })
 	if m.Out("GPU-b") != "" {
 		t.Errorf("the other card: %s", m.Out("GPU-b"))
 	}
-	driver.set("GPU-a", nil)
+	fake.set("GPU-a", nil)
 	within(t, "the card is well again", func() bool { return m.Out("GPU-a") == "" })
 	within(t, "both are told", func() bool { // shortly after they are so
 		mu.Lock()
 		defer mu.Unlock()
 		return len(changes) == 2
 	})
-	m.hear(inventory.Event{UUID: "GPU-b", XID: 13})
+	m.hear(driver.Event{UUID: "GPU-b", XID: 13})
 	if len(m.Sick()) != 0 {
 		t.Errorf("sick: %v", m.Sick())
 	}
-	m.hear(inventory.Event{UUID: "GPU-b", XID: 79})
+	m.hear(driver.Event{UUID: "GPU-b", XID: 79})
 	if why := m.Sick()["GPU-b"]; !strings.Contains(why, "XID 79") {
 		t.Errorf("sick: %v", m.Sick())
 	}
@@ -115,7 +115,7 @@ func TestWhatIsKnownOutlivesGresd(t *testing.T) {
 	if err := m.Cordon("GPU-a", "fan"); err != nil {
 		t.Fatal(err)
 	}
-	m.hear(inventory.Event{UUID: "GPU-b", XID: 48})
+	m.hear(driver.Event{UUID: "GPU-b", XID: 48})
 	m.note("GPU-c", func(rec Record) Record { rec.Uncorrected, rec.Counted = 7, true; return rec })
 
 	m = open(t, p, nil)
@@ -123,7 +123,7 @@ func TestWhatIsKnownOutlivesGresd(t *testing.T) {
 		t.Errorf("known: %v", m.Sick())
 	}
 	m.note("GPU-c", func(rec Record) Record {
-		return m.params.rules().probe(rec, inventory.Probe{ECC: true, Uncorrected: 8}, nil, time.Now())
+		return m.params.rules().probe(rec, driver.Probe{ECC: true, Uncorrected: 8}, nil, time.Now())
 	})
 	if !strings.Contains(m.Out("GPU-c"), "8 uncorrected memory errors, 7 before") {
 		t.Errorf("errors while gresd was away: %q", m.Out("GPU-c"))
@@ -145,7 +145,7 @@ func TestReportOnlyCordonsNothingByItself(t *testing.T) {
 	p := params(t)
 	p.ReportOnly = true
 	m := open(t, p, nil)
-	m.hear(inventory.Event{UUID: "GPU-a", XID: 79})
+	m.hear(driver.Event{UUID: "GPU-a", XID: 79})
 	if m.Out("GPU-a") != "" || m.Sick()["GPU-a"] == "" {
 		t.Errorf("out %q, sick %v", m.Out("GPU-a"), m.Sick())
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 )
 
 // Kind is what is wrong with a card.
@@ -61,9 +61,9 @@ func (r rules) event(rec Record, xid uint64, now time.Time) Record {
 }
 
 // probe is the record after a look at the card.
-func (r rules) probe(rec Record, p inventory.Probe, err error, now time.Time) Record {
+func (r rules) probe(rec Record, p driver.Probe, err error, now time.Time) Record {
 	switch {
-	case errors.Is(err, inventory.ErrLost):
+	case errors.Is(err, driver.ErrLost):
 		rec.clean, rec.silent = 0, 0
 		return rec.with(Lost, "the card is lost: it needs a reset, or the node a restart", now)
 	case err != nil:
@@ -71,7 +71,7 @@ func (r rules) probe(rec Record, p inventory.Probe, err error, now time.Time) Re
 		if rec.silent++; rec.silent < silences {
 			return rec
 		}
-		if errors.Is(err, inventory.ErrNoAnswer) {
+		if errors.Is(err, driver.ErrNoAnswer) {
 			return rec.with(Silent, "the driver does not answer", now)
 		}
 		return rec.with(Silent, "the driver answers with an error: "+err.Error(), now)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 )
 
 // script runs observations over one record: "xid 79", "ok", "ecc 3", "lost",
@@ -26,7 +26,7 @@ func script(t *testing.T, r rules, rec Record, steps ...string) Record {
 				t.Fatal(err)
 			}
 		}
-		p, err := inventory.Probe{ECC: true, Uncorrected: rec.Uncorrected}, error(nil)
+		p, err := driver.Probe{ECC: true, Uncorrected: rec.Uncorrected}, error(nil)
 		switch word {
 		case "xid":
 			rec = r.event(rec, n, now)
@@ -37,9 +37,9 @@ func script(t *testing.T, r rules, rec Record, steps ...string) Record {
 		case "reset":
 			p.WaitsForReset = true
 		case "lost":
-			err = fmt.Errorf("card: %w", inventory.ErrLost)
+			err = fmt.Errorf("card: %w", driver.ErrLost)
 		case "mute":
-			err = fmt.Errorf("card: %w", inventory.ErrNoAnswer)
+			err = fmt.Errorf("card: %w", driver.ErrNoAnswer)
 		case "error":
 			err = errors.New("NVML error 999")
 		default:

@@ -92,7 +92,7 @@ func TestADeleteAfterAFailedWriteReachesTheDisk(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "ledger.json"))
 	commit(t, l, 1)
 	l.mu.Lock()
-	l.doubtful = true // as when the journal cannot be synced
+	l.diskUnknown = true // as when the journal cannot be synced
 	l.mu.Unlock()
 	appendText(t, journalPath(l.path, l.out.journal), lines(t, header{Ledger: l.out.ledger, Journal: l.out.journal, After: l.out.seq}, record(2)))
 	_ = l.out.close()
@@ -130,7 +130,7 @@ func TestChangesThatComeDuringAWriteShareTheNext(t *testing.T) {
 func (l *Ledger) batches() int {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	if l.under == nil {
+	if l.writingBatch == nil {
 		return 0
 	}
 	return 1

@@ -31,7 +31,7 @@ func TestBesideIsOneMoment(t *testing.T) {
 	}()
 	seen := 0
 	for end := time.Now().Add(time.Second); seen < 20000 && time.Now().Before(end); {
-		_, others, known := l.Beside(1)
+		_, others, known := l.GetWithOtherUse(1)
 		if known {
 			seen++
 		}

@@ -113,37 +113,6 @@ func decode(data []byte) (document, map[uint32]Record, error) {
 	return d, records, nil
 }
 
-// write puts data in place of path so that, at any kill or power cut, the file
-// is either the old or the new one, and the new one once write has returned
-// nil.
-// The temporary name is fixed: the lock lets only one writer be here, and what
-// a killed one left is overwritten.
-func write(path string, data []byte) error {
-	temporary := path + ".tmp"
-	if err := writeSynced(temporary, data); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return err
-	}
-	return syncPath(filepath.Dir(path))
-}
-
-func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	return err
-}
-
 // syncPath makes a file durable as it is; of a folder, its names.
 func syncPath(path string) error {
 	f, err := os.Open(path)

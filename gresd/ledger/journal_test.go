@@ -306,7 +306,7 @@ func TestASnapshotThatFailsIsSaid(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.json")
 	l := open(t, path)
 	commit(t, l, 1)
-	if err := os.Mkdir(path+".tmp", 0o700); err != nil {
+	if err := os.Mkdir(path+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	nextJournal(l)

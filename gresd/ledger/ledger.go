@@ -10,22 +10,20 @@
 package ledger
 
 import (
-	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 )
 
 // Sentinels for errors.Is.
@@ -57,6 +55,49 @@ func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 // Unwrap returns what was wrong.
 func (e *CorruptError) Unwrap() error { return e.Why }
 
+// State says how a job's request ended.
+type State string
+
+// States of a record.
+const (
+	Granted State = "granted"
+	Refused State = "refused" // Reason says why; it holds nothing
+)
+
+// UnknownRun stands for a run of a job that nobody could tell.
+const UnknownRun = -1
+
+// Record is one job of this node.
+type Record struct {
+	JobID     uint32          `json:"job_id"`
+	UID       uint32          `json:"uid"`
+	GID       uint32          `json:"gid"`
+	User      string          `json:"user"`
+	Account   string          `json:"account"`
+	Partition string          `json:"partition"`
+	Request   request.Request `json:"request"`
+	Placement place.Placement `json:"placement"`
+	Mode      gpu.Mode        `json:"mode"`
+	Ceiling   gpu.Share       `json:"ceiling"` // 0: none
+	Priority  gpu.Priority    `json:"priority"`
+	Created   time.Time       `json:"created"`
+	State     State           `json:"state"`
+	Reason    string          `json:"reason,omitempty"`
+	// Restarts is the run of the job, SLURM_JOB_RESTART_COUNT; [UnknownRun] in a
+	// record that was rebuilt from a grant.
+	Restarts int64 `json:"restarts"`
+	// EngineWhy is why gresd took the engine of Request, for a job that leaves it to gresd (gpu.Auto);
+	// "" where the job or the site names one.
+	EngineWhy string `json:"engine_why,omitempty"`
+}
+
+// clone returns a copy that shares no memory with r.
+func (r *Record) clone() Record {
+	copied := *r
+	copied.Placement.Cards = slices.Clone(r.Placement.Cards)
+	return copied
+}
+
 // Ledger is safe for concurrent use.
 type Ledger struct {
 	path    string
@@ -72,12 +113,12 @@ type Ledger struct {
 	engines map[gpu.Engine]int // of granted records that name one
 	lock    *os.File           // nil once closed
 
-	next, under *batch // of changes: the one that collects, the one that is being written
-	writing     bool   // some goroutine writes
-	doubtful    bool   // the last write failed: the disk may hold what nobody was told
-	written     sync.Cond
-	snapshots   int   // that are being written
-	unsaved     error // why the last snapshot could not be written
+	openBatch, writingBatch *batch // the one that collects changes, and the one that is being written
+	writing                 bool   // some goroutine writes
+	diskUnknown             bool   // the last write failed: the disk may hold what nobody was told
+	written                 sync.Cond
+	snapshots               int   // that are being written
+	unsaved                 error // why the last snapshot could not be written
 
 	torn int // bytes, when it was opened
 
@@ -91,141 +132,6 @@ func newLedger(path string, lock *os.File) *Ledger {
 	}
 	l.written.L = &l.mu
 	return l
-}
-
-// Open opens the ledger in path (…/ledger.json), makes its folder (0700) and
-// takes an exclusive lock on path+".lock". An absent file is an empty ledger,
-// whatever journals there are.
-//
-// When a file is torn, corrupt or of no known version, Open moves all aside
-// and returns BOTH a usable empty ledger and a [*CorruptError], so that the
-// caller can say so and rebuild. With every other error the ledger is nil; one
-// that a newer gresd wrote is left alone ([ErrNewer]). A write at the end that
-// was never finished is no error; see [Ledger.Torn].
-func Open(path string) (*Ledger, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("open ledger: %w", err)
-	}
-	lock, err := takeLock(path + ".lock")
-	if err != nil {
-		return nil, fmt.Errorf("open ledger %s: %w", path, err)
-	}
-	l := newLedger(path, lock)
-	why, err := l.load()
-	if errors.Is(why, ErrNewer) {
-		// Not corrupt: another gresd can read it, and knows more of the jobs.
-		err = fmt.Errorf("open ledger %s: %w: start that gresd again, or move the file away: "+
-			"this gresd then starts from the grants and jobs that exist", path, why)
-	}
-	if err != nil {
-		return nil, errors.Join(err, lock.Close())
-	}
-	if why == nil {
-		return l, nil
-	}
-	moved, err := moveAside(path, time.Now())
-	if err == nil {
-		err = l.setAside(time.Now())
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("move corrupt ledger %s aside: %w", path, err), lock.Close())
-	}
-	l = newLedger(path, lock)
-	return l, &CorruptError{Path: path, MovedTo: moved, Why: why}
-}
-
-// load reads the files; why says that they are not to be trusted.
-func (l *Ledger) load() (why, err error) {
-	exist, err := journalsOf(l.path)
-	if err != nil {
-		return nil, fmt.Errorf("open ledger: %w", err)
-	}
-	data, err := os.ReadFile(l.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = l.setAside(time.Now()); err != nil {
-			return nil, fmt.Errorf("open ledger: move journals of another aside: %w", err)
-		}
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open ledger: %w", err)
-	}
-	d, records, why := decode(data)
-	if why != nil {
-		return why, nil
-	}
-	f, why := replay(d, records, exist, func(n uint64) ([]byte, error) { return os.ReadFile(journalPath(l.path, n)) })
-	if why != nil {
-		return why, nil
-	}
-	l.torn = f.torn
-	l.out.ledger, l.out.journal, l.out.seq, l.out.based = d.Ledger, f.last, f.seq, true
-	// What a killed gresd wrote and did not sync is believed from now on.
-	for n := d.Journal; n <= f.last && err == nil; n++ {
-		err = syncPath(journalPath(l.path, n))
-	}
-	if err == nil {
-		err = syncPath(l.path)
-	}
-	if err == nil {
-		err = syncPath(filepath.Dir(l.path))
-	}
-	if err == nil {
-		l.existed = true
-		err = l.fill(records)
-	}
-	if err != nil {
-		err = fmt.Errorf("open ledger: %w", err)
-	}
-	return nil, err
-}
-
-// setAside keeps journals that belong to no ledger for people to look at, and
-// removes those that say nothing, as a killed gresd leaves that began a ledger.
-func (l *Ledger) setAside(now time.Time) error {
-	exist, err := journalsOf(l.path)
-	for _, number := range exist {
-		path := journalPath(l.path, number)
-		var text []byte
-		if text, err = os.ReadFile(path); err != nil {
-			break
-		}
-		if bytes.Count(text, []byte("\n")) < 2 {
-			err = os.Remove(path)
-		} else {
-			_, err = moveAside(path, now)
-		}
-		if err != nil {
-			break
-		}
-	}
-	return err
-}
-
-// lockWait is for the children of a gresd that was killed: one that was just being
-// started has the lock until it has become another program.
-const lockWait = time.Second
-
-// takeLock locks a file of its own: the ledger itself is replaced at each
-// write, and a lock on a replaced file locks nothing.
-func takeLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for end := time.Now().Add(lockWait); ; time.Sleep(lockWait / 100) {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
-			break
-		}
-	}
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = ErrLocked
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
 }
 
 // Get returns a copy of the record of a job.
@@ -274,9 +180,9 @@ func (l *Ledger) InUse() place.InUse {
 	return maps.Clone(l.inUse)
 }
 
-// Beside returns the record of a job, as [Ledger.Get] does, and what all other jobs
+// GetWithOtherUse returns the record of a job, as [Ledger.Get] does, and what all other jobs
 // hold on each card, both of the same moment.
-func (l *Ledger) Beside(jobID uint32) (rec Record, others place.InUse, known bool) {
+func (l *Ledger) GetWithOtherUse(jobID uint32) (rec Record, others place.InUse, known bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	others = maps.Clone(l.inUse)
@@ -295,6 +201,136 @@ func (l *Ledger) OfEngine(engine gpu.Engine) int {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.engines[engine]
+}
+
+// Pending is a change that is in force for readers and on its way to the disk.
+type Pending struct {
+	batch *batch
+	what  string
+	err   error // of a change that was never made
+}
+
+// Wait returns once the change is durable, or why it is not; it is then undone,
+// though the disk may hold it until the next write.
+func (p Pending) Wait() error {
+	err := p.err
+	if p.batch != nil {
+		<-p.batch.done
+		err = p.batch.err
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.what, err)
+	}
+	return nil
+}
+
+// Commit adds the record, or replaces the one of the same job. When it returns
+// nil the record is durable. With an error, readers see the ledger as before;
+// the disk may already hold the record, until the next write.
+func (l *Ledger) Commit(r Record) error { return l.Begin(r).Wait() }
+
+// Begin is Commit without the wait. The caller tells nobody before Wait. Changes
+// of one and the same job must not overlap.
+func (l *Ledger) Begin(r Record) Pending {
+	p := Pending{what: fmt.Sprintf("commit job %d to ledger %s", r.JobID, l.path)}
+	line, err := json.Marshal(r)
+	if err != nil {
+		p.err = err
+		return p
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lock == nil {
+		p.err = ErrClosed
+		return p
+	}
+	p.batch = l.collect(r.JobID, `{"set":`, line, `}`)
+	own := r.clone()
+	l.set(&own, line)
+	return p
+}
+
+// Delete removes the record of a job, durably like [Ledger.Commit]. Deleting an
+// unknown job is no error and writes nothing, unless a write has failed and the
+// disk may know the job; had says whether there was one.
+func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
+	had, onDisk := l.BeginDelete(jobID)
+	return had, onDisk.Wait()
+}
+
+// BeginDelete does so, and does not wait for the disk.
+func (l *Ledger) BeginDelete(jobID uint32) (had bool, onDisk Pending) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, had = l.records[jobID]; !had && !l.diskUnknown {
+		return false, Pending{}
+	}
+	p := Pending{what: fmt.Sprintf("delete job %d from ledger %s", jobID, l.path), err: ErrClosed}
+	if l.lock != nil {
+		p.err = nil
+		p.batch = l.collect(jobID, `{"delete":`, strconv.AppendUint(nil, uint64(jobID), 10), `}`)
+		l.unset(jobID)
+	}
+	return had, p
+}
+
+// batch is the changes of one write.
+type batch struct {
+	undo []undoing
+	text []byte        // the changes, as a journal has them
+	done chan struct{} // closed when the outcome is known
+	err  error         // the outcome, once done is closed
+}
+
+// undoing is how one record was before.
+type undoing struct {
+	jobID uint32
+	old   *Record // nil: there was none
+	line  []byte
+}
+
+// collect notes a change, and how the record is before it. l.mu is held.
+func (l *Ledger) collect(jobID uint32, before string, change []byte, after string) *batch {
+	if l.openBatch == nil {
+		l.openBatch = &batch{done: make(chan struct{})}
+	}
+	if len(l.openBatch.text) > 0 {
+		l.openBatch.text = append(l.openBatch.text, ',')
+	}
+	l.openBatch.text = append(append(append(l.openBatch.text, before...), change...), after...)
+	l.openBatch.undo = append(l.openBatch.undo, undoing{jobID, l.records[jobID], l.lines[jobID]})
+	if !l.writing {
+		l.writing = true
+		go l.write()
+	}
+	return l.openBatch
+}
+
+// set makes a record current, which nobody else may change. l.mu is held.
+func (l *Ledger) set(r *Record, line []byte) {
+	l.unset(r.JobID)
+	l.records[r.JobID], l.lines[r.JobID] = r, line
+	at, _ := slices.BinarySearch(l.ids, r.JobID)
+	l.ids = slices.Insert(l.ids, at, r.JobID)
+	if r.State == Granted {
+		l.inUse.Add(r.Placement)
+		l.engines[r.Request.Engine]++
+	}
+}
+
+func (l *Ledger) unset(jobID uint32) {
+	r, known := l.records[jobID]
+	if !known {
+		return
+	}
+	if r.State == Granted {
+		l.inUse.Remove(r.Placement)
+		l.engines[r.Request.Engine]--
+	}
+	at, _ := slices.BinarySearch(l.ids, jobID)
+	l.ids = slices.Delete(l.ids, at, at+1)
+	delete(l.records, jobID)
+	delete(l.lines, jobID)
 }
 
 // Existed says whether there was a good file when the ledger was opened; false

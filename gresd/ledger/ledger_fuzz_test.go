@@ -87,7 +87,7 @@ func FuzzRecords(f *testing.F) {
 		}
 		reread(t, records)
 		l := newLedger("", nil)
-		if err := l.fill(records); err != nil {
+		if err := l.loadRecords(records); err != nil {
 			t.Fatal(err)
 		}
 		l.InUse()

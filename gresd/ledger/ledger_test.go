@@ -100,7 +100,7 @@ func TestRecordsSurviveARestart(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file has mode %v, %v", info.Mode(), err)
 	}
-	if _, err := os.Stat(path + ".tmp"); !os.IsNotExist(err) {
+	if _, err := os.Stat(path + ".new"); !os.IsNotExist(err) {
 		t.Errorf("a temporary file stayed: %v", err)
 	}
 }

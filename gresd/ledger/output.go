@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 )
 
 // A journal is kept until it is this many times as long as the snapshot, and at
@@ -114,7 +116,7 @@ func (o *output) snapshot(all [][]byte) func() (size int64, err error) {
 	path, ledger, number := o.path, o.ledger, o.journal
 	return func() (int64, error) {
 		text := assemble(nil, ledger, number, all)
-		if err := write(path, text); err != nil {
+		if err := atomicfile.WriteFile(path, text); err != nil {
 			return 0, err
 		}
 		return int64(len(text)), removeBefore(path, number)

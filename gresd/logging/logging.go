@@ -45,10 +45,9 @@ type Send func(message string, priority journal.Priority, vars map[string]string
 // upper case (job_id is JOB_ID) and are written behind the message as well, for
 // people who read without looking at fields.
 type Handler struct {
-	level  slog.Leveler
-	send   Send
-	attrs  []slog.Attr // with their groups in the key
-	prefix string      // groups opened so far, "a_b_"
+	level slog.Leveler
+	send  Send
+	attrs []slog.Attr
 }
 
 // NewHandler returns a handler for records of that level and above.
@@ -63,14 +62,14 @@ func (h *Handler) Enabled(_ context.Context, l slog.Level) bool { return l >= h.
 func (h *Handler) Handle(_ context.Context, r slog.Record) error {
 	attrs := slices.Clone(h.attrs)
 	r.Attrs(func(a slog.Attr) bool {
-		attrs = flatten(attrs, h.prefix, a)
+		attrs = append(attrs, a)
 		return true
 	})
 	vars := map[string]string{}
 	var message strings.Builder
 	message.WriteString(r.Message)
 	for _, a := range attrs {
-		value := a.Value.String()
+		value := a.Value.Resolve().String()
 		if name := field(a.Key); name != "" {
 			vars[name] = value
 		}
@@ -91,41 +90,12 @@ func unsafe(r rune) bool {
 // WithAttrs is part of [slog.Handler].
 func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	next := *h
-	next.attrs = slices.Clone(h.attrs)
-	for _, a := range attrs {
-		next.attrs = flatten(next.attrs, h.prefix, a)
-	}
+	next.attrs = slices.Concat(h.attrs, attrs)
 	return &next
 }
 
-// WithGroup is part of [slog.Handler].
-func (h *Handler) WithGroup(name string) slog.Handler {
-	if name == "" {
-		return h
-	}
-	next := *h
-	next.prefix += name + "_"
-	return &next
-}
-
-// flatten resolves a value and takes groups apart; empty attributes vanish.
-func flatten(to []slog.Attr, prefix string, a slog.Attr) []slog.Attr {
-	a.Value = a.Value.Resolve()
-	if a.Equal(slog.Attr{}) {
-		return to
-	}
-	if a.Value.Kind() != slog.KindGroup {
-		a.Key = prefix + a.Key
-		return append(to, a)
-	}
-	if a.Key != "" {
-		prefix += a.Key + "_"
-	}
-	for _, member := range a.Value.Group() {
-		to = flatten(to, prefix, member)
-	}
-	return to
-}
+// WithGroup is part of [slog.Handler]. gresd has no groups.
+func (h *Handler) WithGroup(string) slog.Handler { return h }
 
 // field makes a name that journald takes: capitals, digits and _, not starting
 // with a digit or _ (those are journald's own). "" if nothing is left.

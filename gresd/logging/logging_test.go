@@ -43,9 +43,9 @@ func TestHandler(t *testing.T) {
 			func(l *slog.Logger) { l.Error("accept", "error", errors.New("no such file")) },
 			entry{`accept error="no such file"`, journal.PriErr, map[string]string{"ERROR": "no such file"}},
 		},
-		"groups": {
-			func(l *slog.Logger) { l.WithGroup("a").With("b", 1).Warn("x", slog.Group("c", "d", 2)) },
-			entry{"x a_b=1 a_c_d=2", journal.PriWarning, map[string]string{"A_B": "1", "A_C_D": "2"}},
+		"attributes of the logger": {
+			func(l *slog.Logger) { l.With("b", 1).Warn("x", "d", 2) },
+			entry{"x b=1 d=2", journal.PriWarning, map[string]string{"B": "1", "D": "2"}},
 		},
 		"names that journald keeps for itself": {
 			func(l *slog.Logger) { l.Info("x", "_pid", 1, "message", "m", "a-b", 2, "9", 3) },

@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -295,8 +297,8 @@ func TestFragmentation(t *testing.T) {
 		"an over-granted card has no room": {[]wire.Card{{Healthy: true, MemoryBytes: 100, GrantedBytes: 130, Share: 130}}, 25, value{}},
 		"no card":                          {nil, 25, value{}},
 	} {
-		if got := fragmented(c.cards, c.share); got != c.want {
-			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		if ratio, known := place.Fragmented(freeOf(c.cards), gpu.Share(c.share)); known != c.want.known || known && ratio != c.want.number {
+			t.Errorf("%s: got %v, %v, want %+v", name, ratio, known, c.want)
 		}
 	}
 }

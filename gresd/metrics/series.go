@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -172,29 +174,19 @@ var processSeries = []series[wire.Process]{
 		func(p wire.Process) value { return is(float64(p.UsedBytes)) }),
 }
 
-// fragmentation is of the node. FGD (Weng et al., USENIX ATC 2023) sums it over
-// the mix of requests that a site expects; which mix that is, a query can say.
 var fragmentation = desc("vgpu_node_fragmentation_ratio",
 	"Part of the node's free share that a request for such a share of one card, and as much memory, cannot use.", []string{"share"})
 
-// typicalShares are those that fragmentation is told for, in hundredths.
-var typicalShares = []uint32{25, 50, 75, 100}
-
-// fragmented is not known where nothing is free.
-func fragmented(cards []wire.Card, share uint32) value {
-	free, unusable := 0.0, 0.0
+// freeOf are the free parts of the cards that can be granted.
+func freeOf(cards []wire.Card) (free []place.FreeCard) {
 	for _, c := range cards {
-		if !c.Healthy || c.MIG {
-			continue
-		}
-		units := float64(100 - min(c.Share, 100))
-		free += units
-		memory := float64(c.MemoryBytes - min(c.GrantedBytes, c.MemoryBytes))
-		if units < float64(share) || memory < float64(c.MemoryBytes/100*uint64(share)) {
-			unusable += units
+		if c.Healthy && !c.MIG {
+			share := gpu.FullCard - min(gpu.Share(c.Share), gpu.FullCard)
+			memory := (c.MemoryBytes - min(c.GrantedBytes, c.MemoryBytes)) / max(c.MemoryBytes/100, 1)
+			free = append(free, place.FreeCard{Share: share, Largest: min(share, gpu.Share(memory))})
 		}
 	}
-	return value{unusable / max(free, 1), free > 0}
+	return free
 }
 
 // collector makes series from a snapshot, so that a job that ended has none.
@@ -246,8 +238,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(ch, idleShare, prometheus.GaugeValue, of, card.UUID)
 	}
-	for _, share := range typicalShares {
-		send(ch, fragmentation, prometheus.GaugeValue, fragmented(cards, share), strconv.FormatFloat(float64(share)/100, 'g', -1, 64))
+	free := freeOf(cards)
+	for _, share := range place.TypicalShares {
+		ratio, known := place.Fragmented(free, share)
+		send(ch, fragmentation, prometheus.GaugeValue, value{ratio, known}, strconv.FormatFloat(float64(share)/100, 'g', -1, 64))
 	}
 }
 

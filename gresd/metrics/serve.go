@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // Serve answers scrapes on a loopback address until ctx is done; another address
@@ -48,7 +48,7 @@ func (m *Metrics) ServeAll(ctx context.Context, path, group string) error {
 			return fmt.Errorf("serve metrics: %w", err)
 		}
 	}
-	listener, err := socket.Make(path, gid, 0o660)
+	listener, err := wire.MakeSocket(path, gid, 0o660)
 	if err != nil {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
@@ -72,7 +72,7 @@ func ServeProfiles(ctx context.Context, address string) error {
 	var listener net.Listener
 	var err error
 	if strings.HasPrefix(address, "/") {
-		listener, err = socket.Make(address, 0, 0o600)
+		listener, err = wire.MakeSocket(address, 0, 0o600)
 	} else {
 		listener, err = listenTCP(ctx, address, "127.0.0.1:6060")
 	}

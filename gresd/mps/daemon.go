@@ -120,7 +120,6 @@ func (s *server) launch(percent gpu.Share) (*daemon, error) {
 	if i, ok := look(d.rec.PID); ok { // a zombie at worst: it was not waited for
 		d.rec.Start = i.Stat.Start
 	}
-	s.note(d.rec)
 	err = s.folder.write(d.rec)
 	// gresd is spared when memory runs out; its users' programs are not.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", d.rec.PID), []byte("0"), 0)
@@ -160,7 +159,7 @@ func (s *server) await(ctx context.Context, d *daemon) error {
 // returns nil.
 func (s *server) adopt(ctx context.Context, rec record) *daemon {
 	d := &daemon{rec: rec, since: time.Now(), exited: make(chan struct{})}
-	if !rec.leaderAlive() {
+	if !rec.alive() {
 		close(d.exited)
 		s.log.Warn("remains of an MPS daemon are ended", "processes", len(rec.family()))
 		s.end(d, false)
@@ -168,10 +167,9 @@ func (s *server) adopt(ctx context.Context, rec record) *daemon {
 		return nil
 	}
 	d.remember()
-	s.note(rec)
 	s.log.Info("MPS adopted", "pid", rec.PID)
 	s.m.work.Go(func() {
-		for rec.leaderAlive() {
+		for rec.alive() {
 			select {
 			case <-ctx.Done():
 				return
@@ -183,34 +181,34 @@ func (s *server) adopt(ctx context.Context, rec record) *daemon {
 	return d
 }
 
-// end ends a daemon with all of its servers and removes its files: asked first
-// if it is polite, then with SIGTERM, then with SIGKILL.
+// end ends a daemon with all of its servers, and removes its files. If polite is set, it first asks the
+// daemon to quit. Then it sends SIGTERM, then SIGKILL.
 func (s *server) end(d *daemon, polite bool) {
 	d.remember()
-	gone := polite && len(d.seen) > 0
-	if gone {
-		_, err := s.ask(context.Background(), "quit") // an end that has begun is brought to its end
-		if gone = d.emptied(s.m.cfg.Times.Quit); !gone {
+	gone := len(d.seen) == 0
+	for _, step := range []struct {
+		signal syscall.Signal // 0: the command "quit"
+		limit  time.Duration
+	}{{0, s.m.cfg.Times.Quit}, {syscall.SIGTERM, s.m.cfg.Times.Term}, {syscall.SIGKILL, killTime}} {
+		if gone || step.signal == 0 && !polite {
+			continue
+		}
+		var err error
+		if step.signal == 0 {
+			_, err = s.ask(context.Background(), "quit") // also while gresd stops
+		} else {
+			d.remember()
+			for _, p := range d.seen {
+				p.signal(step.signal)
+			}
+		}
+		if gone = d.emptied(step.limit); !gone && step.signal == 0 {
 			s.log.Warn("MPS does not quit", "pid", d.rec.PID, "error", err)
 		}
-	}
-	for _, step := range []struct {
-		signal syscall.Signal
-		limit  time.Duration
-	}{{syscall.SIGTERM, s.m.cfg.Times.Term}, {syscall.SIGKILL, killTime}} {
-		if gone {
-			break
-		}
-		d.remember()
-		for _, p := range d.seen {
-			p.signal(step.signal)
-		}
-		gone = d.emptied(step.limit)
 	}
 	if !gone {
 		s.log.Error("processes of MPS cannot be ended: the driver holds them", "processes", fmt.Sprint(d.seen))
 	}
-	s.note(record{})
 	if err := s.folder.remove(); err != nil {
 		s.log.Warn("remove folders of MPS", "error", err)
 	}

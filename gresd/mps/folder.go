@@ -159,9 +159,9 @@ func (f folder) write(rec record) error {
 	return atomicfile.Replace(f.record(), text, 0o600)
 }
 
-// leftovers reads the records below dir. One that cannot be read is removed: it
+// previousDaemons reads the records below dir. One that cannot be read is removed: it
 // was being written, so that no daemon had been started.
-func leftovers(dir string) ([]record, error) {
+func previousDaemons(dir string) ([]record, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*", "*.json"))
 	if err != nil {
 		return nil, err

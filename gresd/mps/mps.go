@@ -19,6 +19,7 @@
 package mps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,40 +65,26 @@ func (k Key) whose() string {
 	return fmt.Sprintf("user %d", k.UID)
 }
 
-// Times bound everything that can block. A zero field means its default.
+// Times limit everything that can block.
 type Times struct {
-	Start   time.Duration // from the start of a daemon to its first answer; 10 s
-	Answer  time.Duration // for an answer of a daemon; 3 s
-	Quit    time.Duration // for a daemon to end when it is asked to; 5 s
-	Term    time.Duration // ...and after SIGTERM; 3 s
-	Health  time.Duration // between two questions whether it still answers; 10 s
-	Backoff time.Duration // before the second start after a failure, then doubled; 1 s
+	Start   time.Duration // from the start of a daemon to its first answer
+	Answer  time.Duration // for an answer of a daemon
+	Quit    time.Duration // from the command "quit" to the end of a daemon
+	Term    time.Duration // from SIGTERM to the end of a daemon
+	Health  time.Duration // between two health checks
+	Backoff time.Duration // before the second start after a failure; doubles with each failure
 }
 
-func (t Times) withDefaults() Times {
-	for _, d := range []struct {
-		field  *time.Duration
-		normal time.Duration
-	}{
-		{&t.Start, 10 * time.Second},
-		{&t.Answer, 3 * time.Second},
-		{&t.Quit, 5 * time.Second},
-		{&t.Term, 3 * time.Second},
-		{&t.Health, 10 * time.Second},
-		{&t.Backoff, time.Second},
-	} {
-		if *d.field == 0 {
-			*d.field = d.normal
-		}
-	}
-	return t
+var defaultTimes = Times{
+	Start: 10 * time.Second, Answer: 3 * time.Second, Quit: 5 * time.Second, Term: 3 * time.Second, Health: 10 * time.Second,
+	Backoff: time.Second,
 }
 
-// Config is what a manager is made of. All but Changed and Times must be set.
+// Config has the parts of a manager. All but Changed and Times must be set.
 type Config struct {
 	Dir     string // <run_dir>/mps; made when it is first needed
 	Control string // Program, or its path
-	Times   Times
+	Times   Times  // zero: the defaults
 	Log     *slog.Logger
 	// Changed is called when what [Manager.Serves] and [Manager.Holds] say of a job may have changed,
 	// from [New] on. It must not block.
@@ -122,7 +109,7 @@ type Manager struct {
 // New returns a manager that has found what an earlier gresd left running, and
 // keeps it until [Manager.Settle].
 func New(cfg Config) (*Manager, error) {
-	cfg.Times = cfg.Times.withDefaults()
+	cfg.Times = cmp.Or(cfg.Times, defaultTimes)
 	if cfg.Changed == nil {
 		cfg.Changed = func() {}
 	}
@@ -131,7 +118,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, ctx: ctx, stop: stop,
 		servers: map[Key]*server{}, jobs: map[uint32]*server{}, changed: make(chan struct{}),
 	}
-	left, err := leftovers(cfg.Dir)
+	left, err := previousDaemons(cfg.Dir)
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("find MPS daemons that were left: %w", err)
@@ -141,7 +128,7 @@ func New(cfg Config) (*Manager, error) {
 	for _, rec := range left {
 		s := m.add(rec.Key, rec.GID)
 		s.left = rec
-		if rec.leaderAlive() { // until it was asked: its clients must not be taken for others
+		if rec.alive() { // until it was asked: its clients must not be taken for others
 			s.up, s.applied = true, gpu.FullCard
 		}
 		m.launch(s)
@@ -173,7 +160,7 @@ func (m *Manager) keep(jobID uint32, key Key, gid uint32, percent gpu.Share) boo
 	defer m.mu.Unlock()
 	if old := m.jobs[jobID]; old != nil && old.key != key {
 		delete(old.jobs, jobID)
-		old.nudge()
+		old.signalRun()
 	}
 	s := m.servers[key]
 	if s == nil {
@@ -183,10 +170,10 @@ func (m *Manager) keep(jobID uint32, key Key, gid uint32, percent gpu.Share) boo
 	if have, known := s.jobs[jobID]; known && have.percent == percent {
 		return false
 	}
-	s.jobs[jobID] = claim{percent: percent, tries: s.tries}
-	s.hurry = true
+	s.jobs[jobID] = jobDemand{percent: percent, tries: s.tries}
+	s.skipBackoff = true
 	m.jobs[jobID] = s
-	s.nudge()
+	s.signalRun()
 	return true
 }
 
@@ -200,12 +187,12 @@ func (m *Manager) Wait(ctx context.Context, jobID uint32) error {
 			m.mu.Unlock()
 			return ErrNoJob
 		}
-		claim, up, tries, err := s.jobs[jobID], s.holds(jobID), s.tries, s.err
+		demand, up, tries, err := s.jobs[jobID], s.holds(jobID), s.tries, s.err
 		m.mu.Unlock()
 		switch {
 		case up:
 			return nil
-		case tries > claim.tries && err != nil:
+		case tries > demand.tries && err != nil:
 			return err
 		}
 		select {
@@ -218,24 +205,15 @@ func (m *Manager) Wait(ctx context.Context, jobID uint32) error {
 
 // Release takes a job away. The daemon ends after its last job.
 func (m *Manager) Release(jobID uint32) {
-	if m.release(jobID) {
-		m.cfg.Changed()
-	}
-}
-
-// release also says whether the job was there.
-func (m *Manager) release(jobID uint32) bool {
+	defer m.cfg.Changed() // m.mu is free then
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.jobs[jobID]
-	if s == nil {
-		return false
+	if s := m.jobs[jobID]; s != nil {
+		delete(s.jobs, jobID)
+		delete(m.jobs, jobID)
+		s.signalRun()
+		m.broadcast()
 	}
-	delete(s.jobs, jobID)
-	delete(m.jobs, jobID)
-	s.nudge()
-	m.broadcast()
-	return true
 }
 
 // Serves says whether the job has a daemon that is up and allows its percent.
@@ -277,7 +255,7 @@ func (m *Manager) Settle() {
 	defer m.mu.Unlock()
 	m.settled = true
 	for s := range maps.Values(m.servers) {
-		s.nudge()
+		s.signalRun()
 	}
 }
 
@@ -294,7 +272,7 @@ func (m *Manager) add(key Key, gid uint32) *server {
 	}
 	s := &server{
 		m: m, key: key, gid: gid, folder: folderOf(m.cfg.Dir, key), log: m.cfg.Log.With("gpu_uuid", key.Card, "of", key.whose()),
-		calls: timeout.New[gpu.UUID](mostUnanswered, mostUnanswered), jobs: map[uint32]claim{}, wake: make(chan struct{}, 1),
+		calls: timeout.New[gpu.UUID](mostUnanswered, mostUnanswered), jobs: map[uint32]jobDemand{}, wake: make(chan struct{}, 1),
 	}
 	m.servers[key] = s
 	return s

@@ -40,7 +40,7 @@ func FuzzDaemonRecord(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer os.Remove(path)
-		all, err := leftovers(dir)
+		all, err := previousDaemons(dir)
 		if err != nil || len(all) > 1 {
 			t.Fatalf("%+v, %v", all, err)
 		}
@@ -58,7 +58,7 @@ func FuzzDaemonRecord(f *testing.F) {
 		if err := folderOf(dir, rec.Key).write(rec); err != nil {
 			t.Fatal(err)
 		}
-		if again, err := leftovers(dir); err != nil || !slices.Equal(again, all) {
+		if again, err := previousDaemons(dir); err != nil || !slices.Equal(again, all) {
 			t.Fatalf("%+v became %+v, %v", all, again, err)
 		}
 	})

@@ -25,8 +25,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
-// TestMain lets copies of the test program be NVIDIA's programs.
+// TestMain lets copies of the test program be NVIDIA's programs, and plays the client of a guard.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "client" {
+		playClient(os.Args[2])
+	}
 	if fake.IsName(os.Args[0]) {
 		unix.Exit(fake.Main()) // os.Exit sleeps for a second in a program with the race detector
 	}
@@ -445,7 +448,7 @@ func TestARestartFindsWhatIsNotNoted(t *testing.T) {
 	n.up(1, key, 30)
 	n.tell(key, "start_server")
 	n.Close()
-	left, err := leftovers(n.cfg.Dir)
+	left, err := previousDaemons(n.cfg.Dir)
 	if err != nil || len(left) != 1 {
 		t.Fatalf("records %v, %v; want one", left, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
 )
@@ -43,15 +45,15 @@ func (p identity) alive() bool {
 	return ok && !i.Ended && i.Stat.Start == p.Start
 }
 
-// signal signals the process, and no other that has its number by now.
+// signal sends a signal by a pidfd, so that no later process with the same id gets it.
 func (p identity) signal(sig syscall.Signal) {
-	handle, err := os.FindProcess(p.PID) // of the process, where the kernel has such handles
+	pidfd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return
 	}
-	defer func() { _ = handle.Release() }()
+	defer func() { _ = unix.Close(pidfd) }()
 	if p.alive() {
-		_ = handle.Signal(sig)
+		_ = unix.PidfdSendSignal(pidfd, sig, nil, 0)
 	}
 }
 
@@ -84,8 +86,6 @@ func hasToken(pid int, uid uint32, token string) bool {
 	}
 	return false
 }
-
-func (r record) leaderAlive() bool { return r.alive() }
 
 // near says that a process has a tie to the daemon that only its own have, as
 // long as the daemon lives.

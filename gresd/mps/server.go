@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// silences are the questions in a row that a daemon may leave unanswered.
+	// maxUnanswered are the questions in a row that a daemon may leave unanswered.
 	// Its clients lose their work when it is ended.
-	silences = 3
+	maxUnanswered = 3
 	// settledAfter is how long a daemon must run for its start to count as good.
 	settledAfter = time.Minute
 	// mostBackoff is the longest pause between two starts.
 	mostBackoff = time.Minute
 )
 
-// claim is what one job wants of a server.
-type claim struct {
+// jobDemand is what one job wants of a server.
+type jobDemand struct {
 	percent gpu.Share
 	tries   int // starts that had ended when the job came
 }
@@ -39,17 +39,16 @@ type server struct {
 	wake   chan struct{}
 
 	// Under m.mu.
-	jobs    map[uint32]claim
-	up      bool
-	applied gpu.Share // what the daemon allows a client
-	tries   int       // starts, and changes of its percentage, that have ended
-	err     error     // of the last of them
-	hurry   bool      // a job has come: do not wait for the end of a pause
-	current record    // of the daemon that runs or is starting
+	jobs        map[uint32]jobDemand
+	up          bool
+	applied     gpu.Share // what the daemon allows a client
+	tries       int       // starts, and changes of its percentage, that have ended
+	err         error     // of the last of them
+	skipBackoff bool      // a job has come: do not wait for the end of a pause
 }
 
-// nudge makes run look again. It never blocks.
-func (s *server) nudge() {
+// signalRun makes run look again. It never blocks.
+func (s *server) signalRun() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -58,8 +57,8 @@ func (s *server) nudge() {
 
 // holds says whether a job has what it wants. m.mu is held.
 func (s *server) holds(jobID uint32) bool {
-	claim, known := s.jobs[jobID]
-	return known && s.up && s.applied >= claim.percent
+	demand, known := s.jobs[jobID]
+	return known && s.up && s.applied >= demand.percent
 }
 
 // report publishes what became of the daemon. d is nil where there is none.
@@ -75,26 +74,19 @@ func (s *server) report(d *daemon, err error) {
 	s.m.broadcast()
 }
 
-// note publishes whose processes are ours.
-func (s *server) note(rec record) {
-	s.m.mu.Lock()
-	defer s.m.mu.Unlock()
-	s.current = rec
+// target is what is wanted of a server at a moment.
+type target struct {
+	wanted      bool
+	settled     bool // all jobs of the node are known
+	percent     gpu.Share
+	skipBackoff bool
 }
 
-// wish is what is wanted of a server at a moment.
-type wish struct {
-	wanted  bool
-	settled bool // all jobs of the node are known
-	percent gpu.Share
-	hurry   bool
-}
-
-func (s *server) wish() wish {
+func (s *server) target() target {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	w := wish{wanted: len(s.jobs) > 0, settled: s.m.settled, hurry: s.hurry}
-	s.hurry = false
+	w := target{wanted: len(s.jobs) > 0, settled: s.m.settled, skipBackoff: s.skipBackoff}
+	s.skipBackoff = false
 	for _, c := range s.jobs {
 		w.percent = max(w.percent, c.percent)
 	}
@@ -132,7 +124,7 @@ func (s *server) run(ctx context.Context) {
 		d = s.adopt(ctx, s.left)
 	}
 	for ctx.Err() == nil {
-		w := s.wish()
+		w := s.target()
 		switch {
 		case !w.wanted && d == nil:
 			if s.forget() {
@@ -141,16 +133,14 @@ func (s *server) run(ctx context.Context) {
 		case !w.settled && (!w.wanted || d != nil && d.percent == 0) && !d.gone():
 			// Adopted, and not every job of it is known: it stays, and allows what it did.
 			s.sleep(ctx, d, s.m.cfg.Times.Health)
-		case !w.wanted && !w.settled:
-			s.report(nil, nil)
-			s.end(d, false)
-			d = nil
 		case !w.wanted:
 			s.report(nil, nil)
-			s.log.Info("MPS ends: its last job has ended", "pid", d.rec.PID)
-			s.end(d, true)
+			if w.settled {
+				s.log.Info("MPS ends: its last job has ended", "pid", d.rec.PID)
+			}
+			s.end(d, w.settled)
 			d = nil
-		case d == nil && !w.hurry && time.Now().Before(pause.next):
+		case d == nil && !w.skipBackoff && time.Now().Before(pause.next):
 			s.sleep(ctx, nil, time.Until(pause.next))
 		case d == nil:
 			var err error
@@ -193,8 +183,9 @@ func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 		}
 		return nil
 	}
-	switch s.sleep(ctx, d, s.m.cfg.Times.Health) {
-	case exited:
+	timeUp := s.sleep(ctx, d, s.m.cfg.Times.Health)
+	switch {
+	case d.gone():
 		return d.endError(s.folder)
 	case timeUp:
 		s.folder.cutOutput()
@@ -206,7 +197,6 @@ func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 			return s.silence(ctx, d, err)
 		}
 		d.silent = 0
-	case woken:
 	}
 	return nil
 }
@@ -214,7 +204,7 @@ func (s *server) tend(ctx context.Context, d *daemon, percent gpu.Share) error {
 // silence counts a question that was not answered.
 func (s *server) silence(ctx context.Context, d *daemon, err error) error {
 	d.silent++
-	if d.silent >= silences || d.gone() {
+	if d.silent >= maxUnanswered || d.gone() {
 		return err
 	}
 	s.log.Warn("MPS does not answer", "pid", d.rec.PID, "error", err, "times", d.silent)
@@ -222,34 +212,18 @@ func (s *server) silence(ctx context.Context, d *daemon, err error) error {
 	return nil
 }
 
-// reason is why a sleep has ended.
-type reason int
-
-const (
-	woken reason = iota // or ctx is done
-	timeUp
-	exited
-)
-
-func (s *server) sleep(ctx context.Context, d *daemon, length time.Duration) reason {
-	timer := time.NewTimer(length)
-	defer timer.Stop()
+// sleep returns early when ctx is done, when a job comes or goes, or when the daemon ends. d may be nil.
+func (s *server) sleep(ctx context.Context, d *daemon, length time.Duration) (timeUp bool) {
 	var gone <-chan struct{}
 	if d != nil {
 		gone = d.exited
 	}
 	select {
-	case <-gone:
-		return exited
-	default:
-	}
-	select {
 	case <-ctx.Done():
 	case <-s.wake:
-	case <-timer.C:
-		return timeUp
 	case <-gone:
-		return exited
+	case <-time.After(length):
+		return true
 	}
-	return woken
+	return false
 }

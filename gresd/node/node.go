@@ -17,33 +17,19 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
-// Jobs is what slurmctld says of jobs.
-type Jobs interface {
+// Slurm is what gresd asks of slurmctld, and what it has slurmctld do.
+type Slurm interface {
 	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	Brief(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	Asked(ctx context.Context, jobID uint32) (slurm.Asked, error)
 	LosesShards(ctx context.Context) (bool, error)
 	Settings(ctx context.Context) (slurm.Settings, error)
-}
 
-// Queue is what gresd has slurmctld do with jobs.
-type Queue interface {
 	Requeue(ctx context.Context, jobID uint32) error
 	Delay(ctx context.Context, jobID uint32, by time.Duration) error
 	Extend(ctx context.Context, jobID uint32, limit time.Duration) error
-}
-
-// Words is what gresd has slurmctld say to users.
-type Words interface {
 	Notify(ctx context.Context, jobID uint32, message string) error
 	Explain(ctx context.Context, jobID uint32, message string) error
-}
-
-// Slurm is what gresd asks of slurmctld.
-type Slurm interface {
-	Jobs
-	Queue
-	Words
 	health.Nodes
 }
 
@@ -126,29 +112,28 @@ func (n *Node) ForgetNames(ctx context.Context) error {
 // Lives says by Slurm's short answer that a job holds resources of this node, under one of its
 // names. Errors are those of [Node.Facts].
 func (n *Node) Lives(ctx context.Context, jobID uint32) (slurm.JobFacts, error) {
-	return n.ask(ctx, jobID, Jobs.Brief, slurm.JobFacts.Lives)
+	return n.queryNames(ctx, jobID, Slurm.Brief, slurm.JobFacts.Lives)
 }
 
 // Facts are those of a job that is on this node, under one of its names. Errors: slurm.ErrNoJob
 // where all that were asked know of none, else why one could not say.
 func (n *Node) Facts(ctx context.Context, jobID uint32) (slurm.JobFacts, error) {
-	return n.ask(ctx, jobID, Jobs.Job, func(f slurm.JobFacts) bool { return f.OnNode })
+	return n.queryNames(ctx, jobID, Slurm.Job, func(f slurm.JobFacts) bool { return f.OnNode })
 }
 
-// question is how a client is asked about a job on a node.
-type question func(client Jobs, ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
-
-// ask asks about a job by each name of this node, for facts that are as wanted.
-func (n *Node) ask(ctx context.Context, jobID uint32, ask question, wanted func(slurm.JobFacts) bool) (slurm.JobFacts, error) {
+// queryNames asks about a job by each name of this node, for facts that are accepted.
+func (n *Node) queryNames(ctx context.Context, jobID uint32,
+	query func(client Slurm, ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error), accept func(slurm.JobFacts) bool,
+) (slurm.JobFacts, error) {
 	names := n.All()
 	if len(names) == 0 {
 		return slurm.JobFacts{}, ErrNoName
 	}
 	none := slurm.ErrNoJob
 	for node, conf := range names {
-		facts, err := ask(n.Slurm(conf), ctx, jobID, node)
+		facts, err := query(n.Slurm(conf), ctx, jobID, node)
 		switch {
-		case err == nil && wanted(facts):
+		case err == nil && accept(facts):
 			return facts, nil
 		case err != nil && !errors.Is(err, slurm.ErrNoJob):
 			none = err

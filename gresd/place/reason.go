@@ -163,31 +163,3 @@ func Given(cards []gpu.Card, inUse InUse, p Placement) Decision {
 	}
 	return d
 }
-
-// newVerdict has a reason where the card cannot be shared at all.
-func newVerdict(card gpu.Card, inUse InUse) Verdict {
-	return Verdict{
-		UUID: card.UUID, Index: card.Index, Reason: unusable(card),
-		Free: free(card, inUse), Jobs: inUse[card.UUID].Jobs,
-	}
-}
-
-// room says what is missing for Want, or "". compute is what the request takes
-// of the card apart from its memory: where that would fit, memory is what is
-// short, even though the card's units are what is counted.
-func (v Verdict) room(compute gpu.Share) Reason {
-	switch {
-	case v.Free.fits(v.Want):
-		return ""
-	case compute > v.Free.Units:
-		return NoShare
-	}
-	return NoMemory
-}
-
-// byIndex does not depend on the order of cards.
-func byIndex(cards []gpu.Card) []gpu.Card {
-	cards = slices.Clone(cards)
-	slices.SortFunc(cards, func(a, b gpu.Card) int { return a.Index - b.Index })
-	return cards
-}

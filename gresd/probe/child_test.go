@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	fmt.Printf("preload %q\n", os.Getenv("LD_PRELOAD"))
 }
 
-func driver(t *testing.T) string {
+func fakeCUDA(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	source, lib := filepath.Join(dir, "cuda.c"), filepath.Join(dir, "libcuda.so.1")
@@ -78,7 +78,7 @@ func driver(t *testing.T) string {
 }
 
 func TestContextIsMadeOnTheCardThatIsNamed(t *testing.T) {
-	lib := driver(t)
+	lib := fakeCUDA(t)
 	for name, c := range map[string]struct {
 		lib, wrong string
 		uuid       gpu.UUID
@@ -138,7 +138,7 @@ func TestChild(t *testing.T) {
 }
 
 func TestLibrary(t *testing.T) {
-	lib := driver(t)
+	lib := fakeCUDA(t)
 	beside := filepath.Join(filepath.Dir(lib), "libnvidia-ml.so.1")
 	for nvml, want := range map[string]string{"": "libcuda.so.1", beside: lib, "/nonexistent/libnvidia-ml.so.1": "libcuda.so.1"} {
 		if got := Library(nvml); got != want {

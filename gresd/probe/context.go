@@ -20,8 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 // Figure is the memory that one process with one context takes of a card.
@@ -49,7 +49,7 @@ func (f Figure) check() error {
 
 // CardMemory reads the memory of cards.
 type CardMemory interface {
-	Processes(gpu.UUID) ([]inventory.Process, error)
+	Processes(gpu.UUID) ([]driver.Process, error)
 	MemoryUsed(gpu.UUID) (gpu.Bytes, error)
 }
 

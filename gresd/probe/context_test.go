@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 const uuid gpu.UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -75,12 +75,12 @@ type slowMeter struct {
 	err   error
 }
 
-func (m *slowMeter) Processes(gpu.UUID) ([]inventory.Process, error) {
+func (m *slowMeter) Processes(gpu.UUID) ([]driver.Process, error) {
 	if !m.made {
 		return nil, m.err
 	}
 	m.reads++
-	return []inventory.Process{{PID: 9, Memory: gpu.Bytes(min(m.reads, 4)) * 100 * gpu.MiB}}, m.err
+	return []driver.Process{{PID: 9, Memory: gpu.Bytes(min(m.reads, 4)) * 100 * gpu.MiB}}, m.err
 }
 
 func (m *slowMeter) MemoryUsed(gpu.UUID) (gpu.Bytes, error) {

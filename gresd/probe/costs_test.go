@@ -12,16 +12,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 )
 
 // meter has a process on some cards.
 type meter struct{ used []gpu.UUID }
 
-func (m meter) Processes(uuid gpu.UUID) ([]inventory.Process, error) {
+func (m meter) Processes(uuid gpu.UUID) ([]driver.Process, error) {
 	if slices.Contains(m.used, uuid) {
-		return []inventory.Process{{PID: 7}}, nil
+		return []driver.Process{{PID: 7}}, nil
 	}
 	return nil, nil
 }

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
@@ -37,7 +37,7 @@ type SliceTestParts struct {
 	Off       func() string // why nothing is tested; "": it is
 	Cards     func() []gpu.Card
 	Jobs      func() map[string]int // on each card, by UUID
-	Processes func(gpu.UUID) ([]inventory.Process, error)
+	Processes func(gpu.UUID) ([]driver.Process, error)
 	Meter     CardTimes
 	Library   string   // libvgpu.so
 	Child     []string // command line of a program that calls [Work]

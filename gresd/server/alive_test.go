@@ -19,7 +19,7 @@ func TestADiskThatStallsIsNoDeadlock(t *testing.T) {
 	other := n.job(8, 30)
 	go func() {
 		defer close(done)
-		n.Alive()
+		n.CheckLiveness()
 		rep, err := n.ask(other)
 		if err == nil {
 			err = n.Reconcile(t.Context())
@@ -27,7 +27,7 @@ func TestADiskThatStallsIsNoDeadlock(t *testing.T) {
 		if err != nil || rep.Result != wire.Granted {
 			t.Errorf("got %+v, %v; want a grant", rep, err)
 		}
-		n.Alive()
+		n.CheckLiveness()
 	}()
 	select {
 	case <-done:

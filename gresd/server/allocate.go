@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,8 +18,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -25,8 +29,8 @@ import (
 // without a Prolog ask at once. The first task has bound its grant by then.
 func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req request.Request, restart uint32) error {
 	defer s.lockJob(facts.JobID)()
-	if isOver(ctx) {
-		return errLeft
+	if waitqueue.HasEnded(ctx) {
+		return waitqueue.ErrJobEnded
 	}
 	rec, known := s.ledger.Get(facts.JobID)
 	if known && rec.State == ledger.Granted && s.sameRun(rec, wire.Request{JobID: rec.JobID, UID: facts.UID, Restart: restart}) {
@@ -61,7 +65,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err != nil {
 		return err
 	}
-	s.room.LeaveLine(rec.JobID)
+	s.queue.Remove(rec.JobID)
 	s.keepMPS(rec)
 	log := s.log
 	if rec.EngineWhy != "" {
@@ -74,45 +78,13 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	return nil
 }
 
-// roomWait is how long a job waits for room in a full run_dir or state_dir. gresd shrinks a cache
-// file that fills run_dir within milliseconds.
-const roomWait = 2 * time.Second
-
-// whileFull repeats do for up to roomWait while the file system of dir is full. dir is the name of
-// the key in vgpu.toml.
-func whileFull(dir string, do func() error) error {
-	for end := time.Now().Add(roomWait); ; time.Sleep(roomWait / 500) {
-		err := do()
-		switch {
-		case !isFull(err):
-			return err
-		case time.Now().After(end):
-			return noRoomIn(dir, err)
-		}
-	}
-}
-
-func noRoomIn(dir string, err error) error { return fmt.Errorf("%s has no room: %w", dir, err) }
-
-// isFull reports whether err means that a file system is full. A user can fill run_dir and
-// state_dir, so this must not be an error of the node: Slurm drains a node for such an error.
-func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-
-// faultOr returns a busy reply if a file system is full, and otherwise an error of the node.
-func faultOr(err error, format string, args ...any) wire.Reply {
-	if isFull(err) {
-		return wire.BusyError(format, args...)
-	}
-	return wire.NodeError(format, args...)
-}
-
 // take finds the cards and reserves the share on them for this job. The record is on its way to
 // the disk.
 func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
-	s.placing.Lock()
-	defer s.placing.Unlock()
-	if !s.room.InTurn(facts.JobID) {
-		return rec, onDisk, errNotItsTurn
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	if !s.queue.MayTry(facts.JobID) {
+		return rec, onDisk, waitqueue.ErrEarlierJobFirst
 	}
 	placement, engine, err := s.place(facts, req)
 	if err != nil {
@@ -124,6 +96,16 @@ func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32)
 	rec = recordOf(facts, req, restart)
 	rec.State, rec.Placement, rec.EngineWhy = ledger.Granted, placement, engine.why
 	return rec, s.ledger.Begin(rec), nil
+}
+
+// recordOf starts a record from what slurmctld says of the job.
+func recordOf(facts slurm.JobFacts, req request.Request, restart uint32) ledger.Record {
+	return ledger.Record{
+		JobID: facts.JobID, UID: facts.UID, GID: facts.GID, User: facts.User,
+		Account: facts.Account, Partition: facts.Partition,
+		Request: req, Mode: req.Mode, Ceiling: req.Ceiling, Priority: req.Priority,
+		Created: time.Now().UTC().Truncate(time.Microsecond), Restarts: int64(restart),
+	}
 }
 
 // chosen is slurmctld's choice: shares of cards, or whole cards.
@@ -140,14 +122,14 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 	return cards
 }
 
-// place checks slurmctld's choice, or makes our own, with the shares that are in use.
+// place checks slurmctld's choice, or makes our own, with the shares that are in use. The queue is locked.
 func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, choice, error) {
-	now, inUse := s.Cards.Now(), s.inUse()
+	now, inUse := s.cards.Now(), s.queue.InUse()
 	var d place.Decision
 	var engine choice
 	var err error
 	if s.cfg().Placement.By == config.PlacementGresd {
-		cards, why := s.companions(facts, req, now.Cards)
+		cards, why := s.compatibleCards(facts, req, now.Cards)
 		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, now.Distances); why != nil {
 			err = why
 		}
@@ -169,11 +151,53 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 			d.Refuse(place.BadRequest)
 		}
 	}
-	err = s.Cards.WithSick(d, err)
+	err = s.cards.WithSick(d, err)
 	s.decisions.put(decided{
 		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, engine: engine, err: err,
 	})
 	return d.Placement, engine, err
+}
+
+// chooseOf is [place.Choose] among the cards of some types; among all where no
+// type is named. A node without such a card is a mistake of the request, or of
+// Slurm's configuration, and no lack of room. It may be a card that cannot be read.
+func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
+	cards, others := ofTypes(all, only)
+	d, err := s.queue.Choose(jobID, cards, inUse, req, distances)
+	if len(cards) == 0 && len(others) > 0 && s.cards.Now().Err == nil {
+		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
+			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+
+				"otherwise, the administrator names them in vgpu.toml: type in [card.\"%[3]s\"]",
+			strings.Join(types(others), ", "), others[0].Type, others[0].UUID)}
+	}
+	for _, v := range place.Given(others, inUse, place.Placement{}).Verdicts {
+		if v.Reason == place.Fits {
+			v.Reason = place.OtherType
+		}
+		d.Verdicts = append(d.Verdicts, v)
+	}
+	slices.SortFunc(d.Verdicts, func(a, b place.Verdict) int { return a.Index - b.Index })
+	return d, err
+}
+
+func ofTypes(cards []gpu.Card, only []string) (of, others []gpu.Card) {
+	for _, c := range cards {
+		if len(only) == 0 || slices.Contains(only, c.Type) {
+			of = append(of, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	return of, others
+}
+
+func types(cards []gpu.Card) []string {
+	var all []string
+	for _, c := range cards {
+		all = append(all, c.Type)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // withinCount checks that slurmctld counts enough for our placement. With memory or cores above the
@@ -205,46 +229,103 @@ func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
 	return nil
 }
 
-// repeated answers a Prolog that comes again for the same run of a job.
-func (s *Server) repeated(w wire.Request) (wire.Reply, bool) {
-	defer s.lockJob(w.JobID)()
-	return s.known(w)
+// maxDecisions is how many jobs are remembered: a few days of a busy node, in
+// about 2 MiB on one with eight cards.
+const maxDecisions = 1000
+
+// decided is one placement, or why there was none.
+type decided struct {
+	jobID, uid uint32
+	at         time.Time
+	request    request.Request
+	decision   place.Decision
+	engine     choice
+	err        error
 }
 
-// known returns the decision about this run of a job. The caller has the job's lock.
-func (s *Server) known(w wire.Request) (wire.Reply, bool) {
-	rec, known := s.ledger.Get(w.JobID)
-	if !known || !s.sameRun(rec, w) {
-		return wire.Reply{}, false
-	}
-	err := whileFull("run_dir", func() error { return s.ensure(rec) })
-	if err == nil && rec.Restarts == ledger.UnknownRun {
-		rec.Restarts = int64(w.Restart)
-		err = whileFull("state_dir", func() error { return s.ledger.Commit(rec) })
-	}
-	if err != nil {
-		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err), true
-	}
-	if rec.State == ledger.Refused {
-		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason}, true
-	}
-	return wire.Reply{OK: true, Result: wire.Granted}, true
+// decisions remembers the last one of each job, also of jobs that ended or went
+// back into the queue. It is not durable: a grant is, its reasons need not be.
+type decisions struct {
+	mu    sync.Mutex
+	byJob map[uint32]decided
+	order []uint32 // of jobs, by their first decision
 }
 
-// sameRun reports whether a record is of this run of the job. If the Epilog before a requeue was lost,
-// the record is of an earlier run.
-func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
-	switch {
-	case rec.UID != w.UID:
-		return false
-	case rec.Restarts != ledger.UnknownRun:
-		return rec.Restarts == int64(w.Restart)
-	case w.Restart == 0:
-		return true
+func (d *decisions) put(made decided) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byJob == nil {
+		d.byJob = map[uint32]decided{}
 	}
-	// A grant that a process uses is of this run. A grant without processes can be made again.
-	view, err := s.grants.Cache(w.JobID, 0)
-	return err == nil && slices.ContainsFunc(view.Slots, isAlive)
+	if _, known := d.byJob[made.jobID]; !known {
+		if len(d.order) == maxDecisions {
+			delete(d.byJob, d.order[0])
+			d.order = d.order[1:]
+		}
+		d.order = append(d.order, made.jobID)
+	}
+	d.byJob[made.jobID] = made
+}
+
+func (d *decisions) get(jobID uint32) (decided, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	made, known := d.byJob[jobID]
+	return made, known
+}
+
+// countCards tells the observer what was decided about each card.
+func (s *Server) countCards(jobID uint32) {
+	made, _ := s.decisions.get(jobID)
+	for _, v := range made.decision.Verdicts {
+		s.observer.CardDecided(string(v.Reason))
+	}
+}
+
+// contextCost is what the card counts for a process with one CUDA context.
+func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Total() }
+
+// Uncounted is what the card takes for each process beyond what it counts for it.
+func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
+
+func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
+	card, here := s.cards.Of(uuid)
+	if !here {
+		return probe.Figure{}
+	}
+	return s.costs.Of(card.Name)
+}
+
+// fullDiskTimeout is how long a job waits for space in a full run_dir or state_dir. gresd shrinks a
+// cache file that fills run_dir within milliseconds.
+const fullDiskTimeout = 2 * time.Second
+
+// whileFull repeats do for up to fullDiskTimeout while the file system of dir is full. dir is the name of
+// the key in vgpu.toml.
+func whileFull(dir string, do func() error) error {
+	for end := time.Now().Add(fullDiskTimeout); ; time.Sleep(fullDiskTimeout / 500) {
+		err := do()
+		switch {
+		case !isFull(err):
+			return err
+		case time.Now().After(end):
+			return noRoomIn(dir, err)
+		}
+	}
+}
+
+func noRoomIn(dir string, err error) error { return fmt.Errorf("%s has no room: %w", dir, err) }
+
+// isFull reports whether err means that a file system is full. A user can fill run_dir and
+// state_dir, so this must not be an error of the node: Slurm drains a node for such an error.
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// faultOr returns a busy reply if a file system is full, and otherwise an error of the node.
+func faultOr(err error, format string, args ...any) wire.Reply {
+	if isFull(err) {
+		return wire.BusyError(format, args...)
+	}
+	return wire.NodeError(format, args...)
 }
 
 // release serves the Epilog. A job that is not known is no error, nor is one of another cluster,
@@ -262,20 +343,14 @@ func (s *Server) release(w wire.Request) wire.Reply {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
 	_, known := s.ledger.Get(jobID)
-	s.room.End(jobID, true)
-	s.placing.Lock()
-	if s.Whole.Forget(jobID) {
-		s.room.Changed()
-	}
-	s.placing.Unlock()
-	s.Report.Ended(jobID)
+	s.report.Ended(jobID)
 	if err := s.drop(jobID); err != nil {
 		return faultOr(err, "vgpu: release: job %d: %v", jobID, err)
 	}
 	if !known {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
-	s.log.Info("released", "job_id", jobID)
+	s.log.Info("released the share", "job_id", jobID)
 	return wire.Reply{OK: true, Result: wire.Released}
 }
 
@@ -283,13 +358,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.grants.Revoke(jobID)
-	s.placing.Lock()
-	held, onDisk := s.ledger.BeginDelete(jobID)
-	if held {
-		s.room.Changed()
-	}
-	s.placing.Unlock()
-	if err := onDisk.Wait(); err != nil {
+	if err := s.queue.Release(jobID).Wait(); err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
 	_, err := s.grants.Remove(jobID)

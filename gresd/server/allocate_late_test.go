@@ -41,7 +41,7 @@ func TestWhileFull(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		if err := whileFull("run_dir", func() error { return full }); !errors.Is(err, unix.ENOSPC) || time.Since(began) > 2*roomWait {
+		if err := whileFull("run_dir", func() error { return full }); !errors.Is(err, unix.ENOSPC) || time.Since(began) > 2*fullDiskTimeout {
 			t.Errorf("full for ever: %v after %s", err, time.Since(began))
 		}
 	})

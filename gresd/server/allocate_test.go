@@ -420,7 +420,7 @@ func TestOversubscribedMemory(t *testing.T) {
 			t.Errorf("job %d: grant %+v, %v; want %d", job, c, err, want)
 		}
 	}
-	cards, jobs := n.Report.Snapshot()
+	cards, jobs := n.report.Snapshot()
 	if c := cards[0]; c.MemoryBytes != 200<<30 || c.PhysicalBytes != 100<<30 || c.GrantedBytes != 190<<30 {
 		t.Errorf("card %+v", c)
 	}

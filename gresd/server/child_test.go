@@ -22,7 +22,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
@@ -55,7 +54,7 @@ func daemonPart(dir string) error {
 	if err != nil {
 		return err
 	}
-	listener, err := socket.Listen(testConfig(dir).Paths.Socket())
+	listener, err := wire.Listen(testConfig(dir).Paths.Socket())
 	if err != nil {
 		return err
 	}

@@ -58,17 +58,18 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		}
 		return rep
 	case wire.OpStatus:
-		st := s.Report.Status(ctx, wire.IsRoot(cred.UID))
+		st := s.report.Status(ctx, wire.IsRoot(cred.UID))
 		st.Ready = s.isReady()
+		st.Problems = append(st.Problems, s.problems()...)
 		return wire.Reply{OK: true, Status: st}
 	case wire.OpJobs:
-		return wire.Reply{OK: true, Jobs: s.Report.Jobs(ctx, cred, req.Processes)}
+		return wire.Reply{OK: true, Jobs: s.report.Jobs(ctx, cred, req.Processes)}
 	case wire.OpExplain:
 		return s.explain(req, cred)
 	case wire.OpReport:
-		return s.Report.Job(req.JobID, cred)
+		return s.report.Job(req.JobID, cred)
 	case wire.OpTopo:
-		return s.Report.Topology()
+		return s.report.Topology()
 	case wire.OpEnded:
 		return s.ended(req.JobID, cred)
 	default: // ping; the decoder lets no other through
@@ -78,29 +79,29 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 
 // change serves a request that changes the ledger.
 func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
-	if req.Op == wire.OpRelease {
-		s.Linger.Wait(ctx, req.JobID) // who comes next finds the card's memory free
-	}
-	start := time.Now()
 	switch req.Op {
 	case wire.OpRelease:
-		rep := s.release(req)
-		s.observer.ReleaseTook(time.Since(start))
-		return rep
+		// When the Epilog ends, the card's memory is free for the next job.
+		s.linger.Wait(ctx, req.JobID)
+		start := time.Now()
+		defer func() { s.observer.ReleaseTook(time.Since(start)) }()
+		return s.release(req)
 	case wire.OpSet:
 		return s.set(req)
 	}
-	ctx, done := s.deciding.begin(ctx, req.JobID, req.Order)
-	defer done()
-	rep := s.grant(ctx, req)
-	s.observer.GrantTook(time.Since(start) - s.room.Answered(req.JobID)) // a wait for room is no fault of ours
-	s.observer.Placed(resultName(rep))
-	return rep
+	return s.grant(ctx, req)
 }
 
-func resultName(rep wire.Reply) string {
-	if !rep.OK {
-		return "error"
+// ended tells a process, before an allocation is refused, which of its job's processes in
+// other PID namespaces have ended: it cannot see that. It then clears their slots itself.
+func (s *Server) ended(jobID uint32, cred wire.Cred) wire.Reply {
+	spec, ok := s.grants.Spec(jobID)
+	if !ok || spec.UID != cred.UID && !wire.IsRoot(cred.UID) {
+		return wire.UserError("vgpu: gresd: ended: user %d has no job %d with a share here", cred.UID, jobID)
 	}
-	return string(rep.Result)
+	owners, err := s.grants.Ended(jobID)
+	if err != nil {
+		return wire.UserError("vgpu: gresd: ended: job %d: %v", jobID, err)
+	}
+	return wire.Reply{OK: true, Ended: owners}
 }

@@ -90,7 +90,7 @@ func TestStatusAndJobReport(t *testing.T) {
 	n.grants.SetSchedule(7, 0, libvgpu.Schedule{SliceUS: 6000, Gate: 1, Cores: 20})
 	n.grants.SetOutside(7, 0, 1<<30)
 
-	cards, jobs := n.Report.Snapshot()
+	cards, jobs := n.report.Snapshot()
 	if c := cards[0]; c.Share != 30 || c.Cores != 20 || c.GrantedBytes != 8<<30 || c.Jobs != 1 || !c.Healthy {
 		t.Errorf("card 0: %+v", c)
 	}
@@ -107,7 +107,7 @@ func TestStatusAndJobReport(t *testing.T) {
 	if err := os.Truncate(n.file(7, "cache"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, jobs = n.Report.Snapshot(); jobs[0].Cards[0].UsedBytes != nil || jobs[0].Cards[0].GPUSeconds != nil {
+	if _, jobs = n.report.Snapshot(); jobs[0].Cards[0].UsedBytes != nil || jobs[0].Cards[0].GPUSeconds != nil {
 		t.Errorf("job card %+v", jobs[0].Cards[0])
 	}
 }
@@ -189,7 +189,7 @@ func TestCardsThatVanishAreRemembered(t *testing.T) {
 	n.cards.cards, n.cards.err = nil, errors.New("driver is reloading")
 	n.cards.mu.Unlock()
 	n.refreshCards()
-	st := n.Report.Status(t.Context(), true)
+	st := n.report.Status(t.Context(), true)
 	if len(st.Cards) != 2 || len(st.Problems) != 1 || st.Problems[0] != "driver is reloading" {
 		t.Errorf("status %+v", st)
 	}

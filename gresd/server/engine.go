@@ -16,7 +16,88 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
+
+// choice is what divides the cards of a job.
+type choice struct {
+	engine gpu.Engine
+	why    string // gresd took it, for a job that leaves it to gresd; "" where job or site name one
+}
+
+// asked is the engine in the words of the request.
+func (c choice) asked() gpu.Engine {
+	if c.why != "" {
+		return gpu.Auto
+	}
+	return c.engine
+}
+
+// addTo adds gresd's choice to what a job is told.
+func (c choice) addTo(e *wire.Explanation) {
+	if c.why != "" {
+		e.Engine, e.EngineWhy = string(c.engine), c.why
+	}
+}
+
+// auto chooses for a job that leaves it to gresd: concurrent where that can be, unless the card is
+// divided otherwise. A card with concurrent jobs of users who are not trusted is refused by checkNeighbors;
+// so are, later, others beside this job. s.placing is held.
+func (s *Server) auto(facts slurm.JobFacts, share gpu.Share, cards int, card gpu.UUID) choice {
+	site, missing := s.cfg().MPS, s.mps.Available()
+	byTime := func(why string, args ...any) choice { return choice{gpu.Time, fmt.Sprintf(why, args...)} }
+	switch {
+	case !site.Offers(gpu.Concurrent):
+		return byTime("this node does not offer concurrent")
+	case cards != 1:
+		return byTime("concurrent is for one card, and the job has %d on this node", cards)
+	case share >= 100:
+		return byTime("it has a whole card")
+	case card.IsInstance():
+		return byTime("concurrent is not for MIG instances")
+	case missing != nil:
+		return byTime("%v", missing)
+	case site.Trust == config.TrustAccount && facts.Account == "":
+		return byTime("Slurm names no account of the job, so that nobody trusts it")
+	}
+	others := s.neighborRecords(facts, card, func(*ledger.Record) bool { return true })
+	for _, rec := range others {
+		if e := engineOfRecord(&rec); e != gpu.Concurrent {
+			return byTime("a job with the engine %s was on the card", e)
+		}
+	}
+	if len(others) == 0 {
+		return choice{gpu.Concurrent, "no other job was on the card"}
+	}
+	return choice{gpu.Concurrent, "all jobs on the card were " + s.trustedWords()}
+}
+
+// trusted says whether the user of a job trusts that of another one. An account that is not known is
+// nobody's.
+func (s *Server) trusted(facts slurm.JobFacts, rec *ledger.Record) bool {
+	switch s.cfg().MPS.Trust {
+	case config.TrustAll:
+		return true
+	case config.TrustUser:
+		return facts.UID == rec.UID
+	}
+	return facts.Account != "" && facts.Account == rec.Account
+}
+
+// trustedWords says whose jobs trust each other.
+func (s *Server) trustedWords() string {
+	return map[string]string{
+		config.TrustAll: "of users who all trust each other", config.TrustUser: "of the same user", config.TrustAccount: "of the same account",
+	}[s.cfg().MPS.Trust]
+}
+
+// neighborRecords are the other jobs on a card of which something holds.
+func (s *Server) neighborRecords(facts slurm.JobFacts, card gpu.UUID, holds func(*ledger.Record) bool) []ledger.Record {
+	return s.ledger.Find(func(rec *ledger.Record) bool {
+		return rec.State == ledger.Granted && rec.JobID != facts.JobID &&
+			slices.ContainsFunc(rec.Placement.Cards, func(c place.CardShare) bool { return c.UUID == card }) && holds(rec)
+	})
+}
 
 // engineOf is what divides the compute of a job's cards: what was asked for,
 // else the site's choice where the request allows it. A CUDA program talks to
@@ -45,7 +126,7 @@ func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.
 		}
 	}
 	for _, c := range p.Cards {
-		if err := s.company(facts, chosen, c.UUID, c.Index); err != nil {
+		if err := s.checkNeighbors(facts, chosen, c.UUID, c.Index); err != nil {
 			return choice{}, err
 		}
 	}
@@ -74,10 +155,10 @@ func engineOfRecord(rec *ledger.Record) gpu.Engine { return cmp.Or(rec.Request.E
 // shared says how jobs of an engine share a card, for messages.
 var shared = map[gpu.Engine]string{gpu.Time: "shared by time with", gpu.MPS: "divided by MPS for", gpu.Concurrent: "shared by the engine concurrent with"}
 
-// company says why a job cannot share a card with those that are on it. A
+// checkNeighbors says why a job cannot share a card with those that are on it. A
 // server of MPS is one user of the card's time, with a slice that none of its
 // clients can set: beside it no job would have its share. s.placing is held.
-func (s *Server) company(facts slurm.JobFacts, chosen choice, card gpu.UUID, index int) error {
+func (s *Server) checkNeighbors(facts slurm.JobFacts, chosen choice, card gpu.UUID, index int) error {
 	engine := chosen.engine
 	if engine != gpu.Time && card.IsInstance() {
 		return engineError(engine, "card %d is a MIG instance, on which gresd does not start it; want --vgpu-engine=time", index)
@@ -85,7 +166,7 @@ func (s *Server) company(facts slurm.JobFacts, chosen choice, card gpu.UUID, ind
 	if engine == gpu.Time && s.ledger.OfEngine(gpu.MPS)+s.ledger.OfEngine(gpu.Concurrent) == 0 {
 		return nil // most nodes: not every job is looked at for each grant
 	}
-	rivals := s.others(facts, card, func(rec *ledger.Record) bool {
+	rivals := s.neighborRecords(facts, card, func(rec *ledger.Record) bool {
 		return engineOfRecord(rec) != engine || engine == gpu.MPS && rec.UID != facts.UID && !s.cfg().MPS.AllowAcrossUsers ||
 			engine == gpu.Concurrent && (chosen.why != "" || rec.EngineWhy != "") && !s.trusted(facts, rec)
 	})
@@ -111,14 +192,14 @@ func (s *Server) company(facts slurm.JobFacts, chosen choice, card gpu.UUID, ind
 	return engineError(engine, "%s; want --vgpu-engine=%s, a whole card (--gres=vgpu:100), or submit again when that job has ended", is, engineOfRecord(&rec))
 }
 
-// companions are the cards that gresd may choose from for a job. The error says
+// compatibleCards are the cards that gresd may choose from for a job. The error says
 // why there is none. s.placing is held.
-func (s *Server) companions(facts slurm.JobFacts, req request.Request, cards []gpu.Card) ([]gpu.Card, error) {
+func (s *Server) compatibleCards(facts slurm.JobFacts, req request.Request, cards []gpu.Card) ([]gpu.Card, error) {
 	var fit []gpu.Card
 	var why error
 	for _, c := range cards {
 		chosen := s.engineOf(facts, req, max(1, req.Cards), c.UUID, req.Share)
-		if err := s.company(facts, chosen, c.UUID, c.Index); err != nil {
+		if err := s.checkNeighbors(facts, chosen, c.UUID, c.Index); err != nil {
 			why = cmp.Or(why, err)
 			continue
 		}
@@ -175,10 +256,6 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 	return nil
 }
 
-// HeldByMPS says whether MPS holds a job at its compute share, so that the
-// arbiter must leave it alone.
-func (s *Server) HeldByMPS(jobID uint32) bool { return s.mps.Holds(jobID) }
-
 // environment is what the tasks of a granted job get beside their limits.
 func (s *Server) environment(rec ledger.Record) []string {
 	if key, percent, ok := mpsKey(rec); ok {
@@ -188,7 +265,7 @@ func (s *Server) environment(rec ledger.Record) []string {
 		return nil
 	}
 	// slurmd names the job's cards by its numbers, which are CUDA's where no card is a MIG instance.
-	mig := slices.ContainsFunc(s.Cards.Now().Cards, gpu.Card.IsInstance)
+	mig := slices.ContainsFunc(s.cards.Now().Cards, gpu.Card.IsInstance)
 	if s.cfg().Placement.By != config.PlacementGresd && !mig {
 		return nil
 	}

@@ -123,7 +123,7 @@ func TestAJobOfMPSGetsADaemonAndItsAddress(t *testing.T) {
 	n, _ := newMPSNode(t)
 	n.start()
 	n.want(n.withMPS(1, 30), wire.Granted)
-	if !n.HeldByMPS(1) {
+	if !n.mps.Holds(1) {
 		t.Error("the grant was answered before the daemon was up")
 	}
 	text, err := os.ReadFile(n.file(1, "environment"))
@@ -144,16 +144,16 @@ func TestAJobOfMPSGetsADaemonAndItsAddress(t *testing.T) {
 		t.Errorf("the share of a job of MPS was set: %+v", rep)
 	}
 	n.restart()
-	if !n.HeldByMPS(1) || !n.HeldByMPS(2) {
+	if !n.mps.Holds(1) || !n.mps.Holds(2) {
 		t.Error("jobs are not held after a restart")
 	}
 	// A lost ledger: the engine is known from the job's files.
 	n.loseLedger()
-	if !n.HeldByMPS(1) || !n.HeldByMPS(2) {
+	if !n.mps.Holds(1) || !n.mps.Holds(2) {
 		t.Error("jobs are not held after the ledger was lost")
 	}
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
-	if n.HeldByMPS(1) || !n.HeldByMPS(2) {
+	if n.mps.Holds(1) || !n.mps.Holds(2) {
 		t.Error("after the release of job 1, want only job 2 held")
 	}
 }
@@ -199,8 +199,8 @@ func TestJobsOfAllUsersShareTheServerOfACard(t *testing.T) {
 			t.Errorf("job %d: environment %q, %v; want the pipe of all users and no percentage", job, text, err)
 		}
 		spec, ok := n.grants.Spec(job)
-		if !ok || spec.Cards[0].Engine != libvgpu.EngineConcurrent || n.HeldByMPS(job) {
-			t.Errorf("job %d: %+v, held by MPS %v; want its grant to name the engine, and the arbiter to hold it", job, spec, n.HeldByMPS(job))
+		if !ok || spec.Cards[0].Engine != libvgpu.EngineConcurrent || n.mps.Holds(job) {
+			t.Errorf("job %d: %+v, held by MPS %v; want its grant to name the engine, and the arbiter to hold it", job, spec, n.mps.Holds(job))
 		}
 	}
 	if rep, err := n.ask(wire.Request{Op: wire.OpSet, JobID: 1, Cores: 10}); err != nil || rep.Result != wire.Changed {
@@ -278,12 +278,12 @@ func TestADefaultOfMPSIsForJobsThatItSuits(t *testing.T) {
 	two := n.job(1, 60, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{0: 30, 1: 30} })
 	n.asks(1, byTask(30))
 	n.want(two, wire.Granted)
-	if n.HeldByMPS(1) || exists(n.file(1, "environment")) {
+	if n.mps.Holds(1) || exists(n.file(1, "environment")) {
 		t.Error("a job of two cards got MPS")
 	}
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
 	n.want(n.job(2, 30), wire.Granted)
-	if !n.HeldByMPS(2) {
+	if !n.mps.Holds(2) {
 		t.Error("a job that asked for nothing did not get the site's default")
 	}
 }

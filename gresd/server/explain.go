@@ -3,12 +3,10 @@
 package server
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
@@ -26,7 +24,7 @@ func (s *Server) explain(w wire.Request, cred wire.Cred) wire.Reply {
 
 func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 	made, decided := s.decisions.get(jobID)
-	rec, others, known := s.ledger.Beside(jobID)
+	rec, others, known := s.ledger.GetWithOtherUse(jobID)
 	uid := made.uid
 	if !decided {
 		uid = rec.UID
@@ -39,16 +37,16 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 	e := &wire.Explanation{JobID: jobID, Placement: s.cfg().Placement.By, Cards: []wire.CardVerdict{}}
 	switch {
 	case decided:
-		e.Request, e.Decided = held(made.request, made.decision.Placement), &made.at
+		e.Request, e.Decided = describeRequest(made.request, made.decision.Placement), &made.at
 		if made.err != nil {
 			e.Message = made.err.Error()
 		}
 		e.Cards = s.verdicts(made.decision)
-		made.engine.tell(e)
+		made.engine.addTo(e)
 	case rec.State == ledger.Granted:
-		e.Request, e.Decided, e.Lost = held(rec.Request, rec.Placement), &rec.Created, true
-		e.Cards = s.verdicts(place.Given(s.Cards.Now().Cards, others, rec.Placement))
-		choice{engineOfRecord(&rec), rec.EngineWhy}.tell(e)
+		e.Request, e.Decided, e.Lost = describeRequest(rec.Request, rec.Placement), &rec.Created, true
+		e.Cards = s.verdicts(place.Given(s.cards.Now().Cards, others, rec.Placement))
+		choice{engineOfRecord(&rec), rec.EngineWhy}.addTo(e)
 	}
 	if known && rec.State == ledger.Refused {
 		e.Decided, e.Message = &rec.Created, rec.Reason
@@ -99,7 +97,9 @@ func readGRES(text string) (cardType, share string, err error) {
 // wouldPlace is place for a job that is not there. Where slurmctld chooses, the
 // cards that it could choose from are all that can be told.
 func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
-	now, inUse := s.Cards.Now(), s.inUse()
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	now, inUse := s.cards.Now(), s.queue.InUse()
 	var only []string
 	if cardType != "" {
 		only = []string{cardType}
@@ -116,50 +116,8 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 	return d, err
 }
 
-// chooseOf is [place.Choose] among the cards of some types; among all where no
-// type is named. A node without such a card is a mistake of the request, or of
-// Slurm's configuration, and no lack of room. It may be a card that cannot be read.
-func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse place.InUse, req request.Request, distances place.Distances) (place.Decision, error) {
-	cards, others := ofTypes(all, only)
-	d, err := s.room.Choose(jobID, cards, inUse, req, distances)
-	if len(cards) == 0 && len(others) > 0 && s.Cards.Now().Err == nil {
-		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
-			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+
-				"otherwise, the administrator names them in vgpu.toml: type in [card.\"%[3]s\"]",
-			strings.Join(types(others), ", "), others[0].Type, others[0].UUID)}
-	}
-	for _, v := range place.Given(others, inUse, place.Placement{}).Verdicts {
-		if v.Reason == place.Fits {
-			v.Reason = place.OtherType
-		}
-		d.Verdicts = append(d.Verdicts, v)
-	}
-	slices.SortFunc(d.Verdicts, func(a, b place.Verdict) int { return a.Index - b.Index })
-	return d, err
-}
-
-func ofTypes(cards []gpu.Card, only []string) (of, others []gpu.Card) {
-	for _, c := range cards {
-		if len(only) == 0 || slices.Contains(only, c.Type) {
-			of = append(of, c)
-		} else {
-			others = append(others, c)
-		}
-	}
-	return of, others
-}
-
-func types(cards []gpu.Card) []string {
-	var all []string
-	for _, c := range cards {
-		all = append(all, c.Type)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// held is a request whose share only the shards tell, with that share.
-func held(req request.Request, p place.Placement) string {
+// describeRequest returns a request whose share only the shards tell, with that share.
+func describeRequest(req request.Request, p place.Placement) string {
 	if req.Share == 0 && len(p.Cards) > 0 {
 		req.Cards = len(p.Cards)
 		for _, c := range p.Cards {
@@ -180,7 +138,7 @@ func (s *Server) verdicts(d place.Decision) []wire.CardVerdict {
 			FreeShare: uint32(v.Free.Units), FreeBytes: uint64(v.Free.Memory),
 			WantShare: uint32(v.Want.Units), WantBytes: uint64(v.Want.Memory), Jobs: v.Jobs,
 		}
-		if card, here := s.Cards.Of(v.UUID); here {
+		if card, here := s.cards.Of(v.UUID); here {
 			out.Type = card.Type
 		}
 		verdicts = append(verdicts, out)

@@ -26,11 +26,13 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -311,7 +313,7 @@ func testConfig(dir string) config.Config {
 }
 
 // assemble builds a server over the folders of cfg.
-func assemble(cfg config.Config, dir string, cluster fakeCluster, cards cards.Driver, count Observer, log *slog.Logger) (*Server, func(), error) {
+func assemble(cfg config.Config, dir string, cluster fakeCluster, driver cards.Driver, count Observer, log *slog.Logger) (*Server, func(), error) {
 	grants, err := grant.NewStore(grant.Layout{
 		RunDir: cfg.Paths.RunDir, Jobs: cfg.Paths.Jobs(), Preload: cfg.Paths.Preload(), Library: cfg.Paths.Library,
 		SelfDir: filepath.Join(dir, "self"), HostPreload: filepath.Join(dir, "ld.so.preload"),
@@ -328,10 +330,33 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, cards cards.Dr
 	if err != nil {
 		return nil, nil, err
 	}
+	inForce := config.NewInForce(cfg)
+	here, err := node.Open(cfg.Paths.StateDir, func(string) node.Slurm { return cluster }, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	of := cards.Read(driver, monitor, inForce, log)
+	queue, err := waitqueue.Open(inForce, of, here, records, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	box, err := outbox.Open(inForce, of, here, grants, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	manager, keeper, err := OpenMPS(&cfg, grants, func() {}, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	s, err := New(Parts{
-		Health: monitor,
-		Config: config.NewInForce(cfg), Inventory: cards, Slurm: func(string) node.Slurm { return cluster }, Steps: cluster,
-		Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count, Log: log, Version: "test", NoBeats: true,
+		Config: inForce, Steps: cluster, Ledger: records, Grants: grants,
+		Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count,
+		Node: here, Cards: of, Queue: queue, Outbox: box, MPS: manager, Linger: keeper,
+		Report: status.New(status.Parts{
+			Config: inForce, Cards: of, Node: here, Ledger: records, Grants: grants, InUse: queue.CurrentUse, ByMPS: manager.Serves,
+			Problems: []func() []string{of.Problems}, Private: []func() []string{manager.Problems}, Version: "test", Log: log,
+		}),
+		Log: log, NoBeats: true,
 	}, lost || !records.Existed())
 	if err != nil {
 		return nil, nil, err
@@ -348,11 +373,11 @@ func (n *testNode) start() *testNode {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	s.Report.SetWork(n.work)
-	s.Report.Past = n.past
+	s.report.Work = n.work
+	s.report.Past = n.past
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	listener, err := socket.Listen(n.cfg.Paths.Socket())
+	listener, err := wire.Listen(n.cfg.Paths.Socket())
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -374,6 +399,16 @@ func (n *testNode) start() *testNode {
 		n.t.Fatal("not ready after 20 s")
 	}
 	return n
+}
+
+// reconcileOnce compares with slurmctld.
+func (n *testNode) reconcileOnce(ctx context.Context, whom compareScope) error {
+	return errors.Join(n.mend(ctx, whom))
+}
+
+// allProblems are those that gresd reports to root, or to other users.
+func (n *testNode) allProblems(root bool) []string {
+	return append(n.report.Status(n.t.Context(), root).Problems, n.problems()...)
 }
 
 func (n *testNode) restart() { n.stop(); n.start() }

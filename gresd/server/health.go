@@ -14,8 +14,8 @@ import (
 
 // CardChanged is called when a card became sick or well. Jobs on it are told.
 func (s *Server) CardChanged(c health.Change) {
-	readable := s.Cards.Judge(c.UUID)
-	s.room.Changed()
+	readable := s.cards.Judge(c.UUID)
+	s.queue.WakeAll()
 	if c.Why == "" && !readable {
 		s.reload.Ring() // it can be read again
 	}
@@ -26,25 +26,25 @@ func (s *Server) CardChanged(c health.Change) {
 			jobs = append(jobs, rec.JobID)
 		}
 	}
-	s.Outbox.CardChanged(c, jobs)
+	s.outbox.CardChanged(c, jobs)
 }
 
 // cordon takes a card out of use, or back into it.
 func (s *Server) cordon(w wire.Request) wire.Reply {
-	uuid, found := s.Cards.Find(w.Card)
+	uuid, found := s.cards.Find(w.Card)
 	if !found {
-		return wire.UserError("vgpu: %s: card %q: want one of this node, by index or UUID, for example %s", w.Op, w.Card, s.Cards.Example())
+		return wire.UserError("vgpu: %s: card %q: want one of this node, by index or UUID, for example %s", w.Op, w.Card, s.cards.Example())
 	}
-	name := s.Cards.Name(uuid)
+	name := s.cards.Name(uuid)
 	if w.Op == wire.OpCordon {
-		if err := s.Cards.Cordon(uuid, w.Reason); err != nil {
+		if err := s.cards.Cordon(uuid, w.Reason); err != nil {
 			return wire.NodeError("vgpu: cordon: card %s: it is out of use until gresd restarts: %v", name, err)
 		}
-		jobs := s.inUse()[uuid].Jobs
+		jobs := s.queue.CurrentUse()[uuid].Jobs
 		return wire.Reply{OK: true, Result: wire.Changed, Message: fmt.Sprintf(
 			"card %s: cordoned: no new jobs; jobs that stay on it: %d", name, jobs)}
 	}
-	was, err := s.Cards.Uncordon(uuid)
+	was, err := s.cards.Uncordon(uuid)
 	if err != nil {
 		return wire.NodeError("vgpu: uncordon: card %s: %v", name, err)
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -61,7 +61,7 @@ func TestCordon(t *testing.T) {
 	}
 
 	// What lives on the card stays and is told; its user sees it too.
-	_, jobs := n.Report.Snapshot()
+	_, jobs := n.report.Snapshot()
 	if len(jobs) != 1 || len(jobs[0].Messages) != 1 || !strings.Contains(jobs[0].Messages[0], "administrator: fan") ||
 		!strings.Contains(jobs[0].Messages[0], "this job goes on") {
 		t.Errorf("jobs %+v", jobs)
@@ -78,7 +78,7 @@ func TestCordon(t *testing.T) {
 	}
 	n.want(n.job(9, 10, func(f *slurm.JobFacts) { f.Batch = true }), wire.Requeued)
 	n.want(n.job(10, 10, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{1: 10} }), wire.Granted)
-	status := n.Report.Status(t.Context(), true)
+	status := n.report.Status(t.Context(), true)
 	if c := status.Cards[0]; c.Healthy || !strings.Contains(c.Why, "fan") || !status.Cards[1].Healthy || status.Cards[1].Why != "" {
 		t.Errorf("cards %+v", status.Cards)
 	}
@@ -128,14 +128,14 @@ func TestPlacementOfOursGoesAround(t *testing.T) {
 // What is known of a card can be forgotten after the card has gone.
 func TestUncordonACardThatIsNotThereAnyMore(t *testing.T) {
 	n := newTestNode(t).start()
-	if err := n.Cards.Cordon("GPU-old", "burnt"); err != nil {
+	if err := n.Server.cards.Cordon("GPU-old", "burnt"); err != nil {
 		t.Fatal(err)
 	}
-	if p := n.Report.Status(t.Context(), true).Problems; len(p) != 1 || !strings.Contains(p[0], "GPU-old") {
+	if p := n.allProblems(true); len(p) != 1 || !strings.Contains(p[0], "GPU-old") {
 		t.Errorf("problems %q", p)
 	}
 	n.want(wire.Request{Op: wire.OpUncordon, Card: "GPU-old"}, wire.Changed)
-	if p := n.Report.Status(t.Context(), true).Problems; len(p) != 0 {
+	if p := n.allProblems(true); len(p) != 0 {
 		t.Errorf("problems %q", p)
 	}
 	if _, err := n.ask(wire.Request{Op: wire.OpUncordon, Card: "GPU-old"}); err == nil {
@@ -154,20 +154,20 @@ func TestALostCardIsKept(t *testing.T) {
 		n.cards.mu.Unlock()
 		n.refreshCards()
 	}
-	set(all[1:], &inventory.CardError{NVMLIndex: 0, Err: errors.New("lost")})
-	if cards, _ := n.Report.Snapshot(); len(cards) != 2 || cards[0].Healthy || cards[0].Why != "the driver cannot read it" || cards[0].Jobs != 1 || !cards[1].Healthy {
+	set(all[1:], &driver.CardError{NVMLIndex: 0, Err: errors.New("lost")})
+	if cards, _ := n.report.Snapshot(); len(cards) != 2 || cards[0].Healthy || cards[0].Why != "the driver cannot read it" || cards[0].Jobs != 1 || !cards[1].Healthy {
 		t.Errorf("cards %+v", cards)
 	}
 	if rep := n.want(n.job(8, 10), wire.Refused); !strings.Contains(rep.Message, "the driver cannot read it") {
 		t.Errorf("refused with %q", rep.Message)
 	}
 	set(all, nil)
-	if cards, _ := n.Report.Snapshot(); !cards[0].Healthy {
+	if cards, _ := n.report.Snapshot(); !cards[0].Healthy {
 		t.Errorf("cards %+v", cards)
 	}
 	// A driver that says nothing takes nothing away.
 	set(nil, errors.New("no answer"))
-	if cards, _ := n.Report.Snapshot(); len(cards) != 2 || !cards[0].Healthy {
+	if cards, _ := n.report.Snapshot(); len(cards) != 2 || !cards[0].Healthy {
 		t.Errorf("cards %+v", cards)
 	}
 }
@@ -190,16 +190,16 @@ func TestADeprivedJobIsAProblem(t *testing.T) {
 	} {
 		did := c.did
 		does.Store(&did)
-		is := slices.ContainsFunc(n.Report.Status(t.Context(), true).Problems, func(p string) bool {
+		is := slices.ContainsFunc(n.allProblems(true), func(p string) bool {
 			return strings.Contains(p, "job 7 ") && strings.Contains(p, "10%") && strings.Contains(p, "30%") && strings.Contains(p, "for 11s")
 		})
 		if is != c.want {
-			t.Errorf("%+v: problems %q", c.did, n.Report.Status(t.Context(), true).Problems)
+			t.Errorf("%+v: problems %q", c.did, n.allProblems(true))
 		}
-		if slices.ContainsFunc(n.Report.Status(t.Context(), false).Problems, func(p string) bool { return strings.Contains(p, "job 7") }) {
+		if slices.ContainsFunc(n.allProblems(false), func(p string) bool { return strings.Contains(p, "job 7") }) {
 			t.Errorf("%+v: other users are told of it", c.did)
 		}
-		_, jobs := n.Report.Snapshot()
+		_, jobs := n.report.Snapshot()
 		if use := jobs[0].Cards[0].JobUse; use.LimitedBy != string(did.Bound) || *use.Had != did.Had || *use.DeprivedSeconds != did.Deprived.Seconds() {
 			t.Errorf("%+v: told %+v", did, use)
 		}

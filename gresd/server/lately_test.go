@@ -13,20 +13,20 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // fakeUses is a driver that has seen this process, and another one, on every card.
 type fakeUses struct{ asked atomic.Int32 }
 
-func (f *fakeUses) Usage(gpu.UUID) (inventory.Usage, error) { return inventory.Usage{}, nil }
+func (f *fakeUses) Usage(gpu.UUID) (driver.Usage, error) { return driver.Usage{}, nil }
 
-func (f *fakeUses) Utilization(gpu.UUID, time.Time) ([]inventory.Use, error) {
+func (f *fakeUses) Utilization(gpu.UUID, time.Time) ([]driver.Use, error) {
 	f.asked.Add(1)
 	pid := uint32(os.Getpid())
-	return []inventory.Use{{PID: pid, Percent: 30}, {PID: pid, Percent: 34}, {PID: 1, Percent: 50}}, nil
+	return []driver.Use{{PID: pid, Percent: 30}, {PID: pid, Percent: 34}, {PID: 1, Percent: 50}}, nil
 }
 
 // putOwner makes the slot that putSlot wrote one that the kernel knows: this pid
@@ -71,7 +71,7 @@ func is(v *float64, want float64) bool { return v != nil && *v > want-0.01 && *v
 func TestRatesOfTheLastSecond(t *testing.T) {
 	n := newTestNode(t).start()
 	uses := &fakeUses{}
-	n.Report.Samples = cardstat.New(uses, func(time.Duration) {})
+	n.report.Samples = cardstat.New(uses, func(time.Duration) {})
 	n.want(n.job(7, 30), wire.Granted)
 	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
 	putOwner(t, n.file(7, "cache"))
@@ -122,25 +122,25 @@ func TestRatesOfTheLastSecond(t *testing.T) {
 // Nobody charges a job that nothing need hold: its time is what the driver saw.
 func TestTimeThatNobodyCharges(t *testing.T) {
 	n := newTestNode(t).start()
-	n.Report.Samples = cardstat.New(&fakeUses{}, func(time.Duration) {})
+	n.report.Samples = cardstat.New(&fakeUses{}, func(time.Duration) {})
 	n.want(n.job(7, 30), wire.Granted)
 	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
 	putOwner(t, n.file(7, "cache"))
 	seconds := func() float64 {
-		_, jobs := n.Report.Snapshot()
+		_, jobs := n.report.Snapshot()
 		return *jobs[0].Cards[0].GPUSeconds
 	}
 	const span = 2500 * time.Millisecond
 	now := time.Now()
-	n.Report.Count(t.Context(), now)
-	n.Report.Count(t.Context(), now.Add(span))
+	n.report.Count(t.Context(), now)
+	n.report.Count(t.Context(), now.Add(span))
 	if s := seconds(); s < 1.99 || s > 2.01 {
 		t.Errorf("%.2f s, want the 2 s that were charged: more than was seen", s)
 	}
 	for i := range 4 {
-		n.Report.Count(t.Context(), now.Add(time.Duration(i+2)*span))
+		n.report.Count(t.Context(), now.Add(time.Duration(i+2)*span))
 	}
-	n.Report.Count(t.Context(), now.Add(time.Hour)) // stopped meanwhile: 5 s count
+	n.report.Count(t.Context(), now.Add(time.Hour)) // stopped meanwhile: 5 s count
 	if s, want := seconds(), 0.32*(7*span).Seconds(); s < want-0.01 || s > want+0.01 {
 		t.Errorf("%.2f s, want 32 %% of the time: %.2f", s, want)
 	}

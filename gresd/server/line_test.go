@@ -14,11 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/backlog"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -32,14 +33,29 @@ func (n *testNode) counted(id uint32, units gpu.Share, change ...func(*slurm.Job
 	return n.job(id, 0, append(change, func(f *slurm.JobFacts) { f.Units, f.Counted = nil, units })...)
 }
 
-// line is the line of waiting jobs, as it is on the disk.
-func (n *testNode) line() *backlog.Line {
+// waitingJobs are those of the queue.
+type waitingJobs []waitqueue.Job
+
+// reservationTimeout is that of package waitqueue.
+const reservationTimeout = 10 * time.Minute
+
+// line is the queue of waiting jobs, as it is on the disk.
+func (n *testNode) line() waitingJobs {
 	n.t.Helper()
-	line, err := backlog.Open(n.cfg.Paths.Waiting(), n.cfg.Placement.Patience, slog.New(slog.DiscardHandler))
+	jobs, err := atomicfile.ReadJSON[waitingJobs](n.cfg.Paths.Waiting(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return line
+	return jobs
+}
+
+// Holder returns the job for which cards are reserved.
+func (jobs waitingJobs) Holder() (job waitqueue.Job, ok bool) {
+	i := slices.IndexFunc(jobs, func(j waitqueue.Job) bool { return len(j.Held) > 0 })
+	if i < 0 {
+		return job, false
+	}
+	return jobs[i], true
 }
 
 func (n *testNode) told(id uint32) string { return n.cluster.load().Told[id] }
@@ -99,19 +115,19 @@ func TestCardsAreNotHeldForAJobThatIsGone(t *testing.T) {
 	for range 2 {
 		n.want(n.counted(10, 80, batch), wire.Requeued)
 	}
-	n.room.Tidy(t.Context(), time.Now())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
 	if job, ok := n.line().Holder(); !ok || job.ID != 10 {
 		t.Fatalf("held for %+v, %v; want job 10, which is pending", job, ok)
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
-	n.room.Tidy(t.Context(), time.Now())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
 	if _, ok := n.line().Holder(); !ok {
 		t.Error("nothing is held while slurmctld does not answer")
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down, s.Pending = false, nil }) // scancel
-	n.room.Tidy(t.Context(), time.Now())
-	if len(n.line().Jobs()) != 0 {
-		t.Errorf("the line is %+v after the job was cancelled", n.line().Jobs())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
+	if len(n.line()) != 0 {
+		t.Errorf("the line is %+v after the job was cancelled", n.line())
 	}
 	n.want(n.counted(3, 40), wire.Granted)
 }
@@ -127,12 +143,12 @@ func TestCardsAreNotHeldForever(t *testing.T) {
 	}
 	n.want(wire.Request{Op: wire.OpRelease, JobID: 1}, wire.Released)
 	n.end(1)
-	n.room.Tidy(t.Context(), time.Now())
+	n.queue.DropEndedJobs(t.Context(), time.Now())
 	for _, look := range []struct {
 		after time.Duration
 		late  bool
-	}{{backlog.HoldFor - time.Minute, false}, {backlog.HoldFor + time.Minute, true}} {
-		n.room.Tidy(t.Context(), time.Now().Add(look.after))
+	}{{reservationTimeout - time.Minute, false}, {reservationTimeout + time.Minute, true}} {
+		n.queue.DropEndedJobs(t.Context(), time.Now().Add(look.after))
 		if _, held := n.line().Holder(); held == look.late {
 			t.Fatalf("after %s: cards are held: %v", look.after, held)
 		}
@@ -146,14 +162,14 @@ func TestWhoIsNotInTheLine(t *testing.T) {
 	n := newTestNode(t, gresdPlaces).start()
 	n.want(n.counted(1, 200), wire.Granted)
 	n.want(n.counted(10, 80), wire.Refused)
-	if len(n.line().Jobs()) != 0 {
-		t.Errorf("the line is %+v, want nobody: srun does not come again", n.line().Jobs())
+	if len(n.line()) != 0 {
+		t.Errorf("the line is %+v, want nobody: srun does not come again", n.line())
 	}
 	m := newTestNode(t).start()
 	m.want(m.job(1, 60), wire.Granted)
 	m.want(m.job(2, 60, batch), wire.Requeued)
-	if told := m.cluster.load().Told; len(m.line().Jobs()) != 0 || len(told) != 1 || !strings.Contains(told[2], "want 60 %") {
-		t.Errorf("where slurmctld chooses: line %+v, told %v", m.line().Jobs(), told)
+	if told := m.cluster.load().Told; len(m.line()) != 0 || len(told) != 1 || !strings.Contains(told[2], "want 60 %") {
+		t.Errorf("where slurmctld chooses: line %+v, told %v", m.line(), told)
 	}
 	if !slices.Equal(m.cluster.load().Requeued, []uint32{2}) {
 		t.Errorf("requeued %v", m.cluster.load().Requeued)
@@ -180,9 +196,9 @@ func TestASilentSlurmctldIsWaitedForOnce(t *testing.T) {
 	}
 	asked, ask := 0, n.node.Slurm
 	n.node.Slurm = func(conf string) node.Slurm { return silentSlurm{ask(conf), &asked} }
-	n.room.Tidy(t.Context(), time.Now())
-	if asked != 1 || len(n.line().Jobs()) != 3 {
-		t.Errorf("asked %d times, %d jobs are left", asked, len(n.line().Jobs()))
+	n.queue.DropEndedJobs(t.Context(), time.Now())
+	if asked != 1 || len(n.line()) != 3 {
+		t.Errorf("asked %d times, %d jobs are left", asked, len(n.line()))
 	}
 }
 

@@ -21,13 +21,13 @@ import (
 // been started at once.
 const firstWithin = 20 * time.Second
 
-// asking says whom slurmctld is asked about, of the jobs without a slurmstepd.
-type asking int
+// compareScope says whom slurmctld is asked about, of the jobs without a slurmstepd.
+type compareScope int
 
 const (
-	askStrays asking = iota // those without a record
-	askDue                  // those whose time has come
-	askAll
+	unrecorded compareScope = iota // those without a record
+	due                            // those whose time has come
+	all
 )
 
 // Steps knows jobs by their slurmstepd on this host ([stepd.Steps]).
@@ -45,7 +45,7 @@ func (s *Server) jobsHere(records map[uint32]time.Time) []uint32 {
 	}
 	marks, _ := s.plainMarks() // nor is this the place to say so
 	jobs = slices.AppendSeq(jobs, maps.Keys(marks))
-	jobs = append(jobs, s.Whole.List()...)
+	jobs = append(jobs, s.queue.JobIDs()...)
 	slices.Sort(jobs)
 	return slices.Compact(jobs)
 }
@@ -65,10 +65,10 @@ func (s *Server) plainMarks() (map[uint32]os.DirEntry, error) {
 	return marks, err
 }
 
-// living are those of the jobs that hold resources of this node: they have a slurmstepd here, or
+// livingJobs are those of the jobs that hold resources of this node: they have a slurmstepd here, or
 // slurmctld says so. A job that gresd does not ask about now counts as living. A job without a clear
 // answer counts as living, too, and the error has the answer. If slurmctld is silent, the map is nil.
-func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[uint32]bool, error) {
+func (s *Server) livingJobs(ctx context.Context, jobs []uint32, whom compareScope) (map[uint32]bool, error) {
 	live := s.steps.Living(jobs)
 	silent := slices.DeleteFunc(jobs, func(job uint32) bool { return live[job] })
 	s.pace.Keep(silent)
@@ -78,7 +78,7 @@ func (s *Server) living(ctx context.Context, jobs []uint32, whom asking) (map[ui
 	var skipped error // the first one
 	for _, job := range silent {
 		_, recorded := s.ledger.Get(job)
-		if whom == askStrays && recorded || whom == askDue && !s.pace.IsDue(job, time.Now()) {
+		if whom == unrecorded && recorded || whom == due && !s.pace.IsDue(job, time.Now()) {
 			live[job] = true
 			continue
 		}

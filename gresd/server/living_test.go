@@ -41,8 +41,8 @@ func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Stepds = []uint32{7} })
 	asked := n.countQuestions()
-	for _, whom := range []asking{askDue, askAll} {
-		if err := n.compare(t.Context(), whom); err != nil {
+	for _, whom := range []compareScope{due, all} {
+		if err := n.reconcileOnce(t.Context(), whom); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,7 +55,7 @@ func TestSlurmctldIsAskedOnlyAboutJobsWithoutAProcess(t *testing.T) {
 	// Its process ends, and its Epilog was lost.
 	n.cluster.change(t, func(s *clusterState) { s.Stepds = nil })
 	n.end(7)
-	if err := n.compare(t.Context(), askDue); err != nil {
+	if err := n.reconcileOnce(t.Context(), due); err != nil {
 		t.Fatal(err)
 	}
 	if _, known := n.ledger.Get(7); known || n.ledger.Len() != 1 {
@@ -73,7 +73,7 @@ func TestAJobThatSlurmEndsIsAskedAboutEachTime(t *testing.T) {
 		s.Jobs[7] = f
 	})
 	for range 3 {
-		if err := n.compare(t.Context(), askDue); err != nil {
+		if err := n.reconcileOnce(t.Context(), due); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +81,7 @@ func TestAJobThatSlurmEndsIsAskedAboutEachTime(t *testing.T) {
 		t.Fatal("released before it had ended")
 	}
 	n.end(7)
-	if err := n.compare(t.Context(), askDue); err != nil {
+	if err := n.reconcileOnce(t.Context(), due); err != nil {
 		t.Fatal(err)
 	}
 	if n.ledger.Len() != 0 {
@@ -164,7 +164,7 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 		t.Helper()
 		asked = 0
 		for range 10 {
-			s.Outbox.TellNodes(t.Context())
+			s.outbox.TellNodes(t.Context())
 		}
 		if asked != want {
 			t.Errorf("%s: %d questions, want %d", when, asked, want)
@@ -172,13 +172,13 @@ func TestAHealthyNodeSaysNothing(t *testing.T) {
 	}
 	s := again()
 	tell(s, 0, "no card was ever sick")
-	if err := s.Cards.Cordon(n.cards.cards[0].UUID, "noise"); err != nil {
+	if err := s.cards.Cordon(n.cards.cards[0].UUID, "noise"); err != nil {
 		t.Fatal(err)
 	}
 	tell(s, 2, "a card is sick") // and once more, to see that it was taken
 	s = again()
 	tell(s, 1, "after another restart")
-	if _, err := s.Cards.Uncordon(n.cards.cards[0].UUID); err != nil {
+	if _, err := s.cards.Uncordon(n.cards.cards[0].UUID); err != nil {
 		t.Fatal(err)
 	}
 	tell(s, 2, "the card is well")

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -53,7 +53,7 @@ func TestMPSIsNotForInstances(t *testing.T) {
 	cut(n)
 	n.start()
 	n.want(n.job(1, 30), wire.Granted)
-	if n.HeldByMPS(1) || len(n.daemons()) != 0 {
+	if n.mps.Holds(1) || len(n.daemons()) != 0 {
 		t.Error("MPS by the site's default was started on an instance")
 	}
 }
@@ -65,10 +65,10 @@ func TestInstancesThatAreGone(t *testing.T) {
 	n.start()
 	n.cards.mu.Lock()
 	n.cards.cards = n.cards.cards[1:]
-	n.cards.err = &inventory.CardError{NVMLIndex: -1, Err: errors.New("MIG mode or instances are not as they were")}
+	n.cards.err = &driver.CardError{NVMLIndex: -1, Err: errors.New("MIG mode or instances are not as they were")}
 	n.cards.mu.Unlock()
 	n.Server.refreshCards()
-	if cards := n.Server.Cards.Now().Cards; len(cards) != 2 || cards[0].Healthy || !cards[1].Healthy {
+	if cards := n.Server.cards.Now().Cards; len(cards) != 2 || cards[0].Healthy || !cards[1].Healthy {
 		t.Errorf("cards %+v", cards)
 	}
 	n.want(n.job(1, 60), wire.Refused)

@@ -100,20 +100,20 @@ func TestFailedComparisonsAreAProblem(t *testing.T) {
 	n := newTestNode(t).start()
 	n.want(n.job(7, 30), wire.Granted)
 	shown := func() bool {
-		return slices.ContainsFunc(n.Report.Status(t.Context(), false).Problems, func(p string) bool { return strings.Contains(p, "could not be compared") })
+		return slices.ContainsFunc(n.allProblems(false), func(p string) bool { return strings.Contains(p, "could not be compared") })
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = true })
 	for i := range manyFailed {
 		if shown() {
 			t.Errorf("a problem after %d", i)
 		}
-		n.reconcile(t.Context(), askAll)
+		n.reconcile(t.Context(), all)
 	}
 	if !shown() {
-		t.Errorf("no problem after %d: %q", manyFailed, n.Report.Status(t.Context(), false).Problems)
+		t.Errorf("no problem after %d: %q", manyFailed, n.allProblems(false))
 	}
 	n.cluster.change(t, func(s *clusterState) { s.Down = false })
-	if n.reconcile(t.Context(), askAll); shown() {
+	if n.reconcile(t.Context(), all); shown() {
 		t.Error("a problem after one that was done")
 	}
 }
@@ -126,16 +126,16 @@ func TestAFailedSweepIsAnotherProblemThanSlurmctld(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range manyFailed {
-		n.reconcile(t.Context(), askAll)
+		n.reconcile(t.Context(), all)
 	}
-	problems := strings.Join(n.Report.Status(t.Context(), false).Problems, "\n")
+	problems := strings.Join(n.allProblems(false), "\n")
 	if !strings.Contains(problems, "df on run_dir") || strings.Contains(problems, "scontrol ping") {
 		t.Errorf("problems %q", problems)
 	}
 	if err := os.Rename(n.cfg.Paths.Jobs()+".away", n.cfg.Paths.Jobs()); err != nil {
 		t.Fatal(err)
 	}
-	if n.reconcile(t.Context(), askAll); len(n.Report.Status(t.Context(), false).Problems) != 0 {
+	if n.reconcile(t.Context(), all); len(n.allProblems(false)) != 0 {
 		t.Error("a problem after one that was done")
 	}
 }

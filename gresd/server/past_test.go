@@ -33,7 +33,7 @@ func TestReportOfAJob(t *testing.T) {
 	const span = 2500 * time.Millisecond
 	now := time.Now()
 	for i := range 3 {
-		n.Report.Count(t.Context(), now.Add(time.Duration(i)*span))
+		n.report.Count(t.Context(), now.Add(time.Duration(i)*span))
 	}
 	check := func(ended bool) {
 		t.Helper()

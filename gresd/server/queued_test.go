@@ -98,7 +98,7 @@ func TestJobThatWasPutOffStartsAfterARestartOfGresd(t *testing.T) {
 		t.Errorf("after the card became well, slurmctld was told %q", got)
 	}
 	n.restart()
-	if n.Outbox.Waits() {
+	if n.outbox.Waits() {
 		t.Error("the job is put off for ever")
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
@@ -18,40 +20,37 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // Reconcile makes ledger, job folders and living jobs agree: what lives is
 // adopted, what has ended is released, what belongs to nobody is removed. If
 // slurmctld cannot be asked, nothing counts as ended; the error says so.
-func (s *Server) Reconcile(ctx context.Context) error { return s.compare(ctx, askAll) }
-
-func (s *Server) compare(ctx context.Context, whom asking) error {
-	return errors.Join(s.mend(ctx, whom))
-}
+func (s *Server) Reconcile(ctx context.Context) error { return errors.Join(s.mend(ctx, all)) }
 
 // mend returns errors of slurmctld and errors of this node separately.
-func (s *Server) mend(ctx context.Context, whom asking) (asked, written error) {
+func (s *Server) mend(ctx context.Context, whom compareScope) (asked, written error) {
 	began := time.Now()
 	about := map[uint32]time.Time{} // the records that the answer is about
 	for _, rec := range s.ledger.List() {
 		about[rec.JobID] = rec.Created
 	}
 	jobs := s.jobsHere(about)
-	live, err := s.living(ctx, slices.Clone(jobs), whom)
+	live, err := s.livingJobs(ctx, slices.Clone(jobs), whom)
 	answered := live != nil
-	if answered && whom == askAll {
+	if answered && whom == all {
 		s.compared.Store(&began)
 	}
-	strays := s.strays(ctx, live)
+	strays := s.unrecordedFolders(ctx, live)
 
 	// One job after the other, each under its own lock: others go on meanwhile.
-	errs := []error{s.grants.Sweep(s.lockQuietly)}
+	errs := []error{s.grants.Sweep(s.jobLocks.lock)}
 	if answered {
 		errs = append(errs, s.releaseEnded(live, about))
 	}
 	for _, st := range strays {
-		errs = append(errs, s.mendStray(st))
+		errs = append(errs, s.repairUnrecorded(st))
 	}
 	for _, rec := range s.ledger.List() {
 		errs = append(errs, s.ensureOne(rec.JobID))
@@ -87,34 +86,34 @@ func (s *Server) releaseEnded(live map[uint32]bool, asked map[uint32]time.Time) 
 	var errs []error
 	for jobID, created := range asked {
 		if !live[jobID] {
-			errs = append(errs, s.releaseIfOf(jobID, created))
+			errs = append(errs, s.releaseIfSameRecord(jobID, created))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// releaseIfOf leaves a record that is younger than the question: it may be missing
+// releaseIfSameRecord leaves a record that is younger than the question: it may be missing
 // from the answer. Not told by the clock, which may have been set meanwhile.
-func (s *Server) releaseIfOf(jobID uint32, created time.Time) error {
-	defer s.lockQuietly(jobID)()
+func (s *Server) releaseIfSameRecord(jobID uint32, created time.Time) error {
+	defer s.jobLocks.lock(jobID)()
 	rec, known := s.ledger.Get(jobID)
 	if !known || !rec.Created.Equal(created) {
 		return nil
 	}
 	s.log.Info("released: the job has ended", "job_id", jobID)
 	s.observer.Corrected(string(status.Released))
-	s.Report.Ended(jobID)
+	s.report.Ended(jobID)
 	return s.drop(jobID)
 }
 
-// findSurvivors notes the jobs that run while the ledger is lost, or finds those that an earlier gresd
+// findRunning notes the jobs that run while the ledger is lost, or finds those that an earlier gresd
 // has noted and could not ask slurmctld about. Where the file cannot be written or read, those without
 // a folder ask when their next task starts.
-func (s *Server) findSurvivors() {
+func (s *Server) findRunning() {
 	path := s.cfg().Paths.Survivors()
 	if s.lost {
-		if s.survivors = slices.Sorted(slices.Values(s.steps.Jobs())); len(s.survivors) > 0 {
-			_ = atomicfile.WriteJSON(path, s.survivors)
+		if s.runningAtStart = slices.Sorted(slices.Values(s.steps.Jobs())); len(s.runningAtStart) > 0 {
+			_ = atomicfile.WriteJSON(path, s.runningAtStart)
 		}
 		return
 	}
@@ -123,14 +122,50 @@ func (s *Server) findSurvivors() {
 		s.log.Warn("cannot read a file of gresd: it counts as empty", "path", path, "error", err)
 	}
 	running := s.steps.Living(noted)
-	s.survivors = slices.DeleteFunc(noted, func(job uint32) bool { return !running[job] })
+	s.runningAtStart = slices.DeleteFunc(noted, func(job uint32) bool { return !running[job] })
 	s.lost = noted != nil
 }
 
-func (s *Server) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost
+// comparedSince has jobs compared with slurmctld's, unless they have been since a time. Many may want
+// it at once, and each comparison asks about each job.
+func (s *Server) comparedSince(ctx context.Context, since time.Time) error {
+	select {
+	case s.comparing <- struct{}{}:
+		defer func() { <-s.comparing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if s.compared.Load().After(since) {
+		return nil
+	}
+	return s.Reconcile(ctx)
+}
+
+// reconcileWhole forgets jobs that have ended, and learns of those that were started while gresd
+// was away: they have a process here. live are the jobs that live, as asked for at some time.
+func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at time.Time) {
+	s.queue.RemoveEnded(live, at)
+	if s.cfg().Placement.By != config.PlacementGresd {
+		return
+	}
+	for _, id := range s.steps.Jobs() {
+		if _, recorded := s.ledger.Get(id); !recorded && !s.queue.IsKnown(id) {
+			s.learnWhole(ctx, id)
+		}
+	}
+}
+
+func (s *Server) learnWhole(ctx context.Context, id uint32) {
+	ctx, done := s.deciding.begin(ctx, id, 0)
+	defer done()
+	facts, err := s.node.Facts(ctx, id)
+	if err != nil || facts.Counted > 0 {
+		return // its Prolog says it
+	}
+	if err := s.queue.TakeWholeCards(ctx, id, facts.WholeCards); err != nil && !errors.Is(err, waitqueue.ErrJobEnded) {
+		s.log.Warn("found a whole-card job on a shared card", "job_id", id)
+		s.queue.SetWholeCards(id, facts.WholeCards)
+	}
 }
 
 // sweepPlain removes marks of jobs whose Epilog was lost: of those of jobs that do not live, where they
@@ -149,25 +184,25 @@ func (s *Server) sweepPlain(jobs []uint32, live map[uint32]bool, asked time.Time
 	return errors.Join(errs...)
 }
 
-// stray is a job folder without a record.
-type stray struct {
+// unrecordedFolder is a job folder without a record.
+type unrecordedFolder struct {
 	jobID uint32
 	rec   ledger.Record
 	keep  bool // the job lives, or may live
 }
 
 // strays finds them and asks slurmctld who they are, without the lock.
-func (s *Server) strays(ctx context.Context, live map[uint32]bool) []stray {
+func (s *Server) unrecordedFolders(ctx context.Context, live map[uint32]bool) []unrecordedFolder {
 	ids, err := s.grants.Listed()
 	if err != nil {
 		return nil // Sweep meets the same error
 	}
-	var found []stray
+	var found []unrecordedFolder
 	for _, id := range ids {
 		if _, known := s.ledger.Get(id); known {
 			continue
 		}
-		st := stray{jobID: id}
+		st := unrecordedFolder{jobID: id}
 		spec, err := s.grants.ReadFile(id)
 		if err == nil && (live[id] || live == nil) && !spec.Revoked && spec.JobID == id {
 			st.rec, st.keep = s.recordOfGrant(ctx, grant.RecordOf(spec), live != nil), true
@@ -185,7 +220,7 @@ func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool)
 		rec.EngineWhy = "the ledger that said why was lost"
 	}
 	for i, c := range rec.Placement.Cards {
-		if card, here := s.Cards.Of(c.UUID); here {
+		if card, here := s.cards.Of(c.UUID); here {
 			rec.Placement.Cards[i].Index = card.Index
 		}
 	}
@@ -199,18 +234,18 @@ func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool)
 	return rec
 }
 
-// mendStray gives a stray that lives a record again, and removes another.
-func (s *Server) mendStray(st stray) error {
-	defer s.lockQuietly(st.jobID)()
+// repairUnrecorded gives the folder of a living job a record again, and removes another folder.
+func (s *Server) repairUnrecorded(st unrecordedFolder) error {
+	defer s.jobLocks.lock(st.jobID)()
 	if _, known := s.ledger.Get(st.jobID); known {
 		return nil // it got a record while we asked
 	}
 	if st.keep {
 		s.log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
 		s.observer.Corrected(string(status.Rebuilt))
-		s.placing.Lock()
+		s.queue.Lock()
 		onDisk := s.ledger.Begin(st.rec)
-		s.placing.Unlock()
+		s.queue.Unlock()
 		return onDisk.Wait()
 	}
 	had, err := s.grants.Remove(st.jobID)
@@ -222,7 +257,7 @@ func (s *Server) mendStray(st stray) error {
 }
 
 func (s *Server) ensureOne(jobID uint32) error {
-	defer s.lockQuietly(jobID)()
+	defer s.jobLocks.lock(jobID)()
 	rec, known := s.ledger.Get(jobID)
 	if !known {
 		return nil
@@ -245,10 +280,10 @@ func (s *Server) ensure(rec ledger.Record) error {
 	}
 	err := s.grants.Adopt(rec)
 	if err == nil {
-		s.log.Info("adopted", "job_id", rec.JobID)
+		s.log.Info("adopted the grant", "job_id", rec.JobID)
 		return nil
 	}
-	s.log.Warn("files of a job are made again", "job_id", rec.JobID, "error", err)
+	s.log.Warn("recreating the grant files", "job_id", rec.JobID, "error", err)
 	s.observer.Corrected(string(status.Remade))
 	return s.grants.Create(rec, s.contextCost)
 }
@@ -263,11 +298,11 @@ func (s *Server) recover(ctx context.Context) error {
 	if s.cfg().Placement.By == config.PlacementGresd {
 		return nil // only the lost ledger knew their cards
 	}
-	if err := s.Cards.Unread(); err != nil {
+	if err := s.cards.Unread(); err != nil {
 		return err
 	}
 	var unclear error
-	for _, id := range s.survivors {
+	for _, id := range s.runningAtStart {
 		if _, known := s.ledger.Get(id); known {
 			continue
 		}
@@ -288,7 +323,7 @@ func (s *Server) recover(ctx context.Context) error {
 }
 
 func (s *Server) recoverOne(facts slurm.JobFacts) error {
-	defer s.lockQuietly(facts.JobID)()
+	defer s.jobLocks.lock(facts.JobID)()
 	if _, known := s.ledger.Get(facts.JobID); known || s.jobLocks.wasAsked(facts.JobID) {
 		return nil // what it has got, or given back, is no loss
 	}
@@ -302,7 +337,53 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 		return err
 	}
 	s.observer.Corrected(string(status.Recovered))
-	s.log.Warn("a living job was recovered; options of its submit line are lost", "job_id", facts.JobID,
-		"mode", gpu.FormatMode(req.Mode, req.Ceiling))
+	s.log.Warn("recovered a running job without a record", "job_id", facts.JobID,
+		"mode", gpu.FormatMode(req.Mode, req.Ceiling), "lost", "options that are not in its comment")
 	return nil
 }
+
+// unreconciled counts reconciliations in a row that failed for one reason. text is for an
+// administrator. It takes their number and the error.
+type unreconciled struct {
+	text string
+
+	mu     sync.Mutex
+	failed int
+	why    error
+}
+
+// manyFailed is from how many on it is a problem: slurmctld may restart.
+const manyFailed = 3
+
+// note takes the result of one. Nothing to compare is no failure.
+func (u *unreconciled) note(err error, nothing bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err == nil || nothing {
+		u.failed, u.why = 0, nil
+		return
+	}
+	u.failed++
+	u.why = err
+}
+
+// problems are those of comparisons, for an administrator.
+func (s *Server) problems() []string {
+	return slices.Concat(s.unreconciled.problems(), s.unwritten.problems())
+}
+
+func (u *unreconciled) problems() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.failed < manyFailed {
+		return nil
+	}
+	return []string{fmt.Sprintf(u.text, u.failed, u.why)}
+}
+
+const (
+	noAnswer = "jobs could not be compared with slurmctld %d times: shares of jobs whose Epilog was lost stay taken: " +
+		"scontrol ping on this node, journalctl -u gresd: %v"
+	notWritten = "records or folders of jobs could not be written %d times: shares of jobs that have ended may stay taken: " +
+		"df on run_dir and state_dir, journalctl -u gresd: %v"
+)

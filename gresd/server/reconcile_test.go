@@ -51,7 +51,7 @@ func TestRestartReleasesWhatEnded(t *testing.T) {
 	if !exists(n.file(7, "grant")) {
 		t.Error("slurmctld was asked at once: all nodes may start at once")
 	}
-	if err := n.compare(t.Context(), askDue); err != nil {
+	if err := n.reconcileOnce(t.Context(), due); err != nil {
 		t.Fatal(err)
 	}
 	if exists(n.cfg.Paths.Job(7)) || !exists(n.file(8, "grant")) {
@@ -408,7 +408,7 @@ func TestAJobStartsWhileAllAreCompared(t *testing.T) {
 	for id := range uint32(3) {
 		n.want(n.job(10+id, 5), wire.Granted)
 	}
-	unlock := n.lockQuietly(11) // work on one job that takes long
+	unlock := n.jobLocks.lock(11) // work on one job that takes long
 	compared := make(chan error, 1)
 	go func() { compared <- n.Reconcile(context.Background()) }()
 	waiting := func() bool {

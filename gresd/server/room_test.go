@@ -19,6 +19,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -272,8 +273,8 @@ func TestTheOrderOfThoseWhoWait(t *testing.T) {
 		if rep := <-got[5]; rep.OK {
 			t.Errorf("job 5: %+v", rep)
 		}
-		if _, known := n.ledger.Get(4); known || len(n.line().Jobs()) != 0 || n.ledger.Len() != 2 {
-			t.Errorf("%d records, the line is %+v", n.ledger.Len(), n.line().Jobs())
+		if _, known := n.ledger.Get(4); known || len(n.line()) != 0 || n.ledger.Len() != 2 {
+			t.Errorf("%d records, the line is %+v", n.ledger.Len(), n.line())
 		}
 	})
 }
@@ -314,7 +315,7 @@ func TestASecondPrologKeepsTheReservedCards(t *testing.T) {
 		n.want2(t, 1, 60, wire.Granted)
 		n.want2(t, 2, 60, wire.Granted)
 		for range 3 {
-			n.room.FoundNone(3, request.Request{Share: 60, Cards: 1})
+			n.queue.RecordNoRoom(waitqueue.Request{JobID: 3, Share: request.Request{Share: 60, Cards: 1}, Requeues: true})
 		}
 		got := make(chan wire.Reply, 2)
 		for range 2 {
@@ -324,13 +325,13 @@ func TestASecondPrologKeepsTheReservedCards(t *testing.T) {
 		if rep := <-got; rep.OK {
 			t.Errorf("the first Prolog: %+v, want an error", rep)
 		}
-		if is := n.room.SentBack(3); n.room.Times(3) < 3 || !strings.Contains(is, "card 0 is kept free for it") {
+		if is := n.queue.RequeueMessage(3); n.queue.RequeueCount(3) < 3 || !strings.Contains(is, "card 0 is kept free for it") {
 			t.Errorf("after the first Prolog: %q, want 3 times or more, and card 0", is)
 		}
 		n.end(3)
 		n.release(wire.Request{JobID: 3})
-		if rep := <-got; rep.OK || n.room.Times(3) != 0 {
-			t.Errorf("after the Epilog: %+v, sent back %d times", rep, n.room.Times(3))
+		if rep := <-got; rep.OK || n.queue.RequeueCount(3) != 0 {
+			t.Errorf("after the Epilog: %+v, sent back %d times", rep, n.queue.RequeueCount(3))
 		}
 	})
 }
@@ -423,7 +424,7 @@ func TestWhoWaitsAsksTheNextGresd(t *testing.T) {
 		_, err := n.ask(n.counted(2, 60, batch))
 		got <- err
 	}()
-	for !n.room.Has(2) {
+	for !n.queue.IsWaiting(2) {
 		time.Sleep(time.Millisecond)
 	}
 	n.stop()
@@ -470,7 +471,7 @@ func TestManyWhoWaitAskOnce(t *testing.T) {
 		for id := range uint32(20) {
 			all.Go(func() { n.grant(ctx, n.counted(2+id, 60, batch)) })
 		}
-		time.Sleep(looks[0] + 30*time.Second)
+		time.Sleep(waitqueue.PollEvery + 30*time.Second)
 		if got := asked.Load(); got != 1 {
 			t.Errorf("asked %d times about the job that runs, want once", got)
 		}

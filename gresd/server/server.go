@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package server is the pipeline behind gresd's socket:
-// request → place → ledger → grant (Server.decide, in decide.go).
+// request → place → ledger → grant (Server.decide, in grant.go).
 //
 // Order of durability. A record is on the disk before a job's files exist, and
 // it is gone from the disk before they are removed. So a kill at any moment
@@ -11,8 +11,10 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -22,23 +24,20 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/acct"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/linger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/past"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/whole"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // Observer counts what the server does.
@@ -55,27 +54,23 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but Problems, Commands, Samples, Usage, Past and Served must be set.
+// Parts are what a server is made of. All but NoBeats must be set.
 type Parts struct {
-	Config    *config.InForce
-	Inventory cards.Driver
-	Slurm     func(conf string) node.Slurm // a client for that slurm.conf
-	Steps     Steps
-	Ledger    *ledger.Ledger
-	Grants    *grant.Store
-	Costs     *probe.Costs
-	Observer  Observer
-	Health    cards.Health
-	Samples   status.Samples    // nil: not known
-	Problems  []func() []string // what else an administrator should look at
-	Commands  status.Commands   // nil: not known
-	Private   []func() []string // and what names jobs or processes of users: for root alone
-	Usage     *acct.Writer      // nil: what jobs have used is not written down
-	Past      *past.Store       // nil: what jobs did is not kept
-	Served    func()            // called when [Server.HeldByMPS] may say something else, from [New] on; it must not block
-	Log       *slog.Logger
-	Version   string
-	NoBeats   bool // [Server.Run] leaves [Server.Beat] to its caller: tests count what it asks
+	Config   *config.InForce
+	Steps    Steps
+	Ledger   *ledger.Ledger
+	Grants   *grant.Store
+	Costs    *probe.Costs
+	Observer Observer
+	Node     *node.Node
+	Cards    *cards.Cards
+	Queue    *waitqueue.Queue
+	Outbox   *outbox.Outbox
+	MPS      *mps.Manager
+	Linger   *mps.ClientGuard
+	Report   *status.Reporter
+	Log      *slog.Logger
+	NoBeats  bool // [Server.Run] leaves [Server.RunPeriodic] to its caller: tests count the questions
 }
 
 // Server serves the socket. Make it with [New], then call [Server.Run].
@@ -86,37 +81,34 @@ type Server struct {
 	grants   *grant.Store
 	costs    *probe.Costs
 	observer Observer
-	usage    *acct.Writer
+	node     *node.Node
+	cards    *cards.Cards
+	queue    *waitqueue.Queue
+	outbox   *outbox.Outbox
+	mps      *mps.Manager
+	linger   *mps.ClientGuard
+	report   *status.Reporter
 	log      *slog.Logger
 	noBeats  bool
 
-	node   *node.Node
-	Cards  *cards.Cards     // of this node
-	Outbox *outbox.Outbox   // what slurmctld is still to be told
-	Report *status.Reporter // what is told of cards and jobs
-	ready  chan struct{}    // closed after the first reconciliation
+	ready chan struct{} // closed after the first reconciliation
 
 	unreconciled unreconciled // with slurmctld
 	unwritten    unreconciled // on this node
 
 	jobLocks jobLocks // of work on the record and the folder of one job (lockJob)
 	deciding deciding
-	// placing is held from the look at what is in use to the change of it.
-	placing sync.Mutex
 	// mu guards lost and recovering. gresd never waits for a disk, Slurm or the driver while it is locked.
 	mu sync.Mutex
 	// lost says that the ledger must be rebuilt from what is found, recovering that this is being
 	// done now.
 	lost, recovering bool
-	// survivors are the jobs that had a process when gresd started and found no ledger.
-	survivors []uint32
-
-	Whole *whole.Jobs // without a share
+	// runningAtStart are the jobs that had a process when gresd started and found no ledger.
+	runningAtStart []uint32
 
 	pace node.Pace // of questions about jobs here
 
 	decisions decisions
-	room      *room.Room
 	keeps     atomic.Bool // this Slurm never starts a job without its shards
 	shardless shardless
 
@@ -125,63 +117,41 @@ type Server struct {
 
 	compareLife time.Duration // compareLife; tests change it
 
-	mps *mps.Manager
-	// Linger keeps what killed clients of its servers had launched from ending the others.
-	Linger *linger.Keeper
-
 	reload wakeup.Bell // the cards are to be read anew
 }
 
-// New returns a server that has read the cards once. ledgerLost says that
-// there was no usable ledger, so that it must be rebuilt from living jobs.
+// New returns a server. ledgerLost means that there was no usable ledger: the server rebuilds it from
+// the jobs that live.
 func New(parts Parts, ledgerLost bool) (*Server, error) {
-	cfg := parts.Config.Get()
-	here, err := node.Open(cfg.Paths.StateDir, parts.Slurm, parts.Log)
-	if err != nil {
-		return nil, err
-	}
 	s := &Server{
 		config: parts.Config, steps: parts.Steps, ledger: parts.Ledger, grants: parts.Grants, costs: parts.Costs,
-		observer: parts.Observer, usage: parts.Usage, log: parts.Log, noBeats: parts.NoBeats,
-		node: here, Cards: cards.Read(parts.Inventory, parts.Health, parts.Config, parts.Log),
+		observer: parts.Observer, node: parts.Node, cards: parts.Cards, queue: parts.Queue, outbox: parts.Outbox,
+		mps: parts.MPS, linger: parts.Linger, report: parts.Report, log: parts.Log, noBeats: parts.NoBeats,
 		ready: make(chan struct{}), reload: wakeup.NewBell(), comparing: make(chan struct{}, 1),
-		lost: ledgerLost, compareLife: compareLife,
+		jobLocks: jobLocks{byJob: map[uint32]*jobLock{}},
+		deciding: deciding{jobs: map[uint32][]*context.CancelCauseFunc{}, latest: map[uint32]uint64{}},
+		lost:     ledgerLost, compareLife: compareLife,
 		unreconciled: unreconciled{text: noAnswer}, unwritten: unreconciled{text: notWritten},
 	}
-	s.Whole = whole.New(here, s.Cards, parts.Log)
 	s.compared.Store(&time.Time{})
-	if s.room, err = room.Open(parts.Config, s.Cards, here, s.inUse, parts.Log); err != nil {
+	if err := errors.Join(s.markPlacement(), s.markLoss()); err != nil {
 		return nil, err
 	}
-	if s.Outbox, err = outbox.Open(parts.Config, s.Cards, here, parts.Grants, parts.Log); err != nil {
-		return nil, err
-	}
-	s.Linger = linger.New(parts.Grants, func(jobID uint32) bool { return s.mps.Serves(jobID) }, parts.Log)
-	s.mps, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: mps.Program, Log: parts.Log, Changed: func() {
-		s.Linger.Wake()
-		if parts.Served != nil {
-			parts.Served()
-		}
-	}})
-	if err != nil {
-		return nil, err
-	}
-	if err := s.markPlacement(); err != nil {
-		return nil, err
-	}
-	if err := s.markLoss(); err != nil {
-		return nil, err
-	}
-	s.findSurvivors()
+	s.findRunning()
 	s.nameCards()
-	s.Report = status.New(status.Parts{
-		Config: parts.Config, Cards: s.Cards, Node: here, Ledger: parts.Ledger, Grants: parts.Grants, InUse: s.inUse, ByMPS: s.mps.Serves,
-		Samples: parts.Samples, Commands: parts.Commands, Usage: parts.Usage, Past: parts.Past, Version: parts.Version, Log: parts.Log,
-		Problems: slices.Concat([]func() []string{s.unreconciled.problems, s.unwritten.problems, s.Cards.Problems}, parts.Problems),
-		Private:  slices.Concat(parts.Private, []func() []string{s.mps.Problems}),
-	})
 	s.grants.SetEnvironment(s.environment)
 	return s, nil
+}
+
+// OpenMPS returns the MPS servers of the node, and the keeper of the memory of their killed clients.
+// changed is called when the answer of [mps.Manager.Holds] may have changed. It must not block.
+func OpenMPS(cfg *config.Config, grants *grant.Store, changed func(), log *slog.Logger) (manager *mps.Manager, keeper *mps.ClientGuard, err error) {
+	keeper = mps.NewClientGuard(grants, func(jobID uint32) bool { return manager.Serves(jobID) }, log)
+	manager, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: mps.Program, Log: log, Changed: func() {
+		keeper.Wake()
+		changed()
+	}})
+	return manager, keeper, err
 }
 
 // cfg is the configuration in force.
@@ -191,7 +161,7 @@ func (s *Server) cfg() *config.Config { return s.config.Get() }
 // the state of cards; what was granted stays as it is.
 func (s *Server) ConfigChanged() {
 	s.reload.Ring()
-	s.Outbox.Wake()
+	s.outbox.Wake()
 }
 
 // markPlacement makes or removes config.Paths.Ask.
@@ -205,12 +175,12 @@ func (s *Server) markPlacement() error {
 
 // refreshCards asks the driver again.
 func (s *Server) refreshCards() {
-	before := s.Cards.Now()
-	s.Cards.Refresh()
-	if now := s.Cards.Now(); before.Err != nil && (now.Err == nil || len(now.Cards) > len(before.Cards)) {
-		s.Outbox.CardIsWell()
+	before := s.cards.Now()
+	s.cards.Refresh()
+	if now := s.cards.Now(); before.Err != nil && (now.Err == nil || len(now.Cards) > len(before.Cards)) {
+		s.outbox.CardIsWell()
 	}
-	s.room.Changed()
+	s.queue.WakeAll()
 	s.nameCards()
 }
 
@@ -221,24 +191,23 @@ const cardsAgain = time.Second
 // question can take more than a minute.
 func (s *Server) awaitCards(ctx context.Context) error {
 	for {
-		err := s.Cards.Unread()
+		err := s.cards.Unread()
 		if err == nil || !wakeup.Wait(ctx, cardsAgain) {
 			return err
 		}
 	}
 }
 
-// Run serves at a socket of [socket.Listen] until ctx is done, and closes it. It calls ready once, when
+// Run serves at a socket of [wire.Listen] until ctx is done, and closes it. It calls ready once, when
 // requests are served from a ledger that was compared with the world.
 func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func()) error {
 	var work sync.WaitGroup
-	work.Go(func() { socket.Serve(ctx, listener, s.dispatch, s.log) })
-	work.Go(func() { s.Outbox.Run(ctx) })
-	work.Go(func() { s.usage.Run(ctx) })
+	work.Go(func() { wire.Serve(ctx, listener, s.dispatch, s.log) })
+	work.Go(func() { s.outbox.Run(ctx) })
 
-	first := askStrays
+	first := unrecorded
 	if s.isLost() {
-		first = askAll
+		first = all
 	}
 	s.reconcile(ctx, first)
 	s.mps.Settle()
@@ -252,7 +221,7 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 	}
 	for ctx.Err() == nil {
 		var again <-chan time.Time
-		if s.Cards.Unread() != nil {
+		if s.cards.Unread() != nil {
 			again = time.After(cardsAgain)
 		}
 		select {
@@ -261,9 +230,9 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 			s.refreshCards()
 		case <-s.reload:
 			s.refreshCards()
-			s.Cards.WarnOfAbsent()
+			s.cards.WarnOfAbsent()
 		case <-timer.C:
-			s.Beat(ctx)
+			s.RunPeriodic(ctx)
 			timer.Reset(node.Around(node.Often))
 		}
 	}
@@ -272,17 +241,17 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 	return nil
 }
 
-// Beat is what Run does about each minute.
-func (s *Server) Beat(ctx context.Context) {
+// RunPeriodic is what Run does about each minute.
+func (s *Server) RunPeriodic(ctx context.Context) {
 	s.refreshCards()
-	s.reconcile(ctx, askDue)
+	s.reconcile(ctx, due)
 	if err := s.node.ForgetNames(ctx); err != nil && ctx.Err() == nil {
-		s.log.Warn("names of this node", "error", err)
+		s.log.Warn("cannot check the node's names with slurmctld", "error", err)
 	}
-	s.room.Tidy(ctx, time.Now())
+	s.queue.DropEndedJobs(ctx, time.Now())
 }
 
-func (s *Server) reconcile(ctx context.Context, whom asking) {
+func (s *Server) reconcile(ctx context.Context, whom compareScope) {
 	start := time.Now()
 	asked, written := s.mend(ctx, whom)
 	newNode := errors.Is(asked, node.ErrNoName) && s.ledger.Len() == 0
@@ -302,9 +271,9 @@ func (s *Server) reconcile(ctx context.Context, whom asking) {
 	}
 }
 
-// Alive returns unless the server is deadlocked. A watchdog calls it. It takes only locks that are
+// CheckLiveness returns unless the server is deadlocked. A watchdog calls it. It takes only locks that are
 // free while a disk, slurmctld or the driver does not answer: a restart would not help there.
-func (s *Server) Alive() {
+func (s *Server) CheckLiveness() {
 	s.isLost()
 	s.jobLocks.wasAsked(0)
 	s.ledger.Len()
@@ -318,4 +287,25 @@ func (s *Server) isReady() bool {
 	default:
 		return false
 	}
+}
+
+// nameCards makes or removes config.Paths.Cards.
+func (s *Server) nameCards() {
+	if err := writeCardNames(s.cfg().Paths.Cards(), s.cards.Now().Cards); err != nil {
+		s.log.Warn("jobs of whole cards do not learn their instances", "error", err)
+	}
+}
+
+func writeCardNames(path string, cards []gpu.Card) error {
+	if !slices.ContainsFunc(cards, gpu.Card.IsInstance) {
+		return atomicfile.Remove(path)
+	}
+	var text []byte
+	for _, c := range cards {
+		text = fmt.Appendf(text, "%d %s\n", c.Index, c.UUID)
+	}
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	return atomicfile.Replace(path, text, 0o644)
 }

@@ -57,7 +57,7 @@ func TestSet(t *testing.T) {
 	if s := n.grants.Schedule(8, 0); s.Cores != 40 || s.SliceUS != 13333 {
 		t.Errorf("job 8: %+v", s)
 	}
-	cards, jobs := n.Report.Snapshot()
+	cards, jobs := n.report.Snapshot()
 	if cards[0].Cores != 60 || cards[0].Share != 100 || jobs[0].Cards[0].Cores != 20 || jobs[0].Cards[0].Share != 60 {
 		t.Errorf("card %+v, job %+v", cards[0], jobs[0].Cards[0])
 	}

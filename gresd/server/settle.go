@@ -12,8 +12,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/room"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -37,7 +37,7 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 	w := o.job
 	if !o.again {
 		s.giveTimeBack(ctx, o)
-		s.Outbox.Started(ctx, w.Conf, w.JobID, o.facts.Explained)
+		s.outbox.Started(ctx, w.Conf, w.JobID, o.facts.Explained)
 	}
 	if err := s.awaitMPS(ctx, w.JobID); isStopped(ctx) && err != nil {
 		return wire.BusyError("vgpu: mps: job %d: %v", w.JobID, err)
@@ -47,7 +47,7 @@ func (s *Server) start(ctx context.Context, o outcome) wire.Reply {
 		return s.refuse(ctx, o, fmt.Sprintf("vgpu: mps: job %d: %v", w.JobID, err))
 	}
 	if o.times > 0 {
-		s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", room.Count(o.times)))
+		s.outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("vgpu: place: found a card after it was sent back %s", waitqueue.Count(o.times)))
 	}
 	return o.reply
 }
@@ -67,7 +67,7 @@ func (s *Server) giveTimeBack(ctx context.Context, o outcome) {
 		err = client.Extend(ctx, o.job.JobID, o.facts.TimeLimit+o.waited)
 	}
 	if err != nil {
-		s.log.Warn("time limit of a job that waited", "job_id", o.job.JobID, "error", err)
+		s.log.Warn("cannot extend the job's time limit", "job_id", o.job.JobID, "error", err)
 	}
 }
 
@@ -77,26 +77,26 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 	w := o.job
 	if o.facts.Batch {
 		// Before the requeue: Slurm changes no job that is on its way out.
-		times := s.room.SentBack(w.JobID)
+		times := s.queue.RequeueMessage(w.JobID)
 		if times != "" {
-			s.Outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("%s (%s)", o.reason, times))
+			s.outbox.Explain(ctx, w.Conf, w.JobID, fmt.Sprintf("%s (%s)", o.reason, times))
 		}
 		err := s.requeue(ctx, w)
 		if err == nil {
-			s.log.Warn("requeued", "job_id", w.JobID, "restarts", w.Restart, "error", o.why)
+			s.log.Info("requeued the job", "job_id", w.JobID, "restarts", w.Restart, "error", o.why)
 			if times == "" {
-				s.Outbox.Explain(ctx, w.Conf, w.JobID, o.reason)
+				s.outbox.Explain(ctx, w.Conf, w.JobID, o.reason)
 			}
 			if errors.Is(o.why, cards.ErrSick) {
-				s.Outbox.PutOff(ctx, w.Conf, w.JobID, w.Restart)
+				s.outbox.PutOff(ctx, w.Conf, w.JobID, w.Restart)
 			}
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: o.reason}
 		}
 		if isStopped(ctx) {
-			return wire.BusyError("vgpu: place: job %d: %v", w.JobID, errNoTurn)
+			return wire.BusyError("vgpu: place: job %d: %v", w.JobID, waitqueue.ErrStopping)
 		}
-		s.room.LeaveLine(w.JobID) // it is refused, and will not come again
-		s.log.Warn("requeue", "job_id", w.JobID, "error", err)
+		s.queue.Remove(w.JobID) // it is refused, and will not come again
+		s.log.Warn("cannot requeue the job", "job_id", w.JobID, "error", err)
 	}
 	return s.refuse(ctx, o, o.reason)
 }
@@ -114,7 +114,7 @@ func (s *Server) sendBackPlaced(ctx context.Context, o outcome, why error) wire.
 
 // isStopped says that gresd is being stopped: whoever is not served then asks the next one.
 func isStopped(ctx context.Context) bool {
-	return errors.Is(ctx.Err(), context.Canceled) && !isOver(ctx)
+	return errors.Is(ctx.Err(), context.Canceled) && !waitqueue.HasEnded(ctx)
 }
 
 // turnAway sends a batch job back into the queue of its cluster, which is not ours. Nothing of it is
@@ -125,7 +125,7 @@ func (s *Server) turnAway(ctx context.Context, o outcome) wire.Reply {
 		s.log.Warn("a second cluster wants shares of this node's cards", "job_id", o.job.JobID, "cluster", o.job.Cluster,
 			"served", s.node.Cluster(), "requeued", err == nil)
 		if err == nil {
-			s.Outbox.Explain(ctx, o.job.Conf, o.job.JobID, o.reason)
+			s.outbox.Explain(ctx, o.job.Conf, o.job.JobID, o.reason)
 			return wire.Reply{OK: true, Result: wire.Requeued, Message: o.reason}
 		}
 	}
@@ -154,10 +154,10 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 func (s *Server) refuse(ctx context.Context, o outcome, reason string) wire.Reply {
 	w := o.job
 	defer s.lockJob(w.JobID)()
-	if isOver(ctx) {
-		return wire.UserError("vgpu: place: job %d: %v", w.JobID, errLeft)
+	if waitqueue.HasEnded(ctx) {
+		return wire.UserError("vgpu: place: job %d: %v", w.JobID, waitqueue.ErrJobEnded)
 	}
-	if reply, known := s.known(w); known && o.verdict != placed {
+	if reply, known := s.recordedReply(w); known && o.verdict != placed {
 		return reply
 	}
 	rec := recordOf(o.facts, request.Request{}, w.Restart)
@@ -177,6 +177,6 @@ func (s *Server) refuse(ctx context.Context, o outcome, reason string) wire.Repl
 	if err != nil {
 		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err)
 	}
-	s.log.Info("refused", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
+	s.log.Info("refused the request", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "reason", reason)
 	return wire.Reply{OK: true, Result: wire.Refused, Message: reason}
 }

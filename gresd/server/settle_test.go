@@ -15,6 +15,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
@@ -152,7 +153,7 @@ func TestAStoppedGresdRefusesNobody(t *testing.T) {
 		stop()
 		return slurm.ErrUnavailable
 	}
-	rep := n.settle(ctx, sendBack(n.counted(2, 60, batch), slurm.JobFacts{JobID: 2, Batch: true}, errNoTurn))
+	rep := n.settle(ctx, sendBack(n.counted(2, 60, batch), slurm.JobFacts{JobID: 2, Batch: true}, waitqueue.ErrStopping))
 	if _, known := n.ledger.Get(2); rep.Kind != wire.KindBusy || known || exists(n.cfg.Paths.Job(2)) {
 		t.Errorf("%+v, a record: %v; want no answer yet", rep, known)
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -26,7 +26,7 @@ func (f *fakeInventory) answer(cards []gpu.Card, err error) {
 // If the driver names no card at gresd's start, jobs wait until it does. None fails.
 func TestJobsWaitUntilTheDriverNamesTheCards(t *testing.T) {
 	for name, err := range map[string]error{
-		"the first card takes too long": fmt.Errorf("read cards: %w", inventory.ErrNoAnswer),
+		"the first card takes too long": fmt.Errorf("read cards: %w", driver.ErrNoAnswer),
 		"the cards cannot be counted":   errors.New("count cards: Unknown Error"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestJobsWaitUntilTheDriverNamesTheCards(t *testing.T) {
 
 // If slurmctld gives a job a card that gresd cannot read, the job is requeued. It does not fail.
 func TestAJobOnACardThatCannotBeReadIsRequeued(t *testing.T) {
-	lost := &inventory.CardError{NVMLIndex: 1, Err: errors.New("get handle: GPU is lost")}
+	lost := &driver.CardError{NVMLIndex: 1, Err: errors.New("get handle: GPU is lost")}
 	on := func(units map[int]gpu.Share) func(*slurm.JobFacts) {
 		return func(f *slurm.JobFacts) { f.Units = units }
 	}
@@ -95,7 +95,7 @@ func TestAJobOnACardThatCannotBeReadIsRequeued(t *testing.T) {
 func TestAChoiceOfOursThatLacksACardThatCannotBeRead(t *testing.T) {
 	n := newTestNode(t, gresdPlaces)
 	all := n.cards.cards
-	n.cards.answer(all[:1], &inventory.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
+	n.cards.answer(all[:1], &driver.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
 	n.start()
 	counted := func(units gpu.Share) func(*slurm.JobFacts) {
 		return func(f *slurm.JobFacts) { f.Units, f.Counted = nil, units }
@@ -117,7 +117,7 @@ func TestAChoiceOfOursThatLacksACardThatCannotBeRead(t *testing.T) {
 func TestAWholeCardThatCannotBeReadIsNotShared(t *testing.T) {
 	n := newTestNode(t, gresdPlaces)
 	all := n.cards.cards
-	n.cards.answer(all[:1], &inventory.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
+	n.cards.answer(all[:1], &driver.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
 	n.start()
 	whole := n.job(7, 0, func(f *slurm.JobFacts) { f.Units, f.WholeCards = nil, []int{1} })
 	whole.GPUs = []int{1}
@@ -137,7 +137,7 @@ func TestAWholeCardThatCannotBeReadIsNotShared(t *testing.T) {
 func TestAJobThatWasPutOffStartsWhenItsCardIsRead(t *testing.T) {
 	n := newTestNode(t)
 	all := n.cards.cards
-	n.cards.answer(all[:1], &inventory.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
+	n.cards.answer(all[:1], &driver.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
 	n.start()
 	req := n.job(7, 30, batch, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{1: 30} })
 	req.Restart = 6
@@ -158,9 +158,9 @@ func TestTheNodeShowsASickCardThatCannotBeReadAfterARestart(t *testing.T) {
 	n.want(wire.Request{Op: wire.OpCordon, Card: string(card), Reason: "fan"}, wire.Changed)
 	n.eventually("the node has a comment", func() bool { return strings.Contains(n.said("comment"), "fan") })
 	n.stop()
-	n.cards.answer(n.cards.cards[:1], &inventory.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
+	n.cards.answer(n.cards.cards[:1], &driver.CardError{NVMLIndex: 1, Err: errors.New("GPU is lost")})
 	n.start()
-	n.Outbox.TellNodes(t.Context())
+	n.outbox.TellNodes(t.Context())
 	if said := n.said("comment"); !strings.Contains(said, "fan") || !strings.Contains(said, "GPU is lost") {
 		t.Errorf("the comment is %q", said)
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -25,7 +25,7 @@ func (o oneAnswers) Cards(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {
 	found := map[gpu.UUID]cardstat.Card{}
 	for _, uuid := range uuids {
 		if uuid == o.card {
-			found[uuid] = cardstat.Card{Usage: inventory.Usage{Memory: 5 << 30, Busy: 93, MemoryBusy: 41, Known: true}}
+			found[uuid] = cardstat.Card{Usage: driver.Usage{Memory: 5 << 30, Busy: 93, MemoryBusy: 41, Known: true}}
 		}
 	}
 	return found
@@ -33,7 +33,7 @@ func (o oneAnswers) Cards(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {
 
 func TestUseOfCardsAndWhatWasAsked(t *testing.T) {
 	n := newTestNode(t).start()
-	n.Report.Samples = oneAnswers{n.cards.cards[0].UUID}
+	n.report.Samples = oneAnswers{n.cards.cards[0].UUID}
 	job := func(id uint32, units gpu.Share, mem, cores string, comment string) {
 		req := n.job(id, units, func(f *slurm.JobFacts) { f.Comment = comment })
 		req.Options.Mem, req.Options.Cores = mem, cores
@@ -46,7 +46,7 @@ func TestUseOfCardsAndWhatWasAsked(t *testing.T) {
 		share, cores uint32
 		bytes        uint64
 	}
-	cards, jobs := n.Report.Snapshot()
+	cards, jobs := n.report.Snapshot()
 	for i, want := range []asked{{20, 20, 0}, {15, 10, 40 << 30}, {10, 10, 2 << 30}} {
 		c := jobs[i].Cards[0]
 		got := asked{share: c.AskedShare, cores: c.AskedCores}
@@ -120,10 +120,10 @@ func TestAProcessWithoutAThreadOfTheLibraryIsAProblem(t *testing.T) {
 	putSlot(t, path, 1<<30, 0)
 	putOwner(t, path)
 	flagged := func() bool {
-		return slices.ContainsFunc(n.Report.Status(t.Context(), true).Problems, func(p string) bool { return strings.Contains(p, "of job 7 has no thread of libvgpu") })
+		return slices.ContainsFunc(n.allProblems(true), func(p string) bool { return strings.Contains(p, "of job 7 has no thread of libvgpu") })
 	}
 	if flagged() {
-		t.Errorf("problems %q", n.Report.Status(t.Context(), true).Problems)
+		t.Errorf("problems %q", n.allProblems(true))
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -135,7 +135,7 @@ func TestAProcessWithoutAThreadOfTheLibraryIsAProblem(t *testing.T) {
 	}
 	for end := time.Now().Add(5 * time.Second); !flagged(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("problems %q", n.Report.Status(t.Context(), true).Problems)
+			t.Fatalf("problems %q", n.allProblems(true))
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -30,7 +29,7 @@ func TestWhoHasTheWholeCard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		check := func(when string, job uint32, card int, want bool) {
 			t.Helper()
-			if got := n.Whole.MayHold(job, cards[card].UUID); got != want {
+			if got := n.queue.MayUse(job, cards[card].UUID); got != want {
 				t.Errorf("%s: job %d may have card %d: %v, want %v", when, job, card, got, want)
 			}
 			synctest.Wait()
@@ -60,13 +59,12 @@ func TestAWholeCardIsFreeAfterALateAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
 		h.job = func() { <-goOn }
-		n.Whole.MayHold(1, n.cards.cards[1].UUID)
+		n.queue.MayUse(1, n.cards.cards[1].UUID)
 		synctest.Wait()
-		n.Whole.Forget(1)
+		n.queue.Release(1)
 		close(goOn)
 		synctest.Wait()
-		inUse := place.InUse{}
-		if n.Whole.Add(inUse); len(inUse) != 0 {
+		if inUse := n.queue.CurrentUse(); len(inUse) != 0 {
 			t.Errorf("in use after the end of its job: %v", inUse)
 		}
 	})
@@ -80,15 +78,14 @@ func TestAWholeCardIsFreeAfterALateProlog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn, got := make(chan struct{}), make(chan wire.Reply, 1)
 		h.job = func() { <-goOn }
-		go func() { got <- n.change(context.Background(), req) }()
+		go func() { got <- n.grant(context.Background(), req) }()
 		synctest.Wait()
 		n.release(wire.Request{JobID: 1})
 		close(goOn)
-		inUse := place.InUse{}
 		if rep := <-got; rep.OK {
 			t.Errorf("%+v, want an error", rep)
 		}
-		if n.Whole.Add(inUse); len(inUse) != 0 {
+		if inUse := n.queue.CurrentUse(); len(inUse) != 0 {
 			t.Errorf("in use after the end of its job: %v", inUse)
 		}
 	})

@@ -5,9 +5,7 @@ package slurm
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -26,7 +24,24 @@ type NodeGRES struct {
 
 // Nodes returns the nodes that have cards to share. Errors: ErrUnavailable.
 func (c *Client) Nodes(ctx context.Context) ([]NodeGRES, error) {
-	text, err := c.run(ctx, "scontrol", "--local", "show", "node")
+	nodes, err := c.allNodes(ctx)
+	return slices.DeleteFunc(nodes, func(n NodeGRES) bool { return !n.Counted && !slices.Contains(n.Shared, true) }), err
+}
+
+// NodeOn returns the name of the first node that runs on a host with one of these names, "" if none
+// does. Errors: ErrUnavailable.
+func (c *Client) NodeOn(ctx context.Context, hosts ...string) (string, error) {
+	nodes, err := c.allNodes(ctx)
+	for _, n := range nodes {
+		if slices.Contains(hosts, n.Host) {
+			return n.Name, nil
+		}
+	}
+	return "", err
+}
+
+func (c *Client) allNodes(ctx context.Context) ([]NodeGRES, error) {
+	text, err := c.run(ctx, scontrolName, "--local", "show", "node")
 	if err != nil {
 		return nil, err
 	}
@@ -39,14 +54,8 @@ func parseNodes(text string) (nodes []NodeGRES, err error) {
 		if n.NodeFacts, err = parseNode(block); err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
-		for line := range strings.Lines(block) {
-			if gres, is := strings.CutPrefix(strings.TrimSpace(line), "Gres="); is {
-				n.readGRES(null(gres))
-			}
-		}
-		if n.Counted || slices.Contains(n.Shared, true) {
-			nodes = append(nodes, n)
-		}
+		n.readGRES()
+		nodes = append(nodes, n)
 	}
 	return nodes, nil
 }
@@ -60,26 +69,18 @@ func recordsOf(start, text string) (records []string) {
 	return records
 }
 
-// nodeGRES is a word of Gres= of a node: "shard:h200:400", "gpu:4(S:0-1)".
-var nodeGRES = regexp.MustCompile(`^([A-Za-z0-9_]+)(?::([^:()]+))?:(\d+)(?:\([^()]*\))?$`)
-
-// readGRES reads the cards, which Slurm numbers in the order of their types here.
-func (n *NodeGRES) readGRES(list string) {
+// readGRES reads the cards, which Slurm numbers in the order of their types in Gres=.
+func (n *NodeGRES) readGRES() {
 	shares, counted := map[string]bool{}, uint64(0)
-	for _, word := range splitOutside(list) {
-		parts := nodeGRES.FindStringSubmatch(word)
-		if parts == nil {
-			continue
-		}
-		count, err := strconv.ParseUint(parts[3], 10, 32)
+	for _, g := range listGRES(n.Gres) {
 		switch {
-		case err != nil || count > mostShards:
-		case parts[1] == "gpu":
-			n.Types = append(n.Types, slices.Repeat([]string{parts[2]}, int(min(count, maxIndex)))...)
-		case parts[1] == "shard":
-			shares[parts[2]] = count > 0
-		case parts[1] == "vgpu":
-			counted += count
+		case g.err != nil:
+		case g.name == "gpu":
+			n.Types = append(n.Types, slices.Repeat([]string{g.kind}, int(min(g.count, maxIndex)))...)
+		case g.name == "shard":
+			shares[g.kind] = g.count > 0
+		case g.name == "vgpu":
+			counted += g.count
 		}
 	}
 	for _, t := range n.Types {
@@ -117,7 +118,7 @@ func (c *Client) Jobs(ctx context.Context, nodes []NodeGRES) (jobs []ClusterJob,
 	if !slices.ContainsFunc(jobs, func(j ClusterJob) bool { return j.State != "PENDING" }) {
 		return jobs, 0, nil
 	}
-	text, err = c.run(ctx, "scontrol", "--local", "--all", "show", "job", "-d", "-o")
+	text, err = c.run(ctx, scontrolName, "--local", "--all", "show", "job", "-d", "-o")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -126,13 +127,8 @@ func (c *Client) Jobs(ctx context.Context, nodes []NodeGRES) (jobs []ClusterJob,
 
 // parseClusterQueue keeps jobs that have or want a share, or have cards.
 func parseClusterQueue(text string) (jobs []ClusterJob) {
-	for line := range strings.Lines(text) {
-		f := strings.SplitN(strings.TrimRight(line, "\n"), "|", 5)
-		n, err := strconv.ParseUint(f[0], 10, 32)
-		if err != nil || len(f) != 5 {
-			continue
-		}
-		j := ClusterJob{JobID: uint32(n), State: f[1], User: f[2], Reason: f[3], TresPerNode: null(f[4])}
+	for jobID, f := range queueLines(text, 5) {
+		j := ClusterJob{JobID: jobID, State: f[1], User: f[2], Reason: f[3], TresPerNode: null(f[4])}
 		share := strings.Contains(j.TresPerNode, "shard") || strings.Contains(j.TresPerNode, "vgpu")
 		if share || j.State != "PENDING" && strings.Contains(j.TresPerNode, "gpu") {
 			jobs = append(jobs, j)
@@ -183,7 +179,7 @@ func readHeld(record string, jobID uint32, nodes map[string]bool) (map[string]Jo
 	if err != nil {
 		return nil, err
 	}
-	names, err := expandHostlist(values["NodeList"])
+	names, err := hosts(values["NodeList"], "")
 	if err != nil {
 		return nil, err
 	}

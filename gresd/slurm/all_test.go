@@ -26,15 +26,22 @@ NodeName=n2 CoresPerSocket=1
 
 NodeName=n3 CoresPerSocket=1
    Gres=vgpu:h200:200,gpu:h200:2
+   NodeAddr=10.0.0.3 NodeHostName=host3 Version=22.05.8
    State=IDLE*+CLOUD ThreadsPerCore=1
 `
-	got, err := parseNodes(text)
+	client, _ := commands(t, map[string]string{"scontrol": "cat <<'END'\n" + text + "END"})
+	got, err := client.Nodes(t.Context())
 	want := []NodeGRES{
-		{Name: "n1", NodeFacts: NodeFacts{State: "MIXED+DRAIN", Reason: "a Gres=gpu:9", Comment: "vgpu: card 0: lost"}, Types: []string{"sim", "sim", "whole"}, Shared: []bool{true, true, false}},
-		{Name: "n3", NodeFacts: NodeFacts{State: "IDLE*+CLOUD"}, Types: []string{"", ""}, Shared: []bool{true, true}, Counted: true},
+		{Name: "n1", NodeFacts: NodeFacts{State: "MIXED+DRAIN", Reason: "a Gres=gpu:9", Comment: "vgpu: card 0: lost", Gres: "gpu:sim:2(S:0),gpu:whole:1,shard:sim:200,vgpu:300"}, Types: []string{"sim", "sim", "whole"}, Shared: []bool{true, true, false}},
+		{Name: "n3", NodeFacts: NodeFacts{State: "IDLE*+CLOUD", Host: "host3", Gres: "vgpu:h200:200,gpu:h200:2"}, Types: []string{"", ""}, Shared: []bool{true, true}, Counted: true},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
+	}
+	for host, want := range map[string]string{"host3": "n3", "host9": ""} {
+		if name, err := client.NodeOn(t.Context(), "other", host); err != nil || name != want {
+			t.Errorf("the node on %s is %q, %v; want %q", host, name, err, want)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ package slurm
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -50,20 +49,13 @@ func (a Asked) HasShards() bool { return shards(a.PerNode) != 0 }
 // TaskShards are the shards of each task; 0 where they are not asked for by task.
 func (a Asked) TaskShards() gpu.Share { return shards(a.PerTask) }
 
-// shards returns the count of gres/shard in a list such as
-// "cpu=2,gres:shard:h200:30"; one where there is none behind it.
+// shards returns the count of the first gres/shard in a list such as "cpu=2,gres:shard:h200:30"; 1 if
+// its count cannot be read.
 func shards(list string) gpu.Share {
-	for word := range strings.SplitSeq(list, ",") {
-		word = strings.TrimPrefix(strings.TrimPrefix(word, "gres:"), "gres/")
-		rest, is := strings.CutPrefix(word, "shard")
-		if !is || rest != "" && !strings.ContainsAny(rest[:1], ":=") {
-			continue
+	for _, g := range listGRES(list) {
+		if g.name == "shard" {
+			return gpu.Share(g.count)
 		}
-		n, err := strconv.ParseUint(rest[strings.LastIndexAny(rest, ":=")+1:], 10, 32)
-		if err != nil || n > mostShards {
-			return 1
-		}
-		return gpu.Share(n)
 	}
 	return 0
 }

@@ -132,7 +132,7 @@ func TestSettings(t *testing.T) {
 		"Comment = cred_expire=7\n":                                                   {usual, false},
 		"":                                                                            {usual, false},
 	} {
-		if got := parseSettings(text); got != want {
+		if got := settingsOf(ParseShown(text)); got != want {
 			t.Errorf("%q: %+v, want %+v", text, got, want)
 		}
 	}

@@ -117,7 +117,7 @@ func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
 	if err != nil {
 		return f, err
 	}
-	if f.OnNode, err = inHostlist(f.NodeList, node); err != nil {
+	if f.OnNode, err = HostlistContains(f.NodeList, node); err != nil {
 		return JobFacts{}, err
 	}
 	return f, f.readAllocations(allocations, node)

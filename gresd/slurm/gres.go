@@ -3,6 +3,7 @@
 package slurm
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -21,7 +22,7 @@ func (f *JobFacts) readAllocations(words []string, node string) error {
 		switch key {
 		case "Nodes":
 			var err error
-			if mine, err = inHostlist(value, node); err != nil {
+			if mine, err = HostlistContains(value, node); err != nil {
 				return err
 			}
 			if mine && seen {
@@ -41,48 +42,82 @@ func (f *JobFacts) readAllocations(words []string, node string) error {
 	return nil
 }
 
-// gresWord is one entry of GRES=: a name, perhaps a type, a count, and in
-// brackets where it is.
-var gresWord = regexp.MustCompile(`^([A-Za-z0-9_]+)(?::([^:()]+))?:(\d+)\(([^()]*)\)$`)
-
-// countWord is an entry without places: "vgpu(CNT:80)", "vgpu:type(CNT:80)".
-var countWord = regexp.MustCompile(`^([A-Za-z0-9_]+)(?::([^()]+))?\(CNT:(\d+)\)$`)
-
-// readGRES reads the GRES= of one node, such as
+// gresWord is one entry of a list of GRES: a name, perhaps a type, a count, and in brackets its
+// places. Slurm prints such lists in these forms:
 //
-//	shard:h200:30(IDX:0)                    22.05
-//	shard:h200:80(80/100,0/100,0/100)       24.05 and later: held/all, by card
-//	gpu:h200:2(IDX:0-1)
-//	vgpu(CNT:80)
-//	vgpu:a100(CNT:20),vgpu:h200(CNT:60)
-func (f *JobFacts) readGRES(list string) error {
-	for _, word := range splitOutside(list) {
-		if parts := countWord.FindStringSubmatch(word); parts != nil {
-			n, err := count(parts[3], word)
-			if err != nil {
-				return err
-			}
-			switch parts[1] {
-			case "vgpu":
-				f.count(n, parts[2])
-			case "shard", "gpu":
-				return fmt.Errorf("GRES=%s names no card: want File= in gres.conf", clip(word))
-			}
-			continue
-		}
-		parts := gresWord.FindStringSubmatch(word)
-		name := word[:max(0, strings.IndexAny(word, ":("))]
-		if parts == nil && (name == "shard" || name == "gpu" || name == "vgpu") {
-			return fmt.Errorf("cannot read GRES=%q", clip(word))
-		}
+//	shard:h200:30(IDX:0)                 held, 22.05
+//	shard:h200:80(80/100,0/100,0/100)    held, 24.05 and later: held/all of each card
+//	gpu:h200:2(IDX:0-1)                  held
+//	vgpu:h200(CNT:60)                    held, without places
+//	gpu:h200:4(S:0-1)                    Gres= of a node
+//	gres:shard:h200:30, gres/shard=30    requested
+var gresWord = regexp.MustCompile(`^(?:gres[:/])?([A-Za-z0-9_]+)(?::([^:=()]+))??(?:[:=](\d+))?(?:\(([^()]*)\))?$`)
+
+// gres is one entry of such a list.
+type gres struct {
+	text       string
+	name, kind string
+	count      uint64
+	where      string // "IDX:0", "80/100,0/100"; "CNT" without places
+	err        error  // the entry, or its count, cannot be read
+}
+
+// listGRES reads a list. An entry without a count has the count 1 and an error.
+func listGRES(list string) (entries []gres) {
+	for _, text := range splitOutside(null(list)) {
+		g := gres{text: text, name: text[:max(0, strings.IndexAny(text, ":=("))], count: 1}
+		parts := gresWord.FindStringSubmatch(text)
 		if parts == nil {
+			g.err = fmt.Errorf("cannot read GRES=%q", clip(text))
+			entries = append(entries, g)
 			continue
 		}
-		n, err := count(parts[3], word)
-		if err == nil && name == "shard" {
-			err = f.addShards(n, parts[4])
-		} else if err == nil && name == "gpu" {
-			err = f.addWhole(parts[4])
+		g.name, g.kind, g.where = parts[1], parts[2], parts[4]
+		digits := parts[3]
+		if held, is := strings.CutPrefix(g.where, "CNT:"); is {
+			g.kind, digits, g.where = cmp.Or(g.kind, digits), held, "CNT"
+		}
+		n, err := strconv.ParseUint(digits, 10, 32)
+		switch {
+		case digits == "":
+			g.err = fmt.Errorf("cannot read GRES=%q", clip(text))
+		case err != nil || n > mostShards:
+			g.err = fmt.Errorf("cannot read the count of GRES=%q", clip(text))
+		default:
+			g.count = n
+		}
+		entries = append(entries, g)
+	}
+	return entries
+}
+
+// CountGRES returns the counts of gpu, shard and vgpu in a list, over all types.
+func CountGRES(list string) map[string]uint64 {
+	counts := map[string]uint64{}
+	for _, g := range listGRES(list) {
+		if g.name == "gpu" || g.name == "shard" || g.name == "vgpu" {
+			counts[g.name] += g.count
+		}
+	}
+	return counts
+}
+
+// readGRES reads the GRES= of one node.
+func (f *JobFacts) readGRES(list string) error {
+	for _, g := range listGRES(list) {
+		err := g.err
+		switch known := g.name == "shard" || g.name == "gpu" || g.name == "vgpu"; {
+		case !known:
+			continue
+		case err != nil:
+		case g.where == "CNT" && g.name != "vgpu":
+			err = fmt.Errorf("GRES=%s names no card: want File= in gres.conf", clip(g.text))
+		case g.where == "CNT":
+			f.count(gpu.Share(g.count), g.kind)
+		case g.name == "shard":
+			err = f.addShards(gpu.Share(g.count), g.where)
+		case g.name == "gpu":
+			err = f.addWhole(g.where)
 		}
 		if err != nil {
 			return err
@@ -98,14 +133,6 @@ func (f *JobFacts) count(n gpu.Share, cardType string) {
 	if i, known := slices.BinarySearch(f.CountedTypes, cardType); cardType != "" && n != 0 && !known {
 		f.CountedTypes = slices.Insert(f.CountedTypes, i, cardType)
 	}
-}
-
-func count(digits, word string) (gpu.Share, error) {
-	n, err := strconv.ParseUint(digits, 10, 32)
-	if err != nil || n > mostShards {
-		return 0, fmt.Errorf("cannot read the count of GRES=%q", clip(word))
-	}
-	return gpu.Share(n), nil
 }
 
 // splitOutside splits at commas that are not in brackets.
@@ -143,10 +170,7 @@ func (f *JobFacts) addShards(total gpu.Share, where string) error {
 	for i, pair := range strings.Split(where, ",") {
 		held, _, found := strings.Cut(pair, "/")
 		n, err := strconv.ParseUint(held, 10, 32)
-		if !found || err != nil {
-			return fmt.Errorf("cannot read the shards of each card in %q", clip(where))
-		}
-		if i >= maxIndex || n > mostShards {
+		if !found || err != nil || i >= maxIndex || n > mostShards {
 			return fmt.Errorf("cannot read the shards of each card in %q", clip(where))
 		}
 		if n != 0 {

@@ -18,7 +18,7 @@ func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
 	if name, known := c.names.of(c.conf, jobID); known {
 		return name, nil
 	}
-	text, err := c.record(ctx, jobID)
+	text, err := c.record(ctx, jobID, "-o")
 	if err != nil {
 		return "", err
 	}
@@ -33,7 +33,7 @@ func taskOf(record string, jobID uint32) string {
 	return id(jobID)
 }
 
-// mostNames is how many names are remembered.
+// mostNames is how many names are remembered before all are forgotten.
 const mostNames = 256
 
 // names are those of jobs that were asked about last, as tasks that were started: a job keeps
@@ -41,7 +41,6 @@ const mostNames = 256
 type names struct {
 	mu    sync.Mutex
 	byJob map[nameKey]string
-	order []nameKey
 }
 
 type nameKey struct {
@@ -68,15 +67,8 @@ func (n *names) learn(conf, text string, facts JobFacts) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	key := nameKey{conf, facts.JobID}
-	if _, known := n.byJob[key]; !known {
-		if n.order = append(n.order, key); len(n.order) > mostNames {
-			delete(n.byJob, n.order[0])
-			n.order = n.order[1:]
-		}
-	}
-	if n.byJob == nil {
+	if len(n.byJob) >= mostNames || n.byJob == nil {
 		n.byJob = map[nameKey]string{}
 	}
-	n.byJob[key] = taskOf(record, facts.JobID)
+	n.byJob[nameKey{conf, facts.JobID}] = taskOf(record, facts.JobID)
 }

@@ -10,37 +10,43 @@ import (
 
 // NodeFacts is what slurmctld says of a node.
 type NodeFacts struct {
+	Host    string // the host that it runs on
 	State   string // "IDLE+DRAIN"
 	Reason  string // of a drain, without who set it and when
 	Comment string
+	Gres    string // "gpu:h200:2(S:0),shard:h200:200"
 }
 
 // Node returns the facts of a node. Errors: ErrNoNode, ErrUnavailable.
 func (c *Client) Node(ctx context.Context, node string) (NodeFacts, error) {
-	text, err := c.run(ctx, "scontrol", "show", "node", node)
+	text, err := c.run(ctx, scontrolName, "show", "node", node)
 	if err != nil {
 		return NodeFacts{}, err
 	}
 	return parseNode(text)
 }
 
-// parseNode reads scontrol's lines: a reason or a comment has a line for itself,
-// so that its own words cannot be taken for other fields.
+// parseNode reads scontrol's lines. A reason or a comment has a line for itself,
+// so its words cannot be taken for other fields.
 func parseNode(text string) (NodeFacts, error) {
 	var facts NodeFacts
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		if rest, is := strings.CutPrefix(line, "State="); is {
-			facts.State, _, _ = strings.Cut(rest, " ")
-		}
-		if rest, is := strings.CutPrefix(line, "Comment="); is {
-			facts.Comment = rest
-		}
-		if rest, is := strings.CutPrefix(line, "Reason="); is {
-			if at := strings.LastIndex(rest, " ["); at >= 0 { // " [root@2026-01-01T00:00:00]"
-				rest = rest[:at]
+		key, value, _ := strings.Cut(line, "=")
+		switch key {
+		case "State":
+			facts.State, _, _ = strings.Cut(value, " ")
+		case "Comment":
+			facts.Comment = value
+		case "Gres":
+			facts.Gres = null(value)
+		case "NodeAddr":
+			facts.Host = last(line, "NodeHostName")
+		case "Reason":
+			if at := strings.LastIndex(value, " ["); at >= 0 { // " [root@2026-01-01T00:00:00]"
+				value = value[:at]
 			}
-			facts.Reason = rest
+			facts.Reason = value
 		}
 	}
 	if facts.State == "" {
@@ -65,16 +71,6 @@ func (c *Client) CommentNode(ctx context.Context, node, comment string) error {
 }
 
 func (c *Client) updateNode(ctx context.Context, node string, set ...string) error {
-	_, err := c.run(ctx, "scontrol", append([]string{"update", "NodeName=" + node}, set...)...)
-	return err
-}
-
-// Notify writes a message to the standard error of a job's srun or salloc, or
-// of its batch script. Errors: ErrNoJob, ErrUnavailable.
-func (c *Client) Notify(ctx context.Context, jobID uint32, message string) error {
-	name, err := c.taskName(ctx, jobID)
-	if err == nil {
-		_, err = c.run(ctx, "scontrol", "notify", name, message)
-	}
+	_, err := c.run(ctx, scontrolName, append([]string{"update", "NodeName=" + node}, set...)...)
 	return err
 }

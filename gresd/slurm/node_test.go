@@ -18,7 +18,7 @@ const drained = `NodeName=n1 Arch=x86_64 CoresPerSocket=1
 
 func TestParseNode(t *testing.T) {
 	facts, err := parseNode(drained)
-	if want := (NodeFacts{State: "IDLE+DRAIN", Reason: "vgpu: card 0: XID 79", Comment: "rack 7 State=DOWN"}); err != nil || facts != want {
+	if want := (NodeFacts{State: "IDLE+DRAIN", Reason: "vgpu: card 0: XID 79", Comment: "rack 7 State=DOWN", Gres: "gpu:h200:1,shard:100"}); err != nil || facts != want {
 		t.Errorf("got %+v, %v; want %+v", facts, err, want)
 	}
 	if _, err := parseNode("Node n1 not found"); !errors.Is(err, ErrUnavailable) {

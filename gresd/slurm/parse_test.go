@@ -265,13 +265,13 @@ func TestNodesInAHostlist(t *testing.T) {
 		{"gpu[1-2].site", "gpu2", false},
 		{"n[1-3]", "m2", false},
 	} {
-		got, err := inHostlist(test.list, test.node)
+		got, err := HostlistContains(test.list, test.node)
 		if err != nil || got != test.want {
 			t.Errorf("%q in %q: %v, %v; want %v", test.node, test.list, got, err, test.want)
 		}
 	}
 	for _, list := range []string{"n[1-", "n[a-b]", "n[]"} {
-		if _, err := inHostlist(list, "n1"); err == nil {
+		if _, err := HostlistContains(list, "n1"); err == nil {
 			t.Errorf("%q: no error", list)
 		}
 	}

@@ -5,6 +5,7 @@ package slurm
 import (
 	"context"
 	"fmt"
+	"iter"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -48,67 +49,117 @@ func (c *Client) Pending(ctx context.Context, uid int) (string, error) {
 	return c.run(ctx, "squeue", args...)
 }
 
-func parseShares(text string) (jobs []Queued) {
-	for line := range strings.Lines(text) {
-		f := strings.SplitN(strings.TrimSpace(line), "|", 7)
-		n, err := strconv.ParseUint(f[0], 10, 32)
-		if err != nil || len(f) != 7 {
-			continue // the rest of a comment of several lines
+// queueLines yields the columns of squeue's lines, the first of which is the job's number. It leaves
+// out the later lines of a comment that has several.
+func queueLines(text string, columns int) iter.Seq2[uint32, []string] {
+	return func(yield func(uint32, []string) bool) {
+		for line := range strings.Lines(text) {
+			f := strings.SplitN(strings.TrimSpace(line), "|", columns)
+			n, err := strconv.ParseUint(f[0], 10, 32)
+			if err == nil && len(f) == columns && !yield(uint32(n), f) {
+				return
+			}
 		}
-		// Several whole cards are gres/gpu; what was asked for is in the comment then.
+	}
+}
+
+func parseShares(text string) (jobs []Queued) {
+	for jobID, f := range queueLines(text, 7) {
+		// Several whole cards are gres/gpu. The comment then has the request.
 		whole := strings.Contains(f[5], "gpu") && strings.Contains(f[6], "vgpu(")
 		if !whole && !strings.Contains(f[5], "shard") && !strings.Contains(f[5], "vgpu") {
 			continue
 		}
-		nodes, err := expandHostlist(f[3])
-		if err != nil {
-			continue
+		if nodes, err := hosts(f[3], ""); err == nil {
+			jobs = append(jobs, Queued{JobID: jobID, Name: f[1], State: f[2], Nodes: nodes, Reason: f[4]})
 		}
-		jobs = append(jobs, Queued{JobID: uint32(n), Name: f[1], State: f[2], Nodes: nodes, Reason: f[4]})
 	}
 	return jobs
 }
 
-// expandHostlist names the nodes of a list as Slurm prints it, mostNodes at the most.
-func expandHostlist(list string) (names []string, err error) {
-	if null(list) == "" {
-		return nil, nil
-	}
-	for _, item := range splitOutside(list) {
-		if names, err = expand(names, "", item); err != nil {
+// hosts returns the nodes of a list as Slurm prints it: "n1,gpu[01-03,7],r[1-2]c[1-4]". If only is
+// not "", it returns that node if it is in the list, and does not expand the list, which may have
+// many thousands. Otherwise more than mostNodes are an error.
+func hosts(list, only string) ([]string, error) {
+	var names []string
+	for _, item := range splitOutside(null(list)) {
+		var err error
+		if names, err = addHosts(names, "", item, only); err != nil {
 			return nil, fmt.Errorf("cannot read node list %q: %w", clip(list), err)
 		}
 	}
 	return names, nil
 }
 
-// expand adds the names that begin with prefix and go on as item says.
-func expand(names []string, prefix, item string) (_ []string, err error) {
+// HostlistContains says whether a list of nodes as in slurm.conf, "gpu[01-08],login1", names that
+// node.
+func HostlistContains(list, node string) (bool, error) {
+	if node == "" {
+		return false, nil
+	}
+	names, err := hosts(list, node)
+	return len(names) > 0, err
+}
+
+// addHosts adds the names that begin with prefix and go on as item says.
+func addHosts(names []string, prefix, item, only string) ([]string, error) {
 	before, rest, hasRange := strings.Cut(item, "[")
+	prefix += before
 	ranges, after, closed := strings.Cut(rest, "]")
 	switch {
+	case only != "" && !strings.HasPrefix(only, prefix), only != "" && !hasRange && only != prefix:
+		return names, nil
 	case !hasRange && len(names) >= mostNodes:
 		return nil, fmt.Errorf("more than %d nodes", mostNodes)
 	case !hasRange:
-		return append(names, prefix+item), nil
+		return append(names, prefix), nil
 	case !closed:
 		return nil, fmt.Errorf("no ] in %q", clip(item))
 	}
 	for part := range strings.SplitSeq(ranges, ",") {
-		from, to, width, err := rangeOf(part)
+		numbers, err := numbersOf(part, strings.TrimPrefix(only, prefix), only != "")
 		if err != nil {
 			return nil, err
 		}
-		if to-from >= mostNodes {
-			return nil, fmt.Errorf("no range of at most %d in %q", mostNodes, clip(part))
-		}
-		for n := from; n <= to; n++ {
-			if names, err = expand(names, prefix+before+padded(n, width), after); err != nil {
+		for _, number := range numbers {
+			if names, err = addHosts(names, prefix+number, after, only); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return names, nil
+}
+
+// numbersOf returns the numbers of "01-03" or "7", padded to the width of the first. If some is set,
+// it returns those that rest begins with.
+func numbersOf(text, rest string, some bool) (numbers []string, err error) {
+	low, high, isRange := strings.Cut(text, "-")
+	if !isRange {
+		high = low
+	}
+	from, err := strconv.ParseUint(low, 10, 64)
+	to, err2 := strconv.ParseUint(high, 10, 64)
+	switch {
+	case err != nil || err2 != nil:
+		return nil, fmt.Errorf("no numbers in %q", clip(text))
+	case !some && to-from >= mostNodes:
+		return nil, fmt.Errorf("no range of at most %d in %q", mostNodes, clip(text))
+	}
+	padded := func(n uint64) string { return fmt.Sprintf("%0*d", len(low), n) }
+	for n := from; !some && n <= to; n++ {
+		numbers = append(numbers, padded(n))
+	}
+	// The digits can run on into what follows the bracket: try each length.
+	for end := 1; some && end <= len(rest); end++ {
+		n, err := strconv.ParseUint(rest[:end], 10, 64)
+		if err != nil {
+			break
+		}
+		if from <= n && n <= to && rest[:end] == padded(n) {
+			numbers = append(numbers, rest[:end])
+		}
+	}
+	return numbers, nil
 }
 
 // stepEnd is how long srun may take to end its step before it is killed.

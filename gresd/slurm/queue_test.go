@@ -40,7 +40,7 @@ func TestHostlistsAreExpanded(t *testing.T) {
 		"n[1-":                 "error",
 		"a[1-64]b[1-64]c[1-2]": "error",
 	} {
-		names, err := expandHostlist(list)
+		names, err := hosts(list, "")
 		got := strings.Join(names, " ")
 		if err != nil {
 			got = "error"
@@ -49,7 +49,7 @@ func TestHostlistsAreExpanded(t *testing.T) {
 			t.Errorf("%s: got %q, %v; want %q", list, got, err, want)
 		}
 		for _, name := range names {
-			if in, err := inHostlist(list, name); !in || err != nil {
+			if in, err := HostlistContains(list, name); !in || err != nil {
 				t.Errorf("%s is not in %s: %v", name, list, err)
 			}
 		}

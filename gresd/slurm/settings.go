@@ -23,17 +23,29 @@ type Settings struct {
 
 // Settings asks slurmctld. Errors: ErrUnavailable.
 func (c *Client) Settings(ctx context.Context) (Settings, error) {
-	text, err := c.run(ctx, "scontrol", "show", "config")
+	shown, err := c.Config(ctx)
 	if err != nil {
 		return Settings{}, err
 	}
-	return parseSettings(text), nil
+	return settingsOf(shown), nil
 }
+
+// Config returns the settings that slurmctld uses, by name in lower case. Errors: ErrUnavailable.
+func (c *Client) Config(ctx context.Context) (map[string]string, error) {
+	text, err := c.run(ctx, scontrolName, "show", "config")
+	if err != nil {
+		return nil, err
+	}
+	return ParseShown(text), nil
+}
+
+// NoTimeout is the value of a timeout that Slurm does not have, in seconds.
+const NoTimeout = 65534
 
 var credExpire = regexp.MustCompile(`\bcred_expire=(\d+)`)
 
-func parseSettings(text string) Settings {
-	s, shown := Settings{CredentialLife: 120 * time.Second}, ParseShown(text)
+func settingsOf(shown map[string]string) Settings {
+	s := Settings{CredentialLife: 120 * time.Second}
 	if found := credExpire.FindStringSubmatch(cmp.Or(shown["authinfo"], shown["credinfo"])); found != nil {
 		if n, err := strconv.ParseUint(found[1], 10, 16); err == nil {
 			s.CredentialLife = time.Duration(n) * time.Second

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -59,7 +60,6 @@ type Client struct {
 	conf     string
 	timeout  time.Duration
 	took     func(string, time.Duration)
-	talks    *talks
 	names    *names
 }
 
@@ -76,7 +76,6 @@ func New(o Options) *Client {
 		conf:     o.Conf,
 		timeout:  o.Timeout,
 		took:     o.Took,
-		talks:    newTalks(),
 		names:    &names{},
 	}
 }
@@ -93,20 +92,9 @@ func (c *Client) WithConf(conf string) *Client {
 }
 
 // Job returns the facts of a job on a node. Errors: ErrNoJob, ErrUnavailable,
-// or what could not be understood.
+// or the text that cannot be parsed.
 func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, error) {
-	text, err := c.talks.ask(ctx, c, jobID)
-	if err == nil {
-		if facts, err := ParseJob(text, jobID, node); err == nil {
-			c.names.learn(c.conf, text, facts)
-			return facts, nil
-		}
-	} else if !errors.Is(err, errNoTalk) {
-		return JobFacts{}, err
-	}
-	// Every question costs a connection, and every job waits for them: without
-	// --local, scontrol asks for the federation as well.
-	text, err = c.run(ctx, "scontrol", "--local", "show", "job", "-d", "-o", id(jobID))
+	text, err := c.record(ctx, jobID, "-d", "-o")
 	if err != nil {
 		return JobFacts{}, err
 	}
@@ -117,25 +105,28 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 	return facts, err
 }
 
-// Brief is Job without what the job holds of cards: for that, scontrol loads the table of all
+// Brief is Job without the cards that the job holds: for those, scontrol loads the table of all
 // nodes of the cluster as well.
 func (c *Client) Brief(ctx context.Context, jobID uint32, node string) (JobFacts, error) {
-	text, err := c.record(ctx, jobID)
+	text, err := c.record(ctx, jobID, "-o")
 	if err != nil {
 		return JobFacts{}, err
 	}
 	return ParseJob(text, jobID, node)
 }
 
-func (c *Client) record(ctx context.Context, jobID uint32) (string, error) {
-	return c.run(ctx, "scontrol", "--local", "show", "job", "-o", id(jobID))
+// record returns what "scontrol show job" prints. Each question costs a connection, and without
+// --local scontrol also asks the federation.
+func (c *Client) record(ctx context.Context, jobID uint32, form ...string) (string, error) {
+	return c.run(ctx, scontrolName, append(append([]string{"--local", "show", "job"}, form...), id(jobID))...)
 }
 
-// update sets a field of a job. Errors: ErrNoJob, ErrUnavailable.
-func (c *Client) update(ctx context.Context, jobID uint32, set string) error {
+// change runs a command of scontrol that names one job: "verb prefixNAME args". Errors: ErrNoJob,
+// ErrUnavailable.
+func (c *Client) change(ctx context.Context, jobID uint32, verb, prefix string, args ...string) error {
 	name, err := c.taskName(ctx, jobID)
 	if err == nil {
-		_, err = c.run(ctx, "scontrol", "update", "JobId="+name, set)
+		_, err = c.run(ctx, scontrolName, append([]string{verb, prefix + name}, args...)...)
 	}
 	return err
 }
@@ -143,23 +134,25 @@ func (c *Client) update(ctx context.Context, jobID uint32, set string) error {
 // Requeue puts a batch job back into the queue. Errors: ErrNotBatch, ErrNoJob,
 // ErrUnavailable.
 func (c *Client) Requeue(ctx context.Context, jobID uint32) error {
-	name, err := c.taskName(ctx, jobID)
-	if err == nil {
-		_, err = c.run(ctx, "scontrol", "requeue", name)
-	}
-	return err
+	return c.change(ctx, jobID, "requeue", "")
+}
+
+// Notify writes a message to the standard error of a job's srun or salloc, or
+// of its batch script. Errors: ErrNoJob, ErrUnavailable.
+func (c *Client) Notify(ctx context.Context, jobID uint32, message string) error {
+	return c.change(ctx, jobID, "notify", "", message)
 }
 
 // Delay lets a pending job start no earlier than that, in the place of what Slurm
 // had for it; 0: at once. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) Delay(ctx context.Context, jobID uint32, by time.Duration) error {
-	return c.update(ctx, jobID, fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
+	return c.change(ctx, jobID, "update", "JobId=", fmt.Sprintf("StartTime=now+%d", int(by.Seconds())))
 }
 
 // Extend lets a running job run for so long in all, in whole minutes. Errors: ErrNoJob,
 // ErrUnavailable.
 func (c *Client) Extend(ctx context.Context, jobID uint32, limit time.Duration) error {
-	return c.update(ctx, jobID, fmt.Sprintf("TimeLimit=%d", int(math.Ceil(limit.Minutes()))))
+	return c.change(ctx, jobID, "update", "JobId=", fmt.Sprintf("TimeLimit=%d", int(math.Ceil(limit.Minutes()))))
 }
 
 // Explain puts a line for the job's user into the job's admin comment, which
@@ -181,8 +174,7 @@ func (c *Client) Explain(ctx context.Context, jobID uint32, line string) error {
 	if sites = strings.TrimSpace(sites); sites != "" {
 		line = strings.TrimSpace(sites + " " + line)
 	}
-	_, err = c.run(ctx, "scontrol", "update", "JobId="+name, "AdminComment="+line)
-	return err
+	return c.change(ctx, jobID, "update", "JobId=", "AdminComment="+line)
 }
 
 // ownWords begin each line that Explain writes.
@@ -195,7 +187,7 @@ const adminComment = "admin_comment:65536"
 // asked for: seen on 22.05, after slurmctld was restarted and before the node has
 // registered again; not seen on 24.11 and 26.05. Errors: ErrUnavailable.
 func (c *Client) LosesShards(ctx context.Context) (bool, error) {
-	text, err := c.run(ctx, "scontrol", "--version") // "slurm-wlm 22.05.8"
+	text, err := c.run(ctx, scontrolName, "--version") // "slurm-wlm 22.05.8"
 	if err != nil {
 		return false, err
 	}
@@ -212,8 +204,7 @@ func (c *Client) LosesShards(ctx context.Context) (bool, error) {
 
 func id(jobID uint32) string { return strconv.FormatUint(uint64(jobID), 10) }
 
-// waitDelay is how long a killed command may keep its output open: scontrol
-// starts no children, but a wrapper in its place could.
+// waitDelay is how long a killed command may keep its output open.
 const waitDelay = 500 * time.Millisecond
 
 // run runs one command of Slurm and returns what it printed.
@@ -227,6 +218,9 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	defer cancel()
 	command := exec.CommandContext(ctx, path, args...)
 	command.WaitDelay = waitDelay
+	// A wrapper of the site may have children.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.Env = Environment(os.Environ(), c.conf)
 	var out, problems bytes.Buffer
 	command.Stdout, command.Stderr = &out, &problems
@@ -242,7 +236,7 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 		return out.String(), nil
 	}
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("%s: no answer within %s: %w: %w", what, c.timeout, ErrSilent, ctx.Err())
+		return "", fmt.Errorf("%s: no answer in time (%s): %w: %w", what, time.Since(began).Round(100*time.Millisecond), ErrSilent, ctx.Err())
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -252,11 +246,11 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 		return "", fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
 	}
 	said := strings.Join(strings.Fields(problems.String()), " ")
-	return "", fmt.Errorf("%s: %w: %s", what, reason(said), clip(said))
+	return "", fmt.Errorf("%s: %w: %s", what, errorFor(said), clip(said))
 }
 
-// Environment is a program's own without what changes Slurm's output or its
-// configuration: SLURM_TIME_FORMAT, SQUEUE_FORMAT, SLURM_CLUSTERS and the like.
+// Environment returns a program's environment without the variables that change Slurm's output or
+// its configuration, for example SLURM_TIME_FORMAT, SQUEUE_FORMAT and SLURM_CLUSTERS.
 func Environment(own []string, conf string) []string {
 	kept := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
@@ -280,9 +274,9 @@ func Environment(own []string, conf string) []string {
 // noSuchNode is how "scontrol show node" answers.
 var noSuchNode = regexp.MustCompile(`(?m)^Node \S+ not found$`)
 
-// reason tells apart what the caller can act on. These texts are the same from
-// Slurm 22.05 to 26.05; everything else is a Slurm that did not do it.
-func reason(said string) error {
+// errorFor returns the error for a message of scontrol. These texts are the same from
+// Slurm 22.05 to 26.05. Every other message means that Slurm did not do it.
+func errorFor(said string) error {
 	switch {
 	case strings.Contains(said, "Invalid job id specified"):
 		return ErrNoJob

@@ -4,7 +4,6 @@ package slurm
 
 import (
 	"errors"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -87,7 +86,7 @@ func FuzzGRES(f *testing.F) {
 				t.Fatalf("%q: %d shards on the cards, the list has %d: %v", list, sum, shards, facts.Units)
 			}
 		}
-		in, err := inHostlist(nodes, node)
+		in, err := HostlistContains(nodes, node)
 		if err == nil && in && node == "" && nodes != "" && !strings.Contains(nodes, ",") {
 			t.Fatalf("a node without a name is in %q", nodes)
 		}
@@ -96,10 +95,9 @@ func FuzzGRES(f *testing.F) {
 
 // shardsIn adds up all counts of shards in a list.
 func shardsIn(list string) (sum uint64) {
-	for _, word := range splitOutside(list) {
-		if parts := gresWord.FindStringSubmatch(word); parts != nil && parts[1] == "shard" {
-			n, _ := strconv.ParseUint(parts[3], 10, 32)
-			sum += n
+	for _, g := range listGRES(list) {
+		if g.name == "shard" {
+			sum += g.count
 		}
 	}
 	return sum
@@ -123,7 +121,7 @@ func FuzzRecord(f *testing.F) {
 		if name := taskOf(record, job); name == "" {
 			t.Fatalf("job %d has no name in %q", job, record)
 		}
-		if life := parseSettings(text).CredentialLife; life < 0 || life.Hours() > 19 {
+		if life := settingsOf(ParseShown(text)).CredentialLife; life < 0 || life.Hours() > 19 {
 			t.Fatalf("a credential lives %s", life)
 		}
 	})

@@ -50,7 +50,7 @@ func (r *Reporter) CountGPUTime(ctx context.Context) {
 
 // Count adds the time since the last call.
 func (r *Reporter) Count(ctx context.Context, now time.Time) {
-	limits, byMPS, work := map[cardRun]limit{}, map[uint32]bool{}, r.work == nil
+	limits, byMPS, work := map[cardRun]limit{}, map[uint32]bool{}, r.Work == nil
 	for _, rec := range r.Ledger.List() {
 		byMPS[rec.JobID] = r.ByMPS(rec.JobID)
 		for _, card := range rec.Placement.Cards {

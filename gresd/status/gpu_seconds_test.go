@@ -25,9 +25,9 @@ func TestJobsThatEndedAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := New(Parts{Ledger: records, ByMPS: func(uint32) bool { return false }})
-	r.SetWork(func(arbiter.Key) (arbiter.Work, bool) {
+	r.Work = func(arbiter.Key) (arbiter.Work, bool) {
 		return arbiter.Work{Busy: true, Bound: arbiter.ByProgram}, true
-	})
+	}
 	now, key := time.Now(), cardOfJob{7, "GPU-a"}
 	// What was measured just now is told again: neither cache nor driver is asked.
 	half := 50.0

@@ -33,7 +33,7 @@ type Commands interface {
 	Problem() string  // why they do not work; "" if they do
 }
 
-// Parts are what a Reporter looks at. All but Samples, Commands, Usage and Past must be set.
+// Parts are what a Reporter looks at. All but Samples, Commands, Usage, Past, Work and Slices must be set.
 type Parts struct {
 	Config   *config.InForce
 	Cards    *cards.Cards
@@ -50,15 +50,15 @@ type Parts struct {
 	Private  []func() []string       // and what names jobs or processes of users: for root alone
 	Version  string
 	Log      *slog.Logger
+
+	Work   func(arbiter.Key) (arbiter.Work, bool) // of a job on a card; nil: not known
+	Slices func(gpu.UUID) (probe.Verdict, string) // whether a card obeys time slices, and why this was not tested; nil: not known
 }
 
 // Reporter is made with [New].
 type Reporter struct {
 	Parts
 	started time.Time
-
-	work   func(arbiter.Key) (arbiter.Work, bool) // nil: not known
-	slices func(gpu.UUID) (probe.Verdict, string) // nil: not known
 
 	rateCache  rateCache
 	gpuSeconds gpuSeconds
@@ -129,8 +129,8 @@ func (r *Reporter) cardList() []wire.Card {
 		use := inUse[c.UUID]
 		var verdict probe.Verdict
 		var why string
-		if r.slices != nil {
-			verdict, why = r.slices(c.UUID)
+		if r.Slices != nil {
+			verdict, why = r.Slices(c.UUID)
 		}
 		cards = append(cards, wire.Card{
 			UUID: string(c.UUID), Index: c.Index, Name: c.Name, Type: c.Type,
@@ -170,27 +170,20 @@ func (r *Reporter) jobOf(rec ledger.Record, samples map[gpu.UUID]cardstat.Card, 
 func (r *Reporter) jobCards(rec ledger.Record, samples map[gpu.UUID]cardstat.Card, processes bool) []wire.JobCard {
 	view, err := r.Grants.Cache(rec.JobID, viewAge)
 	known := err == nil && len(view.Cards) == len(rec.Placement.Cards)
-	read := &view
-	if !known {
-		read = nil
-	}
 	var cards []wire.JobCard
 	for i, c := range rec.Placement.Cards {
 		sched := r.Grants.Schedule(rec.JobID, i)
 		card := wire.JobCard{
 			UUID: string(c.UUID), Index: c.Index, Share: uint32(c.Share), Cores: uint32(c.Cores),
 			LimitBytes: uint64(c.Memory), PhysicalBytes: uint64(cmp.Or(c.Physical, c.Memory)), SliceUS: sched.SliceUS, Gate: sched.Gate != 0,
-			JobUse: r.jobUse(rec, i, read, samples[c.UUID], processes),
+			JobUse: r.askedOf(rec, i),
 		}
+		by := r.addWork(&card, rec)
 		if known {
-			used, seconds, procs := with(view.Cards[i].MemUsed, r.Grants.Outside(rec.JobID, i)), r.gpuTime(rec, c.UUID, view.Cards[i].Budget.ChargedNS).Seconds(), 0
-			for _, slot := range view.Slots {
-				if slot.Alive && slot.Cards[i].Contexts > 0 {
-					procs++
-				}
+			r.addUse(&card, rec, i, view, samples[c.UUID], processes)
+			if card.Utilization != nil {
+				card.LimitedBy = by.by(new(100 * *card.Utilization))
 			}
-			refused := view.Cards[i].Budget.Refused
-			card.UsedBytes, card.GPUSeconds, card.Processes, card.Refused = &used, &seconds, &procs, &refused
 		}
 		cards = append(cards, card)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -22,19 +21,12 @@ type Samples interface {
 	Cards([]gpu.UUID) map[gpu.UUID]cardstat.Card
 }
 
-// SetWork sets what tells of the work of jobs. It must be called before anybody is told.
-func (r *Reporter) SetWork(work func(arbiter.Key) (arbiter.Work, bool)) { r.work = work }
-
-// SetSlices sets what tells whether a card obeys time slices, and why that was not tested. It
-// must be called before anybody is told.
-func (r *Reporter) SetSlices(slices func(gpu.UUID) (probe.Verdict, string)) { r.slices = slices }
-
 // workOf is the work of a job on a card, if that is known.
 func (r *Reporter) workOf(jobID uint32, card gpu.UUID) (w arbiter.Work, known bool) {
-	if r.work == nil {
+	if r.Work == nil {
 		return w, false
 	}
-	return r.work(arbiter.Key{JobID: jobID, Card: card})
+	return r.Work(arbiter.Key{JobID: jobID, Card: card})
 }
 
 // samples asks about cards; none where there is nobody to ask.
@@ -132,53 +124,56 @@ func (r *Reporter) askedOf(rec ledger.Record, i int) wire.JobUse {
 	return use
 }
 
-// jobUse is what a job asked for and does on its i-th card. view is nil where
-// its cache cannot be read.
-func (r *Reporter) jobUse(rec ledger.Record, i int, view *libvgpu.CacheView, card cardstat.Card, processes bool) wire.JobUse {
-	use := r.askedOf(rec, i)
-	var by limit
-	if w, known := r.workOf(rec.JobID, rec.Placement.Cards[i].UUID); known {
-		by = limit{w.Bound, rec.Mode, rec.Ceiling}
-		use.Busy, use.IdleSeconds, use.LimitedBy = &w.Busy, new(w.Idle.Seconds()), by.by(nil)
-		if w.TakesTurns {
-			use.Turns = &w.Turns
-		}
-		if !w.Last.IsZero() {
-			use.LastWork = &w.Last
-		}
-		if w.Had >= 0 {
-			use.Had, use.DeprivedSeconds = &w.Had, new(w.Deprived.Seconds())
-		}
+// addWork adds what the arbiter knows of a job on a card.
+func (r *Reporter) addWork(card *wire.JobCard, rec ledger.Record) (by limit) {
+	w, known := r.workOf(rec.JobID, gpu.UUID(card.UUID))
+	if !known {
+		return by
 	}
-	if view == nil {
-		return use
+	by = limit{w.Bound, rec.Mode, rec.Ceiling}
+	card.Busy, card.IdleSeconds, card.LimitedBy = &w.Busy, new(w.Idle.Seconds()), by.by(nil)
+	if w.TakesTurns {
+		card.Turns = &w.Turns
 	}
+	if !w.Last.IsZero() {
+		card.LastWork = &w.Last
+	}
+	if w.Had >= 0 {
+		card.Had, card.DeprivedSeconds = &w.Had, new(w.Deprived.Seconds())
+	}
+	return by
+}
+
+// addUse adds what the cache of a job and the driver's samples show of its i-th card.
+func (r *Reporter) addUse(card *wire.JobCard, rec ledger.Record, i int, view libvgpu.CacheView, sample cardstat.Card, processes bool) {
 	c := view.Cards[i]
-	use.ContextBytes, use.ModuleBytes = &c.Context, &c.Module
-	use.LaunchesThrottled, use.Refused, use.ThrottledSeconds = &c.Budget.Waits, &c.Budget.Refused, new(float64(c.Budget.WaitNS)/1e9)
-	// MPS computes in its server's name: what its clients have is not known.
+	card.UsedBytes = new(with(c.MemUsed, r.Grants.Outside(rec.JobID, i)))
+	card.GPUSeconds = new(r.gpuTime(rec, gpu.UUID(card.UUID), c.Budget.ChargedNS).Seconds())
+	card.ContextBytes, card.ModuleBytes, card.Refused = &c.Context, &c.Module, &c.Budget.Refused
+	card.LaunchesThrottled, card.ThrottledSeconds = &c.Budget.Waits, new(float64(c.Budget.WaitNS)/1e9)
+	// An MPS server computes for its clients: the driver does not know their parts.
 	byMPS := r.ByMPS(rec.JobID)
-	sum, known := 0.0, !byMPS
+	sum, known, procs := 0.0, !byMPS, 0
 	for _, slot := range view.Slots {
 		if !slot.Alive || slot.Cards[i].Contexts == 0 {
 			continue
 		}
+		procs++
 		p := wire.Process{JobPID: slot.PID, UsedBytes: slot.Cards[i].Mem, GPUSeconds: float64(slot.Cards[i].GPUNS) / 1e9, Unwatched: slot.Flags&libvgpu.SlotUnwatched != 0}
 		if slot.OnHost {
 			p.PID = slot.HostPID
 		}
-		part, told := card.Process(p.PID)
+		part, told := sample.Process(p.PID)
 		if told = told && slot.OnHost && !byMPS; told {
 			p.Utilization = new(part)
 		}
 		sum, known = sum+part, known && told
 		if processes {
-			use.ByProcess = append(use.ByProcess, p)
+			card.ByProcess = append(card.ByProcess, p)
 		}
 	}
-	if _, told := card.Process(0); known && told {
-		use.Utilization = new(min(1, sum))
-		use.LimitedBy = by.by(new(100 * sum))
+	card.Processes = &procs
+	if _, told := sample.Process(0); known && told {
+		card.Utilization = new(min(1, sum))
 	}
-	return use
 }

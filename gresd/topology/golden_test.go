@@ -122,7 +122,7 @@ func describe(topo *Topology) string {
 	}
 	m := topo.Matrix()
 	for i, a := range topo.Cards {
-		fmt.Fprintf(&b, "card %d: node %d, cpus %q, cells", a.Index, m.NUMANode(a.Index), a.CPUs)
+		fmt.Fprintf(&b, "card %d: node %d, cpus %q, cells", a.Index, a.NUMANode, a.CPUs)
 		for j, other := range topo.Cards {
 			cell := "X"
 			if i != j {

@@ -12,7 +12,6 @@ const NoNUMANode = -1
 // nothing: all cards are equally far from each other. It is never changed.
 type Matrix struct {
 	cost [][]int
-	numa []int
 }
 
 // Cost is the distance of two cards: lower is closer, 0 only for i == j, and
@@ -27,12 +26,4 @@ func (m Matrix) Cost(i, j int) int {
 		return costUnknown
 	}
 	return m.cost[i][j]
-}
-
-// NUMANode is the NUMA node next to a card, or NoNUMANode.
-func (m Matrix) NUMANode(i int) int {
-	if i < 0 || i >= len(m.numa) {
-		return NoNUMANode
-	}
-	return m.numa[i]
 }

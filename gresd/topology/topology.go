@@ -158,13 +158,11 @@ func (t *Topology) Matrix() Matrix {
 	for _, c := range t.Cards {
 		size = max(size, c.Index+1)
 	}
-	m := Matrix{cost: make([][]int, size), numa: make([]int, size)}
+	m := Matrix{cost: make([][]int, size)}
 	for i := range size {
 		m.cost[i] = slices.Repeat([]int{costUnknown}, size)
-		m.numa[i] = NoNUMANode
 	}
 	for i, a := range t.Cards {
-		m.numa[a.Index] = a.NUMANode
 		for j, b := range t.Cards {
 			if i != j {
 				m.cost[a.Index][b.Index] = costOf(t.Pairs[i][j].NVLinks, t.Pairs[i][j].Level)

@@ -103,11 +103,6 @@ func TestTheMatrixAnswersForEveryIndex(t *testing.T) {
 			t.Errorf("%d and %d: got %d, want %d", test.i, test.j, got, test.want)
 		}
 	}
-	for i, want := range map[int]int{0: 0, 3: 1, 2: NoNUMANode, 4: NoNUMANode, -1: NoNUMANode, 99: NoNUMANode} {
-		if got := m.NUMANode(i); got != want {
-			t.Errorf("node of card %d: got %d, want %d", i, got, want)
-		}
-	}
 	if got := (Matrix{}).Cost(0, 1); got != costUnknown {
 		t.Errorf("the zero matrix: %d", got)
 	}

@@ -18,59 +18,47 @@
 #include "../slices/slices.h"
 #include "context.h"
 
-/* Primary contexts are retained many times, by name and by green contexts, and made once. */
+/* References to primary contexts, by name and by green contexts. The first one makes the context. */
 static VGPU_PRIVATE int primary_refs[VGPU_MAX_CARDS];
 /* Whether it is counted as a context. */
 static VGPU_PRIVATE bool counted[VGPU_MAX_CARDS];
-static VGPU_PRIVATE pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Of both. A thread with this lock may wait for memory of processes that have just died. */
+static VGPU_PRIVATE pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vgpu_table greens = VGPU_TABLE_INIT; /* green contexts -> card */
 
 /* The handle that was given for the last primary context of a card. */
 static CUcontext primary[VGPU_MAX_CARDS];
 
-/* Before a reference to a card's primary context is taken: the first makes the context and
- * pays for it. 0 or -ENOMEM. */
-static int primary_taking(int card, bool *first)
+/* Call this before the driver takes a reference: the first reference is charged for the context.
+ * A second thread waits for that charge, because it makes the context if the first is refused.
+ * Returns 0 or -ENOMEM. */
+static int primary_taking(int card)
 {
-	*first = __atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST) == 1;
-	if (!*first || vgpu_overhead_context(card) == 0)
-		return 0;
-	__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
-	return -ENOMEM;
+	VGPU_LOCK(&primary_lock);
+
+	if (!primary_refs[card] && vgpu_overhead_context(card))
+		return -ENOMEM;
+	primary_refs[card]++;
+	return 0;
 }
 
-/* The call that takes the first reference can return after the call that takes the second. */
-static void count_primary(int card)
+/* The call that takes the first reference can return after the call that takes the second. The
+ * charge ends with the last reference, whichever call of the driver failed. */
+static void primary_taken(int card, CUresult r)
 {
-	VGPU_LOCK(&count_lock);
+	VGPU_LOCK(&primary_lock);
 
-	if (!counted[card])
-		vgpu_context_began(card);
-	counted[card] = true;
-}
-
-static void primary_ended(int card)
-{
-	VGPU_LOCK(&count_lock);
-
-	counted[card] = false;
-	vgpu_context_ended(card);
-}
-
-static void primary_taken(int card, bool first, CUresult r)
-{
 	if (r == CUDA_SUCCESS) {
-		count_primary(card);
-		return;
-	}
-	__atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
-	if (first)
+		if (!counted[card])
+			vgpu_context_began(card);
+		counted[card] = true;
+	} else if (--primary_refs[card] == 0) {
 		vgpu_overhead_context_gone(card);
+	}
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-	bool first;
 	CUresult r;
 	int card;
 
@@ -80,28 +68,34 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	card = vgpu_card_of_device(dev);
 	if (card < 0)
 		return vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
-	if (primary_taking(card, &first))
+	if (primary_taking(card))
 		return vgpu_oom(card, 0);
 	vgpu_rm_creating(card);
 	r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	vgpu_rm_creating(-1);
 	if (r == CUDA_SUCCESS)
 		__atomic_store_n(&primary[card], *pctx, __ATOMIC_RELAXED);
-	primary_taken(card, first, r);
+	primary_taken(card, r);
 	return r;
+}
+
+static int references(int card)
+{
+	VGPU_LOCK(&primary_lock);
+
+	return primary_refs[card];
 }
 
 /* A reference has gone; the last one ends the context. */
 static void primary_given(int card, CUdevice dev)
 {
-	int refs = __atomic_sub_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
+	VGPU_LOCK(&primary_lock);
 
-	if (refs == 0) {
-		vgpu_memory_ended(card, dev, vgpu_primary_owner(card));
-		primary_ended(card);
-	} else if (refs < 0) {
-		__atomic_add_fetch(&primary_refs[card], 1, __ATOMIC_SEQ_CST);
-	}
+	if (primary_refs[card] <= 0 || --primary_refs[card] > 0)
+		return;
+	vgpu_memory_ended(card, dev, vgpu_primary_owner(card));
+	counted[card] = false;
+	vgpu_context_ended(card);
 }
 
 /* Others than the program hold primary contexts too: green ones do. */
@@ -123,7 +117,7 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 	int card = vgpu_card_of_device(dev);
 	bool gone;
 
-	if (card >= 0 && (all || __atomic_load_n(&primary_refs[card], __ATOMIC_SEQ_CST) <= 1))
+	if (card >= 0 && (all || references(card) <= 1))
 		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
 	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
@@ -159,7 +153,6 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 {
 	struct vgpu_item item = {.size = 0};
 	struct vgpu_schedule s;
-	bool first;
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuGreenCtxCreate);
@@ -168,12 +161,12 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	item.card = vgpu_card_of_device(dev);
 	if (item.card < 0)
 		return vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
-	if (primary_taking(item.card, &first))
+	if (primary_taking(item.card))
 		return vgpu_oom(item.card, 0);
 	vgpu_rm_creating(item.card);
 	r = vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
 	vgpu_rm_creating(-1);
-	primary_taken(item.card, first, r);
+	primary_taken(item.card, r);
 	if (r != CUDA_SUCCESS)
 		return r;
 	item.key = (uint64_t)(uintptr_t)*pctx;

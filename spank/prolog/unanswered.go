@@ -185,14 +185,11 @@ func (h *Hook) within() time.Duration {
 func (h *Hook) timeout() time.Duration {
 	said, _ := slurm.ReadConf(h.slurmConf()) // an unreadable file sets nothing
 	seconds, err := strconv.ParseUint(cmp.Or(said["prologtimeout"], said["prologepilogtimeout"]), 10, 16)
-	if err != nil || seconds >= noTimeout {
+	if err != nil || seconds >= slurm.NoTimeout {
 		return 0
 	}
 	return time.Duration(seconds) * time.Second
 }
-
-// noTimeout is how Slurm writes that there is none.
-const noTimeout = 65534
 
 // cluster is the ClusterName of slurmd's slurm.conf, as Slurm writes it; "" where that is not known.
 func (h *Hook) cluster() string {

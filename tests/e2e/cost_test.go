@@ -211,8 +211,7 @@ func TestManyShortJobs(t *testing.T) {
 	if isLong() {
 		jobs = 500
 	}
-	wrapper, started := notedScontrol(t)
-	s := up(t, cluster.Options{Config: fmt.Sprintf("[slurm]\nscontrol = %q\n", wrapper)})
+	s := up(t, cluster.Options{})
 	s.onDisk()
 	s.useHooks()
 	limit := time.Minute * time.Duration(jobs) / time.Duration(perMinute)
@@ -247,15 +246,6 @@ func TestManyShortJobs(t *testing.T) {
 	var sum float64
 	fmt.Sscan(metric(m, "vgpu_grant_duration_seconds_sum"), &sum)
 	t.Logf("a grant took %.1f ms on average", sum*1000/float64(jobs))
-	how, err := os.ReadFile(started)
-	if err != nil {
-		t.Fatal(err)
-	}
-	questions, talks := strings.Count(string(how), "show job -d"), strings.Count(string(how), "--local -d -o\n")
-	t.Logf("scontrol was started %d times to read questions and %d times for one", talks, questions)
-	if talks == 0 || questions+talks > jobs/3 {
-		t.Errorf("%d jobs started %d and %d scontrols, want at least 1 and together at most %d", jobs, talks, questions, jobs/3)
-	}
 }
 
 // count is the value of a metric that counts.
@@ -263,25 +253,6 @@ func count(t *testing.T, name string) (n int) {
 	t.Helper()
 	fmt.Sscan(metric(metrics(t), name), &n)
 	return n
-}
-
-// notedScontrol is a scontrol that writes into a file how it is started.
-func notedScontrol(t *testing.T) (path, file string) {
-	t.Helper()
-	dir := t.TempDir()
-	path, file = dir+"/scontrol", dir+"/started"
-	for _, name := range []string{"scontrol", "squeue", "scancel"} {
-		program, err := exec.LookPath(name)
-		if err == nil && name == "scontrol" {
-			err = os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\necho \"$*\" >> %s\nexec %s \"$@\"\n", file, program), 0o755)
-		} else if err == nil {
-			err = os.Symlink(program, dir+"/"+name)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return path, file
 }
 
 // metric is the value of one line of gresd's metrics.

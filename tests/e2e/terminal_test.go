@@ -89,10 +89,10 @@ var volatile = []struct {
 	{regexp.MustCompile(`  \d+ throttled`), ""},
 	{regexp.MustCompile(`[█░│]`), "▒"},
 	{regexp.MustCompile(`[▁▂▃▄▅▆▇]`), " "},
+	{regexp.MustCompile(`(program|neighbors|limit|card|-) +([0-9.]+ ms|driver's)( gate)?`), ""},
 	{regexp.MustCompile(` *(\d+|\?)%?(?: |$)`), ""},
 	{regexp.MustCompile(` *[0-9.?]+/[0-9.]+[GM]`), ""},
-	{regexp.MustCompile(` *(program|neighbors|limit|card|-)? *([0-9.]+ ms|driver's)( gate)?`), ""},
-	{regexp.MustCompile(` +([0-9]+m)?[0-9.]+s`), ""},
+	{regexp.MustCompile(` +([0-9]+m)?[0-9.]+m?s`), ""},
 }
 
 func masked(screen string) string {

@@ -42,7 +42,7 @@ func TestViewsOnATerminal(t *testing.T) {
 			{fmt.Sprintf("explain %d", a), nil},
 			{"explain --gres=vgpu:30 --vgpu-mem=20G --vgpu-mode=soft:80 --vgpu-priority=high", nil},
 			{"doctor", nil},
-			{"top --once", nil},
+			{"top --once", []string{"SLICE"}},
 		} {
 			t.Run(fmt.Sprintf("%dx%d %s", size.width, size.height, strings.Fields(view.command)[0]), func(t *testing.T) {
 				piped := s.As("root", append([]string{"vgpuctl"}, strings.Fields(view.command)...)...).Out

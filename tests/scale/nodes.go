@@ -15,18 +15,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	slurmnode "github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/outbox"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/server"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/socket"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
 
@@ -80,16 +84,37 @@ func (n *node) start(t *testing.T, to io.Writer) {
 		t.Fatal(err)
 	}
 	client := slurm.New(slurm.Options{})
+	inForce := config.NewInForce(n.cfg)
+	here, err := slurmnode.Open(n.cfg.Paths.StateDir, func(conf string) slurmnode.Slurm { return client.WithConf(conf) }, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := cards.Read(oneCard{}, monitor, inForce, log)
+	queue, err := waitqueue.Open(inForce, of, here, records, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.Open(inForce, of, here, grants, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager, keeper, err := server.OpenMPS(&n.cfg, grants, func() {}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := server.New(server.Parts{
-		Config: config.NewInForce(n.cfg), Inventory: oneCard{}, Health: monitor, Ledger: records, Grants: grants, Log: log, Version: "test",
-		Slurm: func(conf string) slurmnode.Slurm { return client.WithConf(conf) }, Steps: n.steps,
-		Costs: probe.Fixed(probe.Figure{Context: 500 * gpu.MiB}), Observer: nobody{}, NoBeats: n.quiet,
+		Config: inForce, Steps: n.steps, Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 500 * gpu.MiB}),
+		Observer: nobody{}, Node: here, Cards: of, Queue: queue, Outbox: box, MPS: manager, Linger: keeper,
+		Report: status.New(status.Parts{
+			Config: inForce, Cards: of, Node: here, Ledger: records, Grants: grants, InUse: queue.CurrentUse, ByMPS: manager.Serves, Version: "test", Log: log,
+		}),
+		Log: log, NoBeats: n.quiet,
 	}, !records.Existed())
 	if err != nil {
 		t.Fatal(err)
 	}
 	monitor.OnChange(s.CardChanged)
-	listener, err := socket.Listen(n.cfg.Paths.Socket())
+	listener, err := wire.Listen(n.cfg.Paths.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}

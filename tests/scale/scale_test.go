@@ -345,7 +345,7 @@ func (r *rig) beat() {
 	}
 	for range beats {
 		for _, n := range r.all {
-			n.Beat(context.Background())
+			n.RunPeriodic(context.Background())
 		}
 	}
 }

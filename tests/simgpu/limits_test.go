@@ -14,9 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/inventory"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/memlimit"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -97,7 +96,7 @@ func (x *tenant) end() {
 func nvmlLimits(t *testing.T, state, uuid string) {
 	root := unified(t)
 	job := cgroup(t, root)
-	cards, err := inventory.Open(filepath.Join(bin, "simgpu", "lib", "libnvidia-ml.so.1"))
+	cards, err := driver.Open(filepath.Join(bin, "simgpu", "lib", "libnvidia-ml.so.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +106,7 @@ func nvmlLimits(t *testing.T, state, uuid string) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	set := make(chan error, 1)
-	keeper := memlimit.Keeper{
+	keeper := driver.LimitKeeper{
 		Grants: oneGrant(uuid), Root: root, Proc: "/proc", Log: slog.New(slog.DiscardHandler),
 		Set: func(card gpu.UUID, folder string, most gpu.Bytes) error {
 			err := cards.LimitMemory(card, folder, most)
@@ -120,7 +119,7 @@ func nvmlLimits(t *testing.T, state, uuid string) {
 	if err := <-set; err != nil {
 		t.Fatal(err)
 	}
-	const most = 4<<30 + float64(memlimit.Above)
+	const most = 4<<30 + float64(driver.LimitMargin)
 	if got := startIn(t, state, job, "--chunk=64M", "--fill").next()["granted"].(float64); got > most || got < most-1<<30 {
 		t.Errorf("a program of the job had %.0f bytes, want near %.0f", got, most)
 	}

@@ -295,7 +295,7 @@ func TestDurableBeforeAnswered(t *testing.T) {
 	c := newCrash(t, "")
 	c.must("start", c.node.Start())
 	begin := []string{"create ledger.journal-#", "write ledger.journal-#", "fsync ledger.journal-#"}
-	snapshot := []string{"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp"}
+	snapshot := []string{"create ledger.json.new", "write ledger.json.new", "fsync ledger.json.new", "rename ledger.json.new"}
 	batch := []string{"write ledger.journal-#", "fsync ledger.journal-#"}
 	grant, release := []string{"rename jobs/new-#", "write reply"}, []string{"unlink jobs/#/grant", "write reply"}
 
@@ -303,8 +303,8 @@ func TestDurableBeforeAnswered(t *testing.T) {
 	_, err := c.one() // also names the node, once
 	c.must("first grant", err)
 	c.inOrder("first grant", slices.Concat(begin, snapshot, grant))
-	c.before("fsync ", "create ledger.json.tmp")
-	c.after("rename ledger.json.tmp", "fsync ")
+	c.before("fsync ", "create ledger.json.new")
+	c.after("rename ledger.json.new", "fsync ")
 
 	c.killer.arm(0)
 	job, err := c.one()

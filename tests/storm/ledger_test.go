@@ -201,7 +201,7 @@ func TestKilledAtEachPointOfAFirstChange(t *testing.T) {
 	const last = "unlink ledger.journal-#" // point
 	wants := []string{
 		"create ledger.journal-#", "write ledger.journal-#", "fsync ledger.journal-#", "fsync ",
-		"create ledger.json.tmp", "write ledger.json.tmp", "fsync ledger.json.tmp", "rename ledger.json.tmp", last,
+		"create ledger.json.new", "write ledger.json.new", "fsync ledger.json.new", "rename ledger.json.new", last,
 	}
 	c := newCrash(t, "")
 	c.must("start", c.node.Start())

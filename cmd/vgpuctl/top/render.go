@@ -92,33 +92,23 @@ func (v *View) cards(width, most int) (lines []Line) {
 }
 
 func (v *View) title(rows int) Line {
-	if len(v.samples) == 0 || v.Nodes {
-		return v.titleOfNodes(rows)
-	}
-	s := v.samples[0]
-	st := s.Status
-	line := Line{
-		{"vgpuctl top", Strong},
-		{fmt.Sprintf(" - %s  %s  up %s  cards %d  rows %d", cmp.Or(st.Node, "this node"), s.At.Format(time.TimeOnly),
-			s.At.Sub(st.Started).Round(time.Second), len(st.Cards), rows), Plain},
-	}
-	if n := len(st.Problems); n > 0 {
-		line = append(line, Span{fmt.Sprintf("  problems %d: vgpuctl status", n), Bad})
-	}
-	return line
-}
-
-func (v *View) titleOfNodes(rows int) Line {
-	var newest time.Time
+	var newest Sample
 	for _, s := range v.samples {
-		if s.At.After(newest) {
-			newest = s.At
+		if s.At.After(newest.At) {
+			newest = s
 		}
 	}
-	return Line{
-		{"vgpuctl top", Strong},
-		{fmt.Sprintf(" - your jobs  %s  nodes %d  rows %d", newest.Format(time.TimeOnly), len(v.samples), rows), Plain},
+	st, at := newest.Status, newest.At.Format(time.TimeOnly)
+	text, problems := fmt.Sprintf(" - your jobs  %s  nodes %d  rows %d", at, len(v.samples), rows), 0
+	if !v.Nodes {
+		text = fmt.Sprintf(" - %s  %s  up %s  cards %d  rows %d", cmp.Or(st.Node, "this node"), at, newest.At.Sub(st.Started).Round(time.Second), len(st.Cards), rows)
+		problems = len(st.Problems)
 	}
+	line := Line{{"vgpuctl top", Strong}, {text, Plain}}
+	if problems > 0 {
+		line = append(line, Span{fmt.Sprintf("  problems %d: vgpuctl status", problems), Bad})
+	}
+	return line
 }
 
 // nodeWidth is that of a column with the name of a node.
@@ -317,7 +307,7 @@ func (v *View) footer(rows, room int) Line {
 	if rows > room {
 		more = fmt.Sprintf("  rows %d-%d of %d", v.first+1, min(rows, v.first+room), rows)
 	}
-	line := Line{{"q", Strong}, {" quit  sort: ", Plain}}
+	line := Line{{"q", Strong}, {" quit, sort: ", Plain}}
 	for _, order := range append(slices.Clone(Orders), "reverse") {
 		line = append(line, Span{order[:1], Strong}, Span{order[1:] + " ", Plain})
 	}
@@ -325,7 +315,7 @@ func (v *View) footer(rows, room int) Line {
 	if v.Reverse {
 		by += " reversed"
 	}
-	return append(line, Span{" by " + by + more, Dim})
+	return append(line, Span{"by " + by + more, Dim})
 }
 
 // clip cuts what does not fit.

@@ -37,10 +37,24 @@ func Run(ctx context.Context, v *View, o Options) error {
 
 	// A gresd that does not answer must not stop the keys.
 	ctx, cancel := context.WithCancel(ctx)
-	answers, asked := make(chan answer), make(chan struct{})
+	answers, asked := make(chan func()), make(chan struct{})
 	go func() {
 		defer close(asked)
-		asking(ctx, o, answers)
+		for {
+			samples, err := o.Ask(ctx)
+			answer := func() { v.Add(samples...) }
+			if err != nil {
+				answer = func() { v.Problem = err.Error() }
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case answers <- answer:
+			}
+			if !wakeup.Wait(ctx, o.Every) {
+				return
+			}
+		}
 	}()
 	defer func() {
 		cancel()
@@ -52,36 +66,12 @@ func Run(ctx context.Context, v *View, o Options) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case a := <-answers:
-			if a.err != nil {
-				v.Problem = a.err.Error()
-			} else {
-				v.Add(a.samples...)
-			}
+		case answer := <-answers:
+			answer()
 		case event, open := <-events:
 			if !open || !handle(screen, v, event) {
 				return nil
 			}
-		}
-	}
-}
-
-type answer struct {
-	samples []Sample
-	err     error
-}
-
-func asking(ctx context.Context, o Options, answers chan<- answer) {
-	for {
-		var a answer
-		a.samples, a.err = o.Ask(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case answers <- a:
-		}
-		if !wakeup.Wait(ctx, o.Every) {
-			return
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"strconv"
 	"sync"
 	"time"
 
@@ -50,21 +49,10 @@ const (
 	mostViewers = 32
 )
 
-// number is a percentage in tenths; NaN is what was not known.
-type number float64
-
-// MarshalJSON writes null for what is not known.
-func (n number) MarshalJSON() ([]byte, error) {
-	if math.IsNaN(float64(n)) || math.IsInf(float64(n), 0) {
-		return []byte("null"), nil
-	}
-	return strconv.AppendFloat(nil, math.Round(10*float64(n))/10, 'f', -1, 64), nil
-}
-
 // past is what jobs got, at each of Times (Unix time in ms). Keys are "JOB/UUID".
 type past struct {
-	Times []int64             `json:"times"`
-	Got   map[string][]number `json:"got"`
+	Times []int64               `json:"times"`
+	Got   map[string][]*float64 `json:"got"` // in tenths; nil: not known
 }
 
 // event is one of server-sent events.
@@ -174,13 +162,13 @@ func (f *Feed) publish(s Sample, err error) {
 // remember adds what jobs got. Those that have ended are forgotten at once: nothing
 // shows them any more.
 func (f *Feed) remember(s Sample) {
-	now := map[string]number{}
+	now := map[string]*float64{}
 	for _, n := range s.Nodes {
 		for _, j := range n.Jobs {
 			for _, c := range j.Cards {
-				got := number(math.NaN())
-				if c.GotPercent != nil {
-					got = number(*c.GotPercent)
+				got := c.GotPercent
+				if got != nil {
+					got = new(math.Round(10**got) / 10)
 				}
 				now[fmt.Sprintf("%d/%s", j.JobID, c.UUID)] = got
 			}
@@ -193,16 +181,13 @@ func (f *Feed) remember(s Sample) {
 	}
 	f.past.Times = append(f.past.Times[drop:], s.At.UnixMilli())
 	if f.past.Got == nil {
-		f.past.Got = map[string][]number{}
+		f.past.Got = map[string][]*float64{}
 	}
-	maps.DeleteFunc(f.past.Got, func(key string, _ []number) bool { _, here := now[key]; return !here })
+	maps.DeleteFunc(f.past.Got, func(key string, _ []*float64) bool { _, here := now[key]; return !here })
 	for key, got := range now {
 		column := f.past.Got[key]
 		if column == nil {
-			column = make([]number, old)
-			for i := range column {
-				column[i] = number(math.NaN())
-			}
+			column = make([]*float64, old)
 		}
 		f.past.Got[key] = append(column[drop:], got)
 	}

@@ -251,7 +251,7 @@ func TestOnePollForAllViewers(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := all.Past.Got["7/GPU-a"]
-	if len(all.Past.Times) < 3 || len(got) != len(all.Past.Times) || got[0] != 1.1 || got[1] != 2.1 || len(all.Past.Got) != 2 {
+	if len(all.Past.Times) < 3 || len(got) != len(all.Past.Times) || *got[0] != 1.1 || *got[1] != 2.1 || len(all.Past.Got) != 2 {
 		t.Errorf("the past is %+v", all.Past)
 	}
 	second.until(t, "sample")

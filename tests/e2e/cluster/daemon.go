@@ -134,10 +134,8 @@ func (c *Cluster) Processes() []Process {
 	}
 	var out []Process
 	for _, p := range processes() {
-		// slurmctld runs its scripts through a helper of its own. A scontrol of gresd
-		// that reads questions ends some seconds after the last.
-		talks := own[parent(p.PID)] && strings.HasSuffix(p.Command, "scontrol --local -d -o")
-		if !own[p.PID] && !talks && !strings.HasSuffix(p.Command, "slurmscriptd") {
+		// slurmctld runs its scripts through a helper of its own.
+		if !own[p.PID] && !strings.HasSuffix(p.Command, "slurmscriptd") {
 			out = append(out, p)
 		}
 	}
@@ -167,17 +165,6 @@ func processes() []Process {
 		out = append(out, Process{pid, strings.TrimRight(strings.ReplaceAll(string(line), "\x00", " "), " ")})
 	}
 	return out
-}
-
-// parent is 0 of a process that has gone.
-func parent(pid int) (ppid int) {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) > 1 {
-		ppid, _ = strconv.Atoi(fields[1])
-	}
-	return ppid
 }
 
 // killStrays ends what the daemons left behind: steps and jobs.

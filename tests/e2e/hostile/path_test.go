@@ -53,7 +53,7 @@ var made = []string{
 	"mps/CARD/all", "mps/CARD/all.json", "mps/CARD/all.json.new", "mps/CARD/all.out", "mps/CARD/all/pipe", "mps/CARD/all/log",
 	"mps/CARD/all/pipe/control", "mps/CARD/all/pipe/nvidia-cuda-mps-control.pid",
 	"mps/CARD/all.old.N", "mps/CARD/all.old.N/control", "mps/CARD/all.old.N/nvidia-cuda-mps-control.pid",
-	"ledger.json", "ledger.json.tmp", "ledger.json.lock", "ledger.journal-N", "waiting.json", "waiting.json.new", "queued.json", "queued.json.new",
+	"ledger.json", "ledger.json.new", "ledger.json.lock", "ledger.journal-N", "waiting.json", "waiting.json.new", "queued.json", "queued.json.new",
 	"cards.json", "cards.json.new", "context.json", "context.json.new", "nodes.json", "nodes.json.new", "cards", "cards.new",
 	"survivors.json", "survivors.json.new",
 	"slices.json", "slices.json.new", "slicetest",

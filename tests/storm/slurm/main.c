@@ -55,27 +55,6 @@ static int show(const char *job)
 	return n <= 0 || write(STDOUT_FILENO, text, (size_t)n) != n;
 }
 
-/*
- * Without a command scontrol reads commands, as here, and echoes them where it was
- * built with readline.
- */
-static int converse(void)
-{
-	char line[256], kind[32], what[128];
-
-	while (fgets(line, sizeof(line), stdin)) {
-		printf("scontrol: %s", line);
-		if (sscanf(line, "show %31s %127s", kind, what) != 2)
-			continue;
-		if (strcmp(kind, "hostnames") == 0)
-			puts(what);
-		fflush(stdout);
-		if (strcmp(kind, "job") == 0 && !is_down())
-			show(what);
-	}
-	return 0;
-}
-
 int main(int argc, char **argv)
 {
 	char *slash = strrchr(argv[0], '/');
@@ -89,8 +68,6 @@ int main(int argc, char **argv)
 		perror(argv[0]);
 		return 1;
 	}
-	if (strcmp(slash + 1, "scontrol") == 0 && argv[argc - 1][0] == '-')
-		return converse();
 	if (is_down())
 		return 1;
 	if (strcmp(slash + 1, "squeue") == 0)

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open opens the ledger in path (…/ledger.json), makes its folder (0700) and
+// takes an exclusive lock on path+".lock". An absent file is an empty ledger,
+// whatever journals there are.
+//
+// When a file is torn, corrupt or of no known version, Open moves all aside
+// and returns BOTH a usable empty ledger and a [*CorruptError], so that the
+// caller can say so and rebuild. With every other error the ledger is nil; one
+// that a newer gresd wrote is left alone ([ErrNewer]). A write at the end that
+// was never finished is no error; see [Ledger.Torn].
+func Open(path string) (*Ledger, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	lock, err := takeLock(path + ".lock")
+	if err != nil {
+		return nil, fmt.Errorf("open ledger %s: %w", path, err)
+	}
+	l := newLedger(path, lock)
+	why, err := l.load()
+	if errors.Is(why, ErrNewer) {
+		// Not corrupt: another gresd can read it, and knows more of the jobs.
+		err = fmt.Errorf("open ledger %s: %w: start that gresd again, or move the file away: "+
+			"this gresd then starts from the grants and jobs that exist", path, why)
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	if why == nil {
+		return l, nil
+	}
+	moved, err := moveAside(path, time.Now())
+	if err == nil {
+		err = l.setAside(time.Now())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("move corrupt ledger %s aside: %w", path, err), lock.Close())
+	}
+	l = newLedger(path, lock)
+	return l, &CorruptError{Path: path, MovedTo: moved, Why: why}
+}
+
+// load reads the files; why says that they are not to be trusted.
+func (l *Ledger) load() (why, err error) {
+	exist, err := journalsOf(l.path)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	data, err := os.ReadFile(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = l.setAside(time.Now()); err != nil {
+			return nil, fmt.Errorf("open ledger: move journals of another aside: %w", err)
+		}
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	d, records, why := decode(data)
+	if why != nil {
+		return why, nil
+	}
+	f, why := replay(d, records, exist, func(n uint64) ([]byte, error) { return os.ReadFile(journalPath(l.path, n)) })
+	if why != nil {
+		return why, nil
+	}
+	l.torn = f.torn
+	l.out.ledger, l.out.journal, l.out.seq, l.out.based = d.Ledger, f.last, f.seq, true
+	// What a killed gresd wrote and did not sync is believed from now on.
+	for n := d.Journal; n <= f.last && err == nil; n++ {
+		err = syncPath(journalPath(l.path, n))
+	}
+	if err == nil {
+		err = syncPath(l.path)
+	}
+	if err == nil {
+		err = syncPath(filepath.Dir(l.path))
+	}
+	if err == nil {
+		l.existed = true
+		err = l.loadRecords(records)
+	}
+	if err != nil {
+		err = fmt.Errorf("open ledger: %w", err)
+	}
+	return nil, err
+}
+
+// loadRecords makes what was read current.
+func (l *Ledger) loadRecords(records map[uint32]Record) error {
+	for _, r := range records {
+		line, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("open ledger %s: %w", l.path, err)
+		}
+		l.set(&r, line)
+	}
+	return nil
+}
+
+// setAside keeps journals that belong to no ledger for people to look at, and
+// removes those that say nothing, as a killed gresd leaves that began a ledger.
+func (l *Ledger) setAside(now time.Time) error {
+	exist, err := journalsOf(l.path)
+	for _, number := range exist {
+		path := journalPath(l.path, number)
+		var text []byte
+		if text, err = os.ReadFile(path); err != nil {
+			break
+		}
+		if bytes.Count(text, []byte("\n")) < 2 {
+			err = os.Remove(path)
+		} else {
+			_, err = moveAside(path, now)
+		}
+		if err != nil {
+			break
+		}
+	}
+	return err
+}
+
+// lockWait is for the children of a gresd that was killed: one that was just being
+// started has the lock until it has become another program.
+const lockWait = time.Second
+
+// takeLock locks a file of its own: the ledger itself is replaced at each
+// write, and a lock on a replaced file locks nothing.
+func takeLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(lockWait); ; time.Sleep(lockWait / 100) {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrLocked
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}

@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+// grant serves the Prolog of one job. decide takes the job's share in the ledger and makes its
+// files, or says why not; settle does what follows in Slurm, and answers.
+func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
+	start := time.Now()
+	ctx, done := s.deciding.begin(ctx, w.JobID, w.Order)
+	defer done()
+	var o outcome
+	ours, err := s.node.Enter(w.Node, w.Conf, w.Cluster, func() bool { return s.ledger.Len() > 0 })
+	switch {
+	case err != nil:
+		o = answer(faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err))
+	case ours:
+		defer s.node.Leave()
+		o = s.decide(ctx, w)
+	default:
+		o = s.decideForeign(ctx, w)
+	}
+	rep := s.settle(ctx, o)
+	result := string(rep.Result)
+	if !rep.OK {
+		result = "error"
+	}
+	s.observer.GrantTook(time.Since(start) - o.waited) // a wait for room is no fault of gresd
+	s.observer.Placed(result)
+	return rep
+}
+
+// verdict says what is to be done about a job.
+type verdict int
+
+const (
+	toReply    verdict = iota // nothing: it is told the reply
+	placed                    // it has its cards, and is told the reply
+	refused                   // its tasks fail with the reason
+	sentBack                  // it goes back into the queue, or is refused where it cannot
+	turnedAway                // it goes back into the queue of another cluster, and nothing is recorded
+)
+
+// outcome is what was decided for a job whose Prolog asks.
+type outcome struct {
+	verdict verdict
+	job     wire.Request
+	facts   slurm.JobFacts
+	reply   wire.Reply    // of toReply and placed
+	reason  string        // of all others, in words for the user
+	why     error         // of sentBack
+	again   bool          // of placed: it had its cards before
+	waited  time.Duration // for room
+	times   uint32        // of placed: that it was sent back before
+}
+
+func answer(reply wire.Reply) outcome { return outcome{verdict: toReply, reply: reply} }
+
+func none() outcome { return answer(wire.Reply{OK: true, Result: wire.None}) }
+
+func refuse(w wire.Request, facts slurm.JobFacts, format string, args ...any) outcome {
+	return outcome{verdict: refused, job: w, facts: facts, reason: fmt.Sprintf(format, args...)}
+}
+
+func sendBack(w wire.Request, facts slurm.JobFacts, why error) outcome {
+	return outcome{
+		verdict: sentBack, job: w, facts: facts, why: why,
+		reason: fmt.Sprintf("vgpu: place: job %d: %v", w.JobID, why),
+	}
+}
+
+// decide is request → place → ledger → grant. It asks Slurm, and changes nothing there.
+func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
+	if reply, done := s.repeatedReply(w); done {
+		return outcome{verdict: placed, job: w, facts: factsOf(w), reply: reply, again: true}
+	}
+	byUs := s.cfg().Placement.By == config.PlacementGresd
+	if !byUs && len(w.GPUs) == 0 {
+		return s.decideWithoutCard(ctx, w)
+	}
+	facts, err := s.facts(ctx, w)
+	if err != nil {
+		return unknown(w, err)
+	}
+	if w.Node == "" {
+		// A task of a job that was sent back can still be started, while slurmd
+		// learns of it. The job holds nothing then, and looks like one without a share.
+		if facts.State != "RUNNING" && facts.State != "SUSPENDED" {
+			return answer(wire.UserError("vgpu: grant: job %d: it is %s: want a running job", w.JobID, facts.State))
+		}
+		w.Restart = facts.Restarts // a task cannot know it yet
+	}
+	req, wants, err := s.request(facts, w.Options)
+	switch {
+	case err != nil:
+		return refuse(w, facts, "vgpu: request: job %d: %v", w.JobID, err)
+	case !wants && facts.LostShares():
+		return s.decideLost(ctx, w, facts, nil)
+	case !wants && byUs:
+		return s.decideWhole(ctx, w, facts)
+	case !wants:
+		return none()
+	}
+	if len(facts.Units) > 1 {
+		if why, err := s.splitUnasked(ctx, w, facts, req); err != nil {
+			return answer(wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err))
+		} else if why != nil {
+			return sendBack(w, facts, why)
+		}
+	}
+
+	if err := s.awaitCards(ctx); err != nil {
+		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, err))
+	}
+	s.costs.Await(ctx) // a grant names what a context costs
+	times := s.queue.RequeueCount(w.JobID)
+	want := waitqueue.Request{
+		JobID: w.JobID, Share: req, Requeues: facts.Batch,
+		Try: func() error { return s.allocateAlone(ctx, facts, req, w.Restart) },
+	}
+	waited, err := s.findRoom(ctx, w, facts, want)
+	s.countCards(facts.JobID)
+	if err != nil {
+		if errors.Is(err, cards.ErrSick) {
+			s.queue.RecordNoRoom(want)
+		}
+		return s.notPlaced(w, facts, err, waited)
+	}
+	reply := wire.Reply{OK: true, Result: wire.Granted}
+	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: times}
+}
+
+// repeatedReply answers a Prolog that comes again for the same run of a job.
+func (s *Server) repeatedReply(w wire.Request) (wire.Reply, bool) {
+	defer s.lockJob(w.JobID)()
+	return s.recordedReply(w)
+}
+
+// recordedReply returns the decision about this run of a job. The caller has the job's lock.
+func (s *Server) recordedReply(w wire.Request) (wire.Reply, bool) {
+	rec, known := s.ledger.Get(w.JobID)
+	if !known || !s.sameRun(rec, w) {
+		return wire.Reply{}, false
+	}
+	err := whileFull("run_dir", func() error { return s.ensure(rec) })
+	if err == nil && rec.Restarts == ledger.UnknownRun {
+		rec.Restarts = int64(w.Restart)
+		err = whileFull("state_dir", func() error { return s.ledger.Commit(rec) })
+	}
+	if err != nil {
+		return faultOr(err, "vgpu: grant: job %d: %v", w.JobID, err), true
+	}
+	if rec.State == ledger.Refused {
+		return wire.Reply{OK: true, Result: wire.Refused, Message: rec.Reason}, true
+	}
+	return wire.Reply{OK: true, Result: wire.Granted}, true
+}
+
+// sameRun reports whether a record is of this run of the job. If the Epilog before a requeue was lost,
+// the record is of an earlier run.
+func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
+	switch {
+	case rec.UID != w.UID:
+		return false
+	case rec.Restarts != ledger.UnknownRun:
+		return rec.Restarts == int64(w.Restart)
+	case w.Restart == 0:
+		return true
+	}
+	// A grant that a process uses is of this run. A grant without processes can be made again.
+	view, err := s.grants.Cache(w.JobID, 0)
+	return err == nil && slices.ContainsFunc(view.Slots, func(slot libvgpu.SlotView) bool { return slot.Alive })
+}
+
+// facts asks slurmctld until it answers or the time is up: it may be starting.
+func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
+	ask := func() (slurm.JobFacts, error) { return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node) }
+	if w.Node == "" { // a task asks: Slurm does not tell it the name of its node
+		ask = func() (slurm.JobFacts, error) { return s.node.Facts(ctx, w.JobID) }
+	}
+	var facts slurm.JobFacts
+	err := node.UntilAnswered(ctx, func() (err error) {
+		facts, err = ask()
+		return err
+	})
+	return facts, err
+}
+
+// request puts the user's words together and reads them. wants is false for a
+// job that has no share on this node.
+func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.Request, wants bool, err error) {
+	comment, err := request.ParseComment(facts.Comment)
+	if !s.holdsShare(facts, err != nil || len(comment) > 0) {
+		return req, false, nil
+	}
+	if err != nil {
+		return req, true, err
+	}
+	words := optionsOf(given).Merge(comment)
+	if facts.Het() && len(comment) > 0 {
+		// slurmd hands every component the options of the first one; what Lua
+		// wrote into the comment is the component's own.
+		words = comment.Merge(nil)
+	} else if !facts.Batch || facts.Several() {
+		// The options may be those of a step; Lua wrote the job's own into the comment.
+		words = comment.Merge(words)
+	}
+	if _, known := words["share"]; !known && s.cfg().Placement.By == config.PlacementGresd {
+		words["share"] = fmt.Sprint(facts.Counted)
+	}
+	req, err = s.read(words, facts.Het())
+	return req, true, err
+}
+
+// optionsOf drops the options that were not given.
+func optionsOf(o wire.Options) request.Options {
+	options := request.Options{}
+	for name, value := range map[string]string{
+		"mem": o.Mem, "cores": o.Cores, "cards": o.Cards,
+		"mode": o.Mode, "priority": o.Priority, "policy": o.Policy, "engine": o.Engine,
+	} {
+		if value != "" {
+			options[name] = value
+		}
+	}
+	return options
+}
+
+// read reads a request, with what the site says of all. clamp: see [request.Request].
+func (s *Server) read(words request.Options, clamp bool) (request.Request, error) {
+	defaults := s.cfg().RequestDefaults()
+	if s.cfg().Placement.By == config.PlacementGresd {
+		words = words.SplitByDefault(defaults)
+	}
+	req, err := request.Parse(words)
+	if err != nil {
+		return req, err
+	}
+	req.Clamp = clamp
+	req = req.WithDefaults(defaults)
+	return req, req.Check(s.cfg().RequestLimits())
+}
+
+// holdsShare says whether slurmctld gave the job shards of this node (or, where
+// gresd chooses the card, a count of gres/vgpu). Whole cards are ours only when
+// they were asked for as vgpu:100·k: Lua then leaves its word in the comment.
+func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
+	if s.cfg().Placement.By == config.PlacementGresd {
+		return facts.Counted > 0
+	}
+	return len(facts.Units) > 0 || (word && len(facts.WholeCards) > 0)
+}
+
+// factsOf is what the Prolog says of a job, where slurmctld's word cannot be
+// read. It is enough to refuse the job, not to grant it.
+func factsOf(w wire.Request) slurm.JobFacts {
+	return slurm.JobFacts{
+		JobID: w.JobID, UID: w.UID, GID: w.GID, User: w.User, Account: w.Account, Partition: w.Partition,
+	}
+}
+
+// compareLife is how long a comparison with slurmctld's jobs is good for jobs that may not wait.
+// Each comparison asks about all jobs. The Prologs of other jobs wait for it.
+const compareLife = 5 * time.Second
+
+// findRoom takes the cards of a job. It returns how long the job has waited for them.
+func (s *Server) findRoom(ctx context.Context, w wire.Request, facts slurm.JobFacts, want waitqueue.Request) (waited time.Duration, err error) {
+	limit := s.maxQueueWait(ctx, w, facts)
+	if limit <= 0 {
+		if err = want.Try(); errors.Is(err, place.ErrNoRoom) {
+			s.queue.RecordNoRoom(want)
+			// A job may have ended without its Epilog.
+			if s.comparedSince(ctx, time.Now().Add(-s.compareLife)) == nil {
+				err = want.Try()
+			}
+		}
+		return 0, err
+	}
+	began := time.Now()
+	err = s.queue.Wait(ctx, want, limit, func() bool {
+		now, err := s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
+		go func() { _ = s.comparedSince(ctx, time.Now().Add(-waitqueue.PollEvery)) }()
+		return errors.Is(err, slurm.ErrNoJob) || err == nil && !mayWait(now.State)
+	})
+	return time.Since(began), err
+}
+
+// mayWait says of a job's state whether its Prolog may still wait for room.
+func mayWait(state string) bool {
+	return slices.Contains([]string{"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}, state)
+}
+
+// interactiveWait is the longest wait of a job that cannot be requeued: srun gives up after 20 s.
+const interactiveWait = 10 * time.Second
+
+// maxQueueWait is how long a job may wait for room on this node; 0: not at all. Jobs do not wait if
+// slurmctld chooses the cards, and tasks do not wait. The rest of the time is for the requeue.
+func (s *Server) maxQueueWait(ctx context.Context, w wire.Request, facts slurm.JobFacts) time.Duration {
+	limit := s.cfg().Placement.Wait()
+	if s.cfg().Placement.By != config.PlacementGresd || limit == 0 || w.Node == "" {
+		return 0
+	}
+	// If Prologs and Epilogs run one at a time, no job could end while one waits.
+	if settings, err := s.node.Settings(ctx, w.Conf); err != nil || settings.SerialProlog {
+		return 0
+	}
+	if !facts.Batch {
+		limit = min(limit, interactiveWait)
+	}
+	if facts.TimeLimit > 0 {
+		limit = min(limit, facts.TimeLimit/2) // which goes on meanwhile
+	}
+	if until, bounded := ctx.Deadline(); bounded {
+		left := time.Until(until)
+		limit = min(limit, left-max(3*time.Second, left/7))
+	}
+	return limit
+}
+
+// decideWhole is for a job without a share, where gresd chooses the cards of shares.
+func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.JobFacts) outcome {
+	cards := s.cards.At(facts.WholeCards)
+	if len(cards) == 0 {
+		s.queue.SetWholeCards(w.JobID, facts.WholeCards)
+		return none()
+	}
+	waited, err := s.findRoom(ctx, w, facts, waitqueue.Request{
+		JobID: w.JobID, WholeCards: cards, Requeues: facts.Batch,
+		Try: func() error { return s.queue.TakeWholeCards(ctx, w.JobID, facts.WholeCards) },
+	})
+	if err != nil {
+		return s.notPlaced(w, facts, err, waited)
+	}
+	return outcome{verdict: placed, job: w, facts: facts, reply: wire.Reply{OK: true, Result: wire.None}, waited: waited}
+}
+
+// unknown is for a job about which slurmctld was asked in vain.
+func unknown(w wire.Request, err error) outcome {
+	switch {
+	case errors.Is(err, slurm.ErrNoJob):
+		return answer(wire.UserError("vgpu: grant: job %d: slurmctld does not know this job", w.JobID))
+	case errors.Is(err, slurm.ErrUnavailable):
+		return answer(wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err))
+	}
+	// What scontrol prints holds the user's own words, and no user may drain a node with them.
+	return refuse(w, factsOf(w), "vgpu: request: job %d: %v", w.JobID, err)
+}
+
+// notPlaced is for a job that got no card, and why.
+func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error, waited time.Duration) (o outcome) {
+	defer func() { o.waited = waited }()
+	switch {
+	case errors.Is(why, waitqueue.ErrStopping), errors.Is(why, cards.ErrUnread):
+		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, why))
+	case errors.Is(why, waitqueue.ErrJobEnded):
+		if !s.queue.IsWaiting(w.JobID) { // a second Prolog of the job waits
+			s.queue.Remove(w.JobID)
+		}
+		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
+	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), isFull(why):
+		return sendBack(w, facts, why)
+	case isMistake(why):
+		return refuse(w, facts, "vgpu: place: job %d: %v", w.JobID, why)
+	}
+	return answer(wire.NodeError("vgpu: grant: job %d: %v", w.JobID, why))
+}
+
+// isMistake says whether an error is about the request, and not about the node.
+func isMistake(err error) bool {
+	var mistake *request.Error
+	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard) && !errors.Is(err, cards.ErrSick)
+}
+
+// jobLocks order the work on each job.
+type jobLocks struct {
+	mu    sync.Mutex
+	byJob map[uint32]*jobLock
+	asked map[uint32]bool // jobs whose Prolog or Epilog came while the ledger was being rebuilt
+}
+
+type jobLock struct {
+	sync.Mutex
+	users int // those that hold it or wait
+}
+
+func (l *jobLocks) lock(jobID uint32) (unlock func()) {
+	l.mu.Lock()
+	own := l.byJob[jobID]
+	if own == nil {
+		own = &jobLock{}
+		l.byJob[jobID] = own
+	}
+	own.users++
+	l.mu.Unlock()
+	own.Lock()
+	return func() {
+		own.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if own.users--; own.users == 0 {
+			delete(l.byJob, jobID)
+		}
+	}
+}
+
+// lockJob is for work on the record and the folder of one job. Work on other jobs
+// goes on meanwhile, and shares its writes to the disk.
+func (s *Server) lockJob(jobID uint32) (unlock func()) {
+	unlock = s.jobLocks.lock(jobID)
+	if s.isLost() {
+		s.jobLocks.mu.Lock()
+		defer s.jobLocks.mu.Unlock()
+		if s.jobLocks.asked == nil {
+			s.jobLocks.asked = map[uint32]bool{}
+		}
+		s.jobLocks.asked[jobID] = true
+	}
+	return unlock
+}
+
+func (s *Server) isLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
+}
+
+// wasAsked says whether this gresd has heard of a job itself. Its lock is held.
+func (l *jobLocks) wasAsked(jobID uint32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asked[jobID]
+}
+
+func (l *jobLocks) forgetAsked() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = nil
+}
+
+// deciding are the requests for shares that are being decided. Whose job ends
+// meanwhile is told so: what is decided then leaves nothing behind.
+type deciding struct {
+	mu   sync.Mutex
+	jobs map[uint32][]*context.CancelCauseFunc
+	// latest is the order of each job's last grant ([wire.Request.Order]), until the job's release.
+	latest map[uint32]uint64
+}
+
+// begin is for a request of the job; [waitqueue.HasEnded] says of ctx whether the job has ended.
+func (d *deciding) begin(ctx context.Context, jobID uint32, order uint64) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if order > d.latest[jobID] {
+		d.latest[jobID] = order
+	}
+	d.jobs[jobID] = append(d.jobs[jobID], &cancel)
+	return ctx, func() {
+		cancel(nil)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		left := slices.DeleteFunc(d.jobs[jobID], func(c *context.CancelCauseFunc) bool { return c == &cancel })
+		if d.jobs[jobID] = left; len(left) == 0 {
+			delete(d.jobs, jobID)
+		}
+	}
+}
+
+// end ends the requests of the job. It returns false if a later grant has come: that grant is of the
+// job's next run, or of a second Prolog. Call end with the job's lock held.
+func (d *deciding) end(jobID uint32, order uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if order > 0 && order < d.latest[jobID] {
+		return false
+	}
+	delete(d.latest, jobID)
+	for _, cancel := range d.jobs[jobID] {
+		(*cancel)(waitqueue.ErrJobEnded)
+	}
+	return true
+}
