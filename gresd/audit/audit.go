@@ -83,7 +83,7 @@ func New(parts Parts) *Auditor {
 }
 
 const (
-	grace     = 5 * time.Second // for which a rule must be broken
+	grace     = 5 * time.Second // a process breaks a rule for this long
 	tolerance = 64 * gpu.MiB    // above a memory limit
 )
 

@@ -112,7 +112,7 @@ func (n *node) reached(script string, j job) {
 	n.eventually(30*time.Second, script+" of job "+strconv.Itoa(j.id), func() bool { _, err := os.Stat(file); return err == nil })
 }
 
-// takeTurns lets the driver refuse time slices, or set them. Where it refuses them, jobs take turns.
+// takeTurns changes whether the driver refuses time slices. If it refuses them, jobs take turns.
 func (n *node) takeTurns(refused bool) {
 	n.t.Helper()
 	if n.turns == refused {

@@ -58,8 +58,8 @@ type Job struct {
 	MemMiB  int // 0: as much as the share
 }
 
-// contextCosts are known: gresd makes no context, which would be seen beside what is watched. They
-// are of the simulated driver and its card models.
+// contextCosts are the costs of a context for the simulated driver and its card models. With this
+// file, gresd starts no process to measure them.
 const contextCosts = `{
 "580.159.04/Simulated": {"context_bytes": 543162368, "uncounted_bytes": 9437184, "idle": true},
 "580.159.04/NVIDIA H100 80GB HBM3": {"context_bytes": 543162368, "uncounted_bytes": 9437184, "idle": true}}`
