@@ -105,9 +105,9 @@ check: build
 	@tools/lint quick
 	@tools/test check
 
-## test: every test there is, on a private Slurm with simulated cards (as root)
+## test: every test there is, on a private Slurm with simulated cards (as root); TEST_TIMEOUT=1h for each package, on a slow machine
 test: test-deps build
-	@tools/test all
+	@TEST_TIMEOUT=$(TEST_TIMEOUT) tools/test all
 
 ## test-go: go test of PKG (./gresd/... ./cmd/...) with the flags of the build; RUN=regexp picks some
 test-go:

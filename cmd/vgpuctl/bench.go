@@ -35,14 +35,19 @@ func (s *settings) benchCommand() *cobra.Command {
 		Long: "Measure how well shares are kept on card 0 of this node, with and without slurm-vgpu in one run.\n\n" +
 			"Without flags it runs the main cases in at most 5 minutes. With flags it runs vgpu-bench with these\n" +
 			"flags: --budget 20m runs every scenario, --scenario company compares programs next to busy jobs with\n" +
-			"the same programs alone, --sim uses a simulated card, and --help shows all flags.\n\n" +
+			"the same programs alone, --sim uses a simulated card, and -help shows all flags.\n\n" +
 			"It prints tables, and writes results.jsonl, results.md and plots of the shares over time (SVG) to\n" +
 			"--out (default vgpu-bench-DATE-TIME).",
 		Example: "  scontrol update node=$(hostname -s) state=drain reason=bench\n" +
 			"  systemctl stop gresd && vgpuctl bench; systemctl start gresd",
 		DisableFlagParsing: true,
 		ValidArgsFunction:  cobra.NoFileCompletions,
-		RunE:               s.run(func(_ *cobra.Command, args []string) error { return s.bench(args) }),
+		RunE: s.run(func(cmd *cobra.Command, args []string) error {
+			if slices.Contains(args, "--help") {
+				return cmd.Help()
+			}
+			return s.bench(args)
+		}),
 	}
 }
 

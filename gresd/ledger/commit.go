@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"maps"
 	"slices"
 )
 
@@ -45,9 +46,9 @@ func (l *Ledger) write() {
 
 // inOrder are all records as JSON, by rising job id. l.mu is held.
 func (l *Ledger) inOrder() [][]byte {
-	all := make([][]byte, len(l.ids))
-	for i, id := range l.ids {
-		all[i] = l.lines[id]
+	all := make([][]byte, 0, len(l.records))
+	for _, id := range slices.Sorted(maps.Keys(l.records)) {
+		all = append(all, l.records[id].line)
 	}
 	return all
 }
@@ -71,9 +72,8 @@ func (l *Ledger) undo(b *batch, err error) {
 	}
 	if err != nil {
 		for _, c := range slices.Backward(b.undo) {
-			l.unset(c.jobID)
-			if c.old != nil {
-				l.set(c.old, c.line)
+			if l.records[c.jobID] = c.old; c.old == nil {
+				delete(l.records, c.jobID)
 			}
 		}
 	}

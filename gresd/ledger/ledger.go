@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -28,7 +27,7 @@ import (
 
 // Sentinels for errors.Is.
 var (
-	// ErrCorrupt: the file could not be used and was moved aside; see [CorruptError].
+	// ErrCorrupt: the file could not be used and was moved aside. The text of the error names both.
 	ErrCorrupt = errors.New("ledger is corrupt")
 	// ErrLocked: another process has the ledger open.
 	ErrLocked = errors.New("another gresd has it open")
@@ -37,23 +36,6 @@ var (
 	// ErrClosed: the ledger was used after Close.
 	ErrClosed = errors.New("ledger is closed")
 )
-
-// CorruptError says what was wrong with the file and where it is now.
-type CorruptError struct {
-	Path    string // of the ledger
-	MovedTo string // where the unusable file is kept for people to look at
-	Why     error
-}
-
-func (e *CorruptError) Error() string {
-	return fmt.Sprintf("open ledger %s: %v: kept as %s, starting from live jobs", e.Path, e.Why, e.MovedTo)
-}
-
-// Is makes errors.Is(err, ErrCorrupt) true.
-func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
-
-// Unwrap returns what was wrong.
-func (e *CorruptError) Unwrap() error { return e.Why }
 
 // State says how a job's request ended.
 type State string
@@ -106,11 +88,7 @@ type Ledger struct {
 	// mu guards all below. It is not held while the disk is written: changes that
 	// come meanwhile share the next write (see commit.go).
 	mu      sync.RWMutex
-	records map[uint32]*Record // never changed; with what is on its way to the disk
-	lines   map[uint32][]byte  // each record as JSON
-	ids     []uint32           // of all, rising
-	inUse   place.InUse
-	engines map[gpu.Engine]int // of granted records that name one
+	records map[uint32]*stored // never changed; with what is on its way to the disk
 	lock    *os.File           // nil once closed
 
 	openBatch, writingBatch *batch // the one that collects changes, and the one that is being written
@@ -125,10 +103,15 @@ type Ledger struct {
 	out output // the writer's own
 }
 
+// stored is a record, and its JSON.
+type stored struct {
+	Record
+	line []byte
+}
+
 func newLedger(path string, lock *os.File) *Ledger {
 	l := &Ledger{
-		path: path, records: map[uint32]*Record{}, lines: map[uint32][]byte{}, inUse: place.InUse{}, engines: map[gpu.Engine]int{}, lock: lock,
-		out: output{path: path, keep: minJournal},
+		path: path, records: map[uint32]*stored{}, lock: lock, out: output{path: path, keep: minJournal},
 	}
 	l.written.L = &l.mu
 	return l
@@ -163,7 +146,7 @@ func (l *Ledger) Find(wanted func(*Record) bool) []Record {
 	list := []Record{}
 	l.mu.RLock()
 	for _, r := range l.records {
-		if wanted(r) {
+		if wanted(&r.Record) {
 			list = append(list, r.clone())
 		}
 	}
@@ -177,7 +160,18 @@ func (l *Ledger) Find(wanted func(*Record) bool) []Record {
 func (l *Ledger) InUse() place.InUse {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return maps.Clone(l.inUse)
+	return l.useWithout(0)
+}
+
+// useWithout is InUse without one job. l.mu is held.
+func (l *Ledger) useWithout(jobID uint32) place.InUse {
+	inUse := place.InUse{}
+	for _, r := range l.records {
+		if r.State == Granted && r.JobID != jobID {
+			inUse.Add(r.Placement)
+		}
+	}
+	return inUse
 }
 
 // GetWithOtherUse returns the record of a job, as [Ledger.Get] does, and what all other jobs
@@ -185,22 +179,11 @@ func (l *Ledger) InUse() place.InUse {
 func (l *Ledger) GetWithOtherUse(jobID uint32) (rec Record, others place.InUse, known bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	others = maps.Clone(l.inUse)
 	r, known := l.records[jobID]
-	if !known {
-		return Record{}, others, false
+	if known {
+		rec = r.clone()
 	}
-	if r.State == Granted {
-		others.Remove(r.Placement)
-	}
-	return r.clone(), others, true
-}
-
-// OfEngine is the number of granted records whose request names that engine.
-func (l *Ledger) OfEngine(engine gpu.Engine) int {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.engines[engine]
+	return rec, l.useWithout(jobID), known
 }
 
 // Pending is a change that is in force for readers and on its way to the disk.
@@ -245,8 +228,7 @@ func (l *Ledger) Begin(r Record) Pending {
 		return p
 	}
 	p.batch = l.collect(r.JobID, `{"set":`, line, `}`)
-	own := r.clone()
-	l.set(&own, line)
+	l.records[r.JobID] = &stored{r.clone(), line}
 	return p
 }
 
@@ -269,7 +251,7 @@ func (l *Ledger) BeginDelete(jobID uint32) (had bool, onDisk Pending) {
 	if l.lock != nil {
 		p.err = nil
 		p.batch = l.collect(jobID, `{"delete":`, strconv.AppendUint(nil, uint64(jobID), 10), `}`)
-		l.unset(jobID)
+		delete(l.records, jobID)
 	}
 	return had, p
 }
@@ -285,8 +267,7 @@ type batch struct {
 // undoing is how one record was before.
 type undoing struct {
 	jobID uint32
-	old   *Record // nil: there was none
-	line  []byte
+	old   *stored // nil: there was none
 }
 
 // collect notes a change, and how the record is before it. l.mu is held.
@@ -298,39 +279,12 @@ func (l *Ledger) collect(jobID uint32, before string, change []byte, after strin
 		l.openBatch.text = append(l.openBatch.text, ',')
 	}
 	l.openBatch.text = append(append(append(l.openBatch.text, before...), change...), after...)
-	l.openBatch.undo = append(l.openBatch.undo, undoing{jobID, l.records[jobID], l.lines[jobID]})
+	l.openBatch.undo = append(l.openBatch.undo, undoing{jobID, l.records[jobID]})
 	if !l.writing {
 		l.writing = true
 		go l.write()
 	}
 	return l.openBatch
-}
-
-// set makes a record current, which nobody else may change. l.mu is held.
-func (l *Ledger) set(r *Record, line []byte) {
-	l.unset(r.JobID)
-	l.records[r.JobID], l.lines[r.JobID] = r, line
-	at, _ := slices.BinarySearch(l.ids, r.JobID)
-	l.ids = slices.Insert(l.ids, at, r.JobID)
-	if r.State == Granted {
-		l.inUse.Add(r.Placement)
-		l.engines[r.Request.Engine]++
-	}
-}
-
-func (l *Ledger) unset(jobID uint32) {
-	r, known := l.records[jobID]
-	if !known {
-		return
-	}
-	if r.State == Granted {
-		l.inUse.Remove(r.Placement)
-		l.engines[r.Request.Engine]--
-	}
-	at, _ := slices.BinarySearch(l.ids, jobID)
-	l.ids = slices.Delete(l.ids, at, at+1)
-	delete(l.records, jobID)
-	delete(l.lines, jobID)
 }
 
 // Existed says whether there was a good file when the ledger was opened; false

@@ -20,7 +20,7 @@ import (
 // whatever journals there are.
 //
 // When a file is torn, corrupt or of no known version, Open moves all aside
-// and returns BOTH a usable empty ledger and a [*CorruptError], so that the
+// and returns BOTH a usable empty ledger and an [ErrCorrupt], so that the
 // caller can say so and rebuild. With every other error the ledger is nil; one
 // that a newer gresd wrote is left alone ([ErrNewer]). A write at the end that
 // was never finished is no error; see [Ledger.Torn].
@@ -53,7 +53,7 @@ func Open(path string) (*Ledger, error) {
 		return nil, errors.Join(fmt.Errorf("move corrupt ledger %s aside: %w", path, err), lock.Close())
 	}
 	l = newLedger(path, lock)
-	return l, &CorruptError{Path: path, MovedTo: moved, Why: why}
+	return l, fmt.Errorf("%w: %s: %w: kept as %s, starting from live jobs", ErrCorrupt, path, why, moved)
 }
 
 // load reads the files; why says that they are not to be trusted.
@@ -109,7 +109,7 @@ func (l *Ledger) loadRecords(records map[uint32]Record) error {
 		if err != nil {
 			return fmt.Errorf("open ledger %s: %w", l.path, err)
 		}
-		l.set(&r, line)
+		l.records[r.JobID] = &stored{r, line}
 	}
 	return nil
 }

@@ -4,14 +4,14 @@ package place
 
 import "github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 
-// TypicalShares are the request sizes for which fragmentation is reported.
+// TypicalShares are the request sizes of the fragmentation reports.
 var TypicalShares = []gpu.Share{25, 50, 75, gpu.FullCard}
 
-// FreeCard is what is free of one card. Largest is the largest request that fits by share and memory.
+// FreeCard is the free part of one card. Largest is the largest request that fits by share and memory.
 type FreeCard struct{ Share, Largest gpu.Share }
 
-// Fragmented is the part of the free share that requests for a share of one card cannot use, as in
-// FGD (Weng et al., USENIX ATC 2023). It is unknown if nothing is free.
+// Fragmented returns the part of the free share that a request of this size cannot use. FGD (Weng et
+// al., USENIX ATC 2023) defines it. It is unknown if no share is free.
 func Fragmented(cards []FreeCard, share gpu.Share) (ratio float64, known bool) {
 	var free, unusable gpu.Share
 	for _, c := range cards {

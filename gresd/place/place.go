@@ -15,7 +15,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 )
 
-// CardShare is what a job has on one card.
+// CardShare is the share of a job on one card.
 type CardShare struct {
 	UUID   gpu.UUID  `json:"gpu_uuid"`
 	Index  int       `json:"index"`        // at the time of placing, for display
@@ -31,7 +31,7 @@ type Placement struct {
 	Cards []CardShare `json:"cards"`
 }
 
-// Use is what jobs hold on one card.
+// Use is the sum of all shares on one card.
 type Use struct {
 	Units  gpu.Share `json:"units"`
 	Memory gpu.Bytes `json:"memory_bytes"`
@@ -49,20 +49,6 @@ func (u InUse) Add(p Placement) {
 		use.Memory += c.Memory
 		use.Jobs++
 		u[c.UUID] = use
-	}
-}
-
-// Remove is the opposite of Add.
-func (u InUse) Remove(p Placement) {
-	for _, c := range p.Cards {
-		use := u[c.UUID]
-		use.Units -= c.Share
-		use.Memory -= c.Memory
-		if use.Jobs--; use.Jobs == 0 {
-			delete(u, c.UUID)
-		} else {
-			u[c.UUID] = use
-		}
 	}
 }
 

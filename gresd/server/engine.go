@@ -42,7 +42,7 @@ func (c choice) addTo(e *wire.Explanation) {
 
 // auto chooses for a job that leaves it to gresd: concurrent where that can be, unless the card is
 // divided otherwise. A card with concurrent jobs of users who are not trusted is refused by checkNeighbors;
-// so are, later, others beside this job. s.placing is held.
+// so are, later, others beside this job. The queue is locked.
 func (s *Server) auto(facts slurm.JobFacts, share gpu.Share, cards int, card gpu.UUID) choice {
 	site, missing := s.cfg().MPS, s.mps.Available()
 	byTime := func(why string, args ...any) choice { return choice{gpu.Time, fmt.Sprintf(why, args...)} }
@@ -102,7 +102,7 @@ func (s *Server) neighborRecords(facts slurm.JobFacts, card gpu.UUID, holds func
 // engineOf is what divides the compute of a job's cards: what was asked for,
 // else the site's choice where the request allows it. A CUDA program talks to
 // one MPS daemon, which is for one card, and its percentage is fixed. share is that of the first
-// card. s.placing is held.
+// card. The queue is locked.
 func (s *Server) engineOf(facts slurm.JobFacts, req request.Request, cards int, first gpu.UUID, share gpu.Share) choice {
 	site := s.cfg().MPS
 	switch {
@@ -157,14 +157,11 @@ var shared = map[gpu.Engine]string{gpu.Time: "shared by time with", gpu.MPS: "di
 
 // checkNeighbors says why a job cannot share a card with those that are on it. A
 // server of MPS is one user of the card's time, with a slice that none of its
-// clients can set: beside it no job would have its share. s.placing is held.
+// clients can set: beside it no job would have its share. The queue is locked.
 func (s *Server) checkNeighbors(facts slurm.JobFacts, chosen choice, card gpu.UUID, index int) error {
 	engine := chosen.engine
 	if engine != gpu.Time && card.IsInstance() {
 		return engineError(engine, "card %d is a MIG instance, on which gresd does not start it; want --vgpu-engine=time", index)
-	}
-	if engine == gpu.Time && s.ledger.OfEngine(gpu.MPS)+s.ledger.OfEngine(gpu.Concurrent) == 0 {
-		return nil // most nodes: not every job is looked at for each grant
 	}
 	rivals := s.neighborRecords(facts, card, func(rec *ledger.Record) bool {
 		return engineOfRecord(rec) != engine || engine == gpu.MPS && rec.UID != facts.UID && !s.cfg().MPS.AllowAcrossUsers ||
@@ -193,7 +190,7 @@ func (s *Server) checkNeighbors(facts slurm.JobFacts, chosen choice, card gpu.UU
 }
 
 // compatibleCards are the cards that gresd may choose from for a job. The error says
-// why there is none. s.placing is held.
+// why there is none. The queue is locked.
 func (s *Server) compatibleCards(facts slurm.JobFacts, req request.Request, cards []gpu.Card) ([]gpu.Card, error) {
 	var fit []gpu.Card
 	var why error

@@ -66,7 +66,7 @@ func TestTheConfOfThePrologWins(t *testing.T) {
 }
 
 func TestWithoutAConfTheDaemonsOwnIsKept(t *testing.T) {
-	got := Environment([]string{"PATH=/bin", "SLURM_CONF=/own", "SQUEUE_FORMAT=x", "LANG=de_DE", "SLURM_CLUSTERS=other"}, "")
+	got := environment([]string{"PATH=/bin", "SLURM_CONF=/own", "SQUEUE_FORMAT=x", "LANG=de_DE", "SLURM_CLUSTERS=other"}, "")
 	if want := []string{"PATH=/bin", "SLURM_CONF=/own", "LC_ALL=C"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("environment is %q, want %q", got, want)
 	}

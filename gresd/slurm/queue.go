@@ -178,7 +178,7 @@ func (c *Client) Step(ctx context.Context, jobID uint32, node string, env string
 	if err != nil {
 		cmd.Err = err // as that of a command that is not in PATH
 	}
-	cmd.Env = Environment(cmd.Environ(), c.conf)
+	cmd.Env = environment(cmd.Environ(), c.conf)
 	// A ^C at the terminal is ours: srun would ask for a second one.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

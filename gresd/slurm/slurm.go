@@ -221,7 +221,7 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	// A wrapper of the site may have children.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	command.Env = Environment(os.Environ(), c.conf)
+	command.Env = environment(os.Environ(), c.conf)
 	var out, problems bytes.Buffer
 	command.Stdout, command.Stderr = &out, &problems
 	began := time.Now()
@@ -249,9 +249,9 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	return "", fmt.Errorf("%s: %w: %s", what, errorFor(said), clip(said))
 }
 
-// Environment returns a program's environment without the variables that change Slurm's output or
+// environment returns a program's environment without the variables that change Slurm's output or
 // its configuration, for example SLURM_TIME_FORMAT, SQUEUE_FORMAT and SLURM_CLUSTERS.
-func Environment(own []string, conf string) []string {
+func environment(own []string, conf string) []string {
 	kept := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		if name == "SLURM_CONF" {

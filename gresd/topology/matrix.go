@@ -2,7 +2,7 @@
 
 package topology
 
-// NoNUMANode is the NUMA node of a card of which it is not known. It is equal
+// NoNUMANode stands for an unknown NUMA node. It is equal
 // to no node, not even to that of another such card.
 const NoNUMANode = -1
 

@@ -150,8 +150,8 @@ type slurmClient interface {
 	Requeue(ctx context.Context, job uint32) error
 }
 
-// takesPart says whether this node is one of those that share cards: it has gresd's folder,
-// which systemd makes, or the configuration. Others run every job as if this program were not there.
+// takesPart reports whether this node shares cards: it has gresd's folder, which systemd makes, or
+// the configuration. Every other node runs its jobs as if this program were not there.
 func (h *Hook) takesPart() bool {
 	if h.Config.Found || h.Getenv("VGPU_SOCKET") != "" {
 		return true

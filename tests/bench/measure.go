@@ -266,7 +266,7 @@ func (b *bench) measure(ctx context.Context, ses session, tenants []tenant, seco
 		w := rates(done[i], at, window, solo)
 		r.Tenants = append(r.Tenants, report.Tenant{
 			Shape: t.shape, Share: t.share, OfSolo: series.Mean(w), Sigma: series.Sigma(w), Windows: w,
-			StepsMS: stepsOf(done[i], at),
+			StepsMS: stepsOf(done[i], at), Late: late(done[i], at),
 		})
 		equal = equal && t.share == tenants[0].share
 		r.Judged = r.Judged && t.alwaysBusy() && t.mode != "soft"
@@ -278,6 +278,15 @@ func (b *bench) measure(ctx context.Context, ses session, tenants []tenant, seco
 		r.Numbers["jain_1s_min"] = leastJain(seconds1)
 	}
 	return r, at, done, nil
+}
+
+// late is the part of the time in which a process of a tenant wanted a processor and had none, of the one
+// that was latest.
+func late(done []outcome, at span) (part float64) {
+	for _, o := range done {
+		part = max(part, min(1, o.LateS*1e9/float64(at.to-at.from)))
+	}
+	return part
 }
 
 // leastJain is the worst second of a run of equal shares.

@@ -183,6 +183,8 @@ type outcome struct {
 	// PerStep are the units of a step of a rhythm, whose Series counts steps.
 	PerStep float64 `json:"kernels_per_step"`
 	Sent    float64 `json:"sent"` // steps of a rhythm
+	// LateS is for how many seconds the process wanted a processor and had none, on the simulated card.
+	LateS float64 `json:"late_s"`
 }
 
 // finish waits for the end and reads what was done.

@@ -45,7 +45,7 @@ func unlimited(ctx context.Context, b *bench, sys system, ses session) {
 // apart.
 func (b *bench) compare(ctx context.Context, ses session, shape string, sides []side, times int) (report.Record, error) {
 	all := append([]side{{"native", tenant{share: 100}}}, sides...)
-	rates := make([][]float64, len(all))
+	rates, latest := make([][]float64, len(all)), make([]float64, len(all))
 	for range times {
 		for i, s := range all {
 			with := ses
@@ -58,6 +58,7 @@ func (b *bench) compare(ctx context.Context, ses session, shape string, sides []
 				return report.Record{}, fmt.Errorf("%s, %s: %w", shape, s.name, err)
 			}
 			rates[i] = append(rates[i], done[0][0].Series.Rate(at.from, at.to))
+			latest[i] = max(latest[i], late(done[0], at))
 		}
 	}
 	base := series.Quantile(rates[0], 0.5)
@@ -67,8 +68,13 @@ func (b *bench) compare(ctx context.Context, ses session, shape string, sides []
 	r := report.Record{Seconds: b.soloSeconds(shape).Seconds(), Numbers: map[string]float64{
 		"native_spread_percent": 100 * (series.Quantile(rates[0], 1) - series.Quantile(rates[0], 0)) / base,
 	}}
-	for i, s := range all[1:] {
-		r.Numbers[s.name+"_percent"] = 100 * series.Quantile(rates[i+1], 0.5) / base
+	for i, s := range all {
+		if i > 0 {
+			r.Numbers[s.name+"_percent"] = 100 * series.Quantile(rates[i], 0.5) / base
+		}
+		if latest[i] > 0 {
+			r.Numbers[s.name+"_late"] = latest[i]
+		}
 	}
 	return r, nil
 }

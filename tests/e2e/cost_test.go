@@ -111,8 +111,7 @@ func (s site) compare(rounds int, settings []setting, argv ...string) map[string
 	return median
 }
 
-// settled waits until no job is completing, so that the Epilog of one does not
-// run beside the start of the next.
+// settled waits until no job is completing. Then no Epilog runs during the next job start.
 func (s site) settled() {
 	s.t.Helper()
 	for range 1000 {
@@ -141,7 +140,7 @@ func (s site) onDisk() {
 	}
 }
 
-// What a job start and a step may take longer than without slurm-vgpu.
+// The limits of the time that slurm-vgpu adds to a job start and to a step.
 const (
 	startLimit = 15 * time.Millisecond
 	stepLimit  = 3 * time.Millisecond

@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/storm"
 )
 
 func TestMain(m *testing.M) {
 	storm.Become()
+	processor.Prefer()
 	if err := cluster.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

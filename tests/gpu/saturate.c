@@ -39,7 +39,7 @@ struct run {
 	double *window; /* kernels finished in each */
 	int nwindows;
 	double kernels, last_ms, end_ms;
-	double waited_s; /* for a processor */
+	double late_s;
 };
 
 static volatile sig_atomic_t asked; /* by SIGUSR1, what malloc has given out */
@@ -182,7 +182,7 @@ static void prepare(struct run *r, const struct worker *w, double seconds)
 
 static void keep_busy(struct run *r)
 {
-	double waited = waited_s();
+	double late = late_s();
 	uint64_t until;
 	long sent = 0, seen = 0;
 
@@ -196,7 +196,7 @@ static void keep_busy(struct run *r)
 			count_batch(r, seen++);
 		launch_batch(r, sent++);
 	}
-	r->waited_s = waited_s() - waited;
+	r->late_s = late_s() - late;
 	while (seen < sent)
 		count_batch(r, seen++);
 }
@@ -219,7 +219,7 @@ static void print_result(const struct run *r, const struct worker *w)
 	       "\"first_windows\":"
 	       "[",
 	       w->device, r->launch, s, solo_ns / 1000, r->kernels, rate, rate / solo, mean,
-	       sqrt(var), r->nwindows, r->waited_s / s, r->k.ns_per_unit, r->k.gap_ns, r->k.grid);
+	       sqrt(var), r->nwindows, r->late_s / s, r->k.ns_per_unit, r->k.gap_ns, r->k.grid);
 	for (int i = 0; i < r->nwindows && i < FIRST_WINDOWS; i++)
 		printf("%s%.4f", i ? "," : "", r->window[i] / (WINDOW_MS / 1000) / solo);
 	puts("]}");

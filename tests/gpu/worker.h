@@ -131,8 +131,8 @@ const char *error_name(CUresult rc);
 void must(CUresult rc, const char *what); /* ends the program when rc is an error */
 void die(const char *what, const char *why);
 uint64_t now_ns(void);
-/* How long the main thread has wanted a processor and had none. */
-double waited_s(void);
+/* For how long this program was without a processor that it wanted; 0 on a real card. */
+double late_s(void);
 
 /* report.c */
 void uuid_text(CUdevice dev, char out[64]);

@@ -5,6 +5,8 @@ package processor
 
 import (
 	"bytes"
+	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,18 +35,32 @@ func Prefer() {
 	_ = os.WriteFile("/proc/self/autogroup", []byte("-20"), 0) // only root may
 }
 
-// Waited is how long the main thread of a process has wanted a processor and had none. The process
-// may have ended if nobody has waited for it.
+// Waited is how long the threads of a process have wanted a processor and had none. Of a process that
+// has ended and for which nobody has waited, it is the time of the main thread.
 func Waited(pid int) time.Duration {
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/schedstat") // "": the process is gone
-	_, rest, _ := strings.Cut(string(text), " ")
-	waited, _, _ := strings.Cut(rest, " ")
-	ns, _ := strconv.ParseInt(waited, 10, 64)
-	return time.Duration(ns)
+	var sum time.Duration
+	for _, waited := range threads(pid) {
+		sum += waited
+	}
+	return sum
 }
 
-// Output runs a program and returns what it prints, and the part of its time in which its main
-// thread wanted a processor and had none.
+// threads is the same of each thread.
+func threads(pid int) map[string]time.Duration {
+	waited := map[string]time.Duration{}
+	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // "": the thread has ended
+		if fields := strings.Fields(string(text)); len(fields) > 1 {
+			ns, _ := strconv.ParseInt(fields[1], 10, 64)
+			waited[file] = time.Duration(ns)
+		}
+	}
+	return waited
+}
+
+// Output runs a program and returns what it prints, and the part of its time in which its threads wanted
+// a processor and had none.
 func Output(cmd *exec.Cmd) (out []byte, late float64, err error) {
 	var text bytes.Buffer
 	cmd.Stdout = &text
@@ -52,11 +68,39 @@ func Output(cmd *exec.Cmd) (out []byte, late float64, err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, 0, err
 	}
-	var info unix.Siginfo
-	for err := unix.EINTR; err == unix.EINTR; { // it has ended, and keeps its numbers
-		err, _ = unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil).(unix.Errno)
+	waited := map[string]time.Duration{}
+	for ended := false; !ended; {
+		// A zombie has its main thread's numbers; those of other threads are up to 50 ms old.
+		ended = hasEnded(cmd.Process.Pid)
+		maps.Copy(waited, threads(cmd.Process.Pid))
+		if !ended {
+			time.Sleep(50 * time.Millisecond)
+		}
 	}
-	late = min(1, float64(Waited(cmd.Process.Pid))/float64(time.Since(began)))
+	var sum time.Duration
+	for _, w := range waited {
+		sum += w
+	}
+	late = min(1, float64(sum)/float64(time.Since(began)))
 	err = cmd.Wait()
 	return text.Bytes(), late, err
+}
+
+func hasEnded(pid int) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+	return err == nil && info.Signo != 0 || errors.Is(err, unix.ECHILD)
+}
+
+// Bounds are what job i may do where it must do from least to most of a card on an idle machine. want is
+// what each job is due, in the same unit, and late the part of the time in which it had no processor. A job
+// that is late does less, and others may do what it leaves.
+func Bounds(i int, least, most float64, want, late []float64) (low, high float64) {
+	low, high = least*(1-late[i]), most
+	for j := range want {
+		if j != i {
+			high += want[j] * late[j]
+		}
+	}
+	return low, high
 }

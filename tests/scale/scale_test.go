@@ -17,9 +17,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 )
 
 func TestMain(m *testing.M) {
+	processor.Prefer()
 	if err := cluster.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

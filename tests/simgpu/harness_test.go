@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 )
 
 // bin is where make build puts the libraries and programs.
@@ -21,6 +23,7 @@ func TestMain(m *testing.M) {
 		readRecords()
 		return
 	}
+	processor.Prefer()
 	if err := build(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -149,13 +152,29 @@ func saturate(t *testing.T, m *Machine, state string, n int, seconds string, ker
 	return out
 }
 
-// fractions returns what each tenant counted as done, as part of solo work.
-func fractions(tenants []*tenant) []float64 {
-	var out []float64
+// fractions returns what each tenant counted as done, as part of solo work, and the part of the time in
+// which it wanted a processor and had none.
+func fractions(tenants []*tenant) (did, late []float64) {
 	for _, x := range tenants {
-		out = append(out, x.next()["fraction"].(float64))
+		line := x.next()
+		did, late = append(did, line["fraction"].(float64)), append(late, min(1, line["late"].(float64)))
 	}
-	return out
+	return did, late
+}
+
+// bounded checks what each tenant did. One that was late can have done so much less, and others so much more.
+func bounded(t *testing.T, did, late []float64, want ...[2]float64) {
+	t.Helper()
+	t.Logf("%.3f of solo work; without a processor for %.3f of the time", did, late)
+	due := make([]float64, len(did))
+	for i := range did {
+		due[i] = want[min(i, len(want)-1)][1]
+	}
+	for i, f := range did {
+		w := want[min(i, len(want)-1)]
+		low, high := processor.Bounds(i, w[0], w[1], due, late)
+		within(t, fmt.Sprintf("tenant %d", i+1), f, low, high)
+	}
 }
 
 func within(t *testing.T, what string, got, low, high float64) {

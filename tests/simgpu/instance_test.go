@@ -123,7 +123,8 @@ func TestInstancesByCUDA(t *testing.T) {
 	a := use(cards[2].UUID, "--saturate", "1")
 	b := use(cards[3].UUID, "--saturate", "1")
 	for _, x := range []*tenant{a, b} {
-		within(t, "alone on its instance", x.next()["fraction"].(float64), 0.9, 1.1)
+		did, late := fractions([]*tenant{x})
+		bounded(t, did, late, [2]float64{0.9, 1.1})
 	}
 	if err := m.XID(0, 79, 0, 999); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -209,6 +210,19 @@ func (m *Machine) locked(f func()) {
 	C.sim_lock(m.st)
 	defer C.sim_unlock(m.st)
 	f()
+}
+
+// Late is for how long the threads of a process that work on a card were without a processor that they
+// wanted: the process could have done so much more. It may have ended, unless another one has its slot.
+func (m *Machine) Late(pid int) (late time.Duration) {
+	m.locked(func() {
+		for i := range m.st.proc {
+			if p := &m.st.proc[i]; int(p.pid) == pid {
+				late = max(late, time.Duration(p.late_ns))
+			}
+		}
+	})
+	return late
 }
 
 // Status brings the machine up to the present and describes it.

@@ -32,7 +32,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504758554d4953ull
-#define SIM_VERSION 13u
+#define SIM_VERSION 14u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_PROCS 256
 #define SIM_MAX_CTX 512
@@ -132,6 +132,9 @@ struct sim_proc {
 	char name[32];
 	uint64_t mem[SIM_MAX_CARDS];
 	uint64_t space; /* of a client of an MPS server, its byte in nvidia-uvm; 0: none */
+	/* For how long its threads were without a processor that they wanted, see libcuda/late.c. It is
+	 * kept after the end, until another process has the slot. */
+	uint64_t late_ns;
 	/* cuda-checkpoint: */
 	uint32_t state;      /* enum CUprocessState */
 	uint32_t asked;      /* enum sim_ask, by another process; a futex, for both */

@@ -52,8 +52,8 @@ func newServer(t *testing.T) (server *os.Process, env []string) {
 }
 
 // did is what the work of tenants would have taken alone, of a second, by the card's own count: what a
-// client measures of its own kernels beside others is too long.
-func did(t *testing.T, m *Machine, tenants ...*tenant) (got []float64) {
+// client measures of its own kernels beside others is too long. late is how late they were.
+func did(t *testing.T, m *Machine, tenants ...*tenant) (got, late []float64) {
 	t.Helper()
 	waitFor(t, "all work", func() bool {
 		all := contexts(m, tenants)
@@ -64,13 +64,7 @@ func did(t *testing.T, m *Machine, tenants ...*tenant) (got []float64) {
 		}
 		return all != nil
 	})
-	before, began := contexts(m, tenants), time.Now()
-	time.Sleep(2 * time.Second)
-	after, took := contexts(m, tenants), time.Since(began)
-	for i := range tenants {
-		got = append(got, float64(after[i].BusyNS-before[i].BusyNS)/float64(took))
-	}
-	return got
+	return busyShares(m, tenants, 2*time.Second)
 }
 
 func TestClientsOfAServerRunBesideEachOther(t *testing.T) {
@@ -92,11 +86,8 @@ func TestClientsOfAServerRunBesideEachOther(t *testing.T) {
 			for _, part := range c.parts {
 				tenants = append(tenants, startTenantWith(t, state, env, "--part", strconv.Itoa(part), "--kernel-us", "1000", "--saturate", "60"))
 			}
-			got := did(t, m, tenants...)
-			t.Logf("%.3f of solo work", got)
-			for _, f := range got {
-				within(t, c.name, f, c.low, c.high)
-			}
+			got, late := did(t, m, tenants...)
+			bounded(t, got, late, [2]float64{c.low, c.high})
 		})
 	}
 }
@@ -107,11 +98,8 @@ func TestAServerIsOneContextBesideOthers(t *testing.T) {
 	m, state := newMachine(t, "one-card")
 	_, env := newServer(t)
 	args := []string{"--kernel-us", "200", "--saturate", "60"}
-	got := did(t, m, startTenantWith(t, state, env, args...), startTenantWith(t, state, env, args...), startTenant(t, state, args...))
-	t.Logf("%.3f of solo work", got)
-	within(t, "a client", got[0], 0.21, 0.24)
-	within(t, "a client", got[1], 0.21, 0.24)
-	within(t, "the other", got[2], 0.43, 0.475)
+	got, late := did(t, m, startTenantWith(t, state, env, args...), startTenantWith(t, state, env, args...), startTenant(t, state, args...))
+	bounded(t, got, late, [2]float64{0.21, 0.24}, [2]float64{0.21, 0.24}, [2]float64{0.43, 0.475})
 }
 
 // Clients lose their work with their server, and nobody else does.

@@ -17,11 +17,13 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/simgpu"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/storm"
 )
 
 func TestMain(m *testing.M) {
+	processor.Prefer()
 	if err := cluster.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -161,19 +163,36 @@ func (n *node) busy(pids ...int) []float64 {
 // measureFor is long enough for the parts to be those of the shares, whatever happens to be.
 const measureFor = 10 * time.Second
 
-// shared returns the first job's part of what two jobs of 30 and 70 percent have.
-func (n *node) shared() float64 {
+// had is for how long each process has the card in some seconds, and the part of the seconds in which it
+// wanted a processor and had none.
+func (n *node) had(d time.Duration, pids ...int) (took time.Duration, had, late []float64) {
+	n.t.Helper()
+	began, before := time.Now(), n.busy(pids...)
+	for _, pid := range pids {
+		late = append(late, -float64(n.m.Late(pid)))
+	}
+	time.Sleep(d)
+	had, took = n.busy(pids...), time.Since(began)
+	for i, pid := range pids {
+		had[i] -= before[i]
+		late[i] = min(1, (late[i]+float64(n.m.Late(pid)))/float64(took))
+	}
+	return took, had, late
+}
+
+// checkShared checks the first job's part of what two jobs of 30 and 70 percent have.
+func (n *node) checkShared() {
 	n.t.Helper()
 	n.grant(1, 30)
 	n.grant(2, 70)
 	a, b := n.tenant(1), n.tenant(2)
 	n.eventually("both work", func() bool { had := n.busy(a, b); return had[0] > 5e8 && had[1] > 5e8 })
-	before := n.busy(a, b)
-	time.Sleep(measureFor)
-	after := n.busy(a, b)
-	first, second := after[0]-before[0], after[1]-before[1]
-	n.t.Logf("the first had %.1f %% of what both had", 100*first/(first+second))
-	return 100 * first / (first + second)
+	_, had, late := n.had(measureFor, a, b)
+	part := 100 * had[0] / (had[0] + had[1])
+	n.t.Logf("the first had %.1f %% of what both had; without a processor for %.3f of the time", part, late)
+	if low, high := processor.Bounds(0, 30-tolerance, 30+tolerance, []float64{30, 70}, late); part < low || part > high {
+		n.t.Errorf("the job of 30 %% had %.1f %%", part)
+	}
 }
 
 func (n *node) logged(text string) int {
@@ -191,9 +210,7 @@ func TestACardThatObeysIsDividedBySlices(t *testing.T) {
 	n := newNode(t, simgpu.CardConfig{})
 	n.start()
 	n.verdict(probe.Obeyed)
-	if got := n.shared(); got < 30-tolerance || got > 30+tolerance {
-		t.Errorf("the job of 30 %% had %.1f %%", got)
-	}
+	n.checkShared()
 	if n.logged("jobs take turns") != 0 {
 		t.Error("its jobs take turns")
 	}
@@ -208,9 +225,7 @@ func TestACardThatIgnoresSlicesIsDividedByTurns(t *testing.T) {
 	if got := n.logged("a card does not obey time slices"); got != 1 {
 		t.Errorf("gresd says it %d times, want once", got)
 	}
-	if got := n.shared(); got < 30-tolerance || got > 30+tolerance {
-		t.Errorf("the job of 30 %% had %.1f %%", got)
-	}
+	n.checkShared()
 	// Jobs are there when it is started again: what it knows, it knows.
 	n.Kill()
 	n.start()

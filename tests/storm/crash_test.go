@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 )
 
 func TestMain(m *testing.M) {
 	Become()
+	processor.Prefer()
 	if err := cluster.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

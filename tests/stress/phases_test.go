@@ -111,8 +111,8 @@ func TestWhatIsBetweenKernels(t *testing.T) {
 			t.Fatal(err)
 		}
 		budget := view.Cards[0].Budget
-		if result["done_ns"].(float64) == 0 || budget.WaitNS > 3e7 {
-			t.Errorf("launches waited %d ms in 3 s, want at most 30; charged %d ms", budget.WaitNS/1e6, budget.ChargedNS/1e6)
+		if result["done_ns"].(float64) == 0 || float64(budget.WaitNS) > 3e7+3e9*result["late"].(float64) {
+			t.Errorf("launches waited %d ms in 3 s, want at most 30; %.3f of the time without a processor", budget.WaitNS/1e6, result["late"])
 		}
 	})
 }

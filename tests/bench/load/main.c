@@ -99,6 +99,7 @@ static void tenant(struct card *c, const struct options *o, const struct shape *
 	printf("ready\n");
 	fflush(stdout);
 	for (; scanf(" go %llu %llu", &start, &end) == 2 && end > start; runs++) {
+		double late = late_s();
 		struct samples *samples =
 			samples_start(o->samples, c, &beats, (double)(end - start) / 1e9);
 
@@ -107,7 +108,7 @@ static void tenant(struct card *c, const struct options *o, const struct shape *
 		else
 			work(c, s, o, start, end);
 		samples_stop(samples);
-		printf("\n");
+		printf(",\"late_s\":%.4f}\n", late_s() - late);
 		fflush(stdout);
 	}
 	if (!runs || !feof(stdin))

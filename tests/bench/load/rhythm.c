@@ -176,6 +176,6 @@ void rhythm_play(struct player *p, uint64_t start, uint64_t end)
 	}
 	wait_all(p);
 	printf("{\"shape\":\"rhythm\",\"sms\":%d,\"kernels_per_step\":%u,\"sent\":%llu,\"kernels\":"
-	       "%u}",
+	       "%u",
 	       p->card->sms, p->r.kernels, (unsigned long long)p->steps, card_kernels(p->card));
 }

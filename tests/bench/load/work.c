@@ -165,5 +165,5 @@ void work(struct card *c, const struct shape *s, const struct options *o, uint64
 		train(c, s, end);
 	else
 		saturate(c, s, o, start, end);
-	printf(",\"kernels\":%u}", c->progress->kernels);
+	printf(",\"kernels\":%u", c->progress->kernels);
 }

@@ -57,6 +57,8 @@ type Tenant struct {
 	Windows []float64 `json:"windows,omitempty"`
 	// StepsMS are single steps of a training, for their distribution.
 	StepsMS []float64 `json:"steps_ms,omitempty"`
+	// Late is the part of the time in which the tenant wanted a processor and had none, on the simulated card.
+	Late float64 `json:"late,omitempty"`
 	// Kept is set in the scenario company.
 	Kept *Kept `json:"kept,omitempty"`
 }

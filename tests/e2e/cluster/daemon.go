@@ -75,7 +75,7 @@ func (d *Daemon) Spawn() error {
 	return nil
 }
 
-// Alive says whether the process runs.
+// Alive reports whether the process runs.
 func (d *Daemon) Alive() bool {
 	if d.done == nil {
 		return false
@@ -123,7 +123,7 @@ type Process struct {
 
 func (p Process) String() string { return fmt.Sprintf("%d %s", p.PID, p.Command) }
 
-// Processes lists all that run inside but for the harness, the first process,
+// Processes lists the processes of the private machine, without the harness, the first process,
 // the daemons of the cluster, and zombies.
 func (c *Cluster) Processes() []Process {
 	own := map[int]bool{}

@@ -54,6 +54,7 @@ type line struct {
 	KernelUS  float64 `json:"kernel_us"`
 	GapNS     float64 `json:"gap_ns"`
 	UnitNS    float64 `json:"ns_per_unit"`
+	Late      float64 `json:"late"`
 	Kind      string  `json:"kind"`
 	Name      string  `json:"name"`
 	UUID      string  `json:"uuid"`
@@ -148,13 +149,20 @@ type Work struct {
 	Job  int
 }
 
-// Measure lets the jobs work over the same seconds, and returns the work that
-// each did in a second. Only the quotient of two of these numbers means
-// something.
+// Measure is [Cluster.MeasureLate] where it is enough to know the work.
 func (c *Cluster) Measure(seconds int, works ...Work) ([]float64, error) {
+	rates, _, err := c.MeasureLate(seconds, works...)
+	return rates, err
+}
+
+// MeasureLate lets the jobs work over the same seconds, and returns the work that
+// each did in a second. Only the quotient of two of these numbers means
+// something. late is the part of the time in which a job wanted a processor and had none: it can have
+// done so much less, and the others so much more.
+func (c *Cluster) MeasureLate(seconds int, works ...Work) (rates, late []float64, err error) {
 	for _, w := range works {
 		if _, err := c.WaitState(w.Job, 30*time.Second, "RUNNING"); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	start := time.Now().Add(2 * time.Second) // the worker measures its kernel before
@@ -162,27 +170,28 @@ func (c *Cluster) Measure(seconds int, works ...Work) ([]float64, error) {
 	for _, w := range works {
 		file := filepath.Join(c.Home(w.User), fmt.Sprintf("go.%d", w.Job))
 		if err := os.WriteFile(file, []byte(args), 0o644); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	time.Sleep(time.Until(start) + time.Duration(seconds)*time.Second)
-	rates := make([]float64, len(works))
+	rates, late = make([]float64, len(works)), make([]float64, len(works))
 	for i, w := range works {
 		if !until(20*time.Second, 100*time.Millisecond, func() bool {
-			rates[i] = 0
+			rates[i], late[i] = 0, 0
 			// Kernels are of about the same length; their number of units is
 			// exact. A job of several processes has a line of each.
 			for _, l := range lines(c.Output(w.User, w.Job)) {
 				if l.Cmd == "saturate" && l.UnitNS > 0 {
 					rates[i] += l.Rate * (l.KernelUS*1000 - l.GapNS) / l.UnitNS
+					late[i] = max(late[i], min(1, l.Late))
 				}
 			}
 			return rates[i] > 0
 		}) {
-			return nil, fmt.Errorf("job %d: told nothing of its work; output:\n%s", w.Job, c.Output(w.User, w.Job))
+			return nil, nil, fmt.Errorf("job %d: told nothing of its work; output:\n%s", w.Job, c.Output(w.User, w.Job))
 		}
 	}
-	return rates, nil
+	return rates, late, nil
 }
 
 // FirstWindows is what a job did in each of the first 100 ms that [Cluster.Measure] let it

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/security.md")
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 		agent(os.Args[1:])
 		return
 	}
+	processor.Prefer()
 	if err := cluster.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -33,6 +33,11 @@ void failed(const char *file, int line, const char *what, long long got, long lo
 			       (long long)(a));                                               \
 	} while (0)
 
+/* As WITHIN, for what events took by the host's order: the host may have been without a processor. */
+#define TOOK_US(got, a, b) WITHIN(got, a, (b) + waited_us())
+
+double waited_us(void); /* since start() */
+
 extern const char kernels_ptx[];
 
 CUcontext start(void); /* cuInit and a primary context, current */

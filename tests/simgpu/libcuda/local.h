@@ -340,6 +340,10 @@ CUresult stream_submit(CUstream s, const struct work *w, uint64_t *index);
 void effect_free(struct effect *e);
 /* waits until the stream has passed op index, or is another stream by now */
 CUresult stream_wait(uint32_t slot, uint32_t gen, uint64_t index);
+/* late.c: for how long this thread was without a processor, since the last call; and counts it, with
+ * the model locked and at the present */
+uint64_t late_ns(void);
+void late_count(uint64_t ns);
 void stream_release(CUstream s); /* a destroyed stream without work */
 struct effect *effect_new(enum effect_kind kind);
 struct effect *effect_copy(const struct effect *e);

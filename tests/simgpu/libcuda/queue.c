@@ -184,11 +184,12 @@ CUresult stream_wait(uint32_t slot, uint32_t gen, uint64_t index)
 	struct sim_stream *m = &drv.st->stream[slot];
 
 	for (;;) {
-		uint64_t at = 0;
+		uint64_t at = 0, late = late_ns();
 		bool done;
 
 		drv_model_lock();
 		sim_advance_all(drv.st);
+		late_count(late);
 		done = m->gen != gen || m->done > index;
 		if (!done)
 			at = sim_predict(drv.st, slot, index);
@@ -244,10 +245,11 @@ CUresult stream_submit(CUstream s, const struct work *w, uint64_t *index)
 	}
 	op = make_op(s, w);
 	do {
-		uint64_t at = 0;
+		uint64_t at = 0, late = late_ns();
 
 		drv_model_lock();
 		sim_advance_all(drv.st);
+		late_count(late);
 		full = sim_push(drv.st, s->slot, &op, index);
 		if (full)
 			at = sim_predict(drv.st, s->slot, drv.st->stream[s->slot].done + MAKE_ROOM);

@@ -1,135 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * rhythm.c - a program that does not keep its queue full, as training and
- * inference do: each step the host launches kernels one after another, each
- * taking it so long, then has other things to do; at some steps it waits for
- * the card. Host time is spent by spinning. Prints one line of JSON.
+ * rhythm.c - programs that do not keep their queue full, beside each other on a card.
+ *
+ *   rhythm STATE SECONDS SLICE_US KERNELS KERNEL_US LAUNCH_US GAP_US WAIT [SLICE_US ...]
+ *
+ * As training and inference do: in each step the host launches KERNELS kernels one after another,
+ * each taking it LAUNCH_US, then has other things to do for GAP_US. At each step whose number is a multiple of
+ * WAIT it waits for the card. A slice of 0 is the card's own. Prints a line of JSON: the steps of
+ * each program in a second.
+ *
+ * The hosts run in the card's time, not in that of this machine: the next thing that happens to any of
+ * them happens when the card has been advanced to it.
  */
 #define _GNU_SOURCE
-#include "../cuda_abi.h"
+#include "../model.h"
 
-#include <stdint.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <time.h>
+#include <string.h>
 
-#define MAX_STILL_NS 100000 /* a host that spins and sees the clock jump by more was not running */
+#define HOSTS 4
+#define WAKE_NS 20000.0      /* from the end of the work to the host that sees it */
+#define BEGIN_NS 200000000.0 /* what comes before is not counted */
+#define ROOM 32              /* a host that finds its stream full waits for so many to be done */
 
-static const char ptx[] = ".version 7.0\n"
-			  ".target sm_70\n"
-			  ".address_size 64\n"
-			  "// simgpu: entry=ns ns_per_unit=1 unit_param=0\n"
-			  ".visible .entry ns(.param .u32 n)\n"
-			  "{\n"
-			  "	ret;\n"
-			  "}\n";
+enum doing { LAUNCHING, FULL, WAITING };
 
 /* All times are in nanoseconds. */
-struct rhythm {
+struct host {
 	long kernels, wait;
 	double kernel, launch, gap;
-	double still; /* what the host lost of its processor */
-	double at;    /* up to when it has had something to do */
-	CUfunction fn;
+	uint32_t stream;
+	enum doing doing;
+	uint64_t index; /* what it waits for */
+	double at;      /* when it does what comes next, unless it waits */
+	long launched, step, steps;
+	double first, last;
 };
 
-static double now(clockid_t clock)
+static void fail(const char *what, int rc)
 {
-	struct timespec ts;
-
-	clock_gettime(clock, &ts);
-	return (double)ts.tv_sec * 1e9 + (double)ts.tv_nsec;
-}
-
-static void ok(CUresult rc, const char *what)
-{
-	if (!rc)
-		return;
-	fprintf(stderr, "rhythm: %s: error %d\n", what, rc);
+	fprintf(stderr, "rhythm: %s: %s\n", what, strerror(-rc));
 	exit(1);
 }
 
-/* The host is at work for so long, more or less; it is late if the last call took longer. */
-static void work(struct rhythm *r, double ns)
+/* The host is at work for so long, more or less. */
+static void work(struct host *h, double ns)
 {
-	double t = now(CLOCK_MONOTONIC), last;
+	h->at += ns * (0.8 + 0.4 * (double)rand() / RAND_MAX);
+}
 
-	if (t > r->at + MAX_STILL_NS)
-		r->at = t;
-	r->at += ns * (0.8 + 0.4 * (double)rand() / RAND_MAX);
-	while (t < r->at) {
-		last = t;
-		t = now(CLOCK_MONOTONIC);
-		if (t - last > MAX_STILL_NS)
-			r->still += t - last;
+static void end_step(struct host *h, double start)
+{
+	h->launched = 0;
+	h->step++;
+	work(h, h->gap);
+	if (h->step % h->wait == 0) { /* counted from the end of such a step to the end of one */
+		h->last = h->at;
+		if (!h->first && h->at - start >= BEGIN_NS) {
+			h->first = h->at;
+			h->steps = h->step;
+		}
+	}
+	work(h, h->launch);
+}
+
+static void launch(struct sim_state *st, struct host *h, double start)
+{
+	const struct sim_card_config *c = &st->card[0].conf;
+	struct sim_op op = {.kind = SIM_KERNEL, .left_ns = (uint64_t)h->kernel + c->gap_ns};
+
+	op.ready_ns = (uint64_t)h->at + c->latency_ns;
+	if (sim_push(st, h->stream, &op, &h->index)) {
+		h->doing = FULL;
+		h->index = st->stream[h->stream].done + ROOM;
+	} else if (++h->launched < h->kernels) {
+		work(h, h->launch);
+	} else if ((h->step + 1) % h->wait == 0) {
+		h->doing = WAITING;
+	} else {
+		end_step(h, start);
 	}
 }
 
-static void step(struct rhythm *r, long n)
+/* When something happens to a host, as things stand. */
+static double next(const struct sim_state *st, const struct host *h)
 {
-	unsigned ns = (unsigned)r->kernel;
-	void *params[] = {&ns};
+	uint64_t now = st->card[0].now_ns, done;
 
-	for (long k = 0; k < r->kernels; k++) {
-		work(r, r->launch);
-		ok(cuLaunchKernel(r->fn, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL),
-		   "cuLaunchKernel");
+	if (h->doing == LAUNCHING)
+		return h->at;
+	done = sim_predict(st, h->stream, h->index);
+	return (double)(done > now ? done : now + 1000);
+}
+
+static void go_on(struct sim_state *st, struct host *h, double start)
+{
+	enum doing was = h->doing;
+
+	if (was == LAUNCHING) {
+		launch(st, h, start);
+		return;
 	}
-	if (n % r->wait == 0) {
-		ok(cuStreamSynchronize(NULL), "cuStreamSynchronize");
-		r->at = now(CLOCK_MONOTONIC);
-	}
-	work(r, r->gap);
+	if (st->stream[h->stream].done <= h->index)
+		return; /* others made it later */
+	h->doing = LAUNCHING;
+	h->at = (double)st->card[0].now_ns + WAKE_NS;
+	if (was == WAITING)
+		end_step(h, start);
+}
+
+static void open_host(struct sim_state *st, int proc, struct host *h, char **args)
+{
+	int ctx = proc < 0 ? proc : sim_ctx_add(st, (uint32_t)proc, 0);
+	int stream = ctx < 0 ? ctx : sim_stream_add(st, (uint32_t)ctx, true, false, 0);
+	uint64_t slice = strtoull(args[0], NULL, 10);
+
+	if (stream < 0)
+		fail("open a stream", stream);
+	if (slice)
+		sim_set_slice(st, (uint32_t)ctx, slice);
+	*h = (struct host){.kernels = atol(args[1]),
+			   .kernel = atof(args[2]) * 1000,
+			   .launch = atof(args[3]) * 1000,
+			   .gap = atof(args[4]) * 1000,
+			   .wait = atol(args[5]),
+			   .stream = (uint32_t)stream,
+			   .at = (double)st->card[0].now_ns};
+	work(h, h->launch);
 }
 
 int main(int argc, char **argv)
 {
-	struct rhythm r = {0};
-	double start, seconds, first = 0, last = 0;
-	long n = 0, steps = 0;
-	CUcontext ctx;
-	CUmodule m;
+	struct sim_state *st = argc > 2 ? sim_open(argv[1]) : NULL;
+	int n = (argc - 3) / 6, proc;
+	struct host host[HOSTS];
+	double start, end;
 
-	if (argc != 8) {
+	if (!st || n < 1 || n > HOSTS || argc != 3 + 6 * n) {
 		fprintf(stderr,
-			"usage: rhythm KERNELS KERNEL_US LAUNCH_US GAP_US WAIT START_AT SECONDS\n");
+			"usage: rhythm STATE SECONDS SLICE_US KERNELS KERNEL_US LAUNCH_US GAP_US "
+			"WAIT [SLICE_US ...]\n");
 		return 2;
 	}
-	r.kernels = atol(argv[1]);
-	r.kernel = atof(argv[2]) * 1000;
-	r.launch = atof(argv[3]) * 1000;
-	r.gap = atof(argv[4]) * 1000;
-	r.wait = atol(argv[5]);
-	start = atof(argv[6]) * 1e9;
-	seconds = atof(argv[7]);
-	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); /* the end of a wait is seen at once */
-	ok(cuInit(0), "cuInit");
-	ok(cuDevicePrimaryCtxRetain(&ctx, 0), "cuDevicePrimaryCtxRetain");
-	ok(cuCtxSetCurrent(ctx), "cuCtxSetCurrent");
-	ok(cuModuleLoadData(&m, ptx), "cuModuleLoadData");
-	ok(cuModuleGetFunction(&r.fn, m, "ns"), "cuModuleGetFunction");
-	while (now(CLOCK_REALTIME) < start) {
-		const struct timespec ms = {0, 1000000};
+	sim_lock(st);
+	proc = sim_proc_add(st);
+	for (int i = 0; i < n; i++)
+		open_host(st, proc, &host[i], argv + 3 + 6 * i);
+	start = (double)st->card[0].now_ns;
+	end = start + BEGIN_NS + atof(argv[2]) * 1e9;
+	while ((double)st->card[0].now_ns < end) {
+		struct host *h = host;
 
-		nanosleep(&ms, NULL);
+		for (int i = 1; i < n; i++)
+			if (next(st, &host[i]) < next(st, h))
+				h = &host[i];
+		sim_advance(st, 0, (uint64_t)next(st, h));
+		go_on(st, h, start);
 	}
-	/* Counted from the end of a wait to the end of one. */
-	start = r.at = now(CLOCK_MONOTONIC);
-	while (last - start < seconds * 1e9) {
-		step(&r, ++n);
-		if (n % r.wait)
-			continue;
-		last = now(CLOCK_MONOTONIC);
-		if (!first) {
-			if (last - start < 0.2e9)
-				continue;
-			first = last;
-			steps = n;
-			r.still = 0;
-		}
-	}
-	printf("{\"rate\":%.3f,\"still\":%.5f}\n", (double)(n - steps) / (last - first) * 1e9,
-	       r.still / (last - first));
+	sim_unlock(st);
+	for (int i = 0; i < n; i++)
+		printf("%s%.3f", i ? "," : "[",
+		       (double)(host[i].step - host[i].steps) / (host[i].last - host[i].first) *
+			       1e9);
+	puts("]");
 	return 0;
 }

@@ -2,8 +2,8 @@
 /*
  * scontrol, squeue and scancel for a storm of jobs without a Slurm: the jobs that
  * live are the files of the folder "jobs" beside the program, each the text that
- * scontrol prints of it. In C because gresd starts one for each grant, and what is
- * measured is gresd. As "slurmstepd: [7.batch]" it is a process of job 7.
+ * scontrol prints of it. It is written in C because gresd starts one for each
+ * grant, and the storm measures gresd. As "slurmstepd: [7.batch]" it is a process of job 7.
  */
 #include <dirent.h>
 #include <fcntl.h>
