@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -71,6 +72,15 @@ type gresd struct {
 	toClose []func() error
 }
 
+const (
+	slurmTimeout = 10 * time.Second      // of a command of Slurm
+	probePeriod  = 5 * time.Second       // between two probes of a card
+	arbiterTick  = 50 * time.Millisecond // between two polls of the jobs
+)
+
+// arbiterParams are in microseconds.
+var arbiterParams = arbiter.Params{Period: 20000, MaxPeriod: 50000, MinSlice: 500}
+
 // run is the daemon, from the configuration of path to the last log line. Grants
 // stay in force when it returns.
 func run(ctx context.Context, path string, cfg config.Config) error {
@@ -101,6 +111,7 @@ func (d *gresd) open(cfg config.Config) error {
 	if cfg.Path == "" {
 		d.log.Info("no configuration file: the defaults are in force", "path", config.DefaultPath)
 	}
+	logOldKeys(d.log, cfg)
 	var err error
 	if d.records, d.ledgerLost, err = openLedger(cfg.Paths.Ledger(), d.log); err != nil { // nobody else's, from here on
 		return err
@@ -143,8 +154,8 @@ func (d *gresd) close() {
 func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	driverVersion := readVersions(d.driver, d.log)
 	d.counts = metrics.New(version, driverVersion)
-	d.slurm = slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: cfg.Slurm.Timeout(), Took: d.counts.SlurmTook})
-	d.costs = openCosts(cfg, driverVersion, d.log)
+	d.slurm = slurm.New(slurm.Options{Scontrol: cfg.Slurm.Scontrol, Conf: cfg.Slurm.Conf, Timeout: slurmTimeout, Took: d.counts.SlurmTook})
+	d.costs = probe.OpenCosts(filepath.Join(cfg.Paths.StateDir, "context.json"), driverVersion, d.log)
 	if d.health, err = health.Open(healthParams(cfg), d.driver, d.log); err != nil {
 		return err
 	}
@@ -153,7 +164,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		d.log.Warn("what jobs did is not kept", "error", err) // no reason to grant nothing
 	}
 	d.reload = &reloader{path: path, log: d.log, count: d.counts.Reloaded, inForce: d.config, apply: d.follow}
-	d.judge = arbiter.NewRunner(d.grants, arbiterParams(cfg), cfg.Arbiter.Tick(), d.log)
+	d.judge = arbiter.NewRunner(d.grants, arbiterParams, arbiterTick, d.log)
 	here, err := node.Open(cfg.Paths.StateDir, func(conf string) node.Slurm { return clientOf(cfg, d.slurm, conf) }, d.log)
 	if err != nil {
 		return err
@@ -205,7 +216,6 @@ func (d *gresd) follow(c config.Config) {
 	d.health.Set(healthParams(c))
 	d.auditor.SetPolicy(c.Audit)
 	d.server.ConfigChanged()
-	d.judge.Set(arbiterParams(c), c.Arbiter.Tick())
 }
 
 // clientOf is a client for the slurm.conf that a Prolog names: the administrator's word beats it.
@@ -230,14 +240,7 @@ func checkSlurm(ctx context.Context, client *slurm.Client, log *slog.Logger) {
 func healthParams(cfg config.Config) health.Params {
 	return health.Params{
 		Path: cfg.Paths.StateOfCards(), Ignore: cfg.Health.Ignored(), CleanProbes: cfg.Health.CleanProbes,
-		Every: cfg.Health.Probe(), ReportOnly: cfg.Health.Action == config.HealthNone,
-	}
-}
-
-func arbiterParams(cfg config.Config) arbiter.Params {
-	return arbiter.Params{
-		Period: cfg.Arbiter.PeriodUS, MaxPeriod: cfg.Arbiter.MaxPeriodUS, MinSlice: cfg.Arbiter.MinSliceUS,
-		Engine: arbiter.Engine(cfg.Arbiter.Engine),
+		Every: probePeriod, ReportOnly: cfg.Health.Action == config.HealthNone,
 	}
 }
 

@@ -42,6 +42,9 @@ func (r *reloader) Problems() []string {
 	if len(r.waiting) > 0 {
 		problems = append(problems, fmt.Sprintf("configuration: new values wait for systemctl restart gresd: %s", strings.Join(r.waiting, ", ")))
 	}
+	if n := len(r.inForce.Get().Warnings); n > 0 {
+		problems = append(problems, fmt.Sprintf("configuration: it has %d keys of version 0.10; vgpuctl check-config names them and what replaces them", n))
+	}
 	return problems
 }
 
@@ -87,9 +90,17 @@ func (r *reloader) reload() {
 	r.wrong, r.waiting = "", restart
 	r.mu.Unlock()
 	r.apply(next)
+	logOldKeys(r.log, next)
 	r.log.Info("configuration read anew", "changed", strings.Join(changed, " "))
 	if len(restart) > 0 {
 		r.log.Warn("new values wait for a restart", "keys", strings.Join(restart, " "))
 	}
 	r.count(true, len(restart) > 0)
+}
+
+// logOldKeys logs a warning for each key of version 0.10.
+func logOldKeys(log *slog.Logger, c config.Config) {
+	for _, key := range c.Warnings {
+		log.Warn("the configuration has a key of version 0.10", "key", key)
+	}
 }

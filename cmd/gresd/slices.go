@@ -19,18 +19,15 @@ const workOnCard = "work-on-card"
 func (d *gresd) sliceTester(cfg config.Config, meter probe.CardTimes, driver string) *probe.SliceTester {
 	return probe.NewSliceTester(probe.SliceTestParts{
 		Off: func() string {
-			switch a := d.config.Get().Arbiter; {
-			case !a.SliceTest:
+			if !d.config.Get().Arbiter.SliceTest {
 				return "slice_test = false"
-			case a.Engine == config.EngineTurns:
-				return `engine = "turns"`
 			}
 			return ""
 		},
 		Cards: func() []gpu.Card { return d.cards.Now().Cards },
 		Jobs:  d.grants.Jobs, Processes: d.driver.Processes, Meter: meter,
 		Library: cfg.Paths.Library,
-		Child:   []string{self, workOnCard, "--cuda", probe.Library(cfg.CUDA.Library, cfg.NVML.Library)},
+		Child:   []string{self, workOnCard, "--cuda", probe.Library(cfg.NVML.Library)},
 		Dir:     filepath.Join(cfg.Paths.RunDir, "slicetest"), Path: filepath.Join(cfg.Paths.StateDir, "slices.json"),
 		Driver: driver, Log: d.log,
 	})

@@ -15,7 +15,7 @@ import (
 func main() {
 	cfg, err := config.Load(config.DefaultPath)
 	os.Exit(srun.Wrapper{
-		GresdPlaces: err == nil && cfg.Placement.Mode == config.PlacementGresd,
+		GresdPlaces: err == nil && cfg.Placement.By == config.PlacementGresd,
 
 		Getenv: os.Getenv,
 		Stdout: os.Stdout,

@@ -152,12 +152,13 @@ func (s *settings) checkConfig(w io.Writer, args []string) error {
 		_, err = os.Stat(path)
 	}
 	result := struct {
-		OK    bool           `json:"ok"`
-		Path  string         `json:"path"`            // "": there is no file, the defaults are in force
-		Parts []string       `json:"parts,omitempty"` // files of conf.d that were read after it
-		Error string         `json:"error,omitempty"`
-		Used  *config.Config `json:"config,omitempty"`
-	}{OK: err == nil, Path: cfg.Path, Parts: cfg.Parts}
+		OK       bool           `json:"ok"`
+		Path     string         `json:"path"`               // "": there is no file, the defaults are in force
+		Parts    []string       `json:"parts,omitempty"`    // files of conf.d that were read after it
+		Warnings []string       `json:"warnings,omitempty"` // keys of version 0.10
+		Error    string         `json:"error,omitempty"`
+		Used     *config.Config `json:"config,omitempty"`
+	}{OK: err == nil, Path: cfg.Path, Parts: cfg.Parts, Warnings: cfg.Warnings}
 	if err != nil {
 		result.Path, result.Error = path, err.Error()
 		if s.json {
@@ -174,6 +175,9 @@ func (s *settings) checkConfig(w io.Writer, args []string) error {
 		_, err := fmt.Fprintf(w, "%s: %s\n", path, what)
 		for _, part := range cfg.Parts {
 			_, err = fmt.Fprintf(w, "%s: ok\n", part)
+		}
+		for _, warning := range cfg.Warnings {
+			_, err = fmt.Fprintf(w, "warning: %s\n", warning)
 		}
 		return err
 	})

@@ -302,6 +302,14 @@ func TestCheckConfig(t *testing.T) {
 	if out, errs, code := run(t, "check-config", path); code != 0 || out != path+": ok\n" {
 		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
+	write("version = 1\n[placement]\nmode = \"slurm\"\n")
+	old := path + `:3: placement.mode: old key: want by = "slurm"`
+	if out, errs, code := run(t, "check-config", path); code != 0 || out != path+": ok\nwarning: "+old+"\n" {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+	if out, _, code := run(t, "--json", "check-config", path); code != 0 || !strings.Contains(out, `"warnings": [`) {
+		t.Errorf("exit %d: %s", code, out)
+	}
 	write("version = 1\n[paths]\nrundir = \"/x\"\n")
 	out, errs, code := run(t, "check-config", path)
 	if code != 1 || out != "" || !strings.Contains(errs, "rundir") {

@@ -55,7 +55,7 @@ local REFUSED = slurm.ESLURM_INVALID_GRES or 2072 -- "Invalid generic resource (
 -- type, so the smallest of the cluster. placement: "slurm" backs vgpu by shard,
 -- "gresd" leaves the name vgpu and counts it (nodes with Gres=vgpu:400). count:
 -- shards are counted as gres/vgpu as well, for quotas. partitions: what a
--- partition gives and forbids, see vgpu_cards.lua.
+-- partition gives and forbids, modes, engines: what may be asked for, see vgpu_cards.lua.
 local site
 local FOLDER = string.match(debug.getinfo(1, "S").source, "^@(.*/)") or "./"
 
@@ -347,6 +347,21 @@ local function contains(list, word)
   return false
 end
 
+-- Refuses a mode or an engine that a rule does not list. The engines time and auto need no list:
+-- auto falls back to time.
+local function check_words(rule, options, where)
+  local mode = string.match(options.mode or "", "^%l+")
+  if mode and rule.modes and not contains(rule.modes, mode) then
+    refuse("--vgpu-mode", options.mode, "%s %s, for example --vgpu-mode=%s",
+      table.concat(rule.modes, " or "), where, rule.modes[1])
+  end
+  local engine = options.engine
+  if (engine == "mps" or engine == "concurrent") and rule.engines and not contains(rule.engines, engine) then
+    refuse("--vgpu-engine", engine, "%s %s, for example --vgpu-engine=time",
+      table.concat({"time", "auto", rule.engines[1]}, " or "), where)
+  end
+end
+
 -- need: hundredths of each card, by what asks for them.
 local function check_ceilings(rules, asked, cards, options, need, bytes)
   for _, r in ipairs(rules) do
@@ -371,12 +386,9 @@ local function check_ceilings(rules, asked, cards, options, need, bytes)
       refuse("--vgpu-mem", options.mem, "at most %s in partition %s, for example --vgpu-mem=%s",
         r.rule.max_mem, r.name, r.rule.max_mem)
     end
-    local mode = string.match(options.mode or "", "^%l+")
-    if mode and r.rule.modes and not contains(r.rule.modes, mode) then
-      refuse("--vgpu-mode", options.mode, "%s in partition %s, for example --vgpu-mode=%s",
-        table.concat(r.rule.modes, " or "), r.name, r.rule.modes[1])
-    end
+    check_words(r.rule, options, "in partition " .. r.name)
   end
+  check_words(site, options, "at this site")
 end
 
 -- What slurmctld must count for a share: the largest of share, memory and

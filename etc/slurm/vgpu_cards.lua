@@ -14,10 +14,14 @@
 -- cover both (docs/accounting.md). All nodes then need vgpu in their Gres=, as
 -- gresd gres-conf --count prints it.
 --
+-- modes and engines: as in vgpu.toml ([limits] modes, [mps] engines), of all nodes
+-- together. sbatch then refuses the others; nil: only the nodes refuse them.
+--
 -- partitions: by name of partition. defaults: options that count where the user
 -- gave none, written as behind --vgpu-. max_share: in hundredths of a card, also
 -- for memory and compute; below 100 it leaves no whole cards. max_cards: whole
--- cards of one job. max_mem: per card. modes: those that may be asked for.
+-- cards of one job. max_mem: per card. modes and engines: those that may be asked
+-- for, of those above.
 
 return {
   units = 100, -- shards that slurmctld counts for one card
@@ -29,6 +33,8 @@ return {
   },
   placement = "slurm",
   count = false,
+  modes = {"hard", "soft"},
+  engines = {},
   partitions = {
     -- debug = {
     --   defaults = {mode = "soft", priority = "high"},

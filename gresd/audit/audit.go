@@ -78,13 +78,14 @@ func New(parts Parts) *Auditor {
 	table.libraries = namesOf(parts.Library)
 	return &Auditor{
 		Parts: parts, table: table, uses: map[gpu.UUID]*use{}, wake: wakeup.NewBell(),
-		judge: newJudge(limitsOf(parts.Policy)),
+		judge: newJudge(limits{grace: grace, tolerance: tolerance}),
 	}
 }
 
-func limitsOf(p config.Audit) limits {
-	return limits{grace: p.Grace(), tolerance: gpu.Bytes(p.ToleranceMiB) * gpu.MiB}
-}
+const (
+	grace     = 5 * time.Second // a process breaks a rule for this long
+	tolerance = 64 * gpu.MiB    // above a memory limit
+)
 
 // SetPolicy changes what is done from the next look on.
 func (a *Auditor) SetPolicy(p config.Audit) {
@@ -99,8 +100,7 @@ func (a *Auditor) follow() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.next != nil {
-		a.Policy, a.judge.limits = *a.next, limitsOf(*a.next)
-		a.next = nil
+		a.Policy, a.next = *a.next, nil
 	}
 }
 

@@ -337,7 +337,7 @@ func TestStep(t *testing.T) {
 			}
 			counts, tells := map[string]int{}, []string{}
 			a := New(Parts{
-				Policy: config.Audit{Unregistered: policy, Exceeded: policy, Strangers: config.AuditReport, GraceS: 2, ToleranceMiB: 1},
+				Policy: config.Audit{Unregistered: policy, Exceeded: policy, Strangers: config.AuditReport},
 				Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
 				Name:  func(gpu.UUID) string { return "0" },
 				Tell:  func(_ uint32, text string) { tells = append(tells, text) },
@@ -350,7 +350,7 @@ func TestStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			fake.put(int(p.PID), 1, 65534, map[string]string{"stat": string(stat), "cgroup": "0::/slurm/uid_1/job_7/step_0\n"})
-			a.table = newTable(fake.dir, os.Getpid())
+			a.table, a.judge.limits = newTable(fake.dir, os.Getpid()), limits{grace: 2 * time.Second, tolerance: gpu.MiB}
 
 			for s := range 5 {
 				if s == 3 {
@@ -432,7 +432,7 @@ func TestJobsWithoutAShareAreAskedAbout(t *testing.T) {
 		}
 		counts := map[string]int{}
 		a := New(Parts{
-			Policy: config.Audit{Strangers: config.AuditReport, GraceS: 1}, Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
+			Policy: config.Audit{Strangers: config.AuditReport}, Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
 			Name:  func(gpu.UUID) string { return "0" },
 			Tell:  func(uint32, string) {},
 			Count: func(kind string) { counts[kind]++ },
@@ -449,7 +449,7 @@ func TestJobsWithoutAShareAreAskedAbout(t *testing.T) {
 			t.Fatal(err)
 		}
 		fake.put(int(p.PID), 1, 65534, map[string]string{"stat": string(stat), "cgroup": "0::/slurm/uid_1/job_8/step_0\n"})
-		a.table = newTable(fake.dir, os.Getpid())
+		a.table, a.judge.limits = newTable(fake.dir, os.Getpid()), limits{grace: time.Second}
 		for s := range 3 {
 			a.step(start.Add(time.Duration(s) * time.Second))
 		}

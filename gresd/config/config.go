@@ -27,6 +27,8 @@ type Config struct {
 	Path string `toml:"-"`
 	// Parts are the files of conf.d that were read.
 	Parts []string `toml:"-"`
+	// Warnings name the keys of version 0.10 that the files still have, with file and line.
+	Warnings []string `toml:"-" json:"-"`
 
 	Version    int        `toml:"version"`
 	Paths      Paths      `toml:"paths" reload:"restart"`
@@ -36,7 +38,6 @@ type Config struct {
 	Arbiter    Arbiter    `toml:"arbiter"`
 	Metrics    Metrics    `toml:"metrics"`
 	NVML       NVML       `toml:"nvml" reload:"restart"`
-	CUDA       CUDA       `toml:"cuda" reload:"restart"`
 	Slurm      Slurm      `toml:"slurm" reload:"restart"`
 	Memory     Memory     `toml:"memory" reload:"restart"`
 	MPS        MPS        `toml:"mps"`
@@ -109,30 +110,29 @@ func (p Paths) Survivors() string { return filepath.Join(p.StateDir, "survivors.
 
 // Defaults for what users leave open.
 type Defaults struct {
-	Mode     gpu.Mode     `toml:"mode"` // without a ceiling: that is a user's wish
-	Priority gpu.Priority `toml:"priority"`
-	Policy   gpu.Policy   `toml:"policy"`
-	// What follows is never more than the job's share covers: slurmctld has
-	// counted no more.
-	Mem          string    `toml:"mem"`           // per card, "8G" or "25%"; "": as the share
-	CoresPercent gpu.Share `toml:"cores_percent"` // per card; 0: as the share
-	// Cards is over how many a share is split, where gresd chooses the card and the
-	// user asks for a share alone that they divide; 0: as few as can be.
-	Cards uint32 `toml:"cards"`
+	// Mode has no ceiling: a ceiling is a user's wish. Policy exclusive takes whole cards, and
+	// slurmctld must know that from the job.
+	Mode     gpu.Mode     `toml:"mode" of:"hard soft off"`
+	Priority gpu.Priority `toml:"priority" of:"high normal low"`
+	Policy   gpu.Policy   `toml:"policy" of:"binpack spread topology"`
+	// Mem and CoresPercent are never more than the job's share covers: slurmctld has counted no more.
+	Mem          string    `toml:"mem"`                         // per card, "8G" or "25%"; "": as the share
+	CoresPercent gpu.Share `toml:"cores_percent" range:"0 100"` // per card; 0: as the share
+	// Cards is the number of cards that a share is split over, if gresd chooses the cards and the
+	// user asks for a share alone that Cards divides; 0: as few as possible.
+	Cards uint32 `toml:"cards" range:"0 16"`
 }
 
 // Limits of what users may ask for.
 type Limits struct {
-	AllowOff        bool       `toml:"allow_off"` // mode off
-	Modes           []gpu.Mode `toml:"modes"`     // of hard and soft
-	MinSharePercent gpu.Share  `toml:"min_share_percent"`
-	MaxSharePercent gpu.Share  `toml:"max_share_percent"`
-	MaxMem          string     `toml:"max_mem"` // per card, "64G" or "50%"; "": no limit
-	// MaxCoresPercent is of one card, MaxCards of one job on this node.
-	MaxCoresPercent gpu.Share      `toml:"max_cores_percent"`
-	MaxCards        uint32         `toml:"max_cards"`
-	Priorities      []gpu.Priority `toml:"priorities"`
-	Policies        []gpu.Policy   `toml:"policies"`
+	Modes           []gpu.Mode     `toml:"modes" of:"hard soft off"`
+	MinSharePercent gpu.Share      `toml:"min_share_percent" range:"1 100"`
+	MaxSharePercent gpu.Share      `toml:"max_share_percent" range:"1 100"`
+	MaxMem          string         `toml:"max_mem"`                         // per card, "64G" or "50%"; "": no limit
+	MaxCoresPercent gpu.Share      `toml:"max_cores_percent" range:"1 100"` // of one card
+	MaxCards        uint32         `toml:"max_cards" range:"1 16"`          // of one job on this node
+	Priorities      []gpu.Priority `toml:"priorities" of:"high normal low"`
+	Policies        []gpu.Policy   `toml:"policies" of:"binpack spread topology exclusive"`
 }
 
 // Who chooses the card.
@@ -143,37 +143,21 @@ const (
 
 // Placement says who chooses cards.
 type Placement struct {
-	Mode string `toml:"mode"`
-	// WaitS is how long a job waits on the node for room, before it goes back into
-	// the queue. Only with PlacementGresd, as is Patience.
-	WaitS uint32 `toml:"wait_s"`
-	// Patience is how often a job must find no room before cards are kept free for
-	// it; 0: never.
-	Patience uint32 `toml:"patience"`
+	By string `toml:"by" of:"slurm gresd"`
+	// WaitS is how long a job waits on the node for room before it goes back into the queue.
+	// Patience is how often a job must find no room before cards are reserved for it; 0: never.
+	// Both apply to PlacementGresd.
+	WaitS    uint32 `toml:"wait_s" range:"0 120"`
+	Patience uint32 `toml:"patience" range:"0 1000"`
 }
 
 // Wait is how long a job waits on the node for room.
 func (p Placement) Wait() time.Duration { return time.Duration(p.WaitS) * time.Second }
 
-// What divides a contended card.
-const (
-	EngineAuto   = "auto"   // slices, and turns where they are refused or ignored
-	EngineSlices = "slices" // hardware time slices
-	EngineTurns  = "turns"  // one job at a time, by the clock
-)
-
 // Arbiter divides the time of cards between jobs.
 type Arbiter struct {
-	Engine      string `toml:"engine"`        // EngineAuto, …
-	PeriodUS    uint32 `toml:"period_us"`     // one turn of all jobs of a card
-	MaxPeriodUS uint32 `toml:"max_period_us"` // a turn is stretched up to this
-	MinSliceUS  uint32 `toml:"min_slice_us"`  // so that no slice is below this
-	TickMS      uint32 `toml:"tick_ms"`       // between two looks at the jobs
-	SliceTest   bool   `toml:"slice_test"`    // whether cards obey slices is tested
+	SliceTest bool `toml:"slice_test"` // gresd tests whether cards obey time slices
 }
-
-// Tick is the time between two looks at the jobs.
-func (a Arbiter) Tick() time.Duration { return time.Duration(a.TickMS) * time.Millisecond }
 
 // Metrics for Prometheus.
 type Metrics struct {
@@ -183,74 +167,60 @@ type Metrics struct {
 	Processes bool   `toml:"processes"`               // series of single processes beside those of jobs
 }
 
-// Debug is for those who look into gresd itself.
+// Debug is for developers of gresd.
 type Debug struct {
 	Pprof string `toml:"pprof"` // loopback address and port, or path of a Unix socket; "": none
 }
 
-// NVML is how the cards are read.
+// NVML is how the cards are read. gresd loads libcuda.so.1 from the same folder.
 type NVML struct {
 	Library string `toml:"library"` // "": libnvidia-ml.so.1
 }
 
-// CUDA is how gresd measures what a context costs.
-type CUDA struct {
-	Library string `toml:"library"` // "": beside NVML's where that names a folder, else libcuda.so.1
-}
-
-// Slurm is how slurmctld is asked.
+// Slurm is how gresd reaches slurmctld.
 type Slurm struct {
-	Scontrol string `toml:"scontrol"`  // squeue is beside it
-	Conf     string `toml:"conf"`      // "": what the Prolog names, else Slurm's default
-	TimeoutS uint32 `toml:"timeout_s"` // for each command
+	Scontrol string `toml:"scontrol"` // squeue is beside it
+	Conf     string `toml:"conf"`     // "": the file that the Prolog names, else Slurm's default
 }
-
-// Timeout for each command.
-func (s Slurm) Timeout() time.Duration { return time.Duration(s.TimeoutS) * time.Second }
 
 // Memory accounting.
 type Memory struct {
-	ContextMiB uint32 `toml:"context_mib"` // what the card counts for a process with one context; 0: learned
-	// UncountedMiB is what of it NVML does not count for the process. It is used
-	// only with ContextMiB.
-	UncountedMiB uint32 `toml:"uncounted_mib"`
-	DriverLimits bool   `toml:"driver_limits"` // the driver holds limits as well, where it can
+	DriverLimits bool `toml:"driver_limits"` // the driver enforces memory limits too, if it can
 }
 
-// MPS is NVIDIA's Multi-Process Service as the engine that divides a card.
+// MPS is NVIDIA's Multi-Process Service. It serves the engines mps and concurrent.
 type MPS struct {
-	Enabled          bool   `toml:"enabled"`                  // users may ask for it
-	Default          bool   `toml:"default"`                  // jobs of one card get it unless they say otherwise
-	AllowAcrossUsers bool   `toml:"allow_across_users"`       // servers of several users on one card
-	Concurrent       bool   `toml:"concurrent"`               // users may ask for one server of all users on a card
-	Auto             bool   `toml:"auto"`                     // jobs get gpu.Auto unless they say otherwise
-	Trust            string `toml:"trust"`                    // TrustAccount, …: whose jobs gpu.Auto puts side by side
-	Control          string `toml:"control" reload:"restart"` // nvidia-cuda-mps-control
+	Engines          []gpu.Engine `toml:"engines" of:"mps concurrent"` // that users may ask for
+	DefaultEngine    gpu.Engine   `toml:"default_engine" of:"time mps auto"`
+	AllowAcrossUsers bool         `toml:"allow_across_users"`          // servers of several users on one card
+	Trust            string       `toml:"trust" of:"account user all"` // TrustAccount, …: the jobs that gpu.Auto puts side by side
 }
 
-// Whose jobs trust each other.
+// Offers reports whether users may ask for an engine.
+func (m MPS) Offers(engine gpu.Engine) bool { return slices.Contains(m.Engines, engine) }
+
+// Jobs that trust each other.
 const (
 	TrustAccount = "account" // those of one account of Slurm
 	TrustUser    = "user"    // those of one user
 	TrustAll     = "all"
 )
 
-// What is done with a sick card.
+// What gresd does with a sick card.
 const (
 	HealthCordon = "cordon" // no new jobs on it
 	HealthDrain  = "drain"  // and none on its node
-	HealthNone   = "none"   // it is reported
+	HealthNone   = "none"   // gresd reports it
 )
 
 // Health of cards.
 type Health struct {
-	Action      string   `toml:"action"`       // HealthCordon, …
-	IgnoreXIDs  []uint32 `toml:"ignore_xids"`  // of no concern for the card
-	ProbeS      uint32   `toml:"probe_s"`      // between two looks at a card
-	CleanProbes uint32   `toml:"clean_probes"` // that make a card well; 0: only an administrator does
+	Action      string   `toml:"action" of:"cordon drain none"`
+	IgnoreXIDs  []uint32 `toml:"ignore_xids"`                    // that leave a card in use
+	CleanProbes uint32   `toml:"clean_probes" range:"0 1000000"` // that make a card well; 0: only an administrator does
 }
 
-// What is done with a process that breaks a rule.
+// What gresd does with a process that breaks a rule.
 const (
 	AuditReport = "report" // log, metric, message
 	AuditKill   = "kill"   // and SIGKILL
@@ -259,12 +229,10 @@ const (
 
 // Audit of what runs on granted cards.
 type Audit struct {
-	Unregistered string `toml:"unregistered"`  // of a job, without the library: AuditReport, …
-	Escaped      string `toml:"escaped"`       // the same, with more than its job's limit leaves: AuditReport, …
-	Exceeded     string `toml:"exceeded"`      // a job above its memory limit: AuditReport, …
-	Strangers    string `toml:"strangers"`     // of no job: AuditReport or AuditIgnore
-	GraceS       uint32 `toml:"grace_s"`       // for which it must last
-	ToleranceMiB uint32 `toml:"tolerance_mib"` // above a memory limit
+	Unregistered string `toml:"unregistered" of:"report kill ignore"` // of a job, without the library
+	Escaped      string `toml:"escaped" of:"report kill ignore"`      // the same, with more than its job's limit leaves
+	Exceeded     string `toml:"exceeded" of:"report kill ignore"`     // a job above its memory limit
+	Strangers    string `toml:"strangers" of:"report ignore"`         // of no job; gresd kills processes of jobs only
 }
 
 // Where what a job has used is written to.
@@ -277,7 +245,7 @@ const (
 
 // Accounting is what gresd adds to Slurm's (slurmdbd).
 type Accounting struct {
-	Usage string `toml:"usage"` // UsageNone, …
+	Usage string `toml:"usage" of:"none system_comment admin_comment comment"`
 }
 
 // AllCards is the name in Cards for cards without a table of their own. What
@@ -308,7 +276,7 @@ func (c Config) Card(uuid gpu.UUID) Card {
 
 // Log is what gresd writes.
 type Log struct {
-	Level string `toml:"level"` // debug, info, warn, error
+	Level string `toml:"level" of:"debug info warn error"`
 }
 
 // Default returns the shipped configuration.
@@ -318,13 +286,13 @@ func Default() Config {
 		Paths:     Paths{RunDir: "/run/vgpu", StateDir: "/var/lib/vgpu", Library: "/usr/lib/vgpu/libvgpu.so"},
 		Defaults:  Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack},
 		Limits:    Limits{Modes: []gpu.Mode{gpu.Hard, gpu.Soft}, MinSharePercent: 1, MaxSharePercent: 100, MaxCoresPercent: 100, MaxCards: request.MaxCards, Priorities: gpu.Priorities(), Policies: gpu.Policies()},
-		Placement: Placement{Mode: PlacementSlurm, WaitS: 120, Patience: 3},
-		Arbiter:   Arbiter{Engine: EngineAuto, PeriodUS: 20000, MaxPeriodUS: 50000, MinSliceUS: 500, TickMS: 50, SliceTest: true},
+		Placement: Placement{By: PlacementSlurm, WaitS: 120, Patience: 3},
+		Arbiter:   Arbiter{SliceTest: true},
 		Metrics:   Metrics{Listen: "127.0.0.1:9464"},
-		Slurm:     Slurm{Scontrol: "scontrol", TimeoutS: 10},
-		MPS:       MPS{Trust: TrustAccount, Control: "nvidia-cuda-mps-control"},
-		Health:    Health{Action: HealthCordon, IgnoreXIDs: gpu.HarmlessXIDs(), ProbeS: 5, CleanProbes: 60},
-		Audit:     Audit{Unregistered: AuditReport, Escaped: AuditKill, Exceeded: AuditReport, Strangers: AuditReport, GraceS: 5, ToleranceMiB: 64},
+		Slurm:     Slurm{Scontrol: "scontrol"},
+		MPS:       MPS{Engines: []gpu.Engine{}, DefaultEngine: gpu.Time, Trust: TrustAccount},
+		Health:    Health{Action: HealthCordon, IgnoreXIDs: gpu.HarmlessXIDs(), CleanProbes: 60},
+		Audit:     Audit{Unregistered: AuditReport, Escaped: AuditKill, Exceeded: AuditReport, Strangers: AuditReport},
 		Log:       Log{Level: "info"},
 
 		Accounting: Accounting{Usage: UsageNone},
@@ -332,9 +300,6 @@ func Default() Config {
 		Cards: map[string]Card{AllCards: {MemScaling: 1}},
 	}
 }
-
-// Probe is the time between two looks at a card.
-func (h Health) Probe() time.Duration { return time.Duration(h.ProbeS) * time.Second }
 
 // Ignored are the XIDs to ignore.
 func (h Health) Ignored() []uint64 {
@@ -344,9 +309,6 @@ func (h Health) Ignored() []uint64 {
 	}
 	return all
 }
-
-// Grace is how long a rule must be broken.
-func (a Audit) Grace() time.Duration { return time.Duration(a.GraceS) * time.Second }
 
 // StateOfCards is the durable record of sick cards.
 func (p Paths) StateOfCards() string { return filepath.Join(p.StateDir, "cards.json") }
@@ -365,15 +327,11 @@ func (c Config) RequestDefaults() request.Defaults {
 func (c Config) RequestLimits() request.Limits {
 	// Validate has read max_mem already; an empty one is no limit.
 	memory, _ := parseMemory(c.Limits.MaxMem)
-	modes := slices.Clone(c.Limits.Modes)
-	if c.Limits.AllowOff {
-		modes = append(modes, gpu.Off)
-	}
 	return request.Limits{
 		MinShare:  c.Limits.MinSharePercent,
 		MaxShare:  c.Limits.MaxSharePercent,
 		MaxMemory: memory,
-		Modes:     modes,
+		Modes:     c.Limits.Modes,
 
 		MaxCores: c.Limits.MaxCoresPercent, MaxCards: int(c.Limits.MaxCards),
 		Priorities: c.Limits.Priorities, Policies: c.Limits.Policies,

@@ -31,7 +31,8 @@ func FuzzFile(f *testing.F) {
 		"version = 1\n[limits]\nmax_mem = \"1.5g\"\nmin_share_percent = 4294967296",
 		"version = 1\n[card.default]\nmem_scaling = nan\n[card.\"GPU-5f\"]\nmem_scaling = 2\n",
 		"version = 1\ncard = 7\nlimits = []\npaths.run_dir = \"/run\"", "version = 1\n[[card]]\n", "version = 1\n[card.\"a.b\\\"c\"]\n",
-		"version = 1\n[limits]\nmodes = [\"hard\", 7]\n[arbiter]\ntick_ms = -1\nperiod_us = 1e3",
+		"version = 1\n[limits]\nmodes = [\"hard\", 7]\n[arbiter]\ntick_ms = -1\nperiod_us = 1e3\n[placement]\npatience = 1e3",
+		"version = 1\n[mps]\nenabled = true\nauto = true\ndefault_engine = 3\n[limits]\nallow_off = 1\n[cuda]\n[placement]\nmode = []",
 		"version = 1\n[metrics]\nlisten = \"0.0.0.0:1\"\n\"\" = 1\n[\"\"]\n", "version = 1979-05-27T07:32:00Z", "\xef\xbb\xbfversion = 1", "version = 1\r\n[log]\nlevel = 'info'",
 	} {
 		f.Add(s)

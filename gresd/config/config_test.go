@@ -76,27 +76,24 @@ func load(t *testing.T, text string) (Config, string, error) {
 }
 
 func TestKeysThatAreLeftOutKeepTheirDefaults(t *testing.T) {
-	got, path, err := load(t, "version = 1\n[limits]\nmax_mem = \"50%\"\nallow_off = true\n[arbiter]\nperiod_us = 10000\n")
+	got, path, err := load(t, "version = 1\n[limits]\nmax_mem = \"50%\"\nmodes = [\"soft\", \"hard\", \"off\"]\n[arbiter]\nslice_test = false\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Default()
 	want.Path = path
 	want.Limits.MaxMem = "50%"
-	want.Limits.AllowOff = true
-	want.Arbiter.PeriodUS = 10000
+	want.Limits.Modes = []gpu.Mode{gpu.Soft, gpu.Hard, gpu.Off}
+	want.Arbiter.SliceTest = false
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	limits := request.Limits{
 		MinShare: 1, MaxShare: 100, MaxMemory: request.Memory{Percent: 50},
-		Modes: []gpu.Mode{gpu.Hard, gpu.Soft, gpu.Off}, MaxCores: 100, MaxCards: 16, Priorities: gpu.Priorities(), Policies: gpu.Policies(),
+		Modes: []gpu.Mode{gpu.Soft, gpu.Hard, gpu.Off}, MaxCores: 100, MaxCards: 16, Priorities: gpu.Priorities(), Policies: gpu.Policies(),
 	}
 	if l := got.RequestLimits(); !reflect.DeepEqual(l, limits) {
 		t.Errorf("limits are %+v, want %+v", l, limits)
-	}
-	if len(got.Limits.Modes) != 2 {
-		t.Errorf("RequestLimits changed the configuration: %v", got.Limits.Modes)
 	}
 	if d := got.RequestDefaults(); d != (request.Defaults{Mode: gpu.Hard, Priority: gpu.Normal, Policy: gpu.Binpack}) {
 		t.Errorf("defaults are %+v", d)
@@ -106,16 +103,17 @@ func TestKeysThatAreLeftOutKeepTheirDefaults(t *testing.T) {
 // Each text follows "version = 1\n", so its first line is line 2.
 func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
-		"a misspelt key":                 {"[arbiter]\nperiod = 3", ":3: arbiter.period: unknown key, did you mean arbiter.period_us?"},
+		"a misspelt key":                 {"[arbiter]\nslice_tests = true", ":3: arbiter.slice_tests: unknown key, did you mean arbiter.slice_test?"},
 		"a key in the wrong table":       {"[arbiter]\n\nmax_mem = \"8G\"", ":4: arbiter.max_mem: unknown key, did you mean limits.max_mem?"},
-		"a misspelt table":               {"[arbitr]\ntick_ms = 3", ":2: arbitr: unknown key, did you mean arbiter?"},
+		"a misspelt table":               {"[arbitr]\nslice_test = true", ":2: arbitr: unknown key, did you mean arbiter?"},
 		"a key unlike any":               {"[log]\nqqqqqqqqqq = 3", ":3: log.qqqqqqqqqq: unknown key, want one of level"},
 		"a dotted key":                   {"log.levle = \"info\"", ":2: log.levle: unknown key, did you mean log.level?"},
-		"a string for a number":          {"[arbiter]\nperiod_us = \"20ms\"", `:3: arbiter.period_us: "20ms": want a whole number from 0 to 4294967295, for example period_us = 20000`},
-		"a decimal for a number":         {"[arbiter]\nperiod_us = 1.5", ":3: arbiter.period_us: 1.5: want a whole number"},
-		"a number below zero":            {"[arbiter]\nperiod_us = -5", ":3: arbiter.period_us: -5: want a whole number"},
+		"a string for a number":          {"[placement]\npatience = \"3 times\"", `:3: placement.patience: "3 times": want a whole number from 0 to 4294967295, for example patience = 3`},
+		"a decimal for a number":         {"[placement]\npatience = 1.5", ":3: placement.patience: 1.5: want a whole number"},
+		"a number below zero":            {"[placement]\npatience = -5", ":3: placement.patience: -5: want a whole number"},
+		"a number above 32 bits":         {"[placement]\npatience = 4294967296", ":3: placement.patience: 4294967296: want a whole number"},
 		"a number for a string":          {"[limits]\nmax_mem = 8", `:3: limits.max_mem: 8: want a string, for example max_mem = ""`},
-		"a string for true":              {"[limits]\nallow_off = \"yes\"", `:3: limits.allow_off: "yes": want true or false, for example allow_off = false`},
+		"a string for true":              {"[arbiter]\nslice_test = \"yes\"", `:3: arbiter.slice_test: "yes": want true or false, for example slice_test = true`},
 		"a string for a list":            {"[limits]\nmodes = \"hard\"", `:3: limits.modes: "hard": want a list of strings, for example modes = ["hard", "soft"]`},
 		"a list of numbers":              {"[limits]\nmodes = [1]", `:3: limits.modes: [1]: want a list of strings`},
 		"a value for a table":            {"limits = 3", ":2: limits: want a table, for example [limits]"},
@@ -131,26 +129,25 @@ func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 		"an unknown mode":                {"[defaults]\nmode = \"sotf\"", `:3: defaults.mode: "sotf": want "hard", "soft" or "off"`},
 		"a default with a ceiling":       {"[defaults]\nmode = \"soft:80\"", `:3: defaults.mode: "soft:80": want`},
 		"a default that is not allowed":  {"[defaults]\nmode = \"soft\"\n[limits]\nmodes = [\"hard\"]", `:3: defaults.mode: "soft": is not among limits.modes = ["hard"]`},
-		"a default off that is not":      {"[defaults]\nmode = \"off\"", ":3: defaults.mode: \"off\": is not allowed by limits.allow_off = false"},
-		"off in the list of modes":       {"[limits]\nmodes = [\"hard\", \"off\"]", ":3: limits.modes: [\"hard\", \"off\"]: \"off\" has its own key: allow_off = true"},
-		"a mode that is none":            {"[limits]\nmodes = [\"hard\", \"x\"]", ":3: limits.modes: "},
+		"a default off that is not":      {"[defaults]\nmode = \"off\"", `:3: defaults.mode: "off": is not among limits.modes = ["hard", "soft"]`},
+		"a mode that is none":            {"[limits]\nmodes = [\"hard\", \"x\"]", `:3: limits.modes: ["hard", "x"]: want "hard", "soft" or "off" only, for example modes = ["hard"]`},
 		"no mode at all":                 {"[limits]\nmodes = []", ":3: limits.modes: []: want at least one mode"},
 		"an unknown priority":            {"[defaults]\npriority = \"top\"", `:3: defaults.priority: "top": want "high", "normal" or "low"`},
-		"MPS by default, switched off":   {"[mps]\ndefault = true", `:3: mps.default: true: is of no use`},
-		"auto, without concurrent":       {"[mps]\nauto = true", `:3: mps.auto: true: is of no use`},
-		"two defaults of an engine":      {"[mps]\nenabled = true\ndefault = true\nconcurrent = true\nauto = true", `:6: mps.auto: true: want one default`},
+		"MPS by default, not offered":    {"[mps]\ndefault_engine = \"mps\"\nengines = [\"concurrent\"]", `:3: mps.default_engine: "mps": needs "mps" in engines, for example engines = ["mps"]`},
+		"auto, without concurrent":       {"[mps]\nengines = [\"mps\"]\ndefault_engine = \"auto\"", `:4: mps.default_engine: "auto": needs "concurrent" in engines`},
+		"concurrent by default":          {"[mps]\nengines = [\"concurrent\"]\ndefault_engine = \"concurrent\"", `:4: mps.default_engine: "concurrent": want "time", "mps" or "auto"`},
+		"an engine that has no server":   {"[mps]\nengines = [\"mps\", \"time\"]", `:3: mps.engines: ["mps", "time"]: want "mps" or "concurrent" only`},
 		"trust of nobody":                {"[mps]\ntrust = \"group\"", `:3: mps.trust: "group": want `},
-		"MPS below a long folder":        {"[paths]\nrun_dir = \"/run/" + strings.Repeat("x", 50) + "\"\n[mps]\nenabled = true", `:3: paths.run_dir: `},
-		"no control program of MPS":      {"[mps]\ncontrol = \"\"", `:3: mps.control: "": want a name`},
+		"MPS below a long folder":        {"[paths]\nrun_dir = \"/run/" + strings.Repeat("x", 50) + "\"\n[mps]\nengines = [\"mps\"]", `:3: paths.run_dir: `},
 		"a policy for single jobs only":  {"[defaults]\npolicy = \"exclusive\"", `:3: defaults.policy: "exclusive": want`},
 		"an unknown policy":              {"[defaults]\npolicy = \"best\"", `:3: defaults.policy: "best": want`},
-		"an unknown placement":           {"[placement]\nmode = \"me\"", `:3: placement.mode: "me": want "slurm" or "gresd"`},
+		"an unknown placement":           {"[placement]\nby = \"me\"", `:3: placement.by: "me": want "slurm" or "gresd"`},
 		"an unknown level":               {"[log]\nlevel = \"loud\"", `:3: log.level: "loud": want "debug", "info", "warn" or "error"`},
 		"a share above the card":         {"[limits]\nmax_share_percent = 101", ":3: limits.max_share_percent: 101: want 1 to 100"},
 		"a type of two words":            {"[card.default]\ntype = \"h 200\"", `:3: card.default.type: "h 200": want a word`},
 		"profiles for everyone":          {"[debug]\npprof = \"0.0.0.0:6060\"", `:3: debug.pprof: "0.0.0.0:6060": want a loopback address and a port, or`},
 		"profiles at a relative path":    {"[debug]\npprof = \"pprof.sock\"", `:3: debug.pprof: "pprof.sock": want`},
-		"a priority that is none":        {"[limits]\npriorities = [\"top\"]", `:3: limits.priorities: ["top"]: want "high", "normal" and "low" only`},
+		"a priority that is none":        {"[limits]\npriorities = [\"top\"]", `:3: limits.priorities: ["top"]: want "high", "normal" or "low" only`},
 		"a default priority not allowed": {"[defaults]\npriority = \"high\"\n[limits]\npriorities = [\"low\"]", `:3: defaults.priority: "high": is not among limits.priorities = ["low"]`},
 		"a policy that is none":          {"[limits]\npolicies = [\"best\"]", `:3: limits.policies: ["best"]: want`},
 		"a default policy not allowed":   {"[defaults]\npolicy = \"spread\"\n[limits]\npolicies = [\"binpack\"]", `:3: defaults.policy: "spread": is not among limits.policies = ["binpack"]`},
@@ -168,14 +165,6 @@ func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 		"no scontrol":                    {"[slurm]\nscontrol = \"\"", ":3: slurm.scontrol: "},
 		"a relative scontrol":            {"[slurm]\nscontrol = \"bin/scontrol\"", ":3: slurm.scontrol: "},
 		"a relative slurm.conf":          {"[slurm]\nconf = \"slurm.conf\"", ":3: slurm.conf: "},
-		"no time for slurm":              {"[slurm]\ntimeout_s = 0", ":3: slurm.timeout_s: 0: want 1 to 300, for example timeout_s = 1"},
-		"a period above the longest":     {"[arbiter]\nperiod_us = 60000", ":3: arbiter.period_us: 60000: want 1000 to 50000"},
-		"a slice above the period":       {"[arbiter]\nmin_slice_us = 20001", ":3: arbiter.min_slice_us: 20001: want 100 to 20000"},
-		"an engine that is not there":    {"[arbiter]\nengine = \"fair\"", `:3: arbiter.engine: "fair": want "auto", "slices" or "turns", for example engine = "auto"`},
-		"a tick of nothing":              {"[arbiter]\ntick_ms = 0", ":3: arbiter.tick_ms: 0: want 1 to 1000"},
-		"a context larger than a card":   {"[memory]\ncontext_mib = 65537", ":3: memory.context_mib: 65537: want 0 to 65536"},
-		"a relative libcuda":             {"[cuda]\nlibrary = \"lib/x.so\"", ":3: cuda.library: "},
-		"more uncounted than in all":     {"[memory]\ncontext_mib = 500\nuncounted_mib = 501", ":4: memory.uncounted_mib: 501: want 0 to 500"},
 		"a card scaled below itself":     {"[card.default]\nmem_scaling = 0.5", ":3: card.default.mem_scaling: 0.5: want 1 to 16, for example mem_scaling = 1.5"},
 		"a card scaled by nothing":       {"[card.\"GPU-a\"]\nmem_scaling = 0", ":3: card.GPU-a.mem_scaling: 0: want 1 to 16"},
 		"a card scaled without end":      {"[card.\"GPU-a\"]\nmem_scaling = inf", ":3: card.GPU-a.mem_scaling: +Inf: want 1 to 16"},
@@ -230,12 +219,12 @@ func TestVersionIsNeeded(t *testing.T) {
 }
 
 func TestAllMistakesAreNamedAtOnce(t *testing.T) {
-	_, _, err := load(t, "version = 1\n[log]\nlevel = \"loud\"\n[slurm]\ntimeout_s = 0\n")
+	_, _, err := load(t, "version = 1\n[log]\nlevel = \"loud\"\n[health]\naction = \"reset\"\n")
 	var first *KeyError
 	if !errors.As(err, &first) {
 		t.Fatalf("error is %v", err)
 	}
-	for _, want := range []string{":3: log.level", ":5: slurm.timeout_s"} {
+	for _, want := range []string{":3: log.level", ":5: health.action"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s:\n%v", want, err)
 		}

@@ -9,61 +9,48 @@ import (
 )
 
 // keys returns every key that a file can have, dotted, in the order of Config.
-func keys() []string {
-	var all []string
-	var walk func(t reflect.Type, prefix string)
-	walk = func(t reflect.Type, prefix string) {
-		for field := range t.Fields() {
-			name := field.Tag.Get("toml")
-			if name == "-" {
-				continue
-			}
-			switch field.Type.Kind() {
-			case reflect.Struct:
-				all = append(all, prefix+name)
-				walk(field.Type, prefix+name+".")
-			case reflect.Map:
-				all = append(all, prefix+name+"."+AllCards)
-				walk(field.Type.Elem(), prefix+name+"."+AllCards+".")
-			default:
-				all = append(all, prefix+name)
-			}
+func keys() []string { return keysOf(reflect.TypeFor[Config](), "") }
+
+func keysOf(table reflect.Type, prefix string) (all []string) {
+	for field := range table.Fields() {
+		name := field.Tag.Get("toml")
+		if name == "-" {
+			continue
+		}
+		inner := field.Type
+		if inner.Kind() == reflect.Map {
+			name, inner = name+"."+AllCards, inner.Elem()
+		}
+		all = append(all, prefix+name)
+		if inner.Kind() == reflect.Struct {
+			all = append(all, keysOf(inner, prefix+name+".")...)
 		}
 	}
-	walk(reflect.TypeFor[Config](), "")
 	return all
 }
 
-// hint names the nearest known key, or lists what its table has.
+// hint names the nearest known key, or lists the keys of its table.
 func hint(unknown string) string {
-	if table, leaf := split(unknown); strings.HasPrefix(table, "card.") && table != "card."+AllCards {
+	table, leaf := split(unknown)
+	if strings.HasPrefix(table, "card.") && table != "card."+AllCards {
 		return strings.ReplaceAll(hint("card."+AllCards+"."+leaf), "card."+AllCards+".", table+".")
 	}
+	var siblings []string
 	nearest, least := "", len(unknown)/3+1
 	for _, key := range keys() {
-		if d := distance(unknown, key); d < least {
-			nearest, least = key, d
+		d := distance(unknown, key)
+		t, name := split(key)
+		if t == table {
+			siblings = append(siblings, name)
+		} else if name == leaf && t != "" { // the right key in a wrong table
+			d = 1
 		}
-	}
-	if nearest == "" {
-		// The right key in a wrong table.
-		_, leaf := split(unknown)
-		for _, key := range keys() {
-			if table, name := split(key); table != "" && distance(leaf, name) <= len(leaf)/4 {
-				nearest = key
-				break
-			}
+		if d < least {
+			nearest, least = key, d
 		}
 	}
 	if nearest != "" {
 		return fmt.Sprintf(", did you mean %s?", nearest)
-	}
-	table, _ := split(unknown)
-	var siblings []string
-	for _, key := range keys() {
-		if t, name := split(key); t == table {
-			siblings = append(siblings, name)
-		}
 	}
 	return ", want one of " + strings.Join(siblings, ", ")
 }

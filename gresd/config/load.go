@@ -34,11 +34,10 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Key, e.What)
 }
 
-// Load reads and validates a file, and then the *.toml of the folder conf.d
-// beside it, in the order of their names: what a later file says, counts. No
-// file at all gives [Default] with an empty Path and no error. Keys that the
-// files leave out keep their defaults; version must be there. Errors join one
-// [*KeyError] for each wrong key, with file and line; other errors name the file.
+// Load reads and validates a file, and then the *.toml of the folder conf.d beside it, in the order
+// of their names. A later file overrides an earlier one. If there is no file, Load returns [Default]
+// with an empty Path. Keys that the files leave out keep their defaults; version must be there.
+// Errors join one [*KeyError] for each wrong key, with file and line; other errors name the file.
 func Load(path string) (Config, error) {
 	all, err := readAll(path)
 	if err != nil {
@@ -125,23 +124,27 @@ func merge(under, over map[string]any) map[string]any {
 
 // parse puts the files together and validates the whole.
 func (all sources) parse() (Config, error) {
+	c := Default()
 	var document map[string]any
+	var wrong []error
 	for _, s := range all {
+		warnings, err := s.replaceOldKeys(document)
+		c.Warnings = append(c.Warnings, warnings...)
+		wrong = append(wrong, err)
 		document = merge(document, s.document)
 	}
-	c := Default()
 	if _, given := document["version"]; !given {
-		return Config{}, &KeyError{Key: "version", What: "want version = 1 at the head of the file"}
+		wrong = append(wrong, &KeyError{Key: "version", What: "want version = 1 at the head of the file"})
 	}
-	// Keys first: a value of a misspelt key would be judged as its default.
-	if err := fill(reflect.ValueOf(&c).Elem(), "", document); err != nil {
+	wrong = append(wrong, fill(reflect.ValueOf(&c).Elem(), "", document))
+	// Keys first: the value of a misspelt key would be judged as its default.
+	if err := errors.Join(wrong...); err != nil {
 		return Config{}, err
 	}
 	return c, c.Validate()
 }
 
-// fill sets the fields of a table from what the file has. The errors are
-// *KeyError, joined, in the order of the keys.
+// fill sets the fields of a table. The errors are *KeyError, joined, in the order of the keys.
 func fill(table reflect.Value, prefix string, values map[string]any) error {
 	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -154,7 +157,7 @@ func fill(table reflect.Value, prefix string, values map[string]any) error {
 		case field.Kind() == reflect.Struct && isTable:
 			wrong = append(wrong, fill(field, key+".", inner))
 		case field.Kind() == reflect.Map && isTable:
-			wrong = append(wrong, fillEach(field, key+".", inner))
+			wrong = append(wrong, fillCards(field.Interface().(map[string]Card), inner))
 		case field.Kind() == reflect.Struct, field.Kind() == reflect.Map:
 			wrong = append(wrong, &KeyError{Key: key, What: fmt.Sprintf("want a table, for example [%s]", key)})
 		case !set(field, values[name]):
@@ -165,84 +168,44 @@ func fill(table reflect.Value, prefix string, values map[string]any) error {
 	return errors.Join(wrong...)
 }
 
-// fillEach sets the tables of a map, each over a copy of the one for all.
-func fillEach(tables reflect.Value, prefix string, values map[string]any) error {
-	next := reflect.MakeMap(tables.Type())
-	for _, name := range tables.MapKeys() {
-		next.SetMapIndex(name, tables.MapIndex(name))
-	}
-	all := reflect.ValueOf(AllCards)
+// fillCards sets the table of each card, over a copy of the table for all cards.
+func fillCards(cards map[string]Card, values map[string]any) error {
 	var wrong []error
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(values)), func(name string) bool { return name == AllCards })
 	for _, name := range append([]string{AllCards}, names...) {
 		inner, isTable := values[name].(map[string]any)
 		if _, given := values[name]; given && !isTable {
-			wrong = append(wrong, &KeyError{Key: prefix + name, What: fmt.Sprintf("want a table, for example [%s%s]", prefix, AllCards)})
+			wrong = append(wrong, &KeyError{Key: "card." + name, What: fmt.Sprintf("want a table, for example [card.%s]", AllCards)})
 			continue
 		}
-		table := reflect.New(tables.Type().Elem()).Elem()
-		table.Set(next.MapIndex(all))
-		wrong = append(wrong, fill(table, prefix+name+".", inner))
-		next.SetMapIndex(reflect.ValueOf(name), table)
+		card := cards[AllCards]
+		wrong = append(wrong, fill(reflect.ValueOf(&card).Elem(), "card."+name+".", inner))
+		cards[name] = card
 	}
-	tables.Set(next)
 	return errors.Join(wrong...)
 }
 
-// fieldOf returns the field of that toml name; the zero Value when there is none.
+// fieldOf returns the field of that toml name, or the zero Value.
 func fieldOf(table reflect.Value, name string) reflect.Value {
-	for i := range table.NumField() {
-		tag := table.Type().Field(i).Tag.Get("toml")
-		if tag == name && tag != "-" {
-			return table.Field(i)
+	for field, value := range table.Fields() {
+		if tag := field.Tag.Get("toml"); tag == name && tag != "-" {
+			return value
 		}
 	}
 	return reflect.Value{}
 }
 
-// set puts a TOML value into a field; false when the types do not go together.
+// set decodes a TOML value into a field. It returns false if the types differ.
 func set(field reflect.Value, value any) bool {
-	switch v := value.(type) {
-	case string:
-		if field.Kind() != reflect.String {
-			return false
-		}
-		field.SetString(v)
-	case bool:
-		if field.Kind() != reflect.Bool {
-			return false
-		}
-		field.SetBool(v)
-	case int64:
-		switch {
-		case field.CanInt() && !field.OverflowInt(v):
-			field.SetInt(v)
-		case field.CanUint() && v >= 0 && !field.OverflowUint(uint64(v)):
-			field.SetUint(uint64(v))
-		case field.CanFloat():
-			field.SetFloat(float64(v))
-		default:
-			return false
-		}
-	case float64:
-		if !field.CanFloat() {
-			return false
-		}
-		field.SetFloat(v)
-	case []any:
-		if field.Kind() != reflect.Slice {
-			return false
-		}
-		list := reflect.MakeSlice(field.Type(), len(v), len(v))
-		for i := range v {
-			if !set(list.Index(i), v[i]) {
-				return false
-			}
-		}
-		field.Set(list)
-	default:
+	text, err := toml.Marshal(map[string]any{"v": value})
+	into := reflect.New(reflect.MapOf(reflect.TypeFor[string](), field.Type()))
+	if err == nil {
+		_, err = toml.Decode(string(text), into.Interface())
+	}
+	if err != nil {
 		return false
 	}
+	field.Set(into.Elem().MapIndex(reflect.ValueOf("v")))
 	return true
 }
 
@@ -301,8 +264,10 @@ func located(err error, all sources) error {
 		return fmt.Errorf("%s: %w", first, err)
 	}
 	for _, s := range slices.Backward(all) {
-		if n := line(s.text, key.Key); n != 0 {
-			return &KeyError{File: s.file, Line: n, Key: key.Key, What: key.What}
+		for _, name := range append([]string{key.Key}, oldNames(key.Key)...) {
+			if n := line(s.text, name); n != 0 {
+				return &KeyError{File: s.file, Line: n, Key: key.Key, What: key.What}
+			}
 		}
 	}
 	return &KeyError{File: first, Key: key.Key, What: key.What}

@@ -85,9 +85,9 @@ func TestMistakesAreNamedWithTheirFile(t *testing.T) {
 func TestWhatAReloadChanges(t *testing.T) {
 	old := Default()
 	next := Default()
-	next.Limits.MaxMem, next.Audit.GraceS, next.Log.Level = "8G", 9, "debug"
-	next.Paths.StateDir, next.Placement.Mode, next.Metrics.Listen, next.MPS.Control = "/srv/vgpu", PlacementGresd, "127.0.0.1:1", "/x/control"
-	next.Slurm.TimeoutS, next.Memory.ContextMiB, next.Debug.Pprof = 3, 500, "/run/x.sock"
+	next.Limits.MaxMem, next.Audit.Exceeded, next.Log.Level = "8G", AuditKill, "debug"
+	next.Paths.StateDir, next.Placement.By, next.Metrics.Listen = "/srv/vgpu", PlacementGresd, "127.0.0.1:1"
+	next.Slurm.Scontrol, next.Memory.DriverLimits, next.Debug.Pprof = "/x/scontrol", true, "/run/x.sock"
 	next.Cards = map[string]Card{AllCards: {MemScaling: 1}, "GPU-a": {MemScaling: 2}}
 	got, changed, restart, err := Reload(old, next)
 	if err != nil {
@@ -98,11 +98,11 @@ func TestWhatAReloadChanges(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("in force is\n%+v, want\n%+v", got, want)
 	}
-	if w := []string{"limits.max_mem", "audit.grace_s", "log.level", "card.GPU-a"}; !slices.Equal(changed, w) {
+	if w := []string{"limits.max_mem", "audit.exceeded", "log.level", "card.GPU-a"}; !slices.Equal(changed, w) {
 		t.Errorf("changed: %v, want %v", changed, w)
 	}
 	if w := []string{
-		"paths.state_dir", "placement.mode", "metrics.listen", "slurm.timeout_s", "memory.context_mib", "mps.control", "debug.pprof",
+		"paths.state_dir", "placement.by", "metrics.listen", "slurm.scontrol", "memory.driver_limits", "debug.pprof",
 	}; !slices.Equal(restart, w) {
 		t.Errorf("wait for a restart: %v, want %v", restart, w)
 	}
@@ -120,7 +120,7 @@ func TestReloadThatWouldContradictWhatNeedsARestart(t *testing.T) {
 	old := Default()
 	old.Paths.RunDir = "/run/" + strings.Repeat("x", 60) // too long for MPS
 	next := Default()
-	next.MPS.Enabled = true
+	next.MPS.Engines = []gpu.Engine{gpu.MPS}
 	got, _, _, err := Reload(old, next)
 	if err == nil || !strings.Contains(err.Error(), "needs a restart") || !reflect.DeepEqual(got, old) {
 		t.Errorf("%v, in force %+v", err, got)

@@ -53,6 +53,9 @@ var checks = []check{
 		rules: []rule{
 			{Warn, "%s is not there: the defaults are in force", "install -D -m 644 " + examples + "/vgpu.toml %[1]s",
 				func(n *node) faults { return when(n.cfg.Path == "", n.Config) }},
+			{Warn, "%s", "change this line, then: systemctl reload gresd", func(n *node) faults {
+				return each(n.cfg.Warnings, func(key string) faults { return when(true, key) })
+			}},
 		},
 		pass: func(n *node) string { return n.cfg.Path },
 	},
@@ -291,7 +294,7 @@ var checks = []check{
 			{Warn, "AccountingStorageEnforce lacks associations: users name any account, and the engine auto trusts users of one account",
 				`AccountingStorageEnforce=associations in slurm.conf, or [mps] trust = "user"`,
 				func(n *node) faults {
-					return when(n.cfg.MPS.Auto && n.cfg.MPS.Trust == config.TrustAccount && !n.slurm.has("AccountingStorageEnforce", "associations"))
+					return when(n.cfg.MPS.DefaultEngine == gpu.Auto && n.cfg.MPS.Trust == config.TrustAccount && !n.slurm.has("AccountingStorageEnforce", "associations"))
 				}},
 			{Fail, "%v", "a NodeName= line in slurm.conf for this host", func(n *node) faults { return when(n.recordErr != nil, n.recordErr) }},
 			{Warn, "node %s is %s: %s", "scontrol update node=%[1]s state=resume, when the reason is gone", func(n *node) faults {

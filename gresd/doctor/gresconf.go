@@ -55,7 +55,7 @@ func (o GresConfOptions) Text(path string) (string, error) {
 	}
 	return gresConf{
 		cards: withConfig(list, cfg), topology: topology.New(facts), cores: cards.Cores(),
-		mode: cfg.Placement.Mode, count: o.count, nodes: o.nodes,
+		mode: cfg.Placement.By, count: o.count, nodes: o.nodes,
 	}.text(), nil
 }
 

@@ -82,7 +82,7 @@ func lookConfig(_ context.Context, n *node) (err error) {
 	return err
 }
 
-func (n *node) slurmPlaces() bool { return n.cfg.Placement.Mode != config.PlacementGresd }
+func (n *node) slurmPlaces() bool { return n.cfg.Placement.By != config.PlacementGresd }
 
 func lookDriver(_ context.Context, n *node) error {
 	cards, err := driver.Open(n.cfg.NVML.Library)
@@ -128,7 +128,7 @@ func lookLibrary(ctx context.Context, n *node) error {
 	if n.cards == nil || n.Probe == nil {
 		return skip("no driver to try it with")
 	}
-	n.probed, n.probeErr = n.Probe(ctx, n.cfg.Paths.Library, probe.Library(n.cfg.CUDA.Library, n.cfg.NVML.Library))
+	n.probed, n.probeErr = n.Probe(ctx, n.cfg.Paths.Library, probe.Library(n.cfg.NVML.Library))
 	n.unknownSymbols = unknownSymbols(n.cfg.Paths.RunDir)
 	return nil
 }
@@ -311,7 +311,7 @@ func (n *node) release() string {
 }
 
 func (n *node) gresConf() gresConf {
-	return gresConf{cards: withConfig(n.list, n.cfg), mode: n.cfg.Placement.Mode}
+	return gresConf{cards: withConfig(n.list, n.cfg), mode: n.cfg.Placement.By}
 }
 
 // sameGres compares counts by name, because types are the site's own words. Where slurmctld places, a

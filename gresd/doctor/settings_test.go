@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 )
 
@@ -18,7 +19,7 @@ func TestSettingsThatJobsWouldNotice(t *testing.T) {
 		"AccountingStorageEnforce = none": 1, "AccountingStorageEnforce = associations,limits": 0,
 	} {
 		n := &node{slurm: slurm.ParseShown("SLURM_VERSION = 24.11.5\nSelectType = select/cons_tres\nGresTypes = gpu,shard,vgpu\n" + text)}
-		n.cfg.MPS.Auto, n.cfg.MPS.Trust = true, config.TrustAccount
+		n.cfg.MPS.DefaultEngine, n.cfg.MPS.Trust = gpu.Auto, config.TrustAccount
 		if n.slurm.get("AccountingStorageEnforce") == "" {
 			n.slurm["accountingstorageenforce"] = "associations"
 		}
@@ -41,7 +42,7 @@ func TestSettingsThatJobsWouldNotice(t *testing.T) {
 // cli_filter.lua asks for shards: where gresd places, slurmctld has none.
 func TestScriptsThatSlurmRuns(t *testing.T) {
 	for _, c := range []struct {
-		mode, filter string // what placement.mode and CliFilterPlugins say
+		mode, filter string // what placement.by and CliFilterPlugins say
 		ours         bool   // cli_filter.lua is there
 		want         Status
 	}{
@@ -60,7 +61,7 @@ func TestScriptsThatSlurmRuns(t *testing.T) {
 		}
 		shown := "SLURM_CONF = " + dir + "/slurm.conf\nSlurmctldHost[0] = elsewhere\nJobSubmitPlugins = lua\nCliFilterPlugins = " + c.filter
 		n := &node{settings: slurm.ParseShown(shown)}
-		n.cfg.Placement.Mode = c.mode
+		n.cfg.Placement.By = c.mode
 		for _, f := range checkNamed("lua").judge(n) {
 			if f.Status != c.want {
 				t.Errorf("%+v: %+v", c, f)

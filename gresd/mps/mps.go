@@ -35,6 +35,9 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
+// Program is NVIDIA's control daemon.
+const Program = "nvidia-cuda-mps-control"
+
 // Sentinels for errors.Is.
 var (
 	// ErrNoProgram: the control program is not on this node.
@@ -80,7 +83,7 @@ var defaultTimes = Times{
 // Config has the parts of a manager. All but Changed and Times must be set.
 type Config struct {
 	Dir     string // <run_dir>/mps; made when it is first needed
-	Control string // nvidia-cuda-mps-control, a name or a path
+	Control string // Program, or its path
 	Times   Times  // zero: the defaults
 	Log     *slog.Logger
 	// Changed is called when what [Manager.Serves] and [Manager.Holds] say of a job may have changed,

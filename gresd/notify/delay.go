@@ -47,7 +47,7 @@ func (n *Notifier) PutOff(ctx context.Context, conf string, jobID, restarts uint
 // Started is called when a job has its grant. It removes gresd's comment; explained reports whether
 // the job has one.
 func (n *Notifier) Started(ctx context.Context, conf string, jobID uint32, explained bool) {
-	if explained && n.config.Get().Placement.Mode != config.PlacementGresd {
+	if explained && n.config.Get().Placement.By != config.PlacementGresd {
 		n.Explain(ctx, conf, jobID, "")
 	}
 }

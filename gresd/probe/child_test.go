@@ -140,14 +140,9 @@ func TestChild(t *testing.T) {
 func TestLibrary(t *testing.T) {
 	lib := fakeCUDA(t)
 	beside := filepath.Join(filepath.Dir(lib), "libnvidia-ml.so.1")
-	for _, c := range [][3]string{
-		{"", "", "libcuda.so.1"},
-		{"/a/libcuda.so", beside, "/a/libcuda.so"},
-		{"", beside, lib},
-		{"", "/nonexistent/libnvidia-ml.so.1", "libcuda.so.1"},
-	} {
-		if got := Library(c[0], c[1]); got != c[2] {
-			t.Errorf("cuda %q, nvml %q: got %q, want %q", c[0], c[1], got, c[2])
+	for nvml, want := range map[string]string{"": "libcuda.so.1", beside: lib, "/nonexistent/libnvidia-ml.so.1": "libcuda.so.1"} {
+		if got := Library(nvml); got != want {
+			t.Errorf("nvml %q: got %q, want %q", nvml, got, want)
 		}
 	}
 }

@@ -132,13 +132,10 @@ func figure(before, after reading) (Figure, error) {
 	return Figure{Context: after.own}, nil
 }
 
-// Library is the libcuda to load: the one that is named; else the one beside an
-// NVML library that is named with its folder; else the loader's.
-func Library(cuda, nvml string) string {
+// Library is the libcuda to load: the one beside an NVML library that is named
+// with its folder; else the loader's.
+func Library(nvml string) string {
 	const name = "libcuda.so.1"
-	if cuda != "" {
-		return cuda
-	}
 	if strings.Contains(nvml, "/") {
 		beside := filepath.Join(filepath.Dir(nvml), name)
 		if _, err := os.Stat(beside); err == nil {

@@ -27,11 +27,11 @@ type Costs struct {
 	settled chan struct{} // closed after the first try; nil: nothing is measured
 	until   time.Time     // no grant waits longer
 
-	fixed *Figure // from the configuration: nothing is measured
+	fixed *Figure // nothing is measured
 	known store[Figure]
 }
 
-// Fixed returns costs that the administrator has set.
+// Fixed returns costs that are not measured, for tests of other packages.
 func Fixed(f Figure) *Costs { return &Costs{fixed: &f} }
 
 // OpenCosts reads the costs that an earlier gresd measured with the same driver version.

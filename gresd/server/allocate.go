@@ -128,7 +128,7 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 	var d place.Decision
 	var engine choice
 	var err error
-	if s.cfg().Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.By == config.PlacementGresd {
 		cards, why := s.compatibleCards(facts, req, now.Cards)
 		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, now.Distances); why != nil {
 			err = why

@@ -98,7 +98,7 @@ func TestMarkForTasksWithoutShards(t *testing.T) {
 	if !exists(filepath.Join(n.cfg.Paths.JobStates(), "2")) || exists(filepath.Join(n.cfg.Paths.JobStates(), "3")) {
 		t.Error("want the mark of the living job 2, and none of the ended job 3")
 	}
-	n.cfg.Placement.Mode = config.PlacementSlurm
+	n.cfg.Placement.By = config.PlacementSlurm
 	n.restart()
 	if exists(n.cfg.Paths.Ask()) {
 		t.Error("tasks are still told to ask")

@@ -136,7 +136,7 @@ func (l *lostShards) seenBefore(jobID, uid, restart uint32) bool {
 // would have only a part of the share. If each task asks for shards, no task's shards may be split. err
 // is an error of slurmctld.
 func (s *Server) splitUnasked(ctx context.Context, w wire.Request, facts slurm.JobFacts, req request.Request) (why, err error) {
-	if s.cfg().Placement.Mode != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
+	if s.cfg().Placement.By != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
 		return nil, nil
 	}
 	var asked slurm.Asked

@@ -73,23 +73,23 @@ func TestAutoIsConcurrentBesideTrustedUsersOnly(t *testing.T) {
 			auto(6, ""), nil, gpu.Concurrent, "of users who all trust each other",
 		},
 		"the site's choice": {
-			func(m *config.MPS) { m.Auto = true },
+			func(m *config.MPS) { m.DefaultEngine = gpu.Auto },
 			nil,
 			engineJob{"", 5, phys},
 			nil, gpu.Concurrent, alone,
 		},
 		"another word than the site's choice": {
-			func(m *config.MPS) { m.Auto = true },
+			func(m *config.MPS) { m.DefaultEngine = gpu.Auto },
 			nil,
 			engineJob{gpu.Time, 5, phys},
 			nil, gpu.Time, "",
 		},
 		"concurrent is not offered": {
-			func(m *config.MPS) { m.Concurrent = false },
+			func(m *config.MPS) { m.Engines = nil },
 			nil, auto(5, phys), nil, gpu.Time, "this node does not offer concurrent",
 		},
 		"no MPS": {
-			func(m *config.MPS) { m.Control = "nvidia-cuda-mps-control-that-is-not-here" },
+			func(*config.MPS) { t.Setenv("PATH", "/nonexistent") },
 			nil, auto(5, phys), nil, gpu.Time, "is not installed here",
 		},
 		"two cards": {
@@ -152,7 +152,7 @@ func TestAutoAfterTheLedgerWasLost(t *testing.T) {
 
 // gresd chooses a card on which the users trust each other.
 func TestAutoWhereGresdPlaces(t *testing.T) {
-	n, _ := newMPSNode(t, offersConcurrent, gresdPlaces, func(c *config.Config) { c.MPS.Auto = true })
+	n, _ := newMPSNode(t, offersConcurrent, gresdPlaces, func(c *config.Config) { c.MPS.DefaultEngine = gpu.Auto })
 	n.start()
 	counted := func(f *slurm.JobFacts) { f.Units, f.Counted = nil, 10 }
 	on := func(id uint32) gpu.UUID {

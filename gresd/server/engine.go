@@ -47,7 +47,7 @@ func (s *Server) auto(facts slurm.JobFacts, share gpu.Share, cards int, card gpu
 	site, missing := s.cfg().MPS, s.mps.Available()
 	byTime := func(why string, args ...any) choice { return choice{gpu.Time, fmt.Sprintf(why, args...)} }
 	switch {
-	case !site.Concurrent:
+	case !site.Offers(gpu.Concurrent):
 		return byTime("this node does not offer concurrent")
 	case cards != 1:
 		return byTime("concurrent is for one card, and the job has %d on this node", cards)
@@ -106,11 +106,11 @@ func (s *Server) neighborRecords(facts slurm.JobFacts, card gpu.UUID, holds func
 func (s *Server) engineOf(facts slurm.JobFacts, req request.Request, cards int, first gpu.UUID, share gpu.Share) choice {
 	site := s.cfg().MPS
 	switch {
-	case req.Engine == gpu.Auto, req.Engine == "" && site.Auto:
+	case req.Engine == gpu.Auto, req.Engine == "" && site.DefaultEngine == gpu.Auto:
 		return s.auto(facts, share, cards, first)
 	case req.Engine != "":
 		return choice{engine: req.Engine}
-	case site.Enabled && site.Default && cards == 1 && !first.IsInstance() && req.Mode != gpu.Soft:
+	case site.DefaultEngine == gpu.MPS && cards == 1 && !first.IsInstance() && req.Mode != gpu.Soft:
 		return choice{engine: gpu.MPS}
 	}
 	return choice{engine: gpu.Time}
@@ -136,12 +136,8 @@ func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.
 // checkServed holds a request for an engine that has an MPS server against what that
 // and the site can do.
 func (s *Server) checkServed(engine gpu.Engine, req request.Request, cards int) error {
-	offered := s.cfg().MPS.Enabled
-	if engine == gpu.Concurrent {
-		offered = s.cfg().MPS.Concurrent
-	}
 	switch err := s.mps.Available(); {
-	case !offered:
+	case !s.cfg().MPS.Offers(engine):
 		return engineError(engine, "this node does not offer it; want --vgpu-engine=time")
 	case cards != 1:
 		return engineError(engine, "it serves one card, and the job has %d on this node; want --vgpu-engine=time, or one card", cards)
@@ -267,7 +263,7 @@ func (s *Server) environment(rec ledger.Record) []string {
 	}
 	// slurmd names the job's cards by its numbers, which are CUDA's where no card is a MIG instance.
 	mig := slices.ContainsFunc(s.cards.Now().Cards, gpu.Card.IsInstance)
-	if s.cfg().Placement.Mode != config.PlacementGresd && !mig {
+	if s.cfg().Placement.By != config.PlacementGresd && !mig {
 		return nil
 	}
 	var cards []string

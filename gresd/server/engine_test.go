@@ -31,6 +31,7 @@ func newMPSNode(t *testing.T, change ...func(*config.Config)) (n *testNode, prog
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	programs = filepath.Join(dir, "bin")
+	t.Setenv("PATH", programs+":/usr/sbin:/usr/bin:/sbin:/bin")
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
 		err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(programs, 0o755), os.WriteFile(filepath.Join(programs, fake.Control), self, 0o755))
@@ -40,12 +41,12 @@ func newMPSNode(t *testing.T, change ...func(*config.Config)) (n *testNode, prog
 	}
 	n = newTestNode(t, append([]func(*config.Config){func(c *config.Config) {
 		c.Paths.RunDir = filepath.Join(dir, "run")
-		c.MPS = config.MPS{Enabled: true, Trust: config.TrustAccount, Control: filepath.Join(programs, fake.Control)}
+		c.MPS = config.MPS{Engines: []gpu.Engine{gpu.MPS}, Trust: config.TrustAccount}
 	}}, change...)...)
 	t.Cleanup(func() {
 		// The server has stopped; daemons outlive it. One that finds them without
 		// any job ends them.
-		left, err := mps.New(mps.Config{Dir: n.cfg.Paths.MPS(), Control: n.cfg.MPS.Control, Log: slog.New(slog.DiscardHandler)})
+		left, err := mps.New(mps.Config{Dir: n.cfg.Paths.MPS(), Control: filepath.Join(programs, fake.Control), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +183,7 @@ func (n *testNode) concurrent(id uint32, units gpu.Share, change ...func(*slurm.
 	return req
 }
 
-func offersConcurrent(c *config.Config) { c.MPS.Concurrent = true }
+func offersConcurrent(c *config.Config) { c.MPS.Engines = append(c.MPS.Engines, gpu.Concurrent) }
 
 func TestJobsOfAllUsersShareTheServerOfACard(t *testing.T) {
 	n, _ := newMPSNode(t, offersConcurrent)
@@ -239,7 +240,7 @@ func TestWhatMPSCannotDoIsSaid(t *testing.T) {
 		message string
 	}{
 		"switched off": {
-			func(c *config.Config) { c.MPS.Enabled = false },
+			func(c *config.Config) { c.MPS.Engines = nil },
 			func(n *testNode) wire.Request { return n.withMPS(1, 30) }, "this node does not offer it; want --vgpu-engine=time",
 		},
 		"concurrent, switched off": {
@@ -251,7 +252,7 @@ func TestWhatMPSCannotDoIsSaid(t *testing.T) {
 			func(n *testNode) wire.Request { n.asks(1, byTask(30)); return n.concurrent(1, 60, two) }, "the job has 2 on this node",
 		},
 		"not installed": {
-			func(c *config.Config) { c.MPS.Control = "nvidia-cuda-mps-control-that-is-not-here" },
+			func(*config.Config) { t.Setenv("PATH", "/nonexistent") },
 			func(n *testNode) wire.Request { return n.withMPS(1, 30) }, "not installed here; want --vgpu-engine=time",
 		},
 		"two cards": {
@@ -272,7 +273,7 @@ func TestWhatMPSCannotDoIsSaid(t *testing.T) {
 }
 
 func TestADefaultOfMPSIsForJobsThatItSuits(t *testing.T) {
-	n, _ := newMPSNode(t, func(c *config.Config) { c.MPS.Default = true })
+	n, _ := newMPSNode(t, func(c *config.Config) { c.MPS.DefaultEngine = gpu.MPS })
 	n.start()
 	two := n.job(1, 60, func(f *slurm.JobFacts) { f.Units = map[int]gpu.Share{0: 30, 1: 30} })
 	n.asks(1, byTask(30))

@@ -15,7 +15,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-func byGresd(c *config.Config) { c.Placement.Mode, c.Placement.WaitS = config.PlacementGresd, 0 }
+func byGresd(c *config.Config) { c.Placement.By, c.Placement.WaitS = config.PlacementGresd, 0 }
 
 // counted makes a job that slurmctld gave a plain count.
 func counted(n gpu.Share) func(*slurm.JobFacts) {

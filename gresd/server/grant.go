@@ -93,7 +93,7 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 	if reply, done := s.repeatedReply(w); done {
 		return outcome{verdict: placed, job: w, facts: factsOf(w), reply: reply, again: true}
 	}
-	byUs := s.cfg().Placement.Mode == config.PlacementGresd
+	byUs := s.cfg().Placement.By == config.PlacementGresd
 	if !byUs && len(w.GPUs) == 0 {
 		return s.decideWithoutCard(ctx, w)
 	}
@@ -224,7 +224,7 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 		// The options may be those of a step; Lua wrote the job's own into the comment.
 		words = comment.Merge(words)
 	}
-	if _, known := words["share"]; !known && s.cfg().Placement.Mode == config.PlacementGresd {
+	if _, known := words["share"]; !known && s.cfg().Placement.By == config.PlacementGresd {
 		words["share"] = fmt.Sprint(facts.Counted)
 	}
 	req, err = s.read(words, facts.Het())
@@ -248,7 +248,7 @@ func optionsOf(o wire.Options) request.Options {
 // read reads a request, with what the site says of all. clamp: see [request.Request].
 func (s *Server) read(words request.Options, clamp bool) (request.Request, error) {
 	defaults := s.cfg().RequestDefaults()
-	if s.cfg().Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.By == config.PlacementGresd {
 		words = words.SplitByDefault(defaults)
 	}
 	req, err := request.Parse(words)
@@ -264,7 +264,7 @@ func (s *Server) read(words request.Options, clamp bool) (request.Request, error
 // gresd chooses the card, a count of gres/vgpu). Whole cards are ours only when
 // they were asked for as vgpu:100·k: Lua then leaves its word in the comment.
 func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
-	if s.cfg().Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.By == config.PlacementGresd {
 		return facts.Counted > 0
 	}
 	return len(facts.Units) > 0 || (word && len(facts.WholeCards) > 0)
@@ -316,7 +316,7 @@ const interactiveWait = 10 * time.Second
 // slurmctld chooses the cards, and tasks do not wait. The rest of the time is for the requeue.
 func (s *Server) maxQueueWait(ctx context.Context, w wire.Request, facts slurm.JobFacts) time.Duration {
 	limit := s.cfg().Placement.Wait()
-	if s.cfg().Placement.Mode != config.PlacementGresd || limit == 0 || w.Node == "" {
+	if s.cfg().Placement.By != config.PlacementGresd || limit == 0 || w.Node == "" {
 		return 0
 	}
 	// If Prologs and Epilogs run one at a time, no job could end while one waits.

@@ -24,7 +24,7 @@ import (
 )
 
 func gresdPlaces(c *config.Config) {
-	c.Placement.Mode, c.Placement.WaitS, c.Placement.Patience = config.PlacementGresd, 0, 2
+	c.Placement.By, c.Placement.WaitS, c.Placement.Patience = config.PlacementGresd, 0, 2
 }
 
 // counted is a job of which slurmctld knows no more than how much it wants.

@@ -49,7 +49,7 @@ func TestMPSIsNotForInstances(t *testing.T) {
 	n.start()
 	wantMessage(t, n.want(n.withMPS(1, 30), wire.Refused), "card 0 is a MIG instance, on which gresd does not start it", "want --vgpu-engine=time")
 
-	n, _ = newMPSNode(t, func(c *config.Config) { c.MPS.Default = true })
+	n, _ = newMPSNode(t, func(c *config.Config) { c.MPS.DefaultEngine = gpu.MPS })
 	cut(n)
 	n.start()
 	n.want(n.job(1, 30), wire.Granted)

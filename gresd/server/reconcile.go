@@ -145,7 +145,7 @@ func (s *Server) comparedSince(ctx context.Context, since time.Time) error {
 // was away: they have a process here. live are the jobs that live, as asked for at some time.
 func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at time.Time) {
 	s.queue.RemoveEnded(live, at)
-	if s.cfg().Placement.Mode != config.PlacementGresd {
+	if s.cfg().Placement.By != config.PlacementGresd {
 		return
 	}
 	for _, id := range s.steps.Jobs() {
@@ -295,7 +295,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 // with the options of their submit line. It returns an error if slurmctld or the
 // driver did not answer.
 func (s *Server) recover(ctx context.Context) error {
-	if s.cfg().Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.By == config.PlacementGresd {
 		return nil // only the lost ledger knew their cards
 	}
 	if err := s.cards.Unread(); err != nil {

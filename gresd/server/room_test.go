@@ -82,7 +82,7 @@ func (c *scheduler) Settings(context.Context) (slurm.Settings, error) {
 // simulate runs f with a node in virtual time.
 func simulate(t *testing.T, change func(*config.Config), f func(*testNode, *scheduler)) {
 	t.Helper()
-	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode, c.Placement.Patience = config.PlacementGresd, 2 }, change)
+	n := newTestNode(t, func(c *config.Config) { c.Placement.By, c.Placement.Patience = config.PlacementGresd, 2 }, change)
 	c := &scheduler{fakeCluster: n.cluster, n: n, free: 200}
 	s, cleanup, err := assemble(n.cfg, n.dir, n.cluster, n.cards, n.count, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -417,7 +417,7 @@ func TestTheWaitIsNotOfTheTimeLimit(t *testing.T) {
 
 // A gresd that is stopped neither refuses nor sends back who waits: the next one is asked.
 func TestWhoWaitsAsksTheNextGresd(t *testing.T) {
-	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd }).start()
+	n := newTestNode(t, func(c *config.Config) { c.Placement.By = config.PlacementGresd }).start()
 	n.want(n.counted(1, 200), wire.Granted)
 	got := make(chan error, 1)
 	go func() {

@@ -147,7 +147,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 // changed is called when the answer of [mps.Manager.Holds] may have changed. It must not block.
 func OpenMPS(cfg *config.Config, grants *grant.Store, changed func(), log *slog.Logger) (manager *mps.Manager, keeper *mps.ClientGuard, err error) {
 	keeper = mps.NewClientGuard(grants, func(jobID uint32) bool { return manager.Serves(jobID) }, log)
-	manager, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: cfg.MPS.Control, Log: log, Changed: func() {
+	manager, err = mps.New(mps.Config{Dir: cfg.Paths.MPS(), Control: mps.Program, Log: log, Changed: func() {
 		keeper.Wake()
 		changed()
 	}})
@@ -167,7 +167,7 @@ func (s *Server) ConfigChanged() {
 // markPlacement makes or removes config.Paths.Ask.
 func (s *Server) markPlacement() error {
 	path := s.cfg().Paths.Ask()
-	if s.cfg().Placement.Mode == config.PlacementGresd {
+	if s.cfg().Placement.By == config.PlacementGresd {
 		return os.WriteFile(path, nil, 0o644)
 	}
 	return atomicfile.Remove(path)

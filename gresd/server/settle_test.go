@@ -143,7 +143,7 @@ func TestTasksThatAskAtOnceHaveOneGrant(t *testing.T) {
 // A gresd that is stopped while slurmctld takes a job back refuses nobody, nor while an MPS daemon
 // starts: the next one is asked.
 func TestAStoppedGresdRefusesNobody(t *testing.T) {
-	n := newTestNode(t, func(c *config.Config) { c.Placement.Mode = config.PlacementGresd })
+	n := newTestNode(t, func(c *config.Config) { c.Placement.By = config.PlacementGresd })
 	h := heldUp(t, n)
 	if rep := n.grant(context.Background(), n.counted(1, 200)); rep.Result != wire.Granted {
 		t.Fatalf("%+v", rep)

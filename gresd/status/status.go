@@ -81,7 +81,7 @@ func (r *Reporter) Snapshot() ([]wire.Card, []wire.Job) {
 func (r *Reporter) Status(ctx context.Context, root bool) *wire.Status {
 	st := &wire.Status{
 		Version: r.Version, Node: strings.Join(r.Node.List(), ","), Started: r.started,
-		Placement: r.Config.Get().Placement.Mode, Jobs: r.Ledger.Len(), Cards: r.cardsInUse(),
+		Placement: r.Config.Get().Placement.By, Jobs: r.Ledger.Len(), Cards: r.cardsInUse(),
 	}
 	r.addCardRates(ctx, st.Cards)
 	if err := r.Cards.Now().Err; err != nil {

@@ -234,7 +234,7 @@ func (q *Queue) DropEndedJobs(ctx context.Context, now time.Time) {
 	q.wakeFirst()
 }
 
-func (q *Queue) gresdPlaces() bool { return q.config.Get().Placement.Mode == config.PlacementGresd }
+func (q *Queue) gresdPlaces() bool { return q.config.Get().Placement.By == config.PlacementGresd }
 
 func (q *Queue) find(jobID uint32) int {
 	return slices.IndexFunc(q.jobs, func(j Job) bool { return j.ID == jobID })

@@ -39,7 +39,7 @@ func (well) Out(gpu.UUID) string { return "" }
 func opener(t testing.TB, dir string) func(reserveAfter uint32) *Queue {
 	t.Helper()
 	cfg := config.Default()
-	cfg.Paths.StateDir, cfg.Placement.Mode = dir, config.PlacementGresd
+	cfg.Paths.StateDir, cfg.Placement.By = dir, config.PlacementGresd
 	log := slog.New(slog.DiscardHandler)
 	records, err := ledger.Open(cfg.Paths.Ledger())
 	if err != nil {

@@ -450,9 +450,9 @@ end
 
 -- ---- partitions and counts ---------------------------------------------------
 
-local PARTITIONS = [[return { default = 81920, cards = { h200 = 143771 }, partitions = {
+local PARTITIONS = [[return { default = 81920, cards = { h200 = 143771 }, modes = {"hard", "soft"}, engines = {"mps"}, partitions = {
   debug = { defaults = { mode = "soft", mem = "10%" }, max_share = 50, max_mem = "16G", modes = {"soft"} },
-  batch = { max_cards = 2 }, free = { defaults = { priority = "low", mode = "turbo", cards = 2 } } } }]]
+  batch = { max_cards = 2 }, short = { engines = {} }, free = { defaults = { priority = "low", mode = "turbo", cards = 2 } } } }]]
 local PARTS = { debug = {name = "debug", flag_default = 0}, batch = {name = "batch", flag_default = 1} }
 
 local function test_partitions()
@@ -475,6 +475,9 @@ local function test_partitions()
   check(rc == 0 and job.comment == nil, "whole GPUs are not ours: %s", tostring(job.comment))
   rc, _, job = ask("elsewhere", "gres:vgpu:1600")
   check(rc == 0 and job.tres_per_node == "gres:gpu:16", "a partition without rules")
+  for _, engine in ipairs({"time", "auto", "mps"}) do
+    check(ask("elsewhere", "gres:vgpu:30", {ENGINE = engine}) == 0, "engine %s", engine)
+  end
   for _, c in ipairs({
     {"debug", "gres:vgpu:60", {}, nil, '--gres=vgpu: "60": want at most 50 in partition debug, for example --gres=vgpu:50'},
     {"free,debug", "gres:vgpu:60", {}, nil, "at most 50 in partition debug"},
@@ -486,6 +489,10 @@ local function test_partitions()
     {"debug", "gres:vgpu:30", {MEM = "17G"}, nil, '--vgpu-mem: "17G": want at most 16G in partition debug, for example --vgpu-mem=16G'},
     {"debug", "gres:vgpu:30", {}, "vgpu(mem=17G)", "at most 16G"},
     {"debug", "gres:vgpu:30", {MODE = "hard"}, nil, '--vgpu-mode: "hard": want soft in partition debug, for example --vgpu-mode=soft'},
+    {"elsewhere", "gres:vgpu:30", {MODE = "off"}, nil, '--vgpu-mode: "off": want hard or soft at this site, for example --vgpu-mode=hard'},
+    {"elsewhere", "gres:vgpu:300", {MODE = "off"}, nil, '--vgpu-mode: "off": want hard or soft at this site'},
+    {"elsewhere", "gres:vgpu:30", {ENGINE = "concurrent"}, nil, '--vgpu-engine: "concurrent": want time or auto or mps at this site, for example --vgpu-engine=time'},
+    {"short", "gres:vgpu:30", {ENGINE = "mps"}, nil, '--vgpu-engine: "mps": want time or auto in partition short'},
     {"debug", "gres:vgpu:30", {POLICY = "exclusive"}, nil, '--vgpu-policy: "exclusive": want another policy'},
     {"batch", "gres:vgpu:300", {}, nil, '"300": want at most 200 in partition batch, for example --gres=vgpu:200'},
     {nil, "gres:vgpu:300", {}, nil, "in partition batch"}, -- the default partition

@@ -82,7 +82,7 @@ func main() {
 	flags.Var(&o.scenarios, "scenario", "`NAMES`, separated by commas, in this order; see -list")
 	flags.StringVar(&o.cases, "case", "", "only cases whose names match this regular `EXPRESSION`, such as ^30/70")
 	flags.Var(&o.systems, "system", "only systems of these `NAMES`: native, ours, mps, or one given")
-	flags.Var(&o.ours, "ours", "`NAME=TOML` with keys for vgpu.toml, separated by semicolons, such as turns='arbiter.engine = \"turns\"'; may come again")
+	flags.Var(&o.ours, "ours", "`NAME=TOML` with keys for vgpu.toml, separated by semicolons, such as spread='defaults.policy = \"spread\"'; may come again")
 	flags.Var(&o.peers, "peer", "`NAME=LIBRARY` to preload instead; may come again")
 	flags.StringVar(&o.peerEnv, "peer-env", "CUDA_DEVICE_SM_LIMIT=%d", "its variables, separated by spaces: %d is the share, %s a folder of the tenant's own")
 	flags.BoolVar(&o.mps, "mps", false, "also NVIDIA MPS, with the share as thread percentage")

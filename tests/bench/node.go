@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -35,7 +36,34 @@ type node struct {
 }
 
 // offersConcurrent is the key with which jobs of this node ask for the engine concurrent.
-const offersConcurrent = "mps.concurrent = true"
+const offersConcurrent = `mps.engines = ["concurrent"]`
+
+// ignoresSlices is a key of the benchmark: gresd takes all cards for such that ignore time slices.
+const ignoresSlices = "bench.ignores_slices = true"
+
+// ignoreSlices has gresd find the verdict of an earlier test, or the simulated driver refuse slices.
+func (n *node) ignoreSlices(ctx context.Context) error {
+	if n.b.sim {
+		simgpu := func(ctx context.Context, command string) error {
+			return exec.CommandContext(ctx, filepath.Join(n.b.build, "simgpu/bin/simgpu"), command, "--state", filepath.Join(n.b.dir, "card")).Run()
+		}
+		n.mends = append(n.mends, func() { _ = simgpu(context.WithoutCancel(ctx), "clear") })
+		return simgpu(ctx, "refuse-slices")
+	}
+	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=driver_version,uuid", "--format=csv,noheader").Output()
+	if err != nil {
+		return fmt.Errorf("nvidia-smi: %w", err)
+	}
+	verdicts := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		driver, uuid, _ := strings.Cut(strings.TrimSpace(line), ", ")
+		verdicts[driver+"/"+uuid] = "ignored" // as gresd writes it
+	}
+	if err := os.Mkdir(n.path("state"), 0o700); err != nil {
+		return err
+	}
+	return atomicfile.WriteJSON(n.path("state/slices.json"), verdicts)
+}
 
 // Files of the host that gresd makes when it starts; those that were not there
 // are removed again.
@@ -60,7 +88,7 @@ done
 const nodeName = "bench"
 
 // startNode starts gresd. toml are keys of vgpu.toml, separated by
-// semicolons: arbiter.period_us = 20000; arbiter.engine = "turns".
+// semicolons: log.level = "debug"; mps.default_engine = "mps".
 func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) {
 	if conn, err := net.Dial("unix", "/run/vgpu/gresd.sock"); err == nil {
 		_ = conn.Close()
@@ -87,6 +115,12 @@ func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) 
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return n, err
+	}
+	if strings.Contains(toml, ignoresSlices) {
+		toml = strings.ReplaceAll(toml, ignoresSlices, "")
+		if err := n.ignoreSlices(ctx); err != nil {
+			return n, err
+		}
 	}
 	if err := n.writeFiles(toml); err != nil {
 		return n, err

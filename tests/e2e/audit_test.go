@@ -40,7 +40,7 @@ func (s site) shows(command string, words ...string) bool {
 func TestProgramsWithoutTheLibraryAreReported(t *testing.T) {
 	opts := oneCard
 	opts.NoPlugin = true
-	opts.Config = "[audit]\ngrace_s = 2\nescaped = \"report\"\n"
+	opts.Config = "[audit]\nescaped = \"report\"\n"
 	s := up(t, opts)
 	good := s.submit(bob, "--gres=vgpu:30", cluster.Worker+" --alloc 1G --hold 300")
 	s.running(good)
@@ -68,7 +68,7 @@ func TestProgramsWithoutTheLibraryAreReported(t *testing.T) {
 	s.eventually(shortWait, "the stranger is found", func() bool {
 		return s.shows("status", fmt.Sprintf("audit: process %d (vgpu-worker) of user ", stranger.Process.Pid), "belongs to no job of Slurm")
 	})
-	time.Sleep(3 * time.Second) // nothing is said twice
+	time.Sleep(6 * time.Second) // nothing is said twice
 	if got := audited(t, "unregistered") + audited(t, "escaped") + audited(t, "exceeded") + audited(t, "stranger"); got != "1111" {
 		t.Errorf("counted %s, want each once", got)
 	}
@@ -169,7 +169,7 @@ func TestJobAboveItsHardLimitIsReported(t *testing.T) {
 // Where nothing keeps a job from the device files, one without cards can use those of others. It
 // is found, as a program of nobody's is; a job that has a whole card is not.
 func TestJobWithoutCardsOnASharedCardIsAStranger(t *testing.T) {
-	s := up(t, cluster.Options{Cards: twoCards, Config: "[audit]\ngrace_s = 2\n"})
+	s := up(t, cluster.Options{Cards: twoCards})
 	share := s.submit(bob, "--gres=vgpu:50", cluster.Worker+" --alloc 1G --hold 300")
 	s.running(share)
 	whole := s.submit(carol, "--gres=gpu:1", cluster.Worker+" --alloc 1G --hold 300")

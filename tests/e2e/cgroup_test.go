@@ -98,7 +98,6 @@ const (
 // One cluster, because it takes long to start.
 func TestJobsInADeviceCgroup(t *testing.T) {
 	opts := cluster.Options{Cards: slices.Repeat(oneCard.Cards, 2)}
-	opts.Config = "[audit]\ngrace_s = 1\n"
 	s := upConfined(t, opts, "a job opens the devices of its own card only; adopted sessions have its limits")
 	t.Run("devices outside the grant cannot be opened", func(t *testing.T) { devicesOfOthers(site{s.Cluster, t}) })
 	t.Run("sessions that are adopted have the limits of the job", func(t *testing.T) { adoptedSessions(site{s.Cluster, t}) })

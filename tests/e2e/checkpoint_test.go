@@ -117,7 +117,6 @@ func (o *obedient) booked() (used uint64, slot libvgpu.SlotView) {
 // has its share again.
 func TestCheckpointedJobKeepsItsShare(t *testing.T) {
 	opts := oneCard
-	opts.Config = "[audit]\ngrace_s = 1\n"
 	s := up(t, opts)
 	for _, name := range []string{"obeys", "checkpoint"} {
 		data, err := os.ReadFile(filepath.Join("../../build/tests", name))

@@ -79,7 +79,6 @@ func TestContainers(t *testing.T) {
 				t.Skipf("no %s on this system: tests/e2e/containers has systems with it", e.name)
 			}
 			opts := oneCard
-			opts.Config = "[audit]\ngrace_s = 1\n"
 			s := up(t, opts)
 			s.prepareContainers(e)
 			s.containerHasLimit(e, e.bound)

@@ -9,11 +9,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 )
 
-// With engine = "turns" no slice is set, and jobs have their shares all the same.
+// If the driver refuses time slices, jobs take turns and have their shares all the same.
 func TestEngineTurns(t *testing.T) {
 	opts := oneCard
-	opts.Config = "[arbiter]\nengine = \"turns\"\n"
+	opts.Config = "[arbiter]\nslice_test = false\n"
 	s := up(t, opts)
+	s.sim("refuse-slices")
 	a := cluster.Work{User: alice, Job: s.submit(alice, "--gres=vgpu:30", cluster.WorkScript)}
 	b := cluster.Work{User: bob, Job: s.submit(bob, "--gres=vgpu:70", cluster.WorkScript)}
 	rates, late, err := s.MeasureLate(measureSeconds, a, b)

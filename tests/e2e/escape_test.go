@@ -120,7 +120,7 @@ const (
 // came out against the table above and that of docs/security.md.
 func TestEscapes(t *testing.T) {
 	opts := cluster.Options{Cards: slices.Repeat(oneCard.Cards, 3)}
-	opts.Config = "[audit]\ngrace_s = 1\nescaped = \"report\"\n" // so that all can be looked at
+	opts.Config = "[audit]\nescaped = \"report\"\n" // so that all can be looked at
 	s := up(t, opts)
 	s.installEscapes()
 	for i, level := range levels {

@@ -66,7 +66,7 @@ func (s site) nodeSays(what, text string) bool {
 // have it are told, and live on.
 func TestSickCardTakesNoJobs(t *testing.T) {
 	opts := oneCard
-	opts.Config = "[health]\nprobe_s = 1\nclean_probes = 3\n"
+	opts.Config = "[health]\nclean_probes = 2\n"
 	s := up(t, opts)
 	job := s.submit(alice, "--gres=vgpu:30", "sleep 300")
 	s.running(job)
@@ -151,7 +151,7 @@ func TestACardThatCannotBeReadFailsNoJob(t *testing.T) {
 // What an administrator took out of use stays out, whatever gresd does.
 func TestCordonOutlivesGresd(t *testing.T) {
 	opts := oneCard
-	opts.Config = "[health]\nprobe_s = 1\nclean_probes = 1\n"
+	opts.Config = "[health]\nclean_probes = 1\n"
 	s := up(t, opts)
 	if r := s.As(alice, "vgpuctl", "cordon", "0"); r.Code == 0 || !strings.Contains(r.Err, "only root") {
 		t.Errorf("cordon by a user: %s", r)
@@ -172,7 +172,7 @@ func TestCordonOutlivesGresd(t *testing.T) {
 	if err := s.Gresd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(3 * time.Second) // and as many clean probes
+	time.Sleep(11 * time.Second) // and two clean probes
 	s.refused("fan noise")
 	if r := s.As("root", "vgpuctl", "uncordon", "0"); r.Code != 0 {
 		t.Fatal(r)
@@ -182,7 +182,7 @@ func TestCordonOutlivesGresd(t *testing.T) {
 
 func TestSickCardDrainsItsNodeWhereTheSiteSaysSo(t *testing.T) {
 	opts := oneCard
-	opts.Config = "[health]\naction = \"drain\"\nprobe_s = 1\nclean_probes = 3\n"
+	opts.Config = "[health]\naction = \"drain\"\nclean_probes = 2\n"
 	s := up(t, opts)
 	s.works() // gresd has learned the name of its node
 	s.sim("xid --card 0 --ecc 2")
@@ -198,12 +198,12 @@ func TestSickCardDrainsItsNodeWhereTheSiteSaysSo(t *testing.T) {
 // While the driver hangs gresd answers, keeps its jobs, and finds the card sick.
 func TestDriverThatHangs(t *testing.T) {
 	opts := oneCard
-	opts.Config = "[health]\nprobe_s = 1\nclean_probes = 2\n"
+	opts.Config = "[health]\nclean_probes = 2\n"
 	s := up(t, opts)
 	job := s.submit(alice, "--gres=vgpu:30", cluster.Worker+" --alloc 1G --hold 300")
 	s.running(job)
 	s.card(true)
-	hang := 10 * time.Second // three questions without an answer
+	hang := 15 * time.Second // three questions without an answer
 	if isLong() {
 		hang = 30 * time.Second
 	}

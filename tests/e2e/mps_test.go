@@ -19,10 +19,10 @@ import (
 const mpsPrograms = cluster.Dir + "/mps"
 
 // mpsCard is a card that MPS may divide, with programs that stand in for
-// NVIDIA's. They do not limit the simulated card.
-func mpsCard(more string) cluster.Options {
+// NVIDIA's. They do not limit the simulated card. engines are further ones that it offers.
+func mpsCard(more string, engines ...string) cluster.Options {
 	opts := oneCard
-	opts.Config = fmt.Sprintf("[mps]\nenabled = true\ncontrol = %q\n%s", mpsPrograms+"/"+fake.Control, more)
+	opts.Config = fmt.Sprintf("[mps]\nengines = [\"%s\"]\n%s", strings.Join(append(engines, "mps"), `", "`), more)
 	return opts
 }
 
@@ -161,7 +161,7 @@ func TestMPSThatDoesNotWorkRefusesTheJobAlone(t *testing.T) {
 // Jobs of two users on one card have one server; when it dies, its clients lose their work, the next
 // program has another one, and nothing else on the node is touched.
 func TestOneServerForTheJobsOfAllUsers(t *testing.T) {
-	s := up(t, mpsCard("concurrent = true\n"))
+	s := up(t, mpsCard("", "concurrent"))
 	const engine = " --vgpu-engine=concurrent --vgpu-mode=soft"
 	work := "env | grep ^CUDA_MPS; " + cluster.Worker + " --kernel-us 1000 --saturate 300 || echo lost; touch next.$SLURM_JOB_ID; sleep 300"
 	a := s.submit(alice, "--gres=vgpu:30"+engine, work)
@@ -223,7 +223,7 @@ func (s site) failedJob(user, args, script string) int {
 // Without the SPANK plugin the option is vgpu-srun's and the variables come
 // from TaskProlog.
 func TestMPSByDefaultWithoutThePlugin(t *testing.T) {
-	opts := mpsCard("default = true\n")
+	opts := mpsCard("default_engine = \"mps\"\n")
 	opts.NoPlugin = true
 	s := up(t, opts)
 	out := s.completed(alice, s.submit(alice, "--gres=vgpu:30", showMPS))
@@ -245,7 +245,7 @@ func TestMPSByDefaultWithoutThePlugin(t *testing.T) {
 // Jobs of one account work side by side on a card, those of another one on the next card, and a third
 // account finds no card on which everybody is trusted. What was chosen, and why, survives gresd.
 func TestAutoPutsTheJobsOfAnAccountSideBySide(t *testing.T) {
-	opts := mpsCard("concurrent = true\nauto = true\n")
+	opts := mpsCard("default_engine = \"auto\"\n", "concurrent")
 	opts.Cards, opts.GresdPlaces, opts.Config = twoCards, true, "wait_s = 3\n"+opts.Config
 	s := up(t, opts)
 	jobs := map[int]string{}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
 )
@@ -15,7 +16,6 @@ import (
 // that, refused above it, and what it holds is what gresd says that the job has. It is no stranger.
 func TestProgramsWithoutCUDAHaveTheirShare(t *testing.T) {
 	opts := oneCard
-	opts.Config = "[audit]\ngrace_s = 1\n"
 	s := up(t, opts)
 	data, err := os.ReadFile("../../build/simgpu/bin/nocuda")
 	if err == nil {
@@ -53,6 +53,7 @@ func TestProgramsWithoutCUDAHaveTheirShare(t *testing.T) {
 		}
 		return false
 	})
+	time.Sleep(6 * time.Second) // longer than the grace of the audit
 	if strings.Contains(s.Output(alice, job), "audit") {
 		t.Errorf("the audit speaks of it:\n%s", s.Output(alice, job))
 	}

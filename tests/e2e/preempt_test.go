@@ -21,8 +21,11 @@ func TestSuspendedJobGivesItsTimeAway(t *testing.T) {
 
 func testSuspendedTime(t *testing.T, engine string) {
 	opts := oneCard
-	opts.Config = fmt.Sprintf("[arbiter]\nengine = %q\n", engine)
+	opts.Config = "[arbiter]\nslice_test = false\n"
 	s := up(t, opts)
+	if engine == "turns" {
+		s.sim("refuse-slices")
+	}
 	repeat := cluster.Worker + strings.Repeat(" --saturate 1", 60)
 	first := s.submit(alice, "--gres=vgpu:80", repeat)
 	second := s.submit(bob, "--gres=vgpu:20 --vgpu-mode=soft", repeat)

@@ -67,7 +67,7 @@ func TestUnifiedCgroups(t *testing.T) {
 				t.Skipf("Slurm %d has no such setting", release)
 			}
 			ranOn(t, "v2 without systemd, ConstrainDevices", "a job opens the device of its own card only; the audit knows whose a process is")
-			s := upUnified(t, cluster.Options{Cards: twoCards, NoPlugin: true, Config: "[audit]\ngrace_s = 1\n"}, conf)
+			s := upUnified(t, cluster.Options{Cards: twoCards, NoPlugin: true}, conf)
 			devicesOfOthers(s)
 			job := s.submit(alice, "--gres=vgpu:30", "cat /proc/self/cgroup; setsid bash -c 'env -i "+cluster.Worker+" --alloc 1G --hold 300 & echo $! >pid' & sleep 300")
 			s.running(job)

@@ -53,7 +53,7 @@ func (n *node) tryEnvironment(t *testing.T, i int) bool {
 	e := environment[i]
 	ok := t.Run(e.name, func(t *testing.T) {
 		n.t = t
-		n.useEngine("auto")
+		n.takeTurns(false)
 		undo := sync.OnceFunc(n.before(e.name))
 		t.Cleanup(undo)
 		stay := [2]job{n.submit(alice, 30, workScript), n.submit(bob, 30, takeScript)}

@@ -69,11 +69,7 @@ type scene struct {
 func (n *node) set(c cell, stop time.Duration, dice *rand.Rand) *scene {
 	n.t.Helper()
 	s := &scene{cell: c, stop: stop, dice: dice}
-	engine := "auto"
-	if c.phase == "in its turn" {
-		engine = "turns"
-	}
-	n.useEngine(engine)
+	n.takeTurns(c.phase == "in its turn")
 	scripts := map[string][2]string{
 		"idle":        {holdScript, holdScript},
 		"allocating":  {takeScript, holdScript},
@@ -116,26 +112,18 @@ func (n *node) reached(script string, j job) {
 	n.eventually(30*time.Second, script+" of job "+strconv.Itoa(j.id), func() bool { _, err := os.Stat(file); return err == nil })
 }
 
-var engineLine = regexp.MustCompile(`(?m)^engine = .*$`)
-
-// useEngine has cards share their time in one way.
-func (n *node) useEngine(engine string) {
+// takeTurns changes whether the driver refuses time slices. If it refuses them, jobs take turns.
+func (n *node) takeTurns(refused bool) {
 	n.t.Helper()
-	if n.engine == engine {
+	if n.turns == refused {
 		return
 	}
-	text := n.Config()
-	line := fmt.Sprintf("engine = %q", engine)
-	if engineLine.MatchString(text) {
-		text = engineLine.ReplaceAllString(text, line)
-	} else {
-		text += "\n[arbiter]\n" + line + "\n"
+	command := "clear"
+	if refused {
+		command = "refuse-slices"
 	}
-	n.must(n.SetConfig(text))
-	size := n.Gresd.LogSize()
-	n.must(n.Gresd.Reload())
-	n.eventually(5*time.Second, "gresd reads its configuration", func() bool { return strings.Contains(n.Gresd.LogFrom(size), "read anew") })
-	n.engine = engine
+	n.must(n.Sim(command))
+	n.turns = refused
 }
 
 // inject does what the cell says.

@@ -45,7 +45,7 @@ type node struct {
 	*cluster.Cluster
 	*Checker
 	t      *testing.T
-	engine string
+	turns  bool
 	memory memoryGroup
 	logs   string
 }
@@ -75,7 +75,7 @@ func up(t *testing.T, more string) *node {
 	}
 	c, err := cluster.Up(cluster.Options{
 		Cards: []cluster.Card{{Name: "Simulated H100", Memory: "80G"}}, Logs: logs,
-		Config: more, Slurm: slurmConf, Without: []string{"Prolog=", "Epilog="},
+		Config: "[arbiter]\nslice_test = false\n" + more, Slurm: slurmConf, Without: []string{"Prolog=", "Epilog="},
 	})
 	if err != nil {
 		t.Fatal(err)

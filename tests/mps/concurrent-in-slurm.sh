@@ -5,8 +5,8 @@
 #
 #   build/tests/vgpu-cluster -build build -real -config FILE bash tests/mps/concurrent-in-slurm.sh
 #
-# FILE is "[mps]" with "enabled = true", "concurrent = true", and "control" where it is not in PATH. Without a
-# card: -cards 1 for -real, and control = "/run/cluster/mps/nvidia-cuda-mps-control". P has PyTorch, and can be
+# FILE is "[mps]" with engines = ["mps", "concurrent"]. Without a
+# card: -cards 1 for -real. P has PyTorch, and can be
 # read by all users: then it is tried beside vgpu-worker what clients see of a server that ends, and it is among
 # those that come and go. N are minutes of jobs that come, go and are killed, 2 where nothing is said.
 # STEPS="shares ends" leaves these out.
@@ -105,9 +105,9 @@ cancel() { # cancel JOB... - those that have not ended
 
 # ---- what there is on the node --------------------------------------------------------
 
-control=$(sed -n 's/^control *= *"\(.*\)"$/\1/p' /etc/vgpu/vgpu.toml)
+[ ! -e /run/cluster/simgpu/state ] || PATH=/run/cluster/mps:$PATH # what stands in for NVIDIA's
 server() { # the one server of the card
-	echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=$(echo "$mps"/*/all/pipe) timeout 10 "${control:-nvidia-cuda-mps-control}" 2>/dev/null | xargs || true
+	echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=$(echo "$mps"/*/all/pipe) timeout 10 nvidia-cuda-mps-control 2>/dev/null | xargs || true
 }
 daemon() { value pid "$(echo "$mps"/*/all.json)" || true; }
 used() { # MiB of the card

@@ -18,6 +18,7 @@ build=$(cd "${1:?$usage}" && pwd)
 out=${2:?$usage}
 shift 2
 control=$(command -v "${VGPU_MPS_CONTROL:-nvidia-cuda-mps-control}") || { echo "vgpu: on-card: no nvidia-cuda-mps-control here" >&2; exit 1; }
+PATH=${control%/*}:$PATH # of gresd
 [ "$(id -u)" = 0 ] || { echo "vgpu: on-card: not root" >&2; exit 1; }
 if [ -d /usr/local/nvidia/lib64 ] && [ -z "${LD_LIBRARY_PATH:-}" ]; then
 	export LD_LIBRARY_PATH=/usr/local/nvidia/lib64 # containers that get the driver from their host
@@ -132,6 +133,6 @@ echo
 
 "$build/tests/vgpu-bench" --build "$build" --out "$out" --scenario company --budget "${VGPU_BUDGET:-6m}" --seconds 3s \
 	--case '^(T4/T4 30/70 soft|I/T4 30/70 soft|1ms/1ms 30/70)$' --system native,ours,concurrent,mps,mps-free \
-	--ours concurrent="mps.concurrent = true; mps.control = \"$control\"" --mps --mps-free "$@" || echo "vgpu-bench: $?: see the marks above"
+	--ours concurrent='mps.engines = ["concurrent"]' --mps --mps-free "$@" || echo "vgpu-bench: $?: see the marks above"
 [ -z "$failed" ] || { echo "on-card: FAILED: see the lines marked NO"; exit 1; }
 echo "on-card: OK"

@@ -20,7 +20,8 @@ work=/run/vgpu-mps     # short: sockets are below it
 gresd='' failed=''
 
 [ "$(id -u)" = 0 ] || { echo "vgpu: on-card: not root" >&2; exit 1; }
-command -v "$control" >/dev/null || { echo "vgpu: on-card: no $control here" >&2; exit 1; }
+control=$(command -v "$control") || { echo "vgpu: on-card: no nvidia-cuda-mps-control here" >&2; exit 1; }
+PATH=${control%/*}:$PATH # of gresd
 # Containers that get the driver from their host.
 if [ -d /usr/local/nvidia/lib64 ] && [ -z "${LD_LIBRARY_PATH:-}" ]; then
 	export LD_LIBRARY_PATH=/usr/local/nvidia/lib64
@@ -61,8 +62,7 @@ listen = ""
 [slurm]
 scontrol = "$work/bin/scontrol"
 [mps]
-enabled = true
-control = "$control"
+engines = ["mps"]
 EOF
 
 prolog() { # prolog CONTEXT JOB UID [NAME=VALUE...]

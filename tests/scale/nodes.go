@@ -56,7 +56,7 @@ func newNode(name string, steps *process.Steps, quiet bool) *node {
 	n := &node{name: name, quiet: quiet, cfg: config.Default(), stop: func() {}}
 	n.steps = ownSteps{steps, n}
 	n.cfg.Paths.RunDir, n.cfg.Paths.StateDir = filepath.Join(folder, name, "run"), filepath.Join(folder, name, "state")
-	n.cfg.Placement.Mode = config.PlacementSlurm
+	n.cfg.Placement.By = config.PlacementSlurm
 	return n
 }
 

@@ -39,7 +39,8 @@ func newServedNode(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := newNodeWith(t, simgpu.CardConfig{}, fmt.Sprintf("[mps]\nenabled = true\nconcurrent = true\ncontrol = %q\n", filepath.Join(programs, fake.Control)))
+	n := newNodeWith(t, simgpu.CardConfig{}, "[mps]\nengines = [\"mps\", \"concurrent\"]\n")
+	n.Env = append(n.Env, "PATH="+programs+":/usr/sbin:/usr/bin:/sbin:/bin")
 	if err := os.Chmod(n.Dir, 0o755); err != nil { // for daemons of users
 		t.Fatal(err)
 	}

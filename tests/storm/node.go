@@ -58,14 +58,23 @@ type Job struct {
 	MemMiB  int // 0: as much as the share
 }
 
+// contextCosts are the costs of a context for the simulated driver and its card models. With this
+// file, gresd starts no process to measure them.
+const contextCosts = `{
+"580.159.04/Simulated": {"context_bytes": 543162368, "uncounted_bytes": 9437184, "idle": true},
+"580.159.04/NVIDIA H100 80GB HBM3": {"context_bytes": 543162368, "uncounted_bytes": 9437184, "idle": true}}`
+
 // New makes a node in an empty folder. build is the folder of built programs;
 // more are lines for vgpu.toml.
 func New(build, dir, state string, cards int, more string) (*Node, error) {
 	n := &Node{Dir: dir, State: state, Cards: cards, build: build}
-	for _, d := range []string{"slurm/jobs", "sim/lib"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+	for _, d := range []string{filepath.Join(dir, "slurm/jobs"), filepath.Join(dir, "sim/lib"), state} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, err
 		}
+	}
+	if err := os.WriteFile(filepath.Join(state, "context.json"), []byte(contextCosts), 0o600); err != nil {
+		return nil, err
 	}
 	for from, to := range map[string]string{
 		"tests/vgpu-storm-slurm": "slurm/scontrol", "simgpu/lib/libnvidia-ml.so.1": "sim/lib/libnvidia-ml.so.1",
@@ -97,9 +106,6 @@ library = %q
 library = %q
 [slurm]
 scontrol = %q
-[memory]
-context_mib = 527
-uncounted_mib = 9
 `, n.run(), state, filepath.Join(build, "lib/libvgpu.so"), filepath.Join(dir, "sim/lib/libnvidia-ml.so.1"), filepath.Join(dir, "slurm/scontrol"))
 	// Its processes are not to be seen beside what is watched.
 	for table, line := range map[string]string{"[metrics]": `listen = ""`, "[arbiter]": "slice_test = false"} {

@@ -162,7 +162,7 @@ func (c *Cluster) driverEnv() []string {
 	if c.opts.Real {
 		return nil
 	}
-	return []string{"LD_PRELOAD=" + simDir + "/lib/libsimrm.so"}
+	return []string{"LD_PRELOAD=" + simDir + "/lib/libsimrm.so", "PATH=" + Dir + "/mps:" + systemPath}
 }
 
 // realMemory is the memory of the smallest card in MiB.

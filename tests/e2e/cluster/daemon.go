@@ -43,6 +43,9 @@ func (d *Daemon) Start() error {
 	return nil
 }
 
+// systemPath is the PATH of daemons. A gresd also finds what stands in for NVIDIA's MPS.
+const systemPath = "/usr/sbin:/usr/bin:/sbin:/bin"
+
 // Spawn starts the daemon and does not wait: slurmd counts as ready once its
 // node is idle, which takes as long as jobs run.
 func (d *Daemon) Spawn() error {
@@ -52,7 +55,7 @@ func (d *Daemon) Spawn() error {
 	}
 	defer log.Close()
 	d.cmd = exec.Command(d.argv[0], d.argv[1:]...)
-	d.cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, d.env...)
+	d.cmd.Env = append([]string{"PATH=" + systemPath}, d.env...)
 	d.cmd.Dir = "/"
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	// Its own session: a Ctrl-C at the terminal is for the harness alone.

@@ -10,7 +10,7 @@ import (
 )
 
 // placedByGresd is the part of vgpu.toml that makes gresd choose the card.
-const placedByGresd = "\n[placement]\nmode = \"gresd\"\n"
+const placedByGresd = "\n[placement]\nby = \"gresd\"\n"
 
 // gresdWrites tells Slurm of the cards what "gresd gres-conf" prints for a node,
 // with the device files in a folder.

@@ -27,17 +27,17 @@ import (
 var pathAttacks = []attack{
 	{
 		"`ptrace` of one's own MPS daemon, which is in no job's cgroup", nothing,
-		"with `[mps] enabled`: other cards' device files; `kernel.yama.ptrace_scope=1` stops it", takeDaemon,
+		"with `mps` in `[mps] engines`: other cards' device files; `kernel.yama.ptrace_scope=1` stops it", takeDaemon,
 	},
 	{"links, FIFOs, files and renames in the place of whatever gresd, Prolog and the plugin are about to make", rights, "", racePaths},
 	{
 		"fill `/run/vgpu` through one's own MPS folder", nothing,
-		"with `[mps] enabled`: while it is full, jobs with a share are requeued; gresd empties a folder above 64 MiB within 10 s", fillMPS,
+		"with `mps` in `[mps] engines`: while it is full, jobs with a share are requeued; gresd empties a folder above 64 MiB within 10 s", fillMPS,
 	},
 	{"links, FIFOs and deep folders in one's own MPS folder while gresd removes it", rights, "", trapMPS},
 	{
 		"commands to the MPS daemon that the jobs of all users share, and files in its folder", rights,
-		"with `[mps] concurrent`: which commands NVIDIA's own takes from users was not tried on a card", commandServer,
+		"with `concurrent` in `[mps] engines`: which commands NVIDIA's own takes from users was not tried on a card", commandServer,
 	},
 	{"a folder on the way to a path of gresd that somebody else than root can write", rights, "", ofRootAlone},
 	{"paths of another's files in the environment of a set-user-id program that has the library, without a grant", library, "", borrowRights},

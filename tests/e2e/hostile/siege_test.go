@@ -23,7 +23,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/e2e/cluster"
-	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
 )
 
 // siege is a node under attack.
@@ -50,7 +49,7 @@ func besiege(t *testing.T) *siege {
 	c, err := cluster.Up(cluster.Options{
 		Logs:   logs,
 		Cards:  slices.Repeat([]cluster.Card{{Name: "Simulated H100 80GB", Memory: "80G"}}, 2),
-		Config: fmt.Sprintf("[audit]\ngrace_s = 1\nescaped = \"report\"\n[mps]\nenabled = true\nconcurrent = true\ncontrol = %q\n", cluster.Dir+"/mps/"+fake.Control),
+		Config: "[audit]\nescaped = \"report\"\n[mps]\nengines = [\"mps\", \"concurrent\"]\n",
 	})
 	if err != nil {
 		t.Fatal(err)
