@@ -132,8 +132,8 @@ func figure(before, after reading) (Figure, error) {
 	return Figure{Context: after.own}, nil
 }
 
-// Library is the libcuda to load: the one beside an NVML library that is named
-// with its folder; else the loader's.
+// Library returns the libcuda to load. If nvml is a path, libcuda is in the same folder. Otherwise the
+// loader finds it.
 func Library(nvml string) string {
 	const name = "libcuda.so.1"
 	if strings.Contains(nvml, "/") {

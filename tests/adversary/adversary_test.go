@@ -161,6 +161,13 @@ func TestRingsNextToOtherKernels(t *testing.T) {
 	runKnown(t, "ring-next-to-launches", "ring-next-to-lengths")
 }
 
+// The long launches of a function and grid are in one stream, and the short ones in another stream. A
+// host that allocates between them uses 0.5 to 0.7 of the card at a limit of 40 %.
+func TestLengthsInTwoStreams(t *testing.T) {
+	known.Fault(t, "lengths")
+	runKnown(t, "two-lengths-in-two-streams")
+}
+
 func runKnown(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
