@@ -174,7 +174,8 @@ func (c *Client) Explain(ctx context.Context, jobID uint32, line string) error {
 	if sites = strings.TrimSpace(sites); sites != "" {
 		line = strings.TrimSpace(sites + " " + line)
 	}
-	return c.change(ctx, jobID, "update", "JobId=", "AdminComment="+line)
+	_, err = c.run(ctx, scontrolName, "update", "JobId="+name, "AdminComment="+line)
+	return err
 }
 
 // ownWords begin each line that Explain writes.
