@@ -32,7 +32,7 @@ func (s site) must(err error) {
 // notHere are what only nodes that share cards have.
 var notHere = []string{"/etc/vgpu", "/run/vgpu"}
 
-// scontrolThatFails is one for gresd and vgpu-prolog, until a file is there.
+// scontrolThatFails works for gresd. While a file exists, it fails for vgpu-prolog.
 const scontrolThatFails = cluster.Dir + "/scontrol"
 
 var troubles = []trouble{
@@ -59,7 +59,7 @@ var troubles = []trouble{
 		s.must(s.Gresd.Spawn())
 	}, func(site) {}, false},
 	{
-		"no Slurm", func(s site) { s.must(os.WriteFile(scontrolThatFails+".fails", nil, 0o644)) },
+		"no scontrol", func(s site) { s.must(os.WriteFile(scontrolThatFails+".fails", nil, 0o644)) },
 		func(s site) { s.must(os.Remove(scontrolThatFails + ".fails")) }, true,
 	},
 }
@@ -108,7 +108,7 @@ func TestNoCellDrainsItsNode(t *testing.T) {
 // makeScontrolThatFails makes it, with Slurm's other commands beside it.
 func (s site) makeScontrolThatFails() {
 	s.t.Helper()
-	text := fmt.Sprintf("#!/bin/sh\nif [ -e %s.fails ]; then echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1; fi\nexec scontrol \"$@\"\n", scontrolThatFails)
+	text := fmt.Sprintf("#!/bin/sh\nif [ -e %s.fails ] && [ \"$(cat /proc/$PPID/comm)\" = vgpu-prolog ]; then echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1; fi\nexec scontrol \"$@\"\n", scontrolThatFails)
 	s.must(os.WriteFile(scontrolThatFails, []byte(text), 0o755))
 	for _, command := range []string{"squeue", "sacct", "sacctmgr"} {
 		s.must(os.Symlink("/usr/bin/"+command, cluster.Dir+"/"+command))
